@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+#
+# Pantheon's build: GNU make, a C11 compiler and nothing else.  `make help` lists the targets.
+#
+# Nobody needs this file to use the library (cc app.c pantheon.c -lm -lpthread does); it is for
+# people who work on src/, and for packagers.  Warnings and -std=c11 are always on; CFLAGS is yours.
+
+CC      ?= cc
+CFLAGS  ?= -O2
+LDFLAGS ?=
+O       ?= build
+PREFIX  ?= /usr/local
+DESTDIR ?=
+T       ?= 30
+PROMPT  ?= Tell me a story about a fox.
+AR      ?= ar
+MODEL   ?= models/demo.gguf
+
+V       ?=
+
+LIBS    := -lm -lpthread
+# Tests: a check without a message is an empty variadic macro argument, which C11 pedantry dislikes.
+TEST_W  := -Wno-pedantic -Wno-format-zero-length
+# `make V=1` shows the commands instead of their summary.
+Q       := $(if $(V),,@)
+note     = $(if $(V),,@echo '  $(1) $(patsubst $(O)/%,%,$(2))')
+ALL_CFLAGS = -std=c11 -Wall -Wextra -Wpedantic $(CFLAGS)
+TEST_CFLAGS = -std=c11 -Wall -Wextra -Wpedantic $(TEST_W) $(CFLAGS)
+VERSION := $(shell sed -n 's/^\#define PN_VERSION "\(.*\)"/\1/p' src/pantheon.h)
+BUILD_ID := $(shell git describe --always --dirty 2>/dev/null)
+
+CORE    := base num cpu format text plan sample mem model store device engine
+LIB_C   := $(sort $(foreach d,$(CORE),$(wildcard src/$(d)/*.c)))
+PROG_C  := $(sort $(wildcard src/serve/*.c src/cli/*.c))
+LIB_O   := $(LIB_C:%.c=$(O)/%.o)
+PROG_O  := $(PROG_C:%.c=$(O)/%.o)
+MAIN_O  := $(O)/src/cli/pn_main.o
+LIB     := $(O)/libpantheon.a
+DROP_O  := $(O)/drop/pantheon.o
+
+UNIT_C  := $(sort $(wildcard tests/unit/test_*.c))
+API_C   := $(sort $(wildcard tests/api/*.c))
+FUZZ_C  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+BENCH_C := $(sort $(wildcard tests/bench/*.c))
+LIVE    := $(sort $(wildcard tests/live/*.sh tests/live/*.py))
+UNIT    := $(UNIT_C:%.c=$(O)/%)
+API     := $(API_C:%.c=$(O)/%)
+API_DROP := $(API_C:tests/api/%.c=$(O)/tests/api-drop/%)
+FUZZ    := $(FUZZ_C:%.c=$(O)/%)
+BENCH   := $(BENCH_C:%.c=$(O)/%)
+PROGRAM := $(if $(wildcard src/cli/pn_main.c),$(O)/pantheon)
+
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: all run test test-unit check drops install clean fuzz bench help FORCE
+.PHONY: check-drops check-layers check-symbols check-header check-warnings programs fuzz-programs
+
+all: $(LIB) $(PROGRAM)
+
+help:
+	@echo 'make            $(O)/pantheon and $(O)/libpantheon.a'
+	@echo 'make run        ask the demo model (PROMPT="...", MODEL=file.gguf)'
+	@echo 'make test       everything that needs no network and no GPU; ends with "N passed, N failed"'
+	@echo 'make test-unit  the unit tests alone'
+	@echo 'make check      the gates: drops, layers, symbols, headers, warnings (FULL=1: every combination)'
+	@echo 'make drops      regenerate pantheon.h, pantheon.c, ... after a change in src/'
+	@echo 'make fuzz       every fuzz target for T=$(T) seconds (clang)'
+	@echo 'make bench      the demo model and tests/bench'
+	@echo 'make install    header, library, program, pkg-config file (PREFIX=$(PREFIX), DESTDIR)'
+	@echo 'make clean      remove $(O)'
+	@echo 'variables: CC CFLAGS LDFLAGS O (build folder) PREFIX DESTDIR V=1 (show commands)'
+
+# ---- the library and the program, from the tree ----
+
+# Rebuild when compiler or flags change, and pn_main.c when the commit does.
+$(O)/flags: FORCE
+	@mkdir -p $(O)
+	@printf '%s\n' '$(CC) $(ALL_CFLAGS) $(LDFLAGS)' | cmp -s - $@ || printf '%s\n' '$(CC) $(ALL_CFLAGS) $(LDFLAGS)' > $@
+$(O)/build-id: FORCE
+	@mkdir -p $(O)
+	@printf '%s\n' '$(BUILD_ID)' | cmp -s - $@ || printf '%s\n' '$(BUILD_ID)' > $@
+
+$(PROG_O): DEFS = -DPANTHEON_CLI
+$(MAIN_O): DEFS = -DPANTHEON_CLI $(if $(BUILD_ID),-DPN_BUILD_ID='"$(BUILD_ID)"')
+$(MAIN_O): $(O)/build-id
+
+$(O)/src/%.o: src/%.c $(O)/flags
+	@mkdir -p $(@D)
+	$(call note,CC  ,$<)
+	$(Q)$(CC) $(ALL_CFLAGS) $(DEFS) -MMD -MP -Isrc -c $< -o $@
+
+# Made anew each time: an archive keeps members whose source is gone.
+$(LIB): $(LIB_O)
+	@rm -f $@
+	$(call note,AR  ,$@)
+	$(Q)$(AR) rcs $@ $^
+
+# For unit tests of the server: everything but main.
+$(O)/libprogram.a: $(filter-out $(MAIN_O),$(PROG_O)) $(LIB_O)
+	@rm -f $@
+	$(call note,AR  ,$@)
+	$(Q)$(AR) rcs $@ $^
+
+$(O)/pantheon: $(PROG_O) $(LIB)
+	$(call note,LINK,$@)
+	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+
+run: all
+	$(O)/pantheon run --model $(MODEL) --chat --prompt '$(PROMPT)'
+
+# ---- the drops ----
+
+drops:
+	tools/amalgamate.sh
+
+# The tests build their own, so a forgotten `make drops` is found by `make check`, not by a riddle here.
+$(DROP_O): $(LIB_C) $(wildcard src/*.h src/*/*.h) tools/amalgamate.sh $(O)/flags
+	$(call note,DROP,$(@D))
+	$(Q)tools/amalgamate.sh $(@D)
+	$(call note,CC  ,$@)
+	$(Q)$(CC) $(ALL_CFLAGS) -c $(@D)/pantheon.c -o $@
+
+# ---- tests ----
+
+# PANTHEON_CLI below: the headers of src/cli are empty without it.
+$(O)/tests/unit/%: tests/unit/%.c $(O)/libprogram.a
+	@mkdir -p $(@D)
+	$(call note,LINK,$@)
+	$(Q)$(CC) $(TEST_CFLAGS) -DPANTHEON_CLI $(LDFLAGS) -MMD -MP -MF $@.d -Isrc -Itests $< $(O)/libprogram.a $(LIBS) -o $@
+$(O)/tests/api/%: tests/api/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(call note,LINK,$@)
+	$(Q)$(CC) $(TEST_CFLAGS) $(LDFLAGS) -MMD -MP -MF $@.d -Isrc -Itests $< $(LIB) $(LIBS) -o $@
+# The same against the drop: what is not public does not link.
+$(O)/tests/api-drop/%: tests/api/%.c $(DROP_O)
+	@mkdir -p $(@D)
+	$(call note,LINK,$@)
+	$(Q)$(CC) $(TEST_CFLAGS) $(LDFLAGS) -MMD -MP -MF $@.d -I$(O)/drop -Isrc -Itests $< $(DROP_O) $(LIBS) -o $@
+$(O)/tests/fuzz/%: tests/fuzz/%.c $(O)/libprogram.a
+	@mkdir -p $(@D)
+	$(call note,LINK,$@)
+	$(Q)$(CC) $(TEST_CFLAGS) -DPANTHEON_CLI $(LDFLAGS) $(FUZZ_FLAGS) -MMD -MP -MF $@.d -Isrc -Itests -Itests/fuzz $< $(O)/libprogram.a $(LIBS) -o $@
+$(O)/tests/bench/%: tests/bench/%.c $(O)/libprogram.a
+	@mkdir -p $(@D)
+	$(call note,LINK,$@)
+	$(Q)$(CC) $(TEST_CFLAGS) -DPANTHEON_CLI $(LDFLAGS) -MMD -MP -MF $@.d -Isrc -Itests $< $(O)/libprogram.a $(LIBS) -o $@
+
+TESTS := $(UNIT) $(API) $(API_DROP)
+programs: $(PROGRAM) $(TESTS) $(FUZZ)
+
+# What does not build is a failure, not the end: -k, and the runner counts it.  Replaying the corpora
+# of the fuzz targets is a test too.
+test:
+	@built=; $(MAKE) --no-print-directory -k programs || built=-b; \
+	CC='$(CC)' tools/run_tests.sh $$built -p $(O)/pantheon $(TESTS) $(if $(FUZZ),tests/fuzz/replay.sh) $(LIVE)
+
+test-unit:
+	@built=; $(MAKE) --no-print-directory -k $(UNIT) || built=-b; \
+	tools/run_tests.sh $$built $(UNIT)
+
+# ---- gates ----
+
+check:
+	@$(MAKE) --no-print-directory -k check-drops check-layers check-symbols check-header check-warnings && echo 'make check: all gates pass'
+
+check-drops:
+	tools/check_drops.sh $(O)/check/drops
+check-layers:
+	tools/check_layers.sh
+check-symbols: $(LIB)
+	tools/check_symbols.sh $(O)/check/symbols $(LIB)
+check-header:
+	tools/check_header.sh
+check-warnings:
+	tools/check_warnings.sh $(O)/check/warnings
+
+# ---- fuzzing ----
+
+FUZZ_CC  := clang
+FUZZ_SAN := -g -fsanitize=address,undefined -fno-sanitize-recover=all
+fuzz:
+	@$(MAKE) --no-print-directory O=$(O)/fuzz CC='$(FUZZ_CC)' CFLAGS='-O1 $(FUZZ_SAN) -fsanitize=fuzzer-no-link -DPN_LIBFUZZER' \
+	    FUZZ_FLAGS=-fsanitize=fuzzer fuzz-programs
+	@tools/fuzz.sh $(O)/fuzz $(T) $(FUZZ_C)
+fuzz-programs: $(FUZZ)
+
+# ---- speed ----
+
+bench: all $(BENCH)
+	$(if $(PROGRAM),$(O)/pantheon bench -m $(MODEL))
+	@for b in $(BENCH); do echo "== $$b"; $$b || exit 1; done
+
+# ---- installation ----
+
+install: all
+	install -d '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/lib/pkgconfig' '$(DESTDIR)$(PREFIX)/bin'
+	install -m 644 src/pantheon.h '$(DESTDIR)$(PREFIX)/include/pantheon.h'
+	install -m 644 $(LIB) '$(DESTDIR)$(PREFIX)/lib/libpantheon.a'
+	$(if $(PROGRAM),install -m 755 $(O)/pantheon '$(DESTDIR)$(PREFIX)/bin/pantheon')
+	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' \
+	    'Name: pantheon' 'Description: run language models with the memory you have' 'Version: $(VERSION)' \
+	    'Libs: -L$${libdir} -lpantheon $(LIBS)' 'Cflags: -I$${includedir}' \
+	    > '$(DESTDIR)$(PREFIX)/lib/pkgconfig/pantheon.pc'
+	chmod 644 '$(DESTDIR)$(PREFIX)/lib/pkgconfig/pantheon.pc'
+
+clean:
+	rm -rf $(O)
+
+-include $(LIB_O:.o=.d) $(PROG_O:.o=.d) $(addsuffix .d,$(TESTS) $(FUZZ) $(BENCH))

@@ -1,0 +1,614 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cmd_run.c - `pantheon run`: continue a prompt, or talk.
+ *
+ * Chat keeps one session that only grows: a turn appends the end of the last answer, the new message
+ * and the opening of the next answer.  The tokens of earlier answers stay as the model chose them.
+ * Rendering the whole conversation again would spell some words, and control tokens such as
+ * <think>, with other tokens than those the model produced, and evaluate them a second time.
+ *
+ * Ctrl-C while the model speaks ends the answer, and the chat goes on; at the prompt it ends the
+ * program with 130.
+ */
+#include "cli/pn_cli.h"
+
+#ifdef PANTHEON_CLI
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/select.h>
+#include <unistd.h>
+
+static const pn_flag run_flags[] = {
+    PN_ROW_MODEL,
+    {"prompt", NULL, 'p', PN_FLAG_TEXT, false, 0, 0, "TEXT", NULL,
+     "what to continue; with --chat, the one message"},
+    {"file", NULL, 'f', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "the prompt from a file; - is standard input"},
+    {"max-tokens", NULL, 'n', PN_FLAG_INT, false, 0, 1 << 30, "N", "until the end or the context is full",
+     "most tokens of an answer; 0 evaluates the prompt only"},
+    {"chat", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL,
+     "a conversation in the model's format, one message a line"},
+    {"system", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "TEXT", NULL, "system message of a chat"},
+    {"chat-format", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "NAME", "found from the model",
+     "format of a chat: chatml, llama3, gemma, ... (docs/cli.md)"},
+    {"special", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL,
+     "control tokens written in a prompt count as such (not in a chat)"},
+    {"no-stream", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "print an answer when it is complete"},
+    PN_ROW_CTX("as trained, or what memory allows", "most tokens the conversation may hold"),
+    PN_ROW_BATCH,
+    PN_ROW_THREADS,
+    PN_ROW_KV_TYPE,
+    PN_ROW_MEM_LIMIT,
+    PN_ROW_RESIDENCY,
+    PN_ROW_EXACT,
+    {"temp", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "T", "0.8 or the model's", "temperature; 0 is greedy"},
+    {"top-k", NULL, 0, PN_FLAG_INT, false, -1, INT32_MAX, "N", "40 or the model's", "keep the N likeliest; 0: off"},
+    {"top-p", NULL, 0, PN_FLAG_REAL, false, 0, 1, "P", "0.95 or the model's",
+     "keep the likeliest that sum up to P; 1: off"},
+    {"min-p", NULL, 0, PN_FLAG_REAL, false, 0, 1, "P", "0.05 or the model's",
+     "keep what is at least P times as likely as the likeliest; 0: off"},
+    {"repeat-penalty", NULL, 0, PN_FLAG_REAL, false, 1e-3, 1000, "X", "1.0 or the model's",
+     "make tokens of the last --repeat-last-n less likely; 1: off"},
+    {"repeat-last-n", NULL, 0, PN_FLAG_INT, false, -1, INT32_MAX, "N", "64 or the model's",
+     "tokens the repeat penalty looks back; 0: off, -1: all"},
+    {"presence-penalty", NULL, 0, PN_FLAG_REAL, false, -100, 100, "X", "0",
+     "subtracted once from tokens generated before"},
+    {"frequency-penalty", NULL, 0, PN_FLAG_REAL, false, -100, 100, "X", "0",
+     "subtracted for each time a token was generated"},
+    {"samplers", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "ORDER", "penalties;temperature;top_k;top_p;min_p",
+     "which samplers, in which order"},
+    {"logit-bias", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "ID=V", NULL,
+     "add V to a token's logit, -inf bans it; repeatable"},
+    {"seed", NULL, 0, PN_FLAG_U64, false, 0, 0, "N", "random, told in the last line", "same seed, same text"},
+    {"stop", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "TEXT", NULL, "end the answer before this text; repeatable"},
+    {"ignore-eos", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "never choose a token that ends the answer"},
+    {"min-tokens", NULL, 0, PN_FLAG_INT, false, 0, 1 << 30, "N", "0", "do not end before this many"},
+    PN_ROW_QUIET,
+    PN_ROW_END
+};
+
+typedef struct run_state {
+    pn_cli *c;
+    pn_generate_params gen;     /* prompt set for each answer */
+    const char **stop;          /* owned, [n_stop]; the texts are the arguments' */
+    pn_logit_bias *bias;        /* owned, [n_bias] */
+    size_t n_stop, n_bias;
+    pn_message *msgs;           /* owned, [cap_msgs]; contents owned, of content_len + 1 bytes */
+    size_t n_msgs, cap_msgs;
+    size_t n_held;              /* messages whose tokens the session holds */
+    pn_str prompt, answer;
+    pn_ids ids;
+    bool no_stream, prompt_only;
+    pn_generate_result total;   /* sums over all answers; finish and seed of the last */
+} run_state;
+
+/* --- reading the flags ------------------------------------------------------------------------ */
+
+static int run_read_stops(run_state *r)
+{
+    const pn_args *a = &r->c->args;
+    while (pn_args_nth(a, "stop", r->n_stop))
+        r->n_stop++;
+    r->stop = pn_mem_calloc(&r->c->mem, PN_ACCT_MISC, r->n_stop, sizeof *r->stop);
+    if (!r->stop)
+        return pn_cli_nomem(r->c);
+    for (size_t i = 0; i < r->n_stop; i++) {
+        r->stop[i] = pn_args_nth(a, "stop", i);
+        if (!*r->stop[i])
+            return pn_cli_usage(r->c, "--stop: '' is not allowed: expected some text");
+    }
+    r->gen.stop = r->stop;
+    r->gen.n_stop = r->n_stop;
+    return PN_EXIT_OK;
+}
+
+/* "17=-1.5", "17=-inf" */
+static bool run_parse_bias(const char *text, pn_logit_bias *out)
+{
+    const char *eq = strchr(text, '='), *stop = text + strlen(text), *end;
+    char id[16];
+    int64_t token;
+    double v;
+    if (!eq || (size_t)(eq - text) >= sizeof id)
+        return false;
+    memcpy(id, text, (size_t)(eq - text));
+    id[eq - text] = 0;
+    if (!pn_parse_i64(id, 0, INT32_MAX, &token))
+        return false;
+    if (strcmp(eq + 1, "-inf") == 0)
+        v = -(double)INFINITY;
+    else if (!pn_parse_f64(eq + 1, stop, &v, &end) || end != stop || v < -1e30 || v > 1e30)
+        return false;
+    out->token = (pn_token)token;
+    out->bias = (float)v;
+    return true;
+}
+
+static int run_read_bias(run_state *r)
+{
+    const pn_args *a = &r->c->args;
+    while (pn_args_nth(a, "logit-bias", r->n_bias))
+        r->n_bias++;
+    r->bias = pn_mem_calloc(&r->c->mem, PN_ACCT_MISC, r->n_bias, sizeof *r->bias);
+    if (!r->bias)
+        return pn_cli_nomem(r->c);
+    for (size_t i = 0; i < r->n_bias; i++) {
+        const char *text = pn_args_nth(a, "logit-bias", i);
+        if (!run_parse_bias(text, &r->bias[i]))
+            return pn_cli_usage(r->c, "--logit-bias: '%s' is not allowed: expected ID=V, V a number or -inf", text);
+    }
+    return PN_EXIT_OK;
+}
+
+/* The model's recommendation, then what the flags say. */
+static int run_read_sampling(run_state *r)
+{
+    const pn_args *a = &r->c->args;
+    pn_sampling *s = &r->gen.sampling;
+    pn_sampling_default(r->c->model, s);
+    s->size = sizeof *s;
+    s->temperature = (float)pn_args_real(a, "temp", (double)s->temperature);
+    s->top_k = (int32_t)pn_args_int(a, "top-k", s->top_k);
+    s->min_p = (float)pn_args_real(a, "min-p", (double)s->min_p);
+    if (pn_args_has(a, "top-p")) {
+        /* In the API 0 is "off"; on the command line it means the likeliest alone. */
+        double p = pn_args_real(a, "top-p", 1);
+        s->top_p = p > 0 ? (float)p : 1e-30f;
+    }
+    s->repeat_penalty = (float)pn_args_real(a, "repeat-penalty", (double)s->repeat_penalty);
+    if (pn_args_has(a, "repeat-last-n")) {
+        s->repeat_last_n = (int32_t)pn_args_int(a, "repeat-last-n", 64);
+        if (s->repeat_last_n == 0)
+            s->repeat_penalty = 1;      /* a window of nothing; in the API 0 is "64" */
+    }
+    s->presence_penalty = (float)pn_args_real(a, "presence-penalty", (double)s->presence_penalty);
+    s->frequency_penalty = (float)pn_args_real(a, "frequency-penalty", (double)s->frequency_penalty);
+    if (pn_args_has(a, "seed")) {
+        s->seed = pn_args_u64(a, "seed", 0);
+        s->has_seed = 1;
+    }
+    s->ignore_eos = pn_args_on(a, "ignore-eos");
+    s->min_tokens = (uint32_t)pn_args_int(a, "min-tokens", s->min_tokens);
+    s->bias = r->bias;
+    s->n_bias = r->n_bias;
+    const char *order = pn_args_text(a, "samplers", NULL);
+    if (order && pn_sampling_parse_order(order, s->order, &r->c->err))
+        return pn_cli_usage(r->c, "--samplers: %s", r->c->err.text);
+    for (size_t i = 0; i < r->n_bias; i++)
+        if ((uint32_t)r->bias[i].token >= pn_vocab_size(r->c->model))
+            return pn_cli_usage(r->c, "--logit-bias: token %" PRId32 " is not allowed: the model has ids from 0 to %"
+                                PRIu32, r->bias[i].token, pn_vocab_size(r->c->model) - 1);
+    return PN_EXIT_OK;
+}
+
+/* What can be refused before a model is loaded. */
+static int run_read_flags(run_state *r)
+{
+    const pn_args *a = &r->c->args;
+    bool chat = pn_args_on(a, "chat");
+    uint8_t order[PN_SAMPLER_ORDER_MAX];
+    const char *samplers = pn_args_text(a, "samplers", NULL);
+    if (pn_args_has(a, "prompt") && pn_args_has(a, "file"))
+        return pn_cli_usage(r->c, "--prompt and --file: give one of them");
+    if (!chat && !pn_args_has(a, "prompt") && !pn_args_has(a, "file"))
+        return pn_cli_usage(r->c, "run needs --prompt TEXT, --file FILE or --chat");
+    if (!chat && (pn_args_has(a, "system") || pn_args_has(a, "chat-format")))
+        return pn_cli_usage(r->c, "--system and --chat-format need --chat");
+    if (samplers && pn_sampling_parse_order(samplers, order, &r->c->err))
+        return pn_cli_usage(r->c, "--samplers: %s", r->c->err.text);
+    int64_t n = pn_args_int(a, "max-tokens", -1);
+    r->prompt_only = n == 0;
+    r->gen.max_tokens = n > 0 ? (uint32_t)n : 0;
+    r->no_stream = pn_args_on(a, "no-stream");
+    int code = run_read_stops(r);
+    return code ? code : run_read_bias(r);
+}
+
+/* --prompt or --file into r->prompt. */
+static int run_read_prompt(run_state *r)
+{
+    const char *text = pn_args_text(&r->c->args, "prompt", NULL);
+    if (!text)
+        return pn_cli_read_file(r->c, pn_args_text(&r->c->args, "file", NULL), &r->prompt);
+    pn_str_addz(&r->prompt, text);
+    return r->prompt.failed ? pn_cli_nomem(r->c) : PN_EXIT_OK;
+}
+
+/* --- one answer ------------------------------------------------------------------------------- */
+
+static int run_on_text(void *user, const char *text, size_t len, pn_token token)
+{
+    run_state *r = user;
+    (void)token;
+    pn_cli_bar_end(r->c);
+    pn_str_add(&r->answer, text, len);
+    if (!r->no_stream && len) {
+        fwrite(text, 1, len, stdout);
+        fflush(stdout);
+    }
+    return pn_cli_interrupted() || r->answer.failed || ferror(stdout);
+}
+
+static void run_add_result(run_state *r, const pn_generate_result *g)
+{
+    r->total.finish = g->finish;
+    r->total.n_prompt += g->n_prompt;
+    r->total.n_generated += g->n_generated;
+    r->total.prefill_seconds += g->prefill_seconds;
+    r->total.decode_seconds += g->decode_seconds;
+    r->total.seed = g->seed;
+}
+
+static int run_prompt_only(run_state *r, const pn_token *tokens, size_t n)
+{
+    pn_generate_result g;
+    memset(&g, 0, sizeof g);
+    double start = pn_out_now();
+    pn_status st = pn_session_eval(r->c->session, tokens, n, &r->c->err);
+    pn_cli_bar_end(r->c);
+    if (st == PN_E_CANCELLED && pn_cli_interrupted())
+        return PN_EXIT_OK;
+    if (st)
+        return pn_cli_fail(r->c, st);
+    g.n_prompt = (uint32_t)n;
+    g.prefill_seconds = pn_out_now() - start;
+    g.finish = PN_FINISH_LENGTH;
+    run_add_result(r, &g);
+    return PN_EXIT_OK;
+}
+
+/* Evaluate tokens, print the answer and end its line.  0 also when Ctrl-C cut it. */
+static int run_answer(run_state *r, const pn_token *tokens, size_t n)
+{
+    pn_cli *c = r->c;
+    pn_generate_result g;
+    memset(&g, 0, sizeof g);
+    pn_str_clear(&r->answer);
+    if (r->prompt_only)
+        return run_prompt_only(r, tokens, n);
+    r->gen.prompt = tokens;
+    r->gen.n_prompt = n;
+    pn_status st = pn_session_generate(c->session, &r->gen, &g, &c->err);
+    pn_cli_bar_end(c);
+    run_add_result(r, &g);
+    if (r->no_stream)
+        fwrite(pn_str_cstr(&r->answer), 1, r->answer.len, stdout);
+    if (r->answer.len == 0 || r->answer.data[r->answer.len - 1] != '\n')
+        putchar('\n');
+    int code = pn_cli_flush(c, PN_EXIT_OK);
+    if (code)
+        return code;
+    if (st && !(st == PN_E_CANCELLED && pn_cli_interrupted()))
+        return pn_cli_fail(c, st);
+    if (r->answer.failed)
+        return pn_cli_nomem(c);
+    /* One seed for the whole chat, so that the one in the last line repeats all of it. */
+    if (st == PN_OK) {
+        r->gen.sampling.seed = g.seed;
+        r->gen.sampling.has_seed = 1;
+    }
+    if (g.finish == PN_FINISH_CONTEXT)
+        pn_cli_note(c, "the answer was cut: the context of %" PRIu32 " tokens is full (--ctx)",
+                    pn_session_capacity(c->session));
+    return PN_EXIT_OK;
+}
+
+static int run_raw(run_state *r)
+{
+    unsigned flags = PN_TOKENIZE_BOS;
+    if (pn_args_on(&r->c->args, "special"))
+        flags |= PN_TOKENIZE_SPECIAL;
+    int code = pn_cli_tokenize(r->c, pn_str_cstr(&r->prompt), r->prompt.len, flags, &r->ids);
+    if (!code && r->ids.n == 0)
+        code = pn_cli_failed(r->c, "the prompt is empty: expected at least one token");
+    if (!code)
+        code = run_answer(r, r->ids.data, r->ids.n);
+    return code;
+}
+
+/* --- chat ------------------------------------------------------------------------------------- */
+
+static int run_push_message(run_state *r, const char *role, const char *text, size_t len)
+{
+    pn_mem *mem = &r->c->mem;
+    char *copy = pn_mem_strndup(mem, PN_ACCT_MISC, text, len);
+    if (!copy || !pn_mem_grow(mem, PN_ACCT_MISC, (void **)&r->msgs, &r->cap_msgs, r->n_msgs + 1, sizeof *r->msgs)) {
+        pn_mem_free(mem, PN_ACCT_MISC, copy, len + 1);
+        return pn_cli_nomem(r->c);
+    }
+    pn_message *m = &r->msgs[r->n_msgs++];
+    m->role = role;
+    m->content = copy;
+    m->content_len = len;
+    return PN_EXIT_OK;
+}
+
+static void run_pop_message(run_state *r)
+{
+    pn_message *m = &r->msgs[--r->n_msgs];
+    pn_mem_free(&r->c->mem, PN_ACCT_MISC, (void *)(uintptr_t)m->content, m->content_len + 1);
+}
+
+/* Tokens of the messages that the session does not hold yet, up to where the assistant speaks. */
+static int run_render(run_state *r)
+{
+    pn_cli *c = r->c;
+    const char *format = pn_args_text(&c->args, "chat-format", NULL);
+    size_t n;
+    pn_status st = pn_chat_tokenize(c->model, format, r->msgs, r->n_msgs, r->n_held, 1, NULL, 0, &n, &c->err);
+    if (!st && !pn_ids_reserve(&r->ids, n))
+        return pn_cli_nomem(c);
+    if (!st)
+        st = pn_chat_tokenize(c->model, format, r->msgs, r->n_msgs, r->n_held, 1, r->ids.data, r->ids.cap, &n,
+                              &c->err);
+    if (st == PN_E_INVALID && format)
+        return pn_cli_usage(c, "--chat-format: '%s' is not allowed: %s", format, c->err.text);
+    if (st)
+        return pn_cli_fail(c, st);
+    r->ids.n = n;
+    return PN_EXIT_OK;
+}
+
+/* The session holds the message in any case, the answer as far as it came. */
+static int run_keep_turn(run_state *r, uint32_t before)
+{
+    pn_session *s = r->c->session;
+    bool unanswered = pn_cli_interrupted() && pn_session_length(s) <= before + r->ids.n;
+    if (unanswered &&
+        (pn_session_length(s) == before || pn_session_truncate(s, before, &r->c->err) == PN_OK)) {
+        run_pop_message(r);             /* stopped before the first token: as if not asked */
+        return PN_EXIT_OK;
+    }
+    int code = run_push_message(r, "assistant", pn_str_cstr(&r->answer), r->answer.len);
+    r->n_held = r->n_msgs;
+    return code;
+}
+
+/* One message and its answer.  *full: nothing was evaluated, the context cannot hold it. */
+static int run_turn(run_state *r, const char *text, size_t len, bool *full)
+{
+    pn_cli *c = r->c;
+    uint32_t before = pn_session_length(c->session), cap = pn_session_capacity(c->session);
+    *full = false;
+    int code = run_push_message(r, "user", text, len);
+    if (!code)
+        code = run_render(r);
+    if (code)
+        return code;
+    if (r->ids.n >= cap - before) {
+        run_pop_message(r);
+        *full = true;
+        return pn_cli_failed(c, "the context is full: this message takes %zu tokens, %" PRIu32 " of %" PRIu32
+                             " are in use; start a new chat, or one with a larger --ctx", r->ids.n, before, cap);
+    }
+    code = run_answer(r, r->ids.data, r->ids.n);
+    return code ? code : run_keep_turn(r, before);
+}
+
+/* A line of standard input, without its end, into r->prompt.  SIGINT is let in only while waiting
+ * in pselect, so it cannot slip between the check and the read. */
+typedef enum run_line { RUN_LINE, RUN_LINE_EOF, RUN_LINE_INTERRUPTED, RUN_LINE_ERROR } run_line;
+
+typedef struct run_input {
+    char buf[4096];
+    size_t at, n;
+    bool eof;
+} run_input;
+
+static run_line run_fill(run_input *in)
+{
+    sigset_t block, before;
+    fd_set set;
+    run_line got = RUN_LINE;
+    sigemptyset(&block);
+    sigaddset(&block, SIGINT);
+    sigprocmask(SIG_BLOCK, &block, &before);
+    for (;;) {
+        FD_ZERO(&set);
+        FD_SET(STDIN_FILENO, &set);
+        if (pn_cli_interrupted()) {
+            got = RUN_LINE_INTERRUPTED;
+            break;
+        }
+        if (pselect(STDIN_FILENO + 1, &set, NULL, NULL, NULL, &before) < 0) {
+            if (errno == EINTR)
+                continue;
+            got = RUN_LINE_ERROR;
+            break;
+        }
+        ssize_t n = read(STDIN_FILENO, in->buf, sizeof in->buf);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        got = n < 0 ? RUN_LINE_ERROR : RUN_LINE;
+        in->eof = n == 0;
+        in->at = 0;
+        in->n = n > 0 ? (size_t)n : 0;
+        break;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return got;
+}
+
+static run_line run_read_line(run_input *in, pn_str *line)
+{
+    pn_str_clear(line);
+    for (;;) {
+        const char *start = in->buf + in->at, *nl = memchr(start, '\n', in->n - in->at);
+        size_t len = nl ? (size_t)(nl - start) : in->n - in->at;
+        pn_str_add(line, start, len);
+        in->at += len + (nl != NULL);
+        if (nl || in->eof) {
+            while (line->len && line->data[line->len - 1] == '\r')
+                line->data[--line->len] = 0;
+            return nl || line->len ? RUN_LINE : RUN_LINE_EOF;
+        }
+        run_line got = run_fill(in);
+        if (got != RUN_LINE)
+            return got;
+    }
+}
+
+static bool run_blank(const pn_str *s)
+{
+    return strspn(pn_str_cstr(s), " \t") == s->len;
+}
+
+/* Messages from standard input until it ends.  A terminal gets a prompt and another try after a
+ * message that did not fit; a pipe fails. */
+static int run_converse(run_state *r)
+{
+    bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO), full;
+    run_input in;
+    memset(&in, 0, sizeof in);
+    for (;;) {
+        if (terminal) {
+            fputs("> ", stderr);
+            fflush(stderr);
+        }
+        run_line got = run_read_line(&in, &r->prompt);
+        if (terminal && got != RUN_LINE)
+            fputc('\n', stderr);
+        if (got == RUN_LINE_ERROR)
+            return pn_cli_failed(r->c, "cannot read standard input");
+        if (got != RUN_LINE)
+            return got == RUN_LINE_EOF ? PN_EXIT_OK : PN_EXIT_INTERRUPTED;
+        if (r->prompt.failed)
+            return pn_cli_nomem(r->c);
+        if (run_blank(&r->prompt))
+            continue;
+        int code = run_turn(r, pn_str_cstr(&r->prompt), r->prompt.len, &full);
+        if (code && !(full && terminal) && code != PN_EXIT_INTERRUPTED)
+            return code;
+        pn_cli_interrupt_done();
+    }
+}
+
+static int run_chat(run_state *r)
+{
+    pn_cli *c = r->c;
+    const char *system = pn_args_text(&c->args, "system", NULL);
+    bool full;
+    if (!pn_args_has(&c->args, "chat-format") && !pn_chat_format(c->model))
+        return pn_cli_failed(c, "the model's chat format is not one of those built in: choose one with --chat-format");
+    if (system && *system) {
+        int code = run_push_message(r, "system", system, strlen(system));
+        if (code)
+            return code;
+    }
+    if (pn_args_has(&c->args, "prompt") || pn_args_has(&c->args, "file"))
+        return run_turn(r, pn_str_cstr(&r->prompt), r->prompt.len, &full);
+    return run_converse(r);
+}
+
+/* --- the command ------------------------------------------------------------------------------ */
+
+static void run_tell_start(run_state *r)
+{
+    pn_cli *c = r->c;
+    pn_model_info m;
+    pn_model_describe(c->model, &m);
+    pn_cli_note(c, "%s: %s %s, %s parameters, %s; context %" PRIu32 " of %" PRIu32 " trained; %" PRIu32 " threads, %s",
+                m.name[0] ? m.name : pn_out_basename(pn_args_text(&c->args, "model", "")), m.arch, m.type,
+                pn_out_count(m.n_params).text, pn_out_bytes(m.weight_bytes).text,
+                pn_session_capacity(c->session), m.n_ctx_train, pn_engine_threads(c->engine), pn_cpu_isa());
+}
+
+static const char *run_finish_name(pn_finish f)
+{
+    switch (f) {
+    case PN_FINISH_STOP: return "end";
+    case PN_FINISH_LENGTH: return "max tokens";
+    case PN_FINISH_CONTEXT: return "context full";
+    case PN_FINISH_CALLBACK:
+    case PN_FINISH_CANCELLED: return "interrupted";
+    case PN_FINISH_NONE: break;
+    }
+    return "nothing generated";
+}
+
+static double run_rate(uint32_t n, double seconds) { return seconds > 0 ? n / seconds : 0; }
+
+static void run_tell_end(run_state *r)
+{
+    pn_cli *c = r->c;
+    const pn_generate_result *t = &r->total;
+    pn_mem_info mem;
+    pn_engine_memory(c->engine, &mem);
+    pn_cli_note(c, "prefill %" PRIu32 " tokens %.1f tok/s, decode %" PRIu32 " tokens %.1f tok/s, context %" PRIu32
+                "/%" PRIu32 ", KV %s, peak %s + %s mapped, seed %" PRIu64 ", %s",
+                t->n_prompt, run_rate(t->n_prompt, t->prefill_seconds), t->n_generated,
+                run_rate(t->n_generated, t->decode_seconds), pn_session_length(c->session),
+                pn_session_capacity(c->session), pn_out_bytes(mem.used[PN_ACCT_KV]).text,
+                pn_out_bytes(mem.total_peak).text, pn_out_bytes(mem.peak[PN_ACCT_WEIGHTS_MAP]).text, t->seed,
+                run_finish_name(t->finish));
+}
+
+static int run_open(run_state *r)
+{
+    pn_cli *c = r->c;
+    int code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+    if (!code)
+        code = pn_cli_open_model(c);
+    if (!code)
+        code = run_read_sampling(r);
+    if (!code)
+        code = pn_cli_open_session(c, (uint32_t)pn_args_int(&c->args, "ctx", 0));
+    if (!code)
+        run_tell_start(r);
+    return code;
+}
+
+static int run_go(run_state *r)
+{
+    pn_cli *c = r->c;
+    bool one = pn_args_has(&c->args, "prompt") || pn_args_has(&c->args, "file");
+    int code = run_read_flags(r);
+    if (!code && one)
+        code = run_read_prompt(r);
+    if (!code)
+        code = run_open(r);
+    if (code)
+        return code;
+    code = pn_args_on(&c->args, "chat") ? run_chat(r) : run_raw(r);
+    if (one && !code && pn_cli_interrupted())
+        code = PN_EXIT_INTERRUPTED;
+    if (code == PN_EXIT_OK || code == PN_EXIT_INTERRUPTED)
+        run_tell_end(r);
+    return code;
+}
+
+static int run_main(pn_cli *c)
+{
+    run_state r;
+    memset(&r, 0, sizeof r);
+    r.c = c;
+    r.gen.size = sizeof r.gen;
+    r.gen.on_text = run_on_text;
+    r.gen.user = &r;
+    pn_str_init(&r.prompt, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&r.answer, &c->mem, PN_ACCT_MISC);
+    pn_ids_init(&r.ids, &c->mem);
+    pn_cli_catch_interrupt();
+    int code = run_go(&r);
+    while (r.n_msgs)
+        run_pop_message(&r);
+    pn_mem_free(&c->mem, PN_ACCT_MISC, r.msgs, r.cap_msgs * sizeof *r.msgs);
+    pn_mem_free(&c->mem, PN_ACCT_MISC, (void *)r.stop, r.n_stop * sizeof *r.stop);
+    pn_mem_free(&c->mem, PN_ACCT_MISC, r.bias, r.n_bias * sizeof *r.bias);
+    pn_ids_fini(&r.ids);
+    pn_str_fini(&r.answer);
+    pn_str_fini(&r.prompt);
+    return code;
+}
+
+PN_INTERNAL const pn_cmd *pn_cmd_run(void)
+{
+    static const pn_cmd cmd = {"run", "-m FILE (-p TEXT | -f FILE | --chat) [FLAGS]", "continue a prompt, or chat",
+                               run_flags, 0, 0, run_main};
+    return &cmd;
+}
+
+#endif /* PANTHEON_CLI */

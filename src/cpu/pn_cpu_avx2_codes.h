@@ -1,0 +1,208 @@
+/*
+ * pn_cpu_avx2_codes.h - AVX2 pieces of unpacking: nibbles, bits, tables, small scales, and the codes
+ * of a block of 32.  Shared by the unpackers and by the products that do without them.
+ */
+#ifndef PN_CPU_AVX2_CODES_H
+#define PN_CPU_AVX2_CODES_H
+
+#include "cpu/pn_cpu_x86.h"
+#include "num/pn_half.h"
+#include "num/pn_tab_iq.h"
+
+#if PN_CPU_X64
+
+PN_AVX2_INLINE __m128i unp_load16(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+PN_AVX2_INLINE __m256i unp_load32(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+PN_AVX2_INLINE void unp_store32(void *p, __m256i v) { _mm256_store_si256((__m256i *)p, v); }
+
+PN_AVX2_INLINE __m256i unp_and(__m256i v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8((char)mask)); }
+
+/* 16 bytes of nibbles to 32 codes: low nibbles first. */
+PN_AVX2_INLINE __m256i unp_nibbles(const uint8_t *p)
+{
+    const __m256i high = _mm256_setr_epi64x(0, 0, 4, 4);
+    return unp_and(_mm256_srlv_epi64(_mm256_broadcastsi128_si256(unp_load16(p)), high), 15);
+}
+
+/* 32 bits to 32 bytes of 0 or `value`; bit j belongs to byte j. */
+PN_AVX2_INLINE __m256i unp_bits(uint32_t bits, int value)
+{
+    const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
+    __m256i v = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), spread), bit);
+    return unp_and(_mm256_cmpeq_epi8(v, bit), value);
+}
+
+PN_AVX2_INLINE __m256i unp_table(const int8_t *table16, int add)
+{
+    __m128i t = _mm_add_epi8(unp_load16(table16), _mm_set1_epi8((char)add));
+    return _mm256_broadcastsi128_si256(t);
+}
+
+/* 8 f16 to f32. */
+PN_AVX2_INLINE void unp_halves(const uint16_t *h, float *d, float factor)
+{
+    __m256 v = _mm256_cvtph_ps(unp_load16(h));
+    _mm256_store_ps(d, factor == 1.0f ? v : _mm256_mul_ps(v, _mm256_set1_ps(factor)));
+}
+
+/* 8 E8M0 bytes to half their values (pn_f32_from_e8m0_half). */
+PN_AVX2_INLINE __m256 unp_e8m0(__m128i e)
+{
+    __m256i v = _mm256_cvtepu8_epi32(e);
+    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(v, _mm256_set1_epi32(1)), 23);
+    __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), v);
+    normal = _mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), v));
+    return _mm256_castsi256_ps(normal);
+}
+
+/* 8 UE4M3 bytes to half their values (pn_f32_from_ue4m3_half). */
+PN_AVX2_INLINE void unp_ue4m3(const uint8_t *u, float *d)
+{
+    const __m256i nan = _mm256_set1_epi32(0x7f);
+    __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)u));
+    v = _mm256_and_si256(v, nan);
+    __m256i normal = _mm256_add_epi32(_mm256_slli_epi32(v, 20), _mm256_set1_epi32(119 << 23));
+    __m256 tiny = _mm256_mul_ps(_mm256_cvtepi32_ps(v), _mm256_set1_ps(0x1p-10f));
+    __m256i y = _mm256_blendv_epi8(normal, _mm256_castps_si256(tiny), _mm256_cmpgt_epi32(_mm256_set1_epi32(8), v));
+    unp_store32(d, _mm256_andnot_si256(_mm256_cmpeq_epi32(v, nan), y));
+}
+
+PN_AVX2_INLINE __m256i unp_codes32(const int type, const uint8_t *p, __m256i table)
+{
+    switch (type) {
+    case PN_DTYPE_Q4_0: return unp_nibbles(p + 2);
+    case PN_DTYPE_Q4_1: return unp_nibbles(p + 4);
+    case PN_DTYPE_Q5_0: return _mm256_or_si256(unp_nibbles(p + 6), unp_bits(pn_le32(p + 2), 16));
+    case PN_DTYPE_Q5_1: return _mm256_or_si256(unp_nibbles(p + 8), unp_bits(pn_le32(p + 4), 16));
+    case PN_DTYPE_Q8_0: return unp_load32(p + 2);
+    case PN_DTYPE_IQ4_NL: return _mm256_shuffle_epi8(table, unp_nibbles(p + 2));
+    default: return _mm256_shuffle_epi8(table, unp_nibbles(p + 1));     /* MXFP4 */
+    }
+}
+
+PN_AVX2_INLINE __m256i unp_or(__m256i a, __m256i b) { return _mm256_or_si256(a, b); }
+
+/* The four 2-bit planes of 32 bytes. */
+PN_AVX2_INLINE void unp_planes2(const uint8_t *p, __m256i c[4])
+{
+    __m256i v = unp_load32(p);
+    c[0] = unp_and(v, 3);
+    c[1] = unp_and(_mm256_srli_epi16(v, 2), 3);
+    c[2] = unp_and(_mm256_srli_epi16(v, 4), 3);
+    c[3] = unp_and(_mm256_srli_epi16(v, 6), 3);
+}
+
+/* Low and high nibbles of 32 bytes. */
+PN_AVX2_INLINE void unp_planes4(const uint8_t *p, __m256i c[2])
+{
+    __m256i v = unp_load32(p);
+    c[0] = unp_and(v, 15);
+    c[1] = unp_and(_mm256_srli_epi16(v, 4), 15);
+}
+
+/* 64 bytes of nibbles and 32 of 2-bit tops: half of a Q6_K block. */
+PN_AVX2_INLINE void unp_half_q6(const uint8_t *ql, const uint8_t *qh, __m256i c[4])
+{
+    __m256i a = unp_load32(ql), b = unp_load32(ql + 32), h = unp_load32(qh);
+    c[0] = unp_or(unp_and(a, 15), unp_and(_mm256_slli_epi16(h, 4), 48));
+    c[1] = unp_or(unp_and(b, 15), unp_and(_mm256_slli_epi16(h, 2), 48));
+    c[2] = unp_or(unp_and(_mm256_srli_epi16(a, 4), 15), unp_and(h, 48));
+    c[3] = unp_or(unp_and(_mm256_srli_epi16(b, 4), 15), unp_and(_mm256_srli_epi16(h, 2), 48));
+}
+
+/* The 256 codes of a K-quant block. */
+PN_AVX2_INLINE void unp_codes_k(const int type, const uint8_t *s, __m256i c[8])
+{
+    if (type == PN_DTYPE_Q6_K) {
+        unp_half_q6(s, s + 128, c);
+        unp_half_q6(s + 64, s + 160, c + 4);
+    } else if (type == PN_DTYPE_Q2_K) {
+        unp_planes2(s + 16, c);
+        unp_planes2(s + 48, c + 4);
+    } else if (type == PN_DTYPE_Q3_K) {
+        __m256i h = unp_load32(s);
+        unp_planes2(s + 32, c);
+        unp_planes2(s + 64, c + 4);
+        c[0] = unp_or(c[0], unp_and(_mm256_slli_epi16(h, 2), 4));
+        c[1] = unp_or(c[1], unp_and(_mm256_slli_epi16(h, 1), 4));
+        c[2] = unp_or(c[2], unp_and(h, 4));
+        c[3] = unp_or(c[3], unp_and(_mm256_srli_epi16(h, 1), 4));
+        c[4] = unp_or(c[4], unp_and(_mm256_srli_epi16(h, 2), 4));
+        c[5] = unp_or(c[5], unp_and(_mm256_srli_epi16(h, 3), 4));
+        c[6] = unp_or(c[6], unp_and(_mm256_srli_epi16(h, 4), 4));
+        c[7] = unp_or(c[7], unp_and(_mm256_srli_epi16(h, 5), 4));
+    } else {
+        const uint8_t *q = s + (type == PN_DTYPE_Q4_K ? 16 : 48);
+        unp_planes4(q, c);
+        unp_planes4(q + 32, c + 2);
+        unp_planes4(q + 64, c + 4);
+        unp_planes4(q + 96, c + 6);
+        if (type == PN_DTYPE_Q5_K) {
+            __m256i h = unp_load32(s + 16);
+            c[0] = unp_or(c[0], unp_and(_mm256_slli_epi16(h, 4), 16));
+            c[1] = unp_or(c[1], unp_and(_mm256_slli_epi16(h, 3), 16));
+            c[2] = unp_or(c[2], unp_and(_mm256_slli_epi16(h, 2), 16));
+            c[3] = unp_or(c[3], unp_and(_mm256_slli_epi16(h, 1), 16));
+            c[4] = unp_or(c[4], unp_and(h, 16));
+            c[5] = unp_or(c[5], unp_and(_mm256_srli_epi16(h, 1), 16));
+            c[6] = unp_or(c[6], unp_and(_mm256_srli_epi16(h, 2), 16));
+            c[7] = unp_or(c[7], unp_and(_mm256_srli_epi16(h, 3), 16));
+        }
+    }
+}
+
+PN_AVX2_INLINE __m256i unp_scales_q3(const uint8_t *b)
+{
+    uint32_t l0 = pn_le32(b), l1 = pn_le32(b + 4), h = pn_le32(b + 8);
+    uint32_t nib = 0x0f0f0f0f, two = 0x03030303;
+    __m128i v = _mm_setr_epi32((int)((l0 & nib) | (h & two) << 4), (int)((l1 & nib) | (h >> 2 & two) << 4),
+                               (int)((l0 >> 4 & nib) | (h >> 4 & two) << 4),
+                               (int)((l1 >> 4 & nib) | (h >> 6 & two) << 4));
+    return _mm256_cvtepi8_epi16(_mm_sub_epi8(v, _mm_set1_epi8(32)));
+}
+
+/* 6-bit scales and mins of 8 groups of 32, each doubled; p: the block, bytes 4..15 hold them. */
+PN_AVX2_INLINE void unp_scales_k4(const uint8_t *p, __m256i *sc, __m256i *mn)
+{
+    const __m128i low_mask = _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f);
+    const __m128i high_mask = _mm_setr_epi32(0, 0x30303030, 0, 0x30303030);
+    __m128i v = unp_load16(p);                              /* dwords: d and dmin, x, y, z */
+    __m128i low = _mm_shuffle_epi32(v, 0xed);               /* x z y z */
+    low = _mm_and_si128(_mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 0, 4)), low_mask);
+    __m128i high = _mm_shuffle_epi32(v, 0x94);              /* - x - y */
+    high = _mm_and_si128(_mm_srli_epi32(high, 2), high_mask);
+    v = _mm_or_si128(low, high);                            /* 8 scales, 8 mins */
+    *sc = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(v, v));
+    *mn = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(v, v));
+}
+
+/* Scales, and mins or scales times the codes' offset. */
+PN_AVX2_INLINE void unp_scales_k(const int type, const uint8_t *s, __m256i *sc, __m256i *cr)
+{
+    if (type == PN_DTYPE_Q2_K) {
+        __m128i v = unp_load16(s), low = _mm_set1_epi8(15);
+        *sc = _mm256_cvtepu8_epi16(_mm_and_si128(v, low));
+        *cr = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(v, 4), low));
+    } else if (type == PN_DTYPE_Q3_K) {
+        *sc = unp_scales_q3(s + 96);
+        *cr = _mm256_slli_epi16(*sc, 2);
+    } else if (type == PN_DTYPE_Q6_K) {
+        *sc = _mm256_cvtepi8_epi16(unp_load16(s + 192));
+        *cr = _mm256_slli_epi16(*sc, 5);
+    } else {
+        unp_scales_k4(s, sc, cr);
+    }
+}
+
+/* The table that unp_codes32 looks codes up in. */
+PN_AVX2_INLINE __m256i unp_table_of(const int type)
+{
+    return type == PN_DTYPE_IQ4_NL  ? unp_table(pn_tab_iq4nl(), 0)
+           : type == PN_DTYPE_MXFP4 ? unp_table(pn_tab_fp4(), 12)
+                                    : _mm256_setzero_si256();
+}
+
+#endif /* PN_CPU_X64 */
+
+#endif /* PN_CPU_AVX2_CODES_H */

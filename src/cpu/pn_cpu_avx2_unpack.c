@@ -1,0 +1,583 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cpu_avx2_unpack.c - weights of 8 rows to byte codes and scales, one function a format.
+ *
+ * These are the only x86 functions that know block layouts; dot products see codes.  Each reads
+ * exactly the bytes of its blocks (the last block of a mapped file may end at a page) and writes an
+ * oct.  The codes stay in the first-level cache until they are multiplied, which costs a store and
+ * a load for 32 codes beside the 10 to 20 instructions around them, and spares a copy of every dot
+ * product for every format.
+ *
+ * Scales are computed as whole vectors: 2-byte stores that are read back as 32 bytes at once cannot
+ * be forwarded and stall (it halved the speed of the IQ formats).
+ */
+#include "cpu/pn_cpu_avx2_codes.h"
+
+#if PN_CPU_X64
+
+#include "num/pn_half.h"
+#include "num/pn_tab_iq.h"
+
+/* ------------------------------------------------------------------------------------------
+ * Blocks of 32
+ * ------------------------------------------------------------------------------------------ */
+
+PN_AVX2_INLINE void unp_rows32(const int type, const size_t bytes, const uint8_t *const *p, size_t n,
+                               pn_x86_oct *o)
+{
+    const bool has_min = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1;
+    _Alignas(16) uint16_t d[8][8], m[8][8];
+    uint8_t e8[8][8];
+    const __m256i table = unp_table_of(type);
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t b = 0; b < n / 32; b++, s += bytes) {
+            unp_store32(o->q[r] + 32 * b, unp_codes32(type, s, table));
+            if (type == PN_DTYPE_MXFP4)
+                e8[b][r] = s[0];
+            else
+                memcpy(&d[b][r], s, 2);
+            if (has_min)
+                memcpy(&m[b][r], s + 2, 2);
+        }
+    }
+    for (size_t b = 0; b < n / 32; b++) {
+        if (type == PN_DTYPE_MXFP4)
+            _mm256_store_ps(o->d[b], unp_e8m0(_mm_loadl_epi64((const __m128i *)(const void *)e8[b])));
+        else
+            unp_halves(d[b], o->d[b], 1.0f);
+        if (has_min)
+            unp_halves(m[b], o->m[b], 1.0f);
+    }
+}
+
+#define UNP_ROWS32(name, type, bytes) \
+    PN_AVX2 static void name(const uint8_t *const *p, size_t n, pn_x86_oct *o) \
+    { \
+        unp_rows32(type, bytes, p, n, o); \
+    }
+UNP_ROWS32(unp_q4_0, PN_DTYPE_Q4_0, 18)
+UNP_ROWS32(unp_q4_1, PN_DTYPE_Q4_1, 20)
+UNP_ROWS32(unp_q5_0, PN_DTYPE_Q5_0, 22)
+UNP_ROWS32(unp_q5_1, PN_DTYPE_Q5_1, 24)
+UNP_ROWS32(unp_q8_0, PN_DTYPE_Q8_0, 34)
+UNP_ROWS32(unp_iq4_nl, PN_DTYPE_IQ4_NL, 18)
+UNP_ROWS32(unp_mxfp4, PN_DTYPE_MXFP4, 17)
+#undef UNP_ROWS32
+
+PN_AVX2 static void unp_q1_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    _Alignas(16) uint16_t d[2][8];
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t b = 0; b < n / 128; b++, s += 18) {
+            uint8_t *q = o->q[r] + 128 * b;
+            unp_store32(q, unp_bits(pn_le32(s + 2), 2));
+            unp_store32(q + 32, unp_bits(pn_le32(s + 6), 2));
+            unp_store32(q + 64, unp_bits(pn_le32(s + 10), 2));
+            unp_store32(q + 96, unp_bits(pn_le32(s + 14), 2));
+            memcpy(&d[b][r], s, 2);
+        }
+    }
+    for (size_t b = 0; b < n / 32; b++)
+        unp_halves(d[b / 4], o->d[b], 1.0f);
+}
+
+/* 8 bytes of 2-bit codes, lowest first, to 32 codes. */
+PN_AVX2_INLINE __m256i unp_pairs(const uint8_t *p)
+{
+    const __m256i spread = _mm256_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303,
+                                             0x04040404, 0x05050505, 0x06060606, 0x07070707);
+    const __m256i one = _mm256_set1_epi32(0x40100401), two = _mm256_set1_epi32((int)0x80200802u);
+    __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)pn_le64(p)), spread);
+    __m256i a = unp_and(_mm256_cmpeq_epi8(_mm256_and_si256(v, one), one), 1);
+    __m256i b = unp_and(_mm256_cmpeq_epi8(_mm256_and_si256(v, two), two), 2);
+    return _mm256_or_si256(a, b);
+}
+
+PN_AVX2 static void unp_q2_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    _Alignas(16) uint16_t d[4][8];
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t b = 0; b < n / 64; b++, s += 18) {
+            unp_store32(o->q[r] + 64 * b, unp_pairs(s + 2));
+            unp_store32(o->q[r] + 64 * b + 32, unp_pairs(s + 10));
+            memcpy(&d[b][r], s, 2);
+        }
+    }
+    for (size_t b = 0; b < n / 32; b++)
+        unp_halves(d[b / 2], o->d[b], 1.0f);
+}
+
+PN_AVX2 static void unp_nvfp4(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    const __m256i table = unp_table(pn_tab_fp4(), 12);
+    uint8_t d[16][8];
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t e = 0; e < n; e += 64, s += 36) {
+            for (size_t i = 0; i < 2; i++) {
+                __m128i v = unp_load16(s + 4 + 16 * i), h = _mm_srli_epi16(v, 4);
+                __m256i w = _mm256_set_m128i(_mm_unpackhi_epi64(v, h), _mm_unpacklo_epi64(v, h));
+                unp_store32(o->q[r] + e + 32 * i, _mm256_shuffle_epi8(table, unp_and(w, 15)));
+            }
+            for (size_t i = 0; i < 4; i++)
+                d[e / 16 + i][r] = s[i];
+        }
+    }
+    for (size_t i = 0; i < n / 16; i++)
+        unp_ue4m3(d[i], o->d[i]);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * K-quants
+ * ------------------------------------------------------------------------------------------ */
+
+PN_AVX2_INLINE void unp_scales(int16_t *sc, __m256i v, int16_t *cr, int shift)
+{
+    unp_store32(sc, v);
+    unp_store32(cr, _mm256_slli_epi16(v, shift));
+}
+
+/* d_at, m_at: offsets of the f16 factors; m_at 0: no mins. */
+PN_AVX2_INLINE void unp_rows_k(const int type, const size_t d_at, const size_t m_at, const uint8_t *const *p,
+                               pn_x86_oct *o)
+{
+    _Alignas(16) uint16_t d[8], m[8];
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        __m256i c[8], sc, cr;
+        unp_codes_k(type, s, c);
+        unp_scales_k(type, s, &sc, &cr);
+        unp_store32(o->q[r], c[0]);
+        unp_store32(o->q[r] + 32, c[1]);
+        unp_store32(o->q[r] + 64, c[2]);
+        unp_store32(o->q[r] + 96, c[3]);
+        unp_store32(o->q[r] + 128, c[4]);
+        unp_store32(o->q[r] + 160, c[5]);
+        unp_store32(o->q[r] + 192, c[6]);
+        unp_store32(o->q[r] + 224, c[7]);
+        unp_store32(o->sc[r], sc);
+        unp_store32(o->cr[r], cr);
+        memcpy(&d[r], s + d_at, 2);
+        if (m_at)
+            memcpy(&m[r], s + m_at, 2);
+    }
+    unp_halves(d, o->d[0], 1.0f);
+    if (m_at)
+        unp_halves(m, o->m[0], -1.0f);
+}
+
+#define UNP_ROWS_K(name, type, d_at, m_at) \
+    PN_AVX2 static void name(const uint8_t *const *p, size_t n, pn_x86_oct *o) \
+    { \
+        (void)n; \
+        unp_rows_k(type, d_at, m_at, p, o); \
+    }
+UNP_ROWS_K(unp_q2_k, PN_DTYPE_Q2_K, 80, 82)
+UNP_ROWS_K(unp_q3_k, PN_DTYPE_Q3_K, 108, 0)
+UNP_ROWS_K(unp_q4_k, PN_DTYPE_Q4_K, 0, 2)
+UNP_ROWS_K(unp_q5_k, PN_DTYPE_Q5_K, 0, 2)
+UNP_ROWS_K(unp_q6_k, PN_DTYPE_Q6_K, 208, 0)
+#undef UNP_ROWS_K
+
+/* ------------------------------------------------------------------------------------------
+ * IQ and ternary
+ * ------------------------------------------------------------------------------------------ */
+
+/* 8 int16 to 16, each twice. */
+PN_AVX2_INLINE __m256i unp_double16(__m128i v)
+{
+    return _mm256_set_m128i(_mm_unpackhi_epi16(v, v), _mm_unpacklo_epi16(v, v));
+}
+
+PN_AVX2 static void unp_iq4_xs(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    const __m256i table = unp_table(pn_tab_iq4nl(), 0);
+    const __m128i up = _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1);
+    _Alignas(16) uint16_t d[8];
+    (void)n;
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t g = 0; g < 8; g++)
+            unp_store32(o->q[r] + 32 * g, _mm256_shuffle_epi8(table, unp_nibbles(s + 8 + 16 * g)));
+        __m128i l = _mm_cvtsi32_si128((int)pn_le32(s + 4)), nib = _mm_set1_epi8(15);
+        __m128i low = _mm_unpacklo_epi8(_mm_and_si128(l, nib), _mm_and_si128(_mm_srli_epi16(l, 4), nib));
+        __m128i high = _mm_srli_epi16(_mm_mullo_epi16(_mm_set1_epi16((short)pn_le16(s + 2)), up), 14);
+        __m128i v = _mm_or_si128(_mm_cvtepu8_epi16(low), _mm_slli_epi16(high, 4));
+        v = _mm_sub_epi16(v, _mm_set1_epi16(32));
+        unp_scales(o->sc[r], unp_double16(v), o->cr[r], 7);
+        memcpy(&d[r], s, 2);
+    }
+    unp_halves(d, o->d[0], 1.0f);
+}
+
+/* Magnitudes with one sign bit each, plus an offset: off + G or off - G. */
+PN_AVX2_INLINE __m256i unp_signed(__m256i grid, uint32_t signs, int off)
+{
+    __m256i neg = unp_bits(signs, 255);
+    grid = _mm256_sub_epi8(_mm256_xor_si256(grid, neg), neg);
+    return _mm256_add_epi8(grid, _mm256_set1_epi8((char)off));
+}
+
+PN_AVX2_INLINE __m256i unp_grid8(const uint64_t *g, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    return _mm256_setr_epi64x((long long)g[a], (long long)g[b], (long long)g[c], (long long)g[d]);
+}
+
+/* Four 7-bit sign indices to 32 sign bits. */
+PN_AVX2_INLINE uint32_t unp_signs7(const uint8_t *ks, uint32_t w)
+{
+    return ks[w & 127] | (uint32_t)ks[w >> 7 & 127] << 8 | (uint32_t)ks[w >> 14 & 127] << 16 |
+           (uint32_t)ks[w >> 21 & 127] << 24;
+}
+
+/* The top 4 bits of 8 words, one for 32 elements: 2 nu + 1, doubled. */
+PN_AVX2_INLINE __m256i unp_top_scales(__m256i w)
+{
+    __m256i v = _mm256_srli_epi32(w, 28);
+    v = _mm256_or_si256(v, _mm256_slli_epi32(v, 16));
+    return _mm256_add_epi16(_mm256_add_epi16(v, v), _mm256_set1_epi16(1));
+}
+
+PN_AVX2 static void unp_iq2_xxs(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    const uint64_t *grid = pn_grid_iq2_xxs();
+    const uint8_t *ks = pn_tab_ksigns();
+    _Alignas(16) uint16_t d[8];
+    (void)n;
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t g = 0; g < 8; g++) {
+            const uint8_t *i = s + 2 + 8 * g;
+            uint32_t w = pn_le32(i + 4);
+            unp_store32(o->q[r] + 32 * g, unp_signed(unp_grid8(grid, i[0], i[1], i[2], i[3]), unp_signs7(ks, w), 64));
+        }
+        __m256i a = unp_load32(s + 2), b = unp_load32(s + 34);
+        a = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
+        unp_scales(o->sc[r], unp_top_scales(_mm256_permute4x64_epi64(a, 0xd8)), o->cr[r], 6);
+        memcpy(&d[r], s, 2);
+    }
+    unp_halves(d, o->d[0], 0.125f);
+}
+
+/* 8 bytes of nibbles, low ones first, to 16 odd scales 2 nu + 1. */
+PN_AVX2_INLINE __m256i unp_odd_scales(const uint8_t *p)
+{
+    __m128i v = _mm_loadl_epi64((const __m128i *)(const void *)p), nib = _mm_set1_epi8(15);
+    v = _mm_unpacklo_epi8(_mm_and_si128(v, nib), _mm_and_si128(_mm_srli_epi16(v, 4), nib));
+    v = _mm_add_epi8(_mm_add_epi8(v, v), _mm_set1_epi8(1));
+    return _mm256_cvtepu8_epi16(v);
+}
+
+PN_AVX2 static void unp_iq2_xs(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    const uint64_t *grid = pn_grid_iq2_xs();
+    const uint8_t *ks = pn_tab_ksigns();
+    _Alignas(16) uint16_t d[8];
+    (void)n;
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t g = 0; g < 8; g++) {
+            uint64_t h = pn_le64(s + 2 + 8 * g);
+            unsigned h0 = h & 0xffff, h1 = h >> 16 & 0xffff, h2 = h >> 32 & 0xffff, h3 = (unsigned)(h >> 48);
+            uint32_t signs = ks[h0 >> 9] | (uint32_t)ks[h1 >> 9] << 8 | (uint32_t)ks[h2 >> 9] << 16 |
+                             (uint32_t)ks[h3 >> 9] << 24;
+            __m256i v = unp_grid8(grid, h0 & 511, h1 & 511, h2 & 511, h3 & 511);
+            unp_store32(o->q[r] + 32 * g, unp_signed(v, signs, 64));
+        }
+        unp_scales(o->sc[r], unp_odd_scales(s + 66), o->cr[r], 6);
+        memcpy(&d[r], s, 2);
+    }
+    unp_halves(d, o->d[0], 0.125f);
+}
+
+PN_AVX2 static void unp_iq2_s(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    const uint64_t *grid = pn_grid_iq2_s();
+    _Alignas(16) uint16_t d[8];
+    (void)n;
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t g = 0; g < 8; g++) {
+            const uint8_t *i = s + 2 + 4 * g;
+            unsigned h = s[66 + g];
+            __m256i v = unp_grid8(grid, i[0] | (h << 8 & 0x300), i[1] | (h << 6 & 0x300),
+                                  i[2] | (h << 4 & 0x300), i[3] | (h << 2 & 0x300));
+            unp_store32(o->q[r] + 32 * g, unp_signed(v, pn_le32(s + 34 + 4 * g), 64));
+        }
+        unp_scales(o->sc[r], unp_odd_scales(s + 74), o->cr[r], 6);
+        memcpy(&d[r], s, 2);
+    }
+    unp_halves(d, o->d[0], 0.125f);
+}
+
+/* 8 indices of points of 4, bit k of `high` being bit 8 of index k. */
+PN_AVX2_INLINE __m256i unp_grid4(const uint32_t *g, const uint8_t *i, unsigned high)
+{
+    return _mm256_setr_epi32((int)g[i[0] | (high << 8 & 256)], (int)g[i[1] | (high << 7 & 256)],
+                             (int)g[i[2] | (high << 6 & 256)], (int)g[i[3] | (high << 5 & 256)],
+                             (int)g[i[4] | (high << 4 & 256)], (int)g[i[5] | (high << 3 & 256)],
+                             (int)g[i[6] | (high << 2 & 256)], (int)g[i[7] | (high << 1 & 256)]);
+}
+
+PN_AVX2 static void unp_iq3_xxs(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    const uint32_t *grid = pn_grid_iq3_xxs();
+    const uint8_t *ks = pn_tab_ksigns();
+    _Alignas(16) uint16_t d[8];
+    (void)n;
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t g = 0; g < 8; g++) {
+            uint32_t w = pn_le32(s + 66 + 4 * g);
+            unp_store32(o->q[r] + 32 * g, unp_signed(unp_grid4(grid, s + 2 + 8 * g, 0), unp_signs7(ks, w), 64));
+        }
+        unp_scales(o->sc[r], unp_top_scales(unp_load32(s + 66)), o->cr[r], 6);
+        memcpy(&d[r], s, 2);
+    }
+    unp_halves(d, o->d[0], 0.25f);
+}
+
+PN_AVX2 static void unp_iq3_s(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    const uint32_t *grid = pn_grid_iq3_s();
+    _Alignas(16) uint16_t d[8];
+    (void)n;
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t g = 0; g < 8; g++) {
+            __m256i v = unp_grid4(grid, s + 2 + 8 * g, s[66 + g]);
+            unp_store32(o->q[r] + 32 * g, unp_signed(v, pn_le32(s + 74 + 4 * g), 16));
+        }
+        __m128i l = _mm_cvtsi32_si128((int)pn_le32(s + 106)), nib = _mm_set1_epi8(15);
+        l = _mm_unpacklo_epi8(_mm_and_si128(l, nib), _mm_and_si128(_mm_srli_epi16(l, 4), nib));
+        l = _mm_cvtepu8_epi16(_mm_add_epi8(_mm_add_epi8(l, l), _mm_set1_epi8(1)));
+        unp_scales(o->sc[r], unp_double16(l), o->cr[r], 4);
+        memcpy(&d[r], s, 2);
+    }
+    unp_halves(d, o->d[0], 1.0f);
+}
+
+/* 8 G + 9 + delta; `base` holds 9 + delta. */
+PN_AVX2_INLINE __m256i unp_iq1(__m256i grid, __m256i base)
+{
+    return _mm256_add_epi8(unp_and(_mm256_slli_epi16(grid, 3), 0xf8), base);
+}
+
+/* Scales, and 9 times them. */
+PN_AVX2_INLINE void unp_scales9(pn_x86_oct *o, size_t r, __m256i sc)
+{
+    unp_store32(o->sc[r], sc);
+    unp_store32(o->cr[r], _mm256_add_epi16(_mm256_slli_epi16(sc, 3), sc));
+}
+
+PN_AVX2 static void unp_iq1_s(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    const uint64_t *grid = pn_grid_iq1();
+    _Alignas(16) uint16_t d[8];
+    (void)n;
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t g = 0; g < 8; g++) {
+            const uint8_t *i = s + 2 + 4 * g;
+            unsigned h = pn_le16(s + 34 + 2 * g);
+            __m256i v = unp_grid8(grid, i[0] | (h << 8 & 0x700), i[1] | (h << 5 & 0x700),
+                                  i[2] | (h << 2 & 0x700), i[3] | (h >> 1 & 0x700));
+            unp_store32(o->q[r] + 32 * g, unp_iq1(v, _mm256_set1_epi8(h & 0x8000 ? 8 : 10)));
+        }
+        __m128i sc = _mm_and_si128(_mm_srli_epi16(unp_load16(s + 34), 11), _mm_set1_epi16(14));
+        unp_scales9(o, r, unp_double16(_mm_or_si128(sc, _mm_set1_epi16(1))));
+        memcpy(&d[r], s, 2);
+    }
+    unp_halves(d, o->d[0], 0.125f);
+}
+
+PN_AVX2 static void unp_iq1_m(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    /* Three bits of a word for each of its four sub-blocks: move them to the top by a product. */
+    const __m256i up = _mm256_set1_epi64x((1ll << 13) | (1ll << 26) | (1ll << 39) | (1ll << 52));
+    const __m256i spread = _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302,
+                                              0x0504050405040504, 0x0706070607060706);
+    static const uint64_t base[2] = {0x0a0a0a0a0a0a0a0a, 0x0808080808080808};
+    const uint64_t *grid = pn_grid_iq1();
+    _Alignas(16) uint16_t d[8];
+    (void)n;
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        for (size_t g = 0; g < 8; g++) {
+            const uint8_t *i = s + 4 * g;
+            unsigned h = pn_le16(s + 32 + 2 * g);
+            __m256i v = unp_grid8(grid, i[0] | (h << 8 & 0x700), i[1] | (h << 4 & 0x700),
+                                  i[2] | (h & 0x700), i[3] | (h >> 4 & 0x700));
+            __m256i b = unp_grid8(base, h >> 3 & 1, h >> 7 & 1, h >> 11 & 1, h >> 15 & 1);
+            unp_store32(o->q[r] + 32 * g, unp_iq1(v, b));
+        }
+        uint64_t c = pn_le64(s + 48);
+        __m256i sc = _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)c), spread);
+        sc = _mm256_and_si256(_mm256_srli_epi16(_mm256_mullo_epi16(sc, up), 12), _mm256_set1_epi16(14));
+        unp_scales9(o, r, _mm256_or_si256(sc, _mm256_set1_epi16(1)));
+        d[r] = (uint16_t)((c >> 12 & 15) | (c >> 24 & 0xf0) | (c >> 36 & 0xf00) | (c >> 48 & 0xf000));
+    }
+    unp_halves(d, o->d[0], 0.125f);
+}
+
+PN_AVX2_INLINE void unp_ones(pn_x86_oct *o, size_t r)
+{
+    unp_store32(o->sc[r], _mm256_set1_epi16(1));
+    unp_store32(o->cr[r], _mm256_set1_epi16(1));
+}
+
+/* The leading ternary digit of each byte, floor(3 v / 256): thresholds 86 and 171. */
+PN_AVX2_INLINE __m256i unp_trit(__m256i v)
+{
+    __m256i a = _mm256_cmpeq_epi8(_mm256_max_epu8(v, _mm256_set1_epi8(86)), v);
+    __m256i b = _mm256_cmpeq_epi8(_mm256_max_epu8(v, _mm256_set1_epi8((char)171)), v);
+    return _mm256_sub_epi8(_mm256_setzero_si256(), _mm256_add_epi8(a, b));
+}
+
+PN_AVX2_INLINE __m256i unp_times3(__m256i v) { return _mm256_add_epi8(_mm256_add_epi8(v, v), v); }
+
+PN_AVX2 static void unp_tq1_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    _Alignas(16) uint16_t d[8];
+    (void)n;
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        uint8_t *q = o->q[r];
+        __m256i v = unp_load32(s);
+        __m256i u = _mm256_castsi128_si256(unp_load16(s + 32));
+        __m256i t = _mm256_castsi128_si256(_mm_cvtsi32_si128((int)pn_le32(s + 48)));
+        for (size_t i = 0; i < 5; i++) {
+            unp_store32(q + 32 * i, unp_trit(v));
+            _mm_store_si128((__m128i *)(void *)(q + 160 + 16 * i), _mm256_castsi256_si128(unp_trit(u)));
+            if (i < 4) {
+                uint32_t four = (uint32_t)_mm_cvtsi128_si32(_mm256_castsi256_si128(unp_trit(t)));
+                memcpy(q + 240 + 4 * i, &four, 4);
+            }
+            v = unp_times3(v);
+            u = unp_times3(u);
+            t = unp_times3(t);
+        }
+        unp_ones(o, r);
+        memcpy(&d[r], s + 52, 2);
+    }
+    unp_halves(d, o->d[0], 1.0f);
+}
+
+PN_AVX2 static void unp_tq2_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
+{
+    _Alignas(16) uint16_t d[8];
+    (void)n;
+    for (size_t r = 0; r < 8; r++) {
+        const uint8_t *s = p[r];
+        uint8_t *q = o->q[r];
+        for (size_t h = 0; h < 2; h++, q += 128) {
+            __m256i v = unp_load32(s + 32 * h);
+            unp_store32(q, unp_and(v, 3));
+            unp_store32(q + 32, unp_and(_mm256_srli_epi16(v, 2), 3));
+            unp_store32(q + 64, unp_and(_mm256_srli_epi16(v, 4), 3));
+            unp_store32(q + 96, unp_and(_mm256_srli_epi16(v, 6), 3));
+        }
+        unp_ones(o, r);
+        memcpy(&d[r], s + 64, 2);
+    }
+    unp_halves(d, o->d[0], 1.0f);
+}
+
+PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype)
+{
+    switch (dtype) {
+    case PN_DTYPE_Q4_0: return unp_q4_0;
+    case PN_DTYPE_Q4_1: return unp_q4_1;
+    case PN_DTYPE_Q5_0: return unp_q5_0;
+    case PN_DTYPE_Q5_1: return unp_q5_1;
+    case PN_DTYPE_Q8_0: return unp_q8_0;
+    case PN_DTYPE_IQ4_NL: return unp_iq4_nl;
+    case PN_DTYPE_MXFP4: return unp_mxfp4;
+    case PN_DTYPE_NVFP4: return unp_nvfp4;
+    case PN_DTYPE_Q1_0: return unp_q1_0;
+    case PN_DTYPE_Q2_0: return unp_q2_0;
+    case PN_DTYPE_Q2_K: return unp_q2_k;
+    case PN_DTYPE_Q3_K: return unp_q3_k;
+    case PN_DTYPE_Q4_K: return unp_q4_k;
+    case PN_DTYPE_Q5_K: return unp_q5_k;
+    case PN_DTYPE_Q6_K: return unp_q6_k;
+    case PN_DTYPE_IQ4_XS: return unp_iq4_xs;
+    case PN_DTYPE_IQ2_XXS: return unp_iq2_xxs;
+    case PN_DTYPE_IQ2_XS: return unp_iq2_xs;
+    case PN_DTYPE_IQ2_S: return unp_iq2_s;
+    case PN_DTYPE_IQ3_XXS: return unp_iq3_xxs;
+    case PN_DTYPE_IQ3_S: return unp_iq3_s;
+    case PN_DTYPE_IQ1_S: return unp_iq1_s;
+    case PN_DTYPE_IQ1_M: return unp_iq1_m;
+    case PN_DTYPE_TQ1_0: return unp_tq1_0;
+    default: return unp_tq2_0;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Oct to panel
+ * ------------------------------------------------------------------------------------------ */
+
+/* 8 rows of 8 dwords, `stride` bytes apart, transposed: out[i] holds dword i of rows 0..7. */
+PN_AVX2_INLINE void unp_transpose8(const void *src, size_t stride, __m256i out[8])
+{
+    const uint8_t *p = src;
+    __m256i a = unp_load32(p), b = unp_load32(p + stride), c = unp_load32(p + 2 * stride);
+    __m256i d = unp_load32(p + 3 * stride), e = unp_load32(p + 4 * stride), f = unp_load32(p + 5 * stride);
+    __m256i g = unp_load32(p + 6 * stride), h = unp_load32(p + 7 * stride);
+    __m256i ab0 = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
+    __m256i cd0 = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
+    __m256i ef0 = _mm256_unpacklo_epi32(e, f), ef1 = _mm256_unpackhi_epi32(e, f);
+    __m256i gh0 = _mm256_unpacklo_epi32(g, h), gh1 = _mm256_unpackhi_epi32(g, h);
+    __m256i l0 = _mm256_unpacklo_epi64(ab0, cd0), l1 = _mm256_unpackhi_epi64(ab0, cd0);
+    __m256i l2 = _mm256_unpacklo_epi64(ab1, cd1), l3 = _mm256_unpackhi_epi64(ab1, cd1);
+    __m256i h0 = _mm256_unpacklo_epi64(ef0, gh0), h1 = _mm256_unpackhi_epi64(ef0, gh0);
+    __m256i h2 = _mm256_unpacklo_epi64(ef1, gh1), h3 = _mm256_unpackhi_epi64(ef1, gh1);
+    out[0] = _mm256_permute2x128_si256(l0, h0, 0x20);
+    out[1] = _mm256_permute2x128_si256(l1, h1, 0x20);
+    out[2] = _mm256_permute2x128_si256(l2, h2, 0x20);
+    out[3] = _mm256_permute2x128_si256(l3, h3, 0x20);
+    out[4] = _mm256_permute2x128_si256(l0, h0, 0x31);
+    out[5] = _mm256_permute2x128_si256(l1, h1, 0x31);
+    out[6] = _mm256_permute2x128_si256(l2, h2, 0x31);
+    out[7] = _mm256_permute2x128_si256(l3, h3, 0x31);
+}
+
+PN_AVX2 PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, pn_x86_panel *p)
+{
+    __m256i t[8];
+    for (size_t g = 0; g < 8; g++) {
+        unp_transpose8(o->q[0] + 32 * g, PN_CPU_CHUNK, t);
+        for (size_t i = 0; i < 8; i++)
+            unp_store32(p->q[8 * g + i], t[i]);
+    }
+    if (f.family == PN_CPU_B16) {
+        memcpy(p->u.d16, o->d, sizeof p->u.d16);
+        return;
+    }
+    if (f.family == PN_CPU_B32) {
+        memcpy(p->u.b32.d, o->d, sizeof p->u.b32.d);
+        if (f.has_min)
+            memcpy(p->u.b32.m, o->m, sizeof p->u.b32.m);
+        return;
+    }
+    unp_transpose8(o->sc, 32, t);
+    for (size_t i = 0; i < 8; i++) {        /* pairs of scales: one vector for each, doubled */
+        __m256i low = _mm256_and_si256(t[i], _mm256_set1_epi32(0xffff));
+        __m256i high = _mm256_srli_epi32(t[i], 16);
+        unp_store32(p->u.b256.sc[2 * i], _mm256_or_si256(low, _mm256_slli_epi32(low, 16)));
+        unp_store32(p->u.b256.sc[2 * i + 1], _mm256_or_si256(high, _mm256_slli_epi32(high, 16)));
+    }
+    unp_transpose8(o->cr, 32, t);
+    for (size_t i = 0; i < 8; i++)
+        unp_store32(p->u.b256.cr[i], t[i]);
+    memcpy(p->u.b256.d, o->d[0], 32);
+    memcpy(p->u.b256.m, o->m[0], 32);
+}
+
+#endif /* PN_CPU_X64 */
+
+typedef int pn_cpu_avx2_unpack_not_empty;       /* ISO C wants a declaration in every file */

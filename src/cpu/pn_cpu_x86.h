@@ -1,0 +1,103 @@
+/*
+ * pn_cpu_x86.h - what the x86 kernels share: targets, probe, and weights in groups of 8 rows.
+ *
+ * All knowledge about compilers' target attributes and about which x86 has what is here and in
+ * pn_cpu_x86.c.  Functions with vector types in their signatures carry the same target as their
+ * callers.
+ *
+ * Two layouts of unpacked weights:
+ *   oct    8 rows x one chunk, row after row, as the unpackers write it.  Small enough for the
+ *          first-level cache; decode multiplies straight from it.
+ *   panel  the same transposed: dword [e / 4][row] holds 4 codes of a row, so that the lanes of a
+ *          vector are rows.  Prefill runs all activation rows over a panel.
+ * Codes are unsigned (w + off) where pn_cpu_form has cmax < 255, int8 otherwise ("wide").
+ */
+#ifndef PN_CPU_X86_H
+#define PN_CPU_X86_H
+
+#include "cpu/pn_cpu_unpack.h"
+
+#if PN_ENABLE_SIMD && (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(__i386__))
+#define PN_CPU_X86 1
+#else
+#define PN_CPU_X86 0
+#endif
+#if PN_CPU_X86 && defined(__x86_64__)
+#define PN_CPU_X64 1            /* the AVX kernels want 16 registers and 64-bit moves */
+#else
+#define PN_CPU_X64 0
+#endif
+
+#if PN_CPU_X86
+#include <immintrin.h>
+#define PN_TARGET(t) __attribute__((target(t)))
+#define PN_SSE41 PN_TARGET("sse4.1,ssse3")
+#define PN_AVX2 PN_TARGET("avx2,fma,f16c")
+#define PN_AVX512 PN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
+#define PN_AVX512VNNI PN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
+#define PN_AVX2_INLINE PN_AVX2 static inline __attribute__((always_inline))
+#endif
+
+/* Levels this machine and its operating system can run. */
+typedef enum pn_x86_level {
+    PN_X86_NONE = 0,
+    PN_X86_SSE41,
+    PN_X86_AVX2,            /* with FMA and F16C */
+    PN_X86_AVX512,          /* F BW VL DQ */
+    PN_X86_AVX512VNNI
+} pn_x86_level;
+
+PN_INTERNAL pn_x86_level pn_x86_probe(void);
+
+typedef struct pn_x86_oct {
+    _Alignas(64) uint8_t q[8][PN_CPU_CHUNK];
+    int16_t sc[8][16];      /* B256: scales per 16 */
+    int16_t cr[8][16];      /* B256: mins, or scale * off: factors of the sums of q */
+    float d[16][8];         /* [block][row] factors; B256: d[0]; B16: per 16 */
+    float m[8][8];          /* [block][row] factors of the sums of q (has_min) */
+} pn_x86_oct;
+
+typedef struct pn_x86_panel {
+    _Alignas(64) uint8_t q[PN_CPU_CHUNK / 4][8][4];
+    union {
+        struct {
+            int16_t sc[16][8][2];       /* each scale twice */
+            int16_t cr[8][8][2];        /* pairs of neighbouring factors */
+            float d[8], m[8];
+        } b256;
+        struct {
+            float d[8][8], m[8][8];
+        } b32;
+        float d16[16][8];               /* B16 */
+    } u;
+} pn_x86_panel;
+
+/* Chunk [n elements] of 8 rows; p[r] points at the chunk's first block in row r. */
+typedef void (*pn_x86_unpack_fn)(const uint8_t *const p[8], size_t n, pn_x86_oct *o);
+
+/* AVX2's unpackers, used by the AVX-512 files too.  Never NULL for a quantised type. */
+PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype);
+
+/* Oct to panel (AVX2). */
+PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, pn_x86_panel *p);
+
+/* Bytes of a row that hold PN_CPU_CHUNK elements. */
+static inline size_t pn_x86_chunk_bytes(uint32_t dtype)
+{
+    const pn_dtype_info *t = pn_dtype_get(dtype);
+    return (size_t)PN_CPU_CHUNK / t->block_elems * t->block_bytes;
+}
+
+/* Rows r0 .. r0+8 of the weights (rows past the end repeat the last one). */
+static inline void pn_x86_row_pointers(const pn_cpu_mm *a, uint32_t r0, const uint8_t *p[8])
+{
+    for (uint32_t r = 0; r < 8; r++)
+        p[r] = (const uint8_t *)a->w + PN_MIN(r0 + r, a->rows - 1) * a->w_stride;
+}
+
+static inline const uint8_t *pn_x86_x_row(const pn_cpu_mm *a, uint32_t j)
+{
+    return (const uint8_t *)a->x + (size_t)(a->x_index ? a->x_index[j] : j) * a->x_stride;
+}
+
+#endif /* PN_CPU_X86_H */

@@ -1,0 +1,97 @@
+/*
+ * pn_cpu_x86_mm.h - the scalar frame around the x86 matrix kernels.
+ *
+ * Pointers into activation rows, filling panels, storing a tail of outputs; and the AVX2 functions
+ * that the AVX-512 tables borrow by name.
+ */
+#ifndef PN_CPU_X86_MM_H
+#define PN_CPU_X86_MM_H
+
+#include "cpu/pn_cpu_x86.h"
+
+/* An activation row: values, scales, sums over 16. */
+typedef struct pn_x86_x {
+    const int8_t *q;
+    const float *d;
+    const int16_t *s;
+} pn_x86_x;
+
+static inline pn_x86_x pn_x86_x_at(const pn_cpu_mm *a, pn_cpu_form f, uint32_t j)
+{
+    pn_act_layout l = pn_act_layout_of(f.family == PN_CPU_B256 ? PN_ACT_Q8_256 : PN_ACT_Q8_32, a->k);
+    const uint8_t *p = pn_x86_x_row(a, j);
+    return (pn_x86_x){(const int8_t *)p, (const float *)(const void *)(p + l.off_d),
+                      (const int16_t *)(const void *)(p + l.off_s)};
+}
+
+/* The same row from element e on. */
+static inline pn_x86_x pn_x86_x_from(pn_x86_x x, pn_cpu_form f, size_t e)
+{
+    return (pn_x86_x){x.q + e, x.d + e / (f.family == PN_CPU_B256 ? 256 : 32), x.s + e / 16};
+}
+
+/* y[yi][r0 .. r0+n] = (v + bias) + res, one by one. */
+static inline void pn_x86_store_rows(const pn_cpu_mm *a, uint32_t r0, uint32_t n, size_t yi, const float *v)
+{
+    for (uint32_t r = 0; r < n; r++) {
+        float sum = v[r];
+        if (a->bias)
+            sum = sum + a->bias[r0 + r];
+        if (a->res)
+            sum = sum + a->res[yi * a->res_stride + r0 + r];
+        a->y[yi * a->y_stride + r0 + r] = sum;
+    }
+}
+
+/* Ask for `n` bytes from p on. */
+static inline void pn_x86_prefetch(const uint8_t *p, size_t n)
+{
+#if PN_CPU_X86
+    for (size_t i = 0; i < n; i += 64)
+        __builtin_prefetch(p + i, 0, 3);
+#else
+    (void)p, (void)n;
+#endif
+}
+
+/* Panels of 8 rows that fit pn_cpu_tile_bytes(k). */
+static inline uint32_t pn_x86_panels_in_tile(uint32_t k)
+{
+    size_t chunks = ((size_t)k + PN_CPU_CHUNK - 1) / PN_CPU_CHUNK;
+    return (uint32_t)(pn_cpu_tile_bytes(k) / (chunks * sizeof(pn_x86_panel)));
+}
+
+#if PN_CPU_X64
+/* Rows r .. r+8, all of k, into panels[chunks]. */
+static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t r, pn_x86_panel *panels)
+{
+    pn_x86_unpack_fn unpack = pn_x86_unpack_of(a->dtype);
+    const uint8_t *p[8];
+    pn_x86_oct o;
+    size_t step = pn_x86_chunk_bytes(a->dtype);
+    pn_x86_row_pointers(a, r, p);
+    for (size_t e = 0; e < a->k; e += PN_CPU_CHUNK, panels++) {
+        unpack(p, PN_MIN((size_t)PN_CPU_CHUNK, a->k - e), &o);
+        pn_x86_transpose(&o, f, panels);
+        for (int i = 0; i < 8; i++)
+            p[i] += step;
+    }
+}
+
+PN_INTERNAL void pn_avx2_quant(pn_act_kind kind, const float *x, void *dst, size_t k);
+PN_INTERNAL void pn_avx2_matmul(const pn_cpu_mm *a);
+PN_INTERNAL void pn_avx2_matmul_float(const pn_cpu_mm *a);
+PN_INTERNAL void pn_avx2_matmul_exact(const pn_cpu_mm *a);
+PN_INTERNAL void pn_avx2_rms_norm(const float *x, const float *w, float *y, size_t n, float eps);
+PN_INTERNAL void pn_avx2_add(const float *a, const float *b, float *y, size_t n);
+PN_INTERNAL void pn_avx2_axpy(float s, const float *x, float *y, size_t n);
+PN_INTERNAL void pn_avx2_scale(const float *x, float s, float *y, size_t n);
+PN_INTERNAL void pn_avx2_glu(pn_glu_kind kind, const float *gate, const float *up, float *y, size_t n);
+PN_INTERNAL void pn_avx2_softcap(const float *x, float cap, float *y, size_t n);
+PN_INTERNAL void pn_avx2_rope(float *head, const float *cs, uint32_t n_rot, bool neox);
+PN_INTERNAL void pn_avx2_f16_from_f32(const float *x, uint16_t *y, size_t n);
+PN_INTERNAL void pn_avx2_attn(const pn_cpu_attn *a);
+PN_INTERNAL void pn_avx2_softmax(float *x, size_t n);
+#endif
+
+#endif /* PN_CPU_X86_MM_H */

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * The engine handle, its CPU die, and the list of backends.
+ */
+#include "engine/pn_engine_int.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "device/pn_device_cpu.h"
+
+enum { ENGINE_MAX_BACKENDS = 8 };
+
+/* With the chosen ISA (cpu/pn_cpu.c) the only process-wide state: backends register from
+ * constructors, before any engine exists. */
+static _Atomic(const pn_device_ops *) engine_backends[ENGINE_MAX_BACKENDS];
+
+PN_API const char *pn_version(void) { return PN_VERSION; }
+
+PN_API const char *pn_build_info(void)
+{
+#define ENGINE_STR2(x) #x
+#define ENGINE_STR(x) ENGINE_STR2(x)
+    return "threads=" ENGINE_STR(PN_ENABLE_THREADS) " files=" ENGINE_STR(PN_ENABLE_FILES)
+           " simd=" ENGINE_STR(PN_ENABLE_SIMD) " kv_page=" ENGINE_STR(PN_KV_PAGE_TOKENS);
+#undef ENGINE_STR
+#undef ENGINE_STR2
+}
+
+PN_API const char *pn_status_name(pn_status s)
+{
+    static const char *const names[] = {
+        "PN_OK", "PN_E_INVALID", "PN_E_NOMEM", "PN_E_IO", "PN_E_FORMAT", "PN_E_UNSUPPORTED", "PN_E_BUDGET",
+        "PN_E_CONTEXT", "PN_E_CANCELLED", "PN_E_STATE", "PN_E_NUMERIC", "PN_E_ABI", "PN_E_INTERNAL"};
+    unsigned i = (unsigned)-(int)s;
+    return i < PN_COUNT_OF(names) ? names[i] : "PN_E_?";
+}
+
+PN_API const char *pn_account_name(pn_account a)
+{
+    static const char *const names[PN_ACCT_COUNT] = {"misc", "weights", "weights_map", "vocab", "kv", "state",
+                                                     "scratch", "prefix", "stage", "grammar", "conn"};
+    return (unsigned)a < PN_ACCT_COUNT ? names[a] : "?";
+}
+
+PN_INTERNAL void pn_engine_logf(pn_engine *e, pn_log_level level, const char *fmt, ...)
+{
+    if (!e->log)
+        return;
+    char line[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    e->log(e->log_user, level, line);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Backends
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err)
+{
+    if (!ops)
+        return pn_fail(err, PN_E_INVALID, "no backend table given");
+    if (ops->abi != PN_DEVICE_ABI || ops->size != sizeof(pn_device_ops) || ops->plan_abi != PN_PLAN_ABI ||
+        ops->plan_size != sizeof(pn_plan) || ops->step_size != sizeof(pn_step) || ops->op_size != sizeof(pn_op))
+        return pn_fail(err, PN_E_ABI, "backend '%s' was built for interface %u/%u, this core has %d/%d",
+                       ops->abi == PN_DEVICE_ABI && ops->name ? ops->name : "?", (unsigned)ops->abi,
+                       (unsigned)ops->plan_abi, PN_DEVICE_ABI, PN_PLAN_ABI);
+    return PN_OK;
+}
+
+PN_API pn_status pn_backend_register(const pn_device_ops *ops)
+{
+    pn_status st = pn_backend_check(ops, NULL);
+    for (size_t i = 0; !st && i < ENGINE_MAX_BACKENDS; i++) {
+        const pn_device_ops *none = NULL;
+        if (atomic_load(&engine_backends[i]) == ops ||
+            atomic_compare_exchange_strong(&engine_backends[i], &none, ops))
+            return PN_OK;
+    }
+    return st ? st : PN_E_NOMEM;
+}
+
+PN_INTERNAL const pn_device_ops *pn_backend_at(size_t i)
+{
+    return i < ENGINE_MAX_BACKENDS ? atomic_load(&engine_backends[i]) : NULL;
+}
+
+PN_INTERNAL const pn_device_ops *pn_backend_cpu(void) { return pn_device_cpu_ops(); }
+
+PN_API const char *pn_backend_name(const pn_engine *e) { return e->cpu.ops->name; }
+
+/* ------------------------------------------------------------------------------------------
+ * Engine
+ * ------------------------------------------------------------------------------------------ */
+
+static void engine_copy_params(pn_engine_params *dst, const pn_engine_params *src)
+{
+    memset(dst, 0, sizeof *dst);
+    if (src)
+        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
+}
+
+PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params, pn_err *err)
+{
+    pn_engine_params p;
+    engine_copy_params(&p, params);
+    if ((p.allocator.alloc == NULL) != (p.allocator.free == NULL))
+        return pn_fail(err, PN_E_INVALID, "allocator: alloc and free must both be given, or neither");
+    if (p.n_threads > 1024)
+        return pn_fail(err, PN_E_INVALID, "n_threads is %" PRIu32 ", expected 0 to 1024", p.n_threads);
+    pn_ledger boot;                 /* the engine itself comes from the allocator it will own */
+    pn_ledger_init(&boot, &p.allocator, p.mem_limit);
+    pn_engine *e = pn_mem_calloc(&boot.mem, PN_ACCT_MISC, 1, sizeof *e);
+    if (!e)
+        return pn_fail_nomem(err, "an engine", sizeof *e);
+    pn_ledger_init(&e->ledger, &p.allocator, p.mem_limit);
+    e->log = p.log;
+    e->log_user = p.log_user;
+    e->cpu.ops = pn_device_cpu_ops();
+    e->cpu.n_threads = p.n_threads ? p.n_threads : pn_os_cores();
+    pn_mutex_init(&e->cpu.lock);
+    pn_status st = e->cpu.ops->open(&e->cpu.dev, &e->ledger.mem, e->cpu.n_threads, err);
+    if (st) {
+        pn_engine_close(e);
+        return st;
+    }
+    *out = e;
+    return PN_OK;
+}
+
+PN_API void pn_engine_close(pn_engine *e)
+{
+    if (!e)
+        return;
+    e->cpu.ops->close(e->cpu.dev);
+    pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, e->cpu.work, (size_t)e->cpu.work_bytes);
+    pn_mutex_fini(&e->cpu.lock);
+    pn_ledger last;
+    pn_ledger_init(&last, &e->ledger.under, 0);
+    pn_mem_free(&last.mem, PN_ACCT_MISC, e, sizeof *e);
+}
+
+PN_API uint32_t pn_engine_threads(const pn_engine *e) { return e->cpu.n_threads; }
+
+PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out)
+{
+    pn_ledger_report(&e->ledger, out);
+    pn_os_memory(&out->host_total, &out->host_available);
+}
+
+PN_API void *pn_alloc(pn_engine *e, pn_account account, size_t size)
+{
+    return (unsigned)account < PN_ACCT_COUNT ? pn_mem_alloc(&e->ledger.mem, account, size) : NULL;
+}
+
+PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
+{
+    pn_mem_free(&e->ledger.mem, account, ptr, size);
+}
+
+PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err)
+{
+    uint64_t need = die->ops->work_bytes(die->n_threads, plan);
+    pn_status st = PN_OK;
+    if (need > SIZE_MAX)
+        return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
+    pn_mutex_lock(&die->lock);
+    if (need > die->work_bytes) {
+        pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, die->work, (size_t)die->work_bytes);
+        die->work_bytes = 0;
+        die->work = pn_mem_alloc(&e->ledger.mem, PN_ACCT_SCRATCH, (size_t)need);
+        if (die->work)
+            die->work_bytes = need;
+        else
+            st = pn_fail_nomem(err, "the working memory of a step", need);
+    }
+    pn_mutex_unlock(&die->lock);
+    return st;
+}

@@ -1,0 +1,133 @@
+/*
+ * pn_engine_int.h - the structs behind the public handles.
+ *
+ *     pn_engine   ledger, log, dies
+ *     pn_file     tensor directory of a model file, header only
+ *     pn_model    its own directory, description, residency, vocabulary, plans
+ *     pn_session  keys and values, tokens, last logits
+ *
+ * Locks: a die's mutex is held while a step runs on it; a model's plan cache has its own.
+ */
+#ifndef PN_ENGINE_INT_H
+#define PN_ENGINE_INT_H
+
+#include "base/pn_err.h"
+
+#include <stdatomic.h>
+
+#include "base/pn_os.h"
+#include "base/pn_thread.h"
+#include "device/pn_device.h"
+#include "format/pn_weights.h"
+#include "mem/pn_ledger.h"
+#include "model/pn_desc.h"
+#include "store/pn_kv.h"
+#include "store/pn_residency.h"
+#include "text/pn_vocab.h"
+
+enum {
+    ENGINE_DEFAULT_BATCH = 512,
+    ENGINE_MAX_BATCH = 4096,
+    ENGINE_PLANS = 12,          /* cached plans of one model: buckets, contexts, batch sizes */
+    ENGINE_BUCKETS = 4          /* rows of a step: 1, 8, 64, n_batch */
+};
+
+/* One compute unit and the working memory its steps share: one exec is open at a time. */
+typedef struct pn_die {
+    const pn_device_ops *ops;
+    pn_device *dev;
+    uint32_t n_threads;
+    pn_mutex lock;              /* held while a step runs */
+    void *work;                 /* grown when a session is opened, never inside a step */
+    uint64_t work_bytes;
+} pn_die;
+
+struct pn_engine {
+    pn_ledger ledger;
+    pn_log_fn log;
+    void *log_user;
+    pn_die cpu;
+};
+
+struct pn_file {
+    pn_engine *engine;
+    pn_weights weights;
+    pn_reader reader;           /* kept for callback sources */
+    const void *bytes;          /* and for memory ones */
+    size_t n_bytes;
+};
+
+/* A plan for steps of up to max_rows rows in a context of n_ctx (which selects long-rope tables). */
+typedef struct pn_cached_plan {
+    pn_plan plan;
+    uint32_t max_rows;
+    bool long_ctx;              /* which long-rope table */
+    uint32_t users;             /* sessions that hold it: not replaced */
+} pn_cached_plan;
+
+struct pn_model {
+    pn_engine *engine;
+    pn_file file;
+    pn_desc desc;
+    pn_residency_store store;
+    pn_vocab *vocab;
+    pn_bytes *token_text;       /* [n_token_text], borrowed by vocab */
+    uint32_t n_token_text;
+    bool exact, vocab_only;
+    uint64_t mapped_bytes;
+    pn_mutex lock;              /* plans */
+    pn_cached_plan *plans[ENGINE_PLANS];
+    char type_name[24];
+    pn_bytes chat_template;
+};
+
+struct pn_session {
+    pn_model *model;
+    pn_kv kv;
+    uint32_t n_ctx, n_batch;
+    pn_token *tokens;           /* [n_ctx] */
+    float *logits;              /* [n_vocab] after the last token */
+    bool has_logits;
+    uint32_t *out_rows;         /* [n_batch] */
+    pn_cached_plan *plans[ENGINE_BUCKETS];
+    atomic_bool cancelled;
+    pn_tick_fn tick;
+    void *tick_user;
+};
+
+PN_INTERNAL void pn_engine_logf(pn_engine *e, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
+static inline pn_mem *pn_engine_mem(pn_engine *e) { return &e->ledger.mem; }
+
+/* Registered backends, and the one that is always there. */
+PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
+PN_INTERNAL const pn_device_ops *pn_backend_at(size_t i);
+
+/* A registered table fits this build. */
+PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);
+
+/* Make sure the die has working memory for this plan. */
+PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err);
+
+/* The plan of a step of up to max_rows rows (cached).  Release it when the session closes. */
+PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
+                                        pn_err *err);
+PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p);
+
+/* Bytes a session takes beside the weights, to the byte: keys and values, tokens, logits, and the
+ * working memory of its largest step on n_threads threads. */
+typedef struct pn_session_need {
+    uint64_t kv_bytes, kv_pages, work_bytes, misc_bytes;
+} pn_session_need;
+
+PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
+                                       uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err);
+
+/* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
+PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);
+
+/* Build the vocabulary from metadata (pn_vocab_join.c).  *tokens [*n] holds the token views the
+ * vocabulary borrows: free it (account VOCAB) after the vocabulary. */
+PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint32_t *n, pn_engine *e,
+                                         const pn_weights *w, uint32_t n_logits, pn_err *err);
+
+#endif /* PN_ENGINE_INT_H */

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * Sampling and generation: the loop of prefill, pick, deliver, evaluate.
+ *
+ * Text is delivered as whole characters, and never the start of a stop string that may have to be
+ * taken back: the longest tail that could still become one is held until the next token decides.
+ */
+#include "engine/pn_engine_int.h"
+
+#include <inttypes.h>
+
+#include "base/pn_str.h"
+#include "sample/pn_sampler.h"
+
+struct pn_sampler {
+    pn_engine *engine;
+    pn_chain *chain;
+};
+
+static const pn_sampling generate_defaults = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f};
+
+PN_API void pn_sampling_default(const pn_model *m, pn_sampling *out)
+{
+    const pn_weights *w = &m->file.weights;
+    const pn_gguf_kv *kv;
+    double v;
+    *out = generate_defaults;
+    out->size = sizeof *out;
+    if ((kv = pn_weights_meta(w, "general.sampling.temp")) && pn_gguf_f64(kv, 0, &v) && v >= 0 && v <= 100)
+        out->temperature = (float)v;
+    if ((kv = pn_weights_meta(w, "general.sampling.top_k")) && pn_gguf_f64(kv, 0, &v) && v >= 0 && v <= 1e9)
+        out->top_k = (int32_t)v;
+    if ((kv = pn_weights_meta(w, "general.sampling.top_p")) && pn_gguf_f64(kv, 0, &v) && v > 0 && v <= 1)
+        out->top_p = (float)v;
+    if ((kv = pn_weights_meta(w, "general.sampling.min_p")) && pn_gguf_f64(kv, 0, &v) && v >= 0 && v <= 1)
+        out->min_p = (float)v;
+    if ((kv = pn_weights_meta(w, "general.sampling.penalty_repeat")) && pn_gguf_f64(kv, 0, &v) && v > 0 && v <= 100)
+        out->repeat_penalty = (float)v;
+    if ((kv = pn_weights_meta(w, "general.sampling.penalty_last_n")) && pn_gguf_f64(kv, 0, &v) && v >= -1 && v <= 1e9)
+        out->repeat_last_n = (int32_t)v;
+}
+
+/* Tokens for which `want` holds, as a list of the engine's memory. */
+static pn_status generate_ends(const pn_model *m, pn_token **out, size_t *n, size_t *cap, pn_err *err)
+{
+    for (uint32_t t = 0; t < pn_vocab_n_tokens(m->vocab); t++)
+        if (pn_vocab_ends(m->vocab, (pn_token)t)) {
+            if (!pn_mem_grow(pn_engine_mem(m->engine), PN_ACCT_MISC, (void **)out, cap, *n + 1, sizeof **out))
+                return pn_fail_nomem(err, "the end tokens", (*n + 1) * sizeof **out);
+            (*out)[(*n)++] = (pn_token)t;
+        }
+    return PN_OK;
+}
+
+/* tokenizer.ggml.suppress_tokens: never to be generated. */
+static pn_status generate_never(const pn_model *m, pn_token **out, size_t *n, size_t *cap, pn_err *err)
+{
+    const pn_gguf_kv *kv = pn_weights_meta(&m->file.weights, "tokenizer.ggml.suppress_tokens");
+    int64_t id;
+    for (uint64_t i = 0; kv && kv->type == PN_META_ARRAY && i < kv->count; i++) {
+        if (!pn_gguf_i64(kv, i, &id) || id < 0 || id >= pn_vocab_n_tokens(m->vocab))
+            continue;
+        if (!pn_mem_grow(pn_engine_mem(m->engine), PN_ACCT_MISC, (void **)out, cap, *n + 1, sizeof **out))
+            return pn_fail_nomem(err, "the suppressed tokens", (*n + 1) * sizeof **out);
+        (*out)[(*n)++] = (pn_token)id;
+    }
+    return PN_OK;
+}
+
+PN_API pn_status pn_sampler_new(const pn_model *m, const pn_sampling *p, pn_sampler **out, pn_err *err)
+{
+    if (!m || !p)
+        return pn_fail(err, PN_E_INVALID, "%s", m ? "no sampling parameters given" : "no model given");
+    pn_mem *mem = pn_engine_mem(m->engine);
+    pn_sampling full;
+    memset(&full, 0, sizeof full);
+    memcpy(&full, p, p->size && p->size < sizeof full ? p->size : sizeof full);
+    pn_token *ends = NULL, *never = NULL;
+    size_t n_ends = 0, cap_ends = 0, n_never = 0, cap_never = 0;
+    pn_sampler *s = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *s);
+    pn_status st = s ? PN_OK : pn_fail_nomem(err, "a sampler", sizeof *s);
+    if (!st)
+        st = generate_ends(m, &ends, &n_ends, &cap_ends, err);
+    if (!st)
+        st = generate_never(m, &never, &n_never, &cap_never, err);
+    if (!st)
+        st = pn_chain_new(&s->chain, mem, &full, pn_vocab_n_logits(m->vocab), pn_vocab_n_tokens(m->vocab), ends, n_ends,
+                          never, n_never, err);
+    pn_mem_free(mem, PN_ACCT_MISC, ends, cap_ends * sizeof *ends);
+    pn_mem_free(mem, PN_ACCT_MISC, never, cap_never * sizeof *never);
+    if (st) {
+        pn_mem_free(mem, PN_ACCT_MISC, s, sizeof *s);
+        return st;
+    }
+    s->engine = m->engine;
+    *out = s;
+    return PN_OK;
+}
+
+PN_API void pn_sampler_free(pn_sampler *s)
+{
+    if (!s)
+        return;
+    pn_chain_free(s->chain);
+    pn_mem_free(pn_engine_mem(s->engine), PN_ACCT_MISC, s, sizeof *s);
+}
+
+PN_API uint64_t pn_sampler_seed(const pn_sampler *s) { return pn_chain_seed(s->chain); }
+
+PN_API pn_status pn_sampler_pick(pn_sampler *s, const float *logits, pn_token *out, pn_err *err)
+{
+    if (!logits)
+        return pn_fail(err, PN_E_STATE, "there are no logits yet: evaluate a token first");
+    return pn_chain_pick(s->chain, logits, out, err);
+}
+
+PN_API pn_status pn_sampler_accept(pn_sampler *s, pn_token t, int generated, pn_err *err)
+{
+    return pn_chain_accept(s->chain, t, generated != 0, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Stop strings
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct generate_text {
+    const pn_generate_params *p;
+    pn_str held;                /* text not delivered yet */
+    bool stopped, refused;      /* a stop string was met; on_text said no */
+} generate_text;
+
+/* Earliest stop string in `held`, the longest where several start there; SIZE_MAX: none.
+ * *keep: bytes at the end that may be the start of one. */
+static size_t generate_find_stop(const generate_text *t, size_t *keep)
+{
+    *keep = 0;
+    for (size_t at = 0; at < t->held.len; at++) {
+        size_t left = t->held.len - at;
+        for (size_t i = 0; i < t->p->n_stop; i++) {
+            const char *s = t->p->stop[i];
+            size_t len = s ? strlen(s) : 0;
+            if (len == 0)
+                continue;
+            if (len <= left && memcmp(t->held.data + at, s, len) == 0)
+                return at;
+            if (len > left && *keep == 0 && memcmp(t->held.data + at, s, left) == 0)
+                *keep = left;
+        }
+    }
+    return SIZE_MAX;
+}
+
+static void generate_deliver(generate_text *t, size_t n, pn_token token)
+{
+    if (t->p->on_text && t->p->on_text(t->p->user, pn_str_cstr(&t->held), n, token))
+        t->refused = true;
+    memmove(t->held.data, t->held.data + n, t->held.len - n);
+    t->held.len -= n;
+}
+
+static void generate_push(generate_text *t, const char *text, size_t len, pn_token token)
+{
+    size_t keep;
+    pn_str_add(&t->held, text, len);
+    if (t->held.failed)
+        return;
+    size_t stop = generate_find_stop(t, &keep);
+    if (stop != SIZE_MAX) {
+        t->stopped = true;
+        t->held.len = stop;
+        keep = 0;
+    }
+    if (t->held.data)
+        generate_deliver(t, t->held.len - keep, token);
+    else if (t->p->on_text && t->p->on_text(t->p->user, "", 0, token))
+        t->refused = true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The loop
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct generate_state {
+    pn_session *s;
+    pn_sampler *sampler;
+    pn_detok *detok;
+    generate_text text;
+    pn_generate_result r;
+} generate_state;
+
+static pn_status generate_prompt(generate_state *g, const pn_generate_params *p, pn_err *err)
+{
+    double t0 = pn_os_now();
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < g->s->kv.length && !st; i++)
+        st = pn_sampler_accept(g->sampler, g->s->tokens[i], 0, err);
+    for (size_t i = 0; i < p->n_prompt && !st; i++)
+        st = pn_sampler_accept(g->sampler, p->prompt[i], 0, err);
+    if (!st)
+        st = pn_session_more(g->s, p->prompt, p->n_prompt, NULL, err);
+    g->r.n_prompt = (uint32_t)p->n_prompt;
+    g->r.prefill_seconds = pn_os_now() - t0;
+    return st;
+}
+
+/* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
+static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
+{
+    pn_token t;
+    const char *text;
+    size_t len;
+    pn_status st = pn_sampler_pick(g->sampler, pn_session_logits(g->s), &t, err);
+    if (st)
+        return st;
+    if (pn_vocab_ends(g->s->model->vocab, t)) {
+        g->r.finish = PN_FINISH_STOP;
+        return PN_OK;
+    }
+    st = pn_sampler_accept(g->sampler, t, 1, err);
+    if (!st)
+        st = pn_detok_push(g->detok, t, &text, &len, err);
+    if (st)
+        return st;
+    g->r.n_generated++;
+    generate_push(&g->text, text, len, t);
+    if (g->text.held.failed)
+        return pn_fail_nomem(err, "generated text", g->text.held.len);
+    /* The token is part of the session even when it is the last: a later turn continues from it. */
+    if (g->s->kv.length < g->s->n_ctx)
+        st = pn_session_more(g->s, &t, 1, NULL, err);
+    if (g->text.stopped)
+        g->r.finish = PN_FINISH_STOP;
+    else if (g->text.refused)
+        g->r.finish = PN_FINISH_CALLBACK;
+    else if (atomic_load(&g->s->cancelled))
+        g->r.finish = PN_FINISH_CANCELLED;
+    else if (p->max_tokens && g->r.n_generated >= p->max_tokens)
+        g->r.finish = PN_FINISH_LENGTH;
+    else if (g->s->kv.length >= g->s->n_ctx)
+        g->r.finish = PN_FINISH_CONTEXT;
+    return st;
+}
+
+static pn_status generate_flush(generate_state *g, pn_err *err)
+{
+    const char *text;
+    size_t len;
+    if (g->text.stopped)
+        return PN_OK;
+    pn_status st = pn_detok_flush(g->detok, &text, &len, err);
+    if (st)
+        return st;
+    pn_str_add(&g->text.held, text, len);
+    if (g->text.held.len && !g->text.held.failed)
+        generate_deliver(&g->text, g->text.held.len, -1);
+    return PN_OK;
+}
+
+PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *params, pn_generate_result *result,
+                                     pn_err *err)
+{
+    pn_generate_params p;
+    if (!s || !params)
+        return pn_fail(err, PN_E_INVALID, "%s", s ? "no parameters given" : "no session given");
+    memset(&p, 0, sizeof p);
+    memcpy(&p, params, params->size && params->size < sizeof p ? params->size : sizeof p);
+    generate_state g = {.s = s, .text = {.p = &p}};
+    atomic_store(&s->cancelled, false);
+    pn_str_init(&g.text.held, pn_engine_mem(s->model->engine), PN_ACCT_MISC);
+    pn_status st = PN_OK;
+    if (!p.n_prompt && !s->has_logits)
+        st = pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
+    if (!st)
+        st = pn_sampler_new(s->model, &p.sampling, &g.sampler, err);
+    if (!st)
+        st = pn_detok_new(s->model, 0, &g.detok, err);
+    if (!st)
+        st = generate_prompt(&g, &p, err);
+    if (g.sampler)
+        g.r.seed = pn_sampler_seed(g.sampler);
+    double t0 = pn_os_now();
+    while (!st && g.r.finish == PN_FINISH_NONE)
+        st = generate_token(&g, &p, err);
+    g.r.decode_seconds = pn_os_now() - t0;
+    if (st == PN_E_CANCELLED) {
+        g.r.finish = PN_FINISH_CANCELLED;
+        st = PN_OK;
+    }
+    if (!st)
+        st = generate_flush(&g, err);
+    if (result)
+        *result = g.r;
+    pn_str_fini(&g.text.held);
+    pn_detok_free(g.detok);
+    pn_sampler_free(g.sampler);
+    return st;
+}

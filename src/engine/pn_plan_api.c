@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_file_plan: every byte before anything is loaded.  The numbers come from the functions that
+ * later do the allocating (pn_kv_bytes, the planner's placement, the device's work_bytes), not from
+ * formulas of their own, so they cannot drift apart.
+ */
+#include "engine/pn_engine_int.h"
+
+#include <inttypes.h>
+
+enum { PLAN_CTX_STEP = 64, PLAN_FLOOR_CTX = 512, PLAN_FLOOR_BATCH = 16 };
+
+PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
+                                       uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err)
+{
+    if (!pn_kv_bytes(&d->state, n_ctx, n_batch, kv_type, &out->kv_bytes, &out->kv_pages))
+        return pn_fail(err, PN_E_INVALID, "keys and values of %" PRIu32 " tokens overflow 64 bits", n_ctx);
+    pn_plan plan;
+    pn_status st = pn_desc_plan(d, &plan, n_batch, n_batch, n_ctx, exact, err);
+    if (st)
+        return st;
+    const pn_device_ops *ops = pn_backend_cpu();
+    out->work_bytes = ops->work_bytes(n_threads, &plan);
+    pn_plan_free(&plan, d->mem);
+    out->misc_bytes = (uint64_t)n_ctx * sizeof(pn_token) + (uint64_t)d->n_vocab * sizeof(float) +
+                      (uint64_t)n_batch * sizeof(uint32_t) + sizeof(pn_session);
+    return PN_OK;
+}
+
+/* Token table, hash, merges, decoded pieces: what the text layer holds for a vocabulary of this
+ * size, from the lengths in the header. */
+static uint64_t plan_vocab_bytes(const pn_weights *w)
+{
+    const pn_gguf_kv *t = pn_weights_meta(w, "tokenizer.ggml.tokens"), *m = pn_weights_meta(w, "tokenizer.ggml.merges");
+    uint64_t n = t && t->type == PN_META_ARRAY ? t->count : 0, nm = m && m->type == PN_META_ARRAY ? m->count : 0;
+    return n * 64 + nm * 24 + (t ? t->data_len : 0);
+}
+
+static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn_session_need *n, uint32_t sessions)
+{
+    return d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
+}
+
+/* Largest context (a multiple of a page) for which everything fits in `available`. */
+static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t n_threads, bool exact)
+{
+    uint32_t lo = 0, hi = PN_MAX(p->n_ctx_train, p->n_ctx) / PLAN_CTX_STEP;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo + 1) / 2;
+        pn_session_need n;
+        bool ok = pn_session_needs(d, mid * PLAN_CTX_STEP, p->n_batch, n_threads, p->kv_type, exact, &n, NULL) == PN_OK;
+        if (ok && plan_mapped_file_anon(d, p->vocab_bytes, &n, p->n_sessions) + p->weight_bytes <= p->available_bytes)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo * PLAN_CTX_STEP;
+}
+
+static void plan_copy_params(pn_plan_params *dst, const pn_plan_params *src)
+{
+    memset(dst, 0, sizeof *dst);
+    if (src)
+        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
+}
+
+static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
+{
+    uint32_t threads = p->n_threads ? p->n_threads : f->engine->cpu.n_threads;
+    o->n_ctx_train = d->n_ctx_train;
+    o->n_ctx = p->n_ctx ? p->n_ctx : d->n_ctx_train;
+    if (p->n_batch > ENGINE_MAX_BATCH)
+        return pn_fail(err, PN_E_INVALID, "n_batch is %" PRIu32 ", expected 1 to %d (0: the default)", p->n_batch,
+                       ENGINE_MAX_BATCH);
+    o->n_batch = p->n_batch ? p->n_batch : (uint32_t)ENGINE_DEFAULT_BATCH;
+    o->n_batch = PN_MIN(o->n_batch, o->n_ctx);
+    o->n_sessions = p->n_sessions ? p->n_sessions : 1;
+    o->n_threads = threads;
+    o->kv_type = p->has_kv_type ? p->kv_type : p->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
+    if (o->kv_type != PN_DTYPE_F16 && o->kv_type != PN_DTYPE_F32)
+        return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s, expected f16 or f32", pn_dtype_name(o->kv_type));
+    memcpy(o->arch, d->arch_name, sizeof o->arch);
+    o->n_params = d->n_params;
+    o->weight_bytes = d->weight_bytes;
+    o->weight_bytes_per_token = pn_desc_bytes_per_token(d);
+    o->file_bytes = f->weights.file_bytes;
+    o->vocab_bytes = plan_vocab_bytes(&f->weights);
+    o->n_layers = d->n_layers;
+    o->n_embd = d->n_embd;
+    o->n_heads = d->n_heads;
+    o->n_heads_kv = d->n_heads_kv;
+    o->n_vocab = d->n_vocab;
+    pn_session_need n, floor_need;
+    pn_status st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
+    uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
+    if (!st)
+        st = pn_session_needs(d, floor_ctx, PN_MIN((uint32_t)PLAN_FLOOR_BATCH, floor_ctx), threads, o->kv_type,
+                              p->exact, &floor_need, err);
+    if (st)
+        return st;
+    o->kv_bytes_per_token = pn_kv_bytes_per_token(&d->state, o->kv_type);
+    o->kv_bytes_per_session = n.kv_bytes;
+    uint64_t sessions;
+    if (!pn_mul_u64(n.kv_bytes + n.misc_bytes, o->n_sessions, &sessions))
+        return pn_fail(err, PN_E_INVALID, "%" PRIu32 " sessions overflow 64 bits", o->n_sessions);
+    o->kv_bytes = n.kv_bytes * o->n_sessions;
+    o->state_bytes = d->state.slot_bytes * o->n_sessions;
+    o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions;
+    o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions);
+    o->total_bytes = o->anon_bytes + d->weight_bytes;
+    o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + d->weight_bytes;
+    return PN_OK;
+}
+
+PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_info *out, pn_err *err)
+{
+    pn_plan_params p;
+    plan_copy_params(&p, params);
+    pn_plan_info o = {0};
+    pn_desc d;
+    pn_status st = pn_desc_open(&d, pn_engine_mem(f->engine), &f->weights, true, err);
+    if (st)
+        return st;
+    st = plan_fill(f, &d, &p, &o, err);
+    if (!st) {
+        pn_mem_info mem;
+        pn_engine_memory(f->engine, &mem);
+        o.available_bytes = mem.host_available;
+        if (mem.limit && (o.available_bytes == 0 || mem.limit - PN_MIN(mem.limit, mem.total_used) < o.available_bytes))
+            o.available_bytes = mem.limit - PN_MIN(mem.limit, mem.total_used);
+        o.fits = o.available_bytes == 0 || o.total_bytes <= o.available_bytes;
+        o.n_ctx_fits = o.available_bytes ? plan_ctx_fits(&d, &o, o.n_threads, p.exact) : o.n_ctx;
+        *out = o;
+    }
+    pn_desc_close(&d);
+    return st;
+}
+
+PN_API pn_status pn_file_plan_dot(pn_file *f, const pn_plan_params *params, pn_write_fn write, void *user, pn_err *err)
+{
+    pn_plan_params p;
+    plan_copy_params(&p, params);
+    uint32_t rows = p.n_batch ? p.n_batch : ENGINE_DEFAULT_BATCH;
+    if (rows > ENGINE_MAX_BATCH || !write)
+        return pn_fail(err, PN_E_INVALID, "a plan of %" PRIu32 " rows: expected 1 to %d, and a function to write with",
+                       rows, ENGINE_MAX_BATCH);
+    pn_mem *mem = pn_engine_mem(f->engine);
+    pn_desc d;
+    pn_plan plan;
+    pn_status st = pn_desc_open(&d, mem, &f->weights, true, err);
+    if (st)
+        return st;
+    st = pn_desc_plan(&d, &plan, rows, rows, p.n_ctx ? p.n_ctx : d.n_ctx_train, p.exact != 0, err);
+    if (!st) {
+        st = pn_plan_dot(&plan, mem, write, user, err);
+        pn_plan_free(&plan, mem);
+    }
+    pn_desc_close(&d);
+    return st;
+}

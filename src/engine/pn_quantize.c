@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_quantize.c - a model file with its matrices in another number format.
+ *
+ * The sizes of all tensors follow from the header alone, so the new header is written first and
+ * the data are streamed behind it, tensor by tensor in the old order, in blocks of rows: read,
+ * decode to f32, encode, write.  At no time is more than one block (about QUANTIZE_BLOCK bytes, at
+ * least one row) and its result in memory, whatever the model's size.
+ *
+ * Rows are independent, so a block is shared among the engine's threads; the bytes written do not
+ * depend on how many there are.  The output appears under its name only when it is complete.
+ *
+ * Decoding an already quantised model and encoding it again loses more than encoding the original
+ * once; nothing here forbids it.
+ */
+#include "engine/pn_presets.h"
+#include "engine/pn_engine_int.h"
+
+#include <inttypes.h>
+
+#include "device/pn_team.h"
+#include "num/pn_quant.h"
+
+enum { QUANTIZE_BLOCK = 2 << 20 };
+
+typedef struct quantize_job {
+    pn_engine *engine;
+    pn_weights in;
+    pn_mix mix;
+    pn_team *team;
+    pn_os_out out;
+    bool out_open;
+    uint32_t *types;            /* [in.n_tensors] what each tensor becomes */
+    uint64_t done, total;       /* bytes of the input's tensors */
+    pn_progress_fn progress;
+    void *progress_user;
+} quantize_job;
+
+/* One block of rows on its way through. */
+typedef struct quantize_block {
+    uint32_t from, to;          /* dtypes */
+    uint64_t n_cols, n_rows;
+    uint64_t from_bytes, to_bytes;      /* of a row */
+    uint32_t n_threads;
+    const uint8_t *src;
+    uint8_t *dst;
+    float *rows;                /* [n_threads, n_cols] decoded */
+} quantize_block;
+
+/* ------------------------------------------------------------------------------------------
+ * What becomes of each tensor
+ * ------------------------------------------------------------------------------------------ */
+
+/* "<arch>.<key>" as a number; arrays (one value a layer): their first.  Absent: 0. */
+static uint32_t quantize_fact(const pn_weights *w, const char *key)
+{
+    char name[160];
+    pn_bytes arch;
+    uint64_t v = 0;
+    const pn_gguf_kv *kv = pn_weights_meta(w, "general.architecture");
+    if (!kv || !pn_gguf_str(kv, 0, &arch) || arch.len + strlen(key) + 2 > sizeof name)
+        return 0;
+    memcpy(name, arch.data, arch.len);
+    name[arch.len] = '.';
+    memcpy(name + arch.len + 1, key, strlen(key) + 1);
+    kv = pn_weights_meta(w, name);
+    return kv && pn_gguf_u64(kv, 0, &v) && v <= UINT32_MAX ? (uint32_t)v : 0;
+}
+
+static pn_status quantize_choose(quantize_job *q, pn_err *err)
+{
+    pn_mix *m = &q->mix;
+    const pn_weights *w = &q->in;
+    m->n_layers = quantize_fact(w, "block_count");
+    m->n_heads = quantize_fact(w, "attention.head_count");
+    m->n_heads_kv = quantize_fact(w, "attention.head_count_kv");
+    m->n_expert = quantize_fact(w, "expert_count");
+    if (m->n_heads_kv == 0)
+        m->n_heads_kv = m->n_heads;
+    q->types = pn_mem_calloc(pn_engine_mem(q->engine), PN_ACCT_MISC, w->n_tensors, sizeof *q->types);
+    if (!q->types)
+        return pn_fail_nomem(err, "a list of types", w->n_tensors * sizeof *q->types);
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        pn_mix_note(m, w->tensors[i].t->name);
+        q->total += w->tensors[i].t->bytes;
+    }
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        const pn_gguf_tensor *t = w->tensors[i].t;
+        q->types[i] = t->bytes ? pn_mix_type(m, t->name, t->dtype, t->n_dims, t->ne) : t->dtype;
+    }
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Header
+ * ------------------------------------------------------------------------------------------ */
+
+static bool quantize_key_is(const pn_gguf_kv *kv, const char *key)
+{
+    return kv->key.len == strlen(key) && memcmp(kv->key.data, key, kv->key.len) == 0;
+}
+
+/* Everything as it is, but for what is no longer true: the type, and being one part of several. */
+static void quantize_put_meta(const quantize_job *q, pn_gguf_writer *w)
+{
+    static const char file_type[] = "general.file_type", version[] = "general.quantization_version";
+    const pn_gguf *g = &q->in.gguf[0];
+    for (size_t i = 0; i < g->n_kv; i++) {
+        const pn_gguf_kv *kv = &g->kv[i];
+        bool split = kv->key.len > 6 && memcmp(kv->key.data, "split.", 6) == 0;
+        if (!split && !quantize_key_is(kv, file_type) && !quantize_key_is(kv, version))
+            pn_gguf_put_kv(w, kv);
+    }
+    pn_gguf_put_u32(w, version, 2);
+    pn_gguf_put_u32(w, file_type, q->mix.file_type);
+}
+
+static pn_status quantize_put_tensors(const quantize_job *q, pn_gguf_writer *w, pn_err *err)
+{
+    for (size_t i = 0; i < q->in.n_tensors; i++) {
+        const pn_gguf_tensor *t = q->in.tensors[i].t;
+        uint64_t row, bytes = t->bytes;
+        if (q->types[i] != t->dtype &&
+            (!pn_dtype_row_bytes(q->types[i], t->ne[0], &row) || !pn_mul_u64(row, t->n_elems / t->ne[0], &bytes)))
+            return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements do not fit type %s", t->name,
+                           t->ne[0], pn_dtype_name((pn_dtype)q->types[i]));
+        pn_gguf_put_tensor(w, t->name, q->types[i], t->n_dims, t->ne, bytes);
+    }
+    return PN_OK;
+}
+
+static pn_status quantize_header(quantize_job *q, pn_err *err)
+{
+    pn_gguf_writer w;
+    pn_str header;
+    pn_mem *mem = pn_engine_mem(q->engine);
+    pn_gguf_writer_init(&w, mem);
+    pn_str_init(&header, mem, PN_ACCT_MISC);
+    quantize_put_meta(q, &w);
+    pn_status st = quantize_put_tensors(q, &w, err);
+    if (!st && !pn_gguf_header(&w, &header))
+        st = pn_fail_nomem(err, "a header", w.kv.len + w.table.len);
+    if (!st)
+        st = pn_os_write(&q->out, header.data, header.len, err);
+    pn_str_fini(&header);
+    pn_gguf_writer_fini(&w);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Data
+ * ------------------------------------------------------------------------------------------ */
+
+/* Rows thread, thread + n_threads, ... of a block. */
+static void quantize_rows(void *arg, uint32_t thread)
+{
+    const quantize_block *b = arg;
+    size_t n = (size_t)b->n_cols;
+    float *row = b->rows + thread * n;
+    for (uint64_t r = thread; r < b->n_rows; r += b->n_threads) {
+        pn_dequant_row(b->from, b->src + r * b->from_bytes, row, n);
+        pn_quant_row(b->to, row, b->dst + r * b->to_bytes, n);
+    }
+}
+
+static pn_status quantize_report(quantize_job *q, uint64_t bytes, pn_err *err)
+{
+    q->done += bytes;
+    if (q->progress && q->progress(q->progress_user, q->done, q->total))
+        return pn_fail(err, PN_E_CANCELLED, "stopped by the caller after %" PRIu64 " of %" PRIu64 " bytes", q->done,
+                       q->total);
+    return PN_OK;
+}
+
+/* Stream tensor t through buffers for `rows` rows at a time. */
+static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, quantize_block *b, uint64_t rows,
+                                 uint8_t *src, pn_err *err)
+{
+    uint64_t n_rows = d->t->bytes / b->from_bytes;
+    pn_status st = PN_OK;
+    for (uint64_t r = 0; r < n_rows && !st; r += rows) {
+        b->n_rows = PN_MIN(rows, n_rows - r);
+        size_t n = (size_t)(b->n_rows * b->from_bytes);
+        st = pn_weights_read(&q->in, d, r * b->from_bytes, src, n, err);
+        if (!st && b->to != b->from)
+            pn_team_run(q->team, quantize_rows, b);
+        if (!st)
+            st = pn_os_write(&q->out, b->to != b->from ? b->dst : src, (size_t)(b->n_rows * b->to_bytes), err);
+        if (!st)
+            st = quantize_report(q, n, err);
+    }
+    return st;
+}
+
+static pn_status quantize_pad(quantize_job *q, uint64_t bytes, pn_err *err)
+{
+    static const char zeroes[32];
+    return pn_os_write(&q->out, zeroes, (size_t)pn_gguf_pad(bytes), err);
+}
+
+static pn_status quantize_tensor(quantize_job *q, const pn_dir_tensor *d, uint32_t to, pn_err *err)
+{
+    pn_mem *mem = pn_engine_mem(q->engine);
+    const pn_gguf_tensor *t = d->t;
+    quantize_block b = {.from = t->dtype, .to = to, .n_cols = t->ne[0], .from_bytes = t->row_bytes,
+                        .to_bytes = t->row_bytes, .n_threads = pn_team_size(q->team)};
+    uint64_t src_bytes, dst_bytes = 0, row_floats = 0;
+    if (t->bytes == 0)
+        return PN_OK;
+    if (to != t->dtype && (!pn_dtype_row_bytes(to, t->ne[0], &b.to_bytes) ||
+                           !pn_mul_u64(t->ne[0], (uint64_t)b.n_threads * sizeof(float), &row_floats)))
+        return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements are too long", t->name,
+                       t->ne[0]);
+    uint64_t rows = PN_MAX(QUANTIZE_BLOCK / PN_MAX(b.from_bytes, b.to_bytes), 1u);
+    rows = PN_MIN(rows, t->bytes / t->row_bytes);
+    src_bytes = rows * b.from_bytes;            /* at most a block or one row, which the file holds */
+    dst_bytes = to != t->dtype ? rows * b.to_bytes : 0;
+    if (src_bytes > SIZE_MAX || dst_bytes > SIZE_MAX || row_floats > SIZE_MAX)
+        return pn_fail_nomem(err, t->name, PN_MAX(PN_MAX(src_bytes, dst_bytes), row_floats));
+    uint8_t *src = pn_mem_alloc(mem, PN_ACCT_STAGE, (size_t)src_bytes);
+    b.src = src;
+    b.dst = pn_mem_alloc(mem, PN_ACCT_STAGE, (size_t)dst_bytes);
+    b.rows = pn_mem_alloc(mem, PN_ACCT_STAGE, (size_t)row_floats);
+    pn_status st = src && b.dst && b.rows ? quantize_stream(q, d, &b, rows, src, err)
+                                          : pn_fail_nomem(err, t->name, src_bytes + dst_bytes + row_floats);
+    pn_mem_free(mem, PN_ACCT_STAGE, src, (size_t)src_bytes);
+    pn_mem_free(mem, PN_ACCT_STAGE, b.dst, (size_t)dst_bytes);
+    pn_mem_free(mem, PN_ACCT_STAGE, b.rows, (size_t)row_floats);
+    return st ? st : quantize_pad(q, b.to_bytes * (t->bytes / t->row_bytes), err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The whole
+ * ------------------------------------------------------------------------------------------ */
+
+/* "./x" and "x", "a//b" and "a/b" are one file.  Links are not followed: the result takes the place
+ * of a link, never of what it points to. */
+static bool quantize_same_path(const char *a, const char *b)
+{
+    for (;;) {
+        while (a[0] == '.' && a[1] == '/')
+            for (a++; *a == '/'; a++) {}
+        while (b[0] == '.' && b[1] == '/')
+            for (b++; *b == '/'; b++) {}
+        while (*a && *a == *b && *a != '/')
+            a++, b++;
+        if (*a != *b)
+            return false;
+        if (*a == 0)
+            return true;
+        while (*a == '/')
+            a++;
+        while (*b == '/')
+            b++;
+    }
+}
+
+static pn_status quantize_open(quantize_job *q, const char *in, const char *out, pn_err *err)
+{
+    pn_status st = pn_weights_open_path(&q->in, pn_engine_mem(q->engine), in, err);
+    for (uint32_t i = 0; i < q->in.n_parts && !st; i++)
+        if (quantize_same_path(q->in.parts[i].path, out))
+            st = pn_fail(err, PN_E_INVALID, "'%s' is read from: expected another name to write to", out);
+    if (!st)
+        st = quantize_choose(q, err);
+    if (!st)
+        st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->cpu.n_threads, err);
+    if (!st)
+        st = pn_os_create(&q->out, out, err);
+    q->out_open = !st;
+    return st;
+}
+
+static void quantize_close(quantize_job *q)
+{
+    if (q->out_open)
+        pn_os_abandon(&q->out);
+    pn_team_free(q->team);
+    pn_mem_free(pn_engine_mem(q->engine), PN_ACCT_MISC, q->types, q->in.n_tensors * sizeof *q->types);
+    pn_weights_close(&q->in);
+}
+
+PN_API pn_status pn_quantize(pn_engine *e, const char *in, const char *out, const pn_quantize_params *params, pn_err *err)
+{
+    pn_quantize_params p = {0};
+    quantize_job q = {.engine = e};
+    if (!e || !in || !out)
+        return pn_fail(err, PN_E_INVALID, "no %s given", !e ? "engine" : in ? "output path" : "input path");
+    if (params)
+        memcpy(&p, params, params->size && params->size < sizeof p ? params->size : sizeof p);
+    pn_status st = p.preset ? pn_mix_open(&q.mix, p.preset, err) : pn_mix_open_type(&q.mix, (uint32_t)p.type, err);
+    if (st)
+        return st;
+    q.mix.keep_output = p.keep_output_type != 0;
+    q.progress = p.progress;
+    q.progress_user = p.progress_user;
+    st = quantize_open(&q, in, out, err);
+    if (!st)
+        st = quantize_header(&q, err);
+    for (size_t i = 0; i < q.in.n_tensors && !st; i++)
+        st = quantize_tensor(&q, &q.in.tensors[i], q.types[i], err);
+    if (!st)
+        st = pn_os_commit(&q.out, err);
+    quantize_close(&q);
+    return st;
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * Sessions: admission, evaluation in steps, truncation.
+ *
+ * A step is cut to n_batch rows and runs on the die under its lock; between two advance() calls the
+ * tick callback may look at the clock and the cancel flag.  Keys and values of a step count only
+ * once it is finished (pn_kv_commit), so a torn step leaves nothing behind.
+ */
+#include "engine/pn_engine_int.h"
+
+#include <inttypes.h>
+
+static const double session_slice = 0.002;      /* seconds between two ticks */
+
+static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
+{
+    static const uint16_t rows[ENGINE_BUCKETS] = {1, 8, 64, 0xffff};
+    return PN_MIN((uint32_t)rows[i], s->n_batch);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Opening
+ * ------------------------------------------------------------------------------------------ */
+
+/* Bytes that sessions may take now; UINT64_MAX: nobody knows a limit. */
+static uint64_t session_available(pn_model *m)
+{
+    pn_mem_info i;
+    pn_engine_memory(m->engine, &i);
+    uint64_t a = UINT64_MAX;
+    if (i.host_available)       /* page cache of mapped weights counts as available, but is needed */
+        a = i.host_available - PN_MIN(i.host_available, m->mapped_bytes);
+    if (i.limit)
+        a = PN_MIN(a, i.limit - PN_MIN(i.limit, i.total_used));
+    return a;
+}
+
+static pn_status session_admit(pn_session *s, uint32_t kv_type, bool choose, pn_err *err)
+{
+    pn_model *m = s->model;
+    uint64_t available = session_available(m), need = 0;
+    for (;;) {
+        pn_session_need n;
+        pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, kv_type, m->exact, &n,
+                                        err);
+        if (st)
+            return st;
+        uint64_t work = n.work_bytes - PN_MIN(n.work_bytes, m->engine->cpu.work_bytes);
+        need = n.kv_bytes + n.misc_bytes + work;
+        if (need <= available)
+            return PN_OK;
+        if (!choose || s->n_ctx <= 512)
+            break;
+        s->n_ctx = PN_MAX(512u, s->n_ctx / 2 / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS);
+        s->n_batch = PN_MIN(s->n_batch, s->n_ctx);
+    }
+    return pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens needs %" PRIu64 " bytes (%" PRIu64
+                   " a token), %" PRIu64 " are available", s->n_ctx, need,
+                   pn_kv_bytes_per_token(&m->desc.state, kv_type), available);
+}
+
+static pn_status session_alloc(pn_session *s, uint32_t kv_type, pn_err *err)
+{
+    pn_model *m = s->model;
+    pn_mem *mem = pn_engine_mem(m->engine);
+    s->tokens = pn_mem_calloc(mem, PN_ACCT_MISC, s->n_ctx, sizeof *s->tokens);
+    s->logits = pn_mem_calloc(mem, PN_ACCT_SCRATCH, m->desc.n_vocab, sizeof *s->logits);
+    s->out_rows = pn_mem_calloc(mem, PN_ACCT_MISC, s->n_batch, sizeof *s->out_rows);
+    if (!s->tokens || !s->logits || !s->out_rows)
+        return pn_fail_nomem(err, "a session", (uint64_t)s->n_ctx * 4 + (uint64_t)m->desc.n_vocab * 4);
+    pn_status st = pn_kv_open(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, kv_type, err);
+    for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
+        st = pn_model_get_plan(m, session_bucket_rows(s, i), s->n_ctx, &s->plans[i], err);
+    for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
+        st = pn_die_reserve(m->engine, &m->engine->cpu, &s->plans[i]->plan, err);
+    return st;
+}
+
+static void session_copy_params(pn_session_params *dst, const pn_session_params *src)
+{
+    memset(dst, 0, sizeof *dst);
+    if (src)
+        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
+}
+
+PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err)
+{
+    pn_session_params p;
+    session_copy_params(&p, params);
+    if (!m || m->vocab_only)
+        return pn_fail(err, PN_E_INVALID, "%s", m ? "the model was loaded without weights" : "no model given");
+    uint32_t kv_type = p.has_kv_type ? (uint32_t)p.kv_type : m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
+    if (kv_type != PN_DTYPE_F16 && kv_type != PN_DTYPE_F32)
+        return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s, expected f16 or f32", pn_dtype_name((pn_dtype)kv_type));
+    if (p.n_batch > ENGINE_MAX_BATCH)
+        return pn_fail(err, PN_E_INVALID, "n_batch is %" PRIu32 ", expected 1 to %d (0: the default)", p.n_batch,
+                       ENGINE_MAX_BATCH);
+    if (p.n_ctx > 1u << 30)
+        return pn_fail(err, PN_E_INVALID, "n_ctx is %" PRIu32 ", expected at most 2^30", p.n_ctx);
+    pn_mem *mem = pn_engine_mem(m->engine);
+    pn_session *s = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *s);
+    if (!s)
+        return pn_fail_nomem(err, "a session", sizeof *s);
+    s->model = m;
+    s->n_ctx = p.n_ctx ? p.n_ctx : m->desc.n_ctx_train;
+    s->n_batch = PN_MIN(p.n_batch ? p.n_batch : (uint32_t)ENGINE_DEFAULT_BATCH, s->n_ctx);
+    pn_status st = session_admit(s, kv_type, p.n_ctx == 0, err);
+    if (!st)
+        st = session_alloc(s, kv_type, err);
+    if (st) {
+        pn_session_free(s);
+        return st;
+    }
+    *out = s;
+    return PN_OK;
+}
+
+PN_API void pn_session_free(pn_session *s)
+{
+    if (!s)
+        return;
+    pn_mem *mem = pn_engine_mem(s->model->engine);
+    for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
+        pn_model_put_plan(s->model, s->plans[i]);
+    pn_kv_close(&s->kv);
+    pn_mem_free(mem, PN_ACCT_MISC, s->tokens, s->n_ctx * sizeof *s->tokens);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, s->logits, s->model->desc.n_vocab * sizeof *s->logits);
+    pn_mem_free(mem, PN_ACCT_MISC, s->out_rows, s->n_batch * sizeof *s->out_rows);
+    pn_mem_free(mem, PN_ACCT_MISC, s, sizeof *s);
+}
+
+PN_API uint32_t pn_session_capacity(const pn_session *s) { return s->n_ctx; }
+PN_API uint32_t pn_session_length(const pn_session *s) { return s->kv.length; }
+PN_API const pn_token *pn_session_tokens(const pn_session *s) { return s->tokens; }
+PN_API const float *pn_session_logits(const pn_session *s) { return s->has_logits ? s->logits : NULL; }
+
+PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
+{
+    if (n == s->kv.length)
+        return PN_OK;
+    if (n > s->kv.length)
+        return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
+                       s->kv.length);
+    if (!pn_kv_truncate(&s->kv, n))
+        return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
+                       ": truncate to 0 and evaluate again", n);
+    s->has_logits = false;
+    return PN_OK;
+}
+
+PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
+{
+    s->tick = tick;
+    s->tick_user = user;
+}
+
+/* One atomic store: safe in a signal handler.  session_advance() looks at it every slice. */
+PN_API void pn_session_cancel(pn_session *s) { atomic_store(&s->cancelled, true); }
+
+/* ------------------------------------------------------------------------------------------
+ * Steps
+ * ------------------------------------------------------------------------------------------ */
+
+/* Drive one exec to its end. */
+static pn_status session_advance(pn_session *s, pn_exec *x, uint32_t done, uint32_t total, pn_err *err)
+{
+    const pn_device_ops *ops = s->model->engine->cpu.ops;
+    for (;;) {
+        pn_exec_state st = ops->advance(x, pn_os_now() + session_slice);
+        if (st == PN_EXEC_DONE)
+            return PN_OK;
+        if (st == PN_EXEC_FAILED)
+            return pn_fail(err, PN_E_IO, "the weights of '%s' cannot be read", s->model->file.weights.parts[0].src.name);
+        if (s->tick && s->tick(s->tick_user, done, total))
+            atomic_store(&s->cancelled, true);
+        if (st == PN_EXEC_CANCELLED || atomic_load(&s->cancelled))
+            return pn_fail(err, PN_E_CANCELLED, "cancelled after %" PRIu32 " of %" PRIu32 " tokens", done, total);
+    }
+}
+
+/* Rows [0, n) of `tokens` at the session's end; n_outs wanted rows are in s->out_rows. */
+static pn_status session_step(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t n_outs, float *logits,
+                              uint32_t done, uint32_t total, pn_err *err)
+{
+    pn_die *die = &s->model->engine->cpu;
+    uint32_t bucket = 0;
+    while (session_bucket_rows(s, bucket) < n)
+        bucket++;
+    pn_kv_prepare(&s->kv, n);
+    pn_run run = {.n_rows = n, .pos0 = s->kv.length};
+    for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
+        run.pages[g] = s->kv.group[g].table;
+    const pn_step step = {.tokens = tokens, .n_rows = n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
+                          .n_outs = n_outs, .logits = logits};
+    pn_mutex_lock(&die->lock);
+    pn_exec *x;
+    pn_status st = die->ops->submit(die->dev, &s->plans[bucket]->plan, &step, &s->model->store.host, die->work, &x, err);
+    if (!st) {
+        st = session_advance(s, x, done, total, err);
+        die->ops->end(x);
+    }
+    pn_mutex_unlock(&die->lock);
+    if (!st) {
+        memcpy(s->tokens + s->kv.length, tokens, n * sizeof *tokens);
+        pn_kv_commit(&s->kv, n);
+    }
+    return st;
+}
+
+static pn_status session_check(const pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
+{
+    if (!s || (n && !tokens))
+        return pn_fail(err, PN_E_INVALID, "%s", s ? "no tokens given" : "no session given");
+    if (n > s->n_ctx - s->kv.length)
+        return pn_fail(err, PN_E_CONTEXT, "%zu tokens do not fit: the context holds %" PRIu32 " and has %" PRIu32
+                       " in use", n, s->n_ctx, s->kv.length);
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= s->model->desc.n_vocab)
+            return pn_fail(err, PN_E_INVALID, "token %" PRId32 " at %zu is not in the vocabulary of %" PRIu32, tokens[i],
+                           i, s->model->desc.n_vocab);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err)
+{
+    pn_status st = session_check(s, tokens, n, err);
+    if (st || n == 0)
+        return st;
+    uint32_t V = s->model->desc.n_vocab, total = (uint32_t)n;
+    s->has_logits = false;
+    for (uint32_t done = 0; done < total && !st;) {
+        uint32_t rows = PN_MIN(total - done, s->n_batch), n_outs = all ? rows : done + rows == total;
+        for (uint32_t i = 0; i < n_outs; i++)
+            s->out_rows[i] = all ? i : rows - 1;
+        float *out = all ? all + (size_t)done * V : s->logits;
+        st = session_step(s, tokens + done, rows, n_outs, out, done, total, err);
+        if (!st)
+            done += rows;
+    }
+    if (!st) {
+        if (all)
+            memcpy(s->logits, all + (size_t)(total - 1) * V, V * sizeof *s->logits);
+        s->has_logits = true;
+    }
+    return st;
+}
+
+PN_API pn_status pn_session_eval(pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
+{
+    if (s)
+        atomic_store(&s->cancelled, false);
+    return pn_session_more(s, tokens, n, NULL, err);
+}
+
+PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size_t n, float *logits, pn_err *err)
+{
+    if (n && !logits)
+        return pn_fail(err, PN_E_INVALID, "no memory for the logits given");
+    if (s)
+        atomic_store(&s->cancelled, false);
+    return pn_session_more(s, tokens, n, logits, err);
+}

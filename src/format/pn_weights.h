@@ -1,0 +1,65 @@
+/*
+ * pn_weights.h - one tensor directory over every container and every part of a split model.
+ *
+ * Opens a model from a path, memory or a callback; follows split parts (prefix-NNNNN-of-MMMMM.gguf,
+ * built from the user's own path and integers only); merges their tensor tables with unique names.
+ * Metadata is that of the first part.  Above this nobody knows what kind of file it was.
+ *
+ * Threads: opening and closing from one; everything that takes a const pn_weights from any.
+ */
+#ifndef PN_WEIGHTS_H
+#define PN_WEIGHTS_H
+
+#include "base/pn_os.h"
+#include "format/pn_gguf.h"
+
+typedef struct pn_part {
+    char *path;                 /* owned, NUL-terminated; for messages */
+    pn_os_file file;            /* fd -1 when not a file */
+    const void *map;            /* whole part, or NULL while not mapped */
+    bool map_owned;             /* unmap on close */
+    pn_source src;              /* .user is &.file while the part is read by position */
+} pn_part;
+
+typedef struct pn_dir_tensor {
+    const pn_gguf_tensor *t;    /* borrowed from its part's table */
+    uint32_t part;
+} pn_dir_tensor;
+
+typedef struct pn_weights {
+    pn_mem *mem;
+    pn_gguf *gguf;              /* [n_parts], owned; [0] holds the metadata */
+    pn_part *parts;             /* [n_parts], owned */
+    uint32_t n_parts;
+    pn_dir_tensor *tensors;     /* [n_tensors], file order, parts in order */
+    size_t n_tensors;
+    pn_map index;               /* name -> tensor */
+    uint64_t file_bytes;        /* all parts */
+    /* below: private */
+    size_t cap_parts, cap_gguf, cap_tensors;
+} pn_weights;
+
+/* On failure *w is empty (close is harmless): nothing stays open, mapped or allocated.
+ * A path is mapped when the system can, else read by position.  Memory and callbacks hold a whole
+ * model: the first part of a split one is refused with PN_E_UNSUPPORTED. */
+PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, pn_err *err);
+PN_INTERNAL pn_status pn_weights_open_memory(pn_weights *w, pn_mem *mem, const void *bytes, size_t n, pn_err *err);
+PN_INTERNAL pn_status pn_weights_open_reader(pn_weights *w, pn_mem *mem, const pn_reader *r, pn_err *err);
+PN_INTERNAL void pn_weights_close(pn_weights *w);
+
+PN_INTERNAL const pn_dir_tensor *pn_weights_find(const pn_weights *w, const char *name);
+PN_INTERNAL const pn_gguf_kv *pn_weights_meta(const pn_weights *w, const char *key);
+
+/* Map every file part that is not yet mapped (no-op for memory sources; PN_E_UNSUPPORTED for a
+ * callback). */
+PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err);
+
+/* Address of a tensor's bytes when its part is mapped or in memory, else NULL. */
+PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t);
+
+/* Copy n bytes from byte `at` of a tensor.  A file is read by position even when it is mapped, so
+ * one that shrank gives PN_E_IO and no signal. */
+PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
+                                      size_t n, pn_err *err);
+
+#endif /* PN_WEIGHTS_H */

@@ -1,0 +1,27 @@
+/*
+ * pn_dtype.h - names and block sizes of every number format; sizes of rows.
+ */
+#ifndef PN_DTYPE_H
+#define PN_DTYPE_H
+
+#include "base/pn_base.h"
+
+typedef struct pn_dtype_info {
+    const char *name;           /* "Q4_K"; NULL: a hole in the numbering */
+    uint16_t block_elems;
+    uint16_t block_bytes;
+} pn_dtype_info;
+
+/* Never NULL; a hole or an id out of range has name NULL and sizes 0. */
+PN_INTERNAL const pn_dtype_info *pn_dtype_get(uint32_t type);
+
+/* A type that may hold the weights of a matrix (what pn_dequant can read). */
+PN_INTERNAL bool pn_dtype_is_weight(uint32_t type);
+
+/* A weight type whose blocks carry scales: everything but F32, F16, BF16 (and F64, I8...). */
+PN_INTERNAL bool pn_dtype_is_quantised(uint32_t type);
+
+/* Bytes of a row of n elements; false when n is not a multiple of the block or it overflows. */
+PN_INTERNAL bool pn_dtype_row_bytes(uint32_t type, uint64_t n, uint64_t *bytes);
+
+#endif /* PN_DTYPE_H */

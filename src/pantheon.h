@@ -1,0 +1,605 @@
+/*
+ * pantheon.h - run language models with the memory you have.
+ *
+ * SPDX-License-Identifier: AGPL-3.0-only
+ *
+ *     cc -O2 app.c pantheon.c -lm -lpthread
+ *
+ * The whole library is behind four handles:
+ *
+ *     pn_engine    threads, memory ledger, backends           one per process is usual
+ *     pn_file      a model file's header: metadata, tensors, plan; no weights touched
+ *     pn_model     weights bound and checked, vocabulary      many per engine, shared by sessions
+ *     pn_session   one conversation: its tokens and their keys and values
+ *
+ * Rules that hold everywhere
+ *
+ *   - Nothing here prints, exits, aborts or installs a signal handler.  What can fail returns a
+ *     pn_status (PN_OK is 0, failures are negative) and, when `err` is not NULL, a sentence in
+ *     err->text saying what was expected and what was found.
+ *   - Option structs are plain.  Zero means "the default" for every field, so `{0}` works; set
+ *     `size = sizeof(the struct)` or leave it 0.  New fields come at the end.
+ *   - Out-parameters are written only on success, unless said otherwise.  Every free/close accepts
+ *     NULL.  Free sessions before their model, models and files before their engine.
+ *   - Strings are UTF-8 with an explicit length where they may hold any bytes.  Borrowed pointers
+ *     say how long they live.
+ *   - Threads: an engine, its files and models may be used from several threads; one session or
+ *     sampler or detokenizer from one thread at a time.  pn_session_cancel() may be called from
+ *     anywhere, a signal handler included.
+ *   - Same bits: for one build and instruction set, logits depend on the tokens alone; not on
+ *     threads, batch size, or how the tokens were cut into calls.
+ */
+#ifndef PANTHEON_H
+#define PANTHEON_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PN_VERSION_MAJOR 0
+#define PN_VERSION_MINOR 1
+#define PN_VERSION_PATCH 0
+#define PN_VERSION "0.1.0"
+
+#ifndef PN_API
+#ifdef __cplusplus
+#define PN_API extern "C"
+#else
+#define PN_API extern
+#endif
+#endif
+
+/* ------------------------------------------------------------------------------------------
+ * Status and errors
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum pn_status {
+    PN_OK = 0,
+    PN_E_INVALID = -1,      /* an argument is wrong: the caller's mistake */
+    PN_E_NOMEM = -2,        /* an allocation failed */
+    PN_E_IO = -3,           /* the file is absent, unreadable or changed underfoot */
+    PN_E_FORMAT = -4,       /* the file's content breaks its format */
+    PN_E_UNSUPPORTED = -5,  /* well-formed, but this build cannot run it */
+    PN_E_BUDGET = -6,       /* refused: does not fit the memory budget; the text has numbers */
+    PN_E_CONTEXT = -7,      /* the session's context is full */
+    PN_E_CANCELLED = -8,    /* pn_session_cancel() or a callback said stop */
+    PN_E_STATE = -9,        /* called in the wrong order, e.g. logits before any evaluation */
+    PN_E_NUMERIC = -10,     /* the model produced no finite logit */
+    PN_E_ABI = -11,         /* a backend was built against another version */
+    PN_E_INTERNAL = -12     /* our mistake; please report */
+} pn_status;
+
+/* Fixed-size, caller-owned, never allocated.  Valid after any failing call that took it. */
+typedef struct pn_err {
+    pn_status status;
+    char text[508];
+} pn_err;
+
+/* "PN_E_NOMEM" and so on; static. */
+PN_API const char *pn_status_name(pn_status s);
+
+/* "0.1.0"; static.  pn_build_info: compile-time options, a line; static. */
+PN_API const char *pn_version(void);
+PN_API const char *pn_build_info(void);
+
+/* ------------------------------------------------------------------------------------------
+ * Memory: your allocator, and where the bytes went
+ * ------------------------------------------------------------------------------------------ */
+
+/* alloc returns `size` bytes aligned to `align` (a power of two, at most 64) or NULL; free gets
+ * the same size back.  Both may be called from any thread.  NULL functions: malloc and free. */
+typedef struct pn_allocator {
+    void *(*alloc)(void *user, size_t size, size_t align);
+    void (*free)(void *user, void *ptr, size_t size);
+    void *user;
+} pn_allocator;
+
+/* What a byte is for.  Every byte the library holds belongs to one account. */
+typedef enum pn_account {
+    PN_ACCT_MISC = 0,       /* handles, tables, strings */
+    PN_ACCT_WEIGHTS,        /* weights in memory of their own */
+    PN_ACCT_WEIGHTS_MAP,    /* weights mapped from a file: page cache, not heap; counted apart */
+    PN_ACCT_VOCAB,          /* token tables, merges */
+    PN_ACCT_KV,             /* keys and values */
+    PN_ACCT_STATE,          /* recurrent state and snapshots */
+    PN_ACCT_SCRATCH,        /* activations of a step, per-thread tiles */
+    PN_ACCT_PREFIX,         /* prefix cache */
+    PN_ACCT_STAGE,          /* streaming and upload buffers */
+    PN_ACCT_GRAMMAR,        /* compiled grammars */
+    PN_ACCT_CONN,           /* the server's buffers */
+    PN_ACCT_COUNT
+} pn_account;
+
+typedef struct pn_mem_info {
+    uint64_t used[PN_ACCT_COUNT];   /* bytes now */
+    uint64_t peak[PN_ACCT_COUNT];   /* most ever, per account */
+    uint64_t total_used;            /* all accounts but PN_ACCT_WEIGHTS_MAP */
+    uint64_t total_peak;
+    uint64_t limit;                 /* 0: none */
+    uint64_t host_total;            /* smallest of physical memory and every cgroup limit; 0: unknown */
+    uint64_t host_available;        /* what can be taken without swapping or being killed; 0: unknown */
+} pn_mem_info;
+
+/* "weights", "kv", ...; static. */
+PN_API const char *pn_account_name(pn_account a);
+
+/* ------------------------------------------------------------------------------------------
+ * Engine
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct pn_engine pn_engine;
+typedef struct pn_file pn_file;
+typedef struct pn_model pn_model;
+typedef struct pn_session pn_session;
+typedef int32_t pn_token;
+
+typedef enum pn_log_level { PN_LOG_ERROR = 0, PN_LOG_WARN = 1, PN_LOG_INFO = 2, PN_LOG_DEBUG = 3 } pn_log_level;
+
+/* One message, no newline, valid during the call.  May come from any thread. */
+typedef void (*pn_log_fn)(void *user, pn_log_level level, const char *text);
+
+typedef struct pn_engine_params {
+    size_t size;
+    pn_allocator allocator;     /* zero: malloc */
+    pn_log_fn log;              /* NULL: silence */
+    void *log_user;
+    uint32_t n_threads;         /* 0: usable cores by affinity and cgroup quota */
+    uint64_t mem_limit;         /* bytes for everything but mapped weights; 0: no cap of ours */
+} pn_engine_params;
+
+/* Create an engine.  `params` may be NULL. */
+PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params, pn_err *err);
+PN_API void pn_engine_close(pn_engine *e);
+
+PN_API uint32_t pn_engine_threads(const pn_engine *e);
+PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out);
+
+/* Bytes for the host program, counted under `account`; NULL when out of budget or memory. */
+PN_API void *pn_alloc(pn_engine *e, pn_account account, size_t size);
+PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size);
+
+/* The instruction set in use: "ref", "sse41", "avx2", "avx512", "avx512vnni", "neon", "dotprod".
+ * pn_cpu_force picks a lower one for the whole process (tests, reproducing another machine's bits);
+ * call it before any model is loaded.  PN_E_UNSUPPORTED when this machine lacks it. */
+PN_API const char *pn_cpu_isa(void);
+PN_API pn_status pn_cpu_force(const char *isa, pn_err *err);
+
+/* The i-th instruction set this machine can run, best first; NULL past the end.  Static. */
+PN_API const char *pn_cpu_isa_at(size_t i);
+
+/* ------------------------------------------------------------------------------------------
+ * Number formats
+ * ------------------------------------------------------------------------------------------ */
+
+/* Values are ggml's type ids.  Block layouts: docs/formats.md. */
+typedef enum pn_dtype {
+    PN_DTYPE_F32 = 0, PN_DTYPE_F16 = 1, PN_DTYPE_Q4_0 = 2, PN_DTYPE_Q4_1 = 3,
+    PN_DTYPE_Q5_0 = 6, PN_DTYPE_Q5_1 = 7, PN_DTYPE_Q8_0 = 8, PN_DTYPE_Q8_1 = 9,
+    PN_DTYPE_Q2_K = 10, PN_DTYPE_Q3_K = 11, PN_DTYPE_Q4_K = 12, PN_DTYPE_Q5_K = 13,
+    PN_DTYPE_Q6_K = 14, PN_DTYPE_Q8_K = 15,
+    PN_DTYPE_IQ2_XXS = 16, PN_DTYPE_IQ2_XS = 17, PN_DTYPE_IQ3_XXS = 18, PN_DTYPE_IQ1_S = 19,
+    PN_DTYPE_IQ4_NL = 20, PN_DTYPE_IQ3_S = 21, PN_DTYPE_IQ2_S = 22, PN_DTYPE_IQ4_XS = 23,
+    PN_DTYPE_I8 = 24, PN_DTYPE_I16 = 25, PN_DTYPE_I32 = 26, PN_DTYPE_I64 = 27, PN_DTYPE_F64 = 28,
+    PN_DTYPE_IQ1_M = 29, PN_DTYPE_BF16 = 30, PN_DTYPE_TQ1_0 = 34, PN_DTYPE_TQ2_0 = 35,
+    PN_DTYPE_MXFP4 = 39, PN_DTYPE_NVFP4 = 40, PN_DTYPE_Q1_0 = 41, PN_DTYPE_Q2_0 = 42,
+    PN_DTYPE_COUNT = 43
+} pn_dtype;
+
+PN_API const char *pn_dtype_name(pn_dtype t);           /* "Q4_K"; "?" for a hole */
+PN_API pn_dtype pn_dtype_parse(const char *name);       /* case-insensitive; PN_DTYPE_COUNT: unknown */
+PN_API uint32_t pn_dtype_block_elems(pn_dtype t);       /* 0: no such type */
+PN_API uint32_t pn_dtype_block_bytes(pn_dtype t);
+
+/* ------------------------------------------------------------------------------------------
+ * Files: what is in them, and what they would need
+ * ------------------------------------------------------------------------------------------ */
+
+/* Where a model's bytes come from when it is not a path.  read() copies n bytes from `offset` to
+ * dst and returns PN_OK or PN_E_IO; it may be called from several threads until the file and every
+ * model made from it are freed. */
+typedef struct pn_reader {
+    pn_status (*read)(void *user, uint64_t offset, void *dst, size_t n);
+    void *user;
+    uint64_t size;              /* bytes in all */
+    const char *name;           /* for messages; may be NULL */
+} pn_reader;
+
+/* Read and check a header: GGUF v2/v3, any part count (give the first part).  Metadata and tensor
+ * table are validated completely; no weight is read. */
+PN_API pn_status pn_file_open(pn_engine *e, const char *path, pn_file **out, pn_err *err);
+
+/* The same from memory.  `bytes` is borrowed: it must outlive the file and models made from it;
+ * weights are used where they lie (aligned to 32 or better is faster). */
+PN_API pn_status pn_file_open_memory(pn_engine *e, const void *bytes, size_t n, pn_file **out, pn_err *err);
+
+/* The same through a callback; weights are copied into memory at load. */
+PN_API pn_status pn_file_open_reader(pn_engine *e, const pn_reader *reader, pn_file **out, pn_err *err);
+PN_API void pn_file_close(pn_file *f);
+
+typedef enum pn_meta_type {
+    PN_META_U8, PN_META_I8, PN_META_U16, PN_META_I16, PN_META_U32, PN_META_I32, PN_META_F32,
+    PN_META_BOOL, PN_META_STRING, PN_META_ARRAY, PN_META_U64, PN_META_I64, PN_META_F64
+} pn_meta_type;
+
+/* One metadata entry, borrowed until the file is closed.  Strings carry lengths, no terminator. */
+typedef struct pn_meta {
+    const char *key;
+    size_t key_len;
+    pn_meta_type type;          /* PN_META_ARRAY: see elem and count */
+    pn_meta_type elem;
+    uint64_t count;             /* elements of an array, else 1 */
+} pn_meta;
+
+typedef struct pn_tensor_info {
+    const char *name;           /* borrowed until the file is closed, NUL-terminated */
+    pn_dtype dtype;
+    uint32_t n_dims;
+    uint64_t ne[4];             /* ne[0] contiguous; missing dimensions are 1 */
+    uint64_t bytes;
+    uint64_t offset;            /* from the start of part `part` */
+    uint32_t part;              /* which file of a split model */
+} pn_tensor_info;
+
+PN_API size_t pn_file_meta_count(const pn_file *f);
+PN_API pn_status pn_file_meta_at(const pn_file *f, size_t i, pn_meta *out);
+PN_API pn_status pn_file_meta_find(const pn_file *f, const char *key, pn_meta *out);  /* PN_E_INVALID: absent */
+
+/* Element `index` (0 for scalars) as a number or as bytes; PN_E_INVALID when it is not one. */
+PN_API pn_status pn_file_meta_number(const pn_file *f, const char *key, uint64_t index, double *out);
+PN_API pn_status pn_file_meta_string(const pn_file *f, const char *key, uint64_t index,
+                                     const char **text, size_t *len);
+
+PN_API size_t pn_file_tensor_count(const pn_file *f);
+PN_API pn_status pn_file_tensor_at(const pn_file *f, size_t i, pn_tensor_info *out);
+PN_API uint32_t pn_file_part_count(const pn_file *f);
+
+/* ------------------------------------------------------------------------------------------
+ * The plan: every byte, before anything is loaded
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct pn_plan_params {
+    size_t size;
+    uint32_t n_ctx;             /* tokens a session may hold; 0: the trained context */
+    uint32_t n_sessions;        /* at once; 0: 1 */
+    uint32_t n_batch;           /* most rows of a step; 0: 512 */
+    uint32_t n_threads;         /* 0: the engine's */
+    pn_dtype kv_type;           /* PN_DTYPE_F16 or F32; 0 (F32's value) with has_kv_type 0: F16 */
+    int has_kv_type;
+    int exact;                  /* reference arithmetic (see pn_model_params) */
+} pn_plan_params;
+
+typedef struct pn_plan_info {
+    char arch[32];
+    uint64_t n_params;              /* elements of all tensors used */
+    uint64_t weight_bytes;          /* tensors used, as they lie in the file */
+    uint64_t weight_bytes_per_token;/* read by one decode step: embedding table only by row */
+    uint64_t file_bytes;            /* all parts */
+    uint64_t vocab_bytes;           /* estimate of token tables; exact after load */
+    uint64_t kv_bytes_per_token;    /* all layers, before any window caps it */
+    uint64_t kv_bytes_per_session;  /* n_ctx tokens, whole pages, windows capped */
+    uint64_t kv_bytes;              /* all sessions */
+    uint64_t state_bytes;           /* recurrent state, all sessions */
+    uint64_t scratch_bytes;         /* activations of the largest step, tiles of all threads, logits */
+    uint64_t total_bytes;           /* weights (resident) + everything above */
+    uint64_t anon_bytes;            /* the part that is not page cache when weights are mapped */
+    uint64_t floor_bytes;           /* one session, smallest context and batch */
+    uint64_t available_bytes;       /* what this machine can give now; 0: unknown */
+    uint32_t n_ctx, n_ctx_train, n_ctx_fits;    /* planned; trained; most that fits now (0: none) */
+    uint32_t n_layers, n_embd, n_heads, n_heads_kv, n_vocab, n_batch, n_threads, n_sessions;
+    pn_dtype kv_type;
+    int fits;                       /* total_bytes <= available_bytes */
+} pn_plan_info;
+
+/* Header only; allocates a few KiB, touches no weights. */
+PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_info *out, pn_err *err);
+
+/* The op list of a step of params->n_batch rows as Graphviz text, through `write` (return nonzero to
+ * stop). */
+typedef int (*pn_write_fn)(void *user, const char *text, size_t len);
+PN_API pn_status pn_file_plan_dot(pn_file *f, const pn_plan_params *params, pn_write_fn write, void *user, pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
+ * Models
+ * ------------------------------------------------------------------------------------------ */
+
+/* done and total in bytes.  Return nonzero to stop: loading then fails with PN_E_CANCELLED. */
+typedef int (*pn_progress_fn)(void *user, uint64_t done, uint64_t total);
+
+typedef enum pn_residency {
+    PN_RESIDENCY_AUTO = 0,      /* map when the source is a file, else copy */
+    PN_RESIDENCY_MAP,           /* weights stay in the page cache, shared between processes */
+    PN_RESIDENCY_ANON           /* weights are read into memory of their own */
+} pn_residency;
+
+typedef struct pn_model_params {
+    size_t size;
+    pn_residency residency;
+    int exact;                  /* slow reference arithmetic: weights decoded to f32, activations and
+                                   KV in f32; the oracle of every kernel */
+    int vocab_only;             /* tokenizer and metadata, no weights: cannot evaluate */
+    pn_progress_fn progress;
+    void *progress_user;
+    uint32_t lease_rows;        /* testing: most weight rows handed to a device at once; 0: all */
+} pn_model_params;
+
+/* Load a model.  `params` may be NULL.  The file handle may be closed afterwards. */
+PN_API pn_status pn_model_load(pn_engine *e, const char *path, const pn_model_params *params,
+                               pn_model **out, pn_err *err);
+PN_API pn_status pn_model_load_file(pn_file *f, const pn_model_params *params, pn_model **out, pn_err *err);
+PN_API void pn_model_free(pn_model *m);
+
+/* The file this model came from; borrowed, lives as long as the model. */
+PN_API const pn_file *pn_model_file(const pn_model *m);
+
+typedef struct pn_model_info {
+    char arch[32];
+    char name[96];              /* general.name, cut to fit; may be empty */
+    char type[24];              /* most common weight type, e.g. "Q4_K" or "Q4_K_M" */
+    uint64_t n_params, weight_bytes, weight_bytes_per_token;
+    uint32_t n_ctx_train, n_embd, n_layers, n_heads, n_heads_kv, n_vocab;
+    int has_chat_template;
+} pn_model_info;
+
+PN_API void pn_model_describe(const pn_model *m, pn_model_info *out);
+
+/* ------------------------------------------------------------------------------------------
+ * Tokens
+ * ------------------------------------------------------------------------------------------ */
+
+enum {
+    PN_TOKENIZE_BOS = 1,        /* add BOS and EOS as the vocabulary says */
+    PN_TOKENIZE_SPECIAL = 2     /* recognise control tokens written in the text */
+};
+
+/* Text to ids.  Bad UTF-8 is kept through byte tokens where the vocabulary has them.  Writes at
+ * most `cap` ids; *n gets the number needed, so call with cap 0 to measure.  out may be NULL then. */
+PN_API pn_status pn_tokenize(const pn_model *m, const char *text, size_t len, unsigned flags,
+                             pn_token *out, size_t cap, size_t *n, pn_err *err);
+
+/* Ids to bytes, the inverse: control tokens render as their text with `special` nonzero, else as
+ * nothing.  Same measuring convention; no terminator is written. */
+PN_API pn_status pn_detokenize(const pn_model *m, const pn_token *tokens, size_t n_tokens, int special,
+                               char *out, size_t cap, size_t *n, pn_err *err);
+
+typedef enum pn_token_kind {
+    PN_TOKEN_UNDEFINED = 0, PN_TOKEN_NORMAL = 1, PN_TOKEN_UNKNOWN = 2, PN_TOKEN_CONTROL = 3,
+    PN_TOKEN_USER_DEFINED = 4, PN_TOKEN_UNUSED = 5, PN_TOKEN_BYTE = 6
+} pn_token_kind;
+
+/* A token's text as stored in the vocabulary (byte-level alphabets included); borrowed from the
+ * model.  PN_E_INVALID for an id out of range. */
+PN_API pn_status pn_token_text(const pn_model *m, pn_token id, const char **text, size_t *len);
+PN_API pn_token_kind pn_token_kind_of(const pn_model *m, pn_token id);
+PN_API int pn_token_ends(const pn_model *m, pn_token id);      /* 1: this token ends an answer */
+
+typedef enum pn_special {
+    PN_SPECIAL_BOS, PN_SPECIAL_EOS, PN_SPECIAL_EOT, PN_SPECIAL_UNK, PN_SPECIAL_PAD, PN_SPECIAL_SEP,
+    PN_SPECIAL_MASK, PN_SPECIAL_NEWLINE
+} pn_special;
+
+PN_API pn_token pn_token_special(const pn_model *m, pn_special which);     /* -1: none */
+PN_API uint32_t pn_vocab_size(const pn_model *m);                          /* columns of the logits */
+
+/* Streaming: tokens in, whole characters out.  Never half a character; bytes that can never become
+ * one are passed through as they are at the end. */
+typedef struct pn_detok pn_detok;
+PN_API pn_status pn_detok_new(const pn_model *m, int special, pn_detok **out, pn_err *err);
+PN_API void pn_detok_free(pn_detok *d);
+
+/* *text: new whole characters (perhaps none), borrowed until the next call on d. */
+PN_API pn_status pn_detok_push(pn_detok *d, pn_token t, const char **text, size_t *len, pn_err *err);
+PN_API pn_status pn_detok_flush(pn_detok *d, const char **text, size_t *len, pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
+ * Chat
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct pn_message {
+    const char *role;           /* "system", "user", "assistant" */
+    const char *content;
+    size_t content_len;         /* 0: strlen(content) */
+} pn_message;
+
+/* Which built-in format pn_chat_tokenize() would use: "chatml", "llama3", "llama2", "phi3", "gemma",
+ * "zephyr", or a variant of Mistral's ("mistral-v1", "-v3", "-v3-tekken", "-v7", "-v7-tekken";
+ * "mistral" names v3); found from the model's own template and vocabulary.  NULL when none fits. */
+PN_API const char *pn_chat_format(const pn_model *m);
+
+/* A conversation to ids, ready to evaluate, ending where the assistant is to speak when
+ * `add_generation` is nonzero.  What the messages contain can never become a control token.
+ * `format` overrides detection; NULL: detect.  Same measuring convention as pn_tokenize.
+ * `first` is the index of the first message wanted: ids of messages before it are left out (they are
+ * in the session already). */
+PN_API pn_status pn_chat_tokenize(const pn_model *m, const char *format, const pn_message *msgs, size_t n_msgs,
+                                  size_t first, int add_generation, pn_token *out, size_t cap, size_t *n,
+                                  pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
+ * Sessions: evaluate tokens, read logits
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct pn_session_params {
+    size_t size;
+    uint32_t n_ctx;             /* most tokens held; 0: min(trained, what memory allows) */
+    uint32_t n_batch;           /* most rows of a step; 0: 512 */
+    pn_dtype kv_type;           /* PN_DTYPE_F16 or PN_DTYPE_F32, with has_kv_type 1 */
+    int has_kv_type;            /* 0: F16, or F32 for an exact model */
+} pn_session_params;
+
+PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err);
+PN_API void pn_session_free(pn_session *s);
+
+PN_API uint32_t pn_session_capacity(const pn_session *s);      /* n_ctx in effect */
+PN_API uint32_t pn_session_length(const pn_session *s);        /* tokens evaluated */
+PN_API const pn_token *pn_session_tokens(const pn_session *s); /* borrowed until the next call on s */
+
+/* Append `n` tokens: compute their keys and values and the logits after the last one.  The call works
+ * in steps of n_batch rows; when it fails or is cancelled the steps already finished stay, and
+ * pn_session_length() tells how many tokens that makes. */
+PN_API pn_status pn_session_eval(pn_session *s, const pn_token *tokens, size_t n, pn_err *err);
+
+/* The same with logits for every new token: float32 [n, n_vocab], row-major, caller's memory. */
+PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size_t n, float *logits, pn_err *err);
+
+/* Logits after the last evaluated token, [n_vocab], borrowed until the next call on s; NULL before
+ * any evaluation and after a truncation. */
+PN_API const float *pn_session_logits(const pn_session *s);
+
+/* Forget all tokens from position `n` on.  PN_E_STATE when the model's windows no longer hold what
+ * continuing from n would need (start again from 0). */
+PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err);
+
+/* Stop the evaluation or generation in progress at the next op; it returns PN_E_CANCELLED (generate:
+ * finish PN_FINISH_CANCELLED).  Async-signal-safe.  Cleared when the next call starts. */
+PN_API void pn_session_cancel(pn_session *s);
+
+/* Called between the parts of a step, a few times a millisecond at most; nonzero stops like
+ * pn_session_cancel().  For progress bars and event loops. */
+typedef int (*pn_tick_fn)(void *user, uint32_t tokens_done, uint32_t tokens_total);
+PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user);
+
+/* ------------------------------------------------------------------------------------------
+ * Sampling
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum pn_sampler_kind {
+    PN_SAMPLER_END = 0,         /* ends `order` */
+    PN_SAMPLER_PENALTIES, PN_SAMPLER_TEMPERATURE, PN_SAMPLER_TOP_K, PN_SAMPLER_TOP_P, PN_SAMPLER_MIN_P,
+    PN_SAMPLER_KIND_COUNT
+} pn_sampler_kind;
+
+#define PN_SAMPLER_ORDER_MAX 16
+
+typedef struct pn_logit_bias {
+    pn_token token;
+    float bias;                 /* added to the logit; -INFINITY bans */
+} pn_logit_bias;
+
+/* Zeroed: greedy, no truncation, no penalty. */
+typedef struct pn_sampling {
+    size_t size;
+    float temperature;          /* 0: greedy (ties: lowest id) */
+    int32_t top_k;              /* <= 0: off */
+    float top_p;                /* 0 or >= 1: off */
+    float min_p;                /* 0: off */
+    float repeat_penalty;       /* 0 or 1: off; over the last repeat_last_n tokens, prompt included */
+    int32_t repeat_last_n;      /* 0: 64; -1: the whole session */
+    float presence_penalty;     /* over generated tokens */
+    float frequency_penalty;
+    uint64_t seed;              /* used when has_seed; else one is drawn from the system */
+    int has_seed;
+    int ignore_eos;             /* never choose a token that ends an answer */
+    uint32_t min_tokens;        /* no end before this many */
+    const pn_logit_bias *bias;  /* borrowed while the sampler lives */
+    size_t n_bias;
+    uint8_t order[PN_SAMPLER_ORDER_MAX];    /* pn_sampler_kind; all zero: penalties, temperature,
+                                               top-k, top-p, min-p */
+} pn_sampling;
+
+/* Program defaults (temperature 0.8, top-k 40, top-p 0.95, min-p 0.05), then what the model's file
+ * recommends (general.sampling.*). */
+PN_API void pn_sampling_default(const pn_model *m, pn_sampling *out);
+
+/* "penalties;temperature;top_k" to order[]; names as in docs/cli.md. */
+PN_API pn_status pn_sampling_parse_order(const char *text, uint8_t order[PN_SAMPLER_ORDER_MAX], pn_err *err);
+
+typedef struct pn_sampler pn_sampler;
+PN_API pn_status pn_sampler_new(const pn_model *m, const pn_sampling *p, pn_sampler **out, pn_err *err);
+PN_API void pn_sampler_free(pn_sampler *s);
+PN_API uint64_t pn_sampler_seed(const pn_sampler *s);
+
+/* Choose from logits [n_vocab], which are not changed.  Randomness is a function of the seed and of
+ * how many tokens were accepted, so the same seed and text give the same tokens. */
+PN_API pn_status pn_sampler_pick(pn_sampler *s, const float *logits, pn_token *out, pn_err *err);
+
+/* Tell the sampler a token is now part of the text; `generated` 0 for the prompt's. */
+PN_API pn_status pn_sampler_accept(pn_sampler *s, pn_token t, int generated, pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
+ * Generation
+ * ------------------------------------------------------------------------------------------ */
+
+/* Called for each token with the new whole characters (perhaps none: len 0), not terminated, valid
+ * during the call.  Return nonzero to stop. */
+typedef int (*pn_text_fn)(void *user, const char *text, size_t len, pn_token token);
+
+typedef enum pn_finish {
+    PN_FINISH_NONE = 0,
+    PN_FINISH_STOP,             /* the model ended its answer, or a stop string was met */
+    PN_FINISH_LENGTH,           /* max_tokens */
+    PN_FINISH_CONTEXT,          /* the context is full */
+    PN_FINISH_CALLBACK,         /* on_text said so */
+    PN_FINISH_CANCELLED
+} pn_finish;
+
+typedef struct pn_generate_params {
+    size_t size;
+    const pn_token *prompt;     /* appended to what the session holds; may be empty when logits exist */
+    size_t n_prompt;
+    uint32_t max_tokens;        /* 0: until the end or the context is full */
+    pn_sampling sampling;
+    const char *const *stop;    /* stop strings, never part of the text delivered */
+    size_t n_stop;
+    pn_text_fn on_text;
+    void *user;
+} pn_generate_params;
+
+typedef struct pn_generate_result {
+    pn_finish finish;
+    uint32_t n_prompt, n_generated;
+    double prefill_seconds, decode_seconds;
+    uint64_t seed;
+} pn_generate_result;
+
+/* Evaluate the prompt, then sample until something ends it.  `result` (may be NULL) is filled on
+ * failure too.  Every sampled token but a final end token is part of the session afterwards. */
+PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *p, pn_generate_result *result,
+                                     pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
+ * Making files
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct pn_quantize_params {
+    size_t size;
+    pn_dtype type;              /* for every matrix, the output included; presets by name below */
+    const char *preset;         /* "Q4_K_M", "Q8_0", ...: the usual mixtures; wins over `type`.  The
+                                   name of a format alone ("Q4_K"): that and a finer output matrix */
+    int keep_output_type;       /* leave the output matrix (the embedding where it serves as one) */
+    pn_progress_fn progress;
+    void *progress_user;
+} pn_quantize_params;
+
+/* Write `in` (all its parts) with its matrices converted, to one file.  Rows that do not divide into
+ * the type's blocks get the next type with smaller ones.  Peak memory: a few MiB.  `out` appears, or
+ * is replaced, when it is complete; it may not be the file read. */
+PN_API pn_status pn_quantize(pn_engine *e, const char *in, const char *out, const pn_quantize_params *p, pn_err *err);
+
+typedef struct pn_synth_params {
+    size_t size;
+    const char *shape;          /* "135m", "1b", "3b", "8b", "moe64", "tiny" */
+    const char *type;           /* a preset or a type; NULL: "Q4_K_M" */
+    uint32_t n_vocab;           /* at least 261; 0: 32000 ("tiny": 512) */
+    uint32_t n_ctx;             /* trained context to declare; 0: 8192 */
+    uint64_t seed;
+    pn_progress_fn progress;
+    void *progress_user;
+} pn_synth_params;
+
+/* A model of a known shape with random weights and a usable byte vocabulary: plan and measure
+ * without a download. */
+PN_API pn_status pn_synth(pn_engine *e, const char *out, const pn_synth_params *p, pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
+ * Backends
+ * ------------------------------------------------------------------------------------------ */
+
+/* A device backend (pantheon_cuda.c, pantheon_tt.c) hands its table to the core, usually from a
+ * constructor; probing happens at pn_engine_open.  The struct is internal and versioned: a mismatch
+ * gives PN_E_ABI.  At most 8 per process. */
+typedef struct pn_device_ops pn_device_ops;
+PN_API pn_status pn_backend_register(const pn_device_ops *ops);
+
+/* "cpu", or the first registered backend with a usable device; static. */
+PN_API const char *pn_backend_name(const pn_engine *e);
+
+#endif /* PANTHEON_H */

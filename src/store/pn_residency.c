@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+#include "store/pn_residency.h"
+
+#include <inttypes.h>
+
+#include "base/pn_err.h"
+
+enum { RESIDENCY_CHUNK = 4 << 20 };     /* bytes read between two progress reports */
+
+static pn_lease_state residency_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
+{
+    pn_residency_store *s = store;
+    *out = (pn_lease){.ptr = s->base[w] + row0 * s->weights[w].row_bytes, .row0 = row0,
+                      .rows = (uint32_t)PN_MIN(n, (uint64_t)UINT32_MAX)};
+    return PN_LEASE_OK;
+}
+
+static void residency_release(void *store, pn_lease *l) { (void)store, (void)l; }
+
+static pn_lease_state residency_ring_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
+{
+    pn_residency_store *s = store;
+    if (atomic_flag_test_and_set_explicit(&s->ring_busy, memory_order_acquire))
+        return PN_LEASE_WAIT;
+    uint64_t rows = PN_MIN(n, (uint64_t)s->lease_rows), row_bytes = s->weights[w].row_bytes;
+    memcpy(s->ring, s->base[w] + row0 * row_bytes, (size_t)(rows * row_bytes));
+    *out = (pn_lease){.ptr = s->ring, .row0 = row0, .rows = (uint32_t)rows};
+    return PN_LEASE_OK;
+}
+
+static void residency_ring_release(void *store, pn_lease *l)
+{
+    pn_residency_store *s = store;
+    memset(s->ring, 0xDB, (size_t)s->ring_bytes);       /* nobody may look at it any more */
+    l->ptr = NULL;
+    atomic_flag_clear_explicit(&s->ring_busy, memory_order_release);
+}
+
+static uint64_t residency_matrix_bytes(const pn_residency_store *s, uint32_t i)
+{
+    return s->weights[i].pinned ? 0 : s->weights[i].rows * s->weights[i].row_bytes;
+}
+
+/* Read every matrix into one block, in plan order, reporting as we go. */
+static pn_status residency_read_all(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    uint64_t total = 0, done = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        total += pn_align_up(residency_matrix_bytes(s, i), 64);
+    if (total > SIZE_MAX)
+        return pn_fail(err, PN_E_NOMEM, "weights of %" PRIu64 " bytes are more than this system can address", total);
+    s->anon = pn_mem_alloc(s->mem, PN_ACCT_WEIGHTS, (size_t)total);
+    if (!s->anon)
+        return pn_fail_nomem(err, "the weights", total);
+    s->anon_bytes = total;
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t bytes = residency_matrix_bytes(s, i);
+        uint8_t *dst = s->anon + done;
+        for (uint64_t at = 0; at < bytes;) {
+            size_t n = (size_t)PN_MIN(bytes - at, (uint64_t)RESIDENCY_CHUNK);
+            pn_status st = pn_weights_read(s->file, s->tensors[i], at, dst + at, n, err);
+            if (st)
+                return st;
+            at += n;
+            if (p->progress && p->progress(p->progress_user, done + at, total))
+                return pn_fail(err, PN_E_CANCELLED, "loading was stopped by the progress callback");
+        }
+        if (!s->weights[i].pinned)
+            s->base[i] = dst;
+        done += pn_align_up(bytes, 64);
+    }
+    return PN_OK;
+}
+
+static pn_status residency_map_all(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    pn_status st = pn_weights_map(s->file, err);
+    if (st)
+        return st;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (!s->weights[i].pinned)
+            s->base[i] = pn_weights_ptr(s->file, s->tensors[i]);
+    if (p->progress && p->progress(p->progress_user, 1, 1))
+        return pn_fail(err, PN_E_CANCELLED, "loading was stopped by the progress callback");
+    return PN_OK;
+}
+
+static pn_status residency_open_ring(pn_residency_store *s, uint32_t lease_rows, pn_err *err)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        s->ring_bytes = PN_MAX(s->ring_bytes, s->weights[i].row_bytes * lease_rows);
+    s->ring = pn_mem_alloc(s->mem, PN_ACCT_STAGE, (size_t)s->ring_bytes);
+    if (!s->ring)
+        return pn_fail_nomem(err, "a weight ring", s->ring_bytes);
+    s->lease_rows = lease_rows;
+    s->host.acquire = residency_ring_acquire;
+    s->host.release = residency_ring_release;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_weights *file,
+                                        const pn_weight *weights, const pn_dir_tensor *const *tensors, uint32_t n,
+                                        const pn_residency_params *p, pn_err *err)
+{
+    *s = (pn_residency_store){.mem = mem, .file = file, .weights = weights, .tensors = tensors, .n = n};
+    atomic_flag_clear(&s->ring_busy);
+    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s,
+                            .acquire = residency_acquire, .release = residency_release};
+    s->base = pn_mem_calloc(mem, PN_ACCT_MISC, n, sizeof *s->base);
+    pn_status st = PN_OK;
+    if (!s->base)
+        st = pn_fail_nomem(err, "a weight table", n * sizeof *s->base);
+    bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && file->parts[0].src.read);
+    if (!st)
+        st = anon ? residency_read_all(s, p, err) : residency_map_all(s, p, err);
+    if (!st && p->lease_rows)
+        st = residency_open_ring(s, p->lease_rows, err);
+    if (st)
+        pn_residency_close(s);
+    return st;
+}
+
+PN_INTERNAL void pn_residency_close(pn_residency_store *s)
+{
+    if (!s->mem)
+        return;
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->base, s->n * sizeof *s->base);
+    pn_mem_free(s->mem, PN_ACCT_WEIGHTS, s->anon, (size_t)s->anon_bytes);
+    pn_mem_free(s->mem, PN_ACCT_STAGE, s->ring, (size_t)s->ring_bytes);
+    s->base = NULL;
+    s->mem = NULL;
+}

@@ -1,0 +1,47 @@
+/*
+ * pn_residency.h - where a model's weights are, and the lease by which a device reads them.
+ *
+ *   map    as they lie in the file: the page cache, shared between processes
+ *   anon   read into memory of our own (the only way for callback sources)
+ *   ring   for tests, and the seam for streaming: leases of at most `lease_rows` rows, served from
+ *          one buffer that the next lease overwrites.  A second lease has to WAIT.
+ *
+ * A lease of a resident weight is an address computation.
+ */
+#ifndef PN_RESIDENCY_H
+#define PN_RESIDENCY_H
+
+#include "format/pn_weights.h"
+#include "plan/pn_plan_types.h"
+
+#include <stdatomic.h>
+
+typedef struct pn_residency_store {
+    pn_mem *mem;
+    pn_weights *file;                       /* borrowed */
+    const pn_weight *weights;               /* [n], borrowed from the model */
+    const pn_dir_tensor *const *tensors;    /* [n], borrowed from the model */
+    uint32_t n;
+    const uint8_t **base;                   /* [n] first byte of each matrix; NULL: not resident */
+    uint8_t *anon;                          /* owned copy of all matrices, or NULL */
+    uint64_t anon_bytes;
+    uint32_t lease_rows;                    /* 0: no ring */
+    uint8_t *ring;
+    uint64_t ring_bytes;
+    atomic_flag ring_busy;
+    pn_host_ops host;
+} pn_residency_store;
+
+typedef struct pn_residency_params {
+    pn_residency mode;
+    uint32_t lease_rows;
+    pn_progress_fn progress;
+    void *progress_user;
+} pn_residency_params;
+
+PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_weights *file,
+                                        const pn_weight *weights, const pn_dir_tensor *const *tensors, uint32_t n,
+                                        const pn_residency_params *p, pn_err *err);
+PN_INTERNAL void pn_residency_close(pn_residency_store *s);
+
+#endif /* PN_RESIDENCY_H */

@@ -1,0 +1,50 @@
+#!/bin/sh
+# SPDX-License-Identifier: AGPL-3.0-only
+#
+# drops.sh PROGRAM - the compile lines of the README, run: the example against pantheon.c, the program
+# from pantheon.c and pantheon_serve.c, the library inside a program as static functions.  The
+# program from the drops answers like the one from the tree.
+set -u
+unset PANTHEON_GOLDEN                 # the program refuses PN_ variables it does not know
+program=$1
+cc=${CC:-cc}
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+
+check()         # check WHAT COMMAND...
+{
+    what=$1
+    shift
+    if "$@" > "$dir/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $what: $(tail -n 3 "$dir/log" | tr '\n' ' ')"
+    fi
+}
+
+if ! tools/amalgamate.sh "$dir" > "$dir/log" 2>&1; then
+    echo "FAIL amalgamate.sh: $(head -n 3 "$dir/log" | tr '\n' ' ')"
+    echo "0 passed, 1 failed"
+    exit 1
+fi
+cp examples/embed.c "$dir/embed.c"
+root=$PWD
+in_dir() { (cd "$dir" && "$@"); }
+
+check 'the example compiles' in_dir $cc -O2 embed.c pantheon.c -lm -lpthread -o embed
+check 'the example answers' sh -c '"$1/embed" models/demo.gguf "What is the capital of France?" | grep -q .' sh "$dir"
+check 'the example says what is wrong' sh -c '! "$1/embed" /nowhere.gguf 2> "$1/err" && grep -q nowhere "$1/err"' sh "$dir"
+check 'the program compiles' in_dir $cc -O2 -DPANTHEON_CLI pantheon.c pantheon_serve.c -lm -lpthread -o pantheon
+ask() { "$1" run --model "$root/models/demo.gguf" --chat --temp 0 --max-tokens 24 --prompt 'Count to five.' 2> /dev/null; }
+ask "$program" > "$dir/tree" && ask "$dir/pantheon" > "$dir/drop"
+check 'drops and tree answer alike' cmp "$dir/tree" "$dir/drop"
+check 'the answer is not empty' test -s "$dir/drop"
+
+printf '#define PN_API static\n#include "pantheon.c"\n#include <stdio.h>\nint main(void) { return puts(pn_version()) < 0; }\n' > "$dir/one.c"
+check 'a program may include pantheon.c' in_dir $cc -O0 -w one.c -lm -lpthread -o one
+check 'and calls it' "$dir/one"
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,161 @@
+#!/bin/sh
+# SPDX-License-Identifier: AGPL-3.0-only
+#
+# amalgamate.sh - make the drops: pantheon.h and one .c file per part, out of src/.
+#
+#     tools/amalgamate.sh [--lines] [OUTDIR]     write the drops (default, and start of a relative OUTDIR:
+#                                                the repository's root)
+#     tools/amalgamate.sh --list DROP            the .c files of one drop, in order
+#     tools/amalgamate.sh --drops                the names of the drops that have source
+#
+# A drop is a pure concatenation: banner, the internal headers its .c files reach (each once, depth
+# first), then the .c files in the order below.  Local includes become comments, every .c file gets
+# a guard so that two drops fit into one translation unit.  Nothing in the output depends on the
+# machine or the day, so "identical to a fresh run" can be checked and merge conflicts are settled
+# by running this again.  The lists are explicit because an order found by globbing is an accident;
+# tools/check_drops.sh says when a file is missing from them.  --lines adds #line directives.
+#
+# A drop is not written when it would hold a prototype without a definition.
+set -eu
+LC_ALL=C
+export LC_ALL
+cd "$(dirname "$0")/.."
+
+drop_files()
+{
+    case $1 in
+    pantheon.c) cat <<-LIST
+	base/pn_err.c base/pn_mem.c base/pn_str.c base/pn_utf8.c base/pn_json.c base/pn_hash.c
+	base/pn_thread.c base/pn_thread_none.c base/pn_os_posix.c base/pn_os_linux.c base/pn_os_darwin.c
+	base/pn_os_none.c
+	num/pn_dtype.c num/pn_math.c num/pn_tab_iq.c num/pn_quant.c num/pn_quant_32.c num/pn_quant_4.c
+	num/pn_quant_k.c num/pn_quant_kenc.c num/pn_quant_iq.c
+	cpu/pn_cpu_unpack.c cpu/pn_cpu_ref.c cpu/pn_cpu_x86.c cpu/pn_cpu_sse41.c cpu/pn_cpu_avx2_unpack.c
+	cpu/pn_cpu_avx2_ops.c cpu/pn_cpu_avx2_float.c cpu/pn_cpu_avx2.c cpu/pn_cpu_avx512.c
+	cpu/pn_cpu_avx512vnni.c cpu/pn_cpu_dotprod.c cpu/pn_cpu_neon.c cpu/pn_cpu_neon_float.c
+	cpu/pn_cpu_neon_ops.c cpu/pn_cpu_neon_unpack.c cpu/pn_cpu.c
+	format/pn_gguf.c format/pn_gguf_write.c format/pn_weights.c
+	text/pn_tab_unicode.c text/pn_unicode.c text/pn_lex.c text/pn_pretok_rules.c text/pn_pretok.c
+	text/pn_merge.c text/pn_bpe.c text/pn_spm.c text/pn_unigram.c text/pn_wordpiece.c text/pn_rwkv_trie.c
+	text/pn_special.c text/pn_vocab_roles.c text/pn_vocab.c text/pn_detok.c text/pn_chat.c
+	plan/pn_layout.c plan/pn_plan.c plan/pn_plan_dot.c
+	sample/pn_sampler.c
+	mem/pn_ledger.c
+	model/pn_desc.c model/pn_rope.c model/pn_blocks.c model/pn_arch_llama.c model/pn_arch_qwen.c
+	model/pn_arch_phi3.c model/pn_arch_gemma.c model/pn_arch_list.c
+	store/pn_residency.c store/pn_kv.c
+	device/pn_team.c device/pn_cpu_attn.c device/pn_cpu_ops.c device/pn_device_cpu.c
+	engine/pn_engine.c engine/pn_file.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_model.c
+	engine/pn_session.c engine/pn_generate.c engine/pn_text_api.c engine/pn_presets.c
+	engine/pn_quantize.c engine/pn_synth.c
+	LIST
+        ;;
+    pantheon_serve.c) cat <<-LIST
+	base/pn_err.c base/pn_mem.c base/pn_str.c base/pn_utf8.c base/pn_json.c base/pn_hash.c
+	cli/pn_args.c cli/pn_cli.c cli/pn_out.c cli/pn_cmd_bench.c cli/pn_cmd_inspect.c cli/pn_cmd_logits.c
+	cli/pn_cmd_make.c cli/pn_cmd_run.c cli/pn_cmd_tokens.c cli/pn_main.c
+	LIST
+        ;;
+    *) echo "amalgamate.sh: there is no drop called $1" >&2; return 1 ;;
+    esac
+}
+
+about()
+{
+    case $1 in
+    pantheon.c) echo "the library: formats, tokenizers, memory, engine, CPU backend" ;;
+    pantheon_serve.c) echo "the server; with -DPANTHEON_CLI also the program" ;;
+    esac
+}
+
+drops=
+for drop in pantheon.c pantheon_serve.c; do
+    [ -z "$(drop_files $drop)" ] || drops="$drops $drop"
+done
+
+lines=0
+case ${1-} in
+--lines) lines=1; shift ;;
+--list) drop_files "${2?a drop}" | tr -s ' \t' '\n\n' | sed '/^$/d'; exit ;;
+--drops) printf '%s\n' $drops; exit ;;
+-*) echo "usage: $0 [--lines] [OUTDIR] | --list DROP | --drops" >&2; exit 2 ;;
+esac
+out=${1-.}
+mkdir -p "$out"
+version=$(sed -n 's/^#define PN_VERSION "\(.*\)"/\1/p' src/pantheon.h)
+
+for drop in $drops; do
+    awk -v drop="$drop" -v about="$(about "$drop")" -v version="$version" -v lines=$lines '
+    function fail(text) { print "amalgamate.sh: " drop ": " text > "/dev/stderr"; failed = 1 }
+    function local(line) { return match(line, /^#[ \t]*include[ \t]*"[^"]*"/) ? substr(line, index(line, "\"") + 1) : "" }
+    function reach(path,    line, inc) {            # headers first, the ones they need before them
+        while ((got = (getline line < ("src/" path))) > 0) {
+            sub(/\r$/, "", line)
+            if ((inc = local(line)) == "") continue
+            sub(/".*/, "", inc)
+            if (inc == "pantheon.h" || inc in seen) continue
+            seen[inc] = 1
+            reach(inc)
+            header[++n] = inc
+        }
+        if (got < 0) fail("cannot read src/" path)
+        close("src/" path)
+    }
+    function emit(path,    line, inc, guard) {
+        print "\n/* ---- Begin " path " ---- */"
+        if (path ~ /\.c$/) {
+            guard = toupper(path)
+            gsub(/[^A-Z0-9]/, "_", guard)
+            print "#ifndef PN_DROP_" guard "\n#define PN_DROP_" guard
+        }
+        if (lines) print "#line 1 \"src/" path "\""
+        while ((getline line < ("src/" path)) > 0) {
+            inc = local(line)
+            if (inc != "" && inc !~ /^pantheon\.h"/) { sub(/".*/, "", inc); line = "/* includes " inc " */" }
+            print line
+        }
+        close("src/" path)
+        if (path ~ /\.c$/) print "#endif"
+    }
+    { for (i = 1; i <= NF; i++) file[++m] = $i }
+    END {
+        print "/* Generated by tools/amalgamate.sh from src/: do not edit. */"
+        print "/*\n * " drop " - Pantheon " version ", " about ".\n *\n * SPDX-License-Identifier: AGPL-3.0-only\n */"
+        print "#define PN_AMALGAMATION 1"
+        for (i = 1; i <= m; i++) reach(file[i])
+        print "#if defined(__clang__)        /* an inline helper of a header may be unused here */"
+        print "#pragma clang diagnostic push\n#pragma clang diagnostic ignored \"-Wunused-function\"\n#endif"
+        for (i = 1; i <= n; i++) emit(header[i])
+        print "#if defined(__clang__)\n#pragma clang diagnostic pop\n#endif"
+        for (i = 1; i <= m; i++) emit(file[i])
+        exit failed
+    }' > "$out/$drop.tmp" <<FILES || { rm -f "$out/$drop.tmp"; exit 1; }
+$(drop_files "$drop")
+FILES
+    # Every PN_INTERNAL name that is declared (ends in a semicolon) must be defined (a brace) too.
+    awk -v drop="$drop" '
+    /^[^ \t#\/*].*PN_INTERNAL|^PN_INTERNAL/ { text = ""; open = 1 }
+    open {
+        text = text " " $0
+        gsub(/\/\*[^*]*\*\//, "", text)
+        if (!match(text, /[;{]/)) next
+        defined = substr(text, RSTART, 1) == "{"
+        open = 0
+        gsub(/PN_[A-Z0-9_]+[ ]*\([^)]*\)/, "", text)
+        if (!match(text, /[a-z_][a-z0-9_]*[ ]*\(/)) next
+        name = substr(text, RSTART, RLENGTH)
+        gsub(/[ (]/, "", name)
+        if (defined) have[name] = 1; else if (!(name in want)) { want[name] = 1; order[++n] = name }
+    }
+    END {
+        for (i = 1; i <= n; i++)
+            if (!(order[i] in have)) {
+                print "amalgamate.sh: " drop ": " order[i] " is declared but not defined in this drop" > "/dev/stderr"
+                failed = 1
+            }
+        exit failed
+    }' "$out/$drop.tmp" || { rm -f "$out/$drop.tmp"; exit 1; }
+    mv "$out/$drop.tmp" "$out/$drop"
+done
+cp src/pantheon.h "$out/pantheon.h.tmp"
+mv "$out/pantheon.h.tmp" "$out/pantheon.h"
