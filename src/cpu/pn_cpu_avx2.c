@@ -130,15 +130,20 @@ PN_AVX2_INLINE __m256 avx2_few16(const pn_x86_oct *o, size_t n, pn_x86_x x, int 
     return acc;
 }
 
+/* 32 products, pairs times the scales s. */
+PN_AVX2_INLINE __m256i avx2_mul32_scaled(__m256i c, __m256i q, __m256i s, const bool wide)
+{
+    if (wide)
+        return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(c), _mm256_sign_epi8(q, c)), s);
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(c, q), s);
+}
+
 /* 32 products times the two scales of their halves. */
 PN_AVX2_INLINE __m256i avx2_dot32_scaled(const uint8_t *w, const int8_t *x, const int16_t *sc, const bool wide)
 {
     const __m256i halves = _mm256_setr_epi64x(0x0100010001000100, 0x0100010001000100,
                                               0x0302030203020302, 0x0302030203020302);
-    __m256i c = avx2_load(w), q = avx2_loadu(x), s = _mm256_shuffle_epi8(avx2_splat4(sc), halves);
-    if (wide)
-        return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(c), _mm256_sign_epi8(q, c)), s);
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(c, q), s);
+    return avx2_mul32_scaled(avx2_load(w), avx2_loadu(x), _mm256_shuffle_epi8(avx2_splat4(sc), halves), wide);
 }
 
 /* One block of 256 and one activation row. */
@@ -319,19 +324,39 @@ AVX2_ONE32(avx2_one_iq4_nl, PN_DTYPE_IQ4_NL, 18, true, false)
 AVX2_ONE32(avx2_one_mxfp4, PN_DTYPE_MXFP4, 17, false, false)
 #undef AVX2_ONE32
 
-/* A K-quant block of one row: *v gets the partial sums of the products, *u those of the sums of q. */
+/* Codes to 2 and no scales: 16-bit sums hold the whole block. */
+PN_AVX2_INLINE void avx2_one_row_ternary(const __m256i c[8], pn_x86_x x, __m256i *v, __m256i *u)
+{
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i a = _mm256_maddubs_epi16(c[0], avx2_loadu(x.q)), b = _mm256_maddubs_epi16(c[1], avx2_loadu(x.q + 32));
+    a = _mm256_add_epi16(a, _mm256_maddubs_epi16(c[2], avx2_loadu(x.q + 64)));
+    b = _mm256_add_epi16(b, _mm256_maddubs_epi16(c[3], avx2_loadu(x.q + 96)));
+    a = _mm256_add_epi16(a, _mm256_maddubs_epi16(c[4], avx2_loadu(x.q + 128)));
+    b = _mm256_add_epi16(b, _mm256_maddubs_epi16(c[5], avx2_loadu(x.q + 160)));
+    a = _mm256_add_epi16(a, _mm256_maddubs_epi16(c[6], avx2_loadu(x.q + 192)));
+    b = _mm256_add_epi16(b, _mm256_maddubs_epi16(c[7], avx2_loadu(x.q + 224)));
+    *v = _mm256_madd_epi16(_mm256_add_epi16(a, b), one);
+    *u = _mm256_madd_epi16(one, avx2_loadu(x.s));
+}
+
+/* A block of 256 of one row: *v gets the partial sums of the products, *u those of the sums of q. */
 PN_AVX2_INLINE void avx2_one_row_k(const int type, const uint8_t *s, pn_x86_x x, __m256i *v, __m256i *u)
 {
     const __m256i halves = _mm256_setr_epi64x(0x0100010001000100, 0x0100010001000100,
                                               0x0302030203020302, 0x0302030203020302);
     _Alignas(32) int16_t scales[16];
+    const bool wide = type == PN_DTYPE_IQ4_XS;
     __m256i c[8], sc, cr, a, b;
+    unp_codes_k(type, s, c);
+    if (type == PN_DTYPE_TQ2_0) {
+        avx2_one_row_ternary(c, x, v, u);
+        return;
+    }
     unp_scales_k(type, s, &sc, &cr);
     unp_store32(scales, sc);
-    unp_codes_k(type, s, c);
 #define AVX2_TERM(i) \
-    _mm256_madd_epi16(_mm256_maddubs_epi16(c[i], avx2_loadu(x.q + 32 * (i))), \
-                      _mm256_shuffle_epi8(avx2_splat4(scales + 2 * (i)), halves))
+    avx2_mul32_scaled(c[i], avx2_loadu(x.q + 32 * (i)), \
+                      _mm256_shuffle_epi8(avx2_splat4(scales + 2 * (i)), halves), wide)
     a = AVX2_TERM(0);
     b = AVX2_TERM(1);
     a = _mm256_add_epi32(a, AVX2_TERM(2));
@@ -363,7 +388,7 @@ PN_AVX2_INLINE void avx2_one_k(const pn_cpu_mm *a, pn_cpu_form f, const int type
             for (size_t r = 0; r < 8; r++, next += bytes) {
                 pn_x86_prefetch(next, bytes);
                 avx2_one_row_k(type, p[r] + at, xb, &v[r], &u[r]);
-                if (!m_at)
+                if (!m_at && type != PN_DTYPE_IQ4_XS)
                     v[r] = _mm256_sub_epi32(v[r], u[r]);
             }
             acc = _mm256_fmadd_ps(_mm256_mul_ps(avx2_halves8(p, at + d_at), dx), _mm256_cvtepi32_ps(avx2_tree8(v)), acc);
@@ -383,6 +408,8 @@ AVX2_ONE_K(avx2_one_q3_k, PN_DTYPE_Q3_K, 110, 108, 0)
 AVX2_ONE_K(avx2_one_q4_k, PN_DTYPE_Q4_K, 144, 0, 2)
 AVX2_ONE_K(avx2_one_q5_k, PN_DTYPE_Q5_K, 176, 0, 2)
 AVX2_ONE_K(avx2_one_q6_k, PN_DTYPE_Q6_K, 210, 208, 0)
+AVX2_ONE_K(avx2_one_iq4_xs, PN_DTYPE_IQ4_XS, 136, 0, 0)
+AVX2_ONE_K(avx2_one_tq2_0, PN_DTYPE_TQ2_0, 66, 64, 0)
 #undef AVX2_ONE_K
 
 /* False: no such kernel for the type. */
@@ -401,6 +428,8 @@ static bool avx2_matmul_one(const pn_cpu_mm *a, pn_cpu_form f)
     case PN_DTYPE_Q4_K: avx2_one_q4_k(a, f); return true;
     case PN_DTYPE_Q5_K: avx2_one_q5_k(a, f); return true;
     case PN_DTYPE_Q6_K: avx2_one_q6_k(a, f); return true;
+    case PN_DTYPE_IQ4_XS: avx2_one_iq4_xs(a, f); return true;
+    case PN_DTYPE_TQ2_0: avx2_one_tq2_0(a, f); return true;
     default: return false;
     }
 }

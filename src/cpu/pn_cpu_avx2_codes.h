@@ -111,7 +111,7 @@ PN_AVX2_INLINE void unp_half_q6(const uint8_t *ql, const uint8_t *qh, __m256i c[
     c[3] = unp_or(unp_and(_mm256_srli_epi16(b, 4), 15), unp_and(_mm256_srli_epi16(h, 2), 48));
 }
 
-/* The 256 codes of a K-quant block. */
+/* The 256 codes of a K-quant, IQ4_XS or TQ2_0 block. */
 PN_AVX2_INLINE void unp_codes_k(const int type, const uint8_t *s, __m256i c[8])
 {
     if (type == PN_DTYPE_Q6_K) {
@@ -120,6 +120,19 @@ PN_AVX2_INLINE void unp_codes_k(const int type, const uint8_t *s, __m256i c[8])
     } else if (type == PN_DTYPE_Q2_K) {
         unp_planes2(s + 16, c);
         unp_planes2(s + 48, c + 4);
+    } else if (type == PN_DTYPE_TQ2_0) {
+        unp_planes2(s, c);
+        unp_planes2(s + 32, c + 4);
+    } else if (type == PN_DTYPE_IQ4_XS) {
+        const __m256i table = unp_table(pn_tab_iq4nl(), 0);
+        c[0] = _mm256_shuffle_epi8(table, unp_nibbles(s + 8));
+        c[1] = _mm256_shuffle_epi8(table, unp_nibbles(s + 24));
+        c[2] = _mm256_shuffle_epi8(table, unp_nibbles(s + 40));
+        c[3] = _mm256_shuffle_epi8(table, unp_nibbles(s + 56));
+        c[4] = _mm256_shuffle_epi8(table, unp_nibbles(s + 72));
+        c[5] = _mm256_shuffle_epi8(table, unp_nibbles(s + 88));
+        c[6] = _mm256_shuffle_epi8(table, unp_nibbles(s + 104));
+        c[7] = _mm256_shuffle_epi8(table, unp_nibbles(s + 120));
     } else if (type == PN_DTYPE_Q3_K) {
         __m256i h = unp_load32(s);
         unp_planes2(s + 32, c);
@@ -177,6 +190,22 @@ PN_AVX2_INLINE void unp_scales_k4(const uint8_t *p, __m256i *sc, __m256i *mn)
     *mn = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(v, v));
 }
 
+/* 8 int16 to 16, each twice. */
+PN_AVX2_INLINE __m256i unp_double16(__m128i v)
+{
+    return _mm256_set_m128i(_mm_unpackhi_epi16(v, v), _mm_unpacklo_epi16(v, v));
+}
+
+PN_AVX2_INLINE __m256i unp_scales_iq4(const uint8_t *s)
+{
+    const __m128i up = _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1);
+    __m128i l = _mm_cvtsi32_si128((int)pn_le32(s + 4)), nib = _mm_set1_epi8(15);
+    __m128i low = _mm_unpacklo_epi8(_mm_and_si128(l, nib), _mm_and_si128(_mm_srli_epi16(l, 4), nib));
+    __m128i high = _mm_srli_epi16(_mm_mullo_epi16(_mm_set1_epi16((short)pn_le16(s + 2)), up), 14);
+    __m128i v = _mm_or_si128(_mm_cvtepu8_epi16(low), _mm_slli_epi16(high, 4));
+    return unp_double16(_mm_sub_epi16(v, _mm_set1_epi16(32)));
+}
+
 /* Scales, and mins or scales times the codes' offset. */
 PN_AVX2_INLINE void unp_scales_k(const int type, const uint8_t *s, __m256i *sc, __m256i *cr)
 {
@@ -187,6 +216,11 @@ PN_AVX2_INLINE void unp_scales_k(const int type, const uint8_t *s, __m256i *sc, 
     } else if (type == PN_DTYPE_Q3_K) {
         *sc = unp_scales_q3(s + 96);
         *cr = _mm256_slli_epi16(*sc, 2);
+    } else if (type == PN_DTYPE_TQ2_0) {
+        *sc = *cr = _mm256_set1_epi16(1);
+    } else if (type == PN_DTYPE_IQ4_XS) {
+        *sc = unp_scales_iq4(s);
+        *cr = _mm256_slli_epi16(*sc, 7);
     } else if (type == PN_DTYPE_Q6_K) {
         *sc = _mm256_cvtepi8_epi16(unp_load16(s + 192));
         *cr = _mm256_slli_epi16(*sc, 5);

@@ -131,7 +131,7 @@ PN_AVX2 static void unp_nvfp4(const uint8_t *const *p, size_t n, pn_x86_oct *o)
 }
 
 /* ------------------------------------------------------------------------------------------
- * K-quants
+ * Blocks of 256 whose codes are bit planes or nibbles
  * ------------------------------------------------------------------------------------------ */
 
 PN_AVX2_INLINE void unp_scales(int16_t *sc, __m256i v, int16_t *cr, int shift)
@@ -180,38 +180,13 @@ UNP_ROWS_K(unp_q3_k, PN_DTYPE_Q3_K, 108, 0)
 UNP_ROWS_K(unp_q4_k, PN_DTYPE_Q4_K, 0, 2)
 UNP_ROWS_K(unp_q5_k, PN_DTYPE_Q5_K, 0, 2)
 UNP_ROWS_K(unp_q6_k, PN_DTYPE_Q6_K, 208, 0)
+UNP_ROWS_K(unp_iq4_xs, PN_DTYPE_IQ4_XS, 0, 0)
+UNP_ROWS_K(unp_tq2_0, PN_DTYPE_TQ2_0, 64, 0)
 #undef UNP_ROWS_K
 
 /* ------------------------------------------------------------------------------------------
  * IQ and ternary
  * ------------------------------------------------------------------------------------------ */
-
-/* 8 int16 to 16, each twice. */
-PN_AVX2_INLINE __m256i unp_double16(__m128i v)
-{
-    return _mm256_set_m128i(_mm_unpackhi_epi16(v, v), _mm_unpacklo_epi16(v, v));
-}
-
-PN_AVX2 static void unp_iq4_xs(const uint8_t *const *p, size_t n, pn_x86_oct *o)
-{
-    const __m256i table = unp_table(pn_tab_iq4nl(), 0);
-    const __m128i up = _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1);
-    _Alignas(16) uint16_t d[8];
-    (void)n;
-    for (size_t r = 0; r < 8; r++) {
-        const uint8_t *s = p[r];
-        for (size_t g = 0; g < 8; g++)
-            unp_store32(o->q[r] + 32 * g, _mm256_shuffle_epi8(table, unp_nibbles(s + 8 + 16 * g)));
-        __m128i l = _mm_cvtsi32_si128((int)pn_le32(s + 4)), nib = _mm_set1_epi8(15);
-        __m128i low = _mm_unpacklo_epi8(_mm_and_si128(l, nib), _mm_and_si128(_mm_srli_epi16(l, 4), nib));
-        __m128i high = _mm_srli_epi16(_mm_mullo_epi16(_mm_set1_epi16((short)pn_le16(s + 2)), up), 14);
-        __m128i v = _mm_or_si128(_mm_cvtepu8_epi16(low), _mm_slli_epi16(high, 4));
-        v = _mm_sub_epi16(v, _mm_set1_epi16(32));
-        unp_scales(o->sc[r], unp_double16(v), o->cr[r], 7);
-        memcpy(&d[r], s, 2);
-    }
-    unp_halves(d, o->d[0], 1.0f);
-}
 
 /* Magnitudes with one sign bit each, plus an offset: off + G or off - G. */
 PN_AVX2_INLINE __m256i unp_signed(__m256i grid, uint32_t signs, int off)
@@ -462,26 +437,6 @@ PN_AVX2 static void unp_tq1_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
         }
         unp_ones(o, r);
         memcpy(&d[r], s + 52, 2);
-    }
-    unp_halves(d, o->d[0], 1.0f);
-}
-
-PN_AVX2 static void unp_tq2_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
-{
-    _Alignas(16) uint16_t d[8];
-    (void)n;
-    for (size_t r = 0; r < 8; r++) {
-        const uint8_t *s = p[r];
-        uint8_t *q = o->q[r];
-        for (size_t h = 0; h < 2; h++, q += 128) {
-            __m256i v = unp_load32(s + 32 * h);
-            unp_store32(q, unp_and(v, 3));
-            unp_store32(q + 32, unp_and(_mm256_srli_epi16(v, 2), 3));
-            unp_store32(q + 64, unp_and(_mm256_srli_epi16(v, 4), 3));
-            unp_store32(q + 96, unp_and(_mm256_srli_epi16(v, 6), 3));
-        }
-        unp_ones(o, r);
-        memcpy(&d[r], s + 64, 2);
     }
     unp_halves(d, o->d[0], 1.0f);
 }
