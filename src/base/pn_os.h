@@ -27,6 +27,9 @@ PN_INTERNAL pn_status pn_os_read(const pn_os_file *f, uint64_t offset, void *dst
 PN_INTERNAL pn_status pn_os_map(const pn_os_file *f, const void **addr, pn_err *err);
 PN_INTERNAL void pn_os_unmap(const void *addr, uint64_t size);
 
+/* Two names of one existing file (links followed). */
+PN_INTERNAL bool pn_os_same_file(const char *a, const char *b);
+
 /* Writing: a new file beside `path` that takes its place on commit; abandoned otherwise. */
 typedef struct pn_os_out {
     int fd;

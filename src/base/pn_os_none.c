@@ -65,6 +65,8 @@ PN_INTERNAL pn_status pn_os_commit(pn_os_out *o, pn_err *err)
 PN_INTERNAL void pn_os_abandon(pn_os_out *o) { (void)o; }
 
 /* C11 has no monotonic clock; the calendar's is the best it offers. */
+PN_INTERNAL bool pn_os_same_file(const char *a, const char *b) { return strcmp(a, b) == 0; }
+
 PN_INTERNAL double pn_os_now(void)
 {
 #if defined(TIME_UTC)

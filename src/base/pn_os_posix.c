@@ -104,6 +104,12 @@ PN_INTERNAL pn_status pn_os_open(pn_os_file *f, const char *path, pn_err *err)
     return PN_OK;
 }
 
+PN_INTERNAL bool pn_os_same_file(const char *a, const char *b)
+{
+    osf_stat_buf x, y;
+    return osf_stat(a, &x) == 0 && osf_stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 PN_INTERNAL void pn_os_close(pn_os_file *f)
 {
     if (f->fd >= 0)

@@ -375,7 +375,9 @@ PN_AVX2 static void unp_iq1_m(const uint8_t *const *p, size_t n, pn_x86_oct *o)
     const __m256i up = _mm256_set1_epi64x((1ll << 13) | (1ll << 26) | (1ll << 39) | (1ll << 52));
     const __m256i spread = _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302,
                                               0x0504050405040504, 0x0706070607060706);
-    static const uint64_t base[2] = {0x0a0a0a0a0a0a0a0a, 0x0808080808080808};
+    /* The bit of h that makes delta negative, octet by octet. */
+    const __m256i delta = _mm256_setr_epi64x(0x0008000800080008, 0x0080008000800080, 0x0800080008000800,
+                                             (long long)0x8000800080008000u);
     const uint64_t *grid = pn_grid_iq1();
     _Alignas(16) uint16_t d[8];
     (void)n;
@@ -386,7 +388,8 @@ PN_AVX2 static void unp_iq1_m(const uint8_t *const *p, size_t n, pn_x86_oct *o)
             unsigned h = pn_le16(s + 32 + 2 * g);
             __m256i v = unp_grid8(grid, i[0] | (h << 8 & 0x700), i[1] | (h << 4 & 0x700),
                                   i[2] | (h & 0x700), i[3] | (h >> 4 & 0x700));
-            __m256i b = unp_grid8(base, h >> 3 & 1, h >> 7 & 1, h >> 11 & 1, h >> 15 & 1);
+            __m256i b = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_set1_epi16((short)h), delta), delta);
+            b = _mm256_add_epi8(_mm256_set1_epi8(10), unp_and(b, -2));
             unp_store32(o->q[r] + 32 * g, unp_iq1(v, b));
         }
         uint64_t c = pn_le64(s + 48);

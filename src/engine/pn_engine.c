@@ -84,11 +84,6 @@ PN_API pn_status pn_backend_register(const pn_device_ops *ops)
     return st ? st : PN_E_NOMEM;
 }
 
-PN_INTERNAL const pn_device_ops *pn_backend_at(size_t i)
-{
-    return i < ENGINE_MAX_BACKENDS ? atomic_load(&engine_backends[i]) : NULL;
-}
-
 PN_INTERNAL const pn_device_ops *pn_backend_cpu(void) { return pn_device_cpu_ops(); }
 
 PN_API const char *pn_backend_name(const pn_engine *e) { return e->cpu.ops->name; }
@@ -97,17 +92,10 @@ PN_API const char *pn_backend_name(const pn_engine *e) { return e->cpu.ops->name
  * Engine
  * ------------------------------------------------------------------------------------------ */
 
-static void engine_copy_params(pn_engine_params *dst, const pn_engine_params *src)
-{
-    memset(dst, 0, sizeof *dst);
-    if (src)
-        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
-}
-
 PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params, pn_err *err)
 {
     pn_engine_params p;
-    engine_copy_params(&p, params);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     if ((p.allocator.alloc == NULL) != (p.allocator.free == NULL))
         return pn_fail(err, PN_E_INVALID, "allocator: alloc and free must both be given, or neither");
     if (p.n_threads > 1024)

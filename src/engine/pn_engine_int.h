@@ -96,11 +96,19 @@ struct pn_session {
 };
 
 PN_INTERNAL void pn_engine_logf(pn_engine *e, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
+/* A caller's option struct of any age: what it does not have is zero, which means the default.  The
+ * struct's `size` field (0: this version's) says how much of it there is. */
+static inline void pn_params_copy(void *dst, size_t n, const void *src, size_t src_size)
+{
+    memset(dst, 0, n);
+    if (src)
+        memcpy(dst, src, src_size && src_size < n ? src_size : n);
+}
+
 static inline pn_mem *pn_engine_mem(pn_engine *e) { return &e->ledger.mem; }
 
-/* Registered backends, and the one that is always there. */
+/* The backend that is always there. */
 PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
-PN_INTERNAL const pn_device_ops *pn_backend_at(size_t i);
 
 /* A registered table fits this build. */
 PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);

@@ -73,8 +73,7 @@ PN_API pn_status pn_sampler_new(const pn_model *m, const pn_sampling *p, pn_samp
         return pn_fail(err, PN_E_INVALID, "%s", m ? "no sampling parameters given" : "no model given");
     pn_mem *mem = pn_engine_mem(m->engine);
     pn_sampling full;
-    memset(&full, 0, sizeof full);
-    memcpy(&full, p, p->size && p->size < sizeof full ? p->size : sizeof full);
+    pn_params_copy(&full, sizeof full, p, p->size);
     pn_token *ends = NULL, *never = NULL;
     size_t n_ends = 0, cap_ends = 0, n_never = 0, cap_never = 0;
     pn_sampler *s = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *s);
@@ -206,9 +205,9 @@ static pn_status generate_prompt(generate_state *g, const pn_generate_params *p,
 /* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
 static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
 {
-    pn_token t;
-    const char *text;
-    size_t len;
+    pn_token t = 0;
+    const char *text = NULL;
+    size_t len = 0;
     pn_status st = pn_sampler_pick(g->sampler, pn_session_logits(g->s), &t, err);
     if (st)
         return st;
@@ -243,8 +242,8 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
 
 static pn_status generate_flush(generate_state *g, pn_err *err)
 {
-    const char *text;
-    size_t len;
+    const char *text = NULL;
+    size_t len = 0;
     if (g->text.stopped)
         return PN_OK;
     pn_status st = pn_detok_flush(g->detok, &text, &len, err);
@@ -262,8 +261,7 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
     pn_generate_params p;
     if (!s || !params)
         return pn_fail(err, PN_E_INVALID, "%s", s ? "no parameters given" : "no session given");
-    memset(&p, 0, sizeof p);
-    memcpy(&p, params, params->size && params->size < sizeof p ? params->size : sizeof p);
+    pn_params_copy(&p, sizeof p, params, params->size);
     generate_state g = {.s = s, .text = {.p = &p}};
     atomic_store(&s->cancelled, false);
     pn_str_init(&g.text.held, pn_engine_mem(s->model->engine), PN_ACCT_MISC);

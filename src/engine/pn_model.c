@@ -144,13 +144,6 @@ static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
     return PN_OK;
 }
 
-static void model_copy_params(pn_model_params *dst, const pn_model_params *src)
-{
-    memset(dst, 0, sizeof *dst);
-    if (src)
-        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
-}
-
 static pn_model *model_new(pn_engine *e, pn_err *err)
 {
     pn_model *m = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, sizeof *m);
@@ -167,7 +160,7 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
 static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *params, pn_model **out, pn_err *err)
 {
     pn_model_params p;
-    model_copy_params(&p, params);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     m->exact = p.exact != 0;
     m->vocab_only = p.vocab_only != 0;
     if (!st)

@@ -57,13 +57,6 @@ static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t 
     return lo * PLAN_CTX_STEP;
 }
 
-static void plan_copy_params(pn_plan_params *dst, const pn_plan_params *src)
-{
-    memset(dst, 0, sizeof *dst);
-    if (src)
-        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
-}
-
 static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
 {
     uint32_t threads = p->n_threads ? p->n_threads : f->engine->cpu.n_threads;
@@ -115,7 +108,7 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
 PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_info *out, pn_err *err)
 {
     pn_plan_params p;
-    plan_copy_params(&p, params);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     pn_plan_info o = {0};
     pn_desc d;
     pn_status st = pn_desc_open(&d, pn_engine_mem(f->engine), &f->weights, true, err);
@@ -139,7 +132,7 @@ PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_
 PN_API pn_status pn_file_plan_dot(pn_file *f, const pn_plan_params *params, pn_write_fn write, void *user, pn_err *err)
 {
     pn_plan_params p;
-    plan_copy_params(&p, params);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     uint32_t rows = p.n_batch ? p.n_batch : ENGINE_DEFAULT_BATCH;
     if (rows > ENGINE_MAX_BATCH || !write)
         return pn_fail(err, PN_E_INVALID, "a plan of %" PRIu32 " rows: expected 1 to %d, and a function to write with",

@@ -233,33 +233,11 @@ static pn_status quantize_tensor(quantize_job *q, const pn_dir_tensor *d, uint32
  * The whole
  * ------------------------------------------------------------------------------------------ */
 
-/* "./x" and "x", "a//b" and "a/b" are one file.  Links are not followed: the result takes the place
- * of a link, never of what it points to. */
-static bool quantize_same_path(const char *a, const char *b)
-{
-    for (;;) {
-        while (a[0] == '.' && a[1] == '/')
-            for (a++; *a == '/'; a++) {}
-        while (b[0] == '.' && b[1] == '/')
-            for (b++; *b == '/'; b++) {}
-        while (*a && *a == *b && *a != '/')
-            a++, b++;
-        if (*a != *b)
-            return false;
-        if (*a == 0)
-            return true;
-        while (*a == '/')
-            a++;
-        while (*b == '/')
-            b++;
-    }
-}
-
 static pn_status quantize_open(quantize_job *q, const char *in, const char *out, pn_err *err)
 {
     pn_status st = pn_weights_open_path(&q->in, pn_engine_mem(q->engine), in, err);
     for (uint32_t i = 0; i < q->in.n_parts && !st; i++)
-        if (quantize_same_path(q->in.parts[i].path, out))
+        if (pn_os_same_file(q->in.parts[i].path, out))
             st = pn_fail(err, PN_E_INVALID, "'%s' is read from: expected another name to write to", out);
     if (!st)
         st = quantize_choose(q, err);
@@ -282,12 +260,11 @@ static void quantize_close(quantize_job *q)
 
 PN_API pn_status pn_quantize(pn_engine *e, const char *in, const char *out, const pn_quantize_params *params, pn_err *err)
 {
-    pn_quantize_params p = {0};
+    pn_quantize_params p;
     quantize_job q = {.engine = e};
     if (!e || !in || !out)
         return pn_fail(err, PN_E_INVALID, "no %s given", !e ? "engine" : in ? "output path" : "input path");
-    if (params)
-        memcpy(&p, params, params->size && params->size < sizeof p ? params->size : sizeof p);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     pn_status st = p.preset ? pn_mix_open(&q.mix, p.preset, err) : pn_mix_open_type(&q.mix, (uint32_t)p.type, err);
     if (st)
         return st;

@@ -76,17 +76,10 @@ static pn_status session_alloc(pn_session *s, uint32_t kv_type, pn_err *err)
     return st;
 }
 
-static void session_copy_params(pn_session_params *dst, const pn_session_params *src)
-{
-    memset(dst, 0, sizeof *dst);
-    if (src)
-        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
-}
-
 PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err)
 {
     pn_session_params p;
-    session_copy_params(&p, params);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     if (!m || m->vocab_only)
         return pn_fail(err, PN_E_INVALID, "%s", m ? "the model was loaded without weights" : "no model given");
     uint32_t kv_type = p.has_kv_type ? (uint32_t)p.kv_type : m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;

@@ -496,12 +496,11 @@ static pn_status synth_write(synth_job *j, const char *path, pn_err *err)
 
 PN_API pn_status pn_synth(pn_engine *e, const char *out, const pn_synth_params *params, pn_err *err)
 {
-    pn_synth_params p = {0};
+    pn_synth_params p;
     synth_job j = {0};
     if (!e || !out)
         return pn_fail(err, PN_E_INVALID, "%s", e ? "no output path given" : "no engine given");
-    if (params)
-        memcpy(&p, params, params->size && params->size < sizeof p ? params->size : sizeof p);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     j.shape = synth_find_shape(p.shape ? p.shape : "135m", err);
     if (!j.shape)
         return PN_E_INVALID;
