@@ -52,7 +52,7 @@ PROGRAM := $(if $(wildcard src/cli/pn_main.c),$(O)/pantheon)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all run test test-unit check drops install clean fuzz bench help FORCE
+.PHONY: all run test test-unit test-golden check drops install clean fuzz bench help FORCE
 .PHONY: check-drops check-layers check-symbols check-header check-warnings programs fuzz-programs
 
 all: $(LIB) $(PROGRAM)
@@ -61,7 +61,8 @@ help:
 	@echo 'make            $(O)/pantheon and $(O)/libpantheon.a'
 	@echo 'make run        ask the demo model (PROMPT="...", MODEL=file.gguf)'
 	@echo 'make test       everything that needs no network and no GPU; ends with "N passed, N failed"'
-	@echo 'make test-unit  the unit tests alone'
+	@echo 'make test-unit  the unit tests and the quick tests of the API alone'
+	@echo 'make test-golden  the golden models alone (GOLDEN_QUICK=1: best instruction set, one way)'
 	@echo 'make check      the gates: drops, layers, symbols, headers, warnings (FULL=1: every combination)'
 	@echo 'make drops      regenerate pantheon.h, pantheon.c, ... after a change in src/'
 	@echo 'make fuzz       every fuzz target for T=$(T) seconds (clang)'
@@ -154,9 +155,14 @@ test:
 	@built=; $(MAKE) --no-print-directory -k programs || built=-b; \
 	CC='$(CC)' tools/run_tests.sh $$built -p $(O)/pantheon $(TESTS) $(if $(FUZZ),tests/fuzz/replay.sh) $(LIVE)
 
+# What needs neither the program nor much time: for sanitizers, 32 bits, emulators.
+QUICK := $(UNIT) $(filter-out %/test_golden %/test_real,$(API))
 test-unit:
-	@built=; $(MAKE) --no-print-directory -k $(UNIT) || built=-b; \
-	tools/run_tests.sh $$built $(UNIT)
+	@built=; $(MAKE) --no-print-directory -k $(QUICK) || built=-b; \
+	tools/run_tests.sh $$built $(QUICK)
+test-golden:
+	@built=; $(MAKE) --no-print-directory -k $(O)/tests/api/test_golden || built=-b; \
+	tools/run_tests.sh $$built $(O)/tests/api/test_golden
 
 # ---- gates ----
 

@@ -46,5 +46,15 @@ printf '#define PN_API static\n#include "pantheon.c"\n#include <stdio.h>\nint ma
 check 'a program may include pantheon.c' in_dir $cc -O0 -w one.c -lm -lpthread -o one
 check 'and calls it' "$dir/one"
 
+# Without threads, and without files (the model comes from memory): the same bits, so the same answer.
+cp examples/from_memory.c "$dir/from_memory.c"
+check 'the program compiles without threads' in_dir $cc -O2 -DPANTHEON_CLI -DPN_ENABLE_THREADS=0 pantheon.c pantheon_serve.c -lm -o alone
+ask "$dir/alone" > "$dir/one"
+check 'without threads it answers alike' cmp "$dir/tree" "$dir/one"
+check 'the memory example compiles' in_dir $cc -O2 -DPN_ENABLE_THREADS=0 -DPN_ENABLE_FILES=0 from_memory.c pantheon.c -lm -o from_memory
+"$dir/from_memory" models/demo.gguf 'Once upon a time' > "$dir/one" 2> "$dir/log"
+"$program" run -m models/demo.gguf -p 'Once upon a time' --temp 0 -n 40 2> /dev/null > "$dir/tree"
+check 'a model in memory answers alike' cmp "$dir/tree" "$dir/one"
+
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
