@@ -569,6 +569,9 @@ PN_INTERNAL pn_status pn_os_read(const pn_os_file *f, uint64_t offset, void *dst
 PN_INTERNAL pn_status pn_os_map(const pn_os_file *f, const void **addr, pn_err *err);
 PN_INTERNAL void pn_os_unmap(const void *addr, uint64_t size);
 
+/* Two names of one existing file (links followed). */
+PN_INTERNAL bool pn_os_same_file(const char *a, const char *b);
+
 /* Writing: a new file beside `path` that takes its place on commit; abandoned otherwise. */
 typedef struct pn_os_out {
     int fd;
@@ -1228,11 +1231,13 @@ typedef struct pn_x86_panel {
 /* Chunk [n elements] of 8 rows; p[r] points at the chunk's first block in row r. */
 typedef void (*pn_x86_unpack_fn)(const uint8_t *const p[8], size_t n, pn_x86_oct *o);
 
+#if PN_CPU_X64
 /* AVX2's unpackers, used by the AVX-512 files too.  Never NULL for a quantised type. */
 PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype);
 
 /* Oct to panel (AVX2). */
 PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, pn_x86_panel *p);
+#endif
 
 /* Bytes of a row that hold PN_CPU_CHUNK elements. */
 static inline size_t pn_x86_chunk_bytes(uint32_t dtype)
@@ -1468,7 +1473,7 @@ PN_AVX2_INLINE void unp_half_q6(const uint8_t *ql, const uint8_t *qh, __m256i c[
     c[3] = unp_or(unp_and(_mm256_srli_epi16(b, 4), 15), unp_and(_mm256_srli_epi16(h, 2), 48));
 }
 
-/* The 256 codes of a K-quant block. */
+/* The 256 codes of a K-quant, IQ4_XS or TQ2_0 block. */
 PN_AVX2_INLINE void unp_codes_k(const int type, const uint8_t *s, __m256i c[8])
 {
     if (type == PN_DTYPE_Q6_K) {
@@ -1477,6 +1482,19 @@ PN_AVX2_INLINE void unp_codes_k(const int type, const uint8_t *s, __m256i c[8])
     } else if (type == PN_DTYPE_Q2_K) {
         unp_planes2(s + 16, c);
         unp_planes2(s + 48, c + 4);
+    } else if (type == PN_DTYPE_TQ2_0) {
+        unp_planes2(s, c);
+        unp_planes2(s + 32, c + 4);
+    } else if (type == PN_DTYPE_IQ4_XS) {
+        const __m256i table = unp_table(pn_tab_iq4nl(), 0);
+        c[0] = _mm256_shuffle_epi8(table, unp_nibbles(s + 8));
+        c[1] = _mm256_shuffle_epi8(table, unp_nibbles(s + 24));
+        c[2] = _mm256_shuffle_epi8(table, unp_nibbles(s + 40));
+        c[3] = _mm256_shuffle_epi8(table, unp_nibbles(s + 56));
+        c[4] = _mm256_shuffle_epi8(table, unp_nibbles(s + 72));
+        c[5] = _mm256_shuffle_epi8(table, unp_nibbles(s + 88));
+        c[6] = _mm256_shuffle_epi8(table, unp_nibbles(s + 104));
+        c[7] = _mm256_shuffle_epi8(table, unp_nibbles(s + 120));
     } else if (type == PN_DTYPE_Q3_K) {
         __m256i h = unp_load32(s);
         unp_planes2(s + 32, c);
@@ -1534,6 +1552,22 @@ PN_AVX2_INLINE void unp_scales_k4(const uint8_t *p, __m256i *sc, __m256i *mn)
     *mn = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(v, v));
 }
 
+/* 8 int16 to 16, each twice. */
+PN_AVX2_INLINE __m256i unp_double16(__m128i v)
+{
+    return _mm256_set_m128i(_mm_unpackhi_epi16(v, v), _mm_unpacklo_epi16(v, v));
+}
+
+PN_AVX2_INLINE __m256i unp_scales_iq4(const uint8_t *s)
+{
+    const __m128i up = _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1);
+    __m128i l = _mm_cvtsi32_si128((int)pn_le32(s + 4)), nib = _mm_set1_epi8(15);
+    __m128i low = _mm_unpacklo_epi8(_mm_and_si128(l, nib), _mm_and_si128(_mm_srli_epi16(l, 4), nib));
+    __m128i high = _mm_srli_epi16(_mm_mullo_epi16(_mm_set1_epi16((short)pn_le16(s + 2)), up), 14);
+    __m128i v = _mm_or_si128(_mm_cvtepu8_epi16(low), _mm_slli_epi16(high, 4));
+    return unp_double16(_mm_sub_epi16(v, _mm_set1_epi16(32)));
+}
+
 /* Scales, and mins or scales times the codes' offset. */
 PN_AVX2_INLINE void unp_scales_k(const int type, const uint8_t *s, __m256i *sc, __m256i *cr)
 {
@@ -1544,6 +1578,11 @@ PN_AVX2_INLINE void unp_scales_k(const int type, const uint8_t *s, __m256i *sc, 
     } else if (type == PN_DTYPE_Q3_K) {
         *sc = unp_scales_q3(s + 96);
         *cr = _mm256_slli_epi16(*sc, 2);
+    } else if (type == PN_DTYPE_TQ2_0) {
+        *sc = *cr = _mm256_set1_epi16(1);
+    } else if (type == PN_DTYPE_IQ4_XS) {
+        *sc = unp_scales_iq4(s);
+        *cr = _mm256_slli_epi16(*sc, 7);
     } else if (type == PN_DTYPE_Q6_K) {
         *sc = _mm256_cvtepi8_epi16(unp_load16(s + 192));
         *cr = _mm256_slli_epi16(*sc, 5);
@@ -3721,11 +3760,19 @@ struct pn_session {
 };
 
 PN_INTERNAL void pn_engine_logf(pn_engine *e, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
+/* A caller's option struct of any age: what it does not have is zero, which means the default.  The
+ * struct's `size` field (0: this version's) says how much of it there is. */
+static inline void pn_params_copy(void *dst, size_t n, const void *src, size_t src_size)
+{
+    memset(dst, 0, n);
+    if (src)
+        memcpy(dst, src, src_size && src_size < n ? src_size : n);
+}
+
 static inline pn_mem *pn_engine_mem(pn_engine *e) { return &e->ledger.mem; }
 
-/* Registered backends, and the one that is always there. */
+/* The backend that is always there. */
 PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
-PN_INTERNAL const pn_device_ops *pn_backend_at(size_t i);
 
 /* A registered table fits this build. */
 PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);
@@ -5379,6 +5426,12 @@ PN_INTERNAL pn_status pn_os_open(pn_os_file *f, const char *path, pn_err *err)
     return PN_OK;
 }
 
+PN_INTERNAL bool pn_os_same_file(const char *a, const char *b)
+{
+    osf_stat_buf x, y;
+    return osf_stat(a, &x) == 0 && osf_stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 PN_INTERNAL void pn_os_close(pn_os_file *f)
 {
     if (f->fd >= 0)
@@ -6202,6 +6255,8 @@ PN_INTERNAL pn_status pn_os_commit(pn_os_out *o, pn_err *err)
 PN_INTERNAL void pn_os_abandon(pn_os_out *o) { (void)o; }
 
 /* C11 has no monotonic clock; the calendar's is the best it offers. */
+PN_INTERNAL bool pn_os_same_file(const char *a, const char *b) { return strcmp(a, b) == 0; }
+
 PN_INTERNAL double pn_os_now(void)
 {
 #if defined(TIME_UTC)
@@ -10366,7 +10421,7 @@ PN_AVX2 static void unp_nvfp4(const uint8_t *const *p, size_t n, pn_x86_oct *o)
 }
 
 /* ------------------------------------------------------------------------------------------
- * K-quants
+ * Blocks of 256 whose codes are bit planes or nibbles
  * ------------------------------------------------------------------------------------------ */
 
 PN_AVX2_INLINE void unp_scales(int16_t *sc, __m256i v, int16_t *cr, int shift)
@@ -10415,38 +10470,13 @@ UNP_ROWS_K(unp_q3_k, PN_DTYPE_Q3_K, 108, 0)
 UNP_ROWS_K(unp_q4_k, PN_DTYPE_Q4_K, 0, 2)
 UNP_ROWS_K(unp_q5_k, PN_DTYPE_Q5_K, 0, 2)
 UNP_ROWS_K(unp_q6_k, PN_DTYPE_Q6_K, 208, 0)
+UNP_ROWS_K(unp_iq4_xs, PN_DTYPE_IQ4_XS, 0, 0)
+UNP_ROWS_K(unp_tq2_0, PN_DTYPE_TQ2_0, 64, 0)
 #undef UNP_ROWS_K
 
 /* ------------------------------------------------------------------------------------------
  * IQ and ternary
  * ------------------------------------------------------------------------------------------ */
-
-/* 8 int16 to 16, each twice. */
-PN_AVX2_INLINE __m256i unp_double16(__m128i v)
-{
-    return _mm256_set_m128i(_mm_unpackhi_epi16(v, v), _mm_unpacklo_epi16(v, v));
-}
-
-PN_AVX2 static void unp_iq4_xs(const uint8_t *const *p, size_t n, pn_x86_oct *o)
-{
-    const __m256i table = unp_table(pn_tab_iq4nl(), 0);
-    const __m128i up = _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1);
-    _Alignas(16) uint16_t d[8];
-    (void)n;
-    for (size_t r = 0; r < 8; r++) {
-        const uint8_t *s = p[r];
-        for (size_t g = 0; g < 8; g++)
-            unp_store32(o->q[r] + 32 * g, _mm256_shuffle_epi8(table, unp_nibbles(s + 8 + 16 * g)));
-        __m128i l = _mm_cvtsi32_si128((int)pn_le32(s + 4)), nib = _mm_set1_epi8(15);
-        __m128i low = _mm_unpacklo_epi8(_mm_and_si128(l, nib), _mm_and_si128(_mm_srli_epi16(l, 4), nib));
-        __m128i high = _mm_srli_epi16(_mm_mullo_epi16(_mm_set1_epi16((short)pn_le16(s + 2)), up), 14);
-        __m128i v = _mm_or_si128(_mm_cvtepu8_epi16(low), _mm_slli_epi16(high, 4));
-        v = _mm_sub_epi16(v, _mm_set1_epi16(32));
-        unp_scales(o->sc[r], unp_double16(v), o->cr[r], 7);
-        memcpy(&d[r], s, 2);
-    }
-    unp_halves(d, o->d[0], 1.0f);
-}
 
 /* Magnitudes with one sign bit each, plus an offset: off + G or off - G. */
 PN_AVX2_INLINE __m256i unp_signed(__m256i grid, uint32_t signs, int off)
@@ -10635,7 +10665,9 @@ PN_AVX2 static void unp_iq1_m(const uint8_t *const *p, size_t n, pn_x86_oct *o)
     const __m256i up = _mm256_set1_epi64x((1ll << 13) | (1ll << 26) | (1ll << 39) | (1ll << 52));
     const __m256i spread = _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302,
                                               0x0504050405040504, 0x0706070607060706);
-    static const uint64_t base[2] = {0x0a0a0a0a0a0a0a0a, 0x0808080808080808};
+    /* The bit of h that makes delta negative, octet by octet. */
+    const __m256i delta = _mm256_setr_epi64x(0x0008000800080008, 0x0080008000800080, 0x0800080008000800,
+                                             (long long)0x8000800080008000u);
     const uint64_t *grid = pn_grid_iq1();
     _Alignas(16) uint16_t d[8];
     (void)n;
@@ -10646,7 +10678,8 @@ PN_AVX2 static void unp_iq1_m(const uint8_t *const *p, size_t n, pn_x86_oct *o)
             unsigned h = pn_le16(s + 32 + 2 * g);
             __m256i v = unp_grid8(grid, i[0] | (h << 8 & 0x700), i[1] | (h << 4 & 0x700),
                                   i[2] | (h & 0x700), i[3] | (h >> 4 & 0x700));
-            __m256i b = unp_grid8(base, h >> 3 & 1, h >> 7 & 1, h >> 11 & 1, h >> 15 & 1);
+            __m256i b = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_set1_epi16((short)h), delta), delta);
+            b = _mm256_add_epi8(_mm256_set1_epi8(10), unp_and(b, -2));
             unp_store32(o->q[r] + 32 * g, unp_iq1(v, b));
         }
         uint64_t c = pn_le64(s + 48);
@@ -10697,26 +10730,6 @@ PN_AVX2 static void unp_tq1_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
         }
         unp_ones(o, r);
         memcpy(&d[r], s + 52, 2);
-    }
-    unp_halves(d, o->d[0], 1.0f);
-}
-
-PN_AVX2 static void unp_tq2_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
-{
-    _Alignas(16) uint16_t d[8];
-    (void)n;
-    for (size_t r = 0; r < 8; r++) {
-        const uint8_t *s = p[r];
-        uint8_t *q = o->q[r];
-        for (size_t h = 0; h < 2; h++, q += 128) {
-            __m256i v = unp_load32(s + 32 * h);
-            unp_store32(q, unp_and(v, 3));
-            unp_store32(q + 32, unp_and(_mm256_srli_epi16(v, 2), 3));
-            unp_store32(q + 64, unp_and(_mm256_srli_epi16(v, 4), 3));
-            unp_store32(q + 96, unp_and(_mm256_srli_epi16(v, 6), 3));
-        }
-        unp_ones(o, r);
-        memcpy(&d[r], s + 64, 2);
     }
     unp_halves(d, o->d[0], 1.0f);
 }
@@ -11619,8 +11632,9 @@ typedef int pn_cpu_avx2_float_not_empty;        /* ISO C wants a declaration in 
 /*
  * pn_cpu_avx2.c - products of quantised weights, AVX2 with FMA.
  *
- * Two ways to the same bits, both with output rows in the lanes of a float accumulator:
- *   few activation rows   8 weight rows of a chunk are unpacked to the first-level cache and
+ * Three ways to the same bits, all with output rows in the lanes of a float accumulator:
+ *   one activation row    codes go from the block to the product in registers (common formats).
+ *   few                   8 weight rows of a chunk are unpacked to the first-level cache and
  *                         multiplied there, row by row; 8 vectors of partial sums are transposed
  *                         into one vector of 8 sums.
  *   many                  8 rows (several times, as the tile has room) are unpacked once into
@@ -11747,15 +11761,20 @@ PN_AVX2_INLINE __m256 avx2_few16(const pn_x86_oct *o, size_t n, pn_x86_x x, int 
     return acc;
 }
 
+/* 32 products, pairs times the scales s. */
+PN_AVX2_INLINE __m256i avx2_mul32_scaled(__m256i c, __m256i q, __m256i s, const bool wide)
+{
+    if (wide)
+        return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(c), _mm256_sign_epi8(q, c)), s);
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(c, q), s);
+}
+
 /* 32 products times the two scales of their halves. */
 PN_AVX2_INLINE __m256i avx2_dot32_scaled(const uint8_t *w, const int8_t *x, const int16_t *sc, const bool wide)
 {
     const __m256i halves = _mm256_setr_epi64x(0x0100010001000100, 0x0100010001000100,
                                               0x0302030203020302, 0x0302030203020302);
-    __m256i c = avx2_load(w), q = avx2_loadu(x), s = _mm256_shuffle_epi8(avx2_splat4(sc), halves);
-    if (wide)
-        return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(c), _mm256_sign_epi8(q, c)), s);
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(c, q), s);
+    return avx2_mul32_scaled(avx2_load(w), avx2_loadu(x), _mm256_shuffle_epi8(avx2_splat4(sc), halves), wide);
 }
 
 /* One block of 256 and one activation row. */
@@ -11936,19 +11955,39 @@ AVX2_ONE32(avx2_one_iq4_nl, PN_DTYPE_IQ4_NL, 18, true, false)
 AVX2_ONE32(avx2_one_mxfp4, PN_DTYPE_MXFP4, 17, false, false)
 #undef AVX2_ONE32
 
-/* A K-quant block of one row: *v gets the partial sums of the products, *u those of the sums of q. */
+/* Codes to 2 and no scales: 16-bit sums hold the whole block. */
+PN_AVX2_INLINE void avx2_one_row_ternary(const __m256i c[8], pn_x86_x x, __m256i *v, __m256i *u)
+{
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i a = _mm256_maddubs_epi16(c[0], avx2_loadu(x.q)), b = _mm256_maddubs_epi16(c[1], avx2_loadu(x.q + 32));
+    a = _mm256_add_epi16(a, _mm256_maddubs_epi16(c[2], avx2_loadu(x.q + 64)));
+    b = _mm256_add_epi16(b, _mm256_maddubs_epi16(c[3], avx2_loadu(x.q + 96)));
+    a = _mm256_add_epi16(a, _mm256_maddubs_epi16(c[4], avx2_loadu(x.q + 128)));
+    b = _mm256_add_epi16(b, _mm256_maddubs_epi16(c[5], avx2_loadu(x.q + 160)));
+    a = _mm256_add_epi16(a, _mm256_maddubs_epi16(c[6], avx2_loadu(x.q + 192)));
+    b = _mm256_add_epi16(b, _mm256_maddubs_epi16(c[7], avx2_loadu(x.q + 224)));
+    *v = _mm256_madd_epi16(_mm256_add_epi16(a, b), one);
+    *u = _mm256_madd_epi16(one, avx2_loadu(x.s));
+}
+
+/* A block of 256 of one row: *v gets the partial sums of the products, *u those of the sums of q. */
 PN_AVX2_INLINE void avx2_one_row_k(const int type, const uint8_t *s, pn_x86_x x, __m256i *v, __m256i *u)
 {
     const __m256i halves = _mm256_setr_epi64x(0x0100010001000100, 0x0100010001000100,
                                               0x0302030203020302, 0x0302030203020302);
     _Alignas(32) int16_t scales[16];
+    const bool wide = type == PN_DTYPE_IQ4_XS;
     __m256i c[8], sc, cr, a, b;
+    unp_codes_k(type, s, c);
+    if (type == PN_DTYPE_TQ2_0) {
+        avx2_one_row_ternary(c, x, v, u);
+        return;
+    }
     unp_scales_k(type, s, &sc, &cr);
     unp_store32(scales, sc);
-    unp_codes_k(type, s, c);
 #define AVX2_TERM(i) \
-    _mm256_madd_epi16(_mm256_maddubs_epi16(c[i], avx2_loadu(x.q + 32 * (i))), \
-                      _mm256_shuffle_epi8(avx2_splat4(scales + 2 * (i)), halves))
+    avx2_mul32_scaled(c[i], avx2_loadu(x.q + 32 * (i)), \
+                      _mm256_shuffle_epi8(avx2_splat4(scales + 2 * (i)), halves), wide)
     a = AVX2_TERM(0);
     b = AVX2_TERM(1);
     a = _mm256_add_epi32(a, AVX2_TERM(2));
@@ -11980,7 +12019,7 @@ PN_AVX2_INLINE void avx2_one_k(const pn_cpu_mm *a, pn_cpu_form f, const int type
             for (size_t r = 0; r < 8; r++, next += bytes) {
                 pn_x86_prefetch(next, bytes);
                 avx2_one_row_k(type, p[r] + at, xb, &v[r], &u[r]);
-                if (!m_at)
+                if (!m_at && type != PN_DTYPE_IQ4_XS)
                     v[r] = _mm256_sub_epi32(v[r], u[r]);
             }
             acc = _mm256_fmadd_ps(_mm256_mul_ps(avx2_halves8(p, at + d_at), dx), _mm256_cvtepi32_ps(avx2_tree8(v)), acc);
@@ -12000,6 +12039,8 @@ AVX2_ONE_K(avx2_one_q3_k, PN_DTYPE_Q3_K, 110, 108, 0)
 AVX2_ONE_K(avx2_one_q4_k, PN_DTYPE_Q4_K, 144, 0, 2)
 AVX2_ONE_K(avx2_one_q5_k, PN_DTYPE_Q5_K, 176, 0, 2)
 AVX2_ONE_K(avx2_one_q6_k, PN_DTYPE_Q6_K, 210, 208, 0)
+AVX2_ONE_K(avx2_one_iq4_xs, PN_DTYPE_IQ4_XS, 136, 0, 0)
+AVX2_ONE_K(avx2_one_tq2_0, PN_DTYPE_TQ2_0, 66, 64, 0)
 #undef AVX2_ONE_K
 
 /* False: no such kernel for the type. */
@@ -12018,6 +12059,8 @@ static bool avx2_matmul_one(const pn_cpu_mm *a, pn_cpu_form f)
     case PN_DTYPE_Q4_K: avx2_one_q4_k(a, f); return true;
     case PN_DTYPE_Q5_K: avx2_one_q5_k(a, f); return true;
     case PN_DTYPE_Q6_K: avx2_one_q6_k(a, f); return true;
+    case PN_DTYPE_IQ4_XS: avx2_one_iq4_xs(a, f); return true;
+    case PN_DTYPE_TQ2_0: avx2_one_tq2_0(a, f); return true;
     default: return false;
     }
 }
@@ -12227,34 +12270,52 @@ PN_AVX2_INLINE void avx2_many256(const pn_x86_panel *p, size_t k, const pn_x86_x
 #undef AVX2_SPREAD
 #undef AVX2_SPREAD_S
 
-PN_AVX2 static void avx2_many(const pn_x86_panel *p, pn_cpu_form f, size_t k, const pn_x86_x x[AVX2_X],
-                              __m256 acc[AVX2_X])
+/* One function a variant: in a single large one gcc spills the accumulators (30 % slower). */
+typedef void (*avx2_many_fn)(const pn_x86_panel *p, size_t k, const pn_x86_x x[AVX2_X], int off,
+                             __m256 acc[AVX2_X]);
+
+#define AVX2_MANY(name, call) \
+    PN_AVX2 static void name(const pn_x86_panel *p, size_t k, const pn_x86_x x[AVX2_X], int off, \
+                             __m256 acc[AVX2_X]) \
+    { \
+        (void)off; \
+        call; \
+    }
+AVX2_MANY(avx2_many_b16, avx2_many16(p, k, x, off, acc))
+AVX2_MANY(avx2_many_b32_wide, avx2_many32(p, k, x, 0, acc, 0, false))
+AVX2_MANY(avx2_many_b32_15, avx2_many32(p, k, x, off, acc, 8, false))
+AVX2_MANY(avx2_many_b32_15_min, avx2_many32(p, k, x, 0, acc, 8, true))
+AVX2_MANY(avx2_many_b32_31, avx2_many32(p, k, x, off, acc, 4, false))
+AVX2_MANY(avx2_many_b32_31_min, avx2_many32(p, k, x, 0, acc, 4, true))
+AVX2_MANY(avx2_many_b256_wide, avx2_many256(p, k, x, acc, 0, false))
+AVX2_MANY(avx2_many_b256_31_min, avx2_many256(p, k, x, acc, 4, true))
+AVX2_MANY(avx2_many_b256_31, avx2_many256(p, k, x, acc, 4, false))
+AVX2_MANY(avx2_many_b256_63, avx2_many256(p, k, x, acc, 2, false))
+AVX2_MANY(avx2_many_b256_126, avx2_many256(p, k, x, acc, 1, false))
+#undef AVX2_MANY
+
+static avx2_many_fn avx2_many_of(pn_cpu_form f)
 {
     if (f.family == PN_CPU_B16)
-        avx2_many16(p, k, x, f.off, acc);
-    else if (f.family == PN_CPU_B32) {
+        return avx2_many_b16;
+    if (f.family == PN_CPU_B32) {
         if (f.cmax == 255)
-            avx2_many32(p, k, x, 0, acc, 0, false);
-        else if (f.has_min)
-            f.cmax <= 15 ? avx2_many32(p, k, x, 0, acc, 8, true) : avx2_many32(p, k, x, 0, acc, 4, true);
-        else
-            f.cmax <= 15 ? avx2_many32(p, k, x, f.off, acc, 8, false)
-                         : avx2_many32(p, k, x, f.off, acc, 4, false);
-    } else if (f.cmax == 255)
-        avx2_many256(p, k, x, acc, 0, false);
-    else if (f.has_min)
-        avx2_many256(p, k, x, acc, 4, true);        /* Q2_K Q4_K Q5_K: codes to 31 */
-    else if (f.cmax <= 31)
-        avx2_many256(p, k, x, acc, 4, false);
-    else if (f.cmax <= 63)
-        avx2_many256(p, k, x, acc, 2, false);
-    else
-        avx2_many256(p, k, x, acc, 1, false);
+            return avx2_many_b32_wide;
+        if (f.cmax <= 15)
+            return f.has_min ? avx2_many_b32_15_min : avx2_many_b32_15;
+        return f.has_min ? avx2_many_b32_31_min : avx2_many_b32_31;
+    }
+    if (f.cmax == 255)
+        return avx2_many_b256_wide;
+    if (f.has_min)
+        return avx2_many_b256_31_min;           /* Q2_K Q4_K Q5_K */
+    return f.cmax <= 31 ? avx2_many_b256_31 : f.cmax <= 63 ? avx2_many_b256_63 : avx2_many_b256_126;
 }
 
 PN_AVX2 static void avx2_matmul_many(const pn_cpu_mm *a, pn_cpu_form f)
 {
     pn_x86_panel *panels = a->tile;
+    const avx2_many_fn many = avx2_many_of(f);
     size_t chunks = (a->k + PN_CPU_CHUNK - 1) / PN_CPU_CHUNK;
     uint32_t step = 8 * pn_x86_panels_in_tile(a->k);
     for (uint32_t r0 = 0; r0 < a->rows; r0 += step) {
@@ -12267,7 +12328,7 @@ PN_AVX2 static void avx2_matmul_many(const pn_cpu_mm *a, pn_cpu_form f)
                 x[i] = pn_x86_x_at(a, f, PN_MIN(j + i, a->m - 1));
             for (uint32_t r = r0; r < r1; r += 8) {
                 __m256 acc[AVX2_X] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-                avx2_many(panels + (r - r0) / 8 * chunks, f, a->k, x, acc);
+                many(panels + (r - r0) / 8 * chunks, a->k, x, f.off, acc);
                 for (uint32_t i = 0; i < AVX2_X && j + i < a->m; i++)
                     avx2_store(a, r, j + i, acc[i]);
             }
@@ -24768,11 +24829,6 @@ PN_API pn_status pn_backend_register(const pn_device_ops *ops)
     return st ? st : PN_E_NOMEM;
 }
 
-PN_INTERNAL const pn_device_ops *pn_backend_at(size_t i)
-{
-    return i < ENGINE_MAX_BACKENDS ? atomic_load(&engine_backends[i]) : NULL;
-}
-
 PN_INTERNAL const pn_device_ops *pn_backend_cpu(void) { return pn_device_cpu_ops(); }
 
 PN_API const char *pn_backend_name(const pn_engine *e) { return e->cpu.ops->name; }
@@ -24781,17 +24837,10 @@ PN_API const char *pn_backend_name(const pn_engine *e) { return e->cpu.ops->name
  * Engine
  * ------------------------------------------------------------------------------------------ */
 
-static void engine_copy_params(pn_engine_params *dst, const pn_engine_params *src)
-{
-    memset(dst, 0, sizeof *dst);
-    if (src)
-        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
-}
-
 PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params, pn_err *err)
 {
     pn_engine_params p;
-    engine_copy_params(&p, params);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     if ((p.allocator.alloc == NULL) != (p.allocator.free == NULL))
         return pn_fail(err, PN_E_INVALID, "allocator: alloc and free must both be given, or neither");
     if (p.n_threads > 1024)
@@ -25058,13 +25107,6 @@ static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t 
     return lo * PLAN_CTX_STEP;
 }
 
-static void plan_copy_params(pn_plan_params *dst, const pn_plan_params *src)
-{
-    memset(dst, 0, sizeof *dst);
-    if (src)
-        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
-}
-
 static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
 {
     uint32_t threads = p->n_threads ? p->n_threads : f->engine->cpu.n_threads;
@@ -25116,7 +25158,7 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
 PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_info *out, pn_err *err)
 {
     pn_plan_params p;
-    plan_copy_params(&p, params);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     pn_plan_info o = {0};
     pn_desc d;
     pn_status st = pn_desc_open(&d, pn_engine_mem(f->engine), &f->weights, true, err);
@@ -25140,7 +25182,7 @@ PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_
 PN_API pn_status pn_file_plan_dot(pn_file *f, const pn_plan_params *params, pn_write_fn write, void *user, pn_err *err)
 {
     pn_plan_params p;
-    plan_copy_params(&p, params);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     uint32_t rows = p.n_batch ? p.n_batch : ENGINE_DEFAULT_BATCH;
     if (rows > ENGINE_MAX_BATCH || !write)
         return pn_fail(err, PN_E_INVALID, "a plan of %" PRIu32 " rows: expected 1 to %d, and a function to write with",
@@ -25480,13 +25522,6 @@ static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
     return PN_OK;
 }
 
-static void model_copy_params(pn_model_params *dst, const pn_model_params *src)
-{
-    memset(dst, 0, sizeof *dst);
-    if (src)
-        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
-}
-
 static pn_model *model_new(pn_engine *e, pn_err *err)
 {
     pn_model *m = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, sizeof *m);
@@ -25503,7 +25538,7 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
 static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *params, pn_model **out, pn_err *err)
 {
     pn_model_params p;
-    model_copy_params(&p, params);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     m->exact = p.exact != 0;
     m->vocab_only = p.vocab_only != 0;
     if (!st)
@@ -25669,17 +25704,10 @@ static pn_status session_alloc(pn_session *s, uint32_t kv_type, pn_err *err)
     return st;
 }
 
-static void session_copy_params(pn_session_params *dst, const pn_session_params *src)
-{
-    memset(dst, 0, sizeof *dst);
-    if (src)
-        memcpy(dst, src, src->size && src->size < sizeof *dst ? src->size : sizeof *dst);
-}
-
 PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err)
 {
     pn_session_params p;
-    session_copy_params(&p, params);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     if (!m || m->vocab_only)
         return pn_fail(err, PN_E_INVALID, "%s", m ? "the model was loaded without weights" : "no model given");
     uint32_t kv_type = p.has_kv_type ? (uint32_t)p.kv_type : m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
@@ -25933,8 +25961,7 @@ PN_API pn_status pn_sampler_new(const pn_model *m, const pn_sampling *p, pn_samp
         return pn_fail(err, PN_E_INVALID, "%s", m ? "no sampling parameters given" : "no model given");
     pn_mem *mem = pn_engine_mem(m->engine);
     pn_sampling full;
-    memset(&full, 0, sizeof full);
-    memcpy(&full, p, p->size && p->size < sizeof full ? p->size : sizeof full);
+    pn_params_copy(&full, sizeof full, p, p->size);
     pn_token *ends = NULL, *never = NULL;
     size_t n_ends = 0, cap_ends = 0, n_never = 0, cap_never = 0;
     pn_sampler *s = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *s);
@@ -26066,9 +26093,9 @@ static pn_status generate_prompt(generate_state *g, const pn_generate_params *p,
 /* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
 static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
 {
-    pn_token t;
-    const char *text;
-    size_t len;
+    pn_token t = 0;
+    const char *text = NULL;
+    size_t len = 0;
     pn_status st = pn_sampler_pick(g->sampler, pn_session_logits(g->s), &t, err);
     if (st)
         return st;
@@ -26103,8 +26130,8 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
 
 static pn_status generate_flush(generate_state *g, pn_err *err)
 {
-    const char *text;
-    size_t len;
+    const char *text = NULL;
+    size_t len = 0;
     if (g->text.stopped)
         return PN_OK;
     pn_status st = pn_detok_flush(g->detok, &text, &len, err);
@@ -26122,8 +26149,7 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
     pn_generate_params p;
     if (!s || !params)
         return pn_fail(err, PN_E_INVALID, "%s", s ? "no parameters given" : "no session given");
-    memset(&p, 0, sizeof p);
-    memcpy(&p, params, params->size && params->size < sizeof p ? params->size : sizeof p);
+    pn_params_copy(&p, sizeof p, params, params->size);
     generate_state g = {.s = s, .text = {.p = &p}};
     atomic_store(&s->cancelled, false);
     pn_str_init(&g.text.held, pn_engine_mem(s->model->engine), PN_ACCT_MISC);
@@ -26882,33 +26908,11 @@ static pn_status quantize_tensor(quantize_job *q, const pn_dir_tensor *d, uint32
  * The whole
  * ------------------------------------------------------------------------------------------ */
 
-/* "./x" and "x", "a//b" and "a/b" are one file.  Links are not followed: the result takes the place
- * of a link, never of what it points to. */
-static bool quantize_same_path(const char *a, const char *b)
-{
-    for (;;) {
-        while (a[0] == '.' && a[1] == '/')
-            for (a++; *a == '/'; a++) {}
-        while (b[0] == '.' && b[1] == '/')
-            for (b++; *b == '/'; b++) {}
-        while (*a && *a == *b && *a != '/')
-            a++, b++;
-        if (*a != *b)
-            return false;
-        if (*a == 0)
-            return true;
-        while (*a == '/')
-            a++;
-        while (*b == '/')
-            b++;
-    }
-}
-
 static pn_status quantize_open(quantize_job *q, const char *in, const char *out, pn_err *err)
 {
     pn_status st = pn_weights_open_path(&q->in, pn_engine_mem(q->engine), in, err);
     for (uint32_t i = 0; i < q->in.n_parts && !st; i++)
-        if (quantize_same_path(q->in.parts[i].path, out))
+        if (pn_os_same_file(q->in.parts[i].path, out))
             st = pn_fail(err, PN_E_INVALID, "'%s' is read from: expected another name to write to", out);
     if (!st)
         st = quantize_choose(q, err);
@@ -26931,12 +26935,11 @@ static void quantize_close(quantize_job *q)
 
 PN_API pn_status pn_quantize(pn_engine *e, const char *in, const char *out, const pn_quantize_params *params, pn_err *err)
 {
-    pn_quantize_params p = {0};
+    pn_quantize_params p;
     quantize_job q = {.engine = e};
     if (!e || !in || !out)
         return pn_fail(err, PN_E_INVALID, "no %s given", !e ? "engine" : in ? "output path" : "input path");
-    if (params)
-        memcpy(&p, params, params->size && params->size < sizeof p ? params->size : sizeof p);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     pn_status st = p.preset ? pn_mix_open(&q.mix, p.preset, err) : pn_mix_open_type(&q.mix, (uint32_t)p.type, err);
     if (st)
         return st;
@@ -27456,12 +27459,11 @@ static pn_status synth_write(synth_job *j, const char *path, pn_err *err)
 
 PN_API pn_status pn_synth(pn_engine *e, const char *out, const pn_synth_params *params, pn_err *err)
 {
-    pn_synth_params p = {0};
+    pn_synth_params p;
     synth_job j = {0};
     if (!e || !out)
         return pn_fail(err, PN_E_INVALID, "%s", e ? "no output path given" : "no engine given");
-    if (params)
-        memcpy(&p, params, params->size && params->size < sizeof p ? params->size : sizeof p);
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     j.shape = synth_find_shape(p.shape ? p.shape : "135m", err);
     if (!j.shape)
         return PN_E_INVALID;

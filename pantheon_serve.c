@@ -4457,9 +4457,6 @@ static int make_done(pn_cli *c, pn_status st, const char *out, double start)
 static int quantize_main(pn_cli *c)
 {
     const char *in = pn_args_pos(&c->args, 0), *out = pn_args_pos(&c->args, 1);
-    struct stat a, b;
-    if (stat(in, &a) == 0 && stat(out, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-        return pn_cli_usage(c, "'%s' and '%s' are the same file: expected another name to write to", in, out);
     int code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
     if (code)
         return code;

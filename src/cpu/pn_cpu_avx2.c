@@ -2,8 +2,9 @@
 /*
  * pn_cpu_avx2.c - products of quantised weights, AVX2 with FMA.
  *
- * Two ways to the same bits, both with output rows in the lanes of a float accumulator:
- *   few activation rows   8 weight rows of a chunk are unpacked to the first-level cache and
+ * Three ways to the same bits, all with output rows in the lanes of a float accumulator:
+ *   one activation row    codes go from the block to the product in registers (common formats).
+ *   few                   8 weight rows of a chunk are unpacked to the first-level cache and
  *                         multiplied there, row by row; 8 vectors of partial sums are transposed
  *                         into one vector of 8 sums.
  *   many                  8 rows (several times, as the tile has room) are unpacked once into
@@ -639,34 +640,52 @@ PN_AVX2_INLINE void avx2_many256(const pn_x86_panel *p, size_t k, const pn_x86_x
 #undef AVX2_SPREAD
 #undef AVX2_SPREAD_S
 
-PN_AVX2 static void avx2_many(const pn_x86_panel *p, pn_cpu_form f, size_t k, const pn_x86_x x[AVX2_X],
-                              __m256 acc[AVX2_X])
+/* One function a variant: in a single large one gcc spills the accumulators (30 % slower). */
+typedef void (*avx2_many_fn)(const pn_x86_panel *p, size_t k, const pn_x86_x x[AVX2_X], int off,
+                             __m256 acc[AVX2_X]);
+
+#define AVX2_MANY(name, call) \
+    PN_AVX2 static void name(const pn_x86_panel *p, size_t k, const pn_x86_x x[AVX2_X], int off, \
+                             __m256 acc[AVX2_X]) \
+    { \
+        (void)off; \
+        call; \
+    }
+AVX2_MANY(avx2_many_b16, avx2_many16(p, k, x, off, acc))
+AVX2_MANY(avx2_many_b32_wide, avx2_many32(p, k, x, 0, acc, 0, false))
+AVX2_MANY(avx2_many_b32_15, avx2_many32(p, k, x, off, acc, 8, false))
+AVX2_MANY(avx2_many_b32_15_min, avx2_many32(p, k, x, 0, acc, 8, true))
+AVX2_MANY(avx2_many_b32_31, avx2_many32(p, k, x, off, acc, 4, false))
+AVX2_MANY(avx2_many_b32_31_min, avx2_many32(p, k, x, 0, acc, 4, true))
+AVX2_MANY(avx2_many_b256_wide, avx2_many256(p, k, x, acc, 0, false))
+AVX2_MANY(avx2_many_b256_31_min, avx2_many256(p, k, x, acc, 4, true))
+AVX2_MANY(avx2_many_b256_31, avx2_many256(p, k, x, acc, 4, false))
+AVX2_MANY(avx2_many_b256_63, avx2_many256(p, k, x, acc, 2, false))
+AVX2_MANY(avx2_many_b256_126, avx2_many256(p, k, x, acc, 1, false))
+#undef AVX2_MANY
+
+static avx2_many_fn avx2_many_of(pn_cpu_form f)
 {
     if (f.family == PN_CPU_B16)
-        avx2_many16(p, k, x, f.off, acc);
-    else if (f.family == PN_CPU_B32) {
+        return avx2_many_b16;
+    if (f.family == PN_CPU_B32) {
         if (f.cmax == 255)
-            avx2_many32(p, k, x, 0, acc, 0, false);
-        else if (f.has_min)
-            f.cmax <= 15 ? avx2_many32(p, k, x, 0, acc, 8, true) : avx2_many32(p, k, x, 0, acc, 4, true);
-        else
-            f.cmax <= 15 ? avx2_many32(p, k, x, f.off, acc, 8, false)
-                         : avx2_many32(p, k, x, f.off, acc, 4, false);
-    } else if (f.cmax == 255)
-        avx2_many256(p, k, x, acc, 0, false);
-    else if (f.has_min)
-        avx2_many256(p, k, x, acc, 4, true);        /* Q2_K Q4_K Q5_K: codes to 31 */
-    else if (f.cmax <= 31)
-        avx2_many256(p, k, x, acc, 4, false);
-    else if (f.cmax <= 63)
-        avx2_many256(p, k, x, acc, 2, false);
-    else
-        avx2_many256(p, k, x, acc, 1, false);
+            return avx2_many_b32_wide;
+        if (f.cmax <= 15)
+            return f.has_min ? avx2_many_b32_15_min : avx2_many_b32_15;
+        return f.has_min ? avx2_many_b32_31_min : avx2_many_b32_31;
+    }
+    if (f.cmax == 255)
+        return avx2_many_b256_wide;
+    if (f.has_min)
+        return avx2_many_b256_31_min;           /* Q2_K Q4_K Q5_K */
+    return f.cmax <= 31 ? avx2_many_b256_31 : f.cmax <= 63 ? avx2_many_b256_63 : avx2_many_b256_126;
 }
 
 PN_AVX2 static void avx2_matmul_many(const pn_cpu_mm *a, pn_cpu_form f)
 {
     pn_x86_panel *panels = a->tile;
+    const avx2_many_fn many = avx2_many_of(f);
     size_t chunks = (a->k + PN_CPU_CHUNK - 1) / PN_CPU_CHUNK;
     uint32_t step = 8 * pn_x86_panels_in_tile(a->k);
     for (uint32_t r0 = 0; r0 < a->rows; r0 += step) {
@@ -679,7 +698,7 @@ PN_AVX2 static void avx2_matmul_many(const pn_cpu_mm *a, pn_cpu_form f)
                 x[i] = pn_x86_x_at(a, f, PN_MIN(j + i, a->m - 1));
             for (uint32_t r = r0; r < r1; r += 8) {
                 __m256 acc[AVX2_X] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-                avx2_many(panels + (r - r0) / 8 * chunks, f, a->k, x, acc);
+                many(panels + (r - r0) / 8 * chunks, a->k, x, f.off, acc);
                 for (uint32_t i = 0; i < AVX2_X && j + i < a->m; i++)
                     avx2_store(a, r, j + i, acc[i]);
             }

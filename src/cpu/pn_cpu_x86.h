@@ -75,11 +75,13 @@ typedef struct pn_x86_panel {
 /* Chunk [n elements] of 8 rows; p[r] points at the chunk's first block in row r. */
 typedef void (*pn_x86_unpack_fn)(const uint8_t *const p[8], size_t n, pn_x86_oct *o);
 
+#if PN_CPU_X64
 /* AVX2's unpackers, used by the AVX-512 files too.  Never NULL for a quantised type. */
 PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype);
 
 /* Oct to panel (AVX2). */
 PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, pn_x86_panel *p);
+#endif
 
 /* Bytes of a row that hold PN_CPU_CHUNK elements. */
 static inline size_t pn_x86_chunk_bytes(uint32_t dtype)
