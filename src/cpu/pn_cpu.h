@@ -50,7 +50,8 @@ PN_INTERNAL pn_act_kind pn_cpu_act_kind(uint32_t dtype);       /* partner of a w
 
 /* A quantised activation row of k elements (k a multiple of the weight's block):
  *     int8  q[k]           at 0        value = d * q, |q| <= 127
- *     float d[k / bs]      at off_d    bs = 32 or 256; d = max|x| / 127, q = rne(x * (127 / max|x|))
+ *     float d[k / bs]      at off_d    bs = 32 or 256; d = max|x| / 127, q = rne(x * (127 / max|x|));
+ *                                      NaN when an x of the block is NaN (it must reach the logits)
  *     int16 s[k / 16]      at off_s    sums of q over 16 elements
  * sections aligned to 64, zero padded (q padding is read by kernels). */
 typedef struct pn_act_layout {

@@ -16,12 +16,18 @@
  * Activations
  * ------------------------------------------------------------------------------------------ */
 
+/* NaN when one of x is. */
 PN_AVX2_INLINE float ops_absmax(const float *x, size_t n)
 {
     const __m256 sign = _mm256_set1_ps(-0.0f);
-    __m256 m = _mm256_setzero_ps();
-    for (size_t i = 0; i < n; i += 8)       /* max(NaN, m) is m */
-        m = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)), m);
+    __m256 m = _mm256_setzero_ps(), bad = m;
+    for (size_t i = 0; i < n; i += 8) {     /* max(NaN, m) is m */
+        __m256 v = _mm256_loadu_ps(x + i);
+        m = _mm256_max_ps(_mm256_andnot_ps(sign, v), m);
+        bad = _mm256_or_ps(bad, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    }
+    if (PN_UNLIKELY(_mm256_movemask_ps(bad)))
+        return NAN;
     __m128 h = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
     h = _mm_max_ps(h, _mm_movehl_ps(h, h));
     return _mm_cvtss_f32(_mm_max_ss(h, _mm_shuffle_ps(h, h, 1)));

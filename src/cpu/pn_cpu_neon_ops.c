@@ -18,11 +18,11 @@
 PN_NEON_INLINE float nops_absmax(const float *x, size_t n)
 {
     float32x4_t a = vdupq_n_f32(0), b = a;
-    for (size_t i = 0; i < n; i += 8) {     /* maxnm passes over NaN */
-        a = vmaxnmq_f32(a, vabsq_f32(vld1q_f32(x + i)));
-        b = vmaxnmq_f32(b, vabsq_f32(vld1q_f32(x + i + 4)));
+    for (size_t i = 0; i < n; i += 8) {     /* max keeps a NaN */
+        a = vmaxq_f32(a, vabsq_f32(vld1q_f32(x + i)));
+        b = vmaxq_f32(b, vabsq_f32(vld1q_f32(x + i + 4)));
     }
-    return vmaxnmvq_f32(vmaxnmq_f32(a, b));
+    return vmaxvq_f32(vmaxq_f32(a, b));
 }
 
 PN_NEON_INLINE int32x4_t nops_round4(const float *x, float inv)

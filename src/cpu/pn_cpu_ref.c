@@ -21,12 +21,13 @@
  * Activations
  * ------------------------------------------------------------------------------------------ */
 
+/* A NaN stays: a poisoned block must not look like a quiet one. */
 static float ref_absmax(const float *x, size_t n)
 {
     float m = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && m == m; i++) {
         float a = fabsf(x[i]);
-        m = a > m ? a : m;              /* NaN is passed over */
+        m = a <= m ? m : a;
     }
     return m;
 }

@@ -549,6 +549,38 @@ static void models_that_lack_something_say_what(void)
     patched("tokenizer.ggml.tokens", "tokenizer.ggml.tokenz", PN_E_FORMAT, "tokenizer.ggml.tokens");
 }
 
+/* One NaN in a norm: it must come out as an error, not as a confident wrong token. */
+static void a_poisoned_weight_fails_the_request_alone(void)
+{
+    static const char *const paths[] = {"models/demo.gguf", "tests/vectors/golden/arch/qwen3.gguf",
+                                        "tests/vectors/golden/quant/q2_k.gguf"};
+    pn_engine *e = engine_open(2, NULL);
+    for (size_t k = 0; k < sizeof paths / sizeof *paths; k++) {
+        size_t len = 0;
+        pn_err err = {0};
+        pn_file *f = NULL;
+        pn_model *m = NULL;
+        pn_session *s = NULL;
+        pn_tensor_info t;
+        char *bytes = api_read_file(paths[k], &len);
+        PN_CHECK(pn_file_open_memory(e, bytes, len, &f, &err) == PN_OK, "%s", err.text);
+        for (size_t i = 0; pn_file_tensor_at(f, i, &t) == PN_OK; i++)
+            if (strcmp(t.name, "blk.0.attn_norm.weight") == 0)
+                memset(bytes + t.offset + 20, 0xff, 4);
+        PN_CHECK(pn_model_load_file(f, NULL, &m, &err) == PN_OK, "%s", err.text);
+        PN_CHECK(pn_session_new(m, &(pn_session_params){.n_ctx = 64}, &s, &err) == PN_OK, "%s", err.text);
+        const pn_token prompt[] = {3, 5, 8};
+        const pn_generate_params g = {.prompt = prompt, .n_prompt = 3, .max_tokens = 3};
+        PN_CHECK(pn_session_generate(s, &g, NULL, &err) == PN_E_NUMERIC && err.text[0], "%s: %s", paths[k], err.text);
+        pn_session_free(s);
+        pn_model_free(m);
+        pn_file_close(f);
+        free(bytes);
+        PN_CHECK(whole_life(e, paths[k], &err) == PN_OK, "the engine does not work any more: %s", err.text);
+    }
+    pn_engine_close(e);
+}
+
 int main(void)
 {
     bits_do_not_depend_on_threads_batch_calls_or_residency();
@@ -562,5 +594,6 @@ int main(void)
     stop_strings_are_exact_across_tokens();
     misuse_is_an_error_with_words();
     models_that_lack_something_say_what();
+    a_poisoned_weight_fails_the_request_alone();
     return pn_test_end();
 }

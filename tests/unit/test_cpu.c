@@ -187,6 +187,26 @@ static void test_quant_is_the_reference_quantiser(void)
     }
 }
 
+/* A NaN has to reach the logits: its block gets a NaN scale, the others stay as they are. */
+static void test_quant_keeps_a_nan(void)
+{
+    for (size_t i = 0; i < n_isas(); i++)
+        for (int kind = PN_ACT_Q8_32; kind <= PN_ACT_Q8_256; kind++)
+            for (size_t at = 0; at < 512; at += 37) {
+                size_t bs = kind == PN_ACT_Q8_32 ? 32 : 256;
+                pn_act_layout l = pn_act_layout_of((pn_act_kind)kind, 512);
+                _Alignas(64) static uint8_t row[2048];
+                float x[512], d[16] = {0};
+                for (size_t k = 0; k < 512; k++)
+                    x[k] = (float)(k % 13) - 6;
+                x[at] = NAN;
+                isa_at(i)->quant((pn_act_kind)kind, x, row, 512);
+                memcpy(d, row + l.off_d, 512 / bs * 4);
+                for (size_t b = 0; b < 512 / bs; b++)
+                    PN_CHECK((d[b] != d[b]) == (b == at / bs), "%s: block %zu, NaN at %zu", isa_at(i)->name, b, at);
+            }
+}
+
 /* ref's result against double precision over decoded weights and decoded activations. */
 static void test_ref_matmul_computes_the_product(void)
 {
@@ -580,6 +600,7 @@ int main(void)
     test_force_refuses_what_is_absent();
     test_unpack_agrees_with_dequantisation();
     test_quant_is_the_reference_quantiser();
+    test_quant_keeps_a_nan();
     test_ref_matmul_computes_the_product();
     test_elementwise_ops_are_ref();
     test_attention_is_ref_and_the_softmax();
