@@ -984,7 +984,8 @@ PN_INTERNAL pn_act_kind pn_cpu_act_kind(uint32_t dtype);       /* partner of a w
 
 /* A quantised activation row of k elements (k a multiple of the weight's block):
  *     int8  q[k]           at 0        value = d * q, |q| <= 127
- *     float d[k / bs]      at off_d    bs = 32 or 256; d = max|x| / 127, q = rne(x * (127 / max|x|))
+ *     float d[k / bs]      at off_d    bs = 32 or 256; d = max|x| / 127, q = rne(x * (127 / max|x|));
+ *                                      NaN when an x of the block is NaN (it must reach the logits)
  *     int16 s[k / 16]      at off_s    sums of q over 16 elements
  * sections aligned to 64, zero padded (q padding is read by kernels). */
 typedef struct pn_act_layout {
@@ -2169,13 +2170,15 @@ typedef struct pn_weights {
     pn_map index;               /* name -> tensor */
     uint64_t file_bytes;        /* all parts */
     /* below: private */
+    bool map;                   /* parts opened from now on are mapped */
     size_t cap_parts, cap_gguf, cap_tensors;
 } pn_weights;
 
 /* On failure *w is empty (close is harmless): nothing stays open, mapped or allocated.
- * A path is mapped when the system can, else read by position.  Memory and callbacks hold a whole
- * model: the first part of a split one is refused with PN_E_UNSUPPORTED. */
-PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, pn_err *err);
+ * A path is mapped when `map` is set and the system can, else read by position: then nothing of it is
+ * mapped, metadata included, and a file that shrinks later gives PN_E_IO instead of a signal.  Memory and
+ * callbacks hold a whole model: the first part of a split one is refused with PN_E_UNSUPPORTED. */
+PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, bool map, pn_err *err);
 PN_INTERNAL pn_status pn_weights_open_memory(pn_weights *w, pn_mem *mem, const void *bytes, size_t n, pn_err *err);
 PN_INTERNAL pn_status pn_weights_open_reader(pn_weights *w, pn_mem *mem, const pn_reader *r, pn_err *err);
 PN_INTERNAL void pn_weights_close(pn_weights *w);
@@ -9655,12 +9658,13 @@ PN_INTERNAL void pn_cpu_unpack(uint32_t dtype, const void *row, size_t e0, size_
  * Activations
  * ------------------------------------------------------------------------------------------ */
 
+/* A NaN stays: a poisoned block must not look like a quiet one. */
 static float ref_absmax(const float *x, size_t n)
 {
     float m = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && m == m; i++) {
         float a = fabsf(x[i]);
-        m = a > m ? a : m;              /* NaN is passed over */
+        m = a <= m ? m : a;
     }
     return m;
 }
@@ -10852,12 +10856,18 @@ typedef int pn_cpu_avx2_unpack_not_empty;       /* ISO C wants a declaration in 
  * Activations
  * ------------------------------------------------------------------------------------------ */
 
+/* NaN when one of x is. */
 PN_AVX2_INLINE float ops_absmax(const float *x, size_t n)
 {
     const __m256 sign = _mm256_set1_ps(-0.0f);
-    __m256 m = _mm256_setzero_ps();
-    for (size_t i = 0; i < n; i += 8)       /* max(NaN, m) is m */
-        m = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)), m);
+    __m256 m = _mm256_setzero_ps(), bad = m;
+    for (size_t i = 0; i < n; i += 8) {     /* max(NaN, m) is m */
+        __m256 v = _mm256_loadu_ps(x + i);
+        m = _mm256_max_ps(_mm256_andnot_ps(sign, v), m);
+        bad = _mm256_or_ps(bad, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    }
+    if (PN_UNLIKELY(_mm256_movemask_ps(bad)))
+        return NAN;
     __m128 h = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
     h = _mm_max_ps(h, _mm_movehl_ps(h, h));
     return _mm_cvtss_f32(_mm_max_ss(h, _mm_shuffle_ps(h, h, 1)));
@@ -13750,11 +13760,11 @@ typedef int pn_cpu_neon_float_not_empty;        /* ISO C wants a declaration in 
 PN_NEON_INLINE float nops_absmax(const float *x, size_t n)
 {
     float32x4_t a = vdupq_n_f32(0), b = a;
-    for (size_t i = 0; i < n; i += 8) {     /* maxnm passes over NaN */
-        a = vmaxnmq_f32(a, vabsq_f32(vld1q_f32(x + i)));
-        b = vmaxnmq_f32(b, vabsq_f32(vld1q_f32(x + i + 4)));
+    for (size_t i = 0; i < n; i += 8) {     /* max keeps a NaN */
+        a = vmaxq_f32(a, vabsq_f32(vld1q_f32(x + i)));
+        b = vmaxq_f32(b, vabsq_f32(vld1q_f32(x + i + 4)));
     }
-    return vmaxnmvq_f32(vmaxnmq_f32(a, b));
+    return vmaxvq_f32(vmaxq_f32(a, b));
 }
 
 PN_NEON_INLINE int32x4_t nops_round4(const float *x, float inv)
@@ -16161,7 +16171,7 @@ static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
     if (st != PN_OK)
         return st;
     p->src.size = p->file.size;
-    if (p->file.size > 0 && pn_os_map(&p->file, &p->map, NULL) == PN_OK) {
+    if (w->map && p->file.size > 0 && pn_os_map(&p->file, &p->map, NULL) == PN_OK) {
         p->map_owned = true;
         p->src.bytes = p->map;
     } else {
@@ -16319,10 +16329,11 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     memset(w, 0, sizeof *w);
 }
 
-PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, pn_err *err)
+PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, bool map, pn_err *err)
 {
     uint32_t count = 1;
     weights_init(w, mem);
+    w->map = map;
     pn_status st = weights_open_part(w, path, err);
     if (st == PN_OK)
         st = weights_split_count(w, &count, err);
@@ -24953,7 +24964,7 @@ PN_API pn_status pn_file_open(pn_engine *e, const char *path, pn_file **out, pn_
     pn_file *f = file_new(e, err);
     if (!f)
         return e ? PN_E_NOMEM : PN_E_INVALID;
-    return file_done(f, pn_weights_open_path(&f->weights, pn_engine_mem(e), path, err), out);
+    return file_done(f, pn_weights_open_path(&f->weights, pn_engine_mem(e), path, true, err), out);
 }
 
 PN_API pn_status pn_file_open_memory(pn_engine *e, const void *bytes, size_t n, pn_file **out, pn_err *err)
@@ -25535,14 +25546,15 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
     return m;
 }
 
-static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *params, pn_model **out, pn_err *err)
+/* With weights in memory of our own nothing is left of the file's mapping, metadata included. */
+static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON; }
+
+static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *p, pn_model **out, pn_err *err)
 {
-    pn_model_params p;
-    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
-    m->exact = p.exact != 0;
-    m->vocab_only = p.vocab_only != 0;
+    m->exact = p->exact != 0;
+    m->vocab_only = p->vocab_only != 0;
     if (!st)
-        st = model_open(m, &p, err);
+        st = model_open(m, p, err);
     if (st)
         pn_model_free(m);
     else
@@ -25555,16 +25567,21 @@ PN_API pn_status pn_model_load(pn_engine *e, const char *path, const pn_model_pa
 {
     if (!e || !path)
         return pn_fail(err, PN_E_INVALID, "%s", e ? "no path given" : "no engine given");
+    pn_model_params p;
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     pn_model *m = model_new(e, err);
     if (!m)
         return PN_E_NOMEM;
-    return model_finish(m, pn_weights_open_path(&m->file.weights, pn_engine_mem(e), path, err), params, out, err);
+    pn_status st = pn_weights_open_path(&m->file.weights, pn_engine_mem(e), path, model_maps(&p), err);
+    return model_finish(m, st, &p, out, err);
 }
 
 PN_API pn_status pn_model_load_file(pn_file *f, const pn_model_params *params, pn_model **out, pn_err *err)
 {
     if (!f)
         return pn_fail(err, PN_E_INVALID, "no file given");
+    pn_model_params p;
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     pn_mem *mem = pn_engine_mem(f->engine);
     pn_model *m = model_new(f->engine, err);
     if (!m)
@@ -25576,8 +25593,8 @@ PN_API pn_status pn_model_load_file(pn_file *f, const pn_model_params *params, p
     else if (f->reader.read)
         st = pn_weights_open_reader(&m->file.weights, mem, &m->file.reader, err);
     else
-        st = pn_weights_open_path(&m->file.weights, mem, f->weights.parts[0].path, err);
-    return model_finish(m, st, params, out, err);
+        st = pn_weights_open_path(&m->file.weights, mem, f->weights.parts[0].path, model_maps(&p), err);
+    return model_finish(m, st, &p, out, err);
 }
 
 PN_API void pn_model_free(pn_model *m)
@@ -26910,7 +26927,7 @@ static pn_status quantize_tensor(quantize_job *q, const pn_dir_tensor *d, uint32
 
 static pn_status quantize_open(quantize_job *q, const char *in, const char *out, pn_err *err)
 {
-    pn_status st = pn_weights_open_path(&q->in, pn_engine_mem(q->engine), in, err);
+    pn_status st = pn_weights_open_path(&q->in, pn_engine_mem(q->engine), in, true, err);
     for (uint32_t i = 0; i < q->in.n_parts && !st; i++)
         if (pn_os_same_file(q->in.parts[i].path, out))
             st = pn_fail(err, PN_E_INVALID, "'%s' is read from: expected another name to write to", out);

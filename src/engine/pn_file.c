@@ -32,7 +32,7 @@ PN_API pn_status pn_file_open(pn_engine *e, const char *path, pn_file **out, pn_
     pn_file *f = file_new(e, err);
     if (!f)
         return e ? PN_E_NOMEM : PN_E_INVALID;
-    return file_done(f, pn_weights_open_path(&f->weights, pn_engine_mem(e), path, err), out);
+    return file_done(f, pn_weights_open_path(&f->weights, pn_engine_mem(e), path, true, err), out);
 }
 
 PN_API pn_status pn_file_open_memory(pn_engine *e, const void *bytes, size_t n, pn_file **out, pn_err *err)

@@ -157,14 +157,15 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
     return m;
 }
 
-static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *params, pn_model **out, pn_err *err)
+/* With weights in memory of our own nothing is left of the file's mapping, metadata included. */
+static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON; }
+
+static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *p, pn_model **out, pn_err *err)
 {
-    pn_model_params p;
-    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
-    m->exact = p.exact != 0;
-    m->vocab_only = p.vocab_only != 0;
+    m->exact = p->exact != 0;
+    m->vocab_only = p->vocab_only != 0;
     if (!st)
-        st = model_open(m, &p, err);
+        st = model_open(m, p, err);
     if (st)
         pn_model_free(m);
     else
@@ -177,16 +178,21 @@ PN_API pn_status pn_model_load(pn_engine *e, const char *path, const pn_model_pa
 {
     if (!e || !path)
         return pn_fail(err, PN_E_INVALID, "%s", e ? "no path given" : "no engine given");
+    pn_model_params p;
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     pn_model *m = model_new(e, err);
     if (!m)
         return PN_E_NOMEM;
-    return model_finish(m, pn_weights_open_path(&m->file.weights, pn_engine_mem(e), path, err), params, out, err);
+    pn_status st = pn_weights_open_path(&m->file.weights, pn_engine_mem(e), path, model_maps(&p), err);
+    return model_finish(m, st, &p, out, err);
 }
 
 PN_API pn_status pn_model_load_file(pn_file *f, const pn_model_params *params, pn_model **out, pn_err *err)
 {
     if (!f)
         return pn_fail(err, PN_E_INVALID, "no file given");
+    pn_model_params p;
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     pn_mem *mem = pn_engine_mem(f->engine);
     pn_model *m = model_new(f->engine, err);
     if (!m)
@@ -198,8 +204,8 @@ PN_API pn_status pn_model_load_file(pn_file *f, const pn_model_params *params, p
     else if (f->reader.read)
         st = pn_weights_open_reader(&m->file.weights, mem, &m->file.reader, err);
     else
-        st = pn_weights_open_path(&m->file.weights, mem, f->weights.parts[0].path, err);
-    return model_finish(m, st, params, out, err);
+        st = pn_weights_open_path(&m->file.weights, mem, f->weights.parts[0].path, model_maps(&p), err);
+    return model_finish(m, st, &p, out, err);
 }
 
 PN_API void pn_model_free(pn_model *m)

@@ -235,7 +235,7 @@ static pn_status quantize_tensor(quantize_job *q, const pn_dir_tensor *d, uint32
 
 static pn_status quantize_open(quantize_job *q, const char *in, const char *out, pn_err *err)
 {
-    pn_status st = pn_weights_open_path(&q->in, pn_engine_mem(q->engine), in, err);
+    pn_status st = pn_weights_open_path(&q->in, pn_engine_mem(q->engine), in, true, err);
     for (uint32_t i = 0; i < q->in.n_parts && !st; i++)
         if (pn_os_same_file(q->in.parts[i].path, out))
             st = pn_fail(err, PN_E_INVALID, "'%s' is read from: expected another name to write to", out);

@@ -115,7 +115,7 @@ static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
     if (st != PN_OK)
         return st;
     p->src.size = p->file.size;
-    if (p->file.size > 0 && pn_os_map(&p->file, &p->map, NULL) == PN_OK) {
+    if (w->map && p->file.size > 0 && pn_os_map(&p->file, &p->map, NULL) == PN_OK) {
         p->map_owned = true;
         p->src.bytes = p->map;
     } else {
@@ -273,10 +273,11 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     memset(w, 0, sizeof *w);
 }
 
-PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, pn_err *err)
+PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, bool map, pn_err *err)
 {
     uint32_t count = 1;
     weights_init(w, mem);
+    w->map = map;
     pn_status st = weights_open_part(w, path, err);
     if (st == PN_OK)
         st = weights_split_count(w, &count, err);

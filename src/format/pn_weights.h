@@ -36,13 +36,15 @@ typedef struct pn_weights {
     pn_map index;               /* name -> tensor */
     uint64_t file_bytes;        /* all parts */
     /* below: private */
+    bool map;                   /* parts opened from now on are mapped */
     size_t cap_parts, cap_gguf, cap_tensors;
 } pn_weights;
 
 /* On failure *w is empty (close is harmless): nothing stays open, mapped or allocated.
- * A path is mapped when the system can, else read by position.  Memory and callbacks hold a whole
- * model: the first part of a split one is refused with PN_E_UNSUPPORTED. */
-PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, pn_err *err);
+ * A path is mapped when `map` is set and the system can, else read by position: then nothing of it is
+ * mapped, metadata included, and a file that shrinks later gives PN_E_IO instead of a signal.  Memory and
+ * callbacks hold a whole model: the first part of a split one is refused with PN_E_UNSUPPORTED. */
+PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, bool map, pn_err *err);
 PN_INTERNAL pn_status pn_weights_open_memory(pn_weights *w, pn_mem *mem, const void *bytes, size_t n, pn_err *err);
 PN_INTERNAL pn_status pn_weights_open_reader(pn_weights *w, pn_mem *mem, const pn_reader *r, pn_err *err);
 PN_INTERNAL void pn_weights_close(pn_weights *w);

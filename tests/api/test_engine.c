@@ -2,8 +2,12 @@
  * test_engine.c - promises 4 and 6 through the public API: the same bits however a text is computed,
  * and nothing lost when memory, time or the caller runs out.
  */
+#define _GNU_SOURCE 1      /* mkstemp, ftruncate */
+
 #include "pantheon.h"
 #include "pn_api_test.h"
+
+#include <unistd.h>
 
 static const char *const engine_models[] = {
     "models/demo.gguf",
@@ -549,6 +553,38 @@ static void models_that_lack_something_say_what(void)
     patched("tokenizer.ggml.tokens", "tokenizer.ggml.tokenz", PN_E_FORMAT, "tokenizer.ggml.tokens");
 }
 
+/* In memory of our own: what happens to the file afterwards is no concern of ours. */
+static void a_file_may_shrink_under_a_model_in_memory(void)
+{
+    char path[] = "/tmp/pantheon-test-XXXXXX";
+    size_t len = 0;
+    pn_err err = {0};
+    pn_engine *e = engine_open(2, NULL);
+    pn_model *m = NULL;
+    test_text before = {0}, after = {0};
+    char *bytes = api_read_file(engine_models[0], &len);
+    int fd = mkstemp(path);
+    if (fd < 0 || !bytes || write(fd, bytes, len) != (ssize_t)len) {
+        pn_test_skip("cannot write %s", path);
+        return;
+    }
+    const pn_model_params mp = {.residency = PN_RESIDENCY_ANON};
+    PN_CHECK(pn_model_load(e, path, &mp, &m, &err) == PN_OK, "%s", err.text);
+    pn_generate_params g = {.max_tokens = 30};
+    generate(m, "Once upon a time", &g, &before, 0);
+    PN_CHECK(ftruncate(fd, 100) == 0, "cannot truncate %s", path);
+    generate(m, "Once upon a time", &g, &after, 0);
+    PN_CHECK(before.len > 10 && before.len == after.len && memcmp(before.text, after.text, before.len) == 0,
+             "another text after the file shrank");
+    pn_model *again = NULL;
+    PN_CHECK(pn_model_load(e, path, &mp, &again, &err) == PN_E_FORMAT && strstr(err.text, path), "%s", err.text);
+    close(fd);
+    unlink(path);
+    free(bytes);
+    pn_model_free(m);
+    pn_engine_close(e);
+}
+
 /* One NaN in a norm: it must come out as an error, not as a confident wrong token. */
 static void a_poisoned_weight_fails_the_request_alone(void)
 {
@@ -595,5 +631,6 @@ int main(void)
     misuse_is_an_error_with_words();
     models_that_lack_something_say_what();
     a_poisoned_weight_fails_the_request_alone();
+    a_file_may_shrink_under_a_model_in_memory();
     return pn_test_end();
 }

@@ -162,7 +162,7 @@ static void expect_open(const char *what, const char *name, pn_status status, co
     pn_err err = {0};
     char path[512];
     pn_test_mem_init(&mem, 0);
-    pn_status st = pn_weights_open_path(&w, &mem.mem, path_in(path, name), &err);
+    pn_status st = pn_weights_open_path(&w, &mem.mem, path_in(path, name), true, &err);
     PN_CHECK(st == status, "%s: %d %s", what, (int)st, err.text);
     PN_CHECK(st == PN_OK || (strstr(err.text, piece) && err.status == st), "%s: no '%s' in: %s", what, piece, err.text);
     pn_weights_close(&w);
@@ -181,7 +181,7 @@ static void split_models_are_joined(void)
         pn_weights w;
         pn_err err = {0};
         pn_test_mem_init(&mem, k);
-        pn_status st = pn_weights_open_path(&w, &mem.mem, path_in(path, "m-00001-of-00003.gguf"), &err);
+        pn_status st = pn_weights_open_path(&w, &mem.mem, path_in(path, "m-00001-of-00003.gguf"), true, &err);
         if (k == 0 && PN_CHECK(st == PN_OK, "%s", err.text)) {
             const pn_dir_tensor *c = pn_weights_find(&w, "c");
             uint64_t v = 9;
@@ -284,7 +284,7 @@ static void a_file_that_shrank_gives_a_status(void)
     pn_err err = {0};
     pn_test_mem_init(&mem, 0);
     save("shrinks.gguf", m.b, m.n);
-    if (PN_CHECK(pn_weights_open_path(&w, &mem.mem, path_in(path, "shrinks.gguf"), &err) == PN_OK, "%s", err.text)) {
+    if (PN_CHECK(pn_weights_open_path(&w, &mem.mem, path_in(path, "shrinks.gguf"), true, &err) == PN_OK, "%s", err.text)) {
         const pn_dir_tensor *t = pn_weights_find(&w, "vector");
         PN_CHECK(truncate(path, (off_t)t->t->offset + 4) == 0);
         PN_CHECK(pn_weights_read(&w, t, 0, buf, 16, &err) == PN_E_IO && strstr(err.text, "the file ends at byte"), "%s", err.text);
@@ -329,7 +329,7 @@ static void what_cannot_be_mapped_is_read(void)
         setrlimit(RLIMIT_AS, &old);
         pn_test_skip("RLIMIT_AS does not bind (an emulator)");
     } else {
-        pn_status st = pn_weights_open_path(&w, &mem.mem, path, &err);
+        pn_status st = pn_weights_open_path(&w, &mem.mem, path, true, &err);
         if (PN_CHECK(st == PN_OK, "%s", err.text)) {
             const pn_dir_tensor *t = pn_weights_find(&w, "vector");
             PN_CHECK(t && pn_weights_ptr(&w, t) == NULL && w.file_bytes == (uint64_t)1 << 34);
@@ -356,7 +356,7 @@ static void the_demo_model_opens(void)
         pn_test_skip("models/demo.gguf is not here");
         return;
     }
-    if (PN_CHECK(pn_weights_open_path(&w, &mem.mem, "models/demo.gguf", &err) == PN_OK, "%s", err.text)) {
+    if (PN_CHECK(pn_weights_open_path(&w, &mem.mem, "models/demo.gguf", true, &err) == PN_OK, "%s", err.text)) {
         PN_CHECK(pn_gguf_str(pn_weights_meta(&w, "general.architecture"), 0, &arch) && arch.len == 5);
         const pn_gguf_kv *tokens = pn_weights_meta(&w, "tokenizer.ggml.tokens");
         PN_CHECK(tokens && tokens->count == 1024 && w.n_tensors > 30 && pn_weights_find(&w, "token_embd.weight"));
