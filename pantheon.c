@@ -3084,6 +3084,92 @@ PN_INTERNAL const char *pn_opcode_name(uint32_t code);
 
 #endif /* PN_PLAN_H */
 
+/* ---- Begin sample/pn_dry.h ---- */
+/*
+ * pn_dry.h - which tokens would repeat a passage?  ("Don't repeat yourself")
+ *
+ * Let h be the tokens so far.  Where a passage h[..e] ends like h itself ends, on L tokens, the token
+ * h[e + 1] would make that match longer; it is punished by multiplier * base^(L - allowed).  Sequence
+ * breakers (line ends, quotes, a speaker's colon) stop matches, so that forms may repeat.
+ *
+ * All L come from one Z-function over the reversed history: linear in its length, whatever it holds.
+ *
+ * A breaker is a token (head) and the tokens that follow it (tail, often none).  Texts become breakers
+ * in pn_breakers_add_text, which knows the vocabulary through callbacks only.
+ */
+#ifndef PN_DRY_H
+#define PN_DRY_H
+
+/* includes base/pn_mem.h */
+
+typedef struct pn_breaker {
+    pn_token head;
+    uint32_t tail, n_tail;      /* into pn_breakers.tails */
+} pn_breaker;
+
+/* Plain data, can be moved. */
+typedef struct pn_breakers {
+    pn_mem *mem;                /* borrowed */
+    pn_breaker *list;           /* owned, [cap]; sorted by pn_dry_take */
+    size_t n, cap;
+    pn_token *tails;            /* owned, [cap_tails] */
+    size_t n_tails, cap_tails;
+} pn_breakers;
+
+/* How texts become tokens.  piece: the bytes of token t, borrowed until the next call, empty for
+ * none.  tokenize: append the tokens of a text, no control tokens, to a growing array of `mem`,
+ * account MISC. */
+typedef struct pn_breaker_text {
+    uint32_t n_tokens;
+    pn_bytes (*piece)(void *user, pn_token t);
+    pn_status (*tokenize)(void *user, const char *text, size_t len, pn_token **out, size_t *n, size_t *cap,
+                          pn_err *err);
+    void *user;
+} pn_breaker_text;
+
+PN_INTERNAL void pn_breakers_init(pn_breakers *b, pn_mem *mem);
+PN_INTERNAL void pn_breakers_fini(pn_breakers *b);
+
+/* One breaker as tokens; false: out of memory. */
+PN_INTERNAL bool pn_breakers_add(pn_breakers *b, pn_token head, const pn_token *tail, size_t n_tail);
+
+/* One breaker as text: every token that contains it, and every token that ends with the start of it,
+ * followed by the tokens of the rest.  Only the first 40 bytes (whole characters) count. */
+PN_INTERNAL pn_status pn_breakers_add_text(pn_breakers *b, const char *text, const pn_breaker_text *vocab, pn_err *err);
+
+/* --- below: for the chain ---------------------------------------------------------------------- */
+
+typedef struct pn_dry_hit {
+    pn_token token;             /* -1: free slot */
+    uint32_t len;               /* the longest passage it would continue */
+} pn_dry_hit;
+
+typedef struct pn_dry {
+    pn_mem *mem;                /* borrowed */
+    size_t window;              /* tokens looked back, at least 1; SIZE_MAX: all */
+    pn_breakers breakers;
+    pn_token *hist;             /* owned, [cap]; the last min(n, window) count */
+    uint32_t *z;                /* owned, [cap_z] */
+    pn_dry_hit *hits;           /* owned, [cap_hits], open addressing, power of two */
+    size_t n, cap, cap_z, cap_hits;
+} pn_dry;
+
+PN_INTERNAL void pn_dry_init(pn_dry *d, pn_mem *mem, size_t window);
+PN_INTERNAL void pn_dry_fini(pn_dry *d);
+PN_INTERNAL void pn_dry_take(pn_dry *d, pn_breakers *b);               /* moves; b is empty then */
+
+/* Room for one more token (false: out of memory), then the token. */
+PN_INTERNAL bool pn_dry_reserve(pn_dry *d);
+PN_INTERNAL void pn_dry_push(pn_dry *d, pn_token t);
+
+/* Fill d->hits for matches of at least `allowed` tokens; false: none. */
+PN_INTERNAL bool pn_dry_find(pn_dry *d, size_t allowed);
+
+/* The longest passage t would continue; 0: none. */
+PN_INTERNAL uint32_t pn_dry_length(const pn_dry *d, pn_token t);
+
+#endif /* PN_DRY_H */
+
 /* ---- Begin sample/pn_sampler.h ---- */
 /*
  * pn_sampler.h - from logits to one token.
@@ -3097,6 +3183,7 @@ PN_INTERNAL const char *pn_opcode_name(uint32_t code);
 #define PN_SAMPLER_H
 
 /* includes base/pn_mem.h */
+/* includes sample/pn_dry.h */
 
 typedef struct pn_chain pn_chain;
 
@@ -3113,7 +3200,24 @@ PN_INTERNAL uint64_t pn_chain_seed(const pn_chain *c);
 /* All memory is taken at creation (accept may grow the history: PN_E_NOMEM).  PN_E_NUMERIC: no
  * finite logit is left. */
 PN_INTERNAL pn_status pn_chain_pick(pn_chain *c, const float *logits, pn_token *out, pn_err *err);
+
+/* The same among allowed tokens only: bit i % 32 of allowed[i / 32] is token i's, (n_live + 31) / 32
+ * words, NULL: all.  The mask is applied after the bias and before every sampler.  PN_E_NUMERIC
+ * when no allowed token has a finite logit. */
+PN_INTERNAL pn_status pn_chain_pick_masked(pn_chain *c, const float *logits, const uint32_t *allowed, pn_token *out,
+                                           pn_err *err);
 PN_INTERNAL pn_status pn_chain_accept(pn_chain *c, pn_token t, bool generated, pn_err *err);
+
+/* Does the chain run DRY?  Then it should get breakers (pn_breakers_add_text); the tokens that end
+ * an answer are breakers in any case.  Moves *b, which is empty afterwards. */
+PN_INTERNAL bool pn_chain_wants_breakers(const pn_chain *c);
+PN_INTERNAL pn_status pn_chain_take_breakers(pn_chain *c, pn_breakers *b, pn_err *err);
+
+/* Natural logarithms of the softmax over logits[0..n_live), before any bias, temperature or mask.
+ * ids, lp [n_top]: the likeliest, best first, ties by id; n_top may be 0, ids and lp NULL then.
+ * *chosen_lp (may be NULL): that of `chosen`.  A logit of NaN or -inf gives -inf. */
+PN_INTERNAL pn_status pn_chain_logprobs(const float *logits, uint32_t n_vocab, uint32_t n_live, pn_token chosen,
+                                        uint32_t n_top, pn_token *ids, float *lp, float *chosen_lp, pn_err *err);
 
 /* For tests: run the chain up to the draw.  Writes the surviving ids, their logits after the chain,
  * in the order the draw walks them; returns how many. */
@@ -3125,6 +3229,182 @@ PN_INTERNAL uint64_t pn_chain_random(uint64_t seed, uint64_t pos, uint32_t strea
 PN_INTERNAL double pn_chain_unit(uint64_t seed, uint64_t pos, uint32_t stream);
 
 #endif /* PN_SAMPLER_H */
+
+/* ---- Begin sample/pn_sampler_int.h ---- */
+/*
+ * pn_sampler_int.h - what the parts of the chain share; nobody outside sample/ includes it.
+ *
+ *     pn_sampler.c    making a chain, running it, drawing
+ *     pn_samplers.c   the samplers, one function each, and their table
+ *     pn_cands.c      the candidate list: sorting at its head, walking to a share, filtering
+ *     pn_counts.c     which tokens were seen, for the penalties
+ *     pn_dry.c        which tokens would repeat a passage
+ *
+ * Invariants
+ *   1. cand[0 .. n_sorted) is sorted, and nothing behind it is better than its last.
+ *   2. Once not dense, every candidate is finite; n >= 1 or the pick fails with PN_E_NUMERIC.
+ *   3. Picking changes nothing that a later pick could notice; only accept does.
+ *   4. Sums are doubles over weights exp(logit - max); the order of every sum is fixed.
+ */
+#ifndef PN_SAMPLER_INT_H
+#define PN_SAMPLER_INT_H
+
+/* includes sample/pn_sampler.h */
+
+#include <float.h>
+#include <math.h>
+
+/* ------------------------------------------------------------------------------------------
+ * Candidates
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct pn_cand {
+    float logit;
+    pn_token id;
+} pn_cand;
+
+typedef struct pn_cands {
+    pn_cand *list;              /* owned by the chain, [n_live]; NULL for plain greedy */
+    size_t n, n_sorted;
+    bool dense;                 /* candidate i is token i, logits may be -inf */
+} pn_cands;
+
+/* How a list is ordered: by descending logit, or (typical sampling) by the distance of the logit
+ * from `centre`; then by logit, then by id. */
+typedef struct pn_cand_order {
+    bool by_distance;
+    double centre;
+} pn_cand_order;
+
+/* NaN becomes -inf, +inf the largest float. */
+static inline float pn_cand_clean(float x)
+{
+    if (x <= FLT_MAX)
+        return x;
+    return x > FLT_MAX ? FLT_MAX : -INFINITY;
+}
+
+/* e^x for x <= 0, relative error < 1e-11; below -100 nothing.  Why not pn_exp: this runs over a
+ * whole vocabulary, and the draw needs no last bits.  2^n e^f with |f| <= ln2 / 2 and the series to
+ * f^9, in two halves (f^0..f^4 and f^5..f^9) that do not wait for each other. */
+static inline double pn_cand_exp(double x)
+{
+    if (!(x > -100))
+        return 0;
+    double t = x * 1.4426950408889634;              /* 1 / ln 2 */
+    int n = (int)(t - 0.5);
+    double f = (t - n) * 0.6931471805599453;        /* ln 2 */
+    double f2 = f * f, f4 = f2 * f2;
+    double low = (1 + f) + f2 * (0.5 + f * (1.0 / 6)) + f4 * (1.0 / 24);
+    double high = (1.0 / 120 + f * (1.0 / 720)) + f2 * (1.0 / 5040 + f * (1.0 / 40320)) + f4 * (1.0 / 362880);
+    uint64_t bits = (uint64_t)(1023 + n) << 52;
+    double scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return (low + f4 * f * high) * scale;
+}
+
+/* The weight of a logit beside the largest. */
+static inline double pn_cand_weight(float logit, float max) { return pn_cand_exp((double)logit - (double)max); }
+
+PN_INTERNAL bool pn_cand_better(pn_cand a, pn_cand b);
+
+/* From "candidate i is token i" to a list of what can be chosen. */
+PN_INTERNAL void pn_cands_compact(pn_cands *c);
+
+/* Sort the best `want`; drop all behind the first n; drop what is below `least` (keeps the order). */
+PN_INTERNAL void pn_cands_sort(pn_cands *c, size_t want);
+PN_INTERNAL void pn_cands_keep(pn_cands *c, size_t n);
+PN_INTERNAL void pn_cands_filter(pn_cands *c, double least);
+
+/* The most logit.  n >= 1. */
+PN_INTERNAL float pn_cands_max(const pn_cands *c);
+
+/* The sum of all weights. */
+PN_INTERNAL double pn_cands_total(const pn_cands *c, float max);
+
+/* Entropy of the list in nats; *log_total: ln of pn_cands_total. */
+PN_INTERNAL double pn_cands_entropy(const pn_cands *c, float max, double *log_total);
+
+/* The first position, best first, where the running share of all weights reaches `share`;
+ * everything before it is then better than it, in no order.  n >= 1.  order NULL: by logit. */
+PN_INTERNAL size_t pn_cands_walk(pn_cands *c, double share, const pn_cand_order *order);
+
+/* Keep the shortest such run, but at least min_keep candidates; afterwards unsorted unless by logit. */
+PN_INTERNAL void pn_cands_keep_share(pn_cands *c, double share, size_t min_keep, const pn_cand_order *order);
+
+/* ------------------------------------------------------------------------------------------
+ * Counts of tokens
+ * ------------------------------------------------------------------------------------------ */
+
+/* How often a token was seen; token -1: free slot. */
+typedef struct pn_seen {
+    pn_token token;
+    uint32_t in_window, generated;
+} pn_seen;
+
+typedef struct pn_counts {
+    pn_mem *mem;                /* borrowed */
+    size_t window;              /* tokens looked back; SIZE_MAX: all */
+    pn_token *ring;             /* owned, [cap_ring]; n_ring <= window used */
+    size_t n_ring, cap_ring, ring_at;
+    pn_seen *seen;              /* owned, [cap_seen], open addressing, power of two */
+    size_t n_seen, cap_seen;
+} pn_counts;
+
+PN_INTERNAL bool pn_counts_init(pn_counts *k, pn_mem *mem, size_t window);     /* false: out of memory */
+PN_INTERNAL void pn_counts_fini(pn_counts *k);
+PN_INTERNAL bool pn_counts_add(pn_counts *k, pn_token t, bool generated);      /* false: nothing changed */
+
+/* The entry of t; its token is -1 when t was not seen. */
+PN_INTERNAL const pn_seen *pn_counts_find(const pn_counts *k, pn_token t);
+
+/* ------------------------------------------------------------------------------------------
+ * The chain
+ * ------------------------------------------------------------------------------------------ */
+
+enum { SAMPLER_STREAM_DRAW = 0, SAMPLER_STREAM_XTC = 1 };
+
+struct pn_chain {
+    pn_mem *mem;
+    pn_sampling p;              /* p.bias: our copy, owned; p.dry_breakers: not kept */
+    uint64_t seed;
+    uint32_t n_vocab, n_live;
+    bool greedy, edits;         /* edits: somebody may change a logit, so greedy needs the list */
+    bool penalties, dry_on;     /* counting, remembering is worth while */
+    bool mirostat;
+    uint8_t steps[PN_SAMPLER_ORDER_MAX];
+    size_t n_steps;
+    pn_token *ends, *never;     /* owned, [n_ends], [n_never] */
+    size_t n_ends, n_never;
+
+    uint64_t n_generated;
+    pn_counts counts;           /* for the penalties */
+    pn_dry dry;
+    double mu;                  /* mirostat: most surprise allowed, bits */
+    pn_token picked;            /* what the last pick chose, -1: none since the last accept */
+    double surprise;            /* and how surprising that was, bits */
+
+    pn_cands c;
+};
+
+/* Is a kind on with these parameters; run it. */
+PN_INTERNAL bool pn_samplers_on(uint8_t kind, const pn_sampling *p);
+PN_INTERNAL void pn_samplers_apply(uint8_t kind, pn_chain *c);
+
+/* Mirostat's cut, last of all: drop what is more surprising than mu. */
+PN_INTERNAL void pn_samplers_mirostat(pn_chain *c);
+
+/* text[0..n) as a kind, whatever its case, '_' and '-'; PN_SAMPLER_END: unknown.  And its name. */
+PN_INTERNAL uint8_t pn_samplers_find(const char *text, size_t n);
+PN_INTERNAL const char *pn_samplers_name(uint8_t kind);
+
+/* PN_E_INVALID naming the first field that is out of range. */
+PN_INTERNAL pn_status pn_samplers_check(const pn_sampling *p, pn_err *err);
+
+/* SplitMix64's finaliser, also good for hash tables. */
+PN_INTERNAL uint64_t pn_chain_mix(uint64_t z);
+
+#endif /* PN_SAMPLER_INT_H */
 
 /* ---- Begin mem/pn_ledger.h ---- */
 /*
@@ -21464,6 +21744,1103 @@ PN_INTERNAL pn_status pn_plan_dot(const pn_plan *p, pn_mem *mem, pn_write_fn wri
 }
 #endif
 
+/* ---- Begin sample/pn_cands.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_CANDS_C
+#define PN_DROP_SAMPLE_PN_CANDS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cands.c - the list of candidates.
+ *
+ * Why partial sorting: a vocabulary has 150,000 tokens and a draw looks at a few dozen.  The list is
+ * sorted only at its head (n_sorted).  A walk to a share of the whole first adds up the weights by
+ * slices of the distance from the best, which says in one pass which slice holds the answer, then
+ * halves that slice; so no setting but an explicit huge top-k pays for a sort.
+ */
+/* includes sample/pn_sampler_int.h */
+
+/* includes num/pn_math.h */
+
+#include <float.h>
+#include <math.h>
+
+#define CANDS_SORT_ALL 256u             /* so few are sorted and walked */
+#define CANDS_SLICES 256                /* the last one holds all behind */
+#define CANDS_NATS 32.0
+#define CANDS_ROUNDS 64                 /* halvings before a list that splits badly is sorted after all */
+#define CANDS_REACHABLE (1 - 1e-9)      /* most of the total that any order of summing surely reaches */
+
+PN_INTERNAL bool pn_cand_better(pn_cand a, pn_cand b)
+{
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+static double cands_distance(const pn_cand_order *o, pn_cand a)
+{
+    return fabs(o->centre - (double)a.logit);
+}
+
+static inline bool cands_before(const pn_cand_order *o, pn_cand a, pn_cand b)
+{
+    if (o->by_distance) {
+        double x = cands_distance(o, a), y = cands_distance(o, b);
+        if (x != y)
+            return x < y;
+    }
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Sorting at the head
+ * ------------------------------------------------------------------------------------------ */
+
+/* heap[0..n): the worst on top.  Let the element at i sink to its place. */
+static void cands_sink(const pn_cand_order *o, pn_cand *heap, size_t n, size_t i)
+{
+    pn_cand x = heap[i];
+    for (;;) {
+        size_t kid = 2 * i + 1;
+        if (kid >= n)
+            break;
+        if (kid + 1 < n && cands_before(o, heap[kid], heap[kid + 1]))
+            kid++;
+        if (!cands_before(o, x, heap[kid]))
+            break;
+        heap[i] = heap[kid];
+        i = kid;
+    }
+    heap[i] = x;
+}
+
+/* Bring the best k of a[0..n) to the front, sorted; no memory, O(n log k) whatever the input. */
+static void cands_best_first(const pn_cand_order *o, pn_cand *a, size_t n, size_t k)
+{
+    for (size_t i = k / 2; i-- > 0;)
+        cands_sink(o, a, k, i);
+    for (size_t i = k; k > 0 && i < n; i++) {
+        if (cands_before(o, a[i], a[0])) {
+            pn_cand t = a[0];
+            a[0] = a[i];
+            a[i] = t;
+            cands_sink(o, a, k, 0);
+        }
+    }
+    for (size_t left = k; left > 1; left--) {
+        pn_cand worst = a[0];
+        a[0] = a[left - 1];
+        a[left - 1] = worst;
+        cands_sink(o, a, left - 1, 0);
+    }
+}
+
+PN_INTERNAL void pn_cands_sort(pn_cands *c, size_t want)
+{
+    const pn_cand_order by_logit = {false, 0};
+    want = PN_MIN(want, c->n);
+    if (want <= c->n_sorted)
+        return;
+    cands_best_first(&by_logit, c->list + c->n_sorted, c->n - c->n_sorted, want - c->n_sorted);
+    c->n_sorted = want;
+}
+
+PN_INTERNAL void pn_cands_keep(pn_cands *c, size_t n)
+{
+    c->n = PN_MIN(c->n, n);
+    c->n_sorted = PN_MIN(c->n_sorted, c->n);
+}
+
+PN_INTERNAL void pn_cands_filter(pn_cands *c, double least)
+{
+    size_t kept = 0, sorted = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        if ((double)c->list[i].logit < least)
+            continue;
+        c->list[kept++] = c->list[i];
+        sorted += i < c->n_sorted;
+    }
+    c->n = kept;
+    c->n_sorted = sorted;
+}
+
+PN_INTERNAL void pn_cands_compact(pn_cands *c)
+{
+    if (!c->dense)
+        return;
+    pn_cands_filter(c, -DBL_MAX);
+    c->dense = false;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Weights
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL float pn_cands_max(const pn_cands *c)
+{
+    float max = c->list[0].logit;
+    for (size_t i = 1; i < c->n && c->n_sorted == 0; i++)
+        max = c->list[i].logit > max ? c->list[i].logit : max;
+    return max;
+}
+
+PN_INTERNAL double pn_cands_total(const pn_cands *c, float max)
+{
+    double sum = 0;
+    for (size_t i = 0; i < c->n; i++)
+        sum += pn_cand_exp((double)c->list[i].logit - (double)max);
+    return sum;
+}
+
+/* H = -sum p ln p = ln Z - sum w x / Z with x = logit - max, w = e^x, Z = sum w. */
+PN_INTERNAL double pn_cands_entropy(const pn_cands *c, float max, double *log_total)
+{
+    double sum = 0, mean = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        double x = (double)c->list[i].logit - (double)max, w = pn_cand_exp(x);
+        sum += w;
+        mean += w > 0 ? w * x : 0;
+    }
+    *log_total = pn_log(sum);
+    return PN_MAX(*log_total - mean / sum, 0.0);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Walking to a share
+ * ------------------------------------------------------------------------------------------ */
+
+/* Slices a nat of distance: they cover the list, or the 32 nats that have weight. */
+static double cands_scale(const pn_cands *c, const pn_cand_order *by, float max)
+{
+    float min = max;
+    for (size_t i = 0; i < c->n; i++)
+        min = c->list[i].logit < min ? c->list[i].logit : min;
+    double far = PN_MAX(fabs(by->centre - (double)min), fabs(by->centre - (double)max));
+    return CANDS_SLICES / PN_MIN(PN_MAX(far, 1e-6), CANDS_NATS);
+}
+
+static inline int cands_slice(const pn_cand_order *by, double scale, pn_cand a)
+{
+    double at = cands_distance(by, a) * scale;
+    return at < CANDS_SLICES - 1 ? (int)at : CANDS_SLICES - 1;
+}
+
+/* Where the slices find the answer: a[lo..hi) holds it, all before lo comes earlier in the order,
+ * all behind hi later; *sum: weight before lo; *need: what the answer has to reach. */
+static void cands_narrow(pn_cands *c, const pn_cand_order *by, float max, double share, size_t *lo, size_t *hi,
+                         double *sum, double *need)
+{
+    double weight[CANDS_SLICES] = {0}, total = 0, scale = cands_scale(c, by, max);
+    int slice = 0;
+    for (size_t i = 0; i < c->n; i++)
+        weight[cands_slice(by, scale, c->list[i])] += pn_cand_weight(c->list[i].logit, max);
+    for (int s = 0; s < CANDS_SLICES; s++)
+        total += weight[s];
+    *need = PN_MIN(share, CANDS_REACHABLE) * total;
+    for (*sum = 0; slice < CANDS_SLICES - 1 && *sum + weight[slice] < *need; slice++)
+        *sum += weight[slice];
+    size_t front = 0, at = 0, back = c->n;
+    while (at < back) {                     /* three heaps: before, in, behind the slice */
+        pn_cand x = c->list[at];
+        int s = cands_slice(by, scale, x);
+        if (s < slice) {
+            c->list[at++] = c->list[front];
+            c->list[front++] = x;
+        } else if (s > slice) {
+            c->list[at] = c->list[--back];
+            c->list[back] = x;
+        } else {
+            at++;
+        }
+    }
+    *lo = front;
+    *hi = back;
+    c->n_sorted = 0;
+}
+
+/* Put the median of three at a[lo], then earlier ones before it and later behind; where it ends. */
+static size_t cands_partition(const pn_cand_order *o, pn_cand *a, size_t lo, size_t hi)
+{
+    size_t mid = lo + (hi - lo) / 2;
+    pn_cand x = a[lo], y = a[mid], z = a[hi - 1];
+    if (cands_before(o, x, y) != cands_before(o, x, z))
+        mid = lo;
+    else if (cands_before(o, z, x) != cands_before(o, z, y))
+        mid = hi - 1;
+    pn_cand pivot = a[mid];
+    a[mid] = a[hi - 1];
+    a[hi - 1] = pivot;
+    size_t to = lo;
+    for (size_t i = lo; i + 1 < hi; i++) {
+        pn_cand t = a[i];
+        a[i] = a[to];
+        a[to] = t;
+        to += cands_before(o, t, pivot);
+    }
+    a[hi - 1] = a[to];
+    a[to] = pivot;
+    return to;
+}
+
+/* From a[lo..hi), with `sum` before it, to the position that reaches `need`. */
+static size_t cands_halve(pn_cands *c, const pn_cand_order *o, float max, size_t lo, size_t hi, double sum,
+                          double need)
+{
+    pn_cand *a = c->list;
+    for (int round = 0; hi - lo > 32 && round < CANDS_ROUNDS; round++) {
+        size_t at = cands_partition(o, a, lo, hi);
+        double before = sum;
+        for (size_t i = lo; i < at; i++)
+            before += pn_cand_weight(a[i].logit, max);
+        double with = before + pn_cand_weight(a[at].logit, max);
+        if (before >= need) {
+            hi = at;
+        } else if (with >= need) {
+            return at;
+        } else {
+            sum = with;
+            lo = at + 1;
+        }
+    }
+    cands_best_first(o, a + lo, hi - lo, hi - lo);
+    for (; lo < hi; lo++) {
+        sum += pn_cand_weight(a[lo].logit, max);
+        if (sum >= need)
+            return lo;
+    }
+    return PN_MIN(lo, c->n - 1);        /* sums in another order may miss by a last bit */
+}
+
+PN_INTERNAL size_t pn_cands_walk(pn_cands *c, double share, const pn_cand_order *order)
+{
+    float max = pn_cands_max(c);
+    double sum = 0, need;
+    size_t lo = 0, hi = c->n;
+    const pn_cand_order by_logit = {false, (double)max};
+    const pn_cand_order *by = order ? order : &by_logit;
+    if (c->n > CANDS_SORT_ALL && (order || c->n_sorted < c->n)) {
+        cands_narrow(c, by, max, share, &lo, &hi, &sum, &need);
+        return cands_halve(c, by, max, lo, hi, sum, need);
+    }
+    if (order) {
+        cands_best_first(by, c->list, c->n, c->n);
+        c->n_sorted = 0;
+    } else {
+        pn_cands_sort(c, c->n);
+    }
+    need = PN_MIN(share, CANDS_REACHABLE) * pn_cands_total(c, max);
+    for (; lo + 1 < hi; lo++) {
+        sum += pn_cand_weight(c->list[lo].logit, max);
+        if (sum >= need)
+            break;
+    }
+    return lo;
+}
+
+PN_INTERNAL void pn_cands_keep_share(pn_cands *c, double share, size_t min_keep, const pn_cand_order *order)
+{
+    size_t n = pn_cands_walk(c, share, order) + 1;
+    min_keep = PN_MIN(min_keep, c->n);
+    if (n < min_keep) {
+        n = min_keep;
+        if (order)
+            cands_best_first(order, c->list, c->n, n);
+        else
+            pn_cands_sort(c, n);
+    }
+    pn_cands_keep(c, n);
+}
+
+#undef CANDS_SORT_ALL
+#undef CANDS_SLICES
+#undef CANDS_NATS
+#undef CANDS_ROUNDS
+#undef CANDS_REACHABLE
+#endif
+
+/* ---- Begin sample/pn_counts.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_COUNTS_C
+#define PN_DROP_SAMPLE_PN_COUNTS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_counts.c - which tokens were seen, and how often: what the penalties go by.
+ *
+ * Repetition looks at the last `window` tokens, prompt included; presence and frequency at all
+ * generated ones.  Counts sit in a small hash table of the tokens really seen, so the cost follows
+ * the window and not the vocabulary.
+ *
+ * Invariant: in_window counts the ring's tokens; never full, so a search ends at a free slot.
+ */
+/* includes sample/pn_sampler_int.h */
+
+/* The slot of token t, or the free one where it belongs. */
+static pn_seen *counts_slot(const pn_counts *k, pn_token t)
+{
+    size_t mask = k->cap_seen - 1, i = (size_t)pn_chain_mix((uint64_t)t) & mask;
+    while (k->seen[i].token != t && k->seen[i].token != -1)
+        i = (i + 1) & mask;
+    return &k->seen[i];
+}
+
+static bool counts_live(const pn_seen *s)
+{
+    return s->token != -1 && (s->in_window || s->generated);
+}
+
+/* Room for one more token; tokens that left the window and were never generated go. */
+static bool counts_reserve(pn_counts *k)
+{
+    if (k->n_seen + 1 <= k->cap_seen / 4 * 3)
+        return true;
+    size_t live = 0, cap = 64, old_cap = k->cap_seen;
+    pn_seen *old = k->seen;
+    for (size_t i = 0; i < old_cap; i++)
+        live += counts_live(&old[i]);
+    while (cap / 2 < live + 1)
+        cap *= 2;
+    pn_seen *grown = pn_mem_calloc(k->mem, PN_ACCT_MISC, cap, sizeof *grown);
+    if (!grown)
+        return false;
+    for (size_t i = 0; i < cap; i++)
+        grown[i].token = -1;
+    k->seen = grown;
+    k->cap_seen = cap;
+    k->n_seen = live;
+    for (size_t i = 0; i < old_cap; i++)
+        if (counts_live(&old[i]))
+            *counts_slot(k, old[i].token) = old[i];
+    pn_mem_free(k->mem, PN_ACCT_MISC, old, old_cap * sizeof *old);
+    return true;
+}
+
+/* Put t into the window; what falls out of it is counted no more.  Room was made before. */
+static void counts_push(pn_counts *k, pn_token t)
+{
+    if (k->window == SIZE_MAX)
+        return;                         /* the whole session: nothing ever falls out */
+    if (k->n_ring < k->window) {
+        k->ring[k->n_ring++] = t;
+        return;
+    }
+    counts_slot(k, k->ring[k->ring_at])->in_window--;
+    k->ring[k->ring_at] = t;
+    k->ring_at = (k->ring_at + 1) % k->n_ring;
+}
+
+PN_INTERNAL bool pn_counts_init(pn_counts *k, pn_mem *mem, size_t window)
+{
+    *k = (pn_counts){.mem = mem, .window = window};
+    return counts_reserve(k);
+}
+
+PN_INTERNAL void pn_counts_fini(pn_counts *k)
+{
+    pn_mem_free(k->mem, PN_ACCT_MISC, k->seen, k->cap_seen * sizeof *k->seen);
+    pn_mem_free(k->mem, PN_ACCT_MISC, k->ring, k->cap_ring * sizeof *k->ring);
+}
+
+PN_INTERNAL bool pn_counts_add(pn_counts *k, pn_token t, bool generated)
+{
+    if (k->window != SIZE_MAX && k->n_ring < k->window &&
+        !pn_mem_grow(k->mem, PN_ACCT_MISC, (void **)&k->ring, &k->cap_ring, k->n_ring + 1, sizeof *k->ring))
+        return false;
+    if (!counts_reserve(k))
+        return false;
+    counts_push(k, t);
+    pn_seen *s = counts_slot(k, t);
+    if (s->token == -1) {
+        *s = (pn_seen){.token = t};
+        k->n_seen++;
+    }
+    s->in_window++;
+    s->generated += generated;
+    return true;
+}
+
+PN_INTERNAL const pn_seen *pn_counts_find(const pn_counts *k, pn_token t) { return counts_slot(k, t); }
+#endif
+
+/* ---- Begin sample/pn_dry.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_DRY_C
+#define PN_DROP_SAMPLE_PN_DRY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_dry.c - passages that repeat, and what may break them.
+ *
+ * The history is one growing array; with a finite window it is moved down when twice the window is
+ * full, so the part that counts is always contiguous.  Nothing is allocated while picking: z and
+ * hits grow with the history in pn_dry_reserve.
+ *
+ * z[i], on the reversed history r[i] = h[n - 1 - i], is the length of the longest common prefix of
+ * r[i..] and r, that is of the longest common suffix of h[.. n - 1 - i] and h (Gusfield 1997, 1.4).
+ */
+/* includes sample/pn_dry.h */
+
+/* includes base/pn_err.h */
+
+enum {
+    DRY_TEXT_MAX = 40,          /* bytes of a breaker that count */
+    DRY_TAIL_MAX = 20           /* tokens of its rest */
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Breakers
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_breakers_init(pn_breakers *b, pn_mem *mem)
+{
+    *b = (pn_breakers){.mem = mem};
+}
+
+PN_INTERNAL void pn_breakers_fini(pn_breakers *b)
+{
+    pn_mem_free(b->mem, PN_ACCT_MISC, b->list, b->cap * sizeof *b->list);
+    pn_mem_free(b->mem, PN_ACCT_MISC, b->tails, b->cap_tails * sizeof *b->tails);
+    pn_breakers_init(b, b->mem);
+}
+
+/* tails[0..n_tail) are in the pool already. */
+static bool dry_add(pn_breakers *b, pn_token head, size_t tail, size_t n_tail)
+{
+    if (!pn_mem_grow(b->mem, PN_ACCT_MISC, (void **)&b->list, &b->cap, b->n + 1, sizeof *b->list))
+        return false;
+    b->list[b->n++] = (pn_breaker){head, (uint32_t)tail, (uint32_t)n_tail};
+    return true;
+}
+
+static bool dry_add_tail(pn_breakers *b, const pn_token *tail, size_t n_tail)
+{
+    if (n_tail > UINT32_MAX - b->n_tails ||
+        !pn_mem_grow(b->mem, PN_ACCT_MISC, (void **)&b->tails, &b->cap_tails, b->n_tails + n_tail, sizeof *b->tails))
+        return false;
+    if (n_tail)
+        memcpy(b->tails + b->n_tails, tail, n_tail * sizeof *tail);
+    b->n_tails += n_tail;
+    return true;
+}
+
+PN_INTERNAL bool pn_breakers_add(pn_breakers *b, pn_token head, const pn_token *tail, size_t n_tail)
+{
+    size_t at = b->n_tails;
+    return dry_add_tail(b, tail, n_tail) && dry_add(b, head, at, n_tail);
+}
+
+static bool dry_contains(pn_bytes piece, const char *text, size_t len)
+{
+    for (size_t i = 0; i + len <= piece.len; i++)
+        if (piece.data[i] == text[0] && memcmp(piece.data + i, text, len) == 0)
+            return true;
+    return false;
+}
+
+/* The tokens of each possible rest of a breaker text: what follows its first k bytes. */
+typedef struct dry_rests {
+    bool known[DRY_TEXT_MAX];
+    size_t at[DRY_TEXT_MAX], n[DRY_TEXT_MAX];
+} dry_rests;
+
+static pn_status dry_rest(pn_breakers *b, dry_rests *r, const char *text, size_t len, size_t k,
+                          const pn_breaker_text *vocab, pn_err *err)
+{
+    pn_token *list = NULL;
+    size_t n = 0, cap = 0;
+    if (r->known[k])
+        return PN_OK;
+    pn_status st = vocab->tokenize(vocab->user, text + k, len - k, &list, &n, &cap, err);
+    r->at[k] = b->n_tails;
+    r->n[k] = PN_MIN(n, (size_t)DRY_TAIL_MAX);
+    if (!st && !dry_add_tail(b, list, r->n[k]))
+        st = pn_fail_nomem(err, "sequence breakers", (uint64_t)n * sizeof *list);
+    pn_mem_free(b->mem, PN_ACCT_MISC, list, cap * sizeof *list);
+    r->known[k] = st == PN_OK;
+    return st;
+}
+
+/* At most DRY_TEXT_MAX bytes, not in the middle of a character. */
+static size_t dry_cut(const char *text, size_t len)
+{
+    if (len <= DRY_TEXT_MAX)
+        return len;
+    for (len = DRY_TEXT_MAX; len > 1 && ((unsigned char)text[len] & 0xc0) == 0x80;)
+        len--;
+    return len;
+}
+
+PN_INTERNAL pn_status pn_breakers_add_text(pn_breakers *b, const char *text, const pn_breaker_text *vocab, pn_err *err)
+{
+    dry_rests rests;
+    size_t len = text ? strlen(text) : 0;
+    if (!len)
+        return pn_fail(err, PN_E_INVALID, "dry_breakers: expected some text, found %s", text ? "\"\"" : "NULL");
+    memset(&rests, 0, sizeof rests);
+    len = dry_cut(text, len);
+    for (uint32_t t = 0; t < vocab->n_tokens; t++) {
+        pn_bytes piece = vocab->piece(vocab->user, (pn_token)t);
+        if (piece.len >= len && dry_contains(piece, text, len) && !dry_add(b, (pn_token)t, 0, 0))
+            return pn_fail_nomem(err, "sequence breakers", (b->n + 1) * sizeof *b->list);
+        for (size_t k = 1; k < len && k <= piece.len; k++) {
+            if (piece.data[piece.len - k] != text[0] || memcmp(piece.data + piece.len - k, text, k) != 0)
+                continue;
+            pn_status st = dry_rest(b, &rests, text, len, k, vocab, err);
+            if (st)
+                return st;
+            if (!dry_add(b, (pn_token)t, rests.at[k], rests.n[k]))
+                return pn_fail_nomem(err, "sequence breakers", (b->n + 1) * sizeof *b->list);
+        }
+    }
+    return PN_OK;
+}
+
+/* By head, then by length of the tail.  Shell's sort (gaps of Knuth 5.2.1): qsort may call malloc. */
+static void dry_sort(pn_breaker *a, size_t n)
+{
+    size_t gap = 1;
+    while (gap < n / 3)
+        gap = 3 * gap + 1;
+    for (; gap > 0; gap /= 3) {
+        for (size_t i = gap; i < n; i++) {
+            pn_breaker x = a[i];
+            size_t k = i;
+            for (; k >= gap; k -= gap) {
+                const pn_breaker *y = &a[k - gap];
+                if (y->head < x.head || (y->head == x.head && y->n_tail <= x.n_tail))
+                    break;
+                a[k] = *y;
+            }
+            a[k] = x;
+        }
+    }
+}
+
+/* The breakers that begin with t: list[result .. ) while the head is t; n when there is none. */
+static size_t dry_heads(const pn_breakers *b, pn_token t)
+{
+    size_t lo = 0, hi = b->n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (b->list[mid].head < t)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < b->n && b->list[lo].head == t ? lo : b->n;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * History
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_dry_init(pn_dry *d, pn_mem *mem, size_t window)
+{
+    *d = (pn_dry){.mem = mem, .window = window};
+    pn_breakers_init(&d->breakers, mem);
+}
+
+PN_INTERNAL void pn_dry_fini(pn_dry *d)
+{
+    if (!d->mem)
+        return;
+    pn_breakers_fini(&d->breakers);
+    pn_mem_free(d->mem, PN_ACCT_MISC, d->hist, d->cap * sizeof *d->hist);
+    pn_mem_free(d->mem, PN_ACCT_MISC, d->z, d->cap_z * sizeof *d->z);
+    pn_mem_free(d->mem, PN_ACCT_MISC, d->hits, d->cap_hits * sizeof *d->hits);
+}
+
+PN_INTERNAL void pn_dry_take(pn_dry *d, pn_breakers *b)
+{
+    pn_breakers_fini(&d->breakers);
+    d->breakers = *b;
+    pn_breakers_init(b, b->mem);
+    dry_sort(d->breakers.list, d->breakers.n);
+}
+
+/* Hits stay at most half full. */
+static bool dry_reserve_hits(pn_dry *d, size_t n)
+{
+    size_t cap = PN_MAX(d->cap_hits, (size_t)64);
+    while (cap / 2 < n)
+        cap *= 2;
+    if (cap == d->cap_hits)
+        return true;
+    pn_dry_hit *grown = pn_mem_calloc(d->mem, PN_ACCT_MISC, cap, sizeof *grown);
+    if (!grown)
+        return false;
+    pn_mem_free(d->mem, PN_ACCT_MISC, d->hits, d->cap_hits * sizeof *d->hits);
+    d->hits = grown;
+    d->cap_hits = cap;
+    return true;
+}
+
+PN_INTERNAL bool pn_dry_reserve(pn_dry *d)
+{
+    size_t n = PN_MIN(d->n, d->window) + 1;
+    if (d->window <= SIZE_MAX / 2 && d->n == 2 * d->window)
+        return true;
+    return d->n < UINT32_MAX / 4 &&
+           pn_mem_grow(d->mem, PN_ACCT_MISC, (void **)&d->hist, &d->cap, d->n + 1, sizeof *d->hist) &&
+           pn_mem_grow(d->mem, PN_ACCT_MISC, (void **)&d->z, &d->cap_z, n, sizeof *d->z) && dry_reserve_hits(d, n);
+}
+
+PN_INTERNAL void pn_dry_push(pn_dry *d, pn_token t)
+{
+    if (d->window <= SIZE_MAX / 2 && d->n == 2 * d->window) {
+        memmove(d->hist, d->hist + d->window, d->window * sizeof *d->hist);
+        d->n = d->window;
+    }
+    d->hist[d->n++] = t;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Matches
+ * ------------------------------------------------------------------------------------------ */
+
+/* Do the tokens of `b` behind its head stand at h[at + 1 ..] of h[0..n)? */
+static bool dry_tail_at(const pn_breakers *all, const pn_breaker *b, const pn_token *h, size_t n, size_t at)
+{
+    if (b->n_tail >= n - at)
+        return false;
+    return b->n_tail == 0 || memcmp(h + at + 1, all->tails + b->tail, b->n_tail * sizeof *h) == 0;
+}
+
+/* Most tokens a match may have: those behind the last breaker. */
+static size_t dry_limit(const pn_dry *d, const pn_token *h, size_t n)
+{
+    const pn_breakers *b = &d->breakers;
+    for (size_t i = 0; i < n; i++) {
+        size_t longest = SIZE_MAX, at = n - 1 - i;
+        for (size_t k = dry_heads(b, h[at]); k < b->n && b->list[k].head == h[at]; k++)
+            if (dry_tail_at(b, &b->list[k], h, n, at))
+                longest = b->list[k].n_tail;            /* they ascend */
+        if (longest != SIZE_MAX)
+            return i - longest;
+    }
+    return n;
+}
+
+static void dry_z(uint32_t *z, const pn_token *h, size_t n)
+{
+    const pn_token *r = h + n - 1;              /* r[-i] */
+    size_t lo = 0, hi = 0;                      /* the match that reaches furthest: [lo, hi) */
+    z[0] = (uint32_t)n;
+    for (size_t i = 1; i < n; i++) {
+        size_t len = i < hi ? PN_MIN((size_t)z[i - lo], hi - i) : 0;
+        while (i + len < n && *(r - len) == *(r - (i + len)))
+            len++;
+        if (i + len > hi) {
+            lo = i;
+            hi = i + len;
+        }
+        z[i] = (uint32_t)len;
+    }
+}
+
+/* The slot of token t, or the free one where it belongs. */
+static pn_dry_hit *dry_slot(const pn_dry *d, pn_token t)
+{
+    size_t mask = d->cap_hits - 1, i = (size_t)((uint32_t)t * 2654435769u) & mask;     /* Knuth, 6.4 */
+    while (d->hits[i].token != t && d->hits[i].token != -1)
+        i = (i + 1) & mask;
+    return &d->hits[i];
+}
+
+static bool dry_single_breaker(const pn_dry *d, pn_token t)
+{
+    size_t k = dry_heads(&d->breakers, t);
+    return k < d->breakers.n && d->breakers.list[k].n_tail == 0;
+}
+
+PN_INTERNAL bool pn_dry_find(pn_dry *d, size_t allowed)
+{
+    size_t n = PN_MIN(d->n, d->window);
+    const pn_token *h = d->hist + (d->n - n);
+    if (n <= allowed)
+        return false;
+    size_t limit = dry_limit(d, h, n);
+    bool found = false;
+    if (limit < allowed)
+        return false;
+    dry_z(d->z, h, n);
+    for (size_t i = 1; i < n; i++) {
+        uint32_t len = (uint32_t)PN_MIN((size_t)d->z[i], limit);
+        pn_token next = h[n - i];
+        if (len < allowed || len == 0)
+            continue;
+        for (size_t k = 0; !found && k < d->cap_hits; k++)
+            d->hits[k] = (pn_dry_hit){-1, 0};
+        found = true;
+        pn_dry_hit *hit = dry_slot(d, next);
+        hit->token = next;
+        hit->len = PN_MAX(hit->len, len);
+    }
+    for (size_t k = 0; found && k < d->cap_hits; k++)
+        if (d->hits[k].token != -1 && dry_single_breaker(d, d->hits[k].token))
+            d->hits[k].len = 0;                 /* the slot stays: others may lie behind it */
+    return found;
+}
+
+PN_INTERNAL uint32_t pn_dry_length(const pn_dry *d, pn_token t) { return dry_slot(d, t)->len; }
+#endif
+
+/* ---- Begin sample/pn_samplers.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_SAMPLERS_C
+#define PN_DROP_SAMPLE_PN_SAMPLERS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_samplers.c - the samplers: each gets the chain and changes its list.
+ *
+ * p is the softmax over the candidates that are left when a sampler runs; nothing is normalised in
+ * between, since the draw divides by what is there.  Each makes do with passes over the list and a
+ * partial sort; invariants are in pn_sampler_int.h.  In alphabetical order of what they are called:
+ *
+ *   dry          logit - multiplier * base^(repeated length - allowed length)      pn_dry.h
+ *   min-p        logit >= max + ln min_p
+ *   mirostat     -log2 p <= mu, where mu follows the surprise of what was drawn    Basu et al. 2021
+ *   penalties    repetition divides or multiplies, presence and frequency subtract
+ *   temperature  logit / T; dynamic: T between T - r and T + r by (H / ln n)^e
+ *   top-k        the k best
+ *   top-n-sigma  logit >= max - n * standard deviation of the logits               Tang et al. 2024
+ *   top-p        the best that sum up to p                                         Holtzman et al. 2019
+ *   typical      those whose -ln p is closest to the entropy H, up to the share    Meister et al. 2022
+ *   xtc          at times: of those with p >= threshold only the least likely
+ */
+/* includes sample/pn_sampler_int.h */
+
+/* includes base/pn_err.h */
+/* includes num/pn_math.h */
+
+#include <float.h>
+#include <math.h>
+
+#define SAMPLERS_P_SLACK 1e-6           /* relative: 0.4 + 0.3 must reach 0.7 in floats */
+#define SAMPLERS_COLDEST 1e-5           /* dividing by less overflows; the maximum wins anyway */
+#define SAMPLERS_LN2 0.6931471805599453
+#define SAMPLERS_LN_FLT_MAX 88.7228391  /* DRY's power stays a float */
+
+/* ------------------------------------------------------------------------------------------
+ * Those that change logits
+ * ------------------------------------------------------------------------------------------ */
+
+static float samplers_penalised(const pn_chain *c, float logit, const pn_seen *s)
+{
+    float r = c->p.repeat_penalty;
+    if (s->in_window)
+        logit = logit > 0 ? logit / r : logit * r;      /* dividing a negative one would reward */
+    if (s->generated)
+        logit -= (float)s->generated * c->p.frequency_penalty + c->p.presence_penalty;
+    return pn_cand_clean(logit);
+}
+
+static void samplers_penalties(pn_chain *ch)
+{
+    const pn_counts *k = &ch->counts;
+    pn_cands *c = &ch->c;
+    if (!k->n_seen)
+        return;
+    if (c->dense) {
+        for (size_t i = 0; i < k->cap_seen; i++) {
+            pn_token t = k->seen[i].token;
+            if (t >= 0 && (uint32_t)t < c->n)
+                c->list[t].logit = samplers_penalised(ch, c->list[t].logit, &k->seen[i]);
+        }
+    } else {
+        for (size_t i = 0; i < c->n; i++) {
+            const pn_seen *s = pn_counts_find(k, c->list[i].id);
+            if (s->token != -1)
+                c->list[i].logit = samplers_penalised(ch, c->list[i].logit, s);
+        }
+        pn_cands_filter(c, -DBL_MAX);
+    }
+    c->n_sorted = 0;
+}
+
+/* Never below the lowest float: punished, not banned. */
+static float samplers_repeated(const pn_chain *c, float logit, uint32_t len)
+{
+    double base = (double)c->p.dry_base, power = (double)len - (double)c->p.dry_allowed_length;
+    if (base > 1.000001)
+        power = PN_MIN(power, floor(SAMPLERS_LN_FLT_MAX / pn_log(base)));
+    double x = (double)logit - (double)c->p.dry_multiplier * pn_pow(base, power);
+    return (double)logit >= -(double)FLT_MAX ? (float)PN_MAX(x, -(double)FLT_MAX) : logit;
+}
+
+static void samplers_dry(pn_chain *ch)
+{
+    pn_dry *d = &ch->dry;
+    pn_cands *c = &ch->c;
+    if (!pn_dry_find(d, (size_t)ch->p.dry_allowed_length))
+        return;
+    if (c->dense) {
+        for (size_t i = 0; i < d->cap_hits; i++) {
+            pn_token t = d->hits[i].token;
+            if (t >= 0 && (uint32_t)t < c->n && d->hits[i].len)
+                c->list[t].logit = samplers_repeated(ch, c->list[t].logit, d->hits[i].len);
+        }
+    } else {
+        for (size_t i = 0; i < c->n; i++) {
+            uint32_t len = pn_dry_length(d, c->list[i].id);
+            if (len)
+                c->list[i].logit = samplers_repeated(ch, c->list[i].logit, len);
+        }
+    }
+    c->n_sorted = 0;
+}
+
+/* Entropy over its maximum says how undecided the model is, 0 to 1. */
+static double samplers_dynamic(const pn_chain *ch)
+{
+    double t = (double)ch->p.temperature, r = (double)ch->p.dynatemp_range, log_total;
+    double lo = PN_MAX(t - r, 0.0), hi = t + r, h;
+    if (ch->c.n <= 1)
+        return 1;
+    h = pn_cands_entropy(&ch->c, pn_cands_max(&ch->c), &log_total) / pn_log((double)ch->c.n);
+    h = PN_MIN(h, 1.0);
+    return lo + (hi - lo) * (h > 0 ? pn_pow(h, (double)ch->p.dynatemp_exponent) : 0);
+}
+
+/* Two logits may round to one here; the order among them stays that of the list. */
+static void samplers_temperature(pn_chain *ch)
+{
+    pn_cands *c = &ch->c;
+    float t = ch->p.temperature;
+    pn_cands_compact(c);
+    if (ch->p.dynatemp_range > 0) {
+        double dynamic = samplers_dynamic(ch);
+        if (dynamic < SAMPLERS_COLDEST) {
+            pn_cands_sort(c, 1);
+            pn_cands_keep(c, 1);
+            return;
+        }
+        t = (float)PN_MIN(dynamic, (double)FLT_MAX);
+    }
+    for (size_t i = 0; i < c->n; i++)
+        c->list[i].logit = PN_MAX(pn_cand_clean(c->list[i].logit / t), -FLT_MAX);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Those that remove candidates
+ * ------------------------------------------------------------------------------------------ */
+
+/* Drop what is below `least`, but leave min_keep of the best. */
+static void samplers_filter(pn_cands *c, double least, size_t min_keep)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < c->n && left < min_keep; i++)
+        left += (double)c->list[i].logit >= least;
+    if (left < min_keep) {
+        pn_cands_sort(c, min_keep);
+        pn_cands_keep(c, min_keep);
+    } else {
+        pn_cands_filter(c, least);
+    }
+}
+
+static void samplers_top_k(pn_chain *ch)
+{
+    pn_cands_compact(&ch->c);
+    pn_cands_sort(&ch->c, (size_t)ch->p.top_k);
+    pn_cands_keep(&ch->c, (size_t)ch->p.top_k);
+}
+
+static void samplers_top_p(pn_chain *ch)
+{
+    pn_cands_compact(&ch->c);
+    if (ch->c.n)
+        pn_cands_keep_share(&ch->c, (double)ch->p.top_p * (1 - SAMPLERS_P_SLACK), ch->p.min_keep, NULL);
+}
+
+static void samplers_min_p(pn_chain *ch)
+{
+    pn_cands_compact(&ch->c);
+    if (ch->c.n)
+        samplers_filter(&ch->c, (double)pn_cands_max(&ch->c) + pn_log((double)ch->p.min_p), ch->p.min_keep);
+}
+
+/* -ln p = ln Z + max - logit, so "close to the entropy" is "logit close to ln Z + max - H".  The sum
+ * must exceed the share, not only reach it. */
+static void samplers_typical(pn_chain *ch)
+{
+    pn_cands *c = &ch->c;
+    double log_total;
+    pn_cands_compact(c);
+    if (!c->n)
+        return;
+    float max = pn_cands_max(c);
+    double h = pn_cands_entropy(c, max, &log_total);
+    const pn_cand_order order = {true, (double)max + log_total - h};
+    pn_cands_keep_share(c, (double)ch->p.typical_p * (1 + SAMPLERS_P_SLACK), ch->p.min_keep, &order);
+    c->n_sorted = 0;
+}
+
+static void samplers_top_n_sigma(pn_chain *ch)
+{
+    pn_cands *c = &ch->c;
+    double sum = 0, squares = 0;
+    pn_cands_compact(c);
+    if (c->n < 2)
+        return;
+    for (size_t i = 0; i < c->n; i++)
+        sum += (double)c->list[i].logit;
+    double mean = sum / (double)c->n;
+    for (size_t i = 0; i < c->n; i++) {
+        double off = (double)c->list[i].logit - mean;
+        squares += off * off;
+    }
+    pn_cands_filter(c, (double)pn_cands_max(c) - (double)ch->p.top_n_sigma * sqrt(squares / (double)c->n));
+}
+
+/* "Exclude top choices".  Its own stream of numbers, so that switching it on does not move the draw. */
+static void samplers_xtc(pn_chain *ch)
+{
+    pn_cands *c = &ch->c;
+    size_t n_above = 0, least = 0, kept = 0, sorted = 0;
+    pn_cands_compact(c);
+    if (c->n < 2 || pn_chain_unit(ch->seed, ch->n_generated, SAMPLER_STREAM_XTC) > (double)ch->p.xtc_probability)
+        return;
+    float max = pn_cands_max(c);
+    double bound = (double)max + pn_log((double)ch->p.xtc_threshold * pn_cands_total(c, max));
+    for (size_t i = 0; i < c->n; i++) {
+        if ((double)c->list[i].logit < bound)
+            continue;
+        if (!n_above++ || pn_cand_better(c->list[least], c->list[i]))
+            least = i;
+    }
+    if (n_above < 2 || c->n - (n_above - 1) < ch->p.min_keep)
+        return;
+    for (size_t i = 0; i < c->n; i++) {
+        if (i != least && (double)c->list[i].logit >= bound)
+            continue;
+        c->list[kept++] = c->list[i];
+        sorted += i < c->n_sorted;
+    }
+    c->n = kept;
+    c->n_sorted = sorted;
+}
+
+/* -log2 p > mu is logit < max + ln Z - mu ln 2. */
+PN_INTERNAL void pn_samplers_mirostat(pn_chain *ch)
+{
+    pn_cands *c = &ch->c;
+    if (!c->n)
+        return;
+    float max = pn_cands_max(c);
+    samplers_filter(c, (double)max + pn_log(pn_cands_total(c, max)) - ch->mu * SAMPLERS_LN2, 1);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The table
+ * ------------------------------------------------------------------------------------------ */
+
+static bool samplers_on_penalties(const pn_sampling *p)
+{
+    return p->repeat_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
+}
+
+static bool samplers_on_temperature(const pn_sampling *p) { return p->temperature != 1 || p->dynatemp_range > 0; }
+static bool samplers_on_top_k(const pn_sampling *p) { return p->top_k > 0; }
+static bool samplers_on_top_p(const pn_sampling *p) { return p->top_p > 0 && p->top_p < 1; }
+static bool samplers_on_min_p(const pn_sampling *p) { return p->min_p > 0; }
+static bool samplers_on_typical(const pn_sampling *p) { return p->typical_p > 0 && p->typical_p < 1; }
+static bool samplers_on_top_n_sigma(const pn_sampling *p) { return p->top_n_sigma > 0; }
+static bool samplers_on_xtc(const pn_sampling *p) { return p->xtc_probability > 0 && p->xtc_threshold <= 0.5f; }
+static bool samplers_on_dry(const pn_sampling *p) { return p->dry_multiplier > 0 && p->dry_base >= 1; }
+
+/* One row a kind.  Names are matched without case, '_' and '-'.  A new sampler is a new kind at
+ * the end of pn_sampler_kind, a row here and a function above. */
+static const struct samplers_row {
+    const char *name, *alias[3];
+    bool (*on)(const pn_sampling *p);
+    void (*apply)(pn_chain *c);
+} samplers_rows[PN_SAMPLER_KIND_COUNT] = {
+    [PN_SAMPLER_PENALTIES] = {"penalties", {"penalty"}, samplers_on_penalties, samplers_penalties},
+    [PN_SAMPLER_TEMPERATURE] = {"temperature", {"temp"}, samplers_on_temperature, samplers_temperature},
+    [PN_SAMPLER_TOP_K] = {"topk", {0}, samplers_on_top_k, samplers_top_k},
+    [PN_SAMPLER_TOP_P] = {"topp", {"nucleus"}, samplers_on_top_p, samplers_top_p},
+    [PN_SAMPLER_MIN_P] = {"minp", {0}, samplers_on_min_p, samplers_min_p},
+    [PN_SAMPLER_TYPICAL] = {"typical", {"typ", "typp", "typicalp"}, samplers_on_typical, samplers_typical},
+    [PN_SAMPLER_TOP_N_SIGMA] = {"topnsigma", {"nsigma"}, samplers_on_top_n_sigma, samplers_top_n_sigma},
+    [PN_SAMPLER_XTC] = {"xtc", {0}, samplers_on_xtc, samplers_xtc},
+    [PN_SAMPLER_DRY] = {"dry", {0}, samplers_on_dry, samplers_dry},
+};
+
+PN_INTERNAL bool pn_samplers_on(uint8_t kind, const pn_sampling *p) { return samplers_rows[kind].on(p); }
+PN_INTERNAL void pn_samplers_apply(uint8_t kind, pn_chain *c) { samplers_rows[kind].apply(c); }
+PN_INTERNAL const char *pn_samplers_name(uint8_t kind) { return samplers_rows[kind].name; }
+
+/* Does text[0..n) spell `name`, whatever its case, '_' and '-'? */
+static bool samplers_spells(const char *text, size_t n, const char *name)
+{
+    if (!name)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        char ch = text[i];
+        if (ch == '_' || ch == '-')
+            continue;
+        if (ch >= 'A' && ch <= 'Z')
+            ch = (char)(ch - 'A' + 'a');
+        if (ch != *name++)              /* at the end of name: differs from its NUL, or we stop */
+            return false;
+    }
+    return *name == 0;
+}
+
+PN_INTERNAL uint8_t pn_samplers_find(const char *text, size_t n)
+{
+    for (uint8_t k = PN_SAMPLER_END + 1; k < PN_SAMPLER_KIND_COUNT; k++) {
+        bool found = samplers_spells(text, n, samplers_rows[k].name);
+        for (size_t i = 0; i < PN_COUNT_OF(samplers_rows[k].alias); i++)
+            found |= samplers_spells(text, n, samplers_rows[k].alias[i]);
+        if (found)
+            return k;
+    }
+    return PN_SAMPLER_END;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What may be asked for
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_samplers_check(const pn_sampling *p, pn_err *err)
+{
+    float r = p->repeat_penalty;
+    const float most = FLT_MAX;
+    const struct {
+        const char *field, *allowed;
+        float v, lo, hi;                /* !(v >= lo) and not v < lo: NaN must fail too */
+    } rows[] = {
+        {"temperature", "0 (greedy) or a positive number", p->temperature, 0, most},
+        {"top_p", "0 to 1 (0 and 1: off)", p->top_p, 0, INFINITY},
+        {"min_p", "0 (off) to 1", p->min_p, 0, 1},
+        {"repeat_penalty", "0 or 1 (off) or a positive number", r, 0, most},
+        {"repeat_last_n", "-1 (all), 0 (64) or a count", (float)p->repeat_last_n, -1, most},
+        {"presence_penalty", "a finite number", p->presence_penalty, -most, most},
+        {"frequency_penalty", "a finite number", p->frequency_penalty, -most, most},
+        {"typical_p", "0 to 1 (0 and 1: off)", p->typical_p, 0, INFINITY},
+        {"top_n_sigma", "a number of deviations (0 or less: off)", p->top_n_sigma, -most, most},
+        {"xtc_probability", "0 (off) to 1", p->xtc_probability, 0, 1},
+        {"xtc_threshold", "0 (0.1) to 1", p->xtc_threshold, 0, 1},
+        {"dry_multiplier", "0 (off) or a positive number", p->dry_multiplier, 0, most},
+        {"dry_base", "0 (1.75) or a positive number", p->dry_base, 0, most},
+        {"dry_allowed_length", "0 (2) or a count", (float)p->dry_allowed_length, 0, most},
+        {"dry_penalty_last_n", "-1 (all), 0 (64) or a count", (float)p->dry_penalty_last_n, -1, most},
+        {"dynatemp_range", "a finite number (0 or less: off)", p->dynatemp_range, -most, most},
+        {"dynatemp_exponent", "0 (1) or a positive number", p->dynatemp_exponent, 0, most},
+        {"mirostat", "0 (off) or 2", (float)p->mirostat, p->mirostat == 1 ? 2 : 0, 2},
+        {"mirostat_tau", "0 (5) or a positive number", p->mirostat_tau, 0, most},
+        {"mirostat_eta", "0 (0.1) or a positive number", p->mirostat_eta, 0, most},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(rows); i++)
+        if (!(rows[i].v >= rows[i].lo && rows[i].v <= rows[i].hi))
+            return pn_fail(err, PN_E_INVALID, "%s: expected %s, found %g", rows[i].field, rows[i].allowed,
+                           (double)rows[i].v);
+    if (r > 0 && 1 / r > most)
+        return pn_fail(err, PN_E_INVALID, "repeat_penalty: expected a number whose inverse is finite, found %g",
+                       (double)r);
+    return PN_OK;
+}
+
+#undef SAMPLERS_P_SLACK
+#undef SAMPLERS_COLDEST
+#undef SAMPLERS_LN2
+#undef SAMPLERS_LN_FLT_MAX
+#endif
+
 /* ---- Begin sample/pn_sampler.c ---- */
 #ifndef PN_DROP_SAMPLE_PN_SAMPLER_C
 #define PN_DROP_SAMPLE_PN_SAMPLER_C
@@ -21472,28 +22849,20 @@ PN_INTERNAL pn_status pn_plan_dot(const pn_plan *p, pn_mem *mem, pn_write_fn wri
  * pn_sampler.c - the chain: fill, edit, truncate, draw.
  *
  *   fill      candidates (id, logit) for every live token; NaN becomes -inf, +inf the largest float
- *   edit      bias, banned tokens, ends that are too early.  The list is still *dense*: candidate i
- *             is token i, so an edit touches only the tokens it is about
- *   steps     the samplers that are on, in the caller's order: one row of sampler_rows and one
- *             function over the chain each
+ *   edit      bias, banned tokens, ends that are too early, then what a grammar does not allow.  The
+ *             list is still *dense*: candidate i is token i, so an edit touches only the tokens it is
+ *             about
+ *   steps     the samplers that are on, in the caller's order (pn_samplers.c)
  *   draw      descending logit, then id; the first whose running sum reaches u * total
  *
- * Why partial sorting: a vocabulary has 150,000 tokens and a draw looks at a few dozen.  The list is
- * sorted only at its head (n_sorted); behind it sampler_walk halves what holds the answer, so no
- * setting but an explicit huge top-k pays for a sort.
+ * The mask comes before every sampler: one that only saw forbidden tokens could otherwise remove the
+ * last allowed one.  Mirostat replaces the samplers that remove candidates by its own cut, made last;
+ * it learns from the token accepted, not from the pick, so picking twice is the same as once.
  *
- * Invariants
- *   1. cand[0 .. n_sorted) is sorted, and nothing behind it is better than its last.
- *   2. Once not dense, every candidate is finite; n >= 1 or the pick fails with PN_E_NUMERIC.
- *   3. Picking changes nothing that a later pick could notice; only accept does.
- *   4. Sums are doubles over weights exp(logit - max); the order of every sum is fixed.
- *
- * Penalties.  Repetition looks at the last repeat_last_n tokens, prompt included; presence and
- * frequency at all generated ones.  Counts sit in a small hash table of the tokens really seen, so
- * the cost follows the window and not the vocabulary.  Tokens that end an answer are not counted:
- * a chat is full of them, and punishing them makes answers that never stop.
+ * Tokens that end an answer are not counted by the penalties, and break DRY's passages: a chat is
+ * full of them, and punishing them makes answers that never stop.
  */
-/* includes sample/pn_sampler.h */
+/* includes sample/pn_sampler_int.h */
 
 /* includes base/pn_err.h */
 /* includes base/pn_os.h */
@@ -21504,52 +22873,15 @@ PN_INTERNAL pn_status pn_plan_dot(const pn_plan *p, pn_mem *mem, pn_write_fn wri
 #include <math.h>
 
 #define SAMPLER_GREEDY_BELOW 1e-5f      /* dividing by less overflows; the maximum wins anyway */
-#define SAMPLER_FIRST_SORT 256u         /* candidates sorted and walked before the list is split */
-#define SAMPLER_ROUNDS 64               /* halvings before a list that splits badly is sorted after all */
-#define SAMPLER_REACHABLE (1 - 1e-9)    /* most of the total that any order of summing surely reaches */
-#define SAMPLER_P_SLACK 1e-6            /* relative: 0.4 + 0.3 must reach 0.7 in floats */
 #define SAMPLER_GOLDEN 0x9e3779b97f4a7c15u
-
-typedef struct sampler_cand {
-    float logit;
-    pn_token id;
-} sampler_cand;
-
-/* How often a token was seen; token -1: free slot. */
-typedef struct sampler_seen {
-    pn_token token;
-    uint32_t in_window, generated;
-} sampler_seen;
-
-struct pn_chain {
-    pn_mem *mem;
-    pn_sampling p;              /* p.bias: our copy, owned */
-    uint64_t seed;
-    uint32_t n_vocab, n_live;
-    bool greedy, edits;         /* edits: somebody may change a logit, so greedy needs the list */
-    bool penalties;             /* counting is worth while */
-    uint8_t steps[PN_SAMPLER_ORDER_MAX];
-    size_t n_steps;
-    pn_token *ends, *never;     /* owned, [n_ends], [n_never] */
-    size_t n_ends, n_never;
-
-    uint64_t n_generated;
-    pn_token *ring;             /* owned, [cap_ring]; the window, n_ring <= repeat_last_n used */
-    size_t n_ring, cap_ring, ring_at;
-    sampler_seen *seen;         /* owned, [cap_seen], open addressing, power of two */
-    size_t n_seen, cap_seen;
-
-    sampler_cand *cand;         /* owned, [n_live]; NULL for plain greedy */
-    size_t n, n_sorted;
-    bool dense;
-};
+#define SAMPLER_LN2 0.6931471805599453
 
 /* ------------------------------------------------------------------------------------------
  * Randomness
  * ------------------------------------------------------------------------------------------ */
 
 /* SplitMix64's finaliser (Steele, Lea, Flood 2014; constants of Stafford's mix 13). */
-static uint64_t sampler_mix(uint64_t z)
+PN_INTERNAL uint64_t pn_chain_mix(uint64_t z)
 {
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -21558,8 +22890,8 @@ static uint64_t sampler_mix(uint64_t z)
 
 PN_INTERNAL uint64_t pn_chain_random(uint64_t seed, uint64_t pos, uint32_t stream)
 {
-    uint64_t key = stream ? sampler_mix(seed ^ sampler_mix(stream)) : seed;
-    return sampler_mix(key + (pos + 1) * SAMPLER_GOLDEN);
+    uint64_t key = stream ? pn_chain_mix(seed ^ pn_chain_mix(stream)) : seed;
+    return pn_chain_mix(key + (pos + 1) * SAMPLER_GOLDEN);
 }
 
 PN_INTERNAL double pn_chain_unit(uint64_t seed, uint64_t pos, uint32_t stream)
@@ -21568,255 +22900,8 @@ PN_INTERNAL double pn_chain_unit(uint64_t seed, uint64_t pos, uint32_t stream)
 }
 
 /* ------------------------------------------------------------------------------------------
- * The candidate list
+ * What was accepted
  * ------------------------------------------------------------------------------------------ */
-
-static float sampler_clean(float x)
-{
-    if (x <= FLT_MAX)
-        return x;
-    return x > FLT_MAX ? FLT_MAX : -INFINITY;       /* +inf; NaN */
-}
-
-static bool sampler_better(sampler_cand a, sampler_cand b)
-{
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
-
-/* heap[0..n): the worst on top.  Let the element at i sink to its place. */
-static void sampler_sink(sampler_cand *heap, size_t n, size_t i)
-{
-    sampler_cand x = heap[i];
-    for (;;) {
-        size_t kid = 2 * i + 1;
-        if (kid >= n)
-            break;
-        if (kid + 1 < n && sampler_better(heap[kid], heap[kid + 1]))
-            kid++;
-        if (!sampler_better(x, heap[kid]))
-            break;
-        heap[i] = heap[kid];
-        i = kid;
-    }
-    heap[i] = x;
-}
-
-/* Bring the best k of a[0..n) to the front, sorted; no memory, O(n log k) whatever the input. */
-static void sampler_best_first(sampler_cand *a, size_t n, size_t k)
-{
-    for (size_t i = k / 2; i-- > 0;)
-        sampler_sink(a, k, i);
-    for (size_t i = k; k > 0 && i < n; i++) {
-        if (sampler_better(a[i], a[0])) {
-            sampler_cand t = a[0];
-            a[0] = a[i];
-            a[i] = t;
-            sampler_sink(a, k, 0);
-        }
-    }
-    for (size_t left = k; left > 1; left--) {
-        sampler_cand worst = a[0];
-        a[0] = a[left - 1];
-        a[left - 1] = worst;
-        sampler_sink(a, left - 1, 0);
-    }
-}
-
-static void sampler_sort(pn_chain *c, size_t want)
-{
-    want = PN_MIN(want, c->n);
-    if (want <= c->n_sorted)
-        return;
-    sampler_best_first(c->cand + c->n_sorted, c->n - c->n_sorted, want - c->n_sorted);
-    c->n_sorted = want;
-}
-
-static void sampler_keep(pn_chain *c, size_t n)
-{
-    c->n = n;
-    c->n_sorted = PN_MIN(c->n_sorted, n);
-}
-
-/* Drop what is below `least`, keep the order of the rest. */
-static void sampler_filter(pn_chain *c, double least)
-{
-    size_t kept = 0, sorted = 0;
-    for (size_t i = 0; i < c->n; i++) {
-        if ((double)c->cand[i].logit < least)
-            continue;
-        c->cand[kept++] = c->cand[i];
-        sorted += i < c->n_sorted;
-    }
-    c->n = kept;
-    c->n_sorted = sorted;
-}
-
-/* From "candidate i is token i" to a list of what can be chosen. */
-static void sampler_compact(pn_chain *c)
-{
-    if (!c->dense)
-        return;
-    sampler_filter(c, -DBL_MAX);
-    c->dense = false;
-}
-
-static float sampler_max(const pn_chain *c)
-{
-    float max = c->cand[0].logit;
-    for (size_t i = 1; i < c->n && c->n_sorted == 0; i++)
-        max = c->cand[i].logit > max ? c->cand[i].logit : max;
-    return max;
-}
-
-/* e^x for x <= 0, relative error < 1e-11; below -100 nothing.  Why not pn_expf: a chain of fused
- * multiply-adds is software where FMA may not be assumed, and six times slower over a whole
- * vocabulary.  2^n e^f with |f| <= ln2 / 2 and the series to f^9. */
-static double sampler_exp(double x)
-{
-    if (!(x > -100))
-        return 0;
-    double t = x * 1.4426950408889634;              /* 1 / ln 2 */
-    int n = (int)(t - 0.5);
-    double f = (t - n) * 0.6931471805599453;        /* ln 2 */
-    double p = 1.0 / 40320 + f * (1.0 / 362880);
-    p = 1.0 / 720 + f * (1.0 / 5040 + f * p);
-    p = 1.0 / 24 + f * (1.0 / 120 + f * p);
-    p = 1.0 / 2 + f * (1.0 / 6 + f * p);
-    p = 1 + f * (1 + f * p);
-    uint64_t bits = (uint64_t)(1023 + n) << 52;
-    double scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return p * scale;
-}
-
-static double sampler_weight(const pn_chain *c, size_t i, float max)
-{
-    return sampler_exp((double)c->cand[i].logit - (double)max);
-}
-
-static double sampler_total(const pn_chain *c, float max)
-{
-    double sum = 0;
-    for (size_t i = 0; i < c->n; i++)
-        sum += sampler_weight(c, i, max);
-    return sum;
-}
-
-/* Put the median of three at a[lo], then better ones before it and worse behind; where it ends. */
-static size_t sampler_partition(sampler_cand *a, size_t lo, size_t hi)
-{
-    size_t mid = lo + (hi - lo) / 2;
-    sampler_cand x = a[lo], y = a[mid], z = a[hi - 1];
-    if (sampler_better(x, y) != sampler_better(x, z))
-        mid = lo;
-    else if (sampler_better(z, x) != sampler_better(z, y))
-        mid = hi - 1;
-    sampler_cand pivot = a[mid];
-    a[mid] = a[hi - 1];
-    a[hi - 1] = pivot;
-    size_t to = lo;
-    for (size_t i = lo; i + 1 < hi; i++) {
-        sampler_cand t = a[i];
-        a[i] = a[to];
-        a[to] = t;
-        to += sampler_better(t, pivot);
-    }
-    a[hi - 1] = a[to];
-    a[to] = pivot;
-    return to;
-}
-
-/* The first position, best first, where the running share of all weights reaches `share`.  The first
- * few hundred are sorted and walked, which nearly always is enough.  Of the rest only the side of a
- * pivot that holds the answer is looked at again, so a flat distribution costs a few passes and no
- * sort; everything before the position is then better than it, in no order. */
-static size_t sampler_walk(pn_chain *c, double share)
-{
-    float max = sampler_max(c);
-    double need = PN_MIN(share, SAMPLER_REACHABLE) * sampler_total(c, max), sum = 0;
-    sampler_sort(c, SAMPLER_FIRST_SORT);
-    for (size_t i = 0; i < c->n_sorted; i++) {
-        sum += sampler_weight(c, i, max);
-        if (sum >= need)
-            return i;
-    }
-    size_t lo = c->n_sorted, hi = c->n;
-    for (int round = 0; hi - lo > 32 && round < SAMPLER_ROUNDS; round++) {
-        size_t at = sampler_partition(c->cand, lo, hi);
-        double before = sum;
-        for (size_t i = lo; i < at; i++)
-            before += sampler_weight(c, i, max);
-        double with = before + sampler_weight(c, at, max);
-        if (before >= need) {
-            hi = at;
-        } else if (with >= need) {
-            return at;
-        } else {
-            sum = with;
-            lo = at + 1;
-        }
-    }
-    sampler_best_first(c->cand + lo, hi - lo, hi - lo);
-    for (; lo < hi; lo++) {
-        sum += sampler_weight(c, lo, max);
-        if (sum >= need)
-            return lo;
-    }
-    return PN_MIN(lo, c->n - 1);        /* sums in another order may miss by a last bit */
-}
-
-/* ------------------------------------------------------------------------------------------
- * Counting tokens
- * ------------------------------------------------------------------------------------------ */
-
-/* The slot of token t, or the free one where it belongs.  cap_seen > 0, never full. */
-static sampler_seen *sampler_slot(const pn_chain *c, pn_token t)
-{
-    size_t mask = c->cap_seen - 1, i = (size_t)sampler_mix((uint64_t)t) & mask;
-    while (c->seen[i].token != t && c->seen[i].token != -1)
-        i = (i + 1) & mask;
-    return &c->seen[i];
-}
-
-/* Room for one more token; tokens that left the window and were never generated go. */
-static bool sampler_seen_reserve(pn_chain *c)
-{
-    if (c->n_seen + 1 <= c->cap_seen / 4 * 3)
-        return true;
-    size_t live = 0, cap = 64, old_cap = c->cap_seen;
-    sampler_seen *old = c->seen;
-    for (size_t i = 0; i < old_cap; i++)
-        live += old[i].token != -1 && (old[i].in_window || old[i].generated);
-    while (cap / 2 < live + 1)
-        cap *= 2;
-    sampler_seen *grown = pn_mem_calloc(c->mem, PN_ACCT_MISC, cap, sizeof *grown);
-    if (!grown)
-        return false;
-    for (size_t i = 0; i < cap; i++)
-        grown[i].token = -1;
-    c->seen = grown;
-    c->cap_seen = cap;
-    c->n_seen = live;
-    for (size_t i = 0; i < old_cap; i++)
-        if (old[i].token != -1 && (old[i].in_window || old[i].generated))
-            *sampler_slot(c, old[i].token) = old[i];
-    pn_mem_free(c->mem, PN_ACCT_MISC, old, old_cap * sizeof *old);
-    return true;
-}
-
-/* Put t into the window; what falls out of it is counted no more.  Room was made before. */
-static void sampler_window_push(pn_chain *c, pn_token t)
-{
-    if (c->p.repeat_last_n < 0)
-        return;                         /* the whole session: nothing ever falls out */
-    if (c->n_ring < (size_t)c->p.repeat_last_n) {
-        c->ring[c->n_ring++] = t;
-        return;
-    }
-    sampler_slot(c, c->ring[c->ring_at])->in_window--;
-    c->ring[c->ring_at] = t;
-    c->ring_at = (c->ring_at + 1) % c->n_ring;
-}
 
 static bool sampler_in(const pn_token *list, size_t n, pn_token t)
 {
@@ -21831,114 +22916,19 @@ PN_INTERNAL pn_status pn_chain_accept(pn_chain *c, pn_token t, bool generated, p
     if (t < 0 || (uint32_t)t >= c->n_vocab)
         return pn_fail(err, PN_E_INVALID, "accepted token: expected 0 to %" PRIu32 ", found %" PRId32,
                        c->n_vocab - 1, t);
-    if (c->penalties && !sampler_in(c->ends, c->n_ends, t)) {
-        size_t window = c->p.repeat_last_n < 0 ? 0 : (size_t)c->p.repeat_last_n;
-        if (c->n_ring < window &&
-            !pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&c->ring, &c->cap_ring, c->n_ring + 1, sizeof *c->ring))
-            return pn_fail_nomem(err, "the penalty window", (uint64_t)(c->n_ring + 1) * sizeof *c->ring);
-        if (!sampler_seen_reserve(c))
-            return pn_fail_nomem(err, "the token counts", (uint64_t)c->cap_seen * 2 * sizeof *c->seen);
-        sampler_window_push(c, t);
-        sampler_seen *s = sampler_slot(c, t);
-        if (s->token == -1) {
-            *s = (sampler_seen){.token = t};
-            c->n_seen++;
-        }
-        s->in_window++;
-        s->generated += generated;
-    }
+    /* DRY last: what was pushed twice would be a repetition.  Counts that fail changed nothing. */
+    if (c->dry_on && !pn_dry_reserve(&c->dry))
+        return pn_fail_nomem(err, "the DRY history", (uint64_t)(c->dry.n + 1) * sizeof *c->dry.hist);
+    if (c->penalties && !sampler_in(c->ends, c->n_ends, t) && !pn_counts_add(&c->counts, t, generated))
+        return pn_fail_nomem(err, "the penalty window", (uint64_t)(c->counts.n_ring + 1) * sizeof *c->counts.ring);
+    if (c->dry_on)
+        pn_dry_push(&c->dry, t);
+    if (generated && c->mirostat && t == c->picked)
+        c->mu -= (double)c->p.mirostat_eta * (c->surprise - (double)c->p.mirostat_tau);
+    c->picked = -1;
     c->n_generated += generated;
     return PN_OK;
 }
-
-/* ------------------------------------------------------------------------------------------
- * The samplers: each gets the chain and changes its list
- * ------------------------------------------------------------------------------------------ */
-
-static float sampler_penalised(const pn_chain *c, float logit, const sampler_seen *s)
-{
-    float r = c->p.repeat_penalty;
-    if (s->in_window)
-        logit = logit > 0 ? logit / r : logit * r;      /* dividing a negative one would reward */
-    if (s->generated)
-        logit -= (float)s->generated * c->p.frequency_penalty + c->p.presence_penalty;
-    return sampler_clean(logit);
-}
-
-static void sampler_do_penalties(pn_chain *c)
-{
-    if (!c->n_seen)
-        return;
-    if (c->dense) {
-        for (size_t i = 0; i < c->cap_seen; i++) {
-            pn_token t = c->seen[i].token;
-            if (t >= 0 && (uint32_t)t < c->n)
-                c->cand[t].logit = sampler_penalised(c, c->cand[t].logit, &c->seen[i]);
-        }
-    } else {
-        for (size_t i = 0; i < c->n; i++) {
-            const sampler_seen *s = sampler_slot(c, c->cand[i].id);
-            if (s->token != -1)
-                c->cand[i].logit = sampler_penalised(c, c->cand[i].logit, s);
-        }
-        sampler_filter(c, -DBL_MAX);
-    }
-    c->n_sorted = 0;
-}
-
-/* Two logits may round to one here; the order among them stays that of the list. */
-static void sampler_do_temperature(pn_chain *c)
-{
-    float t = c->p.temperature;
-    sampler_compact(c);
-    for (size_t i = 0; i < c->n; i++)
-        c->cand[i].logit = PN_MAX(sampler_clean(c->cand[i].logit / t), -FLT_MAX);
-}
-
-static void sampler_do_top_k(pn_chain *c)
-{
-    sampler_compact(c);
-    sampler_sort(c, (size_t)c->p.top_k);
-    sampler_keep(c, PN_MIN(c->n, (size_t)c->p.top_k));
-}
-
-static void sampler_do_top_p(pn_chain *c)
-{
-    sampler_compact(c);
-    if (c->n)
-        sampler_keep(c, sampler_walk(c, (double)c->p.top_p * (1 - SAMPLER_P_SLACK)) + 1);
-}
-
-static void sampler_do_min_p(pn_chain *c)
-{
-    sampler_compact(c);
-    if (c->n)
-        sampler_filter(c, (double)sampler_max(c) + pn_log((double)c->p.min_p));
-}
-
-static bool sampler_on_penalties(const pn_sampling *p)
-{
-    return p->repeat_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
-}
-
-static bool sampler_on_temperature(const pn_sampling *p) { return p->temperature != 1; }
-static bool sampler_on_top_k(const pn_sampling *p) { return p->top_k > 0; }
-static bool sampler_on_top_p(const pn_sampling *p) { return p->top_p > 0 && p->top_p < 1; }
-static bool sampler_on_min_p(const pn_sampling *p) { return p->min_p > 0; }
-
-/* One row a kind.  Names are matched without case, '_' and '-'.  A new sampler is a new kind at
- * the end of pn_sampler_kind, a row here and a function above. */
-static const struct sampler_row {
-    const char *name, *alias;
-    bool (*on)(const pn_sampling *p);
-    void (*apply)(pn_chain *c);
-} sampler_rows[PN_SAMPLER_KIND_COUNT] = {
-    [PN_SAMPLER_PENALTIES] = {"penalties", "penalty", sampler_on_penalties, sampler_do_penalties},
-    [PN_SAMPLER_TEMPERATURE] = {"temperature", "temp", sampler_on_temperature, sampler_do_temperature},
-    [PN_SAMPLER_TOP_K] = {"topk", "topk", sampler_on_top_k, sampler_do_top_k},
-    [PN_SAMPLER_TOP_P] = {"topp", "nucleus", sampler_on_top_p, sampler_do_top_p},
-    [PN_SAMPLER_MIN_P] = {"minp", "minp", sampler_on_min_p, sampler_do_min_p},
-};
 
 /* ------------------------------------------------------------------------------------------
  * Running the chain
@@ -21952,48 +22942,71 @@ static bool sampler_ends_banned(const pn_chain *c)
 static void sampler_ban(pn_chain *c, const pn_token *list, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        c->cand[list[i]].logit = -INFINITY;
+        c->c.list[list[i]].logit = -INFINITY;
+}
+
+/* Bit i of word i / 32: token i is allowed. */
+static bool sampler_allows(const uint32_t *allowed, uint32_t i)
+{
+    return allowed[i / 32] >> i % 32 & 1;
+}
+
+static void sampler_mask(pn_chain *c, const uint32_t *allowed)
+{
+    for (uint32_t from = 0; from < c->n_live; from += 32) {
+        uint32_t to = PN_MIN(c->n_live, from + 32);
+        if (allowed[from / 32] == UINT32_MAX)
+            continue;
+        for (uint32_t i = from; i < to; i++)
+            if (!sampler_allows(allowed, i))
+                c->c.list[i].logit = -INFINITY;
+    }
 }
 
 /* Fill and edit. */
-static void sampler_fill(pn_chain *c, const float *logits)
+static void sampler_fill(pn_chain *c, const float *logits, const uint32_t *allowed)
 {
+    pn_cand *list = c->c.list;
     for (uint32_t i = 0; i < c->n_live; i++)
-        c->cand[i] = (sampler_cand){sampler_clean(logits[i]), (pn_token)i};
-    c->n = c->n_live;
-    c->n_sorted = 0;
-    c->dense = true;
+        list[i] = (pn_cand){pn_cand_clean(logits[i]), (pn_token)i};
+    c->c.n = c->n_live;
+    c->c.n_sorted = 0;
+    c->c.dense = true;
     for (size_t i = 0; i < c->p.n_bias; i++) {
         const pn_logit_bias *b = &c->p.bias[i];
         if ((uint32_t)b->token < c->n_live)
-            c->cand[b->token].logit = sampler_clean(c->cand[b->token].logit + b->bias);
+            list[b->token].logit = pn_cand_clean(list[b->token].logit + b->bias);
     }
     sampler_ban(c, c->never, c->n_never);
     if (sampler_ends_banned(c))
         sampler_ban(c, c->ends, c->n_ends);
+    if (allowed)
+        sampler_mask(c, allowed);
 }
 
 /* Everything up to the draw; for greedy the list ends with one candidate. */
-static void sampler_run(pn_chain *c, const float *logits)
+static void sampler_run(pn_chain *c, const float *logits, const uint32_t *allowed)
 {
-    sampler_fill(c, logits);
+    sampler_fill(c, logits, allowed);
     for (size_t i = 0; i < c->n_steps; i++)
-        sampler_rows[c->steps[i]].apply(c);
-    sampler_compact(c);
+        pn_samplers_apply(c->steps[i], c);
+    pn_cands_compact(&c->c);
+    if (c->mirostat)
+        pn_samplers_mirostat(c);
     if (c->greedy) {
-        sampler_sort(c, 1);
-        sampler_keep(c, PN_MIN(c->n, (size_t)1));
+        pn_cands_sort(&c->c, 1);
+        pn_cands_keep(&c->c, 1);
     }
 }
 
 /* Lowest id among the largest; -1: nothing finite.  +inf ranks as the largest float. */
-static pn_token sampler_argmax(const float *logits, uint32_t n)
+static pn_token sampler_argmax(const float *logits, const uint32_t *allowed, uint32_t n)
 {
     float best = -INFINITY;
     pn_token id = -1;
     for (uint32_t i = 0; i < n; i++) {
-        if (logits[i] > best) {         /* false for NaN */
-            best = sampler_clean(logits[i]);
+        if (logits[i] > best && (!allowed || sampler_allows(allowed, i))) {     /* false for NaN */
+            best = pn_cand_clean(logits[i]);
             id = (pn_token)i;
             if (best == FLT_MAX)
                 break;
@@ -22002,56 +23015,155 @@ static pn_token sampler_argmax(const float *logits, uint32_t n)
     return id;
 }
 
-static pn_status sampler_none_left(const pn_chain *c, pn_err *err)
+static pn_status sampler_none_left(const pn_chain *c, const uint32_t *allowed, pn_err *err)
 {
+    uint32_t n = 0;
+    for (uint32_t i = 0; allowed && i < c->n_live; i++)
+        n += sampler_allows(allowed, i);
+    if (allowed)
+        return pn_fail(err, PN_E_NUMERIC, "no token to choose: expected a finite logit among the %" PRIu32
+                       " of %" PRIu32 " tokens that are allowed here, found only NaN, -inf and banned tokens", n,
+                       c->n_live);
     return pn_fail(err, PN_E_NUMERIC, "no token to choose: expected a finite logit among %" PRIu32
                    ", found only NaN, -inf and banned tokens", c->n_live);
 }
 
-PN_INTERNAL pn_status pn_chain_pick(pn_chain *c, const float *logits, pn_token *out, pn_err *err)
+/* For mirostat: how surprising is the candidate, among those left, in bits? */
+static double sampler_surprise(const pn_chain *c, size_t at)
 {
-    if (!c->cand) {
-        pn_token t = sampler_argmax(logits, c->n_live);
+    float max = pn_cands_max(&c->c);
+    double nats = pn_log(pn_cands_total(&c->c, max)) + (double)max - (double)c->c.list[at].logit;
+    return nats / SAMPLER_LN2;
+}
+
+PN_INTERNAL pn_status pn_chain_pick_masked(pn_chain *c, const float *logits, const uint32_t *allowed, pn_token *out,
+                                           pn_err *err)
+{
+    if (!c->c.list) {
+        pn_token t = sampler_argmax(logits, allowed, c->n_live);
         if (t < 0)
-            return sampler_none_left(c, err);
+            return sampler_none_left(c, allowed, err);
         *out = t;
         return PN_OK;
     }
-    sampler_run(c, logits);
-    if (!c->n)
-        return sampler_none_left(c, err);
-    size_t at = c->greedy ? 0 : sampler_walk(c, pn_chain_unit(c->seed, c->n_generated, 0));
-    *out = c->cand[at].id;
+    sampler_run(c, logits, allowed);
+    if (!c->c.n)
+        return sampler_none_left(c, allowed, err);
+    size_t at = 0;
+    if (!c->greedy)
+        at = pn_cands_walk(&c->c, pn_chain_unit(c->seed, c->n_generated, SAMPLER_STREAM_DRAW), NULL);
+    c->picked = c->c.list[at].id;
+    c->surprise = c->mirostat ? sampler_surprise(c, at) : 0;
+    *out = c->picked;
     return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_chain_pick(pn_chain *c, const float *logits, pn_token *out, pn_err *err)
+{
+    return pn_chain_pick_masked(c, logits, NULL, out, err);
 }
 
 PN_INTERNAL size_t pn_chain_candidates(pn_chain *c, const float *logits, pn_token *ids, float *out, size_t cap)
 {
-    if (!c->cand) {
-        pn_token t = sampler_argmax(logits, c->n_live);
+    if (!c->c.list) {
+        pn_token t = sampler_argmax(logits, NULL, c->n_live);
         if (t >= 0 && cap) {
             ids[0] = t;
-            out[0] = sampler_clean(logits[t]);
+            out[0] = pn_cand_clean(logits[t]);
         }
         return t >= 0;
     }
-    sampler_run(c, logits);
-    sampler_sort(c, c->n);
-    for (size_t i = 0; i < PN_MIN(c->n, cap); i++) {
-        ids[i] = c->cand[i].id;
-        out[i] = c->cand[i].logit;
+    sampler_run(c, logits, NULL);
+    pn_cands_sort(&c->c, c->c.n);
+    for (size_t i = 0; i < PN_MIN(c->c.n, cap); i++) {
+        ids[i] = c->c.list[i].id;
+        out[i] = c->c.list[i].logit;
     }
-    return c->n;
+    return c->c.n;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Log-probabilities
+ * ------------------------------------------------------------------------------------------ */
+
+/* Of two tokens by raw logits; NaN counts as -inf. */
+static bool sampler_likelier(const float *logits, pn_token a, pn_token b)
+{
+    return pn_cand_better((pn_cand){pn_cand_clean(logits[a]), a}, (pn_cand){pn_cand_clean(logits[b]), b});
+}
+
+/* ids[0..n): a heap with the least likely on top.  Let the one at i sink to its place. */
+static void sampler_sink(const float *logits, pn_token *ids, size_t n, size_t i)
+{
+    pn_token x = ids[i];
+    for (;;) {
+        size_t kid = 2 * i + 1;
+        if (kid >= n)
+            break;
+        if (kid + 1 < n && sampler_likelier(logits, ids[kid], ids[kid + 1]))
+            kid++;
+        if (!sampler_likelier(logits, x, ids[kid]))
+            break;
+        ids[i] = ids[kid];
+        i = kid;
+    }
+    ids[i] = x;
+}
+
+/* The n likeliest of 0 .. n_live-1, best first. */
+static void sampler_top(const float *logits, uint32_t n_live, uint32_t n, pn_token *ids)
+{
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = (pn_token)i;
+    for (size_t i = n / 2; i-- > 0;)
+        sampler_sink(logits, ids, n, i);
+    for (uint32_t t = n; n && t < n_live; t++) {
+        if (sampler_likelier(logits, (pn_token)t, ids[0])) {
+            ids[0] = (pn_token)t;
+            sampler_sink(logits, ids, n, 0);
+        }
+    }
+    for (size_t left = n; left > 1; left--) {
+        pn_token worst = ids[0];
+        ids[0] = ids[left - 1];
+        ids[left - 1] = worst;
+        sampler_sink(logits, ids, left - 1, 0);
+    }
+}
+
+PN_INTERNAL pn_status pn_chain_logprobs(const float *logits, uint32_t n_vocab, uint32_t n_live, pn_token chosen,
+                                        uint32_t n_top, pn_token *ids, float *lp, float *chosen_lp, pn_err *err)
+{
+    float max = -INFINITY;
+    double sum = 0;
+    if (n_live == 0 || n_live > n_vocab || n_vocab > INT32_MAX)
+        return pn_fail(err, PN_E_INVALID, "vocabulary: expected 1 to %" PRIu32 " live tokens, found %" PRIu32, n_vocab,
+                       n_live);
+    if (n_top > n_live)
+        return pn_fail(err, PN_E_INVALID, "top log-probabilities: expected 0 to %" PRIu32 ", found %" PRIu32, n_live,
+                       n_top);
+    if (chosen_lp && (chosen < 0 || (uint32_t)chosen >= n_live))
+        return pn_fail(err, PN_E_INVALID, "chosen token: expected 0 to %" PRIu32 ", found %" PRId32, n_live - 1,
+                       chosen);
+    for (uint32_t i = 0; i < n_live; i++)
+        max = PN_MAX(max, pn_cand_clean(logits[i]));
+    if (!(max >= -FLT_MAX))
+        return pn_fail(err, PN_E_NUMERIC, "log-probabilities: expected a finite logit among %" PRIu32
+                       ", found only NaN and -inf", n_live);
+    for (uint32_t i = 0; i < n_live; i++)
+        sum += pn_cand_weight(pn_cand_clean(logits[i]), max);
+    double log_all = (double)max + pn_log(sum);
+    sampler_top(logits, n_live, n_top, ids);
+    for (uint32_t i = 0; i < n_top; i++)
+        lp[i] = (float)((double)pn_cand_clean(logits[ids[i]]) - log_all);
+    if (chosen_lp)
+        *chosen_lp = (float)((double)pn_cand_clean(logits[chosen]) - log_all);
+    return PN_OK;
 }
 
 /* ------------------------------------------------------------------------------------------
  * Making one
  * ------------------------------------------------------------------------------------------ */
-
-static pn_status sampler_bad(pn_err *err, const char *field, const char *allowed, double found)
-{
-    return pn_fail(err, PN_E_INVALID, "%s: expected %s, found %g", field, allowed, found);
-}
 
 static pn_status sampler_check_order(const uint8_t *order, pn_err *err)
 {
@@ -22062,7 +23174,7 @@ static pn_status sampler_check_order(const uint8_t *order, pn_err *err)
                            (int)PN_SAMPLER_KIND_COUNT - 1, (int)order[i]);
         if (had[order[i]])
             return pn_fail(err, PN_E_INVALID, "order[%zu]: expected each sampler once, found %s again", i,
-                           sampler_rows[order[i]].name);
+                           pn_samplers_name(order[i]));
         had[order[i]] = true;
     }
     return PN_OK;
@@ -22083,50 +23195,46 @@ static pn_status sampler_check_bias(const pn_sampling *p, uint32_t n_vocab, pn_e
     return PN_OK;
 }
 
-/* `!(x >= 0)` and not `x < 0`: NaN must fail too. */
 static pn_status sampler_check(const pn_sampling *p, uint32_t n_vocab, pn_err *err)
 {
-    float r = p->repeat_penalty;
-    if (!(p->temperature >= 0) || !isfinite(p->temperature))
-        return sampler_bad(err, "temperature", "0 (greedy) or a positive number", (double)p->temperature);
-    if (!(p->top_p >= 0))
-        return sampler_bad(err, "top_p", "0 to 1 (0 and 1: off)", (double)p->top_p);
-    if (!(p->min_p >= 0 && p->min_p <= 1))
-        return sampler_bad(err, "min_p", "0 (off) to 1", (double)p->min_p);
-    if (!(r >= 0) || !isfinite(r) || (r > 0 && !isfinite(1 / r)))
-        return sampler_bad(err, "repeat_penalty", "0 or 1 (off) or a positive number", (double)r);
-    if (p->repeat_last_n < -1)
-        return sampler_bad(err, "repeat_last_n", "-1 (all), 0 (64) or a count", (double)p->repeat_last_n);
-    if (!isfinite(p->presence_penalty))
-        return sampler_bad(err, "presence_penalty", "a finite number", (double)p->presence_penalty);
-    if (!isfinite(p->frequency_penalty))
-        return sampler_bad(err, "frequency_penalty", "a finite number", (double)p->frequency_penalty);
-    pn_status st = sampler_check_order(p->order, err);
+    pn_status st = pn_samplers_check(p, err);
+    if (!st && p->n_dry_breakers && !p->dry_breakers)
+        st = pn_fail(err, PN_E_INVALID, "dry_breakers: expected %zu texts, found NULL", p->n_dry_breakers);
+    if (!st)
+        st = sampler_check_order(p->order, err);
     return st ? st : sampler_check_bias(p, n_vocab, err);
 }
 
-/* The order with only what is on.  Greedy needs no truncation: it cannot remove the maximum. */
+static bool sampler_edits_logits(uint8_t kind) { return kind == PN_SAMPLER_PENALTIES || kind == PN_SAMPLER_DRY; }
+
+/* The order with only what is on.  Greedy needs no truncation: it cannot remove the maximum.
+ * Mirostat makes its own. */
 static void sampler_plan(pn_chain *c)
 {
-    static const uint8_t usual[] = {PN_SAMPLER_PENALTIES, PN_SAMPLER_TEMPERATURE, PN_SAMPLER_TOP_K,
-                                    PN_SAMPLER_TOP_P, PN_SAMPLER_MIN_P};
+    static const uint8_t usual[] = {
+        PN_SAMPLER_PENALTIES, PN_SAMPLER_DRY, PN_SAMPLER_TOP_N_SIGMA, PN_SAMPLER_TEMPERATURE, PN_SAMPLER_TOP_K,
+        PN_SAMPLER_TYPICAL, PN_SAMPLER_TOP_P, PN_SAMPLER_MIN_P, PN_SAMPLER_XTC,
+    };
     const uint8_t *order = c->p.order[0] ? c->p.order : usual;
     size_t n = c->p.order[0] ? PN_SAMPLER_ORDER_MAX : PN_COUNT_OF(usual);
     for (size_t i = 0; i < n && order[i] != PN_SAMPLER_END; i++) {
-        bool wanted = !c->greedy || order[i] == PN_SAMPLER_PENALTIES;
-        if (wanted && sampler_rows[order[i]].on(&c->p))
+        bool wanted = sampler_edits_logits(order[i]) ||
+                      (!c->greedy && (!c->mirostat || order[i] == PN_SAMPLER_TEMPERATURE));
+        if (wanted && pn_samplers_on(order[i], &c->p))
             c->steps[c->n_steps++] = order[i];
     }
     /* Dividing by a positive number keeps the order, so top-k may come first and leave forty
-     * divisions of a hundred thousand. */
-    for (size_t i = 1; i < c->n_steps; i++) {
+     * divisions of a hundred thousand.  A dynamic temperature looks at what is left, though. */
+    for (size_t i = 1; i < c->n_steps && !(c->p.dynatemp_range > 0); i++) {
         if (c->steps[i - 1] == PN_SAMPLER_TEMPERATURE && c->steps[i] == PN_SAMPLER_TOP_K) {
             c->steps[i - 1] = PN_SAMPLER_TOP_K;
             c->steps[i] = PN_SAMPLER_TEMPERATURE;
         }
     }
-    for (size_t i = 0; i < c->n_steps; i++)
+    for (size_t i = 0; i < c->n_steps; i++) {
         c->penalties |= c->steps[i] == PN_SAMPLER_PENALTIES;
+        c->dry_on |= c->steps[i] == PN_SAMPLER_DRY;
+    }
 }
 
 /* Copy those of ids[0..n) that could be chosen at all; the others need no ban. */
@@ -22158,14 +23266,54 @@ static bool sampler_copy_bias(pn_chain *c, const pn_logit_bias *bias, size_t n)
     return true;
 }
 
+static void sampler_default_f(float *v, float usual) { *v = *v == 0 ? usual : *v; }
+static void sampler_default_i(int32_t *v, int32_t usual) { *v = *v == 0 ? usual : *v; }
+
 static void sampler_defaults(pn_chain *c)
 {
-    if (c->p.repeat_penalty == 0)
-        c->p.repeat_penalty = 1;
-    if (c->p.repeat_last_n == 0)
-        c->p.repeat_last_n = 64;
-    c->seed = c->p.has_seed ? c->p.seed : pn_os_entropy();
-    c->greedy = c->p.temperature < SAMPLER_GREEDY_BELOW;
+    pn_sampling *p = &c->p;
+    sampler_default_f(&p->repeat_penalty, 1);
+    sampler_default_i(&p->repeat_last_n, 64);
+    sampler_default_f(&p->xtc_threshold, 0.1f);
+    sampler_default_f(&p->dry_base, 1.75f);
+    sampler_default_i(&p->dry_allowed_length, 2);
+    sampler_default_i(&p->dry_penalty_last_n, 64);
+    sampler_default_f(&p->dynatemp_exponent, 1);
+    sampler_default_f(&p->mirostat_tau, 5);
+    sampler_default_f(&p->mirostat_eta, 0.1f);
+    c->seed = p->has_seed ? p->seed : pn_os_entropy();
+    c->greedy = p->temperature < SAMPLER_GREEDY_BELOW;
+    c->mirostat = p->mirostat == 2 && !c->greedy;
+    c->mu = 2 * (double)p->mirostat_tau;
+    c->picked = -1;
+}
+
+static size_t sampler_window(int32_t last_n) { return last_n < 0 ? SIZE_MAX : (size_t)last_n; }
+
+PN_INTERNAL bool pn_chain_wants_breakers(const pn_chain *c) { return c->dry_on; }
+
+PN_INTERNAL pn_status pn_chain_take_breakers(pn_chain *c, pn_breakers *b, pn_err *err)
+{
+    for (size_t i = 0; i < c->n_ends; i++)
+        if (!pn_breakers_add(b, c->ends[i], NULL, 0))
+            return pn_fail_nomem(err, "sequence breakers", (b->n + 1) * sizeof *b->list);
+    pn_dry_take(&c->dry, b);
+    return PN_OK;
+}
+
+/* What the samplers remember. */
+static bool sampler_new_state(pn_chain *c)
+{
+    pn_breakers ends;
+    if (c->penalties && !pn_counts_init(&c->counts, c->mem, sampler_window(c->p.repeat_last_n)))
+        return false;
+    if (!c->dry_on)
+        return true;
+    pn_dry_init(&c->dry, c->mem, sampler_window(c->p.dry_penalty_last_n));
+    pn_breakers_init(&ends, c->mem);
+    bool ok = pn_chain_take_breakers(c, &ends, NULL) == PN_OK;
+    pn_breakers_fini(&ends);
+    return ok;
 }
 
 PN_INTERNAL pn_status pn_chain_new(pn_chain **out, pn_mem *mem, const pn_sampling *p, uint32_t n_vocab,
@@ -22185,35 +23333,38 @@ PN_INTERNAL pn_status pn_chain_new(pn_chain **out, pn_mem *mem, const pn_samplin
     c->p = *p;
     c->p.bias = NULL;
     c->p.n_bias = 0;
+    c->p.dry_breakers = NULL;
+    c->p.n_dry_breakers = 0;
     c->n_vocab = n_vocab;
     c->n_live = n_live;
     sampler_defaults(c);
     sampler_plan(c);
     if (!sampler_copy_ids(c, ends, n_ends, &c->ends, &c->n_ends) ||
         !sampler_copy_ids(c, never, n_never, &c->never, &c->n_never) ||
-        !sampler_copy_bias(c, p->bias, p->n_bias) || (c->penalties && !sampler_seen_reserve(c)))
+        !sampler_copy_bias(c, p->bias, p->n_bias) || !sampler_new_state(c))
         goto nomem;
-    c->edits = c->penalties || c->p.n_bias || c->n_never ||
+    c->edits = c->penalties || c->dry_on || c->p.n_bias || c->n_never ||
                (c->n_ends && (p->ignore_eos || p->min_tokens));
     if (!c->greedy || c->edits) {
-        c->cand = pn_mem_calloc(mem, PN_ACCT_SCRATCH, n_live, sizeof *c->cand);
-        if (!c->cand)
+        c->c.list = pn_mem_calloc(mem, PN_ACCT_SCRATCH, n_live, sizeof *c->c.list);
+        if (!c->c.list)
             goto nomem;
     }
     *out = c;
     return PN_OK;
 nomem:
     pn_chain_free(c);
-    return pn_fail_nomem(err, "a sampler", (uint64_t)n_live * sizeof *c->cand);
+    return pn_fail_nomem(err, "a sampler", (uint64_t)n_live * sizeof *c->c.list);
 }
 
 PN_INTERNAL void pn_chain_free(pn_chain *c)
 {
     if (!c)
         return;
-    pn_mem_free(c->mem, PN_ACCT_SCRATCH, c->cand, (size_t)c->n_live * sizeof *c->cand);
-    pn_mem_free(c->mem, PN_ACCT_MISC, c->seen, c->cap_seen * sizeof *c->seen);
-    pn_mem_free(c->mem, PN_ACCT_MISC, c->ring, c->cap_ring * sizeof *c->ring);
+    pn_mem_free(c->mem, PN_ACCT_SCRATCH, c->c.list, (size_t)c->n_live * sizeof *c->c.list);
+    if (c->penalties)
+        pn_counts_fini(&c->counts);
+    pn_dry_fini(&c->dry);
     pn_mem_free(c->mem, PN_ACCT_MISC, (void *)c->p.bias, c->p.n_bias * sizeof *c->p.bias);
     pn_mem_free(c->mem, PN_ACCT_MISC, c->never, c->n_never * sizeof *c->never);
     pn_mem_free(c->mem, PN_ACCT_MISC, c->ends, c->n_ends * sizeof *c->ends);
@@ -22226,29 +23377,6 @@ PN_INTERNAL uint64_t pn_chain_seed(const pn_chain *c) { return c->seed; }
  * The order as text
  * ------------------------------------------------------------------------------------------ */
 
-/* Does text[0..n) spell `name`, whatever its case, '_' and '-'? */
-static bool sampler_spells(const char *text, size_t n, const char *name)
-{
-    for (size_t i = 0; i < n; i++) {
-        char ch = text[i];
-        if (ch == '_' || ch == '-')
-            continue;
-        if (ch >= 'A' && ch <= 'Z')
-            ch = (char)(ch - 'A' + 'a');
-        if (ch != *name++)              /* at the end of name: differs from its NUL, or we stop */
-            return false;
-    }
-    return *name == 0;
-}
-
-static int sampler_kind(const char *text, size_t n)
-{
-    for (int k = PN_SAMPLER_END + 1; k < PN_SAMPLER_KIND_COUNT; k++)
-        if (sampler_spells(text, n, sampler_rows[k].name) || sampler_spells(text, n, sampler_rows[k].alias))
-            return k;
-    return PN_SAMPLER_END;
-}
-
 PN_API pn_status pn_sampling_parse_order(const char *text, uint8_t order[PN_SAMPLER_ORDER_MAX], pn_err *err)
 {
     uint8_t found[PN_SAMPLER_ORDER_MAX] = {0};
@@ -22260,15 +23388,15 @@ PN_API pn_status pn_sampling_parse_order(const char *text, uint8_t order[PN_SAMP
         size_t len = strcspn(p, ";, ");
         if (!len)
             break;
-        int kind = sampler_kind(p, len);
+        uint8_t kind = pn_samplers_find(p, len);
         if (kind == PN_SAMPLER_END)
-            return pn_fail(err, PN_E_INVALID, "sampler order: expected penalties, temperature, top_k, top_p or "
-                           "min_p, found \"%.*s\"", (int)PN_MIN(len, (size_t)64), p);
+            return pn_fail(err, PN_E_INVALID, "sampler order: expected penalties, dry, top_n_sigma, temperature, "
+                           "top_k, typical, top_p, min_p or xtc, found \"%.*s\"", (int)PN_MIN(len, (size_t)64), p);
         if (had[kind] || n == PN_SAMPLER_ORDER_MAX)
             return pn_fail(err, PN_E_INVALID, "sampler order: expected each sampler once, found \"%.*s\" again",
                            (int)PN_MIN(len, (size_t)64), p);
         had[kind] = true;
-        found[n++] = (uint8_t)kind;
+        found[n++] = kind;
         p += len;
     }
     if (!n)
@@ -22278,11 +23406,8 @@ PN_API pn_status pn_sampling_parse_order(const char *text, uint8_t order[PN_SAMP
 }
 
 #undef SAMPLER_GREEDY_BELOW
-#undef SAMPLER_FIRST_SORT
-#undef SAMPLER_ROUNDS
-#undef SAMPLER_REACHABLE
-#undef SAMPLER_P_SLACK
 #undef SAMPLER_GOLDEN
+#undef SAMPLER_LN2
 #endif
 
 /* ---- Begin mem/pn_ledger.c ---- */
@@ -25924,25 +27049,41 @@ struct pn_sampler {
 
 static const pn_sampling generate_defaults = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f};
 
+/* What a model's file recommends, when it is a number within [lo, hi]. */
+static bool generate_advice(const pn_weights *w, const char *key, double lo, double hi, double *v)
+{
+    const pn_gguf_kv *kv = pn_weights_meta(w, key);
+    return kv && pn_gguf_f64(kv, 0, v) && *v >= lo && *v <= hi;
+}
+
 PN_API void pn_sampling_default(const pn_model *m, pn_sampling *out)
 {
     const pn_weights *w = &m->file.weights;
-    const pn_gguf_kv *kv;
     double v;
     *out = generate_defaults;
     out->size = sizeof *out;
-    if ((kv = pn_weights_meta(w, "general.sampling.temp")) && pn_gguf_f64(kv, 0, &v) && v >= 0 && v <= 100)
+    if (generate_advice(w, "general.sampling.temp", 0, 100, &v))
         out->temperature = (float)v;
-    if ((kv = pn_weights_meta(w, "general.sampling.top_k")) && pn_gguf_f64(kv, 0, &v) && v >= 0 && v <= 1e9)
+    if (generate_advice(w, "general.sampling.top_k", 0, 1e9, &v))
         out->top_k = (int32_t)v;
-    if ((kv = pn_weights_meta(w, "general.sampling.top_p")) && pn_gguf_f64(kv, 0, &v) && v > 0 && v <= 1)
+    if (generate_advice(w, "general.sampling.top_p", 1e-30, 1, &v))
         out->top_p = (float)v;
-    if ((kv = pn_weights_meta(w, "general.sampling.min_p")) && pn_gguf_f64(kv, 0, &v) && v >= 0 && v <= 1)
+    if (generate_advice(w, "general.sampling.min_p", 0, 1, &v))
         out->min_p = (float)v;
-    if ((kv = pn_weights_meta(w, "general.sampling.penalty_repeat")) && pn_gguf_f64(kv, 0, &v) && v > 0 && v <= 100)
+    if (generate_advice(w, "general.sampling.penalty_repeat", 1e-30, 100, &v))
         out->repeat_penalty = (float)v;
-    if ((kv = pn_weights_meta(w, "general.sampling.penalty_last_n")) && pn_gguf_f64(kv, 0, &v) && v >= -1 && v <= 1e9)
+    if (generate_advice(w, "general.sampling.penalty_last_n", -1, 1e9, &v))
         out->repeat_last_n = (int32_t)v;
+    if (generate_advice(w, "general.sampling.xtc_probability", 0, 1, &v))
+        out->xtc_probability = (float)v;
+    if (generate_advice(w, "general.sampling.xtc_threshold", 1e-30, 1, &v))
+        out->xtc_threshold = (float)v;
+    if (generate_advice(w, "general.sampling.mirostat", 0, 2, &v) && (v == 0 || v == 2))
+        out->mirostat = (int32_t)v;
+    if (generate_advice(w, "general.sampling.mirostat_tau", 1e-30, 1000, &v))
+        out->mirostat_tau = (float)v;
+    if (generate_advice(w, "general.sampling.mirostat_eta", 1e-30, 1000, &v))
+        out->mirostat_eta = (float)v;
 }
 
 /* Tokens for which `want` holds, as a list of the engine's memory. */
@@ -25972,6 +27113,40 @@ static pn_status generate_never(const pn_model *m, pn_token **out, size_t *n, si
     return PN_OK;
 }
 
+static pn_bytes generate_piece(void *user, pn_token t)
+{
+    char tmp[8];
+    const pn_model *m = user;
+    return pn_vocab_piece(m->vocab, t, true, tmp);
+}
+
+/* With nothing trusted: a breaker is ordinary text. */
+static pn_status generate_tokens(void *user, const char *text, size_t len, pn_token **out, size_t *n, size_t *cap,
+                                 pn_err *err)
+{
+    const pn_model *m = user;
+    const pn_span none = {0, 0};
+    return pn_vocab_encode(m->vocab, pn_engine_mem(m->engine), text, len, 0, &none, 0, out, n, cap, err);
+}
+
+/* DRY's sequence breakers as tokens of this vocabulary. */
+static pn_status generate_breakers(const pn_model *m, pn_chain *chain, const pn_sampling *p, pn_err *err)
+{
+    static const char *const usual[] = {"\n", ":", "\"", "*"};
+    const char *const *text = p->dry_breakers ? p->dry_breakers : usual;
+    size_t n = p->dry_breakers ? p->n_dry_breakers : PN_COUNT_OF(usual);
+    const pn_breaker_text vocab = {pn_vocab_n_tokens(m->vocab), generate_piece, generate_tokens, (void *)(uintptr_t)m};
+    pn_breakers b;
+    pn_status st = PN_OK;
+    pn_breakers_init(&b, pn_engine_mem(m->engine));
+    for (size_t i = 0; i < n && !st; i++)
+        st = pn_breakers_add_text(&b, text[i], &vocab, err);
+    if (!st)
+        st = pn_chain_take_breakers(chain, &b, err);
+    pn_breakers_fini(&b);
+    return st;
+}
+
 PN_API pn_status pn_sampler_new(const pn_model *m, const pn_sampling *p, pn_sampler **out, pn_err *err)
 {
     if (!m || !p)
@@ -25990,9 +27165,13 @@ PN_API pn_status pn_sampler_new(const pn_model *m, const pn_sampling *p, pn_samp
     if (!st)
         st = pn_chain_new(&s->chain, mem, &full, pn_vocab_n_logits(m->vocab), pn_vocab_n_tokens(m->vocab), ends, n_ends,
                           never, n_never, err);
+    if (!st && pn_chain_wants_breakers(s->chain))
+        st = generate_breakers(m, s->chain, &full, err);
     pn_mem_free(mem, PN_ACCT_MISC, ends, cap_ends * sizeof *ends);
     pn_mem_free(mem, PN_ACCT_MISC, never, cap_never * sizeof *never);
     if (st) {
+        if (s)
+            pn_chain_free(s->chain);
         pn_mem_free(mem, PN_ACCT_MISC, s, sizeof *s);
         return st;
     }
@@ -26021,6 +27200,19 @@ PN_API pn_status pn_sampler_pick(pn_sampler *s, const float *logits, pn_token *o
 PN_API pn_status pn_sampler_accept(pn_sampler *s, pn_token t, int generated, pn_err *err)
 {
     return pn_chain_accept(s->chain, t, generated != 0, err);
+}
+
+PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token chosen, uint32_t n_top, pn_token *ids,
+                             float *lp, float *chosen_lp, pn_err *err)
+{
+    if (!m)
+        return pn_fail(err, PN_E_INVALID, "no model given");
+    if (!logits)
+        return pn_fail(err, PN_E_STATE, "there are no logits yet: evaluate a token first");
+    if (n_top && (!ids || !lp))
+        return pn_fail(err, PN_E_INVALID, "pn_logprobs: ids and lp must be given for the %" PRIu32 " likeliest", n_top);
+    return pn_chain_logprobs(logits, pn_vocab_n_logits(m->vocab), pn_vocab_n_tokens(m->vocab), chosen, n_top, ids, lp,
+                             chosen_lp, err);
 }
 
 /* ------------------------------------------------------------------------------------------

@@ -464,6 +464,7 @@ PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user);
 typedef enum pn_sampler_kind {
     PN_SAMPLER_END = 0,         /* ends `order` */
     PN_SAMPLER_PENALTIES, PN_SAMPLER_TEMPERATURE, PN_SAMPLER_TOP_K, PN_SAMPLER_TOP_P, PN_SAMPLER_MIN_P,
+    PN_SAMPLER_TYPICAL, PN_SAMPLER_TOP_N_SIGMA, PN_SAMPLER_XTC, PN_SAMPLER_DRY,
     PN_SAMPLER_KIND_COUNT
 } pn_sampler_kind;
 
@@ -491,8 +492,25 @@ typedef struct pn_sampling {
     uint32_t min_tokens;        /* no end before this many */
     const pn_logit_bias *bias;  /* borrowed while the sampler lives */
     size_t n_bias;
-    uint8_t order[PN_SAMPLER_ORDER_MAX];    /* pn_sampler_kind; all zero: penalties, temperature,
-                                               top-k, top-p, min-p */
+    uint8_t order[PN_SAMPLER_ORDER_MAX];    /* pn_sampler_kind; all zero: penalties, DRY, top-n-sigma,
+                                               temperature, top-k, typical, top-p, min-p, XTC */
+    float typical_p;            /* 0 or >= 1: off */
+    float top_n_sigma;          /* <= 0: off; keep logits within n standard deviations of the best */
+    float xtc_probability;      /* 0: off; how often all of the likely tokens but the least go */
+    float xtc_threshold;        /* 0: 0.1; what "likely" is; above 0.5: off */
+    float dry_multiplier;       /* 0: off; against repeating passages */
+    float dry_base;             /* 0: 1.75; below 1: off */
+    int32_t dry_allowed_length; /* 0: 2; shorter repetitions go unpunished */
+    int32_t dry_penalty_last_n; /* 0: 64; -1: the whole session */
+    const char *const *dry_breakers;    /* texts that passages do not reach across; NULL: line end, ':',
+                                           '"' and '*'.  Borrowed during pn_sampler_new */
+    size_t n_dry_breakers;      /* 0 with dry_breakers not NULL: none */
+    float dynatemp_range;       /* <= 0: off; the temperature varies by so much with the entropy */
+    float dynatemp_exponent;    /* 0: 1 */
+    int32_t mirostat;           /* 0: off; 2: mirostat v2 instead of the truncating samplers */
+    float mirostat_tau;         /* 0: 5; surprise aimed at, bits */
+    float mirostat_eta;         /* 0: 0.1; how fast */
+    uint32_t min_keep;          /* candidates that top-p, min-p, typical and XTC leave at least */
 } pn_sampling;
 
 /* Program defaults (temperature 0.8, top-k 40, top-p 0.95, min-p 0.05), then what the model's file
@@ -513,6 +531,12 @@ PN_API pn_status pn_sampler_pick(pn_sampler *s, const float *logits, pn_token *o
 
 /* Tell the sampler a token is now part of the text; `generated` 0 for the prompt's. */
 PN_API pn_status pn_sampler_accept(pn_sampler *s, pn_token t, int generated, pn_err *err);
+
+/* Log-probabilities (natural, of the raw logits [n_vocab], before bias, temperature and the rest).
+ * ids, lp [n_top]: the likeliest tokens, best first, ties by id; chosen_lp (may be NULL): that of
+ * `chosen`, which need not be among them. */
+PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token chosen, uint32_t n_top, pn_token *ids,
+                             float *lp, float *chosen_lp, pn_err *err);
 
 /* ------------------------------------------------------------------------------------------
  * Generation

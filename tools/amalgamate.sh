@@ -39,7 +39,7 @@ drop_files()
 	text/pn_merge.c text/pn_bpe.c text/pn_spm.c text/pn_unigram.c text/pn_wordpiece.c text/pn_rwkv_trie.c
 	text/pn_special.c text/pn_vocab_roles.c text/pn_vocab.c text/pn_detok.c text/pn_chat.c
 	plan/pn_layout.c plan/pn_plan.c plan/pn_plan_dot.c
-	sample/pn_sampler.c
+	sample/pn_cands.c sample/pn_counts.c sample/pn_dry.c sample/pn_samplers.c sample/pn_sampler.c
 	mem/pn_ledger.c
 	model/pn_desc.c model/pn_rope.c model/pn_blocks.c model/pn_arch_llama.c model/pn_arch_qwen.c
 	model/pn_arch_phi3.c model/pn_arch_gemma.c model/pn_arch_list.c

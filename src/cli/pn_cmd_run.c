@@ -58,8 +58,27 @@ static const pn_flag run_flags[] = {
      "subtracted once from tokens generated before"},
     {"frequency-penalty", NULL, 0, PN_FLAG_REAL, false, -100, 100, "X", "0",
      "subtracted for each time a token was generated"},
-    {"samplers", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "ORDER", "penalties;temperature;top_k;top_p;min_p",
-     "which samplers, in which order"},
+    {"typical", NULL, 0, PN_FLAG_REAL, false, 0, 1, "P", "1", "keep the most typical that sum up to P; 1: off"},
+    {"top-n-sigma", NULL, 0, PN_FLAG_REAL, false, -1, 1000, "N", "-1",
+     "keep logits within N standard deviations of the best; 0 or less: off"},
+    {"xtc-probability", NULL, 0, PN_FLAG_REAL, false, 0, 1, "P", "0 or the model's",
+     "how often to drop all of the likely tokens but the least; 0: off"},
+    {"xtc-threshold", NULL, 0, PN_FLAG_REAL, false, 0, 1, "P", "0.1 or the model's",
+     "what is likely for --xtc-probability; above 0.5: off"},
+    {"dry-multiplier", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "X", "0", "punish repeated passages; 0: off"},
+    {"dry-base", NULL, 0, PN_FLAG_REAL, false, 1, 1000, "X", "1.75", "growth of that with the passage's length"},
+    {"dry-allowed-length", NULL, 0, PN_FLAG_INT, false, 1, 1 << 30, "N", "2", "shorter repetitions go unpunished"},
+    {"dry-penalty-last-n", NULL, 0, PN_FLAG_INT, false, -1, INT32_MAX, "N", "64",
+     "tokens --dry-multiplier looks back; 0: off, -1: all"},
+    {"dynatemp-range", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "R", "0",
+     "let the temperature vary by R with the entropy; 0: off"},
+    {"dynatemp-exp", NULL, 0, PN_FLAG_REAL, false, 1e-3, 1000, "X", "1", "exponent of that"},
+    {"mirostat", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "0|2", "0 or the model's",
+     "2: hold the surprise at --mirostat-tau instead of truncating"},
+    {"mirostat-tau", NULL, 0, PN_FLAG_REAL, false, 1e-3, 1000, "X", "5 or the model's", "surprise to hold, bits"},
+    {"mirostat-eta", NULL, 0, PN_FLAG_REAL, false, 1e-6, 1000, "X", "0.1 or the model's", "how fast it follows"},
+    {"samplers", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "ORDER",
+     "penalties;dry;top_n_sigma;temperature;top_k;typical;top_p;min_p;xtc", "which samplers, in which order"},
     {"logit-bias", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "ID=V", NULL,
      "add V to a token's logit, -inf bans it; repeatable"},
     {"seed", NULL, 0, PN_FLAG_U64, false, 0, 0, "N", "random, told in the last line", "same seed, same text"},
@@ -143,6 +162,40 @@ static int run_read_bias(run_state *r)
     return PN_EXIT_OK;
 }
 
+static void run_read_real(const pn_args *a, const char *flag, float *v)
+{
+    *v = (float)pn_args_real(a, flag, (double)*v);
+}
+
+/* Where 0 means "off" or "the default" in the API, and the smallest number on the command line. */
+static void run_read_share(const pn_args *a, const char *flag, float *v)
+{
+    if (pn_args_has(a, flag))
+        *v = PN_MAX((float)pn_args_real(a, flag, 1), 1e-30f);
+}
+
+static void run_read_more_samplers(const pn_args *a, pn_sampling *s)
+{
+    run_read_share(a, "typical", &s->typical_p);
+    run_read_real(a, "top-n-sigma", &s->top_n_sigma);
+    run_read_real(a, "xtc-probability", &s->xtc_probability);
+    run_read_share(a, "xtc-threshold", &s->xtc_threshold);
+    run_read_real(a, "dry-multiplier", &s->dry_multiplier);
+    run_read_real(a, "dry-base", &s->dry_base);
+    s->dry_allowed_length = (int32_t)pn_args_int(a, "dry-allowed-length", s->dry_allowed_length);
+    if (pn_args_has(a, "dry-penalty-last-n")) {
+        s->dry_penalty_last_n = (int32_t)pn_args_int(a, "dry-penalty-last-n", 64);
+        if (s->dry_penalty_last_n == 0)
+            s->dry_multiplier = 0;      /* a window of nothing; in the API 0 is "64" */
+    }
+    run_read_real(a, "dynatemp-range", &s->dynatemp_range);
+    run_read_real(a, "dynatemp-exp", &s->dynatemp_exponent);
+    if (pn_args_has(a, "mirostat"))
+        s->mirostat = pn_args_text(a, "mirostat", "0")[0] == '2' ? 2 : 0;
+    run_read_real(a, "mirostat-tau", &s->mirostat_tau);
+    run_read_real(a, "mirostat-eta", &s->mirostat_eta);
+}
+
 /* The model's recommendation, then what the flags say. */
 static int run_read_sampling(run_state *r)
 {
@@ -150,22 +203,19 @@ static int run_read_sampling(run_state *r)
     pn_sampling *s = &r->gen.sampling;
     pn_sampling_default(r->c->model, s);
     s->size = sizeof *s;
-    s->temperature = (float)pn_args_real(a, "temp", (double)s->temperature);
+    run_read_real(a, "temp", &s->temperature);
     s->top_k = (int32_t)pn_args_int(a, "top-k", s->top_k);
-    s->min_p = (float)pn_args_real(a, "min-p", (double)s->min_p);
-    if (pn_args_has(a, "top-p")) {
-        /* In the API 0 is "off"; on the command line it means the likeliest alone. */
-        double p = pn_args_real(a, "top-p", 1);
-        s->top_p = p > 0 ? (float)p : 1e-30f;
-    }
-    s->repeat_penalty = (float)pn_args_real(a, "repeat-penalty", (double)s->repeat_penalty);
+    run_read_real(a, "min-p", &s->min_p);
+    run_read_share(a, "top-p", &s->top_p);
+    run_read_real(a, "repeat-penalty", &s->repeat_penalty);
     if (pn_args_has(a, "repeat-last-n")) {
         s->repeat_last_n = (int32_t)pn_args_int(a, "repeat-last-n", 64);
         if (s->repeat_last_n == 0)
             s->repeat_penalty = 1;      /* a window of nothing; in the API 0 is "64" */
     }
-    s->presence_penalty = (float)pn_args_real(a, "presence-penalty", (double)s->presence_penalty);
-    s->frequency_penalty = (float)pn_args_real(a, "frequency-penalty", (double)s->frequency_penalty);
+    run_read_real(a, "presence-penalty", &s->presence_penalty);
+    run_read_real(a, "frequency-penalty", &s->frequency_penalty);
+    run_read_more_samplers(a, s);
     if (pn_args_has(a, "seed")) {
         s->seed = pn_args_u64(a, "seed", 0);
         s->has_seed = 1;

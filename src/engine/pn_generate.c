@@ -19,25 +19,41 @@ struct pn_sampler {
 
 static const pn_sampling generate_defaults = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f};
 
+/* What a model's file recommends, when it is a number within [lo, hi]. */
+static bool generate_advice(const pn_weights *w, const char *key, double lo, double hi, double *v)
+{
+    const pn_gguf_kv *kv = pn_weights_meta(w, key);
+    return kv && pn_gguf_f64(kv, 0, v) && *v >= lo && *v <= hi;
+}
+
 PN_API void pn_sampling_default(const pn_model *m, pn_sampling *out)
 {
     const pn_weights *w = &m->file.weights;
-    const pn_gguf_kv *kv;
     double v;
     *out = generate_defaults;
     out->size = sizeof *out;
-    if ((kv = pn_weights_meta(w, "general.sampling.temp")) && pn_gguf_f64(kv, 0, &v) && v >= 0 && v <= 100)
+    if (generate_advice(w, "general.sampling.temp", 0, 100, &v))
         out->temperature = (float)v;
-    if ((kv = pn_weights_meta(w, "general.sampling.top_k")) && pn_gguf_f64(kv, 0, &v) && v >= 0 && v <= 1e9)
+    if (generate_advice(w, "general.sampling.top_k", 0, 1e9, &v))
         out->top_k = (int32_t)v;
-    if ((kv = pn_weights_meta(w, "general.sampling.top_p")) && pn_gguf_f64(kv, 0, &v) && v > 0 && v <= 1)
+    if (generate_advice(w, "general.sampling.top_p", 1e-30, 1, &v))
         out->top_p = (float)v;
-    if ((kv = pn_weights_meta(w, "general.sampling.min_p")) && pn_gguf_f64(kv, 0, &v) && v >= 0 && v <= 1)
+    if (generate_advice(w, "general.sampling.min_p", 0, 1, &v))
         out->min_p = (float)v;
-    if ((kv = pn_weights_meta(w, "general.sampling.penalty_repeat")) && pn_gguf_f64(kv, 0, &v) && v > 0 && v <= 100)
+    if (generate_advice(w, "general.sampling.penalty_repeat", 1e-30, 100, &v))
         out->repeat_penalty = (float)v;
-    if ((kv = pn_weights_meta(w, "general.sampling.penalty_last_n")) && pn_gguf_f64(kv, 0, &v) && v >= -1 && v <= 1e9)
+    if (generate_advice(w, "general.sampling.penalty_last_n", -1, 1e9, &v))
         out->repeat_last_n = (int32_t)v;
+    if (generate_advice(w, "general.sampling.xtc_probability", 0, 1, &v))
+        out->xtc_probability = (float)v;
+    if (generate_advice(w, "general.sampling.xtc_threshold", 1e-30, 1, &v))
+        out->xtc_threshold = (float)v;
+    if (generate_advice(w, "general.sampling.mirostat", 0, 2, &v) && (v == 0 || v == 2))
+        out->mirostat = (int32_t)v;
+    if (generate_advice(w, "general.sampling.mirostat_tau", 1e-30, 1000, &v))
+        out->mirostat_tau = (float)v;
+    if (generate_advice(w, "general.sampling.mirostat_eta", 1e-30, 1000, &v))
+        out->mirostat_eta = (float)v;
 }
 
 /* Tokens for which `want` holds, as a list of the engine's memory. */
@@ -67,6 +83,40 @@ static pn_status generate_never(const pn_model *m, pn_token **out, size_t *n, si
     return PN_OK;
 }
 
+static pn_bytes generate_piece(void *user, pn_token t)
+{
+    char tmp[8];
+    const pn_model *m = user;
+    return pn_vocab_piece(m->vocab, t, true, tmp);
+}
+
+/* With nothing trusted: a breaker is ordinary text. */
+static pn_status generate_tokens(void *user, const char *text, size_t len, pn_token **out, size_t *n, size_t *cap,
+                                 pn_err *err)
+{
+    const pn_model *m = user;
+    const pn_span none = {0, 0};
+    return pn_vocab_encode(m->vocab, pn_engine_mem(m->engine), text, len, 0, &none, 0, out, n, cap, err);
+}
+
+/* DRY's sequence breakers as tokens of this vocabulary. */
+static pn_status generate_breakers(const pn_model *m, pn_chain *chain, const pn_sampling *p, pn_err *err)
+{
+    static const char *const usual[] = {"\n", ":", "\"", "*"};
+    const char *const *text = p->dry_breakers ? p->dry_breakers : usual;
+    size_t n = p->dry_breakers ? p->n_dry_breakers : PN_COUNT_OF(usual);
+    const pn_breaker_text vocab = {pn_vocab_n_tokens(m->vocab), generate_piece, generate_tokens, (void *)(uintptr_t)m};
+    pn_breakers b;
+    pn_status st = PN_OK;
+    pn_breakers_init(&b, pn_engine_mem(m->engine));
+    for (size_t i = 0; i < n && !st; i++)
+        st = pn_breakers_add_text(&b, text[i], &vocab, err);
+    if (!st)
+        st = pn_chain_take_breakers(chain, &b, err);
+    pn_breakers_fini(&b);
+    return st;
+}
+
 PN_API pn_status pn_sampler_new(const pn_model *m, const pn_sampling *p, pn_sampler **out, pn_err *err)
 {
     if (!m || !p)
@@ -85,9 +135,13 @@ PN_API pn_status pn_sampler_new(const pn_model *m, const pn_sampling *p, pn_samp
     if (!st)
         st = pn_chain_new(&s->chain, mem, &full, pn_vocab_n_logits(m->vocab), pn_vocab_n_tokens(m->vocab), ends, n_ends,
                           never, n_never, err);
+    if (!st && pn_chain_wants_breakers(s->chain))
+        st = generate_breakers(m, s->chain, &full, err);
     pn_mem_free(mem, PN_ACCT_MISC, ends, cap_ends * sizeof *ends);
     pn_mem_free(mem, PN_ACCT_MISC, never, cap_never * sizeof *never);
     if (st) {
+        if (s)
+            pn_chain_free(s->chain);
         pn_mem_free(mem, PN_ACCT_MISC, s, sizeof *s);
         return st;
     }
@@ -116,6 +170,19 @@ PN_API pn_status pn_sampler_pick(pn_sampler *s, const float *logits, pn_token *o
 PN_API pn_status pn_sampler_accept(pn_sampler *s, pn_token t, int generated, pn_err *err)
 {
     return pn_chain_accept(s->chain, t, generated != 0, err);
+}
+
+PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token chosen, uint32_t n_top, pn_token *ids,
+                             float *lp, float *chosen_lp, pn_err *err)
+{
+    if (!m)
+        return pn_fail(err, PN_E_INVALID, "no model given");
+    if (!logits)
+        return pn_fail(err, PN_E_STATE, "there are no logits yet: evaluate a token first");
+    if (n_top && (!ids || !lp))
+        return pn_fail(err, PN_E_INVALID, "pn_logprobs: ids and lp must be given for the %" PRIu32 " likeliest", n_top);
+    return pn_chain_logprobs(logits, pn_vocab_n_logits(m->vocab), pn_vocab_n_tokens(m->vocab), chosen, n_top, ids, lp,
+                             chosen_lp, err);
 }
 
 /* ------------------------------------------------------------------------------------------

@@ -3,28 +3,20 @@
  * pn_sampler.c - the chain: fill, edit, truncate, draw.
  *
  *   fill      candidates (id, logit) for every live token; NaN becomes -inf, +inf the largest float
- *   edit      bias, banned tokens, ends that are too early.  The list is still *dense*: candidate i
- *             is token i, so an edit touches only the tokens it is about
- *   steps     the samplers that are on, in the caller's order: one row of sampler_rows and one
- *             function over the chain each
+ *   edit      bias, banned tokens, ends that are too early, then what a grammar does not allow.  The
+ *             list is still *dense*: candidate i is token i, so an edit touches only the tokens it is
+ *             about
+ *   steps     the samplers that are on, in the caller's order (pn_samplers.c)
  *   draw      descending logit, then id; the first whose running sum reaches u * total
  *
- * Why partial sorting: a vocabulary has 150,000 tokens and a draw looks at a few dozen.  The list is
- * sorted only at its head (n_sorted); behind it sampler_walk halves what holds the answer, so no
- * setting but an explicit huge top-k pays for a sort.
+ * The mask comes before every sampler: one that only saw forbidden tokens could otherwise remove the
+ * last allowed one.  Mirostat replaces the samplers that remove candidates by its own cut, made last;
+ * it learns from the token accepted, not from the pick, so picking twice is the same as once.
  *
- * Invariants
- *   1. cand[0 .. n_sorted) is sorted, and nothing behind it is better than its last.
- *   2. Once not dense, every candidate is finite; n >= 1 or the pick fails with PN_E_NUMERIC.
- *   3. Picking changes nothing that a later pick could notice; only accept does.
- *   4. Sums are doubles over weights exp(logit - max); the order of every sum is fixed.
- *
- * Penalties.  Repetition looks at the last repeat_last_n tokens, prompt included; presence and
- * frequency at all generated ones.  Counts sit in a small hash table of the tokens really seen, so
- * the cost follows the window and not the vocabulary.  Tokens that end an answer are not counted:
- * a chat is full of them, and punishing them makes answers that never stop.
+ * Tokens that end an answer are not counted by the penalties, and break DRY's passages: a chat is
+ * full of them, and punishing them makes answers that never stop.
  */
-#include "sample/pn_sampler.h"
+#include "sample/pn_sampler_int.h"
 
 #include "base/pn_err.h"
 #include "base/pn_os.h"
@@ -35,52 +27,15 @@
 #include <math.h>
 
 #define SAMPLER_GREEDY_BELOW 1e-5f      /* dividing by less overflows; the maximum wins anyway */
-#define SAMPLER_FIRST_SORT 256u         /* candidates sorted and walked before the list is split */
-#define SAMPLER_ROUNDS 64               /* halvings before a list that splits badly is sorted after all */
-#define SAMPLER_REACHABLE (1 - 1e-9)    /* most of the total that any order of summing surely reaches */
-#define SAMPLER_P_SLACK 1e-6            /* relative: 0.4 + 0.3 must reach 0.7 in floats */
 #define SAMPLER_GOLDEN 0x9e3779b97f4a7c15u
-
-typedef struct sampler_cand {
-    float logit;
-    pn_token id;
-} sampler_cand;
-
-/* How often a token was seen; token -1: free slot. */
-typedef struct sampler_seen {
-    pn_token token;
-    uint32_t in_window, generated;
-} sampler_seen;
-
-struct pn_chain {
-    pn_mem *mem;
-    pn_sampling p;              /* p.bias: our copy, owned */
-    uint64_t seed;
-    uint32_t n_vocab, n_live;
-    bool greedy, edits;         /* edits: somebody may change a logit, so greedy needs the list */
-    bool penalties;             /* counting is worth while */
-    uint8_t steps[PN_SAMPLER_ORDER_MAX];
-    size_t n_steps;
-    pn_token *ends, *never;     /* owned, [n_ends], [n_never] */
-    size_t n_ends, n_never;
-
-    uint64_t n_generated;
-    pn_token *ring;             /* owned, [cap_ring]; the window, n_ring <= repeat_last_n used */
-    size_t n_ring, cap_ring, ring_at;
-    sampler_seen *seen;         /* owned, [cap_seen], open addressing, power of two */
-    size_t n_seen, cap_seen;
-
-    sampler_cand *cand;         /* owned, [n_live]; NULL for plain greedy */
-    size_t n, n_sorted;
-    bool dense;
-};
+#define SAMPLER_LN2 0.6931471805599453
 
 /* ------------------------------------------------------------------------------------------
  * Randomness
  * ------------------------------------------------------------------------------------------ */
 
 /* SplitMix64's finaliser (Steele, Lea, Flood 2014; constants of Stafford's mix 13). */
-static uint64_t sampler_mix(uint64_t z)
+PN_INTERNAL uint64_t pn_chain_mix(uint64_t z)
 {
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -89,8 +44,8 @@ static uint64_t sampler_mix(uint64_t z)
 
 PN_INTERNAL uint64_t pn_chain_random(uint64_t seed, uint64_t pos, uint32_t stream)
 {
-    uint64_t key = stream ? sampler_mix(seed ^ sampler_mix(stream)) : seed;
-    return sampler_mix(key + (pos + 1) * SAMPLER_GOLDEN);
+    uint64_t key = stream ? pn_chain_mix(seed ^ pn_chain_mix(stream)) : seed;
+    return pn_chain_mix(key + (pos + 1) * SAMPLER_GOLDEN);
 }
 
 PN_INTERNAL double pn_chain_unit(uint64_t seed, uint64_t pos, uint32_t stream)
@@ -99,255 +54,8 @@ PN_INTERNAL double pn_chain_unit(uint64_t seed, uint64_t pos, uint32_t stream)
 }
 
 /* ------------------------------------------------------------------------------------------
- * The candidate list
+ * What was accepted
  * ------------------------------------------------------------------------------------------ */
-
-static float sampler_clean(float x)
-{
-    if (x <= FLT_MAX)
-        return x;
-    return x > FLT_MAX ? FLT_MAX : -INFINITY;       /* +inf; NaN */
-}
-
-static bool sampler_better(sampler_cand a, sampler_cand b)
-{
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
-
-/* heap[0..n): the worst on top.  Let the element at i sink to its place. */
-static void sampler_sink(sampler_cand *heap, size_t n, size_t i)
-{
-    sampler_cand x = heap[i];
-    for (;;) {
-        size_t kid = 2 * i + 1;
-        if (kid >= n)
-            break;
-        if (kid + 1 < n && sampler_better(heap[kid], heap[kid + 1]))
-            kid++;
-        if (!sampler_better(x, heap[kid]))
-            break;
-        heap[i] = heap[kid];
-        i = kid;
-    }
-    heap[i] = x;
-}
-
-/* Bring the best k of a[0..n) to the front, sorted; no memory, O(n log k) whatever the input. */
-static void sampler_best_first(sampler_cand *a, size_t n, size_t k)
-{
-    for (size_t i = k / 2; i-- > 0;)
-        sampler_sink(a, k, i);
-    for (size_t i = k; k > 0 && i < n; i++) {
-        if (sampler_better(a[i], a[0])) {
-            sampler_cand t = a[0];
-            a[0] = a[i];
-            a[i] = t;
-            sampler_sink(a, k, 0);
-        }
-    }
-    for (size_t left = k; left > 1; left--) {
-        sampler_cand worst = a[0];
-        a[0] = a[left - 1];
-        a[left - 1] = worst;
-        sampler_sink(a, left - 1, 0);
-    }
-}
-
-static void sampler_sort(pn_chain *c, size_t want)
-{
-    want = PN_MIN(want, c->n);
-    if (want <= c->n_sorted)
-        return;
-    sampler_best_first(c->cand + c->n_sorted, c->n - c->n_sorted, want - c->n_sorted);
-    c->n_sorted = want;
-}
-
-static void sampler_keep(pn_chain *c, size_t n)
-{
-    c->n = n;
-    c->n_sorted = PN_MIN(c->n_sorted, n);
-}
-
-/* Drop what is below `least`, keep the order of the rest. */
-static void sampler_filter(pn_chain *c, double least)
-{
-    size_t kept = 0, sorted = 0;
-    for (size_t i = 0; i < c->n; i++) {
-        if ((double)c->cand[i].logit < least)
-            continue;
-        c->cand[kept++] = c->cand[i];
-        sorted += i < c->n_sorted;
-    }
-    c->n = kept;
-    c->n_sorted = sorted;
-}
-
-/* From "candidate i is token i" to a list of what can be chosen. */
-static void sampler_compact(pn_chain *c)
-{
-    if (!c->dense)
-        return;
-    sampler_filter(c, -DBL_MAX);
-    c->dense = false;
-}
-
-static float sampler_max(const pn_chain *c)
-{
-    float max = c->cand[0].logit;
-    for (size_t i = 1; i < c->n && c->n_sorted == 0; i++)
-        max = c->cand[i].logit > max ? c->cand[i].logit : max;
-    return max;
-}
-
-/* e^x for x <= 0, relative error < 1e-11; below -100 nothing.  Why not pn_expf: a chain of fused
- * multiply-adds is software where FMA may not be assumed, and six times slower over a whole
- * vocabulary.  2^n e^f with |f| <= ln2 / 2 and the series to f^9. */
-static double sampler_exp(double x)
-{
-    if (!(x > -100))
-        return 0;
-    double t = x * 1.4426950408889634;              /* 1 / ln 2 */
-    int n = (int)(t - 0.5);
-    double f = (t - n) * 0.6931471805599453;        /* ln 2 */
-    double p = 1.0 / 40320 + f * (1.0 / 362880);
-    p = 1.0 / 720 + f * (1.0 / 5040 + f * p);
-    p = 1.0 / 24 + f * (1.0 / 120 + f * p);
-    p = 1.0 / 2 + f * (1.0 / 6 + f * p);
-    p = 1 + f * (1 + f * p);
-    uint64_t bits = (uint64_t)(1023 + n) << 52;
-    double scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return p * scale;
-}
-
-static double sampler_weight(const pn_chain *c, size_t i, float max)
-{
-    return sampler_exp((double)c->cand[i].logit - (double)max);
-}
-
-static double sampler_total(const pn_chain *c, float max)
-{
-    double sum = 0;
-    for (size_t i = 0; i < c->n; i++)
-        sum += sampler_weight(c, i, max);
-    return sum;
-}
-
-/* Put the median of three at a[lo], then better ones before it and worse behind; where it ends. */
-static size_t sampler_partition(sampler_cand *a, size_t lo, size_t hi)
-{
-    size_t mid = lo + (hi - lo) / 2;
-    sampler_cand x = a[lo], y = a[mid], z = a[hi - 1];
-    if (sampler_better(x, y) != sampler_better(x, z))
-        mid = lo;
-    else if (sampler_better(z, x) != sampler_better(z, y))
-        mid = hi - 1;
-    sampler_cand pivot = a[mid];
-    a[mid] = a[hi - 1];
-    a[hi - 1] = pivot;
-    size_t to = lo;
-    for (size_t i = lo; i + 1 < hi; i++) {
-        sampler_cand t = a[i];
-        a[i] = a[to];
-        a[to] = t;
-        to += sampler_better(t, pivot);
-    }
-    a[hi - 1] = a[to];
-    a[to] = pivot;
-    return to;
-}
-
-/* The first position, best first, where the running share of all weights reaches `share`.  The first
- * few hundred are sorted and walked, which nearly always is enough.  Of the rest only the side of a
- * pivot that holds the answer is looked at again, so a flat distribution costs a few passes and no
- * sort; everything before the position is then better than it, in no order. */
-static size_t sampler_walk(pn_chain *c, double share)
-{
-    float max = sampler_max(c);
-    double need = PN_MIN(share, SAMPLER_REACHABLE) * sampler_total(c, max), sum = 0;
-    sampler_sort(c, SAMPLER_FIRST_SORT);
-    for (size_t i = 0; i < c->n_sorted; i++) {
-        sum += sampler_weight(c, i, max);
-        if (sum >= need)
-            return i;
-    }
-    size_t lo = c->n_sorted, hi = c->n;
-    for (int round = 0; hi - lo > 32 && round < SAMPLER_ROUNDS; round++) {
-        size_t at = sampler_partition(c->cand, lo, hi);
-        double before = sum;
-        for (size_t i = lo; i < at; i++)
-            before += sampler_weight(c, i, max);
-        double with = before + sampler_weight(c, at, max);
-        if (before >= need) {
-            hi = at;
-        } else if (with >= need) {
-            return at;
-        } else {
-            sum = with;
-            lo = at + 1;
-        }
-    }
-    sampler_best_first(c->cand + lo, hi - lo, hi - lo);
-    for (; lo < hi; lo++) {
-        sum += sampler_weight(c, lo, max);
-        if (sum >= need)
-            return lo;
-    }
-    return PN_MIN(lo, c->n - 1);        /* sums in another order may miss by a last bit */
-}
-
-/* ------------------------------------------------------------------------------------------
- * Counting tokens
- * ------------------------------------------------------------------------------------------ */
-
-/* The slot of token t, or the free one where it belongs.  cap_seen > 0, never full. */
-static sampler_seen *sampler_slot(const pn_chain *c, pn_token t)
-{
-    size_t mask = c->cap_seen - 1, i = (size_t)sampler_mix((uint64_t)t) & mask;
-    while (c->seen[i].token != t && c->seen[i].token != -1)
-        i = (i + 1) & mask;
-    return &c->seen[i];
-}
-
-/* Room for one more token; tokens that left the window and were never generated go. */
-static bool sampler_seen_reserve(pn_chain *c)
-{
-    if (c->n_seen + 1 <= c->cap_seen / 4 * 3)
-        return true;
-    size_t live = 0, cap = 64, old_cap = c->cap_seen;
-    sampler_seen *old = c->seen;
-    for (size_t i = 0; i < old_cap; i++)
-        live += old[i].token != -1 && (old[i].in_window || old[i].generated);
-    while (cap / 2 < live + 1)
-        cap *= 2;
-    sampler_seen *grown = pn_mem_calloc(c->mem, PN_ACCT_MISC, cap, sizeof *grown);
-    if (!grown)
-        return false;
-    for (size_t i = 0; i < cap; i++)
-        grown[i].token = -1;
-    c->seen = grown;
-    c->cap_seen = cap;
-    c->n_seen = live;
-    for (size_t i = 0; i < old_cap; i++)
-        if (old[i].token != -1 && (old[i].in_window || old[i].generated))
-            *sampler_slot(c, old[i].token) = old[i];
-    pn_mem_free(c->mem, PN_ACCT_MISC, old, old_cap * sizeof *old);
-    return true;
-}
-
-/* Put t into the window; what falls out of it is counted no more.  Room was made before. */
-static void sampler_window_push(pn_chain *c, pn_token t)
-{
-    if (c->p.repeat_last_n < 0)
-        return;                         /* the whole session: nothing ever falls out */
-    if (c->n_ring < (size_t)c->p.repeat_last_n) {
-        c->ring[c->n_ring++] = t;
-        return;
-    }
-    sampler_slot(c, c->ring[c->ring_at])->in_window--;
-    c->ring[c->ring_at] = t;
-    c->ring_at = (c->ring_at + 1) % c->n_ring;
-}
 
 static bool sampler_in(const pn_token *list, size_t n, pn_token t)
 {
@@ -362,114 +70,19 @@ PN_INTERNAL pn_status pn_chain_accept(pn_chain *c, pn_token t, bool generated, p
     if (t < 0 || (uint32_t)t >= c->n_vocab)
         return pn_fail(err, PN_E_INVALID, "accepted token: expected 0 to %" PRIu32 ", found %" PRId32,
                        c->n_vocab - 1, t);
-    if (c->penalties && !sampler_in(c->ends, c->n_ends, t)) {
-        size_t window = c->p.repeat_last_n < 0 ? 0 : (size_t)c->p.repeat_last_n;
-        if (c->n_ring < window &&
-            !pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&c->ring, &c->cap_ring, c->n_ring + 1, sizeof *c->ring))
-            return pn_fail_nomem(err, "the penalty window", (uint64_t)(c->n_ring + 1) * sizeof *c->ring);
-        if (!sampler_seen_reserve(c))
-            return pn_fail_nomem(err, "the token counts", (uint64_t)c->cap_seen * 2 * sizeof *c->seen);
-        sampler_window_push(c, t);
-        sampler_seen *s = sampler_slot(c, t);
-        if (s->token == -1) {
-            *s = (sampler_seen){.token = t};
-            c->n_seen++;
-        }
-        s->in_window++;
-        s->generated += generated;
-    }
+    /* DRY last: what was pushed twice would be a repetition.  Counts that fail changed nothing. */
+    if (c->dry_on && !pn_dry_reserve(&c->dry))
+        return pn_fail_nomem(err, "the DRY history", (uint64_t)(c->dry.n + 1) * sizeof *c->dry.hist);
+    if (c->penalties && !sampler_in(c->ends, c->n_ends, t) && !pn_counts_add(&c->counts, t, generated))
+        return pn_fail_nomem(err, "the penalty window", (uint64_t)(c->counts.n_ring + 1) * sizeof *c->counts.ring);
+    if (c->dry_on)
+        pn_dry_push(&c->dry, t);
+    if (generated && c->mirostat && t == c->picked)
+        c->mu -= (double)c->p.mirostat_eta * (c->surprise - (double)c->p.mirostat_tau);
+    c->picked = -1;
     c->n_generated += generated;
     return PN_OK;
 }
-
-/* ------------------------------------------------------------------------------------------
- * The samplers: each gets the chain and changes its list
- * ------------------------------------------------------------------------------------------ */
-
-static float sampler_penalised(const pn_chain *c, float logit, const sampler_seen *s)
-{
-    float r = c->p.repeat_penalty;
-    if (s->in_window)
-        logit = logit > 0 ? logit / r : logit * r;      /* dividing a negative one would reward */
-    if (s->generated)
-        logit -= (float)s->generated * c->p.frequency_penalty + c->p.presence_penalty;
-    return sampler_clean(logit);
-}
-
-static void sampler_do_penalties(pn_chain *c)
-{
-    if (!c->n_seen)
-        return;
-    if (c->dense) {
-        for (size_t i = 0; i < c->cap_seen; i++) {
-            pn_token t = c->seen[i].token;
-            if (t >= 0 && (uint32_t)t < c->n)
-                c->cand[t].logit = sampler_penalised(c, c->cand[t].logit, &c->seen[i]);
-        }
-    } else {
-        for (size_t i = 0; i < c->n; i++) {
-            const sampler_seen *s = sampler_slot(c, c->cand[i].id);
-            if (s->token != -1)
-                c->cand[i].logit = sampler_penalised(c, c->cand[i].logit, s);
-        }
-        sampler_filter(c, -DBL_MAX);
-    }
-    c->n_sorted = 0;
-}
-
-/* Two logits may round to one here; the order among them stays that of the list. */
-static void sampler_do_temperature(pn_chain *c)
-{
-    float t = c->p.temperature;
-    sampler_compact(c);
-    for (size_t i = 0; i < c->n; i++)
-        c->cand[i].logit = PN_MAX(sampler_clean(c->cand[i].logit / t), -FLT_MAX);
-}
-
-static void sampler_do_top_k(pn_chain *c)
-{
-    sampler_compact(c);
-    sampler_sort(c, (size_t)c->p.top_k);
-    sampler_keep(c, PN_MIN(c->n, (size_t)c->p.top_k));
-}
-
-static void sampler_do_top_p(pn_chain *c)
-{
-    sampler_compact(c);
-    if (c->n)
-        sampler_keep(c, sampler_walk(c, (double)c->p.top_p * (1 - SAMPLER_P_SLACK)) + 1);
-}
-
-static void sampler_do_min_p(pn_chain *c)
-{
-    sampler_compact(c);
-    if (c->n)
-        sampler_filter(c, (double)sampler_max(c) + pn_log((double)c->p.min_p));
-}
-
-static bool sampler_on_penalties(const pn_sampling *p)
-{
-    return p->repeat_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
-}
-
-static bool sampler_on_temperature(const pn_sampling *p) { return p->temperature != 1; }
-static bool sampler_on_top_k(const pn_sampling *p) { return p->top_k > 0; }
-static bool sampler_on_top_p(const pn_sampling *p) { return p->top_p > 0 && p->top_p < 1; }
-static bool sampler_on_min_p(const pn_sampling *p) { return p->min_p > 0; }
-
-/* One row a kind.  Names are matched without case, '_' and '-'.  A new sampler is a new kind at
- * the end of pn_sampler_kind, a row here and a function above. */
-static const struct sampler_row {
-    const char *name, *alias;
-    bool (*on)(const pn_sampling *p);
-    void (*apply)(pn_chain *c);
-} sampler_rows[PN_SAMPLER_KIND_COUNT] = {
-    [PN_SAMPLER_PENALTIES] = {"penalties", "penalty", sampler_on_penalties, sampler_do_penalties},
-    [PN_SAMPLER_TEMPERATURE] = {"temperature", "temp", sampler_on_temperature, sampler_do_temperature},
-    [PN_SAMPLER_TOP_K] = {"topk", "topk", sampler_on_top_k, sampler_do_top_k},
-    [PN_SAMPLER_TOP_P] = {"topp", "nucleus", sampler_on_top_p, sampler_do_top_p},
-    [PN_SAMPLER_MIN_P] = {"minp", "minp", sampler_on_min_p, sampler_do_min_p},
-};
 
 /* ------------------------------------------------------------------------------------------
  * Running the chain
@@ -483,48 +96,71 @@ static bool sampler_ends_banned(const pn_chain *c)
 static void sampler_ban(pn_chain *c, const pn_token *list, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        c->cand[list[i]].logit = -INFINITY;
+        c->c.list[list[i]].logit = -INFINITY;
+}
+
+/* Bit i of word i / 32: token i is allowed. */
+static bool sampler_allows(const uint32_t *allowed, uint32_t i)
+{
+    return allowed[i / 32] >> i % 32 & 1;
+}
+
+static void sampler_mask(pn_chain *c, const uint32_t *allowed)
+{
+    for (uint32_t from = 0; from < c->n_live; from += 32) {
+        uint32_t to = PN_MIN(c->n_live, from + 32);
+        if (allowed[from / 32] == UINT32_MAX)
+            continue;
+        for (uint32_t i = from; i < to; i++)
+            if (!sampler_allows(allowed, i))
+                c->c.list[i].logit = -INFINITY;
+    }
 }
 
 /* Fill and edit. */
-static void sampler_fill(pn_chain *c, const float *logits)
+static void sampler_fill(pn_chain *c, const float *logits, const uint32_t *allowed)
 {
+    pn_cand *list = c->c.list;
     for (uint32_t i = 0; i < c->n_live; i++)
-        c->cand[i] = (sampler_cand){sampler_clean(logits[i]), (pn_token)i};
-    c->n = c->n_live;
-    c->n_sorted = 0;
-    c->dense = true;
+        list[i] = (pn_cand){pn_cand_clean(logits[i]), (pn_token)i};
+    c->c.n = c->n_live;
+    c->c.n_sorted = 0;
+    c->c.dense = true;
     for (size_t i = 0; i < c->p.n_bias; i++) {
         const pn_logit_bias *b = &c->p.bias[i];
         if ((uint32_t)b->token < c->n_live)
-            c->cand[b->token].logit = sampler_clean(c->cand[b->token].logit + b->bias);
+            list[b->token].logit = pn_cand_clean(list[b->token].logit + b->bias);
     }
     sampler_ban(c, c->never, c->n_never);
     if (sampler_ends_banned(c))
         sampler_ban(c, c->ends, c->n_ends);
+    if (allowed)
+        sampler_mask(c, allowed);
 }
 
 /* Everything up to the draw; for greedy the list ends with one candidate. */
-static void sampler_run(pn_chain *c, const float *logits)
+static void sampler_run(pn_chain *c, const float *logits, const uint32_t *allowed)
 {
-    sampler_fill(c, logits);
+    sampler_fill(c, logits, allowed);
     for (size_t i = 0; i < c->n_steps; i++)
-        sampler_rows[c->steps[i]].apply(c);
-    sampler_compact(c);
+        pn_samplers_apply(c->steps[i], c);
+    pn_cands_compact(&c->c);
+    if (c->mirostat)
+        pn_samplers_mirostat(c);
     if (c->greedy) {
-        sampler_sort(c, 1);
-        sampler_keep(c, PN_MIN(c->n, (size_t)1));
+        pn_cands_sort(&c->c, 1);
+        pn_cands_keep(&c->c, 1);
     }
 }
 
 /* Lowest id among the largest; -1: nothing finite.  +inf ranks as the largest float. */
-static pn_token sampler_argmax(const float *logits, uint32_t n)
+static pn_token sampler_argmax(const float *logits, const uint32_t *allowed, uint32_t n)
 {
     float best = -INFINITY;
     pn_token id = -1;
     for (uint32_t i = 0; i < n; i++) {
-        if (logits[i] > best) {         /* false for NaN */
-            best = sampler_clean(logits[i]);
+        if (logits[i] > best && (!allowed || sampler_allows(allowed, i))) {     /* false for NaN */
+            best = pn_cand_clean(logits[i]);
             id = (pn_token)i;
             if (best == FLT_MAX)
                 break;
@@ -533,56 +169,155 @@ static pn_token sampler_argmax(const float *logits, uint32_t n)
     return id;
 }
 
-static pn_status sampler_none_left(const pn_chain *c, pn_err *err)
+static pn_status sampler_none_left(const pn_chain *c, const uint32_t *allowed, pn_err *err)
 {
+    uint32_t n = 0;
+    for (uint32_t i = 0; allowed && i < c->n_live; i++)
+        n += sampler_allows(allowed, i);
+    if (allowed)
+        return pn_fail(err, PN_E_NUMERIC, "no token to choose: expected a finite logit among the %" PRIu32
+                       " of %" PRIu32 " tokens that are allowed here, found only NaN, -inf and banned tokens", n,
+                       c->n_live);
     return pn_fail(err, PN_E_NUMERIC, "no token to choose: expected a finite logit among %" PRIu32
                    ", found only NaN, -inf and banned tokens", c->n_live);
 }
 
-PN_INTERNAL pn_status pn_chain_pick(pn_chain *c, const float *logits, pn_token *out, pn_err *err)
+/* For mirostat: how surprising is the candidate, among those left, in bits? */
+static double sampler_surprise(const pn_chain *c, size_t at)
 {
-    if (!c->cand) {
-        pn_token t = sampler_argmax(logits, c->n_live);
+    float max = pn_cands_max(&c->c);
+    double nats = pn_log(pn_cands_total(&c->c, max)) + (double)max - (double)c->c.list[at].logit;
+    return nats / SAMPLER_LN2;
+}
+
+PN_INTERNAL pn_status pn_chain_pick_masked(pn_chain *c, const float *logits, const uint32_t *allowed, pn_token *out,
+                                           pn_err *err)
+{
+    if (!c->c.list) {
+        pn_token t = sampler_argmax(logits, allowed, c->n_live);
         if (t < 0)
-            return sampler_none_left(c, err);
+            return sampler_none_left(c, allowed, err);
         *out = t;
         return PN_OK;
     }
-    sampler_run(c, logits);
-    if (!c->n)
-        return sampler_none_left(c, err);
-    size_t at = c->greedy ? 0 : sampler_walk(c, pn_chain_unit(c->seed, c->n_generated, 0));
-    *out = c->cand[at].id;
+    sampler_run(c, logits, allowed);
+    if (!c->c.n)
+        return sampler_none_left(c, allowed, err);
+    size_t at = 0;
+    if (!c->greedy)
+        at = pn_cands_walk(&c->c, pn_chain_unit(c->seed, c->n_generated, SAMPLER_STREAM_DRAW), NULL);
+    c->picked = c->c.list[at].id;
+    c->surprise = c->mirostat ? sampler_surprise(c, at) : 0;
+    *out = c->picked;
     return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_chain_pick(pn_chain *c, const float *logits, pn_token *out, pn_err *err)
+{
+    return pn_chain_pick_masked(c, logits, NULL, out, err);
 }
 
 PN_INTERNAL size_t pn_chain_candidates(pn_chain *c, const float *logits, pn_token *ids, float *out, size_t cap)
 {
-    if (!c->cand) {
-        pn_token t = sampler_argmax(logits, c->n_live);
+    if (!c->c.list) {
+        pn_token t = sampler_argmax(logits, NULL, c->n_live);
         if (t >= 0 && cap) {
             ids[0] = t;
-            out[0] = sampler_clean(logits[t]);
+            out[0] = pn_cand_clean(logits[t]);
         }
         return t >= 0;
     }
-    sampler_run(c, logits);
-    sampler_sort(c, c->n);
-    for (size_t i = 0; i < PN_MIN(c->n, cap); i++) {
-        ids[i] = c->cand[i].id;
-        out[i] = c->cand[i].logit;
+    sampler_run(c, logits, NULL);
+    pn_cands_sort(&c->c, c->c.n);
+    for (size_t i = 0; i < PN_MIN(c->c.n, cap); i++) {
+        ids[i] = c->c.list[i].id;
+        out[i] = c->c.list[i].logit;
     }
-    return c->n;
+    return c->c.n;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Log-probabilities
+ * ------------------------------------------------------------------------------------------ */
+
+/* Of two tokens by raw logits; NaN counts as -inf. */
+static bool sampler_likelier(const float *logits, pn_token a, pn_token b)
+{
+    return pn_cand_better((pn_cand){pn_cand_clean(logits[a]), a}, (pn_cand){pn_cand_clean(logits[b]), b});
+}
+
+/* ids[0..n): a heap with the least likely on top.  Let the one at i sink to its place. */
+static void sampler_sink(const float *logits, pn_token *ids, size_t n, size_t i)
+{
+    pn_token x = ids[i];
+    for (;;) {
+        size_t kid = 2 * i + 1;
+        if (kid >= n)
+            break;
+        if (kid + 1 < n && sampler_likelier(logits, ids[kid], ids[kid + 1]))
+            kid++;
+        if (!sampler_likelier(logits, x, ids[kid]))
+            break;
+        ids[i] = ids[kid];
+        i = kid;
+    }
+    ids[i] = x;
+}
+
+/* The n likeliest of 0 .. n_live-1, best first. */
+static void sampler_top(const float *logits, uint32_t n_live, uint32_t n, pn_token *ids)
+{
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = (pn_token)i;
+    for (size_t i = n / 2; i-- > 0;)
+        sampler_sink(logits, ids, n, i);
+    for (uint32_t t = n; n && t < n_live; t++) {
+        if (sampler_likelier(logits, (pn_token)t, ids[0])) {
+            ids[0] = (pn_token)t;
+            sampler_sink(logits, ids, n, 0);
+        }
+    }
+    for (size_t left = n; left > 1; left--) {
+        pn_token worst = ids[0];
+        ids[0] = ids[left - 1];
+        ids[left - 1] = worst;
+        sampler_sink(logits, ids, left - 1, 0);
+    }
+}
+
+PN_INTERNAL pn_status pn_chain_logprobs(const float *logits, uint32_t n_vocab, uint32_t n_live, pn_token chosen,
+                                        uint32_t n_top, pn_token *ids, float *lp, float *chosen_lp, pn_err *err)
+{
+    float max = -INFINITY;
+    double sum = 0;
+    if (n_live == 0 || n_live > n_vocab || n_vocab > INT32_MAX)
+        return pn_fail(err, PN_E_INVALID, "vocabulary: expected 1 to %" PRIu32 " live tokens, found %" PRIu32, n_vocab,
+                       n_live);
+    if (n_top > n_live)
+        return pn_fail(err, PN_E_INVALID, "top log-probabilities: expected 0 to %" PRIu32 ", found %" PRIu32, n_live,
+                       n_top);
+    if (chosen_lp && (chosen < 0 || (uint32_t)chosen >= n_live))
+        return pn_fail(err, PN_E_INVALID, "chosen token: expected 0 to %" PRIu32 ", found %" PRId32, n_live - 1,
+                       chosen);
+    for (uint32_t i = 0; i < n_live; i++)
+        max = PN_MAX(max, pn_cand_clean(logits[i]));
+    if (!(max >= -FLT_MAX))
+        return pn_fail(err, PN_E_NUMERIC, "log-probabilities: expected a finite logit among %" PRIu32
+                       ", found only NaN and -inf", n_live);
+    for (uint32_t i = 0; i < n_live; i++)
+        sum += pn_cand_weight(pn_cand_clean(logits[i]), max);
+    double log_all = (double)max + pn_log(sum);
+    sampler_top(logits, n_live, n_top, ids);
+    for (uint32_t i = 0; i < n_top; i++)
+        lp[i] = (float)((double)pn_cand_clean(logits[ids[i]]) - log_all);
+    if (chosen_lp)
+        *chosen_lp = (float)((double)pn_cand_clean(logits[chosen]) - log_all);
+    return PN_OK;
 }
 
 /* ------------------------------------------------------------------------------------------
  * Making one
  * ------------------------------------------------------------------------------------------ */
-
-static pn_status sampler_bad(pn_err *err, const char *field, const char *allowed, double found)
-{
-    return pn_fail(err, PN_E_INVALID, "%s: expected %s, found %g", field, allowed, found);
-}
 
 static pn_status sampler_check_order(const uint8_t *order, pn_err *err)
 {
@@ -593,7 +328,7 @@ static pn_status sampler_check_order(const uint8_t *order, pn_err *err)
                            (int)PN_SAMPLER_KIND_COUNT - 1, (int)order[i]);
         if (had[order[i]])
             return pn_fail(err, PN_E_INVALID, "order[%zu]: expected each sampler once, found %s again", i,
-                           sampler_rows[order[i]].name);
+                           pn_samplers_name(order[i]));
         had[order[i]] = true;
     }
     return PN_OK;
@@ -614,50 +349,46 @@ static pn_status sampler_check_bias(const pn_sampling *p, uint32_t n_vocab, pn_e
     return PN_OK;
 }
 
-/* `!(x >= 0)` and not `x < 0`: NaN must fail too. */
 static pn_status sampler_check(const pn_sampling *p, uint32_t n_vocab, pn_err *err)
 {
-    float r = p->repeat_penalty;
-    if (!(p->temperature >= 0) || !isfinite(p->temperature))
-        return sampler_bad(err, "temperature", "0 (greedy) or a positive number", (double)p->temperature);
-    if (!(p->top_p >= 0))
-        return sampler_bad(err, "top_p", "0 to 1 (0 and 1: off)", (double)p->top_p);
-    if (!(p->min_p >= 0 && p->min_p <= 1))
-        return sampler_bad(err, "min_p", "0 (off) to 1", (double)p->min_p);
-    if (!(r >= 0) || !isfinite(r) || (r > 0 && !isfinite(1 / r)))
-        return sampler_bad(err, "repeat_penalty", "0 or 1 (off) or a positive number", (double)r);
-    if (p->repeat_last_n < -1)
-        return sampler_bad(err, "repeat_last_n", "-1 (all), 0 (64) or a count", (double)p->repeat_last_n);
-    if (!isfinite(p->presence_penalty))
-        return sampler_bad(err, "presence_penalty", "a finite number", (double)p->presence_penalty);
-    if (!isfinite(p->frequency_penalty))
-        return sampler_bad(err, "frequency_penalty", "a finite number", (double)p->frequency_penalty);
-    pn_status st = sampler_check_order(p->order, err);
+    pn_status st = pn_samplers_check(p, err);
+    if (!st && p->n_dry_breakers && !p->dry_breakers)
+        st = pn_fail(err, PN_E_INVALID, "dry_breakers: expected %zu texts, found NULL", p->n_dry_breakers);
+    if (!st)
+        st = sampler_check_order(p->order, err);
     return st ? st : sampler_check_bias(p, n_vocab, err);
 }
 
-/* The order with only what is on.  Greedy needs no truncation: it cannot remove the maximum. */
+static bool sampler_edits_logits(uint8_t kind) { return kind == PN_SAMPLER_PENALTIES || kind == PN_SAMPLER_DRY; }
+
+/* The order with only what is on.  Greedy needs no truncation: it cannot remove the maximum.
+ * Mirostat makes its own. */
 static void sampler_plan(pn_chain *c)
 {
-    static const uint8_t usual[] = {PN_SAMPLER_PENALTIES, PN_SAMPLER_TEMPERATURE, PN_SAMPLER_TOP_K,
-                                    PN_SAMPLER_TOP_P, PN_SAMPLER_MIN_P};
+    static const uint8_t usual[] = {
+        PN_SAMPLER_PENALTIES, PN_SAMPLER_DRY, PN_SAMPLER_TOP_N_SIGMA, PN_SAMPLER_TEMPERATURE, PN_SAMPLER_TOP_K,
+        PN_SAMPLER_TYPICAL, PN_SAMPLER_TOP_P, PN_SAMPLER_MIN_P, PN_SAMPLER_XTC,
+    };
     const uint8_t *order = c->p.order[0] ? c->p.order : usual;
     size_t n = c->p.order[0] ? PN_SAMPLER_ORDER_MAX : PN_COUNT_OF(usual);
     for (size_t i = 0; i < n && order[i] != PN_SAMPLER_END; i++) {
-        bool wanted = !c->greedy || order[i] == PN_SAMPLER_PENALTIES;
-        if (wanted && sampler_rows[order[i]].on(&c->p))
+        bool wanted = sampler_edits_logits(order[i]) ||
+                      (!c->greedy && (!c->mirostat || order[i] == PN_SAMPLER_TEMPERATURE));
+        if (wanted && pn_samplers_on(order[i], &c->p))
             c->steps[c->n_steps++] = order[i];
     }
     /* Dividing by a positive number keeps the order, so top-k may come first and leave forty
-     * divisions of a hundred thousand. */
-    for (size_t i = 1; i < c->n_steps; i++) {
+     * divisions of a hundred thousand.  A dynamic temperature looks at what is left, though. */
+    for (size_t i = 1; i < c->n_steps && !(c->p.dynatemp_range > 0); i++) {
         if (c->steps[i - 1] == PN_SAMPLER_TEMPERATURE && c->steps[i] == PN_SAMPLER_TOP_K) {
             c->steps[i - 1] = PN_SAMPLER_TOP_K;
             c->steps[i] = PN_SAMPLER_TEMPERATURE;
         }
     }
-    for (size_t i = 0; i < c->n_steps; i++)
+    for (size_t i = 0; i < c->n_steps; i++) {
         c->penalties |= c->steps[i] == PN_SAMPLER_PENALTIES;
+        c->dry_on |= c->steps[i] == PN_SAMPLER_DRY;
+    }
 }
 
 /* Copy those of ids[0..n) that could be chosen at all; the others need no ban. */
@@ -689,14 +420,54 @@ static bool sampler_copy_bias(pn_chain *c, const pn_logit_bias *bias, size_t n)
     return true;
 }
 
+static void sampler_default_f(float *v, float usual) { *v = *v == 0 ? usual : *v; }
+static void sampler_default_i(int32_t *v, int32_t usual) { *v = *v == 0 ? usual : *v; }
+
 static void sampler_defaults(pn_chain *c)
 {
-    if (c->p.repeat_penalty == 0)
-        c->p.repeat_penalty = 1;
-    if (c->p.repeat_last_n == 0)
-        c->p.repeat_last_n = 64;
-    c->seed = c->p.has_seed ? c->p.seed : pn_os_entropy();
-    c->greedy = c->p.temperature < SAMPLER_GREEDY_BELOW;
+    pn_sampling *p = &c->p;
+    sampler_default_f(&p->repeat_penalty, 1);
+    sampler_default_i(&p->repeat_last_n, 64);
+    sampler_default_f(&p->xtc_threshold, 0.1f);
+    sampler_default_f(&p->dry_base, 1.75f);
+    sampler_default_i(&p->dry_allowed_length, 2);
+    sampler_default_i(&p->dry_penalty_last_n, 64);
+    sampler_default_f(&p->dynatemp_exponent, 1);
+    sampler_default_f(&p->mirostat_tau, 5);
+    sampler_default_f(&p->mirostat_eta, 0.1f);
+    c->seed = p->has_seed ? p->seed : pn_os_entropy();
+    c->greedy = p->temperature < SAMPLER_GREEDY_BELOW;
+    c->mirostat = p->mirostat == 2 && !c->greedy;
+    c->mu = 2 * (double)p->mirostat_tau;
+    c->picked = -1;
+}
+
+static size_t sampler_window(int32_t last_n) { return last_n < 0 ? SIZE_MAX : (size_t)last_n; }
+
+PN_INTERNAL bool pn_chain_wants_breakers(const pn_chain *c) { return c->dry_on; }
+
+PN_INTERNAL pn_status pn_chain_take_breakers(pn_chain *c, pn_breakers *b, pn_err *err)
+{
+    for (size_t i = 0; i < c->n_ends; i++)
+        if (!pn_breakers_add(b, c->ends[i], NULL, 0))
+            return pn_fail_nomem(err, "sequence breakers", (b->n + 1) * sizeof *b->list);
+    pn_dry_take(&c->dry, b);
+    return PN_OK;
+}
+
+/* What the samplers remember. */
+static bool sampler_new_state(pn_chain *c)
+{
+    pn_breakers ends;
+    if (c->penalties && !pn_counts_init(&c->counts, c->mem, sampler_window(c->p.repeat_last_n)))
+        return false;
+    if (!c->dry_on)
+        return true;
+    pn_dry_init(&c->dry, c->mem, sampler_window(c->p.dry_penalty_last_n));
+    pn_breakers_init(&ends, c->mem);
+    bool ok = pn_chain_take_breakers(c, &ends, NULL) == PN_OK;
+    pn_breakers_fini(&ends);
+    return ok;
 }
 
 PN_INTERNAL pn_status pn_chain_new(pn_chain **out, pn_mem *mem, const pn_sampling *p, uint32_t n_vocab,
@@ -716,35 +487,38 @@ PN_INTERNAL pn_status pn_chain_new(pn_chain **out, pn_mem *mem, const pn_samplin
     c->p = *p;
     c->p.bias = NULL;
     c->p.n_bias = 0;
+    c->p.dry_breakers = NULL;
+    c->p.n_dry_breakers = 0;
     c->n_vocab = n_vocab;
     c->n_live = n_live;
     sampler_defaults(c);
     sampler_plan(c);
     if (!sampler_copy_ids(c, ends, n_ends, &c->ends, &c->n_ends) ||
         !sampler_copy_ids(c, never, n_never, &c->never, &c->n_never) ||
-        !sampler_copy_bias(c, p->bias, p->n_bias) || (c->penalties && !sampler_seen_reserve(c)))
+        !sampler_copy_bias(c, p->bias, p->n_bias) || !sampler_new_state(c))
         goto nomem;
-    c->edits = c->penalties || c->p.n_bias || c->n_never ||
+    c->edits = c->penalties || c->dry_on || c->p.n_bias || c->n_never ||
                (c->n_ends && (p->ignore_eos || p->min_tokens));
     if (!c->greedy || c->edits) {
-        c->cand = pn_mem_calloc(mem, PN_ACCT_SCRATCH, n_live, sizeof *c->cand);
-        if (!c->cand)
+        c->c.list = pn_mem_calloc(mem, PN_ACCT_SCRATCH, n_live, sizeof *c->c.list);
+        if (!c->c.list)
             goto nomem;
     }
     *out = c;
     return PN_OK;
 nomem:
     pn_chain_free(c);
-    return pn_fail_nomem(err, "a sampler", (uint64_t)n_live * sizeof *c->cand);
+    return pn_fail_nomem(err, "a sampler", (uint64_t)n_live * sizeof *c->c.list);
 }
 
 PN_INTERNAL void pn_chain_free(pn_chain *c)
 {
     if (!c)
         return;
-    pn_mem_free(c->mem, PN_ACCT_SCRATCH, c->cand, (size_t)c->n_live * sizeof *c->cand);
-    pn_mem_free(c->mem, PN_ACCT_MISC, c->seen, c->cap_seen * sizeof *c->seen);
-    pn_mem_free(c->mem, PN_ACCT_MISC, c->ring, c->cap_ring * sizeof *c->ring);
+    pn_mem_free(c->mem, PN_ACCT_SCRATCH, c->c.list, (size_t)c->n_live * sizeof *c->c.list);
+    if (c->penalties)
+        pn_counts_fini(&c->counts);
+    pn_dry_fini(&c->dry);
     pn_mem_free(c->mem, PN_ACCT_MISC, (void *)c->p.bias, c->p.n_bias * sizeof *c->p.bias);
     pn_mem_free(c->mem, PN_ACCT_MISC, c->never, c->n_never * sizeof *c->never);
     pn_mem_free(c->mem, PN_ACCT_MISC, c->ends, c->n_ends * sizeof *c->ends);
@@ -757,29 +531,6 @@ PN_INTERNAL uint64_t pn_chain_seed(const pn_chain *c) { return c->seed; }
  * The order as text
  * ------------------------------------------------------------------------------------------ */
 
-/* Does text[0..n) spell `name`, whatever its case, '_' and '-'? */
-static bool sampler_spells(const char *text, size_t n, const char *name)
-{
-    for (size_t i = 0; i < n; i++) {
-        char ch = text[i];
-        if (ch == '_' || ch == '-')
-            continue;
-        if (ch >= 'A' && ch <= 'Z')
-            ch = (char)(ch - 'A' + 'a');
-        if (ch != *name++)              /* at the end of name: differs from its NUL, or we stop */
-            return false;
-    }
-    return *name == 0;
-}
-
-static int sampler_kind(const char *text, size_t n)
-{
-    for (int k = PN_SAMPLER_END + 1; k < PN_SAMPLER_KIND_COUNT; k++)
-        if (sampler_spells(text, n, sampler_rows[k].name) || sampler_spells(text, n, sampler_rows[k].alias))
-            return k;
-    return PN_SAMPLER_END;
-}
-
 PN_API pn_status pn_sampling_parse_order(const char *text, uint8_t order[PN_SAMPLER_ORDER_MAX], pn_err *err)
 {
     uint8_t found[PN_SAMPLER_ORDER_MAX] = {0};
@@ -791,15 +542,15 @@ PN_API pn_status pn_sampling_parse_order(const char *text, uint8_t order[PN_SAMP
         size_t len = strcspn(p, ";, ");
         if (!len)
             break;
-        int kind = sampler_kind(p, len);
+        uint8_t kind = pn_samplers_find(p, len);
         if (kind == PN_SAMPLER_END)
-            return pn_fail(err, PN_E_INVALID, "sampler order: expected penalties, temperature, top_k, top_p or "
-                           "min_p, found \"%.*s\"", (int)PN_MIN(len, (size_t)64), p);
+            return pn_fail(err, PN_E_INVALID, "sampler order: expected penalties, dry, top_n_sigma, temperature, "
+                           "top_k, typical, top_p, min_p or xtc, found \"%.*s\"", (int)PN_MIN(len, (size_t)64), p);
         if (had[kind] || n == PN_SAMPLER_ORDER_MAX)
             return pn_fail(err, PN_E_INVALID, "sampler order: expected each sampler once, found \"%.*s\" again",
                            (int)PN_MIN(len, (size_t)64), p);
         had[kind] = true;
-        found[n++] = (uint8_t)kind;
+        found[n++] = kind;
         p += len;
     }
     if (!n)
@@ -809,8 +560,5 @@ PN_API pn_status pn_sampling_parse_order(const char *text, uint8_t order[PN_SAMP
 }
 
 #undef SAMPLER_GREEDY_BELOW
-#undef SAMPLER_FIRST_SORT
-#undef SAMPLER_ROUNDS
-#undef SAMPLER_REACHABLE
-#undef SAMPLER_P_SLACK
 #undef SAMPLER_GOLDEN
+#undef SAMPLER_LN2

@@ -10,6 +10,7 @@
 #define PN_SAMPLER_H
 
 #include "base/pn_mem.h"
+#include "sample/pn_dry.h"
 
 typedef struct pn_chain pn_chain;
 
@@ -26,7 +27,24 @@ PN_INTERNAL uint64_t pn_chain_seed(const pn_chain *c);
 /* All memory is taken at creation (accept may grow the history: PN_E_NOMEM).  PN_E_NUMERIC: no
  * finite logit is left. */
 PN_INTERNAL pn_status pn_chain_pick(pn_chain *c, const float *logits, pn_token *out, pn_err *err);
+
+/* The same among allowed tokens only: bit i % 32 of allowed[i / 32] is token i's, (n_live + 31) / 32
+ * words, NULL: all.  The mask is applied after the bias and before every sampler.  PN_E_NUMERIC
+ * when no allowed token has a finite logit. */
+PN_INTERNAL pn_status pn_chain_pick_masked(pn_chain *c, const float *logits, const uint32_t *allowed, pn_token *out,
+                                           pn_err *err);
 PN_INTERNAL pn_status pn_chain_accept(pn_chain *c, pn_token t, bool generated, pn_err *err);
+
+/* Does the chain run DRY?  Then it should get breakers (pn_breakers_add_text); the tokens that end
+ * an answer are breakers in any case.  Moves *b, which is empty afterwards. */
+PN_INTERNAL bool pn_chain_wants_breakers(const pn_chain *c);
+PN_INTERNAL pn_status pn_chain_take_breakers(pn_chain *c, pn_breakers *b, pn_err *err);
+
+/* Natural logarithms of the softmax over logits[0..n_live), before any bias, temperature or mask.
+ * ids, lp [n_top]: the likeliest, best first, ties by id; n_top may be 0, ids and lp NULL then.
+ * *chosen_lp (may be NULL): that of `chosen`.  A logit of NaN or -inf gives -inf. */
+PN_INTERNAL pn_status pn_chain_logprobs(const float *logits, uint32_t n_vocab, uint32_t n_live, pn_token chosen,
+                                        uint32_t n_top, pn_token *ids, float *lp, float *chosen_lp, pn_err *err);
 
 /* For tests: run the chain up to the draw.  Writes the surviving ids, their logits after the chain,
  * in the order the draw walks them; returns how many. */

@@ -482,6 +482,85 @@ static void stop_strings_are_exact_across_tokens(void)
     pn_engine_close(e);
 }
 
+/* ---- samplers that need the vocabulary, log-probabilities ---- */
+
+/* Some token would continue a text that goes in circles.  1: a sampler that has seen the text avoids
+ * it although it is the likeliest. */
+static int avoids_repeating(const pn_model *m, const char *text, const pn_sampling *p)
+{
+    pn_err err = {0};
+    pn_token t[64], next = -1, got = -1;
+    size_t n = 0, same, period = 0;
+    pn_sampler *s = NULL;
+    float *logits = calloc(pn_vocab_size(m), sizeof *logits);
+    PN_CHECK(pn_tokenize(m, text, strlen(text), 0, t, 64, &n, &err) == PN_OK && n <= 64, "%s", err.text);
+    do {
+        period++;
+        for (same = 0; same < period && t[n - 1 - same] == t[n - 1 - same - period];)
+            same++;
+    } while (same < period && 2 * period + 2 <= n);
+    next = t[n - period];
+    PN_CHECK(same == period && pn_sampler_new(m, p, &s, &err) == PN_OK, "%s", err.text);
+    for (size_t i = 0; i < n; i++)
+        PN_CHECK(pn_sampler_accept(s, t[i], 0, &err) == PN_OK, "%s", err.text);
+    logits[next] = 5;
+    PN_CHECK(pn_sampler_pick(s, logits, &got, &err) == PN_OK, "%s", err.text);
+    pn_sampler_free(s);
+    free(logits);
+    return got != next;
+}
+
+static void dry_knows_its_breakers_in_any_vocabulary(void)
+{
+    pn_engine *e = engine_open(2, NULL);
+    pn_err err = {0};
+    pn_model *m = NULL;
+    pn_sampler *s = NULL;
+    const char *circle = "Tess met Tess met Tess met Tess met Tess met", *form = "Tess: Tess: Tess: Tess: Tess";
+    const char *const odd[] = {"met Tess", "a breaker longer than all tokens: \xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9", ""};
+    PN_CHECK(pn_model_load(e, engine_models[0], NULL, &m, &err) == PN_OK, "%s", err.text);
+    pn_sampling p = {.dry_penalty_last_n = -1, .dry_allowed_length = 1};
+    PN_CHECK(!avoids_repeating(m, circle, &p) && !avoids_repeating(m, form, &p), "off, and yet at work");
+    p.dry_multiplier = 100;
+    PN_CHECK(avoids_repeating(m, circle, &p), "a repetition is not punished");
+    PN_CHECK(!avoids_repeating(m, form, &p), "a colon is a breaker");
+    p.dry_breakers = odd;
+    PN_CHECK(avoids_repeating(m, form, &p), "without breakers a form is punished");
+    p.n_dry_breakers = 2;
+    PN_CHECK(avoids_repeating(m, form, &p), "a colon is no breaker now");
+    p.n_dry_breakers = 3;
+    PN_CHECK(pn_sampler_new(m, &p, &s, &err) == PN_E_INVALID && strstr(err.text, "dry_breakers"), "%s", err.text);
+    pn_model_free(m);
+    pn_engine_close(e);
+}
+
+static void logprobs_add_up(void)
+{
+    pn_engine *e = engine_open(2, NULL);
+    pn_err err = {0};
+    pn_model *m = NULL;
+    pn_session *s = NULL;
+    pn_token t[4] = {1, 2, 3, 4}, ids[20];
+    float lp[20], chosen = 1;
+    double sum = 0;
+    PN_CHECK(pn_model_load(e, engine_models[0], NULL, &m, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_session_new(m, &(pn_session_params){.n_ctx = 16}, &s, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_logprobs(m, pn_session_logits(s), 0, 0, NULL, NULL, NULL, &err) == PN_E_STATE, "%s", err.text);
+    PN_CHECK(pn_session_eval(s, t, 4, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_logprobs(m, pn_session_logits(s), 5, 20, ids, lp, &chosen, &err) == PN_OK, "%s", err.text);
+    for (int i = 1; i < 20; i++)
+        PN_CHECK(lp[i - 1] >= lp[i], "not descending");
+    PN_CHECK(chosen <= lp[0] && chosen < 0, "chosen %g", (double)chosen);
+    for (uint32_t i = 0; i < pn_vocab_size(m); i++)
+        if (pn_logprobs(m, pn_session_logits(s), (pn_token)i, 0, NULL, NULL, &chosen, &err) == PN_OK)
+            sum += exp((double)chosen);
+    PN_CHECK(sum > 0.9999 && sum < 1.0001, "all tokens together: %g", sum);
+    PN_CHECK(pn_logprobs(m, pn_session_logits(s), 0, 1, NULL, lp, NULL, &err) == PN_E_INVALID, "%s", err.text);
+    pn_session_free(s);
+    pn_model_free(m);
+    pn_engine_close(e);
+}
+
 /* ---- misuse ---- */
 
 static void misuse_is_an_error_with_words(void)
@@ -628,6 +707,8 @@ int main(void)
     plans_agree_with_the_ledger();
     generation_ends_for_the_reason_it_says();
     stop_strings_are_exact_across_tokens();
+    dry_knows_its_breakers_in_any_vocabulary();
+    logprobs_add_up();
     misuse_is_an_error_with_words();
     models_that_lack_something_say_what();
     a_poisoned_weight_fails_the_request_alone();
