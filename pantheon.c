@@ -2244,7 +2244,7 @@ PN_INTERNAL uint64_t pn_uni_class(uint32_t cp);
 PN_INTERNAL uint32_t pn_uni_lower(uint32_t cp);                 /* simple mapping */
 PN_INTERNAL uint32_t pn_uni_decomp_first(uint32_t cp);          /* first of the canonical decomposition */
 
-/* --- the tables, for pn_unicode.c alone ---------------------------------------------------- */
+/* --- the tables, for pn_unicode.c and for classes of regular expressions ---------------------------------------------------- */
 typedef struct pn_uni_pair { uint32_t a, b; } pn_uni_pair;
 typedef struct pn_uni_lower_run { uint32_t first; uint16_t count, step; int32_t delta; } pn_uni_lower_run;
 typedef struct pn_uni_tables {
@@ -2703,6 +2703,893 @@ PN_INTERNAL pn_status pn_chat_render(const pn_chat_format_info *f, const pn_voca
                                      size_t n, size_t first, bool add_generation, pn_prompt *out, pn_err *err);
 
 #endif /* PN_CHAT_H */
+
+/* ---- Begin text/pn_template.h ---- */
+/*
+ * pn_template.h - a model's own chat template (a Jinja program) to a prompt that knows whose text is whose.
+ *
+ * The template is trusted, the conversation is not: a user who types "<|im_end|>" must not end his
+ * turn.  So every string the interpreter handles carries, byte for byte, whether it is the template's
+ * own text, and the prompt comes with the trusted stretches, in which alone control tokens are looked
+ * for (pn_vocab_encode).
+ *
+ * Trusted: literals and text of the template; the variables bos_token, eos_token, pad_token and
+ * unk_token; dates; the punctuation of |tojson and of printed containers; numbers the template counts
+ * itself; and a message's role when it is one of the names everybody uses (system, user, assistant,
+ * tool, developer), because templates build markers such as "<|user|>" out of it.  Everything else
+ * that comes from variables is not, and no operation makes it so.
+ *
+ * The program is hostile too, or may be: depth, steps, loops, output, memory and time are bounded.
+ * It is parsed once and constant afterwards: any number of threads may render it.
+ */
+#ifndef PN_TEMPLATE_H
+#define PN_TEMPLATE_H
+
+/* includes base/pn_json.h */
+/* includes text/pn_chat.h */
+
+typedef struct pn_tpl pn_tpl;
+
+/* Zero means the default for every field. */
+typedef struct pn_tpl_limits {
+    uint64_t max_steps;         /* nodes evaluated, elements and stretches of text handled; 0: 20 million */
+    uint32_t max_loops;         /* rounds of all loops together; 0: 1 million */
+    uint32_t max_ms;            /* of wall time; 0: 10,000 */
+    size_t max_output;          /* bytes; 0: 16 MiB, or 64 times the variables' text when that is more */
+    size_t max_memory;          /* bytes of values; 0: 64 MiB */
+    int64_t now;                /* strftime_now: seconds since 1970, in UTC; 0: the clock, in local time */
+} pn_tpl_limits;
+
+/* Parse src[0..len), which is not needed afterwards.  PN_E_FORMAT: syntax, an unknown filter or test,
+ * too large or too deep, with line and column; PN_E_NOMEM. */
+PN_INTERNAL pn_status pn_tpl_new(pn_tpl **out, pn_mem *mem, const char *src, size_t len, pn_err *err);
+PN_INTERNAL void pn_tpl_free(pn_tpl *t);
+
+/* The text it was made from, newlines normalised; lives as long as t. */
+PN_INTERNAL pn_bytes pn_tpl_source(const pn_tpl *t);
+
+/* Does a variable of this name occur anywhere in the program? */
+PN_INTERNAL bool pn_tpl_mentions(const pn_tpl *t, const char *name);
+
+/* Run it.  `vars`: a document whose root is an object, one variable a member.  *out is emptied first.
+ * limits may be NULL.  PN_E_INVALID: the template called raise_exception (the text is its own), a type
+ * error ("template line N: ..."), or a limit, which is named; PN_E_NOMEM. */
+PN_INTERNAL pn_status pn_tpl_render(const pn_tpl *t, pn_mem *mem, const pn_json_doc *vars, const pn_tpl_limits *limits,
+                                    pn_prompt *out, pn_err *err);
+
+#endif /* PN_TEMPLATE_H */
+
+/* ---- Begin text/pn_tpl.h ---- */
+/*
+ * pn_tpl.h - inside the template interpreter: values, program, one run.  For pn_tpl_*.c alone.
+ *
+ *     pn_tpl_lex.c     text to tokens, white space rules
+ *     pn_tpl_parse.c   tokens to a tree of nodes
+ *     pn_tpl_value.c   arena, strings with provenance, containers, comparing, printing
+ *     pn_tpl_print.c   values as text: str, repr, JSON, printf and strftime
+ *     pn_tpl_eval.c    walking the tree
+ *     pn_tpl_methods.c 'x'.split(), d.items(), range(), ...
+ *     pn_tpl_filters.c x|trim, x is string
+ *     pn_template.c    the interface
+ *
+ * Provenance.  A tpl_str is bytes and, per byte, a mark: 1 the template's own, 0 not.  Most strings are
+ * of one kind, so `marks` is NULL and `trust` holds for all.  Numbers, booleans and containers carry one
+ * flag, for the text they would print as.  Text is only ever made by a tpl_buf, from bytes with a mark
+ * or from stretches of strings with theirs; that is why untrusted text stays so.
+ *
+ * Errors stick: the first one is kept in run->st, everything afterwards returns undefined at once or
+ * soon.  So callers test run->st where going on would be costly or wrong, not after each call.
+ *
+ * Memory of a run is one arena, freed at the end; nothing is freed earlier.
+ */
+#ifndef PN_TPL_H
+#define PN_TPL_H
+
+/* includes base/pn_err.h */
+/* includes text/pn_template.h */
+
+enum {
+    TPL_MAX_SOURCE = 1 << 20,   /* bytes of a template */
+    TPL_MAX_AST = 256,          /* depth of the tree */
+    TPL_MAX_DEPTH = 800,        /* C recursion of the evaluator, macros included */
+    TPL_MAX_MACROS = 64,        /* macros inside each other */
+    TPL_MAX_VALUE = 200,        /* containers inside each other, where they are compared or printed */
+    TPL_MAX_RANGE = 100000
+};
+
+/* ---- arena ---- */
+
+typedef struct tpl_chunk tpl_chunk;
+typedef struct tpl_arena {
+    pn_mem *mem;
+    tpl_chunk *top;
+    size_t used, limit;         /* bytes taken from mem; most allowed */
+    bool over;                  /* the last failure was the limit, not the system */
+} tpl_arena;
+
+PN_INTERNAL void pn_tpl_arena_init(tpl_arena *a, pn_mem *mem, size_t limit);
+PN_INTERNAL void pn_tpl_arena_fini(tpl_arena *a);
+PN_INTERNAL void *pn_tpl_arena_take(tpl_arena *a, size_t n);       /* aligned to 8; NULL */
+/* A larger block with the same content; in place when it was the last one taken. */
+PN_INTERNAL void *pn_tpl_arena_grow(tpl_arena *a, void *p, size_t old, size_t n);
+
+/* ---- values ---- */
+
+typedef enum tpl_type {
+    TPL_UNDEF, TPL_NONE, TPL_BOOL, TPL_INT, TPL_BIG, TPL_FLOAT, TPL_STR, TPL_LIST, TPL_TUPLE, TPL_DICT,
+    TPL_NS, TPL_MACRO, TPL_GLOBAL, TPL_METHOD, TPL_LOOP, TPL_JOINER, TPL_CYCLER,
+    TPL_ABSENT                  /* an argument not given; never a value of the language */
+} tpl_type;
+
+typedef struct tpl_str {
+    const char *p;              /* [len], in an arena or a document that outlives the run */
+    const uint8_t *marks;       /* [len] 1: trusted; NULL: all bytes as `trust` */
+    uint32_t len;
+    uint32_t n_chars;           /* code points; UINT32_MAX: not counted yet */
+    bool trust;
+} tpl_str;
+
+typedef struct tpl_list tpl_list;
+typedef struct tpl_dict tpl_dict;
+typedef struct tpl_loop tpl_loop;
+typedef struct tpl_macro tpl_macro;
+typedef struct tpl_method tpl_method;
+
+typedef struct tpl_val {
+    uint8_t type;               /* tpl_type */
+    bool trust;                 /* of the text it prints as; strings have their own */
+    uint16_t id;                /* TPL_GLOBAL: which; TPL_STR: 1 after |safe, see pn_tpl_escape */
+    union {
+        tpl_str *s;             /* first: {0} is NULL.  TPL_STR; TPL_BIG: digits; TPL_UNDEF: its name */
+        bool b;
+        int64_t i;
+        double f;
+        tpl_list *l;            /* TPL_LIST, TPL_TUPLE, TPL_JOINER (separator, used), TPL_CYCLER */
+        tpl_dict *d;            /* TPL_DICT, TPL_NS */
+        tpl_loop *loop;
+        tpl_macro *macro;
+        tpl_method *method;
+    } u;
+} tpl_val;
+
+struct tpl_list {
+    tpl_val *v;                 /* [cap] */
+    uint32_t n, cap;
+    uint32_t pos;               /* TPL_CYCLER */
+};
+
+typedef struct tpl_entry { tpl_val k, v; uint64_t hash; } tpl_entry;
+struct tpl_dict {
+    tpl_entry *e;               /* [cap] in order of insertion */
+    uint32_t n, cap;
+    uint32_t *index;            /* [n_index] entry + 1, 0: free; NULL while small */
+    uint32_t n_index;
+};
+
+struct tpl_method { tpl_val self; uint16_t id; };
+
+/* ---- the program ---- */
+
+typedef enum tpl_kind {
+    TPL_N_CONST, TPL_N_NAME, TPL_N_LIST, TPL_N_TUPLE, TPL_N_DICT, TPL_N_ATTR, TPL_N_ITEM, TPL_N_SLICE,
+    TPL_N_CALL, TPL_N_FILTER, TPL_N_TEST, TPL_N_NEG, TPL_N_POS, TPL_N_NOT, TPL_N_BIN, TPL_N_AND, TPL_N_OR,
+    TPL_N_COMPARE, TPL_N_COND, TPL_N_CONCAT,
+    TPL_N_ARG, TPL_N_PAIR,      /* parts of calls and dicts */
+    TPL_N_TEXT, TPL_N_PRINT, TPL_N_IF, TPL_N_FOR, TPL_N_SET, TPL_N_SETBLOCK, TPL_N_MACRO, TPL_N_CALLBLOCK,
+    TPL_N_FILTERBLOCK, TPL_N_WITH, TPL_N_BREAK, TPL_N_CONTINUE, TPL_N_SCOPED, TPL_N_DO
+} tpl_kind;
+
+/* Operators: of TPL_N_BIN, and of the links of TPL_N_COMPARE. */
+typedef enum tpl_op {
+    TPL_OP_ADD, TPL_OP_SUB, TPL_OP_MUL, TPL_OP_DIV, TPL_OP_FLOORDIV, TPL_OP_MOD, TPL_OP_POW,
+    TPL_OP_EQ, TPL_OP_NE, TPL_OP_LT, TPL_OP_LE, TPL_OP_GT, TPL_OP_GE, TPL_OP_IN, TPL_OP_NOTIN
+} tpl_op;
+
+/* One struct for all kinds; `next` links siblings of a list.  What a, b, c, d are:
+ *   ATTR a.name   ITEM a[b]   SLICE a[b:c:d]   CALL a(list b)   FILTER a|id(list b)   TEST a is id(list b)
+ *   NEG POS NOT a   BIN a op b   AND OR a b   COND a if b else c   CONCAT LIST TUPLE list a
+ *   COMPARE a, then list b of ARG nodes {op, a}   DICT list a of PAIR {a: b}   ARG {name or none, a}
+ *   PRINT a   IF list a of ARG {a condition or NULL, b body}   FOR a in b if c: body d, else e
+ *   SET a = b   SETBLOCK a, filters c (FILTER chain ending in NULL), body d   MACRO name, parameters list b
+ *   (ARG {name, a default}), body d   CALLBLOCK parameters b, call a, body d   FILTERBLOCK chain c, body d
+ *   WITH list b of ARG {a target, b value}, body d   SCOPED body d   DO a */
+typedef struct tpl_node tpl_node;
+struct tpl_node {
+    uint8_t kind, op;
+    uint16_t depth, id;         /* of the subtree; filter or test */
+    bool flag;                  /* TEST: is not; MACRO: takes varargs or kwargs */
+    uint32_t line, name;        /* name: index into the template's names */
+    tpl_node *a, *b, *c, *d, *e, *next;
+    tpl_val value;              /* CONST, TEXT */
+};
+
+#define TPL_NO_NAME UINT32_MAX
+
+struct pn_tpl {
+    pn_mem *mem;
+    tpl_arena arena;            /* the nodes and all constants */
+    char *src;                  /* in the arena: [src_len], newlines normalised */
+    size_t src_len;
+    tpl_node *body;
+    tpl_str **names;            /* owned, [cap_names]: distinct identifiers */
+    uint32_t n_names;
+    size_t cap_names;
+    uint32_t n_loop, n_caller, n_varargs, n_kwargs;     /* names with a meaning */
+};
+
+/* ---- tokens ---- */
+
+typedef enum tpl_tok_type {
+    TPL_T_TEXT, TPL_T_BLOCK, TPL_T_BLOCK_END, TPL_T_VAR, TPL_T_VAR_END, TPL_T_NAME, TPL_T_STRING, TPL_T_INT,
+    TPL_T_FLOAT, TPL_T_OP, TPL_T_EOF
+} tpl_tok_type;
+
+typedef struct tpl_tok {
+    uint8_t type;
+    char op[2];                 /* "==", "+\0" */
+    uint32_t at, len;           /* stretch of the source; strings without their quotes */
+} tpl_tok;
+
+typedef struct tpl_toks { tpl_tok *v; size_t n, cap; } tpl_toks;       /* owned, account MISC */
+
+PN_INTERNAL pn_status pn_tpl_lex(const pn_tpl *t, tpl_toks *out, pn_err *err);
+PN_INTERNAL pn_status pn_tpl_parse(pn_tpl *t, const tpl_toks *toks, pn_err *err);
+PN_INTERNAL pn_status pn_tpl_syntax(const pn_tpl *t, size_t at, pn_err *err, const char *fmt, ...) PN_PRINTF(4, 5);
+PN_INTERNAL uint32_t pn_tpl_line_of(const pn_tpl *t, size_t at);
+
+/* ---- a run ---- */
+
+/* Text being made.  Marks appear with the first byte whose mark differs. */
+typedef struct tpl_buf {
+    char *p;                    /* [cap] in the run's arena */
+    uint8_t *marks;
+    size_t len, cap, cap_marks;
+    bool trust;                 /* of all bytes while marks is NULL */
+} tpl_buf;
+
+typedef struct tpl_var { uint32_t name; tpl_val v; } tpl_var;
+typedef struct tpl_scope tpl_scope;
+struct tpl_scope {
+    tpl_scope *up;              /* NULL: the next one is run->root */
+    tpl_var *v;
+    uint32_t n, cap;
+    bool kept;                  /* a macro or caller refers to it: may not be used again */
+};
+
+struct tpl_macro {
+    const tpl_node *node;       /* MACRO or CALLBLOCK */
+    tpl_scope *scope;           /* where it was defined */
+};
+
+struct tpl_loop {
+    tpl_val seq;                /* TPL_LIST */
+    uint32_t index;             /* from 0 */
+    uint32_t depth;
+    tpl_val changed;            /* TPL_ABSENT: never asked */
+};
+
+typedef enum tpl_flow { TPL_FLOW_NEXT, TPL_FLOW_BREAK, TPL_FLOW_CONTINUE } tpl_flow;
+
+typedef struct tpl_run {
+    const pn_tpl *t;
+    tpl_arena arena;
+    pn_status st;               /* the first error */
+    pn_err *err;
+    uint32_t line;              /* of the node at work */
+    uint64_t steps, max_steps, next_clock;
+    uint32_t loops, max_loops;
+    double deadline;
+    uint32_t depth, macros;
+    size_t written, max_output;
+    tpl_buf *out;               /* a block's text; NULL: the prompt */
+    pn_prompt *prompt;
+    tpl_scope *scope;           /* NULL: root */
+    tpl_val *root;              /* [n_names] TPL_ABSENT: not set */
+    tpl_flow flow;
+    uint64_t seed;
+    int64_t now;
+} tpl_run;
+
+typedef struct tpl_kw { const tpl_str *name; tpl_val v; } tpl_kw;
+typedef struct tpl_args {
+    tpl_val *pos;
+    tpl_kw *kw;
+    uint32_t n, n_kw;
+    tpl_val caller;             /* TPL_ABSENT: none */
+} tpl_args;
+
+/* -- pn_tpl_value.c -- */
+
+/* "template line N: ..." with PN_E_INVALID, unless there is an error already; returns undefined. */
+PN_INTERNAL tpl_val pn_tpl_fail(tpl_run *r, const char *fmt, ...) PN_PRINTF(2, 3);
+PN_INTERNAL void *pn_tpl_take(tpl_run *r, size_t n);           /* NULL: r->st is set */
+PN_INTERNAL bool pn_tpl_charge(tpl_run *r, uint64_t n);        /* steps; false: stop */
+
+static inline tpl_val tpl_undef(void) { return (tpl_val){TPL_UNDEF, true, 0, {0}}; }
+static inline tpl_val tpl_none(void) { return (tpl_val){TPL_NONE, true, 0, {0}}; }
+static inline tpl_val tpl_absent(void) { return (tpl_val){TPL_ABSENT, false, 0, {0}}; }
+static inline tpl_val tpl_bool(bool b)
+{
+    tpl_val v = {TPL_BOOL, true, 0, {0}};
+    v.u.b = b;
+    return v;
+}
+static inline tpl_val tpl_int(int64_t i, bool trust)
+{
+    tpl_val v = {TPL_INT, trust, 0, {0}};
+    v.u.i = i;
+    return v;
+}
+static inline tpl_val tpl_float(double f, bool trust)
+{
+    tpl_val v = {TPL_FLOAT, trust, 0, {0}};
+    v.u.f = f;
+    return v;
+}
+static inline tpl_val tpl_of_str(tpl_str *s)
+{
+    tpl_val v = {TPL_STR, false, 0, {0}};
+    v.u.s = s;
+    return s ? v : tpl_undef();
+}
+static inline tpl_val tpl_of_list(tpl_list *l, tpl_type type)
+{
+    tpl_val v = {(uint8_t)type, true, 0, {0}};
+    v.u.l = l;
+    return l ? v : tpl_undef();
+}
+static inline tpl_val tpl_of_dict(tpl_dict *d, tpl_type type)
+{
+    tpl_val v = {(uint8_t)type, true, 0, {0}};
+    v.u.d = d;
+    return d ? v : tpl_undef();
+}
+static inline bool tpl_is_list(tpl_val v) { return v.type == TPL_LIST || v.type == TPL_TUPLE; }
+static inline bool tpl_is_num(tpl_val v) { return v.type == TPL_BOOL || (v.type >= TPL_INT && v.type <= TPL_FLOAT); }
+static inline bool tpl_given(tpl_val v) { return v.type != TPL_ABSENT; }
+
+PN_INTERNAL tpl_str *pn_tpl_str(tpl_arena *a, const char *p, size_t len, bool trust);  /* p is borrowed */
+PN_INTERNAL tpl_val pn_tpl_text(tpl_run *r, const char *text);         /* ours, static: trusted */
+PN_INTERNAL tpl_val pn_tpl_sub(tpl_run *r, const tpl_str *s, size_t from, size_t len);
+PN_INTERNAL bool pn_tpl_trusted(const tpl_str *s);                     /* all of it */
+PN_INTERNAL uint32_t pn_tpl_chars(tpl_str *s);
+PN_INTERNAL size_t pn_tpl_offset(tpl_run *r, tpl_str *s, int64_t chars);   /* byte where that character starts */
+PN_INTERNAL int64_t pn_tpl_find(tpl_run *r, const tpl_str *hay, size_t from, const tpl_str *needle);   /* -1 */
+PN_INTERNAL bool pn_tpl_is_z(const tpl_str *s, const char *z);
+PN_INTERNAL bool pn_tpl_space(uint32_t cp);
+
+PN_INTERNAL void pn_tpl_buf_init(tpl_buf *b);
+PN_INTERNAL void pn_tpl_buf_add(tpl_run *r, tpl_buf *b, const char *p, size_t n, bool trust);
+PN_INTERNAL void pn_tpl_buf_sub(tpl_run *r, tpl_buf *b, const tpl_str *s, size_t from, size_t n);
+PN_INTERNAL tpl_val pn_tpl_buf_str(tpl_run *r, tpl_buf *b);
+
+PN_INTERNAL tpl_list *pn_tpl_list(tpl_run *r, size_t cap);
+PN_INTERNAL bool pn_tpl_push(tpl_run *r, tpl_list *l, tpl_val v);
+PN_INTERNAL tpl_dict *pn_tpl_dict(tpl_run *r);
+PN_INTERNAL tpl_val *pn_tpl_dict_get(tpl_run *r, const tpl_dict *d, tpl_val k);        /* NULL: none */
+PN_INTERNAL tpl_val *pn_tpl_dict_getz(tpl_run *r, const tpl_dict *d, const char *k);
+PN_INTERNAL void pn_tpl_dict_set(tpl_run *r, tpl_dict *d, tpl_val k, tpl_val v);
+PN_INTERNAL void pn_tpl_dict_remove(tpl_run *r, tpl_dict *d, tpl_val k);
+PN_INTERNAL tpl_val pn_tpl_dict_items(tpl_run *r, const tpl_dict *d);  /* list of tuples */
+
+PN_INTERNAL bool pn_tpl_truth(tpl_val v);
+PN_INTERNAL bool pn_tpl_equal(tpl_run *r, tpl_val a, tpl_val b);
+PN_INTERNAL int pn_tpl_order(tpl_run *r, tpl_val a, tpl_val b);        /* <0 0 >0; fails on mixed types */
+PN_INTERNAL bool pn_tpl_contains(tpl_run *r, tpl_val seq, tpl_val v);
+PN_INTERNAL double pn_tpl_number(tpl_val v);                           /* of a tpl_is_num */
+PN_INTERNAL const char *pn_tpl_type_name(tpl_val v);                   /* as Python calls it */
+PN_INTERNAL tpl_list *pn_tpl_iter(tpl_run *r, tpl_val v);              /* NULL: r->st is set */
+PN_INTERNAL tpl_val pn_tpl_from_json(tpl_run *r, const pn_json_doc *d, uint32_t node, bool trust);
+PN_INTERNAL tpl_val pn_tpl_parse_json(tpl_run *r, const tpl_str *s);
+
+/* -- pn_tpl_print.c -- */
+PN_INTERNAL void pn_tpl_print(tpl_run *r, tpl_buf *b, tpl_val v);      /* str(v) */
+PN_INTERNAL tpl_str *pn_tpl_string(tpl_run *r, tpl_val v);             /* str(v); NULL: r->st is set */
+
+typedef struct tpl_json_style { tpl_str *item, *key, *indent; bool ascii, sort; } tpl_json_style;
+PN_INTERNAL void pn_tpl_json(tpl_run *r, tpl_buf *b, tpl_val v, const tpl_json_style *style);
+PN_INTERNAL tpl_val pn_tpl_printf(tpl_run *r, tpl_str *fmt, tpl_val args);     /* '%s' % args */
+PN_INTERNAL tpl_val pn_tpl_format(tpl_run *r, tpl_str *fmt, const tpl_args *args);     /* '{}'.format() */
+PN_INTERNAL tpl_val pn_tpl_strftime(tpl_run *r, tpl_str *fmt);
+PN_INTERNAL bool pn_tpl_parse_float(const char *p, size_t n, double *out);     /* all of p[0..n) */
+
+/* -- pn_tpl_eval.c -- */
+PN_INTERNAL void pn_tpl_exec(tpl_run *r, const tpl_node *list);
+PN_INTERNAL void pn_tpl_emit(tpl_run *r, const tpl_str *s);
+PN_INTERNAL tpl_val pn_tpl_call(tpl_run *r, tpl_val f, const tpl_args *args);
+PN_INTERNAL tpl_val pn_tpl_attr(tpl_run *r, tpl_val v, tpl_val name);  /* v.name */
+PN_INTERNAL tpl_val pn_tpl_item(tpl_run *r, tpl_val v, tpl_val key);   /* v[key] */
+PN_INTERNAL tpl_val pn_tpl_path(tpl_run *r, tpl_val v, tpl_val path);  /* "function.name", or an index */
+
+/* -- pn_tpl_methods.c -- */
+#define TPL_NOT_FOUND UINT16_MAX
+PN_INTERNAL uint16_t pn_tpl_global_find(const tpl_str *name);
+PN_INTERNAL tpl_val pn_tpl_global_call(tpl_run *r, uint16_t id, const tpl_args *args);
+PN_INTERNAL uint16_t pn_tpl_method_find(tpl_val self, const tpl_str *name);
+PN_INTERNAL tpl_val pn_tpl_method_call(tpl_run *r, tpl_val self, uint16_t id, const tpl_args *args);
+PN_INTERNAL tpl_val pn_tpl_upper(tpl_run *r, const tpl_str *s);
+PN_INTERNAL tpl_val pn_tpl_lower(tpl_run *r, const tpl_str *s);
+PN_INTERNAL tpl_val pn_tpl_capitalize(tpl_run *r, const tpl_str *s);
+PN_INTERNAL tpl_val pn_tpl_strip(tpl_run *r, const tpl_str *s, const tpl_str *chars, bool left, bool right);
+PN_INTERNAL tpl_val pn_tpl_split(tpl_run *r, tpl_str *s, const tpl_str *sep, int64_t max, bool from_right);
+PN_INTERNAL tpl_val pn_tpl_lines(tpl_run *r, tpl_str *s);
+PN_INTERNAL tpl_val pn_tpl_replace(tpl_run *r, tpl_str *s, const tpl_str *a, const tpl_str *b, int64_t max);
+PN_INTERNAL void pn_tpl_buf_cp(tpl_run *r, tpl_buf *b, uint32_t cp, bool trust);
+PN_INTERNAL uint32_t pn_tpl_upper_cp(uint32_t cp);
+PN_INTERNAL bool pn_tpl_mark(const tpl_str *s, size_t at);
+
+/* Arguments by position or name into a[0..n): `names` is "old,new,count"; what is not given is
+ * TPL_ABSENT.  False, and an error: too many, unknown, or one of the first `need` missing. */
+PN_INTERNAL bool pn_tpl_bind(tpl_run *r, const char *what, const tpl_args *args, const char *names, uint32_t need,
+                             tpl_val *a, uint32_t n);
+
+/* -- pn_tpl_filters.c -- */
+PN_INTERNAL uint16_t pn_tpl_filter_find(const char *name, size_t len);
+PN_INTERNAL tpl_val pn_tpl_filter(tpl_run *r, uint16_t id, tpl_val v, const tpl_args *args);
+/* HTML entities for & < > ' ".  The reference escapes plain text that is added to a string marked safe,
+ * and models were trained on what it gave. */
+PN_INTERNAL tpl_val pn_tpl_escape(tpl_run *r, tpl_str *s);
+PN_INTERNAL uint16_t pn_tpl_test_find(const char *name, size_t len);
+PN_INTERNAL bool pn_tpl_test(tpl_run *r, uint16_t id, tpl_val v, const tpl_args *args);
+PN_INTERNAL tpl_val pn_tpl_sort(tpl_run *r, tpl_list *l, tpl_val attribute, bool fold, bool reverse);
+
+#endif /* PN_TPL_H */
+
+/* ---- Begin text/pn_chat_norm.h ---- */
+/*
+ * pn_chat_norm.h - from what clients send to what a template can render.
+ *
+ * Templates differ in what they accept: content as a string or as parts, arguments as an object or as
+ * text, one call a message or several, a system role or none.  pn_tpl_probe finds out by rendering
+ * small conversations once, when the template is loaded; pn_chat_normalize then rewrites a request so
+ * that nothing the client said is lost and nothing raises that need not.
+ */
+#ifndef PN_CHAT_NORM_H
+#define PN_CHAT_NORM_H
+
+/* includes text/pn_template.h */
+
+/* What a template can do.  Plain data. */
+typedef struct pn_tpl_caps {
+    bool string_content, typed_content; /* content: "text"; content: [{"type": "text", ...}] */
+    bool system_role;
+    bool later_system;          /* a system message after others is rendered */
+    bool two_users;             /* user messages in a row are accepted */
+    bool tools;                 /* lists the tools */
+    bool tool_calls;            /* renders calls in the history */
+    bool object_args;           /* arguments as an object; else as a string */
+    bool parallel_calls;        /* several calls in one message */
+    bool tool_role;             /* results in messages of role tool */
+    bool reasoning;             /* reasoning_content of earlier turns can appear */
+    bool thinking_parts;        /* reasoning as a part {"type": "thinking"} */
+    bool thinking_toggle;       /* enable_thinking changes the prompt */
+    bool reasoning_effort;      /* the variable is read */
+    bool generation_prompt;     /* add_generation_prompt adds something */
+    bool developer;             /* handles the role developer itself */
+    bool harmony;               /* gpt-oss: content and thinking exclude each other beside a call */
+    bool short_ids;             /* call ids must be nine letters or digits (Mistral) */
+    bool kimi_ids;              /* functions.NAME:N */
+    bool fold_results;          /* results inside the assistant's message (older Gemma 4) */
+    bool order_results;         /* results in the order of their calls (DeepSeek V4) */
+} pn_tpl_caps;
+
+/* PN_E_NOMEM only; a template that raises on a probe cannot do that thing. */
+PN_INTERNAL pn_status pn_tpl_probe(const pn_tpl *t, pn_mem *mem, pn_tpl_caps *out, pn_err *err);
+
+/* Append to *out the JSON text of the variables to render: `in`'s root object with its messages and
+ * tools made to fit, chat_template_kwargs merged over the rest, add_generation_prompt true when absent.
+ * PN_E_INVALID names the message that is wrong and how. */
+PN_INTERNAL pn_status pn_chat_normalize(const pn_tpl_caps *caps, pn_mem *mem, const pn_json_doc *in, pn_str *out,
+                                        pn_err *err);
+
+#endif /* PN_CHAT_NORM_H */
+
+/* ---- Begin text/pn_toolcall.h ---- */
+/*
+ * pn_toolcall.h - what a model writes, taken apart while it is being written.
+ *
+ * A chat model's raw output mixes three things: reasoning, the answer, and calls of tools, in the
+ * syntax of its family ("<tool_call>{...}</tool_call>", "[TOOL_CALLS]f[ARGS]{...}", "<|channel|>...").
+ * The parser turns it into events; arguments always come out as one JSON text, whatever the family
+ * writes (tags, Python, ...).
+ *
+ * Invariants
+ *   1. Events only add: concatenated texts do not depend on how the input was cut into pieces, and
+ *      nothing delivered is taken back.  A text event never ends inside a character.
+ *   2. Of what may become a marker, the parser holds back the shortest tail that decides.
+ *   3. What looks like a call and turns out not to be one is delivered as text (reasoning or content,
+ *      where it stood).  When the name has been delivered already, the call ends with
+ *      complete == false and the rest is content.
+ *   4. Work is linear in the input, memory is bounded by what is held back (the values that need
+ *      their end to be understood, at most OUT_HOLD_MAX bytes), nothing recurses.
+ *
+ * Families are found from the source text of the model's chat template.  Feed the text with control
+ * tokens rendered (many markers are such tokens), without the token that ended the answer; the common
+ * end markers are dropped at the end of the output if they are there.
+ *
+ * Threads: one parser, one thread.  Pure: text in, events out.
+ */
+#ifndef PN_TOOLCALL_H
+#define PN_TOOLCALL_H
+
+/* includes base/pn_json.h */
+/* includes base/pn_mem.h */
+
+/* --- which syntax ---------------------------------------------------------------------------- */
+
+/* A plain value: all pointers are to constants. */
+typedef struct pn_out_format {
+    const char *name;               /* "hermes", "harmony", ... "generic" */
+    int family;                     /* index in the table of families */
+    const char *think_open, *think_close;
+    bool orphan;                    /* the template knows think_close: one without opener counts */
+    uint64_t ends;                  /* end markers the template mentions, a bit each */
+} pn_out_format;
+
+/* From a template's source; len 0: "generic".  Cannot fail. */
+PN_INTERNAL void pn_out_detect(pn_out_format *out, const char *tmpl, size_t len);
+
+/* By name, for tests and overrides; false: no such family. */
+PN_INTERNAL bool pn_out_find(pn_out_format *out, const char *name);
+PN_INTERNAL const char *pn_out_family_name(size_t i);       /* NULL past the end */
+
+/* Does the generation prompt leave the reasoning open (an opener without closer after it)? */
+PN_INTERNAL bool pn_out_forced_open(const pn_out_format *f, const char *prompt, size_t len);
+
+/* --- events ---------------------------------------------------------------------------------- */
+
+typedef enum pn_out_kind {
+    PN_OUT_REASONING,               /* text */
+    PN_OUT_CONTENT,                 /* text */
+    PN_OUT_CALL_BEGIN,              /* text: the name; id: the model's own, may be empty */
+    PN_OUT_ARGUMENTS,               /* text: the next piece of the arguments */
+    PN_OUT_CALL_END                 /* id: the model's own when it came after the arguments */
+} pn_out_kind;
+
+typedef struct pn_out_event {
+    pn_out_kind kind;
+    uint32_t call;                  /* index of the call, from 0 */
+    bool complete;                  /* CALL_END: the call was well-formed to its end */
+    const char *text, *id;          /* borrowed during the call, not terminated */
+    size_t len, id_len;
+} pn_out_event;
+
+/* Nonzero stops: pn_out_push then returns PN_E_CANCELLED. */
+typedef int (*pn_out_sink)(void *user, const pn_out_event *e);
+
+typedef struct pn_out_params {
+    bool whole;                     /* nothing is delivered before the end: a closer of reasoning
+                                       without opener makes all before it reasoning.  Else, when the
+                                       text has gone out as content already, such a closer is dropped */
+    bool no_reasoning;              /* reasoning markers are ordinary text */
+    bool no_calls;                  /* calls are ordinary text (tool_choice "none") */
+} pn_out_params;
+
+/* --- parsing --------------------------------------------------------------------------------- */
+
+typedef struct pn_out pn_out;
+
+/* `tools`: OpenAI's array (or an object with "tools"), borrowed while the parser lives; NULL: unknown.
+ * Its schemas decide how tagged values are read.  `prompt`: the generation prompt, where the output
+ * goes on.  params may be NULL. */
+PN_INTERNAL pn_status pn_out_new(pn_out **out, pn_mem *mem, const pn_out_format *format,
+                                 const pn_json_doc *tools, const char *prompt, size_t prompt_len,
+                                 const pn_out_params *params, pn_out_sink sink, void *user, pn_err *err);
+PN_INTERNAL pn_status pn_out_push(pn_out *p, const char *text, size_t len, pn_err *err);
+PN_INTERNAL pn_status pn_out_end(pn_out *p, pn_err *err);       /* no push afterwards */
+PN_INTERNAL void pn_out_free(pn_out *p);
+
+/* --- collecting ------------------------------------------------------------------------------ */
+
+typedef struct pn_out_call {
+    pn_str name, id, arguments;
+    bool complete;
+} pn_out_call;
+
+typedef struct pn_out_result {
+    pn_mem *mem;
+    pn_str reasoning, content;
+    pn_out_call *calls;             /* owned, [n_calls] */
+    size_t n_calls, cap_calls;
+    bool failed;                    /* memory ran out */
+} pn_out_result;
+
+PN_INTERNAL void pn_out_result_init(pn_out_result *r, pn_mem *mem);
+PN_INTERNAL void pn_out_result_fini(pn_out_result *r);
+PN_INTERNAL int pn_out_collect(void *user, const pn_out_event *e);      /* a pn_out_sink over a result */
+
+/* {"reasoning_content":string|null,"content":string|null,"tool_calls":[{"name","arguments"}]}; the
+ * arguments are a JSON value, a string when they are not JSON. */
+PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
+
+#endif /* PN_TOOLCALL_H */
+
+/* ---- Begin text/pn_out_parts.h ---- */
+/*
+ * pn_out_parts.h - the inside of the output parser, shared by its files and nobody else.
+ *
+ *     pn_toolcall.c     the text around calls, events, what happens to a broken call
+ *     pn_out_detect.c   the table of families, and which one a template belongs to
+ *     pn_out_json.c     {"name": N, "arguments": {...}} and its relatives
+ *     pn_out_named.c    NAME <delimiter> {...}
+ *     pn_out_xml.c      <function=N><parameter=K>V</parameter></function> and its relatives
+ *     pn_out_nested.c   arguments as tags inside tags
+ *     pn_out_python.c   f(a='x', b=3), and Gemma's call:f{a:<|"|>x<|"|>}
+ *     pn_out_harmony.c  messages with a header: who to, which channel
+ *     pn_out_value.c    the type of an argument by its schema, and values as JSON
+ *
+ * A grammar of calls is a step function over the text not yet consumed.  It consumes what it
+ * understands and says how to go on; it is called again with more text when it says OUT_MORE.  A
+ * grammar decides only on bytes that can no longer mean something else, so the cuts between pieces
+ * cannot be seen.
+ */
+#ifndef PN_OUT_PARTS_H
+#define PN_OUT_PARTS_H
+
+/* includes text/pn_toolcall.h */
+
+/* includes base/pn_str.h */
+
+enum {
+    OUT_NAME_MAX = 256,             /* bytes of a function's or parameter's name */
+    OUT_DEPTH_MAX = 128,            /* containers inside each other */
+    OUT_HOLD_MAX = 1 << 20,         /* bytes of a value that must be seen whole */
+    OUT_BLANK_MAX = 4096            /* white space that may yet turn out to be nothing */
+};
+
+typedef enum out_step {
+    OUT_MORE,                       /* cannot go on without more text */
+    OUT_AGAIN,                      /* something was consumed or the state changed: call again */
+    OUT_BAD,                        /* this is no call */
+    OUT_DONE                        /* back to text; the next byte is not consumed */
+} out_step;
+
+typedef enum out_grammar {
+    OUT_TEXT, OUT_JSON, OUT_NAMED, OUT_XML, OUT_NESTED, OUT_PYTHON, OUT_GEMMA, OUT_TAGGED_CODE, OUT_HARMONY
+} out_grammar;
+
+/* How NAME <delimiter> {...} is spelled. */
+typedef struct out_named {
+    const char *call;               /* opens each call inside a section; NULL: the text's opener does */
+    const char *before_id;          /* stands between name and id; NULL: none */
+    const char *args;               /* ends the header */
+    const char *id_first;           /* ends an id that comes before the name; NULL: none */
+    bool brace;                     /* '{' ends the header too */
+} out_named;
+
+/* How <function=N><parameter=K>V</parameter></function> is spelled. */
+typedef struct out_xml {
+    const char *call, *call_head;   /* before the name (NULL: nothing), after it */
+    const char *param, *param_head; /* before the key, after it */
+    const char *value;              /* before the value, after white space; NULL: nothing */
+    const char *param_end, *call_end;
+    bool attributes;                /* the name ends at a quote, attributes follow */
+    bool trim_newline;              /* one newline on each side of a value is not the value's */
+} out_xml;
+
+typedef struct out_family {
+    const char *name;
+    out_grammar grammar;
+    const char *all[3];             /* in the template's text: all of these */
+    const char *any[3];             /* and, when there are any, one of these */
+    const char *open[6];            /* where a call or a section of calls begins */
+    const char *close[4];           /* where it ends; may be missing */
+    const char *skip[6];            /* dropped from text */
+    const char *think[2];           /* NULL: as the template's text tells */
+    const out_named *named;
+    const out_xml *xml;
+    unsigned flags;
+} out_family;
+
+enum {
+    OUT_BARE = 1,                   /* a JSON object at the start of the answer may be a call */
+    OUT_NAME_IS_KEY = 2,            /* {"f": {...}} */
+    OUT_SEGMENTS = 4,               /* functionary 3.2: ">>>name\n" cuts the output into segments */
+    OUT_HEADERS = 8,                /* messages have headers that end in <|message|> */
+    OUT_CODE_TAG = 16               /* <|python_tag|> */
+};
+
+/* Text-level markers of one parser. */
+typedef enum out_act {
+    OUT_ACT_OPEN, OUT_ACT_THINK, OUT_ACT_THINK_END, OUT_ACT_SKIP, OUT_ACT_END, OUT_ACT_CODE, OUT_ACT_SEGMENT,
+    OUT_ACT_HEADER
+} out_act;
+
+typedef struct out_mark {
+    const char *text;
+    uint32_t len;
+    out_act act;
+} out_mark;
+
+enum { OUT_MARKS_MAX = 64 };
+
+/* Follows one JSON value through its bytes without storing it. */
+typedef struct out_scan {
+    uint8_t is_object[OUT_DEPTH_MAX / 8];   /* a bit for each open container */
+    uint32_t depth;
+    bool in_string, escaped, scalar, done, broken;
+} out_scan;
+
+/* Turns a literal as Python or Gemma write it into JSON. */
+typedef struct out_lit {
+    char close[OUT_DEPTH_MAX];      /* what ends each open container; 'o' bit kept in is_object */
+    uint8_t is_object[OUT_DEPTH_MAX];
+    uint32_t depth;
+    uint8_t state;
+    char quote;                     /* of the string being read; 'g': Gemma's */
+    uint8_t n_quote;                /* 3: a triple-quoted string */
+    uint8_t n_hex;                  /* of an escape still to come */
+    uint32_t code, high;            /* the escape; a high surrogate that waits */
+    char word[64];                  /* a number, a name */
+    uint32_t word_len;
+    bool first;                     /* nothing yet in the innermost container */
+} out_lit;
+
+typedef struct out_element {        /* of nested tags */
+    uint32_t schema;
+    uint8_t kind;                   /* 0 not known, 'o', 'a', 's' text */
+    bool any;                       /* has children */
+    char key[64];
+} out_element;
+
+enum { OUT_ELEMENTS_MAX = 24 };
+
+struct pn_out {
+    pn_mem *mem;
+    const out_family *family;
+    pn_out_format format;
+    pn_out_params params;
+    const pn_json_doc *tools;       /* NULL: unknown */
+    pn_out_sink sink;
+    void *user;
+
+    pn_str in;                      /* text not yet consumed is in.data[at..in.len) */
+    size_t at;
+    bool final;                     /* nothing will follow */
+    bool ended, stopped, starting;
+
+    /* text */
+    out_mark marks[OUT_MARKS_MAX];
+    size_t n_marks;
+    uint8_t first[32];              /* a bit for each byte that begins a marker: most text has none */
+    bool in_reasoning;
+    bool fresh;                     /* only white space since the start, a call or reasoning */
+    bool drop_lead;                 /* white space before the next content is nothing */
+    bool block_begun;               /* this block of reasoning has text */
+    bool any_reasoning, any_content;
+    pn_str blank[2];                /* pending white space: content, reasoning */
+
+    /* events */
+    pn_str event;                   /* text of event_kind not yet delivered */
+    pn_out_kind event_kind;
+    uint32_t n_calls;
+
+    /* the call being read */
+    out_grammar grammar;            /* OUT_TEXT: none */
+    uint8_t state;
+    bool from_reasoning;            /* where the call stands */
+    bool begun;                     /* its name has been delivered */
+    bool args_done;                 /* its arguments are complete */
+    bool any_param;
+    bool bare;                      /* JSON without opener */
+    bool in_array;
+    pn_str raw;                     /* all of it while begun is false */
+    pn_str name, id, val, args;
+    uint32_t params_node;           /* schema of the arguments; PN_JSON_NONE */
+    out_scan scan;
+    out_lit lit;
+    uint8_t fence;                  /* a code fence was opened */
+
+    /* one grammar's own */
+    uint32_t nest;                  /* JSON: objects around the call's members */
+    uint8_t key;                    /* JSON: what the member is */
+    uint8_t type;                   /* XML: OUT_T_ of the value */
+    bool value_begun;               /* JSON: a member of unknown meaning was seen */
+    bool hold_newline, cdata;
+    uint32_t high;                  /* an unfinished surrogate pair of a string being unwrapped */
+    uint8_t esc, n_hex;
+    uint32_t code;
+    out_element *elements;          /* owned, [OUT_ELEMENTS_MAX] or NULL */
+    uint32_t n_elements;
+    uint8_t body;                   /* harmony: what the message is */
+};
+
+/* --- the text in front of the parser (pn_toolcall.c) ----------------------------------------- */
+
+static inline const char *out_text(const pn_out *p) { return p->in.data ? p->in.data + p->at : ""; }
+static inline size_t out_left(const pn_out *p) { return p->in.len - p->at; }
+static inline bool out_is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+/* Consume n bytes. */
+PN_INTERNAL void pn_out_skip(pn_out *p, size_t n);
+
+/* Consume white space; false: there may be more of it. */
+PN_INTERNAL bool pn_out_blanks(pn_out *p);
+
+/* 1: `mark` stands at byte `from` of the text; 0: it does not; -1: it may. */
+PN_INTERNAL int pn_out_at(const pn_out *p, size_t from, const char *mark);
+
+/* Bytes in front of the first of the marks; *which: the mark there, or -1: none yet, and what follows
+ * the returned bytes must wait. */
+PN_INTERNAL size_t pn_out_find_mark(const pn_out *p, const char *const *marks, size_t n, int *which);
+
+/* Consume up to a mark into dst: index of the mark (not consumed), -1 more text, -2 over `max` bytes or
+ * at the end of the output. */
+PN_INTERNAL int pn_out_until(pn_out *p, const char *const *marks, size_t n, pn_str *dst, size_t max);
+
+/* --- events (pn_toolcall.c) ------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_out_emit(pn_out *p, pn_out_kind kind, const char *text, size_t n);
+PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n);    /* with the rules for white space */
+PN_INTERNAL void pn_out_begin_call(pn_out *p);      /* p->name, p->id */
+PN_INTERNAL void pn_out_end_call(pn_out *p, bool complete);
+PN_INTERNAL void pn_out_new_call(pn_out *p);        /* the next call of a section starts here */
+PN_INTERNAL void pn_out_think(pn_out *p, bool open);
+static inline void out_args(pn_out *p, const char *text, size_t n) { pn_out_emit(p, PN_OUT_ARGUMENTS, text, n); }
+static inline void out_argsz(pn_out *p, const char *text) { out_args(p, text, strlen(text)); }
+
+/* Where the family's section may go on or end: white space, then a closer (consumed: OUT_DONE), a new
+ * call (OUT_AGAIN, *call set; `call` NULL: none is known), or anything else (OUT_DONE). */
+PN_INTERNAL out_step pn_out_section(pn_out *p, const char *call, bool *is_call);
+
+/* --- grammars -------------------------------------------------------------------------------- */
+
+PN_INTERNAL void pn_out_start(pn_out *p, out_grammar g);
+PN_INTERNAL out_step pn_out_json_step(pn_out *p);
+PN_INTERNAL void pn_out_json_init(pn_out *p, bool bare);
+PN_INTERNAL out_step pn_out_named_step(pn_out *p);
+PN_INTERNAL out_step pn_out_xml_step(pn_out *p);
+PN_INTERNAL void pn_out_xml_finish(pn_out *p);          /* the output ends inside a value */
+PN_INTERNAL out_step pn_out_nested_step(pn_out *p);
+PN_INTERNAL void pn_out_nested_finish(pn_out *p);
+PN_INTERNAL out_step pn_out_python_step(pn_out *p);
+PN_INTERNAL out_step pn_out_gemma_step(pn_out *p);
+PN_INTERNAL out_step pn_out_code_step(pn_out *p);
+PN_INTERNAL void pn_out_code_finish(pn_out *p);
+PN_INTERNAL out_step pn_out_header_step(pn_out *p);
+PN_INTERNAL bool pn_out_header_finish(pn_out *p);       /* true: the message was a whole call */
+
+/* --- JSON values ----------------------------------------------------------------------------- */
+
+PN_INTERNAL void pn_out_scan_init(out_scan *s);
+
+/* Bytes of text[0..n) that belong to the value; s->done: it ends there, s->broken: it cannot go on there.
+ * A scalar ends in front of the first byte that is no part of it. */
+PN_INTERNAL size_t pn_out_scan_run(out_scan *s, const char *text, size_t n);
+
+/* Consume the arguments as they stand and deliver them: OUT_AGAIN when complete. */
+PN_INTERNAL out_step pn_out_raw_args(pn_out *p);
+
+/* Escaped for the inside of a JSON string, onto the arguments. */
+PN_INTERNAL void pn_out_escape(pn_out *p, const char *text, size_t n);
+
+typedef enum out_type { OUT_T_UNKNOWN, OUT_T_STRING, OUT_T_BOOL, OUT_T_NULL, OUT_T_NUMBER, OUT_T_OTHER } out_type;
+
+/* The schema of the arguments of tool `name`, of a property of a schema, of an array's items;
+ * PN_JSON_NONE. */
+PN_INTERNAL uint32_t pn_out_schema_tool(const pn_out *p, const char *name, size_t len);
+PN_INTERNAL bool pn_out_has_tool(const pn_out *p, const char *name, size_t len);
+PN_INTERNAL uint32_t pn_out_schema_property(const pn_out *p, uint32_t schema, const char *key, size_t len);
+PN_INTERNAL uint32_t pn_out_schema_items(const pn_out *p, uint32_t schema);
+PN_INTERNAL out_type pn_out_schema_type(const pn_out *p, uint32_t schema);
+
+/* A whole value as text, delivered as JSON of that type; a string when it cannot be. */
+PN_INTERNAL void pn_out_typed(pn_out *p, out_type type, const char *text, size_t n);
+
+/* --- literals -------------------------------------------------------------------------------- */
+
+/* open: the byte that opened a container already consumed ('(' of a call), or 0. */
+PN_INTERNAL void pn_out_lit_init(out_lit *l, char open);
+
+/* Consume text[0..n), write JSON to out.  Returns bytes consumed.  *done: the value is complete;
+ * *bad: it is none.  final: nothing follows text. */
+PN_INTERNAL size_t pn_out_lit_run(out_lit *l, const char *text, size_t n, bool final, pn_str *out, bool *done, bool *bad);
+
+/* The table (pn_out_detect.c). */
+PN_INTERNAL const out_family *pn_out_family(int i);
+PN_INTERNAL const char *pn_out_end_mark(size_t i);      /* NULL past the end */
+
+#endif /* PN_OUT_PARTS_H */
 
 /* ---- Begin plan/pn_plan_types.h ---- */
 /*
@@ -3406,6 +4293,868 @@ PN_INTERNAL uint64_t pn_chain_mix(uint64_t z);
 
 #endif /* PN_SAMPLER_INT_H */
 
+/* ---- Begin sample/pn_budget.h ---- */
+/*
+ * pn_budget.h - how long a model may think: counts reasoning tokens and, when they are spent, says which
+ * tokens must come next.
+ *
+ *              start sequence              budget spent, character whole          sequence forced
+ *     IDLE ------------------> COUNTING ---------------------------------> FORCING ----------------> IDLE
+ *       ^                          |
+ *       +--------------------------+  the model's own end sequence
+ *
+ * IDLE is entered again after each block: models open a second one, and all blocks draw on one budget,
+ * so a second block after the budget is spent is closed at once.  The forced tokens are a message of
+ * the caller's (may be empty) and the end sequence.
+ *
+ * `reserve` keeps room for the answer: with limit tokens left in all (max_tokens or context), thinking
+ * ends when no more than reserve + the forced tokens are left, budget or not.
+ *
+ * The start sequence is looked for in the tokens accepted; a prompt that has opened the reasoning is
+ * told at creation.  Threads: one owner.
+ */
+#ifndef PN_BUDGET_H
+#define PN_BUDGET_H
+
+/* includes base/pn_mem.h */
+
+typedef enum pn_budget_state { PN_BUDGET_IDLE, PN_BUDGET_COUNTING, PN_BUDGET_FORCING } pn_budget_state;
+
+typedef struct pn_budget_params {
+    const pn_token *start;      /* [n_start], opens the reasoning; none: only `open` does */
+    size_t n_start;
+    const pn_token *end;        /* [n_end] >= 1, closes it */
+    size_t n_end;
+    const pn_token *message;    /* [n_message], forced in front of end; may be none */
+    size_t n_message;
+    int64_t budget;             /* reasoning tokens; -1: no limit, only the reserve; 0: close at once */
+    uint32_t limit;             /* tokens that may be generated in all; 0: unknown, no reserve */
+    uint32_t reserve;           /* tokens kept for the answer */
+    bool open;                  /* the prompt has opened the reasoning */
+} pn_budget_params;
+
+typedef struct pn_budget pn_budget;
+
+/* Arrays are copied.  PN_E_INVALID: no end sequence, a budget below -1. */
+PN_INTERNAL pn_status pn_budget_new(pn_budget **out, pn_mem *mem, const pn_budget_params *p, pn_err *err);
+PN_INTERNAL void pn_budget_free(pn_budget *b);
+
+/* The token that must come next, or -1: the model's choice.  Before the first token too. */
+PN_INTERNAL pn_token pn_budget_next(const pn_budget *b);
+
+/* `t` is now part of the answer.  whole: the text so far ends with a whole character (closing inside
+ * one would break it).  Returns what pn_budget_next() says now. */
+PN_INTERNAL pn_token pn_budget_accept(pn_budget *b, pn_token t, bool whole);
+
+PN_INTERNAL pn_budget_state pn_budget_where(const pn_budget *b);
+PN_INTERNAL uint64_t pn_budget_spent(const pn_budget *b);      /* reasoning tokens of all blocks */
+PN_INTERNAL uint32_t pn_budget_entries(const pn_budget *b);    /* blocks entered */
+PN_INTERNAL bool pn_budget_was_forced(const pn_budget *b);
+
+#endif /* PN_BUDGET_H */
+
+/* ---- Begin sample/pn_grammar.h ---- */
+/*
+ * pn_grammar.h - text that must follow a grammar: compiled once, matched token by token.
+ *
+ * Three objects:
+ *
+ *     pn_gram      a compiled grammar (from GBNF here; from JSON Schema in pn_schema.h; by hand
+ *                  with pn_gir.h).  Reference-counted, the same for all users.
+ *     pn_gtrie     the vocabulary as a tree of bytes; one per model, made once.
+ *     pn_matcher   where one text stands in one grammar.
+ *
+ * How it works.  A grammar is a small program over bytes (so a token that ends in the middle of a
+ * character is no special case).  A matcher stands at a *set of configurations*; a configuration is
+ * a place in the program and a stack.  Stacks are immutable, shared, and equal ones are the same
+ * object, and so are sets: the state of a matcher is one number.  Hence fork and rollback copy a
+ * number, an ambiguous grammar does not multiply anything, and what a state does with a byte is
+ * computed once and looked up afterwards, as in a DFA made on demand.  A mask is a walk over the
+ * trie along these look-ups, kept per state in a cache bounded in bytes.
+ *
+ * Why not a DFA from the start: nested JSON has no finite one, and most states of the finite parts
+ * are never visited.
+ *
+ * Invariants
+ *   1. Each live state can be extended to a sentence (alternatives that cannot end were cut off
+ *      when the grammar was compiled), unless the stack limit is reached.
+ *   2. A set holds at most `configs` configurations, a stack at most `depth` frames; what would
+ *      deepen a full stack is not allowed, so the model is made to close brackets.
+ *   3. pn_matcher_mask sets a token's bit exactly when pn_matcher_accept_token would succeed.
+ *
+ * Threads: a grammar and a trie may be shared by any number of threads (the look-ups of a grammar are
+ * guarded by its lock); one matcher belongs to one thread at a time.
+ */
+#ifndef PN_GRAMMAR_H
+#define PN_GRAMMAR_H
+
+/* includes base/pn_mem.h */
+/* includes base/pn_str.h */
+
+typedef struct pn_gram pn_gram;
+typedef struct pn_gtrie pn_gtrie;
+typedef struct pn_matcher pn_matcher;
+
+/* Zero means the default for every field.  What is beyond a limit gives PN_E_INVALID with the limit's
+ * name and value in the text. */
+typedef struct pn_gram_limits {
+    size_t text_bytes;          /* of grammar text; 1 MiB */
+    uint32_t rules;             /* 10,000 */
+    uint32_t elements;          /* nodes built, and states of the program: 200,000 */
+    uint32_t nesting;           /* groups in GBNF: 200; in regex: 100 */
+    uint32_t repeat;            /* a bound, and products of nested bounds; 1,000,000 */
+    size_t regex_bytes;         /* 4 KiB */
+    uint32_t dfa_states;        /* of a product or complement; 50,000 */
+    uint64_t compile_steps;     /* one is about 20 ns; 5,000,000 */
+    size_t compiled_bytes;      /* 64 MiB */
+    size_t cache_bytes;         /* states and masks remembered at run time; 32 MiB */
+    uint32_t configs;           /* 512 */
+    uint32_t depth;             /* 1,000 */
+    uint64_t mask_steps;        /* trie nodes and transitions of one mask; 20,000,000 */
+} pn_gram_limits;
+
+/* --- grammars ------------------------------------------------------------------------------- */
+
+/* The id of the token whose text is exactly this (special tokens included), -1: none. */
+typedef pn_token (*pn_gram_find_token)(void *user, const char *text, size_t len);
+
+/* Compile GBNF.  limits may be NULL.  find may be NULL: then `<text>` terminals are an error and
+ * `<[id]>` are taken as they are.  PN_E_INVALID: the text names line, column and what was expected. */
+PN_INTERNAL pn_status pn_gram_from_gbnf(pn_gram **out, pn_mem *mem, const char *text, size_t len,
+                                        const pn_gram_limits *limits, pn_gram_find_token find, void *user,
+                                        pn_err *err);
+
+/* A whole answer that matches a regular expression (anchors optional: both ends are bound). */
+PN_INTERNAL pn_status pn_gram_from_regex(pn_gram **out, pn_mem *mem, const char *text, size_t len,
+                                         const pn_gram_limits *limits, pn_err *err);
+
+PN_INTERNAL pn_gram *pn_gram_retain(pn_gram *g);
+PN_INTERNAL void pn_gram_release(pn_gram *g);                  /* NULL is a no-op */
+PN_INTERNAL size_t pn_gram_bytes(pn_gram *g);                  /* program and what is remembered */
+
+/* The program as GBNF, appended to *out: byte sequences become characters again, rules are named p1,
+ * p2, ... by their place.  PN_E_UNSUPPORTED: it tells apart bytes that are no characters. */
+PN_INTERNAL pn_status pn_gram_print(pn_gram *g, pn_str *out, pn_err *err);
+
+/* 1: the whole text is a sentence; 0: it is not; negative: PN_E_NOMEM, or PN_E_INVALID for a limit. */
+PN_INTERNAL int pn_gram_matches(pn_gram *g, const char *text, size_t len, pn_err *err);
+
+/* --- the vocabulary as a trie --------------------------------------------------------------- */
+
+typedef struct pn_gtrie_source {
+    const pn_bytes *pieces;     /* [n_tokens] bytes as they appear in text; borrowed during the call */
+    uint32_t n_tokens;
+    uint32_t n_vocab;           /* columns of the logits, >= n_tokens; the rest is never allowed */
+    const uint32_t *exclude;    /* bitmap [n_tokens]: control, unused, unknown tokens: not matched as
+                                   text; NULL: none.  Empty pieces and `ends` are excluded anyway */
+    const pn_token *ends;       /* [n_ends] tokens that end an answer */
+    size_t n_ends;
+} pn_gtrie_source;
+
+PN_INTERNAL pn_status pn_gtrie_new(pn_gtrie **out, pn_mem *mem, const pn_gtrie_source *src, pn_err *err);
+PN_INTERNAL void pn_gtrie_free(pn_gtrie *t);                   /* after every matcher that used it */
+PN_INTERNAL size_t pn_gtrie_bytes(const pn_gtrie *t);
+PN_INTERNAL uint32_t pn_gtrie_words(const pn_gtrie *t);        /* uint32 words of a mask: n_vocab / 32, up */
+
+/* --- matching ------------------------------------------------------------------------------- */
+
+#define PN_MATCHER_HISTORY 128  /* how many accepts a rollback may undo at most */
+
+/* Retains g.  trie may be NULL when only bytes are matched; else it must outlive the matcher. */
+PN_INTERNAL pn_status pn_matcher_new(pn_matcher **out, pn_mem *mem, pn_gram *g, const pn_gtrie *trie, pn_err *err);
+PN_INTERNAL pn_status pn_matcher_fork(pn_matcher **out, const pn_matcher *m, pn_err *err);
+PN_INTERNAL void pn_matcher_free(pn_matcher *m);
+PN_INTERNAL void pn_matcher_reset(pn_matcher *m);              /* back to the start */
+
+/* Go on by these bytes.  PN_E_STATE: no sentence continues so (the text says at which byte); then,
+ * and after PN_E_NOMEM or PN_E_INVALID (a limit), the matcher is where it was.  A call counts as one
+ * accept for rollback, whatever its length. */
+PN_INTERNAL pn_status pn_matcher_accept_bytes(pn_matcher *m, const char *bytes, size_t n, pn_err *err);
+
+/* The same by one token.  An end token is accepted where a sentence may end; then the matcher is
+ * finished and accepts nothing more. */
+PN_INTERNAL pn_status pn_matcher_accept_token(pn_matcher *m, pn_token t, pn_err *err);
+
+/* How many of tokens[0..n) could be accepted one after another; the matcher stays where it is. */
+PN_INTERNAL pn_status pn_matcher_check(pn_matcher *m, const pn_token *tokens, size_t n, size_t *n_ok, pn_err *err);
+
+PN_INTERNAL bool pn_matcher_is_complete(const pn_matcher *m);  /* what was accepted is a sentence */
+PN_INTERNAL bool pn_matcher_only_end(const pn_matcher *m);     /* ... and nothing can follow it */
+PN_INTERNAL bool pn_matcher_is_finished(const pn_matcher *m);  /* an end token was accepted */
+
+/* Accepts so far, and back to when there were `mark`.  PN_E_STATE: more than PN_MATCHER_HISTORY ago. */
+PN_INTERNAL uint64_t pn_matcher_mark(const pn_matcher *m);
+PN_INTERNAL pn_status pn_matcher_rollback(pn_matcher *m, uint64_t mark, pn_err *err);
+
+/* Which tokens may come next: bits[pn_gtrie_words], bit t & 31 of word t / 32.  End tokens exactly
+ * where a sentence may end.  PN_E_INVALID: a limit (mask_steps, configs); sample first, then
+ * pn_matcher_accept_token.  *n_allowed (may be NULL): how many bits are set. */
+PN_INTERNAL pn_status pn_matcher_mask(pn_matcher *m, uint32_t *bits, uint32_t *n_allowed, pn_err *err);
+
+#endif /* PN_GRAMMAR_H */
+
+/* ---- Begin sample/pn_gir.h ---- */
+/*
+ * pn_gir.h - building a grammar piece by piece: what GBNF, regular expressions and JSON Schema share.
+ *
+ * A builder holds nodes; a node is a language over bytes, named by a number.  Nodes are made from
+ * nodes, so a front end reads like its own definition:
+ *
+ *     pn_gir *b;
+ *     pn_gir_new(&b, mem, NULL, err);
+ *     uint32_t list = pn_gir_rule(b, "list");                 // may be referred to before defined
+ *     pn_gnode items[] = {pn_gir_bytes(b, "[", 1), pn_gir_opt(b, pn_gir_ref(b, list)), pn_gir_bytes(b, "]", 1)};
+ *     pn_gir_define(b, list, pn_gir_seq(b, items, 3));
+ *     status = pn_gir_finish(b, pn_gir_ref(b, list), &gram, err);
+ *     pn_gir_free(b);
+ *
+ * Errors are sticky: the first one (memory, a limit) is kept, later calls do nothing and return
+ * PN_GNODE_NONE, which every call accepts.  So nobody checks in between; pn_gir_finish (or pn_gir_status)
+ * tells.  Front ends may record an error of their own with pn_gir_fail.
+ *
+ * A node may be used any number of times, everywhere: large ones that are used twice are compiled
+ * once and called.  Children exist before their parents, so cycles go through rules only.
+ *
+ * What finish checks: every rule referred to is defined; no left recursion (nullable prefixes
+ * included); the root has a sentence.  Parts that cannot be completed are cut away.
+ *
+ * Threads: one builder, one thread.
+ */
+#ifndef PN_GIR_H
+#define PN_GIR_H
+
+/* includes sample/pn_grammar.h */
+
+typedef struct pn_gir pn_gir;
+typedef uint32_t pn_gnode;
+
+#define PN_GNODE_NONE 0u                /* what a failed call returns */
+#define PN_GIR_MANY UINT32_MAX          /* as max of a repetition: no upper bound */
+
+PN_INTERNAL pn_status pn_gir_new(pn_gir **out, pn_mem *mem, const pn_gram_limits *limits, pn_err *err);
+PN_INTERNAL void pn_gir_free(pn_gir *b);
+PN_INTERNAL const pn_gram_limits *pn_gir_limits(const pn_gir *b);      /* with defaults filled in */
+
+PN_INTERNAL bool pn_gir_ok(const pn_gir *b);
+PN_INTERNAL pn_status pn_gir_status(const pn_gir *b, pn_err *err);     /* the first error, copied to *err */
+PN_INTERNAL pn_gnode pn_gir_fail(pn_gir *b, pn_status status, const char *fmt, ...) PN_PRINTF(3, 4);
+
+/* Count work against compile_steps; false (and a sticky error) when it is used up. */
+PN_INTERNAL bool pn_gir_steps(pn_gir *b, uint64_t n);
+
+/* --- leaves --------------------------------------------------------------------------------- */
+
+PN_INTERNAL pn_gnode pn_gir_empty(pn_gir *b);                  /* exactly the empty text */
+PN_INTERNAL pn_gnode pn_gir_never(pn_gir *b);                  /* nothing at all */
+PN_INTERNAL pn_gnode pn_gir_bytes(pn_gir *b, const char *bytes, size_t n);     /* these bytes; n may be 0 */
+PN_INTERNAL pn_gnode pn_gir_text(pn_gir *b, const char *zero_terminated);
+PN_INTERNAL pn_gnode pn_gir_byte_range(pn_gir *b, uint8_t lo, uint8_t hi);     /* one byte */
+PN_INTERNAL pn_gnode pn_gir_byte_set(pn_gir *b, const uint32_t set[8]);        /* one byte; bit c & 31 of word c / 32 */
+
+typedef struct pn_cp_range { uint32_t lo, hi; } pn_cp_range;   /* code points, both included */
+
+/* One character out of the ranges (any order, may overlap), as UTF-8.  negated: one that is in none.
+ * Surrogates and what is above U+10FFFF are never matched; nothing left: never. */
+PN_INTERNAL pn_gnode pn_gir_class(pn_gir *b, const pn_cp_range *ranges, size_t n, bool negated);
+
+/* One whole token by its id; negated: any one token but this (and no end token). */
+PN_INTERNAL pn_gnode pn_gir_token(pn_gir *b, pn_token id, bool negated);
+
+/* --- combining ------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_gnode pn_gir_seq(pn_gir *b, const pn_gnode *parts, size_t n);   /* n 0: empty */
+PN_INTERNAL pn_gnode pn_gir_seq2(pn_gir *b, pn_gnode x, pn_gnode y);
+PN_INTERNAL pn_gnode pn_gir_seq3(pn_gir *b, pn_gnode x, pn_gnode y, pn_gnode z);
+PN_INTERNAL pn_gnode pn_gir_alt(pn_gir *b, const pn_gnode *parts, size_t n);   /* n 0: never */
+PN_INTERNAL pn_gnode pn_gir_alt2(pn_gir *b, pn_gnode x, pn_gnode y);
+PN_INTERNAL pn_gnode pn_gir_opt(pn_gir *b, pn_gnode x);
+
+/* min..max times (max PN_GIR_MANY: no bound).  Large bounds are a counter at run time, not copies. */
+PN_INTERNAL pn_gnode pn_gir_repeat(pn_gir *b, pn_gnode x, uint32_t min, uint32_t max);
+
+/* Any of n literal texts, as one trie: 20,000 enum values make no 20,000 parallel branches. */
+PN_INTERNAL pn_gnode pn_gir_words(pn_gir *b, const pn_bytes *words, size_t n);
+
+/* --- rules: names for nodes, and the only way to recursion ----------------------------------- */
+
+/* A new rule; `name` (for messages; may be NULL) is copied.  Defining again replaces. */
+PN_INTERNAL uint32_t pn_gir_rule(pn_gir *b, const char *name);
+PN_INTERNAL uint32_t pn_gir_rule_n(pn_gir *b, const char *name, size_t len);
+PN_INTERNAL void pn_gir_define(pn_gir *b, uint32_t rule, pn_gnode body);
+PN_INTERNAL bool pn_gir_defined(const pn_gir *b, uint32_t rule);
+PN_INTERNAL pn_gnode pn_gir_ref(pn_gir *b, uint32_t rule);
+
+/* --- regular languages: automata, intersection, difference ------------------------------------ */
+
+/* A deterministic automaton over bytes as a node: state 0 is the start.  Edges of one state must not
+ * overlap.  Use it for digit bounds, remainders, calendars.  Arrays are borrowed during the call. */
+typedef struct pn_gedge {
+    uint32_t from, to;
+    uint8_t lo, hi;                     /* bytes lo..hi */
+} pn_gedge;
+PN_INTERNAL pn_gnode pn_gir_dfa(pn_gir *b, const pn_gedge *edges, size_t n_edges, const uint8_t *accept, uint32_t n_states);
+
+/* Both x and y; x but not y.  x and y must be regular: recursion, if any, has to be finite in the
+ * states it reaches (else the limit dfa_states is met), and no token terminals.  Rules that x and y
+ * refer to must be defined already.  The result is an automaton. */
+PN_INTERNAL pn_gnode pn_gir_and(pn_gir *b, pn_gnode x, pn_gnode y);
+PN_INTERNAL pn_gnode pn_gir_and_not(pn_gir *b, pn_gnode x, pn_gnode y);
+
+/* Has x no sentence?  (true too after an error) */
+PN_INTERNAL bool pn_gir_is_never(pn_gir *b, pn_gnode x);
+
+/* --- JSON strings: "body" is what stands between the quotes --------------------------------- */
+
+/* One character of a body in any spelling: itself, short escape, \uXXXX (pairs for what is above
+ * U+FFFF; no lone surrogates).  Counts as one for lengths. */
+PN_INTERNAL pn_gnode pn_gir_json_char(pn_gir *b);
+
+/* min..max such characters. */
+PN_INTERNAL pn_gnode pn_gir_json_body(pn_gir *b, uint32_t min, uint32_t max);
+
+/* Exactly this (decoded, UTF-8) text in its canonical spelling: \" \\ \b \f \n \r \t, other controls
+ * as \u00XX, all else raw.  No quotes around it. */
+PN_INTERNAL pn_gnode pn_gir_json_text(pn_gir *b, const char *text, size_t n);
+
+/* Any body whose decoded text is none of the (decoded, UTF-8) texts, however it is spelled. */
+PN_INTERNAL pn_gnode pn_gir_json_not(pn_gir *b, const pn_bytes *texts, size_t n);
+
+/* --- regular expressions (pn_regex.c) -------------------------------------------------------- */
+
+enum {
+    PN_REGEX_JSON = 1,                  /* the text is a JSON string's body: characters in canonical
+                                           spelling (raw or the short escape); else raw text */
+    PN_REGEX_SEARCH = 2                 /* as in JSON Schema: a side without an anchor may be
+                                           anything; else both ends are bound in any case */
+};
+
+/* ECMA syntax without what no automaton can do.  On a bad or unsupported pattern the sticky error is
+ * NOT set: PN_E_INVALID (syntax; the text has the offset) or PN_E_UNSUPPORTED (look-around, back
+ * references, \b, inner anchors: the text names it) is returned and *out untouched, so that the
+ * caller can add its JSON pointer or widen the node. */
+PN_INTERNAL pn_status pn_gir_regex(pn_gir *b, const char *pattern, size_t len, unsigned flags, pn_gnode *out, pn_err *err);
+
+/* --- done ------------------------------------------------------------------------------------ */
+
+/* Compile.  The builder stays usable and is still to be freed. */
+PN_INTERNAL pn_status pn_gir_finish(pn_gir *b, pn_gnode root, pn_gram **out, pn_err *err);
+
+#endif /* PN_GIR_H */
+
+/* ---- Begin sample/pn_gram_impl.h ---- */
+/*
+ * pn_gram_impl.h - what the files of the grammar engine share: builder, program, memory of states.
+ *
+ *     pn_gir.c       nodes                            pn_gbnf.c    GBNF text -> nodes
+ *     pn_gchars.c    characters, words, JSON strings  pn_regex.c   regex text -> nodes
+ *     pn_gproduct.c  intersection and difference
+ *     pn_gcompile.c  nodes -> program                 pn_gmatch.c  program + bytes -> states
+ *     pn_grammar.c   handles                          pn_gmask.c   states + vocabulary -> masks
+ */
+#ifndef PN_GRAM_IMPL_H
+#define PN_GRAM_IMPL_H
+
+/* includes base/pn_base.h */
+/* includes base/pn_err.h */
+/* includes base/pn_hash.h */
+/* includes base/pn_thread.h */
+/* includes sample/pn_gir.h */
+/* includes sample/pn_grammar.h */
+
+/* --- builder --------------------------------------------------------------------------------- */
+
+typedef enum pn_gkind {
+    PN_GK_NONE = 0,         /* index 0: what a failed call returned */
+    PN_GK_EMPTY, PN_GK_NEVER,
+    PN_GK_BYTES,            /* a: offset in text, b: length >= 1 */
+    PN_GK_SET,              /* a: index in sets */
+    PN_GK_DFA,              /* a: first state in dstates, b: count */
+    PN_GK_TOKEN,            /* a: id, b: negated */
+    PN_GK_SEQ, PN_GK_ALT,   /* a: first in kids, b: count >= 2 */
+    PN_GK_REPEAT,           /* a: child, b unused, min, max */
+    PN_GK_REF               /* a: rule */
+} pn_gkind;
+
+typedef struct pn_gnode_rec {
+    uint32_t kind, a, b, min, max;
+} pn_gnode_rec;
+
+typedef struct pn_gset256 { uint32_t w[8]; } pn_gset256;
+
+/* One state of an automaton node; `to` of its edges counts from the node's first state. */
+typedef struct pn_gdstate { uint32_t first_edge, n_edges, accept; } pn_gdstate;
+typedef struct pn_gdedge { uint8_t lo, hi; uint32_t to; } pn_gdedge;
+
+typedef struct pn_grule {
+    uint32_t body;          /* node; 0: not defined */
+    uint32_t name, name_len;    /* in text */
+} pn_grule;
+
+#define PN_GVEC(type) struct { type *v; size_t n, cap; }
+
+struct pn_gir {
+    pn_mem *mem;
+    pn_gram_limits limits;
+    pn_err err;             /* sticky */
+    uint64_t steps;
+    PN_GVEC(pn_gnode_rec) nodes;
+    PN_GVEC(uint32_t) kids;
+    PN_GVEC(char) text;
+    PN_GVEC(pn_gset256) sets;
+    PN_GVEC(pn_gdstate) dstates;
+    PN_GVEC(pn_gdedge) dedges;
+    PN_GVEC(pn_grule) rules;
+    pn_gnode json_char;     /* made on first use */
+};
+
+/* Make room for `extra` more elements of vector `vec` (a PN_GVEC) of builder b; false: sticky error. */
+#define PN_GIR_ROOM(b, vec, extra) \
+    pn_gir_room((b), (void **)&(vec).v, &(vec).cap, (vec).n, (extra), sizeof *(vec).v)
+PN_INTERNAL bool pn_gir_room(pn_gir *b, void **v, size_t *cap, size_t n, size_t extra, size_t size);
+
+/* --- program ---------------------------------------------------------------------------------- */
+
+typedef enum pn_gop {
+    PN_GOP_RET = 0,         /* back to the frame's place; without a frame: a sentence ends here */
+    PN_GOP_RANGE,           /* a byte in lo..hi, then a */
+    PN_GOP_SET,             /* a byte of sets[b], then a */
+    PN_GOP_EDGES,           /* a byte of edges[b .. b + n), then where that edge says */
+    PN_GOP_TOKEN,           /* token b (flag: any but b), then a */
+    PN_GOP_JUMP,            /* a */
+    PN_GOP_SPLIT,           /* any of list[b .. b + n) */
+    PN_GOP_CALL,            /* push (return to b), then a */
+    PN_GOP_COUNT,           /* push (counter 0 of the loop at a), then a */
+    PN_GOP_LOOP             /* body a, then back here; after min..max rounds b */
+} pn_gop;
+
+enum { PN_GF_ACCEPT = 1, PN_GF_NEGATED = 2, PN_GF_NULLABLE = 4 };
+
+typedef struct pn_ginstr {
+    uint8_t op, flags, lo, hi;
+    uint32_t a, b, n;       /* EDGES with PN_GF_ACCEPT: a is where the automaton may be left to */
+    uint32_t min, max;
+} pn_ginstr;
+
+typedef struct pn_gprogram {
+    PN_GVEC(pn_ginstr) code;
+    PN_GVEC(pn_gset256) sets;
+    PN_GVEC(pn_gdedge) edges;   /* to: place in code */
+    PN_GVEC(uint32_t) list;
+    uint32_t entry;
+    uint32_t n_classes;         /* bytes that nothing in the program tells apart share a class */
+    uint8_t class_of[256], byte_of[256];
+    bool has_tokens;
+} pn_gprogram;
+
+/* --- states ------------------------------------------------------------------------------------- */
+
+/* An immutable stack: this entry on top of `parent`.  Number 0 is the empty stack. */
+typedef struct pn_gframe { uint32_t ret, count, parent, depth; } pn_gframe;
+
+/* A place and a stack. */
+typedef struct pn_gconfig { uint32_t pc, frame; } pn_gconfig;
+
+enum {
+    PN_GS_DEAD = 0,                     /* the set without configurations */
+    PN_GS_ACCEPT = 1, PN_GS_BYTES = 2, PN_GS_TOKENS = 4     /* flags: may end; bytes, tokens may follow */
+};
+#define PN_GS_UNKNOWN UINT32_MAX        /* a transition not computed yet */
+#define PN_GS_FAIL (UINT32_MAX - 1)     /* a transition that could not be computed: see fail */
+
+typedef struct pn_gmask_entry pn_gmask_entry;
+
+typedef struct pn_gstate {
+    uint32_t first, n;                  /* in configs, sorted by pc and frame */
+    uint32_t flags;
+    uint32_t hash;
+    uint32_t trans;                     /* offset of [n_classes] states in trans; UINT32_MAX: none yet */
+    uint32_t safe_next;                 /* where every harmless character leads (pn_gmask.c); PN_GS_DEAD: not
+                                           to one state; PN_GS_UNKNOWN: not looked at */
+    pn_gmask_entry *mask;               /* borrowed from the list of masks, or NULL */
+} pn_gstate;
+
+struct pn_gmask_entry {
+    pn_gmask_entry *prev, *next;        /* most recently used first */
+    uint32_t state;
+    uint32_t words, n_allowed;
+    uint64_t serial;                    /* of the trie */
+    uint32_t bits[];                    /* [words] */
+};
+
+struct pn_gram {
+    pn_mem *mem;
+    pn_gram_limits limits;
+    pn_gprogram p;
+    size_t program_bytes;
+    pn_mutex lock;                      /* everything below */
+    uint32_t refs;
+    PN_GVEC(pn_gframe) frames;
+    PN_GVEC(pn_gstate) states;
+    PN_GVEC(pn_gconfig) configs;
+    PN_GVEC(uint32_t) trans;
+    uint32_t *frame_index, *state_index;    /* hash tables of numbers, 0: free */
+    size_t frame_cap, state_cap;
+    uint32_t start;
+    uint64_t steps;                     /* work done, ever: for budgets */
+    pn_status fail;                     /* why PN_GS_FAIL */
+    const char *fail_what;
+    uint64_t fail_value;
+    PN_GVEC(pn_gconfig) work;           /* of one closure: every configuration met, in order */
+    PN_GVEC(pn_gconfig) found;          /* those that wait for a byte or a token */
+    bool found_accept;                  /* a sentence may end */
+    uint64_t *seen;                     /* [seen_cap] set of work: stamp << 32 | index */
+    size_t seen_cap;
+    uint32_t stamp;                     /* of this closure: older slots are free */
+    PN_GVEC(pn_gconfig) walk;           /* of one mask: (end of a subtree, state before it) */
+    pn_gmask_entry *mask_head, *mask_tail;
+    size_t mask_bytes;
+    pn_matcher *matchers;               /* all of them: roots when states are thrown away */
+};
+
+struct pn_matcher {
+    pn_mem *mem;
+    pn_gram *gram;                      /* retained */
+    const pn_gtrie *trie;               /* borrowed */
+    pn_matcher *prev, *next;            /* in gram->matchers, under its lock */
+    uint32_t state;                     /* under the lock: numbers may change when states are dropped */
+    uint32_t flags;                     /* of the state: PN_GS_ACCEPT, ... */
+    bool finished;
+    uint64_t accepts;
+    uint32_t history[PN_MATCHER_HISTORY];   /* state before accept i at i % PN_MATCHER_HISTORY; top bit:
+                                               finished */
+};
+
+PN_INTERNAL void pn_gram_limits_fill(pn_gram_limits *out, const pn_gram_limits *in);
+
+/* pn_gmatch.c; the lock is held (or g is not shared yet). */
+PN_INTERNAL bool pn_gram_prepare(pn_gram *g);                  /* the start state; false: see fail */
+PN_INTERNAL uint32_t pn_gram_step(pn_gram *g, uint32_t state, uint8_t byte);
+PN_INTERNAL uint32_t pn_gram_step_bytes(pn_gram *g, uint32_t state, const char *bytes, size_t n, size_t *used);
+PN_INTERNAL uint32_t pn_gram_step_token(pn_gram *g, uint32_t state, pn_token t, const char *bytes, size_t n, bool ends);
+PN_INTERNAL bool pn_gram_takes_token(const pn_gram *g, uint32_t state, pn_token t);
+PN_INTERNAL pn_status pn_gram_failed(const pn_gram *g, pn_err *err);
+PN_INTERNAL size_t pn_gram_cache_bytes(const pn_gram *g);
+PN_INTERNAL void pn_gram_free_states(pn_gram *g);
+PN_INTERNAL void pn_gram_tidy(pn_gram *g);                     /* drop what no matcher needs when there is too much */
+PN_INTERNAL void pn_gram_drop_masks(pn_gram *g, size_t keep_bytes);
+
+/* pn_gchars.c: order[0..n) = the indices of `texts` in byte order, a prefix first, equal ones by
+ * index.  False: out of memory. */
+PN_INTERNAL bool pn_gram_sort_texts(pn_mem *mem, const pn_bytes *texts, uint32_t *order, uint32_t n);
+
+/* pn_gcompile.c */
+PN_INTERNAL pn_status pn_gram_compile(pn_gir *b, pn_gnode root, bool may_be_never, pn_gram **out, pn_err *err);
+
+/* pn_gmask.c: the bytes of a token as text ({NULL, 0}: not text), and whether it ends an answer. */
+PN_INTERNAL pn_bytes pn_gtrie_piece(const pn_gtrie *t, pn_token id);
+PN_INTERNAL uint32_t pn_gtrie_count(const pn_gtrie *t);        /* tokens; higher ids are never allowed */
+PN_INTERNAL bool pn_gtrie_ends(const pn_gtrie *t, pn_token id);
+
+static inline bool pn_gset_has(const uint32_t *w, uint32_t i) { return w[i >> 5] >> (i & 31) & 1u; }
+static inline void pn_gset_add(uint32_t *w, uint32_t i) { w[i >> 5] |= 1u << (i & 31); }
+
+#endif /* PN_GRAM_IMPL_H */
+
+/* ---- Begin sample/pn_schema.h ---- */
+/*
+ * pn_schema.h - JSON Schema (draft 2020-12, older spellings too) to a grammar.
+ *
+ * What the grammar generates is always valid for the schema, and a schema whose demands cannot be
+ * turned into a grammar is refused with the JSON pointer of the keyword: nothing becomes
+ * unconstrained by accident.  The other direction is policy: of the valid texts only those are
+ * generated that a careful writer would produce.
+ *
+ *   - Members stand in the order of the schema; undeclared ones follow the declared ones.
+ *   - An object with declared properties is closed unless additionalProperties says otherwise.
+ *   - White space is bounded: between tokens nothing, one blank, or one or two newlines and up to 20
+ *     blanks or tabs; none around the document.  `compact`: none at all.
+ *   - Numbers have at most 16 digits before and after the point (more when a bound has more).
+ *   - A missing `type` is inferred from the keywords present.
+ *   - A string with a pattern or format and a maxLength has at most 256 characters (or minLength).
+ *   - More than 8 unique elements stand in the order of their enumeration.
+ *   - allOf joins closed objects (additionalProperties: false closes the joined set of keys).
+ *   - A key may come twice among undeclared ones; the last one counts.
+ *
+ * Refused: contains, if/then/else, dependentRequired, dependentSchemas, dependencies, $dynamicRef, `not`
+ * except of {} and of enum, const and type, oneOf whose branches cannot be told apart, uniqueItems
+ * without an enumeration, patternProperties that overlap, a $ref out of the document.
+ *
+ * Limits: 1 MiB of text, 128 levels, 50,000 schema nodes, 5,000 properties in an object and 20,000
+ * in all, 20,000 enum values and 1 MiB of them, 256 branches after distribution, 64 references in a
+ * row; then those of pn_grammar.h.
+ *
+ * Pure: no file-scope state.
+ */
+#ifndef PN_SCHEMA_H
+#define PN_SCHEMA_H
+
+/* includes base/pn_json.h */
+/* includes sample/pn_gir.h */
+
+typedef struct pn_schema_options {
+    bool compact;               /* no white space between tokens */
+    bool lenient;               /* widen what cannot be enforced instead of refusing it */
+} pn_schema_options;
+
+/* Compile a schema's text.  o may be NULL: neither.  PN_E_FORMAT: not JSON.  PN_E_INVALID: not a
+ * schema, nothing can satisfy it, or beyond a limit.  PN_E_UNSUPPORTED: a keyword that cannot be
+ * enforced.  The text starts with the JSON pointer where there is one. */
+PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *json, size_t len,
+                                        const pn_schema_options *o, pn_err *err);
+
+/* The values of the schema at `node` of d as a node of g, to be built into something larger.  The
+ * node is the root of its schema: "#" means it, and pointers start there.  With o->lenient the
+ * pointers of what was widened are appended to *widened (may be NULL), a line each.  Works in d's
+ * memory. */
+PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, const pn_schema_options *o,
+                                     pn_gnode *out, pn_str *widened, pn_err *err);
+
+#endif /* PN_SCHEMA_H */
+
+/* ---- Begin sample/pn_schema_int.h ---- */
+/*
+ * pn_schema_int.h - what the files of the schema front end share; nobody else includes it.
+ *
+ * Words
+ *   goal   a list of schema nodes that a value must satisfy all at once (a property declared in two
+ *          branches of an allOf has two).  Goals are made once per list and compiled from a queue,
+ *          so recursion in the schema is a loop between goals and never recursion in C.
+ *   leaf   one alternative of a goal, with $ref, allOf, anyOf and oneOf resolved: a list of schema
+ *          nodes of which only their own keywords count, and what these keywords add up to.
+ *
+ * The steps: flatten (goals to leaves, pn_schema.c), join (keywords to a leaf's fields,
+ * pn_schema_join.c, pn_schema_obj.c), check oneOf, find which goals have values at all, emit nodes.
+ */
+#ifndef PN_SCHEMA_INT_H
+#define PN_SCHEMA_INT_H
+
+/* includes sample/pn_schema.h */
+/* includes base/pn_hash.h */
+
+enum {                          /* types of JSON values; a number is INT, or FRAC with a point */
+    PN_SCH_NULL = 1, PN_SCH_BOOL = 2, PN_SCH_INT = 4, PN_SCH_FRAC = 8, PN_SCH_STR = 16, PN_SCH_ARR = 32,
+    PN_SCH_OBJ = 64, PN_SCH_NUMBER = 12, PN_SCH_ANY = 127
+};
+
+#define PN_SCH_NONE UINT32_MAX          /* no node, no goal */
+#define PN_SCH_MANY UINT32_MAX          /* no upper bound */
+#define PN_SCH_COUNT_MAX 1000000u       /* longest string, array or object that is counted */
+
+/* Values of an enumeration that stand in no document. */
+#define PN_SCH_V_NULL (UINT32_MAX - 1)
+#define PN_SCH_V_TRUE (UINT32_MAX - 2)
+#define PN_SCH_V_FALSE (UINT32_MAX - 3)
+
+/* A decimal number, exactly: 0.d1d2... * 10^point, no zeros at either end; zero has n = 0. */
+typedef struct pn_sch_dec {
+    const char *digits;
+    uint32_t n;
+    int64_t point;
+    bool neg;
+} pn_sch_dec;
+
+typedef struct pn_sch_num {
+    pn_sch_dec lo, hi;
+    bool has_lo, has_hi, lo_open, hi_open;      /* open: the bound itself is excluded */
+    uint32_t mod, mod_digits;                   /* multiple of mod / 10^mod_digits; mod 0: of anything */
+} pn_sch_num;
+
+typedef struct pn_sch_prop {
+    pn_bytes key;
+    uint32_t goal;
+    bool required, forbidden;
+} pn_sch_prop;
+
+typedef struct pn_sch_class {           /* further members: keys of a language, values of a goal */
+    pn_gnode body;
+    uint32_t goal;
+} pn_sch_class;
+
+typedef struct pn_sch_tag {             /* which branch of which oneOf this leaf took */
+    uint32_t choice, branch;
+} pn_sch_tag;
+
+typedef struct pn_sch_leaf {
+    const uint32_t *base;       /* [n_base] schema nodes */
+    const pn_sch_tag *tags;     /* [n_tags] */
+    uint32_t n_base, n_tags;
+    uint32_t types;             /* what is generated */
+    uint32_t accepts;           /* what the schema allows: explicit types only */
+    bool is_enum, never;
+    uint32_t *values;           /* [n_values] of an enumeration, all types */
+    uint32_t n_values;
+    pn_sch_num num;
+    pn_gnode number;            /* what num allows */
+    uint32_t min_len, max_len;
+    pn_gnode body;              /* strings between their quotes; NONE: any of min_len..max_len */
+    uint32_t *prefix;           /* [n_prefix] goals of the first elements */
+    uint32_t n_prefix, items;   /* goal of the others; NONE: there are none */
+    uint32_t min_items, max_items;
+    uint32_t unique;            /* schema node that says uniqueItems, or NONE */
+    pn_sch_prop *props;         /* [n_props] in order */
+    pn_sch_class *classes;      /* [n_classes] */
+    uint32_t n_props, n_classes, min_props, max_props;
+} pn_sch_leaf;
+
+typedef struct pn_sch_goal {
+    const uint32_t *src;        /* [n_src] schema nodes */
+    pn_sch_leaf **leaves;
+    uint32_t n_src, n_leaves, cap_leaves;
+    uint32_t rule;
+    pn_gnode node;              /* what stands for it: scalars themselves, else a call of the rule */
+    bool sat;                   /* it has a value */
+} pn_sch_goal;
+
+typedef struct pn_sch_chunk pn_sch_chunk;
+
+enum { PN_SCH_FORMATS = 16, PN_SCH_NUMBERS = 32 };
+
+typedef struct pn_sch_made {            /* a bounded number, and its node */
+    pn_sch_num num;
+    bool fractions;
+    pn_gnode node;
+} pn_sch_made;
+
+typedef struct pn_sch {
+    pn_mem *mem;
+    pn_gir *g;
+    const pn_json_doc *d;
+    uint32_t root;
+    pn_schema_options o;
+    pn_str *widened;
+    pn_err *err;
+    pn_status status;           /* the first failure; everything stops */
+    pn_sch_chunk *chunks;       /* arena */
+    uint64_t arena_bytes;
+    pn_map goal_of;             /* list of nodes to goal */
+    pn_map reported;            /* pointers already in *widened */
+    pn_map anchors;             /* "$id" and "$anchor" to node, filled when first needed */
+    bool anchors_known;
+    pn_map pattern_of;          /* pattern to node: the same automaton serves all who name it */
+    pn_gnode formats[PN_SCH_FORMATS];
+    pn_sch_made numbers[PN_SCH_NUMBERS];
+    uint32_t n_numbers;
+    pn_sch_goal *goals;
+    size_t n_goals, cap_goals;
+    uint32_t n_props, n_values;
+    size_t value_bytes;
+    pn_gnode ws, string, integer, number, any_body;     /* shared parts; NONE until first used */
+} pn_sch;
+
+/* --- pn_schema_load.c: memory, errors, keywords, references ----------------------------------- */
+
+typedef enum pn_sch_kw {
+    PN_SCH_K_NOTE = 0,          /* an annotation, or nothing we know */
+    PN_SCH_K_REF, PN_SCH_K_ALLOF, PN_SCH_K_ANYOF, PN_SCH_K_ONEOF,
+    PN_SCH_K_TYPE, PN_SCH_K_NULLABLE, PN_SCH_K_ENUM, PN_SCH_K_CONST, PN_SCH_K_NOT,
+    PN_SCH_K_MIN, PN_SCH_K_MAX, PN_SCH_K_XMIN, PN_SCH_K_XMAX, PN_SCH_K_MULTIPLE,
+    PN_SCH_K_MINLEN, PN_SCH_K_MAXLEN, PN_SCH_K_PATTERN, PN_SCH_K_FORMAT,
+    PN_SCH_K_ITEMS, PN_SCH_K_PREFIX, PN_SCH_K_ADDITEMS, PN_SCH_K_UNEVITEMS, PN_SCH_K_MINITEMS,
+    PN_SCH_K_MAXITEMS, PN_SCH_K_UNIQUE, PN_SCH_K_CONTAINS, PN_SCH_K_PROPS, PN_SCH_K_PATPROPS,
+    PN_SCH_K_ADDPROPS, PN_SCH_K_UNEVPROPS, PN_SCH_K_NAMES, PN_SCH_K_REQUIRED, PN_SCH_K_MINPROPS,
+    PN_SCH_K_MAXPROPS,
+    PN_SCH_K_THEN,              /* counts only beside `if` */
+    PN_SCH_K_REFUSED            /* part of the language, beyond a grammar */
+} pn_sch_kw;
+
+PN_INTERNAL void *pn_sch_alloc(pn_sch *s, uint64_t n, size_t size);    /* zeroed; NULL: failed */
+PN_INTERNAL void pn_sch_fini(pn_sch *s);
+
+/* For what is needed for a moment and often: back to the arena as it was. */
+typedef struct pn_sch_mark {
+    pn_sch_chunk *chunk;
+    size_t used;
+} pn_sch_mark;
+PN_INTERNAL pn_sch_mark pn_sch_marked(const pn_sch *s);
+PN_INTERNAL void pn_sch_rewind(pn_sch *s, pn_sch_mark mark);
+
+/* Record a failure at keyword kw (may be NULL) of a schema node; false. */
+PN_INTERNAL bool pn_sch_fail(pn_sch *s, pn_status status, uint32_t node, const char *kw, const char *fmt, ...) PN_PRINTF(5, 6);
+PN_INTERNAL bool pn_sch_nomem(pn_sch *s);
+
+/* The keyword cannot be enforced: false, or, when lenient, true and its pointer is noted. */
+PN_INTERNAL bool pn_sch_refuse(pn_sch *s, uint32_t node, const char *kw, const char *why);
+
+/* The builder's sticky error, if any, with the pointer in front.  True: none. */
+PN_INTERNAL bool pn_sch_built(pn_sch *s, uint32_t node, const char *kw);
+PN_INTERNAL bool pn_sch_steps(pn_sch *s, uint32_t node, uint64_t n);
+
+/* What the key means and which types it speaks about (0: all). */
+PN_INTERNAL pn_sch_kw pn_sch_keyword(pn_bytes key, uint32_t *types);
+
+/* "array" and so on, for messages. */
+PN_INTERNAL const char *pn_sch_kind(const pn_sch *s, uint32_t node);
+
+/* Is it a schema, an object or a boolean? */
+PN_INTERNAL bool pn_sch_is_schema(pn_sch *s, uint32_t node);
+
+/* Where the node's $ref leads; PN_SCH_NONE: failed. */
+PN_INTERNAL uint32_t pn_sch_deref(pn_sch *s, uint32_t node);
+
+/* A count, as minLength has; above PN_SCH_COUNT_MAX it becomes PN_SCH_MANY. */
+PN_INTERNAL bool pn_sch_count(pn_sch *s, uint32_t node, const char *kw, uint32_t value, uint32_t *out);
+
+/* --- pn_schema.c ------------------------------------------------------------------------------- */
+
+/* The goal of these schema nodes together; PN_SCH_NONE: failed. */
+PN_INTERNAL uint32_t pn_sch_goal_for(pn_sch *s, const uint32_t *nodes, uint32_t n);
+
+/* Strings that satisfy the schema nodes, as bodies; for propertyNames. */
+PN_INTERNAL pn_gnode pn_sch_names(pn_sch *s, const uint32_t *nodes, uint32_t n);
+
+/* --- pn_schema_join.c: keywords of a leaf's nodes to its fields --------------------------------- */
+
+/* Fill l from l->base.  names_only: strings alone matter, and no goals are made. */
+PN_INTERNAL bool pn_sch_join(pn_sch *s, pn_sch_leaf *l, bool names_only);
+
+/* --- pn_schema_obj.c: objects and arrays -------------------------------------------------------- */
+
+PN_INTERNAL bool pn_sch_join_object(pn_sch *s, pn_sch_leaf *l);
+PN_INTERNAL bool pn_sch_join_array(pn_sch *s, pn_sch_leaf *l);
+PN_INTERNAL bool pn_sch_object_sat(pn_sch *s, const pn_sch_leaf *l);
+PN_INTERNAL bool pn_sch_array_sat(pn_sch *s, const pn_sch_leaf *l);
+PN_INTERNAL pn_gnode pn_sch_emit_object(pn_sch *s, const pn_sch_leaf *l);
+PN_INTERNAL pn_gnode pn_sch_emit_array(pn_sch *s, const pn_sch_leaf *l);
+
+/* --- pn_schema_oneof.c -------------------------------------------------------------------------- */
+
+/* Leaves that took different branches of a oneOf must not overlap. */
+PN_INTERNAL bool pn_sch_check_oneof(pn_sch *s, const pn_sch_goal *goal);
+
+/* --- pn_schema_str.c: strings, enumerations ----------------------------------------------------- */
+
+/* The strings that match the format, as bodies; PN_GNODE_NONE: not a format that we know. */
+PN_INTERNAL pn_gnode pn_sch_format(pn_sch *s, pn_bytes name);
+/* The strings that a regular expression finds itself in.  *dropped: it is beyond an automaton, and we
+ * are lenient. */
+PN_INTERNAL pn_gnode pn_sch_pattern(pn_sch *s, uint32_t node, const char *kw, pn_bytes pattern, bool *dropped);
+
+/* l->body with its lengths applied. */
+PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l);
+
+PN_INTERNAL bool pn_sch_equal(pn_sch *s, uint32_t a, uint32_t b);      /* as JSON values */
+PN_INTERNAL uint32_t pn_sch_value_type(pn_sch *s, uint32_t v);
+PN_INTERNAL bool pn_sch_scalar_fits(pn_sch *s, const pn_sch_leaf *l, uint32_t v);     /* but for types */
+
+/* All values of a goal, when it has few enough to list: false: it has not. */
+PN_INTERNAL bool pn_sch_enumerate(pn_sch *s, uint32_t goal, uint32_t **values, uint32_t *n);
+
+PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v);
+PN_INTERNAL pn_gnode pn_sch_values(pn_sch *s, const uint32_t *values, uint32_t n);
+
+/* --- pn_schema_num.c ---------------------------------------------------------------------------- */
+
+PN_INTERNAL bool pn_sch_dec_parse(pn_sch *s, pn_bytes text, pn_sch_dec *out);
+/* Has few enough digits for the automaton.  A bound of very large or very small magnitude is
+ * replaced by one that means the same for numbers of few digits. */
+PN_INTERNAL bool pn_sch_dec_fits(pn_sch_dec *v, bool lower, bool *open, bool *drop);
+PN_INTERNAL int pn_sch_dec_cmp(const pn_sch_dec *a, const pn_sch_dec *b);
+PN_INTERNAL bool pn_sch_num_has(const pn_sch_num *r, const pn_sch_dec *v);
+PN_INTERNAL bool pn_sch_num_join_mod(pn_sch *s, uint32_t node, pn_sch_num *r, const pn_sch_dec *v);
+PN_INTERNAL pn_gnode pn_sch_number(pn_sch *s, const pn_sch_leaf *l);
+
+#endif /* PN_SCHEMA_INT_H */
+
 /* ---- Begin mem/pn_ledger.h ---- */
 /*
  * pn_ledger.h - one ledger owns every byte: who holds how much, how much at most, and no more.
@@ -4018,6 +5767,7 @@ struct pn_model {
     pn_desc desc;
     pn_residency_store store;
     pn_vocab *vocab;
+    struct pn_gtrie *trie;      /* for grammars; made on first use, under lock */
     pn_bytes *token_text;       /* [n_token_text], borrowed by vocab */
     uint32_t n_token_text;
     bool exact, vocab_only;
@@ -4080,12 +5830,84 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
 /* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
 PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);
 
+/* pn_session_generate with full-size parameters.  special: on_text gets control tokens as their text.
+ * budget (may be NULL): dictates tokens when the reasoning has taken too long. */
+struct pn_budget;
+PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, bool special, struct pn_budget *budget,
+                                      pn_generate_result *result, pn_err *err);
+
+/* No character is half read. */
+PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);
+
 /* Build the vocabulary from metadata (pn_vocab_join.c).  *tokens [*n] holds the token views the
  * vocabulary borrows: free it (account VOCAB) after the vocabulary. */
 PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint32_t *n, pn_engine *e,
                                          const pn_weights *w, uint32_t n_logits, pn_err *err);
 
 #endif /* PN_ENGINE_INT_H */
+
+/* ---- Begin engine/pn_grammar_api.h ---- */
+/*
+ * pn_grammar_api.h - grammars and vocabularies together, for whoever constrains a session.
+ */
+#ifndef PN_GRAMMAR_API_H
+#define PN_GRAMMAR_API_H
+
+/* includes engine/pn_engine_int.h */
+/* includes sample/pn_grammar.h */
+
+struct pn_grammar {
+    pn_engine *engine;          /* borrowed */
+    pn_gram *gram;              /* retained */
+};
+
+/* The vocabulary as a trie: all but control, unused and unknown tokens and those that end an answer. */
+PN_INTERNAL pn_status pn_gtrie_from_vocab(pn_gtrie **out, pn_mem *mem, const pn_vocab *v, pn_err *err);
+
+#endif /* PN_GRAMMAR_API_H */
+
+/* ---- Begin engine/pn_constraint.h ---- */
+/*
+ * pn_constraint.h - one answer held to a grammar: mask before the pick, follow after it.
+ *
+ * With `after` the text is free up to that marker (the end of a model's reasoning); the grammar holds
+ * from the byte behind it.
+ */
+#ifndef PN_CONSTRAINT_H
+#define PN_CONSTRAINT_H
+
+/* includes engine/pn_grammar_api.h */
+
+enum { CONSTRAINT_MARKER_MAX = 64 };
+
+typedef struct pn_constraint {
+    pn_mem *mem;
+    pn_model *model;
+    pn_matcher *matcher;        /* NULL: no grammar */
+    uint32_t *mask;             /* [n_words] */
+    size_t n_words;
+    bool active;                /* behind the marker */
+    char after[CONSTRAINT_MARKER_MAX];
+    size_t after_len;
+    char tail[CONSTRAINT_MARKER_MAX];   /* end of the free text, while looking for the marker */
+    size_t tail_len;
+} pn_constraint;
+
+/* g NULL: everything is allowed.  after NULL: from the first token on. */
+PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn_grammar *g, const char *after,
+                                         pn_err *err);
+PN_INTERNAL void pn_constraint_close(pn_constraint *c);
+
+/* What may come next: a bitmap for pn_chain_pick_masked, NULL for everything. */
+PN_INTERNAL pn_status pn_constraint_mask(pn_constraint *c, const uint32_t **allowed, pn_err *err);
+
+/* The token that was chosen, and the text it adds (control tokens rendered). */
+PN_INTERNAL pn_status pn_constraint_accept(pn_constraint *c, pn_token t, pn_bytes piece, pn_err *err);
+
+/* The text is a sentence and nothing can follow. */
+PN_INTERNAL bool pn_constraint_done(const pn_constraint *c);
+
+#endif /* PN_CONSTRAINT_H */
 
 /* ---- Begin engine/pn_presets.h ---- */
 /*
@@ -20940,6 +22762,10312 @@ PN_INTERNAL pn_status pn_chat_render(const pn_chat_format_info *f, const pn_voca
 #undef CHAT_EOS
 #endif
 
+/* ---- Begin text/pn_tpl_value.c ---- */
+#ifndef PN_DROP_TEXT_PN_TPL_VALUE_C
+#define PN_DROP_TEXT_PN_TPL_VALUE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_tpl_value.c - what templates compute with: the arena, strings that know whose text they are,
+ * lists, dicts in order of insertion, truth, equality and order as Python has them.
+ *
+ * Invariants
+ *   1. Bytes of a string never change once it exists; a tpl_buf owns its bytes until it becomes one.
+ *   2. The mark of a byte comes from where the byte came from (tpl_buf), never from what it says.
+ *   3. Every loop over elements or text charges steps, so no builtin runs longer than the limit.
+ */
+/* includes text/pn_tpl.h */
+
+/* includes base/pn_hash.h */
+/* includes base/pn_os.h */
+/* includes base/pn_utf8.h */
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { TPLV_CHUNK = 16 << 10, TPLV_CHUNK_MAX = 1 << 20, TPLV_SMALL_DICT = 8 };
+
+/* ------------------------------------------------------------------------------------------
+ * Arena
+ * ------------------------------------------------------------------------------------------ */
+
+struct tpl_chunk {
+    tpl_chunk *below;
+    size_t size, used;          /* of the whole block, header included */
+};
+
+#define TPLV_HEAD ((sizeof(tpl_chunk) + 15) & ~(size_t)15)
+
+PN_INTERNAL void pn_tpl_arena_init(tpl_arena *a, pn_mem *mem, size_t limit)
+{
+    memset(a, 0, sizeof *a);
+    a->mem = mem;
+    a->limit = limit;
+}
+
+PN_INTERNAL void pn_tpl_arena_fini(tpl_arena *a)
+{
+    while (a->top) {
+        tpl_chunk *c = a->top;
+        a->top = c->below;
+        pn_mem_free(a->mem, PN_ACCT_MISC, c, c->size);
+    }
+    a->used = 0;
+}
+
+static bool tplv_chunk(tpl_arena *a, size_t need)
+{
+    size_t size = a->top ? PN_MIN(a->top->size * 2, (size_t)TPLV_CHUNK_MAX) : (size_t)TPLV_CHUNK;
+    size = PN_MAX(size, need + TPLV_HEAD);
+    if (size > a->limit - a->used)
+        size = need + TPLV_HEAD;        /* the last bytes: exactly what is asked for */
+    a->over = size > a->limit - a->used;
+    if (a->over)
+        return false;
+    tpl_chunk *c = pn_mem_alloc(a->mem, PN_ACCT_MISC, size);
+    if (!c)
+        return false;
+    c->below = a->top;
+    c->size = size;
+    c->used = TPLV_HEAD;
+    a->top = c;
+    a->used += size;
+    return true;
+}
+
+PN_INTERNAL void *pn_tpl_arena_take(tpl_arena *a, size_t n)
+{
+    a->over = false;
+    if (n > a->limit) {
+        a->over = true;
+        return NULL;
+    }
+    n = (n + 7) & ~(size_t)7;
+    if ((!a->top || a->top->size - a->top->used < n) && !tplv_chunk(a, n))
+        return NULL;
+    char *p = (char *)a->top + a->top->used;
+    a->top->used += n;
+    return p;
+}
+
+PN_INTERNAL void *pn_tpl_arena_grow(tpl_arena *a, void *p, size_t old, size_t n)
+{
+    size_t old8 = (old + 7) & ~(size_t)7, n8 = (n + 7) & ~(size_t)7;
+    if (n > a->limit) {
+        a->over = true;
+        return NULL;
+    }
+    if (p && a->top && (char *)p + old8 == (char *)a->top + a->top->used && n8 - old8 <= a->top->size - a->top->used) {
+        a->top->used += n8 - old8;
+        return p;
+    }
+    void *q = pn_tpl_arena_take(a, n);
+    if (q && old)
+        memcpy(q, p, old);
+    return q;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Errors and limits
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL tpl_val pn_tpl_fail(tpl_run *r, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    if (r->st)
+        return tpl_undef();
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    r->st = pn_fail(r->err, PN_E_INVALID, "template line %u: %s", (unsigned)r->line, text);
+    return tpl_undef();
+}
+
+static void tplv_no_memory(tpl_run *r, size_t n)
+{
+    if (r->st)
+        return;
+    if (r->arena.over)
+        pn_tpl_fail(r, "limit reached: the template's values may take %zu bytes of memory", r->arena.limit);
+    else
+        r->st = pn_fail_nomem(r->err, "rendering a template", n);
+}
+
+PN_INTERNAL void *pn_tpl_take(tpl_run *r, size_t n)
+{
+    void *p = r->st ? NULL : pn_tpl_arena_take(&r->arena, n);
+    if (!p)
+        tplv_no_memory(r, n);
+    return p;
+}
+
+PN_INTERNAL bool pn_tpl_charge(tpl_run *r, uint64_t n)
+{
+    r->steps += n;
+    if (PN_LIKELY(r->steps < r->next_clock))
+        return !r->st;
+    if (r->steps > r->max_steps)
+        pn_tpl_fail(r, "limit reached: more than %" PRIu64 " steps", r->max_steps);
+    else if (pn_os_now() > r->deadline)
+        pn_tpl_fail(r, "limit reached: rendering takes too long");
+    r->next_clock = PN_MIN(r->steps + 4096, r->max_steps + 1);
+    return !r->st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Strings
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL tpl_str *pn_tpl_str(tpl_arena *a, const char *p, size_t len, bool trust)
+{
+    if (len >= UINT32_MAX)
+        return NULL;
+    tpl_str *s = pn_tpl_arena_take(a, sizeof *s);
+    if (s)
+        *s = (tpl_str){p, NULL, (uint32_t)len, UINT32_MAX, trust};
+    return s;
+}
+
+static tpl_val tplv_str(tpl_run *r, const char *p, size_t len, bool trust)
+{
+    tpl_str *s = r->st ? NULL : pn_tpl_str(&r->arena, p, len, trust);
+    if (!s)
+        tplv_no_memory(r, len);
+    return tpl_of_str(s);
+}
+
+PN_INTERNAL tpl_val pn_tpl_text(tpl_run *r, const char *text) { return tplv_str(r, text, strlen(text), true); }
+
+PN_INTERNAL tpl_val pn_tpl_sub(tpl_run *r, const tpl_str *s, size_t from, size_t len)
+{
+    tpl_val v = tplv_str(r, s->p + from, len, s->trust);
+    if (!r->st && s->marks)
+        v.u.s->marks = s->marks + from;
+    return v;
+}
+
+PN_INTERNAL bool pn_tpl_mark(const tpl_str *s, size_t at) { return s->marks ? s->marks[at] != 0 : s->trust; }
+
+PN_INTERNAL bool pn_tpl_trusted(const tpl_str *s)
+{
+    return s->marks ? memchr(s->marks, 0, s->len) == NULL : s->trust;
+}
+
+PN_INTERNAL uint32_t pn_tpl_chars(tpl_str *s)
+{
+    if (s->n_chars == UINT32_MAX) {
+        uint32_t n = 0;
+        for (size_t i = 0; i < s->len; i++)
+            n += ((uint8_t)s->p[i] & 0xC0) != 0x80;
+        s->n_chars = n;
+    }
+    return s->n_chars;
+}
+
+PN_INTERNAL size_t pn_tpl_offset(tpl_run *r, tpl_str *s, int64_t chars)
+{
+    if (chars <= 0)
+        return 0;
+    if ((uint64_t)chars >= pn_tpl_chars(s))
+        return s->len;
+    if (s->n_chars == s->len)
+        return (size_t)chars;
+    pn_tpl_charge(r, (uint64_t)chars / 16);
+    size_t i = 0;
+    while (i < s->len) {
+        if (((uint8_t)s->p[i] & 0xC0) != 0x80 && chars-- == 0)
+            break;
+        i++;
+    }
+    return i;
+}
+
+PN_INTERNAL int64_t pn_tpl_find(tpl_run *r, const tpl_str *hay, size_t from, const tpl_str *needle)
+{
+    if (from > hay->len || needle->len > hay->len - from)
+        return -1;
+    if (!needle->len)
+        return (int64_t)from;
+    size_t last = hay->len - needle->len, begin = from;
+    while (from <= last) {
+        const char *p = memchr(hay->p + from, needle->p[0], last - from + 1);
+        if (!p)
+            break;
+        from = (size_t)(p - hay->p);
+        if (!pn_tpl_charge(r, 1 + needle->len / 64))
+            return -1;
+        if (memcmp(p, needle->p, needle->len) == 0)
+            return (int64_t)from;
+        from++;
+    }
+    pn_tpl_charge(r, (hay->len - begin) / 64);
+    return -1;
+}
+
+PN_INTERNAL bool pn_tpl_is_z(const tpl_str *s, const char *z) { return s->len == strlen(z) && memcmp(s->p, z, s->len) == 0; }
+
+/* What Python's str.isspace says. */
+PN_INTERNAL bool pn_tpl_space(uint32_t cp)
+{
+    return (cp >= 9 && cp <= 13) || (cp >= 28 && cp <= 32) || cp == 0x85 || cp == 0xA0 || cp == 0x1680 ||
+           (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Making text
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_tpl_buf_init(tpl_buf *b) { memset(b, 0, sizeof *b); }
+
+static bool tplv_room(tpl_run *r, tpl_buf *b, size_t n, bool marks)
+{
+    size_t need = b->len + n;           /* both below the memory limit: no overflow */
+    if (r->st || !pn_tpl_charge(r, n / 64))
+        return false;
+    if (n > r->arena.limit || need >= UINT32_MAX) {
+        r->arena.over = true;
+        tplv_no_memory(r, n);
+        return false;
+    }
+    if (need > b->cap) {
+        size_t cap = PN_MAX(need, b->cap ? b->cap * 2 : 64);
+        char *p = pn_tpl_arena_grow(&r->arena, b->p, b->cap, cap);
+        if (!p) {
+            tplv_no_memory(r, cap);
+            return false;
+        }
+        b->p = p;
+        b->cap = cap;
+    }
+    if (marks && need > b->cap_marks) {
+        uint8_t *m = pn_tpl_arena_grow(&r->arena, b->marks, b->cap_marks, b->cap);
+        if (!m) {
+            tplv_no_memory(r, b->cap);
+            return false;
+        }
+        if (!b->marks)
+            memset(m, b->trust, b->len);
+        b->marks = m;
+        b->cap_marks = b->cap;
+    }
+    return true;
+}
+
+PN_INTERNAL void pn_tpl_buf_add(tpl_run *r, tpl_buf *b, const char *p, size_t n, bool trust)
+{
+    if (!n)
+        return;
+    if (!b->len && !b->marks)
+        b->trust = trust;
+    if (!tplv_room(r, b, n, b->marks != NULL || trust != b->trust))
+        return;
+    memcpy(b->p + b->len, p, n);
+    if (b->marks)
+        memset(b->marks + b->len, trust, n);
+    b->len += n;
+}
+
+PN_INTERNAL void pn_tpl_buf_sub(tpl_run *r, tpl_buf *b, const tpl_str *s, size_t from, size_t n)
+{
+    if (!s->marks || !n) {
+        pn_tpl_buf_add(r, b, s->p + from, n, s->trust);
+        return;
+    }
+    if (!tplv_room(r, b, n, true))
+        return;
+    memcpy(b->p + b->len, s->p + from, n);
+    memcpy(b->marks + b->len, s->marks + from, n);
+    b->len += n;
+}
+
+PN_INTERNAL tpl_val pn_tpl_buf_str(tpl_run *r, tpl_buf *b)
+{
+    tpl_val v = tplv_str(r, b->len ? b->p : "", b->len, b->len ? b->trust : true);
+    if (!r->st && b->marks)
+        v.u.s->marks = b->marks;
+    return v;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Lists and dicts
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL tpl_list *pn_tpl_list(tpl_run *r, size_t cap)
+{
+    if (cap >= UINT32_MAX / sizeof(tpl_val)) {
+        pn_tpl_fail(r, "limit reached: a list of %zu elements", cap);
+        return NULL;
+    }
+    tpl_list *l = pn_tpl_take(r, sizeof *l);
+    tpl_val *v = cap && l ? pn_tpl_take(r, cap * sizeof *v) : NULL;
+    if (!l || (cap && !v))
+        return NULL;
+    *l = (tpl_list){v, 0, (uint32_t)cap, 0};
+    return l;
+}
+
+PN_INTERNAL bool pn_tpl_push(tpl_run *r, tpl_list *l, tpl_val v)
+{
+    if (r->st || !l || !pn_tpl_charge(r, 1))
+        return false;
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? (size_t)l->cap * 2 : 4;
+        tpl_val *p = cap < UINT32_MAX / sizeof v ? pn_tpl_arena_grow(&r->arena, l->v, l->cap * sizeof v, cap * sizeof v) : NULL;
+        if (!p) {
+            tplv_no_memory(r, cap * sizeof v);
+            return false;
+        }
+        l->v = p;
+        l->cap = (uint32_t)cap;
+    }
+    l->v[l->n++] = v;
+    return true;
+}
+
+PN_INTERNAL tpl_dict *pn_tpl_dict(tpl_run *r)
+{
+    tpl_dict *d = pn_tpl_take(r, sizeof *d);
+    if (d)
+        memset(d, 0, sizeof *d);
+    return d;
+}
+
+/* Keys that are equal have equal hashes: 1, 1.0 and true are one key. */
+static uint64_t tplv_hash(tpl_run *r, tpl_val k)
+{
+    if (k.type == TPL_STR)
+        return pn_hash(k.u.s->p, k.u.s->len, r->seed);
+    if (tpl_is_num(k)) {
+        double f = pn_tpl_number(k) + 0.0;
+        return pn_hash(&f, sizeof f, r->seed);
+    }
+    return k.type == TPL_NONE ? 1 : 2;
+}
+
+static bool tplv_same_key(tpl_run *r, const tpl_entry *e, tpl_val k, uint64_t hash)
+{
+    if (e->hash != hash)
+        return false;
+    if (e->k.type == TPL_STR && k.type == TPL_STR)
+        return e->k.u.s->len == k.u.s->len && memcmp(e->k.u.s->p, k.u.s->p, k.u.s->len) == 0;
+    return pn_tpl_equal(r, e->k, k);
+}
+
+static int64_t tplv_probe(tpl_run *r, const tpl_dict *d, tpl_val k, uint64_t hash)
+{
+    if (!d->index) {
+        for (uint32_t i = 0; i < d->n; i++)
+            if (tplv_same_key(r, &d->e[i], k, hash))
+                return i;
+        return -1;
+    }
+    uint32_t mask = d->n_index - 1;
+    for (uint32_t i = (uint32_t)hash & mask; d->index[i]; i = (i + 1) & mask) {
+        if (!pn_tpl_charge(r, 1))
+            return -1;
+        if (tplv_same_key(r, &d->e[d->index[i] - 1], k, hash))
+            return d->index[i] - 1;
+    }
+    return -1;
+}
+
+static void tplv_index(tpl_run *r, tpl_dict *d)
+{
+    if (d->cap <= TPLV_SMALL_DICT)
+        return;
+    if (d->n_index < d->cap * 2) {
+        uint32_t *p = pn_tpl_take(r, (size_t)d->cap * 2 * sizeof *p);
+        if (!p)
+            return;
+        d->index = p;
+        d->n_index = d->cap * 2;
+    }
+    memset(d->index, 0, d->n_index * sizeof *d->index);
+    for (uint32_t i = 0; i < d->n; i++) {
+        uint32_t mask = d->n_index - 1, k = (uint32_t)d->e[i].hash & mask;
+        while (d->index[k])
+            k = (k + 1) & mask;
+        d->index[k] = i + 1;
+    }
+}
+
+PN_INTERNAL tpl_val *pn_tpl_dict_get(tpl_run *r, const tpl_dict *d, tpl_val k)
+{
+    int64_t i = d->n ? tplv_probe(r, d, k, tplv_hash(r, k)) : -1;
+    return i < 0 ? NULL : &d->e[i].v;
+}
+
+PN_INTERNAL tpl_val *pn_tpl_dict_getz(tpl_run *r, const tpl_dict *d, const char *k)
+{
+    tpl_str s = {k, NULL, (uint32_t)strlen(k), UINT32_MAX, true};
+    return pn_tpl_dict_get(r, d, tpl_of_str(&s));
+}
+
+PN_INTERNAL void pn_tpl_dict_set(tpl_run *r, tpl_dict *d, tpl_val k, tpl_val v)
+{
+    if (r->st || !d || !pn_tpl_charge(r, 1))
+        return;
+    if (k.type == TPL_LIST || k.type == TPL_DICT) {
+        pn_tpl_fail(r, "unhashable type: '%s'", pn_tpl_type_name(k));
+        return;
+    }
+    uint64_t hash = tplv_hash(r, k);
+    int64_t at = tplv_probe(r, d, k, hash);
+    if (r->st)
+        return;
+    if (at >= 0) {
+        d->e[at].v = v;
+        return;
+    }
+    if (d->n == d->cap) {
+        size_t cap = d->cap ? (size_t)d->cap * 2 : 4;
+        tpl_entry *e = cap < UINT32_MAX / 64 ? pn_tpl_arena_grow(&r->arena, d->e, d->cap * sizeof *e, cap * sizeof *e) : NULL;
+        if (!e) {
+            tplv_no_memory(r, cap * sizeof *e);
+            return;
+        }
+        d->e = e;
+        d->cap = (uint32_t)cap;
+        d->e[d->n++] = (tpl_entry){k, v, hash};
+        tplv_index(r, d);
+        return;
+    }
+    d->e[d->n++] = (tpl_entry){k, v, hash};
+    if (d->index) {
+        uint32_t mask = d->n_index - 1, i = (uint32_t)hash & mask;
+        while (d->index[i])
+            i = (i + 1) & mask;
+        d->index[i] = d->n;
+    }
+}
+
+PN_INTERNAL void pn_tpl_dict_remove(tpl_run *r, tpl_dict *d, tpl_val k)
+{
+    int64_t at = tplv_probe(r, d, k, tplv_hash(r, k));
+    if (at < 0 || !pn_tpl_charge(r, d->n))
+        return;
+    memmove(d->e + at, d->e + at + 1, (d->n - 1 - (size_t)at) * sizeof *d->e);
+    d->n--;
+    if (d->index)
+        tplv_index(r, d);
+}
+
+PN_INTERNAL tpl_val pn_tpl_dict_items(tpl_run *r, const tpl_dict *d)
+{
+    tpl_list *l = pn_tpl_list(r, d->n);
+    for (uint32_t i = 0; l && i < d->n; i++) {
+        tpl_list *pair = pn_tpl_list(r, 2);
+        if (!pair || !pn_tpl_charge(r, 1))
+            return tpl_undef();
+        pair->v[0] = d->e[i].k;
+        pair->v[1] = d->e[i].v;
+        pair->n = 2;
+        l->v[l->n++] = tpl_of_list(pair, TPL_TUPLE);
+    }
+    return tpl_of_list(l, TPL_LIST);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Truth, equality, order
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL double pn_tpl_number(tpl_val v)
+{
+    double f = 0;
+    switch (v.type) {
+    case TPL_BOOL: return v.u.b;
+    case TPL_INT: return (double)v.u.i;
+    case TPL_FLOAT: return v.u.f;
+    case TPL_BIG: pn_tpl_parse_float(v.u.s->p, v.u.s->len, &f); return f;
+    default: return 0;
+    }
+}
+
+PN_INTERNAL bool pn_tpl_truth(tpl_val v)
+{
+    switch (v.type) {
+    case TPL_UNDEF: case TPL_NONE: return false;
+    case TPL_BOOL: return v.u.b;
+    case TPL_INT: return v.u.i != 0;
+    case TPL_FLOAT: return v.u.f != 0;
+    case TPL_STR: return v.u.s->len != 0;
+    case TPL_LIST: case TPL_TUPLE: return v.u.l->n != 0;
+    case TPL_DICT: return v.u.d->n != 0;
+    default: return true;
+    }
+}
+
+PN_INTERNAL const char *pn_tpl_type_name(tpl_val v)
+{
+    static const char *const names[] = {"undefined", "NoneType", "bool", "int", "int", "float", "str", "list", "tuple",
+                                        "dict", "namespace", "macro", "function", "method", "loop", "joiner", "cycler",
+                                        "nothing"};
+    return names[v.type];
+}
+
+static bool tplv_equal(tpl_run *r, tpl_val a, tpl_val b, uint32_t depth);
+
+static bool tplv_equal_dict(tpl_run *r, const tpl_dict *a, const tpl_dict *b, uint32_t depth)
+{
+    if (a->n != b->n)
+        return false;
+    for (uint32_t i = 0; i < a->n; i++) {
+        tpl_val *v = pn_tpl_dict_get(r, b, a->e[i].k);
+        if (!v || !tplv_equal(r, a->e[i].v, *v, depth + 1))
+            return false;
+    }
+    return true;
+}
+
+static bool tplv_equal(tpl_run *r, tpl_val a, tpl_val b, uint32_t depth)
+{
+    if (!pn_tpl_charge(r, 1))
+        return false;
+    if (tpl_is_num(a) && tpl_is_num(b)) {
+        if (a.type == TPL_INT && b.type == TPL_INT)
+            return a.u.i == b.u.i;
+        if (a.type == TPL_BIG && b.type == TPL_BIG)
+            return a.u.s->len == b.u.s->len && memcmp(a.u.s->p, b.u.s->p, a.u.s->len) == 0;
+        return pn_tpl_number(a) == pn_tpl_number(b);
+    }
+    if (a.type != b.type)
+        return false;
+    if (depth > TPL_MAX_VALUE) {
+        pn_tpl_fail(r, "limit reached: values nested deeper than %d", (int)TPL_MAX_VALUE);
+        return false;
+    }
+    switch (a.type) {
+    case TPL_UNDEF: case TPL_NONE: return true;
+    case TPL_STR:
+        return a.u.s->len == b.u.s->len && pn_tpl_charge(r, a.u.s->len / 64) && memcmp(a.u.s->p, b.u.s->p, a.u.s->len) == 0;
+    case TPL_LIST: case TPL_TUPLE:
+        if (a.u.l->n != b.u.l->n)
+            return false;
+        for (uint32_t i = 0; i < a.u.l->n; i++)
+            if (!tplv_equal(r, a.u.l->v[i], b.u.l->v[i], depth + 1))
+                return false;
+        return true;
+    case TPL_DICT: return tplv_equal_dict(r, a.u.d, b.u.d, depth);
+    case TPL_GLOBAL: return a.id == b.id;
+    default: return a.u.s == b.u.s;
+    }
+}
+
+PN_INTERNAL bool pn_tpl_equal(tpl_run *r, tpl_val a, tpl_val b) { return tplv_equal(r, a, b, 0); }
+
+static int tplv_order(tpl_run *r, tpl_val a, tpl_val b, uint32_t depth)
+{
+    if (!pn_tpl_charge(r, 1))
+        return 0;
+    if (a.type == TPL_INT && b.type == TPL_INT)
+        return (a.u.i > b.u.i) - (a.u.i < b.u.i);
+    if (tpl_is_num(a) && tpl_is_num(b)) {
+        double x = pn_tpl_number(a), y = pn_tpl_number(b);
+        return (x > y) - (x < y);
+    }
+    if (a.type == TPL_STR && b.type == TPL_STR) {
+        int c = memcmp(a.u.s->p, b.u.s->p, PN_MIN(a.u.s->len, b.u.s->len));    /* UTF-8 sorts by code point */
+        return c ? c : (a.u.s->len > b.u.s->len) - (a.u.s->len < b.u.s->len);
+    }
+    if (tpl_is_list(a) && a.type == b.type && depth < TPL_MAX_VALUE) {
+        uint32_t n = PN_MIN(a.u.l->n, b.u.l->n);
+        for (uint32_t i = 0; i < n && !r->st; i++)
+            if (!tplv_equal(r, a.u.l->v[i], b.u.l->v[i], depth + 1))
+                return tplv_order(r, a.u.l->v[i], b.u.l->v[i], depth + 1);
+        return (a.u.l->n > b.u.l->n) - (a.u.l->n < b.u.l->n);
+    }
+    pn_tpl_fail(r, "'%s' and '%s' have no order", pn_tpl_type_name(a), pn_tpl_type_name(b));
+    return 0;
+}
+
+PN_INTERNAL int pn_tpl_order(tpl_run *r, tpl_val a, tpl_val b) { return tplv_order(r, a, b, 0); }
+
+PN_INTERNAL bool pn_tpl_contains(tpl_run *r, tpl_val seq, tpl_val v)
+{
+    switch (seq.type) {
+    case TPL_UNDEF: return false;
+    case TPL_STR:
+        if (v.type != TPL_STR) {
+            pn_tpl_fail(r, "'in <string>' requires string as left operand, not %s", pn_tpl_type_name(v));
+            return false;
+        }
+        return pn_tpl_find(r, seq.u.s, 0, v.u.s) >= 0;
+    case TPL_DICT: return pn_tpl_dict_get(r, seq.u.d, v) != NULL;
+    case TPL_LIST: case TPL_TUPLE:
+        for (uint32_t i = 0; i < seq.u.l->n && !r->st; i++)
+            if (pn_tpl_equal(r, seq.u.l->v[i], v))
+                return true;
+        return false;
+    default: pn_tpl_fail(r, "argument of type '%s' is not iterable", pn_tpl_type_name(seq)); return false;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Iterating, JSON
+ * ------------------------------------------------------------------------------------------ */
+
+static tpl_list *tplv_iter_chars(tpl_run *r, tpl_str *s)
+{
+    tpl_list *l = pn_tpl_list(r, pn_tpl_chars(s));
+    for (size_t i = 0; l && i < s->len && !r->st;) {
+        size_t n = 1;
+        while (i + n < s->len && ((uint8_t)s->p[i + n] & 0xC0) == 0x80)
+            n++;
+        pn_tpl_push(r, l, pn_tpl_sub(r, s, i, n));
+        i += n;
+    }
+    return r->st ? NULL : l;
+}
+
+PN_INTERNAL tpl_list *pn_tpl_iter(tpl_run *r, tpl_val v)
+{
+    switch (v.type) {
+    case TPL_UNDEF: return pn_tpl_list(r, 0);
+    case TPL_LIST: case TPL_TUPLE: return r->st ? NULL : v.u.l;
+    case TPL_STR: return tplv_iter_chars(r, v.u.s);
+    case TPL_DICT: {
+        tpl_list *l = pn_tpl_list(r, v.u.d->n);
+        for (uint32_t i = 0; l && i < v.u.d->n; i++)
+            pn_tpl_push(r, l, v.u.d->e[i].k);
+        return r->st ? NULL : l;
+    }
+    default: pn_tpl_fail(r, "'%s' object is not iterable", pn_tpl_type_name(v)); return NULL;
+    }
+}
+
+/* As Python reads JSON: with a fraction or an exponent a float, else an integer of any size. */
+static tpl_val tplv_json_number(tpl_run *r, const pn_json_doc *d, uint32_t node, bool trust)
+{
+    pn_bytes text = {NULL, 0};
+    int64_t i;
+    double f = 0;
+    pn_json_num(d, node, &text);
+    bool is_float = memchr(text.data, '.', text.len) || memchr(text.data, 'e', text.len) || memchr(text.data, 'E', text.len);
+    if (!is_float && pn_parse_i64(text.data, INT64_MIN, INT64_MAX, &i))
+        return tpl_int(i, trust);
+    if (is_float) {
+        pn_tpl_parse_float(text.data, text.len, &f);
+        return tpl_float(f, trust);
+    }
+    char *copy = pn_tpl_take(r, text.len);
+    if (!copy)
+        return tpl_undef();
+    memcpy(copy, text.data, text.len);
+    tpl_val v = tplv_str(r, copy, text.len, trust);
+    if (v.type == TPL_STR)
+        v.type = TPL_BIG;
+    v.trust = trust;
+    return v;
+}
+
+static tpl_val tplv_json_string(tpl_run *r, pn_bytes b, bool trust, bool copied)
+{
+    char *copy = (char *)(uintptr_t)b.data;
+    if (copied) {
+        copy = pn_tpl_take(r, b.len);
+        if (copy && b.len)
+            memcpy(copy, b.data, b.len);
+    }
+    return copy ? tplv_str(r, copy, b.len, trust) : tpl_undef();
+}
+
+static tpl_val tplv_json(tpl_run *r, const pn_json_doc *d, uint32_t node, bool trust, bool copied, uint32_t depth)
+{
+    tpl_val v = tpl_none();
+    pn_bytes b = {"", 0};
+    bool yes = false;
+    if (depth > TPL_MAX_VALUE)
+        return pn_tpl_fail(r, "limit reached: values nested deeper than %d", (int)TPL_MAX_VALUE);
+    if (!pn_tpl_charge(r, 1))
+        return v;
+    switch (pn_json_type_of(d, node)) {
+    case PN_JSON_BOOL:
+        pn_json_bool(d, node, &yes);
+        v = tpl_bool(yes);
+        v.trust = trust;
+        break;
+    case PN_JSON_NUMBER: v = tplv_json_number(r, d, node, trust); break;
+    case PN_JSON_STRING:
+        pn_json_str(d, node, &b);
+        v = tplv_json_string(r, b, trust, copied);
+        break;
+    case PN_JSON_ARRAY:
+        v = tpl_of_list(pn_tpl_list(r, pn_json_count(d, node)), TPL_LIST);
+        for (uint32_t c = pn_json_first(d, node); !r->st && c != PN_JSON_NONE; c = pn_json_next(d, c))
+            pn_tpl_push(r, v.u.l, tplv_json(r, d, c, trust, copied, depth + 1));
+        break;
+    case PN_JSON_OBJECT:
+        v = tpl_of_dict(pn_tpl_dict(r), TPL_DICT);
+        for (uint32_t c = pn_json_first(d, node); !r->st && c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+            tpl_val k = tplv_json_string(r, pn_json_key_of(d, c), trust, copied);
+            pn_tpl_dict_set(r, v.u.d, k, tplv_json(r, d, c, trust, copied, depth + 1));
+        }
+        break;
+    default: v.trust = trust; break;
+    }
+    return r->st ? tpl_undef() : v;
+}
+
+/* Strings stay in d, which must outlive the run. */
+PN_INTERNAL tpl_val pn_tpl_from_json(tpl_run *r, const pn_json_doc *d, uint32_t node, bool trust)
+{
+    return tplv_json(r, d, node, trust, false, 0);
+}
+
+/* Containers made of untrusted text print untrusted punctuation: the text chose it. */
+static void tplv_distrust(tpl_val *v, uint32_t depth)
+{
+    if (tpl_is_list(*v) && depth <= TPL_MAX_VALUE)
+        for (uint32_t i = 0; i < v->u.l->n; i++)
+            tplv_distrust(&v->u.l->v[i], depth + 1);
+    if (v->type == TPL_DICT && depth <= TPL_MAX_VALUE)
+        for (uint32_t i = 0; i < v->u.d->n; i++)
+            tplv_distrust(&v->u.d->e[i].v, depth + 1);
+    v->trust = false;
+}
+
+PN_INTERNAL tpl_val pn_tpl_parse_json(tpl_run *r, const tpl_str *s)
+{
+    pn_json_doc doc;
+    pn_err err = {PN_OK, {0}};
+    pn_json_params limits = {0};
+    limits.max_nodes = 1 << 18;         /* outside of the arena: about 7 MiB */
+    bool trust = pn_tpl_trusted(s);
+    if (!pn_tpl_charge(r, s->len / 4))
+        return tpl_undef();
+    pn_status st = pn_json_parse(&doc, r->arena.mem, PN_ACCT_MISC, s->p, s->len, &limits, &err);
+    if (st == PN_E_NOMEM && !r->st)
+        r->st = pn_fail(r->err, st, "%s", err.text);
+    if (st)
+        return pn_tpl_fail(r, "from_json: %s", err.text);
+    tpl_val v = tplv_json(r, &doc, PN_JSON_ROOT, trust, true, 0);
+    pn_json_fini(&doc);
+    if (!trust && !r->st)
+        tplv_distrust(&v, 0);
+    return v;
+}
+
+#undef TPLV_HEAD
+#endif
+
+/* ---- Begin text/pn_tpl_print.c ---- */
+#ifndef PN_DROP_TEXT_PN_TPL_PRINT_C
+#define PN_DROP_TEXT_PN_TPL_PRINT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_tpl_print.c - values as text, byte for byte as Python writes them: str and repr, json.dumps,
+ * "%" and .format(), strftime.
+ *
+ * Whose text is it?  Strings keep their marks, and an escape has the mark of the byte it stands for.
+ * Numbers and constants have their value's flag, punctuation that of the container.
+ */
+/* includes text/pn_tpl.h */
+
+/* includes base/pn_utf8.h */
+/* includes text/pn_unicode.h */
+
+#include <inttypes.h>
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* ------------------------------------------------------------------------------------------
+ * Numbers
+ * ------------------------------------------------------------------------------------------ */
+
+/* strtod, whatever decimal point the process's locale has. */
+PN_INTERNAL bool pn_tpl_parse_float(const char *p, size_t n, double *out)
+{
+    char buf[128], *end;
+    const char *dot = memchr(p, '.', n);
+    const struct lconv *lc = localeconv();
+    const char *point = lc && lc->decimal_point && *lc->decimal_point ? lc->decimal_point : ".";
+    size_t plen = strlen(point), len = 0;
+    *out = 0;
+    if (n == 0 || n + plen + 1 > sizeof buf)
+        return n != 0 && pn_parse_f64(p, p + n, out, NULL);     /* hundreds of digits: nearly right will do */
+    for (size_t i = 0; i < n; i++) {
+        bool ok = (p[i] >= '0' && p[i] <= '9') || p[i] == '-' || p[i] == '+' || p[i] == 'e' || p[i] == 'E';
+        if (p + i == dot) {
+            memcpy(buf + len, point, plen);
+            len += plen;
+        } else if (ok) {
+            buf[len++] = p[i];
+        } else {
+            return false;
+        }
+    }
+    buf[len] = 0;
+    *out = strtod(buf, &end);
+    return end == buf + len;
+}
+
+/* The fewest digits that read back the same: "d.ddde+xx" in any locale to digits and exponent. */
+static size_t tplo_shortest(double v, char digits[20], int *exp10)
+{
+    char buf[48];
+    for (int prec = v < 1e-300 ? 0 : 14; prec <= 16; prec++) {  /* denormals have fewer digits than 15 */
+        snprintf(buf, sizeof buf, "%.*e", prec, v);
+        if (strtod(buf, NULL) == v)
+            break;
+    }
+    size_t n = 0;
+    const char *e = strchr(buf, 'e');
+    for (const char *c = buf; c < e && n < 19; c++)
+        if (*c >= '0' && *c <= '9')
+            digits[n++] = *c;
+    while (n > 1 && digits[n - 1] == '0')
+        n--;
+    digits[n] = 0;
+    *exp10 = atoi(e + 1);
+    return n;
+}
+
+/* repr(float): a decimal point from 1e-4 to 1e16, else an exponent. */
+static void tplo_float(double v, char out[48])
+{
+    char d[20];
+    int e;
+    if (isnan(v) || isinf(v)) {
+        snprintf(out, 48, "%s", isnan(v) ? "nan" : v < 0 ? "-inf" : "inf");
+        return;
+    }
+    size_t n = tplo_shortest(fabs(v), d, &e), k = 0;
+    if (signbit(v))
+        out[k++] = '-';
+    if (e >= -4 && e < 16) {
+        if (e < 0) {
+            out[k++] = '0';
+            out[k++] = '.';
+            for (int i = -1; i > e; i--)
+                out[k++] = '0';
+            memcpy(out + k, d, n);
+            k += n;
+        } else {
+            for (int i = 0; i <= e; i++)
+                out[k++] = (size_t)i < n ? d[i] : '0';
+            out[k++] = '.';
+            if ((size_t)e + 1 >= n)
+                out[k++] = '0';
+            for (size_t i = (size_t)e + 1; i < n; i++)
+                out[k++] = d[i];
+        }
+        out[k] = 0;
+        return;
+    }
+    out[k++] = d[0];
+    if (n > 1) {
+        out[k++] = '.';
+        memcpy(out + k, d + 1, n - 1);
+        k += n - 1;
+    }
+    snprintf(out + k, 48 - k, "e%c%02d", e < 0 ? '-' : '+', abs(e));
+}
+
+/* Booleans, None and numbers as Python (or, json, as JSON) writes them; false: another type. */
+static bool tplo_scalar(tpl_run *r, tpl_buf *b, tpl_val v, bool json)
+{
+    char buf[48];
+    const char *text = buf;
+    switch (v.type) {
+    case TPL_NONE: text = json ? "null" : "None"; break;
+    case TPL_BOOL: text = json ? (v.u.b ? "true" : "false") : v.u.b ? "True" : "False"; break;
+    case TPL_INT: snprintf(buf, sizeof buf, "%" PRId64, v.u.i); break;
+    case TPL_FLOAT:
+        tplo_float(v.u.f, buf);
+        if (json && !isfinite(v.u.f))
+            text = isnan(v.u.f) ? "NaN" : v.u.f < 0 ? "-Infinity" : "Infinity";
+        break;
+    case TPL_BIG: pn_tpl_buf_add(r, b, v.u.s->p, v.u.s->len, v.trust); return true;
+    default: return false;
+    }
+    pn_tpl_buf_add(r, b, text, strlen(text), v.trust);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * str and repr
+ * ------------------------------------------------------------------------------------------ */
+
+static bool tplo_printable(uint32_t cp)
+{
+    if (cp < 0x7F)
+        return cp >= 0x20;
+    uint64_t c = pn_uni_class(cp);
+    return !(c & (PN_US_C | PN_US(ZL) | PN_US(ZP) | PN_US(ZS)));
+}
+
+static void tplo_repr_str(tpl_run *r, tpl_buf *b, const tpl_str *s, bool trust)
+{
+    bool dq = memchr(s->p, '\'', s->len) && !memchr(s->p, '"', s->len);
+    char quote = dq ? '"' : '\'', esc[16];
+    pn_tpl_buf_add(r, b, &quote, 1, trust);
+    for (size_t i = 0; i < s->len && !r->st;) {
+        uint32_t cp;
+        size_t n = pn_utf8_decode(s->p + i, s->len - i, &cp);
+        bool mark = pn_tpl_mark(s, i);
+        esc[0] = 0;
+        if (cp == (uint8_t)quote || cp == '\\')
+            snprintf(esc, sizeof esc, "\\%c", (int)cp);
+        else if (cp == '\n' || cp == '\r' || cp == '\t')
+            snprintf(esc, sizeof esc, "\\%c", cp == '\n' ? 'n' : cp == '\r' ? 'r' : 't');
+        else if (!tplo_printable(cp))
+            snprintf(esc, sizeof esc, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)cp);
+        if (esc[0])
+            pn_tpl_buf_add(r, b, esc, strlen(esc), mark);
+        else
+            pn_tpl_buf_sub(r, b, s, i, n);
+        i += n;
+    }
+    pn_tpl_buf_add(r, b, &quote, 1, trust);
+}
+
+static void tplo_repr(tpl_run *r, tpl_buf *b, tpl_val v, bool trust, uint32_t depth);
+
+static void tplo_repr_list(tpl_run *r, tpl_buf *b, tpl_val v, uint32_t depth)
+{
+    bool tuple = v.type == TPL_TUPLE;
+    pn_tpl_buf_add(r, b, tuple ? "(" : "[", 1, v.trust);
+    for (uint32_t i = 0; i < v.u.l->n && !r->st; i++) {
+        if (i)
+            pn_tpl_buf_add(r, b, ", ", 2, v.trust);
+        tplo_repr(r, b, v.u.l->v[i], v.trust, depth + 1);
+    }
+    if (tuple && v.u.l->n == 1)
+        pn_tpl_buf_add(r, b, ",", 1, v.trust);
+    pn_tpl_buf_add(r, b, tuple ? ")" : "]", 1, v.trust);
+}
+
+static void tplo_repr_dict(tpl_run *r, tpl_buf *b, tpl_val v, uint32_t depth)
+{
+    pn_tpl_buf_add(r, b, "{", 1, v.trust);
+    for (uint32_t i = 0; i < v.u.d->n && !r->st; i++) {
+        if (i)
+            pn_tpl_buf_add(r, b, ", ", 2, v.trust);
+        tplo_repr(r, b, v.u.d->e[i].k, v.trust, depth + 1);
+        pn_tpl_buf_add(r, b, ": ", 2, v.trust);
+        tplo_repr(r, b, v.u.d->e[i].v, v.trust, depth + 1);
+    }
+    pn_tpl_buf_add(r, b, "}", 1, v.trust);
+}
+
+static void tplo_other(tpl_run *r, tpl_buf *b, tpl_val v)
+{
+    const char *name = pn_tpl_type_name(v);
+    pn_tpl_buf_add(r, b, "<", 1, true);
+    pn_tpl_buf_add(r, b, name, strlen(name), true);
+    pn_tpl_buf_add(r, b, ">", 1, true);
+}
+
+/* trust: of the quotes of a string. */
+static void tplo_repr(tpl_run *r, tpl_buf *b, tpl_val v, bool trust, uint32_t depth)
+{
+    if (depth > TPL_MAX_VALUE) {
+        pn_tpl_fail(r, "limit reached: values nested deeper than %d", (int)TPL_MAX_VALUE);
+        return;
+    }
+    if (!pn_tpl_charge(r, 1) || tplo_scalar(r, b, v, false))
+        return;
+    switch (v.type) {
+    case TPL_UNDEF: pn_tpl_buf_add(r, b, "Undefined", 9, true); break;
+    case TPL_STR: tplo_repr_str(r, b, v.u.s, trust); break;
+    case TPL_LIST: case TPL_TUPLE: tplo_repr_list(r, b, v, depth); break;
+    case TPL_DICT: tplo_repr_dict(r, b, v, depth); break;
+    default: tplo_other(r, b, v); break;
+    }
+}
+
+PN_INTERNAL void pn_tpl_print(tpl_run *r, tpl_buf *b, tpl_val v)
+{
+    if (v.type == TPL_STR)
+        pn_tpl_buf_sub(r, b, v.u.s, 0, v.u.s->len);
+    else if (v.type != TPL_UNDEF)
+        tplo_repr(r, b, v, true, 0);
+}
+
+PN_INTERNAL tpl_str *pn_tpl_string(tpl_run *r, tpl_val v)
+{
+    tpl_buf b;
+    if (v.type == TPL_STR)
+        return r->st ? NULL : v.u.s;
+    pn_tpl_buf_init(&b);
+    pn_tpl_print(r, &b, v);
+    tpl_val s = pn_tpl_buf_str(r, &b);
+    return r->st ? NULL : s.u.s;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * JSON
+ * ------------------------------------------------------------------------------------------ */
+
+/* What stands for cp between quotes; 0: cp itself.  out: room for two \uXXXX. */
+static size_t tplo_json_escape(uint32_t cp, bool ascii, char out[16])
+{
+    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+    const char *at = cp && cp < 0x80 ? strchr(from, (int)cp) : NULL;
+    if (at)
+        return (size_t)snprintf(out, 16, "\\%c", to[at - from]);
+    if (cp < 0x20 || (ascii && cp > 0x7E && cp < 0x10000))
+        return (size_t)snprintf(out, 16, "\\u%04x", (unsigned)cp);
+    if (ascii && cp >= 0x10000) {
+        cp -= 0x10000;
+        return (size_t)snprintf(out, 16, "\\u%04x\\u%04x", (unsigned)(0xD800 + (cp >> 10)), (unsigned)(0xDC00 + (cp & 0x3FF)));
+    }
+    return 0;
+}
+
+static void tplo_json_str(tpl_run *r, tpl_buf *b, const tpl_str *s, bool ascii, bool trust)
+{
+    size_t run = 0, i = 0;
+    pn_tpl_buf_add(r, b, "\"", 1, trust);
+    while (i < s->len && !r->st) {
+        char esc[16];
+        uint32_t cp = (uint8_t)s->p[i];
+        size_t n = cp < 0x80 ? 1 : pn_utf8_decode(s->p + i, s->len - i, &cp), len = 0;
+        if (cp < 0x20 || cp == '"' || cp == '\\' || (ascii && cp > 0x7E))
+            len = tplo_json_escape(cp, ascii, esc);
+        if (len) {
+            pn_tpl_buf_sub(r, b, s, run, i - run);
+            pn_tpl_buf_add(r, b, esc, len, pn_tpl_mark(s, i));
+            run = i + n;
+        }
+        i += n;
+    }
+    pn_tpl_buf_sub(r, b, s, run, s->len - run);
+    pn_tpl_buf_add(r, b, "\"", 1, trust);
+}
+
+static void tplo_json_break(tpl_run *r, tpl_buf *b, const tpl_json_style *st, uint32_t depth, bool trust)
+{
+    if (!st->indent)
+        return;
+    pn_tpl_buf_add(r, b, "\n", 1, trust);
+    for (uint32_t i = 0; i < depth && !r->st; i++)
+        pn_tpl_buf_sub(r, b, st->indent, 0, st->indent->len);
+}
+
+static void tplo_json(tpl_run *r, tpl_buf *b, tpl_val v, const tpl_json_style *st, uint32_t depth, bool trust);
+
+/* Separators are the template's own text or a default of ours; inside a container that untrusted
+ * text made, they are not trusted either. */
+static void tplo_json_sep(tpl_run *r, tpl_buf *b, const tpl_str *sep, bool trust)
+{
+    if (trust)
+        pn_tpl_buf_sub(r, b, sep, 0, sep->len);
+    else
+        pn_tpl_buf_add(r, b, sep->p, sep->len, false);
+}
+
+static void tplo_json_key(tpl_run *r, tpl_buf *b, tpl_val k, const tpl_json_style *st, bool trust)
+{
+    if (k.type == TPL_STR) {
+        tplo_json_str(r, b, k.u.s, st->ascii, trust);
+        return;
+    }
+    pn_tpl_buf_add(r, b, "\"", 1, trust);
+    if (!tplo_scalar(r, b, k, true))
+        pn_tpl_fail(r, "keys must be str, int, float, bool or None, not %s", pn_tpl_type_name(k));
+    pn_tpl_buf_add(r, b, "\"", 1, trust);
+}
+
+static void tplo_json_dict(tpl_run *r, tpl_buf *b, tpl_val v, const tpl_json_style *st, uint32_t depth)
+{
+    tpl_val items = st->sort ? pn_tpl_dict_items(r, v.u.d) : tpl_undef();
+    if (st->sort && !r->st)
+        items = pn_tpl_sort(r, items.u.l, tpl_int(0, true), false, false);
+    pn_tpl_buf_add(r, b, "{", 1, v.trust);
+    for (uint32_t i = 0; i < v.u.d->n && !r->st; i++) {
+        tpl_val *pair = st->sort ? items.u.l->v[i].u.l->v : NULL;
+        if (i)
+            tplo_json_sep(r, b, st->item, v.trust);
+        tplo_json_break(r, b, st, depth + 1, v.trust);
+        tplo_json_key(r, b, pair ? pair[0] : v.u.d->e[i].k, st, v.trust);
+        tplo_json_sep(r, b, st->key, v.trust);
+        tplo_json(r, b, pair ? pair[1] : v.u.d->e[i].v, st, depth + 1, v.trust);
+    }
+    if (v.u.d->n)
+        tplo_json_break(r, b, st, depth, v.trust);
+    pn_tpl_buf_add(r, b, "}", 1, v.trust);
+}
+
+static void tplo_json(tpl_run *r, tpl_buf *b, tpl_val v, const tpl_json_style *st, uint32_t depth, bool trust)
+{
+    if (depth > TPL_MAX_VALUE) {
+        pn_tpl_fail(r, "limit reached: values nested deeper than %d", (int)TPL_MAX_VALUE);
+        return;
+    }
+    if (!pn_tpl_charge(r, 1) || tplo_scalar(r, b, v, true))
+        return;
+    switch (v.type) {
+    case TPL_UNDEF: pn_tpl_buf_add(r, b, "null", 4, true); break;
+    case TPL_STR: tplo_json_str(r, b, v.u.s, st->ascii, trust); break;
+    case TPL_DICT: case TPL_NS: tplo_json_dict(r, b, v, st, depth); break;
+    case TPL_LIST: case TPL_TUPLE:
+        pn_tpl_buf_add(r, b, "[", 1, v.trust);
+        for (uint32_t i = 0; i < v.u.l->n && !r->st; i++) {
+            if (i)
+                tplo_json_sep(r, b, st->item, v.trust);
+            tplo_json_break(r, b, st, depth + 1, v.trust);
+            tplo_json(r, b, v.u.l->v[i], st, depth + 1, v.trust);
+        }
+        if (v.u.l->n)
+            tplo_json_break(r, b, st, depth, v.trust);
+        pn_tpl_buf_add(r, b, "]", 1, v.trust);
+        break;
+    default: pn_tpl_fail(r, "Object of type %s is not JSON serializable", pn_tpl_type_name(v)); break;
+    }
+}
+
+PN_INTERNAL void pn_tpl_json(tpl_run *r, tpl_buf *b, tpl_val v, const tpl_json_style *style)
+{
+    tplo_json(r, b, v, style, 0, true);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * "%s" % x and "{}".format(x)
+ * ------------------------------------------------------------------------------------------ */
+
+/* What may stand in one field: width, precision, flags. */
+typedef struct tplo_spec {
+    char fill, align;           /* align: '<' '>' '^' or 0: by type */
+    bool zero, plus, alt;
+    int width, prec;            /* prec -1: none */
+    char type;                  /* 0: by value */
+    bool trust;                 /* of padding: the format's */
+} tplo_spec;
+
+static int tplo_int_of(const char *s, size_t n, size_t *at)
+{
+    int v = 0;
+    for (; *at < n && s[*at] >= '0' && s[*at] <= '9'; ++*at)
+        if (v < 100000)
+            v = v * 10 + (s[*at] - '0');
+    return v;
+}
+
+/* %f and friends with '.' in any locale. */
+static void tplo_fixed(char *buf, size_t cap, char type, int prec, double v, bool plus)
+{
+    if (type == 'e' || type == 'E') snprintf(buf, cap, plus ? "%+.*e" : "%.*e", prec, v);
+    else if (type == 'g' || type == 'G') snprintf(buf, cap, plus ? "%+.*g" : "%.*g", prec, v);
+    else snprintf(buf, cap, plus ? "%+.*f" : "%.*f", prec, v);
+    for (char *c = buf; *c; c++)
+        if (!strchr("0123456789+-eEinfa", *c))
+            *c = '.';
+}
+
+static void tplo_pad(tpl_run *r, tpl_buf *b, char c, size_t n, bool trust)
+{
+    for (size_t i = 0; i < n && !r->st; i++)
+        pn_tpl_buf_add(r, b, &c, 1, trust);
+}
+
+static void tplo_field(tpl_run *r, tpl_buf *b, tpl_val v, const tplo_spec *f)
+{
+    char buf[420];
+    tpl_str num = {buf, NULL, 0, UINT32_MAX, v.trust}, *s = &num;
+    bool is_num = false;
+    char type = f->type;
+    if (f->width > 4096 || f->prec > 64) {
+        pn_tpl_fail(r, "limit reached: a field of %d characters with %d digits", f->width, f->prec);
+        return;
+    }
+    if (!type && tpl_is_num(v) && v.type != TPL_BOOL && v.type != TPL_BIG)
+        type = v.type == TPL_INT ? 'd' : f->prec >= 0 ? 'g' : 's';
+    if (type == 'd' || type == 'i' || type == 'u' || type == 'x' || type == 'X' || type == 'o') {
+        if (!tpl_is_num(v) || v.type == TPL_BIG) {
+            pn_tpl_fail(r, "%%%c format: a number is required, not %s", type, pn_tpl_type_name(v));
+            return;
+        }
+        double d = pn_tpl_number(v);
+        int64_t i = v.type == TPL_INT ? v.u.i : d > -9e18 && d < 9e18 ? (int64_t)d : 0;
+        uint64_t mag = i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
+        const char *sign = i < 0 ? "-" : f->plus ? "+" : "";
+        if (type == 'x') snprintf(buf, sizeof buf, "%s%s%" PRIx64, sign, f->alt ? "0x" : "", mag);
+        else if (type == 'X') snprintf(buf, sizeof buf, "%s%s%" PRIX64, sign, f->alt ? "0X" : "", mag);
+        else if (type == 'o') snprintf(buf, sizeof buf, "%s%s%" PRIo64, sign, f->alt ? "0o" : "", mag);
+        else snprintf(buf, sizeof buf, "%s%" PRIu64, sign, mag);
+        is_num = true;
+    } else if (type == 'f' || type == 'F' || type == 'e' || type == 'E' || type == 'g' || type == 'G' || type == '%') {
+        if (!tpl_is_num(v)) {
+            pn_tpl_fail(r, "a number is required, not %s", pn_tpl_type_name(v));
+            return;
+        }
+        tplo_fixed(buf, sizeof buf - 1, type == '%' ? 'f' : type, f->prec < 0 ? 6 : f->prec,
+                   pn_tpl_number(v) * (type == '%' ? 100 : 1), f->plus);
+        if (type == '%')
+            strcat(buf, "%");
+        is_num = true;
+    } else {
+        if (type == 'r') {
+            tpl_buf repr;
+            pn_tpl_buf_init(&repr);
+            tplo_repr(r, &repr, v, true, 0);
+            v = pn_tpl_buf_str(r, &repr);
+        }
+        is_num = type != 'r' && tpl_is_num(v) && !f->type;
+        s = pn_tpl_string(r, v);
+        if (!s)
+            return;
+        if (f->prec >= 0 && !is_num)
+            s = pn_tpl_sub(r, s, 0, pn_tpl_offset(r, s, f->prec)).u.s;
+    }
+    if (r->st || !s)
+        return;
+    if (s == &num)
+        num.len = (uint32_t)strlen(buf);
+    size_t n = pn_tpl_chars(s), pad = (size_t)f->width > n ? (size_t)f->width - n : 0, sign = 0;
+    char align = f->align ? f->align : is_num ? '>' : '<';
+    if (f->zero && !f->align && is_num) {
+        sign = s->len && (s->p[0] == '-' || s->p[0] == '+');
+        pn_tpl_buf_sub(r, b, s, 0, sign);
+        tplo_pad(r, b, '0', pad, f->trust);
+        pad = 0;
+    }
+    size_t left = align == '>' ? pad : align == '^' ? pad / 2 : 0;
+    tplo_pad(r, b, f->fill, left, f->trust);
+    pn_tpl_buf_sub(r, b, s, sign, s->len - sign);
+    tplo_pad(r, b, f->fill, pad - left, f->trust);
+}
+
+/* %[(name)][flags][width][.prec]type at *at, after the '%'. */
+static void tplo_percent_spec(const tpl_str *fmt, size_t *at, tplo_spec *f)
+{
+    const char *s = fmt->p;
+    *f = (tplo_spec){' ', '>', false, false, false, 0, -1, 0, pn_tpl_mark(fmt, *at - 1)};
+    for (; *at < fmt->len && strchr("-+ #0", s[*at]) && s[*at]; ++*at) {
+        if (s[*at] == '-') f->align = '<';
+        if (s[*at] == '+') f->plus = true;
+        if (s[*at] == '#') f->alt = true;
+        if (s[*at] == '0') f->zero = true;
+    }
+    f->width = tplo_int_of(s, fmt->len, at);
+    if (*at < fmt->len && s[*at] == '.') {
+        ++*at;
+        f->prec = tplo_int_of(s, fmt->len, at);
+    }
+    if (f->zero && f->align == '>')
+        f->align = 0;
+    if (*at < fmt->len)
+        f->type = s[(*at)++];
+}
+
+/* "(name)" and its value; else TPL_ABSENT: the next in turn. */
+static tpl_val tplo_percent_arg(tpl_run *r, const tpl_str *fmt, size_t *at, tpl_val args)
+{
+    if (*at < fmt->len && fmt->p[*at] == '(') {
+        const char *end = memchr(fmt->p + *at, ')', fmt->len - *at);
+        if (!end || args.type != TPL_DICT)
+            return pn_tpl_fail(r, "format requires a mapping");
+        tpl_val k = pn_tpl_sub(r, fmt, *at + 1, (size_t)(end - fmt->p) - *at - 1);
+        tpl_val *v = r->st ? NULL : pn_tpl_dict_get(r, args.u.d, k);
+        *at = (size_t)(end - fmt->p) + 1;
+        return v ? *v : pn_tpl_fail(r, "format: a key is missing");
+    }
+    return tpl_absent();
+}
+
+PN_INTERNAL tpl_val pn_tpl_printf(tpl_run *r, tpl_str *fmt, tpl_val args)
+{
+    tpl_buf b;
+    uint32_t next = 0, n = args.type == TPL_TUPLE ? args.u.l->n : 1;
+    pn_tpl_buf_init(&b);
+    for (size_t i = 0; i < fmt->len && !r->st;) {
+        const char *p = memchr(fmt->p + i, '%', fmt->len - i);
+        size_t stop = p ? (size_t)(p - fmt->p) : fmt->len;
+        pn_tpl_buf_sub(r, &b, fmt, i, stop - i);
+        if (!p)
+            break;
+        i = stop + 1;
+        tplo_spec spec;
+        tpl_val v = tplo_percent_arg(r, fmt, &i, args);
+        tplo_percent_spec(fmt, &i, &spec);
+        if (spec.type == '%') {
+            pn_tpl_buf_sub(r, &b, fmt, stop, 1);
+            continue;
+        }
+        if (!strchr("sdiuxXofFeEgGr", spec.type) || !spec.type)
+            return pn_tpl_fail(r, "unsupported format character at %zu", i);
+        if (!tpl_given(v)) {
+            if (next >= n)
+                return pn_tpl_fail(r, "not enough arguments for format string");
+            v = args.type == TPL_TUPLE ? args.u.l->v[next] : args;
+            next++;
+        }
+        if (spec.type == 's')
+            spec.zero = false;
+        tplo_field(r, &b, v, &spec);
+    }
+    if (next < n && args.type == TPL_TUPLE)
+        return pn_tpl_fail(r, "not all arguments converted during string formatting");
+    return pn_tpl_buf_str(r, &b);
+}
+
+/* [[fill]align][+][#][0][width][.prec][type] */
+static void tplo_brace_spec(const char *s, size_t n, bool trust, tplo_spec *f)
+{
+    size_t at = 0;
+    *f = (tplo_spec){' ', 0, false, false, false, 0, -1, 0, trust};
+    if (n >= 2 && strchr("<>^", s[1]) && s[1]) {
+        f->fill = s[0];
+        f->align = s[1];
+        at = 2;
+    } else if (n >= 1 && strchr("<>^", s[0]) && s[0]) {
+        f->align = s[0];
+        at = 1;
+    }
+    for (; at < n && (s[at] == '+' || s[at] == '#' || s[at] == '0'); at++) {
+        f->plus = f->plus || s[at] == '+';
+        f->alt = f->alt || s[at] == '#';
+        f->zero = f->zero || s[at] == '0';
+    }
+    f->width = tplo_int_of(s, n, &at);
+    if (at < n && s[at] == '.') {
+        at++;
+        f->prec = tplo_int_of(s, n, &at);
+    }
+    if (at < n)
+        f->type = s[at];
+}
+
+/* The value that "{name...}" means, without attributes or indices. */
+static tpl_val tplo_brace_arg(tpl_run *r, const tpl_str *fmt, size_t from, size_t n, const tpl_args *args, uint32_t *next)
+{
+    const char *s = fmt->p + from;
+    size_t at = 0;
+    uint32_t i;
+    if (n == 0) {
+        i = (*next)++;
+    } else if (s[0] >= '0' && s[0] <= '9') {
+        i = (uint32_t)tplo_int_of(s, n, &at);
+    } else {
+        for (uint32_t k = 0; k < args->n_kw; k++)
+            if (args->kw[k].name->len == n && memcmp(args->kw[k].name->p, s, n) == 0)
+                return args->kw[k].v;
+        return pn_tpl_fail(r, "format: there is no argument \"%.*s\"", (int)PN_MIN(n, (size_t)60), s);
+    }
+    if (i >= args->n)
+        return pn_tpl_fail(r, "format: there is no argument %u", (unsigned)i);
+    return args->pos[i];
+}
+
+PN_INTERNAL tpl_val pn_tpl_format(tpl_run *r, tpl_str *fmt, const tpl_args *args)
+{
+    tpl_buf b;
+    uint32_t next = 0;
+    pn_tpl_buf_init(&b);
+    for (size_t i = 0; i < fmt->len && !r->st;) {
+        char c = fmt->p[i];
+        if (c != '{' && c != '}') {
+            size_t run = i;
+            while (i < fmt->len && fmt->p[i] != '{' && fmt->p[i] != '}')
+                i++;
+            pn_tpl_buf_sub(r, &b, fmt, run, i - run);
+            continue;
+        }
+        if (i + 1 < fmt->len && fmt->p[i + 1] == c) {
+            pn_tpl_buf_sub(r, &b, fmt, i, 1);
+            i += 2;
+            continue;
+        }
+        const char *end = c == '{' ? memchr(fmt->p + i, '}', fmt->len - i) : NULL;
+        if (!end)
+            return pn_tpl_fail(r, "format: a single '%c' in the format string", c);
+        size_t stop = (size_t)(end - fmt->p), name = i + 1, len = stop - name;
+        const char *colon = memchr(fmt->p + name, ':', len);
+        size_t name_len = colon ? (size_t)(colon - fmt->p) - name : len;
+        tplo_spec spec;
+        tpl_val v = tplo_brace_arg(r, fmt, name, name_len, args, &next);
+        tplo_brace_spec(colon ? colon + 1 : end, colon ? len - name_len - 1 : 0, pn_tpl_mark(fmt, i), &spec);
+        if (!r->st)
+            tplo_field(r, &b, v, &spec);
+        i = stop + 1;
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Dates
+ * ------------------------------------------------------------------------------------------ */
+
+static size_t tplo_date_field(const struct tm *t, char code, char out[32])
+{
+    static const char *const days[] = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
+    static const char *const months[] = {"January", "February", "March", "April", "May", "June", "July", "August",
+                                         "September", "October", "November", "December"};
+    const char *day = days[(unsigned)t->tm_wday % 7], *month = months[(unsigned)t->tm_mon % 12];
+    int hour12 = t->tm_hour % 12 ? t->tm_hour % 12 : 12, y = t->tm_year + 1900;
+    switch (code) {
+    case 'Y': return (size_t)snprintf(out, 32, "%04d", y);
+    case 'y': return (size_t)snprintf(out, 32, "%02d", y % 100);
+    case 'm': return (size_t)snprintf(out, 32, "%02d", t->tm_mon + 1);
+    case 'd': return (size_t)snprintf(out, 32, "%02d", t->tm_mday);
+    case 'e': return (size_t)snprintf(out, 32, "%2d", t->tm_mday);
+    case 'b': case 'h': return (size_t)snprintf(out, 32, "%.3s", month);
+    case 'B': return (size_t)snprintf(out, 32, "%s", month);
+    case 'a': return (size_t)snprintf(out, 32, "%.3s", day);
+    case 'A': return (size_t)snprintf(out, 32, "%s", day);
+    case 'H': return (size_t)snprintf(out, 32, "%02d", t->tm_hour);
+    case 'I': return (size_t)snprintf(out, 32, "%02d", hour12);
+    case 'M': return (size_t)snprintf(out, 32, "%02d", t->tm_min);
+    case 'S': return (size_t)snprintf(out, 32, "%02d", t->tm_sec);
+    case 'j': return (size_t)snprintf(out, 32, "%03d", t->tm_yday + 1);
+    case 'p': return (size_t)snprintf(out, 32, "%s", t->tm_hour < 12 ? "AM" : "PM");
+    case 'w': return (size_t)snprintf(out, 32, "%d", t->tm_wday);
+    case 'F': return (size_t)snprintf(out, 32, "%04d-%02d-%02d", y, t->tm_mon + 1, t->tm_mday);
+    case 'T': return (size_t)snprintf(out, 32, "%02d:%02d:%02d", t->tm_hour, t->tm_min, t->tm_sec);
+    case 'D': return (size_t)snprintf(out, 32, "%02d/%02d/%02d", t->tm_mon + 1, t->tm_mday, y % 100);
+    case '%': out[0] = '%'; return 1;
+    default: return 0;
+    }
+}
+
+PN_INTERNAL tpl_val pn_tpl_strftime(tpl_run *r, tpl_str *fmt)
+{
+    struct tm t;
+    tpl_buf b;
+    time_t now = r->now ? (time_t)r->now : time(NULL);
+    memset(&t, 0, sizeof t);
+    if (!(r->now ? gmtime_r(&now, &t) : localtime_r(&now, &t)))
+        return pn_tpl_fail(r, "strftime_now: the clock has no date");
+    pn_tpl_buf_init(&b);
+    for (size_t i = 0; i < fmt->len && !r->st; i++) {
+        char out[32];
+        size_t code = i + 1;
+        if (fmt->p[i] != '%' || code >= fmt->len) {
+            pn_tpl_buf_sub(r, &b, fmt, i, 1);
+            continue;
+        }
+        bool bare = fmt->p[code] == '-' && code + 1 < fmt->len;        /* %-d: without zeroes */
+        code += bare;
+        size_t n = tplo_date_field(&t, fmt->p[code], out), skip = 0;
+        while (bare && skip + 1 < n && (out[skip] == '0' || out[skip] == ' '))
+            skip++;
+        if (n)
+            pn_tpl_buf_add(r, &b, out + skip, n - skip, pn_tpl_mark(fmt, i));
+        else
+            pn_tpl_buf_sub(r, &b, fmt, i, code - i + 1);
+        i = code;
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+#endif
+
+/* ---- Begin text/pn_tpl_lex.c ---- */
+#ifndef PN_DROP_TEXT_PN_TPL_LEX_C
+#define PN_DROP_TEXT_PN_TPL_LEX_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_tpl_lex.c - a template to tokens, with the white space rules of chat templates.
+ *
+ * Those rules are trim_blocks and lstrip_blocks, both on: the newline after "%}" or "#}" goes, and so
+ * does the indentation in front of "{%" or "{#".  A "-" inside a tag strips everything on its side, a
+ * "+" strips nothing.  One newline too many and a model sees a prompt it was never trained on.
+ *
+ * The whole text becomes one array of tokens, so that the parser may look ahead.  Tokens are stretches
+ * of the source; TEXT tokens are what is printed, already stripped.
+ */
+/* includes text/pn_tpl.h */
+
+/* includes base/pn_utf8.h */
+
+#include <stdarg.h>
+#include <stdio.h>
+
+typedef struct tpll_lexer {
+    const pn_tpl *t;
+    const char *s;
+    size_t n, at;
+    bool line_start;            /* what came before ended with a newline, or there was nothing */
+    uint32_t nesting;           /* open brackets in a tag */
+    tpl_toks *out;
+    pn_err *err;
+    pn_status st;
+} tpll_lexer;
+
+PN_INTERNAL uint32_t pn_tpl_line_of(const pn_tpl *t, size_t at)
+{
+    uint32_t line = 1;
+    for (size_t i = 0; i < at && i < t->src_len; i++)
+        line += t->src[i] == '\n';
+    return line;
+}
+
+PN_INTERNAL pn_status pn_tpl_syntax(const pn_tpl *t, size_t at, pn_err *err, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    size_t begin = PN_MIN(at, t->src_len);
+    while (begin > 0 && t->src[begin - 1] != '\n')
+        begin--;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return pn_fail(err, PN_E_FORMAT, "template line %u, column %zu: %s", (unsigned)pn_tpl_line_of(t, at),
+                   PN_MIN(at, t->src_len) - begin + 1, text);
+}
+
+static void tpll_fail(tpll_lexer *x, size_t at, const char *text)
+{
+    if (!x->st)
+        x->st = pn_tpl_syntax(x->t, at, x->err, "%s", text);
+}
+
+static void tpll_push(tpll_lexer *x, tpl_tok_type type, size_t at, size_t len)
+{
+    tpl_toks *o = x->out;
+    if (x->st)
+        return;
+    if (!pn_mem_grow(x->t->mem, PN_ACCT_MISC, (void **)&o->v, &o->cap, o->n + 1, sizeof *o->v)) {
+        x->st = pn_fail_nomem(x->err, "the template's tokens", (o->n + 1) * sizeof *o->v);
+        return;
+    }
+    o->v[o->n++] = (tpl_tok){(uint8_t)type, {0, 0}, (uint32_t)at, (uint32_t)len};
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Text between tags
+ * ------------------------------------------------------------------------------------------ */
+
+static bool tpll_ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+static size_t tpll_skip_space(const tpll_lexer *x, size_t at)
+{
+    while (at < x->n) {
+        uint32_t cp;
+        size_t used = pn_utf8_decode(x->s + at, x->n - at, &cp);
+        if (!pn_tpl_space(cp))
+            break;
+        at += used;
+    }
+    return at;
+}
+
+/* The end of [begin, end) without the white space before it. */
+static size_t tpll_rstrip(const tpll_lexer *x, size_t begin, size_t end)
+{
+    while (end > begin) {
+        size_t k = end - 1;
+        uint32_t cp;
+        while (k > begin && ((uint8_t)x->s[k] & 0xC0) == 0x80)
+            k--;
+        pn_utf8_decode(x->s + k, end - k, &cp);
+        if (!pn_tpl_space(cp))
+            break;
+        end = k;
+    }
+    return end;
+}
+
+/* Text [begin, end) before the tag whose sign ('-', '+' or another) is `sign`. */
+static void tpll_text(tpll_lexer *x, size_t begin, size_t end, char sign, bool indents)
+{
+    if (sign == '-') {
+        end = tpll_rstrip(x, begin, end);
+    } else if (sign != '+' && indents) {
+        size_t line = end;
+        while (line > begin && x->s[line - 1] != '\n')
+            line--;
+        if ((line > begin || x->line_start) && tpll_rstrip(x, line, end) == line)
+            end = line;
+    }
+    if (end > begin)
+        tpll_push(x, TPL_T_TEXT, begin, end - begin);
+}
+
+/* Where "{%", "{{" or "{#" comes next, or the end. */
+static size_t tpll_next_tag(const tpll_lexer *x, size_t at)
+{
+    while (at + 1 < x->n) {
+        const char *p = memchr(x->s + at, '{', x->n - 1 - at);
+        if (!p)
+            break;
+        at = (size_t)(p - x->s);
+        if (p[1] == '%' || p[1] == '{' || p[1] == '#')
+            return at;
+        at++;
+    }
+    return x->n;
+}
+
+/* After the end of a tag: what its sign takes away.  newline: a block or comment, not a variable. */
+static void tpll_after(tpll_lexer *x, char sign, bool newline)
+{
+    size_t from = x->at;
+    if (sign == '-')
+        x->at = tpll_skip_space(x, x->at);
+    else if (newline && sign != '+' && x->at < x->n && x->s[x->at] == '\n')
+        x->at++;
+    x->line_start = x->at > from && x->s[x->at - 1] == '\n';
+}
+
+static void tpll_comment(tpll_lexer *x, size_t open)
+{
+    for (size_t i = open + 2; i + 1 < x->n; i++) {
+        if (x->s[i] != '#' || x->s[i + 1] != '}')
+            continue;
+        char sign = i > open + 2 ? x->s[i - 1] : 0;
+        x->at = i + 2;
+        tpll_after(x, sign == '-' || sign == '+' ? sign : 0, true);
+        return;
+    }
+    tpll_fail(x, open, "a comment without its end: expected \"#}\"");
+}
+
+/* "{%", a sign, white space, `word`, white space, a sign, "%}": where it ends and its signs. */
+static bool tpll_is_tag(const tpll_lexer *x, size_t at, const char *word, char sign[2], size_t *end)
+{
+    size_t n = strlen(word);
+    if (x->n - at < 4 || x->s[at] != '{' || x->s[at + 1] != '%')
+        return false;
+    at += 2;
+    sign[0] = x->s[at] == '-' || x->s[at] == '+' ? x->s[at++] : 0;
+    at = tpll_skip_space(x, at);
+    if (x->n - at < n || memcmp(x->s + at, word, n) != 0)
+        return false;
+    at = tpll_skip_space(x, at + n);
+    sign[1] = at < x->n && (x->s[at] == '-' || x->s[at] == '+') ? x->s[at++] : 0;
+    if (x->n - at < 2 || x->s[at] != '%' || x->s[at + 1] != '}')
+        return false;
+    *end = at + 2;
+    return true;
+}
+
+/* {% raw %}: everything up to {% endraw %} is text.  The newline after {% raw %} stays (so says the
+ * reference). */
+static bool tpll_raw(tpll_lexer *x, size_t open)
+{
+    char sign[2], end_sign[2];
+    size_t body, end;
+    if (!tpll_is_tag(x, open, "raw", sign, &body))
+        return false;
+    x->at = body;
+    tpll_after(x, sign[1], false);
+    size_t begin = x->at;
+    for (size_t i = begin; i < x->n; i++) {
+        if (!tpll_is_tag(x, i, "endraw", end_sign, &end))
+            continue;
+        tpll_text(x, begin, i, end_sign[0], true);
+        x->at = end;
+        tpll_after(x, end_sign[1], true);
+        return true;
+    }
+    tpll_fail(x, open, "expected {% endraw %}, found the end of the template");
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Inside a tag
+ * ------------------------------------------------------------------------------------------ */
+
+static bool tpll_word_byte(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || (uint8_t)c >= 0x80;
+}
+
+static bool tpll_digit(char c) { return c >= '0' && c <= '9'; }
+
+static size_t tpll_digits(const tpll_lexer *x, size_t at)
+{
+    while (at < x->n && (tpll_digit(x->s[at]) || (x->s[at] == '_' && at + 1 < x->n && tpll_digit(x->s[at + 1]))))
+        at++;
+    return at;
+}
+
+/* 1  1_000  1.5  1e3  1.5e-3; "1.x" is an attribute of 1. */
+static void tpll_number(tpll_lexer *x)
+{
+    size_t begin = x->at, at = tpll_digits(x, begin);
+    bool is_float = false;
+    if (at + 1 < x->n && x->s[at] == '.' && tpll_digit(x->s[at + 1])) {
+        at = tpll_digits(x, at + 1);
+        is_float = true;
+    }
+    if (at < x->n && (x->s[at] == 'e' || x->s[at] == 'E')) {
+        size_t e = at + 1;
+        if (e < x->n && (x->s[e] == '+' || x->s[e] == '-'))
+            e++;
+        if (e < x->n && tpll_digit(x->s[e])) {
+            at = tpll_digits(x, e);
+            is_float = true;
+        }
+    }
+    tpll_push(x, is_float ? TPL_T_FLOAT : TPL_T_INT, begin, at - begin);
+    x->at = at;
+}
+
+static void tpll_string(tpll_lexer *x)
+{
+    char quote = x->s[x->at];
+    size_t begin = x->at + 1, at = begin;
+    while (at < x->n && x->s[at] != quote)
+        at += x->s[at] == '\\' ? 2 : 1;
+    if (at >= x->n) {
+        tpll_fail(x, begin - 1, "a string without its end");
+        return;
+    }
+    tpll_push(x, TPL_T_STRING, begin, at - begin);
+    x->at = at + 1;
+}
+
+static void tpll_operator(tpll_lexer *x)
+{
+    static const char two[][3] = {"==", "!=", ">=", "<=", "//", "**"};
+    char c = x->s[x->at], c2 = x->at + 1 < x->n ? x->s[x->at + 1] : 0;
+    size_t len = 1;
+    for (size_t i = 0; i < PN_COUNT_OF(two); i++)
+        if (c == two[i][0] && c2 == two[i][1])
+            len = 2;
+    if (len == 1 && (c == 0 || !strchr("+-*/%~[](){}<>=.:|,;", c))) {
+        tpll_fail(x, x->at, "a character that has no meaning here");
+        return;
+    }
+    if (c == '(' || c == '[' || c == '{')
+        x->nesting++;
+    if (c == ')' || c == ']' || c == '}') {
+        if (x->nesting == 0) {
+            tpll_fail(x, x->at, "a closing bracket that nothing opened");
+            return;
+        }
+        x->nesting--;
+    }
+    tpll_push(x, TPL_T_OP, x->at, len);
+    if (!x->st) {
+        tpl_tok *tok = &x->out->v[x->out->n - 1];
+        tok->op[0] = c;
+        tok->op[1] = len == 2 ? c2 : 0;
+    }
+    x->at += len;
+}
+
+/* Does the tag end here?  close: '%' or '}'. */
+static bool tpll_tag_end(tpll_lexer *x, char close)
+{
+    size_t at = x->at;
+    char sign = 0;
+    if (x->nesting)
+        return false;
+    if (x->s[at] == '-' || (x->s[at] == '+' && close == '%'))
+        sign = x->s[at++];
+    if (x->n - at < 2 || x->s[at] != close || x->s[at + 1] != '}')
+        return false;
+    tpll_push(x, close == '%' ? TPL_T_BLOCK_END : TPL_T_VAR_END, x->at, at + 2 - x->at);
+    x->at = at + 2;
+    tpll_after(x, sign, close == '%');
+    return true;
+}
+
+static void tpll_tag(tpll_lexer *x, size_t open)
+{
+    char close = x->s[open + 1] == '%' ? '%' : '}';
+    tpll_push(x, close == '%' ? TPL_T_BLOCK : TPL_T_VAR, open, 2);
+    x->at = open + 2;
+    if (x->at < x->n && (x->s[x->at] == '-' || x->s[x->at] == '+'))
+        x->at++;
+    x->nesting = 0;
+    while (!x->st) {
+        while (x->at < x->n && tpll_ascii_space(x->s[x->at]))
+            x->at++;
+        if (x->at >= x->n) {
+            tpll_fail(x, open, close == '%' ? "expected \"%}\", found the end of the template"
+                                            : "expected \"}}\", found the end of the template");
+            return;
+        }
+        if (tpll_tag_end(x, close))
+            return;
+        char c = x->s[x->at];
+        if (c == '"' || c == '\'') {
+            tpll_string(x);
+        } else if (tpll_digit(c)) {
+            tpll_number(x);
+        } else if (tpll_word_byte(c)) {
+            size_t begin = x->at;
+            while (x->at < x->n && tpll_word_byte(x->s[x->at]))
+                x->at++;
+            tpll_push(x, TPL_T_NAME, begin, x->at - begin);
+        } else {
+            tpll_operator(x);
+        }
+    }
+}
+
+PN_INTERNAL pn_status pn_tpl_lex(const pn_tpl *t, tpl_toks *out, pn_err *err)
+{
+    tpll_lexer x = {t, t->src, t->src_len, 0, true, 0, out, err, PN_OK};
+    while (!x.st && x.at < x.n) {
+        size_t begin = x.at, open = tpll_next_tag(&x, begin);
+        if (open == x.n) {
+            tpll_push(&x, TPL_T_TEXT, begin, x.n - begin);
+            break;
+        }
+        char sign = open + 2 < x.n ? x.s[open + 2] : 0;
+        tpll_text(&x, begin, open, sign, x.s[open + 1] != '{');
+        if (x.s[open + 1] == '#')
+            tpll_comment(&x, open);
+        else if (x.s[open + 1] == '{' || !tpll_raw(&x, open))
+            tpll_tag(&x, open);
+    }
+    tpll_push(&x, TPL_T_EOF, x.n, 0);
+    return x.st;
+}
+#endif
+
+/* ---- Begin text/pn_tpl_parse.c ---- */
+#ifndef PN_DROP_TEXT_PN_TPL_PARSE_C
+#define PN_DROP_TEXT_PN_TPL_PARSE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_tpl_parse.c - tokens to the tree of nodes that pn_tpl_eval.c walks.
+ *
+ * Recursive descent, one function a level of precedence, in the order of the reference grammar.  Two
+ * things bound the recursion: `nesting` counts brackets and blocks while parsing, `depth` of a node
+ * counts the tree below it (a + b + c + ... is parsed in a loop but evaluated recursively).
+ *
+ * Filters and tests are looked up here, so an unknown one is found when the model is loaded.
+ */
+/* includes text/pn_tpl.h */
+
+/* includes base/pn_hash.h */
+/* includes base/pn_utf8.h */
+
+#include <stdarg.h>
+#include <stdio.h>
+
+typedef struct tplp_parser {
+    pn_tpl *t;
+    const tpl_tok *tok;         /* the next one; the last is EOF */
+    pn_map names;               /* identifier -> index */
+    uint32_t nesting, loops;
+    tpl_node *macro;            /* the innermost being read, or NULL */
+    pn_err *err;
+    pn_status st;
+} tplp_parser;
+
+static tpl_node *tplp_expr(tplp_parser *p);
+static tpl_node *tplp_unary(tplp_parser *p, bool with_filter);
+static tpl_node *tplp_body(tplp_parser *p, const char *const *ends);
+
+/* ------------------------------------------------------------------------------------------
+ * Errors, tokens, nodes
+ * ------------------------------------------------------------------------------------------ */
+
+static void *tplp_fail(tplp_parser *p, const char *fmt, ...) PN_PRINTF(2, 3);
+static void *tplp_fail(tplp_parser *p, const char *fmt, ...)
+{
+    char text[300];
+    va_list ap;
+    if (p->st)
+        return NULL;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    p->st = pn_tpl_syntax(p->t, p->tok->at, p->err, "%s", text);
+    return NULL;
+}
+
+static void *tplp_expected(tplp_parser *p, const char *what)
+{
+    if (p->tok->type == TPL_T_EOF)
+        return tplp_fail(p, "expected %s, found the end of the template", what);
+    return tplp_fail(p, "expected %s, found \"%.*s\"", what, (int)PN_MIN(p->tok->len, 40u), p->t->src + p->tok->at);
+}
+
+static bool tplp_is(const tplp_parser *p, const char *op)
+{
+    const tpl_tok *k = p->tok;
+    return k->type == TPL_T_OP && k->op[0] == op[0] && k->op[1] == op[1];
+}
+
+static bool tplp_is_word(const tplp_parser *p, const char *word)
+{
+    const tpl_tok *k = p->tok;
+    return k->type == TPL_T_NAME && k->len == strlen(word) && memcmp(p->t->src + k->at, word, k->len) == 0;
+}
+
+static bool tplp_skip(tplp_parser *p, const char *op)
+{
+    if (p->st || !tplp_is(p, op))
+        return false;
+    p->tok++;
+    return true;
+}
+
+static bool tplp_skip_word(tplp_parser *p, const char *word)
+{
+    if (p->st || !tplp_is_word(p, word))
+        return false;
+    p->tok++;
+    return true;
+}
+
+static void tplp_need(tplp_parser *p, const char *op)
+{
+    char what[8];
+    if (p->st || tplp_skip(p, op))
+        return;
+    snprintf(what, sizeof what, "\"%s\"", op);
+    tplp_expected(p, what);
+}
+
+static void tplp_need_type(tplp_parser *p, tpl_tok_type type, const char *what)
+{
+    if (p->st)
+        return;
+    if (p->tok->type != type)
+        tplp_expected(p, what);
+    else
+        p->tok++;
+}
+
+static void *tplp_take(tplp_parser *p, size_t n)
+{
+    void *m = p->st ? NULL : pn_tpl_arena_take(&p->t->arena, n);
+    if (m)
+        memset(m, 0, n);
+    else if (!p->st)
+        p->st = p->t->arena.over ? pn_fail(p->err, PN_E_FORMAT, "the template's program needs more than 64 MiB")
+                                 : pn_fail_nomem(p->err, "the template's program", n);
+    return m;
+}
+
+static tpl_node *tplp_node(tplp_parser *p, tpl_kind kind, tpl_node *a, tpl_node *b)
+{
+    tpl_node *n = tplp_take(p, sizeof *n);
+    if (!n)
+        return NULL;
+    n->kind = (uint8_t)kind;
+    n->line = p->tok->at;               /* an offset; tplp_lines makes it a line */
+    n->name = TPL_NO_NAME;
+    n->a = a;
+    n->b = b;
+    return n;
+}
+
+/* Depth of n from its children.  The evaluator recurses into a..e and walks along `next`. */
+static tpl_node *tplp_done(tplp_parser *p, tpl_node *n)
+{
+    if (p->st || !n)
+        return NULL;
+    tpl_node *child[5] = {n->a, n->b, n->c, n->d, n->e};
+    uint32_t deep = 0;
+    for (int i = 0; i < 5; i++)
+        for (tpl_node *c = child[i]; c; c = c->next)
+            deep = PN_MAX(deep, c->depth);
+    if (deep + 1 > TPL_MAX_AST)
+        return tplp_fail(p, "expected at most %d levels of expressions and blocks, found more", (int)TPL_MAX_AST);
+    n->depth = (uint16_t)(deep + 1);
+    return n;
+}
+
+static tpl_node *tplp_make(tplp_parser *p, tpl_kind kind, tpl_node *a, tpl_node *b)
+{
+    return tplp_done(p, tplp_node(p, kind, a, b));
+}
+
+static bool tplp_enter(tplp_parser *p)
+{
+    if (p->st)
+        return false;
+    if (++p->nesting > TPL_MAX_AST)
+        tplp_fail(p, "expected at most %d brackets and blocks inside each other, found more", (int)TPL_MAX_AST);
+    return !p->st;
+}
+
+/* A list being made. */
+typedef struct tplp_list { tpl_node *first, *last; } tplp_list;
+
+static void tplp_append(tplp_list *l, tpl_node *n)
+{
+    if (!n)
+        return;
+    if (l->last)
+        l->last->next = n;
+    else
+        l->first = n;
+    l->last = n;
+}
+
+static uint32_t tplp_intern(tplp_parser *p, const char *s, size_t len)
+{
+    pn_tpl *t = p->t;
+    bool existed = false;
+    if (p->st)
+        return 0;
+    uint32_t *slot = pn_map_put(&p->names, s, len, t->n_names, &existed);
+    if (slot && existed)
+        return *slot;
+    tpl_str *str = pn_tpl_str(&t->arena, s, len, true);
+    if (!slot || !str ||
+        !pn_mem_grow(t->mem, PN_ACCT_MISC, (void **)&t->names, &t->cap_names, t->n_names + 1, sizeof *t->names)) {
+        p->st = pn_fail_nomem(p->err, "the template's names", sizeof *t->names);
+        return 0;
+    }
+    pn_tpl_chars(str);                  /* now: names are shared by threads */
+    t->names[t->n_names] = str;
+    return t->n_names++;
+}
+
+/* The identifier that comes now. */
+static uint32_t tplp_name(tplp_parser *p)
+{
+    if (p->st)
+        return 0;
+    if (p->tok->type != TPL_T_NAME) {
+        tplp_expected(p, "a name");
+        return 0;
+    }
+    uint32_t id = tplp_intern(p, p->t->src + p->tok->at, p->tok->len);
+    p->tok++;
+    if (p->macro && (id == p->t->n_varargs || id == p->t->n_kwargs))
+        p->macro->flag = true;
+    return id;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Constants
+ * ------------------------------------------------------------------------------------------ */
+
+static tpl_node *tplp_const(tplp_parser *p, tpl_val v)
+{
+    tpl_node *n = tplp_make(p, TPL_N_CONST, NULL, NULL);
+    if (n)
+        n->value = v;
+    return n;
+}
+
+static tpl_node *tplp_str_const(tplp_parser *p, const char *s, size_t len)
+{
+    tpl_str *str = p->st ? NULL : pn_tpl_str(&p->t->arena, s, len, true);
+    if (!str && !p->st)
+        p->st = pn_fail_nomem(p->err, "a string of the template", len);
+    if (str)
+        pn_tpl_chars(str);              /* counted now: a constant is shared by threads */
+    return str ? tplp_const(p, tpl_of_str(str)) : NULL;
+}
+
+static int tplp_hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The escape at s[i] == '\\' (more follows), written to out; returns the bytes read.  Python's rules:
+ * what is not an escape stays as it is. */
+static size_t tplp_escape(tplp_parser *p, const char *s, size_t n, char *out, size_t *len)
+{
+    static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
+    char c = s[1];
+    const char *at = c ? strchr(from, c) : NULL;
+    if (at) {
+        out[(*len)++] = to[at - from];
+        return 2;
+    }
+    if (c == '\n')
+        return 2;
+    uint32_t cp = 0;
+    size_t used = 1;
+    if (c >= '0' && c <= '7') {
+        while (used < 4 && used < n && s[used] >= '0' && s[used] <= '7')
+            cp = cp * 8 + (uint32_t)(s[used++] - '0');
+    } else if (c == 'x' || c == 'u' || c == 'U') {
+        size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
+        for (used = 2; used < 2 + digits; used++) {
+            int h = used < n ? tplp_hex(s[used]) : -1;
+            if (h < 0) {
+                tplp_fail(p, "expected %zu hexadecimal digits after \\%c in a string", digits, c);
+                return n;
+            }
+            cp = cp << 4 | (uint32_t)h;
+        }
+    } else {
+        out[(*len)++] = '\\';
+        return 1;
+    }
+    *len += pn_utf8_encode(cp, out + *len);
+    return used;
+}
+
+/* One or more string tokens, which concatenate. */
+static tpl_node *tplp_strings(tplp_parser *p)
+{
+    size_t total = 0, len = 0;
+    for (const tpl_tok *k = p->tok; k->type == TPL_T_STRING; k++)
+        total += k->len;
+    char *out = tplp_take(p, total + 4);
+    for (; out && !p->st && p->tok->type == TPL_T_STRING; p->tok++) {
+        const char *s = p->t->src + p->tok->at;
+        size_t n = p->tok->len;
+        for (size_t i = 0; i < n && !p->st;) {
+            if (s[i] == '\\' && i + 1 < n)
+                i += tplp_escape(p, s + i, n - i, out, &len);
+            else
+                out[len++] = s[i++];
+        }
+    }
+    return out && !p->st ? tplp_str_const(p, out, len) : NULL;
+}
+
+static tpl_node *tplp_number(tplp_parser *p)
+{
+    char buf[64];
+    size_t len = 0;
+    const char *s = p->t->src + p->tok->at;
+    for (size_t i = 0; i < p->tok->len; i++) {
+        if (s[i] == '_')
+            continue;
+        if (len + 1 >= sizeof buf)
+            return tplp_fail(p, "a number of more than %zu digits", sizeof buf - 1);
+        buf[len++] = s[i];
+    }
+    buf[len] = 0;
+    int64_t i;
+    double f = 0;
+    bool is_int = p->tok->type == TPL_T_INT && pn_parse_i64(buf, 0, INT64_MAX, &i);
+    if (!is_int)
+        pn_tpl_parse_float(buf, len, &f);
+    p->tok++;
+    return tplp_const(p, is_int ? tpl_int(i, true) : tpl_float(f, true));
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Expressions
+ * ------------------------------------------------------------------------------------------ */
+
+/* Does something that can start an expression come now?  Else a tuple ends here. */
+static bool tplp_tuple_ends(const tplp_parser *p, const char *extra)
+{
+    uint8_t t = p->tok->type;
+    return t == TPL_T_VAR_END || t == TPL_T_BLOCK_END || t == TPL_T_EOF || tplp_is(p, ")") || tplp_is(p, "=") ||
+           (extra && tplp_is_word(p, extra));
+}
+
+static tpl_node *tplp_or(tplp_parser *p);
+
+/* a  or  a, b, c  (a tuple).  cond false: without "x if y" (the list of a for). */
+static tpl_node *tplp_tuple(tplp_parser *p, bool cond, const char *extra, bool parenthesised)
+{
+    tplp_list l = {NULL, NULL};
+    bool comma = false;
+    while (!p->st && !tplp_tuple_ends(p, extra)) {
+        tplp_append(&l, cond ? tplp_expr(p) : tplp_or(p));
+        if (!tplp_skip(p, ","))
+            break;
+        comma = true;
+    }
+    if (p->st)
+        return NULL;
+    if (!comma && l.first)
+        return l.first;
+    if (!l.first && !parenthesised)
+        return tplp_expected(p, "an expression");
+    return tplp_make(p, TPL_N_TUPLE, l.first, NULL);
+}
+
+static tpl_node *tplp_dict(tplp_parser *p)
+{
+    tplp_list l = {NULL, NULL};
+    while (!p->st && !tplp_is(p, "}")) {
+        tpl_node *k = tplp_expr(p);
+        tplp_need(p, ":");
+        tpl_node *v = tplp_expr(p);
+        tplp_append(&l, tplp_make(p, TPL_N_PAIR, k, v));
+        if (!tplp_skip(p, ","))
+            break;
+    }
+    tplp_need(p, "}");
+    return tplp_make(p, TPL_N_DICT, l.first, NULL);
+}
+
+static tpl_node *tplp_word(tplp_parser *p)
+{
+    static const char *const reserved[] = {"and", "or", "not", "in", "is", "if", "else", "elif"};
+    if (tplp_skip_word(p, "true") || tplp_skip_word(p, "True"))
+        return tplp_const(p, tpl_bool(true));
+    if (tplp_skip_word(p, "false") || tplp_skip_word(p, "False"))
+        return tplp_const(p, tpl_bool(false));
+    if (tplp_skip_word(p, "none") || tplp_skip_word(p, "None"))
+        return tplp_const(p, tpl_none());
+    for (size_t i = 0; i < PN_COUNT_OF(reserved); i++)
+        if (tplp_is_word(p, reserved[i]))
+            return tplp_expected(p, "an expression");
+    tpl_node *n = tplp_make(p, TPL_N_NAME, NULL, NULL);
+    uint32_t id = tplp_name(p);
+    if (n)
+        n->name = id;
+    return n;
+}
+
+static tpl_node *tplp_primary(tplp_parser *p)
+{
+    tpl_node *n = NULL;
+    if (!tplp_enter(p))
+        return NULL;
+    switch (p->tok->type) {
+    case TPL_T_NAME: n = tplp_word(p); break;
+    case TPL_T_STRING: n = tplp_strings(p); break;
+    case TPL_T_INT: case TPL_T_FLOAT: n = tplp_number(p); break;
+    default:
+        if (tplp_skip(p, "(")) {
+            n = tplp_tuple(p, true, NULL, true);
+            tplp_need(p, ")");
+        } else if (tplp_skip(p, "[")) {
+            tplp_list l = {NULL, NULL};
+            while (!p->st && !tplp_is(p, "]")) {
+                tplp_append(&l, tplp_expr(p));
+                if (!tplp_skip(p, ","))
+                    break;
+            }
+            tplp_need(p, "]");
+            n = tplp_make(p, TPL_N_LIST, l.first, NULL);
+        } else if (tplp_skip(p, "{")) {
+            n = tplp_dict(p);
+        } else {
+            tplp_expected(p, "an expression");
+        }
+    }
+    p->nesting--;
+    return n;
+}
+
+/* After "(": arguments up to ")".  ARG nodes, the named ones last. */
+static tpl_node *tplp_args(tplp_parser *p)
+{
+    tplp_list l = {NULL, NULL};
+    bool named = false;
+    while (!p->st && !tplp_is(p, ")")) {
+        uint32_t name = TPL_NO_NAME;
+        if (tplp_is(p, "*") || tplp_is(p, "**"))
+            return tplp_fail(p, "unpacking arguments with * is not supported");
+        if (p->tok->type == TPL_T_NAME && p->tok[1].type == TPL_T_OP && p->tok[1].op[0] == '=' && !p->tok[1].op[1]) {
+            name = tplp_name(p);
+            p->tok++;
+            named = true;
+        } else if (named) {
+            return tplp_expected(p, "name=value after the first named argument");
+        }
+        tpl_node *arg = tplp_node(p, TPL_N_ARG, tplp_expr(p), NULL);
+        if (arg)
+            arg->name = name;
+        tplp_append(&l, tplp_done(p, arg));
+        if (!tplp_skip(p, ","))
+            break;
+    }
+    tplp_need(p, ")");
+    return l.first;
+}
+
+/* After "[": an index, a slice, or several (a tuple). */
+static tpl_node *tplp_index(tplp_parser *p, tpl_node *of)
+{
+    tpl_node *part[3] = {NULL, NULL, NULL};
+    int colons = 0;
+    if (!tplp_is(p, ":"))
+        part[0] = tplp_expr(p);
+    while (!p->st && colons < 2 && tplp_skip(p, ":")) {
+        colons++;
+        if (!tplp_is(p, "]") && !tplp_is(p, ":"))
+            part[colons] = tplp_expr(p);
+    }
+    tplp_need(p, "]");
+    if (!colons)
+        return tplp_make(p, TPL_N_ITEM, of, part[0]);
+    tpl_node *n = tplp_node(p, TPL_N_SLICE, of, part[0]);
+    if (n) {
+        n->c = part[1];
+        n->d = part[2];
+    }
+    return tplp_done(p, n);
+}
+
+static tpl_node *tplp_call(tplp_parser *p, tpl_node *f)
+{
+    tpl_node *n = tplp_node(p, TPL_N_CALL, f, NULL);
+    tpl_node *args = tplp_args(p);
+    if (n)
+        n->b = args;
+    return tplp_done(p, n);
+}
+
+static tpl_node *tplp_postfix(tplp_parser *p, tpl_node *n)
+{
+    for (;;) {
+        if (p->st)
+            return NULL;
+        if (tplp_skip(p, ".")) {
+            if (p->tok->type == TPL_T_INT) {
+                tpl_node *i = tplp_number(p);
+                n = tplp_make(p, TPL_N_ITEM, n, i);
+                continue;
+            }
+            tpl_node *attr = tplp_node(p, TPL_N_ATTR, n, NULL);
+            uint32_t id = tplp_name(p);
+            if (attr)
+                attr->name = id;
+            n = tplp_done(p, attr);
+        } else if (tplp_skip(p, "[")) {
+            n = tplp_index(p, n);
+        } else if (tplp_skip(p, "(")) {
+            n = tplp_call(p, n);
+        } else {
+            return n;
+        }
+    }
+}
+
+/* After "|": name, perhaps arguments. */
+static tpl_node *tplp_filter(tplp_parser *p, tpl_node *n)
+{
+    if (p->st)
+        return NULL;
+    if (p->tok->type != TPL_T_NAME)
+        return tplp_expected(p, "the name of a filter");
+    const char *name = p->t->src + p->tok->at;
+    uint16_t id = pn_tpl_filter_find(name, p->tok->len);
+    if (id == TPL_NOT_FOUND)
+        return tplp_fail(p, "expected a filter, found the unknown name \"%.*s\"", (int)PN_MIN(p->tok->len, 60u), name);
+    tpl_node *f = tplp_node(p, TPL_N_FILTER, n, NULL);
+    p->tok++;
+    tpl_node *args = tplp_skip(p, "(") ? tplp_args(p) : NULL;
+    if (f) {
+        f->id = id;
+        f->b = args;
+    }
+    return tplp_done(p, f);
+}
+
+static bool tplp_starts_test_arg(const tplp_parser *p)
+{
+    switch (p->tok->type) {
+    case TPL_T_NAME: return !tplp_is_word(p, "else") && !tplp_is_word(p, "or") && !tplp_is_word(p, "and") &&
+                            !tplp_is_word(p, "if") && !tplp_is_word(p, "is") && !tplp_is_word(p, "not");
+    case TPL_T_STRING: case TPL_T_INT: case TPL_T_FLOAT: return true;
+    default: return tplp_is(p, "[") || tplp_is(p, "{");
+    }
+}
+
+/* After "is": a test, "not" before it, an argument after it. */
+static tpl_node *tplp_test(tplp_parser *p, tpl_node *n)
+{
+    bool negated = tplp_skip_word(p, "not");
+    if (p->st)
+        return NULL;
+    const char *name = p->t->src + p->tok->at;
+    uint16_t id = p->tok->type == TPL_T_NAME ? pn_tpl_test_find(name, p->tok->len) : TPL_NOT_FOUND;
+    if (p->tok->type != TPL_T_NAME)
+        return tplp_expected(p, "the name of a test");
+    if (id == TPL_NOT_FOUND)
+        return tplp_fail(p, "expected a test, found the unknown name \"%.*s\"", (int)PN_MIN(p->tok->len, 60u), name);
+    tpl_node *test = tplp_node(p, TPL_N_TEST, n, NULL), *args = NULL;
+    p->tok++;
+    if (tplp_skip(p, "(")) {
+        args = tplp_args(p);
+    } else if (tplp_starts_test_arg(p)) {
+        tpl_node *arg = tplp_primary(p);
+        args = tplp_make(p, TPL_N_ARG, tplp_postfix(p, arg), NULL);
+    }
+    if (test) {
+        test->id = id;
+        test->flag = negated;
+        test->b = args;
+    }
+    return tplp_done(p, test);
+}
+
+static tpl_node *tplp_filters(tplp_parser *p, tpl_node *n)
+{
+    for (;;) {
+        if (p->st)
+            return NULL;
+        if (tplp_skip(p, "|"))
+            n = tplp_filter(p, n);
+        else if (tplp_skip_word(p, "is"))
+            n = tplp_test(p, n);
+        else if (tplp_skip(p, "("))
+            n = tplp_call(p, n);
+        else
+            return n;
+    }
+}
+
+static tpl_node *tplp_unary(tplp_parser *p, bool with_filter)
+{
+    tpl_node *n;
+    if (!tplp_enter(p))
+        return NULL;
+    if (tplp_skip(p, "-"))
+        n = tplp_make(p, TPL_N_NEG, tplp_unary(p, false), NULL);
+    else if (tplp_skip(p, "+"))
+        n = tplp_make(p, TPL_N_POS, tplp_unary(p, false), NULL);
+    else
+        n = tplp_primary(p);
+    n = tplp_postfix(p, n);
+    p->nesting--;
+    return with_filter ? tplp_filters(p, n) : n;
+}
+
+static tpl_node *tplp_binary(tplp_parser *p, tpl_op op, tpl_node *a, tpl_node *b)
+{
+    tpl_node *n = tplp_node(p, TPL_N_BIN, a, b);
+    if (n)
+        n->op = (uint8_t)op;
+    return tplp_done(p, n);
+}
+
+static tpl_node *tplp_pow(tplp_parser *p)
+{
+    tpl_node *n = tplp_unary(p, true);
+    while (tplp_skip(p, "**"))
+        n = tplp_binary(p, TPL_OP_POW, n, tplp_unary(p, true));
+    return n;
+}
+
+static tpl_node *tplp_product(tplp_parser *p)
+{
+    static const char *const ops[] = {"*", "/", "//", "%"};
+    static const uint8_t codes[] = {TPL_OP_MUL, TPL_OP_DIV, TPL_OP_FLOORDIV, TPL_OP_MOD};
+    tpl_node *n = tplp_pow(p);
+    for (size_t i = 0; i < PN_COUNT_OF(ops);) {
+        if (tplp_skip(p, ops[i])) {
+            n = tplp_binary(p, (tpl_op)codes[i], n, tplp_pow(p));
+            i = 0;
+        } else {
+            i++;
+        }
+    }
+    return n;
+}
+
+static tpl_node *tplp_concat(tplp_parser *p)
+{
+    tplp_list l = {NULL, NULL};
+    tplp_append(&l, tplp_product(p));
+    if (p->st || !tplp_is(p, "~"))
+        return l.first;
+    while (tplp_skip(p, "~"))
+        tplp_append(&l, tplp_product(p));
+    return tplp_make(p, TPL_N_CONCAT, l.first, NULL);
+}
+
+static tpl_node *tplp_sum(tplp_parser *p)
+{
+    tpl_node *n = tplp_concat(p);
+    for (;;) {
+        if (tplp_skip(p, "+"))
+            n = tplp_binary(p, TPL_OP_ADD, n, tplp_concat(p));
+        else if (tplp_skip(p, "-"))
+            n = tplp_binary(p, TPL_OP_SUB, n, tplp_concat(p));
+        else
+            return n;
+    }
+}
+
+/* The comparison that comes now, skipped; -1: none. */
+static int tplp_compare_op(tplp_parser *p)
+{
+    static const char *const ops[] = {"==", "!=", "<", "<=", ">", ">="};
+    static const uint8_t codes[] = {TPL_OP_EQ, TPL_OP_NE, TPL_OP_LT, TPL_OP_LE, TPL_OP_GT, TPL_OP_GE};
+    for (size_t i = 0; i < PN_COUNT_OF(ops); i++)
+        if (tplp_skip(p, ops[i]))
+            return codes[i];
+    if (tplp_skip_word(p, "in"))
+        return TPL_OP_IN;
+    const tpl_tok *k = p->tok;
+    if (!p->st && tplp_is_word(p, "not") && k[1].type == TPL_T_NAME && k[1].len == 2 &&
+        memcmp(p->t->src + k[1].at, "in", 2) == 0) {
+        p->tok += 2;
+        return TPL_OP_NOTIN;
+    }
+    return -1;
+}
+
+static tpl_node *tplp_compare(tplp_parser *p)
+{
+    tpl_node *n = tplp_sum(p);
+    tplp_list links = {NULL, NULL};
+    int op;
+    while ((op = tplp_compare_op(p)) >= 0) {
+        tpl_node *link = tplp_node(p, TPL_N_ARG, NULL, NULL), *with = tplp_sum(p);
+        if (link) {
+            link->op = (uint8_t)op;
+            link->a = with;
+        }
+        tplp_append(&links, tplp_done(p, link));
+    }
+    return links.first ? tplp_make(p, TPL_N_COMPARE, n, links.first) : n;
+}
+
+static tpl_node *tplp_not(tplp_parser *p)
+{
+    tpl_node *n;
+    if (!tplp_enter(p))
+        return NULL;
+    if (tplp_skip_word(p, "not"))
+        n = tplp_make(p, TPL_N_NOT, tplp_not(p), NULL);
+    else
+        n = tplp_compare(p);
+    p->nesting--;
+    return n;
+}
+
+static tpl_node *tplp_and(tplp_parser *p)
+{
+    tpl_node *n = tplp_not(p);
+    while (tplp_skip_word(p, "and"))
+        n = tplp_make(p, TPL_N_AND, n, tplp_not(p));
+    return n;
+}
+
+static tpl_node *tplp_or(tplp_parser *p)
+{
+    tpl_node *n = tplp_and(p);
+    while (tplp_skip_word(p, "or"))
+        n = tplp_make(p, TPL_N_OR, n, tplp_and(p));
+    return n;
+}
+
+static tpl_node *tplp_expr(tplp_parser *p)
+{
+    if (!tplp_enter(p))
+        return NULL;
+    tpl_node *n = tplp_or(p);
+    while (tplp_skip_word(p, "if")) {
+        tpl_node *c = tplp_node(p, TPL_N_COND, n, tplp_or(p));
+        if (c && tplp_skip_word(p, "else"))
+            c->c = tplp_expr(p);
+        n = tplp_done(p, c);
+    }
+    p->nesting--;
+    return n;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Statements
+ * ------------------------------------------------------------------------------------------ */
+
+static void tplp_block_end(tplp_parser *p) { tplp_need_type(p, TPL_T_BLOCK_END, "\"%}\""); }
+
+/* "{% word %}" that ended a body. */
+static void tplp_close(tplp_parser *p, const char *word)
+{
+    if (!p->st && !tplp_skip_word(p, word))
+        tplp_expected(p, word);
+    if (!p->st && p->tok->type == TPL_T_NAME)           /* {% endmacro name %} */
+        p->tok++;
+    tplp_block_end(p);
+}
+
+static tpl_node *tplp_if(tplp_parser *p)
+{
+    static const char *const ends[] = {"elif", "else", "endif", NULL};
+    tplp_list branches = {NULL, NULL};
+    tpl_node *n = tplp_node(p, TPL_N_IF, NULL, NULL);
+    bool more = true;
+    for (bool last = false; more && !p->st;) {
+        tpl_node *branch = tplp_node(p, TPL_N_ARG, NULL, NULL);
+        tpl_node *cond = last ? NULL : tplp_tuple(p, true, NULL, false);
+        tplp_block_end(p);
+        tpl_node *body = tplp_body(p, ends);
+        if (branch) {
+            branch->a = cond;
+            branch->b = body;
+        }
+        tplp_append(&branches, tplp_done(p, branch));
+        more = !tplp_is_word(p, "endif");
+        if (more && last)
+            return tplp_expected(p, "endif");
+        if (more) {
+            last = tplp_is_word(p, "else");
+            p->tok++;
+        }
+    }
+    tplp_close(p, "endif");
+    if (n)
+        n->a = branches.first;
+    return tplp_done(p, n);
+}
+
+/* a   a, b   (a, b)   ns.a */
+static tpl_node *tplp_target(tplp_parser *p, const char *until)
+{
+    tplp_list l = {NULL, NULL};
+    bool paren = tplp_skip(p, "("), comma = false;
+    while (!p->st) {
+        if (l.first && (tplp_tuple_ends(p, until)))
+            break;
+        tpl_node *n;
+        if (tplp_is(p, "(")) {
+            if (!tplp_enter(p))
+                return NULL;
+            n = tplp_target(p, until);
+            p->nesting--;
+        } else {
+            n = tplp_make(p, TPL_N_NAME, NULL, NULL);
+            uint32_t id = tplp_name(p);
+            if (n)
+                n->name = id;
+            if (tplp_skip(p, ".")) {
+                tpl_node *attr = tplp_node(p, TPL_N_ATTR, n, NULL);
+                id = tplp_name(p);
+                if (attr)
+                    attr->name = id;
+                n = tplp_done(p, attr);
+            }
+        }
+        tplp_append(&l, n);
+        if (!tplp_skip(p, ","))
+            break;
+        comma = true;
+    }
+    if (paren)
+        tplp_need(p, ")");
+    return comma ? tplp_make(p, TPL_N_TUPLE, l.first, NULL) : l.first;
+}
+
+static tpl_node *tplp_for(tplp_parser *p)
+{
+    static const char *const ends[] = {"else", "endfor", NULL}, *const ends2[] = {"endfor", NULL};
+    tpl_node *n = tplp_node(p, TPL_N_FOR, NULL, NULL);
+    tpl_node *target = tplp_target(p, "in");
+    if (!p->st && !tplp_skip_word(p, "in"))
+        return tplp_expected(p, "\"in\"");
+    tpl_node *seq = tplp_tuple(p, false, NULL, false);
+    tpl_node *cond = tplp_skip_word(p, "if") ? tplp_expr(p) : NULL;
+    if (!p->st && tplp_is_word(p, "recursive"))
+        return tplp_fail(p, "recursive loops are not supported");
+    tplp_block_end(p);
+    p->loops++;
+    tpl_node *body = tplp_body(p, ends), *otherwise = NULL;
+    p->loops--;
+    if (tplp_skip_word(p, "else")) {
+        tplp_block_end(p);
+        otherwise = tplp_body(p, ends2);
+    }
+    tplp_close(p, "endfor");
+    if (n) {
+        n->a = target;
+        n->b = seq;
+        n->c = cond;
+        n->d = body;
+        n->e = otherwise;
+    }
+    return tplp_done(p, n);
+}
+
+static tpl_node *tplp_set(tplp_parser *p)
+{
+    static const char *const ends[] = {"endset", NULL};
+    tpl_node *n = tplp_node(p, TPL_N_SET, NULL, NULL), *target = tplp_target(p, NULL);
+    if (tplp_skip(p, "=")) {
+        tpl_node *v = tplp_tuple(p, true, NULL, false);
+        tplp_block_end(p);
+        if (n) {
+            n->a = target;
+            n->b = v;
+        }
+        return tplp_done(p, n);
+    }
+    tpl_node *chain = NULL;
+    while (tplp_skip(p, "|"))
+        chain = tplp_filter(p, chain);
+    tplp_block_end(p);
+    tpl_node *body = tplp_body(p, ends);
+    tplp_close(p, "endset");
+    if (n) {
+        n->kind = TPL_N_SETBLOCK;
+        n->a = target;
+        n->c = chain;
+        n->d = body;
+    }
+    return tplp_done(p, n);
+}
+
+/* After "(": parameters with defaults. */
+static tpl_node *tplp_params(tplp_parser *p)
+{
+    tplp_list l = {NULL, NULL};
+    while (!p->st && !tplp_is(p, ")")) {
+        tpl_node *n = tplp_node(p, TPL_N_ARG, NULL, NULL);
+        uint32_t id = tplp_name(p);
+        tpl_node *value = tplp_skip(p, "=") ? tplp_expr(p) : NULL;
+        if (n) {
+            n->name = id;
+            n->a = value;
+        }
+        tplp_append(&l, tplp_done(p, n));
+        if (!tplp_skip(p, ","))
+            break;
+    }
+    tplp_need(p, ")");
+    return l.first;
+}
+
+/* The body of a macro or call block: a loop around it does not reach in. */
+static tpl_node *tplp_macro_body(tplp_parser *p, tpl_node *n, const char *const *ends)
+{
+    tpl_node *outer = p->macro;
+    uint32_t loops = p->loops;
+    p->macro = n;
+    p->loops = 0;
+    tpl_node *body = tplp_body(p, ends);
+    p->macro = outer;
+    p->loops = loops;
+    return body;
+}
+
+static tpl_node *tplp_macro(tplp_parser *p)
+{
+    static const char *const ends[] = {"endmacro", NULL};
+    tpl_node *n = tplp_node(p, TPL_N_MACRO, NULL, NULL);
+    uint32_t id = tplp_name(p);
+    tplp_need(p, "(");
+    tpl_node *params = tplp_params(p);
+    tplp_block_end(p);
+    tpl_node *body = tplp_macro_body(p, n, ends);
+    tplp_close(p, "endmacro");
+    if (n) {
+        n->name = id;
+        n->b = params;
+        n->d = body;
+    }
+    return tplp_done(p, n);
+}
+
+static tpl_node *tplp_callblock(tplp_parser *p)
+{
+    static const char *const ends[] = {"endcall", NULL};
+    tpl_node *n = tplp_node(p, TPL_N_CALLBLOCK, NULL, NULL);
+    tpl_node *params = tplp_skip(p, "(") ? tplp_params(p) : NULL, *call = tplp_expr(p);
+    if (!p->st && call->kind != TPL_N_CALL)
+        return tplp_expected(p, "a call");
+    tplp_block_end(p);
+    tpl_node *body = tplp_macro_body(p, n, ends);
+    tplp_close(p, "endcall");
+    if (n) {
+        n->a = call;
+        n->b = params;
+        n->d = body;
+    }
+    return tplp_done(p, n);
+}
+
+static tpl_node *tplp_filterblock(tplp_parser *p)
+{
+    static const char *const ends[] = {"endfilter", NULL};
+    tpl_node *n = tplp_node(p, TPL_N_FILTERBLOCK, NULL, NULL), *chain = tplp_filter(p, NULL);
+    while (tplp_skip(p, "|"))
+        chain = tplp_filter(p, chain);
+    tplp_block_end(p);
+    tpl_node *body = tplp_body(p, ends);
+    tplp_close(p, "endfilter");
+    if (n) {
+        n->c = chain;
+        n->d = body;
+    }
+    return tplp_done(p, n);
+}
+
+static tpl_node *tplp_with(tplp_parser *p)
+{
+    static const char *const ends[] = {"endwith", NULL};
+    tpl_node *n = tplp_node(p, TPL_N_WITH, NULL, NULL);
+    tplp_list l = {NULL, NULL};
+    while (!p->st && p->tok->type != TPL_T_BLOCK_END) {
+        tpl_node *target = tplp_target(p, NULL);
+        tplp_need(p, "=");
+        tpl_node *v = tplp_expr(p);
+        tplp_append(&l, tplp_make(p, TPL_N_ARG, target, v));
+        if (!tplp_skip(p, ","))
+            break;
+    }
+    tplp_block_end(p);
+    tpl_node *body = tplp_body(p, ends);
+    tplp_close(p, "endwith");
+    if (n) {
+        n->b = l.first;
+        n->d = body;
+    }
+    return tplp_done(p, n);
+}
+
+static tpl_node *tplp_generation(tplp_parser *p)
+{
+    static const char *const ends[] = {"endgeneration", NULL};
+    tpl_node *n = tplp_node(p, TPL_N_SCOPED, NULL, NULL);
+    tplp_block_end(p);
+    tpl_node *body = tplp_body(p, ends);
+    tplp_close(p, "endgeneration");
+    if (n)
+        n->d = body;
+    return tplp_done(p, n);
+}
+
+static tpl_node *tplp_jump(tplp_parser *p, tpl_kind kind, const char *word)
+{
+    if (!p->loops)
+        return tplp_fail(p, "%s outside of a loop", word);
+    tpl_node *n = tplp_make(p, kind, NULL, NULL);
+    tplp_block_end(p);
+    return n;
+}
+
+static tpl_node *tplp_statement(tplp_parser *p)
+{
+    if (tplp_skip_word(p, "if")) return tplp_if(p);
+    if (tplp_skip_word(p, "for")) return tplp_for(p);
+    if (tplp_skip_word(p, "set")) return tplp_set(p);
+    if (tplp_skip_word(p, "macro")) return tplp_macro(p);
+    if (tplp_skip_word(p, "call")) return tplp_callblock(p);
+    if (tplp_skip_word(p, "filter")) return tplp_filterblock(p);
+    if (tplp_skip_word(p, "with")) return tplp_with(p);
+    if (tplp_skip_word(p, "generation")) return tplp_generation(p);
+    if (tplp_skip_word(p, "break")) return tplp_jump(p, TPL_N_BREAK, "break");
+    if (tplp_skip_word(p, "continue")) return tplp_jump(p, TPL_N_CONTINUE, "continue");
+    if (tplp_skip_word(p, "do")) {
+        tpl_node *n = tplp_make(p, TPL_N_DO, tplp_tuple(p, true, NULL, false), NULL);
+        tplp_block_end(p);
+        return n;
+    }
+    return tplp_expected(p, "a statement (if, for, set, macro, call, filter, with, generation, break, continue, do, raw)");
+}
+
+static tpl_node *tplp_print(tplp_parser *p)
+{
+    tpl_node *n = tplp_make(p, TPL_N_PRINT, tplp_tuple(p, true, NULL, false), NULL);
+    tplp_need_type(p, TPL_T_VAR_END, "\"}}\"");
+    return n;
+}
+
+/* Up to a tag that starts with one of `ends` (it is not skipped); NULL: up to the end. */
+static tpl_node *tplp_body(tplp_parser *p, const char *const *ends)
+{
+    tplp_list l = {NULL, NULL};
+    if (!tplp_enter(p))
+        return NULL;
+    while (!p->st) {
+        const tpl_tok *k = p->tok;
+        if (k->type == TPL_T_EOF) {
+            if (ends)
+                tplp_expected(p, ends[0]);
+            break;
+        }
+        p->tok++;
+        if (k->type == TPL_T_TEXT) {
+            tpl_node *n = tplp_str_const(p, p->t->src + k->at, k->len);
+            if (n)
+                n->kind = TPL_N_TEXT;
+            tplp_append(&l, n);
+        } else if (k->type == TPL_T_VAR) {
+            tplp_append(&l, tplp_print(p));
+        } else {
+            bool end = false;
+            for (const char *const *e = ends; e && *e; e++)
+                end = end || tplp_is_word(p, *e);
+            if (end)
+                break;
+            tplp_append(&l, tplp_statement(p));
+        }
+    }
+    p->nesting--;
+    return l.first;
+}
+
+/* Offsets to line numbers.  All nodes lie in the arena, but not side by side, so walk the tree; its
+ * depth is bounded by now, and a table of line starts makes each look-up a bisection. */
+typedef struct tplp_lines { uint32_t *start; uint32_t n; } tplp_lines;
+
+static void tplp_set_lines(const tplp_lines *t, tpl_node *n)
+{
+    for (; n; n = n->next) {
+        uint32_t lo = 0, hi = t->n;
+        while (hi - lo > 1) {
+            uint32_t mid = lo + (hi - lo) / 2;
+            if (t->start[mid] <= n->line)
+                lo = mid;
+            else
+                hi = mid;
+        }
+        n->line = lo + 1;
+        tpl_node *child[5] = {n->a, n->b, n->c, n->d, n->e};
+        for (int i = 0; i < 5; i++)
+            tplp_set_lines(t, child[i]);
+    }
+}
+
+static void tplp_number_lines(tplp_parser *p)
+{
+    pn_tpl *t = p->t;
+    tplp_lines lines = {NULL, 1};
+    for (size_t i = 0; i < t->src_len; i++)
+        lines.n += t->src[i] == '\n';
+    lines.start = tplp_take(p, lines.n * sizeof *lines.start);
+    if (!lines.start)
+        return;
+    uint32_t k = 1;
+    for (size_t i = 0; i < t->src_len; i++)
+        if (t->src[i] == '\n')
+            lines.start[k++] = (uint32_t)i + 1;
+    tplp_set_lines(&lines, t->body);
+}
+
+PN_INTERNAL pn_status pn_tpl_parse(pn_tpl *t, const tpl_toks *toks, pn_err *err)
+{
+    tplp_parser p;
+    memset(&p, 0, sizeof p);
+    p.t = t;
+    p.tok = toks->v;
+    p.err = err;
+    pn_map_init(&p.names, t->mem, PN_ACCT_MISC);
+    t->n_loop = tplp_intern(&p, "loop", 4);
+    t->n_caller = tplp_intern(&p, "caller", 6);
+    t->n_varargs = tplp_intern(&p, "varargs", 7);
+    t->n_kwargs = tplp_intern(&p, "kwargs", 6);
+    t->body = tplp_body(&p, NULL);
+    tplp_number_lines(&p);
+    pn_map_fini(&p.names);
+    return p.st;
+}
+#endif
+
+/* ---- Begin text/pn_tpl_methods.c ---- */
+#ifndef PN_DROP_TEXT_PN_TPL_METHODS_C
+#define PN_DROP_TEXT_PN_TPL_METHODS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_tpl_methods.c - functions everybody has (range, namespace, raise_exception, ...) and methods of
+ * strings, dicts, lists, loops.
+ *
+ * Templates call Python's methods by name, so these do what Python's do, on characters and not bytes.
+ * Every result is cut out of, or glued from, its sources with their marks.
+ */
+/* includes text/pn_tpl.h */
+
+/* includes base/pn_utf8.h */
+/* includes text/pn_unicode.h */
+
+/* ------------------------------------------------------------------------------------------
+ * Arguments
+ * ------------------------------------------------------------------------------------------ */
+
+/* The i-th of "old,new,count"; its length in *len, 0: there is none. */
+static const char *tplm_param(const char *names, uint32_t i, size_t *len)
+{
+    while (i-- && *names) {
+        names += strcspn(names, ",");
+        names += *names == ',';
+    }
+    *len = strcspn(names, ",");
+    return names;
+}
+
+PN_INTERNAL bool pn_tpl_bind(tpl_run *r, const char *what, const tpl_args *args, const char *names, uint32_t need,
+                             tpl_val *a, uint32_t n)
+{
+    size_t len;
+    for (uint32_t i = 0; i < n; i++)
+        a[i] = i < args->n ? args->pos[i] : tpl_absent();
+    if (args->n > n) {
+        pn_tpl_fail(r, "%s: expected at most %u arguments, found %u", what, (unsigned)n, (unsigned)args->n);
+        return false;
+    }
+    for (uint32_t k = 0; k < args->n_kw; k++) {
+        uint32_t i = 0;
+        for (; i < n; i++) {
+            const char *p = tplm_param(names, i, &len);
+            if (len && len == args->kw[k].name->len && memcmp(p, args->kw[k].name->p, len) == 0)
+                break;
+        }
+        if (i == n || tpl_given(a[i])) {
+            pn_tpl_fail(r, "%s: the argument \"%.*s\" is unknown or given twice", what,
+                        (int)PN_MIN(args->kw[k].name->len, 60u), args->kw[k].name->p);
+            return false;
+        }
+        a[i] = args->kw[k].v;
+    }
+    for (uint32_t i = 0; i < need; i++)
+        if (!tpl_given(a[i])) {
+            const char *p = tplm_param(names, i, &len);
+            pn_tpl_fail(r, "%s: the argument \"%.*s\" is missing", what, (int)len, p);
+            return false;
+        }
+    return !r->st;
+}
+
+/* An argument that must be a string (or absent, None: NULL). */
+static tpl_str *tplm_str(tpl_run *r, const char *what, tpl_val v)
+{
+    if (v.type == TPL_STR)
+        return v.u.s;
+    if (v.type != TPL_ABSENT && v.type != TPL_NONE)
+        pn_tpl_fail(r, "%s: expected a string, found %s", what, pn_tpl_type_name(v));
+    return NULL;
+}
+
+static int64_t tplm_int(tpl_run *r, const char *what, tpl_val v, int64_t fallback)
+{
+    if (v.type == TPL_INT || v.type == TPL_BOOL)
+        return v.type == TPL_INT ? v.u.i : v.u.b;
+    if (v.type != TPL_ABSENT && v.type != TPL_NONE)
+        pn_tpl_fail(r, "%s: expected an integer, found %s", what, pn_tpl_type_name(v));
+    return fallback;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Letters
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_tpl_buf_cp(tpl_run *r, tpl_buf *b, uint32_t cp, bool trust)
+{
+    char out[4];
+    pn_tpl_buf_add(r, b, out, pn_utf8_encode(cp, out), trust);
+}
+
+/* The capital whose small letter is cp: the table of small letters read backwards.  Where several
+ * capitals share one (the Kelvin sign and K), the lowest is the ordinary one. */
+PN_INTERNAL uint32_t pn_tpl_upper_cp(uint32_t cp)
+{
+    if (cp < 0x80)
+        return cp >= 'a' && cp <= 'z' ? cp - 32 : cp;
+    switch (cp) {
+    case 0xB5: return 0x39C;            /* micro sign */
+    case 0x131: return 'I';
+    case 0x17F: return 'S';
+    case 0x3C2: return 0x3A3;           /* final sigma */
+    case 0xDF: return cp;               /* sharp s: two letters, see pn_tpl_upper */
+    default: break;
+    }
+    const pn_uni_tables *t = pn_uni_tab();
+    for (size_t i = 0; i < t->n_lower; i++) {
+        const pn_uni_lower_run *run = &t->lower[i];
+        int64_t c = (int64_t)cp - run->delta - run->first;
+        if (c >= 0 && run->step && c % run->step == 0 && c / run->step < run->count)
+            return (uint32_t)(c + run->first);
+    }
+    return cp;
+}
+
+PN_INTERNAL tpl_val pn_tpl_upper(tpl_run *r, const tpl_str *s)
+{
+    tpl_buf b;
+    pn_tpl_buf_init(&b);
+    for (size_t i = 0; i < s->len && !r->st;) {
+        uint32_t cp;
+        size_t n = pn_utf8_decode(s->p + i, s->len - i, &cp);
+        bool mark = pn_tpl_mark(s, i);
+        if (cp == 0xDF)
+            pn_tpl_buf_add(r, &b, "SS", 2, mark);
+        else
+            pn_tpl_buf_cp(r, &b, pn_tpl_upper_cp(cp), mark);
+        i += n;
+        pn_tpl_charge(r, cp < 0x80 ? 0 : 8);
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+
+static bool tplm_cased(uint32_t cp) { return (pn_uni_class(cp) & (PN_US(LU) | PN_US(LL) | PN_US(LT))) != 0; }
+
+/* Small letters of s[from..); a sigma that ends a word is a final one. */
+static void tplm_lower(tpl_run *r, tpl_buf *b, const tpl_str *s, size_t from)
+{
+    bool before = false;
+    for (size_t i = from; i < s->len && !r->st;) {
+        uint32_t cp, next = 0, low;
+        size_t n = pn_utf8_decode(s->p + i, s->len - i, &cp);
+        bool mark = pn_tpl_mark(s, i);
+        low = pn_uni_lower(cp);
+        if (cp == 0x3A3) {
+            if (i + n < s->len)
+                pn_utf8_decode(s->p + i + n, s->len - i - n, &next);
+            low = before && !(next && tplm_cased(next)) ? 0x3C2 : 0x3C3;
+        }
+        if (cp == 0x130) {              /* I with a dot: i and the dot */
+            pn_tpl_buf_cp(r, b, 'i', mark);
+            low = 0x307;
+        }
+        pn_tpl_buf_cp(r, b, low, mark);
+        before = tplm_cased(cp);
+        i += n;
+    }
+}
+
+PN_INTERNAL tpl_val pn_tpl_lower(tpl_run *r, const tpl_str *s)
+{
+    tpl_buf b;
+    pn_tpl_buf_init(&b);
+    tplm_lower(r, &b, s, 0);
+    return pn_tpl_buf_str(r, &b);
+}
+
+PN_INTERNAL tpl_val pn_tpl_capitalize(tpl_run *r, const tpl_str *s)
+{
+    tpl_buf b;
+    uint32_t cp;
+    pn_tpl_buf_init(&b);
+    size_t n = pn_utf8_decode(s->p, s->len, &cp);
+    if (n)
+        pn_tpl_buf_cp(r, &b, pn_tpl_upper_cp(cp), pn_tpl_mark(s, 0));
+    tplm_lower(r, &b, s, n);
+    return pn_tpl_buf_str(r, &b);
+}
+
+/* str.title(): a letter after something that is no letter is a capital. */
+static tpl_val tplm_title(tpl_run *r, const tpl_str *s)
+{
+    tpl_buf b;
+    bool before = false;
+    pn_tpl_buf_init(&b);
+    for (size_t i = 0; i < s->len && !r->st;) {
+        uint32_t cp;
+        size_t n = pn_utf8_decode(s->p + i, s->len - i, &cp);
+        pn_tpl_buf_cp(r, &b, before ? pn_uni_lower(cp) : pn_tpl_upper_cp(cp), pn_tpl_mark(s, i));
+        before = tplm_cased(cp);
+        i += n;
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+
+/* All characters of one kind, and at least one.  kind: 'd'igit, 'a'lpha, 'n' alphanumeric, 's'pace, 'u'pper,
+ * 'l'ower (some cased letter, none of the other case). */
+static bool tplm_all(tpl_run *r, const tpl_str *s, char kind)
+{
+    bool some = false;
+    for (size_t i = 0; i < s->len && pn_tpl_charge(r, 1);) {
+        uint32_t cp;
+        i += pn_utf8_decode(s->p + i, s->len - i, &cp);
+        uint64_t c = pn_uni_class(cp);
+        bool ok = true;
+        switch (kind) {
+        case 'd': ok = (c & PN_US(ND)) != 0; break;
+        case 'a': ok = (c & PN_US_L) != 0; break;
+        case 'n': ok = (c & (PN_US_L | PN_US_N)) != 0; break;
+        case 's': ok = pn_tpl_space(cp); break;
+        default:
+            if (c & (kind == 'u' ? PN_US(LL) | PN_US(LT) : PN_US(LU) | PN_US(LT)))
+                return false;
+            some = some || (c & (kind == 'u' ? PN_US(LU) : PN_US(LL))) != 0;
+            continue;
+        }
+        if (!ok)
+            return false;
+        some = true;
+    }
+    return some;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Cutting and gluing
+ * ------------------------------------------------------------------------------------------ */
+
+static bool tplm_in(uint32_t cp, const tpl_str *chars)
+{
+    if (!chars)
+        return pn_tpl_space(cp);
+    for (size_t i = 0; i < chars->len;) {
+        uint32_t c;
+        i += pn_utf8_decode(chars->p + i, chars->len - i, &c);
+        if (c == cp)
+            return true;
+    }
+    return false;
+}
+
+/* chars NULL: white space. */
+PN_INTERNAL tpl_val pn_tpl_strip(tpl_run *r, const tpl_str *s, const tpl_str *chars, bool left, bool right)
+{
+    size_t a = 0, b = s->len;
+    uint32_t cp;
+    while (left && a < b) {
+        size_t n = pn_utf8_decode(s->p + a, b - a, &cp);
+        if (!tplm_in(cp, chars) || !pn_tpl_charge(r, 1 + (chars ? chars->len / 8 : 0)))
+            break;
+        a += n;
+    }
+    while (right && b > a) {
+        size_t k = b - 1;
+        while (k > a && ((uint8_t)s->p[k] & 0xC0) == 0x80)
+            k--;
+        pn_utf8_decode(s->p + k, b - k, &cp);
+        if (!tplm_in(cp, chars) || !pn_tpl_charge(r, 1 + (chars ? chars->len / 8 : 0)))
+            break;
+        b = k;
+    }
+    return pn_tpl_sub(r, s, a, b - a);
+}
+
+static void tplm_reverse(tpl_list *l)
+{
+    for (uint32_t i = 0; l && i < l->n / 2; i++) {
+        tpl_val v = l->v[i];
+        l->v[i] = l->v[l->n - 1 - i];
+        l->v[l->n - 1 - i] = v;
+    }
+}
+
+/* Words between white space; max < 0: all of them. */
+static tpl_val tplm_words(tpl_run *r, tpl_str *s, int64_t max, bool from_right)
+{
+    tpl_list *l = pn_tpl_list(r, 0);
+    if (max >= 0 && from_right)
+        return pn_tpl_fail(r, "rsplit: a limit needs a separator");
+    for (size_t i = 0; i < s->len && l && !r->st;) {
+        uint32_t cp;
+        size_t n = pn_utf8_decode(s->p + i, s->len - i, &cp), begin = i;
+        if (pn_tpl_space(cp)) {
+            i += n;
+            continue;
+        }
+        if (max >= 0 && l->n >= max) {
+            pn_tpl_push(r, l, pn_tpl_strip(r, pn_tpl_sub(r, s, i, s->len - i).u.s, NULL, false, true));
+            break;
+        }
+        while (i < s->len) {
+            n = pn_utf8_decode(s->p + i, s->len - i, &cp);
+            if (pn_tpl_space(cp))
+                break;
+            i += n;
+        }
+        pn_tpl_push(r, l, pn_tpl_sub(r, s, begin, i - begin));
+    }
+    return tpl_of_list(l, TPL_LIST);
+}
+
+static int64_t tplm_rfind(tpl_run *r, const tpl_str *s, size_t end, const tpl_str *needle)
+{
+    if (needle->len > end)
+        return -1;
+    for (size_t i = end - needle->len + 1; i-- > 0 && pn_tpl_charge(r, 1);)
+        if (memcmp(s->p + i, needle->p, needle->len) == 0)
+            return (int64_t)i;
+    return -1;
+}
+
+PN_INTERNAL tpl_val pn_tpl_split(tpl_run *r, tpl_str *s, const tpl_str *sep, int64_t max, bool from_right)
+{
+    if (!sep)
+        return tplm_words(r, s, max, from_right);
+    if (!sep->len)
+        return pn_tpl_fail(r, "split: the separator is empty");
+    tpl_list *l = pn_tpl_list(r, 0);
+    size_t from = 0, end = s->len;
+    while (l && !r->st && (max < 0 || l->n < max)) {
+        int64_t at = from_right ? tplm_rfind(r, s, end, sep) : pn_tpl_find(r, s, from, sep);
+        if (at < 0)
+            break;
+        if (from_right) {
+            pn_tpl_push(r, l, pn_tpl_sub(r, s, (size_t)at + sep->len, end - (size_t)at - sep->len));
+            end = (size_t)at;
+        } else {
+            pn_tpl_push(r, l, pn_tpl_sub(r, s, from, (size_t)at - from));
+            from = (size_t)at + sep->len;
+        }
+    }
+    if (r->st)
+        return tpl_undef();
+    pn_tpl_push(r, l, pn_tpl_sub(r, s, from, end - from));
+    if (from_right)
+        tplm_reverse(l);
+    return tpl_of_list(l, TPL_LIST);
+}
+
+PN_INTERNAL tpl_val pn_tpl_lines(tpl_run *r, tpl_str *s)
+{
+    tpl_list *l = pn_tpl_list(r, 0);
+    for (size_t i = 0; i < s->len && l && !r->st;) {
+        size_t begin = i, n = 1;
+        uint32_t cp = 0;
+        while (i < s->len) {
+            n = pn_utf8_decode(s->p + i, s->len - i, &cp);
+            if ((cp >= 10 && cp <= 13) || (cp >= 0x1C && cp <= 0x1E) || cp == 0x85 || cp == 0x2028 || cp == 0x2029)
+                break;
+            i += n;
+        }
+        pn_tpl_push(r, l, pn_tpl_sub(r, s, begin, i - begin));
+        if (i < s->len)
+            i += n + (cp == '\r' && i + 1 < s->len && s->p[i + 1] == '\n');
+    }
+    return tpl_of_list(l, TPL_LIST);
+}
+
+PN_INTERNAL tpl_val pn_tpl_replace(tpl_run *r, tpl_str *s, const tpl_str *a, const tpl_str *b, int64_t max)
+{
+    tpl_buf out;
+    pn_tpl_buf_init(&out);
+    size_t from = 0;
+    for (int64_t done = 0; !r->st && (max < 0 || done < max); done++) {
+        if (!a->len) {                  /* in front of every character and at the end */
+            pn_tpl_buf_sub(r, &out, b, 0, b->len);
+            if (from >= s->len)
+                return pn_tpl_buf_str(r, &out);
+            uint32_t cp;
+            size_t n = pn_utf8_decode(s->p + from, s->len - from, &cp);
+            pn_tpl_buf_sub(r, &out, s, from, n);
+            from += n;
+            pn_tpl_charge(r, 1);
+            continue;
+        }
+        int64_t at = pn_tpl_find(r, s, from, a);
+        if (at < 0)
+            break;
+        pn_tpl_buf_sub(r, &out, s, from, (size_t)at - from);
+        pn_tpl_buf_sub(r, &out, b, 0, b->len);
+        from = (size_t)at + a->len;
+    }
+    if (!from && a->len)
+        return tpl_of_str(s);
+    pn_tpl_buf_sub(r, &out, s, from, s->len - from);
+    return pn_tpl_buf_str(r, &out);
+}
+
+static tpl_val tplm_join(tpl_run *r, const tpl_str *sep, tpl_val seq)
+{
+    tpl_list *l = pn_tpl_iter(r, seq);
+    tpl_buf b;
+    pn_tpl_buf_init(&b);
+    for (uint32_t i = 0; l && i < l->n && !r->st; i++) {
+        if (l->v[i].type != TPL_STR)
+            return pn_tpl_fail(r, "join: expected strings, found %s", pn_tpl_type_name(l->v[i]));
+        if (i)
+            pn_tpl_buf_sub(r, &b, sep, 0, sep->len);
+        pn_tpl_buf_sub(r, &b, l->v[i].u.s, 0, l->v[i].u.s->len);
+        pn_tpl_charge(r, 1);
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+
+/* startswith, endswith: one string or a tuple of them. */
+static bool tplm_affix(tpl_run *r, const tpl_str *s, tpl_val of, bool end)
+{
+    if (tpl_is_list(of)) {
+        for (uint32_t i = 0; i < of.u.l->n && pn_tpl_charge(r, 1); i++)
+            if (of.u.l->v[i].type == TPL_STR && tplm_affix(r, s, of.u.l->v[i], end))
+                return true;
+        return false;
+    }
+    tpl_str *a = tplm_str(r, end ? "endswith" : "startswith", of);
+    return a && a->len <= s->len && memcmp(s->p + (end ? s->len - a->len : 0), a->p, a->len) == 0;
+}
+
+static tpl_val tplm_count(tpl_run *r, const tpl_str *s, const tpl_str *of)
+{
+    int64_t n = 0, at = 0;
+    if (!of->len)
+        return tpl_int((int64_t)pn_tpl_chars((tpl_str *)(uintptr_t)s) + 1, false);
+    while ((at = pn_tpl_find(r, s, (size_t)at, of)) >= 0) {
+        n++;
+        at += of->len;
+    }
+    return tpl_int(n, false);
+}
+
+static tpl_val tplm_find(tpl_run *r, tpl_str *s, const tpl_str *of, bool from_right)
+{
+    int64_t at = from_right ? tplm_rfind(r, s, s->len, of) : pn_tpl_find(r, s, 0, of);
+    if (at < 0)
+        return tpl_int(-1, true);
+    tpl_str head = {s->p, NULL, (uint32_t)at, UINT32_MAX, false};
+    return tpl_int(pn_tpl_chars(&head), false);
+}
+
+static tpl_val tplm_fill(tpl_run *r, tpl_str *s, int64_t width, char kind)
+{
+    tpl_buf b;
+    int64_t pad = width - (int64_t)pn_tpl_chars(s), left;
+    pn_tpl_buf_init(&b);
+    if (pad <= 0)
+        return tpl_of_str(s);
+    left = kind == 'l' ? 0 : kind == 'c' ? pad / 2 + (pad & width & 1) : pad;
+    size_t sign = kind == 'z' && s->len && (s->p[0] == '-' || s->p[0] == '+');
+    pn_tpl_buf_sub(r, &b, s, 0, sign);
+    for (int64_t i = 0; i < left && pn_tpl_charge(r, 1); i++)
+        pn_tpl_buf_add(r, &b, kind == 'z' ? "0" : " ", 1, false);
+    pn_tpl_buf_sub(r, &b, s, sign, s->len - sign);
+    for (int64_t i = left; i < pad && pn_tpl_charge(r, 1); i++)
+        pn_tpl_buf_add(r, &b, " ", 1, false);
+    return pn_tpl_buf_str(r, &b);
+}
+
+static tpl_val tplm_partition(tpl_run *r, tpl_str *s, tpl_str *sep, bool from_right)
+{
+    tpl_list *l = pn_tpl_list(r, 3);
+    int64_t at = !sep->len ? -1 : from_right ? tplm_rfind(r, s, s->len, sep) : pn_tpl_find(r, s, 0, sep);
+    size_t a = at >= 0 ? (size_t)at : from_right ? 0 : s->len, n = at >= 0 ? sep->len : 0;
+    pn_tpl_push(r, l, pn_tpl_sub(r, s, 0, a));
+    pn_tpl_push(r, l, pn_tpl_sub(r, s, a, n));
+    pn_tpl_push(r, l, pn_tpl_sub(r, s, a + n, s->len - a - n));
+    return tpl_of_list(l, TPL_TUPLE);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Methods of strings
+ * ------------------------------------------------------------------------------------------ */
+
+enum {
+    TPLM_STRIP, TPLM_LSTRIP, TPLM_RSTRIP, TPLM_SPLIT, TPLM_RSPLIT, TPLM_SPLITLINES, TPLM_STARTSWITH, TPLM_ENDSWITH,
+    TPLM_REPLACE, TPLM_UPPER, TPLM_LOWER, TPLM_TITLE, TPLM_CAPITALIZE, TPLM_FIND, TPLM_RFIND, TPLM_INDEX, TPLM_COUNT, TPLM_JOIN,
+    TPLM_FORMAT, TPLM_ISDIGIT, TPLM_ISALPHA, TPLM_ISALNUM, TPLM_ISSPACE, TPLM_ISUPPER, TPLM_ISLOWER, TPLM_ZFILL,
+    TPLM_LJUST, TPLM_RJUST, TPLM_CENTER, TPLM_PARTITION, TPLM_RPARTITION, TPLM_REMOVEPREFIX, TPLM_REMOVESUFFIX,
+    TPLM_STR_END,
+    TPLM_GET = 100, TPLM_ITEMS, TPLM_KEYS, TPLM_VALUES, TPLM_POP, TPLM_UPDATE, TPLM_SETDEFAULT, TPLM_COPY,
+    TPLM_DICT_END,
+    TPLM_APPEND = 200, TPLM_LPOP, TPLM_INSERT, TPLM_EXTEND, TPLM_LINDEX, TPLM_LCOUNT, TPLM_REVERSE, TPLM_SORT, TPLM_LCOPY,
+    TPLM_REMOVE, TPLM_CLEAR, TPLM_LIST_END,
+    TPLM_CYCLE = 300, TPLM_CHANGED, TPLM_LOOP_END,
+    TPLM_NEXT = 400, TPLM_RESET, TPLM_CYCLER_END
+};
+
+static const char *const tplm_str_names[] = {
+    "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith", "replace", "upper", "lower",
+    "title", "capitalize", "find", "rfind", "index", "count", "join", "format", "isdigit", "isalpha", "isalnum", "isspace",
+    "isupper", "islower", "zfill", "ljust", "rjust", "center", "partition", "rpartition", "removeprefix", "removesuffix"};
+static const char *const tplm_dict_names[] = {"get", "items", "keys", "values", "pop", "update", "setdefault", "copy"};
+static const char *const tplm_list_names[] = {"append", "pop", "insert", "extend", "index", "count", "reverse", "sort",
+                                              "copy", "remove", "clear"};
+static const char *const tplm_loop_names[] = {"cycle", "changed"};
+static const char *const tplm_cycler_names[] = {"next", "reset"};
+
+static uint16_t tplm_named(const char *const *names, size_t n, unsigned base, const tpl_str *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (names[i][0] == (name->len ? name->p[0] : 0) && pn_tpl_is_z(name, names[i]))
+            return (uint16_t)(base + i);
+    return TPL_NOT_FOUND;
+}
+
+PN_INTERNAL uint16_t pn_tpl_method_find(tpl_val self, const tpl_str *name)
+{
+    switch (self.type) {
+    case TPL_STR: return tplm_named(tplm_str_names, PN_COUNT_OF(tplm_str_names), TPLM_STRIP, name);
+    case TPL_DICT: return tplm_named(tplm_dict_names, PN_COUNT_OF(tplm_dict_names), TPLM_GET, name);
+    case TPL_LIST: return tplm_named(tplm_list_names, PN_COUNT_OF(tplm_list_names), TPLM_APPEND, name);
+    case TPL_TUPLE: {
+        uint16_t id = tplm_named(tplm_list_names, PN_COUNT_OF(tplm_list_names), TPLM_APPEND, name);
+        return id == TPLM_LINDEX || id == TPLM_LCOUNT ? id : TPL_NOT_FOUND;
+    }
+    case TPL_LOOP: return tplm_named(tplm_loop_names, PN_COUNT_OF(tplm_loop_names), TPLM_CYCLE, name);
+    case TPL_CYCLER: return tplm_named(tplm_cycler_names, PN_COUNT_OF(tplm_cycler_names), TPLM_NEXT, name);
+    default: return TPL_NOT_FOUND;
+    }
+}
+
+static tpl_val tplm_edge(tpl_run *r, const tpl_str *s, const tpl_str *cut, bool end)
+{
+    bool has = cut->len <= s->len && memcmp(s->p + (end ? s->len - cut->len : 0), cut->p, cut->len) == 0;
+    return pn_tpl_sub(r, s, has && !end ? cut->len : 0, has ? s->len - cut->len : s->len);
+}
+
+/* Those with one string as argument. */
+static tpl_val tplm_str_one(tpl_run *r, tpl_str *s, uint16_t id, const char *what, tpl_val arg)
+{
+    tpl_str *of = tplm_str(r, what, arg);
+    if (r->st || !of)
+        return pn_tpl_fail(r, "%s: expected a string", what);
+    switch (id) {
+    case TPLM_FIND: case TPLM_RFIND: return tplm_find(r, s, of, id == TPLM_RFIND);
+    case TPLM_INDEX: {
+        tpl_val v = tplm_find(r, s, of, false);
+        return v.u.i < 0 ? pn_tpl_fail(r, "index: substring not found") : v;
+    }
+    case TPLM_COUNT: return tplm_count(r, s, of);
+    case TPLM_PARTITION: case TPLM_RPARTITION: return tplm_partition(r, s, of, id == TPLM_RPARTITION);
+    default: return tplm_edge(r, s, of, id == TPLM_REMOVESUFFIX);
+    }
+}
+
+static tpl_val tplm_str_call(tpl_run *r, tpl_str *s, uint16_t id, const tpl_args *args)
+{
+    static const char kinds[] = "dansul";
+    const char *what = tplm_str_names[id];
+    tpl_val a[3];
+    if (id == TPLM_FORMAT)
+        return pn_tpl_format(r, s, args);
+    if (!pn_tpl_bind(r, what, args,
+                     id == TPLM_SPLIT || id == TPLM_RSPLIT ? "sep,maxsplit" : id == TPLM_REPLACE ? "old,new,count" : "", 0, a, 3))
+        return tpl_undef();
+    switch (id) {
+    case TPLM_STRIP: case TPLM_LSTRIP: case TPLM_RSTRIP:
+        return pn_tpl_strip(r, s, tplm_str(r, what, a[0]), id != TPLM_RSTRIP, id != TPLM_LSTRIP);
+    case TPLM_SPLIT: case TPLM_RSPLIT:
+        return pn_tpl_split(r, s, tplm_str(r, what, a[0]), tplm_int(r, what, a[1], -1), id == TPLM_RSPLIT);
+    case TPLM_SPLITLINES: return pn_tpl_lines(r, s);
+    case TPLM_STARTSWITH: case TPLM_ENDSWITH:
+        return tpl_given(a[0]) ? tpl_bool(tplm_affix(r, s, a[0], id == TPLM_ENDSWITH))
+                               : pn_tpl_fail(r, "%s: an argument is missing", what);
+    case TPLM_REPLACE: {
+        tpl_str *from = tplm_str(r, what, a[0]), *to = tplm_str(r, what, a[1]);
+        return from && to ? pn_tpl_replace(r, s, from, to, tplm_int(r, what, a[2], -1))
+                          : pn_tpl_fail(r, "replace: expected two strings");
+    }
+    case TPLM_UPPER: return pn_tpl_upper(r, s);
+    case TPLM_LOWER: return pn_tpl_lower(r, s);
+    case TPLM_TITLE: return tplm_title(r, s);
+    case TPLM_CAPITALIZE: return pn_tpl_capitalize(r, s);
+    case TPLM_JOIN: return tpl_given(a[0]) ? tplm_join(r, s, a[0]) : pn_tpl_fail(r, "join: an argument is missing");
+    case TPLM_ISDIGIT: case TPLM_ISALPHA: case TPLM_ISALNUM: case TPLM_ISSPACE: case TPLM_ISUPPER: case TPLM_ISLOWER:
+        return tpl_bool(tplm_all(r, s, kinds[id - TPLM_ISDIGIT]));
+    case TPLM_ZFILL: return tplm_fill(r, s, tplm_int(r, what, a[0], 0), 'z');
+    case TPLM_LJUST: return tplm_fill(r, s, tplm_int(r, what, a[0], 0), 'l');
+    case TPLM_RJUST: return tplm_fill(r, s, tplm_int(r, what, a[0], 0), 'r');
+    case TPLM_CENTER: return tplm_fill(r, s, tplm_int(r, what, a[0], 0), 'c');
+    default: return tplm_str_one(r, s, id, what, a[0]);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Methods of dicts, lists, loops
+ * ------------------------------------------------------------------------------------------ */
+
+static void tplm_update(tpl_run *r, tpl_dict *d, const tpl_args *args)
+{
+    if (args->n && args->pos[0].type == TPL_DICT) {
+        const tpl_dict *o = args->pos[0].u.d;
+        for (uint32_t i = 0, n = o->n; i < n && !r->st; i++)
+            pn_tpl_dict_set(r, d, o->e[i].k, o->e[i].v);
+    } else if (args->n) {
+        tpl_list *l = pn_tpl_iter(r, args->pos[0]);
+        for (uint32_t i = 0; l && i < l->n && !r->st; i++) {
+            if (!tpl_is_list(l->v[i]) || l->v[i].u.l->n != 2)
+                pn_tpl_fail(r, "update: expected a dict or pairs");
+            else
+                pn_tpl_dict_set(r, d, l->v[i].u.l->v[0], l->v[i].u.l->v[1]);
+        }
+    }
+    for (uint32_t i = 0; i < args->n_kw && !r->st; i++)
+        pn_tpl_dict_set(r, d, tpl_of_str((tpl_str *)(uintptr_t)args->kw[i].name), args->kw[i].v);
+}
+
+static tpl_val tplm_dict_call(tpl_run *r, tpl_val self, uint16_t id, const tpl_args *args)
+{
+    tpl_dict *d = self.u.d;
+    const char *what = tplm_dict_names[id - TPLM_GET];
+    tpl_val a[2], *found, v;
+    if (id == TPLM_UPDATE) {
+        tplm_update(r, d, args);
+        return tpl_none();
+    }
+    bool keyed = id == TPLM_GET || id == TPLM_POP || id == TPLM_SETDEFAULT;
+    if (!pn_tpl_bind(r, what, args, "key,default", keyed, a, 2))
+        return tpl_undef();
+    found = keyed ? pn_tpl_dict_get(r, d, a[0]) : NULL;
+    switch (id) {
+    case TPLM_GET: return found ? *found : tpl_given(a[1]) ? a[1] : tpl_none();
+    case TPLM_POP:
+        if (!found)
+            return tpl_given(a[1]) ? a[1] : pn_tpl_fail(r, "pop: there is no such key");
+        v = *found;
+        pn_tpl_dict_remove(r, d, a[0]);
+        return v;
+    case TPLM_SETDEFAULT:
+        if (found)
+            return *found;
+        v = tpl_given(a[1]) ? a[1] : tpl_none();
+        pn_tpl_dict_set(r, d, a[0], v);
+        return v;
+    case TPLM_ITEMS: return pn_tpl_dict_items(r, d);
+    case TPLM_KEYS: return tpl_of_list(pn_tpl_iter(r, self), TPL_LIST);
+    case TPLM_VALUES: {
+        tpl_list *l = pn_tpl_list(r, d->n);
+        for (uint32_t i = 0; l && i < d->n; i++)
+            pn_tpl_push(r, l, d->e[i].v);
+        return tpl_of_list(l, TPL_LIST);
+    }
+    default: {
+        tpl_dict *c = pn_tpl_dict(r);
+        for (uint32_t i = 0; c && i < d->n && !r->st; i++)
+            pn_tpl_dict_set(r, c, d->e[i].k, d->e[i].v);
+        v = tpl_of_dict(c, TPL_DICT);
+        v.trust = self.trust;
+        return v;
+    }
+    }
+}
+
+static tpl_val tplm_list_pop(tpl_run *r, tpl_list *l, int64_t i)
+{
+    if (i < 0)
+        i += l->n;
+    if (i < 0 || i >= l->n)
+        return pn_tpl_fail(r, "pop: index out of range");
+    tpl_val v = l->v[i];
+    pn_tpl_charge(r, (l->n - (uint64_t)i) / 16);
+    memmove(l->v + i, l->v + i + 1, (size_t)(l->n - 1 - i) * sizeof v);
+    l->n--;
+    return v;
+}
+
+static void tplm_list_insert(tpl_run *r, tpl_list *l, int64_t i, tpl_val v)
+{
+    if (i < 0)
+        i = i + l->n < 0 ? 0 : i + l->n;
+    if (i > l->n)
+        i = l->n;
+    if (!pn_tpl_push(r, l, v) || !pn_tpl_charge(r, (l->n - (uint64_t)i) / 16))
+        return;
+    memmove(l->v + i + 1, l->v + i, (size_t)(l->n - 1 - i) * sizeof v);
+    l->v[i] = v;
+}
+
+static int64_t tplm_list_index(tpl_run *r, tpl_list *l, tpl_val v)
+{
+    for (uint32_t i = 0; i < l->n && !r->st; i++)
+        if (pn_tpl_equal(r, l->v[i], v))
+            return i;
+    return -1;
+}
+
+static tpl_val tplm_list_call(tpl_run *r, tpl_val self, uint16_t id, const tpl_args *args)
+{
+    tpl_list *l = self.u.l, *other;
+    const char *what = tplm_list_names[id - TPLM_APPEND];
+    tpl_val a[2];
+    int64_t i, n = 0;
+    bool one = id == TPLM_APPEND || id == TPLM_INSERT || id == TPLM_EXTEND || id == TPLM_LINDEX || id == TPLM_LCOUNT || id == TPLM_REMOVE;
+    if (!pn_tpl_bind(r, what, args, id == TPLM_SORT ? "key,reverse" : "a,b", one ? 1 + (id == TPLM_INSERT) : 0, a, 2))
+        return tpl_undef();
+    switch (id) {
+    case TPLM_APPEND: pn_tpl_push(r, l, a[0]); break;
+    case TPLM_LPOP: return tplm_list_pop(r, l, tplm_int(r, what, a[0], -1));
+    case TPLM_INSERT: tplm_list_insert(r, l, tplm_int(r, what, a[0], 0), a[1]); break;
+    case TPLM_EXTEND:
+        other = pn_tpl_iter(r, a[0]);
+        for (uint32_t k = 0, m = other ? other->n : 0; k < m && !r->st; k++)
+            pn_tpl_push(r, l, other->v[k]);
+        break;
+    case TPLM_LINDEX:
+        i = tplm_list_index(r, l, a[0]);
+        return i < 0 ? pn_tpl_fail(r, "index: the value is not in the list") : tpl_int(i, true);
+    case TPLM_LCOUNT:
+        for (uint32_t k = 0; k < l->n && !r->st; k++)
+            n += pn_tpl_equal(r, l->v[k], a[0]);
+        return tpl_int(n, true);
+    case TPLM_REVERSE: tplm_reverse(l); pn_tpl_charge(r, l->n); break;
+    case TPLM_SORT: {
+        tpl_val s = pn_tpl_sort(r, l, tpl_absent(), false, tpl_given(a[1]) && pn_tpl_truth(a[1]));
+        if (!r->st)
+            memcpy(l->v, s.u.l->v, l->n * sizeof *l->v);
+        break;
+    }
+    case TPLM_REMOVE:
+        i = tplm_list_index(r, l, a[0]);
+        if (i < 0)
+            return pn_tpl_fail(r, "remove: the value is not in the list");
+        tplm_list_pop(r, l, i);
+        break;
+    case TPLM_CLEAR: l->n = 0; break;
+    default:
+        other = pn_tpl_list(r, l->n);
+        for (uint32_t k = 0; other && k < l->n; k++)
+            pn_tpl_push(r, other, l->v[k]);
+        return tpl_of_list(other, TPL_LIST);
+    }
+    return tpl_none();
+}
+
+static tpl_val tplm_loop_call(tpl_run *r, tpl_loop *l, uint16_t id, const tpl_args *args)
+{
+    if (id == TPLM_CYCLE)
+        return args->n ? args->pos[l->index % args->n] : pn_tpl_fail(r, "cycle: no arguments");
+    tpl_list *now = pn_tpl_list(r, args->n);
+    for (uint32_t i = 0; now && i < args->n; i++)
+        pn_tpl_push(r, now, args->pos[i]);
+    tpl_val v = tpl_of_list(now, TPL_TUPLE);
+    bool changed = !tpl_given(l->changed) || !pn_tpl_equal(r, l->changed, v);
+    if (!r->st)
+        l->changed = v;
+    return tpl_bool(changed);
+}
+
+PN_INTERNAL tpl_val pn_tpl_method_call(tpl_run *r, tpl_val self, uint16_t id, const tpl_args *args)
+{
+    tpl_list *l = self.u.l;
+    if (r->st)
+        return tpl_undef();
+    if (id < TPLM_STR_END)
+        return tplm_str_call(r, self.u.s, id, args);
+    if (id >= TPLM_GET && id < TPLM_DICT_END)
+        return tplm_dict_call(r, self, id, args);
+    if (id >= TPLM_APPEND && id < TPLM_LIST_END)
+        return tplm_list_call(r, self, id, args);
+    if (id >= TPLM_CYCLE && id < TPLM_LOOP_END)
+        return tplm_loop_call(r, self.u.loop, id, args);
+    if (id == TPLM_RESET || !l->n) {
+        l->pos = 0;
+        return tpl_none();
+    }
+    tpl_val v = l->v[l->pos];
+    l->pos = (l->pos + 1) % l->n;
+    return v;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Functions everybody has
+ * ------------------------------------------------------------------------------------------ */
+
+enum { TPLM_G_RANGE, TPLM_G_NAMESPACE, TPLM_G_DICT, TPLM_G_RAISE, TPLM_G_STRFTIME, TPLM_G_JOINER, TPLM_G_CYCLER };
+static const char *const tplm_globals[] = {"range", "namespace", "dict", "raise_exception", "strftime_now", "joiner", "cycler"};
+
+PN_INTERNAL uint16_t pn_tpl_global_find(const tpl_str *name)
+{
+    return tplm_named(tplm_globals, PN_COUNT_OF(tplm_globals), 0, name);
+}
+
+static tpl_val tplm_range(tpl_run *r, const tpl_args *args)
+{
+    tpl_val a[3];
+    if (!pn_tpl_bind(r, "range", args, "", 1, a, 3))
+        return tpl_undef();
+    int64_t start = tplm_int(r, "range", a[0], 0), stop = start, step = tplm_int(r, "range", a[2], 1);
+    if (tpl_given(a[1]))
+        stop = tplm_int(r, "range", a[1], 0);
+    else
+        start = 0;
+    if (step == 0)
+        return pn_tpl_fail(r, "range: the step is zero");
+    bool trust = a[0].trust && (!tpl_given(a[1]) || a[1].trust) && (!tpl_given(a[2]) || a[2].trust);
+    tpl_list *l = pn_tpl_list(r, 0);
+    for (int64_t i = start; l && !r->st && (step > 0 ? i < stop : i > stop);) {
+        if (l->n >= TPL_MAX_RANGE)
+            return pn_tpl_fail(r, "limit reached: range of more than %d", (int)TPL_MAX_RANGE);
+        pn_tpl_push(r, l, tpl_int(i, trust));
+        if (step > 0 ? i > INT64_MAX - step : i < INT64_MIN - step)
+            break;
+        i += step;
+    }
+    return tpl_of_list(l, TPL_LIST);
+}
+
+static tpl_val tplm_raise(tpl_run *r, const tpl_args *args)
+{
+    tpl_str *s = args->n ? pn_tpl_string(r, args->pos[0]) : NULL;
+    if (!r->st)                         /* the template's own words, nothing in front */
+        r->st = pn_fail(r->err, PN_E_INVALID, "%.*s", s ? (int)PN_MIN(s->len, 500u) : 9, s ? s->p : "exception");
+    return tpl_undef();
+}
+
+PN_INTERNAL tpl_val pn_tpl_global_call(tpl_run *r, uint16_t id, const tpl_args *args)
+{
+    tpl_val a[1];
+    tpl_list *l;
+    tpl_dict *d;
+    switch (id) {
+    case TPLM_G_RANGE: return tplm_range(r, args);
+    case TPLM_G_NAMESPACE: case TPLM_G_DICT:
+        d = pn_tpl_dict(r);
+        if (d)
+            tplm_update(r, d, args);
+        return tpl_of_dict(d, id == TPLM_G_DICT ? TPL_DICT : TPL_NS);
+    case TPLM_G_RAISE: return tplm_raise(r, args);
+    case TPLM_G_STRFTIME: {
+        if (!pn_tpl_bind(r, "strftime_now", args, "format", 1, a, 1))
+            return tpl_undef();
+        tpl_str *fmt = tplm_str(r, "strftime_now", a[0]);
+        return fmt ? pn_tpl_strftime(r, fmt) : pn_tpl_fail(r, "strftime_now: expected a string");
+    }
+    case TPLM_G_JOINER:
+        if (!pn_tpl_bind(r, "joiner", args, "sep", 0, a, 1))
+            return tpl_undef();
+        l = pn_tpl_list(r, 1);
+        pn_tpl_push(r, l, tpl_given(a[0]) ? a[0] : pn_tpl_text(r, ", "));
+        return tpl_of_list(l, TPL_JOINER);
+    default:
+        l = pn_tpl_list(r, args->n);
+        for (uint32_t i = 0; l && i < args->n; i++)
+            pn_tpl_push(r, l, args->pos[i]);
+        return tpl_of_list(l, TPL_CYCLER);
+    }
+}
+#endif
+
+/* ---- Begin text/pn_tpl_filters.c ---- */
+#ifndef PN_DROP_TEXT_PN_TPL_FILTERS_C
+#define PN_DROP_TEXT_PN_TPL_FILTERS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_tpl_filters.c - x|filter and x is test: two tables of names, and what the names do.
+ *
+ * A filter's row says which arguments it takes; pn_tpl_bind puts them in order, so the functions below
+ * see an array.  Filters that the reference makes lazy (map, select, ...) give lists here.
+ */
+/* includes text/pn_tpl.h */
+
+/* includes base/pn_utf8.h */
+/* includes num/pn_math.h */
+/* includes text/pn_unicode.h */
+
+#include <math.h>
+
+enum { TPLF_ARGS = 4 };
+
+typedef tpl_val (*tplf_fn)(tpl_run *r, tpl_val v, tpl_val *a);
+typedef struct tplf_row {
+    const char *name;
+    tplf_fn fn;                 /* NULL: takes any arguments, see tplf_variadic */
+    const char *params;
+    uint8_t need;
+} tplf_row;
+
+static bool tplf_flag(tpl_val v, bool fallback) { return tpl_given(v) ? pn_tpl_truth(v) : fallback; }
+
+static int64_t tplf_int(tpl_run *r, tpl_val v, int64_t fallback)
+{
+    if (v.type == TPL_INT || v.type == TPL_BOOL)
+        return v.type == TPL_INT ? v.u.i : v.u.b;
+    if (v.type == TPL_FLOAT && v.u.f > -9e15 && v.u.f < 9e15)
+        return (int64_t)v.u.f;
+    if (tpl_given(v) && v.type != TPL_NONE)
+        pn_tpl_fail(r, "expected an integer, found %s", pn_tpl_type_name(v));
+    return fallback;
+}
+
+/* An argument as a string; absent: a text of ours. */
+static tpl_str *tplf_str(tpl_run *r, tpl_val v, const char *fallback)
+{
+    tpl_val d = tpl_given(v) ? v : pn_tpl_text(r, fallback);
+    return pn_tpl_string(r, d);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Text
+ * ------------------------------------------------------------------------------------------ */
+
+static tpl_val tplf_trim(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v), *chars = NULL;
+    if (tpl_given(a[0]) && a[0].type != TPL_NONE)
+        chars = pn_tpl_string(r, a[0]);
+    return r->st ? tpl_undef() : pn_tpl_strip(r, s, chars, true, true);
+}
+
+static tpl_val tplf_upper(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v);
+    (void)a;
+    return s ? pn_tpl_upper(r, s) : tpl_undef();
+}
+
+static tpl_val tplf_lower(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v);
+    (void)a;
+    return s ? pn_tpl_lower(r, s) : tpl_undef();
+}
+
+static tpl_val tplf_capitalize(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v);
+    (void)a;
+    return s ? pn_tpl_capitalize(r, s) : tpl_undef();
+}
+
+/* A capital after white space, "-" or an opening bracket. */
+static tpl_val tplf_title(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v);
+    tpl_buf b;
+    bool start = true;
+    (void)a;
+    pn_tpl_buf_init(&b);
+    for (size_t i = 0; s && i < s->len && !r->st;) {
+        uint32_t cp;
+        size_t n = pn_utf8_decode(s->p + i, s->len - i, &cp);
+        pn_tpl_buf_cp(r, &b, start ? pn_tpl_upper_cp(cp) : pn_uni_lower(cp), pn_tpl_mark(s, i));
+        start = pn_tpl_space(cp) || (cp < 0x80 && strchr("-({[<", (int)cp));
+        i += n;
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+
+static tpl_val tplf_string(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    (void)a;
+    return v.type == TPL_STR ? v : tpl_of_str(pn_tpl_string(r, v));
+}
+
+static tpl_val tplf_replace(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v), *from = pn_tpl_string(r, a[0]), *to = pn_tpl_string(r, a[1]);
+    return r->st ? tpl_undef() : pn_tpl_replace(r, s, from, to, tplf_int(r, a[2], -1));
+}
+
+PN_INTERNAL tpl_val pn_tpl_escape(tpl_run *r, tpl_str *s)
+{
+    static const char from[] = "&<>'\"";
+    static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    tpl_buf b;
+    pn_tpl_buf_init(&b);
+    for (size_t i = 0; i < s->len && !r->st; i++) {
+        const char *at = s->p[i] ? strchr(from, s->p[i]) : NULL;
+        if (at)
+            pn_tpl_buf_add(r, &b, to[at - from], strlen(to[at - from]), pn_tpl_mark(s, i));
+        else
+            pn_tpl_buf_sub(r, &b, s, i, 1);
+    }
+    tpl_val v = pn_tpl_buf_str(r, &b);
+    v.id = 1;
+    return v;
+}
+
+static tpl_val tplf_escape(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v);
+    (void)a;
+    return !s || (v.type == TPL_STR && v.id) ? v : pn_tpl_escape(r, s);
+}
+
+static tpl_val tplf_indent(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v), *by = a[0].type == TPL_STR ? a[0].u.s : NULL;
+    bool first = tplf_flag(a[1], false), blank = tplf_flag(a[2], false), ends;
+    if (!by && !r->st) {
+        tpl_buf pad;
+        pn_tpl_buf_init(&pad);
+        for (int64_t i = tplf_int(r, a[0], 4); i > 0 && pn_tpl_charge(r, 1); i--)
+            pn_tpl_buf_add(r, &pad, " ", 1, true);
+        by = pn_tpl_buf_str(r, &pad).u.s;
+    }
+    tpl_list *lines = r->st ? NULL : pn_tpl_lines(r, s).u.l;
+    tpl_buf b;
+    pn_tpl_buf_init(&b);
+    if (r->st)
+        return tpl_undef();
+    /* The reference splits s + "\n": text that ends with a newline has an empty last line. */
+    ends = !s->len || s->p[s->len - 1] == '\n';
+    for (uint32_t i = 0; i < lines->n + (ends ? 1u : 0u) && !r->st; i++) {
+        tpl_str *line = i < lines->n ? lines->v[i].u.s : NULL;
+        bool empty = !line || !line->len;
+        if (i)
+            pn_tpl_buf_add(r, &b, "\n", 1, false);
+        if (i == 0 ? first : blank || !empty)
+            pn_tpl_buf_sub(r, &b, by, 0, by->len);
+        if (line)
+            pn_tpl_buf_sub(r, &b, line, 0, line->len);
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+
+static tpl_val tplf_truncate(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v), *end = tplf_str(r, a[2], "...");
+    int64_t length = tplf_int(r, a[0], 255), leeway = tplf_int(r, a[3], 5);
+    if (r->st)
+        return tpl_undef();
+    int64_t keep = length - (int64_t)pn_tpl_chars(end);
+    if (keep < 0 || leeway < 0)
+        return pn_tpl_fail(r, "truncate: expected a length of at least that of the ending");
+    if ((int64_t)pn_tpl_chars(s) - leeway <= length)
+        return tpl_of_str(s);
+    tpl_val head = pn_tpl_sub(r, s, 0, pn_tpl_offset(r, s, keep));
+    if (!tplf_flag(a[1], false) && !r->st) {
+        size_t cut = head.u.s->len;
+        while (cut > 0 && s->p[cut - 1] != ' ')
+            cut--;
+        if (cut)
+            head = pn_tpl_sub(r, s, 0, cut - 1);
+    }
+    tpl_buf b;
+    pn_tpl_buf_init(&b);
+    if (r->st)
+        return tpl_undef();
+    pn_tpl_buf_sub(r, &b, head.u.s, 0, head.u.s->len);
+    pn_tpl_buf_sub(r, &b, end, 0, end->len);
+    return pn_tpl_buf_str(r, &b);
+}
+
+static tpl_val tplf_wordcount(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v);
+    int64_t n = 0;
+    bool in = false;
+    (void)a;
+    for (size_t i = 0; s && i < s->len && pn_tpl_charge(r, 1);) {
+        uint32_t cp;
+        i += pn_utf8_decode(s->p + i, s->len - i, &cp);
+        bool word = cp == '_' || (pn_uni_class(cp) & (PN_US_L | PN_US_N)) != 0;
+        n += word && !in;
+        in = word;
+    }
+    return tpl_int(n, s && pn_tpl_trusted(s));
+}
+
+/* Tags and comments out, white space to single spaces, the common entities back. */
+static tpl_val tplf_striptags(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;", "&quot;"};
+    static const char chars[] = "&<>'\"\"";
+    tpl_str *s = pn_tpl_string(r, v);
+    tpl_buf b, out;
+    (void)a;
+    pn_tpl_buf_init(&b);
+    pn_tpl_buf_init(&out);
+    for (size_t i = 0; s && i < s->len && pn_tpl_charge(r, 1);) {
+        const char *end = s->p[i] == '<' ? memchr(s->p + i, '>', s->len - i) : NULL;
+        if (end) {
+            i = (size_t)(end - s->p) + 1;
+            continue;
+        }
+        pn_tpl_buf_sub(r, &b, s, i++, 1);
+    }
+    tpl_val words = r->st ? tpl_undef() : pn_tpl_split(r, pn_tpl_buf_str(r, &b).u.s, NULL, -1, false);
+    for (uint32_t w = 0; !r->st && w < words.u.l->n; w++) {
+        tpl_str *word = words.u.l->v[w].u.s;
+        if (w)
+            pn_tpl_buf_add(r, &out, " ", 1, false);
+        for (size_t i = 0; i < word->len && pn_tpl_charge(r, 1);) {
+            size_t k = 0;
+            while (k < PN_COUNT_OF(names) && (word->len - i < strlen(names[k]) || memcmp(word->p + i, names[k], strlen(names[k]))))
+                k++;
+            if (k < PN_COUNT_OF(names))
+                pn_tpl_buf_add(r, &out, chars + k, 1, pn_tpl_mark(word, i));
+            else
+                pn_tpl_buf_sub(r, &out, word, i, 1);
+            i += k < PN_COUNT_OF(names) ? strlen(names[k]) : 1;
+        }
+    }
+    return pn_tpl_buf_str(r, &out);
+}
+
+static void tplf_quote(tpl_run *r, tpl_buf *b, tpl_val v, bool slash)
+{
+    static const char hex[] = "0123456789ABCDEF";
+    tpl_str *s = pn_tpl_string(r, v);
+    for (size_t i = 0; s && i < s->len && !r->st; i++) {
+        char c = s->p[i];
+        bool safe = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("_.-~", c)) ||
+                    (c == '/' && slash);
+        char out[3] = {'%', hex[(uint8_t)c >> 4], hex[(uint8_t)c & 15]};
+        pn_tpl_buf_add(r, b, safe ? &c : out, safe ? 1 : 3, pn_tpl_mark(s, i));
+    }
+}
+
+static tpl_val tplf_urlencode(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_buf b;
+    (void)a;
+    pn_tpl_buf_init(&b);
+    if (v.type != TPL_DICT && !tpl_is_list(v)) {
+        tplf_quote(r, &b, v, true);
+        return pn_tpl_buf_str(r, &b);
+    }
+    tpl_list *l = v.type == TPL_DICT ? pn_tpl_dict_items(r, v.u.d).u.l : v.u.l;
+    for (uint32_t i = 0; !r->st && i < l->n; i++) {
+        if (!tpl_is_list(l->v[i]) || l->v[i].u.l->n != 2)
+            return pn_tpl_fail(r, "urlencode: expected pairs");
+        if (i)
+            pn_tpl_buf_add(r, &b, "&", 1, false);
+        tplf_quote(r, &b, l->v[i].u.l->v[0], false);
+        pn_tpl_buf_add(r, &b, "=", 1, false);
+        tplf_quote(r, &b, l->v[i].u.l->v[1], false);
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+
+static tpl_val tplf_safe(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    (void)a;
+    v = v.type == TPL_STR ? v : tpl_of_str(pn_tpl_string(r, v));
+    v.id = v.type == TPL_STR;
+    return v;
+}
+
+static tpl_val tplf_center(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *s = pn_tpl_string(r, v);
+    tpl_val width = tpl_int(tplf_int(r, a[0], 80), true);
+    tpl_args args = {&width, NULL, 1, 0, {TPL_ABSENT, false, 0, {0}}};
+    tpl_str name = {"center", NULL, 6, UINT32_MAX, true};
+    return s ? pn_tpl_method_call(r, tpl_of_str(s), pn_tpl_method_find(tpl_of_str(s), &name), &args) : tpl_undef();
+}
+
+/* ------------------------------------------------------------------------------------------
+ * JSON
+ * ------------------------------------------------------------------------------------------ */
+
+/* In the order that chat templates' environment has: ensure_ascii first. */
+static tpl_val tplf_tojson(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_json_style st = {NULL, NULL, NULL, tplf_flag(a[0], false), tplf_flag(a[3], false)};
+    tpl_buf b, pad;
+    bool indents = tpl_given(a[1]) && a[1].type != TPL_NONE;
+    pn_tpl_buf_init(&b);
+    pn_tpl_buf_init(&pad);
+    if (indents && a[1].type == TPL_STR)
+        st.indent = a[1].u.s;
+    if (indents && !st.indent) {
+        int64_t n = PN_MIN(tplf_int(r, a[1], 0), 64);
+        for (int64_t i = 0; i < n; i++)
+            pn_tpl_buf_add(r, &pad, " ", 1, a[1].trust);
+        st.indent = pn_tpl_buf_str(r, &pad).u.s;
+    }
+    if (tpl_given(a[2]) && a[2].type != TPL_NONE) {
+        tpl_list *l = tpl_is_list(a[2]) ? a[2].u.l : NULL;
+        if (!l || l->n != 2 || l->v[0].type != TPL_STR || l->v[1].type != TPL_STR)
+            return pn_tpl_fail(r, "tojson: expected two separators");
+        st.item = l->v[0].u.s;
+        st.key = l->v[1].u.s;
+    } else {
+        st.item = pn_tpl_text(r, indents ? "," : ", ").u.s;
+        st.key = pn_tpl_text(r, ": ").u.s;
+    }
+    if (r->st)
+        return tpl_undef();
+    pn_tpl_json(r, &b, v, &st);
+    return pn_tpl_buf_str(r, &b);
+}
+
+static tpl_val tplf_from_json(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    (void)a;
+    if (v.type != TPL_STR)
+        return pn_tpl_fail(r, "from_json: expected a string, found %s", pn_tpl_type_name(v));
+    return pn_tpl_parse_json(r, v.u.s);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Numbers
+ * ------------------------------------------------------------------------------------------ */
+
+static bool tplf_text_trust(tpl_val v) { return v.type == TPL_STR ? pn_tpl_trusted(v.u.s) : v.trust; }
+
+static tpl_val tplf_to_int(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    bool trust = tplf_text_trust(v);
+    int64_t base = tplf_int(r, a[1], 10), sign = 1, n = 0;
+    double f;
+    if (v.type == TPL_INT || v.type == TPL_BIG)
+        return v;
+    if (v.type == TPL_BOOL)
+        return tpl_int(v.u.b, trust);
+    if (v.type == TPL_FLOAT && v.u.f > -9.2e18 && v.u.f < 9.2e18)
+        return tpl_int((int64_t)v.u.f, trust);
+    if (v.type == TPL_STR) {
+        tpl_val t = pn_tpl_strip(r, v.u.s, NULL, true, true);
+        const char *s = r->st ? "" : t.u.s->p, *end = r->st ? s : s + t.u.s->len;
+        const char *digits = s;
+        if (digits < end && (*digits == '-' || *digits == '+'))
+            sign = *digits++ == '-' ? -1 : 1;
+        if (end - digits > 2 && digits[0] == '0' && ((base == 16 && (digits[1] | 32) == 'x') || (base == 2 && (digits[1] | 32) == 'b') ||
+                                                     (base == 8 && (digits[1] | 32) == 'o')))
+            digits += 2;
+        bool ok = digits < end;
+        for (const char *c = digits; c < end && ok; c++) {
+            int64_t d = *c >= '0' && *c <= '9' ? *c - '0' : (*c | 32) >= 'a' && (*c | 32) <= 'z' ? (*c | 32) - 'a' + 10 : 99;
+            ok = d < base && n <= (INT64_MAX - d) / base;
+            n = ok ? n * base + d : n;
+        }
+        if (ok)
+            return tpl_int(sign * n, trust);
+        if (!r->st && pn_tpl_parse_float(s, (size_t)(end - s), &f) && f > -9.2e18 && f < 9.2e18)
+            return tpl_int((int64_t)f, trust);
+    }
+    return tpl_given(a[0]) ? a[0] : tpl_int(0, true);
+}
+
+static tpl_val tplf_to_float(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    double f;
+    if (tpl_is_num(v))
+        return tpl_float(pn_tpl_number(v), v.trust);
+    if (v.type == TPL_STR) {
+        tpl_val t = pn_tpl_strip(r, v.u.s, NULL, true, true);
+        if (!r->st && pn_tpl_parse_float(t.u.s->p, t.u.s->len, &f))
+            return tpl_float(f, tplf_text_trust(v));
+    }
+    return tpl_given(a[0]) ? a[0] : tpl_float(0, true);
+}
+
+static tpl_val tplf_abs(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    (void)a;
+    if (!tpl_is_num(v))
+        return pn_tpl_fail(r, "abs: expected a number, found %s", pn_tpl_type_name(v));
+    if (v.type == TPL_BOOL)
+        return tpl_int(v.u.b, v.trust);
+    if (v.type == TPL_INT && v.u.i != INT64_MIN)
+        return tpl_int(v.u.i < 0 ? -v.u.i : v.u.i, v.trust);
+    return tpl_float(fabs(pn_tpl_number(v)), v.trust);
+}
+
+static tpl_val tplf_round(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    int64_t prec = tplf_int(r, a[0], 0);
+    tpl_str *method = tplf_str(r, a[1], "common");
+    if (r->st)
+        return tpl_undef();
+    if (!tpl_is_num(v))
+        return pn_tpl_fail(r, "round: expected a number, found %s", pn_tpl_type_name(v));
+    if (prec < -300 || prec > 64)
+        return pn_tpl_fail(r, "round: expected a precision from -300 to 64");
+    double x = pn_tpl_number(v), scale = pn_pow(10, (double)(prec < 0 ? -prec : prec));
+    if (!pn_tpl_is_z(method, "common")) {
+        bool up = pn_tpl_is_z(method, "ceil");
+        double y = prec < 0 ? x / scale : x * scale;
+        y = up ? ceil(y) : floor(y);
+        return tpl_float(prec < 0 ? y * scale : y / scale, v.trust);
+    }
+    if (prec < 0)
+        return tpl_float(rint(x / scale) * scale, v.trust);
+    /* Decimal rounding of the exact value, as Python does it: through the printed digits. */
+    tpl_val arg = tpl_float(x, v.trust), fmt;
+    char text[8] = {'%', '.', (char)('0' + prec / 10), (char)('0' + prec % 10), 'f', 0, 0, 0};
+    tpl_str f = {text, NULL, 5, UINT32_MAX, true};
+    double y;
+    fmt = pn_tpl_printf(r, &f, arg);
+    if (r->st || !pn_tpl_parse_float(fmt.u.s->p, fmt.u.s->len, &y))
+        y = x;
+    return tpl_float(y, v.trust);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Sequences
+ * ------------------------------------------------------------------------------------------ */
+
+static tpl_val tplf_length(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    (void)a;
+    switch (v.type) {
+    case TPL_UNDEF: return tpl_int(0, true);
+    case TPL_STR: return tpl_int(pn_tpl_chars(v.u.s), tplf_text_trust(v));
+    case TPL_LIST: case TPL_TUPLE: return tpl_int(v.u.l->n, false);
+    case TPL_DICT: return tpl_int(v.u.d->n, false);
+    default: return pn_tpl_fail(r, "object of type '%s' has no len()", pn_tpl_type_name(v));
+    }
+}
+
+static tpl_val tplf_first(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_list *l = pn_tpl_iter(r, v);
+    (void)a;
+    return l && l->n ? l->v[0] : tpl_undef();
+}
+
+static tpl_val tplf_last(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_list *l = pn_tpl_iter(r, v);
+    (void)a;
+    return l && l->n ? l->v[l->n - 1] : tpl_undef();
+}
+
+static tpl_val tplf_list(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_list *l = pn_tpl_iter(r, v), *c = l ? pn_tpl_list(r, l->n) : NULL;
+    (void)a;
+    for (uint32_t i = 0; c && i < l->n; i++)
+        pn_tpl_push(r, c, l->v[i]);
+    tpl_val made = tpl_of_list(c, TPL_LIST);
+    made.trust = v.type == TPL_STR || v.trust;
+    return made;
+}
+
+static tpl_val tplf_reverse(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_list *l = pn_tpl_iter(r, v), *c = l ? pn_tpl_list(r, l->n) : NULL;
+    tpl_buf b;
+    (void)a;
+    for (uint32_t i = l ? l->n : 0; c && i-- > 0;)
+        pn_tpl_push(r, c, l->v[i]);
+    if (v.type != TPL_STR || r->st)
+        return tpl_of_list(c, TPL_LIST);
+    pn_tpl_buf_init(&b);
+    for (uint32_t i = 0; i < c->n; i++)
+        pn_tpl_buf_sub(r, &b, c->v[i].u.s, 0, c->v[i].u.s->len);
+    return pn_tpl_buf_str(r, &b);
+}
+
+static tpl_val tplf_join(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *sep = tplf_str(r, a[0], "");
+    tpl_list *l = pn_tpl_iter(r, v);
+    tpl_buf b;
+    pn_tpl_buf_init(&b);
+    for (uint32_t i = 0; l && sep && i < l->n && pn_tpl_charge(r, 1); i++) {
+        tpl_val item = tpl_given(a[1]) && a[1].type != TPL_NONE ? pn_tpl_path(r, l->v[i], a[1]) : l->v[i];
+        if (i)
+            pn_tpl_buf_sub(r, &b, sep, 0, sep->len);
+        pn_tpl_print(r, &b, item);
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+
+static tpl_val tplf_items(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    (void)a;
+    if (v.type == TPL_UNDEF)
+        return tpl_of_list(pn_tpl_list(r, 0), TPL_LIST);
+    if (v.type != TPL_DICT)
+        return pn_tpl_fail(r, "Can only get item pairs from a mapping.");
+    return pn_tpl_dict_items(r, v.u.d);
+}
+
+static tpl_val tplf_default(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    bool use = v.type == TPL_UNDEF || (tplf_flag(a[1], false) && !pn_tpl_truth(v));
+    return !use ? v : tpl_given(a[0]) ? a[0] : pn_tpl_text(r, "");
+}
+
+/* What sorting and uniqueness compare: an attribute, strings without case. */
+static tpl_val tplf_key(tpl_run *r, tpl_val v, tpl_val attribute, bool fold)
+{
+    if (tpl_given(attribute) && attribute.type != TPL_NONE)
+        v = pn_tpl_path(r, v, attribute);
+    return fold && v.type == TPL_STR && !r->st ? pn_tpl_lower(r, v.u.s) : v;
+}
+
+/* Sorted copy, stable (merging).  The array holds pairs: key, value. */
+PN_INTERNAL tpl_val pn_tpl_sort(tpl_run *r, tpl_list *l, tpl_val attribute, bool fold, bool reverse)
+{
+    if (r->st || !l)
+        return tpl_undef();
+    uint32_t n = l->n;
+    tpl_val *from = pn_tpl_take(r, ((size_t)n * 2 + 1) * sizeof *from), *to = pn_tpl_take(r, ((size_t)n * 2 + 1) * sizeof *to);
+    tpl_list *out = pn_tpl_list(r, n);
+    for (uint32_t i = 0; i < n && !r->st; i++) {
+        from[2 * i] = tplf_key(r, l->v[i], attribute, fold);
+        from[2 * i + 1] = l->v[i];
+    }
+    for (uint32_t w = 1; w < n && !r->st; w *= 2) {
+        for (uint32_t at = 0; at < n && !r->st; at += 2 * w) {
+            uint32_t i = at, mid = PN_MIN(at + w, n), j = mid, end = PN_MIN(mid + w, n), k = at;
+            while (i < mid || j < end) {
+                bool right = i == mid;
+                if (i < mid && j < end) {
+                    int c = pn_tpl_order(r, from[2 * j], from[2 * i]);
+                    right = reverse ? c > 0 : c < 0;
+                }
+                uint32_t s = right ? j++ : i++;
+                to[2 * k] = from[2 * s];
+                to[2 * k + 1] = from[2 * s + 1];
+                k++;
+            }
+        }
+        tpl_val *t = from;
+        from = to;
+        to = t;
+    }
+    for (uint32_t i = 0; i < n && !r->st; i++)
+        pn_tpl_push(r, out, from[2 * i + 1]);
+    return r->st ? tpl_undef() : tpl_of_list(out, TPL_LIST);
+}
+
+static tpl_val tplf_sort(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_list *l = pn_tpl_iter(r, v);
+    return pn_tpl_sort(r, l, a[2], !tplf_flag(a[1], false), tplf_flag(a[0], false));
+}
+
+static tpl_val tplf_dictsort(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    if (v.type != TPL_DICT)
+        return pn_tpl_fail(r, "dictsort: expected a mapping, found %s", pn_tpl_type_name(v));
+    tpl_str *by = tplf_str(r, a[1], "key");
+    tpl_val items = pn_tpl_dict_items(r, v.u.d);
+    if (r->st)
+        return tpl_undef();
+    return pn_tpl_sort(r, items.u.l, tpl_int(pn_tpl_is_z(by, "value"), true), !tplf_flag(a[0], false), tplf_flag(a[2], false));
+}
+
+static tpl_val tplf_unique(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_list *l = pn_tpl_iter(r, v), *out = pn_tpl_list(r, 0);
+    tpl_dict *seen = pn_tpl_dict(r);
+    for (uint32_t i = 0; l && out && seen && i < l->n && !r->st; i++) {
+        tpl_val k = tplf_key(r, l->v[i], a[1], !tplf_flag(a[0], false));
+        if (!pn_tpl_dict_get(r, seen, k)) {
+            pn_tpl_dict_set(r, seen, k, tpl_none());
+            pn_tpl_push(r, out, l->v[i]);
+        }
+    }
+    return tpl_of_list(out, TPL_LIST);
+}
+
+static tpl_val tplf_extreme(tpl_run *r, tpl_val v, tpl_val *a, bool max)
+{
+    tpl_list *l = pn_tpl_iter(r, v);
+    tpl_val best = tpl_undef(), best_key = tpl_undef();
+    for (uint32_t i = 0; l && i < l->n && !r->st; i++) {
+        tpl_val k = tplf_key(r, l->v[i], a[1], !tplf_flag(a[0], false));
+        int c = i ? pn_tpl_order(r, k, best_key) : 0;
+        if (!i || (max ? c > 0 : c < 0)) {
+            best = l->v[i];
+            best_key = k;
+        }
+    }
+    return best;
+}
+
+static tpl_val tplf_min(tpl_run *r, tpl_val v, tpl_val *a) { return tplf_extreme(r, v, a, false); }
+static tpl_val tplf_max(tpl_run *r, tpl_val v, tpl_val *a) { return tplf_extreme(r, v, a, true); }
+
+static tpl_val tplf_sum(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_list *l = pn_tpl_iter(r, v);
+    tpl_val sum = tpl_given(a[1]) ? a[1] : tpl_int(0, true);
+    for (uint32_t i = 0; l && i < l->n && pn_tpl_charge(r, 1); i++) {
+        tpl_val x = tplf_key(r, l->v[i], a[0], false);
+        if (!tpl_is_num(x) || !tpl_is_num(sum))
+            return pn_tpl_fail(r, "sum: expected numbers, found %s", pn_tpl_type_name(x));
+        bool trust = sum.trust && x.trust;
+        if (sum.type == TPL_FLOAT || x.type == TPL_FLOAT || x.type == TPL_BIG || sum.type == TPL_BIG) {
+            sum = tpl_float(pn_tpl_number(sum) + pn_tpl_number(x), trust);
+        } else {
+            int64_t p = sum.type == TPL_INT ? sum.u.i : sum.u.b, q = x.type == TPL_INT ? x.u.i : x.u.b;
+            bool over = q > 0 ? p > INT64_MAX - q : p < INT64_MIN - q;
+            sum = over ? tpl_float((double)p + (double)q, trust) : tpl_int(p + q, trust);
+        }
+    }
+    return sum;
+}
+
+static tpl_val tplf_batch(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_list *l = pn_tpl_iter(r, v), *out = pn_tpl_list(r, 0), *row = NULL;
+    int64_t n = tplf_int(r, a[0], 1);
+    if (n < 1)
+        return pn_tpl_fail(r, "batch: expected at least 1");
+    for (uint32_t i = 0; l && out && i < l->n && !r->st; i++) {
+        if (i % (uint64_t)n == 0) {
+            row = pn_tpl_list(r, 0);
+            pn_tpl_push(r, out, tpl_of_list(row, TPL_LIST));
+        }
+        pn_tpl_push(r, row, l->v[i]);
+    }
+    while (row && tpl_given(a[1]) && a[1].type != TPL_NONE && row->n < n && pn_tpl_push(r, row, a[1]))
+        ;
+    return tpl_of_list(out, TPL_LIST);
+}
+
+static tpl_val tplf_slice(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_list *l = pn_tpl_iter(r, v), *out = pn_tpl_list(r, 0);
+    int64_t n = tplf_int(r, a[0], 1), at = 0;
+    if (n < 1)
+        return pn_tpl_fail(r, "slice: expected at least 1");
+    for (int64_t i = 0; l && out && i < n && !r->st; i++) {
+        tpl_list *row = pn_tpl_list(r, 0);
+        int64_t rows = l->n / n + (i < l->n % n);
+        for (int64_t k = 0; k < rows && !r->st; k++)
+            pn_tpl_push(r, row, l->v[at++]);
+        if (tpl_given(a[1]) && a[1].type != TPL_NONE && l->n % n && i >= l->n % n)
+            pn_tpl_push(r, row, a[1]);
+        pn_tpl_push(r, out, tpl_of_list(row, TPL_LIST));
+    }
+    return tpl_of_list(out, TPL_LIST);
+}
+
+static tpl_val tplf_groupby(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_list *l = pn_tpl_iter(r, v), *out = pn_tpl_list(r, 0), *group = NULL;
+    bool fold = !tplf_flag(a[2], false);
+    tpl_val sorted = pn_tpl_sort(r, l, a[0], fold, false), key = tpl_undef();
+    for (uint32_t i = 0; !r->st && i < sorted.u.l->n; i++) {
+        tpl_val item = sorted.u.l->v[i], k = tplf_key(r, item, a[0], fold);
+        if (k.type == TPL_UNDEF && tpl_given(a[1]))
+            k = a[1];
+        if (!group || !pn_tpl_equal(r, k, key)) {
+            tpl_list *pair = pn_tpl_list(r, 2);
+            group = pn_tpl_list(r, 0);
+            key = k;
+            pn_tpl_push(r, pair, tplf_key(r, item, a[0], false));
+            pn_tpl_push(r, pair, tpl_of_list(group, TPL_LIST));
+            pn_tpl_push(r, out, tpl_of_list(pair, TPL_TUPLE));
+        }
+        pn_tpl_push(r, group, item);
+    }
+    return tpl_of_list(out, TPL_LIST);
+}
+
+static tpl_val tplf_attr(tpl_run *r, tpl_val v, tpl_val *a)
+{
+    tpl_str *name = pn_tpl_string(r, a[0]);
+    return name ? pn_tpl_attr(r, v, tpl_of_str(name)) : tpl_undef();
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Filters that take filters, tests or any arguments.  None and other empty values have no elements
+ * for them (templates select from tools that may be none).
+ * ------------------------------------------------------------------------------------------ */
+
+enum { TPLF_FORMAT, TPLF_MAP, TPLF_SELECT, TPLF_REJECT, TPLF_SELECTATTR, TPLF_REJECTATTR };
+
+static tpl_args tplf_rest(const tpl_args *args, uint32_t skip)
+{
+    tpl_args rest = *args;
+    uint32_t n = PN_MIN(skip, args->n);
+    rest.pos = n ? args->pos + n : args->pos;       /* NULL when there are none */
+    rest.n -= n;
+    return rest;
+}
+
+static tpl_val tplf_map(tpl_run *r, tpl_val v, const tpl_args *args)
+{
+    tpl_val a[2] = {tpl_absent(), tpl_absent()};
+    uint16_t id = TPL_NOT_FOUND;
+    tpl_args rest = tplf_rest(args, 1);
+    if (args->n == 0) {
+        if (!pn_tpl_bind(r, "map", args, "attribute,default", 1, a, 2))
+            return tpl_undef();
+    } else {
+        tpl_str *name = pn_tpl_string(r, args->pos[0]);
+        id = name ? pn_tpl_filter_find(name->p, name->len) : TPL_NOT_FOUND;
+        if (name && id == TPL_NOT_FOUND)
+            return pn_tpl_fail(r, "map: there is no filter \"%.*s\"", (int)PN_MIN(name->len, 60u), name->p);
+    }
+    tpl_list *l = pn_tpl_iter(r, pn_tpl_truth(v) ? v : tpl_undef()), *out = pn_tpl_list(r, 0);
+    for (uint32_t i = 0; l && out && i < l->n && !r->st; i++) {
+        tpl_val x = id != TPL_NOT_FOUND ? pn_tpl_filter(r, id, l->v[i], &rest) : pn_tpl_path(r, l->v[i], a[0]);
+        if (x.type == TPL_UNDEF && tpl_given(a[1]))
+            x = a[1];
+        pn_tpl_push(r, out, x);
+    }
+    return tpl_of_list(out, TPL_LIST);
+}
+
+static tpl_val tplf_select(tpl_run *r, tpl_val v, const tpl_args *args, bool attribute, bool want)
+{
+    uint32_t at = attribute ? 1 : 0;
+    uint16_t id = TPL_NOT_FOUND;
+    tpl_args rest = tplf_rest(args, at + 1);
+    if (attribute && !args->n)
+        return pn_tpl_fail(r, "selectattr: the attribute is missing");
+    if (args->n > at) {
+        tpl_str *name = pn_tpl_string(r, args->pos[at]);
+        id = name ? pn_tpl_test_find(name->p, name->len) : TPL_NOT_FOUND;
+        if (name && id == TPL_NOT_FOUND)
+            return pn_tpl_fail(r, "select: there is no test \"%.*s\"", (int)PN_MIN(name->len, 60u), name->p);
+    }
+    tpl_list *l = pn_tpl_iter(r, pn_tpl_truth(v) ? v : tpl_undef()), *out = pn_tpl_list(r, 0);
+    for (uint32_t i = 0; l && out && i < l->n && !r->st; i++) {
+        tpl_val x = attribute ? pn_tpl_path(r, l->v[i], args->pos[0]) : l->v[i];
+        bool yes = id == TPL_NOT_FOUND ? pn_tpl_truth(x) : pn_tpl_test(r, id, x, &rest);
+        if (yes == want)
+            pn_tpl_push(r, out, l->v[i]);
+    }
+    return tpl_of_list(out, TPL_LIST);
+}
+
+static tpl_val tplf_format(tpl_run *r, tpl_val v, const tpl_args *args)
+{
+    tpl_str *s = pn_tpl_string(r, v);
+    if (args->n && args->n_kw)
+        return pn_tpl_fail(r, "format: arguments by position and by name at once");
+    if (args->n_kw) {
+        tpl_dict *d = pn_tpl_dict(r);
+        for (uint32_t i = 0; d && i < args->n_kw; i++)
+            pn_tpl_dict_set(r, d, tpl_of_str((tpl_str *)(uintptr_t)args->kw[i].name), args->kw[i].v);
+        return r->st ? tpl_undef() : pn_tpl_printf(r, s, tpl_of_dict(d, TPL_DICT));
+    }
+    tpl_list *l = pn_tpl_list(r, args->n);
+    for (uint32_t i = 0; l && i < args->n; i++)
+        pn_tpl_push(r, l, args->pos[i]);
+    return r->st ? tpl_undef() : pn_tpl_printf(r, s, tpl_of_list(l, TPL_TUPLE));
+}
+
+static tpl_val tplf_variadic(tpl_run *r, unsigned which, tpl_val v, const tpl_args *args)
+{
+    switch (which) {
+    case TPLF_FORMAT: return tplf_format(r, v, args);
+    case TPLF_MAP: return tplf_map(r, v, args);
+    default: return tplf_select(r, v, args, which >= TPLF_SELECTATTR, which == TPLF_SELECT || which == TPLF_SELECTATTR);
+    }
+}
+
+/* The variadic ones first, in the order of the enum above. */
+static const tplf_row tplf_rows[] = {
+    {"format", NULL, "", 0}, {"map", NULL, "", 0}, {"select", NULL, "", 0}, {"reject", NULL, "", 0},
+    {"selectattr", NULL, "", 0}, {"rejectattr", NULL, "", 0},
+    {"tojson", tplf_tojson, "ensure_ascii,indent,separators,sort_keys", 0},
+    {"trim", tplf_trim, "chars", 0},
+    {"length", tplf_length, "", 0}, {"count", tplf_length, "", 0},
+    {"default", tplf_default, "default_value,boolean", 0}, {"d", tplf_default, "default_value,boolean", 0},
+    {"string", tplf_string, "", 0},
+    {"join", tplf_join, "d,attribute", 0},
+    {"list", tplf_list, "", 0},
+    {"items", tplf_items, "", 0},
+    {"first", tplf_first, "", 0}, {"last", tplf_last, "", 0},
+    {"upper", tplf_upper, "", 0}, {"lower", tplf_lower, "", 0},
+    {"title", tplf_title, "", 0}, {"capitalize", tplf_capitalize, "", 0},
+    {"replace", tplf_replace, "old,new,count", 2},
+    {"safe", tplf_safe, "", 0},
+    {"escape", tplf_escape, "", 0}, {"e", tplf_escape, "", 0}, {"forceescape", tplf_escape, "", 0},
+    {"indent", tplf_indent, "width,first,blank", 0},
+    {"reverse", tplf_reverse, "", 0},
+    {"sort", tplf_sort, "reverse,case_sensitive,attribute", 0},
+    {"dictsort", tplf_dictsort, "case_sensitive,by,reverse", 0},
+    {"unique", tplf_unique, "case_sensitive,attribute", 0},
+    {"min", tplf_min, "case_sensitive,attribute", 0}, {"max", tplf_max, "case_sensitive,attribute", 0},
+    {"sum", tplf_sum, "attribute,start", 0},
+    {"int", tplf_to_int, "default,base", 0}, {"float", tplf_to_float, "default", 0},
+    {"abs", tplf_abs, "", 0}, {"round", tplf_round, "precision,method", 0},
+    {"batch", tplf_batch, "linecount,fill_with", 1}, {"slice", tplf_slice, "slices,fill_with", 1},
+    {"groupby", tplf_groupby, "attribute,default,case_sensitive", 1},
+    {"attr", tplf_attr, "name", 1},
+    {"from_json", tplf_from_json, "", 0}, {"fromjson", tplf_from_json, "", 0},
+    {"wordcount", tplf_wordcount, "", 0},
+    {"truncate", tplf_truncate, "length,killwords,end,leeway", 0},
+    {"striptags", tplf_striptags, "", 0},
+    {"urlencode", tplf_urlencode, "", 0},
+    {"center", tplf_center, "width", 0},
+};
+
+PN_INTERNAL uint16_t pn_tpl_filter_find(const char *name, size_t len)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(tplf_rows); i++)
+        if (strlen(tplf_rows[i].name) == len && memcmp(tplf_rows[i].name, name, len) == 0)
+            return (uint16_t)i;
+    return TPL_NOT_FOUND;
+}
+
+/* How many names "a,b,c" has. */
+static uint32_t tplf_count(const char *params)
+{
+    uint32_t n = *params != 0;
+    for (; *params; params++)
+        n += *params == ',';
+    return n;
+}
+
+PN_INTERNAL tpl_val pn_tpl_filter(tpl_run *r, uint16_t id, tpl_val v, const tpl_args *args)
+{
+    const tplf_row *row = &tplf_rows[id];
+    tpl_val a[TPLF_ARGS] = {{TPL_ABSENT, false, 0, {0}}, {TPL_ABSENT, false, 0, {0}}, {TPL_ABSENT, false, 0, {0}},
+                            {TPL_ABSENT, false, 0, {0}}};
+    if (!pn_tpl_charge(r, 1))
+        return tpl_undef();
+    if (++r->depth > TPL_MAX_DEPTH)     /* map('map', 'map', ...) */
+        pn_tpl_fail(r, "limit reached: filters nested deeper than %d", (int)TPL_MAX_DEPTH);
+    tpl_val out = tpl_undef();
+    if (!row->fn)
+        out = r->st ? out : tplf_variadic(r, id, v, args);
+    else if (pn_tpl_bind(r, row->name, args, row->params, row->need, a, tplf_count(row->params)))
+        out = row->fn(r, v, a);
+    r->depth--;
+    return r->st ? tpl_undef() : out;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tests
+ * ------------------------------------------------------------------------------------------ */
+
+enum {
+    TPLF_T_DEFINED, TPLF_T_UNDEFINED, TPLF_T_NONE, TPLF_T_BOOLEAN, TPLF_T_TRUE, TPLF_T_FALSE, TPLF_T_INTEGER, TPLF_T_FLOAT,
+    TPLF_T_NUMBER, TPLF_T_STRING, TPLF_T_SEQUENCE, TPLF_T_ITERABLE, TPLF_T_MAPPING, TPLF_T_CALLABLE, TPLF_T_SAMEAS,
+    TPLF_T_EVEN, TPLF_T_ODD, TPLF_T_DIVISIBLEBY, TPLF_T_LOWER, TPLF_T_UPPER, TPLF_T_FILTER, TPLF_T_TEST, TPLF_T_ESCAPED,
+    TPLF_T_EQ, TPLF_T_NE, TPLF_T_LT, TPLF_T_LE, TPLF_T_GT, TPLF_T_GE, TPLF_T_IN
+};
+typedef struct tplf_test_row { const char *name; uint8_t code, args; } tplf_test_row;
+static const tplf_test_row tplf_tests[] = {
+    {"defined", TPLF_T_DEFINED, 0}, {"undefined", TPLF_T_UNDEFINED, 0}, {"none", TPLF_T_NONE, 0},
+    {"boolean", TPLF_T_BOOLEAN, 0}, {"true", TPLF_T_TRUE, 0}, {"false", TPLF_T_FALSE, 0},
+    {"integer", TPLF_T_INTEGER, 0}, {"float", TPLF_T_FLOAT, 0}, {"number", TPLF_T_NUMBER, 0},
+    {"string", TPLF_T_STRING, 0}, {"sequence", TPLF_T_SEQUENCE, 0}, {"iterable", TPLF_T_ITERABLE, 0},
+    {"mapping", TPLF_T_MAPPING, 0}, {"callable", TPLF_T_CALLABLE, 0}, {"sameas", TPLF_T_SAMEAS, 1},
+    {"even", TPLF_T_EVEN, 0}, {"odd", TPLF_T_ODD, 0}, {"divisibleby", TPLF_T_DIVISIBLEBY, 1},
+    {"lower", TPLF_T_LOWER, 0}, {"upper", TPLF_T_UPPER, 0}, {"filter", TPLF_T_FILTER, 0}, {"test", TPLF_T_TEST, 0},
+    {"escaped", TPLF_T_ESCAPED, 0},
+    {"eq", TPLF_T_EQ, 1}, {"equalto", TPLF_T_EQ, 1}, {"==", TPLF_T_EQ, 1}, {"ne", TPLF_T_NE, 1}, {"!=", TPLF_T_NE, 1},
+    {"lt", TPLF_T_LT, 1}, {"lessthan", TPLF_T_LT, 1}, {"<", TPLF_T_LT, 1}, {"le", TPLF_T_LE, 1}, {"<=", TPLF_T_LE, 1},
+    {"gt", TPLF_T_GT, 1}, {"greaterthan", TPLF_T_GT, 1}, {">", TPLF_T_GT, 1}, {"ge", TPLF_T_GE, 1}, {">=", TPLF_T_GE, 1},
+    {"in", TPLF_T_IN, 1},
+};
+
+PN_INTERNAL uint16_t pn_tpl_test_find(const char *name, size_t len)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(tplf_tests); i++)
+        if (strlen(tplf_tests[i].name) == len && memcmp(tplf_tests[i].name, name, len) == 0)
+            return (uint16_t)i;
+    return TPL_NOT_FOUND;
+}
+
+static bool tplf_cased(tpl_run *r, tpl_val v, const char *method)
+{
+    tpl_str *s = pn_tpl_string(r, v);
+    tpl_str name = {method, NULL, (uint32_t)strlen(method), UINT32_MAX, true};
+    tpl_args none = {NULL, NULL, 0, 0, {TPL_ABSENT, false, 0, {0}}};
+    return s && pn_tpl_truth(pn_tpl_method_call(r, tpl_of_str(s), pn_tpl_method_find(tpl_of_str(s), &name), &none));
+}
+
+static bool tplf_divides(tpl_run *r, tpl_val v, int64_t by)
+{
+    if (!tpl_is_num(v) || by == 0) {
+        pn_tpl_fail(r, "expected a number to divide, found %s by %lld", pn_tpl_type_name(v), (long long)by);
+        return false;
+    }
+    if (v.type == TPL_INT)
+        return by == -1 || v.u.i % by == 0;
+    double x = pn_tpl_number(v) / (double)by;
+    return x == floor(x);
+}
+
+static bool tplf_compare(tpl_run *r, unsigned code, tpl_val v, tpl_val w)
+{
+    if (code == TPLF_T_EQ || code == TPLF_T_NE)
+        return pn_tpl_equal(r, v, w) == (code == TPLF_T_EQ);
+    if (code == TPLF_T_IN)
+        return pn_tpl_contains(r, w, v);
+    int c = pn_tpl_order(r, v, w);
+    return code == TPLF_T_LT ? c < 0 : code == TPLF_T_LE ? c <= 0 : code == TPLF_T_GT ? c > 0 : c >= 0;
+}
+
+static bool tplf_same(tpl_run *r, tpl_val v, tpl_val w)
+{
+    if (v.type != w.type)
+        return false;
+    return v.type >= TPL_LIST && v.type <= TPL_NS ? v.u.l == w.u.l : pn_tpl_equal(r, v, w);
+}
+
+PN_INTERNAL bool pn_tpl_test(tpl_run *r, uint16_t id, tpl_val v, const tpl_args *args)
+{
+    const tplf_test_row *row = &tplf_tests[id];
+    tpl_val a[1];
+    if (!pn_tpl_bind(r, row->name, args, "", row->args, a, row->args))
+        return false;
+    switch (row->code) {
+    case TPLF_T_DEFINED: return v.type != TPL_UNDEF;
+    case TPLF_T_UNDEFINED: return v.type == TPL_UNDEF;
+    case TPLF_T_NONE: return v.type == TPL_NONE;
+    case TPLF_T_BOOLEAN: return v.type == TPL_BOOL;
+    case TPLF_T_TRUE: return v.type == TPL_BOOL && v.u.b;
+    case TPLF_T_FALSE: return v.type == TPL_BOOL && !v.u.b;
+    case TPLF_T_INTEGER: return v.type == TPL_INT || v.type == TPL_BIG;
+    case TPLF_T_FLOAT: return v.type == TPL_FLOAT;
+    case TPLF_T_NUMBER: return tpl_is_num(v);
+    case TPLF_T_STRING: return v.type == TPL_STR;
+    case TPLF_T_SEQUENCE: case TPLF_T_ITERABLE:
+        return v.type == TPL_STR || tpl_is_list(v) || v.type == TPL_DICT || v.type == TPL_UNDEF;
+    case TPLF_T_MAPPING: return v.type == TPL_DICT;
+    case TPLF_T_CALLABLE: return v.type == TPL_MACRO || v.type == TPL_GLOBAL || v.type == TPL_METHOD || v.type == TPL_JOINER;
+    case TPLF_T_SAMEAS: return tplf_same(r, v, a[0]);
+    case TPLF_T_EVEN: return tplf_divides(r, v, 2);
+    case TPLF_T_ODD: return !tplf_divides(r, v, 2);
+    case TPLF_T_DIVISIBLEBY: return tplf_divides(r, v, tplf_int(r, a[0], 0));
+    case TPLF_T_LOWER: return tplf_cased(r, v, "islower");
+    case TPLF_T_UPPER: return tplf_cased(r, v, "isupper");
+    case TPLF_T_FILTER: return v.type == TPL_STR && pn_tpl_filter_find(v.u.s->p, v.u.s->len) != TPL_NOT_FOUND;
+    case TPLF_T_TEST: return v.type == TPL_STR && pn_tpl_test_find(v.u.s->p, v.u.s->len) != TPL_NOT_FOUND;
+    case TPLF_T_ESCAPED: return false;
+    default: return tplf_compare(r, row->code, v, a[0]);
+    }
+}
+#endif
+
+/* ---- Begin text/pn_tpl_eval.c ---- */
+#ifndef PN_DROP_TEXT_PN_TPL_EVAL_C
+#define PN_DROP_TEXT_PN_TPL_EVAL_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_tpl_eval.c - walking the tree: expressions to values, statements to text.
+ *
+ * Names.  A for, macro, with or block opens a scope; an if does not.  A name is looked for from the
+ * innermost scope outwards, then among the variables of the template (run->root, an array by name),
+ * then among the functions everybody has.  A scope that a macro refers to is kept; the others are used
+ * again for the next round of a loop, which starts without the names of the last one.
+ *
+ * The recursion is bounded by TPL_MAX_DEPTH; frames are small because the large cases are functions
+ * of their own.
+ */
+/* includes text/pn_tpl.h */
+
+/* includes num/pn_math.h */
+
+#include <math.h>
+
+static tpl_val tple_eval(tpl_run *r, const tpl_node *n);
+
+static bool tple_enter(tpl_run *r, const tpl_node *n)
+{
+    r->line = n->line;
+    if (PN_UNLIKELY(++r->depth > TPL_MAX_DEPTH))
+        pn_tpl_fail(r, "limit reached: expressions, blocks and macros nested deeper than %d", (int)TPL_MAX_DEPTH);
+    return pn_tpl_charge(r, 1);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Names and scopes
+ * ------------------------------------------------------------------------------------------ */
+
+static tpl_scope *tple_push_scope(tpl_run *r)
+{
+    tpl_scope *s = pn_tpl_take(r, sizeof *s);
+    if (s) {
+        memset(s, 0, sizeof *s);
+        s->up = r->scope;
+        r->scope = s;
+    }
+    return s;
+}
+
+static tpl_val *tple_local(tpl_scope *s, uint32_t name)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->v[i].name == name)
+            return &s->v[i].v;
+    return NULL;
+}
+
+static void tple_assign(tpl_run *r, uint32_t name, tpl_val v)
+{
+    tpl_scope *s = r->scope;
+    if (r->st)
+        return;
+    if (!s) {
+        r->root[name] = v;
+        return;
+    }
+    tpl_val *slot = tple_local(s, name);
+    if (slot) {
+        *slot = v;
+        return;
+    }
+    if (s->n == s->cap) {
+        uint32_t cap = s->cap ? s->cap * 2 : 4;
+        tpl_var *p = pn_tpl_take(r, cap * sizeof *p);
+        if (!p)
+            return;
+        if (s->n)
+            memcpy(p, s->v, s->n * sizeof *p);
+        s->v = p;
+        s->cap = cap;
+    }
+    s->v[s->n++] = (tpl_var){name, v};
+}
+
+static tpl_val tple_lookup(tpl_run *r, uint32_t name)
+{
+    for (tpl_scope *s = r->scope; s; s = s->up) {
+        tpl_val *v = tple_local(s, name);
+        if (v)
+            return *v;
+    }
+    if (r->root[name].type != TPL_ABSENT)
+        return r->root[name];
+    tpl_val v = tpl_undef();
+    uint16_t id = pn_tpl_global_find(r->t->names[name]);
+    if (id != TPL_NOT_FOUND)
+        v = (tpl_val){TPL_GLOBAL, true, id, {0}};
+    else
+        v.u.s = r->t->names[name];
+    return v;
+}
+
+static tpl_val tple_undefined(tpl_run *r, tpl_val v)
+{
+    if (v.u.s)
+        return pn_tpl_fail(r, "'%.*s' is undefined", (int)PN_MIN(v.u.s->len, 100u), v.u.s->p);
+    return pn_tpl_fail(r, "a value that does not exist is used (undefined)");
+}
+
+/* Assign to a target: name, ns.attr or a tuple of them. */
+static void tple_unpack(tpl_run *r, const tpl_node *target, tpl_val v)
+{
+    if (r->st)
+        return;
+    if (target->kind == TPL_N_NAME) {
+        tple_assign(r, target->name, v);
+    } else if (target->kind == TPL_N_ATTR) {
+        tpl_val ns = tple_eval(r, target->a);
+        if (!r->st && ns.type != TPL_NS)
+            pn_tpl_fail(r, "cannot assign attribute on non-namespace object");
+        if (!r->st)
+            pn_tpl_dict_set(r, ns.u.d, tpl_of_str(r->t->names[target->name]), v);
+    } else {
+        tpl_list *l = pn_tpl_iter(r, v);
+        uint32_t i = 0, n = 0;
+        for (const tpl_node *t = target->a; t; t = t->next)
+            n++;
+        if (l && l->n != n) {
+            pn_tpl_fail(r, "expected %u values to unpack, found %u", (unsigned)n, (unsigned)l->n);
+            return;
+        }
+        for (const tpl_node *t = target->a; l && t && i < l->n; t = t->next, i++)
+            tple_unpack(r, t, l->v[i]);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Attributes, items, slices
+ * ------------------------------------------------------------------------------------------ */
+
+static tpl_val tple_loop_attr(tpl_run *r, tpl_loop *l, const tpl_str *name)
+{
+    int64_t n = l->seq.u.l->n, i = l->index;
+    if (pn_tpl_is_z(name, "index")) return tpl_int(i + 1, true);
+    if (pn_tpl_is_z(name, "index0")) return tpl_int(i, true);
+    if (pn_tpl_is_z(name, "revindex")) return tpl_int(n - i, true);
+    if (pn_tpl_is_z(name, "revindex0")) return tpl_int(n - i - 1, true);
+    if (pn_tpl_is_z(name, "first")) return tpl_bool(i == 0);
+    if (pn_tpl_is_z(name, "last")) return tpl_bool(i + 1 >= n);
+    if (pn_tpl_is_z(name, "length")) return tpl_int(n, true);
+    if (pn_tpl_is_z(name, "depth")) return tpl_int(l->depth, true);
+    if (pn_tpl_is_z(name, "depth0")) return tpl_int((int64_t)l->depth - 1, true);
+    if (pn_tpl_is_z(name, "previtem")) return i > 0 ? l->seq.u.l->v[i - 1] : tpl_undef();
+    if (pn_tpl_is_z(name, "nextitem")) return i + 1 < n ? l->seq.u.l->v[i + 1] : tpl_undef();
+    (void)r;
+    return tpl_absent();
+}
+
+static tpl_val tple_method(tpl_run *r, tpl_val self, uint16_t id)
+{
+    tpl_method *m = pn_tpl_take(r, sizeof *m);
+    tpl_val v = {TPL_METHOD, true, 0, {0}};
+    if (!m)
+        return tpl_undef();
+    *m = (tpl_method){self, id};
+    v.u.method = m;
+    return v;
+}
+
+static tpl_val tple_missing(tpl_val name)
+{
+    tpl_val v = tpl_undef();
+    if (name.type == TPL_STR)
+        v.u.s = name.u.s;
+    return v;
+}
+
+PN_INTERNAL tpl_val pn_tpl_attr(tpl_run *r, tpl_val v, tpl_val name)
+{
+    if (v.type == TPL_UNDEF)
+        return tple_undefined(r, v);
+    if (v.type == TPL_LOOP) {
+        tpl_val a = tple_loop_attr(r, v.u.loop, name.u.s);
+        if (tpl_given(a))
+            return a;
+    }
+    if (v.type == TPL_CYCLER && pn_tpl_is_z(name.u.s, "current") && v.u.l->n)
+        return v.u.l->v[v.u.l->pos];
+    if (v.type == TPL_MACRO && pn_tpl_is_z(name.u.s, "name"))
+        return tpl_of_str(r->t->names[v.u.macro->node->name]);
+    uint16_t id = pn_tpl_method_find(v, name.u.s);
+    if (id != TPL_NOT_FOUND)
+        return tple_method(r, v, id);
+    tpl_val *item = v.type == TPL_DICT || v.type == TPL_NS ? pn_tpl_dict_get(r, v.u.d, name) : NULL;
+    return item ? *item : tple_missing(name);
+}
+
+/* v[i] of a sequence of n: the position, or -1. */
+static int64_t tple_position(int64_t i, int64_t n)
+{
+    if (i < 0)
+        i += n;
+    return i >= 0 && i < n ? i : -1;
+}
+
+PN_INTERNAL tpl_val pn_tpl_item(tpl_run *r, tpl_val v, tpl_val key)
+{
+    if (v.type == TPL_UNDEF)
+        return tple_undefined(r, v);
+    if (v.type == TPL_DICT || v.type == TPL_NS) {
+        tpl_val *item = pn_tpl_dict_get(r, v.u.d, key);
+        if (item)
+            return *item;
+    } else if (key.type == TPL_INT || key.type == TPL_BOOL) {
+        int64_t i = key.type == TPL_INT ? key.u.i : key.u.b;
+        if (tpl_is_list(v)) {
+            i = tple_position(i, v.u.l->n);
+            return i < 0 ? tpl_undef() : v.u.l->v[i];
+        }
+        if (v.type == TPL_STR) {
+            i = tple_position(i, pn_tpl_chars(v.u.s));
+            if (i < 0)
+                return tpl_undef();
+            size_t at = pn_tpl_offset(r, v.u.s, i), n = 1;
+            while (at + n < v.u.s->len && ((uint8_t)v.u.s->p[at + n] & 0xC0) == 0x80)
+                n++;
+            return pn_tpl_sub(r, v.u.s, at, n);
+        }
+    }
+    if (key.type == TPL_STR && v.type != TPL_NONE)
+        return pn_tpl_attr(r, v, key);
+    return tple_missing(key);
+}
+
+PN_INTERNAL tpl_val pn_tpl_path(tpl_run *r, tpl_val v, tpl_val path)
+{
+    if (path.type != TPL_STR)
+        return pn_tpl_item(r, v, path);
+    const tpl_str *s = path.u.s;
+    for (size_t i = 0; i <= s->len && !r->st;) {
+        const char *dot = memchr(s->p + i, '.', s->len - i);
+        size_t end = dot ? (size_t)(dot - s->p) : s->len;
+        tpl_val part = pn_tpl_sub(r, s, i, end - i);
+        int64_t index = 0;
+        bool digits = end > i && end - i < 10;
+        for (size_t k = i; k < end && digits; k++) {
+            digits = s->p[k] >= '0' && s->p[k] <= '9';
+            index = index * 10 + (s->p[k] - '0');
+        }
+        if (v.type == TPL_UNDEF)
+            return i ? tple_undefined(r, v) : v;
+        v = r->st ? tpl_undef() : pn_tpl_item(r, v, digits ? tpl_int(index, true) : part);
+        i = end + 1;
+    }
+    return v;
+}
+
+/* One bound of a slice: *out unless the value is none or absent. */
+static void tple_bound(tpl_run *r, tpl_val v, int64_t *out)
+{
+    if (v.type == TPL_INT || v.type == TPL_BOOL)
+        *out = v.type == TPL_INT ? v.u.i : v.u.b;
+    else if (v.type != TPL_NONE && v.type != TPL_ABSENT)
+        pn_tpl_fail(r, "slice indices must be integers or None, not %s", pn_tpl_type_name(v));
+}
+
+static int64_t tple_clamp(int64_t i, int64_t n, int64_t lo, int64_t hi)
+{
+    if (i < 0)
+        i = i < -n ? -1 : i + n;
+    return i < lo ? lo : i > hi ? hi : i;
+}
+
+static tpl_val tple_slice_list(tpl_run *r, tpl_val v, int64_t start, int64_t stop, int64_t step)
+{
+    tpl_list *out = pn_tpl_list(r, 0);
+    for (int64_t i = start; out && !r->st && (step > 0 ? i < stop : i > stop);) {
+        pn_tpl_push(r, out, v.u.l->v[i]);
+        if (step > 0 ? step > stop - i : step < stop - i)
+            break;
+        i += step;
+    }
+    tpl_val made = tpl_of_list(out, (tpl_type)v.type);
+    made.trust = v.trust;
+    return made;
+}
+
+static tpl_val tple_slice_str(tpl_run *r, tpl_str *s, int64_t start, int64_t stop, int64_t step)
+{
+    if (step == 1) {
+        size_t a = pn_tpl_offset(r, s, start), b = pn_tpl_offset(r, s, stop);
+        return pn_tpl_sub(r, s, PN_MIN(a, b), b > a ? b - a : 0);
+    }
+    tpl_list *chars = pn_tpl_iter(r, tpl_of_str(s));
+    tpl_buf b;
+    pn_tpl_buf_init(&b);
+    for (int64_t i = start; chars && !r->st && (step > 0 ? i < stop : i > stop);) {
+        tpl_str *c = chars->v[i].u.s;
+        pn_tpl_buf_sub(r, &b, c, 0, c->len);
+        if (step > 0 ? step > stop - i : step < stop - i)
+            break;
+        i += step;
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+
+static tpl_val tple_slice(tpl_run *r, const tpl_node *n)
+{
+    tpl_val v = tple_eval(r, n->a), a = tpl_absent(), b = tpl_absent(), c = tpl_absent();
+    if (n->b) a = tple_eval(r, n->b);
+    if (n->c) b = tple_eval(r, n->c);
+    if (n->d) c = tple_eval(r, n->d);
+    if (r->st)
+        return tpl_undef();
+    if (v.type == TPL_UNDEF)
+        return v.u.s ? tple_undefined(r, v) : tpl_undef();
+    if (!tpl_is_list(v) && v.type != TPL_STR)
+        return pn_tpl_fail(r, "'%s' cannot be sliced", pn_tpl_type_name(v));
+    int64_t len = v.type == TPL_STR ? pn_tpl_chars(v.u.s) : v.u.l->n, step = 1;
+    tple_bound(r, c, &step);
+    if (step == 0)
+        return pn_tpl_fail(r, "slice step cannot be zero");
+    int64_t start = step > 0 ? 0 : len - 1, stop = step > 0 ? len : -1, given = INT64_MIN;
+    tple_bound(r, a, &given);
+    if (given != INT64_MIN)
+        start = step > 0 ? tple_clamp(given, len, 0, len) : tple_clamp(given, len, -1, len - 1);
+    given = INT64_MIN;
+    tple_bound(r, b, &given);
+    if (given != INT64_MIN)
+        stop = step > 0 ? tple_clamp(given, len, 0, len) : tple_clamp(given, len, -1, len - 1);
+    if (r->st)
+        return tpl_undef();
+    return v.type == TPL_STR ? tple_slice_str(r, v.u.s, start, stop, step) : tple_slice_list(r, v, start, stop, step);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Arithmetic
+ * ------------------------------------------------------------------------------------------ */
+
+static const char *tple_op_name(int op)
+{
+    static const char *const names[] = {"+", "-", "*", "/", "//", "%", "**"};
+    return op <= TPL_OP_POW ? names[op] : "?";
+}
+
+static tpl_val tple_type_error(tpl_run *r, int op, tpl_val a, tpl_val b)
+{
+    if (a.type == TPL_UNDEF)
+        return tple_undefined(r, a);
+    if (b.type == TPL_UNDEF)
+        return tple_undefined(r, b);
+    if (op == TPL_OP_ADD && a.type == TPL_STR)
+        return pn_tpl_fail(r, "can only concatenate str (not \"%s\") to str", pn_tpl_type_name(b));
+    return pn_tpl_fail(r, "unsupported operand types for %s: '%s' and '%s'", tple_op_name(op), pn_tpl_type_name(a),
+                       pn_tpl_type_name(b));
+}
+
+/* Integers: false when the result does not fit. */
+static bool tple_int_op(int op, int64_t a, int64_t b, int64_t *out)
+{
+    int64_t q, m, p = 1;
+    switch (op) {
+    case TPL_OP_ADD:
+        if (b > 0 ? a > INT64_MAX - b : a < INT64_MIN - b)
+            return false;
+        *out = a + b;
+        return true;
+    case TPL_OP_SUB:
+        if (b < 0 ? a > INT64_MAX + b : a < INT64_MIN + b)
+            return false;
+        *out = a - b;
+        return true;
+    case TPL_OP_MUL: {
+        uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b, z;
+        if (!pn_mul_u64(x, y, &z) || z > INT64_MAX)
+            return false;
+        *out = (a < 0) != (b < 0) ? -(int64_t)z : (int64_t)z;
+        return true;
+    }
+    case TPL_OP_FLOORDIV: case TPL_OP_MOD:
+        if (b == -1 || b == 0) {
+            if (b == 0 || a == INT64_MIN)
+                return false;
+            *out = op == TPL_OP_MOD ? 0 : -a;
+            return true;
+        }
+        q = a / b;
+        m = a % b;
+        if (m != 0 && (m < 0) != (b < 0)) {
+            q--;
+            m += b;
+        }
+        *out = op == TPL_OP_MOD ? m : q;
+        return true;
+    case TPL_OP_POW:
+        if (b < 0)
+            return false;
+        if (a == 0 || a == 1 || a == -1) {
+            *out = b == 0 ? 1 : a == -1 && b % 2 == 0 ? 1 : a;
+            return true;
+        }
+        for (int64_t i = 0; i < b; i++)         /* |a| >= 2: overflows within 64 rounds */
+            if (!tple_int_op(TPL_OP_MUL, p, a, &p))
+                return false;
+        *out = p;
+        return true;
+    default: return false;
+    }
+}
+
+static tpl_val tple_numbers(tpl_run *r, int op, tpl_val a, tpl_val b)
+{
+    bool trust = a.trust && b.trust, ints = a.type <= TPL_INT && b.type <= TPL_INT;
+    int64_t i;
+    if (ints && op != TPL_OP_DIV &&
+        tple_int_op(op, a.type == TPL_INT ? a.u.i : a.u.b, b.type == TPL_INT ? b.u.i : b.u.b, &i))
+        return tpl_int(i, trust);
+    double x = pn_tpl_number(a), y = pn_tpl_number(b);
+    if (y == 0 && (op == TPL_OP_DIV || op == TPL_OP_FLOORDIV || op == TPL_OP_MOD))
+        return pn_tpl_fail(r, "division by zero");
+    switch (op) {
+    case TPL_OP_ADD: return tpl_float(x + y, trust);
+    case TPL_OP_SUB: return tpl_float(x - y, trust);
+    case TPL_OP_MUL: return tpl_float(x * y, trust);
+    case TPL_OP_DIV: return tpl_float(x / y, trust);
+    case TPL_OP_FLOORDIV: return tpl_float(floor(x / y), trust);
+    case TPL_OP_MOD: return tpl_float(x - y * floor(x / y), trust);
+    default: break;
+    }
+    double whole = floor(y);
+    if (x > 0)
+        return tpl_float(pn_pow(x, y), trust);
+    if (y == 0)
+        return tpl_float(1, trust);
+    if (x == 0 ? y < 0 : whole != y)
+        return pn_tpl_fail(r, "the power is not a real number");
+    if (x == 0)
+        return tpl_float(0, trust);
+    double m = pn_pow(-x, y);
+    return tpl_float(whole / 2 != floor(whole / 2) ? -m : m, trust);
+}
+
+static tpl_val tple_add_text(tpl_run *r, tpl_val a, tpl_val b)
+{
+    tpl_buf buf;
+    uint16_t safe = a.id | b.id;
+    pn_tpl_buf_init(&buf);
+    if (a.id != b.id && !a.id)
+        a = pn_tpl_escape(r, a.u.s);
+    else if (a.id != b.id)
+        b = pn_tpl_escape(r, b.u.s);
+    if (r->st)
+        return tpl_undef();
+    pn_tpl_buf_sub(r, &buf, a.u.s, 0, a.u.s->len);
+    pn_tpl_buf_sub(r, &buf, b.u.s, 0, b.u.s->len);
+    tpl_val v = pn_tpl_buf_str(r, &buf);
+    v.id = safe;
+    return v;
+}
+
+static tpl_val tple_add_lists(tpl_run *r, tpl_val a, tpl_val b)
+{
+    tpl_list *l = pn_tpl_list(r, (size_t)a.u.l->n + b.u.l->n);
+    for (uint32_t i = 0; l && i < a.u.l->n; i++)
+        pn_tpl_push(r, l, a.u.l->v[i]);
+    for (uint32_t i = 0; l && i < b.u.l->n; i++)
+        pn_tpl_push(r, l, b.u.l->v[i]);
+    tpl_val v = tpl_of_list(l, (tpl_type)a.type);
+    v.trust = a.trust && b.trust;
+    return v;
+}
+
+static tpl_val tple_repeat(tpl_run *r, tpl_val v, tpl_val times)
+{
+    int64_t n = times.type == TPL_BOOL ? times.u.b : times.u.i;
+    if (v.type == TPL_STR) {
+        tpl_buf b;
+        pn_tpl_buf_init(&b);
+        for (int64_t i = 0; i < n && v.u.s->len && pn_tpl_charge(r, 1); i++)
+            pn_tpl_buf_sub(r, &b, v.u.s, 0, v.u.s->len);
+        return pn_tpl_buf_str(r, &b);
+    }
+    tpl_list *l = pn_tpl_list(r, 0);
+    for (int64_t i = 0; i < n && v.u.l->n && !r->st; i++)
+        for (uint32_t k = 0; k < v.u.l->n; k++)
+            pn_tpl_push(r, l, v.u.l->v[k]);
+    tpl_val made = tpl_of_list(l, (tpl_type)v.type);
+    made.trust = v.trust;
+    return made;
+}
+
+static tpl_val tple_binary(tpl_run *r, int op, tpl_val a, tpl_val b)
+{
+    if (r->st)
+        return tpl_undef();
+    if (tpl_is_num(a) && tpl_is_num(b))
+        return tple_numbers(r, op, a, b);
+    if (op == TPL_OP_ADD && a.type == TPL_STR && b.type == TPL_STR)
+        return tple_add_text(r, a, b);
+    if (op == TPL_OP_ADD && tpl_is_list(a) && a.type == b.type)
+        return tple_add_lists(r, a, b);
+    bool a_int = a.type == TPL_INT || a.type == TPL_BOOL, b_int = b.type == TPL_INT || b.type == TPL_BOOL;
+    if (op == TPL_OP_MUL && b_int && (a.type == TPL_STR || tpl_is_list(a)))
+        return tple_repeat(r, a, b);
+    if (op == TPL_OP_MUL && a_int && (b.type == TPL_STR || tpl_is_list(b)))
+        return tple_repeat(r, b, a);
+    if (op == TPL_OP_MOD && a.type == TPL_STR)
+        return pn_tpl_printf(r, a.u.s, b);
+    return tple_type_error(r, op, a, b);
+}
+
+static tpl_val tple_sign(tpl_run *r, const tpl_node *n)
+{
+    tpl_val v = tple_eval(r, n->a);
+    if (r->st)
+        return v;
+    if (v.type == TPL_UNDEF)
+        return tple_undefined(r, v);
+    if (!tpl_is_num(v))
+        return pn_tpl_fail(r, "bad operand type for unary %s: '%s'", n->kind == TPL_N_NEG ? "-" : "+", pn_tpl_type_name(v));
+    if (v.type == TPL_BOOL)
+        v = tpl_int(v.u.b, v.trust);
+    if (n->kind == TPL_N_POS)
+        return v;
+    if (v.type == TPL_INT && v.u.i != INT64_MIN)
+        return tpl_int(-v.u.i, v.trust);
+    return tpl_float(-pn_tpl_number(v), v.trust);
+}
+
+static bool tple_compare_one(tpl_run *r, int op, tpl_val a, tpl_val b)
+{
+    if (r->st)
+        return false;
+    if (op == TPL_OP_EQ || op == TPL_OP_NE)
+        return pn_tpl_equal(r, a, b) == (op == TPL_OP_EQ);
+    if (op == TPL_OP_IN || op == TPL_OP_NOTIN)
+        return pn_tpl_contains(r, b, a) == (op == TPL_OP_IN);
+    if (a.type == TPL_UNDEF || b.type == TPL_UNDEF) {
+        tple_undefined(r, a.type == TPL_UNDEF ? a : b);
+        return false;
+    }
+    int c = pn_tpl_order(r, a, b);
+    switch (op) {
+    case TPL_OP_LT: return c < 0;
+    case TPL_OP_LE: return c <= 0;
+    case TPL_OP_GT: return c > 0;
+    default: return c >= 0;
+    }
+}
+
+static tpl_val tple_compare(tpl_run *r, const tpl_node *n)
+{
+    tpl_val a = tple_eval(r, n->a);
+    for (const tpl_node *link = n->b; link && !r->st; link = link->next) {
+        tpl_val b = tple_eval(r, link->a);
+        if (!tple_compare_one(r, link->op, a, b))
+            return tpl_bool(false);
+        a = b;
+    }
+    return tpl_bool(true);
+}
+
+static tpl_val tple_concat(tpl_run *r, const tpl_node *n)
+{
+    tpl_buf b;
+    pn_tpl_buf_init(&b);
+    for (const tpl_node *c = n->a; c && !r->st; c = c->next) {
+        tpl_str *s = pn_tpl_string(r, tple_eval(r, c));
+        if (s)
+            pn_tpl_buf_sub(r, &b, s, 0, s->len);
+    }
+    return pn_tpl_buf_str(r, &b);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Calls
+ * ------------------------------------------------------------------------------------------ */
+
+static bool tple_args(tpl_run *r, const tpl_node *list, tpl_args *out)
+{
+    uint32_t n = 0, n_kw = 0;
+    memset(out, 0, sizeof *out);
+    out->caller = tpl_absent();
+    for (const tpl_node *a = list; a; a = a->next) {
+        n += a->name == TPL_NO_NAME;
+        n_kw += a->name != TPL_NO_NAME;
+    }
+    if (n)
+        out->pos = pn_tpl_take(r, n * sizeof *out->pos);
+    if (n_kw)
+        out->kw = pn_tpl_take(r, n_kw * sizeof *out->kw);
+    for (const tpl_node *a = list; a && !r->st; a = a->next) {
+        tpl_val v = tple_eval(r, a->a);
+        if (r->st)
+            break;
+        if (a->name == TPL_NO_NAME)
+            out->pos[out->n++] = v;
+        else
+            out->kw[out->n_kw++] = (tpl_kw){r->t->names[a->name], v};
+    }
+    return !r->st;
+}
+
+static void tple_keep_scopes(tpl_run *r)
+{
+    for (tpl_scope *s = r->scope; s && !s->kept; s = s->up)
+        s->kept = true;
+}
+
+static tpl_val tple_closure(tpl_run *r, const tpl_node *n)
+{
+    tpl_macro *m = pn_tpl_take(r, sizeof *m);
+    tpl_val v = {TPL_MACRO, true, 0, {0}};
+    if (!m)
+        return tpl_undef();
+    *m = (tpl_macro){n, r->scope};
+    tple_keep_scopes(r);
+    v.u.macro = m;
+    return v;
+}
+
+static tpl_val *tple_kw(const tpl_args *args, const tpl_str *name)
+{
+    for (uint32_t i = 0; i < args->n_kw; i++)
+        if (args->kw[i].name->len == name->len && memcmp(args->kw[i].name->p, name->p, name->len) == 0)
+            return &args->kw[i].v;
+    return NULL;
+}
+
+/* Parameters into the macro's new scope; what is left over into varargs and kwargs. */
+static void tple_bind_macro(tpl_run *r, const tpl_node *n, const tpl_args *args)
+{
+    uint32_t i = 0, used_kw = 0;
+    for (const tpl_node *p = n->b; p && !r->st; p = p->next, i++) {
+        tpl_val *named = tple_kw(args, r->t->names[p->name]), v = tpl_undef();
+        v.u.s = r->t->names[p->name];
+        if (i < args->n) {
+            v = args->pos[i];
+        } else if (named) {
+            v = *named;
+            used_kw++;
+        } else if (p->a) {
+            v = tple_eval(r, p->a);
+        }
+        tple_assign(r, p->name, v);
+    }
+    if (!n->flag && (args->n > i || args->n_kw > used_kw)) {
+        pn_tpl_fail(r, "a macro got more arguments than it takes (%u)", (unsigned)i);
+        return;
+    }
+    if (!n->flag)
+        return;
+    tpl_list *rest = pn_tpl_list(r, 0);
+    tpl_dict *kw = pn_tpl_dict(r);
+    for (uint32_t k = i; k < args->n; k++)
+        pn_tpl_push(r, rest, args->pos[k]);
+    for (uint32_t k = 0; k < args->n_kw && !r->st; k++) {
+        bool param = false;
+        for (const tpl_node *p = n->b; p; p = p->next)
+            param = param || r->t->names[p->name] == args->kw[k].name;
+        if (!param)
+            pn_tpl_dict_set(r, kw, tpl_of_str((tpl_str *)(uintptr_t)args->kw[k].name), args->kw[k].v);
+    }
+    tple_assign(r, r->t->n_varargs, tpl_of_list(rest, TPL_TUPLE));
+    tple_assign(r, r->t->n_kwargs, tpl_of_dict(kw, TPL_DICT));
+}
+
+/* The text that a body prints. */
+static tpl_val tple_capture(tpl_run *r, const tpl_node *body)
+{
+    tpl_buf b, *outer = r->out;
+    pn_tpl_buf_init(&b);
+    r->out = &b;
+    pn_tpl_exec(r, body);
+    r->out = outer;
+    return pn_tpl_buf_str(r, &b);
+}
+
+static tpl_val tple_call_macro(tpl_run *r, const tpl_macro *m, const tpl_args *args)
+{
+    tpl_scope *outer = r->scope;
+    tpl_flow flow = r->flow;
+    uint32_t line = r->line;
+    tpl_val v = tpl_undef();
+    if (++r->macros > TPL_MAX_MACROS)
+        pn_tpl_fail(r, "limit reached: macros called inside each other more than %d deep", (int)TPL_MAX_MACROS);
+    r->scope = m->scope;
+    if (!r->st && tple_push_scope(r)) {
+        if (tpl_given(args->caller))
+            tple_assign(r, r->t->n_caller, args->caller);
+        tple_bind_macro(r, m->node, args);
+        r->flow = TPL_FLOW_NEXT;
+        if (!r->st)
+            v = tple_capture(r, m->node->d);
+    }
+    r->macros--;
+    r->scope = outer;
+    r->flow = flow;
+    if (!r->st)
+        r->line = line;
+    return v;
+}
+
+PN_INTERNAL tpl_val pn_tpl_call(tpl_run *r, tpl_val f, const tpl_args *args)
+{
+    if (r->st)
+        return tpl_undef();
+    switch (f.type) {
+    case TPL_MACRO: return tple_call_macro(r, f.u.macro, args);
+    case TPL_GLOBAL: return pn_tpl_global_call(r, f.id, args);
+    case TPL_METHOD: return pn_tpl_method_call(r, f.u.method->self, f.u.method->id, args);
+    case TPL_JOINER:
+        if (f.u.l->n == 1)
+            return f.u.l->pos++ ? f.u.l->v[0] : pn_tpl_text(r, "");
+        return tpl_undef();
+    case TPL_UNDEF: return tple_undefined(r, f);
+    default: return pn_tpl_fail(r, "'%s' object is not callable", pn_tpl_type_name(f));
+    }
+}
+
+static tpl_val tple_call(tpl_run *r, const tpl_node *n, tpl_val caller)
+{
+    tpl_args args;
+    tpl_val self = tpl_absent(), f = tpl_undef();
+    uint16_t id = TPL_NOT_FOUND;
+    if (n->a->kind == TPL_N_ATTR) {             /* a method, without making a value of it */
+        self = tple_eval(r, n->a->a);
+        if (r->st)
+            return f;
+        id = self.type == TPL_UNDEF ? TPL_NOT_FOUND : pn_tpl_method_find(self, r->t->names[n->a->name]);
+        if (id == TPL_NOT_FOUND)
+            f = pn_tpl_attr(r, self, tpl_of_str(r->t->names[n->a->name]));
+        if (id == TPL_NOT_FOUND && f.type == TPL_UNDEF)
+            return pn_tpl_fail(r, "'%s' object has no method '%.*s'", pn_tpl_type_name(self),
+                               (int)PN_MIN(r->t->names[n->a->name]->len, 60u), r->t->names[n->a->name]->p);
+    } else {
+        f = tple_eval(r, n->a);
+    }
+    if (r->st || !tple_args(r, n->b, &args))
+        return tpl_undef();
+    r->line = n->line;
+    args.caller = caller;
+    return id != TPL_NOT_FOUND ? pn_tpl_method_call(r, self, id, &args) : pn_tpl_call(r, f, &args);
+}
+
+/* A filter over a value, or a chain of them that starts at nothing: over `given`. */
+static tpl_val tple_filter(tpl_run *r, const tpl_node *n, tpl_val given)
+{
+    tpl_args args;
+    tpl_val v = !n->a ? given : n->a->kind == TPL_N_FILTER ? tpl_undef() : tple_eval(r, n->a);
+    if (n->a && n->a->kind == TPL_N_FILTER) {
+        if (tple_enter(r, n->a))
+            v = tple_filter(r, n->a, given);
+        r->depth--;
+    }
+    if (r->st || !tple_args(r, n->b, &args))
+        return tpl_undef();
+    r->line = n->line;
+    return pn_tpl_filter(r, n->id, v, &args);
+}
+
+static tpl_val tple_test(tpl_run *r, const tpl_node *n)
+{
+    tpl_args args;
+    tpl_val v = tple_eval(r, n->a);
+    if (r->st || !tple_args(r, n->b, &args))
+        return tpl_undef();
+    return tpl_bool(pn_tpl_test(r, n->id, v, &args) != n->flag);
+}
+
+static tpl_val tple_list(tpl_run *r, const tpl_node *n)
+{
+    tpl_list *l = pn_tpl_list(r, 0);
+    for (const tpl_node *c = n->a; c && l && !r->st; c = c->next)
+        pn_tpl_push(r, l, tple_eval(r, c));
+    return tpl_of_list(l, n->kind == TPL_N_LIST ? TPL_LIST : TPL_TUPLE);
+}
+
+static tpl_val tple_dict(tpl_run *r, const tpl_node *n)
+{
+    tpl_dict *d = pn_tpl_dict(r);
+    for (const tpl_node *c = n->a; c && d && !r->st; c = c->next) {
+        tpl_val k = tple_eval(r, c->a), v = tple_eval(r, c->b);
+        pn_tpl_dict_set(r, d, k, v);
+    }
+    return tpl_of_dict(d, TPL_DICT);
+}
+
+static tpl_val tple_expr(tpl_run *r, const tpl_node *n)
+{
+    tpl_val v, w;
+    switch (n->kind) {
+    case TPL_N_CONST: return n->value;
+    case TPL_N_NAME: return tple_lookup(r, n->name);
+    case TPL_N_LIST: case TPL_N_TUPLE: return tple_list(r, n);
+    case TPL_N_DICT: return tple_dict(r, n);
+    case TPL_N_ATTR:
+        v = tple_eval(r, n->a);
+        return r->st ? tpl_undef() : pn_tpl_attr(r, v, tpl_of_str(r->t->names[n->name]));
+    case TPL_N_ITEM:
+        v = tple_eval(r, n->a);
+        w = tple_eval(r, n->b);
+        return r->st ? tpl_undef() : pn_tpl_item(r, v, w);
+    case TPL_N_SLICE: return tple_slice(r, n);
+    case TPL_N_CALL: return tple_call(r, n, tpl_absent());
+    case TPL_N_FILTER: return tple_filter(r, n, tpl_undef());
+    case TPL_N_TEST: return tple_test(r, n);
+    case TPL_N_NEG: case TPL_N_POS: return tple_sign(r, n);
+    case TPL_N_NOT: return tpl_bool(!pn_tpl_truth(tple_eval(r, n->a)));
+    case TPL_N_BIN:
+        v = tple_eval(r, n->a);
+        w = tple_eval(r, n->b);
+        return tple_binary(r, n->op, v, w);
+    case TPL_N_AND:
+        v = tple_eval(r, n->a);
+        return pn_tpl_truth(v) ? tple_eval(r, n->b) : v;
+    case TPL_N_OR:
+        v = tple_eval(r, n->a);
+        return pn_tpl_truth(v) ? v : tple_eval(r, n->b);
+    case TPL_N_COMPARE: return tple_compare(r, n);
+    case TPL_N_COND:
+        if (pn_tpl_truth(tple_eval(r, n->b)))
+            return tple_eval(r, n->a);
+        return n->c ? tple_eval(r, n->c) : tpl_undef();
+    case TPL_N_CONCAT: return tple_concat(r, n);
+    default: return pn_tpl_fail(r, "not an expression");
+    }
+}
+
+static tpl_val tple_eval(tpl_run *r, const tpl_node *n)
+{
+    tpl_val v = tpl_undef();
+    if (tple_enter(r, n))
+        v = tple_expr(r, n);
+    r->depth--;
+    return r->st ? tpl_undef() : v;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Statements
+ * ------------------------------------------------------------------------------------------ */
+
+/* A trusted stretch of the prompt; neighbours become one. */
+static void tple_span(tpl_run *r, size_t begin, size_t end)
+{
+    pn_prompt *p = r->prompt;
+    if (p->n_spans && p->spans[p->n_spans - 1].end == begin) {
+        p->spans[p->n_spans - 1].end = end;
+        return;
+    }
+    if (!pn_mem_grow(p->text.mem, p->text.account, (void **)&p->spans, &p->cap_spans, p->n_spans + 1, sizeof *p->spans)) {
+        if (!r->st)
+            r->st = pn_fail_nomem(r->err, "the spans of a prompt", (p->n_spans + 1) * sizeof *p->spans);
+        return;
+    }
+    p->spans[p->n_spans++] = (pn_span){begin, end};
+}
+
+PN_INTERNAL void pn_tpl_emit(tpl_run *r, const tpl_str *s)
+{
+    if (r->st || !s || !s->len)
+        return;
+    if (r->out) {
+        pn_tpl_buf_sub(r, r->out, s, 0, s->len);
+        return;
+    }
+    size_t at = r->prompt->text.len;
+    if (s->len > r->max_output - PN_MIN(r->max_output, at)) {
+        pn_tpl_fail(r, "limit reached: more than %zu bytes of output", r->max_output);
+        return;
+    }
+    pn_str_add(&r->prompt->text, s->p, s->len);
+    if (r->prompt->text.failed) {
+        r->st = pn_fail_nomem(r->err, "a prompt", at + s->len);
+        return;
+    }
+    if (!s->marks) {
+        if (s->trust)
+            tple_span(r, at, at + s->len);
+        return;
+    }
+    for (size_t i = 0; i < s->len;) {
+        size_t run = i;
+        while (i < s->len && s->marks[i] == s->marks[run])
+            i++;
+        if (s->marks[run])
+            tple_span(r, at + run, at + i);
+    }
+}
+
+/* With a condition, only the elements for which it holds count. */
+static tpl_list *tple_select(tpl_run *r, const tpl_node *n, tpl_list *all)
+{
+    tpl_list *some = pn_tpl_list(r, 0);
+    tpl_scope *outer = r->scope, *scope = tple_push_scope(r);
+    for (uint32_t i = 0; some && scope && i < all->n && !r->st; i++) {
+        scope->n = 0;
+        tple_unpack(r, n->a, all->v[i]);
+        if (!r->st && pn_tpl_truth(tple_eval(r, n->c)))
+            pn_tpl_push(r, some, all->v[i]);
+    }
+    r->scope = outer;
+    return r->st ? NULL : some;
+}
+
+static void tple_rounds(tpl_run *r, const tpl_node *n, tpl_list *l)
+{
+    tpl_loop *loop = pn_tpl_take(r, sizeof *loop);
+    tpl_val v = {TPL_LOOP, true, 0, {0}}, *up;
+    tpl_scope *outer = r->scope, *scope = NULL;
+    if (!loop)
+        return;
+    *loop = (tpl_loop){tpl_of_list(l, TPL_LIST), 0, 1, tpl_absent()};
+    v.u.loop = loop;
+    for (tpl_scope *s = outer; s; s = s->up)
+        if ((up = tple_local(s, r->t->n_loop)) != NULL && up->type == TPL_LOOP) {
+            loop->depth = up->u.loop->depth + 1;
+            break;
+        }
+    for (uint32_t i = 0; i < l->n && !r->st; i++) {
+        if (++r->loops > r->max_loops)
+            pn_tpl_fail(r, "limit reached: more than %u rounds of loops", (unsigned)r->max_loops);
+        loop->index = i;
+        r->scope = outer;
+        if (!scope || scope->kept)
+            scope = tple_push_scope(r);
+        if (!scope)
+            break;
+        r->scope = scope;
+        scope->n = 0;
+        tple_assign(r, r->t->n_loop, v);
+        tple_unpack(r, n->a, l->v[i]);
+        pn_tpl_exec(r, n->d);
+        if (r->flow == TPL_FLOW_BREAK) {
+            r->flow = TPL_FLOW_NEXT;
+            break;
+        }
+        r->flow = TPL_FLOW_NEXT;
+    }
+    r->scope = outer;
+}
+
+static void tple_for(tpl_run *r, const tpl_node *n)
+{
+    tpl_val seq = tple_eval(r, n->b);
+    tpl_list *l = r->st ? NULL : pn_tpl_iter(r, seq);
+    if (l && n->c)
+        l = tple_select(r, n, l);
+    if (!l)
+        return;
+    if (l->n) {
+        tple_rounds(r, n, l);
+    } else if (n->e && tple_push_scope(r)) {
+        tpl_scope *s = r->scope;
+        pn_tpl_exec(r, n->e);
+        r->scope = s->up;
+    }
+}
+
+/* The text of a body in a scope of its own. */
+static tpl_val tple_block(tpl_run *r, const tpl_node *n)
+{
+    tpl_scope *outer = r->scope;
+    tpl_val v = tpl_undef();
+    if (tple_push_scope(r))
+        v = tple_capture(r, n->d);
+    r->scope = outer;
+    if (n->c && !r->st) {
+        if (tple_enter(r, n->c))
+            v = tple_filter(r, n->c, v);
+        r->depth--;
+    }
+    return v;
+}
+
+static void tple_with(tpl_run *r, const tpl_node *n)
+{
+    tpl_scope *outer = r->scope, *scope = pn_tpl_take(r, sizeof *scope);
+    if (!scope)
+        return;
+    memset(scope, 0, sizeof *scope);
+    scope->up = outer;
+    for (const tpl_node *a = n->b; a && !r->st; a = a->next) {
+        tpl_val v = tple_eval(r, a->b);         /* outside: the values do not see each other */
+        r->scope = scope;
+        tple_unpack(r, a->a, v);
+        r->scope = outer;
+    }
+    r->scope = scope;
+    pn_tpl_exec(r, n->d);
+    r->scope = outer;
+}
+
+static void tple_if(tpl_run *r, const tpl_node *n)
+{
+    for (const tpl_node *b = n->a; b && !r->st; b = b->next)
+        if (!b->a || pn_tpl_truth(tple_eval(r, b->a))) {
+            pn_tpl_exec(r, b->b);
+            return;
+        }
+}
+
+static void tple_print(tpl_run *r, const tpl_node *n)
+{
+    tpl_val v = tple_eval(r, n->a);
+    if (!r->st)
+        pn_tpl_emit(r, pn_tpl_string(r, v));
+}
+
+static void tple_statement(tpl_run *r, const tpl_node *n)
+{
+    tpl_val v;
+    tpl_scope *outer = r->scope;
+    switch (n->kind) {
+    case TPL_N_TEXT: pn_tpl_emit(r, n->value.u.s); break;
+    case TPL_N_PRINT: tple_print(r, n); break;
+    case TPL_N_IF: tple_if(r, n); break;
+    case TPL_N_FOR: tple_for(r, n); break;
+    case TPL_N_SET: tple_unpack(r, n->a, tple_eval(r, n->b)); break;
+    case TPL_N_SETBLOCK: tple_unpack(r, n->a, tple_block(r, n)); break;
+    case TPL_N_MACRO: tple_assign(r, n->name, tple_closure(r, n)); break;
+    case TPL_N_CALLBLOCK:
+        v = tple_closure(r, n);
+        v = r->st ? v : tple_call(r, n->a, v);
+        if (!r->st)
+            pn_tpl_emit(r, pn_tpl_string(r, v));
+        break;
+    case TPL_N_FILTERBLOCK:
+        v = tple_block(r, n);
+        if (!r->st)
+            pn_tpl_emit(r, pn_tpl_string(r, v));
+        break;
+    case TPL_N_WITH: tple_with(r, n); break;
+    case TPL_N_BREAK: r->flow = TPL_FLOW_BREAK; break;
+    case TPL_N_CONTINUE: r->flow = TPL_FLOW_CONTINUE; break;
+    case TPL_N_SCOPED:
+        if (tple_push_scope(r))
+            pn_tpl_exec(r, n->d);
+        r->scope = outer;
+        break;
+    case TPL_N_DO: tple_eval(r, n->a); break;
+    default: pn_tpl_fail(r, "not a statement"); break;
+    }
+}
+
+PN_INTERNAL void pn_tpl_exec(tpl_run *r, const tpl_node *list)
+{
+    for (const tpl_node *n = list; n && !r->st && r->flow == TPL_FLOW_NEXT; n = n->next) {
+        if (tple_enter(r, n))
+            tple_statement(r, n);
+        r->depth--;
+    }
+}
+#endif
+
+/* ---- Begin text/pn_template.c ---- */
+#ifndef PN_DROP_TEXT_PN_TEMPLATE_C
+#define PN_DROP_TEXT_PN_TEMPLATE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_template.c - making a template, and one run of it from variables to a prompt.
+ *
+ * Here is where provenance begins: the variables' strings are untrusted, save for the few that the
+ * model's own vocabulary says (bos_token and its kin) and the names of roles.  See pn_tpl.h for how it
+ * is kept.
+ */
+/* includes text/pn_tpl.h */
+
+/* includes base/pn_os.h */
+
+enum { TPLT_PROGRAM_MAX = 64 << 20 };
+
+/* "\r\n" and "\r" become "\n"; one newline at the very end goes. */
+static bool tplt_source(pn_tpl *t, const char *src, size_t len)
+{
+    t->src = pn_tpl_arena_take(&t->arena, len + 1);
+    if (!t->src)
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        if (src[i] == '\r' && i + 1 < len && src[i + 1] == '\n')
+            continue;
+        t->src[t->src_len++] = src[i] == '\r' ? '\n' : src[i];
+    }
+    if (t->src_len && t->src[t->src_len - 1] == '\n')
+        t->src_len--;
+    return true;
+}
+
+PN_INTERNAL pn_status pn_tpl_new(pn_tpl **out, pn_mem *mem, const char *src, size_t len, pn_err *err)
+{
+    tpl_toks toks = {NULL, 0, 0};
+    if (len > TPL_MAX_SOURCE)
+        return pn_fail(err, PN_E_FORMAT, "expected a template of at most 1 MiB, found %zu bytes", len);
+    pn_tpl *t = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *t);
+    if (!t)
+        return pn_fail_nomem(err, "a template", sizeof *t);
+    t->mem = mem;
+    pn_tpl_arena_init(&t->arena, mem, TPLT_PROGRAM_MAX);
+    pn_status st = tplt_source(t, src, len) ? PN_OK : pn_fail_nomem(err, "a template", len);
+    if (!st)
+        st = pn_tpl_lex(t, &toks, err);
+    if (!st)
+        st = pn_tpl_parse(t, &toks, err);
+    pn_mem_free(mem, PN_ACCT_MISC, toks.v, toks.cap * sizeof *toks.v);
+    if (st) {
+        pn_tpl_free(t);
+        return st;
+    }
+    *out = t;
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_tpl_free(pn_tpl *t)
+{
+    if (!t)
+        return;
+    pn_mem *mem = t->mem;
+    pn_tpl_arena_fini(&t->arena);
+    pn_mem_free(mem, PN_ACCT_MISC, t->names, t->cap_names * sizeof *t->names);
+    pn_mem_free(mem, PN_ACCT_MISC, t, sizeof *t);
+}
+
+PN_INTERNAL pn_bytes pn_tpl_source(const pn_tpl *t) { return (pn_bytes){t->src, t->src_len}; }
+
+PN_INTERNAL bool pn_tpl_mentions(const pn_tpl *t, const char *name)
+{
+    for (uint32_t i = 0; i < t->n_names; i++)
+        if (pn_tpl_is_z(t->names[i], name))
+            return true;
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * A run
+ * ------------------------------------------------------------------------------------------ */
+
+static bool tplt_is_token(pn_bytes key)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
+    for (size_t i = 0; i < PN_COUNT_OF(names); i++)
+        if (key.len == strlen(names[i]) && memcmp(key.data, names[i], key.len) == 0)
+            return true;
+    return false;
+}
+
+/* Templates build markers out of the role: '<|' + message.role + '|>'.  One of these words is no text
+ * of a user's; any other role stays untrusted. */
+static void tplt_trust_roles(tpl_run *r, tpl_val messages)
+{
+    static const char *const roles[] = {"system", "user", "assistant", "tool", "developer"};
+    if (messages.type != TPL_LIST)
+        return;
+    for (uint32_t i = 0; i < messages.u.l->n; i++) {
+        tpl_val m = messages.u.l->v[i], *role = m.type == TPL_DICT ? pn_tpl_dict_getz(r, m.u.d, "role") : NULL;
+        for (size_t k = 0; role && role->type == TPL_STR && k < PN_COUNT_OF(roles); k++)
+            if (pn_tpl_is_z(role->u.s, roles[k]))
+                role->u.s->trust = true;
+    }
+}
+
+static void tplt_variables(tpl_run *r, const pn_json_doc *vars)
+{
+    const pn_tpl *t = r->t;
+    r->root = pn_tpl_take(r, (size_t)t->n_names * sizeof *r->root);
+    for (uint32_t i = 0; r->root && i < t->n_names; i++) {
+        uint32_t node = pn_json_find(vars, PN_JSON_ROOT, t->names[i]->p, t->names[i]->len);
+        pn_bytes key = {t->names[i]->p, t->names[i]->len};
+        r->root[i] = node == PN_JSON_NONE ? tpl_absent() : pn_tpl_from_json(r, vars, node, false);
+        if (r->root[i].type == TPL_STR && tplt_is_token(key))
+            r->root[i].u.s->trust = true;
+        if (pn_tpl_is_z(t->names[i], "messages"))
+            tplt_trust_roles(r, r->root[i]);
+    }
+}
+
+static void tplt_limits(tpl_run *r, const pn_json_doc *vars, const pn_tpl_limits *given)
+{
+    pn_tpl_limits l = {0, 0, 0, 0, 0, 0};
+    if (given)
+        l = *given;
+    size_t roomy = vars->text_len > SIZE_MAX / 64 ? SIZE_MAX : vars->text_len * 64;
+    r->max_steps = l.max_steps ? l.max_steps : 20000000;
+    r->max_loops = l.max_loops ? l.max_loops : 1000000;
+    r->max_output = l.max_output ? l.max_output : PN_MAX(roomy, (size_t)16 << 20);
+    r->deadline = pn_os_now() + (l.max_ms ? l.max_ms : 10000u) / 1000.0;
+    r->now = l.now;
+    pn_tpl_arena_init(&r->arena, r->arena.mem, l.max_memory ? l.max_memory : (size_t)64 << 20);
+}
+
+PN_INTERNAL pn_status pn_tpl_render(const pn_tpl *t, pn_mem *mem, const pn_json_doc *vars, const pn_tpl_limits *limits,
+                                    pn_prompt *out, pn_err *err)
+{
+    tpl_run r;
+    if (pn_json_type_of(vars, PN_JSON_ROOT) != PN_JSON_OBJECT)
+        return pn_fail(err, PN_E_INVALID, "expected an object of template variables, found %s",
+                       pn_json_type_name(pn_json_type_of(vars, PN_JSON_ROOT)));
+    memset(&r, 0, sizeof r);
+    r.t = t;
+    r.err = err;
+    r.prompt = out;
+    r.seed = vars->seed;
+    r.arena.mem = mem;
+    tplt_limits(&r, vars, limits);
+    pn_str_clear(&out->text);
+    out->n_spans = 0;
+    tplt_variables(&r, vars);
+    if (!r.st)
+        pn_tpl_exec(&r, t->body);
+    if (r.st) {
+        pn_str_clear(&out->text);
+        out->n_spans = 0;
+    }
+    pn_tpl_arena_fini(&r.arena);
+    return r.st;
+}
+#endif
+
+/* ---- Begin text/pn_chat_norm.c ---- */
+#ifndef PN_DROP_TEXT_PN_CHAT_NORM_C
+#define PN_DROP_TEXT_PN_CHAT_NORM_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_chat_norm.c - probing templates, and rewriting messages to what they can do.
+ *
+ * Probes are decided by sentinels: render a conversation whose interesting text occurs nowhere else
+ * and look whether it comes out, and how.  Raising counts as "cannot".
+ *
+ * Rewriting goes through a list of norm_msg, views of the request with text of our own where something
+ * changes.  The order of the steps matters:
+ *   read      roles, content, reasoning, calls, results            (norm_read)
+ *   system    leading ones merge, later ones become user messages  (norm_systems)
+ *   calls     several in one message are split                     (norm_split)
+ *   users     neighbours merge where the template wants turns      (norm_users)
+ *   write     JSON, with ids and arguments as the template has them
+ */
+/* includes text/pn_chat_norm.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_hash.h */
+
+#include <stdio.h>
+
+/* ------------------------------------------------------------------------------------------
+ * Probes
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct norm_probe {
+    const pn_tpl *t;
+    pn_mem *mem;
+    pn_prompt prompt;           /* of the last probe */
+    pn_err *err;
+    pn_status st;               /* PN_E_NOMEM stops everything */
+} norm_probe;
+
+/* Render "messages":[...] and whatever follows; false: it raised. */
+static bool norm_try(norm_probe *p, const char *messages, const char *more)
+{
+    pn_json_doc vars;
+    pn_str s;
+    pn_err err = {PN_OK, {0}};
+    pn_tpl_limits limits = {0, 0, 0, 0, 0, 1735787045};
+    limits.max_ms = 1000;
+    if (p->st)
+        return false;
+    pn_str_init(&s, p->mem, PN_ACCT_MISC);
+    pn_str_addf(&s, "{\"bos_token\":\"\",\"eos_token\":\"\",\"messages\":[%s]%s}", messages, more);
+    pn_status st = s.failed ? pn_fail_nomem(&err, "a probe", strlen(messages))
+                            : pn_json_parse(&vars, p->mem, PN_ACCT_MISC, s.data, s.len, NULL, &err);
+    if (!st) {
+        st = pn_tpl_render(p->t, p->mem, &vars, &limits, &p->prompt, &err);
+        pn_json_fini(&vars);
+    }
+    pn_str_fini(&s);
+    if (st == PN_E_NOMEM)
+        p->st = pn_fail(p->err, st, "%s", err.text);
+    return !st;
+}
+
+static bool norm_text_has(const char *text, size_t len, const char *what)
+{
+    size_t n = strlen(what);
+    for (size_t i = 0; i + n <= len; i++)
+        if (text[i] == what[0] && memcmp(text + i, what, n) == 0)
+            return true;
+    return false;
+}
+
+static bool norm_has(const norm_probe *p, const char *what)
+{
+    return norm_text_has(pn_str_cstr(&p->prompt.text), p->prompt.text.len, what);
+}
+
+static bool norm_shows(norm_probe *p, const char *messages, const char *more, const char *what)
+{
+    return norm_try(p, messages, more) && norm_has(p, what);
+}
+
+#define NORM_USER "{\"role\":\"user\",\"content\":\"ask-zq\"}"
+#define NORM_GEN ",\"add_generation_prompt\":true"
+#define NORM_TOOLS ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"fn-zq\",\"description\":\"d\"," \
+    "\"parameters\":{\"type\":\"object\",\"properties\":{\"arg-zq\":{\"type\":\"string\",\"description\":\"d\"}}}}}]"
+#define NORM_CALL(id, name, args) \
+    "{\"id\":\"" id "\",\"type\":\"function\",\"function\":{\"name\":\"" name "\",\"arguments\":" args "}}"
+#define NORM_CALLS(list) NORM_USER ",{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[" list "]}"
+#define NORM_RESULT(id) ",{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"name\":\"fn-zq\",\"content\":\"res-zq\"}"
+#define NORM_OBJECT "{\"arg-zq\":\"val-zq\"}"
+#define NORM_STRING "\"{\\\"arg-zq\\\":\\\"val-zq\\\"}\""
+
+static void norm_probe_content(norm_probe *p, pn_tpl_caps *c)
+{
+    c->string_content = norm_shows(p, NORM_USER, NORM_GEN, "ask-zq");
+    c->typed_content = norm_shows(p, "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"ask-zq\"}]}", NORM_GEN, "ask-zq") &&
+                       !norm_has(p, "'type'") && !norm_has(p, "\"type\"");
+    const char *system = c->string_content || !c->typed_content
+                             ? "{\"role\":\"system\",\"content\":\"sys-zq\"}," NORM_USER
+                             : "{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"sys-zq\"}]},"
+                               "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"ask-zq\"}]}";
+    c->system_role = norm_shows(p, system, NORM_GEN, "sys-zq");
+    c->later_system = norm_shows(p, NORM_USER ",{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"sys-zq\"},"
+                                 NORM_USER, NORM_GEN, "sys-zq");
+    c->two_users = norm_shows(p, NORM_USER ",{\"role\":\"user\",\"content\":\"two-zq\"}", NORM_GEN, "two-zq") && norm_has(p, "ask-zq");
+}
+
+static bool norm_probe_args(norm_probe *p, bool object)
+{
+    const char *messages = object ? NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_OBJECT)) NORM_RESULT("abcdef123")
+                                  : NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_STRING)) NORM_RESULT("abcdef123");
+    if (!norm_shows(p, messages, NORM_TOOLS NORM_GEN, "val-zq"))
+        return false;
+    return object ? !norm_has(p, "{'arg-zq'") : !norm_has(p, "\\\"val-zq");
+}
+
+static void norm_probe_tools(norm_probe *p, pn_tpl_caps *c)
+{
+    c->tools = norm_shows(p, NORM_USER, NORM_TOOLS NORM_GEN, "fn-zq");
+    c->object_args = norm_probe_args(p, true);
+    c->tool_role = c->object_args && norm_has(p, "res-zq");
+    c->tool_calls = c->object_args || norm_probe_args(p, false);
+    c->tool_role = c->tool_role || (!c->object_args && c->tool_calls && norm_has(p, "res-zq"));
+    if (!c->tool_calls)
+        return;
+    const char *two = c->object_args ? NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_OBJECT) "," NORM_CALL("abcdef124", "fm-zq", NORM_OBJECT))
+                                           NORM_RESULT("abcdef123") NORM_RESULT("abcdef124")
+                                     : NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_STRING) "," NORM_CALL("abcdef124", "fm-zq", NORM_STRING))
+                                           NORM_RESULT("abcdef123") NORM_RESULT("abcdef124");
+    c->parallel_calls = norm_shows(p, two, NORM_TOOLS NORM_GEN, "fm-zq");
+    const char *long_id = c->object_args ? NORM_CALLS(NORM_CALL("call_0123456789", "fn-zq", NORM_OBJECT)) NORM_RESULT("call_0123456789")
+                                         : NORM_CALLS(NORM_CALL("call_0123456789", "fn-zq", NORM_STRING)) NORM_RESULT("call_0123456789");
+    c->short_ids = !norm_try(p, long_id, NORM_TOOLS NORM_GEN);
+}
+
+static void norm_probe_thinking(norm_probe *p, pn_tpl_caps *c)
+{
+    static const char keep[] = ",\"preserve_thinking\":true,\"clear_thinking\":false,\"truncate_history_thinking\":false,"
+                               "\"drop_thinking\":false,\"keep_past_thinking\":true,\"enable_thinking\":true,\"thinking\":true";
+    c->reasoning = norm_shows(p, NORM_USER ",{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":\"rea-zq\","
+                              "\"thinking\":\"rea-zq\"}," NORM_USER, keep, "rea-zq");
+    c->thinking_parts = !c->reasoning &&
+        norm_shows(p, NORM_USER ",{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"rea-zq\"},"
+                   "{\"type\":\"text\",\"text\":\"a\"}]}," NORM_USER, keep, "rea-zq") && !norm_has(p, "'thinking'");
+    c->reasoning_effort = pn_tpl_mentions(p->t, "reasoning_effort");
+    uint64_t with = 0, without = 0, bare = 0;
+    if (norm_try(p, NORM_USER, NORM_GEN ",\"enable_thinking\":true,\"thinking\":true"))
+        with = pn_hash(pn_str_cstr(&p->prompt.text), p->prompt.text.len, 1);
+    if (norm_try(p, NORM_USER, NORM_GEN ",\"enable_thinking\":false,\"thinking\":false"))
+        without = pn_hash(pn_str_cstr(&p->prompt.text), p->prompt.text.len, 1);
+    c->thinking_toggle = with && without && with != without;
+    if (norm_try(p, NORM_USER, ",\"add_generation_prompt\":false,\"enable_thinking\":true,\"thinking\":true"))
+        bare = pn_hash(pn_str_cstr(&p->prompt.text), p->prompt.text.len, 1);
+    c->generation_prompt = with && bare && with != bare;
+}
+
+PN_INTERNAL pn_status pn_tpl_probe(const pn_tpl *t, pn_mem *mem, pn_tpl_caps *out, pn_err *err)
+{
+    norm_probe p;
+    pn_tpl_caps c;
+    memset(&c, 0, sizeof c);
+    memset(&p, 0, sizeof p);
+    p.t = t;
+    p.mem = mem;
+    p.err = err;
+    pn_prompt_init(&p.prompt, mem);
+    norm_probe_content(&p, &c);
+    norm_probe_tools(&p, &c);
+    norm_probe_thinking(&p, &c);
+    pn_prompt_fini(&p.prompt);
+    pn_bytes src = pn_tpl_source(t);
+    c.harmony = norm_text_has(src.data, src.len, "<|channel|>") && norm_text_has(src.data, src.len, "<|start|>");
+    c.developer = c.harmony || norm_text_has(src.data, src.len, "developer");
+    c.kimi_ids = norm_text_has(src.data, src.len, "<|tool_calls_section_begin|>");
+    c.fold_results = norm_text_has(src.data, src.len, "tool_responses") && !norm_text_has(src.data, src.len, "OpenAI Chat Completions");
+    c.order_results = norm_text_has(src.data, src.len, "DSML");
+    if (!p.st)
+        *out = c;
+    return p.st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Reading
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum norm_role { NORM_SYSTEM, NORM_USER_ROLE, NORM_ASSISTANT, NORM_TOOL, NORM_DEVELOPER, NORM_OTHER } norm_role;
+static const char *const norm_roles[] = {"system", "user", "assistant", "tool", "developer"};
+
+typedef struct norm_msg {
+    norm_role role;
+    pn_bytes other;             /* the role's name when NORM_OTHER */
+    pn_str text;                /* content, when parts is PN_JSON_NONE */
+    uint32_t parts;             /* content as the client's array: has what is not text */
+    pn_bytes reasoning;         /* borrowed from the request; NULL: none */
+    uint32_t first_call, n_calls;   /* nodes of the request, siblings */
+    pn_bytes id, name;          /* of a result; NULL: none */
+    bool dropped;
+} norm_msg;
+
+typedef struct norm_id { pn_bytes client; char ours[80]; size_t len; pn_bytes name; } norm_id;
+
+typedef struct norm_work {
+    const pn_tpl_caps *caps;
+    pn_mem *mem;
+    const pn_json_doc *in;
+    norm_msg *msgs;             /* owned [cap] */
+    size_t n, cap;
+    norm_id *ids;               /* owned [cap_ids]: every call of the conversation */
+    size_t n_ids, cap_ids;
+    pn_err *err;
+    pn_status st;
+} norm_work;
+
+static bool norm_is(pn_bytes b, const char *z) { return b.len == strlen(z) && memcmp(b.data, z, b.len) == 0; }
+
+static pn_bytes norm_string(const norm_work *w, uint32_t node, const char *key)
+{
+    pn_bytes b = {NULL, 0};
+    pn_json_str(w->in, pn_json_get(w->in, node, key), &b);
+    return b;
+}
+
+static void norm_nomem(norm_work *w, size_t n)
+{
+    if (!w->st)
+        w->st = pn_fail_nomem(w->err, "the messages of a request", n);
+}
+
+static norm_msg *norm_add(norm_work *w, norm_role role)
+{
+    if (w->st || !pn_mem_grow(w->mem, PN_ACCT_MISC, (void **)&w->msgs, &w->cap, w->n + 1, sizeof *w->msgs)) {
+        norm_nomem(w, sizeof *w->msgs);
+        return NULL;
+    }
+    norm_msg *m = &w->msgs[w->n++];
+    memset(m, 0, sizeof *m);
+    m->role = role;
+    m->parts = PN_JSON_NONE;
+    m->first_call = PN_JSON_NONE;
+    pn_str_init(&m->text, w->mem, PN_ACCT_MISC);
+    return m;
+}
+
+/* Parts to text, joined by newlines; what is not text keeps the array as it is.  A thinking part is
+ * reasoning. */
+static void norm_read_parts(norm_work *w, norm_msg *m, uint32_t parts, size_t index)
+{
+    bool first = true;
+    for (uint32_t p = pn_json_first(w->in, parts); p != PN_JSON_NONE && !w->st; p = pn_json_next(w->in, p)) {
+        pn_bytes type = norm_string(w, p, "type"), text = {NULL, 0};
+        if (pn_json_str(w->in, p, &text) || norm_is(type, "text") || norm_is(type, "refusal")) {
+            if (!text.data)
+                text = norm_string(w, p, norm_is(type, "text") ? "text" : "refusal");
+        } else if (norm_is(type, "thinking")) {
+            m->reasoning = norm_string(w, p, "thinking");
+            continue;
+        }
+        if (!text.data && w->caps->typed_content) {
+            m->parts = parts;
+            return;
+        }
+        if (!text.data) {
+            w->st = pn_fail(w->err, PN_E_INVALID, "messages[%zu]: expected parts of type text, found \"%.*s\", which this model's "
+                            "template cannot show", index, (int)PN_MIN(type.len, (size_t)40), type.data ? type.data : "");
+            return;
+        }
+        if (!first)
+            pn_str_addc(&m->text, '\n');
+        pn_str_add(&m->text, text.data, text.len);
+        first = false;
+    }
+}
+
+static void norm_read_role(norm_work *w, norm_msg *m, uint32_t node, size_t index)
+{
+    pn_bytes role = norm_string(w, node, "role");
+    if (!role.data) {
+        w->st = pn_fail(w->err, PN_E_INVALID, "messages[%zu]: expected a string \"role\"", index);
+        return;
+    }
+    m->role = NORM_OTHER;
+    m->other = role;
+    for (unsigned k = 0; k < PN_COUNT_OF(norm_roles); k++)
+        if (norm_is(role, norm_roles[k]))
+            m->role = (norm_role)k;
+    if (norm_is(role, "function"))
+        m->role = NORM_TOOL;
+    if (m->role == NORM_DEVELOPER && !w->caps->developer)
+        m->role = NORM_SYSTEM;
+}
+
+static void norm_read_message(norm_work *w, uint32_t node, size_t index)
+{
+    static const char *const reasons[] = {"reasoning_content", "reasoning", "thinking"};
+    norm_msg *m = norm_add(w, NORM_OTHER);
+    pn_bytes text;
+    if (!m)
+        return;
+    if (pn_json_type_of(w->in, node) != PN_JSON_OBJECT) {
+        w->st = pn_fail(w->err, PN_E_INVALID, "messages[%zu]: expected an object, found %s", index,
+                        pn_json_type_name(pn_json_type_of(w->in, node)));
+        return;
+    }
+    norm_read_role(w, m, node, index);
+    uint32_t content = pn_json_get(w->in, node, "content");
+    pn_json_type type = pn_json_type_of(w->in, content);
+    if (pn_json_str(w->in, content, &text))
+        pn_str_add(&m->text, text.data, text.len);
+    else if (type == PN_JSON_ARRAY)
+        norm_read_parts(w, m, content, index);
+    else if (type != PN_JSON_NULL && type != PN_JSON_ABSENT && !w->st)
+        w->st = pn_fail(w->err, PN_E_INVALID, "messages[%zu].content: expected a string, parts or null, found %s", index,
+                        pn_json_type_name(type));
+    for (size_t k = 0; k < PN_COUNT_OF(reasons) && !m->reasoning.len && m->role == NORM_ASSISTANT; k++)
+        m->reasoning = norm_string(w, node, reasons[k]);
+    uint32_t calls = m->role == NORM_ASSISTANT ? pn_json_get(w->in, node, "tool_calls") : PN_JSON_NONE;
+    if (pn_json_type_of(w->in, calls) == PN_JSON_ARRAY && pn_json_count(w->in, calls)) {
+        m->first_call = pn_json_first(w->in, calls);
+        m->n_calls = pn_json_count(w->in, calls);
+    }
+    if (m->role == NORM_TOOL)
+        m->id = norm_string(w, node, "tool_call_id");
+    m->name = norm_string(w, node, "name");
+    if (m->text.failed)
+        norm_nomem(w, m->text.len);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Ids of calls
+ * ------------------------------------------------------------------------------------------ */
+
+static uint32_t norm_function(const norm_work *w, uint32_t call)
+{
+    uint32_t f = pn_json_get(w->in, call, "function");
+    return f == PN_JSON_NONE ? call : f;
+}
+
+/* Nine letters or digits that depend on the client's id alone. */
+static void norm_short_id(pn_bytes id, char out[80])
+{
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    uint64_t h = pn_hash(id.data ? id.data : "", id.len, 0x9e3779b97f4a7c15u);
+    for (int i = 0; i < 9; i++, h /= 62)
+        out[i] = digits[h % 62];
+}
+
+static bool norm_is_short(pn_bytes id)
+{
+    for (size_t i = 0; i < id.len; i++) {
+        char c = id.data[i];
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')))
+            return false;
+    }
+    return id.len == 9;
+}
+
+static void norm_collect_ids(norm_work *w)
+{
+    for (size_t i = 0; i < w->n && !w->st; i++) {
+        uint32_t call = w->msgs[i].first_call;
+        for (uint32_t k = 0; k < w->msgs[i].n_calls && !w->st; k++, call = pn_json_next(w->in, call)) {
+            if (!pn_mem_grow(w->mem, PN_ACCT_MISC, (void **)&w->ids, &w->cap_ids, w->n_ids + 1, sizeof *w->ids)) {
+                norm_nomem(w, sizeof *w->ids);
+                return;
+            }
+            norm_id *id = &w->ids[w->n_ids];
+            memset(id, 0, sizeof *id);
+            id->client = norm_string(w, call, "id");
+            id->name = norm_string(w, norm_function(w, call), "name");
+            if (!id->name.data) {
+                w->st = pn_fail(w->err, PN_E_INVALID, "messages[%zu].tool_calls[%u]: expected a function with a name", i, (unsigned)k);
+                return;
+            }
+            if (w->caps->kimi_ids && id->name.len < 60) {
+                id->len = (size_t)snprintf(id->ours, sizeof id->ours, "functions.%.*s:%zu", (int)id->name.len, id->name.data, w->n_ids);
+            } else if (w->caps->short_ids && !norm_is_short(id->client)) {
+                norm_short_id(id->client, id->ours);
+                id->len = 9;
+            }
+            w->n_ids++;
+        }
+    }
+}
+
+/* The call that a result answers: the last with its id. */
+static const norm_id *norm_find_id(const norm_work *w, pn_bytes client)
+{
+    for (size_t i = w->n_ids; i-- > 0 && client.data;)
+        if (w->ids[i].client.len == client.len && memcmp(w->ids[i].client.data, client.data, client.len) == 0)
+            return &w->ids[i];
+    return NULL;
+}
+
+static void norm_write_id(const norm_work *w, pn_str *s, const char *key, pn_bytes client)
+{
+    const norm_id *id = norm_find_id(w, client);
+    char made[80];
+    if (!client.data && !w->caps->short_ids)
+        return;
+    pn_json_key(s, key);
+    if (id && id->len) {
+        pn_json_write_str(s, id->ours, id->len);
+    } else if (w->caps->short_ids && !norm_is_short(client)) {
+        norm_short_id(client, made);
+        pn_json_write_str(s, made, 9);
+    } else {
+        pn_json_write_str(s, client.data, client.len);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Rewriting
+ * ------------------------------------------------------------------------------------------ */
+
+static void norm_glue(norm_work *w, norm_msg *to, const norm_msg *from, const char *between, bool before)
+{
+    if (!before) {
+        if (to->text.len && from->text.len)
+            pn_str_addz(&to->text, between);
+        pn_str_add(&to->text, pn_str_cstr(&from->text), from->text.len);
+    } else {
+        pn_str all;
+        pn_str_init(&all, w->mem, PN_ACCT_MISC);
+        pn_str_add(&all, pn_str_cstr(&from->text), from->text.len);
+        pn_str_addz(&all, between);
+        pn_str_add(&all, pn_str_cstr(&to->text), to->text.len);
+        pn_str_fini(&to->text);
+        to->text = all;
+    }
+    if (to->text.failed)
+        norm_nomem(w, from->text.len);
+}
+
+/* System messages at the start become one; later ones stay where the template shows them, else they
+ * are said by the user.  Without a system role the text goes in front of the next user message. */
+static void norm_systems(norm_work *w)
+{
+    norm_msg *head = NULL;
+    for (size_t i = 0; i < w->n && !w->st; i++) {
+        norm_msg *m = &w->msgs[i];
+        bool system = m->role == NORM_SYSTEM && m->parts == PN_JSON_NONE;
+        if (system && head == NULL && i > 0 && !w->caps->later_system) {
+            m->role = NORM_USER_ROLE;
+        } else if (system && i == 0) {
+            head = m;
+        } else if (system && head) {
+            norm_glue(w, head, m, "\n\n", false);
+            m->dropped = true;
+        } else {
+            head = NULL;
+        }
+    }
+    norm_msg *first = w->n ? &w->msgs[0] : NULL;
+    if (w->caps->system_role || !first || first->role != NORM_SYSTEM || w->st)
+        return;
+    for (size_t i = 1; i < w->n; i++)
+        if (!w->msgs[i].dropped && w->msgs[i].role == NORM_USER_ROLE && w->msgs[i].parts == PN_JSON_NONE) {
+            norm_glue(w, &w->msgs[i], first, "\n", true);
+            first->dropped = true;
+            return;
+        }
+    first->role = NORM_USER_ROLE;
+}
+
+static void norm_compact(norm_work *w)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        if (w->msgs[i].dropped)
+            pn_str_fini(&w->msgs[i].text);
+        else
+            w->msgs[n++] = w->msgs[i];
+    }
+    w->n = n;
+}
+
+static void norm_users(norm_work *w)
+{
+    norm_msg *last = NULL;
+    for (size_t i = 0; i < w->n && !w->st && !w->caps->two_users; i++) {
+        norm_msg *m = &w->msgs[i];
+        if (last && last->role == NORM_USER_ROLE && m->role == NORM_USER_ROLE && m->parts == PN_JSON_NONE && last->parts == PN_JSON_NONE) {
+            norm_glue(w, last, m, "\n\n", false);
+            m->dropped = true;
+        } else {
+            last = m;
+        }
+    }
+}
+
+static bool norm_answers(const norm_work *w, const norm_msg *m, uint32_t call)
+{
+    pn_bytes id = norm_string(w, call, "id");
+    return id.data && m->id.data && m->id.len == id.len && memcmp(m->id.data, id.data, id.len) == 0;
+}
+
+/* Move message `from` to place `to` <= from; those between move up. */
+static void norm_move(norm_work *w, size_t from, size_t to)
+{
+    norm_msg m = w->msgs[from];
+    memmove(w->msgs + to + 1, w->msgs + to, (from - to) * sizeof m);
+    w->msgs[to] = m;
+}
+
+/* Results right after message `at` in the order of its calls. */
+static void norm_order(norm_work *w, size_t at)
+{
+    size_t place = at + 1;
+    uint32_t call = w->msgs[at].first_call;
+    for (uint32_t k = 0; k < w->msgs[at].n_calls; k++, call = pn_json_next(w->in, call))
+        for (size_t i = place; i < w->n && w->msgs[i].role == NORM_TOOL; i++)
+            if (norm_answers(w, &w->msgs[i], call)) {
+                norm_move(w, i, place++);
+                break;
+            }
+}
+
+/* One call a message, each followed by its results. */
+static void norm_split(norm_work *w)
+{
+    for (size_t i = 0; i < w->n && !w->st; i++) {
+        bool split = w->msgs[i].n_calls > 1 && (!w->caps->parallel_calls || w->caps->harmony) && w->caps->tool_calls;
+        if (w->msgs[i].n_calls > 1 && (split || w->caps->order_results))
+            norm_order(w, i);
+        if (!split)
+            continue;
+        uint32_t call = w->msgs[i].first_call, rest = w->msgs[i].n_calls - 1;
+        w->msgs[i].n_calls = 1;
+        size_t place = i + 1;
+        while (place < w->n && w->msgs[place].role == NORM_TOOL && norm_answers(w, &w->msgs[place], call))
+            place++;
+        norm_msg *m = norm_add(w, NORM_ASSISTANT);
+        if (!m)
+            return;
+        m->first_call = pn_json_next(w->in, call);
+        m->n_calls = rest;
+        norm_move(w, w->n - 1, place);          /* the loop meets it and splits on */
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Writing
+ * ------------------------------------------------------------------------------------------ */
+
+/* Arguments as the template wants them: the client's string holds JSON. */
+static void norm_write_args(norm_work *w, pn_str *s, uint32_t args, bool object, size_t index)
+{
+    pn_bytes text;
+    pn_json_doc doc;
+    pn_err err = {PN_OK, {0}};
+    bool is_text = pn_json_str(w->in, args, &text);
+    if (args == PN_JSON_NONE || pn_json_type_of(w->in, args) == PN_JSON_NULL) {
+        pn_str_addz(s, object ? "{}" : "\"{}\"");
+    } else if (!is_text && !object) {
+        pn_str inner;
+        pn_str_init(&inner, w->mem, PN_ACCT_MISC);
+        pn_json_write_node(&inner, w->in, args);
+        pn_json_write_str(s, pn_str_cstr(&inner), inner.len);
+        s->failed = s->failed || inner.failed;
+        pn_str_fini(&inner);
+    } else if (!is_text || !object) {
+        pn_json_write_node(s, w->in, args);
+    } else if (!text.len) {
+        pn_str_addz(s, "{}");
+    } else {
+        pn_status st = pn_json_parse(&doc, w->mem, PN_ACCT_MISC, text.data, text.len, NULL, &err);
+        if (st == PN_E_NOMEM)
+            norm_nomem(w, text.len);
+        else if (st)
+            w->st = pn_fail(w->err, PN_E_INVALID, "message %zu: the arguments of a tool call are not JSON: %s", index, err.text);
+        if (st)
+            return;
+        pn_json_write_node(s, &doc, PN_JSON_ROOT);
+        pn_json_fini(&doc);
+    }
+}
+
+static void norm_write_call(norm_work *w, pn_str *s, uint32_t call, size_t index)
+{
+    uint32_t f = norm_function(w, call);
+    pn_bytes name = norm_string(w, f, "name");
+    pn_json_item(s);
+    pn_str_addc(s, '{');
+    norm_write_id(w, s, "id", norm_string(w, call, "id"));
+    pn_json_key(s, "type");
+    pn_json_write_strz(s, "function");
+    pn_json_key(s, "function");
+    pn_str_addc(s, '{');
+    pn_json_key(s, "name");
+    pn_json_write_str(s, name.data, name.len);
+    pn_json_key(s, "arguments");
+    norm_write_args(w, s, pn_json_get(w->in, f, "arguments"), w->caps->object_args, index);
+    pn_str_addz(s, "}}");
+}
+
+/* Calls as text, for a template that has no notion of them. */
+static void norm_calls_as_text(norm_work *w, norm_msg *m, size_t index)
+{
+    uint32_t call = m->first_call;
+    for (uint32_t k = 0; k < m->n_calls && !w->st; k++, call = pn_json_next(w->in, call)) {
+        uint32_t f = norm_function(w, call);
+        pn_bytes name = norm_string(w, f, "name");
+        if (m->text.len)
+            pn_str_addc(&m->text, '\n');
+        pn_str_addz(&m->text, "{\"tool_call\": {\"name\": ");
+        pn_json_write_str(&m->text, name.data, name.len);
+        pn_str_addz(&m->text, ", \"arguments\": ");
+        norm_write_args(w, &m->text, pn_json_get(w->in, f, "arguments"), true, index);
+        pn_str_addz(&m->text, "}}");
+    }
+    m->n_calls = 0;
+    if (m->text.failed)
+        norm_nomem(w, m->text.len);
+}
+
+static void norm_write_content(norm_work *w, pn_str *s, const norm_msg *m)
+{
+    bool parts = !w->caps->string_content && w->caps->typed_content;
+    bool thinks = m->reasoning.len && w->caps->thinking_parts;
+    pn_json_key(s, "content");
+    if (m->parts != PN_JSON_NONE) {
+        pn_json_write_node(s, w->in, m->parts);
+        return;
+    }
+    if (!parts && !thinks) {
+        pn_json_write_str(s, pn_str_cstr(&m->text), m->text.len);
+        return;
+    }
+    pn_str_addc(s, '[');
+    if (thinks) {
+        pn_str_addz(s, "{\"type\":\"thinking\",\"thinking\":");
+        pn_json_write_str(s, m->reasoning.data, m->reasoning.len);
+        pn_str_addz(s, "}");
+    }
+    pn_json_item(s);
+    pn_str_addz(s, "{\"type\":\"text\",\"text\":");
+    pn_json_write_str(s, pn_str_cstr(&m->text), m->text.len);
+    pn_str_addz(s, "}]");
+}
+
+/* Results that follow an assistant's message, inside it: [{name, response}].  Returns how many. */
+static size_t norm_write_folded(norm_work *w, pn_str *s, size_t at)
+{
+    size_t n = 0;
+    pn_json_key(s, "tool_responses");
+    pn_str_addc(s, '[');
+    for (size_t i = at + 1; i < w->n && w->msgs[i].role == NORM_TOOL; i++, n++) {
+        const norm_msg *m = &w->msgs[i];
+        const norm_id *id = norm_find_id(w, m->id);
+        pn_bytes name = m->name.data ? m->name : id ? id->name : (pn_bytes){"", 0};
+        pn_json_item(s);
+        pn_str_addz(s, "{\"name\":");
+        pn_json_write_str(s, name.data, name.len);
+        pn_json_key(s, "response");
+        pn_json_write_str(s, pn_str_cstr(&m->text), m->text.len);
+        pn_str_addc(s, '}');
+    }
+    pn_str_addc(s, ']');
+    return n;
+}
+
+/* Message `at`; returns how many later ones it took in. */
+static size_t norm_write_message(norm_work *w, pn_str *s, size_t at)
+{
+    norm_msg *m = &w->msgs[at];
+    size_t folded = 0;
+    if (m->n_calls && !w->caps->tool_calls)
+        norm_calls_as_text(w, m, at);
+    if (m->n_calls && w->caps->harmony && m->reasoning.len)
+        pn_str_clear(&m->text);
+    bool as_user = m->role == NORM_TOOL && !w->caps->tool_role && !w->caps->fold_results;
+    const norm_id *id = m->role == NORM_TOOL ? norm_find_id(w, m->id) : NULL;
+    pn_bytes name = m->name.data || !id ? m->name : id->name;
+    pn_json_item(s);
+    pn_str_addz(s, "{\"role\":");
+    if (m->role == NORM_OTHER)
+        pn_json_write_str(s, m->other.data, m->other.len);
+    else
+        pn_json_write_strz(s, norm_roles[as_user ? NORM_USER_ROLE : m->role]);
+    norm_write_content(w, s, m);
+    if (m->reasoning.len && !w->caps->thinking_parts) {
+        pn_json_key(s, "reasoning_content");
+        pn_json_write_str(s, m->reasoning.data, m->reasoning.len);
+        pn_json_key(s, "thinking");
+        pn_json_write_str(s, m->reasoning.data, m->reasoning.len);
+    }
+    if (m->n_calls) {
+        uint32_t call = m->first_call;
+        pn_json_key(s, "tool_calls");
+        pn_str_addc(s, '[');
+        for (uint32_t k = 0; k < m->n_calls && !w->st; k++, call = pn_json_next(w->in, call))
+            norm_write_call(w, s, call, at);
+        pn_str_addc(s, ']');
+        if (w->caps->fold_results && at + 1 < w->n && w->msgs[at + 1].role == NORM_TOOL)
+            folded = norm_write_folded(w, s, at);
+    }
+    if (m->role == NORM_TOOL && !as_user)
+        norm_write_id(w, s, "tool_call_id", m->id);
+    if (name.data && !as_user) {
+        pn_json_key(s, "name");
+        pn_json_write_str(s, name.data, name.len);
+    }
+    pn_str_addc(s, '}');
+    return folded;
+}
+
+/* For a template that cannot list tools: say it in the system message. */
+static void norm_generic_tools(norm_work *w, uint32_t tools)
+{
+    if (!w->n || w->msgs[0].role != NORM_SYSTEM || w->msgs[0].parts != PN_JSON_NONE) {
+        if (!norm_add(w, NORM_SYSTEM))
+            return;
+        norm_move(w, w->n - 1, 0);
+    }
+    pn_str *s = &w->msgs[0].text;
+    if (s->len)
+        pn_str_addz(s, "\n\n");
+    pn_str_addz(s, "You may call these functions:\n");
+    pn_json_write_node(s, w->in, tools);
+    pn_str_addz(s, "\nTo call one, answer with nothing but JSON of the form "
+                   "{\"tool_call\": {\"name\": NAME, \"arguments\": {...}}}.");
+    if (s->failed)
+        norm_nomem(w, s->len);
+}
+
+/* Variables whose text is trusted (pn_template.h): a client's options may not set them. */
+static bool norm_is_token(pn_bytes k)
+{
+    return norm_is(k, "bos_token") || norm_is(k, "eos_token") || norm_is(k, "pad_token") || norm_is(k, "unk_token");
+}
+
+/* Everything but messages and tools; chat_template_kwargs wins. */
+static void norm_write_rest(norm_work *w, pn_str *s)
+{
+    const pn_json_doc *d = w->in;
+    uint32_t kwargs = pn_json_get(d, PN_JSON_ROOT, "chat_template_kwargs");
+    pn_json_type type = pn_json_type_of(d, kwargs);
+    if (type != PN_JSON_OBJECT && type != PN_JSON_ABSENT && type != PN_JSON_NULL) {
+        w->st = pn_fail(w->err, PN_E_INVALID, "chat_template_kwargs: expected an object, found %s", pn_json_type_name(type));
+        return;
+    }
+    uint32_t toggle = pn_json_get(d, kwargs, "enable_thinking");
+    if (toggle == PN_JSON_NONE)
+        toggle = pn_json_get(d, PN_JSON_ROOT, "enable_thinking");
+    if (pn_json_type_of(d, toggle) == PN_JSON_STRING) {
+        w->st = pn_fail(w->err, PN_E_INVALID, "enable_thinking: expected true or false, found a string");
+        return;
+    }
+    pn_bytes effort = norm_string(w, PN_JSON_ROOT, "reasoning_effort");
+    bool off = effort.data && norm_is(effort, "none");
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t c = pn_json_first(d, pass ? kwargs : PN_JSON_ROOT); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+            pn_bytes k = pn_json_key_of(d, c);
+            bool replaced = !norm_is_token(k) && pn_json_find(d, kwargs, k.data, k.len) != PN_JSON_NONE;
+            if (norm_is(k, "messages") || norm_is(k, "tools") || norm_is(k, "chat_template_kwargs"))
+                continue;
+            if (pass ? norm_is_token(k) : replaced || (off && norm_is(k, "reasoning_effort")))
+                continue;
+            pn_json_item(s);
+            pn_json_write_str(s, k.data, k.len);
+            pn_str_addc(s, ':');
+            pn_json_write_node(s, d, c);
+        }
+    bool has_thinking = pn_json_get(d, kwargs, "thinking") != PN_JSON_NONE || pn_json_get(d, PN_JSON_ROOT, "thinking") != PN_JSON_NONE;
+    if (toggle == PN_JSON_NONE && off) {
+        pn_json_key(s, "enable_thinking");
+        pn_json_write_bool(s, false);
+    }
+    if (!has_thinking && (toggle != PN_JSON_NONE || off)) {
+        pn_json_key(s, "thinking");
+        if (toggle != PN_JSON_NONE)
+            pn_json_write_node(s, d, toggle);
+        else
+            pn_json_write_bool(s, false);
+    }
+    if (pn_json_get(d, kwargs, "add_generation_prompt") == PN_JSON_NONE &&
+        pn_json_get(d, PN_JSON_ROOT, "add_generation_prompt") == PN_JSON_NONE) {
+        pn_json_key(s, "add_generation_prompt");
+        pn_json_write_bool(s, true);
+    }
+}
+
+static void norm_write(norm_work *w, pn_str *s, uint32_t tools)
+{
+    pn_str_addz(s, "{\"messages\":[");
+    for (size_t i = 0; i < w->n && !w->st; i++)
+        i += norm_write_message(w, s, i);
+    pn_str_addc(s, ']');
+    if (tools != PN_JSON_NONE && w->caps->tools) {
+        pn_json_key(s, "tools");
+        pn_json_write_node(s, w->in, tools);
+    }
+    norm_write_rest(w, s);
+    pn_str_addc(s, '}');
+    if (s->failed)
+        norm_nomem(w, s->len);
+}
+
+PN_INTERNAL pn_status pn_chat_normalize(const pn_tpl_caps *caps, pn_mem *mem, const pn_json_doc *in, pn_str *out,
+                                        pn_err *err)
+{
+    norm_work w;
+    memset(&w, 0, sizeof w);
+    w.caps = caps;
+    w.mem = mem;
+    w.in = in;
+    w.err = err;
+    uint32_t messages = pn_json_get(in, PN_JSON_ROOT, "messages"), tools = pn_json_get(in, PN_JSON_ROOT, "tools");
+    if (pn_json_type_of(in, messages) != PN_JSON_ARRAY)
+        return pn_fail(err, PN_E_INVALID, "expected an array \"messages\", found %s", pn_json_type_name(pn_json_type_of(in, messages)));
+    if (pn_json_type_of(in, tools) != PN_JSON_ARRAY || !pn_json_count(in, tools))
+        tools = PN_JSON_NONE;           /* an empty list of tools is none: templates test only whether it is there */
+    size_t index = 0;
+    for (uint32_t c = pn_json_first(in, messages); c != PN_JSON_NONE && !w.st; c = pn_json_next(in, c))
+        norm_read_message(&w, c, index++);
+    if (!w.st && tools != PN_JSON_NONE && !caps->tools)
+        norm_generic_tools(&w, tools);
+    norm_collect_ids(&w);
+    norm_systems(&w);
+    norm_compact(&w);
+    norm_split(&w);
+    norm_users(&w);
+    norm_compact(&w);
+    if (!w.st)
+        norm_write(&w, out, tools);
+    for (size_t i = 0; i < w.n; i++)
+        pn_str_fini(&w.msgs[i].text);
+    pn_mem_free(mem, PN_ACCT_MISC, w.msgs, w.cap * sizeof *w.msgs);
+    pn_mem_free(mem, PN_ACCT_MISC, w.ids, w.cap_ids * sizeof *w.ids);
+    return w.st;
+}
+
+#undef NORM_USER
+#undef NORM_GEN
+#undef NORM_TOOLS
+#undef NORM_CALL
+#undef NORM_CALLS
+#undef NORM_RESULT
+#undef NORM_OBJECT
+#undef NORM_STRING
+#endif
+
+/* ---- Begin text/pn_out_detect.c ---- */
+#ifndef PN_DROP_TEXT_PN_OUT_DETECT_C
+#define PN_DROP_TEXT_PN_OUT_DETECT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_out_detect.c - the table of families, and which one a template's source text belongs to.
+ *
+ * Why by substring of the source and not by rendering: the markers stand in the template, since it has
+ * to write them for past calls, and the order of the table settles what several families share
+ * ("<tool_call>" alone means JSON, with "<arg_key>" GLM, with "<parameter=" Qwen Coder).
+ *
+ * Source of the syntaxes: the families' published templates and model cards.
+ */
+/* includes text/pn_out_parts.h */
+
+static const out_named out_named_mistral = {NULL, "[CALL_ID]", "[ARGS]", NULL, true};
+static const out_named out_named_deepseek = {"<｜tool▁call▁begin｜>", NULL, "<｜tool▁sep｜>", NULL, false};
+static const out_named out_named_kimi = {"<|tool_call_begin|>", NULL, "<|tool_call_argument_begin|>", NULL, false};
+static const out_named out_named_functionary31 = {NULL, NULL, ">", NULL, false};
+static const out_named out_named_functionary32 = {NULL, NULL, "\n", NULL, false};
+static const out_named out_named_solar = {"<|tool_call:begin|>", NULL, "<|tool_call:args|>", "<|tool_call:name|>", false};
+
+static const out_xml out_xml_coder = {"<function=", ">", "<parameter=", ">", NULL, "</parameter>", "</function>", false, true};
+static const out_xml out_xml_seed = {"<function=", ">", "<parameter=", ">", NULL, "</parameter>", "</function>", false, false};
+static const out_xml out_xml_glm = {NULL, "<arg_key>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+                                    "</tool_call>", false, false};
+static const out_xml out_xml_hy3 = {"<tool_call:opensource>", "<tool_sep:opensource>", "<arg_key:opensource>",
+                                    "</arg_key:opensource>", "<arg_value:opensource>", "</arg_value:opensource>",
+                                    "</tool_call:opensource>", false, false};
+static const out_xml out_xml_dsml = {"<｜DSML｜invoke name=\"", ">", "<｜DSML｜parameter name=\"", ">", NULL,
+                                     "</｜DSML｜parameter>", "</｜DSML｜invoke>", true, false};
+static const out_xml out_xml_minimax = {"<invoke name=\"", ">", "<parameter name=\"", ">", NULL, "</parameter>",
+                                        "</invoke>", true, false};
+static const out_xml out_xml_minicpm = {"<function name=\"", ">", "<param name=\"", ">", NULL, "</param>",
+                                        "</function>", true, false};
+static const out_xml out_xml_atem = {"<atem:invoke name=\"", ">", "<atem:parameter name=\"", ">", NULL,
+                                     "</atem:parameter>", "</atem:invoke>", true, false};
+static const out_xml out_xml_kimi3 = {"<|open|>call tool=\"", "<|sep|>", "<|open|>argument key=\"", "<|sep|>", NULL,
+                                      "<|close|>argument<|sep|>", "<|close|>call<|sep|>", true, false};
+
+/* The first row whose words are all in the template is the family, so what is more special comes first. */
+static const out_family out_families[] = {
+    {.name = "kimi-k3", .grammar = OUT_XML, .all = {"<|open|>", "<|close|>", "<|sep|>"},
+     .open = {"<|open|>tools<|sep|>", "<|open|>call tool=\""}, .close = {"<|close|>tools<|sep|>"},
+     .skip = {"<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"},
+     .think = {"<|open|>think<|sep|>", "<|close|>think<|sep|>"}, .xml = &out_xml_kimi3},
+    {.name = "solar", .grammar = OUT_NAMED, .all = {"<|tool_call:begin|>"}, .open = {"<|tool_calls|>"},
+     .close = {"<|calls|>"}, .skip = {"<|begin|>assistant", "<|content|>", "<|end|>", "<|flush|>"},
+     .think = {"<|think|>", "<|end|>"}, .named = &out_named_solar},
+    {.name = "muse", .grammar = OUT_XML, .all = {"<atem:"},
+     .open = {"<atem:function_calls>", "<atem:invoke name=\""}, .close = {"</atem:function_calls>"},
+     .skip = {"<|eom|>", "<|eot|>"}, .xml = &out_xml_atem, .flags = OUT_HEADERS},
+    {.name = "minimax-m3", .grammar = OUT_NESTED, .all = {"]<]minimax[>["}, .open = {"]<]minimax[>[<tool_call>"},
+     .close = {"]<]minimax[>[</tool_call>"}, .think = {"<mm:think>", "</mm:think>"}},
+    {.name = "mistral", .grammar = OUT_NAMED, .all = {"[TOOL_CALLS]"}, .open = {"[TOOL_CALLS]"},
+     .close = {"[/TOOL_CALLS]"}, .named = &out_named_mistral},
+    {.name = "harmony", .grammar = OUT_HARMONY, .all = {"<|channel|>", "<|start|>"},
+     .skip = {"<|end|>", "<|call|>", "<|return|>"}, .flags = OUT_HEADERS},
+    {.name = "kimi-k2", .grammar = OUT_NAMED, .all = {"<|tool_calls_section_begin|>"},
+     .open = {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"}, .close = {"<|tool_calls_section_end|>"},
+     .named = &out_named_kimi},
+    {.name = "lfm2", .grammar = OUT_PYTHON, .any = {"<|tool_call_start|>", "<|tool_list_start|>", "List of tools: ["},
+     .open = {"<|tool_call_start|>"}, .close = {"<|tool_call_end|>"}},
+    {.name = "gemma4", .grammar = OUT_GEMMA, .all = {"<|tool_call>call:"}, .open = {"<|tool_call>"},
+     .close = {"<tool_call|>"}, .skip = {"<|tool_response>"}, .think = {"<|channel>thought", "<channel|>"}},
+    {.name = "deepseek-dsml", .grammar = OUT_XML, .all = {"DSML"}, .any = {"function_calls", "tool_calls"},
+     .open = {"<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "<｜DSML｜invoke name=\""},
+     .close = {"</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"}, .xml = &out_xml_dsml},
+    {.name = "deepseek", .grammar = OUT_NAMED, .all = {"<｜tool▁calls▁begin｜>"},
+     .open = {"<｜tool▁calls▁begin｜>", "<｜tool_calls_begin｜>", "<｜tool calls begin｜>", "<｜tool\\_calls\\_begin｜>",
+              "<｜tool▁calls｜>", "<｜tool▁call▁begin｜>"},
+     .close = {"<｜tool▁calls▁end｜>", "<｜tool_calls_end｜>", "<｜tool calls end｜>"}, .named = &out_named_deepseek},
+    {.name = "command-r7b", .grammar = OUT_JSON, .all = {"<|START_ACTION|>"}, .open = {"<|START_ACTION|>"},
+     .close = {"<|END_ACTION|>"},
+     .skip = {"<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"},
+     .think = {"<|START_THINKING|>", "<|END_THINKING|>"}},
+    {.name = "minimax-m2", .grammar = OUT_XML, .all = {"<minimax:tool_call>"}, .open = {"<minimax:tool_call>"},
+     .close = {"</minimax:tool_call>"}, .xml = &out_xml_minimax},
+    {.name = "seed-oss", .grammar = OUT_XML, .all = {"<seed:tool_call>"}, .open = {"<seed:tool_call>"},
+     .close = {"</seed:tool_call>"}, .think = {"<seed:think>", "</seed:think>"}, .xml = &out_xml_seed},
+    {.name = "hy3", .grammar = OUT_XML, .all = {":opensource", "tool_sep", "arg_key"},
+     .open = {"<tool_calls:opensource>", "<tool_call:opensource>"}, .close = {"</tool_calls:opensource>"},
+     .think = {"<think:opensource>", "</think:opensource>"}, .xml = &out_xml_hy3},
+    {.name = "glm", .grammar = OUT_XML, .all = {"<arg_key>"}, .open = {"<tool_call>"}, .close = {"</tool_call>"},
+     .xml = &out_xml_glm},
+    {.name = "qwen-coder", .grammar = OUT_XML, .all = {"<function=", "<parameter="},
+     .open = {"<tool_call>", "<function="}, .close = {"</tool_call>"}, .xml = &out_xml_coder},
+    {.name = "minicpm5", .grammar = OUT_XML, .all = {"<function name=\""}, .open = {"<function name=\""},
+     .xml = &out_xml_minicpm},
+    {.name = "functionary-3.2", .grammar = OUT_NAMED, .all = {">>>all"}, .open = {">>>"},
+     .named = &out_named_functionary32, .flags = OUT_SEGMENTS},
+    {.name = "functionary-3.1", .grammar = OUT_NAMED, .all = {"<function=", "<|start_header_id|>"},
+     .open = {"<function="}, .close = {"</function>"}, .named = &out_named_functionary31, .flags = OUT_CODE_TAG},
+    {.name = "nemotron-v2", .grammar = OUT_JSON, .all = {"<TOOLCALL>"}, .open = {"<TOOLCALL>"},
+     .close = {"</TOOLCALL>"}},
+    {.name = "apertus", .grammar = OUT_JSON, .all = {"<|tools_prefix|>"}, .open = {"<|tools_prefix|>"},
+     .close = {"<|tools_suffix|>"}, .think = {"<|inner_prefix|>", "<|inner_suffix|>"}, .flags = OUT_NAME_IS_KEY},
+    {.name = "gigachat", .grammar = OUT_JSON, .all = {"<|role_sep|>"},
+     .open = {"<|message_sep|>\n\nfunction call<|role_sep|>\n", "<|function_call|>"}, .close = {"<|message_sep|>"},
+     .skip = {"<|message_sep|>"}},
+    {.name = "granite-3", .grammar = OUT_JSON, .all = {"<|tool_call|>", "<|start_of_role|>"}, .open = {"<|tool_call|>"},
+     .skip = {"<response>", "</response>"}},
+    {.name = "phi4-mini", .grammar = OUT_JSON, .any = {"<|tool|>", "functools["},
+     .open = {"functools", "<|tool_call|>"}, .close = {"<|/tool_call|>"}},
+    {.name = "apriel", .grammar = OUT_JSON, .all = {"<tool_calls>["}, .open = {"<tool_calls>"},
+     .close = {"</tool_calls>"}, .skip = {"[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"}},
+    {.name = "minimax-m1", .grammar = OUT_JSON, .all = {"<tool_calls>"}, .open = {"<tool_calls>"},
+     .close = {"</tool_calls>"}},
+    {.name = "hermes", .grammar = OUT_JSON, .all = {"<tool_call>"}, .open = {"<tool_call>"}, .close = {"</tool_call>"},
+     .xml = &out_xml_coder},
+    {.name = "command-r-plus", .grammar = OUT_JSON, .all = {"Action:", "<|CHATBOT_TOKEN|>"}, .open = {"Action:"}},
+    {.name = "llama3", .grammar = OUT_JSON, .all = {"<|start_header_id|>", "parameters"},
+     .flags = OUT_BARE | OUT_CODE_TAG},
+    /* What templates without tools have in common is what fine-tuned models write all the same. */
+    {.name = "generic", .grammar = OUT_JSON, .open = {"<tool_call>"}, .close = {"</tool_call>"}, .flags = OUT_BARE},
+};
+
+/* Ends of answers, known to a parser when its template mentions them.  The first is also what people
+ * write, so it counts only right after a call. */
+static const char *const out_ends[] = {
+    "</s>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>",
+    "<turn|>", "<｜end▁of▁sentence｜>", "[e~[", "<seed:eos>", "<|END_OF_TURN_TOKEN|>", "<end_of_sentence>",
+    "<SPECIAL_12>", "<|role_end|>", "<|eot|>", "</assistant>", "<sep>", "<|assistant_end|>", "<|user|>",
+    "<|observation|>", "<｜hy_eos:opensource｜>",
+};
+
+/* Reasoning markers found in a template's text when the family does not fix them. */
+static const char *const out_thinks[][2] = {
+    {"[THINK]", "[/THINK]"}, {"<think>", "</think>"},
+};
+
+PN_INTERNAL const out_family *pn_out_family(int i)
+{
+    return i >= 0 && (size_t)i < PN_COUNT_OF(out_families) ? &out_families[i] : NULL;
+}
+
+PN_INTERNAL const char *pn_out_family_name(size_t i)
+{
+    return i < PN_COUNT_OF(out_families) ? out_families[i].name : NULL;
+}
+
+PN_INTERNAL const char *pn_out_end_mark(size_t i) { return i < PN_COUNT_OF(out_ends) ? out_ends[i] : NULL; }
+
+/* Where `what` stands last in text; n: nowhere. */
+static size_t detect_last(const char *text, size_t n, const char *what)
+{
+    size_t len = strlen(what);
+    for (size_t i = n; i-- > 0;)
+        if (text[i] == what[0] && n - i >= len && memcmp(text + i, what, len) == 0)
+            return i;
+    return n;
+}
+
+static bool detect_has(const char *text, size_t n, const char *what) { return detect_last(text, n, what) < n; }
+
+static bool detect_fits(const out_family *f, const char *text, size_t n)
+{
+    bool any = f->any[0] == NULL;
+    for (size_t i = 0; i < PN_COUNT_OF(f->all) && f->all[i]; i++)
+        if (!detect_has(text, n, f->all[i]))
+            return false;
+    for (size_t i = 0; i < PN_COUNT_OF(f->any) && f->any[i]; i++)
+        any = any || detect_has(text, n, f->any[i]);
+    return any;
+}
+
+static void detect_think(pn_out_format *out, const out_family *f, const char *text, size_t n)
+{
+    out->think_open = f->think[0];
+    out->think_close = f->think[1];
+    if (strcmp(f->name, "apriel") == 0 && detect_has(text, n, "[BEGIN FINAL RESPONSE]")) {
+        out->think_open = "Here are my reasoning steps:";
+        out->think_close = "[BEGIN FINAL RESPONSE]";
+        return;
+    }
+    if (out->think_open)                /* Solar's closer ends other things too */
+        out->orphan = detect_has(text, n, out->think_close) && strcmp(f->name, "solar") != 0;
+    if (out->think_open || (f->flags & OUT_HEADERS))
+        return;
+    for (size_t i = 0; i < PN_COUNT_OF(out_thinks); i++) {
+        bool closes = detect_has(text, n, out_thinks[i][1]);
+        if (i + 1 < PN_COUNT_OF(out_thinks) && !closes && !detect_has(text, n, out_thinks[i][0]))
+            continue;
+        out->think_open = out_thinks[i][0];
+        out->think_close = out_thinks[i][1];
+        out->orphan = closes;
+        return;
+    }
+}
+
+static void detect_set(pn_out_format *out, size_t i, const char *text, size_t n)
+{
+    memset(out, 0, sizeof *out);
+    out->name = out_families[i].name;
+    out->family = (int)i;
+    detect_think(out, &out_families[i], text, n);
+    for (size_t e = 0; e < PN_COUNT_OF(out_ends); e++)
+        if (detect_has(text, n, out_ends[e]) || (e == 0 && detect_has(text, n, "eos_token")) ||
+            (e + 1 == PN_COUNT_OF(out_ends) && strcmp(out->name, "hy3") == 0))
+            out->ends |= (uint64_t)1 << e;
+}
+
+PN_INTERNAL void pn_out_detect(pn_out_format *out, const char *tmpl, size_t len)
+{
+    size_t i = 0;
+    while (i + 1 < PN_COUNT_OF(out_families) && !detect_fits(&out_families[i], tmpl, len))
+        i++;
+    detect_set(out, i, tmpl, len);
+}
+
+PN_INTERNAL bool pn_out_find(pn_out_format *out, const char *name)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(out_families); i++)
+        if (strcmp(out_families[i].name, name) == 0) {
+            detect_set(out, i, "", 0);
+            out->orphan = !out_families[i].think[0];
+            return true;
+        }
+    return false;
+}
+
+PN_INTERNAL bool pn_out_forced_open(const pn_out_format *f, const char *prompt, size_t len)
+{
+    if (!f->think_open || !f->think_close)
+        return false;
+    size_t open = detect_last(prompt, len, f->think_open), close = detect_last(prompt, len, f->think_close);
+    return open < len && (close == len || close < open);
+}
+#endif
+
+/* ---- Begin text/pn_out_value.c ---- */
+#ifndef PN_DROP_TEXT_PN_OUT_VALUE_C
+#define PN_DROP_TEXT_PN_OUT_VALUE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_out_value.c - what type an argument has by its tool's schema, and values as JSON.
+ *
+ * Tagged syntaxes write every value as bare text, so "3" may be a number or a string: only the schema
+ * tells.  Without one, text that is a JSON value is that value and other text is a string.
+ * Where a schema allows a string among others, a string it is.  Templates print Python's True, False,
+ * None and whole Python literals for past calls, and models repeat what they saw: those are read too.
+ */
+/* includes text/pn_out_parts.h */
+
+enum { OUT_SCHEMA_DEPTH = 16 };         /* $ref and branches followed */
+
+/* ------------------------------------------------------------------------------------------
+ * Schemas
+ * ------------------------------------------------------------------------------------------ */
+
+static bool value_is(const pn_json_doc *d, uint32_t node, const char *text, size_t n)
+{
+    pn_bytes b;
+    return pn_json_str(d, node, &b) && b.len == n && memcmp(b.data, text, n) == 0;
+}
+
+static uint32_t value_function(const pn_json_doc *d, uint32_t tool)
+{
+    uint32_t f = pn_json_get(d, tool, "function");
+    return pn_json_type_of(d, f) == PN_JSON_OBJECT ? f : tool;
+}
+
+static uint32_t value_tool(const pn_out *p, const char *name, size_t len)
+{
+    const pn_json_doc *d = p->tools;
+    if (!d)
+        return PN_JSON_NONE;
+    uint32_t list = PN_JSON_ROOT;
+    if (pn_json_type_of(d, list) == PN_JSON_OBJECT)
+        list = pn_json_get(d, list, "tools");
+    if (pn_json_type_of(d, list) != PN_JSON_ARRAY)
+        return PN_JSON_NONE;
+    for (uint32_t t = pn_json_first(d, list); t != PN_JSON_NONE; t = pn_json_next(d, t)) {
+        uint32_t f = value_function(d, t);
+        if (value_is(d, pn_json_get(d, f, "name"), name, len))
+            return f;
+    }
+    return PN_JSON_NONE;
+}
+
+PN_INTERNAL bool pn_out_has_tool(const pn_out *p, const char *name, size_t len)
+{
+    return value_tool(p, name, len) != PN_JSON_NONE;
+}
+
+PN_INTERNAL uint32_t pn_out_schema_tool(const pn_out *p, const char *name, size_t len)
+{
+    uint32_t f = value_tool(p, name, len);
+    if (f == PN_JSON_NONE)
+        return PN_JSON_NONE;
+    uint32_t s = pn_json_get(p->tools, f, "parameters");
+    return s != PN_JSON_NONE ? s : pn_json_get(p->tools, f, "input_schema");
+}
+
+/* One part of a JSON pointer: "~1" is '/', "~0" is '~'. */
+static uint32_t value_step(const pn_json_doc *d, uint32_t node, const char *part, size_t n)
+{
+    char key[128];
+    size_t len = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (len == sizeof key)
+            return PN_JSON_NONE;
+        char c = part[i];
+        if (c == '~' && i + 1 < n && (part[i + 1] == '0' || part[i + 1] == '1'))
+            c = part[++i] == '0' ? '~' : '/';
+        key[len++] = c;
+    }
+    return pn_json_find(d, node, key, len);
+}
+
+/* "#/$defs/x", from the schema of the arguments and then from its tool. */
+static uint32_t value_ref(const pn_out *p, pn_bytes ref)
+{
+    uint32_t node = p->params_node;
+    size_t at = 1;
+    if (ref.len < 1 || ref.data[0] != '#')
+        return PN_JSON_NONE;
+    while (at < ref.len) {
+        size_t end = ++at;                  /* past '/' */
+        while (end < ref.len && ref.data[end] != '/')
+            end++;
+        node = value_step(p->tools, node, ref.data + at, end - at);
+        at = end;
+    }
+    return node;
+}
+
+/* The schema behind references. */
+static uint32_t value_resolve(const pn_out *p, uint32_t schema)
+{
+    pn_bytes ref;
+    for (int i = 0; i < OUT_SCHEMA_DEPTH && p->tools; i++) {
+        if (!pn_json_str(p->tools, pn_json_get(p->tools, schema, "$ref"), &ref))
+            return schema;
+        schema = value_ref(p, ref);
+    }
+    return PN_JSON_NONE;
+}
+
+PN_INTERNAL uint32_t pn_out_schema_property(const pn_out *p, uint32_t schema, const char *key, size_t len)
+{
+    static const char *const branches[] = {"anyOf", "oneOf", "allOf"};
+    schema = value_resolve(p, schema);
+    if (!p->tools || schema == PN_JSON_NONE)
+        return PN_JSON_NONE;
+    uint32_t found = pn_json_find(p->tools, pn_json_get(p->tools, schema, "properties"), key, len);
+    for (size_t b = 0; b < PN_COUNT_OF(branches) && found == PN_JSON_NONE; b++) {
+        uint32_t list = pn_json_get(p->tools, schema, branches[b]);
+        for (uint32_t c = pn_json_first(p->tools, list); c != PN_JSON_NONE && found == PN_JSON_NONE;
+             c = pn_json_next(p->tools, c))
+            found = pn_json_find(p->tools, pn_json_get(p->tools, value_resolve(p, c), "properties"), key, len);
+    }
+    if (found == PN_JSON_NONE && pn_json_type_of(p->tools, pn_json_get(p->tools, schema, "additionalProperties")) == PN_JSON_OBJECT)
+        found = pn_json_get(p->tools, schema, "additionalProperties");
+    return found;
+}
+
+PN_INTERNAL uint32_t pn_out_schema_items(const pn_out *p, uint32_t schema)
+{
+    return p->tools ? pn_json_get(p->tools, value_resolve(p, schema), "items") : PN_JSON_NONE;
+}
+
+static out_type value_word(pn_bytes b)
+{
+    static const struct { const char *name; out_type type; } words[] = {
+        {"string", OUT_T_STRING}, {"boolean", OUT_T_BOOL}, {"null", OUT_T_NULL}, {"number", OUT_T_NUMBER},
+        {"integer", OUT_T_NUMBER}, {"object", OUT_T_OTHER}, {"array", OUT_T_OTHER},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(words); i++)
+        if (b.len == strlen(words[i].name) && memcmp(b.data, words[i].name, b.len) == 0)
+            return words[i].type;
+    return OUT_T_UNKNOWN;
+}
+
+/* Of two branches: a string wins, then a known one, then what reads most. */
+static out_type value_join(out_type a, out_type b)
+{
+    if (a == OUT_T_STRING || b == OUT_T_STRING)
+        return OUT_T_STRING;
+    if (a == OUT_T_UNKNOWN || a == b)
+        return b;
+    return b == OUT_T_UNKNOWN ? a : OUT_T_OTHER;
+}
+
+/* The type that a schema says itself, without looking into its branches. */
+static out_type value_own_type(const pn_json_doc *d, uint32_t schema)
+{
+    out_type t = OUT_T_UNKNOWN;
+    uint32_t type = pn_json_get(d, schema, "type"), list = pn_json_get(d, schema, "enum");
+    pn_bytes b;
+    if (pn_json_str(d, type, &b))
+        return value_word(b);
+    for (uint32_t c = pn_json_first(d, type); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (pn_json_str(d, c, &b))
+            t = value_join(t, value_word(b));
+    if (t != OUT_T_UNKNOWN)
+        return t;
+    if (pn_json_type_of(d, pn_json_get(d, schema, "const")) == PN_JSON_STRING)
+        return OUT_T_STRING;
+    for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        t = value_join(t, pn_json_type_of(d, c) == PN_JSON_STRING ? OUT_T_STRING : OUT_T_OTHER);
+    if (t == OUT_T_UNKNOWN && pn_json_get(d, schema, "properties") != PN_JSON_NONE)
+        t = OUT_T_OTHER;
+    return t;
+}
+
+/* Branches are walked with a list of our own, since the schema is the client's: no recursion. */
+PN_INTERNAL out_type pn_out_schema_type(const pn_out *p, uint32_t schema)
+{
+    static const char *const branches[] = {"anyOf", "oneOf", "allOf"};
+    uint32_t todo[64];
+    size_t n = 0;
+    out_type t = OUT_T_UNKNOWN;
+    if (!p->tools || schema == PN_JSON_NONE)
+        return OUT_T_UNKNOWN;
+    todo[n++] = schema;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t s = value_resolve(p, todo[i]);
+        if (s == PN_JSON_NONE)
+            continue;
+        t = value_join(t, value_own_type(p->tools, s));
+        for (size_t b = 0; b < PN_COUNT_OF(branches); b++) {
+            uint32_t list = pn_json_get(p->tools, s, branches[b]);
+            for (uint32_t c = pn_json_first(p->tools, list); c != PN_JSON_NONE && n < PN_COUNT_OF(todo);
+                 c = pn_json_next(p->tools, c))
+                todo[n++] = c;
+        }
+    }
+    return t;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Values
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_out_escape(pn_out *p, const char *text, size_t n)
+{
+    static const char hex[] = "0123456789abcdef";
+    size_t from = 0;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        char e[6] = {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
+        size_t len = 2;
+        if (c >= 0x20 && c != '"' && c != '\\')
+            continue;
+        switch (c) {
+        case '"': case '\\': e[1] = (char)c; break;
+        case '\n': e[1] = 'n'; break;
+        case '\r': e[1] = 'r'; break;
+        case '\t': e[1] = 't'; break;
+        case '\b': e[1] = 'b'; break;
+        case '\f': e[1] = 'f'; break;
+        default: len = 6;
+        }
+        out_args(p, text + from, i - from);
+        out_args(p, e, len);
+        from = i + 1;
+    }
+    out_args(p, text + from, n - from);
+}
+
+static bool value_json(const pn_out *p, const char *text, size_t n)
+{
+    pn_json_doc d;
+    bool ok = pn_json_parse(&d, p->mem, PN_ACCT_MISC, text, n, NULL, NULL) == PN_OK;
+    pn_json_fini(&d);
+    return ok;
+}
+
+/* {'a': [1, None]} to {"a": [1, null]}; false: it is no literal. */
+static bool value_literal(pn_out *p, const char *text, size_t n)
+{
+    pn_str out;
+    out_lit lit;
+    bool done = false, bad = false;
+    pn_str_init(&out, p->mem, PN_ACCT_MISC);
+    pn_out_lit_init(&lit, 0);
+    size_t used = pn_out_lit_run(&lit, text, n, true, &out, &done, &bad);
+    bool ok = done && !bad && used == n && !out.failed && value_json(p, out.data, out.len);
+    if (ok)
+        out_args(p, out.data, out.len);
+    pn_str_fini(&out);
+    return ok;
+}
+
+static bool value_same(const char *text, size_t n, const char *word) { return n == strlen(word) && memcmp(text, word, n) == 0; }
+
+PN_INTERNAL void pn_out_typed(pn_out *p, out_type type, const char *text, size_t n)
+{
+    const char *s = text;
+    size_t len = n;
+    while (len && out_is_blank(s[0])) {
+        s++;
+        len--;
+    }
+    while (len && out_is_blank(s[len - 1]))
+        len--;
+    if (type != OUT_T_STRING && len) {
+        if (value_same(s, len, "True") || value_same(s, len, "False")) {
+            out_argsz(p, s[0] == 'T' ? "true" : "false");
+            return;
+        }
+        if (type != OUT_T_UNKNOWN && value_same(s, len, "None")) {
+            out_argsz(p, "null");
+            return;
+        }
+        /* Without a type, text in quotes stays what it is: quotes and all. */
+        bool quoted = type == OUT_T_UNKNOWN && s[0] == '"';
+        if (!quoted && value_json(p, s, len)) {
+            out_args(p, s, len);
+            return;
+        }
+        if ((s[0] == '{' || s[0] == '[' || s[0] == '(') && value_literal(p, s, len))
+            return;
+    }
+    out_argsz(p, "\"");
+    pn_out_escape(p, text, n);
+    out_argsz(p, "\"");
+}
+#endif
+
+/* ---- Begin text/pn_out_json.c ---- */
+#ifndef PN_DROP_TEXT_PN_OUT_JSON_C
+#define PN_DROP_TEXT_PN_OUT_JSON_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_out_json.c - calls as JSON: {"name": N, "arguments": {...}}, alone, one after another or in an array.
+ *
+ *     START -> KEY -> COLON -> VALUE (by key) -> COMMA -> KEY ... -> AFTER -> START of the next
+ *
+ * The arguments are forwarded as they stand, by a scanner that knows only where the value ends; all
+ * around them is read byte by byte.  Members come in any order: arguments before the name are kept
+ * until the name is known.  The call is delivered when name and arguments have both begun, so that
+ * {"name": "Ada", "age": 3}, an answer in JSON, stays an answer.
+ */
+/* includes text/pn_out_parts.h */
+
+/* includes base/pn_utf8.h */
+
+enum { JS_START, JS_MEMBER, JS_KEY, JS_COLON, JS_VALUE, JS_NAME, JS_ID, JS_ARGS, JS_ARGS_STRING, JS_OTHER, JS_COMMA, JS_AFTER };
+
+enum { JS_K_NAME = 1, JS_K_ARGS, JS_K_ID, JS_K_WRAP, JS_K_OTHER };
+
+/* ------------------------------------------------------------------------------------------
+ * Where a value ends
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_out_scan_init(out_scan *s) { memset(s, 0, sizeof *s); }
+
+static bool scan_push(out_scan *s, bool object)
+{
+    if (s->depth == OUT_DEPTH_MAX)
+        return false;
+    uint8_t bit = (uint8_t)(1u << (s->depth & 7));
+    if (object)
+        s->is_object[s->depth >> 3] |= bit;
+    else
+        s->is_object[s->depth >> 3] &= (uint8_t)~bit;
+    s->depth++;
+    return true;
+}
+
+static bool scan_pop(out_scan *s, bool object)
+{
+    if (!s->depth)
+        return false;
+    s->depth--;
+    return ((s->is_object[s->depth >> 3] >> (s->depth & 7) & 1) != 0) == object;
+}
+
+static bool scan_is_scalar(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+' || c == '.';
+}
+
+/* One byte: 1 it belongs to the value, 0 the value ended before it, -1 broken. */
+static int scan_byte(out_scan *s, char c)
+{
+    if (s->in_string) {
+        if (s->escaped)
+            s->escaped = false;
+        else if (c == '\\')
+            s->escaped = true;
+        else if (c == '"') {
+            s->in_string = false;
+            s->done = s->depth == 0;
+        }
+        return 1;
+    }
+    if (s->scalar && !s->depth && !scan_is_scalar(c)) {
+        s->done = true;
+        return 0;
+    }
+    if (c == '"')
+        s->in_string = true;
+    else if (c == '{' || c == '[')
+        return scan_push(s, c == '{') ? 1 : -1;
+    else if (c == '}' || c == ']') {
+        if (!scan_pop(s, c == '}'))
+            return -1;
+        s->done = s->depth == 0;
+    } else if (!s->depth) {
+        s->scalar = true;
+        return scan_is_scalar(c) ? 1 : -1;
+    }
+    return 1;
+}
+
+PN_INTERNAL size_t pn_out_scan_run(out_scan *s, const char *text, size_t n)
+{
+    size_t i = 0;
+    while (i < n && !s->done) {
+        int r = scan_byte(s, text[i]);
+        s->broken = r < 0;
+        if (r <= 0)
+            break;
+        i++;
+    }
+    return i;
+}
+
+PN_INTERNAL out_step pn_out_raw_args(pn_out *p)
+{
+    size_t n = pn_out_scan_run(&p->scan, out_text(p), out_left(p));
+    out_args(p, out_text(p), n);
+    pn_out_skip(p, n);
+    return p->scan.broken ? OUT_BAD : p->scan.done ? OUT_AGAIN : OUT_MORE;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Strings, unescaped as they come
+ * ------------------------------------------------------------------------------------------ */
+
+/* A high surrogate whose other half did not come. */
+static void js_lone(pn_out *p, pn_str *dst)
+{
+    char b[4];
+    if (p->high)
+        pn_str_add(dst, b, pn_utf8_encode(PN_UTF8_BAD, b));
+    p->high = 0;
+}
+
+static void js_code(pn_out *p, pn_str *dst, uint32_t c)
+{
+    char b[4];
+    if (p->high && c >= 0xDC00 && c < 0xE000) {
+        pn_str_add(dst, b, pn_utf8_encode(0x10000 + ((p->high - 0xD800) << 10) + (c - 0xDC00), b));
+        p->high = 0;
+        return;
+    }
+    js_lone(p, dst);
+    p->high = c >= 0xD800 && c < 0xDC00 ? c : 0;
+    if (!p->high)
+        pn_str_add(dst, b, pn_utf8_encode(c, b));
+}
+
+static bool js_escape(pn_out *p, pn_str *dst, char c)
+{
+    static const char from[] = "nrtbf\"\\/", to[] = "\n\r\t\b\f\"\\/";
+    if (p->n_hex) {
+        int v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (v < 0)
+            return false;
+        p->code = p->code << 4 | (uint32_t)v;
+        if (--p->n_hex == 0) {
+            p->esc = 0;
+            js_code(p, dst, p->code);
+        }
+        return true;
+    }
+    if (c == 'u') {
+        p->n_hex = 4;
+        p->code = 0;
+        return true;
+    }
+    const char *at = c ? memchr(from, c, sizeof from - 1) : NULL;
+    if (!at)
+        return false;
+    p->esc = 0;
+    js_code(p, dst, (unsigned char)to[at - from]);
+    return true;
+}
+
+/* Inside a string: consume into dst up to and with the closing quote (OUT_AGAIN). */
+static out_step js_string(pn_out *p, pn_str *dst, size_t max)
+{
+    const char *s = out_text(p);
+    size_t n = 0, left = out_left(p);
+    for (; n < left; n++) {
+        char c = s[n];
+        if (dst->len > max)
+            break;
+        if (p->esc) {
+            if (!js_escape(p, dst, c))
+                break;
+        } else if (c == '\\') {
+            p->esc = 1;
+        } else if (c == '"') {
+            pn_out_skip(p, n + 1);
+            js_lone(p, dst);
+            return OUT_AGAIN;
+        } else {
+            js_lone(p, dst);
+            pn_str_addc(dst, c);
+        }
+    }
+    pn_out_skip(p, n);
+    return n < left ? OUT_BAD : OUT_MORE;
+}
+
+static void js_begin_string(pn_out *p)
+{
+    p->esc = p->n_hex = 0;
+    p->high = 0;
+    pn_out_skip(p, 1);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Members
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_out_json_init(pn_out *p, bool bare)
+{
+    p->state = JS_START;
+    p->bare = bare;
+    p->in_array = false;
+    p->body = 0;
+}
+
+static bool js_same(const pn_str *s, const char *word) { return s->len == strlen(word) && memcmp(s->data, word, s->len) == 0; }
+
+static uint8_t js_key(const pn_out *p)
+{
+    static const struct { const char *key; uint8_t kind; } keys[] = {
+        {"name", JS_K_NAME}, {"tool_name", JS_K_NAME}, {"function_name", JS_K_NAME}, {"function", JS_K_NAME},
+        {"arguments", JS_K_ARGS}, {"parameters", JS_K_ARGS}, {"params", JS_K_ARGS}, {"args", JS_K_ARGS},
+        {"id", JS_K_ID}, {"tool_call_id", JS_K_ID}, {"call_id", JS_K_ID},
+        {"tool_call", JS_K_WRAP}, {"tool_calls", JS_K_WRAP}, {"type", JS_K_OTHER},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(keys); i++)
+        if (js_same(&p->val, keys[i].key))
+            return keys[i].kind;
+    return 0;
+}
+
+/* The arguments have begun, or kept ones can go out: the call is real. */
+static bool js_commit(pn_out *p)
+{
+    if (!p->name.len || p->begun)
+        return p->begun;
+    pn_out_begin_call(p);
+    if (p->args.len) {
+        out_args(p, p->args.data, p->args.len);
+        pn_str_clear(&p->args);
+    }
+    return true;
+}
+
+static out_step js_key_done(pn_out *p)
+{
+    p->key = js_key(p);
+    if ((p->family->flags & OUT_NAME_IS_KEY) && !p->begun && !p->key) {
+        pn_str_add(&p->name, pn_str_cstr(&p->val), p->val.len);
+        p->key = JS_K_ARGS;
+    } else if (!p->key && p->bare && !p->begun) {
+        return OUT_BAD;                         /* an answer in JSON */
+    }
+    p->value_begun = p->value_begun || !p->key;
+    p->state = JS_COLON;
+    return OUT_AGAIN;
+}
+
+/* What follows the colon. */
+static out_step js_value(pn_out *p)
+{
+    char c = out_text(p)[0];
+    if (c == '{' && (p->key == JS_K_NAME || p->key == JS_K_WRAP) && !p->begun && p->nest < 4) {
+        p->nest++;                              /* {"function": {"name": ...}}, {"tool_call": {...}} */
+        pn_out_skip(p, 1);
+        p->state = JS_MEMBER;
+        return OUT_AGAIN;
+    }
+    if (c == '[' && p->key == JS_K_WRAP && !p->begun && !p->in_array) {
+        p->in_array = true;                     /* {"tool_calls": [...]} */
+        p->body = 1;
+        p->nest = 0;
+        pn_out_skip(p, 1);
+        p->state = JS_START;
+        return OUT_AGAIN;
+    }
+    pn_str_clear(&p->val);
+    pn_out_scan_init(&p->scan);
+    if (p->key == JS_K_ARGS && !p->args_done && !p->args.len) {
+        js_commit(p);
+        p->state = c == '"' ? JS_ARGS_STRING : JS_ARGS;
+        if (c == '"')
+            js_begin_string(p);
+        return OUT_AGAIN;
+    }
+    if ((p->key == JS_K_NAME || p->key == JS_K_ID) && c == '"') {
+        if (p->key == JS_K_NAME && p->name.len)
+            return OUT_BAD;
+        p->state = p->key == JS_K_NAME ? JS_NAME : JS_ID;
+        js_begin_string(p);
+        return OUT_AGAIN;
+    }
+    if (p->key == JS_K_NAME)
+        return OUT_BAD;
+    p->state = JS_OTHER;
+    return OUT_AGAIN;
+}
+
+/* Arguments before the name are kept; after it they go out as they come. */
+static out_step js_args(pn_out *p)
+{
+    if (p->begun) {
+        out_step s = pn_out_raw_args(p);
+        if (s == OUT_AGAIN) {
+            p->args_done = true;
+            p->state = JS_COMMA;
+        }
+        return s;
+    }
+    size_t n = pn_out_scan_run(&p->scan, out_text(p), out_left(p));
+    pn_str_add(&p->args, out_text(p), n);
+    pn_out_skip(p, n);
+    if (p->scan.broken || p->args.len > OUT_HOLD_MAX)
+        return OUT_BAD;
+    if (!p->scan.done)
+        return OUT_MORE;
+    p->args_done = true;
+    p->state = JS_COMMA;
+    return OUT_AGAIN;
+}
+
+/* "{\"a\": 1}": a string that holds the arguments is opened. */
+static out_step js_args_string(pn_out *p)
+{
+    out_step s = js_string(p, &p->args, p->begun ? SIZE_MAX : OUT_HOLD_MAX);
+    p->any_param = p->any_param || p->args.len;
+    if (s == OUT_AGAIN) {
+        if (!p->any_param)
+            pn_str_addz(&p->args, "{}");
+        p->args_done = true;
+        p->state = JS_COMMA;
+    }
+    if (p->begun) {
+        out_args(p, pn_str_cstr(&p->args), p->args.len);
+        pn_str_clear(&p->args);
+    }
+    return s;
+}
+
+static out_step js_other(pn_out *p)
+{
+    size_t n = pn_out_scan_run(&p->scan, out_text(p), out_left(p));
+    pn_out_skip(p, n);
+    if (p->scan.broken || p->raw.len > OUT_HOLD_MAX)
+        return OUT_BAD;
+    if (p->scan.done)
+        p->state = JS_COMMA;
+    return p->scan.done ? OUT_AGAIN : OUT_MORE;
+}
+
+/* The object that held the members is closed. */
+static out_step js_close(pn_out *p)
+{
+    pn_out_skip(p, 1);
+    if (p->nest) {
+        p->nest--;
+        p->state = JS_COMMA;
+        return OUT_AGAIN;
+    }
+    if (!p->begun) {
+        if (!p->name.len || (p->value_begun && !p->args_done) || (p->bare && !p->args_done && !pn_out_has_tool(p, p->name.data, p->name.len)))
+            return OUT_BAD;
+        js_commit(p);
+        if (!p->args_done)
+            out_argsz(p, "{}");
+    } else if (!p->args_done) {
+        out_argsz(p, "{}");
+    }
+    pn_out_end_call(p, true);
+    p->state = JS_AFTER;
+    return OUT_AGAIN;
+}
+
+static out_step js_comma(pn_out *p, char c)
+{
+    if (p->args_done)
+        js_commit(p);
+    if (c == '}')
+        return js_close(p);
+    if (c != ',')
+        return OUT_BAD;
+    pn_out_skip(p, 1);
+    p->state = JS_MEMBER;
+    return OUT_AGAIN;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Around the objects
+ * ------------------------------------------------------------------------------------------ */
+
+/* ```json in front of the call, or ``` after it.  1 consumed, 0 none, -1 more. */
+static int js_fence(pn_out *p)
+{
+    static const char *const fences[] = {"```json", "```"};
+    for (size_t i = 0; i < PN_COUNT_OF(fences); i++) {
+        int at = pn_out_at(p, 0, fences[i]);
+        if (at < 0)
+            return -1;
+        if (at > 0) {
+            pn_out_skip(p, strlen(fences[i]));
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static out_step js_start(pn_out *p)
+{
+    if (!pn_out_blanks(p) || !out_left(p))
+        return OUT_MORE;
+    char c = out_text(p)[0];
+    if (c == '{') {
+        p->from_reasoning = p->in_reasoning;
+        pn_out_skip(p, 1);
+        p->state = JS_MEMBER;
+        return OUT_AGAIN;
+    }
+    if (c == '[' && !p->in_array && !p->bare) {
+        p->in_array = true;
+        pn_out_skip(p, 1);
+        return OUT_AGAIN;
+    }
+    if (c == '`' && !p->in_array && !p->fence && !p->bare) {
+        int f = js_fence(p);
+        p->fence = f > 0;
+        return f < 0 ? OUT_MORE : f ? OUT_AGAIN : OUT_BAD;
+    }
+    if (c == '<' && strcmp(p->family->name, "hermes") == 0) {
+        int at = pn_out_at(p, 0, "<function=");     /* a neighbour's syntax */
+        if (at > 0) {
+            p->grammar = OUT_XML;
+            p->state = 0;
+            return OUT_AGAIN;
+        }
+        return at < 0 ? OUT_MORE : OUT_BAD;
+    }
+    return OUT_BAD;
+}
+
+static void js_next(pn_out *p)
+{
+    uint8_t fence = p->fence;
+    pn_out_new_call(p);
+    p->fence = fence;
+    p->state = JS_START;
+}
+
+/* After a call: another, the array's end, a fence's end, the closer. */
+static out_step js_after(pn_out *p)
+{
+    bool next;
+    if (!pn_out_blanks(p) || (!out_left(p) && !p->final))
+        return OUT_MORE;
+    char c = out_left(p) ? out_text(p)[0] : 0;
+    if (c == '`' && p->fence) {
+        int f = js_fence(p);
+        p->fence = 0;
+        return f < 0 ? (p->fence = 1, OUT_MORE) : f ? OUT_AGAIN : OUT_DONE;
+    }
+    if (p->in_array && (c == ',' || c == ']')) {
+        pn_out_skip(p, 1);
+        p->in_array = c == ',';
+        if (c == ',')
+            js_next(p);
+        return OUT_AGAIN;
+    }
+    if (c == '}' && p->body && !p->in_array) {
+        pn_out_skip(p, 1);                      /* of {"tool_calls": [...]} */
+        p->body = 0;
+        return OUT_AGAIN;
+    }
+    if (p->bare && c == ';') {
+        pn_out_skip(p, 1);
+        return OUT_AGAIN;
+    }
+    if (c == '{') {                             /* one on each line */
+        js_next(p);
+        return OUT_AGAIN;
+    }
+    return pn_out_section(p, NULL, &next);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The step
+ * ------------------------------------------------------------------------------------------ */
+
+/* States in which white space is layout. */
+static out_step js_layout(pn_out *p)
+{
+    if (!pn_out_blanks(p) || !out_left(p))
+        return OUT_MORE;
+    char c = out_text(p)[0];
+    switch (p->state) {
+    case JS_MEMBER:
+        if (c == '}')
+            return js_close(p);
+        if (c != '"')
+            return OUT_BAD;
+        pn_str_clear(&p->val);
+        js_begin_string(p);
+        p->state = JS_KEY;
+        return OUT_AGAIN;
+    case JS_COLON:
+        if (c != ':')
+            return OUT_BAD;
+        pn_out_skip(p, 1);
+        p->state = JS_VALUE;
+        return OUT_AGAIN;
+    case JS_VALUE: return js_value(p);
+    default: return js_comma(p, c);
+    }
+}
+
+PN_INTERNAL out_step pn_out_json_step(pn_out *p)
+{
+    out_step s;
+    switch (p->state) {
+    case JS_START: return js_start(p);
+    case JS_KEY:
+        s = js_string(p, &p->val, OUT_NAME_MAX);
+        return s == OUT_AGAIN ? js_key_done(p) : s;
+    case JS_NAME:
+        s = js_string(p, &p->name, OUT_NAME_MAX);
+        if (s == OUT_AGAIN && !p->name.len)
+            return OUT_BAD;
+        if (s == OUT_AGAIN)
+            p->state = JS_COMMA;
+        return s;
+    case JS_ID:
+        s = js_string(p, &p->id, OUT_NAME_MAX);
+        if (s == OUT_AGAIN)
+            p->state = JS_COMMA;
+        return s;
+    case JS_ARGS: return js_args(p);
+    case JS_ARGS_STRING: return js_args_string(p);
+    case JS_OTHER: return js_other(p);
+    case JS_AFTER: return js_after(p);
+    default: return js_layout(p);
+    }
+}
+#endif
+
+/* ---- Begin text/pn_out_named.c ---- */
+#ifndef PN_DROP_TEXT_PN_OUT_NAMED_C
+#define PN_DROP_TEXT_PN_OUT_NAMED_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_out_named.c - calls as a name, a delimiter and a JSON value.
+ *
+ *     [TOOL_CALLS]f[CALL_ID]id[ARGS]{...}
+ *     <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}<|tool_call_end|>
+ *     <｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{...}\n```<｜tool▁call▁end｜>
+ *     <function=f>{...}</function>      >>>f\n{...}
+ */
+/* includes text/pn_out_parts.h */
+
+enum { NM_START, NM_FIRST_ID, NM_NAME, NM_ID, NM_LINE, NM_FENCE, NM_ARGS, NM_FENCE_END, NM_AFTER };
+
+static void nm_trim(pn_str *s)
+{
+    size_t from = 0;
+    while (s->len && out_is_blank(s->data[s->len - 1]))
+        s->len--;
+    while (from < s->len && out_is_blank(s->data[from]))
+        from++;
+    if (from)
+        memmove(s->data, s->data + from, s->len - from);
+    s->len -= from;
+}
+
+/* Names are what clients call: no blanks, quotes or brackets. */
+static bool nm_valid(const pn_str *s)
+{
+    for (size_t i = 0; i < s->len; i++)
+        if ((unsigned char)s->data[i] <= ' ' || strchr("<>{}[]\"'`|", s->data[i]))
+            return false;
+    return s->len > 0;
+}
+
+/* functions.f:0 is id and name in one. */
+static void nm_kimi(pn_out *p)
+{
+    size_t end = p->name.len, from = 0;
+    pn_str_add(&p->id, pn_str_cstr(&p->name), p->name.len);
+    while (end && p->name.data[end - 1] >= '0' && p->name.data[end - 1] <= '9')
+        end--;
+    if (end && end < p->name.len && p->name.data[end - 1] == ':')
+        p->name.len = end - 1;
+    if (p->name.len > 10 && memcmp(p->name.data, "functions.", 10) == 0)
+        from = 10;
+    memmove(p->name.data, p->name.data + from, p->name.len - from);
+    p->name.len -= from;
+}
+
+static out_step nm_commit(pn_out *p)
+{
+    nm_trim(&p->name);
+    nm_trim(&p->id);
+    if (p->name.len && strcmp(p->family->name, "kimi-k2") == 0)
+        nm_kimi(p);
+    if (!nm_valid(&p->name))
+        return OUT_BAD;
+    pn_out_scan_init(&p->scan);
+    p->state = NM_FENCE;
+    return OUT_AGAIN;
+}
+
+static bool nm_is_all(const pn_out *p) { return p->name.len == 3 && memcmp(p->name.data, "all", 3) == 0; }
+
+static out_step nm_name(pn_out *p)
+{
+    const out_named *f = p->family->named;
+    const char *marks[4];
+    int n = 0, m;
+    marks[n++] = f->args;
+    if (f->before_id)
+        marks[n++] = f->before_id;
+    if (f->brace)
+        marks[n++] = "{";
+    m = pn_out_until(p, marks, (size_t)n, &p->name, OUT_NAME_MAX);
+    if (m == -1)
+        return OUT_MORE;
+    if (m < 0)
+        return OUT_BAD;
+    if (strcmp(marks[m], "{") != 0)
+        pn_out_skip(p, strlen(marks[m]));
+    if (marks[m] == f->before_id) {
+        p->state = NM_ID;
+        return OUT_AGAIN;
+    }
+    if ((p->family->flags & OUT_SEGMENTS) && nm_is_all(p))
+        return OUT_DONE;
+    nm_trim(&p->name);
+    if (p->name.len == 8 && memcmp(p->name.data, "function", 8) == 0 && strcmp(p->family->name, "deepseek") == 0) {
+        pn_str_clear(&p->name);
+        p->state = NM_LINE;                     /* the type; the name is the rest of the line */
+        return OUT_AGAIN;
+    }
+    return nm_commit(p);
+}
+
+static out_step nm_field(pn_out *p, const char *mark, pn_str *dst, uint8_t next)
+{
+    int m = pn_out_until(p, &mark, 1, dst, OUT_NAME_MAX);
+    if (m == -1)
+        return OUT_MORE;
+    if (m < 0)
+        return OUT_BAD;
+    pn_out_skip(p, strlen(mark));
+    p->state = next;
+    return OUT_AGAIN;
+}
+
+/* A code fence, or the arguments at once. */
+static out_step nm_fence(pn_out *p)
+{
+    if (!pn_out_blanks(p) || !out_left(p))
+        return OUT_MORE;
+    int json = pn_out_at(p, 0, "```json"), plain = pn_out_at(p, 0, "```");
+    if (json < 0 || plain < 0)
+        return OUT_MORE;
+    if (plain > 0) {
+        pn_out_skip(p, json > 0 ? 7 : 3);
+        p->fence = 1;
+        return pn_out_blanks(p) ? OUT_AGAIN : OUT_MORE;
+    }
+    if (out_text(p)[0] != '{')
+        return OUT_BAD;
+    pn_out_begin_call(p);
+    p->state = NM_ARGS;
+    return OUT_AGAIN;
+}
+
+/* The call's own closer, which the model may leave out. */
+static const char *nm_closer(const pn_out *p)
+{
+    static const char *const closers[][2] = {
+        {"deepseek", "<｜tool▁call▁end｜>"}, {"kimi-k2", "<|tool_call_end|>"}, {"solar", "<|tool_call:end|>"},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(closers); i++)
+        if (strcmp(closers[i][0], p->family->name) == 0)
+            return closers[i][1];
+    return NULL;
+}
+
+static out_step nm_fence_end(pn_out *p)
+{
+    const char *close = nm_closer(p);
+    int at;
+    if (!pn_out_blanks(p))
+        return OUT_MORE;
+    if (p->fence) {
+        at = pn_out_at(p, 0, "```");
+        if (at < 0)
+            return OUT_MORE;
+        if (at > 0)
+            pn_out_skip(p, 3);
+        p->fence = 0;
+        return OUT_AGAIN;
+    }
+    at = close ? pn_out_at(p, 0, close) : 0;
+    if (at < 0)
+        return OUT_MORE;
+    if (at > 0)
+        pn_out_skip(p, strlen(close));
+    p->state = NM_AFTER;
+    return OUT_AGAIN;
+}
+
+static out_step nm_after(pn_out *p)
+{
+    bool next;
+    out_step s = pn_out_section(p, p->family->named->call, &next);
+    if (s == OUT_AGAIN && next) {
+        p->from_reasoning = p->in_reasoning;
+        pn_out_new_call(p);
+        p->state = NM_START;
+    }
+    return s;
+}
+
+static out_step nm_start(pn_out *p)
+{
+    const out_named *f = p->family->named;
+    if (f->args[0] != '\n' && !pn_out_blanks(p))
+        return OUT_MORE;
+    if (f->call) {
+        int at = pn_out_at(p, 0, f->call);
+        if (at < 0)
+            return OUT_MORE;
+        if (at > 0)
+            pn_out_skip(p, strlen(f->call));
+        else if (strcmp(p->family->name, "deepseek") != 0)      /* distilled models leave it out */
+            return OUT_BAD;
+    } else if (f->brace) {                      /* Mistral: an array of objects is the older syntax */
+        if (!out_left(p))
+            return OUT_MORE;
+        if (out_text(p)[0] == '[') {
+            p->grammar = OUT_JSON;
+            pn_out_json_init(p, false);
+            return OUT_AGAIN;
+        }
+    }
+    p->state = f->id_first ? NM_FIRST_ID : NM_NAME;
+    return OUT_AGAIN;
+}
+
+PN_INTERNAL out_step pn_out_named_step(pn_out *p)
+{
+    const out_named *f = p->family->named;
+    out_step s;
+    switch (p->state) {
+    case NM_START: return nm_start(p);
+    case NM_FIRST_ID: return nm_field(p, f->id_first, &p->id, NM_NAME);
+    case NM_NAME: return nm_name(p);
+    case NM_ID:
+        s = nm_field(p, f->args, &p->id, NM_ID);
+        return s == OUT_AGAIN ? nm_commit(p) : s;
+    case NM_LINE:
+        s = nm_field(p, "\n", &p->name, NM_LINE);
+        return s == OUT_AGAIN ? nm_commit(p) : s;
+    case NM_FENCE: return nm_fence(p);
+    case NM_ARGS:
+        s = pn_out_raw_args(p);
+        if (s == OUT_AGAIN) {
+            pn_out_end_call(p, true);
+            p->state = NM_FENCE_END;
+        }
+        return s;
+    case NM_FENCE_END: return nm_fence_end(p);
+    default: return nm_after(p);
+    }
+}
+#endif
+
+/* ---- Begin text/pn_out_xml.c ---- */
+#ifndef PN_DROP_TEXT_PN_OUT_XML_C
+#define PN_DROP_TEXT_PN_OUT_XML_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_out_xml.c - calls as tags: a name, then parameters whose values are bare text.
+ *
+ *     <function=f><parameter=k>v</parameter></function>      <tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>
+ *     <invoke name="f"><parameter name="k">v</parameter></invoke>      and their relatives
+ *
+ *     START -> NAME (-> HEAD) -> BODY -> KEY (-> ATTRIBUTES) (-> MARK) -> BEGIN -> VALUE -> BODY ... -> NEXT
+ *
+ * A value of string type streams, escaped; any other is held until its closer and then becomes JSON by
+ * its type.  A closer counts only when a tag that may follow it does follow, so a value may hold the
+ * closer's own text ("</parameter>" in a program about templates).
+ */
+/* includes text/pn_out_parts.h */
+
+enum { XM_START, XM_NAME, XM_HEAD, XM_BODY, XM_KEY, XM_ATTRIBUTES, XM_MARK, XM_BEGIN, XM_VALUE, XM_NEXT };
+
+#define XM_CDATA "<![CDATA["
+#define XM_CDATA_END "]]>"
+
+static bool xm_valid(pn_str *s)
+{
+    while (s->len && out_is_blank(s->data[s->len - 1]))
+        s->len--;
+    for (size_t i = 0; i < s->len; i++)
+        if ((unsigned char)s->data[i] <= ' ' || strchr("<>{}\"'`", s->data[i]))
+            return false;
+    return s->len > 0;
+}
+
+static out_step xm_start(pn_out *p)
+{
+    const out_xml *x = p->family->xml;
+    if (!pn_out_blanks(p) || !out_left(p))
+        return OUT_MORE;
+    if (out_text(p)[0] == '{') {                /* a neighbour's syntax */
+        p->grammar = OUT_JSON;
+        pn_out_json_init(p, false);
+        return OUT_AGAIN;
+    }
+    if (x->call) {
+        int at = pn_out_at(p, 0, x->call);
+        if (at <= 0)
+            return at ? OUT_MORE : OUT_BAD;
+        pn_out_skip(p, strlen(x->call));
+    }
+    p->state = XM_NAME;
+    return OUT_AGAIN;
+}
+
+static out_step xm_commit(pn_out *p)
+{
+    if (!xm_valid(&p->name))
+        return OUT_BAD;
+    pn_out_begin_call(p);
+    out_argsz(p, "{");
+    p->state = XM_BODY;
+    return OUT_AGAIN;
+}
+
+static out_step xm_name(pn_out *p)
+{
+    const out_xml *x = p->family->xml;
+    const char *marks[3];
+    int n = 0, m;
+    if (x->attributes) {
+        marks[n++] = "\"";
+    } else {
+        marks[n++] = x->call_head;
+        if (!x->call) {                         /* GLM's name has no delimiter of its own */
+            marks[n++] = "\n";
+            marks[n++] = x->call_end;
+        }
+    }
+    m = pn_out_until(p, marks, (size_t)n, &p->name, OUT_NAME_MAX);
+    if (m == -1)
+        return OUT_MORE;
+    if (m < 0)
+        return OUT_BAD;
+    if (x->call)
+        pn_out_skip(p, strlen(marks[m]));
+    if (!x->attributes)
+        return xm_commit(p);
+    p->state = XM_HEAD;
+    return OUT_AGAIN;
+}
+
+/* Nothing but  word="word" ...: what is read over must be attributes, not the model's text. */
+static bool xm_are_attributes(const pn_str *s)
+{
+    size_t i = 0;
+    while (i < s->len) {
+        if (out_is_blank(s->data[i])) {
+            i++;
+            continue;
+        }
+        size_t from = i, quotes = 0;
+        while (i < s->len && quotes < 2 && ((s->data[i] >= 'a' && s->data[i] <= 'z') || strchr("_=\"", s->data[i]) ||
+                                            (s->data[i] >= '0' && s->data[i] <= '9')))
+            quotes += s->data[i++] == '"';
+        if (quotes < 2 || i == from)
+            return false;
+    }
+    return true;
+}
+
+/* Attributes up to the tag's end; nothing in them is needed. */
+static out_step xm_head(pn_out *p)
+{
+    const char *head = p->family->xml->call_head;
+    int m = pn_out_until(p, &head, 1, &p->val, OUT_NAME_MAX);
+    if (m == -1)
+        return OUT_MORE;
+    if (m < 0 || !xm_are_attributes(&p->val))
+        return OUT_BAD;
+    pn_out_skip(p, strlen(head));
+    return xm_commit(p);
+}
+
+static out_step xm_call_done(pn_out *p)
+{
+    out_argsz(p, "}");
+    pn_out_end_call(p, true);
+    p->state = XM_NEXT;
+    return OUT_AGAIN;
+}
+
+static out_step xm_body(pn_out *p)
+{
+    const out_xml *x = p->family->xml;
+    if (!pn_out_blanks(p) || !out_left(p))
+        return OUT_MORE;
+    int param = pn_out_at(p, 0, x->param), end = pn_out_at(p, 0, x->call_end);
+    bool wait = param < 0 || end < 0;
+    if (param > 0) {
+        pn_out_skip(p, strlen(x->param));
+        pn_str_clear(&p->val);
+        p->state = XM_KEY;
+        return OUT_AGAIN;
+    }
+    if (end > 0) {
+        pn_out_skip(p, strlen(x->call_end));
+        return xm_call_done(p);
+    }
+    for (size_t i = 0; i < PN_COUNT_OF(p->family->close) && p->family->close[i]; i++) {
+        int at = pn_out_at(p, 0, p->family->close[i]);
+        wait = wait || at < 0;
+        if (at > 0)
+            return xm_call_done(p);             /* the section ends, so the call has ended */
+    }
+    return wait ? OUT_MORE : OUT_BAD;
+}
+
+/* The key is known (p->val): its name onto the arguments. */
+static out_step xm_key_done(pn_out *p)
+{
+    const out_xml *x = p->family->xml;
+    uint32_t schema = PN_JSON_NONE;
+    size_t from = 0;
+    while (p->val.len && out_is_blank(p->val.data[p->val.len - 1]))
+        p->val.len--;
+    while (from < p->val.len && out_is_blank(p->val.data[from]))
+        from++;
+    if (p->params_node != PN_JSON_NONE)
+        schema = pn_out_schema_property(p, p->params_node, pn_str_cstr(&p->val) + from, p->val.len - from);
+    p->type = (uint8_t)pn_out_schema_type(p, schema);
+    out_argsz(p, p->any_param ? ", \"" : "\"");
+    pn_out_escape(p, pn_str_cstr(&p->val) + from, p->val.len - from);
+    out_argsz(p, "\": ");
+    p->any_param = true;
+    pn_str_clear(&p->val);
+    p->state = x->value ? XM_MARK : XM_BEGIN;
+    return OUT_AGAIN;
+}
+
+/* What of a broken tag was consumed is text. */
+static out_step xm_broken(pn_out *p, const char *tag)
+{
+    pn_out_end_call(p, false);
+    pn_out_put_text(p, tag, strlen(tag));
+    pn_out_put_text(p, pn_str_cstr(&p->val), p->val.len);
+    return OUT_BAD;
+}
+
+static out_step xm_key(pn_out *p)
+{
+    const out_xml *x = p->family->xml;
+    const char *mark = x->attributes ? "\"" : x->param_head;
+    int m = pn_out_until(p, &mark, 1, &p->val, OUT_NAME_MAX);
+    if (m == -1)
+        return OUT_MORE;
+    if (m < 0)
+        return xm_broken(p, x->param);
+    pn_out_skip(p, strlen(mark));
+    out_step s = xm_key_done(p);
+    if (x->attributes)
+        p->state = XM_ATTRIBUTES;
+    return s;
+}
+
+static bool xm_contains(const pn_str *s, const char *what)
+{
+    size_t n = strlen(what);
+    for (size_t i = 0; i + n <= s->len; i++)
+        if (memcmp(s->data + i, what, n) == 0)
+            return true;
+    return false;
+}
+
+/* string="true" and type="string" tell the type better than any schema. */
+static out_step xm_attributes(pn_out *p)
+{
+    const char *head = p->family->xml->param_head;
+    int m = pn_out_until(p, &head, 1, &p->val, OUT_NAME_MAX);
+    if (m == -1)
+        return OUT_MORE;
+    if (m < 0 || !xm_are_attributes(&p->val))
+        return xm_broken(p, "\"");
+    pn_out_skip(p, strlen(head));
+    if (xm_contains(&p->val, "string=\"true\"") || xm_contains(&p->val, "type=\"string\""))
+        p->type = OUT_T_STRING;
+    else if (xm_contains(&p->val, "string=\"false\"") || xm_contains(&p->val, "type=\""))
+        p->type = OUT_T_OTHER;
+    pn_str_clear(&p->val);
+    p->state = XM_BEGIN;
+    return OUT_AGAIN;
+}
+
+static out_step xm_mark(pn_out *p)
+{
+    const char *mark = p->family->xml->value;
+    if (!pn_out_blanks(p) || !out_left(p))
+        return OUT_MORE;
+    int at = pn_out_at(p, 0, mark);
+    if (at <= 0)
+        return at ? OUT_MORE : OUT_BAD;
+    pn_out_skip(p, strlen(mark));
+    p->state = XM_BEGIN;
+    return OUT_AGAIN;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Values
+ * ------------------------------------------------------------------------------------------ */
+
+static out_step xm_begin(pn_out *p)
+{
+    const out_xml *x = p->family->xml;
+    if (!out_left(p))
+        return OUT_MORE;
+    int cdata = pn_out_at(p, 0, XM_CDATA);
+    if (strcmp(p->family->name, "minicpm5") == 0 && cdata) {
+        if (cdata < 0)
+            return OUT_MORE;
+        pn_out_skip(p, sizeof XM_CDATA - 1);
+        p->cdata = true;
+    } else if (x->trim_newline && out_text(p)[0] == '\n') {
+        pn_out_skip(p, 1);
+    }
+    if (p->type == OUT_T_STRING)
+        out_argsz(p, "\"");
+    p->hold_newline = false;
+    p->state = XM_VALUE;
+    return OUT_AGAIN;
+}
+
+static void xm_put(pn_out *p, const char *text, size_t n)
+{
+    if (!n)
+        return;
+    if (p->type != OUT_T_STRING) {
+        pn_str_add(&p->val, text, n);
+        if (p->val.len <= OUT_HOLD_MAX)
+            return;
+        out_argsz(p, "\"");                     /* too long to be held: a string it is */
+        p->type = OUT_T_STRING;
+        text = p->val.data;
+        n = p->val.len;
+    }
+    if (p->hold_newline)
+        pn_out_escape(p, "\n", 1);
+    p->hold_newline = p->family->xml->trim_newline && text[n - 1] == '\n';
+    pn_out_escape(p, text, n - p->hold_newline);
+    pn_str_clear(&p->val);
+}
+
+static void xm_value_done(pn_out *p)
+{
+    if (p->type == OUT_T_STRING) {
+        out_argsz(p, "\"");
+    } else {
+        if (p->family->xml->trim_newline && p->val.len && p->val.data[p->val.len - 1] == '\n')
+            p->val.len--;
+        pn_out_typed(p, (out_type)p->type, pn_str_cstr(&p->val), p->val.len);
+    }
+    pn_str_clear(&p->val);
+    p->hold_newline = p->cdata = false;
+    p->state = XM_BODY;
+}
+
+/* May what stands at byte `from` follow a value?  1, 0, -1 perhaps. */
+static int xm_follows(const pn_out *p, size_t from)
+{
+    const out_xml *x = p->family->xml;
+    const char *tags[6] = {x->param, x->call_end};
+    size_t n = 2, start = from;
+    bool wait = false;
+    for (size_t i = 0; i < PN_COUNT_OF(p->family->close) && p->family->close[i]; i++)
+        tags[n++] = p->family->close[i];
+    while (from < out_left(p) && out_is_blank(out_text(p)[from]))
+        from++;
+    if (from - start > OUT_NAME_MAX)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        int at = pn_out_at(p, from, tags[i]);
+        if (at > 0)
+            return 1;
+        wait = wait || at < 0;
+    }
+    if (p->final && from == out_left(p))
+        return 1;
+    return wait ? -1 : 0;
+}
+
+static out_step xm_value(pn_out *p)
+{
+    const out_xml *x = p->family->xml;
+    const char *marks[1] = {p->cdata ? XM_CDATA_END : x->param_end};
+    int which;
+    size_t n = pn_out_find_mark(p, marks, 1, &which);
+    xm_put(p, out_text(p), n);
+    pn_out_skip(p, n);
+    if (which < 0)
+        return OUT_MORE;
+    size_t len = strlen(marks[0]), tail = 0;
+    int ok;
+    if (p->cdata) {                             /* the tag's closer belongs to it */
+        ok = pn_out_at(p, len, x->param_end);
+        tail = strlen(x->param_end);
+    } else {
+        ok = xm_follows(p, len);
+    }
+    if (ok < 0)
+        return OUT_MORE;
+    if (!ok) {
+        xm_put(p, out_text(p), 1);
+        pn_out_skip(p, 1);
+        return OUT_AGAIN;
+    }
+    pn_out_skip(p, len + tail);
+    xm_value_done(p);
+    return OUT_AGAIN;
+}
+
+PN_INTERNAL void pn_out_xml_finish(pn_out *p)
+{
+    if (p->state != XM_VALUE)
+        return;
+    if (p->hold_newline)
+        pn_out_escape(p, "\n", 1);
+    out_args(p, pn_str_cstr(&p->val), p->val.len);
+    pn_str_clear(&p->val);
+}
+
+PN_INTERNAL out_step pn_out_xml_step(pn_out *p)
+{
+    bool next;
+    out_step s;
+    switch (p->state) {
+    case XM_START: return xm_start(p);
+    case XM_NAME:
+        if (!p->name.len && !pn_out_blanks(p))
+            return OUT_MORE;
+        return xm_name(p);
+    case XM_HEAD: return xm_head(p);
+    case XM_BODY: return xm_body(p);
+    case XM_KEY: return xm_key(p);
+    case XM_ATTRIBUTES: return xm_attributes(p);
+    case XM_MARK: return xm_mark(p);
+    case XM_BEGIN: return xm_begin(p);
+    case XM_VALUE: return xm_value(p);
+    default:
+        s = pn_out_section(p, p->family->xml->call, &next);
+        if (s == OUT_AGAIN && next) {
+            p->from_reasoning = p->in_reasoning;
+            pn_out_new_call(p);
+            p->state = XM_START;
+        }
+        return s;
+    }
+}
+
+#undef XM_CDATA
+#undef XM_CDATA_END
+#endif
+
+/* ---- Begin text/pn_out_nested.c ---- */
+#ifndef PN_DROP_TEXT_PN_OUT_NESTED_C
+#define PN_DROP_TEXT_PN_OUT_NESTED_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_out_nested.c - MiniMax M3: arguments as tags inside tags, each behind a marker.
+ *
+ *     M<tool_call>M<invoke name="f">M<k>v M</k>M<list>M<item>1M</item>M</list>M</invoke>M</tool_call>
+ *
+ * with M = "]<]minimax[>[".  An element is an array when its first child is called item, an object when
+ * that is called otherwise, a value when it has text; a schema that says string makes all of it text.
+ * Elements that are open are a fixed stack: the depth is the model's choice.
+ */
+/* includes text/pn_out_parts.h */
+
+#define NS_MARK "]<]minimax[>["
+
+enum { NS_TEXT, NS_TAG, NS_NEXT };
+
+static out_element *ns_top(pn_out *p) { return &p->elements[p->n_elements - 1]; }
+
+static out_step ns_push(pn_out *p, const char *key, size_t len, uint32_t schema)
+{
+    if (p->n_elements == OUT_ELEMENTS_MAX || len >= sizeof p->elements->key)
+        return OUT_BAD;
+    out_element *e = &p->elements[p->n_elements++];
+    memset(e, 0, sizeof *e);
+    memcpy(e->key, key, len);
+    e->schema = schema;
+    return OUT_AGAIN;
+}
+
+static bool ns_blank(const pn_str *s)
+{
+    for (size_t i = 0; i < s->len; i++)
+        if (!out_is_blank(s->data[i]))
+            return false;
+    return true;
+}
+
+static void ns_text(pn_out *p, const char *text, size_t n)
+{
+    if (!n)
+        return;
+    out_element *e = p->n_elements ? ns_top(p) : NULL;
+    if (e && e->kind == 0 && pn_out_schema_type(p, e->schema) == OUT_T_STRING) {
+        e->kind = 's';
+        out_argsz(p, "\"");
+    }
+    if (e && e->kind == 's')
+        pn_out_escape(p, text, n);
+    else
+        pn_str_add(&p->val, text, n);
+}
+
+static out_step ns_open(pn_out *p, const char *key, size_t len)
+{
+    out_element *top = ns_top(p);
+    bool item = len == 4 && memcmp(key, "item", 4) == 0;
+    if (!ns_blank(&p->val) || !len)
+        return OUT_BAD;
+    pn_str_clear(&p->val);
+    if (!top->kind) {
+        top->kind = item && pn_out_schema_property(p, top->schema, key, len) == PN_JSON_NONE ? 'a' : 'o';
+        out_argsz(p, top->kind == 'a' ? "[" : "{");
+    }
+    uint32_t schema = top->kind == 'a' ? pn_out_schema_items(p, top->schema)
+                                       : pn_out_schema_property(p, top->schema, key, len);
+    bool any = top->any;
+    top->any = true;
+    char kind = (char)top->kind;
+    if (ns_push(p, key, len, schema) == OUT_BAD)
+        return OUT_BAD;
+    out_argsz(p, any ? ", " : "");
+    if (kind == 'o') {
+        out_argsz(p, "\"");
+        pn_out_escape(p, key, len);
+        out_argsz(p, "\": ");
+    }
+    return OUT_AGAIN;
+}
+
+static out_step ns_close(pn_out *p, const char *key, size_t len)
+{
+    if (p->n_elements == 1) {
+        if (len != 6 || memcmp(key, "invoke", 6) != 0 || !ns_blank(&p->val))
+            return OUT_BAD;
+        out_argsz(p, "}");
+        pn_out_end_call(p, true);
+        p->state = NS_NEXT;
+        return OUT_AGAIN;
+    }
+    out_element *e = ns_top(p);
+    if (strlen(e->key) != len || memcmp(e->key, key, len) != 0)
+        return OUT_BAD;
+    if (e->kind == 's')
+        out_argsz(p, "\"");
+    else if (e->kind)
+        out_argsz(p, e->kind == 'a' ? "]" : "}");
+    else
+        pn_out_typed(p, pn_out_schema_type(p, e->schema), pn_str_cstr(&p->val), p->val.len);
+    pn_str_clear(&p->val);
+    p->n_elements--;
+    return OUT_AGAIN;
+}
+
+/* invoke name="f" */
+static out_step ns_invoke(pn_out *p, const char *tag, size_t len)
+{
+    static const char head[] = "invoke name=\"";
+    size_t n = sizeof head - 1;
+    if (len < n + 2 || memcmp(tag, head, n) != 0)
+        return OUT_BAD;
+    const char *end = memchr(tag + n, '"', len - n);
+    if (!end || end == tag + n)
+        return OUT_BAD;
+    pn_str_add(&p->name, tag + n, (size_t)(end - tag) - n);
+    pn_out_begin_call(p);
+    out_argsz(p, "{");
+    p->n_elements = 0;
+    (void)ns_push(p, "", 0, p->params_node);
+    ns_top(p)->kind = 'o';
+    return OUT_AGAIN;
+}
+
+/* A whole tag: p->args holds "<...>". */
+static out_step ns_tag(pn_out *p)
+{
+    const char *tag = p->args.data + 1;
+    size_t len = p->args.len - 2;
+    if (!p->n_elements)
+        return ns_invoke(p, tag, len);
+    out_element *e = ns_top(p);
+    bool closes = len > 1 && tag[0] == '/';
+    if (e->kind == 's' && !(closes && strlen(e->key) == len - 1 && memcmp(e->key, tag + 1, len - 1) == 0)) {
+        ns_text(p, NS_MARK, sizeof NS_MARK - 1);
+        ns_text(p, p->args.data, p->args.len);
+        return OUT_AGAIN;
+    }
+    return closes ? ns_close(p, tag + 1, len - 1) : ns_open(p, tag, len);
+}
+
+/* Nothing of what the tag consumed may be lost. */
+static out_step ns_broken(pn_out *p)
+{
+    if (p->begun) {
+        pn_out_end_call(p, false);
+        pn_out_put_text(p, pn_str_cstr(&p->val), p->val.len);
+        pn_out_put_text(p, NS_MARK, sizeof NS_MARK - 1);
+        pn_out_put_text(p, pn_str_cstr(&p->args), p->args.len);
+    }
+    return OUT_BAD;
+}
+
+static out_step ns_read_tag(pn_out *p)
+{
+    const char *end = ">";
+    int m = pn_out_until(p, &end, 1, &p->args, OUT_NAME_MAX);
+    if (m == -1)
+        return OUT_MORE;
+    if (m < 0)
+        return ns_broken(p);
+    pn_out_skip(p, 1);
+    pn_str_addc(&p->args, '>');
+    p->state = NS_TEXT;
+    if (p->args.failed)
+        return OUT_MORE;
+    out_step s = p->args.len > 2 && p->args.data[0] == '<' ? ns_tag(p) : OUT_BAD;
+    return s == OUT_BAD ? ns_broken(p) : s;
+}
+
+static out_step ns_between(pn_out *p)
+{
+    const char *mark = NS_MARK;
+    int which;
+    size_t n = pn_out_find_mark(p, &mark, 1, &which);
+    if (!p->n_elements && n) {
+        if (!pn_out_blanks(p))
+            return OUT_MORE;
+        return out_left(p) && pn_out_at(p, 0, mark) == 0 ? OUT_BAD : pn_out_at(p, 0, mark) > 0 ? OUT_AGAIN : OUT_MORE;
+    }
+    ns_text(p, out_text(p), n);
+    pn_out_skip(p, n);
+    if (p->val.len > OUT_HOLD_MAX)
+        return ns_broken(p);
+    if (which < 0)
+        return OUT_MORE;
+    pn_out_skip(p, sizeof NS_MARK - 1);
+    pn_str_clear(&p->args);
+    p->state = NS_TAG;
+    return OUT_AGAIN;
+}
+
+PN_INTERNAL void pn_out_nested_finish(pn_out *p)
+{
+    out_args(p, pn_str_cstr(&p->val), p->val.len);
+    if (p->state == NS_TAG)
+        out_args(p, pn_str_cstr(&p->args), p->args.len);
+}
+
+PN_INTERNAL out_step pn_out_nested_step(pn_out *p)
+{
+    bool next;
+    out_step s;
+    switch (p->state) {
+    case NS_TEXT: return ns_between(p);
+    case NS_TAG: return ns_read_tag(p);
+    default:
+        s = pn_out_section(p, NS_MARK "<invoke", &next);
+        if (s == OUT_AGAIN && next) {
+            p->from_reasoning = p->in_reasoning;
+            pn_out_new_call(p);
+            p->state = NS_TEXT;
+        }
+        return s;
+    }
+}
+
+#undef NS_MARK
+#endif
+
+/* ---- Begin text/pn_out_python.c ---- */
+#ifndef PN_DROP_TEXT_PN_OUT_PYTHON_C
+#define PN_DROP_TEXT_PN_OUT_PYTHON_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_out_python.c - calls written as Python, [f(a='x', b=3), g()], and as Gemma's call:f{a:<|"|>x<|"|>}.
+ *
+ * Both are literals that differ from JSON in small things: quotes, bare keys, '=' for ':', True and
+ * None, tuples.  One machine reads all of them byte by byte and writes JSON, so arguments stream
+ * without being held.  The arguments of a call are an object whose bracket is '('.
+ *
+ *     VALUE -> STRING | WORD | container -> KEY or VALUE -> ... -> AFTER -> , or closer
+ */
+/* includes text/pn_out_parts.h */
+
+/* includes base/pn_utf8.h */
+
+#define PY_QUOTE "<|\"|>"               /* Gemma's quote, one token */
+
+enum { LIT_VALUE, LIT_KEY, LIT_KEY_WORD, LIT_COLON, LIT_STRING, LIT_ESCAPE, LIT_HEX, LIT_WORD, LIT_AFTER, LIT_END };
+
+/* ------------------------------------------------------------------------------------------
+ * The literal machine
+ * ------------------------------------------------------------------------------------------ */
+
+static bool lit_in_object(const out_lit *l) { return l->depth && l->is_object[l->depth - 1]; }
+
+static bool lit_open(out_lit *l, char c, pn_str *out)
+{
+    bool object = c == '{' || c == 'c';         /* 'c': the parenthesis of a call */
+    if (l->depth == OUT_DEPTH_MAX)
+        return false;
+    l->is_object[l->depth] = object;
+    l->close[l->depth++] = c == '{' ? '}' : c == '[' ? ']' : ')';
+    if (out)
+        pn_str_addc(out, object ? '{' : '[');
+    l->first = true;
+    l->state = object ? LIT_KEY : LIT_VALUE;
+    return true;
+}
+
+PN_INTERNAL void pn_out_lit_init(out_lit *l, char open)
+{
+    memset(l, 0, sizeof *l);
+    l->state = LIT_VALUE;
+    if (open)
+        (void)lit_open(l, open == '(' ? 'c' : open, NULL);
+}
+
+static void lit_value_done(out_lit *l) { l->state = l->depth ? LIT_AFTER : LIT_END; }
+
+static void lit_close(out_lit *l, pn_str *out)
+{
+    pn_str_addc(out, l->is_object[--l->depth] ? '}' : ']');
+    l->first = false;                           /* of the container around it */
+    lit_value_done(l);
+}
+
+/* A comma belongs in front of the next member. */
+static void lit_separate(out_lit *l, pn_str *out)
+{
+    if (l->depth && !l->first)
+        pn_str_addz(out, ", ");
+    l->first = false;
+}
+
+static void lit_put(pn_str *out, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if (c == '"' || c == '\\')
+            pn_str_addc(out, '\\');
+        if (c == '\n')
+            pn_str_addz(out, "\\n");
+        else if (c == '\r')
+            pn_str_addz(out, "\\r");
+        else if (c == '\t')
+            pn_str_addz(out, "\\t");
+        else if (c < 0x20)
+            pn_str_addf(out, "\\u%04x", c);
+        else
+            pn_str_addc(out, (char)c);
+    }
+}
+
+static void lit_put_code(pn_str *out, uint32_t cp)
+{
+    char b[4];
+    lit_put(out, b, pn_utf8_encode(cp, b));
+}
+
+/* A number, True, None, a bare name; false: no value. */
+static bool lit_word_value(out_lit *l, pn_str *out)
+{
+    static const char *const words[][2] = {
+        {"True", "true"}, {"False", "false"}, {"None", "null"}, {"true", "true"}, {"false", "false"}, {"null", "null"},
+    };
+    double v;
+    const char *end;
+    size_t n = l->word_len;
+    for (size_t i = 0; i < PN_COUNT_OF(words); i++)
+        if (n == strlen(words[i][0]) && memcmp(l->word, words[i][0], n) == 0) {
+            pn_str_addz(out, words[i][1]);
+            return true;
+        }
+    const char *s = l->word;
+    if (n && s[0] == '+') {
+        s++;
+        n--;
+    }
+    if (!n || !pn_parse_f64(s, s + n, &v, &end) || end != s + n)
+        return false;
+    const char *digits = s + (s[0] == '-');
+    bool plain = digits < s + n && digits[0] >= '0' && digits[0] <= '9' && s[n - 1] != '.' &&
+                 !(digits[0] == '0' && digits + 1 < s + n && digits[1] >= '0' && digits[1] <= '9');
+    for (size_t i = 0; i + 1 < n; i++)          /* "1.e5" is Python's, not JSON's */
+        plain = plain && !(s[i] == '.' && (s[i + 1] < '0' || s[i + 1] > '9'));
+    if (plain)
+        pn_str_add(out, s, n);
+    else
+        pn_json_write_f64(out, v);
+    return true;
+}
+
+static bool lit_is_word(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' ||
+           c == '+' || c == '.' || c == '$' || (unsigned char)c >= 0x80;
+}
+
+/* The bytes of a quote at s: 0 none, -1 perhaps a longer one. */
+static int lit_quote(const char *s, size_t n, bool final)
+{
+    if (s[0] == '<') {
+        size_t k = PN_MIN(n, sizeof PY_QUOTE - 1);
+        if (memcmp(s, PY_QUOTE, k) != 0)
+            return 0;
+        return k == sizeof PY_QUOTE - 1 ? (int)k : final ? 0 : -1;
+    }
+    if (s[0] != '"' && s[0] != '\'')
+        return 0;
+    if (n >= 2 && s[1] != s[0])
+        return 1;
+    if (n >= 3)
+        return s[2] == s[0] ? 3 : 1;
+    return final ? 1 : -1;
+}
+
+static void lit_begin_string(out_lit *l, char c, int len, pn_str *out)
+{
+    l->quote = len == 5 ? 'g' : c;
+    l->n_quote = (uint8_t)(len == 3 ? 3 : 1);
+    l->high = 0;
+    pn_str_addc(out, '"');
+    l->state = LIT_STRING;
+}
+
+static void lit_end_string(out_lit *l, bool key, pn_str *out)
+{
+    if (l->high)
+        lit_put_code(out, PN_UTF8_BAD);
+    l->high = 0;
+    pn_str_addc(out, '"');
+    if (key)
+        l->state = LIT_COLON;
+    else
+        lit_value_done(l);
+}
+
+/* Is the string being read a key?  In an object no value begins before its colon. */
+static bool lit_reads_key(const out_lit *l) { return l->word_len == 1 && l->word[0] == 'k'; }
+
+static size_t lit_string(out_lit *l, const char *s, size_t n, bool final, pn_str *out, bool *wait)
+{
+    size_t close = l->quote == 'g' ? sizeof PY_QUOTE - 1 : l->n_quote;
+    char q = l->quote == 'g' ? '<' : l->quote;
+    size_t i = 0;
+    while (i < n && s[i] != q && (s[i] != '\\' || l->quote == 'g'))
+        i++;
+    if (i) {
+        if (l->high)
+            lit_put_code(out, PN_UTF8_BAD);
+        l->high = 0;
+        lit_put(out, s, i);
+        return i;
+    }
+    if (s[0] == '\\' && q != '<') {
+        l->state = LIT_ESCAPE;
+        return 1;
+    }
+    size_t k = PN_MIN(n, close), same = 0;
+    const char *whole = q == '<' ? PY_QUOTE : NULL;
+    while (same < k && s[same] == (whole ? whole[same] : q))
+        same++;
+    if (same == close) {
+        lit_end_string(l, lit_reads_key(l), out);
+        return close;
+    }
+    if (same == n && !final) {
+        *wait = true;
+        return 0;
+    }
+    lit_put(out, s, 1);
+    return 1;
+}
+
+static void lit_hex_done(out_lit *l, pn_str *out)
+{
+    uint32_t c = l->code;
+    l->state = LIT_STRING;
+    if (l->high && c >= 0xDC00 && c < 0xE000) {
+        lit_put_code(out, 0x10000 + ((l->high - 0xD800) << 10) + (c - 0xDC00));
+        l->high = 0;
+        return;
+    }
+    if (l->high)
+        lit_put_code(out, PN_UTF8_BAD);
+    l->high = 0;
+    if (c >= 0xD800 && c < 0xDC00)
+        l->high = c;
+    else
+        lit_put_code(out, c);
+}
+
+static void lit_escape(out_lit *l, char c, pn_str *out)
+{
+    static const char from[] = "nrtbfva0", to[] = "\n\r\t\b\f\v\a";
+    const char *at = memchr(from, c, sizeof from - 1);
+    l->state = LIT_STRING;
+    if (c == 'x' || c == 'u' || c == 'U') {
+        l->n_hex = c == 'x' ? 2 : c == 'u' ? 4 : 8;
+        l->code = 0;
+        l->state = LIT_HEX;
+        return;
+    }
+    if (l->high)
+        lit_put_code(out, PN_UTF8_BAD);
+    l->high = 0;
+    if (c == '\n')                              /* a line that goes on */
+        return;
+    if (at)
+        lit_put(out, &to[at - from], 1);
+    else if (c == '\\' || c == '\'' || c == '"' || c == '/')
+        lit_put(out, &c, 1);
+    else {
+        lit_put(out, "\\", 1);
+        lit_put(out, &c, 1);
+    }
+}
+
+static bool lit_hex(out_lit *l, char c, pn_str *out)
+{
+    int v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    if (v < 0)
+        return false;
+    l->code = l->code << 4 | (uint32_t)v;
+    if (--l->n_hex == 0)
+        lit_hex_done(l, out);
+    return true;
+}
+
+/* The start of a value or of a key. */
+static size_t lit_start(out_lit *l, const char *s, size_t n, bool final, pn_str *out, bool *wait, bool *bad)
+{
+    bool key = l->state == LIT_KEY;
+    if (l->depth && s[0] == l->close[l->depth - 1] && (key || !lit_in_object(l))) {
+        lit_close(l, out);                      /* empty, or after a last comma */
+        return 1;
+    }
+    int q = lit_quote(s, n, final);
+    if (q < 0) {
+        *wait = true;
+        return 0;
+    }
+    if (key || !lit_in_object(l))
+        lit_separate(l, out);
+    if (q == 3 && key)
+        q = 1;
+    if (q) {
+        l->word_len = key;
+        l->word[0] = 'k';
+        lit_begin_string(l, s[0], q, out);
+        return (size_t)q;
+    }
+    if (!key && (s[0] == '{' || s[0] == '[' || s[0] == '(')) {
+        *bad = !lit_open(l, s[0], out);
+        return 1;
+    }
+    l->word_len = 0;
+    l->state = key ? LIT_KEY_WORD : LIT_WORD;
+    if (key)
+        pn_str_addc(out, '"');
+    else
+        *bad = !lit_is_word(s[0]);
+    return 0;
+}
+
+/* A key without quotes ends at its colon or at white space.  Byte by byte, so that where the key breaks
+ * does not depend on the pieces. */
+static size_t lit_key_word(out_lit *l, char c, pn_str *out, bool *bad)
+{
+    if (l->word_len && (c == ':' || c == '=' || out_is_blank(c))) {
+        pn_str_addc(out, '"');
+        l->state = LIT_COLON;
+        return 0;
+    }
+    if (++l->word_len > OUT_NAME_MAX || !c || strchr(":=,}])({[\"'", c) || out_is_blank(c)) {
+        *bad = true;
+        return 0;
+    }
+    lit_put(out, &c, 1);
+    return 1;
+}
+
+/* What the word is gets decided without consuming anything. */
+static void lit_word_end(out_lit *l, pn_str *out, bool *bad)
+{
+    *bad = !lit_word_value(l, out);
+    if (*bad)
+        pn_str_add(out, l->word, l->word_len);  /* consumed already, so it goes where it stood */
+    lit_value_done(l);
+}
+
+static size_t lit_word(out_lit *l, const char *s, size_t n, pn_str *out, bool *bad)
+{
+    size_t i = 0;
+    while (i < n && lit_is_word(s[i]) && l->word_len < sizeof l->word)
+        l->word[l->word_len++] = s[i++];
+    if (!i)
+        lit_word_end(l, out, bad);
+    return i;
+}
+
+static size_t lit_after(out_lit *l, char c, pn_str *out, bool *bad)
+{
+    if (c == ',')
+        l->state = lit_in_object(l) ? LIT_KEY : LIT_VALUE;
+    else if (l->depth && c == l->close[l->depth - 1])
+        lit_close(l, out);
+    else
+        *bad = true;
+    return 1;
+}
+
+static size_t lit_step(out_lit *l, const char *s, size_t n, bool final, pn_str *out, bool *wait, bool *bad)
+{
+    bool layout = l->state == LIT_VALUE || l->state == LIT_KEY || l->state == LIT_COLON || l->state == LIT_AFTER;
+    if (layout && out_is_blank(s[0]))
+        return 1;
+    switch (l->state) {
+    case LIT_VALUE: case LIT_KEY: return lit_start(l, s, n, final, out, wait, bad);
+    case LIT_KEY_WORD: return lit_key_word(l, s[0], out, bad);
+    case LIT_COLON:
+        *bad = s[0] != ':' && s[0] != '=';
+        pn_str_addz(out, ": ");
+        l->state = LIT_VALUE;
+        return 1;
+    case LIT_STRING: return lit_string(l, s, n, final, out, wait);
+    case LIT_ESCAPE: lit_escape(l, s[0], out); return 1;
+    case LIT_HEX:
+        *bad = !lit_hex(l, s[0], out);
+        return 1;
+    case LIT_WORD: return lit_word(l, s, n, out, bad);
+    default: return lit_after(l, s[0], out, bad);
+    }
+}
+
+PN_INTERNAL size_t pn_out_lit_run(out_lit *l, const char *text, size_t n, bool final, pn_str *out, bool *done, bool *bad)
+{
+    size_t i = 0;
+    bool wait = false;
+    *bad = false;
+    while (i < n && l->state != LIT_END) {
+        size_t used = lit_step(l, text + i, n - i, final, out, &wait, bad);
+        if (wait || *bad)
+            break;
+        i += used;
+    }
+    if (final && i == n && l->state == LIT_WORD && !*bad)
+        lit_word_end(l, out, bad);
+    *done = l->state == LIT_END && !*bad;
+    return i;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Calls
+ * ------------------------------------------------------------------------------------------ */
+
+enum { PY_START, PY_NAME, PY_ARGS, PY_AFTER };
+
+static bool py_is_name(const pn_str *s)
+{
+    if (!s->len)
+        return false;
+    for (size_t i = 0; i < s->len; i++)
+        if (!lit_is_word(s->data[i]) && s->data[i] != ':' && s->data[i] != '/')
+            return false;
+    return true;
+}
+
+/* Arguments up to their closing bracket. */
+static out_step py_args(pn_out *p)
+{
+    bool done, bad;
+    pn_str_clear(&p->val);
+    size_t n = pn_out_lit_run(&p->lit, out_text(p), out_left(p), p->final, &p->val, &done, &bad);
+    out_args(p, pn_str_cstr(&p->val), p->val.len);
+    pn_str_clear(&p->val);
+    pn_out_skip(p, n);
+    if (bad)
+        return OUT_BAD;
+    if (!done)
+        return n ? OUT_AGAIN : OUT_MORE;
+    pn_out_end_call(p, true);
+    p->state = PY_AFTER;
+    return OUT_AGAIN;
+}
+
+/* The name up to the bracket that opens the arguments. */
+static out_step py_name(pn_out *p, const char *bracket)
+{
+    int m = pn_out_until(p, &bracket, 1, &p->name, OUT_NAME_MAX);
+    if (m == -1)
+        return OUT_MORE;
+    while (p->name.len && out_is_blank(p->name.data[p->name.len - 1]))
+        p->name.len--;
+    if (m < 0 || !py_is_name(&p->name))
+        return OUT_BAD;
+    pn_out_begin_call(p);
+    pn_out_skip(p, 1);
+    out_argsz(p, "{");
+    pn_out_lit_init(&p->lit, bracket[0]);
+    p->state = PY_ARGS;
+    return OUT_AGAIN;
+}
+
+PN_INTERNAL out_step pn_out_python_step(pn_out *p)
+{
+    const char *s;
+    bool next;
+    switch (p->state) {
+    case PY_START:
+        if (!pn_out_blanks(p))
+            return OUT_MORE;
+        if (out_left(p) && out_text(p)[0] == '{') {     /* some write JSON instead */
+            pn_out_json_init(p, false);
+            p->grammar = OUT_JSON;
+            return OUT_AGAIN;
+        }
+        if (out_left(p) >= 1 && out_text(p)[0] == '[') {
+            pn_out_skip(p, 1);
+            p->in_array = true;
+        }
+        p->state = PY_NAME;
+        return OUT_AGAIN;
+    case PY_NAME:
+        if (!p->name.len) {
+            if (!pn_out_blanks(p))
+                return OUT_MORE;
+            if (!out_left(p))
+                return OUT_MORE;
+            s = out_text(p);
+            if (s[0] == ']' && p->n_calls && p->in_array)
+                p->state = PY_AFTER;
+            else if (s[0] == '{' && p->in_array) {      /* [{"name": ...}] */
+                pn_out_json_init(p, false);
+                p->in_array = true;
+                p->grammar = OUT_JSON;
+                return OUT_AGAIN;
+            }
+            if (p->state == PY_AFTER)
+                return OUT_AGAIN;
+        }
+        return py_name(p, "(");
+    case PY_ARGS: return py_args(p);
+    default:
+        if (!pn_out_blanks(p) || (!out_left(p) && !p->final))
+            return OUT_MORE;
+        s = out_text(p);
+        if (out_left(p) && s[0] == ',' && p->in_array) {
+            pn_out_skip(p, 1);
+            p->from_reasoning = p->in_reasoning;
+            pn_out_new_call(p);
+            p->state = PY_NAME;
+            return OUT_AGAIN;
+        }
+        if (out_left(p) && s[0] == ']' && p->in_array) {
+            pn_out_skip(p, 1);
+            p->in_array = false;
+            return OUT_AGAIN;
+        }
+        return pn_out_section(p, NULL, &next);
+    }
+}
+
+PN_INTERNAL out_step pn_out_gemma_step(pn_out *p)
+{
+    bool next;
+    int at;
+    switch (p->state) {
+    case PY_START:
+        if (!pn_out_blanks(p))
+            return OUT_MORE;
+        at = pn_out_at(p, 0, "call:");
+        if (at <= 0)
+            return at ? OUT_MORE : OUT_BAD;
+        pn_out_skip(p, 5);
+        p->state = PY_NAME;
+        return OUT_AGAIN;
+    case PY_NAME: return py_name(p, "{");
+    case PY_ARGS: return py_args(p);
+    default: return pn_out_section(p, NULL, &next);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * <|python_tag|>: name.call(k="v"), {"name": ...}, or a program
+ * ------------------------------------------------------------------------------------------ */
+
+enum { CODE_START, CODE_HEAD, CODE_TEXT };
+
+static bool code_is_call(const pn_out *p, size_t *len, bool *wait)
+{
+    const char *s = out_text(p);
+    size_t n = 0, left = out_left(p);
+    while (n < left && n < 64 && (lit_is_word(s[n]) && s[n] != '.'))
+        n++;
+    *len = n;
+    int at = n && n < 64 ? pn_out_at(p, n, ".call(") : 0;
+    *wait = at < 0 || (n == left && !p->final && n < 64);
+    return at > 0;
+}
+
+PN_INTERNAL out_step pn_out_code_step(pn_out *p)
+{
+    size_t n;
+    bool wait;
+    if (p->state == CODE_START) {
+        if (!pn_out_blanks(p) || !out_left(p))
+            return OUT_MORE;
+        if (out_text(p)[0] == '{') {
+            p->grammar = OUT_JSON;
+            pn_out_json_init(p, false);
+            return OUT_AGAIN;
+        }
+        p->state = CODE_HEAD;
+    }
+    if (p->state == CODE_HEAD) {
+        bool call = code_is_call(p, &n, &wait);
+        if (wait)
+            return OUT_MORE;
+        if (call) {
+            pn_str_add(&p->name, out_text(p), n);
+            pn_out_skip(p, n + 5);
+            p->grammar = OUT_PYTHON;
+            p->state = PY_ARGS;
+            pn_out_begin_call(p);
+            pn_out_skip(p, 1);
+            out_argsz(p, "{");
+            pn_out_lit_init(&p->lit, '(');
+            return OUT_AGAIN;
+        }
+        pn_str_addz(&p->name, "python");
+        pn_out_begin_call(p);
+        out_argsz(p, "{\"code\": \"");
+        p->state = CODE_TEXT;
+    }
+    /* A program has no end but the output's: end markers are looked for there. */
+    static const char *const ends[] = {"<|eom_id|>", "<|eot_id|>"};
+    int which;
+    n = pn_out_find_mark(p, ends, PN_COUNT_OF(ends), &which);
+    pn_out_escape(p, out_text(p), n);
+    pn_out_skip(p, n);
+    if (which < 0)
+        return OUT_MORE;
+    pn_out_code_finish(p);
+    pn_out_end_call(p, true);
+    pn_out_skip(p, strlen(ends[which]));
+    return OUT_DONE;
+}
+
+PN_INTERNAL void pn_out_code_finish(pn_out *p) { out_argsz(p, "\"}"); }
+
+#undef PY_QUOTE
+#endif
+
+/* ---- Begin text/pn_out_harmony.c ---- */
+#ifndef PN_DROP_TEXT_PN_OUT_HARMONY_C
+#define PN_DROP_TEXT_PN_OUT_HARMONY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_out_harmony.c - outputs made of messages with headers (gpt-oss, and Muse in part).
+ *
+ *     <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{...}<|call|>
+ *     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...
+ *
+ * The recipient may stand in the part of the role or of the channel; it decides before the channel
+ * does: functions.f is a call, whatever the channel.  Muse sends its reasoning to "self".  The prompt
+ * ends inside a header, so an output that does not go on with one is plain text.
+ */
+/* includes text/pn_out_parts.h */
+
+enum { HM_MARK, HM_FIRST, HM_HEADER, HM_ARGS };
+
+#define HM_MESSAGE "<|message|>"
+#define HM_CHANNEL "<|channel|>"
+
+static out_step hm_first(pn_out *p)
+{
+    static const char *const starts[] = {
+        " to=", HM_CHANNEL, " " HM_CHANNEL, HM_MESSAGE, "<|start|>", "<|constrain|>", "assistant", "commentary",
+        "analysis", "final", " json" HM_MESSAGE,
+    };
+    bool wait = !out_left(p);
+    for (size_t i = 0; i < PN_COUNT_OF(starts); i++) {
+        int at = pn_out_at(p, 0, starts[i]);
+        wait = wait || at < 0;
+        if (at > 0) {
+            p->state = HM_MARK;
+            return OUT_AGAIN;
+        }
+    }
+    return wait ? OUT_MORE : OUT_BAD;
+}
+
+/* A word of the header: from its end up to a blank or a marker. */
+static pn_bytes hm_word(pn_bytes h, const char *after)
+{
+    size_t n = strlen(after);
+    pn_bytes w = {NULL, 0};
+    for (size_t i = 0; i + n <= h.len; i++) {
+        if (memcmp(h.data + i, after, n) != 0)
+            continue;
+        w.data = h.data + i + n;
+        w.len = 0;
+        while (i + n + w.len < h.len && !out_is_blank(w.data[w.len]) && w.data[w.len] != '<')
+            w.len++;
+    }
+    return w;
+}
+
+static bool hm_same(pn_bytes w, const char *text) { return w.len == strlen(text) && memcmp(w.data, text, w.len) == 0; }
+
+static bool hm_call(pn_out *p, pn_bytes to)
+{
+    if (!to.len || to.len > OUT_NAME_MAX || p->params.no_calls || p->family->grammar != OUT_HARMONY)
+        return false;
+    if (to.len > 10 && memcmp(to.data, "functions.", 10) == 0) {
+        to.data += 10;
+        to.len -= 10;
+    } else if (!pn_out_has_tool(p, to.data, to.len)) {
+        return false;
+    }
+    pn_str_add(&p->name, to.data, to.len);
+    return true;
+}
+
+static void hm_content(pn_out *p)
+{
+    if (p->in_reasoning)
+        pn_out_think(p, false);
+    if (!p->any_content)
+        return;
+    pn_str_clear(&p->blank[0]);                 /* messages stand on lines of their own */
+    pn_str_addc(&p->blank[0], '\n');
+    p->drop_lead = false;
+}
+
+static out_step hm_header(pn_out *p)
+{
+    const char *mark = HM_MESSAGE;
+    int m = pn_out_until(p, &mark, 1, &p->val, 2 * OUT_NAME_MAX);
+    if (m == -1)
+        return OUT_MORE;
+    if (m < 0)
+        return OUT_BAD;
+    pn_out_skip(p, sizeof HM_MESSAGE - 1);
+    pn_bytes h = {pn_str_cstr(&p->val), p->val.len}, to = hm_word(h, "to="), channel = hm_word(h, HM_CHANNEL);
+    if (hm_call(p, to)) {
+        pn_out_begin_call(p);
+        pn_str_clear(&p->val);
+        p->state = HM_ARGS;
+        return OUT_AGAIN;
+    }
+    bool thought = hm_same(channel, "analysis") || hm_same(h, "analysis") || hm_same(to, "self");
+    if (thought && !p->params.no_reasoning)
+        pn_out_think(p, true);
+    else
+        hm_content(p);
+    return OUT_DONE;
+}
+
+/* The message is the arguments, white space around them apart. */
+static out_step hm_args(pn_out *p)
+{
+    static const char *const ends[] = {"<|call|>", "<|end|>", "<|return|>", "<|start|>", HM_CHANNEL};
+    int which;
+    size_t n = pn_out_find_mark(p, ends, PN_COUNT_OF(ends), &which), body = n, from = 0;
+    const char *s = out_text(p);
+    while (!p->any_param && from < n && out_is_blank(s[from]))
+        from++;
+    while (body > from && out_is_blank(s[body - 1]))
+        body--;
+    if (body > from) {
+        out_args(p, pn_str_cstr(&p->val), p->val.len);
+        pn_str_clear(&p->val);
+        out_args(p, s + from, body - from);
+        p->any_param = true;
+    }
+    if (p->any_param)
+        pn_str_add(&p->val, s + body, n - body);
+    pn_out_skip(p, n);
+    if (p->val.len > OUT_BLANK_MAX) {
+        out_args(p, pn_str_cstr(&p->val), p->val.len);
+        pn_str_clear(&p->val);
+    }
+    if (which < 0)
+        return OUT_MORE;
+    if (!p->any_param)
+        out_argsz(p, "{}");
+    pn_out_end_call(p, true);
+    if (which < 3)
+        pn_out_skip(p, strlen(ends[which]));
+    return OUT_DONE;
+}
+
+/* <|call|> ends the output, so it is usually not there. */
+PN_INTERNAL bool pn_out_header_finish(pn_out *p) { return p->state == HM_ARGS && p->any_param; }
+
+PN_INTERNAL out_step pn_out_header_step(pn_out *p)
+{
+    int at;
+    switch (p->state) {
+    case HM_FIRST: return hm_first(p);
+    case HM_MARK:
+        at = pn_out_at(p, 0, "<|start|>");
+        if (at < 0)
+            return OUT_MORE;
+        if (at > 0)
+            pn_out_skip(p, 9);
+        p->state = HM_HEADER;
+        return OUT_AGAIN;
+    case HM_HEADER: return hm_header(p);
+    default: return hm_args(p);
+    }
+}
+
+#undef HM_MESSAGE
+#undef HM_CHANNEL
+#endif
+
+/* ---- Begin text/pn_toolcall.c ---- */
+#ifndef PN_DROP_TEXT_PN_TOOLCALL_C
+#define PN_DROP_TEXT_PN_TOOLCALL_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_toolcall.c - the text around calls, the events, and what becomes of a call that breaks.
+ *
+ *     input -> in[] -> text: markers, white space ----> events (coalesced for each push)
+ *                       |  ^
+ *                opener |  | DONE, BAD (raw comes back as text)
+ *                       v  |
+ *                      grammar of the family
+ *
+ * Text is scanned for the family's markers.  White space is pending until it is known what it stands
+ * in front of: before a call, a reasoning block or at the answer's edge it is layout, else text.
+ * While a call's name is not delivered, everything it consumed is kept in `raw`, so giving up costs
+ * nothing and loses nothing.
+ *
+ * Invariant: a step that says OUT_AGAIN consumed bytes or moved to a state nearer to consuming; a
+ * step that says OUT_MORE at the end of the output is finished by out_finish, so the loop ends.
+ */
+/* includes text/pn_out_parts.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_utf8.h */
+
+/* ------------------------------------------------------------------------------------------
+ * The text in front of the parser
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_out_skip(pn_out *p, size_t n)
+{
+    if (p->grammar != OUT_TEXT && !p->begun)
+        pn_str_add(&p->raw, out_text(p), n);
+    p->at += n;
+}
+
+PN_INTERNAL bool pn_out_blanks(pn_out *p)
+{
+    const char *s = out_text(p);
+    size_t n = 0, left = out_left(p);
+    while (n < left && out_is_blank(s[n]))
+        n++;
+    pn_out_skip(p, n);
+    return n < left || p->final;
+}
+
+PN_INTERNAL int pn_out_at(const pn_out *p, size_t from, const char *mark)
+{
+    size_t len = strlen(mark), left = out_left(p) - PN_MIN(from, out_left(p)), n = PN_MIN(len, left);
+    if (n && memcmp(out_text(p) + from, mark, n) != 0)
+        return 0;
+    if (n == len)
+        return 1;
+    return p->final ? 0 : -1;
+}
+
+PN_INTERNAL size_t pn_out_find_mark(const pn_out *p, const char *const *marks, size_t n, int *which)
+{
+    const char *s = out_text(p);
+    size_t left = out_left(p);
+    *which = -1;
+    for (size_t i = 0; i < left; i++) {
+        bool wait = false;
+        size_t best = 0;
+        for (size_t m = 0; m < n; m++) {
+            if (s[i] != marks[m][0])
+                continue;
+            int at = pn_out_at(p, i, marks[m]);
+            size_t len = strlen(marks[m]);
+            wait = wait || at < 0;
+            if (at > 0 && len > best) {
+                best = len;
+                *which = (int)m;
+            }
+        }
+        if (wait)
+            *which = -1;
+        if (wait || best)
+            return i;
+    }
+    return left;
+}
+
+PN_INTERNAL int pn_out_until(pn_out *p, const char *const *marks, size_t n, pn_str *dst, size_t max)
+{
+    int which;
+    size_t safe = pn_out_find_mark(p, marks, n, &which);
+    if (safe > max - PN_MIN(dst->len, max)) {   /* stop at one byte too many, wherever the piece ends */
+        safe = PN_MIN(safe, max + 1 - PN_MIN(dst->len, max));
+        which = -1;
+    }
+    pn_str_add(dst, out_text(p), safe);
+    pn_out_skip(p, safe);
+    if (dst->len > max)
+        return -2;
+    if (which >= 0)
+        return which;
+    return p->final ? -2 : -1;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Events
+ * ------------------------------------------------------------------------------------------ */
+
+static void out_send(pn_out *p, const pn_out_event *e)
+{
+    if (!p->stopped && p->sink && p->sink(p->user, e))
+        p->stopped = true;
+}
+
+/* Deliver what has gathered; half a character at the end stays when more may come. */
+static void out_flush(pn_out *p, bool all)
+{
+    size_t keep = all ? 0 : pn_utf8_incomplete(pn_str_cstr(&p->event), p->event.len);
+    size_t n = p->event.len - keep;
+    if (!n || p->event.failed)
+        return;
+    pn_out_event e = {.kind = p->event_kind, .text = p->event.data, .len = n};
+    e.call = p->event_kind == PN_OUT_ARGUMENTS ? p->n_calls - 1 : 0;
+    out_send(p, &e);
+    memmove(p->event.data, p->event.data + n, keep + 1);
+    p->event.len = keep;
+}
+
+PN_INTERNAL void pn_out_emit(pn_out *p, pn_out_kind kind, const char *text, size_t n)
+{
+    if (!n)
+        return;
+    if (kind != p->event_kind)
+        out_flush(p, true);
+    p->event_kind = kind;
+    pn_str_add(&p->event, text, n);
+}
+
+PN_INTERNAL void pn_out_begin_call(pn_out *p)
+{
+    if (p->in_reasoning)
+        pn_out_think(p, false);
+    out_flush(p, true);
+    pn_out_event e = {.kind = PN_OUT_CALL_BEGIN, .call = p->n_calls, .text = pn_str_cstr(&p->name), .len = p->name.len,
+                      .id = pn_str_cstr(&p->id), .id_len = p->id.len};
+    out_send(p, &e);
+    p->n_calls++;
+    p->begun = true;
+    pn_str_clear(&p->raw);
+    pn_str_clear(&p->id);
+    p->params_node = pn_out_schema_tool(p, pn_str_cstr(&p->name), p->name.len);
+}
+
+PN_INTERNAL void pn_out_end_call(pn_out *p, bool complete)
+{
+    out_flush(p, true);
+    pn_out_event e = {.kind = PN_OUT_CALL_END, .call = p->n_calls - 1, .complete = complete, .text = "",
+                      .id = pn_str_cstr(&p->id), .id_len = p->id.len};
+    out_send(p, &e);
+    p->args_done = true;
+    p->starting = false;
+    p->fresh = true;
+    p->drop_lead = !p->any_content;
+}
+
+PN_INTERNAL void pn_out_new_call(pn_out *p)
+{
+    p->begun = p->args_done = p->any_param = p->value_begun = p->hold_newline = p->cdata = false;
+    p->nest = 0;
+    p->high = p->code = 0;
+    p->esc = p->n_hex = p->fence = 0;
+    p->n_elements = 0;
+    p->params_node = PN_JSON_NONE;
+    pn_str_clear(&p->raw);
+    pn_str_clear(&p->name);
+    pn_str_clear(&p->id);
+    pn_str_clear(&p->val);
+    pn_str_clear(&p->args);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Reasoning and content
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_out_think(pn_out *p, bool open)
+{
+    pn_str *blank = &p->blank[1];
+    if (!open && !p->in_reasoning && p->any_content)
+        return;                             /* an orphan, too late */
+    if (!open && p->block_begun) {
+        while (blank->len && (blank->data[blank->len - 1] == '\n' || blank->data[blank->len - 1] == '\r'))
+            blank->len--;
+        pn_out_emit(p, PN_OUT_REASONING, pn_str_cstr(blank), blank->len);
+    }
+    pn_str_clear(blank);
+    if (!p->any_content || !open)
+        pn_str_clear(&p->blank[0]);
+    p->in_reasoning = open;
+    p->block_begun = false;
+    p->fresh = true;
+    p->drop_lead = true;
+    p->starting = p->starting && !p->any_content;
+}
+
+/* Pending white space before text that has just begun. */
+static void out_release(pn_out *p, pn_str *blank)
+{
+    size_t from = 0;
+    if (p->in_reasoning && !p->block_begun) {
+        if (p->any_reasoning)
+            pn_out_emit(p, PN_OUT_REASONING, "\n", 1);
+        if (blank->len && blank->data[0] == '\r')
+            from++;
+        if (blank->len > from && blank->data[from] == '\n')
+            from++;
+    } else if (!p->in_reasoning && p->drop_lead) {
+        from = blank->len;
+    }
+    pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, pn_str_cstr(blank) + from, blank->len - from);
+    pn_str_clear(blank);
+}
+
+PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n)
+{
+    pn_str *blank = &p->blank[p->in_reasoning];
+    size_t lead = 0, body = n;
+    while (lead < n && out_is_blank(text[lead]))
+        lead++;
+    while (body > lead && out_is_blank(text[body - 1]))
+        body--;
+    pn_str_add(blank, text, lead);
+    if (lead < n) {
+        out_release(p, blank);
+        pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, text + lead, body - lead);
+        pn_str_add(blank, text + body, n - body);
+        p->fresh = false;
+        if (p->in_reasoning) {
+            p->block_begun = p->any_reasoning = true;
+        } else {
+            p->any_content = true;
+            p->starting = p->drop_lead = false;
+        }
+    }
+    /* A model that writes white space for ever must not make us hold it for ever. */
+    if (blank->len > OUT_BLANK_MAX && (p->in_reasoning ? p->block_begun : p->any_content))
+        out_release(p, blank);
+    else if (blank->len > OUT_BLANK_MAX)
+        blank->len = OUT_BLANK_MAX;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Text between markers
+ * ------------------------------------------------------------------------------------------ */
+
+static bool out_counts(const pn_out *p, const out_mark *m)
+{
+    switch (m->act) {
+    case OUT_ACT_THINK: return p->fresh;
+    case OUT_ACT_THINK_END: return p->in_reasoning || (p->format.orphan && !p->any_reasoning && !p->n_calls);
+    case OUT_ACT_END: return m->text[1] != '/' || m->text[2] != 's' || (p->fresh && p->n_calls);
+    default: return true;
+    }
+}
+
+/* End markers and white space from byte `from` to the end of the output: 1 they are, -1 they may be,
+ * 0 text follows. */
+static int out_at_end(const pn_out *p, size_t from)
+{
+    const char *s = out_text(p);
+    size_t left = out_left(p), m;
+    do {
+        while (from < left && out_is_blank(s[from]))
+            from++;
+        if (from > OUT_BLANK_MAX)           /* held and looked at again with each push: keep it short */
+            return 0;
+        if (from == left)
+            return p->final ? 1 : -1;
+        for (m = 0; m < p->n_marks; m++) {
+            int at = p->marks[m].act == OUT_ACT_END ? pn_out_at(p, from, p->marks[m].text) : 0;
+            if (at < 0)
+                return -1;
+            if (at > 0) {
+                from += p->marks[m].len;
+                break;
+            }
+        }
+    } while (m < p->n_marks);
+    return 0;
+}
+
+static out_step out_open(pn_out *p, const out_mark *m)
+{
+    p->from_reasoning = p->in_reasoning;
+    pn_out_new_call(p);
+    out_grammar g = p->family->grammar;
+    if (m->act == OUT_ACT_CODE)
+        g = OUT_TAGGED_CODE;
+    if (m->act == OUT_ACT_HEADER)
+        g = OUT_HARMONY;
+    const char *call = g == OUT_XML ? p->family->xml->call : g == OUT_NAMED ? p->family->named->call : NULL;
+    bool tag = call && strcmp(m->text, call) == 0;
+    pn_out_start(p, g);
+    if (!tag && m->act != OUT_ACT_HEADER)   /* the grammar reads those itself */
+        pn_out_skip(p, m->len);
+    return OUT_AGAIN;
+}
+
+static out_step out_marker(pn_out *p, const out_mark *m)
+{
+    int end;
+    switch (m->act) {
+    case OUT_ACT_THINK:
+        pn_out_skip(p, m->len);
+        if (!p->in_reasoning)
+            pn_out_think(p, true);
+        return OUT_AGAIN;
+    case OUT_ACT_THINK_END:
+        pn_out_skip(p, m->len);
+        pn_out_think(p, false);
+        return OUT_AGAIN;
+    case OUT_ACT_SKIP:
+        pn_out_skip(p, m->len);
+        return OUT_AGAIN;
+    case OUT_ACT_END:
+        end = out_at_end(p, 0);
+        if (end < 0)
+            return OUT_MORE;
+        if (end)
+            pn_out_skip(p, out_left(p));
+        else {
+            pn_out_put_text(p, out_text(p), m->len);
+            pn_out_skip(p, m->len);
+        }
+        return OUT_AGAIN;
+    default:
+        return out_open(p, m);
+    }
+}
+
+/* The longest marker at byte i; NULL: none.  *wait: a longer one may be there. */
+static const out_mark *out_mark_at(const pn_out *p, size_t i, bool *wait)
+{
+    const out_mark *best = NULL;
+    char c = out_text(p)[i];
+    *wait = false;
+    if (!(p->first[(uint8_t)c >> 3] >> ((uint8_t)c & 7) & 1))
+        return NULL;
+    for (size_t m = 0; m < p->n_marks; m++) {
+        const out_mark *k = &p->marks[m];
+        if (k->text[0] != c)
+            continue;
+        int at = pn_out_at(p, i, k->text);
+        *wait = *wait || at < 0;
+        if (at > 0 && (!best || k->len > best->len) && out_counts(p, k))
+            best = k;
+    }
+    return best;
+}
+
+static out_step out_text_step(pn_out *p)
+{
+    const char *s = out_text(p);
+    size_t left = out_left(p), i = 0;
+    bool wait = false;
+    const out_mark *m = NULL;
+    if (p->starting && (p->family->flags & OUT_BARE) && !p->in_reasoning && !p->params.no_calls) {
+        while (i < left && out_is_blank(s[i]))
+            i++;
+        pn_out_put_text(p, s, i);
+        pn_out_skip(p, i);
+        if (i < left && s[i] == '{') {
+            p->starting = false;
+            p->from_reasoning = false;
+            pn_out_new_call(p);
+            pn_out_start(p, OUT_JSON);
+            pn_out_json_init(p, true);
+        }
+        if (i)
+            return OUT_AGAIN;
+        if (p->grammar != OUT_TEXT)
+            return OUT_AGAIN;
+    }
+    for (i = 0; i < left; i++) {
+        m = out_mark_at(p, i, &wait);
+        if (m || wait)
+            break;
+    }
+    if (i) {
+        pn_out_put_text(p, s, i);
+        pn_out_skip(p, i);
+        return OUT_AGAIN;                   /* what counts may have changed */
+    }
+    return wait || !m ? OUT_MORE : out_marker(p, m);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Calls
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_out_start(pn_out *p, out_grammar g)
+{
+    p->grammar = g;
+    p->state = 0;
+    p->bare = p->in_array = false;
+    if (g == OUT_JSON)
+        pn_out_json_init(p, false);
+}
+
+PN_INTERNAL out_step pn_out_section(pn_out *p, const char *call, bool *is_call)
+{
+    *is_call = false;
+    if (!pn_out_blanks(p))
+        return OUT_MORE;
+    bool wait = false;
+    for (size_t i = 0; i < PN_COUNT_OF(p->family->close) && p->family->close[i]; i++) {
+        const char *mark = p->family->close[i];
+        int at = pn_out_at(p, 0, mark);
+        size_t left = out_left(p);
+        if (at > 0) {
+            pn_out_skip(p, strlen(mark));
+            return OUT_DONE;
+        }
+        /* A closer cut off by the end of the output is a closer. */
+        if (p->final && left > 1 && left < strlen(mark) && memcmp(out_text(p), mark, left) == 0) {
+            pn_out_skip(p, left);
+            return OUT_DONE;
+        }
+        wait = wait || at < 0;
+    }
+    if (call) {
+        int at = pn_out_at(p, 0, call);
+        if (at > 0) {
+            *is_call = true;
+            return OUT_AGAIN;
+        }
+        wait = wait || at < 0;
+    }
+    return wait ? OUT_MORE : OUT_DONE;
+}
+
+static out_step out_dispatch(pn_out *p)
+{
+    switch (p->grammar) {
+    case OUT_JSON: return pn_out_json_step(p);
+    case OUT_NAMED: return pn_out_named_step(p);
+    case OUT_XML: return pn_out_xml_step(p);
+    case OUT_NESTED: return pn_out_nested_step(p);
+    case OUT_PYTHON: return pn_out_python_step(p);
+    case OUT_GEMMA: return pn_out_gemma_step(p);
+    case OUT_TAGGED_CODE: return pn_out_code_step(p);
+    case OUT_HARMONY: return pn_out_header_step(p);
+    default: return out_text_step(p);
+    }
+}
+
+/* Back to text: a call whose name is known ends here, another becomes text where it stood. */
+static void out_give_up(pn_out *p)
+{
+    p->grammar = OUT_TEXT;
+    if (p->begun) {
+        if (!p->args_done)
+            pn_out_end_call(p, false);
+        return;
+    }
+    pn_out_put_text(p, pn_str_cstr(&p->raw), p->raw.len);
+    pn_str_clear(&p->raw);
+}
+
+/* The output ends inside a call. */
+static void out_finish(pn_out *p)
+{
+    bool complete = false;
+    if (p->begun && !p->args_done) {
+        switch (p->grammar) {
+        case OUT_XML: pn_out_xml_finish(p); break;
+        case OUT_NESTED: pn_out_nested_finish(p); break;
+        case OUT_TAGGED_CODE: pn_out_code_finish(p); complete = true; break;
+        case OUT_HARMONY: complete = pn_out_header_finish(p); break;
+        default: break;
+        }
+        pn_out_end_call(p, complete);
+    }
+    out_give_up(p);
+}
+
+static pn_status out_check(const pn_out *p, pn_err *err)
+{
+    const pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1]};
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
+        if (all[i]->failed)
+            return pn_fail_nomem(err, "a model's output being parsed", (uint64_t)all[i]->len + 1);
+    if (p->stopped)
+        return pn_fail(err, PN_E_CANCELLED, "the receiver of the parsed output said stop");
+    return PN_OK;
+}
+
+static pn_status out_run(pn_out *p, pn_err *err)
+{
+    for (;;) {
+        pn_status st = out_check(p, err);
+        if (st)
+            return st;
+        out_step s = out_dispatch(p);
+        if (s == OUT_BAD || s == OUT_DONE) {
+            if (s == OUT_DONE && !p->begun)
+                pn_str_clear(&p->raw);
+            out_give_up(p);
+        } else if (s == OUT_MORE) {
+            if (!p->final || p->grammar == OUT_TEXT)
+                return out_check(p, err);
+            out_finish(p);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Life
+ * ------------------------------------------------------------------------------------------ */
+
+static void out_add_mark(pn_out *p, const char *text, out_act act)
+{
+    if (!text || p->n_marks == OUT_MARKS_MAX)
+        return;
+    p->marks[p->n_marks++] = (out_mark){text, (uint32_t)strlen(text), act};
+    p->first[(uint8_t)text[0] >> 3] |= (uint8_t)(1u << ((uint8_t)text[0] & 7));
+}
+
+static void out_add_marks(pn_out *p)
+{
+    const out_family *f = p->family;
+    if (!p->params.no_reasoning) {
+        out_add_mark(p, p->format.think_open, OUT_ACT_THINK);
+        out_add_mark(p, p->format.think_close, OUT_ACT_THINK_END);
+    }
+    if (!p->params.no_calls)
+        for (size_t i = 0; i < PN_COUNT_OF(f->open); i++)
+            out_add_mark(p, f->open[i], f->flags & OUT_SEGMENTS ? OUT_ACT_SEGMENT : OUT_ACT_OPEN);
+    for (size_t i = 0; i < PN_COUNT_OF(f->skip); i++)
+        out_add_mark(p, f->skip[i], OUT_ACT_SKIP);
+    if ((f->flags & OUT_CODE_TAG) && !p->params.no_calls)
+        out_add_mark(p, "<|python_tag|>", OUT_ACT_CODE);
+    if (f->flags & OUT_HEADERS) {
+        out_add_mark(p, "<|start|>", OUT_ACT_HEADER);
+        if (f->grammar == OUT_HARMONY)
+            out_add_mark(p, "<|channel|>", OUT_ACT_HEADER);
+    }
+    for (size_t i = 0; pn_out_end_mark(i); i++)
+        if (p->format.ends >> i & 1)
+            out_add_mark(p, pn_out_end_mark(i), OUT_ACT_END);
+}
+
+static bool out_contains(const char *s, size_t n, const char *what)
+{
+    size_t len = strlen(what);
+    for (size_t i = 0; i + len <= n; i++)
+        if (s[i] == what[0] && memcmp(s + i, what, len) == 0)
+            return true;
+    return false;
+}
+
+/* Where the generation prompt leaves off. */
+static void out_prime(pn_out *p, const char *prompt, size_t len)
+{
+    const out_family *f = p->family;
+    p->fresh = p->starting = true;
+    p->params_node = PN_JSON_NONE;
+    if (p->params.no_reasoning) {
+        p->format.orphan = false;
+    } else if (pn_out_forced_open(&p->format, prompt, len)) {
+        pn_out_think(p, true);
+        p->format.orphan = false;
+    } else if (p->format.think_close && out_contains(prompt, len, p->format.think_close)) {
+        p->drop_lead = true;
+        p->format.orphan = false;
+    }
+    if (f->flags & OUT_HEADERS) {
+        size_t from = len;              /* the header that the prompt has begun */
+        while (from > 0 && !(len - from >= 9 && memcmp(prompt + from, "<|start|>", 9) == 0))
+            from--;
+        if (out_contains(prompt + from, len - from, "<|message|>"))
+            return;
+        pn_out_new_call(p);
+        pn_out_start(p, OUT_HARMONY);
+        p->state = 1;
+    }
+    if ((f->flags & OUT_SEGMENTS) && out_contains(prompt, len, ">>>")) {
+        pn_out_new_call(p);
+        pn_out_start(p, f->grammar);
+    }
+}
+
+PN_INTERNAL pn_status pn_out_new(pn_out **out, pn_mem *mem, const pn_out_format *format,
+                                 const pn_json_doc *tools, const char *prompt, size_t prompt_len,
+                                 const pn_out_params *params, pn_out_sink sink, void *user, pn_err *err)
+{
+    const out_family *f = pn_out_family(format->family);
+    if (!f || !sink || (!prompt && prompt_len))
+        return pn_fail(err, PN_E_INVALID, "an output parser needs a known format, a sink and a prompt or none");
+    pn_out *p = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *p);
+    if (!p)
+        return pn_fail_nomem(err, "an output parser", sizeof *p);
+    p->mem = mem;
+    p->family = f;
+    p->format = *format;
+    p->tools = tools;
+    p->sink = sink;
+    p->user = user;
+    if (params)
+        p->params = *params;
+    pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1]};
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
+        pn_str_init(all[i], mem, PN_ACCT_MISC);
+    if (f->grammar == OUT_NESTED) {
+        p->elements = pn_mem_calloc(mem, PN_ACCT_MISC, OUT_ELEMENTS_MAX, sizeof *p->elements);
+        if (!p->elements) {
+            pn_out_free(p);
+            return pn_fail_nomem(err, "an output parser", OUT_ELEMENTS_MAX * sizeof *p->elements);
+        }
+    }
+    out_add_marks(p);
+    out_prime(p, prompt ? prompt : "", prompt_len);
+    *out = p;
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_out_free(pn_out *p)
+{
+    if (!p)
+        return;
+    pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1]};
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
+        pn_str_fini(all[i]);
+    pn_mem_free(p->mem, PN_ACCT_MISC, p->elements, p->elements ? OUT_ELEMENTS_MAX * sizeof *p->elements : 0);
+    pn_mem_free(p->mem, PN_ACCT_MISC, p, sizeof *p);
+}
+
+PN_INTERNAL pn_status pn_out_push(pn_out *p, const char *text, size_t len, pn_err *err)
+{
+    if (p->ended)
+        return pn_fail(err, PN_E_STATE, "the output has been ended; nothing can follow");
+    pn_str_add(&p->in, text, len);
+    if (p->params.whole)
+        return out_check(p, err);
+    pn_status st = out_run(p, err);
+    if (st)
+        return st;
+    out_flush(p, false);
+    if (p->at) {                        /* what is held back is short: moving it is cheap */
+        memmove(p->in.data, p->in.data + p->at, p->in.len - p->at + 1);
+        p->in.len -= p->at;
+        p->at = 0;
+    }
+    return out_check(p, err);
+}
+
+/* With the whole text at hand: does reasoning end that never began? */
+static void out_find_orphan(pn_out *p)
+{
+    const char *close = p->format.think_close;
+    if (p->in_reasoning || p->grammar != OUT_TEXT || !p->format.orphan || !close)
+        return;
+    for (size_t i = 0; i < out_left(p); i++) {
+        for (size_t m = 0; m < p->n_marks; m++) {
+            const out_mark *k = &p->marks[m];
+            if (k->text[0] != out_text(p)[i] || pn_out_at(p, i, k->text) <= 0)
+                continue;
+            if (k->act == OUT_ACT_THINK_END) {
+                pn_out_think(p, true);
+                return;
+            }
+            if (k->act == OUT_ACT_THINK || k->act == OUT_ACT_OPEN)
+                return;
+        }
+    }
+}
+
+PN_INTERNAL pn_status pn_out_end(pn_out *p, pn_err *err)
+{
+    if (p->ended)
+        return pn_fail(err, PN_E_STATE, "the output has been ended already");
+    p->ended = p->final = true;
+    if (p->params.whole)
+        out_find_orphan(p);
+    pn_status st = out_run(p, err);
+    if (st)
+        return st;
+    pn_str *blank = &p->blank[p->in_reasoning];
+    if (p->in_reasoning ? p->block_begun : !p->n_calls && (p->any_content || (!p->any_reasoning && !p->drop_lead)))
+        pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, pn_str_cstr(blank), blank->len);
+    out_flush(p, true);
+    return out_check(p, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Collecting
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_out_result_init(pn_out_result *r, pn_mem *mem)
+{
+    memset(r, 0, sizeof *r);
+    r->mem = mem;
+    pn_str_init(&r->reasoning, mem, PN_ACCT_MISC);
+    pn_str_init(&r->content, mem, PN_ACCT_MISC);
+}
+
+PN_INTERNAL void pn_out_result_fini(pn_out_result *r)
+{
+    for (size_t i = 0; i < r->n_calls; i++) {
+        pn_str_fini(&r->calls[i].name);
+        pn_str_fini(&r->calls[i].id);
+        pn_str_fini(&r->calls[i].arguments);
+    }
+    pn_mem_free(r->mem, PN_ACCT_MISC, r->calls, r->cap_calls * sizeof *r->calls);
+    pn_str_fini(&r->reasoning);
+    pn_str_fini(&r->content);
+    memset(r, 0, sizeof *r);
+}
+
+static bool result_begin(pn_out_result *r, const pn_out_event *e)
+{
+    if (!pn_mem_grow(r->mem, PN_ACCT_MISC, (void **)&r->calls, &r->cap_calls, r->n_calls + 1, sizeof *r->calls))
+        return false;
+    pn_out_call *c = &r->calls[r->n_calls++];
+    c->complete = false;
+    pn_str_init(&c->name, r->mem, PN_ACCT_MISC);
+    pn_str_init(&c->id, r->mem, PN_ACCT_MISC);
+    pn_str_init(&c->arguments, r->mem, PN_ACCT_MISC);
+    pn_str_add(&c->name, e->text, e->len);
+    pn_str_add(&c->id, e->id, e->id_len);
+    return !c->name.failed && !c->id.failed;
+}
+
+PN_INTERNAL int pn_out_collect(void *user, const pn_out_event *e)
+{
+    pn_out_result *r = user;
+    bool ok = true;
+    pn_out_call *c = e->call < r->n_calls ? &r->calls[e->call] : NULL;
+    switch (e->kind) {
+    case PN_OUT_REASONING: pn_str_add(&r->reasoning, e->text, e->len); break;
+    case PN_OUT_CONTENT: pn_str_add(&r->content, e->text, e->len); break;
+    case PN_OUT_CALL_BEGIN: ok = result_begin(r, e); break;
+    case PN_OUT_ARGUMENTS:
+        if (c)
+            pn_str_add(&c->arguments, e->text, e->len);
+        break;
+    case PN_OUT_CALL_END:
+        if (c && e->id_len && !c->id.len)
+            pn_str_add(&c->id, e->id, e->id_len);
+        if (c)
+            c->complete = e->complete;
+        break;
+    }
+    if (c && (c->arguments.failed || c->id.failed))
+        ok = false;
+    if (!ok || r->reasoning.failed || r->content.failed)
+        r->failed = true;
+    return r->failed;
+}
+
+static void result_arguments(const pn_out_result *r, const pn_out_call *c, pn_str *out)
+{
+    pn_json_doc d;
+    pn_err err;
+    const char *text = pn_str_cstr(&c->arguments);
+    pn_status st = pn_json_parse(&d, r->mem, PN_ACCT_MISC, text, c->arguments.len, NULL, &err);
+    if (st == PN_OK)
+        pn_json_write_node(out, &d, PN_JSON_ROOT);
+    else if (st == PN_E_NOMEM)
+        out->failed = true;
+    else
+        pn_json_write_str(out, text, c->arguments.len);
+    pn_json_fini(&d);
+}
+
+static void result_text(const pn_str *s, pn_str *out)
+{
+    if (s->len)
+        pn_json_write_str(out, s->data, s->len);
+    else
+        pn_str_addz(out, "null");
+}
+
+PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out)
+{
+    pn_str_addc(out, '{');
+    pn_json_key(out, "reasoning_content");
+    result_text(&r->reasoning, out);
+    pn_json_key(out, "content");
+    result_text(&r->content, out);
+    pn_json_key(out, "tool_calls");
+    pn_str_addc(out, '[');
+    for (size_t i = 0; i < r->n_calls; i++) {
+        pn_json_item(out);
+        pn_str_addc(out, '{');
+        pn_json_key(out, "name");
+        pn_json_write_str(out, pn_str_cstr(&r->calls[i].name), r->calls[i].name.len);
+        pn_json_key(out, "arguments");
+        result_arguments(r, &r->calls[i], out);
+        pn_str_addc(out, '}');
+    }
+    pn_str_addz(out, "]}");
+}
+#endif
+
 /* ---- Begin plan/pn_layout.c ---- */
 #ifndef PN_DROP_PLAN_PN_LAYOUT_C
 #define PN_DROP_PLAN_PN_LAYOUT_C
@@ -23408,6 +35536,8445 @@ PN_API pn_status pn_sampling_parse_order(const char *text, uint8_t order[PN_SAMP
 #undef SAMPLER_GREEDY_BELOW
 #undef SAMPLER_GOLDEN
 #undef SAMPLER_LN2
+#endif
+
+/* ---- Begin sample/pn_budget.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_BUDGET_C
+#define PN_DROP_SAMPLE_PN_BUDGET_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_budget.c - a machine over token ids; see the drawing in pn_budget.h.
+ *
+ * Sequences are matched with the failure function of Knuth, Morris and Pratt, so that an end that
+ * begins inside a false start ("<", "<", "/think>") is not missed, and nothing is kept of the tokens.
+ *
+ * A model that is forced may be in the midst of writing the end itself: the tokens of it that are there
+ * count, and only the rest is forced, unless a message comes first.
+ */
+/* includes sample/pn_budget.h */
+
+/* includes base/pn_err.h */
+
+#include <inttypes.h>
+
+#define BUDGET_SEQUENCE_MAX 4096
+
+typedef struct budget_match {
+    pn_token *tokens;           /* owned, [n] */
+    uint32_t *fail;             /* owned, [n]: length of the longest border of tokens[0..i] */
+    uint32_t n, at;             /* at: tokens matched so far, < n */
+} budget_match;
+
+struct pn_budget {
+    pn_mem *mem;
+    budget_match start, end;
+    pn_token *force;            /* owned, [n_force]: message and end */
+    uint32_t n_force, force_at;
+    uint32_t n_message;
+    int64_t budget;
+    uint64_t limit, reserve, generated, spent;
+    uint32_t entries;
+    pn_budget_state state;
+    bool whole, was_forced;
+};
+
+static bool match_init(budget_match *m, pn_mem *mem, const pn_token *tokens, size_t n)
+{
+    m->n = (uint32_t)n;
+    m->tokens = pn_mem_calloc(mem, PN_ACCT_MISC, n, sizeof *m->tokens);
+    m->fail = pn_mem_calloc(mem, PN_ACCT_MISC, n, sizeof *m->fail);
+    if (!m->tokens || !m->fail)
+        return false;
+    if (n)
+        memcpy(m->tokens, tokens, n * sizeof *tokens);
+    for (uint32_t i = 1, k = 0; i < n; i++) {
+        while (k && tokens[i] != tokens[k])
+            k = m->fail[k - 1];
+        k += tokens[i] == tokens[k];
+        m->fail[i] = k;
+    }
+    return true;
+}
+
+static void match_fini(budget_match *m, pn_mem *mem)
+{
+    pn_mem_free(mem, PN_ACCT_MISC, m->tokens, m->n * sizeof *m->tokens);
+    pn_mem_free(mem, PN_ACCT_MISC, m->fail, m->n * sizeof *m->fail);
+}
+
+/* True when t completes the sequence. */
+static bool match_step(budget_match *m, pn_token t)
+{
+    if (!m->n)
+        return false;
+    while (m->at && m->tokens[m->at] != t)
+        m->at = m->fail[m->at - 1];
+    m->at += m->tokens[m->at] == t;
+    if (m->at < m->n)
+        return false;
+    m->at = 0;
+    return true;
+}
+
+/* Is the time for thinking over?  The forced tokens come out of what is left. */
+static bool budget_over(const pn_budget *b)
+{
+    if (b->budget >= 0 && b->spent >= (uint64_t)b->budget)
+        return true;
+    if (!b->limit)
+        return false;
+    uint64_t left = b->limit > b->generated ? b->limit - b->generated : 0;
+    return left <= b->reserve + b->n_force;
+}
+
+static void budget_check(pn_budget *b)
+{
+    if (b->state != PN_BUDGET_COUNTING || !b->whole || !budget_over(b))
+        return;
+    b->state = PN_BUDGET_FORCING;
+    b->was_forced = true;
+    b->force_at = b->n_message ? 0 : b->end.at;
+}
+
+static void budget_enter(pn_budget *b)
+{
+    b->state = PN_BUDGET_COUNTING;
+    b->entries++;
+    b->end.at = 0;
+    budget_check(b);
+}
+
+static void budget_leave(pn_budget *b)
+{
+    b->state = PN_BUDGET_IDLE;
+    b->start.at = 0;
+}
+
+PN_INTERNAL pn_status pn_budget_new(pn_budget **out, pn_mem *mem, const pn_budget_params *p, pn_err *err)
+{
+    if (!p->n_end || p->n_end > BUDGET_SEQUENCE_MAX || p->n_start > BUDGET_SEQUENCE_MAX ||
+        p->n_message > BUDGET_SEQUENCE_MAX)
+        return pn_fail(err, PN_E_INVALID, "a reasoning budget needs an end sequence, and none over %d tokens",
+                       BUDGET_SEQUENCE_MAX);
+    if (p->budget < -1)
+        return pn_fail(err, PN_E_INVALID, "a reasoning budget of %" PRId64 " is not allowed: -1 (none) or more", p->budget);
+    pn_budget *b = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *b);
+    if (!b)
+        return pn_fail_nomem(err, "a reasoning budget", sizeof *b);
+    b->mem = mem;
+    b->budget = p->budget;
+    b->limit = p->limit;
+    b->reserve = p->reserve;
+    b->whole = true;
+    b->n_message = (uint32_t)p->n_message;
+    b->n_force = (uint32_t)(p->n_message + p->n_end);
+    b->force = pn_mem_calloc(mem, PN_ACCT_MISC, b->n_force, sizeof *b->force);
+    bool ok = match_init(&b->start, mem, p->start, p->n_start);
+    ok = match_init(&b->end, mem, p->end, p->n_end) && ok;
+    if (!b->force || !ok) {
+        pn_budget_free(b);
+        return pn_fail_nomem(err, "a reasoning budget", (uint64_t)(p->n_message + p->n_end) * sizeof(pn_token));
+    }
+    if (p->n_message)
+        memcpy(b->force, p->message, p->n_message * sizeof *b->force);
+    memcpy(b->force + p->n_message, p->end, p->n_end * sizeof *b->force);
+    if (p->open)
+        budget_enter(b);
+    *out = b;
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_budget_free(pn_budget *b)
+{
+    if (!b)
+        return;
+    match_fini(&b->start, b->mem);
+    match_fini(&b->end, b->mem);
+    pn_mem_free(b->mem, PN_ACCT_MISC, b->force, b->n_force * sizeof *b->force);
+    pn_mem_free(b->mem, PN_ACCT_MISC, b, sizeof *b);
+}
+
+PN_INTERNAL pn_token pn_budget_next(const pn_budget *b)
+{
+    return b->state == PN_BUDGET_FORCING ? b->force[b->force_at] : -1;
+}
+
+PN_INTERNAL pn_token pn_budget_accept(pn_budget *b, pn_token t, bool whole)
+{
+    b->generated++;
+    b->whole = whole;
+    switch (b->state) {
+    case PN_BUDGET_IDLE:
+        if (match_step(&b->start, t))
+            budget_enter(b);
+        break;
+    case PN_BUDGET_COUNTING:
+        if (match_step(&b->end, t)) {
+            budget_leave(b);
+            break;
+        }
+        b->spent++;
+        budget_check(b);
+        break;
+    case PN_BUDGET_FORCING:
+        /* Another token than the one forced (a grammar, a caller with a mind of its own) does not
+         * count; the one forced is still due. */
+        if (t == b->force[b->force_at] && ++b->force_at == b->n_force)
+            budget_leave(b);
+        break;
+    }
+    return pn_budget_next(b);
+}
+
+PN_INTERNAL pn_budget_state pn_budget_where(const pn_budget *b) { return b->state; }
+PN_INTERNAL uint64_t pn_budget_spent(const pn_budget *b) { return b->spent; }
+PN_INTERNAL uint32_t pn_budget_entries(const pn_budget *b) { return b->entries; }
+PN_INTERNAL bool pn_budget_was_forced(const pn_budget *b) { return b->was_forced; }
+
+#undef BUDGET_SEQUENCE_MAX
+#endif
+
+/* ---- Begin sample/pn_gir.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_GIR_C
+#define PN_DROP_SAMPLE_PN_GIR_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_gir.c - the nodes of a grammar under construction.
+ *
+ * Nodes live in one array and name each other by index; a child's index is smaller than its
+ * parent's, so whoever walks the array forwards meets children first.  The small algebra done here
+ * (empty and never vanish from sequences and alternatives, literal neighbours join, nested
+ * repetitions multiply) is not for speed alone: it keeps hostile shapes such as ((a?){1000}){1000}
+ * from reaching the run time as they are.
+ *
+ * Invariants
+ *   1. nodes.v[0] is PN_GK_NONE and is never a child.
+ *   2. After the first error nothing is appended any more.
+ */
+/* includes sample/pn_gram_impl.h */
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* ---- limits, errors, room -------------------------------------------------------------------- */
+
+PN_INTERNAL void pn_gram_limits_fill(pn_gram_limits *out, const pn_gram_limits *in)
+{
+    static const pn_gram_limits usual = {
+        1u << 20, 10000, 200000, 200, 1000000, 4096, 50000, 5000000, (size_t)64 << 20, (size_t)32 << 20,
+        2048, 1000, 20000000,
+    };
+    *out = in ? *in : usual;
+#define GIR_DEFAULT(field) if (!out->field) out->field = usual.field
+    GIR_DEFAULT(text_bytes);
+    GIR_DEFAULT(rules);
+    GIR_DEFAULT(elements);
+    GIR_DEFAULT(nesting);
+    GIR_DEFAULT(repeat);
+    GIR_DEFAULT(regex_bytes);
+    GIR_DEFAULT(dfa_states);
+    GIR_DEFAULT(compile_steps);
+    GIR_DEFAULT(compiled_bytes);
+    GIR_DEFAULT(cache_bytes);
+    GIR_DEFAULT(configs);
+    GIR_DEFAULT(depth);
+    GIR_DEFAULT(mask_steps);
+#undef GIR_DEFAULT
+}
+
+PN_INTERNAL pn_status pn_gir_new(pn_gir **out, pn_mem *mem, const pn_gram_limits *limits, pn_err *err)
+{
+    pn_gir *b = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, 1, sizeof *b);
+    if (!b)
+        return pn_fail_nomem(err, "a grammar builder", sizeof *b);
+    b->mem = mem;
+    pn_gram_limits_fill(&b->limits, limits);
+    if (!PN_GIR_ROOM(b, b->nodes, 1)) {
+        pn_status status = pn_gir_status(b, err);
+        pn_gir_free(b);
+        return status;
+    }
+    memset(&b->nodes.v[b->nodes.n++], 0, sizeof *b->nodes.v);
+    *out = b;
+    return PN_OK;
+}
+
+#define GIR_FREE(b, vec) pn_mem_free((b)->mem, PN_ACCT_GRAMMAR, (vec).v, (vec).cap * sizeof *(vec).v)
+
+PN_INTERNAL void pn_gir_free(pn_gir *b)
+{
+    if (!b)
+        return;
+    GIR_FREE(b, b->nodes);
+    GIR_FREE(b, b->kids);
+    GIR_FREE(b, b->text);
+    GIR_FREE(b, b->sets);
+    GIR_FREE(b, b->dstates);
+    GIR_FREE(b, b->dedges);
+    GIR_FREE(b, b->rules);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, b, sizeof *b);
+}
+
+PN_INTERNAL const pn_gram_limits *pn_gir_limits(const pn_gir *b) { return &b->limits; }
+PN_INTERNAL bool pn_gir_ok(const pn_gir *b) { return b->err.status == PN_OK; }
+
+PN_INTERNAL pn_status pn_gir_status(const pn_gir *b, pn_err *err)
+{
+    if (b->err.status != PN_OK && err)
+        *err = b->err;
+    return b->err.status;
+}
+
+PN_INTERNAL pn_gnode pn_gir_fail(pn_gir *b, pn_status status, const char *fmt, ...)
+{
+    if (b->err.status == PN_OK) {
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(b->err.text, sizeof b->err.text, fmt, ap);
+        va_end(ap);
+        b->err.status = status;
+    }
+    return PN_GNODE_NONE;
+}
+
+PN_INTERNAL bool pn_gir_steps(pn_gir *b, uint64_t n)
+{
+    if (b->err.status != PN_OK)
+        return false;
+    b->steps += n;
+    if (b->steps > b->limits.compile_steps || b->steps < n) {
+        pn_gir_fail(b, PN_E_INVALID, "the grammar takes too much work to compile (limit compile_steps: %llu)",
+                    (unsigned long long)b->limits.compile_steps);
+        return false;
+    }
+    return true;
+}
+
+PN_INTERNAL bool pn_gir_room(pn_gir *b, void **v, size_t *cap, size_t n, size_t extra, size_t size)
+{
+    if (b->err.status != PN_OK)
+        return false;
+    if (extra > b->limits.compiled_bytes / size || n + extra > b->limits.compiled_bytes / size ||
+        n + extra > UINT32_MAX / 2) {
+        pn_gir_fail(b, PN_E_INVALID, "the grammar is too large (limit compiled_bytes: %zu)", b->limits.compiled_bytes);
+        return false;
+    }
+    if (!pn_mem_grow(b->mem, PN_ACCT_GRAMMAR, v, cap, n + extra, size)) {
+        b->err.status = pn_fail_nomem(&b->err, "a grammar", (uint64_t)(n + extra) * size);
+        return false;
+    }
+    return true;
+}
+
+static pn_gnode gir_add(pn_gir *b, pn_gkind kind, uint32_t x, uint32_t y)
+{
+    if (b->err.status != PN_OK)
+        return PN_GNODE_NONE;
+    if (b->nodes.n > b->limits.elements)
+        return pn_gir_fail(b, PN_E_INVALID, "the grammar has too many elements (limit elements: %lu)",
+                           (unsigned long)b->limits.elements);
+    if (!PN_GIR_ROOM(b, b->nodes, 1))
+        return PN_GNODE_NONE;
+    b->nodes.v[b->nodes.n] = (pn_gnode_rec){(uint32_t)kind, x, y, 0, 0};
+    return (pn_gnode)b->nodes.n++;
+}
+
+/* ---- leaves ------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_gnode pn_gir_empty(pn_gir *b) { return gir_add(b, PN_GK_EMPTY, 0, 0); }
+PN_INTERNAL pn_gnode pn_gir_never(pn_gir *b) { return gir_add(b, PN_GK_NEVER, 0, 0); }
+
+/* Bytes kept by the builder; false after an error. */
+static bool gir_keep(pn_gir *b, const char *bytes, size_t n, uint32_t *at)
+{
+    if (!PN_GIR_ROOM(b, b->text, n))
+        return false;
+    if (n)
+        memcpy(b->text.v + b->text.n, bytes, n);
+    *at = (uint32_t)b->text.n;
+    b->text.n += n;
+    return true;
+}
+
+PN_INTERNAL pn_gnode pn_gir_bytes(pn_gir *b, const char *bytes, size_t n)
+{
+    uint32_t at;
+    if (n == 0)
+        return pn_gir_empty(b);
+    if (n > b->limits.elements)
+        return pn_gir_fail(b, PN_E_INVALID, "a literal of %zu bytes is too long (limit elements: %lu)", n,
+                           (unsigned long)b->limits.elements);
+    return gir_keep(b, bytes, n, &at) ? gir_add(b, PN_GK_BYTES, at, (uint32_t)n) : PN_GNODE_NONE;
+}
+
+PN_INTERNAL pn_gnode pn_gir_text(pn_gir *b, const char *zero_terminated)
+{
+    return pn_gir_bytes(b, zero_terminated, strlen(zero_terminated));
+}
+
+PN_INTERNAL pn_gnode pn_gir_byte_range(pn_gir *b, uint8_t lo, uint8_t hi)
+{
+    uint32_t set[8] = {0};
+    for (uint32_t c = lo; c <= hi; c++)
+        pn_gset_add(set, c);
+    return pn_gir_byte_set(b, set);
+}
+
+PN_INTERNAL pn_gnode pn_gir_byte_set(pn_gir *b, const uint32_t set[8])
+{
+    uint32_t any = 0;
+    for (int i = 0; i < 8; i++)
+        any |= set[i];
+    if (!any)
+        return pn_gir_never(b);
+    if (!PN_GIR_ROOM(b, b->sets, 1))
+        return PN_GNODE_NONE;
+    memcpy(b->sets.v[b->sets.n].w, set, sizeof b->sets.v[0].w);
+    b->sets.n++;
+    return gir_add(b, PN_GK_SET, (uint32_t)b->sets.n - 1, 0);
+}
+
+PN_INTERNAL pn_gnode pn_gir_token(pn_gir *b, pn_token id, bool negated)
+{
+    if (id < 0)
+        return pn_gir_fail(b, PN_E_INVALID, "there is no token %ld", (long)id);
+    return gir_add(b, PN_GK_TOKEN, (uint32_t)id, negated);
+}
+
+/* ---- automata ----------------------------------------------------------------------------------- */
+
+/* Count the edges of each state and check that they are sane. */
+static bool gir_dfa_count(pn_gir *b, const pn_gedge *edges, size_t n_edges, uint32_t n_states, pn_gdstate *st)
+{
+    for (size_t i = 0; i < n_edges; i++) {
+        if (edges[i].from >= n_states || edges[i].to >= n_states || edges[i].lo > edges[i].hi) {
+            pn_gir_fail(b, PN_E_INVALID, "edge %zu of an automaton of %lu states is out of range", i,
+                        (unsigned long)n_states);
+            return false;
+        }
+        st[edges[i].from].n_edges++;
+    }
+    return true;
+}
+
+/* Edges of a state in byte order; neighbours with the same target join. */
+static void gir_dfa_sort(pn_gir *b, pn_gdstate *s)
+{
+    pn_gdedge *e = b->dedges.v + s->first_edge;
+    uint32_t kept = 0;
+    for (uint32_t i = 1; i < s->n_edges; i++) {         /* few, and mostly in order already */
+        pn_gdedge x = e[i];
+        uint32_t j = i;
+        for (; j > 0 && e[j - 1].lo > x.lo; j--)
+            e[j] = e[j - 1];
+        e[j] = x;
+    }
+    for (uint32_t i = 0; i < s->n_edges; i++) {
+        if (kept && e[kept - 1].to == e[i].to && e[kept - 1].hi + 1 == e[i].lo)
+            e[kept - 1].hi = e[i].hi;
+        else
+            e[kept++] = e[i];
+    }
+    s->n_edges = kept;
+}
+
+/* Cut edges into states from which no accepting state can be reached.  useful[] is scratch; false:
+ * the start is such a state itself.  Backwards, because most edges lead to higher states. */
+static bool gir_dfa_prune(pn_gir *b, pn_gdstate *st, uint32_t n_states, uint8_t *useful)
+{
+    bool again = true;
+    for (uint32_t i = 0; i < n_states; i++)
+        useful[i] = st[i].accept != 0;
+    while (again && pn_gir_steps(b, n_states)) {
+        again = false;
+        for (uint32_t i = n_states; i-- > 0;)
+            for (uint32_t j = 0; j < st[i].n_edges && !useful[i]; j++)
+                if (useful[b->dedges.v[st[i].first_edge + j].to])
+                    useful[i] = 1, again = true;
+    }
+    for (uint32_t i = 0; i < n_states; i++) {
+        pn_gdedge *e = b->dedges.v + st[i].first_edge;
+        uint32_t kept = 0;
+        for (uint32_t j = 0; j < st[i].n_edges; j++)
+            if (useful[e[j].to])
+                e[kept++] = e[j];
+        st[i].n_edges = kept;
+    }
+    return useful[0];
+}
+
+PN_INTERNAL pn_gnode pn_gir_dfa(pn_gir *b, const pn_gedge *edges, size_t n_edges, const uint8_t *accept, uint32_t n_states)
+{
+    if (n_states == 0)
+        return pn_gir_never(b);
+    if (n_states > b->limits.elements)
+        return pn_gir_fail(b, PN_E_INVALID, "an automaton of %lu states is too large (limit elements: %lu)",
+                           (unsigned long)n_states, (unsigned long)b->limits.elements);
+    if (!PN_GIR_ROOM(b, b->dstates, n_states) || !PN_GIR_ROOM(b, b->dedges, n_edges + 1))
+        return PN_GNODE_NONE;
+    pn_gdstate *st = b->dstates.v + b->dstates.n;
+    memset(st, 0, n_states * sizeof *st);
+    if (!gir_dfa_count(b, edges, n_edges, n_states, st))
+        return PN_GNODE_NONE;
+    uint32_t at = (uint32_t)b->dedges.n;
+    for (uint32_t i = 0; i < n_states; i++) {
+        st[i].first_edge = at;
+        at += st[i].n_edges;
+        st[i].n_edges = 0;
+        st[i].accept = accept[i] != 0;
+    }
+    for (size_t i = 0; i < n_edges; i++) {
+        pn_gdstate *s = &st[edges[i].from];
+        b->dedges.v[s->first_edge + s->n_edges++] = (pn_gdedge){edges[i].lo, edges[i].hi, edges[i].to};
+    }
+    for (uint32_t i = 0; i < n_states; i++)
+        gir_dfa_sort(b, &st[i]);
+    uint8_t *useful = pn_mem_alloc(b->mem, PN_ACCT_GRAMMAR, n_states);
+    if (!useful) {
+        b->err.status = pn_fail_nomem(&b->err, "an automaton", n_states);
+        return PN_GNODE_NONE;
+    }
+    bool any = gir_dfa_prune(b, st, n_states, useful);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, useful, n_states);
+    if (!any)
+        return pn_gir_never(b);
+    b->dstates.n += n_states;
+    b->dedges.n += n_edges;
+    return gir_add(b, PN_GK_DFA, (uint32_t)(b->dstates.n - n_states), n_states);
+}
+
+/* ---- combining ---------------------------------------------------------------------------------- */
+
+static bool gir_valid(pn_gir *b, pn_gnode x)
+{
+    if (b->err.status != PN_OK)
+        return false;
+    if (x == PN_GNODE_NONE || x >= b->nodes.n) {
+        pn_gir_fail(b, PN_E_INTERNAL, "a grammar node that does not exist was used");
+        return false;
+    }
+    return true;
+}
+
+static bool gir_kid(pn_gir *b, pn_gnode x)
+{
+    if (!PN_GIR_ROOM(b, b->kids, 1))
+        return false;
+    b->kids.v[b->kids.n++] = x;
+    return true;
+}
+
+/* Close a list of kids that began at `first`: 0 kids give `none`, one is itself. */
+static pn_gnode gir_list(pn_gir *b, pn_gkind kind, size_t first, pn_gkind none)
+{
+    size_t n = b->kids.n - first;
+    if (b->err.status != PN_OK)
+        return PN_GNODE_NONE;
+    if (n == 0)
+        return gir_add(b, none, 0, 0);
+    if (n == 1) {
+        b->kids.n = first;
+        return b->kids.v[first];
+    }
+    return gir_add(b, kind, (uint32_t)first, (uint32_t)n);
+}
+
+/* Append literal x to the literal that is the last kid, when there is one. */
+static bool gir_join(pn_gir *b, size_t first, pn_gnode x, bool *joined)
+{
+    *joined = false;
+    if (b->kids.n == first || b->nodes.v[x].kind != PN_GK_BYTES)
+        return true;
+    pn_gnode last = b->kids.v[b->kids.n - 1];
+    pn_gnode_rec l = b->nodes.v[last], r = b->nodes.v[x];
+    if (l.kind != PN_GK_BYTES)
+        return true;
+    if (l.a + l.b == r.a) {                     /* they are neighbours already */
+        last = gir_add(b, PN_GK_BYTES, l.a, l.b + r.b);
+    } else {
+        if (l.b + r.b > 4096)                   /* do not copy long ones again and again */
+            return true;
+        if (!PN_GIR_ROOM(b, b->text, (size_t)l.b + r.b))
+            return false;
+        memcpy(b->text.v + b->text.n, b->text.v + l.a, l.b);
+        memcpy(b->text.v + b->text.n + l.b, b->text.v + r.a, r.b);
+        b->text.n += (size_t)l.b + r.b;
+        last = gir_add(b, PN_GK_BYTES, (uint32_t)(b->text.n - l.b - r.b), l.b + r.b);
+    }
+    b->kids.v[b->kids.n - 1] = last;
+    *joined = true;
+    return last != PN_GNODE_NONE;
+}
+
+PN_INTERNAL pn_gnode pn_gir_seq(pn_gir *b, const pn_gnode *parts, size_t n)
+{
+    size_t first = b->kids.n;
+    for (size_t i = 0; i < n; i++) {
+        bool joined;
+        if (!gir_valid(b, parts[i]))
+            return PN_GNODE_NONE;
+        uint32_t kind = b->nodes.v[parts[i]].kind;
+        if (kind == PN_GK_EMPTY)
+            continue;
+        if (kind == PN_GK_NEVER) {
+            b->kids.n = first;
+            return parts[i];
+        }
+        if (!gir_join(b, first, parts[i], &joined) || (!joined && !gir_kid(b, parts[i])))
+            return PN_GNODE_NONE;
+    }
+    return gir_list(b, PN_GK_SEQ, first, PN_GK_EMPTY);
+}
+
+PN_INTERNAL pn_gnode pn_gir_seq2(pn_gir *b, pn_gnode x, pn_gnode y)
+{
+    const pn_gnode parts[2] = {x, y};
+    return pn_gir_seq(b, parts, 2);
+}
+
+PN_INTERNAL pn_gnode pn_gir_seq3(pn_gir *b, pn_gnode x, pn_gnode y, pn_gnode z)
+{
+    const pn_gnode parts[3] = {x, y, z};
+    return pn_gir_seq(b, parts, 3);
+}
+
+/* Many literals side by side become one trie, in place among the kids. */
+static bool gir_alt_words(pn_gir *b, size_t first)
+{
+    size_t n_words = 0, keep = first;
+    for (size_t i = first; i < b->kids.n; i++)
+        n_words += b->nodes.v[b->kids.v[i]].kind == PN_GK_BYTES;
+    if (n_words < 3)
+        return true;
+    pn_bytes *words = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, n_words, sizeof *words);
+    size_t at = 0;
+    if (!words) {
+        b->err.status = pn_fail_nomem(&b->err, "a list of literals", (uint64_t)n_words * sizeof *words);
+        return false;
+    }
+    for (size_t i = first; i < b->kids.n; i++) {
+        pn_gnode_rec r = b->nodes.v[b->kids.v[i]];
+        if (r.kind == PN_GK_BYTES)
+            words[at++] = (pn_bytes){b->text.v + r.a, r.b};
+        else
+            b->kids.v[keep++] = b->kids.v[i];
+    }
+    b->kids.n = keep;
+    pn_gnode trie = pn_gir_words(b, words, at);         /* does not touch text, so words stay valid */
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, words, n_words * sizeof *words);
+    return trie && gir_kid(b, trie);
+}
+
+PN_INTERNAL pn_gnode pn_gir_alt(pn_gir *b, const pn_gnode *parts, size_t n)
+{
+    size_t first = b->kids.n;
+    bool empty = false;
+    for (size_t i = 0; i < n; i++) {
+        if (!gir_valid(b, parts[i]))
+            return PN_GNODE_NONE;
+        uint32_t kind = b->nodes.v[parts[i]].kind;
+        if (kind == PN_GK_NEVER || (kind == PN_GK_EMPTY && empty))
+            continue;
+        empty = empty || kind == PN_GK_EMPTY;
+        if (!gir_kid(b, parts[i]))
+            return PN_GNODE_NONE;
+    }
+    if (!gir_alt_words(b, first))
+        return PN_GNODE_NONE;
+    return gir_list(b, PN_GK_ALT, first, PN_GK_NEVER);
+}
+
+PN_INTERNAL pn_gnode pn_gir_alt2(pn_gir *b, pn_gnode x, pn_gnode y)
+{
+    const pn_gnode parts[2] = {x, y};
+    return pn_gir_alt(b, parts, 2);
+}
+
+PN_INTERNAL pn_gnode pn_gir_opt(pn_gir *b, pn_gnode x) { return pn_gir_repeat(b, x, 0, 1); }
+
+/* (x{m1,n1}){m2,n2} is x{m1 m2, n1 n2} when the ranges k m1 .. k n1 leave no gap for k = m2 .. n2. */
+static bool gir_repeat_merges(const pn_gnode_rec *in, uint32_t min, uint32_t max)
+{
+    if (in->max == PN_GIR_MANY)
+        return in->min <= 1 || min == max || min >= 1;
+    if (min == max)
+        return true;
+    if (min == 0)
+        return in->min <= 1;
+    return (uint64_t)min * in->max + 1 >= (uint64_t)(min + 1) * in->min;
+}
+
+static uint64_t gir_times(uint32_t x, uint32_t y)
+{
+    if (x == 0 || y == 0)
+        return 0;
+    if (x == PN_GIR_MANY || y == PN_GIR_MANY)
+        return PN_GIR_MANY;
+    return (uint64_t)x * y;
+}
+
+PN_INTERNAL pn_gnode pn_gir_repeat(pn_gir *b, pn_gnode x, uint32_t min, uint32_t max)
+{
+    if (!gir_valid(b, x))
+        return PN_GNODE_NONE;
+    pn_gnode_rec in = b->nodes.v[x];
+    if (max < min)
+        return pn_gir_fail(b, PN_E_INVALID, "a repetition of at least %lu and at most %lu times is reversed",
+                           (unsigned long)min, (unsigned long)max);
+    uint32_t inner = in.kind != PN_GK_REPEAT ? 1 : in.max != PN_GIR_MANY ? in.max : PN_MAX(in.min, 1u);
+    uint32_t bound = max == PN_GIR_MANY ? min : max;
+    if ((uint64_t)PN_MAX(bound, 1u) * PN_MAX(inner, 1u) > b->limits.repeat)
+        return pn_gir_fail(b, PN_E_INVALID, "a repetition of %lu times %lu is too large (limit repeat: %lu)",
+                           (unsigned long)bound, (unsigned long)inner, (unsigned long)b->limits.repeat);
+    if (max == 0 || in.kind == PN_GK_EMPTY)
+        return pn_gir_empty(b);
+    if (in.kind == PN_GK_NEVER)
+        return min == 0 ? pn_gir_empty(b) : x;
+    if (min == 1 && max == 1)
+        return x;
+    if (in.kind == PN_GK_REPEAT && gir_repeat_merges(&in, min, max)) {
+        uint64_t lo = gir_times(min, in.min), hi = gir_times(max, in.max);
+        x = in.a;
+        min = (uint32_t)lo;
+        max = (uint32_t)PN_MIN(hi, (uint64_t)PN_GIR_MANY);
+    }
+    pn_gnode r = gir_add(b, PN_GK_REPEAT, x, 0);
+    if (r) {
+        b->nodes.v[r].min = min;
+        b->nodes.v[r].max = max;
+    }
+    return r;
+}
+
+/* ---- rules --------------------------------------------------------------------------------------- */
+
+PN_INTERNAL uint32_t pn_gir_rule_n(pn_gir *b, const char *name, size_t len)
+{
+    uint32_t at = 0;
+    if (b->err.status == PN_OK && b->rules.n >= b->limits.rules)
+        pn_gir_fail(b, PN_E_INVALID, "the grammar has too many rules (limit rules: %lu)", (unsigned long)b->limits.rules);
+    if (!gir_keep(b, name, len, &at) || !PN_GIR_ROOM(b, b->rules, 1))
+        return 0;
+    b->rules.v[b->rules.n] = (pn_grule){PN_GNODE_NONE, at, (uint32_t)len};
+    return (uint32_t)b->rules.n++;
+}
+
+PN_INTERNAL uint32_t pn_gir_rule(pn_gir *b, const char *name)
+{
+    return pn_gir_rule_n(b, name ? name : "", name ? strlen(name) : 0);
+}
+
+PN_INTERNAL void pn_gir_define(pn_gir *b, uint32_t rule, pn_gnode body)
+{
+    if (!gir_valid(b, body))
+        return;
+    if (rule >= b->rules.n)
+        pn_gir_fail(b, PN_E_INTERNAL, "a grammar rule that does not exist was defined");
+    else
+        b->rules.v[rule].body = body;
+}
+
+PN_INTERNAL bool pn_gir_defined(const pn_gir *b, uint32_t rule)
+{
+    return rule < b->rules.n && b->rules.v[rule].body != PN_GNODE_NONE;
+}
+
+PN_INTERNAL pn_gnode pn_gir_ref(pn_gir *b, uint32_t rule)
+{
+    if (b->err.status == PN_OK && rule >= b->rules.n)
+        return pn_gir_fail(b, PN_E_INTERNAL, "a grammar rule that does not exist was used");
+    return gir_add(b, PN_GK_REF, rule, 0);
+}
+
+#undef GIR_FREE
+#endif
+
+/* ---- Begin sample/pn_gchars.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_GCHARS_C
+#define PN_DROP_SAMPLE_PN_GCHARS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_gchars.c - characters, words and JSON strings as automata over bytes.
+ *
+ * A class of code points becomes a deterministic automaton over UTF-8: the 64-way tree of
+ * continuation bytes, in which whole subtrees that are in the class share one tail and those that
+ * are not are absent.  Overlong forms, surrogates and what is above U+10FFFF cannot be reached, so
+ * nobody asks about half characters at run time.
+ */
+/* includes sample/pn_gram_impl.h */
+
+/* includes base/pn_str.h */
+/* includes base/pn_utf8.h */
+
+/* An automaton under construction. */
+typedef struct gchars_auto {
+    pn_gir *b;
+    PN_GVEC(pn_gedge) edges;
+    PN_GVEC(uint8_t) accept;
+} gchars_auto;
+
+static uint32_t gchars_state(gchars_auto *a, bool accept)
+{
+    if (!PN_GIR_ROOM(a->b, a->accept, 1))
+        return 0;
+    a->accept.v[a->accept.n] = accept;
+    return (uint32_t)a->accept.n++;
+}
+
+static void gchars_edge(gchars_auto *a, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
+{
+    if (PN_GIR_ROOM(a->b, a->edges, 1))
+        a->edges.v[a->edges.n++] = (pn_gedge){from, to, (uint8_t)lo, (uint8_t)hi};
+}
+
+static pn_gnode gchars_done(gchars_auto *a)
+{
+    pn_gnode r = pn_gir_ok(a->b) ? pn_gir_dfa(a->b, a->edges.v, a->edges.n, a->accept.v, (uint32_t)a->accept.n) : PN_GNODE_NONE;
+    pn_mem_free(a->b->mem, PN_ACCT_GRAMMAR, a->edges.v, a->edges.cap * sizeof *a->edges.v);
+    pn_mem_free(a->b->mem, PN_ACCT_GRAMMAR, a->accept.v, a->accept.cap);
+    return r;
+}
+
+/* ---- classes ------------------------------------------------------------------------------------ */
+
+typedef struct gchars_class {
+    gchars_auto a;
+    pn_cp_range *r;             /* [n] ascending, disjoint */
+    size_t n;
+    uint32_t tail[4];           /* state that takes k continuation bytes, any; 0: not made yet */
+} gchars_class;
+
+enum { GCHARS_NONE, GCHARS_ALL, GCHARS_SOME };
+
+/* How much of lo..hi, as far as it lies within floor..ceil, is in the class; what lies outside of
+ * floor..ceil does not exist (overlong forms). */
+static int gchars_cover(const gchars_class *c, uint32_t lo, uint32_t hi, uint32_t floor, uint32_t ceil)
+{
+    bool clipped = lo < floor || hi > ceil;
+    lo = PN_MAX(lo, floor);
+    hi = PN_MIN(hi, ceil);
+    size_t left = 0, right = c->n;
+    while (left < right) {
+        size_t mid = (left + right) / 2;
+        if (c->r[mid].hi < lo)
+            left = mid + 1;
+        else
+            right = mid;
+    }
+    if (lo > hi || left == c->n || c->r[left].lo > hi)
+        return GCHARS_NONE;
+    return !clipped && c->r[left].lo <= lo && c->r[left].hi >= hi ? GCHARS_ALL : GCHARS_SOME;
+}
+
+static uint32_t gchars_tail(gchars_class *c, uint32_t k)
+{
+    if (!c->tail[k]) {
+        c->tail[k] = gchars_state(&c->a, k == 0);
+        if (k)
+            gchars_edge(&c->a, c->tail[k], gchars_tail(c, k - 1), 0x80, 0xBF);
+    }
+    return c->tail[k];
+}
+
+/* Edges of `from` over bytes first..last, each standing for 64^levels code points from `base` on. */
+static void gchars_level(gchars_class *c, uint32_t from, uint32_t first, uint32_t last, uint32_t base,
+                         uint32_t levels, uint32_t floor, uint32_t ceil)
+{
+    uint32_t size = 1u << (6 * levels), begin = 0, run = 0;     /* begin..: bytes that go to `run` */
+    if (!pn_gir_steps(c->a.b, last - first + 1))
+        return;
+    for (uint32_t byte = first; byte <= last; byte++, base += size) {
+        int cover = gchars_cover(c, base, base + size - 1, floor, ceil);
+        uint32_t to = cover == GCHARS_ALL ? gchars_tail(c, levels) : 0;
+        if (run && run != to)
+            gchars_edge(&c->a, from, run, begin, byte - 1);
+        if (run != to)
+            begin = byte;
+        run = to;
+        if (cover == GCHARS_SOME) {             /* levels >= 1: one code point is all or none */
+            uint32_t child = gchars_state(&c->a, false);
+            gchars_edge(&c->a, from, child, byte, byte);
+            gchars_level(c, child, 0x80, 0xBF, base, levels - 1, floor, ceil);
+        }
+    }
+    if (run)
+        gchars_edge(&c->a, from, run, begin, last);
+}
+
+/* Sort, clip to what exists, join, and turn inside out when asked to.  `r` has room for 2 n + 4. */
+static size_t gchars_normal(pn_cp_range *r, size_t n, bool negated)
+{
+    size_t kept = 0;
+    for (size_t gap = n / 2; gap > 0; gap /= 2)                 /* Shell sort: no recursion, no memory */
+        for (size_t i = gap; i < n; i++) {
+            pn_cp_range x = r[i];
+            size_t j = i;
+            for (; j >= gap && r[j - gap].lo > x.lo; j -= gap)
+                r[j] = r[j - gap];
+            r[j] = x;
+        }
+    for (size_t i = 0; i < n; i++) {
+        if (r[i].lo > r[i].hi || r[i].lo > 0x10FFFF)
+            continue;
+        pn_cp_range x = {r[i].lo, PN_MIN(r[i].hi, 0x10FFFFu)};
+        if (kept && r[kept - 1].hi + 1 >= x.lo)
+            r[kept - 1].hi = PN_MAX(r[kept - 1].hi, x.hi);
+        else
+            r[kept++] = x;
+    }
+    if (negated) {
+        uint32_t next = 0;
+        pn_cp_range *out = r + n + 2;
+        size_t m = 0;
+        for (size_t i = 0; i < kept; i++) {
+            if (r[i].lo > next)
+                out[m++] = (pn_cp_range){next, r[i].lo - 1};
+            next = r[i].hi + 1;
+        }
+        if (next <= 0x10FFFF)
+            out[m++] = (pn_cp_range){next, 0x10FFFF};
+        memmove(r, out, m * sizeof *r);
+        kept = m;
+    }
+    return kept;
+}
+
+/* Take U+D800..DFFF out.  May add one range. */
+static size_t gchars_no_surrogates(pn_cp_range *r, size_t n)
+{
+    size_t m = 0;
+    pn_cp_range extra = {1, 0};
+    for (size_t i = 0; i < n; i++) {
+        pn_cp_range x = r[i];
+        if (x.hi < 0xD800 || x.lo > 0xDFFF) {
+            r[m++] = x;
+            continue;
+        }
+        bool below = x.lo < 0xD800, above = x.hi > 0xDFFF;
+        if (above)
+            extra = (pn_cp_range){0xE000, x.hi};
+        if (below)
+            r[m++] = (pn_cp_range){x.lo, 0xD7FF};
+    }
+    if (extra.lo <= extra.hi) {                 /* in its place: all before it are below U+D800 */
+        size_t at = 0;
+        while (at < m && r[at].hi < 0xD800)
+            at++;
+        memmove(r + at + 1, r + at, (m - at) * sizeof *r);
+        r[at] = extra;
+        m++;
+    }
+    return m;
+}
+
+static pn_gnode gchars_class_node(pn_gir *b, pn_cp_range *r, size_t n)
+{
+    gchars_class c;
+    memset(&c, 0, sizeof c);
+    c.a.b = b;
+    c.r = r;
+    c.n = n;
+    if (n == 0)
+        return pn_gir_never(b);
+    if (r[n - 1].hi < 0x80) {                   /* plain ASCII is a byte set */
+        uint32_t set[8] = {0};
+        for (size_t i = 0; i < n; i++)
+            for (uint32_t cp = r[i].lo; cp <= r[i].hi; cp++)
+                pn_gset_add(set, cp);
+        return pn_gir_byte_set(b, set);
+    }
+    gchars_state(&c.a, false);
+    gchars_level(&c, 0, 0x00, 0x7F, 0, 0, 0, 0x7F);
+    gchars_level(&c, 0, 0xC2, 0xDF, 0x80, 1, 0x80, 0x7FF);
+    gchars_level(&c, 0, 0xE0, 0xEF, 0, 2, 0x800, 0xFFFF);
+    gchars_level(&c, 0, 0xF0, 0xF4, 0, 3, 0x10000, 0x10FFFF);
+    return gchars_done(&c.a);
+}
+
+PN_INTERNAL pn_gnode pn_gir_class(pn_gir *b, const pn_cp_range *ranges, size_t n, bool negated)
+{
+    if (n > b->limits.elements)
+        return pn_gir_fail(b, PN_E_INVALID, "a class of %zu ranges is too large (limit elements: %lu)", n,
+                           (unsigned long)b->limits.elements);
+    if (!pn_gir_steps(b, n))
+        return PN_GNODE_NONE;
+    pn_cp_range *r = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, 2 * (uint64_t)n + 4, sizeof *r);
+    if (!r) {
+        b->err.status = pn_fail_nomem(&b->err, "a class", (2 * (uint64_t)n + 4) * sizeof *r);
+        return PN_GNODE_NONE;
+    }
+    if (n)
+        memcpy(r, ranges, n * sizeof *r);
+    size_t kept = gchars_no_surrogates(r, gchars_normal(r, n, negated));
+    pn_gnode node = gchars_class_node(b, r, kept);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, r, (2 * n + 4) * sizeof *r);
+    return node;
+}
+
+/* ---- words --------------------------------------------------------------------------------------- */
+
+static int gchars_compare(pn_bytes x, pn_bytes y)
+{
+    int order = memcmp(x.data, y.data, PN_MIN(x.len, y.len));
+    return order ? order : (x.len > y.len) - (x.len < y.len);
+}
+
+/* Bottom-up merge sort: a stable order without recursion or libc's qsort (no context there). */
+PN_INTERNAL bool pn_gram_sort_texts(pn_mem *mem, const pn_bytes *texts, uint32_t *order, uint32_t n)
+{
+    uint32_t *tmp = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, n, sizeof *tmp), *from = order, *to = tmp;
+    if (!tmp)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = i;
+    for (uint64_t width = 1; width < n; width *= 2) {
+        for (uint64_t at = 0; at < n; at += 2 * width) {
+            uint64_t i = at, mid = PN_MIN(at + width, n), j = mid, end = PN_MIN(at + 2 * width, n);
+            for (uint64_t k = at; k < end; k++) {
+                bool left = i < mid && (j == end || gchars_compare(texts[from[i]], texts[from[j]]) <= 0);
+                to[k] = left ? from[i++] : from[j++];
+            }
+        }
+        uint32_t *swap = from;
+        from = to;
+        to = swap;
+    }
+    if (from != order && n)
+        memcpy(order, from, n * sizeof *order);
+    pn_mem_free(mem, PN_ACCT_GRAMMAR, tmp, n * sizeof *tmp);
+    return true;
+}
+
+static size_t gchars_common(pn_bytes x, pn_bytes y)
+{
+    size_t n = 0, max = PN_MIN(x.len, y.len);
+    while (n < max && x.data[n] == y.data[n])
+        n++;
+    return n;
+}
+
+/* Words in order share a prefix with the word before; path[k] is the state after k bytes of it. */
+static void gchars_words(gchars_auto *a, const pn_bytes *words, const uint32_t *order, size_t n, uint32_t *path)
+{
+    pn_bytes before = {"", 0};
+    path[0] = gchars_state(a, false);
+    for (size_t i = 0; i < n && pn_gir_ok(a->b); i++) {
+        pn_bytes w = words[order[i]];
+        size_t k = gchars_common(before, w);
+        if (!pn_gir_steps(a->b, w.len + 1) || a->accept.n > a->b->limits.elements)
+            break;
+        for (; k < w.len; k++) {
+            path[k + 1] = gchars_state(a, false);
+            gchars_edge(a, path[k], path[k + 1], (uint8_t)w.data[k], (uint8_t)w.data[k]);
+        }
+        if (pn_gir_ok(a->b))
+            a->accept.v[path[w.len]] = 1;
+        before = w;
+    }
+}
+
+PN_INTERNAL pn_gnode pn_gir_words(pn_gir *b, const pn_bytes *words, size_t n)
+{
+    gchars_auto a;
+    size_t longest = 0;
+    memset(&a, 0, sizeof a);
+    a.b = b;
+    if (!pn_gir_ok(b) || n == 0)
+        return pn_gir_never(b);
+    if (n > b->limits.elements)
+        return pn_gir_fail(b, PN_E_INVALID, "a list of %zu literals is too long (limit elements: %lu)", n,
+                           (unsigned long)b->limits.elements);
+    for (size_t i = 0; i < n; i++)
+        longest = PN_MAX(longest, words[i].len);
+    if (longest > b->limits.elements)
+        return pn_gir_fail(b, PN_E_INVALID, "a literal of %zu bytes is too long (limit elements: %lu)", longest,
+                           (unsigned long)b->limits.elements);
+    uint32_t *order = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, n, sizeof *order);
+    uint32_t *path = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, longest + 1, sizeof *path);
+    if (order && path && pn_gram_sort_texts(b->mem, words, order, (uint32_t)n))
+        gchars_words(&a, words, order, n, path);
+    else
+        b->err.status = pn_fail_nomem(&b->err, "a list of literals", (uint64_t)n * sizeof *order + longest * sizeof *path);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, order, n * sizeof *order);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, path, (longest + 1) * sizeof *path);
+    return gchars_done(&a);
+}
+
+/* ---- JSON strings ---------------------------------------------------------------------------------- */
+
+static pn_gnode gchars_hex(pn_gir *b, uint32_t n)
+{
+    static const pn_cp_range hex[] = {{'0', '9'}, {'a', 'f'}, {'A', 'F'}};
+    return pn_gir_repeat(b, pn_gir_class(b, hex, PN_COUNT_OF(hex), false), n, n);
+}
+
+/* "u" and what makes four hex digits a character; halves of a pair only together. */
+static pn_gnode gchars_escape_u(pn_gir *b)
+{
+    static const pn_cp_range plain[] = {{'0', '9'}, {'a', 'c'}, {'A', 'C'}, {'e', 'f'}, {'E', 'F'}};
+    static const pn_cp_range d[] = {{'d', 'd'}, {'D', 'D'}}, low[] = {{'0', '7'}};
+    static const pn_cp_range high_half[] = {{'8', '9'}, {'a', 'b'}, {'A', 'B'}}, low_half[] = {{'c', 'f'}, {'C', 'F'}};
+    pn_gnode dd = pn_gir_class(b, d, PN_COUNT_OF(d), false), hex2 = gchars_hex(b, 2);
+    pn_gnode pair[] = {dd, pn_gir_class(b, high_half, PN_COUNT_OF(high_half), false), hex2, pn_gir_text(b, "\\u"),
+                       dd, pn_gir_class(b, low_half, PN_COUNT_OF(low_half), false), hex2};
+    pn_gnode forms[] = {pn_gir_seq2(b, pn_gir_class(b, plain, PN_COUNT_OF(plain), false), gchars_hex(b, 3)),
+                        pn_gir_seq3(b, dd, pn_gir_class(b, low, 1, false), hex2),
+                        pn_gir_seq(b, pair, PN_COUNT_OF(pair))};
+    return pn_gir_seq2(b, pn_gir_text(b, "u"), pn_gir_alt(b, forms, PN_COUNT_OF(forms)));
+}
+
+PN_INTERNAL pn_gnode pn_gir_json_char(pn_gir *b)
+{
+    static const pn_cp_range special[] = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
+    static const pn_cp_range shorts[] = {{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'b', 'b'}, {'f', 'f'}, {'n', 'n'},
+                                         {'r', 'r'}, {'t', 't'}};
+    if (b->json_char || !pn_gir_ok(b))
+        return b->json_char;
+    pn_gnode escaped = pn_gir_alt2(b, pn_gir_class(b, shorts, PN_COUNT_OF(shorts), false), gchars_escape_u(b));
+    b->json_char = pn_gir_alt2(b, pn_gir_class(b, special, PN_COUNT_OF(special), true),
+                               pn_gir_seq2(b, pn_gir_text(b, "\\"), escaped));
+    return b->json_char;
+}
+
+PN_INTERNAL pn_gnode pn_gir_json_body(pn_gir *b, uint32_t min, uint32_t max)
+{
+    return pn_gir_repeat(b, pn_gir_json_char(b), min, max);
+}
+
+/* The letter of a short escape, 0: none. */
+static char gchars_short(uint32_t cp)
+{
+    switch (cp) {
+    case '"': case '\\': return (char)cp;
+    case '\b': return 'b';
+    case '\f': return 'f';
+    case '\n': return 'n';
+    case '\r': return 'r';
+    case '\t': return 't';
+    default: return 0;
+    }
+}
+
+static void gchars_canonical(pn_str *s, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i], letter = gchars_short((uint8_t)c);
+        if (letter) {
+            pn_str_addc(s, '\\');
+            pn_str_addc(s, letter);
+        } else if ((uint8_t)c < 0x20) {
+            pn_str_addf(s, "\\u%04x", (unsigned)(uint8_t)c);
+        } else {
+            pn_str_addc(s, c);
+        }
+    }
+}
+
+static pn_gnode gchars_nomem(pn_gir *b, uint64_t bytes)
+{
+    if (pn_gir_ok(b))
+        b->err.status = pn_fail_nomem(&b->err, "a JSON text", bytes);
+    return PN_GNODE_NONE;
+}
+
+PN_INTERNAL pn_gnode pn_gir_json_text(pn_gir *b, const char *text, size_t n)
+{
+    pn_str s;
+    pn_str_init(&s, b->mem, PN_ACCT_GRAMMAR);
+    gchars_canonical(&s, text, n);
+    pn_gnode node = s.failed ? gchars_nomem(b, n) : pn_gir_bytes(b, s.data, s.len);
+    pn_str_fini(&s);
+    return node;
+}
+
+/* "\u" and the digits of a 16-bit unit in either case. */
+static pn_gnode gchars_unit(pn_gir *b, uint32_t unit)
+{
+    pn_gnode parts[5] = {pn_gir_text(b, "\\u")};
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t digit = unit >> (12 - 4 * i) & 15, set[8] = {0};
+        pn_gset_add(set, digit < 10 ? '0' + digit : 'a' + digit - 10);
+        pn_gset_add(set, digit < 10 ? '0' + digit : 'A' + digit - 10);
+        parts[i + 1] = pn_gir_byte_set(b, set);
+    }
+    return pn_gir_seq(b, parts, 5);
+}
+
+/* Every spelling of one decoded character. */
+static pn_gnode gchars_spellings(pn_gir *b, uint32_t cp, const char *raw, size_t n)
+{
+    pn_gnode forms[3];
+    size_t k = 0;
+    char letter = cp == '/' ? '/' : gchars_short(cp);
+    if (letter) {
+        const char two[2] = {'\\', letter};
+        forms[k++] = pn_gir_bytes(b, two, 2);
+    }
+    if (cp >= 0x20 && cp != '"' && cp != '\\')
+        forms[k++] = pn_gir_bytes(b, raw, n);
+    if (cp < 0x10000)
+        forms[k++] = gchars_unit(b, cp);
+    else
+        forms[k++] = pn_gir_seq2(b, gchars_unit(b, 0xD800 + ((cp - 0x10000) >> 10)),
+                                 gchars_unit(b, 0xDC00 + ((cp - 0x10000) & 0x3FF)));
+    return pn_gir_alt(b, forms, k);
+}
+
+/* Every spelling of a decoded text; ascii[] remembers what single characters became. */
+static pn_gnode gchars_all_spellings(pn_gir *b, pn_bytes t, pn_gnode ascii[128])
+{
+    PN_GVEC(pn_gnode) parts = {NULL, 0, 0};
+    for (size_t i = 0, used; i < t.len && pn_gir_ok(b); i += used) {
+        uint32_t cp;
+        used = pn_utf8_decode(t.data + i, t.len - i, &cp);
+        pn_gnode *known = cp < 128 ? &ascii[cp] : NULL;
+        pn_gnode node = known && *known ? *known : gchars_spellings(b, cp, t.data + i, used);
+        if (known)
+            *known = node;
+        if (PN_GIR_ROOM(b, parts, 1))
+            parts.v[parts.n++] = node;
+    }
+    pn_gnode r = pn_gir_seq(b, parts.v, parts.n);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, parts.v, parts.cap * sizeof *parts.v);
+    return r;
+}
+
+/* Bodies in canonical spelling: what the complement of very many keys is taken from. */
+static pn_gnode gchars_canonical_body(pn_gir *b)
+{
+    static const pn_cp_range special[] = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
+    static const pn_cp_range shorts[] = {{'"', '"'}, {'\\', '\\'}, {'b', 'b'}, {'f', 'f'}, {'n', 'n'}, {'r', 'r'}, {'t', 't'}};
+    pn_gnode forms[] = {pn_gir_class(b, special, PN_COUNT_OF(special), true),
+                        pn_gir_seq2(b, pn_gir_text(b, "\\"), pn_gir_class(b, shorts, PN_COUNT_OF(shorts), false))};
+    return pn_gir_repeat(b, pn_gir_alt(b, forms, 2), 0, PN_GIR_MANY);
+}
+
+static pn_gnode gchars_not_canonical(pn_gir *b, const pn_bytes *texts, size_t n)
+{
+    pn_gnode node = PN_GNODE_NONE;
+    pn_bytes *words = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, n, sizeof *words);
+    pn_str s;
+    size_t at = 0;
+    pn_str_init(&s, b->mem, PN_ACCT_GRAMMAR);
+    for (size_t i = 0; i < n && words; i++) {           /* lengths first: s may move while it grows */
+        size_t before = s.len;
+        gchars_canonical(&s, texts[i].data, texts[i].len);
+        words[i].len = s.len - before;
+    }
+    if (!words || s.failed) {
+        gchars_nomem(b, (uint64_t)n * sizeof *words);
+    } else {
+        for (size_t i = 0; i < n; at += words[i++].len)
+            words[i].data = pn_str_cstr(&s) + at;
+        node = pn_gir_and_not(b, gchars_canonical_body(b), pn_gir_words(b, words, n));
+    }
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, words, n * sizeof *words);
+    pn_str_fini(&s);
+    return node;
+}
+
+/* Above this many bytes of keys, the free key is offered in canonical spelling only: with every
+ * spelling the automaton has about seven states a character. */
+enum { GCHARS_ALL_SPELLINGS = 2000 };
+
+PN_INTERNAL pn_gnode pn_gir_json_not(pn_gir *b, const pn_bytes *texts, size_t n)
+{
+    pn_gnode ascii[128] = {0};
+    size_t total = 0;
+    if (n == 0)
+        return pn_gir_json_body(b, 0, PN_GIR_MANY);
+    for (size_t i = 0; i < n; i++)
+        total += texts[i].len;
+    if (total > GCHARS_ALL_SPELLINGS)
+        return gchars_not_canonical(b, texts, n);
+    pn_gnode *forms = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, n, sizeof *forms);
+    if (!forms)
+        return gchars_nomem(b, (uint64_t)n * sizeof *forms);
+    for (size_t i = 0; i < n; i++)
+        forms[i] = gchars_all_spellings(b, texts[i], ascii);
+    pn_gnode none_of = pn_gir_alt(b, forms, n);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, forms, n * sizeof *forms);
+    return pn_gir_and_not(b, pn_gir_json_body(b, 0, PN_GIR_MANY), none_of);
+}
+#endif
+
+/* ---- Begin sample/pn_gcompile.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_GCOMPILE_C
+#define PN_DROP_SAMPLE_PN_GCOMPILE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_gcompile.c - from nodes to a program.
+ *
+ * First three questions about each node that the root reaches: can it be empty, has it a sentence at
+ * all, does it come back to itself without a byte (left recursion)?  The first two are least fixed
+ * points, found by propagating from the leaves upwards, each node once; rules make the graph cyclic,
+ * so walking from the root down would not do.  Then code: each node is written as "behave as this
+ * node, then go to `next`", so a sequence needs no glue and the last call of a rule returns straight
+ * to the caller's caller (right recursion does not grow the stack).
+ *
+ * Nodes that are large and used more than once are written once, as if they were rules; else a node
+ * used twice within a node used twice ... would double each time.
+ *
+ * No function here calls itself: grammars are strangers' and nest as deep as they like.
+ */
+/* includes sample/pn_gram_impl.h */
+
+typedef struct gcompile_item { uint32_t node, at, next; } gcompile_item;
+
+typedef struct gcompile {
+    pn_gir *b;
+    pn_gprogram *p;
+    uint32_t n;                 /* nodes of the builder */
+    uint32_t *order, n_order;   /* [n] reached ones, ascending */
+    uint8_t *nullable, *productive, *seen;      /* [n] */
+    uint32_t *first_parent, *parents;           /* [n + 1], [n_edges]: who uses a node */
+    uint32_t n_edges;
+    uint32_t *need;             /* [n] */
+    uint32_t *stack;            /* [n] */
+    uint32_t *at_kid;           /* [n] */
+    uint32_t *size, *uses;      /* [n] instructions of a copy; copies wanted */
+    uint32_t *entry;            /* [n] where a shared node's code begins; 0: not yet */
+    PN_GVEC(gcompile_item) todo;
+} gcompile;
+
+enum { GCOMPILE_RET = 0, GCOMPILE_SHARE = 16, GCOMPILE_COPIES = 8, GCOMPILE_COPY_SIZE = 64, GCOMPILE_INLINE_DFA = 12 };
+
+/* A rule that is referred to is its body's only child of the reference, so the graph is uniform. */
+static const uint32_t *gcompile_kids(const pn_gir *b, uint32_t node, uint32_t *n)
+{
+    const pn_gnode_rec *r = &b->nodes.v[node];
+    *n = 1;
+    switch (r->kind) {
+    case PN_GK_SEQ: case PN_GK_ALT: *n = r->b; return b->kids.v + r->a;
+    case PN_GK_REPEAT: return &r->a;
+    case PN_GK_REF: return &b->rules.v[r->a].body;
+    default: *n = 0; return NULL;
+    }
+}
+
+static void *gcompile_alloc(gcompile *c, uint64_t n, size_t size)
+{
+    void *p = pn_gir_ok(c->b) ? pn_mem_calloc(c->b->mem, PN_ACCT_GRAMMAR, n, size) : NULL;
+    if (!p && pn_gir_ok(c->b))
+        c->b->err.status = pn_fail_nomem(&c->b->err, "compiling a grammar", n * size);
+    return p;
+}
+
+static void gcompile_fini(gcompile *c)
+{
+    pn_mem *m = c->b->mem;
+    size_t words = (size_t)c->n * sizeof(uint32_t);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->order, words);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->nullable, c->n);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->productive, c->n);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->seen, c->n);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->first_parent, words + sizeof(uint32_t));
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->parents, (size_t)c->n_edges * sizeof(uint32_t));
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->need, words);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->stack, words);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->at_kid, words);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->size, words);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->uses, words);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->entry, words);
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->todo.v, c->todo.cap * sizeof *c->todo.v);
+}
+
+static bool gcompile_init(gcompile *c, pn_gir *b, pn_gprogram *p)
+{
+    memset(c, 0, sizeof *c);
+    c->b = b;
+    c->p = p;
+    c->n = (uint32_t)b->nodes.n;
+    c->order = gcompile_alloc(c, c->n, sizeof(uint32_t));
+    c->nullable = gcompile_alloc(c, c->n, 1);
+    c->productive = gcompile_alloc(c, c->n, 1);
+    c->seen = gcompile_alloc(c, c->n, 1);
+    c->first_parent = gcompile_alloc(c, (uint64_t)c->n + 1, sizeof(uint32_t));
+    c->need = gcompile_alloc(c, c->n, sizeof(uint32_t));
+    c->stack = gcompile_alloc(c, c->n, sizeof(uint32_t));
+    c->at_kid = gcompile_alloc(c, c->n, sizeof(uint32_t));
+    c->size = gcompile_alloc(c, c->n, sizeof(uint32_t));
+    c->uses = gcompile_alloc(c, c->n, sizeof(uint32_t));
+    c->entry = gcompile_alloc(c, c->n, sizeof(uint32_t));
+    return pn_gir_ok(b);
+}
+
+/* ---- what is reached, and by whom --------------------------------------------------------------- */
+
+static bool gcompile_undefined(gcompile *c, uint32_t node)
+{
+    const pn_grule *r = &c->b->rules.v[c->b->nodes.v[node].a];
+    pn_gir_fail(c->b, PN_E_INVALID, "rule '%.*s' is used but not defined", (int)PN_MIN(r->name_len, 100u),
+                c->b->text.v ? c->b->text.v + r->name : "");
+    return false;
+}
+
+static bool gcompile_reach(gcompile *c, uint32_t root)
+{
+    uint32_t n_stack = 0;
+    c->stack[n_stack++] = root;
+    c->seen[root] = 1;
+    while (n_stack) {
+        uint32_t node = c->stack[--n_stack], n;
+        const uint32_t *kids = gcompile_kids(c->b, node, &n);
+        for (uint32_t i = 0; i < n; i++) {
+            if (kids[i] == PN_GNODE_NONE)
+                return gcompile_undefined(c, node);
+            c->first_parent[kids[i]]++;
+            c->n_edges++;
+            if (!c->seen[kids[i]]) {
+                c->seen[kids[i]] = 1;
+                c->stack[n_stack++] = kids[i];
+            }
+        }
+    }
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->seen[i])
+            c->order[c->n_order++] = i;
+    return pn_gir_steps(c->b, c->n_edges + c->n / 64);
+}
+
+/* Counts become offsets, then the lists are filled from the back. */
+static bool gcompile_parents(gcompile *c)
+{
+    uint32_t sum = 0, n;
+    c->parents = gcompile_alloc(c, c->n_edges, sizeof(uint32_t));
+    if (!c->parents)
+        return false;
+    for (uint32_t i = 0; i < c->n; i++) {
+        sum += c->first_parent[i];
+        c->first_parent[i] = sum;
+    }
+    c->first_parent[c->n] = sum;
+    for (uint32_t i = 0; i < c->n_order; i++) {
+        const uint32_t *kids = gcompile_kids(c->b, c->order[i], &n);
+        for (uint32_t j = 0; j < n; j++)
+            c->parents[--c->first_parent[kids[j]]] = c->order[i];
+    }
+    return true;
+}
+
+/* ---- empty? any sentence? ------------------------------------------------------------------------ */
+
+/* How many children must have the property before the node has it; 0: it has it by itself. */
+static uint32_t gcompile_need(const gcompile *c, uint32_t node, bool nullable)
+{
+    const pn_gnode_rec *r = &c->b->nodes.v[node];
+    switch (r->kind) {
+    case PN_GK_EMPTY: return 0;
+    case PN_GK_BYTES: case PN_GK_SET: case PN_GK_TOKEN: return nullable ? UINT32_MAX : 0;
+    case PN_GK_DFA: return nullable && !c->b->dstates.v[r->a].accept ? UINT32_MAX : 0;
+    case PN_GK_SEQ: return r->b;
+    case PN_GK_REPEAT: return r->min == 0 ? 0 : 1;
+    case PN_GK_ALT: case PN_GK_REF: return 1;
+    default: return UINT32_MAX;
+    }
+}
+
+static void gcompile_property(gcompile *c, uint8_t *has, bool nullable)
+{
+    uint32_t n_stack = 0;
+    for (uint32_t i = 0; i < c->n_order; i++) {
+        uint32_t node = c->order[i];
+        c->need[node] = gcompile_need(c, node, nullable);
+        if (c->need[node] == 0) {
+            has[node] = 1;
+            c->stack[n_stack++] = node;
+        }
+    }
+    while (n_stack) {
+        uint32_t node = c->stack[--n_stack];
+        for (uint32_t i = c->first_parent[node]; i < c->first_parent[node + 1]; i++) {
+            uint32_t up = c->parents[i];
+            if (!has[up] && --c->need[up] == 0) {
+                has[up] = 1;
+                c->stack[n_stack++] = up;
+            }
+        }
+    }
+}
+
+/* ---- left recursion -------------------------------------------------------------------------------- */
+
+static bool gcompile_left_error(gcompile *c, uint32_t n_stack, uint32_t node)
+{
+    const char *name = "";
+    uint32_t len = 0;
+    for (uint32_t i = n_stack; i-- > 0;) {      /* the first rule named on the way around */
+        const pn_gnode_rec *r = &c->b->nodes.v[c->stack[i]];
+        if (r->kind == PN_GK_REF) {
+            name = c->b->text.v ? c->b->text.v + c->b->rules.v[r->a].name : "";
+            len = c->b->rules.v[r->a].name_len;
+        }
+        if (c->stack[i] == node)
+            break;
+    }
+    pn_gir_fail(c->b, PN_E_INVALID, "left recursion: rule '%.*s' can come back to itself without a character in between",
+                (int)PN_MIN(len, 100u), name);
+    return false;
+}
+
+/* Depth-first over the edges that can be taken without a byte; a node met while it is still open
+ * closes a cycle.  seen: 1 new, 2 open, 3 done. */
+static bool gcompile_left(gcompile *c)
+{
+    for (uint32_t i = 0; i < c->n_order; i++) {
+        uint32_t n_stack = 0;
+        if (c->seen[c->order[i]] != 1)
+            continue;
+        c->stack[n_stack++] = c->order[i];
+        c->seen[c->order[i]] = 2;
+        while (n_stack) {
+            uint32_t node = c->stack[n_stack - 1], n, k = c->at_kid[node]++;
+            const uint32_t *kids = gcompile_kids(c->b, node, &n);
+            bool past = c->b->nodes.v[node].kind == PN_GK_SEQ && k > 0 && k < n && !c->nullable[kids[k - 1]];
+            if (k >= n || past) {
+                c->seen[node] = 3;
+                n_stack--;
+            } else if (c->seen[kids[k]] == 2) {
+                return gcompile_left_error(c, n_stack, kids[k]);
+            } else if (c->seen[kids[k]] == 1) {
+                c->seen[kids[k]] = 2;
+                c->stack[n_stack++] = kids[k];
+            }
+        }
+    }
+    return true;
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------------- */
+
+/* Repetitions are written out when that is small, else they are a loop or a counter. */
+static uint32_t gcompile_copies(const gcompile *c, const pn_gnode_rec *r)
+{
+    uint32_t n = r->max == PN_GIR_MANY ? r->min : r->max;
+    if (r->max == PN_GIR_MANY && r->min <= 1)
+        return 1;
+    if (n > GCOMPILE_COPIES || (uint64_t)n * c->size[r->a] > GCOMPILE_COPY_SIZE)
+        return 0;                               /* counter */
+    return r->max == PN_GIR_MANY ? n + 1 : n;
+}
+
+static void gcompile_sizes(gcompile *c)
+{
+    for (uint32_t i = 0; i < c->n_order; i++) {
+        uint32_t node = c->order[i], n;
+        const pn_gnode_rec *r = &c->b->nodes.v[node];
+        const uint32_t *kids = gcompile_kids(c->b, node, &n);
+        uint64_t size = r->kind == PN_GK_BYTES || r->kind == PN_GK_DFA ? r->b : 1;
+        uint32_t copies = r->kind == PN_GK_REPEAT ? PN_MAX(gcompile_copies(c, r), 1u) : 1;
+        for (uint32_t j = 0; j < n; j++) {
+            if (r->kind != PN_GK_REF)
+                size += (uint64_t)c->size[kids[j]] * copies;
+            c->uses[kids[j]] += copies;
+        }
+        c->size[node] = (uint32_t)PN_MIN(size, (uint64_t)1 << 20);
+        if (r->kind == PN_GK_REF)
+            c->uses[kids[0]] += 2;              /* a rule's body is always shared */
+    }
+}
+
+static bool gcompile_shared(const gcompile *c, uint32_t node)
+{
+    return c->uses[node] > 1 && c->size[node] >= GCOMPILE_SHARE && c->b->nodes.v[node].kind != PN_GK_REF;
+}
+
+/* ---- code ---------------------------------------------------------------------------------------------- */
+
+/* n new instructions, all RET for the moment; the first one's place. */
+static uint32_t gcompile_new(gcompile *c, uint32_t n)
+{
+    uint64_t most = 4 * (uint64_t)c->b->limits.elements;
+    if (pn_gir_ok(c->b) && c->p->code.n + n > most)
+        pn_gir_fail(c->b, PN_E_INVALID, "the compiled grammar is too large (limit: 4 times elements, %lu)",
+                    (unsigned long)c->b->limits.elements);
+    if (!pn_gir_steps(c->b, n) || !PN_GIR_ROOM(c->b, c->p->code, n))
+        return 0;
+    memset(c->p->code.v + c->p->code.n, 0, n * sizeof *c->p->code.v);
+    c->p->code.n += n;
+    return (uint32_t)(c->p->code.n - n);
+}
+
+static void gcompile_later(gcompile *c, uint32_t node, uint32_t at, uint32_t next)
+{
+    if (PN_GIR_ROOM(c->b, c->todo, 1))
+        c->todo.v[c->todo.n++] = (gcompile_item){node, at, next};
+}
+
+static void gcompile_put(gcompile *c, uint32_t at, pn_ginstr in)
+{
+    if (pn_gir_ok(c->b))
+        c->p->code.v[at] = in;
+}
+
+static void gcompile_jump(gcompile *c, uint32_t at, uint32_t to)
+{
+    gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_JUMP, .a = to});
+}
+
+/* Code that is called: written when it is first asked for. */
+static void gcompile_call(gcompile *c, uint32_t node, uint32_t at, uint32_t next)
+{
+    if (!c->entry[node]) {
+        c->entry[node] = gcompile_new(c, 1);
+        if (pn_gir_ok(c->b))
+            gcompile_later(c, node, c->entry[node], GCOMPILE_RET);
+    }
+    if (next == GCOMPILE_RET)
+        gcompile_jump(c, at, c->entry[node]);
+    else
+        gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_CALL, .a = c->entry[node], .b = next});
+}
+
+static void gcompile_bytes(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
+{
+    uint32_t more = r->b > 1 ? gcompile_new(c, r->b - 1) : 0;
+    for (uint32_t i = 0; i < r->b && pn_gir_ok(c->b); i++) {
+        uint8_t byte = (uint8_t)c->b->text.v[r->a + i];
+        uint32_t to = i + 1 < r->b ? more + i : next;
+        c->p->code.v[i ? more + i - 1 : at] = (pn_ginstr){.op = PN_GOP_RANGE, .lo = byte, .hi = byte, .a = to};
+    }
+}
+
+static void gcompile_set(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
+{
+    const uint32_t *w = c->b->sets.v[r->a].w;
+    uint32_t lo = 0, hi = 255;
+    while (!pn_gset_has(w, lo))
+        lo++;
+    while (!pn_gset_has(w, hi))
+        hi--;
+    bool solid = true;
+    for (uint32_t i = lo; i <= hi; i++)
+        solid = solid && pn_gset_has(w, i);
+    pn_ginstr in = {.op = PN_GOP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next};
+    if (!solid && PN_GIR_ROOM(c->b, c->p->sets, 1)) {
+        in.op = PN_GOP_SET;
+        in.b = (uint32_t)c->p->sets.n;
+        c->p->sets.v[c->p->sets.n++] = c->b->sets.v[r->a];
+    }
+    gcompile_put(c, at, in);
+}
+
+/* Where state i of an automaton is: the start at `at`, one without edges is `next` itself. */
+static uint32_t gcompile_dfa_place(const gcompile *c, const pn_gnode_rec *r, uint32_t i, uint32_t at, uint32_t more, uint32_t next)
+{
+    if (i == 0)
+        return at;
+    return c->b->dstates.v[r->a + i].n_edges ? more + i - 1 : next;
+}
+
+static void gcompile_dfa(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
+{
+    uint32_t more = r->b > 1 ? gcompile_new(c, r->b - 1) : 0;
+    for (uint32_t i = 0; i < r->b && pn_gir_ok(c->b); i++) {
+        const pn_gdstate *s = &c->b->dstates.v[r->a + i];
+        uint32_t place = i ? more + i - 1 : at;
+        if (s->n_edges == 0) {
+            gcompile_jump(c, place, next);
+            continue;
+        }
+        if (!PN_GIR_ROOM(c->b, c->p->edges, s->n_edges))
+            return;
+        pn_ginstr in = {.op = PN_GOP_EDGES, .a = next, .b = (uint32_t)c->p->edges.n, .n = s->n_edges};
+        in.flags = s->accept ? PN_GF_ACCEPT : 0;
+        for (uint32_t j = 0; j < s->n_edges; j++) {
+            pn_gdedge e = c->b->dedges.v[s->first_edge + j];
+            e.to = gcompile_dfa_place(c, r, e.to, at, more, next);
+            c->p->edges.v[c->p->edges.n++] = e;
+        }
+        gcompile_put(c, place, in);
+    }
+}
+
+static void gcompile_seq(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
+{
+    uint32_t more = gcompile_new(c, r->b - 1);
+    for (uint32_t i = 0; i < r->b; i++)
+        gcompile_later(c, c->b->kids.v[r->a + i], i ? more + i - 1 : at, i + 1 < r->b ? more + i : next);
+}
+
+static void gcompile_split(gcompile *c, uint32_t at, const uint32_t *to, uint32_t n)
+{
+    if (!PN_GIR_ROOM(c->b, c->p->list, n))
+        return;
+    gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_SPLIT, .b = (uint32_t)c->p->list.n, .n = n});
+    memcpy(c->p->list.v + c->p->list.n, to, n * sizeof *to);
+    c->p->list.n += n;
+}
+
+static void gcompile_alt(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
+{
+    if (!PN_GIR_ROOM(c->b, c->p->list, r->b))
+        return;
+    uint32_t more = gcompile_new(c, r->b), first = (uint32_t)c->p->list.n, n = 0;
+    for (uint32_t i = 0; i < r->b && pn_gir_ok(c->b); i++) {
+        uint32_t kid = c->b->kids.v[r->a + i];
+        if (!c->productive[kid])
+            continue;
+        c->p->list.v[first + n++] = more + i;
+        gcompile_later(c, kid, more + i, next);
+    }
+    c->p->list.n += n;
+    gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_SPLIT, .b = first, .n = n});
+}
+
+/* x{m,n} written out: m copies, then n - m that may be skipped, or a loop. */
+static void gcompile_unrolled(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
+{
+    uint32_t place = at;
+    bool many = r->max == PN_GIR_MANY;
+    if (many && r->min == 1) {                  /* x+: the body, then again or on */
+        uint32_t loop = gcompile_new(c, 1), to[2] = {at, next};
+        gcompile_later(c, r->a, at, loop);
+        gcompile_split(c, loop, to, 2);
+        return;
+    }
+    for (uint32_t i = 0; i < r->min; i++) {
+        uint32_t after = i + 1 == r->max ? next : gcompile_new(c, 1);
+        gcompile_later(c, r->a, place, after);
+        place = after;
+    }
+    if (many) {
+        uint32_t body = gcompile_new(c, 1), to[2] = {body, next};
+        gcompile_later(c, r->a, body, place);
+        gcompile_split(c, place, to, 2);
+        return;
+    }
+    for (uint32_t i = r->min; i < r->max; i++) {
+        uint32_t body = gcompile_new(c, 1), to[2] = {body, next};
+        uint32_t after = i + 1 == r->max ? next : gcompile_new(c, 1);
+        gcompile_split(c, place, to, 2);
+        gcompile_later(c, r->a, body, after);
+        place = after;
+    }
+}
+
+static void gcompile_repeat(gcompile *c, const pn_gnode_rec *in, uint32_t at, uint32_t next)
+{
+    pn_gnode_rec r = *in;
+    if (!c->productive[r.a]) {
+        gcompile_jump(c, at, next);
+        return;
+    }
+    if (c->nullable[r.a])                       /* rounds may be empty, so no least number binds */
+        r.min = 0;
+    if ((r.max == PN_GIR_MANY && r.min <= 1) || gcompile_copies(c, &r)) {
+        gcompile_unrolled(c, &r, at, next);
+        return;
+    }
+    uint32_t loop = gcompile_new(c, 2);
+    gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_COUNT, .a = loop});
+    gcompile_put(c, loop, (pn_ginstr){.op = PN_GOP_LOOP, .flags = c->nullable[r.a] ? PN_GF_NULLABLE : 0, .a = loop + 1,
+                                      .b = next, .min = r.min, .max = r.max});
+    gcompile_later(c, r.a, loop + 1, loop);
+}
+
+static void gcompile_node(gcompile *c, gcompile_item it)
+{
+    pn_gnode_rec r = c->b->nodes.v[it.node];
+    if (gcompile_shared(c, it.node) && it.at != c->entry[it.node]) {
+        gcompile_call(c, it.node, it.at, it.next);
+        return;
+    }
+    switch (r.kind) {
+    case PN_GK_BYTES: gcompile_bytes(c, &r, it.at, it.next); break;
+    case PN_GK_SET: gcompile_set(c, &r, it.at, it.next); break;
+    case PN_GK_DFA: gcompile_dfa(c, &r, it.at, it.next); break;
+    case PN_GK_TOKEN:
+        c->p->has_tokens = true;
+        gcompile_put(c, it.at, (pn_ginstr){.op = PN_GOP_TOKEN, .flags = r.b ? PN_GF_NEGATED : 0, .a = it.next, .b = r.a});
+        break;
+    case PN_GK_SEQ: gcompile_seq(c, &r, it.at, it.next); break;
+    case PN_GK_ALT: gcompile_alt(c, &r, it.at, it.next); break;
+    case PN_GK_REPEAT: gcompile_repeat(c, &r, it.at, it.next); break;
+    case PN_GK_REF: gcompile_call(c, c->b->rules.v[r.a].body, it.at, it.next); break;
+    default: gcompile_jump(c, it.at, it.next); break;
+    }
+}
+
+/* ---- bytes that are told apart -------------------------------------------------------------------------- */
+
+/* A class begins wherever any test begins or ends; tests are intervals or sets of them. */
+static void gcompile_classes(pn_gprogram *p)
+{
+    uint8_t begins[257] = {1};
+    for (size_t i = 0; i < p->code.n; i++)
+        if (p->code.v[i].op == PN_GOP_RANGE)
+            begins[p->code.v[i].lo] = begins[p->code.v[i].hi + 1] = 1;
+    for (size_t i = 0; i < p->edges.n; i++)
+        begins[p->edges.v[i].lo] = begins[p->edges.v[i].hi + 1] = 1;
+    for (size_t i = 0; i < p->sets.n; i++)
+        for (uint32_t b = 1; b < 256; b++)
+            if (pn_gset_has(p->sets.v[i].w, b) != pn_gset_has(p->sets.v[i].w, b - 1))
+                begins[b] = 1;
+    p->n_classes = 0;
+    for (uint32_t b = 0; b < 256; b++) {
+        if (begins[b])
+            p->byte_of[p->n_classes++] = (uint8_t)b;
+        p->class_of[b] = (uint8_t)(p->n_classes - 1);
+    }
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------- */
+
+static bool gcompile_run(gcompile *c, uint32_t root, bool may_be_never)
+{
+    if (!gcompile_reach(c, root) || !gcompile_parents(c))
+        return false;
+    gcompile_property(c, c->nullable, true);
+    gcompile_property(c, c->productive, false);
+    if (!gcompile_left(c))
+        return false;
+    if (!c->productive[root] && !may_be_never) {
+        pn_gir_fail(c->b, PN_E_INVALID, "the grammar cannot be satisfied: it has no sentence of finite length");
+        return false;
+    }
+    gcompile_sizes(c);
+    gcompile_new(c, 1);                         /* place 0: RET */
+    c->p->entry = gcompile_new(c, 1);
+    if (c->productive[root])
+        gcompile_later(c, root, c->p->entry, GCOMPILE_RET);
+    else
+        gcompile_put(c, c->p->entry, (pn_ginstr){.op = PN_GOP_SPLIT});
+    while (c->todo.n && pn_gir_ok(c->b))
+        gcompile_node(c, c->todo.v[--c->todo.n]);
+    if (pn_gir_ok(c->b))
+        gcompile_classes(c->p);
+    return pn_gir_ok(c->b);
+}
+
+PN_INTERNAL pn_status pn_gram_compile(pn_gir *b, pn_gnode root, bool may_be_never, pn_gram **out, pn_err *err)
+{
+    gcompile c;
+    if (pn_gir_ok(b) && (root == PN_GNODE_NONE || root >= b->nodes.n))
+        pn_gir_fail(b, PN_E_INTERNAL, "a grammar node that does not exist was used");
+    if (!pn_gir_ok(b))
+        return pn_gir_status(b, err);
+    pn_gram *g = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, 1, sizeof *g);
+    if (!g)
+        return pn_fail_nomem(err, "a grammar", sizeof *g);
+    g->mem = b->mem;
+    g->limits = b->limits;
+    g->refs = 1;
+    pn_mutex_init(&g->lock);
+    bool ok = gcompile_init(&c, b, &g->p) && gcompile_run(&c, root, may_be_never);
+    gcompile_fini(&c);
+    if (ok && !pn_gram_prepare(g)) {
+        pn_status status = pn_gram_failed(g, err);
+        pn_gram_release(g);
+        return status;
+    }
+    if (!ok) {
+        pn_gram_release(g);
+        return pn_gir_status(b, err);
+    }
+    g->program_bytes = sizeof *g + g->p.code.cap * sizeof *g->p.code.v + g->p.sets.cap * sizeof *g->p.sets.v +
+                       g->p.edges.cap * sizeof *g->p.edges.v + g->p.list.cap * sizeof *g->p.list.v;
+    *out = g;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_gir_finish(pn_gir *b, pn_gnode root, pn_gram **out, pn_err *err)
+{
+    return pn_gram_compile(b, root, false, out, err);
+}
+#endif
+
+/* ---- Begin sample/pn_gmatch.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_GMATCH_C
+#define PN_DROP_SAMPLE_PN_GMATCH_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_gmatch.c - the states of a program: what a byte does to a set of configurations.
+ *
+ * Everything is interned.  A stack entry is a number for (return place, counter, parent), so equal
+ * stacks have equal numbers however they came about; a state is a number for a sorted list of
+ * (place, stack).  So the set of all ways to read the text so far never holds one way twice, which
+ * is what keeps ambiguous grammars at a constant size, and a transition found once is an array
+ * element afterwards.
+ *
+ * The closure (all that can be reached without a byte) runs over an explicit list and meets each
+ * configuration once, hence loops over nothing end by themselves.  Two rules keep counters small:
+ *   - a counter without upper bound stops counting at its minimum;
+ *   - of two configurations that differ only in counters, all at or above their minimum, the one with
+ *     lower counts can do all that the other can, so the other is dropped.
+ *
+ * Numbers only grow; when their memory exceeds its limit, pn_gram_tidy keeps what live matchers stand on
+ * and renumbers.  A parent's number is below its child's, before and after.
+ *
+ * The caller holds the grammar's lock.
+ */
+/* includes sample/pn_gram_impl.h */
+
+#define GMATCH_NONE UINT32_MAX
+#define GMATCH_DEEP (UINT32_MAX - 1)
+
+/* ---- memory, failure ------------------------------------------------------------------------------ */
+
+static bool gmatch_fail(pn_gram *g, pn_status status, const char *what, uint64_t value)
+{
+    g->fail = status;
+    g->fail_what = what;
+    g->fail_value = value;
+    return false;
+}
+
+PN_INTERNAL pn_status pn_gram_failed(const pn_gram *g, pn_err *err)
+{
+    if (g->fail == PN_E_NOMEM)
+        return pn_fail_nomem(err, "the states of a grammar", g->fail_value);
+    return pn_fail(err, g->fail, "the text is too ambiguous or too long for the grammar (limit %s: %llu)",
+                   g->fail_what, (unsigned long long)g->fail_value);
+}
+
+#define GMATCH_ROOM(g, vec, extra) \
+    ((vec).n + (extra) <= (vec).cap || gmatch_room((g), (void **)&(vec).v, &(vec).cap, (vec).n + (extra), sizeof *(vec).v))
+
+static bool gmatch_room(pn_gram *g, void **v, size_t *cap, size_t need, size_t size)
+{
+    if (need >= UINT32_MAX / 2)
+        return gmatch_fail(g, PN_E_INVALID, "cache_bytes", g->limits.cache_bytes);
+    if (!pn_mem_grow(g->mem, PN_ACCT_GRAMMAR, v, cap, need, size))
+        return gmatch_fail(g, PN_E_NOMEM, NULL, (uint64_t)need * size);
+    return true;
+}
+
+#define GMATCH_FREE(g, vec) \
+    (pn_mem_free((g)->mem, PN_ACCT_GRAMMAR, (vec).v, (vec).cap * sizeof *(vec).v), (vec).v = NULL, (vec).n = (vec).cap = 0)
+
+PN_INTERNAL void pn_gram_free_states(pn_gram *g)
+{
+    pn_gram_drop_masks(g, 0);
+    GMATCH_FREE(g, g->frames);
+    GMATCH_FREE(g, g->states);
+    GMATCH_FREE(g, g->configs);
+    GMATCH_FREE(g, g->trans);
+    GMATCH_FREE(g, g->work);
+    GMATCH_FREE(g, g->found);
+    GMATCH_FREE(g, g->walk);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->frame_index, g->frame_cap * sizeof *g->frame_index);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->state_index, g->state_cap * sizeof *g->state_index);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->seen, g->seen_cap * sizeof *g->seen);
+    g->frame_index = g->state_index = NULL;
+    g->seen = NULL;
+    g->frame_cap = g->state_cap = g->seen_cap = 0;
+}
+
+PN_INTERNAL size_t pn_gram_cache_bytes(const pn_gram *g)
+{
+    return g->frames.n * sizeof *g->frames.v + g->states.n * sizeof *g->states.v + g->configs.n * sizeof *g->configs.v +
+           g->trans.n * sizeof *g->trans.v + (g->frame_cap + g->state_cap) * sizeof(uint32_t) +
+           g->seen_cap * sizeof *g->seen + g->mask_bytes;
+}
+
+/* A mixer with good low bits for small numbers (the finaliser of SplitMix64). */
+static uint64_t gmatch_mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* ---- stacks ------------------------------------------------------------------------------------------ */
+
+static uint64_t gmatch_frame_hash(uint32_t ret, uint32_t count, uint32_t parent)
+{
+    return gmatch_mix(((uint64_t)ret << 32 | count) ^ gmatch_mix(parent));
+}
+
+/* The number of a stack, GMATCH_NONE when nobody made it; *slot is where it would be. */
+static uint32_t gmatch_frame_find(const pn_gram *g, uint32_t ret, uint32_t count, uint32_t parent, size_t *slot)
+{
+    size_t mask = g->frame_cap - 1, i = (size_t)gmatch_frame_hash(ret, count, parent) & mask;
+    for (; g->frame_cap && g->frame_index[i]; i = (i + 1) & mask) {
+        const pn_gframe *f = &g->frames.v[g->frame_index[i]];
+        if (f->ret == ret && f->count == count && f->parent == parent)
+            return g->frame_index[i];
+    }
+    *slot = i;
+    return GMATCH_NONE;
+}
+
+static bool gmatch_frame_rehash(pn_gram *g, size_t cap)
+{
+    uint32_t *index = pn_mem_calloc(g->mem, PN_ACCT_GRAMMAR, cap, sizeof *index);
+    size_t slot = 0;
+    if (!index)
+        return gmatch_fail(g, PN_E_NOMEM, NULL, (uint64_t)cap * sizeof *index);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->frame_index, g->frame_cap * sizeof *index);
+    g->frame_index = index;
+    g->frame_cap = cap;
+    for (uint32_t i = 1; i < g->frames.n; i++) {
+        gmatch_frame_find(g, g->frames.v[i].ret, g->frames.v[i].count, g->frames.v[i].parent, &slot);
+        index[slot] = i;
+    }
+    return true;
+}
+
+/* GMATCH_NONE: failure; GMATCH_DEEP: the stack is full and this way is closed. */
+static uint32_t gmatch_frame(pn_gram *g, uint32_t ret, uint32_t count, uint32_t parent)
+{
+    size_t slot = 0;
+    uint32_t depth = g->frames.v[parent].depth + 1, id;
+    if (depth > g->limits.depth)
+        return GMATCH_DEEP;
+    if (g->frames.n * 2 >= g->frame_cap && !gmatch_frame_rehash(g, g->frame_cap ? g->frame_cap * 2 : 64))
+        return GMATCH_NONE;
+    if ((id = gmatch_frame_find(g, ret, count, parent, &slot)) != GMATCH_NONE)
+        return id;
+    if (!GMATCH_ROOM(g, g->frames, 1))
+        return GMATCH_NONE;
+    g->frames.v[g->frames.n] = (pn_gframe){ret, count, parent, depth};
+    g->frame_index[slot] = (uint32_t)g->frames.n;
+    return (uint32_t)g->frames.n++;
+}
+
+/* ---- closure ------------------------------------------------------------------------------------------- */
+
+static size_t gmatch_seen_slot(const pn_gram *g, uint32_t pc, uint32_t frame, bool *there)
+{
+    size_t mask = g->seen_cap - 1, i = (size_t)gmatch_mix((uint64_t)pc << 32 | frame) & mask;
+    for (; g->seen[i] >> 32 == g->stamp; i = (i + 1) & mask) {
+        const pn_gconfig *c = &g->work.v[(uint32_t)g->seen[i]];
+        if (c->pc == pc && c->frame == frame) {
+            *there = true;
+            return i;
+        }
+    }
+    *there = false;
+    return i;
+}
+
+static bool gmatch_seen_grow(pn_gram *g)
+{
+    size_t cap = g->seen_cap ? g->seen_cap * 2 : 64;
+    uint64_t *seen = pn_mem_calloc(g->mem, PN_ACCT_GRAMMAR, cap, sizeof *seen);
+    bool there;
+    if (!seen)
+        return gmatch_fail(g, PN_E_NOMEM, NULL, (uint64_t)cap * sizeof *seen);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->seen, g->seen_cap * sizeof *seen);
+    g->seen = seen;
+    g->seen_cap = cap;
+    for (uint32_t i = 0; i < g->work.n; i++)
+        g->seen[gmatch_seen_slot(g, g->work.v[i].pc, g->work.v[i].frame, &there)] = (uint64_t)g->stamp << 32 | i;
+    return true;
+}
+
+/* One more configuration to follow, unless it was met before. */
+static bool gmatch_add(pn_gram *g, uint32_t pc, uint32_t frame)
+{
+    bool there;
+    if (g->work.n * 2 >= g->seen_cap && !gmatch_seen_grow(g))
+        return false;
+    size_t slot = gmatch_seen_slot(g, pc, frame, &there);
+    if (there)
+        return true;
+    if (g->work.n > 64 * (uint64_t)g->limits.configs)
+        return gmatch_fail(g, PN_E_INVALID, "configs", g->limits.configs);
+    if (!GMATCH_ROOM(g, g->work, 1))
+        return false;
+    g->seen[slot] = (uint64_t)g->stamp << 32 | g->work.n;
+    g->work.v[g->work.n++] = (pn_gconfig){pc, frame};
+    return true;
+}
+
+static bool gmatch_push(pn_gram *g, uint32_t pc, uint32_t ret, uint32_t count, uint32_t parent)
+{
+    uint32_t frame = gmatch_frame(g, ret, count, parent);
+    if (frame == GMATCH_DEEP)
+        return true;
+    return frame != GMATCH_NONE && gmatch_add(g, pc, frame);
+}
+
+/* At the head of a counted loop; the counter is on top of the stack. */
+static bool gmatch_loop(pn_gram *g, const pn_ginstr *in, pn_gconfig c)
+{
+    pn_gframe f = g->frames.v[c.frame];
+    size_t slot;
+    bool there = false;
+    if (in->flags & PN_GF_NULLABLE && f.count > 0) {
+        /* Came around without a byte?  Then one round less does as well and was met already. */
+        uint32_t less = gmatch_frame_find(g, f.ret, f.count - 1, f.parent, &slot);
+        if (less != GMATCH_NONE)
+            gmatch_seen_slot(g, c.pc, less, &there);
+        if (there)
+            return true;
+    }
+    if (f.count >= in->min && !gmatch_add(g, in->b, f.parent))
+        return false;
+    if (f.count >= in->max && in->max != PN_GIR_MANY)
+        return true;
+    uint32_t next = f.count + 1;
+    if (in->max == PN_GIR_MANY)
+        next = PN_MIN(next, in->min);
+    return gmatch_push(g, in->a, f.ret, next, f.parent);
+}
+
+static bool gmatch_found(pn_gram *g, pn_gconfig c)
+{
+    if (!GMATCH_ROOM(g, g->found, 1))
+        return false;
+    g->found.v[g->found.n++] = c;
+    return true;
+}
+
+static bool gmatch_follow(pn_gram *g, pn_gconfig c)
+{
+    const pn_ginstr *in = &g->p.code.v[c.pc];
+    switch ((pn_gop)in->op) {
+    case PN_GOP_RET:
+        if (c.frame)
+            return gmatch_add(g, g->frames.v[c.frame].ret, g->frames.v[c.frame].parent);
+        g->found_accept = true;
+        return true;
+    case PN_GOP_EDGES:
+        if (in->flags & PN_GF_ACCEPT && !gmatch_add(g, in->a, c.frame))
+            return false;
+        return gmatch_found(g, c);
+    case PN_GOP_RANGE: case PN_GOP_SET: case PN_GOP_TOKEN:
+        return gmatch_found(g, c);
+    case PN_GOP_JUMP:
+        return gmatch_add(g, in->a, c.frame);
+    case PN_GOP_SPLIT:
+        for (uint32_t i = 0; i < in->n; i++)
+            if (!gmatch_add(g, g->p.list.v[in->b + i], c.frame))
+                return false;
+        return true;
+    case PN_GOP_CALL:
+        return gmatch_push(g, in->a, in->b, 0, c.frame);
+    case PN_GOP_COUNT:
+        return gmatch_push(g, in->a, in->a, 0, c.frame);
+    case PN_GOP_LOOP:
+        return gmatch_loop(g, in, c);
+    }
+    return false;
+}
+
+/* ---- fewer configurations --------------------------------------------------------------------------------- */
+
+/* Can stack x do all that stack y can?  Same places, and where counters differ both are at or above
+ * their minimum and x's is lower. */
+static bool gmatch_covers(const pn_gram *g, uint32_t x, uint32_t y)
+{
+    while (x != y) {
+        const pn_gframe *f = &g->frames.v[x], *h = &g->frames.v[y];
+        if (!x || !y || f->ret != h->ret || f->depth != h->depth || f->count > h->count)
+            return false;
+        if (f->count != h->count && f->count < g->p.code.v[f->ret].min)
+            return false;
+        x = f->parent;
+        y = h->parent;
+    }
+    return true;
+}
+
+enum { GMATCH_GROUP = 48 };             /* more of one place are not compared: it is only thrift */
+
+static void gmatch_reduce(pn_gram *g)
+{
+    pn_gconfig *c = g->found.v;
+    size_t n = g->found.n, kept = 0;
+    for (size_t i = 0; i < n;) {
+        size_t end = i;
+        while (end < n && c[end].pc == c[i].pc)
+            end++;
+        for (size_t j = i; j < end; j++) {
+            bool drop = false;
+            for (size_t k = i; k < end && end - i > 1 && end - i <= GMATCH_GROUP && !drop; k++)
+                drop = k != j && c[k].frame != UINT32_MAX && gmatch_covers(g, c[k].frame, c[j].frame);
+            if (drop)
+                c[j].frame = UINT32_MAX;        /* covers is transitive: its coverer stays */
+        }
+        for (size_t j = i; j < end; j++)
+            if (c[j].frame != UINT32_MAX)
+                c[kept++] = c[j];
+        i = end;
+    }
+    g->found.n = kept;
+}
+
+static void gmatch_sort(pn_gconfig *c, size_t n)
+{
+    size_t gap = 1;
+    while (gap < n / 3)
+        gap = gap * 3 + 1;
+    for (; gap > 0; gap /= 3)
+        for (size_t i = gap; i < n; i++) {
+            pn_gconfig x = c[i];
+            size_t j = i;
+            for (; j >= gap && (c[j - gap].pc > x.pc || (c[j - gap].pc == x.pc && c[j - gap].frame > x.frame)); j -= gap)
+                c[j] = c[j - gap];
+            c[j] = x;
+        }
+}
+
+/* ---- states -------------------------------------------------------------------------------------------------- */
+
+static uint32_t gmatch_hash(const pn_gconfig *c, size_t n, bool accept)
+{
+    uint64_t h = accept ? 0x51ED270B9F1CE4E5u : 0;
+    for (size_t i = 0; i < n; i++)
+        h = gmatch_mix(h ^ ((uint64_t)c[i].pc << 32 | c[i].frame));
+    return (uint32_t)(h ^ h >> 32);
+}
+
+static bool gmatch_state_rehash(pn_gram *g, size_t cap)
+{
+    uint32_t *index = pn_mem_calloc(g->mem, PN_ACCT_GRAMMAR, cap, sizeof *index);
+    if (!index)
+        return gmatch_fail(g, PN_E_NOMEM, NULL, (uint64_t)cap * sizeof *index);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->state_index, g->state_cap * sizeof *index);
+    g->state_index = index;
+    g->state_cap = cap;
+    for (uint32_t i = 1; i < g->states.n; i++) {
+        size_t at = g->states.v[i].hash & (cap - 1);
+        while (index[at])
+            at = (at + 1) & (cap - 1);
+        index[at] = i;
+    }
+    return true;
+}
+
+static bool gmatch_same(const pn_gram *g, const pn_gstate *s, uint32_t hash)
+{
+    return s->hash == hash && s->n == g->found.n && (s->flags & PN_GS_ACCEPT) == (g->found_accept ? PN_GS_ACCEPT : 0u) &&
+           (s->n == 0 || memcmp(g->configs.v + s->first, g->found.v, s->n * sizeof *g->found.v) == 0);
+}
+
+static uint32_t gmatch_flags(const pn_gram *g)
+{
+    uint32_t flags = g->found_accept ? PN_GS_ACCEPT : 0;
+    for (size_t i = 0; i < g->found.n; i++)
+        flags |= g->p.code.v[g->found.v[i].pc].op == PN_GOP_TOKEN ? PN_GS_TOKENS : PN_GS_BYTES;
+    return flags;
+}
+
+/* The number of the set in g->found. */
+static uint32_t gmatch_intern(pn_gram *g)
+{
+    if (g->found.n == 0 && !g->found_accept)
+        return PN_GS_DEAD;
+    uint32_t hash = gmatch_hash(g->found.v, g->found.n, g->found_accept);
+    if (g->states.n * 2 >= g->state_cap && !gmatch_state_rehash(g, g->state_cap ? g->state_cap * 2 : 64))
+        return PN_GS_FAIL;
+    size_t at = hash & (g->state_cap - 1);
+    for (; g->state_index[at]; at = (at + 1) & (g->state_cap - 1))
+        if (gmatch_same(g, &g->states.v[g->state_index[at]], hash))
+            return g->state_index[at];
+    if (pn_gram_cache_bytes(g) > 2 * (uint64_t)g->limits.cache_bytes) {
+        gmatch_fail(g, PN_E_INVALID, "cache_bytes", g->limits.cache_bytes);
+        return PN_GS_FAIL;
+    }
+    if (!GMATCH_ROOM(g, g->states, 1) || !GMATCH_ROOM(g, g->configs, g->found.n))
+        return PN_GS_FAIL;
+    g->states.v[g->states.n] = (pn_gstate){(uint32_t)g->configs.n, (uint32_t)g->found.n, gmatch_flags(g), hash, UINT32_MAX,
+                                                 PN_GS_UNKNOWN, NULL};
+    if (g->found.n)
+        memcpy(g->configs.v + g->configs.n, g->found.v, g->found.n * sizeof *g->found.v);
+    g->configs.n += g->found.n;
+    g->state_index[at] = (uint32_t)g->states.n;
+    return (uint32_t)g->states.n++;
+}
+
+/* Begin a closure; then gmatch_add what it starts from; then gmatch_close gives the state. */
+static void gmatch_begin(pn_gram *g)
+{
+    g->work.n = g->found.n = 0;
+    g->found_accept = false;
+    if (++g->stamp == 0 && g->seen) {           /* stamps begin anew: forget the old ones */
+        memset(g->seen, 0, g->seen_cap * sizeof *g->seen);
+        g->stamp = 1;
+    }
+}
+
+static uint32_t gmatch_close(pn_gram *g)
+{
+    for (size_t i = 0; i < g->work.n; i++)
+        if (!gmatch_follow(g, g->work.v[i]))
+            return PN_GS_FAIL;
+    g->steps += g->work.n + 1;
+    gmatch_sort(g->found.v, g->found.n);
+    gmatch_reduce(g);
+    if (g->found.n > g->limits.configs) {
+        gmatch_fail(g, PN_E_INVALID, "configs", g->limits.configs);
+        return PN_GS_FAIL;
+    }
+    return gmatch_intern(g);
+}
+
+/* ---- steps -------------------------------------------------------------------------------------------------- */
+
+static uint32_t gmatch_edge(const pn_gram *g, const pn_ginstr *in, uint8_t byte)
+{
+    uint32_t left = in->b, right = in->b + in->n;
+    while (left < right) {
+        uint32_t mid = left + (right - left) / 2;
+        if (g->p.edges.v[mid].hi < byte)
+            left = mid + 1;
+        else
+            right = mid;
+    }
+    return left < in->b + in->n && g->p.edges.v[left].lo <= byte ? g->p.edges.v[left].to : GMATCH_NONE;
+}
+
+static uint32_t gmatch_compute(pn_gram *g, uint32_t state, uint8_t byte)
+{
+    pn_gstate s = g->states.v[state];
+    gmatch_begin(g);
+    g->steps += s.n;
+    for (uint32_t i = 0; i < s.n; i++) {
+        pn_gconfig c = g->configs.v[s.first + i];
+        const pn_ginstr *in = &g->p.code.v[c.pc];
+        uint32_t to = GMATCH_NONE;
+        if (in->op == PN_GOP_RANGE)
+            to = in->lo <= byte && byte <= in->hi ? in->a : GMATCH_NONE;
+        else if (in->op == PN_GOP_SET)
+            to = pn_gset_has(g->p.sets.v[in->b].w, byte) ? in->a : GMATCH_NONE;
+        else if (in->op == PN_GOP_EDGES)
+            to = gmatch_edge(g, in, byte);
+        if (to != GMATCH_NONE && !gmatch_add(g, to, c.frame))
+            return PN_GS_FAIL;
+    }
+    return g->work.n ? gmatch_close(g) : PN_GS_DEAD;
+}
+
+PN_INTERNAL uint32_t pn_gram_step(pn_gram *g, uint32_t state, uint8_t byte)
+{
+    uint32_t cls = g->p.class_of[byte], at = g->states.v[state].trans;
+    if (state == PN_GS_DEAD)
+        return PN_GS_DEAD;
+    if (at == UINT32_MAX) {
+        if (!GMATCH_ROOM(g, g->trans, g->p.n_classes))
+            return PN_GS_FAIL;
+        at = g->states.v[state].trans = (uint32_t)g->trans.n;
+        memset(g->trans.v + at, 0xFF, g->p.n_classes * sizeof *g->trans.v);     /* PN_GS_UNKNOWN */
+        g->trans.n += g->p.n_classes;
+    }
+    if (g->trans.v[at + cls] == PN_GS_UNKNOWN) {
+        uint32_t to = gmatch_compute(g, state, byte);
+        if (to == PN_GS_FAIL)
+            return to;
+        g->trans.v[at + cls] = to;
+    }
+    return g->trans.v[at + cls];
+}
+
+PN_INTERNAL uint32_t pn_gram_step_bytes(pn_gram *g, uint32_t state, const char *bytes, size_t n, size_t *used)
+{
+    size_t i = 0;
+    for (; i < n && state != PN_GS_DEAD; i++) {
+        uint32_t to = pn_gram_step(g, state, (uint8_t)bytes[i]);
+        if (to == PN_GS_DEAD || to == PN_GS_FAIL) {
+            state = to;
+            break;
+        }
+        state = to;
+    }
+    if (used)
+        *used = i;
+    return state;
+}
+
+static bool gmatch_token_fits(const pn_ginstr *in, pn_token t, bool ends)
+{
+    if (in->op != PN_GOP_TOKEN)
+        return false;
+    return in->flags & PN_GF_NEGATED ? in->b != (uint32_t)t && !ends : in->b == (uint32_t)t;
+}
+
+PN_INTERNAL uint32_t pn_gram_step_token(pn_gram *g, uint32_t state, pn_token t, const char *bytes, size_t n, bool ends)
+{
+    uint32_t by_bytes = n ? pn_gram_step_bytes(g, state, bytes, n, NULL) : PN_GS_DEAD;
+    if (by_bytes == PN_GS_FAIL || !(g->states.v[state].flags & PN_GS_TOKENS))
+        return by_bytes;
+    pn_gstate s = g->states.v[state], other = g->states.v[by_bytes];
+    gmatch_begin(g);
+    for (uint32_t i = 0; i < s.n; i++) {
+        pn_gconfig c = g->configs.v[s.first + i];
+        if (gmatch_token_fits(&g->p.code.v[c.pc], t, ends) && !gmatch_add(g, g->p.code.v[c.pc].a, c.frame))
+            return PN_GS_FAIL;
+    }
+    if (g->work.n == 0)
+        return by_bytes;
+    for (uint32_t i = 0; i < other.n; i++)
+        if (!gmatch_add(g, g->configs.v[other.first + i].pc, g->configs.v[other.first + i].frame))
+            return PN_GS_FAIL;
+    g->found_accept = (other.flags & PN_GS_ACCEPT) != 0;
+    return gmatch_close(g);
+}
+
+PN_INTERNAL bool pn_gram_takes_token(const pn_gram *g, uint32_t state, pn_token t)
+{
+    const pn_gstate *s = &g->states.v[state];
+    for (uint32_t i = 0; i < s->n; i++) {
+        const pn_ginstr *in = &g->p.code.v[g->configs.v[s->first + i].pc];
+        if (in->op == PN_GOP_TOKEN && !(in->flags & PN_GF_NEGATED) && in->b == (uint32_t)t)
+            return true;
+    }
+    return false;
+}
+
+PN_INTERNAL bool pn_gram_prepare(pn_gram *g)
+{
+    if (!GMATCH_ROOM(g, g->frames, 1) || !GMATCH_ROOM(g, g->states, 1))
+        return false;
+    g->frames.v[0] = (pn_gframe){0, 0, 0, 0};
+    g->states.v[0] = (pn_gstate){0, 0, 0, 0, UINT32_MAX, PN_GS_DEAD, NULL};
+    g->frames.n = g->states.n = 1;
+    gmatch_begin(g);
+    if (!gmatch_add(g, g->p.entry, 0))
+        return false;
+    g->start = gmatch_close(g);
+    return g->start != PN_GS_FAIL;
+}
+
+/* ---- forgetting ------------------------------------------------------------------------------------------------ */
+
+/* The most significant bit of a history entry is the matcher's `finished`. */
+#define GMATCH_FINISHED 0x80000000u
+
+static void gmatch_mark_states(const pn_gram *g, uint32_t *keep)
+{
+    keep[0] = keep[g->start] = 1;
+    for (const pn_matcher *m = g->matchers; m; m = m->next) {
+        uint64_t n = PN_MIN(m->accepts, (uint64_t)PN_MATCHER_HISTORY);
+        keep[m->state] = 1;
+        for (uint64_t i = 0; i < n; i++)
+            keep[m->history[(m->accepts - 1 - i) % PN_MATCHER_HISTORY] & ~GMATCH_FINISHED] = 1;
+    }
+}
+
+static void gmatch_renumber_matchers(pn_gram *g, const uint32_t *to)
+{
+    g->start = to[g->start];
+    for (pn_matcher *m = g->matchers; m; m = m->next) {
+        uint64_t n = PN_MIN(m->accepts, (uint64_t)PN_MATCHER_HISTORY);
+        m->state = to[m->state];
+        for (uint64_t i = 0; i < n; i++) {
+            uint32_t *h = &m->history[(m->accepts - 1 - i) % PN_MATCHER_HISTORY];
+            *h = to[*h & ~GMATCH_FINISHED] | (*h & GMATCH_FINISHED);
+        }
+    }
+}
+
+/* keep[]: in, 1 for what stays; out, new numbers.  Order is kept, so sorted sets stay sorted. */
+static void gmatch_keep_frames(pn_gram *g, uint32_t *keep)
+{
+    uint32_t n = 1;
+    for (size_t i = g->frames.n; i-- > 1;)      /* parents have lower numbers */
+        if (keep[i])
+            keep[g->frames.v[i].parent] = 1;
+    keep[0] = 0;
+    for (uint32_t i = 1; i < g->frames.n; i++) {
+        if (!keep[i])
+            continue;
+        pn_gframe f = g->frames.v[i];
+        f.parent = keep[f.parent];
+        keep[i] = n;
+        g->frames.v[n++] = f;
+    }
+    g->frames.n = n;
+}
+
+static void gmatch_keep_states(pn_gram *g, uint32_t *states, uint32_t *frames)
+{
+    uint32_t n = 1, at = 0;
+    for (uint32_t i = 1; i < g->states.n; i++)
+        for (uint32_t j = 0; j < g->states.v[i].n && states[i]; j++)
+            frames[g->configs.v[g->states.v[i].first + j].frame] = 1;
+    gmatch_keep_frames(g, frames);
+    states[0] = 0;
+    for (uint32_t i = 1; i < g->states.n; i++) {
+        if (!states[i])
+            continue;
+        pn_gstate s = g->states.v[i];
+        for (uint32_t j = 0; j < s.n; j++) {
+            pn_gconfig c = g->configs.v[s.first + j];
+            g->configs.v[at + j] = (pn_gconfig){c.pc, frames[c.frame]};
+        }
+        s.first = at;
+        at += s.n;
+        s.hash = gmatch_hash(g->configs.v + s.first, s.n, (s.flags & PN_GS_ACCEPT) != 0);
+        s.trans = UINT32_MAX;
+        s.safe_next = PN_GS_UNKNOWN;
+        states[i] = n;
+        g->states.v[n++] = s;
+    }
+    g->states.n = n;
+    g->configs.n = at;
+    g->trans.n = 0;
+}
+
+#define GMATCH_SHRINK(g, vec) gmatch_shrink((g), (void **)&(vec).v, &(vec).cap, (vec).n, sizeof *(vec).v)
+
+static void gmatch_shrink(pn_gram *g, void **v, size_t *cap, size_t n, size_t size)
+{
+    size_t to = n + n / 4 + 16;
+    void *smaller = to < *cap ? pn_mem_resize(g->mem, PN_ACCT_GRAMMAR, *v, *cap * size, to * size) : NULL;
+    if (smaller) {
+        *v = smaller;
+        *cap = to;
+    }
+}
+
+static size_t gmatch_index_cap(size_t n)
+{
+    size_t cap = 64;
+    while (cap <= n * 2)
+        cap *= 2;
+    return cap;
+}
+
+PN_INTERNAL void pn_gram_tidy(pn_gram *g)
+{
+    if (pn_gram_cache_bytes(g) <= g->limits.cache_bytes)
+        return;
+    pn_gram_drop_masks(g, 0);
+    size_t n_frames = g->frames.n, n_states = g->states.n;
+    uint32_t *frames = pn_mem_calloc(g->mem, PN_ACCT_GRAMMAR, n_frames, sizeof *frames);
+    uint32_t *states = pn_mem_calloc(g->mem, PN_ACCT_GRAMMAR, n_states, sizeof *states);
+    if (frames && states) {
+        gmatch_mark_states(g, states);
+        gmatch_keep_states(g, states, frames);
+        gmatch_renumber_matchers(g, states);
+        GMATCH_SHRINK(g, g->frames);
+        GMATCH_SHRINK(g, g->states);
+        GMATCH_SHRINK(g, g->configs);
+        GMATCH_SHRINK(g, g->trans);
+        /* The old tables name old numbers, so new ones are not optional: empty when memory is out,
+         * which costs sharing but no correctness. */
+        if (!gmatch_frame_rehash(g, gmatch_index_cap(g->frames.n)) && g->frame_cap)
+            memset(g->frame_index, 0, g->frame_cap * sizeof *g->frame_index);
+        if (!gmatch_state_rehash(g, gmatch_index_cap(g->states.n)) && g->state_cap)
+            memset(g->state_index, 0, g->state_cap * sizeof *g->state_index);
+    }
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, frames, n_frames * sizeof *frames);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, states, n_states * sizeof *states);
+}
+
+#undef GMATCH_NONE
+#undef GMATCH_DEEP
+#undef GMATCH_ROOM
+#undef GMATCH_FREE
+#undef GMATCH_SHRINK
+#undef GMATCH_FINISHED
+#endif
+
+/* ---- Begin sample/pn_gproduct.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_GPRODUCT_C
+#define PN_DROP_SAMPLE_PN_GPRODUCT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_gproduct.c - intersection and difference of regular nodes, as an automaton.
+ *
+ * Both operands are compiled like whole grammars and run side by side: their states are numbers already
+ * (pn_gmatch.c makes a DFA on demand), so the product is a breadth-first search over pairs of numbers,
+ * one byte class at a time.  No separate determinisation, counters and shared stacks included.
+ */
+/* includes sample/pn_gram_impl.h */
+
+typedef struct gproduct {
+    pn_gir *b;
+    pn_gram *x, *y;
+    bool negate;                    /* x and not y */
+    PN_GVEC(uint64_t) pairs;        /* state of x << 32 | state of y; numbered as found */
+    PN_GVEC(pn_gedge) edges;
+    uint32_t *index;                /* hash table of pair number + 1 */
+    size_t index_cap;
+} gproduct;
+
+static uint64_t gproduct_mix(uint64_t x)
+{
+    x = (x ^ (x >> 32)) * 0x9E3779B97F4A7C15u;
+    return x ^ (x >> 29);
+}
+
+static bool gproduct_rehash(gproduct *p, size_t cap)
+{
+    uint32_t *index = pn_mem_calloc(p->b->mem, PN_ACCT_GRAMMAR, cap, sizeof *index);
+    if (!index) {
+        p->b->err.status = pn_fail_nomem(&p->b->err, "an automaton", (uint64_t)cap * sizeof *index);
+        return false;
+    }
+    for (uint32_t i = 0; i < p->pairs.n; i++) {
+        size_t at = (size_t)gproduct_mix(p->pairs.v[i]) & (cap - 1);
+        while (index[at])
+            at = (at + 1) & (cap - 1);
+        index[at] = i + 1;
+    }
+    pn_mem_free(p->b->mem, PN_ACCT_GRAMMAR, p->index, p->index_cap * sizeof *index);
+    p->index = index;
+    p->index_cap = cap;
+    return true;
+}
+
+/* The number of a pair; UINT32_MAX after an error. */
+static uint32_t gproduct_pair(gproduct *p, uint32_t sx, uint32_t sy)
+{
+    uint64_t pair = (uint64_t)sx << 32 | sy;
+    if (p->pairs.n * 2 >= p->index_cap && !gproduct_rehash(p, p->index_cap ? p->index_cap * 2 : 64))
+        return UINT32_MAX;
+    size_t at = (size_t)gproduct_mix(pair) & (p->index_cap - 1);
+    for (; p->index[at]; at = (at + 1) & (p->index_cap - 1))
+        if (p->pairs.v[p->index[at] - 1] == pair)
+            return p->index[at] - 1;
+    if (p->pairs.n >= p->b->limits.dfa_states) {
+        pn_gir_fail(p->b, PN_E_INVALID, "a combination of patterns needs too many states (limit dfa_states: %lu)",
+                    (unsigned long)p->b->limits.dfa_states);
+        return UINT32_MAX;
+    }
+    if (!PN_GIR_ROOM(p->b, p->pairs, 1))
+        return UINT32_MAX;
+    p->pairs.v[p->pairs.n] = pair;
+    p->index[at] = (uint32_t)p->pairs.n + 1;
+    return (uint32_t)p->pairs.n++;
+}
+
+static uint32_t gproduct_step(gproduct *p, pn_gram *g, uint32_t state, uint8_t byte)
+{
+    uint64_t before = g->steps;
+    uint32_t to = pn_gram_step(g, state, byte);
+    if (to == PN_GS_FAIL)
+        p->b->err.status = pn_gram_failed(g, &p->b->err);
+    return pn_gir_steps(p->b, g->steps - before + 1) ? to : PN_GS_FAIL;
+}
+
+/* All edges of pair number i, bytes that neither program tells apart at once. */
+static bool gproduct_expand(gproduct *p, uint32_t i)
+{
+    uint32_t sx = (uint32_t)(p->pairs.v[i] >> 32), sy = (uint32_t)p->pairs.v[i], lo = 0;
+    while (lo < 256) {
+        uint32_t hi = lo;
+        while (hi < 255 && p->x->p.class_of[hi + 1] == p->x->p.class_of[lo] && p->y->p.class_of[hi + 1] == p->y->p.class_of[lo])
+            hi++;
+        uint32_t tx = gproduct_step(p, p->x, sx, (uint8_t)lo), ty = PN_GS_DEAD, to;
+        if (tx != PN_GS_DEAD && tx != PN_GS_FAIL)
+            ty = gproduct_step(p, p->y, sy, (uint8_t)lo);
+        if (tx == PN_GS_FAIL || ty == PN_GS_FAIL)
+            return false;
+        if (tx != PN_GS_DEAD && (p->negate || ty != PN_GS_DEAD)) {
+            if ((to = gproduct_pair(p, tx, ty)) == UINT32_MAX || !PN_GIR_ROOM(p->b, p->edges, 1))
+                return false;
+            p->edges.v[p->edges.n++] = (pn_gedge){i, to, (uint8_t)lo, (uint8_t)hi};
+        }
+        lo = hi + 1;
+    }
+    return true;
+}
+
+static pn_gnode gproduct_finish(gproduct *p)
+{
+    uint32_t n = (uint32_t)p->pairs.n;
+    uint8_t *accept = pn_mem_calloc(p->b->mem, PN_ACCT_GRAMMAR, n, 1);
+    if (!accept) {
+        p->b->err.status = pn_fail_nomem(&p->b->err, "an automaton", n);
+        return PN_GNODE_NONE;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        bool in_x = (p->x->states.v[p->pairs.v[i] >> 32].flags & PN_GS_ACCEPT) != 0;
+        bool in_y = (p->y->states.v[(uint32_t)p->pairs.v[i]].flags & PN_GS_ACCEPT) != 0;
+        accept[i] = in_x && in_y != p->negate;
+    }
+    pn_gnode node = pn_gir_dfa(p->b, p->edges.v, p->edges.n, accept, n);
+    pn_mem_free(p->b->mem, PN_ACCT_GRAMMAR, accept, n);
+    return node;
+}
+
+static pn_gnode gproduct_run(gproduct *p)
+{
+    if (p->x->p.has_tokens || p->y->p.has_tokens)
+        return pn_gir_fail(p->b, PN_E_INTERNAL, "token terminals cannot be intersected");
+    if (gproduct_pair(p, p->x->start, p->y->start) == UINT32_MAX)
+        return PN_GNODE_NONE;
+    for (uint32_t i = 0; i < p->pairs.n; i++)
+        if (!gproduct_expand(p, i))
+            return PN_GNODE_NONE;
+    return gproduct_finish(p);
+}
+
+static pn_gnode gproduct_node(pn_gir *b, pn_gnode x, pn_gnode y, bool negate)
+{
+    gproduct p;
+    pn_gnode node = PN_GNODE_NONE;
+    memset(&p, 0, sizeof p);
+    p.b = b;
+    p.negate = negate;
+    pn_status status = pn_gram_compile(b, x, true, &p.x, &b->err);
+    if (status == PN_OK)
+        status = pn_gram_compile(b, y, true, &p.y, &b->err);
+    if (status == PN_OK)
+        node = gproduct_run(&p);
+    pn_gram_release(p.x);
+    pn_gram_release(p.y);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.pairs.v, p.pairs.cap * sizeof *p.pairs.v);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.edges.v, p.edges.cap * sizeof *p.edges.v);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.index, p.index_cap * sizeof *p.index);
+    return node;
+}
+
+PN_INTERNAL pn_gnode pn_gir_and(pn_gir *b, pn_gnode x, pn_gnode y) { return gproduct_node(b, x, y, false); }
+PN_INTERNAL pn_gnode pn_gir_and_not(pn_gir *b, pn_gnode x, pn_gnode y) { return gproduct_node(b, x, y, true); }
+
+PN_INTERNAL bool pn_gir_is_never(pn_gir *b, pn_gnode x)
+{
+    pn_gram *g;
+    if (!pn_gir_ok(b) || pn_gram_compile(b, x, true, &g, &b->err) != PN_OK)
+        return true;
+    bool never = g->start == PN_GS_DEAD;
+    pn_gram_release(g);
+    return never;
+}
+#endif
+
+/* ---- Begin sample/pn_regex.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_REGEX_C
+#define PN_DROP_SAMPLE_PN_REGEX_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_regex.c - regular expressions (the ECMA syntax of JSON Schema) to nodes.
+ *
+ * Only what an automaton can do: look-around, back-references, \b and anchors inside are refused by
+ * name, not approximated.  There is no backtracking anywhere, so no pattern can be slow on some text.
+ *
+ * In a JSON string the pattern speaks about the decoded text, but what is generated is its spelling.
+ * Each class is therefore cut in two: characters that stand for themselves, and those that only an
+ * escape can write (quote, backslash, controls).  One spelling each is enough to generate.
+ *
+ * Groups are on a stack of the parser's own.
+ */
+/* includes sample/pn_gram_impl.h */
+
+/* includes base/pn_utf8.h */
+/* includes text/pn_unicode.h */
+
+typedef struct regex_group { uint32_t first_alt, first_item; } regex_group;
+
+typedef struct regex_parser {
+    pn_gir *b;
+    const char *text;
+    size_t len, at;
+    unsigned flags;
+    pn_status status;           /* of the pattern; the builder's own error is separate */
+    pn_err *err;
+    PN_GVEC(pn_gnode) alts, items;
+    PN_GVEC(regex_group) groups;
+    PN_GVEC(pn_cp_range) ranges;
+    bool begin_anchor, end_anchor;  /* of the top-level alternative being read */
+    pn_gnode last_any;          /* "any text", made once */
+} regex_parser;
+
+enum { REGEX_NEST = 100, REGEX_REPEAT = 10000, REGEX_TOP = 0x10FFFF };
+
+/* Always false: `return regex_bad(...)`. */
+static bool regex_bad(regex_parser *p, size_t at, const char *what)
+{
+    if (p->status == PN_OK && pn_gir_ok(p->b))
+        p->status = pn_fail(p->err, PN_E_INVALID, "pattern, offset %zu: %s", at, what);
+    return false;
+}
+
+static bool regex_cannot(regex_parser *p, size_t at, const char *what)
+{
+    if (p->status == PN_OK && pn_gir_ok(p->b))
+        p->status = pn_fail(p->err, PN_E_UNSUPPORTED, "pattern, offset %zu: %s cannot be enforced", at, what);
+    return false;
+}
+
+static bool regex_ok(const regex_parser *p) { return p->status == PN_OK && pn_gir_ok(p->b); }
+
+static int regex_peek(const regex_parser *p, size_t ahead)
+{
+    return p->at + ahead < p->len ? (uint8_t)p->text[p->at + ahead] : -1;
+}
+
+/* ---- sets of characters ---------------------------------------------------------------------------- */
+
+static bool regex_range(regex_parser *p, uint32_t lo, uint32_t hi)
+{
+    if (lo > hi)
+        return true;
+    if (!PN_GIR_ROOM(p->b, p->ranges, 1))
+        return false;
+    p->ranges.v[p->ranges.n++] = (pn_cp_range){lo, hi};
+    return true;
+}
+
+/* Ranges r[0..n), ascending and disjoint, or what lies between them. */
+static bool regex_ranges(regex_parser *p, const pn_cp_range *r, size_t n, bool negated)
+{
+    uint32_t next = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!negated && !regex_range(p, r[i].lo, r[i].hi))
+            return false;
+        if (negated && r[i].lo > next && !regex_range(p, next, r[i].lo - 1))
+            return false;
+        next = r[i].hi + 1;
+    }
+    return !negated || regex_range(p, next, REGEX_TOP);
+}
+
+/* \d \w \s and their complements. */
+static bool regex_shorthand(regex_parser *p, int letter)
+{
+    static const pn_cp_range digit[] = {{'0', '9'}};
+    static const pn_cp_range word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+    static const pn_cp_range space[] = {{9, 13}, {32, 32}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A},
+        {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+    switch (letter) {
+    case 'd': case 'D': return regex_ranges(p, digit, 1, letter == 'D');
+    case 'w': case 'W': return regex_ranges(p, word, PN_COUNT_OF(word), letter == 'W');
+    default: return regex_ranges(p, space, PN_COUNT_OF(space), letter == 'S');
+    }
+}
+
+/* The set of general categories with this name ("Lu", or "L" for all that begin so); 0: none. */
+static uint64_t regex_category(const char *name, size_t n)
+{
+    static const char list[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";  /* PN_UC_LU on */
+    uint64_t set = 0;
+    if (n < 1 || n > 2)
+        return 0;
+    for (size_t i = 0; list[2 * i]; i++)
+        if (list[2 * i] == name[0] && (n == 1 || list[2 * i + 1] == name[1]))
+            set |= (uint64_t)1 << (i + 1);
+    if (name[0] == 'C' && (n == 1 || name[1] == 'n'))
+        set |= PN_US(CN);
+    return set;
+}
+
+/* After \p or \P. */
+static bool regex_property(regex_parser *p, size_t at, bool negated)
+{
+    size_t begin = p->at + 1, end = begin;
+    while (end < p->len && p->text[end] != '}')
+        end++;
+    if (regex_peek(p, 0) != '{' || end >= p->len)
+        return regex_bad(p, at, "expected {category} after \\p");
+    uint64_t set = regex_category(p->text + begin, end - begin);
+    if (!set)
+        return regex_cannot(p, at, "a Unicode property other than a general category");
+    p->at = end + 1;
+    const pn_uni_tables *tab = pn_uni_tab();
+    if (!pn_gir_steps(p->b, tab->n_runs))
+        return false;
+    for (size_t i = 0; i < tab->n_runs; i++) {
+        uint32_t first = tab->runs[i] >> 5, next = i + 1 < tab->n_runs ? tab->runs[i + 1] >> 5 : REGEX_TOP + 1u;
+        bool in = ((uint64_t)1 << (tab->runs[i] & 31) & set) != 0;
+        if (in != negated && next > first && !regex_range(p, first, next - 1))
+            return false;
+    }
+    return true;
+}
+
+/* ---- escapes ---------------------------------------------------------------------------------------- */
+
+static int regex_digit(int c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* Exactly n hex digits at `at`; false when there are not. */
+static bool regex_hex(const regex_parser *p, size_t at, uint32_t n, uint32_t *v)
+{
+    *v = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        int d = at + i < p->len ? regex_digit((uint8_t)p->text[at + i]) : -1;
+        if (d < 0)
+            return false;
+        *v = *v << 4 | (uint32_t)d;
+    }
+    return true;
+}
+
+/* After \u: four digits, a pair of surrogates, or {H...}. */
+static bool regex_unicode(regex_parser *p, size_t at, uint32_t *cp)
+{
+    uint32_t low;
+    if (regex_peek(p, 0) == '{') {
+        size_t i = p->at + 1;
+        for (*cp = 0; i < p->len && p->text[i] != '}'; i++) {
+            int d = regex_digit((uint8_t)p->text[i]);
+            if (d < 0 || (*cp = *cp << 4 | (uint32_t)d) > REGEX_TOP)
+                return regex_bad(p, at, "expected a code point in \\u{}");
+        }
+        if (i >= p->len || i == p->at + 1)
+            return regex_bad(p, at, "expected a code point in \\u{}");
+        p->at = i + 1;
+        return true;
+    }
+    if (!regex_hex(p, p->at, 4, cp))
+        return regex_bad(p, at, "expected four hex digits after \\u");
+    p->at += 4;
+    if (*cp >= 0xD800 && *cp <= 0xDBFF && regex_peek(p, 0) == '\\' && regex_peek(p, 1) == 'u' &&
+        regex_hex(p, p->at + 2, 4, &low) && low >= 0xDC00 && low <= 0xDFFF) {
+        *cp = 0x10000 + ((*cp - 0xD800) << 10) + (low - 0xDC00);
+        p->at += 6;
+    }
+    return true;
+}
+
+static bool regex_letter(int c, uint32_t *cp)
+{
+    switch (c) {
+    case 't': *cp = '\t'; return true;
+    case 'n': *cp = '\n'; return true;
+    case 'r': *cp = '\r'; return true;
+    case 'f': *cp = '\f'; return true;
+    case 'v': *cp = '\v'; return true;
+    default: return false;
+    }
+}
+
+/* An escape (at the backslash).  *is_set: its ranges were added; else *cp is the character. */
+static bool regex_escape(regex_parser *p, bool in_class, uint32_t *cp, bool *is_set)
+{
+    size_t at = p->at++;
+    int c = regex_peek(p, 0);
+    *is_set = false;
+    if (c < 0)
+        return regex_bad(p, at, "a backslash at the end");
+    p->at++;
+    if (regex_letter(c, cp))
+        return true;
+    switch (c) {
+    case 'd': case 'D': case 'w': case 'W': case 's': case 'S':
+        *is_set = true;
+        return regex_shorthand(p, c);
+    case 'p': case 'P':
+        *is_set = true;
+        return regex_property(p, at, c == 'P');
+    case 'x':
+        if (!regex_hex(p, p->at, 2, cp))
+            return regex_bad(p, at, "expected two hex digits after \\x");
+        p->at += 2;
+        return true;
+    case 'u':
+        return regex_unicode(p, at, cp);
+    case 'c':
+        c = regex_peek(p, 0);
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')))
+            return regex_bad(p, at, "expected a letter after \\c");
+        p->at++;
+        *cp = (uint32_t)c & 31;
+        return true;
+    case 'b':
+        *cp = 8;
+        return in_class || regex_cannot(p, at, "\\b");
+    case 'B': return regex_cannot(p, at, "\\B");
+    case 'k': return regex_cannot(p, at, "a back-reference");
+    case '0':
+        *cp = 0;
+        if (regex_digit(regex_peek(p, 0)) >= 0 && regex_peek(p, 0) <= '9')
+            return regex_bad(p, at, "octal escapes do not exist");
+        return true;
+    default: break;
+    }
+    if (c >= '1' && c <= '9')
+        return regex_cannot(p, at, "a back-reference");
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
+        return regex_bad(p, at, "an escape that does not exist");
+    p->at--;                                    /* punctuation, or any other character, is itself */
+    size_t used = pn_utf8_decode(p->text + p->at, p->len - p->at, cp);
+    p->at += used;
+    return !(used == 1 && *cp == PN_UTF8_BAD) || regex_bad(p, at, "not UTF-8");
+}
+
+static bool regex_char(regex_parser *p, uint32_t *cp)
+{
+    size_t used = pn_utf8_decode(p->text + p->at, p->len - p->at, cp);
+    if (used == 1 && *cp == PN_UTF8_BAD)
+        return regex_bad(p, p->at, "not UTF-8");
+    p->at += used;
+    return true;
+}
+
+/* ---- characters to nodes ------------------------------------------------------------------------------ */
+
+/* The letter of the short escape that writes cp in a JSON string; 0: \u00XX. */
+static char regex_short(uint32_t cp)
+{
+    static const char controls[] = "\0\0\0\0\0\0\0\0btn\0fr";
+    return cp == '"' || cp == '\\' ? (char)cp : cp < 14 ? controls[cp] : 0;
+}
+
+static bool regex_in(const regex_parser *p, size_t first, bool negated, uint32_t cp)
+{
+    for (size_t i = first; i < p->ranges.n; i++)
+        if (p->ranges.v[i].lo <= cp && cp <= p->ranges.v[i].hi)
+            return !negated;
+    return negated;
+}
+
+/* The escapes of those characters of the class that only an escape can write. */
+static pn_gnode regex_escaped(regex_parser *p, size_t first, bool negated)
+{
+    pn_gnode forms[36];
+    size_t n = 0;
+    for (uint32_t cp = 0; cp <= '\\'; cp++) {
+        static const char hex[] = "0123456789abcdef";
+        char letter = regex_short(cp);
+        if ((cp >= 0x20 && cp != '"' && cp != '\\') || !regex_in(p, first, negated, cp))
+            continue;
+        const char two[2] = {'\\', letter}, six[6] = {'\\', 'u', '0', '0', hex[cp >> 4 & 15], hex[cp & 15]};
+        forms[n++] = letter ? pn_gir_bytes(p->b, two, 2) : pn_gir_bytes(p->b, six, 6);
+    }
+    return pn_gir_alt(p->b, forms, n);
+}
+
+/* The class ranges[first..] of decoded characters, as spelled; the ranges are used up. */
+static pn_gnode regex_class(regex_parser *p, size_t first, bool negated)
+{
+    static const pn_cp_range special[] = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
+    pn_gnode node;
+    if (!(p->flags & PN_REGEX_JSON)) {
+        node = pn_gir_class(p->b, p->ranges.v ? p->ranges.v + first : NULL, p->ranges.n - first, negated);
+        p->ranges.n = first;
+        return node;
+    }
+    pn_gnode escaped = regex_escaped(p, first, negated);
+    if (negated) {
+        for (size_t i = 0; i < PN_COUNT_OF(special); i++)
+            regex_range(p, special[i].lo, special[i].hi);
+    } else {                                    /* take the special ones out, range by range */
+        size_t end = p->ranges.n;
+        for (size_t i = first; i < end && pn_gir_ok(p->b); i++) {
+            pn_cp_range r = p->ranges.v[i];
+            uint32_t lo = PN_MAX(r.lo, 0x20u);
+            regex_range(p, lo, PN_MIN(r.hi, 0x21u));
+            regex_range(p, PN_MAX(lo, 0x23u), PN_MIN(r.hi, 0x5Bu));
+            regex_range(p, PN_MAX(lo, 0x5Du), r.hi);
+        }
+        if (pn_gir_ok(p->b) && p->ranges.n) {
+            memmove(p->ranges.v + first, p->ranges.v + end, (p->ranges.n - end) * sizeof *p->ranges.v);
+            p->ranges.n -= end - first;
+        }
+    }
+    node = pn_gir_ok(p->b) ? pn_gir_class(p->b, p->ranges.v ? p->ranges.v + first : NULL, p->ranges.n - first, negated) : PN_GNODE_NONE;
+    p->ranges.n = first;
+    return pn_gir_alt2(p->b, node, escaped);
+}
+
+static pn_gnode regex_one(regex_parser *p, uint32_t cp)
+{
+    size_t first = p->ranges.n;
+    if (!(p->flags & PN_REGEX_JSON) || (cp >= 0x20 && cp != '"' && cp != '\\')) {
+        char bytes[4];
+        if (cp >= 0xD800 && cp <= 0xDFFF)
+            return pn_gir_never(p->b);
+        return pn_gir_bytes(p->b, bytes, pn_utf8_encode(cp, bytes));
+    }
+    regex_range(p, cp, cp);
+    return regex_class(p, first, false);
+}
+
+/* "[...]" at the bracket */
+static pn_gnode regex_bracket(regex_parser *p)
+{
+    size_t begin = p->at++;
+    bool negated = regex_peek(p, 0) == '^';
+    p->at += negated;
+    p->ranges.n = 0;
+    while (regex_peek(p, 0) != ']') {
+        uint32_t lo, hi;
+        bool set_lo = false, set_hi = false;
+        size_t at = p->at;
+        if (regex_peek(p, 0) < 0)
+            return regex_bad(p, begin, "a class without its ]");
+        if (!(regex_peek(p, 0) == '\\' ? regex_escape(p, true, &lo, &set_lo) : regex_char(p, &lo)))
+            return PN_GNODE_NONE;
+        bool range = regex_peek(p, 0) == '-' && regex_peek(p, 1) != ']' && regex_peek(p, 1) >= 0;
+        if (!range) {
+            if (!set_lo && !regex_range(p, lo, lo))
+                return PN_GNODE_NONE;
+            continue;
+        }
+        p->at++;
+        if (!(regex_peek(p, 0) == '\\' ? regex_escape(p, true, &hi, &set_hi) : regex_char(p, &hi)))
+            return PN_GNODE_NONE;
+        if (set_lo || set_hi) {                 /* [\w-x]: the dash is itself, as browsers read it */
+            if (!regex_range(p, '-', '-') || (!set_lo && !regex_range(p, lo, lo)) || (!set_hi && !regex_range(p, hi, hi)))
+                return PN_GNODE_NONE;
+        } else if (lo > hi) {
+            return regex_bad(p, at, "a range that is reversed");
+        } else if (!regex_range(p, lo, hi)) {
+            return PN_GNODE_NONE;
+        }
+    }
+    p->at++;
+    return regex_class(p, 0, negated);
+}
+
+/* ---- repetition ---------------------------------------------------------------------------------------- */
+
+/* {m} {m,} {m,n} at the brace; false without an error: the brace is a character. */
+static bool regex_bounds(regex_parser *p, uint32_t *min, uint32_t *max)
+{
+    uint64_t v[2] = {0, 0};
+    size_t i = p->at + 1, digits = 0, parts = 0;
+    bool open = false;
+    for (; i < p->len; i++) {
+        char c = p->text[i];
+        if (c >= '0' && c <= '9') {
+            v[parts] = PN_MIN(v[parts] * 10 + (uint64_t)(c - '0'), (uint64_t)1 << 40);
+            digits++;
+            open = false;
+        } else if (c == ',' && parts == 0 && digits) {
+            parts = 1;
+            open = true;
+        } else {
+            break;
+        }
+    }
+    if (i >= p->len || p->text[i] != '}' || digits == 0)
+        return false;
+    if (v[0] > REGEX_REPEAT || v[1] > REGEX_REPEAT)
+        return regex_bad(p, p->at, "a repetition of more than 10000");
+    *min = (uint32_t)v[0];
+    *max = parts == 0 ? *min : open ? PN_GIR_MANY : (uint32_t)v[1];
+    if (*max < *min)
+        return regex_bad(p, p->at, "a repetition that is reversed");
+    p->at = i + 1;
+    return true;
+}
+
+static bool regex_quantifier(regex_parser *p, uint32_t *min, uint32_t *max)
+{
+    int c = regex_peek(p, 0);
+    *min = c == '+';
+    *max = c == '?' ? 1 : PN_GIR_MANY;
+    if (c == '*' || c == '+' || c == '?')
+        p->at++;
+    else if (c != '{' || !regex_bounds(p, min, max))
+        return false;
+    if (regex_peek(p, 0) == '?')                /* lazy: the same language */
+        p->at++;
+    c = regex_peek(p, 0);
+    if (c == '*' || c == '+' || c == '?')
+        return regex_bad(p, p->at, "a repetition of a repetition");
+    return true;
+}
+
+static bool regex_item(regex_parser *p, pn_gnode node)
+{
+    uint32_t min, max;
+    if (!regex_ok(p))
+        return false;
+    if (p->end_anchor)
+        return regex_cannot(p, p->at, "an anchor inside the pattern");
+    if (regex_quantifier(p, &min, &max))
+        node = pn_gir_repeat(p->b, node, min, max);
+    if (!regex_ok(p) || !PN_GIR_ROOM(p->b, p->items, 1))
+        return false;
+    p->items.v[p->items.n++] = node;
+    return true;
+}
+
+/* ---- groups --------------------------------------------------------------------------------------------- */
+
+static bool regex_open(regex_parser *p)
+{
+    if (p->groups.n > REGEX_NEST)
+        return regex_bad(p, p->at, "groups nested deeper than 100");
+    if (!PN_GIR_ROOM(p->b, p->groups, 1))
+        return false;
+    p->groups.v[p->groups.n++] = (regex_group){(uint32_t)p->alts.n, (uint32_t)p->items.n};
+    return true;
+}
+
+/* "(" and what may follow it */
+static bool regex_group_open(regex_parser *p)
+{
+    size_t at = p->at++;
+    if (p->end_anchor)
+        return regex_cannot(p, at, "an anchor inside the pattern");
+    if (regex_peek(p, 0) == '?') {
+        int c = regex_peek(p, 1), d = regex_peek(p, 2);
+        if (c == '=' || c == '!' || (c == '<' && (d == '=' || d == '!')))
+            return regex_cannot(p, at, "look-around");
+        if (c == ':') {
+            p->at += 2;
+        } else if (c == '<') {
+            while (regex_peek(p, 0) >= 0 && regex_peek(p, 0) != '>')
+                p->at++;
+            if (regex_peek(p, 0) != '>')
+                return regex_bad(p, at, "a group name without its >");
+            p->at++;
+        } else {
+            return regex_cannot(p, at, "this kind of group");
+        }
+    }
+    return regex_open(p);
+}
+
+/* Any text, around a side of a search that has no anchor. */
+static pn_gnode regex_any(regex_parser *p)
+{
+    if (!p->last_any) {
+        if (p->flags & PN_REGEX_JSON)
+            p->last_any = pn_gir_json_body(p->b, 0, PN_GIR_MANY);
+        else
+            p->last_any = pn_gir_repeat(p->b, pn_gir_class(p->b, NULL, 0, true), 0, PN_GIR_MANY);
+    }
+    return p->last_any;
+}
+
+static bool regex_alternative(regex_parser *p)
+{
+    regex_group *g = &p->groups.v[p->groups.n - 1];
+    size_t n = p->items.n - g->first_item;
+    pn_gnode node = pn_gir_seq(p->b, n ? p->items.v + g->first_item : NULL, n);
+    p->items.n = g->first_item;
+    if (p->groups.n == 1) {
+        if (p->flags & PN_REGEX_SEARCH && !p->begin_anchor)
+            node = pn_gir_seq2(p->b, regex_any(p), node);
+        if (p->flags & PN_REGEX_SEARCH && !p->end_anchor)
+            node = pn_gir_seq2(p->b, node, regex_any(p));
+        p->begin_anchor = p->end_anchor = false;
+    }
+    if (!regex_ok(p) || !PN_GIR_ROOM(p->b, p->alts, 1))
+        return false;
+    p->alts.v[p->alts.n++] = node;
+    return true;
+}
+
+static pn_gnode regex_close(regex_parser *p)
+{
+    if (!regex_alternative(p))
+        return PN_GNODE_NONE;
+    regex_group g = p->groups.v[--p->groups.n];
+    pn_gnode node = pn_gir_alt(p->b, p->alts.v + g.first_alt, p->alts.n - g.first_alt);
+    p->alts.n = g.first_alt;
+    return node;
+}
+
+/* An anchor counts at the ends of a top-level alternative alone. */
+static bool regex_anchor(regex_parser *p, bool begin)
+{
+    size_t at = p->at++;
+    bool first = p->items.n == p->groups.v[p->groups.n - 1].first_item;
+    if (p->groups.n > 1 || (begin && (!first || p->end_anchor)))
+        return regex_cannot(p, at, "an anchor inside the pattern");
+    *(begin ? &p->begin_anchor : &p->end_anchor) = true;
+    int c = regex_peek(p, 0);
+    if (c == '*' || c == '+' || c == '?')
+        return regex_bad(p, p->at, "a repetition of an anchor");
+    return true;
+}
+
+static pn_gnode regex_dot(regex_parser *p)
+{
+    p->at++;
+    p->ranges.n = 0;
+    if (!regex_range(p, '\n', '\n') || !regex_range(p, '\r', '\r') || !regex_range(p, 0x2028, 0x2029))
+        return PN_GNODE_NONE;
+    return regex_class(p, 0, true);
+}
+
+static pn_gnode regex_backslash(regex_parser *p)
+{
+    uint32_t cp = 0;
+    bool is_set;
+    p->ranges.n = 0;
+    if (!regex_escape(p, false, &cp, &is_set))
+        return PN_GNODE_NONE;
+    return is_set ? regex_class(p, 0, false) : regex_one(p, cp);
+}
+
+static bool regex_element(regex_parser *p)
+{
+    uint32_t cp;
+    switch (regex_peek(p, 0)) {
+    case '(': return regex_group_open(p);
+    case ')':
+        if (p->groups.n < 2)
+            return regex_bad(p, p->at, "a ) without its (");
+        p->at++;
+        return regex_item(p, regex_close(p));
+    case '|':
+        p->at++;
+        return regex_alternative(p);
+    case '^': return regex_anchor(p, true);
+    case '$': return regex_anchor(p, false);
+    case '[': return regex_item(p, regex_bracket(p));
+    case '.': return regex_item(p, regex_dot(p));
+    case '\\': return regex_item(p, regex_backslash(p));
+    case '*': case '+': case '?': return regex_bad(p, p->at, "a repetition of nothing");
+    default: return regex_char(p, &cp) && regex_item(p, regex_one(p, cp));
+    }
+}
+
+static pn_gnode regex_run(regex_parser *p)
+{
+    if (!regex_open(p))
+        return PN_GNODE_NONE;
+    while (p->at < p->len)
+        if (!regex_element(p) || !regex_ok(p))
+            return PN_GNODE_NONE;
+    if (p->groups.n > 1)
+        return regex_bad(p, p->len, "a ( without its )");
+    return regex_close(p);
+}
+
+PN_INTERNAL pn_status pn_gir_regex(pn_gir *b, const char *pattern, size_t len, unsigned flags, pn_gnode *out, pn_err *err)
+{
+    regex_parser p;
+    if (!pn_gir_ok(b))
+        return pn_gir_status(b, err);
+    if (len > b->limits.regex_bytes)
+        return pn_fail(err, PN_E_INVALID, "the pattern has %zu bytes (limit regex_bytes: %zu)", len, b->limits.regex_bytes);
+    memset(&p, 0, sizeof p);
+    p.b = b;
+    p.text = pattern;
+    p.len = len;
+    p.flags = flags;
+    p.err = err;
+    pn_gnode node = regex_run(&p);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.alts.v, p.alts.cap * sizeof *p.alts.v);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.items.v, p.items.cap * sizeof *p.items.v);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.groups.v, p.groups.cap * sizeof *p.groups.v);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.ranges.v, p.ranges.cap * sizeof *p.ranges.v);
+    if (p.status != PN_OK)
+        return p.status;
+    if (!pn_gir_ok(b))
+        return pn_gir_status(b, err);
+    *out = node;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_gram_from_regex(pn_gram **out, pn_mem *mem, const char *text, size_t len,
+                                         const pn_gram_limits *limits, pn_err *err)
+{
+    pn_gir *b;
+    pn_gnode node = PN_GNODE_NONE;
+    pn_status status = pn_gir_new(&b, mem, limits, err);
+    if (status != PN_OK)
+        return status;
+    status = pn_gir_regex(b, text, len, 0, &node, err);
+    if (status == PN_OK)
+        status = pn_gir_finish(b, node, out, err);
+    pn_gir_free(b);
+    return status;
+}
+#endif
+
+/* ---- Begin sample/pn_gbnf.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_GBNF_C
+#define PN_DROP_SAMPLE_PN_GBNF_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_gbnf.c - GBNF text to a grammar.
+ *
+ *     rule ::= alternatives            until a newline or the end, unless inside ( ) or after ::= or |
+ *     "literal" [a-z] [^a-z] . name ( ... )   each with * + ? {m} {m,} {m,n}
+ *     <[id]> !<[id]> <text> !<text>    one whole token
+ *     # comment
+ *
+ * A hand-written parser over a cursor that knows its end, with a stack of its own for groups.  A line
+ * that ends is the end of a rule only where the rule could end, which is what lets people put the
+ * next alternative on the next line after "|".
+ *
+ * Stricter than some: a reversed range, an empty class, and {m,n} with m > n are errors.
+ */
+/* includes sample/pn_gram_impl.h */
+
+/* includes base/pn_utf8.h */
+
+/* An open group (or the rule itself): its finished alternatives and the items of the one being read. */
+typedef struct gbnf_group {
+    uint32_t first_alt, first_item;     /* in the parser's stacks */
+    size_t at;                          /* of the "(" */
+} gbnf_group;
+
+typedef struct gbnf {
+    pn_gir *b;
+    const char *text;
+    size_t len, at;
+    pn_map names;                       /* rule name -> rule */
+    pn_gram_find_token find;
+    void *user;
+    PN_GVEC(pn_gnode) alts, items;
+    PN_GVEC(gbnf_group) groups;
+    PN_GVEC(pn_cp_range) ranges;
+    PN_GVEC(size_t) used_at;            /* by rule: where it was first referred to, + 1 */
+} gbnf;
+
+/* ---- where are we ----------------------------------------------------------------------------------- */
+
+static int gbnf_peek(const gbnf *p, size_t ahead)
+{
+    return p->at + ahead < p->len ? (uint8_t)p->text[p->at + ahead] : -1;
+}
+
+/* Sets the sticky error: line and column of `at`, then what was expected. */
+static bool gbnf_fail(gbnf *p, size_t at, const char *expected)
+{
+    unsigned long line = 1, column = 1;
+    if (!pn_gir_ok(p->b))
+        return false;
+    for (size_t i = 0; i < at && i < p->len; i++) {
+        char c = p->text[i];
+        bool newline = c == '\n' || (c == '\r' && !(i + 1 < p->len && p->text[i + 1] == '\n'));
+        if (newline)
+            line++, column = 1;
+        else if (((uint8_t)c & 0xC0) != 0x80)
+            column++;
+    }
+    char found[24] = "the end";
+    if (at < p->len && (uint8_t)p->text[at] > 0x20 && (uint8_t)p->text[at] < 0x7F)
+        memcpy(found, (char[4]){'\'', p->text[at], '\'', 0}, 4);
+    else if (at < p->len)
+        memcpy(found, "another byte", 13);
+    pn_gir_fail(p->b, PN_E_INVALID, "grammar line %lu column %lu: expected %s, found %s", line, column, expected, found);
+    return false;
+}
+
+/* Spaces and comments; newlines too when asked. */
+static void gbnf_space(gbnf *p, bool newlines)
+{
+    for (;;) {
+        int c = gbnf_peek(p, 0);
+        if (c == '#') {
+            while (c >= 0 && c != '\n' && c != '\r') {
+                p->at++;
+                c = gbnf_peek(p, 0);
+            }
+        } else if (c == ' ' || c == '\t' || (newlines && (c == '\n' || c == '\r'))) {
+            p->at++;
+        } else {
+            return;
+        }
+    }
+}
+
+static bool gbnf_is_name(int c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+}
+
+static pn_bytes gbnf_name(gbnf *p)
+{
+    size_t begin = p->at;
+    while (gbnf_is_name(gbnf_peek(p, 0)))
+        p->at++;
+    return (pn_bytes){p->text + begin, p->at - begin};
+}
+
+/* The rule of this name, made when it is new. */
+static bool gbnf_rule(gbnf *p, pn_bytes name, uint32_t *rule)
+{
+    uint32_t *known = pn_map_find(&p->names, name.data, name.len);
+    bool existed;
+    if (known) {
+        *rule = *known;
+        return true;
+    }
+    *rule = pn_gir_rule_n(p->b, name.data, name.len);
+    if (!pn_gir_ok(p->b) || !PN_GIR_ROOM(p->b, p->used_at, 1))
+        return false;
+    p->used_at.v[p->used_at.n++] = 0;
+    if (!pn_map_put(&p->names, name.data, name.len, *rule, &existed)) {
+        p->b->err.status = pn_fail_nomem(&p->b->err, "the rules of a grammar", name.len);
+        return false;
+    }
+    return true;
+}
+
+/* ---- characters --------------------------------------------------------------------------------------- */
+
+static bool gbnf_hex(gbnf *p, uint32_t digits, uint32_t *cp)
+{
+    size_t begin = p->at;
+    *cp = 0;
+    for (uint32_t i = 0; i < digits; i++, p->at++) {
+        int c = gbnf_peek(p, 0);
+        uint32_t d = c >= '0' && c <= '9' ? (uint32_t)(c - '0') : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10) :
+                     c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10) : 16;
+        if (d == 16)
+            return gbnf_fail(p, p->at, digits == 2 ? "2 hex digits" : digits == 4 ? "4 hex digits" : "8 hex digits");
+        *cp = *cp << 4 | d;
+    }
+    return *cp <= 0x10FFFF || gbnf_fail(p, begin, "a code point up to 10FFFF");
+}
+
+/* After a backslash. */
+static bool gbnf_escape(gbnf *p, bool in_class, uint32_t *cp)
+{
+    int c = gbnf_peek(p, 0);
+    p->at++;
+    switch (c) {
+    case 'x': return gbnf_hex(p, 2, cp);
+    case 'u': return gbnf_hex(p, 4, cp);
+    case 'U': return gbnf_hex(p, 8, cp);
+    case 't': *cp = '\t'; return true;
+    case 'r': *cp = '\r'; return true;
+    case 'n': *cp = '\n'; return true;
+    case '\\': case '"': case '[': case ']': *cp = (uint32_t)c; return true;
+    case '-': case '^':
+        if (in_class) {
+            *cp = (uint32_t)c;
+            return true;
+        }
+        break;
+    default: break;
+    }
+    return gbnf_fail(p, p->at - 1, "an escape: one of \\x \\u \\U \\t \\r \\n \\\\ \\\" \\[ \\]");
+}
+
+static bool gbnf_char(gbnf *p, bool in_class, uint32_t *cp)
+{
+    if (gbnf_peek(p, 0) == '\\') {
+        p->at++;
+        return gbnf_escape(p, in_class, cp);
+    }
+    size_t n = pn_utf8_decode(p->text + p->at, p->len - p->at, cp);
+    if (n == 1 && *cp == PN_UTF8_BAD)
+        return gbnf_fail(p, p->at, "valid UTF-8");
+    p->at += n;
+    return true;
+}
+
+/* ---- items ----------------------------------------------------------------------------------------------- */
+
+static pn_gnode gbnf_literal(gbnf *p)
+{
+    size_t begin = p->at++;
+    char *bytes = NULL;
+    size_t n = 0, cap = 0;
+    pn_gnode node = PN_GNODE_NONE;
+    for (;;) {
+        uint32_t cp;
+        int c = gbnf_peek(p, 0);
+        if (c < 0) {
+            gbnf_fail(p, begin, "a closing quote for this literal");
+            break;
+        }
+        if (c == '"') {
+            p->at++;
+            node = pn_gir_bytes(p->b, bytes, n);
+            break;
+        }
+        if (!gbnf_char(p, false, &cp) || !pn_gir_room(p->b, (void **)&bytes, &cap, n, 4, 1))
+            break;
+        if (cp >= 0xD800 && cp <= 0xDFFF) {
+            gbnf_fail(p, begin, "a literal without surrogates");
+            break;
+        }
+        n += pn_utf8_encode(cp, bytes + n);
+    }
+    pn_mem_free(p->b->mem, PN_ACCT_GRAMMAR, bytes, cap);
+    return node;
+}
+
+static pn_gnode gbnf_class(gbnf *p)
+{
+    size_t begin = p->at++;
+    bool negated = gbnf_peek(p, 0) == '^';
+    p->at += negated;
+    p->ranges.n = 0;
+    while (gbnf_peek(p, 0) != ']') {
+        pn_cp_range r;
+        size_t at = p->at;
+        if (gbnf_peek(p, 0) < 0)
+            return gbnf_fail(p, begin, "a closing ] for this class");
+        if (!gbnf_char(p, true, &r.lo))
+            return PN_GNODE_NONE;
+        r.hi = r.lo;
+        if (gbnf_peek(p, 0) == '-' && gbnf_peek(p, 1) != ']' && gbnf_peek(p, 1) >= 0) {
+            p->at++;
+            if (!gbnf_char(p, true, &r.hi))
+                return PN_GNODE_NONE;
+        }
+        if (r.lo > r.hi)
+            return gbnf_fail(p, at, "a range from low to high");
+        if (!PN_GIR_ROOM(p->b, p->ranges, 1))
+            return PN_GNODE_NONE;
+        p->ranges.v[p->ranges.n++] = r;
+    }
+    if (p->ranges.n == 0)
+        return gbnf_fail(p, p->at, "a character: a class may not be empty");
+    p->at++;
+    return pn_gir_class(p->b, p->ranges.v, p->ranges.n, negated);
+}
+
+/* <[123]> or <text> */
+static pn_gnode gbnf_token(gbnf *p, bool negated)
+{
+    size_t begin = p->at++;
+    if (gbnf_peek(p, 0) == '[') {
+        uint64_t id = 0;
+        size_t digits = ++p->at;
+        for (int c; (c = gbnf_peek(p, 0)) >= '0' && c <= '9' && id <= INT32_MAX; p->at++)
+            id = id * 10 + (uint64_t)(c - '0');
+        if (p->at == digits || id > INT32_MAX)
+            return gbnf_fail(p, digits, "a token id");
+        if (gbnf_peek(p, 0) != ']' || gbnf_peek(p, 1) != '>')
+            return gbnf_fail(p, p->at, "]>");
+        p->at += 2;
+        return pn_gir_token(p->b, (pn_token)id, negated);
+    }
+    while (gbnf_peek(p, 0) >= 0 && gbnf_peek(p, 0) != '>' && gbnf_peek(p, 0) != '\n')
+        p->at++;
+    if (gbnf_peek(p, 0) != '>')
+        return gbnf_fail(p, begin, "a closing > for this token");
+    p->at++;
+    pn_token t = p->find ? p->find(p->user, p->text + begin, p->at - begin) : -1;
+    if (t < 0)
+        return gbnf_fail(p, begin, p->find ? "the text of exactly one token of the model" :
+                                             "<[id]>: without a model a token's text says nothing");
+    return pn_gir_token(p->b, t, negated);
+}
+
+static pn_gnode gbnf_reference(gbnf *p)
+{
+    uint32_t rule;
+    size_t at = p->at;
+    if (!gbnf_rule(p, gbnf_name(p), &rule))
+        return PN_GNODE_NONE;
+    if (!p->used_at.v[rule])
+        p->used_at.v[rule] = at + 1;
+    return pn_gir_ref(p->b, rule);
+}
+
+static bool gbnf_number(gbnf *p, uint32_t *out)
+{
+    uint64_t v = 0;
+    size_t begin = p->at;
+    for (int c; (c = gbnf_peek(p, 0)) >= '0' && c <= '9'; p->at++)
+        v = PN_MIN(v * 10 + (uint64_t)(c - '0'), (uint64_t)1 << 40);
+    if (p->at == begin)
+        return gbnf_fail(p, begin, "a number");
+    if (v > p->b->limits.repeat) {
+        pn_gir_fail(p->b, PN_E_INVALID, "a repetition of %llu times is too large (limit repeat: %lu)",
+                    (unsigned long long)v, (unsigned long)p->b->limits.repeat);
+        return false;
+    }
+    *out = (uint32_t)v;
+    return true;
+}
+
+/* {m} {m,} {m,n} {,n}: after the brace */
+static bool gbnf_bounds(gbnf *p, uint32_t *min, uint32_t *max)
+{
+    size_t begin = p->at;
+    gbnf_space(p, true);
+    if (!gbnf_number(p, min))
+        return false;
+    *max = *min;
+    gbnf_space(p, true);
+    if (gbnf_peek(p, 0) == ',') {
+        p->at++;
+        gbnf_space(p, true);
+        *max = PN_GIR_MANY;
+        if (gbnf_peek(p, 0) != '}' && !gbnf_number(p, max))
+            return false;
+        gbnf_space(p, true);
+    }
+    if (gbnf_peek(p, 0) != '}')
+        return gbnf_fail(p, p->at, "}");
+    p->at++;
+    return *min <= *max || gbnf_fail(p, begin, "bounds from low to high");
+}
+
+/* What follows an item: as many repetitions as there are. */
+static pn_gnode gbnf_repeats(gbnf *p, pn_gnode node)
+{
+    while (pn_gir_ok(p->b)) {
+        uint32_t min = 0, max = PN_GIR_MANY;
+        size_t at = p->at;
+        gbnf_space(p, p->groups.n > 1);
+        int c = gbnf_peek(p, 0);
+        if (c == '+')
+            min = 1;
+        else if (c == '?')
+            max = 1;
+        else if (c != '*' && c != '{') {
+            p->at = at;
+            break;
+        }
+        p->at++;
+        if (c == '{' && !gbnf_bounds(p, &min, &max))
+            return PN_GNODE_NONE;
+        node = pn_gir_repeat(p->b, node, min, max);
+    }
+    return node;
+}
+
+/* ---- groups, alternatives, rules ---------------------------------------------------------------------------- */
+
+static bool gbnf_open(gbnf *p)
+{
+    if (p->groups.n > p->b->limits.nesting) {
+        pn_gir_fail(p->b, PN_E_INVALID, "groups are nested too deeply (limit nesting: %lu)", (unsigned long)p->b->limits.nesting);
+        return false;
+    }
+    if (!PN_GIR_ROOM(p->b, p->groups, 1))
+        return false;
+    p->groups.v[p->groups.n++] = (gbnf_group){(uint32_t)p->alts.n, (uint32_t)p->items.n, p->at};
+    return true;
+}
+
+/* The items since the last "|" are an alternative. */
+static bool gbnf_alternative(gbnf *p)
+{
+    gbnf_group *g = &p->groups.v[p->groups.n - 1];
+    size_t n = p->items.n - g->first_item;
+    pn_gnode node = pn_gir_seq(p->b, n ? p->items.v + g->first_item : NULL, n);
+    p->items.n = g->first_item;
+    if (!node || !PN_GIR_ROOM(p->b, p->alts, 1))
+        return false;
+    p->alts.v[p->alts.n++] = node;
+    return true;
+}
+
+static pn_gnode gbnf_close(gbnf *p)
+{
+    if (!gbnf_alternative(p))
+        return PN_GNODE_NONE;
+    gbnf_group g = p->groups.v[--p->groups.n];
+    pn_gnode node = pn_gir_alt(p->b, p->alts.v + g.first_alt, p->alts.n - g.first_alt);
+    p->alts.n = g.first_alt;
+    return node;
+}
+
+static bool gbnf_item(gbnf *p, pn_gnode node)
+{
+    node = gbnf_repeats(p, node);
+    if (!node || !PN_GIR_ROOM(p->b, p->items, 1))
+        return false;
+    p->items.v[p->items.n++] = node;
+    return true;
+}
+
+/* One step inside a body.  *done: the rule has ended. */
+static bool gbnf_element(gbnf *p, bool *done)
+{
+    static const pn_cp_range any[] = {{0, 0x10FFFF}};
+    gbnf_space(p, p->groups.n > 1);
+    int c = gbnf_peek(p, 0);
+    switch (c) {
+    case '"': return gbnf_item(p, gbnf_literal(p));
+    case '[': return gbnf_item(p, gbnf_class(p));
+    case '<': return gbnf_item(p, gbnf_token(p, false));
+    case '.':
+        p->at++;
+        return gbnf_item(p, pn_gir_class(p->b, any, 1, false));
+    case '!':
+        p->at++;
+        return gbnf_peek(p, 0) == '<' ? gbnf_item(p, gbnf_token(p, true)) : gbnf_fail(p, p->at, "< after !");
+    case '|':
+        p->at++;
+        gbnf_space(p, true);
+        return gbnf_alternative(p);
+    case '(':
+        if (!gbnf_open(p))
+            return false;
+        p->at++;
+        return true;
+    case ')':
+        if (p->groups.n < 2)
+            return gbnf_fail(p, p->at, "no ) without a (");
+        p->at++;
+        return gbnf_item(p, gbnf_close(p));
+    case -1: case '\n': case '\r':
+        if (p->groups.n > 1)
+            return gbnf_fail(p, p->groups.v[p->groups.n - 1].at, "a closing ) for this group");
+        *done = true;
+        return true;
+    default:
+        if (gbnf_is_name(c))
+            return gbnf_item(p, gbnf_reference(p));
+        return gbnf_fail(p, p->at, c == '*' || c == '+' || c == '?' || c == '{' ? "something to repeat" :
+                         "a literal, class, rule name or group");
+    }
+}
+
+static bool gbnf_definition(gbnf *p)
+{
+    uint32_t rule;
+    bool done = false;
+    pn_bytes name = gbnf_name(p);
+    if (name.len == 0)
+        return gbnf_fail(p, p->at, "a rule name");
+    if (!gbnf_rule(p, name, &rule))
+        return false;
+    gbnf_space(p, false);
+    if (gbnf_peek(p, 0) != ':' || gbnf_peek(p, 1) != ':' || gbnf_peek(p, 2) != '=')
+        return gbnf_fail(p, p->at, "::=");
+    p->at += 3;
+    gbnf_space(p, true);
+    if (!gbnf_open(p))
+        return false;
+    while (!done)
+        if (!gbnf_element(p, &done))
+            return false;
+    pn_gir_define(p->b, rule, gbnf_close(p));
+    return pn_gir_ok(p->b);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------------------- */
+
+static bool gbnf_parse(gbnf *p, pn_gnode *root)
+{
+    if (p->len > p->b->limits.text_bytes) {
+        pn_gir_fail(p->b, PN_E_INVALID, "the grammar has %zu bytes (limit text_bytes: %zu)", p->len, p->b->limits.text_bytes);
+        return false;
+    }
+    gbnf_space(p, true);
+    while (p->at < p->len) {
+        if (!gbnf_definition(p))
+            return false;
+        gbnf_space(p, true);
+    }
+    for (uint32_t i = 0; i < p->used_at.n; i++)
+        if (p->used_at.v[i] && !pn_gir_defined(p->b, i))
+            return gbnf_fail(p, p->used_at.v[i] - 1, "a rule that is defined");
+    uint32_t *rule = pn_map_find(&p->names, "root", 4);
+    if (!rule)
+        return gbnf_fail(p, p->len, "a rule named root");
+    *root = pn_gir_ref(p->b, *rule);
+    return pn_gir_ok(p->b);
+}
+
+PN_INTERNAL pn_status pn_gram_from_gbnf(pn_gram **out, pn_mem *mem, const char *text, size_t len,
+                                        const pn_gram_limits *limits, pn_gram_find_token find, void *user, pn_err *err)
+{
+    gbnf p;
+    pn_gnode root = PN_GNODE_NONE;
+    memset(&p, 0, sizeof p);
+    pn_status status = pn_gir_new(&p.b, mem, limits, err);
+    if (status != PN_OK)
+        return status;
+    p.text = text;
+    p.len = len;
+    p.find = find;
+    p.user = user;
+    pn_map_init(&p.names, mem, PN_ACCT_GRAMMAR);
+    gbnf_parse(&p, &root);
+    status = pn_gir_status(p.b, err);
+    if (status == PN_OK)
+        status = pn_gir_finish(p.b, root, out, err);
+    pn_map_fini(&p.names);
+    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.alts.v, p.alts.cap * sizeof *p.alts.v);
+    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.items.v, p.items.cap * sizeof *p.items.v);
+    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.groups.v, p.groups.cap * sizeof *p.groups.v);
+    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.ranges.v, p.ranges.cap * sizeof *p.ranges.v);
+    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.used_at.v, p.used_at.cap * sizeof *p.used_at.v);
+    pn_gir_free(p.b);
+    return status;
+}
+#endif
+
+/* ---- Begin sample/pn_gmask.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_GMASK_C
+#define PN_DROP_SAMPLE_PN_GMASK_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_gmask.c - which tokens may come next: the vocabulary as a trie, walked along the states.
+ *
+ * The trie lies flat, depth first: a node is its byte, how many nodes its subtree has (itself
+ * included), and where its subtree's tokens begin in a list in the same order.  Walking is a loop:
+ * a byte that is allowed goes on to the next node, one that is not skips the subtree.
+ *
+ *     node   0 'a' size 3   1 'b' size 1   2 'c' size 1   3 'b' size 2   4 'a' size 1
+ *     text     a              ab             ac             b              ba
+ *
+ * Inside a string nearly everything is allowed, so nothing is skipped.  But there a state leads to one
+ * and the same state by every harmless character (whole UTF-8, no control, quote, backslash): to
+ * itself in a free string, to the one with the next count in a string of bounded length.  Where that
+ * goes on for k characters (checked once for a state), all harmless tokens of up to k characters are
+ * allowed; their bitmaps are made once, and only the smaller trie of the others is walked.
+ *
+ * Masks are kept per state, least recently used ones dropped first.
+ */
+/* includes sample/pn_gram_impl.h */
+
+/* includes base/pn_utf8.h */
+
+typedef struct gmask_node {
+    uint32_t byte_size;         /* byte | size << 8 */
+    uint32_t first_token;
+} gmask_node;
+
+typedef struct gmask_tree {
+    PN_GVEC(gmask_node) nodes;
+    PN_GVEC(uint32_t) tokens;
+} gmask_tree;
+
+/* Harmless tokens up to a length, and the trie of all other tokens. */
+typedef struct gmask_slice {
+    uint32_t *safe;             /* [words] bitmap, owned */
+    gmask_tree rest;
+} gmask_slice;
+
+enum { GMASK_MAX_NODES = 1 << 24, GMASK_SLICES = 3 };
+
+/* The shortest serves strings that are about to reach their bound. */
+static uint32_t gmask_slice_most(size_t i) { return i == 0 ? UINT32_MAX : i == 1 ? 16 : 8; }
+
+struct pn_gtrie {
+    pn_mem *mem;
+    uint32_t n_tokens, words;
+    uint64_t serial;            /* a hash of everything: masks of another trie are not ours */
+    char *text;                 /* owned, [text_len]: pieces one after another */
+    size_t text_len;
+    uint32_t *at;               /* [n_tokens + 1] where each piece begins in text */
+    uint32_t *ends;             /* [words] bitmap */
+    gmask_tree all;
+    gmask_slice slice[GMASK_SLICES];    /* longest first */
+};
+
+/* ---- building ------------------------------------------------------------------------------------ */
+
+static bool gmask_grow(pn_gtrie *t, void **v, size_t *cap, size_t need, size_t size)
+{
+    return pn_mem_grow(t->mem, PN_ACCT_GRAMMAR, v, cap, need, size);
+}
+
+/* Characters of a harmless piece; 0: it is not harmless. */
+static uint32_t gmask_safe_chars(pn_bytes p)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < p.len; i++) {
+        uint8_t c = (uint8_t)p.data[i];
+        if (c < 0x20 || c == '"' || c == '\\' || c == 0x7F)
+            return 0;
+        n += (c & 0xC0) != 0x80;
+    }
+    return pn_utf8_valid(p.data, p.len) == p.len ? n : 0;
+}
+
+/* Close path[n..depth): their subtrees end here. */
+static void gmask_close(gmask_tree *tree, const uint32_t *path, size_t n, size_t depth)
+{
+    for (size_t k = depth; k-- > n;)
+        tree->nodes.v[path[k]].byte_size |= (uint32_t)(tree->nodes.n - path[k]) << 8;
+}
+
+/* path[k] is the node after k + 1 bytes of the piece before. */
+static bool gmask_tree_add(pn_gtrie *t, gmask_tree *tree, pn_bytes before, pn_bytes piece, uint32_t id, uint32_t *path)
+{
+    size_t k = 0, most = PN_MIN(before.len, piece.len);
+    while (k < most && before.data[k] == piece.data[k])
+        k++;
+    gmask_close(tree, path, k, before.len);
+    if (!gmask_grow(t, (void **)&tree->nodes.v, &tree->nodes.cap, tree->nodes.n + piece.len - k, sizeof *tree->nodes.v) ||
+        !gmask_grow(t, (void **)&tree->tokens.v, &tree->tokens.cap, tree->tokens.n + 1, sizeof *tree->tokens.v))
+        return false;
+    for (; k < piece.len; k++) {
+        path[k] = (uint32_t)tree->nodes.n;
+        tree->nodes.v[tree->nodes.n++] = (gmask_node){(uint8_t)piece.data[k], (uint32_t)tree->tokens.n};
+    }
+    tree->tokens.v[tree->tokens.n++] = id;
+    return true;
+}
+
+static bool gmask_tree_build(pn_gtrie *t, gmask_tree *tree, const pn_bytes *pieces, const uint32_t *order, const uint32_t *but,
+                             uint32_t *path)
+{
+    pn_bytes before = {"", 0};
+    for (uint32_t i = 0; i < t->n_tokens; i++) {
+        pn_bytes piece = pieces[order[i]];
+        if (piece.len == 0 || (but && pn_gset_has(but, order[i])))
+            continue;
+        if (!gmask_tree_add(t, tree, before, piece, order[i], path))
+            return false;
+        before = piece;
+    }
+    gmask_close(tree, path, 0, before.len);
+    return true;
+}
+
+/* Our own copy of the pieces that count as text; the others become empty. */
+static bool gmask_copy(pn_gtrie *t, const pn_gtrie_source *src, pn_bytes *pieces, size_t *longest)
+{
+    size_t total = 0;
+    for (uint32_t i = 0; i < t->n_tokens; i++) {
+        bool out = pn_gset_has(t->ends, i) || (src->exclude && pn_gset_has(src->exclude, i));
+        pieces[i] = out ? (pn_bytes){"", 0} : src->pieces[i];
+        total += pieces[i].len;
+        *longest = PN_MAX(*longest, pieces[i].len);
+    }
+    if (total >= GMASK_MAX_NODES || !(t->text = pn_mem_alloc(t->mem, PN_ACCT_GRAMMAR, total)))
+        return false;
+    t->text_len = total;
+    total = 0;
+    for (uint32_t i = 0; i < t->n_tokens; i++) {
+        t->at[i] = (uint32_t)total;
+        if (pieces[i].len)
+            memcpy(t->text + total, pieces[i].data, pieces[i].len);
+        pieces[i].data = t->text + total;
+        total += pieces[i].len;
+        uint32_t chars = gmask_safe_chars(pieces[i]);
+        for (size_t k = 0; k < GMASK_SLICES && chars; k++)
+            if (chars <= gmask_slice_most(k))
+                pn_gset_add(t->slice[k].safe, i);
+    }
+    t->at[t->n_tokens] = (uint32_t)total;
+    t->serial = pn_hash(t->text, t->text_len, pn_hash(t->at, ((size_t)t->n_tokens + 1) * sizeof *t->at,
+                                                     pn_hash(t->ends, (size_t)t->words * sizeof *t->ends, t->words)));
+    return true;
+}
+
+static bool gmask_build(pn_gtrie *t, const pn_gtrie_source *src)
+{
+    size_t longest = 0;
+    pn_bytes *pieces = pn_mem_calloc(t->mem, PN_ACCT_GRAMMAR, t->n_tokens, sizeof *pieces);
+    uint32_t *order = pn_mem_calloc(t->mem, PN_ACCT_GRAMMAR, t->n_tokens, sizeof *order);
+    bool ok = pieces && order && gmask_copy(t, src, pieces, &longest) &&
+              pn_gram_sort_texts(t->mem, pieces, order, t->n_tokens);
+    uint32_t *path = ok ? pn_mem_calloc(t->mem, PN_ACCT_GRAMMAR, longest, sizeof *path) : NULL;
+    ok = path && gmask_tree_build(t, &t->all, pieces, order, NULL, path);
+    for (size_t k = 0; k < GMASK_SLICES && ok; k++)
+        ok = gmask_tree_build(t, &t->slice[k].rest, pieces, order, t->slice[k].safe, path);
+    pn_mem_free(t->mem, PN_ACCT_GRAMMAR, pieces, t->n_tokens * sizeof *pieces);
+    pn_mem_free(t->mem, PN_ACCT_GRAMMAR, order, t->n_tokens * sizeof *order);
+    pn_mem_free(t->mem, PN_ACCT_GRAMMAR, path, longest * sizeof *path);
+    return ok;
+}
+
+PN_INTERNAL pn_status pn_gtrie_new(pn_gtrie **out, pn_mem *mem, const pn_gtrie_source *src, pn_err *err)
+{
+    uint64_t bytes = 0;
+    if (src->n_vocab < src->n_tokens || src->n_vocab > INT32_MAX)
+        return pn_fail(err, PN_E_INVALID, "a vocabulary of %lu tokens in %lu columns of logits", (unsigned long)src->n_tokens,
+                       (unsigned long)src->n_vocab);
+    for (uint32_t i = 0; i < src->n_tokens; i++)
+        bytes += src->pieces[i].len;
+    if (bytes >= GMASK_MAX_NODES)
+        return pn_fail(err, PN_E_UNSUPPORTED, "the texts of the vocabulary have %llu bytes; at most %d are supported",
+                       (unsigned long long)bytes, GMASK_MAX_NODES);
+    pn_gtrie *t = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, 1, sizeof *t);
+    if (!t)
+        return pn_fail_nomem(err, "a token trie", sizeof *t);
+    t->mem = mem;
+    t->n_tokens = src->n_tokens;
+    t->words = src->n_vocab / 32 + (src->n_vocab % 32 != 0);
+    t->at = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, (uint64_t)t->n_tokens + 1, sizeof *t->at);
+    t->ends = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, t->words, sizeof *t->ends);
+    bool ok = t->at && t->ends;
+    for (size_t k = 0; k < GMASK_SLICES; k++) {
+        t->slice[k].safe = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, t->words, sizeof *t->slice[k].safe);
+        ok = ok && t->slice[k].safe;
+    }
+    for (size_t i = 0; i < src->n_ends && t->ends; i++)
+        if (src->ends[i] >= 0 && (uint32_t)src->ends[i] < t->n_tokens)
+            pn_gset_add(t->ends, (uint32_t)src->ends[i]);
+    if (!ok || !gmask_build(t, src)) {
+        pn_gtrie_free(t);
+        return pn_fail_nomem(err, "a token trie", 16 * bytes);
+    }
+    *out = t;
+    return PN_OK;
+}
+
+static void gmask_tree_free(pn_gtrie *t, gmask_tree *tree)
+{
+    pn_mem_free(t->mem, PN_ACCT_GRAMMAR, tree->nodes.v, tree->nodes.cap * sizeof *tree->nodes.v);
+    pn_mem_free(t->mem, PN_ACCT_GRAMMAR, tree->tokens.v, tree->tokens.cap * sizeof *tree->tokens.v);
+}
+
+PN_INTERNAL void pn_gtrie_free(pn_gtrie *t)
+{
+    if (!t)
+        return;
+    gmask_tree_free(t, &t->all);
+    for (size_t k = 0; k < GMASK_SLICES; k++) {
+        gmask_tree_free(t, &t->slice[k].rest);
+        pn_mem_free(t->mem, PN_ACCT_GRAMMAR, t->slice[k].safe, t->words * sizeof *t->slice[k].safe);
+    }
+    pn_mem_free(t->mem, PN_ACCT_GRAMMAR, t->text, t->text_len);
+    pn_mem_free(t->mem, PN_ACCT_GRAMMAR, t->at, ((size_t)t->n_tokens + 1) * sizeof *t->at);
+    pn_mem_free(t->mem, PN_ACCT_GRAMMAR, t->ends, t->words * sizeof *t->ends);
+    pn_mem_free(t->mem, PN_ACCT_GRAMMAR, t, sizeof *t);
+}
+
+static size_t gmask_tree_bytes(const gmask_tree *tree)
+{
+    return tree->nodes.cap * sizeof *tree->nodes.v + tree->tokens.cap * sizeof *tree->tokens.v;
+}
+
+PN_INTERNAL size_t pn_gtrie_bytes(const pn_gtrie *t)
+{
+    size_t n = sizeof *t + t->text_len + ((size_t)t->n_tokens + 1) * sizeof *t->at + gmask_tree_bytes(&t->all);
+    for (size_t k = 0; k < GMASK_SLICES; k++)
+        n += gmask_tree_bytes(&t->slice[k].rest);
+    return n + (1 + GMASK_SLICES) * (size_t)t->words * sizeof *t->ends;
+}
+
+PN_INTERNAL uint32_t pn_gtrie_words(const pn_gtrie *t) { return t->words; }
+PN_INTERNAL uint32_t pn_gtrie_count(const pn_gtrie *t) { return t->n_tokens; }
+
+PN_INTERNAL pn_bytes pn_gtrie_piece(const pn_gtrie *t, pn_token id)
+{
+    if (id < 0 || (uint32_t)id >= t->n_tokens)
+        return (pn_bytes){NULL, 0};
+    return (pn_bytes){t->text + t->at[id], t->at[id + 1] - t->at[id]};
+}
+
+PN_INTERNAL bool pn_gtrie_ends(const pn_gtrie *t, pn_token id)
+{
+    return id >= 0 && (uint32_t)id < t->n_tokens && pn_gset_has(t->ends, (uint32_t)id);
+}
+
+/* ---- states inside strings ------------------------------------------------------------------------- */
+
+/* Do all bytes lo..hi, each followed by `more` continuation bytes, lead from `at` to `home`? */
+static bool gmask_leads(pn_gram *g, uint32_t home, uint32_t at, uint32_t lo, uint32_t hi, uint32_t more)
+{
+    uint32_t last = PN_GS_UNKNOWN;
+    for (uint32_t byte = lo; byte <= hi; byte++) {
+        if (byte > lo && g->p.class_of[byte] == g->p.class_of[byte - 1])
+            continue;
+        uint32_t to = pn_gram_step(g, at, (uint8_t)byte);
+        if (to == PN_GS_DEAD || to == PN_GS_FAIL || (more == 0 && to != home))
+            return false;
+        if (more && to != last && !gmask_leads(g, home, to, 0x80, 0xBF, more - 1))
+            return false;
+        last = to;
+    }
+    return true;
+}
+
+/* The same for one lead byte whose second byte has limits of its own. */
+static bool gmask_lead(pn_gram *g, uint32_t home, uint32_t at, uint8_t lead, uint32_t lo, uint32_t hi, uint32_t more)
+{
+    uint32_t to = pn_gram_step(g, at, lead);
+    return to != PN_GS_DEAD && to != PN_GS_FAIL && gmask_leads(g, home, to, lo, hi, more);
+}
+
+/* Where every harmless character leads from s; PN_GS_DEAD: not to one state. */
+static uint32_t gmask_safe_next(pn_gram *g, uint32_t s)
+{
+    if (g->states.v[s].safe_next == PN_GS_UNKNOWN) {
+        uint32_t h = pn_gram_step(g, s, ' ');
+        bool is = h != PN_GS_DEAD && h != PN_GS_FAIL && gmask_leads(g, h, s, 0x20, 0x21, 0) &&
+                  gmask_leads(g, h, s, 0x23, 0x5B, 0) && gmask_leads(g, h, s, 0x5D, 0x7E, 0) &&
+                  gmask_leads(g, h, s, 0xC2, 0xDF, 1) && gmask_lead(g, h, s, 0xE0, 0xA0, 0xBF, 1) &&
+                  gmask_leads(g, h, s, 0xE1, 0xEC, 2) && gmask_lead(g, h, s, 0xED, 0x80, 0x9F, 1) &&
+                  gmask_leads(g, h, s, 0xEE, 0xEF, 2) && gmask_lead(g, h, s, 0xF0, 0x90, 0xBF, 2) &&
+                  gmask_leads(g, h, s, 0xF1, 0xF3, 3) && gmask_lead(g, h, s, 0xF4, 0x80, 0x8F, 2);
+        g->states.v[s].safe_next = is ? h : PN_GS_DEAD;
+    }
+    return g->states.v[s].safe_next;
+}
+
+/* For how many characters in a row does every harmless one lead to one state?  At most 16, or
+ * UINT32_MAX: for ever. */
+static uint32_t gmask_safe_run(pn_gram *g, uint32_t s)
+{
+    uint32_t k = 0;
+    for (; k < 16; k++) {
+        uint32_t to = gmask_safe_next(g, s);
+        if (to == s)
+            return UINT32_MAX;
+        if (to == PN_GS_DEAD)
+            break;
+        s = to;
+    }
+    return k;
+}
+
+/* The slice of harmless tokens that are all allowed; NULL: none. */
+static const gmask_slice *gmask_slice_of(pn_gram *g, const pn_gtrie *t, uint32_t state)
+{
+    uint32_t run = g->states.v[state].flags & PN_GS_BYTES ? gmask_safe_run(g, state) : 0;
+    for (size_t k = 0; k < GMASK_SLICES; k++)
+        if (run >= gmask_slice_most(k))
+            return &t->slice[k];
+    return NULL;
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------------ */
+
+static inline uint32_t gmask_step(pn_gram *g, uint32_t state, uint8_t byte)
+{
+    uint32_t at = g->states.v[state].trans;
+    if (PN_LIKELY(at != UINT32_MAX)) {
+        uint32_t to = g->trans.v[at + g->p.class_of[byte]];
+        if (PN_LIKELY(to != PN_GS_UNKNOWN))
+            return to;
+    }
+    return pn_gram_step(g, state, byte);
+}
+
+static bool gmask_walk(pn_gram *g, const gmask_tree *tree, uint32_t state, uint32_t *bits)
+{
+    const gmask_node *nodes = tree->nodes.v;
+    uint32_t n = (uint32_t)tree->nodes.n, depth = 0;
+    uint64_t budget = g->limits.mask_steps, begin = g->steps;
+    for (uint32_t i = 0; i < n;) {
+        while (depth && i == g->walk.v[depth - 1].pc)
+            state = g->walk.v[--depth].frame;
+        uint32_t size = nodes[i].byte_size >> 8, to = gmask_step(g, state, (uint8_t)nodes[i].byte_size);
+        if (to == PN_GS_FAIL)
+            return false;
+        if (budget-- == 0 || g->steps - begin > g->limits.mask_steps) {
+            g->fail = PN_E_INVALID;
+            g->fail_what = "mask_steps";
+            g->fail_value = g->limits.mask_steps;
+            return false;
+        }
+        if (to == PN_GS_DEAD) {
+            i += size;
+            continue;
+        }
+        uint32_t last = i + 1 < n ? nodes[i + 1].first_token : (uint32_t)tree->tokens.n;
+        for (uint32_t k = nodes[i].first_token; k < last; k++)
+            pn_gset_add(bits, tree->tokens.v[k]);
+        if (size > 1) {
+            if (depth == g->walk.cap && !pn_mem_grow(g->mem, PN_ACCT_GRAMMAR, (void **)&g->walk.v, &g->walk.cap, (size_t)depth + 1,
+                                                    sizeof *g->walk.v)) {
+                g->fail = PN_E_NOMEM;
+                g->fail_value = (uint64_t)depth * sizeof *g->walk.v;
+                return false;
+            }
+            g->walk.v[depth++] = (pn_gconfig){i + size, state};
+            state = to;
+        }
+        i++;
+    }
+    return true;
+}
+
+/* Token terminals; an end token only where the grammar names it. */
+static void gmask_terminals(const pn_gram *g, const pn_gtrie *t, uint32_t state, uint32_t *bits)
+{
+    pn_gstate s = g->states.v[state];
+    for (uint32_t i = 0; i < s.n && s.flags & PN_GS_TOKENS; i++) {
+        const pn_ginstr *in = &g->p.code.v[g->configs.v[s.first + i].pc];
+        if (in->op != PN_GOP_TOKEN)
+            continue;
+        if (!(in->flags & PN_GF_NEGATED)) {
+            if (in->b < t->n_tokens)
+                pn_gset_add(bits, in->b);
+            continue;
+        }
+        for (uint32_t k = 0; k < t->n_tokens; k++)
+            if (k != in->b && !pn_gset_has(t->ends, k))
+                pn_gset_add(bits, k);
+    }
+}
+
+static bool gmask_compute(pn_gram *g, const pn_gtrie *t, uint32_t state, uint32_t *bits)
+{
+    const gmask_slice *slice = gmask_slice_of(g, t, state);
+    if (slice)
+        memcpy(bits, slice->safe, t->words * sizeof *bits);
+    else
+        memset(bits, 0, t->words * sizeof *bits);
+    if (g->states.v[state].flags & PN_GS_BYTES && !gmask_walk(g, slice ? &slice->rest : &t->all, state, bits))
+        return false;
+    gmask_terminals(g, t, state, bits);
+    for (uint32_t i = 0; i < t->words && g->states.v[state].flags & PN_GS_ACCEPT; i++)
+        bits[i] |= t->ends[i];
+    return true;
+}
+
+/* ---- what is remembered ----------------------------------------------------------------------------------- */
+
+static void gmask_unlink(pn_gram *g, pn_gmask_entry *e)
+{
+    *(e->prev ? &e->prev->next : &g->mask_head) = e->next;
+    *(e->next ? &e->next->prev : &g->mask_tail) = e->prev;
+}
+
+static void gmask_link(pn_gram *g, pn_gmask_entry *e)
+{
+    e->prev = NULL;
+    e->next = g->mask_head;
+    *(e->next ? &e->next->prev : &g->mask_tail) = e;
+    g->mask_head = e;
+}
+
+static size_t gmask_entry_bytes(uint32_t words) { return sizeof(pn_gmask_entry) + (size_t)words * sizeof(uint32_t); }
+
+static void gmask_drop(pn_gram *g, pn_gmask_entry *e)
+{
+    gmask_unlink(g, e);
+    g->states.v[e->state].mask = NULL;
+    g->mask_bytes -= gmask_entry_bytes(e->words);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, e, gmask_entry_bytes(e->words));
+}
+
+PN_INTERNAL void pn_gram_drop_masks(pn_gram *g, size_t keep_bytes)
+{
+    while (g->mask_tail && g->mask_bytes > keep_bytes)
+        gmask_drop(g, g->mask_tail);
+}
+
+/* Keep a copy; when there is no memory, do without. */
+static void gmask_remember(pn_gram *g, const pn_gtrie *t, uint32_t state, const uint32_t *bits, uint32_t n_allowed)
+{
+    size_t bytes = gmask_entry_bytes(t->words), most = g->limits.cache_bytes / 2;
+    if (g->states.v[state].mask)
+        gmask_drop(g, g->states.v[state].mask);
+    if (bytes > most)
+        return;
+    pn_gram_drop_masks(g, most - bytes);
+    pn_gmask_entry *e = pn_mem_alloc(g->mem, PN_ACCT_GRAMMAR, bytes);
+    if (!e)
+        return;
+    e->state = state;
+    e->words = t->words;
+    e->n_allowed = n_allowed;
+    e->serial = t->serial;
+    memcpy(e->bits, bits, t->words * sizeof *bits);
+    g->states.v[state].mask = e;
+    g->mask_bytes += bytes;
+    gmask_link(g, e);
+}
+
+static uint32_t gmask_count(const uint32_t *bits, uint32_t words)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < words; i++)
+        for (uint32_t w = bits[i]; w; w &= w - 1)
+            n++;
+    return n;
+}
+
+static pn_status gmask_get(pn_gram *g, const pn_gtrie *t, uint32_t state, uint32_t *bits, uint32_t *n_allowed, pn_err *err)
+{
+    pn_gmask_entry *e = g->states.v[state].mask;
+    if (e && e->serial == t->serial && e->words == t->words) {
+        memcpy(bits, e->bits, t->words * sizeof *bits);
+        *n_allowed = e->n_allowed;
+        gmask_unlink(g, e);
+        gmask_link(g, e);
+        return PN_OK;
+    }
+    if (!gmask_compute(g, t, state, bits))
+        return pn_gram_failed(g, err);
+    *n_allowed = gmask_count(bits, t->words);
+    gmask_remember(g, t, state, bits, *n_allowed);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_matcher_mask(pn_matcher *m, uint32_t *bits, uint32_t *n_allowed, pn_err *err)
+{
+    const pn_gtrie *t = m->trie;
+    uint32_t n = 0;
+    if (!t)
+        return pn_fail(err, PN_E_STATE, "a matcher without a vocabulary has no mask");
+    if (m->finished) {
+        memset(bits, 0, t->words * sizeof *bits);
+        if (n_allowed)
+            *n_allowed = 0;
+        return PN_OK;
+    }
+    pn_mutex_lock(&m->gram->lock);
+    pn_gram_tidy(m->gram);
+    pn_status status = gmask_get(m->gram, t, m->state, bits, &n, err);
+    pn_mutex_unlock(&m->gram->lock);
+    if (status == PN_OK && n_allowed)
+        *n_allowed = n;
+    return status;
+}
+#endif
+
+/* ---- Begin sample/pn_gprint.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_GPRINT_C
+#define PN_DROP_SAMPLE_PN_GPRINT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_gprint.c - a program written out as GBNF, to be read by people and by other engines.
+ *
+ * Each place in the program that is reached becomes a rule; jumps and the ends of rules and loop
+ * bodies vanish.  Bytes are put together to characters again: from a lead byte on, all ways through the
+ * continuation bytes are followed to the code points they stand for.
+ */
+/* includes sample/pn_gram_impl.h */
+
+typedef struct gprint_range { uint32_t lo, hi, to; } gprint_range;
+
+typedef struct gprint {
+    const pn_gram *g;
+    pn_mem *mem;
+    pn_str *out;
+    pn_status status;
+    pn_err *err;
+    uint8_t *seen;              /* [code] */
+    uint32_t *todo;             /* [code] */
+    size_t n_todo;
+    PN_GVEC(gprint_range) ranges;
+    uint64_t steps;
+} gprint;
+
+enum { GPRINT_STEPS = 20000000 };
+
+static bool gprint_fail(gprint *p, const char *why)
+{
+    if (p->status == PN_OK)
+        p->status = pn_fail(p->err, PN_E_UNSUPPORTED, "this grammar cannot be written as GBNF: %s", why);
+    return false;
+}
+
+static uint32_t gprint_resolve(const gprint *p, uint32_t pc)
+{
+    while (p->g->p.code.v[pc].op == PN_GOP_JUMP)
+        pc = p->g->p.code.v[pc].a;
+    return pc;
+}
+
+/* " p12", or nothing where a rule or a loop's body ends. */
+static void gprint_name(gprint *p, uint32_t pc)
+{
+    pc = gprint_resolve(p, pc);
+    uint8_t op = p->g->p.code.v[pc].op;
+    if (op == PN_GOP_RET || op == PN_GOP_LOOP)
+        return;
+    if (!p->seen[pc]) {
+        p->seen[pc] = 1;
+        p->todo[p->n_todo++] = pc;
+    }
+    pn_str_addf(p->out, " p%lu", (unsigned long)pc);
+}
+
+/* An empty alternative is written as "": the line could not end after "|". */
+static void gprint_alternative(gprint *p, uint32_t pc)
+{
+    size_t before = p->out->len;
+    gprint_name(p, pc);
+    if (p->out->len == before)
+        pn_str_addz(p->out, " \"\"");
+}
+
+/* ---- bytes to characters ---------------------------------------------------------------------------- */
+
+static bool gprint_add(gprint *p, uint32_t lo, uint32_t hi, uint32_t to)
+{
+    if (++p->steps > GPRINT_STEPS)
+        return gprint_fail(p, "it has too many characters");
+    if (p->ranges.n && p->ranges.v[p->ranges.n - 1].hi + 1 == lo && p->ranges.v[p->ranges.n - 1].to == to) {
+        p->ranges.v[p->ranges.n - 1].hi = hi;
+        return true;
+    }
+    if (!pn_mem_grow(p->mem, PN_ACCT_GRAMMAR, (void **)&p->ranges.v, &p->ranges.cap, p->ranges.n + 1, sizeof *p->ranges.v)) {
+        p->status = pn_fail_nomem(p->err, "printing a grammar", p->ranges.n * sizeof *p->ranges.v);
+        return false;
+    }
+    p->ranges.v[p->ranges.n++] = (gprint_range){lo, hi, to};
+    return true;
+}
+
+/* The next place for this byte, UINT32_MAX: none. */
+static uint32_t gprint_byte(const gprint *p, const pn_ginstr *in, uint32_t byte)
+{
+    if (in->op == PN_GOP_RANGE)
+        return in->lo <= byte && byte <= in->hi ? in->a : UINT32_MAX;
+    if (in->op == PN_GOP_SET)
+        return pn_gset_has(p->g->p.sets.v[in->b].w, byte) ? in->a : UINT32_MAX;
+    for (uint32_t i = 0; in->op == PN_GOP_EDGES && i < in->n; i++)
+        if (p->g->p.edges.v[in->b + i].lo <= byte && byte <= p->g->p.edges.v[in->b + i].hi)
+            return p->g->p.edges.v[in->b + i].to;
+    return UINT32_MAX;
+}
+
+/* All characters that go on from place `pc` with `more` (at most 3) continuation bytes. */
+static bool gprint_rest(gprint *p, uint32_t pc, uint32_t more, uint32_t base)
+{
+    const pn_ginstr *in = &p->g->p.code.v[gprint_resolve(p, pc)];
+    if ((in->op != PN_GOP_RANGE && in->op != PN_GOP_SET && in->op != PN_GOP_EDGES) || in->flags & PN_GF_ACCEPT)
+        return gprint_fail(p, "it branches inside a character");
+    for (uint32_t byte = 0x80; byte <= 0xBF; byte++) {
+        uint32_t to = gprint_byte(p, in, byte), cp = base << 6 | (byte & 0x3F);
+        if (to != UINT32_MAX && !(more == 1 ? gprint_add(p, cp, cp, to) : gprint_rest(p, to, more - 1, cp)))
+            return false;
+    }
+    return true;
+}
+
+static bool gprint_collect(gprint *p, const pn_ginstr *in)
+{
+    p->ranges.n = 0;
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t to = gprint_byte(p, in, byte);
+        bool ok = true;
+        if (to == UINT32_MAX)
+            continue;
+        if (byte < 0x80)
+            ok = gprint_add(p, byte, byte, to);
+        else if (byte < 0xC2 || byte > 0xF4)
+            ok = gprint_fail(p, "it has bytes that are no characters");
+        else
+            ok = byte < 0xE0 ? gprint_rest(p, to, 1, byte & 0x1F) : byte < 0xF0 ? gprint_rest(p, to, 2, byte & 0x0F)
+                                                                               : gprint_rest(p, to, 3, byte & 0x07);
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
+static void gprint_char(gprint *p, uint32_t cp)
+{
+    bool plain = (cp >= '0' && cp <= '9') || (cp >= 'a' && cp <= 'z') || (cp >= 'A' && cp <= 'Z');
+    if (plain)
+        pn_str_addc(p->out, (char)cp);
+    else
+        pn_str_addf(p->out, cp < 0x100 ? "\\x%02lX" : cp < 0x10000 ? "\\u%04lX" : "\\U%08lX", (unsigned long)cp);
+}
+
+/* One alternative for each place the characters lead to. */
+static void gprint_bytes(gprint *p, const pn_ginstr *in)
+{
+    if (!gprint_collect(p, in))
+        return;
+    for (size_t i = 0; i < p->ranges.n; i++) {
+        uint32_t to = p->ranges.v[i].to;
+        if (to == UINT32_MAX)                   /* written with an earlier one */
+            continue;
+        pn_str_addz(p->out, i ? " | [" : " [");
+        for (size_t j = i; j < p->ranges.n; j++) {
+            gprint_range r = p->ranges.v[j];
+            if (r.to != to)
+                continue;
+            gprint_char(p, r.lo);
+            if (r.hi > r.lo) {
+                pn_str_addc(p->out, '-');
+                gprint_char(p, r.hi);
+            }
+            p->ranges.v[j].to = UINT32_MAX;
+        }
+        pn_str_addc(p->out, ']');
+        gprint_name(p, to);
+    }
+    if (in->flags & PN_GF_ACCEPT) {
+        pn_str_addz(p->out, " |");
+        gprint_alternative(p, in->a);
+    }
+}
+
+/* ---- rules ------------------------------------------------------------------------------------------------ */
+
+static void gprint_count(gprint *p, const pn_ginstr *in)
+{
+    const pn_ginstr *loop = &p->g->p.code.v[in->a];
+    gprint_name(p, loop->a);
+    if (loop->max == PN_GIR_MANY)
+        pn_str_addf(p->out, "{%lu,}", (unsigned long)loop->min);
+    else
+        pn_str_addf(p->out, "{%lu,%lu}", (unsigned long)loop->min, (unsigned long)loop->max);
+    gprint_name(p, loop->b);
+}
+
+static void gprint_rule(gprint *p, uint32_t pc)
+{
+    const pn_ginstr *in = &p->g->p.code.v[pc];
+    pn_str_addf(p->out, "p%lu ::=", (unsigned long)pc);
+    switch ((pn_gop)in->op) {
+    case PN_GOP_RANGE: case PN_GOP_SET: case PN_GOP_EDGES:
+        gprint_bytes(p, in);
+        break;
+    case PN_GOP_TOKEN:
+        pn_str_addf(p->out, in->flags & PN_GF_NEGATED ? " !<[%lu]>" : " <[%lu]>", (unsigned long)in->b);
+        gprint_name(p, in->a);
+        break;
+    case PN_GOP_SPLIT:
+        for (uint32_t i = 0; i < in->n; i++) {
+            pn_str_addz(p->out, i ? " |" : "");
+            gprint_alternative(p, p->g->p.list.v[in->b + i]);
+        }
+        break;
+    case PN_GOP_CALL:
+        gprint_name(p, in->a);
+        gprint_name(p, in->b);
+        break;
+    case PN_GOP_COUNT:
+        gprint_count(p, in);
+        break;
+    case PN_GOP_RET: case PN_GOP_LOOP: case PN_GOP_JUMP:
+        break;
+    }
+    pn_str_addc(p->out, '\n');
+}
+
+PN_INTERNAL pn_status pn_gram_print(pn_gram *g, pn_str *out, pn_err *err)
+{
+    gprint p;
+    size_t n = g->p.code.n;
+    memset(&p, 0, sizeof p);
+    p.g = g;
+    p.mem = out->mem;
+    p.out = out;
+    p.err = err;
+    p.seen = pn_mem_calloc(p.mem, PN_ACCT_GRAMMAR, n, 1);
+    p.todo = pn_mem_calloc(p.mem, PN_ACCT_GRAMMAR, n, sizeof *p.todo);
+    if (!p.seen || !p.todo)
+        p.status = pn_fail_nomem(err, "printing a grammar", 5 * (uint64_t)n);
+    if (!p.status) {
+        pn_str_addz(out, "root ::=");
+        gprint_name(&p, g->p.entry);
+        pn_str_addc(out, '\n');
+    }
+    while (!p.status && p.n_todo && !out->failed)
+        gprint_rule(&p, p.todo[--p.n_todo]);
+    if (!p.status && out->failed)
+        p.status = pn_fail_nomem(err, "printing a grammar", out->len);
+    pn_mem_free(p.mem, PN_ACCT_GRAMMAR, p.seen, n);
+    pn_mem_free(p.mem, PN_ACCT_GRAMMAR, p.todo, n * sizeof *p.todo);
+    pn_mem_free(p.mem, PN_ACCT_GRAMMAR, p.ranges.v, p.ranges.cap * sizeof *p.ranges.v);
+    return p.status;
+}
+#endif
+
+/* ---- Begin sample/pn_grammar.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_GRAMMAR_C
+#define PN_DROP_SAMPLE_PN_GRAMMAR_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_grammar.c - the handles: grammars counted by reference, matchers that stand in them.
+ *
+ * A matcher is little more than a state's number and the numbers before it.  All matchers of a grammar
+ * are in a list, because their numbers change when the grammar forgets states it no longer needs.
+ *
+ * Every function takes the grammar's lock once; what is_complete and its like tell is copied into
+ * the matcher, so they need none.
+ */
+/* includes sample/pn_gram_impl.h */
+
+#define GRAMMAR_FINISHED 0x80000000u    /* in a history entry: the matcher was finished */
+
+/* ---- grammars ----------------------------------------------------------------------------------- */
+
+PN_INTERNAL pn_gram *pn_gram_retain(pn_gram *g)
+{
+    pn_mutex_lock(&g->lock);
+    g->refs++;
+    pn_mutex_unlock(&g->lock);
+    return g;
+}
+
+PN_INTERNAL void pn_gram_release(pn_gram *g)
+{
+    if (!g)
+        return;
+    pn_mutex_lock(&g->lock);
+    uint32_t left = --g->refs;
+    pn_mutex_unlock(&g->lock);
+    if (left)
+        return;
+    pn_gram_free_states(g);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->p.code.v, g->p.code.cap * sizeof *g->p.code.v);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->p.sets.v, g->p.sets.cap * sizeof *g->p.sets.v);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->p.edges.v, g->p.edges.cap * sizeof *g->p.edges.v);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->p.list.v, g->p.list.cap * sizeof *g->p.list.v);
+    pn_mutex_fini(&g->lock);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g, sizeof *g);
+}
+
+PN_INTERNAL size_t pn_gram_bytes(pn_gram *g)
+{
+    pn_mutex_lock(&g->lock);
+    size_t n = g->program_bytes + pn_gram_cache_bytes(g);
+    pn_mutex_unlock(&g->lock);
+    return n;
+}
+
+/* Long texts are taken in pieces, so that states left behind can be forgotten in between. */
+enum { GRAMMAR_PIECE = 4096 };
+
+PN_INTERNAL int pn_gram_matches(pn_gram *g, const char *text, size_t len, pn_err *err)
+{
+    pn_matcher *m = NULL;
+    pn_err why;
+    pn_status status = pn_matcher_new(&m, g->mem, g, NULL, err);
+    if (status != PN_OK)
+        return status;
+    why.text[0] = 0;
+    for (size_t i = 0; i < len && status == PN_OK; i += GRAMMAR_PIECE)
+        status = pn_matcher_accept_bytes(m, text + i, PN_MIN(len - i, (size_t)GRAMMAR_PIECE), &why);
+    int result = status == PN_OK ? pn_matcher_is_complete(m) : status == PN_E_STATE ? 0 : (int)status;
+    if (result < 0 && err)
+        *err = why;
+    pn_matcher_free(m);
+    return result;
+}
+
+/* ---- matchers ------------------------------------------------------------------------------------- */
+
+static void grammar_link(pn_matcher *m)
+{
+    m->prev = NULL;
+    m->next = m->gram->matchers;
+    if (m->next)
+        m->next->prev = m;
+    m->gram->matchers = m;
+}
+
+PN_INTERNAL pn_status pn_matcher_new(pn_matcher **out, pn_mem *mem, pn_gram *g, const pn_gtrie *trie, pn_err *err)
+{
+    pn_matcher *m = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, 1, sizeof *m);
+    if (!m)
+        return pn_fail_nomem(err, "a grammar matcher", sizeof *m);
+    m->mem = mem;
+    m->trie = trie;
+    m->gram = g;
+    pn_mutex_lock(&g->lock);
+    g->refs++;
+    grammar_link(m);
+    m->state = g->start;
+    m->flags = g->states.v[g->start].flags;
+    pn_mutex_unlock(&g->lock);
+    *out = m;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_matcher_fork(pn_matcher **out, const pn_matcher *from, pn_err *err)
+{
+    pn_matcher *m = pn_mem_calloc(from->mem, PN_ACCT_GRAMMAR, 1, sizeof *m);
+    if (!m)
+        return pn_fail_nomem(err, "a grammar matcher", sizeof *m);
+    pn_mutex_lock(&from->gram->lock);
+    *m = *from;
+    m->gram->refs++;
+    grammar_link(m);
+    pn_mutex_unlock(&from->gram->lock);
+    *out = m;
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_matcher_free(pn_matcher *m)
+{
+    if (!m)
+        return;
+    pn_gram *g = m->gram;
+    pn_mutex_lock(&g->lock);
+    if (m->prev)
+        m->prev->next = m->next;
+    else
+        g->matchers = m->next;
+    if (m->next)
+        m->next->prev = m->prev;
+    pn_mutex_unlock(&g->lock);
+    pn_mem_free(m->mem, PN_ACCT_GRAMMAR, m, sizeof *m);
+    pn_gram_release(g);
+}
+
+PN_INTERNAL void pn_matcher_reset(pn_matcher *m)
+{
+    pn_mutex_lock(&m->gram->lock);
+    m->state = m->gram->start;
+    m->flags = m->gram->states.v[m->state].flags;
+    m->finished = false;
+    m->accepts = 0;
+    pn_mutex_unlock(&m->gram->lock);
+}
+
+/* Remember where we were, then stand at `state`. */
+static void grammar_go(pn_matcher *m, uint32_t state, bool finished)
+{
+    m->history[m->accepts++ % PN_MATCHER_HISTORY] = m->state | (m->finished ? GRAMMAR_FINISHED : 0);
+    m->state = state;
+    m->flags = m->gram->states.v[state].flags;
+    m->finished = finished;
+}
+
+/* PN_E_STATE: no sentence goes on so; PN_E_NOMEM, PN_E_INVALID: memory, a limit. */
+PN_INTERNAL pn_status pn_matcher_accept_bytes(pn_matcher *m, const char *bytes, size_t n, pn_err *err)
+{
+    pn_gram *g = m->gram;
+    size_t used = 0;
+    if (m->finished)
+        return pn_fail(err, PN_E_STATE, "the grammar's text has ended already");
+    pn_mutex_lock(&g->lock);
+    pn_gram_tidy(g);
+    uint32_t to = pn_gram_step_bytes(g, m->state, bytes, n, &used);
+    pn_status status = PN_OK;
+    if (to == PN_GS_FAIL)
+        status = pn_gram_failed(g, err);
+    else if (to == PN_GS_DEAD)
+        status = pn_fail(err, PN_E_STATE, "byte %zu (0x%02X) does not continue any sentence of the grammar", used,
+                         used < n ? (unsigned)(uint8_t)bytes[used] : 0u);
+    else
+        grammar_go(m, to, false);
+    pn_mutex_unlock(&g->lock);
+    return status;
+}
+
+/* Where token t leads: PN_GS_DEAD or PN_GS_FAIL too.  *finished: by an end token. */
+static uint32_t grammar_token(pn_matcher *m, uint32_t state, pn_token t, bool *finished)
+{
+    pn_bytes piece = m->trie ? pn_gtrie_piece(m->trie, t) : (pn_bytes){NULL, 0};
+    bool ends = m->trie && pn_gtrie_ends(m->trie, t);
+    *finished = false;
+    bool known = t >= 0 && (!m->trie || (uint32_t)t < pn_gtrie_count(m->trie));
+    uint32_t to = !known ? PN_GS_DEAD : pn_gram_step_token(m->gram, state, t, piece.data, piece.len, ends);
+    if (to == PN_GS_DEAD && ends && m->gram->states.v[state].flags & PN_GS_ACCEPT) {
+        *finished = true;
+        return state;
+    }
+    return to;
+}
+
+PN_INTERNAL pn_status pn_matcher_accept_token(pn_matcher *m, pn_token t, pn_err *err)
+{
+    pn_gram *g = m->gram;
+    bool finished;
+    if (m->finished)
+        return pn_fail(err, PN_E_STATE, "the grammar's text has ended already");
+    pn_mutex_lock(&g->lock);
+    pn_gram_tidy(g);
+    uint32_t to = grammar_token(m, m->state, t, &finished);
+    pn_status status = PN_OK;
+    if (to == PN_GS_FAIL)
+        status = pn_gram_failed(g, err);
+    else if (to == PN_GS_DEAD)
+        status = pn_fail(err, PN_E_STATE, "token %ld does not continue any sentence of the grammar", (long)t);
+    else
+        grammar_go(m, to, finished);
+    pn_mutex_unlock(&g->lock);
+    return status;
+}
+
+PN_INTERNAL pn_status pn_matcher_check(pn_matcher *m, const pn_token *tokens, size_t n, size_t *n_ok, pn_err *err)
+{
+    pn_gram *g = m->gram;
+    bool finished = m->finished;
+    size_t i = 0;
+    pn_status status = PN_OK;
+    pn_mutex_lock(&g->lock);
+    pn_gram_tidy(g);
+    for (uint32_t at = m->state; i < n && !finished; i++) {
+        at = grammar_token(m, at, tokens[i], &finished);
+        if (at == PN_GS_FAIL)
+            status = pn_gram_failed(g, err);
+        if (at == PN_GS_FAIL || at == PN_GS_DEAD)
+            break;
+    }
+    pn_mutex_unlock(&g->lock);
+    *n_ok = i;
+    return status;
+}
+
+PN_INTERNAL bool pn_matcher_is_complete(const pn_matcher *m) { return (m->flags & PN_GS_ACCEPT) != 0; }
+
+PN_INTERNAL bool pn_matcher_only_end(const pn_matcher *m)
+{
+    return (m->flags & (PN_GS_ACCEPT | PN_GS_BYTES | PN_GS_TOKENS)) == PN_GS_ACCEPT;
+}
+
+PN_INTERNAL bool pn_matcher_is_finished(const pn_matcher *m) { return m->finished; }
+PN_INTERNAL uint64_t pn_matcher_mark(const pn_matcher *m) { return m->accepts; }
+
+PN_INTERNAL pn_status pn_matcher_rollback(pn_matcher *m, uint64_t mark, pn_err *err)
+{
+    if (mark > m->accepts || m->accepts - mark > PN_MATCHER_HISTORY)
+        return pn_fail(err, PN_E_STATE, "a matcher after %llu accepts cannot go back to when there were %llu (at most %d)",
+                       (unsigned long long)m->accepts, (unsigned long long)mark, PN_MATCHER_HISTORY);
+    if (mark == m->accepts)
+        return PN_OK;
+    pn_mutex_lock(&m->gram->lock);
+    uint32_t was = m->history[mark % PN_MATCHER_HISTORY];
+    m->state = was & ~GRAMMAR_FINISHED;
+    m->finished = (was & GRAMMAR_FINISHED) != 0;
+    m->flags = m->gram->states.v[m->state].flags;
+    m->accepts = mark;
+    pn_mutex_unlock(&m->gram->lock);
+    return PN_OK;
+}
+
+#undef GRAMMAR_FINISHED
+#endif
+
+/* ---- Begin sample/pn_schema_load.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_SCHEMA_LOAD_C
+#define PN_DROP_SAMPLE_PN_SCHEMA_LOAD_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_schema_load.c - the ground the schema front end stands on: memory, errors with JSON pointers,
+ * the list of keywords, and references.
+ *
+ * Memory is an arena: a compilation makes thousands of short lists whose lives all end together, and
+ * arrays must not move while others point at them.
+ *
+ * The list of keywords is what "never unconstrained by accident" rests on: every validation keyword
+ * of draft 2020-12 and of the drafts before it is in it, as something we do or as something we
+ * refuse.  A key that is not in it is an annotation (JSON Schema core, section 6.5).
+ */
+/* includes sample/pn_schema_int.h */
+/* includes base/pn_err.h */
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+#define SCHLOAD_CHUNK (16u << 10)
+#define SCHLOAD_ARENA (64u << 20)      /* as the limit of a compiled grammar */
+
+struct pn_sch_chunk {
+    pn_sch_chunk *next;
+    size_t size, used;          /* of the whole chunk, this head included */
+};
+
+PN_INTERNAL bool pn_sch_nomem(pn_sch *s)
+{
+    if (s->status == PN_OK)
+        s->status = pn_fail(s->err, PN_E_NOMEM, "out of memory while compiling a JSON schema");
+    return false;
+}
+
+PN_INTERNAL void *pn_sch_alloc(pn_sch *s, uint64_t n, size_t size)
+{
+    uint64_t bytes;
+    if (!pn_mul_u64(n, size, &bytes) || bytes > SIZE_MAX / 2) {
+        pn_sch_nomem(s);
+        return NULL;
+    }
+    bytes = pn_align_up(bytes, 16);
+    pn_sch_chunk *c = s->chunks;
+    if (!c || c->size - c->used < bytes) {
+        const size_t head = (size_t)pn_align_up(sizeof *c, 16);
+        const size_t want = PN_MAX((size_t)bytes + head, (size_t)SCHLOAD_CHUNK);
+        if (want > SCHLOAD_ARENA - s->arena_bytes) {
+            pn_sch_fail(s, PN_E_INVALID, s->root, NULL, "compiling takes more than %u bytes", SCHLOAD_ARENA);
+            return NULL;
+        }
+        c = pn_mem_alloc(s->mem, PN_ACCT_GRAMMAR, want);
+        if (!c) {
+            pn_sch_nomem(s);
+            return NULL;
+        }
+        c->size = want;
+        c->used = head;
+        c->next = s->chunks;
+        s->chunks = c;
+        s->arena_bytes += want;
+    }
+    char *p = (char *)c + c->used;
+    c->used += (size_t)bytes;
+    memset(p, 0, (size_t)bytes);
+    return p;
+}
+
+PN_INTERNAL pn_sch_mark pn_sch_marked(const pn_sch *s)
+{
+    const pn_sch_mark mark = {s->chunks, s->chunks ? s->chunks->used : 0};
+    return mark;
+}
+
+PN_INTERNAL void pn_sch_rewind(pn_sch *s, pn_sch_mark mark)
+{
+    while (s->chunks != mark.chunk) {
+        pn_sch_chunk *next = s->chunks->next;
+        s->arena_bytes -= s->chunks->size;
+        pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->chunks, s->chunks->size);
+        s->chunks = next;
+    }
+    if (mark.chunk)
+        mark.chunk->used = mark.used;
+}
+
+PN_INTERNAL void pn_sch_fini(pn_sch *s)
+{
+    pn_map_fini(&s->goal_of);
+    pn_map_fini(&s->reported);
+    pn_map_fini(&s->anchors);
+    pn_map_fini(&s->pattern_of);
+    pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->goals, s->cap_goals * sizeof *s->goals);
+    while (s->chunks) {
+        pn_sch_chunk *next = s->chunks->next;
+        pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->chunks, s->chunks->size);
+        s->chunks = next;
+    }
+}
+
+/* --- pointers and errors ---------------------------------------------------------------------- */
+
+static void schload_escape(pn_str *out, pn_bytes key)
+{
+    for (size_t i = 0; i < key.len; i++) {
+        const char c = key.data[i];
+        if (c == '~')
+            pn_str_addz(out, "~0");
+        else if (c == '/')
+            pn_str_addz(out, "~1");
+        else
+            pn_str_addc(out, (unsigned char)c < 0x20 ? ' ' : c);      /* errors are lines of text */
+    }
+}
+
+static uint32_t schload_index(const pn_json_doc *d, uint32_t node)
+{
+    uint32_t i = 0;
+    for (uint32_t c = pn_json_first(d, d->nodes[node].parent); c != PN_JSON_NONE && c != node; c = pn_json_next(d, c))
+        i++;
+    return i;
+}
+
+/* RFC 6901, from the schema's root. */
+static void schload_pointer(const pn_sch *s, uint32_t node, pn_str *out)
+{
+    enum { SCHLOAD_DEEP = 160 };
+    uint32_t path[SCHLOAD_DEEP], n = 0;
+    for (; node != s->root && node != PN_JSON_NONE && n < SCHLOAD_DEEP; node = s->d->nodes[node].parent)
+        path[n++] = node;
+    while (n-- > 0) {
+        const pn_bytes key = pn_json_key_of(s->d, path[n]);
+        pn_str_addc(out, '/');
+        if (key.data)
+            schload_escape(out, key);
+        else
+            pn_str_addf(out, "%u", (unsigned)schload_index(s->d, path[n]));
+    }
+}
+
+/* Pointer, keyword included.  A hostile key is a megabyte: the end is what helps. */
+static void schload_where(pn_sch *s, uint32_t node, const char *kw, pn_str *out)
+{
+    schload_pointer(s, node, out);
+    if (kw)
+        pn_str_addf(out, "/%s", kw);
+}
+
+static const char *schload_tail(const pn_str *where)
+{
+    const size_t most = 240;
+    const char *p = pn_str_cstr(where);
+    if (where->failed)
+        return "(pointer lost: out of memory)";
+    if (where->len == 0)
+        return "(root)";
+    if (where->len <= most)
+        return p;
+    p += where->len - most;
+    while (((unsigned char)*p & 0xC0) == 0x80)
+        p++;
+    return p;
+}
+
+PN_INTERNAL bool pn_sch_fail(pn_sch *s, pn_status status, uint32_t node, const char *kw, const char *fmt, ...)
+{
+    if (s->status != PN_OK)
+        return false;
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    pn_str where;
+    pn_str_init(&where, s->mem, PN_ACCT_GRAMMAR);
+    schload_where(s, node, kw, &where);
+    s->status = pn_fail(s->err, status, "%s%s: %s", where.len > 240 ? "..." : "", schload_tail(&where), text);
+    pn_str_fini(&where);
+    return false;
+}
+
+PN_INTERNAL bool pn_sch_refuse(pn_sch *s, uint32_t node, const char *kw, const char *why)
+{
+    if (s->status != PN_OK)
+        return false;
+    if (!s->o.lenient)
+        return pn_sch_fail(s, PN_E_UNSUPPORTED, node, kw, "\"%s\" cannot be enforced: %s", kw, why);
+    pn_str where;
+    pn_str_init(&where, s->mem, PN_ACCT_GRAMMAR);
+    schload_where(s, node, kw, &where);
+    bool existed = false, ok = !where.failed;
+    char *key = ok ? pn_sch_alloc(s, where.len + 1, 1) : NULL;
+    if (key) {
+        memcpy(key, pn_str_cstr(&where), where.len);
+        ok = pn_map_put(&s->reported, key, where.len, 0, &existed) != NULL;
+        if (ok && !existed && s->widened) {
+            if (s->widened->len > 0)
+                pn_str_addc(s->widened, '\n');
+            pn_str_add(s->widened, key, where.len);
+            ok = !s->widened->failed;
+        }
+    }
+    pn_str_fini(&where);
+    return (ok && key) || pn_sch_nomem(s);
+}
+
+PN_INTERNAL bool pn_sch_built(pn_sch *s, uint32_t node, const char *kw)
+{
+    if (s->status != PN_OK)
+        return false;
+    if (pn_gir_ok(s->g))
+        return true;
+    pn_err e = {PN_OK, {0}};
+    const pn_status status = pn_gir_status(s->g, &e);
+    if (status == PN_E_NOMEM)
+        return pn_sch_nomem(s);
+    return pn_sch_fail(s, status, node, kw, "%.250s", e.text);
+}
+
+PN_INTERNAL bool pn_sch_steps(pn_sch *s, uint32_t node, uint64_t n)
+{
+    return s->status == PN_OK && (pn_gir_steps(s->g, n) || pn_sch_built(s, node, NULL));
+}
+
+/* --- keywords --------------------------------------------------------------------------------- */
+
+typedef struct schload_keyword {
+    const char *name;
+    uint8_t kw, types;          /* types it speaks about; 0: all */
+} schload_keyword;
+
+static const schload_keyword schload_keywords[] = {
+    {"$ref", PN_SCH_K_REF, 0},
+    {"allOf", PN_SCH_K_ALLOF, 0},
+    {"anyOf", PN_SCH_K_ANYOF, 0},
+    {"oneOf", PN_SCH_K_ONEOF, 0},
+    {"type", PN_SCH_K_TYPE, 0},
+    {"nullable", PN_SCH_K_NULLABLE, 0},
+    {"enum", PN_SCH_K_ENUM, 0},
+    {"const", PN_SCH_K_CONST, 0},
+    {"not", PN_SCH_K_NOT, 0},
+    {"minimum", PN_SCH_K_MIN, PN_SCH_NUMBER},
+    {"maximum", PN_SCH_K_MAX, PN_SCH_NUMBER},
+    {"exclusiveMinimum", PN_SCH_K_XMIN, PN_SCH_NUMBER},
+    {"exclusiveMaximum", PN_SCH_K_XMAX, PN_SCH_NUMBER},
+    {"multipleOf", PN_SCH_K_MULTIPLE, PN_SCH_NUMBER},
+    {"minLength", PN_SCH_K_MINLEN, PN_SCH_STR},
+    {"maxLength", PN_SCH_K_MAXLEN, PN_SCH_STR},
+    {"pattern", PN_SCH_K_PATTERN, PN_SCH_STR},
+    {"format", PN_SCH_K_FORMAT, PN_SCH_STR},
+    {"items", PN_SCH_K_ITEMS, PN_SCH_ARR},
+    {"prefixItems", PN_SCH_K_PREFIX, PN_SCH_ARR},
+    {"additionalItems", PN_SCH_K_ADDITEMS, PN_SCH_ARR},
+    {"unevaluatedItems", PN_SCH_K_UNEVITEMS, PN_SCH_ARR},
+    {"minItems", PN_SCH_K_MINITEMS, PN_SCH_ARR},
+    {"maxItems", PN_SCH_K_MAXITEMS, PN_SCH_ARR},
+    {"uniqueItems", PN_SCH_K_UNIQUE, PN_SCH_ARR},
+    {"contains", PN_SCH_K_CONTAINS, PN_SCH_ARR},
+    {"properties", PN_SCH_K_PROPS, PN_SCH_OBJ},
+    {"patternProperties", PN_SCH_K_PATPROPS, PN_SCH_OBJ},
+    {"additionalProperties", PN_SCH_K_ADDPROPS, PN_SCH_OBJ},
+    {"unevaluatedProperties", PN_SCH_K_UNEVPROPS, PN_SCH_OBJ},
+    {"propertyNames", PN_SCH_K_NAMES, PN_SCH_OBJ},
+    {"required", PN_SCH_K_REQUIRED, PN_SCH_OBJ},
+    {"minProperties", PN_SCH_K_MINPROPS, PN_SCH_OBJ},
+    {"maxProperties", PN_SCH_K_MAXPROPS, PN_SCH_OBJ},
+    {"then", PN_SCH_K_THEN, 0},
+    {"else", PN_SCH_K_THEN, 0},
+    {"dependentRequired", PN_SCH_K_REFUSED, PN_SCH_OBJ},
+    {"dependentSchemas", PN_SCH_K_REFUSED, PN_SCH_OBJ},
+    {"dependencies", PN_SCH_K_REFUSED, PN_SCH_OBJ},
+    {"$dynamicRef", PN_SCH_K_REFUSED, 0},
+    {"$recursiveRef", PN_SCH_K_REFUSED, 0},
+    {"disallow", PN_SCH_K_REFUSED, 0},              /* drafts 3 and before */
+    {"extends", PN_SCH_K_REFUSED, 0},
+    {"divisibleBy", PN_SCH_K_REFUSED, PN_SCH_NUMBER},
+};
+
+PN_INTERNAL pn_sch_kw pn_sch_keyword(pn_bytes key, uint32_t *types)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(schload_keywords); i++) {
+        const schload_keyword *k = &schload_keywords[i];
+        if (key.len == strlen(k->name) && memcmp(key.data, k->name, key.len) == 0) {
+            if (types)
+                *types = k->types;
+            return (pn_sch_kw)k->kw;
+        }
+    }
+    if (types)
+        *types = 0;
+    return PN_SCH_K_NOTE;
+}
+
+PN_INTERNAL const char *pn_sch_kind(const pn_sch *s, uint32_t node) { return pn_json_type_name(pn_json_type_of(s->d, node)); }
+
+PN_INTERNAL bool pn_sch_is_schema(pn_sch *s, uint32_t node)
+{
+    const pn_json_type t = pn_json_type_of(s->d, node);
+    if (t == PN_JSON_OBJECT || t == PN_JSON_BOOL)
+        return true;
+    pn_bytes text = {"", 0};
+    pn_json_num(s->d, node, &text);
+    pn_json_str(s->d, node, &text);
+    return pn_sch_fail(s, PN_E_INVALID, node, NULL, "expected a schema (an object or a boolean), found %s %.60s",
+                       pn_json_type_name(t), text.data);
+}
+
+PN_INTERNAL bool pn_sch_count(pn_sch *s, uint32_t node, const char *kw, uint32_t value, uint32_t *out)
+{
+    int64_t v;
+    pn_bytes text = {"", 0};
+    if (pn_json_i64(s->d, value, &v) && v >= 0) {
+        *out = v > PN_SCH_COUNT_MAX ? PN_SCH_MANY : (uint32_t)v;
+        return true;
+    }
+    pn_sch_dec dec;
+    if (pn_json_num(s->d, value, &text)) {
+        if (!pn_sch_dec_parse(s, text, &dec))
+            return false;
+        if (!dec.neg && dec.n > 0 && dec.point >= (int64_t)dec.n) {     /* an integer beyond 64 bits */
+            *out = PN_SCH_MANY;
+            return true;
+        }
+    }
+    return pn_sch_fail(s, PN_E_INVALID, node, kw, "expected a non-negative integer, found %s %.40s",
+                       pn_sch_kind(s, value), text.len ? text.data : "");
+}
+
+/* --- references ------------------------------------------------------------------------------- */
+
+static int schload_hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* %XX, then ~1 and ~0, in place; the new length, SIZE_MAX: malformed. */
+static size_t schload_unescape(char *t, size_t n, bool tilde)
+{
+    size_t w = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!tilde && t[i] == '%') {
+            if (n - i < 3 || schload_hex(t[i + 1]) < 0 || schload_hex(t[i + 2]) < 0)
+                return SIZE_MAX;
+            t[w++] = (char)(schload_hex(t[i + 1]) * 16 + schload_hex(t[i + 2]));
+            i += 2;
+        } else if (tilde && t[i] == '~') {
+            if (n - i < 2 || (t[i + 1] != '0' && t[i + 1] != '1'))
+                return SIZE_MAX;
+            t[w++] = t[++i] == '1' ? '/' : '~';
+        } else {
+            t[w++] = t[i];
+        }
+    }
+    return w;
+}
+
+static uint32_t schload_element(const pn_json_doc *d, uint32_t node, const char *t, size_t n)
+{
+    uint32_t want = 0;
+    if (n == 0 || n > 9 || (n > 1 && t[0] == '0'))
+        return PN_JSON_NONE;
+    for (size_t i = 0; i < n; i++) {
+        if (t[i] < '0' || t[i] > '9')
+            return PN_JSON_NONE;
+        want = want * 10 + (uint32_t)(t[i] - '0');
+    }
+    if (want >= pn_json_count(d, node))
+        return PN_JSON_NONE;
+    uint32_t c = pn_json_first(d, node);
+    while (want-- > 0)
+        c = pn_json_next(d, c);
+    return c;
+}
+
+/* Follow /a/b/0 from node; the text is percent-decoded. */
+static uint32_t schload_walk(const pn_json_doc *d, uint32_t node, char *t, size_t n)
+{
+    size_t i = 0;
+    while (i < n && node != PN_JSON_NONE) {
+        size_t end = ++i;                               /* past the slash */
+        while (end < n && t[end] != '/')
+            end++;
+        const size_t len = schload_unescape(t + i, end - i, true);
+        if (len == SIZE_MAX)
+            return PN_JSON_NONE;
+        if (pn_json_type_of(d, node) == PN_JSON_ARRAY)
+            node = schload_element(d, node, t + i, len);
+        else
+            node = pn_json_find(d, node, t + i, len);
+        i = end;
+    }
+    return node;
+}
+
+/* The nearest enclosing schema that has an identity of its own: where "#" leads. */
+static uint32_t schload_resource(const pn_sch *s, uint32_t node)
+{
+    for (; node != s->root; node = s->d->nodes[node].parent) {
+        pn_bytes id;
+        if (pn_json_str(s->d, pn_json_get(s->d, node, "$id"), &id) && id.len > 0 && id.data[0] != '#')
+            return node;
+    }
+    return node;
+}
+
+/* Next node of the subtree in document order, PN_JSON_NONE at its end. */
+static uint32_t schload_after(const pn_json_doc *d, uint32_t root, uint32_t node)
+{
+    uint32_t n = pn_json_first(d, node);
+    if (n != PN_JSON_NONE)
+        return n;
+    while (node != root) {
+        n = pn_json_next(d, node);
+        if (n != PN_JSON_NONE)
+            return n;
+        node = d->nodes[node].parent;
+    }
+    return PN_JSON_NONE;
+}
+
+/* Keys are "resource node" + '#' + anchor, and '@' + $id. */
+static bool schload_put_anchor(pn_sch *s, char sort, uint32_t resource, pn_bytes name, uint32_t node)
+{
+    char *key = pn_sch_alloc(s, (uint64_t)name.len + 1 + sizeof resource, 1);
+    bool existed;
+    if (!key)
+        return false;
+    key[0] = sort;
+    memcpy(key + 1, &resource, sizeof resource);
+    memcpy(key + 1 + sizeof resource, name.data, name.len);
+    return pn_map_put(&s->anchors, key, name.len + 1 + sizeof resource, node, &existed) || pn_sch_nomem(s);
+}
+
+static uint32_t schload_find_anchor(pn_sch *s, char sort, uint32_t resource, pn_bytes name)
+{
+    char *key = pn_sch_alloc(s, (uint64_t)name.len + 1 + sizeof resource, 1);
+    if (!key)
+        return PN_JSON_NONE;
+    key[0] = sort;
+    memcpy(key + 1, &resource, sizeof resource);
+    memcpy(key + 1 + sizeof resource, name.data, name.len);
+    const uint32_t *found = pn_map_find(&s->anchors, key, name.len + 1 + sizeof resource);
+    return found ? *found : PN_JSON_NONE;
+}
+
+static bool schload_scan_anchors(pn_sch *s)
+{
+    static const char *const names[] = {"$anchor", "$dynamicAnchor"};
+    if (s->anchors_known)
+        return true;
+    s->anchors_known = true;
+    for (uint32_t n = s->root; n != PN_JSON_NONE; n = schload_after(s->d, s->root, n)) {
+        pn_bytes t;
+        if (!pn_sch_steps(s, s->root, 1))
+            return false;
+        if (pn_json_type_of(s->d, n) != PN_JSON_OBJECT)
+            continue;
+        for (size_t i = 0; i < PN_COUNT_OF(names); i++)
+            if (pn_json_str(s->d, pn_json_get(s->d, n, names[i]), &t) &&
+                !schload_put_anchor(s, '#', schload_resource(s, n), t, n))
+                return false;
+        if (!pn_json_str(s->d, pn_json_get(s->d, n, "$id"), &t) || t.len == 0)
+            continue;
+        if (t.data[0] == '#') {                         /* how drafts 6 and 7 spell an anchor */
+            t.data++, t.len--;
+            if (!schload_put_anchor(s, '#', schload_resource(s, n), t, n))
+                return false;
+            continue;
+        }
+        if (t.data[t.len - 1] == '#')
+            t.len--;
+        if (!schload_put_anchor(s, '@', 0, t, n))
+            return false;
+        /* Relative references are found by the last part; full resolution of URIs is not worth its
+         * lines for a reference that may not leave the document anyway. */
+        size_t cut = t.len;
+        while (cut > 0 && t.data[cut - 1] != '/')
+            cut--;
+        const pn_bytes last = {t.data + cut, t.len - cut};
+        if (cut > 0 && last.len > 0 && !schload_put_anchor(s, '@', 0, last, n))
+            return false;
+    }
+    return true;
+}
+
+/* The part before '#' names a schema of this document. */
+static uint32_t schload_base(pn_sch *s, uint32_t node, pn_bytes uri)
+{
+    if (uri.len == 0)
+        return schload_resource(s, node);
+    if (!schload_scan_anchors(s))
+        return PN_JSON_NONE;
+    return schload_find_anchor(s, '@', 0, uri);
+}
+
+PN_INTERNAL uint32_t pn_sch_deref(pn_sch *s, uint32_t node)
+{
+    pn_bytes ref;
+    if (!pn_json_str(s->d, pn_json_get(s->d, node, "$ref"), &ref)) {
+        pn_sch_fail(s, PN_E_INVALID, node, "$ref", "expected a string");
+        return PN_SCH_NONE;
+    }
+    size_t hash = 0;
+    while (hash < ref.len && ref.data[hash] != '#')
+        hash++;
+    const pn_bytes uri = {ref.data, hash};
+    uint32_t to = schload_base(s, node, uri);
+    const bool remote = to == PN_JSON_NONE;
+    if (to != PN_JSON_NONE && hash + 1 < ref.len) {
+        const size_t n = ref.len - hash - 1;
+        char *t = pn_sch_alloc(s, n, 1);
+        if (!t)
+            return PN_SCH_NONE;
+        memcpy(t, ref.data + hash + 1, n);
+        const size_t len = schload_unescape(t, n, false);
+        const pn_bytes name = {t, len};
+        if (len == SIZE_MAX)
+            to = PN_JSON_NONE;
+        else if (t[0] == '/')
+            to = schload_walk(s->d, to, t, len);
+        else
+            to = schload_scan_anchors(s) ? schload_find_anchor(s, '#', to, name) : PN_JSON_NONE;
+    }
+    if (s->status != PN_OK)
+        return PN_SCH_NONE;
+    if (to == PN_JSON_NONE) {
+        pn_sch_fail(s, PN_E_INVALID, node, "$ref", remote ? "\"%.120s\" leads out of the document, which is not followed"
+                                                          : "\"%.120s\" leads nowhere", ref.data);
+        return PN_SCH_NONE;
+    }
+    return pn_sch_is_schema(s, to) ? to : PN_SCH_NONE;
+}
+
+#undef SCHLOAD_CHUNK
+#undef SCHLOAD_ARENA
+#endif
+
+/* ---- Begin sample/pn_schema_num.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_SCHEMA_NUM_C
+#define PN_DROP_SAMPLE_PN_SCHEMA_NUM_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_schema_num.c - numbers with bounds, as automata over their digits.
+ *
+ * A bound is kept as the decimal text of the schema, never as a double: 0.1 is a tenth and 2^53 + 1
+ * is odd.  The automaton reads a number from the left and remembers how what it has read compares
+ * with the digits of each bound in the same places (less, equal, greater), and the remainder for
+ * multipleOf.  The length of the integer part decides before its digits do, and is known when the
+ * part ends; a fraction is compared digit by digit, a bound continued with zeros.  Nothing is
+ * enumerated and nothing is approximated.
+ *
+ *     state = {phase, digits read in this part, order against lo, order against hi, remainder}
+ *
+ * The sign is the first character, so positive and negative numbers are two automata of magnitudes
+ * behind one start, bounds exchanged.  A negative zero has only the unbounded form.  Exponents
+ * have only the unbounded form too (what they shift is unknown while the digits are read).
+ */
+/* includes sample/pn_schema_int.h */
+
+enum {
+    SCHNUM_DIGITS = 16,         /* most digits of a part, to stop runaways (a double has 17 at most) */
+    SCHNUM_BOUND = 64,          /* most digits of a part of a bound */
+    SCHNUM_MOD = 1000           /* largest multipleOf, in units of its last decimal */
+};
+
+/* --- decimals --------------------------------------------------------------------------------- */
+
+/* Exponents beyond a billion are clamped: no text is long enough to tell the difference. */
+static int64_t schnum_exponent(const char *p, const char *end)
+{
+    int64_t e = 0;
+    bool neg = false;
+    if (p < end && (*p == '+' || *p == '-'))
+        neg = *p++ == '-';
+    for (; p < end; p++)
+        e = PN_MIN(e * 10 + (*p - '0'), 1000000000);
+    return neg ? -e : e;
+}
+
+PN_INTERNAL bool pn_sch_dec_parse(pn_sch *s, pn_bytes text, pn_sch_dec *out)
+{
+    const char *p = text.data, *end = text.data + text.len;
+    memset(out, 0, sizeof *out);
+    char *digits = pn_sch_alloc(s, text.len + 1, 1);
+    if (!digits)
+        return false;
+    uint32_t n = 0;
+    bool point = false;
+    if (p < end && *p == '-')
+        out->neg = true, p++;
+    for (; p < end && *p != 'e' && *p != 'E'; p++) {
+        if (*p == '.') {
+            point = true;
+        } else if (n == 0 && *p == '0') {
+            out->point -= point;                        /* a leading zero; of a fraction it counts */
+        } else {
+            digits[n++] = *p;
+            out->point += !point;
+        }
+    }
+    if (p < end)
+        out->point += schnum_exponent(p + 1, end);
+    while (n > 0 && digits[n - 1] == '0')
+        n--;
+    out->digits = digits;
+    out->n = n;
+    if (n == 0)
+        out->point = 0, out->neg = false;
+    return true;
+}
+
+static int schnum_cmp_magnitude(const pn_sch_dec *a, const pn_sch_dec *b)
+{
+    if (a->n == 0 || b->n == 0)
+        return (a->n > 0) - (b->n > 0);
+    if (a->point != b->point)
+        return a->point < b->point ? -1 : 1;
+    const int c = memcmp(a->digits, b->digits, PN_MIN(a->n, b->n));
+    return c != 0 ? (c < 0 ? -1 : 1) : (a->n > b->n) - (a->n < b->n);
+}
+
+PN_INTERNAL int pn_sch_dec_cmp(const pn_sch_dec *a, const pn_sch_dec *b)
+{
+    if (a->neg != b->neg)
+        return a->neg ? -1 : 1;
+    return a->neg ? schnum_cmp_magnitude(b, a) : schnum_cmp_magnitude(a, b);
+}
+
+static uint32_t schnum_int_digits(const pn_sch_dec *d) { return d->point > 0 ? (uint32_t)d->point : 1; }
+
+static uint32_t schnum_frac_digits(const pn_sch_dec *d)
+{
+    const int64_t n = (int64_t)d->n - d->point;
+    return n > 0 && d->n > 0 ? (uint32_t)n : 0;
+}
+
+/* Digit i after the first of the integer part; the fraction follows the point at i = int_digits. */
+static int schnum_digit(const pn_sch_dec *d, int64_t i)
+{
+    if (d->point <= 0)
+        i += d->point - 1;                              /* 0.00ddd: one zero before the point */
+    return i >= 0 && i < (int64_t)d->n ? d->digits[i] - '0' : 0;
+}
+
+static bool schnum_reasonable(const pn_sch_dec *d)
+{
+    return d->n == 0 || (d->point <= SCHNUM_BOUND && (int64_t)d->n - d->point <= SCHNUM_BOUND);
+}
+
+/* Generated numbers are below 10^64 and have at most 64 decimals: a bound beyond the former always
+ * or never holds, one closer to zero than the latter might as well be zero. */
+PN_INTERNAL bool pn_sch_dec_fits(pn_sch_dec *v, bool lower, bool *open, bool *drop)
+{
+    *drop = false;
+    if (schnum_reasonable(v))
+        return true;
+    if (v->point > SCHNUM_BOUND && v->neg == lower)
+        return *drop = true;
+    if (v->point > -SCHNUM_BOUND)
+        return false;
+    *open = v->neg != lower;                            /* above +tiny: above 0; above -tiny: from 0 on */
+    memset(v, 0, sizeof *v);
+    return true;
+}
+
+/* --- one value ---------------------------------------------------------------------------------- */
+
+static uint32_t schnum_pow10_mod(uint32_t e, uint32_t mod)
+{
+    uint32_t p = 1 % mod;
+    while (e-- > 0)
+        p = p * 10 % mod;
+    return p;
+}
+
+static bool schnum_divides(const pn_sch_num *r, const pn_sch_dec *v)
+{
+    if (r->mod == 0 || v->n == 0)
+        return true;
+    if (!schnum_reasonable(v) || schnum_frac_digits(v) > r->mod_digits)
+        return false;
+    const int64_t places = v->point + (int64_t)r->mod_digits;
+    uint32_t rem = 0;
+    for (int64_t i = 0; i < places; i++)
+        rem = (rem * 10 + (uint32_t)(i < (int64_t)v->n ? v->digits[i] - '0' : 0)) % r->mod;
+    return rem == 0;
+}
+
+PN_INTERNAL bool pn_sch_num_has(const pn_sch_num *r, const pn_sch_dec *v)
+{
+    if (r->has_lo) {
+        const int c = pn_sch_dec_cmp(v, &r->lo);
+        if (c < 0 || (c == 0 && r->lo_open))
+            return false;
+    }
+    if (r->has_hi) {
+        const int c = pn_sch_dec_cmp(v, &r->hi);
+        if (c > 0 || (c == 0 && r->hi_open))
+            return false;
+    }
+    return schnum_divides(r, v);
+}
+
+/* --- multipleOf --------------------------------------------------------------------------------- */
+
+static uint64_t schnum_gcd(uint64_t a, uint64_t b)
+{
+    while (b) {
+        const uint64_t t = a % b;
+        a = b;
+        b = t;
+    }
+    return a;
+}
+
+PN_INTERNAL bool pn_sch_num_join_mod(pn_sch *s, uint32_t node, pn_sch_num *r, const pn_sch_dec *v)
+{
+    if (v->neg || v->n == 0)
+        return pn_sch_fail(s, PN_E_INVALID, node, "multipleOf", "expected a number above 0");
+    const uint32_t places = schnum_reasonable(v) ? schnum_frac_digits(v) : SCHNUM_DIGITS + 1;
+    uint64_t m = 0, mine = 1;
+    if (places <= SCHNUM_DIGITS && v->point <= SCHNUM_DIGITS) {
+        const uint32_t top = places > r->mod_digits || !r->mod ? places : r->mod_digits;
+        for (int64_t i = 0; i < v->point + (int64_t)places && m <= SCHNUM_MOD; i++)
+            m = m * 10 + (uint64_t)(i < (int64_t)v->n ? v->digits[i] - '0' : 0);
+        for (uint32_t i = places; i < top && m <= SCHNUM_MOD; i++)
+            m *= 10;
+        mine = r->mod ? r->mod : 1;
+        for (uint32_t i = r->mod_digits; r->mod && i < top && mine <= SCHNUM_MOD; i++)
+            mine *= 10;
+        if (m > 0 && m <= SCHNUM_MOD && mine <= SCHNUM_MOD)
+            m = r->mod ? m / schnum_gcd(m, mine) * mine : m;
+        else
+            m = SCHNUM_MOD + 1;
+        if (m <= SCHNUM_MOD) {
+            r->mod = (uint32_t)m;
+            r->mod_digits = top;
+            return true;
+        }
+    }
+    return pn_sch_refuse(s, node, "multipleOf", "only up to 1000 (or 1000 units of its last decimal)");
+}
+
+/* --- the automaton ------------------------------------------------------------------------------ */
+
+enum { SCHNUM_LT, SCHNUM_EQ, SCHNUM_GT };
+enum { SCHNUM_FIRST, SCHNUM_ZERO, SCHNUM_INT, SCHNUM_POINT, SCHNUM_FRAC };
+
+typedef struct schnum_state {
+    uint8_t phase, pos, lo, hi;
+    uint32_t rem;
+} schnum_state;
+
+/* Magnitudes between two bounds. */
+typedef struct schnum_side {
+    pn_sch_dec lo, hi;
+    bool has_lo, has_hi, lo_open, hi_open;
+} schnum_side;
+
+typedef struct schnum_build {
+    pn_sch *s;
+    const pn_sch_num *r;
+    const schnum_side *side;
+    uint32_t int_max, frac_max; /* most digits of each part */
+    pn_map ids;                 /* state to number, of this side */
+    schnum_state *states;       /* [n] in order of their numbers */
+    size_t n, cap;
+    pn_gedge *edges;
+    size_t n_edges, cap_edges;
+    uint8_t *accept;
+    size_t n_accept, cap_accept;
+} schnum_build;
+
+static uint8_t schnum_order(int digit, int bound) { return digit < bound ? SCHNUM_LT : digit > bound ? SCHNUM_GT : SCHNUM_EQ; }
+
+/* How the finished integer part of `pos` digits compares: length first. */
+static uint8_t schnum_by_length(uint32_t pos, const pn_sch_dec *bound, uint8_t so_far)
+{
+    const uint32_t n = schnum_int_digits(bound);
+    return pos < n ? SCHNUM_LT : pos > n ? SCHNUM_GT : so_far;
+}
+
+static bool schnum_step_digit(const schnum_build *b, const schnum_state *from, int digit, schnum_state *to)
+{
+    const schnum_side *side = b->side;
+    const bool frac = from->phase == SCHNUM_POINT || from->phase == SCHNUM_FRAC;
+    *to = *from;
+    if (from->phase == SCHNUM_ZERO || from->pos >= (frac ? b->frac_max : b->int_max))
+        return false;
+    to->phase = frac ? SCHNUM_FRAC : from->phase == SCHNUM_FIRST && digit == 0 ? SCHNUM_ZERO : SCHNUM_INT;
+    to->pos = (uint8_t)(from->pos + 1);
+    if (side->has_lo && from->lo == SCHNUM_EQ && (frac || from->pos < schnum_int_digits(&side->lo)))
+        to->lo = schnum_order(digit, schnum_digit(&side->lo, from->pos + (frac ? schnum_int_digits(&side->lo) : 0)));
+    if (side->has_hi && from->hi == SCHNUM_EQ && (frac || from->pos < schnum_int_digits(&side->hi)))
+        to->hi = schnum_order(digit, schnum_digit(&side->hi, from->pos + (frac ? schnum_int_digits(&side->hi) : 0)));
+    if (b->r->mod)
+        to->rem = (from->rem * 10 + (uint32_t)digit) % b->r->mod;
+    return true;
+}
+
+static bool schnum_step_point(const schnum_build *b, const schnum_state *from, schnum_state *to)
+{
+    if ((from->phase != SCHNUM_ZERO && from->phase != SCHNUM_INT) || b->frac_max == 0)
+        return false;
+    *to = *from;
+    to->phase = SCHNUM_POINT;
+    to->pos = 0;
+    if (b->side->has_lo)
+        to->lo = schnum_by_length(from->pos, &b->side->lo, from->lo);
+    if (b->side->has_hi)
+        to->hi = schnum_by_length(from->pos, &b->side->hi, from->hi);
+    return true;
+}
+
+/* The order of the whole number, given that it ends here. */
+static uint8_t schnum_final(const schnum_state *st, const pn_sch_dec *bound, uint8_t order)
+{
+    const bool frac = st->phase == SCHNUM_FRAC;
+    if (!frac)
+        order = schnum_by_length(st->pos, bound, order);
+    if (order == SCHNUM_EQ && (frac ? st->pos : 0) < schnum_frac_digits(bound))
+        order = SCHNUM_LT;                              /* the bound goes on and does not end in zeros */
+    return order;
+}
+
+static bool schnum_accepts(const schnum_build *b, const schnum_state *st)
+{
+    const schnum_side *side = b->side;
+    if (st->phase == SCHNUM_FIRST || st->phase == SCHNUM_POINT)
+        return false;
+    if (side->has_lo) {
+        const uint8_t o = schnum_final(st, &side->lo, st->lo);
+        if (o == SCHNUM_LT || (o == SCHNUM_EQ && side->lo_open))
+            return false;
+    }
+    if (side->has_hi) {
+        const uint8_t o = schnum_final(st, &side->hi, st->hi);
+        if (o == SCHNUM_GT || (o == SCHNUM_EQ && side->hi_open))
+            return false;
+    }
+    if (b->r->mod) {
+        const uint32_t left = b->r->mod_digits - (st->phase == SCHNUM_FRAC ? st->pos : 0);
+        return st->rem * schnum_pow10_mod(left, b->r->mod) % b->r->mod == 0;
+    }
+    return true;
+}
+
+/* The number of a state, made when it is new.  UINT32_MAX: failed. */
+static uint32_t schnum_id(schnum_build *b, const schnum_state *st)
+{
+    schnum_state *key = pn_sch_alloc(b->s, 1, sizeof *key);
+    bool existed = false;
+    if (!key)
+        return UINT32_MAX;
+    key->phase = st->phase;
+    key->pos = st->pos;
+    key->lo = st->lo;
+    key->hi = st->hi;
+    key->rem = st->rem;
+    const uint32_t id = (uint32_t)b->n;
+    uint32_t *slot = pn_map_put(&b->ids, (const char *)key, sizeof *key, id, &existed);
+    if (!slot)
+        return pn_sch_nomem(b->s), UINT32_MAX;
+    if (existed)
+        return *slot;
+    if (!pn_mem_grow(b->s->mem, PN_ACCT_GRAMMAR, (void **)&b->states, &b->cap, b->n + 1, sizeof *b->states) ||
+        !pn_mem_grow(b->s->mem, PN_ACCT_GRAMMAR, (void **)&b->accept, &b->cap_accept, b->n_accept + 1, 1))
+        return pn_sch_nomem(b->s), UINT32_MAX;
+    b->states[b->n++] = *key;
+    b->accept[b->n_accept++] = schnum_accepts(b, key);
+    return id;
+}
+
+static bool schnum_edge(schnum_build *b, uint32_t from, uint32_t to, char c)
+{
+    if (!pn_mem_grow(b->s->mem, PN_ACCT_GRAMMAR, (void **)&b->edges, &b->cap_edges, b->n_edges + 1, sizeof *b->edges))
+        return pn_sch_nomem(b->s);
+    pn_gedge *last = b->n_edges > 0 ? &b->edges[b->n_edges - 1] : NULL;
+    if (last && last->from == from && last->to == to && last->hi + 1 == (uint8_t)c) {
+        last->hi++;
+        return true;
+    }
+    const pn_gedge e = {from, to, (uint8_t)c, (uint8_t)c};
+    b->edges[b->n_edges++] = e;
+    return true;
+}
+
+static bool schnum_expand(schnum_build *b, uint32_t node)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        const schnum_state st = b->states[i];
+        schnum_state to;
+        if (!pn_sch_steps(b->s, node, 40))              /* a map look-up for each digit */
+            return false;
+        for (int digit = 0; digit <= 9; digit++) {
+            if (!schnum_step_digit(b, &st, digit, &to))
+                continue;
+            const uint32_t id = schnum_id(b, &to);
+            if (id == UINT32_MAX || !schnum_edge(b, (uint32_t)i, id, (char)('0' + digit)))
+                return false;
+        }
+        if (schnum_step_point(b, &st, &to)) {
+            const uint32_t id = schnum_id(b, &to);
+            if (id == UINT32_MAX || !schnum_edge(b, (uint32_t)i, id, '.'))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Magnitudes of one side as a node. */
+static pn_gnode schnum_magnitudes(pn_sch *s, uint32_t node, const pn_sch_num *r, const schnum_side *side, bool fractions)
+{
+    schnum_build b;
+    memset(&b, 0, sizeof b);
+    b.s = s;
+    b.r = r;
+    b.side = side;
+    b.int_max = b.frac_max = SCHNUM_DIGITS;
+    if (side->has_lo) {
+        b.int_max = PN_MAX(b.int_max, schnum_int_digits(&side->lo));
+        b.frac_max = PN_MAX(b.frac_max, schnum_frac_digits(&side->lo));
+    }
+    if (side->has_hi) {
+        b.int_max = PN_MAX(b.int_max, schnum_int_digits(&side->hi));
+        b.frac_max = PN_MAX(b.frac_max, schnum_frac_digits(&side->hi));
+    }
+    if (r->mod)
+        b.frac_max = r->mod_digits;
+    if (!fractions)
+        b.frac_max = 0;
+    pn_map_init(&b.ids, s->mem, PN_ACCT_GRAMMAR);
+    pn_gnode out = PN_GNODE_NONE;
+    schnum_state start;
+    memset(&start, 0, sizeof start);
+    start.phase = SCHNUM_FIRST;
+    start.lo = start.hi = SCHNUM_EQ;
+    if (schnum_id(&b, &start) != UINT32_MAX && schnum_expand(&b, node))
+        out = pn_gir_dfa(s->g, b.edges, b.n_edges, b.accept, (uint32_t)b.n);
+    pn_map_fini(&b.ids);
+    pn_mem_free(s->mem, PN_ACCT_GRAMMAR, b.states, b.cap * sizeof *b.states);
+    pn_mem_free(s->mem, PN_ACCT_GRAMMAR, b.edges, b.cap_edges * sizeof *b.edges);
+    pn_mem_free(s->mem, PN_ACCT_GRAMMAR, b.accept, b.cap_accept);
+    return out;
+}
+
+static schnum_side schnum_positive(const pn_sch_num *r)
+{
+    schnum_side p;
+    memset(&p, 0, sizeof p);
+    if (r->has_lo && !r->lo.neg)
+        p.lo = r->lo, p.has_lo = true, p.lo_open = r->lo_open;
+    if (r->has_hi)
+        p.hi = r->hi, p.has_hi = true, p.hi_open = r->hi_open;
+    return p;
+}
+
+static schnum_side schnum_negative(const pn_sch_num *r)
+{
+    schnum_side n;
+    memset(&n, 0, sizeof n);
+    n.has_lo = true;                                    /* of the magnitude: above zero at least */
+    n.lo_open = true;
+    if (r->has_hi && r->hi.neg)
+        n.lo = r->hi, n.lo_open = r->hi_open;
+    if (r->has_lo)
+        n.hi = r->lo, n.has_hi = true, n.hi_open = r->lo_open;
+    return n;
+}
+
+static pn_gnode schnum_bounded(pn_sch *s, const pn_sch_leaf *l, bool fractions)
+{
+    const pn_sch_num *r = &l->num;
+    const uint32_t at = l->n_base ? l->base[0] : s->root;
+    pn_gnode positive = pn_gir_never(s->g), negative = positive;
+    if (!r->has_hi || !r->hi.neg) {
+        const schnum_side side = schnum_positive(r);
+        positive = schnum_magnitudes(s, at, r, &side, fractions);
+    }
+    if (!r->has_lo || r->lo.neg) {
+        const schnum_side side = schnum_negative(r);
+        negative = pn_gir_seq2(s->g, pn_gir_text(s->g, "-"), schnum_magnitudes(s, at, r, &side, fractions));
+    }
+    return pn_gir_alt2(s->g, positive, negative);
+}
+
+static pn_gnode schnum_digits(pn_sch *s, uint32_t min, uint32_t max)
+{
+    return pn_gir_repeat(s->g, pn_gir_byte_range(s->g, '0', '9'), min, max);
+}
+
+static pn_gnode schnum_plain_integer(pn_sch *s)
+{
+    pn_gir *g = s->g;
+    if (s->integer == PN_GNODE_NONE) {
+        const pn_gnode nonzero = pn_gir_seq2(g, pn_gir_byte_range(g, '1', '9'), schnum_digits(s, 0, SCHNUM_DIGITS - 1));
+        s->integer = pn_gir_seq2(g, pn_gir_opt(g, pn_gir_text(g, "-")), pn_gir_alt2(g, pn_gir_text(g, "0"), nonzero));
+    }
+    return s->integer;
+}
+
+static pn_gnode schnum_plain_number(pn_sch *s)
+{
+    pn_gir *g = s->g;
+    if (s->number == PN_GNODE_NONE) {
+        const pn_gnode integer = schnum_plain_integer(s);
+        const pn_gnode frac = pn_gir_seq2(g, pn_gir_text(g, "."), schnum_digits(s, 1, SCHNUM_DIGITS));
+        const pn_gnode e = pn_gir_alt2(g, pn_gir_text(g, "e"), pn_gir_text(g, "E"));
+        const pn_gnode sign = pn_gir_alt2(g, pn_gir_text(g, "+"), pn_gir_text(g, "-"));
+        const pn_gnode exponent = pn_gir_seq3(g, e, pn_gir_opt(g, sign), schnum_digits(s, 1, 3));
+        s->number = pn_gir_seq3(g, integer, pn_gir_opt(g, frac), pn_gir_opt(g, exponent));
+    }
+    return s->number;
+}
+
+static bool schnum_same(const pn_sch_num *a, const pn_sch_num *b)
+{
+    return a->has_lo == b->has_lo && a->has_hi == b->has_hi && a->mod == b->mod && a->mod_digits == b->mod_digits &&
+           (!a->has_lo || (a->lo_open == b->lo_open && pn_sch_dec_cmp(&a->lo, &b->lo) == 0)) &&
+           (!a->has_hi || (a->hi_open == b->hi_open && pn_sch_dec_cmp(&a->hi, &b->hi) == 0));
+}
+
+/* "minimum": 0 stands in a schema a hundred times: the last few are kept. */
+static pn_gnode schnum_shared(pn_sch *s, const pn_sch_leaf *l, bool fractions)
+{
+    for (uint32_t i = 0; i < s->n_numbers && i < PN_SCH_NUMBERS; i++)
+        if (s->numbers[i].fractions == fractions && schnum_same(&s->numbers[i].num, &l->num))
+            return s->numbers[i].node;
+    pn_sch_made *made = &s->numbers[s->n_numbers++ % PN_SCH_NUMBERS];
+    made->num = l->num;
+    made->fractions = fractions;
+    made->node = schnum_bounded(s, l, fractions);
+    return made->node;
+}
+
+PN_INTERNAL pn_gnode pn_sch_number(pn_sch *s, const pn_sch_leaf *l)
+{
+    const bool fractions = (l->types & PN_SCH_FRAC) != 0;
+    if (!l->num.has_lo && !l->num.has_hi && l->num.mod == 0)
+        return fractions ? schnum_plain_number(s) : schnum_plain_integer(s);
+    return schnum_shared(s, l, fractions);
+}
+#endif
+
+/* ---- Begin sample/pn_schema_str.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_SCHEMA_STR_C
+#define PN_DROP_SAMPLE_PN_SCHEMA_STR_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_schema_str.c - strings and enumerations.
+ *
+ * A string is a body between quotes, and each demand on it is a regular language over bodies: its
+ * length, its patterns, its format, what it must not be.  They are intersected as automata by the
+ * builder.  Formats are written as regular expressions: one engine, and a reader sees at once what
+ * is meant.
+ *
+ * An enumeration is a list of the document's own nodes, filtered by the other keywords, and is
+ * spelled in one way: canonical JSON, numbers as the schema has them, optional white space inside
+ * arrays and objects as everywhere.  Strings become one trie.
+ */
+/* includes sample/pn_schema_int.h */
+/* includes base/pn_err.h */
+/* includes base/pn_utf8.h */
+
+/* A product with a length has states for every character of it, and maxLength is often a round number
+ * that nobody means to reach. */
+enum { SCHSTR_PRODUCT = 256 };
+
+/* --- formats ------------------------------------------------------------------------------------ */
+
+/* RFC 3339 with the lengths of months and leap years; not the year 0, which few calendars know. */
+#define SCHSTR_YEAR "(?:\\d{3}[1-9]|\\d\\d[1-9]0|\\d[1-9]00|[1-9]000)"
+#define SCHSTR_DATE \
+    "(?:" SCHSTR_YEAR "-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|" \
+    "02-(?:0[1-9]|1\\d|2[0-8]))|(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29)"
+#define SCHSTR_TIME "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
+/* RFC 3339 appendix A: units without a gap. */
+#define SCHSTR_N "\\d{1,9}"
+#define SCHSTR_DAYS "(?:" SCHSTR_N "Y(?:" SCHSTR_N "M(?:" SCHSTR_N "D)?)?|" SCHSTR_N "M(?:" SCHSTR_N "D)?|" SCHSTR_N "D)"
+#define SCHSTR_HOURS "T(?:" SCHSTR_N "H(?:" SCHSTR_N "M(?:" SCHSTR_N "S)?)?|" SCHSTR_N "M(?:" SCHSTR_N "S)?|" SCHSTR_N "S)"
+#define SCHSTR_OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define SCHSTR_V4 SCHSTR_OCTET "(?:\\." SCHSTR_OCTET "){3}"
+#define SCHSTR_H "[0-9A-Fa-f]{1,4}"
+#define SCHSTR_HC "(?:" SCHSTR_H ":)"
+#define SCHSTR_CH "(?::" SCHSTR_H ")"
+/* RFC 1123; the 253 of the whole name is left out: it would square the automaton.  (label.)*label and
+ * not label(.label)*: then all labels share their states.  The labels of an e-mail are shorter, so
+ * that the product with a maxLength of 255, which is common, stays within the limit on states. */
+#define SCHSTR_LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define SCHSTR_SHORT "[A-Za-z0-9](?:[A-Za-z0-9-]{0,28}[A-Za-z0-9])?"
+#define SCHSTR_ATEXT "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+#define SCHSTR_PCHAR "(?:[A-Za-z0-9._~:/?@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})"
+
+static const struct schstr_format {
+    const char *name, *pattern;
+} schstr_formats[] = {
+    {"date", "^" SCHSTR_DATE "$"},
+    {"time", "^" SCHSTR_TIME "$"},
+    {"date-time", "^" SCHSTR_DATE "T" SCHSTR_TIME "$"},
+    {"duration", "^P(?:" SCHSTR_N "W|" SCHSTR_DAYS "(?:" SCHSTR_HOURS ")?|" SCHSTR_HOURS ")$"},
+    {"uuid", "^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$"},
+    {"ipv4", "^" SCHSTR_V4 "$"},
+    {"ipv6", "^(?:" SCHSTR_HC "{7}" SCHSTR_H "|" SCHSTR_HC "{1,7}:|" SCHSTR_HC "{1,6}" SCHSTR_CH "|" SCHSTR_HC "{1,5}" SCHSTR_CH "{1,2}|"
+             SCHSTR_HC "{1,4}" SCHSTR_CH "{1,3}|" SCHSTR_HC "{1,3}" SCHSTR_CH "{1,4}|" SCHSTR_HC "{1,2}" SCHSTR_CH "{1,5}|"
+             SCHSTR_HC SCHSTR_CH "{1,6}|:(?:" SCHSTR_CH "{1,7}|:)|" SCHSTR_HC "{6}" SCHSTR_V4 "|:" SCHSTR_CH "{0,5}:" SCHSTR_V4 "|"
+             SCHSTR_HC SCHSTR_CH "{0,4}:" SCHSTR_V4 "|" SCHSTR_HC "{2}" SCHSTR_CH "{0,3}:" SCHSTR_V4 "|"
+             SCHSTR_HC "{3}" SCHSTR_CH "{0,2}:" SCHSTR_V4 "|" SCHSTR_HC "{4}" SCHSTR_CH "{0,1}:" SCHSTR_V4 "|"
+             SCHSTR_HC "{5}:" SCHSTR_V4 ")$"},
+    {"hostname", "^(?:" SCHSTR_LABEL "\\.)*" SCHSTR_LABEL "$"},
+    {"email", "^" SCHSTR_ATEXT "(?:\\." SCHSTR_ATEXT ")*@(?:" SCHSTR_SHORT "\\.)+" SCHSTR_SHORT "$"},
+    {"uri", "^[A-Za-z][A-Za-z0-9+.-]*:" SCHSTR_PCHAR "+(?:#" SCHSTR_PCHAR "*)?$"},
+};
+
+PN_INTERNAL pn_gnode pn_sch_format(pn_sch *s, pn_bytes name)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(schstr_formats); i++) {
+        const struct schstr_format *f = &schstr_formats[i];
+        if (name.len != strlen(f->name) || memcmp(name.data, f->name, name.len) != 0)
+            continue;
+        pn_err e = {PN_OK, {0}};
+        if (s->formats[i] != PN_GNODE_NONE)
+            return s->formats[i];
+        const pn_status status = pn_gir_regex(s->g, f->pattern, strlen(f->pattern), PN_REGEX_JSON, &s->formats[i], &e);
+        if (status != PN_OK)
+            pn_sch_fail(s, status, s->root, NULL, "format \"%s\": %.180s", f->name, e.text);
+        return s->formats[i];
+    }
+    return PN_GNODE_NONE;
+}
+
+PN_INTERNAL pn_gnode pn_sch_pattern(pn_sch *s, uint32_t node, const char *kw, pn_bytes pattern, bool *dropped)
+{
+    pn_gnode out = PN_GNODE_NONE;
+    pn_err e = {PN_OK, {0}};
+    *dropped = false;
+    bool existed;
+    const uint32_t *known = pn_map_find(&s->pattern_of, pattern.data, pattern.len);
+    if (known)
+        return *known;
+    const pn_status status = pn_gir_regex(s->g, pattern.data, pattern.len, PN_REGEX_JSON | PN_REGEX_SEARCH, &out, &e);
+    if (status == PN_E_UNSUPPORTED)
+        *dropped = pn_sch_refuse(s, node, kw, e.text);
+    else if (status != PN_OK)
+        pn_sch_fail(s, status, node, kw, "%.250s", e.text);
+    else if (!pn_map_put(&s->pattern_of, pattern.data, pattern.len, out, &existed))
+        pn_sch_nomem(s);
+    return *dropped ? PN_GNODE_NONE : out;
+}
+
+PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
+{
+    const bool any = l->min_len == 0 && l->max_len == PN_SCH_MANY;
+    if (l->body != PN_GNODE_NONE && any)
+        return l->body;
+    if (l->body == PN_GNODE_NONE && any && s->any_body != PN_GNODE_NONE)
+        return s->any_body;
+    uint32_t max = l->max_len == PN_SCH_MANY ? PN_GIR_MANY : l->max_len;
+    if (l->body != PN_GNODE_NONE && max != PN_GIR_MANY)
+        max = PN_MIN(max, PN_MAX(l->min_len, (uint32_t)SCHSTR_PRODUCT));
+    const pn_gnode by_length = pn_gir_json_body(s->g, l->min_len, max);
+    if (l->body != PN_GNODE_NONE)
+        return pn_gir_and(s->g, l->body, by_length);
+    if (any)
+        s->any_body = by_length;
+    return by_length;
+}
+
+/* --- values ------------------------------------------------------------------------------------- */
+
+PN_INTERNAL uint32_t pn_sch_value_type(pn_sch *s, uint32_t v)
+{
+    pn_bytes text;
+    pn_sch_dec dec;
+    if (v == PN_SCH_V_NULL)
+        return PN_SCH_NULL;
+    if (v == PN_SCH_V_TRUE || v == PN_SCH_V_FALSE)
+        return PN_SCH_BOOL;
+    switch (pn_json_type_of(s->d, v)) {
+    case PN_JSON_NULL: return PN_SCH_NULL;
+    case PN_JSON_BOOL: return PN_SCH_BOOL;
+    case PN_JSON_STRING: return PN_SCH_STR;
+    case PN_JSON_ARRAY: return PN_SCH_ARR;
+    case PN_JSON_OBJECT: return PN_SCH_OBJ;
+    default: break;
+    }
+    const pn_sch_mark mark = pn_sch_marked(s);
+    const bool ok = pn_json_num(s->d, v, &text) && pn_sch_dec_parse(s, text, &dec);
+    pn_sch_rewind(s, mark);                             /* the lengths in dec stay true */
+    if (!ok)
+        return 0;
+    return dec.n == 0 || dec.point >= (int64_t)dec.n ? PN_SCH_INT : PN_SCH_FRAC;     /* 1.0 is an integer */
+}
+
+static bool schstr_truth(const pn_sch *s, uint32_t v)
+{
+    bool b = v == PN_SCH_V_TRUE;
+    if (v < PN_SCH_V_FALSE)
+        pn_json_bool(s->d, v, &b);
+    return b;
+}
+
+static bool schstr_equal_scalars(pn_sch *s, uint32_t a, uint32_t b, uint32_t type)
+{
+    pn_bytes x, y;
+    if (type == PN_SCH_NULL)
+        return true;
+    if (type == PN_SCH_BOOL)
+        return schstr_truth(s, a) == schstr_truth(s, b);
+    if (type == PN_SCH_STR)
+        return pn_json_str(s->d, a, &x) && pn_json_str(s->d, b, &y) && x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
+    pn_sch_dec p, q;
+    if (!pn_json_num(s->d, a, &x) || !pn_json_num(s->d, b, &y) || !pn_sch_steps(s, s->root, 2 + (x.len + y.len) / 16))
+        return false;
+    const pn_sch_mark mark = pn_sch_marked(s);
+    const bool same = pn_sch_dec_parse(s, x, &p) && pn_sch_dec_parse(s, y, &q) && pn_sch_dec_cmp(&p, &q) == 0;
+    pn_sch_rewind(s, mark);
+    return same;
+}
+
+static bool schstr_equal(pn_sch *s, uint32_t a, uint32_t b, uint32_t depth)
+{
+    const uint32_t type = pn_sch_value_type(s, a);
+    if (depth == 0 || type != pn_sch_value_type(s, b) || !pn_sch_steps(s, s->root, 1))
+        return false;
+    if (type != PN_SCH_ARR && type != PN_SCH_OBJ)
+        return schstr_equal_scalars(s, a, b, type);
+    if (pn_json_count(s->d, a) != pn_json_count(s->d, b))
+        return false;
+    uint32_t y = pn_json_first(s->d, b);
+    for (uint32_t x = pn_json_first(s->d, a); x != PN_JSON_NONE; x = pn_json_next(s->d, x)) {
+        if (type == PN_SCH_OBJ) {
+            const pn_bytes key = pn_json_key_of(s->d, x);
+            y = pn_json_find(s->d, b, key.data, key.len);
+        }
+        if (y == PN_JSON_NONE || !schstr_equal(s, x, y, depth - 1))
+            return false;
+        if (type == PN_SCH_ARR)
+            y = pn_json_next(s->d, y);
+    }
+    return true;
+}
+
+/* Recursion is bound by the depth that the JSON reader allows. */
+PN_INTERNAL bool pn_sch_equal(pn_sch *s, uint32_t a, uint32_t b)
+{
+    return a == b || schstr_equal(s, a, b, 200);
+}
+
+static uint32_t schstr_length(pn_bytes t)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < t.len; i++)
+        n += ((unsigned char)t.data[i] & 0xC0) != 0x80;
+    return n;
+}
+
+PN_INTERNAL bool pn_sch_scalar_fits(pn_sch *s, const pn_sch_leaf *l, uint32_t v)
+{
+    const uint32_t type = pn_sch_value_type(s, v);
+    pn_bytes text;
+    if (type & PN_SCH_NUMBER) {
+        pn_sch_dec dec;
+        return pn_json_num(s->d, v, &text) && pn_sch_dec_parse(s, text, &dec) && pn_sch_num_has(&l->num, &dec);
+    }
+    if (type == PN_SCH_STR && pn_json_str(s->d, v, &text)) {
+        const uint32_t n = schstr_length(text);
+        if (n < l->min_len || n > l->max_len)
+            return false;
+        if (l->body == PN_GNODE_NONE)
+            return true;
+        return !pn_gir_is_never(s->g, pn_gir_and(s->g, pn_gir_json_text(s->g, text.data, text.len), l->body));
+    }
+    return true;
+}
+
+/* --- listing the values of a goal ----------------------------------------------------------------- */
+
+static uint32_t schstr_leaf_values(const pn_sch_leaf *l, uint32_t *out)
+{
+    uint32_t n = 0;
+    if (l->is_enum) {
+        memcpy(out, l->values, l->n_values * sizeof *out);
+        return l->n_values;
+    }
+    if (l->types & PN_SCH_NULL)
+        out[n++] = PN_SCH_V_NULL;
+    if (l->types & PN_SCH_BOOL) {
+        out[n++] = PN_SCH_V_TRUE;
+        out[n++] = PN_SCH_V_FALSE;
+    }
+    return n;
+}
+
+PN_INTERNAL bool pn_sch_enumerate(pn_sch *s, uint32_t goal, uint32_t **values, uint32_t *n)
+{
+    const pn_sch_goal *g = &s->goals[goal];
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < g->n_leaves; i++) {
+        const pn_sch_leaf *l = g->leaves[i];
+        if (!l->is_enum && (l->types & ~(uint32_t)(PN_SCH_NULL | PN_SCH_BOOL)))
+            return false;
+        most += l->is_enum ? l->n_values : 3;
+    }
+    uint32_t *all = pn_sch_alloc(s, most + 1, sizeof *all), found = 0, kept = 0;
+    if (!all)
+        return false;
+    for (uint32_t i = 0; i < g->n_leaves; i++)
+        found += schstr_leaf_values(g->leaves[i], all + found);
+    if (!pn_sch_steps(s, s->root, (uint64_t)found * found / 8))
+        return false;
+    for (uint32_t i = 0; i < found; i++) {
+        bool twice = false;
+        for (uint32_t j = 0; j < kept && !twice; j++)
+            twice = pn_sch_equal(s, all[j], all[i]);
+        if (!twice)
+            all[kept++] = all[i];
+    }
+    *values = all;
+    *n = kept;
+    return s->status == PN_OK;
+}
+
+/* --- values as text ------------------------------------------------------------------------------- */
+
+/* White space may stand after [ { , : and before ] }.  The parts of one value in a row. */
+typedef struct schstr_text {
+    pn_sch *s;
+    pn_str run;                 /* bytes since the last white space */
+    pn_gnode *parts;
+    size_t n, cap;
+} schstr_text;
+
+static bool schstr_part(schstr_text *t, pn_gnode node)
+{
+    if (!pn_mem_grow(t->s->mem, PN_ACCT_GRAMMAR, (void **)&t->parts, &t->cap, t->n + 1, sizeof *t->parts))
+        return pn_sch_nomem(t->s);
+    t->parts[t->n++] = node;
+    return true;
+}
+
+static bool schstr_flush(schstr_text *t, bool ws)
+{
+    if (t->run.failed)
+        return pn_sch_nomem(t->s);
+    if (t->run.len > 0 && !schstr_part(t, pn_gir_bytes(t->s->g, t->run.data, t->run.len)))
+        return false;
+    pn_str_clear(&t->run);
+    return !ws || t->s->o.compact || schstr_part(t, t->s->ws);
+}
+
+/* Canonical spelling, as pn_gir_json_text has it (the base's writer escapes a few more characters). */
+static void schstr_quoted(pn_str *out, pn_bytes text)
+{
+    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+    pn_str_addc(out, '"');
+    for (size_t i = 0; i < text.len; i++) {
+        const unsigned char c = (unsigned char)text.data[i];
+        const char *p = c ? strchr(from, c) : NULL;
+        if (p) {
+            pn_str_addc(out, '\\');
+            pn_str_addc(out, to[p - from]);
+        } else if (c < 0x20) {
+            pn_str_addf(out, "\\u%04x", c);
+        } else {
+            pn_str_addc(out, (char)c);
+        }
+    }
+    pn_str_addc(out, '"');
+}
+
+static void schstr_scalar(pn_sch *s, pn_str *out, uint32_t v)
+{
+    const uint32_t type = pn_sch_value_type(s, v);
+    pn_bytes text = {"", 0};
+    if (type == PN_SCH_NULL) {
+        pn_str_addz(out, "null");
+    } else if (type == PN_SCH_BOOL) {
+        pn_str_addz(out, schstr_truth(s, v) ? "true" : "false");
+    } else if (type == PN_SCH_STR) {
+        pn_json_str(s->d, v, &text);
+        schstr_quoted(out, text);
+    } else {
+        pn_json_num(s->d, v, &text);
+        pn_str_add(out, text.data, text.len);
+    }
+}
+
+static bool schstr_open(schstr_text *t, uint32_t v)
+{
+    const pn_json_doc *d = t->s->d;
+    const pn_json_type type = pn_json_type_of(d, v);
+    if (type != PN_JSON_ARRAY && type != PN_JSON_OBJECT) {
+        schstr_scalar(t->s, &t->run, v);
+        return true;
+    }
+    const bool object = type == PN_JSON_OBJECT;
+    if (pn_json_count(d, v) == 0) {
+        pn_str_addz(&t->run, object ? "{}" : "[]");
+        return true;
+    }
+    pn_str_addc(&t->run, object ? '{' : '[');
+    return schstr_flush(t, true);
+}
+
+static bool schstr_key(schstr_text *t, uint32_t v)
+{
+    const pn_bytes key = pn_json_key_of(t->s->d, v);
+    if (!key.data)
+        return true;
+    schstr_quoted(&t->run, key);
+    pn_str_addc(&t->run, ':');
+    return schstr_flush(t, true);
+}
+
+/* Walk down and up along the document's own links; `top` is not left. */
+static bool schstr_write(schstr_text *t, uint32_t top)
+{
+    const pn_json_doc *d = t->s->d;
+    uint32_t v = top;
+    for (;;) {
+        if (!pn_sch_steps(t->s, t->s->root, 1) || !schstr_open(t, v))
+            return false;
+        uint32_t next = pn_json_first(d, v);
+        while (next == PN_JSON_NONE && v != top) {
+            next = pn_json_next(d, v);
+            if (next != PN_JSON_NONE) {
+                pn_str_addc(&t->run, ',');
+                if (!schstr_flush(t, true))
+                    return false;
+                break;
+            }
+            v = d->nodes[v].parent;
+            if (!schstr_flush(t, true))
+                return false;
+            pn_str_addc(&t->run, pn_json_type_of(d, v) == PN_JSON_OBJECT ? '}' : ']');
+        }
+        if (next == PN_JSON_NONE)
+            return schstr_flush(t, false);
+        v = next;
+        if (!schstr_key(t, v))
+            return false;
+    }
+}
+
+PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
+{
+    schstr_text t = {s, {0}, NULL, 0, 0};
+    pn_gnode out = PN_GNODE_NONE;
+    pn_str_init(&t.run, s->mem, PN_ACCT_GRAMMAR);
+    bool ok = true;
+    if (pn_sch_value_type(s, v) & (PN_SCH_ARR | PN_SCH_OBJ)) {
+        ok = schstr_write(&t, v);
+    } else {
+        schstr_scalar(s, &t.run, v);
+        ok = schstr_flush(&t, false);
+    }
+    if (ok)
+        out = pn_gir_seq(s->g, t.parts, t.n);
+    pn_mem_free(s->mem, PN_ACCT_GRAMMAR, t.parts, t.cap * sizeof *t.parts);
+    pn_str_fini(&t.run);
+    return out;
+}
+
+/* Scalars of a list as one trie. */
+static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n)
+{
+    pn_bytes *words = pn_sch_alloc(s, (uint64_t)n + 1, sizeof *words);
+    size_t *starts = pn_sch_alloc(s, (uint64_t)n + 1, sizeof *starts);
+    pn_str all;
+    pn_str_init(&all, s->mem, PN_ACCT_GRAMMAR);
+    pn_gnode out = PN_GNODE_NONE;
+    uint32_t k = 0;
+    for (uint32_t i = 0; words && starts && i < n; i++) {
+        if (pn_sch_value_type(s, values[i]) & (PN_SCH_ARR | PN_SCH_OBJ))
+            continue;
+        starts[k] = all.len;
+        schstr_scalar(s, &all, values[i]);
+        words[k].len = all.len - starts[k];
+        k++;
+    }
+    if (all.failed)
+        pn_sch_nomem(s);
+    for (uint32_t i = 0; i < k && !all.failed; i++)
+        words[i].data = all.data + starts[i];
+    if (s->status == PN_OK)
+        out = pn_gir_words(s->g, words, k);
+    pn_str_fini(&all);
+    return out;
+}
+
+PN_INTERNAL pn_gnode pn_sch_values(pn_sch *s, const uint32_t *values, uint32_t n)
+{
+    pn_gnode *alts = pn_sch_alloc(s, (uint64_t)n + 1, sizeof *alts);
+    uint32_t k = 0;
+    if (!alts)
+        return PN_GNODE_NONE;
+    alts[k++] = schstr_words(s, values, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (pn_sch_value_type(s, values[i]) & (PN_SCH_ARR | PN_SCH_OBJ))
+            alts[k++] = pn_sch_value(s, values[i]);
+    return pn_gir_alt(s->g, alts, k);
+}
+
+#undef SCHSTR_YEAR
+#undef SCHSTR_DATE
+#undef SCHSTR_TIME
+#undef SCHSTR_N
+#undef SCHSTR_DAYS
+#undef SCHSTR_HOURS
+#undef SCHSTR_OCTET
+#undef SCHSTR_V4
+#undef SCHSTR_H
+#undef SCHSTR_HC
+#undef SCHSTR_CH
+#undef SCHSTR_LABEL
+#undef SCHSTR_SHORT
+#undef SCHSTR_ATEXT
+#undef SCHSTR_PCHAR
+#endif
+
+/* ---- Begin sample/pn_schema_join.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_SCHEMA_JOIN_C
+#define PN_DROP_SAMPLE_PN_SCHEMA_JOIN_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_schema_join.c - one leaf: what the keywords of several schema nodes add up to.
+ *
+ * Types first (what the nodes say, else what their keywords speak about), then per remaining type
+ * the keywords of that type: bounds become tighter, lengths too, patterns and formats are
+ * intersected, enumerations are intersected and filtered by everything else.  Keywords of types
+ * that the leaf cannot have are skipped, which is what JSON Schema says about them.
+ *
+ * A keyword that cannot be enforced is looked at last, when it is known whether it matters.
+ */
+/* includes sample/pn_schema_int.h */
+
+typedef struct schjoin_late {   /* to be refused when the leaf has one of these types */
+    uint32_t node, types;
+    const char *kw, *why;
+} schjoin_late;
+
+enum { SCHJOIN_LATE = 16 };     /* the first few are enough to refuse; when lenient, to report */
+
+typedef struct schjoin {
+    pn_sch *s;
+    pn_sch_leaf *l;
+    bool names_only;
+    bool typed;
+    uint32_t implied, removed;  /* types that keywords speak about; that `not` takes away */
+    uint32_t *nots;             /* [n_nots] values that are forbidden */
+    uint32_t n_nots, cap_nots;
+    uint32_t not_node;          /* the schema node that forbids them */
+    schjoin_late late[SCHJOIN_LATE];
+    uint32_t n_late;
+} schjoin;
+
+static void schjoin_defer(schjoin *j, uint32_t node, const char *kw, uint32_t types, const char *why)
+{
+    if (j->n_late < SCHJOIN_LATE) {
+        const schjoin_late late = {node, types, kw, why};
+        j->late[j->n_late++] = late;
+    }
+}
+
+/* --- types -------------------------------------------------------------------------------------- */
+
+static bool schjoin_type_name(schjoin *j, uint32_t node, uint32_t value, uint32_t *types)
+{
+    static const struct schjoin_name {
+        const char *name;
+        uint32_t types;
+    } names[] = {
+        {"string", PN_SCH_STR}, {"number", PN_SCH_NUMBER}, {"integer", PN_SCH_INT}, {"object", PN_SCH_OBJ},
+        {"array", PN_SCH_ARR}, {"boolean", PN_SCH_BOOL}, {"null", PN_SCH_NULL},
+    };
+    pn_bytes t = {"", 0};
+    if (pn_json_str(j->s->d, value, &t)) {
+        for (size_t i = 0; i < PN_COUNT_OF(names); i++)
+            if (t.len == strlen(names[i].name) && memcmp(t.data, names[i].name, t.len) == 0) {
+                *types |= names[i].types;
+                return true;
+            }
+        return pn_sch_fail(j->s, PN_E_INVALID, node, "type", "expected string, number, integer, object, array, boolean or null, "
+                                                             "found \"%.60s\"", t.data);
+    }
+    pn_json_num(j->s->d, value, &t);
+    return pn_sch_fail(j->s, PN_E_INVALID, node, "type", "expected the name of a type, found %s %.40s",
+                       pn_sch_kind(j->s, value), t.data);
+}
+
+static bool schjoin_type(schjoin *j, uint32_t node, uint32_t value, uint32_t *types)
+{
+    const pn_json_doc *d = j->s->d;
+    bool nullable;
+    *types = 0;
+    if (pn_json_type_of(d, value) == PN_JSON_ARRAY) {
+        for (uint32_t c = pn_json_first(d, value); c != PN_JSON_NONE; c = pn_json_next(d, c))
+            if (!schjoin_type_name(j, node, c, types))
+                return false;
+    } else if (!schjoin_type_name(j, node, value, types)) {
+        return false;
+    }
+    if (pn_json_bool(d, pn_json_get(d, node, "nullable"), &nullable) && nullable)       /* OpenAPI 3.0 */
+        *types |= PN_SCH_NULL;
+    return true;
+}
+
+/* --- enumerations --------------------------------------------------------------------------------- */
+
+static bool schjoin_charge(schjoin *j, uint32_t node, uint32_t value)
+{
+    pn_sch *s = j->s;
+    pn_bytes t = {"", 0};
+    pn_json_str(s->d, value, &t);
+    s->value_bytes += t.len;
+    if (++s->n_values > 20000)
+        return pn_sch_fail(s, PN_E_INVALID, node, "enum", "more than 20000 enum values in all");
+    if (s->value_bytes > (1u << 20))
+        return pn_sch_fail(s, PN_E_INVALID, node, "enum", "more than 1048576 bytes of enum values in all");
+    return true;
+}
+
+/* Cut the leaf's values down to list[0..n). */
+static bool schjoin_values(schjoin *j, uint32_t node, uint32_t *list, uint32_t n)
+{
+    pn_sch_leaf *l = j->l;
+    if (!l->is_enum) {
+        l->is_enum = true;
+        l->values = list;
+        l->n_values = n;
+        return true;
+    }
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < l->n_values; i++) {
+        if (!pn_sch_steps(j->s, node, n / 4 + 1))
+            return false;
+        bool in = false;
+        for (uint32_t k = 0; k < n && !in; k++)
+            in = pn_sch_equal(j->s, l->values[i], list[k]);
+        if (in)
+            l->values[kept++] = l->values[i];
+    }
+    l->n_values = kept;
+    return j->s->status == PN_OK;
+}
+
+static bool schjoin_enum(schjoin *j, uint32_t node, uint32_t value, bool is_const)
+{
+    const pn_json_doc *d = j->s->d;
+    if (!is_const && pn_json_type_of(d, value) != PN_JSON_ARRAY)
+        return pn_sch_fail(j->s, PN_E_INVALID, node, "enum", "expected an array, found %s", pn_sch_kind(j->s, value));
+    const uint32_t n = is_const ? 1 : pn_json_count(d, value);
+    uint32_t *list = pn_sch_alloc(j->s, (uint64_t)n + 1, sizeof *list), k = 0;
+    if (!list)
+        return false;
+    for (uint32_t c = is_const ? value : pn_json_first(d, value); k < n; c = is_const ? c : pn_json_next(d, c)) {
+        if (!schjoin_charge(j, node, c))
+            return false;
+        list[k++] = c;
+    }
+    return schjoin_values(j, node, list, n);
+}
+
+/* --- not -------------------------------------------------------------------------------------------- */
+
+static bool schjoin_not_value(schjoin *j, uint32_t node, uint32_t value)
+{
+    if (j->n_nots == j->cap_nots) {
+        const uint32_t cap = j->cap_nots ? j->cap_nots * 2 : 16;
+        uint32_t *grown = pn_sch_alloc(j->s, cap, sizeof *grown);
+        if (!grown)
+            return false;
+        if (j->n_nots)
+            memcpy(grown, j->nots, j->n_nots * sizeof *grown);
+        j->nots = grown;
+        j->cap_nots = cap;
+    }
+    j->not_node = node;
+    j->nots[j->n_nots++] = value;
+    return schjoin_charge(j, node, value);
+}
+
+/* `not` of a type takes types away; of values, those values; of everything, everything. */
+static bool schjoin_not(schjoin *j, uint32_t node, uint32_t sub)
+{
+    const pn_json_doc *d = j->s->d;
+    bool truth;
+    uint32_t types = PN_SCH_ANY, n_kw = 0;
+    if (!pn_sch_is_schema(j->s, sub))
+        return false;
+    if (pn_json_bool(d, sub, &truth)) {
+        j->l->never |= truth;
+        return true;
+    }
+    for (uint32_t c = pn_json_first(d, sub); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        const pn_sch_kw kw = pn_sch_keyword(pn_json_key_of(d, c), NULL);
+        n_kw += kw != PN_SCH_K_NOTE && kw != PN_SCH_K_NULLABLE;
+    }
+    const uint32_t type = pn_json_get(d, sub, "type"), one = pn_json_get(d, sub, "const"), many = pn_json_get(d, sub, "enum");
+    const uint32_t n_known = (type != PN_JSON_NONE) + (one != PN_JSON_NONE) + (many != PN_JSON_NONE);
+    if (n_kw == 0) {
+        j->l->never = true;
+        return true;
+    }
+    if (n_kw != n_known || (one != PN_JSON_NONE && many != PN_JSON_NONE)) {
+        schjoin_defer(j, node, "not", PN_SCH_ANY, "only not {}, enum, const and type");
+        return true;
+    }
+    if (type != PN_JSON_NONE && !schjoin_type(j, sub, type, &types))
+        return false;
+    if (one == PN_JSON_NONE && many == PN_JSON_NONE) {
+        j->removed |= types;
+        return true;
+    }
+    if (many != PN_JSON_NONE && pn_json_type_of(d, many) != PN_JSON_ARRAY)
+        return pn_sch_fail(j->s, PN_E_INVALID, sub, "enum", "expected an array");
+    if (one != PN_JSON_NONE && (pn_sch_value_type(j->s, one) & types) && !schjoin_not_value(j, node, one))
+        return false;
+    for (uint32_t c = pn_json_first(d, many); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if ((pn_sch_value_type(j->s, c) & types) && !schjoin_not_value(j, node, c))
+            return false;
+    return j->s->status == PN_OK;
+}
+
+/* --- the first pass: types and what concerns all of them ---------------------------------------------- */
+
+static bool schjoin_contains(schjoin *j, uint32_t node)
+{
+    int64_t least;
+    const pn_json_doc *d = j->s->d;
+    if (pn_json_i64(d, pn_json_get(d, node, "minContains"), &least) && least == 0 &&
+        pn_json_get(d, node, "maxContains") == PN_JSON_NONE)
+        return true;                                    /* asks for nothing */
+    schjoin_defer(j, node, "contains", PN_SCH_ARR, "a grammar cannot count which elements match");
+    return true;
+}
+
+static bool schjoin_keyword(schjoin *j, uint32_t node, uint32_t c)
+{
+    uint32_t types;
+    const pn_bytes key = pn_json_key_of(j->s->d, c);
+    const pn_sch_kw kw = pn_sch_keyword(key, &types);
+    j->implied |= types;
+    switch (kw) {
+    case PN_SCH_K_TYPE:
+        if (!schjoin_type(j, node, c, &types))
+            return false;
+        j->typed = true;
+        j->l->accepts &= types;
+        return true;
+    case PN_SCH_K_ENUM: return schjoin_enum(j, node, c, false);
+    case PN_SCH_K_CONST: return schjoin_enum(j, node, c, true);
+    case PN_SCH_K_NOT: return schjoin_not(j, node, c);
+    case PN_SCH_K_CONTAINS: return schjoin_contains(j, node);
+    case PN_SCH_K_THEN:
+        if (pn_json_get(j->s->d, node, "if") != PN_JSON_NONE)
+            schjoin_defer(j, node, key.data, PN_SCH_ANY, "a condition is not a grammar");
+        return true;
+    case PN_SCH_K_REFUSED:
+        schjoin_defer(j, node, key.data, types ? types : PN_SCH_ANY, "it is beyond a grammar");
+        return true;
+    default: return true;
+    }
+}
+
+static bool schjoin_types(schjoin *j)
+{
+    const pn_json_doc *d = j->s->d;
+    pn_sch_leaf *l = j->l;
+    l->accepts = PN_SCH_ANY;
+    for (uint32_t i = 0; i < l->n_base; i++)
+        for (uint32_t c = pn_json_first(d, l->base[i]); c != PN_JSON_NONE; c = pn_json_next(d, c))
+            if (!pn_sch_steps(j->s, l->base[i], 2) || !schjoin_keyword(j, l->base[i], c))
+                return false;
+    l->types = j->typed || l->is_enum || !j->implied || j->names_only ? l->accepts : j->implied;
+    /* Numbers without the integers would need a point in them that is not followed by zeros alone. */
+    const uint32_t numbers = l->types & PN_SCH_NUMBER & ~j->removed;
+    if (!l->is_enum && numbers == PN_SCH_FRAC) {
+        schjoin_defer(j, l->base[0], "not", PN_SCH_FRAC, "numbers that are no integers");
+        if (!j->s->o.lenient)
+            j->removed &= ~(uint32_t)PN_SCH_NUMBER;
+    }
+    l->types &= ~j->removed;
+    l->accepts &= ~j->removed;
+    return true;
+}
+
+/* --- numbers ------------------------------------------------------------------------------------------ */
+
+static void schjoin_lower(pn_sch_num *r, const pn_sch_dec *v, bool open)
+{
+    const int c = r->has_lo ? pn_sch_dec_cmp(v, &r->lo) : 1;
+    if (c > 0)
+        r->lo = *v, r->lo_open = open;
+    else if (c == 0)
+        r->lo_open |= open;
+    r->has_lo = true;
+}
+
+static void schjoin_upper(pn_sch_num *r, const pn_sch_dec *v, bool open)
+{
+    const int c = r->has_hi ? pn_sch_dec_cmp(v, &r->hi) : -1;
+    if (c < 0)
+        r->hi = *v, r->hi_open = open;
+    else if (c == 0)
+        r->hi_open |= open;
+    r->has_hi = true;
+}
+
+static bool schjoin_number(schjoin *j, uint32_t node, pn_sch_kw kw, uint32_t value)
+{
+    const pn_json_doc *d = j->s->d;
+    const bool exclusive = kw == PN_SCH_K_XMIN || kw == PN_SCH_K_XMAX;
+    pn_sch_num *r = &j->l->num;
+    pn_bytes text;
+    pn_sch_dec v;
+    bool open = false;
+    if (exclusive && pn_json_type_of(d, value) == PN_JSON_BOOL)
+        return true;                                    /* draft 4: looked at with its bound */
+    if (!pn_json_num(d, value, &text))
+        return pn_sch_fail(j->s, PN_E_INVALID, node, pn_json_key_of(d, value).data, "expected a number, found %s",
+                           pn_sch_kind(j->s, value));
+    if (!pn_sch_dec_parse(j->s, text, &v))
+        return false;
+    if (kw == PN_SCH_K_MULTIPLE)
+        return pn_sch_num_join_mod(j->s, node, r, &v);
+    const bool lower = kw == PN_SCH_K_MIN || kw == PN_SCH_K_XMIN;
+    bool drop = false;
+    if (exclusive)
+        open = true;
+    else
+        pn_json_bool(d, pn_json_get(d, node, lower ? "exclusiveMinimum" : "exclusiveMaximum"), &open);
+    if (!j->l->is_enum && !pn_sch_dec_fits(&v, lower, &open, &drop))
+        return pn_sch_refuse(j->s, node, pn_json_key_of(d, value).data, "a bound of more than 64 digits");
+    if (drop)
+        return true;
+    if (lower)
+        schjoin_lower(r, &v, open);
+    else
+        schjoin_upper(r, &v, open);
+    return true;
+}
+
+/* --- strings ------------------------------------------------------------------------------------------ */
+
+static void schjoin_body(schjoin *j, pn_gnode body)
+{
+    pn_sch_leaf *l = j->l;
+    l->body = l->body == PN_GNODE_NONE ? body : pn_gir_and(j->s->g, l->body, body);
+}
+
+static bool schjoin_string(schjoin *j, uint32_t node, pn_sch_kw kw, uint32_t value)
+{
+    pn_sch *s = j->s;
+    pn_sch_leaf *l = j->l;
+    const char *name = pn_json_key_of(s->d, value).data;
+    pn_bytes text;
+    uint32_t n;
+    if (kw == PN_SCH_K_MINLEN || kw == PN_SCH_K_MAXLEN) {
+        if (!pn_sch_count(s, node, name, value, &n))
+            return false;
+        if (kw == PN_SCH_K_MAXLEN)
+            l->max_len = PN_MIN(l->max_len, PN_MIN(n, PN_SCH_COUNT_MAX));
+        else if (n == PN_SCH_MANY)
+            return pn_sch_fail(s, PN_E_INVALID, node, name, "at most %u", (unsigned)PN_SCH_COUNT_MAX);
+        else
+            l->min_len = PN_MAX(l->min_len, n);
+        return true;
+    }
+    if (!pn_json_str(s->d, value, &text))
+        return pn_sch_fail(s, PN_E_INVALID, node, name, "expected a string, found %s", pn_sch_kind(s, value));
+    bool dropped = false;
+    const pn_gnode body = kw == PN_SCH_K_FORMAT ? pn_sch_format(s, text) : pn_sch_pattern(s, node, name, text, &dropped);
+    if (body != PN_GNODE_NONE)
+        schjoin_body(j, body);
+    return pn_sch_built(s, node, name);
+}
+
+static bool schjoin_not_strings(schjoin *j)
+{
+    pn_bytes *texts = pn_sch_alloc(j->s, (uint64_t)j->n_nots + 1, sizeof *texts);
+    uint32_t n = 0;
+    if (!texts)
+        return false;
+    for (uint32_t i = 0; i < j->n_nots; i++)
+        n += pn_json_str(j->s->d, j->nots[i], &texts[n]);
+    if (n > 0)
+        schjoin_body(j, pn_gir_json_not(j->s->g, texts, n));
+    return n == 0 || pn_sch_built(j->s, j->not_node, "not");
+}
+
+/* --- the second pass: what concerns one type ------------------------------------------------------------ */
+
+static bool schjoin_scalars(schjoin *j)
+{
+    const pn_json_doc *d = j->s->d;
+    const pn_sch_leaf *l = j->l;
+    for (uint32_t i = 0; i < l->n_base; i++)
+        for (uint32_t c = pn_json_first(d, l->base[i]); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+            uint32_t types;
+            const pn_sch_kw kw = pn_sch_keyword(pn_json_key_of(d, c), &types);
+            if (kw == PN_SCH_K_REFUSED || !(types & l->types))
+                continue;
+            if (types == PN_SCH_NUMBER && !schjoin_number(j, l->base[i], kw, c))
+                return false;
+            if (types == PN_SCH_STR && !schjoin_string(j, l->base[i], kw, c))
+                return false;
+        }
+    return true;
+}
+
+/* Values are taken away one by one from an enumeration, from strings by a complement, null is a type;
+ * of the other types the set without a value has no grammar here. */
+static bool schjoin_forbid(schjoin *j)
+{
+    pn_sch_leaf *l = j->l;
+    if (l->is_enum || j->n_nots == 0)
+        return true;
+    for (uint32_t i = 0; i < j->n_nots; i++) {
+        const uint32_t type = pn_sch_value_type(j->s, j->nots[i]);
+        if (type == PN_SCH_NULL)
+            l->types &= ~(uint32_t)PN_SCH_NULL, l->accepts &= ~(uint32_t)PN_SCH_NULL;
+        else if (type != PN_SCH_STR)
+            schjoin_defer(j, j->not_node, "not", type & PN_SCH_NUMBER ? PN_SCH_NUMBER : type,
+                          "without an enum, only strings and null");
+    }
+    return !(l->types & PN_SCH_STR) || schjoin_not_strings(j);
+}
+
+/* A keyword that speaks about arrays or objects, beside an enumeration of such: the enumeration would
+ * have to be validated, which nobody writes. */
+static bool schjoin_no_containers(schjoin *j, uint32_t types)
+{
+    const pn_json_doc *d = j->s->d;
+    const pn_sch_leaf *l = j->l;
+    for (uint32_t i = 0; i < l->n_base; i++)
+        for (uint32_t c = pn_json_first(d, l->base[i]); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+            uint32_t about;
+            const pn_bytes key = pn_json_key_of(d, c);
+            if (pn_sch_keyword(key, &about) != PN_SCH_K_REFUSED && (about & types & (PN_SCH_ARR | PN_SCH_OBJ)))
+                return pn_sch_refuse(j->s, l->base[i], key.data, "beside an enum of arrays or objects");
+        }
+    return true;
+}
+
+static bool schjoin_filter(schjoin *j)
+{
+    pn_sch_leaf *l = j->l;
+    uint32_t kept = 0, types = 0;
+    for (uint32_t i = 0; i < l->n_values; i++) {
+        const uint32_t v = l->values[i], type = pn_sch_value_type(j->s, v);
+        bool in = (type & l->types) && pn_sch_scalar_fits(j->s, l, v);
+        for (uint32_t k = 0; k < j->n_nots && in; k++)
+            in = !pn_sch_equal(j->s, v, j->nots[k]);
+        if (j->s->status != PN_OK || !pn_sch_built(j->s, l->base[0], "enum"))
+            return false;
+        if (in) {
+            l->values[kept++] = v;
+            types |= type;
+        }
+    }
+    l->n_values = kept;
+    l->types = types;
+    l->accepts &= types;
+    return schjoin_no_containers(j, types);
+}
+
+static bool schjoin_refusals(schjoin *j)
+{
+    for (uint32_t i = 0; i < j->n_late; i++) {
+        const schjoin_late *late = &j->late[i];
+        if ((late->types & j->l->types) && !pn_sch_refuse(j->s, late->node, late->kw, late->why))
+            return false;
+    }
+    return true;
+}
+
+/* Which scalar types have a value at all. */
+static bool schjoin_prune(schjoin *j)
+{
+    pn_sch *s = j->s;
+    pn_sch_leaf *l = j->l;
+    if (l->types & PN_SCH_STR) {
+        const bool check = l->body != PN_GNODE_NONE;
+        if (l->min_len > l->max_len || (check && pn_gir_is_never(s->g, pn_sch_body(s, l))))
+            l->types &= ~(uint32_t)PN_SCH_STR;
+    }
+    if ((l->types & PN_SCH_NUMBER) && !j->names_only) {
+        l->number = pn_sch_number(s, l);
+        if (pn_gir_is_never(s->g, l->number))
+            l->types &= ~(uint32_t)PN_SCH_NUMBER;
+    }
+    return pn_sch_built(s, l->n_base ? l->base[0] : s->root, NULL);
+}
+
+PN_INTERNAL bool pn_sch_join(pn_sch *s, pn_sch_leaf *l, bool names_only)
+{
+    schjoin j;
+    memset(&j, 0, sizeof j);
+    j.s = s;
+    j.l = l;
+    j.names_only = names_only;
+    l->max_len = l->max_items = l->max_props = PN_SCH_MANY;
+    l->items = l->unique = PN_SCH_NONE;
+    if (!schjoin_types(&j) || !schjoin_scalars(&j) || !schjoin_forbid(&j))
+        return false;
+    if (l->is_enum && !schjoin_filter(&j))
+        return false;
+    if (!l->never && !schjoin_refusals(&j))
+        return false;
+    l->never |= l->types == 0;
+    if (l->never || l->is_enum)
+        return true;
+    if (!schjoin_prune(&j))
+        return false;
+    if (!names_only && (l->types & PN_SCH_OBJ) && !pn_sch_join_object(s, l))
+        return false;
+    return names_only || !(l->types & PN_SCH_ARR) || pn_sch_join_array(s, l);
+}
+#endif
+
+/* ---- Begin sample/pn_schema_obj.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_SCHEMA_OBJ_C
+#define PN_DROP_SAMPLE_PN_SCHEMA_OBJ_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_schema_obj.c - objects and arrays: what they contain, and their nodes.
+ *
+ * Both are lists with commas between elements of which some may be missing, and what decides whether
+ * a comma is due is whether anything came before.  Written as a chain that is two states an element,
+ * and as nodes it is a tree of halves:
+ *
+ *     rest(a, b)    elements a..b-1, each after a comma        = rest(a, m) rest(m, b)
+ *     first(a, b)   at least one of them, the first bare       = first(a, m) rest(m, b)
+ *                                                                | first(m, b) if a..m-1 may miss
+ *
+ * which is linear in size and logarithmic in depth for any number of properties.  Counted lists
+ * (minProperties beside optional members) are a table of (element, count) instead.
+ *
+ * Keys: a declared member's key has one spelling.  Further members have keys out of a language that
+ * excludes the declared ones however they are spelled; where patterns decide, only the canonical
+ * spelling is allowed, for a pattern cannot see through \u0061.
+ */
+/* includes sample/pn_schema_int.h */
+
+enum { SCHOBJ_TABLE = 8192, SCHOBJ_SETS = 8, SCHOBJ_PREFIX = 4096, SCHOBJ_OPTIONAL = 400 };
+
+/* --- lists ---------------------------------------------------------------------------------------- */
+
+typedef struct schobj_elem {
+    pn_gnode node;
+    bool optional;
+} schobj_elem;
+
+typedef struct schobj_part {
+    pn_gnode first, rest;
+    bool optional;
+} schobj_part;
+
+static pn_gnode schobj_comma(pn_sch *s) { return pn_gir_seq2(s->g, pn_gir_text(s->g, ","), s->ws); }
+
+static pn_gnode schobj_repeat(pn_sch *s, pn_gnode x, uint32_t min, uint32_t max)
+{
+    return pn_gir_repeat(s->g, pn_gir_seq2(s->g, schobj_comma(s), x), min, max == PN_SCH_MANY ? PN_GIR_MANY : max);
+}
+
+static schobj_part schobj_halves(pn_sch *s, const schobj_elem *e, uint32_t a, uint32_t b)
+{
+    pn_gir *g = s->g;
+    schobj_part out;
+    if (b - a == 1) {
+        const pn_gnode rest = pn_gir_seq2(g, schobj_comma(s), e[a].node);
+        out.first = e[a].node;
+        out.rest = e[a].optional ? pn_gir_opt(g, rest) : rest;
+        out.optional = e[a].optional;
+        return out;
+    }
+    const uint32_t m = a + (b - a) / 2;
+    const schobj_part l = schobj_halves(s, e, a, m), r = schobj_halves(s, e, m, b);
+    out.rest = pn_gir_seq2(g, l.rest, r.rest);
+    out.first = pn_gir_seq2(g, l.first, r.rest);
+    if (l.optional)
+        out.first = pn_gir_alt2(g, out.first, r.first);
+    out.optional = l.optional && r.optional;
+    return out;
+}
+
+/* After a comma any of the optional elements up to the next one that is not may follow, and a matcher
+ * follows all of them: what would break its limit is refused here and not in the middle of a text. */
+static bool schobj_runs(pn_sch *s, const schobj_elem *e, uint32_t n, uint32_t at)
+{
+    uint32_t run = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        run = e[i].optional ? run + 1 : 0;
+        if (run > SCHOBJ_OPTIONAL)
+            return pn_sch_fail(s, PN_E_INVALID, at, NULL, "more than %d optional properties in a row", (int)SCHOBJ_OPTIONAL);
+    }
+    return true;
+}
+
+/* Not empty, any number: e[0..n), then any number of tail (NONE: no tail). */
+static pn_gnode schobj_list(pn_sch *s, const schobj_elem *e, uint32_t n, pn_gnode tail)
+{
+    pn_gir *g = s->g;
+    pn_gnode more = PN_GNODE_NONE, alone = PN_GNODE_NONE;
+    if (tail != PN_GNODE_NONE) {
+        more = schobj_repeat(s, tail, 0, PN_SCH_MANY);
+        alone = pn_gir_seq2(g, tail, more);
+    }
+    if (n == 0)
+        return tail == PN_GNODE_NONE ? pn_gir_never(g) : alone;
+    const schobj_part p = schobj_halves(s, e, 0, n);
+    if (tail == PN_GNODE_NONE)
+        return p.first;
+    const pn_gnode with = pn_gir_seq2(g, p.first, more);
+    return p.optional ? pn_gir_alt2(g, with, alone) : with;
+}
+
+static uint32_t schobj_minus(uint32_t n, uint32_t k) { return n == PN_SCH_MANY ? n : n > k ? n - k : 0; }
+
+/* What may follow c members at the end of the declared ones. */
+static pn_gnode schobj_end(pn_sch *s, pn_gnode tail, uint32_t c, uint32_t min, uint32_t max)
+{
+    pn_gir *g = s->g;
+    if (max != PN_SCH_MANY && c > max)
+        return pn_gir_never(g);
+    if (tail == PN_GNODE_NONE)
+        return c >= min && c > 0 ? pn_gir_empty(g) : pn_gir_never(g);
+    if (c > 0)
+        return schobj_repeat(s, tail, schobj_minus(min, c), schobj_minus(max, c));
+    if (max == 0)
+        return pn_gir_never(g);
+    return pn_gir_seq2(g, tail, schobj_repeat(s, tail, schobj_minus(min, 1), schobj_minus(max, 1)));
+}
+
+/* Not empty, min..max members: row[c] is what may follow when c members are out. */
+static pn_gnode schobj_counted(pn_sch *s, const schobj_elem *e, uint32_t n, pn_gnode tail, uint32_t min, uint32_t max,
+                               uint32_t at, const char *kw)
+{
+    pn_gir *g = s->g;
+    if (n == 0)
+        return schobj_end(s, tail, 0, min, max);
+    const uint32_t bound = max == PN_SCH_MANY ? min : max, cap = PN_MIN(bound, n);
+    if ((uint64_t)(n + 1) * (cap + 2) > SCHOBJ_TABLE) {
+        pn_sch_refuse(s, at, kw, "too many members to count");
+        return s->status == PN_OK ? schobj_list(s, e, n, tail) : PN_GNODE_NONE;
+    }
+    /* Beyond cap: for min alone enough is enough; for max nothing more may come. */
+    const bool more = max == PN_SCH_MANY || max > n;
+    pn_gnode *row = pn_sch_alloc(s, (uint64_t)cap + 2, sizeof *row);
+    if (!row)
+        return PN_GNODE_NONE;
+    for (uint32_t c = 0; c <= cap; c++)
+        row[c] = schobj_end(s, tail, c, min, max);
+    row[cap + 1] = more ? row[cap] : pn_gir_never(g);
+    for (uint32_t i = n; i-- > 0;) {
+        for (uint32_t c = 0; c <= cap; c++) {
+            const pn_gnode item = c ? pn_gir_seq2(g, schobj_comma(s), e[i].node) : e[i].node;
+            const pn_gnode take = pn_gir_seq2(g, item, c == cap && more ? row[cap] : row[c + 1]);
+            row[c] = e[i].optional ? pn_gir_alt2(g, take, row[c]) : take;
+        }
+        row[cap + 1] = more ? row[cap] : pn_gir_never(g);
+    }
+    return row[0];
+}
+
+/* open ws (close | list ws close); list NONE or never: only the empty form. */
+static pn_gnode schobj_wrap(pn_sch *s, const char *open, const char *close, pn_gnode list, bool may_be_empty)
+{
+    pn_gir *g = s->g;
+    pn_gnode inside = pn_gir_seq3(g, list, s->ws, pn_gir_text(g, close));
+    if (may_be_empty)
+        inside = pn_gir_alt2(g, inside, pn_gir_text(g, close));
+    return pn_gir_seq3(g, pn_gir_text(g, open), s->ws, inside);
+}
+
+/* --- objects: joining ------------------------------------------------------------------------------- */
+
+typedef struct schobj_pattern {
+    pn_bytes text;
+    pn_gnode node;
+    uint32_t at, value;         /* where it is first written, for messages */
+} schobj_pattern;
+
+typedef struct schobj {
+    pn_sch *s;
+    pn_sch_leaf *l;
+    pn_map index;               /* key to number of the property */
+    uint32_t cap_props, n_declared;
+    schobj_pattern *patterns;
+    uint32_t n_patterns;
+    bool has_patterns;
+    pn_gnode names;             /* keys that propertyNames allows; NONE: all */
+} schobj;
+
+static pn_sch_prop *schobj_prop(schobj *o, uint32_t node, pn_bytes key)
+{
+    pn_sch *s = o->s;
+    pn_sch_leaf *l = o->l;
+    bool existed;
+    const uint32_t *slot = pn_map_put(&o->index, key.data, key.len, l->n_props, &existed);
+    if (!slot)
+        return pn_sch_nomem(s), NULL;
+    if (existed)
+        return &l->props[*slot];
+    if (l->n_props == 5000 || s->n_props == 20000) {
+        pn_sch_fail(s, PN_E_INVALID, node, "properties", "more than %s", l->n_props == 5000 ? "5000 properties in one object"
+                                                                                          : "20000 properties in all");
+        return NULL;
+    }
+    if (l->n_props == o->cap_props) {
+        const uint32_t cap = o->cap_props ? o->cap_props * 2 : 8;
+        pn_sch_prop *grown = pn_sch_alloc(s, cap, sizeof *grown);
+        if (!grown)
+            return NULL;
+        if (l->n_props)
+            memcpy(grown, l->props, l->n_props * sizeof *grown);
+        l->props = grown;
+        o->cap_props = cap;
+    }
+    s->n_props++;
+    pn_sch_prop *p = &l->props[l->n_props++];
+    p->key = key;
+    p->goal = PN_SCH_NONE;
+    return p;
+}
+
+static bool schobj_expect(pn_sch *s, uint32_t node, const char *kw, uint32_t value, pn_json_type type)
+{
+    const pn_json_type is = pn_json_type_of(s->d, value);
+    return is == type || pn_sch_fail(s, PN_E_INVALID, node, kw, "expected an %s, found %s", pn_json_type_name(type),
+                                     pn_json_type_name(is));
+}
+
+static bool schobj_declare(schobj *o)
+{
+    pn_sch *s = o->s;
+    for (uint32_t i = 0; i < o->l->n_base; i++) {
+        const uint32_t b = o->l->base[i], props = pn_json_get(s->d, b, "properties");
+        if (props == PN_JSON_NONE)
+            continue;
+        if (!schobj_expect(s, b, "properties", props, PN_JSON_OBJECT))
+            return false;
+        for (uint32_t c = pn_json_first(s->d, props); c != PN_JSON_NONE; c = pn_json_next(s->d, c))
+            if (!pn_sch_steps(s, b, 8) || !schobj_prop(o, b, pn_json_key_of(s->d, c)))
+                return false;
+    }
+    o->n_declared = o->l->n_props;
+    return true;
+}
+
+static bool schobj_require(schobj *o)
+{
+    pn_sch *s = o->s;
+    for (uint32_t i = 0; i < o->l->n_base; i++) {
+        const uint32_t b = o->l->base[i], req = pn_json_get(s->d, b, "required");
+        bool draft3;
+        if (req == PN_JSON_NONE || pn_json_bool(s->d, req, &draft3))
+            continue;                           /* draft 3 had a boolean here, which others ignore */
+        if (!schobj_expect(s, b, "required", req, PN_JSON_ARRAY))
+            return false;
+        for (uint32_t c = pn_json_first(s->d, req); c != PN_JSON_NONE; c = pn_json_next(s->d, c)) {
+            pn_bytes key;
+            if (!pn_json_str(s->d, c, &key))
+                return pn_sch_fail(s, PN_E_INVALID, b, "required", "expected names, found %s", pn_sch_kind(s, c));
+            pn_sch_prop *p = schobj_prop(o, b, key);
+            if (!p)
+                return false;
+            p->required = true;
+        }
+    }
+    return true;
+}
+
+static bool schobj_pattern_known(const schobj *o, pn_bytes text)
+{
+    for (uint32_t i = 0; i < o->n_patterns; i++)
+        if (o->patterns[i].text.len == text.len && memcmp(o->patterns[i].text.data, text.data, text.len) == 0)
+            return true;
+    return false;
+}
+
+static bool schobj_patterns(schobj *o)
+{
+    pn_sch *s = o->s;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < o->l->n_base; i++)
+        most += pn_json_count(s->d, pn_json_get(s->d, o->l->base[i], "patternProperties"));
+    o->patterns = pn_sch_alloc(s, most + 1, sizeof *o->patterns);
+    if (!o->patterns)
+        return false;
+    for (uint32_t i = 0; i < o->l->n_base; i++) {
+        const uint32_t b = o->l->base[i], pats = pn_json_get(s->d, b, "patternProperties");
+        if (pats == PN_JSON_NONE)
+            continue;
+        if (!schobj_expect(s, b, "patternProperties", pats, PN_JSON_OBJECT))
+            return false;
+        for (uint32_t c = pn_json_first(s->d, pats); c != PN_JSON_NONE; c = pn_json_next(s->d, c)) {
+            bool dropped = false;
+            const pn_bytes text = pn_json_key_of(s->d, c);
+            o->has_patterns = true;
+            if (schobj_pattern_known(o, text))
+                continue;
+            if (o->n_patterns == 64)
+                return pn_sch_fail(s, PN_E_INVALID, b, "patternProperties", "more than 64 patterns");
+            schobj_pattern *p = &o->patterns[o->n_patterns];
+            p->text = text;
+            p->at = b;
+            p->value = c;
+            p->node = pn_sch_pattern(s, b, "patternProperties", text, &dropped);
+            if (!dropped && !pn_sch_built(s, b, "patternProperties"))
+                return false;
+            o->n_patterns += !dropped;
+        }
+    }
+    return true;
+}
+
+static bool schobj_disjoint(schobj *o)
+{
+    pn_sch *s = o->s;
+    for (uint32_t i = 0; i < o->n_patterns; i++)
+        for (uint32_t k = 0; k < i; k++) {
+            const bool apart = pn_gir_is_never(s->g, pn_gir_and(s->g, o->patterns[i].node, o->patterns[k].node));
+            if (!pn_sch_built(s, o->patterns[i].at, "patternProperties"))
+                return false;
+            if (!apart && !pn_sch_refuse(s, o->patterns[i].at, "patternProperties", "two of its patterns match the same key"))
+                return false;
+        }
+    return true;
+}
+
+static bool schobj_names(schobj *o)
+{
+    pn_sch *s = o->s;
+    uint32_t *nodes = pn_sch_alloc(s, (uint64_t)o->l->n_base + 1, sizeof *nodes), n = 0;
+    if (!nodes)
+        return false;
+    for (uint32_t i = 0; i < o->l->n_base; i++) {
+        const uint32_t v = pn_json_get(s->d, o->l->base[i], "propertyNames");
+        if (v == PN_JSON_NONE)
+            continue;
+        if (!pn_sch_is_schema(s, v))
+            return false;
+        nodes[n++] = v;
+    }
+    if (n > 0)
+        o->names = pn_sch_names(s, nodes, n);
+    return n == 0 || pn_sch_built(s, nodes[0], NULL);
+}
+
+static bool schobj_key_in(schobj *o, pn_bytes key, pn_gnode language)
+{
+    return !pn_gir_is_never(o->s->g, pn_gir_and(o->s->g, pn_gir_json_text(o->s->g, key.data, key.len), language));
+}
+
+/* What base node b says about a key that stands in `pattern`s of it or nowhere: its schemas are
+ * appended to nodes.  closed: it says no. */
+static bool schobj_about(schobj *o, uint32_t b, pn_bytes key, uint32_t **nodes, uint32_t *n, bool *known, bool *closed)
+{
+    pn_sch *s = o->s;
+    const uint32_t here = pn_json_find(s->d, pn_json_get(s->d, b, "properties"), key.data, key.len);
+    const uint32_t pats = pn_json_get(s->d, b, "patternProperties");
+    bool mine = here != PN_JSON_NONE;
+    if (mine)
+        (*nodes)[(*n)++] = here;
+    for (uint32_t i = 0; i < o->n_patterns && pats != PN_JSON_NONE; i++) {
+        const uint32_t v = pn_json_find(s->d, pats, o->patterns[i].text.data, o->patterns[i].text.len);
+        if (v == PN_JSON_NONE || !schobj_key_in(o, key, o->patterns[i].node))
+            continue;
+        (*nodes)[(*n)++] = v;
+        mine = true;
+    }
+    *known |= mine;
+    const uint32_t add = pn_json_get(s->d, b, "additionalProperties");
+    bool open;
+    if (mine || add == PN_JSON_NONE)
+        return true;
+    if (!pn_sch_is_schema(s, add))
+        return false;
+    if (!pn_json_bool(s->d, add, &open))
+        (*nodes)[(*n)++] = add;
+    else
+        *closed |= !open;
+    return true;
+}
+
+/* The goal of each property: every base node has its say. */
+static bool schobj_goals(schobj *o)
+{
+    pn_sch *s = o->s;
+    pn_sch_leaf *l = o->l;
+    uint32_t *nodes = pn_sch_alloc(s, (uint64_t)l->n_base * (o->n_patterns + 2) + 1, sizeof *nodes);
+    if (!nodes)
+        return false;
+    for (uint32_t i = 0; i < l->n_props; i++) {
+        pn_sch_prop *p = &l->props[i];
+        uint32_t n = 0;
+        bool known = false, closed = false;
+        if (!pn_sch_steps(s, l->base[0], 4 + l->n_base))
+            return false;
+        for (uint32_t k = 0; k < l->n_base; k++)
+            if (!schobj_about(o, l->base[k], p->key, &nodes, &n, &known, &closed))
+                return false;
+        for (uint32_t k = 0; k < n; k++)
+            if (!pn_sch_is_schema(s, nodes[k]))
+                return false;
+        p->goal = pn_sch_goal_for(s, nodes, n);
+        if (p->goal == PN_SCH_NONE)
+            return false;
+        p->forbidden = (!known && closed) || (o->names != PN_GNODE_NONE && !schobj_key_in(o, p->key, o->names));
+        if (!pn_sch_built(s, l->base[0], NULL))
+            return false;
+        l->never |= p->forbidden && p->required;
+    }
+    return true;
+}
+
+static pn_gnode schobj_other_keys(schobj *o, pn_gnode among)
+{
+    pn_sch *s = o->s;
+    const pn_sch_leaf *l = o->l;
+    if (o->names != PN_GNODE_NONE)
+        among = among == PN_GNODE_NONE ? o->names : pn_gir_and(s->g, among, o->names);
+    if (l->n_props == 0)
+        return among == PN_GNODE_NONE ? pn_gir_json_body(s->g, 0, PN_GIR_MANY) : among;
+    pn_bytes *keys = pn_sch_alloc(s, l->n_props, sizeof *keys);
+    if (!keys)
+        return PN_GNODE_NONE;
+    for (uint32_t i = 0; i < l->n_props; i++)
+        keys[i] = l->props[i].key;
+    const pn_gnode others = pn_gir_json_not(s->g, keys, l->n_props);
+    return among == PN_GNODE_NONE ? others : pn_gir_and(s->g, among, others);
+}
+
+static bool schobj_add_class(schobj *o, pn_gnode body, const uint32_t *nodes, uint32_t n)
+{
+    pn_sch *s = o->s;
+    if (!pn_sch_built(s, o->l->base[0], NULL))
+        return false;
+    if (pn_gir_is_never(s->g, body))
+        return pn_sch_built(s, o->l->base[0], NULL);
+    for (uint32_t i = 0; i < n; i++)
+        if (!pn_sch_is_schema(s, nodes[i]))
+            return false;
+    const uint32_t goal = pn_sch_goal_for(s, nodes, n);
+    if (goal == PN_SCH_NONE)
+        return false;
+    o->l->classes[o->l->n_classes].body = body;
+    o->l->classes[o->l->n_classes++].goal = goal;
+    return true;
+}
+
+/* Members whose keys match a pattern. */
+static bool schobj_pattern_classes(schobj *o, uint32_t *nodes)
+{
+    pn_sch *s = o->s;
+    const pn_sch_leaf *l = o->l;
+    for (uint32_t i = 0; i < o->n_patterns; i++) {
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < l->n_base; k++) {
+            const uint32_t add = pn_json_get(s->d, l->base[k], "additionalProperties");
+            const uint32_t v = pn_json_find(s->d, pn_json_get(s->d, l->base[k], "patternProperties"), o->patterns[i].text.data,
+                                            o->patterns[i].text.len);
+            if (v != PN_JSON_NONE)
+                nodes[n++] = v;
+            else if (pn_json_type_of(s->d, add) == PN_JSON_OBJECT)
+                nodes[n++] = add;
+        }
+        if (!schobj_add_class(o, schobj_other_keys(o, o->patterns[i].node), nodes, n))
+            return false;
+    }
+    return true;
+}
+
+/* All other members, if there may be any. */
+static bool schobj_additional(schobj *o, uint32_t *nodes)
+{
+    static const char *const kws[] = {"additionalProperties", "unevaluatedProperties"};
+    pn_sch *s = o->s;
+    const pn_sch_leaf *l = o->l;
+    uint32_t n = 0;
+    bool said = false;
+    for (uint32_t k = 0; k < l->n_base; k++)
+        for (size_t w = 0; w < PN_COUNT_OF(kws); w++) {
+            const uint32_t add = pn_json_get(s->d, l->base[k], kws[w]);
+            bool open;
+            if (add == PN_JSON_NONE)
+                continue;
+            if (!pn_sch_is_schema(s, add))
+                return false;
+            said = true;
+            if (!pn_json_bool(s->d, add, &open))
+                nodes[n++] = add;
+            else if (!open)
+                return true;
+        }
+    if (!said && (o->n_declared > 0 || o->has_patterns) && l->min_props <= l->n_props)
+        return true;                                    /* closed unless it says otherwise */
+    pn_gnode among = PN_GNODE_NONE;
+    if (o->n_patterns > 0) {
+        static const char all[] = "[\\s\\S]*";
+        pn_err e;
+        pn_gnode *pats = pn_sch_alloc(s, o->n_patterns, sizeof *pats);
+        if (!pats)
+            return false;
+        for (uint32_t i = 0; i < o->n_patterns; i++)
+            pats[i] = o->patterns[i].node;
+        const pn_status status = pn_gir_regex(s->g, all, sizeof all - 1, PN_REGEX_JSON, &among, &e);
+        if (status != PN_OK)
+            return pn_sch_fail(s, status, l->base[0], NULL, "%.200s", e.text);
+        among = pn_gir_and_not(s->g, among, pn_gir_alt(s->g, pats, o->n_patterns));
+    }
+    return schobj_add_class(o, schobj_other_keys(o, among), nodes, n);
+}
+
+static bool schobj_counts(pn_sch *s, pn_sch_leaf *l)
+{
+    for (uint32_t i = 0; i < l->n_base; i++) {
+        const uint32_t b = l->base[i], lo = pn_json_get(s->d, b, "minProperties"), hi = pn_json_get(s->d, b, "maxProperties");
+        uint32_t n;
+        if (lo != PN_JSON_NONE) {
+            if (!pn_sch_count(s, b, "minProperties", lo, &n))
+                return false;
+            if (n == PN_SCH_MANY)
+                return pn_sch_fail(s, PN_E_INVALID, b, "minProperties", "at most %u", (unsigned)PN_SCH_COUNT_MAX);
+            l->min_props = PN_MAX(l->min_props, n);
+        }
+        if (hi != PN_JSON_NONE) {
+            if (!pn_sch_count(s, b, "maxProperties", hi, &n))
+                return false;
+            l->max_props = PN_MIN(l->max_props, PN_MIN(n, PN_SCH_COUNT_MAX));
+        }
+    }
+    return true;
+}
+
+PN_INTERNAL bool pn_sch_join_object(pn_sch *s, pn_sch_leaf *l)
+{
+    schobj o;
+    memset(&o, 0, sizeof o);
+    o.s = s;
+    o.l = l;
+    pn_map_init(&o.index, s->mem, PN_ACCT_GRAMMAR);
+    bool ok = schobj_declare(&o) && schobj_require(&o) && schobj_patterns(&o) && schobj_disjoint(&o) && schobj_names(&o) &&
+              schobj_goals(&o) && schobj_counts(s, l);
+    l->classes = ok ? pn_sch_alloc(s, (uint64_t)o.n_patterns + 1, sizeof *l->classes) : NULL;
+    uint32_t *nodes = ok ? pn_sch_alloc(s, 2 * (uint64_t)l->n_base + 1, sizeof *nodes) : NULL;
+    ok = ok && l->classes && nodes && schobj_pattern_classes(&o, nodes) && schobj_additional(&o, nodes);
+    pn_map_fini(&o.index);
+    return ok;
+}
+
+/* --- objects: emitting -------------------------------------------------------------------------------- */
+
+PN_INTERNAL bool pn_sch_object_sat(pn_sch *s, const pn_sch_leaf *l)
+{
+    uint32_t n = 0, required = 0;
+    for (uint32_t i = 0; i < l->n_props; i++) {
+        const pn_sch_prop *p = &l->props[i];
+        const bool sat = !p->forbidden && s->goals[p->goal].sat;
+        if (p->required && !sat)
+            return false;
+        n += sat;
+        required += p->required;
+    }
+    bool more = false;
+    for (uint32_t i = 0; i < l->n_classes; i++)
+        more |= s->goals[l->classes[i].goal].sat;
+    return required <= l->max_props && l->min_props <= l->max_props && (more || n >= l->min_props);
+}
+
+static pn_gnode schobj_member(pn_sch *s, pn_gnode body, uint32_t goal)
+{
+    pn_gir *g = s->g;
+    const pn_gnode key = pn_gir_seq3(g, pn_gir_text(g, "\""), body, pn_gir_text(g, "\":"));
+    return pn_gir_seq3(g, key, s->ws, s->goals[goal].node);
+}
+
+static pn_gnode schobj_others(pn_sch *s, const pn_sch_leaf *l)
+{
+    pn_gnode *alts = pn_sch_alloc(s, (uint64_t)l->n_classes + 1, sizeof *alts);
+    uint32_t n = 0;
+    for (uint32_t i = 0; alts && i < l->n_classes; i++)
+        if (s->goals[l->classes[i].goal].sat)
+            alts[n++] = schobj_member(s, l->classes[i].body, l->classes[i].goal);
+    return n ? pn_gir_alt(s->g, alts, n) : PN_GNODE_NONE;
+}
+
+PN_INTERNAL pn_gnode pn_sch_emit_object(pn_sch *s, const pn_sch_leaf *l)
+{
+    schobj_elem *e = pn_sch_alloc(s, (uint64_t)l->n_props + 1, sizeof *e);
+    uint32_t n = 0, required = 0;
+    if (!e)
+        return PN_GNODE_NONE;
+    for (uint32_t i = 0; i < l->n_props; i++) {
+        const pn_sch_prop *p = &l->props[i];
+        if (p->forbidden || !s->goals[p->goal].sat)
+            continue;
+        e[n].optional = !p->required;
+        e[n++].node = schobj_member(s, pn_gir_json_text(s->g, p->key.data, p->key.len), p->goal);
+        required += p->required;
+    }
+    if (!schobj_runs(s, e, n, l->base[0]))
+        return PN_GNODE_NONE;
+    const pn_gnode tail = schobj_others(s, l);
+    const bool counts = l->min_props > required || (l->max_props != PN_SCH_MANY && (tail != PN_GNODE_NONE || l->max_props < n));
+    pn_gnode list;
+    if (!counts) {
+        list = schobj_list(s, e, n, tail);
+    } else if (required == n && n > 0) {
+        list = schobj_list(s, e, n, PN_GNODE_NONE);
+        if (tail != PN_GNODE_NONE)
+            list = pn_gir_seq2(s->g, list, schobj_repeat(s, tail, schobj_minus(l->min_props, n), schobj_minus(l->max_props, n)));
+    } else {
+        const char *kw = l->min_props > required ? "minProperties" : "maxProperties";
+        list = schobj_counted(s, e, n, tail, l->min_props, l->max_props, l->base[0], kw);
+    }
+    return schobj_wrap(s, "{", "}", list, required == 0 && l->min_props == 0);
+}
+
+/* --- arrays --------------------------------------------------------------------------------------------- */
+
+static bool schobj_item_counts(pn_sch *s, pn_sch_leaf *l)
+{
+    for (uint32_t i = 0; i < l->n_base; i++) {
+        const uint32_t b = l->base[i], lo = pn_json_get(s->d, b, "minItems"), hi = pn_json_get(s->d, b, "maxItems");
+        bool unique = false;
+        uint32_t n;
+        if (lo != PN_JSON_NONE) {
+            if (!pn_sch_count(s, b, "minItems", lo, &n))
+                return false;
+            if (n == PN_SCH_MANY)
+                return pn_sch_fail(s, PN_E_INVALID, b, "minItems", "at most %u", (unsigned)PN_SCH_COUNT_MAX);
+            l->min_items = PN_MAX(l->min_items, n);
+        }
+        if (hi != PN_JSON_NONE) {
+            if (!pn_sch_count(s, b, "maxItems", hi, &n))
+                return false;
+            l->max_items = PN_MIN(l->max_items, PN_MIN(n, PN_SCH_COUNT_MAX));
+        }
+        if (pn_json_bool(s->d, pn_json_get(s->d, b, "uniqueItems"), &unique) && unique)
+            l->unique = b;
+    }
+    return true;
+}
+
+/* The list of first elements and the schema of the others, in the new spelling or the old one. */
+static bool schobj_item_nodes(pn_sch *s, uint32_t b, uint32_t *prefix, uint32_t *items)
+{
+    *prefix = pn_json_get(s->d, b, "prefixItems");
+    *items = pn_json_get(s->d, b, "items");
+    if (pn_json_type_of(s->d, *items) == PN_JSON_ARRAY) {
+        *prefix = *items;
+        *items = pn_json_get(s->d, b, "additionalItems");
+    }
+    if (*items == PN_JSON_NONE)
+        *items = pn_json_get(s->d, b, "unevaluatedItems");
+    if (*prefix != PN_JSON_NONE && !schobj_expect(s, b, "prefixItems", *prefix, PN_JSON_ARRAY))
+        return false;
+    return *items == PN_JSON_NONE || pn_sch_is_schema(s, *items);
+}
+
+PN_INTERNAL bool pn_sch_join_array(pn_sch *s, pn_sch_leaf *l)
+{
+    const uint32_t nb = l->n_base;
+    uint32_t *at = pn_sch_alloc(s, (uint64_t)nb + 1, sizeof *at), *items = pn_sch_alloc(s, (uint64_t)nb + 1, sizeof *items);
+    uint32_t *nodes = pn_sch_alloc(s, (uint64_t)nb + 1, sizeof *nodes), n = 0;
+    bool said = false;
+    if (!at || !items || !nodes || !schobj_item_counts(s, l))
+        return false;
+    for (uint32_t i = 0; i < nb; i++) {
+        uint32_t prefix;
+        if (!schobj_item_nodes(s, l->base[i], &prefix, &items[i]))
+            return false;
+        at[i] = pn_json_first(s->d, prefix);
+        l->n_prefix = PN_MAX(l->n_prefix, pn_json_count(s->d, prefix));
+        said |= items[i] != PN_JSON_NONE;
+    }
+    if (l->n_prefix > SCHOBJ_PREFIX)
+        return pn_sch_fail(s, PN_E_INVALID, l->base[0], "prefixItems", "more than %d", (int)SCHOBJ_PREFIX);
+    l->prefix = pn_sch_alloc(s, (uint64_t)l->n_prefix + 1, sizeof *l->prefix);
+    if (!l->prefix)
+        return false;
+    for (uint32_t k = 0; k <= l->n_prefix; k++) {       /* the last turn is for what follows */
+        n = 0;
+        if (!pn_sch_steps(s, l->base[0], 4 + nb / 4))
+            return false;
+        for (uint32_t i = 0; i < nb; i++) {
+            const uint32_t node = at[i] != PN_JSON_NONE ? at[i] : items[i];
+            if (node == PN_JSON_NONE)
+                continue;
+            if (!pn_sch_is_schema(s, node))
+                return false;
+            nodes[n++] = node;
+            if (at[i] != PN_JSON_NONE)
+                at[i] = pn_json_next(s->d, at[i]);
+        }
+        if (k == l->n_prefix && l->n_prefix > 0 && !said && l->min_items <= l->n_prefix)
+            break;                                      /* a tuple ends with its last element */
+        const uint32_t goal = pn_sch_goal_for(s, nodes, n);
+        if (goal == PN_SCH_NONE)
+            return false;
+        *(k < l->n_prefix ? &l->prefix[k] : &l->items) = goal;
+    }
+    return true;
+}
+
+/* How many elements there may be when goals without a value end the array. */
+static uint32_t schobj_most(const pn_sch *s, const pn_sch_leaf *l, uint32_t *n_prefix)
+{
+    *n_prefix = l->n_prefix;
+    for (uint32_t i = 0; i < l->n_prefix; i++)
+        if (!s->goals[l->prefix[i]].sat) {
+            *n_prefix = i;
+            return PN_MIN(l->max_items, i);
+        }
+    if (l->items == PN_SCH_NONE || !s->goals[l->items].sat)
+        return PN_MIN(l->max_items, l->n_prefix);
+    return l->max_items;
+}
+
+PN_INTERNAL bool pn_sch_array_sat(pn_sch *s, const pn_sch_leaf *l)
+{
+    uint32_t n_prefix, *values, n;
+    const uint32_t most = schobj_most(s, l, &n_prefix);
+    if (l->unique != PN_SCH_NONE && l->min_items > 1 && l->n_prefix == 0 && l->items != PN_SCH_NONE &&
+        pn_sch_enumerate(s, l->items, &values, &n) && n < l->min_items)
+        return false;
+    return l->min_items <= most;
+}
+
+/* All orders of distinct values: what may follow depends on the set of those already out. */
+static pn_gnode schobj_sets(pn_sch *s, const schobj_elem *e, uint32_t n, uint32_t min, uint32_t max)
+{
+    pn_gir *g = s->g;
+    pn_gnode after[1 << SCHOBJ_SETS], alts[SCHOBJ_SETS + 1];
+    for (uint32_t set = 1u << n; set-- > 0;) {
+        uint32_t size = 0, k = 0;
+        for (uint32_t i = 0; i < n; i++)
+            size += set >> i & 1;
+        for (uint32_t i = 0; i < n && size < max; i++)
+            if (!(set >> i & 1)) {
+                const pn_gnode item = set ? pn_gir_seq2(g, schobj_comma(s), e[i].node) : e[i].node;
+                alts[k++] = pn_gir_seq2(g, item, after[set | 1u << i]);
+            }
+        if (set && size >= min)
+            alts[k++] = pn_gir_empty(g);
+        after[set] = pn_gir_alt(g, alts, k);
+    }
+    return after[0];
+}
+
+/* Distinct elements.  Few values: any order; many: in the order of the enumeration, like members. */
+static pn_gnode schobj_unique(pn_sch *s, const pn_sch_leaf *l, uint32_t max)
+{
+    uint32_t *values, n;
+    if (l->n_prefix > 0 || !pn_sch_enumerate(s, l->items, &values, &n)) {
+        pn_sch_refuse(s, l->unique, "uniqueItems", "its elements are not an enumeration");
+        return PN_GNODE_NONE;
+    }
+    schobj_elem *e = pn_sch_alloc(s, (uint64_t)n + 1, sizeof *e);
+    for (uint32_t i = 0; e && i < n; i++) {
+        e[i].node = pn_sch_value(s, values[i]);
+        e[i].optional = true;
+    }
+    if (!e || !schobj_runs(s, e, n, l->unique))
+        return PN_GNODE_NONE;
+    if (n <= SCHOBJ_SETS)
+        return schobj_sets(s, e, n, l->min_items, max);
+    if (l->min_items <= 1 && max >= n)
+        return schobj_list(s, e, n, PN_GNODE_NONE);
+    return schobj_counted(s, e, n, PN_GNODE_NONE, l->min_items, max, l->unique, "uniqueItems");
+}
+
+static pn_gnode schobj_elements(pn_sch *s, const pn_sch_leaf *l, uint32_t n_prefix, uint32_t max)
+{
+    pn_gir *g = s->g;
+    const bool more = max > n_prefix;
+    const uint32_t min = l->min_items;
+    if (n_prefix == 0) {
+        const pn_gnode item = s->goals[l->items].node;
+        return pn_gir_seq2(g, item, schobj_repeat(s, item, schobj_minus(min, 1), schobj_minus(max, 1)));
+    }
+    n_prefix = PN_MIN(n_prefix, max);
+    pn_gnode list = pn_gir_empty(g);
+    if (more)
+        list = schobj_repeat(s, s->goals[l->items].node, schobj_minus(min, n_prefix), schobj_minus(max, n_prefix));
+    for (uint32_t i = n_prefix; i-- > 1;) {
+        list = pn_gir_seq3(g, schobj_comma(s), s->goals[l->prefix[i]].node, list);
+        if (i >= min)
+            list = pn_gir_opt(g, list);
+    }
+    return pn_gir_seq2(g, s->goals[l->prefix[0]].node, list);
+}
+
+PN_INTERNAL pn_gnode pn_sch_emit_array(pn_sch *s, const pn_sch_leaf *l)
+{
+    uint32_t n_prefix;
+    const uint32_t max = schobj_most(s, l, &n_prefix);
+    pn_gnode list = PN_GNODE_NONE;
+    if (max == 0)
+        return schobj_wrap(s, "[", "]", pn_gir_never(s->g), true);
+    if (l->unique != PN_SCH_NONE && max > 1)
+        list = schobj_unique(s, l, max);
+    if (s->status != PN_OK)
+        return PN_GNODE_NONE;
+    if (list == PN_GNODE_NONE)
+        list = schobj_elements(s, l, n_prefix, max);
+    return schobj_wrap(s, "[", "]", list, l->min_items == 0);
+}
+#endif
+
+/* ---- Begin sample/pn_schema_oneof.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_SCHEMA_ONEOF_C
+#define PN_DROP_SAMPLE_PN_SCHEMA_ONEOF_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_schema_oneof.c - may a oneOf be read as anyOf?
+ *
+ * A grammar is a union, and exactly-one needs that no text of one branch is valid for another.  So
+ * for each pair of leaves that took different branches it must be shown, in both directions, that
+ * what A generates B refuses.  A's side is what we generate (closed objects, order, inferred types:
+ * the narrower the easier), B's side is what JSON Schema accepts (an object is open there unless it
+ * says otherwise).  What cannot be shown is refused, or, when lenient, taken as anyOf.
+ */
+/* includes sample/pn_schema_int.h */
+
+static bool schone_values_apart(pn_sch *s, const uint32_t *a, uint32_t n_a, const uint32_t *b, uint32_t n_b)
+{
+    if (!pn_sch_steps(s, s->root, (uint64_t)n_a * n_b / 4))
+        return false;
+    for (uint32_t i = 0; i < n_a; i++)
+        for (uint32_t k = 0; k < n_b; k++)
+            if (pn_sch_equal(s, a[i], b[k]))
+                return false;
+    return true;
+}
+
+static uint32_t schone_types(const pn_sch_goal *g, bool accepts)
+{
+    uint32_t types = 0;
+    for (uint32_t i = 0; i < g->n_leaves; i++)
+        types |= accepts ? g->leaves[i]->accepts : g->leaves[i]->types;
+    return types;
+}
+
+/* What goal a generates, goal b refuses: by type, or both are enumerations. */
+static bool schone_goals_apart(pn_sch *s, uint32_t a, uint32_t b)
+{
+    uint32_t *va, *vb, na, nb;
+    if (!(schone_types(&s->goals[a], false) & schone_types(&s->goals[b], true)))
+        return true;
+    return pn_sch_enumerate(s, a, &va, &na) && pn_sch_enumerate(s, b, &vb, &nb) && schone_values_apart(s, va, na, vb, nb);
+}
+
+static const pn_sch_prop *schone_find(const pn_sch_leaf *l, pn_bytes key)
+{
+    for (uint32_t i = 0; i < l->n_props; i++)
+        if (l->props[i].key.len == key.len && memcmp(l->props[i].key.data, key.data, key.len) == 0)
+            return &l->props[i];
+    return NULL;
+}
+
+/* Does JSON Schema itself refuse the key in b?  Then some node of b closes the object without it. */
+static bool schone_forbids(const pn_sch *s, const pn_sch_leaf *b, pn_bytes key)
+{
+    for (uint32_t i = 0; i < b->n_base; i++) {
+        const uint32_t node = b->base[i];
+        bool open;
+        if (pn_json_bool(s->d, pn_json_get(s->d, node, "additionalProperties"), &open) && !open &&
+            pn_json_find(s->d, pn_json_get(s->d, node, "properties"), key.data, key.len) == PN_JSON_NONE &&
+            pn_json_get(s->d, node, "patternProperties") == PN_JSON_NONE)
+            return true;
+    }
+    return false;
+}
+
+static bool schone_objects_apart(pn_sch *s, const pn_sch_leaf *a, const pn_sch_leaf *b)
+{
+    if (!pn_sch_steps(s, s->root, (uint64_t)a->n_props * (b->n_props + 1) + b->n_props))
+        return false;
+    for (uint32_t i = 0; i < a->n_props; i++) {
+        const pn_sch_prop *p = &a->props[i], *q = schone_find(b, p->key);
+        if (!p->required)
+            continue;
+        if (q ? schone_goals_apart(s, p->goal, q->goal) : schone_forbids(s, b, p->key))
+            return true;
+    }
+    for (uint32_t i = 0; i < b->n_props && a->n_classes == 0; i++) {
+        const pn_sch_prop *q = &b->props[i], *p = schone_find(a, q->key);
+        if (q->required && (!p || p->forbidden))
+            return true;                                /* a cannot write what b asks for */
+    }
+    return false;
+}
+
+static bool schone_numbers_apart(const pn_sch_num *a, const pn_sch_num *b)
+{
+    if (a->has_hi && b->has_lo) {
+        const int c = pn_sch_dec_cmp(&a->hi, &b->lo);
+        if (c < 0 || (c == 0 && (a->hi_open || b->lo_open)))
+            return true;
+    }
+    if (a->has_lo && b->has_hi) {
+        const int c = pn_sch_dec_cmp(&a->lo, &b->hi);
+        if (c > 0 || (c == 0 && (a->lo_open || b->hi_open)))
+            return true;
+    }
+    return false;
+}
+
+static bool schone_strings_apart(pn_sch *s, const pn_sch_leaf *a, const pn_sch_leaf *b)
+{
+    if (a->max_len < b->min_len || b->max_len < a->min_len)
+        return true;
+    if (a->body == PN_GNODE_NONE || b->body == PN_GNODE_NONE)
+        return false;
+    return pn_gir_is_never(s->g, pn_gir_and(s->g, a->body, b->body)) && pn_gir_ok(s->g);
+}
+
+/* Enumerated values of a that b accepts: none? */
+static bool schone_enum_apart(pn_sch *s, const pn_sch_leaf *a, const pn_sch_leaf *b)
+{
+    if (b->is_enum)
+        return schone_values_apart(s, a->values, a->n_values, b->values, b->n_values);
+    for (uint32_t i = 0; i < a->n_values; i++) {
+        const uint32_t type = pn_sch_value_type(s, a->values[i]);
+        if (!(type & b->accepts))
+            continue;
+        if ((type & (PN_SCH_ARR | PN_SCH_OBJ)) || pn_sch_scalar_fits(s, b, a->values[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool schone_refuses(pn_sch *s, const pn_sch_leaf *a, const pn_sch_leaf *b)
+{
+    const uint32_t common = a->types & b->accepts;
+    if (!common)
+        return true;
+    if (a->is_enum)
+        return schone_enum_apart(s, a, b);
+    if (b->is_enum || (common & (PN_SCH_NULL | PN_SCH_BOOL)))
+        return false;
+    if ((common & PN_SCH_NUMBER) && !schone_numbers_apart(&a->num, &b->num))
+        return false;
+    if ((common & PN_SCH_STR) && !schone_strings_apart(s, a, b))
+        return false;
+    if ((common & PN_SCH_ARR) && !(a->max_items < b->min_items || b->max_items < a->min_items))
+        return false;
+    return !(common & PN_SCH_OBJ) || schone_objects_apart(s, a, b);
+}
+
+/* The oneOf in which the leaves took different ways; NONE: there is none. */
+static uint32_t schone_parted(const pn_sch_leaf *a, const pn_sch_leaf *b)
+{
+    for (uint32_t i = 0; i < a->n_tags; i++)
+        for (uint32_t k = 0; k < b->n_tags; k++)
+            if (a->tags[i].choice == b->tags[k].choice && a->tags[i].branch != b->tags[k].branch)
+                return a->tags[i].choice;
+    return PN_SCH_NONE;
+}
+
+PN_INTERNAL bool pn_sch_check_oneof(pn_sch *s, const pn_sch_goal *goal)
+{
+    for (uint32_t i = 0; i < goal->n_leaves; i++)
+        for (uint32_t k = 0; k < i; k++) {
+            const pn_sch_leaf *a = goal->leaves[i], *b = goal->leaves[k];
+            const uint32_t choice = schone_parted(a, b);
+            if (choice == PN_SCH_NONE)
+                continue;
+            const bool apart = pn_sch_steps(s, choice, 4) && schone_refuses(s, a, b) && schone_refuses(s, b, a);
+            if (!pn_sch_built(s, choice, "oneOf"))
+                return false;
+            if (!apart && !pn_sch_refuse(s, choice, "oneOf", "a value may match two of its branches"))
+                return false;
+        }
+    return true;
+}
+#endif
+
+/* ---- Begin sample/pn_schema.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_SCHEMA_C
+#define PN_DROP_SAMPLE_PN_SCHEMA_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_schema.c - a JSON Schema becomes goals, goals become leaves, leaves become nodes.
+ *
+ * 1. Flatten.  A goal is a list of schema nodes.  $ref and allOf add to the list, anyOf and oneOf fork
+ *    it, until a leaf is left: nodes of which only their own keywords count.  A schema that comes back
+ *    to itself on this way consumes no character and is refused; a fork of forks meets the limit of
+ *    256 leaves.  The parts of the work wait on a stack of ours.
+ * 2. Join (pn_schema_join.c).  Makes the goals of properties and elements, which go to the end of the
+ *    queue; equal lists are the same goal, and so recursion closes.
+ * 3. oneOf (pn_schema_oneof.c).
+ * 4. Which goals have a value at all: the least fixpoint, so that {"properties": {"a": {"$ref": "#"}},
+ *    "required": ["a"]} has none, and optional members without a value are left out.
+ * 5. Emit.  Scalars as themselves, arrays and objects as rules.
+ */
+/* includes sample/pn_schema.h */
+/* includes sample/pn_schema_int.h */
+/* includes base/pn_err.h */
+
+enum {
+    SCHEMA_TEXT = 1 << 20, SCHEMA_GOALS = 50000, SCHEMA_LEAVES = 256, SCHEMA_PARTS = 4096,
+    SCHEMA_ALIASES = 64, SCHEMA_DEPTH = 256
+};
+
+/* --- 1. flatten ---------------------------------------------------------------------------------------- */
+
+typedef struct schema_path {            /* how a node was reached within one goal */
+    uint32_t node, depth;
+    const struct schema_path *up;
+} schema_path;
+
+typedef struct schema_item {            /* a node to expand, or, with own, to take as it is */
+    uint32_t node;
+    bool own;
+    const schema_path *up;
+} schema_item;
+
+typedef struct schema_choice {
+    uint32_t node;                      /* whose */
+    bool one;                           /* oneOf, not anyOf */
+    const schema_path *up;
+} schema_choice;
+
+typedef struct schema_list {            /* of any of these, in the arena */
+    void *data;
+    uint32_t n, cap;
+} schema_list;
+
+typedef struct schema_part {
+    schema_list todo, base, seen, choices, tags;
+} schema_part;
+
+static void *schema_push(pn_sch *s, schema_list *a, size_t size)
+{
+    if (a->n == a->cap) {
+        const uint32_t cap = a->cap ? a->cap * 2 : 8;
+        void *grown = pn_sch_alloc(s, cap, size);
+        if (!grown)
+            return NULL;
+        if (a->n)
+            memcpy(grown, a->data, a->n * size);
+        a->data = grown;
+        a->cap = cap;
+    }
+    return (char *)a->data + a->n++ * size;
+}
+
+static bool schema_push_u32(pn_sch *s, schema_list *a, uint32_t v)
+{
+    uint32_t *p = schema_push(s, a, sizeof *p);
+    if (p)
+        *p = v;
+    return p != NULL;
+}
+
+static bool schema_push_item(pn_sch *s, schema_list *a, uint32_t node, bool own, const schema_path *up)
+{
+    schema_item *p = schema_push(s, a, sizeof *p);
+    if (!p)
+        return false;
+    p->node = node;
+    p->own = own;
+    p->up = up;
+    return true;
+}
+
+static bool schema_in(const schema_list *a, uint32_t v)
+{
+    const uint32_t *p = a->data;
+    for (uint32_t i = 0; i < a->n; i++)
+        if (p[i] == v)
+            return true;
+    return false;
+}
+
+/* A list for its own use: appending to the copy leaves the original alone. */
+static bool schema_copy(pn_sch *s, schema_list *to, const schema_list *from, size_t size)
+{
+    to->n = to->cap = from->n;
+    to->data = from->n ? pn_sch_alloc(s, from->n, size) : NULL;
+    if (from->n && !to->data)
+        return false;
+    if (from->n)
+        memcpy(to->data, from->data, from->n * size);
+    return true;
+}
+
+static const schema_path *schema_enter(pn_sch *s, uint32_t node, const schema_path *up)
+{
+    for (const schema_path *p = up; p; p = p->up)
+        if (p->node == node) {
+            pn_sch_fail(s, PN_E_INVALID, node, NULL, "the schema refers to itself without an array or object between");
+            return NULL;
+        }
+    if (up && up->depth >= SCHEMA_DEPTH) {
+        pn_sch_fail(s, PN_E_INVALID, node, NULL, "more than %d references and combinations in a row", (int)SCHEMA_DEPTH);
+        return NULL;
+    }
+    schema_path *p = pn_sch_alloc(s, 1, sizeof *p);
+    if (!p)
+        return NULL;
+    p->node = node;
+    p->depth = up ? up->depth + 1 : 0;
+    p->up = up;
+    return p;
+}
+
+static bool schema_expand_all_of(pn_sch *s, schema_list *out, uint32_t node, uint32_t list, const schema_path *here)
+{
+    if (pn_json_type_of(s->d, list) != PN_JSON_ARRAY || pn_json_count(s->d, list) == 0)
+        return pn_sch_fail(s, PN_E_INVALID, node, "allOf", "expected a non-empty array");
+    for (uint32_t c = pn_json_first(s->d, list); c != PN_JSON_NONE; c = pn_json_next(s->d, c))
+        if (!schema_push_item(s, out, c, false, here))
+            return false;
+    return true;
+}
+
+static bool schema_add_choice(pn_sch *s, schema_part *p, uint32_t node, bool one, const schema_path *here)
+{
+    const uint32_t list = pn_json_get(s->d, node, one ? "oneOf" : "anyOf");
+    if (pn_json_type_of(s->d, list) != PN_JSON_ARRAY || pn_json_count(s->d, list) == 0)
+        return pn_sch_fail(s, PN_E_INVALID, node, one ? "oneOf" : "anyOf", "expected a non-empty array");
+    schema_choice *c = schema_push(s, &p->choices, sizeof *c);
+    if (!c)
+        return false;
+    c->node = node;
+    c->one = one;
+    c->up = here;
+    return true;
+}
+
+/* An object schema: what it refers to, and itself, go on the stack so that they come off in the
+ * order of the text (the order of members follows from it). */
+static bool schema_expand(pn_sch *s, schema_part *p, uint32_t node, const schema_path *here)
+{
+    schema_list found = {NULL, 0, 0};
+    bool own = false;
+    for (uint32_t c = pn_json_first(s->d, node); c != PN_JSON_NONE; c = pn_json_next(s->d, c)) {
+        const pn_sch_kw kw = pn_sch_keyword(pn_json_key_of(s->d, c), NULL);
+        bool ok = true;
+        if (kw == PN_SCH_K_REF) {
+            const uint32_t to = pn_sch_deref(s, node);
+            ok = to != PN_SCH_NONE && schema_push_item(s, &found, to, false, here);
+        } else if (kw == PN_SCH_K_ALLOF) {
+            ok = schema_expand_all_of(s, &found, node, c, here);
+        } else if (kw == PN_SCH_K_ANYOF || kw == PN_SCH_K_ONEOF) {
+            ok = schema_add_choice(s, p, node, kw == PN_SCH_K_ONEOF, here);
+        } else if (kw != PN_SCH_K_NOTE && !own) {
+            own = true;
+            ok = schema_push_item(s, &found, node, true, here);
+        }
+        if (!ok || !pn_sch_steps(s, node, 1))
+            return false;
+    }
+    const schema_item *items = found.data;
+    for (uint32_t i = found.n; i-- > 0;)
+        if (!schema_push_item(s, &p->todo, items[i].node, items[i].own, items[i].up))
+            return false;
+    return true;
+}
+
+/* Work off p->todo.  *dead: a schema was `false`. */
+static bool schema_settle(pn_sch *s, schema_part *p, bool *dead)
+{
+    while (p->todo.n > 0) {
+        const schema_item it = ((const schema_item *)p->todo.data)[--p->todo.n];
+        bool truth;
+        if (!pn_sch_steps(s, it.node, 1 + p->seen.n / 8))
+            return false;
+        if (it.own) {
+            if (!schema_push_u32(s, &p->base, it.node))
+                return false;
+            continue;
+        }
+        if (!pn_sch_is_schema(s, it.node))
+            return false;
+        if (pn_json_bool(s->d, it.node, &truth)) {
+            *dead |= !truth;
+            continue;
+        }
+        const schema_path *here = schema_enter(s, it.node, it.up);
+        if (!here)
+            return false;
+        if (schema_in(&p->seen, it.node))
+            continue;
+        if (!schema_push_u32(s, &p->seen, it.node) || !schema_expand(s, p, it.node, here))
+            return false;
+    }
+    return true;
+}
+
+/* One part for each branch of p's first choice. */
+static bool schema_fork(pn_sch *s, schema_list *parts, const schema_part *p)
+{
+    const schema_choice first = ((const schema_choice *)p->choices.data)[0];
+    const uint32_t list = pn_json_get(s->d, first.node, first.one ? "oneOf" : "anyOf"), n = pn_json_count(s->d, list);
+    const uint32_t bottom = parts->n;
+    uint32_t branch = 0;
+    if (n > SCHEMA_PARTS)
+        return pn_sch_fail(s, PN_E_INVALID, first.node, NULL, "more than %d branches after distribution", (int)SCHEMA_LEAVES);
+    for (uint32_t c = pn_json_first(s->d, list); c != PN_JSON_NONE; c = pn_json_next(s->d, c), branch++) {
+        schema_part q;
+        memset(&q, 0, sizeof q);
+        if (!pn_sch_steps(s, first.node, 8 + p->base.n + p->seen.n + 2 * p->choices.n + p->tags.n) ||
+            !schema_copy(s, &q.base, &p->base, sizeof(uint32_t)) ||
+            !schema_copy(s, &q.seen, &p->seen, sizeof(uint32_t)) ||
+            !schema_copy(s, &q.choices, &p->choices, sizeof(schema_choice)) ||
+            !schema_copy(s, &q.tags, &p->tags, sizeof(pn_sch_tag)) ||
+            !schema_push_item(s, &q.todo, c, false, first.up))
+            return false;
+        q.choices.n--;
+        memmove(q.choices.data, (schema_choice *)q.choices.data + 1, q.choices.n * sizeof(schema_choice));
+        if (first.one) {
+            pn_sch_tag *t = schema_push(s, &q.tags, sizeof *t);
+            if (!t)
+                return false;
+            t->choice = first.node;
+            t->branch = branch;
+        }
+        schema_part *slot = schema_push(s, parts, sizeof *slot);
+        if (!slot)
+            return false;
+        *slot = q;
+    }
+    schema_part *a = (schema_part *)parts->data + bottom;
+    for (uint32_t i = 0, k = n; i + 1 < k; i++) {        /* the first branch comes off first */
+        const schema_part swap = a[i];
+        a[i] = a[--k];
+        a[k] = swap;
+    }
+    return true;
+}
+
+static bool schema_known(pn_sch_leaf *const *leaves, uint32_t n, const pn_sch_leaf *l)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const pn_sch_leaf *o = leaves[i];
+        if (o->n_base == l->n_base && o->n_tags == l->n_tags && memcmp(o->base, l->base, l->n_base * sizeof *l->base) == 0 &&
+            (l->n_tags == 0 || memcmp(o->tags, l->tags, l->n_tags * sizeof *l->tags) == 0))
+            return true;
+    }
+    return false;
+}
+
+/* A settled part without choices is a leaf.  Leaves without a value are dropped. */
+static bool schema_leaf(pn_sch *s, schema_part *p, bool names_only, schema_list *leaves)
+{
+    pn_sch_leaf *l = pn_sch_alloc(s, 1, sizeof *l);
+    const uint32_t n_base = p->base.n;
+    if (!l || !schema_push_u32(s, &p->base, s->root))    /* so that base[0] exists, for messages */
+        return false;
+    l->base = p->base.data;
+    l->n_base = n_base;
+    l->tags = p->tags.data;
+    l->n_tags = p->tags.n;
+    if (schema_known(leaves->data, leaves->n, l))
+        return true;
+    if (!pn_sch_join(s, l, names_only))
+        return false;
+    if (l->never)
+        return true;
+    pn_sch_leaf **slot = schema_push(s, leaves, sizeof *slot);
+    if (!slot)
+        return false;
+    *slot = l;
+    return true;
+}
+
+static bool schema_flatten(pn_sch *s, const uint32_t *src, uint32_t n_src, bool names_only, schema_list *leaves)
+{
+    schema_list parts = {NULL, 0, 0};
+    uint32_t done = 0;
+    const uint32_t at = n_src ? src[0] : s->root;
+    schema_part *p = schema_push(s, &parts, sizeof *p);
+    if (!p)
+        return false;
+    for (uint32_t i = n_src; i-- > 0;)
+        if (!schema_push_item(s, &p->todo, src[i], false, NULL))
+            return false;
+    while (parts.n > 0) {
+        schema_part q = ((schema_part *)parts.data)[--parts.n];
+        bool dead = false;
+        if (!schema_settle(s, &q, &dead))
+            return false;
+        if (++done > SCHEMA_PARTS || leaves->n > SCHEMA_LEAVES)
+            return pn_sch_fail(s, PN_E_INVALID, at, NULL, "more than %d branches after distribution", (int)SCHEMA_LEAVES);
+        if (dead)
+            continue;
+        if (!(q.choices.n > 0 ? schema_fork(s, &parts, &q) : schema_leaf(s, &q, names_only, leaves)))
+            return false;
+    }
+    return true;
+}
+
+/* --- goals --------------------------------------------------------------------------------------------- */
+
+/* A node that says nothing but $ref is what it refers to. */
+static uint32_t schema_alias(pn_sch *s, uint32_t node)
+{
+    for (uint32_t i = 0;; i++) {
+        bool only = true;
+        for (uint32_t c = pn_json_first(s->d, node); c != PN_JSON_NONE && only; c = pn_json_next(s->d, c)) {
+            const pn_sch_kw kw = pn_sch_keyword(pn_json_key_of(s->d, c), NULL);
+            only = kw == PN_SCH_K_NOTE || kw == PN_SCH_K_REF;
+        }
+        if (!only || pn_json_type_of(s->d, node) != PN_JSON_OBJECT || pn_json_get(s->d, node, "$ref") == PN_JSON_NONE)
+            return node;
+        if (i == SCHEMA_ALIASES) {
+            pn_sch_fail(s, PN_E_INVALID, node, "$ref", "more than %d references in a row, or a circle of them",
+                        (int)SCHEMA_ALIASES);
+            return PN_SCH_NONE;
+        }
+        node = pn_sch_deref(s, node);
+        if (node == PN_SCH_NONE || !pn_sch_steps(s, node, 2))
+            return PN_SCH_NONE;
+    }
+}
+
+PN_INTERNAL uint32_t pn_sch_goal_for(pn_sch *s, const uint32_t *nodes, uint32_t n)
+{
+    schema_list src = {NULL, 0, 0};
+    bool truth, existed;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t node = schema_alias(s, nodes[i]);
+        if (node == PN_SCH_NONE)
+            return PN_SCH_NONE;
+        if ((pn_json_bool(s->d, node, &truth) && truth) || schema_in(&src, node))
+            continue;
+        if (!schema_push_u32(s, &src, node))
+            return PN_SCH_NONE;
+    }
+    if (!src.data) {                                    /* anything; a key must not be NULL */
+        src.data = pn_sch_alloc(s, 1, sizeof(uint32_t));
+        if (!src.data)
+            return PN_SCH_NONE;
+    }
+    const uint32_t id = (uint32_t)s->n_goals;
+    const uint32_t *slot = pn_map_put(&s->goal_of, src.data, src.n * sizeof(uint32_t), id, &existed);
+    if (!slot)
+        return pn_sch_nomem(s), PN_SCH_NONE;
+    if (existed)
+        return *slot;
+    if (id == SCHEMA_GOALS) {
+        pn_sch_fail(s, PN_E_INVALID, n ? nodes[0] : s->root, NULL, "more than %d schema nodes", (int)SCHEMA_GOALS);
+        return PN_SCH_NONE;
+    }
+    if (!pn_mem_grow(s->mem, PN_ACCT_GRAMMAR, (void **)&s->goals, &s->cap_goals, s->n_goals + 1, sizeof *s->goals))
+        return pn_sch_nomem(s), PN_SCH_NONE;
+    pn_sch_goal *g = &s->goals[s->n_goals++];
+    memset(g, 0, sizeof *g);
+    g->src = src.data;
+    g->n_src = src.n;
+    return id;
+}
+
+PN_INTERNAL pn_gnode pn_sch_names(pn_sch *s, const uint32_t *nodes, uint32_t n)
+{
+    schema_list leaves = {NULL, 0, 0};
+    if (!schema_flatten(s, nodes, n, true, &leaves))
+        return PN_GNODE_NONE;
+    pn_gnode out = pn_gir_never(s->g);
+    for (uint32_t i = 0; i < leaves.n; i++) {
+        const pn_sch_leaf *l = ((pn_sch_leaf **)leaves.data)[i];
+        if (l->n_tags > 0 && !pn_sch_refuse(s, l->tags[0].choice, "oneOf", "in propertyNames"))
+            return PN_GNODE_NONE;
+        pn_bytes text;
+        if (!l->is_enum) {
+            if (l->types & PN_SCH_STR)
+                out = pn_gir_alt2(s->g, out, pn_sch_body(s, l));
+            continue;
+        }
+        for (uint32_t k = 0; k < l->n_values; k++)
+            if (pn_json_str(s->d, l->values[k], &text))
+                out = pn_gir_alt2(s->g, out, pn_gir_json_text(s->g, text.data, text.len));
+    }
+    return out;
+}
+
+/* --- 4. which goals have a value ------------------------------------------------------------------------ */
+
+static bool schema_leaf_sat(pn_sch *s, const pn_sch_leaf *l)
+{
+    if (l->is_enum || (l->types & ~(uint32_t)(PN_SCH_ARR | PN_SCH_OBJ)))
+        return true;
+    return ((l->types & PN_SCH_ARR) && pn_sch_array_sat(s, l)) || ((l->types & PN_SCH_OBJ) && pn_sch_object_sat(s, l));
+}
+
+/* Goals come before those that they contain, so going backwards settles all but loops at once. */
+static bool schema_find_sat(pn_sch *s)
+{
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (size_t i = s->n_goals; i-- > 0;) {
+            pn_sch_goal *g = &s->goals[i];
+            for (uint32_t k = 0; k < g->n_leaves && !g->sat; k++) {
+                if (!pn_sch_steps(s, s->root, 1 + g->leaves[k]->n_props / 4))
+                    return false;
+                g->sat = schema_leaf_sat(s, g->leaves[k]);
+                changed |= g->sat;
+            }
+        }
+    }
+    return s->status == PN_OK;
+}
+
+/* Nothing satisfies the goal: follow required members down to where it starts. */
+static bool schema_unsat(pn_sch *s, uint32_t goal)
+{
+    uint32_t at = s->root;
+    for (uint32_t hops = 0; hops < SCHEMA_ALIASES; hops++) {
+        const pn_sch_goal *g = &s->goals[goal];
+        uint32_t next = PN_SCH_NONE;
+        if (g->n_src)
+            at = g->src[0];
+        for (uint32_t i = 0; g->n_leaves && i < g->leaves[0]->n_props && next == PN_SCH_NONE; i++)
+            if (g->leaves[0]->props[i].required && !s->goals[g->leaves[0]->props[i].goal].sat)
+                next = g->leaves[0]->props[i].goal;
+        if (next == PN_SCH_NONE)
+            break;
+        goal = next;
+    }
+    return pn_sch_fail(s, PN_E_INVALID, at, NULL, "no value satisfies this schema");
+}
+
+/* --- 5. emit ---------------------------------------------------------------------------------------------- */
+
+static bool schema_is_flat(const pn_sch_leaf *l) { return l->is_enum || !(l->types & (PN_SCH_ARR | PN_SCH_OBJ)); }
+
+static pn_gnode schema_string(pn_sch *s, const pn_sch_leaf *l)
+{
+    pn_gir *g = s->g;
+    const bool plain = l->body == PN_GNODE_NONE && l->min_len == 0 && l->max_len == PN_SCH_MANY;
+    if (plain && s->string != PN_GNODE_NONE)
+        return s->string;
+    const pn_gnode out = pn_gir_seq3(g, pn_gir_text(g, "\""), pn_sch_body(s, l), pn_gir_text(g, "\""));
+    if (plain)
+        s->string = out;
+    return out;
+}
+
+static pn_gnode schema_emit_leaf(pn_sch *s, const pn_sch_leaf *l)
+{
+    pn_gir *g = s->g;
+    pn_gnode alts[7];
+    size_t n = 0;
+    if (l->is_enum)
+        return pn_sch_values(s, l->values, l->n_values);
+    if (l->types & PN_SCH_STR)
+        alts[n++] = schema_string(s, l);
+    if (l->types & PN_SCH_NUMBER)
+        alts[n++] = l->number;
+    if (l->types & PN_SCH_NULL)
+        alts[n++] = pn_gir_text(g, "null");
+    if (l->types & PN_SCH_BOOL)
+        alts[n++] = pn_gir_alt2(g, pn_gir_text(g, "true"), pn_gir_text(g, "false"));
+    if ((l->types & PN_SCH_OBJ) && pn_sch_object_sat(s, l))
+        alts[n++] = pn_sch_emit_object(s, l);
+    if ((l->types & PN_SCH_ARR) && pn_sch_array_sat(s, l))
+        alts[n++] = pn_sch_emit_array(s, l);
+    return pn_gir_alt(g, alts, n);
+}
+
+static pn_gnode schema_emit_goal(pn_sch *s, const pn_sch_goal *goal)
+{
+    pn_gnode *alts = pn_sch_alloc(s, (uint64_t)goal->n_leaves + 1, sizeof *alts);
+    uint32_t n = 0;
+    for (uint32_t i = 0; alts && i < goal->n_leaves; i++)
+        if (schema_leaf_sat(s, goal->leaves[i]))
+            alts[n++] = schema_emit_leaf(s, goal->leaves[i]);
+    return n == 1 ? alts[0] : pn_gir_alt(s->g, alts, n);
+}
+
+static bool schema_emit(pn_sch *s)
+{
+    for (size_t i = 0; i < s->n_goals; i++) {
+        pn_sch_goal *g = &s->goals[i];
+        bool flat = true;
+        for (uint32_t k = 0; k < g->n_leaves; k++)
+            flat &= schema_is_flat(g->leaves[k]);
+        g->rule = PN_SCH_NONE;
+        if (!g->sat)
+            continue;
+        if (flat) {
+            g->node = schema_emit_goal(s, g);
+        } else {
+            g->rule = pn_gir_rule(s->g, NULL);
+            g->node = pn_gir_ref(s->g, g->rule);
+        }
+        if (!pn_sch_built(s, g->n_src ? g->src[0] : s->root, NULL))
+            return false;
+    }
+    for (size_t i = 0; i < s->n_goals; i++) {
+        const pn_sch_goal *g = &s->goals[i];
+        if (g->rule == PN_SCH_NONE)
+            continue;
+        pn_gir_define(s->g, g->rule, schema_emit_goal(s, g));
+        if (!pn_sch_built(s, g->n_src ? g->src[0] : s->root, NULL))
+            return false;
+    }
+    return true;
+}
+
+/* Empty, one blank, or one or two newlines and up to 20 blanks or tabs. */
+static pn_gnode schema_white_space(pn_sch *s)
+{
+    pn_gir *g = s->g;
+    if (s->o.compact)
+        return pn_gir_empty(g);
+    const pn_gnode blank = pn_gir_alt2(g, pn_gir_text(g, " "), pn_gir_text(g, "\t"));
+    const pn_gnode lines = pn_gir_seq2(g, pn_gir_repeat(g, pn_gir_text(g, "\n"), 1, 2), pn_gir_repeat(g, blank, 0, 20));
+    return pn_gir_opt(g, pn_gir_alt2(g, pn_gir_text(g, " "), lines));
+}
+
+/* --- the way in --------------------------------------------------------------------------------------------- */
+
+static bool schema_run(pn_sch *s, pn_gnode *out)
+{
+    s->ws = schema_white_space(s);
+    if (!pn_sch_is_schema(s, s->root))
+        return false;
+    const uint32_t top = pn_sch_goal_for(s, &s->root, 1);
+    if (top == PN_SCH_NONE)
+        return false;
+    for (size_t i = 0; i < s->n_goals; i++) {
+        schema_list leaves = {NULL, 0, 0};
+        if (!schema_flatten(s, s->goals[i].src, s->goals[i].n_src, false, &leaves))
+            return false;
+        s->goals[i].leaves = leaves.data;
+        s->goals[i].n_leaves = leaves.n;
+    }
+    for (size_t i = 0; i < s->n_goals; i++)
+        if (!pn_sch_check_oneof(s, &s->goals[i]))
+            return false;
+    if (!schema_find_sat(s))
+        return false;
+    if (!s->goals[top].sat)
+        return schema_unsat(s, top);
+    if (!schema_emit(s))
+        return false;
+    *out = s->goals[top].node;
+    return pn_sch_built(s, s->root, NULL);
+}
+
+PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, const pn_schema_options *o,
+                                     pn_gnode *out, pn_str *widened, pn_err *err)
+{
+    pn_sch s;
+    pn_err mine;                        /* messages come with pointers also when nobody listens */
+    memset(&s, 0, sizeof s);
+    s.mem = d->mem;
+    s.g = g;
+    s.d = d;
+    s.root = node;
+    s.widened = widened;
+    s.err = err ? err : &mine;
+    if (o)
+        s.o = *o;
+    *out = PN_GNODE_NONE;
+    pn_map_init(&s.goal_of, s.mem, PN_ACCT_GRAMMAR);
+    pn_map_init(&s.reported, s.mem, PN_ACCT_GRAMMAR);
+    pn_map_init(&s.anchors, s.mem, PN_ACCT_GRAMMAR);
+    pn_map_init(&s.pattern_of, s.mem, PN_ACCT_GRAMMAR);
+    if (!schema_run(&s, out) && s.status == PN_OK)
+        s.status = pn_fail(s.err, PN_E_INTERNAL, "a JSON schema failed without a reason");
+    pn_sch_fini(&s);
+    return s.status;
+}
+
+PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *json, size_t len,
+                                        const pn_schema_options *o, pn_err *err)
+{
+    const pn_json_params params = {128, 0, 400000, false, true};
+    pn_json_doc d;
+    pn_gir *g = NULL;
+    pn_gnode node = PN_GNODE_NONE;
+    *out = NULL;
+    if (len > SCHEMA_TEXT)
+        return pn_fail(err, PN_E_INVALID, "a JSON schema of %zu bytes; at most %d are read", len, (int)SCHEMA_TEXT);
+    pn_status status = pn_json_parse(&d, mem, PN_ACCT_GRAMMAR, json, len, &params, err);
+    if (status == PN_OK)
+        status = pn_gir_new(&g, mem, NULL, err);
+    if (status == PN_OK)
+        status = pn_schema_node(g, &d, PN_JSON_ROOT, o, &node, NULL, err);
+    if (status == PN_OK)
+        status = pn_gir_finish(g, node, out, err);
+    pn_gir_free(g);
+    pn_json_fini(&d);
+    return status;
+}
 #endif
 
 /* ---- Begin mem/pn_ledger.c ---- */
@@ -26518,6 +47085,8 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
  */
 /* includes engine/pn_engine_int.h */
 
+/* includes sample/pn_grammar.h */
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -26732,6 +47301,7 @@ PN_API void pn_model_free(pn_model *m)
     pn_residency_close(&m->store);
     if (m->mapped_bytes)
         pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);
+    pn_gtrie_free(m->trie);
     pn_vocab_free(m->vocab);
     pn_mem_free(pn_engine_mem(m->engine), PN_ACCT_VOCAB, m->token_text, m->n_token_text * sizeof *m->token_text);
     pn_desc_close(&m->desc);
@@ -27025,6 +47595,208 @@ PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size
 }
 #endif
 
+/* ---- Begin engine/pn_grammar_api.c ---- */
+#ifndef PN_DROP_ENGINE_PN_GRAMMAR_API_C
+#define PN_DROP_ENGINE_PN_GRAMMAR_API_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_grammar_api.c - grammars of pantheon.h, and the trie of a model's vocabulary.
+ */
+/* includes engine/pn_grammar_api.h */
+
+/* includes sample/pn_schema.h */
+
+static pn_status grammar_wrap(pn_engine *e, pn_gram *g, pn_grammar **out, pn_err *err)
+{
+    pn_grammar *w = pn_mem_calloc(&e->ledger.mem, PN_ACCT_GRAMMAR, 1, sizeof *w);
+    if (!w) {
+        pn_gram_release(g);
+        return pn_fail_nomem(err, "a grammar", sizeof *w);
+    }
+    w->engine = e;
+    w->gram = g;
+    *out = w;
+    return PN_OK;
+}
+
+PN_API pn_status pn_grammar_gbnf(pn_engine *e, const char *text, size_t len, pn_grammar **out, pn_err *err)
+{
+    pn_gram *g;
+    if (!e || (!text && len) || !out)
+        return pn_fail(err, PN_E_INVALID, "pn_grammar_gbnf: engine, text and out must be given");
+    pn_status st = pn_gram_from_gbnf(&g, &e->ledger.mem, text, len, NULL, NULL, NULL, err);
+    return st ? st : grammar_wrap(e, g, out, err);
+}
+
+PN_API pn_status pn_grammar_json_schema(pn_engine *e, const char *text, size_t len, pn_grammar **out, pn_err *err)
+{
+    pn_gram *g;
+    if (!e || (!text && len) || !out)
+        return pn_fail(err, PN_E_INVALID, "pn_grammar_json_schema: engine, text and out must be given");
+    pn_status st = pn_schema_compile(&g, &e->ledger.mem, text, len, NULL, err);
+    return st ? st : grammar_wrap(e, g, out, err);
+}
+
+PN_API void pn_grammar_free(pn_grammar *g)
+{
+    if (!g)
+        return;
+    pn_gram_release(g->gram);
+    pn_mem_free(&g->engine->ledger.mem, PN_ACCT_GRAMMAR, g, sizeof *g);
+}
+
+PN_API int pn_grammar_matches(pn_grammar *g, const char *text, size_t len)
+{
+    return g && (text || !len) && pn_gram_matches(g->gram, text, len, NULL) == 1;
+}
+
+PN_API pn_status pn_grammar_print(const pn_grammar *g, pn_write_fn write, void *user, pn_err *err)
+{
+    pn_str s;
+    if (!g || !write)
+        return pn_fail(err, PN_E_INVALID, "pn_grammar_print: grammar and write must be given");
+    pn_str_init(&s, &g->engine->ledger.mem, PN_ACCT_GRAMMAR);
+    pn_status st = pn_gram_print(g->gram, &s, err);
+    if (!st && write(user, pn_str_cstr(&s), s.len))
+        st = pn_fail(err, PN_E_CANCELLED, "the callback stopped the printing of a grammar");
+    pn_str_fini(&s);
+    return st;
+}
+
+/* ---- vocabularies ---------------------------------------------------------------------------------- */
+
+static bool grammar_is_text(pn_token_kind k)
+{
+    return k != PN_TOKEN_CONTROL && k != PN_TOKEN_UNUSED && k != PN_TOKEN_UNKNOWN;
+}
+
+PN_INTERNAL pn_status pn_gtrie_from_vocab(pn_gtrie **out, pn_mem *mem, const pn_vocab *v, pn_err *err)
+{
+    uint32_t n = pn_vocab_n_tokens(v), n_ends = 0;
+    pn_bytes *pieces = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, n, sizeof *pieces);
+    pn_token *ends = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, n, sizeof *ends);
+    pn_status st = PN_OK;
+    char tmp[8];
+    if (!pieces || !ends)
+        st = pn_fail_nomem(err, "a token trie", (uint64_t)n * (sizeof *pieces + sizeof *ends));
+    for (uint32_t i = 0; i < n && !st; i++) {
+        pn_token t = (pn_token)i;
+        if (pn_vocab_ends(v, t))
+            ends[n_ends++] = t;
+        else if (grammar_is_text(pn_vocab_kind(v, t)))
+            pieces[i] = pn_vocab_piece(v, t, false, tmp);
+    }
+    pn_gtrie_source src = {pieces, n, PN_MAX(n, pn_vocab_n_logits(v)), NULL, ends, n_ends};
+    if (!st)
+        st = pn_gtrie_new(out, mem, &src, err);
+    pn_mem_free(mem, PN_ACCT_GRAMMAR, pieces, n * sizeof *pieces);
+    pn_mem_free(mem, PN_ACCT_GRAMMAR, ends, n * sizeof *ends);
+    return st;
+}
+#endif
+
+/* ---- Begin engine/pn_constraint.c ---- */
+#ifndef PN_DROP_ENGINE_PN_CONSTRAINT_C
+#define PN_DROP_ENGINE_PN_CONSTRAINT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_constraint.h */
+
+/* One trie a model, made when the first grammar is used. */
+static pn_status constraint_trie(pn_model *m, pn_err *err)
+{
+    pn_status st = PN_OK;
+    pn_mutex_lock(&m->lock);
+    if (!m->trie)
+        st = pn_gtrie_from_vocab(&m->trie, pn_engine_mem(m->engine), m->vocab, err);
+    pn_mutex_unlock(&m->lock);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn_grammar *g, const char *after,
+                                         pn_err *err)
+{
+    *c = (pn_constraint){.mem = pn_engine_mem(m->engine), .model = m};
+    if (!g)
+        return PN_OK;
+    if (g->engine != m->engine)
+        return pn_fail(err, PN_E_INVALID, "the grammar belongs to another engine");
+    c->after_len = after ? strlen(after) : 0;
+    if (c->after_len >= sizeof c->after)
+        return pn_fail(err, PN_E_INVALID, "grammar_after has %zu bytes, expected at most %d", c->after_len,
+                       CONSTRAINT_MARKER_MAX - 1);
+    if (after)
+        memcpy(c->after, after, c->after_len);
+    c->active = c->after_len == 0;
+    pn_status st = constraint_trie(m, err);
+    if (!st)
+        st = pn_matcher_new(&c->matcher, c->mem, g->gram, m->trie, err);
+    if (!st) {
+        c->n_words = pn_gtrie_words(m->trie);
+        c->mask = pn_mem_calloc(c->mem, PN_ACCT_GRAMMAR, c->n_words, sizeof *c->mask);
+        if (!c->mask)
+            st = pn_fail_nomem(err, "a token mask", c->n_words * sizeof *c->mask);
+    }
+    if (st)
+        pn_constraint_close(c);
+    return st;
+}
+
+PN_INTERNAL void pn_constraint_close(pn_constraint *c)
+{
+    pn_matcher_free(c->matcher);
+    pn_mem_free(c->mem, PN_ACCT_GRAMMAR, c->mask, c->n_words * sizeof *c->mask);
+    c->matcher = NULL;
+    c->mask = NULL;
+}
+
+PN_INTERNAL pn_status pn_constraint_mask(pn_constraint *c, const uint32_t **allowed, pn_err *err)
+{
+    *allowed = NULL;
+    if (!c->matcher || !c->active)
+        return PN_OK;
+    uint32_t n = 0;
+    pn_status st = pn_matcher_mask(c->matcher, c->mask, &n, err);
+    if (!st && n == 0)
+        st = pn_fail(err, PN_E_NUMERIC, "no token of the vocabulary can continue the grammar");
+    if (!st)
+        *allowed = c->mask;
+    return st;
+}
+
+/* Free text: is the marker complete?  What stands behind it in the same piece belongs to the grammar,
+ * blanks apart, which models like to put there. */
+static pn_status constraint_watch(pn_constraint *c, pn_bytes piece, pn_err *err)
+{
+    for (size_t i = 0; i < piece.len && !c->active; i++) {
+        if (c->tail_len == c->after_len)
+            memmove(c->tail, c->tail + 1, --c->tail_len);
+        c->tail[c->tail_len++] = piece.data[i];
+        if (c->tail_len < c->after_len || memcmp(c->tail, c->after, c->after_len) != 0)
+            continue;
+        c->active = true;
+        pn_bytes rest = {piece.data + i + 1, piece.len - i - 1};
+        while (rest.len && (*rest.data == ' ' || *rest.data == '\n')) {
+            rest.data++;
+            rest.len--;
+        }
+        return rest.len ? pn_matcher_accept_bytes(c->matcher, rest.data, rest.len, err) : PN_OK;
+    }
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_constraint_accept(pn_constraint *c, pn_token t, pn_bytes piece, pn_err *err)
+{
+    if (!c->matcher)
+        return PN_OK;
+    return c->active ? pn_matcher_accept_token(c->matcher, t, err) : constraint_watch(c, piece, err);
+}
+
+PN_INTERNAL bool pn_constraint_done(const pn_constraint *c)
+{
+    return c->matcher && c->active && pn_matcher_only_end(c->matcher);
+}
+#endif
+
 /* ---- Begin engine/pn_generate.c ---- */
 #ifndef PN_DROP_ENGINE_PN_GENERATE_C
 #define PN_DROP_ENGINE_PN_GENERATE_C
@@ -27040,6 +47812,8 @@ PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size
 #include <inttypes.h>
 
 /* includes base/pn_str.h */
+/* includes engine/pn_constraint.h */
+/* includes sample/pn_budget.h */
 /* includes sample/pn_sampler.h */
 
 struct pn_sampler {
@@ -27280,6 +48054,8 @@ typedef struct generate_state {
     pn_session *s;
     pn_sampler *sampler;
     pn_detok *detok;
+    pn_constraint constraint;
+    pn_budget *budget;          /* borrowed, or NULL */
     generate_text text;
     pn_generate_result r;
 } generate_state;
@@ -27299,13 +48075,25 @@ static pn_status generate_prompt(generate_state *g, const pn_generate_params *p,
     return st;
 }
 
+/* The budget's token, or the sampler's choice of what the grammar allows. */
+static pn_status generate_choose(generate_state *g, pn_token *t, pn_err *err)
+{
+    const uint32_t *allowed;
+    *t = g->budget ? pn_budget_next(g->budget) : -1;
+    if (*t >= 0)
+        return PN_OK;
+    pn_status st = pn_constraint_mask(&g->constraint, &allowed, err);
+    return st ? st : pn_chain_pick_masked(g->sampler->chain, pn_session_logits(g->s), allowed, t, err);
+}
+
 /* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
 static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
 {
     pn_token t = 0;
     const char *text = NULL;
     size_t len = 0;
-    pn_status st = pn_sampler_pick(g->sampler, pn_session_logits(g->s), &t, err);
+    char tmp[8];
+    pn_status st = generate_choose(g, &t, err);
     if (st)
         return st;
     if (pn_vocab_ends(g->s->model->vocab, t)) {
@@ -27314,9 +48102,13 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
     }
     st = pn_sampler_accept(g->sampler, t, 1, err);
     if (!st)
+        st = pn_constraint_accept(&g->constraint, t, pn_vocab_piece(g->s->model->vocab, t, true, tmp), err);
+    if (!st)
         st = pn_detok_push(g->detok, t, &text, &len, err);
     if (st)
         return st;
+    if (g->budget)
+        pn_budget_accept(g->budget, t, pn_detok_is_whole(g->detok));
     g->r.n_generated++;
     generate_push(&g->text, text, len, t);
     if (g->text.held.failed)
@@ -27324,7 +48116,7 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
     /* The token is part of the session even when it is the last: a later turn continues from it. */
     if (g->s->kv.length < g->s->n_ctx)
         st = pn_session_more(g->s, &t, 1, NULL, err);
-    if (g->text.stopped)
+    if (g->text.stopped || pn_constraint_done(&g->constraint))
         g->r.finish = PN_FINISH_STOP;
     else if (g->text.refused)
         g->r.finish = PN_FINISH_CALLBACK;
@@ -27352,30 +48144,29 @@ static pn_status generate_flush(generate_state *g, pn_err *err)
     return PN_OK;
 }
 
-PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *params, pn_generate_result *result,
-                                     pn_err *err)
+PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, bool special, struct pn_budget *budget,
+                                      pn_generate_result *result, pn_err *err)
 {
-    pn_generate_params p;
-    if (!s || !params)
-        return pn_fail(err, PN_E_INVALID, "%s", s ? "no parameters given" : "no session given");
-    pn_params_copy(&p, sizeof p, params, params->size);
-    generate_state g = {.s = s, .text = {.p = &p}};
+    static const pn_sampling greedy = {.size = sizeof(pn_sampling)};
+    generate_state g = {.s = s, .budget = budget, .text = {.p = p}};
     atomic_store(&s->cancelled, false);
     pn_str_init(&g.text.held, pn_engine_mem(s->model->engine), PN_ACCT_MISC);
     pn_status st = PN_OK;
-    if (!p.n_prompt && !s->has_logits)
+    if (!p->n_prompt && !s->has_logits)
         st = pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
     if (!st)
-        st = pn_sampler_new(s->model, &p.sampling, &g.sampler, err);
+        st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g.sampler, err);
     if (!st)
-        st = pn_detok_new(s->model, 0, &g.detok, err);
+        st = pn_detok_new(s->model, special, &g.detok, err);
     if (!st)
-        st = generate_prompt(&g, &p, err);
+        st = pn_constraint_open(&g.constraint, s->model, p->grammar, p->grammar_after, err);
+    if (!st)
+        st = generate_prompt(&g, p, err);
     if (g.sampler)
         g.r.seed = pn_sampler_seed(g.sampler);
     double t0 = pn_os_now();
     while (!st && g.r.finish == PN_FINISH_NONE)
-        st = generate_token(&g, &p, err);
+        st = generate_token(&g, p, err);
     g.r.decode_seconds = pn_os_now() - t0;
     if (st == PN_E_CANCELLED) {
         g.r.finish = PN_FINISH_CANCELLED;
@@ -27386,9 +48177,21 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
     if (result)
         *result = g.r;
     pn_str_fini(&g.text.held);
+    if (g.constraint.mem)
+        pn_constraint_close(&g.constraint);
     pn_detok_free(g.detok);
     pn_sampler_free(g.sampler);
     return st;
+}
+
+PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *params, pn_generate_result *result,
+                                     pn_err *err)
+{
+    pn_generate_params p;
+    if (!s || !params)
+        return pn_fail(err, PN_E_INVALID, "%s", s ? "no parameters given" : "no session given");
+    pn_params_copy(&p, sizeof p, params, params->size);
+    return pn_generate_run(s, &p, false, NULL, result, err);
 }
 #endif
 
@@ -27527,6 +48330,8 @@ PN_API pn_status pn_detok_push(pn_detok *d, pn_token t, const char **text, size_
     return detok_give(d, text, len, err);
 }
 
+PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d) { return d->state.n_held == 0; }
+
 PN_API pn_status pn_detok_flush(pn_detok *d, const char **text, size_t *len, pn_err *err)
 {
     pn_str_clear(&d->out);
@@ -27569,6 +48374,1108 @@ PN_API pn_status pn_chat_tokenize(const pn_model *m, const char *format, const p
         st = text_encode(m, pn_str_cstr(&p.text), p.text.len, PN_ENC_SPECIAL, p.spans ? p.spans : &none, p.n_spans, out,
                          cap, n, err);
     pn_prompt_fini(&p);
+    return st;
+}
+#endif
+
+/* ---- Begin engine/pn_template_api.c ---- */
+#ifndef PN_DROP_ENGINE_PN_TEMPLATE_API_C
+#define PN_DROP_ENGINE_PN_TEMPLATE_API_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_template_api.c - the public face of text/pn_template.h and text/pn_chat_norm.h.
+ *
+ * Owns what a rendering needs besides the program: what the template can do (probed once, here) and
+ * the texts of the model's special tokens, which the template sees as bos_token and its kin.  Those are
+ * trusted, so with a model its own win over what a request says.
+ */
+/* includes engine/pn_engine_int.h */
+
+/* includes text/pn_chat_norm.h */
+
+struct pn_template {
+    pn_mem *mem;
+    pn_tpl *program;
+    pn_tpl_caps caps;
+    pn_str tokens;              /* "bos_token":"<s>",...  empty without a model */
+};
+
+struct pn_rendered {
+    pn_mem *mem;
+    pn_prompt prompt;
+    size_t n_segments;
+};
+
+static pn_status tapi_open(pn_mem *mem, const char *text, size_t len, pn_template **out, pn_err *err)
+{
+    pn_template *t = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *t);
+    if (!t)
+        return pn_fail_nomem(err, "a template", sizeof *t);
+    t->mem = mem;
+    pn_str_init(&t->tokens, mem, PN_ACCT_MISC);
+    pn_status st = pn_tpl_new(&t->program, mem, text, len, err);
+    if (!st)
+        st = pn_tpl_probe(t->program, mem, &t->caps, err);
+    if (st) {
+        pn_template_close(t);
+        return st;
+    }
+    *out = t;
+    return PN_OK;
+}
+
+PN_API pn_status pn_template_open(pn_engine *e, const char *text, size_t len, pn_template **out, pn_err *err)
+{
+    if (!e || (!text && len) || !out)
+        return pn_fail(err, PN_E_INVALID, "pn_template_open: engine, text and out must be given");
+    return tapi_open(pn_engine_mem(e), text ? text : "", len, out, err);
+}
+
+PN_API pn_status pn_template_open_model(const pn_model *m, pn_template **out, pn_err *err)
+{
+    static const struct { const char *name; pn_special which; } tokens[] = {
+        {"bos_token", PN_SPECIAL_BOS}, {"eos_token", PN_SPECIAL_EOS}, {"pad_token", PN_SPECIAL_PAD}, {"unk_token", PN_SPECIAL_UNK}};
+    pn_template *t = NULL;
+    if (!m || !out)
+        return pn_fail(err, PN_E_INVALID, "pn_template_open_model: model and out must be given");
+    if (!m->chat_template.len)
+        return pn_fail(err, PN_E_UNSUPPORTED, "the model's file has no chat template (tokenizer.chat_template)");
+    pn_status st = tapi_open(pn_engine_mem(m->engine), m->chat_template.data, m->chat_template.len, &t, err);
+    if (st)
+        return pn_err_prefix(err, st, "the model's chat template");
+    for (size_t i = 0; i < PN_COUNT_OF(tokens); i++) {
+        pn_token id = pn_vocab_special(m->vocab, tokens[i].which);
+        pn_bytes text = id < 0 ? (pn_bytes){"", 0} : pn_vocab_text(m->vocab, id);
+        pn_json_key(&t->tokens, tokens[i].name);
+        pn_json_write_str(&t->tokens, text.data ? text.data : "", text.len);
+    }
+    if (t->tokens.failed) {
+        pn_template_close(t);
+        return pn_fail_nomem(err, "a template's tokens", 256);
+    }
+    *out = t;
+    return PN_OK;
+}
+
+PN_API void pn_template_close(pn_template *t)
+{
+    if (!t)
+        return;
+    pn_mem *mem = t->mem;
+    pn_tpl_free(t->program);
+    pn_str_fini(&t->tokens);
+    pn_mem_free(mem, PN_ACCT_MISC, t, sizeof *t);
+}
+
+/* The variables as JSON text.  Of equal keys the last one counts: raw input has its way, a request has
+ * not. */
+static pn_status tapi_variables(const pn_template *t, const pn_json_doc *in, bool raw, pn_str *out, pn_err *err)
+{
+    pn_str body;
+    pn_str_init(&body, t->mem, PN_ACCT_MISC);
+    pn_status st = PN_OK;
+    if (raw)
+        pn_json_write_node(&body, in, PN_JSON_ROOT);
+    else
+        st = pn_chat_normalize(&t->caps, t->mem, in, &body, err);
+    if (!st && !body.failed) {
+        const char *inner = body.data + 1;
+        size_t len = body.len - 2;
+        pn_str_addc(out, '{');
+        if (raw)
+            pn_str_add(out, pn_str_cstr(&t->tokens), t->tokens.len);
+        if (raw && t->tokens.len && len)
+            pn_str_addc(out, ',');
+        pn_str_add(out, inner, len);
+        if (!raw && t->tokens.len) {
+            if (len)
+                pn_str_addc(out, ',');
+            pn_str_add(out, t->tokens.data, t->tokens.len);
+        }
+        pn_str_addc(out, '}');
+    }
+    if (!st && (body.failed || out->failed))
+        st = pn_fail_nomem(err, "the variables of a template", body.len);
+    pn_str_fini(&body);
+    return st;
+}
+
+static pn_status tapi_render(const pn_template *t, const pn_json_doc *in, bool raw, pn_prompt *out, pn_err *err)
+{
+    pn_str text;
+    pn_json_doc vars;
+    if (pn_json_type_of(in, PN_JSON_ROOT) != PN_JSON_OBJECT)
+        return pn_fail(err, PN_E_INVALID, "expected a JSON object of variables, found %s",
+                       pn_json_type_name(pn_json_type_of(in, PN_JSON_ROOT)));
+    pn_str_init(&text, t->mem, PN_ACCT_MISC);
+    pn_status st = tapi_variables(t, in, raw, &text, err);
+    if (!st)
+        st = pn_json_parse(&vars, t->mem, PN_ACCT_MISC, text.data, text.len, NULL, err);
+    if (!st) {
+        st = pn_tpl_render(t->program, t->mem, &vars, NULL, out, err);
+        pn_json_fini(&vars);
+    }
+    pn_str_fini(&text);
+    return st;
+}
+
+PN_API pn_status pn_template_render_json(const pn_template *t, const char *vars_json, size_t len, unsigned flags,
+                                         pn_rendered **out, pn_err *err)
+{
+    pn_json_doc in;
+    pn_json_params params;
+    if (!t || (!vars_json && len) || !out)
+        return pn_fail(err, PN_E_INVALID, "pn_template_render_json: template, variables and out must be given");
+    memset(&params, 0, sizeof params);
+    params.fix_surrogates = true;
+    pn_rendered *p = pn_mem_calloc(t->mem, PN_ACCT_MISC, 1, sizeof *p);
+    if (!p)
+        return pn_fail_nomem(err, "a prompt", sizeof *p);
+    p->mem = t->mem;
+    pn_prompt_init(&p->prompt, t->mem);
+    pn_status st = pn_json_parse(&in, t->mem, PN_ACCT_MISC, vars_json ? vars_json : "", len, &params, err);
+    if (!st) {
+        st = tapi_render(t, &in, (flags & PN_RENDER_RAW) != 0, &p->prompt, err);
+        pn_json_fini(&in);
+    }
+    if (st) {
+        pn_rendered_free(p);
+        return st;
+    }
+    *out = p;
+    return PN_OK;
+}
+
+PN_API void pn_rendered_free(pn_rendered *p)
+{
+    if (!p)
+        return;
+    pn_mem *mem = p->mem;
+    pn_prompt_fini(&p->prompt);
+    pn_mem_free(mem, PN_ACCT_MISC, p, sizeof *p);
+}
+
+PN_API const char *pn_rendered_text(const pn_rendered *p, size_t *len)
+{
+    if (len)
+        *len = p->prompt.text.len;
+    return pn_str_cstr(&p->prompt.text);
+}
+
+/* Segments alternate, and the spans say where; the first is untrusted unless a span starts at 0.  So
+ * segment i belongs to span i / 2 with at most one shift. */
+static bool tapi_starts_trusted(const pn_prompt *p) { return p->n_spans && p->spans[0].begin == 0; }
+
+PN_API size_t pn_rendered_segment_count(const pn_rendered *r)
+{
+    const pn_prompt *p = &r->prompt;
+    if (!p->n_spans)
+        return p->text.len != 0;
+    return p->n_spans * 2 - tapi_starts_trusted(p) + (p->spans[p->n_spans - 1].end < p->text.len);
+}
+
+PN_API pn_segment pn_rendered_segment(const pn_rendered *r, size_t i)
+{
+    const pn_prompt *p = &r->prompt;
+    pn_segment s = {"", 0, 0};
+    if (i >= pn_rendered_segment_count(r))
+        return s;
+    size_t k = i + tapi_starts_trusted(p), span = k / 2;       /* odd k: trusted */
+    size_t begin, end;
+    if (k % 2) {
+        begin = p->spans[span].begin;
+        end = p->spans[span].end;
+    } else {
+        begin = span ? p->spans[span - 1].end : 0;
+        end = span < p->n_spans ? p->spans[span].begin : p->text.len;
+    }
+    s.text = pn_str_cstr(&p->text) + begin;
+    s.len = end - begin;
+    s.trusted = (int)(k % 2);
+    return s;
+}
+
+/* Does trusted text begin with the BOS token? */
+static bool tapi_has_bos(const pn_prompt *p, const pn_vocab *v, pn_token bos)
+{
+    pn_bytes text = pn_vocab_text(v, bos);
+    return text.len && p->n_spans && p->spans[0].begin == 0 && text.len <= p->spans[0].end &&
+           memcmp(p->text.data, text.data, text.len) == 0;
+}
+
+PN_API pn_status pn_rendered_tokenize(const pn_rendered *r, const pn_model *m, pn_token *out, size_t cap, size_t *n,
+                                      pn_err *err)
+{
+    static const pn_span none = {0, 0};
+    if (!r || !m || !n)
+        return pn_fail(err, PN_E_INVALID, "pn_rendered_tokenize: prompt, model and n must be given");
+    const pn_prompt *p = &r->prompt;
+    pn_mem *mem = pn_engine_mem(m->engine);
+    pn_token *list = NULL, bos = pn_vocab_special(m->vocab, PN_SPECIAL_BOS);
+    size_t n_list = 0, cap_list = 0;
+    bool add = bos >= 0 && pn_vocab_add_bos(m->vocab) && !tapi_has_bos(p, m->vocab, bos);
+    if (add) {
+        if (!pn_mem_grow(mem, PN_ACCT_MISC, (void **)&list, &cap_list, 1, sizeof *list))
+            return pn_fail_nomem(err, "token ids", sizeof *list);
+        list[n_list++] = bos;
+    }
+    pn_status st = pn_vocab_encode(m->vocab, mem, pn_str_cstr(&p->text), p->text.len, PN_ENC_SPECIAL,
+                                   p->spans ? p->spans : &none, p->n_spans, &list, &n_list, &cap_list, err);
+    if (!st) {
+        if (out && n_list)
+            memcpy(out, list, PN_MIN(n_list, cap) * sizeof *out);
+        *n = n_list;
+    }
+    pn_mem_free(mem, PN_ACCT_MISC, list, cap_list * sizeof *list);
+    return st;
+}
+#endif
+
+/* ---- Begin engine/pn_output_api.c ---- */
+#ifndef PN_DROP_ENGINE_PN_OUTPUT_API_C
+#define PN_DROP_ENGINE_PN_OUTPUT_API_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_output_api.c - the public face of text/pn_toolcall.h: reasoning, content and tool calls of an answer.
+ *
+ * Owns what the parser borrows: the parsed tools, and the sink that hands events on in public dress.
+ */
+/* includes engine/pn_engine_int.h */
+
+/* includes text/pn_template.h */
+/* includes text/pn_toolcall.h */
+
+struct pn_output {
+    pn_mem *mem;
+    pn_out *parser;
+    pn_json_doc tools;
+    bool has_tools;
+    pn_out_format format;
+    pn_output_fn fn;
+    void *user;
+};
+
+static int output_event(void *user, const pn_out_event *in)
+{
+    pn_output *o = user;
+    pn_output_event e;
+    memset(&e, 0, sizeof e);
+    e.kind = in->kind == PN_OUT_REASONING ? PN_OUTPUT_REASONING
+           : in->kind == PN_OUT_CONTENT ? PN_OUTPUT_CONTENT
+           : in->kind == PN_OUT_CALL_BEGIN ? PN_OUTPUT_CALL_BEGIN
+           : in->kind == PN_OUT_ARGUMENTS ? PN_OUTPUT_ARGUMENTS : PN_OUTPUT_CALL_END;
+    e.call = in->call;
+    e.complete = in->complete;
+    e.text = in->text;
+    e.len = in->len;
+    e.id = in->id;
+    e.id_len = in->id_len;
+    return o->fn(o->user, &e);
+}
+
+static pn_bytes output_text(const char *text, size_t len)
+{
+    pn_bytes b = {text, text && !len ? strlen(text) : len};
+    return b;
+}
+
+/* Where `what` stands last in text; NULL: nowhere. */
+static const char *output_last(pn_bytes text, const char *what)
+{
+    size_t n = strlen(what);
+    for (size_t i = text.len; i-- > 0;)
+        if (text.data[i] == what[0] && text.len - i >= n && memcmp(text.data + i, what, n) == 0)
+            return text.data + i;
+    return NULL;
+}
+
+/* What the template writes for one user message, generation prompt or not; false: it cannot. */
+static bool output_render(pn_mem *mem, const pn_tpl *t, const char *content, bool generation, pn_prompt *out)
+{
+    pn_str vars;
+    pn_json_doc d;
+    pn_str_init(&vars, mem, PN_ACCT_MISC);
+    pn_str_addf(&vars, "{\"messages\":[{\"role\":\"user\",\"content\":%s}],\"bos_token\":\"\",\"eos_token\":\"\","
+                "\"add_generation_prompt\":%s}", content, generation ? "true" : "false");
+    bool ok = !vars.failed && pn_json_parse(&d, mem, PN_ACCT_MISC, vars.data, vars.len, NULL, NULL) == PN_OK;
+    if (ok) {
+        ok = pn_tpl_render(t, mem, &d, NULL, out, NULL) == PN_OK;
+        pn_json_fini(&d);
+    }
+    pn_str_fini(&vars);
+    return ok;
+}
+
+/* The generation prompt is what add_generation_prompt adds; with nothing else set, the template's own
+ * defaults say whether it opens the reasoning. */
+static bool output_rendered_prompt(pn_mem *mem, pn_bytes tmpl, pn_str *out)
+{
+    static const char *const contents[] = {"\"x\"", "[{\"type\":\"text\",\"text\":\"x\"}]"};
+    pn_tpl *t = NULL;
+    pn_prompt with, without;
+    bool ok = false;
+    if (!tmpl.len || pn_tpl_new(&t, mem, tmpl.data, tmpl.len, NULL))
+        return false;
+    pn_prompt_init(&with, mem);
+    pn_prompt_init(&without, mem);
+    for (size_t i = 0; i < PN_COUNT_OF(contents) && !ok; i++)
+        ok = output_render(mem, t, contents[i], true, &with);
+    for (size_t i = 0; ok && i < PN_COUNT_OF(contents); i++)
+        if (output_render(mem, t, contents[i], false, &without))
+            break;
+    if (ok) {
+        size_t n = 0, max = PN_MIN(with.text.len, without.text.len);
+        while (n < max && with.text.data[n] == without.text.data[n])
+            n++;
+        pn_str_add(out, pn_str_cstr(&with.text) + n, with.text.len - n);
+    }
+    pn_prompt_fini(&with);
+    pn_prompt_fini(&without);
+    pn_tpl_free(t);
+    return ok && !out->failed;
+}
+
+/* For a template that does not run: behind the last mention of the variable stand the prompt's
+ * literals, and where they branch, the branch for thinking usually comes last. */
+static pn_bytes output_guessed_prompt(pn_bytes tmpl)
+{
+    const char *at = output_last(tmpl, "add_generation_prompt");
+    pn_bytes b = {at, at ? tmpl.len - (size_t)(at - tmpl.data) : 0};
+    return b;
+}
+
+static pn_status output_start(pn_output *o, pn_mem *mem, const pn_output_params *p, pn_bytes tmpl, pn_err *err)
+{
+    pn_out_params params;
+    pn_str text;
+    pn_bytes prompt = output_text(p->prompt, p->prompt_len);
+    pn_str_init(&text, mem, PN_ACCT_MISC);
+    if (!prompt.data && output_rendered_prompt(mem, tmpl, &text)) {
+        prompt.data = pn_str_cstr(&text);
+        prompt.len = text.len;
+    } else if (!prompt.data) {
+        prompt = output_guessed_prompt(tmpl);
+    }
+    memset(&params, 0, sizeof params);
+    params.whole = p->whole != 0;
+    params.no_reasoning = p->no_reasoning != 0;
+    params.no_calls = p->no_calls != 0;
+    pn_status st = pn_out_new(&o->parser, mem, &o->format, o->has_tools ? &o->tools : NULL, prompt.data, prompt.len,
+                              &params, output_event, o, err);
+    pn_str_fini(&text);
+    return st;
+}
+
+static pn_status output_tools(pn_output *o, pn_mem *mem, const pn_output_params *p, pn_err *err)
+{
+    pn_bytes t = output_text(p->tools, p->tools_len);
+    if (!t.data)
+        return PN_OK;
+    pn_status st = pn_json_parse(&o->tools, mem, PN_ACCT_MISC, t.data, t.len, NULL, err);
+    if (st)
+        return pn_err_prefix(err, st, "tools");
+    o->has_tools = true;
+    return PN_OK;
+}
+
+PN_API pn_status pn_output_new(pn_engine *e, const pn_model *m, const pn_output_params *params, pn_output_fn fn,
+                               void *user, pn_output **out, pn_err *err)
+{
+    pn_output_params p;
+    memset(&p, 0, sizeof p);
+    if (params)
+        memcpy(&p, params, params->size ? PN_MIN(params->size, sizeof p) : sizeof p);
+    if (!e || !fn || !out)
+        return pn_fail(err, PN_E_INVALID, "pn_output_new: engine, fn and out must be given");
+    pn_bytes tmpl = output_text(p.chat_template, p.chat_template_len);
+    if (!tmpl.data && m)
+        tmpl = m->chat_template;
+    pn_mem *mem = pn_engine_mem(e);
+    pn_output *o = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *o);
+    if (!o)
+        return pn_fail_nomem(err, "an output parser", sizeof *o);
+    o->mem = mem;
+    o->fn = fn;
+    o->user = user;
+    pn_out_detect(&o->format, tmpl.data ? tmpl.data : "", tmpl.len);
+    pn_status st = PN_OK;
+    if (p.format && !pn_out_find(&o->format, p.format))
+        st = pn_fail(err, PN_E_INVALID, "output format '%s' is not known; hermes, harmony, llama3 are some that are",
+                     p.format);
+    if (!st)
+        st = output_tools(o, mem, &p, err);
+    if (!st)
+        st = output_start(o, mem, &p, tmpl, err);
+    if (st) {
+        pn_output_free(o);
+        return st;
+    }
+    *out = o;
+    return PN_OK;
+}
+
+PN_API pn_status pn_output_push(pn_output *o, const char *text, size_t len, pn_err *err)
+{
+    if (!o || (!text && len))
+        return pn_fail(err, PN_E_INVALID, "pn_output_push: the parser and text must be given");
+    return pn_out_push(o->parser, text, len, err);
+}
+
+PN_API pn_status pn_output_end(pn_output *o, pn_err *err) { return pn_out_end(o->parser, err); }
+PN_API const char *pn_output_format(const pn_output *o) { return o->format.name; }
+
+PN_API void pn_output_free(pn_output *o)
+{
+    if (!o)
+        return;
+    pn_out_free(o->parser);
+    if (o->has_tools)
+        pn_json_fini(&o->tools);
+    pn_mem_free(o->mem, PN_ACCT_MISC, o, sizeof *o);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * At once
+ * ------------------------------------------------------------------------------------------ */
+
+static int output_gather(void *user, const pn_output_event *e)
+{
+    pn_out_event in;
+    memset(&in, 0, sizeof in);
+    in.kind = e->kind == PN_OUTPUT_REASONING ? PN_OUT_REASONING
+            : e->kind == PN_OUTPUT_CONTENT ? PN_OUT_CONTENT
+            : e->kind == PN_OUTPUT_CALL_BEGIN ? PN_OUT_CALL_BEGIN
+            : e->kind == PN_OUTPUT_ARGUMENTS ? PN_OUT_ARGUMENTS : PN_OUT_CALL_END;
+    in.call = e->call;
+    in.complete = e->complete != 0;
+    in.text = e->text;
+    in.len = e->len;
+    in.id = e->id;
+    in.id_len = e->id_len;
+    return pn_out_collect(user, &in);
+}
+
+PN_API pn_status pn_output_json(pn_engine *e, const pn_model *m, const pn_output_params *params, const char *text,
+                                size_t len, pn_write_fn write, void *user, pn_err *err)
+{
+    pn_output *o = NULL;
+    pn_out_result r;
+    pn_str json;
+    if (!e || !write || (!text && len))
+        return pn_fail(err, PN_E_INVALID, "pn_output_json: engine, text and write must be given");
+    pn_out_result_init(&r, pn_engine_mem(e));
+    pn_str_init(&json, pn_engine_mem(e), PN_ACCT_MISC);
+    pn_status st = pn_output_new(e, m, params, output_gather, &r, &o, err);
+    if (!st)
+        st = pn_output_push(o, text, len, err);
+    if (!st)
+        st = pn_output_end(o, err);
+    if (!st)
+        pn_out_result_json(&r, &json);
+    if (r.failed || json.failed)
+        st = pn_fail_nomem(err, "a parsed answer", (uint64_t)len);
+    else if (!st && write(user, pn_str_cstr(&json), json.len))
+        st = pn_fail(err, PN_E_CANCELLED, "the receiver of the parsed answer said stop");
+    pn_output_free(o);
+    pn_out_result_fini(&r);
+    pn_str_fini(&json);
+    return st;
+}
+#endif
+
+/* ---- Begin engine/pn_conversation.c ---- */
+#ifndef PN_DROP_ENGINE_PN_CONVERSATION_C
+#define PN_DROP_ENGINE_PN_CONVERSATION_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * A conversation: messages in, a prompt rendered by the model's own template, an answer taken apart.
+ *
+ * What the model said is kept as it was sampled.  The session's text is a list of segments,
+ *
+ *     [prompt text, its tokens] [answer text, the sampled tokens] [prompt text, ...] ...
+ *
+ * and the next prompt is compared with it segment by segment: as long as the new text begins with a
+ * segment's text, its tokens stay, whatever the tokenizer would make of that text today.  From the
+ * first segment that differs (a template that drops old reasoning, an edited message) the rest is
+ * tokenized anew, and what still agrees token for token stays computed.
+ *
+ * Trust: spans come from the template engine; what the messages say never becomes a control token.
+ */
+/* includes engine/pn_engine_int.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_json.h */
+/* includes sample/pn_budget.h */
+/* includes text/pn_chat.h */
+/* includes text/pn_chat_norm.h */
+/* includes text/pn_template.h */
+/* includes text/pn_toolcall.h */
+
+typedef struct talk_segment {
+    char *text;                 /* owned */
+    size_t len;
+    size_t first, n;            /* its tokens: session positions [first, first + n) */
+} talk_segment;
+
+struct pn_chat {
+    pn_session *s;
+    pn_mem *mem;
+    pn_tpl *tpl;                            /* NULL: a built-in format */
+    pn_tpl_caps caps;
+    const pn_chat_format_info *builtin;
+    pn_out_format syntax;
+    pn_str variables, tools;                /* JSON or empty */
+    pn_json_doc tools_doc;
+    pn_str *messages;                       /* [n_messages] JSON objects */
+    size_t n_messages, cap_messages;
+    talk_segment *segments;
+    size_t n_segments, cap_segments;
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Opening
+ * ------------------------------------------------------------------------------------------ */
+
+static void talk_drop_segments(pn_chat *c, size_t keep)
+{
+    for (; c->n_segments > keep; c->n_segments--)
+        pn_mem_free(c->mem, PN_ACCT_MISC, c->segments[c->n_segments - 1].text, c->segments[c->n_segments - 1].len + 1);
+}
+
+static pn_status talk_push_segment(pn_chat *c, const char *text, size_t len, size_t first, size_t n, pn_err *err)
+{
+    if (!pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&c->segments, &c->cap_segments, c->n_segments + 1, sizeof *c->segments))
+        return pn_fail_nomem(err, "a conversation", sizeof *c->segments);
+    char *copy = pn_mem_strndup(c->mem, PN_ACCT_MISC, text, len);
+    if (!copy)
+        return pn_fail_nomem(err, "a conversation", len + 1);
+    c->segments[c->n_segments++] = (talk_segment){copy, len, first, n};
+    return PN_OK;
+}
+
+static pn_status talk_open_template(pn_chat *c, const pn_chat_params *p, pn_err *err)
+{
+    const pn_model *m = c->s->model;
+    pn_bytes text = p->template_text ? (pn_bytes){p->template_text, p->template_len} : m->chat_template;
+    pn_out_detect(&c->syntax, text.data, text.len);
+    if (p->format || text.len == 0) {
+        c->builtin = p->format ? pn_chat_find(p->format) : pn_chat_detect(m->vocab, NULL, 0);
+        if (!c->builtin)
+            return p->format ? pn_fail(err, PN_E_INVALID, "chat format '%s' is not one of the built-in ones", p->format)
+                             : pn_fail(err, PN_E_UNSUPPORTED, "the model has neither a chat template nor a known chat format");
+        return PN_OK;
+    }
+    pn_status st = pn_tpl_new(&c->tpl, c->mem, text.data, text.len, err);
+    return st ? st : pn_tpl_probe(c->tpl, c->mem, &c->caps, err);
+}
+
+static pn_status talk_take_json(pn_chat *c, pn_str *out, const char *text, size_t len, pn_json_type want, const char *what,
+                                pn_json_doc *keep, pn_err *err)
+{
+    pn_json_doc d;
+    if (!text)
+        return PN_OK;
+    pn_status st = pn_json_parse(&d, c->mem, PN_ACCT_MISC, text, len ? len : strlen(text), NULL, err);
+    if (st)
+        return pn_err_prefix(err, st, "%s", what);
+    if (pn_json_type_of(&d, PN_JSON_ROOT) != want)
+        st = pn_fail(err, PN_E_INVALID, "%s: expected a JSON %s, found a %s", what, pn_json_type_name(want),
+                     pn_json_type_name(pn_json_type_of(&d, PN_JSON_ROOT)));
+    else
+        pn_json_write_node(out, &d, PN_JSON_ROOT);      /* without the sender's spaces */
+    if (!st && out->failed)
+        st = pn_fail_nomem(err, what, len);
+    if (!st && keep)
+        *keep = d;
+    else
+        pn_json_fini(&d);
+    return st;
+}
+
+PN_API pn_status pn_chat_new(pn_session *s, const pn_chat_params *params, pn_chat **out, pn_err *err)
+{
+    pn_chat_params p;
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
+    if (!s)
+        return pn_fail(err, PN_E_INVALID, "no session given");
+    pn_mem *mem = pn_engine_mem(s->model->engine);
+    pn_chat *c = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *c);
+    if (!c)
+        return pn_fail_nomem(err, "a conversation", sizeof *c);
+    c->s = s;
+    c->mem = mem;
+    pn_str_init(&c->variables, mem, PN_ACCT_MISC);
+    pn_str_init(&c->tools, mem, PN_ACCT_MISC);
+    pn_status st = talk_take_json(c, &c->variables, p.variables, p.variables_len, PN_JSON_OBJECT, "template variables", NULL, err);
+    if (!st)
+        st = talk_take_json(c, &c->tools, p.tools, p.tools_len, PN_JSON_ARRAY, "tools", &c->tools_doc, err);
+    if (!st)
+        st = talk_open_template(c, &p, err);
+    if (st) {
+        pn_chat_free(c);
+        return st;
+    }
+    *out = c;
+    return PN_OK;
+}
+
+PN_API void pn_chat_free(pn_chat *c)
+{
+    if (!c)
+        return;
+    talk_drop_segments(c, 0);
+    for (size_t i = 0; i < c->n_messages; i++)
+        pn_str_fini(&c->messages[i]);
+    pn_mem_free(c->mem, PN_ACCT_MISC, c->messages, c->cap_messages * sizeof *c->messages);
+    pn_mem_free(c->mem, PN_ACCT_MISC, c->segments, c->cap_segments * sizeof *c->segments);
+    pn_str_fini(&c->variables);
+    pn_str_fini(&c->tools);
+    pn_json_fini(&c->tools_doc);
+    pn_tpl_free(c->tpl);
+    pn_mem_free(c->mem, PN_ACCT_MISC, c, sizeof *c);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Messages
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status talk_push_message(pn_chat *c, pn_str *json, pn_err *err)
+{
+    if (json->failed ||
+        !pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&c->messages, &c->cap_messages, c->n_messages + 1, sizeof *c->messages)) {
+        pn_str_fini(json);
+        return pn_fail_nomem(err, "a message", json->len);
+    }
+    c->messages[c->n_messages++] = *json;
+    return PN_OK;
+}
+
+PN_API pn_status pn_chat_add(pn_chat *c, const char *message, size_t len, pn_err *err)
+{
+    pn_str json;
+    pn_bytes role;
+    pn_json_doc d;
+    if (!c || !message)
+        return pn_fail(err, PN_E_INVALID, "%s", c ? "no message given" : "no conversation given");
+    len = len ? len : strlen(message);
+    pn_status st = pn_json_parse(&d, c->mem, PN_ACCT_MISC, message, len, NULL, err);
+    if (st)
+        return pn_err_prefix(err, st, "message %zu", c->n_messages);
+    if (!pn_json_str(&d, pn_json_get(&d, PN_JSON_ROOT, "role"), &role))
+        st = pn_fail(err, PN_E_INVALID, "message %zu: expected an object with a string 'role'", c->n_messages);
+    pn_str_init(&json, c->mem, PN_ACCT_MISC);
+    pn_json_write_node(&json, &d, PN_JSON_ROOT);
+    pn_json_fini(&d);
+    if (!st)
+        return talk_push_message(c, &json, err);
+    pn_str_fini(&json);
+    return st;
+}
+
+PN_API pn_status pn_chat_say(pn_chat *c, const char *role, const char *content, size_t len, pn_err *err)
+{
+    pn_str json;
+    if (!c || !role || !content)
+        return pn_fail(err, PN_E_INVALID, "pn_chat_say: conversation, role and content must be given");
+    pn_str_init(&json, c->mem, PN_ACCT_MISC);
+    pn_str_addc(&json, '{');
+    pn_json_key(&json, "role");
+    pn_json_write_strz(&json, role);
+    pn_json_key(&json, "content");
+    pn_json_write_str(&json, content, len ? len : strlen(content));
+    pn_str_addc(&json, '}');
+    return talk_push_message(c, &json, err);
+}
+
+PN_API size_t pn_chat_length(const pn_chat *c) { return c->n_messages; }
+
+PN_API const char *pn_chat_message(const pn_chat *c, size_t i, size_t *len)
+{
+    if (i >= c->n_messages)
+        return NULL;
+    *len = c->messages[i].len;
+    return pn_str_cstr(&c->messages[i]);
+}
+
+PN_API void pn_chat_forget(pn_chat *c, size_t n)
+{
+    while (c->n_messages > n)
+        pn_str_fini(&c->messages[--c->n_messages]);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The prompt
+ * ------------------------------------------------------------------------------------------ */
+
+/* {"messages":[...],"tools":[...],"add_generation_prompt":true,"bos_token":...,  variables } */
+static void talk_request(const pn_chat *c, pn_str *out, bool generation)
+{
+    const pn_vocab *v = c->s->model->vocab;
+    pn_token bos = pn_vocab_special(v, PN_SPECIAL_BOS), eos = pn_vocab_special(v, PN_SPECIAL_EOS);
+    pn_str_addc(out, '{');
+    pn_json_key(out, "bos_token");
+    pn_json_write_str(out, bos < 0 ? "" : pn_vocab_text(v, bos).data, bos < 0 ? 0 : pn_vocab_text(v, bos).len);
+    pn_json_key(out, "eos_token");
+    pn_json_write_str(out, eos < 0 ? "" : pn_vocab_text(v, eos).data, eos < 0 ? 0 : pn_vocab_text(v, eos).len);
+    pn_json_key(out, "add_generation_prompt");
+    pn_json_write_bool(out, generation);
+    if (c->variables.len > 2) {             /* the members between the braces */
+        pn_json_item(out);
+        pn_str_add(out, c->variables.data + 1, c->variables.len - 2);
+    }
+    if (c->tools.len) {
+        pn_json_key(out, "tools");
+        pn_str_add(out, c->tools.data, c->tools.len);
+    }
+    pn_json_key(out, "messages");
+    pn_str_addc(out, '[');
+    for (size_t i = 0; i < c->n_messages; i++) {
+        pn_json_item(out);
+        pn_str_add(out, c->messages[i].data, c->messages[i].len);
+    }
+    pn_str_addz(out, "]}");
+}
+
+/* Without a template: the built-in formats know system, user and assistant with text. */
+static pn_status talk_render_builtin(pn_chat *c, bool generation, pn_prompt *out, pn_err *err)
+{
+    pn_message *list = pn_mem_calloc(c->mem, PN_ACCT_MISC, c->n_messages, sizeof *list);
+    pn_json_doc *docs = pn_mem_calloc(c->mem, PN_ACCT_MISC, c->n_messages, sizeof *docs);
+    pn_status st = list && docs ? PN_OK : pn_fail_nomem(err, "a prompt", c->n_messages * sizeof *docs);
+    size_t n = 0;
+    for (; n < c->n_messages && !st; n++) {
+        pn_bytes role, content = {"", 0};
+        st = pn_json_parse(&docs[n], c->mem, PN_ACCT_MISC, c->messages[n].data, c->messages[n].len, NULL, err);
+        if (st)
+            break;
+        pn_json_str(&docs[n], pn_json_get(&docs[n], PN_JSON_ROOT, "role"), &role);
+        uint32_t node = pn_json_get(&docs[n], PN_JSON_ROOT, "content");
+        if (!pn_json_str(&docs[n], node, &content) && pn_json_type_of(&docs[n], node) > PN_JSON_NULL)
+            st = pn_fail(err, PN_E_UNSUPPORTED, "message %zu: the built-in chat formats take text alone", n);
+        list[n] = (pn_message){.role = role.data, .content = content.data, .content_len = content.len};
+    }
+    if (!st)
+        st = pn_chat_render(c->builtin, c->s->model->vocab, list, n, 0, generation, out, err);
+    for (size_t i = 0; docs && i < n; i++)
+        pn_json_fini(&docs[i]);
+    pn_mem_free(c->mem, PN_ACCT_MISC, list, c->n_messages * sizeof *list);
+    pn_mem_free(c->mem, PN_ACCT_MISC, docs, c->n_messages * sizeof *docs);
+    return st;
+}
+
+/* JSON text to a document; the text is freed. */
+static pn_status talk_parse(pn_chat *c, pn_json_doc *d, pn_str *text, pn_err *err)
+{
+    pn_status st = text->failed ? pn_fail_nomem(err, "a prompt", text->len)
+                                : pn_json_parse(d, c->mem, PN_ACCT_MISC, pn_str_cstr(text), text->len, NULL, err);
+    pn_str_fini(text);
+    return st;
+}
+
+/* Render all messages.  generation false: without the opening of the answer. */
+static pn_status talk_render(pn_chat *c, bool generation, pn_prompt *out, pn_err *err)
+{
+    pn_str request, fitted;
+    pn_json_doc in, vars;
+    if (c->builtin)
+        return talk_render_builtin(c, generation, out, err);
+    pn_str_init(&request, c->mem, PN_ACCT_MISC);
+    pn_str_init(&fitted, c->mem, PN_ACCT_MISC);
+    talk_request(c, &request, generation);
+    pn_status st = talk_parse(c, &in, &request, err);
+    if (st)
+        return st;
+    st = pn_chat_normalize(&c->caps, c->mem, &in, &fitted, err);
+    pn_json_fini(&in);
+    if (st)
+        pn_str_fini(&fitted);
+    else
+        st = talk_parse(c, &vars, &fitted, err);
+    if (st)
+        return st;
+    st = pn_tpl_render(c->tpl, c->mem, &vars, NULL, out, err);
+    pn_json_fini(&vars);
+    return st;
+}
+
+/* How much of the prompt the session holds already: whole segments, from the start. */
+static size_t talk_match(const pn_chat *c, const pn_prompt *p, size_t *text_at, size_t *n_tokens)
+{
+    size_t k = 0;
+    *text_at = *n_tokens = 0;
+    for (; k < c->n_segments; k++) {
+        const talk_segment *s = &c->segments[k];
+        if (p->text.len - *text_at < s->len || memcmp(p->text.data + *text_at, s->text, s->len) != 0 ||
+            s->first != *n_tokens || *n_tokens + s->n > c->s->kv.length)
+            break;
+        *text_at += s->len;
+        *n_tokens += s->n;
+    }
+    return k;
+}
+
+typedef struct talk_tokens {
+    pn_token *list;
+    size_t n, cap;
+} talk_tokens;
+
+/* The text from `at` on, with its trusted stretches moved along. */
+static pn_status talk_encode(pn_chat *c, const pn_prompt *p, size_t at, talk_tokens *t, pn_err *err)
+{
+    const pn_vocab *v = c->s->model->vocab;
+    const pn_span none = {0, 0};
+    unsigned flags = PN_ENC_SPECIAL;
+    size_t n = 0;
+    pn_span *spans = pn_mem_calloc(c->mem, PN_ACCT_MISC, p->n_spans, sizeof *spans);
+    if (!spans)
+        return pn_fail_nomem(err, "a prompt", p->n_spans * sizeof *spans);
+    for (size_t i = 0; i < p->n_spans; i++)
+        if (p->spans[i].end > at)
+            spans[n++] = (pn_span){PN_MAX(p->spans[i].begin, at) - at, p->spans[i].end - at};
+    pn_token bos = pn_vocab_special(v, PN_SPECIAL_BOS);
+    if (at == 0 && pn_vocab_add_bos(v) && bos >= 0) {       /* one BOS, whoever writes it */
+        pn_bytes b = pn_vocab_text(v, bos);
+        if (p->text.len < b.len || memcmp(p->text.data, b.data, b.len) != 0)
+            flags |= PN_ENC_BOS;
+    }
+    pn_status st = pn_vocab_encode(v, c->mem, pn_str_cstr(&p->text) + at, p->text.len - at, flags, n ? spans : &none, n,
+                                   &t->list, &t->n, &t->cap, err);
+    pn_mem_free(c->mem, PN_ACCT_MISC, spans, p->n_spans * sizeof *spans);
+    return st;
+}
+
+/* Put n tokens of the session in front of the list. */
+static pn_status talk_again(pn_chat *c, talk_tokens *t, size_t first, size_t n, pn_err *err)
+{
+    if (!pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&t->list, &t->cap, n + t->n, sizeof *t->list))
+        return pn_fail_nomem(err, "a prompt", (n + t->n) * sizeof *t->list);
+    memmove(t->list + n, t->list, t->n * sizeof *t->list);
+    memcpy(t->list, c->s->tokens + first, n * sizeof *t->list);
+    t->n += n;
+    return PN_OK;
+}
+
+/* Leave in the session what the new prompt shares with it; *from: first of t that has to be computed.
+ * At least one token is, for its logits.  Where a window has moved past that point, everything is. */
+static pn_status talk_rewind(pn_chat *c, talk_tokens *t, size_t kept, size_t *from, pn_err *err)
+{
+    pn_session *s = c->s;
+    pn_status st = PN_OK;
+    size_t i = 0;
+    while (kept + i < s->kv.length && i < t->n && s->tokens[kept + i] == t->list[i])
+        i++;
+    if (i == t->n && !(kept + i == s->kv.length && s->has_logits)) {
+        if (i == 0 && kept > 0)
+            st = talk_again(c, t, --kept, 1, err);
+        else if (i > 0)
+            i--;
+    }
+    *from = i;
+    if (st || pn_session_truncate(s, (uint32_t)(kept + i), err) == PN_OK)
+        return st;
+    *from = 0;
+    st = talk_again(c, t, 0, kept, err);
+    return st ? st : pn_session_truncate(s, 0, err);
+}
+
+/* Tokens that have to be evaluated before the answer: *t, from *from on. */
+static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, talk_tokens *t, size_t *from, pn_err *err)
+{
+    size_t at, kept, n;
+    talk_drop_segments(c, talk_match(c, p, &at, &kept));
+    pn_status st = talk_encode(c, p, at, t, err);
+    n = t->n;
+    if (!st)
+        st = talk_rewind(c, t, kept, from, err);
+    if (st || n == 0)
+        return st;
+    return talk_push_segment(c, pn_str_cstr(&p->text) + at, p->text.len - at, kept, n, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The answer
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct talk_answer {
+    pn_chat *c;
+    const pn_chat_reply_params *p;
+    pn_out *parser;
+    pn_out_result parts;
+    pn_str raw;
+    pn_status st;
+    pn_err *err;
+} talk_answer;
+
+static int talk_event(void *user, const pn_out_event *e)
+{
+    talk_answer *a = user;
+    pn_out_collect(&a->parts, e);
+    if (!a->p->on_event)
+        return 0;
+    static const pn_output_kind kinds[] = {PN_OUTPUT_REASONING, PN_OUTPUT_CONTENT, PN_OUTPUT_CALL_BEGIN,
+                                           PN_OUTPUT_ARGUMENTS, PN_OUTPUT_CALL_END};
+    const pn_output_event ev = {.kind = kinds[e->kind], .call = e->call, .complete = e->complete, .text = e->text,
+                                .len = e->len, .id = e->id, .id_len = e->id_len};
+    return a->p->on_event(a->p->user, &ev);
+}
+
+static int talk_text(void *user, const char *text, size_t len, pn_token t)
+{
+    talk_answer *a = user;
+    (void)t;
+    pn_str_add(&a->raw, text, len);
+    pn_status st = pn_out_push(a->parser, text, len, a->err);
+    if (st && st != PN_E_CANCELLED)
+        a->st = st;
+    return st != PN_OK;
+}
+
+/* {"role":"assistant", ...} as OpenAI spells it. */
+static void talk_assistant(const talk_answer *a, pn_str *m)
+{
+    const pn_out_result *r = &a->parts;
+    pn_str_addc(m, '{');
+    pn_json_key(m, "role");
+    pn_json_write_strz(m, "assistant");
+    if (r->reasoning.len) {
+        pn_json_key(m, "reasoning_content");
+        pn_json_write_str(m, r->reasoning.data, r->reasoning.len);
+    }
+    pn_json_key(m, "content");
+    pn_json_write_str(m, pn_str_cstr(&r->content), r->content.len);
+    if (r->n_calls) {
+        pn_json_key(m, "tool_calls");
+        pn_str_addc(m, '[');
+        for (size_t i = 0; i < r->n_calls; i++) {
+            const pn_out_call *k = &r->calls[i];
+            pn_json_item(m);
+            pn_str_addz(m, "{\"id\":");
+            if (k->id.len)
+                pn_json_write_str(m, k->id.data, k->id.len);
+            else
+                pn_str_addf(m, "\"call_%zu_%zu\"", a->c->n_messages, i);
+            pn_str_addz(m, ",\"type\":\"function\",\"function\":{\"name\":");
+            pn_json_write_str(m, pn_str_cstr(&k->name), k->name.len);
+            pn_str_addz(m, ",\"arguments\":");
+            pn_json_write_str(m, pn_str_cstr(&k->arguments), k->arguments.len);
+            pn_str_addz(m, "}}");
+        }
+        pn_str_addc(m, ']');
+    }
+    pn_str_addc(m, '}');
+}
+
+/* The text that a generation prompt adds: where the parser starts. */
+static pn_status talk_opening(pn_chat *c, const pn_prompt *full, size_t *at, pn_err *err)
+{
+    pn_prompt without;
+    pn_prompt_init(&without, c->mem);
+    pn_status st = talk_render(c, false, &without, err);
+    size_t n = 0;
+    while (!st && n < full->text.len && n < without.text.len && full->text.data[n] == without.text.data[n])
+        n++;
+    *at = n;
+    pn_prompt_fini(&without);
+    return st;
+}
+
+/* The marker as tokens, control tokens recognised. */
+static pn_status talk_marker(pn_chat *c, const char *text, talk_tokens *t, pn_err *err)
+{
+    return pn_vocab_encode(c->s->model->vocab, c->mem, text, strlen(text), PN_ENC_SPECIAL, NULL, 0, &t->list, &t->n, &t->cap,
+                           err);
+}
+
+/* NULL when the family has no reasoning to close, or nobody asked. */
+static pn_status talk_budget(talk_answer *a, bool open, pn_budget **out, pn_err *err)
+{
+    pn_chat *c = a->c;
+    talk_tokens start = {0}, end = {0};
+    *out = NULL;
+    if (!a->p->has_reasoning_budget || !c->syntax.think_open || !c->syntax.think_close)
+        return PN_OK;
+    pn_status st = talk_marker(c, c->syntax.think_open, &start, err);
+    if (!st)
+        st = talk_marker(c, c->syntax.think_close, &end, err);
+    const pn_budget_params p = {.start = start.list, .n_start = start.n, .end = end.list, .n_end = end.n,
+                                .budget = a->p->reasoning_budget, .limit = a->p->generate.max_tokens,
+                                .reserve = a->p->answer_reserve, .open = open};
+    if (!st)
+        st = pn_budget_new(out, c->mem, &p, err);
+    pn_mem_free(c->mem, PN_ACCT_MISC, start.list, start.cap * sizeof *start.list);
+    pn_mem_free(c->mem, PN_ACCT_MISC, end.list, end.cap * sizeof *end.list);
+    return st;
+}
+
+/* opening: what the generation prompt adds.  When it leaves the reasoning open, a grammar has to wait
+ * for its end. */
+static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from, pn_bytes opening,
+                               pn_generate_result *result, pn_err *err)
+{
+    pn_chat *c = a->c;
+    pn_generate_params g = a->p->generate;
+    g.size = sizeof g;
+    g.prompt = t->list + from;
+    g.n_prompt = t->n - from;
+    g.on_text = talk_text;
+    g.user = a;
+    bool open = pn_out_forced_open(&c->syntax, opening.data, opening.len);
+    if (g.grammar && !g.grammar_after && open)
+        g.grammar_after = c->syntax.think_close;
+    size_t first = c->s->kv.length + g.n_prompt;
+    pn_budget *budget;
+    pn_status st = talk_budget(a, open, &budget, err);
+    if (!st)
+        st = pn_generate_run(c->s, &g, true, budget, result, err);
+    pn_budget_free(budget);
+    if (!st)
+        st = a->st;
+    if (!st)
+        st = pn_out_end(a->parser, err);
+    if (st == PN_E_CANCELLED)
+        st = PN_OK;                         /* the callback stopped: what came is the answer */
+    if (!st && a->raw.failed)
+        st = pn_fail_nomem(err, "an answer", a->raw.len);
+    if (!st)
+        st = talk_push_segment(c, pn_str_cstr(&a->raw), a->raw.len, first, c->s->kv.length - first, err);
+    if (st)
+        return st;
+    pn_str m;
+    pn_str_init(&m, c->mem, PN_ACCT_MISC);
+    talk_assistant(a, &m);
+    return talk_push_message(c, &m, err);
+}
+
+PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, pn_generate_result *result, pn_err *err)
+{
+    pn_chat_reply_params p;
+    pn_prompt prompt;
+    talk_tokens t = {0};
+    size_t from = 0, opening = 0;
+    if (!c)
+        return pn_fail(err, PN_E_INVALID, "no conversation given");
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
+    talk_answer a = {.c = c, .p = &p, .err = err};
+    pn_out_result_init(&a.parts, c->mem);
+    pn_str_init(&a.raw, c->mem, PN_ACCT_MISC);
+    pn_prompt_init(&prompt, c->mem);
+    pn_status st = talk_render(c, true, &prompt, err);
+    if (!st)
+        st = talk_opening(c, &prompt, &opening, err);
+    if (!st)
+        st = pn_out_new(&a.parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL,
+                        pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening, NULL, talk_event, &a, err);
+    if (!st)
+        st = talk_prepare(c, &prompt, &t, &from, err);
+    if (!st)
+        st = talk_generate(&a, &t, from, (pn_bytes){pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening}, result,
+                           err);
+    pn_out_free(a.parser);
+    pn_out_result_fini(&a.parts);
+    pn_str_fini(&a.raw);
+    pn_prompt_fini(&prompt);
+    pn_mem_free(c->mem, PN_ACCT_MISC, t.list, t.cap * sizeof *t.list);
     return st;
 }
 #endif

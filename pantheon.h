@@ -414,6 +414,111 @@ PN_API pn_status pn_chat_tokenize(const pn_model *m, const char *format, const p
                                   pn_err *err);
 
 /* ------------------------------------------------------------------------------------------
+ * Templates: a model's own chat template, and whose text is whose
+ * ------------------------------------------------------------------------------------------ */
+
+/* A parsed template; any number of threads may render it.  Close it before its engine. */
+typedef struct pn_template pn_template;
+
+/* From source text (Jinja), which is not needed afterwards.  PN_E_FORMAT names line and column. */
+PN_API pn_status pn_template_open(pn_engine *e, const char *text, size_t len, pn_template **out, pn_err *err);
+
+/* The model's own, with the texts of its special tokens as bos_token, eos_token, ...; the model may be
+ * freed before it.  PN_E_UNSUPPORTED: the model has none. */
+PN_API pn_status pn_template_open_model(const pn_model *m, pn_template **out, pn_err *err);
+PN_API void pn_template_close(pn_template *t);
+
+enum {
+    PN_RENDER_RAW = 1           /* messages as they are; else they are first made to fit the template */
+};
+
+/* A stretch of a prompt.  Trusted text is the template's own and may become control tokens; the rest
+ * came with the conversation and never does. */
+typedef struct pn_segment {
+    const char *text;           /* borrowed until the prompt is freed; not terminated */
+    size_t len;
+    int trusted;
+} pn_segment;
+
+typedef struct pn_rendered pn_rendered;
+
+/* Render a JSON object: messages, perhaps tools, add_generation_prompt; any other key is a variable of
+ * the template.  PN_E_INVALID: the template refused (the text is its own), or the input is wrong.
+ * A template that runs too long, too deep or too large is stopped, which is PN_E_INVALID too. */
+PN_API pn_status pn_template_render_json(const pn_template *t, const char *vars_json, size_t len, unsigned flags,
+                                         pn_rendered **out, pn_err *err);
+PN_API void pn_rendered_free(pn_rendered *p);
+PN_API const char *pn_rendered_text(const pn_rendered *p, size_t *len);     /* borrowed; NUL-terminated */
+PN_API size_t pn_rendered_segment_count(const pn_rendered *p);
+PN_API pn_segment pn_rendered_segment(const pn_rendered *p, size_t i);      /* len 0 past the end */
+
+/* To ids, control tokens from trusted text only; BOS first where the model wants one and the template
+ * wrote none.  Same measuring convention as pn_tokenize. */
+PN_API pn_status pn_rendered_tokenize(const pn_rendered *p, const pn_model *m, pn_token *out, size_t cap, size_t *n,
+                                      pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
+ * Output: what a chat model writes, taken apart while it is being written
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum pn_output_kind {
+    PN_OUTPUT_REASONING,        /* text */
+    PN_OUTPUT_CONTENT,          /* text */
+    PN_OUTPUT_CALL_BEGIN,       /* a tool call: text is the function's name, id the model's own or empty */
+    PN_OUTPUT_ARGUMENTS,        /* text: the next piece of the call's arguments, one JSON text in all */
+    PN_OUTPUT_CALL_END          /* id: the model's own when it came late */
+} pn_output_kind;
+
+/* Texts are valid during the call and not terminated.  Pieces never end inside a character, and what
+ * was delivered is never taken back. */
+typedef struct pn_output_event {
+    pn_output_kind kind;
+    uint32_t call;              /* index of the tool call, from 0 */
+    int complete;               /* CALL_END: the call was well-formed to its end */
+    const char *text;
+    size_t len;
+    const char *id;
+    size_t id_len;
+} pn_output_event;
+
+/* Return nonzero to stop. */
+typedef int (*pn_output_fn)(void *user, const pn_output_event *e);
+
+typedef struct pn_output_params {
+    size_t size;
+    const char *chat_template;  /* source text that tells the family; NULL: the model's own */
+    size_t chat_template_len;   /* 0: strlen */
+    const char *format;         /* a family by name ("hermes", "harmony", ...), wins over the template */
+    const char *tools;          /* JSON: OpenAI's array of tools; their schemas tell the types of values
+                                   in families that write bare text.  NULL: unknown */
+    size_t tools_len;           /* 0: strlen */
+    const char *prompt;         /* the generation prompt, which may have opened the reasoning; NULL: as
+                                   the template leaves it with nothing but add_generation_prompt set */
+    size_t prompt_len;          /* 0: strlen */
+    int whole;                  /* deliver nothing before the end; then a reasoning block whose beginning
+                                   the model left out is recognised too */
+    int no_reasoning;           /* leave reasoning and its markers in the content */
+    int no_calls;               /* leave calls in the content */
+} pn_output_params;
+
+typedef struct pn_output pn_output;
+
+/* A parser for one answer.  `m` may be NULL when a template or format is given.  Push the answer's text
+ * with control tokens rendered (pn_detok_new with special 1), without the token that ended it. */
+PN_API pn_status pn_output_new(pn_engine *e, const pn_model *m, const pn_output_params *params, pn_output_fn fn,
+                               void *user, pn_output **out, pn_err *err);
+PN_API pn_status pn_output_push(pn_output *o, const char *text, size_t len, pn_err *err);
+PN_API pn_status pn_output_end(pn_output *o, pn_err *err);
+PN_API void pn_output_free(pn_output *o);
+PN_API const char *pn_output_format(const pn_output *o);       /* the family's name; static */
+
+/* A whole answer at once, as {"reasoning_content":string|null,"content":string|null,
+ * "tool_calls":[{"name":string,"arguments":value}]} through `write`; arguments that are no JSON become
+ * a string. */
+PN_API pn_status pn_output_json(pn_engine *e, const pn_model *m, const pn_output_params *params, const char *text,
+                                size_t len, pn_write_fn write, void *user, pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
  * Sessions: evaluate tokens, read logits
  * ------------------------------------------------------------------------------------------ */
 
@@ -539,6 +644,30 @@ PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token ch
                              float *lp, float *chosen_lp, pn_err *err);
 
 /* ------------------------------------------------------------------------------------------
+ * Grammars
+ * ------------------------------------------------------------------------------------------ */
+
+/* What a text has to look like, compiled once; any number of threads may use it.  Free it before its
+ * engine. */
+typedef struct pn_grammar pn_grammar;
+
+/* GBNF, as llama.cpp writes it.  PN_E_INVALID: the error names line and column, or the limit. */
+PN_API pn_status pn_grammar_gbnf(pn_engine *e, const char *text, size_t len, pn_grammar **out, pn_err *err);
+
+/* JSON Schema, draft 2020-12: the text is one JSON document that satisfies it.  PN_E_UNSUPPORTED: a
+ * keyword that cannot be enforced; PN_E_INVALID: not a schema, or nothing satisfies it; PN_E_FORMAT:
+ * not JSON.  The error begins with the JSON pointer. */
+PN_API pn_status pn_grammar_json_schema(pn_engine *e, const char *text, size_t len, pn_grammar **out, pn_err *err);
+PN_API void pn_grammar_free(pn_grammar *g);
+
+/* 1: the whole text is a sentence of the grammar; 0: it is not, or memory or a limit stopped us. */
+PN_API int pn_grammar_matches(pn_grammar *g, const char *text, size_t len);
+
+/* The grammar as GBNF through `write` (return nonzero to stop): what it came to, with rules of its
+ * own naming.  pn_grammar_gbnf reads it back. */
+PN_API pn_status pn_grammar_print(const pn_grammar *g, pn_write_fn write, void *user, pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
  * Generation
  * ------------------------------------------------------------------------------------------ */
 
@@ -560,11 +689,14 @@ typedef struct pn_generate_params {
     const pn_token *prompt;     /* appended to what the session holds; may be empty when logits exist */
     size_t n_prompt;
     uint32_t max_tokens;        /* 0: until the end or the context is full */
-    pn_sampling sampling;
+    const pn_sampling *sampling;    /* NULL: greedy */
     const char *const *stop;    /* stop strings, never part of the text delivered */
     size_t n_stop;
     pn_text_fn on_text;
     void *user;
+    pn_grammar *grammar;        /* the answer has to be one of its sentences; NULL: anything */
+    const char *grammar_after;  /* the grammar holds behind this text (at most 63 bytes), e.g. "</think>";
+                                   NULL: from the first token on */
 } pn_generate_params;
 
 typedef struct pn_generate_result {
@@ -578,6 +710,56 @@ typedef struct pn_generate_result {
  * failure too.  Every sampled token but a final end token is part of the session afterwards. */
 PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *p, pn_generate_result *result,
                                      pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
+ * Conversations
+ * ------------------------------------------------------------------------------------------ */
+
+/* Messages in, answers out: the model's own chat template renders the prompt, the session keeps what it
+ * has computed, and the answer is taken apart into reasoning, content and tool calls while it comes.
+ * What the model said stays in the session as it was sampled. */
+typedef struct pn_chat pn_chat;
+
+typedef struct pn_chat_params {
+    size_t size;
+    const char *template_text;  /* Jinja source; NULL: the model's own, else a built-in format */
+    size_t template_len;
+    const char *format;         /* a built-in format by name (pn_chat_format) instead of any template */
+    const char *variables;      /* JSON object: template variables such as enable_thinking; NULL: none */
+    size_t variables_len;       /* 0: strlen */
+    const char *tools;          /* JSON array of OpenAI function tools; NULL: none */
+    size_t tools_len;
+} pn_chat_params;
+
+/* A conversation in `s`, which must outlive it and which nobody else uses meanwhile.  params may be
+ * NULL; its strings are copied. */
+PN_API pn_status pn_chat_new(pn_session *s, const pn_chat_params *params, pn_chat **out, pn_err *err);
+PN_API void pn_chat_free(pn_chat *c);
+
+/* Append a message: as OpenAI's JSON object (any role, parts, tool calls, tool results), or as plain
+ * text.  len 0: strlen. */
+PN_API pn_status pn_chat_add(pn_chat *c, const char *message_json, size_t len, pn_err *err);
+PN_API pn_status pn_chat_say(pn_chat *c, const char *role, const char *content, size_t len, pn_err *err);
+
+/* Messages so far; the i-th as JSON, borrowed until the next call on c (NULL: no such message); forget
+ * those from n on. */
+PN_API size_t pn_chat_length(const pn_chat *c);
+PN_API const char *pn_chat_message(const pn_chat *c, size_t i, size_t *len);
+PN_API void pn_chat_forget(pn_chat *c, size_t n);
+
+typedef struct pn_chat_reply_params {
+    size_t size;
+    pn_generate_params generate;    /* sampling, max_tokens, stop, grammar; prompt and callback are ours */
+    pn_output_fn on_event;          /* may be NULL; nonzero stops */
+    void *user;
+    int has_reasoning_budget;       /* 1: reasoning is closed after reasoning_budget tokens (0: at once), and
+                                       before it leaves fewer than answer_reserve of max_tokens */
+    uint32_t reasoning_budget, answer_reserve;
+} pn_chat_reply_params;
+
+/* Let the model answer; the answer becomes the last message.  On failure there is no answer, and the
+ * messages are as before. */
+PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, pn_generate_result *result, pn_err *err);
 
 /* ------------------------------------------------------------------------------------------
  * Making files

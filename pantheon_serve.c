@@ -612,7 +612,7 @@ PN_INTERNAL bool pn_parse_u64(const char *s, uint64_t *out);
  * Invariants
  *   1. stdout carries the product only; all else goes to stderr, as one line without control
  *      characters (names in a model file are a stranger's text).
- *   2. Exit codes: 0 done, 1 failed, 2 usage, 3 refused for memory, 130 interrupted.
+ *   2. Exit codes: 0 done, 1 failed, 2 usage, 3 refused (memory, a schema that cannot be enforced), 130 interrupted.
  *   3. One file-scope state in the program: the count of Ctrl-C and the session they stop (pn_cli.c),
  *      because a signal handler has no argument.
  */
@@ -744,11 +744,14 @@ PN_INTERNAL const pn_cmd *pn_cmd_inspect(void);
 PN_INTERNAL const pn_cmd *pn_cmd_plan(void);
 PN_INTERNAL const pn_cmd *pn_cmd_tokenize(void);
 PN_INTERNAL const pn_cmd *pn_cmd_detokenize(void);
+PN_INTERNAL const pn_cmd *pn_cmd_render(void);
+PN_INTERNAL const pn_cmd *pn_cmd_parse(void);
 PN_INTERNAL const pn_cmd *pn_cmd_logits(void);
 PN_INTERNAL const pn_cmd *pn_cmd_perplexity(void);
 PN_INTERNAL const pn_cmd *pn_cmd_bench(void);
 PN_INTERNAL const pn_cmd *pn_cmd_quantize(void);
 PN_INTERNAL const pn_cmd *pn_cmd_synth(void);
+PN_INTERNAL const pn_cmd *pn_cmd_grammar(void);
 
 /* Rows that several tables hold: same flag, same words. */
 #define PN_ROW_MODEL \
@@ -4510,6 +4513,232 @@ PN_INTERNAL const pn_cmd *pn_cmd_synth(void)
 #endif /* PANTHEON_CLI */
 #endif
 
+/* ---- Begin cli/pn_cmd_parse.c ---- */
+#ifndef PN_DROP_CLI_PN_CMD_PARSE_C
+#define PN_DROP_CLI_PN_CMD_PARSE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cmd_parse.c - `pantheon parse-output`: a chat model's raw output as reasoning, content and calls.
+ *
+ * The output comes on standard input, one JSON object goes to standard output with all keys always
+ * there.  Only the template's text is needed, so no weight is read.
+ */
+/* includes cli/pn_cli.h */
+
+#ifdef PANTHEON_CLI
+
+static const pn_flag parse_flags[] = {
+    {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file whose template tells the syntax"},
+    {"template", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "the model's", "the template's source"},
+    {"tools", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "JSON array of tools, whose schemas tell types"},
+    PN_ROW_MEM_LIMIT,
+    PN_ROW_QUIET,
+    PN_ROW_END
+};
+
+static int parse_write(void *user, const char *text, size_t len)
+{
+    pn_str *out = user;
+    pn_str_add(out, text, len);
+    return out->failed;
+}
+
+/* What the flags name, read: template, tools and the output itself. */
+static int parse_inputs(pn_cli *c, pn_str *tmpl, pn_str *tools, pn_str *text)
+{
+    const char *template_path = pn_args_text(&c->args, "template", NULL);
+    const char *tools_path = pn_args_text(&c->args, "tools", NULL);
+    if (!template_path && !pn_args_text(&c->args, "model", NULL))
+        return pn_cli_usage(c, "parse-output needs --template FILE or --model FILE");
+    int code = template_path ? pn_cli_open_engine(c, 1) : pn_cli_open_vocab(c);
+    if (!code && template_path)
+        code = pn_cli_read_file(c, template_path, tmpl);
+    if (!code && tools_path)
+        code = pn_cli_read_file(c, tools_path, tools);
+    return code ? code : pn_cli_read_file(c, "-", text);
+}
+
+static int parse_run(pn_cli *c, const pn_str *tmpl, const pn_str *tools, const pn_str *text, pn_str *out)
+{
+    pn_output_params p;
+    memset(&p, 0, sizeof p);
+    p.size = sizeof p;
+    p.whole = 1;
+    if (pn_args_text(&c->args, "template", NULL)) {
+        p.chat_template = pn_str_cstr(tmpl);
+        p.chat_template_len = tmpl->len;
+    }
+    if (pn_args_text(&c->args, "tools", NULL)) {
+        p.tools = pn_str_cstr(tools);
+        p.tools_len = tools->len;
+    }
+    pn_status st = pn_output_json(c->engine, c->model, &p, pn_str_cstr(text), text->len, parse_write, out, &c->err);
+    return st ? pn_cli_fail(c, st) : pn_out_print(c, out);
+}
+
+static int parse_main(pn_cli *c)
+{
+    pn_str tmpl, tools, text, out;
+    pn_str_init(&tmpl, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&tools, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&text, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&out, &c->mem, PN_ACCT_MISC);
+    int code = parse_inputs(c, &tmpl, &tools, &text);
+    if (!code)
+        code = parse_run(c, &tmpl, &tools, &text, &out);
+    pn_str_fini(&out);
+    pn_str_fini(&text);
+    pn_str_fini(&tools);
+    pn_str_fini(&tmpl);
+    return code;
+}
+
+PN_INTERNAL const pn_cmd *pn_cmd_parse(void)
+{
+    static const pn_cmd cmd = {"parse-output", "(--template FILE | -m FILE) [--tools FILE] < OUTPUT",
+                               "a model's raw output as reasoning, content and tool calls", parse_flags, 0, 0,
+                               parse_main};
+    return &cmd;
+}
+
+#endif /* PANTHEON_CLI */
+#endif
+
+/* ---- Begin cli/pn_cmd_render.c ---- */
+#ifndef PN_DROP_CLI_PN_CMD_RENDER_C
+#define PN_DROP_CLI_PN_CMD_RENDER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cmd_render.c - `pantheon render`: a conversation as the prompt that a chat template makes of it.
+ *
+ * The prompt and nothing else goes to standard output, byte for byte, so that it can be compared with
+ * what other programs make of the same template.
+ */
+/* includes cli/pn_cli.h */
+
+#ifdef PANTHEON_CLI
+
+/* includes base/pn_json.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const pn_flag render_flags[] = {
+    {"template", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "the model's", "the template's source (Jinja)"},
+    PN_ROW_MODEL,
+    {"input", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL,
+     "JSON object: messages, perhaps tools, any other key is a variable; - is standard input"},
+    {"raw", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "messages as they are, not made to fit the template"},
+    {"segments", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL,
+     "one JSON object a line: whose text it is, and the text"},
+    {"ids", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "the model's token ids instead of text"},
+    PN_ROW_MEM_LIMIT,
+    PN_ROW_QUIET,
+    PN_ROW_END
+};
+
+static int render_segments(pn_cli *c, const pn_rendered *p)
+{
+    pn_str line;
+    int code = PN_EXIT_OK;
+    pn_str_init(&line, &c->mem, PN_ACCT_MISC);
+    for (size_t i = 0; !code && i < pn_rendered_segment_count(p); i++) {
+        pn_segment s = pn_rendered_segment(p, i);
+        pn_str_addz(&line, s.trusted ? "{\"trusted\":true,\"text\":" : "{\"trusted\":false,\"text\":");
+        pn_json_write_str(&line, s.text, s.len);
+        pn_str_addc(&line, '}');
+        code = pn_out_print(c, &line);
+    }
+    pn_str_fini(&line);
+    return code;
+}
+
+static int render_ids(pn_cli *c, const pn_rendered *p)
+{
+    pn_ids ids;
+    size_t n = 0;
+    int code = PN_EXIT_OK;
+    pn_ids_init(&ids, &c->mem);
+    pn_status st = pn_rendered_tokenize(p, c->model, NULL, 0, &n, &c->err);
+    if (!st && !pn_ids_reserve(&ids, n))
+        code = pn_cli_nomem(c);
+    else if (!st)
+        st = pn_rendered_tokenize(p, c->model, ids.data, n, &ids.n, &c->err);
+    if (st)
+        code = pn_cli_fail(c, st);
+    for (size_t i = 0; !code && i < ids.n; i++)
+        printf(i ? ",%" PRId32 : "%" PRId32, ids.data[i]);
+    if (!code)
+        puts("");
+    pn_ids_fini(&ids);
+    return code ? code : pn_cli_flush(c, code);
+}
+
+static int render_print(pn_cli *c, const pn_rendered *p)
+{
+    size_t len;
+    const char *text = pn_rendered_text(p, &len);
+    if (pn_args_on(&c->args, "segments"))
+        return render_segments(c, p);
+    if (pn_args_on(&c->args, "ids"))
+        return render_ids(c, p);
+    fwrite(text, 1, len, stdout);
+    return pn_cli_flush(c, PN_EXIT_OK);
+}
+
+/* Engine, model where one is named, and the template. */
+static int render_open(pn_cli *c, pn_str *source, pn_template **t)
+{
+    const char *path = pn_args_text(&c->args, "template", NULL), *model = pn_args_text(&c->args, "model", NULL);
+    if (!path && !model)
+        return pn_cli_usage(c, "render needs --template FILE or --model FILE");
+    if (!pn_args_text(&c->args, "input", NULL))
+        return pn_cli_usage(c, "render needs --input FILE");
+    if (pn_args_on(&c->args, "ids") && (!model || pn_args_on(&c->args, "segments")))
+        return pn_cli_usage(c, "--ids needs --model FILE and excludes --segments");
+    int code = model ? pn_cli_open_vocab(c) : pn_cli_open_engine(c, 1);
+    if (!code && path)
+        code = pn_cli_read_file(c, path, source);
+    if (code)
+        return code;
+    pn_status st = path ? pn_template_open(c->engine, pn_str_cstr(source), source->len, t, &c->err)
+                        : pn_template_open_model(c->model, t, &c->err);
+    return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+}
+
+static int render_main(pn_cli *c)
+{
+    pn_str source, input;
+    pn_template *t = NULL;
+    pn_rendered *p = NULL;
+    pn_str_init(&source, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&input, &c->mem, PN_ACCT_MISC);
+    int code = render_open(c, &source, &t);
+    if (!code)
+        code = pn_cli_read_file(c, pn_args_text(&c->args, "input", "-"), &input);
+    if (!code) {
+        unsigned flags = pn_args_on(&c->args, "raw") ? (unsigned)PN_RENDER_RAW : 0u;
+        pn_status st = pn_template_render_json(t, pn_str_cstr(&input), input.len, flags, &p, &c->err);
+        code = st ? pn_cli_fail(c, st) : render_print(c, p);
+    }
+    pn_rendered_free(p);
+    pn_template_close(t);
+    pn_str_fini(&input);
+    pn_str_fini(&source);
+    return code;
+}
+
+PN_INTERNAL const pn_cmd *pn_cmd_render(void)
+{
+    static const pn_cmd cmd = {"render", "(--template FILE | -m FILE) --input FILE [--raw] [--segments | --ids]",
+                               "the prompt that a chat template makes of a conversation", render_flags, 0, 0,
+                               render_main};
+    return &cmd;
+}
+
+#endif /* PANTHEON_CLI */
+#endif
+
 /* ---- Begin cli/pn_cmd_run.c ---- */
 #ifndef PN_DROP_CLI_PN_CMD_RUN_C
 #define PN_DROP_CLI_PN_CMD_RUN_C
@@ -4517,15 +4746,15 @@ PN_INTERNAL const pn_cmd *pn_cmd_synth(void)
 /*
  * pn_cmd_run.c - `pantheon run`: continue a prompt, or talk.
  *
- * Chat keeps one session that only grows: a turn appends the end of the last answer, the new message
- * and the opening of the next answer.  The tokens of earlier answers stay as the model chose them.
- * Rendering the whole conversation again would spell some words, and control tokens such as
- * <think>, with other tokens than those the model produced, and evaluate them a second time.
+ * A chat is a pn_chat: the model's own template renders it, and the session keeps the tokens of
+ * earlier answers as the model chose them.
  *
  * Ctrl-C while the model speaks ends the answer, and the chat goes on; at the prompt it ends the
  * program with 130.
  */
 /* includes cli/pn_cli.h */
+
+/* includes base/pn_json.h */
 
 #ifdef PANTHEON_CLI
 
@@ -4549,6 +4778,12 @@ static const pn_flag run_flags[] = {
     {"system", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "TEXT", NULL, "system message of a chat"},
     {"chat-format", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "NAME", "found from the model",
      "format of a chat: chatml, llama3, gemma, ... (docs/cli.md)"},
+    {"template", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "the model's own", "chat template (Jinja) of a chat"},
+    {"tools", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "tools of a chat: a JSON array as OpenAI has it"},
+    {"reasoning-budget", NULL, 0, PN_FLAG_INT, false, 0, 1 << 30, "N", "no limit", "most tokens of reasoning in a chat; 0: none"},
+    {"json", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "the answer is one JSON object"},
+    {"json-schema", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "the answer satisfies this JSON Schema"},
+    {"grammar", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "the answer is a sentence of this grammar (GBNF)"},
     {"special", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL,
      "control tokens written in a prompt count as such (not in a chat)"},
     {"no-stream", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "print an answer when it is complete"},
@@ -4607,12 +4842,13 @@ static const pn_flag run_flags[] = {
 typedef struct run_state {
     pn_cli *c;
     pn_generate_params gen;     /* prompt set for each answer */
+    pn_sampling sampling;
     const char **stop;          /* owned, [n_stop]; the texts are the arguments' */
     pn_logit_bias *bias;        /* owned, [n_bias] */
     size_t n_stop, n_bias;
-    pn_message *msgs;           /* owned, [cap_msgs]; contents owned, of content_len + 1 bytes */
-    size_t n_msgs, cap_msgs;
-    size_t n_held;              /* messages whose tokens the session holds */
+    pn_chat *chat;
+    pn_grammar *grammar;
+    bool thinking;              /* the last event was reasoning */
     pn_str prompt, answer;
     pn_ids ids;
     bool no_stream, prompt_only;
@@ -4715,7 +4951,7 @@ static void run_read_more_samplers(const pn_args *a, pn_sampling *s)
 static int run_read_sampling(run_state *r)
 {
     const pn_args *a = &r->c->args;
-    pn_sampling *s = &r->gen.sampling;
+    pn_sampling *s = &r->sampling;
     pn_sampling_default(r->c->model, s);
     s->size = sizeof *s;
     run_read_real(a, "temp", &s->temperature);
@@ -4825,18 +5061,10 @@ static int run_prompt_only(run_state *r, const pn_token *tokens, size_t n)
     return PN_EXIT_OK;
 }
 
-/* Evaluate tokens, print the answer and end its line.  0 also when Ctrl-C cut it. */
-static int run_answer(run_state *r, const pn_token *tokens, size_t n)
+/* After an answer with result g: end its line, say what went wrong.  0 also when Ctrl-C cut it. */
+static int run_answered(run_state *r, pn_status st, pn_generate_result g)
 {
     pn_cli *c = r->c;
-    pn_generate_result g;
-    memset(&g, 0, sizeof g);
-    pn_str_clear(&r->answer);
-    if (r->prompt_only)
-        return run_prompt_only(r, tokens, n);
-    r->gen.prompt = tokens;
-    r->gen.n_prompt = n;
-    pn_status st = pn_session_generate(c->session, &r->gen, &g, &c->err);
     pn_cli_bar_end(c);
     run_add_result(r, &g);
     if (r->no_stream)
@@ -4852,13 +5080,27 @@ static int run_answer(run_state *r, const pn_token *tokens, size_t n)
         return pn_cli_nomem(c);
     /* One seed for the whole chat, so that the one in the last line repeats all of it. */
     if (st == PN_OK) {
-        r->gen.sampling.seed = g.seed;
-        r->gen.sampling.has_seed = 1;
+        r->sampling.seed = g.seed;
+        r->sampling.has_seed = 1;
     }
     if (g.finish == PN_FINISH_CONTEXT)
         pn_cli_note(c, "the answer was cut: the context of %" PRIu32 " tokens is full (--ctx)",
                     pn_session_capacity(c->session));
     return PN_EXIT_OK;
+}
+
+/* Evaluate tokens and print the answer. */
+static int run_answer(run_state *r, const pn_token *tokens, size_t n)
+{
+    pn_generate_result g;
+    memset(&g, 0, sizeof g);
+    pn_str_clear(&r->answer);
+    if (r->prompt_only)
+        return run_prompt_only(r, tokens, n);
+    r->gen.prompt = tokens;
+    r->gen.n_prompt = n;
+    pn_status st = pn_session_generate(r->c->session, &r->gen, &g, &r->c->err);
+    return run_answered(r, st, g);
 }
 
 static int run_raw(run_state *r)
@@ -4876,81 +5118,60 @@ static int run_raw(run_state *r)
 
 /* --- chat ------------------------------------------------------------------------------------- */
 
-static int run_push_message(run_state *r, const char *role, const char *text, size_t len)
+/* Reasoning goes between tags, a call of a tool on a line of its own as JSON. */
+static int run_on_event(void *user, const pn_output_event *e)
 {
-    pn_mem *mem = &r->c->mem;
-    char *copy = pn_mem_strndup(mem, PN_ACCT_MISC, text, len);
-    if (!copy || !pn_mem_grow(mem, PN_ACCT_MISC, (void **)&r->msgs, &r->cap_msgs, r->n_msgs + 1, sizeof *r->msgs)) {
-        pn_mem_free(mem, PN_ACCT_MISC, copy, len + 1);
-        return pn_cli_nomem(r->c);
-    }
-    pn_message *m = &r->msgs[r->n_msgs++];
-    m->role = role;
-    m->content = copy;
-    m->content_len = len;
-    return PN_EXIT_OK;
-}
-
-static void run_pop_message(run_state *r)
-{
-    pn_message *m = &r->msgs[--r->n_msgs];
-    pn_mem_free(&r->c->mem, PN_ACCT_MISC, (void *)(uintptr_t)m->content, m->content_len + 1);
-}
-
-/* Tokens of the messages that the session does not hold yet, up to where the assistant speaks. */
-static int run_render(run_state *r)
-{
-    pn_cli *c = r->c;
-    const char *format = pn_args_text(&c->args, "chat-format", NULL);
-    size_t n;
-    pn_status st = pn_chat_tokenize(c->model, format, r->msgs, r->n_msgs, r->n_held, 1, NULL, 0, &n, &c->err);
-    if (!st && !pn_ids_reserve(&r->ids, n))
-        return pn_cli_nomem(c);
-    if (!st)
-        st = pn_chat_tokenize(c->model, format, r->msgs, r->n_msgs, r->n_held, 1, r->ids.data, r->ids.cap, &n,
-                              &c->err);
-    if (st == PN_E_INVALID && format)
-        return pn_cli_usage(c, "--chat-format: '%s' is not allowed: %s", format, c->err.text);
-    if (st)
-        return pn_cli_fail(c, st);
-    r->ids.n = n;
-    return PN_EXIT_OK;
-}
-
-/* The session holds the message in any case, the answer as far as it came. */
-static int run_keep_turn(run_state *r, uint32_t before)
-{
-    pn_session *s = r->c->session;
-    bool unanswered = pn_cli_interrupted() && pn_session_length(s) <= before + r->ids.n;
-    if (unanswered &&
-        (pn_session_length(s) == before || pn_session_truncate(s, before, &r->c->err) == PN_OK)) {
-        run_pop_message(r);             /* stopped before the first token: as if not asked */
-        return PN_EXIT_OK;
-    }
-    int code = run_push_message(r, "assistant", pn_str_cstr(&r->answer), r->answer.len);
-    r->n_held = r->n_msgs;
-    return code;
+    run_state *r = user;
+    const char *before = "", *after = "";
+    bool quoted = e->kind == PN_OUTPUT_CALL_BEGIN;
+    if (e->kind == PN_OUTPUT_REASONING && !r->thinking)
+        before = "<think>\n";
+    else if (e->kind != PN_OUTPUT_REASONING && r->thinking)
+        before = "\n</think>\n\n";
+    r->thinking = e->kind == PN_OUTPUT_REASONING;
+    int stop = run_on_text(r, before, strlen(before), -1);
+    if (quoted) {
+        pn_str name;
+        pn_str_init(&name, &r->c->mem, PN_ACCT_MISC);
+        pn_str_addz(&name, r->answer.len && r->answer.data[r->answer.len - 1] != '\n' ? "\n{\"name\":" : "{\"name\":");
+        pn_json_write_str(&name, e->text, e->len);
+        pn_str_addz(&name, ",\"arguments\":");
+        stop |= run_on_text(r, pn_str_cstr(&name), name.len, -1);
+        pn_str_fini(&name);
+    } else if (e->len)
+        stop |= run_on_text(r, e->text, e->len, -1);
+    if (e->kind == PN_OUTPUT_CALL_END)
+        after = "}\n";
+    return stop | run_on_text(r, after, strlen(after), -1);
 }
 
 /* One message and its answer.  *full: nothing was evaluated, the context cannot hold it. */
 static int run_turn(run_state *r, const char *text, size_t len, bool *full)
 {
     pn_cli *c = r->c;
-    uint32_t before = pn_session_length(c->session), cap = pn_session_capacity(c->session);
+    size_t before = pn_chat_length(r->chat);
+    pn_generate_result g;
+    memset(&g, 0, sizeof g);
     *full = false;
-    int code = run_push_message(r, "user", text, len);
-    if (!code)
-        code = run_render(r);
-    if (code)
-        return code;
-    if (r->ids.n >= cap - before) {
-        run_pop_message(r);
+    pn_str_clear(&r->answer);
+    r->thinking = false;
+    pn_status st = pn_chat_say(r->chat, "user", text, len, &c->err);
+    const pn_chat_reply_params p = {.size = sizeof p, .generate = r->gen, .on_event = run_on_event, .user = r,
+                                    .has_reasoning_budget = pn_args_has(&c->args, "reasoning-budget"),
+                                    .reasoning_budget = (uint32_t)pn_args_int(&c->args, "reasoning-budget", 0)};
+    if (!st)
+        st = pn_chat_reply(r->chat, &p, &g, &c->err);
+    if (st)
+        pn_chat_forget(r->chat, before);
+    if (st == PN_E_CONTEXT) {
         *full = true;
-        return pn_cli_failed(c, "the context is full: this message takes %zu tokens, %" PRIu32 " of %" PRIu32
-                             " are in use; start a new chat, or one with a larger --ctx", r->ids.n, before, cap);
+        return pn_cli_failed(c, "the context is full: %s; start a new chat, or one with a larger --ctx", c->err.text);
     }
-    code = run_answer(r, r->ids.data, r->ids.n);
-    return code ? code : run_keep_turn(r, before);
+    if (!st && pn_cli_interrupted() && g.n_generated == 0)
+        pn_chat_forget(r->chat, before);        /* stopped before the first token: as if not asked */
+    if (!st && r->thinking)
+        run_on_text(r, "\n</think>", 9, -1);
+    return run_answered(r, st, g);
 }
 
 /* A line of standard input, without its end, into r->prompt.  SIGINT is let in only while waiting
@@ -5051,19 +5272,43 @@ static int run_converse(run_state *r)
     }
 }
 
-static int run_chat(run_state *r)
+/* The conversation, with what the flags say about it. */
+static int run_open_chat(run_state *r)
 {
     pn_cli *c = r->c;
-    const char *system = pn_args_text(&c->args, "system", NULL);
-    bool full;
-    if (!pn_args_has(&c->args, "chat-format") && !pn_chat_format(c->model))
-        return pn_cli_failed(c, "the model's chat format is not one of those built in: choose one with --chat-format");
-    if (system && *system) {
-        int code = run_push_message(r, "system", system, strlen(system));
-        if (code)
-            return code;
+    const char *system = pn_args_text(&c->args, "system", NULL), *format = pn_args_text(&c->args, "chat-format", NULL);
+    pn_str tmpl, tools;
+    pn_str_init(&tmpl, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&tools, &c->mem, PN_ACCT_MISC);
+    int code = PN_EXIT_OK;
+    if (pn_args_has(&c->args, "template"))
+        code = pn_cli_read_file(c, pn_args_text(&c->args, "template", NULL), &tmpl);
+    if (!code && pn_args_has(&c->args, "tools"))
+        code = pn_cli_read_file(c, pn_args_text(&c->args, "tools", NULL), &tools);
+    if (!code) {
+        const pn_chat_params p = {.size = sizeof p, .format = format,
+                                  .template_text = tmpl.len ? tmpl.data : NULL, .template_len = tmpl.len,
+                                  .tools = tools.len ? tools.data : NULL, .tools_len = tools.len};
+        pn_status st = pn_chat_new(c->session, &p, &r->chat, &c->err);
+        if (st == PN_E_INVALID && format)
+            code = pn_cli_usage(c, "--chat-format: '%s' is not allowed: %s", format, c->err.text);
+        else if (!st && system && *system)
+            st = pn_chat_say(r->chat, "system", system, 0, &c->err);
+        if (st && !code)
+            code = pn_cli_fail(c, st);
     }
-    if (pn_args_has(&c->args, "prompt") || pn_args_has(&c->args, "file"))
+    pn_str_fini(&tmpl);
+    pn_str_fini(&tools);
+    return code;
+}
+
+static int run_chat(run_state *r)
+{
+    bool full;
+    int code = run_open_chat(r);
+    if (code)
+        return code;
+    if (pn_args_has(&r->c->args, "prompt") || pn_args_has(&r->c->args, "file"))
         return run_turn(r, pn_str_cstr(&r->prompt), r->prompt.len, &full);
     return run_converse(r);
 }
@@ -5111,10 +5356,38 @@ static void run_tell_end(run_state *r)
                 run_finish_name(t->finish));
 }
 
+/* --json, --json-schema FILE, --grammar FILE: at most one.  3: a schema that cannot be enforced. */
+static int run_read_grammar(run_state *r)
+{
+    pn_cli *c = r->c;
+    static const char any[] = "{\"type\":\"object\"}";
+    const char *schema = pn_args_text(&c->args, "json-schema", NULL), *gbnf = pn_args_text(&c->args, "grammar", NULL);
+    bool json = pn_args_on(&c->args, "json");
+    if (json + (schema != NULL) + (gbnf != NULL) == 0)
+        return PN_EXIT_OK;
+    if (json + (schema != NULL) + (gbnf != NULL) > 1)
+        return pn_cli_usage(c, "only one of --json, --json-schema and --grammar is allowed");
+    pn_str text;
+    pn_str_init(&text, &c->mem, PN_ACCT_MISC);
+    int code = json ? PN_EXIT_OK : pn_cli_read_file(c, schema ? schema : gbnf, &text);
+    if (!code) {
+        pn_status st = json     ? pn_grammar_json_schema(c->engine, any, sizeof any - 1, &r->grammar, &c->err)
+                       : schema ? pn_grammar_json_schema(c->engine, pn_str_cstr(&text), text.len, &r->grammar, &c->err)
+                                : pn_grammar_gbnf(c->engine, pn_str_cstr(&text), text.len, &r->grammar, &c->err);
+        r->gen.grammar = r->grammar;
+        if (st)
+            code = st == PN_E_UNSUPPORTED ? (pn_cli_fail(c, st), PN_EXIT_REFUSED) : pn_cli_fail(c, st);
+    }
+    pn_str_fini(&text);
+    return code;
+}
+
 static int run_open(run_state *r)
 {
     pn_cli *c = r->c;
     int code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+    if (!code)
+        code = run_read_grammar(r);
     if (!code)
         code = pn_cli_open_model(c);
     if (!code)
@@ -5151,6 +5424,7 @@ static int run_main(pn_cli *c)
     memset(&r, 0, sizeof r);
     r.c = c;
     r.gen.size = sizeof r.gen;
+    r.gen.sampling = &r.sampling;
     r.gen.on_text = run_on_text;
     r.gen.user = &r;
     pn_str_init(&r.prompt, &c->mem, PN_ACCT_MISC);
@@ -5158,9 +5432,8 @@ static int run_main(pn_cli *c)
     pn_ids_init(&r.ids, &c->mem);
     pn_cli_catch_interrupt();
     int code = run_go(&r);
-    while (r.n_msgs)
-        run_pop_message(&r);
-    pn_mem_free(&c->mem, PN_ACCT_MISC, r.msgs, r.cap_msgs * sizeof *r.msgs);
+    pn_chat_free(r.chat);
+    pn_grammar_free(r.grammar);
     pn_mem_free(&c->mem, PN_ACCT_MISC, (void *)r.stop, r.n_stop * sizeof *r.stop);
     pn_mem_free(&c->mem, PN_ACCT_MISC, r.bias, r.n_bias * sizeof *r.bias);
     pn_ids_fini(&r.ids);
@@ -5306,6 +5579,130 @@ PN_INTERNAL const pn_cmd *pn_cmd_detokenize(void)
 #endif /* PANTHEON_CLI */
 #endif
 
+/* ---- Begin cli/pn_cmd_grammar.c ---- */
+#ifndef PN_DROP_CLI_PN_CMD_GRAMMAR_C
+#define PN_DROP_CLI_PN_CMD_GRAMMAR_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cmd_grammar.c - `pantheon grammar`: does a grammar compile, what is it, which lines match it?
+ *
+ * No model is needed.  Exit 3: the schema asks for something that cannot be enforced; the line on
+ * stderr has the JSON pointer of the keyword.
+ */
+/* includes cli/pn_cli.h */
+
+#ifdef PANTHEON_CLI
+
+#include <stdio.h>
+
+static const pn_flag grammar_flags[] = {
+    {"json-schema", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "a JSON Schema; - is standard input"},
+    {"gbnf", "grammar", 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "a grammar in GBNF; - is standard input"},
+    {"match-lines", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL,
+     "say accept or reject for each line: JSON as it is for a schema; for GBNF \\n and \\\\ are escapes"},
+    {"print", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "the compiled grammar as GBNF"},
+    PN_ROW_MEM_LIMIT,
+    PN_ROW_QUIET,
+    PN_ROW_END
+};
+
+/* Refusals have an exit code of their own, so that a script can tell them from mistakes. */
+static int grammar_refused(pn_cli *c, pn_status st)
+{
+    int code = pn_cli_fail(c, st);
+    return st == PN_E_UNSUPPORTED ? PN_EXIT_REFUSED : code;
+}
+
+static int grammar_compile(pn_cli *c, const char *schema, const char *gbnf, pn_grammar **out)
+{
+    pn_str text;
+    pn_str_init(&text, &c->mem, PN_ACCT_MISC);
+    int code = pn_cli_read_file(c, schema ? schema : gbnf, &text);
+    if (!code) {
+        const char *s = pn_str_cstr(&text);
+        pn_status st = schema ? pn_grammar_json_schema(c->engine, s, text.len, out, &c->err)
+                              : pn_grammar_gbnf(c->engine, s, text.len, out, &c->err);
+        if (st)
+            code = grammar_refused(c, st);
+    }
+    pn_str_fini(&text);
+    return code;
+}
+
+/* \n and \\ in a line of candidates; any other backslash stands for itself. */
+static void grammar_unescape(pn_str *out, const char *line, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char next = line[i] == '\\' && i + 1 < n ? line[i + 1] : 0;
+        pn_str_addc(out, next == 'n' ? '\n' : line[i]);
+        i += next == 'n' || next == '\\';
+    }
+}
+
+static int grammar_match(pn_cli *c, pn_grammar *g, const char *path, bool escapes)
+{
+    pn_str text, line;
+    pn_str_init(&text, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&line, &c->mem, PN_ACCT_MISC);
+    int code = pn_cli_read_file(c, path, &text);
+    const char *at = pn_str_cstr(&text), *end = at + text.len;
+    while (!code && at < end) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        size_t n = (size_t)((stop ? stop : end) - at), len = n && at[n - 1] == '\r' ? n - 1 : n;
+        pn_str_clear(&line);
+        if (escapes)
+            grammar_unescape(&line, at, len);
+        else
+            pn_str_add(&line, at, len);
+        if (line.failed)
+            code = pn_cli_nomem(c);
+        else
+            puts(pn_grammar_matches(g, pn_str_cstr(&line), line.len) ? "accept" : "reject");
+        at += n + 1;
+    }
+    pn_str_fini(&text);
+    pn_str_fini(&line);
+    return code;
+}
+
+static int grammar_write(void *user, const char *text, size_t len)
+{
+    (void)user;
+    return fwrite(text, 1, len, stdout) != len;
+}
+
+static int grammar_main(pn_cli *c)
+{
+    const char *schema = pn_args_text(&c->args, "json-schema", NULL), *gbnf = pn_args_text(&c->args, "gbnf", NULL);
+    const char *lines = pn_args_text(&c->args, "match-lines", NULL);
+    pn_grammar *g = NULL;
+    if (!schema == !gbnf)
+        return pn_cli_usage(c, "grammar needs either --json-schema FILE or --gbnf FILE");
+    int code = pn_cli_open_engine(c, 1);
+    if (!code)
+        code = grammar_compile(c, schema, gbnf, &g);
+    if (!code && pn_args_on(&c->args, "print")) {
+        pn_status st = pn_grammar_print(g, grammar_write, NULL, &c->err);
+        code = st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+    }
+    if (!code && lines)
+        code = grammar_match(c, g, lines, gbnf != NULL);
+    pn_grammar_free(g);
+    return pn_cli_flush(c, code);
+}
+
+PN_INTERNAL const pn_cmd *pn_cmd_grammar(void)
+{
+    static const pn_cmd cmd = {
+        "grammar", "(--json-schema FILE | --gbnf FILE) [--match-lines FILE] [--print]",
+        "compile a grammar or JSON Schema and match lines against it", grammar_flags, 0, 0, grammar_main
+    };
+    return &cmd;
+}
+
+#endif /* PANTHEON_CLI */
+#endif
+
 /* ---- Begin cli/pn_main.c ---- */
 #ifndef PN_DROP_CLI_PN_MAIN_C
 #define PN_DROP_CLI_PN_MAIN_C
@@ -5330,7 +5727,7 @@ extern char **environ;          /* declared by unistd.h on some systems only */
 #define PN_BUILD_ID "none"      /* the Makefile sets it to a string */
 #endif
 
-#define MAIN_COMMANDS 10
+#define MAIN_COMMANDS 13
 
 /* In the order of the help. */
 static void main_commands(const pn_cmd *out[MAIN_COMMANDS])
@@ -5345,6 +5742,9 @@ static void main_commands(const pn_cmd *out[MAIN_COMMANDS])
     out[7] = pn_cmd_bench();
     out[8] = pn_cmd_quantize();
     out[9] = pn_cmd_synth();
+    out[10] = pn_cmd_parse();
+    out[11] = pn_cmd_grammar();
+    out[12] = pn_cmd_render();
 }
 
 static const pn_cmd *main_find(const pn_cmd *const *cmds, const char *name)

@@ -37,7 +37,7 @@ int main(int argc, char **argv)
     pn_model *model = NULL;
     pn_session *session = NULL;
     pn_token ids[512];
-    pn_generate_params p = {.prompt = ids, .max_tokens = 40, .on_text = say};     /* zeroed sampling: greedy */
+    pn_generate_params p = {.prompt = ids, .max_tokens = 40, .on_text = say};     /* no sampling: greedy */
     pn_err err = {PN_OK, "the prompt is longer than 512 tokens"};
     size_t n = 0;
     void *bytes = slurp(path, &n);

@@ -115,4 +115,28 @@ static inline long api_argmax(const float *x, long n)
     return best;
 }
 
+/* An allocator that counts, and refuses the k-th request (0: never). */
+typedef struct api_heap {
+    long calls, fail_at, out;
+} api_heap;
+
+static inline void *api_heap_alloc(void *user, size_t size, size_t align)
+{
+    api_heap *h = user;
+    (void)align;
+    if (__atomic_add_fetch(&h->calls, 1, __ATOMIC_SEQ_CST) == h->fail_at)
+        return NULL;
+    void *p = aligned_alloc(64, (size + 63) / 64 * 64);
+    if (p)
+        __atomic_add_fetch(&h->out, 1, __ATOMIC_SEQ_CST);
+    return p;
+}
+
+static inline void api_heap_free(void *user, void *p, size_t size)
+{
+    (void)size;
+    __atomic_sub_fetch(&((api_heap *)user)->out, 1, __ATOMIC_SEQ_CST);
+    free(p);
+}
+
 #endif /* PN_API_TEST_H */

@@ -38,22 +38,31 @@ drop_files()
 	text/pn_tab_unicode.c text/pn_unicode.c text/pn_lex.c text/pn_pretok_rules.c text/pn_pretok.c
 	text/pn_merge.c text/pn_bpe.c text/pn_spm.c text/pn_unigram.c text/pn_wordpiece.c text/pn_rwkv_trie.c
 	text/pn_special.c text/pn_vocab_roles.c text/pn_vocab.c text/pn_detok.c text/pn_chat.c
+	text/pn_tpl_value.c text/pn_tpl_print.c text/pn_tpl_lex.c text/pn_tpl_parse.c text/pn_tpl_methods.c
+	text/pn_tpl_filters.c text/pn_tpl_eval.c text/pn_template.c text/pn_chat_norm.c
+	text/pn_out_detect.c text/pn_out_value.c text/pn_out_json.c text/pn_out_named.c text/pn_out_xml.c
+	text/pn_out_nested.c text/pn_out_python.c text/pn_out_harmony.c text/pn_toolcall.c
 	plan/pn_layout.c plan/pn_plan.c plan/pn_plan_dot.c
-	sample/pn_cands.c sample/pn_counts.c sample/pn_dry.c sample/pn_samplers.c sample/pn_sampler.c
+	sample/pn_cands.c sample/pn_counts.c sample/pn_dry.c sample/pn_samplers.c sample/pn_sampler.c sample/pn_budget.c
+	sample/pn_gir.c sample/pn_gchars.c sample/pn_gcompile.c sample/pn_gmatch.c sample/pn_gproduct.c
+	sample/pn_regex.c sample/pn_gbnf.c sample/pn_gmask.c sample/pn_gprint.c sample/pn_grammar.c
+	sample/pn_schema_load.c sample/pn_schema_num.c sample/pn_schema_str.c sample/pn_schema_join.c
+	sample/pn_schema_obj.c sample/pn_schema_oneof.c sample/pn_schema.c
 	mem/pn_ledger.c
 	model/pn_desc.c model/pn_rope.c model/pn_blocks.c model/pn_arch_llama.c model/pn_arch_qwen.c
 	model/pn_arch_phi3.c model/pn_arch_gemma.c model/pn_arch_list.c
 	store/pn_residency.c store/pn_kv.c
 	device/pn_team.c device/pn_cpu_attn.c device/pn_cpu_ops.c device/pn_device_cpu.c
 	engine/pn_engine.c engine/pn_file.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_model.c
-	engine/pn_session.c engine/pn_generate.c engine/pn_text_api.c engine/pn_presets.c
-	engine/pn_quantize.c engine/pn_synth.c
+	engine/pn_session.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_generate.c
+	engine/pn_text_api.c engine/pn_template_api.c engine/pn_output_api.c engine/pn_conversation.c
+	engine/pn_presets.c engine/pn_quantize.c engine/pn_synth.c
 	LIST
         ;;
     pantheon_serve.c) cat <<-LIST
 	base/pn_err.c base/pn_mem.c base/pn_str.c base/pn_utf8.c base/pn_json.c base/pn_hash.c
 	cli/pn_args.c cli/pn_cli.c cli/pn_out.c cli/pn_cmd_bench.c cli/pn_cmd_inspect.c cli/pn_cmd_logits.c
-	cli/pn_cmd_make.c cli/pn_cmd_run.c cli/pn_cmd_tokens.c cli/pn_main.c
+	cli/pn_cmd_make.c cli/pn_cmd_parse.c cli/pn_cmd_render.c cli/pn_cmd_run.c cli/pn_cmd_tokens.c cli/pn_cmd_grammar.c cli/pn_main.c
 	LIST
         ;;
     *) echo "amalgamate.sh: there is no drop called $1" >&2; return 1 ;;

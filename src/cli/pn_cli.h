@@ -8,7 +8,7 @@
  * Invariants
  *   1. stdout carries the product only; all else goes to stderr, as one line without control
  *      characters (names in a model file are a stranger's text).
- *   2. Exit codes: 0 done, 1 failed, 2 usage, 3 refused for memory, 130 interrupted.
+ *   2. Exit codes: 0 done, 1 failed, 2 usage, 3 refused (memory, a schema that cannot be enforced), 130 interrupted.
  *   3. One file-scope state in the program: the count of Ctrl-C and the session they stop (pn_cli.c),
  *      because a signal handler has no argument.
  */
@@ -140,11 +140,14 @@ PN_INTERNAL const pn_cmd *pn_cmd_inspect(void);
 PN_INTERNAL const pn_cmd *pn_cmd_plan(void);
 PN_INTERNAL const pn_cmd *pn_cmd_tokenize(void);
 PN_INTERNAL const pn_cmd *pn_cmd_detokenize(void);
+PN_INTERNAL const pn_cmd *pn_cmd_render(void);
+PN_INTERNAL const pn_cmd *pn_cmd_parse(void);
 PN_INTERNAL const pn_cmd *pn_cmd_logits(void);
 PN_INTERNAL const pn_cmd *pn_cmd_perplexity(void);
 PN_INTERNAL const pn_cmd *pn_cmd_bench(void);
 PN_INTERNAL const pn_cmd *pn_cmd_quantize(void);
 PN_INTERNAL const pn_cmd *pn_cmd_synth(void);
+PN_INTERNAL const pn_cmd *pn_cmd_grammar(void);
 
 /* Rows that several tables hold: same flag, same words. */
 #define PN_ROW_MODEL \

@@ -2,15 +2,15 @@
 /*
  * pn_cmd_run.c - `pantheon run`: continue a prompt, or talk.
  *
- * Chat keeps one session that only grows: a turn appends the end of the last answer, the new message
- * and the opening of the next answer.  The tokens of earlier answers stay as the model chose them.
- * Rendering the whole conversation again would spell some words, and control tokens such as
- * <think>, with other tokens than those the model produced, and evaluate them a second time.
+ * A chat is a pn_chat: the model's own template renders it, and the session keeps the tokens of
+ * earlier answers as the model chose them.
  *
  * Ctrl-C while the model speaks ends the answer, and the chat goes on; at the prompt it ends the
  * program with 130.
  */
 #include "cli/pn_cli.h"
+
+#include "base/pn_json.h"
 
 #ifdef PANTHEON_CLI
 
@@ -34,6 +34,12 @@ static const pn_flag run_flags[] = {
     {"system", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "TEXT", NULL, "system message of a chat"},
     {"chat-format", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "NAME", "found from the model",
      "format of a chat: chatml, llama3, gemma, ... (docs/cli.md)"},
+    {"template", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "the model's own", "chat template (Jinja) of a chat"},
+    {"tools", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "tools of a chat: a JSON array as OpenAI has it"},
+    {"reasoning-budget", NULL, 0, PN_FLAG_INT, false, 0, 1 << 30, "N", "no limit", "most tokens of reasoning in a chat; 0: none"},
+    {"json", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "the answer is one JSON object"},
+    {"json-schema", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "the answer satisfies this JSON Schema"},
+    {"grammar", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "the answer is a sentence of this grammar (GBNF)"},
     {"special", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL,
      "control tokens written in a prompt count as such (not in a chat)"},
     {"no-stream", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "print an answer when it is complete"},
@@ -92,12 +98,13 @@ static const pn_flag run_flags[] = {
 typedef struct run_state {
     pn_cli *c;
     pn_generate_params gen;     /* prompt set for each answer */
+    pn_sampling sampling;
     const char **stop;          /* owned, [n_stop]; the texts are the arguments' */
     pn_logit_bias *bias;        /* owned, [n_bias] */
     size_t n_stop, n_bias;
-    pn_message *msgs;           /* owned, [cap_msgs]; contents owned, of content_len + 1 bytes */
-    size_t n_msgs, cap_msgs;
-    size_t n_held;              /* messages whose tokens the session holds */
+    pn_chat *chat;
+    pn_grammar *grammar;
+    bool thinking;              /* the last event was reasoning */
     pn_str prompt, answer;
     pn_ids ids;
     bool no_stream, prompt_only;
@@ -200,7 +207,7 @@ static void run_read_more_samplers(const pn_args *a, pn_sampling *s)
 static int run_read_sampling(run_state *r)
 {
     const pn_args *a = &r->c->args;
-    pn_sampling *s = &r->gen.sampling;
+    pn_sampling *s = &r->sampling;
     pn_sampling_default(r->c->model, s);
     s->size = sizeof *s;
     run_read_real(a, "temp", &s->temperature);
@@ -310,18 +317,10 @@ static int run_prompt_only(run_state *r, const pn_token *tokens, size_t n)
     return PN_EXIT_OK;
 }
 
-/* Evaluate tokens, print the answer and end its line.  0 also when Ctrl-C cut it. */
-static int run_answer(run_state *r, const pn_token *tokens, size_t n)
+/* After an answer with result g: end its line, say what went wrong.  0 also when Ctrl-C cut it. */
+static int run_answered(run_state *r, pn_status st, pn_generate_result g)
 {
     pn_cli *c = r->c;
-    pn_generate_result g;
-    memset(&g, 0, sizeof g);
-    pn_str_clear(&r->answer);
-    if (r->prompt_only)
-        return run_prompt_only(r, tokens, n);
-    r->gen.prompt = tokens;
-    r->gen.n_prompt = n;
-    pn_status st = pn_session_generate(c->session, &r->gen, &g, &c->err);
     pn_cli_bar_end(c);
     run_add_result(r, &g);
     if (r->no_stream)
@@ -337,13 +336,27 @@ static int run_answer(run_state *r, const pn_token *tokens, size_t n)
         return pn_cli_nomem(c);
     /* One seed for the whole chat, so that the one in the last line repeats all of it. */
     if (st == PN_OK) {
-        r->gen.sampling.seed = g.seed;
-        r->gen.sampling.has_seed = 1;
+        r->sampling.seed = g.seed;
+        r->sampling.has_seed = 1;
     }
     if (g.finish == PN_FINISH_CONTEXT)
         pn_cli_note(c, "the answer was cut: the context of %" PRIu32 " tokens is full (--ctx)",
                     pn_session_capacity(c->session));
     return PN_EXIT_OK;
+}
+
+/* Evaluate tokens and print the answer. */
+static int run_answer(run_state *r, const pn_token *tokens, size_t n)
+{
+    pn_generate_result g;
+    memset(&g, 0, sizeof g);
+    pn_str_clear(&r->answer);
+    if (r->prompt_only)
+        return run_prompt_only(r, tokens, n);
+    r->gen.prompt = tokens;
+    r->gen.n_prompt = n;
+    pn_status st = pn_session_generate(r->c->session, &r->gen, &g, &r->c->err);
+    return run_answered(r, st, g);
 }
 
 static int run_raw(run_state *r)
@@ -361,81 +374,60 @@ static int run_raw(run_state *r)
 
 /* --- chat ------------------------------------------------------------------------------------- */
 
-static int run_push_message(run_state *r, const char *role, const char *text, size_t len)
+/* Reasoning goes between tags, a call of a tool on a line of its own as JSON. */
+static int run_on_event(void *user, const pn_output_event *e)
 {
-    pn_mem *mem = &r->c->mem;
-    char *copy = pn_mem_strndup(mem, PN_ACCT_MISC, text, len);
-    if (!copy || !pn_mem_grow(mem, PN_ACCT_MISC, (void **)&r->msgs, &r->cap_msgs, r->n_msgs + 1, sizeof *r->msgs)) {
-        pn_mem_free(mem, PN_ACCT_MISC, copy, len + 1);
-        return pn_cli_nomem(r->c);
-    }
-    pn_message *m = &r->msgs[r->n_msgs++];
-    m->role = role;
-    m->content = copy;
-    m->content_len = len;
-    return PN_EXIT_OK;
-}
-
-static void run_pop_message(run_state *r)
-{
-    pn_message *m = &r->msgs[--r->n_msgs];
-    pn_mem_free(&r->c->mem, PN_ACCT_MISC, (void *)(uintptr_t)m->content, m->content_len + 1);
-}
-
-/* Tokens of the messages that the session does not hold yet, up to where the assistant speaks. */
-static int run_render(run_state *r)
-{
-    pn_cli *c = r->c;
-    const char *format = pn_args_text(&c->args, "chat-format", NULL);
-    size_t n;
-    pn_status st = pn_chat_tokenize(c->model, format, r->msgs, r->n_msgs, r->n_held, 1, NULL, 0, &n, &c->err);
-    if (!st && !pn_ids_reserve(&r->ids, n))
-        return pn_cli_nomem(c);
-    if (!st)
-        st = pn_chat_tokenize(c->model, format, r->msgs, r->n_msgs, r->n_held, 1, r->ids.data, r->ids.cap, &n,
-                              &c->err);
-    if (st == PN_E_INVALID && format)
-        return pn_cli_usage(c, "--chat-format: '%s' is not allowed: %s", format, c->err.text);
-    if (st)
-        return pn_cli_fail(c, st);
-    r->ids.n = n;
-    return PN_EXIT_OK;
-}
-
-/* The session holds the message in any case, the answer as far as it came. */
-static int run_keep_turn(run_state *r, uint32_t before)
-{
-    pn_session *s = r->c->session;
-    bool unanswered = pn_cli_interrupted() && pn_session_length(s) <= before + r->ids.n;
-    if (unanswered &&
-        (pn_session_length(s) == before || pn_session_truncate(s, before, &r->c->err) == PN_OK)) {
-        run_pop_message(r);             /* stopped before the first token: as if not asked */
-        return PN_EXIT_OK;
-    }
-    int code = run_push_message(r, "assistant", pn_str_cstr(&r->answer), r->answer.len);
-    r->n_held = r->n_msgs;
-    return code;
+    run_state *r = user;
+    const char *before = "", *after = "";
+    bool quoted = e->kind == PN_OUTPUT_CALL_BEGIN;
+    if (e->kind == PN_OUTPUT_REASONING && !r->thinking)
+        before = "<think>\n";
+    else if (e->kind != PN_OUTPUT_REASONING && r->thinking)
+        before = "\n</think>\n\n";
+    r->thinking = e->kind == PN_OUTPUT_REASONING;
+    int stop = run_on_text(r, before, strlen(before), -1);
+    if (quoted) {
+        pn_str name;
+        pn_str_init(&name, &r->c->mem, PN_ACCT_MISC);
+        pn_str_addz(&name, r->answer.len && r->answer.data[r->answer.len - 1] != '\n' ? "\n{\"name\":" : "{\"name\":");
+        pn_json_write_str(&name, e->text, e->len);
+        pn_str_addz(&name, ",\"arguments\":");
+        stop |= run_on_text(r, pn_str_cstr(&name), name.len, -1);
+        pn_str_fini(&name);
+    } else if (e->len)
+        stop |= run_on_text(r, e->text, e->len, -1);
+    if (e->kind == PN_OUTPUT_CALL_END)
+        after = "}\n";
+    return stop | run_on_text(r, after, strlen(after), -1);
 }
 
 /* One message and its answer.  *full: nothing was evaluated, the context cannot hold it. */
 static int run_turn(run_state *r, const char *text, size_t len, bool *full)
 {
     pn_cli *c = r->c;
-    uint32_t before = pn_session_length(c->session), cap = pn_session_capacity(c->session);
+    size_t before = pn_chat_length(r->chat);
+    pn_generate_result g;
+    memset(&g, 0, sizeof g);
     *full = false;
-    int code = run_push_message(r, "user", text, len);
-    if (!code)
-        code = run_render(r);
-    if (code)
-        return code;
-    if (r->ids.n >= cap - before) {
-        run_pop_message(r);
+    pn_str_clear(&r->answer);
+    r->thinking = false;
+    pn_status st = pn_chat_say(r->chat, "user", text, len, &c->err);
+    const pn_chat_reply_params p = {.size = sizeof p, .generate = r->gen, .on_event = run_on_event, .user = r,
+                                    .has_reasoning_budget = pn_args_has(&c->args, "reasoning-budget"),
+                                    .reasoning_budget = (uint32_t)pn_args_int(&c->args, "reasoning-budget", 0)};
+    if (!st)
+        st = pn_chat_reply(r->chat, &p, &g, &c->err);
+    if (st)
+        pn_chat_forget(r->chat, before);
+    if (st == PN_E_CONTEXT) {
         *full = true;
-        return pn_cli_failed(c, "the context is full: this message takes %zu tokens, %" PRIu32 " of %" PRIu32
-                             " are in use; start a new chat, or one with a larger --ctx", r->ids.n, before, cap);
+        return pn_cli_failed(c, "the context is full: %s; start a new chat, or one with a larger --ctx", c->err.text);
     }
-    code = run_answer(r, r->ids.data, r->ids.n);
-    return code ? code : run_keep_turn(r, before);
+    if (!st && pn_cli_interrupted() && g.n_generated == 0)
+        pn_chat_forget(r->chat, before);        /* stopped before the first token: as if not asked */
+    if (!st && r->thinking)
+        run_on_text(r, "\n</think>", 9, -1);
+    return run_answered(r, st, g);
 }
 
 /* A line of standard input, without its end, into r->prompt.  SIGINT is let in only while waiting
@@ -536,19 +528,43 @@ static int run_converse(run_state *r)
     }
 }
 
-static int run_chat(run_state *r)
+/* The conversation, with what the flags say about it. */
+static int run_open_chat(run_state *r)
 {
     pn_cli *c = r->c;
-    const char *system = pn_args_text(&c->args, "system", NULL);
-    bool full;
-    if (!pn_args_has(&c->args, "chat-format") && !pn_chat_format(c->model))
-        return pn_cli_failed(c, "the model's chat format is not one of those built in: choose one with --chat-format");
-    if (system && *system) {
-        int code = run_push_message(r, "system", system, strlen(system));
-        if (code)
-            return code;
+    const char *system = pn_args_text(&c->args, "system", NULL), *format = pn_args_text(&c->args, "chat-format", NULL);
+    pn_str tmpl, tools;
+    pn_str_init(&tmpl, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&tools, &c->mem, PN_ACCT_MISC);
+    int code = PN_EXIT_OK;
+    if (pn_args_has(&c->args, "template"))
+        code = pn_cli_read_file(c, pn_args_text(&c->args, "template", NULL), &tmpl);
+    if (!code && pn_args_has(&c->args, "tools"))
+        code = pn_cli_read_file(c, pn_args_text(&c->args, "tools", NULL), &tools);
+    if (!code) {
+        const pn_chat_params p = {.size = sizeof p, .format = format,
+                                  .template_text = tmpl.len ? tmpl.data : NULL, .template_len = tmpl.len,
+                                  .tools = tools.len ? tools.data : NULL, .tools_len = tools.len};
+        pn_status st = pn_chat_new(c->session, &p, &r->chat, &c->err);
+        if (st == PN_E_INVALID && format)
+            code = pn_cli_usage(c, "--chat-format: '%s' is not allowed: %s", format, c->err.text);
+        else if (!st && system && *system)
+            st = pn_chat_say(r->chat, "system", system, 0, &c->err);
+        if (st && !code)
+            code = pn_cli_fail(c, st);
     }
-    if (pn_args_has(&c->args, "prompt") || pn_args_has(&c->args, "file"))
+    pn_str_fini(&tmpl);
+    pn_str_fini(&tools);
+    return code;
+}
+
+static int run_chat(run_state *r)
+{
+    bool full;
+    int code = run_open_chat(r);
+    if (code)
+        return code;
+    if (pn_args_has(&r->c->args, "prompt") || pn_args_has(&r->c->args, "file"))
         return run_turn(r, pn_str_cstr(&r->prompt), r->prompt.len, &full);
     return run_converse(r);
 }
@@ -596,10 +612,38 @@ static void run_tell_end(run_state *r)
                 run_finish_name(t->finish));
 }
 
+/* --json, --json-schema FILE, --grammar FILE: at most one.  3: a schema that cannot be enforced. */
+static int run_read_grammar(run_state *r)
+{
+    pn_cli *c = r->c;
+    static const char any[] = "{\"type\":\"object\"}";
+    const char *schema = pn_args_text(&c->args, "json-schema", NULL), *gbnf = pn_args_text(&c->args, "grammar", NULL);
+    bool json = pn_args_on(&c->args, "json");
+    if (json + (schema != NULL) + (gbnf != NULL) == 0)
+        return PN_EXIT_OK;
+    if (json + (schema != NULL) + (gbnf != NULL) > 1)
+        return pn_cli_usage(c, "only one of --json, --json-schema and --grammar is allowed");
+    pn_str text;
+    pn_str_init(&text, &c->mem, PN_ACCT_MISC);
+    int code = json ? PN_EXIT_OK : pn_cli_read_file(c, schema ? schema : gbnf, &text);
+    if (!code) {
+        pn_status st = json     ? pn_grammar_json_schema(c->engine, any, sizeof any - 1, &r->grammar, &c->err)
+                       : schema ? pn_grammar_json_schema(c->engine, pn_str_cstr(&text), text.len, &r->grammar, &c->err)
+                                : pn_grammar_gbnf(c->engine, pn_str_cstr(&text), text.len, &r->grammar, &c->err);
+        r->gen.grammar = r->grammar;
+        if (st)
+            code = st == PN_E_UNSUPPORTED ? (pn_cli_fail(c, st), PN_EXIT_REFUSED) : pn_cli_fail(c, st);
+    }
+    pn_str_fini(&text);
+    return code;
+}
+
 static int run_open(run_state *r)
 {
     pn_cli *c = r->c;
     int code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+    if (!code)
+        code = run_read_grammar(r);
     if (!code)
         code = pn_cli_open_model(c);
     if (!code)
@@ -636,6 +680,7 @@ static int run_main(pn_cli *c)
     memset(&r, 0, sizeof r);
     r.c = c;
     r.gen.size = sizeof r.gen;
+    r.gen.sampling = &r.sampling;
     r.gen.on_text = run_on_text;
     r.gen.user = &r;
     pn_str_init(&r.prompt, &c->mem, PN_ACCT_MISC);
@@ -643,9 +688,8 @@ static int run_main(pn_cli *c)
     pn_ids_init(&r.ids, &c->mem);
     pn_cli_catch_interrupt();
     int code = run_go(&r);
-    while (r.n_msgs)
-        run_pop_message(&r);
-    pn_mem_free(&c->mem, PN_ACCT_MISC, r.msgs, r.cap_msgs * sizeof *r.msgs);
+    pn_chat_free(r.chat);
+    pn_grammar_free(r.grammar);
     pn_mem_free(&c->mem, PN_ACCT_MISC, (void *)r.stop, r.n_stop * sizeof *r.stop);
     pn_mem_free(&c->mem, PN_ACCT_MISC, r.bias, r.n_bias * sizeof *r.bias);
     pn_ids_fini(&r.ids);

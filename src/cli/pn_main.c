@@ -19,7 +19,7 @@ extern char **environ;          /* declared by unistd.h on some systems only */
 #define PN_BUILD_ID "none"      /* the Makefile sets it to a string */
 #endif
 
-#define MAIN_COMMANDS 10
+#define MAIN_COMMANDS 13
 
 /* In the order of the help. */
 static void main_commands(const pn_cmd *out[MAIN_COMMANDS])
@@ -34,6 +34,9 @@ static void main_commands(const pn_cmd *out[MAIN_COMMANDS])
     out[7] = pn_cmd_bench();
     out[8] = pn_cmd_quantize();
     out[9] = pn_cmd_synth();
+    out[10] = pn_cmd_parse();
+    out[11] = pn_cmd_grammar();
+    out[12] = pn_cmd_render();
 }
 
 static const pn_cmd *main_find(const pn_cmd *const *cmds, const char *name)

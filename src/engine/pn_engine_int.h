@@ -71,6 +71,7 @@ struct pn_model {
     pn_desc desc;
     pn_residency_store store;
     pn_vocab *vocab;
+    struct pn_gtrie *trie;      /* for grammars; made on first use, under lock */
     pn_bytes *token_text;       /* [n_token_text], borrowed by vocab */
     uint32_t n_token_text;
     bool exact, vocab_only;
@@ -132,6 +133,15 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
 
 /* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
 PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);
+
+/* pn_session_generate with full-size parameters.  special: on_text gets control tokens as their text.
+ * budget (may be NULL): dictates tokens when the reasoning has taken too long. */
+struct pn_budget;
+PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, bool special, struct pn_budget *budget,
+                                      pn_generate_result *result, pn_err *err);
+
+/* No character is half read. */
+PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);
 
 /* Build the vocabulary from metadata (pn_vocab_join.c).  *tokens [*n] holds the token views the
  * vocabulary borrows: free it (account VOCAB) after the vocabulary. */

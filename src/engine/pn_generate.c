@@ -10,6 +10,8 @@
 #include <inttypes.h>
 
 #include "base/pn_str.h"
+#include "engine/pn_constraint.h"
+#include "sample/pn_budget.h"
 #include "sample/pn_sampler.h"
 
 struct pn_sampler {
@@ -250,6 +252,8 @@ typedef struct generate_state {
     pn_session *s;
     pn_sampler *sampler;
     pn_detok *detok;
+    pn_constraint constraint;
+    pn_budget *budget;          /* borrowed, or NULL */
     generate_text text;
     pn_generate_result r;
 } generate_state;
@@ -269,13 +273,25 @@ static pn_status generate_prompt(generate_state *g, const pn_generate_params *p,
     return st;
 }
 
+/* The budget's token, or the sampler's choice of what the grammar allows. */
+static pn_status generate_choose(generate_state *g, pn_token *t, pn_err *err)
+{
+    const uint32_t *allowed;
+    *t = g->budget ? pn_budget_next(g->budget) : -1;
+    if (*t >= 0)
+        return PN_OK;
+    pn_status st = pn_constraint_mask(&g->constraint, &allowed, err);
+    return st ? st : pn_chain_pick_masked(g->sampler->chain, pn_session_logits(g->s), allowed, t, err);
+}
+
 /* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
 static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
 {
     pn_token t = 0;
     const char *text = NULL;
     size_t len = 0;
-    pn_status st = pn_sampler_pick(g->sampler, pn_session_logits(g->s), &t, err);
+    char tmp[8];
+    pn_status st = generate_choose(g, &t, err);
     if (st)
         return st;
     if (pn_vocab_ends(g->s->model->vocab, t)) {
@@ -284,9 +300,13 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
     }
     st = pn_sampler_accept(g->sampler, t, 1, err);
     if (!st)
+        st = pn_constraint_accept(&g->constraint, t, pn_vocab_piece(g->s->model->vocab, t, true, tmp), err);
+    if (!st)
         st = pn_detok_push(g->detok, t, &text, &len, err);
     if (st)
         return st;
+    if (g->budget)
+        pn_budget_accept(g->budget, t, pn_detok_is_whole(g->detok));
     g->r.n_generated++;
     generate_push(&g->text, text, len, t);
     if (g->text.held.failed)
@@ -294,7 +314,7 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
     /* The token is part of the session even when it is the last: a later turn continues from it. */
     if (g->s->kv.length < g->s->n_ctx)
         st = pn_session_more(g->s, &t, 1, NULL, err);
-    if (g->text.stopped)
+    if (g->text.stopped || pn_constraint_done(&g->constraint))
         g->r.finish = PN_FINISH_STOP;
     else if (g->text.refused)
         g->r.finish = PN_FINISH_CALLBACK;
@@ -322,30 +342,29 @@ static pn_status generate_flush(generate_state *g, pn_err *err)
     return PN_OK;
 }
 
-PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *params, pn_generate_result *result,
-                                     pn_err *err)
+PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, bool special, struct pn_budget *budget,
+                                      pn_generate_result *result, pn_err *err)
 {
-    pn_generate_params p;
-    if (!s || !params)
-        return pn_fail(err, PN_E_INVALID, "%s", s ? "no parameters given" : "no session given");
-    pn_params_copy(&p, sizeof p, params, params->size);
-    generate_state g = {.s = s, .text = {.p = &p}};
+    static const pn_sampling greedy = {.size = sizeof(pn_sampling)};
+    generate_state g = {.s = s, .budget = budget, .text = {.p = p}};
     atomic_store(&s->cancelled, false);
     pn_str_init(&g.text.held, pn_engine_mem(s->model->engine), PN_ACCT_MISC);
     pn_status st = PN_OK;
-    if (!p.n_prompt && !s->has_logits)
+    if (!p->n_prompt && !s->has_logits)
         st = pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
     if (!st)
-        st = pn_sampler_new(s->model, &p.sampling, &g.sampler, err);
+        st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g.sampler, err);
     if (!st)
-        st = pn_detok_new(s->model, 0, &g.detok, err);
+        st = pn_detok_new(s->model, special, &g.detok, err);
     if (!st)
-        st = generate_prompt(&g, &p, err);
+        st = pn_constraint_open(&g.constraint, s->model, p->grammar, p->grammar_after, err);
+    if (!st)
+        st = generate_prompt(&g, p, err);
     if (g.sampler)
         g.r.seed = pn_sampler_seed(g.sampler);
     double t0 = pn_os_now();
     while (!st && g.r.finish == PN_FINISH_NONE)
-        st = generate_token(&g, &p, err);
+        st = generate_token(&g, p, err);
     g.r.decode_seconds = pn_os_now() - t0;
     if (st == PN_E_CANCELLED) {
         g.r.finish = PN_FINISH_CANCELLED;
@@ -356,7 +375,19 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
     if (result)
         *result = g.r;
     pn_str_fini(&g.text.held);
+    if (g.constraint.mem)
+        pn_constraint_close(&g.constraint);
     pn_detok_free(g.detok);
     pn_sampler_free(g.sampler);
     return st;
+}
+
+PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *params, pn_generate_result *result,
+                                     pn_err *err)
+{
+    pn_generate_params p;
+    if (!s || !params)
+        return pn_fail(err, PN_E_INVALID, "%s", s ? "no parameters given" : "no session given");
+    pn_params_copy(&p, sizeof p, params, params->size);
+    return pn_generate_run(s, &p, false, NULL, result, err);
 }

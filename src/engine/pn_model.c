@@ -4,6 +4,8 @@
  */
 #include "engine/pn_engine_int.h"
 
+#include "sample/pn_grammar.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -218,6 +220,7 @@ PN_API void pn_model_free(pn_model *m)
     pn_residency_close(&m->store);
     if (m->mapped_bytes)
         pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);
+    pn_gtrie_free(m->trie);
     pn_vocab_free(m->vocab);
     pn_mem_free(pn_engine_mem(m->engine), PN_ACCT_VOCAB, m->token_text, m->n_token_text * sizeof *m->token_text);
     pn_desc_close(&m->desc);

@@ -130,6 +130,8 @@ PN_API pn_status pn_detok_push(pn_detok *d, pn_token t, const char **text, size_
     return detok_give(d, text, len, err);
 }
 
+PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d) { return d->state.n_held == 0; }
+
 PN_API pn_status pn_detok_flush(pn_detok *d, const char **text, size_t *len, pn_err *err)
 {
     pn_str_clear(&d->out);

@@ -41,7 +41,7 @@ PN_INTERNAL uint64_t pn_uni_class(uint32_t cp);
 PN_INTERNAL uint32_t pn_uni_lower(uint32_t cp);                 /* simple mapping */
 PN_INTERNAL uint32_t pn_uni_decomp_first(uint32_t cp);          /* first of the canonical decomposition */
 
-/* --- the tables, for pn_unicode.c alone ---------------------------------------------------- */
+/* --- the tables, for pn_unicode.c and for classes of regular expressions ---------------------------------------------------- */
 typedef struct pn_uni_pair { uint32_t a, b; } pn_uni_pair;
 typedef struct pn_uni_lower_run { uint32_t first; uint16_t count, step; int32_t delta; } pn_uni_lower_run;
 typedef struct pn_uni_tables {

@@ -20,37 +20,13 @@ static const char *const engine_models[] = {
 };
 enum { ENGINE_TOKENS = 150 };
 
-/* An allocator that counts, and refuses the k-th request (0: never). */
-typedef struct test_heap {
-    long calls, fail_at, out;
-} test_heap;
-
-static void *heap_alloc(void *user, size_t size, size_t align)
-{
-    test_heap *h = user;
-    (void)align;
-    if (__atomic_add_fetch(&h->calls, 1, __ATOMIC_SEQ_CST) == h->fail_at)
-        return NULL;
-    void *p = aligned_alloc(64, (size + 63) / 64 * 64);
-    if (p)
-        __atomic_add_fetch(&h->out, 1, __ATOMIC_SEQ_CST);
-    return p;
-}
-
-static void heap_free(void *user, void *p, size_t size)
-{
-    (void)size;
-    __atomic_sub_fetch(&((test_heap *)user)->out, 1, __ATOMIC_SEQ_CST);
-    free(p);
-}
-
-static pn_engine *engine_open(uint32_t threads, test_heap *h)
+static pn_engine *engine_open(uint32_t threads, api_heap *h)
 {
     pn_engine *e = NULL;
     pn_err err = {0};
     pn_engine_params p = {.n_threads = threads};
     if (h)
-        p.allocator = (pn_allocator){heap_alloc, heap_free, h};
+        p.allocator = (pn_allocator){api_heap_alloc, api_heap_free, h};
     PN_CHECK(pn_engine_open(&e, &p, &err) == PN_OK || (h && h->fail_at), "%s", err.text);
     return e;
 }
@@ -298,8 +274,8 @@ static pn_status whole_life(pn_engine *e, const char *path, pn_err *err)
     if (!st) {
         const pn_token prompt[] = {3, 5, 8, 13, 21};
         pn_generate_params g = {.prompt = prompt, .n_prompt = 5, .max_tokens = 3};
-        g.sampling.temperature = 1;
-        g.sampling.top_k = 5;
+        const pn_sampling warm = {.temperature = 1, .top_k = 5};
+        g.sampling = &warm;
         st = pn_session_generate(s, &g, NULL, err);
     }
     pn_session_free(s);
@@ -315,7 +291,7 @@ static void every_allocation_may_fail(void)
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         long k = 1;
         for (;; k++) {
-            test_heap h = {.fail_at = k};
+            api_heap h = {.fail_at = k};
             pn_err err = {0};
             pn_engine *e = engine_open(2, &h);
             pn_status st = e ? whole_life(e, paths[i], &err) : PN_E_NOMEM;
@@ -435,13 +411,12 @@ static void generation_ends_for_the_reason_it_says(void)
              (int)r.finish, (unsigned)r.n_generated);
     generate(m, "Once upon a time", &g, &b, 0);
     PN_CHECK(a.len == b.len && memcmp(a.text, b.text, a.len) == 0, "greedy text differs");
-    g.sampling.temperature = 1;
-    g.sampling.has_seed = 1;
-    g.sampling.seed = 7;
+    const pn_sampling warm = {.temperature = 1, .has_seed = 1, .seed = 7}, endless = {.ignore_eos = 1};
+    g.sampling = &warm;
     generate(m, "Once upon a time", &g, &c, 0);
     generate(m, "Once upon a time", &g, &d, 0);
     PN_CHECK(c.len == d.len && memcmp(c.text, d.text, c.len) == 0, "the same seed gives another text");
-    g.sampling = (pn_sampling){.ignore_eos = 1};
+    g.sampling = &endless;
     g.max_tokens = 0;
     r = generate(m, "Once upon a time", &g, &f, 40);
     PN_CHECK(r.finish == PN_FINISH_CONTEXT && r.n_prompt + r.n_generated == 40, "finish %d at %u", (int)r.finish,
@@ -460,7 +435,8 @@ static void stop_strings_are_exact_across_tokens(void)
     pn_model *m = NULL;
     test_text whole = {0};
     PN_CHECK(pn_model_load(e, engine_models[0], NULL, &m, &err) == PN_OK, "%s", err.text);
-    pn_generate_params g = {.max_tokens = 40, .sampling = {.ignore_eos = 1}};
+    const pn_sampling endless = {.ignore_eos = 1};
+    pn_generate_params g = {.max_tokens = 40, .sampling = &endless};
     generate(m, "Once upon a time", &g, &whole, 0);
     if (!PN_CHECK(whole.len > 20, "the demo model says nothing: %zu bytes", whole.len))
         return;
@@ -582,7 +558,8 @@ static void misuse_is_an_error_with_words(void)
     t[3] = (pn_token)pn_vocab_size(m);
     PN_CHECK(pn_session_eval(s, t, 8, &err) == PN_E_INVALID, "%s", err.text);
     PN_CHECK(pn_session_length(s) == 0 && pn_session_logits(s) == NULL, "refused tokens left a trace");
-    pn_generate_params g = {.sampling = {.temperature = -1}};
+    const pn_sampling cold = {.temperature = -1};
+    pn_generate_params g = {.sampling = &cold};
     PN_CHECK(pn_session_generate(s, &g, NULL, &err) == PN_E_STATE, "%s", err.text);
     g.prompt = t;
     g.n_prompt = 1;

@@ -1,0 +1,592 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * A conversation: messages in, a prompt rendered by the model's own template, an answer taken apart.
+ *
+ * What the model said is kept as it was sampled.  The session's text is a list of segments,
+ *
+ *     [prompt text, its tokens] [answer text, the sampled tokens] [prompt text, ...] ...
+ *
+ * and the next prompt is compared with it segment by segment: as long as the new text begins with a
+ * segment's text, its tokens stay, whatever the tokenizer would make of that text today.  From the
+ * first segment that differs (a template that drops old reasoning, an edited message) the rest is
+ * tokenized anew, and what still agrees token for token stays computed.
+ *
+ * Trust: spans come from the template engine; what the messages say never becomes a control token.
+ */
+#include "engine/pn_engine_int.h"
+
+#include <inttypes.h>
+
+#include "base/pn_json.h"
+#include "sample/pn_budget.h"
+#include "text/pn_chat.h"
+#include "text/pn_chat_norm.h"
+#include "text/pn_template.h"
+#include "text/pn_toolcall.h"
+
+typedef struct talk_segment {
+    char *text;                 /* owned */
+    size_t len;
+    size_t first, n;            /* its tokens: session positions [first, first + n) */
+} talk_segment;
+
+struct pn_chat {
+    pn_session *s;
+    pn_mem *mem;
+    pn_tpl *tpl;                            /* NULL: a built-in format */
+    pn_tpl_caps caps;
+    const pn_chat_format_info *builtin;
+    pn_out_format syntax;
+    pn_str variables, tools;                /* JSON or empty */
+    pn_json_doc tools_doc;
+    pn_str *messages;                       /* [n_messages] JSON objects */
+    size_t n_messages, cap_messages;
+    talk_segment *segments;
+    size_t n_segments, cap_segments;
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Opening
+ * ------------------------------------------------------------------------------------------ */
+
+static void talk_drop_segments(pn_chat *c, size_t keep)
+{
+    for (; c->n_segments > keep; c->n_segments--)
+        pn_mem_free(c->mem, PN_ACCT_MISC, c->segments[c->n_segments - 1].text, c->segments[c->n_segments - 1].len + 1);
+}
+
+static pn_status talk_push_segment(pn_chat *c, const char *text, size_t len, size_t first, size_t n, pn_err *err)
+{
+    if (!pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&c->segments, &c->cap_segments, c->n_segments + 1, sizeof *c->segments))
+        return pn_fail_nomem(err, "a conversation", sizeof *c->segments);
+    char *copy = pn_mem_strndup(c->mem, PN_ACCT_MISC, text, len);
+    if (!copy)
+        return pn_fail_nomem(err, "a conversation", len + 1);
+    c->segments[c->n_segments++] = (talk_segment){copy, len, first, n};
+    return PN_OK;
+}
+
+static pn_status talk_open_template(pn_chat *c, const pn_chat_params *p, pn_err *err)
+{
+    const pn_model *m = c->s->model;
+    pn_bytes text = p->template_text ? (pn_bytes){p->template_text, p->template_len} : m->chat_template;
+    pn_out_detect(&c->syntax, text.data, text.len);
+    if (p->format || text.len == 0) {
+        c->builtin = p->format ? pn_chat_find(p->format) : pn_chat_detect(m->vocab, NULL, 0);
+        if (!c->builtin)
+            return p->format ? pn_fail(err, PN_E_INVALID, "chat format '%s' is not one of the built-in ones", p->format)
+                             : pn_fail(err, PN_E_UNSUPPORTED, "the model has neither a chat template nor a known chat format");
+        return PN_OK;
+    }
+    pn_status st = pn_tpl_new(&c->tpl, c->mem, text.data, text.len, err);
+    return st ? st : pn_tpl_probe(c->tpl, c->mem, &c->caps, err);
+}
+
+static pn_status talk_take_json(pn_chat *c, pn_str *out, const char *text, size_t len, pn_json_type want, const char *what,
+                                pn_json_doc *keep, pn_err *err)
+{
+    pn_json_doc d;
+    if (!text)
+        return PN_OK;
+    pn_status st = pn_json_parse(&d, c->mem, PN_ACCT_MISC, text, len ? len : strlen(text), NULL, err);
+    if (st)
+        return pn_err_prefix(err, st, "%s", what);
+    if (pn_json_type_of(&d, PN_JSON_ROOT) != want)
+        st = pn_fail(err, PN_E_INVALID, "%s: expected a JSON %s, found a %s", what, pn_json_type_name(want),
+                     pn_json_type_name(pn_json_type_of(&d, PN_JSON_ROOT)));
+    else
+        pn_json_write_node(out, &d, PN_JSON_ROOT);      /* without the sender's spaces */
+    if (!st && out->failed)
+        st = pn_fail_nomem(err, what, len);
+    if (!st && keep)
+        *keep = d;
+    else
+        pn_json_fini(&d);
+    return st;
+}
+
+PN_API pn_status pn_chat_new(pn_session *s, const pn_chat_params *params, pn_chat **out, pn_err *err)
+{
+    pn_chat_params p;
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
+    if (!s)
+        return pn_fail(err, PN_E_INVALID, "no session given");
+    pn_mem *mem = pn_engine_mem(s->model->engine);
+    pn_chat *c = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *c);
+    if (!c)
+        return pn_fail_nomem(err, "a conversation", sizeof *c);
+    c->s = s;
+    c->mem = mem;
+    pn_str_init(&c->variables, mem, PN_ACCT_MISC);
+    pn_str_init(&c->tools, mem, PN_ACCT_MISC);
+    pn_status st = talk_take_json(c, &c->variables, p.variables, p.variables_len, PN_JSON_OBJECT, "template variables", NULL, err);
+    if (!st)
+        st = talk_take_json(c, &c->tools, p.tools, p.tools_len, PN_JSON_ARRAY, "tools", &c->tools_doc, err);
+    if (!st)
+        st = talk_open_template(c, &p, err);
+    if (st) {
+        pn_chat_free(c);
+        return st;
+    }
+    *out = c;
+    return PN_OK;
+}
+
+PN_API void pn_chat_free(pn_chat *c)
+{
+    if (!c)
+        return;
+    talk_drop_segments(c, 0);
+    for (size_t i = 0; i < c->n_messages; i++)
+        pn_str_fini(&c->messages[i]);
+    pn_mem_free(c->mem, PN_ACCT_MISC, c->messages, c->cap_messages * sizeof *c->messages);
+    pn_mem_free(c->mem, PN_ACCT_MISC, c->segments, c->cap_segments * sizeof *c->segments);
+    pn_str_fini(&c->variables);
+    pn_str_fini(&c->tools);
+    pn_json_fini(&c->tools_doc);
+    pn_tpl_free(c->tpl);
+    pn_mem_free(c->mem, PN_ACCT_MISC, c, sizeof *c);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Messages
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status talk_push_message(pn_chat *c, pn_str *json, pn_err *err)
+{
+    if (json->failed ||
+        !pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&c->messages, &c->cap_messages, c->n_messages + 1, sizeof *c->messages)) {
+        pn_str_fini(json);
+        return pn_fail_nomem(err, "a message", json->len);
+    }
+    c->messages[c->n_messages++] = *json;
+    return PN_OK;
+}
+
+PN_API pn_status pn_chat_add(pn_chat *c, const char *message, size_t len, pn_err *err)
+{
+    pn_str json;
+    pn_bytes role;
+    pn_json_doc d;
+    if (!c || !message)
+        return pn_fail(err, PN_E_INVALID, "%s", c ? "no message given" : "no conversation given");
+    len = len ? len : strlen(message);
+    pn_status st = pn_json_parse(&d, c->mem, PN_ACCT_MISC, message, len, NULL, err);
+    if (st)
+        return pn_err_prefix(err, st, "message %zu", c->n_messages);
+    if (!pn_json_str(&d, pn_json_get(&d, PN_JSON_ROOT, "role"), &role))
+        st = pn_fail(err, PN_E_INVALID, "message %zu: expected an object with a string 'role'", c->n_messages);
+    pn_str_init(&json, c->mem, PN_ACCT_MISC);
+    pn_json_write_node(&json, &d, PN_JSON_ROOT);
+    pn_json_fini(&d);
+    if (!st)
+        return talk_push_message(c, &json, err);
+    pn_str_fini(&json);
+    return st;
+}
+
+PN_API pn_status pn_chat_say(pn_chat *c, const char *role, const char *content, size_t len, pn_err *err)
+{
+    pn_str json;
+    if (!c || !role || !content)
+        return pn_fail(err, PN_E_INVALID, "pn_chat_say: conversation, role and content must be given");
+    pn_str_init(&json, c->mem, PN_ACCT_MISC);
+    pn_str_addc(&json, '{');
+    pn_json_key(&json, "role");
+    pn_json_write_strz(&json, role);
+    pn_json_key(&json, "content");
+    pn_json_write_str(&json, content, len ? len : strlen(content));
+    pn_str_addc(&json, '}');
+    return talk_push_message(c, &json, err);
+}
+
+PN_API size_t pn_chat_length(const pn_chat *c) { return c->n_messages; }
+
+PN_API const char *pn_chat_message(const pn_chat *c, size_t i, size_t *len)
+{
+    if (i >= c->n_messages)
+        return NULL;
+    *len = c->messages[i].len;
+    return pn_str_cstr(&c->messages[i]);
+}
+
+PN_API void pn_chat_forget(pn_chat *c, size_t n)
+{
+    while (c->n_messages > n)
+        pn_str_fini(&c->messages[--c->n_messages]);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The prompt
+ * ------------------------------------------------------------------------------------------ */
+
+/* {"messages":[...],"tools":[...],"add_generation_prompt":true,"bos_token":...,  variables } */
+static void talk_request(const pn_chat *c, pn_str *out, bool generation)
+{
+    const pn_vocab *v = c->s->model->vocab;
+    pn_token bos = pn_vocab_special(v, PN_SPECIAL_BOS), eos = pn_vocab_special(v, PN_SPECIAL_EOS);
+    pn_str_addc(out, '{');
+    pn_json_key(out, "bos_token");
+    pn_json_write_str(out, bos < 0 ? "" : pn_vocab_text(v, bos).data, bos < 0 ? 0 : pn_vocab_text(v, bos).len);
+    pn_json_key(out, "eos_token");
+    pn_json_write_str(out, eos < 0 ? "" : pn_vocab_text(v, eos).data, eos < 0 ? 0 : pn_vocab_text(v, eos).len);
+    pn_json_key(out, "add_generation_prompt");
+    pn_json_write_bool(out, generation);
+    if (c->variables.len > 2) {             /* the members between the braces */
+        pn_json_item(out);
+        pn_str_add(out, c->variables.data + 1, c->variables.len - 2);
+    }
+    if (c->tools.len) {
+        pn_json_key(out, "tools");
+        pn_str_add(out, c->tools.data, c->tools.len);
+    }
+    pn_json_key(out, "messages");
+    pn_str_addc(out, '[');
+    for (size_t i = 0; i < c->n_messages; i++) {
+        pn_json_item(out);
+        pn_str_add(out, c->messages[i].data, c->messages[i].len);
+    }
+    pn_str_addz(out, "]}");
+}
+
+/* Without a template: the built-in formats know system, user and assistant with text. */
+static pn_status talk_render_builtin(pn_chat *c, bool generation, pn_prompt *out, pn_err *err)
+{
+    pn_message *list = pn_mem_calloc(c->mem, PN_ACCT_MISC, c->n_messages, sizeof *list);
+    pn_json_doc *docs = pn_mem_calloc(c->mem, PN_ACCT_MISC, c->n_messages, sizeof *docs);
+    pn_status st = list && docs ? PN_OK : pn_fail_nomem(err, "a prompt", c->n_messages * sizeof *docs);
+    size_t n = 0;
+    for (; n < c->n_messages && !st; n++) {
+        pn_bytes role, content = {"", 0};
+        st = pn_json_parse(&docs[n], c->mem, PN_ACCT_MISC, c->messages[n].data, c->messages[n].len, NULL, err);
+        if (st)
+            break;
+        pn_json_str(&docs[n], pn_json_get(&docs[n], PN_JSON_ROOT, "role"), &role);
+        uint32_t node = pn_json_get(&docs[n], PN_JSON_ROOT, "content");
+        if (!pn_json_str(&docs[n], node, &content) && pn_json_type_of(&docs[n], node) > PN_JSON_NULL)
+            st = pn_fail(err, PN_E_UNSUPPORTED, "message %zu: the built-in chat formats take text alone", n);
+        list[n] = (pn_message){.role = role.data, .content = content.data, .content_len = content.len};
+    }
+    if (!st)
+        st = pn_chat_render(c->builtin, c->s->model->vocab, list, n, 0, generation, out, err);
+    for (size_t i = 0; docs && i < n; i++)
+        pn_json_fini(&docs[i]);
+    pn_mem_free(c->mem, PN_ACCT_MISC, list, c->n_messages * sizeof *list);
+    pn_mem_free(c->mem, PN_ACCT_MISC, docs, c->n_messages * sizeof *docs);
+    return st;
+}
+
+/* JSON text to a document; the text is freed. */
+static pn_status talk_parse(pn_chat *c, pn_json_doc *d, pn_str *text, pn_err *err)
+{
+    pn_status st = text->failed ? pn_fail_nomem(err, "a prompt", text->len)
+                                : pn_json_parse(d, c->mem, PN_ACCT_MISC, pn_str_cstr(text), text->len, NULL, err);
+    pn_str_fini(text);
+    return st;
+}
+
+/* Render all messages.  generation false: without the opening of the answer. */
+static pn_status talk_render(pn_chat *c, bool generation, pn_prompt *out, pn_err *err)
+{
+    pn_str request, fitted;
+    pn_json_doc in, vars;
+    if (c->builtin)
+        return talk_render_builtin(c, generation, out, err);
+    pn_str_init(&request, c->mem, PN_ACCT_MISC);
+    pn_str_init(&fitted, c->mem, PN_ACCT_MISC);
+    talk_request(c, &request, generation);
+    pn_status st = talk_parse(c, &in, &request, err);
+    if (st)
+        return st;
+    st = pn_chat_normalize(&c->caps, c->mem, &in, &fitted, err);
+    pn_json_fini(&in);
+    if (st)
+        pn_str_fini(&fitted);
+    else
+        st = talk_parse(c, &vars, &fitted, err);
+    if (st)
+        return st;
+    st = pn_tpl_render(c->tpl, c->mem, &vars, NULL, out, err);
+    pn_json_fini(&vars);
+    return st;
+}
+
+/* How much of the prompt the session holds already: whole segments, from the start. */
+static size_t talk_match(const pn_chat *c, const pn_prompt *p, size_t *text_at, size_t *n_tokens)
+{
+    size_t k = 0;
+    *text_at = *n_tokens = 0;
+    for (; k < c->n_segments; k++) {
+        const talk_segment *s = &c->segments[k];
+        if (p->text.len - *text_at < s->len || memcmp(p->text.data + *text_at, s->text, s->len) != 0 ||
+            s->first != *n_tokens || *n_tokens + s->n > c->s->kv.length)
+            break;
+        *text_at += s->len;
+        *n_tokens += s->n;
+    }
+    return k;
+}
+
+typedef struct talk_tokens {
+    pn_token *list;
+    size_t n, cap;
+} talk_tokens;
+
+/* The text from `at` on, with its trusted stretches moved along. */
+static pn_status talk_encode(pn_chat *c, const pn_prompt *p, size_t at, talk_tokens *t, pn_err *err)
+{
+    const pn_vocab *v = c->s->model->vocab;
+    const pn_span none = {0, 0};
+    unsigned flags = PN_ENC_SPECIAL;
+    size_t n = 0;
+    pn_span *spans = pn_mem_calloc(c->mem, PN_ACCT_MISC, p->n_spans, sizeof *spans);
+    if (!spans)
+        return pn_fail_nomem(err, "a prompt", p->n_spans * sizeof *spans);
+    for (size_t i = 0; i < p->n_spans; i++)
+        if (p->spans[i].end > at)
+            spans[n++] = (pn_span){PN_MAX(p->spans[i].begin, at) - at, p->spans[i].end - at};
+    pn_token bos = pn_vocab_special(v, PN_SPECIAL_BOS);
+    if (at == 0 && pn_vocab_add_bos(v) && bos >= 0) {       /* one BOS, whoever writes it */
+        pn_bytes b = pn_vocab_text(v, bos);
+        if (p->text.len < b.len || memcmp(p->text.data, b.data, b.len) != 0)
+            flags |= PN_ENC_BOS;
+    }
+    pn_status st = pn_vocab_encode(v, c->mem, pn_str_cstr(&p->text) + at, p->text.len - at, flags, n ? spans : &none, n,
+                                   &t->list, &t->n, &t->cap, err);
+    pn_mem_free(c->mem, PN_ACCT_MISC, spans, p->n_spans * sizeof *spans);
+    return st;
+}
+
+/* Put n tokens of the session in front of the list. */
+static pn_status talk_again(pn_chat *c, talk_tokens *t, size_t first, size_t n, pn_err *err)
+{
+    if (!pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&t->list, &t->cap, n + t->n, sizeof *t->list))
+        return pn_fail_nomem(err, "a prompt", (n + t->n) * sizeof *t->list);
+    memmove(t->list + n, t->list, t->n * sizeof *t->list);
+    memcpy(t->list, c->s->tokens + first, n * sizeof *t->list);
+    t->n += n;
+    return PN_OK;
+}
+
+/* Leave in the session what the new prompt shares with it; *from: first of t that has to be computed.
+ * At least one token is, for its logits.  Where a window has moved past that point, everything is. */
+static pn_status talk_rewind(pn_chat *c, talk_tokens *t, size_t kept, size_t *from, pn_err *err)
+{
+    pn_session *s = c->s;
+    pn_status st = PN_OK;
+    size_t i = 0;
+    while (kept + i < s->kv.length && i < t->n && s->tokens[kept + i] == t->list[i])
+        i++;
+    if (i == t->n && !(kept + i == s->kv.length && s->has_logits)) {
+        if (i == 0 && kept > 0)
+            st = talk_again(c, t, --kept, 1, err);
+        else if (i > 0)
+            i--;
+    }
+    *from = i;
+    if (st || pn_session_truncate(s, (uint32_t)(kept + i), err) == PN_OK)
+        return st;
+    *from = 0;
+    st = talk_again(c, t, 0, kept, err);
+    return st ? st : pn_session_truncate(s, 0, err);
+}
+
+/* Tokens that have to be evaluated before the answer: *t, from *from on. */
+static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, talk_tokens *t, size_t *from, pn_err *err)
+{
+    size_t at, kept, n;
+    talk_drop_segments(c, talk_match(c, p, &at, &kept));
+    pn_status st = talk_encode(c, p, at, t, err);
+    n = t->n;
+    if (!st)
+        st = talk_rewind(c, t, kept, from, err);
+    if (st || n == 0)
+        return st;
+    return talk_push_segment(c, pn_str_cstr(&p->text) + at, p->text.len - at, kept, n, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The answer
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct talk_answer {
+    pn_chat *c;
+    const pn_chat_reply_params *p;
+    pn_out *parser;
+    pn_out_result parts;
+    pn_str raw;
+    pn_status st;
+    pn_err *err;
+} talk_answer;
+
+static int talk_event(void *user, const pn_out_event *e)
+{
+    talk_answer *a = user;
+    pn_out_collect(&a->parts, e);
+    if (!a->p->on_event)
+        return 0;
+    static const pn_output_kind kinds[] = {PN_OUTPUT_REASONING, PN_OUTPUT_CONTENT, PN_OUTPUT_CALL_BEGIN,
+                                           PN_OUTPUT_ARGUMENTS, PN_OUTPUT_CALL_END};
+    const pn_output_event ev = {.kind = kinds[e->kind], .call = e->call, .complete = e->complete, .text = e->text,
+                                .len = e->len, .id = e->id, .id_len = e->id_len};
+    return a->p->on_event(a->p->user, &ev);
+}
+
+static int talk_text(void *user, const char *text, size_t len, pn_token t)
+{
+    talk_answer *a = user;
+    (void)t;
+    pn_str_add(&a->raw, text, len);
+    pn_status st = pn_out_push(a->parser, text, len, a->err);
+    if (st && st != PN_E_CANCELLED)
+        a->st = st;
+    return st != PN_OK;
+}
+
+/* {"role":"assistant", ...} as OpenAI spells it. */
+static void talk_assistant(const talk_answer *a, pn_str *m)
+{
+    const pn_out_result *r = &a->parts;
+    pn_str_addc(m, '{');
+    pn_json_key(m, "role");
+    pn_json_write_strz(m, "assistant");
+    if (r->reasoning.len) {
+        pn_json_key(m, "reasoning_content");
+        pn_json_write_str(m, r->reasoning.data, r->reasoning.len);
+    }
+    pn_json_key(m, "content");
+    pn_json_write_str(m, pn_str_cstr(&r->content), r->content.len);
+    if (r->n_calls) {
+        pn_json_key(m, "tool_calls");
+        pn_str_addc(m, '[');
+        for (size_t i = 0; i < r->n_calls; i++) {
+            const pn_out_call *k = &r->calls[i];
+            pn_json_item(m);
+            pn_str_addz(m, "{\"id\":");
+            if (k->id.len)
+                pn_json_write_str(m, k->id.data, k->id.len);
+            else
+                pn_str_addf(m, "\"call_%zu_%zu\"", a->c->n_messages, i);
+            pn_str_addz(m, ",\"type\":\"function\",\"function\":{\"name\":");
+            pn_json_write_str(m, pn_str_cstr(&k->name), k->name.len);
+            pn_str_addz(m, ",\"arguments\":");
+            pn_json_write_str(m, pn_str_cstr(&k->arguments), k->arguments.len);
+            pn_str_addz(m, "}}");
+        }
+        pn_str_addc(m, ']');
+    }
+    pn_str_addc(m, '}');
+}
+
+/* The text that a generation prompt adds: where the parser starts. */
+static pn_status talk_opening(pn_chat *c, const pn_prompt *full, size_t *at, pn_err *err)
+{
+    pn_prompt without;
+    pn_prompt_init(&without, c->mem);
+    pn_status st = talk_render(c, false, &without, err);
+    size_t n = 0;
+    while (!st && n < full->text.len && n < without.text.len && full->text.data[n] == without.text.data[n])
+        n++;
+    *at = n;
+    pn_prompt_fini(&without);
+    return st;
+}
+
+/* The marker as tokens, control tokens recognised. */
+static pn_status talk_marker(pn_chat *c, const char *text, talk_tokens *t, pn_err *err)
+{
+    return pn_vocab_encode(c->s->model->vocab, c->mem, text, strlen(text), PN_ENC_SPECIAL, NULL, 0, &t->list, &t->n, &t->cap,
+                           err);
+}
+
+/* NULL when the family has no reasoning to close, or nobody asked. */
+static pn_status talk_budget(talk_answer *a, bool open, pn_budget **out, pn_err *err)
+{
+    pn_chat *c = a->c;
+    talk_tokens start = {0}, end = {0};
+    *out = NULL;
+    if (!a->p->has_reasoning_budget || !c->syntax.think_open || !c->syntax.think_close)
+        return PN_OK;
+    pn_status st = talk_marker(c, c->syntax.think_open, &start, err);
+    if (!st)
+        st = talk_marker(c, c->syntax.think_close, &end, err);
+    const pn_budget_params p = {.start = start.list, .n_start = start.n, .end = end.list, .n_end = end.n,
+                                .budget = a->p->reasoning_budget, .limit = a->p->generate.max_tokens,
+                                .reserve = a->p->answer_reserve, .open = open};
+    if (!st)
+        st = pn_budget_new(out, c->mem, &p, err);
+    pn_mem_free(c->mem, PN_ACCT_MISC, start.list, start.cap * sizeof *start.list);
+    pn_mem_free(c->mem, PN_ACCT_MISC, end.list, end.cap * sizeof *end.list);
+    return st;
+}
+
+/* opening: what the generation prompt adds.  When it leaves the reasoning open, a grammar has to wait
+ * for its end. */
+static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from, pn_bytes opening,
+                               pn_generate_result *result, pn_err *err)
+{
+    pn_chat *c = a->c;
+    pn_generate_params g = a->p->generate;
+    g.size = sizeof g;
+    g.prompt = t->list + from;
+    g.n_prompt = t->n - from;
+    g.on_text = talk_text;
+    g.user = a;
+    bool open = pn_out_forced_open(&c->syntax, opening.data, opening.len);
+    if (g.grammar && !g.grammar_after && open)
+        g.grammar_after = c->syntax.think_close;
+    size_t first = c->s->kv.length + g.n_prompt;
+    pn_budget *budget;
+    pn_status st = talk_budget(a, open, &budget, err);
+    if (!st)
+        st = pn_generate_run(c->s, &g, true, budget, result, err);
+    pn_budget_free(budget);
+    if (!st)
+        st = a->st;
+    if (!st)
+        st = pn_out_end(a->parser, err);
+    if (st == PN_E_CANCELLED)
+        st = PN_OK;                         /* the callback stopped: what came is the answer */
+    if (!st && a->raw.failed)
+        st = pn_fail_nomem(err, "an answer", a->raw.len);
+    if (!st)
+        st = talk_push_segment(c, pn_str_cstr(&a->raw), a->raw.len, first, c->s->kv.length - first, err);
+    if (st)
+        return st;
+    pn_str m;
+    pn_str_init(&m, c->mem, PN_ACCT_MISC);
+    talk_assistant(a, &m);
+    return talk_push_message(c, &m, err);
+}
+
+PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, pn_generate_result *result, pn_err *err)
+{
+    pn_chat_reply_params p;
+    pn_prompt prompt;
+    talk_tokens t = {0};
+    size_t from = 0, opening = 0;
+    if (!c)
+        return pn_fail(err, PN_E_INVALID, "no conversation given");
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
+    talk_answer a = {.c = c, .p = &p, .err = err};
+    pn_out_result_init(&a.parts, c->mem);
+    pn_str_init(&a.raw, c->mem, PN_ACCT_MISC);
+    pn_prompt_init(&prompt, c->mem);
+    pn_status st = talk_render(c, true, &prompt, err);
+    if (!st)
+        st = talk_opening(c, &prompt, &opening, err);
+    if (!st)
+        st = pn_out_new(&a.parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL,
+                        pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening, NULL, talk_event, &a, err);
+    if (!st)
+        st = talk_prepare(c, &prompt, &t, &from, err);
+    if (!st)
+        st = talk_generate(&a, &t, from, (pn_bytes){pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening}, result,
+                           err);
+    pn_out_free(a.parser);
+    pn_out_result_fini(&a.parts);
+    pn_str_fini(&a.raw);
+    pn_prompt_fini(&prompt);
+    pn_mem_free(c->mem, PN_ACCT_MISC, t.list, t.cap * sizeof *t.list);
+    return st;
+}

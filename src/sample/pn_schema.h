@@ -1,0 +1,54 @@
+/*
+ * pn_schema.h - JSON Schema (draft 2020-12, older spellings too) to a grammar.
+ *
+ * What the grammar generates is always valid for the schema, and a schema whose demands cannot be
+ * turned into a grammar is refused with the JSON pointer of the keyword: nothing becomes
+ * unconstrained by accident.  The other direction is policy: of the valid texts only those are
+ * generated that a careful writer would produce.
+ *
+ *   - Members stand in the order of the schema; undeclared ones follow the declared ones.
+ *   - An object with declared properties is closed unless additionalProperties says otherwise.
+ *   - White space is bounded: between tokens nothing, one blank, or one or two newlines and up to 20
+ *     blanks or tabs; none around the document.  `compact`: none at all.
+ *   - Numbers have at most 16 digits before and after the point (more when a bound has more).
+ *   - A missing `type` is inferred from the keywords present.
+ *   - A string with a pattern or format and a maxLength has at most 256 characters (or minLength).
+ *   - More than 8 unique elements stand in the order of their enumeration.
+ *   - allOf joins closed objects (additionalProperties: false closes the joined set of keys).
+ *   - A key may come twice among undeclared ones; the last one counts.
+ *
+ * Refused: contains, if/then/else, dependentRequired, dependentSchemas, dependencies, $dynamicRef, `not`
+ * except of {} and of enum, const and type, oneOf whose branches cannot be told apart, uniqueItems
+ * without an enumeration, patternProperties that overlap, a $ref out of the document.
+ *
+ * Limits: 1 MiB of text, 128 levels, 50,000 schema nodes, 5,000 properties in an object and 20,000
+ * in all, 20,000 enum values and 1 MiB of them, 256 branches after distribution, 64 references in a
+ * row; then those of pn_grammar.h.
+ *
+ * Pure: no file-scope state.
+ */
+#ifndef PN_SCHEMA_H
+#define PN_SCHEMA_H
+
+#include "base/pn_json.h"
+#include "sample/pn_gir.h"
+
+typedef struct pn_schema_options {
+    bool compact;               /* no white space between tokens */
+    bool lenient;               /* widen what cannot be enforced instead of refusing it */
+} pn_schema_options;
+
+/* Compile a schema's text.  o may be NULL: neither.  PN_E_FORMAT: not JSON.  PN_E_INVALID: not a
+ * schema, nothing can satisfy it, or beyond a limit.  PN_E_UNSUPPORTED: a keyword that cannot be
+ * enforced.  The text starts with the JSON pointer where there is one. */
+PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *json, size_t len,
+                                        const pn_schema_options *o, pn_err *err);
+
+/* The values of the schema at `node` of d as a node of g, to be built into something larger.  The
+ * node is the root of its schema: "#" means it, and pointers start there.  With o->lenient the
+ * pointers of what was widened are appended to *widened (may be NULL), a line each.  Works in d's
+ * memory. */
+PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, const pn_schema_options *o,
+                                     pn_gnode *out, pn_str *widened, pn_err *err);
+
+#endif /* PN_SCHEMA_H */
