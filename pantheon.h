@@ -5,12 +5,13 @@
  *
  *     cc -O2 app.c pantheon.c -lm -lpthread
  *
- * The whole library is behind four handles:
+ * The library is behind five handles:
  *
  *     pn_engine    threads, memory ledger, backends           one per process is usual
  *     pn_file      a model file's header: metadata, tensors, plan; no weights touched
  *     pn_model     weights bound and checked, vocabulary      many per engine, shared by sessions
- *     pn_session   one conversation: its tokens and their keys and values
+ *     pn_session   a text: its tokens and their keys and values
+ *     pn_chat      a conversation in a session: messages in, answers out
  *
  * Rules that hold everywhere
  *
@@ -20,7 +21,8 @@
  *   - Option structs are plain.  Zero means "the default" for every field, so `{0}` works; set
  *     `size = sizeof(the struct)` or leave it 0.  New fields come at the end.
  *   - Out-parameters are written only on success, unless said otherwise.  Every free/close accepts
- *     NULL.  Free sessions before their model, models and files before their engine.
+ *     NULL.  Free chats before their session, sessions before their model,
+ *     models, files and everything else before their engine.
  *   - Strings are UTF-8 with an explicit length where they may hold any bytes.  Borrowed pointers
  *     say how long they live.
  *   - Threads: an engine, its files and models may be used from several threads; one session or

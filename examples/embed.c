@@ -4,10 +4,10 @@
 #include "pantheon.h"
 #include <stdio.h>
 
-static int say(void *user, const char *text, size_t len, pn_token token)
+static int say(void *user, const pn_output_event *e)        /* the answer, as it comes; nonzero stops */
 {
-    (void)user, (void)token;
-    return fwrite(text, 1, len, stdout) != len || fflush(stdout) != 0;      /* nonzero: stop */
+    (void)user;
+    return e->kind == PN_OUTPUT_CONTENT && (fwrite(e->text, 1, e->len, stdout) != e->len || fflush(stdout) != 0);
 }
 
 int main(int argc, char **argv)
@@ -15,21 +15,21 @@ int main(int argc, char **argv)
     pn_engine *engine = NULL;
     pn_model *model = NULL;
     pn_session *session = NULL;
-    pn_err err = {PN_OK, "the question is longer than 2048 tokens"};
-    pn_token ids[2048];
-    pn_message ask = {"user", argc > 2 ? argv[2] : "What is the capital of France?", 0};
+    pn_chat *chat = NULL;
     pn_sampling sampling;
-    pn_generate_params p = {.prompt = ids, .max_tokens = 200, .sampling = &sampling, .on_text = say};
+    pn_chat_reply_params p = {.generate = {.max_tokens = 200, .sampling = &sampling}, .on_event = say};
+    pn_err err;
 
     int failed = pn_engine_open(&engine, NULL, &err) ||
                  pn_model_load(engine, argc > 1 ? argv[1] : "models/demo.gguf", NULL, &model, &err) ||
-                 pn_session_new(model, NULL, &session, &err) ||
-                 pn_chat_tokenize(model, NULL, &ask, 1, 0, 1, ids, 2048, &p.n_prompt, &err) || p.n_prompt > 2048;
+                 pn_session_new(model, NULL, &session, &err) || pn_chat_new(session, NULL, &chat, &err) ||
+                 pn_chat_say(chat, "user", argc > 2 ? argv[2] : "What is the capital of France?", 0, &err);
     if (!failed) {
         pn_sampling_default(model, &sampling);
-        failed = pn_session_generate(session, &p, NULL, &err) != PN_OK;
+        failed = pn_chat_reply(chat, &p, NULL, &err) != PN_OK;
     }
     fprintf(failed ? stderr : stdout, "%s\n", failed ? err.text : "");
+    pn_chat_free(chat);
     pn_session_free(session);
     pn_model_free(model);
     pn_engine_close(engine);

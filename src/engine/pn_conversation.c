@@ -257,7 +257,7 @@ static pn_status talk_render_builtin(pn_chat *c, bool generation, pn_prompt *out
     pn_status st = list && docs ? PN_OK : pn_fail_nomem(err, "a prompt", c->n_messages * sizeof *docs);
     size_t n = 0;
     for (; n < c->n_messages && !st; n++) {
-        pn_bytes role, content = {"", 0};
+        pn_bytes role = {"", 0}, content = {"", 0};
         st = pn_json_parse(&docs[n], c->mem, PN_ACCT_MISC, c->messages[n].data, c->messages[n].len, NULL, err);
         if (st)
             break;

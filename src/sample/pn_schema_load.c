@@ -418,28 +418,36 @@ static uint32_t schload_after(const pn_json_doc *d, uint32_t root, uint32_t node
     return PN_JSON_NONE;
 }
 
-/* Keys are "resource node" + '#' + anchor, and '@' + $id. */
-static bool schload_put_anchor(pn_sch *s, char sort, uint32_t resource, pn_bytes name, uint32_t node)
+/* A key is the sort, '#' for an anchor and '@' for an $id, then the resource node, then the name. */
+static char *schload_anchor_key(pn_sch *s, char sort, uint32_t resource, pn_bytes name, size_t *len)
 {
-    char *key = pn_sch_alloc(s, (uint64_t)name.len + 1 + sizeof resource, 1);
-    bool existed;
+    if (name.len > UINT32_MAX) {
+        pn_sch_nomem(s);
+        return NULL;
+    }
+    *len = 1 + sizeof resource + name.len;
+    char *key = pn_sch_alloc(s, *len, 1);
     if (!key)
-        return false;
+        return NULL;
     key[0] = sort;
     memcpy(key + 1, &resource, sizeof resource);
     memcpy(key + 1 + sizeof resource, name.data, name.len);
-    return pn_map_put(&s->anchors, key, name.len + 1 + sizeof resource, node, &existed) || pn_sch_nomem(s);
+    return key;
+}
+
+static bool schload_put_anchor(pn_sch *s, char sort, uint32_t resource, pn_bytes name, uint32_t node)
+{
+    size_t len;
+    bool existed;
+    const char *key = schload_anchor_key(s, sort, resource, name, &len);
+    return key && (pn_map_put(&s->anchors, key, len, node, &existed) || pn_sch_nomem(s));
 }
 
 static uint32_t schload_find_anchor(pn_sch *s, char sort, uint32_t resource, pn_bytes name)
 {
-    char *key = pn_sch_alloc(s, (uint64_t)name.len + 1 + sizeof resource, 1);
-    if (!key)
-        return PN_JSON_NONE;
-    key[0] = sort;
-    memcpy(key + 1, &resource, sizeof resource);
-    memcpy(key + 1 + sizeof resource, name.data, name.len);
-    const uint32_t *found = pn_map_find(&s->anchors, key, name.len + 1 + sizeof resource);
+    size_t len;
+    const char *key = schload_anchor_key(s, sort, resource, name, &len);
+    const uint32_t *found = key ? pn_map_find(&s->anchors, key, len) : NULL;
     return found ? *found : PN_JSON_NONE;
 }
 

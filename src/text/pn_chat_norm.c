@@ -541,7 +541,7 @@ static void norm_split(norm_work *w)
 /* Arguments as the template wants them: the client's string holds JSON. */
 static void norm_write_args(norm_work *w, pn_str *s, uint32_t args, bool object, size_t index)
 {
-    pn_bytes text;
+    pn_bytes text = {NULL, 0};
     pn_json_doc doc;
     pn_err err = {PN_OK, {0}};
     bool is_text = pn_json_str(w->in, args, &text);
