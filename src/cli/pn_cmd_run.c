@@ -181,6 +181,15 @@ static void run_read_share(const pn_args *a, const char *flag, float *v)
         *v = PN_MAX((float)pn_args_real(a, flag, 1), 1e-30f);
 }
 
+/* How many tokens a penalty looks back.  True: 0 was given, so the penalty is off; in the API 0 means 64. */
+static bool run_read_window(const pn_args *a, const char *name, int32_t *window)
+{
+    if (!pn_args_has(a, name))
+        return false;
+    *window = (int32_t)pn_args_int(a, name, 64);
+    return *window == 0;
+}
+
 static void run_read_more_samplers(const pn_args *a, pn_sampling *s)
 {
     run_read_share(a, "typical", &s->typical_p);
@@ -190,11 +199,8 @@ static void run_read_more_samplers(const pn_args *a, pn_sampling *s)
     run_read_real(a, "dry-multiplier", &s->dry_multiplier);
     run_read_real(a, "dry-base", &s->dry_base);
     s->dry_allowed_length = (int32_t)pn_args_int(a, "dry-allowed-length", s->dry_allowed_length);
-    if (pn_args_has(a, "dry-penalty-last-n")) {
-        s->dry_penalty_last_n = (int32_t)pn_args_int(a, "dry-penalty-last-n", 64);
-        if (s->dry_penalty_last_n == 0)
-            s->dry_multiplier = 0;      /* a window of nothing; in the API 0 is "64" */
-    }
+    if (run_read_window(a, "dry-penalty-last-n", &s->dry_penalty_last_n))
+        s->dry_multiplier = 0;
     run_read_real(a, "dynatemp-range", &s->dynatemp_range);
     run_read_real(a, "dynatemp-exp", &s->dynatemp_exponent);
     if (pn_args_has(a, "mirostat"))
@@ -215,11 +221,8 @@ static int run_read_sampling(run_state *r)
     run_read_real(a, "min-p", &s->min_p);
     run_read_share(a, "top-p", &s->top_p);
     run_read_real(a, "repeat-penalty", &s->repeat_penalty);
-    if (pn_args_has(a, "repeat-last-n")) {
-        s->repeat_last_n = (int32_t)pn_args_int(a, "repeat-last-n", 64);
-        if (s->repeat_last_n == 0)
-            s->repeat_penalty = 1;      /* a window of nothing; in the API 0 is "64" */
-    }
+    if (run_read_window(a, "repeat-last-n", &s->repeat_last_n))
+        s->repeat_penalty = 1;
     run_read_real(a, "presence-penalty", &s->presence_penalty);
     run_read_real(a, "frequency-penalty", &s->frequency_penalty);
     run_read_more_samplers(a, s);
