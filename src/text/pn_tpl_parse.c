@@ -18,7 +18,7 @@
 
 typedef struct tplp_parser {
     pn_tpl *t;
-    const tpl_tok *tok;         /* the next one; the last is EOF */
+    const tpl_tok *tok, *end;   /* the next one, and EOF, which is never passed: see tplp_next */
     pn_map names;               /* identifier -> index */
     uint32_t nesting, loops;
     tpl_node *macro;            /* the innermost being read, or NULL */
@@ -55,6 +55,13 @@ static void *tplp_expected(tplp_parser *p, const char *what)
     return tplp_fail(p, "expected %s, found \"%.*s\"", what, (int)PN_MIN(p->tok->len, 40u), p->t->src + p->tok->at);
 }
 
+/* The only way forward.  After an error callers may still look at the next token on their way out. */
+static void tplp_next(tplp_parser *p)
+{
+    if (p->tok < p->end)
+        p->tok++;
+}
+
 static bool tplp_is(const tplp_parser *p, const char *op)
 {
     const tpl_tok *k = p->tok;
@@ -71,7 +78,7 @@ static bool tplp_skip(tplp_parser *p, const char *op)
 {
     if (p->st || !tplp_is(p, op))
         return false;
-    p->tok++;
+    tplp_next(p);
     return true;
 }
 
@@ -79,7 +86,7 @@ static bool tplp_skip_word(tplp_parser *p, const char *word)
 {
     if (p->st || !tplp_is_word(p, word))
         return false;
-    p->tok++;
+    tplp_next(p);
     return true;
 }
 
@@ -99,7 +106,7 @@ static void tplp_need_type(tplp_parser *p, tpl_tok_type type, const char *what)
     if (p->tok->type != type)
         tplp_expected(p, what);
     else
-        p->tok++;
+        tplp_next(p);
 }
 
 static void *tplp_take(tplp_parser *p, size_t n)
@@ -200,7 +207,7 @@ static uint32_t tplp_name(tplp_parser *p)
         return 0;
     }
     uint32_t id = tplp_intern(p, p->t->src + p->tok->at, p->tok->len);
-    p->tok++;
+    tplp_next(p);
     if (p->macro && (id == p->t->n_varargs || id == p->t->n_kwargs))
         p->macro->flag = true;
     return id;
@@ -279,7 +286,7 @@ static tpl_node *tplp_strings(tplp_parser *p)
     for (const tpl_tok *k = p->tok; k->type == TPL_T_STRING; k++)
         total += k->len;
     char *out = tplp_take(p, total + 4);
-    for (; out && !p->st && p->tok->type == TPL_T_STRING; p->tok++) {
+    for (; out && !p->st && p->tok->type == TPL_T_STRING; tplp_next(p)) {
         const char *s = p->t->src + p->tok->at;
         size_t n = p->tok->len;
         for (size_t i = 0; i < n && !p->st;) {
@@ -310,7 +317,7 @@ static tpl_node *tplp_number(tplp_parser *p)
     bool is_int = p->tok->type == TPL_T_INT && pn_parse_i64(buf, 0, INT64_MAX, &i);
     if (!is_int)
         pn_tpl_parse_float(buf, len, &f);
-    p->tok++;
+    tplp_next(p);
     return tplp_const(p, is_int ? tpl_int(i, true) : tpl_float(f, true));
 }
 
@@ -425,7 +432,7 @@ static tpl_node *tplp_args(tplp_parser *p)
             return tplp_fail(p, "unpacking arguments with * is not supported");
         if (p->tok->type == TPL_T_NAME && p->tok[1].type == TPL_T_OP && p->tok[1].op[0] == '=' && !p->tok[1].op[1]) {
             name = tplp_name(p);
-            p->tok++;
+            tplp_next(p);
             named = true;
         } else if (named) {
             return tplp_expected(p, "name=value after the first named argument");
@@ -511,7 +518,7 @@ static tpl_node *tplp_filter(tplp_parser *p, tpl_node *n)
     if (id == TPL_NOT_FOUND)
         return tplp_fail(p, "expected a filter, found the unknown name \"%.*s\"", (int)PN_MIN(p->tok->len, 60u), name);
     tpl_node *f = tplp_node(p, TPL_N_FILTER, n, NULL);
-    p->tok++;
+    tplp_next(p);
     tpl_node *args = tplp_skip(p, "(") ? tplp_args(p) : NULL;
     if (f) {
         f->id = id;
@@ -543,7 +550,7 @@ static tpl_node *tplp_test(tplp_parser *p, tpl_node *n)
     if (id == TPL_NOT_FOUND)
         return tplp_fail(p, "expected a test, found the unknown name \"%.*s\"", (int)PN_MIN(p->tok->len, 60u), name);
     tpl_node *test = tplp_node(p, TPL_N_TEST, n, NULL), *args = NULL;
-    p->tok++;
+    tplp_next(p);
     if (tplp_skip(p, "(")) {
         args = tplp_args(p);
     } else if (tplp_starts_test_arg(p)) {
@@ -659,7 +666,8 @@ static int tplp_compare_op(tplp_parser *p)
     const tpl_tok *k = p->tok;
     if (!p->st && tplp_is_word(p, "not") && k[1].type == TPL_T_NAME && k[1].len == 2 &&
         memcmp(p->t->src + k[1].at, "in", 2) == 0) {
-        p->tok += 2;
+        tplp_next(p);
+        tplp_next(p);
         return TPL_OP_NOTIN;
     }
     return -1;
@@ -737,7 +745,7 @@ static void tplp_close(tplp_parser *p, const char *word)
     if (!p->st && !tplp_skip_word(p, word))
         tplp_expected(p, word);
     if (!p->st && p->tok->type == TPL_T_NAME)           /* {% endmacro name %} */
-        p->tok++;
+        tplp_next(p);
     tplp_block_end(p);
 }
 
@@ -762,7 +770,7 @@ static tpl_node *tplp_if(tplp_parser *p)
             return tplp_expected(p, "endif");
         if (more) {
             last = tplp_is_word(p, "else");
-            p->tok++;
+            tplp_next(p);
         }
     }
     tplp_close(p, "endif");
@@ -1035,7 +1043,7 @@ static tpl_node *tplp_body(tplp_parser *p, const char *const *ends)
                 tplp_expected(p, ends[0]);
             break;
         }
-        p->tok++;
+        tplp_next(p);
         if (k->type == TPL_T_TEXT) {
             tpl_node *n = tplp_str_const(p, p->t->src + k->at, k->len);
             if (n)
@@ -1100,6 +1108,7 @@ PN_INTERNAL pn_status pn_tpl_parse(pn_tpl *t, const tpl_toks *toks, pn_err *err)
     memset(&p, 0, sizeof p);
     p.t = t;
     p.tok = toks->v;
+    p.end = toks->v + toks->n - 1;
     p.err = err;
     pn_map_init(&p.names, t->mem, PN_ACCT_MISC);
     t->n_loop = tplp_intern(&p, "loop", 4);

@@ -222,6 +222,18 @@ static void test_errors_say_where_and_what(void)
     fails("x", "[]", NULL, PN_E_INVALID, "expected an object of template variables, found array");
 }
 
+/* Every level of an unfinished nest looks at the next token on its way out; there is none after the last. */
+static void test_unfinished_blocks_stay_inside_the_template(void)
+{
+    static char nest[64 * 16];
+    for (size_t n = 1; n < 64; n++) {
+        for (size_t i = 0; i < n; i++)
+            memcpy(nest + i * 16, i % 3 == 2 ? "{% for x in y %}" : "{% if a_b_c_d %}", 16);
+        nest[n * 16] = 0;
+        fails(nest, "{}", NULL, PN_E_FORMAT, "end of the template");
+    }
+}
+
 static void test_hostile_templates_are_stopped(void)
 {
     pn_tpl_limits small = {0, 0, 0, 1000, 0, 0}, loops = {0, 100, 0, 0, 0, 0}, steps = {1000, 0, 0, 0, 0, 0}, room = {0, 0, 0, 0, 1 << 16, 0};
@@ -297,6 +309,7 @@ int main(void)
     test_whose_text_it_is();
     test_untrusted_text_stays_untrusted();
     test_errors_say_where_and_what();
+    test_unfinished_blocks_stay_inside_the_template();
     test_hostile_templates_are_stopped();
     PN_CHECK(mem.outstanding == 0, "%ld blocks leaked", mem.outstanding);
     test_every_allocation_may_fail();
