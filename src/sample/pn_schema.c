@@ -390,8 +390,8 @@ PN_INTERNAL pn_gnode pn_sch_names(pn_sch *s, const uint32_t *nodes, uint32_t n)
             continue;
         }
         for (uint32_t k = 0; k < l->n_values; k++)
-            if (pn_json_str(s->d, l->values[k], &text))
-                out = pn_gir_alt2(s->g, out, pn_gir_json_text(s->g, text.data, text.len));
+            if (pn_json_str(s->d, l->values[k], &text) && !pn_sch_ends_inside(s, text))
+                out = pn_gir_alt2(s->g, out, pn_sch_text(s, text));
     }
     return out;
 }
@@ -448,11 +448,10 @@ static bool schema_is_flat(const pn_sch_leaf *l) { return l->is_enum || !(l->typ
 
 static pn_gnode schema_string(pn_sch *s, const pn_sch_leaf *l)
 {
-    pn_gir *g = s->g;
     const bool plain = l->body == PN_GNODE_NONE && l->min_len == 0 && l->max_len == PN_SCH_MANY;
     if (plain && s->string != PN_GNODE_NONE)
         return s->string;
-    const pn_gnode out = pn_gir_seq3(g, pn_gir_text(g, "\""), pn_sch_body(s, l), pn_gir_text(g, "\""));
+    const pn_gnode out = pn_sch_string(s, pn_sch_body(s, l));
     if (plain)
         s->string = out;
     return out;
@@ -470,9 +469,9 @@ static pn_gnode schema_emit_leaf(pn_sch *s, const pn_sch_leaf *l)
     if (l->types & PN_SCH_NUMBER)
         alts[n++] = l->number;
     if (l->types & PN_SCH_NULL)
-        alts[n++] = pn_gir_text(g, "null");
+        alts[n++] = pn_gir_text(g, s->o.python ? "None" : "null");
     if (l->types & PN_SCH_BOOL)
-        alts[n++] = pn_gir_alt2(g, pn_gir_text(g, "true"), pn_gir_text(g, "false"));
+        alts[n++] = pn_gir_alt2(g, pn_gir_text(g, s->o.python ? "True" : "true"), pn_gir_text(g, s->o.python ? "False" : "false"));
     if ((l->types & PN_SCH_OBJ) && pn_sch_object_sat(s, l))
         alts[n++] = pn_sch_emit_object(s, l);
     if ((l->types & PN_SCH_ARR) && pn_sch_array_sat(s, l))
@@ -533,12 +532,12 @@ static pn_gnode schema_white_space(pn_sch *s)
 
 /* --- the way in --------------------------------------------------------------------------------------------- */
 
-static bool schema_run(pn_sch *s, pn_gnode *out)
+static bool schema_run(pn_sch *s, uint32_t node, pn_gnode *out)
 {
     s->ws = schema_white_space(s);
-    if (!pn_sch_is_schema(s, s->root))
+    if (!pn_sch_is_schema(s, node))
         return false;
-    const uint32_t top = pn_sch_goal_for(s, &s->root, 1);
+    const uint32_t top = pn_sch_goal_for(s, &node, 1);
     if (top == PN_SCH_NONE)
         return false;
     for (size_t i = 0; i < s->n_goals; i++) {
@@ -561,8 +560,19 @@ static bool schema_run(pn_sch *s, pn_gnode *out)
     return pn_sch_built(s, s->root, NULL);
 }
 
-PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, const pn_schema_options *o,
-                                     pn_gnode *out, pn_str *widened, pn_err *err)
+/* Bare strings: as names of properties are found, by the strings of each leaf alone. */
+static bool schema_run_text(pn_sch *s, uint32_t node, pn_gnode *out)
+{
+    if (!pn_sch_is_schema(s, node))
+        return false;
+    *out = pn_sch_names(s, &node, 1);
+    if (!pn_sch_built(s, node, NULL))
+        return false;
+    return !pn_gir_is_never(s->g, *out) || pn_sch_fail(s, PN_E_INVALID, node, NULL, "no value satisfies this schema");
+}
+
+static pn_status schema_start(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root, const char *until,
+                              const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err)
 {
     pn_sch s;
     pn_err mine;                        /* messages come with pointers also when nobody listens */
@@ -570,7 +580,8 @@ PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t n
     s.mem = d->mem;
     s.g = g;
     s.d = d;
-    s.root = node;
+    s.root = root;
+    s.until = until ? until : o ? o->quote : NULL;
     s.widened = widened;
     s.err = err ? err : &mine;
     if (o)
@@ -580,10 +591,22 @@ PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t n
     pn_map_init(&s.reported, s.mem, PN_ACCT_GRAMMAR);
     pn_map_init(&s.anchors, s.mem, PN_ACCT_GRAMMAR);
     pn_map_init(&s.pattern_of, s.mem, PN_ACCT_GRAMMAR);
-    if (!schema_run(&s, out) && s.status == PN_OK)
+    if (!(until ? schema_run_text(&s, node, out) : schema_run(&s, node, out)) && s.status == PN_OK)
         s.status = pn_fail(s.err, PN_E_INTERNAL, "a JSON schema failed without a reason");
     pn_sch_fini(&s);
     return s.status;
+}
+
+PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root,
+                                     const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err)
+{
+    return schema_start(g, d, node, root, NULL, o, out, widened, err);
+}
+
+PN_INTERNAL pn_status pn_schema_text(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root, const char *until,
+                                     const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err)
+{
+    return schema_start(g, d, node, root, until, o, out, widened, err);
 }
 
 PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *json, size_t len,
@@ -600,7 +623,7 @@ PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *
     if (status == PN_OK)
         status = pn_gir_new(&g, mem, NULL, err);
     if (status == PN_OK)
-        status = pn_schema_node(g, &d, PN_JSON_ROOT, o, &node, NULL, err);
+        status = pn_schema_node(g, &d, PN_JSON_ROOT, PN_JSON_ROOT, o, &node, NULL, err);
     if (status == PN_OK)
         status = pn_gir_finish(g, node, out, err);
     pn_gir_free(g);

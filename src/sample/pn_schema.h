@@ -36,6 +36,10 @@
 typedef struct pn_schema_options {
     bool compact;               /* no white space between tokens */
     bool lenient;               /* widen what cannot be enforced instead of refusing it */
+    bool python;                /* True, False, None */
+    const char *quote;          /* not NULL: strings stand as they are, without escapes, between two of
+                                   these, which they do not contain; keys have no quotes at all */
+    pn_gnode quote_node;        /* what matches it, NONE: its bytes */
 } pn_schema_options;
 
 /* Compile a schema's text.  o may be NULL: neither.  PN_E_FORMAT: not JSON.  PN_E_INVALID: not a
@@ -44,11 +48,16 @@ typedef struct pn_schema_options {
 PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *json, size_t len,
                                         const pn_schema_options *o, pn_err *err);
 
-/* The values of the schema at `node` of d as a node of g, to be built into something larger.  The
- * node is the root of its schema: "#" means it, and pointers start there.  With o->lenient the
- * pointers of what was widened are appended to *widened (may be NULL), a line each.  Works in d's
- * memory. */
-PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, const pn_schema_options *o,
-                                     pn_gnode *out, pn_str *widened, pn_err *err);
+/* The values of the schema at `node` of d as a node of g, to be built into something larger.  `root`,
+ * the node or one above it, is the root of its schema: "#" means it, and pointers start there.  With
+ * o->lenient the pointers of what was widened are appended to *widened (may be NULL), a line each.
+ * Works in d's memory. */
+PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root,
+                                     const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err);
+
+/* Of these values the strings alone, as bare text: no quotes, no escapes, and nowhere `until`, which
+ * ends it. */
+PN_INTERNAL pn_status pn_schema_text(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root, const char *until,
+                                     const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err);
 
 #endif /* PN_SCHEMA_H */

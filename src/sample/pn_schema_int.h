@@ -107,6 +107,7 @@ typedef struct pn_sch {
     const pn_json_doc *d;
     uint32_t root;
     pn_schema_options o;
+    const char *until;          /* not NULL: strings are bare text that does not contain it */
     pn_str *widened;
     pn_err *err;
     pn_status status;           /* the first failure; everything stops */
@@ -217,6 +218,15 @@ PN_INTERNAL pn_gnode pn_sch_pattern(pn_sch *s, uint32_t node, const char *kw, pn
 
 /* l->body with its lengths applied. */
 PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l);
+
+/* Bodies in the spelling of the whole: min..max characters, this text, any but these texts; and the
+ * key and string around a body. */
+PN_INTERNAL pn_gnode pn_sch_chars(pn_sch *s, uint32_t min, uint32_t max);
+PN_INTERNAL pn_gnode pn_sch_text(pn_sch *s, pn_bytes text);
+PN_INTERNAL pn_gnode pn_sch_not(pn_sch *s, const pn_bytes *texts, uint32_t n);
+PN_INTERNAL bool pn_sch_ends_inside(const pn_sch *s, pn_bytes text);   /* bare text cannot say this */
+PN_INTERNAL pn_gnode pn_sch_key(pn_sch *s, pn_gnode body);
+PN_INTERNAL pn_gnode pn_sch_string(pn_sch *s, pn_gnode body);
 
 PN_INTERNAL bool pn_sch_equal(pn_sch *s, uint32_t a, uint32_t b);      /* as JSON values */
 PN_INTERNAL uint32_t pn_sch_value_type(pn_sch *s, uint32_t v);

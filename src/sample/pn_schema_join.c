@@ -362,7 +362,7 @@ static bool schjoin_not_strings(schjoin *j)
     for (uint32_t i = 0; i < j->n_nots; i++)
         n += pn_json_str(j->s->d, j->nots[i], &texts[n]);
     if (n > 0)
-        schjoin_body(j, pn_gir_json_not(j->s->g, texts, n));
+        schjoin_body(j, pn_sch_not(j->s, texts, n));
     return n == 0 || pn_sch_built(j->s, j->not_node, "not");
 }
 

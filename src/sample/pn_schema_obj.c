@@ -327,7 +327,7 @@ static bool schobj_names(schobj *o)
 
 static bool schobj_key_in(schobj *o, pn_bytes key, pn_gnode language)
 {
-    return !pn_gir_is_never(o->s->g, pn_gir_and(o->s->g, pn_gir_json_text(o->s->g, key.data, key.len), language));
+    return !pn_gir_is_never(o->s->g, pn_gir_and(o->s->g, pn_sch_text(o->s, key), language));
 }
 
 /* What base node b says about a key that stands in `pattern`s of it or nowhere: its schemas are
@@ -399,13 +399,13 @@ static pn_gnode schobj_other_keys(schobj *o, pn_gnode among)
     if (o->names != PN_GNODE_NONE)
         among = among == PN_GNODE_NONE ? o->names : pn_gir_and(s->g, among, o->names);
     if (l->n_props == 0)
-        return among == PN_GNODE_NONE ? pn_gir_json_body(s->g, 0, PN_GIR_MANY) : among;
+        return among == PN_GNODE_NONE ? pn_sch_chars(s, 0, PN_GIR_MANY) : among;
     pn_bytes *keys = pn_sch_alloc(s, l->n_props, sizeof *keys);
     if (!keys)
         return PN_GNODE_NONE;
     for (uint32_t i = 0; i < l->n_props; i++)
         keys[i] = l->props[i].key;
-    const pn_gnode others = pn_gir_json_not(s->g, keys, l->n_props);
+    const pn_gnode others = pn_sch_not(s, keys, l->n_props);
     return among == PN_GNODE_NONE ? others : pn_gir_and(s->g, among, others);
 }
 
@@ -549,8 +549,7 @@ PN_INTERNAL bool pn_sch_object_sat(pn_sch *s, const pn_sch_leaf *l)
 static pn_gnode schobj_member(pn_sch *s, pn_gnode body, uint32_t goal)
 {
     pn_gir *g = s->g;
-    const pn_gnode key = pn_gir_seq3(g, pn_gir_text(g, "\""), body, pn_gir_text(g, "\":"));
-    return pn_gir_seq3(g, key, s->ws, s->goals[goal].node);
+    return pn_gir_seq3(g, pn_sch_key(s, body), s->ws, s->goals[goal].node);
 }
 
 static pn_gnode schobj_others(pn_sch *s, const pn_sch_leaf *l)
@@ -574,7 +573,7 @@ PN_INTERNAL pn_gnode pn_sch_emit_object(pn_sch *s, const pn_sch_leaf *l)
         if (p->forbidden || !s->goals[p->goal].sat)
             continue;
         e[n].optional = !p->required;
-        e[n++].node = schobj_member(s, pn_gir_json_text(s->g, p->key.data, p->key.len), p->goal);
+        e[n++].node = schobj_member(s, pn_sch_text(s, p->key), p->goal);
         required += p->required;
     }
     if (!schobj_runs(s, e, n, l->base[0]))

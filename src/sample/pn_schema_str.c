@@ -19,6 +19,71 @@
  * that nobody means to reach. */
 enum { SCHSTR_PRODUCT = 256 };
 
+/* --- spelling -----------------------------------------------------------------------------------
+
+ * JSON strings are bodies with escapes between quotes.  Bare text (s->until) has no escapes, so a body
+ * is the text itself; it must not contain what ends it. */
+
+static bool schstr_is_bare(const pn_sch *s) { return s->until != NULL; }
+
+static pn_gnode schstr_any(pn_sch *s)
+{
+    return pn_gir_class(s->g, NULL, 0, true);
+}
+
+/* Text without s->until in it. */
+static pn_gnode schstr_without_end(pn_sch *s, pn_gnode body)
+{
+    const pn_gnode some = pn_gir_repeat(s->g, schstr_any(s), 0, PN_GIR_MANY);
+    return pn_gir_and_not(s->g, body, pn_gir_seq3(s->g, some, pn_gir_text(s->g, s->until), some));
+}
+
+PN_INTERNAL bool pn_sch_ends_inside(const pn_sch *s, pn_bytes text)
+{
+    const size_t n = s->until ? strlen(s->until) : 0;
+    for (size_t i = 0; n && i + n <= text.len; i++)
+        if (memcmp(text.data + i, s->until, n) == 0)
+            return true;
+    return false;
+}
+
+PN_INTERNAL pn_gnode pn_sch_chars(pn_sch *s, uint32_t min, uint32_t max)
+{
+    return schstr_is_bare(s) ? pn_gir_repeat(s->g, schstr_any(s), min, max) : pn_gir_json_body(s->g, min, max);
+}
+
+PN_INTERNAL pn_gnode pn_sch_text(pn_sch *s, pn_bytes text)
+{
+    return schstr_is_bare(s) ? pn_gir_bytes(s->g, text.data, text.len) : pn_gir_json_text(s->g, text.data, text.len);
+}
+
+PN_INTERNAL pn_gnode pn_sch_not(pn_sch *s, const pn_bytes *texts, uint32_t n)
+{
+    if (!schstr_is_bare(s))
+        return pn_gir_json_not(s->g, texts, n);
+    return pn_gir_and_not(s->g, pn_sch_chars(s, 0, PN_GIR_MANY), pn_gir_words(s->g, texts, n));
+}
+
+/* What a key without quotes consists of. */
+static pn_gnode schstr_word(pn_sch *s)
+{
+    static const pn_cp_range chars[] = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}, {'-', '.'}, {'/', '/'}, {'$', '$'}, {0x80, 0x10FFFF}};
+    return pn_gir_repeat(s->g, pn_gir_class(s->g, chars, PN_COUNT_OF(chars), false), 1, PN_GIR_MANY);
+}
+
+PN_INTERNAL pn_gnode pn_sch_key(pn_sch *s, pn_gnode body)
+{
+    if (s->o.quote)
+        return pn_gir_seq2(s->g, pn_gir_and(s->g, body, schstr_word(s)), pn_gir_text(s->g, ":"));
+    return pn_gir_seq3(s->g, pn_gir_text(s->g, "\""), body, pn_gir_text(s->g, "\":"));
+}
+
+PN_INTERNAL pn_gnode pn_sch_string(pn_sch *s, pn_gnode body)
+{
+    const pn_gnode quote = s->o.quote_node != PN_GNODE_NONE ? s->o.quote_node : pn_gir_text(s->g, s->o.quote ? s->o.quote : "\"");
+    return pn_gir_seq3(s->g, quote, body, quote);
+}
+
 /* --- formats ------------------------------------------------------------------------------------ */
 
 /* RFC 3339 with the lengths of months and leap years; not the year 0, which few calendars know. */
@@ -73,7 +138,8 @@ PN_INTERNAL pn_gnode pn_sch_format(pn_sch *s, pn_bytes name)
         pn_err e = {PN_OK, {0}};
         if (s->formats[i] != PN_GNODE_NONE)
             return s->formats[i];
-        const pn_status status = pn_gir_regex(s->g, f->pattern, strlen(f->pattern), PN_REGEX_JSON, &s->formats[i], &e);
+        const pn_status status = pn_gir_regex(s->g, f->pattern, strlen(f->pattern), schstr_is_bare(s) ? 0 : PN_REGEX_JSON,
+                                              &s->formats[i], &e);
         if (status != PN_OK)
             pn_sch_fail(s, status, s->root, NULL, "format \"%s\": %.180s", f->name, e.text);
         return s->formats[i];
@@ -90,7 +156,8 @@ PN_INTERNAL pn_gnode pn_sch_pattern(pn_sch *s, uint32_t node, const char *kw, pn
     const uint32_t *known = pn_map_find(&s->pattern_of, pattern.data, pattern.len);
     if (known)
         return *known;
-    const pn_status status = pn_gir_regex(s->g, pattern.data, pattern.len, PN_REGEX_JSON | PN_REGEX_SEARCH, &out, &e);
+    const pn_status status = pn_gir_regex(s->g, pattern.data, pattern.len,
+                                          (schstr_is_bare(s) ? 0 : PN_REGEX_JSON) | PN_REGEX_SEARCH, &out, &e);
     if (status == PN_E_UNSUPPORTED)
         *dropped = pn_sch_refuse(s, node, kw, e.text);
     else if (status != PN_OK)
@@ -100,22 +167,29 @@ PN_INTERNAL pn_gnode pn_sch_pattern(pn_sch *s, uint32_t node, const char *kw, pn
     return *dropped ? PN_GNODE_NONE : out;
 }
 
-PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
+static pn_gnode schstr_body(pn_sch *s, const pn_sch_leaf *l)
 {
     const bool any = l->min_len == 0 && l->max_len == PN_SCH_MANY;
     if (l->body != PN_GNODE_NONE && any)
         return l->body;
-    if (l->body == PN_GNODE_NONE && any && s->any_body != PN_GNODE_NONE)
-        return s->any_body;
     uint32_t max = l->max_len == PN_SCH_MANY ? PN_GIR_MANY : l->max_len;
-    if (l->body != PN_GNODE_NONE && max != PN_GIR_MANY)
+    if ((l->body != PN_GNODE_NONE || schstr_is_bare(s)) && max != PN_GIR_MANY)
         max = PN_MIN(max, PN_MAX(l->min_len, (uint32_t)SCHSTR_PRODUCT));
-    const pn_gnode by_length = pn_gir_json_body(s->g, l->min_len, max);
-    if (l->body != PN_GNODE_NONE)
-        return pn_gir_and(s->g, l->body, by_length);
+    const pn_gnode by_length = pn_sch_chars(s, l->min_len, max);
+    return l->body != PN_GNODE_NONE ? pn_gir_and(s->g, l->body, by_length) : by_length;
+}
+
+PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
+{
+    const bool any = l->body == PN_GNODE_NONE && l->min_len == 0 && l->max_len == PN_SCH_MANY;
+    if (any && s->any_body != PN_GNODE_NONE)
+        return s->any_body;
+    pn_gnode body = schstr_body(s, l);
+    if (schstr_is_bare(s))
+        body = schstr_without_end(s, body);
     if (any)
-        s->any_body = by_length;
-    return by_length;
+        s->any_body = body;
+    return body;
 }
 
 /* --- values ------------------------------------------------------------------------------------- */
@@ -221,7 +295,7 @@ PN_INTERNAL bool pn_sch_scalar_fits(pn_sch *s, const pn_sch_leaf *l, uint32_t v)
             return false;
         if (l->body == PN_GNODE_NONE)
             return true;
-        return !pn_gir_is_never(s->g, pn_gir_and(s->g, pn_gir_json_text(s->g, text.data, text.len), l->body));
+        return !pn_gir_is_never(s->g, pn_gir_and(s->g, pn_sch_text(s, text), l->body));
     }
     return true;
 }
@@ -326,12 +400,16 @@ static void schstr_scalar(pn_sch *s, pn_str *out, uint32_t v)
     const uint32_t type = pn_sch_value_type(s, v);
     pn_bytes text = {"", 0};
     if (type == PN_SCH_NULL) {
-        pn_str_addz(out, "null");
+        pn_str_addz(out, s->o.python ? "None" : "null");
     } else if (type == PN_SCH_BOOL) {
-        pn_str_addz(out, schstr_truth(s, v) ? "true" : "false");
+        const char *const words[] = {"false", "true", "False", "True"};
+        pn_str_addz(out, words[2 * s->o.python + schstr_truth(s, v)]);
     } else if (type == PN_SCH_STR) {
         pn_json_str(s->d, v, &text);
-        schstr_quoted(out, text);
+        if (schstr_is_bare(s))
+            pn_str_add(out, text.data, text.len);
+        else
+            schstr_quoted(out, text);
     } else {
         pn_json_num(s->d, v, &text);
         pn_str_add(out, text.data, text.len);
@@ -342,6 +420,9 @@ static bool schstr_open(schstr_text *t, uint32_t v)
 {
     const pn_json_doc *d = t->s->d;
     const pn_json_type type = pn_json_type_of(d, v);
+    pn_bytes text;
+    if (t->s->o.quote && pn_json_str(d, v, &text))
+        return schstr_flush(t, false) && schstr_part(t, pn_sch_string(t->s, pn_sch_text(t->s, text)));
     if (type != PN_JSON_ARRAY && type != PN_JSON_OBJECT) {
         schstr_scalar(t->s, &t->run, v);
         return true;
@@ -360,7 +441,10 @@ static bool schstr_key(schstr_text *t, uint32_t v)
     const pn_bytes key = pn_json_key_of(t->s->d, v);
     if (!key.data)
         return true;
-    schstr_quoted(&t->run, key);
+    if (t->s->o.quote)
+        pn_str_add(&t->run, key.data, key.len);
+    else
+        schstr_quoted(&t->run, key);
     pn_str_addc(&t->run, ':');
     return schstr_flush(t, true);
 }
@@ -401,7 +485,7 @@ PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
     pn_gnode out = PN_GNODE_NONE;
     pn_str_init(&t.run, s->mem, PN_ACCT_GRAMMAR);
     bool ok = true;
-    if (pn_sch_value_type(s, v) & (PN_SCH_ARR | PN_SCH_OBJ)) {
+    if (s->o.quote || (pn_sch_value_type(s, v) & (PN_SCH_ARR | PN_SCH_OBJ))) {
         ok = schstr_write(&t, v);
     } else {
         schstr_scalar(s, &t.run, v);
@@ -414,8 +498,8 @@ PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
     return out;
 }
 
-/* Scalars of a list as one trie. */
-static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n)
+/* Values of these types, scalars all, as one trie. */
+static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n, uint32_t types)
 {
     pn_bytes *words = pn_sch_alloc(s, (uint64_t)n + 1, sizeof *words);
     size_t *starts = pn_sch_alloc(s, (uint64_t)n + 1, sizeof *starts);
@@ -424,7 +508,7 @@ static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n)
     pn_gnode out = PN_GNODE_NONE;
     uint32_t k = 0;
     for (uint32_t i = 0; words && starts && i < n; i++) {
-        if (pn_sch_value_type(s, values[i]) & (PN_SCH_ARR | PN_SCH_OBJ))
+        if (!(pn_sch_value_type(s, values[i]) & types))
             continue;
         starts[k] = all.len;
         schstr_scalar(s, &all, values[i]);
@@ -443,11 +527,17 @@ static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n)
 
 PN_INTERNAL pn_gnode pn_sch_values(pn_sch *s, const uint32_t *values, uint32_t n)
 {
-    pn_gnode *alts = pn_sch_alloc(s, (uint64_t)n + 1, sizeof *alts);
+    pn_gnode *alts = pn_sch_alloc(s, (uint64_t)n + 2, sizeof *alts);
+    const uint32_t scalars = PN_SCH_ANY & ~(uint32_t)(PN_SCH_ARR | PN_SCH_OBJ);
     uint32_t k = 0;
     if (!alts)
         return PN_GNODE_NONE;
-    alts[k++] = schstr_words(s, values, n);
+    if (s->o.quote) {
+        alts[k++] = schstr_words(s, values, n, scalars & ~(uint32_t)PN_SCH_STR);
+        alts[k++] = pn_sch_string(s, schstr_without_end(s, schstr_words(s, values, n, PN_SCH_STR)));
+    } else {
+        alts[k++] = schstr_words(s, values, n, scalars);
+    }
     for (uint32_t i = 0; i < n; i++)
         if (pn_sch_value_type(s, values[i]) & (PN_SCH_ARR | PN_SCH_OBJ))
             alts[k++] = pn_sch_value(s, values[i]);

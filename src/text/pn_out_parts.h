@@ -19,12 +19,12 @@
 #ifndef PN_OUT_PARTS_H
 #define PN_OUT_PARTS_H
 
+#include "text/pn_out_family.h"
 #include "text/pn_toolcall.h"
 
 #include "base/pn_str.h"
 
 enum {
-    OUT_NAME_MAX = 256,             /* bytes of a function's or parameter's name */
     OUT_DEPTH_MAX = 128,            /* containers inside each other */
     OUT_HOLD_MAX = 1 << 20,         /* bytes of a value that must be seen whole */
     OUT_BLANK_MAX = 4096            /* white space that may yet turn out to be nothing */
@@ -36,51 +36,6 @@ typedef enum out_step {
     OUT_BAD,                        /* this is no call */
     OUT_DONE                        /* back to text; the next byte is not consumed */
 } out_step;
-
-typedef enum out_grammar {
-    OUT_TEXT, OUT_JSON, OUT_NAMED, OUT_XML, OUT_NESTED, OUT_PYTHON, OUT_GEMMA, OUT_TAGGED_CODE, OUT_HARMONY
-} out_grammar;
-
-/* How NAME <delimiter> {...} is spelled. */
-typedef struct out_named {
-    const char *call;               /* opens each call inside a section; NULL: the text's opener does */
-    const char *before_id;          /* stands between name and id; NULL: none */
-    const char *args;               /* ends the header */
-    const char *id_first;           /* ends an id that comes before the name; NULL: none */
-    bool brace;                     /* '{' ends the header too */
-} out_named;
-
-/* How <function=N><parameter=K>V</parameter></function> is spelled. */
-typedef struct out_xml {
-    const char *call, *call_head;   /* before the name (NULL: nothing), after it */
-    const char *param, *param_head; /* before the key, after it */
-    const char *value;              /* before the value, after white space; NULL: nothing */
-    const char *param_end, *call_end;
-    bool attributes;                /* the name ends at a quote, attributes follow */
-    bool trim_newline;              /* one newline on each side of a value is not the value's */
-} out_xml;
-
-typedef struct out_family {
-    const char *name;
-    out_grammar grammar;
-    const char *all[3];             /* in the template's text: all of these */
-    const char *any[3];             /* and, when there are any, one of these */
-    const char *open[6];            /* where a call or a section of calls begins */
-    const char *close[4];           /* where it ends; may be missing */
-    const char *skip[6];            /* dropped from text */
-    const char *think[2];           /* NULL: as the template's text tells */
-    const out_named *named;
-    const out_xml *xml;
-    unsigned flags;
-} out_family;
-
-enum {
-    OUT_BARE = 1,                   /* a JSON object at the start of the answer may be a call */
-    OUT_NAME_IS_KEY = 2,            /* {"f": {...}} */
-    OUT_SEGMENTS = 4,               /* functionary 3.2: ">>>name\n" cuts the output into segments */
-    OUT_HEADERS = 8,                /* messages have headers that end in <|message|> */
-    OUT_CODE_TAG = 16               /* <|python_tag|> */
-};
 
 /* Text-level markers of one parser. */
 typedef enum out_act {
@@ -256,8 +211,6 @@ PN_INTERNAL out_step pn_out_raw_args(pn_out *p);
 /* Escaped for the inside of a JSON string, onto the arguments. */
 PN_INTERNAL void pn_out_escape(pn_out *p, const char *text, size_t n);
 
-typedef enum out_type { OUT_T_UNKNOWN, OUT_T_STRING, OUT_T_BOOL, OUT_T_NULL, OUT_T_NUMBER, OUT_T_OTHER } out_type;
-
 /* The schema of the arguments of tool `name`, of a property of a schema, of an array's items;
  * PN_JSON_NONE. */
 PN_INTERNAL uint32_t pn_out_schema_tool(const pn_out *p, const char *name, size_t len);
@@ -279,7 +232,6 @@ PN_INTERNAL void pn_out_lit_init(out_lit *l, char open);
 PN_INTERNAL size_t pn_out_lit_run(out_lit *l, const char *text, size_t n, bool final, pn_str *out, bool *done, bool *bad);
 
 /* The table (pn_out_detect.c). */
-PN_INTERNAL const out_family *pn_out_family(int i);
 PN_INTERNAL const char *pn_out_end_mark(size_t i);      /* NULL past the end */
 
 #endif /* PN_OUT_PARTS_H */

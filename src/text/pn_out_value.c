@@ -75,10 +75,10 @@ static uint32_t value_step(const pn_json_doc *d, uint32_t node, const char *part
     return pn_json_find(d, node, key, len);
 }
 
-/* "#/$defs/x", from the schema of the arguments and then from its tool. */
-static uint32_t value_ref(const pn_out *p, pn_bytes ref)
+/* "#/$defs/x", from the schema of the arguments. */
+static uint32_t value_ref(const pn_json_doc *d, uint32_t root, pn_bytes ref)
 {
-    uint32_t node = p->params_node;
+    uint32_t node = root;
     size_t at = 1;
     if (ref.len < 1 || ref.data[0] != '#')
         return PN_JSON_NONE;
@@ -86,20 +86,20 @@ static uint32_t value_ref(const pn_out *p, pn_bytes ref)
         size_t end = ++at;                  /* past '/' */
         while (end < ref.len && ref.data[end] != '/')
             end++;
-        node = value_step(p->tools, node, ref.data + at, end - at);
+        node = value_step(d, node, ref.data + at, end - at);
         at = end;
     }
     return node;
 }
 
 /* The schema behind references. */
-static uint32_t value_resolve(const pn_out *p, uint32_t schema)
+static uint32_t value_resolve(const pn_json_doc *d, uint32_t root, uint32_t schema)
 {
     pn_bytes ref;
-    for (int i = 0; i < OUT_SCHEMA_DEPTH && p->tools; i++) {
-        if (!pn_json_str(p->tools, pn_json_get(p->tools, schema, "$ref"), &ref))
+    for (int i = 0; i < OUT_SCHEMA_DEPTH && d; i++) {
+        if (!pn_json_str(d, pn_json_get(d, schema, "$ref"), &ref))
             return schema;
-        schema = value_ref(p, ref);
+        schema = value_ref(d, root, ref);
     }
     return PN_JSON_NONE;
 }
@@ -107,7 +107,7 @@ static uint32_t value_resolve(const pn_out *p, uint32_t schema)
 PN_INTERNAL uint32_t pn_out_schema_property(const pn_out *p, uint32_t schema, const char *key, size_t len)
 {
     static const char *const branches[] = {"anyOf", "oneOf", "allOf"};
-    schema = value_resolve(p, schema);
+    schema = value_resolve(p->tools, p->params_node, schema);
     if (!p->tools || schema == PN_JSON_NONE)
         return PN_JSON_NONE;
     uint32_t found = pn_json_find(p->tools, pn_json_get(p->tools, schema, "properties"), key, len);
@@ -115,7 +115,7 @@ PN_INTERNAL uint32_t pn_out_schema_property(const pn_out *p, uint32_t schema, co
         uint32_t list = pn_json_get(p->tools, schema, branches[b]);
         for (uint32_t c = pn_json_first(p->tools, list); c != PN_JSON_NONE && found == PN_JSON_NONE;
              c = pn_json_next(p->tools, c))
-            found = pn_json_find(p->tools, pn_json_get(p->tools, value_resolve(p, c), "properties"), key, len);
+            found = pn_json_find(p->tools, pn_json_get(p->tools, value_resolve(p->tools, p->params_node, c), "properties"), key, len);
     }
     if (found == PN_JSON_NONE && pn_json_type_of(p->tools, pn_json_get(p->tools, schema, "additionalProperties")) == PN_JSON_OBJECT)
         found = pn_json_get(p->tools, schema, "additionalProperties");
@@ -124,7 +124,7 @@ PN_INTERNAL uint32_t pn_out_schema_property(const pn_out *p, uint32_t schema, co
 
 PN_INTERNAL uint32_t pn_out_schema_items(const pn_out *p, uint32_t schema)
 {
-    return p->tools ? pn_json_get(p->tools, value_resolve(p, schema), "items") : PN_JSON_NONE;
+    return p->tools ? pn_json_get(p->tools, value_resolve(p->tools, p->params_node, schema), "items") : PN_JSON_NONE;
 }
 
 static out_type value_word(pn_bytes b)
@@ -172,28 +172,33 @@ static out_type value_own_type(const pn_json_doc *d, uint32_t schema)
 }
 
 /* Branches are walked with a list of our own, since the schema is the client's: no recursion. */
-PN_INTERNAL out_type pn_out_schema_type(const pn_out *p, uint32_t schema)
+PN_INTERNAL out_type pn_out_type_of(const pn_json_doc *d, uint32_t root, uint32_t schema)
 {
     static const char *const branches[] = {"anyOf", "oneOf", "allOf"};
     uint32_t todo[64];
     size_t n = 0;
     out_type t = OUT_T_UNKNOWN;
-    if (!p->tools || schema == PN_JSON_NONE)
+    if (!d || schema == PN_JSON_NONE)
         return OUT_T_UNKNOWN;
     todo[n++] = schema;
     for (size_t i = 0; i < n; i++) {
-        uint32_t s = value_resolve(p, todo[i]);
+        uint32_t s = value_resolve(d, root, todo[i]);
         if (s == PN_JSON_NONE)
             continue;
-        t = value_join(t, value_own_type(p->tools, s));
+        t = value_join(t, value_own_type(d, s));
         for (size_t b = 0; b < PN_COUNT_OF(branches); b++) {
-            uint32_t list = pn_json_get(p->tools, s, branches[b]);
-            for (uint32_t c = pn_json_first(p->tools, list); c != PN_JSON_NONE && n < PN_COUNT_OF(todo);
-                 c = pn_json_next(p->tools, c))
+            uint32_t list = pn_json_get(d, s, branches[b]);
+            for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE && n < PN_COUNT_OF(todo);
+                 c = pn_json_next(d, c))
                 todo[n++] = c;
         }
     }
     return t;
+}
+
+PN_INTERNAL out_type pn_out_schema_type(const pn_out *p, uint32_t schema)
+{
+    return pn_out_type_of(p->tools, p->params_node, schema);
 }
 
 /* ------------------------------------------------------------------------------------------

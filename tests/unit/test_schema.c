@@ -106,7 +106,7 @@ static void lenient_widens_and_says_where(void)
 {
     static const char text[] = "{\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"null\"},\"contains\":{}},"
                                "\"b\":{\"type\":\"string\",\"pattern\":\"^(?!x)\",\"maxLength\":2}},\"required\":[\"a\",\"b\"]}";
-    const pn_schema_options o = {true, true};
+    const pn_schema_options o = {.compact = true, .lenient = true};
     pn_json_doc d;
     pn_err err;
     pn_gir *b = NULL;
@@ -116,7 +116,7 @@ static void lenient_widens_and_says_where(void)
     pn_str_init(&widened, &mem, PN_ACCT_MISC);
     PN_CHECK(pn_json_parse(&d, &mem, PN_ACCT_MISC, text, sizeof text - 1, NULL, &err) == PN_OK);
     PN_CHECK(pn_gir_new(&b, &mem, NULL, &err) == PN_OK);
-    PN_CHECK(pn_schema_node(b, &d, PN_JSON_ROOT, &o, &node, &widened, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_schema_node(b, &d, PN_JSON_ROOT, PN_JSON_ROOT, &o, &node, &widened, &err) == PN_OK, "%s", err.text);
     PN_CHECK(strcmp(pn_str_cstr(&widened), "/properties/a/contains\n/properties/b/pattern") == 0, "%s", pn_str_cstr(&widened));
     PN_CHECK(pn_gir_finish(b, node, &g, &err) == PN_OK);
     PN_CHECK(pn_gram_matches(g, "{\"a\":[],\"b\":\"xy\"}", 17, &err) == 1);

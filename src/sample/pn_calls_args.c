@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_calls_args.c - the arguments of one tool, as its family writes them.
+ *
+ *     JSON      {"k": v, ...}                           the whole schema at once, by pn_schema.h
+ *     Gemma     {k:v, s:<|"|>text<|"|>}                 the same in another spelling
+ *     Python    k=v, ...                                a member for each property
+ *     tags      <parameter=k>v</parameter> ...          the same
+ *
+ * The last two are no JSON values, so of the schema of the arguments itself only `properties`, `required`
+ * and `additionalProperties` have a meaning; the schemas of the properties are complete.  A JSON value
+ * inside a tag could hold the tag's closer in a string; readers look at what follows the closer, and so
+ * does ours.
+ */
+#include "sample/pn_calls_int.h"
+#include "base/pn_err.h"
+
+#include <stdio.h>
+
+enum {
+    CALLS_ANY_ORDER = 5,        /* so many parameters make 2^n states */
+    CALLS_KEY_MAX = 64          /* of a parameter that the schema does not declare */
+};
+
+#define CALLS_NESTED "]<]minimax[>["
+
+typedef struct calls_member {
+    pn_gnode node;
+    bool required;
+} calls_member;
+
+static const pn_json_doc *calls_doc(const calls_work *w, const calls_tool *t)
+{
+    return t->schema == PN_JSON_NONE ? &w->nothing : w->p->tools;
+}
+
+static uint32_t calls_root(const calls_tool *t) { return t->schema == PN_JSON_NONE ? PN_JSON_ROOT : t->schema; }
+
+static bool calls_lenient(const calls_work *w, const calls_tool *t) { return !t->strict && !w->p->required; }
+
+/* ------------------------------------------------------------------------------------------
+ * Pointers
+ * ------------------------------------------------------------------------------------------ */
+
+/* "/3/function/parameters" */
+static void calls_pointer(const calls_work *w, const calls_tool *t, char *out, size_t cap)
+{
+    const pn_json_doc *d = w->p->tools;
+    pn_bytes key = t->schema == PN_JSON_NONE ? (pn_bytes){NULL, 0} : pn_json_key_of(d, t->schema);
+    bool wrapped = pn_json_key_of(d, t->node).data != NULL;
+    snprintf(out, cap, "/%u%s%s%.*s", (unsigned)t->index, wrapped ? "/function" : "", key.data ? "/" : "", (int)key.len,
+             key.data ? key.data : "");
+}
+
+PN_INTERNAL pn_gnode pn_calls_fail(calls_work *w, pn_status st, const calls_tool *t, const char *below, const char *what)
+{
+    char at[64];
+    calls_pointer(w, t, at, sizeof at);
+    if (!w->st)
+        w->st = pn_fail(w->err, st, "%s%.200s: %.250s", at, below, what);
+    return PN_GNODE_NONE;
+}
+
+/* Lines of pointers from the root of the schema: onto the list, from the array of tools. */
+static void calls_note(calls_work *w, const calls_tool *t, const pn_str *lines)
+{
+    char at[64];
+    const char *s = pn_str_cstr(lines), *end = s + lines->len;
+    calls_pointer(w, t, at, sizeof at);
+    while (s < end) {
+        const char *stop = memchr(s, '\n', (size_t)(end - s));
+        size_t n = (size_t)((stop ? stop : end) - s);
+        if (w->out->widened.len)
+            pn_str_addc(&w->out->widened, '\n');
+        pn_str_addz(&w->out->widened, at);
+        pn_str_add(&w->out->widened, s, n);
+        s += n + (stop != NULL);
+    }
+}
+
+/* The keyword has no meaning in this spelling: false, or true and noted. */
+static bool calls_refuse(calls_work *w, const calls_tool *t, const char *keyword)
+{
+    char below[80];
+    pn_str line;
+    snprintf(below, sizeof below, "/%s", keyword);
+    if (!calls_lenient(w, t)) {
+        pn_calls_fail(w, PN_E_UNSUPPORTED, t, below, "cannot be enforced: this model writes arguments one by one");
+        return false;
+    }
+    pn_str_init(&line, w->mem, PN_ACCT_GRAMMAR);
+    pn_str_addz(&line, below);
+    calls_note(w, t, &line);
+    pn_str_fini(&line);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Values
+ * ------------------------------------------------------------------------------------------ */
+
+/* The values of a schema, or with `until` its strings as bare text. */
+static pn_gnode calls_value(calls_work *w, const calls_tool *t, uint32_t node, const char *until)
+{
+    static const char quote[] = "<|\"|>";
+    pn_schema_options o = {.lenient = calls_lenient(w, t)};
+    pn_gnode out = PN_GNODE_NONE;
+    pn_str widened;
+    pn_err e = {PN_OK, {0}};
+    if (w->st)
+        return PN_GNODE_NONE;
+    o.python = w->f->grammar == OUT_PYTHON;
+    if (w->f->grammar == OUT_GEMMA) {
+        o.quote = quote;
+        o.quote_node = pn_calls_mark(w, quote);
+    }
+    pn_str_init(&widened, w->mem, PN_ACCT_GRAMMAR);
+    const pn_json_doc *d = calls_doc(w, t);
+    pn_status st = until ? pn_schema_text(w->g, d, node, calls_root(t), until, &o, &out, &widened, &e)
+                         : pn_schema_node(w->g, d, node, calls_root(t), &o, &out, &widened, &e);
+    if (st)
+        pn_calls_fail(w, st, t, "", e.text);
+    calls_note(w, t, &widened);
+    if (widened.failed && !w->st)
+        w->st = pn_fail_nomem(w->err, "tool grammars", widened.len);
+    pn_str_fini(&widened);
+    return out;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Members one by one
+ * ------------------------------------------------------------------------------------------ */
+
+/* After the members of `set`, more of them: any order, each once, the required ones all. */
+static pn_gnode calls_any_order(calls_work *w, const calls_member *m, size_t n, pn_gnode more, pn_gnode sep)
+{
+    pn_gnode after[1 << CALLS_ANY_ORDER], alts[CALLS_ANY_ORDER + 1];
+    for (uint32_t set = 1u << n; set-- > 0;) {
+        size_t k = 0;
+        bool whole = true;
+        for (size_t i = 0; i < n; i++) {
+            if (set >> i & 1)
+                continue;
+            pn_gnode item = set ? pn_gir_seq2(w->g, sep, m[i].node) : m[i].node;
+            alts[k++] = pn_gir_seq2(w->g, item, after[set | 1u << i]);
+            whole = whole && !m[i].required;
+        }
+        if (whole) {
+            pn_gnode item = more == PN_GNODE_NONE ? PN_GNODE_NONE : pn_gir_seq2(w->g, sep, more);
+            pn_gnode rest = more == PN_GNODE_NONE ? pn_gir_empty(w->g) : pn_gir_repeat(w->g, item, 0, PN_GIR_MANY);
+            alts[k++] = set || more == PN_GNODE_NONE ? rest : pn_gir_opt(w->g, pn_gir_seq2(w->g, more, rest));
+        }
+        after[set] = pn_gir_alt(w->g, alts, k);
+    }
+    return after[0];
+}
+
+/* The order of the schema: first[] has nothing in front of it, later[] something. */
+static pn_gnode calls_in_order(calls_work *w, const calls_member *m, size_t n, pn_gnode more, pn_gnode sep)
+{
+    pn_gir *g = w->g;
+    pn_gnode first = pn_gir_empty(g), later = pn_gir_empty(g);
+    if (more != PN_GNODE_NONE) {
+        later = pn_gir_repeat(g, pn_gir_seq2(g, sep, more), 0, PN_GIR_MANY);
+        first = pn_gir_opt(g, pn_gir_seq2(g, more, later));
+    }
+    for (size_t i = n; i-- > 0;) {
+        pn_gnode here = pn_gir_seq2(g, m[i].node, later), next = pn_gir_seq3(g, sep, m[i].node, later);
+        first = m[i].required ? here : pn_gir_alt2(g, here, first);
+        later = m[i].required ? next : pn_gir_alt2(g, next, later);
+    }
+    return first;
+}
+
+static bool calls_is_word(pn_bytes key)
+{
+    for (size_t i = 0; i < key.len; i++)
+        if ((unsigned char)key.data[i] <= ' ' || strchr("<>{}()[]\"'`=:,", key.data[i]))
+            return false;
+    return key.len > 0 && key.len <= OUT_NAME_MAX;
+}
+
+/* <parameter=k>v</parameter> and its relatives. */
+static pn_gnode calls_tag(calls_work *w, const calls_tool *t, pn_gnode key, uint32_t schema)
+{
+    const out_xml *x = w->f->xml;
+    bool nested = w->f->grammar == OUT_NESTED;
+    pn_gir *g = w->g;
+    out_type type = schema == PN_JSON_NONE ? OUT_T_UNKNOWN : pn_out_type_of(calls_doc(w, t), calls_root(t), schema);
+    bool text = type == OUT_T_STRING || type == OUT_T_UNKNOWN;
+    const char *until = nested ? CALLS_NESTED : x->param_end;
+    pn_gnode value;
+    if (schema != PN_JSON_NONE) {
+        value = calls_value(w, t, schema, text ? until : NULL);
+    } else {
+        pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
+        value = pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_text(g, until), any));
+    }
+    if (nested) {
+        pn_gnode open[] = {pn_calls_mark(w, CALLS_NESTED), pn_gir_text(g, "<"), key, pn_gir_text(g, ">"), value,
+                           pn_calls_mark(w, CALLS_NESTED), pn_gir_text(g, "</"), key, pn_gir_text(g, ">")};
+        return pn_gir_seq(g, open, PN_COUNT_OF(open));
+    }
+    const char *attributes = "";
+    if (strcmp(w->f->name, "deepseek-dsml") == 0)
+        attributes = text ? "\" string=\"true\"" : "\" string=\"false\"";
+    else if (strcmp(w->f->name, "kimi-k3") == 0)
+        attributes = text ? "\" type=\"string\"" : type == OUT_T_NUMBER ? "\" type=\"number\""
+                   : type == OUT_T_BOOL ? "\" type=\"boolean\"" : "\" type=\"object\"";
+    else if (x->attributes)
+        attributes = "\"";
+    pn_gnode line = x->trim_newline ? pn_gir_text(g, "\n") : pn_gir_empty(g);
+    pn_gnode parts[] = {
+        pn_calls_mark(w, x->param), key, pn_gir_text(g, attributes), pn_calls_mark(w, x->param_head),
+        x->value ? pn_gir_seq2(g, w->nl, pn_calls_mark(w, x->value)) : pn_gir_empty(g),
+        line, value, line, pn_calls_mark(w, x->param_end)};
+    return pn_gir_seq(g, parts, PN_COUNT_OF(parts));
+}
+
+/* A member: in tags with the line end in front of it. */
+static pn_gnode calls_one(calls_work *w, const calls_tool *t, pn_gnode key, uint32_t schema)
+{
+    if (w->f->grammar == OUT_PYTHON)
+        return pn_gir_seq3(w->g, key, pn_gir_text(w->g, "="), calls_value(w, t, schema, NULL));
+    return pn_gir_seq2(w->g, w->nl, calls_tag(w, t, key, schema));
+}
+
+static bool calls_is_required(const pn_json_doc *d, uint32_t schema, pn_bytes key)
+{
+    pn_bytes name;
+    uint32_t list = pn_json_get(d, schema, "required");
+    for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (pn_json_str(d, c, &name) && name.len == key.len && memcmp(name.data, key.data, key.len) == 0)
+            return true;
+    return false;
+}
+
+/* Members that the schema does not declare, where it asks for them; NONE: it does not. */
+static pn_gnode calls_more(calls_work *w, const calls_tool *t, const pn_bytes *keys, size_t n, bool widened)
+{
+    static const pn_cp_range chars[] = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}};
+    const pn_json_doc *d = calls_doc(w, t);
+    uint32_t extra = pn_json_get(d, calls_root(t), "additionalProperties");
+    bool yes = false, python = w->f->grammar == OUT_PYTHON;
+    bool is_bool = pn_json_bool(d, extra, &yes);
+    if (!(extra != PN_JSON_NONE && (!is_bool || yes)) && !(widened && !python))
+        return PN_GNODE_NONE;
+    pn_gnode head = pn_gir_class(w->g, chars, 2, false), word = pn_gir_class(w->g, chars, PN_COUNT_OF(chars), false);
+    pn_gnode key = pn_gir_seq2(w->g, head, pn_gir_repeat(w->g, word, 0, CALLS_KEY_MAX - 1));
+    if (n)
+        key = pn_gir_and_not(w->g, key, pn_gir_words(w->g, keys, n));
+    /* `true` as a schema is any value; as bare text, any text. */
+    return calls_one(w, t, key, is_bool && !python ? PN_JSON_NONE : extra);
+}
+
+/* Names in `required` that no property declares. */
+static bool calls_check_required(calls_work *w, const calls_tool *t, const pn_json_doc *d, uint32_t schema)
+{
+    pn_bytes name;
+    uint32_t list = pn_json_get(d, schema, "required"), props = pn_json_get(d, schema, "properties");
+    for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (pn_json_str(d, c, &name) && pn_json_find(d, props, name.data, name.len) == PN_JSON_NONE)
+            return calls_refuse(w, t, "required");
+    return true;
+}
+
+static pn_gnode calls_members(calls_work *w, const calls_tool *t)
+{
+    static const char *const beyond[] = {
+        "$ref", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const", "patternProperties", "propertyNames",
+        "minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"};
+    const pn_json_doc *d = calls_doc(w, t);
+    uint32_t schema = calls_root(t), props = pn_json_get(d, schema, "properties");
+    size_t n = pn_json_count(d, props), k = 0;
+    bool widened = false, python = w->f->grammar == OUT_PYTHON;
+    for (size_t i = 0; i < PN_COUNT_OF(beyond); i++)
+        if (pn_json_get(d, schema, beyond[i]) != PN_JSON_NONE) {
+            if (!calls_refuse(w, t, beyond[i]))
+                return PN_GNODE_NONE;
+            widened = true;
+        }
+    if (!calls_check_required(w, t, d, schema))
+        return PN_GNODE_NONE;
+    calls_member *m = pn_mem_calloc(w->mem, PN_ACCT_GRAMMAR, n + 1, sizeof *m);
+    pn_bytes *keys = pn_mem_calloc(w->mem, PN_ACCT_GRAMMAR, n + 1, sizeof *keys);
+    if (!m || !keys)
+        w->st = pn_fail_nomem(w->err, "tool grammars", n * (sizeof *m + sizeof *keys));
+    for (uint32_t c = pn_json_first(d, props); c != PN_JSON_NONE && !w->st; c = pn_json_next(d, c)) {
+        keys[k] = pn_json_key_of(d, c);
+        if (!calls_is_word(keys[k])) {
+            pn_calls_fail(w, PN_E_UNSUPPORTED, t, "/properties", "expected names of letters, digits and '_', found one that this "
+                          "model's syntax cannot write");
+            break;
+        }
+        m[k].required = calls_is_required(d, schema, keys[k]);
+        m[k].node = calls_one(w, t, pn_gir_bytes(w->g, keys[k].data, keys[k].len), c);
+        k++;
+    }
+    pn_gnode out = PN_GNODE_NONE;
+    if (!w->st) {
+        pn_gnode more = calls_more(w, t, keys, k, widened);
+        pn_gnode sep = python ? pn_gir_seq2(w->g, pn_gir_text(w->g, ","), w->ws) : pn_gir_empty(w->g);
+        out = k <= CALLS_ANY_ORDER ? calls_any_order(w, m, k, more, sep) : calls_in_order(w, m, k, more, sep);
+    }
+    pn_mem_free(w->mem, PN_ACCT_GRAMMAR, m, (n + 1) * sizeof *m);
+    pn_mem_free(w->mem, PN_ACCT_GRAMMAR, keys, (n + 1) * sizeof *keys);
+    return out;
+}
+
+PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t)
+{
+    switch (w->f->grammar) {
+    case OUT_XML: case OUT_NESTED: case OUT_PYTHON:
+        t->args = calls_members(w, t);
+        break;
+    default:
+        t->args = calls_value(w, t, calls_root(t), NULL);
+    }
+    uint32_t rule = pn_gir_rule_n(w->g, t->name.data, t->name.len);     /* compiled once, called from every lane */
+    pn_gir_define(w->g, rule, t->args);
+    t->args = pn_gir_ref(w->g, rule);
+    return w->st == PN_OK;
+}
+
+#undef CALLS_NESTED
