@@ -99,6 +99,15 @@ static bool calls_refuse(calls_work *w, const calls_tool *t, const char *keyword
  * Values
  * ------------------------------------------------------------------------------------------ */
 
+/* The text begins with a pointer from the schema's root. */
+static void calls_schema_failed(calls_work *w, const calls_tool *t, pn_status st, const pn_err *e)
+{
+    char at[64];
+    calls_pointer(w, t, at, sizeof at);
+    if (!w->st)
+        w->st = pn_fail(w->err, st, "%s%s%.400s", at, e->text[0] == '/' ? "" : ": ", e->text);
+}
+
 /* The values of a schema, or with `until` its strings as bare text. */
 static pn_gnode calls_value(calls_work *w, const calls_tool *t, uint32_t node, const char *until)
 {
@@ -119,7 +128,7 @@ static pn_gnode calls_value(calls_work *w, const calls_tool *t, uint32_t node, c
     pn_status st = until ? pn_schema_text(w->g, d, node, calls_root(t), until, &o, &out, &widened, &e)
                          : pn_schema_node(w->g, d, node, calls_root(t), &o, &out, &widened, &e);
     if (st)
-        pn_calls_fail(w, st, t, "", e.text);
+        calls_schema_failed(w, t, st, &e);
     calls_note(w, t, &widened);
     if (widened.failed && !w->st)
         w->st = pn_fail_nomem(w->err, "tool grammars", widened.len);
@@ -180,6 +189,24 @@ static bool calls_is_word(pn_bytes key)
     return key.len > 0 && key.len <= OUT_NAME_MAX;
 }
 
+/* The value in a tag.  *text: it is bare text; a schema of unknown type without strings makes it JSON.
+ * Without a schema it is any text. */
+static pn_gnode calls_bare(calls_work *w, const calls_tool *t, uint32_t schema, const char *until, bool *text)
+{
+    pn_gir *g = w->g;
+    if (schema == PN_JSON_NONE) {
+        pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
+        return pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_text(g, until), any));
+    }
+    if (*text) {
+        pn_gnode value = calls_value(w, t, schema, until);
+        if (!pn_gir_is_never(g, value))
+            return value;
+        *text = false;
+    }
+    return calls_value(w, t, schema, NULL);
+}
+
 /* <parameter=k>v</parameter> and its relatives. */
 static pn_gnode calls_tag(calls_work *w, const calls_tool *t, pn_gnode key, uint32_t schema)
 {
@@ -189,13 +216,7 @@ static pn_gnode calls_tag(calls_work *w, const calls_tool *t, pn_gnode key, uint
     out_type type = schema == PN_JSON_NONE ? OUT_T_UNKNOWN : pn_out_type_of(calls_doc(w, t), calls_root(t), schema);
     bool text = type == OUT_T_STRING || type == OUT_T_UNKNOWN;
     const char *until = nested ? CALLS_NESTED : x->param_end;
-    pn_gnode value;
-    if (schema != PN_JSON_NONE) {
-        value = calls_value(w, t, schema, text ? until : NULL);
-    } else {
-        pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
-        value = pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_text(g, until), any));
-    }
+    pn_gnode value = calls_bare(w, t, schema, until, &text);
     if (nested) {
         pn_gnode open[] = {pn_calls_mark(w, CALLS_NESTED), pn_gir_text(g, "<"), key, pn_gir_text(g, ">"), value,
                            pn_calls_mark(w, CALLS_NESTED), pn_gir_text(g, "</"), key, pn_gir_text(g, ">")};

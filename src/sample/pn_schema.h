@@ -56,7 +56,7 @@ PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t n
                                      const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err);
 
 /* Of these values the strings alone, as bare text: no quotes, no escapes, and nowhere `until`, which
- * ends it. */
+ * ends it.  There may be none (pn_gir_is_never). */
 PN_INTERNAL pn_status pn_schema_text(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root, const char *until,
                                      const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err);
 
