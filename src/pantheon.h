@@ -662,6 +662,33 @@ PN_API pn_status pn_grammar_gbnf(pn_engine *e, const char *text, size_t len, pn_
 PN_API pn_status pn_grammar_json_schema(pn_engine *e, const char *text, size_t len, pn_grammar **out, pn_err *err);
 PN_API void pn_grammar_free(pn_grammar *g);
 
+typedef enum pn_tool_choice {
+    PN_TOOLS_AUTO = 0,          /* text, calls or both, as the model likes; what begins as a call is one */
+    PN_TOOLS_NONE,              /* text; no call can begin */
+    PN_TOOLS_REQUIRED           /* a call, and no text */
+} pn_tool_choice;
+
+typedef struct pn_tools_params {
+    size_t size;
+    const char *tools;          /* JSON array of OpenAI function tools */
+    size_t tools_len;           /* 0: strlen */
+    const char *chat_template;  /* source text that tells the syntax of calls; NULL: the model's own */
+    size_t chat_template_len;   /* 0: strlen */
+    const char *syntax;         /* a syntax by name ("hermes", "harmony", ...), wins over the template */
+    pn_tool_choice choice;
+    const char *name;           /* PN_TOOLS_REQUIRED: the one function to call; NULL: any */
+    int single;                 /* 1: no parallel calls */
+} pn_tools_params;
+
+/* Tool calls in the syntax of the model's family, with names and arguments as the tools' schemas want
+ * them.  m NULL: markers are bytes, not tokens (for pn_grammar_matches).  PN_E_UNSUPPORTED: a keyword that
+ * cannot be enforced, after its JSON pointer into the array of tools; for tools that are not strict and
+ * PN_TOOLS_AUTO it is left out instead, and pn_grammar_widened has the pointer. */
+PN_API pn_status pn_grammar_tools(pn_engine *e, const pn_model *m, const pn_tools_params *p, pn_grammar **out, pn_err *err);
+
+/* JSON pointers of what was left out, a line each; "" for none.  Borrowed from g. */
+PN_API const char *pn_grammar_widened(const pn_grammar *g);
+
 /* 1: the whole text is a sentence of the grammar; 0: it is not, or memory or a limit stopped us. */
 PN_API int pn_grammar_matches(pn_grammar *g, const char *text, size_t len);
 
@@ -699,6 +726,8 @@ typedef struct pn_generate_params {
     pn_grammar *grammar;        /* the answer has to be one of its sentences; NULL: anything */
     const char *grammar_after;  /* the grammar holds behind this text (at most 63 bytes), e.g. "</think>";
                                    NULL: from the first token on */
+    const char *think_open, *think_close;   /* with a grammar: markers between which the model may reason
+                                   before its answer, if it opens them; NULL: it may not */
 } pn_generate_params;
 
 typedef struct pn_generate_result {

@@ -12,86 +12,43 @@ static pn_status constraint_trie(pn_model *m, pn_err *err)
     return st;
 }
 
-PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn_grammar *g, const char *after,
-                                         pn_err *err)
+PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn_generate_params *p, pn_err *err)
 {
-    *c = (pn_constraint){.mem = pn_engine_mem(m->engine), .model = m};
+    const pn_grammar *g = p->grammar;
+    c->guide = NULL;
     if (!g)
         return PN_OK;
     if (g->engine != m->engine)
         return pn_fail(err, PN_E_INVALID, "the grammar belongs to another engine");
-    c->after_len = after ? strlen(after) : 0;
-    if (c->after_len >= sizeof c->after)
-        return pn_fail(err, PN_E_INVALID, "grammar_after has %zu bytes, expected at most %d", c->after_len,
-                       CONSTRAINT_MARKER_MAX - 1);
-    if (after)
-        memcpy(c->after, after, c->after_len);
-    c->active = c->after_len == 0;
     pn_status st = constraint_trie(m, err);
-    if (!st)
-        st = pn_matcher_new(&c->matcher, c->mem, g->gram, m->trie, err);
-    if (!st) {
-        c->n_words = pn_gtrie_words(m->trie);
-        c->mask = pn_mem_calloc(c->mem, PN_ACCT_GRAMMAR, c->n_words, sizeof *c->mask);
-        if (!c->mask)
-            st = pn_fail_nomem(err, "a token mask", c->n_words * sizeof *c->mask);
+    pn_guide_params q = {.gram = g->is_calls ? g->calls.gram : g->gram, .trie = m->trie, .lanes = g->is_calls, .single = g->single,
+                         .forbid = g->none, .after = p->grammar_after, .think_open = p->think_open, .think_close = p->think_close,
+                         .find = pn_grammar_find_marker, .user = m->vocab};
+    if (g->is_calls && !g->required) {
+        q.triggers = g->calls.triggers;
+        q.n_triggers = g->calls.n_triggers;
     }
-    if (st)
-        pn_constraint_close(c);
-    return st;
+    return st ? st : pn_guide_new(&c->guide, pn_engine_mem(m->engine), &q, err);
 }
 
 PN_INTERNAL void pn_constraint_close(pn_constraint *c)
 {
-    pn_matcher_free(c->matcher);
-    pn_mem_free(c->mem, PN_ACCT_GRAMMAR, c->mask, c->n_words * sizeof *c->mask);
-    c->matcher = NULL;
-    c->mask = NULL;
+    pn_guide_free(c->guide);
+    c->guide = NULL;
 }
 
 PN_INTERNAL pn_status pn_constraint_mask(pn_constraint *c, const uint32_t **allowed, pn_err *err)
 {
     *allowed = NULL;
-    if (!c->matcher || !c->active)
-        return PN_OK;
-    uint32_t n = 0;
-    pn_status st = pn_matcher_mask(c->matcher, c->mask, &n, err);
-    if (!st && n == 0)
-        st = pn_fail(err, PN_E_NUMERIC, "no token of the vocabulary can continue the grammar");
-    if (!st)
-        *allowed = c->mask;
-    return st;
-}
-
-/* Free text: is the marker complete?  What stands behind it in the same piece belongs to the grammar,
- * blanks apart, which models like to put there. */
-static pn_status constraint_watch(pn_constraint *c, pn_bytes piece, pn_err *err)
-{
-    for (size_t i = 0; i < piece.len && !c->active; i++) {
-        if (c->tail_len == c->after_len)
-            memmove(c->tail, c->tail + 1, --c->tail_len);
-        c->tail[c->tail_len++] = piece.data[i];
-        if (c->tail_len < c->after_len || memcmp(c->tail, c->after, c->after_len) != 0)
-            continue;
-        c->active = true;
-        pn_bytes rest = {piece.data + i + 1, piece.len - i - 1};
-        while (rest.len && (*rest.data == ' ' || *rest.data == '\n')) {
-            rest.data++;
-            rest.len--;
-        }
-        return rest.len ? pn_matcher_accept_bytes(c->matcher, rest.data, rest.len, err) : PN_OK;
-    }
-    return PN_OK;
+    return c->guide ? pn_guide_mask(c->guide, allowed, err) : PN_OK;
 }
 
 PN_INTERNAL pn_status pn_constraint_accept(pn_constraint *c, pn_token t, pn_bytes piece, pn_err *err)
 {
-    if (!c->matcher)
-        return PN_OK;
-    return c->active ? pn_matcher_accept_token(c->matcher, t, err) : constraint_watch(c, piece, err);
+    pn_status st = c->guide ? pn_guide_accept(c->guide, t, piece, err) : PN_OK;
+    if (st == PN_E_STATE)
+        pn_guide_ban(c->guide, t);
+    return st;
 }
 
-PN_INTERNAL bool pn_constraint_done(const pn_constraint *c)
-{
-    return c->matcher && c->active && pn_matcher_only_end(c->matcher);
-}
+PN_INTERNAL bool pn_constraint_done(const pn_constraint *c) { return c->guide && pn_guide_done(c->guide); }

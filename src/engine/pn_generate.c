@@ -284,14 +284,29 @@ static pn_status generate_choose(generate_state *g, pn_token *t, pn_err *err)
     return st ? st : pn_chain_pick_masked(g->sampler->chain, pn_session_logits(g->s), allowed, t, err);
 }
 
+/* A token that the grammar takes; one that ends the answer is none of its business.  A refused token is
+ * out of the next mask, so this ends. */
+static pn_status generate_next(generate_state *g, pn_token *t, pn_err *err)
+{
+    char tmp[8];
+    for (;;) {
+        bool dictated = g->budget && pn_budget_next(g->budget) >= 0;
+        pn_status st = generate_choose(g, t, err);
+        if (st || pn_vocab_ends(g->s->model->vocab, *t))
+            return st;
+        st = pn_constraint_accept(&g->constraint, *t, pn_vocab_piece(g->s->model->vocab, *t, true, tmp), err);
+        if (st != PN_E_STATE || dictated)
+            return st;
+    }
+}
+
 /* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
 static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
 {
     pn_token t = 0;
     const char *text = NULL;
     size_t len = 0;
-    char tmp[8];
-    pn_status st = generate_choose(g, &t, err);
+    pn_status st = generate_next(g, &t, err);
     if (st)
         return st;
     if (pn_vocab_ends(g->s->model->vocab, t)) {
@@ -299,8 +314,6 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
         return PN_OK;
     }
     st = pn_sampler_accept(g->sampler, t, 1, err);
-    if (!st)
-        st = pn_constraint_accept(&g->constraint, t, pn_vocab_piece(g->s->model->vocab, t, true, tmp), err);
     if (!st)
         st = pn_detok_push(g->detok, t, &text, &len, err);
     if (st)
@@ -357,7 +370,7 @@ PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p
     if (!st)
         st = pn_detok_new(s->model, special, &g.detok, err);
     if (!st)
-        st = pn_constraint_open(&g.constraint, s->model, p->grammar, p->grammar_after, err);
+        st = pn_constraint_open(&g.constraint, s->model, p, err);
     if (!st)
         st = generate_prompt(&g, p, err);
     if (g.sampler)
@@ -375,8 +388,7 @@ PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p
     if (result)
         *result = g.r;
     pn_str_fini(&g.text.held);
-    if (g.constraint.mem)
-        pn_constraint_close(&g.constraint);
+    pn_constraint_close(&g.constraint);
     pn_detok_free(g.detok);
     pn_sampler_free(g.sampler);
     return st;

@@ -15,34 +15,9 @@ enum { CALLS_STEPS = 5000000, CALLS_STEPS_A_TOOL = 500000, CALLS_TOOLS_MAX = 102
  * Markers and small parts
  * ------------------------------------------------------------------------------------------ */
 
-/* Bytes of the longest special token at text; 0: none. */
-static size_t calls_token(const calls_work *w, const char *text, pn_token *id)
-{
-    for (size_t n = w->p->find ? strlen(text) : 0; n >= 3; n--) {
-        *id = w->p->find(w->p->user, text, n);
-        if (*id >= 0)
-            return n;
-    }
-    return 0;
-}
-
 PN_INTERNAL pn_gnode pn_calls_mark(calls_work *w, const char *text)
 {
-    pn_gnode out = pn_gir_empty(w->g);
-    size_t run = 0;
-    for (const char *s = text;; s++) {
-        pn_token id = -1;
-        size_t n = *s ? calls_token(w, s, &id) : 0;
-        if ((!*s || n) && run)
-            out = pn_gir_seq2(w->g, out, pn_gir_bytes(w->g, s - run, run));
-        if (!*s)
-            return out;
-        run = n ? 0 : run + 1;
-        if (n) {
-            out = pn_gir_seq2(w->g, out, pn_gir_token(w->g, id, false));
-            s += n - 1;
-        }
-    }
+    return pn_gir_mark(w->g, text, w->p->find, w->p->user);
 }
 
 static pn_gnode calls_text(calls_work *w, const char *text) { return pn_gir_text(w->g, text); }
@@ -593,14 +568,14 @@ static pn_status calls_build(calls_work *w)
     pn_gnode blank = pn_gir_alt2(w->g, calls_text(w, " "), calls_text(w, "\t"));
     w->nl = pn_gir_repeat(w->g, calls_text(w, "\n"), 0, 2);
     w->ws = pn_gir_opt(w->g, pn_gir_alt2(w->g, calls_text(w, " "), pn_gir_seq2(w->g, calls_text(w, "\n"), pn_gir_repeat(w->g, blank, 0, 20))));
-    for (size_t i = 0; i < w->n_tools; i++)
+    for (size_t i = 0; i < w->n_tools && !w->p->none; i++)
         if (!pn_calls_arguments(w, &w->tools[i]))
             return w->st;
     if (w->p->required)
         calls_lane(w, calls_answer(w));
     else
         calls_auto(w);
-    return w->st ? w->st : calls_finish(w);
+    return w->st || w->p->none ? w->st : calls_finish(w);
 }
 
 PN_INTERNAL pn_status pn_calls_new(pn_calls *out, pn_mem *mem, const pn_calls_params *p, pn_err *err)
@@ -610,7 +585,6 @@ PN_INTERNAL pn_status pn_calls_new(pn_calls *out, pn_mem *mem, const pn_calls_pa
     memset(&w, 0, sizeof w);
     memset(out, 0, sizeof *out);
     out->mem = mem;
-    out->single = p->single;
     pn_str_init(&out->widened, mem, PN_ACCT_GRAMMAR);
     w.mem = mem;
     w.p = p;

@@ -37,6 +37,7 @@ typedef struct pn_calls_params {
     pn_bytes only;                  /* the one function that may be called; len 0: any of them */
     bool required;                  /* the answer is a call; else calls are the model's choice */
     bool single;                    /* one call and no more */
+    bool none;                      /* triggers alone, to keep calls from coming about: no grammar */
     pn_gram_find_token find;        /* ids of control and user-defined tokens; NULL: markers are bytes */
     void *user;
 } pn_calls_params;
@@ -49,10 +50,9 @@ typedef struct pn_trigger {
 
 typedef struct pn_calls {
     pn_mem *mem;
-    pn_gram *gram;
+    pn_gram *gram;                  /* retained; NULL with none */
     pn_trigger *triggers;           /* owned, [n_triggers]; none when required */
     size_t n_triggers, cap_triggers;
-    bool single;
     pn_str widened;                 /* JSON pointers, a line each */
 } pn_calls;
 

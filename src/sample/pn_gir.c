@@ -202,6 +202,36 @@ PN_INTERNAL pn_gnode pn_gir_token(pn_gir *b, pn_token id, bool negated)
     return gir_add(b, PN_GK_TOKEN, (uint32_t)id, negated);
 }
 
+/* Bytes of the longest token at text; 0: none. */
+static size_t gir_token_at(const char *text, pn_gram_find_token find, void *user, pn_token *id)
+{
+    for (size_t n = find ? strlen(text) : 0; n >= 3; n--) {
+        *id = find(user, text, n);
+        if (*id >= 0)
+            return n;
+    }
+    return 0;
+}
+
+PN_INTERNAL pn_gnode pn_gir_mark(pn_gir *b, const char *text, pn_gram_find_token find, void *user)
+{
+    pn_gnode out = pn_gir_empty(b);
+    size_t run = 0;
+    for (const char *s = text;; s++) {
+        pn_token id = -1;
+        size_t n = *s ? gir_token_at(s, find, user, &id) : 0;
+        if ((!*s || n) && run)
+            out = pn_gir_seq2(b, out, pn_gir_bytes(b, s - run, run));
+        if (!*s)
+            return out;
+        run = n ? 0 : run + 1;
+        if (n) {
+            out = pn_gir_seq2(b, out, pn_gir_token(b, id, false));
+            s += n - 1;
+        }
+    }
+}
+
 /* ---- automata ----------------------------------------------------------------------------------- */
 
 /* Count the edges of each state and check that they are sane. */

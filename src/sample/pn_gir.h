@@ -64,6 +64,10 @@ PN_INTERNAL pn_gnode pn_gir_class(pn_gir *b, const pn_cp_range *ranges, size_t n
 /* One whole token by its id; negated: any one token but this (and no end token). */
 PN_INTERNAL pn_gnode pn_gir_token(pn_gir *b, pn_token id, bool negated);
 
+/* A marker such as "<|channel|>final": where `find` knows a token of three bytes or more, that token and
+ * no spelling from pieces; bytes between.  find NULL: all bytes. */
+PN_INTERNAL pn_gnode pn_gir_mark(pn_gir *b, const char *text, pn_gram_find_token find, void *user);
+
 /* --- combining ------------------------------------------------------------------------------ */
 
 PN_INTERNAL pn_gnode pn_gir_seq(pn_gir *b, const pn_gnode *parts, size_t n);   /* n 0: empty */
