@@ -704,12 +704,40 @@ PN_API pn_status pn_grammar_print(const pn_grammar *g, pn_write_fn write, void *
  * during the call.  Return nonzero to stop. */
 typedef int (*pn_text_fn)(void *user, const char *text, size_t len, pn_token token);
 
+/* What a token's text is.  Of a token that is several things ("</think>Hi") the last here counts. */
+typedef enum pn_text_part {
+    PN_PART_MARKUP = 0,         /* nothing that is delivered: markers, trimmed white space, control tokens */
+    PN_PART_REASONING,
+    PN_PART_CALL,               /* a tool call, its syntax included */
+    PN_PART_CONTENT             /* the answer; in pn_session_generate all text is */
+} pn_text_part;
+
+/* A token with its log-probability: natural, of the raw logits of the step that chose it, before bias,
+ * temperature and the rest, and before a grammar's mask; so a token that a grammar forced may be very
+ * unlikely, and -INFINITY is possible. */
+typedef struct pn_token_logprob {
+    pn_token token;
+    float logprob;
+    const char *bytes;          /* its own, as they stand in the text, perhaps half a character; all of them
+                                   even when a stop string begins inside.  Not terminated; valid during the call */
+    size_t len;
+    pn_text_part part;          /* of an alternative: 0 */
+    const struct pn_token_logprob *top;     /* [n_top] likeliest tokens of that step, best first, ties by id;
+                                               `token` need not be among them.  Of an alternative: NULL */
+    uint32_t n_top;
+} pn_token_logprob;
+
+/* Called once for each token whose text is delivered, at least in part, and for those that have no text,
+ * in order; before the first of its content is delivered.  Never for a token that belongs to a stop string
+ * entirely.  A token whose text is held back comes when that is decided.  Return nonzero to stop. */
+typedef int (*pn_logprob_fn)(void *user, const pn_token_logprob *t);
+
 typedef enum pn_finish {
     PN_FINISH_NONE = 0,
     PN_FINISH_STOP,             /* the model ended its answer, or a stop string was met */
     PN_FINISH_LENGTH,           /* max_tokens */
     PN_FINISH_CONTEXT,          /* the context is full */
-    PN_FINISH_CALLBACK,         /* on_text said so */
+    PN_FINISH_CALLBACK,         /* on_text or on_logprob said so */
     PN_FINISH_CANCELLED
 } pn_finish;
 
@@ -719,7 +747,9 @@ typedef struct pn_generate_params {
     size_t n_prompt;
     uint32_t max_tokens;        /* 0: until the end or the context is full */
     const pn_sampling *sampling;    /* NULL: greedy */
-    const char *const *stop;    /* stop strings, never part of the text delivered */
+    const char *const *stop;    /* stop strings, never part of the text delivered, as bytes.  The one that
+                                   starts first counts, of those starting together the longest.  Empty ones
+                                   and NULL never match */
     size_t n_stop;
     pn_text_fn on_text;
     void *user;
@@ -728,6 +758,9 @@ typedef struct pn_generate_params {
                                    NULL: from the first token on */
     const char *think_open, *think_close;   /* with a grammar: markers between which the model may reason
                                    before its answer, if it opens them; NULL: it may not */
+    pn_logprob_fn on_logprob;   /* NULL: log-probabilities are not computed */
+    void *logprob_user;
+    uint32_t n_top;             /* alternatives with each token, at most the vocabulary */
 } pn_generate_params;
 
 typedef struct pn_generate_result {
@@ -735,10 +768,18 @@ typedef struct pn_generate_result {
     uint32_t n_prompt, n_generated;
     double prefill_seconds, decode_seconds;
     uint64_t seed;
+    int32_t stop_index;         /* the stop string that ended it; -1: none did */
+    uint32_t n_kept;            /* of n_generated, those that belong to the session: all (but a last one that
+                                   was cancelled or found the context full), or after a stop string those
+                                   whose text was delivered wholly */
 } pn_generate_result;
 
 /* Evaluate the prompt, then sample until something ends it.  `result` (may be NULL) is filled on
- * failure too.  Every sampled token but a final end token is part of the session afterwards. */
+ * failure too.  Every sampled token but a final end token is part of the session afterwards.  When a stop
+ * string cut the answer, the session is truncated to the n_kept tokens whose text was delivered wholly, so
+ * that it agrees with what the caller saw; as after pn_session_truncate there may be no logits then.
+ * Where a window makes truncating impossible, the tokens of the stop string stay (pn_session_length
+ * tells), and only starting again from 0 removes them. */
 PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *p, pn_generate_result *result,
                                      pn_err *err);
 
@@ -780,7 +821,8 @@ PN_API void pn_chat_forget(pn_chat *c, size_t n);
 
 typedef struct pn_chat_reply_params {
     size_t size;
-    pn_generate_params generate;    /* sampling, max_tokens, stop, grammar; prompt and callback are ours */
+    pn_generate_params generate;    /* sampling, max_tokens, stop, grammar, on_logprob; prompt, on_text and its
+                                       user are ours */
     pn_output_fn on_event;          /* may be NULL; nonzero stops */
     void *user;
     int has_reasoning_budget;       /* 1: reasoning is closed after reasoning_budget tokens (0: at once), and
@@ -789,7 +831,13 @@ typedef struct pn_chat_reply_params {
 } pn_chat_reply_params;
 
 /* Let the model answer; the answer becomes the last message.  On failure there is no answer, and the
- * messages are as before. */
+ * messages are as before.
+ *
+ * Stop strings apply to the content, as it is delivered: not to reasoning, markers or calls, and none
+ * reaches across those two.  The message's content is what was delivered, the first part of a token that
+ * the session had to give up included; the next turn goes on from that text (and computes anew what a
+ * window does not let it take back).  on_logprob is called for all tokens but those of a stop string;
+ * `part` says which of them are content. */
 PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, pn_generate_result *result, pn_err *err);
 
 /* ------------------------------------------------------------------------------------------

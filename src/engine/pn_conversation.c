@@ -18,6 +18,7 @@
 #include <inttypes.h>
 
 #include "base/pn_json.h"
+#include "engine/pn_emit.h"
 #include "sample/pn_budget.h"
 #include "text/pn_chat.h"
 #include "text/pn_chat_norm.h"
@@ -414,33 +415,83 @@ typedef struct talk_answer {
     const pn_chat_reply_params *p;
     pn_out *parser;
     pn_out_result parts;
-    pn_str raw;
-    pn_status st;
-    pn_err *err;
+    pn_emit emit;
+    pn_str raw;                 /* what the model wrote, token by token */
+    bool calling;               /* inside a call, which begins at call_at */
+    size_t call_at;
 } talk_answer;
 
-static int talk_event(void *user, const pn_out_event *e)
+static int talk_send(talk_answer *a, const pn_out_event *e)
 {
-    talk_answer *a = user;
-    pn_out_collect(&a->parts, e);
-    if (!a->p->on_event)
-        return 0;
     static const pn_output_kind kinds[] = {PN_OUTPUT_REASONING, PN_OUTPUT_CONTENT, PN_OUTPUT_CALL_BEGIN,
                                            PN_OUTPUT_ARGUMENTS, PN_OUTPUT_CALL_END};
     const pn_output_event ev = {.kind = kinds[e->kind], .call = e->call, .complete = e->complete, .text = e->text,
                                 .len = e->len, .id = e->id, .id_len = e->id_len};
-    return a->p->on_event(a->p->user, &ev);
+    return pn_out_collect(&a->parts, e) | (a->p->on_event ? a->p->on_event(a->p->user, &ev) : 0);
 }
 
-static int talk_text(void *user, const char *text, size_t len, pn_token t)
+/* Content that is no part of a stop string. */
+static int talk_content(void *user, const char *text, size_t n)
+{
+    const pn_out_event e = {.kind = PN_OUT_CONTENT, .text = text, .len = n, .id = ""};
+    return n ? talk_send(user, &e) : 0;
+}
+
+/* From the parser.  Stop strings are looked for in the content, and none reaches across the rest. */
+static int talk_event(void *user, const pn_out_event *e)
 {
     talk_answer *a = user;
-    (void)t;
-    pn_str_add(&a->raw, text, len);
-    pn_status st = pn_out_push(a->parser, text, len, a->err);
-    if (st && st != PN_E_CANCELLED)
-        a->st = st;
-    return st != PN_OK;
+    if (e->kind == PN_OUT_CONTENT) {
+        pn_emit_text(&a->emit, e->text, e->len, e->at);
+        return pn_emit_over(&a->emit);
+    }
+    pn_emit_release(&a->emit);
+    if (pn_emit_over(&a->emit))
+        return 1;
+    if (e->kind == PN_OUT_REASONING)
+        pn_emit_mark(&a->emit, e->at, e->at + e->len, PN_PART_REASONING);
+    if (e->kind == PN_OUT_CALL_END)
+        pn_emit_mark(&a->emit, a->call_at, e->at, PN_PART_CALL);
+    if (e->kind == PN_OUT_CALL_BEGIN)
+        a->call_at = e->at;
+    a->calling = e->kind == PN_OUT_CALL_BEGIN || e->kind == PN_OUT_ARGUMENTS;
+    if (talk_send(a, e))
+        a->emit.refused = true;
+    return a->emit.refused;
+}
+
+/* Behind the parser: tokens whose text is known, and what went wrong. */
+static pn_status talk_settle(talk_answer *a, pn_status st, size_t upto, pn_err *err)
+{
+    if (a->emit.failed || a->parts.failed || a->raw.failed)
+        return pn_fail_nomem(err, "an answer", a->raw.len);
+    if (st && !pn_emit_over(&a->emit))
+        return st;
+    if (a->calling)
+        pn_emit_mark(&a->emit, a->call_at, upto, PN_PART_CALL);
+    pn_emit_settle(&a->emit, upto);
+    return PN_OK;
+}
+
+static pn_status talk_text(void *user, pn_token t, const char *text, size_t len, pn_err *err)
+{
+    talk_answer *a = user;
+    char tmp[8];
+    pn_bytes piece = pn_vocab_piece(a->c->s->model->vocab, t, true, tmp);
+    pn_str_add(&a->raw, piece.data, piece.len);
+    if (a->emit.refused)
+        return PN_OK;                       /* what came is the answer */
+    pn_status st = pn_out_push(a->parser, text, len, err);
+    return talk_settle(a, st, pn_out_settled(a->parser), err);
+}
+
+static pn_status talk_rest(void *user, pn_err *err)
+{
+    talk_answer *a = user;
+    pn_status st = a->emit.refused ? PN_OK : pn_out_end(a->parser, err);
+    if (!a->emit.refused)
+        pn_emit_release(&a->emit);
+    return talk_settle(a, st, SIZE_MAX, err);
 }
 
 /* {"role":"assistant", ...} as OpenAI spells it. */
@@ -530,27 +581,25 @@ static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from
     g.size = sizeof g;
     g.prompt = t->list + from;
     g.n_prompt = t->n - from;
-    g.on_text = talk_text;
-    g.user = a;
     bool open = pn_out_forced_open(&c->syntax, opening.data, opening.len);
     if (g.grammar && !g.grammar_after && open)
         g.grammar_after = c->syntax.think_close;
     size_t first = c->s->kv.length + g.n_prompt;
+    const pn_generate_route route = {&a->emit, talk_text, talk_rest, a};
+    pn_generate_result r = {.stop_index = -1};
+    size_t raw_len = 0;
     pn_budget *budget;
     pn_status st = talk_budget(a, open, &budget, err);
     if (!st)
-        st = pn_generate_run(c->s, &g, true, budget, result, err);
+        st = pn_emit_open(&a->emit, c->s->model, &g, true, talk_content, a, err);
+    if (!st)
+        st = pn_generate_run(c->s, &g, &route, budget, &r, &raw_len, err);
+    if (result)
+        *result = r;
+    pn_emit_close(&a->emit);
     pn_budget_free(budget);
-    if (!st)
-        st = a->st;
-    if (!st)
-        st = pn_out_end(a->parser, err);
-    if (st == PN_E_CANCELLED)
-        st = PN_OK;                         /* the callback stopped: what came is the answer */
-    if (!st && a->raw.failed)
-        st = pn_fail_nomem(err, "an answer", a->raw.len);
-    if (!st)
-        st = talk_push_segment(c, pn_str_cstr(&a->raw), a->raw.len, first, c->s->kv.length - first, err);
+    if (!st)                                /* the tokens kept, with their text: the next turn begins with them */
+        st = talk_push_segment(c, pn_str_cstr(&a->raw), raw_len, first, r.n_kept, err);
     if (st)
         return st;
     pn_str m;
@@ -568,7 +617,9 @@ PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, p
     if (!c)
         return pn_fail(err, PN_E_INVALID, "no conversation given");
     pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
-    talk_answer a = {.c = c, .p = &p, .err = err};
+    if (result)
+        *result = (pn_generate_result){.stop_index = -1};
+    talk_answer a = {.c = c, .p = &p};
     pn_out_result_init(&a.parts, c->mem);
     pn_str_init(&a.raw, c->mem, PN_ACCT_MISC);
     pn_prompt_init(&prompt, c->mem);

@@ -134,11 +134,22 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
 /* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
 PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);
 
-/* pn_session_generate with full-size parameters.  special: on_text gets control tokens as their text.
- * budget (may be NULL): dictates tokens when the reasoning has taken too long. */
+/* Where generated text goes.  text: a token's new whole characters, -1 for half ones at the end; it ends
+ * up in pn_emit_text().  end: nothing follows; not called after a stop string. */
+struct pn_emit;
+typedef struct pn_generate_route {
+    struct pn_emit *emit;
+    pn_status (*text)(void *user, pn_token t, const char *text, size_t len, pn_err *err);
+    pn_status (*end)(void *user, pn_err *err);
+    void *user;
+} pn_generate_route;
+
+/* pn_session_generate with full-size parameters, text by the route (on_text is not looked at).
+ * budget (may be NULL): dictates tokens when the reasoning has taken too long.  *raw_len: bytes of
+ * the result's n_kept tokens. */
 struct pn_budget;
-PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, bool special, struct pn_budget *budget,
-                                      pn_generate_result *result, pn_err *err);
+PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
+                                      struct pn_budget *budget, pn_generate_result *result, size_t *raw_len, pn_err *err);
 
 /* No character is half read. */
 PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);

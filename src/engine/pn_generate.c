@@ -2,8 +2,9 @@
 /*
  * Sampling and generation: the loop of prefill, pick, deliver, evaluate.
  *
- * Text is delivered as whole characters, and never the start of a stop string that may have to be
- * taken back: the longest tail that could still become one is held until the next token decides.
+ * Text comes as whole characters.  Where it goes is a route: straight to the caller, or through the
+ * parser of a conversation; both end in a pn_emit, which holds back what may become a stop string.
+ * When one was met, the session is cut back to the tokens whose text was delivered wholly.
  */
 #include "engine/pn_engine_int.h"
 
@@ -11,6 +12,7 @@
 
 #include "base/pn_str.h"
 #include "engine/pn_constraint.h"
+#include "engine/pn_emit.h"
 #include "sample/pn_budget.h"
 #include "sample/pn_sampler.h"
 
@@ -188,73 +190,17 @@ PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token ch
 }
 
 /* ------------------------------------------------------------------------------------------
- * Stop strings
- * ------------------------------------------------------------------------------------------ */
-
-typedef struct generate_text {
-    const pn_generate_params *p;
-    pn_str held;                /* text not delivered yet */
-    bool stopped, refused;      /* a stop string was met; on_text said no */
-} generate_text;
-
-/* Earliest stop string in `held`, the longest where several start there; SIZE_MAX: none.
- * *keep: bytes at the end that may be the start of one. */
-static size_t generate_find_stop(const generate_text *t, size_t *keep)
-{
-    *keep = 0;
-    for (size_t at = 0; at < t->held.len; at++) {
-        size_t left = t->held.len - at;
-        for (size_t i = 0; i < t->p->n_stop; i++) {
-            const char *s = t->p->stop[i];
-            size_t len = s ? strlen(s) : 0;
-            if (len == 0)
-                continue;
-            if (len <= left && memcmp(t->held.data + at, s, len) == 0)
-                return at;
-            if (len > left && *keep == 0 && memcmp(t->held.data + at, s, left) == 0)
-                *keep = left;
-        }
-    }
-    return SIZE_MAX;
-}
-
-static void generate_deliver(generate_text *t, size_t n, pn_token token)
-{
-    if (t->p->on_text && t->p->on_text(t->p->user, pn_str_cstr(&t->held), n, token))
-        t->refused = true;
-    memmove(t->held.data, t->held.data + n, t->held.len - n);
-    t->held.len -= n;
-}
-
-static void generate_push(generate_text *t, const char *text, size_t len, pn_token token)
-{
-    size_t keep;
-    pn_str_add(&t->held, text, len);
-    if (t->held.failed)
-        return;
-    size_t stop = generate_find_stop(t, &keep);
-    if (stop != SIZE_MAX) {
-        t->stopped = true;
-        t->held.len = stop;
-        keep = 0;
-    }
-    if (t->held.data)
-        generate_deliver(t, t->held.len - keep, token);
-    else if (t->p->on_text && t->p->on_text(t->p->user, "", 0, token))
-        t->refused = true;
-}
-
-/* ------------------------------------------------------------------------------------------
  * The loop
  * ------------------------------------------------------------------------------------------ */
 
 typedef struct generate_state {
     pn_session *s;
     pn_sampler *sampler;
-    pn_detok *detok;
+    const pn_generate_route *route;
     pn_constraint constraint;
     pn_budget *budget;          /* borrowed, or NULL */
-    generate_text text;
+    pn_detok *detok;
+    uint32_t first;             /* the answer's tokens are the session's from here on */
     pn_generate_result r;
 } generate_state;
 
@@ -300,20 +246,16 @@ static pn_status generate_next(generate_state *g, pn_token *t, pn_err *err)
     }
 }
 
-/* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
-static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
+static bool generate_stopped(const generate_state *g) { return pn_emit_stopped(g->route->emit); }
+
+/* Tell the sampler and the budget, and send the token's text on its way. */
+static pn_status generate_deliver(generate_state *g, pn_token t, pn_err *err)
 {
-    pn_token t = 0;
     const char *text = NULL;
     size_t len = 0;
-    pn_status st = generate_next(g, &t, err);
-    if (st)
-        return st;
-    if (pn_vocab_ends(g->s->model->vocab, t)) {
-        g->r.finish = PN_FINISH_STOP;
-        return PN_OK;
-    }
-    st = pn_sampler_accept(g->sampler, t, 1, err);
+    pn_status st = pn_emit_push(g->route->emit, t, pn_session_logits(g->s), err);
+    if (!st)
+        st = pn_sampler_accept(g->sampler, t, 1, err);
     if (!st)
         st = pn_detok_push(g->detok, t, &text, &len, err);
     if (st)
@@ -321,15 +263,30 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
     if (g->budget)
         pn_budget_accept(g->budget, t, pn_detok_is_whole(g->detok));
     g->r.n_generated++;
-    generate_push(&g->text, text, len, t);
-    if (g->text.held.failed)
-        return pn_fail_nomem(err, "generated text", g->text.held.len);
-    /* The token is part of the session even when it is the last: a later turn continues from it. */
-    if (g->s->kv.length < g->s->n_ctx)
-        st = pn_session_more(g->s, &t, 1, NULL, err);
-    if (g->text.stopped || pn_constraint_done(&g->constraint))
+    return g->route->text(g->route->user, t, text, len, err);
+}
+
+/* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
+static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
+{
+    pn_token t = 0;
+    pn_status st = generate_next(g, &t, err);
+    if (st)
+        return st;
+    if (pn_vocab_ends(g->s->model->vocab, t)) {
         g->r.finish = PN_FINISH_STOP;
-    else if (g->text.refused)
+        return PN_OK;
+    }
+    st = generate_deliver(g, t, err);
+    if (st)
+        return st;
+    /* The token is part of the session even when it is the last: a later turn continues from it.  One
+     * that ends a stop string is not. */
+    if (!generate_stopped(g) && g->s->kv.length < g->s->n_ctx)
+        st = pn_session_more(g->s, &t, 1, NULL, err);
+    if (generate_stopped(g) || pn_constraint_done(&g->constraint))
+        g->r.finish = PN_FINISH_STOP;
+    else if (g->route->emit->refused)
         g->r.finish = PN_FINISH_CALLBACK;
     else if (atomic_load(&g->s->cancelled))
         g->r.finish = PN_FINISH_CANCELLED;
@@ -340,41 +297,53 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
     return st;
 }
 
-static pn_status generate_flush(generate_state *g, pn_err *err)
+/* Nothing follows: what was held back goes out, and may still be a stop string. */
+static pn_status generate_end(generate_state *g, pn_err *err)
 {
     const char *text = NULL;
     size_t len = 0;
-    if (g->text.stopped)
+    if (generate_stopped(g))
         return PN_OK;
     pn_status st = pn_detok_flush(g->detok, &text, &len, err);
-    if (st)
-        return st;
-    pn_str_add(&g->text.held, text, len);
-    if (g->text.held.len && !g->text.held.failed)
-        generate_deliver(&g->text, g->text.held.len, -1);
-    return PN_OK;
+    if (!st && len)
+        st = g->route->text(g->route->user, -1, text, len, err);
+    if (!st && !generate_stopped(g))
+        st = g->route->end(g->route->user, err);
+    if (!st && generate_stopped(g))
+        g->r.finish = PN_FINISH_STOP;
+    return st;
 }
 
-PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, bool special, struct pn_budget *budget,
-                                      pn_generate_result *result, pn_err *err)
+/* The session keeps the tokens whose text was delivered; what a window does not let go stays. */
+static void generate_keep(generate_state *g, size_t *raw_len)
+{
+    pn_session *s = g->s;
+    g->r.stop_index = g->route->emit->stop_index;
+    g->r.n_kept = (uint32_t)pn_emit_kept(g->route->emit, s->kv.length - g->first, raw_len);
+    if (generate_stopped(g) && s->kv.length > g->first + g->r.n_kept)
+        (void)pn_session_truncate(s, g->first + g->r.n_kept, NULL);
+}
+
+PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
+                                      struct pn_budget *budget, pn_generate_result *result, size_t *raw_len, pn_err *err)
 {
     static const pn_sampling greedy = {.size = sizeof(pn_sampling)};
-    generate_state g = {.s = s, .budget = budget, .text = {.p = p}};
+    generate_state g = {.s = s, .budget = budget, .route = route, .r = {.stop_index = -1}};
     atomic_store(&s->cancelled, false);
-    pn_str_init(&g.text.held, pn_engine_mem(s->model->engine), PN_ACCT_MISC);
     pn_status st = PN_OK;
     if (!p->n_prompt && !s->has_logits)
         st = pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
     if (!st)
         st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g.sampler, err);
     if (!st)
-        st = pn_detok_new(s->model, special, &g.detok, err);
+        st = pn_detok_new(s->model, route->emit->special, &g.detok, err);
     if (!st)
         st = pn_constraint_open(&g.constraint, s->model, p, err);
     if (!st)
         st = generate_prompt(&g, p, err);
     if (g.sampler)
         g.r.seed = pn_sampler_seed(g.sampler);
+    g.first = s->kv.length;
     double t0 = pn_os_now();
     while (!st && g.r.finish == PN_FINISH_NONE)
         st = generate_token(&g, p, err);
@@ -384,22 +353,70 @@ PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p
         st = PN_OK;
     }
     if (!st)
-        st = generate_flush(&g, err);
+        st = generate_end(&g, err);
+    if (!st)
+        generate_keep(&g, raw_len);
     if (result)
         *result = g.r;
-    pn_str_fini(&g.text.held);
     pn_constraint_close(&g.constraint);
     pn_detok_free(g.detok);
     pn_sampler_free(g.sampler);
     return st;
 }
 
+/* ------------------------------------------------------------------------------------------
+ * Straight to the caller
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct generate_plain {
+    const pn_generate_params *p;
+    pn_emit emit;
+    pn_token now;               /* the token whose text this is; -1: the end */
+    size_t at;                  /* bytes of text so far */
+} generate_plain;
+
+static int generate_give(void *user, const char *text, size_t n)
+{
+    generate_plain *g = user;
+    if (g->now < 0 && n == 0)
+        return 0;
+    return g->p->on_text ? g->p->on_text(g->p->user, text, n, g->now) : 0;
+}
+
+static pn_status generate_text(void *user, pn_token t, const char *text, size_t len, pn_err *err)
+{
+    generate_plain *g = user;
+    g->now = t;
+    pn_emit_text(&g->emit, text, len, g->at);
+    g->at += len;
+    pn_emit_settle(&g->emit, g->at);
+    return g->emit.failed ? pn_fail_nomem(err, "generated text", g->emit.held.len) : PN_OK;
+}
+
+static pn_status generate_rest(void *user, pn_err *err)
+{
+    generate_plain *g = user;
+    g->now = -1;
+    pn_emit_release(&g->emit);
+    pn_emit_settle(&g->emit, SIZE_MAX);
+    return g->emit.failed ? pn_fail_nomem(err, "generated text", g->emit.held.len) : PN_OK;
+}
+
 PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *params, pn_generate_result *result,
                                      pn_err *err)
 {
     pn_generate_params p;
+    size_t raw_len;
     if (!s || !params)
         return pn_fail(err, PN_E_INVALID, "%s", s ? "no parameters given" : "no session given");
     pn_params_copy(&p, sizeof p, params, params->size);
-    return pn_generate_run(s, &p, false, NULL, result, err);
+    generate_plain g = {.p = &p};
+    const pn_generate_route route = {&g.emit, generate_text, generate_rest, &g};
+    if (result)
+        *result = (pn_generate_result){.stop_index = -1};
+    pn_status st = pn_emit_open(&g.emit, s->model, &p, false, generate_give, &g, err);
+    if (!st)
+        st = pn_generate_run(s, &p, &route, NULL, result, &raw_len, err);
+    pn_emit_close(&g.emit);
+    return st;
 }

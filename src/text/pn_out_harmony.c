@@ -73,7 +73,7 @@ static void hm_content(pn_out *p)
     if (!p->any_content)
         return;
     pn_str_clear(&p->blank[0]);                 /* messages stand on lines of their own */
-    pn_str_addc(&p->blank[0], '\n');
+    pn_out_put_blank(p, 0, "\n", 1, out_offset(p));
     p->drop_lead = false;
 }
 

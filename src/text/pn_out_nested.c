@@ -141,10 +141,12 @@ static out_step ns_tag(pn_out *p)
 static out_step ns_broken(pn_out *p)
 {
     if (p->begun) {
+        size_t now = out_offset(p), args = now - PN_MIN(p->args.len, now);
+        size_t mark = args - PN_MIN(sizeof NS_MARK - 1, args);
         pn_out_end_call(p, false);
-        pn_out_put_text(p, pn_str_cstr(&p->val), p->val.len);
-        pn_out_put_text(p, NS_MARK, sizeof NS_MARK - 1);
-        pn_out_put_text(p, pn_str_cstr(&p->args), p->args.len);
+        pn_out_put_text(p, pn_str_cstr(&p->val), p->val.len, mark - PN_MIN(p->val.len, mark));
+        pn_out_put_text(p, NS_MARK, sizeof NS_MARK - 1, mark);
+        pn_out_put_text(p, pn_str_cstr(&p->args), p->args.len, args);
     }
     return OUT_BAD;
 }

@@ -93,6 +93,7 @@ struct pn_out {
 
     pn_str in;                      /* text not yet consumed is in.data[at..in.len) */
     size_t at;
+    size_t before;                  /* bytes consumed and no longer in `in` */
     bool final;                     /* nothing will follow */
     bool ended, stopped, starting;
 
@@ -106,10 +107,12 @@ struct pn_out {
     bool block_begun;               /* this block of reasoning has text */
     bool any_reasoning, any_content;
     pn_str blank[2];                /* pending white space: content, reasoning */
+    pn_str blank_at[2];             /* a size_t for each byte of it: its offset in the input */
 
     /* events */
     pn_str event;                   /* text of event_kind not yet delivered */
     pn_out_kind event_kind;
+    size_t event_at;                /* its offset in the input */
     uint32_t n_calls;
 
     /* the call being read */
@@ -118,6 +121,7 @@ struct pn_out {
     bool from_reasoning;            /* where the call stands */
     bool begun;                     /* its name has been delivered */
     bool args_done;                 /* its arguments are complete */
+    size_t call_at;                 /* begun: where it begins in the input */
     bool any_param;
     bool bare;                      /* JSON without opener */
     bool in_array;
@@ -146,6 +150,7 @@ struct pn_out {
 
 static inline const char *out_text(const pn_out *p) { return p->in.data ? p->in.data + p->at : ""; }
 static inline size_t out_left(const pn_out *p) { return p->in.len - p->at; }
+static inline size_t out_offset(const pn_out *p) { return p->before + p->at; }      /* of out_text in the input */
 static inline bool out_is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 /* Consume n bytes. */
@@ -167,13 +172,15 @@ PN_INTERNAL int pn_out_until(pn_out *p, const char *const *marks, size_t n, pn_s
 
 /* --- events (pn_toolcall.c) ------------------------------------------------------------------ */
 
-PN_INTERNAL void pn_out_emit(pn_out *p, pn_out_kind kind, const char *text, size_t n);
-PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n);    /* with the rules for white space */
+/* `at`: the text's offset in the input; what is no copy of the input stands where it is put in. */
+PN_INTERNAL void pn_out_emit(pn_out *p, pn_out_kind kind, const char *text, size_t n, size_t at);
+PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n, size_t at);     /* with the rules for white space */
+PN_INTERNAL void pn_out_put_blank(pn_out *p, int which, const char *text, size_t n, size_t at);
 PN_INTERNAL void pn_out_begin_call(pn_out *p);      /* p->name, p->id */
 PN_INTERNAL void pn_out_end_call(pn_out *p, bool complete);
 PN_INTERNAL void pn_out_new_call(pn_out *p);        /* the next call of a section starts here */
 PN_INTERNAL void pn_out_think(pn_out *p, bool open);
-static inline void out_args(pn_out *p, const char *text, size_t n) { pn_out_emit(p, PN_OUT_ARGUMENTS, text, n); }
+static inline void out_args(pn_out *p, const char *text, size_t n) { pn_out_emit(p, PN_OUT_ARGUMENTS, text, n, 0); }
 static inline void out_argsz(pn_out *p, const char *text) { out_args(p, text, strlen(text)); }
 
 /* Where the family's section may go on or end: white space, then a closer (consumed: OUT_DONE), a new

@@ -176,9 +176,10 @@ static out_step xm_key_done(pn_out *p)
 /* What of a broken tag was consumed is text. */
 static out_step xm_broken(pn_out *p, const char *tag)
 {
+    size_t now = out_offset(p), value = now - PN_MIN(p->val.len, now);
     pn_out_end_call(p, false);
-    pn_out_put_text(p, tag, strlen(tag));
-    pn_out_put_text(p, pn_str_cstr(&p->val), p->val.len);
+    pn_out_put_text(p, tag, strlen(tag), value - PN_MIN(strlen(tag), value));
+    pn_out_put_text(p, pn_str_cstr(&p->val), p->val.len, value);
     return OUT_BAD;
 }
 

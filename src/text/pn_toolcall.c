@@ -113,19 +113,23 @@ static void out_flush(pn_out *p, bool all)
     size_t n = p->event.len - keep;
     if (!n || p->event.failed)
         return;
-    pn_out_event e = {.kind = p->event_kind, .text = p->event.data, .len = n};
+    pn_out_event e = {.kind = p->event_kind, .text = p->event.data, .len = n, .at = p->event_at};
     e.call = p->event_kind == PN_OUT_ARGUMENTS ? p->n_calls - 1 : 0;
     out_send(p, &e);
     memmove(p->event.data, p->event.data + n, keep + 1);
     p->event.len = keep;
+    p->event_at += n;
 }
 
-PN_INTERNAL void pn_out_emit(pn_out *p, pn_out_kind kind, const char *text, size_t n)
+/* One event is one stretch of the input. */
+PN_INTERNAL void pn_out_emit(pn_out *p, pn_out_kind kind, const char *text, size_t n, size_t at)
 {
     if (!n)
         return;
-    if (kind != p->event_kind)
+    if (kind != p->event_kind || (kind != PN_OUT_ARGUMENTS && at != p->event_at + p->event.len))
         out_flush(p, true);
+    if (!p->event.len)
+        p->event_at = at;
     p->event_kind = kind;
     pn_str_add(&p->event, text, n);
 }
@@ -135,8 +139,9 @@ PN_INTERNAL void pn_out_begin_call(pn_out *p)
     if (p->in_reasoning)
         pn_out_think(p, false);
     out_flush(p, true);
+    p->call_at = out_offset(p) - p->raw.len;
     pn_out_event e = {.kind = PN_OUT_CALL_BEGIN, .call = p->n_calls, .text = pn_str_cstr(&p->name), .len = p->name.len,
-                      .id = pn_str_cstr(&p->id), .id_len = p->id.len};
+                      .id = pn_str_cstr(&p->id), .id_len = p->id.len, .at = p->call_at};
     out_send(p, &e);
     p->n_calls++;
     p->begun = true;
@@ -149,7 +154,7 @@ PN_INTERNAL void pn_out_end_call(pn_out *p, bool complete)
 {
     out_flush(p, true);
     pn_out_event e = {.kind = PN_OUT_CALL_END, .call = p->n_calls - 1, .complete = complete, .text = "",
-                      .id = pn_str_cstr(&p->id), .id_len = p->id.len};
+                      .id = pn_str_cstr(&p->id), .id_len = p->id.len, .at = out_offset(p)};
     out_send(p, &e);
     p->args_done = true;
     p->starting = false;
@@ -176,6 +181,38 @@ PN_INTERNAL void pn_out_new_call(pn_out *p)
  * Reasoning and content
  * ------------------------------------------------------------------------------------------ */
 
+PN_INTERNAL void pn_out_put_blank(pn_out *p, int which, const char *text, size_t n, size_t at)
+{
+    pn_str *offsets = &p->blank_at[which];
+    if (offsets->failed || p->blank[which].failed)
+        return;
+    offsets->len = p->blank[which].len * sizeof at;     /* what was dropped of the text goes here too */
+    for (size_t i = 0; i < n; i++, at++)
+        pn_str_add(offsets, &at, sizeof at);
+    pn_str_add(&p->blank[which], text, n);
+}
+
+static size_t out_blank_at(const pn_out *p, int which, size_t i)
+{
+    size_t at;
+    memcpy(&at, p->blank_at[which].data + i * sizeof at, sizeof at);
+    return at;
+}
+
+/* Emit the pending white space from byte `from` on. */
+static void out_emit_blank(pn_out *p, int which, size_t from)
+{
+    const pn_str *blank = &p->blank[which];
+    if (blank->failed || p->blank_at[which].failed)
+        return;
+    for (size_t next; from < blank->len; from = next) {
+        size_t at = out_blank_at(p, which, from);
+        for (next = from + 1; next < blank->len && out_blank_at(p, which, next) == at + (next - from);)
+            next++;
+        pn_out_emit(p, which ? PN_OUT_REASONING : PN_OUT_CONTENT, blank->data + from, next - from, at);
+    }
+}
+
 PN_INTERNAL void pn_out_think(pn_out *p, bool open)
 {
     pn_str *blank = &p->blank[1];
@@ -184,7 +221,7 @@ PN_INTERNAL void pn_out_think(pn_out *p, bool open)
     if (!open && p->block_begun) {
         while (blank->len && (blank->data[blank->len - 1] == '\n' || blank->data[blank->len - 1] == '\r'))
             blank->len--;
-        pn_out_emit(p, PN_OUT_REASONING, pn_str_cstr(blank), blank->len);
+        out_emit_blank(p, 1, 0);
     }
     pn_str_clear(blank);
     if (!p->any_content || !open)
@@ -202,7 +239,7 @@ static void out_release(pn_out *p, pn_str *blank)
     size_t from = 0;
     if (p->in_reasoning && !p->block_begun) {
         if (p->any_reasoning)
-            pn_out_emit(p, PN_OUT_REASONING, "\n", 1);
+            pn_out_emit(p, PN_OUT_REASONING, "\n", 1, out_offset(p));
         if (blank->len && blank->data[0] == '\r')
             from++;
         if (blank->len > from && blank->data[from] == '\n')
@@ -210,11 +247,11 @@ static void out_release(pn_out *p, pn_str *blank)
     } else if (!p->in_reasoning && p->drop_lead) {
         from = blank->len;
     }
-    pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, pn_str_cstr(blank) + from, blank->len - from);
+    out_emit_blank(p, p->in_reasoning, from);
     pn_str_clear(blank);
 }
 
-PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n)
+PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n, size_t at)
 {
     pn_str *blank = &p->blank[p->in_reasoning];
     size_t lead = 0, body = n;
@@ -222,11 +259,11 @@ PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n)
         lead++;
     while (body > lead && out_is_blank(text[body - 1]))
         body--;
-    pn_str_add(blank, text, lead);
+    pn_out_put_blank(p, p->in_reasoning, text, lead, at);
     if (lead < n) {
         out_release(p, blank);
-        pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, text + lead, body - lead);
-        pn_str_add(blank, text + body, n - body);
+        pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, text + lead, body - lead, at + lead);
+        pn_out_put_blank(p, p->in_reasoning, text + body, n - body, at + body);
         p->fresh = false;
         if (p->in_reasoning) {
             p->block_begun = p->any_reasoning = true;
@@ -322,7 +359,7 @@ static out_step out_marker(pn_out *p, const out_mark *m)
         if (end)
             pn_out_skip(p, out_left(p));
         else {
-            pn_out_put_text(p, out_text(p), m->len);
+            pn_out_put_text(p, out_text(p), m->len, out_offset(p));
             pn_out_skip(p, m->len);
         }
         return OUT_AGAIN;
@@ -360,7 +397,7 @@ static out_step out_text_step(pn_out *p)
     if (p->starting && (p->family->flags & OUT_BARE) && !p->in_reasoning && !p->params.no_calls) {
         while (i < left && out_is_blank(s[i]))
             i++;
-        pn_out_put_text(p, s, i);
+        pn_out_put_text(p, s, i, out_offset(p));
         pn_out_skip(p, i);
         if (i < left && s[i] == '{') {
             p->starting = false;
@@ -380,7 +417,7 @@ static out_step out_text_step(pn_out *p)
             break;
     }
     if (i) {
-        pn_out_put_text(p, s, i);
+        pn_out_put_text(p, s, i, out_offset(p));
         pn_out_skip(p, i);
         return OUT_AGAIN;                   /* what counts may have changed */
     }
@@ -456,7 +493,7 @@ static void out_give_up(pn_out *p)
             pn_out_end_call(p, false);
         return;
     }
-    pn_out_put_text(p, pn_str_cstr(&p->raw), p->raw.len);
+    pn_out_put_text(p, pn_str_cstr(&p->raw), p->raw.len, out_offset(p) - p->raw.len);
     pn_str_clear(&p->raw);
 }
 
@@ -479,7 +516,8 @@ static void out_finish(pn_out *p)
 
 static pn_status out_check(const pn_out *p, pn_err *err)
 {
-    const pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1]};
+    const pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1],
+                     &p->blank_at[0], &p->blank_at[1]};
     for (size_t i = 0; i < PN_COUNT_OF(all); i++)
         if (all[i]->failed)
             return pn_fail_nomem(err, "a model's output being parsed", (uint64_t)all[i]->len + 1);
@@ -601,7 +639,8 @@ PN_INTERNAL pn_status pn_out_new(pn_out **out, pn_mem *mem, const pn_out_format 
     p->user = user;
     if (params)
         p->params = *params;
-    pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1]};
+    pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1],
+                     &p->blank_at[0], &p->blank_at[1]};
     for (size_t i = 0; i < PN_COUNT_OF(all); i++)
         pn_str_init(all[i], mem, PN_ACCT_MISC);
     if (f->grammar == OUT_NESTED) {
@@ -621,7 +660,8 @@ PN_INTERNAL void pn_out_free(pn_out *p)
 {
     if (!p)
         return;
-    pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1]};
+    pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1],
+                     &p->blank_at[0], &p->blank_at[1]};
     for (size_t i = 0; i < PN_COUNT_OF(all); i++)
         pn_str_fini(all[i]);
     pn_mem_free(p->mem, PN_ACCT_MISC, p->elements, p->elements ? OUT_ELEMENTS_MAX * sizeof *p->elements : 0);
@@ -642,6 +682,7 @@ PN_INTERNAL pn_status pn_out_push(pn_out *p, const char *text, size_t len, pn_er
     if (p->at) {                        /* what is held back is short: moving it is cheap */
         memmove(p->in.data, p->in.data + p->at, p->in.len - p->at + 1);
         p->in.len -= p->at;
+        p->before += p->at;
         p->at = 0;
     }
     return out_check(p, err);
@@ -668,6 +709,21 @@ static void out_find_orphan(pn_out *p)
     }
 }
 
+PN_INTERNAL size_t pn_out_settled(const pn_out *p)
+{
+    size_t n = out_offset(p);
+    if (p->grammar != OUT_TEXT && !p->begun)
+        n -= p->raw.len;
+    else if (!p->args_done && (p->grammar == OUT_XML || p->grammar == OUT_NESTED))
+        n = p->call_at;                     /* a broken tag becomes content */
+    if (p->event.len && p->event_kind != PN_OUT_ARGUMENTS)
+        n = PN_MIN(n, p->event_at);
+    for (int i = 0; i < 2; i++)
+        if (p->blank[i].len && !p->blank_at[i].failed)
+            n = PN_MIN(n, out_blank_at(p, i, 0));
+    return n;
+}
+
 PN_INTERNAL pn_status pn_out_end(pn_out *p, pn_err *err)
 {
     if (p->ended)
@@ -680,7 +736,8 @@ PN_INTERNAL pn_status pn_out_end(pn_out *p, pn_err *err)
         return st;
     pn_str *blank = &p->blank[p->in_reasoning];
     if (p->in_reasoning ? p->block_begun : !p->n_calls && (p->any_content || (!p->any_reasoning && !p->drop_lead)))
-        pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, pn_str_cstr(blank), blank->len);
+        out_emit_blank(p, p->in_reasoning, 0);
+    pn_str_clear(blank);
     out_flush(p, true);
     return out_check(p, err);
 }

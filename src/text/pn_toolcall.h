@@ -65,6 +65,10 @@ typedef struct pn_out_event {
     bool complete;                  /* CALL_END: the call was well-formed to its end */
     const char *text, *id;          /* borrowed during the call, not terminated */
     size_t len, id_len;
+    size_t at;                      /* offset in all that was pushed: where a text stands (it is copied from
+                                       there), where a call begins, what lies behind its end.  ARGUMENTS: 0.
+                                       Text that is the parser's own (a line end between two blocks) has
+                                       the offset where it was put in */
 } pn_out_event;
 
 /* Nonzero stops: pn_out_push then returns PN_E_CANCELLED. */
@@ -90,6 +94,10 @@ PN_INTERNAL pn_status pn_out_new(pn_out **out, pn_mem *mem, const pn_out_format 
                                  const pn_out_params *params, pn_out_sink sink, void *user, pn_err *err);
 PN_INTERNAL pn_status pn_out_push(pn_out *p, const char *text, size_t len, pn_err *err);
 PN_INTERNAL pn_status pn_out_end(pn_out *p, pn_err *err);       /* no push afterwards */
+
+/* Bytes of the input, from its start, of which it is known what they are: text that has been delivered,
+ * a call, or markup and white space that was dropped. */
+PN_INTERNAL size_t pn_out_settled(const pn_out *p);
 PN_INTERNAL void pn_out_free(pn_out *p);
 
 /* --- collecting ------------------------------------------------------------------------------ */

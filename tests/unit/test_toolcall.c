@@ -189,7 +189,30 @@ typedef struct run_out {
     pn_str trace;               /* events with neighbours of one kind joined */
     pn_out_kind last;
     bool half;                  /* a text ended inside a character */
+    const char *input;
+    size_t len, settled;        /* what the parser said it had settled */
+    size_t content_end, reasoning_end, call_at;
+    bool misplaced;             /* an offset is wrong */
 } run_out;
+
+/* A text is a copy of the input where its event says it stands, or one line end of the parser's own; offsets
+ * grow; nothing comes from where all was settled.  White space of the content may stand before a call that
+ * was delivered earlier. */
+static bool run_well_placed(run_out *o, const pn_out_event *e)
+{
+    size_t *end = e->kind == PN_OUT_CONTENT ? &o->content_end : &o->reasoning_end, before = *end;
+    if (e->kind == PN_OUT_CALL_BEGIN)
+        o->call_at = e->at;
+    if (e->kind == PN_OUT_CALL_END)
+        return e->at > o->call_at && e->at <= o->len;
+    if (e->kind == PN_OUT_CALL_BEGIN || e->kind == PN_OUT_ARGUMENTS)
+        return e->at <= o->len;
+    bool own = e->len == 1 && e->text[0] == '\n' && e->at <= o->len;
+    if (!own)
+        *end = e->at + e->len;
+    return own || (e->at >= before && e->at >= o->settled && e->at + e->len <= o->len &&
+                   memcmp(o->input + e->at, e->text, e->len) == 0);
+}
 
 static int run_event(void *user, const pn_out_event *e)
 {
@@ -206,6 +229,8 @@ static int run_event(void *user, const pn_out_event *e)
     o->last = e->kind;
     if (e->len && ((unsigned char)e->text[0] & 0xC0) == 0x80)
         o->half = true;
+    if (!run_well_placed(o, e))
+        o->misplaced = true;
     return pn_out_collect(&o->result, e) || o->trace.failed;
 }
 
@@ -215,13 +240,21 @@ static pn_status run(pn_mem *mem, const pn_out_format *format, const pn_json_doc
     pn_out *p = NULL;
     pn_err err;
     memset(out, 0, sizeof *out);
+    out->input = text;
+    out->len = len;
     pn_out_result_init(&out->result, mem);
     pn_str_init(&out->trace, mem, PN_ACCT_MISC);
     pn_status st = pn_out_new(&p, mem, format, tools, prompt, strlen(prompt), params, run_event, out, &err);
-    for (size_t i = 0; !st && i < len; i += piece)
+    for (size_t i = 0; !st && i < len; i += piece) {
         st = pn_out_push(p, text + i, PN_MIN(piece, len - i), &err);
+        size_t settled = pn_out_settled(p);
+        out->misplaced = out->misplaced || settled < out->settled || settled > i + piece;
+        out->settled = settled;
+    }
     if (!st)
         st = pn_out_end(p, &err);
+    if (!st)
+        out->misplaced = out->misplaced || pn_out_settled(p) != len;
     pn_out_free(p);
     return st;
 }
@@ -267,6 +300,7 @@ static void check_row(pn_mem *mem, const pn_json_doc *tools, const row *r, const
         PN_CHECK(run(mem, f, tools, r->prompt, r->text, len, piece, NULL, &cut) == PN_OK);
         PN_CHECK(same(&cut.trace, pn_str_cstr(&whole.trace)), "%s: '%s' in pieces of %zu:%s\nand whole:%s", r->format, r->text,
                  piece, pn_str_cstr(&cut.trace), pn_str_cstr(&whole.trace));
+        PN_CHECK(!cut.misplaced, "%s: '%s' in pieces of %zu: an offset is wrong", r->format, r->text, piece);
         PN_CHECK(!cut.half, "%s: '%s' in pieces of %zu: a delta begins inside a character", r->format, r->text, piece);
         run_fini(&cut);
     }
@@ -428,6 +462,7 @@ static void mutate_one(pn_mem *mem, const pn_json_doc *tools, const char *format
     PN_CHECK(run(mem, &f, tools, "", text, len, 1, NULL, &b) == PN_OK);
     PN_CHECK(a.trace.len == b.trace.len && memcmp(pn_str_cstr(&a.trace), pn_str_cstr(&b.trace), a.trace.len) == 0,
              "%s: '%.*s' by bytes:%s\nwhole:%s", format, (int)len, text, pn_str_cstr(&b.trace), pn_str_cstr(&a.trace));
+    PN_CHECK(!a.misplaced && !b.misplaced, "%s: '%.*s': an offset is wrong", format, (int)len, text);
     got = count_z(&a.result.reasoning) + count_z(&a.result.content);
     for (size_t i = 0; i < a.result.n_calls; i++)
         got += count_z(&a.result.calls[i].name) + count_z(&a.result.calls[i].arguments);
