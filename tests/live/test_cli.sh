@@ -185,6 +185,28 @@ check "same seed, same text"
 exits 0 "prompt only" run -m "$model" -p "Once" -n 0
 [ ! -s "$tmp/out" ]
 check "-n 0 prints nothing"
+exits 0 "log-probabilities" run -m "$model" -p "Once upon a time" --temp 0 -n 24 --logprobs 2 --quiet --no-stream
+[ "$(wc -l <"$tmp/err")" -gt 4 ] && [ "$(grep -c '^{"token":".*,"part":"content","top_logprobs":\[{.*},{.*}\]}$' "$tmp/err")" -eq "$(wc -l <"$tmp/err")" ]
+check "--logprobs: a line of JSON for each token"
+cp "$tmp/err" "$tmp/first.err"
+if [ -n "$python" ]; then
+    "$python" - "$tmp/first.err" "$tmp/out" 2>>"$tmp/err" <<'END'
+import json, sys
+lines = [json.loads(l) for l in open(sys.argv[1], encoding="utf-8")]
+assert b"".join(bytes(l["bytes"]) for l in lines) + b"\n" == open(sys.argv[2], "rb").read()
+for l in lines:
+    a, b = l["top_logprobs"]
+    assert 0 >= a["logprob"] >= b["logprob"] and (l["id"] == a["id"]) == (l["logprob"] == a["logprob"]), l
+END
+    check "--logprobs: bytes are the text, the greedy token is the likeliest"
+else
+    skip "--logprobs as JSON: no python3"
+fi
+stop=$(cut -c 6-8 "$tmp/out" | head -n 1)
+exits 0 "stop string" run -m "$model" -p "Once upon a time" --temp 0 -n 24 --logprobs 0 --quiet --stop "$stop"
+[ -n "$stop" ] && ! grep -q -F -e "$stop" "$tmp/out" && [ "$(wc -l <"$tmp/err")" -lt "$(wc -l <"$tmp/first.err")" ]
+check "--stop: neither the text nor the tokens of it"
+usage "too many alternatives" --logprobs run -m "$model" -p x --logprobs 21
 exits 3 "run over budget" run -m "$model" -p x -n 4 --ctx 2048 --mem-limit 512K
 
 # --- chat ------------------------------------------------------------------------------------------
