@@ -755,7 +755,8 @@ typedef struct pn_generate_params {
     void *user;
     pn_grammar *grammar;        /* the answer has to be one of its sentences; NULL: anything */
     const char *grammar_after;  /* the grammar holds behind this text (at most 63 bytes), e.g. "</think>";
-                                   NULL: from the first token on */
+                                   NULL: from the first token on, in a conversation behind the model's
+                                   reasoning, if any; "": from the first token on in any case */
     const char *think_open, *think_close;   /* with a grammar: markers between which the model may reason
                                    before its answer, if it opens them; NULL: it may not */
     pn_logprob_fn on_logprob;   /* NULL: log-probabilities are not computed */
@@ -801,12 +802,18 @@ typedef struct pn_chat_params {
     size_t variables_len;       /* 0: strlen */
     const char *tools;          /* JSON array of OpenAI function tools; NULL: none */
     size_t tools_len;
+    const char *syntax;         /* how the model writes reasoning and calls, by name ("hermes", "harmony", ...);
+                                   NULL: as its template tells */
 } pn_chat_params;
 
 /* A conversation in `s`, which must outlive it and which nobody else uses meanwhile.  params may be
- * NULL; its strings are copied. */
+ * NULL; its strings are copied.  Tools are checked here: see pn_grammar_tools for what is refused. */
 PN_API pn_status pn_chat_new(pn_session *s, const pn_chat_params *params, pn_chat **out, pn_err *err);
 PN_API void pn_chat_free(pn_chat *c);
+
+/* JSON pointers into the tools, a line each, of what PN_TOOLS_AUTO does not enforce; "" for none.
+ * Borrowed from c. */
+PN_API const char *pn_chat_widened(const pn_chat *c);
 
 /* Append a message: as OpenAI's JSON object (any role, parts, tool calls, tool results), or as plain
  * text.  len 0: strlen. */
@@ -828,10 +835,16 @@ typedef struct pn_chat_reply_params {
     int has_reasoning_budget;       /* 1: reasoning is closed after reasoning_budget tokens (0: at once), and
                                        before it leaves fewer than answer_reserve of max_tokens */
     uint32_t reasoning_budget, answer_reserve;
+    pn_tool_choice tool_choice;     /* for a conversation with tools */
+    const char *tool_name;          /* PN_TOOLS_REQUIRED: the one function to call; NULL: any */
+    int single_call;                /* 1: no parallel calls */
 } pn_chat_reply_params;
 
 /* Let the model answer; the answer becomes the last message.  On failure there is no answer, and the
  * messages are as before.
+ *
+ * Calls are held to the tools' schemas, whatever the choice.  A grammar holds the answer behind the
+ * model's reasoning, in the final channel where a model has channels; with it no tool is called.
  *
  * Stop strings apply to the content, as it is delivered: not to reasoning, markers or calls, and none
  * reaches across those two.  The message's content is what was delivered, the first part of a token that

@@ -22,7 +22,7 @@ PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn
         return pn_fail(err, PN_E_INVALID, "the grammar belongs to another engine");
     pn_status st = constraint_trie(m, err);
     pn_guide_params q = {.gram = g->is_calls ? g->calls.gram : g->gram, .trie = m->trie, .lanes = g->is_calls, .single = g->single,
-                         .forbid = g->none, .after = p->grammar_after, .think_open = p->think_open, .think_close = p->think_close,
+                         .forbid = g->none, .after = p->grammar_after && *p->grammar_after ? p->grammar_after : NULL, .think_open = p->think_open, .think_close = p->think_close,
                          .find = pn_grammar_find_marker, .user = m->vocab};
     if (g->is_calls && !g->required) {
         q.triggers = g->calls.triggers;

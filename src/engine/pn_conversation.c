@@ -16,6 +16,7 @@
 
 #include "base/pn_json.h"
 #include "engine/pn_emit.h"
+#include "engine/pn_grammar_api.h"
 #include "engine/pn_replay.h"
 #include "sample/pn_budget.h"
 #include "text/pn_chat.h"
@@ -32,6 +33,7 @@ struct pn_chat {
     pn_out_format syntax;
     pn_str variables, tools;                /* JSON or empty */
     pn_json_doc tools_doc;
+    pn_grammar *calls;                      /* of PN_TOOLS_AUTO; NULL without tools */
     pn_str *messages;                       /* [n_messages] JSON objects */
     size_t n_messages, cap_messages;
     pn_replay replay;                       /* what the session holds */
@@ -46,6 +48,8 @@ static pn_status talk_open_template(pn_chat *c, const pn_chat_params *p, pn_err 
     const pn_model *m = c->s->model;
     pn_bytes text = p->template_text ? (pn_bytes){p->template_text, p->template_len} : m->chat_template;
     pn_out_detect(&c->syntax, text.data, text.len);
+    if (p->syntax && !pn_out_find(&c->syntax, p->syntax))
+        return pn_fail(err, PN_E_INVALID, "output syntax '%.60s' is not known; hermes, harmony, llama3 are some that are", p->syntax);
     if (p->format || text.len == 0) {
         c->builtin = p->format ? pn_chat_find(p->format) : pn_chat_detect(m->vocab, NULL, 0);
         if (!c->builtin)
@@ -80,6 +84,19 @@ static pn_status talk_take_json(pn_chat *c, pn_str *out, const char *text, size_
     return st;
 }
 
+/* The grammar of the calls that p lets the model make. */
+static pn_status talk_calls(pn_chat *c, const pn_chat_reply_params *p, pn_grammar **out, pn_err *err)
+{
+    const pn_model *m = c->s->model;
+    if (p->tool_name && p->tool_choice != PN_TOOLS_REQUIRED)
+        return pn_fail(err, PN_E_INVALID, "a function is named, so the choice of tools has to be PN_TOOLS_REQUIRED");
+    const pn_calls_params calls = {.format = &c->syntax, .tools = &c->tools_doc, .only = {p->tool_name, p->tool_name ? strlen(p->tool_name) : 0},
+                                   .required = p->tool_choice == PN_TOOLS_REQUIRED, .none = p->tool_choice == PN_TOOLS_NONE,
+                                   .single = p->single_call != 0};
+    pn_status st = pn_grammar_calls(m->engine, m->vocab, &calls, out, err);
+    return st ? pn_err_prefix(err, st, "tools") : PN_OK;
+}
+
 PN_API pn_status pn_chat_new(pn_session *s, const pn_chat_params *params, pn_chat **out, pn_err *err)
 {
     pn_chat_params p;
@@ -99,6 +116,8 @@ PN_API pn_status pn_chat_new(pn_session *s, const pn_chat_params *params, pn_cha
         st = talk_take_json(c, &c->tools, p.tools, p.tools_len, PN_JSON_ARRAY, "tools", &c->tools_doc, err);
     if (!st)
         st = talk_open_template(c, &p, err);
+    if (!st && c->tools.len > 2)
+        st = talk_calls(c, &(pn_chat_reply_params){.tool_choice = PN_TOOLS_AUTO}, &c->calls, err);
     pn_replay_init(&c->replay, mem, s->model->vocab, &c->syntax, c->tools.len ? &c->tools_doc : NULL);
     if (st) {
         pn_chat_free(c);
@@ -119,9 +138,12 @@ PN_API void pn_chat_free(pn_chat *c)
     pn_str_fini(&c->variables);
     pn_str_fini(&c->tools);
     pn_json_fini(&c->tools_doc);
+    pn_grammar_free(c->calls);
     pn_tpl_free(c->tpl);
     pn_mem_free(c->mem, PN_ACCT_MISC, c, sizeof *c);
 }
+
+PN_API const char *pn_chat_widened(const pn_chat *c) { return pn_grammar_widened(c->calls); }
 
 /* ------------------------------------------------------------------------------------------
  * Messages
@@ -535,8 +557,54 @@ static pn_status talk_budget(talk_answer *a, bool open, pn_budget **out, pn_err 
     return st;
 }
 
-/* opening: what the generation prompt adds.  When it leaves the reasoning open, a grammar has to wait
- * for its end. */
+/* What the answer is held to: the caller's grammar, or that of the calls.  *made: to be freed. */
+static pn_status talk_grammar(talk_answer *a, pn_generate_params *g, pn_grammar **made, pn_err *err)
+{
+    pn_chat *c = a->c;
+    const pn_chat_reply_params *p = a->p;
+    *made = NULL;
+    if (p->tool_choice == PN_TOOLS_REQUIRED && (g->grammar || !c->calls))
+        return pn_fail(err, PN_E_INVALID, g->grammar ? "a call is required, and a grammar holds the answer: only one is possible"
+                                                     : "a call is required, but the conversation has no tools");
+    if (g->grammar || !c->calls)
+        return PN_OK;
+    if (p->tool_choice == PN_TOOLS_AUTO && !p->single_call && !p->tool_name) {
+        g->grammar = c->calls;
+        return PN_OK;
+    }
+    pn_status st = talk_calls(c, p, made, err);
+    g->grammar = *made;
+    return st;
+}
+
+static bool talk_contains(pn_bytes text, const char *what)
+{
+    size_t n = strlen(what);
+    for (size_t i = 0; i + n <= text.len; i++)
+        if (memcmp(text.data + i, what, n) == 0)
+            return true;
+    return false;
+}
+
+/* Where the grammar begins.  opening: what the generation prompt adds; it may leave the reasoning open,
+ * leave it to the model, or close it. */
+static void talk_begin(const pn_chat *c, pn_generate_params *g, pn_bytes opening, bool open)
+{
+    static const char *const finals[][2] = {{"harmony", "<|channel|>final<|message|>"}, {"muse", "to=user<|message|>"}};
+    const pn_out_format *f = &c->syntax;
+    if (!g->grammar || g->grammar_after)
+        return;
+    if (open)
+        g->grammar_after = f->think_close;
+    else if (f->think_open && f->think_close && !talk_contains(opening, f->think_close)) {
+        g->think_open = f->think_open;
+        g->think_close = f->think_close;
+    }
+    for (size_t i = 0; i < PN_COUNT_OF(finals) && !g->grammar->is_calls; i++)
+        if (strcmp(f->name, finals[i][0]) == 0 && !talk_contains(opening, finals[i][1]))
+            g->grammar_after = finals[i][1];
+}
+
 static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from, pn_bytes opening,
                                pn_generate_result *result, pn_err *err)
 {
@@ -546,14 +614,16 @@ static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from
     g.prompt = t->list + from;
     g.n_prompt = t->n - from;
     bool open = pn_out_forced_open(&c->syntax, opening.data, opening.len);
-    if (g.grammar && !g.grammar_after && open)
-        g.grammar_after = c->syntax.think_close;
+    pn_grammar *made = NULL;
     size_t first = c->s->kv.length + g.n_prompt;
     const pn_generate_route route = {&a->emit, talk_text, talk_rest, a};
     pn_generate_result r = {.stop_index = -1};
     size_t raw_len = 0;
-    pn_budget *budget;
-    pn_status st = talk_budget(a, open, &budget, err);
+    pn_budget *budget = NULL;
+    pn_status st = talk_grammar(a, &g, &made, err);
+    talk_begin(c, &g, opening, open);
+    if (!st)
+        st = talk_budget(a, open, &budget, err);
     if (!st)
         st = pn_emit_open(&a->emit, c->s->model, &g, true, talk_content, a, err);
     if (!st)
@@ -562,6 +632,7 @@ static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from
         *result = r;
     pn_emit_close(&a->emit);
     pn_budget_free(budget);
+    pn_grammar_free(made);
     if (!st)                                /* the tokens kept, with their text: the next turn begins with them */
         st = talk_push_segment(c, pn_str_cstr(&a->raw), raw_len, first, r.n_kept, err);
     if (st)
@@ -584,6 +655,7 @@ PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, p
     if (result)
         *result = (pn_generate_result){.stop_index = -1};
     talk_answer a = {.c = c, .p = &p};
+    const pn_out_params how = {.no_calls = p.tool_choice == PN_TOOLS_NONE};
     pn_out_result_init(&a.parts, c->mem);
     pn_str_init(&a.raw, c->mem, PN_ACCT_MISC);
     pn_prompt_init(&prompt, c->mem);
@@ -592,7 +664,7 @@ PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, p
         st = talk_opening(c, &prompt, &opening, err);
     if (!st)
         st = pn_out_new(&a.parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL,
-                        pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening, NULL, talk_event, &a, err);
+                        pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening, &how, talk_event, &a, err);
     if (!st)
         st = talk_prepare(c, &prompt, opening, &t, &from, err);
     if (!st)

@@ -369,12 +369,14 @@ static pn_status guide_start_token(pn_guide *g, pn_token t, pn_err *err)
         return st;
     if (!main && !open && !blank)
         return pn_fail(err, PN_E_STATE, "the grammar has no sentence that begins so");
-    if (open && pn_matcher_only_end(g->opener)) {
+    bool opened = open && pn_matcher_only_end(g->opener);
+    if (opened && !main) {
         x->state = GUIDE_WAIT;
         x->n_tail = 0;
         memcpy(x->marker, g->think_close, sizeof x->marker);
         return PN_OK;
     }
+    open = open && !opened;             /* a grammar that says the marker itself goes on with it */
     if (!blank) {
         x->main = main;
         x->opening = open;

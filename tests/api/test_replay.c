@@ -192,7 +192,7 @@ static pn_generate_result replay_answer(replay_rig *r, const char *text)
 {
     pn_err err = {0};
     pn_generate_result g = {0};
-    pn_chat_reply_params p = {.generate = {.grammar = replay_literal(r, text), .max_tokens = 1000}};
+    pn_chat_reply_params p = {.generate = {.grammar = replay_literal(r, text), .grammar_after = "", .max_tokens = 1000}};
     uint32_t same = 0;
     PN_CHECK(pn_chat_reply(r->c, &p, &g, &err) == PN_OK, "%s", err.text);
     PN_CHECK(g.finish == PN_FINISH_STOP, "finish %d", (int)g.finish);
