@@ -201,7 +201,7 @@ static void stop_strings_are_exact_wherever_tokens_end(void)
     const size_t len = sizeof stop_text - 1;
     size_t cuts = 0, halves = 0;
     if (stop_open(&r, "models/demo.gguf", stop_text))
-        for (uint64_t seed = 0; seed < 4; seed++) {
+        for (uint64_t seed = 0; seed < 3; seed++) {
             stop_generate(&r, NULL, 0, seed, 1, &free);
             PN_CHECK(free.len == len && memcmp(free.text, stop_text, len) == 0 && free.r.stop_index == -1, "'%.*s'",
                      (int)free.len, free.text);
@@ -216,7 +216,7 @@ static void stop_strings_are_exact_wherever_tokens_end(void)
                     memcpy(stop, stop_text + from, n);
                     const char *const list[] = {stop};
                     stop_check(&r, &free, list, 1, seed);
-                    if (n > 2)
+                    if (n > 3 && from % 3 == 0)
                         stop_check_session(r.s, r.cold, pn_vocab_size(r.m));
                     if (from == 0 && n == len)      /* prefixes too */
                         for (size_t k = 4; k < len; k++) {
@@ -226,7 +226,7 @@ static void stop_strings_are_exact_wherever_tokens_end(void)
                         }
                 }
         }
-    PN_CHECK(cuts > 80 && halves >= 4, "%zu tokens, %zu begin inside a character", cuts, halves);
+    PN_CHECK(cuts > 60 && halves >= 4, "%zu tokens, %zu begin inside a character", cuts, halves);
     stop_close(&r);
 }
 
@@ -353,7 +353,17 @@ static void log_probabilities_can_stop_and_be_wrong(void)
     stop_rig r;
     static stop_run x;
     pn_err err = {0};
+    pn_session *tight = NULL, *wide;
     if (stop_open(&r, "models/demo.gguf", NULL)) {
+        PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = 10}, &tight, &err) == PN_OK, "%s", err.text);
+        wide = r.s;
+        r.s = tight;
+        stop_generate(&r, NULL, 0, 0, 1, &x);       /* the last token has no room in the session */
+        r.s = wide;
+        PN_CHECK(x.r.finish == PN_FINISH_CONTEXT && x.n_entries == x.r.n_generated && pn_session_length(tight) == 10 &&
+                 r.n_prompt + x.r.n_kept == 10, "finish %d, %u of %u kept", (int)x.r.finish, (unsigned)x.r.n_kept,
+                 (unsigned)x.r.n_generated);
+        pn_session_free(tight);
         x.stop_at = 3;
         stop_generate(&r, NULL, 0, 0, 1, &x);
         PN_CHECK(x.r.finish == PN_FINISH_CALLBACK && x.n_entries == 3, "finish %d after %zu", (int)x.r.finish, x.n_entries);
@@ -512,7 +522,8 @@ static void stop_check_talk(const stop_script *t)
                 char one[2] = {t->content[from], 0};
                 pn_chat_free(stop_check_answer(&r, t, &free, from < len ? one : "never", seed));
                 pn_chat *c = stop_check_answer(&r, t, &free, from < len ? t->content + from : "X", seed);
-                stop_check_next_turn(&r, &other, c, t->tools);
+                if (seed == 1 || from % 5 == 0)
+                    stop_check_next_turn(&r, &other, c, t->tools);
                 pn_chat_free(c);
             }
         }
