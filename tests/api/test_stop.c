@@ -385,6 +385,7 @@ typedef struct stop_talk {
     size_t len[5];
     stop_run tokens;
     int late;                   /* content came before its tokens were told */
+    size_t before_call;         /* bytes of content when the first call began */
 } stop_talk;
 
 static int stop_hear_event(void *user, const pn_output_event *e)
@@ -394,6 +395,8 @@ static int stop_hear_event(void *user, const pn_output_event *e)
         memcpy(h->text[e->kind] + h->len[e->kind], e->text, e->len);
         h->len[e->kind] += e->len;
     }
+    if (e->kind == PN_OUTPUT_CALL_BEGIN && e->call == 0)
+        h->before_call = h->len[PN_OUTPUT_CONTENT];
     if (e->kind == PN_OUTPUT_CONTENT) {
         size_t told = 0;
         for (size_t i = 0; i < h->tokens.n_entries; i++)
@@ -408,7 +411,8 @@ static pn_status stop_reply(pn_chat *c, pn_grammar *g, const char *const *stop, 
     pn_err err = {0};
     const pn_sampling wild = {.temperature = 4, .has_seed = 1, .seed = seed};
     memset(h, 0, sizeof *h);
-    const pn_chat_reply_params p = {.generate = {.stop = stop, .n_stop = n, .grammar = g, .sampling = &wild, .max_tokens = g ? 0 : 1,
+    const pn_chat_reply_params p = {.generate = {.stop = stop, .n_stop = n, .grammar = g, .grammar_after = "", .sampling = &wild,
+                                                 .max_tokens = g ? 0 : 1,
                                                  .on_logprob = stop_hear_token, .logprob_user = &h->tokens, .n_top = 2},
                                     .on_event = stop_hear_event, .user = h};
     pn_status st = pn_chat_reply(c, &p, &h->tokens.r, &err);
@@ -426,22 +430,34 @@ static size_t stop_session_text(stop_rig *r, size_t drop, char *text, size_t cap
     return n;
 }
 
-/* A turn later the prompt is the text that a new conversation of the same messages would have. */
-static void stop_check_next_turn(stop_rig *r, stop_rig *other, pn_chat *c, const char *tools)
+/* What the model writes; reasoning and content stand in it, each in one piece. */
+typedef struct stop_script {
+    const char *raw, *tools, *reasoning, *content;
+    const char *variables;      /* of the template; not NULL: it repeats an earlier answer as it was written */
+} stop_script;
+
+/* A turn later the prompt is the text that a new conversation of the same messages would have, and the
+ * tokens that were kept are still there. */
+static void stop_check_next_turn(stop_rig *r, stop_rig *other, pn_chat *c, const stop_script *script)
 {
     static stop_talk h;
     char a[4096], b[4096];
     size_t len;
     pn_chat *fresh = NULL;
     pn_err err = {0};
+    pn_token before[512];
+    uint32_t n_before = pn_session_length(r->s);
+    memcpy(before, pn_session_tokens(r->s), n_before * sizeof *before);
     PN_CHECK(pn_chat_say(c, "user", "Go on.", 0, &err) == PN_OK, "%s", err.text);
-    PN_CHECK(pn_chat_new(other->s, &(pn_chat_params){.tools = tools}, &fresh, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_chat_new(other->s, &(pn_chat_params){.tools = script->tools, .variables = script->variables}, &fresh, &err) == PN_OK, "%s", err.text);
     PN_CHECK(pn_session_truncate(other->s, 0, &err) == PN_OK, "%s", err.text);
     for (size_t i = 0; i < pn_chat_length(c); i++) {
         const char *m = pn_chat_message(c, i, &len);
         PN_CHECK(pn_chat_add(fresh, m, len, &err) == PN_OK, "%s", err.text);
     }
     stop_reply(c, NULL, NULL, 0, 1, &h);
+    PN_CHECK(!script->variables || (n_before <= pn_session_length(r->s) &&
+             memcmp(before, pn_session_tokens(r->s), n_before * sizeof *before) == 0), "the tokens of the answer were not kept");
     size_t n = stop_session_text(r, h.tokens.r.n_generated, a, sizeof a);
     stop_reply(fresh, NULL, NULL, 0, 1, &h);
     size_t m = stop_session_text(other, h.tokens.r.n_generated, b, sizeof b);
@@ -450,18 +466,13 @@ static void stop_check_next_turn(stop_rig *r, stop_rig *other, pn_chat *c, const
     pn_chat_free(fresh);
 }
 
-/* What the model writes; reasoning and content stand in it, each in one piece. */
-typedef struct stop_script {
-    const char *raw, *tools, *reasoning, *content;
-} stop_script;
-
 /* A new conversation in r->s, one answer. */
 static pn_chat *stop_ask(stop_rig *r, const stop_script *t, const char *const *stop, size_t n, uint64_t seed, stop_talk *h)
 {
     pn_chat *c = NULL;
     pn_err err = {0};
     PN_CHECK(pn_session_truncate(r->s, 0, &err) == PN_OK, "%s", err.text);
-    PN_CHECK(pn_chat_new(r->s, &(pn_chat_params){.tools = t->tools}, &c, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_chat_new(r->s, &(pn_chat_params){.tools = t->tools, .variables = t->variables}, &c, &err) == PN_OK, "%s", err.text);
     pn_chat_say(c, "user", "Hi", 0, NULL);
     stop_reply(c, r->g, stop, n, seed, h);
     return c;
@@ -472,6 +483,7 @@ static void stop_check_parts(const stop_script *t, const stop_talk *h)
 {
     size_t len = strlen(t->raw), content = (size_t)(strstr(t->raw, t->content) - t->raw);
     size_t thought = (size_t)(strstr(t->raw, t->reasoning) - t->raw);
+    const char *call = strstr(t->raw, "{\"name\""), *call_end = strstr(t->raw, "}}");
     PN_CHECK(h->tokens.n_bytes == len && memcmp(h->tokens.bytes, t->raw, len) == 0, "'%.*s'", (int)h->tokens.n_bytes,
              h->tokens.bytes);
     for (size_t i = 0; i < h->tokens.n_entries; i++) {
@@ -480,6 +492,8 @@ static void stop_check_parts(const stop_script *t, const stop_talk *h)
         int is_thought = *t->reasoning && e->begin < thought + strlen(t->reasoning) && e->end > thought;
         PN_CHECK((e->part == PN_PART_CONTENT) == is_content && (is_content || (e->part == PN_PART_REASONING) == is_thought),
                  "'%.*s' at %zu is part %d", (int)(e->end - e->begin), t->raw + e->begin, e->begin, (int)e->part);
+        if (call && t->raw + e->begin >= call && t->raw + e->end <= call_end)
+            PN_CHECK(e->part == PN_PART_CALL, "'%.*s' is part %d", (int)(e->end - e->begin), t->raw + e->begin, (int)e->part);
     }
 }
 
@@ -523,7 +537,7 @@ static void stop_check_talk(const stop_script *t)
                 pn_chat_free(stop_check_answer(&r, t, &free, from < len ? one : "never", seed));
                 pn_chat *c = stop_check_answer(&r, t, &free, from < len ? t->content + from : "X", seed);
                 if (seed == 1 || from % 5 == 0)
-                    stop_check_next_turn(&r, &other, c, t->tools);
+                    stop_check_next_turn(&r, &other, c, t);
                 pn_chat_free(c);
             }
         }
@@ -534,10 +548,11 @@ static void stop_check_talk(const stop_script *t)
 static void conversations_stop_in_the_content_alone(void)
 {
     static const stop_script scripts[] = {
-        {"Hello w\xc3\xb6rld: ababac", NULL, "", "Hello w\xc3\xb6rld: ababac"},
-        {"<think>\nHi. Hel\n</think>\n\nHi. Hello world", NULL, "Hi. Hel", "Hi. Hello world"},
-        {"a <thing> b<tool_calls", stop_tools, "", "a <thing> b<tool_calls"},
-        {"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"So\"}}\n</tool_call>\nSo said", stop_tools, "", "So said"},
+        {"Hello w\xc3\xb6rld: ababac", NULL, "", "Hello w\xc3\xb6rld: ababac", NULL},
+        {"<think>\nHi. Hel\n</think>\n\nHi. Hello world", NULL, "Hi. Hel", "Hi. Hello world", NULL},
+        {"So, hm.\n</think>\n\nHi. Hello world", NULL, "So, hm.", "Hi. Hello world", "{\"enable_thinking\": true}"},
+        {"a <thing> b<tool_calls", stop_tools, "", "a <thing> b<tool_calls", NULL},
+        {"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"So\"}}\n</tool_call>\nSo said", stop_tools, "", "So said", NULL},
     };
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++)
         stop_check_talk(&scripts[i]);
@@ -546,7 +561,7 @@ static void conversations_stop_in_the_content_alone(void)
 /* A stop string in a call, and one that would reach across it. */
 static void calls_do_not_stop(void)
 {
-    static const char raw[] = "See ST\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"STOP\"}}\n</tool_call>";
+    static const char raw[] = "See ST\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"STOP\"}}\n</tool_call>\nSo";
     static stop_talk h;
     stop_rig r;
     pn_err err = {0};
@@ -556,7 +571,7 @@ static void calls_do_not_stop(void)
         PN_CHECK(pn_chat_new(r.s, &(pn_chat_params){.tools = stop_tools}, &c, &err) == PN_OK, "%s", err.text);
         pn_chat_say(c, "user", "Hi", 0, NULL);
         stop_reply(c, r.g, list, 4, 1, &h);
-        PN_CHECK(h.tokens.r.stop_index == -1 && strcmp(h.text[PN_OUTPUT_CONTENT], "See ST") == 0 &&
+        PN_CHECK(h.tokens.r.stop_index == -1 && strcmp(h.text[PN_OUTPUT_CONTENT], "See ST\n\nSo") == 0 && h.before_call == 6 &&
                  strcmp(h.text[PN_OUTPUT_ARGUMENTS], "{\"city\": \"STOP\"}") == 0, "%d: '%s', '%s'", (int)h.tokens.r.stop_index,
                  h.text[PN_OUTPUT_CONTENT], h.text[PN_OUTPUT_ARGUMENTS]);
         for (size_t i = 0; i < h.tokens.n_entries; i++) {
