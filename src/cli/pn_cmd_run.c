@@ -338,6 +338,7 @@ static int run_on_logprob(void *user, const pn_token_logprob *t)
 static void run_add_result(run_state *r, const pn_generate_result *g)
 {
     r->total.finish = g->finish;
+    r->total.stop_index = g->stop_index;
     r->total.n_prompt += g->n_prompt;
     r->total.n_generated += g->n_generated;
     r->total.prefill_seconds += g->prefill_seconds;
@@ -628,10 +629,10 @@ static void run_tell_start(run_state *r)
                 pn_session_capacity(c->session), m.n_ctx_train, pn_engine_threads(c->engine), pn_cpu_isa());
 }
 
-static const char *run_finish_name(pn_finish f)
+static const char *run_finish_name(const pn_generate_result *g)
 {
-    switch (f) {
-    case PN_FINISH_STOP: return "end";
+    switch (g->finish) {
+    case PN_FINISH_STOP: return g->stop_index < 0 ? "end" : "stop string";
     case PN_FINISH_LENGTH: return "max tokens";
     case PN_FINISH_CONTEXT: return "context full";
     case PN_FINISH_CALLBACK:
@@ -655,7 +656,7 @@ static void run_tell_end(run_state *r)
                 run_rate(t->n_generated, t->decode_seconds), pn_session_length(c->session),
                 pn_session_capacity(c->session), pn_out_bytes(mem.used[PN_ACCT_KV]).text,
                 pn_out_bytes(mem.total_peak).text, pn_out_bytes(mem.peak[PN_ACCT_WEIGHTS_MAP]).text, t->seed,
-                run_finish_name(t->finish));
+                run_finish_name(t));
 }
 
 /* --json, --json-schema FILE, --grammar FILE: at most one.  3: a schema that cannot be enforced. */

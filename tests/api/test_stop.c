@@ -201,7 +201,7 @@ static void stop_strings_are_exact_wherever_tokens_end(void)
     const size_t len = sizeof stop_text - 1;
     size_t cuts = 0, halves = 0;
     if (stop_open(&r, "models/demo.gguf", stop_text))
-        for (uint64_t seed = 0; seed < 4; seed++) {
+        for (uint64_t seed = 0; seed < 3; seed++) {
             stop_generate(&r, NULL, 0, seed, 1, &free);
             PN_CHECK(free.len == len && memcmp(free.text, stop_text, len) == 0 && free.r.stop_index == -1, "'%.*s'",
                      (int)free.len, free.text);
@@ -216,7 +216,7 @@ static void stop_strings_are_exact_wherever_tokens_end(void)
                     memcpy(stop, stop_text + from, n);
                     const char *const list[] = {stop};
                     stop_check(&r, &free, list, 1, seed);
-                    if (n > 2)
+                    if (n > 3 && from % 3 == 0)
                         stop_check_session(r.s, r.cold, pn_vocab_size(r.m));
                     if (from == 0 && n == len)      /* prefixes too */
                         for (size_t k = 4; k < len; k++) {
@@ -226,7 +226,7 @@ static void stop_strings_are_exact_wherever_tokens_end(void)
                         }
                 }
         }
-    PN_CHECK(cuts > 80 && halves >= 4, "%zu tokens, %zu begin inside a character", cuts, halves);
+    PN_CHECK(cuts > 60 && halves >= 4, "%zu tokens, %zu begin inside a character", cuts, halves);
     stop_close(&r);
 }
 
@@ -353,7 +353,17 @@ static void log_probabilities_can_stop_and_be_wrong(void)
     stop_rig r;
     static stop_run x;
     pn_err err = {0};
+    pn_session *tight = NULL, *wide;
     if (stop_open(&r, "models/demo.gguf", NULL)) {
+        PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = 10}, &tight, &err) == PN_OK, "%s", err.text);
+        wide = r.s;
+        r.s = tight;
+        stop_generate(&r, NULL, 0, 0, 1, &x);       /* the last token has no room in the session */
+        r.s = wide;
+        PN_CHECK(x.r.finish == PN_FINISH_CONTEXT && x.n_entries == x.r.n_generated && pn_session_length(tight) == 10 &&
+                 r.n_prompt + x.r.n_kept == 10, "finish %d, %u of %u kept", (int)x.r.finish, (unsigned)x.r.n_kept,
+                 (unsigned)x.r.n_generated);
+        pn_session_free(tight);
         x.stop_at = 3;
         stop_generate(&r, NULL, 0, 0, 1, &x);
         PN_CHECK(x.r.finish == PN_FINISH_CALLBACK && x.n_entries == 3, "finish %d after %zu", (int)x.r.finish, x.n_entries);
@@ -375,6 +385,7 @@ typedef struct stop_talk {
     size_t len[5];
     stop_run tokens;
     int late;                   /* content came before its tokens were told */
+    size_t before_call;         /* bytes of content when the first call began */
 } stop_talk;
 
 static int stop_hear_event(void *user, const pn_output_event *e)
@@ -384,6 +395,8 @@ static int stop_hear_event(void *user, const pn_output_event *e)
         memcpy(h->text[e->kind] + h->len[e->kind], e->text, e->len);
         h->len[e->kind] += e->len;
     }
+    if (e->kind == PN_OUTPUT_CALL_BEGIN && e->call == 0)
+        h->before_call = h->len[PN_OUTPUT_CONTENT];
     if (e->kind == PN_OUTPUT_CONTENT) {
         size_t told = 0;
         for (size_t i = 0; i < h->tokens.n_entries; i++)
@@ -398,7 +411,8 @@ static pn_status stop_reply(pn_chat *c, pn_grammar *g, const char *const *stop, 
     pn_err err = {0};
     const pn_sampling wild = {.temperature = 4, .has_seed = 1, .seed = seed};
     memset(h, 0, sizeof *h);
-    const pn_chat_reply_params p = {.generate = {.stop = stop, .n_stop = n, .grammar = g, .sampling = &wild, .max_tokens = g ? 0 : 1,
+    const pn_chat_reply_params p = {.generate = {.stop = stop, .n_stop = n, .grammar = g, .grammar_after = "", .sampling = &wild,
+                                                 .max_tokens = g ? 0 : 1,
                                                  .on_logprob = stop_hear_token, .logprob_user = &h->tokens, .n_top = 2},
                                     .on_event = stop_hear_event, .user = h};
     pn_status st = pn_chat_reply(c, &p, &h->tokens.r, &err);
@@ -438,22 +452,34 @@ static size_t stop_squeeze(char *text, size_t n)
     return out;
 }
 
-/* A turn later the prompt is the text that a new conversation of the same messages would have. */
-static void stop_check_next_turn(stop_rig *r, stop_rig *other, pn_chat *c, const char *tools)
+/* What the model writes; reasoning and content stand in it, each in one piece. */
+typedef struct stop_script {
+    const char *raw, *tools, *reasoning, *content;
+    const char *variables;      /* of the template; not NULL: it repeats an earlier answer as it was written */
+} stop_script;
+
+/* A turn later the prompt is the text that a new conversation of the same messages would have, and the
+ * tokens that were kept are still there. */
+static void stop_check_next_turn(stop_rig *r, stop_rig *other, pn_chat *c, const stop_script *script)
 {
     static stop_talk h;
     char a[4096], b[4096];
     size_t len;
     pn_chat *fresh = NULL;
     pn_err err = {0};
+    pn_token before[512];
+    uint32_t n_before = pn_session_length(r->s);
+    memcpy(before, pn_session_tokens(r->s), n_before * sizeof *before);
     PN_CHECK(pn_chat_say(c, "user", "Go on.", 0, &err) == PN_OK, "%s", err.text);
-    PN_CHECK(pn_chat_new(other->s, &(pn_chat_params){.tools = tools}, &fresh, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_chat_new(other->s, &(pn_chat_params){.tools = script->tools, .variables = script->variables}, &fresh, &err) == PN_OK, "%s", err.text);
     PN_CHECK(pn_session_truncate(other->s, 0, &err) == PN_OK, "%s", err.text);
     for (size_t i = 0; i < pn_chat_length(c); i++) {
         const char *m = pn_chat_message(c, i, &len);
         PN_CHECK(pn_chat_add(fresh, m, len, &err) == PN_OK, "%s", err.text);
     }
     stop_reply(c, NULL, NULL, 0, 1, &h);
+    PN_CHECK(!script->variables || (n_before <= pn_session_length(r->s) &&
+             memcmp(before, pn_session_tokens(r->s), n_before * sizeof *before) == 0), "the tokens of the answer were not kept");
     size_t n = stop_session_text(r, h.tokens.r.n_generated, a, sizeof a);
     stop_reply(fresh, NULL, NULL, 0, 1, &h);
     size_t m = stop_session_text(other, h.tokens.r.n_generated, b, sizeof b);
@@ -464,18 +490,13 @@ static void stop_check_next_turn(stop_rig *r, stop_rig *other, pn_chat *c, const
     pn_chat_free(fresh);
 }
 
-/* What the model writes; reasoning and content stand in it, each in one piece. */
-typedef struct stop_script {
-    const char *raw, *tools, *reasoning, *content;
-} stop_script;
-
 /* A new conversation in r->s, one answer. */
 static pn_chat *stop_ask(stop_rig *r, const stop_script *t, const char *const *stop, size_t n, uint64_t seed, stop_talk *h)
 {
     pn_chat *c = NULL;
     pn_err err = {0};
     PN_CHECK(pn_session_truncate(r->s, 0, &err) == PN_OK, "%s", err.text);
-    PN_CHECK(pn_chat_new(r->s, &(pn_chat_params){.tools = t->tools}, &c, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_chat_new(r->s, &(pn_chat_params){.tools = t->tools, .variables = t->variables}, &c, &err) == PN_OK, "%s", err.text);
     pn_chat_say(c, "user", "Hi", 0, NULL);
     stop_reply(c, r->g, stop, n, seed, h);
     return c;
@@ -486,6 +507,7 @@ static void stop_check_parts(const stop_script *t, const stop_talk *h)
 {
     size_t len = strlen(t->raw), content = (size_t)(strstr(t->raw, t->content) - t->raw);
     size_t thought = (size_t)(strstr(t->raw, t->reasoning) - t->raw);
+    const char *call = strstr(t->raw, "{\"name\""), *call_end = strstr(t->raw, "}}");
     PN_CHECK(h->tokens.n_bytes == len && memcmp(h->tokens.bytes, t->raw, len) == 0, "'%.*s'", (int)h->tokens.n_bytes,
              h->tokens.bytes);
     for (size_t i = 0; i < h->tokens.n_entries; i++) {
@@ -494,6 +516,8 @@ static void stop_check_parts(const stop_script *t, const stop_talk *h)
         int is_thought = *t->reasoning && e->begin < thought + strlen(t->reasoning) && e->end > thought;
         PN_CHECK((e->part == PN_PART_CONTENT) == is_content && (is_content || (e->part == PN_PART_REASONING) == is_thought),
                  "'%.*s' at %zu is part %d", (int)(e->end - e->begin), t->raw + e->begin, e->begin, (int)e->part);
+        if (call && t->raw + e->begin >= call && t->raw + e->end <= call_end)
+            PN_CHECK(e->part == PN_PART_CALL, "'%.*s' is part %d", (int)(e->end - e->begin), t->raw + e->begin, (int)e->part);
     }
 }
 
@@ -536,7 +560,8 @@ static void stop_check_talk(const stop_script *t)
                 char one[2] = {t->content[from], 0};
                 pn_chat_free(stop_check_answer(&r, t, &free, from < len ? one : "never", seed));
                 pn_chat *c = stop_check_answer(&r, t, &free, from < len ? t->content + from : "X", seed);
-                stop_check_next_turn(&r, &other, c, t->tools);
+                if (seed == 1 || from % 5 == 0)
+                    stop_check_next_turn(&r, &other, c, t);
                 pn_chat_free(c);
             }
         }
@@ -547,10 +572,11 @@ static void stop_check_talk(const stop_script *t)
 static void conversations_stop_in_the_content_alone(void)
 {
     static const stop_script scripts[] = {
-        {"Hello w\xc3\xb6rld: ababac", NULL, "", "Hello w\xc3\xb6rld: ababac"},
-        {"<think>\nHi. Hel\n</think>\n\nHi. Hello world", NULL, "Hi. Hel", "Hi. Hello world"},
-        {"a <thing> b<tool_calls", stop_tools, "", "a <thing> b<tool_calls"},
-        {"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"So\"}}\n</tool_call>\nSo said", stop_tools, "", "So said"},
+        {"Hello w\xc3\xb6rld: ababac", NULL, "", "Hello w\xc3\xb6rld: ababac", NULL},
+        {"<think>\nHi. Hel\n</think>\n\nHi. Hello world", NULL, "Hi. Hel", "Hi. Hello world", NULL},
+        {"So, hm.\n</think>\n\nHi. Hello world", NULL, "So, hm.", "Hi. Hello world", "{\"enable_thinking\": true}"},
+        {"a <thing> b<tool_calls", stop_tools, "", "a <thing> b<tool_calls", NULL},
+        {"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"So\"}}\n</tool_call>\nSo said", stop_tools, "", "So said", NULL},
     };
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++)
         stop_check_talk(&scripts[i]);
@@ -559,7 +585,7 @@ static void conversations_stop_in_the_content_alone(void)
 /* A stop string in a call, and one that would reach across it. */
 static void calls_do_not_stop(void)
 {
-    static const char raw[] = "See ST\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"STOP\"}}\n</tool_call>";
+    static const char raw[] = "See ST\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"STOP\"}}\n</tool_call>\nSo";
     static stop_talk h;
     stop_rig r;
     pn_err err = {0};
@@ -569,7 +595,7 @@ static void calls_do_not_stop(void)
         PN_CHECK(pn_chat_new(r.s, &(pn_chat_params){.tools = stop_tools}, &c, &err) == PN_OK, "%s", err.text);
         pn_chat_say(c, "user", "Hi", 0, NULL);
         stop_reply(c, r.g, list, 4, 1, &h);
-        PN_CHECK(h.tokens.r.stop_index == -1 && strcmp(h.text[PN_OUTPUT_CONTENT], "See ST") == 0 &&
+        PN_CHECK(h.tokens.r.stop_index == -1 && strcmp(h.text[PN_OUTPUT_CONTENT], "See ST\n\nSo") == 0 && h.before_call == 6 &&
                  strcmp(h.text[PN_OUTPUT_ARGUMENTS], "{\"city\": \"STOP\"}") == 0, "%d: '%s', '%s'", (int)h.tokens.r.stop_index,
                  h.text[PN_OUTPUT_CONTENT], h.text[PN_OUTPUT_ARGUMENTS]);
         for (size_t i = 0; i < h.tokens.n_entries; i++) {

@@ -17,11 +17,26 @@ typedef struct fuzz_trace {
     pn_str s;
     int last;
     size_t calls;
+    const char *input;
+    size_t len;
 } fuzz_trace;
+
+/* A text is a copy of the input where it says it stands, or a line end of the parser's own. */
+static void fuzz_place(const fuzz_trace *t, const pn_out_event *e)
+{
+    if (e->at > t->len)
+        abort();
+    if (e->len == 1 && e->text[0] == '\n')
+        return;
+    if (e->len > t->len - e->at || memcmp(t->input + e->at, e->text, e->len) != 0)
+        abort();
+}
 
 static int fuzz_event(void *user, const pn_out_event *e)
 {
     fuzz_trace *t = user;
+    if (e->kind == PN_OUT_REASONING || e->kind == PN_OUT_CONTENT)
+        fuzz_place(t, e);
     bool joins = t->last == (int)e->kind && e->kind != PN_OUT_CALL_BEGIN && e->kind != PN_OUT_CALL_END;
     if (!joins)
         pn_str_addf(&t->s, "\n%d %u %d:", (int)e->kind, (unsigned)e->call, (int)e->complete);
@@ -42,6 +57,8 @@ static void fuzz_run(pn_mem *mem, const pn_out_format *f, const pn_json_doc *too
     pn_str_init(&t->s, mem, PN_ACCT_MISC);
     t->last = -1;
     t->calls = 0;
+    t->input = text;
+    t->len = len;
     if (pn_out_new(&p, mem, f, tools, prompt, strlen(prompt), params, fuzz_event, t, NULL))
         abort();
     for (size_t i = 0; i < len; i += piece)

@@ -206,6 +206,9 @@ stop=$(cut -c 6-8 "$tmp/out" | head -n 1)
 exits 0 "stop string" run -m "$model" -p "Once upon a time" --temp 0 -n 24 --logprobs 0 --quiet --stop "$stop"
 [ -n "$stop" ] && ! grep -q -F -e "$stop" "$tmp/out" && [ "$(wc -l <"$tmp/err")" -lt "$(wc -l <"$tmp/first.err")" ]
 check "--stop: neither the text nor the tokens of it"
+exits 0 "stop string, told" run -m "$model" -p "Once upon a time" --temp 0 -n 24 --stop "$stop"
+tail -n 1 "$tmp/err" | grep -q 'stop string$'
+check "the last line says that a stop string ended it"
 usage "too many alternatives" --logprobs run -m "$model" -p x --logprobs 21
 exits 3 "run over budget" run -m "$model" -p x -n 4 --ctx 2048 --mem-limit 512K
 
