@@ -42,6 +42,7 @@ drop_files()
 	text/pn_tpl_filters.c text/pn_tpl_eval.c text/pn_template.c text/pn_chat_norm.c
 	text/pn_out_detect.c text/pn_out_value.c text/pn_out_json.c text/pn_out_named.c text/pn_out_xml.c
 	text/pn_out_nested.c text/pn_out_python.c text/pn_out_harmony.c text/pn_toolcall.c
+	text/pn_respell.c
 	plan/pn_layout.c plan/pn_plan.c plan/pn_plan_dot.c
 	sample/pn_cands.c sample/pn_counts.c sample/pn_dry.c sample/pn_samplers.c sample/pn_sampler.c sample/pn_budget.c
 	sample/pn_gir.c sample/pn_gchars.c sample/pn_gcompile.c sample/pn_gmatch.c sample/pn_gproduct.c
@@ -55,7 +56,8 @@ drop_files()
 	device/pn_team.c device/pn_cpu_attn.c device/pn_cpu_ops.c device/pn_device_cpu.c
 	engine/pn_engine.c engine/pn_file.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_model.c
 	engine/pn_session.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_generate.c
-	engine/pn_text_api.c engine/pn_template_api.c engine/pn_output_api.c engine/pn_conversation.c
+	engine/pn_text_api.c engine/pn_template_api.c engine/pn_output_api.c engine/pn_replay.c
+	engine/pn_conversation.c
 	engine/pn_presets.c engine/pn_quantize.c engine/pn_synth.c
 	LIST
         ;;

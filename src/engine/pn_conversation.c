@@ -2,14 +2,11 @@
 /*
  * A conversation: messages in, a prompt rendered by the model's own template, an answer taken apart.
  *
- * What the model said is kept as it was sampled.  The session's text is a list of segments,
- *
- *     [prompt text, its tokens] [answer text, the sampled tokens] [prompt text, ...] ...
- *
- * and the next prompt is compared with it segment by segment: as long as the new text begins with a
- * segment's text, its tokens stay, whatever the tokenizer would make of that text today.  From the
- * first segment that differs (a template that drops old reasoning, an edited message) the rest is
- * tokenized anew, and what still agrees token for token stays computed.
+ * What the model said is kept as it was sampled: the session is a list of turns, a prompt and an answer
+ * each, and the next prompt is compared with it (pn_replay.h).  As long as it repeats a turn, though
+ * it may spell the answer otherwise, the turn's tokens stay, whatever the tokenizer would make of the
+ * new text.  From the first turn that differs (a template that drops old reasoning, an edited message)
+ * the rest is tokenized anew, and what still agrees token for token stays computed.
  *
  * Trust: spans come from the template engine; what the messages say never becomes a control token.
  */
@@ -18,17 +15,12 @@
 #include <inttypes.h>
 
 #include "base/pn_json.h"
+#include "engine/pn_replay.h"
 #include "sample/pn_budget.h"
 #include "text/pn_chat.h"
 #include "text/pn_chat_norm.h"
 #include "text/pn_template.h"
 #include "text/pn_toolcall.h"
-
-typedef struct talk_segment {
-    char *text;                 /* owned */
-    size_t len;
-    size_t first, n;            /* its tokens: session positions [first, first + n) */
-} talk_segment;
 
 struct pn_chat {
     pn_session *s;
@@ -41,30 +33,12 @@ struct pn_chat {
     pn_json_doc tools_doc;
     pn_str *messages;                       /* [n_messages] JSON objects */
     size_t n_messages, cap_messages;
-    talk_segment *segments;
-    size_t n_segments, cap_segments;
+    pn_replay replay;                       /* what the session holds */
 };
 
 /* ------------------------------------------------------------------------------------------
  * Opening
  * ------------------------------------------------------------------------------------------ */
-
-static void talk_drop_segments(pn_chat *c, size_t keep)
-{
-    for (; c->n_segments > keep; c->n_segments--)
-        pn_mem_free(c->mem, PN_ACCT_MISC, c->segments[c->n_segments - 1].text, c->segments[c->n_segments - 1].len + 1);
-}
-
-static pn_status talk_push_segment(pn_chat *c, const char *text, size_t len, size_t first, size_t n, pn_err *err)
-{
-    if (!pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&c->segments, &c->cap_segments, c->n_segments + 1, sizeof *c->segments))
-        return pn_fail_nomem(err, "a conversation", sizeof *c->segments);
-    char *copy = pn_mem_strndup(c->mem, PN_ACCT_MISC, text, len);
-    if (!copy)
-        return pn_fail_nomem(err, "a conversation", len + 1);
-    c->segments[c->n_segments++] = (talk_segment){copy, len, first, n};
-    return PN_OK;
-}
 
 static pn_status talk_open_template(pn_chat *c, const pn_chat_params *p, pn_err *err)
 {
@@ -124,6 +98,7 @@ PN_API pn_status pn_chat_new(pn_session *s, const pn_chat_params *params, pn_cha
         st = talk_take_json(c, &c->tools, p.tools, p.tools_len, PN_JSON_ARRAY, "tools", &c->tools_doc, err);
     if (!st)
         st = talk_open_template(c, &p, err);
+    pn_replay_init(&c->replay, mem, s->model->vocab, &c->syntax, c->tools.len ? &c->tools_doc : NULL);
     if (st) {
         pn_chat_free(c);
         return st;
@@ -136,11 +111,10 @@ PN_API void pn_chat_free(pn_chat *c)
 {
     if (!c)
         return;
-    talk_drop_segments(c, 0);
+    pn_replay_fini(&c->replay);
     for (size_t i = 0; i < c->n_messages; i++)
         pn_str_fini(&c->messages[i]);
     pn_mem_free(c->mem, PN_ACCT_MISC, c->messages, c->cap_messages * sizeof *c->messages);
-    pn_mem_free(c->mem, PN_ACCT_MISC, c->segments, c->cap_segments * sizeof *c->segments);
     pn_str_fini(&c->variables);
     pn_str_fini(&c->tools);
     pn_json_fini(&c->tools_doc);
@@ -311,22 +285,6 @@ static pn_status talk_render(pn_chat *c, bool generation, pn_prompt *out, pn_err
     return st;
 }
 
-/* How much of the prompt the session holds already: whole segments, from the start. */
-static size_t talk_match(const pn_chat *c, const pn_prompt *p, size_t *text_at, size_t *n_tokens)
-{
-    size_t k = 0;
-    *text_at = *n_tokens = 0;
-    for (; k < c->n_segments; k++) {
-        const talk_segment *s = &c->segments[k];
-        if (p->text.len - *text_at < s->len || memcmp(p->text.data + *text_at, s->text, s->len) != 0 ||
-            s->first != *n_tokens || *n_tokens + s->n > c->s->kv.length)
-            break;
-        *text_at += s->len;
-        *n_tokens += s->n;
-    }
-    return k;
-}
-
 typedef struct talk_tokens {
     pn_token *list;
     size_t n, cap;
@@ -391,18 +349,18 @@ static pn_status talk_rewind(pn_chat *c, talk_tokens *t, size_t kept, size_t *fr
     return st ? st : pn_session_truncate(s, 0, err);
 }
 
-/* Tokens that have to be evaluated before the answer: *t, from *from on. */
-static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, talk_tokens *t, size_t *from, pn_err *err)
+/* Tokens that have to be evaluated before the answer: *t, from *from on.  opening: where in p the
+ * answer's opening begins. */
+static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, talk_tokens *t, size_t *from, pn_err *err)
 {
     size_t at, kept, n;
-    talk_drop_segments(c, talk_match(c, p, &at, &kept));
-    pn_status st = talk_encode(c, p, at, t, err);
+    pn_status st = pn_replay_match(&c->replay, p, opening, c->messages, c->n_messages, c->s->kv.length, &at, &kept, err);
+    if (!st)
+        st = talk_encode(c, p, at, t, err);
     n = t->n;
     if (!st)
         st = talk_rewind(c, t, kept, from, err);
-    if (st || n == 0)
-        return st;
-    return talk_push_segment(c, pn_str_cstr(&p->text) + at, p->text.len - at, kept, n, err);
+    return st ? st : pn_replay_prompt(&c->replay, p, at, opening, kept, n, err);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -441,6 +399,12 @@ static int talk_text(void *user, const char *text, size_t len, pn_token t)
     if (st && st != PN_E_CANCELLED)
         a->st = st;
     return st != PN_OK;
+}
+
+/* What came out is session positions [first, first + n). */
+static pn_status talk_push_segment(pn_chat *c, const char *text, size_t len, size_t first, size_t n, pn_err *err)
+{
+    return pn_replay_answer(&c->replay, text, len, c->s->tokens + first, n, err);
 }
 
 /* {"role":"assistant", ...} as OpenAI spells it. */
@@ -579,10 +543,12 @@ PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, p
         st = pn_out_new(&a.parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL,
                         pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening, NULL, talk_event, &a, err);
     if (!st)
-        st = talk_prepare(c, &prompt, &t, &from, err);
+        st = talk_prepare(c, &prompt, opening, &t, &from, err);
     if (!st)
         st = talk_generate(&a, &t, from, (pn_bytes){pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening}, result,
                            err);
+    if (!st)
+        pn_replay_sign(&c->replay, c->n_messages - 1, &c->messages[c->n_messages - 1]);
     pn_out_free(a.parser);
     pn_out_result_fini(&a.parts);
     pn_str_fini(&a.raw);

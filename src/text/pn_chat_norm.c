@@ -85,6 +85,8 @@ static bool norm_shows(norm_probe *p, const char *messages, const char *more, co
 #define NORM_RESULT(id) ",{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"name\":\"fn-zq\",\"content\":\"res-zq\"}"
 #define NORM_OBJECT "{\"arg-zq\":\"val-zq\"}"
 #define NORM_STRING "\"{\\\"arg-zq\\\":\\\"val-zq\\\"}\""
+#define NORM_OBJECT2 "{\"arg-zq\":\"vam-zq\"}"       /* of a second call; some templates print ids instead of names */
+#define NORM_STRING2 "\"{\\\"arg-zq\\\":\\\"vam-zq\\\"}\""
 
 static void norm_probe_content(norm_probe *p, pn_tpl_caps *c)
 {
@@ -119,11 +121,11 @@ static void norm_probe_tools(norm_probe *p, pn_tpl_caps *c)
     c->tool_role = c->tool_role || (!c->object_args && c->tool_calls && norm_has(p, "res-zq"));
     if (!c->tool_calls)
         return;
-    const char *two = c->object_args ? NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_OBJECT) "," NORM_CALL("abcdef124", "fm-zq", NORM_OBJECT))
+    const char *two = c->object_args ? NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_OBJECT) "," NORM_CALL("abcdef124", "fm-zq", NORM_OBJECT2))
                                            NORM_RESULT("abcdef123") NORM_RESULT("abcdef124")
-                                     : NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_STRING) "," NORM_CALL("abcdef124", "fm-zq", NORM_STRING))
+                                     : NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_STRING) "," NORM_CALL("abcdef124", "fm-zq", NORM_STRING2))
                                            NORM_RESULT("abcdef123") NORM_RESULT("abcdef124");
-    c->parallel_calls = norm_shows(p, two, NORM_TOOLS NORM_GEN, "fm-zq");
+    c->parallel_calls = norm_shows(p, two, NORM_TOOLS NORM_GEN, "vam-zq");
     const char *long_id = c->object_args ? NORM_CALLS(NORM_CALL("call_0123456789", "fn-zq", NORM_OBJECT)) NORM_RESULT("call_0123456789")
                                          : NORM_CALLS(NORM_CALL("call_0123456789", "fn-zq", NORM_STRING)) NORM_RESULT("call_0123456789");
     c->short_ids = !norm_try(p, long_id, NORM_TOOLS NORM_GEN);
@@ -834,3 +836,5 @@ PN_INTERNAL pn_status pn_chat_normalize(const pn_tpl_caps *caps, pn_mem *mem, co
 #undef NORM_RESULT
 #undef NORM_OBJECT
 #undef NORM_STRING
+#undef NORM_OBJECT2
+#undef NORM_STRING2

@@ -83,9 +83,9 @@ static void a_conversation_remembers(void)
 }
 
 /* Six turns: every turn's session begins with the last one's, token for token.  Without thinking the
- * template writes an empty <think> before an answer and leaves it out of the history, so the last
- * answer is read again; with thinking nothing is. */
-static void what_was_sampled_stays(const char *variables, uint32_t percent)
+ * template writes an empty <think> before an answer and leaves it out of the history; it says nothing,
+ * so it stays. */
+static void what_was_sampled_stays(const char *variables)
 {
     static const char *const lines[] = {"My name is Ada.", "What is the capital of France?", "Count to five.",
                                         "What is my name?", "Tell me a story about a fox.", "Thank you."};
@@ -107,7 +107,7 @@ static void what_was_sampled_stays(const char *variables, uint32_t percent)
             n_before = n;
             memcpy(before, t, n * sizeof *t);
         }
-    PN_CHECK(all > 100 && kept * 100 >= all * percent, "%u of %u tokens were kept", (unsigned)kept, (unsigned)all);
+    PN_CHECK(all > 100 && kept * 100 >= all * 99, "%u of %u tokens were kept", (unsigned)kept, (unsigned)all);
     talk_close(&r);
 }
 
@@ -321,8 +321,8 @@ static void every_allocation_may_fail(void)
 int main(void)
 {
     a_conversation_remembers();
-    what_was_sampled_stays("{\"enable_thinking\": true}", 99);
-    what_was_sampled_stays("{\"enable_thinking\": false}", 60);
+    what_was_sampled_stays("{\"enable_thinking\": true}");
+    what_was_sampled_stays("{\"enable_thinking\": false}");
     tools_are_called_and_answered();
     edited_history_is_computed_anew();
     messages_make_no_control_tokens();
