@@ -488,6 +488,7 @@ static void answers_are_closed_once(replay_rig *r)
         {"command-r7b", "<|START_RESPONSE|>It is<|END_RESPONSE|>", "It is<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"},
         {"hermes", "<tool_call>{\"name\":\"clock\",\"arguments\":{}}", "{}}</tool_call><|im_end|>\n<|im_start|>user"},
         {"hermes", "<tool_call>{\"name\":\"clock\",\"arguments\":{}}</tool_call>\n", "{}}</tool_call>\n<|im_end|>\n<|im_start|>user"},
+        {"hermes", "<think>\nI know", "I know</think>\n\n<|im_end|>\n<|im_start|>user"},
         {"generic", "Yes \n", "Assistant: Yes \n<|im_end|>\nUser: So?"},
     };
     static char session[16384];
@@ -503,6 +504,29 @@ static void answers_are_closed_once(replay_rig *r)
             PN_CHECK(strstr(session, cases[i].session), "%s: '%s' is not in\n%s", cases[i].family, cases[i].session, session);
             PN_CHECK(r->kept == r->all, "%s: %u of %u tokens were kept", cases[i].family, (unsigned)r->kept, (unsigned)r->all);
         }
+}
+
+/* Formats without a template know an answer by its text; nobody has to say anything between two answers. */
+static void built_in_formats_keep_answers(replay_rig *r)
+{
+    static const char *const formats[] = {"chatml", "llama3", "llama2", "phi3", "gemma", "zephyr", "mistral-v3", "mistral-v7"};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        pn_err err = {0};
+        replay_close_chat(r);
+        if (!PN_CHECK(pn_session_new(r->m, NULL, &r->s, &err) == PN_OK, "%s", err.text) ||
+            !PN_CHECK(pn_chat_new(r->s, &(pn_chat_params){.format = formats[i]}, &r->c, &err) == PN_OK, "%s", err.text))
+            continue;
+        replay_say(r, "Hi");
+        replay_answer(r, " Hello. \n");
+        replay_say(r, "So?");
+        replay_answer(r, "Yes.");
+        replay_answer(r, "And no.");
+        replay_say(r, "Oh.");
+        replay_answer(r, "");
+        replay_say(r, "Well?");
+        replay_answer(r, "Well.");
+        PN_CHECK(r->kept == r->all, "%s: %u of %u tokens were kept", formats[i], (unsigned)r->kept, (unsigned)r->all);
+    }
 }
 
 /* What a stop string cut off is no part of the conversation. */
@@ -590,6 +614,7 @@ int main(void)
         dropped_reasoning_is_dropped(r);
         empty_reasoning_stays(r);
         answers_are_closed_once(r);
+        built_in_formats_keep_answers(r);
         stop_strings_leave_the_session(r);
     }
     every_allocation_may_fail();
