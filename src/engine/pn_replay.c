@@ -191,6 +191,12 @@ static bool replay_cut(const pn_replay *r, const pn_replay_turn *t, size_t commo
     return blank >= think;
 }
 
+/* The answer as it was sampled, to the byte. */
+static bool replay_begins(const pn_prompt *p, size_t from, size_t limit, const pn_str *raw)
+{
+    return raw->len && raw->len <= limit - from && memcmp(p->text.data + from, raw->data, raw->len) == 0;
+}
+
 /* Does the prompt go on with the turn's answer, *at: behind the turn's prompt, or some of it?  Then *at
  * moves behind the answer. */
 static pn_status replay_answered(const pn_replay *r, pn_replay_turn *t, const pn_prompt *p, size_t cut, size_t opening, size_t *at,
@@ -209,6 +215,11 @@ static pn_status replay_answered(const pn_replay *r, pn_replay_turn *t, const pn
                           .raw = {pn_str_cstr(&t->raw), t->raw.len},
                           .prompt = p, .begun = PN_MIN(begun, from), .from = from, .limit = opening};
     pn_status st = pn_respell_find(&q, &end, found, err);
+    if (!st && !*found && cut == s->len && replay_begins(p, from, opening, &t->raw)) {
+        *found = true;                          /* a stop string cut the rest off: the message says a little more */
+        *at = from + t->raw.len;
+        return PN_OK;
+    }
     if (st || !*found)
         return st;
     pn_str_clear(&t->shown);

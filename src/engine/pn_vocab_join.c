@@ -38,6 +38,7 @@ static pn_bytes join_str(const pn_weights *w, const char *key)
 
 static void join_ids(const pn_weights *w, pn_vocab_source *s)
 {
+    s->chat_template = join_str(w, "tokenizer.chat_template");
     s->bos = join_id(w, "tokenizer.ggml.bos_token_id");
     s->eos = join_id(w, "tokenizer.ggml.eos_token_id");
     s->eot = join_id(w, "tokenizer.ggml.eot_token_id");

@@ -138,6 +138,34 @@ PN_INTERNAL const char *pn_out_family_name(size_t i)
 
 PN_INTERNAL const char *pn_out_end_mark(size_t i) { return i < PN_COUNT_OF(out_ends) ? out_ends[i] : NULL; }
 
+static void detect_each(const char *const *list, size_t n, void (*fn)(void *user, const char *text), void *user)
+{
+    for (size_t i = 0; i < n; i++)
+        if (list[i])
+            fn(user, list[i]);
+}
+
+PN_INTERNAL void pn_out_each_marker(void (*fn)(void *user, const char *text), void *user)
+{
+    static const char *const headers[] = {"<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|python_tag|>"};
+    for (size_t i = 0; i < PN_COUNT_OF(out_families); i++) {
+        const out_family *f = &out_families[i];
+        detect_each(f->open, PN_COUNT_OF(f->open), fn, user);
+        detect_each(f->close, PN_COUNT_OF(f->close), fn, user);
+        detect_each(f->skip, PN_COUNT_OF(f->skip), fn, user);
+        detect_each(f->think, PN_COUNT_OF(f->think), fn, user);
+        if (f->named)
+            detect_each((const char *const[]){f->named->call, f->named->before_id, f->named->args, f->named->id_first}, 4, fn, user);
+        if (f->xml)
+            detect_each((const char *const[]){f->xml->call, f->xml->call_head, f->xml->param, f->xml->param_head, f->xml->value,
+                                              f->xml->param_end, f->xml->call_end}, 7, fn, user);
+    }
+    for (size_t i = 0; i < PN_COUNT_OF(out_thinks); i++)
+        detect_each(out_thinks[i], PN_COUNT_OF(out_thinks[i]), fn, user);
+    detect_each(headers, PN_COUNT_OF(headers), fn, user);
+    detect_each(out_ends + 1, PN_COUNT_OF(out_ends) - 1, fn, user);     /* the first is what people write */
+}
+
 /* Where `what` stands last in text; n: nowhere. */
 static size_t detect_last(const char *text, size_t n, const char *what)
 {

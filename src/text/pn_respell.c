@@ -19,7 +19,11 @@
 #include "base/pn_err.h"
 #include "text/pn_out_parts.h"
 
-enum { RESPELL_MARKS = 64, RESPELL_TRIES = 64 };
+enum {
+    RESPELL_MARKS = 64,
+    RESPELL_TRIES = 64,
+    RESPELL_MORE = 4096         /* bytes that a template may add, and it may make 8 of 1 ("\\u00e9", indentation) */
+};
 
 typedef struct respell_mark {
     pn_bytes text;
@@ -31,6 +35,7 @@ typedef struct respell_search {
     pn_out_result want;
     respell_mark marks[RESPELL_MARKS];
     size_t n_marks, tries;
+    size_t limit;               /* the answer's repetition ends here at the latest */
     size_t first, last;         /* right guesses; first > limit: none yet */
     pn_err *err;
 } respell_search;
@@ -150,6 +155,7 @@ static void respell_addz(respell_search *s, const char *text, bool ends)
 static void respell_marks(respell_search *s)
 {
     const out_family *f = pn_out_family(s->q->format->family);
+    respell_addz(s, s->q->format->think_close, false);
     for (size_t i = 0; i < PN_COUNT_OF(f->close); i++)
         respell_addz(s, f->close[i], false);
     for (size_t i = 0; i < PN_COUNT_OF(f->skip); i++)
@@ -181,8 +187,8 @@ static pn_status respell_try(respell_search *s, size_t at, bool *right)
     const pn_respell *q = s->q;
     const char *text = pn_str_cstr(&q->prompt->text);
     pn_out_result r;
-    *right = s->first <= q->limit && at == s->last;
-    if (*right || s->tries == 0 || at < q->from || at > q->limit)
+    *right = s->first <= s->limit && at == s->last;
+    if (*right || s->tries == 0 || at < q->from || at > s->limit)
         return PN_OK;
     s->tries--;
     pn_status st = respell_parse(q, (pn_bytes){text + q->begun, q->from - q->begun}, text + q->from, at - q->from, &r, s->err);
@@ -204,9 +210,9 @@ static pn_status respell_by_marks(respell_search *s)
     const pn_prompt *p = q->prompt;
     pn_status st = PN_OK;
     for (size_t i = 0; i < p->n_spans && !st; i++)
-        for (size_t at = PN_MAX(p->spans[i].begin, q->from), stop = PN_MIN(p->spans[i].end, q->limit); at < stop && !st;) {
+        for (size_t at = PN_MAX(p->spans[i].begin, q->from), stop = PN_MIN(p->spans[i].end, s->limit); at < stop && !st;) {
             const respell_mark *m = respell_mark_at(s, p->text.data + at, stop - at);
-            bool before = false, after = false, had = s->first <= q->limit;
+            bool before = false, after = false, had = s->first <= s->limit;
             if (!m) {
                 at++;
                 continue;
@@ -229,12 +235,12 @@ static pn_status respell_by_borders(respell_search *s)
     pn_status st = PN_OK;
     bool right = false;
     for (size_t i = 0; i < p->n_spans && !st && !right && s->tries; i++) {
-        size_t at = PN_MAX(p->spans[i].begin, q->from), stop = PN_MIN(p->spans[i].end, q->limit);
+        size_t at = PN_MAX(p->spans[i].begin, q->from), stop = PN_MIN(p->spans[i].end, s->limit);
         for (; at < stop && !st && !right && s->tries; at++)
             if (at == p->spans[i].begin || p->text.data[at] == '\n')
                 st = respell_try(s, at, &right);
     }
-    return st || right ? st : respell_try(s, q->limit, &right);
+    return st || right ? st : respell_try(s, s->limit, &right);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -280,17 +286,18 @@ static size_t respell_rest(const respell_search *s)
 PN_INTERNAL pn_status pn_respell_find(const pn_respell *q, size_t *end, bool *found, pn_err *err)
 {
     respell_search s = {.q = q, .first = SIZE_MAX, .last = SIZE_MAX, .tries = RESPELL_TRIES, .err = err};
+    s.limit = PN_MIN(q->limit, q->from + RESPELL_MORE + 8 * q->raw.len);
     *found = false;
     pn_status st = respell_parse(q, q->opening, q->raw.data, q->raw.len, &s.want, err);
     if (!st) {
         respell_marks(&s);
         st = respell_by_marks(&s);
     }
-    if (!st && s.first > q->limit) {
+    if (!st && s.first > s.limit) {
         s.tries = RESPELL_TRIES;
         st = respell_by_borders(&s);
     }
-    if (!st && s.first <= q->limit) {
+    if (!st && s.first <= s.limit) {
         *end = respell_rest(&s);
         *found = true;
     }

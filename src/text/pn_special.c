@@ -5,7 +5,7 @@
  * One pass, leftmost match first, the longest at each place.  Which tokens count depends on the call:
  *
  *     kind                      plain    PN_ENC_SPECIAL    with spans
- *     user-defined              yes      yes               inside a span; only white space: anywhere
+ *     user-defined              yes      yes               inside a span; words, spaces: anywhere
  *     control, unknown          no       yes               inside a span
  *     marker of another kind    no       no                inside a span
  *

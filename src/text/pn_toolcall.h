@@ -46,6 +46,9 @@ PN_INTERNAL void pn_out_detect(pn_out_format *out, const char *tmpl, size_t len)
 PN_INTERNAL bool pn_out_find(pn_out_format *out, const char *name);
 PN_INTERNAL const char *pn_out_family_name(size_t i);       /* NULL past the end */
 
+/* Every marker of every family and every end of answers, some of them more than once. */
+PN_INTERNAL void pn_out_each_marker(void (*fn)(void *user, const char *text), void *user);
+
 /* Does the generation prompt leave the reasoning open (an opener without closer after it)? */
 PN_INTERNAL bool pn_out_forced_open(const pn_out_format *f, const char *prompt, size_t len);
 

@@ -28,6 +28,7 @@ typedef struct pn_vocab_source {
     int lowercase, strip_accents;
     const uint8_t *charsmap;    /* precompiled_charsmap; borrowed while the vocabulary lives */
     size_t charsmap_len;
+    pn_bytes chat_template;     /* source of the model's own; borrowed during the call */
     uint32_t n_logits;          /* rows of the output matrix; >= n_tokens; 0: n_tokens */
 } pn_vocab_source;
 
@@ -48,9 +49,10 @@ typedef struct pn_span { size_t begin, end; } pn_span;
 enum { PN_ENC_BOS = 1, PN_ENC_SPECIAL = 2 };    /* as PN_TOKENIZE_* */
 
 /* Encode.  With spans != NULL a special token (control, user-defined or unknown, and whatever the
- * text of a token of the end or marker tables is) matches only where it lies wholly inside one
- * span, PN_ENC_SPECIAL or not; spans ascend and do not overlap.  Such a token does not come out of
- * merges either.  User-defined tokens of white space alone (indentation) match everywhere.  With
+ * text of a token of the end or marker tables or a marker of the model's own template is) matches
+ * only where it lies wholly inside one span, PN_ENC_SPECIAL or not; spans ascend and do not overlap.
+ * Such a token does not come out of merges either.  User-defined tokens of white space alone
+ * (indentation), words and single characters match everywhere unless the template writes them.  With
  * spans != NULL and n_spans 0 nothing is trusted.  Tokens are appended to *out, a growing
  * array of *cap from `mem` (account MISC); *n counts them.  On failure *n is as before. */
 PN_INTERNAL pn_status pn_vocab_encode(const pn_vocab *v, pn_mem *mem, const char *text, size_t len, unsigned flags,

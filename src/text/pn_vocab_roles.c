@@ -5,7 +5,13 @@
  * Files name some ids; conversions forget others, or type a control token as an ordinary one.  So the
  * well-known texts are looked up as well.  Tables are searched in their order, so the outcome does not
  * depend on hashing.  A token found in the tables of roles or ends is a control token from then on.
+ *
+ * What nobody may write into a message (PN_TA_GUARD) follows from the kind and, since kinds get lost,
+ * from the text: what the tables of markers know, here and of the output parsers, and what the model's own
+ * template writes.  Words and single characters that a file types user-defined (letters with accents,
+ * DeepSeek) are ordinary text unless the template writes them: a message may hold them.
  */
+#include "text/pn_toolcall.h"
 #include "text/pn_vocab_impl.h"
 
 #include <stdio.h>
@@ -209,20 +215,71 @@ static bool roles_only_space(pn_bytes t)
     return true;
 }
 
+/* A word, or one character: not what markers look like. */
+static bool roles_plain(pn_bytes t)
+{
+    size_t i = 0, starts = 0;
+    for (size_t k = 0; k < t.len; k++)
+        starts += ((uint8_t)t.data[k] & 0xC0) != 0x80;
+    while (i < t.len && ((t.data[i] >= 'a' && t.data[i] <= 'z') || (t.data[i] >= 'A' && t.data[i] <= 'Z') ||
+                         (t.data[i] >= '0' && t.data[i] <= '9') || t.data[i] == ' '))
+        i++;
+    return i == t.len || starts == 1;
+}
+
+/* <name>, </name>, <|name|>, [NAME]: what templates write around messages, and little else looks like.
+ * "[0]" and "[i]" are code, in templates too. */
+static bool roles_shaped(pn_bytes t)
+{
+    size_t capitals = 0;
+    if (t.len < 3 || !((t.data[0] == '<' && t.data[t.len - 1] == '>') || (t.data[0] == '[' && t.data[t.len - 1] == ']')))
+        return false;
+    for (size_t i = 1; i + 1 < t.len; i++) {
+        if (strchr(" \t\n\"'<>[]", t.data[i]))
+            return false;
+        capitals += t.data[i] >= 'A' && t.data[i] <= 'Z';
+    }
+    char c = t.data[1];
+    return t.data[0] == '[' ? capitals >= 2
+                            : (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '/' || c == '|' || (uint8_t)c >= 0x80;
+}
+
+static bool roles_in_template(const pn_vocab_source *src, pn_bytes t)
+{
+    if (t.len > src->chat_template.len || !t.len)
+        return false;
+    for (size_t i = 0; i + t.len <= src->chat_template.len; i++)
+        if (src->chat_template.data[i] == t.data[0] && memcmp(src->chat_template.data + i, t.data, t.len) == 0)
+            return true;
+    return false;
+}
+
+/* A marker of an output family.  Of those that look like words or code ("Action:", ">>>") tokens are left
+ * alone: they are ordinary text in a message, and mean nothing there. */
+static void roles_guard_marker(void *user, const char *text)
+{
+    if (text[0] == '<' || text[0] == '[' || text[0] == ']')
+        roles_attr(user, text, PN_TA_GUARD | PN_TA_MARKER, 0);
+}
+
 /* Last: what nobody may write into a message. */
-static void roles_guard(pn_vocab *v)
+static void roles_guard(pn_vocab *v, const pn_vocab_source *src)
 {
     for (uint32_t i = 0; i < v->n_tokens; i++) {
         unsigned kind = v->attr[i] & PN_TA_KIND;
+        pn_bytes t = v->tokens[i];
         if (kind == PN_TOKEN_CONTROL || kind == PN_TOKEN_UNKNOWN ||
-            (kind == PN_TOKEN_USER_DEFINED && !roles_only_space(v->tokens[i])))
+            (kind == PN_TOKEN_USER_DEFINED && !roles_only_space(t) && (!roles_plain(t) || roles_in_template(src, t))))
             v->attr[i] |= PN_TA_GUARD;
+        else if (kind != PN_TOKEN_USER_DEFINED && kind != PN_TOKEN_BYTE && roles_shaped(t) && roles_in_template(src, t))
+            v->attr[i] |= PN_TA_GUARD | PN_TA_MARKER;
     }
     for (size_t i = 0; i < PN_COUNT_OF(roles_end); i++)
         if (roles_ends(v, roles_end[i]))
             roles_attr(v, roles_end[i], PN_TA_GUARD, 0);
     for (size_t i = 0; i < PN_COUNT_OF(roles_markers); i++)
         roles_attr(v, roles_markers[i], PN_TA_GUARD | PN_TA_MARKER, 0);
+    pn_out_each_marker(roles_guard_marker, v);
 }
 
 PN_INTERNAL void pn_vocab_roles(pn_vocab *v, const pn_vocab_source *src, pn_vocab_warn warn, void *user)
@@ -239,5 +296,5 @@ PN_INTERNAL void pn_vocab_roles(pn_vocab *v, const pn_vocab_source *src, pn_voca
             roles_set_kind(v, t, PN_TOKEN_USER_DEFINED);
     }
     roles_strip(v, src);
-    roles_guard(v);
+    roles_guard(v, src);
 }

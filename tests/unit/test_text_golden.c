@@ -104,27 +104,6 @@ static void small_vocabularies_agree_with_the_reference(void)
     }
 }
 
-/* gzip -dc: the fixtures are compressed, and unpacking is no business of the library. */
-static char *read_gz(const char *path, size_t *n)
-{
-    char cmd[640];
-    snprintf(cmd, sizeof cmd, "gzip -dc '%s'", path);
-    FILE *p = popen(cmd, "r");
-    char *buf = NULL;
-    size_t cap = 0, got;
-    *n = 0;
-    while (p) {
-        if (*n + 65536 > cap)
-            buf = realloc(buf, cap = cap ? cap * 2 : 1 << 20);
-        if (!buf || (got = fread(buf + *n, 1, 65536, p)) == 0)
-            break;
-        *n += got;
-    }
-    if (p)
-        pclose(p);
-    return buf;
-}
-
 static void check_case(const test_vocab *t, const char *who, const pn_json_doc *d, uint32_t test)
 {
     static char text[1 << 14];
@@ -165,7 +144,7 @@ static void check_real(const char *dir, const char *who)
         return;
     }
     fclose(probe);
-    char *file = read_gz(path, &n);
+    char *file = test_read_gz(path, &n);
     snprintf(path, sizeof path, "%s/tokenizers/%s.json", dir, who);
     char *text = pn_test_read_file(path, &n_json);
     if (!PN_CHECK(file && text && !pn_json_parse(&d, &mem, PN_ACCT_MISC, text, n_json, NULL, &err), "%s: %s", path, err.text))

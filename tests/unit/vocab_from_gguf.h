@@ -123,4 +123,25 @@ static void test_vocab_close(test_vocab *t)
     memset(t, 0, sizeof *t);
 }
 
+/* gzip -dc: the fixtures are compressed, and unpacking is no business of the library. */
+static inline char *test_read_gz(const char *path, size_t *n)
+{
+    char cmd[640];
+    snprintf(cmd, sizeof cmd, "gzip -dc '%s'", path);
+    FILE *p = popen(cmd, "r");
+    char *buf = NULL;
+    size_t cap = 0, got;
+    *n = 0;
+    while (p) {
+        if (*n + 65536 > cap)
+            buf = realloc(buf, cap = cap ? cap * 2 : 1 << 20);
+        if (!buf || (got = fread(buf + *n, 1, 65536, p)) == 0)
+            break;
+        *n += got;
+    }
+    if (p)
+        pclose(p);
+    return buf;
+}
+
 #endif /* VOCAB_FROM_GGUF_H */
