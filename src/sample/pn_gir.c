@@ -73,6 +73,8 @@ PN_INTERNAL void pn_gir_free(pn_gir *b)
     GIR_FREE(b, b->dstates);
     GIR_FREE(b, b->dedges);
     GIR_FREE(b, b->rules);
+    GIR_FREE(b, b->work);
+    GIR_FREE(b, b->reached);
     pn_mem_free(b->mem, PN_ACCT_GRAMMAR, b, sizeof *b);
 }
 

@@ -46,6 +46,16 @@ typedef struct pn_grule {
     uint32_t name, name_len;    /* in text */
 } pn_grule;
 
+/* What pn_gcompile.c finds out about a node; zeroes between two grammars of one builder. */
+typedef struct pn_gwork {
+    uint32_t first_parent, n_parents;   /* who uses it, in a list of the compiler's */
+    uint32_t need;                      /* children that must have the property looked at */
+    uint32_t at_kid;                    /* where a walk has got to */
+    uint32_t size, uses;                /* instructions of a copy; copies wanted */
+    uint32_t entry;                     /* where a shared node's code begins; 0: not yet */
+    uint8_t has, seen;                  /* properties; 0 not reached, 1 new, 2 open, 3 done */
+} pn_gwork;
+
 #define PN_GVEC(type) struct { type *v; size_t n, cap; }
 
 struct pn_gir {
@@ -60,6 +70,8 @@ struct pn_gir {
     PN_GVEC(pn_gdstate) dstates;
     PN_GVEC(pn_gdedge) dedges;
     PN_GVEC(pn_grule) rules;
+    PN_GVEC(pn_gwork) work;     /* [<= nodes] */
+    PN_GVEC(uint32_t) reached;  /* bitmap of nodes */
     pn_gnode json_char;     /* made on first use */
 };
 
