@@ -478,14 +478,18 @@ PN_INTERNAL pn_status pn_gram_from_gbnf(pn_gram **out, pn_mem *mem, const char *
 {
     gbnf p;
     pn_gnode root = PN_GNODE_NONE;
+    pn_gir_purse purse;
+    *out = NULL;
     memset(&p, 0, sizeof p);
-    pn_status status = pn_gir_new(&p.b, mem, limits, err);
+    pn_gir_purse_init(&purse, mem, limits);
+    pn_status status = pn_gir_new(&p.b, &purse.mem, limits, err);
     if (status != PN_OK)
-        return status;
+        return pn_gir_purse_close(&purse, NULL, status, err);
     p.text = text;
     p.len = len;
     p.find = find;
     p.user = user;
+    mem = &purse.mem;
     pn_map_init(&p.names, mem, PN_ACCT_GRAMMAR);
     gbnf_parse(&p, &root);
     status = pn_gir_status(p.b, err);
@@ -498,5 +502,5 @@ PN_INTERNAL pn_status pn_gram_from_gbnf(pn_gram **out, pn_mem *mem, const char *
     pn_mem_free(mem, PN_ACCT_GRAMMAR, p.ranges.v, p.ranges.cap * sizeof *p.ranges.v);
     pn_mem_free(mem, PN_ACCT_GRAMMAR, p.used_at.v, p.used_at.cap * sizeof *p.used_at.v);
     pn_gir_free(p.b);
-    return status;
+    return pn_gir_purse_close(&purse, *out, status, err);
 }

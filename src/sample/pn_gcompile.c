@@ -30,7 +30,7 @@ typedef struct gcompile {
 
 enum { GCOMPILE_NULLABLE = 1, GCOMPILE_PRODUCTIVE = 2 };    /* pn_gwork.has */
 
-enum { GCOMPILE_STEPS = 100,    /* what even the smallest costs */
+enum { GCOMPILE_STEPS = 150,    /* what even the smallest costs */
        GCOMPILE_RET = 0, GCOMPILE_SHARE = 16, GCOMPILE_COPIES = 8, GCOMPILE_COPY_SIZE = 64, GCOMPILE_INLINE_DFA = 12 };
 
 /* A rule that is referred to is its body's only child of the reference, so the graph is uniform. */
@@ -298,7 +298,7 @@ static uint32_t gcompile_new(gcompile *c, uint32_t n)
     if (pn_gir_ok(c->b) && c->p->code.n + n > most)
         pn_gir_fail(c->b, PN_E_INVALID, "the compiled grammar is too large (limit: 4 times elements, %lu)",
                     (unsigned long)c->b->limits.elements);
-    if (!pn_gir_steps(c->b, n) || !PN_GIR_ROOM(c->b, c->p->code, n))
+    if (!pn_gir_steps(c->b, 3 * (uint64_t)n) || !PN_GIR_ROOM(c->b, c->p->code, n))
         return 0;
     memset(c->p->code.v + c->p->code.n, 0, n * sizeof *c->p->code.v);
     c->p->code.n += n;
@@ -384,7 +384,7 @@ static void gcompile_dfa(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32
             gcompile_jump(c, place, next);
             continue;
         }
-        if (!PN_GIR_ROOM(c->b, c->p->edges, s->n_edges))
+        if (!pn_gir_steps(c->b, s->n_edges / 4) || !PN_GIR_ROOM(c->b, c->p->edges, s->n_edges))
             return;
         pn_ginstr in = {.op = PN_GOP_EDGES, .a = next, .b = (uint32_t)c->p->edges.n, .n = s->n_edges};
         in.flags = s->accept ? PN_GF_ACCEPT : 0;
@@ -514,10 +514,12 @@ static void gcompile_classes(pn_gprogram *p)
             begins[p->code.v[i].lo] = begins[p->code.v[i].hi + 1] = 1;
     for (size_t i = 0; i < p->edges.n; i++)
         begins[p->edges.v[i].lo] = begins[p->edges.v[i].hi + 1] = 1;
+    uint32_t changes[8] = {0};                  /* bytes that are in a set where the byte before is not, or the reverse */
     for (size_t i = 0; i < p->sets.n; i++)
-        for (uint32_t b = 1; b < 256; b++)
-            if (pn_gset_has(p->sets.v[i].w, b) != pn_gset_has(p->sets.v[i].w, b - 1))
-                begins[b] = 1;
+        for (uint32_t k = 0, before = 0; k < 8; before = p->sets.v[i].w[k++] >> 31)
+            changes[k] |= p->sets.v[i].w[k] ^ (p->sets.v[i].w[k] << 1 | before);
+    for (uint32_t b = 1; b < 256; b++)
+        begins[b] |= pn_gset_has(changes, b);
     p->n_classes = 0;
     for (uint32_t b = 0; b < 256; b++) {
         if (begins[b])

@@ -129,6 +129,41 @@ PN_INTERNAL bool pn_gir_room(pn_gir *b, void **v, size_t *cap, size_t n, size_t 
     return true;
 }
 
+static void *gir_purse_alloc(pn_mem *m, pn_account a, size_t size)
+{
+    pn_gir_purse *p = (pn_gir_purse *)m;
+    if (size > p->most - p->used) {
+        p->spent = true;
+        return NULL;
+    }
+    void *block = pn_mem_alloc(p->from, a, size);
+    p->used += block ? size : 0;
+    return block;
+}
+
+static void gir_purse_free(pn_mem *m, pn_account a, void *ptr, size_t size)
+{
+    pn_gir_purse *p = (pn_gir_purse *)m;
+    p->used -= size;
+    pn_mem_free(p->from, a, ptr, size);
+}
+
+PN_INTERNAL void pn_gir_purse_init(pn_gir_purse *p, pn_mem *from, const pn_gram_limits *limits)
+{
+    pn_gram_limits filled;
+    pn_gram_limits_fill(&filled, limits);
+    *p = (pn_gir_purse){{gir_purse_alloc, gir_purse_free}, from, filled.compiled_bytes, 0, false};
+}
+
+PN_INTERNAL pn_status pn_gir_purse_close(const pn_gir_purse *p, pn_gram *g, pn_status status, pn_err *err)
+{
+    if (g)
+        g->mem = p->from;
+    if (status == PN_E_NOMEM && p->spent)
+        return pn_fail(err, PN_E_INVALID, "compiling takes too much memory (limit compiled_bytes: %zu)", p->most);
+    return status;
+}
+
 static pn_gnode gir_add(pn_gir *b, pn_gkind kind, uint32_t x, uint32_t y)
 {
     if (b->err.status != PN_OK)
@@ -136,7 +171,7 @@ static pn_gnode gir_add(pn_gir *b, pn_gkind kind, uint32_t x, uint32_t y)
     if (b->nodes.n > b->limits.elements)
         return pn_gir_fail(b, PN_E_INVALID, "the grammar has too many elements (limit elements: %lu)",
                            (unsigned long)b->limits.elements);
-    if (!PN_GIR_ROOM(b, b->nodes, 1))
+    if (!pn_gir_steps(b, 2) || !PN_GIR_ROOM(b, b->nodes, 1))
         return PN_GNODE_NONE;
     b->nodes.v[b->nodes.n] = (pn_gnode_rec){(uint32_t)kind, x, y, 0, 0};
     return (pn_gnode)b->nodes.n++;

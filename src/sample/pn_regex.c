@@ -613,14 +613,16 @@ PN_INTERNAL pn_status pn_gir_regex(pn_gir *b, const char *pattern, size_t len, u
 PN_INTERNAL pn_status pn_gram_from_regex(pn_gram **out, pn_mem *mem, const char *text, size_t len,
                                          const pn_gram_limits *limits, pn_err *err)
 {
-    pn_gir *b;
+    pn_gir *b = NULL;
     pn_gnode node = PN_GNODE_NONE;
-    pn_status status = pn_gir_new(&b, mem, limits, err);
-    if (status != PN_OK)
-        return status;
-    status = pn_gir_regex(b, text, len, 0, &node, err);
+    pn_gir_purse purse;
+    *out = NULL;
+    pn_gir_purse_init(&purse, mem, limits);
+    pn_status status = pn_gir_new(&b, &purse.mem, limits, err);
+    if (status == PN_OK)
+        status = pn_gir_regex(b, text, len, 0, &node, err);
     if (status == PN_OK)
         status = pn_gir_finish(b, node, out, err);
     pn_gir_free(b);
-    return status;
+    return pn_gir_purse_close(&purse, *out, status, err);
 }

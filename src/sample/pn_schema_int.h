@@ -111,6 +111,8 @@ typedef struct pn_sch {
     pn_err *err;
     pn_status status;           /* the first failure; everything stops */
     pn_sch_chunk *chunks;       /* arena */
+    pn_sch_chunk *spare;        /* one of the usual size, or NULL: rewinding at its edge must not cost a free and
+                                   an allocation each time */
     uint64_t arena_bytes;
     pn_map goal_of;             /* list of nodes to goal */
     pn_map reported;            /* pointers already in *widened */
