@@ -551,7 +551,8 @@ static pn_gnode regex_backslash(regex_parser *p)
 
 static bool regex_element(regex_parser *p)
 {
-    uint32_t cp;
+    uint32_t cp, min, max;
+    size_t at = p->at;
     switch (regex_peek(p, 0)) {
     case '(': return regex_group_open(p);
     case ')':
@@ -568,6 +569,10 @@ static bool regex_element(regex_parser *p)
     case '.': return regex_item(p, regex_dot(p));
     case '\\': return regex_item(p, regex_backslash(p));
     case '*': case '+': case '?': return regex_bad(p, p->at, "a repetition of nothing");
+    case '{':
+        if (regex_bounds(p, &min, &max))
+            return regex_bad(p, at, "a repetition of nothing");
+        /* fall through */
     default: return regex_char(p, &cp) && regex_item(p, regex_one(p, cp));
     }
 }

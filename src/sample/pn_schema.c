@@ -589,7 +589,7 @@ PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t n
 PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *json, size_t len,
                                         const pn_schema_options *o, pn_err *err)
 {
-    const pn_json_params params = {128, 0, 400000, false, true};
+    const pn_json_params params = {.max_depth = 128, .max_nodes = 400000};
     pn_json_doc d;
     pn_gir *g = NULL;
     pn_gnode node = PN_GNODE_NONE;
