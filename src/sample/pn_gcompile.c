@@ -30,7 +30,7 @@ typedef struct gcompile {
 
 enum { GCOMPILE_NULLABLE = 1, GCOMPILE_PRODUCTIVE = 2 };    /* pn_gwork.has */
 
-enum { GCOMPILE_STEPS = 150,    /* what even the smallest costs */
+enum { GCOMPILE_STEPS = 200,    /* what even the smallest costs */
        GCOMPILE_RET = 0, GCOMPILE_SHARE = 16, GCOMPILE_COPIES = 8, GCOMPILE_COPY_SIZE = 64, GCOMPILE_INLINE_DFA = 12 };
 
 /* A rule that is referred to is its body's only child of the reference, so the graph is uniform. */

@@ -188,7 +188,7 @@ static bool schstr_equal_scalars(pn_sch *s, uint32_t a, uint32_t b, uint32_t typ
 static bool schstr_equal(pn_sch *s, uint32_t a, uint32_t b, uint32_t depth)
 {
     const uint32_t type = pn_sch_value_type(s, a);
-    if (depth == 0 || type != pn_sch_value_type(s, b) || !pn_sch_steps(s, s->root, type & (PN_SCH_ARR | PN_SCH_OBJ) ? 4 : 2))
+    if (depth == 0 || type != pn_sch_value_type(s, b) || !pn_sch_steps(s, s->root, type & (PN_SCH_ARR | PN_SCH_OBJ) ? 6 : 2))
         return false;
     if (type != PN_SCH_ARR && type != PN_SCH_OBJ)
         return schstr_equal_scalars(s, a, b, type);
