@@ -30,7 +30,7 @@ typedef struct gcompile {
 
 enum { GCOMPILE_NULLABLE = 1, GCOMPILE_PRODUCTIVE = 2 };    /* pn_gwork.has */
 
-enum { GCOMPILE_STEPS = 200,    /* what even the smallest costs */
+enum { GCOMPILE_STEPS = 150,    /* what even the smallest costs */
        GCOMPILE_RET = 0, GCOMPILE_SHARE = 16, GCOMPILE_COPIES = 8, GCOMPILE_COPY_SIZE = 64, GCOMPILE_INLINE_DFA = 12 };
 
 /* A rule that is referred to is its body's only child of the reference, so the graph is uniform. */
@@ -298,7 +298,7 @@ static uint32_t gcompile_new(gcompile *c, uint32_t n)
     if (pn_gir_ok(c->b) && c->p->code.n + n > most)
         pn_gir_fail(c->b, PN_E_INVALID, "the compiled grammar is too large (limit: 4 times elements, %lu)",
                     (unsigned long)c->b->limits.elements);
-    if (!pn_gir_steps(c->b, 3 * (uint64_t)n) || !PN_GIR_ROOM(c->b, c->p->code, n))
+    if (!pn_gir_steps(c->b, 4 * (uint64_t)n) || !PN_GIR_ROOM(c->b, c->p->code, n))
         return 0;
     memset(c->p->code.v + c->p->code.n, 0, n * sizeof *c->p->code.v);
     c->p->code.n += n;
@@ -348,17 +348,8 @@ static void gcompile_bytes(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint
 
 static void gcompile_set(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
 {
-    const uint32_t *w = c->b->sets.v[r->a].w;
-    uint32_t lo = 0, hi = 255;
-    while (!pn_gset_has(w, lo))
-        lo++;
-    while (!pn_gset_has(w, hi))
-        hi--;
-    bool solid = true;
-    for (uint32_t i = lo; i <= hi; i++)
-        solid = solid && pn_gset_has(w, i);
-    pn_ginstr in = {.op = PN_GOP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next};
-    if (!solid && PN_GIR_ROOM(c->b, c->p->sets, 1)) {
+    pn_ginstr in = {.op = PN_GOP_RANGE, .lo = (uint8_t)r->min, .hi = (uint8_t)r->max, .a = next};
+    if (!r->b && PN_GIR_ROOM(c->b, c->p->sets, 1)) {
         in.op = PN_GOP_SET;
         in.b = (uint32_t)c->p->sets.n;
         c->p->sets.v[c->p->sets.n++] = c->b->sets.v[r->a];

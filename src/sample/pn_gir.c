@@ -220,16 +220,24 @@ PN_INTERNAL pn_gnode pn_gir_byte_range(pn_gir *b, uint8_t lo, uint8_t hi)
 
 PN_INTERNAL pn_gnode pn_gir_byte_set(pn_gir *b, const uint32_t set[8])
 {
-    uint32_t any = 0;
-    for (int i = 0; i < 8; i++)
-        any |= set[i];
-    if (!any)
+    uint32_t n = 0, lo = 0, hi = 0;
+    for (uint32_t c = 0; c < 256; c++)
+        if (pn_gset_has(set, c)) {
+            lo = n++ ? lo : c;
+            hi = c;
+        }
+    if (!n)
         return pn_gir_never(b);
     if (!PN_GIR_ROOM(b, b->sets, 1))
         return PN_GNODE_NONE;
     memcpy(b->sets.v[b->sets.n].w, set, sizeof b->sets.v[0].w);
     b->sets.n++;
-    return gir_add(b, PN_GK_SET, (uint32_t)b->sets.n - 1, 0);
+    pn_gnode r = gir_add(b, PN_GK_SET, (uint32_t)b->sets.n - 1, n == hi - lo + 1);
+    if (r) {
+        b->nodes.v[r].min = lo;
+        b->nodes.v[r].max = hi;
+    }
+    return r;
 }
 
 PN_INTERNAL pn_gnode pn_gir_token(pn_gir *b, pn_token id, bool negated)

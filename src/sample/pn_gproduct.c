@@ -73,13 +73,15 @@ static uint32_t gproduct_step(gproduct *p, pn_gram *g, uint32_t state, uint8_t b
     uint32_t to = pn_gram_step(g, state, byte);
     if (to == PN_GS_FAIL)
         p->b->err.status = pn_gram_failed(g, &p->b->err);
-    return pn_gir_steps(p->b, g->steps - before + 1) ? to : PN_GS_FAIL;
+    return pn_gir_steps(p->b, g->steps - before) ? to : PN_GS_FAIL;
 }
 
 /* All edges of pair number i, bytes that neither program tells apart at once. */
 static bool gproduct_expand(gproduct *p, uint32_t i)
 {
     uint32_t sx = (uint32_t)(p->pairs.v[i] >> 32), sy = (uint32_t)p->pairs.v[i];
+    if (!pn_gir_steps(p->b, p->n_parts + 1))
+        return false;
     for (uint32_t k = 0; k < p->n_parts; k++) {
         uint32_t lo = p->part[k], hi = k + 1 < p->n_parts ? p->part[k + 1] - 1u : 255;
         uint32_t tx = gproduct_step(p, p->x, sx, (uint8_t)lo), ty = PN_GS_DEAD, to;
@@ -155,6 +157,9 @@ PN_INTERNAL pn_gnode pn_gir_and_not(pn_gir *b, pn_gnode x, pn_gnode y) { return 
 PN_INTERNAL bool pn_gir_is_never(pn_gir *b, pn_gnode x)
 {
     pn_gram *g;
+    uint32_t kind = pn_gir_ok(b) && x < b->nodes.n ? b->nodes.v[x].kind : PN_GK_NONE;
+    if (kind == PN_GK_DFA || kind == PN_GK_BYTES || kind == PN_GK_SET || kind == PN_GK_EMPTY)
+        return false;                           /* an automaton without a sentence was never made */
     if (!pn_gir_ok(b) || pn_gram_compile(b, x, true, &g, &b->err) != PN_OK)
         return true;
     bool never = g->start == PN_GS_DEAD;

@@ -23,7 +23,7 @@ typedef enum pn_gkind {
     PN_GK_NONE = 0,         /* index 0: what a failed call returned */
     PN_GK_EMPTY, PN_GK_NEVER,
     PN_GK_BYTES,            /* a: offset in text, b: length >= 1 */
-    PN_GK_SET,              /* a: index in sets */
+    PN_GK_SET,              /* a: index in sets, min..max: lowest and highest byte, b: and all between */
     PN_GK_DFA,              /* a: first state in dstates, b: count */
     PN_GK_TOKEN,            /* a: id, b: negated */
     PN_GK_SEQ, PN_GK_ALT,   /* a: first in kids, b: count >= 2 */

@@ -580,6 +580,7 @@ PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t n
     pn_map_init(&s.reported, s.mem, PN_ACCT_GRAMMAR);
     pn_map_init(&s.anchors, s.mem, PN_ACCT_GRAMMAR);
     pn_map_init(&s.pattern_of, s.mem, PN_ACCT_GRAMMAR);
+    pn_map_init(&s.body_of, s.mem, PN_ACCT_GRAMMAR);
     if (!schema_run(&s, out) && s.status == PN_OK)
         s.status = pn_fail(s.err, PN_E_INTERNAL, "a JSON schema failed without a reason");
     pn_sch_fini(&s);

@@ -119,6 +119,7 @@ typedef struct pn_sch {
     pn_map anchors;             /* "$id" and "$anchor" to node, filled when first needed */
     bool anchors_known;
     pn_map pattern_of;          /* pattern to node: the same automaton serves all who name it */
+    pn_map body_of;             /* strings and their lengths to node: the same product once */
     pn_gnode formats[PN_SCH_FORMATS];
     pn_sch_made numbers[PN_SCH_NUMBERS];
     uint32_t n_numbers;

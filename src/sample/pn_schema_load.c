@@ -95,6 +95,7 @@ PN_INTERNAL void pn_sch_fini(pn_sch *s)
     pn_map_fini(&s->reported);
     pn_map_fini(&s->anchors);
     pn_map_fini(&s->pattern_of);
+    pn_map_fini(&s->body_of);
     pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->goals, s->cap_goals * sizeof *s->goals);
     pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->spare, SCHLOAD_CHUNK);
     while (s->chunks) {

@@ -100,6 +100,24 @@ PN_INTERNAL pn_gnode pn_sch_pattern(pn_sch *s, uint32_t node, const char *kw, pn
     return *dropped ? PN_GNODE_NONE : out;
 }
 
+/* The strings of `body` that have min..max characters. */
+static pn_gnode schstr_bounded(pn_sch *s, pn_gnode body, uint32_t min, uint32_t max)
+{
+    const uint32_t wanted[3] = {body, min, max};
+    const uint32_t *known = pn_map_find(&s->body_of, (const char *)wanted, sizeof wanted);
+    bool existed;
+    if (known)
+        return *known;
+    char *key = pn_sch_alloc(s, 1, sizeof wanted);
+    const pn_gnode out = key ? pn_gir_and(s->g, body, pn_gir_json_body(s->g, min, max)) : PN_GNODE_NONE;
+    if (out == PN_GNODE_NONE)
+        return out;
+    memcpy(key, wanted, sizeof wanted);
+    if (!pn_map_put(&s->body_of, key, sizeof wanted, out, &existed))
+        pn_sch_nomem(s);
+    return out;
+}
+
 PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
 {
     const bool any = l->min_len == 0 && l->max_len == PN_SCH_MANY;
@@ -110,9 +128,9 @@ PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
     uint32_t max = l->max_len == PN_SCH_MANY ? PN_GIR_MANY : l->max_len;
     if (l->body != PN_GNODE_NONE && max != PN_GIR_MANY)
         max = PN_MIN(max, PN_MAX(l->min_len, (uint32_t)SCHSTR_PRODUCT));
-    const pn_gnode by_length = pn_gir_json_body(s->g, l->min_len, max);
     if (l->body != PN_GNODE_NONE)
-        return pn_gir_and(s->g, l->body, by_length);
+        return schstr_bounded(s, l->body, l->min_len, max);
+    const pn_gnode by_length = pn_gir_json_body(s->g, l->min_len, max);
     if (any)
         s->any_body = by_length;
     return by_length;

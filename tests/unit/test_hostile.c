@@ -295,6 +295,8 @@ static void schemas_meet_limits(void)
 /* Large is not hostile. */
 static void ordinary_schemas_are_not_refused(void)
 {
+    schema(repeated("{\"properties\":{\"id\":{}", ",\"mail_%d\":{\"type\":\"string\",\"format\":\"email\",\"maxLength\":255},"
+                    "\"host_%d\":{\"type\":\"string\",\"format\":\"hostname\",\"maxLength\":63}", 20, "}}"), PN_OK, "");
     schema(repeated("{\"type\":\"object\",\"properties\":{\"id\":{\"type\":\"integer\"}",
                     ",\"name_%d\":{\"type\":\"string\",\"maxLength\":200},\"count_%d\":{\"type\":\"integer\",\"minimum\":0},"
                     "\"when_%d\":{\"type\":\"string\",\"format\":\"date-time\"}", 330, "},\"required\":[\"id\"],\"minProperties\":0}"),
