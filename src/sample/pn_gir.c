@@ -316,7 +316,7 @@ PN_INTERNAL pn_gnode pn_gir_dfa(pn_gir *b, const pn_gedge *edges, size_t n_edges
     if (n_states > b->limits.elements)
         return pn_gir_fail(b, PN_E_INVALID, "an automaton of %lu states is too large (limit elements: %lu)",
                            (unsigned long)n_states, (unsigned long)b->limits.elements);
-    if (!PN_GIR_ROOM(b, b->dstates, n_states) || !PN_GIR_ROOM(b, b->dedges, n_edges + 1))
+    if (!pn_gir_steps(b, (n_edges + n_states) / 2) || !PN_GIR_ROOM(b, b->dstates, n_states) || !PN_GIR_ROOM(b, b->dedges, n_edges + 1))
         return PN_GNODE_NONE;
     pn_gdstate *st = b->dstates.v + b->dstates.n;
     memset(st, 0, n_states * sizeof *st);

@@ -80,7 +80,7 @@ static uint32_t gproduct_step(gproduct *p, pn_gram *g, uint32_t state, uint8_t b
 static bool gproduct_expand(gproduct *p, uint32_t i)
 {
     uint32_t sx = (uint32_t)(p->pairs.v[i] >> 32), sy = (uint32_t)p->pairs.v[i];
-    if (!pn_gir_steps(p->b, p->n_parts + 1))
+    if (!pn_gir_steps(p->b, p->n_parts + 6))
         return false;
     for (uint32_t k = 0; k < p->n_parts; k++) {
         uint32_t lo = p->part[k], hi = k + 1 < p->n_parts ? p->part[k + 1] - 1u : 255;
