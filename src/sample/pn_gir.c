@@ -73,6 +73,8 @@ PN_INTERNAL void pn_gir_free(pn_gir *b)
     GIR_FREE(b, b->dstates);
     GIR_FREE(b, b->dedges);
     GIR_FREE(b, b->rules);
+    GIR_FREE(b, b->groups);
+    GIR_FREE(b, b->parts);
     GIR_FREE(b, b->work);
     GIR_FREE(b, b->reached);
     pn_mem_free(b->mem, PN_ACCT_GRAMMAR, b, sizeof *b);
@@ -550,6 +552,54 @@ PN_INTERNAL pn_gnode pn_gir_repeat(pn_gir *b, pn_gnode x, uint32_t min, uint32_t
         b->nodes.v[r].max = max;
     }
     return r;
+}
+
+/* ---- groups -------------------------------------------------------------------------------------- */
+
+PN_INTERNAL bool pn_gir_group_open(pn_gir *b, size_t at)
+{
+    if (!PN_GIR_ROOM(b, b->groups, 1))
+        return false;
+    b->groups.v[b->groups.n++] = (pn_ggroup){(uint32_t)b->parts.n, (uint32_t)b->parts.n, at};
+    return true;
+}
+
+PN_INTERNAL bool pn_gir_group_item(pn_gir *b, pn_gnode x)
+{
+    if (!x || !PN_GIR_ROOM(b, b->parts, 1))
+        return false;
+    b->parts.v[b->parts.n++] = x;
+    return true;
+}
+
+PN_INTERNAL pn_gnode pn_gir_group_sequence(pn_gir *b)
+{
+    size_t first = b->groups.v[b->groups.n - 1].items, n = b->parts.n - first;
+    b->parts.n = first;
+    return n ? pn_gir_seq(b, b->parts.v + first, n) : pn_gir_empty(b);
+}
+
+PN_INTERNAL bool pn_gir_group_alternative(pn_gir *b, pn_gnode x)
+{
+    if (!pn_gir_group_item(b, x))
+        return false;
+    b->groups.v[b->groups.n - 1].items = (uint32_t)b->parts.n;
+    return true;
+}
+
+PN_INTERNAL pn_gnode pn_gir_group_close(pn_gir *b)
+{
+    size_t first = b->groups.v[--b->groups.n].first, n = b->parts.n - first;
+    b->parts.n = first;
+    return pn_gir_alt(b, b->parts.v + first, n);
+}
+
+PN_INTERNAL void pn_gir_group_unwind(pn_gir *b, size_t depth)
+{
+    if (depth < b->groups.n) {
+        b->parts.n = b->groups.v[depth].first;
+        b->groups.n = depth;
+    }
 }
 
 /* ---- rules --------------------------------------------------------------------------------------- */

@@ -46,6 +46,9 @@ typedef struct pn_grule {
     uint32_t name, name_len;    /* in text */
 } pn_grule;
 
+/* An open group in pn_gir.parts: its alternatives from `first` on, then the items from `items` on. */
+typedef struct pn_ggroup { uint32_t first, items; size_t at; } pn_ggroup;
+
 /* What pn_gcompile.c finds out about a node; zeroes between two grammars of one builder. */
 typedef struct pn_gwork {
     uint32_t first_parent, n_parents;   /* who uses it, in a list of the compiler's */
@@ -70,6 +73,8 @@ struct pn_gir {
     PN_GVEC(pn_gdstate) dstates;
     PN_GVEC(pn_gdedge) dedges;
     PN_GVEC(pn_grule) rules;
+    PN_GVEC(pn_ggroup) groups;
+    PN_GVEC(pn_gnode) parts;
     PN_GVEC(pn_gwork) work;     /* [<= nodes] */
     PN_GVEC(uint32_t) reached;  /* bitmap of nodes */
     pn_gnode json_char;     /* made on first use */
@@ -79,6 +84,15 @@ struct pn_gir {
 #define PN_GIR_ROOM(b, vec, extra) \
     pn_gir_room((b), (void **)&(vec).v, &(vec).cap, (vec).n, (extra), sizeof *(vec).v)
 PN_INTERNAL bool pn_gir_room(pn_gir *b, void **v, size_t *cap, size_t n, size_t extra, size_t size);
+
+/* The stack of a parser of expressions, which must not recurse: b->groups.  It opens a group for the whole
+ * text and one for each bracket; after an error these return false and PN_GNODE_NONE. */
+PN_INTERNAL bool pn_gir_group_open(pn_gir *b, size_t at);              /* at: in the text, for messages */
+PN_INTERNAL bool pn_gir_group_item(pn_gir *b, pn_gnode x);
+PN_INTERNAL pn_gnode pn_gir_group_sequence(pn_gir *b);                 /* the items, which are used up */
+PN_INTERNAL bool pn_gir_group_alternative(pn_gir *b, pn_gnode x);
+PN_INTERNAL pn_gnode pn_gir_group_close(pn_gir *b);                    /* any of the alternatives */
+PN_INTERNAL void pn_gir_group_unwind(pn_gir *b, size_t depth);         /* give up groups[depth..] */
 
 /* --- program ---------------------------------------------------------------------------------- */
 
