@@ -42,11 +42,13 @@ UNIT_C  := $(sort $(wildcard tests/unit/test_*.c))
 API_C   := $(sort $(wildcard tests/api/*.c))
 FUZZ_C  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 BENCH_C := $(sort $(wildcard tests/bench/*.c))
+LIVE_C  := $(sort $(wildcard tests/live/*.c))
 LIVE    := $(sort $(wildcard tests/live/*.sh tests/live/*.py))
 UNIT    := $(UNIT_C:%.c=$(O)/%)
 API     := $(API_C:%.c=$(O)/%)
 API_DROP := $(API_C:tests/api/%.c=$(O)/tests/api-drop/%)
 FUZZ    := $(FUZZ_C:%.c=$(O)/%)
+LIVE_P  := $(LIVE_C:%.c=$(O)/%)
 BENCH   := $(BENCH_C:%.c=$(O)/%)
 PROGRAM := $(if $(wildcard src/cli/pn_main.c),$(O)/pantheon)
 
@@ -137,6 +139,11 @@ $(O)/tests/api-drop/%: tests/api/%.c $(DROP_O)
 	@mkdir -p $(@D)
 	$(call note,LINK,$@)
 	$(Q)$(CC) $(TEST_CFLAGS) $(LDFLAGS) -MMD -MP -MF $@.d -I$(O)/drop -Isrc -Itests $< $(DROP_O) $(LIBS) -o $@
+# What scripts of tests/live run besides the program.
+$(O)/tests/live/%: tests/live/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(call note,LINK,$@)
+	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -MMD -MP -MF $@.d -Isrc $< $(LIB) $(LIBS) -o $@
 $(O)/tests/fuzz/%: tests/fuzz/%.c $(O)/libprogram.a
 	@mkdir -p $(@D)
 	$(call note,LINK,$@)
@@ -147,7 +154,7 @@ $(O)/tests/bench/%: tests/bench/%.c $(O)/libprogram.a
 	$(Q)$(CC) $(TEST_CFLAGS) -DPANTHEON_CLI $(LDFLAGS) -MMD -MP -MF $@.d -Isrc -Itests $< $(O)/libprogram.a $(LIBS) -o $@
 
 TESTS := $(UNIT) $(API) $(API_DROP)
-programs: $(PROGRAM) $(TESTS) $(FUZZ)
+programs: $(PROGRAM) $(TESTS) $(FUZZ) $(LIVE_P)
 
 # What does not build is a failure, not the end: -k, and the runner counts it.  Replaying the corpora
 # of the fuzz targets is a test too.
@@ -212,4 +219,4 @@ install: all
 clean:
 	rm -rf $(O)
 
--include $(LIB_O:.o=.d) $(PROG_O:.o=.d) $(addsuffix .d,$(TESTS) $(FUZZ) $(BENCH))
+-include $(LIB_O:.o=.d) $(PROG_O:.o=.d) $(addsuffix .d,$(TESTS) $(FUZZ) $(LIVE_P) $(BENCH))

@@ -7,7 +7,7 @@
  *     <[id]> !<[id]> <text> !<text>    one whole token
  *     # comment
  *
- * A hand-written parser over a cursor that knows its end, with a stack of its own for groups.  A line
+ * A hand-written parser over a cursor that knows its end; groups are on the builder's stack.  A line
  * that ends is the end of a rule only where the rule could end, which is what lets people put the
  * next alternative on the next line after "|".
  *
@@ -17,12 +17,6 @@
 
 #include "base/pn_utf8.h"
 
-/* An open group (or the rule itself): its finished alternatives and the items of the one being read. */
-typedef struct gbnf_group {
-    uint32_t first_alt, first_item;     /* in the parser's stacks */
-    size_t at;                          /* of the "(" */
-} gbnf_group;
-
 typedef struct gbnf {
     pn_gir *b;
     const char *text;
@@ -30,8 +24,6 @@ typedef struct gbnf {
     pn_map names;                       /* rule name -> rule */
     pn_gram_find_token find;
     void *user;
-    PN_GVEC(pn_gnode) alts, items;
-    PN_GVEC(gbnf_group) groups;
     PN_GVEC(pn_cp_range) ranges;
     PN_GVEC(size_t) used_at;            /* by rule: where it was first referred to, + 1 */
 } gbnf;
@@ -319,7 +311,7 @@ static pn_gnode gbnf_repeats(gbnf *p, pn_gnode node)
     while (pn_gir_ok(p->b)) {
         uint32_t min = 0, max = PN_GIR_MANY;
         size_t at = p->at;
-        gbnf_space(p, p->groups.n > 1);
+        gbnf_space(p, p->b->groups.n > 1);
         int c = gbnf_peek(p, 0);
         if (c == '+')
             min = 1;
@@ -341,53 +333,23 @@ static pn_gnode gbnf_repeats(gbnf *p, pn_gnode node)
 
 static bool gbnf_open(gbnf *p)
 {
-    if (p->groups.n > p->b->limits.nesting) {
+    if (p->b->groups.n > p->b->limits.nesting) {
         pn_gir_fail(p->b, PN_E_INVALID, "groups are nested too deeply (limit nesting: %lu)", (unsigned long)p->b->limits.nesting);
         return false;
     }
-    if (!PN_GIR_ROOM(p->b, p->groups, 1))
-        return false;
-    p->groups.v[p->groups.n++] = (gbnf_group){(uint32_t)p->alts.n, (uint32_t)p->items.n, p->at};
-    return true;
+    return pn_gir_group_open(p->b, p->at);
 }
 
 /* The items since the last "|" are an alternative. */
-static bool gbnf_alternative(gbnf *p)
-{
-    gbnf_group *g = &p->groups.v[p->groups.n - 1];
-    size_t n = p->items.n - g->first_item;
-    pn_gnode node = pn_gir_seq(p->b, n ? p->items.v + g->first_item : NULL, n);
-    p->items.n = g->first_item;
-    if (!node || !PN_GIR_ROOM(p->b, p->alts, 1))
-        return false;
-    p->alts.v[p->alts.n++] = node;
-    return true;
-}
-
-static pn_gnode gbnf_close(gbnf *p)
-{
-    if (!gbnf_alternative(p))
-        return PN_GNODE_NONE;
-    gbnf_group g = p->groups.v[--p->groups.n];
-    pn_gnode node = pn_gir_alt(p->b, p->alts.v + g.first_alt, p->alts.n - g.first_alt);
-    p->alts.n = g.first_alt;
-    return node;
-}
-
-static bool gbnf_item(gbnf *p, pn_gnode node)
-{
-    node = gbnf_repeats(p, node);
-    if (!node || !PN_GIR_ROOM(p->b, p->items, 1))
-        return false;
-    p->items.v[p->items.n++] = node;
-    return true;
-}
+static bool gbnf_alternative(gbnf *p) { return pn_gir_group_alternative(p->b, pn_gir_group_sequence(p->b)); }
+static pn_gnode gbnf_close(gbnf *p) { return gbnf_alternative(p) ? pn_gir_group_close(p->b) : PN_GNODE_NONE; }
+static bool gbnf_item(gbnf *p, pn_gnode node) { return pn_gir_group_item(p->b, gbnf_repeats(p, node)); }
 
 /* One step inside a body.  *done: the rule has ended. */
 static bool gbnf_element(gbnf *p, bool *done)
 {
     static const pn_cp_range any[] = {{0, 0x10FFFF}};
-    gbnf_space(p, p->groups.n > 1);
+    gbnf_space(p, p->b->groups.n > 1);
     int c = gbnf_peek(p, 0);
     switch (c) {
     case '"': return gbnf_item(p, gbnf_literal(p));
@@ -409,13 +371,13 @@ static bool gbnf_element(gbnf *p, bool *done)
         p->at++;
         return true;
     case ')':
-        if (p->groups.n < 2)
+        if (p->b->groups.n < 2)
             return gbnf_fail(p, p->at, "no ) without a (");
         p->at++;
         return gbnf_item(p, gbnf_close(p));
     case -1: case '\n': case '\r':
-        if (p->groups.n > 1)
-            return gbnf_fail(p, p->groups.v[p->groups.n - 1].at, "a closing ) for this group");
+        if (p->b->groups.n > 1)
+            return gbnf_fail(p, p->b->groups.v[p->b->groups.n - 1].at, "a closing ) for this group");
         *done = true;
         return true;
     default:
@@ -478,25 +440,26 @@ PN_INTERNAL pn_status pn_gram_from_gbnf(pn_gram **out, pn_mem *mem, const char *
 {
     gbnf p;
     pn_gnode root = PN_GNODE_NONE;
+    pn_gir_purse purse;
+    *out = NULL;
     memset(&p, 0, sizeof p);
-    pn_status status = pn_gir_new(&p.b, mem, limits, err);
+    pn_gir_purse_init(&purse, mem, limits);
+    pn_status status = pn_gir_new(&p.b, &purse.mem, limits, err);
     if (status != PN_OK)
-        return status;
+        return pn_gir_purse_close(&purse, NULL, status, err);
     p.text = text;
     p.len = len;
     p.find = find;
     p.user = user;
+    mem = &purse.mem;
     pn_map_init(&p.names, mem, PN_ACCT_GRAMMAR);
     gbnf_parse(&p, &root);
     status = pn_gir_status(p.b, err);
     if (status == PN_OK)
         status = pn_gir_finish(p.b, root, out, err);
     pn_map_fini(&p.names);
-    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.alts.v, p.alts.cap * sizeof *p.alts.v);
-    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.items.v, p.items.cap * sizeof *p.items.v);
-    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.groups.v, p.groups.cap * sizeof *p.groups.v);
     pn_mem_free(mem, PN_ACCT_GRAMMAR, p.ranges.v, p.ranges.cap * sizeof *p.ranges.v);
     pn_mem_free(mem, PN_ACCT_GRAMMAR, p.used_at.v, p.used_at.cap * sizeof *p.used_at.v);
     pn_gir_free(p.b);
-    return status;
+    return pn_gir_purse_close(&purse, *out, status, err);
 }

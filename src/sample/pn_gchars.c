@@ -46,30 +46,24 @@ static pn_gnode gchars_done(gchars_auto *a)
 typedef struct gchars_class {
     gchars_auto a;
     pn_cp_range *r;             /* [n] ascending, disjoint */
-    size_t n;
+    size_t n, at;               /* at: ranges before it end below all that is still asked for */
     uint32_t tail[4];           /* state that takes k continuation bytes, any; 0: not made yet */
 } gchars_class;
 
 enum { GCHARS_NONE, GCHARS_ALL, GCHARS_SOME };
 
 /* How much of lo..hi, as far as it lies within floor..ceil, is in the class; what lies outside of
- * floor..ceil does not exist (overlong forms). */
-static int gchars_cover(const gchars_class *c, uint32_t lo, uint32_t hi, uint32_t floor, uint32_t ceil)
+ * floor..ceil does not exist (overlong forms).  Asked in ascending order, so nothing is searched. */
+static int gchars_cover(gchars_class *c, uint32_t lo, uint32_t hi, uint32_t floor, uint32_t ceil)
 {
     bool clipped = lo < floor || hi > ceil;
     lo = PN_MAX(lo, floor);
     hi = PN_MIN(hi, ceil);
-    size_t left = 0, right = c->n;
-    while (left < right) {
-        size_t mid = (left + right) / 2;
-        if (c->r[mid].hi < lo)
-            left = mid + 1;
-        else
-            right = mid;
-    }
-    if (lo > hi || left == c->n || c->r[left].lo > hi)
+    while (c->at < c->n && c->r[c->at].hi < lo)
+        c->at++;
+    if (lo > hi || c->at == c->n || c->r[c->at].lo > hi)
         return GCHARS_NONE;
-    return !clipped && c->r[left].lo <= lo && c->r[left].hi >= hi ? GCHARS_ALL : GCHARS_SOME;
+    return !clipped && c->r[c->at].lo <= lo && c->r[c->at].hi >= hi ? GCHARS_ALL : GCHARS_SOME;
 }
 
 static uint32_t gchars_tail(gchars_class *c, uint32_t k)
@@ -202,7 +196,7 @@ PN_INTERNAL pn_gnode pn_gir_class(pn_gir *b, const pn_cp_range *ranges, size_t n
     if (n > b->limits.elements)
         return pn_gir_fail(b, PN_E_INVALID, "a class of %zu ranges is too large (limit elements: %lu)", n,
                            (unsigned long)b->limits.elements);
-    if (!pn_gir_steps(b, n))
+    if (!pn_gir_steps(b, 4 * (uint64_t)n))      /* sorting them, mostly */
         return PN_GNODE_NONE;
     pn_cp_range *r = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, 2 * (uint64_t)n + 4, sizeof *r);
     if (!r) {

@@ -21,20 +21,17 @@ typedef struct gcompile_item { uint32_t node, at, next; } gcompile_item;
 typedef struct gcompile {
     pn_gir *b;
     pn_gprogram *p;
-    uint32_t n;                 /* nodes of the builder */
-    uint32_t *order, n_order;   /* [n] reached ones, ascending */
-    uint8_t *nullable, *productive, *seen;      /* [n] */
-    uint32_t *first_parent, *parents;           /* [n + 1], [n_edges]: who uses a node */
-    uint32_t n_edges;
-    uint32_t *need;             /* [n] */
-    uint32_t *stack;            /* [n] */
-    uint32_t *at_kid;           /* [n] */
-    uint32_t *size, *uses;      /* [n] instructions of a copy; copies wanted */
-    uint32_t *entry;            /* [n] where a shared node's code begins; 0: not yet */
+    pn_gwork *w;                /* the builder's: by node */
+    uint32_t n_reached;
+    uint32_t *order, *stack;    /* [n_reached] reached nodes, ascending; scratch */
+    uint32_t *parents, n_edges; /* [n_edges] who uses a node */
     PN_GVEC(gcompile_item) todo;
 } gcompile;
 
-enum { GCOMPILE_RET = 0, GCOMPILE_SHARE = 16, GCOMPILE_COPIES = 8, GCOMPILE_COPY_SIZE = 64, GCOMPILE_INLINE_DFA = 12 };
+enum { GCOMPILE_NULLABLE = 1, GCOMPILE_PRODUCTIVE = 2 };    /* pn_gwork.has */
+
+enum { GCOMPILE_STEPS = 150,    /* what even the smallest costs */
+       GCOMPILE_RET = 0, GCOMPILE_SHARE = 16, GCOMPILE_COPIES = 8, GCOMPILE_COPY_SIZE = 64, GCOMPILE_INLINE_DFA = 12 };
 
 /* A rule that is referred to is its body's only child of the reference, so the graph is uniform. */
 static const uint32_t *gcompile_kids(const pn_gir *b, uint32_t node, uint32_t *n)
@@ -49,6 +46,9 @@ static const uint32_t *gcompile_kids(const pn_gir *b, uint32_t node, uint32_t *n
     }
 }
 
+static bool gcompile_nullable(const gcompile *c, uint32_t node) { return (c->w[node].has & GCOMPILE_NULLABLE) != 0; }
+static bool gcompile_productive(const gcompile *c, uint32_t node) { return (c->w[node].has & GCOMPILE_PRODUCTIVE) != 0; }
+
 static void *gcompile_alloc(gcompile *c, uint64_t n, size_t size)
 {
     void *p = pn_gir_ok(c->b) ? pn_mem_calloc(c->b->mem, PN_ACCT_GRAMMAR, n, size) : NULL;
@@ -57,43 +57,35 @@ static void *gcompile_alloc(gcompile *c, uint64_t n, size_t size)
     return p;
 }
 
+/* What was written about nodes is taken back: the next grammar of this builder starts from zeroes, and
+ * a small one does not pay for all nodes that there are. */
 static void gcompile_fini(gcompile *c)
 {
     pn_mem *m = c->b->mem;
-    size_t words = (size_t)c->n * sizeof(uint32_t);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->order, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->nullable, c->n);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->productive, c->n);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->seen, c->n);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->first_parent, words + sizeof(uint32_t));
+    for (uint32_t i = 0; c->order && i < c->n_reached; i++) {
+        memset(&c->w[c->order[i]], 0, sizeof *c->w);
+        c->b->reached.v[c->order[i] / 32] = 0;
+    }
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->order, (size_t)c->n_reached * sizeof(uint32_t));
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->stack, (size_t)c->n_reached * sizeof(uint32_t));
     pn_mem_free(m, PN_ACCT_GRAMMAR, c->parents, (size_t)c->n_edges * sizeof(uint32_t));
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->need, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->stack, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->at_kid, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->size, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->uses, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->entry, words);
     pn_mem_free(m, PN_ACCT_GRAMMAR, c->todo.v, c->todo.cap * sizeof *c->todo.v);
 }
 
 static bool gcompile_init(gcompile *c, pn_gir *b, pn_gprogram *p)
 {
+    const size_t n = b->nodes.n, had = b->work.n, words = b->reached.n;
     memset(c, 0, sizeof *c);
     c->b = b;
     c->p = p;
-    c->n = (uint32_t)b->nodes.n;
-    c->order = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->nullable = gcompile_alloc(c, c->n, 1);
-    c->productive = gcompile_alloc(c, c->n, 1);
-    c->seen = gcompile_alloc(c, c->n, 1);
-    c->first_parent = gcompile_alloc(c, (uint64_t)c->n + 1, sizeof(uint32_t));
-    c->need = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->stack = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->at_kid = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->size = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->uses = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->entry = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    return pn_gir_ok(b);
+    if (!PN_GIR_ROOM(b, b->work, n - had) || !PN_GIR_ROOM(b, b->reached, n / 32 + 1 - words))
+        return false;
+    memset(b->work.v + had, 0, (n - had) * sizeof *b->work.v);
+    memset(b->reached.v + words, 0, (n / 32 + 1 - words) * sizeof *b->reached.v);
+    b->work.n = n;
+    b->reached.n = n / 32 + 1;
+    c->w = b->work.v;
+    return true;
 }
 
 /* ---- what is reached, and by whom --------------------------------------------------------------- */
@@ -106,29 +98,50 @@ static bool gcompile_undefined(gcompile *c, uint32_t node)
     return false;
 }
 
-static bool gcompile_reach(gcompile *c, uint32_t root)
+/* Mark what the root reaches and count who uses it. */
+static bool gcompile_mark(gcompile *c, uint32_t root)
 {
-    uint32_t n_stack = 0;
-    c->stack[n_stack++] = root;
-    c->seen[root] = 1;
-    while (n_stack) {
-        uint32_t node = c->stack[--n_stack], n;
-        const uint32_t *kids = gcompile_kids(c->b, node, &n);
-        for (uint32_t i = 0; i < n; i++) {
-            if (kids[i] == PN_GNODE_NONE)
-                return gcompile_undefined(c, node);
-            c->first_parent[kids[i]]++;
-            c->n_edges++;
-            if (!c->seen[kids[i]]) {
-                c->seen[kids[i]] = 1;
-                c->stack[n_stack++] = kids[i];
+    PN_GVEC(uint32_t) todo = {NULL, 0, 0};
+    pn_gir *b = c->b;
+    bool ok = PN_GIR_ROOM(b, todo, 1);
+    if (ok)
+        todo.v[todo.n++] = root;
+    pn_gset_add(b->reached.v, root);
+    while (ok && todo.n) {
+        uint32_t node = todo.v[--todo.n], n;
+        const uint32_t *kids = gcompile_kids(b, node, &n);
+        c->n_reached++;
+        c->n_edges += n;
+        c->w[node].seen = 1;
+        ok = PN_GIR_ROOM(b, todo, n);
+        for (uint32_t i = 0; ok && i < n; i++) {
+            if (kids[i] == PN_GNODE_NONE) {
+                ok = gcompile_undefined(c, node);
+                break;
+            }
+            c->w[kids[i]].n_parents++;
+            if (!pn_gset_has(b->reached.v, kids[i])) {
+                pn_gset_add(b->reached.v, kids[i]);
+                todo.v[todo.n++] = kids[i];
             }
         }
     }
-    for (uint32_t i = 0; i < c->n; i++)
-        if (c->seen[i])
-            c->order[c->n_order++] = i;
-    return pn_gir_steps(c->b, c->n_edges + c->n / 64);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, todo.v, todo.cap * sizeof *todo.v);
+    return ok;
+}
+
+static bool gcompile_reach(gcompile *c, uint32_t root)
+{
+    uint32_t at = 0;
+    if (!gcompile_mark(c, root))
+        return false;
+    c->order = gcompile_alloc(c, c->n_reached, sizeof(uint32_t));
+    c->stack = gcompile_alloc(c, c->n_reached, sizeof(uint32_t));
+    for (uint32_t i = 0; c->order && i < c->b->reached.n; i++)
+        for (uint32_t word = c->b->reached.v[i], bit = 0; word; word >>= 1, bit++)
+            if (word & 1)
+                c->order[at++] = i * 32 + bit;
+    return c->stack && pn_gir_steps(c->b, GCOMPILE_STEPS + c->n_reached + c->n_edges + c->b->nodes.n / 512);
 }
 
 /* Counts become offsets, then the lists are filled from the back. */
@@ -138,15 +151,14 @@ static bool gcompile_parents(gcompile *c)
     c->parents = gcompile_alloc(c, c->n_edges, sizeof(uint32_t));
     if (!c->parents)
         return false;
-    for (uint32_t i = 0; i < c->n; i++) {
-        sum += c->first_parent[i];
-        c->first_parent[i] = sum;
+    for (uint32_t i = 0; i < c->n_reached; i++) {
+        sum += c->w[c->order[i]].n_parents;
+        c->w[c->order[i]].first_parent = sum;
     }
-    c->first_parent[c->n] = sum;
-    for (uint32_t i = 0; i < c->n_order; i++) {
+    for (uint32_t i = 0; i < c->n_reached; i++) {
         const uint32_t *kids = gcompile_kids(c->b, c->order[i], &n);
         for (uint32_t j = 0; j < n; j++)
-            c->parents[--c->first_parent[kids[j]]] = c->order[i];
+            c->parents[--c->w[kids[j]].first_parent] = c->order[i];
     }
     return true;
 }
@@ -168,24 +180,25 @@ static uint32_t gcompile_need(const gcompile *c, uint32_t node, bool nullable)
     }
 }
 
-static void gcompile_property(gcompile *c, uint8_t *has, bool nullable)
+static void gcompile_property(gcompile *c, bool nullable)
 {
+    const uint8_t has = nullable ? GCOMPILE_NULLABLE : GCOMPILE_PRODUCTIVE;
     uint32_t n_stack = 0;
-    for (uint32_t i = 0; i < c->n_order; i++) {
+    for (uint32_t i = 0; i < c->n_reached; i++) {
         uint32_t node = c->order[i];
-        c->need[node] = gcompile_need(c, node, nullable);
-        if (c->need[node] == 0) {
-            has[node] = 1;
+        c->w[node].need = gcompile_need(c, node, nullable);
+        if (c->w[node].need == 0) {
+            c->w[node].has |= has;
             c->stack[n_stack++] = node;
         }
     }
     while (n_stack) {
         uint32_t node = c->stack[--n_stack];
-        for (uint32_t i = c->first_parent[node]; i < c->first_parent[node + 1]; i++) {
-            uint32_t up = c->parents[i];
-            if (!has[up] && --c->need[up] == 0) {
-                has[up] = 1;
-                c->stack[n_stack++] = up;
+        for (uint32_t i = 0; i < c->w[node].n_parents; i++) {
+            pn_gwork *up = &c->w[c->parents[c->w[node].first_parent + i]];
+            if (!(up->has & has) && --up->need == 0) {
+                up->has |= has;
+                c->stack[n_stack++] = (uint32_t)(up - c->w);
             }
         }
     }
@@ -215,23 +228,23 @@ static bool gcompile_left_error(gcompile *c, uint32_t n_stack, uint32_t node)
  * closes a cycle.  seen: 1 new, 2 open, 3 done. */
 static bool gcompile_left(gcompile *c)
 {
-    for (uint32_t i = 0; i < c->n_order; i++) {
+    for (uint32_t i = 0; i < c->n_reached; i++) {
         uint32_t n_stack = 0;
-        if (c->seen[c->order[i]] != 1)
+        if (c->w[c->order[i]].seen != 1)
             continue;
         c->stack[n_stack++] = c->order[i];
-        c->seen[c->order[i]] = 2;
+        c->w[c->order[i]].seen = 2;
         while (n_stack) {
-            uint32_t node = c->stack[n_stack - 1], n, k = c->at_kid[node]++;
+            uint32_t node = c->stack[n_stack - 1], n, k = c->w[node].at_kid++;
             const uint32_t *kids = gcompile_kids(c->b, node, &n);
-            bool past = c->b->nodes.v[node].kind == PN_GK_SEQ && k > 0 && k < n && !c->nullable[kids[k - 1]];
+            bool past = c->b->nodes.v[node].kind == PN_GK_SEQ && k > 0 && k < n && !gcompile_nullable(c, kids[k - 1]);
             if (k >= n || past) {
-                c->seen[node] = 3;
+                c->w[node].seen = 3;
                 n_stack--;
-            } else if (c->seen[kids[k]] == 2) {
+            } else if (c->w[kids[k]].seen == 2) {
                 return gcompile_left_error(c, n_stack, kids[k]);
-            } else if (c->seen[kids[k]] == 1) {
-                c->seen[kids[k]] = 2;
+            } else if (c->w[kids[k]].seen == 1) {
+                c->w[kids[k]].seen = 2;
                 c->stack[n_stack++] = kids[k];
             }
         }
@@ -247,14 +260,14 @@ static uint32_t gcompile_copies(const gcompile *c, const pn_gnode_rec *r)
     uint32_t n = r->max == PN_GIR_MANY ? r->min : r->max;
     if (r->max == PN_GIR_MANY && r->min <= 1)
         return 1;
-    if (n > GCOMPILE_COPIES || (uint64_t)n * c->size[r->a] > GCOMPILE_COPY_SIZE)
+    if (n > GCOMPILE_COPIES || (uint64_t)n * c->w[r->a].size > GCOMPILE_COPY_SIZE)
         return 0;                               /* counter */
     return r->max == PN_GIR_MANY ? n + 1 : n;
 }
 
 static void gcompile_sizes(gcompile *c)
 {
-    for (uint32_t i = 0; i < c->n_order; i++) {
+    for (uint32_t i = 0; i < c->n_reached; i++) {
         uint32_t node = c->order[i], n;
         const pn_gnode_rec *r = &c->b->nodes.v[node];
         const uint32_t *kids = gcompile_kids(c->b, node, &n);
@@ -262,18 +275,18 @@ static void gcompile_sizes(gcompile *c)
         uint32_t copies = r->kind == PN_GK_REPEAT ? PN_MAX(gcompile_copies(c, r), 1u) : 1;
         for (uint32_t j = 0; j < n; j++) {
             if (r->kind != PN_GK_REF)
-                size += (uint64_t)c->size[kids[j]] * copies;
-            c->uses[kids[j]] += copies;
+                size += (uint64_t)c->w[kids[j]].size * copies;
+            c->w[kids[j]].uses += copies;
         }
-        c->size[node] = (uint32_t)PN_MIN(size, (uint64_t)1 << 20);
+        c->w[node].size = (uint32_t)PN_MIN(size, (uint64_t)1 << 20);
         if (r->kind == PN_GK_REF)
-            c->uses[kids[0]] += 2;              /* a rule's body is always shared */
+            c->w[kids[0]].uses += 2;              /* a rule's body is always shared */
     }
 }
 
 static bool gcompile_shared(const gcompile *c, uint32_t node)
 {
-    return c->uses[node] > 1 && c->size[node] >= GCOMPILE_SHARE && c->b->nodes.v[node].kind != PN_GK_REF;
+    return c->w[node].uses > 1 && c->w[node].size >= GCOMPILE_SHARE && c->b->nodes.v[node].kind != PN_GK_REF;
 }
 
 /* ---- code ---------------------------------------------------------------------------------------------- */
@@ -285,7 +298,7 @@ static uint32_t gcompile_new(gcompile *c, uint32_t n)
     if (pn_gir_ok(c->b) && c->p->code.n + n > most)
         pn_gir_fail(c->b, PN_E_INVALID, "the compiled grammar is too large (limit: 4 times elements, %lu)",
                     (unsigned long)c->b->limits.elements);
-    if (!pn_gir_steps(c->b, n) || !PN_GIR_ROOM(c->b, c->p->code, n))
+    if (!pn_gir_steps(c->b, 4 * (uint64_t)n) || !PN_GIR_ROOM(c->b, c->p->code, n))
         return 0;
     memset(c->p->code.v + c->p->code.n, 0, n * sizeof *c->p->code.v);
     c->p->code.n += n;
@@ -312,15 +325,15 @@ static void gcompile_jump(gcompile *c, uint32_t at, uint32_t to)
 /* Code that is called: written when it is first asked for. */
 static void gcompile_call(gcompile *c, uint32_t node, uint32_t at, uint32_t next)
 {
-    if (!c->entry[node]) {
-        c->entry[node] = gcompile_new(c, 1);
+    if (!c->w[node].entry) {
+        c->w[node].entry = gcompile_new(c, 1);
         if (pn_gir_ok(c->b))
-            gcompile_later(c, node, c->entry[node], GCOMPILE_RET);
+            gcompile_later(c, node, c->w[node].entry, GCOMPILE_RET);
     }
     if (next == GCOMPILE_RET)
-        gcompile_jump(c, at, c->entry[node]);
+        gcompile_jump(c, at, c->w[node].entry);
     else
-        gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_CALL, .a = c->entry[node], .b = next});
+        gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_CALL, .a = c->w[node].entry, .b = next});
 }
 
 static void gcompile_bytes(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
@@ -335,17 +348,8 @@ static void gcompile_bytes(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint
 
 static void gcompile_set(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
 {
-    const uint32_t *w = c->b->sets.v[r->a].w;
-    uint32_t lo = 0, hi = 255;
-    while (!pn_gset_has(w, lo))
-        lo++;
-    while (!pn_gset_has(w, hi))
-        hi--;
-    bool solid = true;
-    for (uint32_t i = lo; i <= hi; i++)
-        solid = solid && pn_gset_has(w, i);
-    pn_ginstr in = {.op = PN_GOP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next};
-    if (!solid && PN_GIR_ROOM(c->b, c->p->sets, 1)) {
+    pn_ginstr in = {.op = PN_GOP_RANGE, .lo = (uint8_t)r->min, .hi = (uint8_t)r->max, .a = next};
+    if (!r->b && PN_GIR_ROOM(c->b, c->p->sets, 1)) {
         in.op = PN_GOP_SET;
         in.b = (uint32_t)c->p->sets.n;
         c->p->sets.v[c->p->sets.n++] = c->b->sets.v[r->a];
@@ -371,7 +375,7 @@ static void gcompile_dfa(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32
             gcompile_jump(c, place, next);
             continue;
         }
-        if (!PN_GIR_ROOM(c->b, c->p->edges, s->n_edges))
+        if (!pn_gir_steps(c->b, s->n_edges / 4) || !PN_GIR_ROOM(c->b, c->p->edges, s->n_edges))
             return;
         pn_ginstr in = {.op = PN_GOP_EDGES, .a = next, .b = (uint32_t)c->p->edges.n, .n = s->n_edges};
         in.flags = s->accept ? PN_GF_ACCEPT : 0;
@@ -407,7 +411,7 @@ static void gcompile_alt(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32
     uint32_t more = gcompile_new(c, r->b), first = (uint32_t)c->p->list.n, n = 0;
     for (uint32_t i = 0; i < r->b && pn_gir_ok(c->b); i++) {
         uint32_t kid = c->b->kids.v[r->a + i];
-        if (!c->productive[kid])
+        if (!gcompile_productive(c, kid))
             continue;
         c->p->list.v[first + n++] = more + i;
         gcompile_later(c, kid, more + i, next);
@@ -450,11 +454,11 @@ static void gcompile_unrolled(gcompile *c, const pn_gnode_rec *r, uint32_t at, u
 static void gcompile_repeat(gcompile *c, const pn_gnode_rec *in, uint32_t at, uint32_t next)
 {
     pn_gnode_rec r = *in;
-    if (!c->productive[r.a]) {
+    if (!gcompile_productive(c, r.a)) {
         gcompile_jump(c, at, next);
         return;
     }
-    if (c->nullable[r.a])                       /* rounds may be empty, so no least number binds */
+    if (gcompile_nullable(c, r.a))                       /* rounds may be empty, so no least number binds */
         r.min = 0;
     if ((r.max == PN_GIR_MANY && r.min <= 1) || gcompile_copies(c, &r)) {
         gcompile_unrolled(c, &r, at, next);
@@ -462,7 +466,7 @@ static void gcompile_repeat(gcompile *c, const pn_gnode_rec *in, uint32_t at, ui
     }
     uint32_t loop = gcompile_new(c, 2);
     gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_COUNT, .a = loop});
-    gcompile_put(c, loop, (pn_ginstr){.op = PN_GOP_LOOP, .flags = c->nullable[r.a] ? PN_GF_NULLABLE : 0, .a = loop + 1,
+    gcompile_put(c, loop, (pn_ginstr){.op = PN_GOP_LOOP, .flags = gcompile_nullable(c, r.a) ? PN_GF_NULLABLE : 0, .a = loop + 1,
                                       .b = next, .min = r.min, .max = r.max});
     gcompile_later(c, r.a, loop + 1, loop);
 }
@@ -470,7 +474,7 @@ static void gcompile_repeat(gcompile *c, const pn_gnode_rec *in, uint32_t at, ui
 static void gcompile_node(gcompile *c, gcompile_item it)
 {
     pn_gnode_rec r = c->b->nodes.v[it.node];
-    if (gcompile_shared(c, it.node) && it.at != c->entry[it.node]) {
+    if (gcompile_shared(c, it.node) && it.at != c->w[it.node].entry) {
         gcompile_call(c, it.node, it.at, it.next);
         return;
     }
@@ -501,10 +505,12 @@ static void gcompile_classes(pn_gprogram *p)
             begins[p->code.v[i].lo] = begins[p->code.v[i].hi + 1] = 1;
     for (size_t i = 0; i < p->edges.n; i++)
         begins[p->edges.v[i].lo] = begins[p->edges.v[i].hi + 1] = 1;
+    uint32_t changes[8] = {0};                  /* bytes that are in a set where the byte before is not, or the reverse */
     for (size_t i = 0; i < p->sets.n; i++)
-        for (uint32_t b = 1; b < 256; b++)
-            if (pn_gset_has(p->sets.v[i].w, b) != pn_gset_has(p->sets.v[i].w, b - 1))
-                begins[b] = 1;
+        for (uint32_t k = 0, before = 0; k < 8; before = p->sets.v[i].w[k++] >> 31)
+            changes[k] |= p->sets.v[i].w[k] ^ (p->sets.v[i].w[k] << 1 | before);
+    for (uint32_t b = 1; b < 256; b++)
+        begins[b] |= pn_gset_has(changes, b);
     p->n_classes = 0;
     for (uint32_t b = 0; b < 256; b++) {
         if (begins[b])
@@ -519,18 +525,18 @@ static bool gcompile_run(gcompile *c, uint32_t root, bool may_be_never)
 {
     if (!gcompile_reach(c, root) || !gcompile_parents(c))
         return false;
-    gcompile_property(c, c->nullable, true);
-    gcompile_property(c, c->productive, false);
+    gcompile_property(c, true);
+    gcompile_property(c, false);
     if (!gcompile_left(c))
         return false;
-    if (!c->productive[root] && !may_be_never) {
+    if (!gcompile_productive(c, root) && !may_be_never) {
         pn_gir_fail(c->b, PN_E_INVALID, "the grammar cannot be satisfied: it has no sentence of finite length");
         return false;
     }
     gcompile_sizes(c);
     gcompile_new(c, 1);                         /* place 0: RET */
     c->p->entry = gcompile_new(c, 1);
-    if (c->productive[root])
+    if (gcompile_productive(c, root))
         gcompile_later(c, root, c->p->entry, GCOMPILE_RET);
     else
         gcompile_put(c, c->p->entry, (pn_ginstr){.op = PN_GOP_SPLIT});

@@ -73,6 +73,10 @@ PN_INTERNAL void pn_gir_free(pn_gir *b)
     GIR_FREE(b, b->dstates);
     GIR_FREE(b, b->dedges);
     GIR_FREE(b, b->rules);
+    GIR_FREE(b, b->groups);
+    GIR_FREE(b, b->parts);
+    GIR_FREE(b, b->work);
+    GIR_FREE(b, b->reached);
     pn_mem_free(b->mem, PN_ACCT_GRAMMAR, b, sizeof *b);
 }
 
@@ -127,6 +131,41 @@ PN_INTERNAL bool pn_gir_room(pn_gir *b, void **v, size_t *cap, size_t n, size_t 
     return true;
 }
 
+static void *gir_purse_alloc(pn_mem *m, pn_account a, size_t size)
+{
+    pn_gir_purse *p = (pn_gir_purse *)m;
+    if (size > p->most - p->used) {
+        p->spent = true;
+        return NULL;
+    }
+    void *block = pn_mem_alloc(p->from, a, size);
+    p->used += block ? size : 0;
+    return block;
+}
+
+static void gir_purse_free(pn_mem *m, pn_account a, void *ptr, size_t size)
+{
+    pn_gir_purse *p = (pn_gir_purse *)m;
+    p->used -= size;
+    pn_mem_free(p->from, a, ptr, size);
+}
+
+PN_INTERNAL void pn_gir_purse_init(pn_gir_purse *p, pn_mem *from, const pn_gram_limits *limits)
+{
+    pn_gram_limits filled;
+    pn_gram_limits_fill(&filled, limits);
+    *p = (pn_gir_purse){{gir_purse_alloc, gir_purse_free}, from, filled.compiled_bytes, 0, false};
+}
+
+PN_INTERNAL pn_status pn_gir_purse_close(const pn_gir_purse *p, pn_gram *g, pn_status status, pn_err *err)
+{
+    if (g)
+        g->mem = p->from;
+    if (status == PN_E_NOMEM && p->spent)
+        return pn_fail(err, PN_E_INVALID, "compiling takes too much memory (limit compiled_bytes: %zu)", p->most);
+    return status;
+}
+
 static pn_gnode gir_add(pn_gir *b, pn_gkind kind, uint32_t x, uint32_t y)
 {
     if (b->err.status != PN_OK)
@@ -134,7 +173,7 @@ static pn_gnode gir_add(pn_gir *b, pn_gkind kind, uint32_t x, uint32_t y)
     if (b->nodes.n > b->limits.elements)
         return pn_gir_fail(b, PN_E_INVALID, "the grammar has too many elements (limit elements: %lu)",
                            (unsigned long)b->limits.elements);
-    if (!PN_GIR_ROOM(b, b->nodes, 1))
+    if (!pn_gir_steps(b, 2) || !PN_GIR_ROOM(b, b->nodes, 1))
         return PN_GNODE_NONE;
     b->nodes.v[b->nodes.n] = (pn_gnode_rec){(uint32_t)kind, x, y, 0, 0};
     return (pn_gnode)b->nodes.n++;
@@ -183,16 +222,24 @@ PN_INTERNAL pn_gnode pn_gir_byte_range(pn_gir *b, uint8_t lo, uint8_t hi)
 
 PN_INTERNAL pn_gnode pn_gir_byte_set(pn_gir *b, const uint32_t set[8])
 {
-    uint32_t any = 0;
-    for (int i = 0; i < 8; i++)
-        any |= set[i];
-    if (!any)
+    uint32_t n = 0, lo = 0, hi = 0;
+    for (uint32_t c = 0; c < 256; c++)
+        if (pn_gset_has(set, c)) {
+            lo = n++ ? lo : c;
+            hi = c;
+        }
+    if (!n)
         return pn_gir_never(b);
     if (!PN_GIR_ROOM(b, b->sets, 1))
         return PN_GNODE_NONE;
     memcpy(b->sets.v[b->sets.n].w, set, sizeof b->sets.v[0].w);
     b->sets.n++;
-    return gir_add(b, PN_GK_SET, (uint32_t)b->sets.n - 1, 0);
+    pn_gnode r = gir_add(b, PN_GK_SET, (uint32_t)b->sets.n - 1, n == hi - lo + 1);
+    if (r) {
+        b->nodes.v[r].min = lo;
+        b->nodes.v[r].max = hi;
+    }
+    return r;
 }
 
 PN_INTERNAL pn_gnode pn_gir_token(pn_gir *b, pn_token id, bool negated)
@@ -301,7 +348,7 @@ PN_INTERNAL pn_gnode pn_gir_dfa(pn_gir *b, const pn_gedge *edges, size_t n_edges
     if (n_states > b->limits.elements)
         return pn_gir_fail(b, PN_E_INVALID, "an automaton of %lu states is too large (limit elements: %lu)",
                            (unsigned long)n_states, (unsigned long)b->limits.elements);
-    if (!PN_GIR_ROOM(b, b->dstates, n_states) || !PN_GIR_ROOM(b, b->dedges, n_edges + 1))
+    if (!pn_gir_steps(b, (n_edges + n_states) / 2) || !PN_GIR_ROOM(b, b->dstates, n_states) || !PN_GIR_ROOM(b, b->dedges, n_edges + 1))
         return PN_GNODE_NONE;
     pn_gdstate *st = b->dstates.v + b->dstates.n;
     memset(st, 0, n_states * sizeof *st);
@@ -535,6 +582,54 @@ PN_INTERNAL pn_gnode pn_gir_repeat(pn_gir *b, pn_gnode x, uint32_t min, uint32_t
         b->nodes.v[r].max = max;
     }
     return r;
+}
+
+/* ---- groups -------------------------------------------------------------------------------------- */
+
+PN_INTERNAL bool pn_gir_group_open(pn_gir *b, size_t at)
+{
+    if (!PN_GIR_ROOM(b, b->groups, 1))
+        return false;
+    b->groups.v[b->groups.n++] = (pn_ggroup){(uint32_t)b->parts.n, (uint32_t)b->parts.n, at};
+    return true;
+}
+
+PN_INTERNAL bool pn_gir_group_item(pn_gir *b, pn_gnode x)
+{
+    if (!x || !PN_GIR_ROOM(b, b->parts, 1))
+        return false;
+    b->parts.v[b->parts.n++] = x;
+    return true;
+}
+
+PN_INTERNAL pn_gnode pn_gir_group_sequence(pn_gir *b)
+{
+    size_t first = b->groups.v[b->groups.n - 1].items, n = b->parts.n - first;
+    b->parts.n = first;
+    return n ? pn_gir_seq(b, b->parts.v + first, n) : pn_gir_empty(b);
+}
+
+PN_INTERNAL bool pn_gir_group_alternative(pn_gir *b, pn_gnode x)
+{
+    if (!pn_gir_group_item(b, x))
+        return false;
+    b->groups.v[b->groups.n - 1].items = (uint32_t)b->parts.n;
+    return true;
+}
+
+PN_INTERNAL pn_gnode pn_gir_group_close(pn_gir *b)
+{
+    size_t first = b->groups.v[--b->groups.n].first, n = b->parts.n - first;
+    b->parts.n = first;
+    return pn_gir_alt(b, b->parts.v + first, n);
+}
+
+PN_INTERNAL void pn_gir_group_unwind(pn_gir *b, size_t depth)
+{
+    if (depth < b->groups.n) {
+        b->parts.n = b->groups.v[depth].first;
+        b->groups.n = depth;
+    }
 }
 
 /* ---- rules --------------------------------------------------------------------------------------- */

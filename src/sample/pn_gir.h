@@ -142,6 +142,22 @@ enum {
  * caller can add its JSON pointer or widen the node. */
 PN_INTERNAL pn_status pn_gir_regex(pn_gir *b, const char *pattern, size_t len, unsigned flags, pn_gnode *out, pn_err *err);
 
+/* --- what one compilation may use ------------------------------------------------------------- */
+
+/* A memory that lends compiled_bytes of another in all (limits may be NULL); what is beyond gets NULL,
+ * as if there were no more.  For the text read, the builder and the grammar together. */
+typedef struct pn_gir_purse {
+    pn_mem mem;                         /* first: cast back */
+    pn_mem *from;
+    size_t most, used;
+    bool spent;                         /* something was refused */
+} pn_gir_purse;
+PN_INTERNAL void pn_gir_purse_init(pn_gir_purse *p, pn_mem *from, const pn_gram_limits *limits);
+
+/* The end: a grammar made (*g, NULL after a failure) lives on in the memory behind the purse, and out of
+ * memory is a limit when it was the purse's.  Returns status or PN_E_INVALID. */
+PN_INTERNAL pn_status pn_gir_purse_close(const pn_gir_purse *p, pn_gram *g, pn_status status, pn_err *err);
+
 /* --- done ------------------------------------------------------------------------------------ */
 
 /* Compile.  The builder stays usable and is still to be freed. */

@@ -14,6 +14,8 @@ typedef struct gproduct {
     bool negate;                    /* x and not y */
     PN_GVEC(uint64_t) pairs;        /* state of x << 32 | state of y; numbered as found */
     PN_GVEC(pn_gedge) edges;
+    uint32_t n_parts;
+    uint8_t part[256];              /* first bytes of the intervals that neither program divides */
     uint32_t *index;                /* hash table of pair number + 1 */
     size_t index_cap;
 } gproduct;
@@ -71,17 +73,17 @@ static uint32_t gproduct_step(gproduct *p, pn_gram *g, uint32_t state, uint8_t b
     uint32_t to = pn_gram_step(g, state, byte);
     if (to == PN_GS_FAIL)
         p->b->err.status = pn_gram_failed(g, &p->b->err);
-    return pn_gir_steps(p->b, g->steps - before + 1) ? to : PN_GS_FAIL;
+    return pn_gir_steps(p->b, g->steps - before) ? to : PN_GS_FAIL;
 }
 
 /* All edges of pair number i, bytes that neither program tells apart at once. */
 static bool gproduct_expand(gproduct *p, uint32_t i)
 {
-    uint32_t sx = (uint32_t)(p->pairs.v[i] >> 32), sy = (uint32_t)p->pairs.v[i], lo = 0;
-    while (lo < 256) {
-        uint32_t hi = lo;
-        while (hi < 255 && p->x->p.class_of[hi + 1] == p->x->p.class_of[lo] && p->y->p.class_of[hi + 1] == p->y->p.class_of[lo])
-            hi++;
+    uint32_t sx = (uint32_t)(p->pairs.v[i] >> 32), sy = (uint32_t)p->pairs.v[i];
+    if (!pn_gir_steps(p->b, p->n_parts + 6))
+        return false;
+    for (uint32_t k = 0; k < p->n_parts; k++) {
+        uint32_t lo = p->part[k], hi = k + 1 < p->n_parts ? p->part[k + 1] - 1u : 255;
         uint32_t tx = gproduct_step(p, p->x, sx, (uint8_t)lo), ty = PN_GS_DEAD, to;
         if (tx != PN_GS_DEAD && tx != PN_GS_FAIL)
             ty = gproduct_step(p, p->y, sy, (uint8_t)lo);
@@ -92,7 +94,6 @@ static bool gproduct_expand(gproduct *p, uint32_t i)
                 return false;
             p->edges.v[p->edges.n++] = (pn_gedge){i, to, (uint8_t)lo, (uint8_t)hi};
         }
-        lo = hi + 1;
     }
     return true;
 }
@@ -119,6 +120,9 @@ static pn_gnode gproduct_run(gproduct *p)
 {
     if (p->x->p.has_tokens || p->y->p.has_tokens)
         return pn_gir_fail(p->b, PN_E_INTERNAL, "token terminals cannot be intersected");
+    for (uint32_t c = 0; c < 256; c++)
+        if (c == 0 || p->x->p.class_of[c] != p->x->p.class_of[c - 1] || p->y->p.class_of[c] != p->y->p.class_of[c - 1])
+            p->part[p->n_parts++] = (uint8_t)c;
     if (gproduct_pair(p, p->x->start, p->y->start) == UINT32_MAX)
         return PN_GNODE_NONE;
     for (uint32_t i = 0; i < p->pairs.n; i++)
@@ -153,6 +157,9 @@ PN_INTERNAL pn_gnode pn_gir_and_not(pn_gir *b, pn_gnode x, pn_gnode y) { return 
 PN_INTERNAL bool pn_gir_is_never(pn_gir *b, pn_gnode x)
 {
     pn_gram *g;
+    uint32_t kind = pn_gir_ok(b) && x < b->nodes.n ? b->nodes.v[x].kind : PN_GK_NONE;
+    if (kind == PN_GK_DFA || kind == PN_GK_BYTES || kind == PN_GK_SET || kind == PN_GK_EMPTY)
+        return false;                           /* an automaton without a sentence was never made */
     if (!pn_gir_ok(b) || pn_gram_compile(b, x, true, &g, &b->err) != PN_OK)
         return true;
     bool never = g->start == PN_GS_DEAD;

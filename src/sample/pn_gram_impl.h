@@ -23,7 +23,7 @@ typedef enum pn_gkind {
     PN_GK_NONE = 0,         /* index 0: what a failed call returned */
     PN_GK_EMPTY, PN_GK_NEVER,
     PN_GK_BYTES,            /* a: offset in text, b: length >= 1 */
-    PN_GK_SET,              /* a: index in sets */
+    PN_GK_SET,              /* a: index in sets, min..max: lowest and highest byte, b: and all between */
     PN_GK_DFA,              /* a: first state in dstates, b: count */
     PN_GK_TOKEN,            /* a: id, b: negated */
     PN_GK_SEQ, PN_GK_ALT,   /* a: first in kids, b: count >= 2 */
@@ -46,6 +46,19 @@ typedef struct pn_grule {
     uint32_t name, name_len;    /* in text */
 } pn_grule;
 
+/* An open group in pn_gir.parts: its alternatives from `first` on, then the items from `items` on. */
+typedef struct pn_ggroup { uint32_t first, items; size_t at; } pn_ggroup;
+
+/* What pn_gcompile.c finds out about a node; zeroes between two grammars of one builder. */
+typedef struct pn_gwork {
+    uint32_t first_parent, n_parents;   /* who uses it, in a list of the compiler's */
+    uint32_t need;                      /* children that must have the property looked at */
+    uint32_t at_kid;                    /* where a walk has got to */
+    uint32_t size, uses;                /* instructions of a copy; copies wanted */
+    uint32_t entry;                     /* where a shared node's code begins; 0: not yet */
+    uint8_t has, seen;                  /* properties; 0 not reached, 1 new, 2 open, 3 done */
+} pn_gwork;
+
 #define PN_GVEC(type) struct { type *v; size_t n, cap; }
 
 struct pn_gir {
@@ -60,6 +73,10 @@ struct pn_gir {
     PN_GVEC(pn_gdstate) dstates;
     PN_GVEC(pn_gdedge) dedges;
     PN_GVEC(pn_grule) rules;
+    PN_GVEC(pn_ggroup) groups;
+    PN_GVEC(pn_gnode) parts;
+    PN_GVEC(pn_gwork) work;     /* [<= nodes] */
+    PN_GVEC(uint32_t) reached;  /* bitmap of nodes */
     pn_gnode json_char;     /* made on first use */
 };
 
@@ -67,6 +84,15 @@ struct pn_gir {
 #define PN_GIR_ROOM(b, vec, extra) \
     pn_gir_room((b), (void **)&(vec).v, &(vec).cap, (vec).n, (extra), sizeof *(vec).v)
 PN_INTERNAL bool pn_gir_room(pn_gir *b, void **v, size_t *cap, size_t n, size_t extra, size_t size);
+
+/* The stack of a parser of expressions, which must not recurse: b->groups.  It opens a group for the whole
+ * text and one for each bracket; after an error these return false and PN_GNODE_NONE. */
+PN_INTERNAL bool pn_gir_group_open(pn_gir *b, size_t at);              /* at: in the text, for messages */
+PN_INTERNAL bool pn_gir_group_item(pn_gir *b, pn_gnode x);
+PN_INTERNAL pn_gnode pn_gir_group_sequence(pn_gir *b);                 /* the items, which are used up */
+PN_INTERNAL bool pn_gir_group_alternative(pn_gir *b, pn_gnode x);
+PN_INTERNAL pn_gnode pn_gir_group_close(pn_gir *b);                    /* any of the alternatives */
+PN_INTERNAL void pn_gir_group_unwind(pn_gir *b, size_t depth);         /* give up groups[depth..] */
 
 /* --- program ---------------------------------------------------------------------------------- */
 

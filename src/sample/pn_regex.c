@@ -9,14 +9,12 @@
  * Each class is therefore cut in two: characters that stand for themselves, and those that only an
  * escape can write (quote, backslash, controls).  One spelling each is enough to generate.
  *
- * Groups are on a stack of the parser's own.
+ * Groups are on the builder's stack, above what is there already.
  */
 #include "sample/pn_gram_impl.h"
 
 #include "base/pn_utf8.h"
 #include "text/pn_unicode.h"
-
-typedef struct regex_group { uint32_t first_alt, first_item; } regex_group;
 
 typedef struct regex_parser {
     pn_gir *b;
@@ -25,8 +23,7 @@ typedef struct regex_parser {
     unsigned flags;
     pn_status status;           /* of the pattern; the builder's own error is separate */
     pn_err *err;
-    PN_GVEC(pn_gnode) alts, items;
-    PN_GVEC(regex_group) groups;
+    size_t outside;             /* groups that were open before */
     PN_GVEC(pn_cp_range) ranges;
     bool begin_anchor, end_anchor;  /* of the top-level alternative being read */
     pn_gnode last_any;          /* "any text", made once */
@@ -432,22 +429,19 @@ static bool regex_item(regex_parser *p, pn_gnode node)
         return regex_cannot(p, p->at, "an anchor inside the pattern");
     if (regex_quantifier(p, &min, &max))
         node = pn_gir_repeat(p->b, node, min, max);
-    if (!regex_ok(p) || !PN_GIR_ROOM(p->b, p->items, 1))
-        return false;
-    p->items.v[p->items.n++] = node;
-    return true;
+    return regex_ok(p) && pn_gir_group_item(p->b, node);
 }
 
 /* ---- groups --------------------------------------------------------------------------------------------- */
 
+/* Groups of this pattern: 1 for itself, and those within. */
+static size_t regex_depth(const regex_parser *p) { return p->b->groups.n - p->outside; }
+
 static bool regex_open(regex_parser *p)
 {
-    if (p->groups.n > REGEX_NEST)
+    if (regex_depth(p) > REGEX_NEST)
         return regex_bad(p, p->at, "groups nested deeper than 100");
-    if (!PN_GIR_ROOM(p->b, p->groups, 1))
-        return false;
-    p->groups.v[p->groups.n++] = (regex_group){(uint32_t)p->alts.n, (uint32_t)p->items.n};
-    return true;
+    return pn_gir_group_open(p->b, p->at);
 }
 
 /* "(" and what may follow it */
@@ -489,39 +483,25 @@ static pn_gnode regex_any(regex_parser *p)
 
 static bool regex_alternative(regex_parser *p)
 {
-    regex_group *g = &p->groups.v[p->groups.n - 1];
-    size_t n = p->items.n - g->first_item;
-    pn_gnode node = pn_gir_seq(p->b, n ? p->items.v + g->first_item : NULL, n);
-    p->items.n = g->first_item;
-    if (p->groups.n == 1) {
+    pn_gnode node = pn_gir_group_sequence(p->b);
+    if (regex_depth(p) == 1) {
         if (p->flags & PN_REGEX_SEARCH && !p->begin_anchor)
             node = pn_gir_seq2(p->b, regex_any(p), node);
         if (p->flags & PN_REGEX_SEARCH && !p->end_anchor)
             node = pn_gir_seq2(p->b, node, regex_any(p));
         p->begin_anchor = p->end_anchor = false;
     }
-    if (!regex_ok(p) || !PN_GIR_ROOM(p->b, p->alts, 1))
-        return false;
-    p->alts.v[p->alts.n++] = node;
-    return true;
+    return pn_gir_group_alternative(p->b, node);
 }
 
-static pn_gnode regex_close(regex_parser *p)
-{
-    if (!regex_alternative(p))
-        return PN_GNODE_NONE;
-    regex_group g = p->groups.v[--p->groups.n];
-    pn_gnode node = pn_gir_alt(p->b, p->alts.v + g.first_alt, p->alts.n - g.first_alt);
-    p->alts.n = g.first_alt;
-    return node;
-}
+static pn_gnode regex_close(regex_parser *p) { return regex_alternative(p) ? pn_gir_group_close(p->b) : PN_GNODE_NONE; }
 
 /* An anchor counts at the ends of a top-level alternative alone. */
 static bool regex_anchor(regex_parser *p, bool begin)
 {
     size_t at = p->at++;
-    bool first = p->items.n == p->groups.v[p->groups.n - 1].first_item;
-    if (p->groups.n > 1 || (begin && (!first || p->end_anchor)))
+    bool begun = p->b->parts.n > p->b->groups.v[p->b->groups.n - 1].items;
+    if (regex_depth(p) > 1 || (begin && (begun || p->end_anchor)))
         return regex_cannot(p, at, "an anchor inside the pattern");
     *(begin ? &p->begin_anchor : &p->end_anchor) = true;
     int c = regex_peek(p, 0);
@@ -551,11 +531,12 @@ static pn_gnode regex_backslash(regex_parser *p)
 
 static bool regex_element(regex_parser *p)
 {
-    uint32_t cp;
+    uint32_t cp, min, max;
+    size_t at = p->at;
     switch (regex_peek(p, 0)) {
     case '(': return regex_group_open(p);
     case ')':
-        if (p->groups.n < 2)
+        if (regex_depth(p) < 2)
             return regex_bad(p, p->at, "a ) without its (");
         p->at++;
         return regex_item(p, regex_close(p));
@@ -568,6 +549,10 @@ static bool regex_element(regex_parser *p)
     case '.': return regex_item(p, regex_dot(p));
     case '\\': return regex_item(p, regex_backslash(p));
     case '*': case '+': case '?': return regex_bad(p, p->at, "a repetition of nothing");
+    case '{':
+        if (regex_bounds(p, &min, &max))
+            return regex_bad(p, at, "a repetition of nothing");
+        /* fall through */
     default: return regex_char(p, &cp) && regex_item(p, regex_one(p, cp));
     }
 }
@@ -579,7 +564,7 @@ static pn_gnode regex_run(regex_parser *p)
     while (p->at < p->len)
         if (!regex_element(p) || !regex_ok(p))
             return PN_GNODE_NONE;
-    if (p->groups.n > 1)
+    if (regex_depth(p) > 1)
         return regex_bad(p, p->len, "a ( without its )");
     return regex_close(p);
 }
@@ -597,10 +582,9 @@ PN_INTERNAL pn_status pn_gir_regex(pn_gir *b, const char *pattern, size_t len, u
     p.len = len;
     p.flags = flags;
     p.err = err;
+    p.outside = b->groups.n;
     pn_gnode node = regex_run(&p);
-    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.alts.v, p.alts.cap * sizeof *p.alts.v);
-    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.items.v, p.items.cap * sizeof *p.items.v);
-    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.groups.v, p.groups.cap * sizeof *p.groups.v);
+    pn_gir_group_unwind(b, p.outside);
     pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.ranges.v, p.ranges.cap * sizeof *p.ranges.v);
     if (p.status != PN_OK)
         return p.status;
@@ -613,14 +597,16 @@ PN_INTERNAL pn_status pn_gir_regex(pn_gir *b, const char *pattern, size_t len, u
 PN_INTERNAL pn_status pn_gram_from_regex(pn_gram **out, pn_mem *mem, const char *text, size_t len,
                                          const pn_gram_limits *limits, pn_err *err)
 {
-    pn_gir *b;
+    pn_gir *b = NULL;
     pn_gnode node = PN_GNODE_NONE;
-    pn_status status = pn_gir_new(&b, mem, limits, err);
-    if (status != PN_OK)
-        return status;
-    status = pn_gir_regex(b, text, len, 0, &node, err);
+    pn_gir_purse purse;
+    *out = NULL;
+    pn_gir_purse_init(&purse, mem, limits);
+    pn_status status = pn_gir_new(&b, &purse.mem, limits, err);
+    if (status == PN_OK)
+        status = pn_gir_regex(b, text, len, 0, &node, err);
     if (status == PN_OK)
         status = pn_gir_finish(b, node, out, err);
     pn_gir_free(b);
-    return status;
+    return pn_gir_purse_close(&purse, *out, status, err);
 }

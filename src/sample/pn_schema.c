@@ -169,7 +169,7 @@ static bool schema_expand(pn_sch *s, schema_part *p, uint32_t node, const schema
             own = true;
             ok = schema_push_item(s, &found, node, true, here);
         }
-        if (!ok || !pn_sch_steps(s, node, 1))
+        if (!ok || !pn_sch_steps(s, node, 2))
             return false;
     }
     const schema_item *items = found.data;
@@ -589,6 +589,7 @@ static pn_status schema_start(pn_gir *g, const pn_json_doc *d, uint32_t node, ui
     pn_map_init(&s.reported, s.mem, PN_ACCT_GRAMMAR);
     pn_map_init(&s.anchors, s.mem, PN_ACCT_GRAMMAR);
     pn_map_init(&s.pattern_of, s.mem, PN_ACCT_GRAMMAR);
+    pn_map_init(&s.body_of, s.mem, PN_ACCT_GRAMMAR);
     if (!(until ? schema_run_text(&s, node, out) : schema_run(&s, node, out)) && s.status == PN_OK)
         s.status = pn_fail(s.err, PN_E_INTERNAL, "a JSON schema failed without a reason");
     pn_sch_fini(&s);
@@ -610,21 +611,25 @@ PN_INTERNAL pn_status pn_schema_text(pn_gir *g, const pn_json_doc *d, uint32_t n
 PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *json, size_t len,
                                         const pn_schema_options *o, pn_err *err)
 {
-    const pn_json_params params = {128, 0, 400000, false, true};
+    const pn_json_params params = {.max_depth = 128, .max_nodes = 400000};
     pn_json_doc d;
     pn_gir *g = NULL;
     pn_gnode node = PN_GNODE_NONE;
+    pn_gir_purse purse;
     *out = NULL;
     if (len > SCHEMA_TEXT)
         return pn_fail(err, PN_E_INVALID, "a JSON schema of %zu bytes; at most %d are read", len, (int)SCHEMA_TEXT);
-    pn_status status = pn_json_parse(&d, mem, PN_ACCT_GRAMMAR, json, len, &params, err);
+    pn_gir_purse_init(&purse, mem, NULL);
+    pn_status status = pn_json_parse(&d, &purse.mem, PN_ACCT_GRAMMAR, json, len, &params, err);
     if (status == PN_OK)
-        status = pn_gir_new(&g, mem, NULL, err);
+        status = pn_gir_new(&g, &purse.mem, NULL, err);
+    if (status == PN_OK && !pn_gir_steps(g, 3 * (uint64_t)d.n_nodes))   /* reading it was work, too */
+        status = pn_gir_status(g, err);
     if (status == PN_OK)
         status = pn_schema_node(g, &d, PN_JSON_ROOT, PN_JSON_ROOT, o, &node, NULL, err);
     if (status == PN_OK)
         status = pn_gir_finish(g, node, out, err);
     pn_gir_free(g);
     pn_json_fini(&d);
-    return status;
+    return pn_gir_purse_close(&purse, *out, status, err);
 }

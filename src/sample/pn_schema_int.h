@@ -112,12 +112,15 @@ typedef struct pn_sch {
     pn_err *err;
     pn_status status;           /* the first failure; everything stops */
     pn_sch_chunk *chunks;       /* arena */
+    pn_sch_chunk *spare;        /* one of the usual size, or NULL: rewinding at its edge must not cost a free and
+                                   an allocation each time */
     uint64_t arena_bytes;
     pn_map goal_of;             /* list of nodes to goal */
     pn_map reported;            /* pointers already in *widened */
     pn_map anchors;             /* "$id" and "$anchor" to node, filled when first needed */
     bool anchors_known;
     pn_map pattern_of;          /* pattern to node: the same automaton serves all who name it */
+    pn_map body_of;             /* strings and their lengths to node: the same product once */
     pn_gnode formats[PN_SCH_FORMATS];
     pn_sch_made numbers[PN_SCH_NUMBERS];
     uint32_t n_numbers;

@@ -247,7 +247,7 @@ static bool schjoin_types(schjoin *j)
     l->accepts = PN_SCH_ANY;
     for (uint32_t i = 0; i < l->n_base; i++)
         for (uint32_t c = pn_json_first(d, l->base[i]); c != PN_JSON_NONE; c = pn_json_next(d, c))
-            if (!pn_sch_steps(j->s, l->base[i], 2) || !schjoin_keyword(j, l->base[i], c))
+            if (!pn_sch_steps(j->s, l->base[i], 8) || !schjoin_keyword(j, l->base[i], c))
                 return false;
     l->types = j->typed || l->is_enum || !j->implied || j->names_only ? l->accepts : j->implied;
     /* Numbers without the integers would need a point in them that is not followed by zeros alone. */

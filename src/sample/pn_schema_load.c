@@ -49,7 +49,9 @@ PN_INTERNAL void *pn_sch_alloc(pn_sch *s, uint64_t n, size_t size)
             pn_sch_fail(s, PN_E_INVALID, s->root, NULL, "compiling takes more than %u bytes", SCHLOAD_ARENA);
             return NULL;
         }
-        c = pn_mem_alloc(s->mem, PN_ACCT_GRAMMAR, want);
+        c = want == SCHLOAD_CHUNK && s->spare ? s->spare : pn_mem_alloc(s->mem, PN_ACCT_GRAMMAR, want);
+        if (c == s->spare)
+            s->spare = NULL;
         if (!c) {
             pn_sch_nomem(s);
             return NULL;
@@ -75,10 +77,13 @@ PN_INTERNAL pn_sch_mark pn_sch_marked(const pn_sch *s)
 PN_INTERNAL void pn_sch_rewind(pn_sch *s, pn_sch_mark mark)
 {
     while (s->chunks != mark.chunk) {
-        pn_sch_chunk *next = s->chunks->next;
-        s->arena_bytes -= s->chunks->size;
-        pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->chunks, s->chunks->size);
-        s->chunks = next;
+        pn_sch_chunk *c = s->chunks;
+        s->chunks = c->next;
+        s->arena_bytes -= c->size;
+        if (c->size == SCHLOAD_CHUNK && !s->spare)
+            s->spare = c;
+        else
+            pn_mem_free(s->mem, PN_ACCT_GRAMMAR, c, c->size);
     }
     if (mark.chunk)
         mark.chunk->used = mark.used;
@@ -90,7 +95,9 @@ PN_INTERNAL void pn_sch_fini(pn_sch *s)
     pn_map_fini(&s->reported);
     pn_map_fini(&s->anchors);
     pn_map_fini(&s->pattern_of);
+    pn_map_fini(&s->body_of);
     pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->goals, s->cap_goals * sizeof *s->goals);
+    pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->spare, SCHLOAD_CHUNK);
     while (s->chunks) {
         pn_sch_chunk *next = s->chunks->next;
         pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->chunks, s->chunks->size);
@@ -280,7 +287,7 @@ PN_INTERNAL pn_sch_kw pn_sch_keyword(pn_bytes key, uint32_t *types)
 {
     for (size_t i = 0; i < PN_COUNT_OF(schload_keywords); i++) {
         const schload_keyword *k = &schload_keywords[i];
-        if (key.len == strlen(k->name) && memcmp(key.data, k->name, key.len) == 0) {
+        if (key.len > 0 && key.data[0] == k->name[0] && key.len == strlen(k->name) && memcmp(key.data, k->name, key.len) == 0) {
             if (types)
                 *types = k->types;
             return (pn_sch_kw)k->kw;
@@ -354,8 +361,9 @@ static size_t schload_unescape(char *t, size_t n, bool tilde)
     return w;
 }
 
-static uint32_t schload_element(const pn_json_doc *d, uint32_t node, const char *t, size_t n)
+static uint32_t schload_element(pn_sch *s, uint32_t node, const char *t, size_t n)
 {
+    const pn_json_doc *d = s->d;
     uint32_t want = 0;
     if (n == 0 || n > 9 || (n > 1 && t[0] == '0'))
         return PN_JSON_NONE;
@@ -364,7 +372,7 @@ static uint32_t schload_element(const pn_json_doc *d, uint32_t node, const char 
             return PN_JSON_NONE;
         want = want * 10 + (uint32_t)(t[i] - '0');
     }
-    if (want >= pn_json_count(d, node))
+    if (want >= pn_json_count(d, node) || !pn_sch_steps(s, s->root, want / 2))
         return PN_JSON_NONE;
     uint32_t c = pn_json_first(d, node);
     while (want-- > 0)
@@ -373,8 +381,9 @@ static uint32_t schload_element(const pn_json_doc *d, uint32_t node, const char 
 }
 
 /* Follow /a/b/0 from node; the text is percent-decoded. */
-static uint32_t schload_walk(const pn_json_doc *d, uint32_t node, char *t, size_t n)
+static uint32_t schload_walk(pn_sch *s, uint32_t node, char *t, size_t n)
 {
+    const pn_json_doc *d = s->d;
     size_t i = 0;
     while (i < n && node != PN_JSON_NONE) {
         size_t end = ++i;                               /* past the slash */
@@ -384,7 +393,7 @@ static uint32_t schload_walk(const pn_json_doc *d, uint32_t node, char *t, size_
         if (len == SIZE_MAX)
             return PN_JSON_NONE;
         if (pn_json_type_of(d, node) == PN_JSON_ARRAY)
-            node = schload_element(d, node, t + i, len);
+            node = schload_element(s, node, t + i, len);
         else
             node = pn_json_find(d, node, t + i, len);
         i = end;
@@ -393,9 +402,9 @@ static uint32_t schload_walk(const pn_json_doc *d, uint32_t node, char *t, size_
 }
 
 /* The nearest enclosing schema that has an identity of its own: where "#" leads. */
-static uint32_t schload_resource(const pn_sch *s, uint32_t node)
+static uint32_t schload_resource(pn_sch *s, uint32_t node)
 {
-    for (; node != s->root; node = s->d->nodes[node].parent) {
+    for (; node != s->root && pn_sch_steps(s, s->root, 3); node = s->d->nodes[node].parent) {
         pn_bytes id;
         if (pn_json_str(s->d, pn_json_get(s->d, node, "$id"), &id) && id.len > 0 && id.data[0] != '#')
             return node;
@@ -459,9 +468,10 @@ static bool schload_scan_anchors(pn_sch *s)
     s->anchors_known = true;
     for (uint32_t n = s->root; n != PN_JSON_NONE; n = schload_after(s->d, s->root, n)) {
         pn_bytes t;
-        if (!pn_sch_steps(s, s->root, 1))
+        const bool object = pn_json_type_of(s->d, n) == PN_JSON_OBJECT;
+        if (!pn_sch_steps(s, s->root, object ? 10 : 1))
             return false;
-        if (pn_json_type_of(s->d, n) != PN_JSON_OBJECT)
+        if (!object)
             continue;
         for (size_t i = 0; i < PN_COUNT_OF(names); i++)
             if (pn_json_str(s->d, pn_json_get(s->d, n, names[i]), &t) &&
@@ -516,7 +526,7 @@ PN_INTERNAL uint32_t pn_sch_deref(pn_sch *s, uint32_t node)
     const bool remote = to == PN_JSON_NONE;
     if (to != PN_JSON_NONE && hash + 1 < ref.len) {
         const size_t n = ref.len - hash - 1;
-        char *t = pn_sch_alloc(s, n, 1);
+        char *t = pn_sch_steps(s, node, 4 + n / 4) ? pn_sch_alloc(s, n, 1) : NULL;
         if (!t)
             return PN_SCH_NONE;
         memcpy(t, ref.data + hash + 1, n);
@@ -525,7 +535,7 @@ PN_INTERNAL uint32_t pn_sch_deref(pn_sch *s, uint32_t node)
         if (len == SIZE_MAX)
             to = PN_JSON_NONE;
         else if (t[0] == '/')
-            to = schload_walk(s->d, to, t, len);
+            to = schload_walk(s, to, t, len);
         else
             to = schload_scan_anchors(s) ? schload_find_anchor(s, '#', to, name) : PN_JSON_NONE;
     }

@@ -158,11 +158,16 @@ typedef struct schobj_pattern {
     uint32_t at, value;         /* where it is first written, for messages */
 } schobj_pattern;
 
+typedef struct schobj_base {    /* what a base node has to say about keys: asked for each of them */
+    uint32_t props, patterns, additional;
+} schobj_base;
+
 typedef struct schobj {
     pn_sch *s;
     pn_sch_leaf *l;
     pn_map index;               /* key to number of the property */
     uint32_t cap_props, n_declared;
+    schobj_base *bases;         /* [l->n_base] */
     schobj_pattern *patterns;
     uint32_t n_patterns;
     bool has_patterns;
@@ -218,7 +223,7 @@ static bool schobj_declare(schobj *o)
         if (!schobj_expect(s, b, "properties", props, PN_JSON_OBJECT))
             return false;
         for (uint32_t c = pn_json_first(s->d, props); c != PN_JSON_NONE; c = pn_json_next(s->d, c))
-            if (!pn_sch_steps(s, b, 8) || !schobj_prop(o, b, pn_json_key_of(s->d, c)))
+            if (!pn_sch_steps(s, b, 8 + pn_json_key_of(s->d, c).len / 8) || !schobj_prop(o, b, pn_json_key_of(s->d, c)))
                 return false;
     }
     o->n_declared = o->l->n_props;
@@ -239,6 +244,8 @@ static bool schobj_require(schobj *o)
             pn_bytes key;
             if (!pn_json_str(s->d, c, &key))
                 return pn_sch_fail(s, PN_E_INVALID, b, "required", "expected names, found %s", pn_sch_kind(s, c));
+            if (!pn_sch_steps(s, b, 4 + key.len / 8))
+                return false;
             pn_sch_prop *p = schobj_prop(o, b, key);
             if (!p)
                 return false;
@@ -332,23 +339,21 @@ static bool schobj_key_in(schobj *o, pn_bytes key, pn_gnode language)
 
 /* What base node b says about a key that stands in `pattern`s of it or nowhere: its schemas are
  * appended to nodes.  closed: it says no. */
-static bool schobj_about(schobj *o, uint32_t b, pn_bytes key, uint32_t **nodes, uint32_t *n, bool *known, bool *closed)
+static bool schobj_about(schobj *o, const schobj_base *b, pn_bytes key, uint32_t **nodes, uint32_t *n, bool *known, bool *closed)
 {
     pn_sch *s = o->s;
-    const uint32_t here = pn_json_find(s->d, pn_json_get(s->d, b, "properties"), key.data, key.len);
-    const uint32_t pats = pn_json_get(s->d, b, "patternProperties");
+    const uint32_t here = pn_json_find(s->d, b->props, key.data, key.len), add = b->additional;
     bool mine = here != PN_JSON_NONE;
     if (mine)
         (*nodes)[(*n)++] = here;
-    for (uint32_t i = 0; i < o->n_patterns && pats != PN_JSON_NONE; i++) {
-        const uint32_t v = pn_json_find(s->d, pats, o->patterns[i].text.data, o->patterns[i].text.len);
+    for (uint32_t i = 0; i < o->n_patterns && b->patterns != PN_JSON_NONE; i++) {
+        const uint32_t v = pn_json_find(s->d, b->patterns, o->patterns[i].text.data, o->patterns[i].text.len);
         if (v == PN_JSON_NONE || !schobj_key_in(o, key, o->patterns[i].node))
             continue;
         (*nodes)[(*n)++] = v;
         mine = true;
     }
     *known |= mine;
-    const uint32_t add = pn_json_get(s->d, b, "additionalProperties");
     bool open;
     if (mine || add == PN_JSON_NONE)
         return true;
@@ -367,16 +372,20 @@ static bool schobj_goals(schobj *o)
     pn_sch *s = o->s;
     pn_sch_leaf *l = o->l;
     uint32_t *nodes = pn_sch_alloc(s, (uint64_t)l->n_base * (o->n_patterns + 2) + 1, sizeof *nodes);
-    if (!nodes)
+    o->bases = pn_sch_alloc(s, (uint64_t)l->n_base + 1, sizeof *o->bases);
+    if (!nodes || !o->bases)
         return false;
+    for (uint32_t k = 0; k < l->n_base; k++)
+        o->bases[k] = (schobj_base){pn_json_get(s->d, l->base[k], "properties"), pn_json_get(s->d, l->base[k], "patternProperties"),
+                                    pn_json_get(s->d, l->base[k], "additionalProperties")};
     for (uint32_t i = 0; i < l->n_props; i++) {
         pn_sch_prop *p = &l->props[i];
         uint32_t n = 0;
         bool known = false, closed = false;
-        if (!pn_sch_steps(s, l->base[0], 4 + l->n_base))
+        if (!pn_sch_steps(s, l->base[0], 4 + (2 + p->key.len / 16) * (uint64_t)l->n_base))
             return false;
         for (uint32_t k = 0; k < l->n_base; k++)
-            if (!schobj_about(o, l->base[k], p->key, &nodes, &n, &known, &closed))
+            if (!schobj_about(o, &o->bases[k], p->key, &nodes, &n, &known, &closed))
                 return false;
         for (uint32_t k = 0; k < n; k++)
             if (!pn_sch_is_schema(s, nodes[k]))

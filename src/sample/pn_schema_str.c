@@ -167,6 +167,24 @@ PN_INTERNAL pn_gnode pn_sch_pattern(pn_sch *s, uint32_t node, const char *kw, pn
     return *dropped ? PN_GNODE_NONE : out;
 }
 
+/* The strings of `body` that have min..max characters. */
+static pn_gnode schstr_bounded(pn_sch *s, pn_gnode body, uint32_t min, uint32_t max)
+{
+    const uint32_t wanted[3] = {body, min, max};
+    const uint32_t *known = pn_map_find(&s->body_of, (const char *)wanted, sizeof wanted);
+    bool existed;
+    if (known)
+        return *known;
+    char *key = pn_sch_alloc(s, 1, sizeof wanted);
+    const pn_gnode out = key ? pn_gir_and(s->g, body, pn_sch_chars(s, min, max)) : PN_GNODE_NONE;
+    if (out == PN_GNODE_NONE)
+        return out;
+    memcpy(key, wanted, sizeof wanted);
+    if (!pn_map_put(&s->body_of, key, sizeof wanted, out, &existed))
+        pn_sch_nomem(s);
+    return out;
+}
+
 static pn_gnode schstr_body(pn_sch *s, const pn_sch_leaf *l)
 {
     const bool any = l->min_len == 0 && l->max_len == PN_SCH_MANY;
@@ -175,8 +193,7 @@ static pn_gnode schstr_body(pn_sch *s, const pn_sch_leaf *l)
     uint32_t max = l->max_len == PN_SCH_MANY ? PN_GIR_MANY : l->max_len;
     if ((l->body != PN_GNODE_NONE || schstr_is_bare(s)) && max != PN_GIR_MANY)
         max = PN_MIN(max, PN_MAX(l->min_len, (uint32_t)SCHSTR_PRODUCT));
-    const pn_gnode by_length = pn_sch_chars(s, l->min_len, max);
-    return l->body != PN_GNODE_NONE ? pn_gir_and(s->g, l->body, by_length) : by_length;
+    return l->body != PN_GNODE_NONE ? schstr_bounded(s, l->body, l->min_len, max) : pn_sch_chars(s, l->min_len, max);
 }
 
 PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
@@ -194,6 +211,15 @@ PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
 
 /* --- values ------------------------------------------------------------------------------------- */
 
+/* No point and no exponent: what most numbers are, and then the text tells type and value. */
+static bool schstr_plain(pn_bytes text)
+{
+    for (size_t i = 0; i < text.len; i++)
+        if ((text.data[i] < '0' || text.data[i] > '9') && text.data[i] != '-')
+            return false;
+    return true;
+}
+
 PN_INTERNAL uint32_t pn_sch_value_type(pn_sch *s, uint32_t v)
 {
     pn_bytes text;
@@ -210,8 +236,10 @@ PN_INTERNAL uint32_t pn_sch_value_type(pn_sch *s, uint32_t v)
     case PN_JSON_OBJECT: return PN_SCH_OBJ;
     default: break;
     }
+    if (pn_json_num(s->d, v, &text) && schstr_plain(text))
+        return PN_SCH_INT;
     const pn_sch_mark mark = pn_sch_marked(s);
-    const bool ok = pn_json_num(s->d, v, &text) && pn_sch_dec_parse(s, text, &dec);
+    const bool ok = pn_json_num(s->d, v, &text) && pn_sch_steps(s, s->root, 4 + text.len / 8) && pn_sch_dec_parse(s, text, &dec);
     pn_sch_rewind(s, mark);                             /* the lengths in dec stay true */
     if (!ok)
         return 0;
@@ -236,7 +264,11 @@ static bool schstr_equal_scalars(pn_sch *s, uint32_t a, uint32_t b, uint32_t typ
     if (type == PN_SCH_STR)
         return pn_json_str(s->d, a, &x) && pn_json_str(s->d, b, &y) && x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
     pn_sch_dec p, q;
-    if (!pn_json_num(s->d, a, &x) || !pn_json_num(s->d, b, &y) || !pn_sch_steps(s, s->root, 2 + (x.len + y.len) / 16))
+    if (!pn_json_num(s->d, a, &x) || !pn_json_num(s->d, b, &y))
+        return false;
+    if (schstr_plain(x) && schstr_plain(y) && x.data[0] != '-' && y.data[0] != '-')     /* "-0" equals "0" */
+        return x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
+    if (!pn_sch_steps(s, s->root, 8 + (x.len + y.len) / 8))
         return false;
     const pn_sch_mark mark = pn_sch_marked(s);
     const bool same = pn_sch_dec_parse(s, x, &p) && pn_sch_dec_parse(s, y, &q) && pn_sch_dec_cmp(&p, &q) == 0;
@@ -247,7 +279,7 @@ static bool schstr_equal_scalars(pn_sch *s, uint32_t a, uint32_t b, uint32_t typ
 static bool schstr_equal(pn_sch *s, uint32_t a, uint32_t b, uint32_t depth)
 {
     const uint32_t type = pn_sch_value_type(s, a);
-    if (depth == 0 || type != pn_sch_value_type(s, b) || !pn_sch_steps(s, s->root, 1))
+    if (depth == 0 || type != pn_sch_value_type(s, b) || !pn_sch_steps(s, s->root, type & (PN_SCH_ARR | PN_SCH_OBJ) ? 6 : 2))
         return false;
     if (type != PN_SCH_ARR && type != PN_SCH_OBJ)
         return schstr_equal_scalars(s, a, b, type);
@@ -257,6 +289,8 @@ static bool schstr_equal(pn_sch *s, uint32_t a, uint32_t b, uint32_t depth)
     for (uint32_t x = pn_json_first(s->d, a); x != PN_JSON_NONE; x = pn_json_next(s->d, x)) {
         if (type == PN_SCH_OBJ) {
             const pn_bytes key = pn_json_key_of(s->d, x);
+            if (!pn_sch_steps(s, s->root, 3 + key.len / 8))
+                return false;
             y = pn_json_find(s->d, b, key.data, key.len);
         }
         if (y == PN_JSON_NONE || !schstr_equal(s, x, y, depth - 1))

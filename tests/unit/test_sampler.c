@@ -3,6 +3,7 @@
 #include "pn_test.h"
 
 #include "num/pn_math.h"
+#include "sample/pn_grammar.h"
 #include "sample/pn_sampler.h"
 
 #include <float.h>
@@ -614,6 +615,42 @@ static void test_only_allowed_tokens_are_picked(void)
     pn_chain_free(c);
 }
 
+/* The grammar's word comes before top-k, so the one token that top-k leaves is a legal one. */
+static void test_a_grammar_that_forbids_the_best_token_leaves_the_next(void)
+{
+    static const char text[] = "root ::= [bc]+";
+    static const pn_bytes pieces[] = {{"a", 1}, {"b", 1}, {"c", 1}, {"", 0}};
+    static const pn_token ends[] = {3};
+    const pn_gtrie_source source = {pieces, 4, 4, NULL, ends, 1};
+    const float logits[] = {9, 1, 2, 8}, all_nan[] = {NAN, NAN, NAN, NAN}, nan_where_legal[] = {9, NAN, NAN, 8};
+    pn_mem mem;
+    pn_gram *g = NULL;
+    pn_gtrie *trie = NULL;
+    pn_matcher *m = NULL;
+    pn_err err = {0};
+    pn_mem_init_libc(&mem);
+    PN_CHECK(pn_gram_from_gbnf(&g, &mem, text, sizeof text - 1, NULL, NULL, NULL, NULL) == PN_OK);
+    PN_CHECK(pn_gtrie_new(&trie, &mem, &source, NULL) == PN_OK);
+    PN_CHECK(pn_matcher_new(&m, &mem, g, trie, NULL) == PN_OK);
+    for (int mode = 0; mode < 2; mode++) {
+        pn_sampling p = {.temperature = (float)mode, .top_k = 1, .has_seed = 1};
+        pn_chain *c = make(&p, 4, 4, NULL, 0);
+        uint32_t mask[1] = {0};
+        pn_token t = -1;
+        pn_matcher_reset(m);
+        PN_CHECK(pn_matcher_mask(m, mask, NULL, NULL) == PN_OK);
+        PN_CHECK(pn_chain_pick_masked(c, logits, mask, &t, NULL) == PN_OK && t == 2, "%d", (int)t);
+        PN_CHECK(pn_chain_pick_masked(c, all_nan, mask, &t, &err) == PN_E_NUMERIC && err.text[0]);
+        PN_CHECK(pn_chain_pick_masked(c, nan_where_legal, mask, &t, &err) == PN_E_NUMERIC && strstr(err.text, "the 2 of 4"), "%s", err.text);
+        PN_CHECK(pn_matcher_accept_token(m, 2, NULL) == PN_OK && pn_matcher_mask(m, mask, NULL, NULL) == PN_OK);
+        PN_CHECK(pn_chain_pick_masked(c, logits, mask, &t, NULL) == PN_OK && t == 3, "%d", (int)t);      /* now it may end */
+        pn_chain_free(c);
+    }
+    pn_matcher_free(m);
+    pn_gtrie_free(trie);
+    pn_gram_release(g);
+}
+
 static void test_logprobs(void)
 {
     enum { N = 600, LIVE = 590 };
@@ -1158,6 +1195,7 @@ int main(void)
     test_mirostat_reaches_its_surprise();
     test_xtc_acts_as_often_as_asked_and_leaves_the_draw();
     test_only_allowed_tokens_are_picked();
+    test_a_grammar_that_forbids_the_best_token_leaves_the_next();
     test_logprobs();
     test_penalties_quick_checks();
     test_penalties_after_truncation();
