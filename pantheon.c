@@ -2466,6 +2466,7 @@ typedef struct pn_vocab_source {
     int lowercase, strip_accents;
     const uint8_t *charsmap;    /* precompiled_charsmap; borrowed while the vocabulary lives */
     size_t charsmap_len;
+    pn_bytes chat_template;     /* source of the model's own; borrowed during the call */
     uint32_t n_logits;          /* rows of the output matrix; >= n_tokens; 0: n_tokens */
 } pn_vocab_source;
 
@@ -2486,9 +2487,10 @@ typedef struct pn_span { size_t begin, end; } pn_span;
 enum { PN_ENC_BOS = 1, PN_ENC_SPECIAL = 2 };    /* as PN_TOKENIZE_* */
 
 /* Encode.  With spans != NULL a special token (control, user-defined or unknown, and whatever the
- * text of a token of the end or marker tables is) matches only where it lies wholly inside one
- * span, PN_ENC_SPECIAL or not; spans ascend and do not overlap.  Such a token does not come out of
- * merges either.  User-defined tokens of white space alone (indentation) match everywhere.  With
+ * text of a token of the end or marker tables or a marker of the model's own template is) matches
+ * only where it lies wholly inside one span, PN_ENC_SPECIAL or not; spans ascend and do not overlap.
+ * Such a token does not come out of merges either.  User-defined tokens of white space alone
+ * (indentation), words and single characters match everywhere unless the template writes them.  With
  * spans != NULL and n_spans 0 nothing is trusted.  Tokens are appended to *out, a growing
  * array of *cap from `mem` (account MISC); *n counts them.  On failure *n is as before. */
 PN_INTERNAL pn_status pn_vocab_encode(const pn_vocab *v, pn_mem *mem, const char *text, size_t len, unsigned flags,
@@ -2651,6 +2653,137 @@ PN_INTERNAL size_t pn_rwkv_unescape(pn_bytes text, char *dst);  /* dst NULL: mea
 PN_INTERNAL size_t pn_vocab_word(const pn_vocab *v, const char *s, size_t n);
 
 #endif /* PN_VOCAB_IMPL_H */
+
+/* ---- Begin text/pn_toolcall.h ---- */
+/*
+ * pn_toolcall.h - what a model writes, taken apart while it is being written.
+ *
+ * A chat model's raw output mixes three things: reasoning, the answer, and calls of tools, in the
+ * syntax of its family ("<tool_call>{...}</tool_call>", "[TOOL_CALLS]f[ARGS]{...}", "<|channel|>...").
+ * The parser turns it into events; arguments always come out as one JSON text, whatever the family
+ * writes (tags, Python, ...).
+ *
+ * Invariants
+ *   1. Events only add: concatenated texts do not depend on how the input was cut into pieces, and
+ *      nothing delivered is taken back.  A text event never ends inside a character.
+ *   2. Of what may become a marker, the parser holds back the shortest tail that decides.
+ *   3. What looks like a call and turns out not to be one is delivered as text (reasoning or content,
+ *      where it stood).  When the name has been delivered already, the call ends with
+ *      complete == false and the rest is content.
+ *   4. Work is linear in the input, memory is bounded by what is held back (the values that need
+ *      their end to be understood, at most OUT_HOLD_MAX bytes), nothing recurses.
+ *
+ * Families are found from the source text of the model's chat template.  Feed the text with control
+ * tokens rendered (many markers are such tokens), without the token that ended the answer; the common
+ * end markers are dropped at the end of the output if they are there.
+ *
+ * Threads: one parser, one thread.  Pure: text in, events out.
+ */
+#ifndef PN_TOOLCALL_H
+#define PN_TOOLCALL_H
+
+/* includes base/pn_json.h */
+/* includes base/pn_mem.h */
+
+/* --- which syntax ---------------------------------------------------------------------------- */
+
+/* A plain value: all pointers are to constants. */
+typedef struct pn_out_format {
+    const char *name;               /* "hermes", "harmony", ... "generic" */
+    int family;                     /* index in the table of families */
+    const char *think_open, *think_close;
+    bool orphan;                    /* the template knows think_close: one without opener counts */
+    uint64_t ends;                  /* end markers the template mentions, a bit each */
+} pn_out_format;
+
+/* From a template's source; len 0: "generic".  Cannot fail. */
+PN_INTERNAL void pn_out_detect(pn_out_format *out, const char *tmpl, size_t len);
+
+/* By name, for tests and overrides; false: no such family. */
+PN_INTERNAL bool pn_out_find(pn_out_format *out, const char *name);
+PN_INTERNAL const char *pn_out_family_name(size_t i);       /* NULL past the end */
+
+/* Every marker of every family and every end of answers, some of them more than once. */
+PN_INTERNAL void pn_out_each_marker(void (*fn)(void *user, const char *text), void *user);
+
+/* Does the generation prompt leave the reasoning open (an opener without closer after it)? */
+PN_INTERNAL bool pn_out_forced_open(const pn_out_format *f, const char *prompt, size_t len);
+
+/* --- events ---------------------------------------------------------------------------------- */
+
+typedef enum pn_out_kind {
+    PN_OUT_REASONING,               /* text */
+    PN_OUT_CONTENT,                 /* text */
+    PN_OUT_CALL_BEGIN,              /* text: the name; id: the model's own, may be empty */
+    PN_OUT_ARGUMENTS,               /* text: the next piece of the arguments */
+    PN_OUT_CALL_END                 /* id: the model's own when it came after the arguments */
+} pn_out_kind;
+
+typedef struct pn_out_event {
+    pn_out_kind kind;
+    uint32_t call;                  /* index of the call, from 0 */
+    bool complete;                  /* CALL_END: the call was well-formed to its end */
+    const char *text, *id;          /* borrowed during the call, not terminated */
+    size_t len, id_len;
+    size_t at;                      /* offset in all that was pushed: where a text stands (it is copied from
+                                       there), where a call begins, what lies behind its end.  ARGUMENTS: 0.
+                                       Text that is the parser's own (a line end between two blocks) has
+                                       the offset where it was put in */
+} pn_out_event;
+
+/* Nonzero stops: pn_out_push then returns PN_E_CANCELLED. */
+typedef int (*pn_out_sink)(void *user, const pn_out_event *e);
+
+typedef struct pn_out_params {
+    bool whole;                     /* nothing is delivered before the end: a closer of reasoning
+                                       without opener makes all before it reasoning.  Else, when the
+                                       text has gone out as content already, such a closer is dropped */
+    bool no_reasoning;              /* reasoning markers are ordinary text */
+    bool no_calls;                  /* calls are ordinary text (tool_choice "none") */
+} pn_out_params;
+
+/* --- parsing --------------------------------------------------------------------------------- */
+
+typedef struct pn_out pn_out;
+
+/* `tools`: OpenAI's array (or an object with "tools"), borrowed while the parser lives; NULL: unknown.
+ * Its schemas decide how tagged values are read.  `prompt`: the generation prompt, where the output
+ * goes on.  params may be NULL. */
+PN_INTERNAL pn_status pn_out_new(pn_out **out, pn_mem *mem, const pn_out_format *format,
+                                 const pn_json_doc *tools, const char *prompt, size_t prompt_len,
+                                 const pn_out_params *params, pn_out_sink sink, void *user, pn_err *err);
+PN_INTERNAL pn_status pn_out_push(pn_out *p, const char *text, size_t len, pn_err *err);
+PN_INTERNAL pn_status pn_out_end(pn_out *p, pn_err *err);       /* no push afterwards */
+
+/* Bytes of the input, from its start, of which it is known what they are: text that has been delivered,
+ * a call, or markup and white space that was dropped. */
+PN_INTERNAL size_t pn_out_settled(const pn_out *p);
+PN_INTERNAL void pn_out_free(pn_out *p);
+
+/* --- collecting ------------------------------------------------------------------------------ */
+
+typedef struct pn_out_call {
+    pn_str name, id, arguments;
+    bool complete;
+} pn_out_call;
+
+typedef struct pn_out_result {
+    pn_mem *mem;
+    pn_str reasoning, content;
+    pn_out_call *calls;             /* owned, [n_calls] */
+    size_t n_calls, cap_calls;
+    bool failed;                    /* memory ran out */
+} pn_out_result;
+
+PN_INTERNAL void pn_out_result_init(pn_out_result *r, pn_mem *mem);
+PN_INTERNAL void pn_out_result_fini(pn_out_result *r);
+PN_INTERNAL int pn_out_collect(void *user, const pn_out_event *e);      /* a pn_out_sink over a result */
+
+/* {"reasoning_content":string|null,"content":string|null,"tool_calls":[{"name","arguments"}]}; the
+ * arguments are a JSON value, a string when they are not JSON. */
+PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
+
+#endif /* PN_TOOLCALL_H */
 
 /* ---- Begin text/pn_chat.h ---- */
 /*
@@ -3184,165 +3317,19 @@ PN_INTERNAL pn_status pn_chat_normalize(const pn_tpl_caps *caps, pn_mem *mem, co
 
 #endif /* PN_CHAT_NORM_H */
 
-/* ---- Begin text/pn_toolcall.h ---- */
+/* ---- Begin text/pn_out_family.h ---- */
 /*
- * pn_toolcall.h - what a model writes, taken apart while it is being written.
+ * pn_out_family.h - how each family of models spells a tool call: one table for all who read or write calls.
  *
- * A chat model's raw output mixes three things: reasoning, the answer, and calls of tools, in the
- * syntax of its family ("<tool_call>{...}</tool_call>", "[TOOL_CALLS]f[ARGS]{...}", "<|channel|>...").
- * The parser turns it into events; arguments always come out as one JSON text, whatever the family
- * writes (tags, Python, ...).
- *
- * Invariants
- *   1. Events only add: concatenated texts do not depend on how the input was cut into pieces, and
- *      nothing delivered is taken back.  A text event never ends inside a character.
- *   2. Of what may become a marker, the parser holds back the shortest tail that decides.
- *   3. What looks like a call and turns out not to be one is delivered as text (reasoning or content,
- *      where it stood).  When the name has been delivered already, the call ends with
- *      complete == false and the rest is content.
- *   4. Work is linear in the input, memory is bounded by what is held back (the values that need
- *      their end to be understood, at most OUT_HOLD_MAX bytes), nothing recurses.
- *
- * Families are found from the source text of the model's chat template.  Feed the text with control
- * tokens rendered (many markers are such tokens), without the token that ended the answer; the common
- * end markers are dropped at the end of the output if they are there.
- *
- * Threads: one parser, one thread.  Pure: text in, events out.
+ * The parser (pn_toolcall.c) reads these spellings out of an answer; the grammars of sample/pn_calls.c
+ * make a model write them.  A family is found from the text of a chat template: see pn_toolcall.h.
  */
-#ifndef PN_TOOLCALL_H
-#define PN_TOOLCALL_H
+#ifndef PN_OUT_FAMILY_H
+#define PN_OUT_FAMILY_H
 
 /* includes base/pn_json.h */
-/* includes base/pn_mem.h */
 
-/* --- which syntax ---------------------------------------------------------------------------- */
-
-/* A plain value: all pointers are to constants. */
-typedef struct pn_out_format {
-    const char *name;               /* "hermes", "harmony", ... "generic" */
-    int family;                     /* index in the table of families */
-    const char *think_open, *think_close;
-    bool orphan;                    /* the template knows think_close: one without opener counts */
-    uint64_t ends;                  /* end markers the template mentions, a bit each */
-} pn_out_format;
-
-/* From a template's source; len 0: "generic".  Cannot fail. */
-PN_INTERNAL void pn_out_detect(pn_out_format *out, const char *tmpl, size_t len);
-
-/* By name, for tests and overrides; false: no such family. */
-PN_INTERNAL bool pn_out_find(pn_out_format *out, const char *name);
-PN_INTERNAL const char *pn_out_family_name(size_t i);       /* NULL past the end */
-
-/* Does the generation prompt leave the reasoning open (an opener without closer after it)? */
-PN_INTERNAL bool pn_out_forced_open(const pn_out_format *f, const char *prompt, size_t len);
-
-/* --- events ---------------------------------------------------------------------------------- */
-
-typedef enum pn_out_kind {
-    PN_OUT_REASONING,               /* text */
-    PN_OUT_CONTENT,                 /* text */
-    PN_OUT_CALL_BEGIN,              /* text: the name; id: the model's own, may be empty */
-    PN_OUT_ARGUMENTS,               /* text: the next piece of the arguments */
-    PN_OUT_CALL_END                 /* id: the model's own when it came after the arguments */
-} pn_out_kind;
-
-typedef struct pn_out_event {
-    pn_out_kind kind;
-    uint32_t call;                  /* index of the call, from 0 */
-    bool complete;                  /* CALL_END: the call was well-formed to its end */
-    const char *text, *id;          /* borrowed during the call, not terminated */
-    size_t len, id_len;
-} pn_out_event;
-
-/* Nonzero stops: pn_out_push then returns PN_E_CANCELLED. */
-typedef int (*pn_out_sink)(void *user, const pn_out_event *e);
-
-typedef struct pn_out_params {
-    bool whole;                     /* nothing is delivered before the end: a closer of reasoning
-                                       without opener makes all before it reasoning.  Else, when the
-                                       text has gone out as content already, such a closer is dropped */
-    bool no_reasoning;              /* reasoning markers are ordinary text */
-    bool no_calls;                  /* calls are ordinary text (tool_choice "none") */
-} pn_out_params;
-
-/* --- parsing --------------------------------------------------------------------------------- */
-
-typedef struct pn_out pn_out;
-
-/* `tools`: OpenAI's array (or an object with "tools"), borrowed while the parser lives; NULL: unknown.
- * Its schemas decide how tagged values are read.  `prompt`: the generation prompt, where the output
- * goes on.  params may be NULL. */
-PN_INTERNAL pn_status pn_out_new(pn_out **out, pn_mem *mem, const pn_out_format *format,
-                                 const pn_json_doc *tools, const char *prompt, size_t prompt_len,
-                                 const pn_out_params *params, pn_out_sink sink, void *user, pn_err *err);
-PN_INTERNAL pn_status pn_out_push(pn_out *p, const char *text, size_t len, pn_err *err);
-PN_INTERNAL pn_status pn_out_end(pn_out *p, pn_err *err);       /* no push afterwards */
-PN_INTERNAL void pn_out_free(pn_out *p);
-
-/* --- collecting ------------------------------------------------------------------------------ */
-
-typedef struct pn_out_call {
-    pn_str name, id, arguments;
-    bool complete;
-} pn_out_call;
-
-typedef struct pn_out_result {
-    pn_mem *mem;
-    pn_str reasoning, content;
-    pn_out_call *calls;             /* owned, [n_calls] */
-    size_t n_calls, cap_calls;
-    bool failed;                    /* memory ran out */
-} pn_out_result;
-
-PN_INTERNAL void pn_out_result_init(pn_out_result *r, pn_mem *mem);
-PN_INTERNAL void pn_out_result_fini(pn_out_result *r);
-PN_INTERNAL int pn_out_collect(void *user, const pn_out_event *e);      /* a pn_out_sink over a result */
-
-/* {"reasoning_content":string|null,"content":string|null,"tool_calls":[{"name","arguments"}]}; the
- * arguments are a JSON value, a string when they are not JSON. */
-PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
-
-#endif /* PN_TOOLCALL_H */
-
-/* ---- Begin text/pn_out_parts.h ---- */
-/*
- * pn_out_parts.h - the inside of the output parser, shared by its files and nobody else.
- *
- *     pn_toolcall.c     the text around calls, events, what happens to a broken call
- *     pn_out_detect.c   the table of families, and which one a template belongs to
- *     pn_out_json.c     {"name": N, "arguments": {...}} and its relatives
- *     pn_out_named.c    NAME <delimiter> {...}
- *     pn_out_xml.c      <function=N><parameter=K>V</parameter></function> and its relatives
- *     pn_out_nested.c   arguments as tags inside tags
- *     pn_out_python.c   f(a='x', b=3), and Gemma's call:f{a:<|"|>x<|"|>}
- *     pn_out_harmony.c  messages with a header: who to, which channel
- *     pn_out_value.c    the type of an argument by its schema, and values as JSON
- *
- * A grammar of calls is a step function over the text not yet consumed.  It consumes what it
- * understands and says how to go on; it is called again with more text when it says OUT_MORE.  A
- * grammar decides only on bytes that can no longer mean something else, so the cuts between pieces
- * cannot be seen.
- */
-#ifndef PN_OUT_PARTS_H
-#define PN_OUT_PARTS_H
-
-/* includes text/pn_toolcall.h */
-
-/* includes base/pn_str.h */
-
-enum {
-    OUT_NAME_MAX = 256,             /* bytes of a function's or parameter's name */
-    OUT_DEPTH_MAX = 128,            /* containers inside each other */
-    OUT_HOLD_MAX = 1 << 20,         /* bytes of a value that must be seen whole */
-    OUT_BLANK_MAX = 4096            /* white space that may yet turn out to be nothing */
-};
-
-typedef enum out_step {
-    OUT_MORE,                       /* cannot go on without more text */
-    OUT_AGAIN,                      /* something was consumed or the state changed: call again */
-    OUT_BAD,                        /* this is no call */
-    OUT_DONE                        /* back to text; the next byte is not consumed */
-} out_step;
+enum { OUT_NAME_MAX = 256 };        /* bytes of a function's or parameter's name */
 
 typedef enum out_grammar {
     OUT_TEXT, OUT_JSON, OUT_NAMED, OUT_XML, OUT_NESTED, OUT_PYTHON, OUT_GEMMA, OUT_TAGGED_CODE, OUT_HARMONY
@@ -3388,6 +3375,56 @@ enum {
     OUT_HEADERS = 8,                /* messages have headers that end in <|message|> */
     OUT_CODE_TAG = 16               /* <|python_tag|> */
 };
+
+/* The row of pn_out_format.family; NULL: no such row. */
+PN_INTERNAL const out_family *pn_out_family(int i);
+
+/* Tagged syntaxes write values as bare text.  What a schema (a node of d; references start at `root`)
+ * makes of such a text: a string where it allows one among others, else what it names. */
+typedef enum out_type { OUT_T_UNKNOWN, OUT_T_STRING, OUT_T_BOOL, OUT_T_NULL, OUT_T_NUMBER, OUT_T_OTHER } out_type;
+PN_INTERNAL out_type pn_out_type_of(const pn_json_doc *d, uint32_t root, uint32_t schema);
+
+#endif /* PN_OUT_FAMILY_H */
+
+/* ---- Begin text/pn_out_parts.h ---- */
+/*
+ * pn_out_parts.h - the inside of the output parser, shared by its files and nobody else.
+ *
+ *     pn_toolcall.c     the text around calls, events, what happens to a broken call
+ *     pn_out_detect.c   the table of families, and which one a template belongs to
+ *     pn_out_json.c     {"name": N, "arguments": {...}} and its relatives
+ *     pn_out_named.c    NAME <delimiter> {...}
+ *     pn_out_xml.c      <function=N><parameter=K>V</parameter></function> and its relatives
+ *     pn_out_nested.c   arguments as tags inside tags
+ *     pn_out_python.c   f(a='x', b=3), and Gemma's call:f{a:<|"|>x<|"|>}
+ *     pn_out_harmony.c  messages with a header: who to, which channel
+ *     pn_out_value.c    the type of an argument by its schema, and values as JSON
+ *
+ * A grammar of calls is a step function over the text not yet consumed.  It consumes what it
+ * understands and says how to go on; it is called again with more text when it says OUT_MORE.  A
+ * grammar decides only on bytes that can no longer mean something else, so the cuts between pieces
+ * cannot be seen.
+ */
+#ifndef PN_OUT_PARTS_H
+#define PN_OUT_PARTS_H
+
+/* includes text/pn_out_family.h */
+/* includes text/pn_toolcall.h */
+
+/* includes base/pn_str.h */
+
+enum {
+    OUT_DEPTH_MAX = 128,            /* containers inside each other */
+    OUT_HOLD_MAX = 1 << 20,         /* bytes of a value that must be seen whole */
+    OUT_BLANK_MAX = 4096            /* white space that may yet turn out to be nothing */
+};
+
+typedef enum out_step {
+    OUT_MORE,                       /* cannot go on without more text */
+    OUT_AGAIN,                      /* something was consumed or the state changed: call again */
+    OUT_BAD,                        /* this is no call */
+    OUT_DONE                        /* back to text; the next byte is not consumed */
+} out_step;
 
 /* Text-level markers of one parser. */
 typedef enum out_act {
@@ -3445,6 +3482,7 @@ struct pn_out {
 
     pn_str in;                      /* text not yet consumed is in.data[at..in.len) */
     size_t at;
+    size_t before;                  /* bytes consumed and no longer in `in` */
     bool final;                     /* nothing will follow */
     bool ended, stopped, starting;
 
@@ -3458,10 +3496,12 @@ struct pn_out {
     bool block_begun;               /* this block of reasoning has text */
     bool any_reasoning, any_content;
     pn_str blank[2];                /* pending white space: content, reasoning */
+    pn_str blank_at[2];             /* a size_t for each byte of it: its offset in the input */
 
     /* events */
     pn_str event;                   /* text of event_kind not yet delivered */
     pn_out_kind event_kind;
+    size_t event_at;                /* its offset in the input */
     uint32_t n_calls;
 
     /* the call being read */
@@ -3470,6 +3510,7 @@ struct pn_out {
     bool from_reasoning;            /* where the call stands */
     bool begun;                     /* its name has been delivered */
     bool args_done;                 /* its arguments are complete */
+    size_t call_at;                 /* begun: where it begins in the input */
     bool any_param;
     bool bare;                      /* JSON without opener */
     bool in_array;
@@ -3498,6 +3539,7 @@ struct pn_out {
 
 static inline const char *out_text(const pn_out *p) { return p->in.data ? p->in.data + p->at : ""; }
 static inline size_t out_left(const pn_out *p) { return p->in.len - p->at; }
+static inline size_t out_offset(const pn_out *p) { return p->before + p->at; }      /* of out_text in the input */
 static inline bool out_is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 /* Consume n bytes. */
@@ -3519,13 +3561,15 @@ PN_INTERNAL int pn_out_until(pn_out *p, const char *const *marks, size_t n, pn_s
 
 /* --- events (pn_toolcall.c) ------------------------------------------------------------------ */
 
-PN_INTERNAL void pn_out_emit(pn_out *p, pn_out_kind kind, const char *text, size_t n);
-PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n);    /* with the rules for white space */
+/* `at`: the text's offset in the input; what is no copy of the input stands where it is put in. */
+PN_INTERNAL void pn_out_emit(pn_out *p, pn_out_kind kind, const char *text, size_t n, size_t at);
+PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n, size_t at);     /* with the rules for white space */
+PN_INTERNAL void pn_out_put_blank(pn_out *p, int which, const char *text, size_t n, size_t at);
 PN_INTERNAL void pn_out_begin_call(pn_out *p);      /* p->name, p->id */
 PN_INTERNAL void pn_out_end_call(pn_out *p, bool complete);
 PN_INTERNAL void pn_out_new_call(pn_out *p);        /* the next call of a section starts here */
 PN_INTERNAL void pn_out_think(pn_out *p, bool open);
-static inline void out_args(pn_out *p, const char *text, size_t n) { pn_out_emit(p, PN_OUT_ARGUMENTS, text, n); }
+static inline void out_args(pn_out *p, const char *text, size_t n) { pn_out_emit(p, PN_OUT_ARGUMENTS, text, n, 0); }
 static inline void out_argsz(pn_out *p, const char *text) { out_args(p, text, strlen(text)); }
 
 /* Where the family's section may go on or end: white space, then a closer (consumed: OUT_DONE), a new
@@ -3563,8 +3607,6 @@ PN_INTERNAL out_step pn_out_raw_args(pn_out *p);
 /* Escaped for the inside of a JSON string, onto the arguments. */
 PN_INTERNAL void pn_out_escape(pn_out *p, const char *text, size_t n);
 
-typedef enum out_type { OUT_T_UNKNOWN, OUT_T_STRING, OUT_T_BOOL, OUT_T_NULL, OUT_T_NUMBER, OUT_T_OTHER } out_type;
-
 /* The schema of the arguments of tool `name`, of a property of a schema, of an array's items;
  * PN_JSON_NONE. */
 PN_INTERNAL uint32_t pn_out_schema_tool(const pn_out *p, const char *name, size_t len);
@@ -3586,10 +3628,46 @@ PN_INTERNAL void pn_out_lit_init(out_lit *l, char open);
 PN_INTERNAL size_t pn_out_lit_run(out_lit *l, const char *text, size_t n, bool final, pn_str *out, bool *done, bool *bad);
 
 /* The table (pn_out_detect.c). */
-PN_INTERNAL const out_family *pn_out_family(int i);
 PN_INTERNAL const char *pn_out_end_mark(size_t i);      /* NULL past the end */
 
 #endif /* PN_OUT_PARTS_H */
+
+/* ---- Begin text/pn_respell.h ---- */
+/*
+ * pn_respell.h - where in a prompt does the template repeat an answer, in other words or the same?
+ *
+ * A template prints an answer from its parts, so the text seldom is the one the model wrote: JSON gets
+ * other spaces, arguments another order, calls other ids.  Two texts are two spellings of one answer
+ * when the output parser sees the same in both: reasoning and content up to white space around them,
+ * the calls' names, and arguments equal as JSON values.  Why the parser and not a comparison of
+ * renderings: it is right whatever a template does with its last message, it needs no rendering per
+ * answer, and what a template has dropped (reasoning, text beside a call) is missed at once, so that
+ * then the template has its way.  Ids count as spelling: templates and clients rename them.
+ *
+ * Pure.  Bounded: for each of two ways to guess, at most RESPELL_TRIES stretches of the prompt are parsed.
+ */
+#ifndef PN_RESPELL_H
+#define PN_RESPELL_H
+
+/* includes text/pn_chat.h */
+/* includes text/pn_toolcall.h */
+
+typedef struct pn_respell {
+    pn_mem *mem;
+    const pn_vocab *vocab;          /* its end tokens end answers; NULL: unknown */
+    const pn_out_format *format;
+    const pn_json_doc *tools;       /* as for pn_out_new */
+    pn_bytes opening, raw;          /* what the prompt had begun of the answer, and what was sampled */
+    const pn_prompt *prompt;        /* the new prompt ... */
+    size_t begun, from, limit;      /* ... in which the answer's opening begins, the repetition of `raw`
+                                       begins, and something else has begun at the latest */
+} pn_respell;
+
+/* *end: where in the prompt goes on what `raw` has not said: markup that closes the answer, then the
+ * next message.  *found false: the prompt does not repeat the answer there.  PN_E_NOMEM only. */
+PN_INTERNAL pn_status pn_respell_find(const pn_respell *q, size_t *end, bool *found, pn_err *err);
+
+#endif /* PN_RESPELL_H */
 
 /* ---- Begin plan/pn_plan_types.h ---- */
 /*
@@ -4560,6 +4638,10 @@ PN_INTERNAL pn_gnode pn_gir_class(pn_gir *b, const pn_cp_range *ranges, size_t n
 /* One whole token by its id; negated: any one token but this (and no end token). */
 PN_INTERNAL pn_gnode pn_gir_token(pn_gir *b, pn_token id, bool negated);
 
+/* A marker such as "<|channel|>final": where `find` knows a token of three bytes or more, that token and
+ * no spelling from pieces; bytes between.  find NULL: all bytes. */
+PN_INTERNAL pn_gnode pn_gir_mark(pn_gir *b, const char *text, pn_gram_find_token find, void *user);
+
 /* --- combining ------------------------------------------------------------------------------ */
 
 PN_INTERNAL pn_gnode pn_gir_seq(pn_gir *b, const pn_gnode *parts, size_t n);   /* n 0: empty */
@@ -4634,6 +4716,22 @@ enum {
  * caller can add its JSON pointer or widen the node. */
 PN_INTERNAL pn_status pn_gir_regex(pn_gir *b, const char *pattern, size_t len, unsigned flags, pn_gnode *out, pn_err *err);
 
+/* --- what one compilation may use ------------------------------------------------------------- */
+
+/* A memory that lends compiled_bytes of another in all (limits may be NULL); what is beyond gets NULL,
+ * as if there were no more.  For the text read, the builder and the grammar together. */
+typedef struct pn_gir_purse {
+    pn_mem mem;                         /* first: cast back */
+    pn_mem *from;
+    size_t most, used;
+    bool spent;                         /* something was refused */
+} pn_gir_purse;
+PN_INTERNAL void pn_gir_purse_init(pn_gir_purse *p, pn_mem *from, const pn_gram_limits *limits);
+
+/* The end: a grammar made (*g, NULL after a failure) lives on in the memory behind the purse, and out of
+ * memory is a limit when it was the purse's.  Returns status or PN_E_INVALID. */
+PN_INTERNAL pn_status pn_gir_purse_close(const pn_gir_purse *p, pn_gram *g, pn_status status, pn_err *err);
+
 /* --- done ------------------------------------------------------------------------------------ */
 
 /* Compile.  The builder stays usable and is still to be freed. */
@@ -4667,7 +4765,7 @@ typedef enum pn_gkind {
     PN_GK_NONE = 0,         /* index 0: what a failed call returned */
     PN_GK_EMPTY, PN_GK_NEVER,
     PN_GK_BYTES,            /* a: offset in text, b: length >= 1 */
-    PN_GK_SET,              /* a: index in sets */
+    PN_GK_SET,              /* a: index in sets, min..max: lowest and highest byte, b: and all between */
     PN_GK_DFA,              /* a: first state in dstates, b: count */
     PN_GK_TOKEN,            /* a: id, b: negated */
     PN_GK_SEQ, PN_GK_ALT,   /* a: first in kids, b: count >= 2 */
@@ -4690,6 +4788,19 @@ typedef struct pn_grule {
     uint32_t name, name_len;    /* in text */
 } pn_grule;
 
+/* An open group in pn_gir.parts: its alternatives from `first` on, then the items from `items` on. */
+typedef struct pn_ggroup { uint32_t first, items; size_t at; } pn_ggroup;
+
+/* What pn_gcompile.c finds out about a node; zeroes between two grammars of one builder. */
+typedef struct pn_gwork {
+    uint32_t first_parent, n_parents;   /* who uses it, in a list of the compiler's */
+    uint32_t need;                      /* children that must have the property looked at */
+    uint32_t at_kid;                    /* where a walk has got to */
+    uint32_t size, uses;                /* instructions of a copy; copies wanted */
+    uint32_t entry;                     /* where a shared node's code begins; 0: not yet */
+    uint8_t has, seen;                  /* properties; 0 not reached, 1 new, 2 open, 3 done */
+} pn_gwork;
+
 #define PN_GVEC(type) struct { type *v; size_t n, cap; }
 
 struct pn_gir {
@@ -4704,6 +4815,10 @@ struct pn_gir {
     PN_GVEC(pn_gdstate) dstates;
     PN_GVEC(pn_gdedge) dedges;
     PN_GVEC(pn_grule) rules;
+    PN_GVEC(pn_ggroup) groups;
+    PN_GVEC(pn_gnode) parts;
+    PN_GVEC(pn_gwork) work;     /* [<= nodes] */
+    PN_GVEC(uint32_t) reached;  /* bitmap of nodes */
     pn_gnode json_char;     /* made on first use */
 };
 
@@ -4711,6 +4826,15 @@ struct pn_gir {
 #define PN_GIR_ROOM(b, vec, extra) \
     pn_gir_room((b), (void **)&(vec).v, &(vec).cap, (vec).n, (extra), sizeof *(vec).v)
 PN_INTERNAL bool pn_gir_room(pn_gir *b, void **v, size_t *cap, size_t n, size_t extra, size_t size);
+
+/* The stack of a parser of expressions, which must not recurse: b->groups.  It opens a group for the whole
+ * text and one for each bracket; after an error these return false and PN_GNODE_NONE. */
+PN_INTERNAL bool pn_gir_group_open(pn_gir *b, size_t at);              /* at: in the text, for messages */
+PN_INTERNAL bool pn_gir_group_item(pn_gir *b, pn_gnode x);
+PN_INTERNAL pn_gnode pn_gir_group_sequence(pn_gir *b);                 /* the items, which are used up */
+PN_INTERNAL bool pn_gir_group_alternative(pn_gir *b, pn_gnode x);
+PN_INTERNAL pn_gnode pn_gir_group_close(pn_gir *b);                    /* any of the alternatives */
+PN_INTERNAL void pn_gir_group_unwind(pn_gir *b, size_t depth);         /* give up groups[depth..] */
 
 /* --- program ---------------------------------------------------------------------------------- */
 
@@ -4894,6 +5018,10 @@ static inline void pn_gset_add(uint32_t *w, uint32_t i) { w[i >> 5] |= 1u << (i 
 typedef struct pn_schema_options {
     bool compact;               /* no white space between tokens */
     bool lenient;               /* widen what cannot be enforced instead of refusing it */
+    bool python;                /* True, False, None */
+    const char *quote;          /* not NULL: strings stand as they are, without escapes, between two of
+                                   these, which they do not contain; keys have no quotes at all */
+    pn_gnode quote_node;        /* what matches it, NONE: its bytes */
 } pn_schema_options;
 
 /* Compile a schema's text.  o may be NULL: neither.  PN_E_FORMAT: not JSON.  PN_E_INVALID: not a
@@ -4902,12 +5030,17 @@ typedef struct pn_schema_options {
 PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *json, size_t len,
                                         const pn_schema_options *o, pn_err *err);
 
-/* The values of the schema at `node` of d as a node of g, to be built into something larger.  The
- * node is the root of its schema: "#" means it, and pointers start there.  With o->lenient the
- * pointers of what was widened are appended to *widened (may be NULL), a line each.  Works in d's
- * memory. */
-PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, const pn_schema_options *o,
-                                     pn_gnode *out, pn_str *widened, pn_err *err);
+/* The values of the schema at `node` of d as a node of g, to be built into something larger.  `root`,
+ * the node or one above it, is the root of its schema: "#" means it, and pointers start there.  With
+ * o->lenient the pointers of what was widened are appended to *widened (may be NULL), a line each.
+ * Works in d's memory. */
+PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root,
+                                     const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err);
+
+/* Of these values the strings alone, as bare text: no quotes, no escapes, and nowhere `until`, which
+ * ends it.  There may be none (pn_gir_is_never). */
+PN_INTERNAL pn_status pn_schema_text(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root, const char *until,
+                                     const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err);
 
 #endif /* PN_SCHEMA_H */
 
@@ -5021,16 +5154,20 @@ typedef struct pn_sch {
     const pn_json_doc *d;
     uint32_t root;
     pn_schema_options o;
+    const char *until;          /* not NULL: strings are bare text that does not contain it */
     pn_str *widened;
     pn_err *err;
     pn_status status;           /* the first failure; everything stops */
     pn_sch_chunk *chunks;       /* arena */
+    pn_sch_chunk *spare;        /* one of the usual size, or NULL: rewinding at its edge must not cost a free and
+                                   an allocation each time */
     uint64_t arena_bytes;
     pn_map goal_of;             /* list of nodes to goal */
     pn_map reported;            /* pointers already in *widened */
     pn_map anchors;             /* "$id" and "$anchor" to node, filled when first needed */
     bool anchors_known;
     pn_map pattern_of;          /* pattern to node: the same automaton serves all who name it */
+    pn_map body_of;             /* strings and their lengths to node: the same product once */
     pn_gnode formats[PN_SCH_FORMATS];
     pn_sch_made numbers[PN_SCH_NUMBERS];
     uint32_t n_numbers;
@@ -5132,6 +5269,15 @@ PN_INTERNAL pn_gnode pn_sch_pattern(pn_sch *s, uint32_t node, const char *kw, pn
 /* l->body with its lengths applied. */
 PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l);
 
+/* Bodies in the spelling of the whole: min..max characters, this text, any but these texts; and the
+ * key and string around a body. */
+PN_INTERNAL pn_gnode pn_sch_chars(pn_sch *s, uint32_t min, uint32_t max);
+PN_INTERNAL pn_gnode pn_sch_text(pn_sch *s, pn_bytes text);
+PN_INTERNAL pn_gnode pn_sch_not(pn_sch *s, const pn_bytes *texts, uint32_t n);
+PN_INTERNAL bool pn_sch_ends_inside(const pn_sch *s, pn_bytes text);   /* bare text cannot say this */
+PN_INTERNAL pn_gnode pn_sch_key(pn_sch *s, pn_gnode body);
+PN_INTERNAL pn_gnode pn_sch_string(pn_sch *s, pn_gnode body);
+
 PN_INTERNAL bool pn_sch_equal(pn_sch *s, uint32_t a, uint32_t b);      /* as JSON values */
 PN_INTERNAL uint32_t pn_sch_value_type(pn_sch *s, uint32_t v);
 PN_INTERNAL bool pn_sch_scalar_fits(pn_sch *s, const pn_sch_leaf *l, uint32_t v);     /* but for types */
@@ -5154,6 +5300,189 @@ PN_INTERNAL bool pn_sch_num_join_mod(pn_sch *s, uint32_t node, pn_sch_num *r, co
 PN_INTERNAL pn_gnode pn_sch_number(pn_sch *s, const pn_sch_leaf *l);
 
 #endif /* PN_SCHEMA_INT_H */
+
+/* ---- Begin sample/pn_calls.h ---- */
+/*
+ * pn_calls.h - tool calls that a model cannot get wrong: grammars in the syntax of its family.
+ *
+ * For each family of text/pn_out_family.h this builds what a call looks like: the tags around it, the
+ * names of the tools there are, and arguments that satisfy the tool's schema.  Two uses:
+ *
+ *     required    the answer is calls and nothing else: lane 0 of the grammar is the whole answer.
+ *     auto        text until a trigger (the opening tag, usually) and then a call: each trigger has a
+ *                 lane, the language of what follows it.  pn_guide.h watches for triggers.
+ *
+ * One grammar holds all lanes, so that the arguments of a tool are compiled once: a text in lane k
+ * starts with the two bytes k / 256, k % 256, which stand for nothing but the choice.
+ *
+ * A marker that is one token of the vocabulary has to be written with that token: spelled from pieces
+ * it would be another text to the model that reads it back.
+ *
+ * Values.  JSON families take arguments as pn_schema.h generates them.  Tagged families write strings
+ * as bare text, which cannot hold its closing tag, and everything else as JSON; members of up to
+ * CALLS_ANY_ORDER parameters come in any order, those of more in the order of the schema.
+ *
+ * What a schema demands and a grammar cannot enforce is refused with the JSON pointer in the array of
+ * tools, or, for a tool that is not strict and whose call is the model's own choice (auto), widened and
+ * the pointer noted.
+ *
+ * Pure: no file-scope state.
+ */
+#ifndef PN_CALLS_H
+#define PN_CALLS_H
+
+/* includes base/pn_json.h */
+/* includes sample/pn_grammar.h */
+/* includes text/pn_toolcall.h */
+
+typedef struct pn_calls_params {
+    const pn_out_format *format;    /* whose syntax */
+    const pn_json_doc *tools;       /* OpenAI's array of function tools; flat objects are taken too */
+    pn_bytes only;                  /* the one function that may be called; len 0: any of them */
+    bool required;                  /* the answer is a call; else calls are the model's choice */
+    bool single;                    /* one call and no more */
+    bool none;                      /* triggers alone, to keep calls from coming about: no grammar */
+    pn_gram_find_token find;        /* ids of control and user-defined tokens; NULL: markers are bytes */
+    void *user;
+} pn_calls_params;
+
+typedef struct pn_trigger {
+    char *text;                     /* owned */
+    uint32_t len, lane;
+    bool at_start;                  /* counts at the start of the answer only, white space apart */
+} pn_trigger;
+
+typedef struct pn_calls {
+    pn_mem *mem;
+    pn_gram *gram;                  /* retained; NULL with none */
+    pn_trigger *triggers;           /* owned, [n_triggers]; none when required */
+    size_t n_triggers, cap_triggers;
+    pn_str widened;                 /* JSON pointers, a line each */
+} pn_calls;
+
+/* PN_E_INVALID: no tools, a tool without a name, no function called `only`, a schema that is none.
+ * PN_E_UNSUPPORTED: a keyword that cannot be enforced.  The text starts with the JSON pointer.  Works in
+ * tools' memory; on failure *out is empty. */
+PN_INTERNAL pn_status pn_calls_new(pn_calls *out, pn_mem *mem, const pn_calls_params *p, pn_err *err);
+PN_INTERNAL void pn_calls_fini(pn_calls *c);
+
+#endif /* PN_CALLS_H */
+
+/* ---- Begin sample/pn_calls_int.h ---- */
+/*
+ * pn_calls_int.h - what the files of the tool-call grammars share; nobody else includes it.
+ *
+ *     pn_calls.c         tools, lanes, triggers, and the tags of each family
+ *     pn_calls_args.c    the arguments of one tool in each spelling
+ */
+#ifndef PN_CALLS_INT_H
+#define PN_CALLS_INT_H
+
+/* includes sample/pn_calls.h */
+/* includes sample/pn_schema.h */
+/* includes text/pn_out_family.h */
+
+typedef struct calls_tool {
+    pn_bytes name;
+    uint32_t index;             /* in the array of tools */
+    uint32_t node;              /* the object that holds name and parameters */
+    uint32_t schema;            /* of the arguments; PN_JSON_NONE: there are none */
+    bool strict;
+    pn_gnode args;              /* in the family's spelling */
+} calls_tool;
+
+typedef struct calls_work {
+    pn_mem *mem;
+    const pn_calls_params *p;
+    const out_family *f;
+    pn_calls *out;
+    pn_gir *g;
+    pn_err *err;
+    pn_status st;               /* the first failure; everything stops */
+    calls_tool *tools;          /* owned, [n_tools] */
+    size_t n_tools, cap_tools;
+    pn_json_doc nothing;        /* {"type":"object"}: the schema of a tool that says none */
+    pn_gnode *lanes;            /* owned, [n_lanes] */
+    size_t n_lanes, cap_lanes;
+    pn_gnode ws, nl;            /* white space inside JSON; up to two line ends between tags */
+} calls_work;
+
+/* "<|channel|>final": tokens where the vocabulary has them, bytes between. */
+PN_INTERNAL pn_gnode pn_calls_mark(calls_work *w, const char *text);
+
+/* Record a failure at a pointer below the array of tools; PN_GNODE_NONE. */
+PN_INTERNAL pn_gnode pn_calls_fail(calls_work *w, pn_status st, const calls_tool *t, const char *below, const char *what);
+
+/* t->args for the grammar of the family.  False: failed. */
+PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t);
+
+#endif /* PN_CALLS_INT_H */
+
+/* ---- Begin sample/pn_guide.h ---- */
+/*
+ * pn_guide.h - where an answer stands: in its reasoning, in free text, or held to a grammar.
+ *
+ *             marker                    trigger                    sentence complete
+ *     WAIT ------------> START ... FREE ---------> BOUND --------------------------> FREE or DONE
+ *
+ *     WAIT    free text up to a marker: reasoning that is open, or what stands before the grammar
+ *     START   nothing of the answer yet; a model may open its reasoning here (back to WAIT)
+ *     FREE    free text, watched for the triggers of tool calls (pn_calls.h)
+ *     BOUND   the grammar says what may come
+ *
+ * Without triggers a sentence of the grammar is owed: START is BOUND but for the reasoning, and no token
+ * that ends the answer is allowed before the sentence may end, not in the reasoning either.
+ *
+ * Markers and triggers are looked for in the bytes of the text, control tokens rendered.  When a token
+ * carries a trigger and more, the rest belongs to the grammar.  If it does not fit there the token is
+ * refused (PN_E_STATE): ban it and choose again.  So nothing has to be taken back.
+ *
+ * Threads: one guide, one thread.
+ */
+#ifndef PN_GUIDE_H
+#define PN_GUIDE_H
+
+/* includes sample/pn_calls.h */
+
+enum { PN_GUIDE_MARK_MAX = 64 };    /* bytes of a marker, its NUL included */
+
+typedef struct pn_guide_params {
+    pn_gram *gram;                  /* retained; NULL with `forbid` */
+    const pn_gtrie *trie;           /* borrowed; NULL: bytes alone, without masks */
+    const pn_trigger *triggers;     /* [n_triggers], borrowed; none: a sentence is owed */
+    size_t n_triggers;
+    bool lanes;                     /* gram is that of a pn_calls: lane 0 when nothing triggers */
+    bool single;                    /* after one triggered call the answer is over */
+    bool forbid;                    /* triggers must not come about at all */
+    const char *after;              /* WAIT for this first; NULL: START.  Copied, as all texts here */
+    const char *think_open, *think_close;   /* a model may open its reasoning itself; NULL: it does not */
+    pn_gram_find_token find;        /* ids of control and user-defined tokens, for think_open; NULL */
+    void *user;
+} pn_guide_params;
+
+typedef struct pn_guide pn_guide;
+
+PN_INTERNAL pn_status pn_guide_new(pn_guide **out, pn_mem *mem, const pn_guide_params *p, pn_err *err);
+PN_INTERNAL void pn_guide_free(pn_guide *g);            /* NULL is a no-op */
+
+/* What may come next: bitmap of pn_gtrie_words words, valid until the next call; *allowed NULL:
+ * everything.  PN_E_NUMERIC: nothing can. */
+PN_INTERNAL pn_status pn_guide_mask(pn_guide *g, const uint32_t **allowed, pn_err *err);
+
+/* The token that was chosen and the text it adds, control tokens rendered.  Not for tokens that end the
+ * answer.  PN_E_STATE: it cannot come here, and nothing has changed; with pn_guide_ban the next mask is
+ * without it.  A token out of a mask is refused only in WAIT, START and FREE. */
+PN_INTERNAL pn_status pn_guide_accept(pn_guide *g, pn_token t, pn_bytes piece, pn_err *err);
+PN_INTERNAL void pn_guide_ban(pn_guide *g, pn_token t);
+
+/* The same for bytes, one after another.  On PN_E_STATE the guide is of no use any more. */
+PN_INTERNAL pn_status pn_guide_accept_bytes(pn_guide *g, const char *bytes, size_t n, pn_err *err);
+
+/* The answer is complete and nothing may follow; it may end here. */
+PN_INTERNAL bool pn_guide_done(const pn_guide *g);
+PN_INTERNAL bool pn_guide_may_end(const pn_guide *g);
+
+#endif /* PN_GUIDE_H */
 
 /* ---- Begin mem/pn_ledger.h ---- */
 /*
@@ -5830,11 +6159,22 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
 /* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
 PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);
 
-/* pn_session_generate with full-size parameters.  special: on_text gets control tokens as their text.
- * budget (may be NULL): dictates tokens when the reasoning has taken too long. */
+/* Where generated text goes.  text: a token's new whole characters, -1 for half ones at the end; it ends
+ * up in pn_emit_text().  end: nothing follows; not called after a stop string. */
+struct pn_emit;
+typedef struct pn_generate_route {
+    struct pn_emit *emit;
+    pn_status (*text)(void *user, pn_token t, const char *text, size_t len, pn_err *err);
+    pn_status (*end)(void *user, pn_err *err);
+    void *user;
+} pn_generate_route;
+
+/* pn_session_generate with full-size parameters, text by the route (on_text is not looked at).
+ * budget (may be NULL): dictates tokens when the reasoning has taken too long.  *raw_len: bytes of
+ * the result's n_kept tokens. */
 struct pn_budget;
-PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, bool special, struct pn_budget *budget,
-                                      pn_generate_result *result, pn_err *err);
+PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
+                                      struct pn_budget *budget, pn_generate_result *result, size_t *raw_len, pn_err *err);
 
 /* No character is half read. */
 PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);
@@ -5854,15 +6194,23 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 #define PN_GRAMMAR_API_H
 
 /* includes engine/pn_engine_int.h */
-/* includes sample/pn_grammar.h */
+/* includes sample/pn_calls.h */
 
 struct pn_grammar {
     pn_engine *engine;          /* borrowed */
-    pn_gram *gram;              /* retained */
+    pn_gram *gram;              /* retained; NULL for tool calls */
+    pn_calls calls;             /* of pn_grammar_tools */
+    bool is_calls, required, single, none;
 };
 
 /* The vocabulary as a trie: all but control, unused and unknown tokens and those that end an answer. */
 PN_INTERNAL pn_status pn_gtrie_from_vocab(pn_gtrie **out, pn_mem *mem, const pn_vocab *v, pn_err *err);
+
+/* A pn_gram_find_token over a pn_vocab: control and user-defined tokens by their text. */
+PN_INTERNAL pn_token pn_grammar_find_marker(void *vocab, const char *text, size_t len);
+
+/* pn_grammar_tools when the family and the document are known; v may be NULL. */
+PN_INTERNAL pn_status pn_grammar_calls(pn_engine *e, const pn_vocab *v, const pn_calls_params *p, pn_grammar **out, pn_err *err);
 
 #endif /* PN_GRAMMAR_API_H */
 
@@ -5870,44 +6218,198 @@ PN_INTERNAL pn_status pn_gtrie_from_vocab(pn_gtrie **out, pn_mem *mem, const pn_
 /*
  * pn_constraint.h - one answer held to a grammar: mask before the pick, follow after it.
  *
- * With `after` the text is free up to that marker (the end of a model's reasoning); the grammar holds
- * from the byte behind it.
+ * A pn_guide over the model's vocabulary; without a grammar everything is allowed.
  */
 #ifndef PN_CONSTRAINT_H
 #define PN_CONSTRAINT_H
 
 /* includes engine/pn_grammar_api.h */
-
-enum { CONSTRAINT_MARKER_MAX = 64 };
+/* includes sample/pn_guide.h */
 
 typedef struct pn_constraint {
-    pn_mem *mem;
-    pn_model *model;
-    pn_matcher *matcher;        /* NULL: no grammar */
-    uint32_t *mask;             /* [n_words] */
-    size_t n_words;
-    bool active;                /* behind the marker */
-    char after[CONSTRAINT_MARKER_MAX];
-    size_t after_len;
-    char tail[CONSTRAINT_MARKER_MAX];   /* end of the free text, while looking for the marker */
-    size_t tail_len;
+    pn_guide *guide;            /* NULL: no grammar */
 } pn_constraint;
 
-/* g NULL: everything is allowed.  after NULL: from the first token on. */
-PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn_grammar *g, const char *after,
-                                         pn_err *err);
+/* From p's grammar, grammar_after, think_open and think_close. */
+PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn_generate_params *p, pn_err *err);
 PN_INTERNAL void pn_constraint_close(pn_constraint *c);
 
 /* What may come next: a bitmap for pn_chain_pick_masked, NULL for everything. */
 PN_INTERNAL pn_status pn_constraint_mask(pn_constraint *c, const uint32_t **allowed, pn_err *err);
 
-/* The token that was chosen, and the text it adds (control tokens rendered). */
+/* The token that was chosen, and the text it adds (control tokens rendered).  PN_E_STATE: not here; it is
+ * banned from the next mask, so choose again. */
 PN_INTERNAL pn_status pn_constraint_accept(pn_constraint *c, pn_token t, pn_bytes piece, pn_err *err);
 
 /* The text is a sentence and nothing can follow. */
 PN_INTERNAL bool pn_constraint_done(const pn_constraint *c);
 
 #endif /* PN_CONSTRAINT_H */
+
+/* ---- Begin engine/pn_emit.h ---- */
+/*
+ * pn_emit.h - an answer's tokens and text on their way out.
+ *
+ * Text waits while it may become a stop string, and in a conversation while it may become markup; a
+ * token is told to on_logprob with the first of its text that goes out.  So three things have to stay
+ * together: the bytes that wait, the tokens they came from, and what was likely when those were
+ * chosen.  Every byte of text carries its offset in the answer's raw text (all pieces one after the
+ * other), every token the stretch it covers there; that is all that ties them.
+ *
+ *     raw      |  The| fo|x. </thi|nk>|Hello S|TO|P it|
+ *     text            the parser's events -----^     ^- held: the stop string "STOP" from here
+ *     tokens kept after the stop: those that end at or before its first byte
+ *
+ * Stop strings: the match that starts first wins, of those starting together the longest, whatever the
+ * cuts between tokens.  That means waiting for one more token where one stop string begins another.
+ * Text is never cut inside a character: a stop string that begins in one takes all of it.
+ *
+ * Invariants
+ *   1. Offsets of text grow from one pn_emit_text() to the next.
+ *   2. Tokens are told once and in order; those that belong to a stop string entirely never are.
+ *   3. Nothing goes out after a stop string was met.
+ *
+ * Memory is taken when it is opened; it grows when more tokens wait than ever before.
+ */
+#ifndef PN_EMIT_H
+#define PN_EMIT_H
+
+/* includes base/pn_str.h */
+/* includes engine/pn_engine_int.h */
+
+/* n bytes of text are final (perhaps none).  Nonzero: the receiver wants no more. */
+typedef int (*pn_emit_give)(void *user, const char *text, size_t n);
+
+typedef struct pn_emit_token {
+    pn_token id;
+    pn_text_part part;
+    size_t begin, end;          /* bytes of the raw text */
+    float logprob;
+    bool told;
+} pn_emit_token;
+
+typedef struct pn_emit {
+    pn_mem *mem;
+    const pn_vocab *vocab;
+    const pn_generate_params *p;    /* borrowed: stop strings and on_logprob */
+    bool special;               /* control tokens are text */
+    pn_emit_give give;
+    void *user;
+
+    pn_emit_token *wait;        /* [n_wait] tokens whose text is not all out, oldest first */
+    size_t n_wait, cap_wait;
+    pn_token *top;              /* [n_wait, n_top] likeliest tokens of their steps */
+    float *top_lp;              /* [n_wait, n_top] */
+    size_t cap_top, cap_top_lp;
+    pn_token_logprob *out;      /* [n_top] for the callback */
+    size_t n_tokens, n_done;    /* pushed; of these no longer in wait */
+    size_t raw_len, done_len, last_begin;   /* raw text of all tokens; of those done; without the last */
+
+    pn_str held, held_at;       /* text that may become a stop string; a size_t a byte: its offset */
+    size_t stop_at;             /* offset of the stop string's first byte */
+    int32_t stop_index;         /* -1: none was met */
+    bool refused;               /* give or on_logprob said no */
+    bool failed;                /* out of memory */
+} pn_emit;
+
+/* `p` must outlive it. */
+PN_INTERNAL pn_status pn_emit_open(pn_emit *e, const pn_model *m, const pn_generate_params *p, bool special,
+                                   pn_emit_give give, void *user, pn_err *err);
+PN_INTERNAL void pn_emit_close(pn_emit *e);                     /* NULL members are fine */
+
+/* A token was chosen from these logits [n_vocab]; its piece is added to the raw text. */
+PN_INTERNAL pn_status pn_emit_push(pn_emit *e, pn_token t, const float *logits, pn_err *err);
+
+/* Bytes [begin, end) of the raw text turned out to be `part`; of several for one token the last of the
+ * enumeration counts. */
+PN_INTERNAL void pn_emit_mark(pn_emit *e, size_t begin, size_t end, pn_text_part part);
+
+/* n bytes of visible text from offset `at` on; gives what cannot become a stop string. */
+PN_INTERNAL void pn_emit_text(pn_emit *e, const char *text, size_t n, size_t at);
+
+/* No stop string reaches across this point: what is held goes out, but for one that is complete. */
+PN_INTERNAL void pn_emit_release(pn_emit *e);
+
+/* Tokens that end at or before `upto` have no text still to come, but for what is held. */
+PN_INTERNAL void pn_emit_settle(pn_emit *e, size_t upto);
+
+static inline bool pn_emit_stopped(const pn_emit *e) { return e->stop_index >= 0; }
+static inline bool pn_emit_over(const pn_emit *e) { return e->stop_index >= 0 || e->refused || e->failed; }
+
+/* How many tokens said no more than what went out, at most `max`, which is all of them or all but the
+ * last; *len: their raw text. */
+PN_INTERNAL size_t pn_emit_kept(const pn_emit *e, size_t max, size_t *len);
+
+#endif /* PN_EMIT_H */
+
+/* ---- Begin engine/pn_replay.h ---- */
+/*
+ * pn_replay.h - which tokens of a session does the next prompt of its conversation keep?
+ *
+ * A session holds prompts and answers by turns:
+ *
+ *     prompt 0 | answer 0 | prompt 1 | answer 1 | ...
+ *
+ * Each prompt is what the template added since the answer before it: that answer's closing, new messages,
+ * the opening of the next answer.  The next rendering is compared from its start: where it repeats a
+ * prompt, byte for byte and trust for trust, and then repeats the answer, however spelled
+ * (text/pn_respell.h), both stay as they are, tokens and all.  So a call that the template prints with
+ * other spaces costs nothing, and the model goes on reading what it wrote.
+ *
+ * Why not a comparison of tokens alone: the first call that is printed otherwise would make all behind
+ * it new.  Why not the answer's text alone: then only a template that repeats the model's spelling keeps
+ * anything.
+ *
+ * Invariants
+ *   1. An answer's tokens are kept for the message that was made from them, while that message is in its
+ *      place and unchanged, and for no other: what a client writes keeps no control token alive.
+ *   2. What the prompt holds of reasoning that the template has dropped since is not kept.  An empty pair
+ *      of reasoning markers that the opening wrote and the history leaves out is kept: it says nothing.
+ *   3. Turns cover session positions [0, ...) without gaps; a turn is used only while the session still
+ *      has all of it.
+ *   4. Memory is the text of the conversation a few times over; turns that do not match are dropped.
+ *
+ * Threads: the conversation's.
+ */
+#ifndef PN_REPLAY_H
+#define PN_REPLAY_H
+
+/* includes text/pn_chat.h */
+/* includes text/pn_toolcall.h */
+
+typedef struct pn_replay_turn pn_replay_turn;
+
+typedef struct pn_replay {
+    pn_mem *mem;                    /* borrowed */
+    const pn_vocab *vocab;          /* borrowed */
+    const pn_out_format *format;    /* borrowed: the syntax of answers */
+    const pn_json_doc *tools;       /* borrowed; NULL: none */
+    pn_replay_turn *turns;          /* owned, [cap_turns] */
+    size_t n_turns, cap_turns;
+} pn_replay;
+
+PN_INTERNAL void pn_replay_init(pn_replay *r, pn_mem *mem, const pn_vocab *v, const pn_out_format *f, const pn_json_doc *tools);
+PN_INTERNAL void pn_replay_fini(pn_replay *r);
+
+/* Compare `p`, rendered from messages[0..n_messages), with the turns; those that are not kept are dropped.
+ * opening: where in p the next answer's opening begins.  n_session: tokens the session holds.
+ * *at: the text from here on is new.  *kept: session positions [0, *kept) stay.  PN_E_NOMEM. */
+PN_INTERNAL pn_status pn_replay_match(pn_replay *r, const pn_prompt *p, size_t opening, const pn_str *messages,
+                                      size_t n_messages, size_t n_session, size_t *at, size_t *kept, pn_err *err);
+
+/* A prompt's text from `at` on is session positions [first, first + n). */
+PN_INTERNAL pn_status pn_replay_prompt(pn_replay *r, const pn_prompt *p, size_t at, size_t opening, size_t first, size_t n,
+                                       pn_err *err);
+
+/* What was sampled after the last prompt: text and tokens.  An answer whose text is not all of its tokens'
+ * (a stop string was cut off) keeps the tokens in front, where the cut is between two. */
+PN_INTERNAL pn_status pn_replay_answer(pn_replay *r, const char *text, size_t len, const pn_token *tokens, size_t n, pn_err *err);
+
+/* The last answer became messages[index].  Without this call, or without the memory for it, the answer
+ * is not kept. */
+PN_INTERNAL void pn_replay_sign(pn_replay *r, size_t index, const pn_str *message);
+
+#endif /* PN_REPLAY_H */
 
 /* ---- Begin engine/pn_presets.h ---- */
 /*
@@ -21480,7 +21982,7 @@ PN_INTERNAL bool pn_rwkv_encode(pn_enc *e, const char *s, size_t n)
  * One pass, leftmost match first, the longest at each place.  Which tokens count depends on the call:
  *
  *     kind                      plain    PN_ENC_SPECIAL    with spans
- *     user-defined              yes      yes               inside a span; only white space: anywhere
+ *     user-defined              yes      yes               inside a span; words, spaces: anywhere
  *     control, unknown          no       yes               inside a span
  *     marker of another kind    no       no                inside a span
  *
@@ -21613,7 +22115,13 @@ PN_INTERNAL bool pn_special_encode(pn_enc *e, const char *s, size_t n, unsigned 
  * Files name some ids; conversions forget others, or type a control token as an ordinary one.  So the
  * well-known texts are looked up as well.  Tables are searched in their order, so the outcome does not
  * depend on hashing.  A token found in the tables of roles or ends is a control token from then on.
+ *
+ * What nobody may write into a message (PN_TA_GUARD) follows from the kind and, since kinds get lost,
+ * from the text: what the tables of markers know, here and of the output parsers, and what the model's own
+ * template writes.  Words and single characters that a file types user-defined (letters with accents,
+ * DeepSeek) are ordinary text unless the template writes them: a message may hold them.
  */
+/* includes text/pn_toolcall.h */
 /* includes text/pn_vocab_impl.h */
 
 #include <stdio.h>
@@ -21817,20 +22325,71 @@ static bool roles_only_space(pn_bytes t)
     return true;
 }
 
+/* A word, or one character: not what markers look like. */
+static bool roles_plain(pn_bytes t)
+{
+    size_t i = 0, starts = 0;
+    for (size_t k = 0; k < t.len; k++)
+        starts += ((uint8_t)t.data[k] & 0xC0) != 0x80;
+    while (i < t.len && ((t.data[i] >= 'a' && t.data[i] <= 'z') || (t.data[i] >= 'A' && t.data[i] <= 'Z') ||
+                         (t.data[i] >= '0' && t.data[i] <= '9') || t.data[i] == ' '))
+        i++;
+    return i == t.len || starts == 1;
+}
+
+/* <name>, </name>, <|name|>, [NAME]: what templates write around messages, and little else looks like.
+ * "[0]" and "[i]" are code, in templates too. */
+static bool roles_shaped(pn_bytes t)
+{
+    size_t capitals = 0;
+    if (t.len < 3 || !((t.data[0] == '<' && t.data[t.len - 1] == '>') || (t.data[0] == '[' && t.data[t.len - 1] == ']')))
+        return false;
+    for (size_t i = 1; i + 1 < t.len; i++) {
+        if (strchr(" \t\n\"'<>[]", t.data[i]))
+            return false;
+        capitals += t.data[i] >= 'A' && t.data[i] <= 'Z';
+    }
+    char c = t.data[1];
+    return t.data[0] == '[' ? capitals >= 2
+                            : (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '/' || c == '|' || (uint8_t)c >= 0x80;
+}
+
+static bool roles_in_template(const pn_vocab_source *src, pn_bytes t)
+{
+    if (t.len > src->chat_template.len || !t.len)
+        return false;
+    for (size_t i = 0; i + t.len <= src->chat_template.len; i++)
+        if (src->chat_template.data[i] == t.data[0] && memcmp(src->chat_template.data + i, t.data, t.len) == 0)
+            return true;
+    return false;
+}
+
+/* A marker of an output family.  Of those that look like words or code ("Action:", ">>>") tokens are left
+ * alone: they are ordinary text in a message, and mean nothing there. */
+static void roles_guard_marker(void *user, const char *text)
+{
+    if (text[0] == '<' || text[0] == '[' || text[0] == ']')
+        roles_attr(user, text, PN_TA_GUARD | PN_TA_MARKER, 0);
+}
+
 /* Last: what nobody may write into a message. */
-static void roles_guard(pn_vocab *v)
+static void roles_guard(pn_vocab *v, const pn_vocab_source *src)
 {
     for (uint32_t i = 0; i < v->n_tokens; i++) {
         unsigned kind = v->attr[i] & PN_TA_KIND;
+        pn_bytes t = v->tokens[i];
         if (kind == PN_TOKEN_CONTROL || kind == PN_TOKEN_UNKNOWN ||
-            (kind == PN_TOKEN_USER_DEFINED && !roles_only_space(v->tokens[i])))
+            (kind == PN_TOKEN_USER_DEFINED && !roles_only_space(t) && (!roles_plain(t) || roles_in_template(src, t))))
             v->attr[i] |= PN_TA_GUARD;
+        else if (kind != PN_TOKEN_USER_DEFINED && kind != PN_TOKEN_BYTE && roles_shaped(t) && roles_in_template(src, t))
+            v->attr[i] |= PN_TA_GUARD | PN_TA_MARKER;
     }
     for (size_t i = 0; i < PN_COUNT_OF(roles_end); i++)
         if (roles_ends(v, roles_end[i]))
             roles_attr(v, roles_end[i], PN_TA_GUARD, 0);
     for (size_t i = 0; i < PN_COUNT_OF(roles_markers); i++)
         roles_attr(v, roles_markers[i], PN_TA_GUARD | PN_TA_MARKER, 0);
+    pn_out_each_marker(roles_guard_marker, v);
 }
 
 PN_INTERNAL void pn_vocab_roles(pn_vocab *v, const pn_vocab_source *src, pn_vocab_warn warn, void *user)
@@ -21847,7 +22406,7 @@ PN_INTERNAL void pn_vocab_roles(pn_vocab *v, const pn_vocab_source *src, pn_voca
             roles_set_kind(v, t, PN_TOKEN_USER_DEFINED);
     }
     roles_strip(v, src);
-    roles_guard(v);
+    roles_guard(v, src);
 }
 #endif
 
@@ -28865,6 +29424,8 @@ static bool norm_shows(norm_probe *p, const char *messages, const char *more, co
 #define NORM_RESULT(id) ",{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"name\":\"fn-zq\",\"content\":\"res-zq\"}"
 #define NORM_OBJECT "{\"arg-zq\":\"val-zq\"}"
 #define NORM_STRING "\"{\\\"arg-zq\\\":\\\"val-zq\\\"}\""
+#define NORM_OBJECT2 "{\"arg-zq\":\"vam-zq\"}"       /* of a second call; some templates print ids instead of names */
+#define NORM_STRING2 "\"{\\\"arg-zq\\\":\\\"vam-zq\\\"}\""
 
 static void norm_probe_content(norm_probe *p, pn_tpl_caps *c)
 {
@@ -28899,11 +29460,11 @@ static void norm_probe_tools(norm_probe *p, pn_tpl_caps *c)
     c->tool_role = c->tool_role || (!c->object_args && c->tool_calls && norm_has(p, "res-zq"));
     if (!c->tool_calls)
         return;
-    const char *two = c->object_args ? NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_OBJECT) "," NORM_CALL("abcdef124", "fm-zq", NORM_OBJECT))
+    const char *two = c->object_args ? NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_OBJECT) "," NORM_CALL("abcdef124", "fm-zq", NORM_OBJECT2))
                                            NORM_RESULT("abcdef123") NORM_RESULT("abcdef124")
-                                     : NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_STRING) "," NORM_CALL("abcdef124", "fm-zq", NORM_STRING))
+                                     : NORM_CALLS(NORM_CALL("abcdef123", "fn-zq", NORM_STRING) "," NORM_CALL("abcdef124", "fm-zq", NORM_STRING2))
                                            NORM_RESULT("abcdef123") NORM_RESULT("abcdef124");
-    c->parallel_calls = norm_shows(p, two, NORM_TOOLS NORM_GEN, "fm-zq");
+    c->parallel_calls = norm_shows(p, two, NORM_TOOLS NORM_GEN, "vam-zq");
     const char *long_id = c->object_args ? NORM_CALLS(NORM_CALL("call_0123456789", "fn-zq", NORM_OBJECT)) NORM_RESULT("call_0123456789")
                                          : NORM_CALLS(NORM_CALL("call_0123456789", "fn-zq", NORM_STRING)) NORM_RESULT("call_0123456789");
     c->short_ids = !norm_try(p, long_id, NORM_TOOLS NORM_GEN);
@@ -29614,6 +30175,8 @@ PN_INTERNAL pn_status pn_chat_normalize(const pn_tpl_caps *caps, pn_mem *mem, co
 #undef NORM_RESULT
 #undef NORM_OBJECT
 #undef NORM_STRING
+#undef NORM_OBJECT2
+#undef NORM_STRING2
 #endif
 
 /* ---- Begin text/pn_out_detect.c ---- */
@@ -29758,6 +30321,34 @@ PN_INTERNAL const char *pn_out_family_name(size_t i)
 }
 
 PN_INTERNAL const char *pn_out_end_mark(size_t i) { return i < PN_COUNT_OF(out_ends) ? out_ends[i] : NULL; }
+
+static void detect_each(const char *const *list, size_t n, void (*fn)(void *user, const char *text), void *user)
+{
+    for (size_t i = 0; i < n; i++)
+        if (list[i])
+            fn(user, list[i]);
+}
+
+PN_INTERNAL void pn_out_each_marker(void (*fn)(void *user, const char *text), void *user)
+{
+    static const char *const headers[] = {"<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|python_tag|>"};
+    for (size_t i = 0; i < PN_COUNT_OF(out_families); i++) {
+        const out_family *f = &out_families[i];
+        detect_each(f->open, PN_COUNT_OF(f->open), fn, user);
+        detect_each(f->close, PN_COUNT_OF(f->close), fn, user);
+        detect_each(f->skip, PN_COUNT_OF(f->skip), fn, user);
+        detect_each(f->think, PN_COUNT_OF(f->think), fn, user);
+        if (f->named)
+            detect_each((const char *const[]){f->named->call, f->named->before_id, f->named->args, f->named->id_first}, 4, fn, user);
+        if (f->xml)
+            detect_each((const char *const[]){f->xml->call, f->xml->call_head, f->xml->param, f->xml->param_head, f->xml->value,
+                                              f->xml->param_end, f->xml->call_end}, 7, fn, user);
+    }
+    for (size_t i = 0; i < PN_COUNT_OF(out_thinks); i++)
+        detect_each(out_thinks[i], PN_COUNT_OF(out_thinks[i]), fn, user);
+    detect_each(headers, PN_COUNT_OF(headers), fn, user);
+    detect_each(out_ends + 1, PN_COUNT_OF(out_ends) - 1, fn, user);     /* the first is what people write */
+}
 
 /* Where `what` stands last in text; n: nowhere. */
 static size_t detect_last(const char *text, size_t n, const char *what)
@@ -29926,10 +30517,10 @@ static uint32_t value_step(const pn_json_doc *d, uint32_t node, const char *part
     return pn_json_find(d, node, key, len);
 }
 
-/* "#/$defs/x", from the schema of the arguments and then from its tool. */
-static uint32_t value_ref(const pn_out *p, pn_bytes ref)
+/* "#/$defs/x", from the schema of the arguments. */
+static uint32_t value_ref(const pn_json_doc *d, uint32_t root, pn_bytes ref)
 {
-    uint32_t node = p->params_node;
+    uint32_t node = root;
     size_t at = 1;
     if (ref.len < 1 || ref.data[0] != '#')
         return PN_JSON_NONE;
@@ -29937,20 +30528,20 @@ static uint32_t value_ref(const pn_out *p, pn_bytes ref)
         size_t end = ++at;                  /* past '/' */
         while (end < ref.len && ref.data[end] != '/')
             end++;
-        node = value_step(p->tools, node, ref.data + at, end - at);
+        node = value_step(d, node, ref.data + at, end - at);
         at = end;
     }
     return node;
 }
 
 /* The schema behind references. */
-static uint32_t value_resolve(const pn_out *p, uint32_t schema)
+static uint32_t value_resolve(const pn_json_doc *d, uint32_t root, uint32_t schema)
 {
     pn_bytes ref;
-    for (int i = 0; i < OUT_SCHEMA_DEPTH && p->tools; i++) {
-        if (!pn_json_str(p->tools, pn_json_get(p->tools, schema, "$ref"), &ref))
+    for (int i = 0; i < OUT_SCHEMA_DEPTH && d; i++) {
+        if (!pn_json_str(d, pn_json_get(d, schema, "$ref"), &ref))
             return schema;
-        schema = value_ref(p, ref);
+        schema = value_ref(d, root, ref);
     }
     return PN_JSON_NONE;
 }
@@ -29958,7 +30549,7 @@ static uint32_t value_resolve(const pn_out *p, uint32_t schema)
 PN_INTERNAL uint32_t pn_out_schema_property(const pn_out *p, uint32_t schema, const char *key, size_t len)
 {
     static const char *const branches[] = {"anyOf", "oneOf", "allOf"};
-    schema = value_resolve(p, schema);
+    schema = value_resolve(p->tools, p->params_node, schema);
     if (!p->tools || schema == PN_JSON_NONE)
         return PN_JSON_NONE;
     uint32_t found = pn_json_find(p->tools, pn_json_get(p->tools, schema, "properties"), key, len);
@@ -29966,7 +30557,7 @@ PN_INTERNAL uint32_t pn_out_schema_property(const pn_out *p, uint32_t schema, co
         uint32_t list = pn_json_get(p->tools, schema, branches[b]);
         for (uint32_t c = pn_json_first(p->tools, list); c != PN_JSON_NONE && found == PN_JSON_NONE;
              c = pn_json_next(p->tools, c))
-            found = pn_json_find(p->tools, pn_json_get(p->tools, value_resolve(p, c), "properties"), key, len);
+            found = pn_json_find(p->tools, pn_json_get(p->tools, value_resolve(p->tools, p->params_node, c), "properties"), key, len);
     }
     if (found == PN_JSON_NONE && pn_json_type_of(p->tools, pn_json_get(p->tools, schema, "additionalProperties")) == PN_JSON_OBJECT)
         found = pn_json_get(p->tools, schema, "additionalProperties");
@@ -29975,7 +30566,7 @@ PN_INTERNAL uint32_t pn_out_schema_property(const pn_out *p, uint32_t schema, co
 
 PN_INTERNAL uint32_t pn_out_schema_items(const pn_out *p, uint32_t schema)
 {
-    return p->tools ? pn_json_get(p->tools, value_resolve(p, schema), "items") : PN_JSON_NONE;
+    return p->tools ? pn_json_get(p->tools, value_resolve(p->tools, p->params_node, schema), "items") : PN_JSON_NONE;
 }
 
 static out_type value_word(pn_bytes b)
@@ -30023,28 +30614,33 @@ static out_type value_own_type(const pn_json_doc *d, uint32_t schema)
 }
 
 /* Branches are walked with a list of our own, since the schema is the client's: no recursion. */
-PN_INTERNAL out_type pn_out_schema_type(const pn_out *p, uint32_t schema)
+PN_INTERNAL out_type pn_out_type_of(const pn_json_doc *d, uint32_t root, uint32_t schema)
 {
     static const char *const branches[] = {"anyOf", "oneOf", "allOf"};
     uint32_t todo[64];
     size_t n = 0;
     out_type t = OUT_T_UNKNOWN;
-    if (!p->tools || schema == PN_JSON_NONE)
+    if (!d || schema == PN_JSON_NONE)
         return OUT_T_UNKNOWN;
     todo[n++] = schema;
     for (size_t i = 0; i < n; i++) {
-        uint32_t s = value_resolve(p, todo[i]);
+        uint32_t s = value_resolve(d, root, todo[i]);
         if (s == PN_JSON_NONE)
             continue;
-        t = value_join(t, value_own_type(p->tools, s));
+        t = value_join(t, value_own_type(d, s));
         for (size_t b = 0; b < PN_COUNT_OF(branches); b++) {
-            uint32_t list = pn_json_get(p->tools, s, branches[b]);
-            for (uint32_t c = pn_json_first(p->tools, list); c != PN_JSON_NONE && n < PN_COUNT_OF(todo);
-                 c = pn_json_next(p->tools, c))
+            uint32_t list = pn_json_get(d, s, branches[b]);
+            for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE && n < PN_COUNT_OF(todo);
+                 c = pn_json_next(d, c))
                 todo[n++] = c;
         }
     }
     return t;
+}
+
+PN_INTERNAL out_type pn_out_schema_type(const pn_out *p, uint32_t schema)
+{
+    return pn_out_type_of(p->tools, p->params_node, schema);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -31086,9 +31682,10 @@ static out_step xm_key_done(pn_out *p)
 /* What of a broken tag was consumed is text. */
 static out_step xm_broken(pn_out *p, const char *tag)
 {
+    size_t now = out_offset(p), value = now - PN_MIN(p->val.len, now);
     pn_out_end_call(p, false);
-    pn_out_put_text(p, tag, strlen(tag));
-    pn_out_put_text(p, pn_str_cstr(&p->val), p->val.len);
+    pn_out_put_text(p, tag, strlen(tag), value - PN_MIN(strlen(tag), value));
+    pn_out_put_text(p, pn_str_cstr(&p->val), p->val.len, value);
     return OUT_BAD;
 }
 
@@ -31450,10 +32047,12 @@ static out_step ns_tag(pn_out *p)
 static out_step ns_broken(pn_out *p)
 {
     if (p->begun) {
+        size_t now = out_offset(p), args = now - PN_MIN(p->args.len, now);
+        size_t mark = args - PN_MIN(sizeof NS_MARK - 1, args);
         pn_out_end_call(p, false);
-        pn_out_put_text(p, pn_str_cstr(&p->val), p->val.len);
-        pn_out_put_text(p, NS_MARK, sizeof NS_MARK - 1);
-        pn_out_put_text(p, pn_str_cstr(&p->args), p->args.len);
+        pn_out_put_text(p, pn_str_cstr(&p->val), p->val.len, mark - PN_MIN(p->val.len, mark));
+        pn_out_put_text(p, NS_MARK, sizeof NS_MARK - 1, mark);
+        pn_out_put_text(p, pn_str_cstr(&p->args), p->args.len, args);
     }
     return OUT_BAD;
 }
@@ -32189,7 +32788,7 @@ static void hm_content(pn_out *p)
     if (!p->any_content)
         return;
     pn_str_clear(&p->blank[0]);                 /* messages stand on lines of their own */
-    pn_str_addc(&p->blank[0], '\n');
+    pn_out_put_blank(p, 0, "\n", 1, out_offset(p));
     p->drop_lead = false;
 }
 
@@ -32394,19 +32993,23 @@ static void out_flush(pn_out *p, bool all)
     size_t n = p->event.len - keep;
     if (!n || p->event.failed)
         return;
-    pn_out_event e = {.kind = p->event_kind, .text = p->event.data, .len = n};
+    pn_out_event e = {.kind = p->event_kind, .text = p->event.data, .len = n, .at = p->event_at};
     e.call = p->event_kind == PN_OUT_ARGUMENTS ? p->n_calls - 1 : 0;
     out_send(p, &e);
     memmove(p->event.data, p->event.data + n, keep + 1);
     p->event.len = keep;
+    p->event_at += n;
 }
 
-PN_INTERNAL void pn_out_emit(pn_out *p, pn_out_kind kind, const char *text, size_t n)
+/* One event is one stretch of the input. */
+PN_INTERNAL void pn_out_emit(pn_out *p, pn_out_kind kind, const char *text, size_t n, size_t at)
 {
     if (!n)
         return;
-    if (kind != p->event_kind)
+    if (kind != p->event_kind || (kind != PN_OUT_ARGUMENTS && at != p->event_at + p->event.len))
         out_flush(p, true);
+    if (!p->event.len)
+        p->event_at = at;
     p->event_kind = kind;
     pn_str_add(&p->event, text, n);
 }
@@ -32416,8 +33019,9 @@ PN_INTERNAL void pn_out_begin_call(pn_out *p)
     if (p->in_reasoning)
         pn_out_think(p, false);
     out_flush(p, true);
+    p->call_at = out_offset(p) - p->raw.len;
     pn_out_event e = {.kind = PN_OUT_CALL_BEGIN, .call = p->n_calls, .text = pn_str_cstr(&p->name), .len = p->name.len,
-                      .id = pn_str_cstr(&p->id), .id_len = p->id.len};
+                      .id = pn_str_cstr(&p->id), .id_len = p->id.len, .at = p->call_at};
     out_send(p, &e);
     p->n_calls++;
     p->begun = true;
@@ -32430,7 +33034,7 @@ PN_INTERNAL void pn_out_end_call(pn_out *p, bool complete)
 {
     out_flush(p, true);
     pn_out_event e = {.kind = PN_OUT_CALL_END, .call = p->n_calls - 1, .complete = complete, .text = "",
-                      .id = pn_str_cstr(&p->id), .id_len = p->id.len};
+                      .id = pn_str_cstr(&p->id), .id_len = p->id.len, .at = out_offset(p)};
     out_send(p, &e);
     p->args_done = true;
     p->starting = false;
@@ -32457,6 +33061,38 @@ PN_INTERNAL void pn_out_new_call(pn_out *p)
  * Reasoning and content
  * ------------------------------------------------------------------------------------------ */
 
+PN_INTERNAL void pn_out_put_blank(pn_out *p, int which, const char *text, size_t n, size_t at)
+{
+    pn_str *offsets = &p->blank_at[which];
+    if (offsets->failed || p->blank[which].failed)
+        return;
+    offsets->len = p->blank[which].len * sizeof at;     /* what was dropped of the text goes here too */
+    for (size_t i = 0; i < n; i++, at++)
+        pn_str_add(offsets, &at, sizeof at);
+    pn_str_add(&p->blank[which], text, n);
+}
+
+static size_t out_blank_at(const pn_out *p, int which, size_t i)
+{
+    size_t at;
+    memcpy(&at, p->blank_at[which].data + i * sizeof at, sizeof at);
+    return at;
+}
+
+/* Emit the pending white space from byte `from` on. */
+static void out_emit_blank(pn_out *p, int which, size_t from)
+{
+    const pn_str *blank = &p->blank[which];
+    if (blank->failed || p->blank_at[which].failed)
+        return;
+    for (size_t next; from < blank->len; from = next) {
+        size_t at = out_blank_at(p, which, from);
+        for (next = from + 1; next < blank->len && out_blank_at(p, which, next) == at + (next - from);)
+            next++;
+        pn_out_emit(p, which ? PN_OUT_REASONING : PN_OUT_CONTENT, blank->data + from, next - from, at);
+    }
+}
+
 PN_INTERNAL void pn_out_think(pn_out *p, bool open)
 {
     pn_str *blank = &p->blank[1];
@@ -32465,7 +33101,7 @@ PN_INTERNAL void pn_out_think(pn_out *p, bool open)
     if (!open && p->block_begun) {
         while (blank->len && (blank->data[blank->len - 1] == '\n' || blank->data[blank->len - 1] == '\r'))
             blank->len--;
-        pn_out_emit(p, PN_OUT_REASONING, pn_str_cstr(blank), blank->len);
+        out_emit_blank(p, 1, 0);
     }
     pn_str_clear(blank);
     if (!p->any_content || !open)
@@ -32483,7 +33119,7 @@ static void out_release(pn_out *p, pn_str *blank)
     size_t from = 0;
     if (p->in_reasoning && !p->block_begun) {
         if (p->any_reasoning)
-            pn_out_emit(p, PN_OUT_REASONING, "\n", 1);
+            pn_out_emit(p, PN_OUT_REASONING, "\n", 1, out_offset(p));
         if (blank->len && blank->data[0] == '\r')
             from++;
         if (blank->len > from && blank->data[from] == '\n')
@@ -32491,11 +33127,11 @@ static void out_release(pn_out *p, pn_str *blank)
     } else if (!p->in_reasoning && p->drop_lead) {
         from = blank->len;
     }
-    pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, pn_str_cstr(blank) + from, blank->len - from);
+    out_emit_blank(p, p->in_reasoning, from);
     pn_str_clear(blank);
 }
 
-PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n)
+PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n, size_t at)
 {
     pn_str *blank = &p->blank[p->in_reasoning];
     size_t lead = 0, body = n;
@@ -32503,11 +33139,11 @@ PN_INTERNAL void pn_out_put_text(pn_out *p, const char *text, size_t n)
         lead++;
     while (body > lead && out_is_blank(text[body - 1]))
         body--;
-    pn_str_add(blank, text, lead);
+    pn_out_put_blank(p, p->in_reasoning, text, lead, at);
     if (lead < n) {
         out_release(p, blank);
-        pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, text + lead, body - lead);
-        pn_str_add(blank, text + body, n - body);
+        pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, text + lead, body - lead, at + lead);
+        pn_out_put_blank(p, p->in_reasoning, text + body, n - body, at + body);
         p->fresh = false;
         if (p->in_reasoning) {
             p->block_begun = p->any_reasoning = true;
@@ -32603,7 +33239,7 @@ static out_step out_marker(pn_out *p, const out_mark *m)
         if (end)
             pn_out_skip(p, out_left(p));
         else {
-            pn_out_put_text(p, out_text(p), m->len);
+            pn_out_put_text(p, out_text(p), m->len, out_offset(p));
             pn_out_skip(p, m->len);
         }
         return OUT_AGAIN;
@@ -32641,7 +33277,7 @@ static out_step out_text_step(pn_out *p)
     if (p->starting && (p->family->flags & OUT_BARE) && !p->in_reasoning && !p->params.no_calls) {
         while (i < left && out_is_blank(s[i]))
             i++;
-        pn_out_put_text(p, s, i);
+        pn_out_put_text(p, s, i, out_offset(p));
         pn_out_skip(p, i);
         if (i < left && s[i] == '{') {
             p->starting = false;
@@ -32661,7 +33297,7 @@ static out_step out_text_step(pn_out *p)
             break;
     }
     if (i) {
-        pn_out_put_text(p, s, i);
+        pn_out_put_text(p, s, i, out_offset(p));
         pn_out_skip(p, i);
         return OUT_AGAIN;                   /* what counts may have changed */
     }
@@ -32737,7 +33373,7 @@ static void out_give_up(pn_out *p)
             pn_out_end_call(p, false);
         return;
     }
-    pn_out_put_text(p, pn_str_cstr(&p->raw), p->raw.len);
+    pn_out_put_text(p, pn_str_cstr(&p->raw), p->raw.len, out_offset(p) - p->raw.len);
     pn_str_clear(&p->raw);
 }
 
@@ -32760,7 +33396,8 @@ static void out_finish(pn_out *p)
 
 static pn_status out_check(const pn_out *p, pn_err *err)
 {
-    const pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1]};
+    const pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1],
+                     &p->blank_at[0], &p->blank_at[1]};
     for (size_t i = 0; i < PN_COUNT_OF(all); i++)
         if (all[i]->failed)
             return pn_fail_nomem(err, "a model's output being parsed", (uint64_t)all[i]->len + 1);
@@ -32882,7 +33519,8 @@ PN_INTERNAL pn_status pn_out_new(pn_out **out, pn_mem *mem, const pn_out_format 
     p->user = user;
     if (params)
         p->params = *params;
-    pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1]};
+    pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1],
+                     &p->blank_at[0], &p->blank_at[1]};
     for (size_t i = 0; i < PN_COUNT_OF(all); i++)
         pn_str_init(all[i], mem, PN_ACCT_MISC);
     if (f->grammar == OUT_NESTED) {
@@ -32902,7 +33540,8 @@ PN_INTERNAL void pn_out_free(pn_out *p)
 {
     if (!p)
         return;
-    pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1]};
+    pn_str *all[] = {&p->in, &p->event, &p->raw, &p->name, &p->id, &p->val, &p->args, &p->blank[0], &p->blank[1],
+                     &p->blank_at[0], &p->blank_at[1]};
     for (size_t i = 0; i < PN_COUNT_OF(all); i++)
         pn_str_fini(all[i]);
     pn_mem_free(p->mem, PN_ACCT_MISC, p->elements, p->elements ? OUT_ELEMENTS_MAX * sizeof *p->elements : 0);
@@ -32923,6 +33562,7 @@ PN_INTERNAL pn_status pn_out_push(pn_out *p, const char *text, size_t len, pn_er
     if (p->at) {                        /* what is held back is short: moving it is cheap */
         memmove(p->in.data, p->in.data + p->at, p->in.len - p->at + 1);
         p->in.len -= p->at;
+        p->before += p->at;
         p->at = 0;
     }
     return out_check(p, err);
@@ -32949,6 +33589,21 @@ static void out_find_orphan(pn_out *p)
     }
 }
 
+PN_INTERNAL size_t pn_out_settled(const pn_out *p)
+{
+    size_t n = out_offset(p);
+    if (p->grammar != OUT_TEXT && !p->begun)
+        n -= p->raw.len;
+    else if (!p->args_done && (p->grammar == OUT_XML || p->grammar == OUT_NESTED))
+        n = p->call_at;                     /* a broken tag becomes content */
+    if (p->event.len && p->event_kind != PN_OUT_ARGUMENTS)
+        n = PN_MIN(n, p->event_at);
+    for (int i = 0; i < 2; i++)
+        if (p->blank[i].len && !p->blank_at[i].failed)
+            n = PN_MIN(n, out_blank_at(p, i, 0));
+    return n;
+}
+
 PN_INTERNAL pn_status pn_out_end(pn_out *p, pn_err *err)
 {
     if (p->ended)
@@ -32961,7 +33616,8 @@ PN_INTERNAL pn_status pn_out_end(pn_out *p, pn_err *err)
         return st;
     pn_str *blank = &p->blank[p->in_reasoning];
     if (p->in_reasoning ? p->block_begun : !p->n_calls && (p->any_content || (!p->any_reasoning && !p->drop_lead)))
-        pn_out_emit(p, p->in_reasoning ? PN_OUT_REASONING : PN_OUT_CONTENT, pn_str_cstr(blank), blank->len);
+        out_emit_blank(p, p->in_reasoning, 0);
+    pn_str_clear(blank);
     out_flush(p, true);
     return out_check(p, err);
 }
@@ -33074,6 +33730,317 @@ PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out)
         pn_str_addc(out, '}');
     }
     pn_str_addz(out, "]}");
+}
+#endif
+
+/* ---- Begin text/pn_respell.c ---- */
+#ifndef PN_DROP_TEXT_PN_RESPELL_C
+#define PN_DROP_TEXT_PN_RESPELL_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_respell.c - finding the end of a repeated answer.
+ *
+ * Nothing says where a template's repetition ends, so ends are guessed and the parser judges.  Guesses,
+ * in this order: around the family's closing markers and end tokens where the template itself wrote
+ * them, then (templates without such markers) where somebody's text ends and the template's begins, and
+ * at its newlines.
+ *
+ *     prompt   ... <|im_start|>assistant\n {"name": ...}\n </tool_call> <|im_end|> \n<|im_start|>user
+ *              begun                      from             first        last
+ *
+ * Several guesses in a row can be right, since markers say nothing: those between the first and the
+ * last right one are the answer's own closing, and `raw` may have it, have a part of it (an answer that
+ * was cut off), or none.
+ */
+/* includes text/pn_respell.h */
+
+/* includes base/pn_err.h */
+/* includes text/pn_out_parts.h */
+
+enum {
+    RESPELL_MARKS = 64,
+    RESPELL_TRIES = 64,
+    RESPELL_MORE = 4096         /* bytes that a template may add, and it may make 8 of 1 ("\\u00e9", indentation) */
+};
+
+typedef struct respell_mark {
+    pn_bytes text;
+    bool ends;                  /* nothing of the answer follows it */
+} respell_mark;
+
+typedef struct respell_search {
+    const pn_respell *q;
+    pn_out_result want;
+    respell_mark marks[RESPELL_MARKS];
+    size_t n_marks, tries;
+    size_t limit;               /* the answer's repetition ends here at the latest */
+    size_t first, last;         /* right guesses; first > limit: none yet */
+    pn_err *err;
+} respell_search;
+
+/* ------------------------------------------------------------------------------------------
+ * Two texts, one answer?
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status respell_parse(const pn_respell *q, pn_bytes opening, const char *text, size_t len, pn_out_result *r, pn_err *err)
+{
+    pn_out *p = NULL;
+    pn_out_result_init(r, q->mem);
+    pn_status st = pn_out_new(&p, q->mem, q->format, q->tools, opening.data, opening.len, NULL, pn_out_collect, r, err);
+    if (!st)
+        st = pn_out_push(p, text, len, err);
+    if (!st)
+        st = pn_out_end(p, err);
+    pn_out_free(p);
+    return r->failed ? pn_fail_nomem(err, "a parsed answer", len) : st;     /* the sink that failed also cancels */
+}
+
+static pn_bytes respell_trim(const pn_str *s)
+{
+    pn_bytes b = {pn_str_cstr(s), s->len};
+    for (; b.len && out_is_blank(b.data[0]); b.data++)
+        b.len--;
+    while (b.len && out_is_blank(b.data[b.len - 1]))
+        b.len--;
+    return b;
+}
+
+static bool respell_equal(pn_bytes a, pn_bytes b) { return a.len == b.len && (!a.len || memcmp(a.data, b.data, a.len) == 0); }
+
+/* Depth is the parser's, so this ends. */
+static bool respell_same_value(const pn_json_doc *a, uint32_t x, const pn_json_doc *b, uint32_t y)
+{
+    pn_bytes s = {NULL, 0}, t = {NULL, 0};
+    bool p = false, q = false;
+    double u = 0, v = 1;
+    pn_json_type type = pn_json_type_of(a, x);
+    if (type != pn_json_type_of(b, y))
+        return false;
+    if (type == PN_JSON_STRING)
+        return pn_json_str(a, x, &s) && pn_json_str(b, y, &t) && respell_equal(s, t);
+    if (type == PN_JSON_BOOL)
+        return pn_json_bool(a, x, &p) && pn_json_bool(b, y, &q) && p == q;
+    if (type == PN_JSON_NUMBER)
+        return (pn_json_num(a, x, &s) && pn_json_num(b, y, &t) && respell_equal(s, t)) ||
+               (pn_json_f64(a, x, &u) && pn_json_f64(b, y, &v) && u == v);
+    if (type != PN_JSON_ARRAY && type != PN_JSON_OBJECT)
+        return true;
+    if (pn_json_count(a, x) != pn_json_count(b, y))
+        return false;
+    uint32_t d = pn_json_first(b, y);
+    for (uint32_t c = pn_json_first(a, x); c != PN_JSON_NONE; c = pn_json_next(a, c)) {
+        pn_bytes key = pn_json_key_of(a, c);
+        if (type == PN_JSON_OBJECT)
+            d = pn_json_find(b, y, key.data, key.len);
+        if (!respell_same_value(a, c, b, d))
+            return false;
+        if (type == PN_JSON_ARRAY)
+            d = pn_json_next(b, d);
+    }
+    return true;
+}
+
+static pn_status respell_same_args(pn_mem *mem, const pn_str *a, const pn_str *b, bool *same, pn_err *err)
+{
+    pn_json_doc x, y;
+    pn_err bad = {PN_OK, {0}};
+    *same = respell_equal((pn_bytes){pn_str_cstr(a), a->len}, (pn_bytes){pn_str_cstr(b), b->len});
+    if (*same)
+        return PN_OK;
+    pn_status st = pn_json_parse(&x, mem, PN_ACCT_MISC, pn_str_cstr(a), a->len, NULL, &bad);
+    if (!st) {
+        st = pn_json_parse(&y, mem, PN_ACCT_MISC, pn_str_cstr(b), b->len, NULL, &bad);
+        if (!st) {
+            *same = respell_same_value(&x, PN_JSON_ROOT, &y, PN_JSON_ROOT);
+            pn_json_fini(&y);
+        }
+        pn_json_fini(&x);
+    }
+    return st == PN_E_NOMEM ? pn_fail_nomem(err, "a call's arguments", a->len) : PN_OK;
+}
+
+static pn_status respell_same(pn_mem *mem, const pn_out_result *a, const pn_out_result *b, bool *same, pn_err *err)
+{
+    pn_status st = PN_OK;
+    *same = a->n_calls == b->n_calls && respell_equal(respell_trim(&a->reasoning), respell_trim(&b->reasoning)) &&
+            respell_equal(respell_trim(&a->content), respell_trim(&b->content));
+    for (size_t i = 0; i < a->n_calls && *same && !st; i++) {
+        const pn_out_call *x = &a->calls[i], *y = &b->calls[i];
+        *same = x->complete && y->complete && respell_equal((pn_bytes){pn_str_cstr(&x->name), x->name.len},
+                                                            (pn_bytes){pn_str_cstr(&y->name), y->name.len});
+        if (*same)
+            st = respell_same_args(mem, &x->arguments, &y->arguments, same, err);
+    }
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Guesses
+ * ------------------------------------------------------------------------------------------ */
+
+static void respell_add(respell_search *s, pn_bytes text, bool ends)
+{
+    if (text.len && s->n_marks < RESPELL_MARKS)
+        s->marks[s->n_marks++] = (respell_mark){text, ends};
+}
+
+static void respell_addz(respell_search *s, const char *text, bool ends)
+{
+    if (text)
+        respell_add(s, (pn_bytes){text, strlen(text)}, ends);
+}
+
+static void respell_marks(respell_search *s)
+{
+    const out_family *f = pn_out_family(s->q->format->family);
+    respell_addz(s, s->q->format->think_close, false);
+    for (size_t i = 0; i < PN_COUNT_OF(f->close); i++)
+        respell_addz(s, f->close[i], false);
+    for (size_t i = 0; i < PN_COUNT_OF(f->skip); i++)
+        respell_addz(s, f->skip[i], false);
+    for (size_t i = 0; pn_out_end_mark(i); i++)
+        if (s->q->format->ends >> i & 1)
+            respell_addz(s, pn_out_end_mark(i), true);
+    for (uint32_t t = 0; s->q->vocab && t < pn_vocab_n_tokens(s->q->vocab); t++)
+        if (pn_vocab_ends(s->q->vocab, (pn_token)t))
+            respell_add(s, pn_vocab_text(s->q->vocab, (pn_token)t), true);
+}
+
+/* The longest marker at text[0..n); NULL: none. */
+static const respell_mark *respell_mark_at(const respell_search *s, const char *text, size_t n)
+{
+    const respell_mark *best = NULL;
+    for (size_t i = 0; i < s->n_marks; i++) {
+        const respell_mark *m = &s->marks[i];
+        if (m->text.len <= n && text[0] == m->text.data[0] && memcmp(text, m->text.data, m->text.len) == 0 &&
+            (!best || m->text.len > best->text.len || (m->text.len == best->text.len && m->ends)))
+            best = m;
+    }
+    return best;
+}
+
+/* Does the answer end at `at`?  *right says so. */
+static pn_status respell_try(respell_search *s, size_t at, bool *right)
+{
+    const pn_respell *q = s->q;
+    const char *text = pn_str_cstr(&q->prompt->text);
+    pn_out_result r;
+    *right = s->first <= s->limit && at == s->last;
+    if (*right || s->tries == 0 || at < q->from || at > s->limit)
+        return PN_OK;
+    s->tries--;
+    pn_status st = respell_parse(q, (pn_bytes){text + q->begun, q->from - q->begun}, text + q->from, at - q->from, &r, s->err);
+    if (!st)
+        st = respell_same(q->mem, &s->want, &r, right, s->err);
+    pn_out_result_fini(&r);
+    if (*right) {
+        s->first = PN_MIN(s->first, at);
+        s->last = at;
+    }
+    return st;
+}
+
+/* Around the markers that the template wrote.  The last right guess is in front of an end, or where
+ * being right stops. */
+static pn_status respell_by_marks(respell_search *s)
+{
+    const pn_respell *q = s->q;
+    const pn_prompt *p = q->prompt;
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < p->n_spans && !st; i++)
+        for (size_t at = PN_MAX(p->spans[i].begin, q->from), stop = PN_MIN(p->spans[i].end, s->limit); at < stop && !st;) {
+            const respell_mark *m = respell_mark_at(s, p->text.data + at, stop - at);
+            bool before = false, after = false, had = s->first <= s->limit;
+            if (!m) {
+                at++;
+                continue;
+            }
+            st = respell_try(s, at, &before);
+            if (!st && !m->ends)
+                st = respell_try(s, at + m->text.len, &after);
+            if (st || s->tries == 0 || (before && m->ends) || (had && !before && !after))
+                return st;
+            at += m->text.len;
+        }
+    return st;
+}
+
+/* Where the template's own text begins, and at its newlines: the first right one. */
+static pn_status respell_by_borders(respell_search *s)
+{
+    const pn_respell *q = s->q;
+    const pn_prompt *p = q->prompt;
+    pn_status st = PN_OK;
+    bool right = false;
+    for (size_t i = 0; i < p->n_spans && !st && !right && s->tries; i++) {
+        size_t at = PN_MAX(p->spans[i].begin, q->from), stop = PN_MIN(p->spans[i].end, s->limit);
+        for (; at < stop && !st && !right && s->tries; at++)
+            if (at == p->spans[i].begin || p->text.data[at] == '\n')
+                st = respell_try(s, at, &right);
+    }
+    return st || right ? st : respell_try(s, s->limit, &right);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What of the closing has been said
+ * ------------------------------------------------------------------------------------------ */
+
+static bool respell_has_tail(pn_bytes b, const char *tail, size_t n)
+{
+    return n <= b.len && memcmp(b.data + b.len - n, tail, n) == 0;
+}
+
+/* Text stands behind the last call, so that call is closed. */
+static bool respell_goes_on(const respell_search *s, pn_bytes raw)
+{
+    enum { RESPELL_TAIL = 8 };
+    pn_bytes content = respell_trim(&s->want.content);
+    size_t n = PN_MIN(content.len, (size_t)RESPELL_TAIL);
+    return s->want.n_calls && n && respell_has_tail(raw, content.data + content.len - n, n);
+}
+
+/* From the first right guess on: past as much of the closing as `raw` ends with.  A closer spelled in
+ * another way (there are several for some families) is one all the same. */
+static size_t respell_rest(const respell_search *s)
+{
+    const char *text = pn_str_cstr(&s->q->prompt->text);
+    pn_bytes raw = s->q->raw;
+    while (raw.len && out_is_blank(raw.data[raw.len - 1]))
+        raw.len--;
+    size_t n = s->last - s->first, said = n;
+    while (said && !respell_has_tail(raw, text + s->first, said))
+        said--;
+    if (said) {
+        while (said < n && out_is_blank(text[s->first + said]))
+            said++;
+        return s->first + said;
+    }
+    for (size_t i = 0; i < s->n_marks; i++)
+        if (respell_has_tail(raw, s->marks[i].text.data, s->marks[i].text.len))
+            return s->last;
+    return respell_goes_on(s, raw) ? s->last : s->first;
+}
+
+PN_INTERNAL pn_status pn_respell_find(const pn_respell *q, size_t *end, bool *found, pn_err *err)
+{
+    respell_search s = {.q = q, .first = SIZE_MAX, .last = SIZE_MAX, .tries = RESPELL_TRIES, .err = err};
+    s.limit = PN_MIN(q->limit, q->from + RESPELL_MORE + 8 * q->raw.len);
+    *found = false;
+    pn_status st = respell_parse(q, q->opening, q->raw.data, q->raw.len, &s.want, err);
+    if (!st) {
+        respell_marks(&s);
+        st = respell_by_marks(&s);
+    }
+    if (!st && s.first > s.limit) {
+        s.tries = RESPELL_TRIES;
+        st = respell_by_borders(&s);
+    }
+    if (!st && s.first <= s.limit) {
+        *end = respell_rest(&s);
+        *found = true;
+    }
+    pn_out_result_fini(&s.want);
+    return st;
 }
 #endif
 
@@ -35821,6 +36788,10 @@ PN_INTERNAL void pn_gir_free(pn_gir *b)
     GIR_FREE(b, b->dstates);
     GIR_FREE(b, b->dedges);
     GIR_FREE(b, b->rules);
+    GIR_FREE(b, b->groups);
+    GIR_FREE(b, b->parts);
+    GIR_FREE(b, b->work);
+    GIR_FREE(b, b->reached);
     pn_mem_free(b->mem, PN_ACCT_GRAMMAR, b, sizeof *b);
 }
 
@@ -35875,6 +36846,41 @@ PN_INTERNAL bool pn_gir_room(pn_gir *b, void **v, size_t *cap, size_t n, size_t 
     return true;
 }
 
+static void *gir_purse_alloc(pn_mem *m, pn_account a, size_t size)
+{
+    pn_gir_purse *p = (pn_gir_purse *)m;
+    if (size > p->most - p->used) {
+        p->spent = true;
+        return NULL;
+    }
+    void *block = pn_mem_alloc(p->from, a, size);
+    p->used += block ? size : 0;
+    return block;
+}
+
+static void gir_purse_free(pn_mem *m, pn_account a, void *ptr, size_t size)
+{
+    pn_gir_purse *p = (pn_gir_purse *)m;
+    p->used -= size;
+    pn_mem_free(p->from, a, ptr, size);
+}
+
+PN_INTERNAL void pn_gir_purse_init(pn_gir_purse *p, pn_mem *from, const pn_gram_limits *limits)
+{
+    pn_gram_limits filled;
+    pn_gram_limits_fill(&filled, limits);
+    *p = (pn_gir_purse){{gir_purse_alloc, gir_purse_free}, from, filled.compiled_bytes, 0, false};
+}
+
+PN_INTERNAL pn_status pn_gir_purse_close(const pn_gir_purse *p, pn_gram *g, pn_status status, pn_err *err)
+{
+    if (g)
+        g->mem = p->from;
+    if (status == PN_E_NOMEM && p->spent)
+        return pn_fail(err, PN_E_INVALID, "compiling takes too much memory (limit compiled_bytes: %zu)", p->most);
+    return status;
+}
+
 static pn_gnode gir_add(pn_gir *b, pn_gkind kind, uint32_t x, uint32_t y)
 {
     if (b->err.status != PN_OK)
@@ -35882,7 +36888,7 @@ static pn_gnode gir_add(pn_gir *b, pn_gkind kind, uint32_t x, uint32_t y)
     if (b->nodes.n > b->limits.elements)
         return pn_gir_fail(b, PN_E_INVALID, "the grammar has too many elements (limit elements: %lu)",
                            (unsigned long)b->limits.elements);
-    if (!PN_GIR_ROOM(b, b->nodes, 1))
+    if (!pn_gir_steps(b, 2) || !PN_GIR_ROOM(b, b->nodes, 1))
         return PN_GNODE_NONE;
     b->nodes.v[b->nodes.n] = (pn_gnode_rec){(uint32_t)kind, x, y, 0, 0};
     return (pn_gnode)b->nodes.n++;
@@ -35931,16 +36937,24 @@ PN_INTERNAL pn_gnode pn_gir_byte_range(pn_gir *b, uint8_t lo, uint8_t hi)
 
 PN_INTERNAL pn_gnode pn_gir_byte_set(pn_gir *b, const uint32_t set[8])
 {
-    uint32_t any = 0;
-    for (int i = 0; i < 8; i++)
-        any |= set[i];
-    if (!any)
+    uint32_t n = 0, lo = 0, hi = 0;
+    for (uint32_t c = 0; c < 256; c++)
+        if (pn_gset_has(set, c)) {
+            lo = n++ ? lo : c;
+            hi = c;
+        }
+    if (!n)
         return pn_gir_never(b);
     if (!PN_GIR_ROOM(b, b->sets, 1))
         return PN_GNODE_NONE;
     memcpy(b->sets.v[b->sets.n].w, set, sizeof b->sets.v[0].w);
     b->sets.n++;
-    return gir_add(b, PN_GK_SET, (uint32_t)b->sets.n - 1, 0);
+    pn_gnode r = gir_add(b, PN_GK_SET, (uint32_t)b->sets.n - 1, n == hi - lo + 1);
+    if (r) {
+        b->nodes.v[r].min = lo;
+        b->nodes.v[r].max = hi;
+    }
+    return r;
 }
 
 PN_INTERNAL pn_gnode pn_gir_token(pn_gir *b, pn_token id, bool negated)
@@ -35948,6 +36962,36 @@ PN_INTERNAL pn_gnode pn_gir_token(pn_gir *b, pn_token id, bool negated)
     if (id < 0)
         return pn_gir_fail(b, PN_E_INVALID, "there is no token %ld", (long)id);
     return gir_add(b, PN_GK_TOKEN, (uint32_t)id, negated);
+}
+
+/* Bytes of the longest token at text; 0: none. */
+static size_t gir_token_at(const char *text, pn_gram_find_token find, void *user, pn_token *id)
+{
+    for (size_t n = find ? strlen(text) : 0; n >= 3; n--) {
+        *id = find(user, text, n);
+        if (*id >= 0)
+            return n;
+    }
+    return 0;
+}
+
+PN_INTERNAL pn_gnode pn_gir_mark(pn_gir *b, const char *text, pn_gram_find_token find, void *user)
+{
+    pn_gnode out = pn_gir_empty(b);
+    size_t run = 0;
+    for (const char *s = text;; s++) {
+        pn_token id = -1;
+        size_t n = *s ? gir_token_at(s, find, user, &id) : 0;
+        if ((!*s || n) && run)
+            out = pn_gir_seq2(b, out, pn_gir_bytes(b, s - run, run));
+        if (!*s)
+            return out;
+        run = n ? 0 : run + 1;
+        if (n) {
+            out = pn_gir_seq2(b, out, pn_gir_token(b, id, false));
+            s += n - 1;
+        }
+    }
 }
 
 /* ---- automata ----------------------------------------------------------------------------------- */
@@ -36019,7 +37063,7 @@ PN_INTERNAL pn_gnode pn_gir_dfa(pn_gir *b, const pn_gedge *edges, size_t n_edges
     if (n_states > b->limits.elements)
         return pn_gir_fail(b, PN_E_INVALID, "an automaton of %lu states is too large (limit elements: %lu)",
                            (unsigned long)n_states, (unsigned long)b->limits.elements);
-    if (!PN_GIR_ROOM(b, b->dstates, n_states) || !PN_GIR_ROOM(b, b->dedges, n_edges + 1))
+    if (!pn_gir_steps(b, (n_edges + n_states) / 2) || !PN_GIR_ROOM(b, b->dstates, n_states) || !PN_GIR_ROOM(b, b->dedges, n_edges + 1))
         return PN_GNODE_NONE;
     pn_gdstate *st = b->dstates.v + b->dstates.n;
     memset(st, 0, n_states * sizeof *st);
@@ -36255,6 +37299,54 @@ PN_INTERNAL pn_gnode pn_gir_repeat(pn_gir *b, pn_gnode x, uint32_t min, uint32_t
     return r;
 }
 
+/* ---- groups -------------------------------------------------------------------------------------- */
+
+PN_INTERNAL bool pn_gir_group_open(pn_gir *b, size_t at)
+{
+    if (!PN_GIR_ROOM(b, b->groups, 1))
+        return false;
+    b->groups.v[b->groups.n++] = (pn_ggroup){(uint32_t)b->parts.n, (uint32_t)b->parts.n, at};
+    return true;
+}
+
+PN_INTERNAL bool pn_gir_group_item(pn_gir *b, pn_gnode x)
+{
+    if (!x || !PN_GIR_ROOM(b, b->parts, 1))
+        return false;
+    b->parts.v[b->parts.n++] = x;
+    return true;
+}
+
+PN_INTERNAL pn_gnode pn_gir_group_sequence(pn_gir *b)
+{
+    size_t first = b->groups.v[b->groups.n - 1].items, n = b->parts.n - first;
+    b->parts.n = first;
+    return n ? pn_gir_seq(b, b->parts.v + first, n) : pn_gir_empty(b);
+}
+
+PN_INTERNAL bool pn_gir_group_alternative(pn_gir *b, pn_gnode x)
+{
+    if (!pn_gir_group_item(b, x))
+        return false;
+    b->groups.v[b->groups.n - 1].items = (uint32_t)b->parts.n;
+    return true;
+}
+
+PN_INTERNAL pn_gnode pn_gir_group_close(pn_gir *b)
+{
+    size_t first = b->groups.v[--b->groups.n].first, n = b->parts.n - first;
+    b->parts.n = first;
+    return pn_gir_alt(b, b->parts.v + first, n);
+}
+
+PN_INTERNAL void pn_gir_group_unwind(pn_gir *b, size_t depth)
+{
+    if (depth < b->groups.n) {
+        b->parts.n = b->groups.v[depth].first;
+        b->groups.n = depth;
+    }
+}
+
 /* ---- rules --------------------------------------------------------------------------------------- */
 
 PN_INTERNAL uint32_t pn_gir_rule_n(pn_gir *b, const char *name, size_t len)
@@ -36349,30 +37441,24 @@ static pn_gnode gchars_done(gchars_auto *a)
 typedef struct gchars_class {
     gchars_auto a;
     pn_cp_range *r;             /* [n] ascending, disjoint */
-    size_t n;
+    size_t n, at;               /* at: ranges before it end below all that is still asked for */
     uint32_t tail[4];           /* state that takes k continuation bytes, any; 0: not made yet */
 } gchars_class;
 
 enum { GCHARS_NONE, GCHARS_ALL, GCHARS_SOME };
 
 /* How much of lo..hi, as far as it lies within floor..ceil, is in the class; what lies outside of
- * floor..ceil does not exist (overlong forms). */
-static int gchars_cover(const gchars_class *c, uint32_t lo, uint32_t hi, uint32_t floor, uint32_t ceil)
+ * floor..ceil does not exist (overlong forms).  Asked in ascending order, so nothing is searched. */
+static int gchars_cover(gchars_class *c, uint32_t lo, uint32_t hi, uint32_t floor, uint32_t ceil)
 {
     bool clipped = lo < floor || hi > ceil;
     lo = PN_MAX(lo, floor);
     hi = PN_MIN(hi, ceil);
-    size_t left = 0, right = c->n;
-    while (left < right) {
-        size_t mid = (left + right) / 2;
-        if (c->r[mid].hi < lo)
-            left = mid + 1;
-        else
-            right = mid;
-    }
-    if (lo > hi || left == c->n || c->r[left].lo > hi)
+    while (c->at < c->n && c->r[c->at].hi < lo)
+        c->at++;
+    if (lo > hi || c->at == c->n || c->r[c->at].lo > hi)
         return GCHARS_NONE;
-    return !clipped && c->r[left].lo <= lo && c->r[left].hi >= hi ? GCHARS_ALL : GCHARS_SOME;
+    return !clipped && c->r[c->at].lo <= lo && c->r[c->at].hi >= hi ? GCHARS_ALL : GCHARS_SOME;
 }
 
 static uint32_t gchars_tail(gchars_class *c, uint32_t k)
@@ -36505,7 +37591,7 @@ PN_INTERNAL pn_gnode pn_gir_class(pn_gir *b, const pn_cp_range *ranges, size_t n
     if (n > b->limits.elements)
         return pn_gir_fail(b, PN_E_INVALID, "a class of %zu ranges is too large (limit elements: %lu)", n,
                            (unsigned long)b->limits.elements);
-    if (!pn_gir_steps(b, n))
+    if (!pn_gir_steps(b, 4 * (uint64_t)n))      /* sorting them, mostly */
         return PN_GNODE_NONE;
     pn_cp_range *r = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, 2 * (uint64_t)n + 4, sizeof *r);
     if (!r) {
@@ -36833,20 +37919,17 @@ typedef struct gcompile_item { uint32_t node, at, next; } gcompile_item;
 typedef struct gcompile {
     pn_gir *b;
     pn_gprogram *p;
-    uint32_t n;                 /* nodes of the builder */
-    uint32_t *order, n_order;   /* [n] reached ones, ascending */
-    uint8_t *nullable, *productive, *seen;      /* [n] */
-    uint32_t *first_parent, *parents;           /* [n + 1], [n_edges]: who uses a node */
-    uint32_t n_edges;
-    uint32_t *need;             /* [n] */
-    uint32_t *stack;            /* [n] */
-    uint32_t *at_kid;           /* [n] */
-    uint32_t *size, *uses;      /* [n] instructions of a copy; copies wanted */
-    uint32_t *entry;            /* [n] where a shared node's code begins; 0: not yet */
+    pn_gwork *w;                /* the builder's: by node */
+    uint32_t n_reached;
+    uint32_t *order, *stack;    /* [n_reached] reached nodes, ascending; scratch */
+    uint32_t *parents, n_edges; /* [n_edges] who uses a node */
     PN_GVEC(gcompile_item) todo;
 } gcompile;
 
-enum { GCOMPILE_RET = 0, GCOMPILE_SHARE = 16, GCOMPILE_COPIES = 8, GCOMPILE_COPY_SIZE = 64, GCOMPILE_INLINE_DFA = 12 };
+enum { GCOMPILE_NULLABLE = 1, GCOMPILE_PRODUCTIVE = 2 };    /* pn_gwork.has */
+
+enum { GCOMPILE_STEPS = 150,    /* what even the smallest costs */
+       GCOMPILE_RET = 0, GCOMPILE_SHARE = 16, GCOMPILE_COPIES = 8, GCOMPILE_COPY_SIZE = 64, GCOMPILE_INLINE_DFA = 12 };
 
 /* A rule that is referred to is its body's only child of the reference, so the graph is uniform. */
 static const uint32_t *gcompile_kids(const pn_gir *b, uint32_t node, uint32_t *n)
@@ -36861,6 +37944,9 @@ static const uint32_t *gcompile_kids(const pn_gir *b, uint32_t node, uint32_t *n
     }
 }
 
+static bool gcompile_nullable(const gcompile *c, uint32_t node) { return (c->w[node].has & GCOMPILE_NULLABLE) != 0; }
+static bool gcompile_productive(const gcompile *c, uint32_t node) { return (c->w[node].has & GCOMPILE_PRODUCTIVE) != 0; }
+
 static void *gcompile_alloc(gcompile *c, uint64_t n, size_t size)
 {
     void *p = pn_gir_ok(c->b) ? pn_mem_calloc(c->b->mem, PN_ACCT_GRAMMAR, n, size) : NULL;
@@ -36869,43 +37955,35 @@ static void *gcompile_alloc(gcompile *c, uint64_t n, size_t size)
     return p;
 }
 
+/* What was written about nodes is taken back: the next grammar of this builder starts from zeroes, and
+ * a small one does not pay for all nodes that there are. */
 static void gcompile_fini(gcompile *c)
 {
     pn_mem *m = c->b->mem;
-    size_t words = (size_t)c->n * sizeof(uint32_t);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->order, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->nullable, c->n);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->productive, c->n);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->seen, c->n);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->first_parent, words + sizeof(uint32_t));
+    for (uint32_t i = 0; c->order && i < c->n_reached; i++) {
+        memset(&c->w[c->order[i]], 0, sizeof *c->w);
+        c->b->reached.v[c->order[i] / 32] = 0;
+    }
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->order, (size_t)c->n_reached * sizeof(uint32_t));
+    pn_mem_free(m, PN_ACCT_GRAMMAR, c->stack, (size_t)c->n_reached * sizeof(uint32_t));
     pn_mem_free(m, PN_ACCT_GRAMMAR, c->parents, (size_t)c->n_edges * sizeof(uint32_t));
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->need, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->stack, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->at_kid, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->size, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->uses, words);
-    pn_mem_free(m, PN_ACCT_GRAMMAR, c->entry, words);
     pn_mem_free(m, PN_ACCT_GRAMMAR, c->todo.v, c->todo.cap * sizeof *c->todo.v);
 }
 
 static bool gcompile_init(gcompile *c, pn_gir *b, pn_gprogram *p)
 {
+    const size_t n = b->nodes.n, had = b->work.n, words = b->reached.n;
     memset(c, 0, sizeof *c);
     c->b = b;
     c->p = p;
-    c->n = (uint32_t)b->nodes.n;
-    c->order = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->nullable = gcompile_alloc(c, c->n, 1);
-    c->productive = gcompile_alloc(c, c->n, 1);
-    c->seen = gcompile_alloc(c, c->n, 1);
-    c->first_parent = gcompile_alloc(c, (uint64_t)c->n + 1, sizeof(uint32_t));
-    c->need = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->stack = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->at_kid = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->size = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->uses = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    c->entry = gcompile_alloc(c, c->n, sizeof(uint32_t));
-    return pn_gir_ok(b);
+    if (!PN_GIR_ROOM(b, b->work, n - had) || !PN_GIR_ROOM(b, b->reached, n / 32 + 1 - words))
+        return false;
+    memset(b->work.v + had, 0, (n - had) * sizeof *b->work.v);
+    memset(b->reached.v + words, 0, (n / 32 + 1 - words) * sizeof *b->reached.v);
+    b->work.n = n;
+    b->reached.n = n / 32 + 1;
+    c->w = b->work.v;
+    return true;
 }
 
 /* ---- what is reached, and by whom --------------------------------------------------------------- */
@@ -36918,29 +37996,50 @@ static bool gcompile_undefined(gcompile *c, uint32_t node)
     return false;
 }
 
-static bool gcompile_reach(gcompile *c, uint32_t root)
+/* Mark what the root reaches and count who uses it. */
+static bool gcompile_mark(gcompile *c, uint32_t root)
 {
-    uint32_t n_stack = 0;
-    c->stack[n_stack++] = root;
-    c->seen[root] = 1;
-    while (n_stack) {
-        uint32_t node = c->stack[--n_stack], n;
-        const uint32_t *kids = gcompile_kids(c->b, node, &n);
-        for (uint32_t i = 0; i < n; i++) {
-            if (kids[i] == PN_GNODE_NONE)
-                return gcompile_undefined(c, node);
-            c->first_parent[kids[i]]++;
-            c->n_edges++;
-            if (!c->seen[kids[i]]) {
-                c->seen[kids[i]] = 1;
-                c->stack[n_stack++] = kids[i];
+    PN_GVEC(uint32_t) todo = {NULL, 0, 0};
+    pn_gir *b = c->b;
+    bool ok = PN_GIR_ROOM(b, todo, 1);
+    if (ok)
+        todo.v[todo.n++] = root;
+    pn_gset_add(b->reached.v, root);
+    while (ok && todo.n) {
+        uint32_t node = todo.v[--todo.n], n;
+        const uint32_t *kids = gcompile_kids(b, node, &n);
+        c->n_reached++;
+        c->n_edges += n;
+        c->w[node].seen = 1;
+        ok = PN_GIR_ROOM(b, todo, n);
+        for (uint32_t i = 0; ok && i < n; i++) {
+            if (kids[i] == PN_GNODE_NONE) {
+                ok = gcompile_undefined(c, node);
+                break;
+            }
+            c->w[kids[i]].n_parents++;
+            if (!pn_gset_has(b->reached.v, kids[i])) {
+                pn_gset_add(b->reached.v, kids[i]);
+                todo.v[todo.n++] = kids[i];
             }
         }
     }
-    for (uint32_t i = 0; i < c->n; i++)
-        if (c->seen[i])
-            c->order[c->n_order++] = i;
-    return pn_gir_steps(c->b, c->n_edges + c->n / 64);
+    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, todo.v, todo.cap * sizeof *todo.v);
+    return ok;
+}
+
+static bool gcompile_reach(gcompile *c, uint32_t root)
+{
+    uint32_t at = 0;
+    if (!gcompile_mark(c, root))
+        return false;
+    c->order = gcompile_alloc(c, c->n_reached, sizeof(uint32_t));
+    c->stack = gcompile_alloc(c, c->n_reached, sizeof(uint32_t));
+    for (uint32_t i = 0; c->order && i < c->b->reached.n; i++)
+        for (uint32_t word = c->b->reached.v[i], bit = 0; word; word >>= 1, bit++)
+            if (word & 1)
+                c->order[at++] = i * 32 + bit;
+    return c->stack && pn_gir_steps(c->b, GCOMPILE_STEPS + c->n_reached + c->n_edges + c->b->nodes.n / 512);
 }
 
 /* Counts become offsets, then the lists are filled from the back. */
@@ -36950,15 +38049,14 @@ static bool gcompile_parents(gcompile *c)
     c->parents = gcompile_alloc(c, c->n_edges, sizeof(uint32_t));
     if (!c->parents)
         return false;
-    for (uint32_t i = 0; i < c->n; i++) {
-        sum += c->first_parent[i];
-        c->first_parent[i] = sum;
+    for (uint32_t i = 0; i < c->n_reached; i++) {
+        sum += c->w[c->order[i]].n_parents;
+        c->w[c->order[i]].first_parent = sum;
     }
-    c->first_parent[c->n] = sum;
-    for (uint32_t i = 0; i < c->n_order; i++) {
+    for (uint32_t i = 0; i < c->n_reached; i++) {
         const uint32_t *kids = gcompile_kids(c->b, c->order[i], &n);
         for (uint32_t j = 0; j < n; j++)
-            c->parents[--c->first_parent[kids[j]]] = c->order[i];
+            c->parents[--c->w[kids[j]].first_parent] = c->order[i];
     }
     return true;
 }
@@ -36980,24 +38078,25 @@ static uint32_t gcompile_need(const gcompile *c, uint32_t node, bool nullable)
     }
 }
 
-static void gcompile_property(gcompile *c, uint8_t *has, bool nullable)
+static void gcompile_property(gcompile *c, bool nullable)
 {
+    const uint8_t has = nullable ? GCOMPILE_NULLABLE : GCOMPILE_PRODUCTIVE;
     uint32_t n_stack = 0;
-    for (uint32_t i = 0; i < c->n_order; i++) {
+    for (uint32_t i = 0; i < c->n_reached; i++) {
         uint32_t node = c->order[i];
-        c->need[node] = gcompile_need(c, node, nullable);
-        if (c->need[node] == 0) {
-            has[node] = 1;
+        c->w[node].need = gcompile_need(c, node, nullable);
+        if (c->w[node].need == 0) {
+            c->w[node].has |= has;
             c->stack[n_stack++] = node;
         }
     }
     while (n_stack) {
         uint32_t node = c->stack[--n_stack];
-        for (uint32_t i = c->first_parent[node]; i < c->first_parent[node + 1]; i++) {
-            uint32_t up = c->parents[i];
-            if (!has[up] && --c->need[up] == 0) {
-                has[up] = 1;
-                c->stack[n_stack++] = up;
+        for (uint32_t i = 0; i < c->w[node].n_parents; i++) {
+            pn_gwork *up = &c->w[c->parents[c->w[node].first_parent + i]];
+            if (!(up->has & has) && --up->need == 0) {
+                up->has |= has;
+                c->stack[n_stack++] = (uint32_t)(up - c->w);
             }
         }
     }
@@ -37027,23 +38126,23 @@ static bool gcompile_left_error(gcompile *c, uint32_t n_stack, uint32_t node)
  * closes a cycle.  seen: 1 new, 2 open, 3 done. */
 static bool gcompile_left(gcompile *c)
 {
-    for (uint32_t i = 0; i < c->n_order; i++) {
+    for (uint32_t i = 0; i < c->n_reached; i++) {
         uint32_t n_stack = 0;
-        if (c->seen[c->order[i]] != 1)
+        if (c->w[c->order[i]].seen != 1)
             continue;
         c->stack[n_stack++] = c->order[i];
-        c->seen[c->order[i]] = 2;
+        c->w[c->order[i]].seen = 2;
         while (n_stack) {
-            uint32_t node = c->stack[n_stack - 1], n, k = c->at_kid[node]++;
+            uint32_t node = c->stack[n_stack - 1], n, k = c->w[node].at_kid++;
             const uint32_t *kids = gcompile_kids(c->b, node, &n);
-            bool past = c->b->nodes.v[node].kind == PN_GK_SEQ && k > 0 && k < n && !c->nullable[kids[k - 1]];
+            bool past = c->b->nodes.v[node].kind == PN_GK_SEQ && k > 0 && k < n && !gcompile_nullable(c, kids[k - 1]);
             if (k >= n || past) {
-                c->seen[node] = 3;
+                c->w[node].seen = 3;
                 n_stack--;
-            } else if (c->seen[kids[k]] == 2) {
+            } else if (c->w[kids[k]].seen == 2) {
                 return gcompile_left_error(c, n_stack, kids[k]);
-            } else if (c->seen[kids[k]] == 1) {
-                c->seen[kids[k]] = 2;
+            } else if (c->w[kids[k]].seen == 1) {
+                c->w[kids[k]].seen = 2;
                 c->stack[n_stack++] = kids[k];
             }
         }
@@ -37059,14 +38158,14 @@ static uint32_t gcompile_copies(const gcompile *c, const pn_gnode_rec *r)
     uint32_t n = r->max == PN_GIR_MANY ? r->min : r->max;
     if (r->max == PN_GIR_MANY && r->min <= 1)
         return 1;
-    if (n > GCOMPILE_COPIES || (uint64_t)n * c->size[r->a] > GCOMPILE_COPY_SIZE)
+    if (n > GCOMPILE_COPIES || (uint64_t)n * c->w[r->a].size > GCOMPILE_COPY_SIZE)
         return 0;                               /* counter */
     return r->max == PN_GIR_MANY ? n + 1 : n;
 }
 
 static void gcompile_sizes(gcompile *c)
 {
-    for (uint32_t i = 0; i < c->n_order; i++) {
+    for (uint32_t i = 0; i < c->n_reached; i++) {
         uint32_t node = c->order[i], n;
         const pn_gnode_rec *r = &c->b->nodes.v[node];
         const uint32_t *kids = gcompile_kids(c->b, node, &n);
@@ -37074,18 +38173,18 @@ static void gcompile_sizes(gcompile *c)
         uint32_t copies = r->kind == PN_GK_REPEAT ? PN_MAX(gcompile_copies(c, r), 1u) : 1;
         for (uint32_t j = 0; j < n; j++) {
             if (r->kind != PN_GK_REF)
-                size += (uint64_t)c->size[kids[j]] * copies;
-            c->uses[kids[j]] += copies;
+                size += (uint64_t)c->w[kids[j]].size * copies;
+            c->w[kids[j]].uses += copies;
         }
-        c->size[node] = (uint32_t)PN_MIN(size, (uint64_t)1 << 20);
+        c->w[node].size = (uint32_t)PN_MIN(size, (uint64_t)1 << 20);
         if (r->kind == PN_GK_REF)
-            c->uses[kids[0]] += 2;              /* a rule's body is always shared */
+            c->w[kids[0]].uses += 2;              /* a rule's body is always shared */
     }
 }
 
 static bool gcompile_shared(const gcompile *c, uint32_t node)
 {
-    return c->uses[node] > 1 && c->size[node] >= GCOMPILE_SHARE && c->b->nodes.v[node].kind != PN_GK_REF;
+    return c->w[node].uses > 1 && c->w[node].size >= GCOMPILE_SHARE && c->b->nodes.v[node].kind != PN_GK_REF;
 }
 
 /* ---- code ---------------------------------------------------------------------------------------------- */
@@ -37097,7 +38196,7 @@ static uint32_t gcompile_new(gcompile *c, uint32_t n)
     if (pn_gir_ok(c->b) && c->p->code.n + n > most)
         pn_gir_fail(c->b, PN_E_INVALID, "the compiled grammar is too large (limit: 4 times elements, %lu)",
                     (unsigned long)c->b->limits.elements);
-    if (!pn_gir_steps(c->b, n) || !PN_GIR_ROOM(c->b, c->p->code, n))
+    if (!pn_gir_steps(c->b, 4 * (uint64_t)n) || !PN_GIR_ROOM(c->b, c->p->code, n))
         return 0;
     memset(c->p->code.v + c->p->code.n, 0, n * sizeof *c->p->code.v);
     c->p->code.n += n;
@@ -37124,15 +38223,15 @@ static void gcompile_jump(gcompile *c, uint32_t at, uint32_t to)
 /* Code that is called: written when it is first asked for. */
 static void gcompile_call(gcompile *c, uint32_t node, uint32_t at, uint32_t next)
 {
-    if (!c->entry[node]) {
-        c->entry[node] = gcompile_new(c, 1);
+    if (!c->w[node].entry) {
+        c->w[node].entry = gcompile_new(c, 1);
         if (pn_gir_ok(c->b))
-            gcompile_later(c, node, c->entry[node], GCOMPILE_RET);
+            gcompile_later(c, node, c->w[node].entry, GCOMPILE_RET);
     }
     if (next == GCOMPILE_RET)
-        gcompile_jump(c, at, c->entry[node]);
+        gcompile_jump(c, at, c->w[node].entry);
     else
-        gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_CALL, .a = c->entry[node], .b = next});
+        gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_CALL, .a = c->w[node].entry, .b = next});
 }
 
 static void gcompile_bytes(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
@@ -37147,17 +38246,8 @@ static void gcompile_bytes(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint
 
 static void gcompile_set(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32_t next)
 {
-    const uint32_t *w = c->b->sets.v[r->a].w;
-    uint32_t lo = 0, hi = 255;
-    while (!pn_gset_has(w, lo))
-        lo++;
-    while (!pn_gset_has(w, hi))
-        hi--;
-    bool solid = true;
-    for (uint32_t i = lo; i <= hi; i++)
-        solid = solid && pn_gset_has(w, i);
-    pn_ginstr in = {.op = PN_GOP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next};
-    if (!solid && PN_GIR_ROOM(c->b, c->p->sets, 1)) {
+    pn_ginstr in = {.op = PN_GOP_RANGE, .lo = (uint8_t)r->min, .hi = (uint8_t)r->max, .a = next};
+    if (!r->b && PN_GIR_ROOM(c->b, c->p->sets, 1)) {
         in.op = PN_GOP_SET;
         in.b = (uint32_t)c->p->sets.n;
         c->p->sets.v[c->p->sets.n++] = c->b->sets.v[r->a];
@@ -37183,7 +38273,7 @@ static void gcompile_dfa(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32
             gcompile_jump(c, place, next);
             continue;
         }
-        if (!PN_GIR_ROOM(c->b, c->p->edges, s->n_edges))
+        if (!pn_gir_steps(c->b, s->n_edges / 4) || !PN_GIR_ROOM(c->b, c->p->edges, s->n_edges))
             return;
         pn_ginstr in = {.op = PN_GOP_EDGES, .a = next, .b = (uint32_t)c->p->edges.n, .n = s->n_edges};
         in.flags = s->accept ? PN_GF_ACCEPT : 0;
@@ -37219,7 +38309,7 @@ static void gcompile_alt(gcompile *c, const pn_gnode_rec *r, uint32_t at, uint32
     uint32_t more = gcompile_new(c, r->b), first = (uint32_t)c->p->list.n, n = 0;
     for (uint32_t i = 0; i < r->b && pn_gir_ok(c->b); i++) {
         uint32_t kid = c->b->kids.v[r->a + i];
-        if (!c->productive[kid])
+        if (!gcompile_productive(c, kid))
             continue;
         c->p->list.v[first + n++] = more + i;
         gcompile_later(c, kid, more + i, next);
@@ -37262,11 +38352,11 @@ static void gcompile_unrolled(gcompile *c, const pn_gnode_rec *r, uint32_t at, u
 static void gcompile_repeat(gcompile *c, const pn_gnode_rec *in, uint32_t at, uint32_t next)
 {
     pn_gnode_rec r = *in;
-    if (!c->productive[r.a]) {
+    if (!gcompile_productive(c, r.a)) {
         gcompile_jump(c, at, next);
         return;
     }
-    if (c->nullable[r.a])                       /* rounds may be empty, so no least number binds */
+    if (gcompile_nullable(c, r.a))                       /* rounds may be empty, so no least number binds */
         r.min = 0;
     if ((r.max == PN_GIR_MANY && r.min <= 1) || gcompile_copies(c, &r)) {
         gcompile_unrolled(c, &r, at, next);
@@ -37274,7 +38364,7 @@ static void gcompile_repeat(gcompile *c, const pn_gnode_rec *in, uint32_t at, ui
     }
     uint32_t loop = gcompile_new(c, 2);
     gcompile_put(c, at, (pn_ginstr){.op = PN_GOP_COUNT, .a = loop});
-    gcompile_put(c, loop, (pn_ginstr){.op = PN_GOP_LOOP, .flags = c->nullable[r.a] ? PN_GF_NULLABLE : 0, .a = loop + 1,
+    gcompile_put(c, loop, (pn_ginstr){.op = PN_GOP_LOOP, .flags = gcompile_nullable(c, r.a) ? PN_GF_NULLABLE : 0, .a = loop + 1,
                                       .b = next, .min = r.min, .max = r.max});
     gcompile_later(c, r.a, loop + 1, loop);
 }
@@ -37282,7 +38372,7 @@ static void gcompile_repeat(gcompile *c, const pn_gnode_rec *in, uint32_t at, ui
 static void gcompile_node(gcompile *c, gcompile_item it)
 {
     pn_gnode_rec r = c->b->nodes.v[it.node];
-    if (gcompile_shared(c, it.node) && it.at != c->entry[it.node]) {
+    if (gcompile_shared(c, it.node) && it.at != c->w[it.node].entry) {
         gcompile_call(c, it.node, it.at, it.next);
         return;
     }
@@ -37313,10 +38403,12 @@ static void gcompile_classes(pn_gprogram *p)
             begins[p->code.v[i].lo] = begins[p->code.v[i].hi + 1] = 1;
     for (size_t i = 0; i < p->edges.n; i++)
         begins[p->edges.v[i].lo] = begins[p->edges.v[i].hi + 1] = 1;
+    uint32_t changes[8] = {0};                  /* bytes that are in a set where the byte before is not, or the reverse */
     for (size_t i = 0; i < p->sets.n; i++)
-        for (uint32_t b = 1; b < 256; b++)
-            if (pn_gset_has(p->sets.v[i].w, b) != pn_gset_has(p->sets.v[i].w, b - 1))
-                begins[b] = 1;
+        for (uint32_t k = 0, before = 0; k < 8; before = p->sets.v[i].w[k++] >> 31)
+            changes[k] |= p->sets.v[i].w[k] ^ (p->sets.v[i].w[k] << 1 | before);
+    for (uint32_t b = 1; b < 256; b++)
+        begins[b] |= pn_gset_has(changes, b);
     p->n_classes = 0;
     for (uint32_t b = 0; b < 256; b++) {
         if (begins[b])
@@ -37331,18 +38423,18 @@ static bool gcompile_run(gcompile *c, uint32_t root, bool may_be_never)
 {
     if (!gcompile_reach(c, root) || !gcompile_parents(c))
         return false;
-    gcompile_property(c, c->nullable, true);
-    gcompile_property(c, c->productive, false);
+    gcompile_property(c, true);
+    gcompile_property(c, false);
     if (!gcompile_left(c))
         return false;
-    if (!c->productive[root] && !may_be_never) {
+    if (!gcompile_productive(c, root) && !may_be_never) {
         pn_gir_fail(c->b, PN_E_INVALID, "the grammar cannot be satisfied: it has no sentence of finite length");
         return false;
     }
     gcompile_sizes(c);
     gcompile_new(c, 1);                         /* place 0: RET */
     c->p->entry = gcompile_new(c, 1);
-    if (c->productive[root])
+    if (gcompile_productive(c, root))
         gcompile_later(c, root, c->p->entry, GCOMPILE_RET);
     else
         gcompile_put(c, c->p->entry, (pn_ginstr){.op = PN_GOP_SPLIT});
@@ -38090,6 +39182,8 @@ typedef struct gproduct {
     bool negate;                    /* x and not y */
     PN_GVEC(uint64_t) pairs;        /* state of x << 32 | state of y; numbered as found */
     PN_GVEC(pn_gedge) edges;
+    uint32_t n_parts;
+    uint8_t part[256];              /* first bytes of the intervals that neither program divides */
     uint32_t *index;                /* hash table of pair number + 1 */
     size_t index_cap;
 } gproduct;
@@ -38147,17 +39241,17 @@ static uint32_t gproduct_step(gproduct *p, pn_gram *g, uint32_t state, uint8_t b
     uint32_t to = pn_gram_step(g, state, byte);
     if (to == PN_GS_FAIL)
         p->b->err.status = pn_gram_failed(g, &p->b->err);
-    return pn_gir_steps(p->b, g->steps - before + 1) ? to : PN_GS_FAIL;
+    return pn_gir_steps(p->b, g->steps - before) ? to : PN_GS_FAIL;
 }
 
 /* All edges of pair number i, bytes that neither program tells apart at once. */
 static bool gproduct_expand(gproduct *p, uint32_t i)
 {
-    uint32_t sx = (uint32_t)(p->pairs.v[i] >> 32), sy = (uint32_t)p->pairs.v[i], lo = 0;
-    while (lo < 256) {
-        uint32_t hi = lo;
-        while (hi < 255 && p->x->p.class_of[hi + 1] == p->x->p.class_of[lo] && p->y->p.class_of[hi + 1] == p->y->p.class_of[lo])
-            hi++;
+    uint32_t sx = (uint32_t)(p->pairs.v[i] >> 32), sy = (uint32_t)p->pairs.v[i];
+    if (!pn_gir_steps(p->b, p->n_parts + 6))
+        return false;
+    for (uint32_t k = 0; k < p->n_parts; k++) {
+        uint32_t lo = p->part[k], hi = k + 1 < p->n_parts ? p->part[k + 1] - 1u : 255;
         uint32_t tx = gproduct_step(p, p->x, sx, (uint8_t)lo), ty = PN_GS_DEAD, to;
         if (tx != PN_GS_DEAD && tx != PN_GS_FAIL)
             ty = gproduct_step(p, p->y, sy, (uint8_t)lo);
@@ -38168,7 +39262,6 @@ static bool gproduct_expand(gproduct *p, uint32_t i)
                 return false;
             p->edges.v[p->edges.n++] = (pn_gedge){i, to, (uint8_t)lo, (uint8_t)hi};
         }
-        lo = hi + 1;
     }
     return true;
 }
@@ -38195,6 +39288,9 @@ static pn_gnode gproduct_run(gproduct *p)
 {
     if (p->x->p.has_tokens || p->y->p.has_tokens)
         return pn_gir_fail(p->b, PN_E_INTERNAL, "token terminals cannot be intersected");
+    for (uint32_t c = 0; c < 256; c++)
+        if (c == 0 || p->x->p.class_of[c] != p->x->p.class_of[c - 1] || p->y->p.class_of[c] != p->y->p.class_of[c - 1])
+            p->part[p->n_parts++] = (uint8_t)c;
     if (gproduct_pair(p, p->x->start, p->y->start) == UINT32_MAX)
         return PN_GNODE_NONE;
     for (uint32_t i = 0; i < p->pairs.n; i++)
@@ -38229,6 +39325,9 @@ PN_INTERNAL pn_gnode pn_gir_and_not(pn_gir *b, pn_gnode x, pn_gnode y) { return 
 PN_INTERNAL bool pn_gir_is_never(pn_gir *b, pn_gnode x)
 {
     pn_gram *g;
+    uint32_t kind = pn_gir_ok(b) && x < b->nodes.n ? b->nodes.v[x].kind : PN_GK_NONE;
+    if (kind == PN_GK_DFA || kind == PN_GK_BYTES || kind == PN_GK_SET || kind == PN_GK_EMPTY)
+        return false;                           /* an automaton without a sentence was never made */
     if (!pn_gir_ok(b) || pn_gram_compile(b, x, true, &g, &b->err) != PN_OK)
         return true;
     bool never = g->start == PN_GS_DEAD;
@@ -38251,14 +39350,12 @@ PN_INTERNAL bool pn_gir_is_never(pn_gir *b, pn_gnode x)
  * Each class is therefore cut in two: characters that stand for themselves, and those that only an
  * escape can write (quote, backslash, controls).  One spelling each is enough to generate.
  *
- * Groups are on a stack of the parser's own.
+ * Groups are on the builder's stack, above what is there already.
  */
 /* includes sample/pn_gram_impl.h */
 
 /* includes base/pn_utf8.h */
 /* includes text/pn_unicode.h */
-
-typedef struct regex_group { uint32_t first_alt, first_item; } regex_group;
 
 typedef struct regex_parser {
     pn_gir *b;
@@ -38267,8 +39364,7 @@ typedef struct regex_parser {
     unsigned flags;
     pn_status status;           /* of the pattern; the builder's own error is separate */
     pn_err *err;
-    PN_GVEC(pn_gnode) alts, items;
-    PN_GVEC(regex_group) groups;
+    size_t outside;             /* groups that were open before */
     PN_GVEC(pn_cp_range) ranges;
     bool begin_anchor, end_anchor;  /* of the top-level alternative being read */
     pn_gnode last_any;          /* "any text", made once */
@@ -38674,22 +39770,19 @@ static bool regex_item(regex_parser *p, pn_gnode node)
         return regex_cannot(p, p->at, "an anchor inside the pattern");
     if (regex_quantifier(p, &min, &max))
         node = pn_gir_repeat(p->b, node, min, max);
-    if (!regex_ok(p) || !PN_GIR_ROOM(p->b, p->items, 1))
-        return false;
-    p->items.v[p->items.n++] = node;
-    return true;
+    return regex_ok(p) && pn_gir_group_item(p->b, node);
 }
 
 /* ---- groups --------------------------------------------------------------------------------------------- */
 
+/* Groups of this pattern: 1 for itself, and those within. */
+static size_t regex_depth(const regex_parser *p) { return p->b->groups.n - p->outside; }
+
 static bool regex_open(regex_parser *p)
 {
-    if (p->groups.n > REGEX_NEST)
+    if (regex_depth(p) > REGEX_NEST)
         return regex_bad(p, p->at, "groups nested deeper than 100");
-    if (!PN_GIR_ROOM(p->b, p->groups, 1))
-        return false;
-    p->groups.v[p->groups.n++] = (regex_group){(uint32_t)p->alts.n, (uint32_t)p->items.n};
-    return true;
+    return pn_gir_group_open(p->b, p->at);
 }
 
 /* "(" and what may follow it */
@@ -38731,39 +39824,25 @@ static pn_gnode regex_any(regex_parser *p)
 
 static bool regex_alternative(regex_parser *p)
 {
-    regex_group *g = &p->groups.v[p->groups.n - 1];
-    size_t n = p->items.n - g->first_item;
-    pn_gnode node = pn_gir_seq(p->b, n ? p->items.v + g->first_item : NULL, n);
-    p->items.n = g->first_item;
-    if (p->groups.n == 1) {
+    pn_gnode node = pn_gir_group_sequence(p->b);
+    if (regex_depth(p) == 1) {
         if (p->flags & PN_REGEX_SEARCH && !p->begin_anchor)
             node = pn_gir_seq2(p->b, regex_any(p), node);
         if (p->flags & PN_REGEX_SEARCH && !p->end_anchor)
             node = pn_gir_seq2(p->b, node, regex_any(p));
         p->begin_anchor = p->end_anchor = false;
     }
-    if (!regex_ok(p) || !PN_GIR_ROOM(p->b, p->alts, 1))
-        return false;
-    p->alts.v[p->alts.n++] = node;
-    return true;
+    return pn_gir_group_alternative(p->b, node);
 }
 
-static pn_gnode regex_close(regex_parser *p)
-{
-    if (!regex_alternative(p))
-        return PN_GNODE_NONE;
-    regex_group g = p->groups.v[--p->groups.n];
-    pn_gnode node = pn_gir_alt(p->b, p->alts.v + g.first_alt, p->alts.n - g.first_alt);
-    p->alts.n = g.first_alt;
-    return node;
-}
+static pn_gnode regex_close(regex_parser *p) { return regex_alternative(p) ? pn_gir_group_close(p->b) : PN_GNODE_NONE; }
 
 /* An anchor counts at the ends of a top-level alternative alone. */
 static bool regex_anchor(regex_parser *p, bool begin)
 {
     size_t at = p->at++;
-    bool first = p->items.n == p->groups.v[p->groups.n - 1].first_item;
-    if (p->groups.n > 1 || (begin && (!first || p->end_anchor)))
+    bool begun = p->b->parts.n > p->b->groups.v[p->b->groups.n - 1].items;
+    if (regex_depth(p) > 1 || (begin && (begun || p->end_anchor)))
         return regex_cannot(p, at, "an anchor inside the pattern");
     *(begin ? &p->begin_anchor : &p->end_anchor) = true;
     int c = regex_peek(p, 0);
@@ -38793,11 +39872,12 @@ static pn_gnode regex_backslash(regex_parser *p)
 
 static bool regex_element(regex_parser *p)
 {
-    uint32_t cp;
+    uint32_t cp, min, max;
+    size_t at = p->at;
     switch (regex_peek(p, 0)) {
     case '(': return regex_group_open(p);
     case ')':
-        if (p->groups.n < 2)
+        if (regex_depth(p) < 2)
             return regex_bad(p, p->at, "a ) without its (");
         p->at++;
         return regex_item(p, regex_close(p));
@@ -38810,6 +39890,10 @@ static bool regex_element(regex_parser *p)
     case '.': return regex_item(p, regex_dot(p));
     case '\\': return regex_item(p, regex_backslash(p));
     case '*': case '+': case '?': return regex_bad(p, p->at, "a repetition of nothing");
+    case '{':
+        if (regex_bounds(p, &min, &max))
+            return regex_bad(p, at, "a repetition of nothing");
+        /* fall through */
     default: return regex_char(p, &cp) && regex_item(p, regex_one(p, cp));
     }
 }
@@ -38821,7 +39905,7 @@ static pn_gnode regex_run(regex_parser *p)
     while (p->at < p->len)
         if (!regex_element(p) || !regex_ok(p))
             return PN_GNODE_NONE;
-    if (p->groups.n > 1)
+    if (regex_depth(p) > 1)
         return regex_bad(p, p->len, "a ( without its )");
     return regex_close(p);
 }
@@ -38839,10 +39923,9 @@ PN_INTERNAL pn_status pn_gir_regex(pn_gir *b, const char *pattern, size_t len, u
     p.len = len;
     p.flags = flags;
     p.err = err;
+    p.outside = b->groups.n;
     pn_gnode node = regex_run(&p);
-    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.alts.v, p.alts.cap * sizeof *p.alts.v);
-    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.items.v, p.items.cap * sizeof *p.items.v);
-    pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.groups.v, p.groups.cap * sizeof *p.groups.v);
+    pn_gir_group_unwind(b, p.outside);
     pn_mem_free(b->mem, PN_ACCT_GRAMMAR, p.ranges.v, p.ranges.cap * sizeof *p.ranges.v);
     if (p.status != PN_OK)
         return p.status;
@@ -38855,16 +39938,18 @@ PN_INTERNAL pn_status pn_gir_regex(pn_gir *b, const char *pattern, size_t len, u
 PN_INTERNAL pn_status pn_gram_from_regex(pn_gram **out, pn_mem *mem, const char *text, size_t len,
                                          const pn_gram_limits *limits, pn_err *err)
 {
-    pn_gir *b;
+    pn_gir *b = NULL;
     pn_gnode node = PN_GNODE_NONE;
-    pn_status status = pn_gir_new(&b, mem, limits, err);
-    if (status != PN_OK)
-        return status;
-    status = pn_gir_regex(b, text, len, 0, &node, err);
+    pn_gir_purse purse;
+    *out = NULL;
+    pn_gir_purse_init(&purse, mem, limits);
+    pn_status status = pn_gir_new(&b, &purse.mem, limits, err);
+    if (status == PN_OK)
+        status = pn_gir_regex(b, text, len, 0, &node, err);
     if (status == PN_OK)
         status = pn_gir_finish(b, node, out, err);
     pn_gir_free(b);
-    return status;
+    return pn_gir_purse_close(&purse, *out, status, err);
 }
 #endif
 
@@ -38880,7 +39965,7 @@ PN_INTERNAL pn_status pn_gram_from_regex(pn_gram **out, pn_mem *mem, const char 
  *     <[id]> !<[id]> <text> !<text>    one whole token
  *     # comment
  *
- * A hand-written parser over a cursor that knows its end, with a stack of its own for groups.  A line
+ * A hand-written parser over a cursor that knows its end; groups are on the builder's stack.  A line
  * that ends is the end of a rule only where the rule could end, which is what lets people put the
  * next alternative on the next line after "|".
  *
@@ -38890,12 +39975,6 @@ PN_INTERNAL pn_status pn_gram_from_regex(pn_gram **out, pn_mem *mem, const char 
 
 /* includes base/pn_utf8.h */
 
-/* An open group (or the rule itself): its finished alternatives and the items of the one being read. */
-typedef struct gbnf_group {
-    uint32_t first_alt, first_item;     /* in the parser's stacks */
-    size_t at;                          /* of the "(" */
-} gbnf_group;
-
 typedef struct gbnf {
     pn_gir *b;
     const char *text;
@@ -38903,8 +39982,6 @@ typedef struct gbnf {
     pn_map names;                       /* rule name -> rule */
     pn_gram_find_token find;
     void *user;
-    PN_GVEC(pn_gnode) alts, items;
-    PN_GVEC(gbnf_group) groups;
     PN_GVEC(pn_cp_range) ranges;
     PN_GVEC(size_t) used_at;            /* by rule: where it was first referred to, + 1 */
 } gbnf;
@@ -39192,7 +40269,7 @@ static pn_gnode gbnf_repeats(gbnf *p, pn_gnode node)
     while (pn_gir_ok(p->b)) {
         uint32_t min = 0, max = PN_GIR_MANY;
         size_t at = p->at;
-        gbnf_space(p, p->groups.n > 1);
+        gbnf_space(p, p->b->groups.n > 1);
         int c = gbnf_peek(p, 0);
         if (c == '+')
             min = 1;
@@ -39214,53 +40291,23 @@ static pn_gnode gbnf_repeats(gbnf *p, pn_gnode node)
 
 static bool gbnf_open(gbnf *p)
 {
-    if (p->groups.n > p->b->limits.nesting) {
+    if (p->b->groups.n > p->b->limits.nesting) {
         pn_gir_fail(p->b, PN_E_INVALID, "groups are nested too deeply (limit nesting: %lu)", (unsigned long)p->b->limits.nesting);
         return false;
     }
-    if (!PN_GIR_ROOM(p->b, p->groups, 1))
-        return false;
-    p->groups.v[p->groups.n++] = (gbnf_group){(uint32_t)p->alts.n, (uint32_t)p->items.n, p->at};
-    return true;
+    return pn_gir_group_open(p->b, p->at);
 }
 
 /* The items since the last "|" are an alternative. */
-static bool gbnf_alternative(gbnf *p)
-{
-    gbnf_group *g = &p->groups.v[p->groups.n - 1];
-    size_t n = p->items.n - g->first_item;
-    pn_gnode node = pn_gir_seq(p->b, n ? p->items.v + g->first_item : NULL, n);
-    p->items.n = g->first_item;
-    if (!node || !PN_GIR_ROOM(p->b, p->alts, 1))
-        return false;
-    p->alts.v[p->alts.n++] = node;
-    return true;
-}
-
-static pn_gnode gbnf_close(gbnf *p)
-{
-    if (!gbnf_alternative(p))
-        return PN_GNODE_NONE;
-    gbnf_group g = p->groups.v[--p->groups.n];
-    pn_gnode node = pn_gir_alt(p->b, p->alts.v + g.first_alt, p->alts.n - g.first_alt);
-    p->alts.n = g.first_alt;
-    return node;
-}
-
-static bool gbnf_item(gbnf *p, pn_gnode node)
-{
-    node = gbnf_repeats(p, node);
-    if (!node || !PN_GIR_ROOM(p->b, p->items, 1))
-        return false;
-    p->items.v[p->items.n++] = node;
-    return true;
-}
+static bool gbnf_alternative(gbnf *p) { return pn_gir_group_alternative(p->b, pn_gir_group_sequence(p->b)); }
+static pn_gnode gbnf_close(gbnf *p) { return gbnf_alternative(p) ? pn_gir_group_close(p->b) : PN_GNODE_NONE; }
+static bool gbnf_item(gbnf *p, pn_gnode node) { return pn_gir_group_item(p->b, gbnf_repeats(p, node)); }
 
 /* One step inside a body.  *done: the rule has ended. */
 static bool gbnf_element(gbnf *p, bool *done)
 {
     static const pn_cp_range any[] = {{0, 0x10FFFF}};
-    gbnf_space(p, p->groups.n > 1);
+    gbnf_space(p, p->b->groups.n > 1);
     int c = gbnf_peek(p, 0);
     switch (c) {
     case '"': return gbnf_item(p, gbnf_literal(p));
@@ -39282,13 +40329,13 @@ static bool gbnf_element(gbnf *p, bool *done)
         p->at++;
         return true;
     case ')':
-        if (p->groups.n < 2)
+        if (p->b->groups.n < 2)
             return gbnf_fail(p, p->at, "no ) without a (");
         p->at++;
         return gbnf_item(p, gbnf_close(p));
     case -1: case '\n': case '\r':
-        if (p->groups.n > 1)
-            return gbnf_fail(p, p->groups.v[p->groups.n - 1].at, "a closing ) for this group");
+        if (p->b->groups.n > 1)
+            return gbnf_fail(p, p->b->groups.v[p->b->groups.n - 1].at, "a closing ) for this group");
         *done = true;
         return true;
     default:
@@ -39351,27 +40398,28 @@ PN_INTERNAL pn_status pn_gram_from_gbnf(pn_gram **out, pn_mem *mem, const char *
 {
     gbnf p;
     pn_gnode root = PN_GNODE_NONE;
+    pn_gir_purse purse;
+    *out = NULL;
     memset(&p, 0, sizeof p);
-    pn_status status = pn_gir_new(&p.b, mem, limits, err);
+    pn_gir_purse_init(&purse, mem, limits);
+    pn_status status = pn_gir_new(&p.b, &purse.mem, limits, err);
     if (status != PN_OK)
-        return status;
+        return pn_gir_purse_close(&purse, NULL, status, err);
     p.text = text;
     p.len = len;
     p.find = find;
     p.user = user;
+    mem = &purse.mem;
     pn_map_init(&p.names, mem, PN_ACCT_GRAMMAR);
     gbnf_parse(&p, &root);
     status = pn_gir_status(p.b, err);
     if (status == PN_OK)
         status = pn_gir_finish(p.b, root, out, err);
     pn_map_fini(&p.names);
-    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.alts.v, p.alts.cap * sizeof *p.alts.v);
-    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.items.v, p.items.cap * sizeof *p.items.v);
-    pn_mem_free(mem, PN_ACCT_GRAMMAR, p.groups.v, p.groups.cap * sizeof *p.groups.v);
     pn_mem_free(mem, PN_ACCT_GRAMMAR, p.ranges.v, p.ranges.cap * sizeof *p.ranges.v);
     pn_mem_free(mem, PN_ACCT_GRAMMAR, p.used_at.v, p.used_at.cap * sizeof *p.used_at.v);
     pn_gir_free(p.b);
-    return status;
+    return pn_gir_purse_close(&purse, *out, status, err);
 }
 #endif
 
@@ -40441,7 +41489,9 @@ PN_INTERNAL void *pn_sch_alloc(pn_sch *s, uint64_t n, size_t size)
             pn_sch_fail(s, PN_E_INVALID, s->root, NULL, "compiling takes more than %u bytes", SCHLOAD_ARENA);
             return NULL;
         }
-        c = pn_mem_alloc(s->mem, PN_ACCT_GRAMMAR, want);
+        c = want == SCHLOAD_CHUNK && s->spare ? s->spare : pn_mem_alloc(s->mem, PN_ACCT_GRAMMAR, want);
+        if (c == s->spare)
+            s->spare = NULL;
         if (!c) {
             pn_sch_nomem(s);
             return NULL;
@@ -40467,10 +41517,13 @@ PN_INTERNAL pn_sch_mark pn_sch_marked(const pn_sch *s)
 PN_INTERNAL void pn_sch_rewind(pn_sch *s, pn_sch_mark mark)
 {
     while (s->chunks != mark.chunk) {
-        pn_sch_chunk *next = s->chunks->next;
-        s->arena_bytes -= s->chunks->size;
-        pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->chunks, s->chunks->size);
-        s->chunks = next;
+        pn_sch_chunk *c = s->chunks;
+        s->chunks = c->next;
+        s->arena_bytes -= c->size;
+        if (c->size == SCHLOAD_CHUNK && !s->spare)
+            s->spare = c;
+        else
+            pn_mem_free(s->mem, PN_ACCT_GRAMMAR, c, c->size);
     }
     if (mark.chunk)
         mark.chunk->used = mark.used;
@@ -40482,7 +41535,9 @@ PN_INTERNAL void pn_sch_fini(pn_sch *s)
     pn_map_fini(&s->reported);
     pn_map_fini(&s->anchors);
     pn_map_fini(&s->pattern_of);
+    pn_map_fini(&s->body_of);
     pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->goals, s->cap_goals * sizeof *s->goals);
+    pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->spare, SCHLOAD_CHUNK);
     while (s->chunks) {
         pn_sch_chunk *next = s->chunks->next;
         pn_mem_free(s->mem, PN_ACCT_GRAMMAR, s->chunks, s->chunks->size);
@@ -40672,7 +41727,7 @@ PN_INTERNAL pn_sch_kw pn_sch_keyword(pn_bytes key, uint32_t *types)
 {
     for (size_t i = 0; i < PN_COUNT_OF(schload_keywords); i++) {
         const schload_keyword *k = &schload_keywords[i];
-        if (key.len == strlen(k->name) && memcmp(key.data, k->name, key.len) == 0) {
+        if (key.len > 0 && key.data[0] == k->name[0] && key.len == strlen(k->name) && memcmp(key.data, k->name, key.len) == 0) {
             if (types)
                 *types = k->types;
             return (pn_sch_kw)k->kw;
@@ -40746,8 +41801,9 @@ static size_t schload_unescape(char *t, size_t n, bool tilde)
     return w;
 }
 
-static uint32_t schload_element(const pn_json_doc *d, uint32_t node, const char *t, size_t n)
+static uint32_t schload_element(pn_sch *s, uint32_t node, const char *t, size_t n)
 {
+    const pn_json_doc *d = s->d;
     uint32_t want = 0;
     if (n == 0 || n > 9 || (n > 1 && t[0] == '0'))
         return PN_JSON_NONE;
@@ -40756,7 +41812,7 @@ static uint32_t schload_element(const pn_json_doc *d, uint32_t node, const char 
             return PN_JSON_NONE;
         want = want * 10 + (uint32_t)(t[i] - '0');
     }
-    if (want >= pn_json_count(d, node))
+    if (want >= pn_json_count(d, node) || !pn_sch_steps(s, s->root, want / 2))
         return PN_JSON_NONE;
     uint32_t c = pn_json_first(d, node);
     while (want-- > 0)
@@ -40765,8 +41821,9 @@ static uint32_t schload_element(const pn_json_doc *d, uint32_t node, const char 
 }
 
 /* Follow /a/b/0 from node; the text is percent-decoded. */
-static uint32_t schload_walk(const pn_json_doc *d, uint32_t node, char *t, size_t n)
+static uint32_t schload_walk(pn_sch *s, uint32_t node, char *t, size_t n)
 {
+    const pn_json_doc *d = s->d;
     size_t i = 0;
     while (i < n && node != PN_JSON_NONE) {
         size_t end = ++i;                               /* past the slash */
@@ -40776,7 +41833,7 @@ static uint32_t schload_walk(const pn_json_doc *d, uint32_t node, char *t, size_
         if (len == SIZE_MAX)
             return PN_JSON_NONE;
         if (pn_json_type_of(d, node) == PN_JSON_ARRAY)
-            node = schload_element(d, node, t + i, len);
+            node = schload_element(s, node, t + i, len);
         else
             node = pn_json_find(d, node, t + i, len);
         i = end;
@@ -40785,9 +41842,9 @@ static uint32_t schload_walk(const pn_json_doc *d, uint32_t node, char *t, size_
 }
 
 /* The nearest enclosing schema that has an identity of its own: where "#" leads. */
-static uint32_t schload_resource(const pn_sch *s, uint32_t node)
+static uint32_t schload_resource(pn_sch *s, uint32_t node)
 {
-    for (; node != s->root; node = s->d->nodes[node].parent) {
+    for (; node != s->root && pn_sch_steps(s, s->root, 3); node = s->d->nodes[node].parent) {
         pn_bytes id;
         if (pn_json_str(s->d, pn_json_get(s->d, node, "$id"), &id) && id.len > 0 && id.data[0] != '#')
             return node;
@@ -40851,9 +41908,10 @@ static bool schload_scan_anchors(pn_sch *s)
     s->anchors_known = true;
     for (uint32_t n = s->root; n != PN_JSON_NONE; n = schload_after(s->d, s->root, n)) {
         pn_bytes t;
-        if (!pn_sch_steps(s, s->root, 1))
+        const bool object = pn_json_type_of(s->d, n) == PN_JSON_OBJECT;
+        if (!pn_sch_steps(s, s->root, object ? 10 : 1))
             return false;
-        if (pn_json_type_of(s->d, n) != PN_JSON_OBJECT)
+        if (!object)
             continue;
         for (size_t i = 0; i < PN_COUNT_OF(names); i++)
             if (pn_json_str(s->d, pn_json_get(s->d, n, names[i]), &t) &&
@@ -40908,7 +41966,7 @@ PN_INTERNAL uint32_t pn_sch_deref(pn_sch *s, uint32_t node)
     const bool remote = to == PN_JSON_NONE;
     if (to != PN_JSON_NONE && hash + 1 < ref.len) {
         const size_t n = ref.len - hash - 1;
-        char *t = pn_sch_alloc(s, n, 1);
+        char *t = pn_sch_steps(s, node, 4 + n / 4) ? pn_sch_alloc(s, n, 1) : NULL;
         if (!t)
             return PN_SCH_NONE;
         memcpy(t, ref.data + hash + 1, n);
@@ -40917,7 +41975,7 @@ PN_INTERNAL uint32_t pn_sch_deref(pn_sch *s, uint32_t node)
         if (len == SIZE_MAX)
             to = PN_JSON_NONE;
         else if (t[0] == '/')
-            to = schload_walk(s->d, to, t, len);
+            to = schload_walk(s, to, t, len);
         else
             to = schload_scan_anchors(s) ? schload_find_anchor(s, '#', to, name) : PN_JSON_NONE;
     }
@@ -41466,6 +42524,71 @@ PN_INTERNAL pn_gnode pn_sch_number(pn_sch *s, const pn_sch_leaf *l)
  * that nobody means to reach. */
 enum { SCHSTR_PRODUCT = 256 };
 
+/* --- spelling -----------------------------------------------------------------------------------
+
+ * JSON strings are bodies with escapes between quotes.  Bare text (s->until) has no escapes, so a body
+ * is the text itself; it must not contain what ends it. */
+
+static bool schstr_is_bare(const pn_sch *s) { return s->until != NULL; }
+
+static pn_gnode schstr_any(pn_sch *s)
+{
+    return pn_gir_class(s->g, NULL, 0, true);
+}
+
+/* Text without s->until in it. */
+static pn_gnode schstr_without_end(pn_sch *s, pn_gnode body)
+{
+    const pn_gnode some = pn_gir_repeat(s->g, schstr_any(s), 0, PN_GIR_MANY);
+    return pn_gir_and_not(s->g, body, pn_gir_seq3(s->g, some, pn_gir_text(s->g, s->until), some));
+}
+
+PN_INTERNAL bool pn_sch_ends_inside(const pn_sch *s, pn_bytes text)
+{
+    const size_t n = s->until ? strlen(s->until) : 0;
+    for (size_t i = 0; n && i + n <= text.len; i++)
+        if (memcmp(text.data + i, s->until, n) == 0)
+            return true;
+    return false;
+}
+
+PN_INTERNAL pn_gnode pn_sch_chars(pn_sch *s, uint32_t min, uint32_t max)
+{
+    return schstr_is_bare(s) ? pn_gir_repeat(s->g, schstr_any(s), min, max) : pn_gir_json_body(s->g, min, max);
+}
+
+PN_INTERNAL pn_gnode pn_sch_text(pn_sch *s, pn_bytes text)
+{
+    return schstr_is_bare(s) ? pn_gir_bytes(s->g, text.data, text.len) : pn_gir_json_text(s->g, text.data, text.len);
+}
+
+PN_INTERNAL pn_gnode pn_sch_not(pn_sch *s, const pn_bytes *texts, uint32_t n)
+{
+    if (!schstr_is_bare(s))
+        return pn_gir_json_not(s->g, texts, n);
+    return pn_gir_and_not(s->g, pn_sch_chars(s, 0, PN_GIR_MANY), pn_gir_words(s->g, texts, n));
+}
+
+/* What a key without quotes consists of. */
+static pn_gnode schstr_word(pn_sch *s)
+{
+    static const pn_cp_range chars[] = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}, {'-', '.'}, {'/', '/'}, {'$', '$'}, {0x80, 0x10FFFF}};
+    return pn_gir_repeat(s->g, pn_gir_class(s->g, chars, PN_COUNT_OF(chars), false), 1, PN_GIR_MANY);
+}
+
+PN_INTERNAL pn_gnode pn_sch_key(pn_sch *s, pn_gnode body)
+{
+    if (s->o.quote)
+        return pn_gir_seq2(s->g, pn_gir_and(s->g, body, schstr_word(s)), pn_gir_text(s->g, ":"));
+    return pn_gir_seq3(s->g, pn_gir_text(s->g, "\""), body, pn_gir_text(s->g, "\":"));
+}
+
+PN_INTERNAL pn_gnode pn_sch_string(pn_sch *s, pn_gnode body)
+{
+    const pn_gnode quote = s->o.quote_node != PN_GNODE_NONE ? s->o.quote_node : pn_gir_text(s->g, s->o.quote ? s->o.quote : "\"");
+    return pn_gir_seq3(s->g, quote, body, quote);
+}
+
 /* --- formats ------------------------------------------------------------------------------------ */
 
 /* RFC 3339 with the lengths of months and leap years; not the year 0, which few calendars know. */
@@ -41520,7 +42643,8 @@ PN_INTERNAL pn_gnode pn_sch_format(pn_sch *s, pn_bytes name)
         pn_err e = {PN_OK, {0}};
         if (s->formats[i] != PN_GNODE_NONE)
             return s->formats[i];
-        const pn_status status = pn_gir_regex(s->g, f->pattern, strlen(f->pattern), PN_REGEX_JSON, &s->formats[i], &e);
+        const pn_status status = pn_gir_regex(s->g, f->pattern, strlen(f->pattern), schstr_is_bare(s) ? 0 : PN_REGEX_JSON,
+                                              &s->formats[i], &e);
         if (status != PN_OK)
             pn_sch_fail(s, status, s->root, NULL, "format \"%s\": %.180s", f->name, e.text);
         return s->formats[i];
@@ -41537,7 +42661,8 @@ PN_INTERNAL pn_gnode pn_sch_pattern(pn_sch *s, uint32_t node, const char *kw, pn
     const uint32_t *known = pn_map_find(&s->pattern_of, pattern.data, pattern.len);
     if (known)
         return *known;
-    const pn_status status = pn_gir_regex(s->g, pattern.data, pattern.len, PN_REGEX_JSON | PN_REGEX_SEARCH, &out, &e);
+    const pn_status status = pn_gir_regex(s->g, pattern.data, pattern.len,
+                                          (schstr_is_bare(s) ? 0 : PN_REGEX_JSON) | PN_REGEX_SEARCH, &out, &e);
     if (status == PN_E_UNSUPPORTED)
         *dropped = pn_sch_refuse(s, node, kw, e.text);
     else if (status != PN_OK)
@@ -41547,25 +42672,58 @@ PN_INTERNAL pn_gnode pn_sch_pattern(pn_sch *s, uint32_t node, const char *kw, pn
     return *dropped ? PN_GNODE_NONE : out;
 }
 
-PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
+/* The strings of `body` that have min..max characters. */
+static pn_gnode schstr_bounded(pn_sch *s, pn_gnode body, uint32_t min, uint32_t max)
+{
+    const uint32_t wanted[3] = {body, min, max};
+    const uint32_t *known = pn_map_find(&s->body_of, (const char *)wanted, sizeof wanted);
+    bool existed;
+    if (known)
+        return *known;
+    char *key = pn_sch_alloc(s, 1, sizeof wanted);
+    const pn_gnode out = key ? pn_gir_and(s->g, body, pn_sch_chars(s, min, max)) : PN_GNODE_NONE;
+    if (out == PN_GNODE_NONE)
+        return out;
+    memcpy(key, wanted, sizeof wanted);
+    if (!pn_map_put(&s->body_of, key, sizeof wanted, out, &existed))
+        pn_sch_nomem(s);
+    return out;
+}
+
+static pn_gnode schstr_body(pn_sch *s, const pn_sch_leaf *l)
 {
     const bool any = l->min_len == 0 && l->max_len == PN_SCH_MANY;
     if (l->body != PN_GNODE_NONE && any)
         return l->body;
-    if (l->body == PN_GNODE_NONE && any && s->any_body != PN_GNODE_NONE)
-        return s->any_body;
     uint32_t max = l->max_len == PN_SCH_MANY ? PN_GIR_MANY : l->max_len;
-    if (l->body != PN_GNODE_NONE && max != PN_GIR_MANY)
+    if ((l->body != PN_GNODE_NONE || schstr_is_bare(s)) && max != PN_GIR_MANY)
         max = PN_MIN(max, PN_MAX(l->min_len, (uint32_t)SCHSTR_PRODUCT));
-    const pn_gnode by_length = pn_gir_json_body(s->g, l->min_len, max);
-    if (l->body != PN_GNODE_NONE)
-        return pn_gir_and(s->g, l->body, by_length);
+    return l->body != PN_GNODE_NONE ? schstr_bounded(s, l->body, l->min_len, max) : pn_sch_chars(s, l->min_len, max);
+}
+
+PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
+{
+    const bool any = l->body == PN_GNODE_NONE && l->min_len == 0 && l->max_len == PN_SCH_MANY;
+    if (any && s->any_body != PN_GNODE_NONE)
+        return s->any_body;
+    pn_gnode body = schstr_body(s, l);
+    if (schstr_is_bare(s))
+        body = schstr_without_end(s, body);
     if (any)
-        s->any_body = by_length;
-    return by_length;
+        s->any_body = body;
+    return body;
 }
 
 /* --- values ------------------------------------------------------------------------------------- */
+
+/* No point and no exponent: what most numbers are, and then the text tells type and value. */
+static bool schstr_plain(pn_bytes text)
+{
+    for (size_t i = 0; i < text.len; i++)
+        if ((text.data[i] < '0' || text.data[i] > '9') && text.data[i] != '-')
+            return false;
+    return true;
+}
 
 PN_INTERNAL uint32_t pn_sch_value_type(pn_sch *s, uint32_t v)
 {
@@ -41583,8 +42741,10 @@ PN_INTERNAL uint32_t pn_sch_value_type(pn_sch *s, uint32_t v)
     case PN_JSON_OBJECT: return PN_SCH_OBJ;
     default: break;
     }
+    if (pn_json_num(s->d, v, &text) && schstr_plain(text))
+        return PN_SCH_INT;
     const pn_sch_mark mark = pn_sch_marked(s);
-    const bool ok = pn_json_num(s->d, v, &text) && pn_sch_dec_parse(s, text, &dec);
+    const bool ok = pn_json_num(s->d, v, &text) && pn_sch_steps(s, s->root, 4 + text.len / 8) && pn_sch_dec_parse(s, text, &dec);
     pn_sch_rewind(s, mark);                             /* the lengths in dec stay true */
     if (!ok)
         return 0;
@@ -41609,7 +42769,11 @@ static bool schstr_equal_scalars(pn_sch *s, uint32_t a, uint32_t b, uint32_t typ
     if (type == PN_SCH_STR)
         return pn_json_str(s->d, a, &x) && pn_json_str(s->d, b, &y) && x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
     pn_sch_dec p, q;
-    if (!pn_json_num(s->d, a, &x) || !pn_json_num(s->d, b, &y) || !pn_sch_steps(s, s->root, 2 + (x.len + y.len) / 16))
+    if (!pn_json_num(s->d, a, &x) || !pn_json_num(s->d, b, &y))
+        return false;
+    if (schstr_plain(x) && schstr_plain(y) && x.data[0] != '-' && y.data[0] != '-')     /* "-0" equals "0" */
+        return x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
+    if (!pn_sch_steps(s, s->root, 8 + (x.len + y.len) / 8))
         return false;
     const pn_sch_mark mark = pn_sch_marked(s);
     const bool same = pn_sch_dec_parse(s, x, &p) && pn_sch_dec_parse(s, y, &q) && pn_sch_dec_cmp(&p, &q) == 0;
@@ -41620,7 +42784,7 @@ static bool schstr_equal_scalars(pn_sch *s, uint32_t a, uint32_t b, uint32_t typ
 static bool schstr_equal(pn_sch *s, uint32_t a, uint32_t b, uint32_t depth)
 {
     const uint32_t type = pn_sch_value_type(s, a);
-    if (depth == 0 || type != pn_sch_value_type(s, b) || !pn_sch_steps(s, s->root, 1))
+    if (depth == 0 || type != pn_sch_value_type(s, b) || !pn_sch_steps(s, s->root, type & (PN_SCH_ARR | PN_SCH_OBJ) ? 6 : 2))
         return false;
     if (type != PN_SCH_ARR && type != PN_SCH_OBJ)
         return schstr_equal_scalars(s, a, b, type);
@@ -41630,6 +42794,8 @@ static bool schstr_equal(pn_sch *s, uint32_t a, uint32_t b, uint32_t depth)
     for (uint32_t x = pn_json_first(s->d, a); x != PN_JSON_NONE; x = pn_json_next(s->d, x)) {
         if (type == PN_SCH_OBJ) {
             const pn_bytes key = pn_json_key_of(s->d, x);
+            if (!pn_sch_steps(s, s->root, 3 + key.len / 8))
+                return false;
             y = pn_json_find(s->d, b, key.data, key.len);
         }
         if (y == PN_JSON_NONE || !schstr_equal(s, x, y, depth - 1))
@@ -41668,7 +42834,7 @@ PN_INTERNAL bool pn_sch_scalar_fits(pn_sch *s, const pn_sch_leaf *l, uint32_t v)
             return false;
         if (l->body == PN_GNODE_NONE)
             return true;
-        return !pn_gir_is_never(s->g, pn_gir_and(s->g, pn_gir_json_text(s->g, text.data, text.len), l->body));
+        return !pn_gir_is_never(s->g, pn_gir_and(s->g, pn_sch_text(s, text), l->body));
     }
     return true;
 }
@@ -41773,12 +42939,16 @@ static void schstr_scalar(pn_sch *s, pn_str *out, uint32_t v)
     const uint32_t type = pn_sch_value_type(s, v);
     pn_bytes text = {"", 0};
     if (type == PN_SCH_NULL) {
-        pn_str_addz(out, "null");
+        pn_str_addz(out, s->o.python ? "None" : "null");
     } else if (type == PN_SCH_BOOL) {
-        pn_str_addz(out, schstr_truth(s, v) ? "true" : "false");
+        const char *const words[] = {"false", "true", "False", "True"};
+        pn_str_addz(out, words[2 * s->o.python + schstr_truth(s, v)]);
     } else if (type == PN_SCH_STR) {
         pn_json_str(s->d, v, &text);
-        schstr_quoted(out, text);
+        if (schstr_is_bare(s))
+            pn_str_add(out, text.data, text.len);
+        else
+            schstr_quoted(out, text);
     } else {
         pn_json_num(s->d, v, &text);
         pn_str_add(out, text.data, text.len);
@@ -41789,6 +42959,9 @@ static bool schstr_open(schstr_text *t, uint32_t v)
 {
     const pn_json_doc *d = t->s->d;
     const pn_json_type type = pn_json_type_of(d, v);
+    pn_bytes text;
+    if (t->s->o.quote && pn_json_str(d, v, &text))
+        return schstr_flush(t, false) && schstr_part(t, pn_sch_string(t->s, pn_sch_text(t->s, text)));
     if (type != PN_JSON_ARRAY && type != PN_JSON_OBJECT) {
         schstr_scalar(t->s, &t->run, v);
         return true;
@@ -41807,7 +42980,10 @@ static bool schstr_key(schstr_text *t, uint32_t v)
     const pn_bytes key = pn_json_key_of(t->s->d, v);
     if (!key.data)
         return true;
-    schstr_quoted(&t->run, key);
+    if (t->s->o.quote)
+        pn_str_add(&t->run, key.data, key.len);
+    else
+        schstr_quoted(&t->run, key);
     pn_str_addc(&t->run, ':');
     return schstr_flush(t, true);
 }
@@ -41848,7 +43024,7 @@ PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
     pn_gnode out = PN_GNODE_NONE;
     pn_str_init(&t.run, s->mem, PN_ACCT_GRAMMAR);
     bool ok = true;
-    if (pn_sch_value_type(s, v) & (PN_SCH_ARR | PN_SCH_OBJ)) {
+    if (s->o.quote || (pn_sch_value_type(s, v) & (PN_SCH_ARR | PN_SCH_OBJ))) {
         ok = schstr_write(&t, v);
     } else {
         schstr_scalar(s, &t.run, v);
@@ -41861,8 +43037,8 @@ PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
     return out;
 }
 
-/* Scalars of a list as one trie. */
-static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n)
+/* Values of these types, scalars all, as one trie. */
+static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n, uint32_t types)
 {
     pn_bytes *words = pn_sch_alloc(s, (uint64_t)n + 1, sizeof *words);
     size_t *starts = pn_sch_alloc(s, (uint64_t)n + 1, sizeof *starts);
@@ -41871,7 +43047,7 @@ static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n)
     pn_gnode out = PN_GNODE_NONE;
     uint32_t k = 0;
     for (uint32_t i = 0; words && starts && i < n; i++) {
-        if (pn_sch_value_type(s, values[i]) & (PN_SCH_ARR | PN_SCH_OBJ))
+        if (!(pn_sch_value_type(s, values[i]) & types))
             continue;
         starts[k] = all.len;
         schstr_scalar(s, &all, values[i]);
@@ -41890,11 +43066,17 @@ static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n)
 
 PN_INTERNAL pn_gnode pn_sch_values(pn_sch *s, const uint32_t *values, uint32_t n)
 {
-    pn_gnode *alts = pn_sch_alloc(s, (uint64_t)n + 1, sizeof *alts);
+    pn_gnode *alts = pn_sch_alloc(s, (uint64_t)n + 2, sizeof *alts);
+    const uint32_t scalars = PN_SCH_ANY & ~(uint32_t)(PN_SCH_ARR | PN_SCH_OBJ);
     uint32_t k = 0;
     if (!alts)
         return PN_GNODE_NONE;
-    alts[k++] = schstr_words(s, values, n);
+    if (s->o.quote) {
+        alts[k++] = schstr_words(s, values, n, scalars & ~(uint32_t)PN_SCH_STR);
+        alts[k++] = pn_sch_string(s, schstr_without_end(s, schstr_words(s, values, n, PN_SCH_STR)));
+    } else {
+        alts[k++] = schstr_words(s, values, n, scalars);
+    }
     for (uint32_t i = 0; i < n; i++)
         if (pn_sch_value_type(s, values[i]) & (PN_SCH_ARR | PN_SCH_OBJ))
             alts[k++] = pn_sch_value(s, values[i]);
@@ -42170,7 +43352,7 @@ static bool schjoin_types(schjoin *j)
     l->accepts = PN_SCH_ANY;
     for (uint32_t i = 0; i < l->n_base; i++)
         for (uint32_t c = pn_json_first(d, l->base[i]); c != PN_JSON_NONE; c = pn_json_next(d, c))
-            if (!pn_sch_steps(j->s, l->base[i], 2) || !schjoin_keyword(j, l->base[i], c))
+            if (!pn_sch_steps(j->s, l->base[i], 8) || !schjoin_keyword(j, l->base[i], c))
                 return false;
     l->types = j->typed || l->is_enum || !j->implied || j->names_only ? l->accepts : j->implied;
     /* Numbers without the integers would need a point in them that is not followed by zeros alone. */
@@ -42285,7 +43467,7 @@ static bool schjoin_not_strings(schjoin *j)
     for (uint32_t i = 0; i < j->n_nots; i++)
         n += pn_json_str(j->s->d, j->nots[i], &texts[n]);
     if (n > 0)
-        schjoin_body(j, pn_gir_json_not(j->s->g, texts, n));
+        schjoin_body(j, pn_sch_not(j->s, texts, n));
     return n == 0 || pn_sch_built(j->s, j->not_node, "not");
 }
 
@@ -42582,11 +43764,16 @@ typedef struct schobj_pattern {
     uint32_t at, value;         /* where it is first written, for messages */
 } schobj_pattern;
 
+typedef struct schobj_base {    /* what a base node has to say about keys: asked for each of them */
+    uint32_t props, patterns, additional;
+} schobj_base;
+
 typedef struct schobj {
     pn_sch *s;
     pn_sch_leaf *l;
     pn_map index;               /* key to number of the property */
     uint32_t cap_props, n_declared;
+    schobj_base *bases;         /* [l->n_base] */
     schobj_pattern *patterns;
     uint32_t n_patterns;
     bool has_patterns;
@@ -42642,7 +43829,7 @@ static bool schobj_declare(schobj *o)
         if (!schobj_expect(s, b, "properties", props, PN_JSON_OBJECT))
             return false;
         for (uint32_t c = pn_json_first(s->d, props); c != PN_JSON_NONE; c = pn_json_next(s->d, c))
-            if (!pn_sch_steps(s, b, 8) || !schobj_prop(o, b, pn_json_key_of(s->d, c)))
+            if (!pn_sch_steps(s, b, 8 + pn_json_key_of(s->d, c).len / 8) || !schobj_prop(o, b, pn_json_key_of(s->d, c)))
                 return false;
     }
     o->n_declared = o->l->n_props;
@@ -42663,6 +43850,8 @@ static bool schobj_require(schobj *o)
             pn_bytes key;
             if (!pn_json_str(s->d, c, &key))
                 return pn_sch_fail(s, PN_E_INVALID, b, "required", "expected names, found %s", pn_sch_kind(s, c));
+            if (!pn_sch_steps(s, b, 4 + key.len / 8))
+                return false;
             pn_sch_prop *p = schobj_prop(o, b, key);
             if (!p)
                 return false;
@@ -42751,28 +43940,26 @@ static bool schobj_names(schobj *o)
 
 static bool schobj_key_in(schobj *o, pn_bytes key, pn_gnode language)
 {
-    return !pn_gir_is_never(o->s->g, pn_gir_and(o->s->g, pn_gir_json_text(o->s->g, key.data, key.len), language));
+    return !pn_gir_is_never(o->s->g, pn_gir_and(o->s->g, pn_sch_text(o->s, key), language));
 }
 
 /* What base node b says about a key that stands in `pattern`s of it or nowhere: its schemas are
  * appended to nodes.  closed: it says no. */
-static bool schobj_about(schobj *o, uint32_t b, pn_bytes key, uint32_t **nodes, uint32_t *n, bool *known, bool *closed)
+static bool schobj_about(schobj *o, const schobj_base *b, pn_bytes key, uint32_t **nodes, uint32_t *n, bool *known, bool *closed)
 {
     pn_sch *s = o->s;
-    const uint32_t here = pn_json_find(s->d, pn_json_get(s->d, b, "properties"), key.data, key.len);
-    const uint32_t pats = pn_json_get(s->d, b, "patternProperties");
+    const uint32_t here = pn_json_find(s->d, b->props, key.data, key.len), add = b->additional;
     bool mine = here != PN_JSON_NONE;
     if (mine)
         (*nodes)[(*n)++] = here;
-    for (uint32_t i = 0; i < o->n_patterns && pats != PN_JSON_NONE; i++) {
-        const uint32_t v = pn_json_find(s->d, pats, o->patterns[i].text.data, o->patterns[i].text.len);
+    for (uint32_t i = 0; i < o->n_patterns && b->patterns != PN_JSON_NONE; i++) {
+        const uint32_t v = pn_json_find(s->d, b->patterns, o->patterns[i].text.data, o->patterns[i].text.len);
         if (v == PN_JSON_NONE || !schobj_key_in(o, key, o->patterns[i].node))
             continue;
         (*nodes)[(*n)++] = v;
         mine = true;
     }
     *known |= mine;
-    const uint32_t add = pn_json_get(s->d, b, "additionalProperties");
     bool open;
     if (mine || add == PN_JSON_NONE)
         return true;
@@ -42791,16 +43978,20 @@ static bool schobj_goals(schobj *o)
     pn_sch *s = o->s;
     pn_sch_leaf *l = o->l;
     uint32_t *nodes = pn_sch_alloc(s, (uint64_t)l->n_base * (o->n_patterns + 2) + 1, sizeof *nodes);
-    if (!nodes)
+    o->bases = pn_sch_alloc(s, (uint64_t)l->n_base + 1, sizeof *o->bases);
+    if (!nodes || !o->bases)
         return false;
+    for (uint32_t k = 0; k < l->n_base; k++)
+        o->bases[k] = (schobj_base){pn_json_get(s->d, l->base[k], "properties"), pn_json_get(s->d, l->base[k], "patternProperties"),
+                                    pn_json_get(s->d, l->base[k], "additionalProperties")};
     for (uint32_t i = 0; i < l->n_props; i++) {
         pn_sch_prop *p = &l->props[i];
         uint32_t n = 0;
         bool known = false, closed = false;
-        if (!pn_sch_steps(s, l->base[0], 4 + l->n_base))
+        if (!pn_sch_steps(s, l->base[0], 4 + (2 + p->key.len / 16) * (uint64_t)l->n_base))
             return false;
         for (uint32_t k = 0; k < l->n_base; k++)
-            if (!schobj_about(o, l->base[k], p->key, &nodes, &n, &known, &closed))
+            if (!schobj_about(o, &o->bases[k], p->key, &nodes, &n, &known, &closed))
                 return false;
         for (uint32_t k = 0; k < n; k++)
             if (!pn_sch_is_schema(s, nodes[k]))
@@ -42823,13 +44014,13 @@ static pn_gnode schobj_other_keys(schobj *o, pn_gnode among)
     if (o->names != PN_GNODE_NONE)
         among = among == PN_GNODE_NONE ? o->names : pn_gir_and(s->g, among, o->names);
     if (l->n_props == 0)
-        return among == PN_GNODE_NONE ? pn_gir_json_body(s->g, 0, PN_GIR_MANY) : among;
+        return among == PN_GNODE_NONE ? pn_sch_chars(s, 0, PN_GIR_MANY) : among;
     pn_bytes *keys = pn_sch_alloc(s, l->n_props, sizeof *keys);
     if (!keys)
         return PN_GNODE_NONE;
     for (uint32_t i = 0; i < l->n_props; i++)
         keys[i] = l->props[i].key;
-    const pn_gnode others = pn_gir_json_not(s->g, keys, l->n_props);
+    const pn_gnode others = pn_sch_not(s, keys, l->n_props);
     return among == PN_GNODE_NONE ? others : pn_gir_and(s->g, among, others);
 }
 
@@ -42973,8 +44164,7 @@ PN_INTERNAL bool pn_sch_object_sat(pn_sch *s, const pn_sch_leaf *l)
 static pn_gnode schobj_member(pn_sch *s, pn_gnode body, uint32_t goal)
 {
     pn_gir *g = s->g;
-    const pn_gnode key = pn_gir_seq3(g, pn_gir_text(g, "\""), body, pn_gir_text(g, "\":"));
-    return pn_gir_seq3(g, key, s->ws, s->goals[goal].node);
+    return pn_gir_seq3(g, pn_sch_key(s, body), s->ws, s->goals[goal].node);
 }
 
 static pn_gnode schobj_others(pn_sch *s, const pn_sch_leaf *l)
@@ -42998,7 +44188,7 @@ PN_INTERNAL pn_gnode pn_sch_emit_object(pn_sch *s, const pn_sch_leaf *l)
         if (p->forbidden || !s->goals[p->goal].sat)
             continue;
         e[n].optional = !p->required;
-        e[n++].node = schobj_member(s, pn_gir_json_text(s->g, p->key.data, p->key.len), p->goal);
+        e[n++].node = schobj_member(s, pn_sch_text(s, p->key), p->goal);
         required += p->required;
     }
     if (!schobj_runs(s, e, n, l->base[0]))
@@ -43554,7 +44744,7 @@ static bool schema_expand(pn_sch *s, schema_part *p, uint32_t node, const schema
             own = true;
             ok = schema_push_item(s, &found, node, true, here);
         }
-        if (!ok || !pn_sch_steps(s, node, 1))
+        if (!ok || !pn_sch_steps(s, node, 2))
             return false;
     }
     const schema_item *items = found.data;
@@ -43775,8 +44965,8 @@ PN_INTERNAL pn_gnode pn_sch_names(pn_sch *s, const uint32_t *nodes, uint32_t n)
             continue;
         }
         for (uint32_t k = 0; k < l->n_values; k++)
-            if (pn_json_str(s->d, l->values[k], &text))
-                out = pn_gir_alt2(s->g, out, pn_gir_json_text(s->g, text.data, text.len));
+            if (pn_json_str(s->d, l->values[k], &text) && !pn_sch_ends_inside(s, text))
+                out = pn_gir_alt2(s->g, out, pn_sch_text(s, text));
     }
     return out;
 }
@@ -43833,11 +45023,10 @@ static bool schema_is_flat(const pn_sch_leaf *l) { return l->is_enum || !(l->typ
 
 static pn_gnode schema_string(pn_sch *s, const pn_sch_leaf *l)
 {
-    pn_gir *g = s->g;
     const bool plain = l->body == PN_GNODE_NONE && l->min_len == 0 && l->max_len == PN_SCH_MANY;
     if (plain && s->string != PN_GNODE_NONE)
         return s->string;
-    const pn_gnode out = pn_gir_seq3(g, pn_gir_text(g, "\""), pn_sch_body(s, l), pn_gir_text(g, "\""));
+    const pn_gnode out = pn_sch_string(s, pn_sch_body(s, l));
     if (plain)
         s->string = out;
     return out;
@@ -43855,9 +45044,9 @@ static pn_gnode schema_emit_leaf(pn_sch *s, const pn_sch_leaf *l)
     if (l->types & PN_SCH_NUMBER)
         alts[n++] = l->number;
     if (l->types & PN_SCH_NULL)
-        alts[n++] = pn_gir_text(g, "null");
+        alts[n++] = pn_gir_text(g, s->o.python ? "None" : "null");
     if (l->types & PN_SCH_BOOL)
-        alts[n++] = pn_gir_alt2(g, pn_gir_text(g, "true"), pn_gir_text(g, "false"));
+        alts[n++] = pn_gir_alt2(g, pn_gir_text(g, s->o.python ? "True" : "true"), pn_gir_text(g, s->o.python ? "False" : "false"));
     if ((l->types & PN_SCH_OBJ) && pn_sch_object_sat(s, l))
         alts[n++] = pn_sch_emit_object(s, l);
     if ((l->types & PN_SCH_ARR) && pn_sch_array_sat(s, l))
@@ -43918,12 +45107,12 @@ static pn_gnode schema_white_space(pn_sch *s)
 
 /* --- the way in --------------------------------------------------------------------------------------------- */
 
-static bool schema_run(pn_sch *s, pn_gnode *out)
+static bool schema_run(pn_sch *s, uint32_t node, pn_gnode *out)
 {
     s->ws = schema_white_space(s);
-    if (!pn_sch_is_schema(s, s->root))
+    if (!pn_sch_is_schema(s, node))
         return false;
-    const uint32_t top = pn_sch_goal_for(s, &s->root, 1);
+    const uint32_t top = pn_sch_goal_for(s, &node, 1);
     if (top == PN_SCH_NONE)
         return false;
     for (size_t i = 0; i < s->n_goals; i++) {
@@ -43946,8 +45135,17 @@ static bool schema_run(pn_sch *s, pn_gnode *out)
     return pn_sch_built(s, s->root, NULL);
 }
 
-PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, const pn_schema_options *o,
-                                     pn_gnode *out, pn_str *widened, pn_err *err)
+/* Bare strings: as names of properties are found, by the strings of each leaf alone. */
+static bool schema_run_text(pn_sch *s, uint32_t node, pn_gnode *out)
+{
+    if (!pn_sch_is_schema(s, node))
+        return false;
+    *out = pn_sch_names(s, &node, 1);
+    return pn_sch_built(s, node, NULL);
+}
+
+static pn_status schema_start(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root, const char *until,
+                              const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err)
 {
     pn_sch s;
     pn_err mine;                        /* messages come with pointers also when nobody listens */
@@ -43955,7 +45153,8 @@ PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t n
     s.mem = d->mem;
     s.g = g;
     s.d = d;
-    s.root = node;
+    s.root = root;
+    s.until = until ? until : o ? o->quote : NULL;
     s.widened = widened;
     s.err = err ? err : &mine;
     if (o)
@@ -43965,32 +45164,1471 @@ PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t n
     pn_map_init(&s.reported, s.mem, PN_ACCT_GRAMMAR);
     pn_map_init(&s.anchors, s.mem, PN_ACCT_GRAMMAR);
     pn_map_init(&s.pattern_of, s.mem, PN_ACCT_GRAMMAR);
-    if (!schema_run(&s, out) && s.status == PN_OK)
+    pn_map_init(&s.body_of, s.mem, PN_ACCT_GRAMMAR);
+    if (!(until ? schema_run_text(&s, node, out) : schema_run(&s, node, out)) && s.status == PN_OK)
         s.status = pn_fail(s.err, PN_E_INTERNAL, "a JSON schema failed without a reason");
     pn_sch_fini(&s);
     return s.status;
 }
 
+PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root,
+                                     const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err)
+{
+    return schema_start(g, d, node, root, NULL, o, out, widened, err);
+}
+
+PN_INTERNAL pn_status pn_schema_text(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root, const char *until,
+                                     const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err)
+{
+    return schema_start(g, d, node, root, until, o, out, widened, err);
+}
+
 PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *json, size_t len,
                                         const pn_schema_options *o, pn_err *err)
 {
-    const pn_json_params params = {128, 0, 400000, false, true};
+    const pn_json_params params = {.max_depth = 128, .max_nodes = 400000};
     pn_json_doc d;
     pn_gir *g = NULL;
     pn_gnode node = PN_GNODE_NONE;
+    pn_gir_purse purse;
     *out = NULL;
     if (len > SCHEMA_TEXT)
         return pn_fail(err, PN_E_INVALID, "a JSON schema of %zu bytes; at most %d are read", len, (int)SCHEMA_TEXT);
-    pn_status status = pn_json_parse(&d, mem, PN_ACCT_GRAMMAR, json, len, &params, err);
+    pn_gir_purse_init(&purse, mem, NULL);
+    pn_status status = pn_json_parse(&d, &purse.mem, PN_ACCT_GRAMMAR, json, len, &params, err);
     if (status == PN_OK)
-        status = pn_gir_new(&g, mem, NULL, err);
+        status = pn_gir_new(&g, &purse.mem, NULL, err);
+    if (status == PN_OK && !pn_gir_steps(g, 3 * (uint64_t)d.n_nodes))   /* reading it was work, too */
+        status = pn_gir_status(g, err);
     if (status == PN_OK)
-        status = pn_schema_node(g, &d, PN_JSON_ROOT, o, &node, NULL, err);
+        status = pn_schema_node(g, &d, PN_JSON_ROOT, PN_JSON_ROOT, o, &node, NULL, err);
     if (status == PN_OK)
         status = pn_gir_finish(g, node, out, err);
     pn_gir_free(g);
     pn_json_fini(&d);
-    return status;
+    return pn_gir_purse_close(&purse, *out, status, err);
+}
+#endif
+
+/* ---- Begin sample/pn_calls_args.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_CALLS_ARGS_C
+#define PN_DROP_SAMPLE_PN_CALLS_ARGS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_calls_args.c - the arguments of one tool, as its family writes them.
+ *
+ *     JSON      {"k": v, ...}                           the whole schema at once, by pn_schema.h
+ *     Gemma     {k:v, s:<|"|>text<|"|>}                 the same in another spelling
+ *     Python    k=v, ...                                a member for each property
+ *     tags      <parameter=k>v</parameter> ...          the same
+ *
+ * The last two are no JSON values, so of the schema of the arguments itself only `properties`, `required`
+ * and `additionalProperties` have a meaning; the schemas of the properties are complete.  A JSON value
+ * inside a tag could hold the tag's closer in a string; readers look at what follows the closer, and so
+ * does ours.
+ */
+/* includes sample/pn_calls_int.h */
+/* includes base/pn_err.h */
+
+#include <stdio.h>
+
+enum {
+    CALLS_ANY_ORDER = 5,        /* so many parameters make 2^n states */
+    CALLS_KEY_MAX = 64          /* of a parameter that the schema does not declare */
+};
+
+#define CALLS_NESTED "]<]minimax[>["
+
+typedef struct calls_member {
+    pn_gnode node;
+    bool required;
+} calls_member;
+
+static const pn_json_doc *calls_doc(const calls_work *w, const calls_tool *t)
+{
+    return t->schema == PN_JSON_NONE ? &w->nothing : w->p->tools;
+}
+
+static uint32_t calls_root(const calls_tool *t) { return t->schema == PN_JSON_NONE ? PN_JSON_ROOT : t->schema; }
+
+static bool calls_lenient(const calls_work *w, const calls_tool *t) { return !t->strict && !w->p->required; }
+
+/* ------------------------------------------------------------------------------------------
+ * Pointers
+ * ------------------------------------------------------------------------------------------ */
+
+/* "/3/function/parameters" */
+static void calls_pointer(const calls_work *w, const calls_tool *t, char *out, size_t cap)
+{
+    const pn_json_doc *d = w->p->tools;
+    pn_bytes key = t->schema == PN_JSON_NONE ? (pn_bytes){NULL, 0} : pn_json_key_of(d, t->schema);
+    bool wrapped = pn_json_key_of(d, t->node).data != NULL;
+    snprintf(out, cap, "/%u%s%s%.*s", (unsigned)t->index, wrapped ? "/function" : "", key.data ? "/" : "", (int)key.len,
+             key.data ? key.data : "");
+}
+
+PN_INTERNAL pn_gnode pn_calls_fail(calls_work *w, pn_status st, const calls_tool *t, const char *below, const char *what)
+{
+    char at[64];
+    calls_pointer(w, t, at, sizeof at);
+    if (!w->st)
+        w->st = pn_fail(w->err, st, "%s%.200s: %.250s", at, below, what);
+    return PN_GNODE_NONE;
+}
+
+/* Lines of pointers from the root of the schema: onto the list, from the array of tools. */
+static void calls_note(calls_work *w, const calls_tool *t, const pn_str *lines)
+{
+    char at[64];
+    const char *s = pn_str_cstr(lines), *end = s + lines->len;
+    calls_pointer(w, t, at, sizeof at);
+    while (s < end) {
+        const char *stop = memchr(s, '\n', (size_t)(end - s));
+        size_t n = (size_t)((stop ? stop : end) - s);
+        if (w->out->widened.len)
+            pn_str_addc(&w->out->widened, '\n');
+        pn_str_addz(&w->out->widened, at);
+        pn_str_add(&w->out->widened, s, n);
+        s += n + (stop != NULL);
+    }
+}
+
+/* The keyword has no meaning in this spelling: false, or true and noted. */
+static bool calls_refuse(calls_work *w, const calls_tool *t, const char *keyword)
+{
+    char below[80];
+    pn_str line;
+    snprintf(below, sizeof below, "/%s", keyword);
+    if (!calls_lenient(w, t)) {
+        pn_calls_fail(w, PN_E_UNSUPPORTED, t, below, "cannot be enforced: this model writes arguments one by one");
+        return false;
+    }
+    pn_str_init(&line, w->mem, PN_ACCT_GRAMMAR);
+    pn_str_addz(&line, below);
+    calls_note(w, t, &line);
+    pn_str_fini(&line);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Values
+ * ------------------------------------------------------------------------------------------ */
+
+/* The text begins with a pointer from the schema's root. */
+static void calls_schema_failed(calls_work *w, const calls_tool *t, pn_status st, const pn_err *e)
+{
+    char at[64];
+    calls_pointer(w, t, at, sizeof at);
+    if (!w->st)
+        w->st = pn_fail(w->err, st, "%s%s%.400s", at, e->text[0] == '/' ? "" : ": ", e->text);
+}
+
+/* The values of a schema, or with `until` its strings as bare text. */
+static pn_gnode calls_value(calls_work *w, const calls_tool *t, uint32_t node, const char *until)
+{
+    static const char quote[] = "<|\"|>";
+    pn_schema_options o = {.lenient = calls_lenient(w, t)};
+    pn_gnode out = PN_GNODE_NONE;
+    pn_str widened;
+    pn_err e = {PN_OK, {0}};
+    if (w->st)
+        return PN_GNODE_NONE;
+    o.python = w->f->grammar == OUT_PYTHON;
+    if (w->f->grammar == OUT_GEMMA) {
+        o.quote = quote;
+        o.quote_node = pn_calls_mark(w, quote);
+    }
+    pn_str_init(&widened, w->mem, PN_ACCT_GRAMMAR);
+    const pn_json_doc *d = calls_doc(w, t);
+    pn_status st = until ? pn_schema_text(w->g, d, node, calls_root(t), until, &o, &out, &widened, &e)
+                         : pn_schema_node(w->g, d, node, calls_root(t), &o, &out, &widened, &e);
+    if (st)
+        calls_schema_failed(w, t, st, &e);
+    calls_note(w, t, &widened);
+    if (widened.failed && !w->st)
+        w->st = pn_fail_nomem(w->err, "tool grammars", widened.len);
+    pn_str_fini(&widened);
+    return out;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Members one by one
+ * ------------------------------------------------------------------------------------------ */
+
+/* After the members of `set`, more of them: any order, each once, the required ones all. */
+static pn_gnode calls_any_order(calls_work *w, const calls_member *m, size_t n, pn_gnode more, pn_gnode sep)
+{
+    pn_gnode after[1 << CALLS_ANY_ORDER], alts[CALLS_ANY_ORDER + 1];
+    for (uint32_t set = 1u << n; set-- > 0;) {
+        size_t k = 0;
+        bool whole = true;
+        for (size_t i = 0; i < n; i++) {
+            if (set >> i & 1)
+                continue;
+            pn_gnode item = set ? pn_gir_seq2(w->g, sep, m[i].node) : m[i].node;
+            alts[k++] = pn_gir_seq2(w->g, item, after[set | 1u << i]);
+            whole = whole && !m[i].required;
+        }
+        if (whole) {
+            pn_gnode item = more == PN_GNODE_NONE ? PN_GNODE_NONE : pn_gir_seq2(w->g, sep, more);
+            pn_gnode rest = more == PN_GNODE_NONE ? pn_gir_empty(w->g) : pn_gir_repeat(w->g, item, 0, PN_GIR_MANY);
+            alts[k++] = set || more == PN_GNODE_NONE ? rest : pn_gir_opt(w->g, pn_gir_seq2(w->g, more, rest));
+        }
+        after[set] = pn_gir_alt(w->g, alts, k);
+    }
+    return after[0];
+}
+
+/* The order of the schema: first[] has nothing in front of it, later[] something. */
+static pn_gnode calls_in_order(calls_work *w, const calls_member *m, size_t n, pn_gnode more, pn_gnode sep)
+{
+    pn_gir *g = w->g;
+    pn_gnode first = pn_gir_empty(g), later = pn_gir_empty(g);
+    if (more != PN_GNODE_NONE) {
+        later = pn_gir_repeat(g, pn_gir_seq2(g, sep, more), 0, PN_GIR_MANY);
+        first = pn_gir_opt(g, pn_gir_seq2(g, more, later));
+    }
+    for (size_t i = n; i-- > 0;) {
+        pn_gnode here = pn_gir_seq2(g, m[i].node, later), next = pn_gir_seq3(g, sep, m[i].node, later);
+        first = m[i].required ? here : pn_gir_alt2(g, here, first);
+        later = m[i].required ? next : pn_gir_alt2(g, next, later);
+    }
+    return first;
+}
+
+static bool calls_is_word(pn_bytes key)
+{
+    for (size_t i = 0; i < key.len; i++)
+        if ((unsigned char)key.data[i] <= ' ' || strchr("<>{}()[]\"'`=:,", key.data[i]))
+            return false;
+    return key.len > 0 && key.len <= OUT_NAME_MAX;
+}
+
+/* The value in a tag.  *text: it is bare text; a schema of unknown type without strings makes it JSON.
+ * Without a schema it is any text. */
+static pn_gnode calls_bare(calls_work *w, const calls_tool *t, uint32_t schema, const char *until, bool *text)
+{
+    pn_gir *g = w->g;
+    if (schema == PN_JSON_NONE) {
+        pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
+        return pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_text(g, until), any));
+    }
+    if (*text) {
+        pn_gnode value = calls_value(w, t, schema, until);
+        if (!pn_gir_is_never(g, value))
+            return value;
+        *text = false;
+    }
+    return calls_value(w, t, schema, NULL);
+}
+
+/* <parameter=k>v</parameter> and its relatives. */
+static pn_gnode calls_tag(calls_work *w, const calls_tool *t, pn_gnode key, uint32_t schema)
+{
+    const out_xml *x = w->f->xml;
+    bool nested = w->f->grammar == OUT_NESTED;
+    pn_gir *g = w->g;
+    out_type type = schema == PN_JSON_NONE ? OUT_T_UNKNOWN : pn_out_type_of(calls_doc(w, t), calls_root(t), schema);
+    bool text = type == OUT_T_STRING || type == OUT_T_UNKNOWN;
+    const char *until = nested ? CALLS_NESTED : x->param_end;
+    pn_gnode value = calls_bare(w, t, schema, until, &text);
+    if (nested) {
+        pn_gnode open[] = {pn_calls_mark(w, CALLS_NESTED), pn_gir_text(g, "<"), key, pn_gir_text(g, ">"), value,
+                           pn_calls_mark(w, CALLS_NESTED), pn_gir_text(g, "</"), key, pn_gir_text(g, ">")};
+        return pn_gir_seq(g, open, PN_COUNT_OF(open));
+    }
+    const char *attributes = "";
+    if (strcmp(w->f->name, "deepseek-dsml") == 0)
+        attributes = text ? "\" string=\"true\"" : "\" string=\"false\"";
+    else if (strcmp(w->f->name, "kimi-k3") == 0)
+        attributes = text ? "\" type=\"string\"" : type == OUT_T_NUMBER ? "\" type=\"number\""
+                   : type == OUT_T_BOOL ? "\" type=\"boolean\"" : "\" type=\"object\"";
+    else if (x->attributes)
+        attributes = "\"";
+    pn_gnode line = x->trim_newline ? pn_gir_text(g, "\n") : pn_gir_empty(g);
+    pn_gnode parts[] = {
+        pn_calls_mark(w, x->param), key, pn_gir_text(g, attributes), pn_calls_mark(w, x->param_head),
+        x->value ? pn_gir_seq2(g, w->nl, pn_calls_mark(w, x->value)) : pn_gir_empty(g),
+        line, value, line, pn_calls_mark(w, x->param_end)};
+    return pn_gir_seq(g, parts, PN_COUNT_OF(parts));
+}
+
+/* A member: in tags with the line end in front of it. */
+static pn_gnode calls_one(calls_work *w, const calls_tool *t, pn_gnode key, uint32_t schema)
+{
+    if (w->f->grammar == OUT_PYTHON)
+        return pn_gir_seq3(w->g, key, pn_gir_text(w->g, "="), calls_value(w, t, schema, NULL));
+    return pn_gir_seq2(w->g, w->nl, calls_tag(w, t, key, schema));
+}
+
+static bool calls_is_required(const pn_json_doc *d, uint32_t schema, pn_bytes key)
+{
+    pn_bytes name;
+    uint32_t list = pn_json_get(d, schema, "required");
+    for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (pn_json_str(d, c, &name) && name.len == key.len && memcmp(name.data, key.data, key.len) == 0)
+            return true;
+    return false;
+}
+
+/* Members that the schema does not declare, where it asks for them; NONE: it does not. */
+static pn_gnode calls_more(calls_work *w, const calls_tool *t, const pn_bytes *keys, size_t n, bool widened)
+{
+    static const pn_cp_range chars[] = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}};
+    const pn_json_doc *d = calls_doc(w, t);
+    uint32_t extra = pn_json_get(d, calls_root(t), "additionalProperties");
+    bool yes = false, python = w->f->grammar == OUT_PYTHON;
+    bool is_bool = pn_json_bool(d, extra, &yes);
+    if (!(extra != PN_JSON_NONE && (!is_bool || yes)) && !(widened && !python))
+        return PN_GNODE_NONE;
+    pn_gnode head = pn_gir_class(w->g, chars, 2, false), word = pn_gir_class(w->g, chars, PN_COUNT_OF(chars), false);
+    pn_gnode key = pn_gir_seq2(w->g, head, pn_gir_repeat(w->g, word, 0, CALLS_KEY_MAX - 1));
+    if (n)
+        key = pn_gir_and_not(w->g, key, pn_gir_words(w->g, keys, n));
+    /* `true` as a schema is any value; as bare text, any text. */
+    return calls_one(w, t, key, is_bool && !python ? PN_JSON_NONE : extra);
+}
+
+/* Names in `required` that no property declares. */
+static bool calls_check_required(calls_work *w, const calls_tool *t, const pn_json_doc *d, uint32_t schema)
+{
+    pn_bytes name;
+    uint32_t list = pn_json_get(d, schema, "required"), props = pn_json_get(d, schema, "properties");
+    for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (pn_json_str(d, c, &name) && pn_json_find(d, props, name.data, name.len) == PN_JSON_NONE)
+            return calls_refuse(w, t, "required");
+    return true;
+}
+
+static pn_gnode calls_members(calls_work *w, const calls_tool *t)
+{
+    static const char *const beyond[] = {
+        "$ref", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const", "patternProperties", "propertyNames",
+        "minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"};
+    const pn_json_doc *d = calls_doc(w, t);
+    uint32_t schema = calls_root(t), props = pn_json_get(d, schema, "properties");
+    size_t n = pn_json_count(d, props), k = 0;
+    bool widened = false, python = w->f->grammar == OUT_PYTHON;
+    for (size_t i = 0; i < PN_COUNT_OF(beyond); i++)
+        if (pn_json_get(d, schema, beyond[i]) != PN_JSON_NONE) {
+            if (!calls_refuse(w, t, beyond[i]))
+                return PN_GNODE_NONE;
+            widened = true;
+        }
+    if (!calls_check_required(w, t, d, schema))
+        return PN_GNODE_NONE;
+    calls_member *m = pn_mem_calloc(w->mem, PN_ACCT_GRAMMAR, n + 1, sizeof *m);
+    pn_bytes *keys = pn_mem_calloc(w->mem, PN_ACCT_GRAMMAR, n + 1, sizeof *keys);
+    if (!m || !keys)
+        w->st = pn_fail_nomem(w->err, "tool grammars", n * (sizeof *m + sizeof *keys));
+    for (uint32_t c = pn_json_first(d, props); c != PN_JSON_NONE && !w->st; c = pn_json_next(d, c)) {
+        keys[k] = pn_json_key_of(d, c);
+        if (!calls_is_word(keys[k])) {
+            pn_calls_fail(w, PN_E_UNSUPPORTED, t, "/properties", "expected names of letters, digits and '_', found one that this "
+                          "model's syntax cannot write");
+            break;
+        }
+        m[k].required = calls_is_required(d, schema, keys[k]);
+        m[k].node = calls_one(w, t, pn_gir_bytes(w->g, keys[k].data, keys[k].len), c);
+        k++;
+    }
+    pn_gnode out = PN_GNODE_NONE;
+    if (!w->st) {
+        pn_gnode more = calls_more(w, t, keys, k, widened);
+        pn_gnode sep = python ? pn_gir_seq2(w->g, pn_gir_text(w->g, ","), w->ws) : pn_gir_empty(w->g);
+        out = k <= CALLS_ANY_ORDER ? calls_any_order(w, m, k, more, sep) : calls_in_order(w, m, k, more, sep);
+    }
+    pn_mem_free(w->mem, PN_ACCT_GRAMMAR, m, (n + 1) * sizeof *m);
+    pn_mem_free(w->mem, PN_ACCT_GRAMMAR, keys, (n + 1) * sizeof *keys);
+    return out;
+}
+
+PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t)
+{
+    switch (w->f->grammar) {
+    case OUT_XML: case OUT_NESTED: case OUT_PYTHON:
+        t->args = calls_members(w, t);
+        break;
+    default:
+        t->args = calls_value(w, t, calls_root(t), NULL);
+    }
+    uint32_t rule = pn_gir_rule_n(w->g, t->name.data, t->name.len);     /* compiled once, called from every lane */
+    pn_gir_define(w->g, rule, t->args);
+    t->args = pn_gir_ref(w->g, rule);
+    return w->st == PN_OK;
+}
+
+#undef CALLS_NESTED
+#endif
+
+/* ---- Begin sample/pn_calls.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_CALLS_C
+#define PN_DROP_SAMPLE_PN_CALLS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_calls.c - the tags around calls, and the lanes that they make.
+ *
+ * A section is what follows an opener of the family's table: one call or several, and the closer.  Where
+ * the model makes a section for each call, sections repeat.  So for each family there are three things to
+ * say: how a call looks, how many stand in a section, and what ends it.
+ */
+/* includes sample/pn_calls_int.h */
+/* includes base/pn_err.h */
+
+enum { CALLS_STEPS = 5000000, CALLS_STEPS_A_TOOL = 500000, CALLS_TOOLS_MAX = 1024 };
+
+/* ------------------------------------------------------------------------------------------
+ * Markers and small parts
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_gnode pn_calls_mark(calls_work *w, const char *text)
+{
+    return pn_gir_mark(w->g, text, w->p->find, w->p->user);
+}
+
+static pn_gnode calls_text(calls_work *w, const char *text) { return pn_gir_text(w->g, text); }
+
+static pn_gnode calls_name(calls_work *w, const calls_tool *t) { return pn_gir_bytes(w->g, t->name.data, t->name.len); }
+
+/* Letters, digits or both, min..max of them. */
+static pn_gnode calls_letters(calls_work *w, bool letters, uint32_t min, uint32_t max)
+{
+    static const pn_cp_range chars[] = {{'0', '9'}, {'a', 'z'}, {'A', 'Z'}};
+    return pn_gir_repeat(w->g, pn_gir_class(w->g, chars, letters ? 3 : 1, false), min, max);
+}
+
+/* call (sep call)*, or one. */
+static pn_gnode calls_several(calls_work *w, pn_gnode call, pn_gnode sep)
+{
+    if (w->p->single)
+        return call;
+    return pn_gir_seq2(w->g, call, pn_gir_repeat(w->g, pn_gir_seq2(w->g, sep, call), 0, PN_GIR_MANY));
+}
+
+/* One alternative a tool. */
+typedef pn_gnode (*calls_form)(calls_work *w, const calls_tool *t, const void *how);
+
+static pn_gnode calls_any(calls_work *w, calls_form form, const void *how)
+{
+    pn_gnode all = pn_gir_never(w->g);
+    for (size_t i = 0; i < w->n_tools; i++)
+        all = pn_gir_alt2(w->g, all, form(w, &w->tools[i], how));
+    return all;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * JSON
+ * ------------------------------------------------------------------------------------------ */
+
+enum { CALLS_ONE, CALLS_ARRAY, CALLS_LINES };
+enum { CALLS_NO_ID, CALLS_NUMBER_FIRST, CALLS_ID_LAST };
+
+typedef struct calls_json {
+    const char *family;
+    const char *name, *args;    /* keys; name NULL: the name is the key of the arguments */
+    uint8_t shape, id;
+    bool closes;                /* with the family's closer */
+    const char *before, *after; /* around the array */
+} calls_json;
+
+static const calls_json calls_json_rows[] = {
+    {"hermes", "name", "arguments", CALLS_ONE, CALLS_NO_ID, true, "", ""},
+    {"generic", "name", "arguments", CALLS_ONE, CALLS_NO_ID, true, "", ""},
+    {"llama3", "name", "parameters", CALLS_ONE, CALLS_NO_ID, false, "", ""},
+    {"mistral", "name", "arguments", CALLS_ARRAY, CALLS_ID_LAST, false, "", ""},
+    {"nemotron-v2", "name", "arguments", CALLS_ARRAY, CALLS_NO_ID, true, "", ""},
+    {"command-r7b", "tool_name", "parameters", CALLS_ARRAY, CALLS_NUMBER_FIRST, true, "", ""},
+    {"command-r-plus", "tool_name", "parameters", CALLS_ARRAY, CALLS_NO_ID, false, "```json\n", "\n```"},
+    {"apertus", NULL, NULL, CALLS_ARRAY, CALLS_NO_ID, true, "", ""},
+    {"gigachat", "name", "arguments", CALLS_ONE, CALLS_NO_ID, false, "", ""},
+    {"granite-3", "name", "arguments", CALLS_ARRAY, CALLS_NO_ID, false, "", ""},
+    {"phi4-mini", "name", "arguments", CALLS_ARRAY, CALLS_NO_ID, true, "", ""},
+    {"apriel", "name", "arguments", CALLS_ARRAY, CALLS_ID_LAST, true, "", ""},
+    {"minimax-m1", "name", "arguments", CALLS_LINES, CALLS_NO_ID, true, "", ""},
+};
+
+static const calls_json *calls_json_row(const calls_work *w)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(calls_json_rows); i++)
+        if (strcmp(calls_json_rows[i].family, w->f->name) == 0)
+            return &calls_json_rows[i];
+    return &calls_json_rows[0];
+}
+
+static pn_gnode calls_json_key(calls_work *w, const char *key)
+{
+    return pn_gir_seq(w->g, (pn_gnode[]){calls_text(w, "\""), calls_text(w, key), calls_text(w, "\":"), w->ws}, 4);
+}
+
+/* From the end of the name to the end of the object:  , "arguments": {...}} */
+static pn_gnode calls_json_rest(calls_work *w, const calls_tool *t, const void *how)
+{
+    const calls_json *j = how;
+    pn_gnode id = pn_gir_empty(w->g);
+    if (j->id == CALLS_ID_LAST)
+        id = pn_gir_opt(w->g, pn_gir_seq(w->g, (pn_gnode[]){calls_text(w, ","), w->ws, calls_json_key(w, "id"), calls_text(w, "\""),
+                                                            calls_letters(w, true, 9, 9), calls_text(w, "\"")}, 6));
+    return pn_gir_seq(w->g, (pn_gnode[]){calls_text(w, ","), w->ws, calls_json_key(w, j->args), t->args, id, w->ws,
+                                         calls_text(w, "}")}, 7);
+}
+
+static pn_gnode calls_json_named(calls_work *w, const calls_tool *t, const void *how)
+{
+    const calls_json *j = how;
+    pn_gnode name = pn_gir_json_text(w->g, t->name.data, t->name.len);
+    if (!j->name)
+        return pn_gir_seq(w->g, (pn_gnode[]){calls_text(w, "\""), name, calls_text(w, "\":"), w->ws, t->args, w->ws,
+                                             calls_text(w, "}")}, 7);
+    return pn_gir_seq3(w->g, name, calls_text(w, "\""), calls_json_rest(w, t, j));
+}
+
+static pn_gnode calls_json_object(calls_work *w, const calls_json *j)
+{
+    pn_gnode head = pn_gir_seq2(w->g, calls_text(w, "{"), w->ws), id = pn_gir_empty(w->g);
+    if (j->id == CALLS_NUMBER_FIRST)
+        id = pn_gir_seq(w->g, (pn_gnode[]){calls_json_key(w, "tool_call_id"), calls_text(w, "\""), calls_letters(w, false, 1, 4),
+                                           calls_text(w, "\","), w->ws}, 5);
+    if (!j->name)
+        return pn_gir_seq2(w->g, head, calls_any(w, calls_json_named, j));
+    return pn_gir_seq(w->g, (pn_gnode[]){head, id, calls_json_key(w, j->name), calls_text(w, "\""), calls_any(w, calls_json_named, j)}, 5);
+}
+
+static pn_gnode calls_json_array(calls_work *w, const calls_json *j)
+{
+    pn_gnode sep = pn_gir_seq3(w->g, w->ws, calls_text(w, ","), w->ws);
+    return pn_gir_seq(w->g, (pn_gnode[]){calls_text(w, "["), w->ws, calls_several(w, calls_json_object(w, j), sep), w->ws,
+                                         calls_text(w, "]")}, 5);
+}
+
+static pn_gnode calls_json_section(calls_work *w, size_t open)
+{
+    const calls_json *j = calls_json_row(w);
+    const char *close = w->f->close[0];
+    bool closes = j->closes && close && !(strcmp(w->f->name, "phi4-mini") == 0 && open == 0);   /* functools[...] */
+    pn_gnode body = j->shape == CALLS_ARRAY ? calls_json_array(w, j) : calls_json_object(w, j);
+    if (j->shape == CALLS_LINES)
+        body = calls_several(w, body, calls_text(w, "\n"));
+    pn_gnode edge = j->shape == CALLS_ARRAY ? w->ws : w->nl;
+    pn_gnode tail = closes ? pn_gir_seq2(w->g, edge, pn_calls_mark(w, close)) : pn_gir_empty(w->g);
+    return pn_gir_seq(w->g, (pn_gnode[]){edge, calls_text(w, j->before), body, calls_text(w, j->after), tail}, 5);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Names and delimiters
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_gnode calls_deepseek(calls_work *w, const calls_tool *t, const void *how)
+{
+    pn_gnode sep = pn_calls_mark(w, w->f->named->args), name = calls_name(w, t);
+    pn_gnode fenced = pn_gir_seq(w->g, (pn_gnode[]){calls_text(w, "function"), sep, name, calls_text(w, "\n```json\n"), t->args,
+                                                    calls_text(w, "\n```")}, 6);
+    (void)how;
+    return pn_gir_alt2(w->g, fenced, pn_gir_seq3(w->g, name, sep, t->args));
+}
+
+static pn_gnode calls_kimi(calls_work *w, const calls_tool *t, const void *how)
+{
+    (void)how;
+    return pn_gir_seq(w->g, (pn_gnode[]){calls_text(w, "functions."), calls_name(w, t), calls_text(w, ":"), calls_letters(w, false, 1, 4),
+                                         pn_calls_mark(w, w->f->named->args), t->args}, 6);
+}
+
+static pn_gnode calls_solar(calls_work *w, const calls_tool *t, const void *how)
+{
+    (void)how;
+    return pn_gir_seq(w->g, (pn_gnode[]){calls_letters(w, true, 1, 32), pn_calls_mark(w, w->f->named->id_first), calls_name(w, t),
+                                         pn_calls_mark(w, w->f->named->args), t->args}, 5);
+}
+
+/* f[ARGS]{...}, f>{...}, f\n{...} */
+static pn_gnode calls_plain(calls_work *w, const calls_tool *t, const void *how)
+{
+    const out_named *n = w->f->named;
+    pn_gnode id = pn_gir_empty(w->g);
+    (void)how;
+    if (n->before_id)
+        id = pn_gir_opt(w->g, pn_gir_seq2(w->g, pn_calls_mark(w, n->before_id), calls_letters(w, true, 9, 9)));
+    return pn_gir_seq(w->g, (pn_gnode[]){calls_name(w, t), id, pn_calls_mark(w, n->args), t->args}, 4);
+}
+
+/* Sections of calls that have openers and closers of their own.  inner: the first opener has been. */
+static pn_gnode calls_wrapped(calls_work *w, calls_form form, const char *call_end, const char *section_end, bool inner)
+{
+    pn_gnode open = pn_calls_mark(w, w->f->named->call), close = pn_calls_mark(w, call_end);
+    pn_gnode body = pn_gir_seq2(w->g, calls_any(w, form, NULL), close);
+    if (inner)
+        return body;
+    pn_gnode list = calls_several(w, pn_gir_seq2(w->g, open, body), w->nl);
+    return pn_gir_seq(w->g, (pn_gnode[]){w->nl, list, w->nl, pn_calls_mark(w, section_end)}, 4);
+}
+
+static pn_gnode calls_named_section(calls_work *w, size_t open)
+{
+    const char *name = w->f->name;
+    bool inner = w->f->named->call && strcmp(w->f->open[open], w->f->named->call) == 0;
+    if (strcmp(name, "deepseek") == 0)
+        return calls_wrapped(w, calls_deepseek, "<｜tool▁call▁end｜>", w->f->close[0], inner);
+    if (strcmp(name, "kimi-k2") == 0)
+        return calls_wrapped(w, calls_kimi, "<|tool_call_end|>", w->f->close[0], inner);
+    if (strcmp(name, "solar") == 0)
+        return calls_wrapped(w, calls_solar, "<|tool_call:end|>", w->f->close[0], inner);
+    pn_gnode call = calls_any(w, calls_plain, NULL);
+    if (strcmp(name, "mistral") == 0)           /* an array of objects is the older syntax */
+        return pn_gir_alt2(w->g, call, calls_json_array(w, calls_json_row(w)));
+    return strcmp(name, "functionary-3.1") == 0 ? pn_gir_seq2(w->g, call, pn_calls_mark(w, w->f->close[0])) : call;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tags
+ * ------------------------------------------------------------------------------------------ */
+
+/* A call behind its own opener, to its own closer. */
+static pn_gnode calls_xml_call(calls_work *w, const calls_tool *t, const void *how)
+{
+    const out_xml *x = w->f->xml;
+    pn_gnode head = pn_gir_empty(w->g);
+    (void)how;
+    if (strcmp(w->f->name, "kimi-k3") == 0)
+        head = pn_gir_seq(w->g, (pn_gnode[]){calls_text(w, "\" index=\""), calls_letters(w, false, 1, 4), calls_text(w, "\""),
+                                             pn_calls_mark(w, x->call_head)}, 4);
+    else if (x->attributes)
+        head = pn_gir_seq2(w->g, calls_text(w, "\""), pn_calls_mark(w, x->call_head));
+    else if (x->call)
+        head = pn_calls_mark(w, x->call_head);
+    return pn_gir_seq(w->g, (pn_gnode[]){calls_name(w, t), head, t->args, w->nl, pn_calls_mark(w, x->call_end)}, 5);
+}
+
+static pn_gnode calls_nested_call(calls_work *w, const calls_tool *t, const void *how)
+{
+    (void)how;
+    pn_gnode mark = pn_calls_mark(w, "]<]minimax[>[");
+    return pn_gir_seq(w->g, (pn_gnode[]){mark, calls_text(w, "<invoke name=\""), calls_name(w, t), calls_text(w, "\">"), t->args, w->nl,
+                                         mark, calls_text(w, "</invoke>")}, 8);
+}
+
+static pn_gnode calls_nested_section(calls_work *w)
+{
+    pn_gnode list = calls_several(w, calls_any(w, calls_nested_call, NULL), w->nl);
+    return pn_gir_seq(w->g, (pn_gnode[]){w->nl, list, w->nl, pn_calls_mark(w, w->f->close[0])}, 4);
+}
+
+/* Families that put several calls into one section; the others open a section for each. */
+static bool calls_xml_shares(const char *family)
+{
+    static const char *const shared[] = {"kimi-k3", "muse", "deepseek-dsml", "minimax-m2", "hy3"};
+    for (size_t i = 0; i < PN_COUNT_OF(shared); i++)
+        if (strcmp(shared[i], family) == 0)
+            return true;
+    return false;
+}
+
+static pn_gnode calls_xml_section(calls_work *w, size_t open)
+{
+    const out_xml *x = w->f->xml;
+    const char *close = w->f->close[0];
+    pn_gnode call = calls_any(w, calls_xml_call, NULL);
+    if (!x->call || strcmp(w->f->open[open], x->call) == 0)
+        return call;
+    if (open < PN_COUNT_OF(w->f->close) && w->f->close[open])   /* of several sections each has its own */
+        close = w->f->close[open];
+    pn_gnode one = pn_gir_seq2(w->g, pn_calls_mark(w, x->call), call);
+    pn_gnode list = calls_xml_shares(w->f->name) ? calls_several(w, one, w->nl) : one;
+    return pn_gir_seq(w->g, (pn_gnode[]){w->nl, list, w->nl, pn_calls_mark(w, close)}, 4);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Literals
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_gnode calls_python_call(calls_work *w, const calls_tool *t, const void *how)
+{
+    (void)how;
+    return pn_gir_seq(w->g, (pn_gnode[]){calls_name(w, t), calls_text(w, "("), t->args, calls_text(w, ")")}, 4);
+}
+
+static pn_gnode calls_gemma_call(calls_work *w, const calls_tool *t, const void *how)
+{
+    (void)how;
+    return pn_gir_seq3(w->g, calls_text(w, "call:"), calls_name(w, t), t->args);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Messages with headers
+ * ------------------------------------------------------------------------------------------ */
+
+/* Behind "to=functions.": the name, the rest of the header, the arguments.  how: a channel may follow. */
+static pn_gnode calls_harmony_call(calls_work *w, const calls_tool *t, const void *how)
+{
+    pn_gir *g = w->g;
+    pn_gnode type = pn_gir_opt(g, pn_gir_alt2(g, calls_text(w, " json"), pn_gir_seq3(g, pn_gir_opt(g, calls_text(w, " ")),
+                                                                                    pn_calls_mark(w, "<|constrain|>"), calls_text(w, "json"))));
+    pn_gnode channel = pn_gir_empty(g);
+    if (how)
+        channel = pn_gir_opt(g, pn_gir_alt2(g, pn_calls_mark(w, "<|channel|>commentary"), pn_calls_mark(w, "<|channel|>analysis")));
+    return pn_gir_seq(g, (pn_gnode[]){calls_name(w, t), channel, type, pn_calls_mark(w, "<|message|>"), t->args}, 5);
+}
+
+/* The whole answer: thoughts, then the call. */
+static pn_gnode calls_harmony_answer(calls_work *w)
+{
+    pn_gir *g = w->g;
+    pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
+    pn_gnode text = pn_gir_and_not(g, any, pn_gir_seq3(g, any, calls_text(w, "<|end|>"), any));
+    pn_gnode thought = pn_gir_seq(g, (pn_gnode[]){pn_calls_mark(w, "<|channel|>analysis<|message|>"), text, pn_calls_mark(w, "<|end|>"),
+                                                  pn_calls_mark(w, "<|start|>assistant")}, 4);
+    pn_gnode by_role = pn_gir_seq2(g, calls_text(w, " to=functions."), calls_any(w, calls_harmony_call, ""));
+    pn_gnode by_channel = pn_gir_seq2(g, pn_calls_mark(w, "<|channel|>commentary to=functions."), calls_any(w, calls_harmony_call, NULL));
+    return pn_gir_seq2(g, pn_gir_repeat(g, thought, 0, PN_GIR_MANY), pn_gir_alt2(g, by_role, by_channel));
+}
+
+/* Muse: the recipient in the header, the call as tags. */
+static pn_gnode calls_muse_answer(calls_work *w, const calls_tool *t, const void *how)
+{
+    (void)how;
+    pn_gnode call = pn_gir_seq2(w->g, pn_calls_mark(w, w->f->xml->call), calls_xml_call(w, t, NULL));
+    return pn_gir_seq(w->g, (pn_gnode[]){calls_text(w, " to="), calls_name(w, t), pn_calls_mark(w, "<|message|>"),
+                                         pn_calls_mark(w, w->f->open[0]), w->nl, calls_several(w, call, w->nl), w->nl,
+                                         pn_calls_mark(w, w->f->close[0])}, 8);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Lanes and triggers
+ * ------------------------------------------------------------------------------------------ */
+
+/* What follows the family's opener number `open`. */
+static pn_gnode calls_section(calls_work *w, size_t open)
+{
+    switch (w->f->grammar) {
+    case OUT_NAMED: return calls_named_section(w, open);
+    case OUT_XML: return calls_xml_section(w, open);
+    case OUT_NESTED: return calls_nested_section(w);
+    case OUT_PYTHON: {
+        pn_gnode sep = pn_gir_seq2(w->g, calls_text(w, ","), w->ws);
+        return pn_gir_seq(w->g, (pn_gnode[]){calls_text(w, "["), calls_several(w, calls_any(w, calls_python_call, NULL), sep),
+                                             calls_text(w, "]"), pn_calls_mark(w, w->f->close[0])}, 4);
+    }
+    case OUT_GEMMA: return pn_gir_seq2(w->g, calls_any(w, calls_gemma_call, NULL), pn_calls_mark(w, w->f->close[0]));
+    default: return calls_json_section(w, open);
+    }
+}
+
+static uint32_t calls_lane(calls_work *w, pn_gnode body)
+{
+    if (!pn_mem_grow(w->mem, PN_ACCT_GRAMMAR, (void **)&w->lanes, &w->cap_lanes, w->n_lanes + 1, sizeof *w->lanes)) {
+        w->st = pn_fail_nomem(w->err, "tool grammars", (w->n_lanes + 1) * sizeof *w->lanes);
+        return 0;
+    }
+    w->lanes[w->n_lanes] = body;
+    return (uint32_t)w->n_lanes++;
+}
+
+static void calls_trigger(calls_work *w, const char *text, size_t len, bool at_start, uint32_t lane)
+{
+    pn_calls *c = w->out;
+    if (w->st)
+        return;
+    char *copy = pn_mem_strndup(w->mem, PN_ACCT_GRAMMAR, text, len);
+    if (!copy || !pn_mem_grow(w->mem, PN_ACCT_GRAMMAR, (void **)&c->triggers, &c->cap_triggers, c->n_triggers + 1, sizeof *c->triggers)) {
+        pn_mem_free(w->mem, PN_ACCT_GRAMMAR, copy, len + 1);
+        w->st = pn_fail_nomem(w->err, "tool grammars", len + 1);
+        return;
+    }
+    c->triggers[c->n_triggers++] = (pn_trigger){copy, (uint32_t)len, lane, at_start};
+}
+
+/* A bare object counts as a call when it names a tool: then the trigger reaches to the end of the name,
+ * in the spellings that models use. */
+static void calls_bare_triggers(calls_work *w, const calls_tool *t, const calls_json *j)
+{
+    static const char *const heads[] = {
+        "{\"name\": \"", "{\"name\":\"", "{ \"name\": \"", "{\n  \"name\": \"", "{\n    \"name\": \"",
+        "{\"type\": \"function\", \"name\": \"", "{\"type\":\"function\",\"name\":\""};
+    static const calls_json parameters = {"llama3", "name", "parameters", CALLS_ONE, CALLS_NO_ID, false, "", ""};
+    pn_gnode rest = calls_json_rest(w, t, j);
+    if (strcmp(j->args, "parameters") != 0)
+        rest = pn_gir_alt2(w->g, rest, calls_json_rest(w, t, &parameters));
+    if (!w->p->single)
+        rest = pn_gir_seq2(w->g, rest, pn_gir_repeat(w->g, pn_gir_seq2(w->g, calls_text(w, "; "), calls_json_object(w, j)), 0, PN_GIR_MANY));
+    uint32_t lane = calls_lane(w, rest);
+    for (size_t i = 0; i < PN_COUNT_OF(heads); i++) {
+        pn_str s;
+        pn_str_init(&s, w->mem, PN_ACCT_GRAMMAR);
+        pn_str_addz(&s, heads[i]);
+        pn_str_add(&s, t->name.data, t->name.len);
+        pn_str_addc(&s, '"');
+        if (s.failed && !w->st)
+            w->st = pn_fail_nomem(w->err, "tool grammars", s.len);
+        calls_trigger(w, pn_str_cstr(&s), s.len, true, lane);
+        pn_str_fini(&s);
+    }
+}
+
+/* ">>>f\n", and "f\n" where the prompt has written the first ">>>". */
+static void calls_segment_triggers(calls_work *w, const calls_tool *t)
+{
+    uint32_t lane = calls_lane(w, t->args);
+    pn_str s;
+    pn_str_init(&s, w->mem, PN_ACCT_GRAMMAR);
+    pn_str_addz(&s, w->f->open[0]);
+    pn_str_add(&s, t->name.data, t->name.len);
+    pn_str_addc(&s, '\n');
+    size_t skip = strlen(w->f->open[0]);
+    if (s.failed && !w->st)
+        w->st = pn_fail_nomem(w->err, "tool grammars", s.len);
+    calls_trigger(w, pn_str_cstr(&s), s.len, false, lane);
+    calls_trigger(w, pn_str_cstr(&s) + PN_MIN(skip, s.len), s.len - PN_MIN(skip, s.len), true, lane);
+    pn_str_fini(&s);
+}
+
+static void calls_harmony_triggers(calls_work *w)
+{
+    static const char *const by_role[] = {" to=functions.", "<|start|>assistant to=functions."};
+    static const char *const by_channel[] = {"<|channel|>commentary to=functions.", "<|channel|>analysis to=functions."};
+    uint32_t role = calls_lane(w, calls_any(w, calls_harmony_call, "")), channel = calls_lane(w, calls_any(w, calls_harmony_call, NULL));
+    for (size_t i = 0; i < 2; i++) {
+        calls_trigger(w, by_role[i], strlen(by_role[i]), i == 0, role);
+        calls_trigger(w, by_channel[i], strlen(by_channel[i]), false, channel);
+    }
+}
+
+static void calls_auto(calls_work *w)
+{
+    if (w->f->grammar == OUT_HARMONY) {
+        calls_harmony_triggers(w);
+        return;
+    }
+    for (size_t i = 0; i < w->n_tools && !w->st; i++) {
+        if (w->f->flags & OUT_SEGMENTS)
+            calls_segment_triggers(w, &w->tools[i]);
+        if (w->f->flags & OUT_BARE)
+            calls_bare_triggers(w, &w->tools[i], calls_json_row(w));
+    }
+    for (size_t i = 0; i < PN_COUNT_OF(w->f->open) && w->f->open[i] && !(w->f->flags & OUT_SEGMENTS); i++)
+        calls_trigger(w, w->f->open[i], strlen(w->f->open[i]), false, calls_lane(w, calls_section(w, i)));
+    if ((w->f->flags & OUT_CODE_TAG) && w->f->grammar == OUT_JSON) {
+        static const char tag[] = "<|python_tag|>";
+        calls_trigger(w, tag, sizeof tag - 1, false, calls_lane(w, calls_json_object(w, calls_json_row(w))));
+    }
+}
+
+/* Does each call have a section of its own? */
+static bool calls_repeat(const out_family *f)
+{
+    static const char *const once[] = {"command-r-plus", "gigachat", "granite-3", "phi4-mini", "lfm2", "minimax-m3", "kimi-k2", "solar", "deepseek"};
+    for (size_t i = 0; i < PN_COUNT_OF(once); i++)
+        if (strcmp(once[i], f->name) == 0)
+            return false;
+    if (f->grammar == OUT_XML)
+        return !calls_xml_shares(f->name);
+    return f->grammar != OUT_JSON || !f->open[0] || strcmp(f->name, "hermes") == 0 || strcmp(f->name, "generic") == 0;
+}
+
+/* The answer as a whole. */
+static pn_gnode calls_answer(calls_work *w)
+{
+    if (w->f->grammar == OUT_HARMONY)
+        return calls_harmony_answer(w);
+    if (w->f->grammar == OUT_XML && (w->f->flags & OUT_HEADERS))
+        return calls_any(w, calls_muse_answer, NULL);
+    if (!w->f->open[0])
+        return calls_several(w, calls_json_object(w, calls_json_row(w)), calls_text(w, "; "));
+    pn_gnode open = pn_calls_mark(w, w->f->open[0]), section = calls_section(w, 0);
+    if (w->f->flags & OUT_SEGMENTS)             /* the prompt has written the first opener */
+        return calls_several(w, section, open);
+    pn_gnode one = pn_gir_seq2(w->g, open, section);
+    return calls_repeat(w->f) ? calls_several(w, one, w->nl) : one;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tools
+ * ------------------------------------------------------------------------------------------ */
+
+static bool calls_valid_name(pn_bytes s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if ((unsigned char)s.data[i] <= ' ' || strchr("<>{}[]()\"'`|=\\", s.data[i]))
+            return false;
+    return s.len > 0 && s.len <= OUT_NAME_MAX;
+}
+
+/* Where the schema of the arguments lies; one that says nothing is none. */
+static bool calls_find_schema(calls_work *w, calls_tool *t)
+{
+    const pn_json_doc *d = w->p->tools;
+    pn_bytes type;
+    uint32_t s = pn_json_get(d, t->node, "parameters");
+    if (s == PN_JSON_NONE)
+        s = pn_json_get(d, t->node, "input_schema");
+    pn_json_type kind = pn_json_type_of(d, s);
+    t->schema = PN_JSON_NONE;
+    if (kind == PN_JSON_ABSENT || kind == PN_JSON_NULL || (kind == PN_JSON_OBJECT && pn_json_count(d, s) == 0))
+        return true;
+    t->schema = s;
+    if (kind != PN_JSON_OBJECT)
+        return pn_calls_fail(w, PN_E_INVALID, t, "", "expected a JSON Schema, an object") != PN_GNODE_NONE;
+    if (pn_json_str(d, pn_json_get(d, s, "type"), &type) && (type.len != 6 || memcmp(type.data, "object", 6) != 0))
+        return pn_calls_fail(w, PN_E_INVALID, t, "/type", "expected \"object\": arguments have names") != PN_GNODE_NONE;
+    return true;
+}
+
+static bool calls_add_tool(calls_work *w, uint32_t item, uint32_t index)
+{
+    const pn_json_doc *d = w->p->tools;
+    uint32_t f = pn_json_get(d, item, "function");
+    calls_tool t = {.index = index, .node = pn_json_type_of(d, f) == PN_JSON_OBJECT ? f : item, .schema = PN_JSON_NONE};
+    if (!pn_json_str(d, pn_json_get(d, t.node, "name"), &t.name) || !calls_valid_name(t.name))
+        return pn_calls_fail(w, PN_E_INVALID, &t, "/name", "expected the name of a function, without blanks and brackets, of at most 256 "
+                             "bytes") != PN_GNODE_NONE;
+    pn_json_bool(d, pn_json_get(d, t.node, "strict"), &t.strict);
+    if (w->p->only.len && (w->p->only.len != t.name.len || memcmp(w->p->only.data, t.name.data, t.name.len) != 0))
+        return true;
+    if (!calls_find_schema(w, &t))
+        return false;
+    if (!pn_mem_grow(w->mem, PN_ACCT_GRAMMAR, (void **)&w->tools, &w->cap_tools, w->n_tools + 1, sizeof *w->tools)) {
+        w->st = pn_fail_nomem(w->err, "tool grammars", (w->n_tools + 1) * sizeof *w->tools);
+        return false;
+    }
+    w->tools[w->n_tools++] = t;
+    return true;
+}
+
+static bool calls_read_tools(calls_work *w)
+{
+    const pn_json_doc *d = w->p->tools;
+    uint32_t index = 0;
+    if (pn_json_type_of(d, PN_JSON_ROOT) != PN_JSON_ARRAY || pn_json_count(d, PN_JSON_ROOT) > CALLS_TOOLS_MAX) {
+        w->st = pn_fail(w->err, PN_E_INVALID, "tools: expected an array of at most %d, found %s of %u", (int)CALLS_TOOLS_MAX,
+                        pn_json_type_name(pn_json_type_of(d, PN_JSON_ROOT)), (unsigned)pn_json_count(d, PN_JSON_ROOT));
+        return false;
+    }
+    for (uint32_t c = pn_json_first(d, PN_JSON_ROOT); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (!calls_add_tool(w, c, index++))
+            return false;
+    if (!w->n_tools)
+        w->st = w->p->only.len ? pn_fail(w->err, PN_E_INVALID, "no tool is called '%.*s'", (int)PN_MIN(w->p->only.len, 100), w->p->only.data)
+                               : pn_fail(w->err, PN_E_INVALID, "tools: expected at least one function, found none");
+    return w->n_tools > 0;
+}
+
+/* Two bytes and then the lane's language, for each lane. */
+static pn_status calls_finish(calls_work *w)
+{
+    pn_gnode root = pn_gir_never(w->g);
+    for (size_t i = 0; i < w->n_lanes; i++) {
+        const char choice[2] = {(char)(i >> 8), (char)(i & 255)};
+        root = pn_gir_alt2(w->g, root, pn_gir_seq2(w->g, pn_gir_bytes(w->g, choice, 2), w->lanes[i]));
+    }
+    return pn_gir_finish(w->g, root, &w->out->gram, w->err);
+}
+
+static pn_status calls_build(calls_work *w)
+{
+    static const char nothing[] = "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}";
+    w->st = pn_json_parse(&w->nothing, w->mem, PN_ACCT_GRAMMAR, nothing, sizeof nothing - 1, NULL, w->err);
+    if (w->st || !calls_read_tools(w))
+        return w->st;
+    pn_gram_limits limits = {.compile_steps = CALLS_STEPS + (uint64_t)CALLS_STEPS_A_TOOL * w->n_tools};
+    w->st = pn_gir_new(&w->g, w->mem, &limits, w->err);
+    if (w->st)
+        return w->st;
+    pn_gnode blank = pn_gir_alt2(w->g, calls_text(w, " "), calls_text(w, "\t"));
+    w->nl = pn_gir_repeat(w->g, calls_text(w, "\n"), 0, 2);
+    w->ws = pn_gir_opt(w->g, pn_gir_alt2(w->g, calls_text(w, " "), pn_gir_seq2(w->g, calls_text(w, "\n"), pn_gir_repeat(w->g, blank, 0, 20))));
+    for (size_t i = 0; i < w->n_tools && !w->p->none; i++)
+        if (!pn_calls_arguments(w, &w->tools[i]))
+            return w->st;
+    if (w->p->required)
+        calls_lane(w, calls_answer(w));
+    else
+        calls_auto(w);
+    return w->st || w->p->none ? w->st : calls_finish(w);
+}
+
+PN_INTERNAL pn_status pn_calls_new(pn_calls *out, pn_mem *mem, const pn_calls_params *p, pn_err *err)
+{
+    calls_work w;
+    pn_err mine = {PN_OK, {0}};
+    memset(&w, 0, sizeof w);
+    memset(out, 0, sizeof *out);
+    out->mem = mem;
+    pn_str_init(&out->widened, mem, PN_ACCT_GRAMMAR);
+    w.mem = mem;
+    w.p = p;
+    w.out = out;
+    w.f = pn_out_family(p->format->family);
+    w.err = err ? err : &mine;
+    pn_status st = calls_build(&w);
+    if (!st && out->widened.failed)
+        st = pn_fail_nomem(w.err, "tool grammars", out->widened.len);
+    pn_gir_free(w.g);
+    pn_json_fini(&w.nothing);
+    pn_mem_free(mem, PN_ACCT_GRAMMAR, w.tools, w.cap_tools * sizeof *w.tools);
+    pn_mem_free(mem, PN_ACCT_GRAMMAR, w.lanes, w.cap_lanes * sizeof *w.lanes);
+    if (st)
+        pn_calls_fini(out);
+    return st;
+}
+
+PN_INTERNAL void pn_calls_fini(pn_calls *c)
+{
+    pn_gram_release(c->gram);
+    for (size_t i = 0; i < c->n_triggers; i++)
+        pn_mem_free(c->mem, PN_ACCT_GRAMMAR, c->triggers[i].text, c->triggers[i].len + 1);
+    pn_mem_free(c->mem, PN_ACCT_GRAMMAR, c->triggers, c->cap_triggers * sizeof *c->triggers);
+    c->gram = NULL;
+    c->triggers = NULL;
+    c->n_triggers = c->cap_triggers = 0;
+    pn_str_fini(&c->widened);
+}
+#endif
+
+/* ---- Begin sample/pn_guide.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_GUIDE_C
+#define PN_DROP_SAMPLE_PN_GUIDE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_guide.c - the states of pn_guide.h.
+ *
+ * Three matchers at most: the grammar's own; `opener`, over the text that opens the reasoning; `blank`,
+ * over the white space that models put behind the reasoning and that is no part of the answer.  At START
+ * all of them may be alive, and what any of them takes may come.
+ */
+/* includes sample/pn_guide.h */
+/* includes base/pn_err.h */
+/* includes sample/pn_gir.h */
+/* includes sample/pn_gram_impl.h */
+
+typedef enum guide_state { GUIDE_WAIT, GUIDE_START, GUIDE_FREE, GUIDE_BOUND, GUIDE_DONE } guide_state;
+
+enum { GUIDE_TEXT_MAX = 512, GUIDE_BLANKS = 2 };
+
+/* What a refused token must leave as it was. */
+typedef struct guide_text {
+    guide_state state;
+    bool main, opening, blanks; /* START: which matchers are alive */
+    bool fresh;                 /* FREE: nothing but white space yet, or head is still compared */
+    uint32_t n_tail, n_head;
+    char tail[GUIDE_TEXT_MAX];  /* the last bytes of free text */
+    char head[GUIDE_TEXT_MAX];  /* its first ones, white space in front apart */
+    char marker[PN_GUIDE_MARK_MAX];     /* WAIT: for this */
+} guide_text;
+
+struct pn_guide {
+    pn_mem *mem;
+    const pn_gtrie *trie;
+    pn_matcher *main, *opener, *blank;
+    const pn_trigger *triggers;
+    size_t n_triggers;
+    bool lanes, single, forbid;
+    char think_open[PN_GUIDE_MARK_MAX], think_close[PN_GUIDE_MARK_MAX];
+    uint32_t *mask, *other, *banned;    /* [n_words] */
+    uint32_t *text_only;        /* [n_words] every token but those that end an answer */
+    size_t n_words;
+    bool any_banned;
+    guide_text text, before;
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Making
+ * ------------------------------------------------------------------------------------------ */
+
+static bool guide_take_text(char *out, const char *text)
+{
+    size_t n = text ? strlen(text) : 0;
+    if (n >= PN_GUIDE_MARK_MAX)
+        return false;
+    memcpy(out, text ? text : "", n + 1);
+    return true;
+}
+
+/* A matcher over a marker, or over the blanks behind the reasoning. */
+static pn_status guide_small(pn_guide *g, pn_matcher **out, const char *mark, const pn_guide_params *p, pn_err *err)
+{
+    pn_gir *b = NULL;
+    pn_gram *gram = NULL;
+    pn_status st = pn_gir_new(&b, g->mem, NULL, err);
+    if (!st) {
+        pn_gnode blank = pn_gir_alt2(b, pn_gir_text(b, "\n"), pn_gir_text(b, " "));
+        pn_gnode root = mark ? pn_gir_mark(b, mark, p->find, p->user) : pn_gir_repeat(b, blank, 1, GUIDE_BLANKS);
+        st = pn_gir_finish(b, root, &gram, err);
+    }
+    pn_gir_free(b);
+    if (!st)
+        st = pn_matcher_new(out, g->mem, gram, g->trie, err);
+    pn_gram_release(gram);
+    return st;
+}
+
+static pn_status guide_matchers(pn_guide *g, const pn_guide_params *p, pn_err *err)
+{
+    pn_status st = PN_OK;
+    if (p->gram)
+        st = pn_matcher_new(&g->main, g->mem, p->gram, p->trie, err);
+    if (!st && g->main && g->think_open[0])
+        st = guide_small(g, &g->opener, g->think_open, p, err);
+    if (!st && g->main)
+        st = guide_small(g, &g->blank, NULL, p, err);
+    return st;
+}
+
+static bool guide_owes(const pn_guide *g) { return g->main && !g->n_triggers; }
+
+/* The matcher at the start of lane `lane`, or of the grammar. */
+static pn_status guide_enter(pn_guide *g, uint32_t lane, pn_err *err)
+{
+    const char choice[2] = {(char)(lane >> 8), (char)(lane & 255)};
+    pn_matcher_reset(g->main);
+    return g->lanes ? pn_matcher_accept_bytes(g->main, choice, 2, err) : PN_OK;
+}
+
+/* The answer begins here.  after: behind its reasoning. */
+static pn_status guide_start(pn_guide *g, bool after, pn_err *err)
+{
+    guide_text *x = &g->text;
+    x->state = guide_owes(g) ? GUIDE_START : GUIDE_FREE;
+    x->n_tail = x->n_head = 0;
+    x->fresh = true;
+    x->main = true;
+    x->opening = g->opener && !after;
+    x->blanks = g->blank && after;
+    if (!guide_owes(g))
+        return PN_OK;
+    if (g->opener)
+        pn_matcher_reset(g->opener);
+    pn_matcher_reset(g->blank);
+    return guide_enter(g, 0, err);
+}
+
+PN_INTERNAL pn_status pn_guide_new(pn_guide **out, pn_mem *mem, const pn_guide_params *p, pn_err *err)
+{
+    pn_guide *g = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, 1, sizeof *g);
+    if (!g)
+        return pn_fail_nomem(err, "a guide", sizeof *g);
+    g->mem = mem;
+    g->trie = p->trie;
+    g->triggers = p->triggers;
+    g->n_triggers = p->n_triggers;
+    g->lanes = p->lanes;
+    g->single = p->single;
+    g->forbid = p->forbid;
+    g->n_words = p->trie ? pn_gtrie_words(p->trie) : 0;
+    pn_status st = PN_OK;
+    if (!guide_take_text(g->think_open, p->think_open) || !guide_take_text(g->think_close, p->think_close) ||
+        !guide_take_text(g->text.marker, p->after))
+        st = pn_fail(err, PN_E_INVALID, "a marker of reasoning has %d bytes or more", PN_GUIDE_MARK_MAX);
+    uint32_t **sets[] = {&g->mask, &g->other, &g->banned, &g->text_only};
+    for (size_t i = 0; i < PN_COUNT_OF(sets) && !st; i++) {
+        *sets[i] = pn_mem_calloc(mem, PN_ACCT_GRAMMAR, g->n_words, sizeof **sets[i]);
+        if (!*sets[i])
+            st = pn_fail_nomem(err, "a token mask", g->n_words * sizeof **sets[i]);
+    }
+    if (!st)
+        st = guide_matchers(g, p, err);
+    for (uint32_t i = 0, n = g->trie ? pn_gtrie_count(g->trie) : 0; i < n && !st; i++)
+        if (!pn_gtrie_ends(g->trie, (pn_token)i))
+            g->text_only[i >> 5] |= 1u << (i & 31);
+    g->text.state = GUIDE_WAIT;
+    if (!st && !p->after)
+        st = guide_start(g, false, err);
+    if (st) {
+        pn_guide_free(g);
+        return st;
+    }
+    *out = g;
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_guide_free(pn_guide *g)
+{
+    if (!g)
+        return;
+    pn_matcher_free(g->main);
+    pn_matcher_free(g->opener);
+    pn_matcher_free(g->blank);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->mask, g->n_words * sizeof *g->mask);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->other, g->n_words * sizeof *g->other);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->banned, g->n_words * sizeof *g->banned);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g->text_only, g->n_words * sizeof *g->text_only);
+    pn_mem_free(g->mem, PN_ACCT_GRAMMAR, g, sizeof *g);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Masks
+ * ------------------------------------------------------------------------------------------ */
+
+/* Every token of the vocabulary, but for those that end the answer where it may not end. */
+static void guide_everything(pn_guide *g, bool ends)
+{
+    memcpy(g->mask, g->text_only, g->n_words * sizeof *g->mask);
+    for (uint32_t i = 0, n = pn_gtrie_count(g->trie); i < n && ends; i++)
+        g->mask[i >> 5] |= 1u << (i & 31);
+}
+
+/* What a small matcher takes, too; it is over before the answer is, so its ends are none. */
+static pn_status guide_also(pn_guide *g, pn_matcher *m, pn_err *err)
+{
+    pn_status st = pn_matcher_mask(m, g->other, NULL, err);
+    for (size_t i = 0; i < g->n_words && !st; i++)
+        g->mask[i] |= g->other[i] & g->text_only[i];
+    return st;
+}
+
+static pn_status guide_bound_mask(pn_guide *g, pn_err *err)
+{
+    const guide_text *x = &g->text;
+    pn_status st = PN_OK;
+    if (x->state == GUIDE_START && !x->main)
+        memset(g->mask, 0, g->n_words * sizeof *g->mask);
+    else
+        st = pn_matcher_mask(g->main, g->mask, NULL, err);
+    if (!st && x->state == GUIDE_START && x->opening)
+        st = guide_also(g, g->opener, err);
+    if (!st && x->state == GUIDE_START && x->blanks)
+        st = guide_also(g, g->blank, err);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_guide_mask(pn_guide *g, const uint32_t **allowed, pn_err *err)
+{
+    guide_state s = g->text.state;
+    bool owes = s == GUIDE_WAIT && guide_owes(g), bound = s == GUIDE_START || s == GUIDE_BOUND;
+    pn_status st = PN_OK;
+    *allowed = NULL;
+    if (!bound && !owes && !g->any_banned)
+        return PN_OK;
+    if (bound)
+        st = guide_bound_mask(g, err);
+    else
+        guide_everything(g, !owes);
+    uint32_t any = 0;
+    for (size_t i = 0; i < g->n_words && !st; i++)
+        any |= g->mask[i] &= ~g->banned[i];
+    if (!st && !any)
+        st = pn_fail(err, PN_E_NUMERIC, "no token of the vocabulary can continue the grammar");
+    if (!st)
+        *allowed = g->mask;
+    return st;
+}
+
+PN_INTERNAL void pn_guide_ban(pn_guide *g, pn_token t)
+{
+    if (t < 0 || (size_t)t >= g->n_words * 32)
+        return;
+    g->banned[t >> 5] |= 1u << (t & 31);
+    g->any_banned = true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Text
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status guide_bytes(pn_guide *g, const char *s, size_t n, pn_err *err);
+
+static void guide_push(char *buf, uint32_t *n, char c)
+{
+    if (*n == GUIDE_TEXT_MAX)
+        memmove(buf, buf + 1, --*n);
+    buf[(*n)++] = c;
+}
+
+static bool guide_tail_is(const guide_text *x, const char *text, size_t len)
+{
+    return len && x->n_tail >= len && memcmp(x->tail + x->n_tail - len, text, len) == 0;
+}
+
+/* A sentence is over: text again, or the end. */
+static void guide_finish(pn_guide *g)
+{
+    guide_text *x = &g->text;
+    x->state = g->n_triggers && !g->single ? GUIDE_FREE : GUIDE_DONE;
+    x->n_tail = x->n_head = 0;
+    x->fresh = false;
+}
+
+static pn_status guide_bound_bytes(pn_guide *g, const char *s, size_t n, pn_err *err)
+{
+    pn_status st = n ? pn_matcher_accept_bytes(g->main, s, n, err) : PN_OK;
+    if (!st && pn_matcher_only_end(g->main))
+        guide_finish(g);
+    return st;
+}
+
+/* The longest trigger that is complete now; NULL: none. */
+static const pn_trigger *guide_triggered(const pn_guide *g)
+{
+    const guide_text *x = &g->text;
+    const pn_trigger *best = NULL;
+    for (size_t i = 0; i < g->n_triggers; i++) {
+        const pn_trigger *t = &g->triggers[i];
+        bool here = t->at_start ? x->fresh && x->n_head == t->len && memcmp(x->head, t->text, t->len) == 0
+                                : guide_tail_is(x, t->text, t->len);
+        if (here && (!best || t->len > best->len))
+            best = t;
+    }
+    return best;
+}
+
+/* A byte of free text has been added: does it change the state?  What follows it is s[0..n). */
+static pn_status guide_free_byte(pn_guide *g, const char *s, size_t n, bool *moved, pn_err *err)
+{
+    guide_text *x = &g->text;
+    size_t open = strlen(g->think_open);
+    const pn_trigger *t = guide_triggered(g);
+    *moved = true;
+    if (t && g->forbid)
+        return pn_fail(err, PN_E_STATE, "a tool call begins where none may");
+    if (t) {
+        x->state = GUIDE_BOUND;
+        pn_status st = guide_enter(g, t->lane, err);
+        return st ? st : guide_bound_bytes(g, s, n, err);
+    }
+    if (open && x->fresh && x->n_head == open && memcmp(x->head, g->think_open, open) == 0) {
+        x->state = GUIDE_WAIT;
+        x->n_tail = 0;
+        memcpy(x->marker, g->think_close, sizeof x->marker);
+        return guide_bytes(g, s, n, err);
+    }
+    *moved = false;
+    return PN_OK;
+}
+
+static pn_status guide_wait_done(pn_guide *g, const char *s, size_t n, pn_err *err)
+{
+    pn_status st = guide_start(g, true, err);
+    size_t blanks = 0;
+    while (blanks < n && (s[blanks] == ' ' || s[blanks] == '\n'))
+        blanks++;
+    if (st || blanks == n)
+        return st;
+    return guide_bytes(g, s + blanks, n - blanks, err);
+}
+
+/* Bytes in any state: what one token adds may cross several.  Recursion goes no deeper than a token has
+ * markers. */
+static pn_status guide_bytes(pn_guide *g, const char *s, size_t n, pn_err *err)
+{
+    guide_text *x = &g->text;
+    bool moved;
+    if (x->state == GUIDE_START) {
+        x->state = GUIDE_BOUND;
+        return guide_bound_bytes(g, s, n, err);
+    }
+    for (size_t i = 0; i < n; i++) {
+        guide_push(x->tail, &x->n_tail, s[i]);
+        if (x->state == GUIDE_WAIT) {
+            if (guide_tail_is(x, x->marker, strlen(x->marker)))
+                return guide_wait_done(g, s + i + 1, n - i - 1, err);
+            continue;
+        }
+        if (x->fresh && (x->n_head || (s[i] != ' ' && s[i] != '\n')))
+            guide_push(x->head, &x->n_head, s[i]);
+        x->fresh = x->fresh && x->n_head < GUIDE_TEXT_MAX;
+        pn_status st = guide_free_byte(g, s + i + 1, n - i - 1, &moved, err);
+        if (st || moved)
+            return st;
+    }
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tokens
+ * ------------------------------------------------------------------------------------------ */
+
+/* Did a matcher that is alive take the token?  *st: the first failure that is no refusal. */
+static bool guide_takes(pn_matcher *m, bool alive, pn_token t, pn_status *st, pn_err *err)
+{
+    if (!alive || (*st && *st != PN_E_STATE))
+        return false;
+    pn_status now = pn_matcher_accept_token(m, t, err);
+    if (now && now != PN_E_STATE)
+        *st = now;
+    return now == PN_OK;
+}
+
+/* One of the matchers that are alive at START has to take it.  Blanks leave the others where they are. */
+static pn_status guide_start_token(pn_guide *g, pn_token t, pn_err *err)
+{
+    guide_text *x = &g->text;
+    pn_status st = PN_OK;
+    bool main = guide_takes(g->main, x->main, t, &st, err), open = guide_takes(g->opener, x->opening, t, &st, err);
+    bool blank = !main && guide_takes(g->blank, x->blanks, t, &st, err);
+    if (st)
+        return st;
+    if (!main && !open && !blank)
+        return pn_fail(err, PN_E_STATE, "the grammar has no sentence that begins so");
+    bool opened = open && pn_matcher_only_end(g->opener);
+    if (opened && !main) {
+        x->state = GUIDE_WAIT;
+        x->n_tail = 0;
+        memcpy(x->marker, g->think_close, sizeof x->marker);
+        return PN_OK;
+    }
+    open = open && !opened;             /* a grammar that says the marker itself goes on with it */
+    if (!blank) {
+        x->main = main;
+        x->opening = open;
+        x->blanks = false;
+    }
+    if (main && !open)
+        x->state = GUIDE_BOUND;
+    if (main && !open && pn_matcher_only_end(g->main))
+        guide_finish(g);
+    return PN_OK;
+}
+
+static pn_status guide_token(pn_guide *g, pn_token t, pn_bytes piece, pn_err *err)
+{
+    switch (g->text.state) {
+    case GUIDE_START: return guide_start_token(g, t, err);
+    case GUIDE_BOUND: {
+        pn_status st = pn_matcher_accept_token(g->main, t, err);
+        if (!st && pn_matcher_only_end(g->main))
+            guide_finish(g);
+        return st;
+    }
+    default: return guide_bytes(g, piece.data, piece.len, err);
+    }
+}
+
+PN_INTERNAL pn_status pn_guide_accept(pn_guide *g, pn_token t, pn_bytes piece, pn_err *err)
+{
+    guide_state was = g->text.state;
+    if (was == GUIDE_DONE)
+        return pn_fail(err, PN_E_STATE, "the answer is complete");
+    if (was == GUIDE_WAIT || was == GUIDE_FREE)
+        g->before = g->text;
+    pn_status st = guide_token(g, t, piece, err);
+    if (st && (was == GUIDE_WAIT || was == GUIDE_FREE))
+        g->text = g->before;
+    if (!st && g->any_banned) {
+        memset(g->banned, 0, g->n_words * sizeof *g->banned);
+        g->any_banned = false;
+    }
+    return st;
+}
+
+PN_INTERNAL pn_status pn_guide_accept_bytes(pn_guide *g, const char *bytes, size_t n, pn_err *err)
+{
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < n && !st; i++) {
+        guide_state s = g->text.state;
+        if (s == GUIDE_DONE)
+            st = pn_fail(err, PN_E_STATE, "the answer is complete");
+        else
+            st = s == GUIDE_BOUND ? guide_bound_bytes(g, bytes + i, 1, err) : guide_bytes(g, bytes + i, 1, err);
+    }
+    return st;
+}
+
+PN_INTERNAL bool pn_guide_done(const pn_guide *g) { return g->text.state == GUIDE_DONE; }
+
+PN_INTERNAL bool pn_guide_may_end(const pn_guide *g)
+{
+    switch (g->text.state) {
+    case GUIDE_WAIT: return !guide_owes(g);
+    case GUIDE_START: case GUIDE_BOUND: return pn_matcher_is_complete(g->main);
+    default: return true;
+    }
 }
 #endif
 
@@ -46966,6 +49604,7 @@ static pn_bytes join_str(const pn_weights *w, const char *key)
 
 static void join_ids(const pn_weights *w, pn_vocab_source *s)
 {
+    s->chat_template = join_str(w, "tokenizer.chat_template");
     s->bos = join_id(w, "tokenizer.ggml.bos_token_id");
     s->eos = join_id(w, "tokenizer.ggml.eos_token_id");
     s->eot = join_id(w, "tokenizer.ggml.eot_token_id");
@@ -47621,6 +50260,7 @@ PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size
  */
 /* includes engine/pn_grammar_api.h */
 
+/* includes sample/pn_guide.h */
 /* includes sample/pn_schema.h */
 
 static pn_status grammar_wrap(pn_engine *e, pn_gram *g, pn_grammar **out, pn_err *err)
@@ -47659,12 +50299,28 @@ PN_API void pn_grammar_free(pn_grammar *g)
     if (!g)
         return;
     pn_gram_release(g->gram);
+    if (g->is_calls)
+        pn_calls_fini(&g->calls);
     pn_mem_free(&g->engine->ledger.mem, PN_ACCT_GRAMMAR, g, sizeof *g);
+}
+
+/* An answer as text: what is said and what is called. */
+static bool grammar_matches_calls(pn_grammar *g, const char *text, size_t len)
+{
+    pn_guide *guide = NULL;
+    const pn_guide_params p = {.gram = g->calls.gram, .triggers = g->calls.triggers, .n_triggers = g->calls.n_triggers,
+                               .lanes = true, .single = g->single, .forbid = g->none};
+    bool ok = pn_guide_new(&guide, pn_engine_mem(g->engine), &p, NULL) == PN_OK &&
+              pn_guide_accept_bytes(guide, text, len, NULL) == PN_OK && pn_guide_may_end(guide);
+    pn_guide_free(guide);
+    return ok;
 }
 
 PN_API int pn_grammar_matches(pn_grammar *g, const char *text, size_t len)
 {
-    return g && (text || !len) && pn_gram_matches(g->gram, text, len, NULL) == 1;
+    if (!g || (!text && len))
+        return 0;
+    return g->is_calls ? grammar_matches_calls(g, text, len) : pn_gram_matches(g->gram, text, len, NULL) == 1;
 }
 
 PN_API pn_status pn_grammar_print(const pn_grammar *g, pn_write_fn write, void *user, pn_err *err)
@@ -47673,12 +50329,73 @@ PN_API pn_status pn_grammar_print(const pn_grammar *g, pn_write_fn write, void *
     if (!g || !write)
         return pn_fail(err, PN_E_INVALID, "pn_grammar_print: grammar and write must be given");
     pn_str_init(&s, &g->engine->ledger.mem, PN_ACCT_GRAMMAR);
-    pn_status st = pn_gram_print(g->gram, &s, err);
+    const pn_gram *gram = g->is_calls ? g->calls.gram : g->gram;
+    pn_status st = gram ? pn_gram_print((pn_gram *)(uintptr_t)gram, &s, err) : PN_OK;
     if (!st && write(user, pn_str_cstr(&s), s.len))
         st = pn_fail(err, PN_E_CANCELLED, "the callback stopped the printing of a grammar");
     pn_str_fini(&s);
     return st;
 }
+
+/* ---- tool calls ------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_token pn_grammar_find_marker(void *vocab, const char *text, size_t len)
+{
+    const pn_vocab *v = vocab;
+    pn_token t = pn_vocab_find(v, text, len);
+    pn_token_kind k = t < 0 ? PN_TOKEN_UNDEFINED : pn_vocab_kind(v, t);
+    return k == PN_TOKEN_CONTROL || k == PN_TOKEN_USER_DEFINED ? t : -1;
+}
+
+PN_INTERNAL pn_status pn_grammar_calls(pn_engine *e, const pn_vocab *v, const pn_calls_params *p, pn_grammar **out, pn_err *err)
+{
+    pn_calls_params full = *p;
+    pn_grammar *g = NULL;
+    full.find = v ? pn_grammar_find_marker : NULL;
+    full.user = (void *)(uintptr_t)v;
+    pn_status st = grammar_wrap(e, NULL, &g, err);
+    if (st)
+        return st;
+    st = pn_calls_new(&g->calls, pn_engine_mem(e), &full, err);
+    if (st) {
+        pn_grammar_free(g);
+        return st;
+    }
+    g->is_calls = true;
+    g->required = p->required;
+    g->single = p->single;
+    g->none = p->none;
+    *out = g;
+    return PN_OK;
+}
+
+PN_API pn_status pn_grammar_tools(pn_engine *e, const pn_model *m, const pn_tools_params *params, pn_grammar **out, pn_err *err)
+{
+    pn_tools_params p;
+    pn_json_doc tools;
+    pn_out_format format;
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
+    if (!e || !out || !p.tools)
+        return pn_fail(err, PN_E_INVALID, "pn_grammar_tools: engine, tools and out must be given");
+    if (p.name && p.choice != PN_TOOLS_REQUIRED)
+        return pn_fail(err, PN_E_INVALID, "a function is named, so the choice of tools has to be PN_TOOLS_REQUIRED");
+    pn_bytes text = m ? m->chat_template : (pn_bytes){"", 0};
+    if (p.chat_template)
+        text = (pn_bytes){p.chat_template, p.chat_template_len ? p.chat_template_len : strlen(p.chat_template)};
+    pn_out_detect(&format, text.data ? text.data : "", text.len);
+    if (p.syntax && !pn_out_find(&format, p.syntax))
+        return pn_fail(err, PN_E_INVALID, "tool syntax '%.60s' is not known; hermes, harmony, llama3 are some that are", p.syntax);
+    pn_status st = pn_json_parse(&tools, pn_engine_mem(e), PN_ACCT_GRAMMAR, p.tools, p.tools_len ? p.tools_len : strlen(p.tools), NULL, err);
+    if (st)
+        return pn_err_prefix(err, st, "tools");
+    const pn_calls_params calls = {.format = &format, .tools = &tools, .only = {p.name, p.name ? strlen(p.name) : 0},
+                                   .required = p.choice == PN_TOOLS_REQUIRED, .none = p.choice == PN_TOOLS_NONE, .single = p.single != 0};
+    st = pn_grammar_calls(e, m ? m->vocab : NULL, &calls, out, err);
+    pn_json_fini(&tools);
+    return st;
+}
+
+PN_API const char *pn_grammar_widened(const pn_grammar *g) { return g && g->is_calls ? pn_str_cstr(&g->calls.widened) : ""; }
 
 /* ---- vocabularies ---------------------------------------------------------------------------------- */
 
@@ -47729,88 +50446,309 @@ static pn_status constraint_trie(pn_model *m, pn_err *err)
     return st;
 }
 
-PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn_grammar *g, const char *after,
-                                         pn_err *err)
+PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn_generate_params *p, pn_err *err)
 {
-    *c = (pn_constraint){.mem = pn_engine_mem(m->engine), .model = m};
+    const pn_grammar *g = p->grammar;
+    c->guide = NULL;
     if (!g)
         return PN_OK;
     if (g->engine != m->engine)
         return pn_fail(err, PN_E_INVALID, "the grammar belongs to another engine");
-    c->after_len = after ? strlen(after) : 0;
-    if (c->after_len >= sizeof c->after)
-        return pn_fail(err, PN_E_INVALID, "grammar_after has %zu bytes, expected at most %d", c->after_len,
-                       CONSTRAINT_MARKER_MAX - 1);
-    if (after)
-        memcpy(c->after, after, c->after_len);
-    c->active = c->after_len == 0;
     pn_status st = constraint_trie(m, err);
-    if (!st)
-        st = pn_matcher_new(&c->matcher, c->mem, g->gram, m->trie, err);
-    if (!st) {
-        c->n_words = pn_gtrie_words(m->trie);
-        c->mask = pn_mem_calloc(c->mem, PN_ACCT_GRAMMAR, c->n_words, sizeof *c->mask);
-        if (!c->mask)
-            st = pn_fail_nomem(err, "a token mask", c->n_words * sizeof *c->mask);
+    pn_guide_params q = {.gram = g->is_calls ? g->calls.gram : g->gram, .trie = m->trie, .lanes = g->is_calls, .single = g->single,
+                         .forbid = g->none, .after = p->grammar_after && *p->grammar_after ? p->grammar_after : NULL, .think_open = p->think_open, .think_close = p->think_close,
+                         .find = pn_grammar_find_marker, .user = m->vocab};
+    if (g->is_calls && !g->required) {
+        q.triggers = g->calls.triggers;
+        q.n_triggers = g->calls.n_triggers;
     }
-    if (st)
-        pn_constraint_close(c);
-    return st;
+    return st ? st : pn_guide_new(&c->guide, pn_engine_mem(m->engine), &q, err);
 }
 
 PN_INTERNAL void pn_constraint_close(pn_constraint *c)
 {
-    pn_matcher_free(c->matcher);
-    pn_mem_free(c->mem, PN_ACCT_GRAMMAR, c->mask, c->n_words * sizeof *c->mask);
-    c->matcher = NULL;
-    c->mask = NULL;
+    pn_guide_free(c->guide);
+    c->guide = NULL;
 }
 
 PN_INTERNAL pn_status pn_constraint_mask(pn_constraint *c, const uint32_t **allowed, pn_err *err)
 {
     *allowed = NULL;
-    if (!c->matcher || !c->active)
-        return PN_OK;
-    uint32_t n = 0;
-    pn_status st = pn_matcher_mask(c->matcher, c->mask, &n, err);
-    if (!st && n == 0)
-        st = pn_fail(err, PN_E_NUMERIC, "no token of the vocabulary can continue the grammar");
-    if (!st)
-        *allowed = c->mask;
-    return st;
-}
-
-/* Free text: is the marker complete?  What stands behind it in the same piece belongs to the grammar,
- * blanks apart, which models like to put there. */
-static pn_status constraint_watch(pn_constraint *c, pn_bytes piece, pn_err *err)
-{
-    for (size_t i = 0; i < piece.len && !c->active; i++) {
-        if (c->tail_len == c->after_len)
-            memmove(c->tail, c->tail + 1, --c->tail_len);
-        c->tail[c->tail_len++] = piece.data[i];
-        if (c->tail_len < c->after_len || memcmp(c->tail, c->after, c->after_len) != 0)
-            continue;
-        c->active = true;
-        pn_bytes rest = {piece.data + i + 1, piece.len - i - 1};
-        while (rest.len && (*rest.data == ' ' || *rest.data == '\n')) {
-            rest.data++;
-            rest.len--;
-        }
-        return rest.len ? pn_matcher_accept_bytes(c->matcher, rest.data, rest.len, err) : PN_OK;
-    }
-    return PN_OK;
+    return c->guide ? pn_guide_mask(c->guide, allowed, err) : PN_OK;
 }
 
 PN_INTERNAL pn_status pn_constraint_accept(pn_constraint *c, pn_token t, pn_bytes piece, pn_err *err)
 {
-    if (!c->matcher)
-        return PN_OK;
-    return c->active ? pn_matcher_accept_token(c->matcher, t, err) : constraint_watch(c, piece, err);
+    pn_status st = c->guide ? pn_guide_accept(c->guide, t, piece, err) : PN_OK;
+    if (st == PN_E_STATE)
+        pn_guide_ban(c->guide, t);
+    return st;
 }
 
-PN_INTERNAL bool pn_constraint_done(const pn_constraint *c)
+PN_INTERNAL bool pn_constraint_done(const pn_constraint *c) { return c->guide && pn_guide_done(c->guide); }
+#endif
+
+/* ---- Begin engine/pn_emit.c ---- */
+#ifndef PN_DROP_ENGINE_PN_EMIT_C
+#define PN_DROP_ENGINE_PN_EMIT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_emit.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_err.h */
+/* includes base/pn_utf8.h */
+/* includes sample/pn_sampler.h */
+
+enum { EMIT_WAIT = 32 };        /* tokens that may wait without growing */
+
+/* ------------------------------------------------------------------------------------------
+ * Life
+ * ------------------------------------------------------------------------------------------ */
+
+static bool emit_room(pn_emit *e, size_t n)
 {
-    return c->matcher && c->active && pn_matcher_only_end(c->matcher);
+    size_t row = e->p->on_logprob ? e->p->n_top : 0;
+    return pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->wait, &e->cap_wait, n, sizeof *e->wait) &&
+           (row == 0 ||
+            (pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->top, &e->cap_top, n * row, sizeof *e->top) &&
+             pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->top_lp, &e->cap_top_lp, n * row, sizeof *e->top_lp)));
+}
+
+PN_INTERNAL pn_status pn_emit_open(pn_emit *e, const pn_model *m, const pn_generate_params *p, bool special,
+                                   pn_emit_give give, void *user, pn_err *err)
+{
+    pn_mem *mem = pn_engine_mem(m->engine);
+    const pn_vocab *vocab = m->vocab;
+    *e = (pn_emit){.mem = mem, .vocab = vocab, .p = p, .special = special, .give = give, .user = user, .stop_index = -1};
+    pn_str_init(&e->held, mem, PN_ACCT_MISC);
+    pn_str_init(&e->held_at, mem, PN_ACCT_MISC);
+    if (p->on_logprob && p->n_top > pn_vocab_n_tokens(vocab))
+        return pn_fail(err, PN_E_INVALID, "n_top is %" PRIu32 ", expected at most %" PRIu32 ", the vocabulary", p->n_top,
+                       pn_vocab_n_tokens(vocab));
+    if (p->n_stop > INT32_MAX || (p->n_stop && !p->stop))
+        return pn_fail(err, PN_E_INVALID, "%zu stop strings, expected a list of at most 2^31 - 1", p->n_stop);
+    e->out = pn_mem_calloc(mem, PN_ACCT_MISC, p->on_logprob ? p->n_top : 0, sizeof *e->out);
+    if (!e->out || !emit_room(e, EMIT_WAIT))
+        return pn_fail_nomem(err, "tokens on their way out", EMIT_WAIT * sizeof *e->wait);
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_emit_close(pn_emit *e)
+{
+    if (!e->mem)
+        return;
+    pn_mem_free(e->mem, PN_ACCT_MISC, e->wait, e->cap_wait * sizeof *e->wait);
+    pn_mem_free(e->mem, PN_ACCT_MISC, e->top, e->cap_top * sizeof *e->top);
+    pn_mem_free(e->mem, PN_ACCT_MISC, e->top_lp, e->cap_top_lp * sizeof *e->top_lp);
+    pn_mem_free(e->mem, PN_ACCT_MISC, e->out, (e->p->on_logprob ? e->p->n_top : 0) * sizeof *e->out);
+    pn_str_fini(&e->held);
+    pn_str_fini(&e->held_at);
+    e->mem = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tokens
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_emit_push(pn_emit *e, pn_token t, const float *logits, pn_err *err)
+{
+    char tmp[8];
+    pn_status st = PN_OK;
+    size_t row = e->p->n_top;
+    pn_bytes piece = pn_vocab_piece(e->vocab, t, e->special, tmp);
+    if (!emit_room(e, e->n_wait + 1))
+        return pn_fail_nomem(err, "tokens on their way out", (e->n_wait + 1) * sizeof *e->wait);
+    pn_emit_token *w = &e->wait[e->n_wait];
+    *w = (pn_emit_token){.id = t, .begin = e->raw_len, .end = e->raw_len + piece.len};
+    if (e->p->on_logprob)
+        st = pn_chain_logprobs(logits, pn_vocab_n_logits(e->vocab), pn_vocab_n_tokens(e->vocab), t, (uint32_t)row,
+                               row ? e->top + e->n_wait * row : NULL, row ? e->top_lp + e->n_wait * row : NULL,
+                               &w->logprob, err);
+    if (st)
+        return st;
+    e->last_begin = w->begin;
+    e->raw_len = w->end;
+    e->n_wait++;
+    e->n_tokens++;
+    return PN_OK;
+}
+
+static pn_token_logprob emit_entry(const pn_emit *e, pn_token t, float logprob, bool special)
+{
+    char tmp[8];
+    pn_bytes b = pn_vocab_piece(e->vocab, t, special, tmp);
+    return (pn_token_logprob){.token = t, .logprob = logprob, .bytes = b.data, .len = b.len};
+}
+
+static void emit_tell(pn_emit *e, size_t i)
+{
+    pn_emit_token *w = &e->wait[i];
+    uint32_t row = e->p->n_top;
+    if (w->told)
+        return;
+    w->told = true;
+    if (!e->p->on_logprob)
+        return;
+    pn_token_logprob out = emit_entry(e, w->id, w->logprob, e->special);
+    for (uint32_t k = 0; k < row; k++)
+        e->out[k] = emit_entry(e, e->top[i * row + k], e->top_lp[i * row + k], true);
+    out.part = w->part;
+    out.top = e->out;
+    out.n_top = row;
+    if (e->p->on_logprob(e->p->logprob_user, &out))
+        e->refused = true;
+}
+
+/* Tell the tokens that begin before `upto` or end there, forget those that end there. */
+static void emit_tell_upto(pn_emit *e, size_t upto)
+{
+    size_t n = 0, done = 0, row = e->p->on_logprob ? e->p->n_top : 0;
+    for (; n < e->n_wait && (e->wait[n].end <= upto || e->wait[n].begin < upto); n++) {
+        emit_tell(e, n);
+        if (e->wait[n].end <= upto) {
+            done = n + 1;
+            e->done_len = e->wait[n].end;
+        }
+    }
+    if (!done)
+        return;
+    e->n_done += done;
+    e->n_wait -= done;
+    memmove(e->wait, e->wait + done, e->n_wait * sizeof *e->wait);
+    if (row) {
+        memmove(e->top, e->top + done * row, e->n_wait * row * sizeof *e->top);
+        memmove(e->top_lp, e->top_lp + done * row, e->n_wait * row * sizeof *e->top_lp);
+    }
+}
+
+PN_INTERNAL void pn_emit_mark(pn_emit *e, size_t begin, size_t end, pn_text_part part)
+{
+    for (size_t i = e->n_wait; i-- > 0 && e->wait[i].end > begin;)
+        if (e->wait[i].begin < end && e->wait[i].end > e->wait[i].begin)
+            e->wait[i].part = PN_MAX(e->wait[i].part, part);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Text
+ * ------------------------------------------------------------------------------------------ */
+
+static size_t emit_at(const pn_emit *e, size_t i)
+{
+    size_t at;
+    memcpy(&at, e->held_at.data + i * sizeof at, sizeof at);
+    return at;
+}
+
+/* The stop string that counts: *index (-1: none) and where it starts.  Without one, the return value
+ * is how much cannot be part of any.  `final`: nothing follows, so what is incomplete stays so. */
+static size_t emit_find(const pn_emit *e, bool final, int32_t *index)
+{
+    *index = -1;
+    for (size_t at = 0; at < e->held.len; at++) {
+        const char *text = e->held.data + at;
+        size_t left = e->held.len - at, longest = 0;
+        bool pending = false;
+        for (size_t i = 0; i < e->p->n_stop; i++) {
+            const char *s = e->p->stop[i];
+            if (!s || s[0] != text[0] || !s[0])
+                continue;
+            size_t len = strlen(s);
+            if (len <= left && len > longest && memcmp(text, s, len) == 0) {
+                longest = len;
+                *index = (int32_t)i;
+            }
+            pending = pending || (len > left && memcmp(text, s, left) == 0);
+        }
+        if (pending && !final)
+            *index = -1;
+        if ((pending && !final) || longest)
+            return at;
+    }
+    return e->held.len;
+}
+
+/* The first n bytes held go out, with what belongs to them. */
+static void emit_give(pn_emit *e, size_t n)
+{
+    if (n)
+        emit_tell_upto(e, emit_at(e, n - 1) + 1);
+    if (e->give(e->user, pn_str_cstr(&e->held), n))
+        e->refused = true;
+    if (!n)
+        return;
+    memmove(e->held.data, e->held.data + n, e->held.len - n);
+    memmove(e->held_at.data, e->held_at.data + n * sizeof(size_t), e->held_at.len - n * sizeof(size_t));
+    e->held.len -= n;
+    e->held_at.len -= n * sizeof(size_t);
+}
+
+static void emit_advance(pn_emit *e, bool final)
+{
+    int32_t index;
+    if (e->held.failed || e->held_at.failed) {
+        e->failed = true;
+        return;
+    }
+    size_t n = emit_find(e, final, &index);
+    if (n < e->held.len)                    /* what follows may begin inside a character */
+        n -= pn_utf8_incomplete(e->held.data, n);
+    if (index >= 0) {
+        e->stop_at = emit_at(e, n);
+        e->stop_index = index;
+    }
+    emit_give(e, n);
+    if (index >= 0) {
+        emit_tell_upto(e, e->stop_at);
+        e->held.len = e->held_at.len = 0;
+    }
+}
+
+PN_INTERNAL void pn_emit_text(pn_emit *e, const char *text, size_t n, size_t at)
+{
+    if (pn_emit_stopped(e) || e->failed)
+        return;
+    pn_emit_mark(e, at, at + n, PN_PART_CONTENT);
+    pn_str_add(&e->held, text, n);
+    for (size_t i = 0; i < n; i++) {
+        size_t v = at + i;
+        pn_str_add(&e->held_at, &v, sizeof v);
+    }
+    emit_advance(e, false);
+}
+
+PN_INTERNAL void pn_emit_release(pn_emit *e)
+{
+    if (e->held.len && !pn_emit_stopped(e) && !e->failed)
+        emit_advance(e, true);
+}
+
+PN_INTERNAL void pn_emit_settle(pn_emit *e, size_t upto)
+{
+    if (pn_emit_stopped(e) || e->failed)
+        return;
+    if (e->held.len)
+        upto = PN_MIN(upto, emit_at(e, 0));
+    size_t n = 0;
+    while (n < e->n_wait && e->wait[n].end <= upto)
+        n++;
+    if (n)
+        emit_tell_upto(e, e->wait[n - 1].end);
+}
+
+PN_INTERNAL size_t pn_emit_kept(const pn_emit *e, size_t max, size_t *len)
+{
+    size_t kept = e->n_done;
+    *len = e->done_len;
+    for (size_t i = 0; i < e->n_wait && (!pn_emit_stopped(e) || e->wait[i].end <= e->stop_at); i++) {
+        kept++;
+        *len = e->wait[i].end;
+    }
+    if (kept <= max)
+        return kept;
+    PN_ASSERT(max + 1 == e->n_tokens);
+    *len = e->last_begin;
+    return max;
 }
 #endif
 
@@ -47821,8 +50759,9 @@ PN_INTERNAL bool pn_constraint_done(const pn_constraint *c)
 /*
  * Sampling and generation: the loop of prefill, pick, deliver, evaluate.
  *
- * Text is delivered as whole characters, and never the start of a stop string that may have to be
- * taken back: the longest tail that could still become one is held until the next token decides.
+ * Text comes as whole characters.  Where it goes is a route: straight to the caller, or through the
+ * parser of a conversation; both end in a pn_emit, which holds back what may become a stop string.
+ * When one was met, the session is cut back to the tokens whose text was delivered wholly.
  */
 /* includes engine/pn_engine_int.h */
 
@@ -47830,6 +50769,7 @@ PN_INTERNAL bool pn_constraint_done(const pn_constraint *c)
 
 /* includes base/pn_str.h */
 /* includes engine/pn_constraint.h */
+/* includes engine/pn_emit.h */
 /* includes sample/pn_budget.h */
 /* includes sample/pn_sampler.h */
 
@@ -48007,73 +50947,17 @@ PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token ch
 }
 
 /* ------------------------------------------------------------------------------------------
- * Stop strings
- * ------------------------------------------------------------------------------------------ */
-
-typedef struct generate_text {
-    const pn_generate_params *p;
-    pn_str held;                /* text not delivered yet */
-    bool stopped, refused;      /* a stop string was met; on_text said no */
-} generate_text;
-
-/* Earliest stop string in `held`, the longest where several start there; SIZE_MAX: none.
- * *keep: bytes at the end that may be the start of one. */
-static size_t generate_find_stop(const generate_text *t, size_t *keep)
-{
-    *keep = 0;
-    for (size_t at = 0; at < t->held.len; at++) {
-        size_t left = t->held.len - at;
-        for (size_t i = 0; i < t->p->n_stop; i++) {
-            const char *s = t->p->stop[i];
-            size_t len = s ? strlen(s) : 0;
-            if (len == 0)
-                continue;
-            if (len <= left && memcmp(t->held.data + at, s, len) == 0)
-                return at;
-            if (len > left && *keep == 0 && memcmp(t->held.data + at, s, left) == 0)
-                *keep = left;
-        }
-    }
-    return SIZE_MAX;
-}
-
-static void generate_deliver(generate_text *t, size_t n, pn_token token)
-{
-    if (t->p->on_text && t->p->on_text(t->p->user, pn_str_cstr(&t->held), n, token))
-        t->refused = true;
-    memmove(t->held.data, t->held.data + n, t->held.len - n);
-    t->held.len -= n;
-}
-
-static void generate_push(generate_text *t, const char *text, size_t len, pn_token token)
-{
-    size_t keep;
-    pn_str_add(&t->held, text, len);
-    if (t->held.failed)
-        return;
-    size_t stop = generate_find_stop(t, &keep);
-    if (stop != SIZE_MAX) {
-        t->stopped = true;
-        t->held.len = stop;
-        keep = 0;
-    }
-    if (t->held.data)
-        generate_deliver(t, t->held.len - keep, token);
-    else if (t->p->on_text && t->p->on_text(t->p->user, "", 0, token))
-        t->refused = true;
-}
-
-/* ------------------------------------------------------------------------------------------
  * The loop
  * ------------------------------------------------------------------------------------------ */
 
 typedef struct generate_state {
     pn_session *s;
     pn_sampler *sampler;
-    pn_detok *detok;
+    const pn_generate_route *route;
     pn_constraint constraint;
     pn_budget *budget;          /* borrowed, or NULL */
-    generate_text text;
+    pn_detok *detok;
+    uint32_t first;             /* the answer's tokens are the session's from here on */
     pn_generate_result r;
 } generate_state;
 
@@ -48103,23 +50987,32 @@ static pn_status generate_choose(generate_state *g, pn_token *t, pn_err *err)
     return st ? st : pn_chain_pick_masked(g->sampler->chain, pn_session_logits(g->s), allowed, t, err);
 }
 
-/* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
-static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
+/* A token that the grammar takes; one that ends the answer is none of its business.  A refused token is
+ * out of the next mask, so this ends. */
+static pn_status generate_next(generate_state *g, pn_token *t, pn_err *err)
 {
-    pn_token t = 0;
+    char tmp[8];
+    for (;;) {
+        bool dictated = g->budget && pn_budget_next(g->budget) >= 0;
+        pn_status st = generate_choose(g, t, err);
+        if (st || pn_vocab_ends(g->s->model->vocab, *t))
+            return st;
+        st = pn_constraint_accept(&g->constraint, *t, pn_vocab_piece(g->s->model->vocab, *t, true, tmp), err);
+        if (st != PN_E_STATE || dictated)
+            return st;
+    }
+}
+
+static bool generate_stopped(const generate_state *g) { return pn_emit_stopped(g->route->emit); }
+
+/* Tell the sampler and the budget, and send the token's text on its way. */
+static pn_status generate_deliver(generate_state *g, pn_token t, pn_err *err)
+{
     const char *text = NULL;
     size_t len = 0;
-    char tmp[8];
-    pn_status st = generate_choose(g, &t, err);
-    if (st)
-        return st;
-    if (pn_vocab_ends(g->s->model->vocab, t)) {
-        g->r.finish = PN_FINISH_STOP;
-        return PN_OK;
-    }
-    st = pn_sampler_accept(g->sampler, t, 1, err);
+    pn_status st = pn_emit_push(g->route->emit, t, pn_session_logits(g->s), err);
     if (!st)
-        st = pn_constraint_accept(&g->constraint, t, pn_vocab_piece(g->s->model->vocab, t, true, tmp), err);
+        st = pn_sampler_accept(g->sampler, t, 1, err);
     if (!st)
         st = pn_detok_push(g->detok, t, &text, &len, err);
     if (st)
@@ -48127,15 +51020,30 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
     if (g->budget)
         pn_budget_accept(g->budget, t, pn_detok_is_whole(g->detok));
     g->r.n_generated++;
-    generate_push(&g->text, text, len, t);
-    if (g->text.held.failed)
-        return pn_fail_nomem(err, "generated text", g->text.held.len);
-    /* The token is part of the session even when it is the last: a later turn continues from it. */
-    if (g->s->kv.length < g->s->n_ctx)
-        st = pn_session_more(g->s, &t, 1, NULL, err);
-    if (g->text.stopped || pn_constraint_done(&g->constraint))
+    return g->route->text(g->route->user, t, text, len, err);
+}
+
+/* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
+static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
+{
+    pn_token t = 0;
+    pn_status st = generate_next(g, &t, err);
+    if (st)
+        return st;
+    if (pn_vocab_ends(g->s->model->vocab, t)) {
         g->r.finish = PN_FINISH_STOP;
-    else if (g->text.refused)
+        return PN_OK;
+    }
+    st = generate_deliver(g, t, err);
+    if (st)
+        return st;
+    /* The token is part of the session even when it is the last: a later turn continues from it.  One
+     * that ends a stop string is not. */
+    if (!generate_stopped(g) && g->s->kv.length < g->s->n_ctx)
+        st = pn_session_more(g->s, &t, 1, NULL, err);
+    if (generate_stopped(g) || pn_constraint_done(&g->constraint))
+        g->r.finish = PN_FINISH_STOP;
+    else if (g->route->emit->refused)
         g->r.finish = PN_FINISH_CALLBACK;
     else if (atomic_load(&g->s->cancelled))
         g->r.finish = PN_FINISH_CANCELLED;
@@ -48146,41 +51054,53 @@ static pn_status generate_token(generate_state *g, const pn_generate_params *p, 
     return st;
 }
 
-static pn_status generate_flush(generate_state *g, pn_err *err)
+/* Nothing follows: what was held back goes out, and may still be a stop string. */
+static pn_status generate_end(generate_state *g, pn_err *err)
 {
     const char *text = NULL;
     size_t len = 0;
-    if (g->text.stopped)
+    if (generate_stopped(g))
         return PN_OK;
     pn_status st = pn_detok_flush(g->detok, &text, &len, err);
-    if (st)
-        return st;
-    pn_str_add(&g->text.held, text, len);
-    if (g->text.held.len && !g->text.held.failed)
-        generate_deliver(&g->text, g->text.held.len, -1);
-    return PN_OK;
+    if (!st && len)
+        st = g->route->text(g->route->user, -1, text, len, err);
+    if (!st && !generate_stopped(g))
+        st = g->route->end(g->route->user, err);
+    if (!st && generate_stopped(g))
+        g->r.finish = PN_FINISH_STOP;
+    return st;
 }
 
-PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, bool special, struct pn_budget *budget,
-                                      pn_generate_result *result, pn_err *err)
+/* The session keeps the tokens whose text was delivered; what a window does not let go stays. */
+static void generate_keep(generate_state *g, size_t *raw_len)
+{
+    pn_session *s = g->s;
+    g->r.stop_index = g->route->emit->stop_index;
+    g->r.n_kept = (uint32_t)pn_emit_kept(g->route->emit, s->kv.length - g->first, raw_len);
+    if (generate_stopped(g) && s->kv.length > g->first + g->r.n_kept)
+        (void)pn_session_truncate(s, g->first + g->r.n_kept, NULL);
+}
+
+PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
+                                      struct pn_budget *budget, pn_generate_result *result, size_t *raw_len, pn_err *err)
 {
     static const pn_sampling greedy = {.size = sizeof(pn_sampling)};
-    generate_state g = {.s = s, .budget = budget, .text = {.p = p}};
+    generate_state g = {.s = s, .budget = budget, .route = route, .r = {.stop_index = -1}};
     atomic_store(&s->cancelled, false);
-    pn_str_init(&g.text.held, pn_engine_mem(s->model->engine), PN_ACCT_MISC);
     pn_status st = PN_OK;
     if (!p->n_prompt && !s->has_logits)
         st = pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
     if (!st)
         st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g.sampler, err);
     if (!st)
-        st = pn_detok_new(s->model, special, &g.detok, err);
+        st = pn_detok_new(s->model, route->emit->special, &g.detok, err);
     if (!st)
-        st = pn_constraint_open(&g.constraint, s->model, p->grammar, p->grammar_after, err);
+        st = pn_constraint_open(&g.constraint, s->model, p, err);
     if (!st)
         st = generate_prompt(&g, p, err);
     if (g.sampler)
         g.r.seed = pn_sampler_seed(g.sampler);
+    g.first = s->kv.length;
     double t0 = pn_os_now();
     while (!st && g.r.finish == PN_FINISH_NONE)
         st = generate_token(&g, p, err);
@@ -48190,25 +51110,72 @@ PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p
         st = PN_OK;
     }
     if (!st)
-        st = generate_flush(&g, err);
+        st = generate_end(&g, err);
+    if (!st)
+        generate_keep(&g, raw_len);
     if (result)
         *result = g.r;
-    pn_str_fini(&g.text.held);
-    if (g.constraint.mem)
-        pn_constraint_close(&g.constraint);
+    pn_constraint_close(&g.constraint);
     pn_detok_free(g.detok);
     pn_sampler_free(g.sampler);
     return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Straight to the caller
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct generate_plain {
+    const pn_generate_params *p;
+    pn_emit emit;
+    pn_token now;               /* the token whose text this is; -1: the end */
+    size_t at;                  /* bytes of text so far */
+} generate_plain;
+
+static int generate_give(void *user, const char *text, size_t n)
+{
+    generate_plain *g = user;
+    if (g->now < 0 && n == 0)
+        return 0;
+    return g->p->on_text ? g->p->on_text(g->p->user, text, n, g->now) : 0;
+}
+
+static pn_status generate_text(void *user, pn_token t, const char *text, size_t len, pn_err *err)
+{
+    generate_plain *g = user;
+    g->now = t;
+    pn_emit_text(&g->emit, text, len, g->at);
+    g->at += len;
+    pn_emit_settle(&g->emit, g->at);
+    return g->emit.failed ? pn_fail_nomem(err, "generated text", g->emit.held.len) : PN_OK;
+}
+
+static pn_status generate_rest(void *user, pn_err *err)
+{
+    generate_plain *g = user;
+    g->now = -1;
+    pn_emit_release(&g->emit);
+    pn_emit_settle(&g->emit, SIZE_MAX);
+    return g->emit.failed ? pn_fail_nomem(err, "generated text", g->emit.held.len) : PN_OK;
 }
 
 PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *params, pn_generate_result *result,
                                      pn_err *err)
 {
     pn_generate_params p;
+    size_t raw_len;
     if (!s || !params)
         return pn_fail(err, PN_E_INVALID, "%s", s ? "no parameters given" : "no session given");
     pn_params_copy(&p, sizeof p, params, params->size);
-    return pn_generate_run(s, &p, false, NULL, result, err);
+    generate_plain g = {.p = &p};
+    const pn_generate_route route = {&g.emit, generate_text, generate_rest, &g};
+    if (result)
+        *result = (pn_generate_result){.stop_index = -1};
+    pn_status st = pn_emit_open(&g.emit, s->model, &p, false, generate_give, &g, err);
+    if (!st)
+        st = pn_generate_run(s, &p, &route, NULL, result, &raw_len, err);
+    pn_emit_close(&g.emit);
+    return st;
 }
 #endif
 
@@ -48900,6 +51867,277 @@ PN_API pn_status pn_output_json(pn_engine *e, const pn_model *m, const pn_output
 }
 #endif
 
+/* ---- Begin engine/pn_replay.c ---- */
+#ifndef PN_DROP_ENGINE_PN_REPLAY_C
+#define PN_DROP_ENGINE_PN_REPLAY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_replay.c - turns of a session against the next prompt.
+ *
+ * The opening of an answer needs care.  It may write what the history leaves out: the usual case is
+ * "<think>\n\n</think>\n\n" with thinking off.  So a prompt also counts as repeated when the new
+ * rendering departs from it at the first reasoning marker of its opening, or at white space that ends
+ * it; what follows is then parsed as it stands, and the answer with all of its opening.
+ */
+/* includes engine/pn_replay.h */
+
+/* includes base/pn_err.h */
+/* includes text/pn_respell.h */
+
+struct pn_replay_turn {
+    pn_prompt prompt;
+    size_t opening;             /* offset in prompt.text */
+    size_t first, n_prompt;     /* session positions [first, first + n_prompt) */
+    bool answered, shown_known;
+    pn_str raw;                 /* the answer as sampled ... */
+    size_t n_answer;            /* ... the positions behind the prompt's */
+    size_t message;             /* its index, SIZE_MAX: unsigned */
+    pn_str said;                /* the message's JSON */
+    pn_str shown;               /* how the template printed it last, when shown_known */
+};
+
+static void replay_unanswer(pn_replay_turn *t)
+{
+    pn_str_fini(&t->raw);
+    pn_str_fini(&t->said);
+    pn_str_fini(&t->shown);
+    t->answered = t->shown_known = false;
+    t->message = SIZE_MAX;
+    t->n_answer = 0;
+}
+
+static void replay_drop(pn_replay *r, size_t keep)
+{
+    while (r->n_turns > keep) {
+        replay_unanswer(&r->turns[--r->n_turns]);
+        pn_prompt_fini(&r->turns[r->n_turns].prompt);
+    }
+}
+
+PN_INTERNAL void pn_replay_init(pn_replay *r, pn_mem *mem, const pn_vocab *v, const pn_out_format *f, const pn_json_doc *tools)
+{
+    *r = (pn_replay){.mem = mem, .vocab = v, .format = f, .tools = tools};
+}
+
+PN_INTERNAL void pn_replay_fini(pn_replay *r)
+{
+    if (!r->mem)
+        return;
+    replay_drop(r, 0);
+    pn_mem_free(r->mem, PN_ACCT_MISC, r->turns, r->cap_turns * sizeof *r->turns);
+    r->turns = NULL;
+    r->cap_turns = 0;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Recording
+ * ------------------------------------------------------------------------------------------ */
+
+/* The text from `at` on with its trusted stretches moved along. */
+static bool replay_copy(pn_replay *r, pn_prompt *out, const pn_prompt *p, size_t at)
+{
+    pn_prompt_init(out, r->mem);
+    pn_str_add(&out->text, pn_str_cstr(&p->text) + at, p->text.len - at);
+    if (out->text.failed || !pn_mem_grow(r->mem, PN_ACCT_MISC, (void **)&out->spans, &out->cap_spans, p->n_spans, sizeof *out->spans))
+        return false;
+    for (size_t i = 0; i < p->n_spans; i++)
+        if (p->spans[i].end > at)
+            out->spans[out->n_spans++] = (pn_span){PN_MAX(p->spans[i].begin, at) - at, p->spans[i].end - at};
+    return true;
+}
+
+PN_INTERNAL pn_status pn_replay_prompt(pn_replay *r, const pn_prompt *p, size_t at, size_t opening, size_t first, size_t n,
+                                       pn_err *err)
+{
+    if (!pn_mem_grow(r->mem, PN_ACCT_MISC, (void **)&r->turns, &r->cap_turns, r->n_turns + 1, sizeof *r->turns))
+        return pn_fail_nomem(err, "a conversation", sizeof *r->turns);
+    pn_replay_turn *t = &r->turns[r->n_turns];
+    *t = (pn_replay_turn){.opening = PN_MAX(opening, at) - at, .first = first, .n_prompt = n, .message = SIZE_MAX};
+    pn_str *texts[] = {&t->raw, &t->said, &t->shown};
+    for (size_t i = 0; i < PN_COUNT_OF(texts); i++)
+        pn_str_init(texts[i], r->mem, PN_ACCT_MISC);
+    if (!replay_copy(r, &t->prompt, p, at)) {
+        pn_prompt_fini(&t->prompt);
+        return pn_fail_nomem(err, "a conversation", p->text.len - at);
+    }
+    r->n_turns++;
+    return PN_OK;
+}
+
+/* How many of the tokens make up `len` bytes of text; false: no number of them does. */
+static bool replay_count(const pn_replay *r, size_t len, const pn_token *tokens, size_t n, size_t *count)
+{
+    char tmp[8];
+    size_t bytes = 0, i = 0;
+    for (size_t piece; i < n; i++, bytes += piece) {
+        piece = pn_vocab_piece(r->vocab, tokens[i], true, tmp).len;
+        if (piece && bytes >= len)
+            break;
+    }
+    *count = i;
+    return bytes == len;
+}
+
+PN_INTERNAL pn_status pn_replay_answer(pn_replay *r, const char *text, size_t len, const pn_token *tokens, size_t n, pn_err *err)
+{
+    size_t count;
+    if (!r->n_turns || !replay_count(r, len, tokens, n, &count))
+        return PN_OK;
+    pn_replay_turn *t = &r->turns[r->n_turns - 1];
+    replay_unanswer(t);
+    pn_str_add(&t->raw, text, len);
+    if (t->raw.failed) {
+        replay_unanswer(t);
+        return pn_fail_nomem(err, "a conversation", len);
+    }
+    t->n_answer = count;
+    t->answered = true;
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_replay_sign(pn_replay *r, size_t index, const pn_str *message)
+{
+    pn_replay_turn *t = r->n_turns ? &r->turns[r->n_turns - 1] : NULL;
+    if (!t || !t->answered)
+        return;
+    pn_str_clear(&t->said);
+    pn_str_add(&t->said, pn_str_cstr(message), message->len);
+    t->message = t->said.failed ? SIZE_MAX : index;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Matching
+ * ------------------------------------------------------------------------------------------ */
+
+/* Is byte `at` trusted, and up to where does the answer hold?  *i: a span that does not end before `at`. */
+static bool replay_trust(const pn_prompt *p, size_t at, size_t *i, size_t *until)
+{
+    while (*i < p->n_spans && p->spans[*i].end <= at)
+        ++*i;
+    bool inside = *i < p->n_spans && p->spans[*i].begin <= at;
+    *until = *i == p->n_spans ? SIZE_MAX : inside ? p->spans[*i].end : p->spans[*i].begin;
+    return inside;
+}
+
+/* Bytes of `q` that p has from `at` on, trusted where q trusts them and nowhere else. */
+static size_t replay_common(const pn_prompt *p, size_t at, const pn_prompt *q)
+{
+    size_t n = 0, max = PN_MIN(p->text.len - at, q->text.len), a = 0, b = 0, trusted = 0, until_p, until_q;
+    const char *x = pn_str_cstr(&p->text) + at, *y = pn_str_cstr(&q->text);
+    while (n < max && x[n] == y[n])
+        n++;
+    while (trusted < n) {
+        if (replay_trust(p, at + trusted, &a, &until_p) != replay_trust(q, trusted, &b, &until_q))
+            return trusted;
+        trusted = PN_MIN(until_q, until_p == SIZE_MAX ? SIZE_MAX : until_p - at);
+    }
+    return n;
+}
+
+/* Offset in prompt's text of the first reasoning marker of its opening; its length: none. */
+static size_t replay_think(const pn_replay *r, const pn_replay_turn *t)
+{
+    const char *const marks[] = {r->format->think_open, r->format->think_close};
+    const pn_str *s = &t->prompt.text;
+    for (size_t i = t->opening; i < s->len; i++)
+        for (size_t k = 0; k < PN_COUNT_OF(marks); k++) {
+            size_t n = marks[k] ? strlen(marks[k]) : 0;
+            if (n && n <= s->len - i && memcmp(s->data + i, marks[k], n) == 0)
+                return i;
+        }
+    return s->len;
+}
+
+/* Of the turn's prompt, how much the new one must have when they agree in `common` bytes; false: they
+ * part too early. */
+static bool replay_cut(const pn_replay *r, const pn_replay_turn *t, size_t common, size_t *cut)
+{
+    const pn_str *s = &t->prompt.text;
+    *cut = common;
+    if (common == s->len || common < t->opening)
+        return common == s->len;
+    size_t think = replay_think(r, t), blank = common;
+    while (blank < s->len && (s->data[blank] == ' ' || s->data[blank] == '\n'))
+        blank++;
+    *cut = PN_MIN(common, think);
+    return blank >= think;
+}
+
+/* The answer as it was sampled, to the byte. */
+static bool replay_begins(const pn_prompt *p, size_t from, size_t limit, const pn_str *raw)
+{
+    return raw->len && raw->len <= limit - from && memcmp(p->text.data + from, raw->data, raw->len) == 0;
+}
+
+/* Does the prompt go on with the turn's answer, *at: behind the turn's prompt, or some of it?  Then *at
+ * moves behind the answer. */
+static pn_status replay_answered(const pn_replay *r, pn_replay_turn *t, const pn_prompt *p, size_t cut, size_t opening, size_t *at,
+                                 bool *found, pn_err *err)
+{
+    const pn_str *s = &t->prompt.text;
+    size_t from = *at + cut, begun = *at + t->opening, end = 0;
+    *found = t->shown_known && t->shown.len <= opening - from &&
+             (!t->shown.len || memcmp(p->text.data + from, t->shown.data, t->shown.len) == 0);
+    if (*found) {
+        *at = from + t->shown.len;
+        return PN_OK;
+    }
+    const pn_respell q = {.mem = r->mem, .vocab = r->vocab, .format = r->format, .tools = r->tools,
+                          .opening = {pn_str_cstr(s) + t->opening, s->len - t->opening},
+                          .raw = {pn_str_cstr(&t->raw), t->raw.len},
+                          .prompt = p, .begun = PN_MIN(begun, from), .from = from, .limit = opening};
+    pn_status st = pn_respell_find(&q, &end, found, err);
+    if (!st && !*found && cut == s->len && replay_begins(p, from, opening, &t->raw)) {
+        *found = true;                          /* a stop string cut the rest off: the message says a little more */
+        *at = from + t->raw.len;
+        return PN_OK;
+    }
+    if (st || !*found)
+        return st;
+    pn_str_clear(&t->shown);
+    pn_str_add(&t->shown, pn_str_cstr(&p->text) + from, end - from);
+    t->shown_known = !t->shown.failed;          /* without it the search is made again next time */
+    *at = end;
+    return PN_OK;
+}
+
+static bool replay_signed(const pn_replay_turn *t, const pn_str *messages, size_t n_messages)
+{
+    return t->answered && t->message < n_messages && messages[t->message].len == t->said.len &&
+           memcmp(messages[t->message].data, t->said.data, t->said.len) == 0;
+}
+
+PN_INTERNAL pn_status pn_replay_match(pn_replay *r, const pn_prompt *p, size_t opening, const pn_str *messages,
+                                      size_t n_messages, size_t n_session, size_t *at, size_t *kept, pn_err *err)
+{
+    pn_status st = PN_OK;
+    size_t k = 0;
+    *at = *kept = 0;
+    for (bool go_on = true; k < r->n_turns && !st && go_on; ) {
+        pn_replay_turn *t = &r->turns[k];
+        size_t common = replay_common(p, *at, &t->prompt), cut;
+        bool found = false;
+        if (t->first != *kept || t->n_prompt > n_session - *kept || !replay_cut(r, t, common, &cut))
+            break;
+        if (replay_signed(t, messages, n_messages) && t->n_answer <= n_session - *kept - t->n_prompt && *at + cut <= opening)
+            st = replay_answered(r, t, p, cut, opening, at, &found, err);
+        if (found) {
+            *kept += t->n_prompt + t->n_answer;
+        } else if (common == t->prompt.text.len && !st) {
+            *at += common;
+            *kept += t->n_prompt;
+            go_on = !t->answered;
+            replay_unanswer(t);
+        } else {
+            break;
+        }
+        k++;
+    }
+    replay_drop(r, k);
+    return st;
+}
+#endif
+
 /* ---- Begin engine/pn_conversation.c ---- */
 #ifndef PN_DROP_ENGINE_PN_CONVERSATION_C
 #define PN_DROP_ENGINE_PN_CONVERSATION_C
@@ -48907,14 +52145,11 @@ PN_API pn_status pn_output_json(pn_engine *e, const pn_model *m, const pn_output
 /*
  * A conversation: messages in, a prompt rendered by the model's own template, an answer taken apart.
  *
- * What the model said is kept as it was sampled.  The session's text is a list of segments,
- *
- *     [prompt text, its tokens] [answer text, the sampled tokens] [prompt text, ...] ...
- *
- * and the next prompt is compared with it segment by segment: as long as the new text begins with a
- * segment's text, its tokens stay, whatever the tokenizer would make of that text today.  From the
- * first segment that differs (a template that drops old reasoning, an edited message) the rest is
- * tokenized anew, and what still agrees token for token stays computed.
+ * What the model said is kept as it was sampled: the session is a list of turns, a prompt and an answer
+ * each, and the next prompt is compared with it (pn_replay.h).  As long as it repeats a turn, though
+ * it may spell the answer otherwise, the turn's tokens stay, whatever the tokenizer would make of the
+ * new text.  From the first turn that differs (a template that drops old reasoning, an edited message)
+ * the rest is tokenized anew, and what still agrees token for token stays computed.
  *
  * Trust: spans come from the template engine; what the messages say never becomes a control token.
  */
@@ -48923,17 +52158,14 @@ PN_API pn_status pn_output_json(pn_engine *e, const pn_model *m, const pn_output
 #include <inttypes.h>
 
 /* includes base/pn_json.h */
+/* includes engine/pn_emit.h */
+/* includes engine/pn_grammar_api.h */
+/* includes engine/pn_replay.h */
 /* includes sample/pn_budget.h */
 /* includes text/pn_chat.h */
 /* includes text/pn_chat_norm.h */
 /* includes text/pn_template.h */
 /* includes text/pn_toolcall.h */
-
-typedef struct talk_segment {
-    char *text;                 /* owned */
-    size_t len;
-    size_t first, n;            /* its tokens: session positions [first, first + n) */
-} talk_segment;
 
 struct pn_chat {
     pn_session *s;
@@ -48944,38 +52176,23 @@ struct pn_chat {
     pn_out_format syntax;
     pn_str variables, tools;                /* JSON or empty */
     pn_json_doc tools_doc;
+    pn_grammar *calls;                      /* of PN_TOOLS_AUTO; NULL without tools */
     pn_str *messages;                       /* [n_messages] JSON objects */
     size_t n_messages, cap_messages;
-    talk_segment *segments;
-    size_t n_segments, cap_segments;
+    pn_replay replay;                       /* what the session holds */
 };
 
 /* ------------------------------------------------------------------------------------------
  * Opening
  * ------------------------------------------------------------------------------------------ */
 
-static void talk_drop_segments(pn_chat *c, size_t keep)
-{
-    for (; c->n_segments > keep; c->n_segments--)
-        pn_mem_free(c->mem, PN_ACCT_MISC, c->segments[c->n_segments - 1].text, c->segments[c->n_segments - 1].len + 1);
-}
-
-static pn_status talk_push_segment(pn_chat *c, const char *text, size_t len, size_t first, size_t n, pn_err *err)
-{
-    if (!pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&c->segments, &c->cap_segments, c->n_segments + 1, sizeof *c->segments))
-        return pn_fail_nomem(err, "a conversation", sizeof *c->segments);
-    char *copy = pn_mem_strndup(c->mem, PN_ACCT_MISC, text, len);
-    if (!copy)
-        return pn_fail_nomem(err, "a conversation", len + 1);
-    c->segments[c->n_segments++] = (talk_segment){copy, len, first, n};
-    return PN_OK;
-}
-
 static pn_status talk_open_template(pn_chat *c, const pn_chat_params *p, pn_err *err)
 {
     const pn_model *m = c->s->model;
     pn_bytes text = p->template_text ? (pn_bytes){p->template_text, p->template_len} : m->chat_template;
     pn_out_detect(&c->syntax, text.data, text.len);
+    if (p->syntax && !pn_out_find(&c->syntax, p->syntax))
+        return pn_fail(err, PN_E_INVALID, "output syntax '%.60s' is not known; hermes, harmony, llama3 are some that are", p->syntax);
     if (p->format || text.len == 0) {
         c->builtin = p->format ? pn_chat_find(p->format) : pn_chat_detect(m->vocab, NULL, 0);
         if (!c->builtin)
@@ -49010,6 +52227,19 @@ static pn_status talk_take_json(pn_chat *c, pn_str *out, const char *text, size_
     return st;
 }
 
+/* The grammar of the calls that p lets the model make. */
+static pn_status talk_calls(pn_chat *c, const pn_chat_reply_params *p, pn_grammar **out, pn_err *err)
+{
+    const pn_model *m = c->s->model;
+    if (p->tool_name && p->tool_choice != PN_TOOLS_REQUIRED)
+        return pn_fail(err, PN_E_INVALID, "a function is named, so the choice of tools has to be PN_TOOLS_REQUIRED");
+    const pn_calls_params calls = {.format = &c->syntax, .tools = &c->tools_doc, .only = {p->tool_name, p->tool_name ? strlen(p->tool_name) : 0},
+                                   .required = p->tool_choice == PN_TOOLS_REQUIRED, .none = p->tool_choice == PN_TOOLS_NONE,
+                                   .single = p->single_call != 0};
+    pn_status st = pn_grammar_calls(m->engine, m->vocab, &calls, out, err);
+    return st ? pn_err_prefix(err, st, "tools") : PN_OK;
+}
+
 PN_API pn_status pn_chat_new(pn_session *s, const pn_chat_params *params, pn_chat **out, pn_err *err)
 {
     pn_chat_params p;
@@ -49029,6 +52259,9 @@ PN_API pn_status pn_chat_new(pn_session *s, const pn_chat_params *params, pn_cha
         st = talk_take_json(c, &c->tools, p.tools, p.tools_len, PN_JSON_ARRAY, "tools", &c->tools_doc, err);
     if (!st)
         st = talk_open_template(c, &p, err);
+    if (!st && c->tools.len > 2)
+        st = talk_calls(c, &(pn_chat_reply_params){.tool_choice = PN_TOOLS_AUTO}, &c->calls, err);
+    pn_replay_init(&c->replay, mem, s->model->vocab, &c->syntax, c->tools.len ? &c->tools_doc : NULL);
     if (st) {
         pn_chat_free(c);
         return st;
@@ -49041,17 +52274,19 @@ PN_API void pn_chat_free(pn_chat *c)
 {
     if (!c)
         return;
-    talk_drop_segments(c, 0);
+    pn_replay_fini(&c->replay);
     for (size_t i = 0; i < c->n_messages; i++)
         pn_str_fini(&c->messages[i]);
     pn_mem_free(c->mem, PN_ACCT_MISC, c->messages, c->cap_messages * sizeof *c->messages);
-    pn_mem_free(c->mem, PN_ACCT_MISC, c->segments, c->cap_segments * sizeof *c->segments);
     pn_str_fini(&c->variables);
     pn_str_fini(&c->tools);
     pn_json_fini(&c->tools_doc);
+    pn_grammar_free(c->calls);
     pn_tpl_free(c->tpl);
     pn_mem_free(c->mem, PN_ACCT_MISC, c, sizeof *c);
 }
+
+PN_API const char *pn_chat_widened(const pn_chat *c) { return pn_grammar_widened(c->calls); }
 
 /* ------------------------------------------------------------------------------------------
  * Messages
@@ -49216,22 +52451,6 @@ static pn_status talk_render(pn_chat *c, bool generation, pn_prompt *out, pn_err
     return st;
 }
 
-/* How much of the prompt the session holds already: whole segments, from the start. */
-static size_t talk_match(const pn_chat *c, const pn_prompt *p, size_t *text_at, size_t *n_tokens)
-{
-    size_t k = 0;
-    *text_at = *n_tokens = 0;
-    for (; k < c->n_segments; k++) {
-        const talk_segment *s = &c->segments[k];
-        if (p->text.len - *text_at < s->len || memcmp(p->text.data + *text_at, s->text, s->len) != 0 ||
-            s->first != *n_tokens || *n_tokens + s->n > c->s->kv.length)
-            break;
-        *text_at += s->len;
-        *n_tokens += s->n;
-    }
-    return k;
-}
-
 typedef struct talk_tokens {
     pn_token *list;
     size_t n, cap;
@@ -49296,18 +52515,18 @@ static pn_status talk_rewind(pn_chat *c, talk_tokens *t, size_t kept, size_t *fr
     return st ? st : pn_session_truncate(s, 0, err);
 }
 
-/* Tokens that have to be evaluated before the answer: *t, from *from on. */
-static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, talk_tokens *t, size_t *from, pn_err *err)
+/* Tokens that have to be evaluated before the answer: *t, from *from on.  opening: where in p the
+ * answer's opening begins. */
+static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, talk_tokens *t, size_t *from, pn_err *err)
 {
     size_t at, kept, n;
-    talk_drop_segments(c, talk_match(c, p, &at, &kept));
-    pn_status st = talk_encode(c, p, at, t, err);
+    pn_status st = pn_replay_match(&c->replay, p, opening, c->messages, c->n_messages, c->s->kv.length, &at, &kept, err);
+    if (!st)
+        st = talk_encode(c, p, at, t, err);
     n = t->n;
     if (!st)
         st = talk_rewind(c, t, kept, from, err);
-    if (st || n == 0)
-        return st;
-    return talk_push_segment(c, pn_str_cstr(&p->text) + at, p->text.len - at, kept, n, err);
+    return st ? st : pn_replay_prompt(&c->replay, p, at, opening, kept, n, err);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -49319,33 +52538,89 @@ typedef struct talk_answer {
     const pn_chat_reply_params *p;
     pn_out *parser;
     pn_out_result parts;
-    pn_str raw;
-    pn_status st;
-    pn_err *err;
+    pn_emit emit;
+    pn_str raw;                 /* what the model wrote, token by token */
+    bool calling;               /* inside a call, which begins at call_at */
+    size_t call_at;
 } talk_answer;
 
-static int talk_event(void *user, const pn_out_event *e)
+static int talk_send(talk_answer *a, const pn_out_event *e)
 {
-    talk_answer *a = user;
-    pn_out_collect(&a->parts, e);
-    if (!a->p->on_event)
-        return 0;
     static const pn_output_kind kinds[] = {PN_OUTPUT_REASONING, PN_OUTPUT_CONTENT, PN_OUTPUT_CALL_BEGIN,
                                            PN_OUTPUT_ARGUMENTS, PN_OUTPUT_CALL_END};
     const pn_output_event ev = {.kind = kinds[e->kind], .call = e->call, .complete = e->complete, .text = e->text,
                                 .len = e->len, .id = e->id, .id_len = e->id_len};
-    return a->p->on_event(a->p->user, &ev);
+    return pn_out_collect(&a->parts, e) | (a->p->on_event ? a->p->on_event(a->p->user, &ev) : 0);
 }
 
-static int talk_text(void *user, const char *text, size_t len, pn_token t)
+/* Content that is no part of a stop string. */
+static int talk_content(void *user, const char *text, size_t n)
+{
+    const pn_out_event e = {.kind = PN_OUT_CONTENT, .text = text, .len = n, .id = ""};
+    return n ? talk_send(user, &e) : 0;
+}
+
+/* From the parser.  Stop strings are looked for in the content, and none reaches across the rest. */
+static int talk_event(void *user, const pn_out_event *e)
 {
     talk_answer *a = user;
-    (void)t;
-    pn_str_add(&a->raw, text, len);
-    pn_status st = pn_out_push(a->parser, text, len, a->err);
-    if (st && st != PN_E_CANCELLED)
-        a->st = st;
-    return st != PN_OK;
+    if (e->kind == PN_OUT_CONTENT) {
+        pn_emit_text(&a->emit, e->text, e->len, e->at);
+        return pn_emit_over(&a->emit);
+    }
+    pn_emit_release(&a->emit);
+    if (pn_emit_over(&a->emit))
+        return 1;
+    if (e->kind == PN_OUT_REASONING)
+        pn_emit_mark(&a->emit, e->at, e->at + e->len, PN_PART_REASONING);
+    if (e->kind == PN_OUT_CALL_END)
+        pn_emit_mark(&a->emit, a->call_at, e->at, PN_PART_CALL);
+    if (e->kind == PN_OUT_CALL_BEGIN)
+        a->call_at = e->at;
+    a->calling = e->kind == PN_OUT_CALL_BEGIN || e->kind == PN_OUT_ARGUMENTS;
+    if (talk_send(a, e))
+        a->emit.refused = true;
+    return a->emit.refused;
+}
+
+/* Behind the parser: tokens whose text is known, and what went wrong. */
+static pn_status talk_settle(talk_answer *a, pn_status st, size_t upto, pn_err *err)
+{
+    if (a->emit.failed || a->parts.failed || a->raw.failed)
+        return pn_fail_nomem(err, "an answer", a->raw.len);
+    if (st && !pn_emit_over(&a->emit))
+        return st;
+    if (a->calling)
+        pn_emit_mark(&a->emit, a->call_at, upto, PN_PART_CALL);
+    pn_emit_settle(&a->emit, upto);
+    return PN_OK;
+}
+
+static pn_status talk_text(void *user, pn_token t, const char *text, size_t len, pn_err *err)
+{
+    talk_answer *a = user;
+    char tmp[8];
+    pn_bytes piece = pn_vocab_piece(a->c->s->model->vocab, t, true, tmp);
+    pn_str_add(&a->raw, piece.data, piece.len);
+    if (a->emit.refused)
+        return PN_OK;                       /* what came is the answer */
+    pn_status st = pn_out_push(a->parser, text, len, err);
+    return talk_settle(a, st, pn_out_settled(a->parser), err);
+}
+
+static pn_status talk_rest(void *user, pn_err *err)
+{
+    talk_answer *a = user;
+    pn_status st = a->emit.refused ? PN_OK : pn_out_end(a->parser, err);
+    if (!a->emit.refused)
+        pn_emit_release(&a->emit);
+    return talk_settle(a, st, SIZE_MAX, err);
+}
+
+/* What came out is session positions [first, first + n). */
+static pn_status talk_push_segment(pn_chat *c, const char *text, size_t len, size_t first, size_t n, pn_err *err)
+{
+    return pn_replay_answer(&c->replay, text, len, c->s->tokens + first, n, err);
 }
 
 /* {"role":"assistant", ...} as OpenAI spells it. */
@@ -49425,8 +52700,54 @@ static pn_status talk_budget(talk_answer *a, bool open, pn_budget **out, pn_err 
     return st;
 }
 
-/* opening: what the generation prompt adds.  When it leaves the reasoning open, a grammar has to wait
- * for its end. */
+/* What the answer is held to: the caller's grammar, or that of the calls.  *made: to be freed. */
+static pn_status talk_grammar(talk_answer *a, pn_generate_params *g, pn_grammar **made, pn_err *err)
+{
+    pn_chat *c = a->c;
+    const pn_chat_reply_params *p = a->p;
+    *made = NULL;
+    if (p->tool_choice == PN_TOOLS_REQUIRED && (g->grammar || !c->calls))
+        return pn_fail(err, PN_E_INVALID, g->grammar ? "a call is required, and a grammar holds the answer: only one is possible"
+                                                     : "a call is required, but the conversation has no tools");
+    if (g->grammar || !c->calls)
+        return PN_OK;
+    if (p->tool_choice == PN_TOOLS_AUTO && !p->single_call && !p->tool_name) {
+        g->grammar = c->calls;
+        return PN_OK;
+    }
+    pn_status st = talk_calls(c, p, made, err);
+    g->grammar = *made;
+    return st;
+}
+
+static bool talk_contains(pn_bytes text, const char *what)
+{
+    size_t n = strlen(what);
+    for (size_t i = 0; i + n <= text.len; i++)
+        if (memcmp(text.data + i, what, n) == 0)
+            return true;
+    return false;
+}
+
+/* Where the grammar begins.  opening: what the generation prompt adds; it may leave the reasoning open,
+ * leave it to the model, or close it. */
+static void talk_begin(const pn_chat *c, pn_generate_params *g, pn_bytes opening, bool open)
+{
+    static const char *const finals[][2] = {{"harmony", "<|channel|>final<|message|>"}, {"muse", "to=user<|message|>"}};
+    const pn_out_format *f = &c->syntax;
+    if (!g->grammar || g->grammar_after)
+        return;
+    if (open)
+        g->grammar_after = f->think_close;
+    else if (f->think_open && f->think_close && !talk_contains(opening, f->think_close)) {
+        g->think_open = f->think_open;
+        g->think_close = f->think_close;
+    }
+    for (size_t i = 0; i < PN_COUNT_OF(finals) && !g->grammar->is_calls; i++)
+        if (strcmp(f->name, finals[i][0]) == 0 && !talk_contains(opening, finals[i][1]))
+            g->grammar_after = finals[i][1];
+}
+
 static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from, pn_bytes opening,
                                pn_generate_result *result, pn_err *err)
 {
@@ -49435,27 +52756,28 @@ static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from
     g.size = sizeof g;
     g.prompt = t->list + from;
     g.n_prompt = t->n - from;
-    g.on_text = talk_text;
-    g.user = a;
     bool open = pn_out_forced_open(&c->syntax, opening.data, opening.len);
-    if (g.grammar && !g.grammar_after && open)
-        g.grammar_after = c->syntax.think_close;
+    pn_grammar *made = NULL;
     size_t first = c->s->kv.length + g.n_prompt;
-    pn_budget *budget;
-    pn_status st = talk_budget(a, open, &budget, err);
+    const pn_generate_route route = {&a->emit, talk_text, talk_rest, a};
+    pn_generate_result r = {.stop_index = -1};
+    size_t raw_len = 0;
+    pn_budget *budget = NULL;
+    pn_status st = talk_grammar(a, &g, &made, err);
+    talk_begin(c, &g, opening, open);
     if (!st)
-        st = pn_generate_run(c->s, &g, true, budget, result, err);
+        st = talk_budget(a, open, &budget, err);
+    if (!st)
+        st = pn_emit_open(&a->emit, c->s->model, &g, true, talk_content, a, err);
+    if (!st)
+        st = pn_generate_run(c->s, &g, &route, budget, &r, &raw_len, err);
+    if (result)
+        *result = r;
+    pn_emit_close(&a->emit);
     pn_budget_free(budget);
-    if (!st)
-        st = a->st;
-    if (!st)
-        st = pn_out_end(a->parser, err);
-    if (st == PN_E_CANCELLED)
-        st = PN_OK;                         /* the callback stopped: what came is the answer */
-    if (!st && a->raw.failed)
-        st = pn_fail_nomem(err, "an answer", a->raw.len);
-    if (!st)
-        st = talk_push_segment(c, pn_str_cstr(&a->raw), a->raw.len, first, c->s->kv.length - first, err);
+    pn_grammar_free(made);
+    if (!st)                                /* the tokens kept, with their text: the next turn begins with them */
+        st = talk_push_segment(c, pn_str_cstr(&a->raw), raw_len, first, r.n_kept, err);
     if (st)
         return st;
     pn_str m;
@@ -49473,7 +52795,10 @@ PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, p
     if (!c)
         return pn_fail(err, PN_E_INVALID, "no conversation given");
     pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
-    talk_answer a = {.c = c, .p = &p, .err = err};
+    if (result)
+        *result = (pn_generate_result){.stop_index = -1};
+    talk_answer a = {.c = c, .p = &p};
+    const pn_out_params how = {.no_calls = p.tool_choice == PN_TOOLS_NONE};
     pn_out_result_init(&a.parts, c->mem);
     pn_str_init(&a.raw, c->mem, PN_ACCT_MISC);
     pn_prompt_init(&prompt, c->mem);
@@ -49482,12 +52807,14 @@ PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, p
         st = talk_opening(c, &prompt, &opening, err);
     if (!st)
         st = pn_out_new(&a.parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL,
-                        pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening, NULL, talk_event, &a, err);
+                        pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening, &how, talk_event, &a, err);
     if (!st)
-        st = talk_prepare(c, &prompt, &t, &from, err);
+        st = talk_prepare(c, &prompt, opening, &t, &from, err);
     if (!st)
         st = talk_generate(&a, &t, from, (pn_bytes){pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening}, result,
                            err);
+    if (!st)
+        pn_replay_sign(&c->replay, c->n_messages - 1, &c->messages[c->n_messages - 1]);
     pn_out_free(a.parser);
     pn_out_result_fini(&a.parts);
     pn_str_fini(&a.raw);

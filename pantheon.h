@@ -662,6 +662,33 @@ PN_API pn_status pn_grammar_gbnf(pn_engine *e, const char *text, size_t len, pn_
 PN_API pn_status pn_grammar_json_schema(pn_engine *e, const char *text, size_t len, pn_grammar **out, pn_err *err);
 PN_API void pn_grammar_free(pn_grammar *g);
 
+typedef enum pn_tool_choice {
+    PN_TOOLS_AUTO = 0,          /* text, calls or both, as the model likes; what begins as a call is one */
+    PN_TOOLS_NONE,              /* text; no call can begin */
+    PN_TOOLS_REQUIRED           /* a call, and no text */
+} pn_tool_choice;
+
+typedef struct pn_tools_params {
+    size_t size;
+    const char *tools;          /* JSON array of OpenAI function tools */
+    size_t tools_len;           /* 0: strlen */
+    const char *chat_template;  /* source text that tells the syntax of calls; NULL: the model's own */
+    size_t chat_template_len;   /* 0: strlen */
+    const char *syntax;         /* a syntax by name ("hermes", "harmony", ...), wins over the template */
+    pn_tool_choice choice;
+    const char *name;           /* PN_TOOLS_REQUIRED: the one function to call; NULL: any */
+    int single;                 /* 1: no parallel calls */
+} pn_tools_params;
+
+/* Tool calls in the syntax of the model's family, with names and arguments as the tools' schemas want
+ * them.  m NULL: markers are bytes, not tokens (for pn_grammar_matches).  PN_E_UNSUPPORTED: a keyword that
+ * cannot be enforced, after its JSON pointer into the array of tools; for tools that are not strict and
+ * PN_TOOLS_AUTO it is left out instead, and pn_grammar_widened has the pointer. */
+PN_API pn_status pn_grammar_tools(pn_engine *e, const pn_model *m, const pn_tools_params *p, pn_grammar **out, pn_err *err);
+
+/* JSON pointers of what was left out, a line each; "" for none.  Borrowed from g. */
+PN_API const char *pn_grammar_widened(const pn_grammar *g);
+
 /* 1: the whole text is a sentence of the grammar; 0: it is not, or memory or a limit stopped us. */
 PN_API int pn_grammar_matches(pn_grammar *g, const char *text, size_t len);
 
@@ -677,12 +704,40 @@ PN_API pn_status pn_grammar_print(const pn_grammar *g, pn_write_fn write, void *
  * during the call.  Return nonzero to stop. */
 typedef int (*pn_text_fn)(void *user, const char *text, size_t len, pn_token token);
 
+/* What a token's text is.  Of a token that is several things ("</think>Hi") the last here counts. */
+typedef enum pn_text_part {
+    PN_PART_MARKUP = 0,         /* nothing that is delivered: markers, trimmed white space, control tokens */
+    PN_PART_REASONING,
+    PN_PART_CALL,               /* a tool call, its syntax included */
+    PN_PART_CONTENT             /* the answer; in pn_session_generate all text is */
+} pn_text_part;
+
+/* A token with its log-probability: natural, of the raw logits of the step that chose it, before bias,
+ * temperature and the rest, and before a grammar's mask; so a token that a grammar forced may be very
+ * unlikely, and -INFINITY is possible. */
+typedef struct pn_token_logprob {
+    pn_token token;
+    float logprob;
+    const char *bytes;          /* its own, as they stand in the text, perhaps half a character; all of them
+                                   even when a stop string begins inside.  Not terminated; valid during the call */
+    size_t len;
+    pn_text_part part;          /* of an alternative: 0 */
+    const struct pn_token_logprob *top;     /* [n_top] likeliest tokens of that step, best first, ties by id;
+                                               `token` need not be among them.  Of an alternative: NULL */
+    uint32_t n_top;
+} pn_token_logprob;
+
+/* Called once for each token whose text is delivered, at least in part, and for those that have no text,
+ * in order; before the first of its content is delivered.  Never for a token that belongs to a stop string
+ * entirely.  A token whose text is held back comes when that is decided.  Return nonzero to stop. */
+typedef int (*pn_logprob_fn)(void *user, const pn_token_logprob *t);
+
 typedef enum pn_finish {
     PN_FINISH_NONE = 0,
     PN_FINISH_STOP,             /* the model ended its answer, or a stop string was met */
     PN_FINISH_LENGTH,           /* max_tokens */
     PN_FINISH_CONTEXT,          /* the context is full */
-    PN_FINISH_CALLBACK,         /* on_text said so */
+    PN_FINISH_CALLBACK,         /* on_text or on_logprob said so */
     PN_FINISH_CANCELLED
 } pn_finish;
 
@@ -692,13 +747,21 @@ typedef struct pn_generate_params {
     size_t n_prompt;
     uint32_t max_tokens;        /* 0: until the end or the context is full */
     const pn_sampling *sampling;    /* NULL: greedy */
-    const char *const *stop;    /* stop strings, never part of the text delivered */
+    const char *const *stop;    /* stop strings, never part of the text delivered, as bytes.  The one that
+                                   starts first counts, of those starting together the longest.  Empty ones
+                                   and NULL never match */
     size_t n_stop;
     pn_text_fn on_text;
     void *user;
     pn_grammar *grammar;        /* the answer has to be one of its sentences; NULL: anything */
     const char *grammar_after;  /* the grammar holds behind this text (at most 63 bytes), e.g. "</think>";
-                                   NULL: from the first token on */
+                                   NULL: from the first token on, in a conversation behind the model's
+                                   reasoning, if any; "": from the first token on in any case */
+    const char *think_open, *think_close;   /* with a grammar: markers between which the model may reason
+                                   before its answer, if it opens them; NULL: it may not */
+    pn_logprob_fn on_logprob;   /* NULL: log-probabilities are not computed */
+    void *logprob_user;
+    uint32_t n_top;             /* alternatives with each token, at most the vocabulary */
 } pn_generate_params;
 
 typedef struct pn_generate_result {
@@ -706,10 +769,18 @@ typedef struct pn_generate_result {
     uint32_t n_prompt, n_generated;
     double prefill_seconds, decode_seconds;
     uint64_t seed;
+    int32_t stop_index;         /* the stop string that ended it; -1: none did */
+    uint32_t n_kept;            /* of n_generated, those that belong to the session: all (but a last one that
+                                   was cancelled or found the context full), or after a stop string those
+                                   whose text was delivered wholly */
 } pn_generate_result;
 
 /* Evaluate the prompt, then sample until something ends it.  `result` (may be NULL) is filled on
- * failure too.  Every sampled token but a final end token is part of the session afterwards. */
+ * failure too.  Every sampled token but a final end token is part of the session afterwards.  When a stop
+ * string cut the answer, the session is truncated to the n_kept tokens whose text was delivered wholly, so
+ * that it agrees with what the caller saw; as after pn_session_truncate there may be no logits then.
+ * Where a window makes truncating impossible, the tokens of the stop string stay (pn_session_length
+ * tells), and only starting again from 0 removes them. */
 PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *p, pn_generate_result *result,
                                      pn_err *err);
 
@@ -731,12 +802,18 @@ typedef struct pn_chat_params {
     size_t variables_len;       /* 0: strlen */
     const char *tools;          /* JSON array of OpenAI function tools; NULL: none */
     size_t tools_len;
+    const char *syntax;         /* how the model writes reasoning and calls, by name ("hermes", "harmony", ...);
+                                   NULL: as its template tells */
 } pn_chat_params;
 
 /* A conversation in `s`, which must outlive it and which nobody else uses meanwhile.  params may be
- * NULL; its strings are copied. */
+ * NULL; its strings are copied.  Tools are checked here: see pn_grammar_tools for what is refused. */
 PN_API pn_status pn_chat_new(pn_session *s, const pn_chat_params *params, pn_chat **out, pn_err *err);
 PN_API void pn_chat_free(pn_chat *c);
+
+/* JSON pointers into the tools, a line each, of what PN_TOOLS_AUTO does not enforce; "" for none.
+ * Borrowed from c. */
+PN_API const char *pn_chat_widened(const pn_chat *c);
 
 /* Append a message: as OpenAI's JSON object (any role, parts, tool calls, tool results), or as plain
  * text.  len 0: strlen. */
@@ -751,16 +828,29 @@ PN_API void pn_chat_forget(pn_chat *c, size_t n);
 
 typedef struct pn_chat_reply_params {
     size_t size;
-    pn_generate_params generate;    /* sampling, max_tokens, stop, grammar; prompt and callback are ours */
+    pn_generate_params generate;    /* sampling, max_tokens, stop, grammar, on_logprob; prompt, on_text and its
+                                       user are ours */
     pn_output_fn on_event;          /* may be NULL; nonzero stops */
     void *user;
     int has_reasoning_budget;       /* 1: reasoning is closed after reasoning_budget tokens (0: at once), and
                                        before it leaves fewer than answer_reserve of max_tokens */
     uint32_t reasoning_budget, answer_reserve;
+    pn_tool_choice tool_choice;     /* for a conversation with tools */
+    const char *tool_name;          /* PN_TOOLS_REQUIRED: the one function to call; NULL: any */
+    int single_call;                /* 1: no parallel calls */
 } pn_chat_reply_params;
 
 /* Let the model answer; the answer becomes the last message.  On failure there is no answer, and the
- * messages are as before. */
+ * messages are as before.
+ *
+ * Calls are held to the tools' schemas, whatever the choice.  A grammar holds the answer behind the
+ * model's reasoning, in the final channel where a model has channels; with it no tool is called.
+ *
+ * Stop strings apply to the content, as it is delivered: not to reasoning, markers or calls, and none
+ * reaches across those two.  The message's content is what was delivered, the first part of a token that
+ * the session had to give up included; the next turn goes on from that text (and computes anew what a
+ * window does not let it take back).  on_logprob is called for all tokens but those of a stop string;
+ * `part` says which of them are content. */
 PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, pn_generate_result *result, pn_err *err);
 
 /* ------------------------------------------------------------------------------------------

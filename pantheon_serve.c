@@ -4787,6 +4787,8 @@ static const pn_flag run_flags[] = {
     {"special", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL,
      "control tokens written in a prompt count as such (not in a chat)"},
     {"no-stream", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "print an answer when it is complete"},
+    {"logprobs", NULL, 0, PN_FLAG_INT, false, 0, 20, "N", NULL,
+     "a JSON line on stderr for each token: log-probability and the N likeliest"},
     PN_ROW_CTX("as trained, or what memory allows", "most tokens the conversation may hold"),
     PN_ROW_BATCH,
     PN_ROW_THREADS,
@@ -4850,6 +4852,7 @@ typedef struct run_state {
     pn_grammar *grammar;
     bool thinking;              /* the last event was reasoning */
     pn_str prompt, answer;
+    pn_str line;                /* of --logprobs */
     pn_ids ids;
     bool no_stream, prompt_only;
     pn_generate_result total;   /* sums over all answers; finish and seed of the last */
@@ -5036,9 +5039,50 @@ static int run_on_text(void *user, const char *text, size_t len, pn_token token)
     return pn_cli_interrupted() || r->answer.failed || ferror(stdout);
 }
 
+/* "token":"Hi","id":42,"logprob":-0.5,"bytes":[72,105] as OpenAI has it, and the id; -9999 is minus infinity. */
+static void run_put_token(pn_str *s, const pn_token_logprob *t)
+{
+    pn_json_key(s, "token");
+    pn_json_write_str(s, t->bytes, t->len);
+    pn_out_json_u64(s, "id", (uint64_t)t->token);
+    pn_json_key(s, "logprob");
+    pn_json_write_f32(s, t->logprob < -9999 ? -9999 : t->logprob);
+    pn_json_key(s, "bytes");
+    pn_str_addc(s, '[');
+    for (size_t i = 0; i < t->len; i++) {
+        pn_json_item(s);
+        pn_json_write_u64(s, (uint8_t)t->bytes[i]);
+    }
+    pn_str_addc(s, ']');
+}
+
+static int run_on_logprob(void *user, const pn_token_logprob *t)
+{
+    static const char *const parts[] = {"markup", "reasoning", "call", "content"};
+    run_state *r = user;
+    pn_str *s = &r->line;
+    pn_cli_bar_end(r->c);
+    pn_str_clear(s);
+    pn_str_addc(s, '{');
+    run_put_token(s, t);
+    pn_out_json_text(s, "part", parts[t->part]);
+    pn_json_key(s, "top_logprobs");
+    pn_str_addc(s, '[');
+    for (uint32_t i = 0; i < t->n_top; i++) {
+        pn_json_item(s);
+        pn_str_addc(s, '{');
+        run_put_token(s, &t->top[i]);
+        pn_str_addc(s, '}');
+    }
+    pn_str_addz(s, "]}\n");
+    fwrite(pn_str_cstr(s), 1, s->len, stderr);
+    return s->failed;
+}
+
 static void run_add_result(run_state *r, const pn_generate_result *g)
 {
     r->total.finish = g->finish;
+    r->total.stop_index = g->stop_index;
     r->total.n_prompt += g->n_prompt;
     r->total.n_generated += g->n_generated;
     r->total.prefill_seconds += g->prefill_seconds;
@@ -5079,7 +5123,7 @@ static int run_answered(run_state *r, pn_status st, pn_generate_result g)
         return code;
     if (st && !(st == PN_E_CANCELLED && pn_cli_interrupted()))
         return pn_cli_fail(c, st);
-    if (r->answer.failed)
+    if (r->answer.failed || r->line.failed)
         return pn_cli_nomem(c);
     /* One seed for the whole chat, so that the one in the last line repeats all of it. */
     if (st == PN_OK) {
@@ -5329,10 +5373,10 @@ static void run_tell_start(run_state *r)
                 pn_session_capacity(c->session), m.n_ctx_train, pn_engine_threads(c->engine), pn_cpu_isa());
 }
 
-static const char *run_finish_name(pn_finish f)
+static const char *run_finish_name(const pn_generate_result *g)
 {
-    switch (f) {
-    case PN_FINISH_STOP: return "end";
+    switch (g->finish) {
+    case PN_FINISH_STOP: return g->stop_index < 0 ? "end" : "stop string";
     case PN_FINISH_LENGTH: return "max tokens";
     case PN_FINISH_CONTEXT: return "context full";
     case PN_FINISH_CALLBACK:
@@ -5356,7 +5400,7 @@ static void run_tell_end(run_state *r)
                 run_rate(t->n_generated, t->decode_seconds), pn_session_length(c->session),
                 pn_session_capacity(c->session), pn_out_bytes(mem.used[PN_ACCT_KV]).text,
                 pn_out_bytes(mem.total_peak).text, pn_out_bytes(mem.peak[PN_ACCT_WEIGHTS_MAP]).text, t->seed,
-                run_finish_name(t->finish));
+                run_finish_name(t));
 }
 
 /* --json, --json-schema FILE, --grammar FILE: at most one.  3: a schema that cannot be enforced. */
@@ -5430,8 +5474,13 @@ static int run_main(pn_cli *c)
     r.gen.sampling = &r.sampling;
     r.gen.on_text = run_on_text;
     r.gen.user = &r;
+    if (pn_args_has(&c->args, "logprobs"))
+        r.gen.on_logprob = run_on_logprob;
+    r.gen.logprob_user = &r;
+    r.gen.n_top = (uint32_t)pn_args_int(&c->args, "logprobs", 0);
     pn_str_init(&r.prompt, &c->mem, PN_ACCT_MISC);
     pn_str_init(&r.answer, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&r.line, &c->mem, PN_ACCT_MISC);
     pn_ids_init(&r.ids, &c->mem);
     pn_cli_catch_interrupt();
     int code = run_go(&r);
@@ -5440,6 +5489,7 @@ static int run_main(pn_cli *c)
     pn_mem_free(&c->mem, PN_ACCT_MISC, (void *)r.stop, r.n_stop * sizeof *r.stop);
     pn_mem_free(&c->mem, PN_ACCT_MISC, r.bias, r.n_bias * sizeof *r.bias);
     pn_ids_fini(&r.ids);
+    pn_str_fini(&r.line);
     pn_str_fini(&r.answer);
     pn_str_fini(&r.prompt);
     return code;

@@ -232,7 +232,7 @@ static void schema_steps(const char *text)
     if (pn_json_parse(&d, &h.mem, PN_ACCT_MISC, text, strlen(text), NULL, NULL) != PN_OK)
         return;
     PN_CHECK(pn_gir_new(&b, &h.mem, NULL, NULL) == PN_OK);
-    if (pn_schema_node(b, &d, PN_JSON_ROOT, NULL, &node, NULL, NULL) == PN_OK)
+    if (pn_schema_node(b, &d, PN_JSON_ROOT, PN_JSON_ROOT, NULL, &node, NULL, NULL) == PN_OK)
         pn_gir_finish(b, node, &g, NULL);
     PN_CHECK(b->steps < 2 * HOSTILE_STEPS, "%.60s: %" PRIu64 " steps", text, b->steps);     /* the last charge may be large */
     pn_gram_release(g);
