@@ -177,14 +177,16 @@ static size_t replay_think(const pn_replay *r, const pn_replay_turn *t)
 }
 
 /* Of the turn's prompt, how much the new one must have when they agree in `common` bytes; false: they
- * part too early. */
+ * part too early.  (White space at the very end is also what sloppy templates leave behind.) */
 static bool replay_cut(const pn_replay *r, const pn_replay_turn *t, size_t common, size_t *cut)
 {
     const pn_str *s = &t->prompt.text;
+    size_t think = s->len, blank = common;
     *cut = common;
-    if (common == s->len || common < t->opening)
-        return common == s->len;
-    size_t think = replay_think(r, t), blank = common;
+    if (common == s->len)
+        return true;
+    if (common >= t->opening)
+        think = replay_think(r, t);
     while (blank < s->len && (s->data[blank] == ' ' || s->data[blank] == '\n'))
         blank++;
     *cut = PN_MIN(common, think);
@@ -195,6 +197,14 @@ static bool replay_cut(const pn_replay *r, const pn_replay_turn *t, size_t commo
 static bool replay_begins(const pn_prompt *p, size_t from, size_t limit, const pn_str *raw)
 {
     return raw->len && raw->len <= limit - from && memcmp(p->text.data + from, raw->data, raw->len) == 0;
+}
+
+/* Did the template write the byte in front of `from` (> 0)?  Then the message before the answer ends where it
+ * ended: without anything between, a client's text could go on as the answer does. */
+static bool replay_fenced(const pn_prompt *p, size_t from)
+{
+    size_t i = 0, until;
+    return replay_trust(p, from - 1, &i, &until);
 }
 
 /* Does the prompt go on with the turn's answer, *at: behind the turn's prompt, or some of it?  Then *at
@@ -247,7 +257,8 @@ PN_INTERNAL pn_status pn_replay_match(pn_replay *r, const pn_prompt *p, size_t o
         bool found = false;
         if (t->first != *kept || t->n_prompt > n_session - *kept || !replay_cut(r, t, common, &cut))
             break;
-        if (replay_signed(t, messages, n_messages) && t->n_answer <= n_session - *kept - t->n_prompt && *at + cut <= opening)
+        if (replay_signed(t, messages, n_messages) && t->n_answer <= n_session - *kept - t->n_prompt && *at + cut <= opening &&
+            (cut == 0 || replay_fenced(p, *at + cut)))
             st = replay_answered(r, t, p, cut, opening, at, &found, err);
         if (found) {
             *kept += t->n_prompt + t->n_answer;
