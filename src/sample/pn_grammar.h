@@ -50,7 +50,7 @@ typedef struct pn_gram_limits {
     size_t regex_bytes;         /* 4 KiB */
     uint32_t dfa_states;        /* of a product or complement; 50,000 */
     uint64_t compile_steps;     /* one is about 20 ns; 5,000,000 */
-    size_t compiled_bytes;      /* 64 MiB */
+    size_t compiled_bytes;      /* while compiling: document, builder and grammar; 64 MiB */
     size_t cache_bytes;         /* states and masks remembered at run time; 32 MiB */
     uint32_t configs;           /* 512 */
     uint32_t depth;             /* 1,000 */

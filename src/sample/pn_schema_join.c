@@ -109,7 +109,7 @@ static bool schjoin_values(schjoin *j, uint32_t node, uint32_t *list, uint32_t n
     }
     uint32_t kept = 0;
     for (uint32_t i = 0; i < l->n_values; i++) {
-        if (!pn_sch_steps(j->s, node, n / 4 + 1))
+        if (!pn_sch_steps(j->s, node, n / 2 + 1))
             return false;
         bool in = false;
         for (uint32_t k = 0; k < n && !in; k++)

@@ -12,7 +12,7 @@
 
 static bool schone_values_apart(pn_sch *s, const uint32_t *a, uint32_t n_a, const uint32_t *b, uint32_t n_b)
 {
-    if (!pn_sch_steps(s, s->root, (uint64_t)n_a * n_b / 4))
+    if (!pn_sch_steps(s, s->root, (uint64_t)n_a * n_b / 2))
         return false;
     for (uint32_t i = 0; i < n_a; i++)
         for (uint32_t k = 0; k < n_b; k++)

@@ -236,10 +236,12 @@ PN_INTERNAL uint32_t pn_sch_value_type(pn_sch *s, uint32_t v)
     case PN_JSON_OBJECT: return PN_SCH_OBJ;
     default: break;
     }
-    if (pn_json_num(s->d, v, &text) && schstr_plain(text))
+    if (!pn_json_num(s->d, v, &text) || !pn_sch_steps(s, s->root, text.len / 8))
+        return 0;
+    if (schstr_plain(text))
         return PN_SCH_INT;
     const pn_sch_mark mark = pn_sch_marked(s);
-    const bool ok = pn_json_num(s->d, v, &text) && pn_sch_steps(s, s->root, 4 + text.len / 8) && pn_sch_dec_parse(s, text, &dec);
+    const bool ok = pn_sch_steps(s, s->root, 4) && pn_sch_dec_parse(s, text, &dec);
     pn_sch_rewind(s, mark);                             /* the lengths in dec stay true */
     if (!ok)
         return 0;
@@ -262,13 +264,14 @@ static bool schstr_equal_scalars(pn_sch *s, uint32_t a, uint32_t b, uint32_t typ
     if (type == PN_SCH_BOOL)
         return schstr_truth(s, a) == schstr_truth(s, b);
     if (type == PN_SCH_STR)
-        return pn_json_str(s->d, a, &x) && pn_json_str(s->d, b, &y) && x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
+        return pn_json_str(s->d, a, &x) && pn_json_str(s->d, b, &y) && x.len == y.len && pn_sch_steps(s, s->root, x.len / 64) &&
+               memcmp(x.data, y.data, x.len) == 0;
     pn_sch_dec p, q;
-    if (!pn_json_num(s->d, a, &x) || !pn_json_num(s->d, b, &y))
+    if (!pn_json_num(s->d, a, &x) || !pn_json_num(s->d, b, &y) || !pn_sch_steps(s, s->root, (x.len + y.len) / 8))
         return false;
     if (schstr_plain(x) && schstr_plain(y) && x.data[0] != '-' && y.data[0] != '-')     /* "-0" equals "0" */
         return x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
-    if (!pn_sch_steps(s, s->root, 8 + (x.len + y.len) / 8))
+    if (!pn_sch_steps(s, s->root, 8))
         return false;
     const pn_sch_mark mark = pn_sch_marked(s);
     const bool same = pn_sch_dec_parse(s, x, &p) && pn_sch_dec_parse(s, y, &q) && pn_sch_dec_cmp(&p, &q) == 0;
