@@ -4484,7 +4484,7 @@ typedef struct pn_gram_limits {
     size_t regex_bytes;         /* 4 KiB */
     uint32_t dfa_states;        /* of a product or complement; 50,000 */
     uint64_t compile_steps;     /* one is about 20 ns; 5,000,000 */
-    size_t compiled_bytes;      /* 64 MiB */
+    size_t compiled_bytes;      /* while compiling: document, builder and grammar; 64 MiB */
     size_t cache_bytes;         /* states and masks remembered at run time; 32 MiB */
     uint32_t configs;           /* 512 */
     uint32_t depth;             /* 1,000 */
@@ -42741,10 +42741,12 @@ PN_INTERNAL uint32_t pn_sch_value_type(pn_sch *s, uint32_t v)
     case PN_JSON_OBJECT: return PN_SCH_OBJ;
     default: break;
     }
-    if (pn_json_num(s->d, v, &text) && schstr_plain(text))
+    if (!pn_json_num(s->d, v, &text) || !pn_sch_steps(s, s->root, text.len / 8))
+        return 0;
+    if (schstr_plain(text))
         return PN_SCH_INT;
     const pn_sch_mark mark = pn_sch_marked(s);
-    const bool ok = pn_json_num(s->d, v, &text) && pn_sch_steps(s, s->root, 4 + text.len / 8) && pn_sch_dec_parse(s, text, &dec);
+    const bool ok = pn_sch_steps(s, s->root, 4) && pn_sch_dec_parse(s, text, &dec);
     pn_sch_rewind(s, mark);                             /* the lengths in dec stay true */
     if (!ok)
         return 0;
@@ -42767,13 +42769,14 @@ static bool schstr_equal_scalars(pn_sch *s, uint32_t a, uint32_t b, uint32_t typ
     if (type == PN_SCH_BOOL)
         return schstr_truth(s, a) == schstr_truth(s, b);
     if (type == PN_SCH_STR)
-        return pn_json_str(s->d, a, &x) && pn_json_str(s->d, b, &y) && x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
+        return pn_json_str(s->d, a, &x) && pn_json_str(s->d, b, &y) && x.len == y.len && pn_sch_steps(s, s->root, x.len / 64) &&
+               memcmp(x.data, y.data, x.len) == 0;
     pn_sch_dec p, q;
-    if (!pn_json_num(s->d, a, &x) || !pn_json_num(s->d, b, &y))
+    if (!pn_json_num(s->d, a, &x) || !pn_json_num(s->d, b, &y) || !pn_sch_steps(s, s->root, (x.len + y.len) / 8))
         return false;
     if (schstr_plain(x) && schstr_plain(y) && x.data[0] != '-' && y.data[0] != '-')     /* "-0" equals "0" */
         return x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
-    if (!pn_sch_steps(s, s->root, 8 + (x.len + y.len) / 8))
+    if (!pn_sch_steps(s, s->root, 8))
         return false;
     const pn_sch_mark mark = pn_sch_marked(s);
     const bool same = pn_sch_dec_parse(s, x, &p) && pn_sch_dec_parse(s, y, &q) && pn_sch_dec_cmp(&p, &q) == 0;
@@ -43214,7 +43217,7 @@ static bool schjoin_values(schjoin *j, uint32_t node, uint32_t *list, uint32_t n
     }
     uint32_t kept = 0;
     for (uint32_t i = 0; i < l->n_values; i++) {
-        if (!pn_sch_steps(j->s, node, n / 4 + 1))
+        if (!pn_sch_steps(j->s, node, n / 2 + 1))
             return false;
         bool in = false;
         for (uint32_t k = 0; k < n && !in; k++)
@@ -44418,7 +44421,7 @@ PN_INTERNAL pn_gnode pn_sch_emit_array(pn_sch *s, const pn_sch_leaf *l)
 
 static bool schone_values_apart(pn_sch *s, const uint32_t *a, uint32_t n_a, const uint32_t *b, uint32_t n_b)
 {
-    if (!pn_sch_steps(s, s->root, (uint64_t)n_a * n_b / 4))
+    if (!pn_sch_steps(s, s->root, (uint64_t)n_a * n_b / 2))
         return false;
     for (uint32_t i = 0; i < n_a; i++)
         for (uint32_t k = 0; k < n_b; k++)
@@ -52049,14 +52052,16 @@ static size_t replay_think(const pn_replay *r, const pn_replay_turn *t)
 }
 
 /* Of the turn's prompt, how much the new one must have when they agree in `common` bytes; false: they
- * part too early. */
+ * part too early.  (White space at the very end is also what sloppy templates leave behind.) */
 static bool replay_cut(const pn_replay *r, const pn_replay_turn *t, size_t common, size_t *cut)
 {
     const pn_str *s = &t->prompt.text;
+    size_t think = s->len, blank = common;
     *cut = common;
-    if (common == s->len || common < t->opening)
-        return common == s->len;
-    size_t think = replay_think(r, t), blank = common;
+    if (common == s->len)
+        return true;
+    if (common >= t->opening)
+        think = replay_think(r, t);
     while (blank < s->len && (s->data[blank] == ' ' || s->data[blank] == '\n'))
         blank++;
     *cut = PN_MIN(common, think);
@@ -52067,6 +52072,14 @@ static bool replay_cut(const pn_replay *r, const pn_replay_turn *t, size_t commo
 static bool replay_begins(const pn_prompt *p, size_t from, size_t limit, const pn_str *raw)
 {
     return raw->len && raw->len <= limit - from && memcmp(p->text.data + from, raw->data, raw->len) == 0;
+}
+
+/* Did the template write the byte in front of `from` (> 0)?  Then the message before the answer ends where it
+ * ended: without anything between, a client's text could go on as the answer does. */
+static bool replay_fenced(const pn_prompt *p, size_t from)
+{
+    size_t i = 0, until;
+    return replay_trust(p, from - 1, &i, &until);
 }
 
 /* Does the prompt go on with the turn's answer, *at: behind the turn's prompt, or some of it?  Then *at
@@ -52119,7 +52132,8 @@ PN_INTERNAL pn_status pn_replay_match(pn_replay *r, const pn_prompt *p, size_t o
         bool found = false;
         if (t->first != *kept || t->n_prompt > n_session - *kept || !replay_cut(r, t, common, &cut))
             break;
-        if (replay_signed(t, messages, n_messages) && t->n_answer <= n_session - *kept - t->n_prompt && *at + cut <= opening)
+        if (replay_signed(t, messages, n_messages) && t->n_answer <= n_session - *kept - t->n_prompt && *at + cut <= opening &&
+            (cut == 0 || replay_fenced(p, *at + cut)))
             st = replay_answered(r, t, p, cut, opening, at, &found, err);
         if (found) {
             *kept += t->n_prompt + t->n_answer;

@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pn_mem_init_libc(&mem);
     pn_gtrie *t = NULL;
     for (int lenient = 0; lenient < 2; lenient++) {
-        const pn_schema_options o = {(size & 1) != 0, lenient != 0};
+        const pn_schema_options o = {.compact = (size & 1) != 0, .lenient = lenient != 0};
         pn_gram *g = NULL;
         pn_err err;
         if (pn_schema_compile(&g, &mem, (const char *)data, size, &o, &err) != PN_OK) {
