@@ -270,7 +270,7 @@ static void schemas_meet_limits(void)
     schema(repeated("{\"$ref\":\"#/$defs/a0\",\"$defs\":{", "\"a%d\":{\"allOf\":[{\"$ref\":\"#/$defs/a%d\"},{\"$ref\":\"#/$defs/a%d\"}]},", 60,
                     "\"a60\":{}}}"), PN_OK, "");
     schema(repeated("{\"$ref\":\"#/$defs/a0\",\"$defs\":{", "\"a%d\":{\"$ref\":\"#/$defs/a%d\"},", 3000, "\"a3000\":{}}}"), PN_E_INVALID, "64");
-    schema(repeated("{\"properties\":{\"", "kkkkkkkkkkkkkkkk", 60000, "\":{}},\"additionalProperties\":true}"), PN_E_INVALID, "elements: 200000");
+    schema(repeated("{\"properties\":{\"", "kkkkkkkkkkkkkkkk", 60000, "\":{}},\"additionalProperties\":true}"), PN_E_INVALID, "compile_steps: 5000000");
     schema(repeated("{\"properties\":{\"", "kkkkkkkkkkkkkkkk", 4000, "\":{}},\"additionalProperties\":true}"), PN_E_INVALID, "dfa_states: 50000");
     schema(repeated("{\"enum\":[0", ",{\"a\":%d,\"b\":[%d]}", 15999, "]}"), PN_E_INVALID, "");
     schema("{\"const\":\"\\ud800\"}", PN_E_FORMAT, "surrogates");
