@@ -485,6 +485,8 @@ PN_INTERNAL pn_gnode pn_gir_json_not(pn_gir *b, const pn_bytes *texts, size_t n)
         return pn_gir_json_body(b, 0, PN_GIR_MANY);
     for (size_t i = 0; i < n; i++)
         total += texts[i].len;
+    if (!pn_gir_steps(b, 16 * (uint64_t)total))          /* states are made for each character, over and over */
+        return PN_GNODE_NONE;
     if (total > GCHARS_ALL_SPELLINGS)
         return gchars_not_canonical(b, texts, n);
     pn_gnode *forms = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, n, sizeof *forms);

@@ -106,12 +106,12 @@ PN_INTERNAL bool pn_gir_steps(pn_gir *b, uint64_t n)
 {
     if (b->err.status != PN_OK)
         return false;
-    b->steps += n;
-    if (b->steps > b->limits.compile_steps || b->steps < n) {
+    if (n > b->limits.compile_steps - b->steps) {
         pn_gir_fail(b, PN_E_INVALID, "the grammar takes too much work to compile (limit compile_steps: %llu)",
                     (unsigned long long)b->limits.compile_steps);
         return false;
     }
+    b->steps += n;
     return true;
 }
 
