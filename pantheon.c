@@ -2865,7 +2865,8 @@ typedef struct pn_tpl pn_tpl;
 
 /* Zero means the default for every field. */
 typedef struct pn_tpl_limits {
-    uint64_t max_steps;         /* nodes evaluated, elements and stretches of text handled; 0: 20 million */
+    uint64_t max_steps;         /* nodes evaluated, elements and stretches of text handled, some 50 ns each;
+                                   0: 2 million, and 64 for each byte and value of the variables */
     uint32_t max_loops;         /* rounds of all loops together; 0: 1 million */
     uint32_t max_ms;            /* of wall time; 0: 10,000 */
     size_t max_output;          /* bytes; 0: 16 MiB, or 64 times the variables' text when that is more */
@@ -26431,7 +26432,7 @@ PN_INTERNAL tpl_val pn_tpl_upper(tpl_run *r, const tpl_str *s)
         else
             pn_tpl_buf_cp(r, &b, pn_tpl_upper_cp(cp), mark);
         i += n;
-        pn_tpl_charge(r, cp < 0x80 ? 0 : 8);
+        pn_tpl_charge(r, cp < 0x80 ? i % 4 == 0 : 8);       /* looked up in a table, or known */
     }
     return pn_tpl_buf_str(r, &b);
 }
@@ -26442,7 +26443,7 @@ static bool tplm_cased(uint32_t cp) { return (pn_uni_class(cp) & (PN_US(LU) | PN
 static void tplm_lower(tpl_run *r, tpl_buf *b, const tpl_str *s, size_t from)
 {
     bool before = false;
-    for (size_t i = from; i < s->len && !r->st;) {
+    for (size_t i = from; i < s->len && pn_tpl_charge(r, 1);) {
         uint32_t cp, next = 0, low;
         size_t n = pn_utf8_decode(s->p + i, s->len - i, &cp);
         bool mark = pn_tpl_mark(s, i);
@@ -26682,6 +26683,7 @@ PN_INTERNAL tpl_val pn_tpl_replace(tpl_run *r, tpl_str *s, const tpl_str *a, con
             break;
         pn_tpl_buf_sub(r, &out, s, from, (size_t)at - from);
         pn_tpl_buf_sub(r, &out, b, 0, b->len);
+        pn_tpl_charge(r, 2);
         from = (size_t)at + a->len;
     }
     if (!from && a->len)
@@ -29298,7 +29300,7 @@ static void tplt_limits(tpl_run *r, const pn_json_doc *vars, const pn_tpl_limits
     if (given)
         l = *given;
     size_t roomy = vars->text_len > SIZE_MAX / 64 ? SIZE_MAX : vars->text_len * 64;
-    r->max_steps = l.max_steps ? l.max_steps : 20000000;
+    r->max_steps = l.max_steps ? l.max_steps : 2000000 + 64 * ((uint64_t)vars->text_len + vars->n_nodes);
     r->max_loops = l.max_loops ? l.max_loops : 1000000;
     r->max_output = l.max_output ? l.max_output : PN_MAX(roomy, (size_t)16 << 20);
     r->deadline = pn_os_now() + (l.max_ms ? l.max_ms : 10000u) / 1000.0;
@@ -29377,8 +29379,8 @@ static bool norm_try(norm_probe *p, const char *messages, const char *more)
     pn_json_doc vars;
     pn_str s;
     pn_err err = {PN_OK, {0}};
-    pn_tpl_limits limits = {0, 0, 0, 0, 0, 1735787045};
-    limits.max_ms = 1000;
+    /* A dozen probes of small conversations: together they cost a hostile template one rendering. */
+    const pn_tpl_limits limits = {.max_steps = 200000, .max_ms = 1000, .max_memory = 8 << 20, .now = 1735787045};
     if (p->st)
         return false;
     pn_str_init(&s, p->mem, PN_ACCT_MISC);
@@ -36821,12 +36823,12 @@ PN_INTERNAL bool pn_gir_steps(pn_gir *b, uint64_t n)
 {
     if (b->err.status != PN_OK)
         return false;
-    b->steps += n;
-    if (b->steps > b->limits.compile_steps || b->steps < n) {
+    if (n > b->limits.compile_steps - b->steps) {
         pn_gir_fail(b, PN_E_INVALID, "the grammar takes too much work to compile (limit compile_steps: %llu)",
                     (unsigned long long)b->limits.compile_steps);
         return false;
     }
+    b->steps += n;
     return true;
 }
 
@@ -37880,6 +37882,8 @@ PN_INTERNAL pn_gnode pn_gir_json_not(pn_gir *b, const pn_bytes *texts, size_t n)
         return pn_gir_json_body(b, 0, PN_GIR_MANY);
     for (size_t i = 0; i < n; i++)
         total += texts[i].len;
+    if (!pn_gir_steps(b, 16 * (uint64_t)total))          /* states are made for each character, over and over */
+        return PN_GNODE_NONE;
     if (total > GCHARS_ALL_SPELLINGS)
         return gchars_not_canonical(b, texts, n);
     pn_gnode *forms = pn_mem_calloc(b->mem, PN_ACCT_GRAMMAR, n, sizeof *forms);

@@ -38,8 +38,8 @@ static bool norm_try(norm_probe *p, const char *messages, const char *more)
     pn_json_doc vars;
     pn_str s;
     pn_err err = {PN_OK, {0}};
-    pn_tpl_limits limits = {0, 0, 0, 0, 0, 1735787045};
-    limits.max_ms = 1000;
+    /* A dozen probes of small conversations: together they cost a hostile template one rendering. */
+    const pn_tpl_limits limits = {.max_steps = 200000, .max_ms = 1000, .max_memory = 8 << 20, .now = 1735787045};
     if (p->st)
         return false;
     pn_str_init(&s, p->mem, PN_ACCT_MISC);

@@ -121,7 +121,7 @@ static void tplt_limits(tpl_run *r, const pn_json_doc *vars, const pn_tpl_limits
     if (given)
         l = *given;
     size_t roomy = vars->text_len > SIZE_MAX / 64 ? SIZE_MAX : vars->text_len * 64;
-    r->max_steps = l.max_steps ? l.max_steps : 20000000;
+    r->max_steps = l.max_steps ? l.max_steps : 2000000 + 64 * ((uint64_t)vars->text_len + vars->n_nodes);
     r->max_loops = l.max_loops ? l.max_loops : 1000000;
     r->max_output = l.max_output ? l.max_output : PN_MAX(roomy, (size_t)16 << 20);
     r->deadline = pn_os_now() + (l.max_ms ? l.max_ms : 10000u) / 1000.0;

@@ -25,7 +25,8 @@ typedef struct pn_tpl pn_tpl;
 
 /* Zero means the default for every field. */
 typedef struct pn_tpl_limits {
-    uint64_t max_steps;         /* nodes evaluated, elements and stretches of text handled; 0: 20 million */
+    uint64_t max_steps;         /* nodes evaluated, elements and stretches of text handled, some 50 ns each;
+                                   0: 2 million, and 64 for each byte and value of the variables */
     uint32_t max_loops;         /* rounds of all loops together; 0: 1 million */
     uint32_t max_ms;            /* of wall time; 0: 10,000 */
     size_t max_output;          /* bytes; 0: 16 MiB, or 64 times the variables' text when that is more */

@@ -125,7 +125,7 @@ PN_INTERNAL tpl_val pn_tpl_upper(tpl_run *r, const tpl_str *s)
         else
             pn_tpl_buf_cp(r, &b, pn_tpl_upper_cp(cp), mark);
         i += n;
-        pn_tpl_charge(r, cp < 0x80 ? 0 : 8);
+        pn_tpl_charge(r, cp < 0x80 ? i % 4 == 0 : 8);       /* looked up in a table, or known */
     }
     return pn_tpl_buf_str(r, &b);
 }
@@ -136,7 +136,7 @@ static bool tplm_cased(uint32_t cp) { return (pn_uni_class(cp) & (PN_US(LU) | PN
 static void tplm_lower(tpl_run *r, tpl_buf *b, const tpl_str *s, size_t from)
 {
     bool before = false;
-    for (size_t i = from; i < s->len && !r->st;) {
+    for (size_t i = from; i < s->len && pn_tpl_charge(r, 1);) {
         uint32_t cp, next = 0, low;
         size_t n = pn_utf8_decode(s->p + i, s->len - i, &cp);
         bool mark = pn_tpl_mark(s, i);
@@ -376,6 +376,7 @@ PN_INTERNAL tpl_val pn_tpl_replace(tpl_run *r, tpl_str *s, const tpl_str *a, con
             break;
         pn_tpl_buf_sub(r, &out, s, from, (size_t)at - from);
         pn_tpl_buf_sub(r, &out, b, 0, b->len);
+        pn_tpl_charge(r, 2);
         from = (size_t)at + a->len;
     }
     if (!from && a->len)

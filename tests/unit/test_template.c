@@ -253,6 +253,10 @@ static void test_hostile_templates_are_stopped(void)
           "nested deeper");
     fails("{% set l = [1] %}{% for x in l %}{% set _ = l.append(1) %}{% endfor %}", "{}", NULL, PN_E_INVALID, "limit reached");
     fails("{{ [[1]]|map('map', 'map')|list }}{{ 'x'|format(1) }}", "{}", NULL, PN_E_INVALID, "");
+    fails("{% set s = 'ab' * 100000 %}{% for i in range(999) %}{% set t = s|lower|title|upper|replace('A', 'b') %}{% endfor %}", "{}", NULL,
+          PN_E_INVALID, "steps");
+    fails("{% for i in range(900) %}{% for j in range(900) %}{% set x = i * j - (i + j) * 3 %}{% endfor %}{% endfor %}", "{}", NULL,
+          PN_E_INVALID, "steps");
     memcpy(deep, "{{ ", 3);
     memset(deep + 3, '(', 50000);
     memset(deep + 50003, ')', 50000);
