@@ -52554,6 +52554,7 @@ static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, ta
 typedef struct talk_answer {
     pn_chat *c;
     const pn_chat_reply_params *p;
+    pn_generate_params generate;
     pn_out *parser;
     pn_out_result parts;
     pn_emit emit;
@@ -52709,7 +52710,7 @@ static pn_status talk_budget(talk_answer *a, bool open, pn_budget **out, pn_err 
     if (!st)
         st = talk_marker(c, c->syntax.think_close, &end, err);
     const pn_budget_params p = {.start = start.list, .n_start = start.n, .end = end.list, .n_end = end.n,
-                                .budget = a->p->reasoning_budget, .limit = a->p->generate.max_tokens,
+                                .budget = a->p->reasoning_budget, .limit = a->generate.max_tokens,
                                 .reserve = a->p->answer_reserve, .open = open};
     if (!st)
         st = pn_budget_new(out, c->mem, &p, err);
@@ -52770,7 +52771,7 @@ static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from
                                pn_generate_result *result, pn_err *err)
 {
     pn_chat *c = a->c;
-    pn_generate_params g = a->p->generate;
+    pn_generate_params g = a->generate;
     g.size = sizeof g;
     g.prompt = t->list + from;
     g.n_prompt = t->n - from;
@@ -52816,6 +52817,7 @@ PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, p
     if (result)
         *result = (pn_generate_result){.stop_index = -1};
     talk_answer a = {.c = c, .p = &p};
+    pn_params_copy(&a.generate, sizeof a.generate, p.generate, p.generate ? p.generate->size : 0);
     const pn_out_params how = {.no_calls = p.tool_choice == PN_TOOLS_NONE};
     pn_out_result_init(&a.parts, c->mem);
     pn_str_init(&a.raw, c->mem, PN_ACCT_MISC);

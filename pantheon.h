@@ -828,8 +828,8 @@ PN_API void pn_chat_forget(pn_chat *c, size_t n);
 
 typedef struct pn_chat_reply_params {
     size_t size;
-    pn_generate_params generate;    /* sampling, max_tokens, stop, grammar, on_logprob; prompt, on_text and its
-                                       user are ours */
+    const pn_generate_params *generate;     /* sampling, max_tokens, stop, grammar, on_logprob; prompt, on_text
+                                       and its user are ours.  NULL: greedy, until the end */
     pn_output_fn on_event;          /* may be NULL; nonzero stops */
     void *user;
     int has_reasoning_budget;       /* 1: reasoning is closed after reasoning_budget tokens (0: at once), and

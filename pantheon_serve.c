@@ -676,6 +676,14 @@ PN_INTERNAL void pn_cli_interrupt_done(void);          /* forget it: the answer 
 
 /* --- opening what the flags name: 0 or the exit code ---------------------------------------- */
 
+/* As pn_cli_fail; what cannot be enforced has an exit code of its own, so that a script can tell it from
+ * mistakes. */
+PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
+
+/* --tool-choice auto|none|required|NAME; the name, or NULL. */
+PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
+PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
+
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit */
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
@@ -2845,6 +2853,25 @@ PN_INTERNAL int pn_cli_open_file(pn_cli *c)
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
 
+PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st)
+{
+    int code = pn_cli_fail(c, st);
+    return st == PN_E_UNSUPPORTED ? PN_EXIT_REFUSED : code;
+}
+
+PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c)
+{
+    const char *t = pn_args_text(&c->args, "tool-choice", "auto");
+    return strcmp(t, "auto") == 0 ? PN_TOOLS_AUTO : strcmp(t, "none") == 0 ? PN_TOOLS_NONE : PN_TOOLS_REQUIRED;
+}
+
+PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c)
+{
+    const char *t = pn_args_text(&c->args, "tool-choice", "auto");
+    bool word = strcmp(t, "auto") == 0 || strcmp(t, "none") == 0 || strcmp(t, "required") == 0;
+    return word ? NULL : t;
+}
+
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c)
 {
     const char *path = cli_model_path(c);
@@ -4530,6 +4557,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_synth(void)
 static const pn_flag parse_flags[] = {
     {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file whose template tells the syntax"},
     {"template", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "the model's", "the template's source"},
+    {"syntax", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "NAME", "the template's", "the syntax by name: hermes, llama3, ..."},
     {"tools", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "JSON array of tools, whose schemas tell types"},
     PN_ROW_MEM_LIMIT,
     PN_ROW_QUIET,
@@ -4548,9 +4576,10 @@ static int parse_inputs(pn_cli *c, pn_str *tmpl, pn_str *tools, pn_str *text)
 {
     const char *template_path = pn_args_text(&c->args, "template", NULL);
     const char *tools_path = pn_args_text(&c->args, "tools", NULL);
-    if (!template_path && !pn_args_text(&c->args, "model", NULL))
-        return pn_cli_usage(c, "parse-output needs --template FILE or --model FILE");
-    int code = template_path ? pn_cli_open_engine(c, 1) : pn_cli_open_vocab(c);
+    bool syntax = pn_args_has(&c->args, "syntax");
+    if (!template_path && !pn_args_text(&c->args, "model", NULL) && !syntax)
+        return pn_cli_usage(c, "parse-output needs --template FILE, --model FILE or --syntax NAME");
+    int code = template_path || !pn_args_text(&c->args, "model", NULL) ? pn_cli_open_engine(c, 1) : pn_cli_open_vocab(c);
     if (!code && template_path)
         code = pn_cli_read_file(c, template_path, tmpl);
     if (!code && tools_path)
@@ -4564,6 +4593,7 @@ static int parse_run(pn_cli *c, const pn_str *tmpl, const pn_str *tools, const p
     memset(&p, 0, sizeof p);
     p.size = sizeof p;
     p.whole = 1;
+    p.format = pn_args_text(&c->args, "syntax", NULL);
     if (pn_args_text(&c->args, "template", NULL)) {
         p.chat_template = pn_str_cstr(tmpl);
         p.chat_template_len = tmpl->len;
@@ -4595,7 +4625,7 @@ static int parse_main(pn_cli *c)
 
 PN_INTERNAL const pn_cmd *pn_cmd_parse(void)
 {
-    static const pn_cmd cmd = {"parse-output", "(--template FILE | -m FILE) [--tools FILE] < OUTPUT",
+    static const pn_cmd cmd = {"parse-output", "(--template FILE | -m FILE | --syntax NAME) [--tools FILE] < OUTPUT",
                                "a model's raw output as reasoning, content and tool calls", parse_flags, 0, 0,
                                parse_main};
     return &cmd;
@@ -4780,6 +4810,9 @@ static const pn_flag run_flags[] = {
      "format of a chat: chatml, llama3, gemma, ... (docs/cli.md)"},
     {"template", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "the model's own", "chat template (Jinja) of a chat"},
     {"tools", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "tools of a chat: a JSON array as OpenAI has it"},
+    {"tool-choice", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "auto|none|required|NAME", "auto", "whether tools are called, or which one"},
+    {"single-call", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "at most one call in an answer"},
+    {"syntax", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "NAME", "found from the template", "how the model writes reasoning and calls: hermes, llama3, ..."},
     {"reasoning-budget", NULL, 0, PN_FLAG_INT, false, 0, 1 << 30, "N", "no limit", "most tokens of reasoning in a chat; 0: none"},
     {"json", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "the answer is one JSON object"},
     {"json-schema", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "the answer satisfies this JSON Schema"},
@@ -5002,8 +5035,10 @@ static int run_read_flags(run_state *r)
         return pn_cli_usage(r->c, "--prompt and --file: give one of them");
     if (!chat && !pn_args_has(a, "prompt") && !pn_args_has(a, "file"))
         return pn_cli_usage(r->c, "run needs --prompt TEXT, --file FILE or --chat");
-    if (!chat && (pn_args_has(a, "system") || pn_args_has(a, "chat-format")))
-        return pn_cli_usage(r->c, "--system and --chat-format need --chat");
+    if (!chat && (pn_args_has(a, "system") || pn_args_has(a, "chat-format") || pn_args_has(a, "tools")))
+        return pn_cli_usage(r->c, "--system, --chat-format and --tools need --chat");
+    if (!pn_args_has(a, "tools") && (pn_args_has(a, "tool-choice") || pn_args_has(a, "single-call")))
+        return pn_cli_usage(r->c, "--tool-choice and --single-call need --tools FILE");
     if (samplers && pn_sampling_parse_order(samplers, order, &r->c->err))
         return pn_cli_usage(r->c, "--samplers: %s", r->c->err.text);
     int64_t n = pn_args_int(a, "max-tokens", -1);
@@ -5203,9 +5238,11 @@ static int run_turn(run_state *r, const char *text, size_t len, bool *full)
     pn_str_clear(&r->answer);
     r->thinking = false;
     pn_status st = pn_chat_say(r->chat, "user", text, len, &c->err);
-    const pn_chat_reply_params p = {.size = sizeof p, .generate = r->gen, .on_event = run_on_event, .user = r,
+    const pn_chat_reply_params p = {.size = sizeof p, .generate = &r->gen, .on_event = run_on_event, .user = r,
                                     .has_reasoning_budget = pn_args_has(&c->args, "reasoning-budget"),
-                                    .reasoning_budget = (uint32_t)pn_args_int(&c->args, "reasoning-budget", 0)};
+                                    .reasoning_budget = (uint32_t)pn_args_int(&c->args, "reasoning-budget", 0),
+                                    .tool_choice = pn_cli_tool_choice(c), .tool_name = pn_cli_tool_name(c),
+                                    .single_call = pn_args_on(&c->args, "single-call")};
     if (!st)
         st = pn_chat_reply(r->chat, &p, &g, &c->err);
     if (st)
@@ -5335,14 +5372,17 @@ static int run_open_chat(run_state *r)
     if (!code) {
         const pn_chat_params p = {.size = sizeof p, .format = format,
                                   .template_text = tmpl.len ? tmpl.data : NULL, .template_len = tmpl.len,
-                                  .tools = tools.len ? tools.data : NULL, .tools_len = tools.len};
+                                  .tools = tools.len ? tools.data : NULL, .tools_len = tools.len,
+                                  .syntax = pn_args_text(&c->args, "syntax", NULL)};
         pn_status st = pn_chat_new(c->session, &p, &r->chat, &c->err);
         if (st == PN_E_INVALID && format)
             code = pn_cli_usage(c, "--chat-format: '%s' is not allowed: %s", format, c->err.text);
-        else if (!st && system && *system)
-            st = pn_chat_say(r->chat, "system", system, 0, &c->err);
-        if (st && !code)
-            code = pn_cli_fail(c, st);
+        else if (st)
+            code = pn_cli_refused(c, st);
+        else if (*pn_chat_widened(r->chat))
+            pn_cli_note(c, "not enforced in calls: %s", pn_chat_widened(r->chat));
+        if (!code && system && *system && pn_chat_say(r->chat, "system", system, 0, &c->err))
+            code = pn_cli_fail(c, c->err.status);
     }
     pn_str_fini(&tmpl);
     pn_str_fini(&tools);
@@ -5423,7 +5463,7 @@ static int run_read_grammar(run_state *r)
                                 : pn_grammar_gbnf(c->engine, pn_str_cstr(&text), text.len, &r->grammar, &c->err);
         r->gen.grammar = r->grammar;
         if (st)
-            code = st == PN_E_UNSUPPORTED ? (pn_cli_fail(c, st), PN_EXIT_REFUSED) : pn_cli_fail(c, st);
+            code = pn_cli_refused(c, st);
     }
     pn_str_fini(&text);
     return code;
@@ -5651,23 +5691,48 @@ PN_INTERNAL const pn_cmd *pn_cmd_detokenize(void)
 static const pn_flag grammar_flags[] = {
     {"json-schema", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "a JSON Schema; - is standard input"},
     {"gbnf", "grammar", 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "a grammar in GBNF; - is standard input"},
+    {"tools", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "JSON array of tools: answers of a model that may call them"},
+    {"tool-choice", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "auto|none|required|NAME", "auto", "whether they are called, or which one"},
+    {"single-call", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "at most one call"},
+    {"template", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "chat template whose syntax of calls is meant"},
+    {"syntax", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "NAME", "the template's", "the syntax by name: hermes, llama3, ..."},
     {"match-lines", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL,
-     "say accept or reject for each line: JSON as it is for a schema; for GBNF \\n and \\\\ are escapes"},
+     "say accept or reject for each line: JSON as it is for a schema; else \\n and \\\\ are escapes"},
     {"print", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "the compiled grammar as GBNF"},
     PN_ROW_MEM_LIMIT,
     PN_ROW_QUIET,
     PN_ROW_END
 };
 
-/* Refusals have an exit code of their own, so that a script can tell them from mistakes. */
-static int grammar_refused(pn_cli *c, pn_status st)
+static int grammar_tools(pn_cli *c, pn_grammar **out)
 {
-    int code = pn_cli_fail(c, st);
-    return st == PN_E_UNSUPPORTED ? PN_EXIT_REFUSED : code;
+    const char *tmpl_path = pn_args_text(&c->args, "template", NULL);
+    pn_str tools, tmpl;
+    pn_str_init(&tools, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&tmpl, &c->mem, PN_ACCT_MISC);
+    int code = pn_cli_read_file(c, pn_args_text(&c->args, "tools", NULL), &tools);
+    if (!code && tmpl_path)
+        code = pn_cli_read_file(c, tmpl_path, &tmpl);
+    if (!code) {
+        const pn_tools_params p = {.size = sizeof p, .tools = pn_str_cstr(&tools), .tools_len = tools.len,
+                                   .chat_template = tmpl_path ? pn_str_cstr(&tmpl) : NULL, .chat_template_len = tmpl.len,
+                                   .syntax = pn_args_text(&c->args, "syntax", NULL), .choice = pn_cli_tool_choice(c),
+                                   .name = pn_cli_tool_name(c), .single = pn_args_on(&c->args, "single-call")};
+        pn_status st = pn_grammar_tools(c->engine, NULL, &p, out, &c->err);
+        if (st)
+            code = pn_cli_refused(c, st);
+        else if (*pn_grammar_widened(*out))
+            pn_cli_note(c, "not enforced: %s", pn_grammar_widened(*out));
+    }
+    pn_str_fini(&tools);
+    pn_str_fini(&tmpl);
+    return code;
 }
 
 static int grammar_compile(pn_cli *c, const char *schema, const char *gbnf, pn_grammar **out)
 {
+    if (!schema && !gbnf)
+        return grammar_tools(c, out);
     pn_str text;
     pn_str_init(&text, &c->mem, PN_ACCT_MISC);
     int code = pn_cli_read_file(c, schema ? schema : gbnf, &text);
@@ -5676,7 +5741,7 @@ static int grammar_compile(pn_cli *c, const char *schema, const char *gbnf, pn_g
         pn_status st = schema ? pn_grammar_json_schema(c->engine, s, text.len, out, &c->err)
                               : pn_grammar_gbnf(c->engine, s, text.len, out, &c->err);
         if (st)
-            code = grammar_refused(c, st);
+            code = pn_cli_refused(c, st);
     }
     pn_str_fini(&text);
     return code;
@@ -5729,8 +5794,11 @@ static int grammar_main(pn_cli *c)
     const char *schema = pn_args_text(&c->args, "json-schema", NULL), *gbnf = pn_args_text(&c->args, "gbnf", NULL);
     const char *lines = pn_args_text(&c->args, "match-lines", NULL);
     pn_grammar *g = NULL;
-    if (!schema == !gbnf)
-        return pn_cli_usage(c, "grammar needs either --json-schema FILE or --gbnf FILE");
+    bool tools = pn_args_has(&c->args, "tools");
+    if ((schema != NULL) + (gbnf != NULL) + tools != 1)
+        return pn_cli_usage(c, "grammar needs one of --json-schema FILE, --gbnf FILE and --tools FILE");
+    if (tools && !pn_args_has(&c->args, "template") && !pn_args_has(&c->args, "syntax"))
+        return pn_cli_usage(c, "--tools needs --template FILE or --syntax NAME: families write calls in many ways");
     int code = pn_cli_open_engine(c, 1);
     if (!code)
         code = grammar_compile(c, schema, gbnf, &g);
@@ -5739,7 +5807,7 @@ static int grammar_main(pn_cli *c)
         code = st ? pn_cli_fail(c, st) : PN_EXIT_OK;
     }
     if (!code && lines)
-        code = grammar_match(c, g, lines, gbnf != NULL);
+        code = grammar_match(c, g, lines, schema == NULL);
     pn_grammar_free(g);
     return pn_cli_flush(c, code);
 }
@@ -5747,8 +5815,8 @@ static int grammar_main(pn_cli *c)
 PN_INTERNAL const pn_cmd *pn_cmd_grammar(void)
 {
     static const pn_cmd cmd = {
-        "grammar", "(--json-schema FILE | --gbnf FILE) [--match-lines FILE] [--print]",
-        "compile a grammar or JSON Schema and match lines against it", grammar_flags, 0, 0, grammar_main
+        "grammar", "(--json-schema FILE | --gbnf FILE | --tools FILE --syntax NAME) [--match-lines FILE] [--print]",
+        "compile a grammar, JSON Schema or tools and match lines against it", grammar_flags, 0, 0, grammar_main
     };
     return &cmd;
 }

@@ -17,7 +17,8 @@ int main(int argc, char **argv)
     pn_session *session = NULL;
     pn_chat *chat = NULL;
     pn_sampling sampling;
-    pn_chat_reply_params p = {.generate = {.max_tokens = 200, .sampling = &sampling}, .on_event = say};
+    pn_generate_params g = {.max_tokens = 200, .sampling = &sampling};
+    pn_chat_reply_params p = {.generate = &g, .on_event = say};
     pn_err err;
 
     int failed = pn_engine_open(&engine, NULL, &err) ||

@@ -242,6 +242,25 @@ PN_INTERNAL int pn_cli_open_file(pn_cli *c)
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
 
+PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st)
+{
+    int code = pn_cli_fail(c, st);
+    return st == PN_E_UNSUPPORTED ? PN_EXIT_REFUSED : code;
+}
+
+PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c)
+{
+    const char *t = pn_args_text(&c->args, "tool-choice", "auto");
+    return strcmp(t, "auto") == 0 ? PN_TOOLS_AUTO : strcmp(t, "none") == 0 ? PN_TOOLS_NONE : PN_TOOLS_REQUIRED;
+}
+
+PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c)
+{
+    const char *t = pn_args_text(&c->args, "tool-choice", "auto");
+    bool word = strcmp(t, "auto") == 0 || strcmp(t, "none") == 0 || strcmp(t, "required") == 0;
+    return word ? NULL : t;
+}
+
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c)
 {
     const char *path = cli_model_path(c);

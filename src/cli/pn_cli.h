@@ -72,6 +72,14 @@ PN_INTERNAL void pn_cli_interrupt_done(void);          /* forget it: the answer 
 
 /* --- opening what the flags name: 0 or the exit code ---------------------------------------- */
 
+/* As pn_cli_fail; what cannot be enforced has an exit code of its own, so that a script can tell it from
+ * mistakes. */
+PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
+
+/* --tool-choice auto|none|required|NAME; the name, or NULL. */
+PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
+PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
+
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit */
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */

@@ -12,6 +12,7 @@
 static const pn_flag parse_flags[] = {
     {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file whose template tells the syntax"},
     {"template", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "the model's", "the template's source"},
+    {"syntax", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "NAME", "the template's", "the syntax by name: hermes, llama3, ..."},
     {"tools", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "JSON array of tools, whose schemas tell types"},
     PN_ROW_MEM_LIMIT,
     PN_ROW_QUIET,
@@ -30,9 +31,10 @@ static int parse_inputs(pn_cli *c, pn_str *tmpl, pn_str *tools, pn_str *text)
 {
     const char *template_path = pn_args_text(&c->args, "template", NULL);
     const char *tools_path = pn_args_text(&c->args, "tools", NULL);
-    if (!template_path && !pn_args_text(&c->args, "model", NULL))
-        return pn_cli_usage(c, "parse-output needs --template FILE or --model FILE");
-    int code = template_path ? pn_cli_open_engine(c, 1) : pn_cli_open_vocab(c);
+    bool syntax = pn_args_has(&c->args, "syntax");
+    if (!template_path && !pn_args_text(&c->args, "model", NULL) && !syntax)
+        return pn_cli_usage(c, "parse-output needs --template FILE, --model FILE or --syntax NAME");
+    int code = template_path || !pn_args_text(&c->args, "model", NULL) ? pn_cli_open_engine(c, 1) : pn_cli_open_vocab(c);
     if (!code && template_path)
         code = pn_cli_read_file(c, template_path, tmpl);
     if (!code && tools_path)
@@ -46,6 +48,7 @@ static int parse_run(pn_cli *c, const pn_str *tmpl, const pn_str *tools, const p
     memset(&p, 0, sizeof p);
     p.size = sizeof p;
     p.whole = 1;
+    p.format = pn_args_text(&c->args, "syntax", NULL);
     if (pn_args_text(&c->args, "template", NULL)) {
         p.chat_template = pn_str_cstr(tmpl);
         p.chat_template_len = tmpl->len;
@@ -77,7 +80,7 @@ static int parse_main(pn_cli *c)
 
 PN_INTERNAL const pn_cmd *pn_cmd_parse(void)
 {
-    static const pn_cmd cmd = {"parse-output", "(--template FILE | -m FILE) [--tools FILE] < OUTPUT",
+    static const pn_cmd cmd = {"parse-output", "(--template FILE | -m FILE | --syntax NAME) [--tools FILE] < OUTPUT",
                                "a model's raw output as reasoning, content and tool calls", parse_flags, 0, 0,
                                parse_main};
     return &cmd;

@@ -36,6 +36,9 @@ static const pn_flag run_flags[] = {
      "format of a chat: chatml, llama3, gemma, ... (docs/cli.md)"},
     {"template", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "the model's own", "chat template (Jinja) of a chat"},
     {"tools", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "tools of a chat: a JSON array as OpenAI has it"},
+    {"tool-choice", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "auto|none|required|NAME", "auto", "whether tools are called, or which one"},
+    {"single-call", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "at most one call in an answer"},
+    {"syntax", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "NAME", "found from the template", "how the model writes reasoning and calls: hermes, llama3, ..."},
     {"reasoning-budget", NULL, 0, PN_FLAG_INT, false, 0, 1 << 30, "N", "no limit", "most tokens of reasoning in a chat; 0: none"},
     {"json", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "the answer is one JSON object"},
     {"json-schema", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "the answer satisfies this JSON Schema"},
@@ -258,8 +261,10 @@ static int run_read_flags(run_state *r)
         return pn_cli_usage(r->c, "--prompt and --file: give one of them");
     if (!chat && !pn_args_has(a, "prompt") && !pn_args_has(a, "file"))
         return pn_cli_usage(r->c, "run needs --prompt TEXT, --file FILE or --chat");
-    if (!chat && (pn_args_has(a, "system") || pn_args_has(a, "chat-format")))
-        return pn_cli_usage(r->c, "--system and --chat-format need --chat");
+    if (!chat && (pn_args_has(a, "system") || pn_args_has(a, "chat-format") || pn_args_has(a, "tools")))
+        return pn_cli_usage(r->c, "--system, --chat-format and --tools need --chat");
+    if (!pn_args_has(a, "tools") && (pn_args_has(a, "tool-choice") || pn_args_has(a, "single-call")))
+        return pn_cli_usage(r->c, "--tool-choice and --single-call need --tools FILE");
     if (samplers && pn_sampling_parse_order(samplers, order, &r->c->err))
         return pn_cli_usage(r->c, "--samplers: %s", r->c->err.text);
     int64_t n = pn_args_int(a, "max-tokens", -1);
@@ -459,9 +464,11 @@ static int run_turn(run_state *r, const char *text, size_t len, bool *full)
     pn_str_clear(&r->answer);
     r->thinking = false;
     pn_status st = pn_chat_say(r->chat, "user", text, len, &c->err);
-    const pn_chat_reply_params p = {.size = sizeof p, .generate = r->gen, .on_event = run_on_event, .user = r,
+    const pn_chat_reply_params p = {.size = sizeof p, .generate = &r->gen, .on_event = run_on_event, .user = r,
                                     .has_reasoning_budget = pn_args_has(&c->args, "reasoning-budget"),
-                                    .reasoning_budget = (uint32_t)pn_args_int(&c->args, "reasoning-budget", 0)};
+                                    .reasoning_budget = (uint32_t)pn_args_int(&c->args, "reasoning-budget", 0),
+                                    .tool_choice = pn_cli_tool_choice(c), .tool_name = pn_cli_tool_name(c),
+                                    .single_call = pn_args_on(&c->args, "single-call")};
     if (!st)
         st = pn_chat_reply(r->chat, &p, &g, &c->err);
     if (st)
@@ -591,14 +598,17 @@ static int run_open_chat(run_state *r)
     if (!code) {
         const pn_chat_params p = {.size = sizeof p, .format = format,
                                   .template_text = tmpl.len ? tmpl.data : NULL, .template_len = tmpl.len,
-                                  .tools = tools.len ? tools.data : NULL, .tools_len = tools.len};
+                                  .tools = tools.len ? tools.data : NULL, .tools_len = tools.len,
+                                  .syntax = pn_args_text(&c->args, "syntax", NULL)};
         pn_status st = pn_chat_new(c->session, &p, &r->chat, &c->err);
         if (st == PN_E_INVALID && format)
             code = pn_cli_usage(c, "--chat-format: '%s' is not allowed: %s", format, c->err.text);
-        else if (!st && system && *system)
-            st = pn_chat_say(r->chat, "system", system, 0, &c->err);
-        if (st && !code)
-            code = pn_cli_fail(c, st);
+        else if (st)
+            code = pn_cli_refused(c, st);
+        else if (*pn_chat_widened(r->chat))
+            pn_cli_note(c, "not enforced in calls: %s", pn_chat_widened(r->chat));
+        if (!code && system && *system && pn_chat_say(r->chat, "system", system, 0, &c->err))
+            code = pn_cli_fail(c, c->err.status);
     }
     pn_str_fini(&tmpl);
     pn_str_fini(&tools);
@@ -679,7 +689,7 @@ static int run_read_grammar(run_state *r)
                                 : pn_grammar_gbnf(c->engine, pn_str_cstr(&text), text.len, &r->grammar, &c->err);
         r->gen.grammar = r->grammar;
         if (st)
-            code = st == PN_E_UNSUPPORTED ? (pn_cli_fail(c, st), PN_EXIT_REFUSED) : pn_cli_fail(c, st);
+            code = pn_cli_refused(c, st);
     }
     pn_str_fini(&text);
     return code;

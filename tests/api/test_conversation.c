@@ -58,7 +58,7 @@ static pn_generate_result talk_ask(talk_rig *r, const char *text, talk_heard *h)
     pn_err err = {0};
     pn_generate_result g = {0};
     memset(h, 0, sizeof *h);
-    const pn_chat_reply_params p = {.generate = {.max_tokens = 48}, .on_event = talk_hear, .user = h};
+    const pn_chat_reply_params p = {.generate = &(pn_generate_params){.max_tokens = 48}, .on_event = talk_hear, .user = h};
     if (text)
         PN_CHECK(pn_chat_say(r->c, "user", text, 0, &err) == PN_OK, "%s", err.text);
     PN_CHECK(pn_chat_reply(r->c, &p, &g, &err) == PN_OK, "%s", err.text);
@@ -211,7 +211,7 @@ static void grammars_hold_whatever_the_model_wants(void)
             talk_heard h = {0};
             const pn_sampling wild = {.temperature = 3, .has_seed = 1, .seed = seed};
             const pn_sampling best = {.temperature = 1, .top_k = 1};
-            const pn_chat_reply_params p = {.generate = {.max_tokens = 300, .grammar = g, .sampling = seed % 4 ? &wild : &best},
+            const pn_chat_reply_params p = {.generate = &(pn_generate_params){.max_tokens = 300, .grammar = g, .sampling = seed % 4 ? &wild : &best},
                                             .on_event = talk_hear, .user = &h};
             pn_generate_result res = {0};
             pn_chat_forget(r.c, 0);
@@ -235,7 +235,7 @@ static void reasoning_ends_when_its_budget_is_spent(void)
         pn_err err = {0};
         pn_generate_result g = {0};
         if (talk_open(&r, &(pn_chat_params){.variables = "{\"enable_thinking\": true}"})) {
-            const pn_chat_reply_params p = {.generate = {.max_tokens = 60}, .on_event = talk_hear, .user = &h,
+            const pn_chat_reply_params p = {.generate = &(pn_generate_params){.max_tokens = 60}, .on_event = talk_hear, .user = &h,
                                             .has_reasoning_budget = 1, .reasoning_budget = budgets[i]};
             pn_chat_say(r.c, "user", "What is 12 + 30?", 0, NULL);
             PN_CHECK(pn_chat_reply(r.c, &p, &g, &err) == PN_OK, "%s", err.text);
@@ -288,7 +288,7 @@ static pn_status talk_whole_life(pn_engine *e)
     if (!st)
         st = pn_chat_say(c, "user", "Hi", 0, NULL);
     if (!st)
-        st = pn_chat_reply(c, &(pn_chat_reply_params){.generate = {.max_tokens = 6, .grammar = g}, .on_event = talk_hear,
+        st = pn_chat_reply(c, &(pn_chat_reply_params){.generate = &(pn_generate_params){.max_tokens = 6, .grammar = g}, .on_event = talk_hear,
                                                       .user = &h}, NULL, NULL);
     pn_grammar_free(g);
     pn_chat_free(c);

@@ -194,11 +194,12 @@ static pn_generate_result replay_answer(replay_rig *r, const char *text)
 {
     pn_err err = {0};
     pn_generate_result g = {0};
-    pn_chat_reply_params p = {.generate = {.grammar = replay_literal(r, text), .grammar_after = "", .max_tokens = 1000}};
+    const pn_generate_params how = {.grammar = replay_literal(r, text), .grammar_after = "", .max_tokens = 1000};
+    const pn_chat_reply_params p = {.generate = &how};
     uint32_t same = 0;
     PN_CHECK(pn_chat_reply(r->c, &p, &g, &err) == PN_OK, "%s", err.text);
     PN_CHECK(g.finish == PN_FINISH_STOP, "finish %d", (int)g.finish);
-    pn_grammar_free(p.generate.grammar);
+    pn_grammar_free(how.grammar);
     uint32_t n = pn_session_length(r->s);
     const pn_token *t = pn_session_tokens(r->s);
     while (same < r->n_before && same < n && t[same] == r->before[same])
@@ -546,15 +547,16 @@ static void stop_strings_leave_the_session(replay_rig *r)
 {
     static const char *const stop[] = {"STOP"};
     static char session[16384];
-    pn_chat_reply_params p = {.generate = {.max_tokens = 100, .stop = stop, .n_stop = 1, .grammar_after = ""}};
+    pn_generate_params how = {.max_tokens = 100, .stop = stop, .n_stop = 1, .grammar_after = ""};
+    const pn_chat_reply_params p = {.generate = &how};
     pn_err err = {0};
     size_t n = 0;
     if (!replay_open_chat(r, "hermes", NULL, NULL))
         return;
     replay_say(r, "Say.");
-    p.generate.grammar = replay_literal(r, "One STOP two");
+    how.grammar = replay_literal(r, "One STOP two");
     PN_CHECK(pn_chat_reply(r->c, &p, NULL, &err) == PN_OK, "%s", err.text);
-    pn_grammar_free(p.generate.grammar);
+    pn_grammar_free(how.grammar);
     r->edited = true;                               /* that reply was not counted */
     replay_say(r, "So?");
     replay_answer(r, "x");
@@ -572,7 +574,8 @@ static void stop_strings_leave_the_session(replay_rig *r)
 static pn_status replay_whole_life(pn_engine *e, const char *tmpl, size_t len)
 {
     replay_rig r = {.e = e};
-    pn_chat_reply_params p = {.generate = {.max_tokens = 60}};
+    pn_generate_params how = {.max_tokens = 60};
+    const pn_chat_reply_params p = {.generate = &how};
     pn_status st = pn_model_load(e, "models/demo.gguf", NULL, &r.m, NULL);
     if (!st)
         st = pn_session_new(r.m, &(pn_session_params){.n_ctx = 256, .n_batch = 16}, &r.s, NULL);
@@ -580,7 +583,7 @@ static pn_status replay_whole_life(pn_engine *e, const char *tmpl, size_t len)
         st = pn_chat_new(r.s, &(pn_chat_params){.template_text = tmpl, .template_len = len}, &r.c, NULL);
     static const char gbnf[] = "root ::= \"<tool_call>{\\\"name\\\":\\\"f\\\"}</tool_call>\"";
     if (!st)
-        st = pn_grammar_gbnf(e, gbnf, sizeof gbnf - 1, &p.generate.grammar, NULL);
+        st = pn_grammar_gbnf(e, gbnf, sizeof gbnf - 1, &how.grammar, NULL);
     for (int turn = 0; turn < 2 && !st; turn++) {
         st = pn_chat_say(r.c, "user", "Hi", 0, NULL);
         if (!st)
@@ -588,7 +591,7 @@ static pn_status replay_whole_life(pn_engine *e, const char *tmpl, size_t len)
         if (st == PN_E_NOMEM && pn_chat_length(r.c) % 2)
             PN_CHECK(pn_chat_reply(r.c, &p, NULL, NULL) == PN_OK, "asked again");
     }
-    pn_grammar_free(p.generate.grammar);
+    pn_grammar_free(how.grammar);
     pn_chat_free(r.c);
     pn_session_free(r.s);
     pn_model_free(r.m);

@@ -411,7 +411,7 @@ static pn_status stop_reply(pn_chat *c, pn_grammar *g, const char *const *stop, 
     pn_err err = {0};
     const pn_sampling wild = {.temperature = 4, .has_seed = 1, .seed = seed};
     memset(h, 0, sizeof *h);
-    const pn_chat_reply_params p = {.generate = {.stop = stop, .n_stop = n, .grammar = g, .grammar_after = "", .sampling = &wild,
+    const pn_chat_reply_params p = {.generate = &(pn_generate_params){.stop = stop, .n_stop = n, .grammar = g, .grammar_after = "", .sampling = &wild,
                                                  .max_tokens = g ? 0 : 1,
                                                  .on_logprob = stop_hear_token, .logprob_user = &h->tokens, .n_top = 2},
                                     .on_event = stop_hear_event, .user = h};
@@ -637,7 +637,7 @@ static pn_status stop_life(pn_engine *e)
     if (!st)
         st = pn_chat_say(c, "user", "Hi", 0, NULL);
     if (!st)
-        st = pn_chat_reply(c, &(pn_chat_reply_params){.generate = p, .on_event = stop_hear_event, .user = &h}, NULL, NULL);
+        st = pn_chat_reply(c, &(pn_chat_reply_params){.generate = &p, .on_event = stop_hear_event, .user = &h}, NULL, NULL);
     if (!st)
         PN_CHECK(strcmp(h.text[PN_OUTPUT_CONTENT], "Hel") == 0, "'%s'", h.text[PN_OUTPUT_CONTENT]);
     pn_chat_free(c);

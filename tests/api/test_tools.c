@@ -112,7 +112,7 @@ static void a_required_call_is_made_however_wild_the_model(tools_rig *r)
             pn_generate_result g = {0};
             pn_err err = {0};
             const pn_sampling wild = {.temperature = 2.5f, .has_seed = 1, .seed = seed};
-            pn_chat_reply_params p = {.generate = {.max_tokens = 120, .sampling = &wild, .grammar_after = ""}, .tool_choice = PN_TOOLS_REQUIRED,
+            pn_chat_reply_params p = {.generate = &(pn_generate_params){.max_tokens = 120, .sampling = &wild, .grammar_after = ""}, .tool_choice = PN_TOOLS_REQUIRED,
                                       .single_call = seed % 2 == 0, .tool_name = seed % 3 == 0 ? "clock" : NULL};
             PN_CHECK(tools_ask(r, "Hello.", &(pn_chat_params){.tools = tools, .syntax = syntaxes[i]}, &p, &h, &g, &err) == PN_OK, "%s", err.text);
             const char *name = syntaxes[i] ? syntaxes[i] : "the model's";
@@ -137,7 +137,7 @@ static void a_call_of_the_models_choice_is_held_too(tools_rig *r)
         pn_generate_result g = {0};
         pn_err err = {0};
         const pn_sampling wild = {.temperature = seed % 2 ? 1.0f : 2.0f, .has_seed = 1, .seed = seed};
-        pn_chat_reply_params p = {.generate = {.max_tokens = 48, .sampling = &wild}, .single_call = seed % 5 == 0};
+        pn_chat_reply_params p = {.generate = &(pn_generate_params){.max_tokens = 48, .sampling = &wild}, .single_call = seed % 5 == 0};
         PN_CHECK(tools_ask(r, seed % 3 ? "What is the weather in Paris?" : "Hello.", &(pn_chat_params){.tools = tools}, &p, &h, &g, &err) == PN_OK,
                  "%s", err.text);
         PN_CHECK(h.calls == h.good || (g.finish == PN_FINISH_LENGTH && h.calls == h.good + 1), "seed %d: %d calls, %d good, the last %s(%s)",
@@ -156,7 +156,7 @@ static void none_means_none(tools_rig *r)
         pn_generate_result g = {0};
         pn_err err = {0};
         const pn_sampling some = {.temperature = seed ? 1.0f : 0.0f, .has_seed = 1, .seed = seed};
-        pn_chat_reply_params p = {.generate = {.max_tokens = 32, .sampling = &some}, .tool_choice = PN_TOOLS_NONE};
+        pn_chat_reply_params p = {.generate = &(pn_generate_params){.max_tokens = 32, .sampling = &some}, .tool_choice = PN_TOOLS_NONE};
         PN_CHECK(tools_ask(r, "What is the weather in Paris?", &(pn_chat_params){.tools = tools}, &p, &h, &g, &err) == PN_OK, "%s", err.text);
         PN_CHECK(h.calls == 0 && !strstr(h.content, "<tool_call>") && g.n_generated > 0, "%d calls, '%s'", h.calls, h.content);
     }
@@ -175,7 +175,7 @@ static void reasoning_comes_before_what_is_held(tools_rig *r)
         pn_generate_result g = {0};
         const pn_sampling s = {.temperature = 0.7f, .has_seed = 1, .seed = seed};
         const pn_chat_params c = {.variables = "{\"enable_thinking\": true}", .tools = tools};
-        pn_chat_reply_params p = {.generate = {.max_tokens = 120, .sampling = &s, .grammar = seed % 2 ? json : NULL},
+        pn_chat_reply_params p = {.generate = &(pn_generate_params){.max_tokens = 120, .sampling = &s, .grammar = seed % 2 ? json : NULL},
                                   .tool_choice = seed % 2 ? PN_TOOLS_AUTO : PN_TOOLS_REQUIRED, .has_reasoning_budget = 1, .reasoning_budget = 40};
         PN_CHECK(tools_ask(r, "What is 12 + 30?", &c, &p, &h, &g, &err) == PN_OK, "%s", err.text);
         thought += h.n_reasoning > 0;
@@ -199,7 +199,8 @@ static void what_cannot_be_held_is_told(tools_rig *r)
     pn_generate_result g;
     pn_err err = {0};
     pn_chat *c = NULL;
-    pn_chat_reply_params p = {.generate = {.max_tokens = 4}};
+    pn_generate_params how = {.max_tokens = 4};
+    pn_chat_reply_params p = {.generate = &how};
     PN_CHECK(pn_chat_new(r->s, &(pn_chat_params){.tools = strict}, &c, &err) == PN_E_UNSUPPORTED &&
              strstr(err.text, "/0/function/parameters/properties/x/contains"), "%s", err.text);
     PN_CHECK(pn_chat_new(r->s, &(pn_chat_params){.tools = loose}, &c, &err) == PN_OK, "%s", err.text);
@@ -211,7 +212,7 @@ static void what_cannot_be_held_is_told(tools_rig *r)
     p.tool_name = "g";
     PN_CHECK(tools_ask(r, "Hi", &(pn_chat_params){.tools = tools}, &p, &h, &g, &err) == PN_E_INVALID && strstr(err.text, "no tool is called 'g'"), "%s", err.text);
     p.tool_name = NULL;
-    p.generate.grammar = r->of_a;
+    how.grammar = r->of_a;
     PN_CHECK(tools_ask(r, "Hi", &(pn_chat_params){.tools = tools}, &p, &h, &g, &err) == PN_E_INVALID && strstr(err.text, "only one"), "%s", err.text);
     PN_CHECK(tools_ask(r, "Hi", &(pn_chat_params){.syntax = "latin"}, &p, &h, &g, &err) == PN_E_INVALID && strstr(err.text, "'latin'"), "%s", err.text);
     PN_CHECK(tools_ask(r, "Hi", &(pn_chat_params){.tools = "[{\"type\":\"function\"}]"}, &p, &h, &g, &err) == PN_E_INVALID &&

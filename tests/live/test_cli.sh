@@ -305,6 +305,80 @@ else
     skip "bench -o json: no python3"
 fi
 
+# --- templates, answers, grammars ------------------------------------------------------------------
+
+# prints NAME TEXT: what the command before it wrote is TEXT
+prints() {
+    printf '%s\n' "$2" | cmp -s - "$tmp/out"
+    check "$1: prints $(printf '%s' "$2" | head -c 60)"
+}
+
+cat >"$tmp/t.jinja" <<'T'
+{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if tools %}<tool_call>{{ tools[0].function.name }}{% endif %}
+T
+echo '{"messages":[{"role":"user","content":"<|user|> Hi"}]}' >"$tmp/in.json"
+exits 0 "render" render --template "$tmp/t.jinja" --input "$tmp/in.json"
+printf '%s' '<|user|><|user|> Hi' | cmp -s - "$tmp/out"
+check "render: the prompt and nothing else"
+exits 0 "render --segments" render --template "$tmp/t.jinja" --input "$tmp/in.json" --segments
+prints "render --segments" '{"trusted":true,"text":"<|user|>"}
+{"trusted":false,"text":"<|user|> Hi"}'
+echo "{{ raise_exception('No.') }}" >"$tmp/no.jinja"
+exits 1 "render: a template that refuses" render --template "$tmp/no.jinja" --input "$tmp/in.json"
+grep -q 'No\.' "$tmp/err"
+check "render: the template's own text"
+
+cat >"$tmp/tools.json" <<'T'
+[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"n":{"type":"integer","maximum":9}},"required":["n"]}}}]
+T
+printf 'Hi.\n<tool_call>\n{"name": "f", "arguments": {"n": 3}}\n</tool_call>' >"$tmp/raw"
+"$pantheon" parse-output --syntax hermes --tools "$tmp/tools.json" <"$tmp/raw" >"$tmp/out" 2>"$tmp/err"
+check "parse-output"
+prints "parse-output" '{"reasoning_content":null,"content":"Hi.","tool_calls":[{"name":"f","arguments":{"n":3}}]}'
+usage "parse-output without a syntax" syntax parse-output
+
+cat >"$tmp/lines" <<'T'
+Hi.
+<tool_call>\n{"name": "f", "arguments": {"n": 3}}\n</tool_call>
+<tool_call>\n{"name": "f", "arguments": {"n": 10}}\n</tool_call>
+T
+exits 0 "grammar --tools" grammar --tools "$tmp/tools.json" --syntax hermes --match-lines "$tmp/lines"
+prints "grammar --tools" 'accept
+accept
+reject'
+exits 0 "grammar --tool-choice required" grammar --tools "$tmp/tools.json" --syntax hermes --tool-choice f --match-lines "$tmp/lines"
+prints "grammar --tool-choice f" 'reject
+accept
+reject'
+exits 0 "grammar --tool-choice none" grammar --tools "$tmp/tools.json" --template "$tmp/t.jinja" --tool-choice none --match-lines "$tmp/lines"
+prints "grammar --tool-choice none" 'accept
+reject
+reject'
+usage "grammar --tools without a syntax" template grammar --tools "$tmp/tools.json"
+printf '{"n": 3}\n{"n": 10}\n' >"$tmp/lines"
+echo '{"type":"object","properties":{"n":{"type":"integer","maximum":9}},"required":["n"]}' >"$tmp/s.json"
+exits 0 "grammar --json-schema" grammar --json-schema "$tmp/s.json" --match-lines "$tmp/lines"
+prints "grammar --json-schema" 'accept
+reject'
+echo '{"type":"array","contains":{"const":1}}' >"$tmp/c.json"
+exits 3 "grammar: a schema that cannot be enforced" grammar --json-schema "$tmp/c.json"
+grep -q '/contains' "$tmp/err"
+check "grammar: the pointer of the keyword"
+sed 's/"name":"f"/"name":"f","strict":true/; s/"maximum":9/"not":{"multipleOf":3}/' "$tmp/tools.json" >"$tmp/strict.json"
+exits 3 "run: a strict tool that cannot be enforced" run -m "$model" --chat --tools "$tmp/strict.json" -p Hi
+grep -q '/0/function/parameters/properties/n/not' "$tmp/err"
+check "run --tools: the pointer of the keyword"
+exits 0 "run --tool-choice required" run -m "$model" --chat --tools "$tmp/tools.json" --tool-choice required -p "Hello" --temp 0 -n 60
+grep -Eq '^\{"name":"f","arguments":\{"n": ?-?[0-9]' "$tmp/out"
+check "run --tool-choice required: a call"
+exits 0 "run --tool-choice none" run -m "$model" --chat --tools "$tmp/tools.json" --tool-choice none -p "Hello" --temp 0 -n 30
+! grep -q '"arguments"' "$tmp/out"
+check "run --tool-choice none: no call"
+exits 0 "run --json-schema" run -m "$model" --chat --json-schema "$tmp/s.json" -p "A number?" --temp 0 -n 60
+grep -Eq '^\{[[:space:]]*"n":[[:space:]]*-?[0-9]+[[:space:]]*\}$' "$tmp/out"
+check "run --json-schema: an object"
+usage "run --tool-choice without tools" tools run -m "$model" --chat --tool-choice none -p Hi
+
 # --- making files ----------------------------------------------------------------------------------
 
 exits 0 "quantize" quantize "$model" "$tmp/q.gguf" Q4_0
