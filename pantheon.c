@@ -45582,7 +45582,8 @@ PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t)
 /* includes sample/pn_calls_int.h */
 /* includes base/pn_err.h */
 
-enum { CALLS_STEPS = 5000000, CALLS_STEPS_A_TOOL = 500000, CALLS_TOOLS_MAX = 1024 };
+/* Beside the usual limits of a grammar, for each tool. */
+enum { CALLS_STEPS = 5000000, CALLS_TOOL_STEPS = 50000, CALLS_ELEMENTS = 200000, CALLS_TOOL_ELEMENTS = 1000, CALLS_TOOLS_MAX = 1024 };
 
 /* ------------------------------------------------------------------------------------------
  * Markers and small parts
@@ -45944,8 +45945,8 @@ static void calls_trigger(calls_work *w, const char *text, size_t len, bool at_s
 }
 
 /* A bare object counts as a call when it names a tool: then the trigger reaches to the end of the name,
- * in the spellings that models use. */
-static void calls_bare_triggers(calls_work *w, const calls_tool *t, const calls_json *j)
+ * in the spellings that models use.  more: what may follow it. */
+static void calls_bare_triggers(calls_work *w, const calls_tool *t, const calls_json *j, pn_gnode more)
 {
     static const char *const heads[] = {
         "{\"name\": \"", "{\"name\":\"", "{ \"name\": \"", "{\n  \"name\": \"", "{\n    \"name\": \"",
@@ -45954,9 +45955,7 @@ static void calls_bare_triggers(calls_work *w, const calls_tool *t, const calls_
     pn_gnode rest = calls_json_rest(w, t, j);
     if (strcmp(j->args, "parameters") != 0)
         rest = pn_gir_alt2(w->g, rest, calls_json_rest(w, t, &parameters));
-    if (!w->p->single)
-        rest = pn_gir_seq2(w->g, rest, pn_gir_repeat(w->g, pn_gir_seq2(w->g, calls_text(w, "; "), calls_json_object(w, j)), 0, PN_GIR_MANY));
-    uint32_t lane = calls_lane(w, rest);
+    uint32_t lane = calls_lane(w, pn_gir_seq2(w->g, rest, more));
     for (size_t i = 0; i < PN_COUNT_OF(heads); i++) {
         pn_str s;
         pn_str_init(&s, w->mem, PN_ACCT_GRAMMAR);
@@ -46004,11 +46003,14 @@ static void calls_auto(calls_work *w)
         calls_harmony_triggers(w);
         return;
     }
+    pn_gnode more = pn_gir_empty(w->g);
+    if ((w->f->flags & OUT_BARE) && !w->p->single)
+        more = pn_gir_repeat(w->g, pn_gir_seq2(w->g, calls_text(w, "; "), calls_json_object(w, calls_json_row(w))), 0, PN_GIR_MANY);
     for (size_t i = 0; i < w->n_tools && !w->st; i++) {
         if (w->f->flags & OUT_SEGMENTS)
             calls_segment_triggers(w, &w->tools[i]);
         if (w->f->flags & OUT_BARE)
-            calls_bare_triggers(w, &w->tools[i], calls_json_row(w));
+            calls_bare_triggers(w, &w->tools[i], calls_json_row(w), more);
     }
     for (size_t i = 0; i < PN_COUNT_OF(w->f->open) && w->f->open[i] && !(w->f->flags & OUT_SEGMENTS); i++)
         calls_trigger(w, w->f->open[i], strlen(w->f->open[i]), false, calls_lane(w, calls_section(w, i)));
@@ -46128,14 +46130,16 @@ static pn_status calls_finish(calls_work *w)
     return pn_gir_finish(w->g, root, &w->out->gram, w->err);
 }
 
-static pn_status calls_build(calls_work *w)
+/* builder: the memory that the grammar is made in. */
+static pn_status calls_build(calls_work *w, pn_mem *builder)
 {
     static const char nothing[] = "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}";
     w->st = pn_json_parse(&w->nothing, w->mem, PN_ACCT_GRAMMAR, nothing, sizeof nothing - 1, NULL, w->err);
     if (w->st || !calls_read_tools(w))
         return w->st;
-    pn_gram_limits limits = {.compile_steps = CALLS_STEPS + (uint64_t)CALLS_STEPS_A_TOOL * w->n_tools};
-    w->st = pn_gir_new(&w->g, w->mem, &limits, w->err);
+    const pn_gram_limits limits = {.compile_steps = CALLS_STEPS + (uint64_t)CALLS_TOOL_STEPS * w->n_tools,
+                                   .elements = CALLS_ELEMENTS + CALLS_TOOL_ELEMENTS * (uint32_t)w->n_tools};
+    w->st = pn_gir_new(&w->g, builder, &limits, w->err);
     if (w->st)
         return w->st;
     pn_gnode blank = pn_gir_alt2(w->g, calls_text(w, " "), calls_text(w, "\t"));
@@ -46164,10 +46168,13 @@ PN_INTERNAL pn_status pn_calls_new(pn_calls *out, pn_mem *mem, const pn_calls_pa
     w.out = out;
     w.f = pn_out_family(p->format->family);
     w.err = err ? err : &mine;
-    pn_status st = calls_build(&w);
+    pn_gir_purse purse;
+    pn_gir_purse_init(&purse, mem, NULL);
+    pn_status st = calls_build(&w, &purse.mem);
     if (!st && out->widened.failed)
         st = pn_fail_nomem(w.err, "tool grammars", out->widened.len);
     pn_gir_free(w.g);
+    st = pn_gir_purse_close(&purse, out->gram, st, w.err);
     pn_json_fini(&w.nothing);
     pn_mem_free(mem, PN_ACCT_GRAMMAR, w.tools, w.cap_tools * sizeof *w.tools);
     pn_mem_free(mem, PN_ACCT_GRAMMAR, w.lanes, w.cap_lanes * sizeof *w.lanes);
