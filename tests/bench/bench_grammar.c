@@ -11,6 +11,7 @@
 #include "base/pn_os.h"
 #include "engine/pn_grammar_api.h"
 #include "sample/pn_gir.h"
+#include "sample/pn_guide.h"
 
 static const char *const bench_json =
     "root ::= object\n"
@@ -37,6 +38,14 @@ static const char *const bench_text[2] = {
 static const char *const bench_schema_text[2] = {
     "{\"name\": \"Grandmother of all the foxes in the deep forest\", \"tags\": [\"red\", \"blue\"], \"age\": 41}",
     "{\"name\": \"Somebody else entirely, with a longer name than usual\", \"tags\": [], \"age\": 7}",
+};
+
+/* Ten tools, and answers that say something and then call one. */
+static const char *const bench_answer[2] = {
+    "I will look that up for you, one moment please.\n<tool_call>\n{\"name\": \"tool_3\", \"arguments\": {\"city\": \"Reykjav\xC3\xADk\", "
+    "\"days\": 3, \"unit\": \"metric\", \"note\": \"The quick brown fox jumps over the lazy dog.\"}}\n</tool_call>",
+    "<tool_call>\n{\"name\": \"tool_7\", \"arguments\": {\"city\": \"Ulan Bator\", \"days\": 12, \"unit\": \"imperial\"}}\n</tool_call>\n"
+    "<tool_call>\n{\"name\": \"tool_0\", \"arguments\": {\"city\": \"Rome\", \"days\": 1, \"unit\": \"metric\"}}\n</tool_call>",
 };
 
 static double now_us(void) { return pn_os_now() * 1e6; }
@@ -93,6 +102,68 @@ static void bench(const pn_model *model, pn_mem *mem, pn_gtrie *t, const char *n
     pn_gram_release(g);
 }
 
+/* The same through a guide, as a conversation with tools does it. */
+static void follow_answer(const pn_model *model, pn_mem *mem, const pn_calls *c, pn_gtrie *t, const char *text, const char *what)
+{
+    pn_token tokens[512];
+    double us[512], sum = 0, accept = 0;
+    size_t n = 0;
+    pn_guide *g = NULL;
+    pn_err err = {PN_OK, ""};
+    char tmp[8];
+    const uint32_t *bits;
+    const pn_guide_params p = {.gram = c->gram, .trie = t, .triggers = c->triggers, .n_triggers = c->n_triggers, .lanes = true};
+    if (pn_tokenize(model, text, strlen(text), 0, tokens, 512, &n, &err) || pn_guide_new(&g, mem, &p, &err))
+        printf("%s\n", err.text);
+    for (size_t i = 0; i < n && g; i++) {
+        double t0 = now_us();
+        if (pn_guide_mask(g, &bits, &err))
+            printf("%s\n", err.text);
+        double t1 = now_us();
+        if (pn_guide_accept(g, tokens[i], pn_vocab_piece(model->vocab, tokens[i], true, tmp), &err))
+            printf("token %zu: %s\n", i, err.text);
+        accept += now_us() - t1;
+        sum += us[i] = t1 - t0;
+    }
+    if (n)
+        qsort(us, n, sizeof *us, by_value);
+    if (n)
+        printf("%-14s %4zu tokens: mask mean %7.1f us, median %7.1f, p90 %7.1f, max %7.1f; accept mean %5.1f us; %zu KiB held\n", what, n,
+               sum / (double)n, us[n / 2], us[n * 9 / 10], us[n - 1], accept / (double)n, pn_gram_bytes(c->gram) >> 10);
+    pn_guide_free(g);
+}
+
+static void bench_tools(const pn_model *model, pn_mem *mem, pn_gtrie *t)
+{
+    pn_str s;
+    pn_json_doc d;
+    pn_calls c;
+    pn_out_format f;
+    pn_err err = {PN_OK, ""};
+    pn_str_init(&s, mem, PN_ACCT_MISC);
+    for (int i = 0; i < 10; i++)
+        pn_str_addf(&s, "%s{\"name\":\"tool_%d\",\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"},\"days\":"
+                    "{\"type\":\"integer\",\"minimum\":1,\"maximum\":14},\"unit\":{\"enum\":[\"metric\",\"imperial\"]},\"note\":{\"type\":\"string\","
+                    "\"maxLength\":200}},\"required\":[\"city\",\"days\",\"unit\"]}}", i ? "," : "[", i);
+    pn_str_addc(&s, ']');
+    pn_out_find(&f, "hermes");
+    if (pn_json_parse(&d, mem, PN_ACCT_MISC, s.data, s.len, NULL, &err) == PN_OK) {
+        const pn_calls_params p = {.format = &f, .tools = &d};
+        double t0 = now_us();
+        if (pn_calls_new(&c, mem, &p, &err) == PN_OK) {
+            printf("ten tools: compiled in %.0f us\n", now_us() - t0);
+            follow_answer(model, mem, &c, t, bench_answer[0], "  cold");
+            follow_answer(model, mem, &c, t, bench_answer[0], "  warm");
+            follow_answer(model, mem, &c, t, bench_answer[1], "  fresh");
+            pn_calls_fini(&c);
+        }
+        pn_json_fini(&d);
+    }
+    if (err.status)
+        printf("%s\n", err.text);
+    pn_str_fini(&s);
+}
+
 int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : "models/demo.gguf";
@@ -114,6 +185,7 @@ int main(int argc, char **argv)
                pn_gtrie_bytes(t) >> 10);
         bench(model, &mem, t, "json", bench_json, bench_text);
         bench(model, &mem, t, "counted schema", bench_schema, bench_schema_text);
+        bench_tools(model, &mem, t);
     }
     pn_gtrie_free(t);
     pn_model_free(model);
