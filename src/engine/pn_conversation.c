@@ -15,8 +15,7 @@
 #include <inttypes.h>
 
 #include "base/pn_json.h"
-#include "engine/pn_emit.h"
-#include "engine/pn_grammar_api.h"
+#include "engine/pn_answer.h"
 #include "engine/pn_replay.h"
 #include "sample/pn_budget.h"
 #include "text/pn_chat.h"
@@ -197,6 +196,8 @@ PN_API pn_status pn_chat_say(pn_chat *c, const char *role, const char *content, 
     return talk_push_message(c, &json, err);
 }
 
+PN_INTERNAL pn_session *pn_chat_session(pn_chat *c) { return c->s; }
+
 PN_API size_t pn_chat_length(const pn_chat *c) { return c->n_messages; }
 
 PN_API const char *pn_chat_message(const pn_chat *c, size_t i, size_t *len)
@@ -308,11 +309,6 @@ static pn_status talk_render(pn_chat *c, bool generation, pn_prompt *out, pn_err
     return st;
 }
 
-typedef struct talk_tokens {
-    pn_token *list;
-    size_t n, cap;
-} talk_tokens;
-
 /* The text from `at` on, with its trusted stretches moved along. */
 static pn_status talk_encode(pn_chat *c, const pn_prompt *p, size_t at, talk_tokens *t, pn_err *err)
 {
@@ -390,25 +386,13 @@ static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, ta
  * The answer
  * ------------------------------------------------------------------------------------------ */
 
-typedef struct talk_answer {
-    pn_chat *c;
-    const pn_chat_reply_params *p;
-    pn_generate_params generate;
-    pn_out *parser;
-    pn_out_result parts;
-    pn_emit emit;
-    pn_str raw;                 /* what the model wrote, token by token */
-    bool calling;               /* inside a call, which begins at call_at */
-    size_t call_at;
-} talk_answer;
-
-static int talk_send(talk_answer *a, const pn_out_event *e)
+static int talk_send(pn_answer *a, const pn_out_event *e)
 {
     static const pn_output_kind kinds[] = {PN_OUTPUT_REASONING, PN_OUTPUT_CONTENT, PN_OUTPUT_CALL_BEGIN,
                                            PN_OUTPUT_ARGUMENTS, PN_OUTPUT_CALL_END};
     const pn_output_event ev = {.kind = kinds[e->kind], .call = e->call, .complete = e->complete, .text = e->text,
                                 .len = e->len, .id = e->id, .id_len = e->id_len};
-    return pn_out_collect(&a->parts, e) | (a->p->on_event ? a->p->on_event(a->p->user, &ev) : 0);
+    return pn_out_collect(&a->parts, e) | (a->p.on_event ? a->p.on_event(a->p.user, &ev) : 0);
 }
 
 /* Content that is no part of a stop string. */
@@ -421,7 +405,7 @@ static int talk_content(void *user, const char *text, size_t n)
 /* From the parser.  Stop strings are looked for in the content, and none reaches across the rest. */
 static int talk_event(void *user, const pn_out_event *e)
 {
-    talk_answer *a = user;
+    pn_answer *a = user;
     if (e->kind == PN_OUT_CONTENT) {
         pn_emit_text(&a->emit, e->text, e->len, e->at);
         return pn_emit_over(&a->emit);
@@ -442,7 +426,7 @@ static int talk_event(void *user, const pn_out_event *e)
 }
 
 /* Behind the parser: tokens whose text is known, and what went wrong. */
-static pn_status talk_settle(talk_answer *a, pn_status st, size_t upto, pn_err *err)
+static pn_status talk_settle(pn_answer *a, pn_status st, size_t upto, pn_err *err)
 {
     if (a->emit.failed || a->parts.failed || a->raw.failed)
         return pn_fail_nomem(err, "an answer", a->raw.len);
@@ -456,7 +440,7 @@ static pn_status talk_settle(talk_answer *a, pn_status st, size_t upto, pn_err *
 
 static pn_status talk_text(void *user, pn_token t, const char *text, size_t len, pn_err *err)
 {
-    talk_answer *a = user;
+    pn_answer *a = user;
     char tmp[8];
     pn_bytes piece = pn_vocab_piece(a->c->s->model->vocab, t, true, tmp);
     pn_str_add(&a->raw, piece.data, piece.len);
@@ -468,7 +452,7 @@ static pn_status talk_text(void *user, pn_token t, const char *text, size_t len,
 
 static pn_status talk_rest(void *user, pn_err *err)
 {
-    talk_answer *a = user;
+    pn_answer *a = user;
     pn_status st = a->emit.refused ? PN_OK : pn_out_end(a->parser, err);
     if (!a->emit.refused)
         pn_emit_release(&a->emit);
@@ -482,7 +466,7 @@ static pn_status talk_push_segment(pn_chat *c, const char *text, size_t len, siz
 }
 
 /* {"role":"assistant", ...} as OpenAI spells it. */
-static void talk_assistant(const talk_answer *a, pn_str *m)
+static void talk_assistant(const pn_answer *a, pn_str *m)
 {
     const pn_out_result *r = &a->parts;
     pn_str_addc(m, '{');
@@ -538,19 +522,19 @@ static pn_status talk_marker(pn_chat *c, const char *text, talk_tokens *t, pn_er
 }
 
 /* NULL when the family has no reasoning to close, or nobody asked. */
-static pn_status talk_budget(talk_answer *a, bool open, pn_budget **out, pn_err *err)
+static pn_status talk_budget(pn_answer *a, bool open, pn_budget **out, pn_err *err)
 {
     pn_chat *c = a->c;
     talk_tokens start = {0}, end = {0};
     *out = NULL;
-    if (!a->p->has_reasoning_budget || !c->syntax.think_open || !c->syntax.think_close)
+    if (!a->p.has_reasoning_budget || !c->syntax.think_open || !c->syntax.think_close)
         return PN_OK;
     pn_status st = talk_marker(c, c->syntax.think_open, &start, err);
     if (!st)
         st = talk_marker(c, c->syntax.think_close, &end, err);
     const pn_budget_params p = {.start = start.list, .n_start = start.n, .end = end.list, .n_end = end.n,
-                                .budget = a->p->reasoning_budget, .limit = a->generate.max_tokens,
-                                .reserve = a->p->answer_reserve, .open = open};
+                                .budget = a->p.reasoning_budget, .limit = a->generate.max_tokens,
+                                .reserve = a->p.answer_reserve, .open = open};
     if (!st)
         st = pn_budget_new(out, c->mem, &p, err);
     pn_mem_free(c->mem, PN_ACCT_MISC, start.list, start.cap * sizeof *start.list);
@@ -559,10 +543,10 @@ static pn_status talk_budget(talk_answer *a, bool open, pn_budget **out, pn_err 
 }
 
 /* What the answer is held to: the caller's grammar, or that of the calls.  *made: to be freed. */
-static pn_status talk_grammar(talk_answer *a, pn_generate_params *g, pn_grammar **made, pn_err *err)
+static pn_status talk_grammar(pn_answer *a, pn_generate_params *g, pn_grammar **made, pn_err *err)
 {
     pn_chat *c = a->c;
-    const pn_chat_reply_params *p = a->p;
+    const pn_chat_reply_params *p = &a->p;
     *made = NULL;
     if (p->tool_choice == PN_TOOLS_REQUIRED && (g->grammar || !c->calls))
         return pn_fail(err, PN_E_INVALID, g->grammar ? "a call is required, and a grammar holds the answer: only one is possible"
@@ -606,78 +590,113 @@ static void talk_begin(const pn_chat *c, pn_generate_params *g, pn_bytes opening
             g->grammar_after = finals[i][1];
 }
 
-static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from, pn_bytes opening,
-                               pn_generate_result *result, pn_err *err)
+/* Everything but the generation itself: the prompt is rendered and compared with what the session has, the
+ * parser and the text's way out are open. */
+static pn_status talk_start(pn_answer *a, pn_err *err)
 {
     pn_chat *c = a->c;
-    pn_generate_params g = a->generate;
-    g.size = sizeof g;
-    g.prompt = t->list + from;
-    g.n_prompt = t->n - from;
-    bool open = pn_out_forced_open(&c->syntax, opening.data, opening.len);
-    pn_grammar *made = NULL;
-    size_t first = c->s->kv.length + g.n_prompt;
-    const pn_generate_route route = {&a->emit, talk_text, talk_rest, a};
-    pn_generate_result r = {.stop_index = -1};
-    size_t raw_len = 0;
-    pn_budget *budget = NULL;
-    pn_status st = talk_grammar(a, &g, &made, err);
-    talk_begin(c, &g, opening, open);
-    if (!st)
-        st = talk_budget(a, open, &budget, err);
-    if (!st)
-        st = pn_emit_open(&a->emit, c->s->model, &g, true, talk_content, a, err);
-    if (!st)
-        st = pn_generate_run(c->s, &g, &route, budget, &r, &raw_len, err);
-    if (result)
-        *result = r;
-    pn_emit_close(&a->emit);
-    pn_budget_free(budget);
-    pn_grammar_free(made);
-    if (!st)                                /* the tokens kept, with their text: the next turn begins with them */
-        st = talk_push_segment(c, pn_str_cstr(&a->raw), raw_len, first, r.n_kept, err);
-    if (st)
-        return st;
-    pn_str m;
-    pn_str_init(&m, c->mem, PN_ACCT_MISC);
-    talk_assistant(a, &m);
-    return talk_push_message(c, &m, err);
-}
-
-PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, pn_generate_result *result, pn_err *err)
-{
-    pn_chat_reply_params p;
     pn_prompt prompt;
-    talk_tokens t = {0};
+    pn_generate_params *g = &a->generate;
     size_t from = 0, opening = 0;
-    if (!c)
-        return pn_fail(err, PN_E_INVALID, "no conversation given");
-    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
-    if (result)
-        *result = (pn_generate_result){.stop_index = -1};
-    talk_answer a = {.c = c, .p = &p};
-    pn_params_copy(&a.generate, sizeof a.generate, p.generate, p.generate ? p.generate->size : 0);
-    const pn_out_params how = {.no_calls = p.tool_choice == PN_TOOLS_NONE};
-    pn_out_result_init(&a.parts, c->mem);
-    pn_str_init(&a.raw, c->mem, PN_ACCT_MISC);
+    const pn_out_params how = {.no_calls = a->p.tool_choice == PN_TOOLS_NONE};
     pn_prompt_init(&prompt, c->mem);
     pn_status st = talk_render(c, true, &prompt, err);
     if (!st)
         st = talk_opening(c, &prompt, &opening, err);
+    const pn_bytes begun = {pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening};
+    bool open = pn_out_forced_open(&c->syntax, begun.data, begun.len);
     if (!st)
-        st = pn_out_new(&a.parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL,
-                        pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening, &how, talk_event, &a, err);
+        st = pn_out_new(&a->parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL, begun.data, begun.len, &how, talk_event, a,
+                        err);
     if (!st)
-        st = talk_prepare(c, &prompt, opening, &t, &from, err);
+        st = talk_prepare(c, &prompt, opening, &a->tokens, &from, err);
+    g->size = sizeof *g;
+    g->prompt = a->tokens.list + from;
+    g->n_prompt = a->tokens.n - from;
+    a->first = c->s->kv.length + g->n_prompt;
     if (!st)
-        st = talk_generate(&a, &t, from, (pn_bytes){pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening}, result,
-                           err);
+        st = talk_grammar(a, g, &a->made, err);
+    talk_begin(c, g, begun, open);
+    if (!st)
+        st = talk_budget(a, open, &a->budget, err);
+    if (!st)
+        st = pn_emit_open(&a->emit, c->s->model, g, true, talk_content, a, err);
+    pn_prompt_fini(&prompt);
+    return st;
+}
+
+static void talk_free(pn_answer *a)
+{
+    pn_emit_close(&a->emit);
+    pn_budget_free(a->budget);
+    pn_grammar_free(a->made);
+    pn_out_free(a->parser);
+    pn_out_result_fini(&a->parts);
+    pn_str_fini(&a->raw);
+    pn_mem_free(a->c->mem, PN_ACCT_MISC, a->tokens.list, a->tokens.cap * sizeof *a->tokens.list);
+    pn_mem_free(a->c->mem, PN_ACCT_MISC, a, sizeof *a);
+}
+
+PN_INTERNAL pn_status pn_answer_open(pn_chat *c, const pn_chat_reply_params *params, pn_answer **out, pn_err *err)
+{
+    if (!c)
+        return pn_fail(err, PN_E_INVALID, "no conversation given");
+    if (pn_session_idle(c->s, err))
+        return PN_E_STATE;
+    pn_answer *a = pn_mem_calloc(c->mem, PN_ACCT_MISC, 1, sizeof *a);
+    if (!a)
+        return pn_fail_nomem(err, "an answer", sizeof *a);
+    a->c = c;
+    pn_params_copy(&a->p, sizeof a->p, params, params ? params->size : 0);
+    pn_params_copy(&a->generate, sizeof a->generate, a->p.generate, a->p.generate ? a->p.generate->size : 0);
+    a->route = (pn_generate_route){&a->emit, talk_text, talk_rest, a};
+    pn_out_result_init(&a->parts, c->mem);
+    pn_str_init(&a->raw, c->mem, PN_ACCT_MISC);
+    pn_status st = talk_start(a, err);
+    if (st) {
+        talk_free(a);
+        return st;
+    }
+    *out = a;
+    return PN_OK;
+}
+
+/* The tokens kept, with their text: the next turn begins with them.  And the message. */
+static pn_status talk_finish(pn_answer *a, const pn_generate_result *r, size_t raw_len, pn_err *err)
+{
+    pn_chat *c = a->c;
+    pn_str m;
+    pn_status st = talk_push_segment(c, pn_str_cstr(&a->raw), raw_len, a->first, r->n_kept, err);
+    if (st)
+        return st;
+    pn_str_init(&m, c->mem, PN_ACCT_MISC);
+    talk_assistant(a, &m);
+    st = talk_push_message(c, &m, err);
     if (!st)
         pn_replay_sign(&c->replay, c->n_messages - 1, &c->messages[c->n_messages - 1]);
-    pn_out_free(a.parser);
-    pn_out_result_fini(&a.parts);
-    pn_str_fini(&a.raw);
-    pn_prompt_fini(&prompt);
-    pn_mem_free(c->mem, PN_ACCT_MISC, t.list, t.cap * sizeof *t.list);
     return st;
+}
+
+PN_INTERNAL pn_status pn_answer_close(pn_answer *a, pn_status st, const pn_generate_result *r, size_t raw_len, pn_err *err)
+{
+    if (!st)
+        st = talk_finish(a, r, raw_len, err);
+    talk_free(a);
+    return st;
+}
+
+PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, pn_generate_result *result, pn_err *err)
+{
+    pn_answer *a;
+    pn_generate_result r = {.stop_index = -1};
+    size_t raw_len = 0;
+    if (result)
+        *result = r;
+    pn_status st = pn_answer_open(c, params, &a, err);
+    if (st)
+        return st;
+    st = pn_generate_run(c->s, &a->generate, &a->route, a->budget, &r, &raw_len, err);
+    if (result)
+        *result = r;
+    return pn_answer_close(a, st, &r, raw_len, err);
 }

@@ -2,7 +2,7 @@
 /*
  * The engine handle, its CPU die, and the list of backends.
  */
-#include "engine/pn_engine_int.h"
+#include "engine/pn_sched.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -111,6 +111,13 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
     e->cpu.ops = pn_device_cpu_ops();
     e->cpu.n_threads = p.n_threads ? p.n_threads : pn_os_cores();
     pn_mutex_init(&e->cpu.lock);
+    pn_cond_init(&e->cpu.idle);
+    e->sched = pn_mem_calloc(&e->ledger.mem, PN_ACCT_MISC, 1, sizeof *e->sched);
+    if (!e->sched) {
+        pn_engine_close(e);
+        return pn_fail_nomem(err, "an engine", sizeof *e->sched);
+    }
+    pn_sched_init(e->sched);
     pn_status st = e->cpu.ops->open(&e->cpu.dev, &e->ledger.mem, e->cpu.n_threads, err);
     if (st) {
         pn_engine_close(e);
@@ -124,8 +131,12 @@ PN_API void pn_engine_close(pn_engine *e)
 {
     if (!e)
         return;
+    if (e->sched)
+        pn_sched_fini(e);
+    pn_mem_free(&e->ledger.mem, PN_ACCT_MISC, e->sched, sizeof *e->sched);
     e->cpu.ops->close(e->cpu.dev);
     pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, e->cpu.work, (size_t)e->cpu.work_bytes);
+    pn_cond_fini(&e->cpu.idle);
     pn_mutex_fini(&e->cpu.lock);
     pn_ledger last;
     pn_ledger_init(&last, &e->ledger.under, 0);
@@ -156,7 +167,7 @@ PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *p
     pn_status st = PN_OK;
     if (need > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
-    pn_mutex_lock(&die->lock);
+    pn_die_take(e, die);
     if (need > die->work_bytes) {
         pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, die->work, (size_t)die->work_bytes);
         die->work_bytes = 0;
@@ -166,6 +177,38 @@ PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *p
         else
             st = pn_fail_nomem(err, "the working memory of a step", need);
     }
-    pn_mutex_unlock(&die->lock);
+    pn_die_give(die);
     return st;
+}
+
+PN_INTERNAL void pn_die_take(pn_engine *e, pn_die *die)
+{
+    pn_mutex_lock(&die->lock);
+    while (die->busy) {
+        if (!die->parked) {
+            pn_cond_wait(&die->idle, &die->lock);
+            continue;
+        }
+        pn_mutex_unlock(&die->lock);
+        pn_sched_settle(e);
+        pn_mutex_lock(&die->lock);
+    }
+    die->busy = true;
+    pn_mutex_unlock(&die->lock);
+}
+
+PN_INTERNAL void pn_die_give(pn_die *die)
+{
+    pn_mutex_lock(&die->lock);
+    die->busy = die->parked = false;
+    pn_cond_broadcast(&die->idle);
+    pn_mutex_unlock(&die->lock);
+}
+
+PN_INTERNAL void pn_die_park(pn_die *die, bool parked)
+{
+    pn_mutex_lock(&die->lock);
+    die->parked = parked;
+    pn_cond_broadcast(&die->idle);
+    pn_mutex_unlock(&die->lock);
 }

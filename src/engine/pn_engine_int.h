@@ -37,7 +37,10 @@ typedef struct pn_die {
     const pn_device_ops *ops;
     pn_device *dev;
     uint32_t n_threads;
-    pn_mutex lock;              /* held while a step runs */
+    pn_mutex lock;              /* the flags */
+    pn_cond idle;
+    bool busy;                  /* a step has the die */
+    bool parked;                /* that step waits for somebody to go on with it: see pn_sched_settle */
     void *work;                 /* grown when a session is opened, never inside a step */
     uint64_t work_bytes;
 } pn_die;
@@ -47,6 +50,7 @@ struct pn_engine {
     pn_log_fn log;
     void *log_user;
     pn_die cpu;
+    struct pn_sched *sched;     /* owned */
 };
 
 struct pn_file {
@@ -80,12 +84,14 @@ struct pn_model {
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
     pn_bytes chat_template;
+    double served;              /* seconds of steps, for turns: the scheduler's */
 };
 
 struct pn_session {
     pn_model *model;
     pn_kv kv;
-    uint32_t n_ctx, n_batch;
+    uint32_t n_ctx, n_batch, kv_type;
+    bool busy;                  /* a request works on it */
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
     bool has_logits;
@@ -114,6 +120,17 @@ PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
 /* A registered table fits this build. */
 PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);
 
+/* The die for one step, and back.  take: when the step that has it is parked, that is finished first. */
+PN_INTERNAL void pn_die_take(pn_engine *e, pn_die *die);
+PN_INTERNAL void pn_die_give(pn_die *die);
+PN_INTERNAL void pn_die_park(pn_die *die, bool parked);
+
+/* The plan of a step of `rows` rows, at most n_batch. */
+PN_INTERNAL const pn_plan *pn_session_plan(const pn_session *s, uint32_t rows);
+
+/* PN_E_STATE: a request works on the session. */
+PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
+
 /* Make sure the die has working memory for this plan. */
 PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err);
 
@@ -133,23 +150,6 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
 
 /* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
 PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);
-
-/* Where generated text goes.  text: a token's new whole characters, -1 for half ones at the end; it ends
- * up in pn_emit_text().  end: nothing follows; not called after a stop string. */
-struct pn_emit;
-typedef struct pn_generate_route {
-    struct pn_emit *emit;
-    pn_status (*text)(void *user, pn_token t, const char *text, size_t len, pn_err *err);
-    pn_status (*end)(void *user, pn_err *err);
-    void *user;
-} pn_generate_route;
-
-/* pn_session_generate with full-size parameters, text by the route (on_text is not looked at).
- * budget (may be NULL): dictates tokens when the reasoning has taken too long.  *raw_len: bytes of
- * the result's n_kept tokens. */
-struct pn_budget;
-PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
-                                      struct pn_budget *budget, pn_generate_result *result, size_t *raw_len, pn_err *err);
 
 /* No character is half read. */
 PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);

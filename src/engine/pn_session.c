@@ -95,6 +95,7 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     if (!s)
         return pn_fail_nomem(err, "a session", sizeof *s);
     s->model = m;
+    s->kv_type = kv_type;
     s->n_ctx = p.n_ctx ? p.n_ctx : m->desc.n_ctx_train;
     s->n_batch = PN_MIN(p.n_batch ? p.n_batch : (uint32_t)ENGINE_DEFAULT_BATCH, s->n_ctx);
     pn_status st = session_admit(s, kv_type, p.n_ctx == 0, err);
@@ -129,6 +130,8 @@ PN_API const float *pn_session_logits(const pn_session *s) { return s->has_logit
 
 PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
 {
+    if (pn_session_idle(s, err))
+        return PN_E_STATE;
     if (n == s->kv.length)
         return PN_OK;
     if (n > s->kv.length)
@@ -171,28 +174,38 @@ static pn_status session_advance(pn_session *s, pn_exec *x, uint32_t done, uint3
     }
 }
 
+PN_INTERNAL const pn_plan *pn_session_plan(const pn_session *s, uint32_t rows)
+{
+    uint32_t bucket = 0;
+    while (session_bucket_rows(s, bucket) < rows)
+        bucket++;
+    return &s->plans[bucket]->plan;
+}
+
+PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
+{
+    return s->busy ? pn_fail(err, PN_E_STATE, "a request works on the session: wait for its end, or free it") : PN_OK;
+}
+
 /* Rows [0, n) of `tokens` at the session's end; n_outs wanted rows are in s->out_rows. */
 static pn_status session_step(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t n_outs, float *logits,
                               uint32_t done, uint32_t total, pn_err *err)
 {
     pn_die *die = &s->model->engine->cpu;
-    uint32_t bucket = 0;
-    while (session_bucket_rows(s, bucket) < n)
-        bucket++;
     pn_kv_prepare(&s->kv, n);
     pn_run run = {.n_rows = n, .pos0 = s->kv.length};
     for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
         run.pages[g] = s->kv.group[g].table;
     const pn_step step = {.tokens = tokens, .n_rows = n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
                           .n_outs = n_outs, .logits = logits};
-    pn_mutex_lock(&die->lock);
+    pn_die_take(s->model->engine, die);
     pn_exec *x;
-    pn_status st = die->ops->submit(die->dev, &s->plans[bucket]->plan, &step, &s->model->store.host, die->work, &x, err);
+    pn_status st = die->ops->submit(die->dev, pn_session_plan(s, n), &step, &s->model->store.host, die->work, &x, err);
     if (!st) {
         st = session_advance(s, x, done, total, err);
         die->ops->end(x);
     }
-    pn_mutex_unlock(&die->lock);
+    pn_die_give(die);
     if (!st) {
         memcpy(s->tokens + s->kv.length, tokens, n * sizeof *tokens);
         pn_kv_commit(&s->kv, n);
@@ -240,6 +253,8 @@ PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, siz
 
 PN_API pn_status pn_session_eval(pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
 {
+    if (s && pn_session_idle(s, err))
+        return PN_E_STATE;
     if (s)
         atomic_store(&s->cancelled, false);
     return pn_session_more(s, tokens, n, NULL, err);
@@ -249,6 +264,8 @@ PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size
 {
     if (n && !logits)
         return pn_fail(err, PN_E_INVALID, "no memory for the logits given");
+    if (s && pn_session_idle(s, err))
+        return PN_E_STATE;
     if (s)
         atomic_store(&s->cancelled, false);
     return pn_session_more(s, tokens, n, logits, err);

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_sched.c - forming a step, running it in slices, handing out what came of it.
+ *
+ * Memory is taken between steps, never in one; when there is none the step has fewer runs.  A step of one
+ * run needs no memory of ours: its tokens and logits lie where they belong.
+ */
+#include "engine/pn_sched.h"
+
+#include <inttypes.h>
+
+static const double sched_slice = 0.002;        /* seconds between two looks at the cancel flags */
+
+PN_INTERNAL void pn_sched_init(pn_sched *q)
+{
+    pn_mutex_init(&q->lock);
+    pn_cond_init(&q->settled);
+}
+
+PN_INTERNAL void pn_sched_fini(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    pn_mem *mem = pn_engine_mem(e);
+    pn_sched_settle(e);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->tokens, q->cap_rows * sizeof *q->tokens);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->out_rows, q->cap_runs * sizeof *q->out_rows);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->logits, q->cap_logits * sizeof *q->logits);
+    pn_cond_fini(&q->settled);
+    pn_mutex_fini(&q->lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Forming a step
+ * ------------------------------------------------------------------------------------------ */
+
+/* May the two be in one step?  One plan and one type of keys and values for all of its runs. */
+static bool sched_fits(const pn_session *a, const pn_session *b)
+{
+    return a->model == b->model && a->kv_type == b->kv_type && a->plans[0] == b->plans[0];
+}
+
+/* Whose turn it is: of the models with work the one that has had the least time. */
+static pn_job *sched_first(const pn_sched *q)
+{
+    pn_job *best = NULL;
+    for (pn_job *j = q->head; j; j = j->next)
+        if (!best || j->s->model->served < best->s->model->served)
+            best = j;
+    return best;
+}
+
+/* Of those that may share a step with `first`, the one that takes the longest prompts. */
+static pn_session *sched_widest(const pn_sched *q, const pn_job *first)
+{
+    pn_session *s = first->s;
+    for (pn_job *j = q->head; j; j = j->next)
+        if (sched_fits(j->s, first->s) && j->s->n_batch > s->n_batch)
+            s = j->s;
+    return s;
+}
+
+static void sched_take(pn_sched *q, pn_job *j, uint32_t n)
+{
+    const pn_token *tokens;
+    size_t wants = pn_gen_wants(&j->gen, &tokens);
+    pn_session *s = j->s;
+    pn_kv_prepare(&s->kv, n);
+    pn_run *run = &q->runs[q->n_runs];
+    *run = (pn_run){.row0 = q->n_rows, .n_rows = n, .pos0 = s->kv.length};
+    for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
+        run->pages[g] = s->kv.group[g].table;
+    j->rows = n;
+    q->wanted[q->n_runs] = n == wants;
+    q->in[q->n_runs++] = j;
+    q->n_rows += n;
+    q->n_outs += n == wants;
+}
+
+/* Room for a step of `rows` rows and `runs` runs of a model, as far as there is memory. */
+static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t n_vocab)
+{
+    pn_sched *q = e->sched;
+    pn_mem *mem = pn_engine_mem(e);
+    runs = PN_MIN(runs, (uint32_t)SCHED_RUNS);
+    if (runs < 2 || !pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->tokens, &q->cap_rows, rows, sizeof *q->tokens) ||
+        !pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->out_rows, &q->cap_runs, runs, sizeof *q->out_rows))
+        return 1;
+    (void)pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->logits, &q->cap_logits, (size_t)runs * n_vocab, sizeof *q->logits);
+    return PN_MAX(1u, (uint32_t)PN_MIN(q->cap_logits / n_vocab, (size_t)runs));
+}
+
+/* One row for everyone who decodes, then prompts. */
+static void sched_fill(pn_engine *e, const pn_job *first, uint32_t max_rows)
+{
+    pn_sched *q = e->sched;
+    const pn_token *tokens;
+    uint32_t n = 0;
+    for (pn_job *j = q->head; j; j = j->next)
+        n += sched_fits(j->s, first->s);
+    uint32_t max_runs = PN_MIN(sched_room(e, max_rows, n, first->s->model->desc.n_vocab), max_rows);
+    for (pn_job *j = q->head; j && q->n_runs < max_runs; j = j->next)
+        if (sched_fits(j->s, first->s) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
+            sched_take(q, j, 1);
+    uint32_t room = max_rows - q->n_rows;
+    if (q->n_runs)
+        room = PN_MIN(room, (uint32_t)SCHED_CHUNK);
+    for (pn_job *j = q->head; j && room && q->n_runs < max_runs; j = j->next) {
+        size_t wants = pn_gen_wants(&j->gen, &tokens);
+        if (!sched_fits(j->s, first->s) || !j->gen.in_prompt || !wants)
+            continue;
+        uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)room), (size_t)j->s->n_batch);
+        sched_take(q, j, rows);
+        room -= rows;
+    }
+}
+
+/* Tokens and wanted rows side by side; one run's lie so already. */
+static pn_step sched_step(pn_sched *q)
+{
+    pn_step step = {.n_rows = q->n_rows, .runs = q->runs, .n_runs = q->n_runs, .n_outs = q->n_outs};
+    const pn_token *tokens;
+    uint32_t k = 0;
+    if (q->n_runs == 1) {
+        pn_session *s = q->in[0]->s;
+        pn_gen_wants(&q->in[0]->gen, &tokens);
+        s->out_rows[0] = q->n_rows - 1;
+        step.tokens = tokens;
+        step.out_rows = s->out_rows;
+        step.logits = s->logits;
+        return step;
+    }
+    for (uint32_t i = 0; i < q->n_runs; i++) {
+        const pn_job *j = q->in[i];
+        pn_gen_wants(&j->gen, &tokens);
+        memcpy(q->tokens + q->runs[i].row0, tokens, j->rows * sizeof *tokens);
+        if (q->wanted[i])
+            q->out_rows[k++] = q->runs[i].row0 + j->rows - 1;
+    }
+    step.tokens = q->tokens;
+    step.out_rows = q->out_rows;
+    step.logits = q->logits;
+    return step;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Running it
+ * ------------------------------------------------------------------------------------------ */
+
+static void sched_submit(pn_engine *e, pn_session *wide)
+{
+    pn_sched *q = e->sched;
+    pn_die *die = &e->cpu;
+    q->model = wide->model;
+    q->began = pn_os_now();
+    q->step = sched_step(q);
+    pn_die_take(e, die);
+    q->st = die->ops->submit(die->dev, pn_session_plan(wide, q->n_rows), &q->step, &wide->model->store.host, die->work, &q->exec, &q->err);
+    q->open = q->st == PN_OK;
+    q->computed = !q->open;
+    if (!q->open)
+        pn_die_give(die);
+}
+
+/* Everyone in the step has been cancelled. */
+static bool sched_unwanted(const pn_sched *q)
+{
+    for (uint32_t i = 0; i < q->n_runs; i++)
+        if (!atomic_load(&q->in[i]->s->cancelled))
+            return false;
+    return true;
+}
+
+/* Work on the open step until it is finished or `deadline` (0: none) has passed. */
+static void sched_advance(pn_engine *e, double deadline)
+{
+    pn_sched *q = e->sched;
+    pn_die *die = &e->cpu;
+    while (q->open) {
+        double until = pn_os_now() + sched_slice;
+        pn_exec_state x = die->ops->advance(q->exec, deadline > 0 ? PN_MIN(deadline, until) : until);
+        bool unwanted = sched_unwanted(q);
+        if (x == PN_EXEC_FAILED)
+            q->st = pn_fail(&q->err, PN_E_IO, "the weights of '%s' cannot be read", q->model->file.weights.parts[0].src.name);
+        else if (x == PN_EXEC_CANCELLED || (x != PN_EXEC_DONE && unwanted))
+            q->st = pn_fail(&q->err, PN_E_CANCELLED, "cancelled in the middle of a step");
+        else if (x != PN_EXEC_DONE && deadline > 0 && pn_os_now() >= deadline)
+            return;
+        if (x == PN_EXEC_DONE || q->st) {
+            die->ops->end(q->exec);
+            pn_die_give(die);
+            q->model->served += pn_os_now() - q->began;
+            q->open = false;
+            q->computed = true;
+        }
+    }
+}
+
+PN_INTERNAL void pn_sched_settle(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    pn_mutex_lock(&q->lock);
+    while (q->settling)
+        pn_cond_wait(&q->settled, &q->lock);
+    bool mine = q->open && !q->stepping;
+    q->settling = mine;
+    pn_mutex_unlock(&q->lock);
+    if (!mine)
+        return;
+    sched_advance(e, 0);
+    pn_mutex_lock(&q->lock);
+    q->settling = false;
+    pn_cond_broadcast(&q->settled);
+    pn_mutex_unlock(&q->lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What came of it
+ * ------------------------------------------------------------------------------------------ */
+
+static void sched_unlist(pn_sched *q, pn_job *j)
+{
+    pn_mutex_lock(&q->lock);
+    for (pn_job **p = &q->head; *p && j->listed; p = &(*p)->next)
+        if (*p == j) {
+            *p = j->next;
+            q->n_jobs--;
+            j->listed = false;
+            break;
+        }
+    pn_mutex_unlock(&q->lock);
+}
+
+static void sched_end(pn_sched *q, pn_job *j, pn_status st)
+{
+    sched_unlist(q, j);
+    j->ended(j, st);
+}
+
+/* The rows of a finished step belong to their sessions; each generation goes on or ends. */
+static void sched_results(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    uint32_t k = 0, V = q->model->desc.n_vocab;
+    q->computed = false;
+    for (uint32_t i = 0; i < q->n_runs; i++) {
+        pn_job *j = q->in[i];
+        const pn_token *tokens;
+        k += q->wanted[i];
+        if (!j)
+            continue;
+        pn_gen_wants(&j->gen, &tokens);
+        pn_status st = q->st;
+        if (st) {
+            j->err = q->err;
+        } else {
+            pn_session *s = j->s;
+            memcpy(s->tokens + s->kv.length, tokens, j->rows * sizeof *tokens);
+            pn_kv_commit(&s->kv, j->rows);
+            s->has_logits = q->wanted[i];
+            if (q->wanted[i] && q->n_runs > 1)
+                memcpy(s->logits, q->logits + (size_t)(k - 1) * V, V * sizeof *s->logits);
+            st = pn_gen_computed(&j->gen, j->rows, &j->err);
+        }
+        if (st || !pn_gen_wants(&j->gen, &tokens))
+            sched_end(q, j, st);
+    }
+    q->n_runs = 0;
+}
+
+static pn_job *sched_cancelled(pn_sched *q)
+{
+    pn_mutex_lock(&q->lock);
+    pn_job *j = q->head;
+    while (j && !atomic_load(&j->s->cancelled))
+        j = j->next;
+    pn_mutex_unlock(&q->lock);
+    return j;
+}
+
+/* Those that were cancelled; none of them is in a step. */
+static void sched_reap(pn_sched *q)
+{
+    for (pn_job *j; (j = sched_cancelled(q)) != NULL;) {
+        pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
+        sched_end(q, j, PN_E_CANCELLED);
+    }
+}
+
+static void sched_begin(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    sched_reap(q);
+    pn_mutex_lock(&q->lock);                /* the list stays as it is while the step is formed */
+    pn_job *first = sched_first(q);
+    q->n_runs = q->n_rows = q->n_outs = 0;
+    q->st = PN_OK;
+    pn_session *wide = first ? sched_widest(q, first) : NULL;
+    if (wide)
+        sched_fill(e, first, wide->n_batch);
+    pn_mutex_unlock(&q->lock);
+    if (q->n_runs)
+        sched_submit(e, wide);
+}
+
+PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err)
+{
+    if (!e || seconds < 0)
+        return pn_fail(err, PN_E_INVALID, "%s", e ? "expected a time of 0 or more seconds" : "no engine given");
+    pn_sched *q = e->sched;
+    pn_mutex_lock(&q->lock);
+    while (q->settling)
+        pn_cond_wait(&q->settled, &q->lock);
+    bool busy = q->stepping;
+    q->stepping = true;
+    pn_mutex_unlock(&q->lock);
+    if (busy)
+        return pn_fail(err, PN_E_STATE, "pn_engine_step is being called already: from a callback, or by another thread");
+    pn_die_park(&e->cpu, false);
+    if (!q->open && !q->computed)
+        sched_begin(e);
+    sched_advance(e, seconds > 0 ? pn_os_now() + seconds : 0);
+    if (q->computed)
+        sched_results(e);
+    pn_mutex_lock(&q->lock);
+    q->stepping = false;
+    bool open = q->open;
+    if (n_active)
+        *n_active = q->n_jobs;
+    pn_mutex_unlock(&q->lock);
+    if (open)
+        pn_die_park(&e->cpu, true);
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Jobs
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
+{
+    pn_sched *q = e->sched;
+    double least = -1;
+    bool known = false;
+    pn_mutex_lock(&q->lock);
+    pn_job **p = &q->head;
+    for (; *p; p = &(*p)->next) {
+        const pn_model *m = (*p)->s->model;
+        known = known || m == j->s->model;
+        least = least < 0 || m->served < least ? m->served : least;
+    }
+    if (!known)                             /* what it did not use it has not saved up */
+        j->s->model->served = PN_MAX(j->s->model->served, least);
+    *p = j;
+    j->next = NULL;
+    j->listed = true;
+    q->n_jobs++;
+    pn_mutex_unlock(&q->lock);
+}
+
+PN_INTERNAL bool pn_sched_remove(pn_engine *e, pn_job *j)
+{
+    pn_sched *q = e->sched;
+    pn_sched_settle(e);
+    pn_mutex_lock(&q->lock);
+    bool stepping = q->stepping;
+    if (!stepping)
+        for (uint32_t i = 0; i < q->n_runs; i++)
+            if (q->in[i] == j)
+                q->in[i] = NULL;
+    pn_mutex_unlock(&q->lock);
+    if (!stepping)
+        sched_unlist(q, j);
+    return !stepping;
+}

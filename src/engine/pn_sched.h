@@ -1,0 +1,75 @@
+/*
+ * pn_sched.h - many generations at once: which rows run in the next step.
+ *
+ *     requests   A: one row (its last token)   B: one row   C: 200 rows of its prompt to go
+ *     step       [A][B][C C C ... C]           one plan, one pass over the weights for all of them
+ *
+ * A step takes a row of every generation that decodes and fills up with prompts, oldest first.  While
+ * somebody decodes, prompts get at most SCHED_CHUNK rows a step, so that a long one delays a token by one
+ * such chunk and no more.  A step is of one model; models with work take turns by the time they have had.
+ *
+ * Logits do not depend on what else is in a step (promise 4), so neither do answers.
+ *
+ * A step that runs out of time stays open (the exec and the die with it) until the next call.  Who needs
+ * the die meanwhile finishes the step first (pn_sched_settle) and leaves its results for later.
+ *
+ * Threads: requests may be made and cancelled from any thread.  Steps are driven by one thread at a time;
+ * callbacks are called on it.
+ */
+#ifndef PN_SCHED_H
+#define PN_SCHED_H
+
+#include "engine/pn_generate.h"
+
+enum { SCHED_CHUNK = 64, SCHED_RUNS = 64 };
+
+/* What a request is for; the scheduler knows no more of it. */
+typedef struct pn_job {
+    pn_gen gen;
+    pn_session *s;
+    void (*ended)(struct pn_job *j, pn_status st);  /* over, on the stepping thread: closes gen */
+    pn_err err;                 /* of this job alone */
+    struct pn_job *next;        /* in the scheduler's list */
+    bool listed;
+    uint32_t rows;              /* in the step that is open */
+} pn_job;
+
+typedef struct pn_sched {
+    pn_mutex lock;              /* the list and the flags */
+    pn_cond settled;
+    pn_job *head;               /* jobs that are not over, oldest first */
+    uint32_t n_jobs;
+    bool stepping, settling;    /* a thread is in pn_sched_step, in pn_sched_settle */
+
+    /* the step; the stepping thread's */
+    bool open, computed;        /* submitted; finished, but its results not looked at */
+    pn_status st;               /* of the finished step */
+    pn_err err;
+    pn_model *model;
+    pn_exec *exec;
+    pn_step step;
+    pn_job *in[SCHED_RUNS];     /* NULL: removed meanwhile */
+    bool wanted[SCHED_RUNS];    /* the run's last row has logits */
+    pn_run runs[SCHED_RUNS];
+    uint32_t n_runs, n_rows, n_outs;
+    pn_token *tokens;           /* [cap_rows] owned */
+    uint32_t *out_rows;         /* [cap_runs] owned */
+    float *logits;              /* [cap_logits] owned: rows of n_vocab */
+    size_t cap_rows, cap_runs, cap_logits;
+    double began;
+} pn_sched;
+
+PN_INTERNAL void pn_sched_init(pn_sched *q);
+PN_INTERNAL void pn_sched_fini(pn_engine *e);
+
+/* j->gen is open and wants tokens. */
+PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j);
+
+/* Out of the list, whatever it is doing; j->ended is not called.  False: a step is being driven, perhaps by
+ * the caller's caller; the job is still there. */
+PN_INTERNAL bool pn_sched_remove(pn_engine *e, pn_job *j);
+
+/* Finish an open step that nobody is working on, so that the die is free. */
+PN_INTERNAL void pn_sched_settle(pn_engine *e);
+
+#endif /* PN_SCHED_H */
