@@ -6063,7 +6063,10 @@ typedef struct pn_die {
     const pn_device_ops *ops;
     pn_device *dev;
     uint32_t n_threads;
-    pn_mutex lock;              /* held while a step runs */
+    pn_mutex lock;              /* the flags */
+    pn_cond idle;
+    bool busy;                  /* a step has the die */
+    bool parked;                /* that step waits for somebody to go on with it: see pn_sched_settle */
     void *work;                 /* grown when a session is opened, never inside a step */
     uint64_t work_bytes;
 } pn_die;
@@ -6073,6 +6076,7 @@ struct pn_engine {
     pn_log_fn log;
     void *log_user;
     pn_die cpu;
+    struct pn_sched *sched;     /* owned */
 };
 
 struct pn_file {
@@ -6106,12 +6110,14 @@ struct pn_model {
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
     pn_bytes chat_template;
+    double served;              /* seconds of steps, for turns: the scheduler's */
 };
 
 struct pn_session {
     pn_model *model;
     pn_kv kv;
-    uint32_t n_ctx, n_batch;
+    uint32_t n_ctx, n_batch, kv_type;
+    bool busy;                  /* a request works on it */
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
     bool has_logits;
@@ -6140,6 +6146,20 @@ PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
 /* A registered table fits this build. */
 PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);
 
+/* The die for one step, and back.  take: when the step that has it is parked, that is finished first. */
+PN_INTERNAL void pn_die_take(pn_engine *e, pn_die *die);
+PN_INTERNAL void pn_die_give(pn_die *die);
+PN_INTERNAL void pn_die_park(pn_die *die, bool parked);
+
+/* The plan of a step of `rows` rows, at most n_batch. */
+PN_INTERNAL const pn_plan *pn_session_plan(const pn_session *s, uint32_t rows);
+
+/* n tokens can be appended: they are of the vocabulary and there is room. */
+PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token *tokens, size_t n, pn_err *err);
+
+/* PN_E_STATE: a request works on the session. */
+PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
+
 /* Make sure the die has working memory for this plan. */
 PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err);
 
@@ -6159,23 +6179,6 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
 
 /* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
 PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);
-
-/* Where generated text goes.  text: a token's new whole characters, -1 for half ones at the end; it ends
- * up in pn_emit_text().  end: nothing follows; not called after a stop string. */
-struct pn_emit;
-typedef struct pn_generate_route {
-    struct pn_emit *emit;
-    pn_status (*text)(void *user, pn_token t, const char *text, size_t len, pn_err *err);
-    pn_status (*end)(void *user, pn_err *err);
-    void *user;
-} pn_generate_route;
-
-/* pn_session_generate with full-size parameters, text by the route (on_text is not looked at).
- * budget (may be NULL): dictates tokens when the reasoning has taken too long.  *raw_len: bytes of
- * the result's n_kept tokens. */
-struct pn_budget;
-PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
-                                      struct pn_budget *budget, pn_generate_result *result, size_t *raw_len, pn_err *err);
 
 /* No character is half read. */
 PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);
@@ -6343,6 +6346,165 @@ PN_INTERNAL size_t pn_emit_kept(const pn_emit *e, size_t max, size_t *len);
 
 #endif /* PN_EMIT_H */
 
+/* ---- Begin engine/pn_generate.h ---- */
+/*
+ * pn_generate.h - one generation as an object: what has to be evaluated next, what came of it.
+ *
+ *     open -> wants tokens -> (somebody evaluates them in the session) -> computed -> wants ... -> close
+ *
+ * Whoever drives it decides when and in which step the rows run: pn_generate_run() alone, the scheduler
+ * (pn_sched.h) together with others.  There is one way to run a token, and neither text nor logits depend
+ * on which it was.
+ */
+#ifndef PN_GENERATE_H
+#define PN_GENERATE_H
+
+/* includes engine/pn_constraint.h */
+/* includes engine/pn_emit.h */
+
+struct pn_sampler {
+    pn_engine *engine;
+    struct pn_chain *chain;
+};
+
+/* Where generated text goes.  text: a token's new whole characters, -1 for half ones at the end; it ends
+ * up in pn_emit_text().  end: nothing follows; not called after a stop string. */
+typedef struct pn_generate_route {
+    pn_emit *emit;
+    pn_status (*text)(void *user, pn_token t, const char *text, size_t len, pn_err *err);
+    pn_status (*end)(void *user, pn_err *err);
+    void *user;
+} pn_generate_route;
+
+typedef struct pn_gen {
+    pn_session *s;              /* borrowed */
+    pn_generate_params p;       /* what it points to is borrowed */
+    pn_generate_route route;
+    struct pn_budget *budget;   /* borrowed, or NULL: dictates tokens when the reasoning takes too long */
+    pn_sampler *sampler;
+    pn_detok *detok;
+    pn_constraint constraint;
+    const pn_token *next;       /* [n_next] to be evaluated, of these `at` are */
+    size_t n_next, at;
+    pn_token chosen;
+    bool in_prompt;
+    uint32_t first;             /* the answer's tokens are the session's from here on */
+    double since;               /* when the prompt, then the answer, was begun */
+    pn_generate_result r;
+} pn_gen;
+
+/* p: full size; its prompt and all it points to live until pn_gen_close.  on_text is not looked at. */
+PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
+                                  struct pn_budget *budget, pn_err *err);
+
+/* Tokens to append to the session; 0: the generation is over. */
+PN_INTERNAL size_t pn_gen_wants(const pn_gen *g, const pn_token **tokens);
+
+/* The first n of these are in the session; with the last of them its logits are.  Chooses and delivers
+ * the next token.  A failure ends the generation. */
+PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err);
+
+/* The end, whatever `st` the generation had.  Delivers what was held back, cuts the session to what was
+ * delivered.  Returns PN_OK for a cancelled one.  *raw_len: bytes of the result's n_kept tokens. */
+PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *result, size_t *raw_len, pn_err *err);
+
+/* All of it, alone. */
+PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
+                                      struct pn_budget *budget, pn_generate_result *result, size_t *raw_len, pn_err *err);
+
+/* --- straight to the caller --------------------------------------------------------------------- */
+
+/* The route of pn_session_generate. */
+typedef struct pn_plain {
+    const pn_generate_params *p;    /* borrowed */
+    pn_emit emit;
+    pn_token now;               /* the token whose text this is; -1: the end */
+    size_t at;                  /* bytes of text so far */
+    pn_generate_route route;
+} pn_plain;
+
+PN_INTERNAL pn_status pn_plain_open(pn_plain *t, const pn_model *m, const pn_generate_params *p, pn_err *err);
+PN_INTERNAL void pn_plain_close(pn_plain *t);
+
+#endif /* PN_GENERATE_H */
+
+/* ---- Begin engine/pn_sched.h ---- */
+/*
+ * pn_sched.h - many generations at once: which rows run in the next step.
+ *
+ *     requests   A: one row (its last token)   B: one row   C: 200 rows of its prompt to go
+ *     step       [A][B][C C C ... C]           one plan, one pass over the weights for all of them
+ *
+ * A step takes a row of every generation that decodes and fills up with prompts, oldest first.  While
+ * somebody decodes, prompts get at most SCHED_CHUNK rows a step, so that a long one delays a token by one
+ * such chunk and no more.  A step is of one model; models with work take turns by the time they have had.
+ *
+ * Logits do not depend on what else is in a step (promise 4), so neither do answers.
+ *
+ * A step that runs out of time stays open (the exec and the die with it) until the next call.  Who needs
+ * the die meanwhile finishes the step first (pn_sched_settle) and leaves its results for later.
+ *
+ * Threads: requests may be made and cancelled from any thread.  Steps are driven by one thread at a time;
+ * callbacks are called on it.
+ */
+#ifndef PN_SCHED_H
+#define PN_SCHED_H
+
+/* includes engine/pn_generate.h */
+
+enum { SCHED_CHUNK = 64, SCHED_RUNS = 64 };
+
+/* What a request is for; the scheduler knows no more of it. */
+typedef struct pn_job {
+    pn_gen gen;
+    pn_session *s;
+    void (*ended)(struct pn_job *j, pn_status st);  /* over, on the stepping thread: closes gen */
+    pn_err err;                 /* of this job alone */
+    struct pn_job *next;        /* in the scheduler's list */
+    bool listed;
+    uint32_t rows;              /* in the step that is open */
+} pn_job;
+
+typedef struct pn_sched {
+    pn_mutex lock;              /* the list and the flags */
+    pn_cond settled;
+    pn_job *head;               /* jobs that are not over, oldest first */
+    uint32_t n_jobs;
+    bool stepping, settling;    /* a thread is in pn_sched_step, in pn_sched_settle */
+
+    /* the step; the stepping thread's */
+    bool open, computed;        /* submitted; finished, but its results not looked at */
+    pn_status st;               /* of the finished step */
+    pn_err err;
+    pn_model *model;
+    pn_exec *exec;
+    pn_step step;
+    pn_job *in[SCHED_RUNS];     /* NULL: removed meanwhile */
+    bool wanted[SCHED_RUNS];    /* the run's last row has logits */
+    pn_run runs[SCHED_RUNS];
+    uint32_t n_runs, n_rows, n_outs;
+    pn_token *tokens;           /* [cap_rows] owned */
+    uint32_t *out_rows;         /* [cap_runs] owned */
+    float *logits;              /* [cap_logits] owned: rows of n_vocab */
+    size_t cap_rows, cap_runs, cap_logits;
+    double began;
+} pn_sched;
+
+PN_INTERNAL void pn_sched_init(pn_sched *q);
+PN_INTERNAL void pn_sched_fini(pn_engine *e);
+
+/* j->gen is open and wants tokens. */
+PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j);
+
+/* Out of the list, whatever it is doing; j->ended is not called.  False: a step is being driven, perhaps by
+ * the caller's caller; the job is still there. */
+PN_INTERNAL bool pn_sched_remove(pn_engine *e, pn_job *j);
+
+/* Finish an open step that nobody is working on, so that the die is free. */
+PN_INTERNAL void pn_sched_settle(pn_engine *e);
+
+#endif /* PN_SCHED_H */
+
 /* ---- Begin engine/pn_replay.h ---- */
 /*
  * pn_replay.h - which tokens of a session does the next prompt of its conversation keep?
@@ -6411,6 +6573,51 @@ PN_INTERNAL pn_status pn_replay_answer(pn_replay *r, const char *text, size_t le
 PN_INTERNAL void pn_replay_sign(pn_replay *r, size_t index, const pn_str *message);
 
 #endif /* PN_REPLAY_H */
+
+/* ---- Begin engine/pn_answer.h ---- */
+/*
+ * pn_answer.h - one answer of a conversation, from its prompt to its message.
+ *
+ * Between open and close somebody generates with a->generate, a->route and a->budget: pn_chat_reply()
+ * alone, a request (pn_request.c) together with others.
+ */
+#ifndef PN_ANSWER_H
+#define PN_ANSWER_H
+
+/* includes engine/pn_generate.h */
+/* includes text/pn_toolcall.h */
+
+typedef struct talk_tokens {
+    pn_token *list;
+    size_t n, cap;
+} talk_tokens;
+
+typedef struct pn_answer {
+    pn_chat *c;
+    pn_chat_reply_params p;
+    pn_generate_params generate;    /* the caller's, with our prompt and grammar */
+    pn_generate_route route;
+    struct pn_budget *budget;   /* owned, or NULL */
+    pn_grammar *made;           /* owned: that of this answer's calls, or NULL */
+    talk_tokens tokens;         /* owned: the prompt's */
+    size_t first;               /* the answer is session positions [first, ...) */
+    pn_out *parser;
+    pn_out_result parts;
+    pn_emit emit;
+    pn_str raw;                 /* what the model wrote, token by token */
+    bool calling;               /* inside a call, which begins at call_at */
+    size_t call_at;
+} pn_answer;
+
+/* What params points to is borrowed until the answer is closed. */
+PN_INTERNAL pn_status pn_answer_open(pn_chat *c, const pn_chat_reply_params *params, pn_answer **out, pn_err *err);
+
+/* st: what the generation came to.  PN_OK: the answer is the last message now.  Frees a. */
+PN_INTERNAL pn_status pn_answer_close(pn_answer *a, pn_status st, const pn_generate_result *r, size_t raw_len, pn_err *err);
+
+PN_INTERNAL pn_session *pn_chat_session(pn_chat *c);
+
+#endif /* PN_ANSWER_H */
 
 /* ---- Begin engine/pn_presets.h ---- */
 /*
@@ -49119,7 +49326,7 @@ PN_INTERNAL const pn_device_ops *pn_device_cpu_ops(void)
 /*
  * The engine handle, its CPU die, and the list of backends.
  */
-/* includes engine/pn_engine_int.h */
+/* includes engine/pn_sched.h */
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -49228,6 +49435,13 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
     e->cpu.ops = pn_device_cpu_ops();
     e->cpu.n_threads = p.n_threads ? p.n_threads : pn_os_cores();
     pn_mutex_init(&e->cpu.lock);
+    pn_cond_init(&e->cpu.idle);
+    e->sched = pn_mem_calloc(&e->ledger.mem, PN_ACCT_MISC, 1, sizeof *e->sched);
+    if (!e->sched) {
+        pn_engine_close(e);
+        return pn_fail_nomem(err, "an engine", sizeof *e->sched);
+    }
+    pn_sched_init(e->sched);
     pn_status st = e->cpu.ops->open(&e->cpu.dev, &e->ledger.mem, e->cpu.n_threads, err);
     if (st) {
         pn_engine_close(e);
@@ -49241,8 +49455,12 @@ PN_API void pn_engine_close(pn_engine *e)
 {
     if (!e)
         return;
+    if (e->sched)
+        pn_sched_fini(e);
+    pn_mem_free(&e->ledger.mem, PN_ACCT_MISC, e->sched, sizeof *e->sched);
     e->cpu.ops->close(e->cpu.dev);
     pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, e->cpu.work, (size_t)e->cpu.work_bytes);
+    pn_cond_fini(&e->cpu.idle);
     pn_mutex_fini(&e->cpu.lock);
     pn_ledger last;
     pn_ledger_init(&last, &e->ledger.under, 0);
@@ -49273,7 +49491,7 @@ PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *p
     pn_status st = PN_OK;
     if (need > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
-    pn_mutex_lock(&die->lock);
+    pn_die_take(e, die);
     if (need > die->work_bytes) {
         pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, die->work, (size_t)die->work_bytes);
         die->work_bytes = 0;
@@ -49283,8 +49501,40 @@ PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *p
         else
             st = pn_fail_nomem(err, "the working memory of a step", need);
     }
-    pn_mutex_unlock(&die->lock);
+    pn_die_give(die);
     return st;
+}
+
+PN_INTERNAL void pn_die_take(pn_engine *e, pn_die *die)
+{
+    pn_mutex_lock(&die->lock);
+    while (die->busy) {
+        if (!die->parked) {
+            pn_cond_wait(&die->idle, &die->lock);
+            continue;
+        }
+        pn_mutex_unlock(&die->lock);
+        pn_sched_settle(e);
+        pn_mutex_lock(&die->lock);
+    }
+    die->busy = true;
+    pn_mutex_unlock(&die->lock);
+}
+
+PN_INTERNAL void pn_die_give(pn_die *die)
+{
+    pn_mutex_lock(&die->lock);
+    die->busy = die->parked = false;
+    pn_cond_broadcast(&die->idle);
+    pn_mutex_unlock(&die->lock);
+}
+
+PN_INTERNAL void pn_die_park(pn_die *die, bool parked)
+{
+    pn_mutex_lock(&die->lock);
+    die->parked = parked;
+    pn_cond_broadcast(&die->idle);
+    pn_mutex_unlock(&die->lock);
 }
 #endif
 
@@ -50105,6 +50355,7 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     if (!s)
         return pn_fail_nomem(err, "a session", sizeof *s);
     s->model = m;
+    s->kv_type = kv_type;
     s->n_ctx = p.n_ctx ? p.n_ctx : m->desc.n_ctx_train;
     s->n_batch = PN_MIN(p.n_batch ? p.n_batch : (uint32_t)ENGINE_DEFAULT_BATCH, s->n_ctx);
     pn_status st = session_admit(s, kv_type, p.n_ctx == 0, err);
@@ -50139,6 +50390,8 @@ PN_API const float *pn_session_logits(const pn_session *s) { return s->has_logit
 
 PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
 {
+    if (pn_session_idle(s, err))
+        return PN_E_STATE;
     if (n == s->kv.length)
         return PN_OK;
     if (n > s->kv.length)
@@ -50181,28 +50434,38 @@ static pn_status session_advance(pn_session *s, pn_exec *x, uint32_t done, uint3
     }
 }
 
+PN_INTERNAL const pn_plan *pn_session_plan(const pn_session *s, uint32_t rows)
+{
+    uint32_t bucket = 0;
+    while (session_bucket_rows(s, bucket) < rows)
+        bucket++;
+    return &s->plans[bucket]->plan;
+}
+
+PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
+{
+    return s->busy ? pn_fail(err, PN_E_STATE, "a request works on the session: wait for its end, or free it") : PN_OK;
+}
+
 /* Rows [0, n) of `tokens` at the session's end; n_outs wanted rows are in s->out_rows. */
 static pn_status session_step(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t n_outs, float *logits,
                               uint32_t done, uint32_t total, pn_err *err)
 {
     pn_die *die = &s->model->engine->cpu;
-    uint32_t bucket = 0;
-    while (session_bucket_rows(s, bucket) < n)
-        bucket++;
     pn_kv_prepare(&s->kv, n);
     pn_run run = {.n_rows = n, .pos0 = s->kv.length};
     for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
         run.pages[g] = s->kv.group[g].table;
     const pn_step step = {.tokens = tokens, .n_rows = n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
                           .n_outs = n_outs, .logits = logits};
-    pn_mutex_lock(&die->lock);
+    pn_die_take(s->model->engine, die);
     pn_exec *x;
-    pn_status st = die->ops->submit(die->dev, &s->plans[bucket]->plan, &step, &s->model->store.host, die->work, &x, err);
+    pn_status st = die->ops->submit(die->dev, pn_session_plan(s, n), &step, &s->model->store.host, die->work, &x, err);
     if (!st) {
         st = session_advance(s, x, done, total, err);
         die->ops->end(x);
     }
-    pn_mutex_unlock(&die->lock);
+    pn_die_give(die);
     if (!st) {
         memcpy(s->tokens + s->kv.length, tokens, n * sizeof *tokens);
         pn_kv_commit(&s->kv, n);
@@ -50210,7 +50473,7 @@ static pn_status session_step(pn_session *s, const pn_token *tokens, uint32_t n,
     return st;
 }
 
-static pn_status session_check(const pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
+PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
 {
     if (!s || (n && !tokens))
         return pn_fail(err, PN_E_INVALID, "%s", s ? "no tokens given" : "no session given");
@@ -50226,7 +50489,7 @@ static pn_status session_check(const pn_session *s, const pn_token *tokens, size
 
 PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err)
 {
-    pn_status st = session_check(s, tokens, n, err);
+    pn_status st = pn_session_check_more(s, tokens, n, err);
     if (st || n == 0)
         return st;
     uint32_t V = s->model->desc.n_vocab, total = (uint32_t)n;
@@ -50250,6 +50513,8 @@ PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, siz
 
 PN_API pn_status pn_session_eval(pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
 {
+    if (s && pn_session_idle(s, err))
+        return PN_E_STATE;
     if (s)
         atomic_store(&s->cancelled, false);
     return pn_session_more(s, tokens, n, NULL, err);
@@ -50259,6 +50524,8 @@ PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size
 {
     if (n && !logits)
         return pn_fail(err, PN_E_INVALID, "no memory for the logits given");
+    if (s && pn_session_idle(s, err))
+        return PN_E_STATE;
     if (s)
         atomic_store(&s->cancelled, false);
     return pn_session_more(s, tokens, n, logits, err);
@@ -50766,36 +51033,24 @@ PN_INTERNAL size_t pn_emit_kept(const pn_emit *e, size_t max, size_t *len)
 }
 #endif
 
-/* ---- Begin engine/pn_generate.c ---- */
-#ifndef PN_DROP_ENGINE_PN_GENERATE_C
-#define PN_DROP_ENGINE_PN_GENERATE_C
+/* ---- Begin engine/pn_sampler_api.c ---- */
+#ifndef PN_DROP_ENGINE_PN_SAMPLER_API_C
+#define PN_DROP_ENGINE_PN_SAMPLER_API_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * Sampling and generation: the loop of prefill, pick, deliver, evaluate.
- *
- * Text comes as whole characters.  Where it goes is a route: straight to the caller, or through the
- * parser of a conversation; both end in a pn_emit, which holds back what may become a stop string.
- * When one was met, the session is cut back to the tokens whose text was delivered wholly.
+ * pn_sampler_api.c - samplers of pantheon.h: defaults, what a model's file recommends, end and suppressed
+ * tokens, DRY's breakers as tokens of the vocabulary.
  */
-/* includes engine/pn_engine_int.h */
+/* includes engine/pn_generate.h */
 
 #include <inttypes.h>
 
-/* includes base/pn_str.h */
-/* includes engine/pn_constraint.h */
-/* includes engine/pn_emit.h */
-/* includes sample/pn_budget.h */
 /* includes sample/pn_sampler.h */
 
-struct pn_sampler {
-    pn_engine *engine;
-    pn_chain *chain;
-};
-
-static const pn_sampling generate_defaults = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f};
+static const pn_sampling sampling_defaults = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f};
 
 /* What a model's file recommends, when it is a number within [lo, hi]. */
-static bool generate_advice(const pn_weights *w, const char *key, double lo, double hi, double *v)
+static bool sampling_advice(const pn_weights *w, const char *key, double lo, double hi, double *v)
 {
     const pn_gguf_kv *kv = pn_weights_meta(w, key);
     return kv && pn_gguf_f64(kv, 0, v) && *v >= lo && *v <= hi;
@@ -50805,34 +51060,34 @@ PN_API void pn_sampling_default(const pn_model *m, pn_sampling *out)
 {
     const pn_weights *w = &m->file.weights;
     double v;
-    *out = generate_defaults;
+    *out = sampling_defaults;
     out->size = sizeof *out;
-    if (generate_advice(w, "general.sampling.temp", 0, 100, &v))
+    if (sampling_advice(w, "general.sampling.temp", 0, 100, &v))
         out->temperature = (float)v;
-    if (generate_advice(w, "general.sampling.top_k", 0, 1e9, &v))
+    if (sampling_advice(w, "general.sampling.top_k", 0, 1e9, &v))
         out->top_k = (int32_t)v;
-    if (generate_advice(w, "general.sampling.top_p", 1e-30, 1, &v))
+    if (sampling_advice(w, "general.sampling.top_p", 1e-30, 1, &v))
         out->top_p = (float)v;
-    if (generate_advice(w, "general.sampling.min_p", 0, 1, &v))
+    if (sampling_advice(w, "general.sampling.min_p", 0, 1, &v))
         out->min_p = (float)v;
-    if (generate_advice(w, "general.sampling.penalty_repeat", 1e-30, 100, &v))
+    if (sampling_advice(w, "general.sampling.penalty_repeat", 1e-30, 100, &v))
         out->repeat_penalty = (float)v;
-    if (generate_advice(w, "general.sampling.penalty_last_n", -1, 1e9, &v))
+    if (sampling_advice(w, "general.sampling.penalty_last_n", -1, 1e9, &v))
         out->repeat_last_n = (int32_t)v;
-    if (generate_advice(w, "general.sampling.xtc_probability", 0, 1, &v))
+    if (sampling_advice(w, "general.sampling.xtc_probability", 0, 1, &v))
         out->xtc_probability = (float)v;
-    if (generate_advice(w, "general.sampling.xtc_threshold", 1e-30, 1, &v))
+    if (sampling_advice(w, "general.sampling.xtc_threshold", 1e-30, 1, &v))
         out->xtc_threshold = (float)v;
-    if (generate_advice(w, "general.sampling.mirostat", 0, 2, &v) && (v == 0 || v == 2))
+    if (sampling_advice(w, "general.sampling.mirostat", 0, 2, &v) && (v == 0 || v == 2))
         out->mirostat = (int32_t)v;
-    if (generate_advice(w, "general.sampling.mirostat_tau", 1e-30, 1000, &v))
+    if (sampling_advice(w, "general.sampling.mirostat_tau", 1e-30, 1000, &v))
         out->mirostat_tau = (float)v;
-    if (generate_advice(w, "general.sampling.mirostat_eta", 1e-30, 1000, &v))
+    if (sampling_advice(w, "general.sampling.mirostat_eta", 1e-30, 1000, &v))
         out->mirostat_eta = (float)v;
 }
 
 /* Tokens for which `want` holds, as a list of the engine's memory. */
-static pn_status generate_ends(const pn_model *m, pn_token **out, size_t *n, size_t *cap, pn_err *err)
+static pn_status sampling_ends(const pn_model *m, pn_token **out, size_t *n, size_t *cap, pn_err *err)
 {
     for (uint32_t t = 0; t < pn_vocab_n_tokens(m->vocab); t++)
         if (pn_vocab_ends(m->vocab, (pn_token)t)) {
@@ -50844,7 +51099,7 @@ static pn_status generate_ends(const pn_model *m, pn_token **out, size_t *n, siz
 }
 
 /* tokenizer.ggml.suppress_tokens: never to be generated. */
-static pn_status generate_never(const pn_model *m, pn_token **out, size_t *n, size_t *cap, pn_err *err)
+static pn_status sampling_never(const pn_model *m, pn_token **out, size_t *n, size_t *cap, pn_err *err)
 {
     const pn_gguf_kv *kv = pn_weights_meta(&m->file.weights, "tokenizer.ggml.suppress_tokens");
     int64_t id;
@@ -50858,7 +51113,7 @@ static pn_status generate_never(const pn_model *m, pn_token **out, size_t *n, si
     return PN_OK;
 }
 
-static pn_bytes generate_piece(void *user, pn_token t)
+static pn_bytes sampling_piece(void *user, pn_token t)
 {
     char tmp[8];
     const pn_model *m = user;
@@ -50866,7 +51121,7 @@ static pn_bytes generate_piece(void *user, pn_token t)
 }
 
 /* With nothing trusted: a breaker is ordinary text. */
-static pn_status generate_tokens(void *user, const char *text, size_t len, pn_token **out, size_t *n, size_t *cap,
+static pn_status sampling_tokens(void *user, const char *text, size_t len, pn_token **out, size_t *n, size_t *cap,
                                  pn_err *err)
 {
     const pn_model *m = user;
@@ -50875,12 +51130,12 @@ static pn_status generate_tokens(void *user, const char *text, size_t len, pn_to
 }
 
 /* DRY's sequence breakers as tokens of this vocabulary. */
-static pn_status generate_breakers(const pn_model *m, pn_chain *chain, const pn_sampling *p, pn_err *err)
+static pn_status sampling_breakers(const pn_model *m, pn_chain *chain, const pn_sampling *p, pn_err *err)
 {
     static const char *const usual[] = {"\n", ":", "\"", "*"};
     const char *const *text = p->dry_breakers ? p->dry_breakers : usual;
     size_t n = p->dry_breakers ? p->n_dry_breakers : PN_COUNT_OF(usual);
-    const pn_breaker_text vocab = {pn_vocab_n_tokens(m->vocab), generate_piece, generate_tokens, (void *)(uintptr_t)m};
+    const pn_breaker_text vocab = {pn_vocab_n_tokens(m->vocab), sampling_piece, sampling_tokens, (void *)(uintptr_t)m};
     pn_breakers b;
     pn_status st = PN_OK;
     pn_breakers_init(&b, pn_engine_mem(m->engine));
@@ -50904,14 +51159,14 @@ PN_API pn_status pn_sampler_new(const pn_model *m, const pn_sampling *p, pn_samp
     pn_sampler *s = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *s);
     pn_status st = s ? PN_OK : pn_fail_nomem(err, "a sampler", sizeof *s);
     if (!st)
-        st = generate_ends(m, &ends, &n_ends, &cap_ends, err);
+        st = sampling_ends(m, &ends, &n_ends, &cap_ends, err);
     if (!st)
-        st = generate_never(m, &never, &n_never, &cap_never, err);
+        st = sampling_never(m, &never, &n_never, &cap_never, err);
     if (!st)
         st = pn_chain_new(&s->chain, mem, &full, pn_vocab_n_logits(m->vocab), pn_vocab_n_tokens(m->vocab), ends, n_ends,
                           never, n_never, err);
     if (!st && pn_chain_wants_breakers(s->chain))
-        st = generate_breakers(m, s->chain, &full, err);
+        st = sampling_breakers(m, s->chain, &full, err);
     pn_mem_free(mem, PN_ACCT_MISC, ends, cap_ends * sizeof *ends);
     pn_mem_free(mem, PN_ACCT_MISC, never, cap_never * sizeof *never);
     if (st) {
@@ -50959,39 +51214,33 @@ PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token ch
     return pn_chain_logprobs(logits, pn_vocab_n_logits(m->vocab), pn_vocab_n_tokens(m->vocab), chosen, n_top, ids, lp,
                              chosen_lp, err);
 }
+#endif
+
+/* ---- Begin engine/pn_generate.c ---- */
+#ifndef PN_DROP_ENGINE_PN_GENERATE_C
+#define PN_DROP_ENGINE_PN_GENERATE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * Generation: prefill, pick, deliver, evaluate.
+ *
+ * Text comes as whole characters.  Where it goes is a route: straight to the caller, or through the
+ * parser of a conversation; both end in a pn_emit, which holds back what may become a stop string.
+ * When one was met, the session is cut back to the tokens whose text was delivered wholly.
+ */
+/* includes engine/pn_generate.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_str.h */
+/* includes sample/pn_budget.h */
+/* includes sample/pn_sampler.h */
 
 /* ------------------------------------------------------------------------------------------
- * The loop
+ * Choosing
  * ------------------------------------------------------------------------------------------ */
 
-typedef struct generate_state {
-    pn_session *s;
-    pn_sampler *sampler;
-    const pn_generate_route *route;
-    pn_constraint constraint;
-    pn_budget *budget;          /* borrowed, or NULL */
-    pn_detok *detok;
-    uint32_t first;             /* the answer's tokens are the session's from here on */
-    pn_generate_result r;
-} generate_state;
-
-static pn_status generate_prompt(generate_state *g, const pn_generate_params *p, pn_err *err)
-{
-    double t0 = pn_os_now();
-    pn_status st = PN_OK;
-    for (uint32_t i = 0; i < g->s->kv.length && !st; i++)
-        st = pn_sampler_accept(g->sampler, g->s->tokens[i], 0, err);
-    for (size_t i = 0; i < p->n_prompt && !st; i++)
-        st = pn_sampler_accept(g->sampler, p->prompt[i], 0, err);
-    if (!st)
-        st = pn_session_more(g->s, p->prompt, p->n_prompt, NULL, err);
-    g->r.n_prompt = (uint32_t)p->n_prompt;
-    g->r.prefill_seconds = pn_os_now() - t0;
-    return st;
-}
-
 /* The budget's token, or the sampler's choice of what the grammar allows. */
-static pn_status generate_choose(generate_state *g, pn_token *t, pn_err *err)
+static pn_status generate_choose(pn_gen *g, pn_token *t, pn_err *err)
 {
     const uint32_t *allowed;
     *t = g->budget ? pn_budget_next(g->budget) : -1;
@@ -51003,7 +51252,7 @@ static pn_status generate_choose(generate_state *g, pn_token *t, pn_err *err)
 
 /* A token that the grammar takes; one that ends the answer is none of its business.  A refused token is
  * out of the next mask, so this ends. */
-static pn_status generate_next(generate_state *g, pn_token *t, pn_err *err)
+static pn_status generate_next(pn_gen *g, pn_token *t, pn_err *err)
 {
     char tmp[8];
     for (;;) {
@@ -51017,14 +51266,14 @@ static pn_status generate_next(generate_state *g, pn_token *t, pn_err *err)
     }
 }
 
-static bool generate_stopped(const generate_state *g) { return pn_emit_stopped(g->route->emit); }
+static bool generate_stopped(const pn_gen *g) { return pn_emit_stopped(g->route.emit); }
 
 /* Tell the sampler and the budget, and send the token's text on its way. */
-static pn_status generate_deliver(generate_state *g, pn_token t, pn_err *err)
+static pn_status generate_deliver(pn_gen *g, pn_token t, pn_err *err)
 {
     const char *text = NULL;
     size_t len = 0;
-    pn_status st = pn_emit_push(g->route->emit, t, pn_session_logits(g->s), err);
+    pn_status st = pn_emit_push(g->route.emit, t, pn_session_logits(g->s), err);
     if (!st)
         st = pn_sampler_accept(g->sampler, t, 1, err);
     if (!st)
@@ -51034,42 +51283,102 @@ static pn_status generate_deliver(generate_state *g, pn_token t, pn_err *err)
     if (g->budget)
         pn_budget_accept(g->budget, t, pn_detok_is_whole(g->detok));
     g->r.n_generated++;
-    return g->route->text(g->route->user, t, text, len, err);
+    return g->route.text(g->route.user, t, text, len, err);
 }
 
-/* One token: pick, deliver, evaluate.  g->r.finish says when to stop. */
-static pn_status generate_token(generate_state *g, const pn_generate_params *p, pn_err *err)
+/* ------------------------------------------------------------------------------------------
+ * The object
+ * ------------------------------------------------------------------------------------------ */
+
+/* Why it ends now, after a token was delivered and, if it was to be, evaluated. */
+static void generate_check(pn_gen *g)
 {
-    pn_token t = 0;
-    pn_status st = generate_next(g, &t, err);
-    if (st)
-        return st;
-    if (pn_vocab_ends(g->s->model->vocab, t)) {
-        g->r.finish = PN_FINISH_STOP;
-        return PN_OK;
-    }
-    st = generate_deliver(g, t, err);
-    if (st)
-        return st;
-    /* The token is part of the session even when it is the last: a later turn continues from it.  One
-     * that ends a stop string is not. */
-    if (!generate_stopped(g) && g->s->kv.length < g->s->n_ctx)
-        st = pn_session_more(g->s, &t, 1, NULL, err);
+    const pn_session *s = g->s;
     if (generate_stopped(g) || pn_constraint_done(&g->constraint))
         g->r.finish = PN_FINISH_STOP;
-    else if (g->route->emit->refused)
+    else if (g->route.emit->refused)
         g->r.finish = PN_FINISH_CALLBACK;
     else if (atomic_load(&g->s->cancelled))
         g->r.finish = PN_FINISH_CANCELLED;
-    else if (p->max_tokens && g->r.n_generated >= p->max_tokens)
+    else if (g->p.max_tokens && g->r.n_generated >= g->p.max_tokens)
         g->r.finish = PN_FINISH_LENGTH;
-    else if (g->s->kv.length >= g->s->n_ctx)
+    else if (s->kv.length >= s->n_ctx)
         g->r.finish = PN_FINISH_CONTEXT;
-    return st;
+}
+
+/* From the session's logits: the next token, delivered and to be evaluated.  It is part of the session
+ * even when it is the last: a later turn continues from it.  One that ends a stop string is not. */
+static pn_status generate_token(pn_gen *g, pn_err *err)
+{
+    pn_status st = generate_next(g, &g->chosen, err);
+    if (st)
+        return st;
+    if (pn_vocab_ends(g->s->model->vocab, g->chosen)) {
+        g->r.finish = PN_FINISH_STOP;
+        return PN_OK;
+    }
+    st = generate_deliver(g, g->chosen, err);
+    if (st)
+        return st;
+    if (generate_stopped(g) || g->s->kv.length >= g->s->n_ctx) {
+        generate_check(g);
+        return PN_OK;
+    }
+    g->next = &g->chosen;
+    g->n_next = 1;
+    g->at = 0;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
+                                  struct pn_budget *budget, pn_err *err)
+{
+    static const pn_sampling greedy = {.size = sizeof(pn_sampling)};
+    *g = (pn_gen){.s = s, .p = *p, .route = *route, .budget = budget, .next = p->prompt, .n_next = p->n_prompt, .in_prompt = true,
+                  .r = {.stop_index = -1, .n_prompt = (uint32_t)p->n_prompt}};
+    atomic_store(&s->cancelled, false);
+    g->since = pn_os_now();
+    if (!p->n_prompt && !s->has_logits)
+        return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
+    pn_status st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
+    if (!st)
+        g->r.seed = pn_sampler_seed(g->sampler);
+    if (!st)
+        st = pn_detok_new(s->model, route->emit->special, &g->detok, err);
+    if (!st)
+        st = pn_constraint_open(&g->constraint, s->model, p, err);
+    for (uint32_t i = 0; i < s->kv.length && !st; i++)
+        st = pn_sampler_accept(g->sampler, s->tokens[i], 0, err);
+    for (size_t i = 0; i < p->n_prompt && !st; i++)
+        st = pn_sampler_accept(g->sampler, p->prompt[i], 0, err);
+    return !st && !p->n_prompt ? pn_gen_computed(g, 0, err) : st;
+}
+
+PN_INTERNAL size_t pn_gen_wants(const pn_gen *g, const pn_token **tokens)
+{
+    *tokens = g->next + g->at;
+    return g->r.finish == PN_FINISH_NONE ? g->n_next - g->at : 0;
+}
+
+PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err)
+{
+    g->at += n;
+    if (g->at < g->n_next)
+        return PN_OK;
+    if (g->in_prompt) {
+        double now = pn_os_now();
+        g->r.prefill_seconds = now - g->since;
+        g->since = now;
+        g->first = g->s->kv.length;
+        g->in_prompt = false;
+    } else {
+        generate_check(g);
+    }
+    return g->r.finish == PN_FINISH_NONE ? generate_token(g, err) : PN_OK;
 }
 
 /* Nothing follows: what was held back goes out, and may still be a stop string. */
-static pn_status generate_end(generate_state *g, pn_err *err)
+static pn_status generate_end(pn_gen *g, pn_err *err)
 {
     const char *text = NULL;
     size_t len = 0;
@@ -51077,78 +51386,67 @@ static pn_status generate_end(generate_state *g, pn_err *err)
         return PN_OK;
     pn_status st = pn_detok_flush(g->detok, &text, &len, err);
     if (!st && len)
-        st = g->route->text(g->route->user, -1, text, len, err);
+        st = g->route.text(g->route.user, -1, text, len, err);
     if (!st && !generate_stopped(g))
-        st = g->route->end(g->route->user, err);
+        st = g->route.end(g->route.user, err);
     if (!st && generate_stopped(g))
         g->r.finish = PN_FINISH_STOP;
     return st;
 }
 
 /* The session keeps the tokens whose text was delivered; what a window does not let go stays. */
-static void generate_keep(generate_state *g, size_t *raw_len)
+static void generate_keep(pn_gen *g, size_t *raw_len)
 {
     pn_session *s = g->s;
-    g->r.stop_index = g->route->emit->stop_index;
-    g->r.n_kept = (uint32_t)pn_emit_kept(g->route->emit, s->kv.length - g->first, raw_len);
+    g->r.stop_index = g->route.emit->stop_index;
+    g->r.n_kept = (uint32_t)pn_emit_kept(g->route.emit, s->kv.length - g->first, raw_len);
     if (generate_stopped(g) && s->kv.length > g->first + g->r.n_kept)
         (void)pn_session_truncate(s, g->first + g->r.n_kept, NULL);
+}
+
+PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *result, size_t *raw_len, pn_err *err)
+{
+    *(g->in_prompt ? &g->r.prefill_seconds : &g->r.decode_seconds) = pn_os_now() - g->since;
+    if (g->in_prompt)
+        g->first = g->s->kv.length;
+    if (st == PN_E_CANCELLED) {
+        g->r.finish = PN_FINISH_CANCELLED;
+        st = PN_OK;
+    }
+    if (!st)
+        st = generate_end(g, err);
+    if (!st)
+        generate_keep(g, raw_len);
+    if (result)
+        *result = g->r;
+    pn_constraint_close(&g->constraint);
+    pn_detok_free(g->detok);
+    pn_sampler_free(g->sampler);
+    return st;
 }
 
 PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
                                       struct pn_budget *budget, pn_generate_result *result, size_t *raw_len, pn_err *err)
 {
-    static const pn_sampling greedy = {.size = sizeof(pn_sampling)};
-    generate_state g = {.s = s, .budget = budget, .route = route, .r = {.stop_index = -1}};
-    atomic_store(&s->cancelled, false);
-    pn_status st = PN_OK;
-    if (!p->n_prompt && !s->has_logits)
-        st = pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
-    if (!st)
-        st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g.sampler, err);
-    if (!st)
-        st = pn_detok_new(s->model, route->emit->special, &g.detok, err);
-    if (!st)
-        st = pn_constraint_open(&g.constraint, s->model, p, err);
-    if (!st)
-        st = generate_prompt(&g, p, err);
-    if (g.sampler)
-        g.r.seed = pn_sampler_seed(g.sampler);
-    g.first = s->kv.length;
-    double t0 = pn_os_now();
-    while (!st && g.r.finish == PN_FINISH_NONE)
-        st = generate_token(&g, p, err);
-    g.r.decode_seconds = pn_os_now() - t0;
-    if (st == PN_E_CANCELLED) {
-        g.r.finish = PN_FINISH_CANCELLED;
-        st = PN_OK;
+    pn_gen g;
+    const pn_token *tokens;
+    size_t n;
+    pn_status st = pn_gen_open(&g, s, p, route, budget, err);
+    while (!st && (n = pn_gen_wants(&g, &tokens)) > 0) {
+        st = pn_session_more(s, tokens, n, NULL, err);
+        if (!st)
+            st = pn_gen_computed(&g, n, err);
     }
-    if (!st)
-        st = generate_end(&g, err);
-    if (!st)
-        generate_keep(&g, raw_len);
-    if (result)
-        *result = g.r;
-    pn_constraint_close(&g.constraint);
-    pn_detok_free(g.detok);
-    pn_sampler_free(g.sampler);
-    return st;
+    return pn_gen_close(&g, st, result, raw_len, err);
 }
 
 /* ------------------------------------------------------------------------------------------
  * Straight to the caller
  * ------------------------------------------------------------------------------------------ */
 
-typedef struct generate_plain {
-    const pn_generate_params *p;
-    pn_emit emit;
-    pn_token now;               /* the token whose text this is; -1: the end */
-    size_t at;                  /* bytes of text so far */
-} generate_plain;
-
 static int generate_give(void *user, const char *text, size_t n)
 {
-    generate_plain *g = user;
+    pn_plain *g = user;
     if (g->now < 0 && n == 0)
         return 0;
     return g->p->on_text ? g->p->on_text(g->p->user, text, n, g->now) : 0;
@@ -51156,7 +51454,7 @@ static int generate_give(void *user, const char *text, size_t n)
 
 static pn_status generate_text(void *user, pn_token t, const char *text, size_t len, pn_err *err)
 {
-    generate_plain *g = user;
+    pn_plain *g = user;
     g->now = t;
     pn_emit_text(&g->emit, text, len, g->at);
     g->at += len;
@@ -51166,12 +51464,21 @@ static pn_status generate_text(void *user, pn_token t, const char *text, size_t 
 
 static pn_status generate_rest(void *user, pn_err *err)
 {
-    generate_plain *g = user;
+    pn_plain *g = user;
     g->now = -1;
     pn_emit_release(&g->emit);
     pn_emit_settle(&g->emit, SIZE_MAX);
     return g->emit.failed ? pn_fail_nomem(err, "generated text", g->emit.held.len) : PN_OK;
 }
+
+PN_INTERNAL pn_status pn_plain_open(pn_plain *t, const pn_model *m, const pn_generate_params *p, pn_err *err)
+{
+    *t = (pn_plain){.p = p};
+    t->route = (pn_generate_route){&t->emit, generate_text, generate_rest, t};
+    return pn_emit_open(&t->emit, m, p, false, generate_give, t, err);
+}
+
+PN_INTERNAL void pn_plain_close(pn_plain *t) { pn_emit_close(&t->emit); }
 
 PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *params, pn_generate_result *result,
                                      pn_err *err)
@@ -51181,15 +51488,399 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
     if (!s || !params)
         return pn_fail(err, PN_E_INVALID, "%s", s ? "no parameters given" : "no session given");
     pn_params_copy(&p, sizeof p, params, params->size);
-    generate_plain g = {.p = &p};
-    const pn_generate_route route = {&g.emit, generate_text, generate_rest, &g};
     if (result)
         *result = (pn_generate_result){.stop_index = -1};
-    pn_status st = pn_emit_open(&g.emit, s->model, &p, false, generate_give, &g, err);
+    if (pn_session_idle(s, err))
+        return PN_E_STATE;
+    pn_plain t;
+    pn_status st = pn_plain_open(&t, s->model, &p, err);
     if (!st)
-        st = pn_generate_run(s, &p, &route, NULL, result, &raw_len, err);
-    pn_emit_close(&g.emit);
+        st = pn_generate_run(s, &p, &t.route, NULL, result, &raw_len, err);
+    pn_plain_close(&t);
     return st;
+}
+#endif
+
+/* ---- Begin engine/pn_sched.c ---- */
+#ifndef PN_DROP_ENGINE_PN_SCHED_C
+#define PN_DROP_ENGINE_PN_SCHED_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_sched.c - forming a step, running it in slices, handing out what came of it.
+ *
+ * Memory is taken between steps, never in one; when there is none the step has fewer runs.  A step of one
+ * run needs no memory of ours: its tokens and logits lie where they belong.
+ */
+/* includes engine/pn_sched.h */
+
+#include <inttypes.h>
+
+static const double sched_slice = 0.002;        /* seconds between two looks at the cancel flags */
+
+PN_INTERNAL void pn_sched_init(pn_sched *q)
+{
+    pn_mutex_init(&q->lock);
+    pn_cond_init(&q->settled);
+}
+
+PN_INTERNAL void pn_sched_fini(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    pn_mem *mem = pn_engine_mem(e);
+    pn_sched_settle(e);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->tokens, q->cap_rows * sizeof *q->tokens);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->out_rows, q->cap_runs * sizeof *q->out_rows);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->logits, q->cap_logits * sizeof *q->logits);
+    pn_cond_fini(&q->settled);
+    pn_mutex_fini(&q->lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Forming a step
+ * ------------------------------------------------------------------------------------------ */
+
+/* May the two be in one step?  One plan and one type of keys and values for all of its runs. */
+static bool sched_fits(const pn_session *a, const pn_session *b)
+{
+    return a->model == b->model && a->kv_type == b->kv_type && a->plans[0] == b->plans[0];
+}
+
+/* Whose turn it is: of the models with work the one that has had the least time. */
+static pn_job *sched_first(const pn_sched *q)
+{
+    pn_job *best = NULL;
+    for (pn_job *j = q->head; j; j = j->next)
+        if (!best || j->s->model->served < best->s->model->served)
+            best = j;
+    return best;
+}
+
+/* Of those that may share a step with `first`, the one that takes the longest prompts. */
+static pn_session *sched_widest(const pn_sched *q, const pn_job *first)
+{
+    pn_session *s = first->s;
+    for (pn_job *j = q->head; j; j = j->next)
+        if (sched_fits(j->s, first->s) && j->s->n_batch > s->n_batch)
+            s = j->s;
+    return s;
+}
+
+static void sched_take(pn_sched *q, pn_job *j, uint32_t n)
+{
+    const pn_token *tokens;
+    size_t wants = pn_gen_wants(&j->gen, &tokens);
+    pn_session *s = j->s;
+    pn_kv_prepare(&s->kv, n);
+    pn_run *run = &q->runs[q->n_runs];
+    *run = (pn_run){.row0 = q->n_rows, .n_rows = n, .pos0 = s->kv.length};
+    for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
+        run->pages[g] = s->kv.group[g].table;
+    j->rows = n;
+    q->wanted[q->n_runs] = n == wants;
+    q->in[q->n_runs++] = j;
+    q->n_rows += n;
+    q->n_outs += n == wants;
+}
+
+/* Room for a step of `rows` rows and `runs` runs of a model, as far as there is memory. */
+static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t n_vocab)
+{
+    pn_sched *q = e->sched;
+    pn_mem *mem = pn_engine_mem(e);
+    runs = PN_MIN(runs, (uint32_t)SCHED_RUNS);
+    if (runs < 2 || !pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->tokens, &q->cap_rows, rows, sizeof *q->tokens) ||
+        !pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->out_rows, &q->cap_runs, runs, sizeof *q->out_rows))
+        return 1;
+    (void)pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->logits, &q->cap_logits, (size_t)runs * n_vocab, sizeof *q->logits);
+    return PN_MAX(1u, (uint32_t)PN_MIN(q->cap_logits / n_vocab, (size_t)runs));
+}
+
+/* One row for everyone who decodes, then prompts. */
+static void sched_fill(pn_engine *e, const pn_job *first, uint32_t max_rows)
+{
+    pn_sched *q = e->sched;
+    const pn_token *tokens;
+    uint32_t n = 0;
+    for (pn_job *j = q->head; j; j = j->next)
+        n += sched_fits(j->s, first->s);
+    uint32_t max_runs = PN_MIN(sched_room(e, max_rows, n, first->s->model->desc.n_vocab), max_rows);
+    for (pn_job *j = q->head; j && q->n_runs < max_runs; j = j->next)
+        if (sched_fits(j->s, first->s) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
+            sched_take(q, j, 1);
+    uint32_t room = max_rows - q->n_rows;
+    if (q->n_runs)
+        room = PN_MIN(room, (uint32_t)SCHED_CHUNK);
+    for (pn_job *j = q->head; j && room && q->n_runs < max_runs; j = j->next) {
+        size_t wants = pn_gen_wants(&j->gen, &tokens);
+        if (!sched_fits(j->s, first->s) || !j->gen.in_prompt || !wants)
+            continue;
+        uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)room), (size_t)j->s->n_batch);
+        sched_take(q, j, rows);
+        room -= rows;
+    }
+}
+
+/* Tokens and wanted rows side by side; one run's lie so already. */
+static pn_step sched_step(pn_sched *q)
+{
+    pn_step step = {.n_rows = q->n_rows, .runs = q->runs, .n_runs = q->n_runs, .n_outs = q->n_outs};
+    const pn_token *tokens;
+    uint32_t k = 0;
+    if (q->n_runs == 1) {
+        pn_session *s = q->in[0]->s;
+        pn_gen_wants(&q->in[0]->gen, &tokens);
+        s->out_rows[0] = q->n_rows - 1;
+        step.tokens = tokens;
+        step.out_rows = s->out_rows;
+        step.logits = s->logits;
+        return step;
+    }
+    for (uint32_t i = 0; i < q->n_runs; i++) {
+        const pn_job *j = q->in[i];
+        pn_gen_wants(&j->gen, &tokens);
+        memcpy(q->tokens + q->runs[i].row0, tokens, j->rows * sizeof *tokens);
+        if (q->wanted[i])
+            q->out_rows[k++] = q->runs[i].row0 + j->rows - 1;
+    }
+    step.tokens = q->tokens;
+    step.out_rows = q->out_rows;
+    step.logits = q->logits;
+    return step;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Running it
+ * ------------------------------------------------------------------------------------------ */
+
+static void sched_submit(pn_engine *e, pn_session *wide)
+{
+    pn_sched *q = e->sched;
+    pn_die *die = &e->cpu;
+    q->model = wide->model;
+    q->began = pn_os_now();
+    q->step = sched_step(q);
+    pn_die_take(e, die);
+    q->st = die->ops->submit(die->dev, pn_session_plan(wide, q->n_rows), &q->step, &wide->model->store.host, die->work, &q->exec, &q->err);
+    q->open = q->st == PN_OK;
+    q->computed = !q->open;
+    if (!q->open)
+        pn_die_give(die);
+}
+
+/* Everyone in the step has been cancelled. */
+static bool sched_unwanted(const pn_sched *q)
+{
+    for (uint32_t i = 0; i < q->n_runs; i++)
+        if (!atomic_load(&q->in[i]->s->cancelled))
+            return false;
+    return true;
+}
+
+/* Work on the open step until it is finished or `deadline` (0: none) has passed. */
+static void sched_advance(pn_engine *e, double deadline)
+{
+    pn_sched *q = e->sched;
+    pn_die *die = &e->cpu;
+    while (q->open) {
+        double until = pn_os_now() + sched_slice;
+        pn_exec_state x = die->ops->advance(q->exec, deadline > 0 ? PN_MIN(deadline, until) : until);
+        bool unwanted = sched_unwanted(q);
+        if (x == PN_EXEC_FAILED)
+            q->st = pn_fail(&q->err, PN_E_IO, "the weights of '%s' cannot be read", q->model->file.weights.parts[0].src.name);
+        else if (x == PN_EXEC_CANCELLED || (x != PN_EXEC_DONE && unwanted))
+            q->st = pn_fail(&q->err, PN_E_CANCELLED, "cancelled in the middle of a step");
+        else if (x != PN_EXEC_DONE && deadline > 0 && pn_os_now() >= deadline)
+            return;
+        if (x == PN_EXEC_DONE || q->st) {
+            die->ops->end(q->exec);
+            pn_die_give(die);
+            pn_mutex_lock(&q->lock);
+            q->model->served += pn_os_now() - q->began;
+            pn_mutex_unlock(&q->lock);
+            q->open = false;
+            q->computed = true;
+        }
+    }
+}
+
+PN_INTERNAL void pn_sched_settle(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    pn_mutex_lock(&q->lock);
+    while (q->settling)
+        pn_cond_wait(&q->settled, &q->lock);
+    bool mine = !q->stepping && q->open;
+    q->settling = mine;
+    pn_mutex_unlock(&q->lock);
+    if (!mine)
+        return;
+    sched_advance(e, 0);
+    pn_mutex_lock(&q->lock);
+    q->settling = false;
+    pn_cond_broadcast(&q->settled);
+    pn_mutex_unlock(&q->lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What came of it
+ * ------------------------------------------------------------------------------------------ */
+
+static void sched_unlist(pn_sched *q, pn_job *j)
+{
+    pn_mutex_lock(&q->lock);
+    for (pn_job **p = &q->head; *p && j->listed; p = &(*p)->next)
+        if (*p == j) {
+            *p = j->next;
+            q->n_jobs--;
+            j->listed = false;
+            break;
+        }
+    pn_mutex_unlock(&q->lock);
+}
+
+static void sched_end(pn_sched *q, pn_job *j, pn_status st)
+{
+    sched_unlist(q, j);
+    j->ended(j, st);
+}
+
+/* The rows of a finished step belong to their sessions; each generation goes on or ends. */
+static void sched_results(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    uint32_t k = 0, V = q->model->desc.n_vocab;
+    q->computed = false;
+    for (uint32_t i = 0; i < q->n_runs; i++) {
+        pn_job *j = q->in[i];
+        const pn_token *tokens;
+        k += q->wanted[i];
+        if (!j)
+            continue;
+        pn_gen_wants(&j->gen, &tokens);
+        pn_status st = q->st;
+        if (st) {
+            j->err = q->err;
+        } else {
+            pn_session *s = j->s;
+            memcpy(s->tokens + s->kv.length, tokens, j->rows * sizeof *tokens);
+            pn_kv_commit(&s->kv, j->rows);
+            s->has_logits = q->wanted[i];
+            if (q->wanted[i] && q->n_runs > 1)
+                memcpy(s->logits, q->logits + (size_t)(k - 1) * V, V * sizeof *s->logits);
+            st = pn_gen_computed(&j->gen, j->rows, &j->err);
+            if (!st && pn_gen_wants(&j->gen, &tokens) && atomic_load(&s->cancelled))
+                st = pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
+        }
+        if (st || !pn_gen_wants(&j->gen, &tokens))
+            sched_end(q, j, st);
+    }
+    q->n_runs = 0;
+}
+
+static pn_job *sched_cancelled(pn_sched *q)
+{
+    pn_mutex_lock(&q->lock);
+    pn_job *j = q->head;
+    while (j && !atomic_load(&j->s->cancelled))
+        j = j->next;
+    pn_mutex_unlock(&q->lock);
+    return j;
+}
+
+/* Those that were cancelled; none of them is in a step. */
+static void sched_reap(pn_sched *q)
+{
+    for (pn_job *j; (j = sched_cancelled(q)) != NULL;) {
+        pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
+        sched_end(q, j, PN_E_CANCELLED);
+    }
+}
+
+static void sched_begin(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    sched_reap(q);
+    pn_mutex_lock(&q->lock);                /* the list stays as it is while the step is formed */
+    pn_job *first = sched_first(q);
+    q->n_runs = q->n_rows = q->n_outs = 0;
+    q->st = PN_OK;
+    pn_session *wide = first ? sched_widest(q, first) : NULL;
+    if (wide)
+        sched_fill(e, first, wide->n_batch);
+    pn_mutex_unlock(&q->lock);
+    if (q->n_runs)
+        sched_submit(e, wide);
+}
+
+PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err)
+{
+    if (!e || seconds < 0)
+        return pn_fail(err, PN_E_INVALID, "%s", e ? "expected a time of 0 or more seconds" : "no engine given");
+    pn_sched *q = e->sched;
+    pn_mutex_lock(&q->lock);
+    while (q->settling)
+        pn_cond_wait(&q->settled, &q->lock);
+    bool busy = q->stepping;
+    q->stepping = true;
+    pn_mutex_unlock(&q->lock);
+    if (busy)
+        return pn_fail(err, PN_E_STATE, "pn_engine_step is being called already: from a callback, or by another thread");
+    pn_die_park(&e->cpu, false);
+    if (!q->open && !q->computed)
+        sched_begin(e);
+    sched_advance(e, seconds > 0 ? pn_os_now() + seconds : 0);
+    if (q->computed)
+        sched_results(e);
+    pn_mutex_lock(&q->lock);
+    q->stepping = false;
+    bool open = q->open;
+    if (n_active)
+        *n_active = q->n_jobs;
+    pn_mutex_unlock(&q->lock);
+    if (open)
+        pn_die_park(&e->cpu, true);
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Jobs
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
+{
+    pn_sched *q = e->sched;
+    double least = -1;
+    bool known = false;
+    pn_mutex_lock(&q->lock);
+    pn_job **p = &q->head;
+    for (; *p; p = &(*p)->next) {
+        const pn_model *m = (*p)->s->model;
+        known = known || m == j->s->model;
+        least = least < 0 || m->served < least ? m->served : least;
+    }
+    if (!known)                             /* what it did not use it has not saved up */
+        j->s->model->served = PN_MAX(j->s->model->served, least);
+    *p = j;
+    j->next = NULL;
+    j->listed = true;
+    q->n_jobs++;
+    pn_mutex_unlock(&q->lock);
+}
+
+PN_INTERNAL bool pn_sched_remove(pn_engine *e, pn_job *j)
+{
+    pn_sched *q = e->sched;
+    pn_sched_settle(e);
+    pn_mutex_lock(&q->lock);
+    bool stepping = q->stepping;
+    if (!stepping)
+        for (uint32_t i = 0; i < q->n_runs; i++)
+            if (q->in[i] == j)
+                q->in[i] = NULL;
+    pn_mutex_unlock(&q->lock);
+    if (!stepping)
+        sched_unlist(q, j);
+    return !stepping;
 }
 #endif
 
@@ -52183,8 +52874,7 @@ PN_INTERNAL pn_status pn_replay_match(pn_replay *r, const pn_prompt *p, size_t o
 #include <inttypes.h>
 
 /* includes base/pn_json.h */
-/* includes engine/pn_emit.h */
-/* includes engine/pn_grammar_api.h */
+/* includes engine/pn_answer.h */
 /* includes engine/pn_replay.h */
 /* includes sample/pn_budget.h */
 /* includes text/pn_chat.h */
@@ -52335,6 +53025,8 @@ PN_API pn_status pn_chat_add(pn_chat *c, const char *message, size_t len, pn_err
     pn_json_doc d;
     if (!c || !message)
         return pn_fail(err, PN_E_INVALID, "%s", c ? "no message given" : "no conversation given");
+    if (pn_session_idle(c->s, err))
+        return PN_E_STATE;
     len = len ? len : strlen(message);
     pn_status st = pn_json_parse(&d, c->mem, PN_ACCT_MISC, message, len, NULL, err);
     if (st)
@@ -52355,6 +53047,8 @@ PN_API pn_status pn_chat_say(pn_chat *c, const char *role, const char *content, 
     pn_str json;
     if (!c || !role || !content)
         return pn_fail(err, PN_E_INVALID, "pn_chat_say: conversation, role and content must be given");
+    if (pn_session_idle(c->s, err))
+        return PN_E_STATE;
     pn_str_init(&json, c->mem, PN_ACCT_MISC);
     pn_str_addc(&json, '{');
     pn_json_key(&json, "role");
@@ -52364,6 +53058,8 @@ PN_API pn_status pn_chat_say(pn_chat *c, const char *role, const char *content, 
     pn_str_addc(&json, '}');
     return talk_push_message(c, &json, err);
 }
+
+PN_INTERNAL pn_session *pn_chat_session(pn_chat *c) { return c->s; }
 
 PN_API size_t pn_chat_length(const pn_chat *c) { return c->n_messages; }
 
@@ -52377,7 +53073,7 @@ PN_API const char *pn_chat_message(const pn_chat *c, size_t i, size_t *len)
 
 PN_API void pn_chat_forget(pn_chat *c, size_t n)
 {
-    while (c->n_messages > n)
+    while (c->n_messages > n && !c->s->busy)
         pn_str_fini(&c->messages[--c->n_messages]);
 }
 
@@ -52476,11 +53172,6 @@ static pn_status talk_render(pn_chat *c, bool generation, pn_prompt *out, pn_err
     return st;
 }
 
-typedef struct talk_tokens {
-    pn_token *list;
-    size_t n, cap;
-} talk_tokens;
-
 /* The text from `at` on, with its trusted stretches moved along. */
 static pn_status talk_encode(pn_chat *c, const pn_prompt *p, size_t at, talk_tokens *t, pn_err *err)
 {
@@ -52558,25 +53249,13 @@ static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, ta
  * The answer
  * ------------------------------------------------------------------------------------------ */
 
-typedef struct talk_answer {
-    pn_chat *c;
-    const pn_chat_reply_params *p;
-    pn_generate_params generate;
-    pn_out *parser;
-    pn_out_result parts;
-    pn_emit emit;
-    pn_str raw;                 /* what the model wrote, token by token */
-    bool calling;               /* inside a call, which begins at call_at */
-    size_t call_at;
-} talk_answer;
-
-static int talk_send(talk_answer *a, const pn_out_event *e)
+static int talk_send(pn_answer *a, const pn_out_event *e)
 {
     static const pn_output_kind kinds[] = {PN_OUTPUT_REASONING, PN_OUTPUT_CONTENT, PN_OUTPUT_CALL_BEGIN,
                                            PN_OUTPUT_ARGUMENTS, PN_OUTPUT_CALL_END};
     const pn_output_event ev = {.kind = kinds[e->kind], .call = e->call, .complete = e->complete, .text = e->text,
                                 .len = e->len, .id = e->id, .id_len = e->id_len};
-    return pn_out_collect(&a->parts, e) | (a->p->on_event ? a->p->on_event(a->p->user, &ev) : 0);
+    return pn_out_collect(&a->parts, e) | (a->p.on_event ? a->p.on_event(a->p.user, &ev) : 0);
 }
 
 /* Content that is no part of a stop string. */
@@ -52589,7 +53268,7 @@ static int talk_content(void *user, const char *text, size_t n)
 /* From the parser.  Stop strings are looked for in the content, and none reaches across the rest. */
 static int talk_event(void *user, const pn_out_event *e)
 {
-    talk_answer *a = user;
+    pn_answer *a = user;
     if (e->kind == PN_OUT_CONTENT) {
         pn_emit_text(&a->emit, e->text, e->len, e->at);
         return pn_emit_over(&a->emit);
@@ -52610,7 +53289,7 @@ static int talk_event(void *user, const pn_out_event *e)
 }
 
 /* Behind the parser: tokens whose text is known, and what went wrong. */
-static pn_status talk_settle(talk_answer *a, pn_status st, size_t upto, pn_err *err)
+static pn_status talk_settle(pn_answer *a, pn_status st, size_t upto, pn_err *err)
 {
     if (a->emit.failed || a->parts.failed || a->raw.failed)
         return pn_fail_nomem(err, "an answer", a->raw.len);
@@ -52624,7 +53303,7 @@ static pn_status talk_settle(talk_answer *a, pn_status st, size_t upto, pn_err *
 
 static pn_status talk_text(void *user, pn_token t, const char *text, size_t len, pn_err *err)
 {
-    talk_answer *a = user;
+    pn_answer *a = user;
     char tmp[8];
     pn_bytes piece = pn_vocab_piece(a->c->s->model->vocab, t, true, tmp);
     pn_str_add(&a->raw, piece.data, piece.len);
@@ -52636,7 +53315,7 @@ static pn_status talk_text(void *user, pn_token t, const char *text, size_t len,
 
 static pn_status talk_rest(void *user, pn_err *err)
 {
-    talk_answer *a = user;
+    pn_answer *a = user;
     pn_status st = a->emit.refused ? PN_OK : pn_out_end(a->parser, err);
     if (!a->emit.refused)
         pn_emit_release(&a->emit);
@@ -52650,7 +53329,7 @@ static pn_status talk_push_segment(pn_chat *c, const char *text, size_t len, siz
 }
 
 /* {"role":"assistant", ...} as OpenAI spells it. */
-static void talk_assistant(const talk_answer *a, pn_str *m)
+static void talk_assistant(const pn_answer *a, pn_str *m)
 {
     const pn_out_result *r = &a->parts;
     pn_str_addc(m, '{');
@@ -52706,19 +53385,19 @@ static pn_status talk_marker(pn_chat *c, const char *text, talk_tokens *t, pn_er
 }
 
 /* NULL when the family has no reasoning to close, or nobody asked. */
-static pn_status talk_budget(talk_answer *a, bool open, pn_budget **out, pn_err *err)
+static pn_status talk_budget(pn_answer *a, bool open, pn_budget **out, pn_err *err)
 {
     pn_chat *c = a->c;
     talk_tokens start = {0}, end = {0};
     *out = NULL;
-    if (!a->p->has_reasoning_budget || !c->syntax.think_open || !c->syntax.think_close)
+    if (!a->p.has_reasoning_budget || !c->syntax.think_open || !c->syntax.think_close)
         return PN_OK;
     pn_status st = talk_marker(c, c->syntax.think_open, &start, err);
     if (!st)
         st = talk_marker(c, c->syntax.think_close, &end, err);
     const pn_budget_params p = {.start = start.list, .n_start = start.n, .end = end.list, .n_end = end.n,
-                                .budget = a->p->reasoning_budget, .limit = a->generate.max_tokens,
-                                .reserve = a->p->answer_reserve, .open = open};
+                                .budget = a->p.reasoning_budget, .limit = a->generate.max_tokens,
+                                .reserve = a->p.answer_reserve, .open = open};
     if (!st)
         st = pn_budget_new(out, c->mem, &p, err);
     pn_mem_free(c->mem, PN_ACCT_MISC, start.list, start.cap * sizeof *start.list);
@@ -52727,10 +53406,10 @@ static pn_status talk_budget(talk_answer *a, bool open, pn_budget **out, pn_err 
 }
 
 /* What the answer is held to: the caller's grammar, or that of the calls.  *made: to be freed. */
-static pn_status talk_grammar(talk_answer *a, pn_generate_params *g, pn_grammar **made, pn_err *err)
+static pn_status talk_grammar(pn_answer *a, pn_generate_params *g, pn_grammar **made, pn_err *err)
 {
     pn_chat *c = a->c;
-    const pn_chat_reply_params *p = a->p;
+    const pn_chat_reply_params *p = &a->p;
     *made = NULL;
     if (p->tool_choice == PN_TOOLS_REQUIRED && (g->grammar || !c->calls))
         return pn_fail(err, PN_E_INVALID, g->grammar ? "a call is required, and a grammar holds the answer: only one is possible"
@@ -52774,80 +53453,301 @@ static void talk_begin(const pn_chat *c, pn_generate_params *g, pn_bytes opening
             g->grammar_after = finals[i][1];
 }
 
-static pn_status talk_generate(talk_answer *a, const talk_tokens *t, size_t from, pn_bytes opening,
-                               pn_generate_result *result, pn_err *err)
+/* Everything but the generation itself: the prompt is rendered and compared with what the session has, the
+ * parser and the text's way out are open. */
+static pn_status talk_start(pn_answer *a, pn_err *err)
 {
     pn_chat *c = a->c;
-    pn_generate_params g = a->generate;
-    g.size = sizeof g;
-    g.prompt = t->list + from;
-    g.n_prompt = t->n - from;
-    bool open = pn_out_forced_open(&c->syntax, opening.data, opening.len);
-    pn_grammar *made = NULL;
-    size_t first = c->s->kv.length + g.n_prompt;
-    const pn_generate_route route = {&a->emit, talk_text, talk_rest, a};
-    pn_generate_result r = {.stop_index = -1};
-    size_t raw_len = 0;
-    pn_budget *budget = NULL;
-    pn_status st = talk_grammar(a, &g, &made, err);
-    talk_begin(c, &g, opening, open);
-    if (!st)
-        st = talk_budget(a, open, &budget, err);
-    if (!st)
-        st = pn_emit_open(&a->emit, c->s->model, &g, true, talk_content, a, err);
-    if (!st)
-        st = pn_generate_run(c->s, &g, &route, budget, &r, &raw_len, err);
-    if (result)
-        *result = r;
-    pn_emit_close(&a->emit);
-    pn_budget_free(budget);
-    pn_grammar_free(made);
-    if (!st)                                /* the tokens kept, with their text: the next turn begins with them */
-        st = talk_push_segment(c, pn_str_cstr(&a->raw), raw_len, first, r.n_kept, err);
-    if (st)
-        return st;
-    pn_str m;
-    pn_str_init(&m, c->mem, PN_ACCT_MISC);
-    talk_assistant(a, &m);
-    return talk_push_message(c, &m, err);
-}
-
-PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, pn_generate_result *result, pn_err *err)
-{
-    pn_chat_reply_params p;
     pn_prompt prompt;
-    talk_tokens t = {0};
+    pn_generate_params *g = &a->generate;
     size_t from = 0, opening = 0;
-    if (!c)
-        return pn_fail(err, PN_E_INVALID, "no conversation given");
-    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
-    if (result)
-        *result = (pn_generate_result){.stop_index = -1};
-    talk_answer a = {.c = c, .p = &p};
-    pn_params_copy(&a.generate, sizeof a.generate, p.generate, p.generate ? p.generate->size : 0);
-    const pn_out_params how = {.no_calls = p.tool_choice == PN_TOOLS_NONE};
-    pn_out_result_init(&a.parts, c->mem);
-    pn_str_init(&a.raw, c->mem, PN_ACCT_MISC);
+    const pn_out_params how = {.no_calls = a->p.tool_choice == PN_TOOLS_NONE};
     pn_prompt_init(&prompt, c->mem);
     pn_status st = talk_render(c, true, &prompt, err);
     if (!st)
         st = talk_opening(c, &prompt, &opening, err);
+    const pn_bytes begun = {pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening};
+    bool open = pn_out_forced_open(&c->syntax, begun.data, begun.len);
     if (!st)
-        st = pn_out_new(&a.parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL,
-                        pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening, &how, talk_event, &a, err);
+        st = pn_out_new(&a->parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL, begun.data, begun.len, &how, talk_event, a,
+                        err);
     if (!st)
-        st = talk_prepare(c, &prompt, opening, &t, &from, err);
+        st = talk_prepare(c, &prompt, opening, &a->tokens, &from, err);
+    g->size = sizeof *g;
+    g->prompt = a->tokens.list + from;
+    g->n_prompt = a->tokens.n - from;
+    a->first = c->s->kv.length + g->n_prompt;
     if (!st)
-        st = talk_generate(&a, &t, from, (pn_bytes){pn_str_cstr(&prompt.text) + opening, prompt.text.len - opening}, result,
-                           err);
+        st = talk_grammar(a, g, &a->made, err);
+    talk_begin(c, g, begun, open);
+    if (!st)
+        st = talk_budget(a, open, &a->budget, err);
+    if (!st)
+        st = pn_emit_open(&a->emit, c->s->model, g, true, talk_content, a, err);
+    pn_prompt_fini(&prompt);
+    return st;
+}
+
+static void talk_free(pn_answer *a)
+{
+    pn_emit_close(&a->emit);
+    pn_budget_free(a->budget);
+    pn_grammar_free(a->made);
+    pn_out_free(a->parser);
+    pn_out_result_fini(&a->parts);
+    pn_str_fini(&a->raw);
+    pn_mem_free(a->c->mem, PN_ACCT_MISC, a->tokens.list, a->tokens.cap * sizeof *a->tokens.list);
+    pn_mem_free(a->c->mem, PN_ACCT_MISC, a, sizeof *a);
+}
+
+PN_INTERNAL pn_status pn_answer_open(pn_chat *c, const pn_chat_reply_params *params, pn_answer **out, pn_err *err)
+{
+    if (!c)
+        return pn_fail(err, PN_E_INVALID, "no conversation given");
+    if (pn_session_idle(c->s, err))
+        return PN_E_STATE;
+    pn_answer *a = pn_mem_calloc(c->mem, PN_ACCT_MISC, 1, sizeof *a);
+    if (!a)
+        return pn_fail_nomem(err, "an answer", sizeof *a);
+    a->c = c;
+    pn_params_copy(&a->p, sizeof a->p, params, params ? params->size : 0);
+    pn_params_copy(&a->generate, sizeof a->generate, a->p.generate, a->p.generate ? a->p.generate->size : 0);
+    a->route = (pn_generate_route){&a->emit, talk_text, talk_rest, a};
+    pn_out_result_init(&a->parts, c->mem);
+    pn_str_init(&a->raw, c->mem, PN_ACCT_MISC);
+    pn_status st = talk_start(a, err);
+    if (st) {
+        talk_free(a);
+        return st;
+    }
+    *out = a;
+    return PN_OK;
+}
+
+/* The tokens kept, with their text: the next turn begins with them.  And the message. */
+static pn_status talk_finish(pn_answer *a, const pn_generate_result *r, size_t raw_len, pn_err *err)
+{
+    pn_chat *c = a->c;
+    pn_str m;
+    pn_status st = talk_push_segment(c, pn_str_cstr(&a->raw), raw_len, a->first, r->n_kept, err);
+    if (st)
+        return st;
+    pn_str_init(&m, c->mem, PN_ACCT_MISC);
+    talk_assistant(a, &m);
+    st = talk_push_message(c, &m, err);
     if (!st)
         pn_replay_sign(&c->replay, c->n_messages - 1, &c->messages[c->n_messages - 1]);
-    pn_out_free(a.parser);
-    pn_out_result_fini(&a.parts);
-    pn_str_fini(&a.raw);
-    pn_prompt_fini(&prompt);
-    pn_mem_free(c->mem, PN_ACCT_MISC, t.list, t.cap * sizeof *t.list);
     return st;
+}
+
+PN_INTERNAL pn_status pn_answer_close(pn_answer *a, pn_status st, const pn_generate_result *r, size_t raw_len, pn_err *err)
+{
+    if (!st)
+        st = talk_finish(a, r, raw_len, err);
+    talk_free(a);
+    return st;
+}
+
+PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, pn_generate_result *result, pn_err *err)
+{
+    pn_answer *a;
+    pn_generate_result r = {.stop_index = -1};
+    size_t raw_len = 0;
+    if (result)
+        *result = r;
+    pn_status st = pn_answer_open(c, params, &a, err);
+    if (st)
+        return st;
+    st = pn_generate_run(c->s, &a->generate, &a->route, a->budget, &r, &raw_len, err);
+    if (result)
+        *result = r;
+    return pn_answer_close(a, st, &r, raw_len, err);
+}
+#endif
+
+/* ---- Begin engine/pn_request.c ---- */
+#ifndef PN_DROP_ENGINE_PN_REQUEST_C
+#define PN_DROP_ENGINE_PN_REQUEST_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_request.c - requests of pantheon.h: a generation in a session or an answer in a conversation, handed to
+ * the scheduler.
+ *
+ * A request owns a copy of what the caller gave: the prompt, the sampling parameters; stop strings, grammar,
+ * budget strings and callbacks stay the caller's until it is freed.  Freed from a callback it lives on, silent,
+ * until the step is over.
+ */
+/* includes engine/pn_answer.h */
+/* includes engine/pn_sched.h */
+
+struct pn_request {
+    pn_job job;                 /* first: the scheduler's view */
+    pn_engine *e;
+    pn_generate_params p;       /* of a session's request */
+    pn_sampling sampling;
+    pn_token *prompt;           /* owned, [n_prompt] */
+    size_t n_prompt;
+    pn_plain plain;
+    pn_answer *answer;          /* of a conversation's, else NULL */
+    pn_generate_result result;
+    pn_status st;
+    atomic_bool done;
+    bool orphan;                /* freed by the caller while it was in a step */
+};
+
+static pn_request *request_of(pn_job *j) { return (pn_request *)j; }
+
+static void request_free(pn_request *r)
+{
+    pn_mem *mem = pn_engine_mem(r->e);
+    if (!r->answer)
+        pn_plain_close(&r->plain);
+    pn_mem_free(mem, PN_ACCT_MISC, r->prompt, r->n_prompt * sizeof *r->prompt);
+    pn_mem_free(mem, PN_ACCT_MISC, r, sizeof *r);
+}
+
+/* The generation is over, for whatever reason. */
+static void request_close(pn_request *r, pn_status st)
+{
+    size_t raw_len = 0;
+    r->job.s->busy = false;
+    r->st = pn_gen_close(&r->job.gen, st, &r->result, &raw_len, &r->job.err);
+    if (r->answer)
+        r->st = pn_answer_close(r->answer, r->st, &r->result, raw_len, &r->job.err);
+    atomic_store(&r->done, true);
+}
+
+static void request_ended(pn_job *j, pn_status st)
+{
+    pn_request *r = request_of(j);
+    request_close(r, st);
+    if (r->orphan)
+        request_free(r);
+}
+
+/* The generation is open: to the scheduler with it, or over already. */
+static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
+                               struct pn_budget *budget, pn_request **out, pn_err *err)
+{
+    const pn_token *tokens;
+    r->job.s = s;
+    r->job.ended = request_ended;
+    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
+    if (!st)
+        st = pn_gen_open(&r->job.gen, s, p, route, budget, err);
+    else
+        r->job.gen = (pn_gen){.s = s, .route = *route};
+    if (st) {
+        size_t raw_len = 0;
+        pn_gen_close(&r->job.gen, st, NULL, &raw_len, NULL);
+        return st;
+    }
+    s->busy = true;
+    if (pn_gen_wants(&r->job.gen, &tokens))
+        pn_sched_add(r->e, &r->job);
+    else
+        request_close(r, PN_OK);
+    *out = r;
+    return PN_OK;
+}
+
+static pn_request *request_new(pn_engine *e, pn_err *err)
+{
+    pn_request *r = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, sizeof *r);
+    if (!r) {
+        pn_fail_nomem(err, "a request", sizeof *r);
+        return NULL;
+    }
+    r->e = e;
+    r->result.stop_index = -1;
+    return r;
+}
+
+PN_API pn_status pn_request_new(pn_session *s, const pn_generate_params *params, pn_request **out, pn_err *err)
+{
+    if (!s || !params || !out)
+        return pn_fail(err, PN_E_INVALID, "pn_request_new: session, parameters and out must be given");
+    if (pn_session_idle(s, err))
+        return PN_E_STATE;
+    pn_request *r = request_new(s->model->engine, err);
+    if (!r)
+        return PN_E_NOMEM;
+    pn_params_copy(&r->p, sizeof r->p, params, params->size);
+    pn_status st = pn_plain_open(&r->plain, s->model, &r->p, err);
+    r->n_prompt = r->p.n_prompt;
+    r->prompt = pn_mem_calloc(pn_engine_mem(r->e), PN_ACCT_MISC, r->n_prompt, sizeof *r->prompt);
+    if (!st && !r->prompt)
+        st = pn_fail_nomem(err, "a prompt", r->n_prompt * sizeof *r->prompt);
+    if (!r->prompt)
+        r->n_prompt = 0;
+    if (!st && r->n_prompt)
+        memcpy(r->prompt, r->p.prompt, r->n_prompt * sizeof *r->prompt);
+    r->p.prompt = r->prompt;
+    if (r->p.sampling) {
+        pn_params_copy(&r->sampling, sizeof r->sampling, r->p.sampling, r->p.sampling->size);
+        r->sampling.size = sizeof r->sampling;
+        r->p.sampling = &r->sampling;
+    }
+    if (!st)
+        st = request_begin(r, s, &r->p, &r->plain.route, NULL, out, err);
+    if (st)
+        request_free(r);
+    return st;
+}
+
+PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params, pn_request **out, pn_err *err)
+{
+    pn_answer *a;
+    if (!out)
+        return pn_fail(err, PN_E_INVALID, "pn_request_chat: out must be given");
+    pn_status st = pn_answer_open(c, params, &a, err);
+    if (st)
+        return st;
+    pn_session *s = pn_chat_session(c);
+    pn_request *r = request_new(s->model->engine, err);
+    if (r)
+        r->answer = a;
+    st = r ? request_begin(r, s, &a->generate, &a->route, a->budget, out, err) : PN_E_NOMEM;
+    if (st) {
+        pn_answer_close(a, st, NULL, 0, NULL);
+        if (r)
+            request_free(r);
+    }
+    return st;
+}
+
+PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->done); }
+
+PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out, pn_err *err)
+{
+    if (!atomic_load(&r->done))
+        return pn_fail(err, PN_E_STATE, "the request is not done");
+    if (out)
+        *out = r->result;
+    if (r->st && err)
+        *err = r->job.err;
+    return r->st;
+}
+
+PN_API void pn_request_cancel(pn_request *r)
+{
+    if (!atomic_load(&r->done))
+        atomic_store(&r->job.s->cancelled, true);
+}
+
+PN_API void pn_request_free(pn_request *r)
+{
+    if (!r)
+        return;
+    if (!atomic_load(&r->done)) {
+        atomic_store(&r->job.s->cancelled, true);
+        if (!pn_sched_remove(r->e, &r->job)) {      /* called from a callback: the step goes on without us */
+            r->orphan = true;
+            return;
+        }
+        request_close(r, PN_E_CANCELLED);
+    }
+    request_free(r);
 }
 #endif
 

@@ -854,6 +854,46 @@ typedef struct pn_chat_reply_params {
 PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, pn_generate_result *result, pn_err *err);
 
 /* ------------------------------------------------------------------------------------------
+ * Requests: many answers at once
+ * ------------------------------------------------------------------------------------------ */
+
+/* A generation that is under way: pn_engine_step() computes a token of every request that has begun its
+ * answer, and a chunk of the prompts, in one pass over the weights.  What comes out is what
+ * pn_session_generate() and pn_chat_reply() would have given.
+ *
+ *     pn_request_new(...) for each session, pn_request_chat(...) for each conversation
+ *     do pn_engine_step(engine, 0, &active, &err); while (active);
+ *     pn_request_result(...), pn_request_free(...)
+ *
+ * While a request is not done, its session and conversation belong to it: other calls on them return
+ * PN_E_STATE.  Free requests before their session and conversation. */
+typedef struct pn_request pn_request;
+
+/* The prompt and the sampling parameters are copied; stop strings, grammar, markers and what callbacks need
+ * stay valid until the request is freed.  From any thread.  Callbacks come from pn_engine_step(). */
+PN_API pn_status pn_request_new(pn_session *s, const pn_generate_params *p, pn_request **out, pn_err *err);
+
+/* The same for an answer in a conversation; params' generate and all it points to stay valid, too. */
+PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params, pn_request **out, pn_err *err);
+
+PN_API int pn_request_done(const pn_request *r);       /* from any thread */
+
+/* What it came to: the status and error of this request alone.  PN_E_STATE: it is not done. */
+PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out, pn_err *err);
+
+/* It ends with the step in progress, PN_FINISH_CANCELLED.  From any thread. */
+PN_API void pn_request_cancel(pn_request *r);
+
+/* Cancels it when it is not done.  From the thread that drives the steps; in a callback, too. */
+PN_API void pn_request_free(pn_request *r);
+
+/* One step for all requests of the engine, by the calling thread and the engine's own.  seconds: return
+ * after about that long, in the middle of the step if need be; the next call goes on with it.  0: to its end.
+ * *n_active (may be NULL): requests that are not done.  One thread at a time, and not from a callback:
+ * PN_E_STATE.  What goes wrong with a request is its own result. */
+PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err);
+
+/* ------------------------------------------------------------------------------------------
  * Making files
  * ------------------------------------------------------------------------------------------ */
 

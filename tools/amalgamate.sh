@@ -58,7 +58,7 @@ drop_files()
 	engine/pn_session.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_emit.c engine/pn_sampler_api.c
 	engine/pn_generate.c engine/pn_sched.c
 	engine/pn_text_api.c engine/pn_template_api.c engine/pn_output_api.c engine/pn_replay.c
-	engine/pn_conversation.c
+	engine/pn_conversation.c engine/pn_request.c
 	engine/pn_presets.c engine/pn_quantize.c engine/pn_synth.c
 	LIST
         ;;

@@ -166,6 +166,8 @@ PN_API pn_status pn_chat_add(pn_chat *c, const char *message, size_t len, pn_err
     pn_json_doc d;
     if (!c || !message)
         return pn_fail(err, PN_E_INVALID, "%s", c ? "no message given" : "no conversation given");
+    if (pn_session_idle(c->s, err))
+        return PN_E_STATE;
     len = len ? len : strlen(message);
     pn_status st = pn_json_parse(&d, c->mem, PN_ACCT_MISC, message, len, NULL, err);
     if (st)
@@ -186,6 +188,8 @@ PN_API pn_status pn_chat_say(pn_chat *c, const char *role, const char *content, 
     pn_str json;
     if (!c || !role || !content)
         return pn_fail(err, PN_E_INVALID, "pn_chat_say: conversation, role and content must be given");
+    if (pn_session_idle(c->s, err))
+        return PN_E_STATE;
     pn_str_init(&json, c->mem, PN_ACCT_MISC);
     pn_str_addc(&json, '{');
     pn_json_key(&json, "role");
@@ -210,7 +214,7 @@ PN_API const char *pn_chat_message(const pn_chat *c, size_t i, size_t *len)
 
 PN_API void pn_chat_forget(pn_chat *c, size_t n)
 {
-    while (c->n_messages > n)
+    while (c->n_messages > n && !c->s->busy)
         pn_str_fini(&c->messages[--c->n_messages]);
 }
 

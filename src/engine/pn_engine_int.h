@@ -128,6 +128,9 @@ PN_INTERNAL void pn_die_park(pn_die *die, bool parked);
 /* The plan of a step of `rows` rows, at most n_batch. */
 PN_INTERNAL const pn_plan *pn_session_plan(const pn_session *s, uint32_t rows);
 
+/* n tokens can be appended: they are of the vocabulary and there is room. */
+PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token *tokens, size_t n, pn_err *err);
+
 /* PN_E_STATE: a request works on the session. */
 PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
 

@@ -269,6 +269,8 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
     pn_params_copy(&p, sizeof p, params, params->size);
     if (result)
         *result = (pn_generate_result){.stop_index = -1};
+    if (pn_session_idle(s, err))
+        return PN_E_STATE;
     pn_plain t;
     pn_status st = pn_plain_open(&t, s->model, &p, err);
     if (!st)

@@ -188,7 +188,9 @@ static void sched_advance(pn_engine *e, double deadline)
         if (x == PN_EXEC_DONE || q->st) {
             die->ops->end(q->exec);
             pn_die_give(die);
+            pn_mutex_lock(&q->lock);
             q->model->served += pn_os_now() - q->began;
+            pn_mutex_unlock(&q->lock);
             q->open = false;
             q->computed = true;
         }
@@ -201,7 +203,7 @@ PN_INTERNAL void pn_sched_settle(pn_engine *e)
     pn_mutex_lock(&q->lock);
     while (q->settling)
         pn_cond_wait(&q->settled, &q->lock);
-    bool mine = q->open && !q->stepping;
+    bool mine = !q->stepping && q->open;
     q->settling = mine;
     pn_mutex_unlock(&q->lock);
     if (!mine)
@@ -260,6 +262,8 @@ static void sched_results(pn_engine *e)
             if (q->wanted[i] && q->n_runs > 1)
                 memcpy(s->logits, q->logits + (size_t)(k - 1) * V, V * sizeof *s->logits);
             st = pn_gen_computed(&j->gen, j->rows, &j->err);
+            if (!st && pn_gen_wants(&j->gen, &tokens) && atomic_load(&s->cancelled))
+                st = pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
         }
         if (st || !pn_gen_wants(&j->gen, &tokens))
             sched_end(q, j, st);

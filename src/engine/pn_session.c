@@ -213,7 +213,7 @@ static pn_status session_step(pn_session *s, const pn_token *tokens, uint32_t n,
     return st;
 }
 
-static pn_status session_check(const pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
+PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
 {
     if (!s || (n && !tokens))
         return pn_fail(err, PN_E_INVALID, "%s", s ? "no tokens given" : "no session given");
@@ -229,7 +229,7 @@ static pn_status session_check(const pn_session *s, const pn_token *tokens, size
 
 PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err)
 {
-    pn_status st = session_check(s, tokens, n, err);
+    pn_status st = pn_session_check_more(s, tokens, n, err);
     if (st || n == 0)
         return st;
     uint32_t V = s->model->desc.n_vocab, total = (uint32_t)n;

@@ -1,0 +1,508 @@
+/*
+ * test_requests.c - many answers at once: together they are what each is alone, to the bit of its logits;
+ * they come and go, are cancelled and fail one by one; steps may be cut into slices.
+ */
+#include "pantheon.h"
+#include "pn_api_test.h"
+
+#include <pthread.h>
+
+enum { N_TEXTS = 8, TEXT_MAX = 4096, N_NEW = 24 };
+
+static const char *const prompts[N_TEXTS] = {
+    "Once upon a time", "The capital of France is", "One, two, three,", "My name is Ada and I",
+    "In a deep forest there lived a fox who", "2 + 2 =", "a",
+    "Once upon a time there was a small house at the edge of the forest. In the house lived an old woman and her cat. Every morning the "
+    "old woman went to the well, and every morning the cat went with her. One day the well was empty. The old woman looked at the cat, and "
+    "the cat looked at the old woman. Then they heard a small voice from below: please do not be afraid, it said, I am only very thirsty.",
+};
+
+typedef struct req_text {
+    char text[TEXT_MAX];
+    size_t len;
+    pn_generate_result r;
+    pn_status st;
+    float *logits;              /* owned: after the last token */
+    pn_token tokens[1024];
+    uint32_t n_tokens;
+} req_text;
+
+typedef struct req_rig {
+    pn_engine *e;
+    pn_model *m;
+    uint32_t V;
+    req_text alone[N_TEXTS];
+} req_rig;
+
+static int req_hear(void *user, const char *text, size_t len, pn_token token)
+{
+    req_text *t = user;
+    (void)token;
+    if (t->len + len < sizeof t->text) {
+        memcpy(t->text + t->len, text, len);
+        t->len += len;
+    }
+    return 0;
+}
+
+static pn_session *req_session(req_rig *r, uint32_t n_ctx, uint32_t n_batch)
+{
+    pn_session *s = NULL;
+    pn_err err = {0};
+    PN_CHECK(pn_session_new(r->m, &(pn_session_params){.n_ctx = n_ctx, .n_batch = n_batch}, &s, &err) == PN_OK, "%s", err.text);
+    return s;
+}
+
+/* What is asked of text i: greedy or sampled, long or short. */
+static pn_generate_params req_ask(req_rig *r, size_t i, pn_token *ids, pn_sampling *how, req_text *t)
+{
+    pn_err err = {0};
+    size_t n = 0;
+    PN_CHECK(pn_tokenize(r->m, prompts[i], strlen(prompts[i]), PN_TOKENIZE_BOS, ids, 512, &n, &err) == PN_OK, "%s", err.text);
+    memset(t, 0, sizeof *t);
+    *how = (pn_sampling){.temperature = i % 2 ? 0.9f : 0.0f, .top_k = 30, .has_seed = 1, .seed = i, .ignore_eos = 1};
+    return (pn_generate_params){.prompt = ids, .n_prompt = n, .max_tokens = N_NEW + (uint32_t)i, .sampling = how, .on_text = req_hear, .user = t};
+}
+
+static void req_keep(req_rig *r, pn_session *s, req_text *t)
+{
+    t->n_tokens = pn_session_length(s);
+    PN_CHECK(t->n_tokens < 1024);
+    memcpy(t->tokens, pn_session_tokens(s), t->n_tokens * sizeof *t->tokens);
+    t->logits = malloc(r->V * sizeof *t->logits);
+    PN_CHECK(pn_session_logits(s) != NULL);
+    if (pn_session_logits(s))
+        memcpy(t->logits, pn_session_logits(s), r->V * sizeof *t->logits);
+}
+
+static void req_same(const req_rig *r, const req_text *t, size_t i, const char *how)
+{
+    const req_text *a = &r->alone[i];
+    PN_CHECK(t->st == a->st && t->r.finish == a->r.finish && t->r.n_generated == a->r.n_generated, "%s, text %zu: %s, %u tokens", how, i,
+             pn_status_name(t->st), (unsigned)t->r.n_generated);
+    PN_CHECK(t->len == a->len && memcmp(t->text, a->text, t->len) == 0, "%s, text %zu: '%.*s', alone '%.*s'", how, i, (int)t->len, t->text,
+             (int)a->len, a->text);
+    PN_CHECK(t->n_tokens == a->n_tokens && memcmp(t->tokens, a->tokens, t->n_tokens * sizeof *t->tokens) == 0, "%s, text %zu: tokens", how, i);
+    PN_CHECK(t->logits && memcmp(t->logits, a->logits, r->V * sizeof *t->logits) == 0, "%s, text %zu: other bits", how, i);
+}
+
+static void req_alone(req_rig *r)
+{
+    for (size_t i = 0; i < N_TEXTS; i++) {
+        pn_token ids[512];
+        pn_sampling how;
+        pn_err err = {0};
+        pn_session *s = req_session(r, 512, 64);
+        pn_generate_params p = req_ask(r, i, ids, &how, &r->alone[i]);
+        r->alone[i].st = pn_session_generate(s, &p, &r->alone[i].r, &err);
+        PN_CHECK(r->alone[i].st == PN_OK && r->alone[i].len > 10, "%s", err.text);
+        req_keep(r, s, &r->alone[i]);
+        pn_session_free(s);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Together
+ * ------------------------------------------------------------------------------------------ */
+
+/* all at once, or one more every second step; in slices of so many seconds; with sessions of other shapes. */
+static void together(req_rig *r, const char *name, int staggered, double slice, int shapes)
+{
+    static req_text t[N_TEXTS];
+    pn_session *s[N_TEXTS] = {0};
+    pn_request *q[N_TEXTS] = {0};
+    pn_err err = {0};
+    uint32_t active = 1, begun = 0;
+    for (uint32_t step = 0; active || begun < N_TEXTS; step++) {
+        for (; begun < N_TEXTS && (!staggered || begun * 2 <= step); begun++) {
+            pn_token ids[512];
+            pn_sampling how;
+            s[begun] = req_session(r, shapes && begun % 3 == 0 ? 1024 : 512, shapes ? 16u << begun % 4 : 64);
+            pn_generate_params p = req_ask(r, begun, ids, &how, &t[begun]);
+            PN_CHECK(pn_request_new(s[begun], &p, &q[begun], &err) == PN_OK, "%s", err.text);
+        }
+        if (!PN_CHECK(pn_engine_step(r->e, slice, &active, &err) == PN_OK, "%s", err.text) || !PN_CHECK(step < 2000000))
+            break;
+    }
+    for (size_t i = 0; i < N_TEXTS; i++) {
+        PN_CHECK(pn_request_done(q[i]));
+        t[i].st = pn_request_result(q[i], &t[i].r, &err);
+        req_keep(r, s[i], &t[i]);
+        req_same(r, &t[i], i, name);
+        free(t[i].logits);
+        pn_request_free(q[i]);
+        pn_session_free(s[i]);
+    }
+}
+
+/* Between two slices somebody else uses the engine. */
+static void a_step_in_the_middle_makes_way(req_rig *r)
+{
+    static req_text t;
+    pn_token ids[512];
+    pn_sampling how;
+    pn_request *q = NULL;
+    pn_err err = {0};
+    pn_session *s = req_session(r, 512, 64), *other = req_session(r, 512, 64);
+    pn_generate_params p = req_ask(r, 7, ids, &how, &t);
+    uint32_t active = 1;
+    PN_CHECK(pn_request_new(s, &p, &q, &err) == PN_OK, "%s", err.text);
+    for (int i = 0; active; i++) {
+        PN_CHECK(pn_engine_step(r->e, 1e-7, &active, &err) == PN_OK, "%s", err.text);
+        if (i % 50 == 0) {
+            pn_session *more = req_session(r, 256, 64);
+            PN_CHECK(pn_session_truncate(other, 0, &err) == PN_OK && pn_session_eval(other, ids, 20, &err) == PN_OK, "%s", err.text);
+            pn_session_free(more);
+        }
+    }
+    t.st = pn_request_result(q, &t.r, &err);
+    req_keep(r, s, &t);
+    req_same(r, &t, 7, "with others between");
+    free(t.logits);
+    pn_request_free(q);
+    pn_session_free(other);
+    pn_session_free(s);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * One by one
+ * ------------------------------------------------------------------------------------------ */
+
+static int req_stop_after(void *user, const char *text, size_t len, pn_token token)
+{
+    (void)text;
+    (void)len;
+    (void)token;
+    return --*(int *)user == 0;
+}
+
+typedef struct req_free_in {
+    pn_request *self, *other;
+    int left;
+    pn_engine *e;
+    pn_status inner;
+} req_free_in;
+
+static int req_free_now(void *user, const char *text, size_t len, pn_token token)
+{
+    req_free_in *f = user;
+    (void)text;
+    (void)len;
+    (void)token;
+    if (--f->left == 0) {
+        f->inner = pn_engine_step(f->e, 0, NULL, NULL);
+        pn_request_free(f->other);
+        pn_request_free(f->self);
+    }
+    return 0;
+}
+
+static void what_ends_one_leaves_the_others(req_rig *r)
+{
+    static req_text t;
+    pn_session *s[5];
+    pn_request *q[5] = {0};
+    pn_err err = {0};
+    pn_generate_result g;
+    pn_token ids[512], one[] = {5};
+    pn_sampling how;
+    int left = 3;
+    uint32_t active = 1;
+    req_free_in f = {.left = 4, .e = r->e};
+    for (int i = 0; i < 5; i++)
+        s[i] = req_session(r, i == 1 ? 16 : 512, 16);
+    pn_generate_params p = req_ask(r, 4, ids, &how, &t);
+    PN_CHECK(pn_request_new(s[0], &p, &q[0], &err) == PN_OK, "%s", err.text);
+    const pn_sampling on = {.ignore_eos = 1};
+    PN_CHECK(pn_request_new(s[1], &(pn_generate_params){.prompt = one, .n_prompt = 1, .sampling = &on}, &q[1], &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_request_new(s[2], &(pn_generate_params){.prompt = one, .n_prompt = 1, .sampling = &on, .on_text = req_stop_after, .user = &left}, &q[2], &err) ==
+             PN_OK, "%s", err.text);
+    PN_CHECK(pn_request_new(s[3], &(pn_generate_params){.prompt = one, .n_prompt = 1, .sampling = &on}, &q[3], &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_request_new(s[4], &(pn_generate_params){.prompt = one, .n_prompt = 1, .sampling = &on, .on_text = req_free_now, .user = &f},
+                            &q[4], &err) == PN_OK, "%s", err.text);
+    f.self = q[4];
+    f.other = q[3];
+    PN_CHECK(pn_request_result(q[0], &g, &err) == PN_E_STATE && strstr(err.text, "not done"), "%s", err.text);
+    for (int i = 0; active; i++)
+        PN_CHECK(pn_engine_step(r->e, 0, &active, &err) == PN_OK && i < 1000, "%s", err.text);
+    t.st = pn_request_result(q[0], &t.r, &err);
+    req_keep(r, s[0], &t);
+    req_same(r, &t, 4, "among the doomed");
+    free(t.logits);
+    PN_CHECK(pn_request_result(q[1], &g, &err) == PN_OK && g.finish == PN_FINISH_CONTEXT && pn_session_length(s[1]) == 16, "finish %d", (int)g.finish);
+    PN_CHECK(pn_request_result(q[2], &g, &err) == PN_OK && g.finish == PN_FINISH_CALLBACK && g.n_generated == 3, "finish %d", (int)g.finish);
+    PN_CHECK(f.inner == PN_E_STATE, "a step inside a step: %s", pn_status_name(f.inner));
+    PN_CHECK(pn_session_length(s[4]) >= 4 && pn_session_eval(s[3], one, 1, &err) == PN_OK && pn_session_eval(s[4], one, 1, &err) == PN_OK,
+             "%s", err.text);
+    for (int i = 0; i < 3; i++)
+        pn_request_free(q[i]);
+    for (int i = 0; i < 5; i++)
+        pn_session_free(s[i]);
+}
+
+static void a_cancelled_request_ends_with_its_step(req_rig *r)
+{
+    pn_err err = {0};
+    pn_generate_result g;
+    pn_token ids[512];
+    pn_sampling how;
+    static req_text t;
+    uint32_t active = 0;
+    for (int when = 0; when < 3; when++) {
+        pn_session *s = req_session(r, 512, 16);
+        pn_request *q = NULL;
+        pn_generate_params p = req_ask(r, 7, ids, &how, &t);
+        PN_CHECK(pn_request_new(s, &p, &q, &err) == PN_OK, "%s", err.text);
+        for (int i = 0; i < when * 6; i++)
+            pn_engine_step(r->e, 0, &active, &err);
+        if (when == 1)
+            pn_engine_step(r->e, 1e-9, &active, &err);      /* in the middle of one */
+        pn_request_cancel(q);
+        PN_CHECK(pn_engine_step(r->e, 0, &active, &err) == PN_OK && active == 0 && pn_request_done(q), "%u active", (unsigned)active);
+        PN_CHECK(pn_request_result(q, &g, &err) == PN_OK && g.finish == PN_FINISH_CANCELLED, "finish %d", (int)g.finish);
+        pn_request_free(q);
+        PN_CHECK(pn_request_new(s, &p, &q, &err) == PN_OK, "%s", err.text);
+        pn_request_free(q);                                 /* never stepped */
+        PN_CHECK(pn_session_eval(s, ids, 3, &err) == PN_OK, "%s", err.text);
+        pn_session_free(s);
+    }
+}
+
+static void a_busy_session_says_so(req_rig *r)
+{
+    pn_err err = {0};
+    pn_token one[] = {5}, far[] = {1 << 30};
+    pn_session *s = req_session(r, 64, 16);
+    pn_request *q = NULL, *second = NULL;
+    pn_chat *c = NULL;
+    PN_CHECK(pn_chat_new(s, NULL, &c, &err) == PN_OK, "%s", err.text);
+    const pn_generate_params p = {.prompt = one, .n_prompt = 1, .max_tokens = 2}, wrong = {.prompt = far, .n_prompt = 1};
+    PN_CHECK(pn_request_new(s, &wrong, &q, &err) == PN_E_INVALID && strstr(err.text, "vocabulary"), "%s", err.text);
+    PN_CHECK(pn_request_new(s, &(pn_generate_params){0}, &q, &err) == PN_E_STATE, "%s", err.text);
+    PN_CHECK(pn_request_new(s, &p, &q, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_request_new(s, &p, &second, &err) == PN_E_STATE && pn_session_eval(s, one, 1, &err) == PN_E_STATE &&
+             pn_session_generate(s, &p, NULL, &err) == PN_E_STATE && pn_session_truncate(s, 0, &err) == PN_E_STATE &&
+             pn_chat_say(c, "user", "Hi", 0, &err) == PN_E_STATE && pn_chat_reply(c, NULL, NULL, &err) == PN_E_STATE &&
+             strstr(err.text, "a request works on the session"), "%s", err.text);
+    pn_request_free(q);
+    PN_CHECK(pn_chat_say(c, "user", "Hi", 0, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_engine_step(r->e, -1, NULL, &err) == PN_E_INVALID && pn_engine_step(NULL, 0, NULL, &err) == PN_E_INVALID);
+    pn_chat_free(c);
+    pn_session_free(s);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Conversations, models, threads
+ * ------------------------------------------------------------------------------------------ */
+
+static void conversations_answer_together(req_rig *r)
+{
+    static const char *const lines[][2] = {{"My name is Ada.", "What is my name?"}, {"Count to five.", "Tell me a story about a fox."}};
+    static const char tools[] = "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\",\"properties\":"
+                                "{\"city\":{\"type\":\"string\"}},\"required\":[\"city\"]}}}]";
+    static char said[2][2][3][4096];
+    const pn_sampling how = {.temperature = 0};
+    for (int together = 0; together < 2; together++) {
+        pn_session *s[3];
+        pn_chat *c[3];
+        pn_err err = {0};
+        const pn_generate_params g = {.max_tokens = 40, .sampling = &how};
+        const pn_chat_reply_params p = {.generate = &g};
+        for (int i = 0; i < 3; i++) {
+            s[i] = req_session(r, 1024, 64);
+            PN_CHECK(pn_chat_new(s[i], &(pn_chat_params){.tools = i == 2 ? tools : NULL}, &c[i], &err) == PN_OK, "%s", err.text);
+        }
+        for (int turn = 0; turn < 2; turn++) {
+            pn_request *q[3] = {0};
+            uint32_t active = 1;
+            for (int i = 0; i < 3; i++) {
+                PN_CHECK(pn_chat_say(c[i], "user", i == 2 ? "What is the weather in Paris?" : lines[i][turn], 0, &err) == PN_OK, "%s", err.text);
+                PN_CHECK((together ? pn_request_chat(c[i], &p, &q[i], &err) : pn_chat_reply(c[i], &p, NULL, &err)) == PN_OK, "%s", err.text);
+            }
+            while (together && active)
+                PN_CHECK(pn_engine_step(r->e, 0, &active, &err) == PN_OK, "%s", err.text);
+            for (int i = 0; i < 3; i++) {
+                size_t len = 0;
+                if (together)
+                    PN_CHECK(pn_request_result(q[i], NULL, &err) == PN_OK, "%s", err.text);
+                pn_request_free(q[i]);
+                const char *m = pn_chat_message(c[i], pn_chat_length(c[i]) - 1, &len);
+                snprintf(said[together][turn][i], sizeof said[0][0][0], "%.*s", (int)len, m ? m : "");
+                if (together)
+                    PN_CHECK(strcmp(said[0][turn][i], said[1][turn][i]) == 0 && strstr(said[1][turn][i], "assistant"), "alone %s, together %s",
+                             said[0][turn][i], said[1][turn][i]);
+            }
+        }
+        for (int i = 0; i < 3; i++) {
+            pn_chat_free(c[i]);
+            pn_session_free(s[i]);
+        }
+    }
+}
+
+static void models_take_turns(req_rig *r)
+{
+    pn_model *m = NULL;
+    pn_err err = {0};
+    pn_token one[] = {5};
+    const pn_sampling on = {.ignore_eos = 1};
+    pn_session *a = req_session(r, 256, 16), *b = NULL;
+    pn_request *q = NULL, *w = NULL;
+    uint32_t active = 1;
+    if (PN_CHECK(pn_model_load(r->e, "models/demo.gguf", NULL, &m, &err) == PN_OK, "%s", err.text) &&
+        PN_CHECK(pn_session_new(m, &(pn_session_params){.n_ctx = 256}, &b, &err) == PN_OK, "%s", err.text)) {
+        const pn_generate_params p = {.prompt = one, .n_prompt = 1, .max_tokens = 40, .sampling = &on};
+        PN_CHECK(pn_request_new(a, &p, &q, &err) == PN_OK && pn_request_new(b, &p, &w, &err) == PN_OK, "%s", err.text);
+        for (int i = 0; i < 30; i++)
+            pn_engine_step(r->e, 0, &active, &err);
+        PN_CHECK(pn_session_length(a) > 5 && pn_session_length(b) > 5, "%u and %u tokens", (unsigned)pn_session_length(a),
+                 (unsigned)pn_session_length(b));
+        while (active)
+            pn_engine_step(r->e, 0, &active, &err);
+        PN_CHECK(memcmp(pn_session_logits(a), pn_session_logits(b), r->V * sizeof(float)) == 0, "one model twice, two results");
+    }
+    pn_request_free(q);
+    pn_request_free(w);
+    pn_session_free(a);
+    pn_session_free(b);
+    pn_model_free(m);
+}
+
+typedef struct req_driver {
+    req_rig *r;
+    int stop;
+} req_driver;
+
+static void *req_drive(void *user)
+{
+    req_driver *d = user;
+    while (!__atomic_load_n(&d->stop, __ATOMIC_ACQUIRE))
+        pn_engine_step(d->r->e, 0, NULL, NULL);
+    return NULL;
+}
+
+/* One thread drives, this one asks, waits, cancels and uses a session of its own. */
+static void requests_come_from_other_threads(req_rig *r)
+{
+    static req_text t[4];
+    req_driver d = {.r = r};
+    pthread_t driver;
+    pn_err err = {0};
+    pn_session *own = req_session(r, 256, 16);
+    if (!PN_CHECK(pthread_create(&driver, NULL, req_drive, &d) == 0))
+        return;
+    for (int round = 0; round < 3; round++) {
+        pn_session *s[4];
+        pn_request *q[4];
+        for (size_t i = 0; i < 4; i++) {
+            pn_token ids[512];
+            pn_sampling how;
+            s[i] = req_session(r, 512, 64);
+            pn_generate_params p = req_ask(r, i, ids, &how, &t[i]);
+            PN_CHECK(pn_request_new(s[i], &p, &q[i], &err) == PN_OK, "%s", err.text);
+            PN_CHECK(pn_session_eval(own, ids, 3, &err) == PN_OK, "%s", err.text);
+        }
+        if (round == 1)
+            pn_request_cancel(q[3]);
+        for (size_t i = 0; i < 4; i++)
+            while (!pn_request_done(q[i]))
+                sched_yield();
+        for (size_t i = 0; i < 4; i++) {
+            t[i].st = pn_request_result(q[i], &t[i].r, &err);
+            if (t[i].r.finish != PN_FINISH_CANCELLED) {
+                req_keep(r, s[i], &t[i]);
+                req_same(r, &t[i], i, "from another thread");
+                free(t[i].logits);
+            }
+            pn_request_free(q[i]);
+            pn_session_free(s[i]);
+        }
+    }
+    __atomic_store_n(&d.stop, 1, __ATOMIC_RELEASE);
+    pthread_join(driver, NULL);
+    pn_session_free(own);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * No memory
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status req_life(pn_engine *e)
+{
+    pn_model *m = NULL;
+    pn_session *s[3] = {0};
+    pn_request *q[3] = {0};
+    pn_chat *c = NULL;
+    pn_token one[] = {5, 6, 7};
+    uint32_t active = 1;
+    pn_err err = {0};
+    const pn_generate_params p = {.prompt = one, .n_prompt = 3, .max_tokens = 3};
+    pn_status st = pn_model_load(e, "models/demo.gguf", NULL, &m, NULL);
+    for (int i = 0; i < 3 && !st; i++)
+        st = pn_session_new(m, &(pn_session_params){.n_ctx = 64, .n_batch = 8}, &s[i], NULL);
+    if (!st)
+        st = pn_chat_new(s[2], NULL, &c, NULL);
+    if (!st)
+        st = pn_chat_say(c, "user", "Hi", 0, NULL);
+    for (int i = 0; i < 2 && !st; i++)
+        st = pn_request_new(s[i], &p, &q[i], NULL);
+    if (!st)
+        st = pn_request_chat(c, &(pn_chat_reply_params){.generate = &p}, &q[2], NULL);
+    while (!st && active)
+        st = pn_engine_step(e, 0, &active, &err);
+    for (int i = 0; i < 3; i++) {
+        pn_generate_result g;
+        pn_status one_st = st ? st : pn_request_result(q[i], &g, &err);
+        st = st ? st : one_st;
+        pn_request_free(q[i]);
+    }
+    pn_chat_free(c);
+    for (int i = 0; i < 3; i++)
+        pn_session_free(s[i]);
+    pn_model_free(m);
+    return st;
+}
+
+static void every_allocation_may_fail(void)
+{
+    for (long k = 1;; k += k < 60 ? 1 : 1 + k / 40) {
+        api_heap h = {.fail_at = k};
+        pn_engine *e = NULL;
+        pn_status st = pn_engine_open(&e, &(pn_engine_params){.n_threads = 1, .allocator = {api_heap_alloc, api_heap_free, &h}}, NULL);
+        if (!st)
+            st = req_life(e);
+        pn_engine_close(e);
+        PN_CHECK(h.out == 0, "failing allocation %ld leaks %ld blocks", k, h.out);
+        PN_CHECK(st == PN_OK || st == PN_E_NOMEM, "failing allocation %ld gives %s", k, pn_status_name(st));
+        if (h.calls < k)
+            break;
+    }
+}
+
+int main(void)
+{
+    static req_rig r;
+    pn_err err = {0};
+    if (PN_CHECK(pn_engine_open(&r.e, &(pn_engine_params){.n_threads = 2}, &err) == PN_OK, "%s", err.text) &&
+        PN_CHECK(pn_model_load(r.e, "models/demo.gguf", NULL, &r.m, &err) == PN_OK, "%s", err.text)) {
+        r.V = pn_vocab_size(r.m);
+        req_alone(&r);
+        together(&r, "all at once", 0, 0, 0);
+        together(&r, "one after another", 1, 0, 0);
+        together(&r, "in slices", 1, 1e-5, 0);
+        together(&r, "other shapes", 1, 0, 1);
+        a_step_in_the_middle_makes_way(&r);
+        what_ends_one_leaves_the_others(&r);
+        a_cancelled_request_ends_with_its_step(&r);
+        a_busy_session_says_so(&r);
+        conversations_answer_together(&r);
+        models_take_turns(&r);
+        requests_come_from_other_threads(&r);
+        for (size_t i = 0; i < N_TEXTS; i++)
+            free(r.alone[i].logits);
+    }
+    pn_model_free(r.m);
+    pn_engine_close(r.e);
+    every_allocation_may_fail();
+    return pn_test_end();
+}
