@@ -288,6 +288,9 @@ fi
 exits 0 "bench table" bench -m "$model" -p 8 -n 2 -r 1
 [ "$(wc -l <"$tmp/out")" -eq 4 ]
 check "bench: head and two rows"
+exits 0 "bench streams" bench -m "$model" -p 8 -n 2 -r 1 --streams 1,3
+[ "$(grep -c ' x3 ' "$tmp/out")" -eq 2 ] && [ "$(wc -l <"$tmp/out")" -eq 6 ]
+check "bench --streams: a row each"
 exits 0 "bench json" bench -m "$model" -p 16 -n 4 -d 0,4 -r 1 -o json
 if [ -n "$python" ]; then
     "$python" - "$tmp/out" <<'PY' 2>"$tmp/err"
