@@ -24,9 +24,11 @@ PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn
     pn_guide_params q = {.gram = g->is_calls ? g->calls.gram : g->gram, .trie = m->trie, .lanes = g->is_calls, .single = g->single,
                          .forbid = g->none, .after = p->grammar_after && *p->grammar_after ? p->grammar_after : NULL, .think_open = p->think_open, .think_close = p->think_close,
                          .find = pn_grammar_find_marker, .user = m->vocab};
-    if (g->is_calls && !g->required) {
+    if (g->is_calls) {
         q.triggers = g->calls.triggers;
         q.n_triggers = g->calls.n_triggers;
+        q.watch = g->calls.watch;
+        q.owed = g->required;
     }
     return st ? st : pn_guide_new(&c->guide, pn_engine_mem(m->engine), &q, err);
 }

@@ -53,7 +53,7 @@ static bool grammar_matches_calls(pn_grammar *g, const char *text, size_t len)
 {
     pn_guide *guide = NULL;
     const pn_guide_params p = {.gram = g->calls.gram, .triggers = g->calls.triggers, .n_triggers = g->calls.n_triggers,
-                               .lanes = true, .single = g->single, .forbid = g->none};
+                               .watch = g->calls.watch, .owed = g->required, .lanes = true, .single = g->single, .forbid = g->none};
     bool ok = pn_guide_new(&guide, pn_engine_mem(g->engine), &p, NULL) == PN_OK &&
               pn_guide_accept_bytes(guide, text, len, NULL) == PN_OK && pn_guide_may_end(guide);
     pn_guide_free(guide);

@@ -308,7 +308,8 @@ static pn_gnode calls_harmony_answer(calls_work *w)
 {
     pn_gir *g = w->g;
     pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
-    pn_gnode text = pn_gir_and_not(g, any, pn_gir_seq3(g, any, calls_text(w, "<|end|>"), any));
+    pn_gnode markers[] = {calls_text(w, "<|end|>"), calls_text(w, "<|start|>"), calls_text(w, "<|channel|>")};
+    pn_gnode text = pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_alt(g, markers, PN_COUNT_OF(markers)), any));
     pn_gnode thought = pn_gir_seq(g, (pn_gnode[]){pn_calls_mark(w, "<|channel|>analysis<|message|>"), text, pn_calls_mark(w, "<|end|>"),
                                                   pn_calls_mark(w, "<|start|>assistant")}, 4);
     pn_gnode by_role = pn_gir_seq2(g, calls_text(w, " to=functions."), calls_any(w, calls_harmony_call, ""));
@@ -357,43 +358,42 @@ static uint32_t calls_lane(calls_work *w, pn_gnode body)
     return (uint32_t)w->n_lanes++;
 }
 
-static void calls_trigger(calls_work *w, const char *text, size_t len, bool at_start, uint32_t lane)
+/* t: all but text and len. */
+static void calls_trigger(calls_work *w, const char *text, size_t len, pn_trigger t)
 {
     pn_calls *c = w->out;
     if (w->st)
         return;
-    char *copy = pn_mem_strndup(w->mem, PN_ACCT_GRAMMAR, text, len);
-    if (!copy || !pn_mem_grow(w->mem, PN_ACCT_GRAMMAR, (void **)&c->triggers, &c->cap_triggers, c->n_triggers + 1, sizeof *c->triggers)) {
-        pn_mem_free(w->mem, PN_ACCT_GRAMMAR, copy, len + 1);
+    t.text = pn_mem_strndup(w->mem, PN_ACCT_GRAMMAR, text, len);
+    t.len = (uint32_t)len;
+    if (!t.text || !pn_mem_grow(w->mem, PN_ACCT_GRAMMAR, (void **)&c->triggers, &c->cap_triggers, c->n_triggers + 1, sizeof *c->triggers)) {
+        pn_mem_free(w->mem, PN_ACCT_GRAMMAR, t.text, t.text ? len + 1 : 0);
         w->st = pn_fail_nomem(w->err, "tool grammars", len + 1);
         return;
     }
-    c->triggers[c->n_triggers++] = (pn_trigger){copy, (uint32_t)len, lane, at_start};
+    c->triggers[c->n_triggers++] = t;
 }
 
-/* A bare object counts as a call when it names a tool: then the trigger reaches to the end of the name,
- * in the spellings that models use.  more: what may follow it. */
-static void calls_bare_triggers(calls_work *w, const calls_tool *t, const calls_json *j, pn_gnode more)
+static void calls_trigger_z(calls_work *w, const char *text, pn_trigger t) { calls_trigger(w, text, strlen(text), t); }
+
+/* A bare object counts as a call when it names a tool: then the trigger reaches to the end of the name.
+ * more: what may follow the call. */
+static void calls_bare_trigger(calls_work *w, const calls_tool *t, const calls_json *j, pn_gnode more)
 {
-    static const char *const heads[] = {
-        "{\"name\": \"", "{\"name\":\"", "{ \"name\": \"", "{\n  \"name\": \"", "{\n    \"name\": \"",
-        "{\"type\": \"function\", \"name\": \"", "{\"type\":\"function\",\"name\":\""};
     static const calls_json parameters = {"llama3", "name", "parameters", CALLS_ONE, CALLS_NO_ID, false, "", ""};
     pn_gnode rest = calls_json_rest(w, t, j);
+    pn_str s;
     if (strcmp(j->args, "parameters") != 0)
         rest = pn_gir_alt2(w->g, rest, calls_json_rest(w, t, &parameters));
-    uint32_t lane = calls_lane(w, pn_gir_seq2(w->g, rest, more));
-    for (size_t i = 0; i < PN_COUNT_OF(heads); i++) {
-        pn_str s;
-        pn_str_init(&s, w->mem, PN_ACCT_GRAMMAR);
-        pn_str_addz(&s, heads[i]);
-        pn_str_add(&s, t->name.data, t->name.len);
-        pn_str_addc(&s, '"');
-        if (s.failed && !w->st)
-            w->st = pn_fail_nomem(w->err, "tool grammars", s.len);
-        calls_trigger(w, pn_str_cstr(&s), s.len, true, lane);
-        pn_str_fini(&s);
-    }
+    uint32_t lane = calls_lane(w, pn_gir_seq3(w->g, w->ws, rest, more));
+    pn_str_init(&s, w->mem, PN_ACCT_GRAMMAR);
+    pn_str_addz(&s, "{\"name\": \"");
+    pn_str_add(&s, t->name.data, t->name.len);
+    pn_str_addc(&s, '"');
+    if (s.failed && !w->st)
+        w->st = pn_fail_nomem(w->err, "tool grammars", s.len);
+    calls_trigger(w, pn_str_cstr(&s), s.len, (pn_trigger){.lane = lane, .bare = true});
+    pn_str_fini(&s);
 }
 
 /* ">>>f\n", and "f\n" where the prompt has written the first ">>>". */
@@ -408,20 +408,30 @@ static void calls_segment_triggers(calls_work *w, const calls_tool *t)
     size_t skip = strlen(w->f->open[0]);
     if (s.failed && !w->st)
         w->st = pn_fail_nomem(w->err, "tool grammars", s.len);
-    calls_trigger(w, pn_str_cstr(&s), s.len, false, lane);
-    calls_trigger(w, pn_str_cstr(&s) + PN_MIN(skip, s.len), s.len - PN_MIN(skip, s.len), true, lane);
+    calls_trigger(w, pn_str_cstr(&s), s.len, (pn_trigger){.lane = lane});
+    calls_trigger(w, pn_str_cstr(&s) + PN_MIN(skip, s.len), s.len - PN_MIN(skip, s.len), (pn_trigger){.lane = lane, .at_start = true});
     pn_str_fini(&s);
 }
 
+/* Wherever a header may say who is called. */
 static void calls_harmony_triggers(calls_work *w)
 {
-    static const char *const by_role[] = {" to=functions.", "<|start|>assistant to=functions."};
-    static const char *const by_channel[] = {"<|channel|>commentary to=functions.", "<|channel|>analysis to=functions."};
-    uint32_t role = calls_lane(w, calls_any(w, calls_harmony_call, "")), channel = calls_lane(w, calls_any(w, calls_harmony_call, NULL));
+    static const char *const by_role[] = {" to=", "<|start|>assistant to="};
+    static const char *const by_channel[] = {"<|channel|>commentary to=", "<|channel|>analysis to="};
+    pn_gnode to = calls_text(w, "functions.");
+    uint32_t role = calls_lane(w, pn_gir_seq2(w->g, to, calls_any(w, calls_harmony_call, "")));
+    uint32_t channel = calls_lane(w, pn_gir_seq2(w->g, to, calls_any(w, calls_harmony_call, NULL)));
     for (size_t i = 0; i < 2; i++) {
-        calls_trigger(w, by_role[i], strlen(by_role[i]), i == 0, role);
-        calls_trigger(w, by_channel[i], strlen(by_channel[i]), false, channel);
+        calls_trigger_z(w, by_role[i], (pn_trigger){.lane = role, .at_start = i == 0, .last = true});
+        calls_trigger_z(w, by_channel[i], (pn_trigger){.lane = channel, .last = true});
     }
+}
+
+/* Calls of this family have no closer, and more objects behind one are more calls. */
+static bool calls_is_open(const calls_work *w)
+{
+    const calls_json *j = calls_json_row(w);
+    return w->f->grammar == OUT_JSON && j->shape == CALLS_ONE && !j->closes;
 }
 
 static void calls_auto(calls_work *w)
@@ -437,14 +447,21 @@ static void calls_auto(calls_work *w)
         if (w->f->flags & OUT_SEGMENTS)
             calls_segment_triggers(w, &w->tools[i]);
         if (w->f->flags & OUT_BARE)
-            calls_bare_triggers(w, &w->tools[i], calls_json_row(w), more);
+            calls_bare_trigger(w, &w->tools[i], calls_json_row(w), more);
     }
     for (size_t i = 0; i < PN_COUNT_OF(w->f->open) && w->f->open[i] && !(w->f->flags & OUT_SEGMENTS); i++)
-        calls_trigger(w, w->f->open[i], strlen(w->f->open[i]), false, calls_lane(w, calls_section(w, i)));
-    if ((w->f->flags & OUT_CODE_TAG) && w->f->grammar == OUT_JSON) {
-        static const char tag[] = "<|python_tag|>";
-        calls_trigger(w, tag, sizeof tag - 1, false, calls_lane(w, calls_json_object(w, calls_json_row(w))));
-    }
+        calls_trigger_z(w, w->f->open[i], (pn_trigger){.lane = calls_lane(w, calls_section(w, i)), .last = calls_is_open(w)});
+    if (w->f->flags & OUT_CODE_TAG)
+        calls_trigger_z(w, "<|python_tag|>", (pn_trigger){.lane = calls_lane(w, calls_json_object(w, calls_json_row(w))), .last = true});
+}
+
+/* A call is owed: what the family's openers are is of use in its reasoning alone, and they have no lanes. */
+static void calls_openers(calls_work *w)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(w->f->open) && w->f->open[i]; i++)
+        calls_trigger_z(w, w->f->open[i], (pn_trigger){.lane = 0});
+    if (w->f->flags & OUT_CODE_TAG)
+        calls_trigger_z(w, "<|python_tag|>", (pn_trigger){.lane = 0});
 }
 
 /* Does each call have a section of its own? */
@@ -575,10 +592,14 @@ static pn_status calls_build(calls_work *w, pn_mem *builder)
     for (size_t i = 0; i < w->n_tools && !w->p->none; i++)
         if (!pn_calls_arguments(w, &w->tools[i]))
             return w->st;
-    if (w->p->required)
+    w->out->watch = w->f->flags & OUT_BARE ? PN_WATCH_BARE : w->f->flags & OUT_SEGMENTS ? PN_WATCH_SEGMENTS
+                  : w->f->grammar == OUT_HARMONY ? PN_WATCH_HEADERS : PN_WATCH_NOTHING;
+    if (w->p->required) {
         calls_lane(w, calls_answer(w));
-    else
+        calls_openers(w);
+    } else {
         calls_auto(w);
+    }
     return w->st || w->p->none ? w->st : calls_finish(w);
 }
 

@@ -11,6 +11,9 @@
  * One grammar holds all lanes, so that the arguments of a tool are compiled once: a text in lane k
  * starts with the two bytes k / 256, k % 256, which stand for nothing but the choice.
  *
+ * What the family's parser reads as a call begins with a trigger, or pn_watch.h stops it; and it ends where
+ * the lane does.  tests/unit/test_held.c holds the two against each other.
+ *
  * A marker that is one token of the vocabulary has to be written with that token: spelled from pieces
  * it would be another text to the model that reads it back.
  *
@@ -29,6 +32,7 @@
 
 #include "base/pn_json.h"
 #include "sample/pn_grammar.h"
+#include "sample/pn_watch.h"
 #include "text/pn_toolcall.h"
 
 typedef struct pn_calls_params {
@@ -46,13 +50,18 @@ typedef struct pn_trigger {
     char *text;                     /* owned */
     uint32_t len, lane;
     bool at_start;                  /* counts at the start of the answer only, white space apart */
+    bool bare;                      /* stands for {"name": "f" in the spellings that pn_watch.h knows */
+    bool last;                      /* behind its call the reader would take anything for more of it: the
+                                       answer is over */
 } pn_trigger;
 
 typedef struct pn_calls {
     pn_mem *mem;
     pn_gram *gram;                  /* retained; NULL with none */
-    pn_trigger *triggers;           /* owned, [n_triggers]; none when required */
+    pn_trigger *triggers;           /* owned, [n_triggers]; when required without lanes, to be kept from
+                                       the reasoning */
     size_t n_triggers, cap_triggers;
+    pn_watch_kind watch;            /* what else may become a call */
     pn_str widened;                 /* JSON pointers, a line each */
 } pn_calls;
 

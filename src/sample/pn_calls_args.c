@@ -9,8 +9,7 @@
  *
  * The last two are no JSON values, so of the schema of the arguments itself only `properties`, `required`
  * and `additionalProperties` have a meaning; the schemas of the properties are complete.  A JSON value
- * inside a tag could hold the tag's closer in a string; readers look at what follows the closer, and so
- * does ours.
+ * inside a tag holds its closer nowhere either: a reader would take it for the end of the value.
  */
 #include "sample/pn_calls_int.h"
 #include "base/pn_err.h"
@@ -108,6 +107,12 @@ static void calls_schema_failed(calls_work *w, const calls_tool *t, pn_status st
         w->st = pn_fail(w->err, st, "%s%s%.400s", at, e->text[0] == '/' ? "" : ": ", e->text);
 }
 
+/* What ends a value between tags; NULL: there are none. */
+static const char *calls_closer(const calls_work *w)
+{
+    return w->f->grammar == OUT_NESTED ? CALLS_NESTED : w->f->grammar == OUT_XML ? w->f->xml->param_end : NULL;
+}
+
 /* The values of a schema, or with `until` its strings as bare text. */
 static pn_gnode calls_value(calls_work *w, const calls_tool *t, uint32_t node, const char *until)
 {
@@ -119,6 +124,7 @@ static pn_gnode calls_value(calls_work *w, const calls_tool *t, uint32_t node, c
     if (w->st)
         return PN_GNODE_NONE;
     o.python = w->f->grammar == OUT_PYTHON;
+    o.avoid = calls_closer(w);
     if (w->f->grammar == OUT_GEMMA) {
         o.quote = quote;
         o.quote_node = pn_calls_mark(w, quote);
@@ -189,19 +195,44 @@ static bool calls_is_word(pn_bytes key)
     return key.len > 0 && key.len <= OUT_NAME_MAX;
 }
 
+/* Do attributes say whether a value is text or JSON?  Else readers go by the schema. */
+static bool calls_says_type(const calls_work *w)
+{
+    return strcmp(w->f->name, "deepseek-dsml") == 0 || strcmp(w->f->name, "kimi-k3") == 0;
+}
+
+/* Text that does not contain `end`. */
+static pn_gnode calls_without(pn_gir *g, const char *end)
+{
+    pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
+    return pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_text(g, end), any));
+}
+
+/* MiniCPM's reader takes <![CDATA[ in front of a value for markup: then a value stands inside of it. */
+static pn_gnode calls_cdata(calls_work *w, const calls_tool *t, uint32_t schema, pn_gnode value)
+{
+    static const char open[] = "<![CDATA[", close[] = "]]>";
+    pn_gir *g = w->g;
+    pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
+    pn_gnode inside = schema == PN_JSON_NONE ? calls_without(g, close) : calls_value(w, t, schema, close);
+    value = pn_gir_and_not(g, value, pn_gir_seq2(g, pn_gir_text(g, open), any));
+    return pn_gir_alt2(g, value, pn_gir_seq3(g, pn_gir_text(g, open), inside, pn_gir_text(g, close)));
+}
+
 /* The value in a tag.  *text: it is bare text; a schema of unknown type without strings makes it JSON.
  * Without a schema it is any text. */
-static pn_gnode calls_bare(calls_work *w, const calls_tool *t, uint32_t schema, const char *until, bool *text)
+static pn_gnode calls_bare(calls_work *w, const calls_tool *t, uint32_t schema, out_type type, bool *text)
 {
-    pn_gir *g = w->g;
-    if (schema == PN_JSON_NONE) {
-        pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
-        return pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_text(g, until), any));
-    }
+    bool cdata = strcmp(w->f->name, "minicpm5") == 0;
     if (*text) {
-        pn_gnode value = calls_value(w, t, schema, until);
-        if (!pn_gir_is_never(g, value))
+        pn_gnode value = schema == PN_JSON_NONE ? calls_without(w->g, calls_closer(w)) : calls_value(w, t, schema, calls_closer(w));
+        if (cdata)
+            value = calls_cdata(w, t, schema, value);
+        if (!pn_gir_is_never(w->g, value) || !pn_gir_ok(w->g))
             return value;
+        if (type == OUT_T_STRING && !calls_says_type(w) && !w->st)
+            return pn_calls_fail(w, PN_E_UNSUPPORTED, t, "/properties", "found a string that contains the end of a value in this model's "
+                                 "syntax and nothing else that is allowed");
         *text = false;
     }
     return calls_value(w, t, schema, NULL);
@@ -215,8 +246,7 @@ static pn_gnode calls_tag(calls_work *w, const calls_tool *t, pn_gnode key, uint
     pn_gir *g = w->g;
     out_type type = schema == PN_JSON_NONE ? OUT_T_UNKNOWN : pn_out_type_of(calls_doc(w, t), calls_root(t), schema);
     bool text = type == OUT_T_STRING || type == OUT_T_UNKNOWN;
-    const char *until = nested ? CALLS_NESTED : x->param_end;
-    pn_gnode value = calls_bare(w, t, schema, until, &text);
+    pn_gnode value = calls_bare(w, t, schema, type, &text);
     if (nested) {
         pn_gnode open[] = {pn_calls_mark(w, CALLS_NESTED), pn_gir_text(g, "<"), key, pn_gir_text(g, ">"), value,
                            pn_calls_mark(w, CALLS_NESTED), pn_gir_text(g, "</"), key, pn_gir_text(g, ">")};

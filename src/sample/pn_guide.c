@@ -24,6 +24,8 @@ typedef struct guide_text {
     char tail[GUIDE_TEXT_MAX];  /* the last bytes of free text */
     char head[GUIDE_TEXT_MAX];  /* its first ones, white space in front apart */
     char marker[PN_GUIDE_MARK_MAX];     /* WAIT: for this */
+    bool last;                  /* BOUND: the answer is over with this sentence */
+    pn_watch watch;             /* FREE */
 } guide_text;
 
 struct pn_guide {
@@ -32,7 +34,8 @@ struct pn_guide {
     pn_matcher *main, *opener, *blank;
     const pn_trigger *triggers;
     size_t n_triggers;
-    bool lanes, single, forbid;
+    pn_watch_kind watch;
+    bool lanes, single, forbid, owed;
     char think_open[PN_GUIDE_MARK_MAX], think_close[PN_GUIDE_MARK_MAX];
     uint32_t *mask, *other, *banned;    /* [n_words] */
     uint32_t *text_only;        /* [n_words] every token but those that end an answer */
@@ -84,7 +87,7 @@ static pn_status guide_matchers(pn_guide *g, const pn_guide_params *p, pn_err *e
     return st;
 }
 
-static bool guide_owes(const pn_guide *g) { return g->main && !g->n_triggers; }
+static bool guide_owes(const pn_guide *g) { return g->main && (g->owed || !g->n_triggers); }
 
 /* The matcher at the start of lane `lane`, or of the grammar. */
 static pn_status guide_enter(pn_guide *g, uint32_t lane, pn_err *err)
@@ -104,6 +107,7 @@ static pn_status guide_start(pn_guide *g, bool after, pn_err *err)
     x->main = true;
     x->opening = g->opener && !after;
     x->blanks = g->blank && after;
+    pn_watch_start(&x->watch, g->watch);
     if (!guide_owes(g))
         return PN_OK;
     if (g->opener)
@@ -121,6 +125,8 @@ PN_INTERNAL pn_status pn_guide_new(pn_guide **out, pn_mem *mem, const pn_guide_p
     g->trie = p->trie;
     g->triggers = p->triggers;
     g->n_triggers = p->n_triggers;
+    g->watch = p->watch;
+    g->owed = p->owed;
     g->lanes = p->lanes;
     g->single = p->single;
     g->forbid = p->forbid;
@@ -237,6 +243,8 @@ PN_INTERNAL void pn_guide_ban(pn_guide *g, pn_token t)
 
 static pn_status guide_bytes(pn_guide *g, const char *s, size_t n, pn_err *err);
 
+static bool guide_is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
 static void guide_push(char *buf, uint32_t *n, char c)
 {
     if (*n == GUIDE_TEXT_MAX)
@@ -253,9 +261,10 @@ static bool guide_tail_is(const guide_text *x, const char *text, size_t len)
 static void guide_finish(pn_guide *g)
 {
     guide_text *x = &g->text;
-    x->state = g->n_triggers && !g->single ? GUIDE_FREE : GUIDE_DONE;
+    x->state = guide_owes(g) || g->single || x->last ? GUIDE_DONE : GUIDE_FREE;
     x->n_tail = x->n_head = 0;
     x->fresh = false;
+    pn_watch_text(&x->watch);
 }
 
 static pn_status guide_bound_bytes(pn_guide *g, const char *s, size_t n, pn_err *err)
@@ -266,6 +275,27 @@ static pn_status guide_bound_bytes(pn_guide *g, const char *s, size_t n, pn_err 
     return st;
 }
 
+/* Is it at the start of the answer?  White space in front counts neither there nor here. */
+static bool guide_head_is(const guide_text *x, const char *text, size_t len)
+{
+    for (; len && *text == ' '; len--)
+        text++;
+    return x->fresh && x->n_head == len && memcmp(x->head, text, len) == 0;
+}
+
+/* The trigger {"name": "f" for the name that the watch has just seen; NULL: it is no tool's. */
+static const pn_trigger *guide_bare(const pn_guide *g)
+{
+    const pn_watch *w = &g->text.watch;
+    for (size_t i = 0; i < g->n_triggers; i++) {
+        const pn_trigger *t = &g->triggers[i];
+        if (t->bare && t->len > w->n_word + 1 && t->text[t->len - w->n_word - 2] == '"' &&
+            memcmp(t->text + t->len - w->n_word - 1, w->word, w->n_word) == 0)
+            return t;
+    }
+    return NULL;
+}
+
 /* The longest trigger that is complete now; NULL: none. */
 static const pn_trigger *guide_triggered(const pn_guide *g)
 {
@@ -273,25 +303,37 @@ static const pn_trigger *guide_triggered(const pn_guide *g)
     const pn_trigger *best = NULL;
     for (size_t i = 0; i < g->n_triggers; i++) {
         const pn_trigger *t = &g->triggers[i];
-        bool here = t->at_start ? x->fresh && x->n_head == t->len && memcmp(x->head, t->text, t->len) == 0
-                                : guide_tail_is(x, t->text, t->len);
+        bool here = t->bare ? false : t->at_start ? guide_head_is(x, t->text, t->len) : guide_tail_is(x, t->text, t->len);
         if (here && (!best || t->len > best->len))
             best = t;
     }
     return best;
 }
 
-/* A byte of free text has been added: does it change the state?  What follows it is s[0..n). */
+/* WAIT: the reader would leave the reasoning for a call. */
+static bool guide_opens(const pn_guide *g)
+{
+    for (size_t i = 0; i < g->n_triggers; i++)
+        if (!g->triggers[i].at_start && !g->triggers[i].bare && guide_tail_is(&g->text, g->triggers[i].text, g->triggers[i].len))
+            return true;
+    return false;
+}
+
+/* A byte of free text has been added, s[-1]: does it change the state?  What follows it is s[0..n). */
 static pn_status guide_free_byte(pn_guide *g, const char *s, size_t n, bool *moved, pn_err *err)
 {
     guide_text *x = &g->text;
     size_t open = strlen(g->think_open);
-    const pn_trigger *t = guide_triggered(g);
+    pn_watch_word word = pn_watch_byte(&x->watch, s[-1]);
+    const pn_trigger *t = guide_triggered(g), *named = word == PN_WATCH_NAME || word == PN_WATCH_OTHER_NAME ? guide_bare(g) : NULL;
     *moved = true;
-    if (t && g->forbid)
+    if (!t && word == PN_WATCH_NAME)
+        t = named;
+    if ((t && g->forbid) || (!t && (word == PN_WATCH_STOP || named)))
         return pn_fail(err, PN_E_STATE, "a tool call begins where none may");
     if (t) {
         x->state = GUIDE_BOUND;
+        x->last = t->last;
         pn_status st = guide_enter(g, t->lane, err);
         return st ? st : guide_bound_bytes(g, s, n, err);
     }
@@ -302,6 +344,11 @@ static pn_status guide_free_byte(pn_guide *g, const char *s, size_t n, bool *mov
         return guide_bytes(g, s, n, err);
     }
     *moved = false;
+    if (guide_tail_is(x, g->think_close, strlen(g->think_close))) {     /* of a block that nobody opened: the answer begins */
+        x->n_head = 0;
+        x->fresh = true;
+        pn_watch_start(&x->watch, g->watch);
+    }
     return PN_OK;
 }
 
@@ -309,7 +356,7 @@ static pn_status guide_wait_done(pn_guide *g, const char *s, size_t n, pn_err *e
 {
     pn_status st = guide_start(g, true, err);
     size_t blanks = 0;
-    while (blanks < n && (s[blanks] == ' ' || s[blanks] == '\n'))
+    while (blanks < n && guide_is_blank(s[blanks]))
         blanks++;
     if (st || blanks == n)
         return st;
@@ -331,9 +378,11 @@ static pn_status guide_bytes(pn_guide *g, const char *s, size_t n, pn_err *err)
         if (x->state == GUIDE_WAIT) {
             if (guide_tail_is(x, x->marker, strlen(x->marker)))
                 return guide_wait_done(g, s + i + 1, n - i - 1, err);
+            if (guide_opens(g))
+                return pn_fail(err, PN_E_STATE, "a tool call begins in the reasoning");
             continue;
         }
-        if (x->fresh && (x->n_head || (s[i] != ' ' && s[i] != '\n')))
+        if (x->fresh && (x->n_head || !guide_is_blank(s[i])))
             guide_push(x->head, &x->n_head, s[i]);
         x->fresh = x->fresh && x->n_head < GUIDE_TEXT_MAX;
         pn_status st = guide_free_byte(g, s + i + 1, n - i - 1, &moved, err);

@@ -9,8 +9,10 @@
  *     FREE    free text, watched for the triggers of tool calls (pn_calls.h)
  *     BOUND   the grammar says what may come
  *
- * Without triggers a sentence of the grammar is owed: START is BOUND but for the reasoning, and no token
- * that ends the answer is allowed before the sentence may end, not in the reasoning either.
+ * A sentence of the grammar may be owed: then START is BOUND but for the reasoning, and no token that ends
+ * the answer is allowed before the sentence may end, not in the reasoning either.
+ *
+ * In WAIT no trigger may come: whoever reads the answer takes an opener in the reasoning for a call.
  *
  * Markers and triggers are looked for in the bytes of the text, control tokens rendered.  When a token
  * carries a trigger and more, the rest belongs to the grammar.  If it does not fit there the token is
@@ -30,6 +32,8 @@ typedef struct pn_guide_params {
     const pn_gtrie *trie;           /* borrowed; NULL: bytes alone, without masks */
     const pn_trigger *triggers;     /* [n_triggers], borrowed; none: a sentence is owed */
     size_t n_triggers;
+    pn_watch_kind watch;            /* beside the triggers */
+    bool owed;                      /* a sentence is owed, and triggers are not what begins it */
     bool lanes;                     /* gram is that of a pn_calls: lane 0 when nothing triggers */
     bool single;                    /* after one triggered call the answer is over */
     bool forbid;                    /* triggers must not come about at all */

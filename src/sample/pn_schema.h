@@ -12,7 +12,8 @@
  *     blanks or tabs; none around the document.  `compact`: none at all.
  *   - Numbers have at most 16 digits before and after the point (more when a bound has more).
  *   - A missing `type` is inferred from the keywords present.
- *   - A string with a pattern or format and a maxLength has at most 256 characters (or minLength).
+ *   - A string with a pattern, a format or a text to avoid and a maxLength has at most 256 characters (or
+ *     minLength).
  *   - More than 8 unique elements stand in the order of their enumeration.
  *   - allOf joins closed objects (additionalProperties: false closes the joined set of keys).
  *   - A key may come twice among undeclared ones; the last one counts.
@@ -40,6 +41,8 @@ typedef struct pn_schema_options {
     const char *quote;          /* not NULL: strings stand as they are, without escapes, between two of
                                    these, which they do not contain; keys have no quotes at all */
     pn_gnode quote_node;        /* what matches it, NONE: its bytes */
+    const char *avoid;          /* not NULL: this text comes in no string and no key, as in bare text.
+                                   For JSON between tags whose reader looks for the closer alone */
 } pn_schema_options;
 
 /* Compile a schema's text.  o may be NULL: neither.  PN_E_FORMAT: not JSON.  PN_E_INVALID: not a

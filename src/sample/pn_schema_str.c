@@ -31,11 +31,14 @@ static pn_gnode schstr_any(pn_sch *s)
     return pn_gir_class(s->g, NULL, 0, true);
 }
 
-/* Text without s->until in it. */
-static pn_gnode schstr_without_end(pn_sch *s, pn_gnode body)
+/* Bare text without s->until in it, JSON without what it has to avoid. */
+static pn_gnode schstr_without_end(pn_sch *s, pn_gnode text)
 {
+    const char *end = s->until ? s->until : s->o.avoid;
+    if (!end)
+        return text;
     const pn_gnode some = pn_gir_repeat(s->g, schstr_any(s), 0, PN_GIR_MANY);
-    return pn_gir_and_not(s->g, body, pn_gir_seq3(s->g, some, pn_gir_text(s->g, s->until), some));
+    return pn_gir_and_not(s->g, text, pn_gir_seq3(s->g, some, pn_gir_text(s->g, end), some));
 }
 
 PN_INTERNAL bool pn_sch_ends_inside(const pn_sch *s, pn_bytes text)
@@ -75,7 +78,7 @@ PN_INTERNAL pn_gnode pn_sch_key(pn_sch *s, pn_gnode body)
 {
     if (s->o.quote)
         return pn_gir_seq2(s->g, pn_gir_and(s->g, body, schstr_word(s)), pn_gir_text(s->g, ":"));
-    return pn_gir_seq3(s->g, pn_gir_text(s->g, "\""), body, pn_gir_text(s->g, "\":"));
+    return pn_gir_seq3(s->g, pn_gir_text(s->g, "\""), schstr_without_end(s, body), pn_gir_text(s->g, "\":"));
 }
 
 PN_INTERNAL pn_gnode pn_sch_string(pn_sch *s, pn_gnode body)
@@ -191,7 +194,7 @@ static pn_gnode schstr_body(pn_sch *s, const pn_sch_leaf *l)
     if (l->body != PN_GNODE_NONE && any)
         return l->body;
     uint32_t max = l->max_len == PN_SCH_MANY ? PN_GIR_MANY : l->max_len;
-    if ((l->body != PN_GNODE_NONE || schstr_is_bare(s)) && max != PN_GIR_MANY)
+    if ((l->body != PN_GNODE_NONE || schstr_is_bare(s) || s->o.avoid) && max != PN_GIR_MANY)
         max = PN_MIN(max, PN_MAX(l->min_len, (uint32_t)SCHSTR_PRODUCT));
     return l->body != PN_GNODE_NONE ? schstr_bounded(s, l->body, l->min_len, max) : pn_sch_chars(s, l->min_len, max);
 }
@@ -201,9 +204,7 @@ PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
     const bool any = l->body == PN_GNODE_NONE && l->min_len == 0 && l->max_len == PN_SCH_MANY;
     if (any && s->any_body != PN_GNODE_NONE)
         return s->any_body;
-    pn_gnode body = schstr_body(s, l);
-    if (schstr_is_bare(s))
-        body = schstr_without_end(s, body);
+    pn_gnode body = schstr_without_end(s, schstr_body(s, l));
     if (any)
         s->any_body = body;
     return body;
@@ -530,6 +531,8 @@ PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
     }
     if (ok)
         out = pn_gir_seq(s->g, t.parts, t.n);
+    if (ok && !s->o.quote)
+        out = schstr_without_end(s, out);
     pn_mem_free(s->mem, PN_ACCT_GRAMMAR, t.parts, t.cap * sizeof *t.parts);
     pn_str_fini(&t.run);
     return out;
@@ -573,7 +576,7 @@ PN_INTERNAL pn_gnode pn_sch_values(pn_sch *s, const uint32_t *values, uint32_t n
         alts[k++] = schstr_words(s, values, n, scalars & ~(uint32_t)PN_SCH_STR);
         alts[k++] = pn_sch_string(s, schstr_without_end(s, schstr_words(s, values, n, PN_SCH_STR)));
     } else {
-        alts[k++] = schstr_words(s, values, n, scalars);
+        alts[k++] = schstr_without_end(s, schstr_words(s, values, n, scalars));
     }
     for (uint32_t i = 0; i < n; i++)
         if (pn_sch_value_type(s, values[i]) & (PN_SCH_ARR | PN_SCH_OBJ))

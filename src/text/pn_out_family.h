@@ -59,6 +59,10 @@ enum {
 /* The row of pn_out_format.family; NULL: no such row. */
 PN_INTERNAL const out_family *pn_out_family(int i);
 
+/* What a key of a JSON call says.  Some models wrap the call in an object or an array of its own. */
+typedef enum out_key { OUT_K_NONE, OUT_K_NAME, OUT_K_ARGS, OUT_K_ID, OUT_K_WRAP, OUT_K_OTHER } out_key;
+PN_INTERNAL out_key pn_out_key_of(const char *key, size_t len);
+
 /* Tagged syntaxes write values as bare text.  What a schema (a node of d; references start at `root`)
  * makes of such a text: a string where it allows one among others, else what it names. */
 typedef enum out_type { OUT_T_UNKNOWN, OUT_T_STRING, OUT_T_BOOL, OUT_T_NULL, OUT_T_NUMBER, OUT_T_OTHER } out_type;

@@ -11,7 +11,7 @@
  */
 #include "text/pn_out_parts.h"
 
-enum { HM_MARK, HM_FIRST, HM_HEADER, HM_ARGS };
+enum { HM_MARK, HM_FIRST, HM_HEADER, HM_VALUE, HM_ARGS };
 
 #define HM_MESSAGE "<|message|>"
 #define HM_CHANNEL "<|channel|>"
@@ -90,7 +90,8 @@ static out_step hm_header(pn_out *p)
     if (hm_call(p, to)) {
         pn_out_begin_call(p);
         pn_str_clear(&p->val);
-        p->state = HM_ARGS;
+        pn_out_scan_init(&p->scan);
+        p->state = HM_VALUE;
         return OUT_AGAIN;
     }
     bool thought = hm_same(channel, "analysis") || hm_same(h, "analysis") || hm_same(to, "self");
@@ -99,6 +100,24 @@ static out_step hm_header(pn_out *p)
     else
         hm_content(p);
     return OUT_DONE;
+}
+
+/* Arguments as they should be: one JSON value, in whose strings markers are text. */
+static out_step hm_value(pn_out *p)
+{
+    if (!p->any_param) {
+        if (!pn_out_blanks(p) || !out_left(p))
+            return OUT_MORE;
+        p->any_param = out_text(p)[0] == '{';
+        if (!p->any_param) {
+            p->state = HM_ARGS;
+            return OUT_AGAIN;
+        }
+    }
+    out_step s = pn_out_raw_args(p);
+    if (s != OUT_MORE)
+        p->state = HM_ARGS;
+    return s == OUT_BAD ? OUT_AGAIN : s;
 }
 
 /* The message is the arguments, white space around them apart. */
@@ -136,7 +155,7 @@ static out_step hm_args(pn_out *p)
 }
 
 /* <|call|> ends the output, so it is usually not there. */
-PN_INTERNAL bool pn_out_header_finish(pn_out *p) { return p->state == HM_ARGS && p->any_param; }
+PN_INTERNAL bool pn_out_header_finish(pn_out *p) { return p->state >= HM_VALUE && p->any_param; }
 
 PN_INTERNAL out_step pn_out_header_step(pn_out *p)
 {
@@ -152,6 +171,7 @@ PN_INTERNAL out_step pn_out_header_step(pn_out *p)
         p->state = HM_HEADER;
         return OUT_AGAIN;
     case HM_HEADER: return hm_header(p);
+    case HM_VALUE: return hm_value(p);
     default: return hm_args(p);
     }
 }

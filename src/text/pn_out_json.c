@@ -15,8 +15,6 @@
 
 enum { JS_START, JS_MEMBER, JS_KEY, JS_COLON, JS_VALUE, JS_NAME, JS_ID, JS_ARGS, JS_ARGS_STRING, JS_OTHER, JS_COMMA, JS_AFTER };
 
-enum { JS_K_NAME = 1, JS_K_ARGS, JS_K_ID, JS_K_WRAP, JS_K_OTHER };
-
 /* ------------------------------------------------------------------------------------------
  * Where a value ends
  * ------------------------------------------------------------------------------------------ */
@@ -199,24 +197,22 @@ PN_INTERNAL void pn_out_json_init(pn_out *p, bool bare)
 {
     p->state = JS_START;
     p->bare = bare;
-    p->in_array = false;
+    p->in_array = p->listed = false;
     p->body = 0;
 }
 
-static bool js_same(const pn_str *s, const char *word) { return s->len == strlen(word) && memcmp(s->data, word, s->len) == 0; }
-
-static uint8_t js_key(const pn_out *p)
+PN_INTERNAL out_key pn_out_key_of(const char *key, size_t len)
 {
-    static const struct { const char *key; uint8_t kind; } keys[] = {
-        {"name", JS_K_NAME}, {"tool_name", JS_K_NAME}, {"function_name", JS_K_NAME}, {"function", JS_K_NAME},
-        {"arguments", JS_K_ARGS}, {"parameters", JS_K_ARGS}, {"params", JS_K_ARGS}, {"args", JS_K_ARGS},
-        {"id", JS_K_ID}, {"tool_call_id", JS_K_ID}, {"call_id", JS_K_ID},
-        {"tool_call", JS_K_WRAP}, {"tool_calls", JS_K_WRAP}, {"type", JS_K_OTHER},
+    static const struct { const char *key; out_key kind; } keys[] = {
+        {"name", OUT_K_NAME}, {"tool_name", OUT_K_NAME}, {"function_name", OUT_K_NAME}, {"function", OUT_K_NAME},
+        {"arguments", OUT_K_ARGS}, {"parameters", OUT_K_ARGS}, {"params", OUT_K_ARGS}, {"args", OUT_K_ARGS},
+        {"id", OUT_K_ID}, {"tool_call_id", OUT_K_ID}, {"call_id", OUT_K_ID},
+        {"tool_call", OUT_K_WRAP}, {"tool_calls", OUT_K_WRAP}, {"type", OUT_K_OTHER},
     };
     for (size_t i = 0; i < PN_COUNT_OF(keys); i++)
-        if (js_same(&p->val, keys[i].key))
+        if (len == strlen(keys[i].key) && memcmp(key, keys[i].key, len) == 0)
             return keys[i].kind;
-    return 0;
+    return OUT_K_NONE;
 }
 
 /* The arguments have begun, or kept ones can go out: the call is real. */
@@ -234,10 +230,10 @@ static bool js_commit(pn_out *p)
 
 static out_step js_key_done(pn_out *p)
 {
-    p->key = js_key(p);
+    p->key = (uint8_t)pn_out_key_of(pn_str_cstr(&p->val), p->val.len);
     if ((p->family->flags & OUT_NAME_IS_KEY) && !p->begun && !p->key) {
         pn_str_add(&p->name, pn_str_cstr(&p->val), p->val.len);
-        p->key = JS_K_ARGS;
+        p->key = OUT_K_ARGS;
     } else if (!p->key && p->bare && !p->begun) {
         return OUT_BAD;                         /* an answer in JSON */
     }
@@ -250,13 +246,13 @@ static out_step js_key_done(pn_out *p)
 static out_step js_value(pn_out *p)
 {
     char c = out_text(p)[0];
-    if (c == '{' && (p->key == JS_K_NAME || p->key == JS_K_WRAP) && !p->begun && p->nest < 4) {
+    if (c == '{' && (p->key == OUT_K_NAME || p->key == OUT_K_WRAP) && !p->begun && p->nest < 4) {
         p->nest++;                              /* {"function": {"name": ...}}, {"tool_call": {...}} */
         pn_out_skip(p, 1);
         p->state = JS_MEMBER;
         return OUT_AGAIN;
     }
-    if (c == '[' && p->key == JS_K_WRAP && !p->begun && !p->in_array) {
+    if (c == '[' && p->key == OUT_K_WRAP && !p->begun && !p->in_array) {
         p->in_array = true;                     /* {"tool_calls": [...]} */
         p->body = 1;
         p->nest = 0;
@@ -266,21 +262,21 @@ static out_step js_value(pn_out *p)
     }
     pn_str_clear(&p->val);
     pn_out_scan_init(&p->scan);
-    if (p->key == JS_K_ARGS && !p->args_done && !p->args.len) {
+    if (p->key == OUT_K_ARGS && !p->args_done && !p->args.len) {
         js_commit(p);
         p->state = c == '"' ? JS_ARGS_STRING : JS_ARGS;
         if (c == '"')
             js_begin_string(p);
         return OUT_AGAIN;
     }
-    if ((p->key == JS_K_NAME || p->key == JS_K_ID) && c == '"') {
-        if (p->key == JS_K_NAME && p->name.len)
+    if ((p->key == OUT_K_NAME || p->key == OUT_K_ID) && c == '"') {
+        if (p->key == OUT_K_NAME && p->name.len)
             return OUT_BAD;
-        p->state = p->key == JS_K_NAME ? JS_NAME : JS_ID;
+        p->state = p->key == OUT_K_NAME ? JS_NAME : JS_ID;
         js_begin_string(p);
         return OUT_AGAIN;
     }
-    if (p->key == JS_K_NAME)
+    if (p->key == OUT_K_NAME)
         return OUT_BAD;
     p->state = JS_OTHER;
     return OUT_AGAIN;
@@ -450,6 +446,7 @@ static out_step js_after(pn_out *p)
     if (p->in_array && (c == ',' || c == ']')) {
         pn_out_skip(p, 1);
         p->in_array = c == ',';
+        p->listed = !p->in_array;
         if (c == ',')
             js_next(p);
         return OUT_AGAIN;
@@ -463,7 +460,7 @@ static out_step js_after(pn_out *p)
         pn_out_skip(p, 1);
         return OUT_AGAIN;
     }
-    if (c == '{') {                             /* one on each line */
+    if (c == '{' && !p->listed) {               /* one on each line */
         js_next(p);
         return OUT_AGAIN;
     }

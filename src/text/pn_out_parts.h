@@ -125,6 +125,7 @@ struct pn_out {
     bool any_param;
     bool bare;                      /* JSON without opener */
     bool in_array;
+    bool listed;                    /* JSON: the array of calls is closed, none follows */
     pn_str raw;                     /* all of it while begun is false */
     pn_str name, id, val, args;
     uint32_t params_node;           /* schema of the arguments; PN_JSON_NONE */

@@ -96,6 +96,7 @@ static pn_guide *guide(const pn_calls *c, pn_guide_params p)
     p.trie = trie;
     p.triggers = c->triggers;
     p.n_triggers = c->n_triggers;
+    p.watch = c->watch;
     p.lanes = true;
     p.find = find;
     PN_CHECK(pn_guide_new(&g, &libc_mem, &p, &err) == PN_OK, "%s", err.text);
@@ -138,18 +139,28 @@ static void a_token_may_carry_a_trigger_and_more(void)
     pn_calls_fini(&c);
 }
 
-static void reasoning_has_no_triggers(void)
+static void reasoning_comes_to_no_call(void)
 {
     pn_calls c;
     make_calls(&c, "hermes", false, false);
     pn_guide *g = guide(&c, (pn_guide_params){.after = "</think>", .think_open = "<think>", .think_close = "</think>"});
-    PN_CHECK(take(g, T_CALL) == PN_OK && allowed(g, 'x') && allowed(g, T_END));
+    PN_CHECK(take(g, T_CALL) == PN_E_STATE && take(g, 'x') == PN_OK && allowed(g, T_END));
+    say(g, "<tool_call");
+    PN_CHECK(take(g, '>') == PN_E_STATE && take(g, ' ') == PN_OK, "spelled, it is an opener too");
     PN_CHECK(take(g, T_NOTHINK) == PN_OK && take(g, T_CALL) == PN_OK && !allowed(g, 'x'));
     pn_guide_free(g);
     g = guide(&c, (pn_guide_params){.think_open = "<think>", .think_close = "</think>"});    /* opened by the model */
-    PN_CHECK(take(g, T_THINK) == PN_OK && take(g, T_CALL) == PN_OK && allowed(g, 'x'));
+    PN_CHECK(take(g, T_THINK) == PN_OK && take(g, T_CALL) == PN_E_STATE && allowed(g, 'x'));
     say(g, "</think>");
     PN_CHECK(take(g, T_CALL) == PN_OK && !allowed(g, 'x'));
+    pn_guide_free(g);
+    pn_calls_fini(&c);
+    make_calls(&c, "hermes", true, false);
+    g = guide(&c, (pn_guide_params){.after = "</think>", .think_open = "<think>", .think_close = "</think>", .owed = true});
+    PN_CHECK(take(g, T_CALL) == PN_E_STATE && take(g, 'x') == PN_OK && !allowed(g, T_END));
+    PN_CHECK(take(g, T_NOTHINK) == PN_OK && allowed(g, T_CALL) && !allowed(g, 'x') && take(g, T_CALL) == PN_OK);
+    say(g, "{\"name\": \"f\", \"arguments\": {\"n\": 1}}");
+    PN_CHECK(take(g, T_CLOSE) == PN_OK && !pn_guide_done(g) && pn_guide_may_end(g));
     pn_guide_free(g);
     pn_calls_fini(&c);
 }
@@ -301,7 +312,7 @@ int main(void)
     make_trie();
     text_is_free_until_a_call_begins();
     a_token_may_carry_a_trigger_and_more();
-    reasoning_has_no_triggers();
+    reasoning_comes_to_no_call();
     one_call_and_none();
     bare_objects_are_calls_at_the_start_alone();
     a_sentence_is_owed();
