@@ -85,6 +85,8 @@ struct pn_model {
     char type_name[24];
     pn_bytes chat_template;
     double served;              /* seconds of steps, for turns: the scheduler's */
+    pn_model_caps caps;         /* under lock, as the next */
+    uint32_t n_sessions;
 };
 
 struct pn_session {

@@ -229,6 +229,16 @@ PN_API void pn_model_free(pn_model *m)
     pn_mem_free(pn_engine_mem(m->engine), PN_ACCT_MISC, m, sizeof *m);
 }
 
+PN_API pn_status pn_model_cap(pn_model *m, const pn_model_caps *caps, pn_err *err)
+{
+    if (!m || !caps)
+        return pn_fail(err, PN_E_INVALID, "%s", m ? "no caps given" : "no model given");
+    pn_mutex_lock(&m->lock);
+    pn_params_copy(&m->caps, sizeof m->caps, caps, caps->size);
+    pn_mutex_unlock(&m->lock);
+    return PN_OK;
+}
+
 PN_API const pn_file *pn_model_file(const pn_model *m) { return &m->file; }
 
 PN_API void pn_model_describe(const pn_model *m, pn_model_info *out)

@@ -15,16 +15,19 @@ PN_INTERNAL void pn_sched_init(pn_sched *q)
 {
     pn_mutex_init(&q->lock);
     pn_cond_init(&q->settled);
+    pn_cond_init(&q->work);
 }
 
 PN_INTERNAL void pn_sched_fini(pn_engine *e)
 {
     pn_sched *q = e->sched;
     pn_mem *mem = pn_engine_mem(e);
+    pn_engine_stop(e);
     pn_sched_settle(e);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->tokens, q->cap_rows * sizeof *q->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->out_rows, q->cap_runs * sizeof *q->out_rows);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->logits, q->cap_logits * sizeof *q->logits);
+    pn_cond_fini(&q->work);
     pn_cond_fini(&q->settled);
     pn_mutex_fini(&q->lock);
 }
@@ -33,20 +36,60 @@ PN_INTERNAL void pn_sched_fini(pn_engine *e)
  * Forming a step
  * ------------------------------------------------------------------------------------------ */
 
+/* Jobs of a model that are under way; of one client, when `whose` says so. */
+static uint32_t sched_under_way(const pn_sched *q, const pn_model *m, const pn_job *whose)
+{
+    uint32_t n = 0;
+    for (const pn_job *j = q->head; j; j = j->next)
+        n += j->begun && j->s->model == m && (!whose || j->gen.p.client == whose->gen.p.client);
+    return n;
+}
+
+/* As many as the model's cap lets begin do; next is always the oldest of the client that has the fewest. */
+static void sched_admit(pn_sched *q, pn_model *m)
+{
+    pn_mutex_lock(&m->lock);
+    uint32_t cap = m->caps.concurrent ? m->caps.concurrent : UINT32_MAX;
+    pn_mutex_unlock(&m->lock);
+    while (sched_under_way(q, m, NULL) < cap) {
+        pn_job *best = NULL;
+        uint32_t fewest = UINT32_MAX;
+        for (pn_job *j = q->head; j; j = j->next) {
+            uint32_t n = j->begun || j->s->model != m ? UINT32_MAX : cap == UINT32_MAX ? 0 : sched_under_way(q, m, j);
+            if (n < fewest) {
+                best = j;
+                fewest = n;
+            }
+        }
+        if (!best)
+            return;
+        best->begun = true;
+    }
+}
+
 /* May the two be in one step?  One plan and one type of keys and values for all of its runs. */
 static bool sched_fits(const pn_session *a, const pn_session *b)
 {
     return a->model == b->model && a->kv_type == b->kv_type && a->plans[0] == b->plans[0];
 }
 
-/* Whose turn it is: of the models with work the one that has had the least time. */
-static pn_job *sched_first(const pn_sched *q)
+static bool sched_joins(const pn_job *j, const pn_job *first) { return j->begun && sched_fits(j->s, first->s); }
+
+/* Whose turn it is: of the models with work the one that has had the least time; of its jobs the oldest
+ * under way. */
+static pn_job *sched_first(pn_sched *q)
 {
     pn_job *best = NULL;
     for (pn_job *j = q->head; j; j = j->next)
         if (!best || j->s->model->served < best->s->model->served)
             best = j;
-    return best;
+    if (!best)
+        return NULL;
+    sched_admit(q, best->s->model);
+    for (pn_job *j = q->head; j; j = j->next)
+        if (j->begun && j->s->model == best->s->model)
+            return j;
+    return NULL;
 }
 
 /* Of those that may share a step with `first`, the one that takes the longest prompts. */
@@ -54,7 +97,7 @@ static pn_session *sched_widest(const pn_sched *q, const pn_job *first)
 {
     pn_session *s = first->s;
     for (pn_job *j = q->head; j; j = j->next)
-        if (sched_fits(j->s, first->s) && j->s->n_batch > s->n_batch)
+        if (sched_joins(j, first) && j->s->n_batch > s->n_batch)
             s = j->s;
     return s;
 }
@@ -94,23 +137,27 @@ static void sched_fill(pn_engine *e, const pn_job *first, uint32_t max_rows)
 {
     pn_sched *q = e->sched;
     const pn_token *tokens;
-    uint32_t n = 0;
-    for (pn_job *j = q->head; j; j = j->next)
-        n += sched_fits(j->s, first->s);
+    uint32_t n = 0, prompts = 0;
+    for (pn_job *j = q->head; j; j = j->next) {
+        n += sched_joins(j, first);
+        prompts += sched_joins(j, first) && j->gen.in_prompt;
+    }
     uint32_t max_runs = PN_MIN(sched_room(e, max_rows, n, first->s->model->desc.n_vocab), max_rows);
     for (pn_job *j = q->head; j && q->n_runs < max_runs; j = j->next)
-        if (sched_fits(j->s, first->s) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
+        if (sched_joins(j, first) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
             sched_take(q, j, 1);
     uint32_t room = max_rows - q->n_rows;
     if (q->n_runs)
         room = PN_MIN(room, (uint32_t)SCHED_CHUNK);
     for (pn_job *j = q->head; j && room && q->n_runs < max_runs; j = j->next) {
         size_t wants = pn_gen_wants(&j->gen, &tokens);
-        if (!sched_fits(j->s, first->s) || !j->gen.in_prompt || !wants)
+        if (!sched_joins(j, first) || !j->gen.in_prompt || !wants)
             continue;
-        uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)room), (size_t)j->s->n_batch);
+        uint32_t share = PN_MAX(room / prompts, (uint32_t)SCHED_SHARE);        /* what one leaves is for the next */
+        uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)PN_MIN(room, share)), (size_t)j->s->n_batch);
         sched_take(q, j, rows);
         room -= rows;
+        prompts -= prompts > 1;
     }
 }
 
@@ -337,6 +384,58 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
 }
 
 /* ------------------------------------------------------------------------------------------
+ * A thread of our own
+ * ------------------------------------------------------------------------------------------ */
+
+static void sched_drive(void *engine)
+{
+    pn_engine *e = engine;
+    pn_sched *q = e->sched;
+    for (;;) {
+        pn_mutex_lock(&q->lock);
+        while (!q->stop && !q->n_jobs)
+            pn_cond_wait(&q->work, &q->lock);
+        bool stop = q->stop;
+        pn_mutex_unlock(&q->lock);
+        if (stop)
+            return;
+        if (pn_engine_step(e, 0, NULL, NULL) != PN_OK)
+            pn_thread_yield();              /* somebody else drives as well */
+    }
+}
+
+PN_API pn_status pn_engine_start(pn_engine *e, pn_err *err)
+{
+    if (!e)
+        return pn_fail(err, PN_E_INVALID, "no engine given");
+    pn_sched *q = e->sched;
+    pn_mutex_lock(&q->lock);
+    bool driving = q->driving;
+    q->driving = true;
+    pn_mutex_unlock(&q->lock);
+    if (driving)
+        return pn_fail(err, PN_E_STATE, "the engine drives its steps already");
+    q->stop = false;
+    if (pn_thread_start(&q->driver, sched_drive, e))
+        return PN_OK;
+    q->driving = false;
+    return pn_fail(err, PN_E_UNSUPPORTED, "the system gives no thread");
+}
+
+PN_API void pn_engine_stop(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    if (!q->driving)
+        return;
+    pn_mutex_lock(&q->lock);
+    q->stop = true;
+    pn_cond_broadcast(&q->work);
+    pn_mutex_unlock(&q->lock);
+    pn_thread_join(&q->driver);
+    q->driving = false;
+}
+
+/* ------------------------------------------------------------------------------------------
  * Jobs
  * ------------------------------------------------------------------------------------------ */
 
@@ -358,6 +457,7 @@ PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
     j->next = NULL;
     j->listed = true;
     q->n_jobs++;
+    pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
 }
 

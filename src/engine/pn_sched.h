@@ -4,9 +4,10 @@
  *     requests   A: one row (its last token)   B: one row   C: 200 rows of its prompt to go
  *     step       [A][B][C C C ... C]           one plan, one pass over the weights for all of them
  *
- * A step takes a row of every generation that decodes and fills up with prompts, oldest first.  While
- * somebody decodes, prompts get at most SCHED_CHUNK rows a step, so that a long one delays a token by one
- * such chunk and no more.  A step is of one model; models with work take turns by the time they have had.
+ * A step takes a row of every generation that decodes and fills up with prompts, which share the rows that
+ * are left, so that a short one need not wait for a long one.  While somebody decodes, prompts get at most
+ * SCHED_CHUNK rows a step: a token is never later by more than one such chunk.  A step is of one model;
+ * models with work take turns by the time they have had.
  *
  * Logits do not depend on what else is in a step (promise 4), so neither do answers.
  *
@@ -21,7 +22,7 @@
 
 #include "engine/pn_generate.h"
 
-enum { SCHED_CHUNK = 64, SCHED_RUNS = 64 };
+enum { SCHED_CHUNK = 64, SCHED_RUNS = 64, SCHED_SHARE = 16 };      /* SHARE: fewest rows worth a run of a prompt */
 
 /* What a request is for; the scheduler knows no more of it. */
 typedef struct pn_job {
@@ -30,13 +31,16 @@ typedef struct pn_job {
     void (*ended)(struct pn_job *j, pn_status st);  /* over, on the stepping thread: closes gen */
     pn_err err;                 /* of this job alone */
     struct pn_job *next;        /* in the scheduler's list */
-    bool listed;
+    bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
     uint32_t rows;              /* in the step that is open */
 } pn_job;
 
 typedef struct pn_sched {
     pn_mutex lock;              /* the list and the flags */
     pn_cond settled;
+    pn_cond work;               /* for the driver: there is a job, or it has to stop */
+    pn_thread driver;
+    bool driving, stop;
     pn_job *head;               /* jobs that are not over, oldest first */
     uint32_t n_jobs;
     bool stepping, settling;    /* a thread is in pn_sched_step, in pn_sched_settle */

@@ -76,6 +76,25 @@ static pn_status session_alloc(pn_session *s, uint32_t kv_type, pn_err *err)
     return st;
 }
 
+/* One session more of the model, within its caps. */
+static pn_status session_count(pn_session *s, pn_model *m, uint32_t n_ctx, pn_err *err)
+{
+    pn_status st = PN_OK;
+    pn_mutex_lock(&m->lock);
+    uint32_t most = m->caps.ctx ? PN_MIN(m->caps.ctx, m->desc.n_ctx_train) : m->desc.n_ctx_train;
+    if (m->caps.sessions && m->n_sessions >= m->caps.sessions)
+        st = pn_fail(err, PN_E_BUDGET, "the model has %" PRIu32 " sessions, as many as it may", m->n_sessions);
+    else if (m->caps.ctx && n_ctx > m->caps.ctx)
+        st = pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens was asked for, the model's may have %" PRIu32, n_ctx, m->caps.ctx);
+    else
+        m->n_sessions++;
+    pn_mutex_unlock(&m->lock);
+    s->n_ctx = n_ctx ? n_ctx : most;
+    if (!st)
+        s->model = m;
+    return st;
+}
+
 PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err)
 {
     pn_session_params p;
@@ -94,11 +113,14 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     pn_session *s = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *s);
     if (!s)
         return pn_fail_nomem(err, "a session", sizeof *s);
-    s->model = m;
+    pn_status st = session_count(s, m, p.n_ctx, err);
+    if (st) {
+        pn_mem_free(mem, PN_ACCT_MISC, s, sizeof *s);
+        return st;
+    }
     s->kv_type = kv_type;
-    s->n_ctx = p.n_ctx ? p.n_ctx : m->desc.n_ctx_train;
     s->n_batch = PN_MIN(p.n_batch ? p.n_batch : (uint32_t)ENGINE_DEFAULT_BATCH, s->n_ctx);
-    pn_status st = session_admit(s, kv_type, p.n_ctx == 0, err);
+    st = session_admit(s, kv_type, p.n_ctx == 0, err);
     if (!st)
         st = session_alloc(s, kv_type, err);
     if (st) {
@@ -114,6 +136,9 @@ PN_API void pn_session_free(pn_session *s)
     if (!s)
         return;
     pn_mem *mem = pn_engine_mem(s->model->engine);
+    pn_mutex_lock(&s->model->lock);
+    s->model->n_sessions--;
+    pn_mutex_unlock(&s->model->lock);
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_kv_close(&s->kv);

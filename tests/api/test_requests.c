@@ -423,6 +423,119 @@ static void requests_come_from_other_threads(req_rig *r)
     pn_session_free(own);
 }
 
+/* The engine's own thread; stopped and started again in the middle. */
+static void the_engine_drives_itself(req_rig *r)
+{
+    static req_text t[4];
+    pn_session *s[4];
+    pn_request *q[4];
+    pn_err err = {0};
+    PN_CHECK(pn_engine_start(r->e, &err) == PN_OK && pn_engine_start(r->e, &err) == PN_E_STATE, "%s", err.text);
+    for (size_t i = 0; i < 4; i++) {
+        pn_token ids[512];
+        pn_sampling how;
+        s[i] = req_session(r, 512, 64);
+        pn_generate_params p = req_ask(r, i, ids, &how, &t[i]);
+        PN_CHECK(pn_request_new(s[i], &p, &q[i], &err) == PN_OK, "%s", err.text);
+        if (i == 2) {
+            pn_engine_stop(r->e);
+            PN_CHECK(pn_engine_start(r->e, &err) == PN_OK, "%s", err.text);
+        }
+    }
+    for (size_t i = 0; i < 4; i++) {
+        while (!pn_request_done(q[i]))
+            sched_yield();
+        t[i].st = pn_request_result(q[i], &t[i].r, &err);
+    }
+    pn_engine_stop(r->e);
+    pn_engine_stop(r->e);
+    for (size_t i = 0; i < 4; i++) {
+        req_keep(r, s[i], &t[i]);
+        req_same(r, &t[i], i, "driven by the engine");
+        free(t[i].logits);
+        pn_request_free(q[i]);
+        pn_session_free(s[i]);
+    }
+}
+
+static int req_first(void *user, const char *text, size_t len, pn_token token)
+{
+    (void)text;
+    (void)len;
+    (void)token;
+    **(int **)user += 1;
+    return 0;
+}
+
+/* Two at once; client 7 has asked for four before client 8 asks for one. */
+static void caps_hold_and_clients_take_turns(req_rig *r)
+{
+    pn_session *s[5];
+    pn_request *q[5];
+    pn_err err = {0};
+    pn_token one[] = {5};
+    const pn_sampling on = {.ignore_eos = 1};
+    int heard[5] = {0};
+    int *where[5];
+    uint32_t active = 1;
+    for (int i = 0; i < 5; i++)
+        s[i] = req_session(r, 128, 16);
+    PN_CHECK(pn_model_cap(r->m, &(pn_model_caps){.ctx = 256, .sessions = 5, .concurrent = 2}, &err) == PN_OK, "%s", err.text);
+    pn_session *more = NULL;
+    PN_CHECK(pn_session_new(r->m, &(pn_session_params){.n_ctx = 64}, &more, &err) == PN_E_BUDGET && strstr(err.text, "5 sessions"), "%s", err.text);
+    for (int i = 0; i < 5; i++) {
+        where[i] = &heard[i];
+        const pn_generate_params p = {.prompt = one, .n_prompt = 1, .max_tokens = 10, .sampling = &on, .on_text = req_first, .user = &where[i],
+                                      .client = i < 4 ? 7 : 8};
+        PN_CHECK(pn_request_new(s[i], &p, &q[i], &err) == PN_OK, "%s", err.text);
+    }
+    for (int i = 0; i < 5; i++)
+        PN_CHECK(pn_engine_step(r->e, 0, &active, &err) == PN_OK && active == 5);
+    /* the first of client 7 and, before its second, the one of client 8 */
+    PN_CHECK(heard[0] > 0 && heard[4] > 0 && !heard[1] && !heard[2] && !heard[3], "%d %d %d %d %d tokens", heard[0], heard[1], heard[2], heard[3],
+             heard[4]);
+    while (active) {
+        PN_CHECK(pn_engine_step(r->e, 0, &active, &err) == PN_OK, "%s", err.text);
+        int under_way = 0;
+        for (int i = 0; i < 5; i++)
+            under_way += heard[i] > 0 && !pn_request_done(q[i]);
+        PN_CHECK(under_way <= 2, "%d at once", under_way);
+    }
+    for (int i = 0; i < 5; i++) {
+        PN_CHECK(heard[i] >= 10, "%d tokens of request %d", heard[i], i);
+        pn_request_free(q[i]);
+        pn_session_free(s[i]);
+    }
+    PN_CHECK(pn_session_new(r->m, &(pn_session_params){.n_ctx = 512}, &more, &err) == PN_E_BUDGET && strstr(err.text, "may have 256"), "%s", err.text);
+    PN_CHECK(pn_session_new(r->m, NULL, &more, &err) == PN_OK && pn_session_capacity(more) == 256, "%s", err.text);
+    pn_session_free(more);
+    PN_CHECK(pn_model_cap(r->m, &(pn_model_caps){0}, &err) == PN_OK && pn_model_cap(r->m, NULL, &err) == PN_E_INVALID);
+}
+
+/* A short prompt does not wait for the end of a long one. */
+static void a_long_prompt_shares_its_steps(req_rig *r)
+{
+    pn_session *a = req_session(r, 1024, 64), *b = req_session(r, 1024, 64);
+    pn_request *q = NULL, *w = NULL;
+    static pn_token many[900];
+    pn_err err = {0};
+    uint32_t active = 1, steps = 0;
+    for (size_t i = 0; i < 900; i++)
+        many[i] = (pn_token)(5 + i % 200);
+    const pn_generate_params p = {.prompt = many, .n_prompt = 900, .max_tokens = 1}, small = {.prompt = many, .n_prompt = 20, .max_tokens = 1};
+    PN_CHECK(pn_request_new(a, &p, &q, &err) == PN_OK && pn_request_new(b, &small, &w, &err) == PN_OK, "%s", err.text);
+    for (; active && !pn_request_done(w); steps++)
+        pn_engine_step(r->e, 0, &active, &err);
+    PN_CHECK(steps <= 3 && !pn_request_done(q), "%u steps", (unsigned)steps);
+    while (active)
+        pn_engine_step(r->e, 0, &active, &err);
+    PN_CHECK(pn_request_result(q, NULL, &err) == PN_OK, "%s", err.text);
+    pn_request_free(q);
+    pn_request_free(w);
+    pn_session_free(a);
+    pn_session_free(b);
+}
+
 /* ------------------------------------------------------------------------------------------
  * No memory
  * ------------------------------------------------------------------------------------------ */
@@ -498,6 +611,9 @@ int main(void)
         conversations_answer_together(&r);
         models_take_turns(&r);
         requests_come_from_other_threads(&r);
+        the_engine_drives_itself(&r);
+        caps_hold_and_clients_take_turns(&r);
+        a_long_prompt_shares_its_steps(&r);
         for (size_t i = 0; i < N_TEXTS; i++)
             free(r.alone[i].logits);
     }
