@@ -4,7 +4,7 @@
  * later do the allocating (pn_kv_bytes, the planner's placement, the device's work_bytes), not from
  * formulas of their own, so they cannot drift apart.
  */
-#include "engine/pn_engine_int.h"
+#include "engine/pn_sched.h"
 
 #include <inttypes.h>
 
@@ -49,7 +49,8 @@ static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t 
         uint32_t mid = lo + (hi - lo + 1) / 2;
         pn_session_need n;
         bool ok = pn_session_needs(d, mid * PLAN_CTX_STEP, p->n_batch, n_threads, p->kv_type, exact, &n, NULL) == PN_OK;
-        if (ok && plan_mapped_file_anon(d, p->vocab_bytes, &n, p->n_sessions) + p->weight_bytes <= p->available_bytes)
+        if (ok && plan_mapped_file_anon(d, p->vocab_bytes, &n, p->n_sessions) + pn_sched_bytes(p->n_sessions, p->n_batch, d->n_vocab) +
+                      p->weight_bytes <= p->available_bytes)
             lo = mid;
         else
             hi = mid - 1;
@@ -98,8 +99,9 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
         return pn_fail(err, PN_E_INVALID, "%" PRIu32 " sessions overflow 64 bits", o->n_sessions);
     o->kv_bytes = n.kv_bytes * o->n_sessions;
     o->state_bytes = d->state.slot_bytes * o->n_sessions;
-    o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions;
-    o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions);
+    uint64_t together = pn_sched_bytes(o->n_sessions, o->n_batch, d->n_vocab);
+    o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions + together;
+    o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions) + together;
     o->total_bytes = o->anon_bytes + d->weight_bytes;
     o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + d->weight_bytes;
     return PN_OK;

@@ -119,16 +119,36 @@ static void sched_take(pn_sched *q, pn_job *j, uint32_t n)
     q->n_outs += n == wants;
 }
 
+PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint32_t n_vocab)
+{
+    uint64_t runs = PN_MIN(n_sessions, (uint64_t)SCHED_RUNS);
+    return runs < 2 ? 0 : runs * (sizeof(float) * (uint64_t)n_vocab + sizeof(uint32_t)) + n_batch * sizeof(pn_token);
+}
+
+/* Exactly `need` elements, or what there was; the content is nobody's. */
+static bool sched_grow(pn_mem *mem, void **ptr, size_t *cap, size_t need, size_t size)
+{
+    if (need <= *cap)
+        return true;
+    void *p = pn_mem_calloc(mem, PN_ACCT_SCRATCH, need, size);
+    if (!p)
+        return false;
+    pn_mem_free(mem, PN_ACCT_SCRATCH, *ptr, *cap * size);
+    *ptr = p;
+    *cap = need;
+    return true;
+}
+
 /* Room for a step of `rows` rows and `runs` runs of a model, as far as there is memory. */
 static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t n_vocab)
 {
     pn_sched *q = e->sched;
     pn_mem *mem = pn_engine_mem(e);
     runs = PN_MIN(runs, (uint32_t)SCHED_RUNS);
-    if (runs < 2 || !pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->tokens, &q->cap_rows, rows, sizeof *q->tokens) ||
-        !pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->out_rows, &q->cap_runs, runs, sizeof *q->out_rows))
+    if (runs < 2 || !sched_grow(mem, (void **)&q->tokens, &q->cap_rows, rows, sizeof *q->tokens) ||
+        !sched_grow(mem, (void **)&q->out_rows, &q->cap_runs, runs, sizeof *q->out_rows))
         return 1;
-    (void)pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->logits, &q->cap_logits, (size_t)runs * n_vocab, sizeof *q->logits);
+    (void)sched_grow(mem, (void **)&q->logits, &q->cap_logits, (size_t)runs * n_vocab, sizeof *q->logits);
     return PN_MAX(1u, (uint32_t)PN_MIN(q->cap_logits / n_vocab, (size_t)runs));
 }
 

@@ -63,6 +63,9 @@ typedef struct pn_sched {
     double began;
 } pn_sched;
 
+/* Bytes that steps of so many sessions at once take beside those of each session. */
+PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint32_t n_vocab);
+
 PN_INTERNAL void pn_sched_init(pn_sched *q);
 PN_INTERNAL void pn_sched_fini(pn_engine *e);
 

@@ -512,6 +512,47 @@ static void caps_hold_and_clients_take_turns(req_rig *r)
     PN_CHECK(pn_model_cap(r->m, &(pn_model_caps){0}, &err) == PN_OK && pn_model_cap(r->m, NULL, &err) == PN_E_INVALID);
 }
 
+/* Four sessions at once take what the plan says, to the byte. */
+static void the_plan_knows_what_steps_take(void)
+{
+    pn_engine *e = NULL;
+    pn_model *m = NULL;
+    pn_err err = {0};
+    pn_session *s[4];
+    pn_request *q[4];
+    pn_token one[] = {5, 6};
+    uint32_t active = 1;
+    pn_plan_info four, alone;
+    pn_mem_info before, after;
+    if (!PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = 2}, &err) == PN_OK) ||
+        !PN_CHECK(pn_model_load(e, "models/demo.gguf", NULL, &m, &err) == PN_OK, "%s", err.text))
+        return;
+    pn_file *f = NULL;
+    PN_CHECK(pn_file_open(e, "models/demo.gguf", &f, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_file_plan(f, &(pn_plan_params){.n_ctx = 128, .n_batch = 16, .n_sessions = 4}, &four, &err) == PN_OK &&
+             pn_file_plan(f, &(pn_plan_params){.n_ctx = 128, .n_batch = 16}, &alone, &err) == PN_OK, "%s", err.text);
+    for (int i = 0; i < 4; i++)
+        PN_CHECK(pn_session_new(m, &(pn_session_params){.n_ctx = 128, .n_batch = 16}, &s[i], &err) == PN_OK, "%s", err.text);
+    pn_engine_memory(e, &before);
+    for (int i = 0; i < 4; i++)
+        PN_CHECK(pn_request_new(s[i], &(pn_generate_params){.prompt = one, .n_prompt = 2, .max_tokens = 3}, &q[i], &err) == PN_OK, "%s", err.text);
+    while (active)
+        pn_engine_step(e, 0, &active, &err);
+    pn_engine_memory(e, &after);
+    uint64_t steps = after.used[PN_ACCT_SCRATCH] - before.used[PN_ACCT_SCRATCH];
+    uint64_t per_session = pn_vocab_size(m) * sizeof(float) + 4;
+    PN_CHECK(steps == 4 * per_session + 16 * sizeof(pn_token), "%u bytes", (unsigned)steps);
+    PN_CHECK(four.scratch_bytes > alone.scratch_bytes + steps && four.anon_bytes - four.kv_bytes == alone.anon_bytes - alone.kv_bytes +
+             (four.scratch_bytes - alone.scratch_bytes), "the plan's sums disagree");
+    for (int i = 0; i < 4; i++) {
+        pn_request_free(q[i]);
+        pn_session_free(s[i]);
+    }
+    pn_file_close(f);
+    pn_model_free(m);
+    pn_engine_close(e);
+}
+
 /* A short prompt does not wait for the end of a long one. */
 static void a_long_prompt_shares_its_steps(req_rig *r)
 {
@@ -619,6 +660,7 @@ int main(void)
     }
     pn_model_free(r.m);
     pn_engine_close(r.e);
+    the_plan_knows_what_steps_take();
     every_allocation_may_fail();
     return pn_test_end();
 }
