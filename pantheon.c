@@ -3380,6 +3380,10 @@ enum {
 /* The row of pn_out_format.family; NULL: no such row. */
 PN_INTERNAL const out_family *pn_out_family(int i);
 
+/* What a key of a JSON call says.  Some models wrap the call in an object or an array of its own. */
+typedef enum out_key { OUT_K_NONE, OUT_K_NAME, OUT_K_ARGS, OUT_K_ID, OUT_K_WRAP, OUT_K_OTHER } out_key;
+PN_INTERNAL out_key pn_out_key_of(const char *key, size_t len);
+
 /* Tagged syntaxes write values as bare text.  What a schema (a node of d; references start at `root`)
  * makes of such a text: a string where it allows one among others, else what it names. */
 typedef enum out_type { OUT_T_UNKNOWN, OUT_T_STRING, OUT_T_BOOL, OUT_T_NULL, OUT_T_NUMBER, OUT_T_OTHER } out_type;
@@ -3515,6 +3519,7 @@ struct pn_out {
     bool any_param;
     bool bare;                      /* JSON without opener */
     bool in_array;
+    bool listed;                    /* JSON: the array of calls is closed, none follows */
     pn_str raw;                     /* all of it while begun is false */
     pn_str name, id, val, args;
     uint32_t params_node;           /* schema of the arguments; PN_JSON_NONE */
@@ -4995,7 +5000,8 @@ static inline void pn_gset_add(uint32_t *w, uint32_t i) { w[i >> 5] |= 1u << (i 
  *     blanks or tabs; none around the document.  `compact`: none at all.
  *   - Numbers have at most 16 digits before and after the point (more when a bound has more).
  *   - A missing `type` is inferred from the keywords present.
- *   - A string with a pattern or format and a maxLength has at most 256 characters (or minLength).
+ *   - A string with a pattern, a format or a text to avoid and a maxLength has at most 256 characters (or
+ *     minLength).
  *   - More than 8 unique elements stand in the order of their enumeration.
  *   - allOf joins closed objects (additionalProperties: false closes the joined set of keys).
  *   - A key may come twice among undeclared ones; the last one counts.
@@ -5023,6 +5029,8 @@ typedef struct pn_schema_options {
     const char *quote;          /* not NULL: strings stand as they are, without escapes, between two of
                                    these, which they do not contain; keys have no quotes at all */
     pn_gnode quote_node;        /* what matches it, NONE: its bytes */
+    const char *avoid;          /* not NULL: this text comes in no string and no key, as in bare text.
+                                   For JSON between tags whose reader looks for the closer alone */
 } pn_schema_options;
 
 /* Compile a schema's text.  o may be NULL: neither.  PN_E_FORMAT: not JSON.  PN_E_INVALID: not a
@@ -5302,6 +5310,57 @@ PN_INTERNAL pn_gnode pn_sch_number(pn_sch *s, const pn_sch_leaf *l);
 
 #endif /* PN_SCHEMA_INT_H */
 
+/* ---- Begin sample/pn_watch.h ---- */
+/*
+ * pn_watch.h - free text must not come to a call by a way that has no trigger.
+ *
+ * The readers of answers are lenient.  Where a family marks its calls with openers, the openers are the
+ * triggers of pn_calls.h, and whatever follows one is held to the grammar.  Three families have no such
+ * opener; for those this follows the text as the reader would and says at which byte it has to be stopped:
+ *
+ *     bare        an object at the start of the answer is a call in many spellings: members in any order,
+ *                 any white space, other keys.  {"name": N is one trigger, after "type": "function" too.
+ *                 A key or a name that can only lead to another spelling may not come.
+ *     segments    ">>>N\n{" calls any N.  A tool's name is a trigger; behind others no '{' may come.
+ *     headers     a message is a call when its header has a recipient.  "to=" is where the triggers end;
+ *                 no other may come inside a header.
+ *
+ * None of these stops where the model has no way out: there is always another byte.
+ *
+ * A plain value without pointers into itself: copy it to come back to it.  Pure.
+ */
+#ifndef PN_WATCH_H
+#define PN_WATCH_H
+
+/* includes base/pn_base.h */
+/* includes text/pn_out_family.h */
+
+typedef enum pn_watch_kind { PN_WATCH_NOTHING, PN_WATCH_BARE, PN_WATCH_SEGMENTS, PN_WATCH_HEADERS } pn_watch_kind;
+
+typedef enum pn_watch_word {
+    PN_WATCH_ON,                    /* the text may go on so */
+    PN_WATCH_NAME,                  /* bare: a name is complete; if it is a tool's, this is a trigger */
+    PN_WATCH_OTHER_NAME,            /* bare: the same, but no trigger: a tool's may not come */
+    PN_WATCH_STOP                   /* it may not */
+} pn_watch_word;
+
+typedef struct pn_watch {
+    uint8_t kind, state, key;       /* key: out_key of the member being read */
+    uint8_t members;                /* bare: complete ones, 2 for more */
+    uint8_t depth;                  /* bare: containers open in a value */
+    bool in_string, escaped, strange;       /* strange: word is not all of it, or not as it is meant */
+    bool typed;                     /* bare: the first member was "type": "function" */
+    bool trigger;                   /* bare: the name being read makes one */
+    uint32_t n_word;
+    char word[OUT_NAME_MAX + 1];    /* a key, a name, a segment's name, the end of a header */
+} pn_watch;
+
+PN_INTERNAL void pn_watch_start(pn_watch *w, pn_watch_kind kind);      /* at the start of an answer */
+PN_INTERNAL void pn_watch_text(pn_watch *w);                           /* behind a call */
+PN_INTERNAL pn_watch_word pn_watch_byte(pn_watch *w, char c);          /* after PN_WATCH_STOP of no use */
+
+#endif /* PN_WATCH_H */
+
 /* ---- Begin sample/pn_calls.h ---- */
 /*
  * pn_calls.h - tool calls that a model cannot get wrong: grammars in the syntax of its family.
@@ -5315,6 +5374,9 @@ PN_INTERNAL pn_gnode pn_sch_number(pn_sch *s, const pn_sch_leaf *l);
  *
  * One grammar holds all lanes, so that the arguments of a tool are compiled once: a text in lane k
  * starts with the two bytes k / 256, k % 256, which stand for nothing but the choice.
+ *
+ * What the family's parser reads as a call begins with a trigger, or pn_watch.h stops it; and it ends where
+ * the lane does.  tests/unit/test_held.c holds the two against each other.
  *
  * A marker that is one token of the vocabulary has to be written with that token: spelled from pieces
  * it would be another text to the model that reads it back.
@@ -5334,6 +5396,7 @@ PN_INTERNAL pn_gnode pn_sch_number(pn_sch *s, const pn_sch_leaf *l);
 
 /* includes base/pn_json.h */
 /* includes sample/pn_grammar.h */
+/* includes sample/pn_watch.h */
 /* includes text/pn_toolcall.h */
 
 typedef struct pn_calls_params {
@@ -5351,13 +5414,18 @@ typedef struct pn_trigger {
     char *text;                     /* owned */
     uint32_t len, lane;
     bool at_start;                  /* counts at the start of the answer only, white space apart */
+    bool bare;                      /* stands for {"name": "f" in the spellings that pn_watch.h knows */
+    bool last;                      /* behind its call the reader would take anything for more of it: the
+                                       answer is over */
 } pn_trigger;
 
 typedef struct pn_calls {
     pn_mem *mem;
     pn_gram *gram;                  /* retained; NULL with none */
-    pn_trigger *triggers;           /* owned, [n_triggers]; none when required */
+    pn_trigger *triggers;           /* owned, [n_triggers]; when required without lanes, to be kept from
+                                       the reasoning */
     size_t n_triggers, cap_triggers;
+    pn_watch_kind watch;            /* what else may become a call */
     pn_str widened;                 /* JSON pointers, a line each */
 } pn_calls;
 
@@ -5431,8 +5499,10 @@ PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t);
  *     FREE    free text, watched for the triggers of tool calls (pn_calls.h)
  *     BOUND   the grammar says what may come
  *
- * Without triggers a sentence of the grammar is owed: START is BOUND but for the reasoning, and no token
- * that ends the answer is allowed before the sentence may end, not in the reasoning either.
+ * A sentence of the grammar may be owed: then START is BOUND but for the reasoning, and no token that ends
+ * the answer is allowed before the sentence may end, not in the reasoning either.
+ *
+ * In WAIT no trigger may come: whoever reads the answer takes an opener in the reasoning for a call.
  *
  * Markers and triggers are looked for in the bytes of the text, control tokens rendered.  When a token
  * carries a trigger and more, the rest belongs to the grammar.  If it does not fit there the token is
@@ -5452,6 +5522,8 @@ typedef struct pn_guide_params {
     const pn_gtrie *trie;           /* borrowed; NULL: bytes alone, without masks */
     const pn_trigger *triggers;     /* [n_triggers], borrowed; none: a sentence is owed */
     size_t n_triggers;
+    pn_watch_kind watch;            /* beside the triggers */
+    bool owed;                      /* a sentence is owed, and triggers are not what begins it */
     bool lanes;                     /* gram is that of a pn_calls: lane 0 when nothing triggers */
     bool single;                    /* after one triggered call the answer is over */
     bool forbid;                    /* triggers must not come about at all */
@@ -6111,6 +6183,8 @@ struct pn_model {
     char type_name[24];
     pn_bytes chat_template;
     double served;              /* seconds of steps, for turns: the scheduler's */
+    pn_model_caps caps;         /* under lock, as the next */
+    uint32_t n_sessions;
 };
 
 struct pn_session {
@@ -6435,9 +6509,10 @@ PN_INTERNAL void pn_plain_close(pn_plain *t);
  *     requests   A: one row (its last token)   B: one row   C: 200 rows of its prompt to go
  *     step       [A][B][C C C ... C]           one plan, one pass over the weights for all of them
  *
- * A step takes a row of every generation that decodes and fills up with prompts, oldest first.  While
- * somebody decodes, prompts get at most SCHED_CHUNK rows a step, so that a long one delays a token by one
- * such chunk and no more.  A step is of one model; models with work take turns by the time they have had.
+ * A step takes a row of every generation that decodes and fills up with prompts, which share the rows that
+ * are left, so that a short one need not wait for a long one.  While somebody decodes, prompts get at most
+ * SCHED_CHUNK rows a step: a token is never later by more than one such chunk.  A step is of one model;
+ * models with work take turns by the time they have had.
  *
  * Logits do not depend on what else is in a step (promise 4), so neither do answers.
  *
@@ -6452,7 +6527,7 @@ PN_INTERNAL void pn_plain_close(pn_plain *t);
 
 /* includes engine/pn_generate.h */
 
-enum { SCHED_CHUNK = 64, SCHED_RUNS = 64 };
+enum { SCHED_CHUNK = 64, SCHED_RUNS = 64, SCHED_SHARE = 16 };      /* SHARE: fewest rows worth a run of a prompt */
 
 /* What a request is for; the scheduler knows no more of it. */
 typedef struct pn_job {
@@ -6461,13 +6536,16 @@ typedef struct pn_job {
     void (*ended)(struct pn_job *j, pn_status st);  /* over, on the stepping thread: closes gen */
     pn_err err;                 /* of this job alone */
     struct pn_job *next;        /* in the scheduler's list */
-    bool listed;
+    bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
     uint32_t rows;              /* in the step that is open */
 } pn_job;
 
 typedef struct pn_sched {
     pn_mutex lock;              /* the list and the flags */
     pn_cond settled;
+    pn_cond work;               /* for the driver: there is a job, or it has to stop */
+    pn_thread driver;
+    bool driving, stop;
     pn_job *head;               /* jobs that are not over, oldest first */
     uint32_t n_jobs;
     bool stepping, settling;    /* a thread is in pn_sched_step, in pn_sched_settle */
@@ -6489,6 +6567,9 @@ typedef struct pn_sched {
     size_t cap_rows, cap_runs, cap_logits;
     double began;
 } pn_sched;
+
+/* Bytes that steps of so many sessions at once take beside those of each session. */
+PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint32_t n_vocab);
 
 PN_INTERNAL void pn_sched_init(pn_sched *q);
 PN_INTERNAL void pn_sched_fini(pn_engine *e);
@@ -30962,8 +31043,6 @@ PN_INTERNAL void pn_out_typed(pn_out *p, out_type type, const char *text, size_t
 
 enum { JS_START, JS_MEMBER, JS_KEY, JS_COLON, JS_VALUE, JS_NAME, JS_ID, JS_ARGS, JS_ARGS_STRING, JS_OTHER, JS_COMMA, JS_AFTER };
 
-enum { JS_K_NAME = 1, JS_K_ARGS, JS_K_ID, JS_K_WRAP, JS_K_OTHER };
-
 /* ------------------------------------------------------------------------------------------
  * Where a value ends
  * ------------------------------------------------------------------------------------------ */
@@ -31146,24 +31225,22 @@ PN_INTERNAL void pn_out_json_init(pn_out *p, bool bare)
 {
     p->state = JS_START;
     p->bare = bare;
-    p->in_array = false;
+    p->in_array = p->listed = false;
     p->body = 0;
 }
 
-static bool js_same(const pn_str *s, const char *word) { return s->len == strlen(word) && memcmp(s->data, word, s->len) == 0; }
-
-static uint8_t js_key(const pn_out *p)
+PN_INTERNAL out_key pn_out_key_of(const char *key, size_t len)
 {
-    static const struct { const char *key; uint8_t kind; } keys[] = {
-        {"name", JS_K_NAME}, {"tool_name", JS_K_NAME}, {"function_name", JS_K_NAME}, {"function", JS_K_NAME},
-        {"arguments", JS_K_ARGS}, {"parameters", JS_K_ARGS}, {"params", JS_K_ARGS}, {"args", JS_K_ARGS},
-        {"id", JS_K_ID}, {"tool_call_id", JS_K_ID}, {"call_id", JS_K_ID},
-        {"tool_call", JS_K_WRAP}, {"tool_calls", JS_K_WRAP}, {"type", JS_K_OTHER},
+    static const struct { const char *key; out_key kind; } keys[] = {
+        {"name", OUT_K_NAME}, {"tool_name", OUT_K_NAME}, {"function_name", OUT_K_NAME}, {"function", OUT_K_NAME},
+        {"arguments", OUT_K_ARGS}, {"parameters", OUT_K_ARGS}, {"params", OUT_K_ARGS}, {"args", OUT_K_ARGS},
+        {"id", OUT_K_ID}, {"tool_call_id", OUT_K_ID}, {"call_id", OUT_K_ID},
+        {"tool_call", OUT_K_WRAP}, {"tool_calls", OUT_K_WRAP}, {"type", OUT_K_OTHER},
     };
     for (size_t i = 0; i < PN_COUNT_OF(keys); i++)
-        if (js_same(&p->val, keys[i].key))
+        if (len == strlen(keys[i].key) && memcmp(key, keys[i].key, len) == 0)
             return keys[i].kind;
-    return 0;
+    return OUT_K_NONE;
 }
 
 /* The arguments have begun, or kept ones can go out: the call is real. */
@@ -31181,10 +31258,10 @@ static bool js_commit(pn_out *p)
 
 static out_step js_key_done(pn_out *p)
 {
-    p->key = js_key(p);
+    p->key = (uint8_t)pn_out_key_of(pn_str_cstr(&p->val), p->val.len);
     if ((p->family->flags & OUT_NAME_IS_KEY) && !p->begun && !p->key) {
         pn_str_add(&p->name, pn_str_cstr(&p->val), p->val.len);
-        p->key = JS_K_ARGS;
+        p->key = OUT_K_ARGS;
     } else if (!p->key && p->bare && !p->begun) {
         return OUT_BAD;                         /* an answer in JSON */
     }
@@ -31197,13 +31274,13 @@ static out_step js_key_done(pn_out *p)
 static out_step js_value(pn_out *p)
 {
     char c = out_text(p)[0];
-    if (c == '{' && (p->key == JS_K_NAME || p->key == JS_K_WRAP) && !p->begun && p->nest < 4) {
+    if (c == '{' && (p->key == OUT_K_NAME || p->key == OUT_K_WRAP) && !p->begun && p->nest < 4) {
         p->nest++;                              /* {"function": {"name": ...}}, {"tool_call": {...}} */
         pn_out_skip(p, 1);
         p->state = JS_MEMBER;
         return OUT_AGAIN;
     }
-    if (c == '[' && p->key == JS_K_WRAP && !p->begun && !p->in_array) {
+    if (c == '[' && p->key == OUT_K_WRAP && !p->begun && !p->in_array) {
         p->in_array = true;                     /* {"tool_calls": [...]} */
         p->body = 1;
         p->nest = 0;
@@ -31213,21 +31290,21 @@ static out_step js_value(pn_out *p)
     }
     pn_str_clear(&p->val);
     pn_out_scan_init(&p->scan);
-    if (p->key == JS_K_ARGS && !p->args_done && !p->args.len) {
+    if (p->key == OUT_K_ARGS && !p->args_done && !p->args.len) {
         js_commit(p);
         p->state = c == '"' ? JS_ARGS_STRING : JS_ARGS;
         if (c == '"')
             js_begin_string(p);
         return OUT_AGAIN;
     }
-    if ((p->key == JS_K_NAME || p->key == JS_K_ID) && c == '"') {
-        if (p->key == JS_K_NAME && p->name.len)
+    if ((p->key == OUT_K_NAME || p->key == OUT_K_ID) && c == '"') {
+        if (p->key == OUT_K_NAME && p->name.len)
             return OUT_BAD;
-        p->state = p->key == JS_K_NAME ? JS_NAME : JS_ID;
+        p->state = p->key == OUT_K_NAME ? JS_NAME : JS_ID;
         js_begin_string(p);
         return OUT_AGAIN;
     }
-    if (p->key == JS_K_NAME)
+    if (p->key == OUT_K_NAME)
         return OUT_BAD;
     p->state = JS_OTHER;
     return OUT_AGAIN;
@@ -31397,6 +31474,7 @@ static out_step js_after(pn_out *p)
     if (p->in_array && (c == ',' || c == ']')) {
         pn_out_skip(p, 1);
         p->in_array = c == ',';
+        p->listed = !p->in_array;
         if (c == ',')
             js_next(p);
         return OUT_AGAIN;
@@ -31410,7 +31488,7 @@ static out_step js_after(pn_out *p)
         pn_out_skip(p, 1);
         return OUT_AGAIN;
     }
-    if (c == '{') {                             /* one on each line */
+    if (c == '{' && !p->listed) {               /* one on each line */
         js_next(p);
         return OUT_AGAIN;
     }
@@ -32935,7 +33013,7 @@ PN_INTERNAL void pn_out_code_finish(pn_out *p) { out_argsz(p, "\"}"); }
  */
 /* includes text/pn_out_parts.h */
 
-enum { HM_MARK, HM_FIRST, HM_HEADER, HM_ARGS };
+enum { HM_MARK, HM_FIRST, HM_HEADER, HM_VALUE, HM_ARGS };
 
 #define HM_MESSAGE "<|message|>"
 #define HM_CHANNEL "<|channel|>"
@@ -33014,7 +33092,8 @@ static out_step hm_header(pn_out *p)
     if (hm_call(p, to)) {
         pn_out_begin_call(p);
         pn_str_clear(&p->val);
-        p->state = HM_ARGS;
+        pn_out_scan_init(&p->scan);
+        p->state = HM_VALUE;
         return OUT_AGAIN;
     }
     bool thought = hm_same(channel, "analysis") || hm_same(h, "analysis") || hm_same(to, "self");
@@ -33023,6 +33102,24 @@ static out_step hm_header(pn_out *p)
     else
         hm_content(p);
     return OUT_DONE;
+}
+
+/* Arguments as they should be: one JSON value, in whose strings markers are text. */
+static out_step hm_value(pn_out *p)
+{
+    if (!p->any_param) {
+        if (!pn_out_blanks(p) || !out_left(p))
+            return OUT_MORE;
+        p->any_param = out_text(p)[0] == '{';
+        if (!p->any_param) {
+            p->state = HM_ARGS;
+            return OUT_AGAIN;
+        }
+    }
+    out_step s = pn_out_raw_args(p);
+    if (s != OUT_MORE)
+        p->state = HM_ARGS;
+    return s == OUT_BAD ? OUT_AGAIN : s;
 }
 
 /* The message is the arguments, white space around them apart. */
@@ -33060,7 +33157,7 @@ static out_step hm_args(pn_out *p)
 }
 
 /* <|call|> ends the output, so it is usually not there. */
-PN_INTERNAL bool pn_out_header_finish(pn_out *p) { return p->state == HM_ARGS && p->any_param; }
+PN_INTERNAL bool pn_out_header_finish(pn_out *p) { return p->state >= HM_VALUE && p->any_param; }
 
 PN_INTERNAL out_step pn_out_header_step(pn_out *p)
 {
@@ -33076,6 +33173,7 @@ PN_INTERNAL out_step pn_out_header_step(pn_out *p)
         p->state = HM_HEADER;
         return OUT_AGAIN;
     case HM_HEADER: return hm_header(p);
+    case HM_VALUE: return hm_value(p);
     default: return hm_args(p);
     }
 }
@@ -42747,11 +42845,14 @@ static pn_gnode schstr_any(pn_sch *s)
     return pn_gir_class(s->g, NULL, 0, true);
 }
 
-/* Text without s->until in it. */
-static pn_gnode schstr_without_end(pn_sch *s, pn_gnode body)
+/* Bare text without s->until in it, JSON without what it has to avoid. */
+static pn_gnode schstr_without_end(pn_sch *s, pn_gnode text)
 {
+    const char *end = s->until ? s->until : s->o.avoid;
+    if (!end)
+        return text;
     const pn_gnode some = pn_gir_repeat(s->g, schstr_any(s), 0, PN_GIR_MANY);
-    return pn_gir_and_not(s->g, body, pn_gir_seq3(s->g, some, pn_gir_text(s->g, s->until), some));
+    return pn_gir_and_not(s->g, text, pn_gir_seq3(s->g, some, pn_gir_text(s->g, end), some));
 }
 
 PN_INTERNAL bool pn_sch_ends_inside(const pn_sch *s, pn_bytes text)
@@ -42791,7 +42892,7 @@ PN_INTERNAL pn_gnode pn_sch_key(pn_sch *s, pn_gnode body)
 {
     if (s->o.quote)
         return pn_gir_seq2(s->g, pn_gir_and(s->g, body, schstr_word(s)), pn_gir_text(s->g, ":"));
-    return pn_gir_seq3(s->g, pn_gir_text(s->g, "\""), body, pn_gir_text(s->g, "\":"));
+    return pn_gir_seq3(s->g, pn_gir_text(s->g, "\""), schstr_without_end(s, body), pn_gir_text(s->g, "\":"));
 }
 
 PN_INTERNAL pn_gnode pn_sch_string(pn_sch *s, pn_gnode body)
@@ -42907,7 +43008,7 @@ static pn_gnode schstr_body(pn_sch *s, const pn_sch_leaf *l)
     if (l->body != PN_GNODE_NONE && any)
         return l->body;
     uint32_t max = l->max_len == PN_SCH_MANY ? PN_GIR_MANY : l->max_len;
-    if ((l->body != PN_GNODE_NONE || schstr_is_bare(s)) && max != PN_GIR_MANY)
+    if ((l->body != PN_GNODE_NONE || schstr_is_bare(s) || s->o.avoid) && max != PN_GIR_MANY)
         max = PN_MIN(max, PN_MAX(l->min_len, (uint32_t)SCHSTR_PRODUCT));
     return l->body != PN_GNODE_NONE ? schstr_bounded(s, l->body, l->min_len, max) : pn_sch_chars(s, l->min_len, max);
 }
@@ -42917,9 +43018,7 @@ PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
     const bool any = l->body == PN_GNODE_NONE && l->min_len == 0 && l->max_len == PN_SCH_MANY;
     if (any && s->any_body != PN_GNODE_NONE)
         return s->any_body;
-    pn_gnode body = schstr_body(s, l);
-    if (schstr_is_bare(s))
-        body = schstr_without_end(s, body);
+    pn_gnode body = schstr_without_end(s, schstr_body(s, l));
     if (any)
         s->any_body = body;
     return body;
@@ -43246,6 +43345,8 @@ PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
     }
     if (ok)
         out = pn_gir_seq(s->g, t.parts, t.n);
+    if (ok && !s->o.quote)
+        out = schstr_without_end(s, out);
     pn_mem_free(s->mem, PN_ACCT_GRAMMAR, t.parts, t.cap * sizeof *t.parts);
     pn_str_fini(&t.run);
     return out;
@@ -43289,7 +43390,7 @@ PN_INTERNAL pn_gnode pn_sch_values(pn_sch *s, const uint32_t *values, uint32_t n
         alts[k++] = schstr_words(s, values, n, scalars & ~(uint32_t)PN_SCH_STR);
         alts[k++] = pn_sch_string(s, schstr_without_end(s, schstr_words(s, values, n, PN_SCH_STR)));
     } else {
-        alts[k++] = schstr_words(s, values, n, scalars);
+        alts[k++] = schstr_without_end(s, schstr_words(s, values, n, scalars));
     }
     for (uint32_t i = 0; i < n; i++)
         if (pn_sch_value_type(s, values[i]) & (PN_SCH_ARR | PN_SCH_OBJ))
@@ -45438,8 +45539,7 @@ PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *
  *
  * The last two are no JSON values, so of the schema of the arguments itself only `properties`, `required`
  * and `additionalProperties` have a meaning; the schemas of the properties are complete.  A JSON value
- * inside a tag could hold the tag's closer in a string; readers look at what follows the closer, and so
- * does ours.
+ * inside a tag holds its closer nowhere either: a reader would take it for the end of the value.
  */
 /* includes sample/pn_calls_int.h */
 /* includes base/pn_err.h */
@@ -45537,6 +45637,12 @@ static void calls_schema_failed(calls_work *w, const calls_tool *t, pn_status st
         w->st = pn_fail(w->err, st, "%s%s%.400s", at, e->text[0] == '/' ? "" : ": ", e->text);
 }
 
+/* What ends a value between tags; NULL: there are none. */
+static const char *calls_closer(const calls_work *w)
+{
+    return w->f->grammar == OUT_NESTED ? CALLS_NESTED : w->f->grammar == OUT_XML ? w->f->xml->param_end : NULL;
+}
+
 /* The values of a schema, or with `until` its strings as bare text. */
 static pn_gnode calls_value(calls_work *w, const calls_tool *t, uint32_t node, const char *until)
 {
@@ -45548,6 +45654,7 @@ static pn_gnode calls_value(calls_work *w, const calls_tool *t, uint32_t node, c
     if (w->st)
         return PN_GNODE_NONE;
     o.python = w->f->grammar == OUT_PYTHON;
+    o.avoid = calls_closer(w);
     if (w->f->grammar == OUT_GEMMA) {
         o.quote = quote;
         o.quote_node = pn_calls_mark(w, quote);
@@ -45618,19 +45725,44 @@ static bool calls_is_word(pn_bytes key)
     return key.len > 0 && key.len <= OUT_NAME_MAX;
 }
 
+/* Do attributes say whether a value is text or JSON?  Else readers go by the schema. */
+static bool calls_says_type(const calls_work *w)
+{
+    return strcmp(w->f->name, "deepseek-dsml") == 0 || strcmp(w->f->name, "kimi-k3") == 0;
+}
+
+/* Text that does not contain `end`. */
+static pn_gnode calls_without(pn_gir *g, const char *end)
+{
+    pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
+    return pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_text(g, end), any));
+}
+
+/* MiniCPM's reader takes <![CDATA[ in front of a value for markup: then a value stands inside of it. */
+static pn_gnode calls_cdata(calls_work *w, const calls_tool *t, uint32_t schema, pn_gnode value)
+{
+    static const char open[] = "<![CDATA[", close[] = "]]>";
+    pn_gir *g = w->g;
+    pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
+    pn_gnode inside = schema == PN_JSON_NONE ? calls_without(g, close) : calls_value(w, t, schema, close);
+    value = pn_gir_and_not(g, value, pn_gir_seq2(g, pn_gir_text(g, open), any));
+    return pn_gir_alt2(g, value, pn_gir_seq3(g, pn_gir_text(g, open), inside, pn_gir_text(g, close)));
+}
+
 /* The value in a tag.  *text: it is bare text; a schema of unknown type without strings makes it JSON.
  * Without a schema it is any text. */
-static pn_gnode calls_bare(calls_work *w, const calls_tool *t, uint32_t schema, const char *until, bool *text)
+static pn_gnode calls_bare(calls_work *w, const calls_tool *t, uint32_t schema, out_type type, bool *text)
 {
-    pn_gir *g = w->g;
-    if (schema == PN_JSON_NONE) {
-        pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
-        return pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_text(g, until), any));
-    }
+    bool cdata = strcmp(w->f->name, "minicpm5") == 0;
     if (*text) {
-        pn_gnode value = calls_value(w, t, schema, until);
-        if (!pn_gir_is_never(g, value))
+        pn_gnode value = schema == PN_JSON_NONE ? calls_without(w->g, calls_closer(w)) : calls_value(w, t, schema, calls_closer(w));
+        if (cdata)
+            value = calls_cdata(w, t, schema, value);
+        if (!pn_gir_is_never(w->g, value) || !pn_gir_ok(w->g))
             return value;
+        if (type == OUT_T_STRING && !calls_says_type(w) && !w->st)
+            return pn_calls_fail(w, PN_E_UNSUPPORTED, t, "/properties", "found a string that contains the end of a value in this model's "
+                                 "syntax and nothing else that is allowed");
         *text = false;
     }
     return calls_value(w, t, schema, NULL);
@@ -45644,8 +45776,7 @@ static pn_gnode calls_tag(calls_work *w, const calls_tool *t, pn_gnode key, uint
     pn_gir *g = w->g;
     out_type type = schema == PN_JSON_NONE ? OUT_T_UNKNOWN : pn_out_type_of(calls_doc(w, t), calls_root(t), schema);
     bool text = type == OUT_T_STRING || type == OUT_T_UNKNOWN;
-    const char *until = nested ? CALLS_NESTED : x->param_end;
-    pn_gnode value = calls_bare(w, t, schema, until, &text);
+    pn_gnode value = calls_bare(w, t, schema, type, &text);
     if (nested) {
         pn_gnode open[] = {pn_calls_mark(w, CALLS_NESTED), pn_gir_text(g, "<"), key, pn_gir_text(g, ">"), value,
                            pn_calls_mark(w, CALLS_NESTED), pn_gir_text(g, "</"), key, pn_gir_text(g, ">")};
@@ -46088,7 +46219,8 @@ static pn_gnode calls_harmony_answer(calls_work *w)
 {
     pn_gir *g = w->g;
     pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
-    pn_gnode text = pn_gir_and_not(g, any, pn_gir_seq3(g, any, calls_text(w, "<|end|>"), any));
+    pn_gnode markers[] = {calls_text(w, "<|end|>"), calls_text(w, "<|start|>"), calls_text(w, "<|channel|>")};
+    pn_gnode text = pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_alt(g, markers, PN_COUNT_OF(markers)), any));
     pn_gnode thought = pn_gir_seq(g, (pn_gnode[]){pn_calls_mark(w, "<|channel|>analysis<|message|>"), text, pn_calls_mark(w, "<|end|>"),
                                                   pn_calls_mark(w, "<|start|>assistant")}, 4);
     pn_gnode by_role = pn_gir_seq2(g, calls_text(w, " to=functions."), calls_any(w, calls_harmony_call, ""));
@@ -46137,43 +46269,42 @@ static uint32_t calls_lane(calls_work *w, pn_gnode body)
     return (uint32_t)w->n_lanes++;
 }
 
-static void calls_trigger(calls_work *w, const char *text, size_t len, bool at_start, uint32_t lane)
+/* t: all but text and len. */
+static void calls_trigger(calls_work *w, const char *text, size_t len, pn_trigger t)
 {
     pn_calls *c = w->out;
     if (w->st)
         return;
-    char *copy = pn_mem_strndup(w->mem, PN_ACCT_GRAMMAR, text, len);
-    if (!copy || !pn_mem_grow(w->mem, PN_ACCT_GRAMMAR, (void **)&c->triggers, &c->cap_triggers, c->n_triggers + 1, sizeof *c->triggers)) {
-        pn_mem_free(w->mem, PN_ACCT_GRAMMAR, copy, len + 1);
+    t.text = pn_mem_strndup(w->mem, PN_ACCT_GRAMMAR, text, len);
+    t.len = (uint32_t)len;
+    if (!t.text || !pn_mem_grow(w->mem, PN_ACCT_GRAMMAR, (void **)&c->triggers, &c->cap_triggers, c->n_triggers + 1, sizeof *c->triggers)) {
+        pn_mem_free(w->mem, PN_ACCT_GRAMMAR, t.text, t.text ? len + 1 : 0);
         w->st = pn_fail_nomem(w->err, "tool grammars", len + 1);
         return;
     }
-    c->triggers[c->n_triggers++] = (pn_trigger){copy, (uint32_t)len, lane, at_start};
+    c->triggers[c->n_triggers++] = t;
 }
 
-/* A bare object counts as a call when it names a tool: then the trigger reaches to the end of the name,
- * in the spellings that models use.  more: what may follow it. */
-static void calls_bare_triggers(calls_work *w, const calls_tool *t, const calls_json *j, pn_gnode more)
+static void calls_trigger_z(calls_work *w, const char *text, pn_trigger t) { calls_trigger(w, text, strlen(text), t); }
+
+/* A bare object counts as a call when it names a tool: then the trigger reaches to the end of the name.
+ * more: what may follow the call. */
+static void calls_bare_trigger(calls_work *w, const calls_tool *t, const calls_json *j, pn_gnode more)
 {
-    static const char *const heads[] = {
-        "{\"name\": \"", "{\"name\":\"", "{ \"name\": \"", "{\n  \"name\": \"", "{\n    \"name\": \"",
-        "{\"type\": \"function\", \"name\": \"", "{\"type\":\"function\",\"name\":\""};
     static const calls_json parameters = {"llama3", "name", "parameters", CALLS_ONE, CALLS_NO_ID, false, "", ""};
     pn_gnode rest = calls_json_rest(w, t, j);
+    pn_str s;
     if (strcmp(j->args, "parameters") != 0)
         rest = pn_gir_alt2(w->g, rest, calls_json_rest(w, t, &parameters));
-    uint32_t lane = calls_lane(w, pn_gir_seq2(w->g, rest, more));
-    for (size_t i = 0; i < PN_COUNT_OF(heads); i++) {
-        pn_str s;
-        pn_str_init(&s, w->mem, PN_ACCT_GRAMMAR);
-        pn_str_addz(&s, heads[i]);
-        pn_str_add(&s, t->name.data, t->name.len);
-        pn_str_addc(&s, '"');
-        if (s.failed && !w->st)
-            w->st = pn_fail_nomem(w->err, "tool grammars", s.len);
-        calls_trigger(w, pn_str_cstr(&s), s.len, true, lane);
-        pn_str_fini(&s);
-    }
+    uint32_t lane = calls_lane(w, pn_gir_seq3(w->g, w->ws, rest, more));
+    pn_str_init(&s, w->mem, PN_ACCT_GRAMMAR);
+    pn_str_addz(&s, "{\"name\": \"");
+    pn_str_add(&s, t->name.data, t->name.len);
+    pn_str_addc(&s, '"');
+    if (s.failed && !w->st)
+        w->st = pn_fail_nomem(w->err, "tool grammars", s.len);
+    calls_trigger(w, pn_str_cstr(&s), s.len, (pn_trigger){.lane = lane, .bare = true});
+    pn_str_fini(&s);
 }
 
 /* ">>>f\n", and "f\n" where the prompt has written the first ">>>". */
@@ -46188,20 +46319,30 @@ static void calls_segment_triggers(calls_work *w, const calls_tool *t)
     size_t skip = strlen(w->f->open[0]);
     if (s.failed && !w->st)
         w->st = pn_fail_nomem(w->err, "tool grammars", s.len);
-    calls_trigger(w, pn_str_cstr(&s), s.len, false, lane);
-    calls_trigger(w, pn_str_cstr(&s) + PN_MIN(skip, s.len), s.len - PN_MIN(skip, s.len), true, lane);
+    calls_trigger(w, pn_str_cstr(&s), s.len, (pn_trigger){.lane = lane});
+    calls_trigger(w, pn_str_cstr(&s) + PN_MIN(skip, s.len), s.len - PN_MIN(skip, s.len), (pn_trigger){.lane = lane, .at_start = true});
     pn_str_fini(&s);
 }
 
+/* Wherever a header may say who is called. */
 static void calls_harmony_triggers(calls_work *w)
 {
-    static const char *const by_role[] = {" to=functions.", "<|start|>assistant to=functions."};
-    static const char *const by_channel[] = {"<|channel|>commentary to=functions.", "<|channel|>analysis to=functions."};
-    uint32_t role = calls_lane(w, calls_any(w, calls_harmony_call, "")), channel = calls_lane(w, calls_any(w, calls_harmony_call, NULL));
+    static const char *const by_role[] = {" to=", "<|start|>assistant to="};
+    static const char *const by_channel[] = {"<|channel|>commentary to=", "<|channel|>analysis to="};
+    pn_gnode to = calls_text(w, "functions.");
+    uint32_t role = calls_lane(w, pn_gir_seq2(w->g, to, calls_any(w, calls_harmony_call, "")));
+    uint32_t channel = calls_lane(w, pn_gir_seq2(w->g, to, calls_any(w, calls_harmony_call, NULL)));
     for (size_t i = 0; i < 2; i++) {
-        calls_trigger(w, by_role[i], strlen(by_role[i]), i == 0, role);
-        calls_trigger(w, by_channel[i], strlen(by_channel[i]), false, channel);
+        calls_trigger_z(w, by_role[i], (pn_trigger){.lane = role, .at_start = i == 0, .last = true});
+        calls_trigger_z(w, by_channel[i], (pn_trigger){.lane = channel, .last = true});
     }
+}
+
+/* Calls of this family have no closer, and more objects behind one are more calls. */
+static bool calls_is_open(const calls_work *w)
+{
+    const calls_json *j = calls_json_row(w);
+    return w->f->grammar == OUT_JSON && j->shape == CALLS_ONE && !j->closes;
 }
 
 static void calls_auto(calls_work *w)
@@ -46217,14 +46358,21 @@ static void calls_auto(calls_work *w)
         if (w->f->flags & OUT_SEGMENTS)
             calls_segment_triggers(w, &w->tools[i]);
         if (w->f->flags & OUT_BARE)
-            calls_bare_triggers(w, &w->tools[i], calls_json_row(w), more);
+            calls_bare_trigger(w, &w->tools[i], calls_json_row(w), more);
     }
     for (size_t i = 0; i < PN_COUNT_OF(w->f->open) && w->f->open[i] && !(w->f->flags & OUT_SEGMENTS); i++)
-        calls_trigger(w, w->f->open[i], strlen(w->f->open[i]), false, calls_lane(w, calls_section(w, i)));
-    if ((w->f->flags & OUT_CODE_TAG) && w->f->grammar == OUT_JSON) {
-        static const char tag[] = "<|python_tag|>";
-        calls_trigger(w, tag, sizeof tag - 1, false, calls_lane(w, calls_json_object(w, calls_json_row(w))));
-    }
+        calls_trigger_z(w, w->f->open[i], (pn_trigger){.lane = calls_lane(w, calls_section(w, i)), .last = calls_is_open(w)});
+    if (w->f->flags & OUT_CODE_TAG)
+        calls_trigger_z(w, "<|python_tag|>", (pn_trigger){.lane = calls_lane(w, calls_json_object(w, calls_json_row(w))), .last = true});
+}
+
+/* A call is owed: what the family's openers are is of use in its reasoning alone, and they have no lanes. */
+static void calls_openers(calls_work *w)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(w->f->open) && w->f->open[i]; i++)
+        calls_trigger_z(w, w->f->open[i], (pn_trigger){.lane = 0});
+    if (w->f->flags & OUT_CODE_TAG)
+        calls_trigger_z(w, "<|python_tag|>", (pn_trigger){.lane = 0});
 }
 
 /* Does each call have a section of its own? */
@@ -46355,10 +46503,14 @@ static pn_status calls_build(calls_work *w, pn_mem *builder)
     for (size_t i = 0; i < w->n_tools && !w->p->none; i++)
         if (!pn_calls_arguments(w, &w->tools[i]))
             return w->st;
-    if (w->p->required)
+    w->out->watch = w->f->flags & OUT_BARE ? PN_WATCH_BARE : w->f->flags & OUT_SEGMENTS ? PN_WATCH_SEGMENTS
+                  : w->f->grammar == OUT_HARMONY ? PN_WATCH_HEADERS : PN_WATCH_NOTHING;
+    if (w->p->required) {
         calls_lane(w, calls_answer(w));
-    else
+        calls_openers(w);
+    } else {
         calls_auto(w);
+    }
     return w->st || w->p->none ? w->st : calls_finish(w);
 }
 
@@ -46403,6 +46555,253 @@ PN_INTERNAL void pn_calls_fini(pn_calls *c)
 }
 #endif
 
+/* ---- Begin sample/pn_watch.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_WATCH_C
+#define PN_DROP_SAMPLE_PN_WATCH_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_watch.c - the readers pn_out_json.c, pn_out_named.c and pn_out_harmony.c from outside: only what makes
+ * them begin a call.
+ *
+ * Where the two could differ, this one stays longer in the states that stop something.
+ */
+/* includes sample/pn_watch.h */
+
+enum { WATCH_TEXT, WATCH_LEAD, WATCH_MEMBER, WATCH_KEY, WATCH_COLON, WATCH_VALUE, WATCH_STRING, WATCH_NESTED, WATCH_SCALAR, WATCH_AFTER,
+       WATCH_SEGMENT, WATCH_BRACE, WATCH_FIRST, WATCH_HEADER };
+
+enum { WATCH_DEPTH_MAX = 200 };
+
+static bool watch_is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+static void watch_push(pn_watch *w, char c)
+{
+    if (w->n_word == sizeof w->word)
+        w->strange = true;
+    else
+        w->word[w->n_word++] = c;
+}
+
+static void watch_enter(pn_watch *w, uint8_t state)
+{
+    w->state = state;
+    w->n_word = 0;
+    w->escaped = w->strange = false;
+}
+
+static bool watch_is(const pn_watch *w, const char *text)
+{
+    return !w->strange && w->n_word == strlen(text) && memcmp(w->word, text, w->n_word) == 0;
+}
+
+PN_INTERNAL void pn_watch_start(pn_watch *w, pn_watch_kind kind)
+{
+    static const uint8_t first[] = {WATCH_TEXT, WATCH_LEAD, WATCH_SEGMENT, WATCH_FIRST};
+    memset(w, 0, sizeof *w);
+    w->kind = (uint8_t)kind;
+    w->state = first[kind];
+}
+
+PN_INTERNAL void pn_watch_text(pn_watch *w) { watch_enter(w, WATCH_TEXT); }
+
+/* ------------------------------------------------------------------------------------------
+ * Bare objects
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_watch_word watch_key_done(pn_watch *w)
+{
+    w->key = w->strange ? OUT_K_NONE : (uint8_t)pn_out_key_of(w->word, w->n_word);
+    bool name = watch_is(w, "name");
+    watch_enter(w, w->key == OUT_K_NONE ? WATCH_TEXT : WATCH_COLON);
+    w->trigger = name && (w->members == 0 || (w->members == 1 && w->typed));
+    return w->key == OUT_K_ARGS || w->key == OUT_K_WRAP ? PN_WATCH_STOP : PN_WATCH_ON;
+}
+
+static void watch_member_done(pn_watch *w) { w->members = PN_MIN(w->members + 1, 2); }
+
+static pn_watch_word watch_string_done(pn_watch *w)
+{
+    w->typed = w->key == OUT_K_OTHER && w->members == 0 && watch_is(w, "function");
+    w->state = WATCH_AFTER;                 /* word stays: the name */
+    watch_member_done(w);
+    if (w->key != OUT_K_NAME || w->strange)
+        return PN_WATCH_ON;
+    return w->trigger ? PN_WATCH_NAME : PN_WATCH_OTHER_NAME;
+}
+
+/* Inside a key, or a string that is a value.  An escape that could spell a letter may not come where the
+ * letters count. */
+static pn_watch_word watch_string(pn_watch *w, char c)
+{
+    bool counts = w->state == WATCH_KEY || w->key == OUT_K_NAME;
+    if (w->escaped) {
+        w->escaped = false;
+        w->strange = true;
+        return counts && (c == 'u' || c == '/') ? PN_WATCH_STOP : PN_WATCH_ON;
+    }
+    if (c == '\\')
+        w->escaped = true;
+    else if (c == '"')
+        return w->state == WATCH_KEY ? watch_key_done(w) : watch_string_done(w);
+    else
+        watch_push(w, c);
+    return PN_WATCH_ON;
+}
+
+static bool watch_is_scalar(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+' || c == '.';
+}
+
+static pn_watch_word watch_value(pn_watch *w, char c)
+{
+    if (c == '"') {
+        watch_enter(w, WATCH_STRING);
+    } else if (c == '{' || c == '[') {
+        watch_enter(w, WATCH_NESTED);
+        w->depth = 1;
+        return w->key == OUT_K_NAME ? PN_WATCH_STOP : PN_WATCH_ON;
+    } else {
+        watch_enter(w, watch_is_scalar(c) ? WATCH_SCALAR : WATCH_TEXT);
+    }
+    return PN_WATCH_ON;
+}
+
+static pn_watch_word watch_nested(pn_watch *w, char c)
+{
+    if (w->in_string) {
+        bool ends = c == '"' && !w->escaped;
+        w->escaped = c == '\\' && !w->escaped;
+        w->in_string = !ends;
+        return PN_WATCH_ON;
+    }
+    w->in_string = c == '"';
+    if (c == '{' || c == '[')
+        return w->depth++ < WATCH_DEPTH_MAX ? PN_WATCH_ON : PN_WATCH_STOP;
+    if ((c == '}' || c == ']') && --w->depth == 0) {
+        watch_member_done(w);
+        w->state = WATCH_AFTER;
+    }
+    return PN_WATCH_ON;
+}
+
+static pn_watch_word watch_bare(pn_watch *w, char c)
+{
+    if (w->state == WATCH_KEY || w->state == WATCH_STRING)
+        return watch_string(w, c);
+    if (w->state == WATCH_NESTED)
+        return watch_nested(w, c);
+    if (w->state == WATCH_SCALAR && !watch_is_scalar(c)) {
+        watch_member_done(w);
+        w->state = WATCH_AFTER;
+    }
+    if (w->state == WATCH_SCALAR || watch_is_blank(c))
+        return PN_WATCH_ON;
+    switch (w->state) {
+    case WATCH_LEAD: watch_enter(w, c == '{' ? WATCH_MEMBER : WATCH_TEXT); break;
+    case WATCH_MEMBER: watch_enter(w, c == '"' ? WATCH_KEY : WATCH_TEXT); break;
+    case WATCH_COLON: watch_enter(w, c == ':' ? WATCH_VALUE : WATCH_TEXT); break;
+    case WATCH_VALUE: return watch_value(w, c);
+    case WATCH_AFTER: watch_enter(w, c == ',' ? WATCH_MEMBER : WATCH_TEXT); break;
+    default: break;
+    }
+    return PN_WATCH_ON;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Segments
+ * ------------------------------------------------------------------------------------------ */
+
+/* The last bytes of the text, as many as `word` has room for. */
+static void watch_shift(pn_watch *w, char c)
+{
+    if (w->n_word == sizeof w->word)
+        memmove(w->word, w->word + 1, --w->n_word);
+    w->word[w->n_word++] = c;
+}
+
+static bool watch_tail_is(const pn_watch *w, const char *text)
+{
+    size_t n = strlen(text);
+    return w->n_word >= n && memcmp(w->word + w->n_word - n, text, n) == 0;
+}
+
+/* A name that is complete: "all" is no function. */
+static void watch_segment_done(pn_watch *w)
+{
+    while (w->n_word && watch_is_blank(w->word[w->n_word - 1]))
+        w->n_word--;
+    size_t from = 0;
+    while (from < w->n_word && watch_is_blank(w->word[from]))
+        from++;
+    bool none = w->strange || from == w->n_word || (w->n_word - from == 3 && memcmp(w->word + from, "all", 3) == 0);
+    watch_enter(w, none ? WATCH_TEXT : WATCH_BRACE);
+}
+
+static pn_watch_word watch_segments(pn_watch *w, char c)
+{
+    switch (w->state) {
+    case WATCH_SEGMENT:
+        if (c == '\n')
+            watch_segment_done(w);
+        else
+            watch_push(w, c);
+        return PN_WATCH_ON;
+    case WATCH_BRACE:
+        if (watch_is_blank(c))
+            return PN_WATCH_ON;
+        watch_enter(w, WATCH_TEXT);
+        if (c == '{' || c == '`')
+            return PN_WATCH_STOP;
+        /* fall through */
+    default:
+        watch_shift(w, c);
+        if (watch_tail_is(w, ">>>"))
+            watch_enter(w, WATCH_SEGMENT);
+        return PN_WATCH_ON;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Headers
+ * ------------------------------------------------------------------------------------------ */
+
+/* The prompt ends inside a header; does the answer go on with it? */
+static bool watch_first(const pn_watch *w)
+{
+    static const char *const starts[] = {" to=", "<|channel|>", " <|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "assistant",
+                                         "commentary", "analysis", "final", " json<|message|>"};
+    for (size_t i = 0; i < PN_COUNT_OF(starts); i++)
+        if (memcmp(w->word, starts[i], PN_MIN(w->n_word, strlen(starts[i]))) == 0)
+            return true;
+    return false;
+}
+
+static pn_watch_word watch_headers(pn_watch *w, char c)
+{
+    watch_shift(w, c);
+    if (w->state == WATCH_FIRST && !watch_first(w))
+        w->state = WATCH_TEXT;
+    if (watch_tail_is(w, "<|start|>") || watch_tail_is(w, "<|channel|>"))
+        w->state = WATCH_HEADER;
+    if (w->state == WATCH_TEXT)
+        return PN_WATCH_ON;
+    if (watch_tail_is(w, "<|message|>"))
+        watch_enter(w, WATCH_TEXT);
+    return watch_tail_is(w, "to=") ? PN_WATCH_STOP : PN_WATCH_ON;
+}
+
+PN_INTERNAL pn_watch_word pn_watch_byte(pn_watch *w, char c)
+{
+    switch (w->kind) {
+    case PN_WATCH_BARE: return w->state == WATCH_TEXT ? PN_WATCH_ON : watch_bare(w, c);
+    case PN_WATCH_SEGMENTS: return watch_segments(w, c);
+    case PN_WATCH_HEADERS: return watch_headers(w, c);
+    default: return PN_WATCH_ON;
+    }
+}
+#endif
+
 /* ---- Begin sample/pn_guide.c ---- */
 #ifndef PN_DROP_SAMPLE_PN_GUIDE_C
 #define PN_DROP_SAMPLE_PN_GUIDE_C
@@ -46432,6 +46831,8 @@ typedef struct guide_text {
     char tail[GUIDE_TEXT_MAX];  /* the last bytes of free text */
     char head[GUIDE_TEXT_MAX];  /* its first ones, white space in front apart */
     char marker[PN_GUIDE_MARK_MAX];     /* WAIT: for this */
+    bool last;                  /* BOUND: the answer is over with this sentence */
+    pn_watch watch;             /* FREE */
 } guide_text;
 
 struct pn_guide {
@@ -46440,7 +46841,8 @@ struct pn_guide {
     pn_matcher *main, *opener, *blank;
     const pn_trigger *triggers;
     size_t n_triggers;
-    bool lanes, single, forbid;
+    pn_watch_kind watch;
+    bool lanes, single, forbid, owed;
     char think_open[PN_GUIDE_MARK_MAX], think_close[PN_GUIDE_MARK_MAX];
     uint32_t *mask, *other, *banned;    /* [n_words] */
     uint32_t *text_only;        /* [n_words] every token but those that end an answer */
@@ -46492,7 +46894,7 @@ static pn_status guide_matchers(pn_guide *g, const pn_guide_params *p, pn_err *e
     return st;
 }
 
-static bool guide_owes(const pn_guide *g) { return g->main && !g->n_triggers; }
+static bool guide_owes(const pn_guide *g) { return g->main && (g->owed || !g->n_triggers); }
 
 /* The matcher at the start of lane `lane`, or of the grammar. */
 static pn_status guide_enter(pn_guide *g, uint32_t lane, pn_err *err)
@@ -46512,6 +46914,7 @@ static pn_status guide_start(pn_guide *g, bool after, pn_err *err)
     x->main = true;
     x->opening = g->opener && !after;
     x->blanks = g->blank && after;
+    pn_watch_start(&x->watch, g->watch);
     if (!guide_owes(g))
         return PN_OK;
     if (g->opener)
@@ -46529,6 +46932,8 @@ PN_INTERNAL pn_status pn_guide_new(pn_guide **out, pn_mem *mem, const pn_guide_p
     g->trie = p->trie;
     g->triggers = p->triggers;
     g->n_triggers = p->n_triggers;
+    g->watch = p->watch;
+    g->owed = p->owed;
     g->lanes = p->lanes;
     g->single = p->single;
     g->forbid = p->forbid;
@@ -46645,6 +47050,8 @@ PN_INTERNAL void pn_guide_ban(pn_guide *g, pn_token t)
 
 static pn_status guide_bytes(pn_guide *g, const char *s, size_t n, pn_err *err);
 
+static bool guide_is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
 static void guide_push(char *buf, uint32_t *n, char c)
 {
     if (*n == GUIDE_TEXT_MAX)
@@ -46661,9 +47068,10 @@ static bool guide_tail_is(const guide_text *x, const char *text, size_t len)
 static void guide_finish(pn_guide *g)
 {
     guide_text *x = &g->text;
-    x->state = g->n_triggers && !g->single ? GUIDE_FREE : GUIDE_DONE;
+    x->state = guide_owes(g) || g->single || x->last ? GUIDE_DONE : GUIDE_FREE;
     x->n_tail = x->n_head = 0;
     x->fresh = false;
+    pn_watch_text(&x->watch);
 }
 
 static pn_status guide_bound_bytes(pn_guide *g, const char *s, size_t n, pn_err *err)
@@ -46674,6 +47082,27 @@ static pn_status guide_bound_bytes(pn_guide *g, const char *s, size_t n, pn_err 
     return st;
 }
 
+/* Is it at the start of the answer?  White space in front counts neither there nor here. */
+static bool guide_head_is(const guide_text *x, const char *text, size_t len)
+{
+    for (; len && *text == ' '; len--)
+        text++;
+    return x->fresh && x->n_head == len && memcmp(x->head, text, len) == 0;
+}
+
+/* The trigger {"name": "f" for the name that the watch has just seen; NULL: it is no tool's. */
+static const pn_trigger *guide_bare(const pn_guide *g)
+{
+    const pn_watch *w = &g->text.watch;
+    for (size_t i = 0; i < g->n_triggers; i++) {
+        const pn_trigger *t = &g->triggers[i];
+        if (t->bare && t->len > w->n_word + 1 && t->text[t->len - w->n_word - 2] == '"' &&
+            memcmp(t->text + t->len - w->n_word - 1, w->word, w->n_word) == 0)
+            return t;
+    }
+    return NULL;
+}
+
 /* The longest trigger that is complete now; NULL: none. */
 static const pn_trigger *guide_triggered(const pn_guide *g)
 {
@@ -46681,25 +47110,37 @@ static const pn_trigger *guide_triggered(const pn_guide *g)
     const pn_trigger *best = NULL;
     for (size_t i = 0; i < g->n_triggers; i++) {
         const pn_trigger *t = &g->triggers[i];
-        bool here = t->at_start ? x->fresh && x->n_head == t->len && memcmp(x->head, t->text, t->len) == 0
-                                : guide_tail_is(x, t->text, t->len);
+        bool here = t->bare ? false : t->at_start ? guide_head_is(x, t->text, t->len) : guide_tail_is(x, t->text, t->len);
         if (here && (!best || t->len > best->len))
             best = t;
     }
     return best;
 }
 
-/* A byte of free text has been added: does it change the state?  What follows it is s[0..n). */
+/* WAIT: the reader would leave the reasoning for a call. */
+static bool guide_opens(const pn_guide *g)
+{
+    for (size_t i = 0; i < g->n_triggers; i++)
+        if (!g->triggers[i].at_start && !g->triggers[i].bare && guide_tail_is(&g->text, g->triggers[i].text, g->triggers[i].len))
+            return true;
+    return false;
+}
+
+/* A byte of free text has been added, s[-1]: does it change the state?  What follows it is s[0..n). */
 static pn_status guide_free_byte(pn_guide *g, const char *s, size_t n, bool *moved, pn_err *err)
 {
     guide_text *x = &g->text;
     size_t open = strlen(g->think_open);
-    const pn_trigger *t = guide_triggered(g);
+    pn_watch_word word = pn_watch_byte(&x->watch, s[-1]);
+    const pn_trigger *t = guide_triggered(g), *named = word == PN_WATCH_NAME || word == PN_WATCH_OTHER_NAME ? guide_bare(g) : NULL;
     *moved = true;
-    if (t && g->forbid)
+    if (!t && word == PN_WATCH_NAME)
+        t = named;
+    if ((t && g->forbid) || (!t && (word == PN_WATCH_STOP || named)))
         return pn_fail(err, PN_E_STATE, "a tool call begins where none may");
     if (t) {
         x->state = GUIDE_BOUND;
+        x->last = t->last;
         pn_status st = guide_enter(g, t->lane, err);
         return st ? st : guide_bound_bytes(g, s, n, err);
     }
@@ -46710,6 +47151,11 @@ static pn_status guide_free_byte(pn_guide *g, const char *s, size_t n, bool *mov
         return guide_bytes(g, s, n, err);
     }
     *moved = false;
+    if (guide_tail_is(x, g->think_close, strlen(g->think_close))) {     /* of a block that nobody opened: the answer begins */
+        x->n_head = 0;
+        x->fresh = true;
+        pn_watch_start(&x->watch, g->watch);
+    }
     return PN_OK;
 }
 
@@ -46717,7 +47163,7 @@ static pn_status guide_wait_done(pn_guide *g, const char *s, size_t n, pn_err *e
 {
     pn_status st = guide_start(g, true, err);
     size_t blanks = 0;
-    while (blanks < n && (s[blanks] == ' ' || s[blanks] == '\n'))
+    while (blanks < n && guide_is_blank(s[blanks]))
         blanks++;
     if (st || blanks == n)
         return st;
@@ -46739,9 +47185,11 @@ static pn_status guide_bytes(pn_guide *g, const char *s, size_t n, pn_err *err)
         if (x->state == GUIDE_WAIT) {
             if (guide_tail_is(x, x->marker, strlen(x->marker)))
                 return guide_wait_done(g, s + i + 1, n - i - 1, err);
+            if (guide_opens(g))
+                return pn_fail(err, PN_E_STATE, "a tool call begins in the reasoning");
             continue;
         }
-        if (x->fresh && (x->n_head || (s[i] != ' ' && s[i] != '\n')))
+        if (x->fresh && (x->n_head || !guide_is_blank(s[i])))
             guide_push(x->head, &x->n_head, s[i]);
         x->fresh = x->fresh && x->n_head < GUIDE_TEXT_MAX;
         pn_status st = guide_free_byte(g, s + i + 1, n - i - 1, &moved, err);
@@ -49676,7 +50124,7 @@ PN_API uint32_t pn_file_part_count(const pn_file *f) { return f->weights.n_parts
  * later do the allocating (pn_kv_bytes, the planner's placement, the device's work_bytes), not from
  * formulas of their own, so they cannot drift apart.
  */
-/* includes engine/pn_engine_int.h */
+/* includes engine/pn_sched.h */
 
 #include <inttypes.h>
 
@@ -49721,7 +50169,8 @@ static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t 
         uint32_t mid = lo + (hi - lo + 1) / 2;
         pn_session_need n;
         bool ok = pn_session_needs(d, mid * PLAN_CTX_STEP, p->n_batch, n_threads, p->kv_type, exact, &n, NULL) == PN_OK;
-        if (ok && plan_mapped_file_anon(d, p->vocab_bytes, &n, p->n_sessions) + p->weight_bytes <= p->available_bytes)
+        if (ok && plan_mapped_file_anon(d, p->vocab_bytes, &n, p->n_sessions) + pn_sched_bytes(p->n_sessions, p->n_batch, d->n_vocab) +
+                      p->weight_bytes <= p->available_bytes)
             lo = mid;
         else
             hi = mid - 1;
@@ -49770,8 +50219,9 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
         return pn_fail(err, PN_E_INVALID, "%" PRIu32 " sessions overflow 64 bits", o->n_sessions);
     o->kv_bytes = n.kv_bytes * o->n_sessions;
     o->state_bytes = d->state.slot_bytes * o->n_sessions;
-    o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions;
-    o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions);
+    uint64_t together = pn_sched_bytes(o->n_sessions, o->n_batch, d->n_vocab);
+    o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions + together;
+    o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions) + together;
     o->total_bytes = o->anon_bytes + d->weight_bytes;
     o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + d->weight_bytes;
     return PN_OK;
@@ -50230,6 +50680,16 @@ PN_API void pn_model_free(pn_model *m)
     pn_mem_free(pn_engine_mem(m->engine), PN_ACCT_MISC, m, sizeof *m);
 }
 
+PN_API pn_status pn_model_cap(pn_model *m, const pn_model_caps *caps, pn_err *err)
+{
+    if (!m || !caps)
+        return pn_fail(err, PN_E_INVALID, "%s", m ? "no caps given" : "no model given");
+    pn_mutex_lock(&m->lock);
+    pn_params_copy(&m->caps, sizeof m->caps, caps, caps->size);
+    pn_mutex_unlock(&m->lock);
+    return PN_OK;
+}
+
 PN_API const pn_file *pn_model_file(const pn_model *m) { return &m->file; }
 
 PN_API void pn_model_describe(const pn_model *m, pn_model_info *out)
@@ -50336,6 +50796,25 @@ static pn_status session_alloc(pn_session *s, uint32_t kv_type, pn_err *err)
     return st;
 }
 
+/* One session more of the model, within its caps. */
+static pn_status session_count(pn_session *s, pn_model *m, uint32_t n_ctx, pn_err *err)
+{
+    pn_status st = PN_OK;
+    pn_mutex_lock(&m->lock);
+    uint32_t most = m->caps.ctx ? PN_MIN(m->caps.ctx, m->desc.n_ctx_train) : m->desc.n_ctx_train;
+    if (m->caps.sessions && m->n_sessions >= m->caps.sessions)
+        st = pn_fail(err, PN_E_BUDGET, "the model has %" PRIu32 " sessions, as many as it may", m->n_sessions);
+    else if (m->caps.ctx && n_ctx > m->caps.ctx)
+        st = pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens was asked for, the model's may have %" PRIu32, n_ctx, m->caps.ctx);
+    else
+        m->n_sessions++;
+    pn_mutex_unlock(&m->lock);
+    s->n_ctx = n_ctx ? n_ctx : most;
+    if (!st)
+        s->model = m;
+    return st;
+}
+
 PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err)
 {
     pn_session_params p;
@@ -50354,11 +50833,14 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     pn_session *s = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *s);
     if (!s)
         return pn_fail_nomem(err, "a session", sizeof *s);
-    s->model = m;
+    pn_status st = session_count(s, m, p.n_ctx, err);
+    if (st) {
+        pn_mem_free(mem, PN_ACCT_MISC, s, sizeof *s);
+        return st;
+    }
     s->kv_type = kv_type;
-    s->n_ctx = p.n_ctx ? p.n_ctx : m->desc.n_ctx_train;
     s->n_batch = PN_MIN(p.n_batch ? p.n_batch : (uint32_t)ENGINE_DEFAULT_BATCH, s->n_ctx);
-    pn_status st = session_admit(s, kv_type, p.n_ctx == 0, err);
+    st = session_admit(s, kv_type, p.n_ctx == 0, err);
     if (!st)
         st = session_alloc(s, kv_type, err);
     if (st) {
@@ -50374,6 +50856,9 @@ PN_API void pn_session_free(pn_session *s)
     if (!s)
         return;
     pn_mem *mem = pn_engine_mem(s->model->engine);
+    pn_mutex_lock(&s->model->lock);
+    s->model->n_sessions--;
+    pn_mutex_unlock(&s->model->lock);
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_kv_close(&s->kv);
@@ -50590,7 +51075,7 @@ static bool grammar_matches_calls(pn_grammar *g, const char *text, size_t len)
 {
     pn_guide *guide = NULL;
     const pn_guide_params p = {.gram = g->calls.gram, .triggers = g->calls.triggers, .n_triggers = g->calls.n_triggers,
-                               .lanes = true, .single = g->single, .forbid = g->none};
+                               .watch = g->calls.watch, .owed = g->required, .lanes = true, .single = g->single, .forbid = g->none};
     bool ok = pn_guide_new(&guide, pn_engine_mem(g->engine), &p, NULL) == PN_OK &&
               pn_guide_accept_bytes(guide, text, len, NULL) == PN_OK && pn_guide_may_end(guide);
     pn_guide_free(guide);
@@ -50739,9 +51224,11 @@ PN_INTERNAL pn_status pn_constraint_open(pn_constraint *c, pn_model *m, const pn
     pn_guide_params q = {.gram = g->is_calls ? g->calls.gram : g->gram, .trie = m->trie, .lanes = g->is_calls, .single = g->single,
                          .forbid = g->none, .after = p->grammar_after && *p->grammar_after ? p->grammar_after : NULL, .think_open = p->think_open, .think_close = p->think_close,
                          .find = pn_grammar_find_marker, .user = m->vocab};
-    if (g->is_calls && !g->required) {
+    if (g->is_calls) {
         q.triggers = g->calls.triggers;
         q.n_triggers = g->calls.n_triggers;
+        q.watch = g->calls.watch;
+        q.owed = g->required;
     }
     return st ? st : pn_guide_new(&c->guide, pn_engine_mem(m->engine), &q, err);
 }
@@ -51521,16 +52008,19 @@ PN_INTERNAL void pn_sched_init(pn_sched *q)
 {
     pn_mutex_init(&q->lock);
     pn_cond_init(&q->settled);
+    pn_cond_init(&q->work);
 }
 
 PN_INTERNAL void pn_sched_fini(pn_engine *e)
 {
     pn_sched *q = e->sched;
     pn_mem *mem = pn_engine_mem(e);
+    pn_engine_stop(e);
     pn_sched_settle(e);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->tokens, q->cap_rows * sizeof *q->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->out_rows, q->cap_runs * sizeof *q->out_rows);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->logits, q->cap_logits * sizeof *q->logits);
+    pn_cond_fini(&q->work);
     pn_cond_fini(&q->settled);
     pn_mutex_fini(&q->lock);
 }
@@ -51539,20 +52029,60 @@ PN_INTERNAL void pn_sched_fini(pn_engine *e)
  * Forming a step
  * ------------------------------------------------------------------------------------------ */
 
+/* Jobs of a model that are under way; of one client, when `whose` says so. */
+static uint32_t sched_under_way(const pn_sched *q, const pn_model *m, const pn_job *whose)
+{
+    uint32_t n = 0;
+    for (const pn_job *j = q->head; j; j = j->next)
+        n += j->begun && j->s->model == m && (!whose || j->gen.p.client == whose->gen.p.client);
+    return n;
+}
+
+/* As many as the model's cap lets begin do; next is always the oldest of the client that has the fewest. */
+static void sched_admit(pn_sched *q, pn_model *m)
+{
+    pn_mutex_lock(&m->lock);
+    uint32_t cap = m->caps.concurrent ? m->caps.concurrent : UINT32_MAX;
+    pn_mutex_unlock(&m->lock);
+    while (sched_under_way(q, m, NULL) < cap) {
+        pn_job *best = NULL;
+        uint32_t fewest = UINT32_MAX;
+        for (pn_job *j = q->head; j; j = j->next) {
+            uint32_t n = j->begun || j->s->model != m ? UINT32_MAX : cap == UINT32_MAX ? 0 : sched_under_way(q, m, j);
+            if (n < fewest) {
+                best = j;
+                fewest = n;
+            }
+        }
+        if (!best)
+            return;
+        best->begun = true;
+    }
+}
+
 /* May the two be in one step?  One plan and one type of keys and values for all of its runs. */
 static bool sched_fits(const pn_session *a, const pn_session *b)
 {
     return a->model == b->model && a->kv_type == b->kv_type && a->plans[0] == b->plans[0];
 }
 
-/* Whose turn it is: of the models with work the one that has had the least time. */
-static pn_job *sched_first(const pn_sched *q)
+static bool sched_joins(const pn_job *j, const pn_job *first) { return j->begun && sched_fits(j->s, first->s); }
+
+/* Whose turn it is: of the models with work the one that has had the least time; of its jobs the oldest
+ * under way. */
+static pn_job *sched_first(pn_sched *q)
 {
     pn_job *best = NULL;
     for (pn_job *j = q->head; j; j = j->next)
         if (!best || j->s->model->served < best->s->model->served)
             best = j;
-    return best;
+    if (!best)
+        return NULL;
+    sched_admit(q, best->s->model);
+    for (pn_job *j = q->head; j; j = j->next)
+        if (j->begun && j->s->model == best->s->model)
+            return j;
+    return NULL;
 }
 
 /* Of those that may share a step with `first`, the one that takes the longest prompts. */
@@ -51560,7 +52090,7 @@ static pn_session *sched_widest(const pn_sched *q, const pn_job *first)
 {
     pn_session *s = first->s;
     for (pn_job *j = q->head; j; j = j->next)
-        if (sched_fits(j->s, first->s) && j->s->n_batch > s->n_batch)
+        if (sched_joins(j, first) && j->s->n_batch > s->n_batch)
             s = j->s;
     return s;
 }
@@ -51582,16 +52112,36 @@ static void sched_take(pn_sched *q, pn_job *j, uint32_t n)
     q->n_outs += n == wants;
 }
 
+PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint32_t n_vocab)
+{
+    uint64_t runs = PN_MIN(n_sessions, (uint64_t)SCHED_RUNS);
+    return runs < 2 ? 0 : runs * (sizeof(float) * (uint64_t)n_vocab + sizeof(uint32_t)) + n_batch * sizeof(pn_token);
+}
+
+/* Exactly `need` elements, or what there was; the content is nobody's. */
+static bool sched_grow(pn_mem *mem, void **ptr, size_t *cap, size_t need, size_t size)
+{
+    if (need <= *cap)
+        return true;
+    void *p = pn_mem_calloc(mem, PN_ACCT_SCRATCH, need, size);
+    if (!p)
+        return false;
+    pn_mem_free(mem, PN_ACCT_SCRATCH, *ptr, *cap * size);
+    *ptr = p;
+    *cap = need;
+    return true;
+}
+
 /* Room for a step of `rows` rows and `runs` runs of a model, as far as there is memory. */
 static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t n_vocab)
 {
     pn_sched *q = e->sched;
     pn_mem *mem = pn_engine_mem(e);
     runs = PN_MIN(runs, (uint32_t)SCHED_RUNS);
-    if (runs < 2 || !pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->tokens, &q->cap_rows, rows, sizeof *q->tokens) ||
-        !pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->out_rows, &q->cap_runs, runs, sizeof *q->out_rows))
+    if (runs < 2 || !sched_grow(mem, (void **)&q->tokens, &q->cap_rows, rows, sizeof *q->tokens) ||
+        !sched_grow(mem, (void **)&q->out_rows, &q->cap_runs, runs, sizeof *q->out_rows))
         return 1;
-    (void)pn_mem_grow(mem, PN_ACCT_SCRATCH, (void **)&q->logits, &q->cap_logits, (size_t)runs * n_vocab, sizeof *q->logits);
+    (void)sched_grow(mem, (void **)&q->logits, &q->cap_logits, (size_t)runs * n_vocab, sizeof *q->logits);
     return PN_MAX(1u, (uint32_t)PN_MIN(q->cap_logits / n_vocab, (size_t)runs));
 }
 
@@ -51600,23 +52150,27 @@ static void sched_fill(pn_engine *e, const pn_job *first, uint32_t max_rows)
 {
     pn_sched *q = e->sched;
     const pn_token *tokens;
-    uint32_t n = 0;
-    for (pn_job *j = q->head; j; j = j->next)
-        n += sched_fits(j->s, first->s);
+    uint32_t n = 0, prompts = 0;
+    for (pn_job *j = q->head; j; j = j->next) {
+        n += sched_joins(j, first);
+        prompts += sched_joins(j, first) && j->gen.in_prompt;
+    }
     uint32_t max_runs = PN_MIN(sched_room(e, max_rows, n, first->s->model->desc.n_vocab), max_rows);
     for (pn_job *j = q->head; j && q->n_runs < max_runs; j = j->next)
-        if (sched_fits(j->s, first->s) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
+        if (sched_joins(j, first) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
             sched_take(q, j, 1);
     uint32_t room = max_rows - q->n_rows;
     if (q->n_runs)
         room = PN_MIN(room, (uint32_t)SCHED_CHUNK);
     for (pn_job *j = q->head; j && room && q->n_runs < max_runs; j = j->next) {
         size_t wants = pn_gen_wants(&j->gen, &tokens);
-        if (!sched_fits(j->s, first->s) || !j->gen.in_prompt || !wants)
+        if (!sched_joins(j, first) || !j->gen.in_prompt || !wants)
             continue;
-        uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)room), (size_t)j->s->n_batch);
+        uint32_t share = PN_MAX(room / prompts, (uint32_t)SCHED_SHARE);        /* what one leaves is for the next */
+        uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)PN_MIN(room, share)), (size_t)j->s->n_batch);
         sched_take(q, j, rows);
         room -= rows;
+        prompts -= prompts > 1;
     }
 }
 
@@ -51843,6 +52397,58 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
 }
 
 /* ------------------------------------------------------------------------------------------
+ * A thread of our own
+ * ------------------------------------------------------------------------------------------ */
+
+static void sched_drive(void *engine)
+{
+    pn_engine *e = engine;
+    pn_sched *q = e->sched;
+    for (;;) {
+        pn_mutex_lock(&q->lock);
+        while (!q->stop && !q->n_jobs)
+            pn_cond_wait(&q->work, &q->lock);
+        bool stop = q->stop;
+        pn_mutex_unlock(&q->lock);
+        if (stop)
+            return;
+        if (pn_engine_step(e, 0, NULL, NULL) != PN_OK)
+            pn_thread_yield();              /* somebody else drives as well */
+    }
+}
+
+PN_API pn_status pn_engine_start(pn_engine *e, pn_err *err)
+{
+    if (!e)
+        return pn_fail(err, PN_E_INVALID, "no engine given");
+    pn_sched *q = e->sched;
+    pn_mutex_lock(&q->lock);
+    bool driving = q->driving;
+    q->driving = true;
+    pn_mutex_unlock(&q->lock);
+    if (driving)
+        return pn_fail(err, PN_E_STATE, "the engine drives its steps already");
+    q->stop = false;
+    if (pn_thread_start(&q->driver, sched_drive, e))
+        return PN_OK;
+    q->driving = false;
+    return pn_fail(err, PN_E_UNSUPPORTED, "the system gives no thread");
+}
+
+PN_API void pn_engine_stop(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    if (!q->driving)
+        return;
+    pn_mutex_lock(&q->lock);
+    q->stop = true;
+    pn_cond_broadcast(&q->work);
+    pn_mutex_unlock(&q->lock);
+    pn_thread_join(&q->driver);
+    q->driving = false;
+}
+
+/* ------------------------------------------------------------------------------------------
  * Jobs
  * ------------------------------------------------------------------------------------------ */
 
@@ -51864,6 +52470,7 @@ PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
     j->next = NULL;
     j->listed = true;
     q->n_jobs++;
+    pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
 }
 

@@ -343,6 +343,17 @@ typedef struct pn_model_info {
 
 PN_API void pn_model_describe(const pn_model *m, pn_model_info *out);
 
+/* What a model may use, for hosts that share it among many. */
+typedef struct pn_model_caps {
+    size_t size;
+    uint32_t ctx;               /* most tokens of a session; 0: as trained and as memory allows */
+    uint32_t sessions;          /* at once; one more is PN_E_BUDGET; 0: no cap */
+    uint32_t concurrent;        /* requests that are worked on at once, the others wait their turn; 0: no cap */
+} pn_model_caps;
+
+/* From any thread.  Sessions and requests that exist stay as they are. */
+PN_API pn_status pn_model_cap(pn_model *m, const pn_model_caps *caps, pn_err *err);
+
 /* ------------------------------------------------------------------------------------------
  * Tokens
  * ------------------------------------------------------------------------------------------ */
@@ -762,6 +773,8 @@ typedef struct pn_generate_params {
     pn_logprob_fn on_logprob;   /* NULL: log-probabilities are not computed */
     void *logprob_user;
     uint32_t n_top;             /* alternatives with each token, at most the vocabulary */
+    uint64_t client;            /* whose request it is, a number of the caller's: where not all can be worked on at
+                                   once, the next to begin is of the client with the fewest under way */
 } pn_generate_params;
 
 typedef struct pn_generate_result {
@@ -892,6 +905,12 @@ PN_API void pn_request_free(pn_request *r);
  * *n_active (may be NULL): requests that are not done.  One thread at a time, and not from a callback:
  * PN_E_STATE.  What goes wrong with a request is its own result. */
 PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err);
+
+/* Let the engine drive its steps itself, on a thread of its own that sleeps while there is no request;
+ * callbacks come from it.  PN_E_STATE: it does already.  stop waits for the step in progress; requests
+ * that are not done stay for the next driver. */
+PN_API pn_status pn_engine_start(pn_engine *e, pn_err *err);
+PN_API void pn_engine_stop(pn_engine *e);
 
 /* ------------------------------------------------------------------------------------------
  * Making files

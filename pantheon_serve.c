@@ -3186,6 +3186,9 @@ PN_INTERNAL double pn_out_now(void)
  * warm up and then r times; the samples are kept apart, because one number hides what a busy machine
  * does.  Neither samples nor detokenises: the model alone is timed.
  *
+ * With --streams several sessions do the same at once, as requests: their steps are shared, and each
+ * token is chosen (greedily) from what came of the last one.
+ *
  * Names of the JSON members shared with llama-bench mean the same (docs/cli.md).
  */
 /* includes cli/pn_cli.h */
@@ -3203,6 +3206,7 @@ static const pn_flag bench_flags[] = {
     {"n-prompt", NULL, 'p', PN_FLAG_INTS, false, 0, 1 << 24, "N,..", "512", "tokens of a prompt; 0: no such test"},
     {"n-gen", NULL, 'n', PN_FLAG_INTS, false, 0, 1 << 24, "N,..", "128", "tokens to generate; 0: no such test"},
     {"n-depth", NULL, 'd', PN_FLAG_INTS, false, 0, 1 << 24, "N,..", "0", "tokens in the session before a test"},
+    {"streams", NULL, 0, PN_FLAG_INTS, false, 1, 64, "N,..", "1", "sessions that work at once"},
     {"repetitions", NULL, 'r', PN_FLAG_INT, false, 1, 1000, "N", "5", "times a test is repeated"},
     {"threads", NULL, 't', PN_FLAG_INTS, false, 1, 1024, "N,..", "usable cores", "threads that compute"},
     {"output", NULL, 'o', PN_FLAG_CHOICE, false, 0, 0, "table|json|csv", "table", "how results are printed"},
@@ -3231,6 +3235,7 @@ typedef struct bench_state {
 
 typedef struct bench_test {
     uint32_t n_prompt, n_gen, depth;    /* one of the first two is 0 */
+    uint32_t n_streams;
 } bench_test;
 
 typedef struct bench_result {
@@ -3289,6 +3294,74 @@ static pn_status bench_once(bench_state *b, const bench_test *t, uint32_t n, dou
     return st;
 }
 
+/* --- several at once --------------------------------------------------------------------------- */
+
+typedef struct bench_streams {
+    pn_session *s[64];
+    pn_request *q[64];
+} bench_streams;
+
+static pn_status bench_streams_rewind(bench_state *b, const bench_test *t, pn_session *s)
+{
+    pn_session *own = b->c->session;
+    b->c->session = s;
+    pn_status st = bench_rewind(b, t->depth);
+    b->c->session = own;
+    return st;
+}
+
+/* Every stream evaluates the test's tokens: a prompt and one more, or one token and what follows from it. */
+static pn_status bench_streams_once(bench_state *b, const bench_test *t, bench_streams *x, double *seconds)
+{
+    const pn_sampling greedy = {.size = sizeof greedy, .ignore_eos = 1};
+    const pn_generate_params p = {.size = sizeof p, .prompt = b->ids.data + t->depth, .n_prompt = t->n_prompt ? t->n_prompt : 1,
+                                  .max_tokens = t->n_gen > 1 ? t->n_gen - 1 : 1, .sampling = &greedy};
+    pn_status st = PN_OK;
+    uint32_t active = 1;
+    for (uint32_t i = 0; i < t->n_streams && !st; i++)
+        st = bench_streams_rewind(b, t, x->s[i]);
+    double start = pn_out_now();
+    for (uint32_t i = 0; i < t->n_streams && !st; i++)
+        st = pn_request_new(x->s[i], &p, &x->q[i], &b->c->err);
+    while (!st && active)
+        st = pn_cli_interrupted() ? PN_E_CANCELLED : pn_engine_step(b->c->engine, 0, &active, &b->c->err);
+    *seconds = pn_out_now() - start;
+    for (uint32_t i = 0; i < t->n_streams; i++) {
+        if (!st)
+            st = pn_request_result(x->q[i], NULL, &b->c->err);
+        pn_request_free(x->q[i]);
+        x->q[i] = NULL;
+    }
+    return st;
+}
+
+static int bench_measure_streams(bench_state *b, const bench_test *t)
+{
+    pn_cli *c = b->c;
+    bench_streams x;
+    pn_status st = PN_OK;
+    double seconds = 0;
+    memset(&x, 0, sizeof x);
+    for (uint32_t i = 0; i < t->n_streams && !st; i++) {
+        int code = pn_cli_open_session(c, t->depth + t->n_prompt + t->n_gen + 1);
+        x.s[i] = c->session;                /* opened as the flags say, and ours from here on */
+        c->session = NULL;
+        st = code ? PN_E_STATE : PN_OK;
+    }
+    bool told = st != PN_OK;
+    if (!st)
+        st = bench_streams_once(b, t, &x, &seconds);
+    for (uint32_t i = 0; i < b->reps && !st; i++) {
+        pn_cli_bar(c, t->n_prompt ? "prompt" : "decode", i, b->reps);
+        st = bench_streams_once(b, t, &x, &seconds);
+        b->samples[i] = seconds > 0 ? (double)t->n_streams * (t->n_prompt + t->n_gen) / seconds : 0;
+    }
+    pn_cli_bar_end(c);
+    for (uint32_t i = 0; i < t->n_streams; i++)
+        pn_session_free(x.s[i]);
+    return told ? PN_EXIT_FAILED : st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+}
+
 static int bench_measure(bench_state *b, const bench_test *t)
 {
     pn_cli *c = b->c;
@@ -3319,7 +3392,7 @@ static bench_result bench_reduce(const bench_state *b, const bench_test *t)
         r.stddev += (b->samples[i] - r.avg) * (b->samples[i] - r.avg);
     r.stddev = b->reps > 1 ? sqrt(r.stddev / (b->reps - 1)) : 0;
     if (t->n_gen)
-        r.read_gbs = (double)m->weight_bytes_per_token * r.avg * 1e-9;
+        r.read_gbs = (double)m->weight_bytes_per_token * r.avg / t->n_streams * 1e-9;     /* a step reads them once */
     else if (m->weight_bytes)       /* of a mixture of experts only the part a token uses */
         r.int8_tops = 2.0 * (double)m->n_params * ((double)m->weight_bytes_per_token / (double)m->weight_bytes) *
                       r.avg * 1e-12;
@@ -3337,7 +3410,9 @@ static void bench_test_name(const bench_test *t, char *buf, size_t cap)
 {
     int n = snprintf(buf, cap, t->n_prompt ? "pp%" PRIu32 : "tg%" PRIu32, t->n_prompt ? t->n_prompt : t->n_gen);
     if (t->depth && n > 0 && (size_t)n < cap)
-        snprintf(buf + n, cap - (size_t)n, " @ d%" PRIu32, t->depth);
+        n += snprintf(buf + n, cap - (size_t)n, " @ d%" PRIu32, t->depth);
+    if (t->n_streams > 1 && n > 0 && (size_t)n < cap)
+        snprintf(buf + n, cap - (size_t)n, " x%" PRIu32, t->n_streams);
 }
 
 static int bench_name_width(const bench_state *b) { return (int)PN_MAX(strlen(b->name), (size_t)5); }
@@ -3391,7 +3466,7 @@ static void bench_json_row(bench_state *b, const bench_test *t, const bench_resu
     pn_out_json_u64(s, "n_prompt", t->n_prompt);
     pn_out_json_u64(s, "n_gen", t->n_gen);
     pn_out_json_u64(s, "n_depth", t->depth);
-    pn_out_json_u64(s, "n_streams", 1);
+    pn_out_json_u64(s, "n_streams", t->n_streams);
     pn_json_key(s, "samples_ts");
     pn_str_addc(s, '[');
     for (uint32_t i = 0; i < b->reps; i++) {
@@ -3430,9 +3505,9 @@ static void bench_csv_row(const bench_state *b, const bench_test *t, const bench
 {
     bench_csv_text(b->name);
     printf(",%" PRIu64 ",%" PRIu64 ",%s,%s,%s,%" PRIu32 ",%" PRId64 ",%s,%" PRIu32 ",%" PRIu32 ",%" PRIu32
-           ",1,%.6g,%.6g,%" PRIu64 ",",
+           ",%" PRIu32 ",%.6g,%.6g,%" PRIu64 ",",
            b->model.n_params, b->model.weight_bytes, b->model.type, pn_backend_name(b->c->engine), pn_cpu_isa(),
-           b->n_threads, pn_args_int(&b->c->args, "batch", 512), bench_kv_name(b), t->n_prompt, t->n_gen, t->depth,
+           b->n_threads, pn_args_int(&b->c->args, "batch", 512), bench_kv_name(b), t->n_prompt, t->n_gen, t->depth, t->n_streams,
            r->avg, r->stddev, b->model.weight_bytes_per_token);
     if (r->read_gbs > 0)
         printf("%.6g", r->read_gbs);
@@ -3462,14 +3537,14 @@ static int bench_report(bench_state *b, const bench_test *t)
 
 /* --- the tests -------------------------------------------------------------------------------- */
 
-static int bench_one(bench_state *b, uint32_t n_prompt, uint32_t n_gen, uint32_t depth)
+static int bench_one(bench_state *b, uint32_t n_prompt, uint32_t n_gen, uint32_t depth, uint32_t n_streams)
 {
-    bench_test t = {n_prompt, n_gen, depth};
+    bench_test t = {n_prompt, n_gen, depth, n_streams};
     if (n_prompt + n_gen == 0)
         return PN_EXIT_OK;
     int code = bench_tokens(b, (size_t)depth + n_prompt + n_gen);
     if (!code)
-        code = bench_measure(b, &t);
+        code = n_streams > 1 ? bench_measure_streams(b, &t) : bench_measure(b, &t);
     return code ? code : bench_report(b, &t);
 }
 
@@ -3489,10 +3564,11 @@ static void bench_find_name(bench_state *b)
 static int bench_with_threads(bench_state *b, uint32_t n_threads)
 {
     pn_cli *c = b->c;
-    uint32_t prompts[PN_FLAG_INTS_MAX], gens[PN_FLAG_INTS_MAX], depths[PN_FLAG_INTS_MAX];
+    uint32_t prompts[PN_FLAG_INTS_MAX], gens[PN_FLAG_INTS_MAX], depths[PN_FLAG_INTS_MAX], streams[PN_FLAG_INTS_MAX];
     size_t n_prompts = pn_args_ints(&c->args, "n-prompt", "512", prompts);
     size_t n_gens = pn_args_ints(&c->args, "n-gen", "128", gens);
     size_t n_depths = pn_args_ints(&c->args, "n-depth", "0", depths);
+    size_t n_streams = pn_args_ints(&c->args, "streams", "1", streams);
     int code = pn_cli_open_engine(c, n_threads);
     if (!code)
         code = pn_cli_open_model(c);
@@ -3500,11 +3576,12 @@ static int bench_with_threads(bench_state *b, uint32_t n_threads)
         return code;
     bench_find_name(b);
     b->n_threads = pn_engine_threads(c->engine);
-    for (size_t d = 0; d < n_depths; d++) {
+    for (size_t k = 0; k < n_depths * n_streams; k++) {
+        uint32_t depth = depths[k / n_streams], at_once = streams[k % n_streams];
         for (size_t i = 0; i < n_prompts && !code; i++)
-            code = bench_one(b, prompts[i], 0, depths[d]);
+            code = bench_one(b, prompts[i], 0, depth, at_once);
         for (size_t i = 0; i < n_gens && !code; i++)
-            code = bench_one(b, 0, gens[i], depths[d]);
+            code = bench_one(b, 0, gens[i], depth, at_once);
     }
     return code;
 }
