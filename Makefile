@@ -54,7 +54,7 @@ PROGRAM := $(if $(wildcard src/cli/pn_main.c),$(O)/pantheon)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all run test test-unit test-golden check drops install clean fuzz bench help FORCE
+.PHONY: all run test test-unit test-golden test-threads check drops install clean fuzz bench help FORCE
 .PHONY: check-drops check-layers check-symbols check-header check-warnings programs fuzz-programs
 
 all: $(LIB) $(PROGRAM)
@@ -65,6 +65,7 @@ help:
 	@echo 'make test       everything that needs no network and no GPU; ends with "N passed, N failed"'
 	@echo 'make test-unit  the unit tests and the quick tests of the API alone'
 	@echo 'make test-golden  the golden models alone (GOLDEN_QUICK=1: best instruction set, one way)'
+	@echo 'make test-threads what has threads, for the thread sanitizer (CFLAGS="-O1 -g -fsanitize=thread")'
 	@echo 'make check      the gates: drops, layers, symbols, headers, warnings (FULL=1: every combination)'
 	@echo 'make drops      regenerate pantheon.h, pantheon.c, ... after a change in src/'
 	@echo 'make fuzz       every fuzz target for T=$(T) seconds (clang)'
@@ -163,10 +164,14 @@ test:
 	CC='$(CC)' tools/run_tests.sh $$built -p $(O)/pantheon $(TESTS) $(if $(FUZZ),tests/fuzz/replay.sh) $(LIVE)
 
 # What needs neither the program nor much time: for sanitizers, 32 bits, emulators.
-QUICK := $(UNIT) $(filter-out %/test_golden %/test_real,$(API))
+# EMULATED=1 leaves out what is about text alone and takes minutes there.
+TEXT_ONLY := %/test_injection %/test_replay %/test_stop %/test_tools
+QUICK := $(filter-out %/test_golden %/test_real $(if $(EMULATED),$(TEXT_ONLY)),$(UNIT) $(API))
 test-unit:
 	@built=; $(MAKE) --no-print-directory -k $(QUICK) || built=-b; \
 	tools/run_tests.sh $$built $(QUICK)
+test-threads: $(O)/tests/unit/test_team $(O)/tests/api/test_requests
+	@tools/run_tests.sh $^
 test-golden:
 	@built=; $(MAKE) --no-print-directory -k $(O)/tests/api/test_golden || built=-b; \
 	tools/run_tests.sh $$built $(O)/tests/api/test_golden
