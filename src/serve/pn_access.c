@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
-/* pn_access.c - see pn_access.h. */
+/* pn_access.c - all keys are compared, found or not: where a search ends early a clock can follow it. */
 #include "serve/pn_access.h"
 
 #include <stdio.h>
@@ -210,7 +210,8 @@ PN_INTERNAL void pn_cors_add_preflight(pn_str *fields, const pn_cors *c, const p
         pn_http_add_n(fields, "Access-Control-Allow-Headers", asked.data, asked.len);
     else
         pn_http_add(fields, "Access-Control-Allow-Headers",
-                    c->credentials ? "Authorization, Content-Type, x-api-key, api-key, anthropic-version, anthropic-beta"
+                    c->credentials ? "Authorization, Content-Type, x-api-key, api-key, anthropic-version, "
+                                     "anthropic-beta"
                                    : "*, Authorization");
     pn_http_add(fields, "Access-Control-Max-Age", age);
     if (private_network.data && pn_http_is(private_network, "true"))

@@ -8,27 +8,22 @@
 
 #include <stdio.h>
 
-#define CONN_LINGER_BYTES (1u << 20)    /* read and dropped after a reply that cut a request short */
-
 _Static_assert(sizeof(pn_conn) <= 4096, "an idle connection is cheap");
 
 PN_INTERNAL void pn_conn_init(pn_conn *c, pn_mem *mem, const pn_conn_params *params, uint64_t now_ms)
 {
-    static const pn_conn_params usual = {
-        .pending_max = 16u << 10, .idle_ms = 60000, .head_ms = 15000, .body_ms = 30000, .body_rate = 1024,
-        .write_ms = 60000, .linger_ms = 2000,
-    };
     memset(c, 0, sizeof *c);
     c->mem = mem;
     if (params)
         c->params = *params;
-    uint32_t *value[] = {&c->params.pending_max, &c->params.idle_ms, &c->params.head_ms, &c->params.body_ms,
-                         &c->params.body_rate, &c->params.write_ms, &c->params.linger_ms};
-    const uint32_t fallback[] = {usual.pending_max, usual.idle_ms, usual.head_ms, usual.body_ms, usual.body_rate,
-                                 usual.write_ms, usual.linger_ms};
-    for (size_t i = 0; i < PN_COUNT_OF(value); i++)
-        if (!*value[i])
-            *value[i] = fallback[i];
+    const struct { uint32_t *value, usual; } defaults[] = {
+        {&c->params.pending_max, 16u << 10}, {&c->params.idle_ms, 60000}, {&c->params.head_ms, 15000},
+        {&c->params.body_ms, 30000}, {&c->params.body_rate, 1024}, {&c->params.write_ms, 60000},
+        {&c->params.linger_ms, 2000}, {&c->params.linger_max, 64u << 20},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(defaults); i++)
+        if (!*defaults[i].value)
+            *defaults[i].value = defaults[i].usual;
     pn_http_init(&c->http, mem, &c->params.http);
     pn_sendq_init(&c->out, mem, &c->params.queue);
     c->sse.ended = true;
@@ -57,7 +52,10 @@ PN_INTERNAL void pn_conn_fini(pn_conn *c)
     pn_http_fini(&c->http);
 }
 
-static bool conn_at_work(const pn_conn *c) { return c->state == PN_CONN_HANDLING || c->state == PN_CONN_STREAMING; }
+static bool conn_at_work(const pn_conn *c)
+{
+    return c->state == PN_CONN_HANDLING || c->state == PN_CONN_STREAMING;
+}
 
 /* The client is gone: the owner has to know when it works for it. */
 static void conn_lost(pn_conn *c)
@@ -94,8 +92,9 @@ static void conn_keep(pn_conn *c, const char *data, size_t n)
 {
     PN_ASSERT(n <= c->params.pending_max - conn_pending(c));
     if (n > c->pending_cap - c->pending_len) {
-        size_t len = conn_pending(c), cap = PN_MIN(PN_MAX(2 * (len + n), (size_t)1024), (size_t)c->params.pending_max);
+        size_t len = conn_pending(c);
         if (len + n > c->pending_cap) {
+            size_t cap = PN_MIN(PN_MAX(2 * (len + n), (size_t)1024), (size_t)c->params.pending_max);
             char *to = pn_mem_alloc(c->mem, PN_ACCT_MISC, cap);
             if (!to) {
                 c->gone = true;         /* bytes are lost: nothing sensible can follow */
@@ -272,11 +271,10 @@ static pn_conn_event conn_read(pn_conn *c)
     case PN_FEED_REQUEST:
         c->n_requests++;
         c->state = PN_CONN_HANDLING;
-        c->last = c->draining || !c->http.req.keep_alive;
         return PN_CONN_REQUEST;
     case PN_FEED_FAULT:
         c->state = PN_CONN_HANDLING;
-        c->last = c->cut = true;
+        c->cut = true;
         return PN_CONN_FAULT;
     case PN_FEED_MORE:
         break;
@@ -307,7 +305,7 @@ PN_INTERNAL pn_conn_event pn_conn_next(pn_conn *c, uint64_t now_ms)
         if (e)
             return e;
     }
-    if (c->state == PN_CONN_LINGERING && (c->eof || c->lingered > CONN_LINGER_BYTES))
+    if (c->state == PN_CONN_LINGERING && (c->eof || c->lingered > c->params.linger_max))
         conn_close(c);
     if (now_ms >= pn_conn_deadline(c)) {
         conn_overdue(c);
@@ -325,23 +323,32 @@ PN_INTERNAL pn_conn_event pn_conn_next(pn_conn *c, uint64_t now_ms)
  * Replies
  * ------------------------------------------------------------------------------------------ */
 
+/* Has a head been told that may be refused? */
+static bool conn_early(const pn_conn *c) { return c->state == PN_CONN_READING && c->head_told && !c->head_passed; }
+
 /* May there be a reply now, and how does the connection go on after it? */
 static bool conn_reply_head(const pn_conn *c, const pn_http_reply *r, pn_http_reply *out)
 {
-    bool early = c->state == PN_CONN_READING && c->head_told && !c->head_passed;
+    const pn_http_request *q = &c->http.req;
+    bool unread = conn_early(c) && (q->chunked || q->content_length);
     *out = *r;
-    out->head |= c->http.req.method == PN_METHOD_HEAD;
-    out->http10 |= c->http.req.http10;
-    out->close |= early || c->last || c->draining;
-    return early || c->state == PN_CONN_HANDLING;
+    out->head |= q->method == PN_METHOD_HEAD;
+    out->http10 |= q->http10;
+    out->close |= unread || c->cut || c->draining || !q->keep_alive;
+    return conn_early(c) || c->state == PN_CONN_HANDLING;
 }
 
 static pn_status conn_replied(pn_conn *c, pn_status st, pn_conn_state next, bool last)
 {
     if (st != PN_OK)
         return st;
-    c->cut |= c->state == PN_CONN_READING;
-    c->last |= last;
+    if (conn_early(c)) {
+        if (c->http.req.chunked || c->http.req.content_length)
+            c->cut = true;
+        else
+            c->n_requests++;            /* there is no body: the request was complete */
+    }
+    c->last = last;
     c->state = next;
     return PN_OK;
 }
@@ -374,5 +381,3 @@ PN_INTERNAL pn_status pn_conn_stream(pn_conn *c, const pn_http_reply *r)
 PN_INTERNAL void pn_conn_abort(pn_conn *c) { conn_close(c); }
 
 PN_INTERNAL void pn_conn_drain(pn_conn *c) { c->draining = true; }
-
-#undef CONN_LINGER_BYTES

@@ -19,8 +19,8 @@
  * Invariants
  *   1. Requests are answered in their order, one at a time; what a client sends meanwhile waits in
  *      `pending`, bounded, and beyond that in the kernel (which slows the client down).
- *   2. PN_CONN_REQUEST and PN_CONN_FAULT are answered by exactly one reply; PN_CONN_HEAD may be, which
- *      then ends the connection, because the body has not been read.
+ *   2. PN_CONN_REQUEST and PN_CONN_FAULT are answered by exactly one reply; PN_CONN_HEAD may be; if
+ *      there is a body, which has not been read then, that ends the connection.
  *   3. If the client goes away between PN_CONN_REQUEST (or FAULT) and the moment the reply has been
  *      handed over, there is exactly one PN_CONN_ABORT; after it nothing is sent.
  *   4. An idle connection holds no buffers: sizeof(pn_conn) is all.
@@ -44,6 +44,7 @@ typedef struct pn_conn_params {
     uint32_t body_rate;         /* bytes a second a body must come to, after body_ms; 1,024 */
     uint32_t write_ms;          /* without a byte taken by the client; 60,000 */
     uint32_t linger_ms;         /* reading on after a reply that cut the request short; 2,000 */
+    uint32_t linger_max;        /* bytes read and dropped meanwhile; 64 MiB */
     bool half_close;            /* the end of input while a request is handled is no abort: answer, then
                                    close.  By default it is one: nearly always the client has gone,
                                    and computing for nobody costs others */

@@ -153,9 +153,10 @@ PN_INTERNAL void pn_http_next(pn_http_parser *p)
 
 PN_INTERNAL bool pn_http_begun(const pn_http_parser *p) { return p->step >= HTTP_LINE; }
 
-static void http_fault(pn_http_parser *p, int status, const char *fmt, ...) PN_PRINTF(3, 4);
+static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...) PN_PRINTF(3, 4);
 
-static void http_fault(pn_http_parser *p, int status, const char *fmt, ...)
+/* Always false: `return http_fault(...)`. */
+static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -163,11 +164,12 @@ static void http_fault(pn_http_parser *p, int status, const char *fmt, ...)
     va_end(ap);
     p->status = status;
     p->step = HTTP_FAULT;
+    return false;
 }
 
-static void http_nomem(pn_http_parser *p)
+static bool http_nomem(pn_http_parser *p)
 {
-    http_fault(p, 503, "There is not enough memory for this request right now.");
+    return http_fault(p, 503, "There is not enough memory for this request right now.");
 }
 
 /* "request entity too large": what agents look for to shorten a conversation. */
@@ -227,28 +229,18 @@ static bool http_dots(const char *s, size_t n)
  * slashes, and some clients escape them. */
 static bool http_path(pn_http_parser *p, char *s, size_t n)
 {
-    if (!http_all(s, n, http_path_char)) {
-        http_fault(p, 400, "The request target holds a character that must be percent-encoded.");
-        return false;
-    }
+    if (!http_all(s, n, http_path_char))
+        return http_fault(p, 400, "The request target holds a character that must be percent-encoded.");
     n = http_unescape(s, n);
-    if (n == SIZE_MAX) {
-        http_fault(p, 400, "The request target has a broken percent-encoding.");
-        return false;
-    }
+    if (n == SIZE_MAX)
+        return http_fault(p, 400, "The request target has a broken percent-encoding.");
     for (size_t i = 0; i < n; i++)
-        if ((uint8_t)s[i] < 0x20 || s[i] == 0x7F) {
-            http_fault(p, 400, "The path holds a control character.");
-            return false;
-        }
-    if (pn_utf8_valid(s, n) != n) {
-        http_fault(p, 400, "The path is not UTF-8.");
-        return false;
-    }
-    if (http_dots(s, n)) {
-        http_fault(p, 400, "The path holds a dot segment.");
-        return false;
-    }
+        if ((uint8_t)s[i] < 0x20 || s[i] == 0x7F)
+            return http_fault(p, 400, "The path holds a control character.");
+    if (pn_utf8_valid(s, n) != n)
+        return http_fault(p, 400, "The path is not UTF-8.");
+    if (http_dots(s, n))
+        return http_fault(p, 400, "The path holds a dot segment.");
     s[n] = 0;
     p->req.path = (pn_bytes){s, n};
     return true;
@@ -287,10 +279,8 @@ static bool http_target(pn_http_parser *p, char *s, size_t n)
         return false;
     char *mark = memchr(path, '?', (size_t)(end - path));
     if (mark) {
-        if (!http_all(mark + 1, (size_t)(end - mark - 1), http_query_char)) {
-            http_fault(p, 400, "The query holds a character that must be percent-encoded.");
-            return false;
-        }
+        if (!http_all(mark + 1, (size_t)(end - mark - 1), http_query_char))
+            return http_fault(p, 400, "The query holds a character that must be percent-encoded.");
         p->req.query = (pn_bytes){mark + 1, (size_t)(end - mark - 1)};
         *end = 0;
         end = mark;
@@ -309,38 +299,26 @@ static bool http_request_line(pn_http_parser *p, char *s, size_t n)
 {
     char *space = memchr(s, ' ', n), *last = s + n;
     size_t method_len = space ? (size_t)(space - s) : n;
-    if (!pn_http_is_token(s, method_len)) {
-        http_fault(p, 400, "The method is not a token.");
-        return false;
-    }
-    if (!space) {
-        http_fault(p, 400, "The request line has no target.");
-        return false;
-    }
+    if (!pn_http_is_token(s, method_len))
+        return http_fault(p, 400, "The method is not a token.");
+    if (!space)
+        return http_fault(p, 400, "The request line has no target.");
     p->req.method_text = (pn_bytes){s, method_len};
     p->req.method = http_method(p->req.method_text);
     *space = 0;
     while (last[-1] != ' ' && last[-1] != 0)
         last--;
-    if (last[-1] == 0) {
-        http_fault(p, 400, "The request line has no version.");
-        return false;
-    }
+    if (last[-1] == 0)
+        return http_fault(p, 400, "The request line has no version.");
     size_t version_len = (size_t)(s + n - last);
     if (version_len != 8 || memcmp(last, "HTTP/", 5) != 0 || last[5] < '0' || last[5] > '9' || last[6] != '.' ||
-        last[7] < '0' || last[7] > '9') {
-        http_fault(p, 400, "The request line does not end in an HTTP version.");
-        return false;
-    }
-    if (last[5] != '1') {
-        http_fault(p, 505, "This server speaks HTTP/1.1.");
-        return false;
-    }
+        last[7] < '0' || last[7] > '9')
+        return http_fault(p, 400, "The request line does not end in an HTTP version.");
+    if (last[5] != '1')
+        return http_fault(p, 505, "This server speaks HTTP/1.1.");
     p->req.http10 = last[7] == '0';
-    if (method_len == 7 && memcmp(s, "CONNECT", 7) == 0) {
-        http_fault(p, 501, "This server is no proxy.");
-        return false;
-    }
+    if (method_len == 7 && memcmp(s, "CONNECT", 7) == 0)
+        return http_fault(p, 501, "This server is no proxy.");
     return http_target(p, space + 1, (size_t)(last - 1 - (space + 1)));
 }
 
@@ -499,10 +477,8 @@ static bool http_head_add(pn_http_parser *p, const char *s, size_t n)
         size_t cap = PN_MAX(p->head_cap * 2, PN_MAX(p->head_len + n, (size_t)1024));
         cap = PN_MIN(cap, PN_MAX((size_t)p->limits.line_max + p->limits.head_max, p->head_len + n));
         char *to = pn_mem_alloc(p->mem, PN_ACCT_MISC, cap);
-        if (!to) {
-            http_nomem(p);
-            return false;
-        }
+        if (!to)
+            return http_nomem(p);
         if (p->head)
             memcpy(to, p->head, p->head_len);
         http_move(p, to);
@@ -535,10 +511,8 @@ static bool http_gather(pn_http_parser *p, http_in *in, size_t max, char **s, si
         return false;
     }
     *s = p->head + p->line_at;
-    if (have < 2 || (*s)[have - 2] != '\r') {
-        http_fault(p, 400, "A line of the head does not end in CRLF.");
-        return false;
-    }
+    if (have < 2 || (*s)[have - 2] != '\r')
+        return http_fault(p, 400, "A line of the head does not end in CRLF.");
     *len = have - 2;
     p->line_at = p->head_len;
     return true;
@@ -560,10 +534,8 @@ static bool http_body_room(pn_http_parser *p, size_t n)
         cap = cap > SIZE_MAX / 2 ? need : cap * 2;
     cap = (size_t)PN_MIN((uint64_t)cap, most + 1);
     char *to = pn_mem_resize(p->mem, PN_ACCT_MISC, b->data, b->cap, cap);
-    if (!to) {
-        http_nomem(p);
-        return false;
-    }
+    if (!to)
+        return http_nomem(p);
     b->data = to;
     b->cap = cap;
     return true;

@@ -196,7 +196,7 @@ static void a_fault_is_answered_and_ends_it(void)
     desk_close(&d);
     /* What is still sent is bounded too. */
     static char flood[1 << 16];
-    desk_open(&d, NULL);
+    desk_open(&d, &(pn_conn_params){.linger_max = 1 << 20});
     desk_send(&d, "GARBAGE\r\n");
     for (int i = 0; i < 32 && d.c.state != PN_CONN_CLOSED; i++)
         desk_send_n(&d, flood, sizeof flood, sizeof flood);
@@ -215,6 +215,13 @@ static void a_head_can_be_refused_before_its_body(void)
     PN_CHECK(count(&d, "401 ") == 1 && count(&d, "100 ") == 0 && count(&d, "Connection: close") == 1);
     desk_send(&d, "hello");
     logs(&d, "HS");
+    desk_close(&d);
+    desk_open(&d, NULL);                        /* without a body there is nothing to cut */
+    d.refuse = 401;
+    desk_send(&d, GET("/a") "HEAD /b HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n" GET("/c"));
+    logs(&d, "HHH");
+    PN_CHECK(count(&d, "401 ") == 3 && count(&d, "Connection") == 0 && d.c.state == PN_CONN_IDLE && mem.outstanding == 0);
+    PN_CHECK(d.c.n_requests == 3 && count(&d, "\r\n\r\nno") == 2);
     desk_close(&d);
     desk_open(&d, NULL);                        /* it goes on: 100, body, reply */
     desk_send(&d, "POST /p HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
