@@ -20,6 +20,7 @@ PN_INTERNAL void pn_conn_init(pn_conn *c, pn_mem *mem, const pn_conn_params *par
         {&c->params.pending_max, 16u << 10}, {&c->params.idle_ms, 60000}, {&c->params.head_ms, 15000},
         {&c->params.body_ms, 30000}, {&c->params.body_rate, 1024}, {&c->params.write_ms, 60000},
         {&c->params.linger_ms, 2000}, {&c->params.linger_max, 64u << 20},
+        {&c->params.ping_ms, 15000},
     };
     for (size_t i = 0; i < PN_COUNT_OF(defaults); i++)
         if (!*defaults[i].value)
@@ -191,8 +192,9 @@ PN_INTERNAL uint64_t pn_conn_deadline(const pn_conn *c)
     switch (c->state) {
     case PN_CONN_IDLE: at = c->since + c->params.idle_ms; break;
     case PN_CONN_READING: at = c->head_passed ? conn_body_deadline(c) : c->since + c->params.head_ms; break;
+    case PN_CONN_STREAMING: at = pn_sendq_len(&c->out) ? at : c->write_at + c->params.ping_ms; break;
     case PN_CONN_LINGERING: at = c->since + c->params.linger_ms; break;
-    case PN_CONN_HANDLING: case PN_CONN_STREAMING: case PN_CONN_WRITING: case PN_CONN_CLOSED: break;
+    case PN_CONN_HANDLING: case PN_CONN_WRITING: case PN_CONN_CLOSED: break;
     }
     if (c->state != PN_CONN_CLOSED && pn_sendq_len(&c->out))
         at = PN_MIN(at, (c->waiting ? c->write_at : c->now) + c->params.write_ms);
@@ -242,6 +244,16 @@ static pn_conn_event conn_finish(pn_conn *c)
     return PN_CONN_NOTHING;
 }
 
+/* A stream that has been silent for a while shows that it lives.  If there is no memory for that, the
+ * next one may come through. */
+static void conn_ping(pn_conn *c)
+{
+    if (!pn_sendq_len(&c->out) && c->now >= c->write_at + c->params.ping_ms) {
+        pn_sse_ping(&c->sse);
+        c->write_at = c->now;
+    }
+}
+
 /* The owner has seen the head and did not refuse it. */
 static void conn_pass_head(pn_conn *c)
 {
@@ -287,6 +299,8 @@ static pn_conn_event conn_read(pn_conn *c)
 PN_INTERNAL pn_conn_event pn_conn_next(pn_conn *c, uint64_t now_ms)
 {
     c->now = now_ms;
+    if (c->state == PN_CONN_STREAMING && !c->sse.ended)
+        conn_ping(c);
     if (!c->waiting && pn_sendq_len(&c->out)) {
         c->waiting = true;
         c->write_at = now_ms;

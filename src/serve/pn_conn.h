@@ -43,6 +43,7 @@ typedef struct pn_conn_params {
     uint32_t body_ms;           /* without a byte of the body, and see body_rate; 30,000 */
     uint32_t body_rate;         /* bytes a second a body must come to, after body_ms; 1,024 */
     uint32_t write_ms;          /* without a byte taken by the client; 60,000 */
+    uint32_t ping_ms;           /* silence of a stream before a comment is sent into it; 15,000 */
     uint32_t linger_ms;         /* reading on after a reply that cut the request short; 2,000 */
     uint32_t linger_max;        /* bytes read and dropped meanwhile; 64 MiB */
     bool half_close;            /* the end of input while a request is handled is no abort: answer, then

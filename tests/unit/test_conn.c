@@ -331,6 +331,30 @@ static void a_stream_runs_to_its_end(void)
     logs(&d, "HRHR");
     PN_CHECK(count(&d, "data: [DONE]\n\n\r\n0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n</next:>") == 1);
     desk_close(&d);
+    desk_open(&d, NULL);                        /* silence is filled */
+    d.stream = true;
+    desk_send(&d, GET("/p"));
+    for (int i = 0; i < 3; i++) {
+        PN_CHECK(pn_conn_deadline(&d.c) == d.now + 15000);
+        d.now += 14999;
+        desk_turn(&d);
+        PN_CHECK(count(&d, ": ping\n\n") == i);
+        d.now += 1;
+        desk_turn(&d);
+        PN_CHECK(count(&d, "8\r\n: ping\n\n\r\n") == i + 1);
+    }
+    logs(&d, "HR");
+    desk_close(&d);
+    desk_open(&d, NULL);                        /* to HEAD, too, the clock must go on */
+    d.stream = true;
+    desk_send(&d, "HEAD /p HTTP/1.1\r\nHost: h\r\n\r\n");
+    d.now += 15000;
+    desk_turn(&d);
+    PN_CHECK(pn_conn_deadline(&d.c) == d.now + 15000 && count(&d, "ping") == 0);
+    PN_CHECK(pn_sse_end(&d.c.sse, true) == PN_OK);
+    desk_turn(&d);
+    PN_CHECK(d.c.state == PN_CONN_IDLE && count(&d, "DONE") == 0);
+    desk_close(&d);
     desk_open(&d, NULL);                        /* HTTP/1.0: the end of the connection ends it */
     d.stream = true;
     desk_send(&d, "GET /p HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
