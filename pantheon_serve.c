@@ -632,6 +632,544 @@ PN_INTERNAL bool pn_oai_reply_end(pn_oai_reply *r, pn_finish finish, const pn_oa
 
 #endif /* PN_OAI_REPLY_H */
 
+/* ---- Begin serve/pn_sendq.h ---- */
+/*
+ * pn_sendq.h - the bytes a connection still has to send, bounded.
+ *
+ * Producers (replies, events) reserve room for a whole frame and then put it, so a frame is queued
+ * entirely or not at all.  The socket's side peeks and drops.  Between them stand two marks: a queue
+ * that has grown to `high` is paused, until it is down to `low` again; a producer looks at that
+ * before it makes the next token.
+ *
+ * The body of a whole reply may be larger than any bound for streams; it is handed over instead of
+ * copied, and goes out after the bytes queued before it.
+ *
+ * Invariants
+ *   1. At most `max` bytes are queued beside a body; at most twice as many are allocated.
+ *   2. While there is a body nothing can be queued behind it.
+ *   3. Each byte is moved a constant number of times, whatever the order of puts and drops.
+ *
+ * Threads: one owner.
+ */
+#ifndef PN_SENDQ_H
+#define PN_SENDQ_H
+
+/* includes base/pn_str.h */
+
+/* Zero means the default. */
+typedef struct pn_sendq_limits {
+    size_t max;                 /* bytes; 1 MiB */
+    size_t high, low;           /* bytes; a quarter and a sixteenth of max */
+} pn_sendq_limits;
+
+typedef struct pn_sendq {
+    pn_mem *mem;                /* borrowed */
+    pn_sendq_limits limits;
+    char *data;                 /* owned, [cap]; data[at..end) is queued */
+    size_t at, end, cap;
+    pn_str body;                /* owned; its bytes from body_at on follow data's */
+    size_t body_at;
+    bool paused;
+} pn_sendq;
+
+PN_INTERNAL void pn_sendq_init(pn_sendq *q, pn_mem *mem, const pn_sendq_limits *limits);
+PN_INTERNAL void pn_sendq_fini(pn_sendq *q);           /* leaves an empty, usable queue */
+
+/* Room for n more bytes, of which the last `spare` bytes of the bound are not for this caller:
+ * PN_OK; PN_E_BUDGET: not now; PN_E_INVALID: never, n is larger than the bound; PN_E_NOMEM; PN_E_STATE:
+ * there is a body. */
+PN_INTERNAL pn_status pn_sendq_reserve(pn_sendq *q, size_t n, size_t spare);
+
+/* Within what was reserved last. */
+PN_INTERNAL void pn_sendq_put(pn_sendq *q, const void *bytes, size_t n);
+PN_INTERNAL void pn_sendq_putz(pn_sendq *q, const char *text);
+
+/* Hand over a body: s is empty afterwards.  There is none yet (assert). */
+PN_INTERNAL void pn_sendq_give_body(pn_sendq *q, pn_str *s);
+
+PN_INTERNAL size_t pn_sendq_len(const pn_sendq *q);    /* with the body */
+PN_INTERNAL pn_bytes pn_sendq_peek(const pn_sendq *q); /* the next bytes, borrowed until the next call */
+PN_INTERNAL void pn_sendq_drop(pn_sendq *q, size_t n); /* at most what peek gave */
+
+/* At high water, and not yet down to low. */
+PN_INTERNAL bool pn_sendq_paused(const pn_sendq *q);
+
+#endif /* PN_SENDQ_H */
+
+/* ---- Begin serve/pn_http.h ---- */
+/*
+ * pn_http.h - HTTP/1.1 requests out of bytes as they come: RFC 9112 (syntax, framing), RFC 9110 (meaning).
+ *
+ * The parser is fed whatever the socket gave, cut anywhere, and stops twice: after the head, so that
+ * a request can be refused before its body is sent, and after the body.  What follows a request is
+ * left to the caller for the next one.
+ *
+ * Strict where a proxy in front might read the same bytes another way (request smuggling): lines end
+ * in CRLF, a field name is a token with its colon right behind it, no folded lines, and the length of
+ * the body has exactly one reading.  Everything else is refused and ends the connection; a parser
+ * that has failed takes no more bytes, because nobody knows where the next request would begin.
+ *
+ * Invariants
+ *   1. The result does not depend on how the bytes were cut.
+ *   2. Memory is bounded by what has arrived, never by what was announced: twice the bytes of the
+ *      head, at most line_max + head_max, and twice those of the body, at most body_max + 1 (1 KiB
+ *      each at the least; while a buffer grows, its old half too).
+ *   3. Work is linear in the bytes; nothing recurses.
+ *   4. After PN_FEED_HEAD the request's texts stay where they are until pn_http_next or
+ *      pn_http_fini.  Each is followed by a NUL and holds none.
+ *
+ * Threads: one parser, one thread.  Pure but for its memory.
+ */
+#ifndef PN_HTTP_H
+#define PN_HTTP_H
+
+/* includes base/pn_str.h */
+
+/* Zero means the default. */
+typedef struct pn_http_limits {
+    uint32_t line_max;          /* request line with its CRLF, bytes; 16 KiB, at most 16 MiB */
+    uint32_t head_max;          /* all field lines together, bytes; 64 KiB, at most 16 MiB */
+    uint64_t body_max;          /* 32 MiB */
+} pn_http_limits;
+
+#define PN_HTTP_FIELDS_MAX 100  /* field lines of one head */
+
+typedef enum pn_method {
+    PN_METHOD_OTHER = 0,        /* a token, but none of these: 405 or 501 */
+    PN_METHOD_GET,
+    PN_METHOD_HEAD,             /* as GET; the reply has no body */
+    PN_METHOD_POST,
+    PN_METHOD_PUT,
+    PN_METHOD_PATCH,
+    PN_METHOD_DELETE,
+    PN_METHOD_OPTIONS
+} pn_method;
+
+typedef struct pn_http_field {
+    uint32_t name, name_len, value, value_len;      /* offsets into the head */
+} pn_http_field;
+
+/* Texts are borrowed from the parser. */
+typedef struct pn_http_request {
+    pn_method method;
+    bool http10;                /* HTTP/1.0; everything else counts as 1.1 */
+    bool keep_alive;            /* what the client wants of the connection */
+    bool chunked;               /* the length of the body is not known in advance */
+    bool has_length;            /* there was a Content-Length */
+    bool expect_continue;       /* the client waits for 100 before it sends the body */
+    uint64_t content_length;    /* 0 without one */
+    pn_bytes method_text;
+    pn_bytes path;              /* percent-decoded UTF-8, begins with '/', no control characters, no
+                                   "." or ".." segment; "*" for OPTIONS of the whole server */
+    pn_bytes query;             /* as sent, without '?'; data NULL: there was no '?' */
+    pn_bytes host;              /* of an absolute target, else of Host; data NULL: HTTP/1.0 without */
+    pn_bytes body;              /* complete after PN_FEED_REQUEST; never NULL then */
+    const char *head;           /* what the fields point into */
+    uint32_t n_fields;
+    pn_http_field fields[PN_HTTP_FIELDS_MAX];       /* in order; [n_fields] */
+} pn_http_request;
+
+typedef enum pn_feed {
+    PN_FEED_MORE = 0,           /* all bytes taken, more are needed */
+    PN_FEED_HEAD,               /* once a request: everything but the body is known */
+    PN_FEED_REQUEST,            /* complete */
+    PN_FEED_FAULT               /* answer `status`, then close */
+} pn_feed;
+
+typedef struct pn_http_parser {
+    pn_mem *mem;                /* borrowed */
+    pn_http_limits limits;
+    pn_http_request req;
+    int status;                 /* after PN_FEED_FAULT: 400 413 414 417 431 501 503 505 */
+    char message[120];          /* for humans, one sentence, never a byte of the client's */
+
+    /* private */
+    int step;                   /* enum http_step */
+    char *head;                 /* owned, [head_cap] */
+    size_t head_len, head_cap;
+    size_t line_at;             /* where the line being read begins in head */
+    size_t fields_at;           /* where the field lines begin */
+    uint32_t n_blank;           /* empty lines before the request line */
+    uint32_t n_hosts, n_codings;
+    bool coding_chunked;        /* the last transfer coding named so far */
+    bool coding_other, coding_bad;
+    bool ask_close, ask_keep;   /* options of Connection */
+    bool expect_other;
+    pn_str body;                /* owned */
+    uint64_t left;              /* bytes of the body or of the chunk still to come */
+    uint32_t n_digits;          /* of the chunk's size */
+    uint32_t extra;             /* bytes of chunk extensions so far */
+    uint32_t trailer;           /* bytes of trailer lines so far */
+} pn_http_parser;
+
+/* Nothing is allocated before the first byte.  limits NULL: defaults. */
+PN_INTERNAL void pn_http_init(pn_http_parser *p, pn_mem *mem, const pn_http_limits *limits);
+PN_INTERNAL void pn_http_fini(pn_http_parser *p);
+
+/* Ready for the next request of the connection; frees all buffers, forgets a fault. */
+PN_INTERNAL void pn_http_next(pn_http_parser *p);
+
+/* Take bytes.  *used: how many; less than n only when the result is not PN_FEED_MORE.  After
+ * PN_FEED_HEAD call again with what is left, even if that is nothing: a request without a body is
+ * complete then.  After PN_FEED_REQUEST and PN_FEED_FAULT nothing is taken until pn_http_next. */
+PN_INTERNAL pn_feed pn_http_feed(pn_http_parser *p, const char *data, size_t n, size_t *used);
+
+/* Has a byte of the request come?  Empty lines before it do not count. */
+PN_INTERNAL bool pn_http_begun(const pn_http_parser *p);
+
+/* Move the complete body out, into an uninitialised string the caller frees; req.body is empty
+ * afterwards. */
+PN_INTERNAL void pn_http_take_body(pn_http_parser *p, pn_str *out);
+
+/* --- looking at a request --------------------------------------------------------------------- */
+
+PN_INTERNAL pn_bytes pn_http_field_name(const pn_http_request *r, uint32_t i);
+PN_INTERNAL pn_bytes pn_http_field_value(const pn_http_request *r, uint32_t i);
+
+/* The index of the first field of this name at or after `from`, in any case; n_fields: none. */
+PN_INTERNAL uint32_t pn_http_find(const pn_http_request *r, const char *name, uint32_t from);
+
+/* The first value; data NULL: no such field. */
+PN_INTERNAL pn_bytes pn_http_get(const pn_http_request *r, const char *name);
+
+/* The value of a parameter of the query, decoded ('+' is a space) and appended to out.  False: it is
+ * not there, or its escapes are wrong.  Names are compared as sent. */
+PN_INTERNAL bool pn_http_query(const pn_http_request *r, const char *name, pn_str *out);
+
+/* --- ASCII, for the other files of the server ------------------------------------------------- */
+
+PN_INTERNAL bool pn_http_is(pn_bytes a, const char *b);        /* equal but for case */
+PN_INTERNAL bool pn_http_is_token(const char *s, size_t n);    /* RFC 9110 5.6.2; not empty */
+PN_INTERNAL bool pn_http_is_value(const char *s, size_t n);    /* fits into a field value */
+
+/* The next element of a comma-separated list, trimmed; false at the end.  Start with *at = 0. */
+PN_INTERNAL bool pn_http_list(pn_bytes list, size_t *at, pn_bytes *element);
+
+#endif /* PN_HTTP_H */
+
+/* ---- Begin serve/pn_http_reply.h ---- */
+/*
+ * pn_http_reply.h - responses: status line, fields, and a body that is whole or a stream.
+ *
+ * The caller says what is answered (pn_http_reply); how the body is framed follows from status,
+ * method and version and is decided here, once: Content-Length for a whole body, chunks for a stream,
+ * the end of the connection for a stream to an HTTP/1.0 client, nothing after HEAD, 204 and 304.
+ *
+ * Each call queues all of its bytes or none.  Pure but for memory: the date is the caller's.
+ */
+#ifndef PN_HTTP_REPLY_H
+#define PN_HTTP_REPLY_H
+
+/* includes serve/pn_sendq.h */
+
+typedef struct pn_http_reply {
+    int status;                 /* 200..599 */
+    bool head;                  /* to HEAD: the fields of GET, without the body */
+    bool http10;                /* the client does not know chunks */
+    bool close;                 /* the connection ends after this reply */
+    const char *content_type;   /* NULL: none; borrowed like the others, for the call */
+    const char *date;           /* pn_http_date's text; NULL: no Date */
+    const pn_str *fields;       /* more field lines, made by pn_http_add; NULL: none */
+} pn_http_reply;
+
+/* "name: value" CRLF onto s.  A name that is no token or a value with a control character sets
+ * s->failed instead: nobody smuggles a field into a reply. */
+PN_INTERNAL void pn_http_add(pn_str *s, const char *name, const char *value);
+PN_INTERNAL void pn_http_add_n(pn_str *s, const char *name, const char *value, size_t n);
+
+/* A whole reply, its body copied (it counts against the queue's bound) or handed over (it does not;
+ * on failure it stays the caller's).  Status as of pn_sendq_reserve; PN_E_NOMEM also when `fields`
+ * has failed. */
+PN_INTERNAL pn_status pn_http_reply_whole(pn_sendq *q, const pn_http_reply *r, const char *body, size_t n);
+PN_INTERNAL pn_status pn_http_reply_give(pn_sendq *q, const pn_http_reply *r, pn_str *body);
+
+typedef enum pn_framing {
+    PN_FRAMING_NONE = 0,        /* no body at all: what is put is dropped */
+    PN_FRAMING_CHUNKS,
+    PN_FRAMING_CLOSE            /* until the end of the connection; r->close must hold afterwards */
+} pn_framing;
+
+/* The head of a reply whose body comes in pieces, and how to frame them. */
+PN_INTERNAL pn_status pn_http_reply_stream(pn_sendq *q, const pn_http_reply *r, pn_framing *framing);
+
+/* A piece of the body; of n == 0 nothing is sent (an empty chunk would end the stream).  The parts
+ * are put one after another as one chunk.  `spare`: pn_sendq_reserve. */
+PN_INTERNAL pn_status pn_http_stream_put(pn_sendq *q, pn_framing framing, const pn_bytes *parts, size_t n_parts,
+                                         size_t spare);
+PN_INTERNAL pn_status pn_http_stream_end(pn_sendq *q, pn_framing framing);
+
+/* The interim "100 Continue". */
+PN_INTERNAL pn_status pn_http_reply_continue(pn_sendq *q);
+
+/* "Not Found"; "Unknown" for what we never send.  Static. */
+PN_INTERNAL const char *pn_http_reason(int status);
+
+/* Unix seconds as "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110 5.6.7); before 1970 or after 9999 the
+ * nearest of these. */
+PN_INTERNAL void pn_http_date(int64_t unix_s, char out[30]);
+
+#endif /* PN_HTTP_REPLY_H */
+
+/* ---- Begin serve/pn_sse.h ---- */
+/*
+ * pn_sse.h - server-sent events (WHATWG HTML 9.2) onto a connection's queue.
+ *
+ * A frame is an optional "event: name" line (Anthropic's API has one, OpenAI's none), one "data: "
+ * line and an empty line, sent as one chunk.  A frame is queued entirely or not at all.
+ *
+ * Back-pressure: while pn_sse_paused says so the producer should stop; if it goes on until the
+ * queue's bound, PN_E_BUDGET says that the frame was not taken and may be offered again.  The last PN_SSE_SPARE
+ * bytes of the bound are kept for what ends a stream, so a slow reader still learns why.
+ *
+ * A stream ends once: after pn_sse_end nothing more is taken (PN_E_STATE).  Threads: one owner, the queue's.
+ */
+#ifndef PN_SSE_H
+#define PN_SSE_H
+
+/* includes serve/pn_http_reply.h */
+
+#define PN_SSE_SPARE 4096u      /* bytes: an error event, [DONE] and the last chunk */
+
+typedef struct pn_sse {
+    pn_sendq *q;                /* borrowed */
+    pn_framing framing;
+    bool ended;
+} pn_sse;
+
+/* Queue the head of the reply and begin.  r's content_type and status are set here: text/event-stream,
+ * 200; with Cache-Control: no-cache and X-Accel-Buffering: no (proxies must not hold events back). */
+PN_INTERNAL pn_status pn_sse_begin(pn_sse *s, pn_sendq *q, const pn_http_reply *r);
+
+/* One frame.  event NULL: no such line.  PN_E_INVALID: data or event hold a line break or a NUL, or the
+ * frame can never fit; PN_E_BUDGET: the queue is full; PN_E_NOMEM. */
+PN_INTERNAL pn_status pn_sse_event(pn_sse *s, const char *event, const char *data, size_t n);
+
+/* The same with the spare room: what tells of an error just before the end. */
+PN_INTERNAL pn_status pn_sse_last_event(pn_sse *s, const char *event, const char *data, size_t n);
+
+/* ": text" and an empty line: keeps proxies and clients from giving up while nothing is to be said.
+ * Dropped when the queue is not empty (then bytes are under way anyway). */
+PN_INTERNAL pn_status pn_sse_ping(pn_sse *s);
+
+/* "data: [DONE]", then the end of the body; with done == false only the end. */
+PN_INTERNAL pn_status pn_sse_end(pn_sse *s, bool done);
+
+PN_INTERNAL bool pn_sse_paused(const pn_sse *s);
+
+#endif /* PN_SSE_H */
+
+/* ---- Begin serve/pn_access.h ---- */
+/*
+ * pn_access.h - who may call: API keys, and which web pages (CORS).
+ *
+ * Keys come from a file, one a line, and are compared in a time that does not depend on how much of
+ * a guess is right.  Clients send them in any of the ways their SDKs do: "Authorization: Bearer K",
+ * "Authorization: K", "x-api-key: K" (Anthropic), "api-key: K" (Azure).
+ *
+ * CORS tells a browser which pages may read our answers; it protects users, not the server.
+ *
+ * Threads: read-only once loaded, so any.
+ */
+#ifndef PN_ACCESS_H
+#define PN_ACCESS_H
+
+/* includes base/pn_err.h */
+/* includes serve/pn_http.h */
+/* includes serve/pn_http_reply.h */
+
+/* --- keys ------------------------------------------------------------------------------------- */
+
+#define PN_KEY_BYTES_MAX 512u   /* of one key */
+
+typedef struct pn_keys {
+    pn_str text;                /* owned: the keys one after another, each followed by a NUL */
+    size_t n;
+} pn_keys;
+
+PN_INTERNAL void pn_keys_init(pn_keys *k, pn_mem *mem);
+PN_INTERNAL void pn_keys_fini(pn_keys *k);             /* overwrites the keys first */
+
+/* One key: visible ASCII without spaces and '#', up to PN_KEY_BYTES_MAX. */
+PN_INTERNAL pn_status pn_keys_add(pn_keys *k, const char *key, size_t n, pn_err *err);
+
+/* A key file's text: a key a line, white space around it, comments from '#' to the end of the line.
+ * A fault names the line, never the key; what stood before it has been added. */
+PN_INTERNAL pn_status pn_keys_load(pn_keys *k, const char *text, size_t n, pn_err *err);
+
+typedef enum pn_key_check {
+    PN_KEY_OK = 0,              /* one of the keys; or there are none, and the server is open */
+    PN_KEY_MISSING,             /* the request has none */
+    PN_KEY_WRONG
+} pn_key_check;
+
+PN_INTERNAL pn_key_check pn_keys_check(const pn_keys *k, const pn_http_request *r);
+
+/* Is s[0..n) one of the keys?  Time depends on n and the keys' total length alone. */
+PN_INTERNAL bool pn_keys_have(const pn_keys *k, const char *s, size_t n);
+
+/* --- CORS ------------------------------------------------------------------------------------- */
+
+typedef struct pn_cors {
+    const char *const *origins; /* [n_origins], "https://example.org" as browsers send it, or "*";
+                                   borrowed */
+    size_t n_origins;           /* 0: no fields at all, pages of other origins cannot read us */
+    bool credentials;           /* cookies and the like may be sent: the origin is named, never "*" */
+    uint32_t max_age_s;         /* how long a browser may remember a preflight; 0: 600 */
+} pn_cors;
+
+/* The fields that every response to r needs, onto `fields`. */
+PN_INTERNAL void pn_cors_add(pn_str *fields, const pn_cors *c, const pn_http_request *r);
+
+/* Is this the question a browser asks before the real request? */
+PN_INTERNAL bool pn_cors_is_preflight(const pn_http_request *r);
+
+/* The answer's fields, in addition to pn_cors_add's: for a 204, and for any other OPTIONS too. */
+PN_INTERNAL void pn_cors_add_preflight(pn_str *fields, const pn_cors *c, const pn_http_request *r);
+
+#endif /* PN_ACCESS_H */
+
+/* ---- Begin serve/pn_conn.h ---- */
+/*
+ * pn_conn.h - one connection: requests in, replies out, and every way it can end.
+ *
+ * No sockets and no clock inside: the caller reads, writes, polls and tells the time, so all of it can
+ * be tested byte by byte and millisecond by millisecond.
+ *
+ *     IDLE --byte--> READING --request--> HANDLING --whole reply--> WRITING --sent--> IDLE
+ *       |               |  fault, early reply |                        |  ^            or
+ *       |               +---------------------+-----begin--> STREAMING-+--+           LINGERING
+ *       +-- idle too long, end of input --> CLOSED <-- peer gone, too slow -- any      then CLOSED
+ *
+ * The owner's loop, for each connection with something to do:
+ *
+ *     read:   n = read(fd, buf, min(sizeof buf, pn_conn_room(c)));   pn_conn_input / _eof / _gone
+ *     events: while ((e = pn_conn_next(c, now)) != PN_CONN_NOTHING) handle it
+ *     write:  pn_conn_output, write, pn_conn_sent; then events again: what was sent may allow more
+ *     poll:   for pn_conn_wants, until pn_conn_deadline
+ *
+ * Invariants
+ *   1. Requests are answered in their order, one at a time; what a client sends meanwhile waits in
+ *      `pending`, bounded, and beyond that in the kernel (which slows the client down).
+ *   2. PN_CONN_REQUEST and PN_CONN_FAULT are answered by exactly one reply; PN_CONN_HEAD may be; if
+ *      there is a body, which has not been read then, that ends the connection.
+ *   3. If the client goes away between PN_CONN_REQUEST (or FAULT) and the moment the reply has been
+ *      handed over, there is exactly one PN_CONN_ABORT; after it nothing is sent.
+ *   4. An idle connection holds no buffers: sizeof(pn_conn) is all.
+ *
+ * Threads: one owner.  Pure but for memory.
+ */
+#ifndef PN_CONN_H
+#define PN_CONN_H
+
+/* includes serve/pn_http.h */
+/* includes serve/pn_sse.h */
+
+/* Zero means the default. */
+typedef struct pn_conn_params {
+    pn_http_limits http;
+    pn_sendq_limits queue;
+    uint32_t pending_max;       /* bytes; 16 KiB: also the most one read may bring */
+    uint32_t idle_ms;           /* between requests; 60,000 */
+    uint32_t head_ms;           /* from the first byte of a request to the end of its head; 15,000 */
+    uint32_t body_ms;           /* without a byte of the body, and see body_rate; 30,000 */
+    uint32_t body_rate;         /* bytes a second a body must come to, after body_ms; 1,024 */
+    uint32_t write_ms;          /* without a byte taken by the client; 60,000 */
+    uint32_t ping_ms;           /* silence of a stream before a comment is sent into it; 15,000 */
+    uint32_t linger_ms;         /* reading on after a reply that cut the request short; 2,000 */
+    uint32_t linger_max;        /* bytes read and dropped meanwhile; 64 MiB */
+    bool half_close;            /* the end of input while a request is handled is no abort: answer, then
+                                   close.  By default it is one: nearly always the client has gone,
+                                   and computing for nobody costs others */
+} pn_conn_params;
+
+typedef enum pn_conn_event {
+    PN_CONN_NOTHING = 0,
+    PN_CONN_HEAD,               /* the head of c->http.req is known: reply now to refuse it before its body, or
+                                   just go on (a client that waits for 100 Continue then gets it) */
+    PN_CONN_REQUEST,            /* it is complete: reply, now or later */
+    PN_CONN_FAULT,              /* c->http.status and .message: reply with them; 408: the client was too slow */
+    PN_CONN_ABORT,              /* the client is gone: stop working on its request */
+    PN_CONN_SHUTDOWN,           /* shut the writing side down, keep reading */
+    PN_CONN_CLOSE               /* close the socket; pn_conn_fini */
+} pn_conn_event;
+
+typedef enum pn_conn_state {
+    PN_CONN_IDLE = 0, PN_CONN_READING, PN_CONN_HANDLING, PN_CONN_STREAMING, PN_CONN_WRITING, PN_CONN_LINGERING,
+    PN_CONN_CLOSED
+} pn_conn_state;
+
+typedef struct pn_conn {
+    pn_mem *mem;                /* borrowed */
+    pn_conn_params params;
+    pn_conn_state state;
+    pn_http_parser http;        /* the request being read or answered; its texts live until the reply
+                                   has been sent, or pn_conn_fini */
+    pn_sendq out;
+    pn_sse sse;                 /* while STREAMING */
+    uint64_t n_requests;        /* complete ones */
+
+    /* private */
+    char *pending;              /* owned, [pending_cap]; pending[pending_at..pending_len) is not read yet */
+    size_t pending_at, pending_len, pending_cap;
+    pn_feed fed;                /* what the parser said last, not told yet when it is not MORE */
+    bool head_told, head_passed;        /* told: PN_CONN_HEAD went out; passed: it was not refused */
+    bool cut;                   /* the request was not read to its end: nothing can follow */
+    bool last;                  /* close after this reply */
+    bool draining, eof, gone, abort_due;
+    bool waiting;               /* for the client to take bytes, since write_at */
+    uint64_t now;               /* as told last; all times in ms */
+    uint64_t since;             /* the state's begin; while READING the first byte's time */
+    uint64_t body_at, body_last;        /* the end of the head; the last byte of the body */
+    uint64_t write_at;
+    uint64_t body_seen, lingered;       /* bytes */
+} pn_conn;
+
+/* params NULL: defaults.  now_ms: any monotonic clock. */
+PN_INTERNAL void pn_conn_init(pn_conn *c, pn_mem *mem, const pn_conn_params *params, uint64_t now_ms);
+PN_INTERNAL void pn_conn_fini(pn_conn *c);
+
+/* --- what the socket says --------------------------------------------------------------------- */
+
+/* How many bytes pn_conn_input takes now; 0: do not read. */
+PN_INTERNAL size_t pn_conn_room(const pn_conn *c);
+
+PN_INTERNAL void pn_conn_input(pn_conn *c, const char *data, size_t n, uint64_t now_ms);
+PN_INTERNAL void pn_conn_eof(pn_conn *c);              /* read gave 0 */
+PN_INTERNAL void pn_conn_gone(pn_conn *c);             /* reset, hang-up, write error */
+
+/* The next bytes to write, borrowed until the next call; len 0: none. */
+PN_INTERNAL pn_bytes pn_conn_output(const pn_conn *c);
+PN_INTERNAL void pn_conn_sent(pn_conn *c, size_t n, uint64_t now_ms);
+
+/* A full `pending` stops reading; then only POLLRDHUP (where there is one) and errors tell that the
+ * client has left. */
+enum { PN_CONN_WANTS_READ = 1, PN_CONN_WANTS_WRITE = 2 };
+PN_INTERNAL unsigned pn_conn_wants(const pn_conn *c);
+
+/* Call pn_conn_next at this time at the latest; UINT64_MAX: nothing is due. */
+PN_INTERNAL uint64_t pn_conn_deadline(const pn_conn *c);
+
+/* --- what there is to do ---------------------------------------------------------------------- */
+
+PN_INTERNAL pn_conn_event pn_conn_next(pn_conn *c, uint64_t now_ms);
+
+/* Replies: after HEAD, REQUEST or FAULT.  `head`, `http10` and `close` of r are added to by what the request
+ * and the connection demand.  Status as of pn_http_reply_*; on failure nothing was sent and another
+ * reply may be tried (a short one, or pn_conn_abort). */
+PN_INTERNAL pn_status pn_conn_reply(pn_conn *c, const pn_http_reply *r, const char *body, size_t n);
+PN_INTERNAL pn_status pn_conn_reply_give(pn_conn *c, const pn_http_reply *r, pn_str *body);
+
+/* Events follow, by pn_sse_* on c->sse, until pn_sse_end. */
+PN_INTERNAL pn_status pn_conn_stream(pn_conn *c, const pn_http_reply *r);
+
+/* Give the connection up: a stream that cannot go on must not look complete.  No PN_CONN_ABORT follows. */
+PN_INTERNAL void pn_conn_abort(pn_conn *c);
+
+/* The server is going down: finish what is under way, take no further request. */
+PN_INTERNAL void pn_conn_drain(pn_conn *c);
+
+#endif /* PN_CONN_H */
+
 /* ---- Begin cli/pn_args.h ---- */
 /*
  * pn_args.h - a command line and PN_* variables against one table of flags a command.
@@ -3288,6 +3826,1894 @@ PN_INTERNAL bool pn_oai_reply_end(pn_oai_reply *r, pn_finish finish, const pn_oa
     pn_str_addc(&r->out, '}');
     return reply_send(r);
 }
+#endif
+
+/* ---- Begin serve/pn_sendq.c ---- */
+#ifndef PN_DROP_SERVE_PN_SENDQ_C
+#define PN_DROP_SERVE_PN_SENDQ_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_sendq.c - one buffer with a hole at its front.
+ *
+ * When the end is reached the live bytes move to the front if the hole is at least as large as they
+ * are, else the buffer doubles: either way a byte pays for its own move once.
+ */
+/* includes serve/pn_sendq.h */
+
+#define SENDQ_MAX (1u << 20)
+#define SENDQ_FIRST 2048u       /* the first buffer: a reply's head and a short body */
+
+PN_INTERNAL void pn_sendq_init(pn_sendq *q, pn_mem *mem, const pn_sendq_limits *limits)
+{
+    memset(q, 0, sizeof *q);
+    q->mem = mem;
+    if (limits)
+        q->limits = *limits;
+    if (!q->limits.max)
+        q->limits.max = SENDQ_MAX;
+    q->limits.max = PN_MIN(q->limits.max, SIZE_MAX / 4);
+    if (!q->limits.high)
+        q->limits.high = q->limits.max / 4;
+    if (!q->limits.low)
+        q->limits.low = q->limits.max / 16;
+    pn_str_init(&q->body, mem, PN_ACCT_MISC);
+}
+
+PN_INTERNAL void pn_sendq_fini(pn_sendq *q)
+{
+    pn_mem_free(q->mem, PN_ACCT_MISC, q->data, q->cap);
+    q->data = NULL;
+    q->at = q->end = q->cap = q->body_at = 0;
+    q->paused = false;
+    pn_str_fini(&q->body);
+}
+
+PN_INTERNAL pn_status pn_sendq_reserve(pn_sendq *q, size_t n, size_t spare)
+{
+    size_t len = q->end - q->at, max = q->limits.max - PN_MIN(spare, q->limits.max);
+    if (q->body.len)
+        return PN_E_STATE;
+    if (n > max)
+        return PN_E_INVALID;
+    if (len > max - n)
+        return PN_E_BUDGET;
+    if (n <= q->cap - q->end)
+        return PN_OK;
+    if (q->at >= len && len + n <= q->cap) {
+        memmove(q->data, q->data + q->at, len);
+    } else {
+        size_t cap = PN_MAX(2 * (len + n), SENDQ_FIRST);
+        cap = PN_MIN(cap, 2 * q->limits.max);
+        char *to = pn_mem_alloc(q->mem, PN_ACCT_MISC, cap);
+        if (!to)
+            return PN_E_NOMEM;
+        if (len)
+            memcpy(to, q->data + q->at, len);
+        pn_mem_free(q->mem, PN_ACCT_MISC, q->data, q->cap);
+        q->data = to;
+        q->cap = cap;
+    }
+    q->at = 0;
+    q->end = len;
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_sendq_put(pn_sendq *q, const void *bytes, size_t n)
+{
+    PN_ASSERT(n <= q->cap - q->end);
+    if (n)
+        memcpy(q->data + q->end, bytes, n);
+    q->end += n;
+    if (q->end - q->at >= q->limits.high)
+        q->paused = true;
+}
+
+PN_INTERNAL void pn_sendq_putz(pn_sendq *q, const char *text) { pn_sendq_put(q, text, strlen(text)); }
+
+PN_INTERNAL void pn_sendq_give_body(pn_sendq *q, pn_str *s)
+{
+    PN_ASSERT(!q->body.len);
+    pn_str_fini(&q->body);
+    q->body = *s;
+    q->body_at = 0;
+    pn_str_init(s, s->mem, s->account);
+}
+
+PN_INTERNAL size_t pn_sendq_len(const pn_sendq *q) { return q->end - q->at + (q->body.len - q->body_at); }
+
+PN_INTERNAL pn_bytes pn_sendq_peek(const pn_sendq *q)
+{
+    if (q->at < q->end)
+        return (pn_bytes){q->data + q->at, q->end - q->at};
+    return (pn_bytes){pn_str_cstr(&q->body) + q->body_at, q->body.len - q->body_at};
+}
+
+PN_INTERNAL void pn_sendq_drop(pn_sendq *q, size_t n)
+{
+    if (q->at < q->end) {
+        PN_ASSERT(n <= q->end - q->at);
+        q->at += n;
+        if (q->at == q->end)
+            q->at = q->end = 0;
+    } else {
+        PN_ASSERT(n <= q->body.len - q->body_at);
+        q->body_at += n;
+        if (q->body_at == q->body.len) {
+            pn_str_fini(&q->body);
+            q->body_at = 0;
+        }
+    }
+    if (q->end - q->at <= q->limits.low)
+        q->paused = false;
+}
+
+PN_INTERNAL bool pn_sendq_paused(const pn_sendq *q) { return q->paused; }
+
+#undef SENDQ_MAX
+#undef SENDQ_FIRST
+#endif
+
+/* ---- Begin serve/pn_http.c ---- */
+#ifndef PN_DROP_SERVE_PN_HTTP_C
+#define PN_DROP_SERVE_PN_HTTP_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_http.c - the parser: lines of the head are gathered whole and then read, the framing of a body
+ * is read byte by byte.
+ *
+ *     START -> LINE -> FIELDS -> HEAD -+-> DONE                                        (no body)
+ *       ^ empty lines                  +-> FIXED -> DONE                               (Content-Length)
+ *                                      +-> SIZE [EXT] -> DATA -> SIZE ...              (chunked)
+ *                                           `-> TRAILER ... -> DONE
+ *
+ * Delimiters (colon, CR, the spaces of the request line) are overwritten with NULs and escapes decoded
+ * in place, so no text is copied.  The head may move while it grows: fields are offsets, and the few
+ * pointers of the request line move along (http_move).
+ */
+/* includes serve/pn_http.h */
+
+/* includes base/pn_utf8.h */
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#define HTTP_LINE_MAX (16u << 10)
+#define HTTP_HEAD_MAX (64u << 10)
+#define HTTP_BODY_MAX (32u << 20)
+#define HTTP_ANY_MAX (16u << 20)    /* offsets in the head have 32 bits */
+#define HTTP_BLANK_MAX 4u           /* old clients send a CRLF after a body; nobody sends many */
+#define HTTP_DIGITS_MAX 16u         /* of a chunk's size: 64 bits */
+#define HTTP_EXTRA_MAX (16u << 10)  /* chunk extensions of a whole body: 1-byte chunks with 1 KiB of
+                                       extension each would make us read 1,000 times the limit */
+#define HTTP_TRAILER_MAX (8u << 10)
+
+enum http_step {
+    HTTP_START, HTTP_START_LF, HTTP_LINE, HTTP_FIELDS, HTTP_HEAD, HTTP_FIXED,
+    HTTP_SIZE, HTTP_EXT_SPACE, HTTP_EXT, HTTP_SIZE_LF, HTTP_DATA, HTTP_DATA_CR, HTTP_DATA_LF,
+    HTTP_TRAILER, HTTP_TRAILER_NAME, HTTP_TRAILER_VALUE, HTTP_TRAILER_LF, HTTP_LAST_LF,
+    HTTP_DONE, HTTP_FAULT
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Characters
+ * ------------------------------------------------------------------------------------------ */
+
+static bool http_alnum(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* tchar, RFC 9110 5.6.2 */
+static bool http_tchar(char c) { return http_alnum(c) || (c && strchr("!#$%&'*+-.^_`|~", c)); }
+
+/* VCHAR, obs-text, SP and HTAB, RFC 9110 5.5: no control character gets into a value. */
+static bool http_vchar(char c) { return ((uint8_t)c >= 0x20 && c != 0x7F) || c == '\t'; }
+
+/* pchar and '/', RFC 3986 3.3 */
+static bool http_path_char(char c) { return http_alnum(c) || (c && strchr("-._~!$&'()*+,;=:@/%", c)); }
+
+/* Browsers leave more unescaped in a query than RFC 3986 has: {}|\^` (WHATWG URL, query set). */
+static bool http_query_char(char c) { return c > 0x20 && c < 0x7F && !strchr("\"#<>", c); }
+
+/* uri-host [ ":" port ], RFC 9110 7.2, by its characters */
+static bool http_host_char(char c) { return http_alnum(c) || (c && strchr("-._~!$&'()*+;=:%[]", c)); }
+
+static int http_hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static char http_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
+
+PN_INTERNAL bool pn_http_is(pn_bytes a, const char *b)
+{
+    if (strlen(b) != a.len)
+        return false;
+    for (size_t i = 0; i < a.len; i++)
+        if (http_lower(a.data[i]) != http_lower(b[i]))
+            return false;
+    return true;
+}
+
+static bool http_all(const char *s, size_t n, bool (*ok)(char c))
+{
+    for (size_t i = 0; i < n; i++)
+        if (!ok(s[i]))
+            return false;
+    return true;
+}
+
+PN_INTERNAL bool pn_http_is_token(const char *s, size_t n) { return n && http_all(s, n, http_tchar); }
+
+PN_INTERNAL bool pn_http_is_value(const char *s, size_t n) { return http_all(s, n, http_vchar); }
+
+static pn_bytes http_trim(const char *s, size_t n)
+{
+    while (n && (*s == ' ' || *s == '\t'))
+        s++, n--;
+    while (n && (s[n - 1] == ' ' || s[n - 1] == '\t'))
+        n--;
+    return (pn_bytes){s, n};
+}
+
+PN_INTERNAL bool pn_http_list(pn_bytes list, size_t *at, pn_bytes *element)
+{
+    if (*at > list.len)
+        return false;
+    const char *from = list.data + *at, *comma = list.len > *at ? memchr(from, ',', list.len - *at) : NULL;
+    size_t n = comma ? (size_t)(comma - from) : list.len - *at;
+    *element = http_trim(from, n);
+    *at += n + 1;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Life and faults
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_http_init(pn_http_parser *p, pn_mem *mem, const pn_http_limits *limits)
+{
+    memset(p, 0, sizeof *p);
+    p->mem = mem;
+    if (limits)
+        p->limits = *limits;
+    if (!p->limits.line_max)
+        p->limits.line_max = HTTP_LINE_MAX;
+    if (!p->limits.head_max)
+        p->limits.head_max = HTTP_HEAD_MAX;
+    if (!p->limits.body_max)
+        p->limits.body_max = HTTP_BODY_MAX;
+    p->limits.line_max = PN_MIN(p->limits.line_max, HTTP_ANY_MAX);
+    p->limits.head_max = PN_MIN(p->limits.head_max, HTTP_ANY_MAX);
+    p->limits.body_max = PN_MIN(p->limits.body_max, (uint64_t)SIZE_MAX / 2);
+    pn_str_init(&p->body, mem, PN_ACCT_MISC);
+}
+
+PN_INTERNAL void pn_http_fini(pn_http_parser *p)
+{
+    pn_mem_free(p->mem, PN_ACCT_MISC, p->head, p->head_cap);
+    p->head = NULL;
+    p->head_len = p->head_cap = 0;
+    pn_str_fini(&p->body);
+}
+
+PN_INTERNAL void pn_http_next(pn_http_parser *p)
+{
+    pn_http_limits limits = p->limits;
+    pn_http_fini(p);
+    pn_http_init(p, p->mem, &limits);
+}
+
+PN_INTERNAL bool pn_http_begun(const pn_http_parser *p) { return p->step >= HTTP_LINE; }
+
+static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...) PN_PRINTF(3, 4);
+
+/* Always false: `return http_fault(...)`. */
+static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(p->message, sizeof p->message, fmt, ap);
+    va_end(ap);
+    p->status = status;
+    p->step = HTTP_FAULT;
+    return false;
+}
+
+static bool http_nomem(pn_http_parser *p)
+{
+    return http_fault(p, 503, "There is not enough memory for this request right now.");
+}
+
+/* "request entity too large": what agents look for to shorten a conversation. */
+static void http_too_large(pn_http_parser *p)
+{
+    http_fault(p, 413, "Request entity too large: the body may have %" PRIu64 " bytes.", p->limits.body_max);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The request line
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_method http_method(pn_bytes s)
+{
+    static const struct { char name[8]; pn_method method; } known[] = {
+        {"GET", PN_METHOD_GET}, {"HEAD", PN_METHOD_HEAD}, {"POST", PN_METHOD_POST}, {"PUT", PN_METHOD_PUT},
+        {"PATCH", PN_METHOD_PATCH}, {"DELETE", PN_METHOD_DELETE}, {"OPTIONS", PN_METHOD_OPTIONS},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(known); i++)     /* methods are case-sensitive */
+        if (strlen(known[i].name) == s.len && memcmp(known[i].name, s.data, s.len) == 0)
+            return known[i].method;
+    return PN_METHOD_OTHER;
+}
+
+/* %XX in place; the new length, or SIZE_MAX when an escape is broken. */
+static size_t http_unescape(char *s, size_t n)
+{
+    size_t to = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] != '%') {
+            s[to++] = s[i];
+            continue;
+        }
+        int hi = i + 1 < n ? http_hex(s[i + 1]) : -1, lo = i + 2 < n ? http_hex(s[i + 2]) : -1;
+        if (hi < 0 || lo < 0)
+            return SIZE_MAX;
+        s[to++] = (char)(hi << 4 | lo);
+        i += 2;
+    }
+    return to;
+}
+
+/* A segment "." or "..": clients resolve them, so one that is still there wants to climb. */
+static bool http_dots(const char *s, size_t n)
+{
+    for (size_t i = 0, begin = 0; i <= n; i++)
+        if (i == n || s[i] == '/') {
+            size_t len = i - begin;
+            if ((len == 1 || len == 2) && s[begin] == '.' && s[i - 1] == '.')
+                return true;
+            begin = i + 1;
+        }
+    return false;
+}
+
+/* The path at s[0..n), decoded in place.  An escaped slash becomes a slash: names of models hold
+ * slashes, and some clients escape them. */
+static bool http_path(pn_http_parser *p, char *s, size_t n)
+{
+    if (!http_all(s, n, http_path_char))
+        return http_fault(p, 400, "The request target holds a character that must be percent-encoded.");
+    n = http_unescape(s, n);
+    if (n == SIZE_MAX)
+        return http_fault(p, 400, "The request target has a broken percent-encoding.");
+    for (size_t i = 0; i < n; i++)
+        if ((uint8_t)s[i] < 0x20 || s[i] == 0x7F)
+            return http_fault(p, 400, "The path holds a control character.");
+    if (pn_utf8_valid(s, n) != n)
+        return http_fault(p, 400, "The path is not UTF-8.");
+    if (http_dots(s, n))
+        return http_fault(p, 400, "The path holds a dot segment.");
+    s[n] = 0;
+    p->req.path = (pn_bytes){s, n};
+    return true;
+}
+
+/* "http://host:port" at s: where the path begins; NULL after a fault.  Servers must understand
+ * targets meant for proxies, RFC 9112 3.2.2. */
+static char *http_authority(pn_http_parser *p, char *s, char *end)
+{
+    size_t n = (size_t)(end - s), scheme = n > 7 && pn_http_is((pn_bytes){s, 7}, "http://") ? 7
+                                         : n > 8 && pn_http_is((pn_bytes){s, 8}, "https://") ? 8 : 0;
+    char *host = s + scheme, *stop = host;
+    while (stop < end && *stop != '/' && *stop != '?')
+        stop++;
+    if (!scheme || stop == host || !http_all(host, (size_t)(stop - host), http_host_char)) {
+        http_fault(p, 400, "The request target is neither a path nor a URL.");
+        return NULL;
+    }
+    size_t len = (size_t)(stop - host);
+    memmove(host - 1, host, len);       /* over a slash of the scheme: makes room for the NUL */
+    host[len - 1] = 0;
+    p->req.host = (pn_bytes){host - 1, len};
+    return stop;
+}
+
+/* The target at s[0..n), followed by a space that may be overwritten. */
+static bool http_target(pn_http_parser *p, char *s, size_t n)
+{
+    char *end = s + n, *path = s;
+    if (n == 1 && *s == '*' && p->req.method == PN_METHOD_OPTIONS) {
+        s[1] = 0;
+        p->req.path = (pn_bytes){s, 1};
+        return true;
+    }
+    if ((n == 0 || *s != '/') && !(path = http_authority(p, s, end)))
+        return false;
+    char *mark = memchr(path, '?', (size_t)(end - path));
+    if (mark) {
+        if (!http_all(mark + 1, (size_t)(end - mark - 1), http_query_char))
+            return http_fault(p, 400, "The query holds a character that must be percent-encoded.");
+        p->req.query = (pn_bytes){mark + 1, (size_t)(end - mark - 1)};
+        *end = 0;
+        end = mark;
+    }
+    *end = 0;
+    if (path == end) {              /* "http://host": its path is "/", in the place of the scheme */
+        *s = '/';
+        path = s;
+        end = s + 1;
+    }
+    return http_path(p, path, (size_t)(end - path));
+}
+
+/* The request line at s[0..n), without its CRLF: method SP target SP version, RFC 9112 3. */
+static bool http_request_line(pn_http_parser *p, char *s, size_t n)
+{
+    char *space = memchr(s, ' ', n), *last = s + n;
+    size_t method_len = space ? (size_t)(space - s) : n;
+    if (!pn_http_is_token(s, method_len))
+        return http_fault(p, 400, "The method is not a token.");
+    if (!space)
+        return http_fault(p, 400, "The request line has no target.");
+    p->req.method_text = (pn_bytes){s, method_len};
+    p->req.method = http_method(p->req.method_text);
+    *space = 0;
+    while (last[-1] != ' ' && last[-1] != 0)
+        last--;
+    if (last[-1] == 0)
+        return http_fault(p, 400, "The request line has no version.");
+    size_t version_len = (size_t)(s + n - last);
+    if (version_len != 8 || memcmp(last, "HTTP/", 5) != 0 || last[5] < '0' || last[5] > '9' || last[6] != '.' ||
+        last[7] < '0' || last[7] > '9')
+        return http_fault(p, 400, "The request line does not end in an HTTP version.");
+    if (last[5] != '1')
+        return http_fault(p, 505, "This server speaks HTTP/1.1.");
+    p->req.http10 = last[7] == '0';
+    if (method_len == 7 && memcmp(s, "CONNECT", 7) == 0)
+        return http_fault(p, 501, "This server is no proxy.");
+    return http_target(p, space + 1, (size_t)(last - 1 - (space + 1)));
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Field lines
+ * ------------------------------------------------------------------------------------------ */
+
+static void http_content_length(pn_http_parser *p, pn_bytes v)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < v.len; i++) {
+        if (v.data[i] < '0' || v.data[i] > '9') {
+            http_fault(p, 400, "Content-Length is not a number.");
+            return;
+        }
+        unsigned d = (unsigned)(v.data[i] - '0');
+        n = n > (UINT64_MAX - d) / 10 ? UINT64_MAX : n * 10 + d;    /* beyond any limit: 413 */
+    }
+    if (!v.len || (p->req.has_length && n != p->req.content_length)) {
+        http_fault(p, 400, v.len ? "There are two different Content-Lengths." : "Content-Length is empty.");
+        return;
+    }
+    p->req.has_length = true;
+    p->req.content_length = n;
+}
+
+/* The codings of all lines make one list; what it comes to is decided when it is complete.  An empty
+ * element or a parameter is bad: what is read in two ways is refused. */
+static void http_transfer_encoding(pn_http_parser *p, pn_bytes v)
+{
+    pn_bytes e;
+    for (size_t at = 0; pn_http_list(v, &at, &e);) {
+        p->n_codings++;
+        if (p->coding_chunked || !pn_http_is_token(e.data, e.len))
+            p->coding_bad = true;           /* chunked must be the last, and once */
+        p->coding_chunked = pn_http_is(e, "chunked");
+        p->coding_other |= !p->coding_chunked;
+    }
+}
+
+static void http_host(pn_http_parser *p, pn_bytes v)
+{
+    if (p->n_hosts++) {
+        http_fault(p, 400, "There are two Host fields.");
+        return;
+    }
+    if (!http_all(v.data, v.len, http_host_char)) {
+        http_fault(p, 400, "Host is not a name with an optional port.");
+        return;
+    }
+    if (!p->req.host.data)          /* that of an absolute target counts */
+        p->req.host = v;
+}
+
+/* What the parser itself has to know of a field. */
+static void http_field(pn_http_parser *p, pn_bytes name, pn_bytes v)
+{
+    pn_bytes e;
+    if (pn_http_is(name, "content-length"))
+        http_content_length(p, v);
+    if (pn_http_is(name, "host"))
+        http_host(p, v);
+    if (pn_http_is(name, "transfer-encoding"))
+        http_transfer_encoding(p, v);
+    if (pn_http_is(name, "connection"))
+        for (size_t at = 0; pn_http_list(v, &at, &e);) {
+            p->ask_close |= pn_http_is(e, "close");
+            p->ask_keep |= pn_http_is(e, "keep-alive");
+        }
+    if (pn_http_is(name, "expect"))
+        for (size_t at = 0; pn_http_list(v, &at, &e);) {
+            p->req.expect_continue |= pn_http_is(e, "100-continue");
+            p->expect_other |= e.len && !pn_http_is(e, "100-continue");
+        }
+}
+
+/* The field line at s[0..n), without its CRLF but with room for a NUL behind it. */
+static void http_field_line(pn_http_parser *p, char *s, size_t n)
+{
+    char *colon = memchr(s, ':', n);
+    size_t name_len = colon ? (size_t)(colon - s) : n;
+    if (*s == ' ' || *s == '\t') {
+        http_fault(p, 400, "A header line begins with white space (folded lines are obsolete).");
+        return;
+    }
+    if (!colon || !pn_http_is_token(s, name_len)) {
+        bool space = colon && name_len && (colon[-1] == ' ' || colon[-1] == '\t');
+        http_fault(p, 400, space ? "There is white space before the colon of a header line."
+                                 : "A header line has no valid name.");
+        return;
+    }
+    pn_bytes v = http_trim(colon + 1, n - name_len - 1);
+    if (!pn_http_is_value(v.data, v.len)) {
+        http_fault(p, 400, "A header holds a control character.");
+        return;
+    }
+    if (p->req.n_fields == PN_HTTP_FIELDS_MAX) {
+        http_fault(p, 431, "There are more than %d header lines.", PN_HTTP_FIELDS_MAX);
+        return;
+    }
+    *colon = 0;
+    p->head[(size_t)(v.data - p->head) + v.len] = 0;
+    p->req.fields[p->req.n_fields++] = (pn_http_field){
+        (uint32_t)(s - p->head), (uint32_t)name_len, (uint32_t)(v.data - p->head), (uint32_t)v.len,
+    };
+    http_field(p, (pn_bytes){s, name_len}, v);
+}
+
+/* The empty line: what the fields mean together.  RFC 9112 6.3 for the length of the body. */
+static void http_head_end(pn_http_parser *p)
+{
+    pn_http_request *r = &p->req;
+    r->head = p->head;
+    r->keep_alive = !p->ask_close && (!r->http10 || p->ask_keep);
+    r->chunked = p->n_codings != 0;
+    if (!r->http10 && !p->n_hosts) {
+        http_fault(p, 400, "There is no Host field.");
+    } else if (r->chunked && r->has_length) {
+        http_fault(p, 400, "There are both Content-Length and Transfer-Encoding.");
+    } else if (r->chunked && r->http10) {
+        http_fault(p, 400, "HTTP/1.0 has no Transfer-Encoding.");
+    } else if (r->chunked && (!p->coding_chunked || p->coding_bad)) {
+        http_fault(p, 400, "Transfer-Encoding does not end in chunked, once.");
+    } else if (r->chunked && p->coding_other) {
+        http_fault(p, 501, "The only Transfer-Encoding this server knows is chunked.");
+    } else if (p->expect_other && !r->http10) {
+        http_fault(p, 417, "The only expectation this server knows is 100-continue.");
+    } else if (r->content_length > p->limits.body_max) {
+        http_too_large(p);
+    } else {
+        r->expect_continue &= !r->http10 && (r->chunked || r->content_length);
+        p->step = HTTP_HEAD;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Gathering lines
+ * ------------------------------------------------------------------------------------------ */
+
+/* The unread part of what the caller gave. */
+typedef struct http_in {
+    const char *at, *end;
+} http_in;
+
+static void http_move(pn_http_parser *p, char *to)
+{
+    pn_bytes *moved[] = {&p->req.method_text, &p->req.path, &p->req.query, &p->req.host};
+    for (size_t i = 0; i < PN_COUNT_OF(moved); i++)
+        if (moved[i]->data)
+            moved[i]->data = to + (moved[i]->data - p->head);
+}
+
+static bool http_head_add(pn_http_parser *p, const char *s, size_t n)
+{
+    if (n > p->head_cap - p->head_len) {
+        size_t cap = PN_MAX(p->head_cap * 2, PN_MAX(p->head_len + n, (size_t)1024));
+        cap = PN_MIN(cap, PN_MAX((size_t)p->limits.line_max + p->limits.head_max, p->head_len + n));
+        char *to = pn_mem_alloc(p->mem, PN_ACCT_MISC, cap);
+        if (!to)
+            return http_nomem(p);
+        if (p->head)
+            memcpy(to, p->head, p->head_len);
+        http_move(p, to);
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->head, p->head_cap);
+        p->head = to;
+        p->head_cap = cap;
+    }
+    memcpy(p->head + p->head_len, s, n);
+    p->head_len += n;
+    return true;
+}
+
+/* Take the rest of a line that may have `max` bytes with its CRLF.  The line without it: *s, *len.
+ * False: it is not complete yet, or there was a fault. */
+static bool http_gather(pn_http_parser *p, http_in *in, size_t max, char **s, size_t *len)
+{
+    size_t have = p->head_len - p->line_at, n = PN_MIN((size_t)(in->end - in->at), max - have);
+    const char *lf = n ? memchr(in->at, '\n', n) : NULL;
+    if (lf)
+        n = (size_t)(lf - in->at) + 1;
+    if (n && !http_head_add(p, in->at, n))
+        return false;
+    in->at += n;
+    have += n;
+    if (!lf) {
+        if (have == max && p->step == HTTP_LINE)
+            http_fault(p, 414, "The request line is longer than %" PRIu32 " bytes.", p->limits.line_max);
+        else if (have == max)
+            http_fault(p, 431, "The headers are longer than %" PRIu32 " bytes.", p->limits.head_max);
+        return false;
+    }
+    *s = p->head + p->line_at;
+    if (have < 2 || (*s)[have - 2] != '\r')
+        return http_fault(p, 400, "A line of the head does not end in CRLF.");
+    *len = have - 2;
+    p->line_at = p->head_len;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The body
+ * ------------------------------------------------------------------------------------------ */
+
+/* Room for n more bytes and the NUL.  Doubling, but never beyond what the body can come to. */
+static bool http_body_room(pn_http_parser *p, size_t n)
+{
+    pn_str *b = &p->body;
+    uint64_t most = p->req.has_length ? p->req.content_length : p->limits.body_max;
+    size_t need = b->len + n + 1, cap = PN_MAX(b->cap, (size_t)1024);
+    if (need <= b->cap)
+        return true;
+    while (cap < need)
+        cap = cap > SIZE_MAX / 2 ? need : cap * 2;
+    cap = (size_t)PN_MIN((uint64_t)cap, most + 1);
+    char *to = pn_mem_resize(p->mem, PN_ACCT_MISC, b->data, b->cap, cap);
+    if (!to)
+        return http_nomem(p);
+    b->data = to;
+    b->cap = cap;
+    return true;
+}
+
+/* Up to p->left bytes of the body. */
+static bool http_body_take(pn_http_parser *p, http_in *in)
+{
+    size_t n = (size_t)PN_MIN((uint64_t)(in->end - in->at), p->left);
+    if (n && !http_body_room(p, n))
+        return false;
+    if (n) {
+        pn_str_add(&p->body, in->at, n);
+        in->at += n;
+        p->left -= n;
+    }
+    return true;
+}
+
+static void http_done(pn_http_parser *p)
+{
+    p->req.body = (pn_bytes){pn_str_cstr(&p->body), p->body.len};
+    p->step = HTTP_DONE;
+}
+
+static void http_chunk_begin(pn_http_parser *p)
+{
+    p->left = 0;
+    p->n_digits = 0;
+    p->step = HTTP_SIZE;
+}
+
+/* A chunk's size is complete. */
+static void http_chunk_size(pn_http_parser *p)
+{
+    if (p->left > p->limits.body_max - p->body.len)
+        http_too_large(p);
+    else
+        p->step = p->left ? HTTP_DATA : HTTP_TRAILER;
+}
+
+/* One byte of the line with a chunk's size, RFC 9112 7.1: 1*HEXDIG [ BWS ";" ... ] CRLF */
+static void http_size_byte(pn_http_parser *p, char c)
+{
+    int digit = http_hex(c);
+    if (p->step == HTTP_SIZE && digit >= 0) {
+        if (++p->n_digits > HTTP_DIGITS_MAX)
+            http_fault(p, 400, "The size of a chunk has too many digits.");
+        else
+            p->left = p->left << 4 | (unsigned)digit;
+        return;
+    }
+    if (!p->n_digits) {
+        http_fault(p, 400, "The size of a chunk is not a hexadecimal number.");
+        return;
+    }
+    bool space = c == ' ' || c == '\t';
+    if (c == '\r' && p->step != HTTP_EXT_SPACE)
+        p->step = HTTP_SIZE_LF;
+    else if (p->step == HTTP_EXT ? !http_vchar(c) : c != ';' && !space)
+        http_fault(p, 400, "The line with the size of a chunk is malformed.");
+    else if (++p->extra > HTTP_EXTRA_MAX)
+        http_fault(p, 400, "The extensions of the chunks are longer than %u bytes.", HTTP_EXTRA_MAX);
+    else if (p->step != HTTP_EXT)
+        p->step = space ? HTTP_EXT_SPACE : HTTP_EXT;
+}
+
+/* One byte of the trailer: checked as field lines are, and dropped. */
+static void http_trailer_byte(pn_http_parser *p, char c)
+{
+    bool begin = p->step == HTTP_TRAILER;
+    if (++p->trailer > HTTP_TRAILER_MAX)
+        http_fault(p, 431, "The trailer is longer than %u bytes.", HTTP_TRAILER_MAX);
+    else if (begin && c == '\r')
+        p->step = HTTP_LAST_LF;
+    else if (p->step == HTTP_TRAILER_VALUE && c == '\r')
+        p->step = HTTP_TRAILER_LF;
+    else if (p->step == HTTP_TRAILER_NAME && c == ':')
+        p->step = HTTP_TRAILER_VALUE;
+    else if (p->step == HTTP_TRAILER_VALUE ? !http_vchar(c) : !http_tchar(c))
+        http_fault(p, 400, "A line of the trailer is malformed.");
+    else if (begin)
+        p->step = HTTP_TRAILER_NAME;
+}
+
+/* The second half of a CRLF; or the first, after a chunk's data. */
+static bool http_expect_byte(pn_http_parser *p, char c, char want, int next)
+{
+    if (c == want)
+        p->step = next;
+    else
+        http_fault(p, 400, "A line of the body does not end in CRLF.");
+    return c == want;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Feeding
+ * ------------------------------------------------------------------------------------------ */
+
+static void http_begin_body(pn_http_parser *p)
+{
+    p->left = p->req.content_length;
+    if (p->req.chunked)
+        http_chunk_begin(p);
+    else if (p->left)
+        p->step = HTTP_FIXED;
+    else
+        http_done(p);
+}
+
+/* Before the request line. */
+static void http_start_byte(pn_http_parser *p, http_in *in)
+{
+    char c = *in->at;
+    if (p->step == HTTP_START_LF) {
+        in->at++;
+        if (http_expect_byte(p, c, '\n', HTTP_START) && ++p->n_blank > HTTP_BLANK_MAX)
+            http_fault(p, 400, "There are too many empty lines before the request.");
+    } else if (c == '\r') {
+        in->at++;
+        p->step = HTTP_START_LF;
+    } else if (http_tchar(c)) {
+        p->step = HTTP_LINE;
+    } else {
+        http_fault(p, 400, "This is not an HTTP request.");         /* TLS, most likely */
+    }
+}
+
+/* A line of the head, if it is complete. */
+static void http_head_line(pn_http_parser *p, http_in *in)
+{
+    char *s;
+    size_t n;
+    if (p->step == HTTP_LINE) {
+        if (http_gather(p, in, p->limits.line_max, &s, &n) && http_request_line(p, s, n)) {
+            p->fields_at = p->head_len;
+            p->step = HTTP_FIELDS;
+        }
+        return;
+    }
+    size_t used = p->line_at - p->fields_at;
+    if (!http_gather(p, in, p->limits.head_max - used, &s, &n))
+        return;
+    if (!n)
+        http_head_end(p);
+    else
+        http_field_line(p, s, n);
+}
+
+/* A byte, a line or a run of the body. */
+static void http_step_on(pn_http_parser *p, http_in *in)
+{
+    switch (p->step) {
+    case HTTP_START: case HTTP_START_LF:
+        http_start_byte(p, in);
+        break;
+    case HTTP_LINE: case HTTP_FIELDS:
+        http_head_line(p, in);
+        break;
+    case HTTP_FIXED:
+        if (http_body_take(p, in) && !p->left)
+            http_done(p);
+        break;
+    case HTTP_DATA:
+        if (http_body_take(p, in) && !p->left)
+            p->step = HTTP_DATA_CR;
+        break;
+    case HTTP_SIZE: case HTTP_EXT_SPACE: case HTTP_EXT:
+        http_size_byte(p, *in->at++);
+        break;
+    case HTTP_SIZE_LF:
+        if (http_expect_byte(p, *in->at++, '\n', HTTP_DATA))
+            http_chunk_size(p);
+        break;
+    case HTTP_DATA_CR:
+        http_expect_byte(p, *in->at++, '\r', HTTP_DATA_LF);
+        break;
+    case HTTP_DATA_LF:
+        if (http_expect_byte(p, *in->at++, '\n', HTTP_SIZE))
+            http_chunk_begin(p);
+        break;
+    case HTTP_TRAILER: case HTTP_TRAILER_NAME: case HTTP_TRAILER_VALUE:
+        http_trailer_byte(p, *in->at++);
+        break;
+    case HTTP_TRAILER_LF:
+        http_expect_byte(p, *in->at++, '\n', HTTP_TRAILER);
+        break;
+    case HTTP_LAST_LF:
+        if (http_expect_byte(p, *in->at++, '\n', HTTP_DONE))
+            http_done(p);
+        break;
+    default:
+        PN_ASSERT(false);
+    }
+}
+
+PN_INTERNAL pn_feed pn_http_feed(pn_http_parser *p, const char *data, size_t n, size_t *used)
+{
+    http_in in = {data, data + n};
+    if (p->step == HTTP_HEAD)
+        http_begin_body(p);
+    while (in.at < in.end && p->step != HTTP_HEAD && p->step != HTTP_DONE && p->step != HTTP_FAULT)
+        http_step_on(p, &in);
+    *used = (size_t)(in.at - data);
+    switch (p->step) {
+    case HTTP_HEAD: return PN_FEED_HEAD;
+    case HTTP_DONE: return PN_FEED_REQUEST;
+    case HTTP_FAULT: return PN_FEED_FAULT;
+    default: return PN_FEED_MORE;
+    }
+}
+
+PN_INTERNAL void pn_http_take_body(pn_http_parser *p, pn_str *out)
+{
+    *out = p->body;
+    pn_str_init(&p->body, p->mem, PN_ACCT_MISC);
+    p->req.body = (pn_bytes){"", 0};
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Looking at a request
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_bytes pn_http_field_name(const pn_http_request *r, uint32_t i)
+{
+    PN_ASSERT(i < r->n_fields);
+    return (pn_bytes){r->head + r->fields[i].name, r->fields[i].name_len};
+}
+
+PN_INTERNAL pn_bytes pn_http_field_value(const pn_http_request *r, uint32_t i)
+{
+    PN_ASSERT(i < r->n_fields);
+    return (pn_bytes){r->head + r->fields[i].value, r->fields[i].value_len};
+}
+
+PN_INTERNAL uint32_t pn_http_find(const pn_http_request *r, const char *name, uint32_t from)
+{
+    while (from < r->n_fields && !pn_http_is(pn_http_field_name(r, from), name))
+        from++;
+    return from;
+}
+
+PN_INTERNAL pn_bytes pn_http_get(const pn_http_request *r, const char *name)
+{
+    uint32_t i = pn_http_find(r, name, 0);
+    return i < r->n_fields ? pn_http_field_value(r, i) : (pn_bytes){NULL, 0};
+}
+
+PN_INTERNAL bool pn_http_query(const pn_http_request *r, const char *name, pn_str *out)
+{
+    size_t name_len = strlen(name);
+    const char *s = r->query.data, *end = s ? s + r->query.len : NULL;
+    for (const char *next; s; s = next) {
+        const char *amp = memchr(s, '&', (size_t)(end - s)), *stop = amp ? amp : end;
+        next = amp ? amp + 1 : NULL;
+        if ((size_t)(stop - s) < name_len || memcmp(s, name, name_len) != 0)
+            continue;
+        const char *v = s + name_len;
+        if (v < stop && *v != '=')
+            continue;
+        for (v += v < stop; v < stop; v++) {
+            int hi = *v == '%' && stop - v > 2 ? http_hex(v[1]) : -1, lo = hi < 0 ? -1 : http_hex(v[2]);
+            if (*v == '%' && lo < 0)
+                return false;
+            pn_str_addc(out, *v == '+' ? ' ' : *v == '%' ? (char)(hi << 4 | lo) : *v);
+            v += *v == '%' ? 2 : 0;
+        }
+        return true;
+    }
+    return false;
+}
+
+#undef HTTP_LINE_MAX
+#undef HTTP_HEAD_MAX
+#undef HTTP_BODY_MAX
+#undef HTTP_ANY_MAX
+#undef HTTP_BLANK_MAX
+#undef HTTP_DIGITS_MAX
+#undef HTTP_EXTRA_MAX
+#undef HTTP_TRAILER_MAX
+#endif
+
+/* ---- Begin serve/pn_http_reply.c ---- */
+#ifndef PN_DROP_SERVE_PN_HTTP_REPLY_C
+#define PN_DROP_SERVE_PN_HTTP_REPLY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* pn_http_reply.c - heads are built on the side, so that the queue takes a reply as a whole. */
+/* includes serve/pn_http_reply.h */
+
+/* includes serve/pn_http.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define REPLY_CHUNK_MAX (sizeof(size_t) * 2 + 4)    /* of a chunk's size line and the CRLF behind it */
+
+PN_INTERNAL const char *pn_http_reason(int status)
+{
+    switch (status) {
+    case 100: return "Continue";
+    case 200: return "OK";
+    case 201: return "Created";
+    case 202: return "Accepted";
+    case 204: return "No Content";
+    case 301: return "Moved Permanently";
+    case 302: return "Found";
+    case 304: return "Not Modified";
+    case 307: return "Temporary Redirect";
+    case 308: return "Permanent Redirect";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 406: return "Not Acceptable";
+    case 408: return "Request Timeout";
+    case 409: return "Conflict";
+    case 411: return "Length Required";
+    case 413: return "Content Too Large";
+    case 414: return "URI Too Long";
+    case 415: return "Unsupported Media Type";
+    case 417: return "Expectation Failed";
+    case 422: return "Unprocessable Content";
+    case 429: return "Too Many Requests";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 501: return "Not Implemented";
+    case 503: return "Service Unavailable";
+    case 504: return "Gateway Timeout";
+    case 505: return "HTTP Version Not Supported";
+    case 507: return "Insufficient Storage";
+    case 529: return "Overloaded";
+    default: return "Unknown";
+    }
+}
+
+PN_INTERNAL void pn_http_date(int64_t unix_s, char out[30])
+{
+    static const char day_name[7][4] = {"Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"};
+    static const char month_name[12][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
+                                           "Nov", "Dec"};
+    static const uint8_t month_days[12] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    int64_t s = PN_MIN(PN_MAX(unix_s, (int64_t)0), (int64_t)253402300799);      /* 9999-12-31T23:59:59 */
+    unsigned days = (unsigned)(s / 86400), in_day = (unsigned)(s % 86400), year = 1970, month = 0;
+    unsigned week_day = days % 7;
+    for (;; year++) {
+        bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+        unsigned n = leap ? 366 : 365;
+        if (days >= n) {
+            days -= n;
+            continue;
+        }
+        for (; days >= month_days[month] + (unsigned)(leap && month == 1); month++)
+            days -= month_days[month] + (unsigned)(leap && month == 1);
+        break;
+    }
+    char text[80];      /* gcc reckons with 10 digits a number */
+    snprintf(text, sizeof text, "%s, %02u %s %04u %02u:%02u:%02u GMT", day_name[week_day], days + 1,
+             month_name[month], year, in_day / 3600, in_day / 60 % 60, in_day % 60);
+    memcpy(out, text, 29);
+    out[29] = 0;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Heads
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_http_add_n(pn_str *s, const char *name, const char *value, size_t n)
+{
+    if (!pn_http_is_token(name, strlen(name)) || !pn_http_is_value(value, n)) {
+        s->failed = true;
+        return;
+    }
+    pn_str_addz(s, name);
+    pn_str_add(s, ": ", 2);
+    pn_str_add(s, value, n);
+    pn_str_add(s, "\r\n", 2);
+}
+
+PN_INTERNAL void pn_http_add(pn_str *s, const char *name, const char *value)
+{
+    pn_http_add_n(s, name, value, strlen(value));
+}
+
+static bool reply_bodiless(const pn_http_reply *r) { return r->head || r->status == 204 || r->status == 304; }
+
+/* Everything up to the fields that say how the body is framed. */
+static void reply_begin(pn_str *s, const pn_http_reply *r)
+{
+    pn_str_addf(s, "HTTP/1.1 %d %s\r\n", r->status, pn_http_reason(r->status));
+    if (r->date)
+        pn_http_add(s, "Date", r->date);
+    if (r->content_type)
+        pn_http_add(s, "Content-Type", r->content_type);
+    if (r->fields) {
+        pn_str_add(s, pn_str_cstr(r->fields), r->fields->len);
+        s->failed |= r->fields->failed;
+    }
+    if (r->close)
+        pn_http_add(s, "Connection", "close");
+    else if (r->http10)
+        pn_http_add(s, "Connection", "keep-alive");
+}
+
+/* Queue the head in s, which is freed, with n bytes of body behind it. */
+static pn_status reply_queue(pn_sendq *q, pn_str *s, const char *body, size_t n)
+{
+    pn_str_add(s, "\r\n", 2);
+    pn_status st = s->failed || n > SIZE_MAX - s->len ? PN_E_NOMEM : pn_sendq_reserve(q, s->len + n, 0);
+    if (st == PN_OK) {
+        pn_sendq_put(q, s->data, s->len);
+        pn_sendq_put(q, body, n);
+    }
+    pn_str_fini(s);
+    return st;
+}
+
+/* RFC 9110 8.6: no Content-Length in 204; after HEAD it is that of GET. */
+static void reply_length(pn_str *s, const pn_http_reply *r, size_t n)
+{
+    if (r->status != 204 && r->status != 304)
+        pn_str_addf(s, "Content-Length: %zu\r\n", n);
+}
+
+PN_INTERNAL pn_status pn_http_reply_whole(pn_sendq *q, const pn_http_reply *r, const char *body, size_t n)
+{
+    pn_str s;
+    pn_str_init(&s, q->mem, PN_ACCT_MISC);
+    reply_begin(&s, r);
+    reply_length(&s, r, n);
+    return reply_queue(q, &s, body, reply_bodiless(r) ? 0 : n);
+}
+
+PN_INTERNAL pn_status pn_http_reply_give(pn_sendq *q, const pn_http_reply *r, pn_str *body)
+{
+    pn_str s;
+    pn_str_init(&s, q->mem, PN_ACCT_MISC);
+    reply_begin(&s, r);
+    reply_length(&s, r, body->len);
+    s.failed |= body->failed;
+    pn_status st = reply_queue(q, &s, NULL, 0);
+    if (st == PN_OK && !reply_bodiless(r))
+        pn_sendq_give_body(q, body);
+    else if (st == PN_OK)
+        pn_str_fini(body);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_http_reply_continue(pn_sendq *q)
+{
+    static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    pn_status st = pn_sendq_reserve(q, sizeof text - 1, 0);
+    if (st == PN_OK)
+        pn_sendq_put(q, text, sizeof text - 1);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Streams
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_http_reply_stream(pn_sendq *q, const pn_http_reply *r, pn_framing *framing)
+{
+    pn_http_reply head = *r;
+    pn_str s;
+    bool chunks = !r->http10 && r->status != 204 && r->status != 304;
+    *framing = reply_bodiless(r) ? PN_FRAMING_NONE : chunks ? PN_FRAMING_CHUNKS : PN_FRAMING_CLOSE;
+    head.close |= *framing == PN_FRAMING_CLOSE;
+    pn_str_init(&s, q->mem, PN_ACCT_MISC);
+    reply_begin(&s, &head);
+    if (chunks)
+        pn_http_add(&s, "Transfer-Encoding", "chunked");
+    return reply_queue(q, &s, NULL, 0);
+}
+
+PN_INTERNAL pn_status pn_http_stream_put(pn_sendq *q, pn_framing framing, const pn_bytes *parts, size_t n_parts,
+                                         size_t spare)
+{
+    size_t n = 0;
+    char size[REPLY_CHUNK_MAX + 1];
+    for (size_t i = 0; i < n_parts; i++) {
+        if (parts[i].len > SIZE_MAX - REPLY_CHUNK_MAX - n)
+            return PN_E_INVALID;
+        n += parts[i].len;
+    }
+    if (!n || framing == PN_FRAMING_NONE)
+        return PN_OK;
+    bool chunks = framing == PN_FRAMING_CHUNKS;
+    snprintf(size, sizeof size, "%zx\r\n", n);
+    pn_status st = pn_sendq_reserve(q, n + (chunks ? strlen(size) + 2 : 0), spare);
+    if (st)
+        return st;
+    if (chunks)
+        pn_sendq_putz(q, size);
+    for (size_t i = 0; i < n_parts; i++)
+        pn_sendq_put(q, parts[i].data, parts[i].len);
+    if (chunks)
+        pn_sendq_put(q, "\r\n", 2);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_http_stream_end(pn_sendq *q, pn_framing framing)
+{
+    if (framing != PN_FRAMING_CHUNKS)
+        return PN_OK;
+    pn_status st = pn_sendq_reserve(q, 5, 0);
+    if (st == PN_OK)
+        pn_sendq_put(q, "0\r\n\r\n", 5);
+    return st;
+}
+
+#undef REPLY_CHUNK_MAX
+#endif
+
+/* ---- Begin serve/pn_sse.c ---- */
+#ifndef PN_DROP_SERVE_PN_SSE_C
+#define PN_DROP_SERVE_PN_SSE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* pn_sse.c - frames are joined from their parts straight into the queue. */
+/* includes serve/pn_sse.h */
+
+PN_INTERNAL pn_status pn_sse_begin(pn_sse *s, pn_sendq *q, const pn_http_reply *r)
+{
+    pn_http_reply head = *r;
+    pn_str fields;
+    *s = (pn_sse){.q = q, .ended = true};
+    pn_str_init(&fields, q->mem, PN_ACCT_MISC);
+    pn_http_add(&fields, "Cache-Control", "no-cache");
+    pn_http_add(&fields, "X-Accel-Buffering", "no");
+    if (r->fields) {
+        pn_str_add(&fields, pn_str_cstr(r->fields), r->fields->len);
+        fields.failed |= r->fields->failed;
+    }
+    head.status = 200;
+    head.content_type = "text/event-stream; charset=utf-8";
+    head.fields = &fields;
+    pn_status st = pn_http_reply_stream(q, &head, &s->framing);
+    s->ended = st != PN_OK;
+    pn_str_fini(&fields);
+    return st;
+}
+
+/* What would end the line, or the event, early.  CR alone ends a line too. */
+static bool sse_one_line(const char *s, size_t n)
+{
+    return !n || (!memchr(s, '\n', n) && !memchr(s, '\r', n) && !memchr(s, 0, n));
+}
+
+static pn_status sse_put(pn_sse *s, const char *event, const char *data, size_t n, size_t spare)
+{
+    size_t event_len = event ? strlen(event) : 0;
+    pn_bytes parts[] = {
+        {"event: ", event ? 7 : 0}, {event, event_len}, {"\n", event ? 1 : 0}, {"data: ", 6}, {data, n}, {"\n\n", 2},
+    };
+    if (s->ended)
+        return PN_E_STATE;
+    if (!sse_one_line(data, n) || !sse_one_line(event, event_len))
+        return PN_E_INVALID;
+    return pn_http_stream_put(s->q, s->framing, parts, PN_COUNT_OF(parts), spare);
+}
+
+PN_INTERNAL pn_status pn_sse_event(pn_sse *s, const char *event, const char *data, size_t n)
+{
+    return sse_put(s, event, data, n, PN_SSE_SPARE);
+}
+
+PN_INTERNAL pn_status pn_sse_last_event(pn_sse *s, const char *event, const char *data, size_t n)
+{
+    return sse_put(s, event, data, n, 64);      /* for [DONE] and the last chunk */
+}
+
+PN_INTERNAL pn_status pn_sse_ping(pn_sse *s)
+{
+    static const pn_bytes ping = {": ping\n\n", 8};
+    if (s->ended)
+        return PN_E_STATE;
+    return pn_sendq_len(s->q) ? PN_OK : pn_http_stream_put(s->q, s->framing, &ping, 1, PN_SSE_SPARE);
+}
+
+PN_INTERNAL pn_status pn_sse_end(pn_sse *s, bool done)
+{
+    if (s->ended)
+        return PN_E_STATE;
+    /* Room for both, so that [DONE] is not queued twice when the end has to be tried again. */
+    pn_status st = pn_sendq_reserve(s->q, 64, 0);
+    if (st == PN_OK && done)
+        st = sse_put(s, NULL, "[DONE]", 6, 0);
+    if (st == PN_OK)
+        st = pn_http_stream_end(s->q, s->framing);
+    s->ended = st == PN_OK;
+    return st;
+}
+
+PN_INTERNAL bool pn_sse_paused(const pn_sse *s) { return pn_sendq_paused(s->q); }
+#endif
+
+/* ---- Begin serve/pn_access.c ---- */
+#ifndef PN_DROP_SERVE_PN_ACCESS_C
+#define PN_DROP_SERVE_PN_ACCESS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* pn_access.c - all keys are compared, found or not: where a search ends early a clock can follow it. */
+/* includes serve/pn_access.h */
+
+#include <stdio.h>
+
+/* ------------------------------------------------------------------------------------------
+ * Keys
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_keys_init(pn_keys *k, pn_mem *mem)
+{
+    pn_str_init(&k->text, mem, PN_ACCT_MISC);
+    k->n = 0;
+}
+
+/* A plain memset of memory that is freed next may be optimised away. */
+static void access_wipe(char *s, size_t n)
+{
+    for (volatile char *p = s; n; n--)
+        *p++ = 0;
+}
+
+PN_INTERNAL void pn_keys_fini(pn_keys *k)
+{
+    access_wipe(k->text.data, k->text.cap);
+    pn_str_fini(&k->text);
+    k->n = 0;
+}
+
+/* Grow by hand: what the old block held is overwritten before it is freed. */
+static bool access_room(pn_str *s, size_t n)
+{
+    if (n <= s->cap - s->len)
+        return true;
+    size_t cap = PN_MAX(2 * (s->len + n), (size_t)256);
+    char *to = pn_mem_alloc(s->mem, s->account, cap);
+    if (!to)
+        return false;
+    memset(to, 0, cap);
+    if (s->len)
+        memcpy(to, s->data, s->len);
+    access_wipe(s->data, s->cap);
+    pn_mem_free(s->mem, s->account, s->data, s->cap);
+    s->data = to;
+    s->cap = cap;
+    return true;
+}
+
+PN_INTERNAL pn_status pn_keys_add(pn_keys *k, const char *key, size_t n, pn_err *err)
+{
+    if (!n || n > PN_KEY_BYTES_MAX)
+        return pn_fail(err, PN_E_FORMAT, "API key: expected 1 to %u characters, found %zu", PN_KEY_BYTES_MAX, n);
+    for (size_t i = 0; i < n; i++)
+        if (key[i] <= 0x20 || key[i] >= 0x7F || key[i] == '#')
+            return pn_fail(err, PN_E_FORMAT, "API key: expected visible ASCII without '#', found byte 0x%02X at %zu",
+                           (unsigned)(uint8_t)key[i], i);
+    if (!access_room(&k->text, n + 2))
+        return pn_fail_nomem(err, "API keys", k->text.len + n + 2);
+    pn_str_add(&k->text, key, n);
+    pn_str_addc(&k->text, 0);
+    k->n++;
+    return PN_OK;
+}
+
+static bool access_space(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
+PN_INTERNAL pn_status pn_keys_load(pn_keys *k, const char *text, size_t n, pn_err *err)
+{
+    size_t line = 1, at = n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;  /* an editor's mark */
+    for (; at < n; line++) {
+        const char *s = text + at, *lf = memchr(s, '\n', n - at), *stop = lf ? lf : text + n;
+        const char *comment = memchr(s, '#', (size_t)(stop - s));
+        at = (size_t)(stop - text) + 1;
+        if (comment)
+            stop = comment;
+        while (s < stop && access_space(*s))
+            s++;
+        while (s < stop && access_space(stop[-1]))
+            stop--;
+        pn_status st = s < stop ? pn_keys_add(k, s, (size_t)(stop - s), err) : PN_OK;
+        if (st)
+            return pn_err_prefix(err, st, "line %zu", line);
+    }
+    return PN_OK;
+}
+
+PN_INTERNAL bool pn_keys_have(const pn_keys *k, const char *s, size_t n)
+{
+    unsigned found = 0;
+    for (size_t i = 0, at = 0; i < k->n; i++) {
+        const char *key = k->text.data + at;
+        size_t len = strlen(key);
+        unsigned differs = len != n;
+        for (size_t j = 0; j < len; j++)        /* the guess, over and over if it is shorter */
+            differs |= (unsigned)((uint8_t)key[j] ^ (uint8_t)(n ? s[j % n] : 0));
+        found |= !differs;
+        at += len + 1;
+    }
+    return found != 0;
+}
+
+/* "Bearer K" in any case, or K alone. */
+static pn_bytes access_bearer(pn_bytes v)
+{
+    if (v.len > 7 && pn_http_is((pn_bytes){v.data, 6}, "bearer") && v.data[6] == ' ') {
+        v.data += 7;
+        v.len -= 7;
+        while (v.len && *v.data == ' ')
+            v.data++, v.len--;
+    }
+    return v;
+}
+
+PN_INTERNAL pn_key_check pn_keys_check(const pn_keys *k, const pn_http_request *r)
+{
+    static const char *const names[] = {"authorization", "x-api-key", "api-key"};
+    bool given = false, found = false;
+    if (!k->n)
+        return PN_KEY_OK;
+    for (size_t i = 0; i < PN_COUNT_OF(names); i++)
+        for (uint32_t f = pn_http_find(r, names[i], 0); f < r->n_fields; f = pn_http_find(r, names[i], f + 1)) {
+            pn_bytes v = pn_http_field_value(r, f);
+            if (i == 0)
+                v = access_bearer(v);
+            given |= v.len != 0;
+            found |= v.len <= PN_KEY_BYTES_MAX && pn_keys_have(k, v.data, v.len);
+        }
+    return found ? PN_KEY_OK : given ? PN_KEY_WRONG : PN_KEY_MISSING;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * CORS: fetch.spec.whatwg.org, section 3.3
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum cors_match { CORS_NO, CORS_LISTED, CORS_ANY } cors_match;
+
+static cors_match cors_find(const pn_cors *c, pn_bytes origin)
+{
+    cors_match m = CORS_NO;
+    for (size_t i = 0; i < c->n_origins; i++) {
+        if (strcmp(c->origins[i], "*") == 0)
+            m = CORS_ANY;
+        else if (origin.data && pn_http_is(origin, c->origins[i]))
+            return CORS_LISTED;
+    }
+    return m;
+}
+
+/* "null" is the origin of files and sandboxed frames, everybody's in other words: only a plain "*"
+ * covers it, never an echo. */
+static bool cors_allowed(const pn_cors *c, pn_bytes origin)
+{
+    cors_match m = cors_find(c, origin);
+    if (m == CORS_ANY && c->credentials)
+        return origin.data && !pn_http_is(origin, "null");
+    return m != CORS_NO;
+}
+
+PN_INTERNAL void pn_cors_add(pn_str *fields, const pn_cors *c, const pn_http_request *r)
+{
+    pn_bytes origin = pn_http_get(r, "origin");
+    bool plain = cors_find(c, (pn_bytes){NULL, 0}) == CORS_ANY && !c->credentials;
+    if (!c->n_origins)
+        return;
+    if (!plain)
+        pn_http_add(fields, "Vary", "Origin");      /* also when refused: caches must not mix them up */
+    if (!cors_allowed(c, origin))
+        return;
+    if (plain)
+        pn_http_add(fields, "Access-Control-Allow-Origin", "*");
+    else
+        pn_http_add_n(fields, "Access-Control-Allow-Origin", origin.data, origin.len);
+    if (c->credentials)
+        pn_http_add(fields, "Access-Control-Allow-Credentials", "true");
+    /* Scripts see only a few headers by themselves; these are the ones SDKs read. */
+    pn_http_add(fields, "Access-Control-Expose-Headers",
+                "x-request-id, retry-after, retry-after-ms, x-should-retry, x-pantheon-ignored");
+}
+
+PN_INTERNAL bool pn_cors_is_preflight(const pn_http_request *r)
+{
+    return r->method == PN_METHOD_OPTIONS && pn_http_get(r, "origin").data &&
+           pn_http_get(r, "access-control-request-method").data;
+}
+
+/* Is it a list of field names?  It goes back into a field of ours. */
+static bool cors_names(pn_bytes list)
+{
+    pn_bytes e;
+    if (!list.data || list.len > 4096)
+        return false;
+    for (size_t at = 0; pn_http_list(list, &at, &e);)
+        if (!pn_http_is_token(e.data, e.len))
+            return false;
+    return true;
+}
+
+PN_INTERNAL void pn_cors_add_preflight(pn_str *fields, const pn_cors *c, const pn_http_request *r)
+{
+    pn_bytes asked = pn_http_get(r, "access-control-request-headers");
+    pn_bytes private_network = pn_http_get(r, "access-control-request-private-network");
+    char age[16];
+    if (!cors_allowed(c, pn_http_get(r, "origin")))
+        return;
+    snprintf(age, sizeof age, "%u", (unsigned)(c->max_age_s ? c->max_age_s : 600));
+    pn_http_add(fields, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
+    /* "*" covers neither Authorization nor, with credentials, anything: what is asked for is named. */
+    if (cors_names(asked))
+        pn_http_add_n(fields, "Access-Control-Allow-Headers", asked.data, asked.len);
+    else
+        pn_http_add(fields, "Access-Control-Allow-Headers",
+                    c->credentials ? "Authorization, Content-Type, x-api-key, api-key, anthropic-version, "
+                                     "anthropic-beta"
+                                   : "*, Authorization");
+    pn_http_add(fields, "Access-Control-Max-Age", age);
+    if (private_network.data && pn_http_is(private_network, "true"))
+        pn_http_add(fields, "Access-Control-Allow-Private-Network", "true");
+}
+#endif
+
+/* ---- Begin serve/pn_conn.c ---- */
+#ifndef PN_DROP_SERVE_PN_CONN_C
+#define PN_DROP_SERVE_PN_CONN_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_conn.c - the state machine.  Input and the clock only leave notes (eof, gone, fed, now); every
+ * change of state but the first of a request happens in pn_conn_next or in a reply, so the owner
+ * sees them in one order.
+ */
+/* includes serve/pn_conn.h */
+
+#include <stdio.h>
+
+_Static_assert(sizeof(pn_conn) <= 4096, "an idle connection is cheap");
+
+PN_INTERNAL void pn_conn_init(pn_conn *c, pn_mem *mem, const pn_conn_params *params, uint64_t now_ms)
+{
+    memset(c, 0, sizeof *c);
+    c->mem = mem;
+    if (params)
+        c->params = *params;
+    const struct { uint32_t *value, usual; } defaults[] = {
+        {&c->params.pending_max, 16u << 10}, {&c->params.idle_ms, 60000}, {&c->params.head_ms, 15000},
+        {&c->params.body_ms, 30000}, {&c->params.body_rate, 1024}, {&c->params.write_ms, 60000},
+        {&c->params.linger_ms, 2000}, {&c->params.linger_max, 64u << 20},
+        {&c->params.ping_ms, 15000},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(defaults); i++)
+        if (!*defaults[i].value)
+            *defaults[i].value = defaults[i].usual;
+    pn_http_init(&c->http, mem, &c->params.http);
+    pn_sendq_init(&c->out, mem, &c->params.queue);
+    c->sse.ended = true;
+    c->now = c->since = now_ms;
+}
+
+static void conn_drop_pending(pn_conn *c)
+{
+    pn_mem_free(c->mem, PN_ACCT_MISC, c->pending, c->pending_cap);
+    c->pending = NULL;
+    c->pending_at = c->pending_len = c->pending_cap = 0;
+}
+
+/* The request stays until pn_conn_fini: the owner may still want to log it. */
+static void conn_close(pn_conn *c)
+{
+    pn_sendq_fini(&c->out);
+    conn_drop_pending(c);
+    c->sse.ended = true;
+    c->state = PN_CONN_CLOSED;
+}
+
+PN_INTERNAL void pn_conn_fini(pn_conn *c)
+{
+    conn_close(c);
+    pn_http_fini(&c->http);
+}
+
+static bool conn_at_work(const pn_conn *c)
+{
+    return c->state == PN_CONN_HANDLING || c->state == PN_CONN_STREAMING;
+}
+
+/* The client is gone: the owner has to know when it works for it. */
+static void conn_lost(pn_conn *c)
+{
+    c->abort_due = conn_at_work(c);
+    conn_close(c);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Input
+ * ------------------------------------------------------------------------------------------ */
+
+static bool conn_reads(const pn_conn *c) { return c->state == PN_CONN_IDLE || c->state == PN_CONN_READING; }
+
+static size_t conn_pending(const pn_conn *c) { return c->pending_len - c->pending_at; }
+
+PN_INTERNAL size_t pn_conn_room(const pn_conn *c)
+{
+    if (c->eof || c->state == PN_CONN_CLOSED)
+        return 0;
+    return c->state == PN_CONN_LINGERING ? c->params.pending_max : c->params.pending_max - conn_pending(c);
+}
+
+/* A fault of the connection's own, told like one of the parser's. */
+static void conn_fault(pn_conn *c, int status, const char *message)
+{
+    c->http.status = status;
+    snprintf(c->http.message, sizeof c->http.message, "%s", message);
+    c->fed = PN_FEED_FAULT;
+}
+
+/* Keep what cannot be parsed yet. */
+static void conn_keep(pn_conn *c, const char *data, size_t n)
+{
+    PN_ASSERT(n <= c->params.pending_max - conn_pending(c));
+    if (n > c->pending_cap - c->pending_len) {
+        size_t len = conn_pending(c);
+        if (len + n > c->pending_cap) {
+            size_t cap = PN_MIN(PN_MAX(2 * (len + n), (size_t)1024), (size_t)c->params.pending_max);
+            char *to = pn_mem_alloc(c->mem, PN_ACCT_MISC, cap);
+            if (!to) {
+                c->gone = true;         /* bytes are lost: nothing sensible can follow */
+                return;
+            }
+            if (len)
+                memcpy(to, c->pending + c->pending_at, len);
+            conn_drop_pending(c);
+            c->pending = to;
+            c->pending_cap = cap;
+        } else {
+            memmove(c->pending, c->pending + c->pending_at, len);
+        }
+        c->pending_at = 0;
+        c->pending_len = len;
+    }
+    memcpy(c->pending + c->pending_len, data, n);
+    c->pending_len += n;
+}
+
+/* Give the parser bytes; how many it took. */
+static size_t conn_feed(pn_conn *c, const char *data, size_t n)
+{
+    size_t used;
+    bool body = c->head_passed;
+    c->fed = pn_http_feed(&c->http, data, n, &used);
+    if (c->state == PN_CONN_IDLE && pn_http_begun(&c->http)) {
+        c->state = PN_CONN_READING;
+        c->since = c->now;
+    }
+    if (body && used) {
+        c->body_seen += used;
+        c->body_last = c->now;
+    }
+    return used;
+}
+
+PN_INTERNAL void pn_conn_input(pn_conn *c, const char *data, size_t n, uint64_t now_ms)
+{
+    c->now = now_ms;
+    if (c->state == PN_CONN_LINGERING)
+        c->lingered += n;
+    if (c->state == PN_CONN_LINGERING || c->state == PN_CONN_CLOSED)
+        return;
+    size_t used = 0;
+    /* While a head has been told and not passed, the owner may still be about to refuse it. */
+    if (conn_reads(c) && c->fed == PN_FEED_MORE && c->head_told == c->head_passed && !conn_pending(c))
+        used = conn_feed(c, data, n);
+    if (used < n)
+        conn_keep(c, data + used, n - used);
+}
+
+PN_INTERNAL void pn_conn_eof(pn_conn *c) { c->eof = true; }
+
+PN_INTERNAL void pn_conn_gone(pn_conn *c) { c->gone = true; }
+
+/* ------------------------------------------------------------------------------------------
+ * Output
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_bytes pn_conn_output(const pn_conn *c) { return pn_sendq_peek(&c->out); }
+
+PN_INTERNAL void pn_conn_sent(pn_conn *c, size_t n, uint64_t now_ms)
+{
+    c->now = now_ms;
+    pn_sendq_drop(&c->out, n);
+    if (n) {
+        c->waiting = pn_sendq_len(&c->out) != 0;
+        c->write_at = now_ms;
+    }
+}
+
+PN_INTERNAL unsigned pn_conn_wants(const pn_conn *c)
+{
+    return (pn_conn_room(c) ? PN_CONN_WANTS_READ : 0u) | (pn_sendq_len(&c->out) ? PN_CONN_WANTS_WRITE : 0u);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Time
+ * ------------------------------------------------------------------------------------------ */
+
+/* Until when a body may take: body_ms without a byte is too long, and so is what comes drop by drop
+ * below body_rate, which would hold the memory of a large body for hours. */
+static uint64_t conn_body_deadline(const pn_conn *c)
+{
+    uint64_t still = c->body_last + c->params.body_ms;
+    uint64_t slow = c->body_at + c->params.body_ms + c->body_seen / c->params.body_rate * 1000;
+    return PN_MIN(still, slow);
+}
+
+PN_INTERNAL uint64_t pn_conn_deadline(const pn_conn *c)
+{
+    uint64_t at = UINT64_MAX;
+    switch (c->state) {
+    case PN_CONN_IDLE: at = c->since + c->params.idle_ms; break;
+    case PN_CONN_READING: at = c->head_passed ? conn_body_deadline(c) : c->since + c->params.head_ms; break;
+    case PN_CONN_STREAMING: at = pn_sendq_len(&c->out) ? at : c->write_at + c->params.ping_ms; break;
+    case PN_CONN_LINGERING: at = c->since + c->params.linger_ms; break;
+    case PN_CONN_HANDLING: case PN_CONN_WRITING: case PN_CONN_CLOSED: break;
+    }
+    if (c->state != PN_CONN_CLOSED && pn_sendq_len(&c->out))
+        at = PN_MIN(at, (c->waiting ? c->write_at : c->now) + c->params.write_ms);
+    return at;
+}
+
+/* What is overdue.  A stalled write first: whatever the state, the client does not listen. */
+static void conn_overdue(pn_conn *c)
+{
+    if (pn_sendq_len(&c->out) && c->now >= c->write_at + c->params.write_ms)
+        conn_lost(c);
+    else if (c->state == PN_CONN_READING)
+        conn_fault(c, 408, c->head_passed ? "The body of the request came too slowly."
+                                          : "The head of the request came too slowly.");
+    else
+        conn_close(c);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Events
+ * ------------------------------------------------------------------------------------------ */
+
+/* The reply has been sent: another request, or the end. */
+static pn_conn_event conn_finish(pn_conn *c)
+{
+    bool linger = (c->cut || conn_pending(c)) && !c->eof;
+    if (c->last && linger) {
+        /* Closing with unread input makes the kernel reset the connection, which can reach the client
+         * before it has read the reply: so say that we are done, and read on for a while. */
+        pn_http_fini(&c->http);
+        pn_sendq_fini(&c->out);
+        conn_drop_pending(c);
+        c->state = PN_CONN_LINGERING;
+        c->since = c->now;
+        return PN_CONN_SHUTDOWN;
+    }
+    if (c->last) {
+        conn_close(c);
+        return PN_CONN_CLOSE;
+    }
+    pn_http_next(&c->http);
+    pn_sendq_fini(&c->out);
+    c->state = PN_CONN_IDLE;
+    c->since = c->now;
+    c->fed = PN_FEED_MORE;
+    c->head_told = c->head_passed = false;
+    return PN_CONN_NOTHING;
+}
+
+/* A stream that has been silent for a while shows that it lives.  If there is no memory for that, the
+ * next one may come through. */
+static void conn_ping(pn_conn *c)
+{
+    if (!pn_sendq_len(&c->out) && c->now >= c->write_at + c->params.ping_ms) {
+        pn_sse_ping(&c->sse);
+        c->write_at = c->now;
+    }
+}
+
+/* The owner has seen the head and did not refuse it. */
+static void conn_pass_head(pn_conn *c)
+{
+    c->head_passed = true;
+    c->body_at = c->body_last = c->now;
+    c->body_seen = 0;
+    if (c->http.req.expect_continue && !conn_pending(c) && pn_http_reply_continue(&c->out) != PN_OK)
+        conn_fault(c, 503, "There is not enough memory for this request right now.");
+}
+
+/* One step of reading. */
+static pn_conn_event conn_read(pn_conn *c)
+{
+    if (c->head_told && !c->head_passed)
+        conn_pass_head(c);
+    if (c->fed == PN_FEED_MORE) {
+        size_t n = conn_pending(c);
+        c->pending_at += conn_feed(c, n ? c->pending + c->pending_at : "", n);
+        if (!conn_pending(c))
+            conn_drop_pending(c);
+    }
+    switch (c->fed) {
+    case PN_FEED_HEAD:
+        c->fed = PN_FEED_MORE;
+        c->head_told = true;
+        return PN_CONN_HEAD;
+    case PN_FEED_REQUEST:
+        c->n_requests++;
+        c->state = PN_CONN_HANDLING;
+        return PN_CONN_REQUEST;
+    case PN_FEED_FAULT:
+        c->state = PN_CONN_HANDLING;
+        c->cut = true;
+        return PN_CONN_FAULT;
+    case PN_FEED_MORE:
+        break;
+    }
+    if (c->eof || (c->draining && c->state == PN_CONN_IDLE))
+        conn_close(c);
+    return PN_CONN_NOTHING;
+}
+
+PN_INTERNAL pn_conn_event pn_conn_next(pn_conn *c, uint64_t now_ms)
+{
+    c->now = now_ms;
+    if (c->state == PN_CONN_STREAMING && !c->sse.ended)
+        conn_ping(c);
+    if (!c->waiting && pn_sendq_len(&c->out)) {
+        c->waiting = true;
+        c->write_at = now_ms;
+    }
+    if (c->state == PN_CONN_STREAMING && c->sse.ended)
+        c->state = PN_CONN_WRITING;
+    if (c->state != PN_CONN_CLOSED && (c->gone || (c->eof && conn_at_work(c) && !c->params.half_close)))
+        conn_lost(c);
+    if (c->state == PN_CONN_WRITING && !pn_sendq_len(&c->out)) {
+        pn_conn_event e = conn_finish(c);
+        if (e)
+            return e;
+    }
+    if (conn_reads(c)) {
+        pn_conn_event e = conn_read(c);
+        if (e)
+            return e;
+    }
+    if (c->state == PN_CONN_LINGERING && (c->eof || c->lingered > c->params.linger_max))
+        conn_close(c);
+    if (now_ms >= pn_conn_deadline(c)) {
+        conn_overdue(c);
+        if (conn_reads(c))
+            return conn_read(c);        /* tells of the 408 */
+    }
+    if (c->abort_due) {
+        c->abort_due = false;
+        return PN_CONN_ABORT;
+    }
+    return c->state == PN_CONN_CLOSED ? PN_CONN_CLOSE : PN_CONN_NOTHING;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Replies
+ * ------------------------------------------------------------------------------------------ */
+
+/* Has a head been told that may be refused? */
+static bool conn_early(const pn_conn *c) { return c->state == PN_CONN_READING && c->head_told && !c->head_passed; }
+
+/* May there be a reply now, and how does the connection go on after it? */
+static bool conn_reply_head(const pn_conn *c, const pn_http_reply *r, pn_http_reply *out)
+{
+    const pn_http_request *q = &c->http.req;
+    bool unread = conn_early(c) && (q->chunked || q->content_length);
+    *out = *r;
+    out->head |= q->method == PN_METHOD_HEAD;
+    out->http10 |= q->http10;
+    out->close |= unread || c->cut || c->draining || !q->keep_alive;
+    return conn_early(c) || c->state == PN_CONN_HANDLING;
+}
+
+static pn_status conn_replied(pn_conn *c, pn_status st, pn_conn_state next, bool last)
+{
+    if (st != PN_OK)
+        return st;
+    if (conn_early(c)) {
+        if (c->http.req.chunked || c->http.req.content_length)
+            c->cut = true;
+        else
+            c->n_requests++;            /* there is no body: the request was complete */
+    }
+    c->last = last;
+    c->state = next;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_conn_reply(pn_conn *c, const pn_http_reply *r, const char *body, size_t n)
+{
+    pn_http_reply h;
+    if (!conn_reply_head(c, r, &h))
+        return PN_E_STATE;
+    return conn_replied(c, pn_http_reply_whole(&c->out, &h, body, n), PN_CONN_WRITING, h.close);
+}
+
+PN_INTERNAL pn_status pn_conn_reply_give(pn_conn *c, const pn_http_reply *r, pn_str *body)
+{
+    pn_http_reply h;
+    if (!conn_reply_head(c, r, &h))
+        return PN_E_STATE;
+    return conn_replied(c, pn_http_reply_give(&c->out, &h, body), PN_CONN_WRITING, h.close);
+}
+
+PN_INTERNAL pn_status pn_conn_stream(pn_conn *c, const pn_http_reply *r)
+{
+    pn_http_reply h;
+    if (!conn_reply_head(c, r, &h))
+        return PN_E_STATE;
+    pn_status st = pn_sse_begin(&c->sse, &c->out, &h);
+    return conn_replied(c, st, PN_CONN_STREAMING, h.close || c->sse.framing == PN_FRAMING_CLOSE);
+}
+
+PN_INTERNAL void pn_conn_abort(pn_conn *c) { conn_close(c); }
+
+PN_INTERNAL void pn_conn_drain(pn_conn *c) { c->draining = true; }
 #endif
 
 /* ---- Begin cli/pn_args.c ---- */
