@@ -657,8 +657,8 @@ PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, p
         *result = (pn_generate_result){.stop_index = -1};
     talk_answer a = {.c = c, .p = &p};
     pn_params_copy(&a.generate, sizeof a.generate, p.generate, p.generate ? p.generate->size : 0);
-    const pn_grammar *held = a.generate.grammar;       /* what a grammar makes the model say is no call */
-    const pn_out_params how = {.no_calls = p.tool_choice == PN_TOOLS_NONE || (held && !held->is_calls)};
+    const pn_grammar *held = a.generate.grammar;       /* a document that looks like a call is none */
+    const pn_out_params how = {.no_calls = p.tool_choice == PN_TOOLS_NONE || (held && held->is_document)};
     pn_out_result_init(&a.parts, c->mem);
     pn_str_init(&a.raw, c->mem, PN_ACCT_MISC);
     pn_prompt_init(&prompt, c->mem);
