@@ -288,7 +288,8 @@ static bool calls_is_required(const pn_json_doc *d, uint32_t schema, pn_bytes ke
     return false;
 }
 
-/* Members that the schema does not declare, where it asks for them; NONE: it does not. */
+/* Members that the schema does not declare, where it asks for them; NONE: it does not, or a tag would have to
+ * close under a name that no grammar can repeat. */
 static pn_gnode calls_more(calls_work *w, const calls_tool *t, const pn_bytes *keys, size_t n, bool widened)
 {
     static const pn_cp_range chars[] = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}};
@@ -296,7 +297,7 @@ static pn_gnode calls_more(calls_work *w, const calls_tool *t, const pn_bytes *k
     uint32_t extra = pn_json_get(d, calls_root(t), "additionalProperties");
     bool yes = false, python = w->f->grammar == OUT_PYTHON;
     bool is_bool = pn_json_bool(d, extra, &yes);
-    if (!(extra != PN_JSON_NONE && (!is_bool || yes)) && !(widened && !python))
+    if ((!(extra != PN_JSON_NONE && (!is_bool || yes)) && !(widened && !python)) || w->f->grammar == OUT_NESTED)
         return PN_GNODE_NONE;
     pn_gnode head = pn_gir_class(w->g, chars, 2, false), word = pn_gir_class(w->g, chars, PN_COUNT_OF(chars), false);
     pn_gnode key = pn_gir_seq2(w->g, head, pn_gir_repeat(w->g, word, 0, CALLS_KEY_MAX - 1));

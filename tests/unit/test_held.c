@@ -259,6 +259,31 @@ static void a_string_that_cannot_be_written_is_refused(void)
     }
 }
 
+/* Keys of the model's own: no longer than readers take, and only where a tag need not close under them. */
+static void undeclared_members_can_be_read(void)
+{
+    static const char json[] = "[{\"name\":\"none\",\"parameters\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"boolean\"}}}]";
+    static const struct { const char *family, *before, *after; int n; bool ok; } rows[] = {
+        {"gemma4", "<|tool_call>call:none{", ":true}<tool_call|>", 256, true},
+        {"gemma4", "<|tool_call>call:none{", ":true}<tool_call|>", 257, false},
+        {"minimax-m3", "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"none\">]<]minimax[>[<a>true]<]minimax[>[</",
+         ">]<]minimax[>[</invoke>]<]minimax[>[</tool_call>", 2, false}};
+    pn_json_doc d;
+    PN_CHECK(pn_json_parse(&d, &libc_mem, PN_ACCT_MISC, json, sizeof json - 1, NULL, NULL) == PN_OK);
+    for (size_t i = 0; i < PN_COUNT_OF(rows); i++) {
+        char text[600] = {0, 0}, key[300];
+        pn_out_format f;
+        pn_calls c;
+        memset(key, 'k', sizeof key);
+        int n = 2 + snprintf(text + 2, sizeof text - 2, "%s%.*s%s", rows[i].before, rows[i].n, key, rows[i].after);
+        PN_CHECK(pn_out_find(&f, rows[i].family));
+        if (PN_CHECK(pn_calls_new(&c, &libc_mem, &(pn_calls_params){.format = &f, .tools = &d, .required = true}, NULL) == PN_OK))
+            PN_CHECK((pn_gram_matches(c.gram, text, (size_t)n, NULL) == 1) == rows[i].ok, "%s: '%s'", rows[i].family, text + 2);
+        pn_calls_fini(&c);
+    }
+    pn_json_fini(&d);
+}
+
 /* ------------------------------------------------------------------------------------------
  * Walks
  * ------------------------------------------------------------------------------------------ */
@@ -417,6 +442,7 @@ int main(void)
     headers_say_who_is_called();
     values_hold_no_closers();
     a_string_that_cannot_be_written_is_refused();
+    undeclared_members_can_be_read();
     no_answer_comes_to_a_bad_call();
     pn_json_fini(&tools);
     return pn_test_end();
