@@ -259,6 +259,26 @@ static void a_string_that_cannot_be_written_is_refused(void)
     }
 }
 
+/* A grammar infers from a pattern that a value is a string, so its reader has to. */
+static void a_pattern_makes_a_string(void)
+{
+    static const char json[] = "[{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"zip\":{\"pattern\":\"^[0-9]{5}$\"}}}}]";
+    static const char text[] = "<tool_call>f\n<arg_key>zip</arg_key>\n<arg_value>12345</arg_value>\n</tool_call>";
+    pn_json_doc d;
+    pn_out_format f;
+    pn_out_result r;
+    pn_out *p = NULL;
+    PN_CHECK(pn_json_parse(&d, &libc_mem, PN_ACCT_MISC, json, sizeof json - 1, NULL, NULL) == PN_OK && pn_out_find(&f, "glm"));
+    pn_out_result_init(&r, &libc_mem);
+    PN_CHECK(pn_out_new(&p, &libc_mem, &f, &d, "", 0, NULL, pn_out_collect, &r, NULL) == PN_OK);
+    PN_CHECK(pn_out_push(p, text, sizeof text - 1, NULL) == PN_OK && pn_out_end(p, NULL) == PN_OK);
+    PN_CHECK(r.n_calls == 1 && strcmp(pn_str_cstr(&r.calls[0].arguments), "{\"zip\": \"12345\"}") == 0, "%s",
+             r.n_calls ? pn_str_cstr(&r.calls[0].arguments) : "no call");
+    pn_out_free(p);
+    pn_out_result_fini(&r);
+    pn_json_fini(&d);
+}
+
 /* Keys of the model's own: no longer than readers take, and only where a tag need not close under them. */
 static void undeclared_members_can_be_read(void)
 {
@@ -442,6 +462,7 @@ int main(void)
     headers_say_who_is_called();
     values_hold_no_closers();
     a_string_that_cannot_be_written_is_refused();
+    a_pattern_makes_a_string();
     undeclared_members_can_be_read();
     no_answer_comes_to_a_bad_call();
     pn_json_fini(&tools);
