@@ -5402,7 +5402,7 @@ PN_INTERNAL pn_watch_word pn_watch_byte(pn_watch *w, char c);          /* after 
 typedef struct pn_calls_params {
     const pn_out_format *format;    /* whose syntax */
     const pn_json_doc *tools;       /* OpenAI's array of function tools; flat objects are taken too */
-    pn_bytes only;                  /* the one function that may be called; len 0: any of them */
+    pn_bytes only;                  /* the one function that may be called; data NULL: any of them */
     bool required;                  /* the answer is a call; else calls are the model's choice */
     bool single;                    /* one call and no more */
     bool none;                      /* triggers alone, to keep calls from coming about: no grammar */
@@ -5430,7 +5430,7 @@ typedef struct pn_calls {
 } pn_calls;
 
 /* PN_E_INVALID: no tools, a tool without a name, no function called `only`, a schema that is none.
- * PN_E_UNSUPPORTED: a keyword that cannot be enforced.  The text starts with the JSON pointer.  Works in
+ * PN_E_UNSUPPORTED: a keyword that cannot be enforced, a name that cannot be told in the syntax.  The text starts with the JSON pointer.  Works in
  * tools' memory; on failure *out is empty. */
 PN_INTERNAL pn_status pn_calls_new(pn_calls *out, pn_mem *mem, const pn_calls_params *p, pn_err *err);
 PN_INTERNAL void pn_calls_fini(pn_calls *c);
@@ -6279,6 +6279,7 @@ struct pn_grammar {
     pn_gram *gram;              /* retained; NULL for tool calls */
     pn_calls calls;             /* of pn_grammar_tools */
     bool is_calls, required, single, none;
+    bool is_document;           /* of pn_grammar_json_schema */
 };
 
 /* The vocabulary as a trie: all but control, unused and unknown tokens and those that end an answer. */
@@ -30674,7 +30675,7 @@ static void detect_think(pn_out_format *out, const out_family *f, const char *te
     }
     if (out->think_open)                /* Solar's closer ends other things too */
         out->orphan = detect_has(text, n, out->think_close) && strcmp(f->name, "solar") != 0;
-    if (out->think_open || (f->flags & OUT_HEADERS))
+    if (out->think_open || (f->flags & (OUT_HEADERS | OUT_SEGMENTS)))
         return;
     for (size_t i = 0; i < PN_COUNT_OF(out_thinks); i++) {
         bool closes = detect_has(text, n, out_thinks[i][1]);
@@ -30881,6 +30882,16 @@ static out_type value_join(out_type a, out_type b)
     return b == OUT_T_UNKNOWN ? a : OUT_T_OTHER;
 }
 
+/* What only strings can have, in a schema without a type. */
+static bool value_hints_string(const pn_json_doc *d, uint32_t schema)
+{
+    static const char *const hints[] = {"pattern", "minLength", "maxLength", "format"};
+    for (size_t i = 0; i < PN_COUNT_OF(hints); i++)
+        if (pn_json_get(d, schema, hints[i]) != PN_JSON_NONE)
+            return true;
+    return false;
+}
+
 /* The type that a schema says itself, without looking into its branches. */
 static out_type value_own_type(const pn_json_doc *d, uint32_t schema)
 {
@@ -30900,6 +30911,8 @@ static out_type value_own_type(const pn_json_doc *d, uint32_t schema)
         t = value_join(t, pn_json_type_of(d, c) == PN_JSON_STRING ? OUT_T_STRING : OUT_T_OTHER);
     if (t == OUT_T_UNKNOWN && pn_json_get(d, schema, "properties") != PN_JSON_NONE)
         t = OUT_T_OTHER;
+    if (t == OUT_T_UNKNOWN && value_hints_string(d, schema))
+        t = OUT_T_STRING;
     return t;
 }
 
@@ -42881,11 +42894,13 @@ PN_INTERNAL pn_gnode pn_sch_not(pn_sch *s, const pn_bytes *texts, uint32_t n)
     return pn_gir_and_not(s->g, pn_sch_chars(s, 0, PN_GIR_MANY), pn_gir_words(s->g, texts, n));
 }
 
-/* What a key without quotes consists of. */
+/* What a key without quotes consists of; its reader takes 256 bytes. */
 static pn_gnode schstr_word(pn_sch *s)
 {
     static const pn_cp_range chars[] = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}, {'-', '.'}, {'/', '/'}, {'$', '$'}, {0x80, 0x10FFFF}};
-    return pn_gir_repeat(s->g, pn_gir_class(s->g, chars, PN_COUNT_OF(chars), false), 1, PN_GIR_MANY);
+    const uint32_t n = PN_COUNT_OF(chars);
+    return pn_gir_alt2(s->g, pn_gir_repeat(s->g, pn_gir_class(s->g, chars, n - 1, false), 1, 256),
+                       pn_gir_repeat(s->g, pn_gir_class(s->g, chars, n, false), 1, 64));
 }
 
 PN_INTERNAL pn_gnode pn_sch_key(pn_sch *s, pn_gnode body)
@@ -45525,6 +45540,253 @@ PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *
 }
 #endif
 
+/* ---- Begin sample/pn_watch.c ---- */
+#ifndef PN_DROP_SAMPLE_PN_WATCH_C
+#define PN_DROP_SAMPLE_PN_WATCH_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_watch.c - the readers pn_out_json.c, pn_out_named.c and pn_out_harmony.c from outside: only what makes
+ * them begin a call.
+ *
+ * Where the two could differ, this one stays longer in the states that stop something.
+ */
+/* includes sample/pn_watch.h */
+
+enum { WATCH_TEXT, WATCH_LEAD, WATCH_MEMBER, WATCH_KEY, WATCH_COLON, WATCH_VALUE, WATCH_STRING, WATCH_NESTED, WATCH_SCALAR, WATCH_AFTER,
+       WATCH_SEGMENT, WATCH_BRACE, WATCH_FIRST, WATCH_HEADER };
+
+enum { WATCH_DEPTH_MAX = 200 };
+
+static bool watch_is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+static void watch_push(pn_watch *w, char c)
+{
+    if (w->n_word == sizeof w->word)
+        w->strange = true;
+    else
+        w->word[w->n_word++] = c;
+}
+
+static void watch_enter(pn_watch *w, uint8_t state)
+{
+    w->state = state;
+    w->n_word = 0;
+    w->escaped = w->strange = false;
+}
+
+static bool watch_is(const pn_watch *w, const char *text)
+{
+    return !w->strange && w->n_word == strlen(text) && memcmp(w->word, text, w->n_word) == 0;
+}
+
+PN_INTERNAL void pn_watch_start(pn_watch *w, pn_watch_kind kind)
+{
+    static const uint8_t first[] = {WATCH_TEXT, WATCH_LEAD, WATCH_SEGMENT, WATCH_FIRST};
+    memset(w, 0, sizeof *w);
+    w->kind = (uint8_t)kind;
+    w->state = first[kind];
+}
+
+PN_INTERNAL void pn_watch_text(pn_watch *w) { watch_enter(w, WATCH_TEXT); }
+
+/* ------------------------------------------------------------------------------------------
+ * Bare objects
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_watch_word watch_key_done(pn_watch *w)
+{
+    w->key = w->strange ? OUT_K_NONE : (uint8_t)pn_out_key_of(w->word, w->n_word);
+    bool name = watch_is(w, "name");
+    watch_enter(w, w->key == OUT_K_NONE ? WATCH_TEXT : WATCH_COLON);
+    w->trigger = name && (w->members == 0 || (w->members == 1 && w->typed));
+    return w->key == OUT_K_ARGS || w->key == OUT_K_WRAP ? PN_WATCH_STOP : PN_WATCH_ON;
+}
+
+static void watch_member_done(pn_watch *w) { w->members = PN_MIN(w->members + 1, 2); }
+
+static pn_watch_word watch_string_done(pn_watch *w)
+{
+    w->typed = w->key == OUT_K_OTHER && w->members == 0 && watch_is(w, "function");
+    w->state = WATCH_AFTER;                 /* word stays: the name */
+    watch_member_done(w);
+    if (w->key != OUT_K_NAME || w->strange)
+        return PN_WATCH_ON;
+    return w->trigger ? PN_WATCH_NAME : PN_WATCH_OTHER_NAME;
+}
+
+/* Inside a key, or a string that is a value.  An escape that could spell a letter may not come where the
+ * letters count. */
+static pn_watch_word watch_string(pn_watch *w, char c)
+{
+    bool counts = w->state == WATCH_KEY || w->key == OUT_K_NAME;
+    if (w->escaped) {
+        w->escaped = false;
+        w->strange = true;
+        return counts && (c == 'u' || c == '/') ? PN_WATCH_STOP : PN_WATCH_ON;
+    }
+    if (c == '\\')
+        w->escaped = true;
+    else if (c == '"')
+        return w->state == WATCH_KEY ? watch_key_done(w) : watch_string_done(w);
+    else
+        watch_push(w, c);
+    return PN_WATCH_ON;
+}
+
+static bool watch_is_scalar(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+' || c == '.';
+}
+
+static pn_watch_word watch_value(pn_watch *w, char c)
+{
+    if (c == '"') {
+        watch_enter(w, WATCH_STRING);
+    } else if (c == '{' || c == '[') {
+        watch_enter(w, WATCH_NESTED);
+        w->depth = 1;
+        return w->key == OUT_K_NAME ? PN_WATCH_STOP : PN_WATCH_ON;
+    } else {
+        watch_enter(w, watch_is_scalar(c) ? WATCH_SCALAR : WATCH_TEXT);
+    }
+    return PN_WATCH_ON;
+}
+
+static pn_watch_word watch_nested(pn_watch *w, char c)
+{
+    if (w->in_string) {
+        bool ends = c == '"' && !w->escaped;
+        w->escaped = c == '\\' && !w->escaped;
+        w->in_string = !ends;
+        return PN_WATCH_ON;
+    }
+    w->in_string = c == '"';
+    if (c == '{' || c == '[')
+        return w->depth++ < WATCH_DEPTH_MAX ? PN_WATCH_ON : PN_WATCH_STOP;
+    if ((c == '}' || c == ']') && --w->depth == 0) {
+        watch_member_done(w);
+        w->state = WATCH_AFTER;
+    }
+    return PN_WATCH_ON;
+}
+
+static pn_watch_word watch_bare(pn_watch *w, char c)
+{
+    if (w->state == WATCH_KEY || w->state == WATCH_STRING)
+        return watch_string(w, c);
+    if (w->state == WATCH_NESTED)
+        return watch_nested(w, c);
+    if (w->state == WATCH_SCALAR && !watch_is_scalar(c)) {
+        watch_member_done(w);
+        w->state = WATCH_AFTER;
+    }
+    if (w->state == WATCH_SCALAR || watch_is_blank(c))
+        return PN_WATCH_ON;
+    switch (w->state) {
+    case WATCH_LEAD: watch_enter(w, c == '{' ? WATCH_MEMBER : WATCH_TEXT); break;
+    case WATCH_MEMBER: watch_enter(w, c == '"' ? WATCH_KEY : WATCH_TEXT); break;
+    case WATCH_COLON: watch_enter(w, c == ':' ? WATCH_VALUE : WATCH_TEXT); break;
+    case WATCH_VALUE: return watch_value(w, c);
+    case WATCH_AFTER: watch_enter(w, c == ',' ? WATCH_MEMBER : WATCH_TEXT); break;
+    default: break;
+    }
+    return PN_WATCH_ON;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Segments
+ * ------------------------------------------------------------------------------------------ */
+
+/* The last bytes of the text, as many as `word` has room for. */
+static void watch_shift(pn_watch *w, char c)
+{
+    if (w->n_word == sizeof w->word)
+        memmove(w->word, w->word + 1, --w->n_word);
+    w->word[w->n_word++] = c;
+}
+
+static bool watch_tail_is(const pn_watch *w, const char *text)
+{
+    size_t n = strlen(text);
+    return w->n_word >= n && memcmp(w->word + w->n_word - n, text, n) == 0;
+}
+
+/* A name that is complete: "all" is no function. */
+static void watch_segment_done(pn_watch *w)
+{
+    while (w->n_word && watch_is_blank(w->word[w->n_word - 1]))
+        w->n_word--;
+    size_t from = 0;
+    while (from < w->n_word && watch_is_blank(w->word[from]))
+        from++;
+    bool none = w->strange || from == w->n_word || (w->n_word - from == 3 && memcmp(w->word + from, "all", 3) == 0);
+    watch_enter(w, none ? WATCH_TEXT : WATCH_BRACE);
+}
+
+static pn_watch_word watch_segments(pn_watch *w, char c)
+{
+    switch (w->state) {
+    case WATCH_SEGMENT:
+        if (c == '\n')
+            watch_segment_done(w);
+        else
+            watch_push(w, c);
+        return PN_WATCH_ON;
+    case WATCH_BRACE:
+        if (watch_is_blank(c))
+            return PN_WATCH_ON;
+        watch_enter(w, WATCH_TEXT);
+        if (c == '{' || c == '`')
+            return PN_WATCH_STOP;
+        /* fall through */
+    default:
+        watch_shift(w, c);
+        if (watch_tail_is(w, ">>>"))
+            watch_enter(w, WATCH_SEGMENT);
+        return PN_WATCH_ON;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Headers
+ * ------------------------------------------------------------------------------------------ */
+
+/* The prompt ends inside a header; does the answer go on with it? */
+static bool watch_first(const pn_watch *w)
+{
+    static const char *const starts[] = {" to=", "<|channel|>", " <|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "assistant",
+                                         "commentary", "analysis", "final", " json<|message|>"};
+    for (size_t i = 0; i < PN_COUNT_OF(starts); i++)
+        if (memcmp(w->word, starts[i], PN_MIN(w->n_word, strlen(starts[i]))) == 0)
+            return true;
+    return false;
+}
+
+static pn_watch_word watch_headers(pn_watch *w, char c)
+{
+    watch_shift(w, c);
+    if (w->state == WATCH_FIRST && !watch_first(w))
+        w->state = WATCH_TEXT;
+    if (watch_tail_is(w, "<|start|>") || watch_tail_is(w, "<|channel|>"))
+        w->state = WATCH_HEADER;
+    if (w->state == WATCH_TEXT)
+        return PN_WATCH_ON;
+    if (watch_tail_is(w, "<|message|>"))
+        watch_enter(w, WATCH_TEXT);
+    return watch_tail_is(w, "to=") ? PN_WATCH_STOP : PN_WATCH_ON;
+}
+
+PN_INTERNAL pn_watch_word pn_watch_byte(pn_watch *w, char c)
+{
+    switch (w->kind) {
+    case PN_WATCH_BARE: return w->state == WATCH_TEXT ? PN_WATCH_ON : watch_bare(w, c);
+    case PN_WATCH_SEGMENTS: return watch_segments(w, c);
+    case PN_WATCH_HEADERS: return watch_headers(w, c);
+    default: return PN_WATCH_ON;
+    }
+}
+#endif
+
 /* ---- Begin sample/pn_calls_args.c ---- */
 #ifndef PN_DROP_SAMPLE_PN_CALLS_ARGS_C
 #define PN_DROP_SAMPLE_PN_CALLS_ARGS_C
@@ -45548,7 +45810,8 @@ PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *
 
 enum {
     CALLS_ANY_ORDER = 5,        /* so many parameters make 2^n states */
-    CALLS_KEY_MAX = 64          /* of a parameter that the schema does not declare */
+    CALLS_KEY_MAX = 63,         /* of a parameter that the schema does not declare */
+    CALLS_TAG_MAX = 63          /* of one that is the name of a tag */
 };
 
 #define CALLS_NESTED "]<]minimax[>["
@@ -45717,12 +45980,13 @@ static pn_gnode calls_in_order(calls_work *w, const calls_member *m, size_t n, p
     return first;
 }
 
-static bool calls_is_word(pn_bytes key)
+static bool calls_is_word(const calls_work *w, pn_bytes key)
 {
+    const size_t max = w->f->grammar == OUT_NESTED ? CALLS_TAG_MAX : OUT_NAME_MAX;
     for (size_t i = 0; i < key.len; i++)
         if ((unsigned char)key.data[i] <= ' ' || strchr("<>{}()[]\"'`=:,", key.data[i]))
             return false;
-    return key.len > 0 && key.len <= OUT_NAME_MAX;
+    return key.len > 0 && key.len <= max;
 }
 
 /* Do attributes say whether a value is text or JSON?  Else readers go by the schema. */
@@ -45816,7 +46080,8 @@ static bool calls_is_required(const pn_json_doc *d, uint32_t schema, pn_bytes ke
     return false;
 }
 
-/* Members that the schema does not declare, where it asks for them; NONE: it does not. */
+/* Members that the schema does not declare, where it asks for them; NONE: it does not, or a tag would have to
+ * close under a name that no grammar can repeat. */
 static pn_gnode calls_more(calls_work *w, const calls_tool *t, const pn_bytes *keys, size_t n, bool widened)
 {
     static const pn_cp_range chars[] = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}};
@@ -45824,7 +46089,7 @@ static pn_gnode calls_more(calls_work *w, const calls_tool *t, const pn_bytes *k
     uint32_t extra = pn_json_get(d, calls_root(t), "additionalProperties");
     bool yes = false, python = w->f->grammar == OUT_PYTHON;
     bool is_bool = pn_json_bool(d, extra, &yes);
-    if (!(extra != PN_JSON_NONE && (!is_bool || yes)) && !(widened && !python))
+    if ((!(extra != PN_JSON_NONE && (!is_bool || yes)) && !(widened && !python)) || w->f->grammar == OUT_NESTED)
         return PN_GNODE_NONE;
     pn_gnode head = pn_gir_class(w->g, chars, 2, false), word = pn_gir_class(w->g, chars, PN_COUNT_OF(chars), false);
     pn_gnode key = pn_gir_seq2(w->g, head, pn_gir_repeat(w->g, word, 0, CALLS_KEY_MAX - 1));
@@ -45868,7 +46133,7 @@ static pn_gnode calls_members(calls_work *w, const calls_tool *t)
         w->st = pn_fail_nomem(w->err, "tool grammars", n * (sizeof *m + sizeof *keys));
     for (uint32_t c = pn_json_first(d, props); c != PN_JSON_NONE && !w->st; c = pn_json_next(d, c)) {
         keys[k] = pn_json_key_of(d, c);
-        if (!calls_is_word(keys[k])) {
+        if (!calls_is_word(w, keys[k])) {
             pn_calls_fail(w, PN_E_UNSUPPORTED, t, "/properties", "expected names of letters, digits and '_', found one that this "
                           "model's syntax cannot write");
             break;
@@ -45922,6 +46187,7 @@ PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t)
 
 /* Beside the usual limits of a grammar, for each tool. */
 enum { CALLS_STEPS = 5000000, CALLS_TOOL_STEPS = 50000, CALLS_ELEMENTS = 200000, CALLS_TOOL_ELEMENTS = 1000, CALLS_TOOLS_MAX = 1024 };
+enum { CALLS_NAME_MAX = 200 };          /* a reader's OUT_NAME_MAX, without what stands around some names */
 
 /* ------------------------------------------------------------------------------------------
  * Markers and small parts
@@ -46412,7 +46678,30 @@ static bool calls_valid_name(pn_bytes s)
     for (size_t i = 0; i < s.len; i++)
         if ((unsigned char)s.data[i] <= ' ' || strchr("<>{}[]()\"'`|=\\", s.data[i]))
             return false;
-    return s.len > 0 && s.len <= OUT_NAME_MAX;
+    return s.len > 0 && s.len <= CALLS_NAME_MAX;
+}
+
+/* Names that the family's reader would take for something else. */
+static bool calls_readable_name(const calls_work *w, pn_bytes s)
+{
+    bool literal = w->f->grammar == OUT_PYTHON || w->f->grammar == OUT_GEMMA;
+    for (size_t i = 0; i < s.len && literal; i++) {
+        char c = s.data[i];
+        if ((unsigned char)c < 0x80 && !(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !strchr("_-+.$:/", c))
+            return false;
+    }
+    if ((w->f->flags & OUT_NAME_IS_KEY) && pn_out_key_of(s.data, s.len) != OUT_K_NONE)
+        return false;
+    const char *taken = w->f->flags & OUT_SEGMENTS ? "all" : strcmp(w->f->name, "deepseek") == 0 ? "function" : "";
+    return s.len != strlen(taken) || memcmp(s.data, taken, s.len) != 0;
+}
+
+static bool calls_is_new(const calls_work *w, pn_bytes name)
+{
+    for (size_t i = 0; i < w->n_tools; i++)
+        if (w->tools[i].name.len == name.len && memcmp(w->tools[i].name.data, name.data, name.len) == 0)
+            return false;
+    return true;
 }
 
 /* Where the schema of the arguments lies; one that says nothing is none. */
@@ -46441,11 +46730,15 @@ static bool calls_add_tool(calls_work *w, uint32_t item, uint32_t index)
     uint32_t f = pn_json_get(d, item, "function");
     calls_tool t = {.index = index, .node = pn_json_type_of(d, f) == PN_JSON_OBJECT ? f : item, .schema = PN_JSON_NONE};
     if (!pn_json_str(d, pn_json_get(d, t.node, "name"), &t.name) || !calls_valid_name(t.name))
-        return pn_calls_fail(w, PN_E_INVALID, &t, "/name", "expected the name of a function, without blanks and brackets, of at most 256 "
+        return pn_calls_fail(w, PN_E_INVALID, &t, "/name", "expected the name of a function, without blanks and brackets, of at most 200 "
                              "bytes") != PN_GNODE_NONE;
+    if (!calls_readable_name(w, t.name))
+        return pn_calls_fail(w, PN_E_UNSUPPORTED, &t, "/name", "means something else in this model's syntax of calls") != PN_GNODE_NONE;
     pn_json_bool(d, pn_json_get(d, t.node, "strict"), &t.strict);
-    if (w->p->only.len && (w->p->only.len != t.name.len || memcmp(w->p->only.data, t.name.data, t.name.len) != 0))
+    if (w->p->only.data && (w->p->only.len != t.name.len || memcmp(w->p->only.data, t.name.data, t.name.len) != 0))
         return true;
+    if (!calls_is_new(w, t.name))
+        return pn_calls_fail(w, PN_E_INVALID, &t, "/name", "another function has this name") != PN_GNODE_NONE;
     if (!calls_find_schema(w, &t))
         return false;
     if (!pn_mem_grow(w->mem, PN_ACCT_GRAMMAR, (void **)&w->tools, &w->cap_tools, w->n_tools + 1, sizeof *w->tools)) {
@@ -46469,7 +46762,7 @@ static bool calls_read_tools(calls_work *w)
         if (!calls_add_tool(w, c, index++))
             return false;
     if (!w->n_tools)
-        w->st = w->p->only.len ? pn_fail(w->err, PN_E_INVALID, "no tool is called '%.*s'", (int)PN_MIN(w->p->only.len, 100), w->p->only.data)
+        w->st = w->p->only.data ? pn_fail(w->err, PN_E_INVALID, "no tool is called '%.*s'", (int)PN_MIN(w->p->only.len, 100), w->p->only.data)
                                : pn_fail(w->err, PN_E_INVALID, "tools: expected at least one function, found none");
     return w->n_tools > 0;
 }
@@ -46552,253 +46845,6 @@ PN_INTERNAL void pn_calls_fini(pn_calls *c)
     c->triggers = NULL;
     c->n_triggers = c->cap_triggers = 0;
     pn_str_fini(&c->widened);
-}
-#endif
-
-/* ---- Begin sample/pn_watch.c ---- */
-#ifndef PN_DROP_SAMPLE_PN_WATCH_C
-#define PN_DROP_SAMPLE_PN_WATCH_C
-/* SPDX-License-Identifier: AGPL-3.0-only */
-/*
- * pn_watch.c - the readers pn_out_json.c, pn_out_named.c and pn_out_harmony.c from outside: only what makes
- * them begin a call.
- *
- * Where the two could differ, this one stays longer in the states that stop something.
- */
-/* includes sample/pn_watch.h */
-
-enum { WATCH_TEXT, WATCH_LEAD, WATCH_MEMBER, WATCH_KEY, WATCH_COLON, WATCH_VALUE, WATCH_STRING, WATCH_NESTED, WATCH_SCALAR, WATCH_AFTER,
-       WATCH_SEGMENT, WATCH_BRACE, WATCH_FIRST, WATCH_HEADER };
-
-enum { WATCH_DEPTH_MAX = 200 };
-
-static bool watch_is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
-
-static void watch_push(pn_watch *w, char c)
-{
-    if (w->n_word == sizeof w->word)
-        w->strange = true;
-    else
-        w->word[w->n_word++] = c;
-}
-
-static void watch_enter(pn_watch *w, uint8_t state)
-{
-    w->state = state;
-    w->n_word = 0;
-    w->escaped = w->strange = false;
-}
-
-static bool watch_is(const pn_watch *w, const char *text)
-{
-    return !w->strange && w->n_word == strlen(text) && memcmp(w->word, text, w->n_word) == 0;
-}
-
-PN_INTERNAL void pn_watch_start(pn_watch *w, pn_watch_kind kind)
-{
-    static const uint8_t first[] = {WATCH_TEXT, WATCH_LEAD, WATCH_SEGMENT, WATCH_FIRST};
-    memset(w, 0, sizeof *w);
-    w->kind = (uint8_t)kind;
-    w->state = first[kind];
-}
-
-PN_INTERNAL void pn_watch_text(pn_watch *w) { watch_enter(w, WATCH_TEXT); }
-
-/* ------------------------------------------------------------------------------------------
- * Bare objects
- * ------------------------------------------------------------------------------------------ */
-
-static pn_watch_word watch_key_done(pn_watch *w)
-{
-    w->key = w->strange ? OUT_K_NONE : (uint8_t)pn_out_key_of(w->word, w->n_word);
-    bool name = watch_is(w, "name");
-    watch_enter(w, w->key == OUT_K_NONE ? WATCH_TEXT : WATCH_COLON);
-    w->trigger = name && (w->members == 0 || (w->members == 1 && w->typed));
-    return w->key == OUT_K_ARGS || w->key == OUT_K_WRAP ? PN_WATCH_STOP : PN_WATCH_ON;
-}
-
-static void watch_member_done(pn_watch *w) { w->members = PN_MIN(w->members + 1, 2); }
-
-static pn_watch_word watch_string_done(pn_watch *w)
-{
-    w->typed = w->key == OUT_K_OTHER && w->members == 0 && watch_is(w, "function");
-    w->state = WATCH_AFTER;                 /* word stays: the name */
-    watch_member_done(w);
-    if (w->key != OUT_K_NAME || w->strange)
-        return PN_WATCH_ON;
-    return w->trigger ? PN_WATCH_NAME : PN_WATCH_OTHER_NAME;
-}
-
-/* Inside a key, or a string that is a value.  An escape that could spell a letter may not come where the
- * letters count. */
-static pn_watch_word watch_string(pn_watch *w, char c)
-{
-    bool counts = w->state == WATCH_KEY || w->key == OUT_K_NAME;
-    if (w->escaped) {
-        w->escaped = false;
-        w->strange = true;
-        return counts && (c == 'u' || c == '/') ? PN_WATCH_STOP : PN_WATCH_ON;
-    }
-    if (c == '\\')
-        w->escaped = true;
-    else if (c == '"')
-        return w->state == WATCH_KEY ? watch_key_done(w) : watch_string_done(w);
-    else
-        watch_push(w, c);
-    return PN_WATCH_ON;
-}
-
-static bool watch_is_scalar(char c)
-{
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+' || c == '.';
-}
-
-static pn_watch_word watch_value(pn_watch *w, char c)
-{
-    if (c == '"') {
-        watch_enter(w, WATCH_STRING);
-    } else if (c == '{' || c == '[') {
-        watch_enter(w, WATCH_NESTED);
-        w->depth = 1;
-        return w->key == OUT_K_NAME ? PN_WATCH_STOP : PN_WATCH_ON;
-    } else {
-        watch_enter(w, watch_is_scalar(c) ? WATCH_SCALAR : WATCH_TEXT);
-    }
-    return PN_WATCH_ON;
-}
-
-static pn_watch_word watch_nested(pn_watch *w, char c)
-{
-    if (w->in_string) {
-        bool ends = c == '"' && !w->escaped;
-        w->escaped = c == '\\' && !w->escaped;
-        w->in_string = !ends;
-        return PN_WATCH_ON;
-    }
-    w->in_string = c == '"';
-    if (c == '{' || c == '[')
-        return w->depth++ < WATCH_DEPTH_MAX ? PN_WATCH_ON : PN_WATCH_STOP;
-    if ((c == '}' || c == ']') && --w->depth == 0) {
-        watch_member_done(w);
-        w->state = WATCH_AFTER;
-    }
-    return PN_WATCH_ON;
-}
-
-static pn_watch_word watch_bare(pn_watch *w, char c)
-{
-    if (w->state == WATCH_KEY || w->state == WATCH_STRING)
-        return watch_string(w, c);
-    if (w->state == WATCH_NESTED)
-        return watch_nested(w, c);
-    if (w->state == WATCH_SCALAR && !watch_is_scalar(c)) {
-        watch_member_done(w);
-        w->state = WATCH_AFTER;
-    }
-    if (w->state == WATCH_SCALAR || watch_is_blank(c))
-        return PN_WATCH_ON;
-    switch (w->state) {
-    case WATCH_LEAD: watch_enter(w, c == '{' ? WATCH_MEMBER : WATCH_TEXT); break;
-    case WATCH_MEMBER: watch_enter(w, c == '"' ? WATCH_KEY : WATCH_TEXT); break;
-    case WATCH_COLON: watch_enter(w, c == ':' ? WATCH_VALUE : WATCH_TEXT); break;
-    case WATCH_VALUE: return watch_value(w, c);
-    case WATCH_AFTER: watch_enter(w, c == ',' ? WATCH_MEMBER : WATCH_TEXT); break;
-    default: break;
-    }
-    return PN_WATCH_ON;
-}
-
-/* ------------------------------------------------------------------------------------------
- * Segments
- * ------------------------------------------------------------------------------------------ */
-
-/* The last bytes of the text, as many as `word` has room for. */
-static void watch_shift(pn_watch *w, char c)
-{
-    if (w->n_word == sizeof w->word)
-        memmove(w->word, w->word + 1, --w->n_word);
-    w->word[w->n_word++] = c;
-}
-
-static bool watch_tail_is(const pn_watch *w, const char *text)
-{
-    size_t n = strlen(text);
-    return w->n_word >= n && memcmp(w->word + w->n_word - n, text, n) == 0;
-}
-
-/* A name that is complete: "all" is no function. */
-static void watch_segment_done(pn_watch *w)
-{
-    while (w->n_word && watch_is_blank(w->word[w->n_word - 1]))
-        w->n_word--;
-    size_t from = 0;
-    while (from < w->n_word && watch_is_blank(w->word[from]))
-        from++;
-    bool none = w->strange || from == w->n_word || (w->n_word - from == 3 && memcmp(w->word + from, "all", 3) == 0);
-    watch_enter(w, none ? WATCH_TEXT : WATCH_BRACE);
-}
-
-static pn_watch_word watch_segments(pn_watch *w, char c)
-{
-    switch (w->state) {
-    case WATCH_SEGMENT:
-        if (c == '\n')
-            watch_segment_done(w);
-        else
-            watch_push(w, c);
-        return PN_WATCH_ON;
-    case WATCH_BRACE:
-        if (watch_is_blank(c))
-            return PN_WATCH_ON;
-        watch_enter(w, WATCH_TEXT);
-        if (c == '{' || c == '`')
-            return PN_WATCH_STOP;
-        /* fall through */
-    default:
-        watch_shift(w, c);
-        if (watch_tail_is(w, ">>>"))
-            watch_enter(w, WATCH_SEGMENT);
-        return PN_WATCH_ON;
-    }
-}
-
-/* ------------------------------------------------------------------------------------------
- * Headers
- * ------------------------------------------------------------------------------------------ */
-
-/* The prompt ends inside a header; does the answer go on with it? */
-static bool watch_first(const pn_watch *w)
-{
-    static const char *const starts[] = {" to=", "<|channel|>", " <|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "assistant",
-                                         "commentary", "analysis", "final", " json<|message|>"};
-    for (size_t i = 0; i < PN_COUNT_OF(starts); i++)
-        if (memcmp(w->word, starts[i], PN_MIN(w->n_word, strlen(starts[i]))) == 0)
-            return true;
-    return false;
-}
-
-static pn_watch_word watch_headers(pn_watch *w, char c)
-{
-    watch_shift(w, c);
-    if (w->state == WATCH_FIRST && !watch_first(w))
-        w->state = WATCH_TEXT;
-    if (watch_tail_is(w, "<|start|>") || watch_tail_is(w, "<|channel|>"))
-        w->state = WATCH_HEADER;
-    if (w->state == WATCH_TEXT)
-        return PN_WATCH_ON;
-    if (watch_tail_is(w, "<|message|>"))
-        watch_enter(w, WATCH_TEXT);
-    return watch_tail_is(w, "to=") ? PN_WATCH_STOP : PN_WATCH_ON;
-}
-
-PN_INTERNAL pn_watch_word pn_watch_byte(pn_watch *w, char c)
-{
-    switch (w->kind) {
-    case PN_WATCH_BARE: return w->state == WATCH_TEXT ? PN_WATCH_ON : watch_bare(w, c);
-    case PN_WATCH_SEGMENTS: return watch_segments(w, c);
-    case PN_WATCH_HEADERS: return watch_headers(w, c);
-    default: return PN_WATCH_ON;
-    }
 }
 #endif
 
@@ -51057,7 +51103,11 @@ PN_API pn_status pn_grammar_json_schema(pn_engine *e, const char *text, size_t l
     if (!e || (!text && len) || !out)
         return pn_fail(err, PN_E_INVALID, "pn_grammar_json_schema: engine, text and out must be given");
     pn_status st = pn_schema_compile(&g, &e->ledger.mem, text, len, NULL, err);
-    return st ? st : grammar_wrap(e, g, out, err);
+    if (!st)
+        st = grammar_wrap(e, g, out, err);
+    if (!st)
+        (*out)->is_document = true;
+    return st;
 }
 
 PN_API void pn_grammar_free(pn_grammar *g)
@@ -51726,11 +51776,11 @@ PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token ch
  * Choosing
  * ------------------------------------------------------------------------------------------ */
 
-/* The budget's token, or the sampler's choice of what the grammar allows. */
-static pn_status generate_choose(pn_gen *g, pn_token *t, pn_err *err)
+/* The budget's token when it may dictate, or the sampler's choice of what the grammar allows. */
+static pn_status generate_choose(pn_gen *g, bool dictated, pn_token *t, pn_err *err)
 {
     const uint32_t *allowed;
-    *t = g->budget ? pn_budget_next(g->budget) : -1;
+    *t = dictated ? pn_budget_next(g->budget) : -1;
     if (*t >= 0)
         return PN_OK;
     pn_status st = pn_constraint_mask(&g->constraint, &allowed, err);
@@ -51738,17 +51788,17 @@ static pn_status generate_choose(pn_gen *g, pn_token *t, pn_err *err)
 }
 
 /* A token that the grammar takes; one that ends the answer is none of its business.  A refused token is
- * out of the next mask, so this ends. */
+ * out of the next mask, so this ends.  The grammar refuses the budget's token where no reasoning is open but
+ * in the budget's eyes; then the model chooses. */
 static pn_status generate_next(pn_gen *g, pn_token *t, pn_err *err)
 {
     char tmp[8];
-    for (;;) {
-        bool dictated = g->budget && pn_budget_next(g->budget) >= 0;
-        pn_status st = generate_choose(g, t, err);
+    for (bool dictated = g->budget != NULL;; dictated = false) {
+        pn_status st = generate_choose(g, dictated, t, err);
         if (st || pn_vocab_ends(g->s->model->vocab, *t))
             return st;
         st = pn_constraint_accept(&g->constraint, *t, pn_vocab_piece(g->s->model->vocab, *t, true, tmp), err);
-        if (st != PN_E_STATE || dictated)
+        if (st != PN_E_STATE)
             return st;
     }
 }
@@ -54068,7 +54118,8 @@ static pn_status talk_start(pn_answer *a, pn_err *err)
     pn_prompt prompt;
     pn_generate_params *g = &a->generate;
     size_t from = 0, opening = 0;
-    const pn_out_params how = {.no_calls = a->p.tool_choice == PN_TOOLS_NONE};
+    const pn_grammar *held = g->grammar;    /* a document that looks like a call is none */
+    const pn_out_params how = {.no_calls = a->p.tool_choice == PN_TOOLS_NONE || (held && held->is_document)};
     pn_prompt_init(&prompt, c->mem);
     pn_status st = talk_render(c, true, &prompt, err);
     if (!st)

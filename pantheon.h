@@ -692,7 +692,8 @@ typedef struct pn_tools_params {
 } pn_tools_params;
 
 /* Tool calls in the syntax of the model's family, with names and arguments as the tools' schemas want
- * them.  m NULL: markers are bytes, not tokens (for pn_grammar_matches).  PN_E_UNSUPPORTED: a keyword that
+ * them.  m NULL: markers are bytes, not tokens (for pn_grammar_matches); else the grammar is for sessions of
+ * m, or of a model with the same vocabulary.  PN_E_UNSUPPORTED: a keyword that
  * cannot be enforced, after its JSON pointer into the array of tools; for tools that are not strict and
  * PN_TOOLS_AUTO it is left out instead, and pn_grammar_widened has the pointer. */
 PN_API pn_status pn_grammar_tools(pn_engine *e, const pn_model *m, const pn_tools_params *p, pn_grammar **out, pn_err *err);
@@ -856,8 +857,10 @@ typedef struct pn_chat_reply_params {
 /* Let the model answer; the answer becomes the last message.  On failure there is no answer, and the
  * messages are as before.
  *
- * Calls are held to the tools' schemas, whatever the choice.  A grammar holds the answer behind the
- * model's reasoning, in the final channel where a model has channels; with it no tool is called.
+ * Calls are held to the tools' schemas, whatever the choice.  A grammar of the caller's takes their place:
+ * it holds the answer behind the model's reasoning, in the final channel where a model has channels.  What
+ * is held to a JSON Schema is content even if it looks like a call; what GBNF makes the model write is
+ * read as ever.
  *
  * Stop strings apply to the content, as it is delivered: not to reasoning, markers or calls, and none
  * reaches across those two.  The message's content is what was delivered, the first part of a token that

@@ -48,7 +48,7 @@ drop_files()
 	sample/pn_gir.c sample/pn_gchars.c sample/pn_gcompile.c sample/pn_gmatch.c sample/pn_gproduct.c
 	sample/pn_regex.c sample/pn_gbnf.c sample/pn_gmask.c sample/pn_gprint.c sample/pn_grammar.c
 	sample/pn_schema_load.c sample/pn_schema_num.c sample/pn_schema_str.c sample/pn_schema_join.c
-	sample/pn_schema_obj.c sample/pn_schema_oneof.c sample/pn_schema.c sample/pn_calls_args.c sample/pn_calls.c sample/pn_watch.c
+	sample/pn_schema_obj.c sample/pn_schema_oneof.c sample/pn_schema.c sample/pn_watch.c sample/pn_calls_args.c sample/pn_calls.c
 	sample/pn_guide.c
 	mem/pn_ledger.c
 	model/pn_desc.c model/pn_rope.c model/pn_blocks.c model/pn_arch_llama.c model/pn_arch_qwen.c

@@ -602,7 +602,8 @@ static pn_status talk_start(pn_answer *a, pn_err *err)
     pn_prompt prompt;
     pn_generate_params *g = &a->generate;
     size_t from = 0, opening = 0;
-    const pn_out_params how = {.no_calls = a->p.tool_choice == PN_TOOLS_NONE};
+    const pn_grammar *held = g->grammar;    /* a document that looks like a call is none */
+    const pn_out_params how = {.no_calls = a->p.tool_choice == PN_TOOLS_NONE || (held && held->is_document)};
     pn_prompt_init(&prompt, c->mem);
     pn_status st = talk_render(c, true, &prompt, err);
     if (!st)

@@ -18,11 +18,11 @@
  * Choosing
  * ------------------------------------------------------------------------------------------ */
 
-/* The budget's token, or the sampler's choice of what the grammar allows. */
-static pn_status generate_choose(pn_gen *g, pn_token *t, pn_err *err)
+/* The budget's token when it may dictate, or the sampler's choice of what the grammar allows. */
+static pn_status generate_choose(pn_gen *g, bool dictated, pn_token *t, pn_err *err)
 {
     const uint32_t *allowed;
-    *t = g->budget ? pn_budget_next(g->budget) : -1;
+    *t = dictated ? pn_budget_next(g->budget) : -1;
     if (*t >= 0)
         return PN_OK;
     pn_status st = pn_constraint_mask(&g->constraint, &allowed, err);
@@ -30,17 +30,17 @@ static pn_status generate_choose(pn_gen *g, pn_token *t, pn_err *err)
 }
 
 /* A token that the grammar takes; one that ends the answer is none of its business.  A refused token is
- * out of the next mask, so this ends. */
+ * out of the next mask, so this ends.  The grammar refuses the budget's token where no reasoning is open but
+ * in the budget's eyes; then the model chooses. */
 static pn_status generate_next(pn_gen *g, pn_token *t, pn_err *err)
 {
     char tmp[8];
-    for (;;) {
-        bool dictated = g->budget && pn_budget_next(g->budget) >= 0;
-        pn_status st = generate_choose(g, t, err);
+    for (bool dictated = g->budget != NULL;; dictated = false) {
+        pn_status st = generate_choose(g, dictated, t, err);
         if (st || pn_vocab_ends(g->s->model->vocab, *t))
             return st;
         st = pn_constraint_accept(&g->constraint, *t, pn_vocab_piece(g->s->model->vocab, *t, true, tmp), err);
-        if (st != PN_E_STATE || dictated)
+        if (st != PN_E_STATE)
             return st;
     }
 }

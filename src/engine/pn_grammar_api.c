@@ -35,7 +35,11 @@ PN_API pn_status pn_grammar_json_schema(pn_engine *e, const char *text, size_t l
     if (!e || (!text && len) || !out)
         return pn_fail(err, PN_E_INVALID, "pn_grammar_json_schema: engine, text and out must be given");
     pn_status st = pn_schema_compile(&g, &e->ledger.mem, text, len, NULL, err);
-    return st ? st : grammar_wrap(e, g, out, err);
+    if (!st)
+        st = grammar_wrap(e, g, out, err);
+    if (!st)
+        (*out)->is_document = true;
+    return st;
 }
 
 PN_API void pn_grammar_free(pn_grammar *g)

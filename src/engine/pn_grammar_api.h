@@ -12,6 +12,7 @@ struct pn_grammar {
     pn_gram *gram;              /* retained; NULL for tool calls */
     pn_calls calls;             /* of pn_grammar_tools */
     bool is_calls, required, single, none;
+    bool is_document;           /* of pn_grammar_json_schema */
 };
 
 /* The vocabulary as a trie: all but control, unused and unknown tokens and those that end an answer. */

@@ -11,6 +11,7 @@
 
 /* Beside the usual limits of a grammar, for each tool. */
 enum { CALLS_STEPS = 5000000, CALLS_TOOL_STEPS = 50000, CALLS_ELEMENTS = 200000, CALLS_TOOL_ELEMENTS = 1000, CALLS_TOOLS_MAX = 1024 };
+enum { CALLS_NAME_MAX = 200 };          /* a reader's OUT_NAME_MAX, without what stands around some names */
 
 /* ------------------------------------------------------------------------------------------
  * Markers and small parts
@@ -501,7 +502,30 @@ static bool calls_valid_name(pn_bytes s)
     for (size_t i = 0; i < s.len; i++)
         if ((unsigned char)s.data[i] <= ' ' || strchr("<>{}[]()\"'`|=\\", s.data[i]))
             return false;
-    return s.len > 0 && s.len <= OUT_NAME_MAX;
+    return s.len > 0 && s.len <= CALLS_NAME_MAX;
+}
+
+/* Names that the family's reader would take for something else. */
+static bool calls_readable_name(const calls_work *w, pn_bytes s)
+{
+    bool literal = w->f->grammar == OUT_PYTHON || w->f->grammar == OUT_GEMMA;
+    for (size_t i = 0; i < s.len && literal; i++) {
+        char c = s.data[i];
+        if ((unsigned char)c < 0x80 && !(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !strchr("_-+.$:/", c))
+            return false;
+    }
+    if ((w->f->flags & OUT_NAME_IS_KEY) && pn_out_key_of(s.data, s.len) != OUT_K_NONE)
+        return false;
+    const char *taken = w->f->flags & OUT_SEGMENTS ? "all" : strcmp(w->f->name, "deepseek") == 0 ? "function" : "";
+    return s.len != strlen(taken) || memcmp(s.data, taken, s.len) != 0;
+}
+
+static bool calls_is_new(const calls_work *w, pn_bytes name)
+{
+    for (size_t i = 0; i < w->n_tools; i++)
+        if (w->tools[i].name.len == name.len && memcmp(w->tools[i].name.data, name.data, name.len) == 0)
+            return false;
+    return true;
 }
 
 /* Where the schema of the arguments lies; one that says nothing is none. */
@@ -530,11 +554,15 @@ static bool calls_add_tool(calls_work *w, uint32_t item, uint32_t index)
     uint32_t f = pn_json_get(d, item, "function");
     calls_tool t = {.index = index, .node = pn_json_type_of(d, f) == PN_JSON_OBJECT ? f : item, .schema = PN_JSON_NONE};
     if (!pn_json_str(d, pn_json_get(d, t.node, "name"), &t.name) || !calls_valid_name(t.name))
-        return pn_calls_fail(w, PN_E_INVALID, &t, "/name", "expected the name of a function, without blanks and brackets, of at most 256 "
+        return pn_calls_fail(w, PN_E_INVALID, &t, "/name", "expected the name of a function, without blanks and brackets, of at most 200 "
                              "bytes") != PN_GNODE_NONE;
+    if (!calls_readable_name(w, t.name))
+        return pn_calls_fail(w, PN_E_UNSUPPORTED, &t, "/name", "means something else in this model's syntax of calls") != PN_GNODE_NONE;
     pn_json_bool(d, pn_json_get(d, t.node, "strict"), &t.strict);
-    if (w->p->only.len && (w->p->only.len != t.name.len || memcmp(w->p->only.data, t.name.data, t.name.len) != 0))
+    if (w->p->only.data && (w->p->only.len != t.name.len || memcmp(w->p->only.data, t.name.data, t.name.len) != 0))
         return true;
+    if (!calls_is_new(w, t.name))
+        return pn_calls_fail(w, PN_E_INVALID, &t, "/name", "another function has this name") != PN_GNODE_NONE;
     if (!calls_find_schema(w, &t))
         return false;
     if (!pn_mem_grow(w->mem, PN_ACCT_GRAMMAR, (void **)&w->tools, &w->cap_tools, w->n_tools + 1, sizeof *w->tools)) {
@@ -558,7 +586,7 @@ static bool calls_read_tools(calls_work *w)
         if (!calls_add_tool(w, c, index++))
             return false;
     if (!w->n_tools)
-        w->st = w->p->only.len ? pn_fail(w->err, PN_E_INVALID, "no tool is called '%.*s'", (int)PN_MIN(w->p->only.len, 100), w->p->only.data)
+        w->st = w->p->only.data ? pn_fail(w->err, PN_E_INVALID, "no tool is called '%.*s'", (int)PN_MIN(w->p->only.len, 100), w->p->only.data)
                                : pn_fail(w->err, PN_E_INVALID, "tools: expected at least one function, found none");
     return w->n_tools > 0;
 }

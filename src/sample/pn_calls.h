@@ -38,7 +38,7 @@
 typedef struct pn_calls_params {
     const pn_out_format *format;    /* whose syntax */
     const pn_json_doc *tools;       /* OpenAI's array of function tools; flat objects are taken too */
-    pn_bytes only;                  /* the one function that may be called; len 0: any of them */
+    pn_bytes only;                  /* the one function that may be called; data NULL: any of them */
     bool required;                  /* the answer is a call; else calls are the model's choice */
     bool single;                    /* one call and no more */
     bool none;                      /* triggers alone, to keep calls from coming about: no grammar */
@@ -66,7 +66,7 @@ typedef struct pn_calls {
 } pn_calls;
 
 /* PN_E_INVALID: no tools, a tool without a name, no function called `only`, a schema that is none.
- * PN_E_UNSUPPORTED: a keyword that cannot be enforced.  The text starts with the JSON pointer.  Works in
+ * PN_E_UNSUPPORTED: a keyword that cannot be enforced, a name that cannot be told in the syntax.  The text starts with the JSON pointer.  Works in
  * tools' memory; on failure *out is empty. */
 PN_INTERNAL pn_status pn_calls_new(pn_calls *out, pn_mem *mem, const pn_calls_params *p, pn_err *err);
 PN_INTERNAL void pn_calls_fini(pn_calls *c);

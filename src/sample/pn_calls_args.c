@@ -18,7 +18,8 @@
 
 enum {
     CALLS_ANY_ORDER = 5,        /* so many parameters make 2^n states */
-    CALLS_KEY_MAX = 64          /* of a parameter that the schema does not declare */
+    CALLS_KEY_MAX = 63,         /* of a parameter that the schema does not declare */
+    CALLS_TAG_MAX = 63          /* of one that is the name of a tag */
 };
 
 #define CALLS_NESTED "]<]minimax[>["
@@ -187,12 +188,13 @@ static pn_gnode calls_in_order(calls_work *w, const calls_member *m, size_t n, p
     return first;
 }
 
-static bool calls_is_word(pn_bytes key)
+static bool calls_is_word(const calls_work *w, pn_bytes key)
 {
+    const size_t max = w->f->grammar == OUT_NESTED ? CALLS_TAG_MAX : OUT_NAME_MAX;
     for (size_t i = 0; i < key.len; i++)
         if ((unsigned char)key.data[i] <= ' ' || strchr("<>{}()[]\"'`=:,", key.data[i]))
             return false;
-    return key.len > 0 && key.len <= OUT_NAME_MAX;
+    return key.len > 0 && key.len <= max;
 }
 
 /* Do attributes say whether a value is text or JSON?  Else readers go by the schema. */
@@ -286,7 +288,8 @@ static bool calls_is_required(const pn_json_doc *d, uint32_t schema, pn_bytes ke
     return false;
 }
 
-/* Members that the schema does not declare, where it asks for them; NONE: it does not. */
+/* Members that the schema does not declare, where it asks for them; NONE: it does not, or a tag would have to
+ * close under a name that no grammar can repeat. */
 static pn_gnode calls_more(calls_work *w, const calls_tool *t, const pn_bytes *keys, size_t n, bool widened)
 {
     static const pn_cp_range chars[] = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}};
@@ -294,7 +297,7 @@ static pn_gnode calls_more(calls_work *w, const calls_tool *t, const pn_bytes *k
     uint32_t extra = pn_json_get(d, calls_root(t), "additionalProperties");
     bool yes = false, python = w->f->grammar == OUT_PYTHON;
     bool is_bool = pn_json_bool(d, extra, &yes);
-    if (!(extra != PN_JSON_NONE && (!is_bool || yes)) && !(widened && !python))
+    if ((!(extra != PN_JSON_NONE && (!is_bool || yes)) && !(widened && !python)) || w->f->grammar == OUT_NESTED)
         return PN_GNODE_NONE;
     pn_gnode head = pn_gir_class(w->g, chars, 2, false), word = pn_gir_class(w->g, chars, PN_COUNT_OF(chars), false);
     pn_gnode key = pn_gir_seq2(w->g, head, pn_gir_repeat(w->g, word, 0, CALLS_KEY_MAX - 1));
@@ -338,7 +341,7 @@ static pn_gnode calls_members(calls_work *w, const calls_tool *t)
         w->st = pn_fail_nomem(w->err, "tool grammars", n * (sizeof *m + sizeof *keys));
     for (uint32_t c = pn_json_first(d, props); c != PN_JSON_NONE && !w->st; c = pn_json_next(d, c)) {
         keys[k] = pn_json_key_of(d, c);
-        if (!calls_is_word(keys[k])) {
+        if (!calls_is_word(w, keys[k])) {
             pn_calls_fail(w, PN_E_UNSUPPORTED, t, "/properties", "expected names of letters, digits and '_', found one that this "
                           "model's syntax cannot write");
             break;

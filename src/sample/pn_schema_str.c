@@ -67,11 +67,13 @@ PN_INTERNAL pn_gnode pn_sch_not(pn_sch *s, const pn_bytes *texts, uint32_t n)
     return pn_gir_and_not(s->g, pn_sch_chars(s, 0, PN_GIR_MANY), pn_gir_words(s->g, texts, n));
 }
 
-/* What a key without quotes consists of. */
+/* What a key without quotes consists of; its reader takes 256 bytes. */
 static pn_gnode schstr_word(pn_sch *s)
 {
     static const pn_cp_range chars[] = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}, {'-', '.'}, {'/', '/'}, {'$', '$'}, {0x80, 0x10FFFF}};
-    return pn_gir_repeat(s->g, pn_gir_class(s->g, chars, PN_COUNT_OF(chars), false), 1, PN_GIR_MANY);
+    const uint32_t n = PN_COUNT_OF(chars);
+    return pn_gir_alt2(s->g, pn_gir_repeat(s->g, pn_gir_class(s->g, chars, n - 1, false), 1, 256),
+                       pn_gir_repeat(s->g, pn_gir_class(s->g, chars, n, false), 1, 64));
 }
 
 PN_INTERNAL pn_gnode pn_sch_key(pn_sch *s, pn_gnode body)

@@ -200,7 +200,7 @@ static void detect_think(pn_out_format *out, const out_family *f, const char *te
     }
     if (out->think_open)                /* Solar's closer ends other things too */
         out->orphan = detect_has(text, n, out->think_close) && strcmp(f->name, "solar") != 0;
-    if (out->think_open || (f->flags & OUT_HEADERS))
+    if (out->think_open || (f->flags & (OUT_HEADERS | OUT_SEGMENTS)))
         return;
     for (size_t i = 0; i < PN_COUNT_OF(out_thinks); i++) {
         bool closes = detect_has(text, n, out_thinks[i][1]);

@@ -149,6 +149,16 @@ static out_type value_join(out_type a, out_type b)
     return b == OUT_T_UNKNOWN ? a : OUT_T_OTHER;
 }
 
+/* What only strings can have, in a schema without a type. */
+static bool value_hints_string(const pn_json_doc *d, uint32_t schema)
+{
+    static const char *const hints[] = {"pattern", "minLength", "maxLength", "format"};
+    for (size_t i = 0; i < PN_COUNT_OF(hints); i++)
+        if (pn_json_get(d, schema, hints[i]) != PN_JSON_NONE)
+            return true;
+    return false;
+}
+
 /* The type that a schema says itself, without looking into its branches. */
 static out_type value_own_type(const pn_json_doc *d, uint32_t schema)
 {
@@ -168,6 +178,8 @@ static out_type value_own_type(const pn_json_doc *d, uint32_t schema)
         t = value_join(t, pn_json_type_of(d, c) == PN_JSON_STRING ? OUT_T_STRING : OUT_T_OTHER);
     if (t == OUT_T_UNKNOWN && pn_json_get(d, schema, "properties") != PN_JSON_NONE)
         t = OUT_T_OTHER;
+    if (t == OUT_T_UNKNOWN && value_hints_string(d, schema))
+        t = OUT_T_STRING;
     return t;
 }
 

@@ -190,6 +190,41 @@ static void reasoning_comes_before_what_is_held(tools_rig *r)
     pn_grammar_free(json);
 }
 
+/* A document is content, also when it looks like a call. */
+static void with_a_schema_no_tool_is_called(tools_rig *r)
+{
+    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"name\":{\"const\":\"clock\"},\"parameters\":{\"const\":{}}},"
+                                 "\"required\":[\"name\",\"parameters\"]}";
+    tools_heard h;
+    pn_generate_result g;
+    pn_err err = {0};
+    pn_grammar *json = NULL;
+    PN_CHECK(pn_grammar_json_schema(r->e, schema, sizeof schema - 1, &json, &err) == PN_OK, "%s", err.text);
+    pn_chat_reply_params p = {.generate = &(pn_generate_params){.grammar = json, .grammar_after = "", .max_tokens = 200}};
+    PN_CHECK(tools_ask(r, "Hi", &(pn_chat_params){.tools = tools, .syntax = "llama3"}, &p, &h, &g, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(h.calls == 0 && pn_grammar_matches(json, h.content, h.n_content) == 1, "%d calls, '%s'", h.calls, h.content);
+    pn_grammar_free(json);
+}
+
+/* A grammar may say the marker of reasoning itself: then the budget has nothing to close. */
+static void a_budget_forces_nothing_on_a_grammar(tools_rig *r)
+{
+    tools_heard h;
+    pn_generate_result g;
+    pn_err err = {0};
+    pn_token think[8];
+    size_t n = 0;
+    char gbnf[64];
+    pn_grammar *grammar = NULL;
+    PN_CHECK(pn_tokenize(r->m, "<think>", 7, PN_TOKENIZE_SPECIAL, think, 8, &n, &err) == PN_OK && n == 1, "%zu tokens %s", n, err.text);
+    snprintf(gbnf, sizeof gbnf, "root ::= <[%d]> \"well\"", (int)think[0]);
+    PN_CHECK(pn_grammar_gbnf(r->e, gbnf, strlen(gbnf), &grammar, &err) == PN_OK, "%s", err.text);
+    pn_chat_reply_params p = {.generate = &(pn_generate_params){.grammar = grammar, .grammar_after = ""}, .has_reasoning_budget = 1};
+    PN_CHECK(tools_ask(r, "Hi", &(pn_chat_params){.variables = "{\"enable_thinking\": true}"}, &p, &h, &g, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(g.finish == PN_FINISH_STOP && strcmp(h.reasoning, "well") == 0, "'%s', '%s'", h.reasoning, h.content);
+    pn_grammar_free(grammar);
+}
+
 static void what_cannot_be_held_is_told(tools_rig *r)
 {
 #define CONTAINS "{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"array\",\"contains\":{\"const\":1}}}}"
@@ -254,6 +289,8 @@ int main(void)
         a_call_of_the_models_choice_is_held_too(&r);
         none_means_none(&r);
         reasoning_comes_before_what_is_held(&r);
+        with_a_schema_no_tool_is_called(&r);
+        a_budget_forces_nothing_on_a_grammar(&r);
         what_cannot_be_held_is_told(&r);
     }
     tools_close(&r);

@@ -361,6 +361,27 @@ static void test_what_cannot_be_enforced_is_told(void)
     refused("glm", TOOL("\"strict\":true,", "{\"type\":\"object\",\"required\":[\"x\"]}"), NULL, false, PN_E_UNSUPPORTED, "/1/function/parameters/required: ");
 }
 
+/* What the family's reader would take for something else, or cannot hold. */
+static void test_names_that_the_syntax_cannot_tell(void)
+{
+    static const char *const taken[][2] = {{"lfm2", "a@b"}, {"gemma4", "a#b"}, {"apertus", "id"}, {"apertus", "arguments"},
+                                           {"functionary-3.2", "all"}, {"deepseek", "function"}};
+    char json[700], name[300];
+    for (size_t i = 0; i < PN_COUNT_OF(taken); i++) {
+        snprintf(json, sizeof json, "[{\"name\":\"%s\"}]", taken[i][1]);
+        refused(taken[i][0], json, NULL, false, PN_E_UNSUPPORTED, "/0/name: ");
+        widened("hermes", json, "");
+    }
+    refused("hermes", "[{\"name\":\"f\"},{\"name\":\"g\"},{\"name\":\"f\"}]", NULL, false, PN_E_INVALID, "/2/name: another function");
+    refused("hermes", "[{\"name\":\"f\"}]", "", true, PN_E_INVALID, "no tool is called ''");
+    memset(name, 'n', sizeof name);
+    snprintf(json, sizeof json, "[{\"name\":\"%.201s\"}]", name);
+    refused("kimi-k2", json, NULL, false, PN_E_INVALID, "/0/name: ");
+    snprintf(json, sizeof json, "[{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"%.64s\":{\"type\":\"string\"}}}}]", name);
+    refused("minimax-m3", json, NULL, false, PN_E_UNSUPPORTED, "/0/parameters/properties: ");
+    widened("glm", json, "");
+}
+
 static void test_one_function_when_one_is_named(void)
 {
     pn_calls c;
@@ -441,6 +462,7 @@ int main(void)
     test_what_a_grammar_lets_through_is_a_call(t);
     test_triggered_calls_are_calls(t);
     test_what_cannot_be_enforced_is_told();
+    test_names_that_the_syntax_cannot_tell();
     test_one_function_when_one_is_named();
     test_markers_are_tokens_where_there_are_some();
     test_every_allocation_may_fail();

@@ -66,7 +66,7 @@ static bool held_fits(const pn_out_call *c)
 }
 
 /* Calls that the parser reads; *bad: some of them are none that the tools allow. */
-static size_t held_calls(const char *family, const char *prompt, const char *text, bool *bad)
+static size_t held_calls(const char *family, const char *prompt, const char *text, size_t len, bool *bad)
 {
     pn_out_format f;
     pn_out_result r;
@@ -74,7 +74,7 @@ static size_t held_calls(const char *family, const char *prompt, const char *tex
     pn_out_find(&f, family);
     pn_out_result_init(&r, &libc_mem);
     PN_CHECK(pn_out_new(&p, &libc_mem, &f, &tools, prompt, strlen(prompt), NULL, pn_out_collect, &r, NULL) == PN_OK);
-    PN_CHECK(pn_out_push(p, text, strlen(text), NULL) == PN_OK && pn_out_end(p, NULL) == PN_OK);
+    PN_CHECK(pn_out_push(p, text, len, NULL) == PN_OK && pn_out_end(p, NULL) == PN_OK);
     *bad = false;
     for (size_t i = 0; i < r.n_calls; i++)
         *bad = *bad || !held_fits(&r.calls[i]);
@@ -88,14 +88,14 @@ static size_t held_calls(const char *family, const char *prompt, const char *tex
 static void never(const char *family, int how, const char *text)
 {
     bool bad;
-    size_t n = held_calls(family, held_prompt(family), text, &bad);
+    size_t n = held_calls(family, held_prompt(family), text, strlen(text), &bad);
     PN_CHECK(!(bad || (how == HELD_REQUIRED && !n)) || !held_lets(family, how, NULL, text), "%s: '%s' is let through", family, text);
 }
 
 static void possible(const char *family, int how, const char *text, size_t n_calls)
 {
     bool bad;
-    size_t n = held_calls(family, held_prompt(family), text, &bad);
+    size_t n = held_calls(family, held_prompt(family), text, strlen(text), &bad);
     PN_CHECK(n == n_calls && !bad, "%s: '%s' gives %zu calls", family, text, n);
     PN_CHECK(held_lets(family, how, NULL, text), "%s: '%s' is not let through", family, text);
 }
@@ -169,7 +169,7 @@ static void reasoning_holds_no_calls(void)
         bool bad;
         pn_str all;
         pn_out_find(&f, rows[i].family);
-        PN_CHECK(held_calls(rows[i].family, f.think_open, rows[i].text, &bad) > 0 && bad);
+        PN_CHECK(held_calls(rows[i].family, f.think_open, rows[i].text, strlen(rows[i].text), &bad) > 0 && bad);
         PN_CHECK(!held_lets(rows[i].family, HELD_AUTO, f.think_close, rows[i].text), "%s: '%s'", rows[i].family, rows[i].text);
         pn_str_init(&all, &libc_mem, PN_ACCT_MISC);
         pn_str_addz(&all, f.think_open);
@@ -259,6 +259,198 @@ static void a_string_that_cannot_be_written_is_refused(void)
     }
 }
 
+/* A grammar infers from a pattern that a value is a string, so its reader has to. */
+static void a_pattern_makes_a_string(void)
+{
+    static const char json[] = "[{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"zip\":{\"pattern\":\"^[0-9]{5}$\"}}}}]";
+    static const char text[] = "<tool_call>f\n<arg_key>zip</arg_key>\n<arg_value>12345</arg_value>\n</tool_call>";
+    pn_json_doc d;
+    pn_out_format f;
+    pn_out_result r;
+    pn_out *p = NULL;
+    PN_CHECK(pn_json_parse(&d, &libc_mem, PN_ACCT_MISC, json, sizeof json - 1, NULL, NULL) == PN_OK && pn_out_find(&f, "glm"));
+    pn_out_result_init(&r, &libc_mem);
+    PN_CHECK(pn_out_new(&p, &libc_mem, &f, &d, "", 0, NULL, pn_out_collect, &r, NULL) == PN_OK);
+    PN_CHECK(pn_out_push(p, text, sizeof text - 1, NULL) == PN_OK && pn_out_end(p, NULL) == PN_OK);
+    PN_CHECK(r.n_calls == 1 && strcmp(pn_str_cstr(&r.calls[0].arguments), "{\"zip\": \"12345\"}") == 0, "%s",
+             r.n_calls ? pn_str_cstr(&r.calls[0].arguments) : "no call");
+    pn_out_free(p);
+    pn_out_result_fini(&r);
+    pn_json_fini(&d);
+}
+
+/* Keys of the model's own: no longer than readers take, and only where a tag need not close under them. */
+static void undeclared_members_can_be_read(void)
+{
+    static const char json[] = "[{\"name\":\"none\",\"parameters\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"boolean\"}}}]";
+    static const struct { const char *family, *before, *after; int n; bool ok; } rows[] = {
+        {"gemma4", "<|tool_call>call:none{", ":true}<tool_call|>", 256, true},
+        {"gemma4", "<|tool_call>call:none{", ":true}<tool_call|>", 257, false},
+        {"minimax-m3", "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"none\">]<]minimax[>[<a>true]<]minimax[>[</",
+         ">]<]minimax[>[</invoke>]<]minimax[>[</tool_call>", 2, false}};
+    pn_json_doc d;
+    PN_CHECK(pn_json_parse(&d, &libc_mem, PN_ACCT_MISC, json, sizeof json - 1, NULL, NULL) == PN_OK);
+    for (size_t i = 0; i < PN_COUNT_OF(rows); i++) {
+        char text[600] = {0, 0}, key[300];
+        pn_out_format f;
+        pn_calls c;
+        memset(key, 'k', sizeof key);
+        int n = 2 + snprintf(text + 2, sizeof text - 2, "%s%.*s%s", rows[i].before, rows[i].n, key, rows[i].after);
+        PN_CHECK(pn_out_find(&f, rows[i].family));
+        if (PN_CHECK(pn_calls_new(&c, &libc_mem, &(pn_calls_params){.format = &f, .tools = &d, .required = true}, NULL) == PN_OK))
+            PN_CHECK((pn_gram_matches(c.gram, text, (size_t)n, NULL) == 1) == rows[i].ok, "%s: '%s'", rows[i].family, text + 2);
+        pn_calls_fini(&c);
+    }
+    pn_json_fini(&d);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Walks
+ * ------------------------------------------------------------------------------------------ */
+
+enum { WALK_END = 256, WALK_FRAGMENTS = 128 };
+
+static uint64_t walk_state = 7;
+static uint32_t walk_random(uint32_t n) { return (uint32_t)(pn_test_rand(&walk_state) >> 33) % n; }
+
+static pn_gtrie *walk_trie(void)
+{
+    static char bytes[256];
+    static pn_bytes pieces[257];
+    static const pn_token ends[] = {WALK_END};
+    pn_gtrie *t = NULL;
+    for (int i = 0; i < 256; i++) {
+        bytes[i] = (char)i;
+        pieces[i] = (pn_bytes){bytes + i, 1};
+    }
+    PN_CHECK(pn_gtrie_new(&t, &libc_mem, &(pn_gtrie_source){pieces, 257, 257, NULL, ends, 1}, NULL) == PN_OK);
+    return t;
+}
+
+/* What answers of the family, and of its neighbours, are made of. */
+static size_t walk_fragments(const char *family, const char **out)
+{
+    static const char *const common[] = {
+        "{", "}", "[", "]", "{\"name\": \"f\"", "{\"name\":\"none\"", ", \"arguments\": {\"n\": 77}}", ", \"parameters\": {}}", "\"name\"", "\"id\": 1, ",
+        "\"type\": \"function\", ", "\"function\": ", "{\"zzz\": 1}", "\"", "\\", ": ", ", ", "; ", " ", "\n", "\t", "\r\n", "f", "zzz", "none", "all\n",
+        "f\n", "zzz\n{}", "to=functions.zzz", " to=f", "<|message|>", "<|start|>assistant", "<|channel|>commentary", "<|channel|>final", "<|end|>",
+        "<|call|>", "<|constrain|>json", "<think>", "</think>", "```", "```json\n", "<function=zzz>", "</function>", "<parameter=n>", "</parameter>", "<tool_call>",
+        "</tool_call>", "(n=77)", "n=77", "call:zzz{}", "77", "<|python_tag|>", "f.call(n=77)", "<![CDATA[", "]]>", "functions.zzz:0"};
+    pn_out_format format;
+    size_t n = 0;
+    pn_out_find(&format, family);
+    const out_family *f = pn_out_family(format.family);
+    for (size_t i = 0; i < PN_COUNT_OF(common); i++)
+        out[n++] = common[i];
+    const char *const *lists[] = {f->open, f->close, f->skip};
+    const size_t lens[] = {PN_COUNT_OF(f->open), PN_COUNT_OF(f->close), PN_COUNT_OF(f->skip)};
+    for (size_t k = 0; k < PN_COUNT_OF(lists); k++)
+        for (size_t i = 0; i < lens[k] && lists[k][i]; i++)
+            for (int twice = 0; twice < 3; twice++)
+                out[n++] = lists[k][i];
+    const char *const own[] = {f->named ? f->named->call : NULL, f->named ? f->named->args : NULL, f->named ? f->named->before_id : NULL,
+                               f->xml ? f->xml->call : NULL, f->xml ? f->xml->param : NULL, f->xml ? f->xml->param_end : NULL,
+                               f->xml ? f->xml->call_end : NULL, format.think_open, format.think_close};
+    for (size_t i = 0; i < PN_COUNT_OF(own) && n < WALK_FRAGMENTS; i++)
+        if (own[i])
+            out[n++] = own[i];
+    return n;
+}
+
+/* One byte that the mask allows, rather one of structure; -1: the answer ends here. */
+static int walk_pick(const uint32_t *bits, size_t len)
+{
+    static const char structure[] = "\"}])<|>:,/\n";
+    int list[256], n = 0;
+    if ((bits[WALK_END >> 5] >> (WALK_END & 31) & 1) && (len > 500 || walk_random(4) == 0))
+        return -1;
+    for (const char *s = structure; *s && (len > 300 || walk_random(2)); s++)
+        if (bits[(unsigned char)*s >> 5] >> (*s & 31) & 1)
+            list[n++] = *s;
+    for (int i = 0, none = n == 0; i < 256 && none; i++)
+        if (bits[i >> 5] >> (i & 31) & 1)
+            list[n++] = i;
+    return n ? list[len > 300 ? 0 : walk_random((uint32_t)n)] : -1;
+}
+
+static bool walk_byte(pn_guide *g, char c, pn_str *text)
+{
+    const uint32_t *bits;
+    if (pn_guide_done(g) || pn_guide_mask(g, &bits, NULL) != PN_OK)
+        return false;
+    if (bits && !(bits[(unsigned char)c >> 5] >> ((unsigned char)c & 31) & 1))
+        return false;
+    if (pn_guide_accept(g, (unsigned char)c, (pn_bytes){&c, 1}, NULL) != PN_OK)
+        return false;
+    pn_str_addc(text, c);
+    return true;
+}
+
+/* An answer, fragment by fragment as far as each is let through; false: it may not end where it is. */
+static bool walk(pn_guide *g, const char *const *fragments, size_t n, pn_str *text)
+{
+    for (int turn = 0; turn < 900 && !pn_guide_done(g); turn++) {
+        const uint32_t *bits;
+        if (!PN_CHECK(pn_guide_mask(g, &bits, NULL) == PN_OK))
+            return false;
+        if (!bits && (text->len > 200 || walk_random(40) == 0))
+            break;
+        if (!bits || walk_random(6) == 0) {
+            const char *s = fragments[walk_random((uint32_t)n)];
+            while (*s && walk_byte(g, *s, text))
+                s++;
+            continue;
+        }
+        int c = walk_pick(bits, text->len);
+        if (c < 0)
+            break;
+        if (!walk_byte(g, (char)c, text))
+            pn_guide_ban(g, c);
+    }
+    return pn_guide_done(g) || pn_guide_may_end(g);
+}
+
+/* Whatever a model writes: of the answers that are let through, every call is one of the tools'. */
+static void no_answer_comes_to_a_bad_call(void)
+{
+    enum { WALK_MODES = 5 };
+    const char *fragments[WALK_FRAGMENTS];
+    pn_gtrie *trie = walk_trie();
+    const int turns = getenv("HELD_WALKS") ? atoi(getenv("HELD_WALKS")) : 60;
+    for (size_t i = 0; pn_out_family_name(i); i++) {
+        const char *family = pn_out_family_name(i);
+        size_t n = walk_fragments(family, fragments), ended = 0;
+        pn_out_format f;
+        pn_out_find(&f, family);
+        for (int mode = 0; mode < WALK_MODES; mode++) {         /* auto, single, required, required and single, none */
+            pn_calls c;
+            const pn_calls_params p = {.format = &f, .tools = &tools, .required = mode == 2 || mode == 3, .single = mode == 1 || mode == 3, .none = mode == 4};
+            if (!PN_CHECK(pn_calls_new(&c, &libc_mem, &p, NULL) == PN_OK))
+                continue;
+            for (int k = 0; k < turns; k++) {
+                pn_guide *g = NULL;
+                pn_str text;
+                bool open = k % 4 == 0 && f.think_open, bad;
+                pn_str_init(&text, &libc_mem, PN_ACCT_MISC);
+                const pn_guide_params q = {.gram = c.gram, .trie = trie, .triggers = c.triggers, .n_triggers = c.n_triggers, .watch = c.watch,
+                                           .lanes = true, .owed = p.required, .single = p.single, .forbid = p.none,
+                                           .after = open ? f.think_close : NULL, .think_open = f.think_open, .think_close = f.think_close};
+                if (PN_CHECK(pn_guide_new(&g, &libc_mem, &q, NULL) == PN_OK) && walk(g, fragments, n, &text)) {
+                    size_t calls = held_calls(family, open ? f.think_open : held_prompt(family), pn_str_cstr(&text), text.len, &bad);
+                    PN_CHECK(!bad && !(p.none && calls) && !(p.single && calls > 1) && !(p.required && !calls), "%s, mode %d%s: '%s' gives %zu calls",
+                             family, mode, open ? ", thinking" : "", pn_str_cstr(&text), calls);
+                    ended++;
+                }
+                pn_guide_free(g);
+                pn_str_fini(&text);
+            }
+            pn_calls_fini(&c);
+        }
+        PN_CHECK(ended > 10, "%s: only %zu answers ended", family, ended);
+    }
+    pn_gtrie_free(trie);
+}
+
 int main(void)
 {
     pn_mem_init_libc(&libc_mem);
@@ -270,6 +462,9 @@ int main(void)
     headers_say_who_is_called();
     values_hold_no_closers();
     a_string_that_cannot_be_written_is_refused();
+    a_pattern_makes_a_string();
+    undeclared_members_can_be_read();
+    no_answer_comes_to_a_bad_call();
     pn_json_fini(&tools);
     return pn_test_end();
 }
