@@ -533,6 +533,9 @@ PN_INTERNAL void pn_cond_broadcast(pn_cond *c);
 PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg);
 PN_INTERNAL void pn_thread_join(pn_thread *t);
 
+/* A number of the calling thread's own, as long as it lives; never 0. */
+PN_INTERNAL uintptr_t pn_thread_self(void);
+
 /* Tell the core that we are spinning; offer it to another thread. */
 PN_INTERNAL void pn_thread_relax(void);
 PN_INTERNAL void pn_thread_yield(void);
@@ -6520,8 +6523,8 @@ PN_INTERNAL void pn_plain_close(pn_plain *t);
  * A step that runs out of time stays open (the exec and the die with it) until the next call.  Who needs
  * the die meanwhile finishes the step first (pn_sched_settle) and leaves its results for later.
  *
- * Threads: requests may be made and cancelled from any thread.  Steps are driven by one thread at a time;
- * callbacks are called on it.
+ * Threads: requests may be made, cancelled and removed from any thread.  Steps are driven by one thread at a
+ * time; callbacks are called on it.
  */
 #ifndef PN_SCHED_H
 #define PN_SCHED_H
@@ -6534,22 +6537,26 @@ enum { SCHED_CHUNK = 64, SCHED_RUNS = 64, SCHED_SHARE = 16 };      /* SHARE: few
 typedef struct pn_job {
     pn_gen gen;
     pn_session *s;
-    void (*ended)(struct pn_job *j, pn_status st);  /* over, on the stepping thread: closes gen */
+    void (*ended)(struct pn_job *j, pn_status st);  /* on the stepping thread: closes gen */
+    void (*dispose)(struct pn_job *j);              /* and frees the job, whose owner has left it */
     pn_err err;                 /* of this job alone */
     struct pn_job *next;        /* in the scheduler's list */
     bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
+    bool left;                  /* removed by its owner from within a callback */
+    atomic_bool over;           /* ended, and the scheduler knows it no more */
     uint32_t rows;              /* in the step that is open */
 } pn_job;
 
 typedef struct pn_sched {
     pn_mutex lock;              /* the list and the flags */
-    pn_cond settled;
+    pn_cond settled;            /* settling, stepping or a job is over */
     pn_cond work;               /* for the driver: there is a job, or it has to stop */
     pn_thread driver;
     bool driving, stop;
     pn_job *head;               /* jobs that are not over, oldest first */
     uint32_t n_jobs;
-    bool stepping, settling;    /* a thread is in pn_sched_step, in pn_sched_settle */
+    bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
+    uintptr_t stepper;          /* the thread that is stepping */
 
     /* the step; the stepping thread's */
     bool open, computed;        /* submitted; finished, but its results not looked at */
@@ -6578,9 +6585,14 @@ PN_INTERNAL void pn_sched_fini(pn_engine *e);
 /* j->gen is open and wants tokens. */
 PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j);
 
-/* Out of the list, whatever it is doing; j->ended is not called.  False: a step is being driven, perhaps by
- * the caller's caller; the job is still there. */
-PN_INTERNAL bool pn_sched_remove(pn_engine *e, pn_job *j);
+typedef enum pn_sched_left {
+    PN_SCHED_REMOVED,           /* j->ended has not been called and will not be */
+    PN_SCHED_OVER,              /* it has been */
+    PN_SCHED_LATER              /* from within a callback: both it and j->dispose will be */
+} pn_sched_left;
+
+/* The owner is through with it.  Waits for the step that another thread is working on. */
+PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j);
 
 /* Finish an open step that nobody is working on, so that the die is free. */
 PN_INTERNAL void pn_sched_settle(pn_engine *e);
@@ -8170,6 +8182,12 @@ PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
 
 PN_INTERNAL void pn_thread_join(pn_thread *t) { pthread_join(t->t, NULL); }
 
+PN_INTERNAL uintptr_t pn_thread_self(void)
+{
+    static _Thread_local char mine;         /* its address is nobody else's */
+    return (uintptr_t)&mine;
+}
+
 PN_INTERNAL void pn_thread_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -8208,6 +8226,7 @@ PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
 }
 
 PN_INTERNAL void pn_thread_join(pn_thread *t) { (void)t; }
+PN_INTERNAL uintptr_t pn_thread_self(void) { return 1; }
 PN_INTERNAL void pn_thread_relax(void) {}
 PN_INTERNAL void pn_thread_yield(void) {}
 
@@ -52307,21 +52326,26 @@ static void sched_advance(pn_engine *e, double deadline)
     }
 }
 
+/* With the lock held, and nobody at the open step. */
+static void sched_settle(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    q->settling = true;
+    pn_mutex_unlock(&q->lock);
+    sched_advance(e, 0);
+    pn_mutex_lock(&q->lock);
+    q->settling = false;
+    pn_cond_broadcast(&q->settled);
+}
+
 PN_INTERNAL void pn_sched_settle(pn_engine *e)
 {
     pn_sched *q = e->sched;
     pn_mutex_lock(&q->lock);
     while (q->settling)
         pn_cond_wait(&q->settled, &q->lock);
-    bool mine = !q->stepping && q->open;
-    q->settling = mine;
-    pn_mutex_unlock(&q->lock);
-    if (!mine)
-        return;
-    sched_advance(e, 0);
-    pn_mutex_lock(&q->lock);
-    q->settling = false;
-    pn_cond_broadcast(&q->settled);
+    if (!q->stepping && q->open)
+        sched_settle(e);
     pn_mutex_unlock(&q->lock);
 }
 
@@ -52329,9 +52353,9 @@ PN_INTERNAL void pn_sched_settle(pn_engine *e)
  * What came of it
  * ------------------------------------------------------------------------------------------ */
 
+/* With the lock held. */
 static void sched_unlist(pn_sched *q, pn_job *j)
 {
-    pn_mutex_lock(&q->lock);
     for (pn_job **p = &q->head; *p && j->listed; p = &(*p)->next)
         if (*p == j) {
             *p = j->next;
@@ -52339,13 +52363,21 @@ static void sched_unlist(pn_sched *q, pn_job *j)
             j->listed = false;
             break;
         }
-    pn_mutex_unlock(&q->lock);
 }
 
 static void sched_end(pn_sched *q, pn_job *j, pn_status st)
 {
+    pn_mutex_lock(&q->lock);
     sched_unlist(q, j);
+    pn_mutex_unlock(&q->lock);
     j->ended(j, st);
+    pn_mutex_lock(&q->lock);
+    bool left = j->left;
+    atomic_store(&j->over, true);           /* unless it was left its owner may free it from now on */
+    pn_cond_broadcast(&q->settled);
+    pn_mutex_unlock(&q->lock);
+    if (left)
+        j->dispose(j);
 }
 
 /* The rows of a finished step belong to their sessions; each generation goes on or ends. */
@@ -52426,6 +52458,8 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
         pn_cond_wait(&q->settled, &q->lock);
     bool busy = q->stepping;
     q->stepping = true;
+    if (!busy)
+        q->stepper = pn_thread_self();
     pn_mutex_unlock(&q->lock);
     if (busy)
         return pn_fail(err, PN_E_STATE, "pn_engine_step is being called already: from a callback, or by another thread");
@@ -52437,6 +52471,7 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
         sched_results(e);
     pn_mutex_lock(&q->lock);
     q->stepping = false;
+    pn_cond_broadcast(&q->settled);
     bool open = q->open;
     if (n_active)
         *n_active = q->n_jobs;
@@ -52524,20 +52559,31 @@ PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
     pn_mutex_unlock(&q->lock);
 }
 
-PN_INTERNAL bool pn_sched_remove(pn_engine *e, pn_job *j)
+PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
 {
     pn_sched *q = e->sched;
-    pn_sched_settle(e);
+    pn_sched_left how = PN_SCHED_OVER;
     pn_mutex_lock(&q->lock);
-    bool stepping = q->stepping;
-    if (!stepping)
+    while (!atomic_load(&j->over) && (q->stepping || q->settling || q->open)) {
+        if (q->stepping && q->stepper == pn_thread_self()) {
+            j->left = true;
+            how = PN_SCHED_LATER;
+            break;
+        }
+        if (q->stepping || q->settling)
+            pn_cond_wait(&q->settled, &q->lock);
+        else
+            sched_settle(e);
+    }
+    if (how == PN_SCHED_OVER && !atomic_load(&j->over)) {
         for (uint32_t i = 0; i < q->n_runs; i++)
             if (q->in[i] == j)
                 q->in[i] = NULL;
-    pn_mutex_unlock(&q->lock);
-    if (!stepping)
         sched_unlist(q, j);
-    return !stepping;
+        how = PN_SCHED_REMOVED;
+    }
+    pn_mutex_unlock(&q->lock);
+    return how;
 }
 #endif
 
@@ -54233,7 +54279,7 @@ PN_API pn_status pn_chat_reply(pn_chat *c, const pn_chat_reply_params *params, p
  *
  * A request owns a copy of what the caller gave: the prompt, the sampling parameters; stop strings, grammar,
  * budget strings and callbacks stay the caller's until it is freed.  Freed from a callback it lives on, silent,
- * until the step is over.
+ * until the scheduler has done with it.
  */
 /* includes engine/pn_answer.h */
 /* includes engine/pn_sched.h */
@@ -54249,8 +54295,6 @@ struct pn_request {
     pn_answer *answer;          /* of a conversation's, else NULL */
     pn_generate_result result;
     pn_status st;
-    atomic_bool done;
-    bool orphan;                /* freed by the caller while it was in a step */
 };
 
 static pn_request *request_of(pn_job *j) { return (pn_request *)j; }
@@ -54265,23 +54309,17 @@ static void request_free(pn_request *r)
 }
 
 /* The generation is over, for whatever reason. */
-static void request_close(pn_request *r, pn_status st)
-{
-    size_t raw_len = 0;
-    r->job.s->busy = false;
-    r->st = pn_gen_close(&r->job.gen, st, &r->result, &raw_len, &r->job.err);
-    if (r->answer)
-        r->st = pn_answer_close(r->answer, r->st, &r->result, raw_len, &r->job.err);
-    atomic_store(&r->done, true);
-}
-
-static void request_ended(pn_job *j, pn_status st)
+static void request_close(pn_job *j, pn_status st)
 {
     pn_request *r = request_of(j);
-    request_close(r, st);
-    if (r->orphan)
-        request_free(r);
+    size_t raw_len = 0;
+    j->s->busy = false;
+    r->st = pn_gen_close(&j->gen, st, &r->result, &raw_len, &j->err);
+    if (r->answer)
+        r->st = pn_answer_close(r->answer, r->st, &r->result, raw_len, &j->err);
 }
+
+static void request_dispose(pn_job *j) { request_free(request_of(j)); }
 
 /* The generation is open: to the scheduler with it, or over already. */
 static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
@@ -54289,7 +54327,8 @@ static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_p
 {
     const pn_token *tokens;
     r->job.s = s;
-    r->job.ended = request_ended;
+    r->job.ended = request_close;
+    r->job.dispose = request_dispose;
     pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
     if (!st)
         st = pn_gen_open(&r->job.gen, s, p, route, budget, err);
@@ -54301,11 +54340,13 @@ static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_p
         return st;
     }
     s->busy = true;
-    if (pn_gen_wants(&r->job.gen, &tokens))
-        pn_sched_add(r->e, &r->job);
-    else
-        request_close(r, PN_OK);
     *out = r;
+    if (pn_gen_wants(&r->job.gen, &tokens)) {
+        pn_sched_add(r->e, &r->job);
+    } else {
+        request_close(&r->job, PN_OK);
+        atomic_store(&r->job.over, true);
+    }
     return PN_OK;
 }
 
@@ -54374,11 +54415,11 @@ PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params,
     return st;
 }
 
-PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->done); }
+PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->job.over); }
 
 PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out, pn_err *err)
 {
-    if (!atomic_load(&r->done))
+    if (!atomic_load(&r->job.over))
         return pn_fail(err, PN_E_STATE, "the request is not done");
     if (out)
         *out = r->result;
@@ -54389,7 +54430,7 @@ PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out,
 
 PN_API void pn_request_cancel(pn_request *r)
 {
-    if (!atomic_load(&r->done))
+    if (!atomic_load(&r->job.over))
         atomic_store(&r->job.s->cancelled, true);
 }
 
@@ -54397,14 +54438,14 @@ PN_API void pn_request_free(pn_request *r)
 {
     if (!r)
         return;
-    if (!atomic_load(&r->done)) {
-        atomic_store(&r->job.s->cancelled, true);
-        if (!pn_sched_remove(r->e, &r->job)) {      /* called from a callback: the step goes on without us */
-            r->orphan = true;
-            return;
-        }
-        request_close(r, PN_E_CANCELLED);
-    }
+    pn_request_cancel(r);
+    pn_sched_left how = pn_sched_remove(r->e, &r->job);
+    if (how != PN_SCHED_OVER)
+        r->job.gen.route.emit->refused = true;          /* nothing is said any more */
+    if (how == PN_SCHED_LATER)
+        return;
+    if (how == PN_SCHED_REMOVED)
+        request_close(&r->job, PN_E_CANCELLED);
     request_free(r);
 }
 #endif

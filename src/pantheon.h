@@ -900,7 +900,8 @@ PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out,
 /* It ends with the step in progress, PN_FINISH_CANCELLED.  From any thread. */
 PN_API void pn_request_cancel(pn_request *r);
 
-/* Cancels it when it is not done.  From the thread that drives the steps; in a callback, too. */
+/* Cancels it when it is not done.  From any thread; waits for the step that another thread is working on, so
+ * hold no lock that a callback takes.  From a callback it does not wait.  No callback comes after it. */
 PN_API void pn_request_free(pn_request *r);
 
 /* One step for all requests of the engine, by the calling thread and the engine's own.  seconds: return

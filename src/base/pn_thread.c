@@ -35,6 +35,12 @@ PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
 
 PN_INTERNAL void pn_thread_join(pn_thread *t) { pthread_join(t->t, NULL); }
 
+PN_INTERNAL uintptr_t pn_thread_self(void)
+{
+    static _Thread_local char mine;         /* its address is nobody else's */
+    return (uintptr_t)&mine;
+}
+
 PN_INTERNAL void pn_thread_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

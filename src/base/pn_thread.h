@@ -34,6 +34,9 @@ PN_INTERNAL void pn_cond_broadcast(pn_cond *c);
 PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg);
 PN_INTERNAL void pn_thread_join(pn_thread *t);
 
+/* A number of the calling thread's own, as long as it lives; never 0. */
+PN_INTERNAL uintptr_t pn_thread_self(void);
+
 /* Tell the core that we are spinning; offer it to another thread. */
 PN_INTERNAL void pn_thread_relax(void);
 PN_INTERNAL void pn_thread_yield(void);

@@ -5,7 +5,7 @@
  *
  * A request owns a copy of what the caller gave: the prompt, the sampling parameters; stop strings, grammar,
  * budget strings and callbacks stay the caller's until it is freed.  Freed from a callback it lives on, silent,
- * until the step is over.
+ * until the scheduler has done with it.
  */
 #include "engine/pn_answer.h"
 #include "engine/pn_sched.h"
@@ -21,8 +21,6 @@ struct pn_request {
     pn_answer *answer;          /* of a conversation's, else NULL */
     pn_generate_result result;
     pn_status st;
-    atomic_bool done;
-    bool orphan;                /* freed by the caller while it was in a step */
 };
 
 static pn_request *request_of(pn_job *j) { return (pn_request *)j; }
@@ -37,23 +35,17 @@ static void request_free(pn_request *r)
 }
 
 /* The generation is over, for whatever reason. */
-static void request_close(pn_request *r, pn_status st)
-{
-    size_t raw_len = 0;
-    r->job.s->busy = false;
-    r->st = pn_gen_close(&r->job.gen, st, &r->result, &raw_len, &r->job.err);
-    if (r->answer)
-        r->st = pn_answer_close(r->answer, r->st, &r->result, raw_len, &r->job.err);
-    atomic_store(&r->done, true);
-}
-
-static void request_ended(pn_job *j, pn_status st)
+static void request_close(pn_job *j, pn_status st)
 {
     pn_request *r = request_of(j);
-    request_close(r, st);
-    if (r->orphan)
-        request_free(r);
+    size_t raw_len = 0;
+    j->s->busy = false;
+    r->st = pn_gen_close(&j->gen, st, &r->result, &raw_len, &j->err);
+    if (r->answer)
+        r->st = pn_answer_close(r->answer, r->st, &r->result, raw_len, &j->err);
 }
+
+static void request_dispose(pn_job *j) { request_free(request_of(j)); }
 
 /* The generation is open: to the scheduler with it, or over already. */
 static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
@@ -61,7 +53,8 @@ static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_p
 {
     const pn_token *tokens;
     r->job.s = s;
-    r->job.ended = request_ended;
+    r->job.ended = request_close;
+    r->job.dispose = request_dispose;
     pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
     if (!st)
         st = pn_gen_open(&r->job.gen, s, p, route, budget, err);
@@ -73,11 +66,13 @@ static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_p
         return st;
     }
     s->busy = true;
-    if (pn_gen_wants(&r->job.gen, &tokens))
-        pn_sched_add(r->e, &r->job);
-    else
-        request_close(r, PN_OK);
     *out = r;
+    if (pn_gen_wants(&r->job.gen, &tokens)) {
+        pn_sched_add(r->e, &r->job);
+    } else {
+        request_close(&r->job, PN_OK);
+        atomic_store(&r->job.over, true);
+    }
     return PN_OK;
 }
 
@@ -146,11 +141,11 @@ PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params,
     return st;
 }
 
-PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->done); }
+PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->job.over); }
 
 PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out, pn_err *err)
 {
-    if (!atomic_load(&r->done))
+    if (!atomic_load(&r->job.over))
         return pn_fail(err, PN_E_STATE, "the request is not done");
     if (out)
         *out = r->result;
@@ -161,7 +156,7 @@ PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out,
 
 PN_API void pn_request_cancel(pn_request *r)
 {
-    if (!atomic_load(&r->done))
+    if (!atomic_load(&r->job.over))
         atomic_store(&r->job.s->cancelled, true);
 }
 
@@ -169,13 +164,13 @@ PN_API void pn_request_free(pn_request *r)
 {
     if (!r)
         return;
-    if (!atomic_load(&r->done)) {
-        atomic_store(&r->job.s->cancelled, true);
-        if (!pn_sched_remove(r->e, &r->job)) {      /* called from a callback: the step goes on without us */
-            r->orphan = true;
-            return;
-        }
-        request_close(r, PN_E_CANCELLED);
-    }
+    pn_request_cancel(r);
+    pn_sched_left how = pn_sched_remove(r->e, &r->job);
+    if (how != PN_SCHED_OVER)
+        r->job.gen.route.emit->refused = true;          /* nothing is said any more */
+    if (how == PN_SCHED_LATER)
+        return;
+    if (how == PN_SCHED_REMOVED)
+        request_close(&r->job, PN_E_CANCELLED);
     request_free(r);
 }

@@ -264,21 +264,26 @@ static void sched_advance(pn_engine *e, double deadline)
     }
 }
 
+/* With the lock held, and nobody at the open step. */
+static void sched_settle(pn_engine *e)
+{
+    pn_sched *q = e->sched;
+    q->settling = true;
+    pn_mutex_unlock(&q->lock);
+    sched_advance(e, 0);
+    pn_mutex_lock(&q->lock);
+    q->settling = false;
+    pn_cond_broadcast(&q->settled);
+}
+
 PN_INTERNAL void pn_sched_settle(pn_engine *e)
 {
     pn_sched *q = e->sched;
     pn_mutex_lock(&q->lock);
     while (q->settling)
         pn_cond_wait(&q->settled, &q->lock);
-    bool mine = !q->stepping && q->open;
-    q->settling = mine;
-    pn_mutex_unlock(&q->lock);
-    if (!mine)
-        return;
-    sched_advance(e, 0);
-    pn_mutex_lock(&q->lock);
-    q->settling = false;
-    pn_cond_broadcast(&q->settled);
+    if (!q->stepping && q->open)
+        sched_settle(e);
     pn_mutex_unlock(&q->lock);
 }
 
@@ -286,9 +291,9 @@ PN_INTERNAL void pn_sched_settle(pn_engine *e)
  * What came of it
  * ------------------------------------------------------------------------------------------ */
 
+/* With the lock held. */
 static void sched_unlist(pn_sched *q, pn_job *j)
 {
-    pn_mutex_lock(&q->lock);
     for (pn_job **p = &q->head; *p && j->listed; p = &(*p)->next)
         if (*p == j) {
             *p = j->next;
@@ -296,13 +301,21 @@ static void sched_unlist(pn_sched *q, pn_job *j)
             j->listed = false;
             break;
         }
-    pn_mutex_unlock(&q->lock);
 }
 
 static void sched_end(pn_sched *q, pn_job *j, pn_status st)
 {
+    pn_mutex_lock(&q->lock);
     sched_unlist(q, j);
+    pn_mutex_unlock(&q->lock);
     j->ended(j, st);
+    pn_mutex_lock(&q->lock);
+    bool left = j->left;
+    atomic_store(&j->over, true);           /* unless it was left its owner may free it from now on */
+    pn_cond_broadcast(&q->settled);
+    pn_mutex_unlock(&q->lock);
+    if (left)
+        j->dispose(j);
 }
 
 /* The rows of a finished step belong to their sessions; each generation goes on or ends. */
@@ -383,6 +396,8 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
         pn_cond_wait(&q->settled, &q->lock);
     bool busy = q->stepping;
     q->stepping = true;
+    if (!busy)
+        q->stepper = pn_thread_self();
     pn_mutex_unlock(&q->lock);
     if (busy)
         return pn_fail(err, PN_E_STATE, "pn_engine_step is being called already: from a callback, or by another thread");
@@ -394,6 +409,7 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
         sched_results(e);
     pn_mutex_lock(&q->lock);
     q->stepping = false;
+    pn_cond_broadcast(&q->settled);
     bool open = q->open;
     if (n_active)
         *n_active = q->n_jobs;
@@ -481,18 +497,29 @@ PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
     pn_mutex_unlock(&q->lock);
 }
 
-PN_INTERNAL bool pn_sched_remove(pn_engine *e, pn_job *j)
+PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
 {
     pn_sched *q = e->sched;
-    pn_sched_settle(e);
+    pn_sched_left how = PN_SCHED_OVER;
     pn_mutex_lock(&q->lock);
-    bool stepping = q->stepping;
-    if (!stepping)
+    while (!atomic_load(&j->over) && (q->stepping || q->settling || q->open)) {
+        if (q->stepping && q->stepper == pn_thread_self()) {
+            j->left = true;
+            how = PN_SCHED_LATER;
+            break;
+        }
+        if (q->stepping || q->settling)
+            pn_cond_wait(&q->settled, &q->lock);
+        else
+            sched_settle(e);
+    }
+    if (how == PN_SCHED_OVER && !atomic_load(&j->over)) {
         for (uint32_t i = 0; i < q->n_runs; i++)
             if (q->in[i] == j)
                 q->in[i] = NULL;
-    pn_mutex_unlock(&q->lock);
-    if (!stepping)
         sched_unlist(q, j);
-    return !stepping;
+        how = PN_SCHED_REMOVED;
+    }
+    pn_mutex_unlock(&q->lock);
+    return how;
 }

@@ -14,8 +14,8 @@
  * A step that runs out of time stays open (the exec and the die with it) until the next call.  Who needs
  * the die meanwhile finishes the step first (pn_sched_settle) and leaves its results for later.
  *
- * Threads: requests may be made and cancelled from any thread.  Steps are driven by one thread at a time;
- * callbacks are called on it.
+ * Threads: requests may be made, cancelled and removed from any thread.  Steps are driven by one thread at a
+ * time; callbacks are called on it.
  */
 #ifndef PN_SCHED_H
 #define PN_SCHED_H
@@ -28,22 +28,26 @@ enum { SCHED_CHUNK = 64, SCHED_RUNS = 64, SCHED_SHARE = 16 };      /* SHARE: few
 typedef struct pn_job {
     pn_gen gen;
     pn_session *s;
-    void (*ended)(struct pn_job *j, pn_status st);  /* over, on the stepping thread: closes gen */
+    void (*ended)(struct pn_job *j, pn_status st);  /* on the stepping thread: closes gen */
+    void (*dispose)(struct pn_job *j);              /* and frees the job, whose owner has left it */
     pn_err err;                 /* of this job alone */
     struct pn_job *next;        /* in the scheduler's list */
     bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
+    bool left;                  /* removed by its owner from within a callback */
+    atomic_bool over;           /* ended, and the scheduler knows it no more */
     uint32_t rows;              /* in the step that is open */
 } pn_job;
 
 typedef struct pn_sched {
     pn_mutex lock;              /* the list and the flags */
-    pn_cond settled;
+    pn_cond settled;            /* settling, stepping or a job is over */
     pn_cond work;               /* for the driver: there is a job, or it has to stop */
     pn_thread driver;
     bool driving, stop;
     pn_job *head;               /* jobs that are not over, oldest first */
     uint32_t n_jobs;
-    bool stepping, settling;    /* a thread is in pn_sched_step, in pn_sched_settle */
+    bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
+    uintptr_t stepper;          /* the thread that is stepping */
 
     /* the step; the stepping thread's */
     bool open, computed;        /* submitted; finished, but its results not looked at */
@@ -72,9 +76,14 @@ PN_INTERNAL void pn_sched_fini(pn_engine *e);
 /* j->gen is open and wants tokens. */
 PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j);
 
-/* Out of the list, whatever it is doing; j->ended is not called.  False: a step is being driven, perhaps by
- * the caller's caller; the job is still there. */
-PN_INTERNAL bool pn_sched_remove(pn_engine *e, pn_job *j);
+typedef enum pn_sched_left {
+    PN_SCHED_REMOVED,           /* j->ended has not been called and will not be */
+    PN_SCHED_OVER,              /* it has been */
+    PN_SCHED_LATER              /* from within a callback: both it and j->dispose will be */
+} pn_sched_left;
+
+/* The owner is through with it.  Waits for the step that another thread is working on. */
+PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j);
 
 /* Finish an open step that nobody is working on, so that the die is free. */
 PN_INTERNAL void pn_sched_settle(pn_engine *e);

@@ -6,6 +6,8 @@
 #include "pn_api_test.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 
 enum { N_TEXTS = 8, TEXT_MAX = 4096, N_NEW = 24 };
 
@@ -458,6 +460,51 @@ static void the_engine_drives_itself(req_rig *r)
     }
 }
 
+/* Begun, working or over: freed by a thread that drives nothing, and no callback comes after that. */
+typedef struct req_ear {
+    atomic_int heard, late;
+    atomic_bool freed;
+} req_ear;
+
+static int req_listen(void *user, const char *text, size_t len, pn_token token)
+{
+    req_ear *e = user;
+    (void)text, (void)len, (void)token;
+    atomic_fetch_add(atomic_load(&e->freed) ? &e->late : &e->heard, 1);
+    return 0;
+}
+
+static void freed_by_another_thread(req_rig *r)
+{
+    enum { N = 3, ROUNDS = 40 };
+    static req_ear ear[ROUNDS][N];
+    pn_session *s[N];
+    pn_request *q[N];
+    pn_err err = {0};
+    PN_CHECK(pn_engine_start(r->e, &err) == PN_OK, "%s", err.text);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (size_t i = 0; i < N; i++) {
+            const pn_token hello[] = {5, 6, 7};
+            const pn_sampling on = {.size = sizeof on, .ignore_eos = 1};
+            const pn_generate_params p = {.size = sizeof p, .prompt = hello, .n_prompt = 3, .sampling = &on,
+                                          .max_tokens = i == 0 ? 2 : 0, .on_text = req_listen, .user = &ear[round][i]};
+            s[i] = req_session(r, 256, 16);
+            PN_CHECK(pn_request_new(s[i], &p, &q[i], &err) == PN_OK, "%s", err.text);
+        }
+        while (atomic_load(&ear[round][N - 1].heard) < round % 4)
+            sched_yield();
+        for (size_t i = 0; i < N; i++) {
+            pn_request_free(q[i]);
+            atomic_store(&ear[round][i].freed, true);
+            pn_session_free(s[i]);
+        }
+    }
+    pn_engine_stop(r->e);
+    for (int round = 0; round < ROUNDS; round++)
+        for (size_t i = 0; i < N; i++)
+            PN_CHECK(!ear[round][i].late, "round %d, request %zu: %d callbacks after pn_request_free", round, i, ear[round][i].late);
+}
+
 static int req_first(void *user, const char *text, size_t len, pn_token token)
 {
     (void)text;
@@ -653,6 +700,7 @@ int main(void)
         models_take_turns(&r);
         requests_come_from_other_threads(&r);
         the_engine_drives_itself(&r);
+        freed_by_another_thread(&r);
         caps_hold_and_clients_take_turns(&r);
         a_long_prompt_shares_its_steps(&r);
         for (size_t i = 0; i < N_TEXTS; i++)
