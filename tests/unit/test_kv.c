@@ -241,8 +241,10 @@ static void shared_pages_read_what_each_sequence_wrote(void)
 
 static void sharing_survives_any_failing_allocation(void)
 {
-    for (long k = 1, calls = 1; k <= calls; k++)
-        calls = PN_MAX(calls, share_random(77, 60, k));
+    for (long k = 1, calls = 1; k <= calls; k++) {
+        long n = share_random(77, 60, k);
+        calls = PN_MAX(calls, n);
+    }
 }
 
 static void a_shared_page_is_copied_before_it_is_written(void)
