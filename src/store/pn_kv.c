@@ -18,15 +18,16 @@ typedef struct kv_block {
 
 enum { KV_HEAD = PN_MEM_ALIGN };
 
-/* Pages of a group that can be in use at once.  A window needs the pages of W - 1 earlier tokens
- * and of a whole batch, and both ends may lie inside a page. */
+/* Pages of a group that can be in use at once.  With b the page boundary before a batch of n, a window
+ * of W keeps positions from b + 1 - W, and the batch ends at b + P - 1 + n - 1 at the latest. */
 static uint32_t kv_group_pages(const pn_stream_group *g, uint32_t n_ctx, uint32_t n_batch)
 {
-    uint64_t all = ((uint64_t)n_ctx + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
+    const uint64_t P = PN_KV_PAGE_TOKENS;
+    uint64_t all = (n_ctx + P - 1) / P;
     if (!g->window)
         return (uint32_t)all;
-    uint64_t span = ((uint64_t)g->window + n_batch + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS + 1;
-    return (uint32_t)PN_MIN(all, span);
+    uint64_t before = (g->window - 1 + P - 1) / P, after = (P - 1 + PN_MAX(n_batch, 1u) - 1) / P + 1;
+    return (uint32_t)PN_MIN(all, before + after);
 }
 
 static uint32_t kv_table_len(uint32_t n_ctx)
@@ -216,7 +217,8 @@ PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n)
     PN_ASSERT(!kv->retired);
     for (uint32_t gi = 0; gi < kv->spec->n_groups && n; gi++) {
         pn_kv_group *g = &kv->group[gi];
-        uint32_t keep = pn_kv_first_page(kv->spec, gi, kv->length), first = kv->length / PN_KV_PAGE_TOKENS;
+        uint32_t first = kv->length / PN_KV_PAGE_TOKENS;
+        uint32_t keep = pn_kv_first_page(kv->spec, gi, first * PN_KV_PAGE_TOKENS);
         for (; g->oldest < keep; g->oldest++)
             kv_drop(kv, g, g->oldest);
         if (g->table[first] && g->table[first]->common)

@@ -24,8 +24,8 @@
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
  *      yet, or behind the window.
  *   2. Positions [0, length) are written; those behind a group's window may be gone.
- *   3. A window keeps the pages that position `length` and later can see; truncating further back
- *      than that is refused.
+ *   3. A window keeps the pages that the page boundary before `length` and later positions can see, so
+ *      that others can start from there; truncating further back than that is refused.
  *   4. Own pages on the free stack and in the table together are n_pages, until pn_kv_retire().  The
  *      table never needs more than n_pages entries at once, common ones included, so there is an own
  *      page for each of them: prepare() can copy a common page before it is written, always.
