@@ -34,7 +34,9 @@
  *   1. A node holds one reference on each page it names (pn_kv_share, pn_kv_release).
  *   2. A page in the tree is common: never written again; a sequence that diverges inside it copies.
  *   3. bytes counts all that the cache answers for: nodes, tables, pages, snapshots.  No call lets it
- *      grow beyond bytes_max; it is above only after a smaller limit, while that much is in use.
+ *      grow beyond bytes_max; it is above only after a smaller limit, while that much is in use.  In
+ *      the ledger, PN_ACCT_PREFIX is this without snapshots (PN_ACCT_STATE, their owner's), plus
+ *      common pages that sequences use and the cache has forgotten.
  *   4. Leaf first: a node goes after its children.  A pinned node stays, and so its ancestors; one
  *      whose pages a sequence still uses stays too, since evicting it would free nothing.
  *

@@ -62,6 +62,36 @@ static void windows_keep_what_queries_see_and_no_more(void)
     }
 }
 
+/* The count of pages of a window is what the worst batch needs, and no more. */
+static void windows_reserve_exactly_what_can_be_in_use(void)
+{
+    static const uint32_t windows[] = {1, 2, 12, 63, 64, 65, 66, 100, 128, 129, 130}, batches[] = {1, 2, 63, 64, 65, 66, 67, 130};
+    for (size_t w = 0; w < PN_COUNT_OF(windows); w++)
+        for (size_t b = 0; b < PN_COUNT_OF(batches); b++) {
+            pn_state_spec spec = {.group = {{.n_layers = 1, .n_heads = 1, .d_k = 1, .d_v = 1, .window = windows[w]}}, .n_groups = 1};
+            pn_test_mem m;
+            pn_kv kv;
+            pn_test_mem_init(&m, 0);
+            PN_CHECK(pn_kv_open(&kv, &m.mem, &spec, 1200, batches[b], PN_DTYPE_F16, NULL) == PN_OK, " ");
+            uint32_t least = UINT32_MAX;
+            for (uint32_t start = 0; start < P; start++) {
+                pn_kv_truncate(&kv, 0);
+                while (kv.length < 300 + start) {
+                    pn_kv_prepare(&kv, 1);
+                    pn_kv_commit(&kv, 1);
+                }
+                for (int i = 0; i < 3; i++) {
+                    pn_kv_prepare(&kv, batches[b]);
+                    least = PN_MIN(least, kv.group[0].n_free);
+                    pn_kv_commit(&kv, batches[b]);
+                }
+            }
+            PN_CHECK(least == 0, "window %u, batch %u: %u pages are never used", (unsigned)windows[w], (unsigned)batches[b],
+                     (unsigned)least);
+            pn_kv_close(&kv);
+        }
+}
+
 static void truncation_is_refused_behind_the_window(void)
 {
     pn_test_mem m;
@@ -285,6 +315,7 @@ int main(void)
 {
     bytes_per_token_of_known_models();
     windows_keep_what_queries_see_and_no_more();
+    windows_reserve_exactly_what_can_be_in_use();
     truncation_is_refused_behind_the_window();
     opening_survives_any_failing_allocation();
     a_shared_page_is_copied_before_it_is_written();
