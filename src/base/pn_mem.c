@@ -84,4 +84,5 @@ PN_INTERNAL void pn_mem_init_libc(pn_mem *m)
 {
     m->alloc = mem_libc_alloc;
     m->free = mem_libc_free;
+    m->move = NULL;
 }

@@ -49,6 +49,13 @@ static void ledger_free(pn_mem *m, pn_account a, void *ptr, size_t size)
     atomic_fetch_sub_explicit(&l->total, size, memory_order_relaxed);
 }
 
+static void ledger_move(pn_mem *m, pn_account from, pn_account to, size_t size)
+{
+    pn_ledger *l = (pn_ledger *)(void *)m;
+    atomic_fetch_sub_explicit(&l->used[from], size, memory_order_relaxed);
+    ledger_add(l, to, size);
+}
+
 static void *ledger_libc_alloc(void *user, size_t size, size_t align)
 {
     (void)user, (void)align;
@@ -70,6 +77,7 @@ PN_INTERNAL void pn_ledger_init(pn_ledger *l, const pn_allocator *allocator, uin
     memset(l, 0, sizeof *l);
     l->mem.alloc = ledger_alloc;
     l->mem.free = ledger_free;
+    l->mem.move = ledger_move;
     l->limit = limit;
     if (allocator && allocator->alloc && allocator->free)
         l->under = *allocator;

@@ -49,13 +49,14 @@ typedef struct pn_state_spec {
     uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none */
 } pn_state_spec;
 
-/* One page: PN_KV_PAGE_TOKENS tokens of every layer of a group.  The header travels with the page;
- * immutable while it is in a prefix tree. */
+/* One page: PN_KV_PAGE_TOKENS tokens of every layer of a group.  The header travels with the page.  A
+ * page that is `common` may have several holders and is not written any more (store/pn_kv.h). */
 typedef struct pn_kv_page {
     void *data;
     uint8_t k_type, v_type;         /* pn_dtype */
     uint8_t rotated;                /* K was multiplied by a Hadamard matrix */
-    uint32_t refs;
+    uint8_t common;
+    uint32_t refs;                  /* holders: page tables, nodes of a prefix tree */
     uint64_t last_use;
 } pn_kv_page;
 

@@ -154,7 +154,7 @@ PN_INTERNAL void pn_gir_purse_init(pn_gir_purse *p, pn_mem *from, const pn_gram_
 {
     pn_gram_limits filled;
     pn_gram_limits_fill(&filled, limits);
-    *p = (pn_gir_purse){{gir_purse_alloc, gir_purse_free}, from, filled.compiled_bytes, 0, false};
+    *p = (pn_gir_purse){{gir_purse_alloc, gir_purse_free, NULL}, from, filled.compiled_bytes, 0, false};
 }
 
 PN_INTERNAL pn_status pn_gir_purse_close(const pn_gir_purse *p, pn_gram *g, pn_status status, pn_err *err)

@@ -5,20 +5,39 @@
 
 #include "base/pn_err.h"
 
-/* Pages of a group that can be in use at once.  A window needs the pages of W - 1 earlier tokens
- * and of a whole batch, and both ends may lie inside a page. */
+/* ------------------------------------------------------------------------------------------
+ * Sizes
+ * ------------------------------------------------------------------------------------------ */
+
+/* What lies in front of a page's data, which is aligned like the block. */
+typedef struct kv_block {
+    pn_kv_page page;            /* first: cast back */
+    pn_mem *mem;
+    uint64_t bytes;             /* of the block */
+} kv_block;
+
+enum { KV_HEAD = PN_MEM_ALIGN };
+
+/* Pages of a group that can be in use at once.  With b the page boundary before a batch of n, a window
+ * of W keeps positions from b + 1 - W, and the batch ends at b + P - 1 + n - 1 at the latest. */
 static uint32_t kv_group_pages(const pn_stream_group *g, uint32_t n_ctx, uint32_t n_batch)
 {
-    uint64_t all = ((uint64_t)n_ctx + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
+    const uint64_t P = PN_KV_PAGE_TOKENS;
+    uint64_t all = (n_ctx + P - 1) / P;
     if (!g->window)
         return (uint32_t)all;
-    uint64_t span = ((uint64_t)g->window + n_batch + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS + 1;
-    return (uint32_t)PN_MIN(all, span);
+    uint64_t before = (g->window - 1 + P - 1) / P, after = (P - 1 + PN_MAX(n_batch, 1u) - 1) / P + 1;
+    return (uint32_t)PN_MIN(all, before + after);
 }
 
 static uint32_t kv_table_len(uint32_t n_ctx)
 {
     return (uint32_t)(((uint64_t)n_ctx + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS);
+}
+
+PN_INTERNAL uint64_t pn_kv_page_cost(const pn_state_spec *spec, uint32_t g, uint32_t type)
+{
+    return KV_HEAD + pn_kv_page_bytes(&spec->group[g], type, type);
 }
 
 PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch, uint32_t type,
@@ -29,8 +48,7 @@ PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t
         uint64_t n = kv_group_pages(&spec->group[g], n_ctx, n_batch), b;
         if (!pn_mul_u64(n, pn_kv_page_bytes(&spec->group[g], type, type), &b) || !pn_add_u64(pages, b, &pages))
             return false;
-        rest += n * (sizeof(pn_kv_page) + sizeof(pn_kv_page *)) +
-                (uint64_t)kv_table_len(n_ctx) * sizeof(pn_kv_page *);
+        rest += n * (KV_HEAD + sizeof(pn_kv_page *)) + (uint64_t)kv_table_len(n_ctx) * sizeof(pn_kv_page *);
     }
     *pages_only = pages;
     return pn_add_u64(pages, rest, bytes);
@@ -44,36 +62,88 @@ PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t t
     return b;
 }
 
-static pn_status kv_group_open(pn_kv *kv, uint32_t gi, uint32_t type, pn_err *err)
+/* Oldest position that the query at `pos` sees. */
+static uint32_t kv_first_visible(const pn_stream_group *g, uint32_t pos)
+{
+    return g->window && pos + 1 > g->window ? pos + 1 - g->window : 0;
+}
+
+PN_INTERNAL uint32_t pn_kv_first_page(const pn_state_spec *spec, uint32_t g, uint32_t n)
+{
+    return kv_first_visible(&spec->group[g], n) / PN_KV_PAGE_TOKENS;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Pages
+ * ------------------------------------------------------------------------------------------ */
+
+/* An own page, or NULL. */
+static pn_kv_page *kv_page_new(pn_mem *mem, uint64_t page_bytes, uint32_t type)
+{
+    PN_ASSERT(sizeof(kv_block) <= KV_HEAD);
+    if (page_bytes > SIZE_MAX - KV_HEAD)
+        return NULL;
+    kv_block *b = pn_mem_alloc(mem, PN_ACCT_KV, (size_t)(KV_HEAD + page_bytes));
+    if (!b)
+        return NULL;
+    *b = (kv_block){.page = {.data = (uint8_t *)b + KV_HEAD, .k_type = (uint8_t)type, .v_type = (uint8_t)type},
+                    .mem = mem, .bytes = KV_HEAD + page_bytes};
+    return &b->page;
+}
+
+static void kv_page_free(pn_kv_page *p)
+{
+    kv_block *b = (kv_block *)(void *)p;
+    pn_mem_free(b->mem, p->common ? PN_ACCT_PREFIX : PN_ACCT_KV, b, (size_t)b->bytes);
+}
+
+PN_INTERNAL void pn_kv_retain(pn_kv_page *p)
+{
+    PN_ASSERT(p->common && p->refs && p->refs < UINT32_MAX);
+    p->refs++;
+}
+
+PN_INTERNAL void pn_kv_release(pn_kv_page *p)
+{
+    if (!p)
+        return;
+    PN_ASSERT(p->common && p->refs);
+    if (--p->refs == 0)
+        kv_page_free(p);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * A sequence
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status kv_group_open(pn_kv *kv, uint32_t gi, pn_err *err)
 {
     pn_kv_group *g = &kv->group[gi];
     g->n_pages = kv_group_pages(&kv->spec->group[gi], kv->n_ctx, kv->n_batch);
     g->n_table = kv_table_len(kv->n_ctx);
-    g->page_bytes = pn_kv_page_bytes(&kv->spec->group[gi], type, type);
+    g->page_bytes = pn_kv_page_bytes(&kv->spec->group[gi], kv->type, kv->type);
     uint64_t bytes;
     if (!pn_mul_u64(g->n_pages, g->page_bytes, &bytes) || bytes > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "keys and values of %" PRIu32 " tokens are more than this system can address",
                        kv->n_ctx);
-    g->pages = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_pages, sizeof *g->pages);
     g->free = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_pages, sizeof *g->free);
     g->table = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_table, sizeof *g->table);
-    g->slab = pn_mem_alloc(kv->mem, PN_ACCT_KV, (size_t)bytes);
-    if (!g->pages || !g->free || !g->table || !g->slab)
+    if (!g->free || !g->table)
         return pn_fail_nomem(err, "keys and values of a session", bytes);
-    for (uint32_t i = 0; i < g->n_pages; i++) {
-        g->pages[i] = (pn_kv_page){.data = g->slab + g->page_bytes * i, .k_type = (uint8_t)type, .v_type = (uint8_t)type};
-        g->free[g->n_pages - 1 - i] = &g->pages[i];     /* first page on top */
+    for (; g->n_free < g->n_pages; g->n_free++) {
+        g->free[g->n_free] = kv_page_new(kv->mem, g->page_bytes, kv->type);
+        if (!g->free[g->n_free])
+            return pn_fail_nomem(err, "keys and values of a session", bytes);
     }
-    g->n_free = g->n_pages;
     return PN_OK;
 }
 
 PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                  uint32_t type, pn_err *err)
 {
-    *kv = (pn_kv){.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch};
+    *kv = (pn_kv){.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type};
     for (uint32_t g = 0; g < spec->n_groups; g++) {
-        pn_status st = kv_group_open(kv, g, type, err);
+        pn_status st = kv_group_open(kv, g, err);
         if (st) {
             pn_kv_close(kv);
             return st;
@@ -82,66 +152,152 @@ PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *sp
     return PN_OK;
 }
 
+/* The sequence lets go of table entry i. */
+static void kv_drop(pn_kv *kv, pn_kv_group *g, uint32_t i)
+{
+    pn_kv_page *p = g->table[i];
+    g->table[i] = NULL;
+    if (!p)
+        return;
+    if (p->common) {
+        pn_kv_release(p);
+    } else if (kv->retired) {
+        kv_page_free(p);
+    } else {
+        p->refs = 0;
+        g->free[g->n_free++] = p;
+    }
+}
+
+static pn_kv_page *kv_take(pn_kv_group *g)
+{
+    PN_ASSERT(g->n_free > 0);
+    pn_kv_page *p = g->free[--g->n_free];
+    p->refs = 1;
+    return p;
+}
+
+PN_INTERNAL void pn_kv_retire(pn_kv *kv)
+{
+    kv->retired = true;
+    for (uint32_t i = 0; i < kv->spec->n_groups; i++) {
+        pn_kv_group *g = &kv->group[i];
+        while (g->n_free)
+            kv_page_free(g->free[--g->n_free]);
+    }
+}
+
 PN_INTERNAL void pn_kv_close(pn_kv *kv)
 {
     if (!kv->mem)
         return;
-    for (uint32_t i = 0; i < kv->spec->n_groups; i++) {
-        pn_kv_group *g = &kv->group[i];
-        pn_mem_free(kv->mem, PN_ACCT_KV, g->slab, (size_t)(g->n_pages * g->page_bytes));
-        pn_mem_free(kv->mem, PN_ACCT_KV, g->pages, g->n_pages * sizeof *g->pages);
+    pn_kv_retire(kv);
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
+        pn_kv_group *g = &kv->group[gi];
+        for (uint32_t i = 0; g->table && i < g->n_table; i++)
+            kv_drop(kv, g, i);
         pn_mem_free(kv->mem, PN_ACCT_KV, g->free, g->n_pages * sizeof *g->free);
         pn_mem_free(kv->mem, PN_ACCT_KV, g->table, g->n_table * sizeof *g->table);
     }
     *kv = (pn_kv){0};
 }
 
-static void kv_drop(pn_kv_group *g, uint32_t i)
+/* Replace a common page by a copy of the sequence's own. */
+static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t i)
 {
-    if (!g->table[i])
-        return;
-    g->table[i]->refs = 0;
-    g->free[g->n_free++] = g->table[i];
-    g->table[i] = NULL;
-}
-
-/* Oldest position that the query at `pos` sees. */
-static uint32_t kv_first_visible(const pn_stream_group *g, uint32_t pos)
-{
-    return g->window && pos + 1 > g->window ? pos + 1 - g->window : 0;
+    pn_kv_page *p = kv_take(g);
+    p->rotated = g->table[i]->rotated;
+    memcpy(p->data, g->table[i]->data, (size_t)g->page_bytes);
+    kv_drop(kv, g, i);
+    g->table[i] = p;
 }
 
 PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n)
 {
+    PN_ASSERT(!kv->retired);
     for (uint32_t gi = 0; gi < kv->spec->n_groups && n; gi++) {
         pn_kv_group *g = &kv->group[gi];
-        uint32_t keep = kv_first_visible(&kv->spec->group[gi], kv->length) / PN_KV_PAGE_TOKENS;
+        uint32_t first = kv->length / PN_KV_PAGE_TOKENS;
+        uint32_t keep = pn_kv_first_page(kv->spec, gi, first * PN_KV_PAGE_TOKENS);
         for (; g->oldest < keep; g->oldest++)
-            kv_drop(g, g->oldest);
-        for (uint32_t i = kv->length / PN_KV_PAGE_TOKENS; i <= (kv->length + n - 1) / PN_KV_PAGE_TOKENS; i++)
-            if (!g->table[i]) {
-                PN_ASSERT(g->n_free > 0);
-                g->table[i] = g->free[--g->n_free];
-                g->table[i]->refs = 1;
-            }
+            kv_drop(kv, g, g->oldest);
+        if (g->table[first] && g->table[first]->common)
+            kv_copy(kv, g, first);
+        for (uint32_t i = first; i <= (kv->length + n - 1) / PN_KV_PAGE_TOKENS; i++)
+            if (!g->table[i])
+                g->table[i] = kv_take(g);
     }
 }
 
 PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n) { kv->length += n; }
+
+/* Drop every page behind the n-th token. */
+static void kv_cut(pn_kv *kv, uint32_t n)
+{
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
+        pn_kv_group *g = &kv->group[gi];
+        for (uint32_t i = kv_table_len(n); i < g->n_table; i++)
+            kv_drop(kv, g, i);
+        if (n == 0)
+            g->oldest = 0;
+    }
+    kv->length = n;
+}
 
 PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n)
 {
     if (n >= kv->length)
         return n == kv->length;
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
-        if (n && kv_first_visible(&kv->spec->group[gi], n) / PN_KV_PAGE_TOKENS < kv->group[gi].oldest)
+        if (n && pn_kv_first_page(kv->spec, gi, n) < kv->group[gi].oldest)
             return false;
+    kv_cut(kv, n);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Sharing
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t gi, uint32_t i)
+{
+    pn_kv_group *g = &kv->group[gi];
+    if (i >= kv_table_len(kv->length) || !g->table[i])
+        return NULL;
+    pn_kv_page *p = g->table[i];
+    if (!p->common) {
+        if (!kv->retired) {
+            pn_kv_page *fresh = kv_page_new(kv->mem, g->page_bytes, kv->type);
+            if (!fresh)
+                return NULL;
+            g->free[g->n_free++] = fresh;
+        }
+        p->common = 1;
+        pn_mem_move(kv->mem, PN_ACCT_KV, PN_ACCT_PREFIX, (size_t)(KV_HEAD + g->page_bytes));
+    }
+    pn_kv_retain(p);
+    return p;
+}
+
+PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n)
+{
+    PN_ASSERT(kv->length == 0 && !kv->retired);
+    if (n > kv->n_ctx)
+        return false;
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = pn_kv_first_page(kv->spec, g, n); i < kv_table_len(n); i++)
+            if (!pages[g][i])
+                return false;
+    kv_cut(kv, 0);              /* a step that never finished may have left pages */
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
         pn_kv_group *g = &kv->group[gi];
-        for (uint32_t i = kv_table_len(n); i < g->n_table; i++)
-            kv_drop(g, i);
-        if (n == 0)
-            g->oldest = 0;
+        g->oldest = pn_kv_first_page(kv->spec, gi, n);
+        for (uint32_t i = g->oldest; i < kv_table_len(n); i++) {
+            pn_kv_page *p = pages[gi][i];
+            PN_ASSERT(p->k_type == kv->type && ((kv_block *)(void *)p)->bytes == KV_HEAD + g->page_bytes);
+            pn_kv_retain(p);
+            g->table[i] = p;
+        }
     }
     kv->length = n;
     return true;

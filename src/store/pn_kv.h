@@ -1,5 +1,5 @@
 /*
- * pn_kv.h - the keys and values of one sequence, in pages.
+ * pn_kv.h - the keys and values of one sequence, in pages, some of them shared with others.
  *
  *     group 0  [page][page][page]...          every token
  *     group 1  [ -- ][page][page]             a window: pages behind it are recycled
@@ -8,14 +8,31 @@
  * an admitted sequence cannot run out.  (Memory that has not been written to is not resident yet on
  * systems that back it lazily.)
  *
+ * Where page memory lives.  Every page is a block of its own, header in front, so it can outlive the
+ * sequence that wrote it and go back to the system alone.  It is in one of two states:
+ *
+ *     own      part of one sequence's reserve, on its free stack or in its table; PN_ACCT_KV
+ *     common   part of nobody's reserve, counted by its holders, never written; PN_ACCT_PREFIX
+ *
+ * To share an own page is to make it common, and the sequence gets a fresh page for it: its reserve
+ * stays whole, whoever shares pays, and a share that finds no memory fails without harm - a cache
+ * that cannot grow does not grow.  Why not a pool that counts promises instead: a sequence that has
+ * to drop a shared page (its window moves on, it is truncated) needs another one in the middle of a
+ * step, at a time when nobody could still be refused.
+ *
  * Invariants
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
  *      yet, or behind the window.
  *   2. Positions [0, length) are written; those behind a group's window may be gone.
- *   3. A window keeps the pages that position `length` and later can see; truncating further back
- *      than that is refused.
+ *   3. A window keeps the pages that the page boundary before `length` and later positions can see, so
+ *      that others can start from there; truncating further back than that is refused.
+ *   4. Own pages on the free stack and in the table together are n_pages, until pn_kv_retire().  The
+ *      table never needs more than n_pages entries at once, common ones included, so there is an own
+ *      page for each of them: prepare() can copy a common page before it is written, always.
+ *   5. A page's refs are its holders: 0 on a free stack, 1 for an own page in a table.  A common page
+ *      goes back to the system when the last holder releases it.
  *
- * Threads: one owner.
+ * Threads: one owner, the same for all sequences that share pages.
  */
 #ifndef PN_KV_H
 #define PN_KV_H
@@ -24,11 +41,9 @@
 #include "plan/pn_plan_types.h"
 
 typedef struct pn_kv_group {
-    pn_kv_page *pages;          /* [n_pages] headers */
-    uint32_t n_pages;
-    uint8_t *slab;              /* [n_pages * page_bytes] */
-    uint64_t page_bytes;
-    pn_kv_page **free;          /* [n_pages] stack */
+    uint32_t n_pages;           /* the reserve */
+    uint64_t page_bytes;        /* without header */
+    pn_kv_page **free;          /* [n_pages] stack of own pages */
     uint32_t n_free;
     pn_kv_page **table;         /* [n_table] */
     uint32_t n_table;
@@ -39,10 +54,12 @@ typedef struct pn_kv {
     pn_mem *mem;
     const pn_state_spec *spec;  /* borrowed from the model */
     uint32_t n_ctx, n_batch, length;
+    uint32_t type;              /* pn_dtype of keys and values */
+    bool retired;
     pn_kv_group group[PN_MAX_GROUPS];
 } pn_kv;
 
-/* Bytes a sequence of n_ctx tokens takes, exactly: pages, headers and tables.  kv_only: pages
+/* Bytes a sequence of n_ctx tokens takes, exactly: pages, headers and tables.  pages_only: pages
  * alone.  false: overflows. */
 PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch, uint32_t type,
                              uint64_t *bytes, uint64_t *pages_only);
@@ -55,12 +72,36 @@ PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *sp
                                  uint32_t type, pn_err *err);
 PN_INTERNAL void pn_kv_close(pn_kv *kv);
 
-/* Pages for positions [length, length + n), n <= n_batch; recycles pages behind windows.  Cannot
- * fail within n_ctx. */
+/* Pages for positions [length, length + n), n <= n_batch; recycles pages behind windows, copies a
+ * common page that is about to be written.  Cannot fail within n_ctx. */
 PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n);
 PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n);
 
 /* Forget positions >= n.  False: a window has moved past what n would need. */
 PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n);
+
+/* ---- sharing ------------------------------------------------------------------------------ */
+
+/* First page of group g that a sequence of n tokens still needs to go on: 0 without a window. */
+PN_INTERNAL uint32_t pn_kv_first_page(const pn_state_spec *spec, uint32_t g, uint32_t n);
+
+/* Page i of group g for somebody else, who must release it; it becomes common if it was not.  NULL:
+ * nothing is written there or the window has passed, or there is no memory for the replacement. */
+PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t g, uint32_t i);
+PN_INTERNAL void pn_kv_retain(pn_kv_page *p);
+PN_INTERNAL void pn_kv_release(pn_kv_page *p);                  /* NULL is a no-op */
+
+/* What sharing this page costs whoever keeps it: header and data. */
+PN_INTERNAL uint64_t pn_kv_page_cost(const pn_state_spec *spec, uint32_t g, uint32_t type);
+
+/* Start an empty sequence (length 0) with n tokens that others have computed.  pages[g][i], i <
+ * ceil(n / PN_KV_PAGE_TOKENS), as a page table; entries before pn_kv_first_page() are not looked at.
+ * All must be common, of this sequence's model and type; they are retained.  The last one may be
+ * partly filled.  False and nothing changed: one is missing, or n > n_ctx. */
+PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n);
+
+/* The sequence is finished and will only be shared from and closed.  Gives back the unused reserve
+ * at once; sharing needs no memory any more. */
+PN_INTERNAL void pn_kv_retire(pn_kv *kv);
 
 #endif /* PN_KV_H */

@@ -57,7 +57,7 @@ static void hostile_free(pn_mem *m, pn_account a, void *ptr, size_t size)
 
 static hostile_mem hostile_mem_new(void)
 {
-    hostile_mem h = {{hostile_alloc, hostile_free}, {NULL, NULL}, 0, 0, 0};
+    hostile_mem h = {{hostile_alloc, hostile_free, NULL}, {NULL, NULL, NULL}, 0, 0, 0};
     pn_mem_init_libc(&h.libc);
     return h;
 }

@@ -1,5 +1,5 @@
 /*
- * test_kv.c - pages of a sequence: sizes, windows, truncation.
+ * test_kv.c - pages of a sequence: sizes, windows, truncation, sharing.
  */
 #include "store/pn_kv.h"
 
@@ -62,6 +62,36 @@ static void windows_keep_what_queries_see_and_no_more(void)
     }
 }
 
+/* The count of pages of a window is what the worst batch needs, and no more. */
+static void windows_reserve_exactly_what_can_be_in_use(void)
+{
+    static const uint32_t windows[] = {1, 2, 12, 63, 64, 65, 66, 100, 128, 129, 130}, batches[] = {1, 2, 63, 64, 65, 66, 67, 130};
+    for (size_t w = 0; w < PN_COUNT_OF(windows); w++)
+        for (size_t b = 0; b < PN_COUNT_OF(batches); b++) {
+            pn_state_spec spec = {.group = {{.n_layers = 1, .n_heads = 1, .d_k = 1, .d_v = 1, .window = windows[w]}}, .n_groups = 1};
+            pn_test_mem m;
+            pn_kv kv;
+            pn_test_mem_init(&m, 0);
+            PN_CHECK(pn_kv_open(&kv, &m.mem, &spec, 1200, batches[b], PN_DTYPE_F16, NULL) == PN_OK, " ");
+            uint32_t least = UINT32_MAX;
+            for (uint32_t start = 0; start < P; start++) {
+                pn_kv_truncate(&kv, 0);
+                while (kv.length < 300 + start) {
+                    pn_kv_prepare(&kv, 1);
+                    pn_kv_commit(&kv, 1);
+                }
+                for (int i = 0; i < 3; i++) {
+                    pn_kv_prepare(&kv, batches[b]);
+                    least = PN_MIN(least, kv.group[0].n_free);
+                    pn_kv_commit(&kv, batches[b]);
+                }
+            }
+            PN_CHECK(least == 0, "window %u, batch %u: %u pages are never used", (unsigned)windows[w], (unsigned)batches[b],
+                     (unsigned)least);
+            pn_kv_close(&kv);
+        }
+}
+
 static void truncation_is_refused_behind_the_window(void)
 {
     pn_test_mem m;
@@ -86,23 +116,210 @@ static void truncation_is_refused_behind_the_window(void)
 
 static void opening_survives_any_failing_allocation(void)
 {
-    for (long k = 1; k <= 9; k++) {
+    for (long k = 1, st = PN_E_NOMEM; st != PN_OK; k++) {
         pn_test_mem m;
         pn_kv kv;
         pn_err err;
         pn_test_mem_init(&m, k);
-        pn_status st = pn_kv_open(&kv, &m.mem, &kv_spec, 200, 20, PN_DTYPE_F16, &err);
-        PN_CHECK(st == (k <= 8 ? PN_E_NOMEM : PN_OK), "allocation %ld: %d", k, (int)st);
+        st = pn_kv_open(&kv, &m.mem, &kv_spec, 200, 20, PN_DTYPE_F16, &err);
+        PN_CHECK(st == PN_OK ? m.n_calls < k : st == PN_E_NOMEM, "allocation %ld: %ld", k, st);
         pn_kv_close(&kv);
-        PN_CHECK(m.outstanding == 0, "%ld blocks left", m.outstanding);
+        PN_CHECK(m.outstanding == 0 && m.bytes == 0, "%ld blocks left", m.outstanding);
     }
+}
+
+/* ---- sharing: sequences that write a stamp for each token, against plain lists ------------- */
+
+enum { SHARE_SEQS = 4, SHARE_CTX = 600, SHARE_BATCH = 130 };
+
+static const pn_state_spec share_spec = {
+    .group = {{.n_layers = 1, .n_heads = 1, .d_k = 2, .d_v = 2}, {.n_layers = 3, .n_heads = 1, .d_k = 2, .d_v = 2, .window = 100}},
+    .n_groups = 2};
+
+typedef struct share_rig {
+    pn_test_mem m;
+    pn_kv kv[SHARE_SEQS];
+    bool open[SHARE_SEQS];
+    uint32_t list[SHARE_SEQS][SHARE_CTX];       /* what position i should read */
+    uint32_t next_stamp;
+} share_rig;
+
+static uint32_t *share_slot(pn_kv_page *p, uint32_t pos) { return (uint32_t *)p->data + pos % P; }
+
+static void share_step(share_rig *r, uint32_t q, uint32_t n)
+{
+    pn_kv *kv = &r->kv[q];
+    long calls = r->m.n_calls;
+    pn_kv_prepare(kv, n);
+    for (uint32_t pos = kv->length; pos < kv->length + n; pos++) {
+        r->list[q][pos] = ++r->next_stamp;
+        for (uint32_t g = 0; g < 2; g++)
+            if (PN_CHECK(kv->group[g].table[pos / P] && !kv->group[g].table[pos / P]->common, "position %u of group %u",
+                         (unsigned)pos, (unsigned)g))
+                *share_slot(kv->group[g].table[pos / P], pos) = r->next_stamp;
+    }
+    pn_kv_commit(kv, n);
+    PN_CHECK(r->m.n_calls == calls, "a step allocated");
+}
+
+/* Sequence `to`, empty, starts with n tokens of `from`. */
+static void share_fork(share_rig *r, uint32_t from, uint32_t to, uint32_t n)
+{
+    pn_kv_page *pages[2][(SHARE_CTX + P - 1) / P] = {{0}};
+    pn_kv_page *const *tables[PN_MAX_GROUPS] = {pages[0], pages[1]};
+    bool all = true;
+    for (uint32_t g = 0; g < 2; g++)
+        for (uint32_t i = pn_kv_first_page(&share_spec, g, n); i < (n + P - 1) / P; i++) {
+            pages[g][i] = pn_kv_share(&r->kv[from], g, i);
+            all = all && pages[g][i];
+        }
+    PN_CHECK(pn_kv_adopt(&r->kv[to], tables, n) == all, "adopted without all pages, or not with them");
+    if (all)
+        memcpy(r->list[to], r->list[from], n * sizeof r->list[0][0]);
+    PN_CHECK(r->kv[to].length == (all ? n : 0), "%u tokens", (unsigned)r->kv[to].length);
+    for (uint32_t g = 0; g < 2; g++)
+        for (uint32_t i = 0; i < PN_COUNT_OF(pages[g]); i++)
+            pn_kv_release(pages[g][i]);
+}
+
+static uint32_t share_holders(const share_rig *r, const pn_kv_page *p)
+{
+    uint32_t n = 0;
+    for (uint32_t q = 0; q < SHARE_SEQS; q++)
+        for (uint32_t g = 0; r->open[q] && g < 2; g++)
+            for (uint32_t i = 0; i < r->kv[q].group[g].n_table; i++)
+                n += r->kv[q].group[g].table[i] == p;
+    return n;
+}
+
+static void share_check(const share_rig *r)
+{
+    uint64_t bytes = 0, one, pages;
+    double common[2] = {0};     /* pages: each holder adds its part */
+    pn_kv_bytes(&share_spec, SHARE_CTX, SHARE_BATCH, PN_DTYPE_F16, &one, &pages);
+    for (uint32_t q = 0; q < SHARE_SEQS; q++) {
+        const pn_kv *kv = &r->kv[q];
+        for (uint32_t g = 0; r->open[q] && g < 2; g++) {
+            uint32_t own = kv->group[g].n_free;
+            for (uint32_t i = 0; i < kv->group[g].n_table; i++) {
+                pn_kv_page *p = kv->group[g].table[i];
+                uint32_t holders = p ? share_holders(r, p) : 0;
+                PN_CHECK(!p || p->refs == holders, "%u references, %u holders", p ? (unsigned)p->refs : 0, (unsigned)holders);
+                own += p && !p->common;
+                common[g] += p && p->common ? 1.0 / holders : 0;
+            }
+            PN_CHECK(own == kv->group[g].n_pages, "%u own pages of %u", (unsigned)own, (unsigned)kv->group[g].n_pages);
+            uint32_t w = share_spec.group[g].window, from = w && kv->length + 1 > w ? kv->length + 1 - w : 0;
+            for (uint32_t pos = from; pos < kv->length; pos++)
+                if (!PN_CHECK(kv->group[g].table[pos / P] && *share_slot(kv->group[g].table[pos / P], pos) == r->list[q][pos],
+                              "sequence %u, group %u, position %u", (unsigned)q, (unsigned)g, (unsigned)pos))
+                    return;
+        }
+        bytes += r->open[q] ? one : 0;
+    }
+    for (uint32_t g = 0; g < 2; g++)
+        bytes += (uint64_t)(common[g] + 0.5) * pn_kv_page_cost(&share_spec, g, PN_DTYPE_F16);
+    PN_CHECK(bytes == r->m.bytes, "%" PRIu64 " bytes, taken %" PRIu64, bytes, r->m.bytes);
+}
+
+static void share_open(share_rig *r, uint32_t q)
+{
+    r->open[q] = pn_kv_open(&r->kv[q], &r->m.mem, &share_spec, SHARE_CTX, SHARE_BATCH, PN_DTYPE_F16, NULL) == PN_OK;
+}
+
+/* Random steps, forks, truncations and closings; the fail_at-th allocation fails. */
+static long share_random(uint64_t seed, int ops, long fail_at)
+{
+    static share_rig r;
+    memset(&r, 0, sizeof r);
+    pn_test_mem_init(&r.m, fail_at);
+    while (ops--) {
+        uint32_t q = (uint32_t)(pn_test_rand(&seed) % SHARE_SEQS), o = (uint32_t)(pn_test_rand(&seed) % SHARE_SEQS);
+        uint32_t n = (uint32_t)(pn_test_rand(&seed) % SHARE_BATCH) + 1, what = (uint32_t)(pn_test_rand(&seed) % 16);
+        long calls = r.m.n_calls;
+        if (!r.open[q]) {
+            share_open(&r, q);
+        } else if (what == 0) {
+            if (n % 2)
+                pn_kv_retire(&r.kv[q]);
+            pn_kv_close(&r.kv[q]);
+            r.open[q] = false;
+        } else if (what <= 2) {
+            pn_kv_truncate(&r.kv[q], 0);
+            if (o != q && r.open[o] && r.kv[o].length)
+                share_fork(&r, o, q, 1 + (uint32_t)(pn_test_rand(&seed) % r.kv[o].length));
+        } else if (what <= 5) {
+            pn_kv_truncate(&r.kv[q], r.kv[q].length - PN_MIN(r.kv[q].length, n / 2));
+            PN_CHECK(r.m.n_calls == calls, "truncation allocated");
+        } else if (r.kv[q].length + n <= SHARE_CTX) {
+            share_step(&r, q, n);
+        }
+        share_check(&r);
+    }
+    for (uint32_t q = 0; q < SHARE_SEQS; q++)
+        if (r.open[q])
+            pn_kv_close(&r.kv[q]);
+    PN_CHECK(r.m.outstanding == 0 && r.m.bytes == 0, "%ld blocks left", r.m.outstanding);
+    return r.m.n_calls;
+}
+
+static void shared_pages_read_what_each_sequence_wrote(void)
+{
+    for (uint64_t seed = 1; seed <= 10; seed++)
+        share_random(seed, 1000, 0);
+}
+
+static void sharing_survives_any_failing_allocation(void)
+{
+    for (long k = 1, calls = 1; k <= calls; k++) {
+        long n = share_random(77, 60, k);
+        calls = PN_MAX(calls, n);
+    }
+}
+
+static void a_shared_page_is_copied_before_it_is_written(void)
+{
+    static share_rig r;
+    memset(&r, 0, sizeof r);
+    pn_test_mem_init(&r.m, 0);
+    share_open(&r, 0);
+    share_open(&r, 1);
+    share_step(&r, 0, 100);
+    pn_kv_page *p = pn_kv_share(&r.kv[0], 0, 0), *half = pn_kv_share(&r.kv[0], 0, 1);
+    uint8_t was[4 * P * 2];
+    memcpy(was, p->data, sizeof was);
+    PN_CHECK(p->refs == 2 && half->refs == 2 && r.kv[0].group[0].n_free == r.kv[0].group[0].n_pages, "the reserve is whole");
+    PN_CHECK(!pn_kv_share(&r.kv[0], 0, 2), "a page that is not written");
+    pn_kv_truncate(&r.kv[0], 10);
+    PN_CHECK(r.kv[0].group[0].table[0] == p && half->refs == 1, "truncating is not writing");
+    share_step(&r, 0, 1);
+    PN_CHECK(r.kv[0].group[0].table[0] != p && p->refs == 1 && memcmp(was, p->data, sizeof was) == 0, "copied");
+    PN_CHECK(memcmp(was, r.kv[0].group[0].table[0]->data, 10 * 4) == 0, "with what was written before");
+    pn_kv_retain(p);
+    pn_kv_release(p);
+    pn_kv_release(p);
+    pn_kv_release(half);
+    share_check(&r);
+    long calls = r.m.n_calls;
+    pn_kv_retire(&r.kv[0]);
+    p = pn_kv_share(&r.kv[0], 0, 0);
+    PN_CHECK(p && r.m.n_calls == calls, "sharing from a finished sequence is free");
+    pn_kv_close(&r.kv[0]);
+    PN_CHECK(p->refs == 1 && *share_slot(p, 10) == r.list[0][10], "the page outlives it");
+    pn_kv_release(p);
+    pn_kv_close(&r.kv[1]);
+    PN_CHECK(r.m.outstanding == 0, "%ld blocks left", r.m.outstanding);
 }
 
 int main(void)
 {
     bytes_per_token_of_known_models();
     windows_keep_what_queries_see_and_no_more();
+    windows_reserve_exactly_what_can_be_in_use();
     truncation_is_refused_behind_the_window();
     opening_survives_any_failing_allocation();
+    a_shared_page_is_copied_before_it_is_written();
+    shared_pages_read_what_each_sequence_wrote();
+    sharing_survives_any_failing_allocation();
     return pn_test_end();
 }
