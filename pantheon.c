@@ -226,6 +226,7 @@ typedef struct pn_mem pn_mem;
 struct pn_mem {
     void *(*alloc)(pn_mem *m, pn_account account, size_t size);
     void (*free)(pn_mem *m, pn_account account, void *ptr, size_t size);
+    void (*move)(pn_mem *m, pn_account from, pn_account to, size_t size);   /* NULL: accounts are not kept apart */
 };
 
 static inline void *pn_mem_alloc(pn_mem *m, pn_account a, size_t size) { return m->alloc(m, a, size); }
@@ -235,6 +236,14 @@ static inline void pn_mem_free(pn_mem *m, pn_account a, void *ptr, size_t size)
 {
     if (ptr)
         m->free(m, a, ptr, size);
+}
+
+/* A block of `size` bytes changes hands: it was taken for `from` and will be freed from `to`.  Cannot
+ * fail, the total is what it was. */
+static inline void pn_mem_move(pn_mem *m, pn_account from, pn_account to, size_t size)
+{
+    if (m->move)
+        m->move(m, from, to, size);
 }
 
 /* n elements of `size` bytes, zeroed; NULL also when the product overflows. */
@@ -3730,13 +3739,14 @@ typedef struct pn_state_spec {
     uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none */
 } pn_state_spec;
 
-/* One page: PN_KV_PAGE_TOKENS tokens of every layer of a group.  The header travels with the page;
- * immutable while it is in a prefix tree. */
+/* One page: PN_KV_PAGE_TOKENS tokens of every layer of a group.  The header travels with the page.  A
+ * page that is `common` may have several holders and is not written any more (store/pn_kv.h). */
 typedef struct pn_kv_page {
     void *data;
     uint8_t k_type, v_type;         /* pn_dtype */
     uint8_t rotated;                /* K was multiplied by a Hadamard matrix */
-    uint32_t refs;
+    uint8_t common;
+    uint32_t refs;                  /* holders: page tables, nodes of a prefix tree */
     uint64_t last_use;
 } pn_kv_page;
 
@@ -5840,7 +5850,7 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
 
 /* ---- Begin store/pn_kv.h ---- */
 /*
- * pn_kv.h - the keys and values of one sequence, in pages.
+ * pn_kv.h - the keys and values of one sequence, in pages, some of them shared with others.
  *
  *     group 0  [page][page][page]...          every token
  *     group 1  [ -- ][page][page]             a window: pages behind it are recycled
@@ -5849,14 +5859,31 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
  * an admitted sequence cannot run out.  (Memory that has not been written to is not resident yet on
  * systems that back it lazily.)
  *
+ * Where page memory lives.  Every page is a block of its own, header in front, so it can outlive the
+ * sequence that wrote it and go back to the system alone.  It is in one of two states:
+ *
+ *     own      part of one sequence's reserve, on its free stack or in its table; PN_ACCT_KV
+ *     common   part of nobody's reserve, counted by its holders, never written; PN_ACCT_PREFIX
+ *
+ * To share an own page is to make it common, and the sequence gets a fresh page for it: its reserve
+ * stays whole, whoever shares pays, and a share that finds no memory fails without harm - a cache
+ * that cannot grow does not grow.  Why not a pool that counts promises instead: a sequence that has
+ * to drop a shared page (its window moves on, it is truncated) needs another one in the middle of a
+ * step, at a time when nobody could still be refused.
+ *
  * Invariants
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
  *      yet, or behind the window.
  *   2. Positions [0, length) are written; those behind a group's window may be gone.
- *   3. A window keeps the pages that position `length` and later can see; truncating further back
- *      than that is refused.
+ *   3. A window keeps the pages that the page boundary before `length` and later positions can see, so
+ *      that others can start from there; truncating further back than that is refused.
+ *   4. Own pages on the free stack and in the table together are n_pages, until pn_kv_retire().  The
+ *      table never needs more than n_pages entries at once, common ones included, so there is an own
+ *      page for each of them: prepare() can copy a common page before it is written, always.
+ *   5. A page's refs are its holders: 0 on a free stack, 1 for an own page in a table.  A common page
+ *      goes back to the system when the last holder releases it.
  *
- * Threads: one owner.
+ * Threads: one owner, the same for all sequences that share pages.
  */
 #ifndef PN_KV_H
 #define PN_KV_H
@@ -5865,11 +5892,9 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
 /* includes plan/pn_plan_types.h */
 
 typedef struct pn_kv_group {
-    pn_kv_page *pages;          /* [n_pages] headers */
-    uint32_t n_pages;
-    uint8_t *slab;              /* [n_pages * page_bytes] */
-    uint64_t page_bytes;
-    pn_kv_page **free;          /* [n_pages] stack */
+    uint32_t n_pages;           /* the reserve */
+    uint64_t page_bytes;        /* without header */
+    pn_kv_page **free;          /* [n_pages] stack of own pages */
     uint32_t n_free;
     pn_kv_page **table;         /* [n_table] */
     uint32_t n_table;
@@ -5880,10 +5905,12 @@ typedef struct pn_kv {
     pn_mem *mem;
     const pn_state_spec *spec;  /* borrowed from the model */
     uint32_t n_ctx, n_batch, length;
+    uint32_t type;              /* pn_dtype of keys and values */
+    bool retired;
     pn_kv_group group[PN_MAX_GROUPS];
 } pn_kv;
 
-/* Bytes a sequence of n_ctx tokens takes, exactly: pages, headers and tables.  kv_only: pages
+/* Bytes a sequence of n_ctx tokens takes, exactly: pages, headers and tables.  pages_only: pages
  * alone.  false: overflows. */
 PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch, uint32_t type,
                              uint64_t *bytes, uint64_t *pages_only);
@@ -5896,15 +5923,174 @@ PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *sp
                                  uint32_t type, pn_err *err);
 PN_INTERNAL void pn_kv_close(pn_kv *kv);
 
-/* Pages for positions [length, length + n), n <= n_batch; recycles pages behind windows.  Cannot
- * fail within n_ctx. */
+/* Pages for positions [length, length + n), n <= n_batch; recycles pages behind windows, copies a
+ * common page that is about to be written.  Cannot fail within n_ctx. */
 PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n);
 PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n);
 
 /* Forget positions >= n.  False: a window has moved past what n would need. */
 PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n);
 
+/* ---- sharing ------------------------------------------------------------------------------ */
+
+/* First page of group g that a sequence of n tokens still needs to go on: 0 without a window. */
+PN_INTERNAL uint32_t pn_kv_first_page(const pn_state_spec *spec, uint32_t g, uint32_t n);
+
+/* Page i of group g for somebody else, who must release it; it becomes common if it was not.  NULL:
+ * nothing is written there or the window has passed, or there is no memory for the replacement. */
+PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t g, uint32_t i);
+PN_INTERNAL void pn_kv_retain(pn_kv_page *p);
+PN_INTERNAL void pn_kv_release(pn_kv_page *p);                  /* NULL is a no-op */
+
+/* What sharing this page costs whoever keeps it: header and data. */
+PN_INTERNAL uint64_t pn_kv_page_cost(const pn_state_spec *spec, uint32_t g, uint32_t type);
+
+/* Start an empty sequence (length 0) with n tokens that others have computed.  pages[g][i], i <
+ * ceil(n / PN_KV_PAGE_TOKENS), as a page table; entries before pn_kv_first_page() are not looked at.
+ * All must be common, of this sequence's model and type; they are retained.  The last one may be
+ * partly filled.  False and nothing changed: one is missing, or n > n_ctx. */
+PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n);
+
+/* The sequence is finished and will only be shared from and closed.  Gives back the unused reserve
+ * at once; sharing needs no memory any more. */
+PN_INTERNAL void pn_kv_retire(pn_kv *kv);
+
 #endif /* PN_KV_H */
+
+/* ---- Begin store/pn_prefix.h ---- */
+/*
+ * pn_prefix.h - which KV pages already hold the start of this prompt?
+ *
+ * Agents resend a whole conversation on every turn, so most of a prompt has been computed before.  A
+ * tree over token ids maps a prompt to the longest run of full KV pages with the same tokens at the
+ * same positions.  Why pages and not tokens: a page is the unit that is shared and evicted; a step
+ * recomputes the rest of one faster than anybody could look it up.
+ *
+ *     space, salt ─┬─ [page 0] ── [page 1] ─┬─ [page 2]
+ *                  │                        └─ [page 2'] ── [page 3']
+ *                  └─ [page 0']
+ *
+ * One node is one page of every group.  Edges that hold whole runs, as in a textbook radix tree,
+ * would save a few hundred bytes beside pages of a hundred KiB to some MiB, and cost splitting,
+ * joining and evicting half an edge.  The children of a node are found through one hash table over
+ * (parent, tokens of the page), seeded: n tokens cost n / PN_KV_PAGE_TOKENS look-ups however many
+ * siblings a hostile client has made.  No recursion anywhere.
+ *
+ * What makes a hit.  At a boundary of k pages a sequence needs every page of groups without a window,
+ * the last window of every windowed group, and, where the model is recurrent (slot_bytes), a snapshot
+ * of its state exactly there.  A node may lack the page of a windowed group: it had been recycled
+ * when the prompt was inserted.  Then it is only a part of the way.  A later insert fills the gap.
+ *
+ * What is evicted.  The node of least value that nobody needs:
+ *
+ *     value = tick of last use + hit_ticks * floor(log2(1 + hits))        in the caller's ticks
+ *
+ * that is least recently used, plus an allowance for what many have used, which runs out in the end.
+ * A use counts for the whole way to the hit, so a parent is worth at least as much as its child, and
+ * among equals the deeper goes first: the least valuable node is a leaf.  Size and depth need no term
+ * of their own: nodes of a space have one size, and depth speaks through the order.
+ *
+ * Invariants
+ *   1. A node holds one reference on each page it names (pn_kv_share, pn_kv_release).
+ *   2. A page in the tree is common: never written again; a sequence that diverges inside it copies.
+ *   3. bytes counts all that the cache answers for: nodes, tables, pages, snapshots.  No call lets it
+ *      grow beyond bytes_max; it is above only after a smaller limit, while that much is in use.  In
+ *      the ledger, PN_ACCT_PREFIX is this without snapshots (PN_ACCT_STATE, their owner's), plus
+ *      common pages that sequences use and the cache has forgotten.
+ *   4. Leaf first: a node goes after its children.  A pinned node stays, and so its ancestors; one
+ *      whose pages a sequence still uses stays too, since evicting it would free nothing.
+ *
+ * Threads: one owner (the scheduler).  No call blocks, does I/O or looks at a clock.
+ */
+#ifndef PN_PREFIX_H
+#define PN_PREFIX_H
+
+/* includes base/pn_base.h */
+/* includes store/pn_kv.h */
+
+typedef struct pn_prefix pn_prefix;
+typedef struct pn_prefix_node pn_prefix_node;
+
+typedef struct pn_prefix_params {
+    uint64_t bytes_max;         /* 0: what the ledger allows */
+    uint64_t hit_ticks;         /* what twice as many hits are worth; 0: plain least recently used */
+    /* A snapshot is not needed any more.  Must not call the cache; may be NULL where models have none. */
+    void (*drop_state)(void *user, uint64_t state);
+    void *user;
+} pn_prefix_params;
+
+/* Whose tokens.  Spaces and salts never mix: a space is a model and KV type (below), a salt is for the
+ * caller's tenants, adapters, whatever else changes what a token means. */
+typedef struct pn_prefix_key {
+    uint32_t space;
+    uint64_t salt;
+    const pn_token *tokens;     /* [n], borrowed */
+    size_t n;
+} pn_prefix_key;
+
+typedef struct pn_prefix_hit {
+    uint32_t n_tokens;          /* a multiple of PN_KV_PAGE_TOKENS; 0: nothing */
+    uint64_t state;             /* snapshot at n_tokens, still the cache's; 0: the model has none */
+    /* pages[g][i], i < n_tokens / PN_KV_PAGE_TOKENS: for pn_kv_adopt().  Borrowed until the next call
+     * that finds or inserts. */
+    pn_kv_page *const *pages[PN_MAX_GROUPS];
+    pn_prefix_node *node;       /* what is pinned */
+} pn_prefix_hit;
+
+typedef struct pn_prefix_stats {
+    uint64_t bytes, bytes_max;
+    uint64_t nodes;
+    uint64_t queries, hits;                     /* find() */
+    uint64_t tokens_asked, tokens_hit;
+    uint64_t inserted, evicted;                 /* nodes, ever */
+} pn_prefix_stats;
+
+PN_INTERNAL pn_status pn_prefix_new(pn_prefix **out, pn_mem *mem, const pn_prefix_params *p, pn_err *err);
+/* Pages that sequences still use outlive the cache.  Nothing may be pinned.  NULL is a no-op. */
+PN_INTERNAL void pn_prefix_free(pn_prefix *c);
+
+/* A space for one model and KV type; spec is borrowed until the space is dropped with all in it. */
+PN_INTERNAL pn_status pn_prefix_space_new(pn_prefix *c, const pn_state_spec *spec, uint32_t type, uint32_t *space,
+                                          pn_err *err);
+PN_INTERNAL void pn_prefix_space_drop(pn_prefix *c, uint32_t space);
+
+/* Longest cached prefix of the key's tokens that a sequence can go on from, pinned until
+ * pn_prefix_unpin().  A caller who wants logits asks for one token less than it has.  tick: any
+ * count that does not run backwards.  Returns hit->n_tokens. */
+PN_INTERNAL uint32_t pn_prefix_find(pn_prefix *c, const pn_prefix_key *k, uint64_t tick, pn_prefix_hit *hit);
+PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit);     /* n_tokens 0 is a no-op */
+
+/* Keep the full pages of the key's tokens, which are those `kv` begins with (n <= kv->length).
+ * state: a snapshot at n, then a multiple of PN_KV_PAGE_TOKENS, which is the cache's from now on
+ * whatever happens; 0: none.  Makes room by evicting; stops where there is none.  Returns the tokens
+ * that are cached now: a multiple of PN_KV_PAGE_TOKENS, at most n. */
+PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv *kv, uint64_t state, uint64_t tick);
+
+/* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
+PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
+/* A new budget, kept from now on; shrinks at once. */
+PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max);
+/* Forget everything that is not pinned, pages in use included (their sequences keep them). */
+PN_INTERNAL void pn_prefix_clear(pn_prefix *c);
+
+PN_INTERNAL void pn_prefix_get_stats(const pn_prefix *c, pn_prefix_stats *out);
+
+/* ---- for tests and reports ---------------------------------------------------------------- */
+
+typedef struct pn_prefix_view {
+    const pn_prefix_node *node, *parent;    /* to tell them apart */
+    uint32_t space, depth, pins;            /* depth: pages, this one included */
+    uint64_t salt, value, state;
+    const pn_token *tokens;                 /* [PN_KV_PAGE_TOKENS] */
+    pn_kv_page *const *pages;               /* [n_groups] */
+} pn_prefix_view;
+
+/* Every node, in no order. */
+PN_INTERNAL void pn_prefix_visit(const pn_prefix *c, void (*see)(void *user, const pn_prefix_view *v), void *user);
+/* The tables agree with each other and with what is counted. */
+PN_INTERNAL bool pn_prefix_sound(const pn_prefix *c);
+
+#endif /* PN_PREFIX_H */
 
 /* ---- Begin device/pn_team.h ---- */
 /*
@@ -6912,6 +7098,7 @@ PN_INTERNAL void pn_mem_init_libc(pn_mem *m)
 {
     m->alloc = mem_libc_alloc;
     m->free = mem_libc_free;
+    m->move = NULL;
 }
 #endif
 
@@ -37208,7 +37395,7 @@ PN_INTERNAL void pn_gir_purse_init(pn_gir_purse *p, pn_mem *from, const pn_gram_
 {
     pn_gram_limits filled;
     pn_gram_limits_fill(&filled, limits);
-    *p = (pn_gir_purse){{gir_purse_alloc, gir_purse_free}, from, filled.compiled_bytes, 0, false};
+    *p = (pn_gir_purse){{gir_purse_alloc, gir_purse_free, NULL}, from, filled.compiled_bytes, 0, false};
 }
 
 PN_INTERNAL pn_status pn_gir_purse_close(const pn_gir_purse *p, pn_gram *g, pn_status status, pn_err *err)
@@ -47420,6 +47607,13 @@ static void ledger_free(pn_mem *m, pn_account a, void *ptr, size_t size)
     atomic_fetch_sub_explicit(&l->total, size, memory_order_relaxed);
 }
 
+static void ledger_move(pn_mem *m, pn_account from, pn_account to, size_t size)
+{
+    pn_ledger *l = (pn_ledger *)(void *)m;
+    atomic_fetch_sub_explicit(&l->used[from], size, memory_order_relaxed);
+    ledger_add(l, to, size);
+}
+
 static void *ledger_libc_alloc(void *user, size_t size, size_t align)
 {
     (void)user, (void)align;
@@ -47441,6 +47635,7 @@ PN_INTERNAL void pn_ledger_init(pn_ledger *l, const pn_allocator *allocator, uin
     memset(l, 0, sizeof *l);
     l->mem.alloc = ledger_alloc;
     l->mem.free = ledger_free;
+    l->mem.move = ledger_move;
     l->limit = limit;
     if (allocator && allocator->alloc && allocator->free)
         l->under = *allocator;
@@ -48665,20 +48860,39 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
 
 /* includes base/pn_err.h */
 
-/* Pages of a group that can be in use at once.  A window needs the pages of W - 1 earlier tokens
- * and of a whole batch, and both ends may lie inside a page. */
+/* ------------------------------------------------------------------------------------------
+ * Sizes
+ * ------------------------------------------------------------------------------------------ */
+
+/* What lies in front of a page's data, which is aligned like the block. */
+typedef struct kv_block {
+    pn_kv_page page;            /* first: cast back */
+    pn_mem *mem;
+    uint64_t bytes;             /* of the block */
+} kv_block;
+
+enum { KV_HEAD = PN_MEM_ALIGN };
+
+/* Pages of a group that can be in use at once.  With b the page boundary before a batch of n, a window
+ * of W keeps positions from b + 1 - W, and the batch ends at b + P - 1 + n - 1 at the latest. */
 static uint32_t kv_group_pages(const pn_stream_group *g, uint32_t n_ctx, uint32_t n_batch)
 {
-    uint64_t all = ((uint64_t)n_ctx + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
+    const uint64_t P = PN_KV_PAGE_TOKENS;
+    uint64_t all = (n_ctx + P - 1) / P;
     if (!g->window)
         return (uint32_t)all;
-    uint64_t span = ((uint64_t)g->window + n_batch + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS + 1;
-    return (uint32_t)PN_MIN(all, span);
+    uint64_t before = (g->window - 1 + P - 1) / P, after = (P - 1 + PN_MAX(n_batch, 1u) - 1) / P + 1;
+    return (uint32_t)PN_MIN(all, before + after);
 }
 
 static uint32_t kv_table_len(uint32_t n_ctx)
 {
     return (uint32_t)(((uint64_t)n_ctx + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS);
+}
+
+PN_INTERNAL uint64_t pn_kv_page_cost(const pn_state_spec *spec, uint32_t g, uint32_t type)
+{
+    return KV_HEAD + pn_kv_page_bytes(&spec->group[g], type, type);
 }
 
 PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch, uint32_t type,
@@ -48689,8 +48903,7 @@ PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t
         uint64_t n = kv_group_pages(&spec->group[g], n_ctx, n_batch), b;
         if (!pn_mul_u64(n, pn_kv_page_bytes(&spec->group[g], type, type), &b) || !pn_add_u64(pages, b, &pages))
             return false;
-        rest += n * (sizeof(pn_kv_page) + sizeof(pn_kv_page *)) +
-                (uint64_t)kv_table_len(n_ctx) * sizeof(pn_kv_page *);
+        rest += n * (KV_HEAD + sizeof(pn_kv_page *)) + (uint64_t)kv_table_len(n_ctx) * sizeof(pn_kv_page *);
     }
     *pages_only = pages;
     return pn_add_u64(pages, rest, bytes);
@@ -48704,36 +48917,88 @@ PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t t
     return b;
 }
 
-static pn_status kv_group_open(pn_kv *kv, uint32_t gi, uint32_t type, pn_err *err)
+/* Oldest position that the query at `pos` sees. */
+static uint32_t kv_first_visible(const pn_stream_group *g, uint32_t pos)
+{
+    return g->window && pos + 1 > g->window ? pos + 1 - g->window : 0;
+}
+
+PN_INTERNAL uint32_t pn_kv_first_page(const pn_state_spec *spec, uint32_t g, uint32_t n)
+{
+    return kv_first_visible(&spec->group[g], n) / PN_KV_PAGE_TOKENS;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Pages
+ * ------------------------------------------------------------------------------------------ */
+
+/* An own page, or NULL. */
+static pn_kv_page *kv_page_new(pn_mem *mem, uint64_t page_bytes, uint32_t type)
+{
+    PN_ASSERT(sizeof(kv_block) <= KV_HEAD);
+    if (page_bytes > SIZE_MAX - KV_HEAD)
+        return NULL;
+    kv_block *b = pn_mem_alloc(mem, PN_ACCT_KV, (size_t)(KV_HEAD + page_bytes));
+    if (!b)
+        return NULL;
+    *b = (kv_block){.page = {.data = (uint8_t *)b + KV_HEAD, .k_type = (uint8_t)type, .v_type = (uint8_t)type},
+                    .mem = mem, .bytes = KV_HEAD + page_bytes};
+    return &b->page;
+}
+
+static void kv_page_free(pn_kv_page *p)
+{
+    kv_block *b = (kv_block *)(void *)p;
+    pn_mem_free(b->mem, p->common ? PN_ACCT_PREFIX : PN_ACCT_KV, b, (size_t)b->bytes);
+}
+
+PN_INTERNAL void pn_kv_retain(pn_kv_page *p)
+{
+    PN_ASSERT(p->common && p->refs && p->refs < UINT32_MAX);
+    p->refs++;
+}
+
+PN_INTERNAL void pn_kv_release(pn_kv_page *p)
+{
+    if (!p)
+        return;
+    PN_ASSERT(p->common && p->refs);
+    if (--p->refs == 0)
+        kv_page_free(p);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * A sequence
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status kv_group_open(pn_kv *kv, uint32_t gi, pn_err *err)
 {
     pn_kv_group *g = &kv->group[gi];
     g->n_pages = kv_group_pages(&kv->spec->group[gi], kv->n_ctx, kv->n_batch);
     g->n_table = kv_table_len(kv->n_ctx);
-    g->page_bytes = pn_kv_page_bytes(&kv->spec->group[gi], type, type);
+    g->page_bytes = pn_kv_page_bytes(&kv->spec->group[gi], kv->type, kv->type);
     uint64_t bytes;
     if (!pn_mul_u64(g->n_pages, g->page_bytes, &bytes) || bytes > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "keys and values of %" PRIu32 " tokens are more than this system can address",
                        kv->n_ctx);
-    g->pages = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_pages, sizeof *g->pages);
     g->free = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_pages, sizeof *g->free);
     g->table = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_table, sizeof *g->table);
-    g->slab = pn_mem_alloc(kv->mem, PN_ACCT_KV, (size_t)bytes);
-    if (!g->pages || !g->free || !g->table || !g->slab)
+    if (!g->free || !g->table)
         return pn_fail_nomem(err, "keys and values of a session", bytes);
-    for (uint32_t i = 0; i < g->n_pages; i++) {
-        g->pages[i] = (pn_kv_page){.data = g->slab + g->page_bytes * i, .k_type = (uint8_t)type, .v_type = (uint8_t)type};
-        g->free[g->n_pages - 1 - i] = &g->pages[i];     /* first page on top */
+    for (; g->n_free < g->n_pages; g->n_free++) {
+        g->free[g->n_free] = kv_page_new(kv->mem, g->page_bytes, kv->type);
+        if (!g->free[g->n_free])
+            return pn_fail_nomem(err, "keys and values of a session", bytes);
     }
-    g->n_free = g->n_pages;
     return PN_OK;
 }
 
 PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                  uint32_t type, pn_err *err)
 {
-    *kv = (pn_kv){.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch};
+    *kv = (pn_kv){.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type};
     for (uint32_t g = 0; g < spec->n_groups; g++) {
-        pn_status st = kv_group_open(kv, g, type, err);
+        pn_status st = kv_group_open(kv, g, err);
         if (st) {
             pn_kv_close(kv);
             return st;
@@ -48742,69 +49007,778 @@ PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *sp
     return PN_OK;
 }
 
+/* The sequence lets go of table entry i. */
+static void kv_drop(pn_kv *kv, pn_kv_group *g, uint32_t i)
+{
+    pn_kv_page *p = g->table[i];
+    g->table[i] = NULL;
+    if (!p)
+        return;
+    if (p->common) {
+        pn_kv_release(p);
+    } else if (kv->retired) {
+        kv_page_free(p);
+    } else {
+        p->refs = 0;
+        g->free[g->n_free++] = p;
+    }
+}
+
+static pn_kv_page *kv_take(pn_kv_group *g)
+{
+    PN_ASSERT(g->n_free > 0);
+    pn_kv_page *p = g->free[--g->n_free];
+    p->refs = 1;
+    return p;
+}
+
+PN_INTERNAL void pn_kv_retire(pn_kv *kv)
+{
+    kv->retired = true;
+    for (uint32_t i = 0; i < kv->spec->n_groups; i++) {
+        pn_kv_group *g = &kv->group[i];
+        while (g->n_free)
+            kv_page_free(g->free[--g->n_free]);
+    }
+}
+
 PN_INTERNAL void pn_kv_close(pn_kv *kv)
 {
     if (!kv->mem)
         return;
-    for (uint32_t i = 0; i < kv->spec->n_groups; i++) {
-        pn_kv_group *g = &kv->group[i];
-        pn_mem_free(kv->mem, PN_ACCT_KV, g->slab, (size_t)(g->n_pages * g->page_bytes));
-        pn_mem_free(kv->mem, PN_ACCT_KV, g->pages, g->n_pages * sizeof *g->pages);
+    pn_kv_retire(kv);
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
+        pn_kv_group *g = &kv->group[gi];
+        for (uint32_t i = 0; g->table && i < g->n_table; i++)
+            kv_drop(kv, g, i);
         pn_mem_free(kv->mem, PN_ACCT_KV, g->free, g->n_pages * sizeof *g->free);
         pn_mem_free(kv->mem, PN_ACCT_KV, g->table, g->n_table * sizeof *g->table);
     }
     *kv = (pn_kv){0};
 }
 
-static void kv_drop(pn_kv_group *g, uint32_t i)
+/* Replace a common page by a copy of the sequence's own. */
+static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t i)
 {
-    if (!g->table[i])
-        return;
-    g->table[i]->refs = 0;
-    g->free[g->n_free++] = g->table[i];
-    g->table[i] = NULL;
-}
-
-/* Oldest position that the query at `pos` sees. */
-static uint32_t kv_first_visible(const pn_stream_group *g, uint32_t pos)
-{
-    return g->window && pos + 1 > g->window ? pos + 1 - g->window : 0;
+    pn_kv_page *p = kv_take(g);
+    p->rotated = g->table[i]->rotated;
+    memcpy(p->data, g->table[i]->data, (size_t)g->page_bytes);
+    kv_drop(kv, g, i);
+    g->table[i] = p;
 }
 
 PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n)
 {
+    PN_ASSERT(!kv->retired);
     for (uint32_t gi = 0; gi < kv->spec->n_groups && n; gi++) {
         pn_kv_group *g = &kv->group[gi];
-        uint32_t keep = kv_first_visible(&kv->spec->group[gi], kv->length) / PN_KV_PAGE_TOKENS;
+        uint32_t first = kv->length / PN_KV_PAGE_TOKENS;
+        uint32_t keep = pn_kv_first_page(kv->spec, gi, first * PN_KV_PAGE_TOKENS);
         for (; g->oldest < keep; g->oldest++)
-            kv_drop(g, g->oldest);
-        for (uint32_t i = kv->length / PN_KV_PAGE_TOKENS; i <= (kv->length + n - 1) / PN_KV_PAGE_TOKENS; i++)
-            if (!g->table[i]) {
-                PN_ASSERT(g->n_free > 0);
-                g->table[i] = g->free[--g->n_free];
-                g->table[i]->refs = 1;
-            }
+            kv_drop(kv, g, g->oldest);
+        if (g->table[first] && g->table[first]->common)
+            kv_copy(kv, g, first);
+        for (uint32_t i = first; i <= (kv->length + n - 1) / PN_KV_PAGE_TOKENS; i++)
+            if (!g->table[i])
+                g->table[i] = kv_take(g);
     }
 }
 
 PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n) { kv->length += n; }
+
+/* Drop every page behind the n-th token. */
+static void kv_cut(pn_kv *kv, uint32_t n)
+{
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
+        pn_kv_group *g = &kv->group[gi];
+        for (uint32_t i = kv_table_len(n); i < g->n_table; i++)
+            kv_drop(kv, g, i);
+        if (n == 0)
+            g->oldest = 0;
+    }
+    kv->length = n;
+}
 
 PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n)
 {
     if (n >= kv->length)
         return n == kv->length;
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
-        if (n && kv_first_visible(&kv->spec->group[gi], n) / PN_KV_PAGE_TOKENS < kv->group[gi].oldest)
+        if (n && pn_kv_first_page(kv->spec, gi, n) < kv->group[gi].oldest)
             return false;
+    kv_cut(kv, n);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Sharing
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t gi, uint32_t i)
+{
+    pn_kv_group *g = &kv->group[gi];
+    if (i >= kv_table_len(kv->length) || !g->table[i])
+        return NULL;
+    pn_kv_page *p = g->table[i];
+    if (!p->common) {
+        if (!kv->retired) {
+            pn_kv_page *fresh = kv_page_new(kv->mem, g->page_bytes, kv->type);
+            if (!fresh)
+                return NULL;
+            g->free[g->n_free++] = fresh;
+        }
+        p->common = 1;
+        pn_mem_move(kv->mem, PN_ACCT_KV, PN_ACCT_PREFIX, (size_t)(KV_HEAD + g->page_bytes));
+    }
+    pn_kv_retain(p);
+    return p;
+}
+
+PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n)
+{
+    PN_ASSERT(kv->length == 0 && !kv->retired);
+    if (n > kv->n_ctx)
+        return false;
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = pn_kv_first_page(kv->spec, g, n); i < kv_table_len(n); i++)
+            if (!pages[g][i])
+                return false;
+    kv_cut(kv, 0);              /* a step that never finished may have left pages */
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
         pn_kv_group *g = &kv->group[gi];
-        for (uint32_t i = kv_table_len(n); i < g->n_table; i++)
-            kv_drop(g, i);
-        if (n == 0)
-            g->oldest = 0;
+        g->oldest = pn_kv_first_page(kv->spec, gi, n);
+        for (uint32_t i = g->oldest; i < kv_table_len(n); i++) {
+            pn_kv_page *p = pages[gi][i];
+            PN_ASSERT(p->k_type == kv->type && ((kv_block *)(void *)p)->bytes == KV_HEAD + g->page_bytes);
+            pn_kv_retain(p);
+            g->table[i] = p;
+        }
     }
     kv->length = n;
     return true;
+}
+#endif
+
+/* ---- Begin store/pn_prefix.c ---- */
+#ifndef PN_DROP_STORE_PN_PREFIX_C
+#define PN_DROP_STORE_PN_PREFIX_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes store/pn_prefix.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_err.h */
+/* includes base/pn_hash.h */
+
+enum { PREFIX_PAGE = PN_KV_PAGE_TOKENS };
+
+struct pn_prefix_node {
+    pn_prefix_node *parent;             /* NULL: first page */
+    pn_prefix_node *chain;              /* next in the bucket */
+    uint64_t hash, salt;
+    uint64_t last_use, value;
+    uint64_t state;                     /* snapshot behind this page; 0: none */
+    uint32_t space, hits, pins, n_children;
+    uint32_t depth;                     /* pages up to here, this one included */
+    uint32_t heap_at;                   /* place in the heap, if a leaf */
+    pn_token tokens[PREFIX_PAGE];
+    pn_kv_page *pages[];                /* [n_groups of the space]; NULL: a window had passed */
+};
+
+typedef struct prefix_space {
+    const pn_state_spec *spec;          /* borrowed; NULL: a free entry */
+    uint32_t type;
+} prefix_space;
+
+struct pn_prefix {
+    pn_mem *mem;
+    pn_prefix_params params;
+    uint64_t seed;
+    pn_prefix_stats stats;
+    prefix_space *spaces;
+    uint32_t n_spaces;                  /* entries, free ones included */
+    pn_prefix_node **bucket;            /* [n_buckets], a power of two or 0 */
+    size_t n_buckets;
+    pn_prefix_node **heap;              /* [heap_cap >= nodes]: leaves, least value first */
+    size_t n_heap, heap_cap;
+    pn_prefix_node **way;               /* [way_cap >= deepest node]: the last way found */
+    pn_kv_page **way_pages;             /* [PN_MAX_GROUPS][way_cap] */
+    size_t way_cap;
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Leaves by value: a binary heap
+ * ------------------------------------------------------------------------------------------ */
+
+static bool prefix_before(const pn_prefix_node *a, const pn_prefix_node *b)
+{
+    return a->value != b->value ? a->value < b->value : a->depth > b->depth;
+}
+
+static void prefix_heap_set(pn_prefix *c, size_t at, pn_prefix_node *n)
+{
+    c->heap[at] = n;
+    n->heap_at = (uint32_t)at;
+}
+
+/* Put n where it belongs, starting at `at`, whose entry is free. */
+static void prefix_heap_sift(pn_prefix *c, size_t at, pn_prefix_node *n)
+{
+    for (; at && prefix_before(n, c->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        prefix_heap_set(c, at, c->heap[(at - 1) / 2]);
+    for (size_t kid; (kid = 2 * at + 1) < c->n_heap; at = kid) {
+        if (kid + 1 < c->n_heap && prefix_before(c->heap[kid + 1], c->heap[kid]))
+            kid++;
+        if (!prefix_before(c->heap[kid], n))
+            break;
+        prefix_heap_set(c, at, c->heap[kid]);
+    }
+    prefix_heap_set(c, at, n);
+}
+
+static void prefix_heap_push(pn_prefix *c, pn_prefix_node *n)
+{
+    PN_ASSERT(c->n_heap < c->heap_cap);
+    c->n_heap++;
+    prefix_heap_sift(c, c->n_heap - 1, n);
+}
+
+static void prefix_heap_remove(pn_prefix *c, const pn_prefix_node *n)
+{
+    size_t at = n->heap_at;
+    PN_ASSERT(at < c->n_heap && c->heap[at] == n);
+    pn_prefix_node *last = c->heap[--c->n_heap];
+    if (last != n)
+        prefix_heap_sift(c, at, last);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Nodes
+ * ------------------------------------------------------------------------------------------ */
+
+static uint32_t prefix_n_groups(const pn_prefix *c, uint32_t space) { return c->spaces[space].spec->n_groups; }
+
+static size_t prefix_node_size(uint32_t n_groups)
+{
+    return sizeof(pn_prefix_node) + n_groups * sizeof(pn_kv_page *);
+}
+
+static uint64_t prefix_hash(const pn_prefix *c, const pn_prefix_key *k, const pn_prefix_node *parent,
+                            const pn_token *tokens)
+{
+    const uint64_t whose[2] = {parent ? (uint64_t)(uintptr_t)parent : k->space, parent ? UINT64_MAX : k->salt};
+    return pn_hash(tokens, PREFIX_PAGE * sizeof *tokens, pn_hash(whose, sizeof whose, c->seed));
+}
+
+/* The child of `parent` (NULL: the start of the key's space and salt) with these tokens, or NULL. */
+static pn_prefix_node *prefix_child(const pn_prefix *c, const pn_prefix_key *k, const pn_prefix_node *parent,
+                                    const pn_token *tokens, uint64_t hash)
+{
+    if (!c->n_buckets)
+        return NULL;
+    pn_prefix_node *n = c->bucket[hash & (c->n_buckets - 1)];
+    while (n && !(n->hash == hash && n->parent == parent && n->space == k->space && n->salt == k->salt &&
+                  memcmp(n->tokens, tokens, sizeof n->tokens) == 0))
+        n = n->chain;
+    return n;
+}
+
+static void prefix_value(pn_prefix *c, pn_prefix_node *n, uint64_t tick)
+{
+    uint64_t doublings = 0, extra;
+    for (uint64_t h = (uint64_t)n->hits + 1; h > 1; h /= 2)
+        doublings++;
+    n->last_use = PN_MAX(n->last_use, tick);
+    if (!pn_mul_u64(c->params.hit_ticks, doublings, &extra) || !pn_add_u64(n->last_use, extra, &n->value))
+        n->value = UINT64_MAX;
+    if (!n->n_children)
+        prefix_heap_sift(c, n->heap_at, n);
+}
+
+static void prefix_unhash(pn_prefix *c, const pn_prefix_node *n)
+{
+    pn_prefix_node **at = &c->bucket[n->hash & (c->n_buckets - 1)];
+    while (*at != n)
+        at = &(*at)->chain;
+    *at = n->chain;
+}
+
+static void prefix_put_page(pn_prefix *c, pn_prefix_node *n, uint32_t g)
+{
+    const prefix_space *s = &c->spaces[n->space];
+    if (!n->pages[g])
+        return;
+    c->stats.bytes -= pn_kv_page_cost(s->spec, g, s->type);
+    pn_kv_release(n->pages[g]);
+    n->pages[g] = NULL;
+}
+
+static void prefix_drop_state(pn_prefix *c, uint64_t state)
+{
+    if (state && c->params.drop_state)
+        c->params.drop_state(c->params.user, state);
+}
+
+/* Pages, snapshot and memory; the node is in no table any more. */
+static void prefix_node_free(pn_prefix *c, pn_prefix_node *n)
+{
+    uint32_t n_groups = prefix_n_groups(c, n->space);
+    for (uint32_t g = 0; g < n_groups; g++)
+        prefix_put_page(c, n, g);
+    if (n->state)
+        c->stats.bytes -= c->spaces[n->space].spec->slot_bytes;
+    prefix_drop_state(c, n->state);
+    c->stats.bytes -= prefix_node_size(n_groups);
+    pn_mem_free(c->mem, PN_ACCT_PREFIX, n, prefix_node_size(n_groups));
+}
+
+/* A leaf that is out of the heap leaves the tree. */
+static void prefix_remove_leaf(pn_prefix *c, pn_prefix_node *n)
+{
+    prefix_unhash(c, n);
+    if (n->parent && --n->parent->n_children == 0)
+        prefix_heap_push(c, n->parent);
+    prefix_node_free(c, n);
+    c->stats.nodes--;
+    c->stats.evicted++;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Room
+ * ------------------------------------------------------------------------------------------ */
+
+static bool prefix_in_use(const pn_prefix *c, const pn_prefix_node *n)
+{
+    for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
+        if (n->pages[g] && n->pages[g]->refs > 1)
+            return true;
+    return false;
+}
+
+/* Evict until `bytes` are left or nothing more can go.  used_too: pages of sequences as well.  Leaves
+ * that must stay are set aside at the end of the heap's memory; those in use are at most one a
+ * sequence. */
+static void prefix_evict(pn_prefix *c, uint64_t bytes, bool used_too)
+{
+    size_t aside = c->heap_cap;
+    while (c->stats.bytes > bytes && c->n_heap) {
+        pn_prefix_node *n = c->heap[0];
+        prefix_heap_remove(c, n);
+        if (n->pins || (!used_too && prefix_in_use(c, n)))
+            c->heap[--aside] = n;
+        else
+            prefix_remove_leaf(c, n);
+    }
+    while (aside < c->heap_cap)
+        prefix_heap_push(c, c->heap[aside++]);
+}
+
+static bool prefix_room(pn_prefix *c, uint64_t need)
+{
+    uint64_t max = c->params.bytes_max;
+    if (need > max)
+        return false;
+    prefix_evict(c, max - need, false);
+    return c->stats.bytes <= max - need;
+}
+
+/* Memory within the budget, or NULL.  Free with prefix_put_mem(). */
+static void *prefix_get_mem(pn_prefix *c, uint64_t n, size_t size)
+{
+    uint64_t bytes;
+    if (!pn_mul_u64(n, size, &bytes) || !prefix_room(c, bytes))
+        return NULL;
+    void *p = pn_mem_calloc(c->mem, PN_ACCT_PREFIX, n, size);
+    if (p)
+        c->stats.bytes += bytes;
+    return p;
+}
+
+static void prefix_put_mem(pn_prefix *c, void *p, size_t bytes)
+{
+    if (!p)
+        return;
+    pn_mem_free(c->mem, PN_ACCT_PREFIX, p, bytes);
+    c->stats.bytes -= bytes;
+}
+
+static bool prefix_grow_buckets(pn_prefix *c)
+{
+    size_t n = c->n_buckets ? 2 * c->n_buckets : 16;
+    pn_prefix_node **b = prefix_get_mem(c, n, sizeof(pn_prefix_node *));
+    if (!b)
+        return false;
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (pn_prefix_node *x = c->bucket[i], *next; x; x = next) {
+            next = x->chain;
+            x->chain = b[x->hash & (n - 1)];
+            b[x->hash & (n - 1)] = x;
+        }
+    prefix_put_mem(c, c->bucket, c->n_buckets * sizeof(pn_prefix_node *));
+    c->bucket = b;
+    c->n_buckets = n;
+    return true;
+}
+
+static bool prefix_grow_heap(pn_prefix *c)
+{
+    size_t n = c->heap_cap ? 2 * c->heap_cap : 16;
+    pn_prefix_node **h = n <= UINT32_MAX ? prefix_get_mem(c, n, sizeof(pn_prefix_node *)) : NULL;
+    if (!h)
+        return false;
+    if (c->n_heap)
+        memcpy(h, c->heap, c->n_heap * sizeof(pn_prefix_node *));
+    prefix_put_mem(c, c->heap, c->heap_cap * sizeof(pn_prefix_node *));
+    c->heap = h;
+    c->heap_cap = n;
+    return true;
+}
+
+static void prefix_put_way(pn_prefix *c)
+{
+    prefix_put_mem(c, c->way, c->way_cap * sizeof(pn_prefix_node *));
+    prefix_put_mem(c, c->way_pages, c->way_cap * PN_MAX_GROUPS * sizeof(pn_kv_page *));
+}
+
+static bool prefix_grow_way(pn_prefix *c)
+{
+    size_t n = c->way_cap ? 2 * c->way_cap : 16;
+    pn_prefix_node **way = prefix_get_mem(c, n, sizeof(pn_prefix_node *));
+    pn_kv_page **pages = way ? prefix_get_mem(c, n, PN_MAX_GROUPS * sizeof(pn_kv_page *)) : NULL;
+    if (!pages) {
+        prefix_put_mem(c, way, n * sizeof(pn_prefix_node *));
+        return false;
+    }
+    prefix_put_way(c);
+    c->way = way;
+    c->way_pages = pages;
+    c->way_cap = n;
+    return true;
+}
+
+/* Tables that hold one node more, at this depth. */
+static bool prefix_grow(pn_prefix *c, size_t depth)
+{
+    return (c->stats.nodes < c->n_buckets || prefix_grow_buckets(c)) &&
+           (c->stats.nodes < c->heap_cap || prefix_grow_heap(c)) && (depth <= c->way_cap || prefix_grow_way(c));
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The cache
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_prefix_new(pn_prefix **out, pn_mem *mem, const pn_prefix_params *p, pn_err *err)
+{
+    pn_prefix *c = pn_mem_calloc(mem, PN_ACCT_PREFIX, 1, sizeof *c);
+    *out = c;
+    if (!c)
+        return pn_fail_nomem(err, "a prefix cache", sizeof *c);
+    c->mem = mem;
+    c->params = *p;
+    if (!c->params.bytes_max)
+        c->params.bytes_max = UINT64_MAX;
+    c->seed = (uint64_t)(uintptr_t)c * 0x9e3779b97f4a7c15u;     /* order is never observable */
+    c->stats.bytes = sizeof *c;
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_prefix_free(pn_prefix *c)
+{
+    if (!c)
+        return;
+    pn_prefix_clear(c);
+    PN_ASSERT(c->stats.nodes == 0);
+    prefix_put_mem(c, c->bucket, c->n_buckets * sizeof(pn_prefix_node *));
+    prefix_put_mem(c, c->heap, c->heap_cap * sizeof(pn_prefix_node *));
+    prefix_put_way(c);
+    prefix_put_mem(c, c->spaces, c->n_spaces * sizeof *c->spaces);
+    PN_ASSERT(c->stats.bytes == sizeof *c);
+    pn_mem_free(c->mem, PN_ACCT_PREFIX, c, sizeof *c);
+}
+
+PN_INTERNAL pn_status pn_prefix_space_new(pn_prefix *c, const pn_state_spec *spec, uint32_t type, uint32_t *space,
+                                          pn_err *err)
+{
+    uint32_t i = 0;
+    while (i < c->n_spaces && c->spaces[i].spec)
+        i++;
+    if (i == c->n_spaces) {
+        prefix_space *s = prefix_get_mem(c, (uint64_t)i + 4, sizeof *s);
+        if (!s)
+            return pn_fail_nomem(err, "a space of the prefix cache", ((uint64_t)i + 4) * sizeof *s);
+        if (i)
+            memcpy(s, c->spaces, i * sizeof *s);
+        prefix_put_mem(c, c->spaces, i * sizeof *s);
+        c->spaces = s;
+        c->n_spaces = i + 4;
+    }
+    c->spaces[i] = (prefix_space){.spec = spec, .type = type};
+    *space = i;
+    return PN_OK;
+}
+
+/* All nodes of a space go at once, so no parent has to become a leaf on the way. */
+PN_INTERNAL void pn_prefix_space_drop(pn_prefix *c, uint32_t space)
+{
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (pn_prefix_node **at = &c->bucket[i]; *at;) {
+            pn_prefix_node *n = *at;
+            if (n->space != space) {
+                at = &n->chain;
+                continue;
+            }
+            PN_ASSERT(!n->pins);
+            *at = n->chain;
+            if (!n->n_children)
+                prefix_heap_remove(c, n);
+            prefix_node_free(c, n);
+            c->stats.nodes--;
+            c->stats.evicted++;
+        }
+    c->spaces[space].spec = NULL;
+}
+
+PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes)
+{
+    uint64_t before = c->stats.bytes;
+    prefix_evict(c, bytes, false);
+    return before - c->stats.bytes;
+}
+
+PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max)
+{
+    c->params.bytes_max = bytes_max ? bytes_max : UINT64_MAX;
+    prefix_evict(c, c->params.bytes_max, false);
+}
+
+PN_INTERNAL void pn_prefix_clear(pn_prefix *c) { prefix_evict(c, 0, true); }
+
+PN_INTERNAL void pn_prefix_get_stats(const pn_prefix *c, pn_prefix_stats *out)
+{
+    *out = c->stats;
+    out->bytes_max = c->params.bytes_max;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Finding
+ * ------------------------------------------------------------------------------------------ */
+
+/* Follow the tokens as far as there are nodes, noting them in c->way.  Returns their number. */
+static uint32_t prefix_walk(pn_prefix *c, const pn_prefix_key *k)
+{
+    pn_prefix_node *n = NULL;
+    uint32_t depth = 0;
+    for (; (size_t)depth + 1 <= k->n / PREFIX_PAGE; depth++) {
+        const pn_token *t = k->tokens + (size_t)depth * PREFIX_PAGE;
+        n = prefix_child(c, k, n, t, prefix_hash(c, k, n, t));
+        if (!n)
+            break;
+        c->way[depth] = n;
+    }
+    return depth;
+}
+
+/* Pages of the way's first `depth` nodes into the tables behind; returns the depth of the deepest
+ * node from which a sequence can go on. */
+static uint32_t prefix_usable(pn_prefix *c, uint32_t space, uint32_t depth)
+{
+    const pn_state_spec *spec = c->spaces[space].spec;
+    uint32_t in_a_row[PN_MAX_GROUPS] = {0}, best = 0;      /* pages without a gap, ending here */
+    for (uint32_t i = 0; i < depth; i++) {
+        pn_prefix_node *n = c->way[i];
+        bool whole = !spec->slot_bytes || n->state;
+        for (uint32_t g = 0; g < spec->n_groups; g++) {
+            c->way_pages[g * c->way_cap + i] = n->pages[g];
+            in_a_row[g] = n->pages[g] ? in_a_row[g] + 1 : 0;
+            if (in_a_row[g] + pn_kv_first_page(spec, g, (i + 1) * PREFIX_PAGE) < i + 1)
+                whole = false;
+        }
+        if (whole)
+            best = i + 1;
+    }
+    return best;
+}
+
+PN_INTERNAL uint32_t pn_prefix_find(pn_prefix *c, const pn_prefix_key *k, uint64_t tick, pn_prefix_hit *hit)
+{
+    PN_ASSERT(k->space < c->n_spaces && c->spaces[k->space].spec);
+    *hit = (pn_prefix_hit){0};
+    uint32_t depth = prefix_usable(c, k->space, prefix_walk(c, k));
+    c->stats.queries++;
+    c->stats.tokens_asked += k->n;
+    if (!depth)
+        return 0;
+    for (uint32_t i = 0; i < depth; i++) {
+        pn_prefix_node *n = c->way[i];
+        n->hits += n->hits < UINT32_MAX;
+        prefix_value(c, n, tick);
+    }
+    hit->node = c->way[depth - 1];
+    hit->node->pins++;
+    hit->state = hit->node->state;
+    hit->n_tokens = depth * PREFIX_PAGE;
+    for (uint32_t g = 0; g < prefix_n_groups(c, k->space); g++)
+        hit->pages[g] = c->way_pages + g * c->way_cap;
+    c->stats.hits++;
+    c->stats.tokens_hit += hit->n_tokens;
+    return hit->n_tokens;
+}
+
+PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit)
+{
+    if (hit->node) {
+        PN_ASSERT(hit->node->pins);
+        hit->node->pins--;
+        prefix_evict(c, c->params.bytes_max, false);    /* a smaller budget may have waited for this */
+    }
+    *hit = (pn_prefix_hit){0};
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Inserting
+ * ------------------------------------------------------------------------------------------ */
+
+/* Page i of group g from the sequence into the node, within the budget.  False: no room. */
+static bool prefix_take_page(pn_prefix *c, pn_prefix_node *n, pn_kv *kv, uint32_t g)
+{
+    uint64_t cost = pn_kv_page_cost(kv->spec, g, kv->type);
+    if (!prefix_room(c, cost))
+        return false;
+    n->pages[g] = pn_kv_share(kv, g, n->depth - 1);
+    if (!n->pages[g]) {
+        /* The ledger is full: a page less here may be the one that the sequence needs. */
+        prefix_evict(c, c->stats.bytes - 1, false);
+        n->pages[g] = pn_kv_share(kv, g, n->depth - 1);
+    }
+    if (n->pages[g])
+        c->stats.bytes += cost;
+    return n->pages[g] != NULL;
+}
+
+/* Pages the node lacks and the sequence has.  False: no room for one of them. */
+static bool prefix_fill(pn_prefix *c, pn_prefix_node *n, pn_kv *kv)
+{
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++) {
+        bool there = kv->group[g].table[n->depth - 1] != NULL;
+        PN_ASSERT(there || kv->spec->group[g].window);
+        if (there && !n->pages[g] && !prefix_take_page(c, n, kv, g))
+            return false;
+    }
+    return true;
+}
+
+/* A new child of `parent`, which is pinned if there is one; NULL: no room. */
+static pn_prefix_node *prefix_add(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node *parent, const pn_token *tokens,
+                                  uint64_t hash, pn_kv *kv)
+{
+    uint32_t depth = parent ? parent->depth + 1 : 1;
+    if (!prefix_grow(c, depth))
+        return NULL;
+    pn_prefix_node *n = prefix_get_mem(c, 1, prefix_node_size(kv->spec->n_groups));
+    if (!n)
+        return NULL;
+    n->parent = parent;
+    n->hash = hash;
+    n->salt = k->salt;
+    n->space = k->space;
+    n->depth = depth;
+    memcpy(n->tokens, tokens, sizeof n->tokens);
+    if (!prefix_fill(c, n, kv)) {
+        prefix_node_free(c, n);
+        return NULL;
+    }
+    n->chain = c->bucket[hash & (c->n_buckets - 1)];
+    c->bucket[hash & (c->n_buckets - 1)] = n;
+    if (parent && parent->n_children++ == 0)
+        prefix_heap_remove(c, parent);
+    prefix_heap_push(c, n);
+    c->stats.nodes++;
+    c->stats.inserted++;
+    return n;
+}
+
+/* The snapshot goes to `n` if that has none and there is room, else it is dropped. */
+static void prefix_add_state(pn_prefix *c, pn_prefix_node *n, uint64_t state)
+{
+    uint64_t bytes = n ? c->spaces[n->space].spec->slot_bytes : 0;
+    if (!n || n->state || !prefix_room(c, bytes)) {
+        prefix_drop_state(c, state);
+        return;
+    }
+    n->state = state;
+    c->stats.bytes += bytes;
+}
+
+PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv *kv, uint64_t state, uint64_t tick)
+{
+    PN_ASSERT(k->space < c->n_spaces && c->spaces[k->space].spec == kv->spec && c->spaces[k->space].type == kv->type);
+    PN_ASSERT(k->n <= kv->length && (!state || k->n % PREFIX_PAGE == 0));
+    pn_prefix_node *n = NULL;
+    size_t depth = 0, want = k->n / PREFIX_PAGE;
+    for (; depth < want; depth++) {
+        const pn_token *t = k->tokens + depth * PREFIX_PAGE;
+        uint64_t hash = prefix_hash(c, k, n, t);
+        pn_prefix_node *next = prefix_child(c, k, n, t, hash);
+        if (next) {
+            next->pins++;           /* what makes room must not take the way itself */
+            prefix_fill(c, next, kv);
+        } else if ((next = prefix_add(c, k, n, t, hash, kv)) != NULL) {
+            next->pins++;
+        } else {
+            break;
+        }
+        if (n)
+            n->pins--;
+        n = next;
+        prefix_value(c, n, tick);
+    }
+    if (state)
+        prefix_add_state(c, depth == want ? n : NULL, state);
+    if (n)
+        n->pins--;
+    return depth * PREFIX_PAGE;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * For tests and reports
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_prefix_visit(const pn_prefix *c, void (*see)(void *user, const pn_prefix_view *v), void *user)
+{
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (const pn_prefix_node *n = c->bucket[i]; n; n = n->chain) {
+            const pn_prefix_view v = {.node = n, .parent = n->parent, .space = n->space, .depth = n->depth,
+                                      .pins = n->pins, .salt = n->salt, .value = n->value, .state = n->state,
+                                      .tokens = n->tokens, .pages = n->pages};
+            see(user, &v);
+        }
+}
+
+PN_INTERNAL bool pn_prefix_sound(const pn_prefix *c)
+{
+    uint64_t bytes = sizeof *c + c->n_buckets * sizeof(void *) + c->heap_cap * sizeof(void *) +
+                     c->way_cap * (1 + PN_MAX_GROUPS) * sizeof(void *) + c->n_spaces * sizeof *c->spaces;
+    uint64_t nodes = 0, kids = 0, children = 0, leaves = 0;
+    bool ok = true;
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (const pn_prefix_node *n = c->bucket[i]; n; n = n->chain) {
+            const prefix_space *s = &c->spaces[n->space];
+            bytes += prefix_node_size(s->spec->n_groups) + (n->state ? s->spec->slot_bytes : 0);
+            for (uint32_t g = 0; g < s->spec->n_groups; g++) {
+                bytes += n->pages[g] ? pn_kv_page_cost(s->spec, g, s->type) : 0;
+                ok = ok && (n->pages[g] ? n->pages[g]->common && n->pages[g]->refs : s->spec->group[g].window != 0);
+            }
+            nodes++;
+            kids += n->parent != NULL;
+            children += n->n_children;
+            leaves += n->n_children == 0;
+            ok = ok && (n->hash & (c->n_buckets - 1)) == i && n->depth == (n->parent ? n->parent->depth + 1 : 1);
+            ok = ok && (!n->parent || (n->value <= n->parent->value && n->space == n->parent->space));
+            ok = ok && (n->n_children || (n->heap_at < c->n_heap && c->heap[n->heap_at] == n));
+        }
+    for (size_t i = 1; i < c->n_heap; i++)
+        ok = ok && !prefix_before(c->heap[i], c->heap[(i - 1) / 2]);
+    return ok && bytes == c->stats.bytes && nodes == c->stats.nodes && kids == children && leaves == c->n_heap;
 }
 #endif
 

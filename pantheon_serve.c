@@ -226,6 +226,7 @@ typedef struct pn_mem pn_mem;
 struct pn_mem {
     void *(*alloc)(pn_mem *m, pn_account account, size_t size);
     void (*free)(pn_mem *m, pn_account account, void *ptr, size_t size);
+    void (*move)(pn_mem *m, pn_account from, pn_account to, size_t size);   /* NULL: accounts are not kept apart */
 };
 
 static inline void *pn_mem_alloc(pn_mem *m, pn_account a, size_t size) { return m->alloc(m, a, size); }
@@ -235,6 +236,14 @@ static inline void pn_mem_free(pn_mem *m, pn_account a, void *ptr, size_t size)
 {
     if (ptr)
         m->free(m, a, ptr, size);
+}
+
+/* A block of `size` bytes changes hands: it was taken for `from` and will be freed from `to`.  Cannot
+ * fail, the total is what it was. */
+static inline void pn_mem_move(pn_mem *m, pn_account from, pn_account to, size_t size)
+{
+    if (m->move)
+        m->move(m, from, to, size);
 }
 
 /* n elements of `size` bytes, zeroed; NULL also when the product overflows. */
@@ -1606,6 +1615,7 @@ PN_INTERNAL void pn_mem_init_libc(pn_mem *m)
 {
     m->alloc = mem_libc_alloc;
     m->free = mem_libc_free;
+    m->move = NULL;
 }
 #endif
 
