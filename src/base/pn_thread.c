@@ -35,11 +35,8 @@ PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
 
 PN_INTERNAL void pn_thread_join(pn_thread *t) { pthread_join(t->t, NULL); }
 
-PN_INTERNAL uintptr_t pn_thread_self(void)
-{
-    static _Thread_local char mine;         /* its address is nobody else's */
-    return (uintptr_t)&mine;
-}
+PN_INTERNAL pn_thread_id pn_thread_self(void) { return (pn_thread_id){pthread_self()}; }
+PN_INTERNAL bool pn_thread_is_self(pn_thread_id id) { return pthread_equal(id.t, pthread_self()) != 0; }
 
 PN_INTERNAL void pn_thread_relax(void)
 {

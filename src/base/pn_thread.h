@@ -14,10 +14,12 @@
 typedef struct pn_mutex { pthread_mutex_t m; } pn_mutex;
 typedef struct pn_cond { pthread_cond_t c; } pn_cond;
 typedef struct pn_thread { pthread_t t; void (*fn)(void *); void *arg; } pn_thread;
+typedef struct pn_thread_id { pthread_t t; } pn_thread_id;
 #else
 typedef struct pn_mutex { int unused; } pn_mutex;
 typedef struct pn_cond { int unused; } pn_cond;
 typedef struct pn_thread { int unused; } pn_thread;
+typedef struct pn_thread_id { int unused; } pn_thread_id;
 #endif
 
 PN_INTERNAL void pn_mutex_init(pn_mutex *m);
@@ -34,8 +36,9 @@ PN_INTERNAL void pn_cond_broadcast(pn_cond *c);
 PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg);
 PN_INTERNAL void pn_thread_join(pn_thread *t);
 
-/* A number of the calling thread's own, as long as it lives; never 0. */
-PN_INTERNAL uintptr_t pn_thread_self(void);
+/* Who is calling? */
+PN_INTERNAL pn_thread_id pn_thread_self(void);
+PN_INTERNAL bool pn_thread_is_self(pn_thread_id id);
 
 /* Tell the core that we are spinning; offer it to another thread. */
 PN_INTERNAL void pn_thread_relax(void);

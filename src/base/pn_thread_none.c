@@ -19,7 +19,15 @@ PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
 }
 
 PN_INTERNAL void pn_thread_join(pn_thread *t) { (void)t; }
-PN_INTERNAL uintptr_t pn_thread_self(void) { return 1; }
+
+PN_INTERNAL pn_thread_id pn_thread_self(void) { return (pn_thread_id){0}; }
+
+PN_INTERNAL bool pn_thread_is_self(pn_thread_id id)
+{
+    (void)id;
+    return true;
+}
+
 PN_INTERNAL void pn_thread_relax(void) {}
 PN_INTERNAL void pn_thread_yield(void) {}
 

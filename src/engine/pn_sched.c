@@ -503,7 +503,7 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
     pn_sched_left how = PN_SCHED_OVER;
     pn_mutex_lock(&q->lock);
     while (!atomic_load(&j->over) && (q->stepping || q->settling || q->open)) {
-        if (q->stepping && q->stepper == pn_thread_self()) {
+        if (q->stepping && pn_thread_is_self(q->stepper)) {
             j->left = true;
             how = PN_SCHED_LATER;
             break;
