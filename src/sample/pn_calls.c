@@ -617,6 +617,7 @@ static pn_status calls_build(calls_work *w, pn_mem *builder)
     pn_gnode blank = pn_gir_alt2(w->g, calls_text(w, " "), calls_text(w, "\t"));
     w->nl = pn_gir_repeat(w->g, calls_text(w, "\n"), 0, 2);
     w->ws = pn_gir_opt(w->g, pn_gir_alt2(w->g, calls_text(w, " "), pn_gir_seq2(w->g, calls_text(w, "\n"), pn_gir_repeat(w->g, blank, 0, 20))));
+    pn_calls_spell(w);
     for (size_t i = 0; i < w->n_tools && !w->p->none; i++)
         if (!pn_calls_arguments(w, &w->tools[i]))
             return w->st;

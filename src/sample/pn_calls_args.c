@@ -117,19 +117,13 @@ static const char *calls_closer(const calls_work *w)
 /* The values of a schema, or with `until` its strings as bare text. */
 static pn_gnode calls_value(calls_work *w, const calls_tool *t, uint32_t node, const char *until)
 {
-    static const char quote[] = "<|\"|>";
-    pn_schema_options o = {.lenient = calls_lenient(w, t)};
+    pn_schema_options o = w->values;
     pn_gnode out = PN_GNODE_NONE;
     pn_str widened;
     pn_err e = {PN_OK, {0}};
     if (w->st)
         return PN_GNODE_NONE;
-    o.python = w->f->grammar == OUT_PYTHON;
-    o.avoid = calls_closer(w);
-    if (w->f->grammar == OUT_GEMMA) {
-        o.quote = quote;
-        o.quote_node = pn_calls_mark(w, quote);
-    }
+    o.lenient = calls_lenient(w, t);
     pn_str_init(&widened, w->mem, PN_ACCT_GRAMMAR);
     const pn_json_doc *d = calls_doc(w, t);
     pn_status st = until ? pn_schema_text(w->g, d, node, calls_root(t), until, &o, &out, &widened, &e)
@@ -210,26 +204,59 @@ static pn_gnode calls_without(pn_gir *g, const char *end)
     return pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_text(g, end), any));
 }
 
-/* MiniCPM's reader takes <![CDATA[ in front of a value for markup: then a value stands inside of it. */
-static pn_gnode calls_cdata(calls_work *w, const calls_tool *t, uint32_t schema, pn_gnode value)
+/* MiniCPM's reader takes <![CDATA[ in front of a value for markup: then a value stands inside of it, which we
+ * let only values do that are free. */
+static bool calls_has_cdata(const calls_work *w) { return strcmp(w->f->name, "minicpm5") == 0; }
+
+#define CALLS_CDATA "<![CDATA["
+
+static pn_gnode calls_outside_cdata(calls_work *w, pn_gnode value)
 {
-    static const char open[] = "<![CDATA[", close[] = "]]>";
     pn_gir *g = w->g;
     pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
-    pn_gnode inside = schema == PN_JSON_NONE ? calls_without(g, close) : calls_value(w, t, schema, close);
-    value = pn_gir_and_not(g, value, pn_gir_seq2(g, pn_gir_text(g, open), any));
-    return pn_gir_alt2(g, value, pn_gir_seq3(g, pn_gir_text(g, open), inside, pn_gir_text(g, close)));
+    return pn_gir_and_not(g, value, pn_gir_seq2(g, pn_gir_text(g, CALLS_CDATA), any));
+}
+
+static pn_gnode calls_free_text(calls_work *w)
+{
+    pn_gir *g = w->g;
+    pn_gnode text = calls_without(g, calls_closer(w));
+    if (!calls_has_cdata(w))
+        return text;
+    pn_gnode inside = pn_gir_seq3(g, pn_gir_text(g, CALLS_CDATA), calls_without(g, "]]>"), pn_gir_text(g, "]]>"));
+    return pn_gir_alt2(g, calls_outside_cdata(w, text), inside);
+}
+
+/* {"type": "string"} and what says nothing about the value. */
+static bool calls_is_free(const pn_json_doc *d, uint32_t schema)
+{
+    static const char *const mute[] = {"description", "title", "default", "examples", "$comment", "deprecated"};
+    pn_bytes key, type;
+    bool string = false;
+    for (uint32_t c = pn_json_first(d, schema); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        bool says = true;
+        key = pn_json_key_of(d, c);
+        for (size_t i = 0; i < PN_COUNT_OF(mute); i++)
+            says = says && !(key.len == strlen(mute[i]) && memcmp(key.data, mute[i], key.len) == 0);
+        if (!says)
+            continue;
+        if (key.len != 4 || memcmp(key.data, "type", 4) != 0 || !pn_json_str(d, c, &type) || type.len != 6 || memcmp(type.data, "string", 6) != 0)
+            return false;
+        string = true;
+    }
+    return string;
 }
 
 /* The value in a tag.  *text: it is bare text; a schema of unknown type without strings makes it JSON.
  * Without a schema it is any text. */
 static pn_gnode calls_bare(calls_work *w, const calls_tool *t, uint32_t schema, out_type type, bool *text)
 {
-    bool cdata = strcmp(w->f->name, "minicpm5") == 0;
     if (*text) {
-        pn_gnode value = schema == PN_JSON_NONE ? calls_without(w->g, calls_closer(w)) : calls_value(w, t, schema, calls_closer(w));
-        if (cdata)
-            value = calls_cdata(w, t, schema, value);
+        if (schema == PN_JSON_NONE || calls_is_free(calls_doc(w, t), schema))
+            return w->free_text;
+        pn_gnode value = calls_value(w, t, schema, calls_closer(w));
+        if (calls_has_cdata(w))
+            value = calls_outside_cdata(w, value);
         if (!pn_gir_is_never(w->g, value) || !pn_gir_ok(w->g))
             return value;
         if (type == OUT_T_STRING && !calls_says_type(w) && !w->st)
@@ -361,6 +388,20 @@ static pn_gnode calls_members(calls_work *w, const calls_tool *t)
     return out;
 }
 
+PN_INTERNAL void pn_calls_spell(calls_work *w)
+{
+    static const char quote[] = "<|\"|>";
+    w->values.python = w->f->grammar == OUT_PYTHON;
+    if (calls_closer(w)) {
+        pn_schema_avoid(w->g, calls_closer(w), &w->values);
+        w->free_text = calls_free_text(w);
+    }
+    if (w->f->grammar == OUT_GEMMA) {
+        w->values.quote = quote;
+        w->values.quote_node = pn_calls_mark(w, quote);
+    }
+}
+
 PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t)
 {
     switch (w->f->grammar) {
@@ -377,3 +418,4 @@ PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t)
 }
 
 #undef CALLS_NESTED
+#undef CALLS_CDATA

@@ -34,6 +34,8 @@ typedef struct calls_work {
     pn_gnode *lanes;            /* owned, [n_lanes] */
     size_t n_lanes, cap_lanes;
     pn_gnode ws, nl;            /* white space inside JSON; up to two line ends between tags */
+    pn_schema_options values;   /* how the family spells values */
+    pn_gnode free_text;         /* any text between tags; NONE: the family has none */
 } calls_work;
 
 /* "<|channel|>final": tokens where the vocabulary has them, bytes between. */
@@ -41,6 +43,9 @@ PN_INTERNAL pn_gnode pn_calls_mark(calls_work *w, const char *text);
 
 /* Record a failure at a pointer below the array of tools; PN_GNODE_NONE. */
 PN_INTERNAL pn_gnode pn_calls_fail(calls_work *w, pn_status st, const calls_tool *t, const char *below, const char *what);
+
+/* w->values for the family. */
+PN_INTERNAL void pn_calls_spell(calls_work *w);
 
 /* t->args for the grammar of the family.  False: failed. */
 PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t);

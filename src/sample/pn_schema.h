@@ -12,8 +12,9 @@
  *     blanks or tabs; none around the document.  `compact`: none at all.
  *   - Numbers have at most 16 digits before and after the point (more when a bound has more).
  *   - A missing `type` is inferred from the keywords present.
- *   - A string with a pattern, a format or a text to avoid and a maxLength has at most 256 characters (or
- *     minLength).
+ *   - A string with a pattern or format and a maxLength has at most 256 characters (or minLength).
+ *   - Where a text has to be avoided, a string with a bound on its length has the first byte of that text
+ *     in escapes only, and a key that is not declared has no escapes and not that byte.
  *   - More than 8 unique elements stand in the order of their enumeration.
  *   - allOf joins closed objects (additionalProperties: false closes the joined set of keys).
  *   - A key may come twice among undeclared ones; the last one counts.
@@ -43,6 +44,7 @@ typedef struct pn_schema_options {
     pn_gnode quote_node;        /* what matches it, NONE: its bytes */
     const char *avoid;          /* not NULL: this text comes in no string and no key, as in bare text.
                                    For JSON between tags whose reader looks for the closer alone */
+    pn_gnode avoid_body, avoid_char;    /* of pn_schema_avoid(), made once for many schemas */
 } pn_schema_options;
 
 /* Compile a schema's text.  o may be NULL: neither.  PN_E_FORMAT: not JSON.  PN_E_INVALID: not a
@@ -57,6 +59,9 @@ PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *
  * Works in d's memory. */
 PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root,
                                      const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err);
+
+/* Set o->avoid and what belongs to it. */
+PN_INTERNAL void pn_schema_avoid(pn_gir *g, const char *avoid, pn_schema_options *o);
 
 /* Of these values the strings alone, as bare text: no quotes, no escapes, and nowhere `until`, which
  * ends it.  There may be none (pn_gir_is_never). */

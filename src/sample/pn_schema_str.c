@@ -31,39 +31,74 @@ static pn_gnode schstr_any(pn_sch *s)
     return pn_gir_class(s->g, NULL, 0, true);
 }
 
-/* Bare text without s->until in it, JSON without what it has to avoid. */
+static pn_gnode schstr_without(pn_gir *g, pn_gnode text, const char *end)
+{
+    const pn_gnode some = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
+    return pn_gir_and_not(g, text, pn_gir_seq3(g, some, pn_gir_text(g, end), some));
+}
+
+PN_INTERNAL void pn_schema_avoid(pn_gir *g, const char *avoid, pn_schema_options *o)
+{
+    const char first[2] = {avoid[0], 0};
+    o->avoid = avoid;
+    o->avoid_body = schstr_without(g, pn_gir_json_body(g, 0, PN_GIR_MANY), avoid);
+    o->avoid_char = pn_gir_and_not(g, pn_gir_json_char(g), pn_gir_text(g, first));
+}
+
+/* What strings may not contain: the end of bare text, or what JSON has to avoid; NULL: nothing. */
+static const char *schstr_end(const pn_sch *s) { return s->until ? s->until : s->o.avoid; }
+
 static pn_gnode schstr_without_end(pn_sch *s, pn_gnode text)
 {
-    const char *end = s->until ? s->until : s->o.avoid;
-    if (!end)
-        return text;
-    const pn_gnode some = pn_gir_repeat(s->g, schstr_any(s), 0, PN_GIR_MANY);
-    return pn_gir_and_not(s->g, text, pn_gir_seq3(s->g, some, pn_gir_text(s->g, end), some));
+    return schstr_end(s) ? schstr_without(s->g, text, schstr_end(s)) : text;
 }
 
 PN_INTERNAL bool pn_sch_ends_inside(const pn_sch *s, pn_bytes text)
 {
-    const size_t n = s->until ? strlen(s->until) : 0;
+    const char *end = schstr_end(s);
+    const size_t n = end ? strlen(end) : 0;
     for (size_t i = 0; n && i + n <= text.len; i++)
-        if (memcmp(text.data + i, s->until, n) == 0)
+        if (memcmp(text.data + i, end, n) == 0)
             return true;
     return false;
 }
 
+/* JSON without what has to be avoided.  A product with a bound on the number of characters would be as
+ * large as the bound, so then the first byte is left out, but for escapes. */
+static pn_gnode schstr_json(pn_sch *s, uint32_t min, uint32_t max)
+{
+    if (!s->o.avoid)
+        return pn_gir_json_body(s->g, min, max);
+    return min == 0 && max == PN_GIR_MANY ? s->o.avoid_body : pn_gir_repeat(s->g, s->o.avoid_char, min, max);
+}
+
+/* The same for keys but these texts: characters that stand for themselves. */
+static pn_gnode schstr_json_not(pn_sch *s, const pn_bytes *texts, uint32_t n)
+{
+    if (!s->o.avoid)
+        return pn_gir_json_not(s->g, texts, n);
+    const uint32_t first = (unsigned char)s->o.avoid[0];
+    const pn_cp_range special[] = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {first, first}};
+    const pn_gnode plain = pn_gir_repeat(s->g, pn_gir_class(s->g, special, PN_COUNT_OF(special), true), 0, PN_GIR_MANY);
+    return pn_gir_and_not(s->g, plain, pn_gir_words(s->g, texts, n));
+}
+
 PN_INTERNAL pn_gnode pn_sch_chars(pn_sch *s, uint32_t min, uint32_t max)
 {
-    return schstr_is_bare(s) ? pn_gir_repeat(s->g, schstr_any(s), min, max) : pn_gir_json_body(s->g, min, max);
+    return schstr_is_bare(s) ? pn_gir_repeat(s->g, schstr_any(s), min, max) : schstr_json(s, min, max);
 }
 
 PN_INTERNAL pn_gnode pn_sch_text(pn_sch *s, pn_bytes text)
 {
+    if (!s->until && pn_sch_ends_inside(s, text))
+        return pn_gir_never(s->g);
     return schstr_is_bare(s) ? pn_gir_bytes(s->g, text.data, text.len) : pn_gir_json_text(s->g, text.data, text.len);
 }
 
 PN_INTERNAL pn_gnode pn_sch_not(pn_sch *s, const pn_bytes *texts, uint32_t n)
 {
     if (!schstr_is_bare(s))
-        return pn_gir_json_not(s->g, texts, n);
+        return schstr_json_not(s, texts, n);
     return pn_gir_and_not(s->g, pn_sch_chars(s, 0, PN_GIR_MANY), pn_gir_words(s->g, texts, n));
 }
 
@@ -80,7 +115,7 @@ PN_INTERNAL pn_gnode pn_sch_key(pn_sch *s, pn_gnode body)
 {
     if (s->o.quote)
         return pn_gir_seq2(s->g, pn_gir_and(s->g, body, schstr_word(s)), pn_gir_text(s->g, ":"));
-    return pn_gir_seq3(s->g, pn_gir_text(s->g, "\""), schstr_without_end(s, body), pn_gir_text(s->g, "\":"));
+    return pn_gir_seq3(s->g, pn_gir_text(s->g, "\""), body, pn_gir_text(s->g, "\":"));
 }
 
 PN_INTERNAL pn_gnode pn_sch_string(pn_sch *s, pn_gnode body)
@@ -196,7 +231,7 @@ static pn_gnode schstr_body(pn_sch *s, const pn_sch_leaf *l)
     if (l->body != PN_GNODE_NONE && any)
         return l->body;
     uint32_t max = l->max_len == PN_SCH_MANY ? PN_GIR_MANY : l->max_len;
-    if ((l->body != PN_GNODE_NONE || schstr_is_bare(s) || s->o.avoid) && max != PN_GIR_MANY)
+    if ((l->body != PN_GNODE_NONE || schstr_is_bare(s)) && max != PN_GIR_MANY)
         max = PN_MIN(max, PN_MAX(l->min_len, (uint32_t)SCHSTR_PRODUCT));
     return l->body != PN_GNODE_NONE ? schstr_bounded(s, l->body, l->min_len, max) : pn_sch_chars(s, l->min_len, max);
 }
@@ -206,7 +241,9 @@ PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
     const bool any = l->body == PN_GNODE_NONE && l->min_len == 0 && l->max_len == PN_SCH_MANY;
     if (any && s->any_body != PN_GNODE_NONE)
         return s->any_body;
-    pn_gnode body = schstr_without_end(s, schstr_body(s, l));
+    pn_gnode body = schstr_body(s, l);
+    if (schstr_is_bare(s) || (body == l->body && body != PN_GNODE_NONE))
+        body = schstr_without_end(s, body);
     if (any)
         s->any_body = body;
     return body;
@@ -395,6 +432,7 @@ typedef struct schstr_text {
     pn_str run;                 /* bytes since the last white space */
     pn_gnode *parts;
     size_t n, cap;
+    bool ends;                  /* it contains what strings may not */
 } schstr_text;
 
 static bool schstr_part(schstr_text *t, pn_gnode node)
@@ -409,6 +447,7 @@ static bool schstr_flush(schstr_text *t, bool ws)
 {
     if (t->run.failed)
         return pn_sch_nomem(t->s);
+    t->ends = t->ends || pn_sch_ends_inside(t->s, (pn_bytes){pn_str_cstr(&t->run), t->run.len});
     if (t->run.len > 0 && !schstr_part(t, pn_gir_bytes(t->s->g, t->run.data, t->run.len)))
         return false;
     pn_str_clear(&t->run);
@@ -521,7 +560,7 @@ static bool schstr_write(schstr_text *t, uint32_t top)
 
 PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
 {
-    schstr_text t = {s, {0}, NULL, 0, 0};
+    schstr_text t = {s, {0}, NULL, 0, 0, false};
     pn_gnode out = PN_GNODE_NONE;
     pn_str_init(&t.run, s->mem, PN_ACCT_GRAMMAR);
     bool ok = true;
@@ -533,8 +572,8 @@ PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
     }
     if (ok)
         out = pn_gir_seq(s->g, t.parts, t.n);
-    if (ok && !s->o.quote)
-        out = schstr_without_end(s, out);
+    if (t.ends)
+        out = pn_gir_never(s->g);
     pn_mem_free(s->mem, PN_ACCT_GRAMMAR, t.parts, t.cap * sizeof *t.parts);
     pn_str_fini(&t.run);
     return out;
@@ -555,7 +594,10 @@ static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n, uint
         starts[k] = all.len;
         schstr_scalar(s, &all, values[i]);
         words[k].len = all.len - starts[k];
-        k++;
+        if (pn_sch_ends_inside(s, (pn_bytes){pn_str_cstr(&all) + starts[k], words[k].len}))
+            all.len = starts[k];
+        else
+            k++;
     }
     if (all.failed)
         pn_sch_nomem(s);
@@ -576,9 +618,9 @@ PN_INTERNAL pn_gnode pn_sch_values(pn_sch *s, const uint32_t *values, uint32_t n
         return PN_GNODE_NONE;
     if (s->o.quote) {
         alts[k++] = schstr_words(s, values, n, scalars & ~(uint32_t)PN_SCH_STR);
-        alts[k++] = pn_sch_string(s, schstr_without_end(s, schstr_words(s, values, n, PN_SCH_STR)));
+        alts[k++] = pn_sch_string(s, schstr_words(s, values, n, PN_SCH_STR));
     } else {
-        alts[k++] = schstr_without_end(s, schstr_words(s, values, n, scalars));
+        alts[k++] = schstr_words(s, values, n, scalars);
     }
     for (uint32_t i = 0; i < n; i++)
         if (pn_sch_value_type(s, values[i]) & (PN_SCH_ARR | PN_SCH_OBJ))

@@ -72,13 +72,13 @@ static bool walk_has(const uint32_t *bits, int c) { return bits[c >> 5] >> (c & 
 /* One allowed byte, mostly one that gets on with the structure; WALK_END where the text may end. */
 static int walk_pick(const uint32_t *bits, size_t len)
 {
-    static const char structure[] = "\"}])<|>:,/\n";
+    static const unsigned char structure[] = "\"}])<|>:,\xef/\n";     /* the last but two begins DeepSeek's bars */
     int list[257], n = 0;
     bool hurry = len > 400;
     if (walk_has(bits, WALK_END) && (hurry || walk_random(3) == 0))
         return WALK_END;
     if (hurry || walk_random(2))
-        for (const char *s = structure; *s; s++)
+        for (const unsigned char *s = structure; *s; s++)
             if (walk_has(bits, *s))
                 list[n++] = *s;
     if (hurry && n)
@@ -393,6 +393,27 @@ static void test_one_function_when_one_is_named(void)
     }
 }
 
+/* Values between tags avoid the closer, and that must not make every string a product of automata. */
+static void test_many_tools_are_within_the_limits(void)
+{
+    static const char *const families[] = {"qwen-coder", "minicpm5", "minimax-m3", "glm"};
+    static const char *const kinds[] = {
+        "{\"type\":\"string\"}", "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}",
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":300}},\"additionalProperties\":{\"type\":\"string\"}}"};
+    pn_str json;
+    pn_str_init(&json, &libc_mem, PN_ACCT_MISC);
+    for (int i = 0; i < 100; i++) {
+        pn_str_addf(&json, "%s{\"name\":\"tool_%d\",\"parameters\":{\"type\":\"object\",\"properties\":{", i ? "," : "[", i);
+        for (int k = 0; k < 12; k++)
+            pn_str_addf(&json, "%s\"p%d_%d\":%s", k ? "," : "", i, k, kinds[k % 3]);
+        pn_str_addz(&json, "}}}");
+    }
+    pn_str_addc(&json, ']');
+    for (size_t i = 0; i < PN_COUNT_OF(families); i++)
+        widened(families[i], pn_str_cstr(&json), "");
+    pn_str_fini(&json);
+}
+
 /* A marker that is a token has to be that token. */
 static pn_token find_token(void *user, const char *text, size_t len)
 {
@@ -464,6 +485,7 @@ int main(void)
     test_what_cannot_be_enforced_is_told();
     test_names_that_the_syntax_cannot_tell();
     test_one_function_when_one_is_named();
+    test_many_tools_are_within_the_limits();
     test_markers_are_tokens_where_there_are_some();
     test_every_allocation_may_fail();
     pn_gtrie_free(t);
