@@ -522,10 +522,12 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
 typedef struct pn_mutex { pthread_mutex_t m; } pn_mutex;
 typedef struct pn_cond { pthread_cond_t c; } pn_cond;
 typedef struct pn_thread { pthread_t t; void (*fn)(void *); void *arg; } pn_thread;
+typedef struct pn_thread_id { pthread_t t; } pn_thread_id;
 #else
 typedef struct pn_mutex { int unused; } pn_mutex;
 typedef struct pn_cond { int unused; } pn_cond;
 typedef struct pn_thread { int unused; } pn_thread;
+typedef struct pn_thread_id { int unused; } pn_thread_id;
 #endif
 
 PN_INTERNAL void pn_mutex_init(pn_mutex *m);
@@ -542,8 +544,9 @@ PN_INTERNAL void pn_cond_broadcast(pn_cond *c);
 PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg);
 PN_INTERNAL void pn_thread_join(pn_thread *t);
 
-/* A number of the calling thread's own, as long as it lives; never 0. */
-PN_INTERNAL uintptr_t pn_thread_self(void);
+/* Who is calling? */
+PN_INTERNAL pn_thread_id pn_thread_self(void);
+PN_INTERNAL bool pn_thread_is_self(pn_thread_id id);
 
 /* Tell the core that we are spinning; offer it to another thread. */
 PN_INTERNAL void pn_thread_relax(void);
@@ -5013,8 +5016,9 @@ static inline void pn_gset_add(uint32_t *w, uint32_t i) { w[i >> 5] |= 1u << (i 
  *     blanks or tabs; none around the document.  `compact`: none at all.
  *   - Numbers have at most 16 digits before and after the point (more when a bound has more).
  *   - A missing `type` is inferred from the keywords present.
- *   - A string with a pattern, a format or a text to avoid and a maxLength has at most 256 characters (or
- *     minLength).
+ *   - A string with a pattern or format and a maxLength has at most 256 characters (or minLength).
+ *   - Where a text has to be avoided, a string with a bound on its length has the first byte of that text
+ *     in escapes only, and a key that is not declared has no escapes and not that byte.
  *   - More than 8 unique elements stand in the order of their enumeration.
  *   - allOf joins closed objects (additionalProperties: false closes the joined set of keys).
  *   - A key may come twice among undeclared ones; the last one counts.
@@ -5044,6 +5048,7 @@ typedef struct pn_schema_options {
     pn_gnode quote_node;        /* what matches it, NONE: its bytes */
     const char *avoid;          /* not NULL: this text comes in no string and no key, as in bare text.
                                    For JSON between tags whose reader looks for the closer alone */
+    pn_gnode avoid_body, avoid_char;    /* of pn_schema_avoid(), made once for many schemas */
 } pn_schema_options;
 
 /* Compile a schema's text.  o may be NULL: neither.  PN_E_FORMAT: not JSON.  PN_E_INVALID: not a
@@ -5058,6 +5063,9 @@ PN_INTERNAL pn_status pn_schema_compile(pn_gram **out, pn_mem *mem, const char *
  * Works in d's memory. */
 PN_INTERNAL pn_status pn_schema_node(pn_gir *g, const pn_json_doc *d, uint32_t node, uint32_t root,
                                      const pn_schema_options *o, pn_gnode *out, pn_str *widened, pn_err *err);
+
+/* Set o->avoid and what belongs to it. */
+PN_INTERNAL void pn_schema_avoid(pn_gir *g, const char *avoid, pn_schema_options *o);
 
 /* Of these values the strings alone, as bare text: no quotes, no escapes, and nowhere `until`, which
  * ends it.  There may be none (pn_gir_is_never). */
@@ -5487,6 +5495,8 @@ typedef struct calls_work {
     pn_gnode *lanes;            /* owned, [n_lanes] */
     size_t n_lanes, cap_lanes;
     pn_gnode ws, nl;            /* white space inside JSON; up to two line ends between tags */
+    pn_schema_options values;   /* how the family spells values */
+    pn_gnode free_text;         /* any text between tags; NONE: the family has none */
 } calls_work;
 
 /* "<|channel|>final": tokens where the vocabulary has them, bytes between. */
@@ -5494,6 +5504,9 @@ PN_INTERNAL pn_gnode pn_calls_mark(calls_work *w, const char *text);
 
 /* Record a failure at a pointer below the array of tools; PN_GNODE_NONE. */
 PN_INTERNAL pn_gnode pn_calls_fail(calls_work *w, pn_status st, const calls_tool *t, const char *below, const char *what);
+
+/* w->values for the family. */
+PN_INTERNAL void pn_calls_spell(calls_work *w);
 
 /* t->args for the grammar of the family.  False: failed. */
 PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t);
@@ -6742,7 +6755,7 @@ typedef struct pn_sched {
     pn_job *head;               /* jobs that are not over, oldest first */
     uint32_t n_jobs;
     bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
-    uintptr_t stepper;          /* the thread that is stepping */
+    pn_thread_id stepper;       /* the thread that is stepping */
 
     /* the step; the stepping thread's */
     bool open, computed;        /* submitted; finished, but its results not looked at */
@@ -8369,11 +8382,8 @@ PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
 
 PN_INTERNAL void pn_thread_join(pn_thread *t) { pthread_join(t->t, NULL); }
 
-PN_INTERNAL uintptr_t pn_thread_self(void)
-{
-    static _Thread_local char mine;         /* its address is nobody else's */
-    return (uintptr_t)&mine;
-}
+PN_INTERNAL pn_thread_id pn_thread_self(void) { return (pn_thread_id){pthread_self()}; }
+PN_INTERNAL bool pn_thread_is_self(pn_thread_id id) { return pthread_equal(id.t, pthread_self()) != 0; }
 
 PN_INTERNAL void pn_thread_relax(void)
 {
@@ -8413,7 +8423,15 @@ PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
 }
 
 PN_INTERNAL void pn_thread_join(pn_thread *t) { (void)t; }
-PN_INTERNAL uintptr_t pn_thread_self(void) { return 1; }
+
+PN_INTERNAL pn_thread_id pn_thread_self(void) { return (pn_thread_id){0}; }
+
+PN_INTERNAL bool pn_thread_is_self(pn_thread_id id)
+{
+    (void)id;
+    return true;
+}
+
 PN_INTERNAL void pn_thread_relax(void) {}
 PN_INTERNAL void pn_thread_yield(void) {}
 
@@ -43064,39 +43082,74 @@ static pn_gnode schstr_any(pn_sch *s)
     return pn_gir_class(s->g, NULL, 0, true);
 }
 
-/* Bare text without s->until in it, JSON without what it has to avoid. */
+static pn_gnode schstr_without(pn_gir *g, pn_gnode text, const char *end)
+{
+    const pn_gnode some = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
+    return pn_gir_and_not(g, text, pn_gir_seq3(g, some, pn_gir_text(g, end), some));
+}
+
+PN_INTERNAL void pn_schema_avoid(pn_gir *g, const char *avoid, pn_schema_options *o)
+{
+    const char first[2] = {avoid[0], 0};
+    o->avoid = avoid;
+    o->avoid_body = schstr_without(g, pn_gir_json_body(g, 0, PN_GIR_MANY), avoid);
+    o->avoid_char = pn_gir_and_not(g, pn_gir_json_char(g), pn_gir_text(g, first));
+}
+
+/* What strings may not contain: the end of bare text, or what JSON has to avoid; NULL: nothing. */
+static const char *schstr_end(const pn_sch *s) { return s->until ? s->until : s->o.avoid; }
+
 static pn_gnode schstr_without_end(pn_sch *s, pn_gnode text)
 {
-    const char *end = s->until ? s->until : s->o.avoid;
-    if (!end)
-        return text;
-    const pn_gnode some = pn_gir_repeat(s->g, schstr_any(s), 0, PN_GIR_MANY);
-    return pn_gir_and_not(s->g, text, pn_gir_seq3(s->g, some, pn_gir_text(s->g, end), some));
+    return schstr_end(s) ? schstr_without(s->g, text, schstr_end(s)) : text;
 }
 
 PN_INTERNAL bool pn_sch_ends_inside(const pn_sch *s, pn_bytes text)
 {
-    const size_t n = s->until ? strlen(s->until) : 0;
+    const char *end = schstr_end(s);
+    const size_t n = end ? strlen(end) : 0;
     for (size_t i = 0; n && i + n <= text.len; i++)
-        if (memcmp(text.data + i, s->until, n) == 0)
+        if (memcmp(text.data + i, end, n) == 0)
             return true;
     return false;
 }
 
+/* JSON without what has to be avoided.  A product with a bound on the number of characters would be as
+ * large as the bound, so then the first byte is left out, but for escapes. */
+static pn_gnode schstr_json(pn_sch *s, uint32_t min, uint32_t max)
+{
+    if (!s->o.avoid)
+        return pn_gir_json_body(s->g, min, max);
+    return min == 0 && max == PN_GIR_MANY ? s->o.avoid_body : pn_gir_repeat(s->g, s->o.avoid_char, min, max);
+}
+
+/* The same for keys but these texts: characters that stand for themselves. */
+static pn_gnode schstr_json_not(pn_sch *s, const pn_bytes *texts, uint32_t n)
+{
+    if (!s->o.avoid)
+        return pn_gir_json_not(s->g, texts, n);
+    const uint32_t first = (unsigned char)s->o.avoid[0];
+    const pn_cp_range special[] = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {first, first}};
+    const pn_gnode plain = pn_gir_repeat(s->g, pn_gir_class(s->g, special, PN_COUNT_OF(special), true), 0, PN_GIR_MANY);
+    return pn_gir_and_not(s->g, plain, pn_gir_words(s->g, texts, n));
+}
+
 PN_INTERNAL pn_gnode pn_sch_chars(pn_sch *s, uint32_t min, uint32_t max)
 {
-    return schstr_is_bare(s) ? pn_gir_repeat(s->g, schstr_any(s), min, max) : pn_gir_json_body(s->g, min, max);
+    return schstr_is_bare(s) ? pn_gir_repeat(s->g, schstr_any(s), min, max) : schstr_json(s, min, max);
 }
 
 PN_INTERNAL pn_gnode pn_sch_text(pn_sch *s, pn_bytes text)
 {
+    if (!s->until && pn_sch_ends_inside(s, text))
+        return pn_gir_never(s->g);
     return schstr_is_bare(s) ? pn_gir_bytes(s->g, text.data, text.len) : pn_gir_json_text(s->g, text.data, text.len);
 }
 
 PN_INTERNAL pn_gnode pn_sch_not(pn_sch *s, const pn_bytes *texts, uint32_t n)
 {
     if (!schstr_is_bare(s))
-        return pn_gir_json_not(s->g, texts, n);
+        return schstr_json_not(s, texts, n);
     return pn_gir_and_not(s->g, pn_sch_chars(s, 0, PN_GIR_MANY), pn_gir_words(s->g, texts, n));
 }
 
@@ -43113,7 +43166,7 @@ PN_INTERNAL pn_gnode pn_sch_key(pn_sch *s, pn_gnode body)
 {
     if (s->o.quote)
         return pn_gir_seq2(s->g, pn_gir_and(s->g, body, schstr_word(s)), pn_gir_text(s->g, ":"));
-    return pn_gir_seq3(s->g, pn_gir_text(s->g, "\""), schstr_without_end(s, body), pn_gir_text(s->g, "\":"));
+    return pn_gir_seq3(s->g, pn_gir_text(s->g, "\""), body, pn_gir_text(s->g, "\":"));
 }
 
 PN_INTERNAL pn_gnode pn_sch_string(pn_sch *s, pn_gnode body)
@@ -43229,7 +43282,7 @@ static pn_gnode schstr_body(pn_sch *s, const pn_sch_leaf *l)
     if (l->body != PN_GNODE_NONE && any)
         return l->body;
     uint32_t max = l->max_len == PN_SCH_MANY ? PN_GIR_MANY : l->max_len;
-    if ((l->body != PN_GNODE_NONE || schstr_is_bare(s) || s->o.avoid) && max != PN_GIR_MANY)
+    if ((l->body != PN_GNODE_NONE || schstr_is_bare(s)) && max != PN_GIR_MANY)
         max = PN_MIN(max, PN_MAX(l->min_len, (uint32_t)SCHSTR_PRODUCT));
     return l->body != PN_GNODE_NONE ? schstr_bounded(s, l->body, l->min_len, max) : pn_sch_chars(s, l->min_len, max);
 }
@@ -43239,7 +43292,9 @@ PN_INTERNAL pn_gnode pn_sch_body(pn_sch *s, const pn_sch_leaf *l)
     const bool any = l->body == PN_GNODE_NONE && l->min_len == 0 && l->max_len == PN_SCH_MANY;
     if (any && s->any_body != PN_GNODE_NONE)
         return s->any_body;
-    pn_gnode body = schstr_without_end(s, schstr_body(s, l));
+    pn_gnode body = schstr_body(s, l);
+    if (schstr_is_bare(s) || (body == l->body && body != PN_GNODE_NONE))
+        body = schstr_without_end(s, body);
     if (any)
         s->any_body = body;
     return body;
@@ -43428,6 +43483,7 @@ typedef struct schstr_text {
     pn_str run;                 /* bytes since the last white space */
     pn_gnode *parts;
     size_t n, cap;
+    bool ends;                  /* it contains what strings may not */
 } schstr_text;
 
 static bool schstr_part(schstr_text *t, pn_gnode node)
@@ -43442,6 +43498,7 @@ static bool schstr_flush(schstr_text *t, bool ws)
 {
     if (t->run.failed)
         return pn_sch_nomem(t->s);
+    t->ends = t->ends || pn_sch_ends_inside(t->s, (pn_bytes){pn_str_cstr(&t->run), t->run.len});
     if (t->run.len > 0 && !schstr_part(t, pn_gir_bytes(t->s->g, t->run.data, t->run.len)))
         return false;
     pn_str_clear(&t->run);
@@ -43554,7 +43611,7 @@ static bool schstr_write(schstr_text *t, uint32_t top)
 
 PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
 {
-    schstr_text t = {s, {0}, NULL, 0, 0};
+    schstr_text t = {s, {0}, NULL, 0, 0, false};
     pn_gnode out = PN_GNODE_NONE;
     pn_str_init(&t.run, s->mem, PN_ACCT_GRAMMAR);
     bool ok = true;
@@ -43566,8 +43623,8 @@ PN_INTERNAL pn_gnode pn_sch_value(pn_sch *s, uint32_t v)
     }
     if (ok)
         out = pn_gir_seq(s->g, t.parts, t.n);
-    if (ok && !s->o.quote)
-        out = schstr_without_end(s, out);
+    if (t.ends)
+        out = pn_gir_never(s->g);
     pn_mem_free(s->mem, PN_ACCT_GRAMMAR, t.parts, t.cap * sizeof *t.parts);
     pn_str_fini(&t.run);
     return out;
@@ -43588,7 +43645,10 @@ static pn_gnode schstr_words(pn_sch *s, const uint32_t *values, uint32_t n, uint
         starts[k] = all.len;
         schstr_scalar(s, &all, values[i]);
         words[k].len = all.len - starts[k];
-        k++;
+        if (pn_sch_ends_inside(s, (pn_bytes){pn_str_cstr(&all) + starts[k], words[k].len}))
+            all.len = starts[k];
+        else
+            k++;
     }
     if (all.failed)
         pn_sch_nomem(s);
@@ -43609,9 +43669,9 @@ PN_INTERNAL pn_gnode pn_sch_values(pn_sch *s, const uint32_t *values, uint32_t n
         return PN_GNODE_NONE;
     if (s->o.quote) {
         alts[k++] = schstr_words(s, values, n, scalars & ~(uint32_t)PN_SCH_STR);
-        alts[k++] = pn_sch_string(s, schstr_without_end(s, schstr_words(s, values, n, PN_SCH_STR)));
+        alts[k++] = pn_sch_string(s, schstr_words(s, values, n, PN_SCH_STR));
     } else {
-        alts[k++] = schstr_without_end(s, schstr_words(s, values, n, scalars));
+        alts[k++] = schstr_words(s, values, n, scalars);
     }
     for (uint32_t i = 0; i < n; i++)
         if (pn_sch_value_type(s, values[i]) & (PN_SCH_ARR | PN_SCH_OBJ))
@@ -46115,19 +46175,13 @@ static const char *calls_closer(const calls_work *w)
 /* The values of a schema, or with `until` its strings as bare text. */
 static pn_gnode calls_value(calls_work *w, const calls_tool *t, uint32_t node, const char *until)
 {
-    static const char quote[] = "<|\"|>";
-    pn_schema_options o = {.lenient = calls_lenient(w, t)};
+    pn_schema_options o = w->values;
     pn_gnode out = PN_GNODE_NONE;
     pn_str widened;
     pn_err e = {PN_OK, {0}};
     if (w->st)
         return PN_GNODE_NONE;
-    o.python = w->f->grammar == OUT_PYTHON;
-    o.avoid = calls_closer(w);
-    if (w->f->grammar == OUT_GEMMA) {
-        o.quote = quote;
-        o.quote_node = pn_calls_mark(w, quote);
-    }
+    o.lenient = calls_lenient(w, t);
     pn_str_init(&widened, w->mem, PN_ACCT_GRAMMAR);
     const pn_json_doc *d = calls_doc(w, t);
     pn_status st = until ? pn_schema_text(w->g, d, node, calls_root(t), until, &o, &out, &widened, &e)
@@ -46208,26 +46262,59 @@ static pn_gnode calls_without(pn_gir *g, const char *end)
     return pn_gir_and_not(g, any, pn_gir_seq3(g, any, pn_gir_text(g, end), any));
 }
 
-/* MiniCPM's reader takes <![CDATA[ in front of a value for markup: then a value stands inside of it. */
-static pn_gnode calls_cdata(calls_work *w, const calls_tool *t, uint32_t schema, pn_gnode value)
+/* MiniCPM's reader takes <![CDATA[ in front of a value for markup: then a value stands inside of it, which we
+ * let only values do that are free. */
+static bool calls_has_cdata(const calls_work *w) { return strcmp(w->f->name, "minicpm5") == 0; }
+
+#define CALLS_CDATA "<![CDATA["
+
+static pn_gnode calls_outside_cdata(calls_work *w, pn_gnode value)
 {
-    static const char open[] = "<![CDATA[", close[] = "]]>";
     pn_gir *g = w->g;
     pn_gnode any = pn_gir_repeat(g, pn_gir_class(g, NULL, 0, true), 0, PN_GIR_MANY);
-    pn_gnode inside = schema == PN_JSON_NONE ? calls_without(g, close) : calls_value(w, t, schema, close);
-    value = pn_gir_and_not(g, value, pn_gir_seq2(g, pn_gir_text(g, open), any));
-    return pn_gir_alt2(g, value, pn_gir_seq3(g, pn_gir_text(g, open), inside, pn_gir_text(g, close)));
+    return pn_gir_and_not(g, value, pn_gir_seq2(g, pn_gir_text(g, CALLS_CDATA), any));
+}
+
+static pn_gnode calls_free_text(calls_work *w)
+{
+    pn_gir *g = w->g;
+    pn_gnode text = calls_without(g, calls_closer(w));
+    if (!calls_has_cdata(w))
+        return text;
+    pn_gnode inside = pn_gir_seq3(g, pn_gir_text(g, CALLS_CDATA), calls_without(g, "]]>"), pn_gir_text(g, "]]>"));
+    return pn_gir_alt2(g, calls_outside_cdata(w, text), inside);
+}
+
+/* {"type": "string"} and what says nothing about the value. */
+static bool calls_is_free(const pn_json_doc *d, uint32_t schema)
+{
+    static const char *const mute[] = {"description", "title", "default", "examples", "$comment", "deprecated"};
+    pn_bytes key, type;
+    bool string = false;
+    for (uint32_t c = pn_json_first(d, schema); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        bool says = true;
+        key = pn_json_key_of(d, c);
+        for (size_t i = 0; i < PN_COUNT_OF(mute); i++)
+            says = says && !(key.len == strlen(mute[i]) && memcmp(key.data, mute[i], key.len) == 0);
+        if (!says)
+            continue;
+        if (key.len != 4 || memcmp(key.data, "type", 4) != 0 || !pn_json_str(d, c, &type) || type.len != 6 || memcmp(type.data, "string", 6) != 0)
+            return false;
+        string = true;
+    }
+    return string;
 }
 
 /* The value in a tag.  *text: it is bare text; a schema of unknown type without strings makes it JSON.
  * Without a schema it is any text. */
 static pn_gnode calls_bare(calls_work *w, const calls_tool *t, uint32_t schema, out_type type, bool *text)
 {
-    bool cdata = strcmp(w->f->name, "minicpm5") == 0;
     if (*text) {
-        pn_gnode value = schema == PN_JSON_NONE ? calls_without(w->g, calls_closer(w)) : calls_value(w, t, schema, calls_closer(w));
-        if (cdata)
-            value = calls_cdata(w, t, schema, value);
+        if (schema == PN_JSON_NONE || calls_is_free(calls_doc(w, t), schema))
+            return w->free_text;
+        pn_gnode value = calls_value(w, t, schema, calls_closer(w));
+        if (calls_has_cdata(w))
+            value = calls_outside_cdata(w, value);
         if (!pn_gir_is_never(w->g, value) || !pn_gir_ok(w->g))
             return value;
         if (type == OUT_T_STRING && !calls_says_type(w) && !w->st)
@@ -46359,6 +46446,20 @@ static pn_gnode calls_members(calls_work *w, const calls_tool *t)
     return out;
 }
 
+PN_INTERNAL void pn_calls_spell(calls_work *w)
+{
+    static const char quote[] = "<|\"|>";
+    w->values.python = w->f->grammar == OUT_PYTHON;
+    if (calls_closer(w)) {
+        pn_schema_avoid(w->g, calls_closer(w), &w->values);
+        w->free_text = calls_free_text(w);
+    }
+    if (w->f->grammar == OUT_GEMMA) {
+        w->values.quote = quote;
+        w->values.quote_node = pn_calls_mark(w, quote);
+    }
+}
+
 PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t)
 {
     switch (w->f->grammar) {
@@ -46375,6 +46476,7 @@ PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t)
 }
 
 #undef CALLS_NESTED
+#undef CALLS_CDATA
 #endif
 
 /* ---- Begin sample/pn_calls.c ---- */
@@ -46393,6 +46495,7 @@ PN_INTERNAL bool pn_calls_arguments(calls_work *w, calls_tool *t)
 
 /* Beside the usual limits of a grammar, for each tool. */
 enum { CALLS_STEPS = 5000000, CALLS_TOOL_STEPS = 50000, CALLS_ELEMENTS = 200000, CALLS_TOOL_ELEMENTS = 1000, CALLS_TOOLS_MAX = 1024 };
+enum { CALLS_DEPTH = 120 };             /* containers inside each other: our readers and most others stop at 128 */
 enum { CALLS_NAME_MAX = 200 };          /* a reader's OUT_NAME_MAX, without what stands around some names */
 
 /* ------------------------------------------------------------------------------------------
@@ -46992,13 +47095,15 @@ static pn_status calls_build(calls_work *w, pn_mem *builder)
     if (w->st || !calls_read_tools(w))
         return w->st;
     const pn_gram_limits limits = {.compile_steps = CALLS_STEPS + (uint64_t)CALLS_TOOL_STEPS * w->n_tools,
-                                   .elements = CALLS_ELEMENTS + CALLS_TOOL_ELEMENTS * (uint32_t)w->n_tools};
+                                   .elements = CALLS_ELEMENTS + CALLS_TOOL_ELEMENTS * (uint32_t)w->n_tools,
+                                   .depth = CALLS_DEPTH};
     w->st = pn_gir_new(&w->g, builder, &limits, w->err);
     if (w->st)
         return w->st;
     pn_gnode blank = pn_gir_alt2(w->g, calls_text(w, " "), calls_text(w, "\t"));
     w->nl = pn_gir_repeat(w->g, calls_text(w, "\n"), 0, 2);
     w->ws = pn_gir_opt(w->g, pn_gir_alt2(w->g, calls_text(w, " "), pn_gir_seq2(w->g, calls_text(w, "\n"), pn_gir_repeat(w->g, blank, 0, 20))));
+    pn_calls_spell(w);
     for (size_t i = 0; i < w->n_tools && !w->p->none; i++)
         if (!pn_calls_arguments(w, &w->tools[i]))
             return w->st;
@@ -53539,7 +53644,7 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
     pn_sched_left how = PN_SCHED_OVER;
     pn_mutex_lock(&q->lock);
     while (!atomic_load(&j->over) && (q->stepping || q->settling || q->open)) {
-        if (q->stepping && q->stepper == pn_thread_self()) {
+        if (q->stepping && pn_thread_is_self(q->stepper)) {
             j->left = true;
             how = PN_SCHED_LATER;
             break;

@@ -47,7 +47,7 @@ typedef struct pn_sched {
     pn_job *head;               /* jobs that are not over, oldest first */
     uint32_t n_jobs;
     bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
-    pn_thread_id stepper;         /* the thread that is stepping */
+    pn_thread_id stepper;       /* the thread that is stepping */
 
     /* the step; the stepping thread's */
     bool open, computed;        /* submitted; finished, but its results not looked at */

@@ -11,6 +11,7 @@
 
 /* Beside the usual limits of a grammar, for each tool. */
 enum { CALLS_STEPS = 5000000, CALLS_TOOL_STEPS = 50000, CALLS_ELEMENTS = 200000, CALLS_TOOL_ELEMENTS = 1000, CALLS_TOOLS_MAX = 1024 };
+enum { CALLS_DEPTH = 120 };             /* containers inside each other: our readers and most others stop at 128 */
 enum { CALLS_NAME_MAX = 200 };          /* a reader's OUT_NAME_MAX, without what stands around some names */
 
 /* ------------------------------------------------------------------------------------------
@@ -610,7 +611,8 @@ static pn_status calls_build(calls_work *w, pn_mem *builder)
     if (w->st || !calls_read_tools(w))
         return w->st;
     const pn_gram_limits limits = {.compile_steps = CALLS_STEPS + (uint64_t)CALLS_TOOL_STEPS * w->n_tools,
-                                   .elements = CALLS_ELEMENTS + CALLS_TOOL_ELEMENTS * (uint32_t)w->n_tools};
+                                   .elements = CALLS_ELEMENTS + CALLS_TOOL_ELEMENTS * (uint32_t)w->n_tools,
+                                   .depth = CALLS_DEPTH};
     w->st = pn_gir_new(&w->g, builder, &limits, w->err);
     if (w->st)
         return w->st;

@@ -156,8 +156,8 @@ static const char *prompt_of(const char *family)
          : strcmp(family, "functionary-3.2") == 0 ? ">>>" : "";
 }
 
-/* Reads text as the family's output: at least one call, all whole, all as their tools want them. */
-static size_t check_calls(const char *family, const char *text, size_t len)
+/* Reads text as the family's output: at least one call, all whole; all as `tools` want them, or not. */
+static size_t check_read(const char *family, const char *text, size_t len, bool fitting)
 {
     pn_out_format f = format_of(family);
     pn_out_result r;
@@ -173,7 +173,7 @@ static size_t check_calls(const char *family, const char *text, size_t len)
         pn_err err = {0};
         const pn_out_call *c = &r.calls[i];
         pn_status st = pn_json_parse(&d, &libc_mem, PN_ACCT_MISC, pn_str_cstr(&c->arguments), c->arguments.len, NULL, &err);
-        PN_CHECK(st == PN_OK && c->complete && fits(c, &d), "%s: '%s' calls %s(%s) %s", family, text, pn_str_cstr(&c->name),
+        PN_CHECK(st == PN_OK && c->complete && (!fitting || fits(c, &d)), "%s: '%s' calls %s(%s) %s", family, text, pn_str_cstr(&c->name),
                  pn_str_cstr(&c->arguments), err.text);
         pn_json_fini(&d);
     }
@@ -182,6 +182,8 @@ static size_t check_calls(const char *family, const char *text, size_t len)
     pn_out_result_fini(&r);
     return n;
 }
+
+static size_t check_calls(const char *family, const char *text, size_t len) { return check_read(family, text, len, true); }
 
 static void test_what_a_grammar_lets_through_is_a_call(const pn_gtrie *t)
 {
@@ -414,6 +416,42 @@ static void test_many_tools_are_within_the_limits(void)
     pn_str_fini(&json);
 }
 
+/* A value that may be anything nests as far as readers follow. */
+static void test_nesting_ends_before_the_readers_do(void)
+{
+    static const char *const around[][3] = {
+        {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": ", "}}\n</tool_call>"},
+        {"mistral", "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"x\": ", "}, \"id\": \"123456789\"}]"},
+        {"qwen-coder", "<tool_call>\n<function=f>\n<parameter=x>\n", "\n</parameter>\n</function>\n</tool_call>"},
+        {"gemma4", "<|tool_call>call:f{x:", "}<tool_call|>"},
+        {"lfm2", "<|tool_call_start|>[f(x=", ")]<|tool_call_end|>"},
+    };
+    static const char nested[] = TOOL("", "{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"array\",\"items\":{}}}}");
+    for (size_t i = 0; i < PN_COUNT_OF(around); i++) {
+        pn_calls c;
+        pn_err err = {0};
+        int most = 0;
+        if (!PN_CHECK(try(around[i][0], nested, "f", true, &c, &err) == PN_OK, "%s", err.text))
+            continue;
+        for (int n = 1; n < 200; n++) {
+            pn_str s;
+            pn_str_init(&s, &libc_mem, PN_ACCT_MISC);
+            pn_str_addz(&s, around[i][1]);
+            for (int k = 0; k < 2 * n; k++)
+                pn_str_addc(&s, k < n ? '[' : ']');
+            pn_str_addz(&s, around[i][2]);
+            if (accepts(c.gram, 0, pn_str_cstr(&s), s.len)) {
+                PN_CHECK(n == most + 1, "%s: %d", around[i][0], n);
+                check_read(around[i][0], pn_str_cstr(&s), s.len, false);
+                most = n;
+            }
+            pn_str_fini(&s);
+        }
+        PN_CHECK(most > 100, "%s: only %d levels", around[i][0], most);
+        pn_calls_fini(&c);
+    }
+}
+
 /* A marker that is a token has to be that token. */
 static pn_token find_token(void *user, const char *text, size_t len)
 {
@@ -486,6 +524,7 @@ int main(void)
     test_names_that_the_syntax_cannot_tell();
     test_one_function_when_one_is_named();
     test_many_tools_are_within_the_limits();
+    test_nesting_ends_before_the_readers_do();
     test_markers_are_tokens_where_there_are_some();
     test_every_allocation_may_fail();
     pn_gtrie_free(t);
