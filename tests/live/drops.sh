@@ -36,6 +36,9 @@ in_dir() { (cd "$dir" && "$@"); }
 check 'the example compiles' in_dir $cc -O2 embed.c pantheon.c -lm -lpthread -o embed
 check 'the example answers' sh -c '"$1/embed" models/demo.gguf "What is the capital of France?" | grep -q .' sh "$dir"
 check 'the example says what is wrong' sh -c '! "$1/embed" /nowhere.gguf 2> "$1/err" && grep -q nowhere "$1/err"' sh "$dir"
+cp examples/many.c "$dir/many.c"
+check 'the example of many compiles' in_dir $cc -O2 many.c pantheon.c -lm -lpthread -o many
+check 'and tells every story' sh -c '"$1/many" models/demo.gguf "Once upon a time" "The dog" > "$1/many.txt" && grep -q "^Once upon a time." "$1/many.txt" && grep -q "^The dog." "$1/many.txt"' sh "$dir"
 check 'the program compiles' in_dir $cc -O2 -DPANTHEON_CLI pantheon.c pantheon_serve.c -lm -lpthread -o pantheon
 ask() { "$1" run --model "$root/models/demo.gguf" --chat --temp 0 --max-tokens 24 --prompt 'Count to five.' 2> /dev/null; }
 ask "$program" > "$dir/tree" && ask "$dir/pantheon" > "$dir/drop"
