@@ -900,6 +900,11 @@ PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out,
 /* It ends with the step in progress, PN_FINISH_CANCELLED.  From any thread. */
 PN_API void pn_request_cancel(pn_request *r);
 
+/* Paused, it is in no step that begins from now on, and its place under pn_model_caps.concurrent goes to
+ * others; what its reader is too slow for is not computed.  It can be cancelled and freed.  Steps of an engine
+ * whose requests are all paused do nothing and return at once.  From any thread; in a callback, too. */
+PN_API void pn_request_pause(pn_request *r, int paused);
+
 /* Cancels it when it is not done.  From any thread; waits for the step that another thread is working on, so
  * hold no lock that a callback takes.  From a callback it does not wait.  No callback comes after it. */
 PN_API void pn_request_free(pn_request *r);

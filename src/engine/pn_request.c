@@ -156,8 +156,16 @@ PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out,
 
 PN_API void pn_request_cancel(pn_request *r)
 {
+    if (atomic_load(&r->job.over))
+        return;
+    atomic_store(&r->job.s->cancelled, true);
+    pn_sched_wake(r->e);
+}
+
+PN_API void pn_request_pause(pn_request *r, int paused)
+{
     if (!atomic_load(&r->job.over))
-        atomic_store(&r->job.s->cancelled, true);
+        pn_sched_pause(r->e, &r->job, paused != 0);
 }
 
 PN_API void pn_request_free(pn_request *r)

@@ -55,7 +55,7 @@ static void sched_admit(pn_sched *q, pn_model *m)
         pn_job *best = NULL;
         uint32_t fewest = UINT32_MAX;
         for (pn_job *j = q->head; j; j = j->next) {
-            uint32_t n = j->begun || j->s->model != m ? UINT32_MAX : cap == UINT32_MAX ? 0 : sched_under_way(q, m, j);
+            uint32_t n = j->begun || j->paused || j->s->model != m ? UINT32_MAX : cap == UINT32_MAX ? 0 : sched_under_way(q, m, j);
             if (n < fewest) {
                 best = j;
                 fewest = n;
@@ -73,7 +73,7 @@ static bool sched_fits(const pn_session *a, const pn_session *b)
     return a->model == b->model && a->kv_type == b->kv_type && a->plans[0] == b->plans[0];
 }
 
-static bool sched_joins(const pn_job *j, const pn_job *first) { return j->begun && sched_fits(j->s, first->s); }
+static bool sched_joins(const pn_job *j, const pn_job *first) { return j->begun && !j->paused && sched_fits(j->s, first->s); }
 
 /* Whose turn it is: of the models with work the one that has had the least time; of its jobs the oldest
  * under way. */
@@ -81,13 +81,13 @@ static pn_job *sched_first(pn_sched *q)
 {
     pn_job *best = NULL;
     for (pn_job *j = q->head; j; j = j->next)
-        if (!best || j->s->model->served < best->s->model->served)
+        if (!j->paused && (!best || j->s->model->served < best->s->model->served))
             best = j;
     if (!best)
         return NULL;
     sched_admit(q, best->s->model);
     for (pn_job *j = q->head; j; j = j->next)
-        if (j->begun && j->s->model == best->s->model)
+        if (j->begun && !j->paused && j->s->model == best->s->model)
             return j;
     return NULL;
 }
@@ -423,13 +423,22 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
  * A thread of our own
  * ------------------------------------------------------------------------------------------ */
 
+/* Is there anything to do?  With the lock held. */
+static bool sched_idle(const pn_sched *q)
+{
+    for (const pn_job *j = q->head; j; j = j->next)
+        if (!j->paused || atomic_load(&j->s->cancelled))
+            return false;
+    return true;
+}
+
 static void sched_drive(void *engine)
 {
     pn_engine *e = engine;
     pn_sched *q = e->sched;
     for (;;) {
         pn_mutex_lock(&q->lock);
-        while (!q->stop && !q->n_jobs)
+        while (!q->stop && sched_idle(q))
             pn_cond_wait(&q->work, &q->lock);
         bool stop = q->stop;
         pn_mutex_unlock(&q->lock);
@@ -495,6 +504,24 @@ PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
     q->n_jobs++;
     pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
+}
+
+PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused)
+{
+    pn_sched *q = e->sched;
+    pn_mutex_lock(&q->lock);
+    if (j->paused != paused)
+        j->begun = false;
+    j->paused = paused;
+    pn_cond_broadcast(&q->work);
+    pn_mutex_unlock(&q->lock);
+}
+
+PN_INTERNAL void pn_sched_wake(pn_engine *e)
+{
+    pn_mutex_lock(&e->sched->lock);
+    pn_cond_broadcast(&e->sched->work);
+    pn_mutex_unlock(&e->sched->lock);
 }
 
 PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)

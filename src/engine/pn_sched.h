@@ -33,6 +33,7 @@ typedef struct pn_job {
     pn_err err;                 /* of this job alone */
     struct pn_job *next;        /* in the scheduler's list */
     bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
+    bool paused;                /* in no step that begins from now on */
     bool left;                  /* removed by its owner from within a callback */
     atomic_bool over;           /* ended, and the scheduler knows it no more */
     uint32_t rows;              /* in the step that is open */
@@ -81,6 +82,12 @@ typedef enum pn_sched_left {
     PN_SCHED_OVER,              /* it has been */
     PN_SCHED_LATER              /* from within a callback: both it and j->dispose will be */
 } pn_sched_left;
+
+/* A paused job's place goes to others; it queues again for one when it goes on. */
+PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused);
+
+/* j->s->cancelled has been set: wake the driver, for the job may be paused. */
+PN_INTERNAL void pn_sched_wake(pn_engine *e);
 
 /* The owner is through with it.  Waits for the step that another thread is working on. */
 PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j);

@@ -505,6 +505,74 @@ static void freed_by_another_thread(req_rig *r)
             PN_CHECK(!ear[round][i].late, "round %d, request %zu: %d callbacks after pn_request_free", round, i, ear[round][i].late);
 }
 
+typedef struct req_pauser {
+    pn_request *q;
+    int heard;
+} req_pauser;
+
+static int req_pause_at_three(void *user, const char *text, size_t len, pn_token token)
+{
+    req_pauser *p = user;
+    (void)text, (void)len, (void)token;
+    if (++p->heard == 3)
+        pn_request_pause(p->q, 1);
+    return 0;
+}
+
+/* Paused in a callback, then from outside; others take its place, and its answer is what it would have been. */
+static void paused_and_gone_on(req_rig *r)
+{
+    req_pauser ear = {0};
+    static req_text t;
+    pn_session *s = req_session(r, 512, 64), *other = req_session(r, 512, 64);
+    pn_request *more;
+    pn_token ids[512], hello[] = {5, 6, 7};
+    pn_sampling how;
+    pn_err err = {0};
+    uint32_t active = 0;
+    const pn_sampling on = {.size = sizeof on, .ignore_eos = 1};
+    const pn_model_caps one = {.size = sizeof one, .concurrent = 1}, none = {.size = sizeof none};
+    pn_generate_params p = {.size = sizeof p, .prompt = hello, .n_prompt = 3, .sampling = &on, .max_tokens = 6,
+                            .on_text = req_pause_at_three, .user = &ear};
+    PN_CHECK(pn_model_cap(r->m, &one, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_request_new(s, &p, &ear.q, &err) == PN_OK, "%s", err.text);
+    for (int i = 0; i < 20; i++)
+        pn_engine_step(r->e, 0, &active, &err);
+    PN_CHECK(ear.heard == 3 && active == 1 && !pn_request_done(ear.q), "%d heard, %u active", ear.heard, active);
+    pn_generate_params b = req_ask(r, 1, ids, &how, &t);
+    PN_CHECK(pn_request_new(other, &b, &more, &err) == PN_OK, "%s", err.text);
+    for (int i = 0; i < 2000 && !pn_request_done(more); i++)
+        pn_engine_step(r->e, 0, &active, &err);
+    PN_CHECK(pn_request_done(more) && ear.heard == 3 && active == 1, "%d heard, %u active", ear.heard, active);
+    t.st = pn_request_result(more, &t.r, &err);
+    req_keep(r, other, &t);
+    req_same(r, &t, 1, "beside a paused one");
+    free(t.logits);
+    pn_request_free(more);
+    pn_request_pause(ear.q, 0);
+    do
+        pn_engine_step(r->e, 0, &active, &err);
+    while (active);
+    PN_CHECK(pn_request_done(ear.q) && ear.heard == 6, "%d heard", ear.heard);
+    pn_request_free(ear.q);
+    PN_CHECK(pn_model_cap(r->m, &none, &err) == PN_OK, "%s", err.text);
+
+    /* The engine's own thread sleeps meanwhile; a cancelled request ends all the same. */
+    pn_session_truncate(s, 0, &err);
+    ear.heard = 0;
+    PN_CHECK(pn_request_new(s, &p, &ear.q, &err) == PN_OK, "%s", err.text);
+    pn_request_pause(ear.q, 1);
+    PN_CHECK(pn_engine_start(r->e, &err) == PN_OK, "%s", err.text);
+    pn_request_cancel(ear.q);
+    while (!pn_request_done(ear.q))
+        sched_yield();
+    pn_engine_stop(r->e);
+    PN_CHECK(ear.heard == 0);
+    pn_request_free(ear.q);
+    pn_session_free(s);
+    pn_session_free(other);
+}
+
 static int req_first(void *user, const char *text, size_t len, pn_token token)
 {
     (void)text;
@@ -701,6 +769,7 @@ int main(void)
         requests_come_from_other_threads(&r);
         the_engine_drives_itself(&r);
         freed_by_another_thread(&r);
+        paused_and_gone_on(&r);
         caps_hold_and_clients_take_turns(&r);
         a_long_prompt_shares_its_steps(&r);
         for (size_t i = 0; i < N_TEXTS; i++)
