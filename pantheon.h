@@ -901,7 +901,7 @@ PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out,
 PN_API void pn_request_cancel(pn_request *r);
 
 /* Paused, it is in no step that begins from now on, and its place under pn_model_caps.concurrent goes to
- * others; what its reader is too slow for is not computed.  It can be cancelled and freed.  Steps of an engine
+ * others; what its reader is too slow for is not computed.  pn_request_cancel and _free end it.  Steps of an engine
  * whose requests are all paused do nothing and return at once.  From any thread; in a callback, too. */
 PN_API void pn_request_pause(pn_request *r, int paused);
 
