@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_admin.c - what the server tells about itself, and loading and unloading.
+ *
+ * Answered at once, on the I/O thread, from what it knows; a load that is waited for is answered when the
+ * loader has finished (serve_admin_waiters).
+ */
+#include "serve/pn_server_int.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const char admin_json[] = "application/json; charset=utf-8";
+
+static void admin_field(pn_str *s, const char *key, uint64_t v)
+{
+    pn_json_key(s, key);
+    pn_json_write_u64(s, v);
+}
+
+static void admin_text(pn_str *s, const char *key, const char *v)
+{
+    pn_json_key(s, key);
+    pn_json_write_strz(s, v);
+}
+
+static const char *admin_kv_type(const serve_model *m)
+{
+    return m->params.has_kv_type && m->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16";
+}
+
+/* Where the weights are. */
+static const char *admin_residency(const serve_model *m) { return m->params.residency == PN_RESIDENCY_ANON ? "anon" : "map"; }
+
+/* ------------------------------------------------------------------------------------------
+ * Models
+ * ------------------------------------------------------------------------------------------ */
+
+/* An entry of /v1/models: OpenAI's members, then those that agents look for, then ours. */
+static void admin_model(pn_str *s, const serve_model *m)
+{
+    bool ready = m->m != NULL && (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING);
+    pn_str_addc(s, '{');
+    admin_text(s, "id", m->name);
+    admin_text(s, "object", "model");
+    admin_field(s, "created", (uint64_t)(m->created ? m->created : m->server->started_unix));
+    admin_text(s, "owned_by", "pantheon");
+    admin_text(s, "state", serve_state_name(m->state));
+    if (ready) {
+        admin_field(s, "context_length", m->n_ctx);
+        admin_field(s, "max_model_len", m->n_ctx);
+        admin_field(s, "floor_context", PN_MIN(m->n_ctx, 4096u));
+        admin_text(s, "kv_type", admin_kv_type(m));
+        admin_text(s, "residency", admin_residency(m));
+        admin_field(s, "replicas", 1);
+        pn_json_key(s, "meta");
+        pn_str_addf(s, "{\"n_ctx\":%" PRIu32 ",\"n_ctx_train\":%" PRIu32 ",\"n_vocab\":%" PRIu32 ",\"n_params\":%" PRIu64 ",\"size\":%" PRIu64
+                    ",\"n_embd\":%" PRIu32, m->n_ctx, m->info.n_ctx_train, m->info.n_vocab, m->info.n_params, m->info.weight_bytes, m->info.n_embd);
+        admin_text(s, "arch", m->info.arch);
+        admin_text(s, "type", m->info.type);
+        pn_str_addc(s, '}');
+    }
+    pn_json_key(s, "aliases");
+    pn_str_addc(s, '[');
+    for (const char *p = pn_str_cstr(&m->aliases), *end = p + m->aliases.len; p < end; p += strlen(p) + 1) {
+        pn_json_item(s);
+        pn_json_write_strz(s, p);
+    }
+    pn_str_addz(s, "]}");
+}
+
+static void admin_models(serve_conn *c, pn_str *s)
+{
+    pn_str_addz(s, "{\"object\":\"list\",\"data\":[");
+    for (const serve_model *m = c->server->models; m; m = m->next) {
+        pn_json_item(s);
+        admin_model(s, m);
+    }
+    pn_str_addz(s, "]}");
+}
+
+static bool admin_one(serve_conn *c, pn_bytes name, pn_str *s)
+{
+    const serve_model *m = serve_model_find(c->server, name);
+    pn_oai_error e;
+    if (m) {
+        admin_model(s, m);
+        return true;
+    }
+    serve_model_unknown(c->server, name, &e);
+    serve_error(c, &e);
+    return false;
+}
+
+static void admin_accounts(const pn_server *s, pn_str *out)
+{
+    pn_mem_info info;
+    pn_engine_memory(s->e, &info);
+    pn_str_addc(out, '{');
+    for (int i = 0; i < PN_ACCT_COUNT; i++) {
+        pn_json_key(out, pn_account_name((pn_account)i));
+        pn_str_addf(out, "{\"used\":%" PRIu64 ",\"peak\":%" PRIu64 "}", info.used[i], info.peak[i]);
+    }
+    pn_str_addc(out, '}');
+}
+
+/* As an administrator sees it: who works, who waits, what it was planned to take. */
+static void admin_model_full(pn_str *s, const serve_model *m)
+{
+    pn_str_addc(s, '{');
+    admin_text(s, "name", m->name);
+    admin_text(s, "path", m->path);
+    admin_text(s, "state", serve_state_name(m->state));
+    if (m->state == SERVE_FAILED)
+        admin_text(s, "error", m->err.text);
+    pn_str_addz(s, ",\"dies\":[0]");
+    admin_field(s, "running", m->n_running);
+    admin_field(s, "queued", m->n_queued);
+    admin_field(s, "max_concurrent", serve_model_slots(m));
+    admin_field(s, "max_sessions", m->params.max_sessions);
+    if (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING) {
+        const pn_plan_info *p = &m->plan;
+        admin_field(s, "context_length", m->n_ctx);
+        admin_text(s, "kv_type", admin_kv_type(m));
+        admin_text(s, "residency", admin_residency(m));
+        pn_str_addf(s, ",\"plan\":{\"weights\":%" PRIu64 ",\"kv_per_token\":%" PRIu64 ",\"kv_per_session\":%" PRIu64 ",\"scratch\":%" PRIu64
+                    ",\"vocab\":%" PRIu64 ",\"total\":%" PRIu64 ",\"floor\":%" PRIu64 "}", p->weight_bytes, p->kv_bytes_per_token, p->kv_bytes_per_session,
+                    p->scratch_bytes, p->vocab_bytes, p->total_bytes, p->floor_bytes);
+    }
+    pn_str_addc(s, '}');
+}
+
+static void admin_list(serve_conn *c, pn_str *s)
+{
+    pn_str_addz(s, "{\"models\":[");
+    for (const serve_model *m = c->server->models; m; m = m->next) {
+        pn_json_item(s);
+        admin_model_full(s, m);
+    }
+    pn_str_addc(s, ']');
+    pn_json_key(s, "accounts");
+    admin_accounts(c->server, s);
+    pn_str_addc(s, '}');
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Loading and unloading
+ * ------------------------------------------------------------------------------------------ */
+
+/* The keys of a load, checked. */
+typedef struct admin_load {
+    pn_json_doc doc;
+    pn_bytes name, path;
+    pn_server_model p;
+    uint32_t dies[8];
+    bool wait;
+} admin_load;
+
+static bool admin_refuse(serve_conn *c, const char *key, const char *expected)
+{
+    pn_oai_error e;
+    pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", key, "%s: expected %s", key, expected);
+    serve_error(c, &e);
+    return false;
+}
+
+static bool admin_number(serve_conn *c, const admin_load *l, const char *key, uint32_t node, uint32_t *out)
+{
+    int64_t v;
+    if (!pn_json_i64(&l->doc, node, &v) || v < 0 || v > INT32_MAX)
+        return admin_refuse(c, key, "a number from 0 to 2147483647");
+    *out = (uint32_t)v;
+    return true;
+}
+
+static bool admin_dies(serve_conn *c, admin_load *l, uint32_t node)
+{
+    if (pn_json_type_of(&l->doc, node) != PN_JSON_ARRAY || pn_json_count(&l->doc, node) > PN_COUNT_OF(l->dies))
+        return admin_refuse(c, "dies", "an array of at most 8 numbers");
+    l->p.dies = l->dies;
+    for (uint32_t i = pn_json_first(&l->doc, node); i != PN_JSON_NONE; i = pn_json_next(&l->doc, i))
+        if (!admin_number(c, l, "dies", i, &l->dies[l->p.n_dies++]))
+            return false;
+    return true;
+}
+
+static bool admin_key(serve_conn *c, admin_load *l, pn_bytes key, uint32_t node)
+{
+    const struct { const char *name; uint32_t *value; } numbers[] = {{"ctx_cap", &l->p.ctx_cap}, {"max_sessions", &l->p.max_sessions},
+        {"max_concurrent", &l->p.max_concurrent}, {"reasoning_budget", &l->p.reasoning_budget}};
+    for (size_t i = 0; i < PN_COUNT_OF(numbers); i++)
+        if (strcmp(key.data, numbers[i].name) == 0) {
+            l->p.has_reasoning_budget |= numbers[i].value == &l->p.reasoning_budget;
+            return admin_number(c, l, numbers[i].name, node, numbers[i].value);
+        }
+    if (strcmp(key.data, "name") == 0)
+        return pn_json_str(&l->doc, node, &l->name) || admin_refuse(c, "name", "a string");
+    if (strcmp(key.data, "path") == 0)
+        return pn_json_str(&l->doc, node, &l->path) || admin_refuse(c, "path", "a string");
+    if (strcmp(key.data, "wait") == 0)
+        return pn_json_bool(&l->doc, node, &l->wait) || admin_refuse(c, "wait", "true or false");
+    if (strcmp(key.data, "dies") == 0)
+        return admin_dies(c, l, node);
+    return admin_refuse(c, key.data, "name, path, dies, ctx_cap, max_sessions, max_concurrent, reasoning_budget or wait");
+}
+
+/* False: it has been answered. */
+static bool admin_read(serve_conn *c, admin_load *l)
+{
+    pn_err err;
+    const pn_http_request *q = &c->c.http.req;
+    memset(l, 0, sizeof *l);
+    l->wait = true;
+    if (pn_json_parse(&l->doc, &c->server->mem, PN_ACCT_CONN, q->body.data, q->body.len, NULL, &err) != PN_OK) {
+        serve_errorf(c, 400, "invalid_request_error", "invalid_value", "the body is not JSON: %s", err.text);
+        return false;
+    }
+    bool ok = pn_json_type_of(&l->doc, PN_JSON_ROOT) == PN_JSON_OBJECT || admin_refuse(c, "body", "a JSON object");
+    for (uint32_t i = pn_json_first(&l->doc, PN_JSON_ROOT); ok && i != PN_JSON_NONE; i = pn_json_next(&l->doc, i))
+        if (pn_json_type_of(&l->doc, i) != PN_JSON_NULL)
+            ok = admin_key(c, l, pn_json_key_of(&l->doc, i), i);
+    if (!ok)
+        pn_json_fini(&l->doc);
+    return ok;
+}
+
+static void admin_loaded(serve_conn *c, const serve_model *m)
+{
+    pn_oai_error e;
+    pn_str s;
+    if (m->state == SERVE_FAILED) {
+        pn_oai_error_status(&e, m->err.status, m->err.text);
+        if (m->err.status == PN_E_BUDGET)
+            pn_oai_error_set(&e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", m->name, m->err.text);
+        else if (e.status >= 500)
+            pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", "path", "%s", m->err.text);
+        e.no_retry = true;
+        serve_error(c, &e);
+        return;
+    }
+    pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
+    pn_str_addc(&s, '{');
+    admin_text(&s, "name", m->name);
+    admin_text(&s, "state", m->state == SERVE_UNLOADING ? "unloaded" : serve_state_name(m->state));
+    pn_str_addz(&s, ",\"die\":[0]");
+    if (m->state == SERVE_MODEL_READY) {
+        const pn_plan_info *p = &m->plan;
+        pn_str_addf(&s, ",\"plan\":{\"weights\":%" PRIu64 ",\"kv_per_token\":%" PRIu64 ",\"scratch\":%" PRIu64 ",\"total\":%" PRIu64
+                    ",\"available\":%" PRIu64 ",\"context_length\":%" PRIu32 "}", p->weight_bytes, p->kv_bytes_per_token, p->scratch_bytes, p->total_bytes,
+                    p->available_bytes, m->n_ctx);
+    }
+    pn_str_addc(&s, '}');
+    serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s);
+}
+
+PN_INTERNAL void serve_admin_waiters(serve_model *m)
+{
+    while (m->waiters) {
+        serve_conn *c = m->waiters;
+        m->waiters = c->waiting;
+        admin_loaded(c, m);
+        serve_turn(c);
+    }
+}
+
+static void admin_wait(serve_conn *c, serve_model *m)
+{
+    c->waiting = m->waiters;
+    m->waiters = c;
+}
+
+/* The model of that name, if it is the same one; *other: the name is another's. */
+static serve_model *admin_same(const pn_server *s, const admin_load *l, bool *other)
+{
+    serve_model *m = l->name.data ? serve_model_find(s, l->name) : NULL;
+    *other = m && m->state != SERVE_FAILED && strcmp(m->path, l->path.data) != 0;
+    return m && !*other && (m->state == SERVE_LOADING || m->state == SERVE_MODEL_READY) ? m : NULL;
+}
+
+static void admin_load_call(serve_conn *c)
+{
+    admin_load l;
+    pn_err err;
+    bool other;
+    pn_server *s = c->server;
+    if (!admin_read(c, &l))
+        return;
+    if (!l.path.data) {
+        admin_refuse(c, "path", "the path of a model file");
+        pn_json_fini(&l.doc);
+        return;
+    }
+    l.p.path = l.path.data;
+    l.p.name = l.name.data;
+    serve_model *m = admin_same(s, &l, &other);
+    pn_status st = m ? PN_OK : pn_server_load(s, &l.p, &err);
+    for (serve_model *last = s->models; !m && !st && last; last = last->next)
+        m = last->next ? NULL : last;   /* the new one is the last */
+    pn_json_fini(&l.doc);
+    if (st)
+        serve_errorf(c, 400, "invalid_request_error", "invalid_value", "%s", err.text);
+    else if (m->state == SERVE_LOADING && l.wait)
+        admin_wait(c, m);
+    else
+        admin_loaded(c, m);
+}
+
+static void admin_unload_call(serve_conn *c)
+{
+    admin_load l;
+    pn_err err;
+    pn_oai_error e;
+    if (!admin_read(c, &l))
+        return;
+    serve_model *m = l.name.data ? serve_model_find(c->server, l.name) : NULL;
+    if (!l.name.data) {
+        admin_refuse(c, "name", "the name of a model");
+    } else if (!m) {
+        serve_model_unknown(c->server, l.name, &e);
+        serve_error(c, &e);
+    } else {
+        admin_wait(c, m);
+        if (serve_model_unload(m, &err) != PN_OK) {
+            m->waiters = c->waiting;
+            pn_oai_error_loading(&e, err.text, 2000);
+            serve_error(c, &e);
+        }
+    }
+    pn_json_fini(&l.doc);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The server
+ * ------------------------------------------------------------------------------------------ */
+
+static void admin_root(serve_conn *c, pn_str *s)
+{
+    const pn_server *v = c->server;
+    uint32_t n = 0;
+    for (const serve_model *m = v->models; m; m = m->next)
+        n++;
+    pn_str_addz(s, "{\"name\":\"pantheon\"");
+    admin_text(s, "version", pn_version());
+    admin_text(s, "backend", pn_backend_name(v->e));
+    admin_text(s, "build", v->build);
+    admin_text(s, "isa", pn_cpu_isa());
+    admin_field(s, "threads", pn_engine_threads(v->e));
+    admin_field(s, "uptime_seconds", (v->now - v->started) / 1000);
+    admin_field(s, "models", n);
+    admin_field(s, "connections", v->n_conns);
+    admin_field(s, "requests", v->n_requests);
+    pn_str_addz(s, ",\"endpoints\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/responses\",\"/v1/messages\",\"/v1/embeddings\",\"/v1/models\","
+                   "\"/tokenize\",\"/detokenize\",\"/apply-template\",\"/health\",\"/ready\",\"/metrics\",\"/admin/models\",\"/admin/dies\",\"/admin/memory\"]}");
+}
+
+static void admin_ready(serve_conn *c)
+{
+    const pn_server *s = c->server;
+    const serve_model *m = s->models;
+    pn_oai_error e;
+    while (m && m->state != SERVE_MODEL_READY)
+        m = m->next;
+    if (m && !s->draining) {
+        static const char yes[] = "{\"status\":\"ready\"}";
+        serve_reply(c, 200, admin_json, yes, sizeof yes - 1);
+        return;
+    }
+    pn_oai_error_loading(&e, s->draining ? "the server is stopping" : s->models ? "no model is ready" : "no model is loaded", 2000);
+    serve_error(c, &e);
+}
+
+static void admin_dies_list(serve_conn *c, pn_str *s)
+{
+    pn_mem_info info;
+    pn_engine_memory(c->server->e, &info);
+    pn_str_addz(s, "{\"dies\":[{\"index\":0,\"kind\":\"cpu\"");
+    admin_text(s, "name", pn_cpu_isa());
+    admin_field(s, "total_bytes", info.host_total);
+    admin_field(s, "free_bytes", info.host_available);
+    admin_text(s, "level", "OK");
+    pn_str_addz(s, ",\"models\":[");
+    for (const serve_model *m = c->server->models; m; m = m->next) {
+        pn_json_item(s);
+        pn_json_write_strz(s, m->name);
+    }
+    pn_str_addz(s, "]}]}");
+}
+
+static void admin_memory(serve_conn *c, pn_str *s)
+{
+    pn_mem_info info;
+    pn_engine_memory(c->server->e, &info);
+    pn_str_addf(s, "{\"host\":{\"total\":%" PRIu64 ",\"available\":%" PRIu64 "},\"limit\":%" PRIu64 ",\"used\":%" PRIu64 ",\"peak\":%" PRIu64, info.host_total,
+                info.host_available, info.limit, info.total_used, info.total_peak);
+    pn_json_key(s, "accounts");
+    admin_accounts(c->server, s);
+    pn_str_addc(s, '}');
+}
+
+static void admin_metrics(serve_conn *c, pn_str *s)
+{
+    pn_server *v = c->server;
+    pn_mem_info info;
+    pn_engine_memory(v->e, &info);
+    pn_metrics_memory(v->metrics, &info);
+    pn_metrics_set(v->metrics, PN_METRIC_CONNECTIONS, 0, 0, v->n_conns);
+    for (const serve_model *m = v->models; m; m = m->next) {
+        pn_metrics_set(v->metrics, PN_METRIC_RUNNING, m->metrics, 0, m->n_running);
+        pn_metrics_set(v->metrics, PN_METRIC_WAITING, m->metrics, 0, m->n_queued);
+    }
+    pn_metrics_write(v->metrics, s, v->params.metrics == PN_METRICS_VLLM);
+}
+
+PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest)
+{
+    pn_str s;
+    bool ok = true;
+    const char *type = admin_json;
+    pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
+    switch (what) {
+    case SERVE_ROOT: admin_root(c, &s); break;
+    case SERVE_HEALTH: pn_str_addz(&s, "{\"status\":\"ok\"}"); break;
+    case SERVE_VERSION: pn_str_addf(&s, "{\"version\":\"%s\"}", pn_version()); break;
+    case SERVE_MODELS: admin_models(c, &s); break;
+    case SERVE_MODEL: ok = admin_one(c, rest, &s); break;
+    case SERVE_ADMIN_MODELS: admin_list(c, &s); break;
+    case SERVE_ADMIN_DIES: admin_dies_list(c, &s); break;
+    case SERVE_ADMIN_MEMORY: admin_memory(c, &s); break;
+    case SERVE_METRICS:
+        type = PN_METRICS_TYPE;
+        admin_metrics(c, &s);
+        break;
+    case SERVE_READY_: admin_ready(c); ok = false; break;
+    case SERVE_ADMIN_LOAD: admin_load_call(c); ok = false; break;
+    case SERVE_ADMIN_UNLOAD: admin_unload_call(c); ok = false; break;
+    }
+    if (ok)
+        serve_reply_give(c, 200, type, &s);
+    else
+        pn_str_fini(&s);
+}

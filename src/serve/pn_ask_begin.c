@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_ask_begin.c - what takes long about a request, on the lane: reading its body, rendering and tokenizing its
+ * prompt, compiling its grammar, opening its sessions; and in the end giving all of that back.
+ *
+ * The server's own data is not touched here: an ask on the lane is the lane's, and its model stays loaded as
+ * long as it runs for anybody.
+ */
+#include "serve/pn_server_int.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+struct serve_request {
+    pn_oai_common *common;      /* of the one below */
+    union {
+        pn_oai_chat chat;
+        pn_oai_completion completion;
+    } of;
+    bool is_chat, open;
+    pn_str tools;               /* owned: JSON array, or empty */
+};
+
+static pn_status begin_nomem(serve_ask *a)
+{
+    pn_oai_error_status(&a->error, PN_E_NOMEM, "out of memory for this request");
+    return PN_E_NOMEM;
+}
+
+/* The engine refused. */
+static pn_status begin_failed(serve_ask *a, pn_status st, const pn_err *err)
+{
+    a->retry = st == PN_E_BUDGET || st == PN_E_NOMEM;
+    if (st == PN_E_BUDGET)
+        pn_oai_error_memory(&a->error, err->text, false, 0);
+    else
+        pn_oai_error_status(&a->error, st, err->text);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Parsing
+ * ------------------------------------------------------------------------------------------ */
+
+static bool parse_body(serve_ask *a, struct serve_request *q)
+{
+    pn_mem *mem = &a->server->mem;
+    const char *text = pn_str_cstr(&a->body);
+    switch (a->kind) {
+    case SERVE_COMPLETION:
+        q->common = &q->of.completion.common;
+        return pn_oai_completion_parse(&q->of.completion, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+    default:
+        q->common = &q->of.chat.common;
+        q->is_chat = true;
+        return pn_oai_chat_parse(&q->of.chat, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+    }
+}
+
+PN_INTERNAL void serve_ask_parse(serve_ask *a)
+{
+    pn_mem *mem = &a->server->mem;
+    struct serve_request *q = pn_mem_calloc(mem, PN_ACCT_CONN, 1, sizeof *q);
+    if (!q) {
+        begin_nomem(a);
+        return;
+    }
+    a->req = q;
+    pn_str_init(&q->tools, mem, PN_ACCT_CONN);
+    q->open = parse_body(a, q);
+    pn_str_fini(&a->body);
+    if (!q->open)
+        return;
+    a->model_name = q->common->model;
+    a->stream = q->common->stream;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What all generations have
+ * ------------------------------------------------------------------------------------------ */
+
+/* The grammar that the answer is held to, if the request has one. */
+static pn_status begin_grammar(serve_ask *a)
+{
+    const pn_oai_common *q = a->req->common;
+    pn_engine *e = a->server->e;
+    pn_err err;
+    pn_str schema;
+    pn_status st = PN_OK;
+    pn_str_init(&schema, &a->server->mem, PN_ACCT_CONN);
+    switch (q->format) {
+    case PN_OAI_TEXT: break;
+    case PN_OAI_JSON_OBJECT: st = pn_grammar_json_schema(e, "{\"type\":\"object\"}", 17, &a->grammar, &err); break;
+    case PN_OAI_SCHEMA:
+        pn_json_write_node(&schema, &q->body, q->schema);
+        st = schema.failed ? begin_nomem(a) : pn_grammar_json_schema(e, schema.data, schema.len, &a->grammar, &err);
+        break;
+    case PN_OAI_GBNF: st = pn_grammar_gbnf(e, q->grammar.data, q->grammar.len, &a->grammar, &err); break;
+    }
+    pn_str_fini(&schema);
+    if (st && !a->error.status) {
+        pn_oai_error_set(&a->error, 400, "invalid_request_error", "invalid_value", q->format == PN_OAI_GBNF ? "grammar" : "response_format", "%s",
+                         err.text);
+        if (st == PN_E_NOMEM)
+            begin_failed(a, st, &err);
+    }
+    return st;
+}
+
+static int begin_event(void *user, const pn_output_event *e)
+{
+    serve_choice *c = user;
+    serve_ask *a = c->ask;
+    pn_mutex_lock(&a->lock);
+    uint64_t now = pn_net_now_ms();
+    if (!a->n_pieces++)
+        a->first_ms = now;
+    a->last_ms = now;
+    a->failed = a->failed || !a->reply->ops->event(a->reply, c->index, e);
+    bool failed = a->failed, news = a->box.len > 0;
+    pn_mutex_unlock(&a->lock);
+    if (news)
+        serve_wake(a->server);
+    return failed;
+}
+
+static int begin_text(void *user, const char *text, size_t len, pn_token token)
+{
+    const pn_output_event e = {.kind = PN_OUTPUT_CONTENT, .text = text, .len = len, .id = ""};
+    (void)token;
+    return len ? begin_event(user, &e) : 0;
+}
+
+static int begin_logprob(void *user, const pn_token_logprob *t)
+{
+    serve_choice *c = user;
+    serve_ask *a = c->ask;
+    pn_mutex_lock(&a->lock);
+    a->failed = a->failed || !a->reply->ops->logprob(a->reply, c->index, t);
+    bool failed = a->failed;
+    pn_mutex_unlock(&a->lock);
+    return failed;
+}
+
+/* As soon as the lock is given back the ask may be gone. */
+static void begin_done(void *user)
+{
+    serve_choice *c = user;
+    serve_ask *a = c->ask;
+    pn_server *s = a->server;
+    pn_mutex_lock(&a->lock);
+    c->done = true;
+    a->n_done++;
+    atomic_store(&a->news, true);
+    pn_mutex_unlock(&a->lock);
+    serve_wake(s);
+}
+
+static void begin_params(serve_ask *a, serve_choice *c)
+{
+    const pn_oai_common *q = a->req->common;
+    pn_sampling_default(a->model->m, &c->sampling);
+    pn_oai_sampling(q, &c->sampling);
+    c->sampling.seed += c->sampling.has_seed ? c->index : 0;
+    c->generate = (pn_generate_params){
+        .size = sizeof c->generate, .max_tokens = q->max_tokens ? q->max_tokens : a->server->params.default_max_new, .sampling = &c->sampling,
+        .stop = q->stop, .n_stop = q->n_stop, .grammar = a->grammar, .on_logprob = q->logprobs ? begin_logprob : NULL, .logprob_user = c,
+        .n_top = q->logprobs ? q->top_logprobs : 0, .client = a->client, .on_done = begin_done, .done_user = c};
+}
+
+static pn_status begin_session(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    const serve_model *m = a->model;
+    const pn_session_params p = {.n_ctx = m->n_ctx, .by_turn = 1, .kv_type = m->params.kv_type, .has_kv_type = m->params.has_kv_type};
+    c->ask = a;
+    begin_params(a, c);
+    return pn_session_new(m->m, &p, &c->session, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Conversations
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status begin_messages(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    const pn_oai_chat *q = &a->req->of.chat;
+    pn_str text;
+    uint32_t n = 0;
+    pn_status st = PN_OK;
+    pn_str_init(&text, &a->server->mem, PN_ACCT_CONN);
+    for (uint32_t i = pn_json_first(&q->common.body, q->messages); i != PN_JSON_NONE && n < q->n_messages && !st;
+         i = pn_json_next(&q->common.body, i), n++) {
+        pn_str_clear(&text);
+        pn_json_write_node(&text, &q->common.body, i);
+        st = text.failed ? pn_fail_nomem(err, "a message", text.len) : pn_chat_add(c->chat, text.data, text.len, err);
+    }
+    pn_str_fini(&text);
+    return st;
+}
+
+static pn_status begin_chat(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    const pn_oai_chat *q = &a->req->of.chat;
+    const serve_model *m = a->model;
+    const pn_str *tools = &a->req->tools;
+    const pn_chat_params p = {
+        .template_text = m->template_text.len ? m->template_text.data : NULL, .template_len = m->template_text.len,
+        .variables = q->variables.len ? q->variables.data : NULL, .variables_len = q->variables.len,
+        .tools = tools->len ? tools->data : NULL, .tools_len = tools->len};
+    pn_status st = pn_chat_new(c->session, &p, &c->chat, err);
+    if (!st)
+        st = begin_messages(a, c, err);
+    bool capped = m->params.has_reasoning_budget;
+    uint32_t budget = q->has_reasoning_budget ? q->reasoning_budget : m->params.reasoning_budget;
+    if (capped)
+        budget = PN_MIN(budget, m->params.reasoning_budget);
+    c->reply = (pn_chat_reply_params){.size = sizeof c->reply, .generate = &c->generate, .on_event = begin_event, .user = c,
+                                      .has_reasoning_budget = capped || q->has_reasoning_budget, .reasoning_budget = budget,
+                                      .tool_choice = q->tool_choice, .tool_name = q->tool_name.data, .single_call = q->single_call};
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Completions
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status begin_piece(serve_ask *a, serve_choice *c, const pn_oai_piece *piece, bool first, pn_err *err)
+{
+    const pn_oai_inputs *in = &a->req->of.completion.prompts;
+    unsigned flags = PN_TOKENIZE_SPECIAL | (first ? (unsigned)PN_TOKENIZE_BOS : 0u);
+    size_t n = piece->n_tokens, old = c->n_prompt;
+    pn_status st = piece->text.data ? pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, NULL, 0, &n, err) : PN_OK;
+    if (st)
+        return st;
+    pn_token *t = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, c->prompt, old * sizeof *t, (old + n) * sizeof *t);
+    if (!t)
+        return pn_fail_nomem(err, "a prompt", n * sizeof *t);
+    c->prompt = t;
+    c->n_prompt = old + n;
+    if (piece->text.data)
+        return pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, t + old, n, &n, err);
+    memcpy(t + old, in->tokens + piece->first, n * sizeof *t);
+    return PN_OK;
+}
+
+static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    const pn_oai_completion *q = &a->req->of.completion;
+    const pn_oai_input *in = &q->prompts.list[c->index / q->common.n];
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < in->n_pieces && !st; i++)
+        st = begin_piece(a, c, &q->prompts.pieces[in->first + i], i == 0, err);
+    c->generate.prompt = c->prompt;
+    c->generate.n_prompt = c->n_prompt;
+    c->generate.on_text = begin_text;
+    c->generate.user = c;
+    return st;
+}
+
+/* What a prompt was, in front of its answers. */
+static pn_status begin_echo(serve_ask *a, const serve_choice *c, pn_str *out, pn_err *err)
+{
+    size_t n;
+    pn_status st = pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, NULL, 0, &n, err);
+    char *text = st ? NULL : pn_mem_alloc(&a->server->mem, PN_ACCT_CONN, n + 1);
+    if (st || !text)
+        return st ? st : pn_fail_nomem(err, "a prompt's text", n);
+    st = pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, text, n, &n, err);
+    pn_str_add(out, text, n);
+    pn_mem_free(&a->server->mem, PN_ACCT_CONN, text, n + 1);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Replies
+ * ------------------------------------------------------------------------------------------ */
+
+/* Members of "pantheon" in the answer: what was not honoured, and what the answer is made with. */
+static void begin_report(serve_ask *a)
+{
+    const serve_choice *c = &a->choice[0];
+    pn_str *s = &a->report;
+    pn_str_addz(s, "\"ignored_params\":[");
+    pn_str_add(s, pn_str_cstr(&a->req->common->ignored), a->req->common->ignored.len);
+    for (const char *p = c->chat ? pn_chat_widened(c->chat) : "", *end; *p; p = end + (*end != 0)) {
+        char pointer[256];
+        end = p + strcspn(p, "\n");
+        snprintf(pointer, sizeof pointer, "tools%.*s", (int)PN_MIN((size_t)(end - p), sizeof pointer - 8), p);
+        pn_json_item(s);
+        pn_json_write_strz(s, pointer);
+    }
+    pn_str_addf(s, "],\"kv_type\":\"%s\",\"kv_degraded\":false,\"effective_max_tokens\":%" PRIu32,
+                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", c->generate.max_tokens);
+}
+
+static pn_status begin_reply(serve_ask *a, pn_err *err)
+{
+    const pn_oai_common *q = a->req->common;
+    pn_str_add(&a->served, a->model_name.data ? a->model_name.data : a->model->name, a->model_name.data ? a->model_name.len : strlen(a->model->name));
+    begin_report(a);
+    if (a->served.failed || a->report.failed)
+        return pn_fail_nomem(err, "an answer", a->report.len);
+    const pn_reply_params p = {.mem = &a->server->mem, .id = a->id, .model = a->served.data, .fingerprint = a->server->fingerprint,
+                               .created = pn_net_unix_s(), .n_choices = a->n_choices, .stream = a->stream, .seed = a->begun_ms,
+                               .report = a->report.data, .emit = serve_ask_emit, .user = a};
+    return pn_oai_chat_reply_new(&a->reply, &p, q->include_usage, q->logprobs, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Beginning
+ * ------------------------------------------------------------------------------------------ */
+
+static void begin_usage(serve_ask *a, const serve_choice *c)
+{
+    uint32_t n_prompt, n_cached;
+    pn_request_prompt(c->request, &n_prompt, &n_cached);
+    bool counts = a->req->is_chat ? c->index == 0 : c->index % a->req->common->n == 0;      /* choices share a prompt */
+    a->usage.prompt += counts ? n_prompt : 0;
+    a->usage.cached += counts ? n_cached : 0;
+}
+
+/* The engine may be at work on it before this returns. */
+static pn_status begin_request(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    return a->req->is_chat ? pn_request_chat(c->chat, &c->reply, &c->request, err) : pn_request_new(c->session, &c->generate, &c->request, err);
+}
+
+/* With the lock held: now others know of it. */
+static void begin_count(serve_ask *a, serve_choice *c)
+{
+    a->n_begun++;
+    begin_usage(a, c);
+    if (a->paused)
+        pn_request_pause(c->request, 1);
+}
+
+/* For whoever computes meanwhile the first request and the reply's beginning are one. */
+static pn_status begin_requests(serve_ask *a, pn_err *err)
+{
+    pn_mutex_lock(&a->lock);
+    pn_status st = begin_request(a, &a->choice[0], err);
+    if (!st)
+        begin_count(a, &a->choice[0]);
+    if (!st && !a->reply->ops->begin(a->reply, &a->usage))
+        st = pn_fail_nomem(err, "an answer", 0);
+    a->failed = st != PN_OK;
+    pn_mutex_unlock(&a->lock);
+    for (uint32_t i = 1; i < a->n_choices && !st; i++) {
+        st = begin_request(a, &a->choice[i], err);
+        pn_mutex_lock(&a->lock);
+        if (!st)
+            begin_count(a, &a->choice[i]);
+        a->failed = a->failed || st;
+        pn_mutex_unlock(&a->lock);
+    }
+    return st;
+}
+
+static pn_status begin_all(serve_ask *a, pn_err *err)
+{
+    struct serve_request *q = a->req;
+    pn_status st = PN_OK;
+    a->n_choices = q->is_chat ? q->common->n : (uint32_t)q->of.completion.prompts.n * q->common->n;
+    if (q->is_chat && !q->tools.len)
+        pn_oai_chat_tools(&q->of.chat, &q->tools);
+    if (q->tools.failed)
+        return pn_fail_nomem(err, "tools", q->tools.len);
+    for (uint32_t i = 0; i < a->n_choices && !st; i++) {
+        serve_choice *c = &a->choice[i];
+        c->index = i;
+        st = begin_session(a, c, err);
+        if (!st)
+            st = q->is_chat ? begin_chat(a, c, err) : begin_prompt(a, c, err);
+    }
+    if (!st)
+        st = begin_reply(a, err);
+    return st ? st : begin_requests(a, err);
+}
+
+/* Requests first, then what they use. */
+static void begin_undo(serve_ask *a)
+{
+    pn_mem *mem = &a->server->mem;
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        pn_request_free(a->choice[i].request);
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        serve_choice *c = &a->choice[i];
+        pn_chat_free(c->chat);
+        pn_session_free(c->session);
+        pn_mem_free(mem, PN_ACCT_CONN, c->prompt, c->n_prompt * sizeof *c->prompt);
+        memset(c, 0, sizeof *c);
+    }
+    pn_grammar_free(a->grammar);
+    if (a->reply)
+        a->reply->ops->free(a->reply);
+    a->grammar = NULL;
+    a->reply = NULL;
+    a->n_begun = a->n_done = a->n_choices = 0;
+    a->failed = false;
+    memset(&a->usage, 0, sizeof a->usage);
+    pn_str_clear(&a->box);
+    pn_str_clear(&a->report);
+    pn_str_clear(&a->served);
+}
+
+PN_INTERNAL void serve_ask_begin(serve_ask *a)
+{
+    pn_err err;
+    a->retry = false;
+    pn_status st = begin_grammar(a);
+    if (!st) {
+        st = begin_all(a, &err);
+        if (st)
+            begin_failed(a, st, &err);
+    }
+    if (st)
+        begin_undo(a);
+}
+
+PN_INTERNAL void serve_ask_close(serve_ask *a)
+{
+    pn_mem *mem = &a->server->mem;
+    struct serve_request *q = a->req;
+    pn_str *texts[] = {&a->body, &a->report, &a->served, &a->box, &a->out};
+    begin_undo(a);
+    if (q) {
+        if (q->open && q->is_chat)
+            pn_oai_chat_fini(&q->of.chat);
+        else if (q->open)
+            pn_oai_completion_fini(&q->of.completion);
+        pn_str_fini(&q->tools);
+        pn_mem_free(mem, PN_ACCT_CONN, q, sizeof *q);
+    }
+    a->req = NULL;
+    for (size_t i = 0; i < PN_COUNT_OF(texts); i++)
+        pn_str_fini(texts[i]);
+}

@@ -1,0 +1,266 @@
+/*
+ * pn_server_int.h - the server's own structs, for its files only.
+ *
+ *     pn_server.c      sockets, connections, the loop; what is public
+ *     pn_routes.c      which path is whose; the short answers
+ *     pn_registry.c    models by name: loading, unloading, routing
+ *     pn_ask.c         a request for text: from its body to its answer
+ *     pn_ask_begin.c   what of it happens on the lane: parsing, prompt, grammar, sessions
+ *     pn_admin.c       /v1/models, /admin, /metrics and the like
+ *
+ * Who owns what.  All of it is the I/O thread's, the one in pn_server_poll, but
+ *
+ *     an ask while a lane has it (phase PARSING, BEGINNING, CLOSING): the lane's
+ *     an ask's reply and box: whoever holds its lock; the engine's stepping thread writes, we read
+ *     a model while it is LOADING or UNLOADING: the loader's lane
+ *
+ * Lock order: ask->lock, then whatever the engine locks.  pn_request_free is called without ask->lock.
+ */
+#ifndef PN_SERVER_INT_H
+#define PN_SERVER_INT_H
+
+#include "base/pn_err.h"
+#include "serve/pn_access.h"
+#include "serve/pn_conn.h"
+#include "serve/pn_lane.h"
+#include "serve/pn_metrics.h"
+#include "serve/pn_net.h"
+#include "serve/pn_oai.h"
+#include "serve/pn_reply.h"
+
+typedef struct serve_conn serve_conn;
+typedef struct serve_model serve_model;
+typedef struct serve_ask serve_ask;
+
+enum { SERVE_LISTENERS = 8, SERVE_CHOICES = 16, SERVE_READY = 64 };
+
+/* ------------------------------------------------------------------------------------------
+ * Connections
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum serve_api { SERVE_OPENAI = 0, SERVE_ANTHROPIC } serve_api;         /* whose errors the client understands */
+
+struct serve_conn {
+    pn_server *server;
+    pn_conn c;
+    int fd;
+    unsigned events;            /* what the poller waits for */
+    pn_peer peer;
+    serve_conn *prev, *next;    /* all of them */
+    serve_conn *waiting;        /* next of those that wait for a model, see serve_model.waiters */
+    serve_ask *ask;             /* at work for it, or NULL */
+    serve_api api;
+    bool dead;                  /* closed; freed at the end of the turn */
+    char request_id[65];
+    uint64_t began;             /* ms */
+    int status;                 /* of the reply */
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Models
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum serve_state { SERVE_LOADING = 0, SERVE_MODEL_READY, SERVE_DRAINING, SERVE_UNLOADING, SERVE_FAILED } serve_state;
+
+struct serve_model {
+    pn_server *server;
+    serve_model *next;
+    char *name, *path;          /* owned */
+    pn_str aliases;             /* owned: names, each followed by a NUL */
+    pn_str template_text;       /* owned */
+    pn_server_model params;     /* texts are not valid any more */
+    serve_state state;
+    pn_model *m;                /* owned; NULL until it is ready */
+    pn_template *tpl;           /* owned; NULL: the model has none */
+    pn_plan_info plan;
+    pn_model_info info;
+    uint32_t n_ctx;             /* most tokens of a conversation */
+    int64_t created;
+    pn_err err;                 /* why it failed */
+    pn_task task;
+    serve_conn *waiters;        /* want to be told that it is loaded, or gone */
+    serve_ask *queue, **queue_end;      /* asks that wait for a place */
+    uint32_t n_queued, n_running;
+    double seconds;             /* of a request, from begin to end: a moving average; 0: unknown */
+    uint32_t metrics;           /* its index there */
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Asks
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum serve_kind {
+    SERVE_CHAT = 0, SERVE_COMPLETION, SERVE_RESPONSES, SERVE_MESSAGES,  /* generate */
+    SERVE_EMBED, SERVE_TOKENIZE, SERVE_DETOKENIZE, SERVE_TEMPLATE,      /* answer at once */
+    SERVE_COUNT, SERVE_COUNT_RESPONSES, SERVE_COUNT_MESSAGES
+} serve_kind;
+
+typedef enum serve_phase { SERVE_PARSING = 0, SERVE_QUEUED, SERVE_BEGINNING, SERVE_RUNNING, SERVE_CLOSING } serve_phase;
+
+/* One answer of the model. */
+typedef struct serve_choice {
+    serve_ask *ask;
+    uint32_t index;
+    pn_session *session;        /* owned, like the next two */
+    pn_chat *chat;
+    pn_request *request;
+    pn_generate_params generate;
+    pn_chat_reply_params reply;
+    pn_sampling sampling;
+    pn_token *prompt;           /* owned, [n_prompt]: of a completion */
+    size_t n_prompt;
+    bool done;                  /* under the ask's lock: the request is */
+    bool told;                  /* its end has been told to the reply */
+} serve_choice;
+
+struct serve_ask {
+    pn_server *server;
+    serve_kind kind;
+    serve_phase phase;
+    serve_conn *conn;           /* NULL: the client has gone */
+    serve_ask *prev, *next;     /* all of them */
+    serve_ask *behind;          /* in the queue of its model */
+    serve_model *model;         /* once it is known */
+    uint64_t client;            /* whose it is: for fairness */
+    pn_task task;
+    pn_str body;                /* owned: what was sent */
+    struct serve_request *req;  /* owned by pn_ask_begin.c: what it says */
+    pn_bytes model_name;        /* of it */
+    bool stream;
+    bool retry;                 /* there was no memory for it beside the others: wait until n_closed is not retry_at */
+    uint64_t retry_at;
+    bool cancelled;
+    pn_oai_error error;         /* status 0: none */
+
+    char id[25];
+    pn_str report, served;      /* texts the reply borrows: "pantheon"'s members, the model's name */
+    serve_choice choice[SERVE_CHOICES];
+    uint32_t n_choices, n_begun;
+    pn_grammar *grammar;        /* owned */
+    pn_oai_usage usage;
+
+    pn_mutex lock;              /* the next ones, while RUNNING */
+    pn_reply *reply;            /* owned */
+    pn_str box;                 /* events that have not been fetched: records, see ask_emit */
+    bool paused;                /* the box is full: its requests are paused */
+    uint32_t n_done;
+    uint64_t first_ms, last_ms; /* when tokens came */
+    uint32_t n_pieces;
+    bool failed;                /* the reply ran out of memory, or its reader is gone */
+
+    atomic_bool news;           /* look into the box */
+    pn_str out;                 /* the records being sent, from out_at on */
+    size_t out_at;
+    bool streaming, ended;      /* the head went out; the reply has been told its end */
+    uint64_t queued_ms, begun_ms;
+};
+
+/* ------------------------------------------------------------------------------------------
+ * The server
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct serve_route_own {
+    struct serve_route_own *next;
+    char *path;                 /* owned */
+    pn_method method;
+    bool open;
+    pn_server_handler fn;
+    void *user;
+} serve_route_own;
+
+struct pn_server {
+    pn_mem mem;                 /* counts in the engine's ledger, PN_ACCT_CONN; first: cast back */
+    pn_engine *e;
+    pn_server_params params;
+    pn_conn_params conn_params;
+    pn_keys keys, admin_keys;
+    pn_cors cors;
+    pn_str cors_text;           /* owned, as the next */
+    const char **cors_list;
+    char *build;
+    char fingerprint[40];
+    pn_listener listener[SERVE_LISTENERS];
+    uint32_t n_listeners;
+    bool listening;             /* the poller waits for new connections */
+    pn_poller poller;
+    pn_wake wake;
+    pn_lane lane, loader;
+    bool drives;                /* pn_engine_start was ours */
+    serve_conn *conns;
+    uint32_t n_conns;
+    serve_ask *asks;
+    uint32_t n_asks, n_running; /* running: those that have a place */
+    uint64_t n_closed;
+    serve_model *models;        /* oldest first */
+    serve_route_own *own;
+    pn_metrics *metrics;        /* owned */
+    atomic_uint stops;          /* calls of pn_server_stop */
+    bool draining, running;
+    uint64_t now;               /* ms, of this turn */
+    uint64_t sweep_at;          /* when the first connection's time is up */
+    uint64_t drain_until;
+    uint64_t started;           /* ms */
+    int64_t started_unix;
+    uint64_t n_requests;
+};
+
+/* --- pn_server.c -------------------------------------------------------------------------------- */
+
+PN_INTERNAL void serve_logf(pn_server *s, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
+PN_INTERNAL void serve_wake(void *server);
+PN_INTERNAL void serve_random_id(char *out, size_t n);         /* n letters and digits and a NUL */
+
+/* Work on the connection until nothing is left to do now. */
+PN_INTERNAL void serve_turn(serve_conn *c);
+
+/* Replies, each to the request that c is at. */
+PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const char *body, size_t n);
+PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body);
+PN_INTERNAL void serve_error(serve_conn *c, const pn_oai_error *e);
+PN_INTERNAL void serve_errorf(serve_conn *c, int status, const char *type, const char *code, const char *fmt, ...) PN_PRINTF(5, 6);
+PN_INTERNAL bool serve_stream(serve_conn *c);                  /* the head of a stream of events; false: the connection is lost */
+
+/* --- pn_routes.c -------------------------------------------------------------------------------- */
+
+/* The head of a request is known: refuse it, or go on. */
+PN_INTERNAL void serve_head(serve_conn *c);
+PN_INTERNAL void serve_request_complete(serve_conn *c);
+
+/* --- pn_registry.c ------------------------------------------------------------------------------ */
+
+PN_INTERNAL serve_model *serve_model_find(const pn_server *s, pn_bytes name);  /* by name or alias */
+PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e);       /* NULL: *e says why */
+PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_error *e);        /* 404 */
+PN_INTERNAL pn_status serve_model_unload(serve_model *m, pn_err *err);
+PN_INTERNAL void serve_model_settle(serve_model *m);           /* one of its asks has ended */
+PN_INTERNAL void serve_models_free(pn_server *s);
+PN_INTERNAL const char *serve_state_name(serve_state st);
+PN_INTERNAL uint32_t serve_model_slots(const serve_model *m);
+
+/* --- pn_ask.c ------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void serve_ask_new(serve_conn *c, serve_kind kind);
+PN_INTERNAL void serve_ask_abort(serve_ask *a);                /* the client has gone */
+PN_INTERNAL void serve_ask_look(pn_server *s);                 /* at all that have news */
+PN_INTERNAL void serve_ask_flow(serve_ask *a);                 /* the client took bytes: send more */
+PN_INTERNAL void serve_ask_pump(serve_model *m);               /* begin those there is a place for */
+PN_INTERNAL void serve_asks_stop(pn_server *s);                /* cancel all: the time to drain is over */
+
+/* --- pn_ask_begin.c: on the lane ------------------------------------------------------------------ */
+
+PN_INTERNAL void serve_ask_parse(serve_ask *a);
+PN_INTERNAL void serve_ask_begin(serve_ask *a);
+PN_INTERNAL void serve_ask_close(serve_ask *a);                /* requests, sessions and what belongs to them */
+PN_INTERNAL int serve_ask_emit(void *ask, const char *event, const char *json, size_t len);     /* under its lock */
+
+/* --- pn_admin.c ---------------------------------------------------------------------------------- */
+
+typedef enum serve_admin {
+    SERVE_ROOT, SERVE_HEALTH, SERVE_READY_, SERVE_VERSION, SERVE_METRICS, SERVE_MODELS, SERVE_MODEL,
+    SERVE_ADMIN_MODELS, SERVE_ADMIN_LOAD, SERVE_ADMIN_UNLOAD, SERVE_ADMIN_DIES, SERVE_ADMIN_MEMORY
+} serve_admin;
+
+PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest);
+PN_INTERNAL void serve_admin_waiters(serve_model *m);          /* tell those who wait for it */
+
+#endif /* PN_SERVER_INT_H */
