@@ -6584,6 +6584,7 @@ typedef struct pn_emit {
     size_t cap_top, cap_top_lp;
     pn_token_logprob *out;      /* [n_top] for the callback */
     size_t n_tokens, n_done;    /* pushed; of these no longer in wait */
+    uint32_t n_reasoning;       /* told as PN_PART_REASONING */
     size_t raw_len, done_len, last_begin;   /* raw text of all tokens; of those done; without the last */
 
     pn_str held, held_at;       /* text that may become a stop string; a size_t a byte: its offset */
@@ -6743,6 +6744,7 @@ typedef struct pn_job {
     bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
     bool paused;                /* in no step that begins from now on */
     bool left;                  /* removed by its owner from within a callback */
+    bool leaving;               /* its owner waits in pn_sched_remove: on_done is not called */
     atomic_bool over;           /* ended, and the scheduler knows it no more */
     uint32_t rows;              /* in the step that is open */
 } pn_job;
@@ -6755,6 +6757,7 @@ typedef struct pn_sched {
     bool driving, stop;
     pn_job *head;               /* jobs that are not over, oldest first */
     uint32_t n_jobs;
+    const pn_job *telling;      /* its on_done is being called; perhaps freed already, to compare with alone */
     bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
     pn_thread_id stepper;       /* the thread that is stepping */
 
@@ -6787,7 +6790,7 @@ PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j);
 
 typedef enum pn_sched_left {
     PN_SCHED_REMOVED,           /* j->ended has not been called and will not be */
-    PN_SCHED_OVER,              /* it has been */
+    PN_SCHED_OVER,              /* it has been, and on_done has returned */
     PN_SCHED_LATER              /* from within a callback: both it and j->dispose will be */
 } pn_sched_left;
 
@@ -6797,7 +6800,7 @@ PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused);
 /* j->s->cancelled has been set: wake the driver, for the job may be paused. */
 PN_INTERNAL void pn_sched_wake(pn_engine *e);
 
-/* The owner is through with it.  Waits for the step that another thread is working on. */
+/* The owner is through with it.  Waits for the step or the on_done that another thread is working on. */
 PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j);
 
 /* Finish an open step that nobody is working on, so that the die is free. */
@@ -52511,6 +52514,7 @@ static void emit_tell(pn_emit *e, size_t i)
     if (w->told)
         return;
     w->told = true;
+    e->n_reasoning += w->part == PN_PART_REASONING;
     if (!e->p->on_logprob)
         return;
     pn_token_logprob out = emit_entry(e, w->id, w->logprob, e->special);
@@ -52982,7 +52986,12 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     g->since = pn_os_now();
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
-    pn_status st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
+    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
+    if (st)
+        return st;
+    g->r.n_cached = s->kv.length;
+    g->r.n_context = s->kv.length + (uint32_t)p->n_prompt;
+    st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
     if (!st)
         g->r.seed = pn_sampler_seed(g->sampler);
     if (!st)
@@ -53041,6 +53050,7 @@ static void generate_keep(pn_gen *g, size_t *raw_len)
 {
     pn_session *s = g->s;
     g->r.stop_index = g->route.emit->stop_index;
+    g->r.n_reasoning = g->route.emit->n_reasoning;
     g->r.n_kept = (uint32_t)pn_emit_kept(g->route.emit, s->kv.length - g->first, raw_len);
     if (generate_stopped(g) && s->kv.length > g->first + g->r.n_kept)
         (void)pn_session_truncate(s, g->first + g->r.n_kept, NULL);
@@ -53451,6 +53461,16 @@ static void sched_unlist(pn_sched *q, pn_job *j)
         }
 }
 
+/* The owner may have freed the job when on_done is called: what that needs has been copied. */
+static void sched_tell(pn_sched *q, void (*on_done)(void *), void *user)
+{
+    on_done(user);
+    pn_mutex_lock(&q->lock);
+    q->telling = NULL;
+    pn_cond_broadcast(&q->settled);
+    pn_mutex_unlock(&q->lock);
+}
+
 static void sched_end(pn_sched *q, pn_job *j, pn_status st)
 {
     pn_mutex_lock(&q->lock);
@@ -53459,11 +53479,16 @@ static void sched_end(pn_sched *q, pn_job *j, pn_status st)
     j->ended(j, st);
     pn_mutex_lock(&q->lock);
     bool left = j->left;
+    void (*on_done)(void *) = left || j->leaving ? NULL : j->gen.p.on_done;
+    void *user = j->gen.p.done_user;
+    q->telling = on_done ? j : NULL;
     atomic_store(&j->over, true);           /* unless it was left its owner may free it from now on */
     pn_cond_broadcast(&q->settled);
     pn_mutex_unlock(&q->lock);
     if (left)
         j->dispose(j);
+    if (on_done)
+        sched_tell(q, on_done, user);
 }
 
 /* The rows of a finished step belong to their sessions; each generation goes on or ends. */
@@ -53677,8 +53702,10 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
     pn_sched *q = e->sched;
     pn_sched_left how = PN_SCHED_OVER;
     pn_mutex_lock(&q->lock);
+    bool inside = q->stepping && pn_thread_is_self(q->stepper);
+    j->leaving = true;
     while (!atomic_load(&j->over) && (q->stepping || q->settling || q->open)) {
-        if (q->stepping && pn_thread_is_self(q->stepper)) {
+        if (inside) {
             j->left = true;
             how = PN_SCHED_LATER;
             break;
@@ -53695,6 +53722,8 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
         sched_unlist(q, j);
         how = PN_SCHED_REMOVED;
     }
+    while (q->telling == j && !inside)
+        pn_cond_wait(&q->settled, &q->lock);
     pn_mutex_unlock(&q->lock);
     return how;
 }
@@ -55408,6 +55437,7 @@ struct pn_request {
     pn_answer *answer;          /* of a conversation's, else NULL */
     pn_generate_result result;
     pn_status st;
+    uint32_t n_context, n_cached;   /* as the generation began */
 };
 
 static pn_request *request_of(pn_job *j) { return (pn_request *)j; }
@@ -55434,6 +55464,17 @@ static void request_close(pn_job *j, pn_status st)
 
 static void request_dispose(pn_job *j) { request_free(request_of(j)); }
 
+/* Nothing had to be computed.  Once it is over, on_done or another thread may free it. */
+static void request_over(pn_request *r)
+{
+    void (*on_done)(void *) = r->job.gen.p.on_done;
+    void *user = r->job.gen.p.done_user;
+    request_close(&r->job, PN_OK);
+    atomic_store(&r->job.over, true);
+    if (on_done)
+        on_done(user);
+}
+
 /* The generation is open: to the scheduler with it, or over already. */
 static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
                                struct pn_budget *budget, pn_request **out, pn_err *err)
@@ -55442,24 +55483,20 @@ static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_p
     r->job.s = s;
     r->job.ended = request_close;
     r->job.dispose = request_dispose;
-    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
-    if (!st)
-        st = pn_gen_open(&r->job.gen, s, p, route, budget, err);
-    else
-        r->job.gen = (pn_gen){.s = s, .route = *route};
+    pn_status st = pn_gen_open(&r->job.gen, s, p, route, budget, err);
     if (st) {
         size_t raw_len = 0;
         pn_gen_close(&r->job.gen, st, NULL, &raw_len, NULL);
         return st;
     }
     s->busy = true;
+    r->n_context = r->job.gen.r.n_context;
+    r->n_cached = r->job.gen.r.n_cached;
     *out = r;
-    if (pn_gen_wants(&r->job.gen, &tokens)) {
+    if (pn_gen_wants(&r->job.gen, &tokens))
         pn_sched_add(r->e, &r->job);
-    } else {
-        request_close(&r->job, PN_OK);
-        atomic_store(&r->job.over, true);
-    }
+    else
+        request_over(r);
     return PN_OK;
 }
 
@@ -55529,6 +55566,14 @@ PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params,
 }
 
 PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->job.over); }
+
+PN_API void pn_request_prompt(const pn_request *r, uint32_t *n_prompt, uint32_t *n_cached)
+{
+    if (n_prompt)
+        *n_prompt = r->n_context;
+    if (n_cached)
+        *n_cached = r->n_cached;
+}
 
 PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out, pn_err *err)
 {

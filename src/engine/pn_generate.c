@@ -119,7 +119,12 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     g->since = pn_os_now();
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
-    pn_status st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
+    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
+    if (st)
+        return st;
+    g->r.n_cached = s->kv.length;
+    g->r.n_context = s->kv.length + (uint32_t)p->n_prompt;
+    st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
     if (!st)
         g->r.seed = pn_sampler_seed(g->sampler);
     if (!st)
@@ -178,6 +183,7 @@ static void generate_keep(pn_gen *g, size_t *raw_len)
 {
     pn_session *s = g->s;
     g->r.stop_index = g->route.emit->stop_index;
+    g->r.n_reasoning = g->route.emit->n_reasoning;
     g->r.n_kept = (uint32_t)pn_emit_kept(g->route.emit, s->kv.length - g->first, raw_len);
     if (generate_stopped(g) && s->kv.length > g->first + g->r.n_kept)
         (void)pn_session_truncate(s, g->first + g->r.n_kept, NULL);
