@@ -541,7 +541,14 @@ typedef struct pn_session_params {
     uint32_t n_batch;           /* most rows of a step; 0: 512 */
     pn_dtype kv_type;           /* PN_DTYPE_F16 or PN_DTYPE_F32, with has_kv_type 1 */
     int has_kv_type;            /* 0: F16, or F32 for an exact model */
+    int by_turn;                /* 1: memory for keys and values is taken when a turn begins and what it did not use
+                                   goes back at its end; 0: all of n_ctx at once, for as long as the session lives */
 } pn_session_params;
+
+/* A turn is one generation, request, reply or evaluation.  By the turn it reserves before its first token:
+ * for what the session holds, the prompt and max_tokens (0: for all of n_ctx).  An admitted turn never runs out; one
+ * that does not fit is PN_E_BUDGET, the text has the numbers, and the session can be used as before.  With n_ctx 0
+ * the session may hold what would fit if memory stayed as it is. */
 
 PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err);
 PN_API void pn_session_free(pn_session *s);

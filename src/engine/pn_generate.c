@@ -135,6 +135,8 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
         st = pn_sampler_accept(g->sampler, s->tokens[i], 0, err);
     for (size_t i = 0; i < p->n_prompt && !st; i++)
         st = pn_sampler_accept(g->sampler, p->prompt[i], 0, err);
+    if (!st)
+        st = pn_session_reserve(s, p->max_tokens ? (uint64_t)g->r.n_context + p->max_tokens : s->n_ctx, err);
     return !st && !p->n_prompt ? pn_gen_computed(g, 0, err) : st;
 }
 
@@ -202,6 +204,7 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
         st = generate_end(g, err);
     if (!st)
         generate_keep(g, raw_len);
+    pn_kv_trim(&g->s->kv);
     if (result)
         *result = g->r;
     pn_constraint_close(&g->constraint);
