@@ -5868,9 +5868,11 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
  *     group 0  [page][page][page]...          every token
  *     group 1  [ -- ][page][page]             a window: pages behind it are recycled
  *
- * All pages a sequence can ever need are taken when it is opened, so a step allocates nothing and
- * an admitted sequence cannot run out.  (Memory that has not been written to is not resident yet on
- * systems that back it lazily.)
+ * A step allocates nothing, and an admitted sequence cannot run out: its reserve is taken before.  One
+ * opened with pn_kv_open() has all pages it can ever need from then on.  One opened with pn_kv_open_bare()
+ * has none; pn_kv_reserve() takes what the positions up to some n need, at the beginning of a turn, and
+ * pn_kv_trim() gives back what the turn did not use.  (Memory that has not been written to is not resident
+ * yet on systems that back it lazily.)
  *
  * Where page memory lives.  Every page is a block of its own, header in front, so it can outlive the
  * sequence that wrote it and go back to the system alone.  It is in one of two states:
@@ -5878,11 +5880,12 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
  *     own      part of one sequence's reserve, on its free stack or in its table; PN_ACCT_KV
  *     common   part of nobody's reserve, counted by its holders, never written; PN_ACCT_PREFIX
  *
- * To share an own page is to make it common, and the sequence gets a fresh page for it: its reserve
- * stays whole, whoever shares pays, and a share that finds no memory fails without harm - a cache
- * that cannot grow does not grow.  Why not a pool that counts promises instead: a sequence that has
- * to drop a shared page (its window moves on, it is truncated) needs another one in the middle of a
- * step, at a time when nobody could still be refused.
+ * To share an own page is to make it common, and the sequence gets a fresh page for it where its reserve
+ * needs one: whoever shares pays, and a share that finds no memory fails without harm - a cache that
+ * cannot grow does not grow.  Why not a pool that counts promises instead: a sequence that has to drop a
+ * shared page (its window moves on, it is truncated) needs another one in the middle of a step, at a time
+ * when nobody could still be refused.  By the turn a page in front of `length` is only missed when a window
+ * moves past it: a truncated sequence reserves anew before it writes.
  *
  * Invariants
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
@@ -5890,13 +5893,17 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
  *   2. Positions [0, length) are written; those behind a group's window may be gone.
  *   3. A window keeps the pages that the page boundary before `length` and later positions can see, so
  *      that others can start from there; truncating further back than that is refused.
- *   4. Own pages on the free stack and in the table together are n_pages, until pn_kv_retire().  The
- *      table never needs more than n_pages entries at once, common ones included, so there is an own
- *      page for each of them: prepare() can copy a common page before it is written, always.
+ *   4. Own pages on the free stack and in the table together are n_pages, until pn_kv_retire().  A table
+ *      never has more than max_pages entries at once, common ones included.  Opened whole, n_pages is
+ *      max_pages: there is an own page for each entry, and prepare() can copy a common page before it is
+ *      written, always.  By the turn, n_pages is at least max_pages or what positions [length, reserved)
+ *      need beyond the own pages in the table, whichever is less: prepare() within `reserved` cannot fail.
  *   5. A page's refs are its holders: 0 on a free stack, 1 for an own page in a table.  A common page
  *      goes back to the system when the last holder releases it.
  *
- * Threads: one owner, the same for all sequences that share pages.
+ * Threads: a sequence has one owner at a time.  Calls that touch what others may hold (prepare, truncate,
+ * share, adopt, retain, release, retire, close) come under one lock for all sequences that share pages;
+ * the engine's is pn_cache.lock.  Opening, reserving and trimming are the owner's alone.
  */
 #ifndef PN_KV_H
 #define PN_KV_H
@@ -5905,9 +5912,10 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
 /* includes plan/pn_plan_types.h */
 
 typedef struct pn_kv_group {
-    uint32_t n_pages;           /* the reserve */
+    uint32_t n_pages;           /* the reserve: own pages */
+    uint32_t max_pages;         /* most that can be in use at once */
     uint64_t page_bytes;        /* without header */
-    pn_kv_page **free;          /* [n_pages] stack of own pages */
+    pn_kv_page **free;          /* [max_pages] stack of own pages */
     uint32_t n_free;
     pn_kv_page **table;         /* [n_table] */
     uint32_t n_table;
@@ -5919,7 +5927,8 @@ typedef struct pn_kv {
     const pn_state_spec *spec;  /* borrowed from the model */
     uint32_t n_ctx, n_batch, length;
     uint32_t type;              /* pn_dtype of keys and values */
-    bool retired;
+    bool by_turn, retired;
+    uint32_t reserved;          /* by_turn: the reserve reaches to this position */
     pn_kv_group group[PN_MAX_GROUPS];
 } pn_kv;
 
@@ -5934,10 +5943,23 @@ PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t t
 /* type: PN_DTYPE_F16 or PN_DTYPE_F32 for keys and values. */
 PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                  uint32_t type, pn_err *err);
+/* The same without pages: tables alone, of pn_kv_bare_bytes(). */
+PN_INTERNAL pn_status pn_kv_open_bare(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
+                                      uint32_t type, pn_err *err);
+PN_INTERNAL uint64_t pn_kv_bare_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch);
 PN_INTERNAL void pn_kv_close(pn_kv *kv);
 
+/* By the turn: pages for all positions before n <= n_ctx, until the sequence is truncated or adopts.
+ * False and nothing changed: no memory.
+ * pn_kv_reserve_bytes: what it would take.  Opened whole: a no-op, and 0. */
+PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n);
+PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n);
+
+/* By the turn: the turn is over, pages that hold nothing go back. */
+PN_INTERNAL void pn_kv_trim(pn_kv *kv);
+
 /* Pages for positions [length, length + n), n <= n_batch; recycles pages behind windows, copies a
- * common page that is about to be written.  Cannot fail within n_ctx. */
+ * common page that is about to be written.  Cannot fail within n_ctx, by the turn within the reserve. */
 PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n);
 PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n);
 
@@ -5950,7 +5972,7 @@ PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n);
 PN_INTERNAL uint32_t pn_kv_first_page(const pn_state_spec *spec, uint32_t g, uint32_t n);
 
 /* Page i of group g for somebody else, who must release it; it becomes common if it was not.  NULL:
- * nothing is written there or the window has passed, or there is no memory for the replacement. */
+ * nothing is written there or the window has passed, or there is no memory for a replacement. */
 PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t g, uint32_t i);
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p);
 PN_INTERNAL void pn_kv_release(pn_kv_page *p);                  /* NULL is a no-op */
@@ -6436,6 +6458,10 @@ PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token 
 /* PN_E_STATE: a request works on the session. */
 PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
 
+/* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
+ * PN_E_BUDGET and nothing changed: they do not fit. */
+PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
+
 /* Make sure the die has working memory for this plan. */
 PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err);
 
@@ -6584,6 +6610,7 @@ typedef struct pn_emit {
     size_t cap_top, cap_top_lp;
     pn_token_logprob *out;      /* [n_top] for the callback */
     size_t n_tokens, n_done;    /* pushed; of these no longer in wait */
+    uint32_t n_reasoning;       /* told as PN_PART_REASONING */
     size_t raw_len, done_len, last_begin;   /* raw text of all tokens; of those done; without the last */
 
     pn_str held, held_at;       /* text that may become a stop string; a size_t a byte: its offset */
@@ -6743,6 +6770,7 @@ typedef struct pn_job {
     bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
     bool paused;                /* in no step that begins from now on */
     bool left;                  /* removed by its owner from within a callback */
+    bool leaving;               /* its owner waits in pn_sched_remove: on_done is not called */
     atomic_bool over;           /* ended, and the scheduler knows it no more */
     uint32_t rows;              /* in the step that is open */
 } pn_job;
@@ -6755,6 +6783,7 @@ typedef struct pn_sched {
     bool driving, stop;
     pn_job *head;               /* jobs that are not over, oldest first */
     uint32_t n_jobs;
+    const pn_job *telling;      /* its on_done is being called; perhaps freed already, to compare with alone */
     bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
     pn_thread_id stepper;       /* the thread that is stepping */
 
@@ -6787,7 +6816,7 @@ PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j);
 
 typedef enum pn_sched_left {
     PN_SCHED_REMOVED,           /* j->ended has not been called and will not be */
-    PN_SCHED_OVER,              /* it has been */
+    PN_SCHED_OVER,              /* it has been, and on_done has returned */
     PN_SCHED_LATER              /* from within a callback: both it and j->dispose will be */
 } pn_sched_left;
 
@@ -6797,7 +6826,7 @@ PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused);
 /* j->s->cancelled has been set: wake the driver, for the job may be paused. */
 PN_INTERNAL void pn_sched_wake(pn_engine *e);
 
-/* The owner is through with it.  Waits for the step that another thread is working on. */
+/* The owner is through with it.  Waits for the step or the on_done that another thread is working on. */
 PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j);
 
 /* Finish an open step that nobody is working on, so that the die is free. */
@@ -49021,6 +49050,14 @@ PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t
     return pn_add_u64(pages, rest, bytes);
 }
 
+PN_INTERNAL uint64_t pn_kv_bare_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch)
+{
+    uint64_t n = 0;
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        n += (uint64_t)kv_group_pages(&spec->group[g], n_ctx, n_batch) + kv_table_len(n_ctx);
+    return n * sizeof(pn_kv_page *);
+}
+
 PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t type)
 {
     uint64_t b = 0;
@@ -49083,33 +49120,47 @@ PN_INTERNAL void pn_kv_release(pn_kv_page *p)
  * A sequence
  * ------------------------------------------------------------------------------------------ */
 
+/* The reserve to `want` own pages, if there is memory; what was taken stays. */
+static bool kv_group_grow(pn_kv *kv, pn_kv_group *g, uint32_t want)
+{
+    while (g->n_pages < want) {
+        pn_kv_page *p = kv_page_new(kv->mem, g->page_bytes, kv->type);
+        if (!p)
+            return false;
+        g->free[g->n_free++] = p;
+        g->n_pages++;
+    }
+    return true;
+}
+
+/* Back to `want`, as far as pages are free. */
+static void kv_group_shrink(pn_kv_group *g, uint32_t want)
+{
+    for (; g->n_pages > want && g->n_free; g->n_pages--)
+        kv_page_free(g->free[--g->n_free]);
+}
+
 static pn_status kv_group_open(pn_kv *kv, uint32_t gi, pn_err *err)
 {
     pn_kv_group *g = &kv->group[gi];
-    g->n_pages = kv_group_pages(&kv->spec->group[gi], kv->n_ctx, kv->n_batch);
+    g->max_pages = kv_group_pages(&kv->spec->group[gi], kv->n_ctx, kv->n_batch);
     g->n_table = kv_table_len(kv->n_ctx);
     g->page_bytes = pn_kv_page_bytes(&kv->spec->group[gi], kv->type, kv->type);
     uint64_t bytes;
-    if (!pn_mul_u64(g->n_pages, g->page_bytes, &bytes) || bytes > SIZE_MAX)
+    if (!pn_mul_u64(g->max_pages, g->page_bytes, &bytes) || bytes > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "keys and values of %" PRIu32 " tokens are more than this system can address",
                        kv->n_ctx);
-    g->free = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_pages, sizeof *g->free);
+    g->free = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->max_pages, sizeof *g->free);
     g->table = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_table, sizeof *g->table);
-    if (!g->free || !g->table)
+    if (!g->free || !g->table || !kv_group_grow(kv, g, kv->by_turn ? 0 : g->max_pages))
         return pn_fail_nomem(err, "keys and values of a session", bytes);
-    for (; g->n_free < g->n_pages; g->n_free++) {
-        g->free[g->n_free] = kv_page_new(kv->mem, g->page_bytes, kv->type);
-        if (!g->free[g->n_free])
-            return pn_fail_nomem(err, "keys and values of a session", bytes);
-    }
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
-                                 uint32_t type, pn_err *err)
+static pn_status kv_open(pn_kv *kv, const pn_kv *as, pn_err *err)
 {
-    *kv = (pn_kv){.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type};
-    for (uint32_t g = 0; g < spec->n_groups; g++) {
+    *kv = *as;
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++) {
         pn_status st = kv_group_open(kv, g, err);
         if (st) {
             pn_kv_close(kv);
@@ -49118,6 +49169,75 @@ PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *sp
     }
     return PN_OK;
 }
+
+PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
+                                 uint32_t type, pn_err *err)
+{
+    return kv_open(kv, &(pn_kv){.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type}, err);
+}
+
+PN_INTERNAL pn_status pn_kv_open_bare(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
+                                      uint32_t type, pn_err *err)
+{
+    const pn_kv bare = {.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type, .by_turn = true};
+    return kv_open(kv, &bare, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The reserve
+ * ------------------------------------------------------------------------------------------ */
+
+/* Own pages that a group needs for all positions before n, those in its table included. */
+static uint32_t kv_wants(const pn_kv *kv, const pn_kv_group *g, uint32_t n)
+{
+    uint32_t want = g->n_pages - g->n_free;
+    if (!kv->by_turn)
+        return g->max_pages;
+    for (uint32_t i = kv->length / PN_KV_PAGE_TOKENS; n > kv->length && i < kv_table_len(n); i++)
+        want += !g->table[i] || g->table[i]->common;
+    return PN_MIN(want, g->max_pages);
+}
+
+PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n)
+{
+    uint64_t bytes = 0;
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
+        const pn_kv_group *g = &kv->group[gi];
+        uint32_t want = kv_wants(kv, g, n);
+        bytes += want > g->n_pages ? (want - g->n_pages) * (KV_HEAD + g->page_bytes) : 0;
+    }
+    return bytes;
+}
+
+PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n)
+{
+    uint32_t had[PN_MAX_GROUPS], gi = 0;
+    PN_ASSERT(n <= kv->n_ctx);
+    for (; gi < kv->spec->n_groups; gi++) {
+        pn_kv_group *g = &kv->group[gi];
+        had[gi] = g->n_pages;
+        if (!kv_group_grow(kv, g, kv_wants(kv, g, n)))
+            break;
+    }
+    if (gi == kv->spec->n_groups) {
+        kv->reserved = n;
+        return true;
+    }
+    for (uint32_t i = 0; i <= gi; i++)
+        kv_group_shrink(&kv->group[i], had[i]);
+    return false;
+}
+
+PN_INTERNAL void pn_kv_trim(pn_kv *kv)
+{
+    for (uint32_t gi = 0; kv->by_turn && gi < kv->spec->n_groups; gi++)
+        kv_group_shrink(&kv->group[gi], 0);
+    kv->reserved = kv->length;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Moving on
+ * ------------------------------------------------------------------------------------------ */
 
 /* The sequence lets go of table entry i. */
 static void kv_drop(pn_kv *kv, pn_kv_group *g, uint32_t i)
@@ -49163,7 +49283,7 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
         pn_kv_group *g = &kv->group[gi];
         for (uint32_t i = 0; g->table && i < g->n_table; i++)
             kv_drop(kv, g, i);
-        pn_mem_free(kv->mem, PN_ACCT_KV, g->free, g->n_pages * sizeof *g->free);
+        pn_mem_free(kv->mem, PN_ACCT_KV, g->free, g->max_pages * sizeof *g->free);
         pn_mem_free(kv->mem, PN_ACCT_KV, g->table, g->n_table * sizeof *g->table);
     }
     *kv = (pn_kv){0};
@@ -49226,22 +49346,29 @@ PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n)
  * Sharing
  * ------------------------------------------------------------------------------------------ */
 
+/* An own page in the table leaves the reserve for good; another one takes its place if the reserve falls
+ * short without it.  False and nothing changed: no memory. */
+static bool kv_make_common(pn_kv *kv, pn_kv_group *g, pn_kv_page *p)
+{
+    p->common = 1;
+    g->n_pages--;
+    if (!kv->retired && !kv_group_grow(kv, g, kv_wants(kv, g, kv->reserved))) {
+        g->n_pages++;
+        p->common = 0;
+        return false;
+    }
+    pn_mem_move(kv->mem, PN_ACCT_KV, PN_ACCT_PREFIX, (size_t)(KV_HEAD + g->page_bytes));
+    return true;
+}
+
 PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t gi, uint32_t i)
 {
     pn_kv_group *g = &kv->group[gi];
     if (i >= kv_table_len(kv->length) || !g->table[i])
         return NULL;
     pn_kv_page *p = g->table[i];
-    if (!p->common) {
-        if (!kv->retired) {
-            pn_kv_page *fresh = kv_page_new(kv->mem, g->page_bytes, kv->type);
-            if (!fresh)
-                return NULL;
-            g->free[g->n_free++] = fresh;
-        }
-        p->common = 1;
-        pn_mem_move(kv->mem, PN_ACCT_KV, PN_ACCT_PREFIX, (size_t)(KV_HEAD + g->page_bytes));
-    }
+    if (!p->common && !kv_make_common(kv, g, p))
+        return NULL;
     pn_kv_retain(p);
     return p;
 }
@@ -51906,31 +52033,43 @@ static uint64_t session_available(pn_model *m)
     return a;
 }
 
-static pn_status session_admit(pn_session *s, uint32_t kv_type, bool choose, pn_err *err)
+/* What opening the session takes: *need now, *whole once its context is full. */
+static pn_status session_need(const pn_session *s, const pn_session_params *p, uint64_t *need, uint64_t *whole, pn_err *err)
+{
+    const pn_model *m = s->model;
+    pn_session_need n;
+    pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, s->kv_type, m->exact, &n, err);
+    if (st)
+        return st;
+    uint64_t rest = n.misc_bytes + n.work_bytes - PN_MIN(n.work_bytes, m->engine->cpu.work_bytes);
+    *whole = n.kv_bytes + rest;
+    *need = p->by_turn ? pn_kv_bare_bytes(&m->desc.state, s->n_ctx, s->n_batch) + rest : *whole;
+    return PN_OK;
+}
+
+/* Without a wish for n_ctx: the largest of which all fits, down to a floor. */
+static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err *err)
 {
     pn_model *m = s->model;
-    uint64_t available = session_available(m), need = 0;
+    uint64_t available = session_available(m), need, whole;
     for (;;) {
-        pn_session_need n;
-        pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, kv_type, m->exact, &n,
-                                        err);
+        pn_status st = session_need(s, p, &need, &whole, err);
         if (st)
             return st;
-        uint64_t work = n.work_bytes - PN_MIN(n.work_bytes, m->engine->cpu.work_bytes);
-        need = n.kv_bytes + n.misc_bytes + work;
-        if (need <= available)
+        bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
+        if ((smaller ? whole : need) <= available)
             return PN_OK;
-        if (!choose || s->n_ctx <= 512)
+        if (!smaller)
             break;
         s->n_ctx = PN_MAX(512u, s->n_ctx / 2 / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS);
         s->n_batch = PN_MIN(s->n_batch, s->n_ctx);
     }
     return pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens needs %" PRIu64 " bytes (%" PRIu64
                    " a token), %" PRIu64 " are available", s->n_ctx, need,
-                   pn_kv_bytes_per_token(&m->desc.state, kv_type), available);
+                   pn_kv_bytes_per_token(&m->desc.state, s->kv_type), available);
 }
 
-static pn_status session_alloc(pn_session *s, uint32_t kv_type, pn_err *err)
+static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
 {
     pn_model *m = s->model;
     pn_mem *mem = pn_engine_mem(m->engine);
@@ -51939,7 +52078,7 @@ static pn_status session_alloc(pn_session *s, uint32_t kv_type, pn_err *err)
     s->out_rows = pn_mem_calloc(mem, PN_ACCT_MISC, s->n_batch, sizeof *s->out_rows);
     if (!s->tokens || !s->logits || !s->out_rows)
         return pn_fail_nomem(err, "a session", (uint64_t)s->n_ctx * 4 + (uint64_t)m->desc.n_vocab * 4);
-    pn_status st = pn_kv_open(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, kv_type, err);
+    pn_status st = (by_turn ? pn_kv_open_bare : pn_kv_open)(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
         st = pn_model_get_plan(m, session_bucket_rows(s, i), s->n_ctx, &s->plans[i], err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
@@ -51991,9 +52130,9 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     }
     s->kv_type = kv_type;
     s->n_batch = PN_MIN(p.n_batch ? p.n_batch : (uint32_t)ENGINE_DEFAULT_BATCH, s->n_ctx);
-    st = session_admit(s, kv_type, p.n_ctx == 0, err);
+    st = session_admit(s, &p, err);
     if (!st)
-        st = session_alloc(s, kv_type, err);
+        st = session_alloc(s, p.by_turn != 0, err);
     if (st) {
         pn_session_free(s);
         return st;
@@ -52036,8 +52175,19 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (!pn_kv_truncate(&s->kv, n))
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
+    pn_kv_trim(&s->kv);
     s->has_logits = false;
     return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
+{
+    uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
+    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = need ? session_available(s->model) : 0;
+    if (need <= available && pn_kv_reserve(&s->kv, n))
+        return PN_OK;
+    return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
+                   " bytes more, %" PRIu64 " are available", n, s->kv.length, need, available);
 }
 
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
@@ -52147,24 +52297,32 @@ PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, siz
     return st;
 }
 
-PN_API pn_status pn_session_eval(pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
+/* A turn of its own. */
+static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err)
 {
     if (s && pn_session_idle(s, err))
         return PN_E_STATE;
-    if (s)
-        atomic_store(&s->cancelled, false);
-    return pn_session_more(s, tokens, n, NULL, err);
+    pn_status st = pn_session_check_more(s, tokens, n, err);
+    if (st)
+        return st;
+    atomic_store(&s->cancelled, false);
+    st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
+    if (!st)
+        st = pn_session_more(s, tokens, n, all, err);
+    pn_kv_trim(&s->kv);
+    return st;
+}
+
+PN_API pn_status pn_session_eval(pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
+{
+    return session_eval(s, tokens, n, NULL, err);
 }
 
 PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size_t n, float *logits, pn_err *err)
 {
     if (n && !logits)
         return pn_fail(err, PN_E_INVALID, "no memory for the logits given");
-    if (s && pn_session_idle(s, err))
-        return PN_E_STATE;
-    if (s)
-        atomic_store(&s->cancelled, false);
-    return pn_session_more(s, tokens, n, logits, err);
+    return session_eval(s, tokens, n, logits, err);
 }
 #endif
 
@@ -52511,6 +52669,7 @@ static void emit_tell(pn_emit *e, size_t i)
     if (w->told)
         return;
     w->told = true;
+    e->n_reasoning += w->part == PN_PART_REASONING;
     if (!e->p->on_logprob)
         return;
     pn_token_logprob out = emit_entry(e, w->id, w->logprob, e->special);
@@ -52982,7 +53141,12 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     g->since = pn_os_now();
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
-    pn_status st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
+    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
+    if (st)
+        return st;
+    g->r.n_cached = s->kv.length;
+    g->r.n_context = s->kv.length + (uint32_t)p->n_prompt;
+    st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
     if (!st)
         g->r.seed = pn_sampler_seed(g->sampler);
     if (!st)
@@ -52993,6 +53157,8 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
         st = pn_sampler_accept(g->sampler, s->tokens[i], 0, err);
     for (size_t i = 0; i < p->n_prompt && !st; i++)
         st = pn_sampler_accept(g->sampler, p->prompt[i], 0, err);
+    if (!st)
+        st = pn_session_reserve(s, p->max_tokens ? (uint64_t)g->r.n_context + p->max_tokens : s->n_ctx, err);
     return !st && !p->n_prompt ? pn_gen_computed(g, 0, err) : st;
 }
 
@@ -53041,6 +53207,7 @@ static void generate_keep(pn_gen *g, size_t *raw_len)
 {
     pn_session *s = g->s;
     g->r.stop_index = g->route.emit->stop_index;
+    g->r.n_reasoning = g->route.emit->n_reasoning;
     g->r.n_kept = (uint32_t)pn_emit_kept(g->route.emit, s->kv.length - g->first, raw_len);
     if (generate_stopped(g) && s->kv.length > g->first + g->r.n_kept)
         (void)pn_session_truncate(s, g->first + g->r.n_kept, NULL);
@@ -53059,6 +53226,7 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
         st = generate_end(g, err);
     if (!st)
         generate_keep(g, raw_len);
+    pn_kv_trim(&g->s->kv);
     if (result)
         *result = g->r;
     pn_constraint_close(&g->constraint);
@@ -53451,6 +53619,16 @@ static void sched_unlist(pn_sched *q, pn_job *j)
         }
 }
 
+/* The owner may have freed the job when on_done is called: what that needs has been copied. */
+static void sched_tell(pn_sched *q, void (*on_done)(void *), void *user)
+{
+    on_done(user);
+    pn_mutex_lock(&q->lock);
+    q->telling = NULL;
+    pn_cond_broadcast(&q->settled);
+    pn_mutex_unlock(&q->lock);
+}
+
 static void sched_end(pn_sched *q, pn_job *j, pn_status st)
 {
     pn_mutex_lock(&q->lock);
@@ -53459,11 +53637,16 @@ static void sched_end(pn_sched *q, pn_job *j, pn_status st)
     j->ended(j, st);
     pn_mutex_lock(&q->lock);
     bool left = j->left;
+    void (*on_done)(void *) = left || j->leaving ? NULL : j->gen.p.on_done;
+    void *user = j->gen.p.done_user;
+    q->telling = on_done ? j : NULL;
     atomic_store(&j->over, true);           /* unless it was left its owner may free it from now on */
     pn_cond_broadcast(&q->settled);
     pn_mutex_unlock(&q->lock);
     if (left)
         j->dispose(j);
+    if (on_done)
+        sched_tell(q, on_done, user);
 }
 
 /* The rows of a finished step belong to their sessions; each generation goes on or ends. */
@@ -53677,8 +53860,10 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
     pn_sched *q = e->sched;
     pn_sched_left how = PN_SCHED_OVER;
     pn_mutex_lock(&q->lock);
+    bool inside = q->stepping && pn_thread_is_self(q->stepper);
+    j->leaving = true;
     while (!atomic_load(&j->over) && (q->stepping || q->settling || q->open)) {
-        if (q->stepping && pn_thread_is_self(q->stepper)) {
+        if (inside) {
             j->left = true;
             how = PN_SCHED_LATER;
             break;
@@ -53695,6 +53880,8 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
         sched_unlist(q, j);
         how = PN_SCHED_REMOVED;
     }
+    while (q->telling == j && !inside)
+        pn_cond_wait(&q->settled, &q->lock);
     pn_mutex_unlock(&q->lock);
     return how;
 }
@@ -55408,6 +55595,7 @@ struct pn_request {
     pn_answer *answer;          /* of a conversation's, else NULL */
     pn_generate_result result;
     pn_status st;
+    uint32_t n_context, n_cached;   /* as the generation began */
 };
 
 static pn_request *request_of(pn_job *j) { return (pn_request *)j; }
@@ -55434,6 +55622,17 @@ static void request_close(pn_job *j, pn_status st)
 
 static void request_dispose(pn_job *j) { request_free(request_of(j)); }
 
+/* Nothing had to be computed.  Once it is over, on_done or another thread may free it. */
+static void request_over(pn_request *r)
+{
+    void (*on_done)(void *) = r->job.gen.p.on_done;
+    void *user = r->job.gen.p.done_user;
+    request_close(&r->job, PN_OK);
+    atomic_store(&r->job.over, true);
+    if (on_done)
+        on_done(user);
+}
+
 /* The generation is open: to the scheduler with it, or over already. */
 static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
                                struct pn_budget *budget, pn_request **out, pn_err *err)
@@ -55442,24 +55641,20 @@ static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_p
     r->job.s = s;
     r->job.ended = request_close;
     r->job.dispose = request_dispose;
-    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
-    if (!st)
-        st = pn_gen_open(&r->job.gen, s, p, route, budget, err);
-    else
-        r->job.gen = (pn_gen){.s = s, .route = *route};
+    pn_status st = pn_gen_open(&r->job.gen, s, p, route, budget, err);
     if (st) {
         size_t raw_len = 0;
         pn_gen_close(&r->job.gen, st, NULL, &raw_len, NULL);
         return st;
     }
     s->busy = true;
+    r->n_context = r->job.gen.r.n_context;
+    r->n_cached = r->job.gen.r.n_cached;
     *out = r;
-    if (pn_gen_wants(&r->job.gen, &tokens)) {
+    if (pn_gen_wants(&r->job.gen, &tokens))
         pn_sched_add(r->e, &r->job);
-    } else {
-        request_close(&r->job, PN_OK);
-        atomic_store(&r->job.over, true);
-    }
+    else
+        request_over(r);
     return PN_OK;
 }
 
@@ -55529,6 +55724,14 @@ PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params,
 }
 
 PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->job.over); }
+
+PN_API void pn_request_prompt(const pn_request *r, uint32_t *n_prompt, uint32_t *n_cached)
+{
+    if (n_prompt)
+        *n_prompt = r->n_context;
+    if (n_cached)
+        *n_cached = r->n_cached;
+}
 
 PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out, pn_err *err)
 {

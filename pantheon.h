@@ -541,7 +541,14 @@ typedef struct pn_session_params {
     uint32_t n_batch;           /* most rows of a step; 0: 512 */
     pn_dtype kv_type;           /* PN_DTYPE_F16 or PN_DTYPE_F32, with has_kv_type 1 */
     int has_kv_type;            /* 0: F16, or F32 for an exact model */
+    int by_turn;                /* 1: memory for keys and values is taken when a turn begins and what it did not use
+                                   goes back at its end; 0: all of n_ctx at once, for as long as the session lives */
 } pn_session_params;
+
+/* A turn is one generation, request, reply or evaluation.  By the turn it reserves before its first token:
+ * for what the session holds, the prompt and max_tokens (0: for all of n_ctx).  An admitted turn never runs out; one
+ * that does not fit is PN_E_BUDGET, the text has the numbers, and the session can be used as before.  With n_ctx 0
+ * the session may hold what would fit if memory stayed as it is. */
 
 PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err);
 PN_API void pn_session_free(pn_session *s);
@@ -776,17 +783,26 @@ typedef struct pn_generate_params {
     uint32_t n_top;             /* alternatives with each token, at most the vocabulary */
     uint64_t client;            /* whose request it is, a number of the caller's: where not all can be worked on at
                                    once, the next to begin is of the client with the fewest under way */
+    void (*on_done)(void *user);    /* of a request: called once, after every other callback, when pn_request_done() has
+                                   become true; from the thread that steps, or from within pn_request_new when nothing
+                                   had to be computed.  No lock of the engine is held: the request may be freed, by any
+                                   thread.  Not called for one that pn_request_free ended.  NULL: nobody is told */
+    void *done_user;
 } pn_generate_params;
 
 typedef struct pn_generate_result {
     pn_finish finish;
-    uint32_t n_prompt, n_generated;
+    uint32_t n_prompt;          /* tokens given; in a conversation those that the session did not hold */
+    uint32_t n_generated;
     double prefill_seconds, decode_seconds;
     uint64_t seed;
     int32_t stop_index;         /* the stop string that ended it; -1: none did */
     uint32_t n_kept;            /* of n_generated, those that belong to the session: all (but a last one that
                                    was cancelled or found the context full), or after a stop string those
                                    whose text was delivered wholly */
+    uint32_t n_context;         /* tokens in the session before the answer */
+    uint32_t n_cached;          /* of n_context, those that were there already and were not computed */
+    uint32_t n_reasoning;       /* of n_generated, those whose text is reasoning, without its markers (PN_PART_REASONING) */
 } pn_generate_result;
 
 /* Evaluate the prompt, then sample until something ends it.  `result` (may be NULL) is filled on
@@ -894,6 +910,10 @@ PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params,
 
 PN_API int pn_request_done(const pn_request *r);       /* from any thread */
 
+/* Tokens in the session before the answer, and how many of them need not be computed.  Known from the
+ * beginning; from any thread.  Either may be NULL. */
+PN_API void pn_request_prompt(const pn_request *r, uint32_t *n_prompt, uint32_t *n_cached);
+
 /* What it came to: the status and error of this request alone.  PN_E_STATE: it is not done. */
 PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out, pn_err *err);
 
@@ -905,8 +925,8 @@ PN_API void pn_request_cancel(pn_request *r);
  * whose requests are all paused do nothing and return at once.  From any thread; in a callback, too. */
 PN_API void pn_request_pause(pn_request *r, int paused);
 
-/* Cancels it when it is not done.  From any thread; waits for the step that another thread is working on, so
- * hold no lock that a callback takes.  From a callback it does not wait.  No callback comes after it. */
+/* Cancels it when it is not done.  From any thread; waits for the step or the on_done that another thread is
+ * working on, so hold no lock that a callback takes.  From a callback it does not wait.  No callback comes after it. */
 PN_API void pn_request_free(pn_request *r);
 
 /* One step for all requests of the engine, by the calling thread and the engine's own.  seconds: return

@@ -95,6 +95,7 @@ static void emit_tell(pn_emit *e, size_t i)
     if (w->told)
         return;
     w->told = true;
+    e->n_reasoning += w->part == PN_PART_REASONING;
     if (!e->p->on_logprob)
         return;
     pn_token_logprob out = emit_entry(e, w->id, w->logprob, e->special);

@@ -54,6 +54,7 @@ typedef struct pn_emit {
     size_t cap_top, cap_top_lp;
     pn_token_logprob *out;      /* [n_top] for the callback */
     size_t n_tokens, n_done;    /* pushed; of these no longer in wait */
+    uint32_t n_reasoning;       /* told as PN_PART_REASONING */
     size_t raw_len, done_len, last_begin;   /* raw text of all tokens; of those done; without the last */
 
     pn_str held, held_at;       /* text that may become a stop string; a size_t a byte: its offset */

@@ -136,6 +136,10 @@ PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token 
 /* PN_E_STATE: a request works on the session. */
 PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
 
+/* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
+ * PN_E_BUDGET and nothing changed: they do not fit. */
+PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
+
 /* Make sure the die has working memory for this plan. */
 PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err);
 

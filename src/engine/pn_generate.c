@@ -119,7 +119,12 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     g->since = pn_os_now();
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
-    pn_status st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
+    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
+    if (st)
+        return st;
+    g->r.n_cached = s->kv.length;
+    g->r.n_context = s->kv.length + (uint32_t)p->n_prompt;
+    st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
     if (!st)
         g->r.seed = pn_sampler_seed(g->sampler);
     if (!st)
@@ -130,6 +135,8 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
         st = pn_sampler_accept(g->sampler, s->tokens[i], 0, err);
     for (size_t i = 0; i < p->n_prompt && !st; i++)
         st = pn_sampler_accept(g->sampler, p->prompt[i], 0, err);
+    if (!st)
+        st = pn_session_reserve(s, p->max_tokens ? (uint64_t)g->r.n_context + p->max_tokens : s->n_ctx, err);
     return !st && !p->n_prompt ? pn_gen_computed(g, 0, err) : st;
 }
 
@@ -178,6 +185,7 @@ static void generate_keep(pn_gen *g, size_t *raw_len)
 {
     pn_session *s = g->s;
     g->r.stop_index = g->route.emit->stop_index;
+    g->r.n_reasoning = g->route.emit->n_reasoning;
     g->r.n_kept = (uint32_t)pn_emit_kept(g->route.emit, s->kv.length - g->first, raw_len);
     if (generate_stopped(g) && s->kv.length > g->first + g->r.n_kept)
         (void)pn_session_truncate(s, g->first + g->r.n_kept, NULL);
@@ -196,6 +204,7 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
         st = generate_end(g, err);
     if (!st)
         generate_keep(g, raw_len);
+    pn_kv_trim(&g->s->kv);
     if (result)
         *result = g->r;
     pn_constraint_close(&g->constraint);

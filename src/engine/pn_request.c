@@ -21,6 +21,7 @@ struct pn_request {
     pn_answer *answer;          /* of a conversation's, else NULL */
     pn_generate_result result;
     pn_status st;
+    uint32_t n_context, n_cached;   /* as the generation began */
 };
 
 static pn_request *request_of(pn_job *j) { return (pn_request *)j; }
@@ -47,6 +48,17 @@ static void request_close(pn_job *j, pn_status st)
 
 static void request_dispose(pn_job *j) { request_free(request_of(j)); }
 
+/* Nothing had to be computed.  Once it is over, on_done or another thread may free it. */
+static void request_over(pn_request *r)
+{
+    void (*on_done)(void *) = r->job.gen.p.on_done;
+    void *user = r->job.gen.p.done_user;
+    request_close(&r->job, PN_OK);
+    atomic_store(&r->job.over, true);
+    if (on_done)
+        on_done(user);
+}
+
 /* The generation is open: to the scheduler with it, or over already. */
 static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
                                struct pn_budget *budget, pn_request **out, pn_err *err)
@@ -55,24 +67,20 @@ static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_p
     r->job.s = s;
     r->job.ended = request_close;
     r->job.dispose = request_dispose;
-    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
-    if (!st)
-        st = pn_gen_open(&r->job.gen, s, p, route, budget, err);
-    else
-        r->job.gen = (pn_gen){.s = s, .route = *route};
+    pn_status st = pn_gen_open(&r->job.gen, s, p, route, budget, err);
     if (st) {
         size_t raw_len = 0;
         pn_gen_close(&r->job.gen, st, NULL, &raw_len, NULL);
         return st;
     }
     s->busy = true;
+    r->n_context = r->job.gen.r.n_context;
+    r->n_cached = r->job.gen.r.n_cached;
     *out = r;
-    if (pn_gen_wants(&r->job.gen, &tokens)) {
+    if (pn_gen_wants(&r->job.gen, &tokens))
         pn_sched_add(r->e, &r->job);
-    } else {
-        request_close(&r->job, PN_OK);
-        atomic_store(&r->job.over, true);
-    }
+    else
+        request_over(r);
     return PN_OK;
 }
 
@@ -142,6 +150,14 @@ PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params,
 }
 
 PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->job.over); }
+
+PN_API void pn_request_prompt(const pn_request *r, uint32_t *n_prompt, uint32_t *n_cached)
+{
+    if (n_prompt)
+        *n_prompt = r->n_context;
+    if (n_cached)
+        *n_cached = r->n_cached;
+}
 
 PN_API pn_status pn_request_result(const pn_request *r, pn_generate_result *out, pn_err *err)
 {

@@ -303,6 +303,16 @@ static void sched_unlist(pn_sched *q, pn_job *j)
         }
 }
 
+/* The owner may have freed the job when on_done is called: what that needs has been copied. */
+static void sched_tell(pn_sched *q, void (*on_done)(void *), void *user)
+{
+    on_done(user);
+    pn_mutex_lock(&q->lock);
+    q->telling = NULL;
+    pn_cond_broadcast(&q->settled);
+    pn_mutex_unlock(&q->lock);
+}
+
 static void sched_end(pn_sched *q, pn_job *j, pn_status st)
 {
     pn_mutex_lock(&q->lock);
@@ -311,11 +321,16 @@ static void sched_end(pn_sched *q, pn_job *j, pn_status st)
     j->ended(j, st);
     pn_mutex_lock(&q->lock);
     bool left = j->left;
+    void (*on_done)(void *) = left || j->leaving ? NULL : j->gen.p.on_done;
+    void *user = j->gen.p.done_user;
+    q->telling = on_done ? j : NULL;
     atomic_store(&j->over, true);           /* unless it was left its owner may free it from now on */
     pn_cond_broadcast(&q->settled);
     pn_mutex_unlock(&q->lock);
     if (left)
         j->dispose(j);
+    if (on_done)
+        sched_tell(q, on_done, user);
 }
 
 /* The rows of a finished step belong to their sessions; each generation goes on or ends. */
@@ -529,8 +544,10 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
     pn_sched *q = e->sched;
     pn_sched_left how = PN_SCHED_OVER;
     pn_mutex_lock(&q->lock);
+    bool inside = q->stepping && pn_thread_is_self(q->stepper);
+    j->leaving = true;
     while (!atomic_load(&j->over) && (q->stepping || q->settling || q->open)) {
-        if (q->stepping && pn_thread_is_self(q->stepper)) {
+        if (inside) {
             j->left = true;
             how = PN_SCHED_LATER;
             break;
@@ -547,6 +564,8 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
         sched_unlist(q, j);
         how = PN_SCHED_REMOVED;
     }
+    while (q->telling == j && !inside)
+        pn_cond_wait(&q->settled, &q->lock);
     pn_mutex_unlock(&q->lock);
     return how;
 }

@@ -35,6 +35,7 @@ typedef struct pn_job {
     bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
     bool paused;                /* in no step that begins from now on */
     bool left;                  /* removed by its owner from within a callback */
+    bool leaving;               /* its owner waits in pn_sched_remove: on_done is not called */
     atomic_bool over;           /* ended, and the scheduler knows it no more */
     uint32_t rows;              /* in the step that is open */
 } pn_job;
@@ -47,6 +48,7 @@ typedef struct pn_sched {
     bool driving, stop;
     pn_job *head;               /* jobs that are not over, oldest first */
     uint32_t n_jobs;
+    const pn_job *telling;      /* its on_done is being called; perhaps freed already, to compare with alone */
     bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
     pn_thread_id stepper;       /* the thread that is stepping */
 
@@ -79,7 +81,7 @@ PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j);
 
 typedef enum pn_sched_left {
     PN_SCHED_REMOVED,           /* j->ended has not been called and will not be */
-    PN_SCHED_OVER,              /* it has been */
+    PN_SCHED_OVER,              /* it has been, and on_done has returned */
     PN_SCHED_LATER              /* from within a callback: both it and j->dispose will be */
 } pn_sched_left;
 
@@ -89,7 +91,7 @@ PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused);
 /* j->s->cancelled has been set: wake the driver, for the job may be paused. */
 PN_INTERNAL void pn_sched_wake(pn_engine *e);
 
-/* The owner is through with it.  Waits for the step that another thread is working on. */
+/* The owner is through with it.  Waits for the step or the on_done that another thread is working on. */
 PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j);
 
 /* Finish an open step that nobody is working on, so that the die is free. */

@@ -35,31 +35,43 @@ static uint64_t session_available(pn_model *m)
     return a;
 }
 
-static pn_status session_admit(pn_session *s, uint32_t kv_type, bool choose, pn_err *err)
+/* What opening the session takes: *need now, *whole once its context is full. */
+static pn_status session_need(const pn_session *s, const pn_session_params *p, uint64_t *need, uint64_t *whole, pn_err *err)
+{
+    const pn_model *m = s->model;
+    pn_session_need n;
+    pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, s->kv_type, m->exact, &n, err);
+    if (st)
+        return st;
+    uint64_t rest = n.misc_bytes + n.work_bytes - PN_MIN(n.work_bytes, m->engine->cpu.work_bytes);
+    *whole = n.kv_bytes + rest;
+    *need = p->by_turn ? pn_kv_bare_bytes(&m->desc.state, s->n_ctx, s->n_batch) + rest : *whole;
+    return PN_OK;
+}
+
+/* Without a wish for n_ctx: the largest of which all fits, down to a floor. */
+static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err *err)
 {
     pn_model *m = s->model;
-    uint64_t available = session_available(m), need = 0;
+    uint64_t available = session_available(m), need, whole;
     for (;;) {
-        pn_session_need n;
-        pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, kv_type, m->exact, &n,
-                                        err);
+        pn_status st = session_need(s, p, &need, &whole, err);
         if (st)
             return st;
-        uint64_t work = n.work_bytes - PN_MIN(n.work_bytes, m->engine->cpu.work_bytes);
-        need = n.kv_bytes + n.misc_bytes + work;
-        if (need <= available)
+        bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
+        if ((smaller ? whole : need) <= available)
             return PN_OK;
-        if (!choose || s->n_ctx <= 512)
+        if (!smaller)
             break;
         s->n_ctx = PN_MAX(512u, s->n_ctx / 2 / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS);
         s->n_batch = PN_MIN(s->n_batch, s->n_ctx);
     }
     return pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens needs %" PRIu64 " bytes (%" PRIu64
                    " a token), %" PRIu64 " are available", s->n_ctx, need,
-                   pn_kv_bytes_per_token(&m->desc.state, kv_type), available);
+                   pn_kv_bytes_per_token(&m->desc.state, s->kv_type), available);
 }
 
-static pn_status session_alloc(pn_session *s, uint32_t kv_type, pn_err *err)
+static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
 {
     pn_model *m = s->model;
     pn_mem *mem = pn_engine_mem(m->engine);
@@ -68,7 +80,7 @@ static pn_status session_alloc(pn_session *s, uint32_t kv_type, pn_err *err)
     s->out_rows = pn_mem_calloc(mem, PN_ACCT_MISC, s->n_batch, sizeof *s->out_rows);
     if (!s->tokens || !s->logits || !s->out_rows)
         return pn_fail_nomem(err, "a session", (uint64_t)s->n_ctx * 4 + (uint64_t)m->desc.n_vocab * 4);
-    pn_status st = pn_kv_open(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, kv_type, err);
+    pn_status st = (by_turn ? pn_kv_open_bare : pn_kv_open)(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
         st = pn_model_get_plan(m, session_bucket_rows(s, i), s->n_ctx, &s->plans[i], err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
@@ -120,9 +132,9 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     }
     s->kv_type = kv_type;
     s->n_batch = PN_MIN(p.n_batch ? p.n_batch : (uint32_t)ENGINE_DEFAULT_BATCH, s->n_ctx);
-    st = session_admit(s, kv_type, p.n_ctx == 0, err);
+    st = session_admit(s, &p, err);
     if (!st)
-        st = session_alloc(s, kv_type, err);
+        st = session_alloc(s, p.by_turn != 0, err);
     if (st) {
         pn_session_free(s);
         return st;
@@ -165,8 +177,19 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (!pn_kv_truncate(&s->kv, n))
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
+    pn_kv_trim(&s->kv);
     s->has_logits = false;
     return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
+{
+    uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
+    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = need ? session_available(s->model) : 0;
+    if (need <= available && pn_kv_reserve(&s->kv, n))
+        return PN_OK;
+    return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
+                   " bytes more, %" PRIu64 " are available", n, s->kv.length, need, available);
 }
 
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
@@ -276,22 +299,30 @@ PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, siz
     return st;
 }
 
-PN_API pn_status pn_session_eval(pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
+/* A turn of its own. */
+static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err)
 {
     if (s && pn_session_idle(s, err))
         return PN_E_STATE;
-    if (s)
-        atomic_store(&s->cancelled, false);
-    return pn_session_more(s, tokens, n, NULL, err);
+    pn_status st = pn_session_check_more(s, tokens, n, err);
+    if (st)
+        return st;
+    atomic_store(&s->cancelled, false);
+    st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
+    if (!st)
+        st = pn_session_more(s, tokens, n, all, err);
+    pn_kv_trim(&s->kv);
+    return st;
+}
+
+PN_API pn_status pn_session_eval(pn_session *s, const pn_token *tokens, size_t n, pn_err *err)
+{
+    return session_eval(s, tokens, n, NULL, err);
 }
 
 PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size_t n, float *logits, pn_err *err)
 {
     if (n && !logits)
         return pn_fail(err, PN_E_INVALID, "no memory for the logits given");
-    if (s && pn_session_idle(s, err))
-        return PN_E_STATE;
-    if (s)
-        atomic_store(&s->cancelled, false);
-    return pn_session_more(s, tokens, n, logits, err);
+    return session_eval(s, tokens, n, logits, err);
 }

@@ -54,6 +54,14 @@ PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t
     return pn_add_u64(pages, rest, bytes);
 }
 
+PN_INTERNAL uint64_t pn_kv_bare_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch)
+{
+    uint64_t n = 0;
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        n += (uint64_t)kv_group_pages(&spec->group[g], n_ctx, n_batch) + kv_table_len(n_ctx);
+    return n * sizeof(pn_kv_page *);
+}
+
 PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t type)
 {
     uint64_t b = 0;
@@ -116,33 +124,47 @@ PN_INTERNAL void pn_kv_release(pn_kv_page *p)
  * A sequence
  * ------------------------------------------------------------------------------------------ */
 
+/* The reserve to `want` own pages, if there is memory; what was taken stays. */
+static bool kv_group_grow(pn_kv *kv, pn_kv_group *g, uint32_t want)
+{
+    while (g->n_pages < want) {
+        pn_kv_page *p = kv_page_new(kv->mem, g->page_bytes, kv->type);
+        if (!p)
+            return false;
+        g->free[g->n_free++] = p;
+        g->n_pages++;
+    }
+    return true;
+}
+
+/* Back to `want`, as far as pages are free. */
+static void kv_group_shrink(pn_kv_group *g, uint32_t want)
+{
+    for (; g->n_pages > want && g->n_free; g->n_pages--)
+        kv_page_free(g->free[--g->n_free]);
+}
+
 static pn_status kv_group_open(pn_kv *kv, uint32_t gi, pn_err *err)
 {
     pn_kv_group *g = &kv->group[gi];
-    g->n_pages = kv_group_pages(&kv->spec->group[gi], kv->n_ctx, kv->n_batch);
+    g->max_pages = kv_group_pages(&kv->spec->group[gi], kv->n_ctx, kv->n_batch);
     g->n_table = kv_table_len(kv->n_ctx);
     g->page_bytes = pn_kv_page_bytes(&kv->spec->group[gi], kv->type, kv->type);
     uint64_t bytes;
-    if (!pn_mul_u64(g->n_pages, g->page_bytes, &bytes) || bytes > SIZE_MAX)
+    if (!pn_mul_u64(g->max_pages, g->page_bytes, &bytes) || bytes > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "keys and values of %" PRIu32 " tokens are more than this system can address",
                        kv->n_ctx);
-    g->free = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_pages, sizeof *g->free);
+    g->free = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->max_pages, sizeof *g->free);
     g->table = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_table, sizeof *g->table);
-    if (!g->free || !g->table)
+    if (!g->free || !g->table || !kv_group_grow(kv, g, kv->by_turn ? 0 : g->max_pages))
         return pn_fail_nomem(err, "keys and values of a session", bytes);
-    for (; g->n_free < g->n_pages; g->n_free++) {
-        g->free[g->n_free] = kv_page_new(kv->mem, g->page_bytes, kv->type);
-        if (!g->free[g->n_free])
-            return pn_fail_nomem(err, "keys and values of a session", bytes);
-    }
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
-                                 uint32_t type, pn_err *err)
+static pn_status kv_open(pn_kv *kv, const pn_kv *as, pn_err *err)
 {
-    *kv = (pn_kv){.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type};
-    for (uint32_t g = 0; g < spec->n_groups; g++) {
+    *kv = *as;
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++) {
         pn_status st = kv_group_open(kv, g, err);
         if (st) {
             pn_kv_close(kv);
@@ -151,6 +173,75 @@ PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *sp
     }
     return PN_OK;
 }
+
+PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
+                                 uint32_t type, pn_err *err)
+{
+    return kv_open(kv, &(pn_kv){.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type}, err);
+}
+
+PN_INTERNAL pn_status pn_kv_open_bare(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
+                                      uint32_t type, pn_err *err)
+{
+    const pn_kv bare = {.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type, .by_turn = true};
+    return kv_open(kv, &bare, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The reserve
+ * ------------------------------------------------------------------------------------------ */
+
+/* Own pages that a group needs for all positions before n, those in its table included. */
+static uint32_t kv_wants(const pn_kv *kv, const pn_kv_group *g, uint32_t n)
+{
+    uint32_t want = g->n_pages - g->n_free;
+    if (!kv->by_turn)
+        return g->max_pages;
+    for (uint32_t i = kv->length / PN_KV_PAGE_TOKENS; n > kv->length && i < kv_table_len(n); i++)
+        want += !g->table[i] || g->table[i]->common;
+    return PN_MIN(want, g->max_pages);
+}
+
+PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n)
+{
+    uint64_t bytes = 0;
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
+        const pn_kv_group *g = &kv->group[gi];
+        uint32_t want = kv_wants(kv, g, n);
+        bytes += want > g->n_pages ? (want - g->n_pages) * (KV_HEAD + g->page_bytes) : 0;
+    }
+    return bytes;
+}
+
+PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n)
+{
+    uint32_t had[PN_MAX_GROUPS], gi = 0;
+    PN_ASSERT(n <= kv->n_ctx);
+    for (; gi < kv->spec->n_groups; gi++) {
+        pn_kv_group *g = &kv->group[gi];
+        had[gi] = g->n_pages;
+        if (!kv_group_grow(kv, g, kv_wants(kv, g, n)))
+            break;
+    }
+    if (gi == kv->spec->n_groups) {
+        kv->reserved = n;
+        return true;
+    }
+    for (uint32_t i = 0; i <= gi; i++)
+        kv_group_shrink(&kv->group[i], had[i]);
+    return false;
+}
+
+PN_INTERNAL void pn_kv_trim(pn_kv *kv)
+{
+    for (uint32_t gi = 0; kv->by_turn && gi < kv->spec->n_groups; gi++)
+        kv_group_shrink(&kv->group[gi], 0);
+    kv->reserved = kv->length;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Moving on
+ * ------------------------------------------------------------------------------------------ */
 
 /* The sequence lets go of table entry i. */
 static void kv_drop(pn_kv *kv, pn_kv_group *g, uint32_t i)
@@ -196,7 +287,7 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
         pn_kv_group *g = &kv->group[gi];
         for (uint32_t i = 0; g->table && i < g->n_table; i++)
             kv_drop(kv, g, i);
-        pn_mem_free(kv->mem, PN_ACCT_KV, g->free, g->n_pages * sizeof *g->free);
+        pn_mem_free(kv->mem, PN_ACCT_KV, g->free, g->max_pages * sizeof *g->free);
         pn_mem_free(kv->mem, PN_ACCT_KV, g->table, g->n_table * sizeof *g->table);
     }
     *kv = (pn_kv){0};
@@ -259,22 +350,29 @@ PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n)
  * Sharing
  * ------------------------------------------------------------------------------------------ */
 
+/* An own page in the table leaves the reserve for good; another one takes its place if the reserve falls
+ * short without it.  False and nothing changed: no memory. */
+static bool kv_make_common(pn_kv *kv, pn_kv_group *g, pn_kv_page *p)
+{
+    p->common = 1;
+    g->n_pages--;
+    if (!kv->retired && !kv_group_grow(kv, g, kv_wants(kv, g, kv->reserved))) {
+        g->n_pages++;
+        p->common = 0;
+        return false;
+    }
+    pn_mem_move(kv->mem, PN_ACCT_KV, PN_ACCT_PREFIX, (size_t)(KV_HEAD + g->page_bytes));
+    return true;
+}
+
 PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t gi, uint32_t i)
 {
     pn_kv_group *g = &kv->group[gi];
     if (i >= kv_table_len(kv->length) || !g->table[i])
         return NULL;
     pn_kv_page *p = g->table[i];
-    if (!p->common) {
-        if (!kv->retired) {
-            pn_kv_page *fresh = kv_page_new(kv->mem, g->page_bytes, kv->type);
-            if (!fresh)
-                return NULL;
-            g->free[g->n_free++] = fresh;
-        }
-        p->common = 1;
-        pn_mem_move(kv->mem, PN_ACCT_KV, PN_ACCT_PREFIX, (size_t)(KV_HEAD + g->page_bytes));
-    }
+    if (!p->common && !kv_make_common(kv, g, p))
+        return NULL;
     pn_kv_retain(p);
     return p;
 }

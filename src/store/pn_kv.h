@@ -4,9 +4,11 @@
  *     group 0  [page][page][page]...          every token
  *     group 1  [ -- ][page][page]             a window: pages behind it are recycled
  *
- * All pages a sequence can ever need are taken when it is opened, so a step allocates nothing and
- * an admitted sequence cannot run out.  (Memory that has not been written to is not resident yet on
- * systems that back it lazily.)
+ * A step allocates nothing, and an admitted sequence cannot run out: its reserve is taken before.  One
+ * opened with pn_kv_open() has all pages it can ever need from then on.  One opened with pn_kv_open_bare()
+ * has none; pn_kv_reserve() takes what the positions up to some n need, at the beginning of a turn, and
+ * pn_kv_trim() gives back what the turn did not use.  (Memory that has not been written to is not resident
+ * yet on systems that back it lazily.)
  *
  * Where page memory lives.  Every page is a block of its own, header in front, so it can outlive the
  * sequence that wrote it and go back to the system alone.  It is in one of two states:
@@ -14,11 +16,12 @@
  *     own      part of one sequence's reserve, on its free stack or in its table; PN_ACCT_KV
  *     common   part of nobody's reserve, counted by its holders, never written; PN_ACCT_PREFIX
  *
- * To share an own page is to make it common, and the sequence gets a fresh page for it: its reserve
- * stays whole, whoever shares pays, and a share that finds no memory fails without harm - a cache
- * that cannot grow does not grow.  Why not a pool that counts promises instead: a sequence that has
- * to drop a shared page (its window moves on, it is truncated) needs another one in the middle of a
- * step, at a time when nobody could still be refused.
+ * To share an own page is to make it common, and the sequence gets a fresh page for it where its reserve
+ * needs one: whoever shares pays, and a share that finds no memory fails without harm - a cache that
+ * cannot grow does not grow.  Why not a pool that counts promises instead: a sequence that has to drop a
+ * shared page (its window moves on, it is truncated) needs another one in the middle of a step, at a time
+ * when nobody could still be refused.  By the turn a page in front of `length` is only missed when a window
+ * moves past it: a truncated sequence reserves anew before it writes.
  *
  * Invariants
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
@@ -26,13 +29,17 @@
  *   2. Positions [0, length) are written; those behind a group's window may be gone.
  *   3. A window keeps the pages that the page boundary before `length` and later positions can see, so
  *      that others can start from there; truncating further back than that is refused.
- *   4. Own pages on the free stack and in the table together are n_pages, until pn_kv_retire().  The
- *      table never needs more than n_pages entries at once, common ones included, so there is an own
- *      page for each of them: prepare() can copy a common page before it is written, always.
+ *   4. Own pages on the free stack and in the table together are n_pages, until pn_kv_retire().  A table
+ *      never has more than max_pages entries at once, common ones included.  Opened whole, n_pages is
+ *      max_pages: there is an own page for each entry, and prepare() can copy a common page before it is
+ *      written, always.  By the turn, n_pages is at least max_pages or what positions [length, reserved)
+ *      need beyond the own pages in the table, whichever is less: prepare() within `reserved` cannot fail.
  *   5. A page's refs are its holders: 0 on a free stack, 1 for an own page in a table.  A common page
  *      goes back to the system when the last holder releases it.
  *
- * Threads: one owner, the same for all sequences that share pages.
+ * Threads: a sequence has one owner at a time.  Calls that touch what others may hold (prepare, truncate,
+ * share, adopt, retain, release, retire, close) come under one lock for all sequences that share pages;
+ * the engine's is pn_cache.lock.  Opening, reserving and trimming are the owner's alone.
  */
 #ifndef PN_KV_H
 #define PN_KV_H
@@ -41,9 +48,10 @@
 #include "plan/pn_plan_types.h"
 
 typedef struct pn_kv_group {
-    uint32_t n_pages;           /* the reserve */
+    uint32_t n_pages;           /* the reserve: own pages */
+    uint32_t max_pages;         /* most that can be in use at once */
     uint64_t page_bytes;        /* without header */
-    pn_kv_page **free;          /* [n_pages] stack of own pages */
+    pn_kv_page **free;          /* [max_pages] stack of own pages */
     uint32_t n_free;
     pn_kv_page **table;         /* [n_table] */
     uint32_t n_table;
@@ -55,7 +63,8 @@ typedef struct pn_kv {
     const pn_state_spec *spec;  /* borrowed from the model */
     uint32_t n_ctx, n_batch, length;
     uint32_t type;              /* pn_dtype of keys and values */
-    bool retired;
+    bool by_turn, retired;
+    uint32_t reserved;          /* by_turn: the reserve reaches to this position */
     pn_kv_group group[PN_MAX_GROUPS];
 } pn_kv;
 
@@ -70,10 +79,23 @@ PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t t
 /* type: PN_DTYPE_F16 or PN_DTYPE_F32 for keys and values. */
 PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                  uint32_t type, pn_err *err);
+/* The same without pages: tables alone, of pn_kv_bare_bytes(). */
+PN_INTERNAL pn_status pn_kv_open_bare(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
+                                      uint32_t type, pn_err *err);
+PN_INTERNAL uint64_t pn_kv_bare_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch);
 PN_INTERNAL void pn_kv_close(pn_kv *kv);
 
+/* By the turn: pages for all positions before n <= n_ctx, until the sequence is truncated or adopts.
+ * False and nothing changed: no memory.
+ * pn_kv_reserve_bytes: what it would take.  Opened whole: a no-op, and 0. */
+PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n);
+PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n);
+
+/* By the turn: the turn is over, pages that hold nothing go back. */
+PN_INTERNAL void pn_kv_trim(pn_kv *kv);
+
 /* Pages for positions [length, length + n), n <= n_batch; recycles pages behind windows, copies a
- * common page that is about to be written.  Cannot fail within n_ctx. */
+ * common page that is about to be written.  Cannot fail within n_ctx, by the turn within the reserve. */
 PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n);
 PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n);
 
@@ -86,7 +108,7 @@ PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n);
 PN_INTERNAL uint32_t pn_kv_first_page(const pn_state_spec *spec, uint32_t g, uint32_t n);
 
 /* Page i of group g for somebody else, who must release it; it becomes common if it was not.  NULL:
- * nothing is written there or the window has passed, or there is no memory for the replacement. */
+ * nothing is written there or the window has passed, or there is no memory for a replacement. */
 PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t g, uint32_t i);
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p);
 PN_INTERNAL void pn_kv_release(pn_kv_page *p);                  /* NULL is a no-op */

@@ -573,6 +573,103 @@ static void paused_and_gone_on(req_rig *r)
     pn_session_free(other);
 }
 
+/* What on_done found. */
+typedef struct req_end {
+    pn_request *q;
+    atomic_int calls, tokens, early;        /* early: a callback came after it, or the request was not done */
+    int free_it;
+    pn_status st;
+    pn_generate_result r;
+} req_end;
+
+static int req_end_text(void *user, const char *text, size_t len, pn_token token)
+{
+    req_end *e = user;
+    (void)text, (void)len, (void)token;
+    atomic_fetch_add(&e->tokens, 1);
+    atomic_fetch_add(&e->early, atomic_load(&e->calls));
+    return 0;
+}
+
+static void req_end_done(void *user)
+{
+    req_end *e = user;
+    if (e->q) {
+        atomic_fetch_add(&e->early, !pn_request_done(e->q));
+        e->st = pn_request_result(e->q, &e->r, NULL);
+        if (e->free_it)
+            pn_request_free(e->q);
+    }
+    atomic_fetch_add(&e->calls, 1);
+}
+
+static pn_generate_params req_end_ask(req_end *e, const pn_token *prompt, size_t n, uint32_t max_tokens)
+{
+    static const pn_sampling on = {.size = sizeof on, .ignore_eos = 1};
+    return (pn_generate_params){.prompt = prompt, .n_prompt = n, .max_tokens = max_tokens, .sampling = &on, .on_text = req_end_text, .user = e,
+                                .on_done = req_end_done, .done_user = e};
+}
+
+static void the_end_is_told_once_and_last(req_rig *r)
+{
+    static const pn_token many[16] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20};
+    req_end e[4] = {{.free_it = 1}, {0}, {0}, {0}};
+    pn_session *s[4];
+    pn_err err = {0};
+    uint32_t active = 1, n_prompt = 0, n_cached = 9;
+    for (int i = 0; i < 4; i++)
+        s[i] = req_session(r, i == 3 ? 16 : 64, 16);
+    for (int i = 0; i < 3; i++) {
+        const pn_generate_params p = req_end_ask(&e[i], many, 3, 4);
+        PN_CHECK(pn_request_new(s[i], &p, &e[i].q, &err) == PN_OK, "%s", err.text);
+    }
+    pn_request_prompt(e[0].q, &n_prompt, &n_cached);
+    PN_CHECK(n_prompt == 3 && n_cached == 0, "%u tokens, %u of them cached", (unsigned)n_prompt, (unsigned)n_cached);
+    pn_engine_step(r->e, 0, &active, &err);
+    pn_request_free(e[2].q);
+    while (active)
+        pn_engine_step(r->e, 0, &active, &err);
+    for (int i = 0; i < 2; i++)
+        PN_CHECK(atomic_load(&e[i].calls) == 1 && !e[i].early && e[i].st == PN_OK && e[i].r.n_generated == 4 && atomic_load(&e[i].tokens) >= 4,
+                 "request %d: %d calls, %u tokens", i, atomic_load(&e[i].calls), (unsigned)e[i].r.n_generated);
+    PN_CHECK(atomic_load(&e[2].calls) == 0, "freed before its end, and told of it");
+    pn_request_free(e[1].q);
+
+    /* Nothing to compute: the context is full, and there are logits. */
+    const pn_generate_params p = req_end_ask(&e[3], NULL, 0, 4);
+    pn_request *q = NULL;
+    PN_CHECK(pn_session_eval(s[3], many, 16, &err) == PN_OK && pn_request_new(s[3], &p, &q, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(atomic_load(&e[3].calls) == 1 && pn_request_done(q), "%d calls", atomic_load(&e[3].calls));
+    pn_request_prompt(q, &n_prompt, &n_cached);
+    PN_CHECK(n_prompt == 16 && n_cached == 16, "%u tokens, %u of them cached", (unsigned)n_prompt, (unsigned)n_cached);
+    pn_request_free(q);
+    for (int i = 0; i < 4; i++)
+        pn_session_free(s[i]);
+}
+
+/* Freed by this thread as soon as it is done, or before, while the engine's thread may be telling; what on_done
+ * is given is gone after pn_request_free. */
+static void freed_while_its_end_is_told(req_rig *r)
+{
+    static const pn_token hello[] = {5, 6, 7};
+    pn_err err = {0};
+    pn_session *s = req_session(r, 64, 16);
+    PN_CHECK(pn_engine_start(r->e, &err) == PN_OK, "%s", err.text);
+    for (int round = 0; round < 60; round++) {
+        req_end *e = calloc(1, sizeof *e);
+        pn_request *q = NULL;
+        const pn_generate_params p = req_end_ask(e, hello, 3, 2);
+        PN_CHECK(pn_session_truncate(s, 0, &err) == PN_OK && pn_request_new(s, &p, &q, &err) == PN_OK, "%s", err.text);
+        while (round % 3 && !pn_request_done(q))
+            sched_yield();
+        pn_request_free(q);
+        PN_CHECK(atomic_load(&e->calls) == (round % 3 ? 1 : 0) || round % 3 == 0, "round %d: %d calls", round, atomic_load(&e->calls));
+        free(e);
+    }
+    pn_engine_stop(r->e);
+    pn_session_free(s);
+}
+
 static int req_first(void *user, const char *text, size_t len, pn_token token)
 {
     (void)text;
@@ -770,6 +867,8 @@ int main(void)
         the_engine_drives_itself(&r);
         freed_by_another_thread(&r);
         paused_and_gone_on(&r);
+        the_end_is_told_once_and_last(&r);
+        freed_while_its_end_is_told(&r);
         caps_hold_and_clients_take_turns(&r);
         a_long_prompt_shares_its_steps(&r);
         for (size_t i = 0; i < N_TEXTS; i++)

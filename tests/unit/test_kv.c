@@ -142,6 +142,7 @@ typedef struct share_rig {
     bool open[SHARE_SEQS];
     uint32_t list[SHARE_SEQS][SHARE_CTX];       /* what position i should read */
     uint32_t next_stamp;
+    bool by_turn;                               /* every second sequence is */
 } share_rig;
 
 static uint32_t *share_slot(pn_kv_page *p, uint32_t pos) { return (uint32_t *)p->data + pos % P; }
@@ -208,14 +209,16 @@ static void share_check(const share_rig *r)
                 own += p && !p->common;
                 common[g] += p && p->common ? 1.0 / holders : 0;
             }
-            PN_CHECK(own == kv->group[g].n_pages, "%u own pages of %u", (unsigned)own, (unsigned)kv->group[g].n_pages);
+            PN_CHECK(own == kv->group[g].n_pages && own <= kv->group[g].max_pages && (kv->by_turn || own == kv->group[g].max_pages),
+                     "%u own pages of %u, at most %u", (unsigned)own, (unsigned)kv->group[g].n_pages, (unsigned)kv->group[g].max_pages);
+            bytes += kv->by_turn ? own * pn_kv_page_cost(&share_spec, g, PN_DTYPE_F16) : 0;
             uint32_t w = share_spec.group[g].window, from = w && kv->length + 1 > w ? kv->length + 1 - w : 0;
             for (uint32_t pos = from; pos < kv->length; pos++)
                 if (!PN_CHECK(kv->group[g].table[pos / P] && *share_slot(kv->group[g].table[pos / P], pos) == r->list[q][pos],
                               "sequence %u, group %u, position %u", (unsigned)q, (unsigned)g, (unsigned)pos))
                     return;
         }
-        bytes += r->open[q] ? one : 0;
+        bytes += !r->open[q] ? 0 : kv->by_turn ? pn_kv_bare_bytes(&share_spec, SHARE_CTX, SHARE_BATCH) : one;
     }
     for (uint32_t g = 0; g < 2; g++)
         bytes += (uint64_t)(common[g] + 0.5) * pn_kv_page_cost(&share_spec, g, PN_DTYPE_F16);
@@ -224,14 +227,30 @@ static void share_check(const share_rig *r)
 
 static void share_open(share_rig *r, uint32_t q)
 {
-    r->open[q] = pn_kv_open(&r->kv[q], &r->m.mem, &share_spec, SHARE_CTX, SHARE_BATCH, PN_DTYPE_F16, NULL) == PN_OK;
+    pn_status st = (r->by_turn && q % 2 ? pn_kv_open_bare : pn_kv_open)(&r->kv[q], &r->m.mem, &share_spec, SHARE_CTX, SHARE_BATCH,
+                                                                       PN_DTYPE_F16, NULL);
+    r->open[q] = st == PN_OK;
+}
+
+/* By the turn: within the turn that has begun, or a new one of up to three such steps. */
+static bool share_turn(share_rig *r, uint32_t q, uint32_t n, uint32_t steps)
+{
+    pn_kv *kv = &r->kv[q];
+    if (!kv->by_turn || kv->length + n <= kv->reserved)
+        return true;
+    uint32_t end = PN_MIN(kv->length + n * steps, (uint32_t)SHARE_CTX);
+    uint64_t need = pn_kv_reserve_bytes(kv, end), had = r->m.bytes;
+    bool ok = pn_kv_reserve(kv, end);
+    PN_CHECK(r->m.bytes == had + (ok ? need : 0), "said %" PRIu64 " bytes, took %" PRIu64, need, r->m.bytes - had);
+    return ok;
 }
 
 /* Random steps, forks, truncations and closings; the fail_at-th allocation fails. */
-static long share_random(uint64_t seed, int ops, long fail_at)
+static long share_random(uint64_t seed, int ops, long fail_at, bool by_turn)
 {
     static share_rig r;
     memset(&r, 0, sizeof r);
+    r.by_turn = by_turn;
     pn_test_mem_init(&r.m, fail_at);
     while (ops--) {
         uint32_t q = (uint32_t)(pn_test_rand(&seed) % SHARE_SEQS), o = (uint32_t)(pn_test_rand(&seed) % SHARE_SEQS);
@@ -248,10 +267,14 @@ static long share_random(uint64_t seed, int ops, long fail_at)
             pn_kv_truncate(&r.kv[q], 0);
             if (o != q && r.open[o] && r.kv[o].length)
                 share_fork(&r, o, q, 1 + (uint32_t)(pn_test_rand(&seed) % r.kv[o].length));
+            pn_kv_trim(&r.kv[q]);
         } else if (what <= 5) {
             pn_kv_truncate(&r.kv[q], r.kv[q].length - PN_MIN(r.kv[q].length, n / 2));
             PN_CHECK(r.m.n_calls == calls, "truncation allocated");
-        } else if (r.kv[q].length + n <= SHARE_CTX) {
+            pn_kv_trim(&r.kv[q]);
+            for (uint32_t g = 0; g < 2; g++)
+                PN_CHECK(r.kv[q].group[g].n_free == 0 || !r.kv[q].by_turn, "pages left after a turn");
+        } else if (r.kv[q].length + n <= SHARE_CTX && share_turn(&r, q, n, 1 + (uint32_t)(pn_test_rand(&seed) % 3))) {
             share_step(&r, q, n);
         }
         share_check(&r);
@@ -265,15 +288,15 @@ static long share_random(uint64_t seed, int ops, long fail_at)
 
 static void shared_pages_read_what_each_sequence_wrote(void)
 {
-    for (uint64_t seed = 1; seed <= 10; seed++)
-        share_random(seed, 1000, 0);
+    for (uint64_t seed = 1; seed <= 20; seed++)
+        share_random(seed, 1000, 0, seed % 2);
 }
 
 static void sharing_survives_any_failing_allocation(void)
 {
     for (long k = 1, calls = 1; k <= calls; k++) {
-        long n = share_random(77, 60, k);
-        calls = PN_MAX(calls, n);
+        long n = share_random(77, 60, k, false), m = share_random(78, 120, k, true);
+        calls = PN_MAX(calls, PN_MAX(n, m));
     }
 }
 
@@ -311,8 +334,40 @@ static void a_shared_page_is_copied_before_it_is_written(void)
     PN_CHECK(r.m.outstanding == 0, "%ld blocks left", r.m.outstanding);
 }
 
+/* A turn takes its own pages alone, and leaves those that hold something. */
+static void a_turn_takes_what_it_needs(void)
+{
+    pn_test_mem m;
+    pn_kv kv;
+    pn_test_mem_init(&m, 0);
+    PN_CHECK(pn_kv_open_bare(&kv, &m.mem, &kv_spec, 1000, 50, PN_DTYPE_F16, NULL) == PN_OK &&
+             m.bytes == pn_kv_bare_bytes(&kv_spec, 1000, 50), "%" PRIu64 " bytes", m.bytes);
+    const uint64_t full = pn_kv_page_cost(&kv_spec, 0, PN_DTYPE_F16), narrow = pn_kv_page_cost(&kv_spec, 1, PN_DTYPE_F16);
+    PN_CHECK(pn_kv_reserve_bytes(&kv, 0) == 0 && pn_kv_reserve_bytes(&kv, 1) == full + narrow && pn_kv_reserve_bytes(&kv, 64) == full + narrow &&
+             pn_kv_reserve_bytes(&kv, 65) == 2 * (full + narrow) &&
+             pn_kv_reserve_bytes(&kv, 1000) == 16 * full + kv.group[1].max_pages * narrow, "bytes of a turn");
+    PN_CHECK(pn_kv_reserve(&kv, 130), " ");
+    for (int i = 0; i < 2; i++) {
+        pn_kv_prepare(&kv, 50);
+        pn_kv_commit(&kv, 50);
+    }
+    PN_CHECK(pn_kv_reserve_bytes(&kv, 130) == 0 && kv.group[0].n_free == 1, "%u free", (unsigned)kv.group[0].n_free);
+    pn_kv_trim(&kv);
+    PN_CHECK(kv.group[0].n_pages == 2 && kv.group[0].n_free == 0 && pn_kv_reserve_bytes(&kv, 128) == 0 &&
+             pn_kv_reserve_bytes(&kv, 129) == full + narrow, "%u pages", (unsigned)kv.group[0].n_pages);
+    /* The half page is shared: going on costs its copy. */
+    pn_kv_page *half = pn_kv_share(&kv, 0, 1);
+    PN_CHECK(half && kv.group[0].n_pages == 1 && pn_kv_reserve_bytes(&kv, 101) == full && pn_kv_reserve(&kv, 101), "a copy");
+    pn_kv_prepare(&kv, 1);
+    PN_CHECK(half->refs == 1 && kv.group[0].table[1] != half, "copied");
+    pn_kv_release(half);
+    pn_kv_close(&kv);
+    PN_CHECK(m.outstanding == 0 && m.bytes == 0, "%ld blocks left", m.outstanding);
+}
+
 int main(void)
 {
+    a_turn_takes_what_it_needs();
     bytes_per_token_of_known_models();
     windows_keep_what_queries_see_and_no_more();
     windows_reserve_exactly_what_can_be_in_use();
