@@ -74,7 +74,7 @@ static bool args_real(const char *text, double lo, double hi, double *out)
 }
 
 /* "32,512" to numbers; 0: malformed. */
-static size_t args_list(const char *text, double lo, double hi, uint32_t out[PN_FLAG_INTS_MAX])
+PN_INTERNAL size_t pn_parse_ints(const char *text, double lo, double hi, uint32_t out[PN_FLAG_INTS_MAX])
 {
     size_t n = 0;
     for (const char *p = text;;) {
@@ -94,6 +94,20 @@ static size_t args_list(const char *text, double lo, double hi, uint32_t out[PN_
     }
 }
 
+static bool args_time(const char *text, double lo, double hi, double *out)
+{
+    static const struct { const char *unit; double ms; } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}};
+    const char *end;
+    if (!pn_parse_f64(text, text + strlen(text), out, &end))
+        return false;
+    for (size_t i = 0; i < PN_COUNT_OF(units); i++)
+        if (strcmp(end, units[i].unit) == 0) {
+            *out *= units[i].ms;
+            return *out >= lo && *out <= hi;
+        }
+    return false;
+}
+
 static bool args_value_ok(const pn_flag *f, const char *text)
 {
     int64_t i;
@@ -105,9 +119,10 @@ static bool args_value_ok(const pn_flag *f, const char *text)
     case PN_FLAG_TEXT: return true;
     case PN_FLAG_INT: return pn_parse_i64(text, (int64_t)f->lo, (int64_t)f->hi, &i);
     case PN_FLAG_U64: return pn_parse_u64(text, &u);
-    case PN_FLAG_INTS: return args_list(text, f->lo, f->hi, list) > 0;
+    case PN_FLAG_INTS: return pn_parse_ints(text, f->lo, f->hi, list) > 0;
     case PN_FLAG_REAL: return args_real(text, f->lo, f->hi, &v);
     case PN_FLAG_SIZE: return pn_parse_size(text, &u);
+    case PN_FLAG_TIME: return args_time(text, f->lo, f->hi, &v);
     case PN_FLAG_CHOICE: return args_word_in(f->arg, text);
     }
     return false;
@@ -127,6 +142,7 @@ static void args_allowed(const pn_flag *f, char *buf, size_t cap)
         break;
     case PN_FLAG_REAL: snprintf(buf, cap, "a number from %g to %g", f->lo, f->hi); break;
     case PN_FLAG_SIZE: snprintf(buf, cap, "a size such as 512M or 1.5G (K, M, G, T)"); break;
+    case PN_FLAG_TIME: snprintf(buf, cap, "a time from %.0fms to %.0fs, such as 500ms, 30s or 5m", f->lo, f->hi / 1000); break;
     case PN_FLAG_CHOICE: snprintf(buf, cap, "one of %s", f->arg); break;
     }
 }
@@ -301,6 +317,16 @@ static bool args_env_add(pn_args *a, const pn_flag *f, const char *who, const ch
     return args_add(a, f, text);
 }
 
+/* Entries [from, n) go before all others. */
+static void args_to_front(pn_args *a, size_t from)
+{
+    for (; from < a->n; from++) {
+        pn_arg last = a->list[a->n - 1];
+        memmove(a->list + 1, a->list, (a->n - 1) * sizeof *a->list);
+        a->list[0] = last;
+    }
+}
+
 PN_INTERNAL bool pn_args_environment(pn_args *a, const pn_cmd *const *cmds, size_t n, char **environment)
 {
     size_t given = a ? a->n : 0;
@@ -319,6 +345,28 @@ PN_INTERNAL bool pn_args_environment(pn_args *a, const pn_cmd *const *cmds, size
         if (f && !args_env_add(a, f, who, eq + 1, given))
             return false;
     }
+    if (a)
+        args_to_front(a, given);
+    return true;
+}
+
+/* --- files ------------------------------------------------------------------------------------- */
+
+PN_INTERNAL bool pn_args_check(const pn_args *a, const char *who, const char *key, const char *value)
+{
+    const pn_flag *f = args_long(a->cmd->flags, key, strlen(key));
+    return f ? args_check(f, who, value) : args_error("%s: unknown: 'pantheon %s --help' lists what is allowed", who, a->cmd->name);
+}
+
+PN_INTERNAL bool pn_args_default(pn_args *a, const char *who, const char *key, const char *value)
+{
+    if (!pn_args_check(a, who, key, value))
+        return false;
+    const pn_flag *f = args_long(a->cmd->flags, key, strlen(key));
+    size_t n = a->n;
+    if (!args_env_add(a, f, who, value, n))
+        return false;
+    args_to_front(a, n);
     return true;
 }
 
@@ -395,12 +443,22 @@ PN_INTERNAL uint64_t pn_args_size(const pn_args *a, const char *name, uint64_t f
     return fallback;
 }
 
+PN_INTERNAL uint32_t pn_args_ms(const pn_args *a, const char *name, uint32_t fallback)
+{
+    const pn_flag *f = args_flag(a, name);
+    const char *t = args_last(a, name);
+    double ms = fallback;
+    if (t)
+        args_time(t, f->lo, f->hi, &ms);
+    return (uint32_t)ms;
+}
+
 PN_INTERNAL size_t pn_args_ints(const pn_args *a, const char *name, const char *fallback,
                                 uint32_t out[PN_FLAG_INTS_MAX])
 {
     const pn_flag *f = args_flag(a, name);
     const char *t = args_last(a, name);
-    return args_list(t ? t : fallback, f->lo, f->hi, out);
+    return pn_parse_ints(t ? t : fallback, f->lo, f->hi, out);
 }
 
 PN_INTERNAL const char *pn_args_pos(const pn_args *a, size_t i)

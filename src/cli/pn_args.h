@@ -8,8 +8,8 @@
  * Invariants
  *   1. After pn_args_parse every value has been checked against its row; the getters below cannot
  *      fail.  They take a flag's name; a name the command does not have is our mistake (assert).
- *   2. The command line wins over the environment; of a flag given twice the last value counts,
- *      except for repeatable ones, which keep all.
+ *   2. The command line wins over the environment, whose values stand before it in the list; of a flag
+ *      given twice the last value counts, except for repeatable ones, which keep all.
  *   3. Texts are borrowed from argv and the environment and live as long as the program.
  *
  * Faults are told on stderr in one line naming flag, value and what is allowed.
@@ -29,6 +29,7 @@ typedef enum pn_flag_kind {
     PN_FLAG_INTS,               /* comma-separated, at most PN_FLAG_INTS_MAX, each lo <= v <= hi */
     PN_FLAG_REAL,               /* lo <= v <= hi */
     PN_FLAG_SIZE,               /* 46M, 1.5G */
+    PN_FLAG_TIME,               /* 500ms, 30s, 5m: milliseconds, lo <= v <= hi */
     PN_FLAG_CHOICE              /* one of the words in `arg`, separated by '|' */
 } pn_flag_kind;
 
@@ -78,6 +79,13 @@ PN_INTERNAL void pn_args_fini(pn_args *a);
  * that no command's table in cmds[0..n) knows is an error, and so is a malformed value. */
 PN_INTERNAL bool pn_args_environment(pn_args *a, const pn_cmd *const *cmds, size_t n, char **environment);
 
+/* Add `value` of flag `key` before all others when the flag is not given, or else ignore it; `who` is for messages.
+ * False: the command has no such flag, or not this value.  The texts are borrowed. */
+PN_INTERNAL bool pn_args_default(pn_args *a, const char *who, const char *key, const char *value);
+
+/* Is it a value of that flag? */
+PN_INTERNAL bool pn_args_check(const pn_args *a, const char *who, const char *key, const char *value);
+
 /* Enough arguments? */
 PN_INTERNAL bool pn_args_complete(const pn_args *a);
 
@@ -89,12 +97,16 @@ PN_INTERNAL int64_t pn_args_int(const pn_args *a, const char *name, int64_t fall
 PN_INTERNAL uint64_t pn_args_u64(const pn_args *a, const char *name, uint64_t fallback);
 PN_INTERNAL double pn_args_real(const pn_args *a, const char *name, double fallback);
 PN_INTERNAL uint64_t pn_args_size(const pn_args *a, const char *name, uint64_t fallback);
+PN_INTERNAL uint32_t pn_args_ms(const pn_args *a, const char *name, uint32_t fallback);         /* PN_FLAG_TIME */
 PN_INTERNAL size_t pn_args_ints(const pn_args *a, const char *name, const char *fallback,
                                 uint32_t out[PN_FLAG_INTS_MAX]);
 PN_INTERNAL const char *pn_args_pos(const pn_args *a, size_t i);               /* NULL: no more */
 
 /* Usage, then the flags with their defaults, one a line, on stdout. */
 PN_INTERNAL void pn_args_help(const pn_cmd *cmd);
+
+/* "0,1" as PN_FLAG_INTS has it; 0: malformed. */
+PN_INTERNAL size_t pn_parse_ints(const char *text, double lo, double hi, uint32_t out[PN_FLAG_INTS_MAX]);
 
 /* Decimal digits only, whole string. */
 PN_INTERNAL bool pn_parse_u64(const char *s, uint64_t *out);

@@ -15,6 +15,7 @@
 /* Ctrl-C since the last pn_cli_interrupt_done, and whom it stops. */
 static volatile sig_atomic_t cli_interrupts;
 static pn_session *volatile cli_target;
+static pn_server *volatile cli_server;
 
 /* --- life ------------------------------------------------------------------------------------- */
 
@@ -183,6 +184,25 @@ PN_INTERNAL void pn_cli_catch_interrupt(void)
     sa.sa_handler = cli_on_interrupt;   /* no SA_RESTART: a read at the prompt must return */
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
+}
+
+static void cli_on_stop(int sig)
+{
+    (void)sig;
+    pn_server *s = cli_server;
+    if (s)
+        pn_server_stop(s);
+}
+
+PN_INTERNAL void pn_cli_catch_stop(pn_server *s)
+{
+    struct sigaction sa;
+    cli_server = s;
+    memset(&sa, 0, sizeof sa);
+    sa.sa_handler = s ? cli_on_stop : SIG_DFL;
+    sigemptyset(&sa.sa_mask);
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
 }
 
 /* A mapped file that another process cuts short raises SIGBUS where it is read.  A program may say

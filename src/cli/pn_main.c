@@ -15,28 +15,31 @@
 
 extern char **environ;          /* declared by unistd.h on some systems only */
 
-#ifndef PN_BUILD_ID
-#define PN_BUILD_ID "none"      /* the Makefile sets it to a string */
-#endif
+#define MAIN_COMMANDS 14
 
-#define MAIN_COMMANDS 13
+#ifdef PN_BUILD_ID              /* the Makefile sets it to a string */
+#define MAIN_BUILD PN_BUILD_ID
+#else
+#define MAIN_BUILD "none"
+#endif
 
 /* In the order of the help. */
 static void main_commands(const pn_cmd *out[MAIN_COMMANDS])
 {
     out[0] = pn_cmd_run();
-    out[1] = pn_cmd_inspect();
-    out[2] = pn_cmd_plan();
-    out[3] = pn_cmd_tokenize();
-    out[4] = pn_cmd_detokenize();
-    out[5] = pn_cmd_logits();
-    out[6] = pn_cmd_perplexity();
-    out[7] = pn_cmd_bench();
-    out[8] = pn_cmd_quantize();
-    out[9] = pn_cmd_synth();
-    out[10] = pn_cmd_parse();
-    out[11] = pn_cmd_grammar();
-    out[12] = pn_cmd_render();
+    out[1] = pn_cmd_serve();
+    out[2] = pn_cmd_inspect();
+    out[3] = pn_cmd_plan();
+    out[4] = pn_cmd_tokenize();
+    out[5] = pn_cmd_detokenize();
+    out[6] = pn_cmd_logits();
+    out[7] = pn_cmd_perplexity();
+    out[8] = pn_cmd_bench();
+    out[9] = pn_cmd_quantize();
+    out[10] = pn_cmd_synth();
+    out[11] = pn_cmd_parse();
+    out[12] = pn_cmd_grammar();
+    out[13] = pn_cmd_render();
 }
 
 static const pn_cmd *main_find(const pn_cmd *const *cmds, const char *name)
@@ -80,7 +83,7 @@ static int main_version(pn_cli *c, bool backend_only)
         printf("%s\n", pn_backend_name(c->engine));
     else
         printf("Pantheon v%s\nbackend=%s build=%s isa=%s\n", pn_version(), pn_backend_name(c->engine),
-               PN_BUILD_ID, pn_cpu_isa());
+               c->build, pn_cpu_isa());
     return PN_EXIT_OK;
 }
 
@@ -141,6 +144,7 @@ int main(int argc, char **argv)
 {
     pn_cli c;
     pn_cli_open(&c);
+    c.build = MAIN_BUILD;
     pn_cli_catch_bus_error();
     int code = main_dispatch(&c, argc, argv);
     pn_cli_close(&c);
@@ -148,5 +152,6 @@ int main(int argc, char **argv)
 }
 
 #undef MAIN_COMMANDS
+#undef MAIN_BUILD
 
 #endif /* PANTHEON_CLI */

@@ -404,9 +404,15 @@ static void admin_metrics(serve_conn *c, pn_str *s)
     pn_engine_memory(v->e, &info);
     pn_metrics_memory(v->metrics, &info);
     pn_metrics_set(v->metrics, PN_METRIC_CONNECTIONS, 0, 0, v->n_conns);
+    pn_metrics_set(v->metrics, PN_METRIC_START, 0, 0, (double)v->started_unix);
+    uint64_t kv = info.used[PN_ACCT_KV] + info.used[PN_ACCT_PREFIX], room = kv + info.host_available;
     for (const serve_model *m = v->models; m; m = m->next) {
+        uint64_t page = m->plan.kv_bytes_per_token * PN_KV_PAGE_TOKENS;
         pn_metrics_set(v->metrics, PN_METRIC_RUNNING, m->metrics, 0, m->n_running);
         pn_metrics_set(v->metrics, PN_METRIC_WAITING, m->metrics, 0, m->n_queued);
+        pn_metrics_set(v->metrics, PN_METRIC_KV_RATIO, m->metrics, 0, room ? (double)kv / (double)room : 0);
+        pn_metrics_set(v->metrics, PN_METRIC_BLOCK_TOKENS, m->metrics, 0, PN_KV_PAGE_TOKENS);
+        pn_metrics_set(v->metrics, PN_METRIC_BLOCKS, m->metrics, 0, page ? (double)(room / page) : 0);
     }
     pn_metrics_write(v->metrics, s, v->params.metrics == PN_METRICS_VLLM);
 }

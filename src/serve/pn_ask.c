@@ -31,6 +31,55 @@ static void ask_go(serve_ask *a, serve_phase phase)
 }
 
 /* ------------------------------------------------------------------------------------------
+ * Counting
+ * ------------------------------------------------------------------------------------------ */
+
+static double ask_seconds(uint64_t from, uint64_t to) { return from && to > from ? (double)(to - from) / 1000 : 0; }
+
+static bool ask_generates(const serve_ask *a) { return a->kind <= SERVE_MESSAGES; }
+
+/* Once: how it ended. */
+static void ask_ended(serve_ask *a, pn_metric_ended how)
+{
+    static const pn_metric_endpoint endpoints[] = {PN_ENDPOINT_CHAT, PN_ENDPOINT_COMPLETIONS, PN_ENDPOINT_RESPONSES, PN_ENDPOINT_MESSAGES,
+                                                   PN_ENDPOINT_EMBEDDINGS};
+    if (a->counted || !a->model)
+        return;
+    a->counted = true;
+    pn_metrics_ended(a->server->metrics, a->model->metrics,
+                     (size_t)a->kind < PN_COUNT_OF(endpoints) ? endpoints[a->kind] : PN_ENDPOINT_OTHER, how);
+}
+
+/* Times between tokens since the last look; with the lock held. */
+static void ask_gaps(serve_ask *a)
+{
+    for (uint32_t i = 0; i < a->n_gaps; i++)
+        pn_metrics_observe(a->server->metrics, PN_METRIC_ITL, a->model->metrics, (double)a->gaps[i] / 1000);
+    a->n_gaps = 0;
+}
+
+static void ask_metrics(serve_ask *a)
+{
+    pn_metrics *m = a->server->metrics;
+    const pn_oai_usage *u = &a->usage;
+    uint32_t at = a->model->metrics;
+    if (!ask_generates(a))
+        return;
+    const struct { pn_metric id; double v; } sums[] = {
+        {PN_METRIC_PROMPT_TOKENS, u->prompt}, {PN_METRIC_CACHED_TOKENS, u->cached}, {PN_METRIC_GENERATION_TOKENS, u->completion},
+        {PN_METRIC_PREFIX_QUERIES, u->prompt}, {PN_METRIC_PREFIX_HITS, u->cached},
+    }, seen[] = {
+        {PN_METRIC_TTFT, ask_seconds(a->asked_ms, a->first_ms)}, {PN_METRIC_E2E, ask_seconds(a->asked_ms, a->server->now)},
+        {PN_METRIC_QUEUE, ask_seconds(a->queued_ms, a->begun_ms)}, {PN_METRIC_PREFILL, a->prefill}, {PN_METRIC_DECODE, a->decode},
+        {PN_METRIC_REQUEST_PROMPT, u->prompt}, {PN_METRIC_REQUEST_GENERATION, u->completion},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(sums); i++)
+        pn_metrics_add(m, sums[i].id, at, 0, sums[i].v);
+    for (size_t i = 0; i < PN_COUNT_OF(seen); i++)
+        pn_metrics_observe(m, seen[i].id, at, seen[i].v);
+}
+
+/* ------------------------------------------------------------------------------------------
  * Leaving
  * ------------------------------------------------------------------------------------------ */
 
@@ -44,15 +93,14 @@ static void ask_part(serve_ask *a)
 
 static void ask_log(const serve_ask *a, const serve_conn *c)
 {
-    serve_logf(a->server, PN_LOG_INFO, "%s %s %s %d %" PRIu64 "ms model=%s prompt=%" PRIu32 " cached=%" PRIu32 " completion=%" PRIu32,
-               c->peer.name, c->request_id, c->c.http.req.path.data ? c->c.http.req.path.data : "-", c->status, a->server->now - c->began,
-               a->model ? a->model->name : "-", a->usage.prompt, a->usage.cached, a->usage.completion);
+    serve_log_request(c, a->model ? a->model->name : NULL, &a->usage);
 }
 
 /* Answer with a->error and close. */
 static void ask_refuse(serve_ask *a)
 {
     serve_conn *c = a->conn;
+    ask_ended(a, a->error.status == 429 ? PN_ENDED_REJECTED : PN_ENDED_ERROR);
     if (c) {
         serve_error(c, &a->error);
         ask_log(a, c);
@@ -86,6 +134,7 @@ PN_INTERNAL void serve_ask_abort(serve_ask *a)
 {
     if (a->conn)
         ask_log(a, a->conn);
+    ask_ended(a, PN_ENDED_ABORT);
     ask_part(a);
     if (a->phase == SERVE_QUEUED) {
         ask_unqueue(a);
@@ -127,8 +176,9 @@ static void ask_free(serve_ask *a)
         a->next->prev = a->prev;
     s->n_asks--;
     if (m) {
-        double took = (double)(s->now - a->begun_ms) / 1000;
-        m->seconds = m->seconds > 0 ? 0.8 * m->seconds + 0.2 * took : took;
+        double took = ask_seconds(a->begun_ms, s->now);
+        if (ask_generates(a))
+            m->seconds = m->seconds > 0 ? 0.8 * m->seconds + 0.2 * took : took;
         m->n_running--;
         s->n_running--;
         s->n_closed++;
@@ -195,6 +245,14 @@ static serve_ask *ask_choose(const serve_model *m)
     return best;
 }
 
+static void ask_start(serve_ask *a)
+{
+    a->model->n_running++;
+    a->server->n_running++;
+    a->begun_ms = PN_MAX(a->server->now, (uint64_t)1);
+    ask_go(a, SERVE_BEGINNING);
+}
+
 PN_INTERNAL void serve_ask_pump(serve_model *m)
 {
     if (m->state != SERVE_MODEL_READY && m->state != SERVE_DRAINING)
@@ -204,10 +262,7 @@ PN_INTERNAL void serve_ask_pump(serve_model *m)
         if (!a)
             return;
         ask_unqueue(a);
-        m->n_running++;
-        m->server->n_running++;
-        a->begun_ms = PN_MAX(m->server->now, (uint64_t)1);
-        ask_go(a, SERVE_BEGINNING);
+        ask_start(a);
     }
 }
 
@@ -354,6 +409,8 @@ static void ask_choice_end(serve_ask *a, serve_choice *c)
     c->told = true;
     a->usage.completion += r.n_generated;
     a->usage.reasoning += r.n_reasoning;
+    a->prefill = PN_MAX(a->prefill, r.prefill_seconds);
+    a->decode = PN_MAX(a->decode, r.decode_seconds);
     if (st)
         ask_failed(a, st, &err);
     else if (r.finish == PN_FINISH_CANCELLED && !a->error.status)
@@ -364,9 +421,8 @@ static void ask_choice_end(serve_ask *a, serve_choice *c)
     if (r.stop_index >= 0)
         f.stop = (pn_bytes){c->generate.stop[r.stop_index], strlen(c->generate.stop[r.stop_index])};
     a->failed = !a->reply->ops->choice_end(a->reply, c->index, &f);
+    ask_ended(a, r.finish != PN_FINISH_STOP ? PN_ENDED_LENGTH : c->calls ? PN_ENDED_TOOL_CALLS : PN_ENDED_STOP);
 }
-
-static void ask_metrics(const serve_ask *a);
 
 /* With the lock held. */
 static void ask_tell(serve_ask *a)
@@ -374,16 +430,18 @@ static void ask_tell(serve_ask *a)
     for (uint32_t i = 0; i < a->n_begun; i++)
         if (a->choice[i].done && !a->choice[i].told)
             ask_choice_end(a, &a->choice[i]);
+    ask_gaps(a);
     if (a->n_done < a->n_begun || a->ended)
         return;
     a->ended = true;
+    ask_ended(a, PN_ENDED_ERROR);           /* no choice has come to an end */
+    ask_metrics(a);
     if (a->failed)
         return;
     if (!a->error.status)
         a->failed = !a->reply->ops->end(a->reply, &a->usage);
     else if (a->stream)
         a->failed = !a->reply->ops->fail(a->reply, &a->error);
-    ask_metrics(a);
 }
 
 static void ask_look(serve_ask *a)
@@ -422,6 +480,14 @@ static void ask_run(pn_task *t)
     }
 }
 
+static void ask_served(serve_ask *a)
+{
+    if (serve_model_find(a->server, a->model_name) == a->model)
+        pn_str_add(&a->served, a->model_name.data, a->model_name.len);
+    else
+        pn_str_addz(&a->served, a->model->name);
+}
+
 /* The body has been read. */
 static void ask_parsed(serve_ask *a)
 {
@@ -429,10 +495,14 @@ static void ask_parsed(serve_ask *a)
         ask_stopping(&a->error);
     if (!a->error.status)
         a->model = serve_model_route(a->server, a->model_name, &a->error);
-    if (!a->error.status && a->conn)
-        ask_queue(a);
-    else
+    if (a->model)                           /* the name it was called by, if that is one of its own */
+        ask_served(a);
+    if (a->error.status || !a->conn)
         ask_refuse(a);
+    else if (a->kind > SERVE_EMBED)
+        ask_start(a);                       /* nothing is computed: no place is needed */
+    else
+        ask_queue(a);
 }
 
 /* It runs, it was answered at once, it has to wait for memory, or it was wrong. */
@@ -501,6 +571,7 @@ PN_INTERNAL void serve_ask_new(serve_conn *c, serve_kind kind)
     a->kind = kind;
     a->conn = c;
     a->client = ask_client(c);
+    a->asked_ms = PN_MAX(s->now, (uint64_t)1);
     a->task = (pn_task){.run = ask_run, .done = ask_done};
     pn_mutex_init(&a->lock);
     serve_random_id(a->id, 24);

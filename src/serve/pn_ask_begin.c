@@ -11,6 +11,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "serve/pn_oai_reply.h"
+
 struct serve_request {
     pn_oai_common *common;      /* of the one below */
     union {
@@ -18,6 +20,8 @@ struct serve_request {
         pn_oai_completion completion;
     } of;
     bool is_chat, open;
+    pn_str echoed;              /* owned: texts of the prompts, if they are echoed, and where they are: */
+    pn_bytes echo[SERVE_CHOICES];
     pn_str tools;               /* owned: JSON array, or empty */
 };
 
@@ -67,6 +71,7 @@ PN_INTERNAL void serve_ask_parse(serve_ask *a)
     }
     a->req = q;
     pn_str_init(&q->tools, mem, PN_ACCT_CONN);
+    pn_str_init(&q->echoed, mem, PN_ACCT_CONN);
     q->open = parse_body(a, q);
     pn_str_fini(&a->body);
     if (!q->open)
@@ -113,9 +118,12 @@ static int begin_event(void *user, const pn_output_event *e)
     serve_ask *a = c->ask;
     pn_mutex_lock(&a->lock);
     uint64_t now = pn_net_now_ms();
-    if (!a->n_pieces++)
+    if (!a->first_ms)
         a->first_ms = now;
+    else if (a->n_gaps < SERVE_GAPS)
+        a->gaps[a->n_gaps++] = (uint16_t)PN_MIN(now - a->last_ms, (uint64_t)UINT16_MAX);
     a->last_ms = now;
+    c->calls |= e->kind == PN_OUTPUT_CALL_BEGIN;
     a->failed = a->failed || !a->reply->ops->event(a->reply, c->index, e);
     bool failed = a->failed, news = a->box.len > 0;
     pn_mutex_unlock(&a->lock);
@@ -246,6 +254,10 @@ static pn_status begin_piece(serve_ask *a, serve_choice *c, const pn_oai_piece *
 static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
 {
     const pn_oai_completion *q = &a->req->of.completion;
+    if (q->suffix.data)
+        return pn_fail(err, PN_E_INVALID, "suffix: this model is not known to fill in the middle");
+    if (q->echo && q->common.logprobs)
+        return pn_fail(err, PN_E_INVALID, "logprobs: those of the prompt (with echo) are not computed");
     const pn_oai_input *in = &q->prompts.list[c->index / q->common.n];
     pn_status st = PN_OK;
     for (size_t i = 0; i < in->n_pieces && !st; i++)
@@ -257,17 +269,32 @@ static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
     return st;
 }
 
-/* What a prompt was, in front of its answers. */
-static pn_status begin_echo(serve_ask *a, const serve_choice *c, pn_str *out, pn_err *err)
+/* A prompt's text, for who wants it in front of the answers. */
+static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *out, pn_err *err)
 {
-    size_t n;
+    pn_str *s = &a->req->echoed;
+    size_t n, at = s->len;
     pn_status st = pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, NULL, 0, &n, err);
-    char *text = st ? NULL : pn_mem_alloc(&a->server->mem, PN_ACCT_CONN, n + 1);
-    if (st || !text)
-        return st ? st : pn_fail_nomem(err, "a prompt's text", n);
-    st = pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, text, n, &n, err);
-    pn_str_add(out, text, n);
-    pn_mem_free(&a->server->mem, PN_ACCT_CONN, text, n + 1);
+    if (st)
+        return st;
+    for (size_t i = 0; i < n; i++)
+        pn_str_addc(s, 0);
+    if (s->failed)
+        return pn_fail_nomem(err, "a prompt's text", n);
+    out->len = n;
+    return pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, s->data + at, n, &n, err);
+}
+
+static pn_status begin_echo(serve_ask *a, pn_err *err)
+{
+    struct serve_request *q = a->req;
+    uint32_t n = q->common->n;
+    size_t at = 0;
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < a->n_choices && !st; i += n)
+        st = begin_text_of(a, &a->choice[i], &q->echo[i / n], err);
+    for (uint32_t i = 0; i < a->n_choices / n; at += q->echo[i++].len)
+        q->echo[i].data = pn_str_cstr(&q->echoed) + at;
     return st;
 }
 
@@ -296,14 +323,18 @@ static void begin_report(serve_ask *a)
 static pn_status begin_reply(serve_ask *a, pn_err *err)
 {
     const pn_oai_common *q = a->req->common;
-    pn_str_add(&a->served, a->model_name.data ? a->model_name.data : a->model->name, a->model_name.data ? a->model_name.len : strlen(a->model->name));
     begin_report(a);
     if (a->served.failed || a->report.failed)
         return pn_fail_nomem(err, "an answer", a->report.len);
     const pn_reply_params p = {.mem = &a->server->mem, .id = a->id, .model = a->served.data, .fingerprint = a->server->fingerprint,
                                .created = pn_net_unix_s(), .n_choices = a->n_choices, .stream = a->stream, .seed = a->begun_ms,
                                .report = a->report.data, .emit = serve_ask_emit, .user = a};
-    return pn_oai_chat_reply_new(&a->reply, &p, q->include_usage, q->logprobs, err);
+    if (a->req->is_chat)
+        return pn_oai_chat_reply_new(&a->reply, &p, q->include_usage, q->logprobs, err);
+    bool echo = a->req->of.completion.echo;
+    pn_status st = echo ? begin_echo(a, err) : PN_OK;
+    const pn_oai_completion_reply how = {.include_usage = q->include_usage, .logprobs = q->logprobs, .n = q->n, .echo = echo ? a->req->echo : NULL};
+    return st ? st : pn_oai_completion_reply_new(&a->reply, &p, &how, err);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -332,6 +363,18 @@ static void begin_count(serve_ask *a, serve_choice *c)
     begin_usage(a, c);
     if (a->paused)
         pn_request_pause(c->request, 1);
+}
+
+/* max_tokens is 0: the prompts are counted, nothing is computed. */
+static pn_status begin_nothing(serve_ask *a, pn_err *err)
+{
+    const pn_reply_finish f = {.why = PN_FINISH_LENGTH};
+    for (uint32_t i = 0; i < a->n_choices; i += a->req->common->n)
+        a->usage.prompt += (uint32_t)a->choice[i].n_prompt;
+    bool ok = a->reply->ops->begin(a->reply, &a->usage);
+    for (uint32_t i = 0; i < a->n_choices && ok; i++)
+        ok = a->reply->ops->choice_end(a->reply, i, &f);
+    return ok ? PN_OK : pn_fail_nomem(err, "an answer", 0);
 }
 
 /* For whoever computes meanwhile the first request and the reply's beginning are one. */
@@ -374,7 +417,9 @@ static pn_status begin_all(serve_ask *a, pn_err *err)
     }
     if (!st)
         st = begin_reply(a, err);
-    return st ? st : begin_requests(a, err);
+    if (st)
+        return st;
+    return !q->is_chat && q->of.completion.prompt_only ? begin_nothing(a, err) : begin_requests(a, err);
 }
 
 /* Requests first, then what they use. */
@@ -400,7 +445,6 @@ static void begin_undo(serve_ask *a)
     memset(&a->usage, 0, sizeof a->usage);
     pn_str_clear(&a->box);
     pn_str_clear(&a->report);
-    pn_str_clear(&a->served);
 }
 
 PN_INTERNAL void serve_ask_begin(serve_ask *a)
@@ -429,6 +473,7 @@ PN_INTERNAL void serve_ask_close(serve_ask *a)
         else if (q->open)
             pn_oai_completion_fini(&q->of.completion);
         pn_str_fini(&q->tools);
+        pn_str_fini(&q->echoed);
         pn_mem_free(mem, PN_ACCT_CONN, q, sizeof *q);
     }
     a->req = NULL;

@@ -30,6 +30,29 @@ static void server_free(pn_mem *m, pn_account account, void *ptr, size_t size)
     pn_free(((pn_server *)(void *)m)->e, PN_ACCT_CONN, ptr, size);
 }
 
+static void server_log(const pn_server *s, pn_log_level level, char *text)
+{
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127)       /* clients choose paths and names */
+            *p = '?';
+    s->params.log(s->params.log_user, level, text);
+}
+
+/* {"level":"info","time":...,"event":...} with more members behind. */
+static void server_log_json(pn_server *s, pn_log_level level, const char *event, const char *members)
+{
+    static const char *const levels[] = {"error", "warn", "info", "debug"};
+    pn_str line;
+    pn_str_init(&line, &s->mem, PN_ACCT_CONN);
+    pn_str_addf(&line, "{\"level\":\"%s\",\"time\":%" PRId64, levels[level], pn_net_unix_s());
+    pn_json_key(&line, "event");
+    pn_json_write_strz(&line, event);
+    pn_str_addf(&line, "%s}", members);
+    if (!line.failed)
+        server_log(s, level, line.data);
+    pn_str_fini(&line);
+}
+
 PN_INTERNAL void serve_logf(pn_server *s, pn_log_level level, const char *fmt, ...)
 {
     char text[1024];
@@ -39,10 +62,40 @@ PN_INTERNAL void serve_logf(pn_server *s, pn_log_level level, const char *fmt, .
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    for (char *p = text; *p; p++)
-        if ((unsigned char)*p < ' ' || *p == 127)       /* clients choose paths and names */
-            *p = '?';
-    s->params.log(s->params.log_user, level, text);
+    if (s->params.log_json)
+        server_log_json(s, level, text, "");
+    else
+        server_log(s, level, text);
+}
+
+PN_INTERNAL void serve_log_request(const serve_conn *c, const char *model, const pn_oai_usage *u)
+{
+    pn_server *s = c->server;
+    const pn_http_request *q = &c->c.http.req;
+    uint64_t ms = s->now - c->began;
+    if (!s->params.log)
+        return;
+    if (!s->params.log_json) {
+        serve_logf(s, PN_LOG_INFO, "%s %s %.*s %.200s %d %" PRIu64 "ms model=%s prompt=%" PRIu32 " cached=%" PRIu32 " completion=%" PRIu32, c->peer.name,
+                   c->request_id, (int)q->method_text.len, q->method_text.data ? q->method_text.data : "", q->path.data ? q->path.data : "-", c->status, ms,
+                   model ? model : "-", u->prompt, u->cached, u->completion);
+        return;
+    }
+    pn_str m;
+    pn_str_init(&m, &s->mem, PN_ACCT_CONN);
+    pn_str_addz(&m, ",\"peer\":");
+    pn_json_write_strz(&m, c->peer.name);
+    pn_json_key(&m, "request_id");
+    pn_json_write_strz(&m, c->request_id);
+    pn_json_key(&m, "path");
+    pn_json_write_str(&m, q->path.data ? q->path.data : "", q->path.len);
+    pn_json_key(&m, "model");
+    pn_json_write_strz(&m, model);
+    pn_str_addf(&m, ",\"status\":%d,\"ms\":%" PRIu64 ",\"prompt_tokens\":%" PRIu32 ",\"cached_tokens\":%" PRIu32 ",\"completion_tokens\":%" PRIu32, c->status,
+                ms, u->prompt, u->cached, u->completion);
+    if (!m.failed)
+        server_log_json(s, PN_LOG_INFO, "request", m.data);
+    pn_str_fini(&m);
 }
 
 PN_INTERNAL void serve_wake(void *server) { pn_wake_send(&((pn_server *)server)->wake); }

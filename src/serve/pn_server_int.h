@@ -32,7 +32,7 @@ typedef struct serve_conn serve_conn;
 typedef struct serve_model serve_model;
 typedef struct serve_ask serve_ask;
 
-enum { SERVE_LISTENERS = 8, SERVE_CHOICES = 16, SERVE_READY = 64 };
+enum { SERVE_LISTENERS = 8, SERVE_CHOICES = 16, SERVE_READY = 64, SERVE_GAPS = 32 };
 
 /* ------------------------------------------------------------------------------------------
  * Connections
@@ -111,6 +111,7 @@ typedef struct serve_choice {
     size_t n_prompt;
     bool done;                  /* under the ask's lock: the request is */
     bool told;                  /* its end has been told to the reply */
+    bool calls;                 /* it has called a tool */
 } serve_choice;
 
 struct serve_ask {
@@ -145,14 +146,17 @@ struct serve_ask {
     bool paused;                /* the box is full: its requests are paused */
     uint32_t n_done;
     uint64_t first_ms, last_ms; /* when tokens came */
-    uint32_t n_pieces;
+    uint16_t gaps[SERVE_GAPS];  /* ms between tokens, for the metrics, [n_gaps] */
+    uint32_t n_gaps;
     bool failed;                /* the reply ran out of memory, or its reader is gone */
 
     atomic_bool news;           /* look into the box */
     pn_str out;                 /* the records being sent, from out_at on */
     size_t out_at;
     bool streaming, ended;      /* the head went out; the reply has been told its end */
-    uint64_t queued_ms, begun_ms;
+    bool counted;               /* in the metrics */
+    uint64_t asked_ms, queued_ms, begun_ms;     /* begun 0: it has no place */
+    double prefill, decode;     /* seconds */
 };
 
 /* ------------------------------------------------------------------------------------------
@@ -207,6 +211,8 @@ struct pn_server {
 /* --- pn_server.c -------------------------------------------------------------------------------- */
 
 PN_INTERNAL void serve_logf(pn_server *s, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
+/* A request has been answered, or given up; model NULL: it concerned none. */
+PN_INTERNAL void serve_log_request(const serve_conn *c, const char *model, const pn_oai_usage *u);
 PN_INTERNAL void serve_wake(void *server);
 PN_INTERNAL void serve_random_id(char *out, size_t n);         /* n letters and digits and a NUL */
 
