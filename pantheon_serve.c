@@ -505,14 +505,70 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
 
 #endif /* PN_HASH_H */
 
+/* ---- Begin serve/pn_oai_error.h ---- */
+/*
+ * pn_oai_error.h - what clients are told when a request is not answered.
+ *
+ * Clients act on the status and on words.  SDKs try again after 408, 409, 429 and everything from 500 on, so
+ * what is wrong with a request is never a 5xx, and a failure that would come again says so (no_retry).
+ * Agents find out by the message that a conversation has become too long, and shorten it.
+ *
+ * Pure.  Messages are cut to fit, never allocated.
+ */
+#ifndef PN_OAI_ERROR_H
+#define PN_OAI_ERROR_H
+
+/* includes base/pn_str.h */
+#include "pantheon.h"
+
+/* An error as the API answers it: {"error":{"message","type","param","code"}}. */
+typedef struct pn_oai_error {
+    int status;                 /* of HTTP */
+    const char *type, *code;    /* static; code NULL: null */
+    char param[96];             /* the field; "": null */
+    char message[640];
+    char extra[96];             /* more members, JSON without braces; "": none */
+    uint32_t retry_ms;          /* for Retry-After and retry-after-ms; 0: none */
+    bool no_retry;              /* x-should-retry: false */
+} pn_oai_error;
+
+PN_INTERNAL void pn_oai_error_json(const pn_oai_error *e, pn_str *out);
+PN_INTERNAL void pn_oai_error_object(const pn_oai_error *e, pn_str *out);   /* what is behind "error": */
+
+/* Everything but extra, retry_ms and no_retry, which become empty. */
+PN_INTERNAL void pn_oai_error_set(pn_oai_error *e, int status, const char *type, const char *code, const char *param, const char *fmt,
+                                  ...) PN_PRINTF(6, 7);
+
+PN_INTERNAL void pn_oai_error_model(pn_oai_error *e, pn_bytes asked, const char *const *served, size_t n_served);    /* 404 */
+PN_INTERNAL void pn_oai_error_route(pn_oai_error *e, pn_bytes path);                                                 /* 404 */
+PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const char *allowed);                         /* 405 */
+PN_INTERNAL void pn_oai_error_key(pn_oai_error *e, bool given);             /* 401; given: there was one, a wrong one */
+PN_INTERNAL void pn_oai_error_queue(pn_oai_error *e, uint32_t waiting, uint32_t retry_ms);                           /* 429 */
+PN_INTERNAL void pn_oai_error_loading(pn_oai_error *e, const char *what, uint32_t retry_ms);    /* 503: "the model m is loading" */
+
+/* 400: `prompt` tokens, and `output` (0: as much as fits) asked for, in a context of `limit`. */
+PN_INTERNAL void pn_oai_error_context(pn_oai_error *e, uint32_t prompt, uint32_t output, uint32_t limit);
+
+/* What memory allows, with the numbers in `text`: 429 when waiting helps, 400 when the request can never fit. */
+PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waiting_helps, uint32_t retry_ms);
+
+/* What the library said about a request. */
+PN_INTERNAL void pn_oai_error_status(pn_oai_error *e, pn_status st, const char *text);
+
+#endif /* PN_OAI_ERROR_H */
+
 /* ---- Begin serve/pn_oai.h ---- */
 /*
- * pn_oai.h - what a chat completions request asks for, checked.
+ * pn_oai.h - what a request of OpenAI's API asks for, checked.
  *
- * Every field of the body is honoured, refused with its name, or listed in `ignored`; nothing is dropped
- * without a word.  null is absent.  Names and ranges are OpenAI's, with the extensions that vLLM and
- * llama-server have (top_k, min_p, ...); where a client's number is out of OpenAI's range but has a
- * meaning (a temperature of 3), it is taken.
+ * Every field of a body is honoured, refused with its name, or listed in `ignored`; nothing is dropped
+ * without a word.  null is absent, and of equal keys the last counts.  Names and ranges are OpenAI's, with
+ * the extensions that vLLM and llama-server have (top_k, min_p, ...); where a client's number is out of
+ * OpenAI's range but has a meaning (a temperature of 3), it is taken.  Bytes that are not UTF-8 and halves of
+ * surrogate pairs become U+FFFD: agents paste what they find.
+ *
+ * Each parser returns false with the error in *e (400, or 503 without memory) and *out empty; the text is not
+ * needed afterwards.
  *
  * Source: OpenAI's API reference and the extensions' documentation.
  *
@@ -523,16 +579,11 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
 
 /* includes base/pn_json.h */
 #include "pantheon.h"
+/* includes serve/pn_oai_error.h */
 
-/* An error as the API answers it: {"error":{"message","type","param","code"}}. */
-typedef struct pn_oai_error {
-    int status;                 /* of HTTP */
-    const char *type, *code;    /* static; code NULL: null */
-    char param[96];             /* the field; "": null */
-    char message[512];
-} pn_oai_error;
-
-PN_INTERNAL void pn_oai_error_json(const pn_oai_error *e, pn_str *out);
+/* ------------------------------------------------------------------------------------------
+ * What requests have in common
+ * ------------------------------------------------------------------------------------------ */
 
 typedef enum pn_oai_format {
     PN_OAI_TEXT = 0,
@@ -541,103 +592,299 @@ typedef enum pn_oai_format {
     PN_OAI_GBNF                 /* `grammar` */
 } pn_oai_format;
 
-typedef struct pn_oai_chat {
+/* The first member of every request; those that generate nothing use the first four fields alone. */
+typedef struct pn_oai_common {
     pn_mem *mem;
     pn_json_doc body;           /* owned; nodes and strings below are of it */
     pn_bytes model;             /* {NULL, 0}: not given */
-    uint32_t messages, tools;   /* arrays; tools PN_JSON_NONE: none */
-    uint32_t n;                 /* choices */
+    pn_str ignored;             /* JSON strings with commas between, for pantheon.ignored_params */
+    uint32_t n;                 /* choices, of each prompt where there are several */
     uint32_t max_tokens;        /* 0: until the end or the context is full */
     bool stream, include_usage;
+    bool logprobs;
+    uint32_t top_logprobs;
     pn_sampling sampling;       /* fields that were given; `given` says which */
     uint64_t given;             /* a bit for each sampling field of the table, in its order */
     pn_logit_bias *bias;        /* owned, [cap_bias] */
     size_t cap_bias;
     const char **stop;          /* owned, [cap_stop]; texts of the body */
     size_t n_stop, cap_stop;
-    bool logprobs;
-    uint32_t top_logprobs;
     pn_oai_format format;
     uint32_t schema;
     pn_bytes grammar;
+    pn_str choice_grammar;      /* what `grammar` is when the body has a list of choices */
+    pn_bytes session;           /* session_id, or {NULL, 0} */
+} pn_oai_common;
+
+/* A model's defaults overridden by what was given; bias and seed are the request's. */
+PN_INTERNAL void pn_oai_sampling(const pn_oai_common *q, pn_sampling *of_model);
+
+/* ------------------------------------------------------------------------------------------
+ * Chat completions
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct pn_oai_chat {
+    pn_oai_common common;
+    uint32_t messages;          /* array */
+    uint32_t n_messages;        /* of them count: empty ones of the assistant at the end do not */
+    uint32_t tools;             /* array, or PN_JSON_NONE: none */
+    uint32_t allowed;           /* array of those of the tools that may be called, or PN_JSON_NONE: all */
     pn_tool_choice tool_choice;
     pn_bytes tool_name;         /* the one function to call, or {NULL, 0} */
     bool single_call;
     pn_str variables;           /* JSON object: variables of the template, or empty */
     bool has_reasoning_budget;
     uint32_t reasoning_budget;
-    pn_bytes session;           /* session_id, or {NULL, 0} */
-    pn_str ignored;             /* JSON strings with commas between, for pantheon.ignored_params */
 } pn_oai_chat;
 
-/* False: *e says why (400, or 500 without memory), and *out is empty.  text is not needed afterwards.
- * n_max: most choices. */
+/* n_max: most choices. */
 PN_INTERNAL bool pn_oai_chat_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, uint32_t n_max, pn_oai_error *e);
 PN_INTERNAL void pn_oai_chat_fini(pn_oai_chat *q);
 
-/* A model's defaults overridden by what was given; bias and seed are the request's. */
-PN_INTERNAL void pn_oai_chat_sampling(const pn_oai_chat *q, pn_sampling *of_model);
+/* The tools that may be called, as a JSON array; nothing when there are none. */
+PN_INTERNAL void pn_oai_chat_tools(const pn_oai_chat *q, pn_str *out);
+
+/* ------------------------------------------------------------------------------------------
+ * Completions
+ * ------------------------------------------------------------------------------------------ */
+
+/* Inputs as a body lists them: a string, a list of strings, of tokens, or of lists of tokens.  Tokens and
+ * strings side by side in one list of tokens are the pieces of one input, as llama-server reads them. */
+typedef struct pn_oai_piece {
+    pn_bytes text;              /* data NULL: tokens[first .. first + n_tokens) */
+    size_t first, n_tokens;
+} pn_oai_piece;
+
+typedef struct pn_oai_input { size_t first, n_pieces; } pn_oai_input;
+
+typedef struct pn_oai_inputs {
+    pn_oai_input *list;         /* owned, [cap] */
+    size_t n, cap;
+    pn_oai_piece *pieces;       /* owned, [cap_pieces] */
+    size_t n_pieces, cap_pieces;
+    pn_token *tokens;           /* owned, [cap_tokens]; at least 0, the vocabulary's size is not known here */
+    size_t n_tokens, cap_tokens;
+} pn_oai_inputs;
+
+/* Without max_tokens an answer goes on until its end or a full context, as in llama-server; OpenAI's 16
+ * cuts off what most clients want. */
+typedef struct pn_oai_completion {
+    pn_oai_common common;       /* n choices of each prompt */
+    pn_oai_inputs prompts;
+    bool prompt_only;           /* max_tokens is 0: nothing is generated */
+    bool echo;
+    pn_bytes suffix;            /* text behind the gap, or {NULL, 0} */
+} pn_oai_completion;
+
+/* n_max: most choices of all prompts together. */
+PN_INTERNAL bool pn_oai_completion_parse(pn_oai_completion *out, pn_mem *mem, const char *text, size_t len, uint32_t n_max, pn_oai_error *e);
+PN_INTERNAL void pn_oai_completion_fini(pn_oai_completion *q);
 
 #endif /* PN_OAI_H */
 
-/* ---- Begin serve/pn_oai_reply.h ---- */
+/* ---- Begin serve/pn_oai_read.h ---- */
 /*
- * pn_oai_reply.h - an answer as OpenAI's API shows it: one body, or chunks of a stream.
+ * pn_oai_read.h - reading a request's body by tables: one row a field.
  *
- *     begin -> (logprob | event)* -> end
+ * For the parsers behind pn_oai.h and nobody else.  A parser opens the body, has the fields read (its own rows
+ * first, then those that all requests which generate share), and checks what concerns several fields.  A
+ * field without a row is unknown: SDKs add fields all the time, so it is no error, but it is listed.
  *
- * Streaming.  The role comes alone and first, then reasoning_content, content and tool_calls as the answer has
- * them, then a chunk with nothing but finish_reason, then, when asked for, one with the usage and no choice.  A
- * call's id, type and name come once, in its first chunk; what clients add up would double otherwise.
- * Not streaming, everything is gathered and shown by pn_oai_reply_end.
- *
- * Threads: one reply, one thread.  Pure: events in, JSON texts out.
+ * All functions that return bool say false when the request is refused; the error is filled then.
  */
-#ifndef PN_OAI_REPLY_H
-#define PN_OAI_REPLY_H
+#ifndef PN_OAI_READ_H
+#define PN_OAI_READ_H
+
+/* includes serve/pn_oai.h */
+
+typedef struct pn_oai_parser {
+    pn_oai_common *q;           /* first member of the request that is read */
+    pn_oai_error *e;
+    uint32_t n_max;
+} pn_oai_parser;
+
+typedef bool (*pn_oai_reader)(pn_oai_parser *p, const char *name, uint32_t node);
+typedef struct pn_oai_field { const char *name; pn_oai_reader read; } pn_oai_field;
+
+/* *q is initialised in any case, so that pn_oai_close is right afterwards. */
+PN_INTERNAL bool pn_oai_open(pn_oai_parser *p, pn_mem *mem, const char *text, size_t len);
+PN_INTERNAL void pn_oai_close(pn_oai_common *q);
+
+/* Every member of the body but nulls; generates: the shared rows count too. */
+PN_INTERNAL bool pn_oai_read_fields(pn_oai_parser *p, const pn_oai_field *own, size_t n_own, bool generates);
+
+/* A reader for fields that are looked at later, and for those whose value changes nothing. */
+PN_INTERNAL bool pn_oai_read_nothing(pn_oai_parser *p, const char *name, uint32_t node);
+
+PN_INTERNAL void pn_oai_ignore(pn_oai_parser *p, const char *name, size_t len);
+
+/* The grammar of a list of strings, one of which is the answer. */
+PN_INTERNAL bool pn_oai_read_choices(pn_oai_parser *p, const char *name, uint32_t node);
+
+/* --- values --- */
+
+PN_INTERNAL bool pn_oai_fail(pn_oai_parser *p, const char *param, const char *fmt, ...) PN_PRINTF(3, 4);
+PN_INTERNAL bool pn_oai_fail_memory(pn_oai_parser *p);
+PN_INTERNAL bool pn_oai_expected(pn_oai_parser *p, const char *param, const char *what, uint32_t node);
+PN_INTERNAL bool pn_oai_read_bool(pn_oai_parser *p, const char *name, uint32_t node, bool *out);
+PN_INTERNAL bool pn_oai_read_int(pn_oai_parser *p, const char *name, uint32_t node, int64_t lo, int64_t hi, int64_t *out);
+PN_INTERNAL bool pn_oai_read_text(pn_oai_parser *p, const char *name, uint32_t node, pn_bytes *out);
+
+/* string, [string], [token], [[token]] and mixtures; `most` inputs. */
+PN_INTERNAL bool pn_oai_read_inputs(pn_oai_parser *p, const char *name, uint32_t node, size_t most, pn_oai_inputs *out);
+PN_INTERNAL void pn_oai_inputs_fini(pn_mem *mem, pn_oai_inputs *in);
+
+static inline bool pn_oai_same(pn_bytes b, const char *text) { return b.len == strlen(text) && memcmp(b.data, text, b.len) == 0; }
+static inline bool pn_oai_given(const pn_json_doc *d, uint32_t node) { return pn_json_type_of(d, node) > PN_JSON_NULL; }
+
+#endif /* PN_OAI_READ_H */
+
+/* ---- Begin serve/pn_reply.h ---- */
+/*
+ * pn_reply.h - how an API shows an answer: what every one of them is told, and what it makes of it.
+ *
+ *     begin -> (logprob | event)* and choice_end, for each choice -> end
+ *                                                                 \-> or fail, at any time
+ *
+ * The server does not know which API a client speaks.  It creates a reply for the request it has read, tells
+ * it what happens, and sends what the reply emits: nothing but the body, once, when it does not stream; else
+ * events, each a JSON text in one line, perhaps with a name (Anthropic's and the Responses API name them,
+ * chat completions do not).
+ *
+ * Choices come interleaved; those of one reply are told one at a time.
+ *
+ * Threads: one at a time, not always the same.  Pure: events in, JSON texts out.
+ */
+#ifndef PN_REPLY_H
+#define PN_REPLY_H
 
 /* includes base/pn_json.h */
 #include "pantheon.h"
+/* includes serve/pn_oai_error.h */
 
-/* One chunk, or the body: a JSON text in one line, valid during the call.  Nonzero: stop. */
-typedef int (*pn_oai_emit)(void *user, const char *json, size_t len);
+/* The body, or an event of a stream: a JSON text in one line, valid during the call; event NULL: no name.
+ * Nonzero: stop. */
+typedef int (*pn_reply_emit)(void *user, const char *event, const char *json, size_t len);
 
-typedef struct pn_oai_reply_params {
-    const char *id;             /* "chatcmpl-..."; all texts are borrowed while the reply lives */
+typedef struct pn_reply_params {
+    pn_mem *mem;                /* all texts are borrowed while the reply lives */
+    const char *id;             /* 24 letters and digits, unique; each API puts its prefix before it */
     const char *model, *fingerprint;
     int64_t created;            /* Unix seconds */
-    uint32_t choice;            /* index */
-    bool stream, include_usage, logprobs;
-    const char *ignored;        /* JSON strings with commas between, or "" */
-    uint64_t seed;              /* for ids of calls */
-    pn_oai_emit emit;
+    uint32_t n_choices;
+    bool stream;
+    uint64_t seed;              /* for ids of calls and items */
+    const char *report;         /* members of the object "pantheon" that APIs with room for it carry, without its
+                                   braces; NULL: no object.  It is looked at where it is written, with the end of
+                                   the last choice or behind it, so what is known late can be set in r->p.report */
+    pn_reply_emit emit;
     void *user;
-} pn_oai_reply_params;
+} pn_reply_params;
 
 typedef struct pn_oai_usage {
     uint32_t prompt, cached, completion, reasoning;     /* tokens; cached are of the prompt, reasoning of the completion */
 } pn_oai_usage;
 
-typedef struct pn_oai_reply {
-    pn_mem *mem;
-    pn_oai_reply_params p;
-    pn_str content, reasoning;  /* gathered when not streaming */
-    pn_str calls;               /* the elements of tool_calls, so far */
-    pn_str args;                /* of the call that is open */
-    pn_str entries;             /* of logprobs.content that are not out yet, commas between */
+typedef struct pn_reply_finish {
+    pn_finish why;
+    pn_bytes stop;              /* the stop string that ended it, or {NULL, 0} */
+} pn_reply_finish;
+
+typedef struct pn_reply pn_reply;
+
+/* Each returns false when memory ran out or emit said stop, and from then on. */
+typedef struct pn_reply_ops {
+    bool (*begin)(pn_reply *r, const pn_oai_usage *so_far);     /* prompt and cached are known */
+    bool (*logprob)(pn_reply *r, uint32_t choice, const pn_token_logprob *t);  /* before the content it belongs to */
+    bool (*event)(pn_reply *r, uint32_t choice, const pn_output_event *e);
+    bool (*choice_end)(pn_reply *r, uint32_t choice, const pn_reply_finish *f);
+    bool (*end)(pn_reply *r, const pn_oai_usage *total);        /* behind the end of every choice */
+    bool (*fail)(pn_reply *r, const pn_oai_error *e);           /* the last of a stream; without one, the body,
+                                                                   which goes with e's status */
+    void (*free)(pn_reply *r);
+    bool done_marker;           /* the stream ends with "data: [DONE]" */
+} pn_reply_ops;
+
+/* The first member of every API's own struct. */
+struct pn_reply {
+    const pn_reply_ops *ops;
+    pn_reply_params p;
     pn_str out;                 /* the text being made */
-    uint32_t n_calls;
-    bool stopped;               /* emit said so */
-} pn_oai_reply;
+    bool dead;                  /* emit said stop, or something is missing from what was emitted */
+};
 
-PN_INTERNAL void pn_oai_reply_init(pn_oai_reply *r, pn_mem *mem, const pn_oai_reply_params *p);
-PN_INTERNAL void pn_oai_reply_fini(pn_oai_reply *r);
+static inline void pn_reply_free(pn_reply *r)                   /* NULL is a no-op */
+{
+    if (r)
+        r->ops->free(r);
+}
 
-/* Each returns false when memory ran out or emit said stop. */
-PN_INTERNAL bool pn_oai_reply_begin(pn_oai_reply *r);
-PN_INTERNAL bool pn_oai_reply_logprob(pn_oai_reply *r, const pn_token_logprob *t);     /* before the content it belongs to */
-PN_INTERNAL bool pn_oai_reply_event(pn_oai_reply *r, const pn_output_event *e);
-PN_INTERNAL bool pn_oai_reply_end(pn_oai_reply *r, pn_finish finish, const pn_oai_usage *usage);
+/* --- for those who implement it ---------------------------------------------------------------- */
+
+/* `size` bytes, zeroed, with `out` usable; NULL when memory ran out.  free: ops->free's last step. */
+PN_INTERNAL pn_reply *pn_reply_alloc(size_t size, const pn_reply_ops *ops, const pn_reply_params *p, pn_err *err);
+PN_INTERNAL void pn_reply_dispose(pn_reply *r, size_t size);
+
+/* Emit `out` and empty it. */
+PN_INTERNAL bool pn_reply_send(pn_reply *r, const char *event);
+
+/* `s` was added to; false when that failed. */
+PN_INTERNAL bool pn_reply_kept(pn_reply *r, const pn_str *s);
+
+/* ,"pantheon":{...} onto out. */
+PN_INTERNAL void pn_reply_report(pn_reply *r);
+
+/* prefix and 24 letters and digits, the same for equal a and b in this reply, not terminated by quotes. */
+PN_INTERNAL void pn_reply_id(const pn_reply *r, const char *prefix, uint32_t a, uint32_t b, char out[40]);
+
+/* length (also: the context is full) or something else */
+static inline bool pn_reply_cut_short(pn_finish f) { return f == PN_FINISH_LENGTH || f == PN_FINISH_CONTEXT; }
+
+#endif /* PN_REPLY_H */
+
+/* ---- Begin serve/pn_oai_reply.h ---- */
+/*
+ * pn_oai_reply.h - answers as chat completions and completions show them: one body, or chunks of a stream.
+ *
+ * Chat, streaming.  The role comes alone and first, then reasoning_content, content and tool_calls as the answer
+ * has them, then a chunk with nothing but finish_reason; for each choice.  Then, when asked for, one with the
+ * usage and no choice.  A call's id, type and name come once, in its first chunk; what clients add up would
+ * double otherwise.
+ *
+ * Completions, streaming.  Pieces of text, the prompt in front where it is echoed, and a chunk with no text and
+ * finish_reason.
+ *
+ * Not streaming, everything is gathered and shown at the end, choices in the order of their index.
+ */
+#ifndef PN_OAI_REPLY_H
+#define PN_OAI_REPLY_H
+
+/* includes serve/pn_reply.h */
+
+PN_INTERNAL pn_status pn_oai_chat_reply_new(pn_reply **out, const pn_reply_params *p, bool include_usage, bool logprobs, pn_err *err);
+
+/* Choice i answers prompt i / n.  With prompt_logprobs the tokens of the prompt are told, too, before all
+ * others; the first has no probability, which is NaN. */
+typedef struct pn_oai_completion_reply {
+    bool include_usage, logprobs, prompt_logprobs;
+    uint32_t n;                 /* choices of a prompt; 0: 1 */
+    const pn_bytes *echo;       /* [n_choices / n] texts of the prompts, borrowed; NULL: not echoed */
+} pn_oai_completion_reply;
+
+PN_INTERNAL pn_status pn_oai_completion_reply_new(pn_reply **out, const pn_reply_params *p, const pn_oai_completion_reply *how, pn_err *err);
+
+/* --- for those who implement both ---------------------------------------------------------------- */
+
+/* {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":...,"choices":[ */
+PN_INTERNAL void pn_oai_reply_head(pn_reply *r, const char *prefix, const char *object);
+
+/* ,"usage":{...} */
+PN_INTERNAL void pn_oai_reply_usage(pn_str *s, const pn_oai_usage *u);
+
+PN_INTERNAL bool pn_oai_reply_fail(pn_reply *r, const pn_oai_error *e);
+
+/* A natural logarithm as the API has it: what is no number is -9999. */
+PN_INTERNAL void pn_oai_reply_log(pn_str *s, float v);
 
 #endif /* PN_OAI_REPLY_H */
 
@@ -2846,63 +3093,39 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
 }
 #endif
 
-/* ---- Begin serve/pn_oai_chat.c ---- */
-#ifndef PN_DROP_SERVE_PN_OAI_CHAT_C
-#define PN_DROP_SERVE_PN_OAI_CHAT_C
+/* ---- Begin serve/pn_oai_error.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_ERROR_C
+#define PN_DROP_SERVE_PN_OAI_ERROR_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_oai_chat.c - the fields of a chat completions request, one row of a table each.
- *
- * A field without a row is unknown: SDKs add fields all the time, so it is no error, but it is listed.
+ * pn_oai_error.c - errors with the words that clients look for.
  */
-/* includes serve/pn_oai.h */
+/* includes serve/pn_oai_error.h */
 
-#include <inttypes.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 
-enum { OAI_STOPS = 16, OAI_BIASES = 4096, OAI_TOP_LOGPROBS = 20 };
+/* includes base/pn_json.h */
 
-typedef struct oai_parser {
-    pn_oai_chat *q;
-    pn_oai_error *e;
-    uint32_t n_max;
-} oai_parser;
+static const char oai_error_invalid[] = "invalid_request_error";
 
 /* ------------------------------------------------------------------------------------------
- * Errors
+ * Any error
  * ------------------------------------------------------------------------------------------ */
 
-static bool oai_fail(oai_parser *p, const char *param, const char *fmt, ...) PN_PRINTF(3, 4);
-static bool oai_fail(oai_parser *p, const char *param, const char *fmt, ...)
+PN_INTERNAL void pn_oai_error_set(pn_oai_error *e, int status, const char *type, const char *code, const char *param, const char *fmt, ...)
 {
     va_list ap;
-    *p->e = (pn_oai_error){.status = 400, .type = "invalid_request_error", .code = "invalid_value"};
-    snprintf(p->e->param, sizeof p->e->param, "%s", param);
+    *e = (pn_oai_error){.status = status, .type = type, .code = code};
+    snprintf(e->param, sizeof e->param, "%s", param);
     va_start(ap, fmt);
-    vsnprintf(p->e->message, sizeof p->e->message, fmt, ap);
+    vsnprintf(e->message, sizeof e->message, fmt, ap);
     va_end(ap);
-    return false;
 }
 
-static bool oai_nomem(oai_parser *p)
+PN_INTERNAL void pn_oai_error_object(const pn_oai_error *e, pn_str *out)
 {
-    *p->e = (pn_oai_error){.status = 500, .type = "server_error", .code = NULL};
-    snprintf(p->e->message, sizeof p->e->message, "out of memory while the request was read");
-    return false;
-}
-
-static const pn_json_doc *oai_doc(const oai_parser *p) { return &p->q->body; }
-
-static bool oai_expected(oai_parser *p, const char *param, const char *what, uint32_t node)
-{
-    return oai_fail(p, param, "%s: expected %s, found %s", param, what, pn_json_type_name(pn_json_type_of(oai_doc(p), node)));
-}
-
-PN_INTERNAL void pn_oai_error_json(const pn_oai_error *e, pn_str *out)
-{
-    pn_str_addz(out, "{\"error\":{\"message\":");
+    pn_str_addz(out, "{\"message\":");
     pn_json_write_strz(out, e->message);
     pn_json_key(out, "type");
     pn_json_write_strz(out, e->type);
@@ -2910,39 +3133,210 @@ PN_INTERNAL void pn_oai_error_json(const pn_oai_error *e, pn_str *out)
     pn_json_write_strz(out, e->param[0] ? e->param : NULL);
     pn_json_key(out, "code");
     pn_json_write_strz(out, e->code);
-    pn_str_addz(out, "}}");
+    if (e->extra[0])
+        pn_str_addf(out, ",%s", e->extra);
+    pn_str_addc(out, '}');
+}
+
+PN_INTERNAL void pn_oai_error_json(const pn_oai_error *e, pn_str *out)
+{
+    pn_str_addz(out, "{\"error\":");
+    pn_oai_error_object(e, out);
+    pn_str_addc(out, '}');
 }
 
 /* ------------------------------------------------------------------------------------------
- * Kinds of values
+ * Where the request went
  * ------------------------------------------------------------------------------------------ */
 
-static bool oai_bool(oai_parser *p, const char *name, uint32_t node, bool *out)
+static int oai_error_cut(pn_bytes b) { return (int)PN_MIN(b.len, (size_t)120); }
+
+PN_INTERNAL void pn_oai_error_model(pn_oai_error *e, pn_bytes asked, const char *const *served, size_t n_served)
 {
-    return pn_json_bool(oai_doc(p), node, out) || oai_expected(p, name, "true or false", node);
+    pn_oai_error_set(e, 404, oai_error_invalid, "model_not_found", "model", "the model '%.*s' does not exist; this server has ",
+                     oai_error_cut(asked), asked.data ? asked.data : "");
+    size_t at = strlen(e->message);
+    if (!n_served)
+        snprintf(e->message + at, sizeof e->message - at, "none");
+    for (size_t i = 0; i < n_served; i++) {
+        at = strlen(e->message);
+        bool room = at + strlen(served[i]) + sizeof ", and more" < sizeof e->message;
+        snprintf(e->message + at, sizeof e->message - at, "%s%s", i ? ", " : "", room ? served[i] : "and more");
+        if (!room)
+            break;
+    }
 }
 
-static bool oai_int(oai_parser *p, const char *name, uint32_t node, int64_t lo, int64_t hi, int64_t *out)
+PN_INTERNAL void pn_oai_error_route(pn_oai_error *e, pn_bytes path)
 {
-    if (!pn_json_i64(oai_doc(p), node, out))
-        return oai_expected(p, name, "an integer", node);
+    pn_oai_error_set(e, 404, oai_error_invalid, "not_found", "", "there is nothing at '%.*s'", oai_error_cut(path), path.data ? path.data : "");
+}
+
+PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const char *allowed)
+{
+    pn_oai_error_set(e, 405, oai_error_invalid, "method_not_allowed", "", "expected the method %s, found '%.*s'", allowed,
+                     oai_error_cut(method), method.data ? method.data : "");
+}
+
+PN_INTERNAL void pn_oai_error_key(pn_oai_error *e, bool given)
+{
+    pn_oai_error_set(e, 401, "authentication_error", "invalid_api_key", "", "%s",
+                     given ? "the API key is not one that this server knows" : "expected an API key, as 'Authorization: Bearer KEY'");
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What the server cannot do now
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_oai_error_queue(pn_oai_error *e, uint32_t waiting, uint32_t retry_ms)
+{
+    pn_oai_error_set(e, 429, "rate_limit_error", "queue_full", "", "the queue is full: %u requests are waiting; try again later",
+                     (unsigned)waiting);
+    e->retry_ms = retry_ms;
+}
+
+PN_INTERNAL void pn_oai_error_loading(pn_oai_error *e, const char *what, uint32_t retry_ms)
+{
+    pn_oai_error_set(e, 503, "unavailable_error", "loading", "", "%s; try again later", what);
+    e->retry_ms = retry_ms;
+}
+
+PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waiting_helps, uint32_t retry_ms)
+{
+    if (waiting_helps)
+        pn_oai_error_set(e, 429, "memory_busy", "insufficient_memory", "", "not enough memory is free now: %s", text);
+    else
+        pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
+                         "the request exceeds the available context size that memory allows: %s", text);
+    e->retry_ms = waiting_helps ? retry_ms : 0;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Too long
+ * ------------------------------------------------------------------------------------------ */
+
+/* "maximum context length is N tokens", "prompt is too long: N tokens > N maximum", "exceeds the available
+ * context size" and "reduce the length of the messages" are what the patterns of agents match; words about
+ * limits of rate would make them wait instead. */
+PN_INTERNAL void pn_oai_error_context(pn_oai_error *e, uint32_t prompt, uint32_t output, uint32_t limit)
+{
+    char asked[64] = "";
+    if (output)
+        snprintf(asked, sizeof asked, " and %u tokens of output were asked for", (unsigned)output);
+    pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
+                     "the maximum context length is %u tokens, but the prompt has %u%s: the prompt is too long: %u tokens > %u maximum, "
+                     "which exceeds the available context size; reduce the length of the messages",
+                     (unsigned)limit, (unsigned)prompt, asked, (unsigned)prompt, (unsigned)limit);
+    snprintf(e->extra, sizeof e->extra, "\"n_prompt_tokens\":%u,\"n_ctx\":%u", (unsigned)prompt, (unsigned)limit);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What the library said
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_oai_error_status(pn_oai_error *e, pn_status st, const char *text)
+{
+    switch (st) {
+    case PN_E_INVALID: case PN_E_FORMAT: case PN_E_UNSUPPORTED:         /* of a template, a schema, a grammar */
+        pn_oai_error_set(e, 400, oai_error_invalid, "invalid_value", "", "%s", text);
+        return;
+    case PN_E_CONTEXT:
+        pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
+                         "the request exceeds the available context size: %s", text);
+        return;
+    case PN_E_BUDGET:
+        pn_oai_error_memory(e, text, true, 1000);
+        return;
+    case PN_E_NOMEM:
+        pn_oai_error_set(e, 503, "unavailable_error", "insufficient_memory", "", "%s", text);
+        e->retry_ms = 1000;
+        return;
+    case PN_E_CANCELLED:
+        pn_oai_error_set(e, 503, "unavailable_error", "cancelled", "", "%s", text);
+        return;
+    default:
+        pn_oai_error_set(e, 500, "server_error", NULL, "", "%s", text);
+        e->no_retry = true;
+    }
+}
+#endif
+
+/* ---- Begin serve/pn_oai_read.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_READ_C
+#define PN_DROP_SERVE_PN_OAI_READ_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_read.c - opening a body, and the fields that all requests which generate share.
+ */
+/* includes serve/pn_oai_read.h */
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* includes base/pn_hash.h */
+/* includes base/pn_utf8.h */
+
+/* A node takes 28 bytes where an element of a list may take two of the text: the limit on bodies alone would
+ * let a small one fill the memory. */
+enum { OAI_NODES = 1 << 22, OAI_STOPS = 64, OAI_BIASES = 4096, OAI_TOP_LOGPROBS = 20 };
+
+/* ------------------------------------------------------------------------------------------
+ * Errors and kinds of values
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL bool pn_oai_fail(pn_oai_parser *p, const char *param, const char *fmt, ...)
+{
+    va_list ap;
+    pn_oai_error_set(p->e, 400, "invalid_request_error", "invalid_value", param, "%s", "");
+    va_start(ap, fmt);
+    vsnprintf(p->e->message, sizeof p->e->message, fmt, ap);
+    va_end(ap);
+    return false;
+}
+
+PN_INTERNAL bool pn_oai_fail_memory(pn_oai_parser *p)
+{
+    pn_oai_error_status(p->e, PN_E_NOMEM, "out of memory while the request was read");
+    return false;
+}
+
+PN_INTERNAL bool pn_oai_expected(pn_oai_parser *p, const char *param, const char *what, uint32_t node)
+{
+    return pn_oai_fail(p, param, "%s: expected %s, found %s", param, what, pn_json_type_name(pn_json_type_of(&p->q->body, node)));
+}
+
+PN_INTERNAL bool pn_oai_read_bool(pn_oai_parser *p, const char *name, uint32_t node, bool *out)
+{
+    return pn_json_bool(&p->q->body, node, out) || pn_oai_expected(p, name, "true or false", node);
+}
+
+PN_INTERNAL bool pn_oai_read_int(pn_oai_parser *p, const char *name, uint32_t node, int64_t lo, int64_t hi, int64_t *out)
+{
+    if (!pn_json_i64(&p->q->body, node, out))
+        return pn_oai_expected(p, name, "an integer", node);
     if (*out >= lo && *out <= hi)
         return true;
-    return oai_fail(p, name, "%s: expected %" PRId64 " to %" PRId64 ", found %" PRId64, name, lo, hi, *out);
+    return pn_oai_fail(p, name, "%s: expected %" PRId64 " to %" PRId64 ", found %" PRId64, name, lo, hi, *out);
 }
 
-static bool oai_text(oai_parser *p, const char *name, uint32_t node, pn_bytes *out)
+PN_INTERNAL bool pn_oai_read_text(pn_oai_parser *p, const char *name, uint32_t node, pn_bytes *out)
 {
-    return pn_json_str(oai_doc(p), node, out) || oai_expected(p, name, "a string", node);
+    return pn_json_str(&p->q->body, node, out) || pn_oai_expected(p, name, "a string", node);
 }
 
-static bool oai_same(pn_bytes b, const char *text) { return b.len == strlen(text) && memcmp(b.data, text, b.len) == 0; }
+PN_INTERNAL bool pn_oai_read_nothing(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    (void)p, (void)name, (void)node;
+    return true;
+}
 
-static void oai_ignore(oai_parser *p, pn_bytes name)
+PN_INTERNAL void pn_oai_ignore(pn_oai_parser *p, const char *name, size_t len)
 {
     if (p->q->ignored.len)
         pn_str_addc(&p->q->ignored, ',');
-    pn_json_write_str(&p->q->ignored, name.data, name.len);
+    pn_json_write_str(&p->q->ignored, name, len);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -2973,22 +3367,22 @@ static const oai_number oai_numbers[] = {
     OAI_F("mirostat_eta", mirostat_eta, 1e-6f, 1000, 0),
 };
 
-static bool oai_number_field(oai_parser *p, size_t i, uint32_t node)
+static bool oai_number_field(pn_oai_parser *p, size_t i, uint32_t node)
 {
     const oai_number *f = &oai_numbers[i];
     char *at = (char *)&p->q->sampling + f->at;
     double v;
     int64_t n;
     if (!f->real) {
-        if (!oai_int(p, f->name, node, (int64_t)f->lo, (int64_t)f->hi, &n))
+        if (!pn_oai_read_int(p, f->name, node, (int64_t)f->lo, (int64_t)f->hi, &n))
             return false;
         int32_t small = (int32_t)n;
         memcpy(at, &small, sizeof small);
     } else {
-        if (!pn_json_f64(oai_doc(p), node, &v))
-            return oai_expected(p, f->name, "a number", node);
+        if (!pn_json_f64(&p->q->body, node, &v))
+            return pn_oai_expected(p, f->name, "a number", node);
         if (!(v >= (double)f->lo && v <= (double)f->hi))
-            return oai_fail(p, f->name, "%s: expected %g to %g, found %g", f->name, (double)f->lo, (double)f->hi, v);
+            return pn_oai_fail(p, f->name, "%s: expected %g to %g, found %g", f->name, (double)f->lo, (double)f->hi, v);
         float real = v == 0 && f->off > 0 ? f->off : (float)v;
         memcpy(at, &real, sizeof real);
     }
@@ -2996,7 +3390,7 @@ static bool oai_number_field(oai_parser *p, size_t i, uint32_t node)
     return true;
 }
 
-PN_INTERNAL void pn_oai_chat_sampling(const pn_oai_chat *q, pn_sampling *s)
+PN_INTERNAL void pn_oai_sampling(const pn_oai_common *q, pn_sampling *s)
 {
     for (size_t i = 0; i < PN_COUNT_OF(oai_numbers); i++)
         if (q->given >> i & 1)
@@ -3014,103 +3408,84 @@ PN_INTERNAL void pn_oai_chat_sampling(const pn_oai_chat *q, pn_sampling *s)
  * Fields one by one
  * ------------------------------------------------------------------------------------------ */
 
-typedef bool (*oai_reader)(oai_parser *p, const char *name, uint32_t node);
+static bool oai_model(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_text(p, name, node, &p->q->model); }
+static bool oai_session(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_text(p, name, node, &p->q->session); }
+static bool oai_stream(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_bool(p, name, node, &p->q->stream); }
 
-static bool oai_model(oai_parser *p, const char *name, uint32_t node) { return oai_text(p, name, node, &p->q->model); }
-static bool oai_session(oai_parser *p, const char *name, uint32_t node) { return oai_text(p, name, node, &p->q->session); }
-static bool oai_stream(oai_parser *p, const char *name, uint32_t node) { return oai_bool(p, name, node, &p->q->stream); }
-static bool oai_logprobs(oai_parser *p, const char *name, uint32_t node) { return oai_bool(p, name, node, &p->q->logprobs); }
-
-static bool oai_messages(oai_parser *p, const char *name, uint32_t node)
-{
-    p->q->messages = node;
-    return pn_json_type_of(oai_doc(p), node) == PN_JSON_ARRAY || oai_expected(p, name, "an array", node);
-}
-
-/* max_completion_tokens has the last word; -1 is llama-server's "no limit". */
-static bool oai_max_tokens(oai_parser *p, const char *name, uint32_t node)
+static bool oai_n(pn_oai_parser *p, const char *name, uint32_t node)
 {
     int64_t v;
-    if (!pn_json_i64(oai_doc(p), node, &v))
-        return oai_expected(p, name, "an integer", node);
-    if (v != -1 && (v < 1 || v > INT32_MAX))
-        return oai_fail(p, name, "%s: expected at least 1, found %" PRId64, name, v);
-    uint32_t other = pn_json_get(oai_doc(p), PN_JSON_ROOT, "max_completion_tokens");
-    if (strcmp(name, "max_tokens") != 0 || pn_json_type_of(oai_doc(p), other) <= PN_JSON_NULL)
-        p->q->max_tokens = v < 0 ? 0 : (uint32_t)v;
-    return true;
-}
-
-static bool oai_n(oai_parser *p, const char *name, uint32_t node)
-{
-    int64_t v;
-    bool ok = oai_int(p, name, node, 1, p->n_max, &v);
+    bool ok = pn_oai_read_int(p, name, node, 1, p->n_max, &v);
     if (ok)
         p->q->n = (uint32_t)v;
     return ok;
 }
 
-static bool oai_stream_options(oai_parser *p, const char *name, uint32_t node)
+static bool oai_stream_options(pn_oai_parser *p, const char *name, uint32_t node)
 {
-    if (pn_json_type_of(oai_doc(p), node) != PN_JSON_OBJECT)
-        return oai_expected(p, name, "an object", node);
-    uint32_t usage = pn_json_get(oai_doc(p), node, "include_usage");
-    return pn_json_type_of(oai_doc(p), usage) <= PN_JSON_NULL || oai_bool(p, "stream_options.include_usage", usage, &p->q->include_usage);
+    const pn_json_doc *d = &p->q->body;
+    if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, name, "an object", node);
+    uint32_t usage = pn_json_get(d, node, "include_usage");
+    return !pn_oai_given(d, usage) || pn_oai_read_bool(p, "stream_options.include_usage", usage, &p->q->include_usage);
 }
 
-static bool oai_stop(oai_parser *p, const char *name, uint32_t node)
+static bool oai_stop(pn_oai_parser *p, const char *name, uint32_t node)
 {
-    const pn_json_doc *d = oai_doc(p);
-    bool many = pn_json_type_of(d, node) == PN_JSON_ARRAY;
-    pn_bytes s;
-    if (!many && pn_json_type_of(d, node) != PN_JSON_STRING)
-        return oai_expected(p, name, "a string or an array of strings", node);
-    for (uint32_t c = many ? pn_json_first(d, node) : node; c != PN_JSON_NONE; c = many ? pn_json_next(d, c) : PN_JSON_NONE) {
-        if (!oai_text(p, name, c, &s))
+    const pn_json_doc *d = &p->q->body;
+    pn_oai_common *q = p->q;
+    bool one = pn_json_type_of(d, node) == PN_JSON_STRING;
+    if (!one && pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "a string or an array of strings", node);
+    for (uint32_t c = one ? node : pn_json_first(d, node); c != PN_JSON_NONE; c = one ? PN_JSON_NONE : pn_json_next(d, c)) {
+        pn_bytes s;
+        if (!pn_oai_read_text(p, name, c, &s))
             return false;
         if (memchr(s.data, 0, s.len))
-            return oai_fail(p, name, "stop: expected text, found a NUL");
-        if (p->q->n_stop == OAI_STOPS)
-            return oai_fail(p, name, "stop: expected at most %d strings, found more", (int)OAI_STOPS);
+            return pn_oai_fail(p, name, "stop: a stop string has a NUL");
+        if (q->n_stop == OAI_STOPS)
+            return pn_oai_fail(p, name, "stop: expected at most %d strings, found more", (int)OAI_STOPS);
         if (!s.len)
             continue;
-        if (!pn_mem_grow(p->q->mem, PN_ACCT_CONN, (void **)&p->q->stop, &p->q->cap_stop, p->q->n_stop + 1, sizeof *p->q->stop))
-            return oai_nomem(p);
-        p->q->stop[p->q->n_stop++] = s.data;
+        if (!pn_mem_grow(q->mem, PN_ACCT_CONN, (void **)&q->stop, &q->cap_stop, q->n_stop + 1, sizeof *q->stop))
+            return pn_oai_fail_memory(p);
+        q->stop[q->n_stop++] = s.data;
     }
     return true;
 }
 
-static bool oai_seed(oai_parser *p, const char *name, uint32_t node)
+/* Any number is a seed: one that does not fit is folded. */
+static bool oai_seed(pn_oai_parser *p, const char *name, uint32_t node)
 {
     int64_t v;
-    if (!pn_json_i64(oai_doc(p), node, &v))
-        return oai_expected(p, name, "an integer", node);
-    p->q->sampling.seed = (uint64_t)v;
+    pn_bytes text;
+    if (!pn_json_num(&p->q->body, node, &text))
+        return pn_oai_expected(p, name, "an integer", node);
+    p->q->sampling.seed = pn_json_i64(&p->q->body, node, &v) ? (uint64_t)v : pn_hash(text.data, text.len, 0);
     p->q->sampling.has_seed = 1;
     return true;
 }
 
-static bool oai_add_bias(oai_parser *p, int64_t token, double bias)
+static bool oai_add_bias(pn_oai_parser *p, int64_t token, double bias)
 {
-    pn_oai_chat *q = p->q;
+    pn_oai_common *q = p->q;
     if (token < 0 || token > INT32_MAX || !(bias >= -100 && bias <= 100))
-        return oai_fail(p, "logit_bias", "logit_bias: expected token ids with a bias of -100 to 100, found %" PRId64 ": %g", token, bias);
+        return pn_oai_fail(p, "logit_bias", "logit_bias: expected token ids with a bias of -100 to 100, found %" PRId64 ": %g", token, bias);
     if (q->sampling.n_bias == OAI_BIASES)
-        return oai_fail(p, "logit_bias", "logit_bias: expected at most %d tokens, found more", (int)OAI_BIASES);
+        return pn_oai_fail(p, "logit_bias", "logit_bias: expected at most %d tokens, found more", (int)OAI_BIASES);
     if (!pn_mem_grow(q->mem, PN_ACCT_CONN, (void **)&q->bias, &q->cap_bias, q->sampling.n_bias + 1, sizeof *q->bias))
-        return oai_nomem(p);
+        return pn_oai_fail_memory(p);
     q->bias[q->sampling.n_bias++] = (pn_logit_bias){(pn_token)token, (float)bias};
     return true;
 }
 
 /* {"17": -1.5} or [[17, -1.5]] */
-static bool oai_logit_bias(oai_parser *p, const char *name, uint32_t node)
+static bool oai_logit_bias(pn_oai_parser *p, const char *name, uint32_t node)
 {
-    const pn_json_doc *d = oai_doc(p);
+    const pn_json_doc *d = &p->q->body;
     pn_json_type type = pn_json_type_of(d, node);
     if (type != PN_JSON_OBJECT && type != PN_JSON_ARRAY)
-        return oai_expected(p, name, "an object", node);
+        return pn_oai_expected(p, name, "an object", node);
     for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
         pn_bytes key = pn_json_key_of(d, c);
         int64_t id = -1;
@@ -3118,47 +3493,38 @@ static bool oai_logit_bias(oai_parser *p, const char *name, uint32_t node)
         uint32_t value = type == PN_JSON_OBJECT ? c : pn_json_next(d, pn_json_first(d, c));
         bool ok = type == PN_JSON_OBJECT ? pn_parse_i64(key.data, 0, INT32_MAX, &id) : pn_json_i64(d, pn_json_first(d, c), &id);
         if (!ok || !pn_json_f64(d, value, &v))
-            return oai_fail(p, name, "logit_bias: expected token ids and numbers");
+            return pn_oai_fail(p, name, "logit_bias: expected token ids and numbers");
         if (!oai_add_bias(p, id, v))
             return false;
     }
     return true;
 }
 
-static bool oai_top_logprobs(oai_parser *p, const char *name, uint32_t node)
+static bool oai_min_tokens(pn_oai_parser *p, const char *name, uint32_t node)
 {
     int64_t v;
-    if (!oai_int(p, name, node, 0, OAI_TOP_LOGPROBS, &v))
-        return false;
-    p->q->top_logprobs = (uint32_t)v;
-    return true;
-}
-
-static bool oai_min_tokens(oai_parser *p, const char *name, uint32_t node)
-{
-    int64_t v;
-    bool ok = oai_int(p, name, node, 0, INT32_MAX, &v);
+    bool ok = pn_oai_read_int(p, name, node, 0, INT32_MAX, &v);
     if (ok)
         p->q->sampling.min_tokens = (uint32_t)v;
     return ok;
 }
 
-static bool oai_ignore_eos(oai_parser *p, const char *name, uint32_t node)
+static bool oai_ignore_eos(pn_oai_parser *p, const char *name, uint32_t node)
 {
     bool v;
-    bool ok = oai_bool(p, name, node, &v);
+    bool ok = pn_oai_read_bool(p, name, node, &v);
     if (ok)
         p->q->sampling.ignore_eos = v;
     return ok;
 }
 
-static bool oai_mirostat(oai_parser *p, const char *name, uint32_t node)
+static bool oai_mirostat(pn_oai_parser *p, const char *name, uint32_t node)
 {
     int64_t v;
-    if (!oai_int(p, name, node, 0, 2, &v))
+    if (!pn_oai_read_int(p, name, node, 0, 2, &v))
         return false;
     if (v == 1)
-        return oai_fail(p, name, "mirostat: expected 0 or 2, found 1: version 1 is not there");
+        return pn_oai_fail(p, name, "mirostat: expected 0 or 2, found 1: version 1 is not there");
     p->q->sampling.mirostat = (int32_t)v;
     return true;
 }
@@ -3167,10 +3533,10 @@ static bool oai_mirostat(oai_parser *p, const char *name, uint32_t node)
  * What the answer has to look like
  * ------------------------------------------------------------------------------------------ */
 
-static bool oai_set_format(oai_parser *p, const char *name, pn_oai_format format, uint32_t schema, pn_bytes grammar)
+static bool oai_set_format(pn_oai_parser *p, const char *name, pn_oai_format format, uint32_t schema, pn_bytes grammar)
 {
     if (p->q->format != PN_OAI_TEXT)
-        return oai_fail(p, name, "%s: the request says already what the answer has to look like; expected one such field", name);
+        return pn_oai_fail(p, name, "%s: the request says already what the answer has to look like; expected one such field", name);
     p->q->format = format;
     p->q->schema = schema;
     p->q->grammar = grammar;
@@ -3182,158 +3548,101 @@ static bool oai_is_schema(const pn_json_doc *d, uint32_t node)
     return pn_json_type_of(d, node) == PN_JSON_OBJECT || pn_json_type_of(d, node) == PN_JSON_BOOL;
 }
 
-static bool oai_response_format(oai_parser *p, const char *name, uint32_t node)
+static bool oai_response_format(pn_oai_parser *p, const char *name, uint32_t node)
 {
-    const pn_json_doc *d = oai_doc(p);
+    const pn_json_doc *d = &p->q->body;
     const pn_bytes none = {NULL, 0};
     pn_bytes type;
     if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
-        return oai_expected(p, name, "an object", node);
-    if (!oai_text(p, "response_format.type", pn_json_get(d, node, "type"), &type))
+        return pn_oai_expected(p, name, "an object", node);
+    if (!pn_oai_read_text(p, "response_format.type", pn_json_get(d, node, "type"), &type))
         return false;
-    if (oai_same(type, "text"))
+    if (pn_oai_same(type, "text"))
         return true;
     uint32_t schema = pn_json_get(d, pn_json_get(d, node, "json_schema"), "schema");
     if (schema == PN_JSON_NONE)
         schema = pn_json_get(d, node, "schema");
-    if (oai_same(type, "json_object") && pn_json_type_of(d, schema) <= PN_JSON_NULL)
+    if (pn_oai_same(type, "json_object") && !pn_oai_given(d, schema))
         return oai_set_format(p, name, PN_OAI_JSON_OBJECT, PN_JSON_NONE, none);
-    if (!oai_same(type, "json_schema") && !oai_same(type, "json_object"))
-        return oai_fail(p, "response_format.type", "response_format.type: expected text, json_object or json_schema, found '%.*s'",
-                        (int)PN_MIN(type.len, (size_t)60), type.data);
+    if (!pn_oai_same(type, "json_schema") && !pn_oai_same(type, "json_object"))
+        return pn_oai_fail(p, "response_format.type", "response_format.type: expected text, json_object or json_schema, found '%.*s'",
+                           (int)PN_MIN(type.len, (size_t)60), type.data);
     if (!oai_is_schema(d, schema))
-        return oai_expected(p, "response_format.json_schema.schema", "a JSON Schema", schema);
+        return pn_oai_expected(p, "response_format.json_schema.schema", "a JSON Schema", schema);
     return oai_set_format(p, name, PN_OAI_SCHEMA, schema, none);
 }
 
-static bool oai_json_schema(oai_parser *p, const char *name, uint32_t node)
+static bool oai_json_schema(pn_oai_parser *p, const char *name, uint32_t node)
 {
     const pn_bytes none = {NULL, 0};
-    if (!oai_is_schema(oai_doc(p), node))
-        return oai_expected(p, name, "a JSON Schema", node);
+    if (!oai_is_schema(&p->q->body, node))
+        return pn_oai_expected(p, name, "a JSON Schema", node);
     return oai_set_format(p, name, PN_OAI_SCHEMA, node, none);
 }
 
-static bool oai_grammar(oai_parser *p, const char *name, uint32_t node)
+static bool oai_grammar(pn_oai_parser *p, const char *name, uint32_t node)
 {
     pn_bytes text;
-    return oai_text(p, name, node, &text) && (!text.len || oai_set_format(p, name, PN_OAI_GBNF, PN_JSON_NONE, text));
+    return pn_oai_read_text(p, name, node, &text) && (!text.len || oai_set_format(p, name, PN_OAI_GBNF, PN_JSON_NONE, text));
 }
 
-/* ------------------------------------------------------------------------------------------
- * Tools
- * ------------------------------------------------------------------------------------------ */
-
-static bool oai_tools(oai_parser *p, const char *name, uint32_t node)
+static bool oai_regex(pn_oai_parser *p, const char *name, uint32_t node)
 {
-    const pn_json_doc *d = oai_doc(p);
-    char param[64];
-    uint32_t i = 0;
-    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
-        return oai_expected(p, name, "an array", node);
-    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
-        pn_bytes type;
-        snprintf(param, sizeof param, "tools[%u].type", (unsigned)i);
-        if (pn_json_type_of(d, c) != PN_JSON_OBJECT)
-            return oai_expected(p, param, "an object", c);
-        uint32_t kind = pn_json_get(d, c, "type");
-        if (pn_json_type_of(d, kind) > PN_JSON_NULL && (!pn_json_str(d, kind, &type) || !oai_same(type, "function")))
-            return oai_fail(p, param, "%s: expected \"function\"; other kinds of tools are not there", param);
+    (void)node;
+    return pn_oai_fail(p, name, "%s: answers held to a regular expression are not there: send a grammar", name);
+}
+
+/* A literal of GBNF. */
+static void oai_literal(pn_str *s, pn_bytes text)
+{
+    pn_str_addc(s, '"');
+    for (size_t i = 0; i < text.len; i++) {
+        unsigned char c = (unsigned char)text.data[i];
+        if (c < 0x20 || c == '"' || c == '\\' || c == 0x7f)
+            pn_str_addf(s, "\\x%02X", (unsigned)c);
+        else
+            pn_str_addc(s, (char)c);
     }
-    p->q->tools = i ? node : PN_JSON_NONE;
-    return true;
+    pn_str_addc(s, '"');
 }
 
-static bool oai_tool_choice(oai_parser *p, const char *name, uint32_t node)
+PN_INTERNAL bool pn_oai_read_choices(pn_oai_parser *p, const char *name, uint32_t node)
 {
-    const pn_json_doc *d = oai_doc(p);
-    pn_bytes word;
-    if (pn_json_str(d, node, &word)) {
-        bool required = oai_same(word, "required");
-        if (!required && !oai_same(word, "auto") && !oai_same(word, "none"))
-            return oai_fail(p, name, "tool_choice: expected auto, none, required or a function, found '%.*s'", (int)PN_MIN(word.len, (size_t)60),
-                            word.data);
-        p->q->tool_choice = required ? PN_TOOLS_REQUIRED : word.data[0] == 'n' ? PN_TOOLS_NONE : PN_TOOLS_AUTO;
-        return true;
-    }
-    uint32_t f = pn_json_get(d, node, "function");
-    if (!pn_json_str(d, pn_json_get(d, f, "name"), &p->q->tool_name))
-        return oai_fail(p, name, "tool_choice: expected auto, none, required or {\"type\":\"function\",\"function\":{\"name\":...}}");
-    p->q->tool_choice = PN_TOOLS_REQUIRED;
-    return true;
-}
-
-static bool oai_parallel(oai_parser *p, const char *name, uint32_t node)
-{
-    bool v;
-    bool ok = oai_bool(p, name, node, &v);
-    if (ok)
-        p->q->single_call = !v;
-    return ok;
-}
-
-/* ------------------------------------------------------------------------------------------
- * Reasoning and the template's variables
- * ------------------------------------------------------------------------------------------ */
-
-static void oai_variable(oai_parser *p, const char *name)
-{
-    pn_str *s = &p->q->variables;
-    if (!s->len)
-        pn_str_addc(s, '{');
-    pn_json_key(s, name);
-}
-
-static bool oai_enable_thinking(oai_parser *p, const char *name, uint32_t node)
-{
-    bool v;
-    if (!oai_bool(p, name, node, &v))
-        return false;
-    oai_variable(p, "enable_thinking");
-    pn_json_write_bool(&p->q->variables, v);
-    return true;
-}
-
-static bool oai_reasoning_effort(oai_parser *p, const char *name, uint32_t node)
-{
-    pn_bytes v;
-    if (!oai_text(p, name, node, &v))
-        return false;
-    if (oai_same(v, "none")) {
-        oai_variable(p, "enable_thinking");
-        pn_json_write_bool(&p->q->variables, false);
-    }
-    oai_variable(p, "reasoning_effort");
-    pn_json_write_str(&p->q->variables, v.data, v.len);
-    return true;
-}
-
-/* Last, so that it has the last word. */
-static bool oai_template_kwargs(oai_parser *p, const char *name, uint32_t node)
-{
-    const pn_json_doc *d = oai_doc(p);
-    if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
-        return oai_expected(p, name, "an object", node);
+    const pn_json_doc *d = &p->q->body;
+    pn_str *s = &p->q->choice_grammar;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY || !pn_json_count(d, node))
+        return pn_oai_expected(p, name, "an array of strings, not empty", node);
+    pn_str_addz(s, "root ::= ");
     for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
-        pn_bytes key = pn_json_key_of(d, c);
-        bool b;
-        if (oai_same(key, "messages") || oai_same(key, "tools"))
-            return oai_fail(p, name, "chat_template_kwargs: messages and tools are fields of the request");
-        if (oai_same(key, "enable_thinking") && !pn_json_bool(d, c, &b))
-            return oai_expected(p, "chat_template_kwargs.enable_thinking", "true or false", c);
-        oai_variable(p, key.data);
-        pn_json_write_node(&p->q->variables, d, c);
+        pn_bytes text;
+        if (!pn_oai_read_text(p, name, c, &text))
+            return false;
+        if (c != pn_json_first(d, node))
+            pn_str_addz(s, " | ");
+        oai_literal(s, text);
     }
-    return true;
+    if (s->failed)
+        return pn_oai_fail_memory(p);
+    return oai_set_format(p, name, PN_OAI_GBNF, PN_JSON_NONE, (pn_bytes){s->data, s->len});
 }
 
-static bool oai_reasoning_budget(oai_parser *p, const char *name, uint32_t node)
+static const pn_oai_field oai_structures[] = {
+    {"json", oai_json_schema}, {"regex", oai_regex}, {"choice", pn_oai_read_choices}, {"grammar", oai_grammar},
+};
+
+/* vLLM's {"json": SCHEMA} and so on. */
+static bool oai_structured_outputs(pn_oai_parser *p, const char *name, uint32_t node)
 {
-    int64_t v;
-    if (!oai_int(p, name, node, -1, INT32_MAX, &v))
-        return false;
-    p->q->has_reasoning_budget = v >= 0;
-    p->q->reasoning_budget = v < 0 ? 0 : (uint32_t)v;
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, name, "an object", node);
+    for (size_t i = 0; i < PN_COUNT_OF(oai_structures); i++) {
+        uint32_t c = pn_json_get(d, node, oai_structures[i].name);
+        snprintf(param, sizeof param, "%s.%s", name, oai_structures[i].name);
+        if (pn_oai_given(d, c) && !oai_structures[i].read(p, param, c))
+            return false;
+    }
     return true;
 }
 
@@ -3341,165 +3650,220 @@ static bool oai_reasoning_budget(oai_parser *p, const char *name, uint32_t node)
  * The table
  * ------------------------------------------------------------------------------------------ */
 
-static const struct { const char *name; oai_reader read; } oai_fields[] = {
-    {"model", oai_model}, {"messages", oai_messages}, {"max_tokens", oai_max_tokens}, {"max_completion_tokens", oai_max_tokens},
+static const pn_oai_field oai_shared[] = {
     {"n", oai_n}, {"stream", oai_stream}, {"stream_options", oai_stream_options}, {"stop", oai_stop}, {"seed", oai_seed},
-    {"logit_bias", oai_logit_bias}, {"logprobs", oai_logprobs}, {"top_logprobs", oai_top_logprobs}, {"min_tokens", oai_min_tokens},
-    {"ignore_eos", oai_ignore_eos}, {"mirostat", oai_mirostat}, {"response_format", oai_response_format}, {"json_schema", oai_json_schema},
-    {"guided_json", oai_json_schema}, {"grammar", oai_grammar}, {"guided_grammar", oai_grammar}, {"tools", oai_tools},
-    {"tool_choice", oai_tool_choice}, {"parallel_tool_calls", oai_parallel}, {"enable_thinking", oai_enable_thinking},
-    {"reasoning_effort", oai_reasoning_effort}, {"reasoning_budget_tokens", oai_reasoning_budget},
-    {"thinking_budget_tokens", oai_reasoning_budget}, {"session_id", oai_session}, {"chat_template_kwargs", oai_template_kwargs},
+    {"logit_bias", oai_logit_bias}, {"min_tokens", oai_min_tokens}, {"ignore_eos", oai_ignore_eos}, {"mirostat", oai_mirostat},
+    {"response_format", oai_response_format}, {"json_schema", oai_json_schema}, {"guided_json", oai_json_schema},
+    {"grammar", oai_grammar}, {"guided_grammar", oai_grammar}, {"guided_choice", pn_oai_read_choices}, {"guided_regex", oai_regex},
+    {"structured_outputs", oai_structured_outputs}, {"session_id", oai_session},
 };
 
-/* Asking for these and not getting them would be another answer than the one asked for. */
-static const struct { const char *name, *why; } oai_refused[] = {
-    {"audio", "this server has no audio"}, {"web_search_options", "this server does not search the web"},
-    {"functions", "the deprecated form of tools is not there: send tools"},
-    {"function_call", "the deprecated form of tool_choice is not there: send tool_choice"},
+static const pn_oai_field oai_model_row[] = {{"model", oai_model}};      /* for those that do not generate, too */
+
+/* Switches that stand at what this server does anyway; at the other value they are listed. */
+static const struct { const char *name; bool is; } oai_fixed[] = {
+    {"skip_special_tokens", true}, {"include_stop_str_in_output", false}, {"cache_prompt", true}, {"timings_per_token", false},
+    {"return_progress", false}, {"return_tokens", false}, {"return_token_ids", false}, {"add_generation_prompt", true},
+    {"continue_final_message", false}, {"post_sampling_probs", false}, {"use_beam_search", false},
 };
 
-static bool oai_field(oai_parser *p, const char *name, uint32_t node, bool *known)
+static bool oai_is_fixed(const pn_oai_parser *p, const char *name, uint32_t node)
 {
-    *known = true;
+    bool v;
+    for (size_t i = 0; i < PN_COUNT_OF(oai_fixed); i++)
+        if (strcmp(oai_fixed[i].name, name) == 0)
+            return pn_json_bool(&p->q->body, node, &v) && v == oai_fixed[i].is;
+    return false;
+}
+
+static const pn_oai_field *oai_row(const pn_oai_field *rows, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+static bool oai_generating_field(pn_oai_parser *p, const char *name, uint32_t node, bool *known)
+{
+    const pn_oai_field *row = oai_row(oai_shared, PN_COUNT_OF(oai_shared), name);
     for (size_t i = 0; i < PN_COUNT_OF(oai_numbers); i++)
         if (strcmp(oai_numbers[i].name, name) == 0)
             return oai_number_field(p, i, node);
-    for (size_t i = 0; i < PN_COUNT_OF(oai_fields); i++)
-        if (strcmp(oai_fields[i].name, name) == 0)
-            return oai_fields[i].read(p, name, node);
-    for (size_t i = 0; i < PN_COUNT_OF(oai_refused); i++)
-        if (strcmp(oai_refused[i].name, name) == 0)
-            return oai_fail(p, name, "%s: %s", name, oai_refused[i].why);
-    *known = false;
-    return true;
+    *known = row || oai_is_fixed(p, name, node);
+    return !row || row->read(p, name, node);
 }
 
-/* ------------------------------------------------------------------------------------------
- * Messages
- * ------------------------------------------------------------------------------------------ */
-
-static bool oai_check_parts(oai_parser *p, uint32_t content, const char *param)
+PN_INTERNAL bool pn_oai_read_fields(pn_oai_parser *p, const pn_oai_field *own, size_t n_own, bool generates)
 {
-    const pn_json_doc *d = oai_doc(p);
-    char at[80];
-    uint32_t j = 0;
-    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), j++) {
-        pn_bytes type;
-        snprintf(at, sizeof at, "%s[%u].type", param, (unsigned)j);
-        if (!pn_json_str(d, pn_json_get(d, c, "type"), &type))
-            return oai_fail(p, at, "%s: expected the type of a part, a string", at);
-        if (!oai_same(type, "text") && !oai_same(type, "refusal"))
-            return oai_fail(p, at, "%s: the model takes text alone, found a part of type '%.*s'", at, (int)PN_MIN(type.len, (size_t)40), type.data);
-    }
-    return true;
-}
-
-static bool oai_check_message(oai_parser *p, uint32_t message, uint32_t i)
-{
-    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
-    const pn_json_doc *d = oai_doc(p);
-    char param[64];
-    pn_bytes role;
-    size_t k = 0;
-    snprintf(param, sizeof param, "messages[%u].role", (unsigned)i);
-    if (!pn_json_str(d, pn_json_get(d, message, "role"), &role))
-        return oai_fail(p, param, "%s: expected an object with a role, a string", param);
-    while (k < PN_COUNT_OF(roles) && !oai_same(role, roles[k]))
-        k++;
-    if (k == PN_COUNT_OF(roles))
-        return oai_fail(p, param, "%s: expected system, developer, user, assistant or tool, found '%.*s'", param, (int)PN_MIN(role.len, (size_t)40),
-                        role.data);
-    uint32_t content = pn_json_get(d, message, "content");
-    pn_json_type type = pn_json_type_of(d, content);
-    snprintf(param, sizeof param, "messages[%u].content", (unsigned)i);
-    if (type == PN_JSON_ARRAY)
-        return oai_check_parts(p, content, param);
-    bool may_lack = k >= 3;                     /* assistants call tools; tools may have nothing to say */
-    if (type == PN_JSON_STRING || (type <= PN_JSON_NULL && may_lack))
-        return true;
-    return oai_expected(p, param, "a string or an array of parts", content);
-}
-
-static bool oai_check(oai_parser *p)
-{
-    const pn_json_doc *d = oai_doc(p);
-    pn_oai_chat *q = p->q;
-    uint32_t i = 0;
-    if (q->messages == PN_JSON_NONE || pn_json_count(d, q->messages) == 0)
-        return oai_fail(p, "messages", "messages: expected at least one message");
-    for (uint32_t c = pn_json_first(d, q->messages); c != PN_JSON_NONE; c = pn_json_next(d, c), i++)
-        if (!oai_check_message(p, c, i))
-            return false;
-    if (q->top_logprobs && !q->logprobs)
-        return oai_fail(p, "top_logprobs", "top_logprobs: expected logprobs to be true");
-    if (q->tool_choice == PN_TOOLS_REQUIRED && q->tools == PN_JSON_NONE)
-        return oai_fail(p, "tool_choice", "tool_choice: a call is required, but there are no tools");
-    if (q->format != PN_OAI_TEXT && q->tools != PN_JSON_NONE)
-        return oai_fail(p, q->format == PN_OAI_GBNF ? "grammar" : "response_format",
-                        "an answer held to a %s calls no tools; expected one of the two", q->format == PN_OAI_GBNF ? "grammar" : "schema");
-    return true;
-}
-
-/* ------------------------------------------------------------------------------------------
- * All of it
- * ------------------------------------------------------------------------------------------ */
-
-static bool oai_read(oai_parser *p)
-{
-    const pn_json_doc *d = oai_doc(p);
-    bool known = true;
-    uint32_t last = pn_json_get(d, PN_JSON_ROOT, "chat_template_kwargs");
-    if (pn_json_type_of(d, PN_JSON_ROOT) != PN_JSON_OBJECT)
-        return oai_fail(p, "", "expected a JSON object, found %s", pn_json_type_name(pn_json_type_of(d, PN_JSON_ROOT)));
+    const pn_json_doc *d = &p->q->body;
     for (uint32_t c = pn_json_first(d, PN_JSON_ROOT); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
         pn_bytes name = pn_json_key_of(d, c);
-        if (pn_json_type_of(d, c) == PN_JSON_NULL || c == last)
+        bool known = strlen(name.data) == name.len;
+        const pn_oai_field *row = known ? oai_row(own, n_own, name.data) : NULL;
+        if (!pn_oai_given(d, c))
             continue;
-        if (strlen(name.data) != name.len)
-            known = false;
-        else if (!oai_field(p, name.data, c, &known))
+        if (!row && known)
+            row = oai_row(oai_model_row, 1, name.data);
+        if (row && !row->read(p, name.data, c))
             return false;
-        if (!known)
-            oai_ignore(p, name);
+        if (!row && known && generates && !oai_generating_field(p, name.data, c, &known))
+            return false;
+        if (!row && (!known || !generates))
+            pn_oai_ignore(p, name.data, name.len);
     }
-    if (pn_json_type_of(d, last) > PN_JSON_NULL && !oai_template_kwargs(p, "chat_template_kwargs", last))
-        return false;
-    if (p->q->variables.len)
-        pn_str_addc(&p->q->variables, '}');
-    if (p->q->variables.failed || p->q->ignored.failed)
-        return oai_nomem(p);
-    return oai_check(p);
+    return !p->q->ignored.failed || pn_oai_fail_memory(p);
 }
 
-PN_INTERNAL bool pn_oai_chat_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, uint32_t n_max, pn_oai_error *e)
+/* ------------------------------------------------------------------------------------------
+ * Lists of inputs
+ * ------------------------------------------------------------------------------------------ */
+
+static bool oai_add_text(pn_oai_parser *p, pn_oai_inputs *in, pn_bytes text)
 {
-    const pn_json_params params = {.max_depth = 128, .fix_surrogates = true};
-    oai_parser p = {out, e, n_max};
-    pn_err err = {PN_OK, {0}};
-    memset(out, 0, sizeof *out);
-    out->mem = mem;
-    out->messages = out->tools = out->schema = PN_JSON_NONE;
-    out->n = 1;
-    pn_str_init(&out->variables, mem, PN_ACCT_CONN);
-    pn_str_init(&out->ignored, mem, PN_ACCT_CONN);
-    pn_status st = pn_json_parse(&out->body, mem, PN_ACCT_CONN, text, len, &params, &err);
-    bool ok = !st && oai_read(&p);
-    if (st == PN_E_NOMEM)
-        oai_nomem(&p);
-    else if (st)
-        oai_fail(&p, "", "the body is not JSON: %.400s", err.text);
-    if (!ok)
-        pn_oai_chat_fini(out);
-    return ok;
+    if (!pn_mem_grow(p->q->mem, PN_ACCT_CONN, (void **)&in->pieces, &in->cap_pieces, in->n_pieces + 1, sizeof *in->pieces))
+        return pn_oai_fail_memory(p);
+    in->pieces[in->n_pieces++] = (pn_oai_piece){text, in->n_tokens, 0};
+    in->list[in->n - 1].n_pieces++;
+    return true;
 }
 
-PN_INTERNAL void pn_oai_chat_fini(pn_oai_chat *q)
+static bool oai_add_token(pn_oai_parser *p, const char *param, pn_oai_inputs *in, uint32_t node)
+{
+    int64_t id;
+    pn_oai_input *input = &in->list[in->n - 1];
+    if (!pn_oai_read_int(p, param, node, 0, INT32_MAX, &id))
+        return false;
+    if (!input->n_pieces || in->pieces[in->n_pieces - 1].text.data) {
+        if (!oai_add_text(p, in, (pn_bytes){NULL, 0}))
+            return false;
+    }
+    if (!pn_mem_grow(p->q->mem, PN_ACCT_CONN, (void **)&in->tokens, &in->cap_tokens, in->n_tokens + 1, sizeof *in->tokens))
+        return pn_oai_fail_memory(p);
+    in->tokens[in->n_tokens++] = (pn_token)id;
+    in->pieces[in->n_pieces - 1].n_tokens++;
+    return true;
+}
+
+static bool oai_add_piece(pn_oai_parser *p, const char *param, pn_oai_inputs *in, uint32_t node)
+{
+    pn_bytes text;
+    if (pn_json_str(&p->q->body, node, &text))
+        return oai_add_text(p, in, text);
+    return oai_add_token(p, param, in, node);
+}
+
+/* One input: a string, or a list of tokens and strings. */
+static bool oai_add_input(pn_oai_parser *p, const char *param, pn_oai_inputs *in, uint32_t node, size_t most)
+{
+    const pn_json_doc *d = &p->q->body;
+    if (in->n == most)
+        return pn_oai_fail(p, param, "%s: expected at most %zu inputs, found more", param, most);
+    if (!pn_mem_grow(p->q->mem, PN_ACCT_CONN, (void **)&in->list, &in->cap, in->n + 1, sizeof *in->list))
+        return pn_oai_fail_memory(p);
+    in->list[in->n++] = (pn_oai_input){in->n_pieces, 0};
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return oai_add_piece(p, param, in, node);
+    if (!pn_json_count(d, node))
+        return pn_oai_fail(p, param, "%s: expected at least one token", param);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (!oai_add_piece(p, param, in, c))
+            return false;
+    return true;
+}
+
+static bool oai_has_number(const pn_json_doc *d, uint32_t node)
+{
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (pn_json_type_of(d, c) == PN_JSON_NUMBER)
+            return true;
+    return false;
+}
+
+PN_INTERNAL bool pn_oai_read_inputs(pn_oai_parser *p, const char *name, uint32_t node, size_t most, pn_oai_inputs *in)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    uint32_t i = 0;
+    if (pn_json_type_of(d, node) != PN_JSON_STRING && pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "a string, an array of strings, or tokens", node);
+    if (pn_json_type_of(d, node) == PN_JSON_STRING || oai_has_number(d, node))
+        return oai_add_input(p, name, in, node, most);
+    if (!pn_json_count(d, node))
+        return pn_oai_fail(p, name, "%s: expected at least one, found an empty array", name);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(param, sizeof param, "%s[%u]", name, (unsigned)i);
+        if (!oai_add_input(p, param, in, c, most))
+            return false;
+    }
+    return true;
+}
+
+PN_INTERNAL void pn_oai_inputs_fini(pn_mem *mem, pn_oai_inputs *in)
+{
+    pn_mem_free(mem, PN_ACCT_CONN, in->list, in->cap * sizeof *in->list);
+    pn_mem_free(mem, PN_ACCT_CONN, in->pieces, in->cap_pieces * sizeof *in->pieces);
+    pn_mem_free(mem, PN_ACCT_CONN, in->tokens, in->cap_tokens * sizeof *in->tokens);
+    *in = (pn_oai_inputs){0};
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The body
+ * ------------------------------------------------------------------------------------------ */
+
+/* What is not UTF-8 becomes U+FFFD, byte by byte. */
+static void oai_repair(pn_str *out, const char *text, size_t len)
+{
+    for (size_t at = 0; at < len;) {
+        size_t good = pn_utf8_valid(text + at, len - at);
+        pn_str_add(out, text + at, good);
+        at += good;
+        if (at < len) {
+            pn_str_addz(out, "\xEF\xBF\xBD");
+            at++;
+        }
+    }
+}
+
+static pn_status oai_parse_repaired(pn_json_doc *d, pn_mem *mem, const char *text, size_t len, pn_err *err)
+{
+    const pn_json_params params = {.max_depth = 128, .max_nodes = OAI_NODES, .fix_surrogates = true};
+    pn_str whole;
+    if (pn_utf8_valid(text, len) == len)
+        return pn_json_parse(d, mem, PN_ACCT_CONN, text, len, &params, err);
+    pn_str_init(&whole, mem, PN_ACCT_CONN);
+    oai_repair(&whole, text, len);
+    pn_status st = whole.failed ? PN_E_NOMEM : pn_json_parse(d, mem, PN_ACCT_CONN, whole.data, whole.len, &params, err);
+    pn_str_fini(&whole);
+    return st;
+}
+
+PN_INTERNAL bool pn_oai_open(pn_oai_parser *p, pn_mem *mem, const char *text, size_t len)
+{
+    pn_oai_common *q = p->q;
+    pn_err err = {PN_OK, {0}};
+    memset(q, 0, sizeof *q);
+    q->mem = mem;
+    q->schema = PN_JSON_NONE;
+    q->n = 1;
+    pn_str_init(&q->ignored, mem, PN_ACCT_CONN);
+    pn_str_init(&q->choice_grammar, mem, PN_ACCT_CONN);
+    pn_status st = oai_parse_repaired(&q->body, mem, text, len, &err);
+    if (st == PN_E_NOMEM)
+        return pn_oai_fail_memory(p);
+    if (st)
+        return pn_oai_fail(p, "", "the body is not JSON: %.400s", err.text);
+    if (pn_json_type_of(&q->body, PN_JSON_ROOT) != PN_JSON_OBJECT)
+        return pn_oai_fail(p, "", "expected a JSON object, found %s", pn_json_type_name(pn_json_type_of(&q->body, PN_JSON_ROOT)));
+    return true;
+}
+
+PN_INTERNAL void pn_oai_close(pn_oai_common *q)
 {
     pn_mem_free(q->mem, PN_ACCT_CONN, q->bias, q->cap_bias * sizeof *q->bias);
     pn_mem_free(q->mem, PN_ACCT_CONN, (void *)q->stop, q->cap_stop * sizeof *q->stop);
-    pn_str_fini(&q->variables);
     pn_str_fini(&q->ignored);
+    pn_str_fini(&q->choice_grammar);
     pn_json_fini(&q->body);
     q->bias = NULL;
     q->stop = NULL;
@@ -3508,6 +3872,619 @@ PN_INTERNAL void pn_oai_chat_fini(pn_oai_chat *q)
 
 #undef OAI_F
 #undef OAI_I
+#endif
+
+/* ---- Begin serve/pn_oai_chat.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_CHAT_C
+#define PN_DROP_SERVE_PN_OAI_CHAT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_chat.c - the fields of a chat completions request, one row of a table each.
+ */
+/* includes serve/pn_oai_read.h */
+
+#include <stdio.h>
+
+enum { OCHAT_TOOLS_MAX = 1024 };
+
+static pn_oai_chat *ochat_of(const pn_oai_parser *p) { return (pn_oai_chat *)p->q; }
+
+/* ------------------------------------------------------------------------------------------
+ * Fields one by one
+ * ------------------------------------------------------------------------------------------ */
+
+static bool ochat_messages(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    ochat_of(p)->messages = node;
+    return pn_json_type_of(&p->q->body, node) == PN_JSON_ARRAY || pn_oai_expected(p, name, "an array", node);
+}
+
+/* max_completion_tokens has the last word; -1 is llama-server's "no limit". */
+static bool ochat_max_tokens(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    int64_t v;
+    if (!pn_json_i64(d, node, &v))
+        return pn_oai_expected(p, name, "an integer", node);
+    if (v != -1 && (v < 1 || v > INT32_MAX))
+        return pn_oai_fail(p, name, "%s: expected at least 1, found %lld", name, (long long)v);
+    if (strcmp(name, "max_tokens") != 0 || !pn_oai_given(d, pn_json_get(d, PN_JSON_ROOT, "max_completion_tokens")))
+        p->q->max_tokens = v < 0 ? 0 : (uint32_t)v;
+    return true;
+}
+
+static bool ochat_logprobs(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_bool(p, name, node, &p->q->logprobs); }
+
+static bool ochat_top_logprobs(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int64_t v;
+    if (!pn_oai_read_int(p, name, node, 0, 20, &v))
+        return false;
+    p->q->top_logprobs = (uint32_t)v;
+    return true;
+}
+
+/* Only text comes out. */
+static bool ochat_modalities(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array", node);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes word;
+        if (!pn_oai_read_text(p, name, c, &word))
+            return false;
+        if (!pn_oai_same(word, "text"))
+            return pn_oai_fail(p, name, "modalities: expected text alone, found '%.*s'", (int)PN_MIN(word.len, (size_t)60), word.data);
+    }
+    return true;
+}
+
+/* Reasoning is always told apart ("deepseek"); leaving it in the content is not there. */
+static bool ochat_reasoning_format(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    pn_bytes word;
+    if (!pn_oai_read_text(p, name, node, &word))
+        return false;
+    if (!pn_oai_same(word, "auto") && !pn_oai_same(word, "deepseek"))
+        pn_oai_ignore(p, name, strlen(name));
+    return true;
+}
+
+/* Asking for these and not getting them would be another answer than the one asked for. */
+static const struct { const char *name, *why; } ochat_refusals[] = {
+    {"audio", "this server has no audio"}, {"web_search_options", "this server does not search the web"},
+    {"functions", "the deprecated form of tools is not there: send tools"},
+    {"function_call", "the deprecated form of tool_choice is not there: send tool_choice"},
+    {"chat_template", "templates of clients are not taken, the model's own is used"},
+};
+
+static bool ochat_refused(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    size_t i = 0;
+    (void)node;
+    while (strcmp(ochat_refusals[i].name, name) != 0)
+        i++;
+    return pn_oai_fail(p, name, "%s: %s", name, ochat_refusals[i].why);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tools
+ * ------------------------------------------------------------------------------------------ */
+
+static bool ochat_tool(pn_oai_parser *p, uint32_t tool, uint32_t i)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes text;
+    uint32_t kind = pn_json_get(d, tool, "type");
+    snprintf(param, sizeof param, "tools[%u].type", (unsigned)i);
+    if (pn_json_type_of(d, tool) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, param, "an object", tool);
+    if (pn_oai_given(d, kind) && (!pn_json_str(d, kind, &text) || !pn_oai_same(text, "function")))
+        return pn_oai_fail(p, param, "%s: expected \"function\"; other kinds of tools are not there", param);
+    snprintf(param, sizeof param, "tools[%u].function.name", (unsigned)i);
+    return pn_oai_read_text(p, param, pn_json_get(d, pn_json_get(d, tool, "function"), "name"), &text);
+}
+
+static bool ochat_tools(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    uint32_t i = 0;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array", node);
+    if (pn_json_count(d, node) > OCHAT_TOOLS_MAX)
+        return pn_oai_fail(p, name, "tools: expected at most %d, found %u", (int)OCHAT_TOOLS_MAX, (unsigned)pn_json_count(d, node));
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++)
+        if (!ochat_tool(p, c, i))
+            return false;
+    ochat_of(p)->tools = i ? node : PN_JSON_NONE;
+    return true;
+}
+
+/* auto, none, required; of `allowed_tools`, its mode. */
+static bool ochat_choice_word(pn_oai_parser *p, const char *param, uint32_t node)
+{
+    pn_bytes word;
+    if (!pn_oai_read_text(p, param, node, &word))
+        return false;
+    bool required = pn_oai_same(word, "required"), none = pn_oai_same(word, "none");
+    if (!required && !none && !pn_oai_same(word, "auto"))
+        return pn_oai_fail(p, param, "%s: expected auto, none, required or a function, found '%.*s'", param,
+                           (int)PN_MIN(word.len, (size_t)60), word.data);
+    ochat_of(p)->tool_choice = required ? PN_TOOLS_REQUIRED : none ? PN_TOOLS_NONE : PN_TOOLS_AUTO;
+    return true;
+}
+
+/* {"function":{"name":...}}, or the name beside the type as the Responses API has it. */
+static bool ochat_function_name(const pn_json_doc *d, uint32_t node, pn_bytes *out)
+{
+    return pn_json_str(d, pn_json_get(d, pn_json_get(d, node, "function"), "name"), out) || pn_json_str(d, pn_json_get(d, node, "name"), out);
+}
+
+static bool ochat_tool_choice(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_oai_chat *q = ochat_of(p);
+    uint32_t allowed = pn_json_get(d, node, "allowed_tools");
+    if (pn_json_type_of(d, node) == PN_JSON_STRING)
+        return ochat_choice_word(p, name, node);
+    if (pn_oai_given(d, allowed)) {
+        q->allowed = pn_json_get(d, allowed, "tools");
+        if (pn_json_type_of(d, q->allowed) != PN_JSON_ARRAY || pn_json_count(d, q->allowed) > OCHAT_TOOLS_MAX)
+            return pn_oai_expected(p, "tool_choice.allowed_tools.tools", "an array of some tools", q->allowed);
+        return ochat_choice_word(p, "tool_choice.allowed_tools.mode", pn_json_get(d, allowed, "mode"));
+    }
+    if (!ochat_function_name(d, node, &q->tool_name))
+        return pn_oai_fail(p, name, "tool_choice: expected auto, none, required or {\"type\":\"function\",\"function\":{\"name\":...}}");
+    q->tool_choice = PN_TOOLS_REQUIRED;
+    return true;
+}
+
+static bool ochat_parallel(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    bool v;
+    bool ok = pn_oai_read_bool(p, name, node, &v);
+    if (ok)
+        ochat_of(p)->single_call = !v;
+    return ok;
+}
+
+static bool ochat_is_among(const pn_json_doc *d, uint32_t list, pn_bytes name)
+{
+    for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes other;
+        if (ochat_function_name(d, c, &other) && other.len == name.len && memcmp(other.data, name.data, name.len) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool ochat_check_name(pn_oai_parser *p, pn_bytes name)
+{
+    return ochat_is_among(&p->q->body, ochat_of(p)->tools, name) ||
+           pn_oai_fail(p, "tool_choice", "tool_choice: there is no tool '%.*s' among tools", (int)PN_MIN(name.len, (size_t)64), name.data);
+}
+
+static bool ochat_check_tools(pn_oai_parser *p)
+{
+    const pn_json_doc *d = &p->q->body;
+    const pn_oai_chat *q = ochat_of(p);
+    if (q->tool_choice == PN_TOOLS_REQUIRED && q->tools == PN_JSON_NONE)
+        return pn_oai_fail(p, "tool_choice", "tool_choice: a call is required, but there are no tools");
+    if (q->tool_name.data && !ochat_check_name(p, q->tool_name))
+        return false;
+    for (uint32_t c = pn_json_first(d, q->allowed); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes name;
+        if (!ochat_function_name(d, c, &name))
+            return pn_oai_fail(p, "tool_choice.allowed_tools.tools", "tool_choice.allowed_tools.tools: expected functions with a name");
+        if (!ochat_check_name(p, name))
+            return false;
+    }
+    return true;
+}
+
+PN_INTERNAL void pn_oai_chat_tools(const pn_oai_chat *q, pn_str *out)
+{
+    const pn_json_doc *d = &q->common.body;
+    size_t start = out->len;
+    for (uint32_t c = pn_json_first(d, q->tools); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes name = {NULL, 0};
+        if (q->allowed != PN_JSON_NONE && (!ochat_function_name(d, c, &name) || !ochat_is_among(d, q->allowed, name)))
+            continue;
+        pn_str_addc(out, out->len == start ? '[' : ',');
+        pn_json_write_node(out, d, c);
+    }
+    if (out->len > start)
+        pn_str_addc(out, ']');
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Reasoning and the template's variables
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_str *ochat_variable(pn_oai_parser *p, const char *name)
+{
+    pn_str *s = &ochat_of(p)->variables;
+    if (!s->len)
+        pn_str_addc(s, '{');
+    pn_json_key(s, name);
+    return s;
+}
+
+static bool ochat_enable_thinking(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    bool v;
+    if (!pn_oai_read_bool(p, name, node, &v))
+        return false;
+    pn_json_write_bool(ochat_variable(p, "enable_thinking"), v);
+    return true;
+}
+
+static bool ochat_reasoning_effort(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    pn_bytes v;
+    if (!pn_oai_read_text(p, name, node, &v))
+        return false;
+    if (pn_oai_same(v, "none"))
+        pn_json_write_bool(ochat_variable(p, "enable_thinking"), false);
+    pn_json_write_str(ochat_variable(p, "reasoning_effort"), v.data, v.len);
+    return true;
+}
+
+static bool ochat_documents(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    if (pn_json_type_of(&p->q->body, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array", node);
+    pn_json_write_node(ochat_variable(p, name), &p->q->body, node);
+    return true;
+}
+
+/* Last, so that it has the last word. */
+static bool ochat_template_kwargs(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, name, "an object", node);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes key = pn_json_key_of(d, c);
+        bool b;
+        if (pn_oai_same(key, "messages") || pn_oai_same(key, "tools"))
+            return pn_oai_fail(p, name, "chat_template_kwargs: messages and tools are fields of the request");
+        if (pn_oai_same(key, "enable_thinking") && !pn_json_bool(d, c, &b))
+            return pn_oai_expected(p, "chat_template_kwargs.enable_thinking", "true or false", c);
+        pn_json_write_node(ochat_variable(p, key.data), d, c);
+    }
+    return true;
+}
+
+static bool ochat_reasoning_budget(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int64_t v;
+    if (!pn_oai_read_int(p, name, node, -1, INT32_MAX, &v))
+        return false;
+    ochat_of(p)->has_reasoning_budget = v >= 0;
+    ochat_of(p)->reasoning_budget = v < 0 ? 0 : (uint32_t)v;
+    return true;
+}
+
+/* {"type":"enabled","budget_tokens":1024}; "adaptive" leaves it to the model. */
+static bool ochat_thinking(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_bytes type;
+    uint32_t budget = pn_json_get(d, node, "budget_tokens");
+    if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, name, "an object", node);
+    if (!pn_oai_read_text(p, "thinking.type", pn_json_get(d, node, "type"), &type))
+        return false;
+    bool enabled = pn_oai_same(type, "enabled");
+    if (!enabled && !pn_oai_same(type, "disabled") && !pn_oai_same(type, "adaptive"))
+        return pn_oai_fail(p, "thinking.type", "thinking.type: expected enabled, disabled or adaptive, found '%.*s'",
+                           (int)PN_MIN(type.len, (size_t)60), type.data);
+    if (!pn_oai_same(type, "adaptive"))
+        pn_json_write_bool(ochat_variable(p, "enable_thinking"), enabled);
+    return !pn_oai_given(d, budget) || ochat_reasoning_budget(p, "thinking.budget_tokens", budget);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The table
+ * ------------------------------------------------------------------------------------------ */
+
+static const pn_oai_field ochat_fields[] = {
+    {"messages", ochat_messages}, {"max_tokens", ochat_max_tokens}, {"max_completion_tokens", ochat_max_tokens},
+    {"logprobs", ochat_logprobs}, {"top_logprobs", ochat_top_logprobs}, {"modalities", ochat_modalities}, {"tools", ochat_tools},
+    {"tool_choice", ochat_tool_choice}, {"parallel_tool_calls", ochat_parallel}, {"enable_thinking", ochat_enable_thinking},
+    {"reasoning_effort", ochat_reasoning_effort}, {"reasoning_budget_tokens", ochat_reasoning_budget},
+    {"thinking_budget_tokens", ochat_reasoning_budget}, {"thinking", ochat_thinking}, {"reasoning_format", ochat_reasoning_format},
+    {"documents", ochat_documents}, {"chat_template_kwargs", pn_oai_read_nothing}, {"audio", ochat_refused},
+    {"web_search_options", ochat_refused}, {"functions", ochat_refused}, {"function_call", ochat_refused}, {"chat_template", ochat_refused},
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Messages
+ * ------------------------------------------------------------------------------------------ */
+
+static bool ochat_check_parts(pn_oai_parser *p, uint32_t content, const char *param)
+{
+    const pn_json_doc *d = &p->q->body;
+    char at[80];
+    uint32_t j = 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), j++) {
+        pn_bytes type;
+        snprintf(at, sizeof at, "%s[%u].type", param, (unsigned)j);
+        if (!pn_json_str(d, pn_json_get(d, c, "type"), &type))
+            return pn_oai_fail(p, at, "%s: expected the type of a part, a string", at);
+        if (!pn_oai_same(type, "text") && !pn_oai_same(type, "refusal"))
+            return pn_oai_fail(p, at, "%s: the model takes text alone, found a part of type '%.*s'", at, (int)PN_MIN(type.len, (size_t)40), type.data);
+        uint32_t text = pn_json_get(d, c, pn_oai_same(type, "text") ? "text" : "refusal");
+        snprintf(at, sizeof at, "%s[%u].%s", param, (unsigned)j, pn_oai_same(type, "text") ? "text" : "refusal");
+        if (pn_json_type_of(d, text) != PN_JSON_STRING)
+            return pn_oai_expected(p, at, "a string", text);
+    }
+    return true;
+}
+
+static bool ochat_check_message(pn_oai_parser *p, uint32_t message, uint32_t i)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes role;
+    size_t k = 0;
+    snprintf(param, sizeof param, "messages[%u].role", (unsigned)i);
+    if (!pn_json_str(d, pn_json_get(d, message, "role"), &role))
+        return pn_oai_fail(p, param, "%s: expected an object with a role, a string", param);
+    while (k < PN_COUNT_OF(roles) && !pn_oai_same(role, roles[k]))
+        k++;
+    if (k == PN_COUNT_OF(roles))
+        return pn_oai_fail(p, param, "%s: expected system, developer, user, assistant or tool, found '%.*s'", param, (int)PN_MIN(role.len, (size_t)40),
+                           role.data);
+    uint32_t content = pn_json_get(d, message, "content");
+    pn_json_type type = pn_json_type_of(d, content);
+    snprintf(param, sizeof param, "messages[%u].content", (unsigned)i);
+    if (type == PN_JSON_ARRAY)
+        return ochat_check_parts(p, content, param);
+    bool may_lack = k >= 3;                     /* assistants call tools; tools may have nothing to say */
+    if (type == PN_JSON_STRING || (type <= PN_JSON_NULL && may_lack))
+        return true;
+    return pn_oai_expected(p, param, "a string or an array of parts", content);
+}
+
+/* Nothing said, thought or called. */
+static bool ochat_is_empty_assistant(const pn_json_doc *d, uint32_t message)
+{
+    pn_bytes role, text = {NULL, 0};
+    uint32_t content = pn_json_get(d, message, "content");
+    if (!pn_json_str(d, pn_json_get(d, message, "role"), &role) || !pn_oai_same(role, "assistant"))
+        return false;
+    if (pn_json_type_of(d, content) == PN_JSON_ARRAY ? pn_json_count(d, content) != 0 : pn_json_str(d, content, &text) && text.len)
+        return false;
+    return pn_json_count(d, pn_json_get(d, message, "tool_calls")) == 0 && !pn_oai_given(d, pn_json_get(d, message, "function_call"));
+}
+
+/* Clients leave empty messages of the assistant at the end, where the answer is to come. */
+static bool ochat_check_messages(pn_oai_parser *p)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_oai_chat *q = ochat_of(p);
+    uint32_t i = 0;
+    for (uint32_t c = pn_json_first(d, q->messages); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        if (!ochat_check_message(p, c, i))
+            return false;
+        if (!ochat_is_empty_assistant(d, c))
+            q->n_messages = i + 1;
+    }
+    return q->n_messages || pn_oai_fail(p, "messages", "messages: expected at least one message");
+}
+
+static bool ochat_check(pn_oai_parser *p)
+{
+    const pn_oai_chat *q = ochat_of(p);
+    bool gbnf = p->q->format == PN_OAI_GBNF;
+    if (!ochat_check_messages(p) || !ochat_check_tools(p))
+        return false;
+    if (p->q->top_logprobs && !p->q->logprobs)
+        return pn_oai_fail(p, "top_logprobs", "top_logprobs: expected logprobs to be true");
+    if (p->q->format != PN_OAI_TEXT && q->tools != PN_JSON_NONE)
+        return pn_oai_fail(p, gbnf ? "grammar" : "response_format", "an answer held to a %s calls no tools; expected one of the two",
+                           gbnf ? "grammar" : "schema");
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All of it
+ * ------------------------------------------------------------------------------------------ */
+
+static bool ochat_read(pn_oai_parser *p)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_str *variables = &ochat_of(p)->variables;
+    uint32_t kwargs = pn_json_get(d, PN_JSON_ROOT, "chat_template_kwargs");
+    if (!pn_oai_read_fields(p, ochat_fields, PN_COUNT_OF(ochat_fields), true))
+        return false;
+    if (pn_oai_given(d, kwargs) && !ochat_template_kwargs(p, "chat_template_kwargs", kwargs))
+        return false;
+    if (variables->len)
+        pn_str_addc(variables, '}');
+    return variables->failed ? pn_oai_fail_memory(p) : ochat_check(p);
+}
+
+PN_INTERNAL bool pn_oai_chat_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, uint32_t n_max, pn_oai_error *e)
+{
+    pn_oai_parser p = {&out->common, e, n_max};
+    memset(out, 0, sizeof *out);
+    out->messages = out->tools = out->allowed = PN_JSON_NONE;
+    pn_str_init(&out->variables, mem, PN_ACCT_CONN);
+    bool ok = pn_oai_open(&p, mem, text, len) && ochat_read(&p);
+    if (!ok)
+        pn_oai_chat_fini(out);
+    return ok;
+}
+
+PN_INTERNAL void pn_oai_chat_fini(pn_oai_chat *q)
+{
+    pn_oai_close(&q->common);
+    pn_str_fini(&q->variables);
+}
+#endif
+
+/* ---- Begin serve/pn_oai_completion.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_COMPLETION_C
+#define PN_DROP_SERVE_PN_OAI_COMPLETION_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_completion.c - the fields of a completions request.
+ */
+/* includes serve/pn_oai_read.h */
+
+static pn_oai_completion *completion_of(const pn_oai_parser *p) { return (pn_oai_completion *)p->q; }
+
+static bool completion_prompt(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return pn_oai_read_inputs(p, name, node, p->n_max, &completion_of(p)->prompts);
+}
+
+/* 0 generates nothing: with echo and logprobs it scores the prompt.  -1 is llama-server's "no limit". */
+static bool completion_max_tokens(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int64_t v;
+    if (!pn_oai_read_int(p, name, node, -1, INT32_MAX, &v))
+        return false;
+    p->q->max_tokens = v < 0 ? 0 : (uint32_t)v;
+    completion_of(p)->prompt_only = v == 0;
+    return true;
+}
+
+/* The number of alternatives; OpenAI stops at 5. */
+static bool completion_logprobs(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int64_t v;
+    if (!pn_oai_read_int(p, name, node, 0, 20, &v))
+        return false;
+    p->q->logprobs = true;
+    p->q->top_logprobs = (uint32_t)v;
+    return true;
+}
+
+static bool completion_echo(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return pn_oai_read_bool(p, name, node, &completion_of(p)->echo);
+}
+
+static bool completion_suffix(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    pn_bytes text;
+    bool ok = pn_oai_read_text(p, name, node, &text);
+    if (ok && text.len)
+        completion_of(p)->suffix = text;
+    return ok;
+}
+
+static const pn_oai_field completion_fields[] = {
+    {"prompt", completion_prompt}, {"max_tokens", completion_max_tokens}, {"logprobs", completion_logprobs},
+    {"echo", completion_echo}, {"suffix", completion_suffix}, {"best_of", pn_oai_read_nothing},
+};
+
+/* More candidates than answers would have to be compared, which is not there. */
+static bool completion_check(pn_oai_parser *p)
+{
+    const pn_json_doc *d = &p->q->body;
+    const pn_oai_completion *q = completion_of(p);
+    uint32_t best = pn_json_get(d, PN_JSON_ROOT, "best_of");
+    int64_t v;
+    if (!q->prompts.n)
+        return pn_oai_fail(p, "prompt", "prompt: expected a string, an array of strings, or tokens; found nothing");
+    if (pn_oai_given(d, best) && !pn_oai_read_int(p, "best_of", best, 0, 20, &v))
+        return false;
+    if (pn_oai_given(d, best) && v > p->q->n)
+        return pn_oai_fail(p, "best_of", "best_of: expected at most n, which is %u, found %d", (unsigned)p->q->n, (int)v);
+    if ((uint64_t)q->prompts.n * p->q->n > p->n_max)
+        return pn_oai_fail(p, "n", "n: expected at most %u choices of all prompts together, found %zu prompts with %u each",
+                           (unsigned)p->n_max, q->prompts.n, (unsigned)p->q->n);
+    return true;
+}
+
+PN_INTERNAL bool pn_oai_completion_parse(pn_oai_completion *out, pn_mem *mem, const char *text, size_t len, uint32_t n_max, pn_oai_error *e)
+{
+    pn_oai_parser p = {&out->common, e, n_max};
+    memset(out, 0, sizeof *out);
+    bool ok = pn_oai_open(&p, mem, text, len) && pn_oai_read_fields(&p, completion_fields, PN_COUNT_OF(completion_fields), true) &&
+              completion_check(&p);
+    if (!ok)
+        pn_oai_completion_fini(out);
+    return ok;
+}
+
+PN_INTERNAL void pn_oai_completion_fini(pn_oai_completion *q)
+{
+    pn_oai_inputs_fini(q->common.mem, &q->prompts);
+    pn_oai_close(&q->common);
+}
+#endif
+
+/* ---- Begin serve/pn_reply.c ---- */
+#ifndef PN_DROP_SERVE_PN_REPLY_C
+#define PN_DROP_SERVE_PN_REPLY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_reply.c - what the replies of all APIs share.
+ */
+/* includes serve/pn_reply.h */
+
+#include <stdio.h>
+
+/* includes base/pn_err.h */
+/* includes base/pn_hash.h */
+
+PN_INTERNAL pn_reply *pn_reply_alloc(size_t size, const pn_reply_ops *ops, const pn_reply_params *p, pn_err *err)
+{
+    pn_reply *r = pn_mem_calloc(p->mem, PN_ACCT_CONN, 1, size);
+    if (!r) {
+        pn_fail_nomem(err, "an answer", size);
+        return NULL;
+    }
+    r->ops = ops;
+    r->p = *p;
+    pn_str_init(&r->out, p->mem, PN_ACCT_CONN);
+    return r;
+}
+
+PN_INTERNAL void pn_reply_dispose(pn_reply *r, size_t size)
+{
+    pn_str_fini(&r->out);
+    pn_mem_free(r->p.mem, PN_ACCT_CONN, r, size);
+}
+
+PN_INTERNAL bool pn_reply_send(pn_reply *r, const char *event)
+{
+    if (!r->dead)
+        r->dead = r->out.failed || r->p.emit(r->p.user, event, pn_str_cstr(&r->out), r->out.len) != 0;
+    pn_str_clear(&r->out);
+    return !r->dead;
+}
+
+PN_INTERNAL bool pn_reply_kept(pn_reply *r, const pn_str *s)
+{
+    r->dead |= s->failed;
+    return !r->dead;
+}
+
+PN_INTERNAL void pn_reply_report(pn_reply *r)
+{
+    if (!r->p.report)
+        return;
+    pn_json_key(&r->out, "pantheon");
+    pn_str_addc(&r->out, '{');
+    pn_str_addz(&r->out, r->p.report);
+    pn_str_addc(&r->out, '}');
+}
+
+PN_INTERNAL void pn_reply_id(const pn_reply *r, const char *prefix, uint32_t a, uint32_t b, char out[40])
+{
+    uint64_t x = pn_hash(r->p.id, strlen(r->p.id), r->p.seed + a), y = pn_hash(&x, sizeof x, (uint64_t)b + 1);
+    snprintf(out, 40, "%s%012llx%012llx", prefix, (unsigned long long)(x & 0xffffffffffffu), (unsigned long long)(y & 0xffffffffffffu));
+}
 #endif
 
 /* ---- Begin serve/pn_oai_reply.c ---- */
@@ -3526,49 +4503,32 @@ PN_INTERNAL void pn_oai_chat_fini(pn_oai_chat *q)
 #include <math.h>
 #include <stdio.h>
 
-/* includes base/pn_hash.h */
+/* includes base/pn_err.h */
 
-PN_INTERNAL void pn_oai_reply_init(pn_oai_reply *r, pn_mem *mem, const pn_oai_reply_params *p)
-{
-    pn_str *all[] = {&r->content, &r->reasoning, &r->calls, &r->args, &r->entries, &r->out};
-    memset(r, 0, sizeof *r);
-    r->mem = mem;
-    r->p = *p;
-    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
-        pn_str_init(all[i], mem, PN_ACCT_CONN);
-}
+typedef struct chatr_choice {
+    pn_str content, reasoning;  /* gathered when not streaming */
+    pn_str calls;               /* the elements of tool_calls, so far */
+    pn_str args;                /* of the call that is open */
+    pn_str entries;             /* of logprobs.content that are not out yet, commas between */
+    uint32_t n_calls;
+    pn_finish why;
+} chatr_choice;
 
-PN_INTERNAL void pn_oai_reply_fini(pn_oai_reply *r)
-{
-    pn_str *all[] = {&r->content, &r->reasoning, &r->calls, &r->args, &r->entries, &r->out};
-    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
-        pn_str_fini(all[i]);
-}
-
-static bool reply_ok(const pn_oai_reply *r)
-{
-    return !r->stopped && !r->content.failed && !r->reasoning.failed && !r->calls.failed && !r->args.failed && !r->entries.failed && !r->out.failed;
-}
-
-static bool reply_send(pn_oai_reply *r)
-{
-    if (!r->out.failed && !r->stopped)
-        r->stopped = r->p.emit(r->p.user, pn_str_cstr(&r->out), r->out.len) != 0;
-    return reply_ok(r);
-}
+typedef struct chatr_chat {
+    pn_reply base;
+    bool include_usage, logprobs;
+    chatr_choice *choices;      /* owned, [base.p.n_choices] */
+    uint32_t n_ended;
+} chatr_chat;
 
 /* ------------------------------------------------------------------------------------------
- * Pieces
+ * Pieces of both APIs
  * ------------------------------------------------------------------------------------------ */
 
-/* {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":... */
-static void reply_head(pn_oai_reply *r, const char *object)
+PN_INTERNAL void pn_oai_reply_head(pn_reply *r, const char *prefix, const char *object)
 {
     pn_str *s = &r->out;
-    pn_str_clear(s);
-    pn_str_addc(s, '{');
-    pn_json_key(s, "id");
-    pn_json_write_strz(s, r->p.id);
+    pn_str_addf(s, "{\"id\":\"%s%s\"", prefix, r->p.id);
     pn_json_key(s, "object");
     pn_json_write_strz(s, object);
     pn_json_key(s, "created");
@@ -3581,54 +4541,7 @@ static void reply_head(pn_oai_reply *r, const char *object)
     pn_str_addc(s, '[');
 }
 
-/* A chunk up to its delta's content; reply_close has the rest. */
-static void reply_open(pn_oai_reply *r)
-{
-    reply_head(r, "chat.completion.chunk");
-    pn_str_addz(&r->out, "{\"index\":");
-    pn_json_write_u64(&r->out, r->p.choice);
-    pn_str_addz(&r->out, ",\"delta\":{");
-}
-
-/* The entries that wait, as the value of "logprobs". */
-static void reply_logprobs(pn_oai_reply *r)
-{
-    pn_json_key(&r->out, "logprobs");
-    if (!r->p.logprobs || (!r->entries.len && r->p.stream)) {
-        pn_str_addz(&r->out, "null");
-        return;
-    }
-    pn_str_addz(&r->out, "{\"content\":[");
-    pn_str_add(&r->out, pn_str_cstr(&r->entries), r->entries.len);
-    pn_str_addz(&r->out, "],\"refusal\":null}");
-    pn_str_clear(&r->entries);
-}
-
-static bool reply_close(pn_oai_reply *r, bool content, const char *finish)
-{
-    pn_str_addc(&r->out, '}');
-    if (content || finish)
-        reply_logprobs(r);
-    else
-        pn_str_addz(&r->out, ",\"logprobs\":null");
-    pn_json_key(&r->out, "finish_reason");
-    pn_json_write_strz(&r->out, finish);
-    pn_str_addz(&r->out, "}]");
-    if (r->p.include_usage)
-        pn_str_addz(&r->out, ",\"usage\":null");
-    pn_str_addc(&r->out, '}');
-    return reply_send(r);
-}
-
-static bool reply_delta(pn_oai_reply *r, const char *key, const char *text, size_t len)
-{
-    reply_open(r);
-    pn_json_key(&r->out, key);
-    pn_json_write_str(&r->out, text, len);
-    return reply_close(r, strcmp(key, "content") == 0, NULL);
-}
-
-static void reply_usage(pn_str *s, const pn_oai_usage *u)
+PN_INTERNAL void pn_oai_reply_usage(pn_str *s, const pn_oai_usage *u)
 {
     pn_json_key(s, "usage");
     pn_str_addf(s, "{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,\"prompt_tokens_details\":{\"cached_tokens\":%u},"
@@ -3636,11 +4549,71 @@ static void reply_usage(pn_str *s, const pn_oai_usage *u)
                 (unsigned)(u->prompt + u->completion), (unsigned)u->cached, (unsigned)u->reasoning);
 }
 
-static void reply_report(pn_oai_reply *r)
+PN_INTERNAL bool pn_oai_reply_fail(pn_reply *r, const pn_oai_error *e)
 {
-    pn_str_addz(&r->out, ",\"pantheon\":{\"ignored_params\":[");
-    pn_str_addz(&r->out, r->p.ignored);
-    pn_str_addz(&r->out, "]}");
+    pn_str_clear(&r->out);
+    pn_oai_error_json(e, &r->out);
+    return pn_reply_send(r, NULL);
+}
+
+PN_INTERNAL void pn_oai_reply_log(pn_str *s, float v) { pn_json_write_f64(s, isfinite(v) ? (double)v : -9999.0); }
+
+/* ------------------------------------------------------------------------------------------
+ * Chunks
+ * ------------------------------------------------------------------------------------------ */
+
+/* A chunk up to its delta's content; chatr_close has the rest. */
+static pn_str *chatr_open(chatr_chat *r, uint32_t choice)
+{
+    pn_oai_reply_head(&r->base, "chatcmpl-", "chat.completion.chunk");
+    pn_str_addf(&r->base.out, "{\"index\":%u,\"delta\":{", (unsigned)choice);
+    return &r->base.out;
+}
+
+/* The entries that wait, as the value of "logprobs". */
+static void chatr_logprobs(chatr_chat *r, chatr_choice *c)
+{
+    pn_str *s = &r->base.out;
+    pn_json_key(s, "logprobs");
+    if (!r->logprobs || (!c->entries.len && r->base.p.stream)) {
+        pn_str_addz(s, "null");
+        return;
+    }
+    pn_str_addz(s, "{\"content\":[");
+    pn_str_add(s, pn_str_cstr(&c->entries), c->entries.len);
+    pn_str_addz(s, "],\"refusal\":null}");
+    pn_str_clear(&c->entries);
+}
+
+/* entries_of: the choice whose waiting entries go with this chunk, or NULL. */
+static bool chatr_close(chatr_chat *r, chatr_choice *entries_of, const char *finish)
+{
+    pn_str *s = &r->base.out;
+    pn_str_addc(s, '}');
+    if (entries_of)
+        chatr_logprobs(r, entries_of);
+    else
+        pn_str_addz(s, ",\"logprobs\":null");
+    pn_json_key(s, "finish_reason");
+    pn_json_write_strz(s, finish);
+    pn_str_addz(s, "}]");
+    if (r->include_usage)
+        pn_str_addz(s, ",\"usage\":null");
+    else if (finish && r->n_ended == r->base.p.n_choices)
+        pn_reply_report(&r->base);
+    pn_str_addc(s, '}');
+    return pn_reply_send(&r->base, NULL);
+}
+
+static bool chatr_begin(pn_reply *base, const pn_oai_usage *so_far)
+{
+    chatr_chat *r = (chatr_chat *)base;
+    (void)so_far;
+    for (uint32_t i = 0; base->p.stream && !base->dead && i < base->p.n_choices; i++) {
+        pn_str_addz(chatr_open(r, i), "\"role\":\"assistant\",\"content\":\"\"");
+        chatr_close(r, NULL, NULL);
+    }
+    return !base->dead;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -3648,13 +4621,13 @@ static void reply_report(pn_oai_reply *r)
  * ------------------------------------------------------------------------------------------ */
 
 /* Text of the token (what is no UTF-8 replaced), its number, its exact bytes. */
-static void reply_entry(pn_str *s, const pn_token_logprob *t)
+static void chatr_entry(pn_str *s, const pn_token_logprob *t)
 {
     pn_str_addc(s, '{');
     pn_json_key(s, "token");
     pn_json_write_str(s, t->bytes, t->len);
     pn_json_key(s, "logprob");
-    pn_json_write_f64(s, isfinite(t->logprob) ? (double)t->logprob : -9999.0);
+    pn_oai_reply_log(s, t->logprob);
     pn_json_key(s, "bytes");
     pn_str_addc(s, '[');
     for (size_t i = 0; i < t->len; i++)
@@ -3662,24 +4635,25 @@ static void reply_entry(pn_str *s, const pn_token_logprob *t)
     pn_str_addc(s, ']');
 }
 
-PN_INTERNAL bool pn_oai_reply_logprob(pn_oai_reply *r, const pn_token_logprob *t)
+static bool chatr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
 {
-    pn_str *s = &r->entries;
-    if (!r->p.logprobs || t->part != PN_PART_CONTENT)
-        return reply_ok(r);
+    chatr_chat *r = (chatr_chat *)base;
+    pn_str *s = &r->choices[choice].entries;
+    if (!r->logprobs || t->part != PN_PART_CONTENT)
+        return !base->dead;
     if (s->len)
         pn_str_addc(s, ',');
-    reply_entry(s, t);
+    chatr_entry(s, t);
     pn_json_key(s, "top_logprobs");
     pn_str_addc(s, '[');
     for (uint32_t i = 0; i < t->n_top; i++) {
         if (i)
             pn_str_addc(s, ',');
-        reply_entry(s, &t->top[i]);
+        chatr_entry(s, &t->top[i]);
         pn_str_addc(s, '}');
     }
     pn_str_addz(s, "]}");
-    return reply_ok(r);
+    return pn_reply_kept(base, s);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -3687,154 +4661,468 @@ PN_INTERNAL bool pn_oai_reply_logprob(pn_oai_reply *r, const pn_token_logprob *t
  * ------------------------------------------------------------------------------------------ */
 
 /* The model's own id, or call_ and 24 digits that no two calls of two answers share. */
-static void reply_call_id(const pn_oai_reply *r, const pn_output_event *e, pn_str *s)
+static void chatr_call_id(const chatr_chat *r, uint32_t choice, const pn_output_event *e, pn_str *s)
 {
     char id[40];
-    if (e->id_len) {
+    pn_reply_id(&r->base, "call_", choice, e->call, id);
+    if (e->id_len)
         pn_json_write_str(s, e->id, e->id_len);
-        return;
-    }
-    uint64_t a = pn_hash(r->p.id, strlen(r->p.id), r->p.seed + r->p.choice), b = pn_hash(&a, sizeof a, e->call + 1);
-    snprintf(id, sizeof id, "call_%012llx%012llx", (unsigned long long)(a & 0xffffffffffffu), (unsigned long long)(b & 0xffffffffffffu));
-    pn_json_write_strz(s, id);
+    else
+        pn_json_write_strz(s, id);
 }
 
-static bool reply_call_begin(pn_oai_reply *r, const pn_output_event *e)
+static bool chatr_call_begin(chatr_chat *r, uint32_t choice, const pn_output_event *e)
 {
-    pn_str *s = r->p.stream ? &r->out : &r->calls;
-    if (r->p.stream) {
-        reply_open(r);
-        pn_str_addf(s, "\"tool_calls\":[{\"index\":%u,\"id\":", (unsigned)r->n_calls);
-    } else {
-        pn_str_addz(s, r->n_calls ? ",{\"id\":" : "{\"id\":");
-    }
-    reply_call_id(r, e, s);
+    chatr_choice *c = &r->choices[choice];
+    bool stream = r->base.p.stream;
+    pn_str *s = stream ? chatr_open(r, choice) : &c->calls;
+    if (stream)
+        pn_str_addf(s, "\"tool_calls\":[{\"index\":%u,\"id\":", (unsigned)c->n_calls);
+    else
+        pn_str_addz(s, c->n_calls ? ",{\"id\":" : "{\"id\":");
+    chatr_call_id(r, choice, e, s);
     pn_str_addz(s, ",\"type\":\"function\",\"function\":{\"name\":");
     pn_json_write_str(s, e->text, e->len);
-    r->n_calls++;
-    if (!r->p.stream) {
-        pn_str_clear(&r->args);
-        return reply_ok(r);
-    }
+    c->n_calls++;
+    pn_str_clear(&c->args);
+    if (!stream)
+        return pn_reply_kept(&r->base, s);
     pn_str_addz(s, ",\"arguments\":\"\"}}]");
-    return reply_close(r, false, NULL);
+    return chatr_close(r, NULL, NULL);
 }
 
-static bool reply_arguments(pn_oai_reply *r, const pn_output_event *e)
+static bool chatr_arguments(chatr_chat *r, uint32_t choice, const pn_output_event *e)
 {
-    if (!r->p.stream) {
-        pn_str_add(&r->args, e->text, e->len);
-        return reply_ok(r);
+    chatr_choice *c = &r->choices[choice];
+    if (!r->base.p.stream) {
+        pn_str_add(&c->args, e->text, e->len);
+        return pn_reply_kept(&r->base, &c->args);
     }
-    reply_open(r);
-    pn_str_addf(&r->out, "\"tool_calls\":[{\"index\":%u,\"function\":{\"arguments\":", (unsigned)(r->n_calls - 1));
-    pn_json_write_str(&r->out, e->text, e->len);
-    pn_str_addz(&r->out, "}}]");
-    return reply_close(r, false, NULL);
+    pn_str *s = chatr_open(r, choice);
+    pn_str_addf(s, "\"tool_calls\":[{\"index\":%u,\"function\":{\"arguments\":", (unsigned)(c->n_calls - 1));
+    pn_json_write_str(s, e->text, e->len);
+    pn_str_addz(s, "}}]");
+    return chatr_close(r, NULL, NULL);
 }
 
 /* A call's arguments are a string in this API. */
-static bool reply_call_end(pn_oai_reply *r)
+static bool chatr_call_end(chatr_chat *r, chatr_choice *c)
 {
-    if (r->p.stream)
-        return reply_ok(r);
-    pn_str_addz(&r->calls, ",\"arguments\":");
-    pn_json_write_str(&r->calls, pn_str_cstr(&r->args), r->args.len);
-    pn_str_addz(&r->calls, "}}");
-    return reply_ok(r);
+    if (r->base.p.stream)
+        return !r->base.dead;
+    pn_str_addz(&c->calls, ",\"arguments\":");
+    pn_json_write_str(&c->calls, pn_str_cstr(&c->args), c->args.len);
+    pn_str_addz(&c->calls, "}}");
+    return pn_reply_kept(&r->base, &c->calls);
 }
 
-static bool reply_text(pn_oai_reply *r, const pn_output_event *e, pn_str *gathered, const char *key)
+static bool chatr_text(chatr_chat *r, uint32_t choice, const pn_output_event *e, bool content)
 {
+    chatr_choice *c = &r->choices[choice];
+    pn_str *gathered = content ? &c->content : &c->reasoning;
     if (!e->len)
-        return reply_ok(r);
-    if (r->p.stream)
-        return reply_delta(r, key, e->text, e->len);
-    pn_str_add(gathered, e->text, e->len);
-    return reply_ok(r);
-}
-
-PN_INTERNAL bool pn_oai_reply_event(pn_oai_reply *r, const pn_output_event *e)
-{
-    switch (e->kind) {
-    case PN_OUTPUT_REASONING: return reply_text(r, e, &r->reasoning, "reasoning_content");
-    case PN_OUTPUT_CONTENT: return reply_text(r, e, &r->content, "content");
-    case PN_OUTPUT_CALL_BEGIN: return reply_call_begin(r, e);
-    case PN_OUTPUT_ARGUMENTS: return reply_arguments(r, e);
-    default: return reply_call_end(r);
+        return !r->base.dead;
+    if (!r->base.p.stream) {
+        pn_str_add(gathered, e->text, e->len);
+        return pn_reply_kept(&r->base, gathered);
     }
+    pn_str *s = chatr_open(r, choice);
+    pn_json_key(s, content ? "content" : "reasoning_content");
+    pn_json_write_str(s, e->text, e->len);
+    return chatr_close(r, content ? c : NULL, NULL);
 }
 
-PN_INTERNAL bool pn_oai_reply_begin(pn_oai_reply *r)
+static bool chatr_event(pn_reply *base, uint32_t choice, const pn_output_event *e)
 {
-    if (!r->p.stream)
-        return reply_ok(r);
-    reply_open(r);
-    pn_str_addz(&r->out, "\"role\":\"assistant\",\"content\":\"\"");
-    return reply_close(r, false, NULL);
+    chatr_chat *r = (chatr_chat *)base;
+    switch (e->kind) {
+    case PN_OUTPUT_REASONING: return chatr_text(r, choice, e, false);
+    case PN_OUTPUT_CONTENT: return chatr_text(r, choice, e, true);
+    case PN_OUTPUT_CALL_BEGIN: return chatr_call_begin(r, choice, e);
+    case PN_OUTPUT_ARGUMENTS: return chatr_arguments(r, choice, e);
+    default: return chatr_call_end(r, &r->choices[choice]);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------
  * The end
  * ------------------------------------------------------------------------------------------ */
 
-static const char *reply_finish(const pn_oai_reply *r, pn_finish f)
+static const char *chatr_finish(const chatr_choice *c)
 {
-    if (f == PN_FINISH_LENGTH || f == PN_FINISH_CONTEXT)
-        return "length";
-    return r->n_calls ? "tool_calls" : "stop";
+    return pn_reply_cut_short(c->why) ? "length" : c->n_calls ? "tool_calls" : "stop";
 }
 
-static bool reply_body(pn_oai_reply *r, pn_finish finish, const pn_oai_usage *usage)
+static bool chatr_choice_end(pn_reply *base, uint32_t choice, const pn_reply_finish *f)
 {
-    pn_str *s = &r->out;
-    reply_head(r, "chat.completion");
-    pn_str_addz(s, "{\"index\":");
-    pn_json_write_u64(s, r->p.choice);
-    pn_str_addz(s, ",\"message\":{\"role\":\"assistant\",\"content\":");
-    if (r->content.len || !r->n_calls)
-        pn_json_write_str(s, pn_str_cstr(&r->content), r->content.len);
+    chatr_chat *r = (chatr_chat *)base;
+    chatr_choice *c = &r->choices[choice];
+    c->why = f->why;
+    r->n_ended++;
+    if (!base->p.stream)
+        return !base->dead;
+    chatr_open(r, choice);
+    return chatr_close(r, c, chatr_finish(c));
+}
+
+static void chatr_message(pn_str *s, const chatr_choice *c)
+{
+    pn_str_addz(s, "\"message\":{\"role\":\"assistant\",\"content\":");
+    if (c->content.len || !c->n_calls)
+        pn_json_write_str(s, pn_str_cstr(&c->content), c->content.len);
     else
         pn_str_addz(s, "null");
     pn_str_addz(s, ",\"refusal\":null");
-    if (r->reasoning.len) {
+    if (c->reasoning.len) {
         pn_json_key(s, "reasoning_content");
-        pn_json_write_str(s, r->reasoning.data, r->reasoning.len);
+        pn_json_write_str(s, c->reasoning.data, c->reasoning.len);
     }
-    if (r->n_calls) {
+    if (c->n_calls) {
         pn_json_key(s, "tool_calls");
         pn_str_addc(s, '[');
-        pn_str_add(s, pn_str_cstr(&r->calls), r->calls.len);
+        pn_str_add(s, pn_str_cstr(&c->calls), c->calls.len);
         pn_str_addc(s, ']');
     }
     pn_str_addc(s, '}');
-    reply_logprobs(r);
-    pn_json_key(s, "finish_reason");
-    pn_json_write_strz(s, reply_finish(r, finish));
-    pn_str_addz(s, "}]");
-    reply_usage(s, usage);
-    reply_report(r);
-    pn_str_addc(s, '}');
-    return reply_send(r);
 }
 
-PN_INTERNAL bool pn_oai_reply_end(pn_oai_reply *r, pn_finish finish, const pn_oai_usage *usage)
+static bool chatr_body(chatr_chat *r, const pn_oai_usage *usage)
 {
-    if (!reply_ok(r))
-        return false;
-    if (!r->p.stream)
-        return reply_body(r, finish, usage);
-    reply_open(r);
-    if (!reply_close(r, false, reply_finish(r, finish)))
-        return false;
-    if (!r->p.include_usage)
+    pn_str *s = &r->base.out;
+    pn_oai_reply_head(&r->base, "chatcmpl-", "chat.completion");
+    for (uint32_t i = 0; i < r->base.p.n_choices; i++) {
+        pn_str_addf(s, "%s{\"index\":%u,", i ? "," : "", (unsigned)i);
+        chatr_message(s, &r->choices[i]);
+        chatr_logprobs(r, &r->choices[i]);
+        pn_json_key(s, "finish_reason");
+        pn_json_write_strz(s, chatr_finish(&r->choices[i]));
+        pn_str_addc(s, '}');
+    }
+    pn_str_addc(s, ']');
+    pn_oai_reply_usage(s, usage);
+    pn_reply_report(&r->base);
+    pn_str_addc(s, '}');
+    return pn_reply_send(&r->base, NULL);
+}
+
+static bool chatr_end(pn_reply *base, const pn_oai_usage *usage)
+{
+    chatr_chat *r = (chatr_chat *)base;
+    if (base->dead || !base->p.stream)
+        return !base->dead && chatr_body(r, usage);
+    if (!r->include_usage)
         return true;
-    reply_head(r, "chat.completion.chunk");
-    pn_str_addc(&r->out, ']');
-    reply_usage(&r->out, usage);
-    reply_report(r);
-    pn_str_addc(&r->out, '}');
-    return reply_send(r);
+    pn_oai_reply_head(base, "chatcmpl-", "chat.completion.chunk");
+    pn_str_addc(&base->out, ']');
+    pn_oai_reply_usage(&base->out, usage);
+    pn_reply_report(base);
+    pn_str_addc(&base->out, '}');
+    return pn_reply_send(base, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Making one
+ * ------------------------------------------------------------------------------------------ */
+
+static void chatr_each_text(chatr_choice *c, pn_mem *mem)       /* mem NULL: the end of them */
+{
+    pn_str *all[] = {&c->content, &c->reasoning, &c->calls, &c->args, &c->entries};
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
+        if (mem)
+            pn_str_init(all[i], mem, PN_ACCT_CONN);
+        else
+            pn_str_fini(all[i]);
+}
+
+static void chatr_free(pn_reply *base)
+{
+    chatr_chat *r = (chatr_chat *)base;
+    for (uint32_t i = 0; r->choices && i < base->p.n_choices; i++)
+        chatr_each_text(&r->choices[i], NULL);
+    pn_mem_free(base->p.mem, PN_ACCT_CONN, r->choices, base->p.n_choices * sizeof *r->choices);
+    pn_reply_dispose(base, sizeof *r);
+}
+
+PN_INTERNAL pn_status pn_oai_chat_reply_new(pn_reply **out, const pn_reply_params *p, bool include_usage, bool logprobs, pn_err *err)
+{
+    static const pn_reply_ops ops = {chatr_begin, chatr_logprob, chatr_event, chatr_choice_end, chatr_end, pn_oai_reply_fail, chatr_free, true};
+    chatr_chat *r = (chatr_chat *)pn_reply_alloc(sizeof *r, &ops, p, err);
+    if (!r)
+        return PN_E_NOMEM;
+    r->include_usage = include_usage;
+    r->logprobs = logprobs;
+    r->choices = pn_mem_calloc(p->mem, PN_ACCT_CONN, p->n_choices, sizeof *r->choices);
+    if (!r->choices) {
+        chatr_free(&r->base);
+        return pn_fail_nomem(err, "the choices of an answer", p->n_choices * sizeof *r->choices);
+    }
+    for (uint32_t i = 0; i < p->n_choices; i++)
+        chatr_each_text(&r->choices[i], p->mem);
+    *out = &r->base;
+    return PN_OK;
+}
+#endif
+
+/* ---- Begin serve/pn_oai_text_reply.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_TEXT_REPLY_C
+#define PN_DROP_SERVE_PN_OAI_TEXT_REPLY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_text_reply.c - chunks and bodies of completions, with their own form of log-probabilities: four lists
+ * side by side, a place in each for every token.
+ */
+/* includes serve/pn_oai_reply.h */
+
+#include <math.h>
+
+/* includes base/pn_err.h */
+/* includes base/pn_utf8.h */
+
+typedef struct textr_choice {
+    pn_str text;                /* gathered; when streaming, the echo that is not out yet */
+    pn_str tokens, logs, tops, offsets;     /* elements that are not out yet */
+    uint64_t chars;             /* in front of the next token */
+    pn_finish why;
+} textr_choice;
+
+typedef struct textr_reply {
+    pn_reply base;
+    pn_oai_completion_reply how;
+    textr_choice *choices;      /* owned, [base.p.n_choices] */
+    uint32_t n_ended;
+} textr_reply;
+
+/* ------------------------------------------------------------------------------------------
+ * Log-probabilities
+ * ------------------------------------------------------------------------------------------ */
+
+/* Characters of text that may end inside one: those that begin in it. */
+static uint64_t textr_chars(const char *text, size_t len)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < len; i++)
+        n += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* Parts of a character as OpenAI writes them: keys of top_logprobs stay different. */
+static void textr_token(pn_str *s, const pn_token_logprob *t)
+{
+    if (pn_utf8_valid(t->bytes, t->len) == t->len) {
+        pn_json_write_str(s, t->bytes, t->len);
+        return;
+    }
+    pn_str_addz(s, "\"bytes:");
+    for (size_t i = 0; i < t->len; i++)
+        pn_str_addf(s, "\\\\x%02x", (unsigned)(unsigned char)t->bytes[i]);
+    pn_str_addc(s, '"');
+}
+
+/* Two tokens may have the same text, keys may not: the likelier stays. */
+static bool textr_is_repeated(const pn_token_logprob *t, uint32_t i)
+{
+    for (uint32_t k = 0; k < i; k++)
+        if (t->top[k].len == t->top[i].len && memcmp(t->top[k].bytes, t->top[i].bytes, t->top[i].len) == 0)
+            return true;
+    return false;
+}
+
+static void textr_top(pn_str *s, const pn_token_logprob *t)
+{
+    if (!t->n_top) {
+        pn_str_addz(s, "null");
+        return;
+    }
+    pn_str_addc(s, '{');
+    for (uint32_t i = 0; i < t->n_top; i++) {
+        if (textr_is_repeated(t, i))
+            continue;
+        pn_json_item(s);
+        textr_token(s, &t->top[i]);
+        pn_str_addc(s, ':');
+        pn_oai_reply_log(s, t->top[i].logprob);
+    }
+    pn_str_addc(s, '}');
+}
+
+static bool textr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+{
+    textr_reply *r = (textr_reply *)base;
+    textr_choice *c = &r->choices[choice];
+    pn_str *all[] = {&c->tokens, &c->logs, &c->tops, &c->offsets};
+    if (!r->how.logprobs || t->part != PN_PART_CONTENT)
+        return !base->dead;
+    for (size_t i = 0; c->tokens.len && i < PN_COUNT_OF(all); i++)
+        pn_str_addc(all[i], ',');
+    textr_token(&c->tokens, t);
+    if (isnan(t->logprob))
+        pn_str_addz(&c->logs, "null");
+    else
+        pn_oai_reply_log(&c->logs, t->logprob);
+    textr_top(&c->tops, t);
+    pn_json_write_u64(&c->offsets, c->chars);
+    c->chars += textr_chars(t->bytes, t->len);
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
+        pn_reply_kept(base, all[i]);
+    return !base->dead;
+}
+
+/* The entries that wait, as the value of "logprobs". */
+static void textr_logprobs(textr_reply *r, textr_choice *c)
+{
+    static const char *const keys[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+    pn_str *s = &r->base.out, *all[] = {&c->tokens, &c->logs, &c->tops, &c->offsets};
+    pn_json_key(s, "logprobs");
+    if (!r->how.logprobs || (!c->tokens.len && r->base.p.stream)) {
+        pn_str_addz(s, "null");
+        return;
+    }
+    pn_str_addc(s, '{');
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++) {
+        pn_json_key(s, keys[i]);
+        pn_str_addc(s, '[');
+        pn_str_add(s, pn_str_cstr(all[i]), all[i]->len);
+        pn_str_addc(s, ']');
+        pn_str_clear(all[i]);
+    }
+    pn_str_addc(s, '}');
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Text
+ * ------------------------------------------------------------------------------------------ */
+
+/* A choice with `text` behind what was gathered. */
+static void textr_write(textr_reply *r, uint32_t choice, const char *text, size_t len, const char *finish)
+{
+    textr_choice *c = &r->choices[choice];
+    pn_str *s = &r->base.out;
+    pn_str_add(&c->text, text, len);
+    pn_reply_kept(&r->base, &c->text);
+    pn_json_item(s);
+    pn_str_addz(s, "{\"text\":");
+    pn_json_write_str(s, pn_str_cstr(&c->text), c->text.len);
+    pn_str_addf(s, ",\"index\":%u", (unsigned)choice);
+    textr_logprobs(r, c);
+    pn_json_key(s, "finish_reason");
+    pn_json_write_strz(s, finish);
+    pn_str_addc(s, '}');
+    pn_str_clear(&c->text);
+}
+
+static bool textr_chunk(textr_reply *r, uint32_t choice, const char *text, size_t len, const char *finish)
+{
+    pn_oai_reply_head(&r->base, "cmpl-", "text_completion");
+    textr_write(r, choice, text, len, finish);
+    pn_str_addc(&r->base.out, ']');
+    if (r->how.include_usage)
+        pn_str_addz(&r->base.out, ",\"usage\":null");
+    else if (finish && r->n_ended == r->base.p.n_choices)
+        pn_reply_report(&r->base);
+    pn_str_addc(&r->base.out, '}');
+    return pn_reply_send(&r->base, NULL);
+}
+
+static bool textr_begin(pn_reply *base, const pn_oai_usage *so_far)
+{
+    textr_reply *r = (textr_reply *)base;
+    (void)so_far;
+    for (uint32_t i = 0; r->how.echo && i < base->p.n_choices; i++) {
+        textr_choice *c = &r->choices[i];
+        pn_bytes echo = r->how.echo[i / r->how.n];
+        pn_str_add(&c->text, echo.data, echo.len);
+        c->chars = r->how.prompt_logprobs ? 0 : textr_chars(echo.data, echo.len);
+        pn_reply_kept(base, &c->text);
+    }
+    return !base->dead;
+}
+
+static bool textr_event(pn_reply *base, uint32_t choice, const pn_output_event *e)
+{
+    textr_reply *r = (textr_reply *)base;
+    pn_str *text = &r->choices[choice].text;
+    if (e->kind != PN_OUTPUT_CONTENT || !e->len)
+        return !base->dead;
+    if (base->p.stream)
+        return textr_chunk(r, choice, e->text, e->len, NULL);
+    pn_str_add(text, e->text, e->len);
+    return pn_reply_kept(base, text);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The end
+ * ------------------------------------------------------------------------------------------ */
+
+static const char *textr_finish(const textr_choice *c) { return pn_reply_cut_short(c->why) ? "length" : "stop"; }
+
+static bool textr_choice_end(pn_reply *base, uint32_t choice, const pn_reply_finish *f)
+{
+    textr_reply *r = (textr_reply *)base;
+    textr_choice *c = &r->choices[choice];
+    c->why = f->why;
+    r->n_ended++;
+    if (!base->p.stream)
+        return !base->dead;
+    if (c->text.len && !textr_chunk(r, choice, "", 0, NULL))
+        return false;
+    return textr_chunk(r, choice, "", 0, textr_finish(c));
+}
+
+static bool textr_end(pn_reply *base, const pn_oai_usage *usage)
+{
+    textr_reply *r = (textr_reply *)base;
+    if (base->p.stream && !r->how.include_usage)
+        return !base->dead;
+    pn_oai_reply_head(base, "cmpl-", "text_completion");
+    for (uint32_t i = 0; !base->p.stream && i < base->p.n_choices; i++)
+        textr_write(r, i, "", 0, textr_finish(&r->choices[i]));
+    pn_str_addc(&base->out, ']');
+    pn_oai_reply_usage(&base->out, usage);
+    pn_reply_report(base);
+    pn_str_addc(&base->out, '}');
+    return pn_reply_send(base, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Making one
+ * ------------------------------------------------------------------------------------------ */
+
+static void textr_each_text(textr_choice *c, pn_mem *mem)       /* mem NULL: the end of them */
+{
+    pn_str *all[] = {&c->text, &c->tokens, &c->logs, &c->tops, &c->offsets};
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
+        if (mem)
+            pn_str_init(all[i], mem, PN_ACCT_CONN);
+        else
+            pn_str_fini(all[i]);
+}
+
+static void textr_free(pn_reply *base)
+{
+    textr_reply *r = (textr_reply *)base;
+    for (uint32_t i = 0; r->choices && i < base->p.n_choices; i++)
+        textr_each_text(&r->choices[i], NULL);
+    pn_mem_free(base->p.mem, PN_ACCT_CONN, r->choices, base->p.n_choices * sizeof *r->choices);
+    pn_reply_dispose(base, sizeof *r);
+}
+
+PN_INTERNAL pn_status pn_oai_completion_reply_new(pn_reply **out, const pn_reply_params *p, const pn_oai_completion_reply *how, pn_err *err)
+{
+    static const pn_reply_ops ops = {textr_begin, textr_logprob, textr_event, textr_choice_end, textr_end, pn_oai_reply_fail, textr_free, true};
+    textr_reply *r = (textr_reply *)pn_reply_alloc(sizeof *r, &ops, p, err);
+    if (!r)
+        return PN_E_NOMEM;
+    r->how = *how;
+    r->how.n = PN_MAX(how->n, 1u);
+    r->choices = pn_mem_calloc(p->mem, PN_ACCT_CONN, p->n_choices, sizeof *r->choices);
+    if (!r->choices) {
+        textr_free(&r->base);
+        return pn_fail_nomem(err, "the choices of an answer", p->n_choices * sizeof *r->choices);
+    }
+    for (uint32_t i = 0; i < p->n_choices; i++)
+        textr_each_text(&r->choices[i], p->mem);
+    *out = &r->base;
+    return PN_OK;
 }
 #endif
 

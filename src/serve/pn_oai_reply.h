@@ -1,59 +1,44 @@
 /*
- * pn_oai_reply.h - an answer as OpenAI's API shows it: one body, or chunks of a stream.
+ * pn_oai_reply.h - answers as chat completions and completions show them: one body, or chunks of a stream.
  *
- *     begin -> (logprob | event)* -> end
+ * Chat, streaming.  The role comes alone and first, then reasoning_content, content and tool_calls as the answer
+ * has them, then a chunk with nothing but finish_reason; for each choice.  Then, when asked for, one with the
+ * usage and no choice.  A call's id, type and name come once, in its first chunk; what clients add up would
+ * double otherwise.
  *
- * Streaming.  The role comes alone and first, then reasoning_content, content and tool_calls as the answer has
- * them, then a chunk with nothing but finish_reason, then, when asked for, one with the usage and no choice.  A
- * call's id, type and name come once, in its first chunk; what clients add up would double otherwise.
- * Not streaming, everything is gathered and shown by pn_oai_reply_end.
+ * Completions, streaming.  Pieces of text, the prompt in front where it is echoed, and a chunk with no text and
+ * finish_reason.
  *
- * Threads: one reply, one thread.  Pure: events in, JSON texts out.
+ * Not streaming, everything is gathered and shown at the end, choices in the order of their index.
  */
 #ifndef PN_OAI_REPLY_H
 #define PN_OAI_REPLY_H
 
-#include "base/pn_json.h"
-#include "pantheon.h"
+#include "serve/pn_reply.h"
 
-/* One chunk, or the body: a JSON text in one line, valid during the call.  Nonzero: stop. */
-typedef int (*pn_oai_emit)(void *user, const char *json, size_t len);
+PN_INTERNAL pn_status pn_oai_chat_reply_new(pn_reply **out, const pn_reply_params *p, bool include_usage, bool logprobs, pn_err *err);
 
-typedef struct pn_oai_reply_params {
-    const char *id;             /* "chatcmpl-..."; all texts are borrowed while the reply lives */
-    const char *model, *fingerprint;
-    int64_t created;            /* Unix seconds */
-    uint32_t choice;            /* index */
-    bool stream, include_usage, logprobs;
-    const char *ignored;        /* JSON strings with commas between, or "" */
-    uint64_t seed;              /* for ids of calls */
-    pn_oai_emit emit;
-    void *user;
-} pn_oai_reply_params;
+/* Choice i answers prompt i / n.  With prompt_logprobs the tokens of the prompt are told, too, before all
+ * others; the first has no probability, which is NaN. */
+typedef struct pn_oai_completion_reply {
+    bool include_usage, logprobs, prompt_logprobs;
+    uint32_t n;                 /* choices of a prompt; 0: 1 */
+    const pn_bytes *echo;       /* [n_choices / n] texts of the prompts, borrowed; NULL: not echoed */
+} pn_oai_completion_reply;
 
-typedef struct pn_oai_usage {
-    uint32_t prompt, cached, completion, reasoning;     /* tokens; cached are of the prompt, reasoning of the completion */
-} pn_oai_usage;
+PN_INTERNAL pn_status pn_oai_completion_reply_new(pn_reply **out, const pn_reply_params *p, const pn_oai_completion_reply *how, pn_err *err);
 
-typedef struct pn_oai_reply {
-    pn_mem *mem;
-    pn_oai_reply_params p;
-    pn_str content, reasoning;  /* gathered when not streaming */
-    pn_str calls;               /* the elements of tool_calls, so far */
-    pn_str args;                /* of the call that is open */
-    pn_str entries;             /* of logprobs.content that are not out yet, commas between */
-    pn_str out;                 /* the text being made */
-    uint32_t n_calls;
-    bool stopped;               /* emit said so */
-} pn_oai_reply;
+/* --- for those who implement both ---------------------------------------------------------------- */
 
-PN_INTERNAL void pn_oai_reply_init(pn_oai_reply *r, pn_mem *mem, const pn_oai_reply_params *p);
-PN_INTERNAL void pn_oai_reply_fini(pn_oai_reply *r);
+/* {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":...,"choices":[ */
+PN_INTERNAL void pn_oai_reply_head(pn_reply *r, const char *prefix, const char *object);
 
-/* Each returns false when memory ran out or emit said stop. */
-PN_INTERNAL bool pn_oai_reply_begin(pn_oai_reply *r);
-PN_INTERNAL bool pn_oai_reply_logprob(pn_oai_reply *r, const pn_token_logprob *t);     /* before the content it belongs to */
-PN_INTERNAL bool pn_oai_reply_event(pn_oai_reply *r, const pn_output_event *e);
-PN_INTERNAL bool pn_oai_reply_end(pn_oai_reply *r, pn_finish finish, const pn_oai_usage *usage);
+/* ,"usage":{...} */
+PN_INTERNAL void pn_oai_reply_usage(pn_str *s, const pn_oai_usage *u);
+
+PN_INTERNAL bool pn_oai_reply_fail(pn_reply *r, const pn_oai_error *e);
+
+/* A natural logarithm as the API has it: what is no number is -9999. */
+PN_INTERNAL void pn_oai_reply_log(pn_str *s, float v);
 
 #endif /* PN_OAI_REPLY_H */

@@ -3,143 +3,156 @@
  * test_oai_reply.c - chunks and bodies of chat completions: what adds up to the answer, and what clients trip
  * over.
  */
-#include "pn_test.h"
+#include "reply_heard.h"
 
 #include "serve/pn_oai_reply.h"
 
-#include <math.h>
+enum { ALL = HEARD_TEXT | HEARD_REASONING | HEARD_CALLS };
 
-static pn_mem libc_mem;
-
-typedef struct heard {
-    pn_str all;                 /* chunks, a line each */
-    pn_json_doc last;
-    int n, stop_after;
-} heard;
-
-static int hear(void *user, const char *json, size_t len)
+static bool talk(heard *h, bool stream, uint32_t n, bool usage, bool logprobs, unsigned what, pn_finish why)
 {
-    heard *h = user;
-    pn_json_doc d;
-    PN_CHECK(pn_json_parse(&d, &libc_mem, PN_ACCT_MISC, json, len, NULL, NULL) == PN_OK, "not JSON: %.*s", (int)len, json);
-    PN_CHECK(pn_json_type_of(&d, pn_json_get(&d, 0, "choices")) == PN_JSON_ARRAY && !memchr(json, '\n', len), "%.*s", (int)len, json);
-    pn_json_fini(&d);
-    pn_str_add(&h->all, json, len);
-    pn_str_addc(&h->all, '\n');
-    return ++h->n == h->stop_after;
-}
-
-static const pn_oai_usage usage = {10, 4, 7, 2};
-
-static pn_output_event event(pn_output_kind kind, const char *text)
-{
-    return (pn_output_event){.kind = kind, .text = text, .len = strlen(text), .id = "", .complete = 1};
-}
-
-/* Reasoning, text, two calls. */
-static bool talk(heard *h, pn_mem *mem, pn_oai_reply_params p, pn_finish finish, bool calls)
-{
-    pn_oai_reply r;
-    const pn_token_logprob top[2] = {{.bytes = "He", .len = 2, .logprob = -0.5f}, {.bytes = "\xC3", .len = 1, .logprob = -(float)INFINITY}};
-    const pn_token_logprob t = {.bytes = "He", .len = 2, .logprob = -0.5f, .part = PN_PART_CONTENT, .top = top, .n_top = 2};
-    const pn_token_logprob other = {.bytes = "x", .len = 1, .logprob = -1, .part = PN_PART_REASONING};
-    p.id = "chatcmpl-1";
-    p.model = "m\"";
-    p.fingerprint = "fp";
-    p.created = 1700000000;
-    p.ignored = "\"user\"";
-    p.emit = hear;
-    p.user = h;
-    pn_oai_reply_init(&r, mem, &p);
-    pn_output_event e[] = {event(PN_OUTPUT_REASONING, "hm"), event(PN_OUTPUT_CONTENT, "He"), event(PN_OUTPUT_CONTENT, "llo \"\n"),
-                           event(PN_OUTPUT_CALL_BEGIN, "f"), event(PN_OUTPUT_ARGUMENTS, "{\"a\":"), event(PN_OUTPUT_ARGUMENTS, "1}"),
-                           event(PN_OUTPUT_CALL_END, ""), event(PN_OUTPUT_CALL_BEGIN, "g"), event(PN_OUTPUT_ARGUMENTS, "{}"), event(PN_OUTPUT_CALL_END, "")};
-    e[7].call = 1;
-    e[7].id = "abc";
-    e[7].id_len = 3;
-    bool ok = pn_oai_reply_begin(&r);
-    ok = ok && pn_oai_reply_logprob(&r, &other);
-    for (size_t i = 0; ok && i < (calls ? PN_COUNT_OF(e) : 3); i++) {
-        if (i == 1)
-            ok = pn_oai_reply_logprob(&r, &t);
-        ok = ok && pn_oai_reply_event(&r, &e[i]);
-    }
-    ok = ok && pn_oai_reply_end(&r, finish, &usage);
-    pn_oai_reply_fini(&r);
+    pn_reply *r;
+    const pn_reply_params p = heard_params(h, &h->mem, stream, n);
+    if (!PN_CHECK(pn_oai_chat_reply_new(&r, &p, usage, logprobs, NULL) == PN_OK))
+        return false;
+    PN_CHECK(r->ops->done_marker);
+    bool ok = heard_tell(r, what, why);
+    pn_reply_free(r);
     return ok;
 }
 
-static size_t count(const char *text, const char *what)
+/* What holds for every chunk: SDKs fail on anything else. */
+static void chunks_are_as_clients_want_them(const heard *h)
 {
-    size_t n = 0;
-    for (; (text = strstr(text, what)) != NULL; text += strlen(what))
-        n++;
-    return n;
-}
-
-static void a_stream_adds_up(void)
-{
-    heard h = {0};
-    pn_str_init(&h.all, &libc_mem, PN_ACCT_MISC);
-    PN_CHECK(talk(&h, &libc_mem, (pn_oai_reply_params){.stream = true, .include_usage = true, .logprobs = true}, PN_FINISH_STOP, true));
-    const char *s = pn_str_cstr(&h.all);
-    PN_CHECK(h.n == 11, "%d chunks", h.n);
-    PN_CHECK(count(s, "\"role\":") == 1 && strstr(s, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}"), "%s", s);
-    PN_CHECK(strstr(s, "\"delta\":{\"reasoning_content\":\"hm\"},\"logprobs\":null") && strstr(s, "\"delta\":{\"content\":\"llo \\\"\\n\"}"), "%s", s);
-    PN_CHECK(strstr(s, "\"delta\":{\"content\":\"He\"},\"logprobs\":{\"content\":[{\"token\":\"He\",\"logprob\":-0.5,\"bytes\":[72,101],\"top_logprobs\":["
-                       "{\"token\":\"He\",\"logprob\":-0.5,\"bytes\":[72,101]},{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-9999,\"bytes\":[195]}]}],"
-                       "\"refusal\":null}"), "%s", s);
-    PN_CHECK(count(s, "\"type\":\"function\"") == 2 && count(s, "\"name\":") == 2 && count(s, "\"id\":\"call_") == 1 && count(s, "\"id\":\"abc\"") == 1, "%s", s);
-    PN_CHECK(strstr(s, "\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"a\\\":\"}}]") &&
-             strstr(s, "\"tool_calls\":[{\"index\":1,\"function\":{\"arguments\":\"{}\"}}]"), "%s", s);
-    PN_CHECK(count(s, "\"finish_reason\":\"tool_calls\"") == 1 && count(s, "\"delta\":{},") == 1 && count(s, "\"finish_reason\":null") == 9, "%s", s);
-    PN_CHECK(count(s, "\"usage\":null") == 10 && count(s, "\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":7,\"total_tokens\":17,"
-             "\"prompt_tokens_details\":{\"cached_tokens\":4},\"completion_tokens_details\":{\"reasoning_tokens\":2}},\"pantheon\":{\"ignored_params\":"
-             "[\"user\"]}}") == 1, "%s", s);
-    PN_CHECK(count(s, "\"model\":\"m\\\"\"") == 11 && count(s, "\"object\":\"chat.completion.chunk\"") == 11, "%s", s);
-    pn_str_fini(&h.all);
-}
-
-static void a_body_has_it_all(void)
-{
-    heard h = {0};
-    pn_str_init(&h.all, &libc_mem, PN_ACCT_MISC);
-    PN_CHECK(talk(&h, &libc_mem, (pn_oai_reply_params){.logprobs = true, .choice = 1}, PN_FINISH_LENGTH, true) && h.n == 1);
-    const char *s = pn_str_cstr(&h.all);
-    PN_CHECK(strstr(s, "\"object\":\"chat.completion\"") && strstr(s, "{\"index\":1,\"message\":{\"role\":\"assistant\",\"content\":\"Hello \\\"\\n\",\"refusal\":null,"
-             "\"reasoning_content\":\"hm\",\"tool_calls\":[{\"id\":\"call_") && strstr(s, "\"arguments\":\"{\\\"a\\\":1}\"}},{\"id\":\"abc\",\"type\":\"function\","
-             "\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]}") && strstr(s, "\"finish_reason\":\"length\"}],\"usage\":{\"prompt_tokens\":10"), "%s", s);
-    PN_CHECK(count(s, "\"top_logprobs\"") == 1, "%s", s);
-    pn_str_clear(&h.all);
-    PN_CHECK(talk(&h, &libc_mem, (pn_oai_reply_params){0}, PN_FINISH_STOP, false));
-    s = pn_str_cstr(&h.all);
-    PN_CHECK(strstr(s, "\"logprobs\":null,\"finish_reason\":\"stop\"") && !strstr(s, "tool_calls"), "%s", s);
-    pn_str_fini(&h.all);
-}
-
-static void a_receiver_may_stop_and_memory_may_run_out(void)
-{
-    heard h = {.stop_after = 3};
-    pn_str_init(&h.all, &libc_mem, PN_ACCT_MISC);
-    PN_CHECK(!talk(&h, &libc_mem, (pn_oai_reply_params){.stream = true}, PN_FINISH_STOP, true) && h.n == 3, "%d chunks", h.n);
-    for (long k = 1; k < 300; k++) {
-        pn_test_mem mem;
-        h.stop_after = h.n = 0;
-        pn_test_mem_init(&mem, k);
-        bool ok = talk(&h, &mem.mem, (pn_oai_reply_params){.stream = k & 1, .logprobs = true, .include_usage = true}, PN_FINISH_STOP, true);
-        PN_CHECK(mem.outstanding == 0, "allocation %ld failing leaks", k);
-        if (ok && mem.n_calls < k)
-            break;
-        PN_CHECK(!ok || mem.n_calls < k, "allocation %ld failed unseen", k);
+    for (int i = 0; i < h->n; i++) {
+        const pn_json_doc *d = &h->doc[i];
+        uint32_t choices = heard_at(d, "choices");
+        HEARD_IS(h, i, "id", "chatcmpl-abcdefghijklmnopqrstuvwx");
+        HEARD_IS(h, i, "object", "chat.completion.chunk");
+        HEARD_IS(h, i, "created", "1700000000");
+        HEARD_IS(h, i, "model", "m\"");
+        HEARD_IS(h, i, "system_fingerprint", "fp");
+        PN_CHECK(pn_json_type_of(d, choices) == PN_JSON_ARRAY && h->event[i][0] == 0);
+        for (uint32_t c = pn_json_first(d, choices); c != PN_JSON_NONE; c = pn_json_next(d, c))
+            PN_CHECK(pn_json_type_of(d, pn_json_get(d, c, "delta")) == PN_JSON_OBJECT &&
+                     pn_json_type_of(d, pn_json_get(d, c, "index")) == PN_JSON_NUMBER && pn_json_get(d, c, "logprobs") != PN_JSON_NONE &&
+                     pn_json_get(d, c, "finish_reason") != PN_JSON_NONE);
     }
-    pn_str_fini(&h.all);
 }
+
+static void a_stream_in_order(void)
+{
+    static const struct { const char *path, *want; } chunks[] = {
+        {"choices.0.delta", "{\"role\":\"assistant\",\"content\":\"\"}"}, {"choices.0.delta", "{\"reasoning_content\":\"hm\"}"},
+        {"choices.0.delta", "{\"content\":\"He\"}"}, {"choices.0.delta", "{\"content\":\"llo \\\"\\n\"}"},
+        {"choices.0.delta.tool_calls.0.function", "{\"name\":\"f\",\"arguments\":\"\"}"},
+        {"choices.0.delta", "{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"a\\\":\"}}]}"},
+        {"choices.0.delta", "{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"1}\"}}]}"},
+        {"choices.0.delta", "{\"tool_calls\":[{\"index\":1,\"id\":\"abc\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]}"},
+        {"choices.0.delta", "{\"tool_calls\":[{\"index\":1,\"function\":{\"arguments\":\"{}\"}}]}"},
+        {"choices.0.delta", "{}"}, {"choices", "[]"},
+    };
+    heard h;
+    heard_init(&h);
+    PN_CHECK(talk(&h, true, 1, true, true, ALL, PN_FINISH_STOP));
+    PN_CHECK(h.n == (int)PN_COUNT_OF(chunks), "%d chunks", h.n);
+    chunks_are_as_clients_want_them(&h);
+    for (int i = 0; i < h.n; i++) {
+        HEARD_IS(&h, i, chunks[i].path, chunks[i].want);
+        HEARD_IS(&h, i, "choices.0.finish_reason", i == 9 ? "tool_calls" : i == 10 ? "-" : "null");
+        PN_CHECK((strcmp(heard_value(&h, i, "usage"), "null") == 0) == (i != 10) && (heard_at(&h.doc[i], "pantheon") != PN_JSON_NONE) == (i == 10));
+    }
+    HEARD_IS(&h, 2, "choices.0.logprobs", "{\"content\":[{\"token\":\"He\",\"logprob\":-0.5,\"bytes\":[72,101],\"top_logprobs\":["
+             "{\"token\":\"He\",\"logprob\":-0.5,\"bytes\":[72,101]},{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-9999,\"bytes\":[195]}]}],\"refusal\":null}");
+    PN_CHECK(heard_count(&h, "choices.0.logprobs") == 1);
+    PN_CHECK(strncmp(heard_value(&h, 4, "choices.0.delta.tool_calls.0.id"), "call_", 5) == 0);
+    HEARD_IS(&h, 4, "choices.0.delta.tool_calls.0.type", "function");
+    HEARD_IS(&h, 10, "usage", "{\"prompt_tokens\":10,\"completion_tokens\":7,\"total_tokens\":17,\"prompt_tokens_details\":{\"cached_tokens\":4},"
+             "\"completion_tokens_details\":{\"reasoning_tokens\":2}}");
+    HEARD_IS(&h, 10, "pantheon", "{\"ignored_params\":[\"user\"]}");
+    heard_fini(&h);
+}
+
+/* Without a chunk for the usage the report is in the last one there is. */
+static void choices_have_each_their_own(void)
+{
+    heard h;
+    heard_init(&h);
+    PN_CHECK(talk(&h, true, 2, false, false, ALL, PN_FINISH_LENGTH));
+    chunks_are_as_clients_want_them(&h);
+    PN_CHECK(h.n == 20 && heard_count(&h, "pantheon") == 1 && heard_count(&h, "usage") == 0, "%d chunks", h.n);
+    HEARD_IS(&h, 19, "pantheon.ignored_params.0", "user");
+    HEARD_IS(&h, 0, "choices.0.index", "0");
+    HEARD_IS(&h, 1, "choices.0.index", "1");
+    PN_CHECK(strcmp(heard_sum(&h, "choices.0.delta.role"), "assistantassistant") == 0);
+    HEARD_IS(&h, 10, "choices.0.finish_reason", "length");
+    HEARD_IS(&h, 19, "choices.0.finish_reason", "length");
+    PN_CHECK(strcmp(heard_value(&h, 5, "choices.0.delta.tool_calls.0.id"), heard_value(&h, 14, "choices.0.delta.tool_calls.0.id")) != 0, "ids repeat");
+    heard_fini(&h);
+}
+
+static void a_body_has_what_the_stream_adds_up_to(void)
+{
+    heard s, h;
+    heard_init(&s);
+    heard_init(&h);
+    PN_CHECK(talk(&s, true, 1, false, true, ALL, PN_FINISH_STOP) && talk(&h, false, 2, false, true, ALL, PN_FINISH_STOP) && h.n == 1);
+    HEARD_IS(&h, 0, "object", "chat.completion");
+    HEARD_IS(&h, 0, "choices.0.message.content", heard_sum(&s, "choices.0.delta.content"));
+    HEARD_IS(&h, 0, "choices.0.message.reasoning_content", heard_sum(&s, "choices.0.delta.reasoning_content"));
+    HEARD_IS(&h, 0, "choices.0.message.tool_calls.0.id", heard_value(&s, 4, "choices.0.delta.tool_calls.0.id"));
+    HEARD_IS(&h, 0, "choices.0.message.tool_calls.0.function", "{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}");
+    HEARD_IS(&h, 0, "choices.0.message.tool_calls.1", "{\"id\":\"abc\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}");
+    HEARD_IS(&h, 0, "choices.0.logprobs", heard_value(&s, 2, "choices.0.logprobs"));
+    HEARD_IS(&h, 0, "choices.1.index", "1");
+    HEARD_IS(&h, 0, "choices.1.message.refusal", "null");
+    HEARD_IS(&h, 0, "choices.1.finish_reason", "tool_calls");
+    HEARD_IS(&h, 0, "usage.total_tokens", "17");
+    HEARD_IS(&h, 0, "pantheon", "{\"ignored_params\":[\"user\"]}");
+    heard_fini(&s);
+    heard_fini(&h);
+}
+
+static void what_is_not_there_is_null_or_left_out(void)
+{
+    heard h;
+    heard_init(&h);
+    PN_CHECK(talk(&h, false, 1, false, false, HEARD_CALLS, PN_FINISH_STOP) && talk(&h, false, 1, false, false, 0, PN_FINISH_CONTEXT));
+    HEARD_IS(&h, 0, "choices.0.message.content", "null");
+    HEARD_IS(&h, 0, "choices.0.message.reasoning_content", "-");
+    HEARD_IS(&h, 1, "choices.0.message", "{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null}");
+    HEARD_IS(&h, 1, "choices.0.logprobs", "null");
+    HEARD_IS(&h, 1, "choices.0.finish_reason", "length");
+    heard_fini(&h);
+}
+
+/* An error ends a stream: no finish_reason comes behind it. */
+static void an_error_in_the_middle(void)
+{
+    heard h;
+    pn_reply *r;
+    pn_oai_error e;
+    heard_init(&h);
+    const pn_reply_params p = heard_params(&h, &h.mem, true, 1);
+    pn_oai_error_status(&e, PN_E_NUMERIC, "no finite logit");
+    if (PN_CHECK(pn_oai_chat_reply_new(&r, &p, false, false, NULL) == PN_OK)) {
+        PN_CHECK(r->ops->begin(r, &heard_usage) && r->ops->fail(r, &e) && h.n == 2);
+        HEARD_IS(&h, 1, "error", "{\"message\":\"no finite logit\",\"type\":\"server_error\",\"param\":null,\"code\":null}");
+        pn_reply_free(r);
+    }
+    heard_fini(&h);
+}
+
+static pn_status make(pn_reply **out, const pn_reply_params *p, pn_err *err) { return pn_oai_chat_reply_new(out, p, true, true, err); }
 
 int main(void)
 {
-    pn_mem_init_libc(&libc_mem);
-    a_stream_adds_up();
-    a_body_has_it_all();
-    a_receiver_may_stop_and_memory_may_run_out();
+    a_stream_in_order();
+    choices_have_each_their_own();
+    a_body_has_what_the_stream_adds_up_to();
+    what_is_not_there_is_null_or_left_out();
+    an_error_in_the_middle();
+    heard_failures(make, true);
+    heard_failures(make, false);
     return pn_test_end();
 }
