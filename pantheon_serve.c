@@ -888,6 +888,82 @@ PN_INTERNAL void pn_oai_reply_log(pn_str *s, float v);
 
 #endif /* PN_OAI_REPLY_H */
 
+/* ---- Begin serve/pn_oai_translate.h ---- */
+/*
+ * pn_oai_translate.h - a request of another API said as a chat completions request.
+ *
+ * One text goes in and one comes out, which pn_oai_chat_parse reads: whatever the API, there is one place where
+ * fields are checked and one form that the server works with.  A translator has a row for each field that has
+ * another name or form; every other field goes over as it is, so that extensions work everywhere and what the
+ * chat parser does not know is listed under the client's own name.
+ *
+ * For the parsers of Anthropic's Messages and OpenAI's Responses, and nobody else.
+ */
+#ifndef PN_OAI_TRANSLATE_H
+#define PN_OAI_TRANSLATE_H
+
+/* includes serve/pn_oai_read.h */
+
+typedef struct pn_oai_translator {
+    pn_oai_parser p;            /* first: readers get this; p.q is &in */
+    pn_oai_common in;           /* the client's body, and what of it is ignored */
+    pn_str out;                 /* members of the chat body, so far */
+    pn_str messages;            /* elements of its array of messages */
+} pn_oai_translator;
+
+/* *t is initialised in any case. */
+PN_INTERNAL bool pn_oai_translate_open(pn_oai_translator *t, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_translate_close(pn_oai_translator *t);
+PN_INTERNAL bool pn_oai_translate_fields(pn_oai_translator *t, const pn_oai_field *rows, size_t n_rows);
+
+typedef struct pn_oai_rename { const char *chat, *client; } pn_oai_rename;
+
+/* Read what came out.  An error speaks of the client's field: the first row whose `chat` begins its param. */
+PN_INTERNAL bool pn_oai_translate_end(pn_oai_translator *t, pn_oai_chat *out, const pn_oai_rename *names, size_t n_names);
+
+/* --- for readers --- */
+
+static inline pn_oai_translator *pn_oai_translator_of(pn_oai_parser *p) { return (pn_oai_translator *)p; }
+
+/* The field under another name, as it is. */
+PN_INTERNAL void pn_oai_translate_as(pn_oai_parser *p, const char *name, uint32_t node);
+
+/* A reader: chat would take the field for something that this API does not have, so it is only listed. */
+PN_INTERNAL bool pn_oai_translate_ignore(pn_oai_parser *p, const char *name, uint32_t node);
+
+#endif /* PN_OAI_TRANSLATE_H */
+
+/* ---- Begin serve/pn_anthropic.h ---- */
+/*
+ * pn_anthropic.h - Anthropic's Messages API: requests become chat requests, answers become its messages.
+ *
+ * A request's text is said as a chat completions request and read as one (pn_oai_translate.h); what is ignored
+ * is in the chat request's `ignored`, for a header, since this API's bodies have no room for other keys.
+ *
+ * Source: Anthropic's API reference.
+ *
+ * Threads: none; see pn_reply.h for replies.
+ */
+#ifndef PN_ANTHROPIC_H
+#define PN_ANTHROPIC_H
+
+/* includes serve/pn_oai.h */
+/* includes serve/pn_reply.h */
+
+/* For /v1/messages and its count_tokens.  Without max_tokens, which the API demands, 4096 are meant.  False: *e
+ * says why, and *out is empty; else pn_oai_chat_fini it. */
+PN_INTERNAL bool pn_anthropic_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+
+/* {"type":"error","error":{"type","message"}}, and the status that goes with it (overloaded is 529). */
+PN_INTERNAL void pn_anthropic_error_json(const pn_oai_error *e, pn_str *out);
+PN_INTERNAL int pn_anthropic_error_status(const pn_oai_error *e);
+
+/* Streaming: message_start, then each block from its content_block_start to its content_block_stop, one after
+ * the other, then message_delta and message_stop.  p->n_choices is 1. */
+PN_INTERNAL pn_status pn_anthropic_reply_new(pn_reply **out, const pn_reply_params *p, pn_err *err);
+
+#endif /* PN_ANTHROPIC_H */
+
 /* ---- Begin serve/pn_sendq.h ---- */
 /*
  * pn_sendq.h - the bytes a connection still has to send, bounded.
@@ -5121,6 +5197,908 @@ PN_INTERNAL pn_status pn_oai_completion_reply_new(pn_reply **out, const pn_reply
     }
     for (uint32_t i = 0; i < p->n_choices; i++)
         textr_each_text(&r->choices[i], p->mem);
+    *out = &r->base;
+    return PN_OK;
+}
+#endif
+
+/* ---- Begin serve/pn_oai_translate.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_TRANSLATE_C
+#define PN_DROP_SERVE_PN_OAI_TRANSLATE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_translate.c - the walk over a body that becomes another, and the way back of errors.
+ */
+/* includes serve/pn_oai_translate.h */
+
+#include <stdio.h>
+
+PN_INTERNAL bool pn_oai_translate_open(pn_oai_translator *t, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    t->p = (pn_oai_parser){&t->in, e, 1};
+    pn_str_init(&t->out, mem, PN_ACCT_CONN);
+    pn_str_init(&t->messages, mem, PN_ACCT_CONN);
+    return pn_oai_open(&t->p, mem, text, len);
+}
+
+PN_INTERNAL void pn_oai_translate_close(pn_oai_translator *t)
+{
+    pn_oai_close(&t->in);
+    pn_str_fini(&t->out);
+    pn_str_fini(&t->messages);
+}
+
+PN_INTERNAL void pn_oai_translate_as(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    pn_str *s = &pn_oai_translator_of(p)->out;
+    pn_json_key(s, name);
+    pn_json_write_node(s, &p->q->body, node);
+}
+
+PN_INTERNAL bool pn_oai_translate_ignore(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    (void)node;
+    pn_oai_ignore(p, name, strlen(name));
+    return true;
+}
+
+static const pn_oai_field *translate_row(const pn_oai_field *rows, size_t n, pn_bytes name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (pn_oai_same(name, rows[i].name))
+            return &rows[i];
+    return NULL;
+}
+
+PN_INTERNAL bool pn_oai_translate_fields(pn_oai_translator *t, const pn_oai_field *rows, size_t n_rows)
+{
+    const pn_json_doc *d = &t->in.body;
+    for (uint32_t c = pn_json_first(d, PN_JSON_ROOT); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes name = pn_json_key_of(d, c);
+        const pn_oai_field *row = translate_row(rows, n_rows, name);
+        if (!pn_oai_given(d, c))
+            continue;
+        if (row && !row->read(&t->p, row->name, c))
+            return false;
+        if (!row && strlen(name.data) != name.len)
+            pn_oai_ignore(&t->p, name.data, name.len);
+        else if (!row)
+            pn_oai_translate_as(&t->p, name.data, c);
+    }
+    return true;
+}
+
+/* "response_format.type: expected ..." of "text.format.type", when that is what the client sent. */
+static void translate_error(pn_oai_error *e, const pn_oai_rename *names, size_t n_names)
+{
+    pn_oai_error old = *e;
+    for (size_t i = 0; i < n_names; i++) {
+        size_t n = strlen(names[i].chat), p = strlen(old.param);
+        if (strncmp(old.param, names[i].chat, n) != 0)
+            continue;
+        snprintf(e->param, sizeof e->param, "%s%s", names[i].client, old.param + n);
+        if (strncmp(old.message, old.param, p) == 0)
+            snprintf(e->message, sizeof e->message, "%s%s", e->param, old.message + p);
+        return;
+    }
+}
+
+static void translate_add_ignored(pn_str *s, const pn_str *more)
+{
+    if (s->len && more->len)
+        pn_str_addc(s, ',');
+    pn_str_add(s, pn_str_cstr(more), more->len);
+}
+
+PN_INTERNAL bool pn_oai_translate_end(pn_oai_translator *t, pn_oai_chat *out, const pn_oai_rename *names, size_t n_names)
+{
+    pn_str whole;
+    pn_str_init(&whole, t->in.mem, PN_ACCT_CONN);
+    pn_str_addf(&whole, "{\"messages\":[");
+    pn_str_add(&whole, pn_str_cstr(&t->messages), t->messages.len);
+    pn_str_addc(&whole, ']');
+    if (t->out.len)
+        pn_str_addc(&whole, ',');
+    pn_str_add(&whole, pn_str_cstr(&t->out), t->out.len);
+    pn_str_addc(&whole, '}');
+    bool failed = whole.failed || t->out.failed || t->messages.failed || t->in.ignored.failed;
+    bool ok = !failed && pn_oai_chat_parse(out, t->in.mem, whole.data, whole.len, 1, t->p.e);
+    pn_str_fini(&whole);
+    if (failed)
+        return pn_oai_fail_memory(&t->p);
+    if (!ok) {
+        translate_error(t->p.e, names, n_names);
+        return false;
+    }
+    translate_add_ignored(&out->common.ignored, &t->in.ignored);
+    if (!out->common.ignored.failed)
+        return true;
+    pn_oai_chat_fini(out);
+    return pn_oai_fail_memory(&t->p);
+}
+#endif
+
+/* ---- Begin serve/pn_anthropic.c ---- */
+#ifndef PN_DROP_SERVE_PN_ANTHROPIC_C
+#define PN_DROP_SERVE_PN_ANTHROPIC_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_anthropic.c - requests of the Messages API, said as chat requests.
+ *
+ * The one difference in kind is where results of tools are: blocks of a user's turn here, messages of their own
+ * there.  They go before the turn's text, since a template wants them right behind the calls.
+ *
+ * is_error of a result has no counterpart; the text says it.
+ */
+/* includes serve/pn_anthropic.h */
+
+#include <stdio.h>
+
+/* includes serve/pn_oai_translate.h */
+
+/* ------------------------------------------------------------------------------------------
+ * Errors
+ * ------------------------------------------------------------------------------------------ */
+
+static const struct { int status; const char *type; } anth_errors[] = {
+    {401, "authentication_error"}, {403, "permission_error"}, {404, "not_found_error"}, {413, "request_too_large"},
+    {429, "rate_limit_error"}, {503, "overloaded_error"}, {529, "overloaded_error"},
+};
+
+static const char *anth_error_type(int status)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(anth_errors); i++)
+        if (anth_errors[i].status == status)
+            return anth_errors[i].type;
+    return status >= 500 ? "api_error" : "invalid_request_error";
+}
+
+PN_INTERNAL int pn_anthropic_error_status(const pn_oai_error *e) { return e->status == 503 ? 529 : e->status; }
+
+PN_INTERNAL void pn_anthropic_error_json(const pn_oai_error *e, pn_str *out)
+{
+    pn_str_addf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", anth_error_type(e->status));
+    pn_json_write_strz(out, e->message);
+    pn_str_addz(out, "}}");
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Text
+ * ------------------------------------------------------------------------------------------ */
+
+/* Where the five characters are that a client changes with every request, which no prefix cache would survive:
+ * "x-anthropic-billing-header: ...; cch=1a2b3;" at the start of the first text of the system prompt. */
+static size_t anth_billing_hash(pn_bytes text)
+{
+    static const char head[] = "x-anthropic-billing-header:", mark[] = "cch=";
+    if (text.len < sizeof head - 1 || memcmp(text.data, head, sizeof head - 1) != 0)
+        return SIZE_MAX;
+    for (size_t i = sizeof head - 1; i + 10 <= text.len && text.data[i] != '\n'; i++) {
+        if (memcmp(text.data + i, mark, sizeof mark - 1) != 0 || text.data[i + 9] != ';')
+            continue;
+        size_t n = 0;
+        while (n < 5 && text.data[i + 4 + n] && strchr("0123456789abcdefABCDEF", text.data[i + 4 + n]))
+            n++;
+        if (n == 5)
+            return i + 4;
+    }
+    return SIZE_MAX;
+}
+
+static void anth_system_text(pn_str *s, pn_bytes text)
+{
+    size_t at = anth_billing_hash(text);
+    pn_str same;
+    if (at == SIZE_MAX) {
+        pn_json_write_str(s, text.data, text.len);
+        return;
+    }
+    pn_str_init(&same, s->mem, PN_ACCT_CONN);
+    pn_str_add(&same, text.data, at);
+    pn_str_addz(&same, "00000");
+    pn_str_add(&same, text.data + at + 5, text.len - at - 5);
+    pn_json_write_str(s, pn_str_cstr(&same), same.len);
+    s->failed |= same.failed;
+    pn_str_fini(&same);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Blocks
+ * ------------------------------------------------------------------------------------------ */
+
+/* A member of a block, a string. */
+static bool anth_member(pn_oai_parser *p, const char *at, uint32_t block, const char *key, pn_bytes *text)
+{
+    char param[96];
+    snprintf(param, sizeof param, "%s.%s", at, key);
+    return pn_oai_read_text(p, param, pn_json_get(&p->q->body, block, key), text);
+}
+
+/* The type of a block, one of those in `known` (NULL ends them). */
+static bool anth_type(pn_oai_parser *p, const char *at, uint32_t block, const char *const *known, pn_bytes *type)
+{
+    char param[96];
+    if (!anth_member(p, at, block, "type", type))
+        return false;
+    for (; *known; known++)
+        if (pn_oai_same(*type, *known))
+            return true;
+    snprintf(param, sizeof param, "%s.type", at);
+    return pn_oai_fail(p, param, "%s: the model takes text alone, found a block of type '%.*s'", param, (int)PN_MIN(type->len, (size_t)40), type->data);
+}
+
+/* The i-th part of an array of them. */
+static void anth_part(pn_str *s, bool first, pn_bytes text, bool system)
+{
+    pn_str_addz(s, first ? "{\"type\":\"text\",\"text\":" : ",{\"type\":\"text\",\"text\":");
+    if (first && system)
+        anth_system_text(s, text);
+    else
+        pn_json_write_str(s, text.data, text.len);
+    pn_str_addc(s, '}');
+}
+
+/* A string or an array of text blocks, as an array of parts; nothing is no parts. */
+static bool anth_texts(pn_oai_parser *p, pn_str *s, const char *at, uint32_t node, bool system)
+{
+    static const char *const known[] = {"text", NULL};
+    const pn_json_doc *d = &p->q->body;
+    char param[80];
+    pn_bytes text, type;
+    uint32_t i = 0;
+    bool one = pn_json_str(d, node, &text);
+    if (!one && pn_oai_given(d, node) && pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, at, "a string or an array of blocks", node);
+    pn_str_addc(s, '[');
+    if (one)
+        anth_part(s, true, text, system);
+    for (uint32_t c = one ? PN_JSON_NONE : pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!anth_type(p, param, c, known, &type) || !anth_member(p, param, c, "text", &text))
+            return false;
+        anth_part(s, i == 0, text, system);
+    }
+    pn_str_addc(s, ']');
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Messages
+ * ------------------------------------------------------------------------------------------ */
+
+/* A message up to its content. */
+static pn_str *anth_open(pn_oai_parser *p, const char *role)
+{
+    pn_str *s = &pn_oai_translator_of(p)->messages;
+    pn_json_item(s);
+    pn_str_addf(s, "{\"role\":\"%s\",\"content\":", role);
+    return s;
+}
+
+/* The texts of a turn's text blocks, as parts; returns how many. */
+static bool anth_turn_texts(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes text, type;
+    uint32_t i = 0, n = 0;
+    pn_str_addc(s, '[');
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "text"))
+            continue;
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!anth_member(p, param, c, "text", &text))
+            return false;
+        anth_part(s, n++ == 0, text, false);
+    }
+    pn_str_addc(s, ']');
+    return true;
+}
+
+static bool anth_result(pn_oai_parser *p, const char *at, uint32_t block)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[80];
+    pn_bytes id;
+    if (!anth_member(p, at, block, "tool_use_id", &id))
+        return false;
+    pn_str *s = anth_open(p, "tool");
+    snprintf(param, sizeof param, "%s.content", at);
+    if (!anth_texts(p, s, param, pn_json_get(d, block, "content"), false))
+        return false;
+    pn_json_key(s, "tool_call_id");
+    pn_json_write_str(s, id.data, id.len);
+    pn_str_addc(s, '}');
+    return true;
+}
+
+/* Results first, each a message; then the text, when there is some or nothing else. */
+static bool anth_user(pn_oai_parser *p, const char *at, uint32_t content)
+{
+    static const char *const known[] = {"text", "tool_result", NULL};
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes type;
+    uint32_t i = 0, n_results = 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!anth_type(p, param, c, known, &type))
+            return false;
+        if (!pn_oai_same(type, "tool_result"))
+            continue;
+        n_results++;
+        if (!anth_result(p, param, c))
+            return false;
+    }
+    if (n_results == i && i)
+        return true;
+    pn_str *s = anth_open(p, "user");
+    bool ok = anth_turn_texts(p, at, content, s);
+    pn_str_addc(s, '}');
+    return ok;
+}
+
+static bool anth_thoughts(pn_oai_parser *p, const char *at, uint32_t content, pn_str *out)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes text, type;
+    uint32_t i = 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "thinking"))
+            continue;
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!anth_member(p, param, c, "thinking", &text))
+            return false;
+        pn_str_add(out, text.data, text.len);
+    }
+    return true;
+}
+
+static bool anth_reasoning(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
+{
+    pn_str thoughts;
+    pn_str_init(&thoughts, s->mem, PN_ACCT_CONN);
+    bool ok = anth_thoughts(p, at, content, &thoughts);
+    if (thoughts.len) {
+        pn_json_key(s, "reasoning_content");
+        pn_json_write_str(s, thoughts.data, thoughts.len);
+    }
+    s->failed |= thoughts.failed;
+    pn_str_fini(&thoughts);
+    return ok;
+}
+
+static bool anth_call(pn_oai_parser *p, const char *at, uint32_t block, pn_str *s)
+{
+    const pn_json_doc *d = &p->q->body;
+    uint32_t input = pn_json_get(d, block, "input");
+    pn_bytes id, name;
+    if (!anth_member(p, at, block, "id", &id) || !anth_member(p, at, block, "name", &name))
+        return false;
+    pn_str_addz(s, "{\"type\":\"function\",\"id\":");
+    pn_json_write_str(s, id.data, id.len);
+    pn_str_addz(s, ",\"function\":{\"name\":");
+    pn_json_write_str(s, name.data, name.len);
+    pn_json_key(s, "arguments");
+    if (pn_oai_given(d, input))
+        pn_json_write_node(s, d, input);
+    else
+        pn_str_addz(s, "{}");
+    pn_str_addz(s, "}}");
+    return true;
+}
+
+static bool anth_calls(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes type;
+    uint32_t i = 0, n = 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "tool_use"))
+            continue;
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        pn_str_addz(s, n++ ? "," : ",\"tool_calls\":[");
+        if (!anth_call(p, param, c, s))
+            return false;
+    }
+    if (n)
+        pn_str_addc(s, ']');
+    return true;
+}
+
+static bool anth_assistant(pn_oai_parser *p, const char *at, uint32_t content)
+{
+    static const char *const known[] = {"text", "tool_use", "thinking", "redacted_thinking", NULL};
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes type;
+    uint32_t i = 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!anth_type(p, param, c, known, &type))
+            return false;
+    }
+    pn_str *s = anth_open(p, "assistant");
+    bool ok = anth_turn_texts(p, at, content, s) && anth_reasoning(p, at, content, s) && anth_calls(p, at, content, s);
+    pn_str_addc(s, '}');
+    return ok;
+}
+
+static bool anth_message(pn_oai_parser *p, uint32_t message, uint32_t i)
+{
+    static const char *const roles[] = {"user", "assistant", "system"};
+    const pn_json_doc *d = &p->q->body;
+    char param[48];
+    pn_bytes role;
+    size_t k = 0;
+    snprintf(param, sizeof param, "messages[%u].role", (unsigned)i);
+    if (!pn_oai_read_text(p, param, pn_json_get(d, message, "role"), &role))
+        return false;
+    while (k < PN_COUNT_OF(roles) && !pn_oai_same(role, roles[k]))
+        k++;
+    if (k == PN_COUNT_OF(roles))
+        return pn_oai_fail(p, param, "%s: expected user or assistant, found '%.*s'", param, (int)PN_MIN(role.len, (size_t)40), role.data);
+    uint32_t content = pn_json_get(d, message, "content");
+    snprintf(param, sizeof param, "messages[%u].content", (unsigned)i);
+    if (pn_json_type_of(d, content) == PN_JSON_ARRAY && k != 2)
+        return k == 0 ? anth_user(p, param, content) : anth_assistant(p, param, content);
+    if (!pn_oai_given(d, content))
+        return pn_oai_expected(p, param, "a string or an array of blocks", content);
+    pn_str *s = anth_open(p, roles[k]);
+    bool ok = anth_texts(p, s, param, content, k == 2);
+    pn_str_addc(s, '}');
+    return ok;
+}
+
+static bool anth_messages(pn_oai_parser *p)
+{
+    const pn_json_doc *d = &p->q->body;
+    uint32_t messages = pn_json_get(d, PN_JSON_ROOT, "messages"), system = pn_json_get(d, PN_JSON_ROOT, "system"), i = 0;
+    if (pn_json_type_of(d, messages) != PN_JSON_ARRAY || !pn_json_count(d, messages))
+        return pn_oai_expected(p, "messages", "an array, not empty", messages);
+    if (pn_oai_given(d, system)) {
+        pn_str *s = anth_open(p, "system");
+        if (!anth_texts(p, s, "system", system, true))
+            return false;
+        pn_str_addc(s, '}');
+    }
+    for (uint32_t c = pn_json_first(d, messages); c != PN_JSON_NONE; c = pn_json_next(d, c), i++)
+        if (!anth_message(p, c, i))
+            return false;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tools
+ * ------------------------------------------------------------------------------------------ */
+
+/* {"name","description","input_schema"}; those with another type than "custom" run at Anthropic's. */
+static bool anth_tool(pn_oai_parser *p, pn_str *s, uint32_t tool, uint32_t i)
+{
+    static const char *const known[] = {"custom", NULL};
+    static const char *const keys[][2] = {{"description", "description"}, {"input_schema", "parameters"}, {"strict", "strict"}};
+    const pn_json_doc *d = &p->q->body;
+    char param[48];
+    pn_bytes name, type;
+    snprintf(param, sizeof param, "tools[%u]", (unsigned)i);
+    if (pn_oai_given(d, pn_json_get(d, tool, "type")) && !anth_type(p, param, tool, known, &type))
+        return pn_oai_fail(p, param, "%s: expected a tool of the client's own (custom); others are not there", param);
+    if (!anth_member(p, param, tool, "name", &name))
+        return false;
+    pn_str_addz(s, i ? ",{\"type\":\"function\",\"function\":{\"name\":" : "{\"type\":\"function\",\"function\":{\"name\":");
+    pn_json_write_str(s, name.data, name.len);
+    for (size_t k = 0; k < PN_COUNT_OF(keys); k++) {
+        uint32_t value = pn_json_get(d, tool, keys[k][0]);
+        if (!pn_oai_given(d, value))
+            continue;
+        pn_json_key(s, keys[k][1]);
+        pn_json_write_node(s, d, value);
+    }
+    pn_str_addz(s, "}}");
+    return true;
+}
+
+static bool anth_tools(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_str *s = &pn_oai_translator_of(p)->out;
+    uint32_t i = 0;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array", node);
+    pn_json_key(s, "tools");
+    pn_str_addc(s, '[');
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++)
+        if (!anth_tool(p, s, c, i))
+            return false;
+    pn_str_addc(s, ']');
+    return true;
+}
+
+static bool anth_tool_choice(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_str *s = &pn_oai_translator_of(p)->out;
+    uint32_t single = pn_json_get(d, node, "disable_parallel_tool_use");
+    pn_bytes type, tool;
+    bool one;
+    if (!anth_member(p, name, node, "type", &type))
+        return false;
+    pn_json_key(s, "tool_choice");
+    if (pn_oai_same(type, "tool")) {
+        if (!anth_member(p, name, node, "name", &tool))
+            return false;
+        pn_str_addz(s, "{\"type\":\"function\",\"function\":{\"name\":");
+        pn_json_write_str(s, tool.data, tool.len);
+        pn_str_addz(s, "}}");
+    } else if (pn_oai_same(type, "any")) {
+        pn_str_addz(s, "\"required\"");
+    } else if (pn_oai_same(type, "auto") || pn_oai_same(type, "none")) {
+        pn_json_write_str(s, type.data, type.len);
+    } else {
+        return pn_oai_fail(p, "tool_choice.type", "tool_choice.type: expected auto, any, tool or none, found '%.*s'",
+                           (int)PN_MIN(type.len, (size_t)40), type.data);
+    }
+    if (!pn_oai_given(d, single))
+        return true;
+    if (!pn_oai_read_bool(p, "tool_choice.disable_parallel_tool_use", single, &one))
+        return false;
+    pn_json_key(s, "parallel_tool_calls");
+    pn_json_write_bool(s, !one);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Other fields, and all of it
+ * ------------------------------------------------------------------------------------------ */
+
+static bool anth_stop(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    (void)name;
+    pn_oai_translate_as(p, "stop", node);
+    return true;
+}
+
+static bool anth_output_format(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    (void)name;
+    pn_oai_translate_as(p, "response_format", node);
+    return true;
+}
+
+static bool anth_output_config(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    uint32_t effort = pn_json_get(d, node, "effort"), format = pn_json_get(d, node, "format");
+    if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, name, "an object", node);
+    if (pn_oai_given(d, effort))
+        pn_oai_translate_as(p, "reasoning_effort", effort);
+    if (pn_oai_given(d, format))
+        pn_oai_translate_as(p, "response_format", format);
+    return true;
+}
+
+static const pn_oai_field anth_fields[] = {
+    {"messages", pn_oai_read_nothing}, {"system", pn_oai_read_nothing}, {"tools", anth_tools}, {"tool_choice", anth_tool_choice},
+    {"stop_sequences", anth_stop}, {"output_format", anth_output_format}, {"output_config", anth_output_config},
+    {"n", pn_oai_translate_ignore}, {"logprobs", pn_oai_translate_ignore}, {"top_logprobs", pn_oai_translate_ignore},
+    {"stream_options", pn_oai_translate_ignore},
+};
+
+static const pn_oai_rename anth_names[] = {
+    {"stop", "stop_sequences"}, {"response_format", "output_config.format"}, {"reasoning_effort", "output_config.effort"},
+};
+
+PN_INTERNAL bool pn_anthropic_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    pn_oai_translator t;
+    bool ok = pn_oai_translate_open(&t, mem, text, len, e) && anth_messages(&t.p) &&
+              pn_oai_translate_fields(&t, anth_fields, PN_COUNT_OF(anth_fields));
+    if (ok && !pn_oai_given(&t.in.body, pn_json_get(&t.in.body, PN_JSON_ROOT, "max_tokens"))) {
+        pn_json_key(&t.out, "max_tokens");
+        pn_json_write_u64(&t.out, 4096);
+    }
+    ok = ok && pn_oai_translate_end(&t, out, anth_names, PN_COUNT_OF(anth_names));
+    pn_oai_translate_close(&t);
+    return ok;
+}
+#endif
+
+/* ---- Begin serve/pn_anthropic_reply.c ---- */
+#ifndef PN_DROP_SERVE_PN_ANTHROPIC_REPLY_C
+#define PN_DROP_SERVE_PN_ANTHROPIC_REPLY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_anthropic_reply.c - messages of the Messages API, whole or as events.
+ *
+ * An answer is a row of blocks: thinking, text, calls.  One is open at a time; what belongs to another closes
+ * it.  Streaming and not, the same blocks come out.
+ */
+/* includes serve/pn_anthropic.h */
+
+#include <stdio.h>
+
+typedef enum anthr_block { ANTHR_NONE, ANTHR_THINKING, ANTHR_TEXT, ANTHR_CALL } anthr_block;
+
+typedef struct anthr_reply {
+    pn_reply base;
+    anthr_block open;
+    uint32_t n_blocks, n_calls;
+    pn_str blocks;              /* elements of content, but for the open one's; not when streaming */
+    pn_str text;                /* of the open block, a call's: its arguments */
+    pn_reply_finish finish;
+    pn_str stop;                /* the stop string that ended it */
+} anthr_reply;
+
+/* ------------------------------------------------------------------------------------------
+ * Events
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_str *anthr_event_open(anthr_reply *r, const char *type)
+{
+    pn_str_addf(&r->base.out, "{\"type\":\"%s\"", type);
+    return &r->base.out;
+}
+
+static bool anthr_event_send(anthr_reply *r, const char *type)
+{
+    pn_str_addc(&r->base.out, '}');
+    return pn_reply_send(&r->base, type);
+}
+
+/* One of a block: its index is that of the open one. */
+static pn_str *anthr_block_event(anthr_reply *r, const char *type)
+{
+    pn_str *s = anthr_event_open(r, type);
+    pn_str_addf(s, ",\"index\":%u", (unsigned)r->n_blocks);
+    return s;
+}
+
+static bool anthr_delta(anthr_reply *r, const char *type, const char *key, const char *text, size_t len)
+{
+    pn_str *s = anthr_block_event(r, "content_block_delta");
+    pn_str_addf(s, ",\"delta\":{\"type\":\"%s\",\"%s\":", type, key);
+    pn_json_write_str(s, text, len);
+    pn_str_addc(s, '}');
+    return anthr_event_send(r, "content_block_delta");
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Blocks
+ * ------------------------------------------------------------------------------------------ */
+
+/* {"type":"tool_use","id":...,"name":... */
+static void anthr_call_head(anthr_reply *r, pn_str *s, const pn_output_event *e)
+{
+    char id[40];
+    pn_reply_id(&r->base, "toolu_", 0, e->call, id);
+    pn_str_addz(s, "{\"type\":\"tool_use\",\"id\":");
+    if (e->id_len)
+        pn_json_write_str(s, e->id, e->id_len);
+    else
+        pn_json_write_strz(s, id);
+    pn_json_key(s, "name");
+    pn_json_write_str(s, e->text, e->len);
+}
+
+/* Arguments as an object; what was cut off in the middle is none. */
+static void anthr_input(anthr_reply *r, pn_str *s)
+{
+    pn_json_doc d;
+    pn_status st = pn_json_parse(&d, r->base.p.mem, PN_ACCT_CONN, pn_str_cstr(&r->text), r->text.len, &(pn_json_params){.fix_surrogates = true}, NULL);
+    if (st == PN_OK && pn_json_type_of(&d, PN_JSON_ROOT) == PN_JSON_OBJECT)
+        pn_json_write_node(s, &d, PN_JSON_ROOT);
+    else
+        pn_str_addz(s, "{}");
+    s->failed |= st == PN_E_NOMEM;
+    pn_json_fini(&d);
+}
+
+/* The rest of an element of content, whose beginning was written when it was opened. */
+static bool anthr_close_gathered(anthr_reply *r)
+{
+    pn_str *s = &r->blocks;
+    pn_json_key(s, r->open == ANTHR_TEXT ? "text" : r->open == ANTHR_THINKING ? "thinking" : "input");
+    if (r->open == ANTHR_CALL)
+        anthr_input(r, s);
+    else
+        pn_json_write_str(s, pn_str_cstr(&r->text), r->text.len);
+    pn_str_addz(s, r->open == ANTHR_THINKING ? ",\"signature\":\"\"}" : "}");
+    return pn_reply_kept(&r->base, s);
+}
+
+static bool anthr_close(anthr_reply *r)
+{
+    bool ok = !r->base.dead;
+    if (r->open == ANTHR_NONE || !ok)
+        return ok;
+    if (!r->base.p.stream) {
+        ok = anthr_close_gathered(r);
+    } else {
+        if (r->open == ANTHR_THINKING)
+            anthr_delta(r, "signature_delta", "signature", "", 0);
+        anthr_block_event(r, "content_block_stop");
+        ok = anthr_event_send(r, "content_block_stop");
+    }
+    r->open = ANTHR_NONE;
+    r->n_blocks++;
+    pn_str_clear(&r->text);
+    return ok;
+}
+
+/* e: the call's beginning, or NULL. */
+static bool anthr_open(anthr_reply *r, anthr_block what, const pn_output_event *e)
+{
+    bool stream = r->base.p.stream;
+    if (!anthr_close(r))
+        return false;
+    pn_str *s = stream ? anthr_block_event(r, "content_block_start") : &r->blocks;
+    if (stream)
+        pn_json_key(s, "content_block");
+    else
+        pn_json_item(s);
+    if (what == ANTHR_CALL)
+        anthr_call_head(r, s, e);
+    else
+        pn_str_addf(s, "{\"type\":\"%s\"", what == ANTHR_TEXT ? "text" : "thinking");
+    r->open = what;
+    if (!stream)
+        return pn_reply_kept(&r->base, s);
+    pn_str_addz(s, what == ANTHR_CALL ? ",\"input\":{}}" : what == ANTHR_TEXT ? ",\"text\":\"\"}" : ",\"thinking\":\"\",\"signature\":\"\"}");
+    return anthr_event_send(r, "content_block_start");
+}
+
+/* Text of the block that is open. */
+static bool anthr_add(anthr_reply *r, const char *type, const char *key, const pn_output_event *e)
+{
+    if (r->base.p.stream)
+        return anthr_delta(r, type, key, e->text, e->len);
+    pn_str_add(&r->text, e->text, e->len);
+    return pn_reply_kept(&r->base, &r->text);
+}
+
+static bool anthr_text(anthr_reply *r, anthr_block what, const char *type, const char *key, const pn_output_event *e)
+{
+    if (!e->len)
+        return !r->base.dead;
+    if (r->open != what && !anthr_open(r, what, NULL))
+        return false;
+    return anthr_add(r, type, key, e);
+}
+
+static bool anthr_event(pn_reply *base, uint32_t choice, const pn_output_event *e)
+{
+    anthr_reply *r = (anthr_reply *)base;
+    (void)choice;
+    switch (e->kind) {
+    case PN_OUTPUT_REASONING: return anthr_text(r, ANTHR_THINKING, "thinking_delta", "thinking", e);
+    case PN_OUTPUT_CONTENT: return anthr_text(r, ANTHR_TEXT, "text_delta", "text", e);
+    case PN_OUTPUT_CALL_BEGIN: r->n_calls++; return anthr_open(r, ANTHR_CALL, e);
+    case PN_OUTPUT_ARGUMENTS: return anthr_add(r, "input_json_delta", "partial_json", e);
+    default: return anthr_close(r);
+    }
+}
+
+static bool anthr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+{
+    (void)choice, (void)t;
+    return !base->dead;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Beginning and end
+ * ------------------------------------------------------------------------------------------ */
+
+/* Tokens read from the cache are counted apart in this API. */
+static void anthr_usage(pn_str *s, const pn_oai_usage *u)
+{
+    pn_json_key(s, "usage");
+    pn_str_addf(s, "{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%u,\"output_tokens\":%u}",
+                (unsigned)(u->prompt - PN_MIN(u->cached, u->prompt)), (unsigned)u->cached, (unsigned)u->completion);
+}
+
+static void anthr_message_head(anthr_reply *r)
+{
+    pn_str *s = &r->base.out;
+    pn_str_addf(s, "{\"id\":\"msg_%s\",\"type\":\"message\",\"role\":\"assistant\"", r->base.p.id);
+    pn_json_key(s, "model");
+    pn_json_write_strz(s, r->base.p.model);
+    pn_json_key(s, "content");
+}
+
+/* "stop_reason":...,"stop_sequence":... */
+static void anthr_reason(anthr_reply *r, pn_str *s)
+{
+    const char *why = pn_reply_cut_short(r->finish.why) ? "max_tokens" : r->n_calls ? "tool_use" : r->finish.stop.data ? "stop_sequence" : "end_turn";
+    pn_json_key(s, "stop_reason");
+    pn_json_write_strz(s, why);
+    pn_json_key(s, "stop_sequence");
+    if (strcmp(why, "stop_sequence") == 0)
+        pn_json_write_str(s, pn_str_cstr(&r->stop), r->stop.len);
+    else
+        pn_str_addz(s, "null");
+}
+
+static bool anthr_begin(pn_reply *base, const pn_oai_usage *so_far)
+{
+    anthr_reply *r = (anthr_reply *)base;
+    if (!base->p.stream)
+        return !base->dead;
+    pn_str *s = anthr_event_open(r, "message_start");
+    pn_json_key(s, "message");
+    anthr_message_head(r);
+    pn_str_addz(s, "[],\"stop_reason\":null,\"stop_sequence\":null");
+    anthr_usage(s, so_far);
+    pn_str_addc(s, '}');
+    return anthr_event_send(r, "message_start");
+}
+
+static bool anthr_choice_end(pn_reply *base, uint32_t choice, const pn_reply_finish *f)
+{
+    anthr_reply *r = (anthr_reply *)base;
+    (void)choice;
+    r->finish = *f;
+    pn_str_add(&r->stop, f->stop.data, f->stop.len);
+    pn_reply_kept(base, &r->stop);
+    return anthr_close(r);
+}
+
+static bool anthr_body(anthr_reply *r, const pn_oai_usage *usage)
+{
+    pn_str *s = &r->base.out;
+    anthr_message_head(r);
+    pn_str_addc(s, '[');
+    pn_str_add(s, pn_str_cstr(&r->blocks), r->blocks.len);
+    pn_str_addc(s, ']');
+    anthr_reason(r, s);
+    anthr_usage(s, usage);
+    pn_str_addc(s, '}');
+    return pn_reply_send(&r->base, NULL);
+}
+
+static bool anthr_end(pn_reply *base, const pn_oai_usage *usage)
+{
+    anthr_reply *r = (anthr_reply *)base;
+    if (base->dead || !base->p.stream)
+        return !base->dead && anthr_body(r, usage);
+    pn_str *s = anthr_event_open(r, "message_delta");
+    pn_str_addz(s, ",\"delta\":{");
+    anthr_reason(r, s);
+    pn_str_addc(s, '}');
+    anthr_usage(s, usage);
+    if (!anthr_event_send(r, "message_delta"))
+        return false;
+    anthr_event_open(r, "message_stop");
+    return anthr_event_send(r, "message_stop");
+}
+
+static bool anthr_fail(pn_reply *base, const pn_oai_error *e)
+{
+    pn_str_clear(&base->out);
+    pn_anthropic_error_json(e, &base->out);
+    return pn_reply_send(base, base->p.stream ? "error" : NULL);
+}
+
+static void anthr_free(pn_reply *base)
+{
+    anthr_reply *r = (anthr_reply *)base;
+    pn_str_fini(&r->blocks);
+    pn_str_fini(&r->text);
+    pn_str_fini(&r->stop);
+    pn_reply_dispose(base, sizeof *r);
+}
+
+PN_INTERNAL pn_status pn_anthropic_reply_new(pn_reply **out, const pn_reply_params *p, pn_err *err)
+{
+    static const pn_reply_ops ops = {anthr_begin, anthr_logprob, anthr_event, anthr_choice_end, anthr_end, anthr_fail, anthr_free, false};
+    anthr_reply *r = (anthr_reply *)pn_reply_alloc(sizeof *r, &ops, p, err);
+    if (!r)
+        return PN_E_NOMEM;
+    pn_str_init(&r->blocks, p->mem, PN_ACCT_CONN);
+    pn_str_init(&r->text, p->mem, PN_ACCT_CONN);
+    pn_str_init(&r->stop, p->mem, PN_ACCT_CONN);
     *out = &r->base;
     return PN_OK;
 }
