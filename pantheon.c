@@ -29,6 +29,11 @@
 #define PN_ENABLE_FILES 1
 #endif
 
+/* The server waits with epoll on Linux; 0: with poll, as elsewhere. */
+#ifndef PN_ENABLE_EPOLL
+#define PN_ENABLE_EPOLL 1
+#endif
+
 /* Vector kernels: 0 leaves only the portable reference (smaller, any compiler). */
 #ifndef PN_ENABLE_SIMD
 #define PN_ENABLE_SIMD 1
