@@ -1005,6 +1005,91 @@ PN_INTERNAL pn_status pn_responses_reply_new(pn_reply **out, const pn_reply_para
 
 #endif /* PN_RESPONSES_H */
 
+/* ---- Begin serve/pn_oai_embeddings.h ---- */
+/*
+ * pn_oai_embeddings.h - /v1/embeddings: what is asked for, and the answer.
+ *
+ * Vectors go out as numbers, or as base64 of little-endian f32, which OpenAI's SDKs ask for unless told
+ * otherwise.
+ *
+ * Pure.  Threads: none.
+ */
+#ifndef PN_OAI_EMBEDDINGS_H
+#define PN_OAI_EMBEDDINGS_H
+
+/* includes serve/pn_oai.h */
+/* includes serve/pn_reply.h */
+
+typedef enum pn_oai_pooling {
+    PN_OAI_POOLING_MODEL = 0,   /* as the model says */
+    PN_OAI_POOLING_MEAN, PN_OAI_POOLING_LAST
+} pn_oai_pooling;
+
+typedef struct pn_oai_embeddings {
+    pn_oai_common common;       /* body, model, ignored */
+    pn_oai_inputs inputs;       /* 1 to 2048, none of them empty */
+    bool base64;
+    uint32_t dimensions;        /* 0: not given */
+    pn_oai_pooling pooling;
+} pn_oai_embeddings;
+
+PN_INTERNAL bool pn_oai_embeddings_parse(pn_oai_embeddings *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_embeddings_fini(pn_oai_embeddings *q);
+
+/* vectors: [n] of [dim] */
+PN_INTERNAL void pn_oai_embeddings_body(pn_str *out, const char *model, const float *const *vectors, size_t n, size_t dim, bool base64,
+                                        const pn_oai_usage *usage);
+
+#endif /* PN_OAI_EMBEDDINGS_H */
+
+/* ---- Begin serve/pn_oai_tokens.h ---- */
+/*
+ * pn_oai_tokens.h - /tokenize, /detokenize, /apply-template and the counts of input tokens, as llama-server and
+ * vLLM have them.
+ *
+ * The two differ in names and defaults; a request says which it is by its fields, and gets that form back.
+ *
+ * Pure.  Threads: none.
+ */
+#ifndef PN_OAI_TOKENS_H
+#define PN_OAI_TOKENS_H
+
+/* includes serve/pn_oai.h */
+
+typedef struct pn_oai_tokenize {
+    pn_oai_chat chat;           /* when there are messages; else its `common` alone, with body and model */
+    pn_bytes text;              /* what to tokenize; data NULL: there are messages, to be rendered first */
+    bool vllm;                  /* `prompt` or `messages`; else `content` */
+    bool add_special;           /* BOS and so on; of vLLM's prompts by default */
+    bool parse_special;         /* markers in the text are control tokens; by default */
+    bool pieces;                /* each token's text, too */
+    bool add_generation_prompt; /* by default */
+} pn_oai_tokenize;
+
+PN_INTERNAL bool pn_oai_tokenize_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_tokenize_fini(pn_oai_tokenize *q);
+
+/* The same for /apply-template: there are messages. */
+PN_INTERNAL bool pn_oai_template_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+
+typedef struct pn_oai_detokenize {
+    pn_oai_common common;
+    pn_token *tokens;           /* owned, [cap] */
+    size_t n, cap;
+} pn_oai_detokenize;
+
+PN_INTERNAL bool pn_oai_detokenize_parse(pn_oai_detokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_detokenize_fini(pn_oai_detokenize *q);
+
+/* Answers.  pieces: [n], when q->pieces; one that is not UTF-8 is shown as its bytes. */
+PN_INTERNAL void pn_oai_tokenize_body(pn_str *out, const pn_oai_tokenize *q, const pn_token *tokens, const pn_bytes *pieces, size_t n,
+                                      uint32_t max_model_len);
+PN_INTERNAL void pn_oai_detokenize_body(pn_str *out, const char *text, size_t len);
+PN_INTERNAL void pn_oai_template_body(pn_str *out, const char *text, size_t len);
+PN_INTERNAL void pn_oai_input_tokens_body(pn_str *out, size_t n);
+
+#endif /* PN_OAI_TOKENS_H */
+
 /* ---- Begin serve/pn_sendq.h ---- */
 /*
  * pn_sendq.h - the bytes a connection still has to send, bounded.
@@ -7031,6 +7116,361 @@ PN_INTERNAL pn_status pn_responses_reply_new(pn_reply **out, const pn_reply_para
     *out = &r->base;
     return PN_OK;
 }
+#endif
+
+/* ---- Begin serve/pn_oai_embeddings.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_EMBEDDINGS_C
+#define PN_DROP_SERVE_PN_OAI_EMBEDDINGS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_embeddings.c - requests for embeddings, and their answers.
+ */
+/* includes serve/pn_oai_embeddings.h */
+
+#include <stdio.h>
+
+/* includes serve/pn_oai_read.h */
+
+enum { EMBED_INPUTS_MAX = 2048 };
+
+static pn_oai_embeddings *embed_of(const pn_oai_parser *p) { return (pn_oai_embeddings *)p->q; }
+
+/* ------------------------------------------------------------------------------------------
+ * The request
+ * ------------------------------------------------------------------------------------------ */
+
+static bool embed_input(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return pn_oai_read_inputs(p, name, node, EMBED_INPUTS_MAX, &embed_of(p)->inputs);
+}
+
+/* Which of the words it is. */
+static bool embed_word(pn_oai_parser *p, const char *name, uint32_t node, const char *a, const char *b, int *which)
+{
+    pn_bytes word;
+    if (!pn_oai_read_text(p, name, node, &word))
+        return false;
+    *which = pn_oai_same(word, b);
+    return *which || pn_oai_same(word, a) ||
+           pn_oai_fail(p, name, "%s: expected %s or %s, found '%.*s'", name, a, b, (int)PN_MIN(word.len, (size_t)40), word.data);
+}
+
+static bool embed_encoding(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int which;
+    bool ok = embed_word(p, name, node, "float", "base64", &which);
+    if (ok)
+        embed_of(p)->base64 = which;
+    return ok;
+}
+
+static bool embed_pooling(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int which;
+    bool ok = embed_word(p, name, node, "mean", "last", &which);
+    if (ok)
+        embed_of(p)->pooling = which ? PN_OAI_POOLING_LAST : PN_OAI_POOLING_MEAN;
+    return ok;
+}
+
+static bool embed_dimensions(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int64_t v;
+    bool ok = pn_oai_read_int(p, name, node, 1, INT32_MAX, &v);
+    if (ok)
+        embed_of(p)->dimensions = (uint32_t)v;
+    return ok;
+}
+
+static const pn_oai_field embed_fields[] = {
+    {"input", embed_input}, {"encoding_format", embed_encoding}, {"dimensions", embed_dimensions}, {"pooling", embed_pooling},
+};
+
+static bool embed_check(pn_oai_parser *p)
+{
+    const pn_oai_inputs *in = &embed_of(p)->inputs;
+    const pn_json_doc *d = &p->q->body;
+    char param[32];
+    if (!in->n)
+        return pn_oai_fail(p, "input", "input: expected a string, an array of strings, or tokens; found nothing");
+    for (size_t i = 0; i < in->n; i++) {
+        const pn_oai_piece *piece = &in->pieces[in->list[i].first];
+        if (in->list[i].n_pieces > 1 || piece->n_tokens || piece->text.len)
+            continue;
+        if (pn_json_type_of(d, pn_json_get(d, PN_JSON_ROOT, "input")) == PN_JSON_STRING)
+            snprintf(param, sizeof param, "input");
+        else
+            snprintf(param, sizeof param, "input[%zu]", i);
+        return pn_oai_fail(p, param, "%s: expected text, found an empty string", param);
+    }
+    return true;
+}
+
+PN_INTERNAL bool pn_oai_embeddings_parse(pn_oai_embeddings *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    pn_oai_parser p = {&out->common, e, 1};
+    memset(out, 0, sizeof *out);
+    bool ok = pn_oai_open(&p, mem, text, len) && pn_oai_read_fields(&p, embed_fields, PN_COUNT_OF(embed_fields), false) && embed_check(&p);
+    if (!ok)
+        pn_oai_embeddings_fini(out);
+    return ok;
+}
+
+PN_INTERNAL void pn_oai_embeddings_fini(pn_oai_embeddings *q)
+{
+    pn_oai_inputs_fini(q->common.mem, &q->inputs);
+    pn_oai_close(&q->common);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The answer
+ * ------------------------------------------------------------------------------------------ */
+
+static uint8_t embed_byte(const float *v, size_t i) { return (uint8_t)(pn_f32_bits(v[i / 4]) >> (8 * (i % 4))); }
+
+/* RFC 4648, section 4, of the floats' bytes, least significant first. */
+static void embed_base64(pn_str *s, const float *v, size_t dim)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = dim * 4;
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t three = (uint32_t)embed_byte(v, i) << 16;
+        three |= i + 1 < n ? (uint32_t)embed_byte(v, i + 1) << 8 : 0;
+        three |= i + 2 < n ? embed_byte(v, i + 2) : 0;
+        const char four[4] = {digits[three >> 18], digits[three >> 12 & 63], i + 1 < n ? digits[three >> 6 & 63] : '=',
+                              i + 2 < n ? digits[three & 63] : '='};
+        pn_str_add(s, four, sizeof four);
+    }
+}
+
+static void embed_vector(pn_str *s, const float *v, size_t dim, bool base64)
+{
+    pn_str_addc(s, base64 ? '"' : '[');
+    if (base64)
+        embed_base64(s, v, dim);
+    for (size_t i = 0; !base64 && i < dim; i++) {
+        if (i)
+            pn_str_addc(s, ',');
+        pn_json_write_f32(s, v[i]);
+    }
+    pn_str_addc(s, base64 ? '"' : ']');
+}
+
+PN_INTERNAL void pn_oai_embeddings_body(pn_str *out, const char *model, const float *const *vectors, size_t n, size_t dim, bool base64,
+                                        const pn_oai_usage *usage)
+{
+    pn_str_addz(out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < n; i++) {
+        pn_str_addf(out, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "", i);
+        embed_vector(out, vectors[i], dim, base64);
+        pn_str_addc(out, '}');
+    }
+    pn_str_addz(out, "],\"model\":");
+    pn_json_write_strz(out, model);
+    pn_str_addf(out, ",\"usage\":{\"prompt_tokens\":%u,\"total_tokens\":%u}}", (unsigned)usage->prompt, (unsigned)usage->prompt);
+}
+#endif
+
+/* ---- Begin serve/pn_oai_tokens.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_TOKENS_C
+#define PN_DROP_SERVE_PN_OAI_TOKENS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_tokens.c - texts to tokens and back, asked for and answered.
+ */
+/* includes serve/pn_oai_tokens.h */
+
+/* includes base/pn_utf8.h */
+/* includes serve/pn_oai_read.h */
+
+/* ------------------------------------------------------------------------------------------
+ * Requests
+ * ------------------------------------------------------------------------------------------ */
+
+/* The rows' readers get a parser whose q is the first member of the request. */
+static pn_oai_tokenize *tokens_of(const pn_oai_parser *p) { return (pn_oai_tokenize *)p->q; }
+
+static bool tokens_text(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    tokens_of(p)->vllm |= strcmp(name, "prompt") == 0;
+    return pn_oai_read_text(p, name, node, &tokens_of(p)->text);
+}
+
+static bool tokens_switch(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    pn_oai_tokenize *q = tokens_of(p);
+    const struct { const char *name; bool *at; } all[] = {
+        {"add_special", &q->add_special}, {"add_special_tokens", &q->add_special}, {"parse_special", &q->parse_special},
+        {"with_pieces", &q->pieces}, {"return_token_strs", &q->pieces}, {"add_generation_prompt", &q->add_generation_prompt},
+    };
+    size_t i = 0;
+    while (strcmp(all[i].name, name) != 0)
+        i++;
+    return pn_oai_read_bool(p, name, node, all[i].at);
+}
+
+static const pn_oai_field tokens_fields[] = {
+    {"content", tokens_text}, {"prompt", tokens_text}, {"messages", pn_oai_read_nothing}, {"add_special", tokens_switch},
+    {"add_special_tokens", tokens_switch}, {"parse_special", tokens_switch}, {"with_pieces", tokens_switch},
+    {"return_token_strs", tokens_switch}, {"add_generation_prompt", tokens_switch},
+};
+
+/* vLLM adds special tokens to prompts unless told not to, but not to messages: their template has them. */
+static bool tokens_read(pn_oai_parser *p, bool *has_messages)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_oai_tokenize *q = tokens_of(p);
+    *has_messages = pn_oai_given(d, pn_json_get(d, PN_JSON_ROOT, "messages"));
+    q->vllm = *has_messages;
+    q->parse_special = q->add_generation_prompt = true;
+    q->add_special = !*has_messages && pn_oai_given(d, pn_json_get(d, PN_JSON_ROOT, "prompt"));
+    if (!pn_oai_read_fields(p, tokens_fields, PN_COUNT_OF(tokens_fields), false))
+        return false;
+    return *has_messages || q->text.data || pn_oai_fail(p, "content", "content: expected content, prompt or messages; found none of them");
+}
+
+PN_INTERNAL bool pn_oai_tokenize_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    pn_oai_parser p = {&out->chat.common, e, 1};
+    bool has_messages = false;
+    memset(out, 0, sizeof *out);
+    pn_str_init(&out->chat.variables, mem, PN_ACCT_CONN);
+    bool ok = pn_oai_open(&p, mem, text, len) && tokens_read(&p, &has_messages);
+    if (ok && !has_messages)
+        return true;
+    pn_oai_chat_fini(&out->chat);
+    out->text = (pn_bytes){NULL, 0};
+    return ok && pn_oai_chat_parse(&out->chat, mem, text, len, 1, e);
+}
+
+PN_INTERNAL void pn_oai_tokenize_fini(pn_oai_tokenize *q) { pn_oai_chat_fini(&q->chat); }
+
+PN_INTERNAL bool pn_oai_template_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    if (!pn_oai_tokenize_parse(out, mem, text, len, e))
+        return false;
+    if (!out->text.data)
+        return true;
+    pn_oai_error_set(e, 400, "invalid_request_error", "invalid_value", "messages", "messages: expected an array of messages, found nothing");
+    pn_oai_tokenize_fini(out);
+    return false;
+}
+
+static bool tokens_list(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_oai_detokenize *q = (pn_oai_detokenize *)p->q;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array of tokens", node);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        int64_t id;
+        if (!pn_oai_read_int(p, name, c, 0, INT32_MAX, &id))
+            return false;
+        if (!pn_mem_grow(p->q->mem, PN_ACCT_CONN, (void **)&q->tokens, &q->cap, q->n + 1, sizeof *q->tokens))
+            return pn_oai_fail_memory(p);
+        q->tokens[q->n++] = (pn_token)id;
+    }
+    return true;
+}
+
+PN_INTERNAL bool pn_oai_detokenize_parse(pn_oai_detokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    static const pn_oai_field fields[] = {{"tokens", tokens_list}};
+    pn_oai_parser p = {&out->common, e, 1};
+    memset(out, 0, sizeof *out);
+    bool ok = pn_oai_open(&p, mem, text, len) && pn_oai_read_fields(&p, fields, 1, false);
+    if (ok && !pn_oai_given(&out->common.body, pn_json_get(&out->common.body, PN_JSON_ROOT, "tokens")))
+        ok = pn_oai_fail(&p, "tokens", "tokens: expected an array of tokens, found nothing");
+    if (!ok)
+        pn_oai_detokenize_fini(out);
+    return ok;
+}
+
+PN_INTERNAL void pn_oai_detokenize_fini(pn_oai_detokenize *q)
+{
+    pn_mem_free(q->common.mem, PN_ACCT_CONN, q->tokens, q->cap * sizeof *q->tokens);
+    q->tokens = NULL;
+    q->n = q->cap = 0;
+    pn_oai_close(&q->common);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Answers
+ * ------------------------------------------------------------------------------------------ */
+
+static void tokens_ids(pn_str *s, const pn_token *tokens, size_t n)
+{
+    pn_str_addc(s, '[');
+    for (size_t i = 0; i < n; i++)
+        pn_str_addf(s, "%s%d", i ? "," : "", (int)tokens[i]);
+    pn_str_addc(s, ']');
+}
+
+/* A string, or an array of bytes for a part of a character. */
+static void tokens_piece(pn_str *s, pn_bytes piece)
+{
+    if (pn_utf8_valid(piece.data, piece.len) == piece.len) {
+        pn_json_write_str(s, piece.data, piece.len);
+        return;
+    }
+    pn_str_addc(s, '[');
+    for (size_t i = 0; i < piece.len; i++)
+        pn_str_addf(s, "%s%u", i ? "," : "", (unsigned)(unsigned char)piece.data[i]);
+    pn_str_addc(s, ']');
+}
+
+static void tokens_vllm_body(pn_str *s, const pn_token *tokens, const pn_bytes *pieces, size_t n, uint32_t max_model_len)
+{
+    pn_str_addf(s, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":", n, (unsigned)max_model_len);
+    tokens_ids(s, tokens, n);
+    pn_str_addz(s, ",\"token_strs\":");
+    pn_str_addz(s, pieces ? "[" : "null");
+    for (size_t i = 0; pieces && i < n; i++) {
+        if (i)
+            pn_str_addc(s, ',');
+        pn_json_write_str(s, pieces[i].data, pieces[i].len);
+    }
+    pn_str_addz(s, pieces ? "]}" : "}");
+}
+
+PN_INTERNAL void pn_oai_tokenize_body(pn_str *out, const pn_oai_tokenize *q, const pn_token *tokens, const pn_bytes *pieces, size_t n,
+                                      uint32_t max_model_len)
+{
+    pieces = q->pieces ? pieces : NULL;
+    if (q->vllm) {
+        tokens_vllm_body(out, tokens, pieces, n, max_model_len);
+        return;
+    }
+    pn_str_addz(out, "{\"tokens\":");
+    if (!pieces)
+        tokens_ids(out, tokens, n);
+    for (size_t i = 0; pieces && i < n; i++) {
+        pn_str_addf(out, "%s{\"id\":%d,\"piece\":", i ? "," : "[", (int)tokens[i]);
+        tokens_piece(out, pieces[i]);
+        pn_str_addc(out, '}');
+    }
+    if (pieces)
+        pn_str_addz(out, n ? "]" : "[]");
+    pn_str_addc(out, '}');
+}
+
+PN_INTERNAL void pn_oai_detokenize_body(pn_str *out, const char *text, size_t len)
+{
+    pn_str_addz(out, "{\"content\":");
+    pn_json_write_str(out, text, len);
+    pn_json_key(out, "prompt");
+    pn_json_write_str(out, text, len);
+    pn_str_addc(out, '}');
+}
+
+PN_INTERNAL void pn_oai_template_body(pn_str *out, const char *text, size_t len)
+{
+    pn_str_addz(out, "{\"prompt\":");
+    pn_json_write_str(out, text, len);
+    pn_str_addc(out, '}');
+}
+
+PN_INTERNAL void pn_oai_input_tokens_body(pn_str *out, size_t n) { pn_str_addf(out, "{\"input_tokens\":%zu}", n); }
 #endif
 
 /* ---- Begin serve/pn_sendq.c ---- */

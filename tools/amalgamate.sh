@@ -67,7 +67,7 @@ drop_files()
 	base/pn_err.c base/pn_mem.c base/pn_str.c base/pn_utf8.c base/pn_json.c base/pn_hash.c
 	serve/pn_oai_error.c serve/pn_oai_read.c serve/pn_oai_chat.c serve/pn_oai_completion.c serve/pn_reply.c
 	serve/pn_oai_reply.c serve/pn_oai_text_reply.c serve/pn_oai_translate.c serve/pn_anthropic.c serve/pn_anthropic_reply.c
-	serve/pn_responses.c serve/pn_responses_reply.c
+	serve/pn_responses.c serve/pn_responses_reply.c serve/pn_oai_embeddings.c serve/pn_oai_tokens.c
 	serve/pn_sendq.c serve/pn_http.c serve/pn_http_reply.c serve/pn_sse.c serve/pn_access.c serve/pn_conn.c
 	cli/pn_args.c cli/pn_cli.c cli/pn_out.c cli/pn_cmd_bench.c cli/pn_cmd_inspect.c cli/pn_cmd_logits.c
 	cli/pn_cmd_make.c cli/pn_cmd_parse.c cli/pn_cmd_render.c cli/pn_cmd_run.c cli/pn_cmd_tokens.c cli/pn_cmd_grammar.c cli/pn_main.c
