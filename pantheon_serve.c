@@ -2426,7 +2426,7 @@ PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
 PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
-PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit */
+PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit, --prefix-cache (none) */
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
@@ -2511,6 +2511,8 @@ PN_INTERNAL const pn_cmd *pn_cmd_serve(void);
     {"quiet", NULL, 'q', PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "no progress, no remarks, no last line"}
 #define PN_ROW_MEM_LIMIT \
     {"mem-limit", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "none", "most memory beside mapped weights"}
+#define PN_ROW_PREFIX_CACHE(fallback) \
+    {"prefix-cache", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", fallback, "most memory for prompts that were computed before"}
 #define PN_ROW_THREADS \
     {"threads", NULL, 't', PN_FLAG_INT, false, 1, 1024, "N", "usable cores", "threads that compute"}
 #define PN_ROW_RESIDENCY \
@@ -14766,6 +14768,8 @@ PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
     p.log_user = c;
     p.n_threads = n_threads;
     p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
+    p.prefix_bytes = pn_args_size(&c->args, "prefix-cache", 0);
+    p.no_prefix = p.prefix_bytes == 0;      /* one prompt gains nothing */
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
@@ -16840,6 +16844,7 @@ static const pn_flag run_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
+    PN_ROW_PREFIX_CACHE("none"),
     PN_ROW_RESIDENCY,
     PN_ROW_EXACT,
     {"temp", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "T", "0.8 or the model's", "temperature; 0 is greedy"},
@@ -17131,7 +17136,7 @@ static void run_add_result(run_state *r, const pn_generate_result *g)
 {
     r->total.finish = g->finish;
     r->total.stop_index = g->stop_index;
-    r->total.n_prompt += g->n_prompt;
+    r->total.n_prompt += g->n_context - g->n_cached;        /* what was computed */
     r->total.n_generated += g->n_generated;
     r->total.prefill_seconds += g->prefill_seconds;
     r->total.decode_seconds += g->decode_seconds;
@@ -17149,7 +17154,7 @@ static int run_prompt_only(run_state *r, const pn_token *tokens, size_t n)
         return PN_EXIT_OK;
     if (st)
         return pn_cli_fail(r->c, st);
-    g.n_prompt = (uint32_t)n;
+    g.n_context = (uint32_t)n;
     g.prefill_seconds = pn_out_now() - start;
     g.finish = PN_FINISH_LENGTH;
     run_add_result(r, &g);
