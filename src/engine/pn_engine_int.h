@@ -76,6 +76,7 @@ struct pn_engine {
     void *log_user;
     pn_die cpu;
     struct pn_sched *sched;     /* owned */
+    atomic_bool cancelled;      /* since the scheduler last looked, some session was */
 };
 
 struct pn_file {
@@ -94,6 +95,15 @@ typedef struct pn_cached_plan {
     uint32_t users;             /* sessions that hold it: not replaced */
 } pn_cached_plan;
 
+/* A model's requests, for the scheduler; under its lock. */
+typedef struct pn_queue {
+    struct pn_job *work;        /* under way, in the order they began */
+    struct pn_job *waiting;     /* the others, oldest first; paused ones as well */
+    uint32_t n_work, n_ready;   /* ready: waiting and not paused */
+    pn_model *next;             /* of the models that have requests */
+    double served;              /* seconds of steps, for turns */
+} pn_queue;
+
 struct pn_model {
     pn_engine *engine;
     pn_file file;
@@ -109,7 +119,7 @@ struct pn_model {
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
     pn_bytes chat_template;
-    double served;              /* seconds of steps, for turns: the scheduler's */
+    pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
     uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
