@@ -543,6 +543,7 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m);
 PN_INTERNAL void pn_cond_init(pn_cond *c);
 PN_INTERNAL void pn_cond_fini(pn_cond *c);
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m);
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds);    /* or until that long has passed */
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c);
 
 /* Run fn(arg) on a new thread.  `t` must stay where it is until joined.  False: the system refused. */
@@ -6422,6 +6423,7 @@ struct pn_engine {
     void *log_user;
     pn_die cpu;
     struct pn_sched *sched;     /* owned */
+    atomic_bool cancelled;      /* since the scheduler last looked, some session was */
 };
 
 struct pn_file {
@@ -6441,6 +6443,15 @@ typedef struct pn_cached_plan {
     uint32_t users;             /* sessions that hold it: not replaced */
 } pn_cached_plan;
 
+/* A model's requests, for the scheduler; under its lock. */
+typedef struct pn_queue {
+    struct pn_job *work;        /* under way, in the order they began */
+    struct pn_job *waiting;     /* the others, oldest first; paused ones as well */
+    uint32_t n_work, n_ready;   /* ready: waiting and not paused */
+    pn_model *next;             /* of the models that have requests */
+    double served;              /* seconds of steps, for turns */
+} pn_queue;
+
 struct pn_model {
     pn_engine *engine;
     pn_file file;
@@ -6456,7 +6467,7 @@ struct pn_model {
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
     pn_bytes chat_template;
-    double served;              /* seconds of steps, for turns: the scheduler's */
+    pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
     uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
@@ -6515,9 +6526,9 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
 /* Bytes that can be taken for a session of m now; UINT64_MAX: nobody knows a limit. */
 PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
 
-/* Is there room for `need` bytes?  At the cost of the prefix cache, if that makes it fit.  *available: what there
- * is with all of the cache that can go. */
-PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t need, uint64_t *available);
+/* Would `whole` bytes fit, the prefix cache counted as free?  Then there is room for `need` of them now, at the
+ * cost of the cache if it has to be.  *available: what there is with all of the cache that can go. */
+PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available);
 
 /* pn_kv_prepare, under the lock of the pages. */
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
@@ -6896,9 +6907,10 @@ typedef struct pn_job {
     void (*ended)(struct pn_job *j, pn_status st);  /* on the stepping thread: closes gen */
     void (*dispose)(struct pn_job *j);              /* and frees the job, whose owner has left it */
     pn_err err;                 /* of this job alone */
-    struct pn_job *next;        /* in the scheduler's list */
-    bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
-    bool paused;                /* in no step that begins from now on */
+    struct pn_job *next;        /* in its model's queue */
+    bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent), it is in queue.work */
+    bool paused;                /* in no step that begins from now on; then not begun */
+    uint32_t peers;             /* of the same model and client, those that are under way */
     bool left;                  /* removed by its owner from within a callback */
     bool leaving;               /* its owner waits in pn_sched_remove: on_done is not called */
     atomic_bool over;           /* ended, and the scheduler knows it no more */
@@ -6906,12 +6918,12 @@ typedef struct pn_job {
 } pn_job;
 
 typedef struct pn_sched {
-    pn_mutex lock;              /* the list and the flags */
+    pn_mutex lock;              /* the queues and the flags */
     pn_cond settled;            /* settling, stepping or a job is over */
     pn_cond work;               /* for the driver: there is a job, or it has to stop */
     pn_thread driver;
     bool driving, stop;
-    pn_job *head;               /* jobs that are not over, oldest first */
+    pn_model *models;           /* that have jobs which are not over: pn_model.queue */
     uint32_t n_jobs;
     const pn_job *telling;      /* its on_done is being called; perhaps freed already, to compare with alone */
     bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
@@ -6953,7 +6965,7 @@ typedef enum pn_sched_left {
 /* A paused job's place goes to others; it queues again for one when it goes on. */
 PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused);
 
-/* j->s->cancelled has been set: wake the driver, for the job may be paused. */
+/* A session was cancelled: wake the driver, for its job may be paused. */
 PN_INTERNAL void pn_sched_wake(pn_engine *e);
 
 /* The owner is through with it.  Waits for the step or the on_done that another thread is working on. */
@@ -8517,6 +8529,7 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
 #if PN_ENABLE_THREADS
 
 #include <sched.h>
+#include <time.h>
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -8530,6 +8543,17 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { pthread_mutex_unlock(&m->m); }
 PN_INTERNAL void pn_cond_init(pn_cond *c) { pthread_cond_init(&c->c, NULL); }
 PN_INTERNAL void pn_cond_fini(pn_cond *c) { pthread_cond_destroy(&c->c); }
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { pthread_cond_wait(&c->c, &m->m); }
+
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);      /* macOS lets a condition wait by no other clock */
+    double nsec = (double)t.tv_nsec + seconds * 1e9;
+    t.tv_sec += (time_t)(nsec / 1e9);
+    t.tv_nsec = (long)(nsec - (double)(time_t)(nsec / 1e9) * 1e9);
+    pthread_cond_timedwait(&c->c, &m->m, &t);
+}
+
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { pthread_cond_broadcast(&c->c); }
 
 static void *thread_main(void *arg)
@@ -8580,6 +8604,7 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { (void)m; }
 PN_INTERNAL void pn_cond_init(pn_cond *c) { (void)c; }
 PN_INTERNAL void pn_cond_fini(pn_cond *c) { (void)c; }
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { (void)c, (void)m; }
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds) { (void)c, (void)m, (void)seconds; }
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { (void)c; }
 
 PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
@@ -52452,13 +52477,17 @@ PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
     return a;
 }
 
-PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t need, uint64_t *available)
+PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available)
 {
     *available = pn_model_available(m);
-    if (need <= *available)
+    if (whole <= *available)
         return true;
-    uint64_t more = need - *available, cached = pn_cache_droppable(m->engine);
-    *available += more <= cached ? pn_cache_give(m->engine, more) : cached;
+    uint64_t cached = pn_cache_droppable(m->engine), now = *available;
+    *available += cached;
+    if (whole > *available)
+        return false;
+    if (need > now)
+        *available = now + pn_cache_give(m->engine, need - now);
     return need <= *available;
 }
 
@@ -52486,7 +52515,7 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        if (pn_model_room(m, smaller ? whole : need, &available))
+        if (pn_model_room(m, smaller ? whole : need, need, &available))
             return PN_OK;
         if (!smaller)
             break;
@@ -52625,7 +52654,7 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
 {
     uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
     uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = 0;
-    bool room = need == 0 || pn_model_room(s->model, need, &available);
+    bool room = need == 0 || pn_model_room(s->model, need, need, &available);
     if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give(s->model->engine, need) && pn_kv_reserve(&s->kv, n))))
         return PN_OK;
     return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
@@ -52638,8 +52667,13 @@ PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
     s->tick_user = user;
 }
 
-/* One atomic store: safe in a signal handler.  session_advance() looks at it every slice. */
-PN_API void pn_session_cancel(pn_session *s) { atomic_store(&s->cancelled, true); }
+/* Atomic stores: safe in a signal handler.  session_advance() looks at the session's every slice, the driver of
+ * the engine at the other when it has nothing else to do. */
+PN_API void pn_session_cancel(pn_session *s)
+{
+    atomic_store(&s->cancelled, true);
+    atomic_store(&s->model->engine->cancelled, true);
+}
 
 /* ------------------------------------------------------------------------------------------
  * Steps
@@ -52855,7 +52889,7 @@ static pn_status embed_open(pn_session *s, pn_err *err)
                                   m->engine->cpu.work_bytes, &need, err);
     if (st)
         return st;
-    if (!pn_model_room(m, need, &available))
+    if (!pn_model_room(m, need, need, &available))
         return pn_fail(err, PN_E_BUDGET, "embeddings in steps of %" PRIu32 " tokens need %" PRIu64 " bytes, %" PRIu64
                        " are available", s->n_batch, need, available);
     pn_embed *e = s->embed = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *e);
@@ -54007,6 +54041,7 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
 #include <inttypes.h>
 
 static const double sched_slice = 0.002;        /* seconds between two looks at the cancel flags */
+static const double sched_look = 0.05;          /* the same while all requests are paused */
 
 PN_INTERNAL void pn_sched_init(pn_sched *q)
 {
@@ -54033,35 +54068,63 @@ PN_INTERNAL void pn_sched_fini(pn_engine *e)
  * Forming a step
  * ------------------------------------------------------------------------------------------ */
 
-/* Jobs of a model that are under way; of one client, when `whose` says so. */
-static uint32_t sched_under_way(const pn_sched *q, const pn_model *m, const pn_job *whose)
+static pn_queue *sched_queue(const pn_job *j) { return &j->s->model->queue; }
+
+static void sched_append(pn_job **list, pn_job *j)
 {
-    uint32_t n = 0;
-    for (const pn_job *j = q->head; j; j = j->next)
-        n += j->begun && j->s->model == m && (!whose || j->gen.p.client == whose->gen.p.client);
-    return n;
+    while (*list)
+        list = &(*list)->next;
+    *list = j;
+    j->next = NULL;
 }
 
-/* As many as the model's cap lets begin do; next is always the oldest of the client that has the fewest. */
-static void sched_admit(pn_sched *q, pn_model *m)
+static void sched_take_out(pn_job **list, const pn_job *j)
 {
+    while (*list != j)
+        list = &(*list)->next;
+    *list = j->next;
+}
+
+/* One more, or one less, of j's client is under way. */
+static void sched_count_peers(const pn_job *j, int more)
+{
+    pn_job *lists[] = {sched_queue(j)->work, sched_queue(j)->waiting};
+    for (size_t i = 0; i < PN_COUNT_OF(lists); i++)
+        for (pn_job *k = lists[i]; k; k = k->next)
+            if (k->gen.p.client == j->gen.p.client)
+                k->peers += (uint32_t)more;
+}
+
+static void sched_begin_job(pn_job *j)
+{
+    pn_queue *w = sched_queue(j);
+    sched_take_out(&w->waiting, j);
+    sched_append(&w->work, j);
+    w->n_work++;
+    w->n_ready--;
+    j->begun = true;
+    sched_count_peers(j, 1);
+}
+
+/* The oldest of the client that has the fewest under way; where all may begin, the oldest. */
+static pn_job *sched_next(const pn_queue *w, bool all)
+{
+    pn_job *best = NULL;
+    for (pn_job *j = w->waiting; j && !(best && (all || best->peers == 0)); j = j->next)
+        if (!j->paused && (!best || j->peers < best->peers))
+            best = j;
+    return best;
+}
+
+/* As many as the model's cap lets begin do. */
+static void sched_admit(pn_model *m)
+{
+    pn_queue *w = &m->queue;
     pn_mutex_lock(&m->lock);
     uint32_t cap = m->caps.concurrent ? m->caps.concurrent : UINT32_MAX;
     pn_mutex_unlock(&m->lock);
-    while (sched_under_way(q, m, NULL) < cap) {
-        pn_job *best = NULL;
-        uint32_t fewest = UINT32_MAX;
-        for (pn_job *j = q->head; j; j = j->next) {
-            uint32_t n = j->begun || j->paused || j->s->model != m ? UINT32_MAX : cap == UINT32_MAX ? 0 : sched_under_way(q, m, j);
-            if (n < fewest) {
-                best = j;
-                fewest = n;
-            }
-        }
-        if (!best)
-            return;
-        best->begun = true;
-    }
+    while (w->n_ready && w->n_work < cap)
+        sched_begin_job(sched_next(w, cap == UINT32_MAX));
 }
 
 /* May the two be in one step?  One plan and one type of keys and values for all of its runs. */
@@ -54070,31 +54133,26 @@ static bool sched_fits(const pn_session *a, const pn_session *b)
     return a->model == b->model && a->kv_type == b->kv_type && a->plans[0] == b->plans[0];
 }
 
-static bool sched_joins(const pn_job *j, const pn_job *first) { return j->begun && !j->paused && sched_fits(j->s, first->s); }
-
-/* Whose turn it is: of the models with work the one that has had the least time; of its jobs the oldest
- * under way. */
+/* Whose turn it is: of the models with work the one that has had the least time; of its jobs the one that
+ * began first. */
 static pn_job *sched_first(pn_sched *q)
 {
-    pn_job *best = NULL;
-    for (pn_job *j = q->head; j; j = j->next)
-        if (!j->paused && (!best || j->s->model->served < best->s->model->served))
-            best = j;
+    pn_model *best = NULL;
+    for (pn_model *m = q->models; m; m = m->queue.next)
+        if ((m->queue.n_work || m->queue.n_ready) && (!best || m->queue.served < best->queue.served))
+            best = m;
     if (!best)
         return NULL;
-    sched_admit(q, best->s->model);
-    for (pn_job *j = q->head; j; j = j->next)
-        if (j->begun && !j->paused && j->s->model == best->s->model)
-            return j;
-    return NULL;
+    sched_admit(best);
+    return best->queue.work;
 }
 
 /* Of those that may share a step with `first`, the one that takes the longest prompts. */
-static pn_session *sched_widest(const pn_sched *q, const pn_job *first)
+static pn_session *sched_widest(pn_job *first)
 {
     pn_session *s = first->s;
-    for (pn_job *j = q->head; j; j = j->next)
-        if (sched_joins(j, first) && j->s->n_batch > s->n_batch)
+    for (pn_job *j = first; j; j = j->next)
+        if (sched_fits(j->s, first->s) && j->s->n_batch > s->n_batch)
             s = j->s;
     return s;
 }
@@ -54150,25 +54208,25 @@ static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t 
 }
 
 /* One row for everyone who decodes, then prompts. */
-static void sched_fill(pn_engine *e, const pn_job *first, uint32_t max_rows)
+static void sched_fill(pn_engine *e, pn_job *first, uint32_t max_rows)
 {
     pn_sched *q = e->sched;
     const pn_token *tokens;
     uint32_t n = 0, prompts = 0;
-    for (pn_job *j = q->head; j; j = j->next) {
-        n += sched_joins(j, first);
-        prompts += sched_joins(j, first) && j->gen.in_prompt;
+    for (pn_job *j = first; j; j = j->next) {
+        n += sched_fits(j->s, first->s);
+        prompts += sched_fits(j->s, first->s) && j->gen.in_prompt;
     }
     uint32_t max_runs = PN_MIN(sched_room(e, max_rows, n, first->s->model->desc.n_vocab), max_rows);
-    for (pn_job *j = q->head; j && q->n_runs < max_runs; j = j->next)
-        if (sched_joins(j, first) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
+    for (pn_job *j = first; j && q->n_runs < max_runs; j = j->next)
+        if (sched_fits(j->s, first->s) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
             sched_take(q, j, 1);
     uint32_t room = max_rows - q->n_rows;
     if (q->n_runs)
         room = PN_MIN(room, (uint32_t)SCHED_CHUNK);
-    for (pn_job *j = q->head; j && room && q->n_runs < max_runs; j = j->next) {
+    for (pn_job *j = first; j && room && q->n_runs < max_runs; j = j->next) {
         size_t wants = pn_gen_wants(&j->gen, &tokens);
-        if (!sched_joins(j, first) || !j->gen.in_prompt || !wants)
+        if (!sched_fits(j->s, first->s) || !j->gen.in_prompt || !wants)
             continue;
         uint32_t share = PN_MAX(room / prompts, (uint32_t)SCHED_SHARE);        /* what one leaves is for the next */
         uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)PN_MIN(room, share)), (size_t)j->s->n_batch);
@@ -54253,7 +54311,7 @@ static void sched_advance(pn_engine *e, double deadline)
             die->ops->end(q->exec);
             pn_die_give(die);
             pn_mutex_lock(&q->lock);
-            q->model->served += pn_os_now() - q->began;
+            q->model->queue.served += pn_os_now() - q->began;
             pn_mutex_unlock(&q->lock);
             q->open = false;
             q->computed = true;
@@ -54291,13 +54349,21 @@ PN_INTERNAL void pn_sched_settle(pn_engine *e)
 /* With the lock held. */
 static void sched_unlist(pn_sched *q, pn_job *j)
 {
-    for (pn_job **p = &q->head; *p && j->listed; p = &(*p)->next)
-        if (*p == j) {
-            *p = j->next;
-            q->n_jobs--;
-            j->listed = false;
-            break;
-        }
+    pn_queue *w = sched_queue(j);
+    pn_model **m = &q->models;
+    PN_ASSERT(j->listed);
+    sched_take_out(j->begun ? &w->work : &w->waiting, j);
+    w->n_work -= j->begun;
+    w->n_ready -= !j->begun && !j->paused;
+    if (j->begun)
+        sched_count_peers(j, -1);
+    j->listed = false;
+    q->n_jobs--;
+    if (w->work || w->waiting)
+        return;
+    while (*m != j->s->model)
+        m = &(*m)->queue.next;
+    *m = w->next;
 }
 
 /* The owner may have freed the job when on_done is called: what that needs has been copied. */
@@ -54365,17 +54431,24 @@ static void sched_results(pn_engine *e)
 
 static pn_job *sched_cancelled(pn_sched *q)
 {
+    pn_job *found = NULL;
     pn_mutex_lock(&q->lock);
-    pn_job *j = q->head;
-    while (j && !atomic_load(&j->s->cancelled))
-        j = j->next;
+    for (const pn_model *m = q->models; m && !found; m = m->queue.next) {
+        pn_job *lists[] = {m->queue.work, m->queue.waiting};
+        for (size_t i = 0; i < PN_COUNT_OF(lists) && !found; i++)
+            for (found = lists[i]; found && !atomic_load(&found->s->cancelled);)
+                found = found->next;
+    }
     pn_mutex_unlock(&q->lock);
-    return j;
+    return found;
 }
 
 /* Those that were cancelled; none of them is in a step. */
-static void sched_reap(pn_sched *q)
+static void sched_reap(pn_engine *e)
 {
+    pn_sched *q = e->sched;
+    if (!atomic_exchange(&e->cancelled, false))
+        return;
     for (pn_job *j; (j = sched_cancelled(q)) != NULL;) {
         pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
         sched_end(q, j, PN_E_CANCELLED);
@@ -54385,12 +54458,12 @@ static void sched_reap(pn_sched *q)
 static void sched_begin(pn_engine *e)
 {
     pn_sched *q = e->sched;
-    sched_reap(q);
+    sched_reap(e);
     pn_mutex_lock(&q->lock);                /* the list stays as it is while the step is formed */
     pn_job *first = sched_first(q);
     q->n_runs = q->n_rows = q->n_outs = 0;
     q->st = PN_OK;
-    pn_session *wide = first ? sched_widest(q, first) : NULL;
+    pn_session *wide = first ? sched_widest(first) : NULL;
     if (wide)
         sched_fill(e, first, wide->n_batch);
     pn_mutex_unlock(&q->lock);
@@ -54435,13 +54508,22 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
  * A thread of our own
  * ------------------------------------------------------------------------------------------ */
 
-/* Is there anything to do?  With the lock held. */
-static bool sched_idle(const pn_sched *q)
+/* Is there nothing to do?  With the lock held. */
+static bool sched_idle(const pn_engine *e)
 {
-    for (const pn_job *j = q->head; j; j = j->next)
-        if (!j->paused || atomic_load(&j->s->cancelled))
+    for (const pn_model *m = e->sched->models; m; m = m->queue.next)
+        if (m->queue.n_work || m->queue.n_ready)
             return false;
-    return true;
+    return !e->sched->models || !atomic_load(&e->cancelled);
+}
+
+/* A signal handler that cancels a paused request can wake nobody: look from time to time. */
+static void sched_sleep(pn_sched *q)
+{
+    if (q->models)
+        pn_cond_wait_for(&q->work, &q->lock, sched_look);
+    else
+        pn_cond_wait(&q->work, &q->lock);
 }
 
 static void sched_drive(void *engine)
@@ -54450,8 +54532,8 @@ static void sched_drive(void *engine)
     pn_sched *q = e->sched;
     for (;;) {
         pn_mutex_lock(&q->lock);
-        while (!q->stop && sched_idle(q))
-            pn_cond_wait(&q->work, &q->lock);
+        while (!q->stop && sched_idle(e))
+            sched_sleep(q);
         bool stop = q->stop;
         pn_mutex_unlock(&q->lock);
         if (stop)
@@ -54496,35 +54578,60 @@ PN_API void pn_engine_stop(pn_engine *e)
  * Jobs
  * ------------------------------------------------------------------------------------------ */
 
+/* What a model did not use while it had no jobs it has not saved up. */
+static void sched_add_model(pn_sched *q, pn_model *m)
+{
+    pn_model **end = &q->models;
+    double least = -1;
+    for (; *end; end = &(*end)->queue.next)
+        least = least < 0 || (*end)->queue.served < least ? (*end)->queue.served : least;
+    *end = m;
+    m->queue.next = NULL;
+    m->queue.served = PN_MAX(m->queue.served, least);
+}
+
 PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
 {
     pn_sched *q = e->sched;
-    double least = -1;
-    bool known = false;
+    pn_queue *w = sched_queue(j);
     pn_mutex_lock(&q->lock);
-    pn_job **p = &q->head;
-    for (; *p; p = &(*p)->next) {
-        const pn_model *m = (*p)->s->model;
-        known = known || m == j->s->model;
-        least = least < 0 || m->served < least ? m->served : least;
-    }
-    if (!known)                             /* what it did not use it has not saved up */
-        j->s->model->served = PN_MAX(j->s->model->served, least);
-    *p = j;
-    j->next = NULL;
-    j->listed = true;
+    if (!w->work && !w->waiting)
+        sched_add_model(q, j->s->model);
+    for (const pn_job *k = w->work; k; k = k->next)
+        j->peers += k->gen.p.client == j->gen.p.client;
+    sched_append(&w->waiting, j);
+    w->n_ready++;
     q->n_jobs++;
+    j->listed = true;
+    if (atomic_load(&j->s->cancelled))      /* before it could be found */
+        atomic_store(&e->cancelled, true);
     pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
+}
+
+/* It waits again, in front of those that have not begun yet. */
+static void sched_put_back(pn_job *j)
+{
+    pn_queue *w = sched_queue(j);
+    sched_count_peers(j, -1);
+    sched_take_out(&w->work, j);
+    j->next = w->waiting;
+    w->waiting = j;
+    w->n_work--;
+    w->n_ready++;
+    j->begun = false;
 }
 
 PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused)
 {
     pn_sched *q = e->sched;
     pn_mutex_lock(&q->lock);
-    if (j->paused != paused)
-        j->begun = false;
-    j->paused = paused;
+    if (j->listed && j->paused != paused) {
+        if (j->begun)
+            sched_put_back(j);
+        sched_queue(j)->n_ready += paused ? -1 : 1;
+        j->paused = paused;
+    }
     pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
 }
@@ -56429,7 +56536,7 @@ PN_API void pn_request_cancel(pn_request *r)
 {
     if (atomic_load(&r->job.over))
         return;
-    atomic_store(&r->job.s->cancelled, true);
+    pn_session_cancel(r->job.s);
     pn_sched_wake(r->e);
 }
 

@@ -543,6 +543,7 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m);
 PN_INTERNAL void pn_cond_init(pn_cond *c);
 PN_INTERNAL void pn_cond_fini(pn_cond *c);
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m);
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds);    /* or until that long has passed */
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c);
 
 /* Run fn(arg) on a new thread.  `t` must stay where it is until joined.  False: the system refused. */
@@ -4012,6 +4013,7 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
 #if PN_ENABLE_THREADS
 
 #include <sched.h>
+#include <time.h>
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -4025,6 +4027,17 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { pthread_mutex_unlock(&m->m); }
 PN_INTERNAL void pn_cond_init(pn_cond *c) { pthread_cond_init(&c->c, NULL); }
 PN_INTERNAL void pn_cond_fini(pn_cond *c) { pthread_cond_destroy(&c->c); }
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { pthread_cond_wait(&c->c, &m->m); }
+
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);      /* macOS lets a condition wait by no other clock */
+    double nsec = (double)t.tv_nsec + seconds * 1e9;
+    t.tv_sec += (time_t)(nsec / 1e9);
+    t.tv_nsec = (long)(nsec - (double)(time_t)(nsec / 1e9) * 1e9);
+    pthread_cond_timedwait(&c->c, &m->m, &t);
+}
+
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { pthread_cond_broadcast(&c->c); }
 
 static void *thread_main(void *arg)
@@ -4075,6 +4088,7 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { (void)m; }
 PN_INTERNAL void pn_cond_init(pn_cond *c) { (void)c; }
 PN_INTERNAL void pn_cond_fini(pn_cond *c) { (void)c; }
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { (void)c, (void)m; }
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds) { (void)c, (void)m, (void)seconds; }
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { (void)c; }
 
 PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)

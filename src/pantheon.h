@@ -29,7 +29,7 @@
  *     sampler or detokenizer from one thread at a time.  pn_session_cancel() may be called from
  *     anywhere, a signal handler included.
  *   - Same bits: for one build and instruction set, logits depend on the tokens alone; not on
- *     threads, batch size, or how the tokens were cut into calls.
+ *     threads, batch size, how the tokens were cut into calls, or what the prefix cache knew.
  */
 #ifndef PANTHEON_H
 #define PANTHEON_H

@@ -69,7 +69,7 @@ static pn_status embed_open(pn_session *s, pn_err *err)
                                   m->engine->cpu.work_bytes, &need, err);
     if (st)
         return st;
-    if (!pn_model_room(m, need, &available))
+    if (!pn_model_room(m, need, need, &available))
         return pn_fail(err, PN_E_BUDGET, "embeddings in steps of %" PRIu32 " tokens need %" PRIu64 " bytes, %" PRIu64
                        " are available", s->n_batch, need, available);
     pn_embed *e = s->embed = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *e);

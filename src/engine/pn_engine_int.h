@@ -76,6 +76,7 @@ struct pn_engine {
     void *log_user;
     pn_die cpu;
     struct pn_sched *sched;     /* owned */
+    atomic_bool cancelled;      /* since the scheduler last looked, some session was */
 };
 
 struct pn_file {
@@ -95,6 +96,15 @@ typedef struct pn_cached_plan {
     uint32_t users;             /* sessions that hold it: not replaced */
 } pn_cached_plan;
 
+/* A model's requests, for the scheduler; under its lock. */
+typedef struct pn_queue {
+    struct pn_job *work;        /* under way, in the order they began */
+    struct pn_job *waiting;     /* the others, oldest first; paused ones as well */
+    uint32_t n_work, n_ready;   /* ready: waiting and not paused */
+    pn_model *next;             /* of the models that have requests */
+    double served;              /* seconds of steps, for turns */
+} pn_queue;
+
 struct pn_model {
     pn_engine *engine;
     pn_file file;
@@ -110,7 +120,7 @@ struct pn_model {
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
     pn_bytes chat_template;
-    double served;              /* seconds of steps, for turns: the scheduler's */
+    pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
     uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
@@ -169,9 +179,9 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
 /* Bytes that can be taken for a session of m now; UINT64_MAX: nobody knows a limit. */
 PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
 
-/* Is there room for `need` bytes?  At the cost of the prefix cache, if that makes it fit.  *available: what there
- * is with all of the cache that can go. */
-PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t need, uint64_t *available);
+/* Would `whole` bytes fit, the prefix cache counted as free?  Then there is room for `need` of them now, at the
+ * cost of the cache if it has to be.  *available: what there is with all of the cache that can go. */
+PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available);
 
 /* pn_kv_prepare, under the lock of the pages. */
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);

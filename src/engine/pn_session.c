@@ -34,13 +34,17 @@ PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
     return a;
 }
 
-PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t need, uint64_t *available)
+PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available)
 {
     *available = pn_model_available(m);
-    if (need <= *available)
+    if (whole <= *available)
         return true;
-    uint64_t more = need - *available, cached = pn_cache_droppable(m->engine);
-    *available += more <= cached ? pn_cache_give(m->engine, more) : cached;
+    uint64_t cached = pn_cache_droppable(m->engine), now = *available;
+    *available += cached;
+    if (whole > *available)
+        return false;
+    if (need > now)
+        *available = now + pn_cache_give(m->engine, need - now);
     return need <= *available;
 }
 
@@ -68,7 +72,7 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        if (pn_model_room(m, smaller ? whole : need, &available))
+        if (pn_model_room(m, smaller ? whole : need, need, &available))
             return PN_OK;
         if (!smaller)
             break;
@@ -207,7 +211,7 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
 {
     uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
     uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = 0;
-    bool room = need == 0 || pn_model_room(s->model, need, &available);
+    bool room = need == 0 || pn_model_room(s->model, need, need, &available);
     if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give(s->model->engine, need) && pn_kv_reserve(&s->kv, n))))
         return PN_OK;
     return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
@@ -220,8 +224,13 @@ PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
     s->tick_user = user;
 }
 
-/* One atomic store: safe in a signal handler.  session_advance() looks at it every slice. */
-PN_API void pn_session_cancel(pn_session *s) { atomic_store(&s->cancelled, true); }
+/* Atomic stores: safe in a signal handler.  session_advance() looks at the session's every slice, the driver of
+ * the engine at the other when it has nothing else to do. */
+PN_API void pn_session_cancel(pn_session *s)
+{
+    atomic_store(&s->cancelled, true);
+    atomic_store(&s->model->engine->cancelled, true);
+}
 
 /* ------------------------------------------------------------------------------------------
  * Steps

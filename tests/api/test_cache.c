@@ -2,120 +2,11 @@
  * test_cache.c - the prefix cache of an engine: what a generation begins with was computed by others, and its
  * text, tokens and logits are those of a cold one; it gives way, keeps tenants apart, and leaves nothing behind.
  */
-#include "pantheon.h"
-#include "pn_api_test.h"
-
-#include <pthread.h>
-#include <sched.h>
-
-enum { P = 64, CACHE_PROMPT = 300, CACHE_NEW = 20 };
+#include "cache_rig.h"
 
 /* full attention; windows of 32 and 12 tokens; two rotary tables */
 static const char *const cache_models[] = {"models/demo.gguf", "tests/vectors/golden/arch/gemma3.gguf",
                                            "tests/vectors/golden/arch/gemma2.gguf", "tests/vectors/golden/arch/phi3.gguf"};
-
-static const pn_sampling cache_how = {.size = sizeof cache_how, .ignore_eos = 1, .temperature = 0.7f, .has_seed = 1, .seed = 3, .repeat_penalty = 1.1f,
-                                      .repeat_last_n = -1};
-
-typedef struct cache_rig {
-    pn_engine *e;
-    pn_model *m;
-    uint32_t V;
-    pn_token ids[CACHE_PROMPT], other[CACHE_PROMPT];    /* the same up to inside the page of token 150 */
-} cache_rig;
-
-static int cache_open_with(cache_rig *r, const char *path, const pn_engine_params *p)
-{
-    pn_err err = {0};
-    uint64_t seed = 99;
-    memset(r, 0, sizeof *r);
-    if (!PN_CHECK(pn_engine_open(&r->e, p, &err) == PN_OK, "%s", err.text) ||
-        !PN_CHECK(pn_model_load(r->e, path, NULL, &r->m, &err) == PN_OK, "%s", err.text))
-        return 0;
-    r->V = pn_vocab_size(r->m);
-    for (size_t i = 0; i < CACHE_PROMPT; i++) {
-        r->ids[i] = (pn_token)(pn_test_rand(&seed) % r->V);
-        r->other[i] = i < 150 ? r->ids[i] : (pn_token)(pn_test_rand(&seed) % r->V);
-    }
-    return 1;
-}
-
-static int cache_open(cache_rig *r, const char *path) { return cache_open_with(r, path, &(pn_engine_params){.n_threads = 2}); }
-
-static void cache_close(cache_rig *r)
-{
-    pn_model_free(r->m);
-    pn_engine_close(r->e);
-}
-
-static pn_prefix_info cache_info(pn_engine *e)
-{
-    pn_prefix_info i;
-    pn_engine_prefix(e, &i);
-    return i;
-}
-
-static pn_session *cache_session(cache_rig *r, uint32_t n_ctx, int by_turn)
-{
-    pn_session *s = NULL;
-    pn_err err = {0};
-    PN_CHECK(pn_session_new(r->m, &(pn_session_params){.n_ctx = n_ctx, .n_batch = 100, .by_turn = by_turn}, &s, &err) == PN_OK, "%s", err.text);
-    return s;
-}
-
-static pn_generate_params cache_ask(const pn_token *ids, size_t n)
-{
-    return (pn_generate_params){.prompt = ids, .n_prompt = n, .max_tokens = CACHE_NEW, .sampling = &cache_how};
-}
-
-/* What came of it, to compare with. */
-typedef struct cache_said {
-    pn_token tokens[2 * CACHE_PROMPT];
-    uint32_t n;
-    float *logits;              /* owned */
-} cache_said;
-
-static void cache_keep(cache_rig *r, pn_session *s, cache_said *a)
-{
-    a->n = pn_session_length(s);
-    memcpy(a->tokens, pn_session_tokens(s), a->n * sizeof(pn_token));
-    a->logits = malloc(r->V * sizeof(float));
-    memcpy(a->logits, pn_session_logits(s), r->V * sizeof(float));
-}
-
-static void cache_same(cache_rig *r, pn_session *s, const cache_said *a, const char *when)
-{
-    PN_CHECK(pn_session_length(s) == a->n && memcmp(pn_session_tokens(s), a->tokens, a->n * sizeof(pn_token)) == 0, "%s: other tokens", when);
-    PN_CHECK(pn_session_logits(s) && memcmp(pn_session_logits(s), a->logits, r->V * sizeof(float)) == 0, "%s: other bits", when);
-}
-
-/* One generation in a new session, compared with the cold one; how many tokens were cached. */
-static uint32_t cache_run(cache_rig *r, const pn_generate_params *p, int by_turn, const cache_said *want, const char *when)
-{
-    pn_err err = {0};
-    pn_generate_result g = {0};
-    pn_session *s = cache_session(r, 600, by_turn);
-    PN_CHECK(pn_session_generate(s, p, &g, &err) == PN_OK, "%s: %s", when, err.text);
-    PN_CHECK(g.n_context == p->n_prompt && g.n_prompt == p->n_prompt && g.n_generated == CACHE_NEW, "%s: %u tokens of context", when, (unsigned)g.n_context);
-    if (want)
-        cache_same(r, s, want, when);
-    pn_session_free(s);
-    return g.n_cached;
-}
-
-static void cache_cold(cache_rig *r, const pn_token *ids, size_t n, cache_said *a)
-{
-    pn_err err = {0};
-    pn_session *s = cache_session(r, 600, 0);
-    pn_generate_params p = cache_ask(ids, n);
-    p.no_cache = 1;
-    pn_prefix_info before = cache_info(r->e), after;
-    PN_CHECK(pn_session_generate(s, &p, NULL, &err) == PN_OK, "%s", err.text);
-    after = cache_info(r->e);
-    PN_CHECK(after.queries == before.queries && after.pages == before.pages, "a generation without cache used it");
-    cache_keep(r, s, a);
-    pn_session_free(s);
-}
 
 static void warm_and_cold_are_the_same(const char *path)
 {
@@ -497,7 +388,7 @@ static pn_status cache_life(pn_engine *e)
 
 static void every_allocation_may_fail(void)
 {
-    for (long k = 1;; k += k < 60 ? 1 : 1 + k / 80) {
+    for (long k = 1;; k += 1 + k / 40) {
         api_heap h = {.fail_at = k};
         pn_engine *e = NULL;
         pn_status st = pn_engine_open(&e, &(pn_engine_params){.n_threads = 1, .allocator = {api_heap_alloc, api_heap_free, &h}}, NULL);
@@ -509,70 +400,6 @@ static void every_allocation_may_fail(void)
         if (h.calls < k)
             break;
     }
-}
-
-/* ------------------------------------------------------------------------------------------
- * Threads
- * ------------------------------------------------------------------------------------------ */
-
-typedef struct cache_worker {
-    cache_rig *r;
-    const cache_said *cold, *cold_other;
-    int id;
-} cache_worker;
-
-/* Generations and requests in sessions that come and go, beside each other and the engine's own steps. */
-static void *cache_work(void *user)
-{
-    cache_worker *w = user;
-    cache_rig *r = w->r;
-    for (int i = 0; i < 6; i++) {
-        pn_err err = {0};
-        int which = (i + w->id) % 2;
-        const pn_generate_params p = cache_ask(which ? r->ids : r->other, CACHE_PROMPT);
-        pn_session *s = cache_session(r, 600, i % 2);
-        pn_request *q = NULL;
-        if (w->id == 0) {
-            PN_CHECK(pn_session_generate(s, &p, NULL, &err) == PN_OK, "%s", err.text);
-        } else {
-            PN_CHECK(pn_request_new(s, &p, &q, &err) == PN_OK, "%s", err.text);
-            while (i != 3 && !pn_request_done(q))
-                sched_yield();
-            pn_request_free(q);
-        }
-        if (i != 3 || w->id == 0)
-            cache_same(r, s, which ? w->cold : w->cold_other, "beside others");
-        if (i == 4)
-            PN_CHECK(pn_model_cached(r->m, r->ids, CACHE_PROMPT) <= 4 * P && cache_info(r->e).queries > 0);
-        pn_session_free(s);
-    }
-    return NULL;
-}
-
-/* The budget is small, so that pages are evicted meanwhile. */
-static void sessions_of_many_threads_share(const char *path, uint64_t budget)
-{
-    cache_rig r;
-    pn_err err = {0};
-    if (cache_open_with(&r, path, &(pn_engine_params){.n_threads = 2, .prefix_bytes = budget})) {
-        cache_said cold, cold_other;
-        cache_worker w[3];
-        pthread_t t[3];
-        cache_cold(&r, r.ids, CACHE_PROMPT, &cold);
-        cache_cold(&r, r.other, CACHE_PROMPT, &cold_other);
-        PN_CHECK(pn_engine_start(r.e, &err) == PN_OK, "%s", err.text);
-        for (int i = 0; i < 3; i++) {
-            w[i] = (cache_worker){&r, &cold, &cold_other, i};
-            PN_CHECK(pthread_create(&t[i], NULL, cache_work, &w[i]) == 0);
-        }
-        for (int i = 0; i < 3; i++)
-            pthread_join(t[i], NULL);
-        pn_engine_stop(r.e);
-        PN_CHECK(cache_info(r.e).hits > 0, "%s: no hits", path);
-        free(cold.logits);
-        free(cold_other.logits);
-    }
-    cache_close(&r);
 }
 
 int main(void)
@@ -589,8 +416,5 @@ int main(void)
     the_cache_gives_way();
     what_goes_takes_its_pages_along();
     every_allocation_may_fail();
-    sessions_of_many_threads_share(cache_models[0], 0);
-    sessions_of_many_threads_share(cache_models[0], 600000);
-    sessions_of_many_threads_share(cache_models[1], 100000);
     return pn_test_end();
 }
