@@ -29,6 +29,11 @@
 #define PN_ENABLE_FILES 1
 #endif
 
+/* The server waits with epoll on Linux; 0: with poll, as elsewhere. */
+#ifndef PN_ENABLE_EPOLL
+#define PN_ENABLE_EPOLL 1
+#endif
+
 /* Vector kernels: 0 leaves only the portable reference (smaller, any compiler). */
 #ifndef PN_ENABLE_SIMD
 #define PN_ENABLE_SIMD 1
@@ -3708,7 +3713,7 @@ PN_INTERNAL pn_status pn_respell_find(const pn_respell *q, size_t *end, bool *fo
 
 /* includes base/pn_base.h */
 
-#define PN_PLAN_ABI 1
+#define PN_PLAN_ABI 2
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
 #define PN_NO_WEIGHT UINT32_MAX
 #define PN_NO_OPERAND UINT32_MAX
@@ -3787,13 +3792,13 @@ static inline void *pn_kv_v_plane(const pn_stream_group *g, const pn_kv_page *p,
 
 typedef enum pn_dim {
     PN_DIM_ROWS = 0,                /* rows of the step */
-    PN_DIM_OUTS,                    /* rows whose logits are wanted */
+    PN_DIM_OUTS,                    /* rows whose result is wanted */
     PN_DIM_ONE
 } pn_dim;
 
 typedef enum pn_where {
     PN_AT_SCRATCH = 0,
-    PN_AT_OUTPUT                    /* the step's logits */
+    PN_AT_OUTPUT                    /* the step's result */
 } pn_where;
 
 /* act: pn_act_kind of cpu/pn_cpu.h (0: f32).  A row of a quantised operand is opaque to the plan;
@@ -3825,7 +3830,7 @@ typedef enum pn_opcode {
     PN_OP_ADD,
     PN_OP_SCALE,                    /* by a constant, and by a one-element weight if given */
     PN_OP_SOFTCAP,
-    PN_OP_GATHER,                   /* rows whose logits are wanted */
+    PN_OP_GATHER,                   /* rows whose result is wanted */
     PN_OP_MOE_ROUTE,                /* router logits to (expert, weight) pairs */
     PN_OP_MOE_GROUP,                /* pairs sorted by expert: index lists for MOE_MATMUL */
     PN_OP_MOE_MATMUL,               /* each pair's row times its expert's matrix */
@@ -3880,6 +3885,12 @@ typedef struct pn_op_group {
     uint8_t row_local;
 } pn_op_group;
 
+/* What a step gives for each wanted row. */
+typedef enum pn_plan_result {
+    PN_RESULT_LOGITS = 0,           /* f32 [n_vocab] */
+    PN_RESULT_HIDDEN                /* f32 [n_embd]: the final norm's row, which the head would multiply */
+} pn_plan_result;
+
 typedef struct pn_plan {
     pn_op *ops;
     uint32_t n_ops;
@@ -3896,6 +3907,7 @@ typedef struct pn_plan {
     const pn_rope *ropes;
     const pn_state_spec *state;
     uint32_t n_vocab;
+    uint8_t result;                 /* pn_plan_result */
 } pn_plan;
 
 /* ---- the step ----------------------------------------------------------------------------- */
@@ -3916,7 +3928,7 @@ typedef struct pn_step {
     uint32_t n_runs;
     const uint32_t *out_rows;       /* [n_outs] ascending */
     uint32_t n_outs;
-    float *logits;                  /* [n_outs, n_vocab] */
+    float *logits;                  /* [n_outs, n_vocab]; of a plan for PN_RESULT_HIDDEN [n_outs, n_embd] */
 } pn_step;
 
 /* ---- weights: the lease ------------------------------------------------------------------- */
@@ -4018,6 +4030,7 @@ typedef struct pn_plan_env {
     const pn_state_spec *state;
     uint32_t n_vocab, max_rows, max_outs;
     bool exact;
+    pn_plan_result result;
 } pn_plan_env;
 
 PN_INTERNAL pn_status pn_builder_begin(pn_builder *b, pn_plan *plan, const pn_plan_env *env);
@@ -4062,7 +4075,8 @@ typedef struct pn_moe_spec {
 /* y = sum of the chosen experts + res; logits [rows, n_expert].  With res the result replaces it. */
 PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, uint32_t logits, uint32_t res);
 
-/* The last matmul: its result is the step's logits. */
+/* The last matmul: its result is the step's logits.  In a plan for PN_RESULT_HIDDEN it is left out, and the
+ * result is x, which has to be an operand of its own (no view) that nothing changes any more. */
 PN_INTERNAL void pn_b_logits(pn_builder *b, uint32_t w, uint32_t x, uint32_t bias, float scale, float softcap);
 
 /* Graphviz text of the plan. */
@@ -5691,6 +5705,10 @@ PN_INTERNAL void pn_desc_close(pn_desc *d);
 PN_INTERNAL pn_status pn_desc_plan(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
                                    uint32_t n_ctx, bool exact, pn_err *err);
 
+/* The same with PN_RESULT_HIDDEN: no head, its input is what comes out. */
+PN_INTERNAL pn_status pn_desc_plan_hidden(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
+                                          uint32_t n_ctx, bool exact, pn_err *err);
+
 /* Bytes of weights a single decode step reads: matrices once, of experts the share that is used, of
  * the embedding table one row (all of it when it is the output matrix too). */
 PN_INTERNAL uint64_t pn_desc_bytes_per_token(const pn_desc *d);
@@ -6204,7 +6222,7 @@ struct pn_device_ops {
     /* Bytes of working memory for one step of `plan`: operands and every thread's tiles. */
     uint64_t (*work_bytes)(uint32_t n_threads, const pn_plan *plan);
 
-    /* Begin a step.  Everything is borrowed until end().  work: work_bytes(), 64-aligned. */
+    /* Begin a step.  Everything is borrowed until end().  work: work_bytes(), 64-aligned; NULL: PN_E_NOMEM. */
     pn_status (*submit)(pn_device *d, const pn_plan *plan, const pn_step *step, const pn_host_ops *host,
                         void *work, pn_exec **out, pn_err *err);
 
@@ -6350,7 +6368,7 @@ PN_INTERNAL const pn_device_ops *pn_device_cpu_ops(void);
 enum {
     ENGINE_DEFAULT_BATCH = 512,
     ENGINE_MAX_BATCH = 4096,
-    ENGINE_PLANS = 12,          /* cached plans of one model: buckets, contexts, batch sizes */
+    ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
     ENGINE_BUCKETS = 4          /* rows of a step: 1, 8, 64, n_batch */
 };
 
@@ -6383,7 +6401,8 @@ struct pn_file {
     size_t n_bytes;
 };
 
-/* A plan for steps of up to max_rows rows in a context of n_ctx (which selects long-rope tables). */
+/* A plan for steps of up to max_rows rows in a context of n_ctx (which selects long-rope tables), with
+ * logits or hidden rows as result. */
 typedef struct pn_cached_plan {
     pn_plan plan;
     uint32_t max_rows;
@@ -6421,6 +6440,7 @@ struct pn_session {
     bool has_logits;
     uint32_t *out_rows;         /* [n_batch] */
     pn_cached_plan *plans[ENGINE_BUCKETS];
+    struct pn_embed *embed;     /* NULL before the first embedding (pn_embed.c) */
     atomic_bool cancelled;
     pn_tick_fn tick;
     void *tick_user;
@@ -6465,9 +6485,12 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
 /* Make sure the die has working memory for this plan. */
 PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err);
 
-/* The plan of a step of up to max_rows rows (cached).  Release it when the session closes. */
+/* The plan of a step of up to max_rows rows (cached), with logits or with hidden rows as result.  Release it
+ * when the session closes. */
 PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
                                         pn_err *err);
+PN_INTERNAL pn_status pn_model_get_hidden_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
+                                               pn_err *err);
 PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p);
 
 /* Bytes a session takes beside the weights, to the byte: keys and values, tokens, logits, and the
@@ -6478,6 +6501,26 @@ typedef struct pn_session_need {
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
                                        uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err);
+
+/* What an embedding takes beside that: hidden rows, their sum, and what its step needs beyond work_bytes. */
+PN_INTERNAL pn_status pn_embed_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads, bool exact,
+                                     uint64_t work_bytes, uint64_t *out, pn_err *err);
+PN_INTERNAL void pn_embed_free(pn_session *s);
+
+/* Bytes that sessions of m may take now; UINT64_MAX: nobody knows a limit. */
+PN_INTERNAL uint64_t pn_session_available(pn_model *m);
+
+/* One step at the session's end: n rows of a text of `total` tokens, `done` of which came before.  The
+ * wanted rows are in s->out_rows, ascending. */
+typedef struct pn_session_part {
+    const pn_plan *plan;
+    const pn_token *tokens;     /* [n] */
+    uint32_t n, n_outs;
+    uint32_t done, total;
+    float *out;                 /* [n_outs] rows of the plan's result */
+} pn_session_part;
+
+PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err);
 
 /* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
 PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);
@@ -35000,7 +35043,7 @@ PN_INTERNAL pn_status pn_builder_begin(pn_builder *b, pn_plan *plan, const pn_pl
 {
     *b = (pn_builder){.mem = env->mem, .plan = plan, .exact = env->exact};
     *plan = (pn_plan){.weights = env->weights, .ropes = env->ropes, .state = env->state, .n_vocab = env->n_vocab,
-                      .max_rows = env->max_rows, .max_outs = env->max_outs};
+                      .max_rows = env->max_rows, .max_outs = env->max_outs, .result = (uint8_t)env->result};
     for (size_t i = 0; i < PN_COUNT_OF(b->quants); i++)
         b->quants[i].x = PN_NO_OPERAND;
     return PN_OK;
@@ -35288,15 +35331,28 @@ PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, u
     return out;
 }
 
+/* x is what the step gives: its rows lie close together in the caller's memory. */
+static void plan_result(pn_builder *b, uint32_t x, const char *name)
+{
+    pn_operand *o = plan_at(b, x);
+    PN_ASSERT(o->parent == x && o->dim == PN_DIM_OUTS);
+    o->name = name;
+    o->where = PN_AT_OUTPUT;
+    o->stride = (uint64_t)o->cols * 4;
+}
+
 PN_INTERNAL void pn_b_logits(pn_builder *b, uint32_t w, uint32_t x, uint32_t bias, float scale, float softcap)
 {
+    if (b->status)
+        return;
+    if (b->plan->result == PN_RESULT_HIDDEN) {
+        plan_result(b, x, "hidden");
+        return;
+    }
     uint32_t y = pn_b_matmul(b, w, x, bias, PN_NO_OPERAND);
     if (b->status)
         return;
-    pn_operand *o = plan_at(b, y);
-    o->name = "logits";
-    o->where = PN_AT_OUTPUT;
-    o->stride = (uint64_t)b->plan->n_vocab * 4;
+    plan_result(b, y, "logits");
     if (scale != 1)
         pn_b_scale(b, y, scale, PN_NO_WEIGHT);
     if (softcap > 0)
@@ -48167,6 +48223,16 @@ static void desc_vocab(pn_desc *d)
                      " rows", tokens->count, d->n_vocab);
 }
 
+/* Bidirectional attention (some embedding models) computes something else altogether. */
+static void desc_causal(pn_desc *d)
+{
+    char name[160];
+    const pn_gguf_kv *kv = desc_kv(d, "attention.causal", name);
+    double causal = 1;
+    if (kv && (!pn_gguf_f64(kv, 0, &causal) || causal != 1))
+        pn_desc_fail(d, PN_E_UNSUPPORTED, "key '%s' is not true: attention to later tokens is not supported", name);
+}
+
 static void desc_common(pn_desc *d)
 {
     d->n_ctx_train = pn_hp_u32(d, "context_length", 1, 1u << 30);
@@ -48186,6 +48252,7 @@ static void desc_common(pn_desc *d)
     d->n_expert = pn_hp_u32_or(d, "expert_count", 0, 65536, 0);
     d->n_expert_used = pn_hp_u32_at(d, "expert_used_count", 0, 0, 65536, 0);
     d->eps = pn_hp_f32(d, "attention.layer_norm_rms_epsilon");
+    desc_causal(d);
     if (d->status)
         return;
     if (d->n_heads % d->n_heads_kv)
@@ -48262,15 +48329,29 @@ PN_INTERNAL void pn_desc_close(pn_desc *d)
     *d = (pn_desc){0};
 }
 
+static pn_status desc_plan(const pn_desc *d, pn_plan *plan, const pn_plan_env *env, uint32_t n_ctx, pn_err *err)
+{
+    pn_builder b;
+    pn_builder_begin(&b, plan, env);
+    d->arch->build(d, &b, n_ctx);
+    return pn_builder_finish(&b, err);
+}
+
 PN_INTERNAL pn_status pn_desc_plan(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
                                    uint32_t n_ctx, bool exact, pn_err *err)
 {
     const pn_plan_env env = {.mem = d->mem, .weights = d->weights, .ropes = d->ropes, .state = &d->state,
                              .n_vocab = d->n_vocab, .max_rows = max_rows, .max_outs = max_outs, .exact = exact};
-    pn_builder b;
-    pn_builder_begin(&b, plan, &env);
-    d->arch->build(d, &b, n_ctx);
-    return pn_builder_finish(&b, err);
+    return desc_plan(d, plan, &env, n_ctx, err);
+}
+
+PN_INTERNAL pn_status pn_desc_plan_hidden(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
+                                          uint32_t n_ctx, bool exact, pn_err *err)
+{
+    const pn_plan_env env = {.mem = d->mem, .weights = d->weights, .ropes = d->ropes, .state = &d->state,
+                             .n_vocab = d->n_vocab, .max_rows = max_rows, .max_outs = max_outs, .exact = exact,
+                             .result = PN_RESULT_HIDDEN};
+    return desc_plan(d, plan, &env, n_ctx, err);
 }
 
 PN_INTERNAL uint64_t pn_desc_bytes_per_token(const pn_desc *d)
@@ -50897,6 +50978,8 @@ static pn_status cpu_submit(pn_device *d, const pn_plan *plan, const pn_step *st
         return pn_fail(err, PN_E_INTERNAL, "a step of %u rows and %u outputs does not fit a plan of %u and %u",
                        (unsigned)step->n_rows, (unsigned)step->n_outs, (unsigned)plan->max_rows,
                        (unsigned)plan->max_outs);
+    if (!work)
+        return pn_fail_nomem(err, "the working memory of a step", cpu_work_bytes(pn_team_size(d->team), plan));
     pn_exec *x = &d->exec;
     memset(x, 0, sizeof *x);
     x->dev = d;
@@ -51219,13 +51302,16 @@ PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *p
         return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
     pn_die_take(e, die);
     if (need > die->work_bytes) {
-        pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, die->work, (size_t)die->work_bytes);
-        die->work_bytes = 0;
+        uint64_t had = die->work_bytes;
+        pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
         die->work = pn_mem_alloc(&e->ledger.mem, PN_ACCT_SCRATCH, (size_t)need);
-        if (die->work)
-            die->work_bytes = need;
-        else
+        die->work_bytes = die->work ? need : 0;
+        if (!die->work) {
             st = pn_fail_nomem(err, "the working memory of a step", need);
+            if (had)                /* what other sessions' steps need; submit() refuses if this fails, too */
+                die->work = pn_mem_alloc(&e->ledger.mem, PN_ACCT_SCRATCH, (size_t)had);
+            die->work_bytes = die->work ? had : 0;
+        }
     }
     pn_die_give(die);
     return st;
@@ -51485,6 +51571,8 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     pn_session_need n, floor_need;
     pn_status st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
     uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
+    if (!st)
+        st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_bytes, &o->embed_bytes, err);
     if (!st)
         st = pn_session_needs(d, floor_ctx, PN_MIN((uint32_t)PLAN_FLOOR_BATCH, floor_ctx), threads, o->kv_type,
                               p->exact, &floor_need, err);
@@ -51748,13 +51836,15 @@ static bool model_long_ctx(const pn_model *m, uint32_t n_ctx)
     return m->desc.n_ropes > 1 && n_ctx > m->desc.u.longrope.ctx_short;
 }
 
-static pn_status model_new_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out, pn_err *err)
+static pn_status model_new_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_plan_result result, pn_cached_plan **out,
+                                pn_err *err)
 {
     pn_mem *mem = pn_engine_mem(m->engine);
     pn_cached_plan *c = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *c);
     if (!c)
         return pn_fail_nomem(err, "a plan", sizeof *c);
-    pn_status st = pn_desc_plan(&m->desc, &c->plan, max_rows, max_rows, n_ctx, m->exact, err);
+    pn_status st = result == PN_RESULT_HIDDEN ? pn_desc_plan_hidden(&m->desc, &c->plan, max_rows, max_rows, n_ctx, m->exact, err)
+                                              : pn_desc_plan(&m->desc, &c->plan, max_rows, max_rows, n_ctx, m->exact, err);
     if (st) {
         pn_mem_free(mem, PN_ACCT_MISC, c, sizeof *c);
         return st;
@@ -51772,8 +51862,8 @@ static void model_free_plan(pn_model *m, pn_cached_plan *c)
     pn_mem_free(mem, PN_ACCT_MISC, c, sizeof *c);
 }
 
-PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
-                                        pn_err *err)
+static pn_status model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_plan_result result, pn_cached_plan **out,
+                                pn_err *err)
 {
     pn_cached_plan *found = NULL;
     size_t slot = ENGINE_PLANS;
@@ -51781,7 +51871,7 @@ PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t
     pn_mutex_lock(&m->lock);
     for (size_t i = 0; i < ENGINE_PLANS && !found; i++) {
         pn_cached_plan *c = m->plans[i];
-        if (c && c->max_rows == max_rows && c->long_ctx == model_long_ctx(m, n_ctx))
+        if (c && c->max_rows == max_rows && c->long_ctx == model_long_ctx(m, n_ctx) && c->plan.result == result)
             found = c;
         else if (!c || (c->users == 0 && slot == ENGINE_PLANS))
             slot = i;
@@ -51789,7 +51879,7 @@ PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t
     if (!found && slot == ENGINE_PLANS)
         st = pn_fail(err, PN_E_UNSUPPORTED, "sessions of one model use more than %d different batch sizes", ENGINE_PLANS);
     if (!found && !st) {
-        st = model_new_plan(m, max_rows, n_ctx, &found, err);
+        st = model_new_plan(m, max_rows, n_ctx, result, &found, err);
         if (!st) {
             if (m->plans[slot])
                 model_free_plan(m, m->plans[slot]);
@@ -51802,6 +51892,18 @@ PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t
     }
     pn_mutex_unlock(&m->lock);
     return st;
+}
+
+PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
+                                        pn_err *err)
+{
+    return model_get_plan(m, max_rows, n_ctx, PN_RESULT_LOGITS, out, err);
+}
+
+PN_INTERNAL pn_status pn_model_get_hidden_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
+                                               pn_err *err)
+{
+    return model_get_plan(m, max_rows, n_ctx, PN_RESULT_HIDDEN, out, err);
 }
 
 PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p)
@@ -52020,8 +52122,7 @@ static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
  * Opening
  * ------------------------------------------------------------------------------------------ */
 
-/* Bytes that sessions may take now; UINT64_MAX: nobody knows a limit. */
-static uint64_t session_available(pn_model *m)
+PN_INTERNAL uint64_t pn_session_available(pn_model *m)
 {
     pn_mem_info i;
     pn_engine_memory(m->engine, &i);
@@ -52051,7 +52152,7 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, u
 static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err *err)
 {
     pn_model *m = s->model;
-    uint64_t available = session_available(m), need, whole;
+    uint64_t available = pn_session_available(m), need, whole;
     for (;;) {
         pn_status st = session_need(s, p, &need, &whole, err);
         if (st)
@@ -52151,6 +52252,7 @@ PN_API void pn_session_free(pn_session *s)
     pn_mutex_unlock(&s->model->lock);
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
+    pn_embed_free(s);
     pn_kv_close(&s->kv);
     pn_mem_free(mem, PN_ACCT_MISC, s->tokens, s->n_ctx * sizeof *s->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, s->logits, s->model->desc.n_vocab * sizeof *s->logits);
@@ -52183,7 +52285,7 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
 {
     uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
-    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = need ? session_available(s->model) : 0;
+    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = need ? pn_session_available(s->model) : 0;
     if (need <= available && pn_kv_reserve(&s->kv, n))
         return PN_OK;
     return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
@@ -52233,28 +52335,26 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
     return s->busy ? pn_fail(err, PN_E_STATE, "a request works on the session: wait for its end, or free it") : PN_OK;
 }
 
-/* Rows [0, n) of `tokens` at the session's end; n_outs wanted rows are in s->out_rows. */
-static pn_status session_step(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t n_outs, float *logits,
-                              uint32_t done, uint32_t total, pn_err *err)
+PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err)
 {
     pn_die *die = &s->model->engine->cpu;
-    pn_kv_prepare(&s->kv, n);
-    pn_run run = {.n_rows = n, .pos0 = s->kv.length};
+    pn_kv_prepare(&s->kv, p->n);
+    pn_run run = {.n_rows = p->n, .pos0 = s->kv.length};
     for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
         run.pages[g] = s->kv.group[g].table;
-    const pn_step step = {.tokens = tokens, .n_rows = n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
-                          .n_outs = n_outs, .logits = logits};
+    const pn_step step = {.tokens = p->tokens, .n_rows = p->n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
+                          .n_outs = p->n_outs, .logits = p->out};
     pn_die_take(s->model->engine, die);
     pn_exec *x;
-    pn_status st = die->ops->submit(die->dev, pn_session_plan(s, n), &step, &s->model->store.host, die->work, &x, err);
+    pn_status st = die->ops->submit(die->dev, p->plan, &step, &s->model->store.host, die->work, &x, err);
     if (!st) {
-        st = session_advance(s, x, done, total, err);
+        st = session_advance(s, x, p->done, p->total, err);
         die->ops->end(x);
     }
     pn_die_give(die);
     if (!st) {
-        memcpy(s->tokens + s->kv.length, tokens, n * sizeof *tokens);
-        pn_kv_commit(&s->kv, n);
+        memcpy(s->tokens + s->kv.length, p->tokens, p->n * sizeof *p->tokens);
+        pn_kv_commit(&s->kv, p->n);
     }
     return st;
 }
@@ -52284,8 +52384,9 @@ PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, siz
         uint32_t rows = PN_MIN(total - done, s->n_batch), n_outs = all ? rows : done + rows == total;
         for (uint32_t i = 0; i < n_outs; i++)
             s->out_rows[i] = all ? i : rows - 1;
-        float *out = all ? all + (size_t)done * V : s->logits;
-        st = session_step(s, tokens + done, rows, n_outs, out, done, total, err);
+        const pn_session_part p = {.plan = pn_session_plan(s, rows), .tokens = tokens + done, .n = rows, .n_outs = n_outs,
+                                   .done = done, .total = total, .out = all ? all + (size_t)done * V : s->logits};
+        st = pn_session_step(s, &p, err);
         if (!st)
             done += rows;
     }
@@ -52323,6 +52424,183 @@ PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size
     if (n && !logits)
         return pn_fail(err, PN_E_INVALID, "no memory for the logits given");
     return session_eval(s, tokens, n, logits, err);
+}
+#endif
+
+/* ---- Begin engine/pn_embed.c ---- */
+#ifndef PN_DROP_ENGINE_PN_EMBED_C
+#define PN_DROP_ENGINE_PN_EMBED_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * Embeddings: a text evaluated like any other, but with a plan that ends at the final norm, and its rows
+ * gathered into one vector.
+ *
+ *     h[t] = RMS(x[t]; w)                     what the head would multiply, f32
+ *     v    = 1/n sum h[t]  or  h[n - 1]
+ *     out  = v / |v|                          if wanted
+ *
+ * Same bits: rows do not depend on the steps they were computed in, and their sum is kept in f64 and grows token
+ * by token in the order of the text.  v is rounded to f32 before its squares are summed (again f64, ascending):
+ * products of two f32 are exact there, so a compiler that fuses multiply and add gives the same length.
+ *
+ * Most sessions never embed, so plan, rows and sum are taken by the first one that does.
+ */
+/* includes engine/pn_engine_int.h */
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+typedef struct pn_embed {
+    pn_cached_plan *plan;       /* of n_batch rows; smaller steps use it, too */
+    float *rows;                /* [n_batch, n_embd] hidden rows of a step */
+    double *sum;                /* [n_embd] */
+} pn_embed;
+
+static uint64_t embed_row_bytes(uint32_t n_batch, uint32_t n_embd)
+{
+    return ((uint64_t)n_batch * sizeof(float) + sizeof(double)) * n_embd;
+}
+
+PN_INTERNAL pn_status pn_embed_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads, bool exact,
+                                     uint64_t work_bytes, uint64_t *out, pn_err *err)
+{
+    pn_plan plan;
+    pn_status st = pn_desc_plan_hidden(d, &plan, n_batch, n_batch, n_ctx, exact, err);
+    if (st)
+        return st;
+    uint64_t work = pn_backend_cpu()->work_bytes(n_threads, &plan);
+    pn_plan_free(&plan, d->mem);
+    *out = sizeof(pn_embed) + embed_row_bytes(n_batch, d->n_embd) + (work - PN_MIN(work, work_bytes));
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_embed_free(pn_session *s)
+{
+    pn_embed *e = s->embed;
+    pn_mem *mem = pn_engine_mem(s->model->engine);
+    uint32_t D = s->model->desc.n_embd;
+    if (!e)
+        return;
+    pn_model_put_plan(s->model, e->plan);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, e->rows, (size_t)s->n_batch * D * sizeof *e->rows);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, e->sum, D * sizeof *e->sum);
+    pn_mem_free(mem, PN_ACCT_MISC, e, sizeof *e);
+    s->embed = NULL;
+}
+
+/* s->embed is there afterwards, entirely or not at all. */
+static pn_status embed_open(pn_session *s, pn_err *err)
+{
+    pn_model *m = s->model;
+    pn_mem *mem = pn_engine_mem(m->engine);
+    uint64_t need, available = pn_session_available(m);
+    if (s->embed)
+        return PN_OK;
+    pn_status st = pn_embed_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, m->exact,
+                                  m->engine->cpu.work_bytes, &need, err);
+    if (st)
+        return st;
+    if (need > available)
+        return pn_fail(err, PN_E_BUDGET, "embeddings in steps of %" PRIu32 " tokens need %" PRIu64 " bytes, %" PRIu64
+                       " are available", s->n_batch, need, available);
+    pn_embed *e = s->embed = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *e);
+    if (!e)
+        return pn_fail_nomem(err, "an embedding", sizeof *e);
+    e->rows = pn_mem_calloc(mem, PN_ACCT_SCRATCH, (uint64_t)s->n_batch * m->desc.n_embd, sizeof *e->rows);
+    e->sum = pn_mem_calloc(mem, PN_ACCT_SCRATCH, m->desc.n_embd, sizeof *e->sum);
+    if (!e->rows || !e->sum)
+        st = pn_fail_nomem(err, "an embedding", embed_row_bytes(s->n_batch, m->desc.n_embd));
+    if (!st)
+        st = pn_model_get_hidden_plan(m, s->n_batch, s->n_ctx, &e->plan, err);
+    if (!st)
+        st = pn_die_reserve(m->engine, &m->engine->cpu, &e->plan->plan, err);
+    if (st)
+        pn_embed_free(s);
+    return st;
+}
+
+static void embed_add(double *sum, const float *rows, uint32_t n, uint32_t D)
+{
+    for (uint32_t r = 0; r < n; r++)
+        for (uint32_t i = 0; i < D; i++)
+            sum[i] += (double)rows[(size_t)r * D + i];
+}
+
+/* sum [D] of n vectors to out [D]; on failure out is untouched. */
+static pn_status embed_finish(const double *sum, uint32_t D, size_t n, bool normalize, float *out, pn_err *err)
+{
+    double square = 0, length = 1;
+    for (uint32_t i = 0; i < D; i++) {
+        double v = (double)(float)(sum[i] / (double)n);
+        square += v * v;
+    }
+    if (!isfinite(square))
+        return pn_fail(err, PN_E_NUMERIC, "the model produced no finite embedding");
+    if (normalize && square > 0)
+        length = sqrt(square);
+    for (uint32_t i = 0; i < D; i++)
+        out[i] = (float)((double)(float)(sum[i] / (double)n) / length);
+    return PN_OK;
+}
+
+/* The text, step by step; the vectors that count are summed in s->embed->sum. */
+static pn_status embed_text(pn_session *s, const pn_token *tokens, uint32_t total, pn_pooling pooling, pn_err *err)
+{
+    pn_embed *e = s->embed;
+    uint32_t D = s->model->desc.n_embd;
+    pn_status st = PN_OK;
+    memset(e->sum, 0, D * sizeof *e->sum);
+    for (uint32_t done = 0; done < total && !st;) {
+        uint32_t n = PN_MIN(total - done, s->n_batch), n_outs = pooling == PN_POOLING_MEAN ? n : done + n == total;
+        for (uint32_t i = 0; i < n_outs; i++)
+            s->out_rows[i] = n - n_outs + i;
+        const pn_session_part p = {.plan = &e->plan->plan, .tokens = tokens + done, .n = n, .n_outs = n_outs,
+                                   .done = done, .total = total, .out = e->rows};
+        st = pn_session_step(s, &p, err);
+        if (!st)
+            embed_add(e->sum, e->rows, n_outs, D);
+        done += n;
+    }
+    return st;
+}
+
+PN_API pn_pooling pn_model_pooling(const pn_model *m)
+{
+    char key[64];
+    uint64_t type;
+    snprintf(key, sizeof key, "%s.pooling_type", m->desc.arch_name);
+    const pn_gguf_kv *kv = pn_weights_meta(&m->file.weights, key);
+    return kv && pn_gguf_u64(kv, 0, &type) && type == 3 ? PN_POOLING_LAST : PN_POOLING_MEAN;    /* 0 none, 1 mean, 2 cls, 3 last, 4 rank */
+}
+
+PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, int normalize,
+                                  float *out, pn_err *err)
+{
+    if (!s)
+        return pn_fail(err, PN_E_INVALID, "no session given");
+    if (pn_session_idle(s, err))
+        return PN_E_STATE;
+    atomic_store(&s->cancelled, false);
+    pn_kv_truncate(&s->kv, 0);
+    s->has_logits = false;
+    if (!n || !out || (unsigned)pooling > PN_POOLING_LAST)
+        return pn_fail(err, PN_E_INVALID, "%s", !n ? "no tokens: an empty text has no embedding"
+                                                : !out ? "no memory for the embedding given" : "there is no such pooling");
+    if (pooling == PN_POOLING_DEFAULT)
+        pooling = pn_model_pooling(s->model);
+    pn_status st = pn_session_check_more(s, tokens, n, err);
+    if (!st)
+        st = embed_open(s, err);
+    if (!st)
+        st = pn_session_reserve(s, n, err);
+    if (!st)
+        st = embed_text(s, tokens, (uint32_t)n, pooling, err);
+    if (!st)
+        st = embed_finish(s->embed->sum, s->model->desc.n_embd, pooling == PN_POOLING_MEAN ? n : 1, normalize, out, err);
+    pn_kv_truncate(&s->kv, 0);
+    pn_kv_trim(&s->kv);
+    return st;
 }
 #endif
 

@@ -289,6 +289,8 @@ typedef struct pn_plan_info {
     uint32_t n_layers, n_embd, n_heads, n_heads_kv, n_vocab, n_batch, n_threads, n_sessions;
     pn_dtype kv_type;
     int fits;                       /* total_bytes <= available_bytes */
+    uint64_t embed_bytes;           /* what a session takes on top, in none of the sums above, once it has computed
+                                       an embedding (pn_session_embed) */
 } pn_plan_info;
 
 /* Header only; allocates a few KiB, touches no weights. */
@@ -581,6 +583,33 @@ PN_API void pn_session_cancel(pn_session *s);
  * pn_session_cancel().  For progress bars and event loops. */
 typedef int (*pn_tick_fn)(void *user, uint32_t tokens_done, uint32_t tokens_total);
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user);
+
+/* ------------------------------------------------------------------------------------------
+ * Embeddings
+ * ------------------------------------------------------------------------------------------ */
+
+/* How the vectors of a text's tokens become one. */
+typedef enum pn_pooling {
+    PN_POOLING_DEFAULT = 0,     /* as the model's file says (pn_model_pooling) */
+    PN_POOLING_MEAN,            /* their average */
+    PN_POOLING_LAST             /* the last token's */
+} pn_pooling;
+
+/* What PN_POOLING_DEFAULT means: `<arch>.pooling_type` of the file where it is one of these two, else
+ * PN_POOLING_MEAN. */
+PN_API pn_pooling pn_model_pooling(const pn_model *m);
+
+/* The embedding of a text: float32 [n_embd] (pn_model_describe), caller's memory.  A token's vector is what the
+ * output matrix would be multiplied with, after the final norm.  normalize 1: scaled to length 1 (a vector of
+ * zeros stays one).  Models may want an end token there (tokenize with PN_TOKENIZE_BOS).
+ *
+ * It is a use of the session's memory, not part of its text: the session is emptied first and is empty
+ * afterwards, whatever the result, except PN_E_STATE (a request works on it).  PN_E_CONTEXT: the text is longer
+ * than the session's context.  The first embedding takes pn_plan_info.embed_bytes, which the session keeps;
+ * PN_E_BUDGET or PN_E_NOMEM when they are not to be had.  PN_E_NUMERIC: the vector is not finite.  Ticks and
+ * pn_session_cancel() work as for pn_session_eval(), and so does "same bits". */
+PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, int normalize,
+                                  float *out, pn_err *err);
 
 /* ------------------------------------------------------------------------------------------
  * Sampling
@@ -987,5 +1016,118 @@ PN_API pn_status pn_backend_register(const pn_device_ops *ops);
 
 /* "cpu", or the first registered backend with a usable device; static. */
 PN_API const char *pn_backend_name(const pn_engine *e);
+
+/* ------------------------------------------------------------------------------------------
+ * Server (pantheon_serve.c)
+ * ------------------------------------------------------------------------------------------ */
+
+/* An OpenAI-compatible server inside your process: models by name, any number of connections, one thread.
+ *
+ *     pn_server_new, _load (each model), _listen (each address)
+ *     while (pn_server_poll(server, -1, &err) == PN_OK && pn_server_running(server)) continue;
+ *     pn_server_free
+ *
+ * It belongs to the thread that polls it; only pn_server_stop() may be called from elsewhere.  Unless told
+ * otherwise it has the engine drive its steps (pn_engine_start) and two threads of its own for what takes long:
+ * prompts and loading. */
+typedef struct pn_server pn_server;
+
+typedef enum pn_metrics_names { PN_METRICS_DEFAULT = 0, PN_METRICS_VLLM, PN_METRICS_OFF } pn_metrics_names;
+
+typedef struct pn_server_params {
+    size_t size;
+    const char *api_keys;           /* text of a key file: a key a line, comments from '#'; NULL: open to all */
+    const char *admin_keys;         /* the same for /admin; NULL: from this host only */
+    const char *const *cors;        /* [n_cors] origins whose pages may call us, or "*" */
+    size_t n_cors;
+    uint32_t queue;                 /* requests of a model that may wait for their turn; 0: 64 */
+    uint32_t default_max_new;       /* tokens of an answer that asks for no limit; 0: 2048 */
+    uint32_t idle_ms;               /* a connection without a request is closed after; 0: 60,000 */
+    uint32_t drain_ms;              /* what is under way when the server stops may take; 0: 30,000 */
+    uint32_t max_body;              /* bytes of a request; 0: 32 MiB */
+    uint32_t max_connections;       /* 0: 4096 */
+    pn_metrics_names metrics;
+    int inline_work;                /* 1: no threads; pn_server_poll computes, too, some milliseconds at a time */
+    const char *build;              /* what "/" tells as build; NULL: "none" */
+    pn_log_fn log;                  /* a line a request and what else happens; from the thread that polls */
+    void *log_user;
+    int log_json;                   /* 1: lines are JSON objects */
+} pn_server_params;
+
+PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_server **out, pn_err *err);
+
+/* Closes everything at once: what is under way ends with an error.  Its models are freed, before the engine. */
+PN_API void pn_server_free(pn_server *s);
+
+typedef struct pn_server_model {
+    size_t size;
+    const char *path;
+    const char *name;               /* NULL: the file's name without ".gguf" */
+    const char *const *aliases;     /* [n_aliases] more names */
+    size_t n_aliases;
+    uint32_t ctx_cap;               /* most tokens of a conversation; 0: as trained and as memory allows */
+    uint32_t max_sessions;          /* 0: no cap */
+    uint32_t max_concurrent;        /* requests worked on at once; 0: 8 */
+    int has_reasoning_budget;
+    uint32_t reasoning_budget;      /* most tokens of reasoning */
+    pn_dtype kv_type;               /* with has_kv_type; else F16 */
+    int has_kv_type;
+    pn_residency residency;
+    const char *template_text;      /* Jinja instead of the model's own template; NULL: its own */
+    const uint32_t *dies;           /* [n_dies]; none: the server chooses */
+    size_t n_dies;
+} pn_server_model;
+
+/* Begin to load a model, on a thread of the server; pn_server_poll goes on meanwhile, and requests for it get 503.
+ * Strings are copied.  PN_E_INVALID: the name is taken. */
+PN_API pn_status pn_server_load(pn_server *s, const pn_server_model *m, pn_err *err);
+
+/* PN_OK: every model is ready; PN_E_STATE: some are loading; else what the first one failed with. */
+PN_API pn_status pn_server_ready(const pn_server *s, pn_err *err);
+
+/* Listen on "HOST:PORT", "[ADDRESS]:PORT", "unix:PATH" or "fd:NUMBER" (a listening socket that was handed over).
+ * Port 0: any; bound (may be NULL) [cap] gets what it came to. */
+PN_API pn_status pn_server_listen(pn_server *s, const char *address, char *bound, size_t cap, pn_err *err);
+
+/* Handle what is due, waiting for it up to timeout_ms (-1: for ever; 0: not at all). */
+PN_API pn_status pn_server_poll(pn_server *s, int timeout_ms, pn_err *err);
+
+/* For loops of your own: a descriptor that is readable when pn_server_poll has something to do (-1: this system
+ * has none), and milliseconds until it has in any case (-1: never). */
+PN_API int pn_server_fd(const pn_server *s);
+PN_API int pn_server_timeout(const pn_server *s);
+
+/* Take no more requests, finish what is under way (drain_ms), then pn_server_running is 0.  The second call ends
+ * at once.  From any thread and from signal handlers. */
+PN_API void pn_server_stop(pn_server *s);
+PN_API int pn_server_running(const pn_server *s);
+
+/* A request on a route of yours; texts are valid during the call. */
+typedef struct pn_server_request {
+    const char *method, *path;      /* decoded, without the query */
+    const char *query;              /* as sent; "" */
+    const char *body;
+    size_t body_len;
+    const char *peer;               /* address of the client */
+    const void *fields;             /* for pn_server_field */
+} pn_server_request;
+
+typedef struct pn_server_response {
+    int status;                     /* 0: 200 */
+    const char *content_type;       /* NULL: "application/json" */
+    const char *body;               /* copied when the handler returns */
+    size_t body_len;
+} pn_server_response;
+
+typedef void (*pn_server_handler)(void *user, const pn_server_request *request, pn_server_response *response);
+
+/* A header field of the request, NULL: absent. */
+PN_API const char *pn_server_field(const pn_server_request *request, const char *name);
+
+/* Routes of your own beside ours, and before them: GET, HEAD by GET, POST, PUT, PATCH, DELETE; API keys count for
+ * them unless `open`.  The path is copied and compared whole.  The handler runs in pn_server_poll: it should be
+ * quick. */
+PN_API pn_status pn_server_handle(pn_server *s, const char *method, const char *path, int open, pn_server_handler fn,
+                                  void *user, pn_err *err);
 
 #endif /* PANTHEON_H */

@@ -29,6 +29,11 @@
 #define PN_ENABLE_FILES 1
 #endif
 
+/* The server waits with epoll on Linux; 0: with poll, as elsewhere. */
+#ifndef PN_ENABLE_EPOLL
+#define PN_ENABLE_EPOLL 1
+#endif
+
 /* Vector kernels: 0 leaves only the portable reference (smaller, any compiler). */
 #ifndef PN_ENABLE_SIMD
 #define PN_ENABLE_SIMD 1
@@ -505,6 +510,55 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
 
 #endif /* PN_HASH_H */
 
+/* ---- Begin base/pn_thread.h ---- */
+/*
+ * pn_thread.h - threads, locks and the spin-then-park barrier of the CPU team.
+ *
+ * Two implementations of one header: pn_thread.c (POSIX) and pn_thread_none.c (PN_ENABLE_THREADS=0:
+ * one thread, locks that do nothing).  Structs are caller's storage.
+ */
+#ifndef PN_THREAD_H
+#define PN_THREAD_H
+
+/* includes base/pn_base.h */
+
+#if PN_ENABLE_THREADS
+#include <pthread.h>
+typedef struct pn_mutex { pthread_mutex_t m; } pn_mutex;
+typedef struct pn_cond { pthread_cond_t c; } pn_cond;
+typedef struct pn_thread { pthread_t t; void (*fn)(void *); void *arg; } pn_thread;
+typedef struct pn_thread_id { pthread_t t; } pn_thread_id;
+#else
+typedef struct pn_mutex { int unused; } pn_mutex;
+typedef struct pn_cond { int unused; } pn_cond;
+typedef struct pn_thread { int unused; } pn_thread;
+typedef struct pn_thread_id { int unused; } pn_thread_id;
+#endif
+
+PN_INTERNAL void pn_mutex_init(pn_mutex *m);
+PN_INTERNAL void pn_mutex_fini(pn_mutex *m);
+PN_INTERNAL void pn_mutex_lock(pn_mutex *m);
+PN_INTERNAL void pn_mutex_unlock(pn_mutex *m);
+
+PN_INTERNAL void pn_cond_init(pn_cond *c);
+PN_INTERNAL void pn_cond_fini(pn_cond *c);
+PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m);
+PN_INTERNAL void pn_cond_broadcast(pn_cond *c);
+
+/* Run fn(arg) on a new thread.  `t` must stay where it is until joined.  False: the system refused. */
+PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg);
+PN_INTERNAL void pn_thread_join(pn_thread *t);
+
+/* Who is calling? */
+PN_INTERNAL pn_thread_id pn_thread_self(void);
+PN_INTERNAL bool pn_thread_is_self(pn_thread_id id);
+
+/* Tell the core that we are spinning; offer it to another thread. */
+PN_INTERNAL void pn_thread_relax(void);
+PN_INTERNAL void pn_thread_yield(void);
+
+#endif /* PN_THREAD_H */
+
 /* ---- Begin serve/pn_oai_error.h ---- */
 /*
  * pn_oai_error.h - what clients are told when a request is not answered.
@@ -887,6 +941,82 @@ PN_INTERNAL bool pn_oai_reply_fail(pn_reply *r, const pn_oai_error *e);
 PN_INTERNAL void pn_oai_reply_log(pn_str *s, float v);
 
 #endif /* PN_OAI_REPLY_H */
+
+/* ---- Begin serve/pn_oai_translate.h ---- */
+/*
+ * pn_oai_translate.h - a request of another API said as a chat completions request.
+ *
+ * One text goes in and one comes out, which pn_oai_chat_parse reads: whatever the API, there is one place where
+ * fields are checked and one form that the server works with.  A translator has a row for each field that has
+ * another name or form; every other field goes over as it is, so that extensions work everywhere and what the
+ * chat parser does not know is listed under the client's own name.
+ *
+ * For the parsers of Anthropic's Messages and OpenAI's Responses, and nobody else.
+ */
+#ifndef PN_OAI_TRANSLATE_H
+#define PN_OAI_TRANSLATE_H
+
+/* includes serve/pn_oai_read.h */
+
+typedef struct pn_oai_translator {
+    pn_oai_parser p;            /* first: readers get this; p.q is &in */
+    pn_oai_common in;           /* the client's body, and what of it is ignored */
+    pn_str out;                 /* members of the chat body, so far */
+    pn_str messages;            /* elements of its array of messages */
+} pn_oai_translator;
+
+/* *t is initialised in any case. */
+PN_INTERNAL bool pn_oai_translate_open(pn_oai_translator *t, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_translate_close(pn_oai_translator *t);
+PN_INTERNAL bool pn_oai_translate_fields(pn_oai_translator *t, const pn_oai_field *rows, size_t n_rows);
+
+typedef struct pn_oai_rename { const char *chat, *client; } pn_oai_rename;
+
+/* Read what came out.  An error speaks of the client's field: the first row whose `chat` begins its param. */
+PN_INTERNAL bool pn_oai_translate_end(pn_oai_translator *t, pn_oai_chat *out, const pn_oai_rename *names, size_t n_names);
+
+/* --- for readers --- */
+
+static inline pn_oai_translator *pn_oai_translator_of(pn_oai_parser *p) { return (pn_oai_translator *)p; }
+
+/* The field under another name, as it is. */
+PN_INTERNAL void pn_oai_translate_as(pn_oai_parser *p, const char *name, uint32_t node);
+
+/* A reader: chat would take the field for something that this API does not have, so it is only listed. */
+PN_INTERNAL bool pn_oai_translate_ignore(pn_oai_parser *p, const char *name, uint32_t node);
+
+#endif /* PN_OAI_TRANSLATE_H */
+
+/* ---- Begin serve/pn_anthropic.h ---- */
+/*
+ * pn_anthropic.h - Anthropic's Messages API: requests become chat requests, answers become its messages.
+ *
+ * A request's text is said as a chat completions request and read as one (pn_oai_translate.h); what is ignored
+ * is in the chat request's `ignored`, for a header, since this API's bodies have no room for other keys.
+ *
+ * Source: Anthropic's API reference.
+ *
+ * Threads: none; see pn_reply.h for replies.
+ */
+#ifndef PN_ANTHROPIC_H
+#define PN_ANTHROPIC_H
+
+/* includes serve/pn_oai.h */
+/* includes serve/pn_reply.h */
+
+/* For /v1/messages and its count_tokens.  Without max_tokens, which the API demands, 4096 are meant.  False: *e
+ * says why, and *out is empty; else pn_oai_chat_fini it. */
+PN_INTERNAL bool pn_anthropic_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+
+/* {"type":"error","error":{"type","message"}}, and the status that goes with it (overloaded is 529). */
+PN_INTERNAL void pn_anthropic_error_json(const pn_oai_error *e, pn_str *out);
+PN_INTERNAL int pn_anthropic_error_status(const pn_oai_error *e);
+
+/* Streaming: message_start, then each block from its content_block_start to its content_block_stop, one after
+ * the other, then message_delta and message_stop.  p->n_choices is 1. */
+PN_INTERNAL pn_status pn_anthropic_reply_new(pn_reply **out, const pn_reply_params *p, pn_err *err);
+
+#endif /* PN_ANTHROPIC_H */
 
 /* ---- Begin serve/pn_metrics.h ---- */
 /*
@@ -1548,6 +1678,424 @@ PN_INTERNAL void pn_conn_drain(pn_conn *c);
 
 #endif /* PN_CONN_H */
 
+/* ---- Begin serve/pn_net.h ---- */
+/*
+ * pn_net.h - what the server needs of the system: sockets, waiting for many of them, clocks.
+ *
+ * Everything is non-blocking and closed on exec, and no call here raises SIGPIPE.  Addresses are texts:
+ *
+ *     127.0.0.1:8080   [::1]:8080   :8080 (every interface)   port 0: any free one
+ *     unix:/run/pantheon.sock       a socket file, replaced when nobody listens on it any more
+ *     fd:3                          handed over by the parent (systemd)
+ *
+ * Waiting is epoll on Linux (pn_poller_epoll.c), poll elsewhere (pn_poller_poll.c).
+ *
+ * Threads: one owner each; pn_wake_send from any thread and from signal handlers.
+ */
+#ifndef PN_NET_H
+#define PN_NET_H
+
+/* includes base/pn_err.h */
+/* includes base/pn_mem.h */
+
+#include <stdatomic.h>
+
+/* --- listening and talking ---------------------------------------------------------------------- */
+
+typedef struct pn_listener {
+    int fd;                     /* -1: none */
+    char name[160];             /* "127.0.0.1:8080" with the port in effect, "unix:/path" */
+    char unlink_path[108];      /* the socket file to remove; "": none */
+    bool tcp;
+} pn_listener;
+
+typedef struct pn_peer {
+    bool local;                 /* this host: loopback, or a Unix socket */
+    char name[64];              /* its address without the port; "unix" */
+} pn_peer;
+
+PN_INTERNAL pn_status pn_listener_open(pn_listener *l, const char *address, pn_err *err);
+PN_INTERNAL void pn_listener_close(pn_listener *l);
+
+/* A connection's descriptor, or -1: nobody is waiting; -2: the system has none left (try again later). */
+PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer);
+
+typedef enum pn_io {
+    PN_IO_DONE = 0,             /* some bytes, at least one */
+    PN_IO_AGAIN,                /* none now */
+    PN_IO_END,                  /* the peer sends no more */
+    PN_IO_GONE                  /* broken */
+} pn_io;
+
+/* *n: in the room or the bytes given, out those used. */
+PN_INTERNAL pn_io pn_net_read(int fd, void *buf, size_t *n);
+PN_INTERNAL pn_io pn_net_write(int fd, const void *bytes, size_t *n);
+PN_INTERNAL void pn_net_shutdown(int fd);              /* the writing side */
+PN_INTERNAL void pn_net_close(int fd);
+
+/* --- waiting ---------------------------------------------------------------------------------- */
+
+enum {
+    PN_READY_READ = 1, PN_READY_WRITE = 2,
+    PN_READY_END = 4,           /* the peer sends no more, told even if nobody reads (where the system can) */
+    PN_READY_GONE = 8           /* the connection is broken; told unasked */
+};
+
+typedef struct pn_ready {
+    void *who;
+    unsigned events;
+} pn_ready;
+
+typedef struct pn_poller {
+    pn_mem *mem;                /* borrowed */
+    int fd;                     /* readable when pn_poller_wait would find something; -1: this system has none */
+    struct pn_poller_entry *list;       /* owned, [cap]; poll only */
+    size_t n, cap;
+} pn_poller;
+
+PN_INTERNAL pn_status pn_poller_open(pn_poller *p, pn_mem *mem, pn_err *err);
+PN_INTERNAL void pn_poller_close(pn_poller *p);
+PN_INTERNAL bool pn_poller_add(pn_poller *p, int fd, unsigned events, void *who);
+PN_INTERNAL void pn_poller_change(pn_poller *p, int fd, unsigned events, void *who);
+PN_INTERNAL void pn_poller_remove(pn_poller *p, int fd);       /* before the descriptor is closed */
+
+/* How many are in ready[0..cap); timeout_ms -1: wait for ever. */
+PN_INTERNAL size_t pn_poller_wait(pn_poller *p, pn_ready *ready, size_t cap, int timeout_ms);
+
+/* --- waking who waits --------------------------------------------------------------------------- */
+
+typedef struct pn_wake {
+    int read_fd, write_fd;
+    atomic_bool sent;           /* a byte is under way: another one would tell nothing new */
+} pn_wake;
+
+PN_INTERNAL pn_status pn_wake_open(pn_wake *w, pn_err *err);
+PN_INTERNAL void pn_wake_close(pn_wake *w);
+PN_INTERNAL void pn_wake_send(pn_wake *w);
+PN_INTERNAL void pn_wake_clear(pn_wake *w);            /* before looking at what there is to do */
+
+/* --- clocks and chance -------------------------------------------------------------------------- */
+
+PN_INTERNAL uint64_t pn_net_now_ms(void);              /* monotonic */
+PN_INTERNAL int64_t pn_net_unix_s(void);
+PN_INTERNAL void pn_net_random(void *out, size_t n);   /* from the system; where it has none, from clocks and addresses */
+
+#endif /* PN_NET_H */
+
+/* ---- Begin serve/pn_lane.h ---- */
+/*
+ * pn_lane.h - work that must not hold up the I/O thread: a thread that does one task after another.
+ *
+ * A task is a part of whatever it works for.  It is run on the lane; then `done` is called by the owner, from
+ * pn_lane_done(), so that all the rest of the server's data has one thread.  Where the system has no threads
+ * tasks are run by pn_lane_done() too.
+ */
+#ifndef PN_LANE_H
+#define PN_LANE_H
+
+/* includes base/pn_thread.h */
+
+typedef struct pn_task pn_task;
+struct pn_task {
+    void (*run)(pn_task *t);    /* on the lane */
+    void (*done)(pn_task *t);   /* on the owner's thread; may free or reuse the task */
+    pn_task *next;              /* the lane's */
+};
+
+typedef struct pn_lane {
+    pn_mutex lock;
+    pn_cond work;
+    pn_thread thread;
+    bool threaded, stop;
+    pn_task *todo, **todo_end;
+    pn_task *finished, **finished_end;
+    void (*wake)(void *user);   /* something is finished: call pn_lane_done; any thread */
+    void *user;
+} pn_lane;
+
+/* threaded false, or no thread to be had: everything happens in pn_lane_done. */
+PN_INTERNAL void pn_lane_open(pn_lane *l, bool threaded, void (*wake)(void *user), void *user);
+PN_INTERNAL void pn_lane_close(pn_lane *l);            /* waits for the task that runs; the rest is dropped: none is left */
+PN_INTERNAL void pn_lane_add(pn_lane *l, pn_task *t);
+PN_INTERNAL void pn_lane_done(pn_lane *l);
+
+#endif /* PN_LANE_H */
+
+/* ---- Begin serve/pn_server_int.h ---- */
+/*
+ * pn_server_int.h - the server's own structs, for its files only.
+ *
+ *     pn_server.c      sockets, connections, the loop; what is public
+ *     pn_routes.c      which path is whose; the short answers
+ *     pn_registry.c    models by name: loading, unloading, routing
+ *     pn_ask.c         a request for text: from its body to its answer
+ *     pn_ask_begin.c   what of it happens on the lane: parsing, prompt, grammar, sessions
+ *     pn_admin.c       /v1/models, /admin, /metrics and the like
+ *
+ * Who owns what.  All of it is the I/O thread's, the one in pn_server_poll, but
+ *
+ *     an ask while a lane has it (phase PARSING, BEGINNING, CLOSING): the lane's
+ *     an ask's reply and box: whoever holds its lock; the engine's stepping thread writes, we read
+ *     a model while it is LOADING or UNLOADING: the loader's lane
+ *
+ * Lock order: ask->lock, then whatever the engine locks.  pn_request_free is called without ask->lock.
+ */
+#ifndef PN_SERVER_INT_H
+#define PN_SERVER_INT_H
+
+/* includes base/pn_err.h */
+/* includes serve/pn_access.h */
+/* includes serve/pn_conn.h */
+/* includes serve/pn_lane.h */
+/* includes serve/pn_metrics.h */
+/* includes serve/pn_net.h */
+/* includes serve/pn_oai.h */
+/* includes serve/pn_reply.h */
+
+typedef struct serve_conn serve_conn;
+typedef struct serve_model serve_model;
+typedef struct serve_ask serve_ask;
+
+enum { SERVE_LISTENERS = 8, SERVE_CHOICES = 16, SERVE_READY = 64, SERVE_GAPS = 32 };
+
+/* ------------------------------------------------------------------------------------------
+ * Connections
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum serve_api { SERVE_OPENAI = 0, SERVE_ANTHROPIC } serve_api;         /* whose errors the client understands */
+
+struct serve_conn {
+    pn_server *server;
+    pn_conn c;
+    int fd;
+    unsigned events;            /* what the poller waits for */
+    pn_peer peer;
+    serve_conn *prev, *next;    /* all of them */
+    serve_conn *waiting;        /* next of those that wait for a model, see serve_model.waiters */
+    serve_ask *ask;             /* at work for it, or NULL */
+    serve_api api;
+    bool dead;                  /* closed; freed at the end of the turn */
+    char request_id[65];
+    uint64_t began;             /* ms */
+    int status;                 /* of the reply */
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Models
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum serve_state { SERVE_LOADING = 0, SERVE_MODEL_READY, SERVE_DRAINING, SERVE_UNLOADING, SERVE_FAILED } serve_state;
+
+struct serve_model {
+    pn_server *server;
+    serve_model *next;
+    char *name, *path;          /* owned */
+    pn_str aliases;             /* owned: names, each followed by a NUL */
+    pn_str template_text;       /* owned */
+    pn_server_model params;     /* texts are not valid any more */
+    serve_state state;
+    pn_model *m;                /* owned; NULL until it is ready */
+    pn_template *tpl;           /* owned; NULL: the model has none */
+    pn_plan_info plan;
+    pn_model_info info;
+    uint32_t n_ctx;             /* most tokens of a conversation */
+    int64_t created;
+    pn_err err;                 /* why it failed */
+    pn_task task;
+    serve_conn *waiters;        /* want to be told that it is loaded, or gone */
+    serve_ask *queue, **queue_end;      /* asks that wait for a place */
+    uint32_t n_queued, n_running;
+    double seconds;             /* of a request, from begin to end: a moving average; 0: unknown */
+    uint32_t metrics;           /* its index there */
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Asks
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum serve_kind {
+    SERVE_CHAT = 0, SERVE_COMPLETION, SERVE_RESPONSES, SERVE_MESSAGES,  /* generate */
+    SERVE_EMBED, SERVE_TOKENIZE, SERVE_DETOKENIZE, SERVE_TEMPLATE,      /* answer at once */
+    SERVE_COUNT, SERVE_COUNT_RESPONSES, SERVE_COUNT_MESSAGES
+} serve_kind;
+
+typedef enum serve_phase { SERVE_PARSING = 0, SERVE_QUEUED, SERVE_BEGINNING, SERVE_RUNNING, SERVE_CLOSING } serve_phase;
+
+/* One answer of the model. */
+typedef struct serve_choice {
+    serve_ask *ask;
+    uint32_t index;
+    pn_session *session;        /* owned, like the next two */
+    pn_chat *chat;
+    pn_request *request;
+    pn_generate_params generate;
+    pn_chat_reply_params reply;
+    pn_sampling sampling;
+    pn_token *prompt;           /* owned, [n_prompt]: of a completion */
+    size_t n_prompt;
+    bool done;                  /* under the ask's lock: the request is */
+    bool told;                  /* its end has been told to the reply */
+    bool calls;                 /* it has called a tool */
+} serve_choice;
+
+struct serve_ask {
+    pn_server *server;
+    serve_kind kind;
+    serve_phase phase;
+    serve_conn *conn;           /* NULL: the client has gone */
+    serve_ask *prev, *next;     /* all of them */
+    serve_ask *behind;          /* in the queue of its model */
+    serve_model *model;         /* once it is known */
+    uint64_t client;            /* whose it is: for fairness */
+    pn_task task;
+    pn_str body;                /* owned: what was sent */
+    struct serve_request *req;  /* owned by pn_ask_begin.c: what it says */
+    pn_bytes model_name;        /* of it */
+    bool stream;
+    bool retry;                 /* there was no memory for it beside the others: wait until n_closed is not retry_at */
+    uint64_t retry_at;
+    bool cancelled;
+    pn_oai_error error;         /* status 0: none */
+
+    char id[25];
+    pn_str report, served;      /* texts the reply borrows: "pantheon"'s members, the model's name */
+    serve_choice choice[SERVE_CHOICES];
+    uint32_t n_choices, n_begun;
+    pn_grammar *grammar;        /* owned */
+    pn_oai_usage usage;
+
+    pn_mutex lock;              /* the next ones, while RUNNING */
+    pn_reply *reply;            /* owned */
+    pn_str box;                 /* events that have not been fetched: records, see ask_emit */
+    bool paused;                /* the box is full: its requests are paused */
+    uint32_t n_done;
+    uint64_t first_ms, last_ms; /* when tokens came */
+    uint16_t gaps[SERVE_GAPS];  /* ms between tokens, for the metrics, [n_gaps] */
+    uint32_t n_gaps;
+    bool failed;                /* the reply ran out of memory, or its reader is gone */
+
+    atomic_bool news;           /* look into the box */
+    pn_str out;                 /* the records being sent, from out_at on */
+    size_t out_at;
+    bool streaming, ended;      /* the head went out; the reply has been told its end */
+    bool counted;               /* in the metrics */
+    uint64_t asked_ms, queued_ms, begun_ms;     /* begun 0: it has no place */
+    double prefill, decode;     /* seconds */
+};
+
+/* ------------------------------------------------------------------------------------------
+ * The server
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct serve_route_own {
+    struct serve_route_own *next;
+    char *path;                 /* owned */
+    pn_method method;
+    bool open;
+    pn_server_handler fn;
+    void *user;
+} serve_route_own;
+
+struct pn_server {
+    pn_mem mem;                 /* counts in the engine's ledger, PN_ACCT_CONN; first: cast back */
+    pn_engine *e;
+    pn_server_params params;
+    pn_conn_params conn_params;
+    pn_keys keys, admin_keys;
+    pn_cors cors;
+    pn_str cors_text;           /* owned, as the next */
+    const char **cors_list;
+    char *build;
+    char fingerprint[40];
+    pn_listener listener[SERVE_LISTENERS];
+    uint32_t n_listeners;
+    bool listening;             /* the poller waits for new connections */
+    pn_poller poller;
+    pn_wake wake;
+    pn_lane lane, loader;
+    bool drives;                /* pn_engine_start was ours */
+    serve_conn *conns;
+    uint32_t n_conns;
+    serve_ask *asks;
+    uint32_t n_asks, n_running; /* running: those that have a place */
+    uint64_t n_closed;
+    serve_model *models;        /* oldest first */
+    serve_route_own *own;
+    pn_metrics *metrics;        /* owned */
+    atomic_uint stops;          /* calls of pn_server_stop */
+    bool draining, running;
+    uint64_t now;               /* ms, of this turn */
+    uint64_t sweep_at;          /* when the first connection's time is up */
+    uint64_t drain_until;
+    uint64_t started;           /* ms */
+    int64_t started_unix;
+    uint64_t n_requests;
+};
+
+/* --- pn_server.c -------------------------------------------------------------------------------- */
+
+PN_INTERNAL void serve_logf(pn_server *s, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
+/* A request has been answered, or given up; model NULL: it concerned none. */
+PN_INTERNAL void serve_log_request(const serve_conn *c, const char *model, const pn_oai_usage *u);
+PN_INTERNAL void serve_wake(void *server);
+PN_INTERNAL void serve_random_id(char *out, size_t n);         /* n letters and digits and a NUL */
+
+/* Work on the connection until nothing is left to do now. */
+PN_INTERNAL void serve_turn(serve_conn *c);
+
+/* Replies, each to the request that c is at. */
+PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const char *body, size_t n);
+PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body);
+PN_INTERNAL void serve_error(serve_conn *c, const pn_oai_error *e);
+PN_INTERNAL void serve_errorf(serve_conn *c, int status, const char *type, const char *code, const char *fmt, ...) PN_PRINTF(5, 6);
+PN_INTERNAL bool serve_stream(serve_conn *c);                  /* the head of a stream of events; false: the connection is lost */
+
+/* --- pn_routes.c -------------------------------------------------------------------------------- */
+
+/* The head of a request is known: refuse it, or go on. */
+PN_INTERNAL void serve_head(serve_conn *c);
+PN_INTERNAL void serve_request_complete(serve_conn *c);
+
+/* --- pn_registry.c ------------------------------------------------------------------------------ */
+
+PN_INTERNAL serve_model *serve_model_find(const pn_server *s, pn_bytes name);  /* by name or alias */
+PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e);       /* NULL: *e says why */
+PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_error *e);        /* 404 */
+PN_INTERNAL pn_status serve_model_unload(serve_model *m, pn_err *err);
+PN_INTERNAL void serve_model_settle(serve_model *m);           /* one of its asks has ended */
+PN_INTERNAL void serve_models_free(pn_server *s);
+PN_INTERNAL const char *serve_state_name(serve_state st);
+PN_INTERNAL uint32_t serve_model_slots(const serve_model *m);
+
+/* --- pn_ask.c ------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void serve_ask_new(serve_conn *c, serve_kind kind);
+PN_INTERNAL void serve_ask_abort(serve_ask *a);                /* the client has gone */
+PN_INTERNAL void serve_ask_look(pn_server *s);                 /* at all that have news */
+PN_INTERNAL void serve_ask_flow(serve_ask *a);                 /* the client took bytes: send more */
+PN_INTERNAL void serve_ask_pump(serve_model *m);               /* begin those there is a place for */
+PN_INTERNAL void serve_asks_stop(pn_server *s);                /* cancel all: the time to drain is over */
+
+/* --- pn_ask_begin.c: on the lane ------------------------------------------------------------------ */
+
+PN_INTERNAL void serve_ask_parse(serve_ask *a);
+PN_INTERNAL void serve_ask_begin(serve_ask *a);
+PN_INTERNAL void serve_ask_close(serve_ask *a);                /* requests, sessions and what belongs to them */
+PN_INTERNAL void serve_ask_ignored(const serve_ask *a, pn_str *fields);        /* x-pantheon-ignored, where there is something */
+PN_INTERNAL int serve_ask_emit(void *ask, const char *event, const char *json, size_t len);     /* under its lock */
+
+/* --- pn_admin.c ---------------------------------------------------------------------------------- */
+
+typedef enum serve_admin {
+    SERVE_ROOT, SERVE_HEALTH, SERVE_READY_, SERVE_VERSION, SERVE_METRICS, SERVE_MODELS, SERVE_MODEL,
+    SERVE_ADMIN_MODELS, SERVE_ADMIN_LOAD, SERVE_ADMIN_UNLOAD, SERVE_ADMIN_DIES, SERVE_ADMIN_MEMORY
+} serve_admin;
+
+PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest);
+PN_INTERNAL void serve_admin_waiters(serve_model *m);          /* tell those who wait for it */
+
+#endif /* PN_SERVER_INT_H */
+
 /* ---- Begin cli/pn_args.h ---- */
 /*
  * pn_args.h - a command line and PN_* variables against one table of flags a command.
@@ -1559,8 +2107,8 @@ PN_INTERNAL void pn_conn_drain(pn_conn *c);
  * Invariants
  *   1. After pn_args_parse every value has been checked against its row; the getters below cannot
  *      fail.  They take a flag's name; a name the command does not have is our mistake (assert).
- *   2. The command line wins over the environment; of a flag given twice the last value counts,
- *      except for repeatable ones, which keep all.
+ *   2. The command line wins over the environment, whose values stand before it in the list; of a flag
+ *      given twice the last value counts, except for repeatable ones, which keep all.
  *   3. Texts are borrowed from argv and the environment and live as long as the program.
  *
  * Faults are told on stderr in one line naming flag, value and what is allowed.
@@ -1580,6 +2128,7 @@ typedef enum pn_flag_kind {
     PN_FLAG_INTS,               /* comma-separated, at most PN_FLAG_INTS_MAX, each lo <= v <= hi */
     PN_FLAG_REAL,               /* lo <= v <= hi */
     PN_FLAG_SIZE,               /* 46M, 1.5G */
+    PN_FLAG_TIME,               /* 500ms, 30s, 5m: milliseconds, lo <= v <= hi */
     PN_FLAG_CHOICE              /* one of the words in `arg`, separated by '|' */
 } pn_flag_kind;
 
@@ -1629,6 +2178,13 @@ PN_INTERNAL void pn_args_fini(pn_args *a);
  * that no command's table in cmds[0..n) knows is an error, and so is a malformed value. */
 PN_INTERNAL bool pn_args_environment(pn_args *a, const pn_cmd *const *cmds, size_t n, char **environment);
 
+/* Add `value` of flag `key` before all others when the flag is not given, or else ignore it; `who` is for messages.
+ * False: the command has no such flag, or not this value.  The texts are borrowed. */
+PN_INTERNAL bool pn_args_default(pn_args *a, const char *who, const char *key, const char *value);
+
+/* Is it a value of that flag? */
+PN_INTERNAL bool pn_args_check(const pn_args *a, const char *who, const char *key, const char *value);
+
 /* Enough arguments? */
 PN_INTERNAL bool pn_args_complete(const pn_args *a);
 
@@ -1640,12 +2196,16 @@ PN_INTERNAL int64_t pn_args_int(const pn_args *a, const char *name, int64_t fall
 PN_INTERNAL uint64_t pn_args_u64(const pn_args *a, const char *name, uint64_t fallback);
 PN_INTERNAL double pn_args_real(const pn_args *a, const char *name, double fallback);
 PN_INTERNAL uint64_t pn_args_size(const pn_args *a, const char *name, uint64_t fallback);
+PN_INTERNAL uint32_t pn_args_ms(const pn_args *a, const char *name, uint32_t fallback);         /* PN_FLAG_TIME */
 PN_INTERNAL size_t pn_args_ints(const pn_args *a, const char *name, const char *fallback,
                                 uint32_t out[PN_FLAG_INTS_MAX]);
 PN_INTERNAL const char *pn_args_pos(const pn_args *a, size_t i);               /* NULL: no more */
 
 /* Usage, then the flags with their defaults, one a line, on stdout. */
 PN_INTERNAL void pn_args_help(const pn_cmd *cmd);
+
+/* "0,1" as PN_FLAG_INTS has it; 0: malformed. */
+PN_INTERNAL size_t pn_parse_ints(const char *text, double lo, double hi, uint32_t out[PN_FLAG_INTS_MAX]);
 
 /* Decimal digits only, whole string. */
 PN_INTERNAL bool pn_parse_u64(const char *s, uint64_t *out);
@@ -1665,7 +2225,7 @@ PN_INTERNAL bool pn_parse_u64(const char *s, uint64_t *out);
  *   1. stdout carries the product only; all else goes to stderr, as one line without control
  *      characters (names in a model file are a stranger's text).
  *   2. Exit codes: 0 done, 1 failed, 2 usage, 3 refused (memory, a schema that cannot be enforced), 130 interrupted.
- *   3. One file-scope state in the program: the count of Ctrl-C and the session they stop (pn_cli.c),
+ *   3. One file-scope state in the program: the count of Ctrl-C and the session or server they stop (pn_cli.c),
  *      because a signal handler has no argument.
  */
 #ifndef PN_CLI_H
@@ -1686,6 +2246,7 @@ typedef struct pn_cli {
     pn_model *model;
     pn_session *session;
     pn_err err;                 /* of the call that failed last */
+    const char *build;          /* of the version line; static */
     bool quiet, bars;           /* bars: stderr is a terminal and may show progress */
     const char *bar_what;       /* "loading"; NULL: none on screen */
     int bar_percent;
@@ -1720,6 +2281,9 @@ PN_INTERNAL void pn_cli_bar_end(pn_cli *c);            /* wipe it */
 
 /* From now on Ctrl-C stops what runs instead of the program; the third in a row still ends it. */
 PN_INTERNAL void pn_cli_catch_interrupt(void);
+
+/* From now on Ctrl-C and SIGTERM stop this server (the second at once); NULL: they end the program. */
+PN_INTERNAL void pn_cli_catch_stop(pn_server *s);
 
 /* From now on a model file that shrinks while it is mapped ends the program with a message. */
 PN_INTERNAL void pn_cli_catch_bus_error(void);
@@ -1812,6 +2376,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_bench(void);
 PN_INTERNAL const pn_cmd *pn_cmd_quantize(void);
 PN_INTERNAL const pn_cmd *pn_cmd_synth(void);
 PN_INTERNAL const pn_cmd *pn_cmd_grammar(void);
+PN_INTERNAL const pn_cmd *pn_cmd_serve(void);
 
 /* Rows that several tables hold: same flag, same words. */
 #define PN_ROW_MODEL \
@@ -1841,6 +2406,51 @@ PN_INTERNAL const pn_cmd *pn_cmd_grammar(void);
 
 #endif /* PANTHEON_CLI */
 #endif /* PN_CLI_H */
+
+/* ---- Begin cli/pn_serve_config.h ---- */
+/*
+ * pn_serve_config.h - `pantheon serve`: flags, environment and a file to a list of models.
+ *
+ * A model begins with its --model, and what follows belongs to it; what stands before the first one, or comes
+ * from the environment, is for all.  In a file a model is a section, "[model NAME]", with the same keys, and
+ * what stands before the first section counts for the server and for all models:
+ *
+ *     port = 8080
+ *     max-concurrent = 4
+ *     [model small]
+ *     model = SmolLM2-135M-Instruct.Q4_1.gguf
+ *
+ * Texts are borrowed from the arguments and the file.
+ */
+#ifndef PN_SERVE_CONFIG_H
+#define PN_SERVE_CONFIG_H
+
+/* includes cli/pn_cli.h */
+
+#ifdef PANTHEON_CLI
+
+enum { PN_SERVE_MODELS = 32, PN_SERVE_ALIASES = 16 };
+
+typedef struct pn_serve_entry {
+    pn_server_model p;
+    const char *aliases[PN_SERVE_ALIASES];
+    uint32_t dies[PN_FLAG_INTS_MAX];
+    pn_str template_text;       /* owned */
+} pn_serve_entry;
+
+typedef struct pn_serve_config {
+    pn_str file;                /* owned: the file's text, cut into strings */
+    pn_serve_entry common;      /* what is for all */
+    pn_serve_entry model[PN_SERVE_MODELS];
+    size_t n_models;
+} pn_serve_config;
+
+/* 0 or the exit code.  Reads --config, too, whose values count where neither flag nor environment has one. */
+PN_INTERNAL int pn_serve_config_read(pn_cli *c, pn_serve_config *cfg);
+PN_INTERNAL void pn_serve_config_fini(pn_serve_config *cfg);
+
+#endif /* PANTHEON_CLI */
+#endif /* PN_SERVE_CONFIG_H */
 #if defined(__clang__)
 #pragma clang diagnostic pop
 #endif
@@ -3215,6 +3825,102 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
 }
 #endif
 
+/* ---- Begin base/pn_thread.c ---- */
+#ifndef PN_DROP_BASE_PN_THREAD_C
+#define PN_DROP_BASE_PN_THREAD_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes base/pn_thread.h */
+
+#if PN_ENABLE_THREADS
+
+#include <sched.h>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+PN_INTERNAL void pn_mutex_init(pn_mutex *m) { pthread_mutex_init(&m->m, NULL); }
+PN_INTERNAL void pn_mutex_fini(pn_mutex *m) { pthread_mutex_destroy(&m->m); }
+PN_INTERNAL void pn_mutex_lock(pn_mutex *m) { pthread_mutex_lock(&m->m); }
+PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { pthread_mutex_unlock(&m->m); }
+
+PN_INTERNAL void pn_cond_init(pn_cond *c) { pthread_cond_init(&c->c, NULL); }
+PN_INTERNAL void pn_cond_fini(pn_cond *c) { pthread_cond_destroy(&c->c); }
+PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { pthread_cond_wait(&c->c, &m->m); }
+PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { pthread_cond_broadcast(&c->c); }
+
+static void *thread_main(void *arg)
+{
+    pn_thread *t = arg;
+    t->fn(t->arg);
+    return NULL;
+}
+
+PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
+{
+    t->fn = fn;
+    t->arg = arg;
+    return pthread_create(&t->t, NULL, thread_main, t) == 0;
+}
+
+PN_INTERNAL void pn_thread_join(pn_thread *t) { pthread_join(t->t, NULL); }
+
+PN_INTERNAL pn_thread_id pn_thread_self(void) { return (pn_thread_id){pthread_self()}; }
+PN_INTERNAL bool pn_thread_is_self(pn_thread_id id) { return pthread_equal(id.t, pthread_self()) != 0; }
+
+PN_INTERNAL void pn_thread_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+PN_INTERNAL void pn_thread_yield(void) { sched_yield(); }
+
+#endif /* PN_ENABLE_THREADS */
+#endif
+
+/* ---- Begin base/pn_thread_none.c ---- */
+#ifndef PN_DROP_BASE_PN_THREAD_NONE_C
+#define PN_DROP_BASE_PN_THREAD_NONE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes base/pn_thread.h */
+
+#if !PN_ENABLE_THREADS
+
+PN_INTERNAL void pn_mutex_init(pn_mutex *m) { (void)m; }
+PN_INTERNAL void pn_mutex_fini(pn_mutex *m) { (void)m; }
+PN_INTERNAL void pn_mutex_lock(pn_mutex *m) { (void)m; }
+PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { (void)m; }
+PN_INTERNAL void pn_cond_init(pn_cond *c) { (void)c; }
+PN_INTERNAL void pn_cond_fini(pn_cond *c) { (void)c; }
+PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { (void)c, (void)m; }
+PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { (void)c; }
+
+PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
+{
+    (void)t, (void)fn, (void)arg;
+    return false;
+}
+
+PN_INTERNAL void pn_thread_join(pn_thread *t) { (void)t; }
+
+PN_INTERNAL pn_thread_id pn_thread_self(void) { return (pn_thread_id){0}; }
+
+PN_INTERNAL bool pn_thread_is_self(pn_thread_id id)
+{
+    (void)id;
+    return true;
+}
+
+PN_INTERNAL void pn_thread_relax(void) {}
+PN_INTERNAL void pn_thread_yield(void) {}
+
+#endif /* !PN_ENABLE_THREADS */
+#endif
+
 /* ---- Begin serve/pn_oai_error.c ---- */
 #ifndef PN_DROP_SERVE_PN_OAI_ERROR_C
 #define PN_DROP_SERVE_PN_OAI_ERROR_C
@@ -4007,22 +4713,22 @@ PN_INTERNAL void pn_oai_close(pn_oai_common *q)
 
 #include <stdio.h>
 
-enum { CHAT_TOOLS_MAX = 1024 };
+enum { OCHAT_TOOLS_MAX = 1024 };
 
-static pn_oai_chat *chat_of(const pn_oai_parser *p) { return (pn_oai_chat *)p->q; }
+static pn_oai_chat *ochat_of(const pn_oai_parser *p) { return (pn_oai_chat *)p->q; }
 
 /* ------------------------------------------------------------------------------------------
  * Fields one by one
  * ------------------------------------------------------------------------------------------ */
 
-static bool chat_messages(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_messages(pn_oai_parser *p, const char *name, uint32_t node)
 {
-    chat_of(p)->messages = node;
+    ochat_of(p)->messages = node;
     return pn_json_type_of(&p->q->body, node) == PN_JSON_ARRAY || pn_oai_expected(p, name, "an array", node);
 }
 
 /* max_completion_tokens has the last word; -1 is llama-server's "no limit". */
-static bool chat_max_tokens(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_max_tokens(pn_oai_parser *p, const char *name, uint32_t node)
 {
     const pn_json_doc *d = &p->q->body;
     int64_t v;
@@ -4035,9 +4741,9 @@ static bool chat_max_tokens(pn_oai_parser *p, const char *name, uint32_t node)
     return true;
 }
 
-static bool chat_logprobs(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_bool(p, name, node, &p->q->logprobs); }
+static bool ochat_logprobs(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_bool(p, name, node, &p->q->logprobs); }
 
-static bool chat_top_logprobs(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_top_logprobs(pn_oai_parser *p, const char *name, uint32_t node)
 {
     int64_t v;
     if (!pn_oai_read_int(p, name, node, 0, 20, &v))
@@ -4047,7 +4753,7 @@ static bool chat_top_logprobs(pn_oai_parser *p, const char *name, uint32_t node)
 }
 
 /* Only text comes out. */
-static bool chat_modalities(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_modalities(pn_oai_parser *p, const char *name, uint32_t node)
 {
     const pn_json_doc *d = &p->q->body;
     if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
@@ -4063,7 +4769,7 @@ static bool chat_modalities(pn_oai_parser *p, const char *name, uint32_t node)
 }
 
 /* Reasoning is always told apart ("deepseek"); leaving it in the content is not there. */
-static bool chat_reasoning_format(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_reasoning_format(pn_oai_parser *p, const char *name, uint32_t node)
 {
     pn_bytes word;
     if (!pn_oai_read_text(p, name, node, &word))
@@ -4074,27 +4780,27 @@ static bool chat_reasoning_format(pn_oai_parser *p, const char *name, uint32_t n
 }
 
 /* Asking for these and not getting them would be another answer than the one asked for. */
-static const struct { const char *name, *why; } chat_refusals[] = {
+static const struct { const char *name, *why; } ochat_refusals[] = {
     {"audio", "this server has no audio"}, {"web_search_options", "this server does not search the web"},
     {"functions", "the deprecated form of tools is not there: send tools"},
     {"function_call", "the deprecated form of tool_choice is not there: send tool_choice"},
     {"chat_template", "templates of clients are not taken, the model's own is used"},
 };
 
-static bool chat_refused(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_refused(pn_oai_parser *p, const char *name, uint32_t node)
 {
     size_t i = 0;
     (void)node;
-    while (strcmp(chat_refusals[i].name, name) != 0)
+    while (strcmp(ochat_refusals[i].name, name) != 0)
         i++;
-    return pn_oai_fail(p, name, "%s: %s", name, chat_refusals[i].why);
+    return pn_oai_fail(p, name, "%s: %s", name, ochat_refusals[i].why);
 }
 
 /* ------------------------------------------------------------------------------------------
  * Tools
  * ------------------------------------------------------------------------------------------ */
 
-static bool chat_tool(pn_oai_parser *p, uint32_t tool, uint32_t i)
+static bool ochat_tool(pn_oai_parser *p, uint32_t tool, uint32_t i)
 {
     const pn_json_doc *d = &p->q->body;
     char param[64];
@@ -4109,23 +4815,23 @@ static bool chat_tool(pn_oai_parser *p, uint32_t tool, uint32_t i)
     return pn_oai_read_text(p, param, pn_json_get(d, pn_json_get(d, tool, "function"), "name"), &text);
 }
 
-static bool chat_tools(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_tools(pn_oai_parser *p, const char *name, uint32_t node)
 {
     const pn_json_doc *d = &p->q->body;
     uint32_t i = 0;
     if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
         return pn_oai_expected(p, name, "an array", node);
-    if (pn_json_count(d, node) > CHAT_TOOLS_MAX)
-        return pn_oai_fail(p, name, "tools: expected at most %d, found %u", (int)CHAT_TOOLS_MAX, (unsigned)pn_json_count(d, node));
+    if (pn_json_count(d, node) > OCHAT_TOOLS_MAX)
+        return pn_oai_fail(p, name, "tools: expected at most %d, found %u", (int)OCHAT_TOOLS_MAX, (unsigned)pn_json_count(d, node));
     for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++)
-        if (!chat_tool(p, c, i))
+        if (!ochat_tool(p, c, i))
             return false;
-    chat_of(p)->tools = i ? node : PN_JSON_NONE;
+    ochat_of(p)->tools = i ? node : PN_JSON_NONE;
     return true;
 }
 
 /* auto, none, required; of `allowed_tools`, its mode. */
-static bool chat_choice_word(pn_oai_parser *p, const char *param, uint32_t node)
+static bool ochat_choice_word(pn_oai_parser *p, const char *param, uint32_t node)
 {
     pn_bytes word;
     if (!pn_oai_read_text(p, param, node, &word))
@@ -4134,73 +4840,73 @@ static bool chat_choice_word(pn_oai_parser *p, const char *param, uint32_t node)
     if (!required && !none && !pn_oai_same(word, "auto"))
         return pn_oai_fail(p, param, "%s: expected auto, none, required or a function, found '%.*s'", param,
                            (int)PN_MIN(word.len, (size_t)60), word.data);
-    chat_of(p)->tool_choice = required ? PN_TOOLS_REQUIRED : none ? PN_TOOLS_NONE : PN_TOOLS_AUTO;
+    ochat_of(p)->tool_choice = required ? PN_TOOLS_REQUIRED : none ? PN_TOOLS_NONE : PN_TOOLS_AUTO;
     return true;
 }
 
 /* {"function":{"name":...}}, or the name beside the type as the Responses API has it. */
-static bool chat_function_name(const pn_json_doc *d, uint32_t node, pn_bytes *out)
+static bool ochat_function_name(const pn_json_doc *d, uint32_t node, pn_bytes *out)
 {
     return pn_json_str(d, pn_json_get(d, pn_json_get(d, node, "function"), "name"), out) || pn_json_str(d, pn_json_get(d, node, "name"), out);
 }
 
-static bool chat_tool_choice(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_tool_choice(pn_oai_parser *p, const char *name, uint32_t node)
 {
     const pn_json_doc *d = &p->q->body;
-    pn_oai_chat *q = chat_of(p);
+    pn_oai_chat *q = ochat_of(p);
     uint32_t allowed = pn_json_get(d, node, "allowed_tools");
     if (pn_json_type_of(d, node) == PN_JSON_STRING)
-        return chat_choice_word(p, name, node);
+        return ochat_choice_word(p, name, node);
     if (pn_oai_given(d, allowed)) {
         q->allowed = pn_json_get(d, allowed, "tools");
-        if (pn_json_type_of(d, q->allowed) != PN_JSON_ARRAY || pn_json_count(d, q->allowed) > CHAT_TOOLS_MAX)
+        if (pn_json_type_of(d, q->allowed) != PN_JSON_ARRAY || pn_json_count(d, q->allowed) > OCHAT_TOOLS_MAX)
             return pn_oai_expected(p, "tool_choice.allowed_tools.tools", "an array of some tools", q->allowed);
-        return chat_choice_word(p, "tool_choice.allowed_tools.mode", pn_json_get(d, allowed, "mode"));
+        return ochat_choice_word(p, "tool_choice.allowed_tools.mode", pn_json_get(d, allowed, "mode"));
     }
-    if (!chat_function_name(d, node, &q->tool_name))
+    if (!ochat_function_name(d, node, &q->tool_name))
         return pn_oai_fail(p, name, "tool_choice: expected auto, none, required or {\"type\":\"function\",\"function\":{\"name\":...}}");
     q->tool_choice = PN_TOOLS_REQUIRED;
     return true;
 }
 
-static bool chat_parallel(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_parallel(pn_oai_parser *p, const char *name, uint32_t node)
 {
     bool v;
     bool ok = pn_oai_read_bool(p, name, node, &v);
     if (ok)
-        chat_of(p)->single_call = !v;
+        ochat_of(p)->single_call = !v;
     return ok;
 }
 
-static bool chat_is_among(const pn_json_doc *d, uint32_t list, pn_bytes name)
+static bool ochat_is_among(const pn_json_doc *d, uint32_t list, pn_bytes name)
 {
     for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
         pn_bytes other;
-        if (chat_function_name(d, c, &other) && other.len == name.len && memcmp(other.data, name.data, name.len) == 0)
+        if (ochat_function_name(d, c, &other) && other.len == name.len && memcmp(other.data, name.data, name.len) == 0)
             return true;
     }
     return false;
 }
 
-static bool chat_check_name(pn_oai_parser *p, pn_bytes name)
+static bool ochat_check_name(pn_oai_parser *p, pn_bytes name)
 {
-    return chat_is_among(&p->q->body, chat_of(p)->tools, name) ||
+    return ochat_is_among(&p->q->body, ochat_of(p)->tools, name) ||
            pn_oai_fail(p, "tool_choice", "tool_choice: there is no tool '%.*s' among tools", (int)PN_MIN(name.len, (size_t)64), name.data);
 }
 
-static bool chat_check_tools(pn_oai_parser *p)
+static bool ochat_check_tools(pn_oai_parser *p)
 {
     const pn_json_doc *d = &p->q->body;
-    const pn_oai_chat *q = chat_of(p);
+    const pn_oai_chat *q = ochat_of(p);
     if (q->tool_choice == PN_TOOLS_REQUIRED && q->tools == PN_JSON_NONE)
         return pn_oai_fail(p, "tool_choice", "tool_choice: a call is required, but there are no tools");
-    if (q->tool_name.data && !chat_check_name(p, q->tool_name))
+    if (q->tool_name.data && !ochat_check_name(p, q->tool_name))
         return false;
     for (uint32_t c = pn_json_first(d, q->allowed); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
         pn_bytes name;
-        if (!chat_function_name(d, c, &name))
+        if (!ochat_function_name(d, c, &name))
             return pn_oai_fail(p, "tool_choice.allowed_tools.tools", "tool_choice.allowed_tools.tools: expected functions with a name");
-        if (!chat_check_name(p, name))
+        if (!ochat_check_name(p, name))
             return false;
     }
     return true;
@@ -4212,7 +4918,7 @@ PN_INTERNAL void pn_oai_chat_tools(const pn_oai_chat *q, pn_str *out)
     size_t start = out->len;
     for (uint32_t c = pn_json_first(d, q->tools); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
         pn_bytes name = {NULL, 0};
-        if (q->allowed != PN_JSON_NONE && (!chat_function_name(d, c, &name) || !chat_is_among(d, q->allowed, name)))
+        if (q->allowed != PN_JSON_NONE && (!ochat_function_name(d, c, &name) || !ochat_is_among(d, q->allowed, name)))
             continue;
         pn_str_addc(out, out->len == start ? '[' : ',');
         pn_json_write_node(out, d, c);
@@ -4225,45 +4931,45 @@ PN_INTERNAL void pn_oai_chat_tools(const pn_oai_chat *q, pn_str *out)
  * Reasoning and the template's variables
  * ------------------------------------------------------------------------------------------ */
 
-static pn_str *chat_variable(pn_oai_parser *p, const char *name)
+static pn_str *ochat_variable(pn_oai_parser *p, const char *name)
 {
-    pn_str *s = &chat_of(p)->variables;
+    pn_str *s = &ochat_of(p)->variables;
     if (!s->len)
         pn_str_addc(s, '{');
     pn_json_key(s, name);
     return s;
 }
 
-static bool chat_enable_thinking(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_enable_thinking(pn_oai_parser *p, const char *name, uint32_t node)
 {
     bool v;
     if (!pn_oai_read_bool(p, name, node, &v))
         return false;
-    pn_json_write_bool(chat_variable(p, "enable_thinking"), v);
+    pn_json_write_bool(ochat_variable(p, "enable_thinking"), v);
     return true;
 }
 
-static bool chat_reasoning_effort(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_reasoning_effort(pn_oai_parser *p, const char *name, uint32_t node)
 {
     pn_bytes v;
     if (!pn_oai_read_text(p, name, node, &v))
         return false;
     if (pn_oai_same(v, "none"))
-        pn_json_write_bool(chat_variable(p, "enable_thinking"), false);
-    pn_json_write_str(chat_variable(p, "reasoning_effort"), v.data, v.len);
+        pn_json_write_bool(ochat_variable(p, "enable_thinking"), false);
+    pn_json_write_str(ochat_variable(p, "reasoning_effort"), v.data, v.len);
     return true;
 }
 
-static bool chat_documents(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_documents(pn_oai_parser *p, const char *name, uint32_t node)
 {
     if (pn_json_type_of(&p->q->body, node) != PN_JSON_ARRAY)
         return pn_oai_expected(p, name, "an array", node);
-    pn_json_write_node(chat_variable(p, name), &p->q->body, node);
+    pn_json_write_node(ochat_variable(p, name), &p->q->body, node);
     return true;
 }
 
 /* Last, so that it has the last word. */
-static bool chat_template_kwargs(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_template_kwargs(pn_oai_parser *p, const char *name, uint32_t node)
 {
     const pn_json_doc *d = &p->q->body;
     if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
@@ -4275,23 +4981,23 @@ static bool chat_template_kwargs(pn_oai_parser *p, const char *name, uint32_t no
             return pn_oai_fail(p, name, "chat_template_kwargs: messages and tools are fields of the request");
         if (pn_oai_same(key, "enable_thinking") && !pn_json_bool(d, c, &b))
             return pn_oai_expected(p, "chat_template_kwargs.enable_thinking", "true or false", c);
-        pn_json_write_node(chat_variable(p, key.data), d, c);
+        pn_json_write_node(ochat_variable(p, key.data), d, c);
     }
     return true;
 }
 
-static bool chat_reasoning_budget(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_reasoning_budget(pn_oai_parser *p, const char *name, uint32_t node)
 {
     int64_t v;
     if (!pn_oai_read_int(p, name, node, -1, INT32_MAX, &v))
         return false;
-    chat_of(p)->has_reasoning_budget = v >= 0;
-    chat_of(p)->reasoning_budget = v < 0 ? 0 : (uint32_t)v;
+    ochat_of(p)->has_reasoning_budget = v >= 0;
+    ochat_of(p)->reasoning_budget = v < 0 ? 0 : (uint32_t)v;
     return true;
 }
 
 /* {"type":"enabled","budget_tokens":1024}; "adaptive" leaves it to the model. */
-static bool chat_thinking(pn_oai_parser *p, const char *name, uint32_t node)
+static bool ochat_thinking(pn_oai_parser *p, const char *name, uint32_t node)
 {
     const pn_json_doc *d = &p->q->body;
     pn_bytes type;
@@ -4305,29 +5011,29 @@ static bool chat_thinking(pn_oai_parser *p, const char *name, uint32_t node)
         return pn_oai_fail(p, "thinking.type", "thinking.type: expected enabled, disabled or adaptive, found '%.*s'",
                            (int)PN_MIN(type.len, (size_t)60), type.data);
     if (!pn_oai_same(type, "adaptive"))
-        pn_json_write_bool(chat_variable(p, "enable_thinking"), enabled);
-    return !pn_oai_given(d, budget) || chat_reasoning_budget(p, "thinking.budget_tokens", budget);
+        pn_json_write_bool(ochat_variable(p, "enable_thinking"), enabled);
+    return !pn_oai_given(d, budget) || ochat_reasoning_budget(p, "thinking.budget_tokens", budget);
 }
 
 /* ------------------------------------------------------------------------------------------
  * The table
  * ------------------------------------------------------------------------------------------ */
 
-static const pn_oai_field chat_fields[] = {
-    {"messages", chat_messages}, {"max_tokens", chat_max_tokens}, {"max_completion_tokens", chat_max_tokens},
-    {"logprobs", chat_logprobs}, {"top_logprobs", chat_top_logprobs}, {"modalities", chat_modalities}, {"tools", chat_tools},
-    {"tool_choice", chat_tool_choice}, {"parallel_tool_calls", chat_parallel}, {"enable_thinking", chat_enable_thinking},
-    {"reasoning_effort", chat_reasoning_effort}, {"reasoning_budget_tokens", chat_reasoning_budget},
-    {"thinking_budget_tokens", chat_reasoning_budget}, {"thinking", chat_thinking}, {"reasoning_format", chat_reasoning_format},
-    {"documents", chat_documents}, {"chat_template_kwargs", pn_oai_read_nothing}, {"audio", chat_refused},
-    {"web_search_options", chat_refused}, {"functions", chat_refused}, {"function_call", chat_refused}, {"chat_template", chat_refused},
+static const pn_oai_field ochat_fields[] = {
+    {"messages", ochat_messages}, {"max_tokens", ochat_max_tokens}, {"max_completion_tokens", ochat_max_tokens},
+    {"logprobs", ochat_logprobs}, {"top_logprobs", ochat_top_logprobs}, {"modalities", ochat_modalities}, {"tools", ochat_tools},
+    {"tool_choice", ochat_tool_choice}, {"parallel_tool_calls", ochat_parallel}, {"enable_thinking", ochat_enable_thinking},
+    {"reasoning_effort", ochat_reasoning_effort}, {"reasoning_budget_tokens", ochat_reasoning_budget},
+    {"thinking_budget_tokens", ochat_reasoning_budget}, {"thinking", ochat_thinking}, {"reasoning_format", ochat_reasoning_format},
+    {"documents", ochat_documents}, {"chat_template_kwargs", pn_oai_read_nothing}, {"audio", ochat_refused},
+    {"web_search_options", ochat_refused}, {"functions", ochat_refused}, {"function_call", ochat_refused}, {"chat_template", ochat_refused},
 };
 
 /* ------------------------------------------------------------------------------------------
  * Messages
  * ------------------------------------------------------------------------------------------ */
 
-static bool chat_check_parts(pn_oai_parser *p, uint32_t content, const char *param)
+static bool ochat_check_parts(pn_oai_parser *p, uint32_t content, const char *param)
 {
     const pn_json_doc *d = &p->q->body;
     char at[80];
@@ -4347,7 +5053,7 @@ static bool chat_check_parts(pn_oai_parser *p, uint32_t content, const char *par
     return true;
 }
 
-static bool chat_check_message(pn_oai_parser *p, uint32_t message, uint32_t i)
+static bool ochat_check_message(pn_oai_parser *p, uint32_t message, uint32_t i)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
     const pn_json_doc *d = &p->q->body;
@@ -4366,7 +5072,7 @@ static bool chat_check_message(pn_oai_parser *p, uint32_t message, uint32_t i)
     pn_json_type type = pn_json_type_of(d, content);
     snprintf(param, sizeof param, "messages[%u].content", (unsigned)i);
     if (type == PN_JSON_ARRAY)
-        return chat_check_parts(p, content, param);
+        return ochat_check_parts(p, content, param);
     bool may_lack = k >= 3;                     /* assistants call tools; tools may have nothing to say */
     if (type == PN_JSON_STRING || (type <= PN_JSON_NULL && may_lack))
         return true;
@@ -4374,7 +5080,7 @@ static bool chat_check_message(pn_oai_parser *p, uint32_t message, uint32_t i)
 }
 
 /* Nothing said, thought or called. */
-static bool chat_is_empty_assistant(const pn_json_doc *d, uint32_t message)
+static bool ochat_is_empty_assistant(const pn_json_doc *d, uint32_t message)
 {
     pn_bytes role, text = {NULL, 0};
     uint32_t content = pn_json_get(d, message, "content");
@@ -4386,25 +5092,25 @@ static bool chat_is_empty_assistant(const pn_json_doc *d, uint32_t message)
 }
 
 /* Clients leave empty messages of the assistant at the end, where the answer is to come. */
-static bool chat_check_messages(pn_oai_parser *p)
+static bool ochat_check_messages(pn_oai_parser *p)
 {
     const pn_json_doc *d = &p->q->body;
-    pn_oai_chat *q = chat_of(p);
+    pn_oai_chat *q = ochat_of(p);
     uint32_t i = 0;
     for (uint32_t c = pn_json_first(d, q->messages); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
-        if (!chat_check_message(p, c, i))
+        if (!ochat_check_message(p, c, i))
             return false;
-        if (!chat_is_empty_assistant(d, c))
+        if (!ochat_is_empty_assistant(d, c))
             q->n_messages = i + 1;
     }
     return q->n_messages || pn_oai_fail(p, "messages", "messages: expected at least one message");
 }
 
-static bool chat_check(pn_oai_parser *p)
+static bool ochat_check(pn_oai_parser *p)
 {
-    const pn_oai_chat *q = chat_of(p);
+    const pn_oai_chat *q = ochat_of(p);
     bool gbnf = p->q->format == PN_OAI_GBNF;
-    if (!chat_check_messages(p) || !chat_check_tools(p))
+    if (!ochat_check_messages(p) || !ochat_check_tools(p))
         return false;
     if (p->q->top_logprobs && !p->q->logprobs)
         return pn_oai_fail(p, "top_logprobs", "top_logprobs: expected logprobs to be true");
@@ -4418,18 +5124,18 @@ static bool chat_check(pn_oai_parser *p)
  * All of it
  * ------------------------------------------------------------------------------------------ */
 
-static bool chat_read(pn_oai_parser *p)
+static bool ochat_read(pn_oai_parser *p)
 {
     const pn_json_doc *d = &p->q->body;
-    pn_str *variables = &chat_of(p)->variables;
+    pn_str *variables = &ochat_of(p)->variables;
     uint32_t kwargs = pn_json_get(d, PN_JSON_ROOT, "chat_template_kwargs");
-    if (!pn_oai_read_fields(p, chat_fields, PN_COUNT_OF(chat_fields), true))
+    if (!pn_oai_read_fields(p, ochat_fields, PN_COUNT_OF(ochat_fields), true))
         return false;
-    if (pn_oai_given(d, kwargs) && !chat_template_kwargs(p, "chat_template_kwargs", kwargs))
+    if (pn_oai_given(d, kwargs) && !ochat_template_kwargs(p, "chat_template_kwargs", kwargs))
         return false;
     if (variables->len)
         pn_str_addc(variables, '}');
-    return variables->failed ? pn_oai_fail_memory(p) : chat_check(p);
+    return variables->failed ? pn_oai_fail_memory(p) : ochat_check(p);
 }
 
 PN_INTERNAL bool pn_oai_chat_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, uint32_t n_max, pn_oai_error *e)
@@ -4438,7 +5144,7 @@ PN_INTERNAL bool pn_oai_chat_parse(pn_oai_chat *out, pn_mem *mem, const char *te
     memset(out, 0, sizeof *out);
     out->messages = out->tools = out->allowed = PN_JSON_NONE;
     pn_str_init(&out->variables, mem, PN_ACCT_CONN);
-    bool ok = pn_oai_open(&p, mem, text, len) && chat_read(&p);
+    bool ok = pn_oai_open(&p, mem, text, len) && ochat_read(&p);
     if (!ok)
         pn_oai_chat_fini(out);
     return ok;
@@ -5243,6 +5949,908 @@ PN_INTERNAL pn_status pn_oai_completion_reply_new(pn_reply **out, const pn_reply
     }
     for (uint32_t i = 0; i < p->n_choices; i++)
         textr_each_text(&r->choices[i], p->mem);
+    *out = &r->base;
+    return PN_OK;
+}
+#endif
+
+/* ---- Begin serve/pn_oai_translate.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_TRANSLATE_C
+#define PN_DROP_SERVE_PN_OAI_TRANSLATE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_translate.c - the walk over a body that becomes another, and the way back of errors.
+ */
+/* includes serve/pn_oai_translate.h */
+
+#include <stdio.h>
+
+PN_INTERNAL bool pn_oai_translate_open(pn_oai_translator *t, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    t->p = (pn_oai_parser){&t->in, e, 1};
+    pn_str_init(&t->out, mem, PN_ACCT_CONN);
+    pn_str_init(&t->messages, mem, PN_ACCT_CONN);
+    return pn_oai_open(&t->p, mem, text, len);
+}
+
+PN_INTERNAL void pn_oai_translate_close(pn_oai_translator *t)
+{
+    pn_oai_close(&t->in);
+    pn_str_fini(&t->out);
+    pn_str_fini(&t->messages);
+}
+
+PN_INTERNAL void pn_oai_translate_as(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    pn_str *s = &pn_oai_translator_of(p)->out;
+    pn_json_key(s, name);
+    pn_json_write_node(s, &p->q->body, node);
+}
+
+PN_INTERNAL bool pn_oai_translate_ignore(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    (void)node;
+    pn_oai_ignore(p, name, strlen(name));
+    return true;
+}
+
+static const pn_oai_field *translate_row(const pn_oai_field *rows, size_t n, pn_bytes name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (pn_oai_same(name, rows[i].name))
+            return &rows[i];
+    return NULL;
+}
+
+PN_INTERNAL bool pn_oai_translate_fields(pn_oai_translator *t, const pn_oai_field *rows, size_t n_rows)
+{
+    const pn_json_doc *d = &t->in.body;
+    for (uint32_t c = pn_json_first(d, PN_JSON_ROOT); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes name = pn_json_key_of(d, c);
+        const pn_oai_field *row = translate_row(rows, n_rows, name);
+        if (!pn_oai_given(d, c))
+            continue;
+        if (row && !row->read(&t->p, row->name, c))
+            return false;
+        if (!row && strlen(name.data) != name.len)
+            pn_oai_ignore(&t->p, name.data, name.len);
+        else if (!row)
+            pn_oai_translate_as(&t->p, name.data, c);
+    }
+    return true;
+}
+
+/* "response_format.type: expected ..." of "text.format.type", when that is what the client sent. */
+static void translate_error(pn_oai_error *e, const pn_oai_rename *names, size_t n_names)
+{
+    pn_oai_error old = *e;
+    for (size_t i = 0; i < n_names; i++) {
+        size_t n = strlen(names[i].chat), p = strlen(old.param);
+        if (strncmp(old.param, names[i].chat, n) != 0)
+            continue;
+        snprintf(e->param, sizeof e->param, "%s%s", names[i].client, old.param + n);
+        if (strncmp(old.message, old.param, p) == 0)
+            snprintf(e->message, sizeof e->message, "%s%s", e->param, old.message + p);
+        return;
+    }
+}
+
+static void translate_add_ignored(pn_str *s, const pn_str *more)
+{
+    if (s->len && more->len)
+        pn_str_addc(s, ',');
+    pn_str_add(s, pn_str_cstr(more), more->len);
+}
+
+PN_INTERNAL bool pn_oai_translate_end(pn_oai_translator *t, pn_oai_chat *out, const pn_oai_rename *names, size_t n_names)
+{
+    pn_str whole;
+    pn_str_init(&whole, t->in.mem, PN_ACCT_CONN);
+    pn_str_addf(&whole, "{\"messages\":[");
+    pn_str_add(&whole, pn_str_cstr(&t->messages), t->messages.len);
+    pn_str_addc(&whole, ']');
+    if (t->out.len)
+        pn_str_addc(&whole, ',');
+    pn_str_add(&whole, pn_str_cstr(&t->out), t->out.len);
+    pn_str_addc(&whole, '}');
+    bool failed = whole.failed || t->out.failed || t->messages.failed || t->in.ignored.failed;
+    bool ok = !failed && pn_oai_chat_parse(out, t->in.mem, whole.data, whole.len, 1, t->p.e);
+    pn_str_fini(&whole);
+    if (failed)
+        return pn_oai_fail_memory(&t->p);
+    if (!ok) {
+        translate_error(t->p.e, names, n_names);
+        return false;
+    }
+    translate_add_ignored(&out->common.ignored, &t->in.ignored);
+    if (!out->common.ignored.failed)
+        return true;
+    pn_oai_chat_fini(out);
+    return pn_oai_fail_memory(&t->p);
+}
+#endif
+
+/* ---- Begin serve/pn_anthropic.c ---- */
+#ifndef PN_DROP_SERVE_PN_ANTHROPIC_C
+#define PN_DROP_SERVE_PN_ANTHROPIC_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_anthropic.c - requests of the Messages API, said as chat requests.
+ *
+ * The one difference in kind is where results of tools are: blocks of a user's turn here, messages of their own
+ * there.  They go before the turn's text, since a template wants them right behind the calls.
+ *
+ * is_error of a result has no counterpart; the text says it.
+ */
+/* includes serve/pn_anthropic.h */
+
+#include <stdio.h>
+
+/* includes serve/pn_oai_translate.h */
+
+/* ------------------------------------------------------------------------------------------
+ * Errors
+ * ------------------------------------------------------------------------------------------ */
+
+static const struct { int status; const char *type; } anth_errors[] = {
+    {401, "authentication_error"}, {403, "permission_error"}, {404, "not_found_error"}, {413, "request_too_large"},
+    {429, "rate_limit_error"}, {503, "overloaded_error"}, {529, "overloaded_error"},
+};
+
+static const char *anth_error_type(int status)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(anth_errors); i++)
+        if (anth_errors[i].status == status)
+            return anth_errors[i].type;
+    return status >= 500 ? "api_error" : "invalid_request_error";
+}
+
+PN_INTERNAL int pn_anthropic_error_status(const pn_oai_error *e) { return e->status == 503 ? 529 : e->status; }
+
+PN_INTERNAL void pn_anthropic_error_json(const pn_oai_error *e, pn_str *out)
+{
+    pn_str_addf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", anth_error_type(e->status));
+    pn_json_write_strz(out, e->message);
+    pn_str_addz(out, "}}");
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Text
+ * ------------------------------------------------------------------------------------------ */
+
+/* Where the five characters are that a client changes with every request, which no prefix cache would survive:
+ * "x-anthropic-billing-header: ...; cch=1a2b3;" at the start of the first text of the system prompt. */
+static size_t anth_billing_hash(pn_bytes text)
+{
+    static const char head[] = "x-anthropic-billing-header:", mark[] = "cch=";
+    if (text.len < sizeof head - 1 || memcmp(text.data, head, sizeof head - 1) != 0)
+        return SIZE_MAX;
+    for (size_t i = sizeof head - 1; i + 10 <= text.len && text.data[i] != '\n'; i++) {
+        if (memcmp(text.data + i, mark, sizeof mark - 1) != 0 || text.data[i + 9] != ';')
+            continue;
+        size_t n = 0;
+        while (n < 5 && text.data[i + 4 + n] && strchr("0123456789abcdefABCDEF", text.data[i + 4 + n]))
+            n++;
+        if (n == 5)
+            return i + 4;
+    }
+    return SIZE_MAX;
+}
+
+static void anth_system_text(pn_str *s, pn_bytes text)
+{
+    size_t at = anth_billing_hash(text);
+    pn_str same;
+    if (at == SIZE_MAX) {
+        pn_json_write_str(s, text.data, text.len);
+        return;
+    }
+    pn_str_init(&same, s->mem, PN_ACCT_CONN);
+    pn_str_add(&same, text.data, at);
+    pn_str_addz(&same, "00000");
+    pn_str_add(&same, text.data + at + 5, text.len - at - 5);
+    pn_json_write_str(s, pn_str_cstr(&same), same.len);
+    s->failed |= same.failed;
+    pn_str_fini(&same);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Blocks
+ * ------------------------------------------------------------------------------------------ */
+
+/* A member of a block, a string. */
+static bool anth_member(pn_oai_parser *p, const char *at, uint32_t block, const char *key, pn_bytes *text)
+{
+    char param[96];
+    snprintf(param, sizeof param, "%s.%s", at, key);
+    return pn_oai_read_text(p, param, pn_json_get(&p->q->body, block, key), text);
+}
+
+/* The type of a block, one of those in `known` (NULL ends them). */
+static bool anth_type(pn_oai_parser *p, const char *at, uint32_t block, const char *const *known, pn_bytes *type)
+{
+    char param[96];
+    if (!anth_member(p, at, block, "type", type))
+        return false;
+    for (; *known; known++)
+        if (pn_oai_same(*type, *known))
+            return true;
+    snprintf(param, sizeof param, "%s.type", at);
+    return pn_oai_fail(p, param, "%s: the model takes text alone, found a block of type '%.*s'", param, (int)PN_MIN(type->len, (size_t)40), type->data);
+}
+
+/* The i-th part of an array of them. */
+static void anth_part(pn_str *s, bool first, pn_bytes text, bool system)
+{
+    pn_str_addz(s, first ? "{\"type\":\"text\",\"text\":" : ",{\"type\":\"text\",\"text\":");
+    if (first && system)
+        anth_system_text(s, text);
+    else
+        pn_json_write_str(s, text.data, text.len);
+    pn_str_addc(s, '}');
+}
+
+/* A string or an array of text blocks, as an array of parts; nothing is no parts. */
+static bool anth_texts(pn_oai_parser *p, pn_str *s, const char *at, uint32_t node, bool system)
+{
+    static const char *const known[] = {"text", NULL};
+    const pn_json_doc *d = &p->q->body;
+    char param[80];
+    pn_bytes text, type;
+    uint32_t i = 0;
+    bool one = pn_json_str(d, node, &text);
+    if (!one && pn_oai_given(d, node) && pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, at, "a string or an array of blocks", node);
+    pn_str_addc(s, '[');
+    if (one)
+        anth_part(s, true, text, system);
+    for (uint32_t c = one ? PN_JSON_NONE : pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!anth_type(p, param, c, known, &type) || !anth_member(p, param, c, "text", &text))
+            return false;
+        anth_part(s, i == 0, text, system);
+    }
+    pn_str_addc(s, ']');
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Messages
+ * ------------------------------------------------------------------------------------------ */
+
+/* A message up to its content. */
+static pn_str *anth_open(pn_oai_parser *p, const char *role)
+{
+    pn_str *s = &pn_oai_translator_of(p)->messages;
+    pn_json_item(s);
+    pn_str_addf(s, "{\"role\":\"%s\",\"content\":", role);
+    return s;
+}
+
+/* The texts of a turn's text blocks, as parts; returns how many. */
+static bool anth_turn_texts(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes text, type;
+    uint32_t i = 0, n = 0;
+    pn_str_addc(s, '[');
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "text"))
+            continue;
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!anth_member(p, param, c, "text", &text))
+            return false;
+        anth_part(s, n++ == 0, text, false);
+    }
+    pn_str_addc(s, ']');
+    return true;
+}
+
+static bool anth_result(pn_oai_parser *p, const char *at, uint32_t block)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[80];
+    pn_bytes id;
+    if (!anth_member(p, at, block, "tool_use_id", &id))
+        return false;
+    pn_str *s = anth_open(p, "tool");
+    snprintf(param, sizeof param, "%s.content", at);
+    if (!anth_texts(p, s, param, pn_json_get(d, block, "content"), false))
+        return false;
+    pn_json_key(s, "tool_call_id");
+    pn_json_write_str(s, id.data, id.len);
+    pn_str_addc(s, '}');
+    return true;
+}
+
+/* Results first, each a message; then the text, when there is some or nothing else. */
+static bool anth_user(pn_oai_parser *p, const char *at, uint32_t content)
+{
+    static const char *const known[] = {"text", "tool_result", NULL};
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes type;
+    uint32_t i = 0, n_results = 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!anth_type(p, param, c, known, &type))
+            return false;
+        if (!pn_oai_same(type, "tool_result"))
+            continue;
+        n_results++;
+        if (!anth_result(p, param, c))
+            return false;
+    }
+    if (n_results == i && i)
+        return true;
+    pn_str *s = anth_open(p, "user");
+    bool ok = anth_turn_texts(p, at, content, s);
+    pn_str_addc(s, '}');
+    return ok;
+}
+
+static bool anth_thoughts(pn_oai_parser *p, const char *at, uint32_t content, pn_str *out)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes text, type;
+    uint32_t i = 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "thinking"))
+            continue;
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!anth_member(p, param, c, "thinking", &text))
+            return false;
+        pn_str_add(out, text.data, text.len);
+    }
+    return true;
+}
+
+static bool anth_reasoning(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
+{
+    pn_str thoughts;
+    pn_str_init(&thoughts, s->mem, PN_ACCT_CONN);
+    bool ok = anth_thoughts(p, at, content, &thoughts);
+    if (thoughts.len) {
+        pn_json_key(s, "reasoning_content");
+        pn_json_write_str(s, thoughts.data, thoughts.len);
+    }
+    s->failed |= thoughts.failed;
+    pn_str_fini(&thoughts);
+    return ok;
+}
+
+static bool anth_call(pn_oai_parser *p, const char *at, uint32_t block, pn_str *s)
+{
+    const pn_json_doc *d = &p->q->body;
+    uint32_t input = pn_json_get(d, block, "input");
+    pn_bytes id, name;
+    if (!anth_member(p, at, block, "id", &id) || !anth_member(p, at, block, "name", &name))
+        return false;
+    pn_str_addz(s, "{\"type\":\"function\",\"id\":");
+    pn_json_write_str(s, id.data, id.len);
+    pn_str_addz(s, ",\"function\":{\"name\":");
+    pn_json_write_str(s, name.data, name.len);
+    pn_json_key(s, "arguments");
+    if (pn_oai_given(d, input))
+        pn_json_write_node(s, d, input);
+    else
+        pn_str_addz(s, "{}");
+    pn_str_addz(s, "}}");
+    return true;
+}
+
+static bool anth_calls(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes type;
+    uint32_t i = 0, n = 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "tool_use"))
+            continue;
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        pn_str_addz(s, n++ ? "," : ",\"tool_calls\":[");
+        if (!anth_call(p, param, c, s))
+            return false;
+    }
+    if (n)
+        pn_str_addc(s, ']');
+    return true;
+}
+
+static bool anth_assistant(pn_oai_parser *p, const char *at, uint32_t content)
+{
+    static const char *const known[] = {"text", "tool_use", "thinking", "redacted_thinking", NULL};
+    const pn_json_doc *d = &p->q->body;
+    char param[64];
+    pn_bytes type;
+    uint32_t i = 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!anth_type(p, param, c, known, &type))
+            return false;
+    }
+    pn_str *s = anth_open(p, "assistant");
+    bool ok = anth_turn_texts(p, at, content, s) && anth_reasoning(p, at, content, s) && anth_calls(p, at, content, s);
+    pn_str_addc(s, '}');
+    return ok;
+}
+
+static bool anth_message(pn_oai_parser *p, uint32_t message, uint32_t i)
+{
+    static const char *const roles[] = {"user", "assistant", "system"};
+    const pn_json_doc *d = &p->q->body;
+    char param[48];
+    pn_bytes role;
+    size_t k = 0;
+    snprintf(param, sizeof param, "messages[%u].role", (unsigned)i);
+    if (!pn_oai_read_text(p, param, pn_json_get(d, message, "role"), &role))
+        return false;
+    while (k < PN_COUNT_OF(roles) && !pn_oai_same(role, roles[k]))
+        k++;
+    if (k == PN_COUNT_OF(roles))
+        return pn_oai_fail(p, param, "%s: expected user or assistant, found '%.*s'", param, (int)PN_MIN(role.len, (size_t)40), role.data);
+    uint32_t content = pn_json_get(d, message, "content");
+    snprintf(param, sizeof param, "messages[%u].content", (unsigned)i);
+    if (pn_json_type_of(d, content) == PN_JSON_ARRAY && k != 2)
+        return k == 0 ? anth_user(p, param, content) : anth_assistant(p, param, content);
+    if (!pn_oai_given(d, content))
+        return pn_oai_expected(p, param, "a string or an array of blocks", content);
+    pn_str *s = anth_open(p, roles[k]);
+    bool ok = anth_texts(p, s, param, content, k == 2);
+    pn_str_addc(s, '}');
+    return ok;
+}
+
+static bool anth_messages(pn_oai_parser *p)
+{
+    const pn_json_doc *d = &p->q->body;
+    uint32_t messages = pn_json_get(d, PN_JSON_ROOT, "messages"), system = pn_json_get(d, PN_JSON_ROOT, "system"), i = 0;
+    if (pn_json_type_of(d, messages) != PN_JSON_ARRAY || !pn_json_count(d, messages))
+        return pn_oai_expected(p, "messages", "an array, not empty", messages);
+    if (pn_oai_given(d, system)) {
+        pn_str *s = anth_open(p, "system");
+        if (!anth_texts(p, s, "system", system, true))
+            return false;
+        pn_str_addc(s, '}');
+    }
+    for (uint32_t c = pn_json_first(d, messages); c != PN_JSON_NONE; c = pn_json_next(d, c), i++)
+        if (!anth_message(p, c, i))
+            return false;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tools
+ * ------------------------------------------------------------------------------------------ */
+
+/* {"name","description","input_schema"}; those with another type than "custom" run at Anthropic's. */
+static bool anth_tool(pn_oai_parser *p, pn_str *s, uint32_t tool, uint32_t i)
+{
+    static const char *const known[] = {"custom", NULL};
+    static const char *const keys[][2] = {{"description", "description"}, {"input_schema", "parameters"}, {"strict", "strict"}};
+    const pn_json_doc *d = &p->q->body;
+    char param[48];
+    pn_bytes name, type;
+    snprintf(param, sizeof param, "tools[%u]", (unsigned)i);
+    if (pn_oai_given(d, pn_json_get(d, tool, "type")) && !anth_type(p, param, tool, known, &type))
+        return pn_oai_fail(p, param, "%s: expected a tool of the client's own (custom); others are not there", param);
+    if (!anth_member(p, param, tool, "name", &name))
+        return false;
+    pn_str_addz(s, i ? ",{\"type\":\"function\",\"function\":{\"name\":" : "{\"type\":\"function\",\"function\":{\"name\":");
+    pn_json_write_str(s, name.data, name.len);
+    for (size_t k = 0; k < PN_COUNT_OF(keys); k++) {
+        uint32_t value = pn_json_get(d, tool, keys[k][0]);
+        if (!pn_oai_given(d, value))
+            continue;
+        pn_json_key(s, keys[k][1]);
+        pn_json_write_node(s, d, value);
+    }
+    pn_str_addz(s, "}}");
+    return true;
+}
+
+static bool anth_tools(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_str *s = &pn_oai_translator_of(p)->out;
+    uint32_t i = 0;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array", node);
+    pn_json_key(s, "tools");
+    pn_str_addc(s, '[');
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++)
+        if (!anth_tool(p, s, c, i))
+            return false;
+    pn_str_addc(s, ']');
+    return true;
+}
+
+static bool anth_tool_choice(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_str *s = &pn_oai_translator_of(p)->out;
+    uint32_t single = pn_json_get(d, node, "disable_parallel_tool_use");
+    pn_bytes type, tool;
+    bool one;
+    if (!anth_member(p, name, node, "type", &type))
+        return false;
+    pn_json_key(s, "tool_choice");
+    if (pn_oai_same(type, "tool")) {
+        if (!anth_member(p, name, node, "name", &tool))
+            return false;
+        pn_str_addz(s, "{\"type\":\"function\",\"function\":{\"name\":");
+        pn_json_write_str(s, tool.data, tool.len);
+        pn_str_addz(s, "}}");
+    } else if (pn_oai_same(type, "any")) {
+        pn_str_addz(s, "\"required\"");
+    } else if (pn_oai_same(type, "auto") || pn_oai_same(type, "none")) {
+        pn_json_write_str(s, type.data, type.len);
+    } else {
+        return pn_oai_fail(p, "tool_choice.type", "tool_choice.type: expected auto, any, tool or none, found '%.*s'",
+                           (int)PN_MIN(type.len, (size_t)40), type.data);
+    }
+    if (!pn_oai_given(d, single))
+        return true;
+    if (!pn_oai_read_bool(p, "tool_choice.disable_parallel_tool_use", single, &one))
+        return false;
+    pn_json_key(s, "parallel_tool_calls");
+    pn_json_write_bool(s, !one);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Other fields, and all of it
+ * ------------------------------------------------------------------------------------------ */
+
+static bool anth_stop(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    (void)name;
+    pn_oai_translate_as(p, "stop", node);
+    return true;
+}
+
+static bool anth_output_format(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    (void)name;
+    pn_oai_translate_as(p, "response_format", node);
+    return true;
+}
+
+static bool anth_output_config(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    uint32_t effort = pn_json_get(d, node, "effort"), format = pn_json_get(d, node, "format");
+    if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, name, "an object", node);
+    if (pn_oai_given(d, effort))
+        pn_oai_translate_as(p, "reasoning_effort", effort);
+    if (pn_oai_given(d, format))
+        pn_oai_translate_as(p, "response_format", format);
+    return true;
+}
+
+static const pn_oai_field anth_fields[] = {
+    {"messages", pn_oai_read_nothing}, {"system", pn_oai_read_nothing}, {"tools", anth_tools}, {"tool_choice", anth_tool_choice},
+    {"stop_sequences", anth_stop}, {"output_format", anth_output_format}, {"output_config", anth_output_config},
+    {"n", pn_oai_translate_ignore}, {"logprobs", pn_oai_translate_ignore}, {"top_logprobs", pn_oai_translate_ignore},
+    {"stream_options", pn_oai_translate_ignore},
+};
+
+static const pn_oai_rename anth_names[] = {
+    {"stop", "stop_sequences"}, {"response_format", "output_config.format"}, {"reasoning_effort", "output_config.effort"},
+};
+
+PN_INTERNAL bool pn_anthropic_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    pn_oai_translator t;
+    bool ok = pn_oai_translate_open(&t, mem, text, len, e) && anth_messages(&t.p) &&
+              pn_oai_translate_fields(&t, anth_fields, PN_COUNT_OF(anth_fields));
+    if (ok && !pn_oai_given(&t.in.body, pn_json_get(&t.in.body, PN_JSON_ROOT, "max_tokens"))) {
+        pn_json_key(&t.out, "max_tokens");
+        pn_json_write_u64(&t.out, 4096);
+    }
+    ok = ok && pn_oai_translate_end(&t, out, anth_names, PN_COUNT_OF(anth_names));
+    pn_oai_translate_close(&t);
+    return ok;
+}
+#endif
+
+/* ---- Begin serve/pn_anthropic_reply.c ---- */
+#ifndef PN_DROP_SERVE_PN_ANTHROPIC_REPLY_C
+#define PN_DROP_SERVE_PN_ANTHROPIC_REPLY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_anthropic_reply.c - messages of the Messages API, whole or as events.
+ *
+ * An answer is a row of blocks: thinking, text, calls.  One is open at a time; what belongs to another closes
+ * it.  Streaming and not, the same blocks come out.
+ */
+/* includes serve/pn_anthropic.h */
+
+#include <stdio.h>
+
+typedef enum anthr_block { ANTHR_NONE, ANTHR_THINKING, ANTHR_TEXT, ANTHR_CALL } anthr_block;
+
+typedef struct anthr_reply {
+    pn_reply base;
+    anthr_block open;
+    uint32_t n_blocks, n_calls;
+    pn_str blocks;              /* elements of content, but for the open one's; not when streaming */
+    pn_str text;                /* of the open block, a call's: its arguments */
+    pn_reply_finish finish;
+    pn_str stop;                /* the stop string that ended it */
+} anthr_reply;
+
+/* ------------------------------------------------------------------------------------------
+ * Events
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_str *anthr_event_open(anthr_reply *r, const char *type)
+{
+    pn_str_addf(&r->base.out, "{\"type\":\"%s\"", type);
+    return &r->base.out;
+}
+
+static bool anthr_event_send(anthr_reply *r, const char *type)
+{
+    pn_str_addc(&r->base.out, '}');
+    return pn_reply_send(&r->base, type);
+}
+
+/* One of a block: its index is that of the open one. */
+static pn_str *anthr_block_event(anthr_reply *r, const char *type)
+{
+    pn_str *s = anthr_event_open(r, type);
+    pn_str_addf(s, ",\"index\":%u", (unsigned)r->n_blocks);
+    return s;
+}
+
+static bool anthr_delta(anthr_reply *r, const char *type, const char *key, const char *text, size_t len)
+{
+    pn_str *s = anthr_block_event(r, "content_block_delta");
+    pn_str_addf(s, ",\"delta\":{\"type\":\"%s\",\"%s\":", type, key);
+    pn_json_write_str(s, text, len);
+    pn_str_addc(s, '}');
+    return anthr_event_send(r, "content_block_delta");
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Blocks
+ * ------------------------------------------------------------------------------------------ */
+
+/* {"type":"tool_use","id":...,"name":... */
+static void anthr_call_head(anthr_reply *r, pn_str *s, const pn_output_event *e)
+{
+    char id[40];
+    pn_reply_id(&r->base, "toolu_", 0, e->call, id);
+    pn_str_addz(s, "{\"type\":\"tool_use\",\"id\":");
+    if (e->id_len)
+        pn_json_write_str(s, e->id, e->id_len);
+    else
+        pn_json_write_strz(s, id);
+    pn_json_key(s, "name");
+    pn_json_write_str(s, e->text, e->len);
+}
+
+/* Arguments as an object; what was cut off in the middle is none. */
+static void anthr_input(anthr_reply *r, pn_str *s)
+{
+    pn_json_doc d;
+    pn_status st = pn_json_parse(&d, r->base.p.mem, PN_ACCT_CONN, pn_str_cstr(&r->text), r->text.len, &(pn_json_params){.fix_surrogates = true}, NULL);
+    if (st == PN_OK && pn_json_type_of(&d, PN_JSON_ROOT) == PN_JSON_OBJECT)
+        pn_json_write_node(s, &d, PN_JSON_ROOT);
+    else
+        pn_str_addz(s, "{}");
+    s->failed |= st == PN_E_NOMEM;
+    pn_json_fini(&d);
+}
+
+/* The rest of an element of content, whose beginning was written when it was opened. */
+static bool anthr_close_gathered(anthr_reply *r)
+{
+    pn_str *s = &r->blocks;
+    pn_json_key(s, r->open == ANTHR_TEXT ? "text" : r->open == ANTHR_THINKING ? "thinking" : "input");
+    if (r->open == ANTHR_CALL)
+        anthr_input(r, s);
+    else
+        pn_json_write_str(s, pn_str_cstr(&r->text), r->text.len);
+    pn_str_addz(s, r->open == ANTHR_THINKING ? ",\"signature\":\"\"}" : "}");
+    return pn_reply_kept(&r->base, s);
+}
+
+static bool anthr_close(anthr_reply *r)
+{
+    bool ok = !r->base.dead;
+    if (r->open == ANTHR_NONE || !ok)
+        return ok;
+    if (!r->base.p.stream) {
+        ok = anthr_close_gathered(r);
+    } else {
+        if (r->open == ANTHR_THINKING)
+            anthr_delta(r, "signature_delta", "signature", "", 0);
+        anthr_block_event(r, "content_block_stop");
+        ok = anthr_event_send(r, "content_block_stop");
+    }
+    r->open = ANTHR_NONE;
+    r->n_blocks++;
+    pn_str_clear(&r->text);
+    return ok;
+}
+
+/* e: the call's beginning, or NULL. */
+static bool anthr_open(anthr_reply *r, anthr_block what, const pn_output_event *e)
+{
+    bool stream = r->base.p.stream;
+    if (!anthr_close(r))
+        return false;
+    pn_str *s = stream ? anthr_block_event(r, "content_block_start") : &r->blocks;
+    if (stream)
+        pn_json_key(s, "content_block");
+    else
+        pn_json_item(s);
+    if (what == ANTHR_CALL)
+        anthr_call_head(r, s, e);
+    else
+        pn_str_addf(s, "{\"type\":\"%s\"", what == ANTHR_TEXT ? "text" : "thinking");
+    r->open = what;
+    if (!stream)
+        return pn_reply_kept(&r->base, s);
+    pn_str_addz(s, what == ANTHR_CALL ? ",\"input\":{}}" : what == ANTHR_TEXT ? ",\"text\":\"\"}" : ",\"thinking\":\"\",\"signature\":\"\"}");
+    return anthr_event_send(r, "content_block_start");
+}
+
+/* Text of the block that is open. */
+static bool anthr_add(anthr_reply *r, const char *type, const char *key, const pn_output_event *e)
+{
+    if (r->base.p.stream)
+        return anthr_delta(r, type, key, e->text, e->len);
+    pn_str_add(&r->text, e->text, e->len);
+    return pn_reply_kept(&r->base, &r->text);
+}
+
+static bool anthr_text(anthr_reply *r, anthr_block what, const char *type, const char *key, const pn_output_event *e)
+{
+    if (!e->len)
+        return !r->base.dead;
+    if (r->open != what && !anthr_open(r, what, NULL))
+        return false;
+    return anthr_add(r, type, key, e);
+}
+
+static bool anthr_event(pn_reply *base, uint32_t choice, const pn_output_event *e)
+{
+    anthr_reply *r = (anthr_reply *)base;
+    (void)choice;
+    switch (e->kind) {
+    case PN_OUTPUT_REASONING: return anthr_text(r, ANTHR_THINKING, "thinking_delta", "thinking", e);
+    case PN_OUTPUT_CONTENT: return anthr_text(r, ANTHR_TEXT, "text_delta", "text", e);
+    case PN_OUTPUT_CALL_BEGIN: r->n_calls++; return anthr_open(r, ANTHR_CALL, e);
+    case PN_OUTPUT_ARGUMENTS: return anthr_add(r, "input_json_delta", "partial_json", e);
+    default: return anthr_close(r);
+    }
+}
+
+static bool anthr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+{
+    (void)choice, (void)t;
+    return !base->dead;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Beginning and end
+ * ------------------------------------------------------------------------------------------ */
+
+/* Tokens read from the cache are counted apart in this API. */
+static void anthr_usage(pn_str *s, const pn_oai_usage *u)
+{
+    pn_json_key(s, "usage");
+    pn_str_addf(s, "{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%u,\"output_tokens\":%u}",
+                (unsigned)(u->prompt - PN_MIN(u->cached, u->prompt)), (unsigned)u->cached, (unsigned)u->completion);
+}
+
+static void anthr_message_head(anthr_reply *r)
+{
+    pn_str *s = &r->base.out;
+    pn_str_addf(s, "{\"id\":\"msg_%s\",\"type\":\"message\",\"role\":\"assistant\"", r->base.p.id);
+    pn_json_key(s, "model");
+    pn_json_write_strz(s, r->base.p.model);
+    pn_json_key(s, "content");
+}
+
+/* "stop_reason":...,"stop_sequence":... */
+static void anthr_reason(anthr_reply *r, pn_str *s)
+{
+    const char *why = pn_reply_cut_short(r->finish.why) ? "max_tokens" : r->n_calls ? "tool_use" : r->finish.stop.data ? "stop_sequence" : "end_turn";
+    pn_json_key(s, "stop_reason");
+    pn_json_write_strz(s, why);
+    pn_json_key(s, "stop_sequence");
+    if (strcmp(why, "stop_sequence") == 0)
+        pn_json_write_str(s, pn_str_cstr(&r->stop), r->stop.len);
+    else
+        pn_str_addz(s, "null");
+}
+
+static bool anthr_begin(pn_reply *base, const pn_oai_usage *so_far)
+{
+    anthr_reply *r = (anthr_reply *)base;
+    if (!base->p.stream)
+        return !base->dead;
+    pn_str *s = anthr_event_open(r, "message_start");
+    pn_json_key(s, "message");
+    anthr_message_head(r);
+    pn_str_addz(s, "[],\"stop_reason\":null,\"stop_sequence\":null");
+    anthr_usage(s, so_far);
+    pn_str_addc(s, '}');
+    return anthr_event_send(r, "message_start");
+}
+
+static bool anthr_choice_end(pn_reply *base, uint32_t choice, const pn_reply_finish *f)
+{
+    anthr_reply *r = (anthr_reply *)base;
+    (void)choice;
+    r->finish = *f;
+    pn_str_add(&r->stop, f->stop.data, f->stop.len);
+    pn_reply_kept(base, &r->stop);
+    return anthr_close(r);
+}
+
+static bool anthr_body(anthr_reply *r, const pn_oai_usage *usage)
+{
+    pn_str *s = &r->base.out;
+    anthr_message_head(r);
+    pn_str_addc(s, '[');
+    pn_str_add(s, pn_str_cstr(&r->blocks), r->blocks.len);
+    pn_str_addc(s, ']');
+    anthr_reason(r, s);
+    anthr_usage(s, usage);
+    pn_str_addc(s, '}');
+    return pn_reply_send(&r->base, NULL);
+}
+
+static bool anthr_end(pn_reply *base, const pn_oai_usage *usage)
+{
+    anthr_reply *r = (anthr_reply *)base;
+    if (base->dead || !base->p.stream)
+        return !base->dead && anthr_body(r, usage);
+    pn_str *s = anthr_event_open(r, "message_delta");
+    pn_str_addz(s, ",\"delta\":{");
+    anthr_reason(r, s);
+    pn_str_addc(s, '}');
+    anthr_usage(s, usage);
+    if (!anthr_event_send(r, "message_delta"))
+        return false;
+    anthr_event_open(r, "message_stop");
+    return anthr_event_send(r, "message_stop");
+}
+
+static bool anthr_fail(pn_reply *base, const pn_oai_error *e)
+{
+    pn_str_clear(&base->out);
+    pn_anthropic_error_json(e, &base->out);
+    return pn_reply_send(base, base->p.stream ? "error" : NULL);
+}
+
+static void anthr_free(pn_reply *base)
+{
+    anthr_reply *r = (anthr_reply *)base;
+    pn_str_fini(&r->blocks);
+    pn_str_fini(&r->text);
+    pn_str_fini(&r->stop);
+    pn_reply_dispose(base, sizeof *r);
+}
+
+PN_INTERNAL pn_status pn_anthropic_reply_new(pn_reply **out, const pn_reply_params *p, pn_err *err)
+{
+    static const pn_reply_ops ops = {anthr_begin, anthr_logprob, anthr_event, anthr_choice_end, anthr_end, anthr_fail, anthr_free, false};
+    anthr_reply *r = (anthr_reply *)pn_reply_alloc(sizeof *r, &ops, p, err);
+    if (!r)
+        return PN_E_NOMEM;
+    pn_str_init(&r->blocks, p->mem, PN_ACCT_CONN);
+    pn_str_init(&r->text, p->mem, PN_ACCT_CONN);
+    pn_str_init(&r->stop, p->mem, PN_ACCT_CONN);
     *out = &r->base;
     return PN_OK;
 }
@@ -7652,6 +9260,3394 @@ PN_INTERNAL void pn_conn_abort(pn_conn *c) { conn_close(c); }
 PN_INTERNAL void pn_conn_drain(pn_conn *c) { c->draining = true; }
 #endif
 
+/* ---- Begin serve/pn_net_posix.c ---- */
+#ifndef PN_DROP_SERVE_PN_NET_POSIX_C
+#define PN_DROP_SERVE_PN_NET_POSIX_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes serve/pn_net.h */
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+/* includes base/pn_hash.h */
+
+#ifdef MSG_NOSIGNAL
+#define NET_NOSIGNAL MSG_NOSIGNAL
+#else
+#define NET_NOSIGNAL 0          /* then SO_NOSIGPIPE does it, see net_prepare */
+#endif
+
+enum { NET_BACKLOG = 1024 };
+
+static bool net_prepare(int fd)
+{
+#ifdef SO_NOSIGPIPE
+    int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+#endif
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Listening
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status net_failed(int fd, const char *address, const char *what, pn_err *err)
+{
+    int why = errno;
+    pn_net_close(fd);
+    return pn_fail(err, PN_E_IO, "cannot %s %s: %s", what, address, strerror(why));
+}
+
+/* The address of a socket without and with its port. */
+static void net_name(const struct sockaddr_storage *a, char *host, size_t cap, unsigned *port)
+{
+    host[0] = 0;
+    *port = 0;
+    if (a->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)a;
+        inet_ntop(AF_INET, &in->sin_addr, host, (socklen_t)cap);
+        *port = ntohs(in->sin_port);
+    } else if (a->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)a;
+        inet_ntop(AF_INET6, &in->sin6_addr, host, (socklen_t)cap);
+        *port = ntohs(in->sin6_port);
+    } else {
+        snprintf(host, cap, "unix");
+    }
+}
+
+static void net_bound_name(pn_listener *l)
+{
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    char host[64];
+    unsigned port;
+    memset(&a, 0, sizeof a);
+    if (getsockname(l->fd, (struct sockaddr *)&a, &n) != 0)
+        return;
+    net_name(&a, host, sizeof host, &port);
+    l->tcp = a.ss_family == AF_INET || a.ss_family == AF_INET6;
+    if (l->tcp)
+        snprintf(l->name, sizeof l->name, a.ss_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host, port);
+}
+
+static pn_status net_listen_unix(pn_listener *l, const char *address, const char *path, pn_err *err)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct stat st;
+    if (!path[0] || strlen(path) >= sizeof a.sun_path)
+        return pn_fail(err, PN_E_INVALID, "%s: expected a path of 1 to %zu bytes", address, sizeof a.sun_path - 1);
+    memcpy(a.sun_path, path, strlen(path) + 1);
+    l->fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (l->fd < 0 || !net_prepare(l->fd))
+        return net_failed(l->fd, address, "make a socket for", err);
+    if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode)) {
+        int probe = socket(AF_UNIX, SOCK_STREAM, 0);
+        if (probe >= 0 && connect(probe, (struct sockaddr *)&a, sizeof a) != 0 && errno == ECONNREFUSED)
+            unlink(path);               /* its owner is dead */
+        pn_net_close(probe);
+    }
+    if (bind(l->fd, (struct sockaddr *)&a, sizeof a) != 0)
+        return net_failed(l->fd, address, "listen on", err);
+    memcpy(l->unlink_path, a.sun_path, PN_MIN(sizeof l->unlink_path, sizeof a.sun_path));
+    return PN_OK;
+}
+
+/* "host:port" or "[v6]:port" into its two parts. */
+static bool net_split(const char *address, char host[64], char port[8])
+{
+    const char *colon = strrchr(address, ':');
+    size_t n = colon ? (size_t)(colon - address) : 0;
+    if (!colon || n >= 64 + 2 || !colon[1] || strlen(colon + 1) > 5 || strspn(colon + 1, "0123456789") != strlen(colon + 1) || atoi(colon + 1) > 65535)
+        return false;
+    snprintf(port, 8, "%s", colon + 1);
+    bool six = n >= 2 && address[0] == '[' && address[n - 1] == ']';
+    if (!six && memchr(address, ':', n))
+        return false;
+    snprintf(host, 64, "%.*s", (int)(six ? n - 2 : n), address + six);
+    return true;
+}
+
+static pn_status net_listen_tcp(pn_listener *l, const char *address, pn_err *err)
+{
+    char host[64], port[8];
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list;
+    if (!net_split(address, host, port))
+        return pn_fail(err, PN_E_INVALID, "%s: expected HOST:PORT, [ADDRESS]:PORT, unix:PATH or fd:NUMBER", address);
+    int code = getaddrinfo(host[0] ? host : NULL, port, &hints, &list);
+    if (code)
+        return pn_fail(err, PN_E_IO, "cannot find the address of %s: %s", address, gai_strerror(code));
+    int on = 1;
+    l->fd = socket(list->ai_family, SOCK_STREAM, 0);
+    bool ok = l->fd >= 0 && net_prepare(l->fd) && setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+              bind(l->fd, list->ai_addr, list->ai_addrlen) == 0;
+    freeaddrinfo(list);
+    return ok ? PN_OK : net_failed(l->fd, address, "listen on", err);
+}
+
+static pn_status net_listen_fd(pn_listener *l, const char *address, const char *number, pn_err *err)
+{
+    int accepts = 0;
+    socklen_t n = sizeof accepts;
+    char *end;
+    long fd = strtol(number, &end, 10);
+    if (!*number || *end || fd < 0 || fd > 65535)
+        return pn_fail(err, PN_E_INVALID, "%s: expected fd: and a number", address);
+    if (getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &n) != 0 || !accepts)
+        return pn_fail(err, PN_E_INVALID, "%s is not a listening socket", address);
+    l->fd = (int)fd;
+    return net_prepare(l->fd) ? PN_OK : net_failed(-1, address, "use", err);
+}
+
+PN_INTERNAL pn_status pn_listener_open(pn_listener *l, const char *address, pn_err *err)
+{
+    *l = (pn_listener){.fd = -1};
+    snprintf(l->name, sizeof l->name, "%s", address);
+    bool given = strncmp(address, "fd:", 3) == 0;
+    pn_status st = given ? net_listen_fd(l, address, address + 3, err)
+                   : strncmp(address, "unix:", 5) == 0 ? net_listen_unix(l, address, address + 5, err) : net_listen_tcp(l, address, err);
+    if (!st && !given && listen(l->fd, NET_BACKLOG) != 0)
+        st = net_failed(l->fd, address, "listen on", err);
+    if (st) {
+        l->fd = -1;
+        return st;
+    }
+    net_bound_name(l);
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_listener_close(pn_listener *l)
+{
+    if (l->fd >= 0 && l->unlink_path[0])
+        unlink(l->unlink_path);
+    pn_net_close(l->fd);
+    l->fd = -1;
+}
+
+static bool net_is_local(const struct sockaddr_storage *a)
+{
+    if (a->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)a;
+        return ntohl(in->sin_addr.s_addr) >> 24 == 127;
+    }
+    if (a->ss_family == AF_INET6) {
+        const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
+        return IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127);
+    }
+    return true;
+}
+
+PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer)
+{
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    unsigned port;
+    int on = 1, fd;
+    memset(&a, 0, sizeof a);
+    do
+        fd = accept(l->fd, (struct sockaddr *)&a, &n);
+    while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
+    if (fd < 0)
+        return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ? -2 : -1;
+    if (!net_prepare(fd)) {
+        pn_net_close(fd);
+        return -2;
+    }
+    if (l->tcp)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);       /* an event is worth a packet */
+    net_name(&a, peer->name, sizeof peer->name, &port);
+    peer->local = net_is_local(&a);
+    return fd;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Talking
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_io net_fault(void)
+{
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? PN_IO_AGAIN : PN_IO_GONE;
+}
+
+PN_INTERNAL pn_io pn_net_read(int fd, void *buf, size_t *n)
+{
+    ssize_t got = recv(fd, buf, *n, 0);
+    *n = got > 0 ? (size_t)got : 0;
+    return got > 0 ? PN_IO_DONE : got == 0 ? PN_IO_END : net_fault();
+}
+
+PN_INTERNAL pn_io pn_net_write(int fd, const void *bytes, size_t *n)
+{
+    ssize_t put = send(fd, bytes, *n, NET_NOSIGNAL);
+    *n = put > 0 ? (size_t)put : 0;
+    return put > 0 ? PN_IO_DONE : put == 0 ? PN_IO_AGAIN : net_fault();
+}
+
+PN_INTERNAL void pn_net_shutdown(int fd) { shutdown(fd, SHUT_WR); }
+
+PN_INTERNAL void pn_net_close(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Waking
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_wake_open(pn_wake *w, pn_err *err)
+{
+    int fd[2];
+    w->read_fd = w->write_fd = -1;
+    atomic_init(&w->sent, false);
+    if (pipe(fd) != 0)
+        return pn_fail(err, PN_E_IO, "cannot make a pipe: %s", strerror(errno));
+    w->read_fd = fd[0];
+    w->write_fd = fd[1];
+    if (net_prepare(fd[0]) && net_prepare(fd[1]))
+        return PN_OK;
+    pn_wake_close(w);
+    return pn_fail(err, PN_E_IO, "cannot set up a pipe: %s", strerror(errno));
+}
+
+PN_INTERNAL void pn_wake_close(pn_wake *w)
+{
+    pn_net_close(w->read_fd);
+    pn_net_close(w->write_fd);
+    w->read_fd = w->write_fd = -1;
+}
+
+PN_INTERNAL void pn_wake_send(pn_wake *w)
+{
+    int keep = errno;                       /* a signal handler must not change it */
+    if (!atomic_exchange(&w->sent, true)) {
+        ssize_t put = write(w->write_fd, "", 1);
+        (void)put;                          /* a full pipe wakes as well */
+    }
+    errno = keep;
+}
+
+PN_INTERNAL void pn_wake_clear(pn_wake *w)
+{
+    char buf[64];
+    while (read(w->read_fd, buf, sizeof buf) > 0)
+        continue;
+    atomic_store(&w->sent, false);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Clocks and chance
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL uint64_t pn_net_now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+PN_INTERNAL int64_t pn_net_unix_s(void) { return (int64_t)time(NULL); }
+
+PN_INTERNAL void pn_net_random(void *out, size_t n)
+{
+    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, out, n) : 0;
+    pn_net_close(fd);
+    if (got == (ssize_t)n)
+        return;
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    uint64_t x = pn_hash(&t, sizeof t, (uint64_t)(uintptr_t)&t ^ (uint64_t)getpid());
+    for (size_t i = 0; i < n; i++) {
+        x = pn_hash(&x, sizeof x, i);
+        ((unsigned char *)out)[i] = (unsigned char)x;
+    }
+}
+
+#undef NET_NOSIGNAL
+#endif
+
+/* ---- Begin serve/pn_poller_epoll.c ---- */
+#ifndef PN_DROP_SERVE_PN_POLLER_EPOLL_C
+#define PN_DROP_SERVE_PN_POLLER_EPOLL_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes serve/pn_net.h */
+
+#if defined(__linux__) && PN_ENABLE_EPOLL
+
+#include <errno.h>
+#include <sys/epoll.h>
+
+enum { EPOLLER_BATCH = 64 };
+
+PN_INTERNAL pn_status pn_poller_open(pn_poller *p, pn_mem *mem, pn_err *err)
+{
+    *p = (pn_poller){.mem = mem, .fd = epoll_create1(EPOLL_CLOEXEC)};
+    return p->fd >= 0 ? PN_OK : pn_fail(err, PN_E_IO, "cannot wait for sockets: %s", strerror(errno));
+}
+
+PN_INTERNAL void pn_poller_close(pn_poller *p)
+{
+    pn_net_close(p->fd);
+    p->fd = -1;
+}
+
+static struct epoll_event epoller_event(unsigned events, void *who)
+{
+    struct epoll_event e = {.data.ptr = who};
+    e.events = (events & PN_READY_READ ? (uint32_t)EPOLLIN : 0u) | (events & PN_READY_WRITE ? (uint32_t)EPOLLOUT : 0u) |
+               (events & PN_READY_END ? (uint32_t)EPOLLRDHUP : 0u);
+    return e;
+}
+
+PN_INTERNAL bool pn_poller_add(pn_poller *p, int fd, unsigned events, void *who)
+{
+    struct epoll_event e = epoller_event(events, who);
+    return epoll_ctl(p->fd, EPOLL_CTL_ADD, fd, &e) == 0;
+}
+
+PN_INTERNAL void pn_poller_change(pn_poller *p, int fd, unsigned events, void *who)
+{
+    struct epoll_event e = epoller_event(events, who);
+    epoll_ctl(p->fd, EPOLL_CTL_MOD, fd, &e);
+}
+
+PN_INTERNAL void pn_poller_remove(pn_poller *p, int fd)
+{
+    struct epoll_event e = {.events = 0};
+    epoll_ctl(p->fd, EPOLL_CTL_DEL, fd, &e);
+}
+
+PN_INTERNAL size_t pn_poller_wait(pn_poller *p, pn_ready *ready, size_t cap, int timeout_ms)
+{
+    struct epoll_event got[EPOLLER_BATCH];
+    int n = epoll_wait(p->fd, got, (int)PN_MIN(cap, (size_t)EPOLLER_BATCH), timeout_ms);
+    for (int i = 0; i < n; i++) {
+        uint32_t e = got[i].events;
+        ready[i] = (pn_ready){got[i].data.ptr, (e & EPOLLIN ? (unsigned)PN_READY_READ : 0u) | (e & EPOLLOUT ? (unsigned)PN_READY_WRITE : 0u) |
+                                               (e & EPOLLRDHUP ? (unsigned)PN_READY_END : 0u) | (e & (EPOLLHUP | EPOLLERR) ? (unsigned)PN_READY_GONE : 0u)};
+    }
+    return n > 0 ? (size_t)n : 0;
+}
+
+#endif
+#endif
+
+/* ---- Begin serve/pn_poller_poll.c ---- */
+#ifndef PN_DROP_SERVE_PN_POLLER_POLL_C
+#define PN_DROP_SERVE_PN_POLLER_POLL_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_poller_poll.c - waiting with poll(): every system has it, and its cost is in the number of sockets, not in
+ * what happens on them.
+ */
+/* includes serve/pn_net.h */
+
+#if !defined(__linux__) || !PN_ENABLE_EPOLL
+
+#include <poll.h>
+
+struct pn_poller_entry {
+    struct pollfd want;         /* first and alone: the list is poll()'s array */
+};
+
+/* Whom an entry belongs to stands in the second half of the block: poll() wants its entries side by side. */
+static void **poller_who(const pn_poller *p) { return (void **)(void *)(p->list + p->cap); }
+
+static size_t poller_bytes(size_t cap) { return cap * (sizeof(struct pn_poller_entry) + sizeof(void *)); }
+
+PN_INTERNAL pn_status pn_poller_open(pn_poller *p, pn_mem *mem, pn_err *err)
+{
+    (void)err;
+    *p = (pn_poller){.mem = mem, .fd = -1};
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_poller_close(pn_poller *p)
+{
+    pn_mem_free(p->mem, PN_ACCT_CONN, p->list, poller_bytes(p->cap));
+    p->list = NULL;
+    p->n = p->cap = 0;
+}
+
+static short poller_events(unsigned events)
+{
+    return (short)((events & PN_READY_READ ? POLLIN : 0) | (events & PN_READY_WRITE ? POLLOUT : 0));
+}
+
+static bool poller_grow(pn_poller *p)
+{
+    size_t cap = PN_MAX(p->cap * 2, (size_t)16);
+    struct pn_poller_entry *list = pn_mem_alloc(p->mem, PN_ACCT_CONN, poller_bytes(cap));
+    if (!list)
+        return false;
+    if (p->n) {
+        memcpy(list, p->list, p->n * sizeof *list);
+        memcpy(list + cap, poller_who(p), p->n * sizeof(void *));
+    }
+    pn_mem_free(p->mem, PN_ACCT_CONN, p->list, poller_bytes(p->cap));
+    p->list = list;
+    p->cap = cap;
+    return true;
+}
+
+static size_t poller_find(const pn_poller *p, int fd)
+{
+    size_t i = 0;
+    while (i < p->n && p->list[i].want.fd != fd)
+        i++;
+    return i;
+}
+
+PN_INTERNAL bool pn_poller_add(pn_poller *p, int fd, unsigned events, void *who)
+{
+    if (p->n == p->cap && !poller_grow(p))
+        return false;
+    p->list[p->n].want = (struct pollfd){.fd = fd, .events = poller_events(events)};
+    poller_who(p)[p->n++] = who;
+    return true;
+}
+
+PN_INTERNAL void pn_poller_change(pn_poller *p, int fd, unsigned events, void *who)
+{
+    size_t i = poller_find(p, fd);
+    if (i == p->n)
+        return;
+    p->list[i].want.events = poller_events(events);
+    poller_who(p)[i] = who;
+}
+
+PN_INTERNAL void pn_poller_remove(pn_poller *p, int fd)
+{
+    size_t i = poller_find(p, fd);
+    if (i == p->n)
+        return;
+    p->n--;
+    p->list[i] = p->list[p->n];
+    poller_who(p)[i] = poller_who(p)[p->n];
+}
+
+/* A peer that closes is told with POLLIN on some systems: then the last bytes are still to be read. */
+static bool poller_gone(short got) { return (got & (POLLERR | POLLNVAL)) || ((got & POLLHUP) && !(got & POLLIN)); }
+
+PN_INTERNAL size_t pn_poller_wait(pn_poller *p, pn_ready *ready, size_t cap, int timeout_ms)
+{
+    size_t n = 0;
+    if (poll(p->list ? &p->list->want : NULL, (nfds_t)p->n, timeout_ms) <= 0)
+        return 0;
+    for (size_t i = 0; i < p->n && n < cap; i++) {
+        short got = p->list[i].want.revents;
+        if (got)
+            ready[n++] = (pn_ready){poller_who(p)[i], (got & POLLIN ? (unsigned)PN_READY_READ : 0u) |
+                                                     (got & POLLOUT ? (unsigned)PN_READY_WRITE : 0u) |
+                                                     (poller_gone(got) ? (unsigned)PN_READY_GONE : 0u)};
+    }
+    return n;
+}
+
+#endif
+#endif
+
+/* ---- Begin serve/pn_lane.c ---- */
+#ifndef PN_DROP_SERVE_PN_LANE_C
+#define PN_DROP_SERVE_PN_LANE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes serve/pn_lane.h */
+
+static void lane_push(pn_task ***end, pn_task *t)
+{
+    t->next = NULL;
+    **end = t;
+    *end = &t->next;
+}
+
+static pn_task *lane_pop(pn_task **head, pn_task ***end)
+{
+    pn_task *t = *head;
+    if (t && !(*head = t->next))
+        *end = head;
+    return t;
+}
+
+static void lane_main(void *user)
+{
+    pn_lane *l = user;
+    pn_mutex_lock(&l->lock);
+    while (!l->stop) {
+        pn_task *t = lane_pop(&l->todo, &l->todo_end);
+        if (!t) {
+            pn_cond_wait(&l->work, &l->lock);
+            continue;
+        }
+        pn_mutex_unlock(&l->lock);
+        t->run(t);
+        pn_mutex_lock(&l->lock);
+        lane_push(&l->finished_end, t);
+        l->wake(l->user);
+    }
+    pn_mutex_unlock(&l->lock);
+}
+
+PN_INTERNAL void pn_lane_open(pn_lane *l, bool threaded, void (*wake)(void *user), void *user)
+{
+    memset(l, 0, sizeof *l);
+    pn_mutex_init(&l->lock);
+    pn_cond_init(&l->work);
+    l->todo_end = &l->todo;
+    l->finished_end = &l->finished;
+    l->wake = wake;
+    l->user = user;
+    l->threaded = threaded && pn_thread_start(&l->thread, lane_main, l);
+}
+
+PN_INTERNAL void pn_lane_close(pn_lane *l)
+{
+    if (l->threaded) {
+        pn_mutex_lock(&l->lock);
+        l->stop = true;
+        pn_cond_broadcast(&l->work);
+        pn_mutex_unlock(&l->lock);
+        pn_thread_join(&l->thread);
+    }
+    pn_cond_fini(&l->work);
+    pn_mutex_fini(&l->lock);
+}
+
+PN_INTERNAL void pn_lane_add(pn_lane *l, pn_task *t)
+{
+    pn_mutex_lock(&l->lock);
+    lane_push(&l->todo_end, t);
+    pn_cond_broadcast(&l->work);
+    pn_mutex_unlock(&l->lock);
+    if (!l->threaded)
+        l->wake(l->user);
+}
+
+PN_INTERNAL void pn_lane_done(pn_lane *l)
+{
+    for (;;) {
+        pn_mutex_lock(&l->lock);
+        pn_task *t = lane_pop(&l->finished, &l->finished_end);
+        pn_task *mine = t || l->threaded ? NULL : lane_pop(&l->todo, &l->todo_end);
+        pn_mutex_unlock(&l->lock);
+        if (!t && !mine)
+            return;
+        if (mine)
+            mine->run(mine);
+        t = t ? t : mine;
+        t->done(t);
+    }
+}
+#endif
+
+/* ---- Begin serve/pn_registry.c ---- */
+#ifndef PN_DROP_SERVE_PN_REGISTRY_C
+#define PN_DROP_SERVE_PN_REGISTRY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_registry.c - models by name.
+ *
+ *     LOADING --loaded--> READY --unload--> DRAINING --nobody runs--> UNLOADING --freed--> (gone)
+ *        \--> FAILED (stays, so that its error can be read; another load with its name replaces it)
+ *
+ * One loader, so models are loaded one at a time and what one needs is known when the next is planned.
+ * A second load of a model that is loading or ready is the first one: sixteen clients that race to it cause
+ * one load and all get its result.
+ */
+/* includes serve/pn_server_int.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { REGISTRY_SLOTS = 8, REGISTRY_NAME_MAX = 200 };
+
+PN_INTERNAL const char *serve_state_name(serve_state st)
+{
+    static const char *const names[] = {"loading", "ready", "draining", "draining", "failed"};
+    return names[st];
+}
+
+PN_INTERNAL uint32_t serve_model_slots(const serve_model *m)
+{
+    return m->params.max_concurrent ? m->params.max_concurrent : (uint32_t)REGISTRY_SLOTS;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Finding one
+ * ------------------------------------------------------------------------------------------ */
+
+static bool registry_same(pn_bytes a, const char *b) { return a.len == strlen(b) && memcmp(a.data, b, a.len) == 0; }
+
+static bool registry_called(const serve_model *m, pn_bytes name)
+{
+    if (registry_same(name, m->name))
+        return true;
+    for (const char *p = pn_str_cstr(&m->aliases), *end = p + m->aliases.len; p < end; p += strlen(p) + 1)
+        if (registry_same(name, p))
+            return true;
+    return false;
+}
+
+PN_INTERNAL serve_model *serve_model_find(const pn_server *s, pn_bytes name)
+{
+    serve_model *m = s->models;
+    while (m && !registry_called(m, name))
+        m = m->next;
+    return m;
+}
+
+PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_error *e)
+{
+    const char *names[32];
+    size_t n = 0;
+    for (const serve_model *m = s->models; m && n < PN_COUNT_OF(names); m = m->next)
+        names[n++] = m->name;
+    pn_oai_error_model(e, name, names, n);
+}
+
+PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e)
+{
+    serve_model *m = serve_model_find(s, name);
+    if (!m && s->models && !s->models->next)
+        m = s->models;                  /* the only one: tools send names out of habit */
+    if (!m) {
+        serve_model_unknown(s, name, e);
+        return NULL;
+    }
+    if (m->state == SERVE_MODEL_READY)
+        return m;
+    if (m->state == SERVE_FAILED) {
+        pn_oai_error_set(e, 503, "unavailable_error", NULL, "model", "The model '%s' could not be loaded: %.300s", m->name, m->err.text);
+        e->no_retry = true;
+        return NULL;
+    }
+    char what[REGISTRY_NAME_MAX + 40];
+    snprintf(what, sizeof what, "the model '%s' is %s", m->name, m->state == SERVE_LOADING ? "loading" : "being unloaded");
+    pn_oai_error_loading(e, what, m->state == SERVE_LOADING ? 2000 : 5000);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Loading: on the loader's lane
+ * ------------------------------------------------------------------------------------------ */
+
+static serve_model *registry_of(pn_task *t) { return (serve_model *)(void *)((char *)t - offsetof(serve_model, task)); }
+
+/* Does it fit?  The plan of one conversation of the length wanted, and what that length comes to. */
+static pn_status registry_plan(serve_model *m, pn_file *f, pn_err *err)
+{
+    const pn_plan_params p = {.n_ctx = m->params.ctx_cap, .kv_type = m->params.kv_type, .has_kv_type = m->params.has_kv_type};
+    pn_status st = pn_file_plan(f, &p, &m->plan, err);
+    if (st)
+        return st;
+    const pn_plan_info *i = &m->plan;
+    uint32_t cap = m->params.ctx_cap ? PN_MIN(m->params.ctx_cap, i->n_ctx_train) : i->n_ctx_train;
+    m->n_ctx = i->n_ctx_fits ? PN_MIN(cap, i->n_ctx_fits) : i->available_bytes ? 0 : cap;
+    if (!m->n_ctx || (m->params.ctx_cap && m->n_ctx < cap))
+        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes are needed (weights %" PRIu64 ", keys and values of %" PRIu32 " tokens %" PRIu64
+                       ", scratch %" PRIu64 "), %" PRIu64 " are available; the longest context that fits is %" PRIu32 " tokens",
+                       i->total_bytes, i->weight_bytes, i->n_ctx, i->kv_bytes, i->scratch_bytes, i->available_bytes, i->n_ctx_fits);
+    return PN_OK;
+}
+
+static pn_status registry_load(serve_model *m, pn_err *err)
+{
+    pn_file *f;
+    pn_status st = pn_file_open(m->server->e, m->path, &f, err);
+    if (st)
+        return st;
+    const pn_model_params p = {.residency = m->params.residency};
+    st = registry_plan(m, f, err);
+    if (!st)
+        st = pn_model_load_file(f, &p, &m->m, err);
+    pn_file_close(f);
+    if (st)
+        return st;
+    pn_model_describe(m->m, &m->info);
+    const pn_model_caps caps = {.ctx = m->n_ctx, .sessions = m->params.max_sessions, .concurrent = serve_model_slots(m)};
+    st = pn_model_cap(m->m, &caps, err);
+    if (!st && m->template_text.len)
+        st = pn_template_open(m->server->e, m->template_text.data, m->template_text.len, &m->tpl, err);
+    else if (!st && m->info.has_chat_template)
+        pn_template_open_model(m->m, &m->tpl, NULL);    /* without it there is still the built-in format */
+    return st;
+}
+
+static void registry_run(pn_task *t)
+{
+    serve_model *m = registry_of(t);
+    if (m->state == SERVE_LOADING)
+        m->err.status = registry_load(m, &m->err);
+    if (m->state == SERVE_LOADING && !m->err.status)
+        return;
+    pn_template_close(m->tpl);
+    pn_model_free(m->m);
+    m->tpl = NULL;
+    m->m = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Entries
+ * ------------------------------------------------------------------------------------------ */
+
+static void registry_free(serve_model *m)
+{
+    pn_server *s = m->server;
+    if (m->name)
+        pn_mem_free(&s->mem, PN_ACCT_CONN, m->name, strlen(m->name) + 1);
+    if (m->path)
+        pn_mem_free(&s->mem, PN_ACCT_CONN, m->path, strlen(m->path) + 1);
+    pn_str_fini(&m->aliases);
+    pn_str_fini(&m->template_text);
+    pn_mem_free(&s->mem, PN_ACCT_CONN, m, sizeof *m);
+}
+
+static void registry_remove(serve_model *m)
+{
+    serve_model **p = &m->server->models;
+    while (*p != m)
+        p = &(*p)->next;
+    *p = m->next;
+}
+
+static void registry_done(pn_task *t)
+{
+    serve_model *m = registry_of(t);
+    pn_server *s = m->server;
+    if (m->state == SERVE_UNLOADING) {
+        serve_logf(s, PN_LOG_INFO, "model %s: unloaded", m->name);
+        serve_admin_waiters(m);
+        registry_remove(m);
+        registry_free(m);
+        return;
+    }
+    m->state = m->err.status ? SERVE_FAILED : SERVE_MODEL_READY;
+    m->created = pn_net_unix_s();
+    if (m->err.status)
+        serve_logf(s, PN_LOG_ERROR, "model %s: %s", m->name, m->err.text);
+    else
+        serve_logf(s, PN_LOG_INFO, "model %s: ready, %s %s, context %" PRIu32 ", %" PRIu32 " at once", m->name, m->info.arch, m->info.type,
+                   m->n_ctx, serve_model_slots(m));
+    serve_admin_waiters(m);
+}
+
+/* The file's name without folder and ".gguf". */
+static pn_bytes registry_file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t n = strlen(name);
+    return (pn_bytes){name, n > 5 && memcmp(name + n - 5, ".gguf", 5) == 0 ? n - 5 : n};
+}
+
+static pn_status registry_new(pn_server *s, const pn_server_model *p, pn_bytes name, serve_model **out, pn_err *err)
+{
+    serve_model *m = pn_mem_calloc(&s->mem, PN_ACCT_CONN, 1, sizeof *m);
+    if (!m)
+        return pn_fail_nomem(err, "a model's entry", sizeof *m);
+    m->server = s;
+    m->params = *p;
+    m->queue_end = &m->queue;
+    m->task = (pn_task){.run = registry_run, .done = registry_done};
+    pn_str_init(&m->aliases, &s->mem, PN_ACCT_CONN);
+    pn_str_init(&m->template_text, &s->mem, PN_ACCT_CONN);
+    for (size_t i = 0; i < p->n_aliases; i++)
+        pn_str_add(&m->aliases, p->aliases[i], strlen(p->aliases[i]) + 1);
+    if (p->template_text)
+        pn_str_addz(&m->template_text, p->template_text);
+    m->name = pn_mem_strndup(&s->mem, PN_ACCT_CONN, name.data, name.len);
+    m->path = pn_mem_strndup(&s->mem, PN_ACCT_CONN, p->path, strlen(p->path));
+    m->metrics = UINT32_MAX;            /* of nobody: when there are too many it is not counted */
+    if (m->name)
+        pn_metrics_model(s->metrics, m->name, name.len, &m->metrics, NULL);
+    if (!m->name || !m->path || m->aliases.failed || m->template_text.failed) {
+        registry_free(m);
+        return pn_fail_nomem(err, "a model's entry", name.len);
+    }
+    *out = m;
+    return PN_OK;
+}
+
+/* Is a name free?  A model that could not be loaded gives its own back. */
+static pn_status registry_name(pn_server *s, pn_bytes name, pn_err *err)
+{
+    serve_model *m = serve_model_find(s, name);
+    if (!name.len || name.len > REGISTRY_NAME_MAX)
+        return pn_fail(err, PN_E_INVALID, "a model's name: expected 1 to %d bytes", REGISTRY_NAME_MAX);
+    if (m && m->state == SERVE_FAILED && !m->waiters) {
+        registry_remove(m);
+        registry_free(m);
+        m = NULL;
+    }
+    return m ? pn_fail(err, PN_E_INVALID, "there is a model called '%.*s' already; another copy of it would need a die of its own, and this "
+                       "machine has the CPU alone", (int)name.len, name.data) : PN_OK;
+}
+
+PN_API pn_status pn_server_load(pn_server *s, const pn_server_model *params, pn_err *err)
+{
+    pn_server_model p;
+    serve_model *m = NULL;
+    memset(&p, 0, sizeof p);
+    if (params)
+        memcpy(&p, params, params->size ? PN_MIN(params->size, sizeof p) : sizeof p);
+    if (!p.path)
+        return pn_fail(err, PN_E_INVALID, "pn_server_load: a path must be given");
+    pn_bytes name = p.name ? (pn_bytes){p.name, strlen(p.name)} : registry_file_name(p.path);
+    for (size_t i = 0; i < p.n_dies; i++)
+        if (p.dies[i] != 0)
+            return pn_fail(err, PN_E_UNSUPPORTED, "die %" PRIu32 ": this machine has no such die (0, the CPU, is all there is)", p.dies[i]);
+    pn_status st = registry_name(s, name, err);
+    for (size_t i = 0; !st && i < p.n_aliases; i++)
+        st = registry_name(s, (pn_bytes){p.aliases[i], strlen(p.aliases[i])}, err);
+    if (!st)
+        st = registry_new(s, &p, name, &m, err);
+    if (st)
+        return st;
+    serve_model **end = &s->models;
+    while (*end)
+        end = &(*end)->next;
+    *end = m;
+    serve_logf(s, PN_LOG_INFO, "model %s: loading %s", m->name, m->path);
+    pn_lane_add(&s->loader, &m->task);
+    return PN_OK;
+}
+
+PN_API pn_status pn_server_ready(const pn_server *s, pn_err *err)
+{
+    pn_status st = PN_OK;
+    for (const serve_model *m = s->models; m; m = m->next) {
+        if (m->state == SERVE_FAILED)
+            return pn_fail(err, m->err.status, "%s: %.400s", m->name, m->err.text);
+        if (m->state == SERVE_LOADING)
+            st = pn_fail(err, PN_E_STATE, "the model '%s' is loading", m->name);
+    }
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Going
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void serve_model_settle(serve_model *m)
+{
+    if (m->state != SERVE_DRAINING || m->n_running || m->n_queued)
+        return;
+    m->state = SERVE_UNLOADING;
+    pn_lane_add(&m->server->loader, &m->task);
+}
+
+PN_INTERNAL pn_status serve_model_unload(serve_model *m, pn_err *err)
+{
+    if (m->state == SERVE_LOADING)
+        return pn_fail(err, PN_E_STATE, "the model '%s' is loading: unload it when it is ready", m->name);
+    if (m->state == SERVE_UNLOADING || m->state == SERVE_DRAINING)
+        return PN_OK;
+    m->state = SERVE_DRAINING;
+    serve_model_settle(m);
+    return PN_OK;
+}
+
+/* Nobody asks anything any more.  A load that is under way is waited for. */
+PN_INTERNAL void serve_models_free(pn_server *s)
+{
+    for (serve_model *m = s->models; m; m = m->next)
+        m->waiters = NULL;
+    while (s->models) {
+        serve_model *m = s->models;
+        pn_ready ready[SERVE_READY];
+        if (m->state == SERVE_MODEL_READY || m->state == SERVE_FAILED)
+            serve_model_unload(m, NULL);
+        if (s->loader.threaded)
+            pn_poller_wait(&s->poller, ready, SERVE_READY, 20);
+        pn_wake_clear(&s->wake);
+        pn_lane_done(&s->loader);
+    }
+}
+#endif
+
+/* ---- Begin serve/pn_ask_begin.c ---- */
+#ifndef PN_DROP_SERVE_PN_ASK_BEGIN_C
+#define PN_DROP_SERVE_PN_ASK_BEGIN_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_ask_begin.c - what takes long about a request, on the lane: reading its body, rendering and tokenizing its
+ * prompt, compiling its grammar, opening its sessions; and in the end giving all of that back.
+ *
+ * The server's own data is not touched here: an ask on the lane is the lane's, and its model stays loaded as
+ * long as it runs for anybody.
+ */
+/* includes serve/pn_server_int.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes serve/pn_anthropic.h */
+/* includes serve/pn_oai_reply.h */
+
+struct serve_request {
+    pn_oai_common *common;      /* of the one below */
+    union {
+        pn_oai_chat chat;
+        pn_oai_completion completion;
+    } of;
+    bool is_chat, open;
+    pn_str echoed;              /* owned: texts of the prompts, if they are echoed, and where they are: */
+    pn_bytes echo[SERVE_CHOICES];
+    pn_str tools;               /* owned: JSON array, or empty */
+};
+
+static pn_status begin_nomem(serve_ask *a)
+{
+    pn_oai_error_status(&a->error, PN_E_NOMEM, "out of memory for this request");
+    return PN_E_NOMEM;
+}
+
+/* The engine refused. */
+static pn_status begin_failed(serve_ask *a, pn_status st, const pn_err *err)
+{
+    a->retry = st == PN_E_BUDGET || st == PN_E_NOMEM;
+    if (st == PN_E_BUDGET)
+        pn_oai_error_memory(&a->error, err->text, false, 0);
+    else
+        pn_oai_error_status(&a->error, st, err->text);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Parsing
+ * ------------------------------------------------------------------------------------------ */
+
+static bool parse_body(serve_ask *a, struct serve_request *q)
+{
+    pn_mem *mem = &a->server->mem;
+    const char *text = pn_str_cstr(&a->body);
+    switch (a->kind) {
+    case SERVE_COMPLETION:
+        q->common = &q->of.completion.common;
+        return pn_oai_completion_parse(&q->of.completion, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+    case SERVE_MESSAGES: case SERVE_COUNT_MESSAGES:
+        q->common = &q->of.chat.common;
+        q->is_chat = true;
+        return pn_anthropic_parse(&q->of.chat, mem, text, a->body.len, &a->error);
+    default:
+        q->common = &q->of.chat.common;
+        q->is_chat = true;
+        return pn_oai_chat_parse(&q->of.chat, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+    }
+}
+
+PN_INTERNAL void serve_ask_parse(serve_ask *a)
+{
+    pn_mem *mem = &a->server->mem;
+    struct serve_request *q = pn_mem_calloc(mem, PN_ACCT_CONN, 1, sizeof *q);
+    if (!q) {
+        begin_nomem(a);
+        return;
+    }
+    a->req = q;
+    pn_str_init(&q->tools, mem, PN_ACCT_CONN);
+    pn_str_init(&q->echoed, mem, PN_ACCT_CONN);
+    q->open = parse_body(a, q);
+    pn_str_fini(&a->body);
+    if (!q->open)
+        return;
+    a->model_name = q->common->model;
+    a->stream = q->common->stream;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What all generations have
+ * ------------------------------------------------------------------------------------------ */
+
+/* The grammar that the answer is held to, if the request has one. */
+static pn_status begin_grammar(serve_ask *a)
+{
+    const pn_oai_common *q = a->req->common;
+    pn_engine *e = a->server->e;
+    pn_err err;
+    pn_str schema;
+    pn_status st = PN_OK;
+    pn_str_init(&schema, &a->server->mem, PN_ACCT_CONN);
+    switch (q->format) {
+    case PN_OAI_TEXT: break;
+    case PN_OAI_JSON_OBJECT: st = pn_grammar_json_schema(e, "{\"type\":\"object\"}", 17, &a->grammar, &err); break;
+    case PN_OAI_SCHEMA:
+        pn_json_write_node(&schema, &q->body, q->schema);
+        st = schema.failed ? begin_nomem(a) : pn_grammar_json_schema(e, schema.data, schema.len, &a->grammar, &err);
+        break;
+    case PN_OAI_GBNF: st = pn_grammar_gbnf(e, q->grammar.data, q->grammar.len, &a->grammar, &err); break;
+    }
+    pn_str_fini(&schema);
+    if (st && !a->error.status) {
+        pn_oai_error_set(&a->error, 400, "invalid_request_error", "invalid_value", q->format == PN_OAI_GBNF ? "grammar" : "response_format", "%s",
+                         err.text);
+        if (st == PN_E_NOMEM)
+            begin_failed(a, st, &err);
+    }
+    return st;
+}
+
+static int begin_event(void *user, const pn_output_event *e)
+{
+    serve_choice *c = user;
+    serve_ask *a = c->ask;
+    pn_mutex_lock(&a->lock);
+    uint64_t now = pn_net_now_ms();
+    if (!a->first_ms)
+        a->first_ms = now;
+    else if (a->n_gaps < SERVE_GAPS)
+        a->gaps[a->n_gaps++] = (uint16_t)PN_MIN(now - a->last_ms, (uint64_t)UINT16_MAX);
+    a->last_ms = now;
+    c->calls |= e->kind == PN_OUTPUT_CALL_BEGIN;
+    a->failed = a->failed || !a->reply->ops->event(a->reply, c->index, e);
+    bool failed = a->failed, news = a->box.len > 0;
+    pn_mutex_unlock(&a->lock);
+    if (news)
+        serve_wake(a->server);
+    return failed;
+}
+
+static int begin_text(void *user, const char *text, size_t len, pn_token token)
+{
+    const pn_output_event e = {.kind = PN_OUTPUT_CONTENT, .text = text, .len = len, .id = ""};
+    (void)token;
+    return len ? begin_event(user, &e) : 0;
+}
+
+static int begin_logprob(void *user, const pn_token_logprob *t)
+{
+    serve_choice *c = user;
+    serve_ask *a = c->ask;
+    pn_mutex_lock(&a->lock);
+    a->failed = a->failed || !a->reply->ops->logprob(a->reply, c->index, t);
+    bool failed = a->failed;
+    pn_mutex_unlock(&a->lock);
+    return failed;
+}
+
+/* As soon as the lock is given back the ask may be gone. */
+static void begin_done(void *user)
+{
+    serve_choice *c = user;
+    serve_ask *a = c->ask;
+    pn_server *s = a->server;
+    pn_mutex_lock(&a->lock);
+    c->done = true;
+    a->n_done++;
+    atomic_store(&a->news, true);
+    pn_mutex_unlock(&a->lock);
+    serve_wake(s);
+}
+
+static void begin_params(serve_ask *a, serve_choice *c)
+{
+    const pn_oai_common *q = a->req->common;
+    pn_sampling_default(a->model->m, &c->sampling);
+    pn_oai_sampling(q, &c->sampling);
+    c->sampling.seed += c->sampling.has_seed ? c->index : 0;
+    c->generate = (pn_generate_params){
+        .size = sizeof c->generate, .max_tokens = q->max_tokens ? q->max_tokens : a->server->params.default_max_new, .sampling = &c->sampling,
+        .stop = q->stop, .n_stop = q->n_stop, .grammar = a->grammar, .on_logprob = q->logprobs ? begin_logprob : NULL, .logprob_user = c,
+        .n_top = q->logprobs ? q->top_logprobs : 0, .client = a->client, .on_done = begin_done, .done_user = c};
+}
+
+static pn_status begin_session(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    const serve_model *m = a->model;
+    const pn_session_params p = {.n_ctx = m->n_ctx, .by_turn = 1, .kv_type = m->params.kv_type, .has_kv_type = m->params.has_kv_type};
+    c->ask = a;
+    begin_params(a, c);
+    return pn_session_new(m->m, &p, &c->session, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Conversations
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status begin_messages(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    const pn_oai_chat *q = &a->req->of.chat;
+    pn_str text;
+    uint32_t n = 0;
+    pn_status st = PN_OK;
+    pn_str_init(&text, &a->server->mem, PN_ACCT_CONN);
+    for (uint32_t i = pn_json_first(&q->common.body, q->messages); i != PN_JSON_NONE && n < q->n_messages && !st;
+         i = pn_json_next(&q->common.body, i), n++) {
+        pn_str_clear(&text);
+        pn_json_write_node(&text, &q->common.body, i);
+        st = text.failed ? pn_fail_nomem(err, "a message", text.len) : pn_chat_add(c->chat, text.data, text.len, err);
+    }
+    pn_str_fini(&text);
+    return st;
+}
+
+static pn_status begin_chat(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    const pn_oai_chat *q = &a->req->of.chat;
+    const serve_model *m = a->model;
+    const pn_str *tools = &a->req->tools;
+    const pn_chat_params p = {
+        .template_text = m->template_text.len ? m->template_text.data : NULL, .template_len = m->template_text.len,
+        .variables = q->variables.len ? q->variables.data : NULL, .variables_len = q->variables.len,
+        .tools = tools->len ? tools->data : NULL, .tools_len = tools->len};
+    pn_status st = pn_chat_new(c->session, &p, &c->chat, err);
+    if (!st)
+        st = begin_messages(a, c, err);
+    bool capped = m->params.has_reasoning_budget;
+    uint32_t budget = q->has_reasoning_budget ? q->reasoning_budget : m->params.reasoning_budget;
+    if (capped)
+        budget = PN_MIN(budget, m->params.reasoning_budget);
+    c->reply = (pn_chat_reply_params){.size = sizeof c->reply, .generate = &c->generate, .on_event = begin_event, .user = c,
+                                      .has_reasoning_budget = capped || q->has_reasoning_budget, .reasoning_budget = budget,
+                                      .tool_choice = q->tool_choice, .tool_name = q->tool_name.data, .single_call = q->single_call};
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Completions
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status begin_piece(serve_ask *a, serve_choice *c, const pn_oai_piece *piece, bool first, pn_err *err)
+{
+    const pn_oai_inputs *in = &a->req->of.completion.prompts;
+    unsigned flags = PN_TOKENIZE_SPECIAL | (first ? (unsigned)PN_TOKENIZE_BOS : 0u);
+    size_t n = piece->n_tokens, old = c->n_prompt;
+    pn_status st = piece->text.data ? pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, NULL, 0, &n, err) : PN_OK;
+    if (st)
+        return st;
+    pn_token *t = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, c->prompt, old * sizeof *t, (old + n) * sizeof *t);
+    if (!t)
+        return pn_fail_nomem(err, "a prompt", n * sizeof *t);
+    c->prompt = t;
+    c->n_prompt = old + n;
+    if (piece->text.data)
+        return pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, t + old, n, &n, err);
+    memcpy(t + old, in->tokens + piece->first, n * sizeof *t);
+    return PN_OK;
+}
+
+static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    const pn_oai_completion *q = &a->req->of.completion;
+    if (q->suffix.data)
+        return pn_fail(err, PN_E_INVALID, "suffix: this model is not known to fill in the middle");
+    if (q->echo && q->common.logprobs)
+        return pn_fail(err, PN_E_INVALID, "logprobs: those of the prompt (with echo) are not computed");
+    const pn_oai_input *in = &q->prompts.list[c->index / q->common.n];
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < in->n_pieces && !st; i++)
+        st = begin_piece(a, c, &q->prompts.pieces[in->first + i], i == 0, err);
+    c->generate.prompt = c->prompt;
+    c->generate.n_prompt = c->n_prompt;
+    c->generate.on_text = begin_text;
+    c->generate.user = c;
+    return st;
+}
+
+/* A prompt's text, for who wants it in front of the answers. */
+static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *out, pn_err *err)
+{
+    pn_str *s = &a->req->echoed;
+    size_t n, at = s->len;
+    pn_status st = pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, NULL, 0, &n, err);
+    if (st)
+        return st;
+    for (size_t i = 0; i < n; i++)
+        pn_str_addc(s, 0);
+    if (s->failed)
+        return pn_fail_nomem(err, "a prompt's text", n);
+    out->len = n;
+    return pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, s->data + at, n, &n, err);
+}
+
+static pn_status begin_echo(serve_ask *a, pn_err *err)
+{
+    struct serve_request *q = a->req;
+    uint32_t n = q->common->n;
+    size_t at = 0;
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < a->n_choices && !st; i += n)
+        st = begin_text_of(a, &a->choice[i], &q->echo[i / n], err);
+    for (uint32_t i = 0; i < a->n_choices / n; at += q->echo[i++].len)
+        q->echo[i].data = pn_str_cstr(&q->echoed) + at;
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Replies
+ * ------------------------------------------------------------------------------------------ */
+
+/* Members of "pantheon" in the answer: what was not honoured, and what the answer is made with. */
+static void begin_report(serve_ask *a)
+{
+    const serve_choice *c = &a->choice[0];
+    pn_str *s = &a->report;
+    pn_str_addz(s, "\"ignored_params\":[");
+    pn_str_add(s, pn_str_cstr(&a->req->common->ignored), a->req->common->ignored.len);
+    for (const char *p = c->chat ? pn_chat_widened(c->chat) : "", *end; *p; p = end + (*end != 0)) {
+        char pointer[256];
+        end = p + strcspn(p, "\n");
+        snprintf(pointer, sizeof pointer, "tools%.*s", (int)PN_MIN((size_t)(end - p), sizeof pointer - 8), p);
+        pn_json_item(s);
+        pn_json_write_strz(s, pointer);
+    }
+    pn_str_addf(s, "],\"kv_type\":\"%s\",\"kv_degraded\":false,\"effective_max_tokens\":%" PRIu32,
+                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", c->generate.max_tokens);
+}
+
+static pn_status begin_reply(serve_ask *a, pn_err *err)
+{
+    const pn_oai_common *q = a->req->common;
+    begin_report(a);
+    if (a->served.failed || a->report.failed)
+        return pn_fail_nomem(err, "an answer", a->report.len);
+    const pn_reply_params p = {.mem = &a->server->mem, .id = a->id, .model = a->served.data, .fingerprint = a->server->fingerprint,
+                               .created = pn_net_unix_s(), .n_choices = a->n_choices, .stream = a->stream, .seed = a->begun_ms,
+                               .report = a->report.data, .emit = serve_ask_emit, .user = a};
+    if (a->kind == SERVE_MESSAGES)
+        return pn_anthropic_reply_new(&a->reply, &p, err);
+    if (a->req->is_chat)
+        return pn_oai_chat_reply_new(&a->reply, &p, q->include_usage, q->logprobs, err);
+    bool echo = a->req->of.completion.echo;
+    pn_status st = echo ? begin_echo(a, err) : PN_OK;
+    const pn_oai_completion_reply how = {.include_usage = q->include_usage, .logprobs = q->logprobs, .n = q->n, .echo = echo ? a->req->echo : NULL};
+    return st ? st : pn_oai_completion_reply_new(&a->reply, &p, &how, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Beginning
+ * ------------------------------------------------------------------------------------------ */
+
+static void begin_usage(serve_ask *a, const serve_choice *c)
+{
+    uint32_t n_prompt, n_cached;
+    pn_request_prompt(c->request, &n_prompt, &n_cached);
+    bool counts = a->req->is_chat ? c->index == 0 : c->index % a->req->common->n == 0;      /* choices share a prompt */
+    a->usage.prompt += counts ? n_prompt : 0;
+    a->usage.cached += counts ? n_cached : 0;
+}
+
+/* The engine may be at work on it before this returns. */
+static pn_status begin_request(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    return a->req->is_chat ? pn_request_chat(c->chat, &c->reply, &c->request, err) : pn_request_new(c->session, &c->generate, &c->request, err);
+}
+
+/* With the lock held: now others know of it. */
+static void begin_count(serve_ask *a, serve_choice *c)
+{
+    a->n_begun++;
+    begin_usage(a, c);
+    if (a->paused)
+        pn_request_pause(c->request, 1);
+}
+
+/* max_tokens is 0: the prompts are counted, nothing is computed. */
+static pn_status begin_nothing(serve_ask *a, pn_err *err)
+{
+    const pn_reply_finish f = {.why = PN_FINISH_LENGTH};
+    for (uint32_t i = 0; i < a->n_choices; i += a->req->common->n)
+        a->usage.prompt += (uint32_t)a->choice[i].n_prompt;
+    bool ok = a->reply->ops->begin(a->reply, &a->usage);
+    for (uint32_t i = 0; i < a->n_choices && ok; i++)
+        ok = a->reply->ops->choice_end(a->reply, i, &f);
+    return ok ? PN_OK : pn_fail_nomem(err, "an answer", 0);
+}
+
+/* For whoever computes meanwhile the first request and the reply's beginning are one. */
+static pn_status begin_requests(serve_ask *a, pn_err *err)
+{
+    pn_mutex_lock(&a->lock);
+    pn_status st = begin_request(a, &a->choice[0], err);
+    if (!st)
+        begin_count(a, &a->choice[0]);
+    if (!st && !a->reply->ops->begin(a->reply, &a->usage))
+        st = pn_fail_nomem(err, "an answer", 0);
+    a->failed = st != PN_OK;
+    pn_mutex_unlock(&a->lock);
+    for (uint32_t i = 1; i < a->n_choices && !st; i++) {
+        st = begin_request(a, &a->choice[i], err);
+        pn_mutex_lock(&a->lock);
+        if (!st)
+            begin_count(a, &a->choice[i]);
+        a->failed = a->failed || st;
+        pn_mutex_unlock(&a->lock);
+    }
+    return st;
+}
+
+static pn_status begin_all(serve_ask *a, pn_err *err)
+{
+    struct serve_request *q = a->req;
+    pn_status st = PN_OK;
+    a->n_choices = q->is_chat ? q->common->n : (uint32_t)q->of.completion.prompts.n * q->common->n;
+    if (q->is_chat && !q->tools.len)
+        pn_oai_chat_tools(&q->of.chat, &q->tools);
+    if (q->tools.failed)
+        return pn_fail_nomem(err, "tools", q->tools.len);
+    for (uint32_t i = 0; i < a->n_choices && !st; i++) {
+        serve_choice *c = &a->choice[i];
+        c->index = i;
+        st = begin_session(a, c, err);
+        if (!st)
+            st = q->is_chat ? begin_chat(a, c, err) : begin_prompt(a, c, err);
+    }
+    if (!st)
+        st = begin_reply(a, err);
+    if (st)
+        return st;
+    return !q->is_chat && q->of.completion.prompt_only ? begin_nothing(a, err) : begin_requests(a, err);
+}
+
+/* Requests first, then what they use. */
+static void begin_undo(serve_ask *a)
+{
+    pn_mem *mem = &a->server->mem;
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        pn_request_free(a->choice[i].request);
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        serve_choice *c = &a->choice[i];
+        pn_chat_free(c->chat);
+        pn_session_free(c->session);
+        pn_mem_free(mem, PN_ACCT_CONN, c->prompt, c->n_prompt * sizeof *c->prompt);
+        memset(c, 0, sizeof *c);
+    }
+    pn_grammar_free(a->grammar);
+    if (a->reply)
+        a->reply->ops->free(a->reply);
+    a->grammar = NULL;
+    a->reply = NULL;
+    a->n_begun = a->n_done = a->n_choices = 0;
+    a->failed = false;
+    memset(&a->usage, 0, sizeof a->usage);
+    pn_str_clear(&a->box);
+    pn_str_clear(&a->report);
+}
+
+PN_INTERNAL void serve_ask_begin(serve_ask *a)
+{
+    pn_err err;
+    a->retry = false;
+    pn_status st = begin_grammar(a);
+    if (!st) {
+        st = begin_all(a, &err);
+        if (st)
+            begin_failed(a, st, &err);
+    }
+    if (st)
+        begin_undo(a);
+}
+
+/* Names only: they are a header's value. */
+PN_INTERNAL void serve_ask_ignored(const serve_ask *a, pn_str *fields)
+{
+    const pn_str *list = a->req && a->req->open ? &a->req->common->ignored : NULL;
+    pn_str s;
+    if (!list || !list->len)
+        return;
+    pn_str_init(&s, &a->server->mem, PN_ACCT_CONN);
+    for (size_t i = 0; i < list->len; i++)
+        if (list->data[i] > ' ' && list->data[i] < 127 && list->data[i] != '"')
+            pn_str_addc(&s, list->data[i]);
+    if (!s.failed && s.len < 1024)
+        pn_http_add_n(fields, "x-pantheon-ignored", s.data, s.len);
+    pn_str_fini(&s);
+}
+
+PN_INTERNAL void serve_ask_close(serve_ask *a)
+{
+    pn_mem *mem = &a->server->mem;
+    struct serve_request *q = a->req;
+    pn_str *texts[] = {&a->body, &a->report, &a->served, &a->box, &a->out};
+    begin_undo(a);
+    if (q) {
+        if (q->open && q->is_chat)
+            pn_oai_chat_fini(&q->of.chat);
+        else if (q->open)
+            pn_oai_completion_fini(&q->of.completion);
+        pn_str_fini(&q->tools);
+        pn_str_fini(&q->echoed);
+        pn_mem_free(mem, PN_ACCT_CONN, q, sizeof *q);
+    }
+    a->req = NULL;
+    for (size_t i = 0; i < PN_COUNT_OF(texts); i++)
+        pn_str_fini(texts[i]);
+}
+#endif
+
+/* ---- Begin serve/pn_ask.c ---- */
+#ifndef PN_DROP_SERVE_PN_ASK_C
+#define PN_DROP_SERVE_PN_ASK_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_ask.c - a request for text on its way through the server.
+ *
+ *     PARSING --model found--> QUEUED --a place is free--> BEGINNING --> RUNNING --all told--> CLOSING --> (gone)
+ *     (lane)                      ^                        (lane)         |                    (lane)
+ *                                 +------ no memory beside the others ----+
+ *
+ * What comes out of the engine's thread goes into the box, under the ask's lock; here it is fetched and given to
+ * the connection as fast as that takes it.  A box that nobody empties pauses the ask's requests: who does not
+ * read is not computed for, and holds nobody else up.
+ *
+ * Once its connection is gone an ask only has to end: its requests are cancelled, and it closes when they are
+ * done.  Nothing here waits for that.
+ */
+/* includes serve/pn_server_int.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes base/pn_hash.h */
+
+enum { ASK_BOX_HIGH = 256 << 10 };
+
+static serve_ask *ask_of(pn_task *t) { return (serve_ask *)(void *)((char *)t - offsetof(serve_ask, task)); }
+
+static void ask_go(serve_ask *a, serve_phase phase)
+{
+    a->phase = phase;
+    pn_lane_add(&a->server->lane, &a->task);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Counting
+ * ------------------------------------------------------------------------------------------ */
+
+static double ask_seconds(uint64_t from, uint64_t to) { return from && to > from ? (double)(to - from) / 1000 : 0; }
+
+static bool ask_generates(const serve_ask *a) { return a->kind <= SERVE_MESSAGES; }
+
+/* Once: how it ended. */
+static void ask_ended(serve_ask *a, pn_metric_ended how)
+{
+    static const pn_metric_endpoint endpoints[] = {PN_ENDPOINT_CHAT, PN_ENDPOINT_COMPLETIONS, PN_ENDPOINT_RESPONSES, PN_ENDPOINT_MESSAGES,
+                                                   PN_ENDPOINT_EMBEDDINGS};
+    if (a->counted || !a->model)
+        return;
+    a->counted = true;
+    pn_metrics_ended(a->server->metrics, a->model->metrics,
+                     (size_t)a->kind < PN_COUNT_OF(endpoints) ? endpoints[a->kind] : PN_ENDPOINT_OTHER, how);
+}
+
+/* Times between tokens since the last look; with the lock held. */
+static void ask_gaps(serve_ask *a)
+{
+    for (uint32_t i = 0; i < a->n_gaps; i++)
+        pn_metrics_observe(a->server->metrics, PN_METRIC_ITL, a->model->metrics, (double)a->gaps[i] / 1000);
+    a->n_gaps = 0;
+}
+
+static void ask_metrics(serve_ask *a)
+{
+    pn_metrics *m = a->server->metrics;
+    const pn_oai_usage *u = &a->usage;
+    uint32_t at = a->model->metrics;
+    if (!ask_generates(a))
+        return;
+    const struct { pn_metric id; double v; } sums[] = {
+        {PN_METRIC_PROMPT_TOKENS, u->prompt}, {PN_METRIC_CACHED_TOKENS, u->cached}, {PN_METRIC_GENERATION_TOKENS, u->completion},
+        {PN_METRIC_PREFIX_QUERIES, u->prompt}, {PN_METRIC_PREFIX_HITS, u->cached},
+    }, seen[] = {
+        {PN_METRIC_TTFT, ask_seconds(a->asked_ms, a->first_ms)}, {PN_METRIC_E2E, ask_seconds(a->asked_ms, a->server->now)},
+        {PN_METRIC_QUEUE, ask_seconds(a->queued_ms, a->begun_ms)}, {PN_METRIC_PREFILL, a->prefill}, {PN_METRIC_DECODE, a->decode},
+        {PN_METRIC_REQUEST_PROMPT, u->prompt}, {PN_METRIC_REQUEST_GENERATION, u->completion},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(sums); i++)
+        pn_metrics_add(m, sums[i].id, at, 0, sums[i].v);
+    for (size_t i = 0; i < PN_COUNT_OF(seen); i++)
+        pn_metrics_observe(m, seen[i].id, at, seen[i].v);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Leaving
+ * ------------------------------------------------------------------------------------------ */
+
+/* The connection has its reply. */
+static void ask_part(serve_ask *a)
+{
+    if (a->conn)
+        a->conn->ask = NULL;
+    a->conn = NULL;
+}
+
+static void ask_log(const serve_ask *a, const serve_conn *c)
+{
+    serve_log_request(c, a->model ? a->model->name : NULL, &a->usage);
+}
+
+/* Answer with a->error and close. */
+static void ask_refuse(serve_ask *a)
+{
+    serve_conn *c = a->conn;
+    ask_ended(a, a->error.status == 429 ? PN_ENDED_REJECTED : PN_ENDED_ERROR);
+    if (c) {
+        serve_error(c, &a->error);
+        ask_log(a, c);
+        ask_part(a);
+        serve_turn(c);
+    }
+    ask_go(a, SERVE_CLOSING);
+}
+
+static void ask_unqueue(serve_ask *a)
+{
+    serve_model *m = a->model;
+    serve_ask **p = &m->queue;
+    while (*p != a)
+        p = &(*p)->behind;
+    *p = a->behind;
+    if (!*p)
+        m->queue_end = p;
+    m->n_queued--;
+}
+
+static void ask_cancel(serve_ask *a)
+{
+    a->cancelled = true;
+    if (a->phase == SERVE_RUNNING)
+        for (uint32_t i = 0; i < a->n_begun; i++)
+            pn_request_cancel(a->choice[i].request);
+}
+
+PN_INTERNAL void serve_ask_abort(serve_ask *a)
+{
+    if (a->conn)
+        ask_log(a, a->conn);
+    ask_ended(a, PN_ENDED_ABORT);
+    ask_part(a);
+    if (a->phase == SERVE_QUEUED) {
+        ask_unqueue(a);
+        ask_go(a, SERVE_CLOSING);
+        serve_model_settle(a->model);
+    } else {
+        ask_cancel(a);
+    }
+}
+
+static void ask_stopping(pn_oai_error *e)
+{
+    pn_oai_error_loading(e, "the server is stopping", 5000);
+}
+
+PN_INTERNAL void serve_asks_stop(pn_server *s)
+{
+    for (serve_ask *a = s->asks, *next; a; a = next) {
+        next = a->next;
+        if (a->cancelled || a->phase == SERVE_CLOSING)
+            continue;
+        ask_stopping(&a->error);
+        if (a->phase == SERVE_QUEUED) {
+            ask_unqueue(a);
+            ask_refuse(a);
+        } else {
+            ask_cancel(a);
+        }
+    }
+}
+
+/* On the lane everything was taken apart. */
+static void ask_free(serve_ask *a)
+{
+    pn_server *s = a->server;
+    serve_model *m = a->begun_ms ? a->model : NULL;
+    *(a->prev ? &a->prev->next : &s->asks) = a->next;
+    if (a->next)
+        a->next->prev = a->prev;
+    s->n_asks--;
+    if (m) {
+        double took = ask_seconds(a->begun_ms, s->now);
+        if (ask_generates(a))
+            m->seconds = m->seconds > 0 ? 0.8 * m->seconds + 0.2 * took : took;
+        m->n_running--;
+        s->n_running--;
+        s->n_closed++;
+    }
+    pn_mutex_fini(&a->lock);
+    pn_mem_free(&s->mem, PN_ACCT_CONN, a, sizeof *a);
+    if (!m)
+        return;
+    for (serve_model *all = s->models; all; all = all->next)
+        serve_ask_pump(all);            /* the memory it held may be what another one waits for */
+    serve_model_settle(m);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Waiting for a place
+ * ------------------------------------------------------------------------------------------ */
+
+/* Until about one of those ahead is through. */
+static uint32_t ask_retry_ms(const serve_model *m)
+{
+    double each = m->seconds > 0 ? m->seconds : 1, wait = each * (double)(m->n_queued + 1) / (double)serve_model_slots(m);
+    return (uint32_t)(1000 * (wait < 1 ? 1 : wait > 55 ? 55 : wait));      /* clients do not heed a minute or more */
+}
+
+static void ask_queue(serve_ask *a)
+{
+    serve_model *m = a->model;
+    if (m->n_queued >= a->server->params.queue) {
+        pn_oai_error_queue(&a->error, m->n_queued, ask_retry_ms(m));
+        ask_refuse(a);
+        return;
+    }
+    a->phase = SERVE_QUEUED;
+    a->queued_ms = a->server->now;
+    a->behind = NULL;
+    *m->queue_end = a;
+    m->queue_end = &a->behind;
+    m->n_queued++;
+    serve_ask_pump(m);
+}
+
+static uint32_t ask_running_of(const serve_model *m, uint64_t client)
+{
+    uint32_t n = 0;
+    for (const serve_ask *a = m->server->asks; a; a = a->next)
+        n += a->model == m && a->begun_ms && a->client == client;
+    return n;
+}
+
+/* The oldest of the client that has the fewest running. */
+static serve_ask *ask_choose(const serve_model *m)
+{
+    serve_ask *best = NULL;
+    uint32_t fewest = UINT32_MAX;
+    for (serve_ask *a = m->queue; a; a = a->behind) {
+        if (a->retry && a->retry_at == m->server->n_closed && m->server->n_running)
+            continue;                   /* nothing has changed since there was no memory for it */
+        uint32_t n = ask_running_of(m, a->client);
+        if (n < fewest) {
+            best = a;
+            fewest = n;
+        }
+    }
+    return best;
+}
+
+static void ask_start(serve_ask *a)
+{
+    a->model->n_running++;
+    a->server->n_running++;
+    a->begun_ms = PN_MAX(a->server->now, (uint64_t)1);
+    ask_go(a, SERVE_BEGINNING);
+}
+
+PN_INTERNAL void serve_ask_pump(serve_model *m)
+{
+    if (m->state != SERVE_MODEL_READY && m->state != SERVE_DRAINING)
+        return;
+    while (m->n_running < serve_model_slots(m)) {
+        serve_ask *a = ask_choose(m);
+        if (!a)
+            return;
+        ask_unqueue(a);
+        ask_start(a);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Sending
+ * ------------------------------------------------------------------------------------------ */
+
+/* Records: the lengths of name and text, the two with a NUL behind each.  */
+typedef struct ask_record { uint32_t name, text; } ask_record;
+
+PN_INTERNAL int serve_ask_emit(void *user, const char *event, const char *json, size_t len)
+{
+    serve_ask *a = user;
+    const ask_record r = {event ? (uint32_t)strlen(event) : 0, (uint32_t)len};
+    if (len > UINT32_MAX)
+        return 1;
+    pn_str_add(&a->box, &r, sizeof r);
+    pn_str_add(&a->box, event ? event : "", r.name + 1);
+    pn_str_add(&a->box, json, len);
+    pn_str_addc(&a->box, 0);
+    atomic_store(&a->news, true);
+    if (a->stream && a->box.len > ASK_BOX_HIGH && !a->paused) {
+        a->paused = true;
+        for (uint32_t i = 0; i < a->n_begun; i++)
+            pn_request_pause(a->choice[i].request, 1);
+    }
+    return a->box.failed;
+}
+
+static bool ask_next_record(const serve_ask *a, ask_record *r, const char **name, const char **text)
+{
+    if (a->out_at >= a->out.len)
+        return false;
+    memcpy(r, a->out.data + a->out_at, sizeof *r);
+    *name = a->out.data + a->out_at + sizeof *r;
+    *text = *name + r->name + 1;
+    return true;
+}
+
+/* What is in the box, once all that was fetched before is sent. */
+static void ask_fetch(serve_ask *a)
+{
+    if (a->out_at < a->out.len)
+        return;
+    pn_str_clear(&a->out);
+    a->out_at = 0;
+    pn_mutex_lock(&a->lock);
+    pn_str t = a->out;
+    a->out = a->box;
+    a->box = t;
+    if (a->paused)
+        for (uint32_t i = 0; i < a->n_begun; i++)
+            pn_request_pause(a->choice[i].request, 0);
+    a->paused = false;
+    pn_mutex_unlock(&a->lock);
+}
+
+/* A stream that cannot go on must not look complete. */
+static void ask_break(serve_ask *a)
+{
+    serve_conn *c = a->conn;
+    pn_conn_abort(&c->c);
+    ask_part(a);
+    ask_cancel(a);
+}
+
+/* As many events as the connection takes.  True: all that is there. */
+static bool ask_send_events(serve_ask *a)
+{
+    serve_conn *c = a->conn;
+    ask_record r;
+    const char *name, *text;
+    for (ask_fetch(a); ask_next_record(a, &r, &name, &text); ask_fetch(a)) {
+        pn_status st = pn_sse_paused(&c->c.sse) ? PN_E_BUDGET : pn_sse_event(&c->c.sse, r.name ? name : NULL, text, r.text);
+        if (st == PN_E_BUDGET)
+            return false;
+        if (st) {
+            ask_break(a);
+            return false;
+        }
+        a->out_at += sizeof r + r.name + 1 + r.text + 1;
+    }
+    return true;
+}
+
+static void ask_send_body(serve_ask *a)
+{
+    ask_record r;
+    const char *name, *text;
+    ask_fetch(a);
+    if (a->error.status)
+        serve_error(a->conn, &a->error);
+    else if (ask_next_record(a, &r, &name, &text) && !a->out.failed)
+        serve_reply(a->conn, 200, "application/json; charset=utf-8", text, r.text);
+    else
+        serve_errorf(a->conn, 503, "server_error", NULL, "out of memory while the answer was written");
+}
+
+PN_INTERNAL void serve_ask_flow(serve_ask *a)
+{
+    serve_conn *c = a->conn;
+    if (!c || a->phase != SERVE_RUNNING)
+        return;
+    if (!a->stream) {
+        if (!a->ended)
+            return;
+        ask_send_body(a);
+    } else {
+        if (!a->streaming && !(a->streaming = serve_stream(c))) {
+            ask_break(a);
+            return;
+        }
+        if (!ask_send_events(a) || !a->ended)
+            return;
+        if (a->failed && !a->error.status) {
+            ask_break(a);
+            return;
+        }
+        if (pn_sse_end(&c->c.sse, a->reply->ops->done_marker && !a->error.status) != PN_OK) {
+            ask_break(a);
+            return;
+        }
+    }
+    ask_log(a, c);
+    ask_part(a);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What the engine says
+ * ------------------------------------------------------------------------------------------ */
+
+/* A request of this ask has failed: that is the answer, unless there is a reason already. */
+static void ask_failed(serve_ask *a, pn_status st, const pn_err *err)
+{
+    if (!a->error.status)
+        pn_oai_error_status(&a->error, st, err->text);
+}
+
+static void ask_choice_end(serve_ask *a, serve_choice *c)
+{
+    pn_generate_result r;
+    pn_err err = {PN_OK, {0}};
+    pn_status st = pn_request_result(c->request, &r, &err);
+    c->told = true;
+    a->usage.completion += r.n_generated;
+    a->usage.reasoning += r.n_reasoning;
+    a->prefill = PN_MAX(a->prefill, r.prefill_seconds);
+    a->decode = PN_MAX(a->decode, r.decode_seconds);
+    if (st)
+        ask_failed(a, st, &err);
+    else if (r.finish == PN_FINISH_CANCELLED && !a->error.status)
+        ask_stopping(&a->error);
+    if (a->error.status || a->failed)
+        return;
+    pn_reply_finish f = {.why = r.finish};
+    if (r.stop_index >= 0)
+        f.stop = (pn_bytes){c->generate.stop[r.stop_index], strlen(c->generate.stop[r.stop_index])};
+    a->failed = !a->reply->ops->choice_end(a->reply, c->index, &f);
+    ask_ended(a, r.finish != PN_FINISH_STOP ? PN_ENDED_LENGTH : c->calls ? PN_ENDED_TOOL_CALLS : PN_ENDED_STOP);
+}
+
+/* With the lock held. */
+static void ask_tell(serve_ask *a)
+{
+    for (uint32_t i = 0; i < a->n_begun; i++)
+        if (a->choice[i].done && !a->choice[i].told)
+            ask_choice_end(a, &a->choice[i]);
+    ask_gaps(a);
+    if (a->n_done < a->n_begun || a->ended)
+        return;
+    a->ended = true;
+    ask_ended(a, PN_ENDED_ERROR);           /* no choice has come to an end */
+    ask_metrics(a);
+    if (a->failed)
+        return;
+    if (!a->error.status)
+        a->failed = !a->reply->ops->end(a->reply, &a->usage);
+    else if (a->stream)
+        a->failed = !a->reply->ops->fail(a->reply, &a->error);
+}
+
+static void ask_look(serve_ask *a)
+{
+    serve_conn *c = a->conn;
+    pn_mutex_lock(&a->lock);
+    ask_tell(a);
+    pn_mutex_unlock(&a->lock);
+    serve_ask_flow(a);
+    if (c)
+        serve_turn(c);
+    if (a->ended && !a->conn && a->phase == SERVE_RUNNING)
+        ask_go(a, SERVE_CLOSING);
+}
+
+PN_INTERNAL void serve_ask_look(pn_server *s)
+{
+    for (serve_ask *a = s->asks, *next; a; a = next) {
+        next = a->next;
+        if (a->phase == SERVE_RUNNING && (atomic_exchange(&a->news, false) || (a->ended && !a->conn)))
+            ask_look(a);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Phases
+ * ------------------------------------------------------------------------------------------ */
+
+static void ask_run(pn_task *t)
+{
+    serve_ask *a = ask_of(t);
+    switch (a->phase) {
+    case SERVE_PARSING: serve_ask_parse(a); break;
+    case SERVE_BEGINNING: serve_ask_begin(a); break;
+    default: serve_ask_close(a); break;
+    }
+}
+
+static void ask_served(serve_ask *a)
+{
+    if (serve_model_find(a->server, a->model_name) == a->model)
+        pn_str_add(&a->served, a->model_name.data, a->model_name.len);
+    else
+        pn_str_addz(&a->served, a->model->name);
+}
+
+/* The body has been read. */
+static void ask_parsed(serve_ask *a)
+{
+    if (a->server->draining && !a->error.status)
+        ask_stopping(&a->error);
+    if (!a->error.status)
+        a->model = serve_model_route(a->server, a->model_name, &a->error);
+    if (a->model)                           /* the name it was called by, if that is one of its own */
+        ask_served(a);
+    if (a->error.status || !a->conn)
+        ask_refuse(a);
+    else if (a->kind > SERVE_EMBED)
+        ask_start(a);                       /* nothing is computed: no place is needed */
+    else
+        ask_queue(a);
+}
+
+/* It runs, it was answered at once, it has to wait for memory, or it was wrong. */
+static void ask_begun(serve_ask *a)
+{
+    pn_server *s = a->server;
+    if (a->retry && !a->cancelled && a->conn && s->n_running > 1) {
+        serve_model *m = a->model;
+        m->n_running--;
+        s->n_running--;
+        a->begun_ms = 0;
+        a->error.status = 0;
+        a->retry_at = s->n_closed;
+        a->phase = SERVE_QUEUED;
+        a->behind = m->queue;           /* it was the first */
+        m->queue = a;
+        if (!a->behind)
+            m->queue_end = &a->behind;
+        m->n_queued++;
+        return;
+    }
+    if (!a->reply && !a->ended) {
+        if (!a->error.status)
+            pn_oai_error_status(&a->error, PN_E_INTERNAL, "the request was not begun");
+        ask_refuse(a);
+        return;
+    }
+    a->phase = SERVE_RUNNING;
+    if (a->cancelled || !a->conn)
+        ask_cancel(a);
+    ask_look(a);
+}
+
+static void ask_done(pn_task *t)
+{
+    serve_ask *a = ask_of(t);
+    switch (a->phase) {
+    case SERVE_PARSING: ask_parsed(a); break;
+    case SERVE_BEGINNING: ask_begun(a); break;
+    default: ask_free(a); break;
+    }
+}
+
+/* Whose it is: the key, else the address. */
+static uint64_t ask_client(const serve_conn *c)
+{
+    const pn_http_request *q = &c->c.http.req;
+    static const char *const names[] = {"authorization", "x-api-key", "api-key"};
+    for (size_t i = 0; i < PN_COUNT_OF(names); i++) {
+        pn_bytes key = pn_http_get(q, names[i]);
+        if (key.len)
+            return pn_hash(key.data, key.len, 1);
+    }
+    return pn_hash(c->peer.name, strlen(c->peer.name), 2);
+}
+
+PN_INTERNAL void serve_ask_new(serve_conn *c, serve_kind kind)
+{
+    pn_server *s = c->server;
+    serve_ask *a = pn_mem_calloc(&s->mem, PN_ACCT_CONN, 1, sizeof *a);
+    if (!a) {
+        serve_errorf(c, 503, "server_error", NULL, "out of memory for another request");
+        return;
+    }
+    a->server = s;
+    a->kind = kind;
+    a->conn = c;
+    a->client = ask_client(c);
+    a->asked_ms = PN_MAX(s->now, (uint64_t)1);
+    a->task = (pn_task){.run = ask_run, .done = ask_done};
+    pn_mutex_init(&a->lock);
+    serve_random_id(a->id, 24);
+    pn_http_take_body(&c->c.http, &a->body);
+    pn_str *texts[] = {&a->report, &a->served, &a->box, &a->out};
+    for (size_t i = 0; i < PN_COUNT_OF(texts); i++)
+        pn_str_init(texts[i], &s->mem, PN_ACCT_CONN);
+    a->next = s->asks;
+    if (s->asks)
+        s->asks->prev = a;
+    s->asks = a;
+    s->n_asks++;
+    c->ask = a;
+    ask_go(a, SERVE_PARSING);
+}
+#endif
+
+/* ---- Begin serve/pn_admin.c ---- */
+#ifndef PN_DROP_SERVE_PN_ADMIN_C
+#define PN_DROP_SERVE_PN_ADMIN_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_admin.c - what the server tells about itself, and loading and unloading.
+ *
+ * Answered at once, on the I/O thread, from what it knows; a load that is waited for is answered when the
+ * loader has finished (serve_admin_waiters).
+ */
+/* includes serve/pn_server_int.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const char admin_json[] = "application/json; charset=utf-8";
+
+static void admin_field(pn_str *s, const char *key, uint64_t v)
+{
+    pn_json_key(s, key);
+    pn_json_write_u64(s, v);
+}
+
+static void admin_text(pn_str *s, const char *key, const char *v)
+{
+    pn_json_key(s, key);
+    pn_json_write_strz(s, v);
+}
+
+static const char *admin_kv_type(const serve_model *m)
+{
+    return m->params.has_kv_type && m->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16";
+}
+
+/* Where the weights are. */
+static const char *admin_residency(const serve_model *m) { return m->params.residency == PN_RESIDENCY_ANON ? "anon" : "map"; }
+
+/* ------------------------------------------------------------------------------------------
+ * Models
+ * ------------------------------------------------------------------------------------------ */
+
+/* An entry of /v1/models: OpenAI's members, then those that agents look for, then ours. */
+static void admin_model(pn_str *s, const serve_model *m)
+{
+    bool ready = m->m != NULL && (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING);
+    pn_str_addc(s, '{');
+    admin_text(s, "id", m->name);
+    admin_text(s, "object", "model");
+    admin_field(s, "created", (uint64_t)(m->created ? m->created : m->server->started_unix));
+    admin_text(s, "owned_by", "pantheon");
+    admin_text(s, "state", serve_state_name(m->state));
+    if (ready) {
+        admin_field(s, "context_length", m->n_ctx);
+        admin_field(s, "max_model_len", m->n_ctx);
+        admin_field(s, "floor_context", PN_MIN(m->n_ctx, 4096u));
+        admin_text(s, "kv_type", admin_kv_type(m));
+        admin_text(s, "residency", admin_residency(m));
+        admin_field(s, "replicas", 1);
+        pn_json_key(s, "meta");
+        pn_str_addf(s, "{\"n_ctx\":%" PRIu32 ",\"n_ctx_train\":%" PRIu32 ",\"n_vocab\":%" PRIu32 ",\"n_params\":%" PRIu64 ",\"size\":%" PRIu64
+                    ",\"n_embd\":%" PRIu32, m->n_ctx, m->info.n_ctx_train, m->info.n_vocab, m->info.n_params, m->info.weight_bytes, m->info.n_embd);
+        admin_text(s, "arch", m->info.arch);
+        admin_text(s, "type", m->info.type);
+        pn_str_addc(s, '}');
+    }
+    pn_json_key(s, "aliases");
+    pn_str_addc(s, '[');
+    for (const char *p = pn_str_cstr(&m->aliases), *end = p + m->aliases.len; p < end; p += strlen(p) + 1) {
+        pn_json_item(s);
+        pn_json_write_strz(s, p);
+    }
+    pn_str_addz(s, "]}");
+}
+
+static void admin_models(serve_conn *c, pn_str *s)
+{
+    pn_str_addz(s, "{\"object\":\"list\",\"data\":[");
+    for (const serve_model *m = c->server->models; m; m = m->next) {
+        pn_json_item(s);
+        admin_model(s, m);
+    }
+    pn_str_addz(s, "]}");
+}
+
+static bool admin_one(serve_conn *c, pn_bytes name, pn_str *s)
+{
+    const serve_model *m = serve_model_find(c->server, name);
+    pn_oai_error e;
+    if (m) {
+        admin_model(s, m);
+        return true;
+    }
+    serve_model_unknown(c->server, name, &e);
+    serve_error(c, &e);
+    return false;
+}
+
+static void admin_accounts(const pn_server *s, pn_str *out)
+{
+    pn_mem_info info;
+    pn_engine_memory(s->e, &info);
+    pn_str_addc(out, '{');
+    for (int i = 0; i < PN_ACCT_COUNT; i++) {
+        pn_json_key(out, pn_account_name((pn_account)i));
+        pn_str_addf(out, "{\"used\":%" PRIu64 ",\"peak\":%" PRIu64 "}", info.used[i], info.peak[i]);
+    }
+    pn_str_addc(out, '}');
+}
+
+/* As an administrator sees it: who works, who waits, what it was planned to take. */
+static void admin_model_full(pn_str *s, const serve_model *m)
+{
+    pn_str_addc(s, '{');
+    admin_text(s, "name", m->name);
+    admin_text(s, "path", m->path);
+    admin_text(s, "state", serve_state_name(m->state));
+    if (m->state == SERVE_FAILED)
+        admin_text(s, "error", m->err.text);
+    pn_str_addz(s, ",\"dies\":[0]");
+    admin_field(s, "running", m->n_running);
+    admin_field(s, "queued", m->n_queued);
+    admin_field(s, "max_concurrent", serve_model_slots(m));
+    admin_field(s, "max_sessions", m->params.max_sessions);
+    if (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING) {
+        const pn_plan_info *p = &m->plan;
+        admin_field(s, "context_length", m->n_ctx);
+        admin_text(s, "kv_type", admin_kv_type(m));
+        admin_text(s, "residency", admin_residency(m));
+        pn_str_addf(s, ",\"plan\":{\"weights\":%" PRIu64 ",\"kv_per_token\":%" PRIu64 ",\"kv_per_session\":%" PRIu64 ",\"scratch\":%" PRIu64
+                    ",\"vocab\":%" PRIu64 ",\"total\":%" PRIu64 ",\"floor\":%" PRIu64 "}", p->weight_bytes, p->kv_bytes_per_token, p->kv_bytes_per_session,
+                    p->scratch_bytes, p->vocab_bytes, p->total_bytes, p->floor_bytes);
+    }
+    pn_str_addc(s, '}');
+}
+
+static void admin_list(serve_conn *c, pn_str *s)
+{
+    pn_str_addz(s, "{\"models\":[");
+    for (const serve_model *m = c->server->models; m; m = m->next) {
+        pn_json_item(s);
+        admin_model_full(s, m);
+    }
+    pn_str_addc(s, ']');
+    pn_json_key(s, "accounts");
+    admin_accounts(c->server, s);
+    pn_str_addc(s, '}');
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Loading and unloading
+ * ------------------------------------------------------------------------------------------ */
+
+/* The keys of a load, checked. */
+typedef struct admin_load {
+    pn_json_doc doc;
+    pn_bytes name, path;
+    pn_server_model p;
+    uint32_t dies[8];
+    bool wait;
+} admin_load;
+
+static bool admin_refuse(serve_conn *c, const char *key, const char *expected)
+{
+    pn_oai_error e;
+    pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", key, "%s: expected %s", key, expected);
+    serve_error(c, &e);
+    return false;
+}
+
+static bool admin_number(serve_conn *c, const admin_load *l, const char *key, uint32_t node, uint32_t *out)
+{
+    int64_t v;
+    if (!pn_json_i64(&l->doc, node, &v) || v < 0 || v > INT32_MAX)
+        return admin_refuse(c, key, "a number from 0 to 2147483647");
+    *out = (uint32_t)v;
+    return true;
+}
+
+static bool admin_dies(serve_conn *c, admin_load *l, uint32_t node)
+{
+    if (pn_json_type_of(&l->doc, node) != PN_JSON_ARRAY || pn_json_count(&l->doc, node) > PN_COUNT_OF(l->dies))
+        return admin_refuse(c, "dies", "an array of at most 8 numbers");
+    l->p.dies = l->dies;
+    for (uint32_t i = pn_json_first(&l->doc, node); i != PN_JSON_NONE; i = pn_json_next(&l->doc, i))
+        if (!admin_number(c, l, "dies", i, &l->dies[l->p.n_dies++]))
+            return false;
+    return true;
+}
+
+static bool admin_key(serve_conn *c, admin_load *l, pn_bytes key, uint32_t node)
+{
+    const struct { const char *name; uint32_t *value; } numbers[] = {{"ctx_cap", &l->p.ctx_cap}, {"max_sessions", &l->p.max_sessions},
+        {"max_concurrent", &l->p.max_concurrent}, {"reasoning_budget", &l->p.reasoning_budget}};
+    for (size_t i = 0; i < PN_COUNT_OF(numbers); i++)
+        if (strcmp(key.data, numbers[i].name) == 0) {
+            l->p.has_reasoning_budget |= numbers[i].value == &l->p.reasoning_budget;
+            return admin_number(c, l, numbers[i].name, node, numbers[i].value);
+        }
+    if (strcmp(key.data, "name") == 0)
+        return pn_json_str(&l->doc, node, &l->name) || admin_refuse(c, "name", "a string");
+    if (strcmp(key.data, "path") == 0)
+        return pn_json_str(&l->doc, node, &l->path) || admin_refuse(c, "path", "a string");
+    if (strcmp(key.data, "wait") == 0)
+        return pn_json_bool(&l->doc, node, &l->wait) || admin_refuse(c, "wait", "true or false");
+    if (strcmp(key.data, "dies") == 0)
+        return admin_dies(c, l, node);
+    return admin_refuse(c, key.data, "name, path, dies, ctx_cap, max_sessions, max_concurrent, reasoning_budget or wait");
+}
+
+/* False: it has been answered. */
+static bool admin_read(serve_conn *c, admin_load *l)
+{
+    pn_err err;
+    const pn_http_request *q = &c->c.http.req;
+    memset(l, 0, sizeof *l);
+    l->wait = true;
+    if (pn_json_parse(&l->doc, &c->server->mem, PN_ACCT_CONN, q->body.data, q->body.len, NULL, &err) != PN_OK) {
+        serve_errorf(c, 400, "invalid_request_error", "invalid_value", "the body is not JSON: %s", err.text);
+        return false;
+    }
+    bool ok = pn_json_type_of(&l->doc, PN_JSON_ROOT) == PN_JSON_OBJECT || admin_refuse(c, "body", "a JSON object");
+    for (uint32_t i = pn_json_first(&l->doc, PN_JSON_ROOT); ok && i != PN_JSON_NONE; i = pn_json_next(&l->doc, i))
+        if (pn_json_type_of(&l->doc, i) != PN_JSON_NULL)
+            ok = admin_key(c, l, pn_json_key_of(&l->doc, i), i);
+    if (!ok)
+        pn_json_fini(&l->doc);
+    return ok;
+}
+
+static void admin_loaded(serve_conn *c, const serve_model *m)
+{
+    pn_oai_error e;
+    pn_str s;
+    if (m->state == SERVE_FAILED) {
+        pn_oai_error_status(&e, m->err.status, m->err.text);
+        if (m->err.status == PN_E_BUDGET)
+            pn_oai_error_set(&e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", m->name, m->err.text);
+        else if (e.status >= 500)
+            pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", "path", "%s", m->err.text);
+        e.no_retry = true;
+        serve_error(c, &e);
+        return;
+    }
+    pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
+    pn_str_addc(&s, '{');
+    admin_text(&s, "name", m->name);
+    admin_text(&s, "state", m->state == SERVE_UNLOADING ? "unloaded" : serve_state_name(m->state));
+    pn_str_addz(&s, ",\"die\":[0]");
+    if (m->state == SERVE_MODEL_READY) {
+        const pn_plan_info *p = &m->plan;
+        pn_str_addf(&s, ",\"plan\":{\"weights\":%" PRIu64 ",\"kv_per_token\":%" PRIu64 ",\"scratch\":%" PRIu64 ",\"total\":%" PRIu64
+                    ",\"available\":%" PRIu64 ",\"context_length\":%" PRIu32 "}", p->weight_bytes, p->kv_bytes_per_token, p->scratch_bytes, p->total_bytes,
+                    p->available_bytes, m->n_ctx);
+    }
+    pn_str_addc(&s, '}');
+    serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s);
+}
+
+PN_INTERNAL void serve_admin_waiters(serve_model *m)
+{
+    while (m->waiters) {
+        serve_conn *c = m->waiters;
+        m->waiters = c->waiting;
+        admin_loaded(c, m);
+        serve_turn(c);
+    }
+}
+
+static void admin_wait(serve_conn *c, serve_model *m)
+{
+    c->waiting = m->waiters;
+    m->waiters = c;
+}
+
+/* The model of that name, if it is the same one; *other: the name is another's. */
+static serve_model *admin_same(const pn_server *s, const admin_load *l, bool *other)
+{
+    serve_model *m = l->name.data ? serve_model_find(s, l->name) : NULL;
+    *other = m && m->state != SERVE_FAILED && strcmp(m->path, l->path.data) != 0;
+    return m && !*other && (m->state == SERVE_LOADING || m->state == SERVE_MODEL_READY) ? m : NULL;
+}
+
+static void admin_load_call(serve_conn *c)
+{
+    admin_load l;
+    pn_err err;
+    bool other;
+    pn_server *s = c->server;
+    if (!admin_read(c, &l))
+        return;
+    if (!l.path.data) {
+        admin_refuse(c, "path", "the path of a model file");
+        pn_json_fini(&l.doc);
+        return;
+    }
+    l.p.path = l.path.data;
+    l.p.name = l.name.data;
+    serve_model *m = admin_same(s, &l, &other);
+    pn_status st = m ? PN_OK : pn_server_load(s, &l.p, &err);
+    for (serve_model *last = s->models; !m && !st && last; last = last->next)
+        m = last->next ? NULL : last;   /* the new one is the last */
+    pn_json_fini(&l.doc);
+    if (st)
+        serve_errorf(c, 400, "invalid_request_error", "invalid_value", "%s", err.text);
+    else if (m->state == SERVE_LOADING && l.wait)
+        admin_wait(c, m);
+    else
+        admin_loaded(c, m);
+}
+
+static void admin_unload_call(serve_conn *c)
+{
+    admin_load l;
+    pn_err err;
+    pn_oai_error e;
+    if (!admin_read(c, &l))
+        return;
+    serve_model *m = l.name.data ? serve_model_find(c->server, l.name) : NULL;
+    if (!l.name.data) {
+        admin_refuse(c, "name", "the name of a model");
+    } else if (!m) {
+        serve_model_unknown(c->server, l.name, &e);
+        serve_error(c, &e);
+    } else {
+        admin_wait(c, m);
+        if (serve_model_unload(m, &err) != PN_OK) {
+            m->waiters = c->waiting;
+            pn_oai_error_loading(&e, err.text, 2000);
+            serve_error(c, &e);
+        }
+    }
+    pn_json_fini(&l.doc);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The server
+ * ------------------------------------------------------------------------------------------ */
+
+static void admin_root(serve_conn *c, pn_str *s)
+{
+    const pn_server *v = c->server;
+    uint32_t n = 0;
+    for (const serve_model *m = v->models; m; m = m->next)
+        n++;
+    pn_str_addz(s, "{\"name\":\"pantheon\"");
+    admin_text(s, "version", pn_version());
+    admin_text(s, "backend", pn_backend_name(v->e));
+    admin_text(s, "build", v->build);
+    admin_text(s, "isa", pn_cpu_isa());
+    admin_field(s, "threads", pn_engine_threads(v->e));
+    admin_field(s, "uptime_seconds", (v->now - v->started) / 1000);
+    admin_field(s, "models", n);
+    admin_field(s, "connections", v->n_conns);
+    admin_field(s, "requests", v->n_requests);
+    pn_str_addz(s, ",\"endpoints\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/responses\",\"/v1/messages\",\"/v1/embeddings\",\"/v1/models\","
+                   "\"/tokenize\",\"/detokenize\",\"/apply-template\",\"/health\",\"/ready\",\"/metrics\",\"/admin/models\",\"/admin/dies\",\"/admin/memory\"]}");
+}
+
+static void admin_ready(serve_conn *c)
+{
+    const pn_server *s = c->server;
+    const serve_model *m = s->models;
+    pn_oai_error e;
+    while (m && m->state != SERVE_MODEL_READY)
+        m = m->next;
+    if (m && !s->draining) {
+        static const char yes[] = "{\"status\":\"ready\"}";
+        serve_reply(c, 200, admin_json, yes, sizeof yes - 1);
+        return;
+    }
+    pn_oai_error_loading(&e, s->draining ? "the server is stopping" : s->models ? "no model is ready" : "no model is loaded", 2000);
+    serve_error(c, &e);
+}
+
+static void admin_dies_list(serve_conn *c, pn_str *s)
+{
+    pn_mem_info info;
+    pn_engine_memory(c->server->e, &info);
+    pn_str_addz(s, "{\"dies\":[{\"index\":0,\"kind\":\"cpu\"");
+    admin_text(s, "name", pn_cpu_isa());
+    admin_field(s, "total_bytes", info.host_total);
+    admin_field(s, "free_bytes", info.host_available);
+    admin_text(s, "level", "OK");
+    pn_str_addz(s, ",\"models\":[");
+    for (const serve_model *m = c->server->models; m; m = m->next) {
+        pn_json_item(s);
+        pn_json_write_strz(s, m->name);
+    }
+    pn_str_addz(s, "]}]}");
+}
+
+static void admin_memory(serve_conn *c, pn_str *s)
+{
+    pn_mem_info info;
+    pn_engine_memory(c->server->e, &info);
+    pn_str_addf(s, "{\"host\":{\"total\":%" PRIu64 ",\"available\":%" PRIu64 "},\"limit\":%" PRIu64 ",\"used\":%" PRIu64 ",\"peak\":%" PRIu64, info.host_total,
+                info.host_available, info.limit, info.total_used, info.total_peak);
+    pn_json_key(s, "accounts");
+    admin_accounts(c->server, s);
+    pn_str_addc(s, '}');
+}
+
+static void admin_metrics(serve_conn *c, pn_str *s)
+{
+    pn_server *v = c->server;
+    pn_mem_info info;
+    pn_engine_memory(v->e, &info);
+    pn_metrics_memory(v->metrics, &info);
+    pn_metrics_set(v->metrics, PN_METRIC_CONNECTIONS, 0, 0, v->n_conns);
+    pn_metrics_set(v->metrics, PN_METRIC_START, 0, 0, (double)v->started_unix);
+    uint64_t kv = info.used[PN_ACCT_KV] + info.used[PN_ACCT_PREFIX], room = kv + info.host_available;
+    for (const serve_model *m = v->models; m; m = m->next) {
+        uint64_t page = m->plan.kv_bytes_per_token * PN_KV_PAGE_TOKENS;
+        pn_metrics_set(v->metrics, PN_METRIC_RUNNING, m->metrics, 0, m->n_running);
+        pn_metrics_set(v->metrics, PN_METRIC_WAITING, m->metrics, 0, m->n_queued);
+        pn_metrics_set(v->metrics, PN_METRIC_KV_RATIO, m->metrics, 0, room ? (double)kv / (double)room : 0);
+        pn_metrics_set(v->metrics, PN_METRIC_BLOCK_TOKENS, m->metrics, 0, PN_KV_PAGE_TOKENS);
+        pn_metrics_set(v->metrics, PN_METRIC_BLOCKS, m->metrics, 0, page ? (double)(room / page) : 0);
+    }
+    pn_metrics_write(v->metrics, s, v->params.metrics == PN_METRICS_VLLM);
+}
+
+PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest)
+{
+    pn_str s;
+    bool ok = true;
+    const char *type = admin_json;
+    pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
+    switch (what) {
+    case SERVE_ROOT: admin_root(c, &s); break;
+    case SERVE_HEALTH: pn_str_addz(&s, "{\"status\":\"ok\"}"); break;
+    case SERVE_VERSION: pn_str_addf(&s, "{\"version\":\"%s\"}", pn_version()); break;
+    case SERVE_MODELS: admin_models(c, &s); break;
+    case SERVE_MODEL: ok = admin_one(c, rest, &s); break;
+    case SERVE_ADMIN_MODELS: admin_list(c, &s); break;
+    case SERVE_ADMIN_DIES: admin_dies_list(c, &s); break;
+    case SERVE_ADMIN_MEMORY: admin_memory(c, &s); break;
+    case SERVE_METRICS:
+        type = PN_METRICS_TYPE;
+        admin_metrics(c, &s);
+        break;
+    case SERVE_READY_: admin_ready(c); ok = false; break;
+    case SERVE_ADMIN_LOAD: admin_load_call(c); ok = false; break;
+    case SERVE_ADMIN_UNLOAD: admin_unload_call(c); ok = false; break;
+    }
+    if (ok)
+        serve_reply_give(c, 200, type, &s);
+    else
+        pn_str_fini(&s);
+}
+#endif
+
+/* ---- Begin serve/pn_routes.c ---- */
+#ifndef PN_DROP_SERVE_PN_ROUTES_C
+#define PN_DROP_SERVE_PN_ROUTES_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_routes.c - which path is whose, and who may call it.
+ *
+ * Every route exists with and without "/v1" before it: clients are configured either way.  What can be refused is
+ * refused when the head is known, before a body is sent.
+ */
+/* includes serve/pn_server_int.h */
+
+#include <stdio.h>
+
+enum { ROUTE_OPEN = 1, ROUTE_ADMIN = 2, ROUTE_BELOW = 4, ROUTE_ANTHROPIC = 8 };      /* BELOW: what follows is a name */
+
+typedef struct route {
+    const char *path;
+    pn_method method;
+    unsigned flags;
+    bool ask;
+    int what;                   /* serve_kind or serve_admin */
+} route;
+
+#define ROUTE_GET(path, what, flags) {path, PN_METHOD_GET, flags, false, what}
+#define ROUTE_POST(path, what, flags) {path, PN_METHOD_POST, flags, false, what}
+#define ROUTE_ASK(path, what, flags) {path, PN_METHOD_POST, flags, true, what}
+
+static const route routes[] = {
+    ROUTE_ASK("/chat/completions", SERVE_CHAT, 0), ROUTE_ASK("/completions", SERVE_COMPLETION, 0),
+    ROUTE_ASK("/responses", SERVE_RESPONSES, 0), ROUTE_ASK("/messages", SERVE_MESSAGES, ROUTE_ANTHROPIC),
+    ROUTE_ASK("/embeddings", SERVE_EMBED, 0), ROUTE_ASK("/tokenize", SERVE_TOKENIZE, 0), ROUTE_ASK("/detokenize", SERVE_DETOKENIZE, 0),
+    ROUTE_ASK("/apply-template", SERVE_TEMPLATE, 0), ROUTE_ASK("/chat/completions/input_tokens", SERVE_COUNT, 0),
+    ROUTE_ASK("/responses/input_tokens", SERVE_COUNT_RESPONSES, 0), ROUTE_ASK("/messages/count_tokens", SERVE_COUNT_MESSAGES, ROUTE_ANTHROPIC),
+    ROUTE_GET("/models", SERVE_MODELS, 0), ROUTE_GET("/models/", SERVE_MODEL, ROUTE_BELOW),
+    ROUTE_GET("/", SERVE_ROOT, ROUTE_OPEN), ROUTE_GET("/health", SERVE_HEALTH, ROUTE_OPEN), ROUTE_GET("/healthz", SERVE_HEALTH, ROUTE_OPEN),
+    ROUTE_GET("/livez", SERVE_HEALTH, ROUTE_OPEN), ROUTE_GET("/ping", SERVE_HEALTH, ROUTE_OPEN), ROUTE_GET("/ready", SERVE_READY_, ROUTE_OPEN),
+    ROUTE_GET("/readyz", SERVE_READY_, ROUTE_OPEN), ROUTE_GET("/version", SERVE_VERSION, 0), ROUTE_GET("/metrics", SERVE_METRICS, 0),
+    ROUTE_GET("/admin/models", SERVE_ADMIN_MODELS, ROUTE_ADMIN), ROUTE_POST("/admin/models/load", SERVE_ADMIN_LOAD, ROUTE_ADMIN),
+    ROUTE_POST("/admin/models/unload", SERVE_ADMIN_UNLOAD, ROUTE_ADMIN), ROUTE_GET("/admin/dies", SERVE_ADMIN_DIES, ROUTE_ADMIN),
+    ROUTE_GET("/admin/memory", SERVE_ADMIN_MEMORY, ROUTE_ADMIN),
+};
+
+static bool route_is(const route *r, pn_bytes path)
+{
+    size_t n = strlen(r->path);
+    return path.len >= n && memcmp(path.data, r->path, n) == 0 && (r->flags & ROUTE_BELOW ? path.len > n : path.len == n);
+}
+
+static bool route_takes(pn_method route_method, pn_method m)
+{
+    return m == route_method || (m == PN_METHOD_HEAD && route_method == PN_METHOD_GET);
+}
+
+/* The path without "/v1". */
+static pn_bytes route_path(const pn_http_request *r)
+{
+    pn_bytes p = r->path;
+    if (p.len > 4 && memcmp(p.data, "/v1/", 4) == 0)
+        p = (pn_bytes){p.data + 3, p.len - 3};
+    return p;
+}
+
+/* NULL: none; *method_only: there is one for another method. */
+static const route *route_find(const pn_http_request *q, const route **method_only)
+{
+    pn_bytes path = route_path(q);
+    *method_only = NULL;
+    for (size_t i = 0; i < PN_COUNT_OF(routes); i++) {
+        if (!route_is(&routes[i], path))
+            continue;
+        if (route_takes(routes[i].method, q->method))
+            return &routes[i];
+        *method_only = &routes[i];
+    }
+    return NULL;
+}
+
+static const serve_route_own *route_own(const pn_server *s, const pn_http_request *q)
+{
+    for (const serve_route_own *r = s->own; r; r = r->next)
+        if (route_takes(r->method, q->method) && strlen(r->path) == q->path.len && memcmp(r->path, q->path.data, q->path.len) == 0)
+            return r;
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * May they?
+ * ------------------------------------------------------------------------------------------ */
+
+/* A page of some web site may have told the browser to call us: then the address proves nothing. */
+static bool route_from_here(const serve_conn *c)
+{
+    return c->peer.local && !pn_http_get(&c->c.http.req, "origin").data && !pn_http_get(&c->c.http.req, "x-forwarded-for").data;
+}
+
+static bool route_allowed(serve_conn *c, unsigned flags)
+{
+    const pn_server *s = c->server;
+    const pn_keys *keys = flags & ROUTE_ADMIN && s->admin_keys.n ? &s->admin_keys : &s->keys;
+    if (flags & ROUTE_OPEN)
+        return true;
+    if (flags & ROUTE_ADMIN && !s->admin_keys.n && !route_from_here(c)) {
+        serve_errorf(c, 403, "permission_error", NULL, "Administration is open to this host only; an admin key file opens it to others.");
+        return false;
+    }
+    pn_key_check check = pn_keys_check(keys, &c->c.http.req);
+    if (check != PN_KEY_OK) {
+        pn_oai_error e;
+        pn_oai_error_key(&e, check == PN_KEY_WRONG);
+        serve_error(c, &e);
+    }
+    return check == PN_KEY_OK;
+}
+
+static void route_missing(serve_conn *c, const route *other)
+{
+    const pn_http_request *q = &c->c.http.req;
+    pn_oai_error e;
+    if (other)
+        pn_oai_error_method(&e, q->method_text, other->method == PN_METHOD_GET ? "GET" : "POST");
+    else
+        pn_oai_error_route(&e, q->path);
+    serve_error(c, &e);
+}
+
+PN_INTERNAL void serve_head(serve_conn *c)
+{
+    const pn_http_request *q = &c->c.http.req;
+    const route *other, *r = route_find(q, &other);
+    const serve_route_own *own = route_own(c->server, q);
+    c->api = (r && r->flags & ROUTE_ANTHROPIC) || (other && other->flags & ROUTE_ANTHROPIC) ? SERVE_ANTHROPIC : SERVE_OPENAI;
+    if (q->method == PN_METHOD_OPTIONS)
+        serve_reply(c, 204, NULL, "", 0);
+    else if (own)
+        route_allowed(c, own->open ? ROUTE_OPEN : 0);
+    else if (!r)
+        route_missing(c, other);
+    else
+        route_allowed(c, r->flags);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Routes of the program around us
+ * ------------------------------------------------------------------------------------------ */
+
+PN_API const char *pn_server_field(const pn_server_request *request, const char *name)
+{
+    return pn_http_get(request->fields, name).data;
+}
+
+static void route_call(serve_conn *c, const serve_route_own *own)
+{
+    const pn_http_request *q = &c->c.http.req;
+    char method[24];
+    snprintf(method, sizeof method, "%.*s", (int)q->method_text.len, q->method_text.data);
+    const pn_server_request request = {.method = method, .path = q->path.data, .query = q->query.data ? q->query.data : "",
+                                       .body = q->body.data, .body_len = q->body.len, .peer = c->peer.name, .fields = q};
+    pn_server_response r = {.status = 200, .content_type = "application/json"};
+    own->fn(own->user, &request, &r);
+    if (r.status < 200 || r.status > 599)
+        r.status = 500;
+    serve_reply(c, r.status ? r.status : 200, r.content_type, r.body ? r.body : "", r.body ? r.body_len : 0);
+}
+
+PN_API pn_status pn_server_handle(pn_server *s, const char *method, const char *path, int open, pn_server_handler fn,
+                                  void *user, pn_err *err)
+{
+    static const struct { const char *name; pn_method m; } methods[] = {{"GET", PN_METHOD_GET}, {"POST", PN_METHOD_POST},
+        {"PUT", PN_METHOD_PUT}, {"PATCH", PN_METHOD_PATCH}, {"DELETE", PN_METHOD_DELETE}};
+    size_t i = 0;
+    while (i < PN_COUNT_OF(methods) && (!method || strcmp(methods[i].name, method) != 0))
+        i++;
+    if (i == PN_COUNT_OF(methods) || !path || path[0] != '/' || !fn)
+        return pn_fail(err, PN_E_INVALID, "pn_server_handle: expected GET, POST, PUT, PATCH or DELETE, a path that begins with '/', and a handler");
+    serve_route_own *r = pn_mem_calloc(&s->mem, PN_ACCT_CONN, 1, sizeof *r);
+    char *copy = pn_mem_strndup(&s->mem, PN_ACCT_CONN, path, strlen(path));
+    if (!r || !copy) {
+        pn_mem_free(&s->mem, PN_ACCT_CONN, r, sizeof *r);
+        pn_mem_free(&s->mem, PN_ACCT_CONN, copy, strlen(path) + 1);
+        return pn_fail_nomem(err, "a route", sizeof *r);
+    }
+    *r = (serve_route_own){.next = s->own, .path = copy, .method = methods[i].m, .open = open != 0, .fn = fn, .user = user};
+    s->own = r;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Going there
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void serve_request_complete(serve_conn *c)
+{
+    const pn_http_request *q = &c->c.http.req;
+    const route *other, *r = route_find(q, &other);
+    const serve_route_own *own = route_own(c->server, q);
+    if (own)
+        route_call(c, own);
+    else if (r && r->ask)
+        serve_ask_new(c, (serve_kind)r->what);
+    else if (r) {
+        pn_bytes path = route_path(q);
+        size_t n = strlen(r->path);
+        serve_admin_answer(c, (serve_admin)r->what, (pn_bytes){path.data + n, path.len - n});
+    }
+}
+
+#undef ROUTE_GET
+#undef ROUTE_POST
+#undef ROUTE_ASK
+#endif
+
+/* ---- Begin serve/pn_server.c ---- */
+#ifndef PN_DROP_SERVE_PN_SERVER_C
+#define PN_DROP_SERVE_PN_SERVER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_server.c - the loop: sockets that are ready, what the lanes have finished, what the engine has computed,
+ * whose time is up.  A connection is worked on until it wants nothing (serve_turn); nothing here waits but
+ * pn_poller_wait.
+ */
+/* includes serve/pn_server_int.h */
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+/* includes serve/pn_anthropic.h */
+
+enum { SERVER_READ = 16 << 10, SERVER_READS = 64, SERVER_ACCEPTS = 64, SERVER_RETRY_MS = 100 };
+
+static const double server_slice = 0.005;       /* seconds of computing in one pn_server_poll, without threads */
+
+/* ------------------------------------------------------------------------------------------
+ * Memory, log, chance
+ * ------------------------------------------------------------------------------------------ */
+
+static void *server_alloc(pn_mem *m, pn_account account, size_t size)
+{
+    (void)account;
+    return pn_alloc(((pn_server *)(void *)m)->e, PN_ACCT_CONN, size);
+}
+
+static void server_free(pn_mem *m, pn_account account, void *ptr, size_t size)
+{
+    (void)account;
+    pn_free(((pn_server *)(void *)m)->e, PN_ACCT_CONN, ptr, size);
+}
+
+static void server_log(const pn_server *s, pn_log_level level, char *text)
+{
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127)       /* clients choose paths and names */
+            *p = '?';
+    s->params.log(s->params.log_user, level, text);
+}
+
+/* {"level":"info","time":...,"event":...} with more members behind. */
+static void server_log_json(pn_server *s, pn_log_level level, const char *event, const char *members)
+{
+    static const char *const levels[] = {"error", "warn", "info", "debug"};
+    pn_str line;
+    pn_str_init(&line, &s->mem, PN_ACCT_CONN);
+    pn_str_addf(&line, "{\"level\":\"%s\",\"time\":%" PRId64, levels[level], pn_net_unix_s());
+    pn_json_key(&line, "event");
+    pn_json_write_strz(&line, event);
+    pn_str_addf(&line, "%s}", members);
+    if (!line.failed)
+        server_log(s, level, line.data);
+    pn_str_fini(&line);
+}
+
+PN_INTERNAL void serve_logf(pn_server *s, pn_log_level level, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    if (!s->params.log)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (s->params.log_json)
+        server_log_json(s, level, text, "");
+    else
+        server_log(s, level, text);
+}
+
+PN_INTERNAL void serve_log_request(const serve_conn *c, const char *model, const pn_oai_usage *u)
+{
+    pn_server *s = c->server;
+    const pn_http_request *q = &c->c.http.req;
+    uint64_t ms = s->now - c->began;
+    if (!s->params.log)
+        return;
+    if (!s->params.log_json) {
+        serve_logf(s, PN_LOG_INFO, "%s %s %.*s %.200s %d %" PRIu64 "ms model=%s prompt=%" PRIu32 " cached=%" PRIu32 " completion=%" PRIu32, c->peer.name,
+                   c->request_id, (int)q->method_text.len, q->method_text.data ? q->method_text.data : "", q->path.data ? q->path.data : "-", c->status, ms,
+                   model ? model : "-", u->prompt, u->cached, u->completion);
+        return;
+    }
+    pn_str m;
+    pn_str_init(&m, &s->mem, PN_ACCT_CONN);
+    pn_str_addz(&m, ",\"peer\":");
+    pn_json_write_strz(&m, c->peer.name);
+    pn_json_key(&m, "request_id");
+    pn_json_write_strz(&m, c->request_id);
+    pn_json_key(&m, "path");
+    pn_json_write_str(&m, q->path.data ? q->path.data : "", q->path.len);
+    pn_json_key(&m, "model");
+    pn_json_write_strz(&m, model);
+    pn_str_addf(&m, ",\"status\":%d,\"ms\":%" PRIu64 ",\"prompt_tokens\":%" PRIu32 ",\"cached_tokens\":%" PRIu32 ",\"completion_tokens\":%" PRIu32, c->status,
+                ms, u->prompt, u->cached, u->completion);
+    if (!m.failed)
+        server_log_json(s, PN_LOG_INFO, "request", m.data);
+    pn_str_fini(&m);
+}
+
+PN_INTERNAL void serve_wake(void *server) { pn_wake_send(&((pn_server *)server)->wake); }
+
+PN_INTERNAL void serve_random_id(char *out, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    unsigned char bytes[64];
+    PN_ASSERT(n <= sizeof bytes);
+    pn_net_random(bytes, n);
+    for (size_t i = 0; i < n; i++)
+        out[i] = digits[bytes[i] % (sizeof digits - 1)];
+    out[n] = 0;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Replies
+ * ------------------------------------------------------------------------------------------ */
+
+/* Fields that every reply has, and the ones of errors. */
+static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
+{
+    pn_http_add(fields, "x-request-id", c->request_id);
+    pn_cors_add(fields, &c->server->cors, &c->c.http.req);
+    if (c->api == SERVE_ANTHROPIC && c->ask)
+        serve_ask_ignored(c->ask, fields);
+    if (!e)
+        return;
+    if (e->status == 401)
+        pn_http_add(fields, "WWW-Authenticate", "Bearer");
+    if (e->retry_ms) {
+        char text[24];
+        snprintf(text, sizeof text, "%" PRIu32, (e->retry_ms + 999) / 1000);
+        pn_http_add(fields, "Retry-After", text);
+        snprintf(text, sizeof text, "%" PRIu32, e->retry_ms);
+        pn_http_add(fields, "retry-after-ms", text);
+    }
+    if (e->no_retry)
+        pn_http_add(fields, "x-should-retry", "false");
+}
+
+/* `body` is handed over; empty afterwards. */
+static void server_reply(serve_conn *c, int status, const char *type, pn_str *body, const pn_oai_error *e)
+{
+    pn_str fields;
+    char date[30];
+    if (c->dead)
+        return;
+    pn_str_init(&fields, &c->server->mem, PN_ACCT_CONN);
+    server_fields(c, &fields, e);
+    if (c->c.http.req.method == PN_METHOD_OPTIONS)
+        pn_cors_add_preflight(&fields, &c->server->cors, &c->c.http.req);
+    pn_http_date(pn_net_unix_s(), date);
+    const pn_http_reply r = {.status = status, .content_type = type, .date = date, .fields = &fields};
+    pn_status st = body->failed ? PN_E_NOMEM : pn_conn_reply_give(&c->c, &r, body);
+    pn_str_fini(&fields);
+    pn_str_fini(body);
+    c->status = status;
+    if (st)
+        pn_conn_abort(&c->c);           /* not even memory for an error */
+}
+
+PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const char *body, size_t n)
+{
+    pn_str copy;
+    pn_str_init(&copy, &c->server->mem, PN_ACCT_CONN);
+    pn_str_add(&copy, body, n);
+    server_reply(c, status, type, &copy, NULL);
+}
+
+PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body)
+{
+    if (body->failed)
+        serve_errorf(c, 503, "server_error", NULL, "out of memory while the answer was written");
+    else
+        server_reply(c, status, type, body, NULL);
+    pn_str_fini(body);
+}
+
+PN_INTERNAL void serve_error(serve_conn *c, const pn_oai_error *e)
+{
+    pn_str body;
+    pn_str_init(&body, &c->server->mem, PN_ACCT_CONN);
+    bool anthropic = c->api == SERVE_ANTHROPIC;
+    if (anthropic)
+        pn_anthropic_error_json(e, &body);
+    else
+        pn_oai_error_json(e, &body);
+    server_reply(c, anthropic ? pn_anthropic_error_status(e) : e->status, "application/json; charset=utf-8", &body, e);
+}
+
+PN_INTERNAL void serve_errorf(serve_conn *c, int status, const char *type, const char *code, const char *fmt, ...)
+{
+    pn_oai_error e;
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    pn_oai_error_set(&e, status, type, code, "", "%s", text);
+    serve_error(c, &e);
+}
+
+PN_INTERNAL bool serve_stream(serve_conn *c)
+{
+    pn_str fields;
+    char date[30];
+    pn_str_init(&fields, &c->server->mem, PN_ACCT_CONN);
+    server_fields(c, &fields, NULL);
+    pn_http_date(pn_net_unix_s(), date);
+    const pn_http_reply r = {.status = 200, .date = date, .fields = &fields};
+    pn_status st = pn_conn_stream(&c->c, &r);
+    pn_str_fini(&fields);
+    c->status = 200;
+    if (st)
+        pn_conn_abort(&c->c);
+    return st == PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Connections
+ * ------------------------------------------------------------------------------------------ */
+
+static void server_unlink(serve_conn *c)
+{
+    pn_server *s = c->server;
+    *(c->prev ? &c->prev->next : &s->conns) = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    s->n_conns--;
+}
+
+/* Nobody answers it any more. */
+static void server_forget(serve_conn *c)
+{
+    if (c->ask)
+        serve_ask_abort(c->ask);
+    c->ask = NULL;
+    for (serve_model *m = c->server->models; m; m = m->next) {
+        serve_conn **p = &m->waiters;
+        while (*p && *p != c)
+            p = &(*p)->waiting;
+        if (*p)
+            *p = c->waiting;
+    }
+}
+
+/* The socket goes at once, the struct when nobody can be holding it. */
+static void server_kill(serve_conn *c)
+{
+    if (c->dead)
+        return;
+    c->dead = true;
+    server_forget(c);
+    pn_poller_remove(&c->server->poller, c->fd);
+    pn_net_close(c->fd);
+    c->fd = -1;
+}
+
+static void server_bury(pn_server *s)
+{
+    for (serve_conn *c = s->conns, *next; c; c = next) {
+        next = c->next;
+        if (!c->dead)
+            continue;
+        server_unlink(c);
+        pn_conn_fini(&c->c);
+        pn_mem_free(&s->mem, PN_ACCT_CONN, c, sizeof *c);
+    }
+}
+
+static void server_request_id(serve_conn *c)
+{
+    pn_bytes id = pn_http_get(&c->c.http.req, "x-request-id");
+    bool sane = id.len > 0 && id.len < sizeof c->request_id;
+    for (size_t i = 0; sane && i < id.len; i++)
+        sane = id.data[i] > ' ' && id.data[i] < 127;
+    if (sane)
+        snprintf(c->request_id, sizeof c->request_id, "%.*s", (int)id.len, id.data);
+    else
+        serve_random_id(c->request_id, 24);
+}
+
+static void server_event(serve_conn *c, pn_conn_event e)
+{
+    switch (e) {
+    case PN_CONN_HEAD:
+        c->began = c->server->now;
+        c->status = 0;
+        server_request_id(c);
+        serve_head(c);
+        break;
+    case PN_CONN_REQUEST:
+        c->server->n_requests++;
+        serve_request_complete(c);
+        break;
+    case PN_CONN_FAULT:
+        c->api = SERVE_OPENAI;
+        if (!c->request_id[0])
+            serve_random_id(c->request_id, 24);
+        serve_errorf(c, c->c.http.status, "invalid_request_error", c->c.http.status == 413 ? "request_too_large" : NULL, "%s", c->c.http.message);
+        break;
+    case PN_CONN_ABORT:
+        c->status = 499;
+        server_forget(c);
+        break;
+    case PN_CONN_SHUTDOWN: pn_net_shutdown(c->fd); break;
+    case PN_CONN_CLOSE: server_kill(c); break;
+    case PN_CONN_NOTHING: break;
+    }
+}
+
+/* One write; false: nothing more goes now. */
+static bool server_write(serve_conn *c)
+{
+    pn_bytes out = pn_conn_output(&c->c);
+    size_t n = out.len;
+    if (!n)
+        return false;
+    pn_io io = pn_net_write(c->fd, out.data, &n);
+    if (io == PN_IO_GONE)
+        pn_conn_gone(&c->c);
+    else
+        pn_conn_sent(&c->c, n, c->server->now);
+    if (io == PN_IO_DONE && c->ask)
+        serve_ask_flow(c->ask);
+    return io != PN_IO_AGAIN;
+}
+
+PN_INTERNAL void serve_turn(serve_conn *c)
+{
+    pn_server *s = c->server;
+    pn_conn_event e;
+    do {
+        while (!c->dead && (e = pn_conn_next(&c->c, s->now)) != PN_CONN_NOTHING)
+            server_event(c, e);
+    } while (!c->dead && server_write(c));
+    if (c->dead)
+        return;
+    unsigned wants = pn_conn_wants(&c->c);
+    unsigned events = (wants & PN_CONN_WANTS_READ ? (unsigned)PN_READY_READ : 0u) | (wants & PN_CONN_WANTS_WRITE ? (unsigned)PN_READY_WRITE : 0u) |
+                      (c->c.eof ? 0u : (unsigned)PN_READY_END);
+    if (events != c->events)
+        pn_poller_change(&s->poller, c->fd, events, c);
+    c->events = events;
+    s->sweep_at = PN_MIN(s->sweep_at, pn_conn_deadline(&c->c));
+}
+
+/* Take what the socket has; several times, but others have a turn, too. */
+static void server_read(serve_conn *c)
+{
+    char buf[SERVER_READ];
+    for (int i = 0; i < SERVER_READS && !c->dead; i++) {
+        size_t n = PN_MIN(sizeof buf, pn_conn_room(&c->c));
+        if (!n)
+            return;
+        pn_io io = pn_net_read(c->fd, buf, &n);
+        if (io == PN_IO_AGAIN)
+            return;
+        if (io == PN_IO_DONE)
+            pn_conn_input(&c->c, buf, n, c->server->now);
+        else if (io == PN_IO_END)
+            pn_conn_eof(&c->c);
+        else
+            pn_conn_gone(&c->c);
+        serve_turn(c);
+    }
+}
+
+static void server_ready(serve_conn *c, unsigned events)
+{
+    if (c->dead)
+        return;
+    if (events & PN_READY_READ)
+        server_read(c);
+    if (c->dead)
+        return;
+    if (events & PN_READY_GONE)
+        pn_conn_gone(&c->c);
+    else if ((events & PN_READY_END) && !pn_conn_room(&c->c))
+        pn_conn_eof(&c->c);
+    serve_turn(c);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * New connections
+ * ------------------------------------------------------------------------------------------ */
+
+static void server_listen(pn_server *s, bool on)
+{
+    if (on == s->listening)
+        return;
+    s->listening = on;
+    for (uint32_t i = 0; i < s->n_listeners; i++) {
+        if (!on)
+            pn_poller_remove(&s->poller, s->listener[i].fd);
+        else if (!pn_poller_add(&s->poller, s->listener[i].fd, PN_READY_READ, &s->listener[i]))
+            serve_logf(s, PN_LOG_ERROR, "cannot wait for connections on %s", s->listener[i].name);
+    }
+}
+
+static bool server_adopt(pn_server *s, int fd, const pn_peer *peer)
+{
+    serve_conn *c = pn_mem_calloc(&s->mem, PN_ACCT_CONN, 1, sizeof *c);
+    if (!c || !pn_poller_add(&s->poller, fd, PN_READY_READ | PN_READY_END, c)) {
+        pn_mem_free(&s->mem, PN_ACCT_CONN, c, sizeof *c);
+        pn_net_close(fd);
+        return false;
+    }
+    c->server = s;
+    c->fd = fd;
+    c->peer = *peer;
+    c->events = PN_READY_READ | PN_READY_END;
+    pn_conn_init(&c->c, &s->mem, &s->conn_params, s->now);
+    c->next = s->conns;
+    if (s->conns)
+        s->conns->prev = c;
+    s->conns = c;
+    s->n_conns++;
+    s->sweep_at = PN_MIN(s->sweep_at, pn_conn_deadline(&c->c));
+    return true;
+}
+
+/* Take who waits; when there is no room, or the system has none, wait until some connection has gone. */
+static void server_accept(pn_server *s, const pn_listener *l)
+{
+    for (int i = 0; i < SERVER_ACCEPTS; i++) {
+        pn_peer peer;
+        int fd = s->n_conns < s->params.max_connections ? pn_listener_accept(l, &peer) : -2;
+        if (fd == -1)
+            return;
+        if (fd == -2 || !server_adopt(s, fd, &peer)) {
+            server_listen(s, false);
+            s->sweep_at = PN_MIN(s->sweep_at, s->now + SERVER_RETRY_MS);
+            return;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The end
+ * ------------------------------------------------------------------------------------------ */
+
+static void server_drain(pn_server *s)
+{
+    s->draining = true;
+    s->drain_until = s->now + s->params.drain_ms;
+    server_listen(s, false);
+    for (uint32_t i = 0; i < s->n_listeners; i++)
+        pn_listener_close(&s->listener[i]);
+    s->n_listeners = 0;
+    serve_logf(s, PN_LOG_INFO, "stopping: %" PRIu32 " connections, %" PRIu32 " requests under way", s->n_conns, s->n_asks);
+    for (serve_conn *c = s->conns; c; c = c->next)
+        if (!c->dead) {
+            pn_conn_drain(&c->c);
+            serve_turn(c);
+        }
+}
+
+static void server_stopping(pn_server *s)
+{
+    unsigned stops = atomic_load(&s->stops);
+    if (stops && !s->draining)
+        server_drain(s);
+    if (!s->draining)
+        return;
+    if (stops > 1 || s->now >= s->drain_until) {
+        serve_asks_stop(s);
+        s->drain_until = UINT64_MAX;            /* errors go out; who does not take them is cut off below */
+        s->sweep_at = PN_MIN(s->sweep_at, s->now + SERVER_RETRY_MS);
+        for (serve_conn *c = s->conns; c; c = c->next)
+            if (!c->dead && !c->ask)
+                server_kill(c);
+    }
+    if (!s->n_conns && !s->n_asks)
+        s->running = false;
+}
+
+PN_API void pn_server_stop(pn_server *s)
+{
+    atomic_fetch_add(&s->stops, 1);
+    pn_wake_send(&s->wake);
+}
+
+PN_API int pn_server_running(const pn_server *s) { return s->running; }
+
+/* ------------------------------------------------------------------------------------------
+ * The loop
+ * ------------------------------------------------------------------------------------------ */
+
+static void server_sweep(pn_server *s)
+{
+    if (s->now < s->sweep_at)
+        return;
+    s->sweep_at = UINT64_MAX;
+    for (serve_conn *c = s->conns; c; c = c->next)
+        if (!c->dead) {
+            if (s->now >= pn_conn_deadline(&c->c))
+                serve_turn(c);
+            if (!c->dead)
+                s->sweep_at = PN_MIN(s->sweep_at, pn_conn_deadline(&c->c));
+        }
+    if (!s->draining && !s->listening && s->n_listeners && s->n_conns < s->params.max_connections)
+        server_listen(s, true);
+}
+
+PN_API int pn_server_timeout(const pn_server *s)
+{
+    uint64_t at = PN_MIN(s->sweep_at, s->draining ? s->drain_until : UINT64_MAX), now = pn_net_now_ms();
+    if (s->params.inline_work && s->n_asks)
+        return 0;
+    return at == UINT64_MAX ? -1 : at <= now ? 0 : (int)PN_MIN(at - now, (uint64_t)3600000);
+}
+
+PN_API int pn_server_fd(const pn_server *s) { return s->poller.fd; }
+
+PN_API pn_status pn_server_poll(pn_server *s, int timeout_ms, pn_err *err)
+{
+    pn_ready ready[SERVE_READY];
+    int due = pn_server_timeout(s);
+    if (!s->running)
+        return pn_fail(err, PN_E_STATE, "the server has stopped");
+    size_t n = pn_poller_wait(&s->poller, ready, SERVE_READY, due < 0 || (timeout_ms >= 0 && timeout_ms < due) ? timeout_ms : due);
+    s->now = pn_net_now_ms();
+    for (size_t i = 0; i < n; i++) {
+        if (ready[i].who == &s->wake)
+            pn_wake_clear(&s->wake);
+        else if ((pn_listener *)ready[i].who >= s->listener && (pn_listener *)ready[i].who < s->listener + SERVE_LISTENERS)
+            server_accept(s, ready[i].who);
+        else
+            server_ready(ready[i].who, ready[i].events);
+    }
+    pn_lane_done(&s->loader);
+    pn_lane_done(&s->lane);
+    pn_status st = s->params.inline_work ? pn_engine_step(s->e, server_slice, NULL, err) : PN_OK;
+    serve_ask_look(s);
+    server_stopping(s);
+    server_sweep(s);
+    server_bury(s);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Opening and closing
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status server_keys(pn_server *s, pn_err *err)
+{
+    const struct { pn_keys *to; const char *text; } both[] = {{&s->keys, s->params.api_keys}, {&s->admin_keys, s->params.admin_keys}};
+    for (size_t i = 0; i < PN_COUNT_OF(both); i++) {
+        pn_keys_init(both[i].to, &s->mem);
+        pn_status st = both[i].text ? pn_keys_load(both[i].to, both[i].text, strlen(both[i].text), err) : PN_OK;
+        if (!st && both[i].text && !both[i].to->n)
+            st = pn_fail(err, PN_E_INVALID, "a key file without a key: expected one a line");
+        if (st)
+            return st;
+    }
+    return PN_OK;
+}
+
+/* The caller's texts become ours. */
+static pn_status server_texts(pn_server *s, pn_err *err)
+{
+    const pn_server_params *p = &s->params;
+    pn_str_init(&s->cors_text, &s->mem, PN_ACCT_CONN);
+    for (size_t i = 0; i < p->n_cors; i++)
+        pn_str_add(&s->cors_text, p->cors[i], strlen(p->cors[i]) + 1);
+    s->cors_list = pn_mem_calloc(&s->mem, PN_ACCT_CONN, p->n_cors, sizeof *s->cors_list);
+    s->build = pn_mem_strndup(&s->mem, PN_ACCT_CONN, p->build ? p->build : "none", strlen(p->build ? p->build : "none"));
+    if (s->cors_text.failed || !s->cors_list || !s->build)
+        return pn_fail_nomem(err, "a server", s->cors_text.len);
+    const char *at = pn_str_cstr(&s->cors_text);
+    for (size_t i = 0; i < p->n_cors; i++, at += strlen(at) + 1)
+        s->cors_list[i] = at;
+    s->cors = (pn_cors){.origins = s->cors_list, .n_origins = p->n_cors};
+    snprintf(s->fingerprint, sizeof s->fingerprint, "pn-%s-%.16s", pn_version(), pn_cpu_isa());
+    return server_keys(s, err);
+}
+
+static void server_defaults(pn_server *s)
+{
+    pn_server_params *p = &s->params;
+    const struct { uint32_t *value, usual; } defaults[] = {
+        {&p->queue, 64}, {&p->default_max_new, 2048}, {&p->idle_ms, 60000}, {&p->drain_ms, 30000}, {&p->max_body, 32u << 20},
+        {&p->max_connections, 4096},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(defaults); i++)
+        if (!*defaults[i].value)
+            *defaults[i].value = defaults[i].usual;
+    s->conn_params = (pn_conn_params){.idle_ms = p->idle_ms, .http.body_max = p->max_body};
+}
+
+PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_server **out, pn_err *err)
+{
+    if (!e || !out)
+        return pn_fail(err, PN_E_INVALID, "pn_server_new: an engine and out must be given");
+    pn_server *s = pn_alloc(e, PN_ACCT_CONN, sizeof *s);
+    if (!s)
+        return pn_fail_nomem(err, "a server", sizeof *s);
+    memset(s, 0, sizeof *s);
+    s->mem = (pn_mem){.alloc = server_alloc, .free = server_free};
+    s->e = e;
+    if (params)
+        memcpy(&s->params, params, params->size ? PN_MIN(params->size, sizeof s->params) : sizeof s->params);
+    server_defaults(s);
+    s->poller.fd = s->wake.read_fd = s->wake.write_fd = -1;
+    s->now = s->started = pn_net_now_ms();
+    s->started_unix = pn_net_unix_s();
+    s->sweep_at = UINT64_MAX;
+    s->running = s->listening = true;
+    pn_lane_open(&s->lane, !s->params.inline_work, serve_wake, s);
+    pn_lane_open(&s->loader, !s->params.inline_work, serve_wake, s);
+    pn_status st = server_texts(s, err);
+    const pn_metrics_build about = {pn_version(), s->build, pn_backend_name(e), pn_cpu_isa()};
+    if (!st)
+        st = pn_metrics_new(&s->metrics, &s->mem, &about, err);
+    if (!st)
+        st = pn_wake_open(&s->wake, err);
+    if (!st)
+        st = pn_poller_open(&s->poller, &s->mem, err);
+    if (!st && !pn_poller_add(&s->poller, s->wake.read_fd, PN_READY_READ, &s->wake))
+        st = pn_fail(err, PN_E_IO, "cannot wait for a pipe");
+    if (!st && !s->params.inline_work) {
+        s->drives = pn_engine_start(e, NULL) == PN_OK;
+        s->params.inline_work = !s->drives && !s->lane.threaded;        /* a build without threads */
+    }
+    if (st) {
+        pn_server_free(s);
+        return st;
+    }
+    *out = s;
+    return PN_OK;
+}
+
+PN_API pn_status pn_server_listen(pn_server *s, const char *address, char *bound, size_t cap, pn_err *err)
+{
+    if (s->n_listeners == SERVE_LISTENERS)
+        return pn_fail(err, PN_E_INVALID, "expected at most %d addresses to listen on", SERVE_LISTENERS);
+    pn_listener *l = &s->listener[s->n_listeners];
+    pn_status st = pn_listener_open(l, address, err);
+    if (st)
+        return st;
+    if (s->listening && !pn_poller_add(&s->poller, l->fd, PN_READY_READ, l)) {
+        pn_listener_close(l);
+        return pn_fail(err, PN_E_IO, "cannot wait for connections on %s", address);
+    }
+    s->n_listeners++;
+    if (bound)
+        snprintf(bound, cap, "%s", l->name);
+    return PN_OK;
+}
+
+/* Asks need the lanes and the engine to let go of what they have: go round until they have. */
+static void server_abandon(pn_server *s)
+{
+    for (serve_conn *c = s->conns; c; c = c->next)
+        server_kill(c);
+    while (s->n_asks) {
+        pn_ready ready[SERVE_READY];
+        if (s->params.inline_work)
+            pn_engine_step(s->e, 0, NULL, NULL);
+        else
+            pn_poller_wait(&s->poller, ready, SERVE_READY, SERVER_RETRY_MS);
+        pn_wake_clear(&s->wake);
+        pn_lane_done(&s->lane);
+        serve_ask_look(s);
+    }
+    server_bury(s);
+}
+
+PN_API void pn_server_free(pn_server *s)
+{
+    if (!s)
+        return;
+    server_abandon(s);
+    pn_lane_close(&s->lane);
+    serve_models_free(s);
+    pn_lane_close(&s->loader);
+    if (s->drives)
+        pn_engine_stop(s->e);
+    for (uint32_t i = 0; i < s->n_listeners; i++)
+        pn_listener_close(&s->listener[i]);
+    for (serve_route_own *r = s->own, *next; r; r = next) {
+        next = r->next;
+        pn_mem_free(&s->mem, PN_ACCT_CONN, r->path, strlen(r->path) + 1);
+        pn_mem_free(&s->mem, PN_ACCT_CONN, r, sizeof *r);
+    }
+    pn_poller_close(&s->poller);
+    pn_wake_close(&s->wake);
+    pn_metrics_free(s->metrics);
+    pn_keys_fini(&s->keys);
+    pn_keys_fini(&s->admin_keys);
+    pn_str_fini(&s->cors_text);
+    pn_mem_free(&s->mem, PN_ACCT_CONN, s->cors_list, s->params.n_cors * sizeof *s->cors_list);
+    if (s->build)
+        pn_mem_free(&s->mem, PN_ACCT_CONN, s->build, strlen(s->build) + 1);
+    pn_free(s->e, PN_ACCT_CONN, s, sizeof *s);
+}
+#endif
+
 /* ---- Begin cli/pn_args.c ---- */
 #ifndef PN_DROP_CLI_PN_ARGS_C
 #define PN_DROP_CLI_PN_ARGS_C
@@ -7731,7 +12727,7 @@ static bool args_real(const char *text, double lo, double hi, double *out)
 }
 
 /* "32,512" to numbers; 0: malformed. */
-static size_t args_list(const char *text, double lo, double hi, uint32_t out[PN_FLAG_INTS_MAX])
+PN_INTERNAL size_t pn_parse_ints(const char *text, double lo, double hi, uint32_t out[PN_FLAG_INTS_MAX])
 {
     size_t n = 0;
     for (const char *p = text;;) {
@@ -7751,6 +12747,20 @@ static size_t args_list(const char *text, double lo, double hi, uint32_t out[PN_
     }
 }
 
+static bool args_time(const char *text, double lo, double hi, double *out)
+{
+    static const struct { const char *unit; double ms; } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}};
+    const char *end;
+    if (!pn_parse_f64(text, text + strlen(text), out, &end))
+        return false;
+    for (size_t i = 0; i < PN_COUNT_OF(units); i++)
+        if (strcmp(end, units[i].unit) == 0) {
+            *out *= units[i].ms;
+            return *out >= lo && *out <= hi;
+        }
+    return false;
+}
+
 static bool args_value_ok(const pn_flag *f, const char *text)
 {
     int64_t i;
@@ -7762,9 +12772,10 @@ static bool args_value_ok(const pn_flag *f, const char *text)
     case PN_FLAG_TEXT: return true;
     case PN_FLAG_INT: return pn_parse_i64(text, (int64_t)f->lo, (int64_t)f->hi, &i);
     case PN_FLAG_U64: return pn_parse_u64(text, &u);
-    case PN_FLAG_INTS: return args_list(text, f->lo, f->hi, list) > 0;
+    case PN_FLAG_INTS: return pn_parse_ints(text, f->lo, f->hi, list) > 0;
     case PN_FLAG_REAL: return args_real(text, f->lo, f->hi, &v);
     case PN_FLAG_SIZE: return pn_parse_size(text, &u);
+    case PN_FLAG_TIME: return args_time(text, f->lo, f->hi, &v);
     case PN_FLAG_CHOICE: return args_word_in(f->arg, text);
     }
     return false;
@@ -7784,6 +12795,7 @@ static void args_allowed(const pn_flag *f, char *buf, size_t cap)
         break;
     case PN_FLAG_REAL: snprintf(buf, cap, "a number from %g to %g", f->lo, f->hi); break;
     case PN_FLAG_SIZE: snprintf(buf, cap, "a size such as 512M or 1.5G (K, M, G, T)"); break;
+    case PN_FLAG_TIME: snprintf(buf, cap, "a time from %.0fms to %.0fs, such as 500ms, 30s or 5m", f->lo, f->hi / 1000); break;
     case PN_FLAG_CHOICE: snprintf(buf, cap, "one of %s", f->arg); break;
     }
 }
@@ -7958,6 +12970,16 @@ static bool args_env_add(pn_args *a, const pn_flag *f, const char *who, const ch
     return args_add(a, f, text);
 }
 
+/* Entries [from, n) go before all others. */
+static void args_to_front(pn_args *a, size_t from)
+{
+    for (; from < a->n; from++) {
+        pn_arg last = a->list[a->n - 1];
+        memmove(a->list + 1, a->list, (a->n - 1) * sizeof *a->list);
+        a->list[0] = last;
+    }
+}
+
 PN_INTERNAL bool pn_args_environment(pn_args *a, const pn_cmd *const *cmds, size_t n, char **environment)
 {
     size_t given = a ? a->n : 0;
@@ -7976,6 +12998,28 @@ PN_INTERNAL bool pn_args_environment(pn_args *a, const pn_cmd *const *cmds, size
         if (f && !args_env_add(a, f, who, eq + 1, given))
             return false;
     }
+    if (a)
+        args_to_front(a, given);
+    return true;
+}
+
+/* --- files ------------------------------------------------------------------------------------- */
+
+PN_INTERNAL bool pn_args_check(const pn_args *a, const char *who, const char *key, const char *value)
+{
+    const pn_flag *f = args_long(a->cmd->flags, key, strlen(key));
+    return f ? args_check(f, who, value) : args_error("%s: unknown: 'pantheon %s --help' lists what is allowed", who, a->cmd->name);
+}
+
+PN_INTERNAL bool pn_args_default(pn_args *a, const char *who, const char *key, const char *value)
+{
+    if (!pn_args_check(a, who, key, value))
+        return false;
+    const pn_flag *f = args_long(a->cmd->flags, key, strlen(key));
+    size_t n = a->n;
+    if (!args_env_add(a, f, who, value, n))
+        return false;
+    args_to_front(a, n);
     return true;
 }
 
@@ -8052,12 +13096,22 @@ PN_INTERNAL uint64_t pn_args_size(const pn_args *a, const char *name, uint64_t f
     return fallback;
 }
 
+PN_INTERNAL uint32_t pn_args_ms(const pn_args *a, const char *name, uint32_t fallback)
+{
+    const pn_flag *f = args_flag(a, name);
+    const char *t = args_last(a, name);
+    double ms = fallback;
+    if (t)
+        args_time(t, f->lo, f->hi, &ms);
+    return (uint32_t)ms;
+}
+
 PN_INTERNAL size_t pn_args_ints(const pn_args *a, const char *name, const char *fallback,
                                 uint32_t out[PN_FLAG_INTS_MAX])
 {
     const pn_flag *f = args_flag(a, name);
     const char *t = args_last(a, name);
-    return args_list(t ? t : fallback, f->lo, f->hi, out);
+    return pn_parse_ints(t ? t : fallback, f->lo, f->hi, out);
 }
 
 PN_INTERNAL const char *pn_args_pos(const pn_args *a, size_t i)
@@ -8116,6 +13170,7 @@ PN_INTERNAL void pn_args_help(const pn_cmd *cmd)
 /* Ctrl-C since the last pn_cli_interrupt_done, and whom it stops. */
 static volatile sig_atomic_t cli_interrupts;
 static pn_session *volatile cli_target;
+static pn_server *volatile cli_server;
 
 /* --- life ------------------------------------------------------------------------------------- */
 
@@ -8284,6 +13339,25 @@ PN_INTERNAL void pn_cli_catch_interrupt(void)
     sa.sa_handler = cli_on_interrupt;   /* no SA_RESTART: a read at the prompt must return */
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
+}
+
+static void cli_on_stop(int sig)
+{
+    (void)sig;
+    pn_server *s = cli_server;
+    if (s)
+        pn_server_stop(s);
+}
+
+PN_INTERNAL void pn_cli_catch_stop(pn_server *s)
+{
+    struct sigaction sa;
+    cli_server = s;
+    memset(&sa, 0, sizeof sa);
+    sa.sa_handler = s ? cli_on_stop : SIG_DFL;
+    sigemptyset(&sa.sa_mask);
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
 }
 
 /* A mapped file that another process cuts short raises SIGBUS where it is read.  A program may say
@@ -11391,6 +16465,464 @@ PN_INTERNAL const pn_cmd *pn_cmd_grammar(void)
 #endif /* PANTHEON_CLI */
 #endif
 
+/* ---- Begin cli/pn_serve_config.c ---- */
+#ifndef PN_DROP_CLI_PN_SERVE_CONFIG_C
+#define PN_DROP_CLI_PN_SERVE_CONFIG_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes cli/pn_serve_config.h */
+
+#ifdef PANTHEON_CLI
+
+#include <stdio.h>
+
+/* ------------------------------------------------------------------------------------------
+ * One key
+ * ------------------------------------------------------------------------------------------ */
+
+static const char *const config_keys[] = {"name", "alias", "dies", "ctx-cap", "max-sessions", "max-concurrent", "reasoning-budget",
+                                          "kv-type", "residency", "template"};
+
+static bool config_is_model_key(const char *key)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(config_keys); i++)
+        if (strcmp(key, config_keys[i]) == 0)
+            return true;
+    return false;
+}
+
+static uint32_t config_number(const char *text)
+{
+    int64_t v = 0;
+    pn_parse_i64(text, 0, UINT32_MAX, &v);
+    return (uint32_t)v;
+}
+
+/* The value has been checked against its flag. */
+static int config_set(pn_cli *c, pn_serve_entry *m, const char *key, const char *text)
+{
+    pn_server_model *p = &m->p;
+    if (strcmp(key, "name") == 0)
+        p->name = text;
+    else if (strcmp(key, "ctx-cap") == 0)
+        p->ctx_cap = config_number(text);
+    else if (strcmp(key, "max-sessions") == 0)
+        p->max_sessions = config_number(text);
+    else if (strcmp(key, "max-concurrent") == 0)
+        p->max_concurrent = config_number(text);
+    else if (strcmp(key, "reasoning-budget") == 0) {
+        p->has_reasoning_budget = 1;
+        p->reasoning_budget = config_number(text);
+    } else if (strcmp(key, "kv-type") == 0) {
+        p->has_kv_type = 1;
+        p->kv_type = pn_dtype_parse(text);
+    } else if (strcmp(key, "residency") == 0)
+        p->residency = strcmp(text, "map") == 0 ? PN_RESIDENCY_MAP : strcmp(text, "anon") == 0 ? PN_RESIDENCY_ANON : PN_RESIDENCY_AUTO;
+    else if (strcmp(key, "dies") == 0)
+        p->n_dies = pn_parse_ints(text, 0, 63, m->dies);
+    else if (strcmp(key, "template") == 0) {
+        pn_str_clear(&m->template_text);
+        return pn_cli_read_file(c, text, &m->template_text);
+    } else if (p->n_aliases == PN_SERVE_ALIASES)
+        return pn_cli_usage(c, "--alias: '%s' is one too many: expected at most %d for a model", text, PN_SERVE_ALIASES);
+    else
+        m->aliases[p->n_aliases++] = text;
+    return PN_EXIT_OK;
+}
+
+/* A new model, with what is for all. */
+static int config_begin(pn_cli *c, pn_serve_config *cfg, const char *path, const char *name)
+{
+    if (cfg->n_models == PN_SERVE_MODELS)
+        return pn_cli_usage(c, "--model: '%s' is one too many: expected at most %d models", path ? path : name, PN_SERVE_MODELS);
+    pn_serve_entry *m = &cfg->model[cfg->n_models++];
+    const pn_serve_entry *all = &cfg->common;
+    *m = *all;
+    m->p.path = path;
+    m->p.name = name;
+    m->p.n_aliases = 0;
+    pn_str_init(&m->template_text, &c->mem, PN_ACCT_MISC);
+    pn_str_add(&m->template_text, pn_str_cstr(&all->template_text), all->template_text.len);
+    return m->template_text.failed ? pn_cli_nomem(c) : PN_EXIT_OK;
+}
+
+static pn_serve_entry *config_current(pn_serve_config *cfg) { return cfg->n_models ? &cfg->model[cfg->n_models - 1] : &cfg->common; }
+
+/* ------------------------------------------------------------------------------------------
+ * The file
+ * ------------------------------------------------------------------------------------------ */
+
+static char *config_trim(char *s)
+{
+    s += strspn(s, " \t\r");
+    size_t n = strlen(s);
+    while (n && strchr(" \t\r", s[n - 1]))
+        s[--n] = 0;
+    return s;
+}
+
+/* "[model NAME]" */
+static int config_section(pn_cli *c, pn_serve_config *cfg, char *line, const char *where)
+{
+    size_t n = strlen(line);
+    if (n < 2 || line[n - 1] != ']' || strncmp(line + 1, "model", 5) != 0 || !strchr(" \t", line[6]))
+        return pn_cli_usage(c, "%s: '%s' is not allowed: expected [model NAME]", where, line);
+    line[n - 1] = 0;
+    char *name = config_trim(line + 6);
+    return *name ? config_begin(c, cfg, NULL, name) : pn_cli_usage(c, "%s: a name is missing: expected [model NAME]", where);
+}
+
+static int config_line(pn_cli *c, pn_serve_config *cfg, char *line, const char *where)
+{
+    line = config_trim(line);
+    if (!*line || *line == '#')
+        return PN_EXIT_OK;
+    if (*line == '[')
+        return config_section(c, cfg, line, where);
+    char *eq = strchr(line, '='), who[240];
+    if (!eq)
+        return pn_cli_usage(c, "%s: '%s' is not allowed: expected key = value", where, line);
+    *eq = 0;
+    const char *key = config_trim(line), *value = config_trim(eq + 1);
+    snprintf(who, sizeof who, "%s: %.60s", where, key);
+    bool model = strcmp(key, "model") == 0, section = cfg->n_models > 0;
+    if (!section && !config_is_model_key(key) && !model && strcmp(key, "config") != 0)
+        return pn_args_default(&c->args, who, key, value) ? PN_EXIT_OK : PN_EXIT_USAGE;
+    if (!pn_args_check(&c->args, who, key, value))
+        return PN_EXIT_USAGE;
+    if (model && section) {
+        config_current(cfg)->p.path = value;
+        return PN_EXIT_OK;
+    }
+    if (!config_is_model_key(key) || (!section && strcmp(key, "name") == 0))
+        return pn_cli_usage(c, "%s: not allowed %s", who, section ? "in a model's section: it is for the whole server" : "here: it belongs into a section, [model NAME]");
+    return config_set(c, config_current(cfg), key, value);
+}
+
+static int config_file(pn_cli *c, pn_serve_config *cfg)
+{
+    const char *path = pn_args_text(&c->args, "config", NULL);
+    char where[120];
+    int code = path ? pn_cli_read_file(c, path, &cfg->file) : PN_EXIT_OK;
+    if (!path || code)
+        return code;
+    if (cfg->file.len && memchr(cfg->file.data, 0, cfg->file.len))
+        return pn_cli_usage(c, "--config: '%s' is not allowed: it is no text file", path);
+    unsigned n = 1;
+    for (char *at = cfg->file.data, *next; at && !code; at = next, n++) {
+        next = strchr(at, '\n');
+        if (next)
+            *next++ = 0;
+        snprintf(where, sizeof where, "%.90s:%u", path, n);
+        code = config_line(c, cfg, at, where);
+    }
+    return code;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All of it
+ * ------------------------------------------------------------------------------------------ */
+
+/* Flags and environment, in their order.  Those of the file stand before them. */
+static int config_flags(pn_cli *c, pn_serve_config *cfg)
+{
+    int code = PN_EXIT_OK;
+    size_t of_file = cfg->n_models;
+    for (size_t i = 0; i < c->args.n && !code; i++) {
+        const pn_arg *a = &c->args.list[i];
+        const char *key = a->flag->name;
+        pn_serve_entry *m = cfg->n_models > of_file ? config_current(cfg) : &cfg->common;
+        if (strcmp(key, "model") == 0)
+            code = config_begin(c, cfg, a->text, NULL);
+        else if (config_is_model_key(key) && m == &cfg->common && (strcmp(key, "name") == 0 || strcmp(key, "alias") == 0))
+            code = pn_cli_usage(c, "--%s: '%s' is not allowed here: it comes after the --model it is for", key, a->text);
+        else if (config_is_model_key(key))
+            code = config_set(c, m, key, a->text);
+    }
+    return code;
+}
+
+static int config_check(pn_cli *c, pn_serve_config *cfg)
+{
+    for (size_t i = 0; i < cfg->n_models; i++) {
+        pn_serve_entry *m = &cfg->model[i];
+        if (!m->p.path)
+            return pn_cli_usage(c, "[model %s]: the file is missing: expected model = FILE", m->p.name);
+        m->p.size = sizeof m->p;
+        m->p.dies = m->dies;
+        m->p.aliases = m->aliases;
+        m->p.template_text = m->template_text.len ? m->template_text.data : NULL;
+    }
+    return cfg->n_models ? PN_EXIT_OK : pn_cli_usage(c, "--model: a value is missing: which model is to be served?");
+}
+
+PN_INTERNAL int pn_serve_config_read(pn_cli *c, pn_serve_config *cfg)
+{
+    memset(cfg, 0, sizeof *cfg);
+    pn_str_init(&cfg->file, &c->mem, PN_ACCT_MISC);
+    pn_str_init(&cfg->common.template_text, &c->mem, PN_ACCT_MISC);
+    int code = config_file(c, cfg);
+    if (!code)
+        code = config_flags(c, cfg);
+    return code ? code : config_check(c, cfg);
+}
+
+PN_INTERNAL void pn_serve_config_fini(pn_serve_config *cfg)
+{
+    for (size_t i = 0; i < cfg->n_models; i++)
+        pn_str_fini(&cfg->model[i].template_text);
+    pn_str_fini(&cfg->common.template_text);
+    pn_str_fini(&cfg->file);
+}
+
+#endif /* PANTHEON_CLI */
+#endif
+
+/* ---- Begin cli/pn_cmd_serve.c ---- */
+#ifndef PN_DROP_CLI_PN_CMD_SERVE_C
+#define PN_DROP_CLI_PN_CMD_SERVE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cmd_serve.c - `pantheon serve`: an OpenAI-compatible server for some models.
+ *
+ * The first two lines say on what it runs, the third, when every model is ready, where it listens; then comes the
+ * log.  All of that is stdout's.
+ */
+/* includes cli/pn_serve_config.h */
+
+#ifdef PANTHEON_CLI
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const pn_flag serve_flags[] = {
+    {"model", NULL, 'm', PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "GGUF file to serve; repeatable, and the flags down to --template are for the one before"},
+    {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "file name", "what clients call it"},
+    {"alias", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", NULL, "another name for it"},
+    {"dies", NULL, 0, PN_FLAG_INTS, true, 0, 63, "LIST", "0", "where it runs"},
+    {"ctx-cap", "ctx", 0, PN_FLAG_INT, true, 1, 1 << 30, "N", "as trained, as memory allows", "most tokens of a conversation"},
+    {"max-sessions", NULL, 0, PN_FLAG_INT, true, 1, 1 << 20, "N", "no cap", "conversations at once"},
+    {"max-concurrent", NULL, 0, PN_FLAG_INT, true, 1, 1024, "N", "8", "requests worked on at once; others wait"},
+    {"reasoning-budget", NULL, 0, PN_FLAG_INT, true, 0, 1 << 30, "N", "no limit", "most tokens of reasoning"},
+    {"kv-type", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, "f16|f32", "f16", "type of keys and values"},
+    {"residency", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, "auto|map|anon", "auto", "weights mapped from the file, or read into memory of their own"},
+    {"template", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "Jinja instead of the model's own chat template"},
+    {"host", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "ADDRESS", "127.0.0.1", "address to listen on"},
+    {"port", NULL, 0, PN_FLAG_INT, false, 0, 65535, "N", "8080", "0: any free one"},
+    {"socket", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "PATH", NULL, "listen on a Unix socket instead"},
+    {"api-key-file", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "open to all", "API keys, one a line"},
+    {"admin-key-file", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "this host only", "keys for /admin"},
+    {"queue", NULL, 0, PN_FLAG_INT, false, 1, 1 << 16, "N", "64", "requests of a model that may wait"},
+    {"default-max-new", NULL, 0, PN_FLAG_INT, false, 1, 1 << 30, "N", "2048", "tokens of an answer without max_tokens"},
+    {"idle-timeout", NULL, 0, PN_FLAG_TIME, false, 1, 86400000, "TIME", "60s", "connections without a request are closed after"},
+    {"drain-timeout", NULL, 0, PN_FLAG_TIME, false, 1, 86400000, "TIME", "30s", "what is under way may take when the server stops"},
+    {"max-body", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "32M", "largest request"},
+    {"max-connections", NULL, 0, PN_FLAG_INT, false, 1, 1 << 20, "N", "4096", "connections at once"},
+    {"cors", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "ORIGIN", "none", "web pages that may call us, or *; repeatable"},
+    {"metrics", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "default|vllm|off", "default", "names on /metrics"},
+    {"config", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "the same keys from a file: key = value, [model NAME]"},
+    {"check", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "validate, print the plan, do not serve"},
+    {"log", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "text|json", "text", "shape of the log's lines"},
+    PN_ROW_THREADS,
+    PN_ROW_MEM_LIMIT,
+    PN_ROW_QUIET,
+    PN_ROW_END
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Checking
+ * ------------------------------------------------------------------------------------------ */
+
+/* What all models together need beside one conversation each, in one table. */
+static int serve_check(pn_cli *c, const pn_serve_config *cfg)
+{
+    uint64_t total = 0, available = 0;
+    printf("%-24s %10s %12s %10s %10s %12s\n", "model", "weights", "KV a token", "scratch", "context", "needs");
+    for (size_t i = 0; i < cfg->n_models; i++) {
+        const pn_server_model *m = &cfg->model[i].p;
+        const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type};
+        pn_plan_info info;
+        pn_status st = pn_file_open(c->engine, m->path, &c->file, &c->err);
+        if (!st)
+            st = pn_file_plan(c->file, &p, &info, &c->err);
+        pn_file_close(c->file);
+        c->file = NULL;
+        if (st)
+            return pn_cli_fail(c, st);
+        const char *slash = strrchr(m->path, '/');
+        uint32_t ctx = info.n_ctx_fits ? PN_MIN(info.n_ctx, info.n_ctx_fits) : info.n_ctx;
+        uint64_t needs = info.total_bytes - info.kv_bytes + ctx * info.kv_bytes_per_token;
+        printf("%-24.24s %10s %12s %10s %10" PRIu32 " %12s\n", m->name ? m->name : slash ? slash + 1 : m->path, pn_out_bytes(info.weight_bytes).text,
+               pn_out_bytes(info.kv_bytes_per_token).text, pn_out_bytes(info.scratch_bytes).text, ctx, pn_out_bytes(needs).text);
+        total += needs;
+        available = info.available_bytes;
+    }
+    bool fits = !available || total <= available;
+    printf("%-24s %*s %12s\n", "together", 46, "", pn_out_bytes(total).text);
+    if (available)
+        printf("%-24s %*s %12s\n", "available now", 46, "", pn_out_bytes(available).text);
+    printf("verdict: %s\n", fits ? "fits" : "does not fit");
+    return fits ? PN_EXIT_OK : PN_EXIT_REFUSED;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Serving
+ * ------------------------------------------------------------------------------------------ */
+
+static void serve_say(void *user, pn_log_level level, const char *text)
+{
+    const pn_cli *c = user;
+    if (level == PN_LOG_INFO && c->quiet)
+        return;
+    printf("%s\n", text);
+    fflush(stdout);
+}
+
+/* A key file's text; 0 or the exit code. */
+static int serve_keys(pn_cli *c, const char *flag, pn_str *text, const char **out)
+{
+    const char *path = pn_args_text(&c->args, flag, NULL);
+    if (!path)
+        return PN_EXIT_OK;
+    int code = pn_cli_read_file(c, path, text);
+    if (!code && memchr(pn_str_cstr(text), 0, text->len))
+        return pn_cli_usage(c, "--%s: '%s' is not allowed: it is no text file", flag, path);
+    *out = pn_str_cstr(text);
+    return code;
+}
+
+static pn_server_params serve_params(pn_cli *c, const char **cors)
+{
+    const pn_args *a = &c->args;
+    const char *metrics = pn_args_text(a, "metrics", "default");
+    pn_server_params p = {
+        .size = sizeof p, .cors = cors, .queue = (uint32_t)pn_args_int(a, "queue", 0), .default_max_new = (uint32_t)pn_args_int(a, "default-max-new", 0),
+        .idle_ms = pn_args_ms(a, "idle-timeout", 0), .drain_ms = pn_args_ms(a, "drain-timeout", 0),
+        .max_body = (uint32_t)PN_MIN(pn_args_size(a, "max-body", 0), (uint64_t)UINT32_MAX),
+        .max_connections = (uint32_t)pn_args_int(a, "max-connections", 0),
+        .metrics = strcmp(metrics, "vllm") == 0 ? PN_METRICS_VLLM : strcmp(metrics, "off") == 0 ? PN_METRICS_OFF : PN_METRICS_DEFAULT,
+        .build = c->build, .log = serve_say, .log_user = c, .log_json = strcmp(pn_args_text(a, "log", "text"), "json") == 0};
+    while (p.n_cors < 16 && pn_args_nth(a, "cors", p.n_cors)) {
+        cors[p.n_cors] = pn_args_nth(a, "cors", p.n_cors);
+        p.n_cors++;
+    }
+    return p;
+}
+
+/* systemd hands sockets over from descriptor 3 on (sd_listen_fds(3)). */
+static int serve_handed(void)
+{
+    const char *pid = getenv("LISTEN_PID"), *fds = getenv("LISTEN_FDS");
+    int64_t v = 0, n = 0;
+    bool ours = pid && fds && pn_parse_i64(pid, 1, INT32_MAX, &v) && v == (int64_t)getpid() && pn_parse_i64(fds, 1, 8, &n);
+    return ours ? (int)n : 0;
+}
+
+/* *where: for the ready line. */
+static pn_status serve_listen(pn_cli *c, pn_server *s, char *where, size_t cap)
+{
+    const char *path = pn_args_text(&c->args, "socket", NULL), *host = pn_args_text(&c->args, "host", "127.0.0.1");
+    char address[300], bound[160];
+    int handed = serve_handed();
+    pn_status st = PN_OK;
+    for (int i = 0; i < handed && !st; i++) {
+        snprintf(address, sizeof address, "fd:%d", 3 + i);
+        st = pn_server_listen(s, address, bound, sizeof bound, &c->err);
+    }
+    if (!handed) {
+        bool six = strchr(host, ':') != NULL && host[0] != '[';
+        if (path)
+            snprintf(address, sizeof address, "unix:%s", path);
+        else
+            snprintf(address, sizeof address, six ? "[%s]:%d" : "%s:%d", host, (int)pn_args_int(&c->args, "port", 8080));
+        st = pn_server_listen(s, address, bound, sizeof bound, &c->err);
+    }
+    if (!st)
+        snprintf(where, cap, strchr(bound, '/') || strncmp(bound, "fd:", 3) == 0 ? "%s" : "http://%s", bound);
+    return st;
+}
+
+/* Until every model is ready, or one cannot be. */
+static pn_status serve_wait(pn_cli *c, pn_server *s)
+{
+    pn_status st;
+    while ((st = pn_server_ready(s, &c->err)) == PN_E_STATE && pn_server_running(s))
+        if ((st = pn_server_poll(s, -1, &c->err)) != PN_OK)
+            return st;
+    return pn_server_running(s) ? st : PN_OK;
+}
+
+static int serve_run(pn_cli *c, pn_server *s, const pn_serve_config *cfg)
+{
+    char where[200];
+    pn_status st = serve_listen(c, s, where, sizeof where);
+    for (size_t i = 0; i < cfg->n_models && !st; i++)
+        st = pn_server_load(s, &cfg->model[i].p, &c->err);
+    if (st)
+        return st == PN_E_INVALID || st == PN_E_UNSUPPORTED ? pn_cli_usage(c, "%s", c->err.text) : pn_cli_fail(c, st);
+    pn_cli_catch_stop(s);
+    st = serve_wait(c, s);
+    if (st)
+        return pn_cli_fail(c, st);
+    if (pn_server_running(s))
+        printf("listening on %s\n", where);
+    fflush(stdout);
+    while (pn_server_running(s) && !st)
+        st = pn_server_poll(s, -1, &c->err);
+    return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+}
+
+static int serve_open(pn_cli *c, const pn_serve_config *cfg, pn_str keys[2])
+{
+    const char *cors[16];
+    pn_server *s;
+    pn_server_params p = serve_params(c, cors);
+    int code = serve_keys(c, "api-key-file", &keys[0], &p.api_keys);
+    if (!code)
+        code = serve_keys(c, "admin-key-file", &keys[1], &p.admin_keys);
+    if (code)
+        return code;
+    printf("backend=%s build=%s accelerator=none\ndies: 0\n", pn_backend_name(c->engine), c->build);
+    fflush(stdout);
+    pn_status st = pn_server_new(c->engine, &p, &s, &c->err);
+    if (st)
+        return st == PN_E_INVALID ? pn_cli_usage(c, "%s", c->err.text) : pn_cli_fail(c, st);
+    code = serve_run(c, s, cfg);
+    pn_cli_catch_stop(NULL);
+    pn_server_free(s);
+    return code;
+}
+
+static int serve_main(pn_cli *c)
+{
+    pn_serve_config *cfg = pn_mem_alloc(&c->mem, PN_ACCT_MISC, sizeof *cfg);
+    pn_str keys[2];
+    if (!cfg)
+        return pn_cli_nomem(c);
+    pn_str_init(&keys[0], &c->mem, PN_ACCT_MISC);
+    pn_str_init(&keys[1], &c->mem, PN_ACCT_MISC);
+    int code = pn_serve_config_read(c, cfg);
+    if (!code)
+        code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+    if (!code)
+        code = pn_args_on(&c->args, "check") ? serve_check(c, cfg) : serve_open(c, cfg, keys);
+    pn_str_fini(&keys[0]);
+    pn_str_fini(&keys[1]);
+    pn_serve_config_fini(cfg);
+    pn_mem_free(&c->mem, PN_ACCT_MISC, cfg, sizeof *cfg);
+    return code;
+}
+
+PN_INTERNAL const pn_cmd *pn_cmd_serve(void)
+{
+    static const pn_cmd cmd = {"serve", "--model FILE [FLAGS]", "answer requests over HTTP, as OpenAI's API does", serve_flags, 0, 0, serve_main};
+    return &cmd;
+}
+
+#endif /* PANTHEON_CLI */
+#endif
+
 /* ---- Begin cli/pn_main.c ---- */
 #ifndef PN_DROP_CLI_PN_MAIN_C
 #define PN_DROP_CLI_PN_MAIN_C
@@ -11411,28 +16943,31 @@ PN_INTERNAL const pn_cmd *pn_cmd_grammar(void)
 
 extern char **environ;          /* declared by unistd.h on some systems only */
 
-#ifndef PN_BUILD_ID
-#define PN_BUILD_ID "none"      /* the Makefile sets it to a string */
-#endif
+#define MAIN_COMMANDS 14
 
-#define MAIN_COMMANDS 13
+#ifdef PN_BUILD_ID              /* the Makefile sets it to a string */
+#define MAIN_BUILD PN_BUILD_ID
+#else
+#define MAIN_BUILD "none"
+#endif
 
 /* In the order of the help. */
 static void main_commands(const pn_cmd *out[MAIN_COMMANDS])
 {
     out[0] = pn_cmd_run();
-    out[1] = pn_cmd_inspect();
-    out[2] = pn_cmd_plan();
-    out[3] = pn_cmd_tokenize();
-    out[4] = pn_cmd_detokenize();
-    out[5] = pn_cmd_logits();
-    out[6] = pn_cmd_perplexity();
-    out[7] = pn_cmd_bench();
-    out[8] = pn_cmd_quantize();
-    out[9] = pn_cmd_synth();
-    out[10] = pn_cmd_parse();
-    out[11] = pn_cmd_grammar();
-    out[12] = pn_cmd_render();
+    out[1] = pn_cmd_serve();
+    out[2] = pn_cmd_inspect();
+    out[3] = pn_cmd_plan();
+    out[4] = pn_cmd_tokenize();
+    out[5] = pn_cmd_detokenize();
+    out[6] = pn_cmd_logits();
+    out[7] = pn_cmd_perplexity();
+    out[8] = pn_cmd_bench();
+    out[9] = pn_cmd_quantize();
+    out[10] = pn_cmd_synth();
+    out[11] = pn_cmd_parse();
+    out[12] = pn_cmd_grammar();
+    out[13] = pn_cmd_render();
 }
 
 static const pn_cmd *main_find(const pn_cmd *const *cmds, const char *name)
@@ -11476,7 +17011,7 @@ static int main_version(pn_cli *c, bool backend_only)
         printf("%s\n", pn_backend_name(c->engine));
     else
         printf("Pantheon v%s\nbackend=%s build=%s isa=%s\n", pn_version(), pn_backend_name(c->engine),
-               PN_BUILD_ID, pn_cpu_isa());
+               c->build, pn_cpu_isa());
     return PN_EXIT_OK;
 }
 
@@ -11537,6 +17072,7 @@ int main(int argc, char **argv)
 {
     pn_cli c;
     pn_cli_open(&c);
+    c.build = MAIN_BUILD;
     pn_cli_catch_bus_error();
     int code = main_dispatch(&c, argc, argv);
     pn_cli_close(&c);
@@ -11544,6 +17080,7 @@ int main(int argc, char **argv)
 }
 
 #undef MAIN_COMMANDS
+#undef MAIN_BUILD
 
 #endif /* PANTHEON_CLI */
 #endif

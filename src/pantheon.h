@@ -289,6 +289,8 @@ typedef struct pn_plan_info {
     uint32_t n_layers, n_embd, n_heads, n_heads_kv, n_vocab, n_batch, n_threads, n_sessions;
     pn_dtype kv_type;
     int fits;                       /* total_bytes <= available_bytes */
+    uint64_t embed_bytes;           /* what a session takes on top, in none of the sums above, once it has computed
+                                       an embedding (pn_session_embed) */
 } pn_plan_info;
 
 /* Header only; allocates a few KiB, touches no weights. */
@@ -581,6 +583,33 @@ PN_API void pn_session_cancel(pn_session *s);
  * pn_session_cancel().  For progress bars and event loops. */
 typedef int (*pn_tick_fn)(void *user, uint32_t tokens_done, uint32_t tokens_total);
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user);
+
+/* ------------------------------------------------------------------------------------------
+ * Embeddings
+ * ------------------------------------------------------------------------------------------ */
+
+/* How the vectors of a text's tokens become one. */
+typedef enum pn_pooling {
+    PN_POOLING_DEFAULT = 0,     /* as the model's file says (pn_model_pooling) */
+    PN_POOLING_MEAN,            /* their average */
+    PN_POOLING_LAST             /* the last token's */
+} pn_pooling;
+
+/* What PN_POOLING_DEFAULT means: `<arch>.pooling_type` of the file where it is one of these two, else
+ * PN_POOLING_MEAN. */
+PN_API pn_pooling pn_model_pooling(const pn_model *m);
+
+/* The embedding of a text: float32 [n_embd] (pn_model_describe), caller's memory.  A token's vector is what the
+ * output matrix would be multiplied with, after the final norm.  normalize 1: scaled to length 1 (a vector of
+ * zeros stays one).  Models may want an end token there (tokenize with PN_TOKENIZE_BOS).
+ *
+ * It is a use of the session's memory, not part of its text: the session is emptied first and is empty
+ * afterwards, whatever the result, except PN_E_STATE (a request works on it).  PN_E_CONTEXT: the text is longer
+ * than the session's context.  The first embedding takes pn_plan_info.embed_bytes, which the session keeps;
+ * PN_E_BUDGET or PN_E_NOMEM when they are not to be had.  PN_E_NUMERIC: the vector is not finite.  Ticks and
+ * pn_session_cancel() work as for pn_session_eval(), and so does "same bits". */
+PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, int normalize,
+                                  float *out, pn_err *err);
 
 /* ------------------------------------------------------------------------------------------
  * Sampling

@@ -44,7 +44,7 @@ struct pn_device_ops {
     /* Bytes of working memory for one step of `plan`: operands and every thread's tiles. */
     uint64_t (*work_bytes)(uint32_t n_threads, const pn_plan *plan);
 
-    /* Begin a step.  Everything is borrowed until end().  work: work_bytes(), 64-aligned. */
+    /* Begin a step.  Everything is borrowed until end().  work: work_bytes(), 64-aligned; NULL: PN_E_NOMEM. */
     pn_status (*submit)(pn_device *d, const pn_plan *plan, const pn_step *step, const pn_host_ops *host,
                         void *work, pn_exec **out, pn_err *err);
 

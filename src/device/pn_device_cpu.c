@@ -146,6 +146,8 @@ static pn_status cpu_submit(pn_device *d, const pn_plan *plan, const pn_step *st
         return pn_fail(err, PN_E_INTERNAL, "a step of %u rows and %u outputs does not fit a plan of %u and %u",
                        (unsigned)step->n_rows, (unsigned)step->n_outs, (unsigned)plan->max_rows,
                        (unsigned)plan->max_outs);
+    if (!work)
+        return pn_fail_nomem(err, "the working memory of a step", cpu_work_bytes(pn_team_size(d->team), plan));
     pn_exec *x = &d->exec;
     memset(x, 0, sizeof *x);
     x->dev = d;

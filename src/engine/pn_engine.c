@@ -169,13 +169,16 @@ PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *p
         return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
     pn_die_take(e, die);
     if (need > die->work_bytes) {
-        pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, die->work, (size_t)die->work_bytes);
-        die->work_bytes = 0;
+        uint64_t had = die->work_bytes;
+        pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
         die->work = pn_mem_alloc(&e->ledger.mem, PN_ACCT_SCRATCH, (size_t)need);
-        if (die->work)
-            die->work_bytes = need;
-        else
+        die->work_bytes = die->work ? need : 0;
+        if (!die->work) {
             st = pn_fail_nomem(err, "the working memory of a step", need);
+            if (had)                /* what other sessions' steps need; submit() refuses if this fails, too */
+                die->work = pn_mem_alloc(&e->ledger.mem, PN_ACCT_SCRATCH, (size_t)had);
+            die->work_bytes = die->work ? had : 0;
+        }
     }
     pn_die_give(die);
     return st;

@@ -28,7 +28,7 @@
 enum {
     ENGINE_DEFAULT_BATCH = 512,
     ENGINE_MAX_BATCH = 4096,
-    ENGINE_PLANS = 12,          /* cached plans of one model: buckets, contexts, batch sizes */
+    ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
     ENGINE_BUCKETS = 4          /* rows of a step: 1, 8, 64, n_batch */
 };
 
@@ -61,7 +61,8 @@ struct pn_file {
     size_t n_bytes;
 };
 
-/* A plan for steps of up to max_rows rows in a context of n_ctx (which selects long-rope tables). */
+/* A plan for steps of up to max_rows rows in a context of n_ctx (which selects long-rope tables), with
+ * logits or hidden rows as result. */
 typedef struct pn_cached_plan {
     pn_plan plan;
     uint32_t max_rows;
@@ -99,6 +100,7 @@ struct pn_session {
     bool has_logits;
     uint32_t *out_rows;         /* [n_batch] */
     pn_cached_plan *plans[ENGINE_BUCKETS];
+    struct pn_embed *embed;     /* NULL before the first embedding (pn_embed.c) */
     atomic_bool cancelled;
     pn_tick_fn tick;
     void *tick_user;
@@ -143,9 +145,12 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
 /* Make sure the die has working memory for this plan. */
 PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err);
 
-/* The plan of a step of up to max_rows rows (cached).  Release it when the session closes. */
+/* The plan of a step of up to max_rows rows (cached), with logits or with hidden rows as result.  Release it
+ * when the session closes. */
 PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
                                         pn_err *err);
+PN_INTERNAL pn_status pn_model_get_hidden_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
+                                               pn_err *err);
 PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p);
 
 /* Bytes a session takes beside the weights, to the byte: keys and values, tokens, logits, and the
@@ -156,6 +161,26 @@ typedef struct pn_session_need {
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
                                        uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err);
+
+/* What an embedding takes beside that: hidden rows, their sum, and what its step needs beyond work_bytes. */
+PN_INTERNAL pn_status pn_embed_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads, bool exact,
+                                     uint64_t work_bytes, uint64_t *out, pn_err *err);
+PN_INTERNAL void pn_embed_free(pn_session *s);
+
+/* Bytes that sessions of m may take now; UINT64_MAX: nobody knows a limit. */
+PN_INTERNAL uint64_t pn_session_available(pn_model *m);
+
+/* One step at the session's end: n rows of a text of `total` tokens, `done` of which came before.  The
+ * wanted rows are in s->out_rows, ascending. */
+typedef struct pn_session_part {
+    const pn_plan *plan;
+    const pn_token *tokens;     /* [n] */
+    uint32_t n, n_outs;
+    uint32_t done, total;
+    float *out;                 /* [n_outs] rows of the plan's result */
+} pn_session_part;
+
+PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err);
 
 /* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
 PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);

@@ -19,13 +19,15 @@ static bool model_long_ctx(const pn_model *m, uint32_t n_ctx)
     return m->desc.n_ropes > 1 && n_ctx > m->desc.u.longrope.ctx_short;
 }
 
-static pn_status model_new_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out, pn_err *err)
+static pn_status model_new_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_plan_result result, pn_cached_plan **out,
+                                pn_err *err)
 {
     pn_mem *mem = pn_engine_mem(m->engine);
     pn_cached_plan *c = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *c);
     if (!c)
         return pn_fail_nomem(err, "a plan", sizeof *c);
-    pn_status st = pn_desc_plan(&m->desc, &c->plan, max_rows, max_rows, n_ctx, m->exact, err);
+    pn_status st = result == PN_RESULT_HIDDEN ? pn_desc_plan_hidden(&m->desc, &c->plan, max_rows, max_rows, n_ctx, m->exact, err)
+                                              : pn_desc_plan(&m->desc, &c->plan, max_rows, max_rows, n_ctx, m->exact, err);
     if (st) {
         pn_mem_free(mem, PN_ACCT_MISC, c, sizeof *c);
         return st;
@@ -43,8 +45,8 @@ static void model_free_plan(pn_model *m, pn_cached_plan *c)
     pn_mem_free(mem, PN_ACCT_MISC, c, sizeof *c);
 }
 
-PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
-                                        pn_err *err)
+static pn_status model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_plan_result result, pn_cached_plan **out,
+                                pn_err *err)
 {
     pn_cached_plan *found = NULL;
     size_t slot = ENGINE_PLANS;
@@ -52,7 +54,7 @@ PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t
     pn_mutex_lock(&m->lock);
     for (size_t i = 0; i < ENGINE_PLANS && !found; i++) {
         pn_cached_plan *c = m->plans[i];
-        if (c && c->max_rows == max_rows && c->long_ctx == model_long_ctx(m, n_ctx))
+        if (c && c->max_rows == max_rows && c->long_ctx == model_long_ctx(m, n_ctx) && c->plan.result == result)
             found = c;
         else if (!c || (c->users == 0 && slot == ENGINE_PLANS))
             slot = i;
@@ -60,7 +62,7 @@ PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t
     if (!found && slot == ENGINE_PLANS)
         st = pn_fail(err, PN_E_UNSUPPORTED, "sessions of one model use more than %d different batch sizes", ENGINE_PLANS);
     if (!found && !st) {
-        st = model_new_plan(m, max_rows, n_ctx, &found, err);
+        st = model_new_plan(m, max_rows, n_ctx, result, &found, err);
         if (!st) {
             if (m->plans[slot])
                 model_free_plan(m, m->plans[slot]);
@@ -73,6 +75,18 @@ PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t
     }
     pn_mutex_unlock(&m->lock);
     return st;
+}
+
+PN_INTERNAL pn_status pn_model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
+                                        pn_err *err)
+{
+    return model_get_plan(m, max_rows, n_ctx, PN_RESULT_LOGITS, out, err);
+}
+
+PN_INTERNAL pn_status pn_model_get_hidden_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_cached_plan **out,
+                                               pn_err *err)
+{
+    return model_get_plan(m, max_rows, n_ctx, PN_RESULT_HIDDEN, out, err);
 }
 
 PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p)

@@ -88,6 +88,8 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     pn_status st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
     uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
     if (!st)
+        st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_bytes, &o->embed_bytes, err);
+    if (!st)
         st = pn_session_needs(d, floor_ctx, PN_MIN((uint32_t)PLAN_FLOOR_BATCH, floor_ctx), threads, o->kv_type,
                               p->exact, &floor_need, err);
     if (st)

@@ -22,8 +22,7 @@ static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
  * Opening
  * ------------------------------------------------------------------------------------------ */
 
-/* Bytes that sessions may take now; UINT64_MAX: nobody knows a limit. */
-static uint64_t session_available(pn_model *m)
+PN_INTERNAL uint64_t pn_session_available(pn_model *m)
 {
     pn_mem_info i;
     pn_engine_memory(m->engine, &i);
@@ -53,7 +52,7 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, u
 static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err *err)
 {
     pn_model *m = s->model;
-    uint64_t available = session_available(m), need, whole;
+    uint64_t available = pn_session_available(m), need, whole;
     for (;;) {
         pn_status st = session_need(s, p, &need, &whole, err);
         if (st)
@@ -153,6 +152,7 @@ PN_API void pn_session_free(pn_session *s)
     pn_mutex_unlock(&s->model->lock);
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
+    pn_embed_free(s);
     pn_kv_close(&s->kv);
     pn_mem_free(mem, PN_ACCT_MISC, s->tokens, s->n_ctx * sizeof *s->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, s->logits, s->model->desc.n_vocab * sizeof *s->logits);
@@ -185,7 +185,7 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
 {
     uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
-    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = need ? session_available(s->model) : 0;
+    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = need ? pn_session_available(s->model) : 0;
     if (need <= available && pn_kv_reserve(&s->kv, n))
         return PN_OK;
     return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
@@ -235,28 +235,26 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
     return s->busy ? pn_fail(err, PN_E_STATE, "a request works on the session: wait for its end, or free it") : PN_OK;
 }
 
-/* Rows [0, n) of `tokens` at the session's end; n_outs wanted rows are in s->out_rows. */
-static pn_status session_step(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t n_outs, float *logits,
-                              uint32_t done, uint32_t total, pn_err *err)
+PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err)
 {
     pn_die *die = &s->model->engine->cpu;
-    pn_kv_prepare(&s->kv, n);
-    pn_run run = {.n_rows = n, .pos0 = s->kv.length};
+    pn_kv_prepare(&s->kv, p->n);
+    pn_run run = {.n_rows = p->n, .pos0 = s->kv.length};
     for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
         run.pages[g] = s->kv.group[g].table;
-    const pn_step step = {.tokens = tokens, .n_rows = n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
-                          .n_outs = n_outs, .logits = logits};
+    const pn_step step = {.tokens = p->tokens, .n_rows = p->n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
+                          .n_outs = p->n_outs, .logits = p->out};
     pn_die_take(s->model->engine, die);
     pn_exec *x;
-    pn_status st = die->ops->submit(die->dev, pn_session_plan(s, n), &step, &s->model->store.host, die->work, &x, err);
+    pn_status st = die->ops->submit(die->dev, p->plan, &step, &s->model->store.host, die->work, &x, err);
     if (!st) {
-        st = session_advance(s, x, done, total, err);
+        st = session_advance(s, x, p->done, p->total, err);
         die->ops->end(x);
     }
     pn_die_give(die);
     if (!st) {
-        memcpy(s->tokens + s->kv.length, tokens, n * sizeof *tokens);
-        pn_kv_commit(&s->kv, n);
+        memcpy(s->tokens + s->kv.length, p->tokens, p->n * sizeof *p->tokens);
+        pn_kv_commit(&s->kv, p->n);
     }
     return st;
 }
@@ -286,8 +284,9 @@ PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, siz
         uint32_t rows = PN_MIN(total - done, s->n_batch), n_outs = all ? rows : done + rows == total;
         for (uint32_t i = 0; i < n_outs; i++)
             s->out_rows[i] = all ? i : rows - 1;
-        float *out = all ? all + (size_t)done * V : s->logits;
-        st = session_step(s, tokens + done, rows, n_outs, out, done, total, err);
+        const pn_session_part p = {.plan = pn_session_plan(s, rows), .tokens = tokens + done, .n = rows, .n_outs = n_outs,
+                                   .done = done, .total = total, .out = all ? all + (size_t)done * V : s->logits};
+        st = pn_session_step(s, &p, err);
         if (!st)
             done += rows;
     }

@@ -357,6 +357,16 @@ static void desc_vocab(pn_desc *d)
                      " rows", tokens->count, d->n_vocab);
 }
 
+/* Bidirectional attention (some embedding models) computes something else altogether. */
+static void desc_causal(pn_desc *d)
+{
+    char name[160];
+    const pn_gguf_kv *kv = desc_kv(d, "attention.causal", name);
+    double causal = 1;
+    if (kv && (!pn_gguf_f64(kv, 0, &causal) || causal != 1))
+        pn_desc_fail(d, PN_E_UNSUPPORTED, "key '%s' is not true: attention to later tokens is not supported", name);
+}
+
 static void desc_common(pn_desc *d)
 {
     d->n_ctx_train = pn_hp_u32(d, "context_length", 1, 1u << 30);
@@ -376,6 +386,7 @@ static void desc_common(pn_desc *d)
     d->n_expert = pn_hp_u32_or(d, "expert_count", 0, 65536, 0);
     d->n_expert_used = pn_hp_u32_at(d, "expert_used_count", 0, 0, 65536, 0);
     d->eps = pn_hp_f32(d, "attention.layer_norm_rms_epsilon");
+    desc_causal(d);
     if (d->status)
         return;
     if (d->n_heads % d->n_heads_kv)
@@ -452,15 +463,29 @@ PN_INTERNAL void pn_desc_close(pn_desc *d)
     *d = (pn_desc){0};
 }
 
+static pn_status desc_plan(const pn_desc *d, pn_plan *plan, const pn_plan_env *env, uint32_t n_ctx, pn_err *err)
+{
+    pn_builder b;
+    pn_builder_begin(&b, plan, env);
+    d->arch->build(d, &b, n_ctx);
+    return pn_builder_finish(&b, err);
+}
+
 PN_INTERNAL pn_status pn_desc_plan(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
                                    uint32_t n_ctx, bool exact, pn_err *err)
 {
     const pn_plan_env env = {.mem = d->mem, .weights = d->weights, .ropes = d->ropes, .state = &d->state,
                              .n_vocab = d->n_vocab, .max_rows = max_rows, .max_outs = max_outs, .exact = exact};
-    pn_builder b;
-    pn_builder_begin(&b, plan, &env);
-    d->arch->build(d, &b, n_ctx);
-    return pn_builder_finish(&b, err);
+    return desc_plan(d, plan, &env, n_ctx, err);
+}
+
+PN_INTERNAL pn_status pn_desc_plan_hidden(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
+                                          uint32_t n_ctx, bool exact, pn_err *err)
+{
+    const pn_plan_env env = {.mem = d->mem, .weights = d->weights, .ropes = d->ropes, .state = &d->state,
+                             .n_vocab = d->n_vocab, .max_rows = max_rows, .max_outs = max_outs, .exact = exact,
+                             .result = PN_RESULT_HIDDEN};
+    return desc_plan(d, plan, &env, n_ctx, err);
 }
 
 PN_INTERNAL uint64_t pn_desc_bytes_per_token(const pn_desc *d)

@@ -69,6 +69,10 @@ PN_INTERNAL void pn_desc_close(pn_desc *d);
 PN_INTERNAL pn_status pn_desc_plan(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
                                    uint32_t n_ctx, bool exact, pn_err *err);
 
+/* The same with PN_RESULT_HIDDEN: no head, its input is what comes out. */
+PN_INTERNAL pn_status pn_desc_plan_hidden(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
+                                          uint32_t n_ctx, bool exact, pn_err *err);
+
 /* Bytes of weights a single decode step reads: matrices once, of experts the share that is used, of
  * the embedding table one row (all of it when it is the output matrix too). */
 PN_INTERNAL uint64_t pn_desc_bytes_per_token(const pn_desc *d);

@@ -111,7 +111,7 @@ PN_INTERNAL pn_status pn_builder_begin(pn_builder *b, pn_plan *plan, const pn_pl
 {
     *b = (pn_builder){.mem = env->mem, .plan = plan, .exact = env->exact};
     *plan = (pn_plan){.weights = env->weights, .ropes = env->ropes, .state = env->state, .n_vocab = env->n_vocab,
-                      .max_rows = env->max_rows, .max_outs = env->max_outs};
+                      .max_rows = env->max_rows, .max_outs = env->max_outs, .result = (uint8_t)env->result};
     for (size_t i = 0; i < PN_COUNT_OF(b->quants); i++)
         b->quants[i].x = PN_NO_OPERAND;
     return PN_OK;
@@ -399,15 +399,28 @@ PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, u
     return out;
 }
 
+/* x is what the step gives: its rows lie close together in the caller's memory. */
+static void plan_result(pn_builder *b, uint32_t x, const char *name)
+{
+    pn_operand *o = plan_at(b, x);
+    PN_ASSERT(o->parent == x && o->dim == PN_DIM_OUTS);
+    o->name = name;
+    o->where = PN_AT_OUTPUT;
+    o->stride = (uint64_t)o->cols * 4;
+}
+
 PN_INTERNAL void pn_b_logits(pn_builder *b, uint32_t w, uint32_t x, uint32_t bias, float scale, float softcap)
 {
+    if (b->status)
+        return;
+    if (b->plan->result == PN_RESULT_HIDDEN) {
+        plan_result(b, x, "hidden");
+        return;
+    }
     uint32_t y = pn_b_matmul(b, w, x, bias, PN_NO_OPERAND);
     if (b->status)
         return;
-    pn_operand *o = plan_at(b, y);
-    o->name = "logits";
-    o->where = PN_AT_OUTPUT;
-    o->stride = (uint64_t)b->plan->n_vocab * 4;
+    plan_result(b, y, "logits");
     if (scale != 1)
         pn_b_scale(b, y, scale, PN_NO_WEIGHT);
     if (softcap > 0)

@@ -42,6 +42,7 @@ typedef struct pn_plan_env {
     const pn_state_spec *state;
     uint32_t n_vocab, max_rows, max_outs;
     bool exact;
+    pn_plan_result result;
 } pn_plan_env;
 
 PN_INTERNAL pn_status pn_builder_begin(pn_builder *b, pn_plan *plan, const pn_plan_env *env);
@@ -86,7 +87,8 @@ typedef struct pn_moe_spec {
 /* y = sum of the chosen experts + res; logits [rows, n_expert].  With res the result replaces it. */
 PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, uint32_t logits, uint32_t res);
 
-/* The last matmul: its result is the step's logits. */
+/* The last matmul: its result is the step's logits.  In a plan for PN_RESULT_HIDDEN it is left out, and the
+ * result is x, which has to be an operand of its own (no view) that nothing changes any more. */
 PN_INTERNAL void pn_b_logits(pn_builder *b, uint32_t w, uint32_t x, uint32_t bias, float scale, float softcap);
 
 /* Graphviz text of the plan. */

@@ -15,7 +15,7 @@
 
 #include "base/pn_base.h"
 
-#define PN_PLAN_ABI 1
+#define PN_PLAN_ABI 2
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
 #define PN_NO_WEIGHT UINT32_MAX
 #define PN_NO_OPERAND UINT32_MAX
@@ -94,13 +94,13 @@ static inline void *pn_kv_v_plane(const pn_stream_group *g, const pn_kv_page *p,
 
 typedef enum pn_dim {
     PN_DIM_ROWS = 0,                /* rows of the step */
-    PN_DIM_OUTS,                    /* rows whose logits are wanted */
+    PN_DIM_OUTS,                    /* rows whose result is wanted */
     PN_DIM_ONE
 } pn_dim;
 
 typedef enum pn_where {
     PN_AT_SCRATCH = 0,
-    PN_AT_OUTPUT                    /* the step's logits */
+    PN_AT_OUTPUT                    /* the step's result */
 } pn_where;
 
 /* act: pn_act_kind of cpu/pn_cpu.h (0: f32).  A row of a quantised operand is opaque to the plan;
@@ -132,7 +132,7 @@ typedef enum pn_opcode {
     PN_OP_ADD,
     PN_OP_SCALE,                    /* by a constant, and by a one-element weight if given */
     PN_OP_SOFTCAP,
-    PN_OP_GATHER,                   /* rows whose logits are wanted */
+    PN_OP_GATHER,                   /* rows whose result is wanted */
     PN_OP_MOE_ROUTE,                /* router logits to (expert, weight) pairs */
     PN_OP_MOE_GROUP,                /* pairs sorted by expert: index lists for MOE_MATMUL */
     PN_OP_MOE_MATMUL,               /* each pair's row times its expert's matrix */
@@ -187,6 +187,12 @@ typedef struct pn_op_group {
     uint8_t row_local;
 } pn_op_group;
 
+/* What a step gives for each wanted row. */
+typedef enum pn_plan_result {
+    PN_RESULT_LOGITS = 0,           /* f32 [n_vocab] */
+    PN_RESULT_HIDDEN                /* f32 [n_embd]: the final norm's row, which the head would multiply */
+} pn_plan_result;
+
 typedef struct pn_plan {
     pn_op *ops;
     uint32_t n_ops;
@@ -203,6 +209,7 @@ typedef struct pn_plan {
     const pn_rope *ropes;
     const pn_state_spec *state;
     uint32_t n_vocab;
+    uint8_t result;                 /* pn_plan_result */
 } pn_plan;
 
 /* ---- the step ----------------------------------------------------------------------------- */
@@ -223,7 +230,7 @@ typedef struct pn_step {
     uint32_t n_runs;
     const uint32_t *out_rows;       /* [n_outs] ascending */
     uint32_t n_outs;
-    float *logits;                  /* [n_outs, n_vocab] */
+    float *logits;                  /* [n_outs, n_vocab]; of a plan for PN_RESULT_HIDDEN [n_outs, n_embd] */
 } pn_step;
 
 /* ---- weights: the lease ------------------------------------------------------------------- */

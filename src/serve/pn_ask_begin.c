@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "serve/pn_anthropic.h"
 #include "serve/pn_oai_reply.h"
 
 struct serve_request {
@@ -54,6 +55,10 @@ static bool parse_body(serve_ask *a, struct serve_request *q)
     case SERVE_COMPLETION:
         q->common = &q->of.completion.common;
         return pn_oai_completion_parse(&q->of.completion, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+    case SERVE_MESSAGES: case SERVE_COUNT_MESSAGES:
+        q->common = &q->of.chat.common;
+        q->is_chat = true;
+        return pn_anthropic_parse(&q->of.chat, mem, text, a->body.len, &a->error);
     default:
         q->common = &q->of.chat.common;
         q->is_chat = true;
@@ -329,6 +334,8 @@ static pn_status begin_reply(serve_ask *a, pn_err *err)
     const pn_reply_params p = {.mem = &a->server->mem, .id = a->id, .model = a->served.data, .fingerprint = a->server->fingerprint,
                                .created = pn_net_unix_s(), .n_choices = a->n_choices, .stream = a->stream, .seed = a->begun_ms,
                                .report = a->report.data, .emit = serve_ask_emit, .user = a};
+    if (a->kind == SERVE_MESSAGES)
+        return pn_anthropic_reply_new(&a->reply, &p, err);
     if (a->req->is_chat)
         return pn_oai_chat_reply_new(&a->reply, &p, q->include_usage, q->logprobs, err);
     bool echo = a->req->of.completion.echo;
@@ -459,6 +466,22 @@ PN_INTERNAL void serve_ask_begin(serve_ask *a)
     }
     if (st)
         begin_undo(a);
+}
+
+/* Names only: they are a header's value. */
+PN_INTERNAL void serve_ask_ignored(const serve_ask *a, pn_str *fields)
+{
+    const pn_str *list = a->req && a->req->open ? &a->req->common->ignored : NULL;
+    pn_str s;
+    if (!list || !list->len)
+        return;
+    pn_str_init(&s, &a->server->mem, PN_ACCT_CONN);
+    for (size_t i = 0; i < list->len; i++)
+        if (list->data[i] > ' ' && list->data[i] < 127 && list->data[i] != '"')
+            pn_str_addc(&s, list->data[i]);
+    if (!s.failed && s.len < 1024)
+        pn_http_add_n(fields, "x-pantheon-ignored", s.data, s.len);
+    pn_str_fini(&s);
 }
 
 PN_INTERNAL void serve_ask_close(serve_ask *a)

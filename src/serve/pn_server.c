@@ -10,6 +10,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "serve/pn_anthropic.h"
+
 enum { SERVER_READ = 16 << 10, SERVER_READS = 64, SERVER_ACCEPTS = 64, SERVER_RETRY_MS = 100 };
 
 static const double server_slice = 0.005;       /* seconds of computing in one pn_server_poll, without threads */
@@ -120,6 +122,8 @@ static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
 {
     pn_http_add(fields, "x-request-id", c->request_id);
     pn_cors_add(fields, &c->server->cors, &c->c.http.req);
+    if (c->api == SERVE_ANTHROPIC && c->ask)
+        serve_ask_ignored(c->ask, fields);
     if (!e)
         return;
     if (e->status == 401)
@@ -177,11 +181,12 @@ PN_INTERNAL void serve_error(serve_conn *c, const pn_oai_error *e)
 {
     pn_str body;
     pn_str_init(&body, &c->server->mem, PN_ACCT_CONN);
-    if (c->api == SERVE_ANTHROPIC)
+    bool anthropic = c->api == SERVE_ANTHROPIC;
+    if (anthropic)
         pn_anthropic_error_json(e, &body);
     else
         pn_oai_error_json(e, &body);
-    server_reply(c, e->status, "application/json; charset=utf-8", &body, e);
+    server_reply(c, anthropic ? pn_anthropic_error_status(e) : e->status, "application/json; charset=utf-8", &body, e);
 }
 
 PN_INTERNAL void serve_errorf(serve_conn *c, int status, const char *type, const char *code, const char *fmt, ...)

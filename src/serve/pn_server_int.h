@@ -257,6 +257,7 @@ PN_INTERNAL void serve_asks_stop(pn_server *s);                /* cancel all: th
 PN_INTERNAL void serve_ask_parse(serve_ask *a);
 PN_INTERNAL void serve_ask_begin(serve_ask *a);
 PN_INTERNAL void serve_ask_close(serve_ask *a);                /* requests, sessions and what belongs to them */
+PN_INTERNAL void serve_ask_ignored(const serve_ask *a, pn_str *fields);        /* x-pantheon-ignored, where there is something */
 PN_INTERNAL int serve_ask_emit(void *ask, const char *event, const char *json, size_t len);     /* under its lock */
 
 /* --- pn_admin.c ---------------------------------------------------------------------------------- */

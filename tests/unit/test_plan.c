@@ -24,10 +24,11 @@ static const double plan_freq[8] = {1, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.001};
 static const pn_rope plan_rope = {.freq = plan_freq, .n_rot = 16, .magnitude = 1};
 static const pn_state_spec plan_state = {.group = {{.n_layers = 3, .n_heads = 2, .d_k = 16, .d_v = 16}}, .n_groups = 1};
 
-static pn_status plan_build(pn_plan *p, pn_mem *mem, uint32_t rows, bool exact)
+static pn_status plan_build(pn_plan *p, pn_mem *mem, uint32_t rows, bool exact, pn_plan_result result)
 {
     const pn_plan_env env = {.mem = mem, .weights = plan_weights, .ropes = &plan_rope, .state = &plan_state,
-                             .n_vocab = 100, .max_rows = rows, .max_outs = rows, .exact = exact};
+                             .n_vocab = 100, .max_rows = rows, .max_outs = rows, .exact = exact,
+                             .result = result};
     pn_builder b;
     pn_err err;
     pn_builder_begin(&b, p, &env);
@@ -142,7 +143,7 @@ static void plans_hold_for_every_size(void)
             pn_plan p;
             size_t dot = 0;
             pn_test_mem_init(&m, 0);
-            if (!PN_CHECK(plan_build(&p, &m.mem, rows[i], exact) == PN_OK, "%u rows", (unsigned)rows[i]))
+            if (!PN_CHECK(plan_build(&p, &m.mem, rows[i], exact, PN_RESULT_LOGITS) == PN_OK, "%u rows", (unsigned)rows[i]))
                 continue;
             groups_of_a_stage_do_not_touch_each_other(&p);
             operands_alive_together_do_not_overlap(&p);
@@ -158,13 +159,38 @@ static void plans_hold_for_every_size(void)
         }
 }
 
+/* The same ops without the head, and its input is the result. */
+static void hidden_rows_are_what_the_head_reads(void)
+{
+    pn_test_mem m;
+    pn_plan logits, hidden;
+    uint32_t n_results = 0;
+    pn_test_mem_init(&m, 0);
+    PN_CHECK(plan_build(&logits, &m.mem, 64, false, PN_RESULT_LOGITS) == PN_OK);
+    PN_CHECK(plan_build(&hidden, &m.mem, 64, false, PN_RESULT_HIDDEN) == PN_OK);
+    operands_alive_together_do_not_overlap(&hidden);
+    reads_come_after_writes(&hidden);
+    for (uint32_t i = 0; i < hidden.n_ops; i++)
+        PN_CHECK(hidden.ops[i].w != W_OUT && hidden.ops[i].code != PN_OP_SOFTCAP);
+    for (uint32_t i = 0; i < hidden.n_operands; i++)
+        if (hidden.operands[i].where == PN_AT_OUTPUT) {
+            n_results++;
+            PN_CHECK(hidden.operands[i].cols == 64 && hidden.operands[i].stride == 256 && hidden.operands[i].dim == PN_DIM_OUTS);
+        }
+    PN_CHECK(n_results == 1 && hidden.n_ops == logits.n_ops - 2);      /* multiply, cap */
+    PN_CHECK(hidden.scratch_bytes <= logits.scratch_bytes);
+    pn_plan_free(&logits, &m.mem);
+    pn_plan_free(&hidden, &m.mem);
+    PN_CHECK(m.outstanding == 0);
+}
+
 static void planning_survives_any_failing_allocation(void)
 {
     for (long k = 1; k < 200; k++) {
         pn_test_mem m;
         pn_plan p;
         pn_test_mem_init(&m, k);
-        pn_status st = plan_build(&p, &m.mem, 8, false);
+        pn_status st = plan_build(&p, &m.mem, 8, false, PN_RESULT_LOGITS);
         if (st == PN_OK)
             pn_plan_free(&p, &m.mem);
         PN_CHECK(m.outstanding == 0, "failing allocation %ld leaks %ld blocks", k, m.outstanding);
@@ -179,6 +205,7 @@ static void planning_survives_any_failing_allocation(void)
 int main(void)
 {
     plans_hold_for_every_size();
+    hidden_rows_are_what_the_head_reads();
     planning_survives_any_failing_allocation();
     return pn_test_end();
 }
