@@ -927,7 +927,7 @@ typedef struct pn_oai_completion_reply {
 
 PN_INTERNAL pn_status pn_oai_completion_reply_new(pn_reply **out, const pn_reply_params *p, const pn_oai_completion_reply *how, pn_err *err);
 
-/* --- for those who implement both ---------------------------------------------------------------- */
+/* --- for those who implement replies like these ---------------------------------------------------------------- */
 
 /* {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":...,"choices":[ */
 PN_INTERNAL void pn_oai_reply_head(pn_reply *r, const char *prefix, const char *object);
@@ -936,6 +936,9 @@ PN_INTERNAL void pn_oai_reply_head(pn_reply *r, const char *prefix, const char *
 PN_INTERNAL void pn_oai_reply_usage(pn_str *s, const pn_oai_usage *u);
 
 PN_INTERNAL bool pn_oai_reply_fail(pn_reply *r, const pn_oai_error *e);
+
+/* {"token","logprob","bytes","top_logprobs":[{"token","logprob","bytes"}]} */
+PN_INTERNAL void pn_oai_reply_token(pn_str *s, const pn_token_logprob *t);
 
 /* A natural logarithm as the API has it: what is no number is -9999. */
 PN_INTERNAL void pn_oai_reply_log(pn_str *s, float v);
@@ -982,6 +985,9 @@ static inline pn_oai_translator *pn_oai_translator_of(pn_oai_parser *p) { return
 /* The field under another name, as it is. */
 PN_INTERNAL void pn_oai_translate_as(pn_oai_parser *p, const char *name, uint32_t node);
 
+/* The string `key` of an object; an error is about "at.key". */
+PN_INTERNAL bool pn_oai_translate_member(pn_oai_parser *p, const char *at, uint32_t node, const char *key, pn_bytes *out);
+
 /* A reader: chat would take the field for something that this API does not have, so it is only listed. */
 PN_INTERNAL bool pn_oai_translate_ignore(pn_oai_parser *p, const char *name, uint32_t node);
 
@@ -1017,6 +1023,126 @@ PN_INTERNAL int pn_anthropic_error_status(const pn_oai_error *e);
 PN_INTERNAL pn_status pn_anthropic_reply_new(pn_reply **out, const pn_reply_params *p, pn_err *err);
 
 #endif /* PN_ANTHROPIC_H */
+
+/* ---- Begin serve/pn_responses.h ---- */
+/*
+ * pn_responses.h - OpenAI's Responses API, without its state: requests become chat requests, answers become
+ * items.
+ *
+ * A request's text is said as a chat completions request and read as one (pn_oai_translate.h).  Its body is kept,
+ * because answers repeat much of it.  What needs answers of before (previous_response_id, conversation) or
+ * work behind the client's back (background) is refused; tools that run at OpenAI's are left out and listed.
+ *
+ * Source: OpenAI's API reference.
+ *
+ * Threads: none; see pn_reply.h for replies.
+ */
+#ifndef PN_RESPONSES_H
+#define PN_RESPONSES_H
+
+/* includes serve/pn_oai.h */
+/* includes serve/pn_reply.h */
+
+typedef struct pn_responses {
+    pn_oai_chat chat;           /* what it comes to; `ignored` is of the client's body */
+    pn_json_doc body;           /* the client's; owned */
+} pn_responses;
+
+/* Also for its input_tokens.  False: *e says why, and *out is empty. */
+PN_INTERNAL bool pn_responses_parse(pn_responses *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_responses_fini(pn_responses *q);
+
+/* Streaming: response.created and .in_progress, each item from its output_item.added to its output_item.done, one
+ * after the other, and response.completed or .incomplete.  q is borrowed while the reply lives; p->n_choices
+ * is 1. */
+PN_INTERNAL pn_status pn_responses_reply_new(pn_reply **out, const pn_reply_params *p, const pn_responses *q, pn_err *err);
+
+#endif /* PN_RESPONSES_H */
+
+/* ---- Begin serve/pn_oai_embeddings.h ---- */
+/*
+ * pn_oai_embeddings.h - /v1/embeddings: what is asked for, and the answer.
+ *
+ * Vectors go out as numbers, or as base64 of little-endian f32, which OpenAI's SDKs ask for unless told
+ * otherwise.
+ *
+ * Pure.  Threads: none.
+ */
+#ifndef PN_OAI_EMBEDDINGS_H
+#define PN_OAI_EMBEDDINGS_H
+
+/* includes serve/pn_oai.h */
+/* includes serve/pn_reply.h */
+
+typedef enum pn_oai_pooling {
+    PN_OAI_POOLING_MODEL = 0,   /* as the model says */
+    PN_OAI_POOLING_MEAN, PN_OAI_POOLING_LAST
+} pn_oai_pooling;
+
+typedef struct pn_oai_embeddings {
+    pn_oai_common common;       /* body, model, ignored */
+    pn_oai_inputs inputs;       /* 1 to 2048, none of them empty */
+    bool base64;
+    uint32_t dimensions;        /* 0: not given */
+    pn_oai_pooling pooling;
+} pn_oai_embeddings;
+
+PN_INTERNAL bool pn_oai_embeddings_parse(pn_oai_embeddings *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_embeddings_fini(pn_oai_embeddings *q);
+
+/* vectors: [n] of [dim] */
+PN_INTERNAL void pn_oai_embeddings_body(pn_str *out, const char *model, const float *const *vectors, size_t n, size_t dim, bool base64,
+                                        const pn_oai_usage *usage);
+
+#endif /* PN_OAI_EMBEDDINGS_H */
+
+/* ---- Begin serve/pn_oai_tokens.h ---- */
+/*
+ * pn_oai_tokens.h - /tokenize, /detokenize, /apply-template and the counts of input tokens, as llama-server and
+ * vLLM have them.
+ *
+ * The two differ in names and defaults; a request says which it is by its fields, and gets that form back.
+ *
+ * Pure.  Threads: none.
+ */
+#ifndef PN_OAI_TOKENS_H
+#define PN_OAI_TOKENS_H
+
+/* includes serve/pn_oai.h */
+
+typedef struct pn_oai_tokenize {
+    pn_oai_chat chat;           /* when there are messages; else its `common` alone, with body and model */
+    pn_bytes text;              /* what to tokenize; data NULL: there are messages, to be rendered first */
+    bool vllm;                  /* `prompt` or `messages`; else `content` */
+    bool add_special;           /* BOS and so on; of vLLM's prompts by default */
+    bool parse_special;         /* markers in the text are control tokens; by default */
+    bool pieces;                /* each token's text, too */
+    bool add_generation_prompt; /* by default */
+} pn_oai_tokenize;
+
+PN_INTERNAL bool pn_oai_tokenize_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_tokenize_fini(pn_oai_tokenize *q);
+
+/* The same for /apply-template: there are messages. */
+PN_INTERNAL bool pn_oai_template_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+
+typedef struct pn_oai_detokenize {
+    pn_oai_common common;
+    pn_token *tokens;           /* owned, [cap] */
+    size_t n, cap;
+} pn_oai_detokenize;
+
+PN_INTERNAL bool pn_oai_detokenize_parse(pn_oai_detokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_detokenize_fini(pn_oai_detokenize *q);
+
+/* Answers.  pieces: [n], when q->pieces; one that is not UTF-8 is shown as its bytes. */
+PN_INTERNAL void pn_oai_tokenize_body(pn_str *out, const pn_oai_tokenize *q, const pn_token *tokens, const pn_bytes *pieces, size_t n,
+                                      uint32_t max_model_len);
+PN_INTERNAL void pn_oai_detokenize_body(pn_str *out, const char *text, size_t len);
+PN_INTERNAL void pn_oai_template_body(pn_str *out, const char *text, size_t len);
+PN_INTERNAL void pn_oai_input_tokens_body(pn_str *out, size_t n);
+
+#endif /* PN_OAI_TOKENS_H */
 
 /* ---- Begin serve/pn_metrics.h ---- */
 /*
@@ -5079,16 +5205,24 @@ static bool ochat_check_message(pn_oai_parser *p, uint32_t message, uint32_t i)
     return pn_oai_expected(p, param, "a string or an array of parts", content);
 }
 
-/* Nothing said, thought or called. */
+static bool ochat_has_text(const pn_json_doc *d, uint32_t content)
+{
+    pn_bytes text;
+    if (pn_json_str(d, content, &text))
+        return text.len != 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if ((pn_json_str(d, pn_json_get(d, c, "text"), &text) || pn_json_str(d, pn_json_get(d, c, "refusal"), &text)) && text.len)
+            return true;
+    return false;
+}
+
+/* Nothing said or called. */
 static bool ochat_is_empty_assistant(const pn_json_doc *d, uint32_t message)
 {
-    pn_bytes role, text = {NULL, 0};
-    uint32_t content = pn_json_get(d, message, "content");
-    if (!pn_json_str(d, pn_json_get(d, message, "role"), &role) || !pn_oai_same(role, "assistant"))
-        return false;
-    if (pn_json_type_of(d, content) == PN_JSON_ARRAY ? pn_json_count(d, content) != 0 : pn_json_str(d, content, &text) && text.len)
-        return false;
-    return pn_json_count(d, pn_json_get(d, message, "tool_calls")) == 0 && !pn_oai_given(d, pn_json_get(d, message, "function_call"));
+    pn_bytes role;
+    return pn_json_str(d, pn_json_get(d, message, "role"), &role) && pn_oai_same(role, "assistant") &&
+           !ochat_has_text(d, pn_json_get(d, message, "content")) && pn_json_count(d, pn_json_get(d, message, "tool_calls")) == 0 &&
+           !pn_oai_given(d, pn_json_get(d, message, "function_call"));
 }
 
 /* Clients leave empty messages of the assistant at the end, where the answer is to come. */
@@ -5448,7 +5582,7 @@ static bool chatr_begin(pn_reply *base, const pn_oai_usage *so_far)
  * Log-probabilities
  * ------------------------------------------------------------------------------------------ */
 
-/* Text of the token (what is no UTF-8 replaced), its number, its exact bytes. */
+/* Not closed: text of the token (what is no UTF-8 replaced), its number, its exact bytes. */
 static void chatr_entry(pn_str *s, const pn_token_logprob *t)
 {
     pn_str_addc(s, '{');
@@ -5463,14 +5597,8 @@ static void chatr_entry(pn_str *s, const pn_token_logprob *t)
     pn_str_addc(s, ']');
 }
 
-static bool chatr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+PN_INTERNAL void pn_oai_reply_token(pn_str *s, const pn_token_logprob *t)
 {
-    chatr_chat *r = (chatr_chat *)base;
-    pn_str *s = &r->choices[choice].entries;
-    if (!r->logprobs || t->part != PN_PART_CONTENT)
-        return !base->dead;
-    if (s->len)
-        pn_str_addc(s, ',');
     chatr_entry(s, t);
     pn_json_key(s, "top_logprobs");
     pn_str_addc(s, '[');
@@ -5481,6 +5609,17 @@ static bool chatr_logprob(pn_reply *base, uint32_t choice, const pn_token_logpro
         pn_str_addc(s, '}');
     }
     pn_str_addz(s, "]}");
+}
+
+static bool chatr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+{
+    chatr_chat *r = (chatr_chat *)base;
+    pn_str *s = &r->choices[choice].entries;
+    if (!r->logprobs || t->part != PN_PART_CONTENT)
+        return !base->dead;
+    if (s->len)
+        pn_str_addc(s, ',');
+    pn_oai_reply_token(s, t);
     return pn_reply_kept(base, s);
 }
 
@@ -5987,6 +6126,13 @@ PN_INTERNAL void pn_oai_translate_as(pn_oai_parser *p, const char *name, uint32_
     pn_json_write_node(s, &p->q->body, node);
 }
 
+PN_INTERNAL bool pn_oai_translate_member(pn_oai_parser *p, const char *at, uint32_t node, const char *key, pn_bytes *out)
+{
+    char param[96];
+    snprintf(param, sizeof param, "%s.%s", at, key);
+    return pn_oai_read_text(p, param, pn_json_get(&p->q->body, node, key), out);
+}
+
 PN_INTERNAL bool pn_oai_translate_ignore(pn_oai_parser *p, const char *name, uint32_t node)
 {
     (void)node;
@@ -6158,19 +6304,11 @@ static void anth_system_text(pn_str *s, pn_bytes text)
  * Blocks
  * ------------------------------------------------------------------------------------------ */
 
-/* A member of a block, a string. */
-static bool anth_member(pn_oai_parser *p, const char *at, uint32_t block, const char *key, pn_bytes *text)
-{
-    char param[96];
-    snprintf(param, sizeof param, "%s.%s", at, key);
-    return pn_oai_read_text(p, param, pn_json_get(&p->q->body, block, key), text);
-}
-
 /* The type of a block, one of those in `known` (NULL ends them). */
 static bool anth_type(pn_oai_parser *p, const char *at, uint32_t block, const char *const *known, pn_bytes *type)
 {
     char param[96];
-    if (!anth_member(p, at, block, "type", type))
+    if (!pn_oai_translate_member(p, at, block, "type", type))
         return false;
     for (; *known; known++)
         if (pn_oai_same(*type, *known))
@@ -6206,7 +6344,7 @@ static bool anth_texts(pn_oai_parser *p, pn_str *s, const char *at, uint32_t nod
         anth_part(s, true, text, system);
     for (uint32_t c = one ? PN_JSON_NONE : pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
         snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
-        if (!anth_type(p, param, c, known, &type) || !anth_member(p, param, c, "text", &text))
+        if (!anth_type(p, param, c, known, &type) || !pn_oai_translate_member(p, param, c, "text", &text))
             return false;
         anth_part(s, i == 0, text, system);
     }
@@ -6239,7 +6377,7 @@ static bool anth_turn_texts(pn_oai_parser *p, const char *at, uint32_t content, 
         if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "text"))
             continue;
         snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
-        if (!anth_member(p, param, c, "text", &text))
+        if (!pn_oai_translate_member(p, param, c, "text", &text))
             return false;
         anth_part(s, n++ == 0, text, false);
     }
@@ -6252,7 +6390,7 @@ static bool anth_result(pn_oai_parser *p, const char *at, uint32_t block)
     const pn_json_doc *d = &p->q->body;
     char param[80];
     pn_bytes id;
-    if (!anth_member(p, at, block, "tool_use_id", &id))
+    if (!pn_oai_translate_member(p, at, block, "tool_use_id", &id))
         return false;
     pn_str *s = anth_open(p, "tool");
     snprintf(param, sizeof param, "%s.content", at);
@@ -6300,7 +6438,7 @@ static bool anth_thoughts(pn_oai_parser *p, const char *at, uint32_t content, pn
         if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "thinking"))
             continue;
         snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
-        if (!anth_member(p, param, c, "thinking", &text))
+        if (!pn_oai_translate_member(p, param, c, "thinking", &text))
             return false;
         pn_str_add(out, text.data, text.len);
     }
@@ -6326,7 +6464,7 @@ static bool anth_call(pn_oai_parser *p, const char *at, uint32_t block, pn_str *
     const pn_json_doc *d = &p->q->body;
     uint32_t input = pn_json_get(d, block, "input");
     pn_bytes id, name;
-    if (!anth_member(p, at, block, "id", &id) || !anth_member(p, at, block, "name", &name))
+    if (!pn_oai_translate_member(p, at, block, "id", &id) || !pn_oai_translate_member(p, at, block, "name", &name))
         return false;
     pn_str_addz(s, "{\"type\":\"function\",\"id\":");
     pn_json_write_str(s, id.data, id.len);
@@ -6437,7 +6575,7 @@ static bool anth_tool(pn_oai_parser *p, pn_str *s, uint32_t tool, uint32_t i)
     snprintf(param, sizeof param, "tools[%u]", (unsigned)i);
     if (pn_oai_given(d, pn_json_get(d, tool, "type")) && !anth_type(p, param, tool, known, &type))
         return pn_oai_fail(p, param, "%s: expected a tool of the client's own (custom); others are not there", param);
-    if (!anth_member(p, param, tool, "name", &name))
+    if (!pn_oai_translate_member(p, param, tool, "name", &name))
         return false;
     pn_str_addz(s, i ? ",{\"type\":\"function\",\"function\":{\"name\":" : "{\"type\":\"function\",\"function\":{\"name\":");
     pn_json_write_str(s, name.data, name.len);
@@ -6475,11 +6613,11 @@ static bool anth_tool_choice(pn_oai_parser *p, const char *name, uint32_t node)
     uint32_t single = pn_json_get(d, node, "disable_parallel_tool_use");
     pn_bytes type, tool;
     bool one;
-    if (!anth_member(p, name, node, "type", &type))
+    if (!pn_oai_translate_member(p, name, node, "type", &type))
         return false;
     pn_json_key(s, "tool_choice");
     if (pn_oai_same(type, "tool")) {
-        if (!anth_member(p, name, node, "name", &tool))
+        if (!pn_oai_translate_member(p, name, node, "name", &tool))
             return false;
         pn_str_addz(s, "{\"type\":\"function\",\"function\":{\"name\":");
         pn_json_write_str(s, tool.data, tool.len);
@@ -6546,6 +6684,7 @@ static const pn_oai_rename anth_names[] = {
 PN_INTERNAL bool pn_anthropic_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
 {
     pn_oai_translator t;
+    memset(out, 0, sizeof *out);
     bool ok = pn_oai_translate_open(&t, mem, text, len, e) && anth_messages(&t.p) &&
               pn_oai_translate_fields(&t, anth_fields, PN_COUNT_OF(anth_fields));
     if (ok && !pn_oai_given(&t.in.body, pn_json_get(&t.in.body, PN_JSON_ROOT, "max_tokens"))) {
@@ -6854,6 +6993,1236 @@ PN_INTERNAL pn_status pn_anthropic_reply_new(pn_reply **out, const pn_reply_para
     *out = &r->base;
     return PN_OK;
 }
+#endif
+
+/* ---- Begin serve/pn_responses.c ---- */
+#ifndef PN_DROP_SERVE_PN_RESPONSES_C
+#define PN_DROP_SERVE_PN_RESPONSES_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_responses.c - requests of the Responses API, said as chat requests.
+ *
+ * What an assistant did in one turn is a row of items here - reasoning, a message, calls - and one message there.
+ * Items are gathered in `turn` until one comes that belongs to another.
+ */
+/* includes serve/pn_responses.h */
+
+#include <stdio.h>
+
+/* includes serve/pn_oai_translate.h */
+
+typedef struct resp_translator {
+    pn_oai_translator t;        /* first */
+    pn_str reasoning;           /* text */
+    pn_str parts, calls;        /* elements */
+} resp_translator;
+
+static resp_translator *resp_of(pn_oai_parser *p) { return (resp_translator *)p; }
+static pn_str *resp_out(pn_oai_parser *p) { return &pn_oai_translator_of(p)->out; }
+
+/* ------------------------------------------------------------------------------------------
+ * Messages
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_str *resp_open(pn_oai_parser *p, pn_bytes role)
+{
+    pn_str *s = &pn_oai_translator_of(p)->messages;
+    pn_json_item(s);
+    pn_str_addz(s, "{\"role\":");
+    pn_json_write_str(s, role.data, role.len);
+    pn_json_key(s, "content");
+    pn_str_addc(s, '[');
+    return s;
+}
+
+/* The assistant's turn is over: its message. */
+static void resp_end_turn(pn_oai_parser *p)
+{
+    resp_translator *r = resp_of(p);
+    pn_str *const all[] = {&r->reasoning, &r->parts, &r->calls};
+    if (!r->reasoning.len && !r->parts.len && !r->calls.len)
+        return;
+    pn_str *s = resp_open(p, (pn_bytes){"assistant", 9});
+    pn_str_add(s, pn_str_cstr(&r->parts), r->parts.len);
+    pn_str_addc(s, ']');
+    if (r->reasoning.len) {
+        pn_json_key(s, "reasoning_content");
+        pn_json_write_str(s, r->reasoning.data, r->reasoning.len);
+    }
+    if (r->calls.len) {
+        pn_json_key(s, "tool_calls");
+        pn_str_addc(s, '[');
+        pn_str_add(s, r->calls.data, r->calls.len);
+        pn_str_addc(s, ']');
+    }
+    pn_str_addc(s, '}');
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++) {
+        s->failed |= all[i]->failed;
+        pn_str_clear(all[i]);
+    }
+}
+
+static void resp_text_part(pn_str *s, pn_bytes text)
+{
+    pn_json_item(s);
+    pn_str_addz(s, "{\"type\":\"text\",\"text\":");
+    pn_json_write_str(s, text.data, text.len);
+    pn_str_addc(s, '}');
+}
+
+/* One part of a message or of a result. */
+static bool resp_part(pn_oai_parser *p, pn_str *s, const char *at, uint32_t part)
+{
+    char param[96];
+    pn_bytes type, text;
+    if (!pn_oai_translate_member(p, at, part, "type", &type))
+        return false;
+    bool refusal = pn_oai_same(type, "refusal");
+    if (!refusal && !pn_oai_same(type, "input_text") && !pn_oai_same(type, "output_text") && !pn_oai_same(type, "text")) {
+        snprintf(param, sizeof param, "%s.type", at);
+        return pn_oai_fail(p, param, "%s: the model takes text alone, found a part of type '%.*s'", param, (int)PN_MIN(type.len, (size_t)40), type.data);
+    }
+    if (!pn_oai_translate_member(p, at, part, refusal ? "refusal" : "text", &text))
+        return false;
+    resp_text_part(s, text);
+    return true;
+}
+
+/* A string or an array of parts, as the elements of an array of parts. */
+static bool resp_parts(pn_oai_parser *p, pn_str *s, const char *at, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[80];
+    pn_bytes text;
+    uint32_t i = 0;
+    if (pn_json_str(d, node, &text)) {
+        resp_text_part(s, text);
+        return true;
+    }
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, at, "a string or an array of parts", node);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!resp_part(p, s, param, c))
+            return false;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Items
+ * ------------------------------------------------------------------------------------------ */
+
+typedef bool (*resp_reader)(pn_oai_parser *p, const char *at, uint32_t item);
+
+static bool resp_message(pn_oai_parser *p, const char *at, uint32_t item)
+{
+    static const char *const roles[] = {"user", "system", "developer", "assistant"};
+    resp_translator *r = resp_of(p);
+    char param[64];
+    pn_bytes role;
+    size_t k = 0;
+    if (!pn_oai_translate_member(p, at, item, "role", &role))
+        return false;
+    while (k < PN_COUNT_OF(roles) && !pn_oai_same(role, roles[k]))
+        k++;
+    snprintf(param, sizeof param, "%s.role", at);
+    if (k == PN_COUNT_OF(roles))
+        return pn_oai_fail(p, param, "%s: expected user, assistant, system or developer, found '%.*s'", param, (int)PN_MIN(role.len, (size_t)40), role.data);
+    snprintf(param, sizeof param, "%s.content", at);
+    uint32_t content = pn_json_get(&p->q->body, item, "content");
+    if (k == 3) {
+        if (r->parts.len || r->calls.len)
+            resp_end_turn(p);
+        return resp_parts(p, &r->parts, param, content);
+    }
+    resp_end_turn(p);
+    pn_str *s = resp_open(p, role);
+    if (!resp_parts(p, s, param, content))
+        return false;
+    pn_str_addz(s, "]}");
+    return true;
+}
+
+static bool resp_call(pn_oai_parser *p, const char *at, uint32_t item)
+{
+    pn_str *s = &resp_of(p)->calls;
+    pn_bytes id, name, arguments;
+    if (!pn_oai_translate_member(p, at, item, "call_id", &id) || !pn_oai_translate_member(p, at, item, "name", &name) ||
+        !pn_oai_translate_member(p, at, item, "arguments", &arguments))
+        return false;
+    pn_json_item(s);
+    pn_str_addz(s, "{\"type\":\"function\",\"id\":");
+    pn_json_write_str(s, id.data, id.len);
+    pn_str_addz(s, ",\"function\":{\"name\":");
+    pn_json_write_str(s, name.data, name.len);
+    pn_json_key(s, "arguments");
+    pn_json_write_str(s, arguments.data, arguments.len);
+    pn_str_addz(s, "}}");
+    return true;
+}
+
+static bool resp_result(pn_oai_parser *p, const char *at, uint32_t item)
+{
+    char param[64];
+    pn_bytes id;
+    if (!pn_oai_translate_member(p, at, item, "call_id", &id))
+        return false;
+    resp_end_turn(p);
+    pn_str *s = resp_open(p, (pn_bytes){"tool", 4});
+    snprintf(param, sizeof param, "%s.output", at);
+    if (!resp_parts(p, s, param, pn_json_get(&p->q->body, item, "output")))
+        return false;
+    pn_str_addc(s, ']');
+    pn_json_key(s, "tool_call_id");
+    pn_json_write_str(s, id.data, id.len);
+    pn_str_addc(s, '}');
+    return true;
+}
+
+/* What was thought, or else its summary. */
+static bool resp_reasoning(pn_oai_parser *p, const char *at, uint32_t item)
+{
+    const pn_json_doc *d = &p->q->body;
+    resp_translator *r = resp_of(p);
+    uint32_t content = pn_json_get(d, item, "content");
+    (void)at;
+    if (r->parts.len || r->calls.len)
+        resp_end_turn(p);
+    if (!pn_json_count(d, content))
+        content = pn_json_get(d, item, "summary");
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes text;
+        if (pn_json_str(d, pn_json_get(d, c, "text"), &text))
+            pn_str_add(&r->reasoning, text.data, text.len);
+    }
+    return true;
+}
+
+static const struct { const char *type; resp_reader read; } resp_items[] = {
+    {"message", resp_message}, {"function_call", resp_call}, {"function_call_output", resp_result}, {"reasoning", resp_reasoning},
+};
+
+/* A message need not say that it is one. */
+static bool resp_item(pn_oai_parser *p, uint32_t item, uint32_t i)
+{
+    const pn_json_doc *d = &p->q->body;
+    char at[32], param[48];
+    pn_bytes type = {"message", 7};
+    uint32_t node = pn_json_get(d, item, "type");
+    snprintf(at, sizeof at, "input[%u]", (unsigned)i);
+    snprintf(param, sizeof param, "%s.type", at);
+    if (pn_json_type_of(d, item) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, at, "an object", item);
+    if (pn_oai_given(d, node) && !pn_oai_read_text(p, param, node, &type))
+        return false;
+    for (size_t k = 0; k < PN_COUNT_OF(resp_items); k++)
+        if (pn_oai_same(type, resp_items[k].type))
+            return resp_items[k].read(p, at, item);
+    return pn_oai_fail(p, param, "%s: expected message, reasoning, function_call or function_call_output, found '%.*s'", param,
+                       (int)PN_MIN(type.len, (size_t)40), type.data);
+}
+
+static bool resp_input(pn_oai_parser *p)
+{
+    const pn_json_doc *d = &p->q->body;
+    uint32_t instructions = pn_json_get(d, PN_JSON_ROOT, "instructions"), input = pn_json_get(d, PN_JSON_ROOT, "input"), i = 0;
+    pn_bytes text;
+    if (pn_oai_given(d, instructions)) {
+        pn_str *s = resp_open(p, (pn_bytes){"system", 6});
+        if (!resp_parts(p, s, "instructions", instructions))
+            return false;
+        pn_str_addz(s, "]}");
+    }
+    if (pn_json_str(d, input, &text)) {
+        pn_str *s = resp_open(p, (pn_bytes){"user", 4});
+        resp_text_part(s, text);
+        pn_str_addz(s, "]}");
+        return true;
+    }
+    if (pn_json_type_of(d, input) != PN_JSON_ARRAY || !pn_json_count(d, input))
+        return pn_oai_expected(p, "input", "a string or an array of items, not empty", input);
+    for (uint32_t c = pn_json_first(d, input); c != PN_JSON_NONE; c = pn_json_next(d, c), i++)
+        if (!resp_item(p, c, i))
+            return false;
+    resp_end_turn(p);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tools
+ * ------------------------------------------------------------------------------------------ */
+
+/* Name and schema lie beside the type here, and in an object of their own there. */
+static bool resp_function(pn_oai_parser *p, pn_str *s, const char *at, uint32_t tool)
+{
+    static const char *const keys[] = {"description", "parameters", "strict"};
+    const pn_json_doc *d = &p->q->body;
+    pn_bytes name;
+    if (!pn_oai_translate_member(p, at, tool, "name", &name))
+        return false;
+    pn_json_item(s);
+    pn_str_addz(s, "{\"type\":\"function\",\"function\":{\"name\":");
+    pn_json_write_str(s, name.data, name.len);
+    for (size_t k = 0; k < PN_COUNT_OF(keys); k++) {
+        uint32_t value = pn_json_get(d, tool, keys[k]);
+        if (!pn_oai_given(d, value))
+            continue;
+        pn_json_key(s, keys[k]);
+        pn_json_write_node(s, d, value);
+    }
+    pn_str_addz(s, "}}");
+    return true;
+}
+
+/* Agents offer what OpenAI has (web_search, custom, ...) beside their own; the model is not told of it. */
+static bool resp_tools(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_str *s = resp_out(p);
+    char at[32];
+    pn_bytes type;
+    uint32_t i = 0;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array", node);
+    pn_json_key(s, "tools");
+    pn_str_addc(s, '[');
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(at, sizeof at, "tools[%u]", (unsigned)i);
+        if (!pn_oai_translate_member(p, at, c, "type", &type))
+            return false;
+        if (!pn_oai_same(type, "function"))
+            pn_oai_ignore(p, at, strlen(at));
+        else if (!resp_function(p, s, at, c))
+            return false;
+    }
+    pn_str_addc(s, ']');
+    return true;
+}
+
+static bool resp_tool_choice(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_str *s = resp_out(p);
+    pn_bytes type;
+    if (pn_json_type_of(d, node) == PN_JSON_STRING) {
+        pn_oai_translate_as(p, name, node);
+        return true;
+    }
+    if (!pn_oai_translate_member(p, name, node, "type", &type))
+        return false;
+    if (pn_oai_same(type, "function")) {
+        pn_oai_translate_as(p, name, node);
+        return true;
+    }
+    if (!pn_oai_same(type, "allowed_tools"))
+        return pn_oai_fail(p, "tool_choice.type", "tool_choice.type: expected function or allowed_tools, found '%.*s'",
+                           (int)PN_MIN(type.len, (size_t)40), type.data);
+    pn_json_key(s, "tool_choice");
+    pn_str_addz(s, "{\"type\":\"allowed_tools\",\"allowed_tools\":");
+    pn_json_write_node(s, d, node);
+    pn_str_addc(s, '}');
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Other fields
+ * ------------------------------------------------------------------------------------------ */
+
+static bool resp_max(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    (void)name;
+    pn_oai_translate_as(p, "max_completion_tokens", node);
+    return true;
+}
+
+/* Members but `known` are listed with their way. */
+static void resp_ignore_others(pn_oai_parser *p, const char *name, uint32_t node, const char *known)
+{
+    const pn_json_doc *d = &p->q->body;
+    char way[64];
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes key = pn_json_key_of(d, c);
+        if (!pn_oai_given(d, c) || pn_oai_same(key, known))
+            continue;
+        int n = snprintf(way, sizeof way, "%s.%s", name, key.data);
+        pn_oai_ignore(p, way, PN_MIN((size_t)n, sizeof way - 1));
+    }
+}
+
+static bool resp_text(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    uint32_t format = pn_json_get(&p->q->body, node, "format");
+    if (pn_json_type_of(&p->q->body, node) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, name, "an object", node);
+    if (pn_oai_given(&p->q->body, format))
+        pn_oai_translate_as(p, "response_format", format);
+    resp_ignore_others(p, name, node, "format");
+    return true;
+}
+
+static bool resp_effort(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    uint32_t effort = pn_json_get(&p->q->body, node, "effort");
+    if (pn_json_type_of(&p->q->body, node) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, name, "an object", node);
+    if (pn_oai_given(&p->q->body, effort))
+        pn_oai_translate_as(p, "reasoning_effort", effort);
+    resp_ignore_others(p, name, node, "effort");
+    return true;
+}
+
+/* Log-probabilities come when `include` or a number of alternatives asks for them. */
+static bool resp_logprobs(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int64_t v;
+    pn_oai_translate_as(p, name, node);
+    if (pn_json_i64(&p->q->body, node, &v) && v == 0)
+        return true;
+    pn_json_key(resp_out(p), "logprobs");
+    pn_json_write_bool(resp_out(p), true);
+    return true;
+}
+
+static bool resp_include(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    bool other = false;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array", node);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes what;
+        if (!pn_oai_read_text(p, name, c, &what))
+            return false;
+        bool logprobs = pn_oai_same(what, "message.output_text.logprobs");
+        other |= !logprobs;
+        if (!logprobs)
+            continue;
+        pn_json_key(resp_out(p), "logprobs");
+        pn_json_write_bool(resp_out(p), true);
+    }
+    if (other)
+        pn_oai_ignore(p, name, strlen(name));
+    return true;
+}
+
+/* Nothing is kept: what asks for it is listed, what does without is as asked for. */
+static bool resp_store(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    bool v;
+    if (!pn_oai_read_bool(p, name, node, &v))
+        return false;
+    if (v)
+        pn_oai_ignore(p, name, strlen(name));
+    return true;
+}
+
+static bool resp_truncation(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    pn_bytes word;
+    if (!pn_oai_read_text(p, name, node, &word))
+        return false;
+    if (!pn_oai_same(word, "disabled"))
+        pn_oai_ignore(p, name, strlen(name));
+    return true;
+}
+
+static bool resp_state(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    bool v;
+    if (pn_json_bool(&p->q->body, node, &v) && !v)
+        return true;                            /* "background": false */
+    return pn_oai_fail(p, name, "%s: this server keeps no answers: send the whole conversation as input, and wait for the answer", name);
+}
+
+static const pn_oai_field resp_fields[] = {
+    {"input", pn_oai_read_nothing}, {"instructions", pn_oai_read_nothing}, {"metadata", pn_oai_read_nothing}, {"tools", resp_tools},
+    {"tool_choice", resp_tool_choice}, {"max_output_tokens", resp_max}, {"text", resp_text}, {"reasoning", resp_effort},
+    {"top_logprobs", resp_logprobs}, {"include", resp_include}, {"store", resp_store}, {"truncation", resp_truncation},
+    {"previous_response_id", resp_state}, {"conversation", resp_state}, {"background", resp_state}, {"prompt", resp_state},
+    {"stream_options", pn_oai_read_nothing}, {"messages", pn_oai_translate_ignore}, {"n", pn_oai_translate_ignore},
+    {"logprobs", pn_oai_translate_ignore},
+};
+
+static const pn_oai_rename resp_names[] = {
+    {"max_completion_tokens", "max_output_tokens"}, {"response_format.json_schema", "text.format"}, {"response_format", "text.format"},
+    {"reasoning_effort", "reasoning.effort"}, {"messages", "input"}, {"tool_choice.allowed_tools", "tool_choice"},
+};
+
+PN_INTERNAL bool pn_responses_parse(pn_responses *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    resp_translator r;
+    pn_str *const own[] = {&r.reasoning, &r.parts, &r.calls};
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < PN_COUNT_OF(own); i++)
+        pn_str_init(own[i], mem, PN_ACCT_CONN);
+    bool ok = pn_oai_translate_open(&r.t, mem, text, len, e) && resp_input(&r.t.p) &&
+              pn_oai_translate_fields(&r.t, resp_fields, PN_COUNT_OF(resp_fields)) &&
+              pn_oai_translate_end(&r.t, &out->chat, resp_names, PN_COUNT_OF(resp_names));
+    if (ok) {
+        out->body = r.t.in.body;                /* it moves; what is closed below is empty */
+        r.t.in.body = (pn_json_doc){.mem = NULL};
+    }
+    pn_oai_translate_close(&r.t);
+    for (size_t i = 0; i < PN_COUNT_OF(own); i++)
+        pn_str_fini(own[i]);
+    return ok;
+}
+
+PN_INTERNAL void pn_responses_fini(pn_responses *q)
+{
+    pn_oai_chat_fini(&q->chat);
+    pn_json_fini(&q->body);
+}
+#endif
+
+/* ---- Begin serve/pn_responses_reply.c ---- */
+#ifndef PN_DROP_SERVE_PN_RESPONSES_REPLY_C
+#define PN_DROP_SERVE_PN_RESPONSES_REPLY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_responses_reply.c - answers of the Responses API, whole or as events.
+ *
+ * An answer is a row of items: reasoning, messages, calls.  One is open at a time; what belongs to another closes
+ * it.  The response object comes with the first events and with the last, which has all items once more; so
+ * items are gathered in any case.
+ */
+/* includes serve/pn_responses.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes serve/pn_oai_reply.h */
+
+typedef enum respr_kind { RESPR_NONE, RESPR_REASONING, RESPR_MESSAGE, RESPR_CALL } respr_kind;
+
+typedef struct respr_reply {
+    pn_reply base;
+    const pn_responses *q;
+    uint64_t sequence;
+    uint32_t n_items;
+    pn_str items;               /* elements of output, but for the open one */
+    respr_kind open;
+    char id[40];                /* of the open item, and below what else it has */
+    pn_str text;                /* a call's: its arguments */
+    pn_str name, call_id;       /* JSON strings */
+    pn_str logprobs, fresh;     /* elements; fresh: not in a delta yet */
+    pn_finish why;
+} respr_reply;
+
+/* ------------------------------------------------------------------------------------------
+ * Events
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_str *respr_event_open(respr_reply *r, const char *type)
+{
+    pn_str_addf(&r->base.out, "{\"type\":\"%s\",\"sequence_number\":%" PRIu64, type, r->sequence++);
+    return &r->base.out;
+}
+
+static bool respr_event_send(respr_reply *r, const char *type)
+{
+    pn_str_addc(&r->base.out, '}');
+    return pn_reply_send(&r->base, type);
+}
+
+/* One about the open item's content. */
+static pn_str *respr_content_event(respr_reply *r, const char *type)
+{
+    pn_str *s = respr_event_open(r, type);
+    pn_str_addf(s, ",\"item_id\":\"%s\",\"output_index\":%u", r->id, (unsigned)r->n_items);
+    if (r->open != RESPR_CALL)
+        pn_str_addz(s, ",\"content_index\":0");
+    return s;
+}
+
+static void respr_member(pn_str *s, const char *key, const pn_str *text)
+{
+    pn_json_key(s, key);
+    pn_json_write_str(s, pn_str_cstr(text), text->len);
+}
+
+static void respr_list(pn_str *s, const char *key, const pn_str *elements)
+{
+    pn_json_key(s, key);
+    pn_str_addc(s, '[');
+    pn_str_add(s, pn_str_cstr(elements), elements->len);
+    pn_str_addc(s, ']');
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Items
+ * ------------------------------------------------------------------------------------------ */
+
+static void respr_part(respr_reply *r, pn_str *s)
+{
+    pn_str_addf(s, "{\"type\":\"%s\"", r->open == RESPR_MESSAGE ? "output_text" : "reasoning_text");
+    respr_member(s, "text", &r->text);
+    if (r->open == RESPR_MESSAGE) {
+        pn_str_addz(s, ",\"annotations\":[]");
+        respr_list(s, "logprobs", &r->logprobs);
+    }
+    pn_str_addc(s, '}');
+}
+
+/* The open item as it is now; with its content when it is done. */
+static void respr_item(respr_reply *r, pn_str *s, const char *status, bool done)
+{
+    static const char *const types[] = {"", "reasoning", "message", "function_call"};
+    pn_str_addf(s, "{\"id\":\"%s\",\"type\":\"%s\",\"status\":\"%s\"", r->id, types[r->open], status);
+    if (r->open == RESPR_CALL) {
+        pn_str_addf(s, ",\"call_id\":%s,\"name\":%s", pn_str_cstr(&r->call_id), pn_str_cstr(&r->name));
+        respr_member(s, "arguments", &r->text);
+    } else {
+        pn_str_addz(s, r->open == RESPR_MESSAGE ? ",\"role\":\"assistant\",\"content\":[" : ",\"summary\":[],\"content\":[");
+        if (done)
+            respr_part(r, s);
+        pn_str_addc(s, ']');
+    }
+    pn_str_addc(s, '}');
+}
+
+static bool respr_item_event(respr_reply *r, const char *type, const char *status, bool done)
+{
+    pn_str *s = respr_event_open(r, type);
+    pn_str_addf(s, ",\"output_index\":%u", (unsigned)r->n_items);
+    pn_json_key(s, "item");
+    respr_item(r, s, status, done);
+    return respr_event_send(r, type);
+}
+
+static bool respr_part_event(respr_reply *r, const char *type)
+{
+    pn_str *s = respr_content_event(r, type);
+    pn_json_key(s, "part");
+    respr_part(r, s);
+    return respr_event_send(r, type);
+}
+
+static const char *respr_delta_type(respr_kind k)
+{
+    return k == RESPR_MESSAGE ? "response.output_text.delta" : k == RESPR_CALL ? "response.function_call_arguments.delta" : "response.reasoning_text.delta";
+}
+
+static const char *respr_done_type(respr_kind k)
+{
+    return k == RESPR_MESSAGE ? "response.output_text.done" : k == RESPR_CALL ? "response.function_call_arguments.done" : "response.reasoning_text.done";
+}
+
+/* The events that end the open item. */
+static bool respr_close_events(respr_reply *r, const char *status)
+{
+    const char *type = respr_done_type(r->open);
+    pn_str *s = respr_content_event(r, type);
+    respr_member(s, r->open == RESPR_CALL ? "arguments" : "text", &r->text);
+    if (r->open == RESPR_CALL)
+        pn_str_addf(s, ",\"name\":%s", pn_str_cstr(&r->name));
+    if (r->open == RESPR_MESSAGE)
+        respr_list(s, "logprobs", &r->logprobs);
+    if (!respr_event_send(r, type))
+        return false;
+    if (r->open == RESPR_MESSAGE && !respr_part_event(r, "response.content_part.done"))
+        return false;
+    return respr_item_event(r, "response.output_item.done", status, true);
+}
+
+static bool respr_close(respr_reply *r, const char *status)
+{
+    if (r->open == RESPR_NONE || r->base.dead)
+        return !r->base.dead;
+    if (r->base.p.stream && !respr_close_events(r, status))
+        return false;
+    pn_json_item(&r->items);
+    respr_item(r, &r->items, status, true);
+    r->open = RESPR_NONE;
+    r->n_items++;
+    pn_str_clear(&r->text);
+    pn_str_clear(&r->logprobs);
+    pn_str_clear(&r->fresh);
+    return pn_reply_kept(&r->base, &r->items);
+}
+
+static bool respr_open(respr_reply *r, respr_kind kind)
+{
+    static const char *const prefixes[] = {"", "rs_", "msg_", "fc_"};
+    if (!respr_close(r, "completed"))
+        return false;
+    r->open = kind;
+    pn_reply_id(&r->base, prefixes[kind], (uint32_t)kind, r->n_items, r->id);
+    if (!r->base.p.stream)
+        return true;
+    return respr_item_event(r, "response.output_item.added", "in_progress", false) &&
+           (kind != RESPR_MESSAGE || respr_part_event(r, "response.content_part.added"));
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What is told
+ * ------------------------------------------------------------------------------------------ */
+
+static bool respr_add(respr_reply *r, respr_kind kind, const pn_output_event *e)
+{
+    if (!e->len)
+        return !r->base.dead;
+    if (r->open != kind && !respr_open(r, kind))
+        return false;
+    pn_str_add(&r->text, e->text, e->len);
+    if (!pn_reply_kept(&r->base, &r->text) || !r->base.p.stream)
+        return !r->base.dead;
+    pn_str *s = respr_content_event(r, respr_delta_type(kind));
+    pn_json_key(s, "delta");
+    pn_json_write_str(s, e->text, e->len);
+    if (kind == RESPR_MESSAGE) {
+        respr_list(s, "logprobs", &r->fresh);
+        pn_str_clear(&r->fresh);
+    }
+    return respr_event_send(r, respr_delta_type(kind));
+}
+
+static bool respr_call(respr_reply *r, const pn_output_event *e)
+{
+    char id[40];
+    if (!respr_close(r, "completed"))
+        return false;
+    pn_reply_id(&r->base, "call_", 0, e->call, id);
+    pn_str_clear(&r->name);
+    pn_str_clear(&r->call_id);
+    pn_json_write_str(&r->name, e->text, e->len);
+    if (e->id_len)
+        pn_json_write_str(&r->call_id, e->id, e->id_len);
+    else
+        pn_json_write_strz(&r->call_id, id);
+    return pn_reply_kept(&r->base, &r->name) && pn_reply_kept(&r->base, &r->call_id) && respr_open(r, RESPR_CALL);
+}
+
+static bool respr_event(pn_reply *base, uint32_t choice, const pn_output_event *e)
+{
+    respr_reply *r = (respr_reply *)base;
+    (void)choice;
+    switch (e->kind) {
+    case PN_OUTPUT_REASONING: return respr_add(r, RESPR_REASONING, e);
+    case PN_OUTPUT_CONTENT: return respr_add(r, RESPR_MESSAGE, e);
+    case PN_OUTPUT_CALL_BEGIN: return respr_call(r, e);
+    case PN_OUTPUT_ARGUMENTS: return respr_add(r, RESPR_CALL, e);
+    default: return respr_close(r, e->complete ? "completed" : "incomplete");
+    }
+}
+
+static bool respr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+{
+    respr_reply *r = (respr_reply *)base;
+    pn_str *const both[] = {&r->logprobs, &r->fresh};
+    size_t n = base->p.stream ? 2 : 1;
+    (void)choice;
+    if (!r->q->chat.common.logprobs || t->part != PN_PART_CONTENT)
+        return !base->dead;
+    if (r->open != RESPR_MESSAGE && !respr_open(r, RESPR_MESSAGE))
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        pn_json_item(both[i]);
+        pn_oai_reply_token(both[i], t);
+        pn_reply_kept(base, both[i]);
+    }
+    return !base->dead;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The response object
+ * ------------------------------------------------------------------------------------------ */
+
+/* What an answer repeats of the request, and what it says where the request said nothing. */
+static const struct { const char *key, *absent; } respr_echo[] = {
+    {"instructions", "null"}, {"max_output_tokens", "null"}, {"max_tool_calls", "null"}, {"parallel_tool_calls", "true"},
+    {"reasoning", "{\"effort\":null,\"summary\":null}"}, {"temperature", "1"}, {"text", "{\"format\":{\"type\":\"text\"}}"},
+    {"tool_choice", "\"auto\""}, {"tools", "[]"}, {"top_p", "1"}, {"truncation", "\"disabled\""}, {"metadata", "{}"},
+};
+
+static void respr_usage(pn_str *s, const pn_oai_usage *u)
+{
+    pn_json_key(s, "usage");
+    if (!u) {
+        pn_str_addz(s, "null");
+        return;
+    }
+    pn_str_addf(s, "{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u},\"output_tokens\":%u,"
+                "\"output_tokens_details\":{\"reasoning_tokens\":%u},\"total_tokens\":%u}", (unsigned)u->prompt, (unsigned)u->cached,
+                (unsigned)u->completion, (unsigned)u->reasoning, (unsigned)(u->prompt + u->completion));
+}
+
+static void respr_error(pn_str *s, const pn_oai_error *e)
+{
+    pn_json_key(s, "error");
+    if (!e) {
+        pn_str_addz(s, "null");
+        return;
+    }
+    pn_str_addz(s, "{\"code\":");
+    pn_json_write_strz(s, e->code ? e->code : "server_error");
+    pn_json_key(s, "message");
+    pn_json_write_strz(s, e->message);
+    pn_str_addc(s, '}');
+}
+
+static void respr_object(respr_reply *r, const char *status, const pn_oai_usage *usage, const pn_oai_error *e)
+{
+    const pn_json_doc *d = &r->q->body;
+    pn_str *s = &r->base.out;
+    pn_str_addf(s, "{\"id\":\"resp_%s\",\"object\":\"response\",\"created_at\":%" PRId64 ",\"status\":\"%s\",\"background\":false", r->base.p.id,
+                r->base.p.created, status);
+    respr_error(s, e);
+    pn_str_addz(s, strcmp(status, "incomplete") == 0 ? ",\"incomplete_details\":{\"reason\":\"max_output_tokens\"}" : ",\"incomplete_details\":null");
+    pn_json_key(s, "model");
+    pn_json_write_strz(s, r->base.p.model);
+    respr_list(s, "output", &r->items);
+    for (size_t i = 0; i < PN_COUNT_OF(respr_echo); i++) {
+        uint32_t node = pn_json_get(d, PN_JSON_ROOT, respr_echo[i].key);
+        pn_json_key(s, respr_echo[i].key);
+        if (pn_json_type_of(d, node) > PN_JSON_NULL)
+            pn_json_write_node(s, d, node);
+        else
+            pn_str_addz(s, respr_echo[i].absent);
+    }
+    pn_str_addz(s, ",\"previous_response_id\":null,\"store\":false");
+    respr_usage(s, usage);
+    if (usage)
+        pn_reply_report(&r->base);
+    pn_str_addc(s, '}');
+}
+
+static bool respr_object_event(respr_reply *r, const char *type, const char *status, const pn_oai_usage *usage, const pn_oai_error *e)
+{
+    pn_json_key(respr_event_open(r, type), "response");
+    respr_object(r, status, usage, e);
+    return respr_event_send(r, type);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Beginning and end
+ * ------------------------------------------------------------------------------------------ */
+
+static bool respr_begin(pn_reply *base, const pn_oai_usage *so_far)
+{
+    respr_reply *r = (respr_reply *)base;
+    (void)so_far;
+    if (!base->p.stream)
+        return !base->dead;
+    return respr_object_event(r, "response.created", "in_progress", NULL, NULL) &&
+           respr_object_event(r, "response.in_progress", "in_progress", NULL, NULL);
+}
+
+static bool respr_choice_end(pn_reply *base, uint32_t choice, const pn_reply_finish *f)
+{
+    respr_reply *r = (respr_reply *)base;
+    (void)choice;
+    r->why = f->why;
+    return respr_close(r, pn_reply_cut_short(f->why) ? "incomplete" : "completed");
+}
+
+static bool respr_end(pn_reply *base, const pn_oai_usage *usage)
+{
+    respr_reply *r = (respr_reply *)base;
+    bool cut = pn_reply_cut_short(r->why);
+    const char *status = cut ? "incomplete" : "completed";
+    if (base->dead)
+        return false;
+    if (base->p.stream)
+        return respr_object_event(r, cut ? "response.incomplete" : "response.completed", status, usage, NULL);
+    respr_object(r, status, usage, NULL);
+    return pn_reply_send(base, NULL);
+}
+
+/* Some clients listen for the one event, some for the other. */
+static bool respr_fail(pn_reply *base, const pn_oai_error *e)
+{
+    respr_reply *r = (respr_reply *)base;
+    if (!base->p.stream)
+        return pn_oai_reply_fail(base, e);
+    pn_str *s = respr_event_open(r, "error");
+    pn_json_key(s, "code");
+    pn_json_write_strz(s, e->code ? e->code : "server_error");
+    pn_json_key(s, "message");
+    pn_json_write_strz(s, e->message);
+    pn_json_key(s, "param");
+    pn_json_write_strz(s, e->param[0] ? e->param : NULL);
+    return respr_event_send(r, "error") && respr_object_event(r, "response.failed", "failed", NULL, e);
+}
+
+static void respr_free(pn_reply *base)
+{
+    respr_reply *r = (respr_reply *)base;
+    pn_str *const all[] = {&r->items, &r->text, &r->name, &r->call_id, &r->logprobs, &r->fresh};
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
+        pn_str_fini(all[i]);
+    pn_reply_dispose(base, sizeof *r);
+}
+
+PN_INTERNAL pn_status pn_responses_reply_new(pn_reply **out, const pn_reply_params *p, const pn_responses *q, pn_err *err)
+{
+    static const pn_reply_ops ops = {respr_begin, respr_logprob, respr_event, respr_choice_end, respr_end, respr_fail, respr_free, false};
+    respr_reply *r = (respr_reply *)pn_reply_alloc(sizeof *r, &ops, p, err);
+    if (!r)
+        return PN_E_NOMEM;
+    pn_str *const all[] = {&r->items, &r->text, &r->name, &r->call_id, &r->logprobs, &r->fresh};
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
+        pn_str_init(all[i], p->mem, PN_ACCT_CONN);
+    r->q = q;
+    *out = &r->base;
+    return PN_OK;
+}
+#endif
+
+/* ---- Begin serve/pn_oai_embeddings.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_EMBEDDINGS_C
+#define PN_DROP_SERVE_PN_OAI_EMBEDDINGS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_embeddings.c - requests for embeddings, and their answers.
+ */
+/* includes serve/pn_oai_embeddings.h */
+
+#include <stdio.h>
+
+/* includes serve/pn_oai_read.h */
+
+enum { EMBED_INPUTS_MAX = 2048 };
+
+static pn_oai_embeddings *embed_of(const pn_oai_parser *p) { return (pn_oai_embeddings *)p->q; }
+
+/* ------------------------------------------------------------------------------------------
+ * The request
+ * ------------------------------------------------------------------------------------------ */
+
+static bool embed_input(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return pn_oai_read_inputs(p, name, node, EMBED_INPUTS_MAX, &embed_of(p)->inputs);
+}
+
+/* Which of the words it is. */
+static bool embed_word(pn_oai_parser *p, const char *name, uint32_t node, const char *a, const char *b, int *which)
+{
+    pn_bytes word;
+    if (!pn_oai_read_text(p, name, node, &word))
+        return false;
+    *which = pn_oai_same(word, b);
+    return *which || pn_oai_same(word, a) ||
+           pn_oai_fail(p, name, "%s: expected %s or %s, found '%.*s'", name, a, b, (int)PN_MIN(word.len, (size_t)40), word.data);
+}
+
+static bool embed_encoding(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int which;
+    bool ok = embed_word(p, name, node, "float", "base64", &which);
+    if (ok)
+        embed_of(p)->base64 = which;
+    return ok;
+}
+
+static bool embed_pooling(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int which;
+    bool ok = embed_word(p, name, node, "mean", "last", &which);
+    if (ok)
+        embed_of(p)->pooling = which ? PN_OAI_POOLING_LAST : PN_OAI_POOLING_MEAN;
+    return ok;
+}
+
+static bool embed_dimensions(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int64_t v;
+    bool ok = pn_oai_read_int(p, name, node, 1, INT32_MAX, &v);
+    if (ok)
+        embed_of(p)->dimensions = (uint32_t)v;
+    return ok;
+}
+
+static const pn_oai_field embed_fields[] = {
+    {"input", embed_input}, {"encoding_format", embed_encoding}, {"dimensions", embed_dimensions}, {"pooling", embed_pooling},
+};
+
+static bool embed_check(pn_oai_parser *p)
+{
+    const pn_oai_inputs *in = &embed_of(p)->inputs;
+    const pn_json_doc *d = &p->q->body;
+    char param[32];
+    if (!in->n)
+        return pn_oai_fail(p, "input", "input: expected a string, an array of strings, or tokens; found nothing");
+    for (size_t i = 0; i < in->n; i++) {
+        const pn_oai_piece *piece = &in->pieces[in->list[i].first];
+        if (in->list[i].n_pieces > 1 || piece->n_tokens || piece->text.len)
+            continue;
+        if (pn_json_type_of(d, pn_json_get(d, PN_JSON_ROOT, "input")) == PN_JSON_STRING)
+            snprintf(param, sizeof param, "input");
+        else
+            snprintf(param, sizeof param, "input[%zu]", i);
+        return pn_oai_fail(p, param, "%s: expected text, found an empty string", param);
+    }
+    return true;
+}
+
+PN_INTERNAL bool pn_oai_embeddings_parse(pn_oai_embeddings *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    pn_oai_parser p = {&out->common, e, 1};
+    memset(out, 0, sizeof *out);
+    bool ok = pn_oai_open(&p, mem, text, len) && pn_oai_read_fields(&p, embed_fields, PN_COUNT_OF(embed_fields), false) && embed_check(&p);
+    if (!ok)
+        pn_oai_embeddings_fini(out);
+    return ok;
+}
+
+PN_INTERNAL void pn_oai_embeddings_fini(pn_oai_embeddings *q)
+{
+    pn_oai_inputs_fini(q->common.mem, &q->inputs);
+    pn_oai_close(&q->common);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The answer
+ * ------------------------------------------------------------------------------------------ */
+
+static uint8_t embed_byte(const float *v, size_t i) { return (uint8_t)(pn_f32_bits(v[i / 4]) >> (8 * (i % 4))); }
+
+/* RFC 4648, section 4, of the floats' bytes, least significant first. */
+static void embed_base64(pn_str *s, const float *v, size_t dim)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = dim * 4;
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t three = (uint32_t)embed_byte(v, i) << 16;
+        three |= i + 1 < n ? (uint32_t)embed_byte(v, i + 1) << 8 : 0;
+        three |= i + 2 < n ? embed_byte(v, i + 2) : 0;
+        const char four[4] = {digits[three >> 18], digits[three >> 12 & 63], i + 1 < n ? digits[three >> 6 & 63] : '=',
+                              i + 2 < n ? digits[three & 63] : '='};
+        pn_str_add(s, four, sizeof four);
+    }
+}
+
+static void embed_vector(pn_str *s, const float *v, size_t dim, bool base64)
+{
+    pn_str_addc(s, base64 ? '"' : '[');
+    if (base64)
+        embed_base64(s, v, dim);
+    for (size_t i = 0; !base64 && i < dim; i++) {
+        if (i)
+            pn_str_addc(s, ',');
+        pn_json_write_f32(s, v[i]);
+    }
+    pn_str_addc(s, base64 ? '"' : ']');
+}
+
+PN_INTERNAL void pn_oai_embeddings_body(pn_str *out, const char *model, const float *const *vectors, size_t n, size_t dim, bool base64,
+                                        const pn_oai_usage *usage)
+{
+    pn_str_addz(out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < n; i++) {
+        pn_str_addf(out, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "", i);
+        embed_vector(out, vectors[i], dim, base64);
+        pn_str_addc(out, '}');
+    }
+    pn_str_addz(out, "],\"model\":");
+    pn_json_write_strz(out, model);
+    pn_str_addf(out, ",\"usage\":{\"prompt_tokens\":%u,\"total_tokens\":%u}}", (unsigned)usage->prompt, (unsigned)usage->prompt);
+}
+#endif
+
+/* ---- Begin serve/pn_oai_tokens.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_TOKENS_C
+#define PN_DROP_SERVE_PN_OAI_TOKENS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_tokens.c - texts to tokens and back, asked for and answered.
+ */
+/* includes serve/pn_oai_tokens.h */
+
+/* includes base/pn_utf8.h */
+/* includes serve/pn_oai_read.h */
+
+/* ------------------------------------------------------------------------------------------
+ * Requests
+ * ------------------------------------------------------------------------------------------ */
+
+/* The rows' readers get a parser whose q is the first member of the request. */
+static pn_oai_tokenize *tokens_of(const pn_oai_parser *p) { return (pn_oai_tokenize *)p->q; }
+
+static bool tokens_text(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    tokens_of(p)->vllm |= strcmp(name, "prompt") == 0;
+    return pn_oai_read_text(p, name, node, &tokens_of(p)->text);
+}
+
+static bool tokens_switch(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    pn_oai_tokenize *q = tokens_of(p);
+    const struct { const char *name; bool *at; } all[] = {
+        {"add_special", &q->add_special}, {"add_special_tokens", &q->add_special}, {"parse_special", &q->parse_special},
+        {"with_pieces", &q->pieces}, {"return_token_strs", &q->pieces}, {"add_generation_prompt", &q->add_generation_prompt},
+    };
+    size_t i = 0;
+    while (strcmp(all[i].name, name) != 0)
+        i++;
+    return pn_oai_read_bool(p, name, node, all[i].at);
+}
+
+static const pn_oai_field tokens_fields[] = {
+    {"content", tokens_text}, {"prompt", tokens_text}, {"messages", pn_oai_read_nothing}, {"add_special", tokens_switch},
+    {"add_special_tokens", tokens_switch}, {"parse_special", tokens_switch}, {"with_pieces", tokens_switch},
+    {"return_token_strs", tokens_switch}, {"add_generation_prompt", tokens_switch},
+};
+
+/* vLLM adds special tokens to prompts unless told not to, but not to messages: their template has them. */
+static bool tokens_read(pn_oai_parser *p, bool *has_messages)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_oai_tokenize *q = tokens_of(p);
+    *has_messages = pn_oai_given(d, pn_json_get(d, PN_JSON_ROOT, "messages"));
+    q->vllm = *has_messages;
+    q->parse_special = q->add_generation_prompt = true;
+    q->add_special = !*has_messages && pn_oai_given(d, pn_json_get(d, PN_JSON_ROOT, "prompt"));
+    if (!pn_oai_read_fields(p, tokens_fields, PN_COUNT_OF(tokens_fields), false))
+        return false;
+    return *has_messages || q->text.data || pn_oai_fail(p, "content", "content: expected content, prompt or messages; found none of them");
+}
+
+PN_INTERNAL bool pn_oai_tokenize_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    pn_oai_parser p = {&out->chat.common, e, 1};
+    bool has_messages = false;
+    memset(out, 0, sizeof *out);
+    pn_str_init(&out->chat.variables, mem, PN_ACCT_CONN);
+    bool ok = pn_oai_open(&p, mem, text, len) && tokens_read(&p, &has_messages);
+    if (ok && !has_messages)
+        return true;
+    pn_oai_chat_fini(&out->chat);
+    out->text = (pn_bytes){NULL, 0};
+    return ok && pn_oai_chat_parse(&out->chat, mem, text, len, 1, e);
+}
+
+PN_INTERNAL void pn_oai_tokenize_fini(pn_oai_tokenize *q) { pn_oai_chat_fini(&q->chat); }
+
+PN_INTERNAL bool pn_oai_template_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    if (!pn_oai_tokenize_parse(out, mem, text, len, e))
+        return false;
+    if (!out->text.data)
+        return true;
+    pn_oai_error_set(e, 400, "invalid_request_error", "invalid_value", "messages", "messages: expected an array of messages, found nothing");
+    pn_oai_tokenize_fini(out);
+    return false;
+}
+
+static bool tokens_list(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_oai_detokenize *q = (pn_oai_detokenize *)p->q;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array of tokens", node);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        int64_t id;
+        if (!pn_oai_read_int(p, name, c, 0, INT32_MAX, &id))
+            return false;
+        if (!pn_mem_grow(p->q->mem, PN_ACCT_CONN, (void **)&q->tokens, &q->cap, q->n + 1, sizeof *q->tokens))
+            return pn_oai_fail_memory(p);
+        q->tokens[q->n++] = (pn_token)id;
+    }
+    return true;
+}
+
+PN_INTERNAL bool pn_oai_detokenize_parse(pn_oai_detokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    static const pn_oai_field fields[] = {{"tokens", tokens_list}};
+    pn_oai_parser p = {&out->common, e, 1};
+    memset(out, 0, sizeof *out);
+    bool ok = pn_oai_open(&p, mem, text, len) && pn_oai_read_fields(&p, fields, 1, false);
+    if (ok && !pn_oai_given(&out->common.body, pn_json_get(&out->common.body, PN_JSON_ROOT, "tokens")))
+        ok = pn_oai_fail(&p, "tokens", "tokens: expected an array of tokens, found nothing");
+    if (!ok)
+        pn_oai_detokenize_fini(out);
+    return ok;
+}
+
+PN_INTERNAL void pn_oai_detokenize_fini(pn_oai_detokenize *q)
+{
+    pn_mem_free(q->common.mem, PN_ACCT_CONN, q->tokens, q->cap * sizeof *q->tokens);
+    q->tokens = NULL;
+    q->n = q->cap = 0;
+    pn_oai_close(&q->common);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Answers
+ * ------------------------------------------------------------------------------------------ */
+
+static void tokens_ids(pn_str *s, const pn_token *tokens, size_t n)
+{
+    pn_str_addc(s, '[');
+    for (size_t i = 0; i < n; i++)
+        pn_str_addf(s, "%s%d", i ? "," : "", (int)tokens[i]);
+    pn_str_addc(s, ']');
+}
+
+/* A string, or an array of bytes for a part of a character. */
+static void tokens_piece(pn_str *s, pn_bytes piece)
+{
+    if (pn_utf8_valid(piece.data, piece.len) == piece.len) {
+        pn_json_write_str(s, piece.data, piece.len);
+        return;
+    }
+    pn_str_addc(s, '[');
+    for (size_t i = 0; i < piece.len; i++)
+        pn_str_addf(s, "%s%u", i ? "," : "", (unsigned)(unsigned char)piece.data[i]);
+    pn_str_addc(s, ']');
+}
+
+static void tokens_vllm_body(pn_str *s, const pn_token *tokens, const pn_bytes *pieces, size_t n, uint32_t max_model_len)
+{
+    pn_str_addf(s, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":", n, (unsigned)max_model_len);
+    tokens_ids(s, tokens, n);
+    pn_str_addz(s, ",\"token_strs\":");
+    pn_str_addz(s, pieces ? "[" : "null");
+    for (size_t i = 0; pieces && i < n; i++) {
+        if (i)
+            pn_str_addc(s, ',');
+        pn_json_write_str(s, pieces[i].data, pieces[i].len);
+    }
+    pn_str_addz(s, pieces ? "]}" : "}");
+}
+
+PN_INTERNAL void pn_oai_tokenize_body(pn_str *out, const pn_oai_tokenize *q, const pn_token *tokens, const pn_bytes *pieces, size_t n,
+                                      uint32_t max_model_len)
+{
+    pieces = q->pieces ? pieces : NULL;
+    if (q->vllm) {
+        tokens_vllm_body(out, tokens, pieces, n, max_model_len);
+        return;
+    }
+    pn_str_addz(out, "{\"tokens\":");
+    if (!pieces)
+        tokens_ids(out, tokens, n);
+    for (size_t i = 0; pieces && i < n; i++) {
+        pn_str_addf(out, "%s{\"id\":%d,\"piece\":", i ? "," : "[", (int)tokens[i]);
+        tokens_piece(out, pieces[i]);
+        pn_str_addc(out, '}');
+    }
+    if (pieces)
+        pn_str_addz(out, n ? "]" : "[]");
+    pn_str_addc(out, '}');
+}
+
+PN_INTERNAL void pn_oai_detokenize_body(pn_str *out, const char *text, size_t len)
+{
+    pn_str_addz(out, "{\"content\":");
+    pn_json_write_str(out, text, len);
+    pn_json_key(out, "prompt");
+    pn_json_write_str(out, text, len);
+    pn_str_addc(out, '}');
+}
+
+PN_INTERNAL void pn_oai_template_body(pn_str *out, const char *text, size_t len)
+{
+    pn_str_addz(out, "{\"prompt\":");
+    pn_json_write_str(out, text, len);
+    pn_str_addc(out, '}');
+}
+
+PN_INTERNAL void pn_oai_input_tokens_body(pn_str *out, size_t n) { pn_str_addf(out, "{\"input_tokens\":%zu}", n); }
 #endif
 
 /* ---- Begin serve/pn_metrics.c ---- */
@@ -9288,7 +10657,9 @@ PN_INTERNAL void pn_conn_drain(pn_conn *c) { c->draining = true; }
 #define NET_NOSIGNAL 0          /* then SO_NOSIGPIPE does it, see net_prepare */
 #endif
 
-enum { NET_BACKLOG = 1024 };
+/* What the kernel keeps for a client that does not read is memory, too: by itself it would let it grow to
+ * megabytes. */
+enum { NET_BACKLOG = 1024, NET_SEND_BYTES = 128 << 10 };
 
 static bool net_prepare(int fd)
 {
@@ -9455,7 +10826,7 @@ PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer)
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
     unsigned port;
-    int on = 1, fd;
+    int on = 1, bytes = NET_SEND_BYTES, fd;
     memset(&a, 0, sizeof a);
     do
         fd = accept(l->fd, (struct sockaddr *)&a, &n);
@@ -9468,6 +10839,7 @@ PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer)
     }
     if (l->tcp)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);       /* an event is worth a packet */
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     net_name(&a, peer->name, sizeof peer->name, &port);
     peer->local = net_is_local(&a);
     return fd;

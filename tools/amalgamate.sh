@@ -67,7 +67,8 @@ drop_files()
 	base/pn_err.c base/pn_mem.c base/pn_str.c base/pn_utf8.c base/pn_json.c base/pn_hash.c
 	base/pn_thread.c base/pn_thread_none.c
 	serve/pn_oai_error.c serve/pn_oai_read.c serve/pn_oai_chat.c serve/pn_oai_completion.c serve/pn_reply.c
-	serve/pn_oai_reply.c serve/pn_oai_text_reply.c serve/pn_oai_translate.c serve/pn_anthropic.c serve/pn_anthropic_reply.c serve/pn_metrics.c
+	serve/pn_oai_reply.c serve/pn_oai_text_reply.c serve/pn_oai_translate.c serve/pn_anthropic.c serve/pn_anthropic_reply.c
+	serve/pn_responses.c serve/pn_responses_reply.c serve/pn_oai_embeddings.c serve/pn_oai_tokens.c serve/pn_metrics.c
 	serve/pn_sendq.c serve/pn_http.c serve/pn_http_reply.c serve/pn_sse.c serve/pn_access.c serve/pn_conn.c
 	serve/pn_net_posix.c serve/pn_poller_epoll.c serve/pn_poller_poll.c serve/pn_lane.c serve/pn_registry.c serve/pn_ask_begin.c
 	serve/pn_ask.c serve/pn_admin.c serve/pn_routes.c serve/pn_server.c

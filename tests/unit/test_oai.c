@@ -176,7 +176,7 @@ static void empty_messages_at_the_end_do_not_count(void)
 {
     static const struct { const char *tail; uint32_t want; } cases[] = {
         {"", 1}, {",{\"role\":\"assistant\",\"content\":\"\"}", 1}, {",{\"role\":\"assistant\",\"content\":null},{\"role\":\"assistant\"}", 1},
-        {",{\"role\":\"assistant\",\"content\":[]}", 1}, {",{\"role\":\"assistant\",\"content\":\"{\"}", 2},
+        {",{\"role\":\"assistant\",\"content\":[]},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"\"}]}", 1}, {",{\"role\":\"assistant\",\"content\":\"{\"}", 2},
         {",{\"role\":\"assistant\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"\"}", 3},
         {",{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}", 2},
     };
