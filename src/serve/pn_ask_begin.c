@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "serve/pn_anthropic.h"
 #include "serve/pn_oai_reply.h"
@@ -35,9 +36,12 @@ static pn_status begin_nomem(serve_ask *a)
 /* The engine refused. */
 static pn_status begin_failed(serve_ask *a, pn_status st, const pn_err *err)
 {
+    unsigned long n;
     a->retry = st == PN_E_BUDGET || st == PN_E_NOMEM;
     if (st == PN_E_BUDGET)
         pn_oai_error_memory(&a->error, err->text, false, 0);
+    else if (st == PN_E_CONTEXT && (n = strtoul(err->text, NULL, 10)) > 0)      /* "N tokens do not fit: ..." */
+        pn_oai_error_context(&a->error, (uint32_t)PN_MIN(n, (unsigned long)UINT32_MAX), 0, a->model->n_ctx);
     else
         pn_oai_error_status(&a->error, st, err->text);
     return st;
