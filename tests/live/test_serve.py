@@ -491,6 +491,11 @@ def models(pantheon, model, long_model):
         equal({m["id"] for m in s.get("/v1/models").json()["data"]}, {"demo", "long", "later"}, "the list is true: what failed is not in it")
         for path in "/admin/dies", "/admin/memory":
             equal(s.get(path).status, 200, path)
+    with Server(pantheon, "-m", model) as s:
+        equal(s.post("/v1/chat/completions", chat("Hi", model="gpt-4o", max_tokens=2)).json()["model"], "demo", "one model: any name is its")
+        s.post("/admin/models/load", {"name": "x", "path": "/none.gguf"})
+        equal(s.post("/v1/chat/completions", chat("Hi", model="gpt-4o", max_tokens=2)).status, 200, "one model beside one that failed")
+        error_of(s.post("/v1/chat/completions", chat("Hi", model="x")), 503, "a model that failed")
 
 
 def keys(pantheon, model, tmp):
