@@ -1957,6 +1957,7 @@ PN_INTERNAL void pn_lane_done(pn_lane *l);
  *     pn_registry.c    models by name: loading, unloading, routing
  *     pn_ask.c         a request for text: from its body to its answer
  *     pn_ask_begin.c   what of it happens on the lane: parsing, prompt, grammar, sessions
+ *     pn_ask_once.c    requests that generate nothing: tokens, embeddings
  *     pn_admin.c       /v1/models, /admin, /metrics and the like
  *
  * Who owns what.  All of it is the I/O thread's, the one in pn_server_poll, but
@@ -2048,6 +2049,11 @@ typedef enum serve_kind {
 
 typedef enum serve_phase { SERVE_PARSING = 0, SERVE_QUEUED, SERVE_BEGINNING, SERVE_RUNNING, SERVE_CLOSING } serve_phase;
 
+typedef struct serve_tokens {
+    pn_token *list;             /* owned, [n] */
+    size_t n;
+} serve_tokens;
+
 /* One answer of the model. */
 typedef struct serve_choice {
     serve_ask *ask;
@@ -2058,8 +2064,7 @@ typedef struct serve_choice {
     pn_generate_params generate;
     pn_chat_reply_params reply;
     pn_sampling sampling;
-    pn_token *prompt;           /* owned, [n_prompt]: of a completion */
-    size_t n_prompt;
+    serve_tokens prompt;        /* of a completion */
     bool done;                  /* under the ask's lock: the request is */
     bool told;                  /* its end has been told to the reply */
     bool calls;                 /* it has called a tool */
@@ -2076,12 +2081,12 @@ struct serve_ask {
     uint64_t client;            /* whose it is: for fairness */
     pn_task task;
     pn_str body;                /* owned: what was sent */
-    struct serve_request *req;  /* owned by pn_ask_begin.c: what it says */
+    struct serve_request *req;  /* owned by the lane's files: what it says */
     pn_bytes model_name;        /* of it */
     bool stream;
     bool retry;                 /* there was no memory for it beside the others: wait until n_closed is not retry_at */
     uint64_t retry_at;
-    bool cancelled;
+    atomic_bool cancelled;
     pn_oai_error error;         /* status 0: none */
 
     char id[25];
@@ -2139,7 +2144,7 @@ struct pn_server {
     bool listening;             /* the poller waits for new connections */
     pn_poller poller;
     pn_wake wake;
-    pn_lane lane, loader;
+    pn_lane lane, slow, loader; /* slow: embeddings, which compute */
     bool drives;                /* pn_engine_start was ours */
     serve_conn *conns;
     uint32_t n_conns;
@@ -2222,6 +2227,49 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
 PN_INTERNAL void serve_admin_waiters(serve_model *m);          /* tell those who wait for it */
 
 #endif /* PN_SERVER_INT_H */
+
+/* ---- Begin serve/pn_ask_int.h ---- */
+/*
+ * pn_ask_int.h - a request for text as the lane sees it: what its body says, and what its two files share.
+ */
+#ifndef PN_ASK_INT_H
+#define PN_ASK_INT_H
+
+/* includes serve/pn_oai_embeddings.h */
+/* includes serve/pn_oai_tokens.h */
+/* includes serve/pn_responses.h */
+/* includes serve/pn_server_int.h */
+
+struct serve_request {
+    pn_oai_common *common;      /* of the one below, as the next */
+    pn_oai_chat *chat;          /* NULL: no conversation */
+    union {
+        pn_oai_chat chat;
+        pn_oai_completion completion;
+        pn_responses responses;
+        pn_oai_embeddings embeddings;
+        pn_oai_tokenize tokenize;
+        pn_oai_detokenize detokenize;
+    } of;
+    bool open;                  /* it was read and has to be closed */
+    pn_str tools;               /* owned: JSON array, or empty */
+    pn_str echoed;              /* owned: texts of the prompts, if they are echoed, and where they are: */
+    pn_bytes echo[SERVE_CHOICES];
+};
+
+/* The engine refused: that is the ask's error now.  Returns st. */
+PN_INTERNAL pn_status serve_ask_refused(serve_ask *a, pn_status st, const pn_err *err);
+
+/* Append the tokens of input i. */
+PN_INTERNAL pn_status serve_ask_tokens(serve_ask *a, const pn_oai_inputs *in, size_t i, serve_tokens *t, pn_err *err);
+
+/* Tokens of the prompt (of the longest one); 0: it cannot be said. */
+PN_INTERNAL uint32_t serve_ask_count(serve_ask *a);
+
+/* An ask that generates nothing: its answer is in the box afterwards, and it has ended. */
+PN_INTERNAL pn_status serve_ask_once(serve_ask *a, pn_err *err);
+
+#endif /* PN_ASK_INT_H */
 
 /* ---- Begin cli/pn_args.h ---- */
 /*
@@ -2315,6 +2363,7 @@ PN_INTERNAL bool pn_args_check(const pn_args *a, const char *who, const char *ke
 /* Enough arguments? */
 PN_INTERNAL bool pn_args_complete(const pn_args *a);
 
+PN_INTERNAL bool pn_args_knows(const pn_args *a, const char *name);            /* the command has this flag */
 PN_INTERNAL bool pn_args_has(const pn_args *a, const char *name);
 PN_INTERNAL bool pn_args_on(const pn_args *a, const char *name);               /* PN_FLAG_BOOL */
 PN_INTERNAL const char *pn_args_text(const pn_args *a, const char *name, const char *fallback);
@@ -2374,6 +2423,7 @@ typedef struct pn_cli {
     pn_session *session;
     pn_err err;                 /* of the call that failed last */
     const char *build;          /* of the version line; static */
+    bool serves;                /* for many prompts: a prefix cache is worth its memory */
     bool quiet, bars;           /* bars: stderr is a terminal and may show progress */
     const char *bar_what;       /* "loading"; NULL: none on screen */
     int bar_percent;
@@ -2427,7 +2477,7 @@ PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
 PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
-PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit */
+PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit, --prefix-cache */
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
@@ -2512,6 +2562,8 @@ PN_INTERNAL const pn_cmd *pn_cmd_serve(void);
     {"quiet", NULL, 'q', PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "no progress, no remarks, no last line"}
 #define PN_ROW_MEM_LIMIT \
     {"mem-limit", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "none", "most memory beside mapped weights"}
+#define PN_ROW_PREFIX_CACHE(fallback) \
+    {"prefix-cache", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", fallback, "most memory for prompts that were computed before"}
 #define PN_ROW_THREADS \
     {"threads", NULL, 't', PN_FLAG_INT, false, 1, 1024, "N", "usable cores", "threads that compute"}
 #define PN_ROW_RESIDENCY \
@@ -11576,26 +11628,13 @@ PN_INTERNAL void serve_models_free(pn_server *s)
  * The server's own data is not touched here: an ask on the lane is the lane's, and its model stays loaded as
  * long as it runs for anybody.
  */
-/* includes serve/pn_server_int.h */
+/* includes serve/pn_ask_int.h */
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* includes serve/pn_anthropic.h */
 /* includes serve/pn_oai_reply.h */
-
-struct serve_request {
-    pn_oai_common *common;      /* of the one below */
-    union {
-        pn_oai_chat chat;
-        pn_oai_completion completion;
-    } of;
-    bool is_chat, open;
-    pn_str echoed;              /* owned: texts of the prompts, if they are echoed, and where they are: */
-    pn_bytes echo[SERVE_CHOICES];
-    pn_str tools;               /* owned: JSON array, or empty */
-};
 
 static pn_status begin_nomem(serve_ask *a)
 {
@@ -11603,15 +11642,13 @@ static pn_status begin_nomem(serve_ask *a)
     return PN_E_NOMEM;
 }
 
-/* The engine refused. */
-static pn_status begin_failed(serve_ask *a, pn_status st, const pn_err *err)
+PN_INTERNAL pn_status serve_ask_refused(serve_ask *a, pn_status st, const pn_err *err)
 {
-    unsigned long n;
     a->retry = st == PN_E_BUDGET || st == PN_E_NOMEM;
     if (st == PN_E_BUDGET)
         pn_oai_error_memory(&a->error, err->text, false, 0);
-    else if (st == PN_E_CONTEXT && (n = strtoul(err->text, NULL, 10)) > 0)      /* "N tokens do not fit: ..." */
-        pn_oai_error_context(&a->error, (uint32_t)PN_MIN(n, (unsigned long)UINT32_MAX), 0, a->model->n_ctx);
+    else if (st == PN_E_CONTEXT)
+        pn_oai_error_context(&a->error, serve_ask_count(a), a->req->common->max_tokens, a->model->n_ctx);
     else
         pn_oai_error_status(&a->error, st, err->text);
     return st;
@@ -11625,18 +11662,48 @@ static bool parse_body(serve_ask *a, struct serve_request *q)
 {
     pn_mem *mem = &a->server->mem;
     const char *text = pn_str_cstr(&a->body);
+    size_t n = a->body.len;
+    pn_oai_error *e = &a->error;
     switch (a->kind) {
     case SERVE_COMPLETION:
         q->common = &q->of.completion.common;
-        return pn_oai_completion_parse(&q->of.completion, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+        return pn_oai_completion_parse(&q->of.completion, mem, text, n, SERVE_CHOICES, e);
+    case SERVE_RESPONSES: case SERVE_COUNT_RESPONSES:
+        q->chat = &q->of.responses.chat;
+        q->common = &q->chat->common;
+        return pn_responses_parse(&q->of.responses, mem, text, n, e);
+    case SERVE_EMBED:
+        q->common = &q->of.embeddings.common;
+        return pn_oai_embeddings_parse(&q->of.embeddings, mem, text, n, e);
+    case SERVE_DETOKENIZE:
+        q->common = &q->of.detokenize.common;
+        return pn_oai_detokenize_parse(&q->of.detokenize, mem, text, n, e);
+    case SERVE_TOKENIZE: case SERVE_TEMPLATE:
+        q->common = &q->of.tokenize.chat.common;
+        q->chat = &q->of.tokenize.chat;
+        return a->kind == SERVE_TOKENIZE ? pn_oai_tokenize_parse(&q->of.tokenize, mem, text, n, e)
+                                         : pn_oai_template_parse(&q->of.tokenize, mem, text, n, e);
     case SERVE_MESSAGES: case SERVE_COUNT_MESSAGES:
-        q->common = &q->of.chat.common;
-        q->is_chat = true;
-        return pn_anthropic_parse(&q->of.chat, mem, text, a->body.len, &a->error);
-    default:
-        q->common = &q->of.chat.common;
-        q->is_chat = true;
-        return pn_oai_chat_parse(&q->of.chat, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+        q->chat = &q->of.chat;
+        q->common = &q->chat->common;
+        return pn_anthropic_parse(q->chat, mem, text, n, e);
+    case SERVE_CHAT: case SERVE_COUNT: break;
+    }
+    q->chat = &q->of.chat;
+    q->common = &q->chat->common;
+    return pn_oai_chat_parse(q->chat, mem, text, n, SERVE_CHOICES, e);
+}
+
+static void parse_fini(serve_ask *a)
+{
+    struct serve_request *q = a->req;
+    switch (a->kind) {
+    case SERVE_COMPLETION: pn_oai_completion_fini(&q->of.completion); break;
+    case SERVE_RESPONSES: case SERVE_COUNT_RESPONSES: pn_responses_fini(&q->of.responses); break;
+    case SERVE_EMBED: pn_oai_embeddings_fini(&q->of.embeddings); break;
+    case SERVE_DETOKENIZE: pn_oai_detokenize_fini(&q->of.detokenize); break;
+    case SERVE_TOKENIZE: case SERVE_TEMPLATE: pn_oai_tokenize_fini(&q->of.tokenize); break;
+    default: pn_oai_chat_fini(&q->of.chat); break;
     }
 }
 
@@ -11656,7 +11723,7 @@ PN_INTERNAL void serve_ask_parse(serve_ask *a)
     if (!q->open)
         return;
     a->model_name = q->common->model;
-    a->stream = q->common->stream;
+    a->stream = a->kind <= SERVE_MESSAGES && q->common->stream;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -11686,7 +11753,7 @@ static pn_status begin_grammar(serve_ask *a)
         pn_oai_error_set(&a->error, 400, "invalid_request_error", "invalid_value", q->format == PN_OAI_GBNF ? "grammar" : "response_format", "%s",
                          err.text);
         if (st == PN_E_NOMEM)
-            begin_failed(a, st, &err);
+            serve_ask_refused(a, st, &err);     /* not the request's fault */
     }
     return st;
 }
@@ -11770,7 +11837,7 @@ static pn_status begin_session(serve_ask *a, serve_choice *c, pn_err *err)
 
 static pn_status begin_messages(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    const pn_oai_chat *q = &a->req->of.chat;
+    const pn_oai_chat *q = a->req->chat;
     pn_str text;
     uint32_t n = 0;
     pn_status st = PN_OK;
@@ -11787,7 +11854,7 @@ static pn_status begin_messages(serve_ask *a, serve_choice *c, pn_err *err)
 
 static pn_status begin_chat(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    const pn_oai_chat *q = &a->req->of.chat;
+    const pn_oai_chat *q = a->req->chat;
     const serve_model *m = a->model;
     const pn_str *tools = &a->req->tools;
     const pn_chat_params p = {
@@ -11811,23 +11878,31 @@ static pn_status begin_chat(serve_ask *a, serve_choice *c, pn_err *err)
  * Completions
  * ------------------------------------------------------------------------------------------ */
 
-static pn_status begin_piece(serve_ask *a, serve_choice *c, const pn_oai_piece *piece, bool first, pn_err *err)
+static pn_status begin_piece(serve_ask *a, const pn_oai_inputs *in, const pn_oai_piece *piece, bool first, serve_tokens *t, pn_err *err)
 {
-    const pn_oai_inputs *in = &a->req->of.completion.prompts;
     unsigned flags = PN_TOKENIZE_SPECIAL | (first ? (unsigned)PN_TOKENIZE_BOS : 0u);
-    size_t n = piece->n_tokens, old = c->n_prompt;
+    size_t n = piece->n_tokens;
     pn_status st = piece->text.data ? pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, NULL, 0, &n, err) : PN_OK;
     if (st)
         return st;
-    pn_token *t = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, c->prompt, old * sizeof *t, (old + n) * sizeof *t);
-    if (!t)
-        return pn_fail_nomem(err, "a prompt", n * sizeof *t);
-    c->prompt = t;
-    c->n_prompt = old + n;
+    pn_token *list = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, t->list, t->n * sizeof *list, (t->n + n) * sizeof *list);
+    if (!list)
+        return pn_fail_nomem(err, "a prompt", n * sizeof *list);
+    t->list = list;
+    t->n += n;
     if (piece->text.data)
-        return pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, t + old, n, &n, err);
-    memcpy(t + old, in->tokens + piece->first, n * sizeof *t);
+        return pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, list + t->n - n, n, &n, err);
+    memcpy(list + t->n - n, in->tokens + piece->first, n * sizeof *list);
     return PN_OK;
+}
+
+PN_INTERNAL pn_status serve_ask_tokens(serve_ask *a, const pn_oai_inputs *in, size_t i, serve_tokens *t, pn_err *err)
+{
+    const pn_oai_input *input = &in->list[i];
+    pn_status st = PN_OK;
+    for (size_t k = 0; k < input->n_pieces && !st; k++)
+        st = begin_piece(a, in, &in->pieces[input->first + k], k == 0, t, err);
+    return st;
 }
 
 static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
@@ -11837,12 +11912,9 @@ static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
         return pn_fail(err, PN_E_INVALID, "suffix: this model is not known to fill in the middle");
     if (q->echo && q->common.logprobs)
         return pn_fail(err, PN_E_INVALID, "logprobs: those of the prompt (with echo) are not computed");
-    const pn_oai_input *in = &q->prompts.list[c->index / q->common.n];
-    pn_status st = PN_OK;
-    for (size_t i = 0; i < in->n_pieces && !st; i++)
-        st = begin_piece(a, c, &q->prompts.pieces[in->first + i], i == 0, err);
-    c->generate.prompt = c->prompt;
-    c->generate.n_prompt = c->n_prompt;
+    pn_status st = serve_ask_tokens(a, &q->prompts, c->index / q->common.n, &c->prompt, err);
+    c->generate.prompt = c->prompt.list;
+    c->generate.n_prompt = c->prompt.n;
     c->generate.on_text = begin_text;
     c->generate.user = c;
     return st;
@@ -11853,7 +11925,7 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
 {
     pn_str *s = &a->req->echoed;
     size_t n, at = s->len;
-    pn_status st = pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, NULL, 0, &n, err);
+    pn_status st = pn_detokenize(a->model->m, c->prompt.list, c->prompt.n, 0, NULL, 0, &n, err);
     if (st)
         return st;
     for (size_t i = 0; i < n; i++)
@@ -11861,7 +11933,7 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
     if (s->failed)
         return pn_fail_nomem(err, "a prompt's text", n);
     out->len = n;
-    return pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, s->data + at, n, &n, err);
+    return pn_detokenize(a->model->m, c->prompt.list, c->prompt.n, 0, s->data + at, n, &n, err);
 }
 
 static pn_status begin_echo(serve_ask *a, pn_err *err)
@@ -11908,9 +11980,11 @@ static pn_status begin_reply(serve_ask *a, pn_err *err)
     const pn_reply_params p = {.mem = &a->server->mem, .id = a->id, .model = a->served.data, .fingerprint = a->server->fingerprint,
                                .created = pn_net_unix_s(), .n_choices = a->n_choices, .stream = a->stream, .seed = a->begun_ms,
                                .report = a->report.data, .emit = serve_ask_emit, .user = a};
+    if (a->kind == SERVE_RESPONSES)
+        return pn_responses_reply_new(&a->reply, &p, &a->req->of.responses, err);
     if (a->kind == SERVE_MESSAGES)
         return pn_anthropic_reply_new(&a->reply, &p, err);
-    if (a->req->is_chat)
+    if (a->req->chat)
         return pn_oai_chat_reply_new(&a->reply, &p, q->include_usage, q->logprobs, err);
     bool echo = a->req->of.completion.echo;
     pn_status st = echo ? begin_echo(a, err) : PN_OK;
@@ -11926,7 +12000,7 @@ static void begin_usage(serve_ask *a, const serve_choice *c)
 {
     uint32_t n_prompt, n_cached;
     pn_request_prompt(c->request, &n_prompt, &n_cached);
-    bool counts = a->req->is_chat ? c->index == 0 : c->index % a->req->common->n == 0;      /* choices share a prompt */
+    bool counts = a->req->chat ? c->index == 0 : c->index % a->req->common->n == 0;      /* choices share a prompt */
     a->usage.prompt += counts ? n_prompt : 0;
     a->usage.cached += counts ? n_cached : 0;
 }
@@ -11934,7 +12008,7 @@ static void begin_usage(serve_ask *a, const serve_choice *c)
 /* The engine may be at work on it before this returns. */
 static pn_status begin_request(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    return a->req->is_chat ? pn_request_chat(c->chat, &c->reply, &c->request, err) : pn_request_new(c->session, &c->generate, &c->request, err);
+    return a->req->chat ? pn_request_chat(c->chat, &c->reply, &c->request, err) : pn_request_new(c->session, &c->generate, &c->request, err);
 }
 
 /* With the lock held: now others know of it. */
@@ -11951,7 +12025,7 @@ static pn_status begin_nothing(serve_ask *a, pn_err *err)
 {
     const pn_reply_finish f = {.why = PN_FINISH_LENGTH};
     for (uint32_t i = 0; i < a->n_choices; i += a->req->common->n)
-        a->usage.prompt += (uint32_t)a->choice[i].n_prompt;
+        a->usage.prompt += (uint32_t)a->choice[i].prompt.n;
     bool ok = a->reply->ops->begin(a->reply, &a->usage);
     for (uint32_t i = 0; i < a->n_choices && ok; i++)
         ok = a->reply->ops->choice_end(a->reply, i, &f);
@@ -11984,9 +12058,9 @@ static pn_status begin_all(serve_ask *a, pn_err *err)
 {
     struct serve_request *q = a->req;
     pn_status st = PN_OK;
-    a->n_choices = q->is_chat ? q->common->n : (uint32_t)q->of.completion.prompts.n * q->common->n;
-    if (q->is_chat && !q->tools.len)
-        pn_oai_chat_tools(&q->of.chat, &q->tools);
+    a->n_choices = q->chat ? q->common->n : (uint32_t)q->of.completion.prompts.n * q->common->n;
+    if (q->chat && !q->tools.len)
+        pn_oai_chat_tools(q->chat, &q->tools);
     if (q->tools.failed)
         return pn_fail_nomem(err, "tools", q->tools.len);
     for (uint32_t i = 0; i < a->n_choices && !st; i++) {
@@ -11994,13 +12068,13 @@ static pn_status begin_all(serve_ask *a, pn_err *err)
         c->index = i;
         st = begin_session(a, c, err);
         if (!st)
-            st = q->is_chat ? begin_chat(a, c, err) : begin_prompt(a, c, err);
+            st = q->chat ? begin_chat(a, c, err) : begin_prompt(a, c, err);
     }
     if (!st)
         st = begin_reply(a, err);
     if (st)
         return st;
-    return !q->is_chat && q->of.completion.prompt_only ? begin_nothing(a, err) : begin_requests(a, err);
+    return !q->chat && q->of.completion.prompt_only ? begin_nothing(a, err) : begin_requests(a, err);
 }
 
 /* Requests first, then what they use. */
@@ -12013,7 +12087,7 @@ static void begin_undo(serve_ask *a)
         serve_choice *c = &a->choice[i];
         pn_chat_free(c->chat);
         pn_session_free(c->session);
-        pn_mem_free(mem, PN_ACCT_CONN, c->prompt, c->n_prompt * sizeof *c->prompt);
+        pn_mem_free(mem, PN_ACCT_CONN, c->prompt.list, c->prompt.n * sizeof *c->prompt.list);
         memset(c, 0, sizeof *c);
     }
     pn_grammar_free(a->grammar);
@@ -12032,11 +12106,11 @@ PN_INTERNAL void serve_ask_begin(serve_ask *a)
 {
     pn_err err;
     a->retry = false;
-    pn_status st = begin_grammar(a);
+    pn_status st = a->kind > SERVE_MESSAGES ? PN_OK : begin_grammar(a);
     if (!st) {
-        st = begin_all(a, &err);
+        st = a->kind > SERVE_MESSAGES ? serve_ask_once(a, &err) : begin_all(a, &err);
         if (st)
-            begin_failed(a, st, &err);
+            serve_ask_refused(a, st, &err);
     }
     if (st)
         begin_undo(a);
@@ -12065,10 +12139,8 @@ PN_INTERNAL void serve_ask_close(serve_ask *a)
     pn_str *texts[] = {&a->body, &a->report, &a->served, &a->box, &a->out};
     begin_undo(a);
     if (q) {
-        if (q->open && q->is_chat)
-            pn_oai_chat_fini(&q->of.chat);
-        else if (q->open)
-            pn_oai_completion_fini(&q->of.completion);
+        if (q->open)
+            parse_fini(a);
         pn_str_fini(&q->tools);
         pn_str_fini(&q->echoed);
         pn_mem_free(mem, PN_ACCT_CONN, q, sizeof *q);
@@ -12076,6 +12148,264 @@ PN_INTERNAL void serve_ask_close(serve_ask *a)
     a->req = NULL;
     for (size_t i = 0; i < PN_COUNT_OF(texts); i++)
         pn_str_fini(texts[i]);
+}
+#endif
+
+/* ---- Begin serve/pn_ask_once.c ---- */
+#ifndef PN_DROP_SERVE_PN_ASK_ONCE_C
+#define PN_DROP_SERVE_PN_ASK_ONCE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_ask_once.c - requests that generate no text: tokens, templates, counts, embeddings.
+ */
+/* includes serve/pn_ask_int.h */
+
+/* ------------------------------------------------------------------------------------------
+ * A conversation's prompt
+ * ------------------------------------------------------------------------------------------ */
+
+/* What the template sees: {"messages":[...],"tools":[...],"add_generation_prompt":...} and the request's variables. */
+static void once_variables(const pn_oai_chat *q, bool opened, pn_str *out)
+{
+    const pn_json_doc *d = &q->common.body;
+    uint32_t n = 0;
+    pn_str_addz(out, "{\"messages\":[");
+    for (uint32_t i = pn_json_first(d, q->messages); i != PN_JSON_NONE && n < q->n_messages; i = pn_json_next(d, i), n++) {
+        pn_json_item(out);
+        pn_json_write_node(out, d, i);
+    }
+    pn_str_addc(out, ']');
+    if (q->tools != PN_JSON_NONE) {
+        pn_json_key(out, "tools");
+        pn_oai_chat_tools(q, out);
+    }
+    pn_json_key(out, "add_generation_prompt");
+    pn_json_write_bool(out, opened);
+    if (q->variables.len > 2) {
+        pn_str_addc(out, ',');
+        pn_str_add(out, q->variables.data + 1, q->variables.len - 2);
+    }
+    pn_str_addc(out, '}');
+}
+
+static pn_status once_render(serve_ask *a, bool opened, pn_rendered **out, pn_err *err)
+{
+    pn_str vars;
+    if (!a->model->tpl)
+        return pn_fail(err, PN_E_UNSUPPORTED, "the model '%s' has no chat template", a->model->name);
+    pn_str_init(&vars, &a->server->mem, PN_ACCT_CONN);
+    once_variables(a->req->chat, opened, &vars);
+    pn_status st = vars.failed ? pn_fail_nomem(err, "a prompt", vars.len)
+                               : pn_template_render_json(a->model->tpl, vars.data, vars.len, 0, out, err);
+    pn_str_fini(&vars);
+    return st;
+}
+
+static pn_status once_tokens_of(serve_ask *a, bool opened, serve_tokens *t, pn_err *err)
+{
+    pn_rendered *r;
+    size_t n;
+    pn_status st = once_render(a, opened, &r, err);
+    if (st)
+        return st;
+    st = pn_rendered_tokenize(r, a->model->m, NULL, 0, &n, err);
+    if (!st) {
+        t->list = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, n, sizeof *t->list);
+        t->n = t->list ? n : 0;
+        st = t->list ? pn_rendered_tokenize(r, a->model->m, t->list, n, &n, err) : pn_fail_nomem(err, "a prompt", n * sizeof *t->list);
+    }
+    pn_rendered_free(r);
+    return st;
+}
+
+static void once_free(serve_ask *a, serve_tokens *t)
+{
+    pn_mem_free(&a->server->mem, PN_ACCT_CONN, t->list, t->n * sizeof *t->list);
+    *t = (serve_tokens){0};
+}
+
+PN_INTERNAL uint32_t serve_ask_count(serve_ask *a)
+{
+    serve_tokens t = {0};
+    size_t n = 0;
+    if (a->req->chat) {
+        if (once_tokens_of(a, true, &t, NULL) == PN_OK)
+            n = t.n;
+    } else {
+        const pn_oai_inputs *in = a->kind == SERVE_EMBED ? &a->req->of.embeddings.inputs : &a->req->of.completion.prompts;
+        for (size_t i = 0; i < in->n; i++) {
+            once_free(a, &t);
+            if (serve_ask_tokens(a, in, i, &t, NULL) == PN_OK)
+                n = PN_MAX(n, t.n);
+        }
+    }
+    once_free(a, &t);
+    return (uint32_t)n;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Text and tokens
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status once_text_tokens(serve_ask *a, serve_tokens *t, pn_err *err)
+{
+    const pn_oai_tokenize *q = &a->req->of.tokenize;
+    unsigned flags = (q->add_special ? (unsigned)PN_TOKENIZE_BOS : 0u) | (q->parse_special ? (unsigned)PN_TOKENIZE_SPECIAL : 0u);
+    size_t n;
+    pn_status st = pn_tokenize(a->model->m, q->text.data, q->text.len, flags, NULL, 0, &n, err);
+    if (st)
+        return st;
+    t->list = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, n, sizeof *t->list);
+    t->n = t->list ? n : 0;
+    return t->list ? pn_tokenize(a->model->m, q->text.data, q->text.len, flags, t->list, n, &n, err)
+                   : pn_fail_nomem(err, "tokens", n * sizeof *t->list);
+}
+
+/* The text of each token, one behind the other in `texts`. */
+static pn_status once_pieces(serve_ask *a, const serve_tokens *t, pn_bytes *pieces, pn_str *texts, pn_err *err)
+{
+    pn_status st = PN_OK;
+    for (int pass = 0; pass < 2 && !st; pass++) {      /* lengths first: the string moves while it grows */
+        size_t at = 0;
+        for (size_t i = 0; i < t->n && !st; i++) {
+            char buf[512];
+            size_t n;
+            st = pn_detokenize(a->model->m, &t->list[i], 1, 1, buf, sizeof buf, &n, err);
+            n = PN_MIN(n, sizeof buf);
+            if (!pass)
+                pn_str_add(texts, buf, st ? 0 : n);
+            else
+                pieces[i] = (pn_bytes){pn_str_cstr(texts) + at, n};
+            at += n;
+        }
+    }
+    return st ? st : texts->failed ? pn_fail_nomem(err, "tokens", texts->len) : PN_OK;
+}
+
+static pn_status once_tokenize(serve_ask *a, pn_str *out, pn_err *err)
+{
+    const pn_oai_tokenize *q = &a->req->of.tokenize;
+    pn_mem *mem = &a->server->mem;
+    serve_tokens t = {0};
+    pn_str texts;
+    pn_bytes *pieces = NULL;
+    pn_str_init(&texts, mem, PN_ACCT_CONN);
+    pn_status st = q->text.data ? once_text_tokens(a, &t, err) : once_tokens_of(a, q->add_generation_prompt, &t, err);
+    size_t n = t.n;
+    if (!st && q->pieces) {
+        pieces = pn_mem_calloc(mem, PN_ACCT_CONN, n, sizeof *pieces);
+        st = pieces ? once_pieces(a, &t, pieces, &texts, err) : pn_fail_nomem(err, "tokens", n * sizeof *pieces);
+    }
+    if (!st)
+        pn_oai_tokenize_body(out, q, t.list, pieces, n, a->model->n_ctx);
+    pn_mem_free(mem, PN_ACCT_CONN, pieces, n * sizeof *pieces);
+    pn_str_fini(&texts);
+    once_free(a, &t);
+    return st;
+}
+
+static pn_status once_detokenize(serve_ask *a, pn_str *out, pn_err *err)
+{
+    const pn_oai_detokenize *q = &a->req->of.detokenize;
+    size_t n;
+    pn_status st = pn_detokenize(a->model->m, q->tokens, q->n, 1, NULL, 0, &n, err);
+    char *text = st ? NULL : pn_mem_alloc(&a->server->mem, PN_ACCT_CONN, n + 1);
+    if (st || !text)
+        return st ? st : pn_fail_nomem(err, "a text", n);
+    size_t cap = n + 1;
+    st = pn_detokenize(a->model->m, q->tokens, q->n, 1, text, n, &n, err);
+    if (!st)
+        pn_oai_detokenize_body(out, text, n);
+    pn_mem_free(&a->server->mem, PN_ACCT_CONN, text, cap);
+    return st;
+}
+
+static pn_status once_template(serve_ask *a, pn_str *out, pn_err *err)
+{
+    pn_rendered *r;
+    size_t n;
+    pn_status st = once_render(a, a->req->of.tokenize.add_generation_prompt, &r, err);
+    if (st)
+        return st;
+    const char *text = pn_rendered_text(r, &n);
+    pn_oai_template_body(out, text, n);
+    pn_rendered_free(r);
+    return PN_OK;
+}
+
+static pn_status once_count(serve_ask *a, pn_str *out, pn_err *err)
+{
+    serve_tokens t = {0};
+    pn_status st = once_tokens_of(a, true, &t, err);
+    if (!st)
+        pn_oai_input_tokens_body(out, t.n);
+    once_free(a, &t);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Embeddings
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status once_vector(serve_ask *a, pn_session *s, size_t i, float *out, pn_err *err)
+{
+    static const pn_pooling poolings[] = {PN_POOLING_DEFAULT, PN_POOLING_MEAN, PN_POOLING_LAST};
+    const pn_oai_embeddings *q = &a->req->of.embeddings;
+    serve_tokens t = {0};
+    pn_status st = serve_ask_tokens(a, &q->inputs, i, &t, err);
+    if (!st && !t.n)
+        st = pn_fail(err, PN_E_INVALID, "input: an empty text has no embedding");
+    if (!st)
+        st = pn_session_embed(s, t.list, t.n, poolings[q->pooling], 1, out, err);
+    a->usage.prompt += (uint32_t)t.n;
+    once_free(a, &t);
+    return st;
+}
+
+static pn_status once_embed(serve_ask *a, pn_str *out, pn_err *err)
+{
+    const pn_oai_embeddings *q = &a->req->of.embeddings;
+    const serve_model *m = a->model;
+    pn_mem *mem = &a->server->mem;
+    size_t n = q->inputs.n, dim = m->info.n_embd;
+    if (q->dimensions && q->dimensions != dim)
+        return pn_fail(err, PN_E_INVALID, "dimensions: expected %zu, as this model makes them (they cannot be cut), found %u", dim, (unsigned)q->dimensions);
+    const pn_session_params p = {.n_ctx = m->n_ctx, .by_turn = 1};
+    pn_session *s = NULL;
+    float *values = pn_mem_calloc(mem, PN_ACCT_CONN, n * dim, sizeof *values);
+    const float **rows = pn_mem_calloc(mem, PN_ACCT_CONN, n, sizeof *rows);
+    pn_status st = values && rows ? pn_session_new(m->m, &p, &s, err) : pn_fail_nomem(err, "embeddings", n * dim * sizeof *values);
+    for (size_t i = 0; i < n && !st; i++) {
+        rows[i] = values + i * dim;
+        st = atomic_load(&a->cancelled) ? pn_fail(err, PN_E_CANCELLED, "cancelled") : once_vector(a, s, i, values + i * dim, err);
+    }
+    if (!st)
+        pn_oai_embeddings_body(out, a->served.data, rows, n, dim, q->base64, &a->usage);
+    pn_session_free(s);
+    pn_mem_free(mem, PN_ACCT_CONN, rows, n * sizeof *rows);
+    pn_mem_free(mem, PN_ACCT_CONN, values, n * dim * sizeof *values);
+    return st;
+}
+
+PN_INTERNAL pn_status serve_ask_once(serve_ask *a, pn_err *err)
+{
+    pn_str out;
+    pn_status st;
+    pn_str_init(&out, &a->server->mem, PN_ACCT_CONN);
+    switch (a->kind) {
+    case SERVE_EMBED: st = once_embed(a, &out, err); break;
+    case SERVE_TOKENIZE: st = once_tokenize(a, &out, err); break;
+    case SERVE_DETOKENIZE: st = once_detokenize(a, &out, err); break;
+    case SERVE_TEMPLATE: st = once_template(a, &out, err); break;
+    default: st = once_count(a, &out, err); break;
+    }
+    if (!st && out.failed)
+        st = pn_fail_nomem(err, "an answer", out.len);
+    if (!st && serve_ask_emit(a, NULL, out.data, out.len))
+        st = pn_fail_nomem(err, "an answer", out.len);
+    a->ended = !st;
+    pn_str_fini(&out);
+    return st;
 }
 #endif
 
@@ -12111,7 +12441,7 @@ static serve_ask *ask_of(pn_task *t) { return (serve_ask *)(void *)((char *)t - 
 static void ask_go(serve_ask *a, serve_phase phase)
 {
     a->phase = phase;
-    pn_lane_add(&a->server->lane, &a->task);
+    pn_lane_add(a->kind == SERVE_EMBED && phase == SERVE_BEGINNING ? &a->server->slow : &a->server->lane, &a->task);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -12614,6 +12944,8 @@ static void ask_begun(serve_ask *a)
         ask_refuse(a);
         return;
     }
+    if (a->ended)
+        ask_ended(a, PN_ENDED_STOP);
     a->phase = SERVE_RUNNING;
     if (a->cancelled || !a->conn)
         ask_cancel(a);
@@ -13502,6 +13834,7 @@ static void server_reply(serve_conn *c, int status, const char *type, pn_str *bo
     pn_str_fini(&fields);
     pn_str_fini(body);
     c->status = status;
+    pn_metrics_responded(c->server->metrics, status);
     if (st)
         pn_conn_abort(&c->c);           /* not even memory for an error */
 }
@@ -13558,6 +13891,7 @@ PN_INTERNAL bool serve_stream(serve_conn *c)
     pn_status st = pn_conn_stream(&c->c, &r);
     pn_str_fini(&fields);
     c->status = 200;
+    pn_metrics_responded(c->server->metrics, 200);
     if (st)
         pn_conn_abort(&c->c);
     return st == PN_OK;
@@ -13877,6 +14211,7 @@ PN_API pn_status pn_server_poll(pn_server *s, int timeout_ms, pn_err *err)
             server_ready(ready[i].who, ready[i].events);
     }
     pn_lane_done(&s->loader);
+    pn_lane_done(&s->slow);
     pn_lane_done(&s->lane);
     pn_status st = s->params.inline_work ? pn_engine_step(s->e, server_slice, NULL, err) : PN_OK;
     serve_ask_look(s);
@@ -13955,6 +14290,7 @@ PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_
     s->sweep_at = UINT64_MAX;
     s->running = s->listening = true;
     pn_lane_open(&s->lane, !s->params.inline_work, serve_wake, s);
+    pn_lane_open(&s->slow, !s->params.inline_work, serve_wake, s);
     pn_lane_open(&s->loader, !s->params.inline_work, serve_wake, s);
     pn_status st = server_texts(s, err);
     const pn_metrics_build about = {pn_version(), s->build, pn_backend_name(e), pn_cpu_isa()};
@@ -14008,6 +14344,7 @@ static void server_abandon(pn_server *s)
         else
             pn_poller_wait(&s->poller, ready, SERVE_READY, SERVER_RETRY_MS);
         pn_wake_clear(&s->wake);
+        pn_lane_done(&s->slow);
         pn_lane_done(&s->lane);
         serve_ask_look(s);
     }
@@ -14020,6 +14357,7 @@ PN_API void pn_server_free(pn_server *s)
         return;
     server_abandon(s);
     pn_lane_close(&s->lane);
+    pn_lane_close(&s->slow);
     serve_models_free(s);
     pn_lane_close(&s->loader);
     if (s->drives)
@@ -14437,6 +14775,8 @@ static const char *args_last(const pn_args *a, const char *name)
     return NULL;
 }
 
+PN_INTERNAL bool pn_args_knows(const pn_args *a, const char *name) { return args_long(a->cmd->flags, name, strlen(name)) != NULL; }
+
 PN_INTERNAL bool pn_args_has(const pn_args *a, const char *name) { return args_last(a, name) != NULL; }
 
 PN_INTERNAL bool pn_args_on(const pn_args *a, const char *name)
@@ -14790,6 +15130,9 @@ PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
     p.log_user = c;
     p.n_threads = n_threads;
     p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
+    bool given = pn_args_knows(&c->args, "prefix-cache") && pn_args_has(&c->args, "prefix-cache");
+    p.prefix_bytes = given ? pn_args_size(&c->args, "prefix-cache", 0) : 0;
+    p.no_prefix = given ? p.prefix_bytes == 0 : !c->serves;     /* one prompt gains nothing */
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
@@ -16864,6 +17207,7 @@ static const pn_flag run_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
+    PN_ROW_PREFIX_CACHE("none"),
     PN_ROW_RESIDENCY,
     PN_ROW_EXACT,
     {"temp", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "T", "0.8 or the model's", "temperature; 0 is greedy"},
@@ -17155,7 +17499,7 @@ static void run_add_result(run_state *r, const pn_generate_result *g)
 {
     r->total.finish = g->finish;
     r->total.stop_index = g->stop_index;
-    r->total.n_prompt += g->n_prompt;
+    r->total.n_prompt += g->n_context - g->n_cached;        /* what was computed */
     r->total.n_generated += g->n_generated;
     r->total.prefill_seconds += g->prefill_seconds;
     r->total.decode_seconds += g->decode_seconds;
@@ -17173,7 +17517,7 @@ static int run_prompt_only(run_state *r, const pn_token *tokens, size_t n)
         return PN_EXIT_OK;
     if (st)
         return pn_cli_fail(r->c, st);
-    g.n_prompt = (uint32_t)n;
+    g.n_context = (uint32_t)n;
     g.prefill_seconds = pn_out_now() - start;
     g.finish = PN_FINISH_LENGTH;
     run_add_result(r, &g);
@@ -18122,6 +18466,7 @@ static const pn_flag serve_flags[] = {
     {"log", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "text|json", "text", "shape of the log's lines"},
     PN_ROW_THREADS,
     PN_ROW_MEM_LIMIT,
+    PN_ROW_PREFIX_CACHE("a tenth of memory"),
     PN_ROW_QUIET,
     PN_ROW_END
 };
@@ -18298,6 +18643,7 @@ static int serve_main(pn_cli *c)
         return pn_cli_nomem(c);
     pn_str_init(&keys[0], &c->mem, PN_ACCT_MISC);
     pn_str_init(&keys[1], &c->mem, PN_ACCT_MISC);
+    c->serves = true;
     int code = pn_serve_config_read(c, cfg);
     if (!code)
         code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));

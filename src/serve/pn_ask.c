@@ -27,7 +27,7 @@ static serve_ask *ask_of(pn_task *t) { return (serve_ask *)(void *)((char *)t - 
 static void ask_go(serve_ask *a, serve_phase phase)
 {
     a->phase = phase;
-    pn_lane_add(&a->server->lane, &a->task);
+    pn_lane_add(a->kind == SERVE_EMBED && phase == SERVE_BEGINNING ? &a->server->slow : &a->server->lane, &a->task);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -530,6 +530,8 @@ static void ask_begun(serve_ask *a)
         ask_refuse(a);
         return;
     }
+    if (a->ended)
+        ask_ended(a, PN_ENDED_STOP);
     a->phase = SERVE_RUNNING;
     if (a->cancelled || !a->conn)
         ask_cancel(a);

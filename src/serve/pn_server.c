@@ -158,6 +158,7 @@ static void server_reply(serve_conn *c, int status, const char *type, pn_str *bo
     pn_str_fini(&fields);
     pn_str_fini(body);
     c->status = status;
+    pn_metrics_responded(c->server->metrics, status);
     if (st)
         pn_conn_abort(&c->c);           /* not even memory for an error */
 }
@@ -214,6 +215,7 @@ PN_INTERNAL bool serve_stream(serve_conn *c)
     pn_status st = pn_conn_stream(&c->c, &r);
     pn_str_fini(&fields);
     c->status = 200;
+    pn_metrics_responded(c->server->metrics, 200);
     if (st)
         pn_conn_abort(&c->c);
     return st == PN_OK;
@@ -533,6 +535,7 @@ PN_API pn_status pn_server_poll(pn_server *s, int timeout_ms, pn_err *err)
             server_ready(ready[i].who, ready[i].events);
     }
     pn_lane_done(&s->loader);
+    pn_lane_done(&s->slow);
     pn_lane_done(&s->lane);
     pn_status st = s->params.inline_work ? pn_engine_step(s->e, server_slice, NULL, err) : PN_OK;
     serve_ask_look(s);
@@ -611,6 +614,7 @@ PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_
     s->sweep_at = UINT64_MAX;
     s->running = s->listening = true;
     pn_lane_open(&s->lane, !s->params.inline_work, serve_wake, s);
+    pn_lane_open(&s->slow, !s->params.inline_work, serve_wake, s);
     pn_lane_open(&s->loader, !s->params.inline_work, serve_wake, s);
     pn_status st = server_texts(s, err);
     const pn_metrics_build about = {pn_version(), s->build, pn_backend_name(e), pn_cpu_isa()};
@@ -664,6 +668,7 @@ static void server_abandon(pn_server *s)
         else
             pn_poller_wait(&s->poller, ready, SERVE_READY, SERVER_RETRY_MS);
         pn_wake_clear(&s->wake);
+        pn_lane_done(&s->slow);
         pn_lane_done(&s->lane);
         serve_ask_look(s);
     }
@@ -676,6 +681,7 @@ PN_API void pn_server_free(pn_server *s)
         return;
     server_abandon(s);
     pn_lane_close(&s->lane);
+    pn_lane_close(&s->slow);
     serve_models_free(s);
     pn_lane_close(&s->loader);
     if (s->drives)

@@ -6,6 +6,7 @@
  *     pn_registry.c    models by name: loading, unloading, routing
  *     pn_ask.c         a request for text: from its body to its answer
  *     pn_ask_begin.c   what of it happens on the lane: parsing, prompt, grammar, sessions
+ *     pn_ask_once.c    requests that generate nothing: tokens, embeddings
  *     pn_admin.c       /v1/models, /admin, /metrics and the like
  *
  * Who owns what.  All of it is the I/O thread's, the one in pn_server_poll, but
@@ -97,6 +98,11 @@ typedef enum serve_kind {
 
 typedef enum serve_phase { SERVE_PARSING = 0, SERVE_QUEUED, SERVE_BEGINNING, SERVE_RUNNING, SERVE_CLOSING } serve_phase;
 
+typedef struct serve_tokens {
+    pn_token *list;             /* owned, [n] */
+    size_t n;
+} serve_tokens;
+
 /* One answer of the model. */
 typedef struct serve_choice {
     serve_ask *ask;
@@ -107,8 +113,7 @@ typedef struct serve_choice {
     pn_generate_params generate;
     pn_chat_reply_params reply;
     pn_sampling sampling;
-    pn_token *prompt;           /* owned, [n_prompt]: of a completion */
-    size_t n_prompt;
+    serve_tokens prompt;        /* of a completion */
     bool done;                  /* under the ask's lock: the request is */
     bool told;                  /* its end has been told to the reply */
     bool calls;                 /* it has called a tool */
@@ -125,12 +130,12 @@ struct serve_ask {
     uint64_t client;            /* whose it is: for fairness */
     pn_task task;
     pn_str body;                /* owned: what was sent */
-    struct serve_request *req;  /* owned by pn_ask_begin.c: what it says */
+    struct serve_request *req;  /* owned by the lane's files: what it says */
     pn_bytes model_name;        /* of it */
     bool stream;
     bool retry;                 /* there was no memory for it beside the others: wait until n_closed is not retry_at */
     uint64_t retry_at;
-    bool cancelled;
+    atomic_bool cancelled;
     pn_oai_error error;         /* status 0: none */
 
     char id[25];
@@ -188,7 +193,7 @@ struct pn_server {
     bool listening;             /* the poller waits for new connections */
     pn_poller poller;
     pn_wake wake;
-    pn_lane lane, loader;
+    pn_lane lane, slow, loader; /* slow: embeddings, which compute */
     bool drives;                /* pn_engine_start was ours */
     serve_conn *conns;
     uint32_t n_conns;
