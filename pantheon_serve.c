@@ -585,18 +585,19 @@ typedef struct pn_oai_error {
     char extra[96];             /* more members, JSON without braces; "": none */
     uint32_t retry_ms;          /* for Retry-After and retry-after-ms; 0: none */
     bool no_retry;              /* x-should-retry: false */
+    const char *allow;          /* static: the method for Allow, or NULL */
 } pn_oai_error;
 
 PN_INTERNAL void pn_oai_error_json(const pn_oai_error *e, pn_str *out);
 PN_INTERNAL void pn_oai_error_object(const pn_oai_error *e, pn_str *out);   /* what is behind "error": */
 
-/* Everything but extra, retry_ms and no_retry, which become empty. */
+/* Everything but extra, retry_ms, no_retry and allow, which become empty. */
 PN_INTERNAL void pn_oai_error_set(pn_oai_error *e, int status, const char *type, const char *code, const char *param, const char *fmt,
                                   ...) PN_PRINTF(6, 7);
 
 PN_INTERNAL void pn_oai_error_model(pn_oai_error *e, pn_bytes asked, const char *const *served, size_t n_served);    /* 404 */
 PN_INTERNAL void pn_oai_error_route(pn_oai_error *e, pn_bytes path);                                                 /* 404 */
-PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const char *allowed);                         /* 405 */
+PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const char *allowed);                         /* 405; `allowed` is static */
 PN_INTERNAL void pn_oai_error_key(pn_oai_error *e, bool given);             /* 401; given: there was one, a wrong one */
 PN_INTERNAL void pn_oai_error_queue(pn_oai_error *e, uint32_t waiting, uint32_t retry_ms);                           /* 429 */
 PN_INTERNAL void pn_oai_error_loading(pn_oai_error *e, const char *what, uint32_t retry_ms);    /* 503: "the model m is loading" */
@@ -4196,6 +4197,7 @@ PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const cha
 {
     pn_oai_error_set(e, 405, oai_error_invalid, "method_not_allowed", "", "expected the method %s, found '%.*s'", allowed,
                      oai_error_cut(method), method.data ? method.data : "");
+    e->allow = allowed;
 }
 
 PN_INTERNAL void pn_oai_error_key(pn_oai_error *e, bool given)
@@ -11356,11 +11358,25 @@ PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_e
     pn_oai_error_model(e, name, names, n);
 }
 
+/* The only one there is, or NULL.  What could not be loaded is none, unless it is all there is. */
+static serve_model *registry_only(const pn_server *s)
+{
+    serve_model *only = NULL;
+    for (serve_model *m = s->models; m; m = m->next) {
+        if (m->state == SERVE_FAILED && s->models->next)
+            continue;
+        if (only)
+            return NULL;
+        only = m;
+    }
+    return only;
+}
+
 PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e)
 {
     serve_model *m = serve_model_find(s, name);
-    if (!m && s->models && !s->models->next)
-        m = s->models;                  /* the only one: tools send names out of habit */
+    if (!m)
+        m = registry_only(s);           /* tools send names out of habit */
     if (!m) {
         serve_model_unknown(s, name, e);
         return NULL;
@@ -13081,6 +13097,8 @@ static void admin_models(serve_conn *c, pn_str *s)
 {
     pn_str_addz(s, "{\"object\":\"list\",\"data\":[");
     for (const serve_model *m = c->server->models; m; m = m->next) {
+        if (m->state == SERVE_FAILED)
+            continue;                   /* agents offer what they find here; its error is on /admin/models */
         pn_json_item(s);
         admin_model(s, m);
     }
@@ -13800,6 +13818,8 @@ static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
         return;
     if (e->status == 401)
         pn_http_add(fields, "WWW-Authenticate", "Bearer");
+    if (e->allow)
+        pn_http_add(fields, "Allow", strcmp(e->allow, "GET") == 0 ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
     if (e->retry_ms) {
         char text[24];
         snprintf(text, sizeof text, "%" PRIu32, (e->retry_ms + 999) / 1000);

@@ -73,6 +73,8 @@ static void admin_models(serve_conn *c, pn_str *s)
 {
     pn_str_addz(s, "{\"object\":\"list\",\"data\":[");
     for (const serve_model *m = c->server->models; m; m = m->next) {
+        if (m->state == SERVE_FAILED)
+            continue;                   /* agents offer what they find here; its error is on /admin/models */
         pn_json_item(s);
         admin_model(s, m);
     }

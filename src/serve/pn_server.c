@@ -128,6 +128,8 @@ static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
         return;
     if (e->status == 401)
         pn_http_add(fields, "WWW-Authenticate", "Bearer");
+    if (e->allow)
+        pn_http_add(fields, "Allow", strcmp(e->allow, "GET") == 0 ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
     if (e->retry_ms) {
         char text[24];
         snprintf(text, sizeof text, "%" PRIu32, (e->retry_ms + 999) / 1000);
