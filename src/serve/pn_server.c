@@ -141,8 +141,8 @@ static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
         pn_http_add(fields, "x-should-retry", "false");
 }
 
-/* `body` is handed over; empty afterwards. */
-static void server_reply(serve_conn *c, int status, const char *type, pn_str *body, const pn_oai_error *e)
+/* `body` is handed over; empty afterwards.  more: field lines, or NULL. */
+static void server_reply(serve_conn *c, int status, const char *type, pn_str *body, const pn_oai_error *e, const pn_str *more)
 {
     pn_str fields;
     char date[30];
@@ -150,6 +150,8 @@ static void server_reply(serve_conn *c, int status, const char *type, pn_str *bo
         return;
     pn_str_init(&fields, &c->server->mem, PN_ACCT_CONN);
     server_fields(c, &fields, e);
+    if (more)
+        pn_str_add(&fields, pn_str_cstr(more), more->len);
     if (c->c.http.req.method == PN_METHOD_OPTIONS)
         pn_cors_add_preflight(&fields, &c->server->cors, &c->c.http.req);
     pn_http_date(pn_net_unix_s(), date);
@@ -168,15 +170,15 @@ PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const 
     pn_str copy;
     pn_str_init(&copy, &c->server->mem, PN_ACCT_CONN);
     pn_str_add(&copy, body, n);
-    server_reply(c, status, type, &copy, NULL);
+    server_reply(c, status, type, &copy, NULL, NULL);
 }
 
-PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body)
+PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body, const pn_str *fields)
 {
-    if (body->failed)
+    if (body->failed || (fields && fields->failed))
         serve_errorf(c, 503, "server_error", NULL, "out of memory while the answer was written");
     else
-        server_reply(c, status, type, body, NULL);
+        server_reply(c, status, type, body, NULL, fields);
     pn_str_fini(body);
 }
 
@@ -189,7 +191,7 @@ PN_INTERNAL void serve_error(serve_conn *c, const pn_oai_error *e)
         pn_anthropic_error_json(e, &body);
     else
         pn_oai_error_json(e, &body);
-    server_reply(c, anthropic ? pn_anthropic_error_status(e) : e->status, "application/json; charset=utf-8", &body, e);
+    server_reply(c, anthropic ? pn_anthropic_error_status(e) : e->status, "application/json; charset=utf-8", &body, e, NULL);
 }
 
 PN_INTERNAL void serve_errorf(serve_conn *c, int status, const char *type, const char *code, const char *fmt, ...)

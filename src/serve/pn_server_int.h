@@ -226,7 +226,7 @@ PN_INTERNAL void serve_turn(serve_conn *c);
 
 /* Replies, each to the request that c is at. */
 PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const char *body, size_t n);
-PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body);
+PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body, const pn_str *fields);    /* NULL: no more fields */
 PN_INTERNAL void serve_error(serve_conn *c, const pn_oai_error *e);
 PN_INTERNAL void serve_errorf(serve_conn *c, int status, const char *type, const char *code, const char *fmt, ...) PN_PRINTF(5, 6);
 PN_INTERNAL bool serve_stream(serve_conn *c);                  /* the head of a stream of events; false: the connection is lost */
