@@ -1506,6 +1506,8 @@ typedef struct pn_http_reply {
     const char *content_type;   /* NULL: none; borrowed like the others, for the call */
     const char *date;           /* pn_http_date's text; NULL: no Date */
     const pn_str *fields;       /* more field lines, made by pn_http_add; NULL: none */
+    bool has_length;            /* of a stream: `length` bytes are going to come, exactly */
+    uint64_t length;
 } pn_http_reply;
 
 /* "name: value" CRLF onto s.  A name that is no token or a value with a control character sets
@@ -1522,6 +1524,7 @@ PN_INTERNAL pn_status pn_http_reply_give(pn_sendq *q, const pn_http_reply *r, pn
 typedef enum pn_framing {
     PN_FRAMING_NONE = 0,        /* no body at all: what is put is dropped */
     PN_FRAMING_CHUNKS,
+    PN_FRAMING_LENGTH,          /* as many bytes as the head said: whoever puts them counts */
     PN_FRAMING_CLOSE            /* until the end of the connection; r->close must hold afterwards */
 } pn_framing;
 
@@ -1751,6 +1754,7 @@ typedef struct pn_conn {
     bool head_told, head_passed;        /* told: PN_CONN_HEAD went out; passed: it was not refused */
     bool cut;                   /* the request was not read to its end: nothing can follow */
     bool last;                  /* close after this reply */
+    bool quiet;                 /* nothing of ours goes into the stream */
     bool draining, eof, gone, abort_due;
     bool waiting;               /* for the client to take bytes, since write_at */
     uint64_t now;               /* as told last; all times in ms */
@@ -1797,6 +1801,11 @@ PN_INTERNAL pn_status pn_conn_reply_give(pn_conn *c, const pn_http_reply *r, pn_
 
 /* Events follow, by pn_sse_* on c->sse, until pn_sse_end. */
 PN_INTERNAL pn_status pn_conn_stream(pn_conn *c, const pn_http_reply *r);
+
+/* A reply whose body is passed on from elsewhere: of r->length bytes, if r->has_length, or as it comes.  Pieces follow
+ * by pn_conn_put, then pn_sse_end(&c->sse, false); no comments are sent into its silence. */
+PN_INTERNAL pn_status pn_conn_relay(pn_conn *c, const pn_http_reply *r);
+PN_INTERNAL pn_status pn_conn_put(pn_conn *c, const char *data, size_t n);     /* a piece; PN_E_STATE: the stream has ended */
 
 /* Give the connection up: a stream that cannot go on must not look complete.  No PN_CONN_ABORT follows. */
 PN_INTERNAL void pn_conn_abort(pn_conn *c);
@@ -1847,6 +1856,25 @@ PN_INTERNAL void pn_listener_close(pn_listener *l);
 
 /* A connection's descriptor, or -1: nobody is waiting; -2: the system has none left (try again later). */
 PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer);
+
+/* --- calling others ------------------------------------------------------------------------------- */
+
+typedef struct pn_target {
+    char name[160];             /* "http://127.0.0.1:8080", "unix:/path" */
+    char host[80];              /* for the Host field: "127.0.0.1:8080"; "localhost" of a socket file */
+    unsigned char address[128]; /* a sockaddr, [len] */
+    unsigned len;
+    int family;
+} pn_target;
+
+/* "http://HOST[:PORT]" or "unix:PATH".  The name is looked up here, once; that may take a while.  PN_E_INVALID: it is
+ * neither; PN_E_IO: there is no such host. */
+PN_INTERNAL pn_status pn_target_find(pn_target *t, const char *url, pn_err *err);
+
+/* A descriptor whose connection is being made (writable when that is over), or -1: refused at once; -2: the system
+ * has no descriptor left. */
+PN_INTERNAL int pn_target_connect(const pn_target *t);
+PN_INTERNAL bool pn_target_connected(int fd);          /* and did it work? */
 
 typedef enum pn_io {
     PN_IO_DONE = 0,             /* some bytes, at least one */
@@ -2309,6 +2337,576 @@ PN_INTERNAL const char *pn_page_line(size_t i);
 
 #endif /* PN_PAGE_H */
 
+/* ---- Begin serve/pn_http_client.h ---- */
+/*
+ * pn_http_client.h - HTTP/1.1 responses out of bytes as they come: RFC 9112 (syntax, framing), RFC 9110 (meaning).
+ *
+ * The other side of pn_http.h, for whoever asks a server something and passes the answer on.  The head is
+ * gathered; the body is not: it is given out piece by piece, each a slice of the bytes just fed, because an answer
+ * may be a stream that lasts for minutes.
+ *
+ * As strict as pn_http.h, for the same reason: if we read an answer's end elsewhere than its sender does, the next
+ * client gets a stranger's answer.  Lines end in CRLF, a field name is a token with its colon right behind it, no
+ * folded lines, and the length of the body has exactly one reading.  After a fault no more bytes are taken.
+ *
+ * Invariants
+ *   1. The result (head, the pieces put together, end or fault) does not depend on how the bytes were cut.
+ *   2. Memory is bounded by what has arrived: twice the bytes of the head, at most line_max + head_max (1 KiB at the
+ *      least; while the buffer grows, its old half too).  The body takes none.
+ *   3. Work is linear in the bytes; nothing recurses.
+ *   4. After PN_RESPONSE_HEAD the response's texts stay where they are until pn_response_next or pn_response_fini.
+ *      Each is followed by a NUL and holds none.
+ *   5. Bytes behind an answer are not taken: whoever has some got what nobody asked for.
+ *
+ * Threads: one parser, one thread.  Pure but for its memory.
+ */
+#ifndef PN_HTTP_CLIENT_H
+#define PN_HTTP_CLIENT_H
+
+/* includes serve/pn_http.h */
+
+/* Texts are borrowed from the parser. */
+typedef struct pn_http_response {
+    int status;                 /* 200..599: interim answers (1xx) are read and dropped */
+    bool http10;
+    bool keep_alive;            /* another request may follow when this answer has been read to its end */
+    bool chunked;
+    bool has_length;            /* there was a Content-Length; to HEAD and with 304 it is not the body's */
+    bool no_body;               /* to HEAD, 204, 304 */
+    bool until_close;           /* the body ends with the connection */
+    uint64_t content_length;    /* 0 without one */
+    const char *head;           /* what the fields point into */
+    uint32_t n_fields;
+    pn_http_field fields[PN_HTTP_FIELDS_MAX];       /* in order; [n_fields] */
+} pn_http_response;
+
+typedef enum pn_response_fed {
+    PN_RESPONSE_MORE = 0,       /* all bytes taken, more are needed */
+    PN_RESPONSE_HEAD,           /* once an answer: everything but the body is known */
+    PN_RESPONSE_BODY,           /* *piece: the next bytes of the body, at least one */
+    PN_RESPONSE_DONE,           /* complete */
+    PN_RESPONSE_FAULT           /* see `message` */
+} pn_response_fed;
+
+typedef struct pn_response_parser {
+    pn_mem *mem;                /* borrowed */
+    pn_http_limits limits;      /* body_max does not count */
+    pn_http_response r;
+    char message[120];          /* after PN_RESPONSE_FAULT: one sentence, never a byte of the server's */
+    bool to_head;               /* the question was HEAD: there is no body, whatever the head says */
+    bool begun;                 /* a byte of an answer has come */
+
+    /* private */
+    int step;                   /* enum client_step */
+    char *head;                 /* owned, [head_cap] */
+    size_t head_len, head_cap;
+    size_t line_at;             /* where the line being read begins in head */
+    size_t fields_at;           /* where the field lines begin */
+    uint32_t n_interim;
+    uint32_t n_codings;
+    bool coding_chunked, coding_other, coding_bad;      /* as in pn_http.h */
+    bool ask_close, ask_keep;
+    uint64_t left;              /* bytes of the body or of the chunk still to come */
+    uint32_t n_digits;          /* of the chunk's size */
+    uint32_t extra, trailer;    /* bytes of chunk extensions, of trailer lines so far */
+} pn_response_parser;
+
+/* Nothing is allocated before the first byte.  limits NULL: defaults. */
+PN_INTERNAL void pn_response_init(pn_response_parser *p, pn_mem *mem, const pn_http_limits *limits);
+PN_INTERNAL void pn_response_fini(pn_response_parser *p);
+
+/* Ready for the next answer of the connection; frees the buffer, forgets a fault. */
+PN_INTERNAL void pn_response_next(pn_response_parser *p, bool to_head);
+
+/* Take bytes.  *used: how many; less than n only when the result is not PN_RESPONSE_MORE.  After PN_RESPONSE_HEAD and
+ * PN_RESPONSE_BODY call again with what is left, even if that is nothing: the answer may be complete then.  After
+ * PN_RESPONSE_DONE and PN_RESPONSE_FAULT nothing is taken until pn_response_next. */
+PN_INTERNAL pn_response_fed pn_response_feed(pn_response_parser *p, const char *data, size_t n, size_t *used, pn_bytes *piece);
+
+/* The connection has ended: PN_RESPONSE_DONE, or PN_RESPONSE_FAULT when the answer was cut short. */
+PN_INTERNAL pn_response_fed pn_response_end(pn_response_parser *p);
+
+/* --- looking at a response -------------------------------------------------------------------- */
+
+PN_INTERNAL pn_bytes pn_response_field_name(const pn_http_response *r, uint32_t i);
+PN_INTERNAL pn_bytes pn_response_field_value(const pn_http_response *r, uint32_t i);
+
+/* The first value of a field of this name, in any case; data NULL: none. */
+PN_INTERNAL pn_bytes pn_response_get(const pn_http_response *r, const char *name);
+
+#endif /* PN_HTTP_CLIENT_H */
+
+/* ---- Begin serve/pn_upstream.h ---- */
+/*
+ * pn_upstream.h - a connection to a server we ask: one request out, its answer in, and again.
+ *
+ * As pn_conn.h on the other side: no sockets and no clock inside, the caller reads, writes, polls and tells the time.
+ *
+ *     CONNECTING --connected--> IDLE --begin--> BUSY --answer read to its end--> IDLE ... CLOSED
+ *          `---begin---> (waits) BUSY
+ *
+ * A request may be begun while the connection is still being made.  Its bytes are borrowed until the answer's end or
+ * pn_upstream_fini: nothing is copied, and the caller can send the same bytes elsewhere when this fails.
+ *
+ * Invariants
+ *   1. One request at a time; after PN_RESPONSE_DONE the next may begin if pn_upstream_reusable says so.
+ *   2. A server that answers before it has read the whole request is listened to; so is one that stops reading.
+ *      Such a connection is not used again, nor is one that brought a byte nobody asked for.
+ *   3. An idle connection holds no buffers after pn_upstream_rest.
+ *
+ * Threads: one owner.  Pure but for memory.
+ */
+#ifndef PN_UPSTREAM_H
+#define PN_UPSTREAM_H
+
+/* includes serve/pn_http_client.h */
+
+/* Zero means the default. */
+typedef struct pn_upstream_params {
+    pn_http_limits http;
+    uint32_t connect_ms;        /* until the connection stands; 5,000 */
+    uint32_t answer_ms;         /* without a byte in either direction; 600,000 */
+    uint32_t idle_ms;           /* between requests; 15,000: before the server gives up on us, so that no request
+                                   crosses its farewell */
+} pn_upstream_params;
+
+typedef enum pn_upstream_state { PN_UPSTREAM_CONNECTING = 0, PN_UPSTREAM_IDLE, PN_UPSTREAM_BUSY, PN_UPSTREAM_CLOSED } pn_upstream_state;
+
+typedef struct pn_upstream {
+    pn_upstream_params params;
+    pn_upstream_state state;
+    pn_response_parser answer;  /* the one being read; its texts live until the next request begins */
+    pn_bytes part[2];           /* head and body of the request, borrowed */
+    size_t sent;                /* bytes of both */
+    bool asked;                 /* there is a request, perhaps waiting for the connection */
+    bool deaf;                  /* the server reads no more */
+    bool spoiled;               /* nothing may follow on this connection */
+    bool done;                  /* PN_RESPONSE_DONE was told */
+    bool timed_out;
+    uint64_t since;             /* ms: of the state, of the last byte while BUSY */
+    uint64_t n_answers;         /* complete ones: 0 tells a fresh connection from a used one */
+} pn_upstream;
+
+PN_INTERNAL void pn_upstream_init(pn_upstream *u, pn_mem *mem, const pn_upstream_params *params, uint64_t now_ms);
+PN_INTERNAL void pn_upstream_fini(pn_upstream *u);
+
+PN_INTERNAL void pn_upstream_connected(pn_upstream *u, uint64_t now_ms);
+
+/* Ask.  Only while IDLE or CONNECTING (assert).  to_head: the method is HEAD. */
+PN_INTERNAL void pn_upstream_begin(pn_upstream *u, pn_bytes head, pn_bytes body, bool to_head, uint64_t now_ms);
+
+/* The next bytes to write; len 0: none. */
+PN_INTERNAL pn_bytes pn_upstream_output(const pn_upstream *u);
+PN_INTERNAL void pn_upstream_sent(pn_upstream *u, size_t n, uint64_t now_ms);
+PN_INTERNAL void pn_upstream_deaf(pn_upstream *u);             /* writing failed: listen on */
+
+/* Has all of the request gone out?  Then its bytes are the caller's again. */
+PN_INTERNAL bool pn_upstream_release(pn_upstream *u);
+
+/* Take bytes from data[*at..n), moving *at on, until there is something to tell (pn_response_fed); call again after
+ * PN_RESPONSE_HEAD and PN_RESPONSE_BODY, even with nothing left.  Bytes for which nobody asked spoil the connection
+ * and are dropped. */
+PN_INTERNAL pn_response_fed pn_upstream_input(pn_upstream *u, const char *data, size_t n, size_t *at, pn_bytes *piece, uint64_t now_ms);
+
+/* Reading gave the end, or an error (`broken`; then a body that ends with the connection is cut short, too). */
+PN_INTERNAL pn_response_fed pn_upstream_end(pn_upstream *u, bool broken);
+
+/* Free the answer's texts: the connection is going to wait for the next request. */
+PN_INTERNAL void pn_upstream_rest(pn_upstream *u);
+
+/* May another request follow? */
+PN_INTERNAL bool pn_upstream_reusable(const pn_upstream *u);
+
+/* When the time is up: pn_upstream_overdue then; UINT64_MAX: never. */
+PN_INTERNAL uint64_t pn_upstream_deadline(const pn_upstream *u);
+PN_INTERNAL void pn_upstream_overdue(pn_upstream *u);          /* says why in answer.message; CLOSED */
+
+#endif /* PN_UPSTREAM_H */
+
+/* ---- Begin serve/pn_affinity.h ---- */
+/*
+ * pn_affinity.h - which of several servers should answer this request?
+ *
+ * A server that has seen the beginning of a conversation has its keys and values in memory and computes only what is
+ * new, so the next turn should go there.  Three answers, in this order:
+ *
+ *     session   The client names its conversation (session_id, prompt_cache_key, X-Session-Id).  The server that has
+ *               it; for a new one rendezvous hashing, so several routers agree without talking and a server that goes
+ *               away takes only its own sessions along.
+ *     prefix    The longest beginning of the messages that some server has seen, unless that server is far busier
+ *               than the least busy one: computing a prefix twice costs less than waiting behind others.
+ *     load      The server with the fewest requests under way; among equals by rendezvous hashing on the beginning
+ *               of the prompt.
+ *
+ * What was seen is kept as hashes in a table of a fixed size.  A beginning has a hash at 1 KiB, 4 KiB, 16 KiB ... of
+ * the messages as they were sent, and one behind every message: a conversation of three short messages is found
+ * again by the fourth.  Hashes are seeded by chance, so nobody can make two prompts meet.
+ *
+ * Everything but pn_affinity_read's input is ours; the request's body may be hostile, or no JSON at all: then there
+ * are simply no keys.
+ *
+ * Threads: one owner.  Pure but for memory.
+ */
+#ifndef PN_AFFINITY_H
+#define PN_AFFINITY_H
+
+/* includes base/pn_str.h */
+
+enum {
+    PN_AFFINITY_SERVERS = 64,   /* a set of servers is the bits of a uint64_t */
+    PN_AFFINITY_BYTES = 8,      /* marks at 1 KiB, 4 KiB ... 16 MiB */
+    PN_AFFINITY_ITEMS = 64,     /* marks behind messages: of the last ones */
+    PN_AFFINITY_MARKS = PN_AFFINITY_BYTES + PN_AFFINITY_ITEMS
+};
+
+typedef enum pn_affinity_mode { PN_AFFINITY_PREFIX = 0, PN_AFFINITY_HEADER, PN_AFFINITY_NONE } pn_affinity_mode;
+
+/* What a request is known by. */
+typedef struct pn_affinity_keys {
+    uint64_t session;           /* 0: it names none */
+    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process */
+    uint64_t mark[PN_AFFINITY_MARKS];   /* [n_marks], the longest beginning first */
+    uint32_t n_marks;
+    uint32_t n_keep;            /* bits of what to remember are in keep */
+    uint64_t keep[PN_AFFINITY_BYTES + 1];       /* [n_keep]: the marks at bytes, and the one behind the last message */
+} pn_affinity_keys;
+
+/* The value of a member of a JSON object, as written; data NULL: there is none. */
+typedef struct pn_affinity_fields {
+    pn_bytes model, session_id, prompt_cache_key, messages, prompt, input;
+} pn_affinity_fields;
+
+/* One pass over the top level of body[0..n), without memory; of a repeated key the last.  What is no JSON object
+ * gives what was found before it went wrong. */
+PN_INTERNAL void pn_affinity_scan(const char *body, size_t n, pn_affinity_fields *out);
+
+/* The text of a JSON string as it was written, with its quotes, onto out.  False: it is none. */
+PN_INTERNAL bool pn_affinity_text(pn_mem *mem, pn_bytes json, pn_str *out);
+
+/* The keys.  model: its name, which is part of every key; session: as named by the client, data NULL: not at all;
+ * seed: of this process. */
+PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields *f, pn_bytes model, pn_bytes session, uint64_t seed);
+
+/* --- the table -------------------------------------------------------------------------------- */
+
+typedef struct pn_affinity_seen {
+    uint64_t key;               /* 0: free */
+    uint64_t servers;           /* who saw it */
+    uint64_t at;                /* when it was used last: a count */
+} pn_affinity_seen;
+
+typedef struct pn_affinity {
+    pn_mem *mem;                /* borrowed */
+    pn_affinity_seen *table;    /* owned, [n]; a key lives in one of 4 places, the oldest gives way */
+    size_t n;                   /* a power of two */
+    uint64_t clock;
+} pn_affinity;
+
+/* n: about how many beginnings to remember; 0: 65,536, which take 1.5 MiB. */
+PN_INTERNAL pn_status pn_affinity_init(pn_affinity *a, pn_mem *mem, size_t n);
+PN_INTERNAL void pn_affinity_fini(pn_affinity *a);
+
+/* Who saw it; 0: nobody that is remembered. */
+PN_INTERNAL uint64_t pn_affinity_find(pn_affinity *a, uint64_t key);
+PN_INTERNAL void pn_affinity_add(pn_affinity *a, uint64_t key, uint64_t servers);      /* to those that saw it */
+PN_INTERNAL void pn_affinity_set(pn_affinity *a, uint64_t key, uint64_t servers);      /* instead of them */
+PN_INTERNAL void pn_affinity_forget(pn_affinity *a, uint64_t servers);                 /* they lost their memory */
+
+/* --- the choice ------------------------------------------------------------------------------- */
+
+typedef struct pn_affinity_server {
+    uint64_t name;              /* hash of its address: rendezvous needs the same one in every router */
+    uint32_t running;           /* requests under way */
+} pn_affinity_server;
+
+typedef enum pn_affinity_by { PN_BY_LOAD = 0, PN_BY_PREFIX, PN_BY_SESSION } pn_affinity_by;
+
+/* One of `eligible`, which is not empty: its index. */
+PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, const pn_affinity_server *servers,
+                                        uint64_t eligible, pn_affinity_by *by);
+
+/* Server i is answering it. */
+PN_INTERNAL void pn_affinity_learn(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, uint32_t i);
+
+#endif /* PN_AFFINITY_H */
+
+/* ---- Begin serve/pn_router.h ---- */
+/*
+ * pn_router.h - one port in front of several `pantheon serve` processes.
+ *
+ * Requests are passed on whole, answers as they come; which process gets one is pn_affinity.h's to say.  One thread,
+ * one poller, nothing blocks but waiting in it.
+ *
+ * Promises
+ *   1. A request goes to a backend at most once, and to another one only while no byte of an answer has been passed
+ *      on: when the connection failed, or the answer was 503 or 429 and somebody else may have room.
+ *   2. A client that reads slowly slows down its own backend request and nothing else; per request the router holds
+ *      the request's body until it has been sent and an answer begun, and at most some 100 KiB of the answer.
+ *   3. A client that leaves is told to its backend, by the end of the connection.
+ *   4. What fails midway looks like it: a stream of events ends with an error event, any other answer with the
+ *      connection, never with what looks like an end.
+ *   5. /admin is not passed on.
+ *
+ * Threads: one owner; pn_router_stop from any thread and from signal handlers.
+ */
+#ifndef PN_ROUTER_H
+#define PN_ROUTER_H
+
+/* includes base/pn_err.h */
+/* includes base/pn_mem.h */
+/* includes serve/pn_affinity.h */
+
+/* Zero means the default. */
+typedef struct pn_router_params {
+    const char *const *backends;        /* [n_backends], "http://HOST:PORT" or "unix:PATH"; for the call of pn_router_new */
+    size_t n_backends;                  /* 1 to PN_AFFINITY_SERVERS */
+    pn_affinity_mode affinity;
+    const char *backend_key;            /* an API key for the router's own questions; NULL: none */
+    uint64_t max_body;                  /* bytes; 32 MiB */
+    uint32_t max_connections;           /* of clients; 4,096 */
+    uint32_t idle_ms;                   /* of clients; 60,000 */
+    uint32_t drain_ms;                  /* 30,000 */
+    uint32_t health_ms;                 /* between two checks of a backend; 2,000 */
+    uint32_t connect_ms;                /* 5,000; also the most a check may take */
+    uint32_t answer_ms;                 /* silence of a backend at work; 600,000 */
+    const char *build;                  /* for /metrics; borrowed */
+    void (*log)(void *user, pn_log_level level, const char *text);
+    void *log_user;
+    bool log_json;
+} pn_router_params;
+
+typedef struct pn_router pn_router;
+
+/* PN_E_INVALID: a malformed or repeated backend; PN_E_IO: one that has no address. */
+PN_INTERNAL pn_status pn_router_new(pn_mem *mem, const pn_router_params *params, pn_router **out, pn_err *err);
+PN_INTERNAL void pn_router_free(pn_router *r);                 /* NULL is a no-op */
+
+/* As pn_server_listen. */
+PN_INTERNAL pn_status pn_router_listen(pn_router *r, const char *address, char *bound, size_t cap, pn_err *err);
+
+/* Wait, at most timeout_ms (-1: for ever), and do what there is to do. */
+PN_INTERNAL pn_status pn_router_poll(pn_router *r, int timeout_ms, pn_err *err);
+
+/* Has every backend been looked at once? */
+PN_INTERNAL bool pn_router_settled(const pn_router *r);
+
+/* The first call lets what is under way finish, the second does not. */
+PN_INTERNAL void pn_router_stop(pn_router *r);
+PN_INTERNAL bool pn_router_running(const pn_router *r);
+
+#endif /* PN_ROUTER_H */
+
+/* ---- Begin serve/pn_router_int.h ---- */
+/*
+ * pn_router_int.h - the router's own structs, for its files only.
+ *
+ *     pn_router.c         sockets, connections of clients, the loop; what is public
+ *     pn_router_ask.c     a request: choosing, passing on, trying again, failing
+ *     pn_router_up.c      connections to backends: making, pooling, reading and writing
+ *     pn_router_health.c  who is up, and which models they have
+ *     pn_router_pages.c   what the router answers itself
+ *
+ * Who owns what.  A client's connection owns its ask; an ask borrows a connection to a backend (up) while it is at
+ * work, a check likewise; otherwise that one is in its backend's pool.  Structs of closed sockets stay until the end
+ * of the turn (dead), because the poller may have told of them already.
+ */
+#ifndef PN_ROUTER_INT_H
+#define PN_ROUTER_INT_H
+
+#include <stdatomic.h>
+
+/* includes base/pn_json.h */
+/* includes serve/pn_conn.h */
+/* includes serve/pn_net.h */
+/* includes serve/pn_oai_error.h */
+/* includes serve/pn_router.h */
+/* includes serve/pn_upstream.h */
+
+typedef struct router_conn router_conn;
+typedef struct router_ask router_ask;
+typedef struct router_up router_up;
+typedef struct router_backend router_backend;
+
+enum {
+    ROUTER_LISTENERS = 8, ROUTER_READY = 64,
+    ROUTER_POOL = 32,                   /* idle connections kept to a backend */
+    ROUTER_FAILS = 2,                   /* failures in a row that make a backend down */
+    ROUTER_STATUSES = 500               /* 100..599 */
+};
+
+/* What the poller knows; first member of what it is. */
+typedef enum router_kind { ROUTER_WAKE = 0, ROUTER_LISTENER, ROUTER_CONN, ROUTER_UP } router_kind;
+
+typedef struct router_listener {
+    router_kind kind;
+    pn_listener l;
+} router_listener;
+
+struct router_conn {
+    router_kind kind;
+    pn_router *router;
+    pn_conn c;
+    int fd;
+    unsigned events;            /* what the poller waits for */
+    pn_peer peer;
+    router_conn *prev, *next;   /* all of them */
+    router_ask *ask;            /* owned; at work for it, or NULL */
+    bool dead;
+    char request_id[65];
+    uint64_t began;             /* ms */
+    int status;                 /* of the reply */
+    const router_backend *backend;      /* who answered; NULL: we did */
+    uint32_t n_tries;
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Requests
+ * ------------------------------------------------------------------------------------------ */
+
+struct router_ask {
+    router_conn *conn;
+    router_up *up;              /* borrowed; NULL: between two tries */
+    pn_str head, body;          /* owned: what is sent; of the body nothing once it is not needed any more */
+    pn_str model;               /* owned: its name; empty: none */
+    pn_affinity_keys keys;
+    pn_affinity_by by;
+    uint64_t tried;             /* backends */
+    bool to_head;               /* the method is HEAD */
+    bool anthropic;             /* whose errors the client understands */
+    bool merge;                 /* the list of models: one backend says whether the client may see it, we say what is in it */
+    bool passed;                /* the head of an answer has been passed on: no way back */
+    bool events;                /* the answer is a stream of events: it is passed on frame by frame */
+    pn_str tail;                /* owned: a frame that is not complete */
+    size_t line_len;            /* of the frame's line being read */
+    bool split;                 /* a frame was too large to wait for: its begin has been passed on */
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Backends
+ * ------------------------------------------------------------------------------------------ */
+
+struct router_up {
+    router_kind kind;
+    router_backend *backend;
+    pn_upstream u;
+    int fd;
+    unsigned events;
+    router_up *prev, *next;     /* all of them */
+    router_up *pooled;          /* the next in the pool */
+    router_ask *ask;            /* whom it works for; NULL: a check, or nobody */
+    bool check;
+    bool parked;                /* broken, with bytes to be read when the client has taken those before: not in the poller */
+    bool dead;
+};
+
+typedef enum router_state { ROUTER_UNKNOWN = 0, ROUTER_ANSWERS, ROUTER_DRAINING, ROUTER_DOWN } router_state;
+
+struct router_backend {
+    pn_router *router;
+    uint32_t index;
+    pn_target target;
+    router_state state;
+    uint32_t n_fails;           /* in a row */
+    bool settled;               /* it has been looked at once */
+    router_up *pool;            /* idle connections, the one used last first */
+    uint32_t n_pool;
+    router_up *check;           /* under way; NULL: none */
+    bool check_models;          /* it asks for the models, not whether the backend is ready */
+    pn_str check_head, check_body;      /* owned */
+    uint64_t check_at, check_until;     /* ms: when the next begins, when this one is given up */
+    bool has_models;
+    pn_json_doc models;         /* its answer to /v1/models */
+    uint64_t n_retries, n_failures;
+    uint64_t n_status[ROUTER_STATUSES]; /* answers passed on; 499: the client had gone */
+};
+
+struct pn_router {
+    pn_mem *mem;                /* borrowed */
+    pn_router_params params;    /* backends not valid any more */
+    pn_conn_params conn_params;
+    pn_upstream_params up_params;
+    router_listener listener[ROUTER_LISTENERS];
+    uint32_t n_listeners;
+    bool listening;             /* the poller waits for new connections */
+    pn_poller poller;
+    router_kind wake_kind;      /* what the poller knows the wake by */
+    pn_wake wake;
+    router_conn *conns;
+    uint32_t n_conns, n_asks;
+    router_up *ups;
+    uint32_t n_parked;
+    router_backend *backends;   /* owned, [n_backends] */
+    uint32_t n_backends;
+    pn_affinity_server servers[PN_AFFINITY_SERVERS];
+    pn_affinity affinity;
+    uint64_t seed;
+    char *backend_key;          /* owned, or NULL */
+    uint64_t n_by[3];           /* choices, by pn_affinity_by */
+    uint64_t n_none;            /* requests for which there was no backend */
+    atomic_uint stops;          /* calls of pn_router_stop */
+    bool draining, running, killing;
+    uint64_t now;               /* ms, of this turn */
+    uint64_t sweep_at;          /* when the first time is up */
+    uint64_t drain_until;
+};
+
+/* --- pn_router.c -------------------------------------------------------------------------------- */
+
+PN_INTERNAL void router_logf(pn_router *r, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
+PN_INTERNAL void router_log_request(router_conn *c);           /* answered, or given up */
+PN_INTERNAL void router_turn(router_conn *c);                  /* work on it until nothing is left to do now */
+
+PN_INTERNAL void router_reply(router_conn *c, int status, const char *type, pn_str *body);     /* body handed over */
+PN_INTERNAL void router_error(router_conn *c, const pn_oai_error *e);
+
+/* --- pn_router_ask.c ---------------------------------------------------------------------------- */
+
+PN_INTERNAL void router_ask_new(router_conn *c, bool merge);
+PN_INTERNAL void router_ask_abort(router_ask *a);              /* the client has gone */
+PN_INTERNAL void router_ask_fed(router_ask *a, pn_response_fed fed, pn_bytes piece);   /* its up has something to tell */
+PN_INTERNAL void router_ask_lost(router_ask *a);               /* its up has no connection: never had, broken, or too slow */
+PN_INTERNAL void router_ask_stop(router_ask *a);               /* the time to drain is over */
+
+/* Hop-by-hop: not for the other side, RFC 9110 7.6.1.  `connection`: the value of a Connection field; may be NULL. */
+PN_INTERNAL bool router_hop_field(pn_bytes name);
+PN_INTERNAL bool router_named(pn_bytes list, pn_bytes name);
+
+/* --- pn_router_up.c ----------------------------------------------------------------------------- */
+
+/* A connection, pooled or new: NULL: refused, or (*full) there is no descriptor or memory left. */
+PN_INTERNAL router_up *router_up_get(router_backend *b, bool *full);
+PN_INTERNAL void router_up_begin(router_up *u, pn_bytes head, pn_bytes body, bool to_head);
+PN_INTERNAL void router_up_put(router_up *u);                  /* into the pool, or closed */
+PN_INTERNAL void router_up_close(router_up *u);
+PN_INTERNAL void router_up_ready(router_up *u, unsigned events);
+PN_INTERNAL void router_up_flow(router_up *u);                 /* its client has taken bytes */
+PN_INTERNAL void router_up_parked(pn_router *r);               /* look at those that wait outside the poller */
+PN_INTERNAL void router_up_sweep(router_up *u);                /* is its time up? */
+PN_INTERNAL uint64_t router_up_deadline(const router_up *u);
+
+/* --- pn_router_health.c ------------------------------------------------------------------------- */
+
+PN_INTERNAL void router_health_due(pn_router *r);              /* begin the checks that are due */
+PN_INTERNAL void router_health_fed(router_backend *b, pn_response_fed fed, pn_bytes piece);
+PN_INTERNAL void router_health_lost(router_backend *b);        /* the check's connection */
+PN_INTERNAL void router_health_failed(router_backend *b, const char *why);     /* a request could not be passed to it */
+PN_INTERNAL const char *router_state_name(router_state s);
+
+/* Those that may get a request for this model (len 0: for any), as a set. */
+PN_INTERNAL uint64_t router_health_eligible(const pn_router *r, pn_bytes model);
+
+/* --- pn_router_pages.c -------------------------------------------------------------------------- */
+
+/* The head is known: refuse it, or go on. */
+PN_INTERNAL void router_head(router_conn *c);
+
+/* Answer it, if it is ours to answer. */
+PN_INTERNAL bool router_own(router_conn *c);
+PN_INTERNAL bool router_is_list(const pn_http_request *q);     /* GET /v1/models */
+PN_INTERNAL void router_models(const pn_router *r, pn_str *out);
+
+#endif /* PN_ROUTER_INT_H */
+
 /* ---- Begin cli/pn_args.h ---- */
 /*
  * pn_args.h - a command line and PN_* variables against one table of flags a command.
@@ -2439,7 +3037,7 @@ PN_INTERNAL bool pn_parse_u64(const char *s, uint64_t *out);
  *   1. stdout carries the product only; all else goes to stderr, as one line without control
  *      characters (names in a model file are a stranger's text).
  *   2. Exit codes: 0 done, 1 failed, 2 usage, 3 refused (memory, a schema that cannot be enforced), 130 interrupted.
- *   3. One file-scope state in the program: the count of Ctrl-C and the session or server they stop (pn_cli.c),
+ *   3. One file-scope state in the program: the count of Ctrl-C and what they stop (pn_cli.c),
  *      because a signal handler has no argument.
  */
 #ifndef PN_CLI_H
@@ -2499,6 +3097,9 @@ PN_INTERNAL void pn_cli_catch_interrupt(void);
 
 /* From now on Ctrl-C and SIGTERM stop this server (the second at once); NULL: they end the program. */
 PN_INTERNAL void pn_cli_catch_stop(pn_server *s);
+
+/* The same for anything else: `stop` is called from the signal's handler; NULL: they end the program. */
+PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what);
 
 /* From now on a model file that shrinks while it is mapped ends the program with a message. */
 PN_INTERNAL void pn_cli_catch_bus_error(void);
@@ -2592,6 +3193,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_quantize(void);
 PN_INTERNAL const pn_cmd *pn_cmd_synth(void);
 PN_INTERNAL const pn_cmd *pn_cmd_grammar(void);
 PN_INTERNAL const pn_cmd *pn_cmd_serve(void);
+PN_INTERNAL const pn_cmd *pn_cmd_router(void);
 
 /* Rows that several tables hold: same flag, same words. */
 #define PN_ROW_MODEL \
@@ -9839,6 +10441,7 @@ PN_INTERNAL const char *pn_http_reason(int status)
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
     case 501: return "Not Implemented";
+    case 502: return "Bad Gateway";
     case 503: return "Service Unavailable";
     case 504: return "Gateway Timeout";
     case 505: return "HTTP Version Not Supported";
@@ -9977,13 +10580,15 @@ PN_INTERNAL pn_status pn_http_reply_stream(pn_sendq *q, const pn_http_reply *r, 
 {
     pn_http_reply head = *r;
     pn_str s;
-    bool chunks = !r->http10 && r->status != 204 && r->status != 304;
-    *framing = reply_bodiless(r) ? PN_FRAMING_NONE : chunks ? PN_FRAMING_CHUNKS : PN_FRAMING_CLOSE;
+    bool chunks = !r->has_length && !r->http10 && r->status != 204 && r->status != 304;
+    *framing = reply_bodiless(r) ? PN_FRAMING_NONE : r->has_length ? PN_FRAMING_LENGTH : chunks ? PN_FRAMING_CHUNKS : PN_FRAMING_CLOSE;
     head.close |= *framing == PN_FRAMING_CLOSE;
     pn_str_init(&s, q->mem, PN_ACCT_MISC);
     reply_begin(&s, &head);
     if (chunks)
         pn_http_add(&s, "Transfer-Encoding", "chunked");
+    if (r->has_length && r->status != 204 && r->status != 304)
+        pn_str_addf(&s, "Content-Length: %" PRIu64 "\r\n", r->length);
     return reply_queue(q, &s, NULL, 0);
 }
 
@@ -10529,7 +11134,7 @@ PN_INTERNAL uint64_t pn_conn_deadline(const pn_conn *c)
     switch (c->state) {
     case PN_CONN_IDLE: at = c->since + c->params.idle_ms; break;
     case PN_CONN_READING: at = c->head_passed ? conn_body_deadline(c) : c->since + c->params.head_ms; break;
-    case PN_CONN_STREAMING: at = pn_sendq_len(&c->out) ? at : c->write_at + c->params.ping_ms; break;
+    case PN_CONN_STREAMING: at = pn_sendq_len(&c->out) || c->quiet ? at : c->write_at + c->params.ping_ms; break;
     case PN_CONN_LINGERING: at = c->since + c->params.linger_ms; break;
     case PN_CONN_HANDLING: case PN_CONN_WRITING: case PN_CONN_CLOSED: break;
     }
@@ -10577,7 +11182,7 @@ static pn_conn_event conn_finish(pn_conn *c)
     c->state = PN_CONN_IDLE;
     c->since = c->now;
     c->fed = PN_FEED_MORE;
-    c->head_told = c->head_passed = false;
+    c->head_told = c->head_passed = c->quiet = false;
     return PN_CONN_NOTHING;
 }
 
@@ -10585,7 +11190,7 @@ static pn_conn_event conn_finish(pn_conn *c)
  * next one may come through. */
 static void conn_ping(pn_conn *c)
 {
-    if (!pn_sendq_len(&c->out) && c->now >= c->write_at + c->params.ping_ms) {
+    if (!c->quiet && !pn_sendq_len(&c->out) && c->now >= c->write_at + c->params.ping_ms) {
         pn_sse_ping(&c->sse);
         c->write_at = c->now;
     }
@@ -10727,6 +11332,26 @@ PN_INTERNAL pn_status pn_conn_stream(pn_conn *c, const pn_http_reply *r)
         return PN_E_STATE;
     pn_status st = pn_sse_begin(&c->sse, &c->out, &h);
     return conn_replied(c, st, PN_CONN_STREAMING, h.close || c->sse.framing == PN_FRAMING_CLOSE);
+}
+
+PN_INTERNAL pn_status pn_conn_relay(pn_conn *c, const pn_http_reply *r)
+{
+    pn_http_reply h;
+    pn_framing framing;
+    if (!conn_reply_head(c, r, &h))
+        return PN_E_STATE;
+    pn_status st = pn_http_reply_stream(&c->out, &h, &framing);
+    if (st == PN_OK) {
+        c->sse = (pn_sse){.q = &c->out, .framing = framing};
+        c->quiet = true;
+    }
+    return conn_replied(c, st, PN_CONN_STREAMING, h.close || framing == PN_FRAMING_CLOSE);
+}
+
+PN_INTERNAL pn_status pn_conn_put(pn_conn *c, const char *data, size_t n)
+{
+    const pn_bytes piece = {data, n};
+    return c->sse.ended ? PN_E_STATE : pn_http_stream_put(&c->out, c->sse.framing, &piece, 1, PN_SSE_SPARE);
 }
 
 PN_INTERNAL void pn_conn_abort(pn_conn *c) { conn_close(c); }
@@ -10948,6 +11573,88 @@ PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer)
     net_name(&a, peer->name, sizeof peer->name, &port);
     peer->local = net_is_local(&a);
     return fd;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Calling
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status net_target_unix(pn_target *t, const char *path, pn_err *err)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    _Static_assert(sizeof a <= sizeof t->address, "the address of a socket file fits");
+    if (!path[0] || strlen(path) >= sizeof a.sun_path)
+        return pn_fail(err, PN_E_INVALID, "unix:%.100s: expected a path of 1 to %zu bytes", path, sizeof a.sun_path - 1);
+    memcpy(a.sun_path, path, strlen(path) + 1);
+    memcpy(t->address, &a, sizeof a);
+    t->len = sizeof a;
+    t->family = AF_UNIX;
+    snprintf(t->host, sizeof t->host, "localhost");
+    return PN_OK;
+}
+
+/* `authority`: HOST or HOST:PORT, from http://. */
+static pn_status net_target_tcp(pn_target *t, const char *authority, pn_err *err)
+{
+    char address[96], host[64], port[8];
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *list;
+    size_t n = strlen(authority);
+    n -= n && authority[n - 1] == '/';
+    bool six = n && authority[n - 1] == ']', has_port = !six && memchr(authority, ':', n);
+    if (n < sizeof address - 4)
+        snprintf(address, sizeof address, has_port ? "%.*s" : "%.*s:80", (int)n, authority);
+    if (!n || n >= sizeof address - 4 || strcspn(authority, "/?#@ ") < n || !net_split(address, host, port) || !host[0] || atoi(port) == 0)
+        return pn_fail(err, PN_E_INVALID, "http://%.100s: expected http://HOST:PORT", authority);
+    int code = getaddrinfo(host, port, &hints, &list);
+    if (code)
+        return pn_fail(err, PN_E_IO, "cannot find the address of %s: %s", address, gai_strerror(code));
+    bool fits = list->ai_addrlen <= sizeof t->address;
+    if (fits) {
+        memcpy(t->address, list->ai_addr, list->ai_addrlen);
+        t->len = (unsigned)list->ai_addrlen;
+        t->family = list->ai_family;
+    }
+    freeaddrinfo(list);
+    snprintf(t->host, sizeof t->host, "%.79s", address);
+    return fits ? PN_OK : pn_fail(err, PN_E_IO, "the address of %s has an unknown form", address);
+}
+
+PN_INTERNAL pn_status pn_target_find(pn_target *t, const char *url, pn_err *err)
+{
+    memset(t, 0, sizeof *t);
+    snprintf(t->name, sizeof t->name, "%s", url);
+    if (strlen(url) < sizeof t->name && strncmp(url, "unix:", 5) == 0)
+        return net_target_unix(t, url + 5, err);
+    if (strlen(url) < sizeof t->name && strncmp(url, "http://", 7) == 0)
+        return net_target_tcp(t, url + 7, err);
+    return pn_fail(err, PN_E_INVALID, "%.100s: expected http://HOST:PORT or unix:PATH", url);
+}
+
+PN_INTERNAL int pn_target_connect(const pn_target *t)
+{
+    struct sockaddr_storage a;
+    int on = 1, fd = socket(t->family, SOCK_STREAM, 0);
+    if (fd < 0)
+        return -2;
+    if (!net_prepare(fd)) {
+        pn_net_close(fd);
+        return -2;
+    }
+    if (t->family != AF_UNIX)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    memcpy(&a, t->address, sizeof t->address);
+    if (connect(fd, (struct sockaddr *)&a, (socklen_t)t->len) != 0 && errno != EINPROGRESS && errno != EINTR) {
+        pn_net_close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+PN_INTERNAL bool pn_target_connected(int fd)
+{
+    int why = 0;
+    socklen_t n = sizeof why;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &n) == 0 && why == 0;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -15152,6 +15859,2916 @@ PN_API void pn_server_free(pn_server *s)
 }
 #endif
 
+/* ---- Begin serve/pn_http_client.c ---- */
+#ifndef PN_DROP_SERVE_PN_HTTP_CLIENT_C
+#define PN_DROP_SERVE_PN_HTTP_CLIENT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_http_client.c - the same two ways of reading as pn_http.c: lines of the head whole, framing byte by byte.
+ *
+ *     START -> LINE -> FIELDS -+-> START                                        (1xx)
+ *                              +-> HEAD -+-> DONE                               (no body)
+ *                                        +-> FIXED -> DONE                      (Content-Length)
+ *                                        +-> CLOSE -> DONE                      (until the connection ends)
+ *                                        +-> SIZE [EXT] -> DATA -> SIZE ...     (chunked)
+ *                                             `-> TRAILER ... -> DONE
+ */
+/* includes serve/pn_http_client.h */
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#define CLIENT_LINE_MAX (16u << 10)
+#define CLIENT_HEAD_MAX (64u << 10)
+#define CLIENT_ANY_MAX (16u << 20)      /* offsets in the head have 32 bits */
+#define CLIENT_INTERIM_MAX 8u           /* 100, 102, 103; nobody sends many */
+#define CLIENT_DIGITS_MAX 16u           /* of a chunk's size: 64 bits */
+#define CLIENT_EXTRA_MAX (16u << 10)
+#define CLIENT_TRAILER_MAX (8u << 10)
+
+enum client_step {
+    CLIENT_START, CLIENT_LINE, CLIENT_FIELDS, CLIENT_HEAD, CLIENT_FIXED, CLIENT_CLOSE,
+    CLIENT_SIZE, CLIENT_EXT_SPACE, CLIENT_EXT, CLIENT_SIZE_LF, CLIENT_DATA, CLIENT_DATA_CR, CLIENT_DATA_LF,
+    CLIENT_TRAILER, CLIENT_TRAILER_NAME, CLIENT_TRAILER_VALUE, CLIENT_TRAILER_LF, CLIENT_LAST_LF,
+    CLIENT_DONE, CLIENT_FAULT
+};
+
+/* The unread part of what the caller gave. */
+typedef struct client_in {
+    const char *at, *end;
+} client_in;
+
+/* ------------------------------------------------------------------------------------------
+ * Life and faults
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_response_init(pn_response_parser *p, pn_mem *mem, const pn_http_limits *limits)
+{
+    memset(p, 0, sizeof *p);
+    p->mem = mem;
+    if (limits)
+        p->limits = *limits;
+    if (!p->limits.line_max)
+        p->limits.line_max = CLIENT_LINE_MAX;
+    if (!p->limits.head_max)
+        p->limits.head_max = CLIENT_HEAD_MAX;
+    p->limits.line_max = PN_MIN(p->limits.line_max, CLIENT_ANY_MAX);
+    p->limits.head_max = PN_MIN(p->limits.head_max, CLIENT_ANY_MAX);
+}
+
+PN_INTERNAL void pn_response_fini(pn_response_parser *p)
+{
+    pn_mem_free(p->mem, PN_ACCT_MISC, p->head, p->head_cap);
+    p->head = NULL;
+    p->head_len = p->head_cap = 0;
+}
+
+PN_INTERNAL void pn_response_next(pn_response_parser *p, bool to_head)
+{
+    pn_http_limits limits = p->limits;
+    pn_response_fini(p);
+    pn_response_init(p, p->mem, &limits);
+    p->to_head = to_head;
+}
+
+static bool client_fault(pn_response_parser *p, const char *fmt, ...) PN_PRINTF(2, 3);
+
+/* Always false: `return client_fault(...)`. */
+static bool client_fault(pn_response_parser *p, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(p->message, sizeof p->message, fmt, ap);
+    va_end(ap);
+    p->step = CLIENT_FAULT;
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The status line
+ * ------------------------------------------------------------------------------------------ */
+
+static bool client_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* The line at s[0..n): HTTP-version SP status-code SP [ reason-phrase ], RFC 9112 4.  The second space is left out
+ * by some servers when there is no reason; that can be read in one way only. */
+static bool client_status_line(pn_response_parser *p, const char *s, size_t n)
+{
+    if (n < 12 || memcmp(s, "HTTP/", 5) != 0 || !client_digit(s[5]) || s[6] != '.' || !client_digit(s[7]) || s[8] != ' ')
+        return client_fault(p, "The status line does not begin with an HTTP version.");
+    if (s[5] != '1')
+        return client_fault(p, "The server does not speak HTTP/1.1.");
+    if (!client_digit(s[9]) || !client_digit(s[10]) || !client_digit(s[11]) || (n > 12 && s[12] != ' '))
+        return client_fault(p, "The status is not a number of three digits.");
+    if (!pn_http_is_value(s + 12, n - 12))
+        return client_fault(p, "The status line holds a control character.");
+    p->r.http10 = s[7] == '0';
+    p->r.status = (s[9] - '0') * 100 + (s[10] - '0') * 10 + (s[11] - '0');
+    if (p->r.status < 100 || p->r.status > 599)
+        return client_fault(p, "The status is not in 100 to 599.");
+    if (p->r.status == 101)
+        return client_fault(p, "The server changes the protocol, which nobody asked for.");
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Field lines
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_bytes client_trim(const char *s, size_t n)
+{
+    while (n && (*s == ' ' || *s == '\t'))
+        s++, n--;
+    while (n && (s[n - 1] == ' ' || s[n - 1] == '\t'))
+        n--;
+    return (pn_bytes){s, n};
+}
+
+static void client_content_length(pn_response_parser *p, pn_bytes v)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < v.len; i++) {
+        unsigned d = (unsigned)(v.data[i] - '0');
+        if (!client_digit(v.data[i]) || n > (UINT64_MAX - d) / 10) {
+            client_fault(p, "Content-Length is not a number.");
+            return;
+        }
+        n = n * 10 + d;
+    }
+    if (!v.len || (p->r.has_length && n != p->r.content_length)) {
+        client_fault(p, v.len ? "There are two different Content-Lengths." : "Content-Length is empty.");
+        return;
+    }
+    p->r.has_length = true;
+    p->r.content_length = n;
+}
+
+static void client_transfer_encoding(pn_response_parser *p, pn_bytes v)
+{
+    pn_bytes e;
+    for (size_t at = 0; pn_http_list(v, &at, &e);) {
+        p->n_codings++;
+        if (p->coding_chunked || !pn_http_is_token(e.data, e.len))
+            p->coding_bad = true;           /* chunked must be the last, and once */
+        p->coding_chunked = pn_http_is(e, "chunked");
+        p->coding_other |= !p->coding_chunked;
+    }
+}
+
+/* What the parser itself has to know of a field. */
+static void client_field(pn_response_parser *p, pn_bytes name, pn_bytes v)
+{
+    pn_bytes e;
+    if (pn_http_is(name, "content-length"))
+        client_content_length(p, v);
+    if (pn_http_is(name, "transfer-encoding"))
+        client_transfer_encoding(p, v);
+    if (pn_http_is(name, "connection"))
+        for (size_t at = 0; pn_http_list(v, &at, &e);) {
+            p->ask_close |= pn_http_is(e, "close");
+            p->ask_keep |= pn_http_is(e, "keep-alive");
+        }
+}
+
+/* The field line at s[0..n), without its CRLF but with room for a NUL behind it. */
+static void client_field_line(pn_response_parser *p, char *s, size_t n)
+{
+    char *colon = memchr(s, ':', n);
+    size_t name_len = colon ? (size_t)(colon - s) : n;
+    if (*s == ' ' || *s == '\t') {
+        client_fault(p, "A header line begins with white space (folded lines are obsolete).");
+        return;
+    }
+    if (!colon || !pn_http_is_token(s, name_len)) {
+        client_fault(p, "A header line has no valid name.");
+        return;
+    }
+    pn_bytes v = client_trim(colon + 1, n - name_len - 1);
+    if (!pn_http_is_value(v.data, v.len)) {
+        client_fault(p, "A header holds a control character.");
+        return;
+    }
+    if (p->r.n_fields == PN_HTTP_FIELDS_MAX) {
+        client_fault(p, "There are more than %d header lines.", PN_HTTP_FIELDS_MAX);
+        return;
+    }
+    *colon = 0;
+    p->head[(size_t)(v.data - p->head) + v.len] = 0;
+    p->r.fields[p->r.n_fields++] = (pn_http_field){
+        (uint32_t)(s - p->head), (uint32_t)name_len, (uint32_t)(v.data - p->head), (uint32_t)v.len,
+    };
+    client_field(p, (pn_bytes){s, name_len}, v);
+}
+
+/* An interim answer has no body; the real one begins behind it. */
+static void client_interim(pn_response_parser *p)
+{
+    const bool to_head = p->to_head;
+    const uint32_t n = p->n_interim + 1;
+    if (n > CLIENT_INTERIM_MAX) {
+        client_fault(p, "There are more than %u interim answers.", CLIENT_INTERIM_MAX);
+        return;
+    }
+    pn_response_next(p, to_head);
+    p->n_interim = n;
+    p->begun = true;
+}
+
+/* The empty line: what the fields mean together.  RFC 9112 6.3 for the length of the body. */
+static void client_head_end(pn_response_parser *p)
+{
+    pn_http_response *r = &p->r;
+    bool never = r->status < 200 || r->status == 204;
+    r->head = p->head;
+    r->chunked = p->n_codings != 0;
+    if (r->chunked && r->has_length) {
+        client_fault(p, "There are both Content-Length and Transfer-Encoding.");
+    } else if (r->chunked && r->http10) {
+        client_fault(p, "HTTP/1.0 has no Transfer-Encoding.");
+    } else if (r->chunked && (!p->coding_chunked || p->coding_bad || p->coding_other)) {
+        client_fault(p, "The only Transfer-Encoding that is understood is chunked, once.");
+    } else if (never && (r->chunked || r->content_length)) {
+        client_fault(p, "An answer that has no body tells a length of it.");
+    } else if (r->status < 200) {
+        client_interim(p);
+    } else {
+        r->no_body = p->to_head || never || r->status == 304;
+        r->until_close = !r->no_body && !r->chunked && !r->has_length;
+        r->keep_alive = !p->ask_close && !r->until_close && (!r->http10 || p->ask_keep);
+        p->step = CLIENT_HEAD;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Gathering lines
+ * ------------------------------------------------------------------------------------------ */
+
+static bool client_head_add(pn_response_parser *p, const char *s, size_t n)
+{
+    if (n > p->head_cap - p->head_len) {
+        size_t cap = PN_MAX(p->head_cap * 2, PN_MAX(p->head_len + n, (size_t)1024));
+        cap = PN_MIN(cap, PN_MAX((size_t)p->limits.line_max + p->limits.head_max, p->head_len + n));
+        char *to = pn_mem_alloc(p->mem, PN_ACCT_MISC, cap);
+        if (!to)
+            return client_fault(p, "There is not enough memory for the head of the answer.");
+        if (p->head)
+            memcpy(to, p->head, p->head_len);
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->head, p->head_cap);
+        p->head = to;
+        p->head_cap = cap;
+    }
+    memcpy(p->head + p->head_len, s, n);
+    p->head_len += n;
+    return true;
+}
+
+/* Take the rest of a line that may have `max` bytes with its CRLF.  The line without it: *s, *len.
+ * False: it is not complete yet, or there was a fault. */
+static bool client_gather(pn_response_parser *p, client_in *in, size_t max, char **s, size_t *len)
+{
+    size_t have = p->head_len - p->line_at, n = PN_MIN((size_t)(in->end - in->at), max - have);
+    const char *lf = n ? memchr(in->at, '\n', n) : NULL;
+    if (lf)
+        n = (size_t)(lf - in->at) + 1;
+    if (n && !client_head_add(p, in->at, n))
+        return false;
+    in->at += n;
+    have += n;
+    if (!lf) {
+        if (have == max)
+            client_fault(p, "The head of the answer is longer than %" PRIu32 " bytes.", p->step == CLIENT_LINE ? p->limits.line_max : p->limits.head_max);
+        return false;
+    }
+    *s = p->head + p->line_at;
+    if (have < 2 || (*s)[have - 2] != '\r')
+        return client_fault(p, "A line of the head does not end in CRLF.");
+    *len = have - 2;
+    p->line_at = p->head_len;
+    return true;
+}
+
+/* A line of the head, if it is complete. */
+static void client_head_line(pn_response_parser *p, client_in *in)
+{
+    char *s;
+    size_t n;
+    if (p->step == CLIENT_LINE) {
+        if (client_gather(p, in, p->limits.line_max, &s, &n) && client_status_line(p, s, n)) {
+            p->fields_at = p->head_len;
+            p->step = CLIENT_FIELDS;
+        }
+        return;
+    }
+    size_t used = p->line_at - p->fields_at;
+    if (!client_gather(p, in, p->limits.head_max - used, &s, &n))
+        return;
+    if (!n)
+        client_head_end(p);
+    else
+        client_field_line(p, s, n);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The body
+ * ------------------------------------------------------------------------------------------ */
+
+static int client_hex(char c)
+{
+    if (client_digit(c))
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static void client_chunk_begin(pn_response_parser *p)
+{
+    p->left = 0;
+    p->n_digits = 0;
+    p->step = CLIENT_SIZE;
+}
+
+/* One byte of the line with a chunk's size, RFC 9112 7.1: 1*HEXDIG [ BWS ";" ... ] CRLF */
+static void client_size_byte(pn_response_parser *p, char c)
+{
+    int digit = client_hex(c);
+    if (p->step == CLIENT_SIZE && digit >= 0) {
+        if (++p->n_digits > CLIENT_DIGITS_MAX)
+            client_fault(p, "The size of a chunk has too many digits.");
+        else
+            p->left = p->left << 4 | (unsigned)digit;
+        return;
+    }
+    if (!p->n_digits) {
+        client_fault(p, "The size of a chunk is not a hexadecimal number.");
+        return;
+    }
+    bool space = c == ' ' || c == '\t';
+    if (c == '\r' && p->step != CLIENT_EXT_SPACE)
+        p->step = CLIENT_SIZE_LF;
+    else if (p->step == CLIENT_EXT ? !pn_http_is_value(&c, 1) : c != ';' && !space)
+        client_fault(p, "The line with the size of a chunk is malformed.");
+    else if (++p->extra > CLIENT_EXTRA_MAX)
+        client_fault(p, "The extensions of the chunks are longer than %u bytes.", CLIENT_EXTRA_MAX);
+    else if (p->step != CLIENT_EXT)
+        p->step = space ? CLIENT_EXT_SPACE : CLIENT_EXT;
+}
+
+/* One byte of the trailer: checked as field lines are, and dropped. */
+static void client_trailer_byte(pn_response_parser *p, char c)
+{
+    bool begin = p->step == CLIENT_TRAILER;
+    if (++p->trailer > CLIENT_TRAILER_MAX)
+        client_fault(p, "The trailer is longer than %u bytes.", CLIENT_TRAILER_MAX);
+    else if (begin && c == '\r')
+        p->step = CLIENT_LAST_LF;
+    else if (p->step == CLIENT_TRAILER_VALUE && c == '\r')
+        p->step = CLIENT_TRAILER_LF;
+    else if (p->step == CLIENT_TRAILER_NAME && c == ':')
+        p->step = CLIENT_TRAILER_VALUE;
+    else if (p->step == CLIENT_TRAILER_VALUE ? !pn_http_is_value(&c, 1) : !pn_http_is_token(&c, 1))
+        client_fault(p, "A line of the trailer is malformed.");
+    else if (begin)
+        p->step = CLIENT_TRAILER_NAME;
+}
+
+static bool client_expect_byte(pn_response_parser *p, char c, char want, int next)
+{
+    if (c == want)
+        p->step = next;
+    else
+        client_fault(p, "A line of the body does not end in CRLF.");
+    return c == want;
+}
+
+static void client_begin_body(pn_response_parser *p)
+{
+    const pn_http_response *r = &p->r;
+    p->left = r->content_length;
+    if (r->no_body || (r->has_length && !p->left))
+        p->step = CLIENT_DONE;
+    else if (r->chunked)
+        client_chunk_begin(p);
+    else
+        p->step = r->until_close ? CLIENT_CLOSE : CLIENT_FIXED;
+}
+
+/* What there is of the body, or of a chunk. */
+static pn_bytes client_take(pn_response_parser *p, client_in *in)
+{
+    size_t n = (size_t)(in->end - in->at);
+    if (p->step != CLIENT_CLOSE) {
+        n = (size_t)PN_MIN((uint64_t)n, p->left);
+        p->left -= n;
+        if (!p->left)
+            p->step = p->step == CLIENT_FIXED ? CLIENT_DONE : CLIENT_DATA_CR;
+    }
+    pn_bytes piece = {in->at, n};
+    in->at += n;
+    return piece;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Feeding
+ * ------------------------------------------------------------------------------------------ */
+
+/* A line of the head, or a byte of the framing. */
+static void client_step_on(pn_response_parser *p, client_in *in)
+{
+    switch (p->step) {
+    case CLIENT_START:
+        p->begun = true;
+        p->step = CLIENT_LINE;
+        break;
+    case CLIENT_LINE: case CLIENT_FIELDS:
+        client_head_line(p, in);
+        break;
+    case CLIENT_SIZE: case CLIENT_EXT_SPACE: case CLIENT_EXT:
+        client_size_byte(p, *in->at++);
+        break;
+    case CLIENT_SIZE_LF:
+        if (client_expect_byte(p, *in->at++, '\n', CLIENT_DATA) && !p->left)
+            p->step = CLIENT_TRAILER;
+        break;
+    case CLIENT_DATA_CR:
+        client_expect_byte(p, *in->at++, '\r', CLIENT_DATA_LF);
+        break;
+    case CLIENT_DATA_LF:
+        if (client_expect_byte(p, *in->at++, '\n', CLIENT_SIZE))
+            client_chunk_begin(p);
+        break;
+    case CLIENT_TRAILER: case CLIENT_TRAILER_NAME: case CLIENT_TRAILER_VALUE:
+        client_trailer_byte(p, *in->at++);
+        break;
+    case CLIENT_TRAILER_LF:
+        client_expect_byte(p, *in->at++, '\n', CLIENT_TRAILER);
+        break;
+    case CLIENT_LAST_LF:
+        client_expect_byte(p, *in->at++, '\n', CLIENT_DONE);
+        break;
+    default:
+        PN_ASSERT(false);
+    }
+}
+
+static bool client_stops(int step) { return step == CLIENT_HEAD || step == CLIENT_DONE || step == CLIENT_FAULT; }
+
+static bool client_in_body(int step) { return step == CLIENT_FIXED || step == CLIENT_CLOSE || step == CLIENT_DATA; }
+
+PN_INTERNAL pn_response_fed pn_response_feed(pn_response_parser *p, const char *data, size_t n, size_t *used, pn_bytes *piece)
+{
+    client_in in = {data, data + n};
+    *piece = (pn_bytes){NULL, 0};
+    if (p->step == CLIENT_HEAD)
+        client_begin_body(p);
+    while (in.at < in.end && !client_stops(p->step) && !piece->len) {
+        if (client_in_body(p->step))
+            *piece = client_take(p, &in);
+        else
+            client_step_on(p, &in);
+    }
+    *used = (size_t)(in.at - data);
+    if (piece->len)
+        return PN_RESPONSE_BODY;
+    switch (p->step) {
+    case CLIENT_HEAD: return PN_RESPONSE_HEAD;
+    case CLIENT_DONE: return PN_RESPONSE_DONE;
+    case CLIENT_FAULT: return PN_RESPONSE_FAULT;
+    default: return PN_RESPONSE_MORE;
+    }
+}
+
+PN_INTERNAL pn_response_fed pn_response_end(pn_response_parser *p)
+{
+    if (p->step == CLIENT_HEAD)
+        client_begin_body(p);
+    if (p->step == CLIENT_CLOSE)
+        p->step = CLIENT_DONE;
+    if (p->step != CLIENT_DONE && p->step != CLIENT_FAULT)
+        client_fault(p, p->begun ? "The connection ended in the middle of the answer." : "The connection ended without an answer.");
+    return p->step == CLIENT_DONE ? PN_RESPONSE_DONE : PN_RESPONSE_FAULT;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Looking at a response
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_bytes pn_response_field_name(const pn_http_response *r, uint32_t i)
+{
+    PN_ASSERT(i < r->n_fields);
+    return (pn_bytes){r->head + r->fields[i].name, r->fields[i].name_len};
+}
+
+PN_INTERNAL pn_bytes pn_response_field_value(const pn_http_response *r, uint32_t i)
+{
+    PN_ASSERT(i < r->n_fields);
+    return (pn_bytes){r->head + r->fields[i].value, r->fields[i].value_len};
+}
+
+PN_INTERNAL pn_bytes pn_response_get(const pn_http_response *r, const char *name)
+{
+    for (uint32_t i = 0; i < r->n_fields; i++)
+        if (pn_http_is(pn_response_field_name(r, i), name))
+            return pn_response_field_value(r, i);
+    return (pn_bytes){NULL, 0};
+}
+
+#undef CLIENT_LINE_MAX
+#undef CLIENT_HEAD_MAX
+#undef CLIENT_ANY_MAX
+#undef CLIENT_INTERIM_MAX
+#undef CLIENT_DIGITS_MAX
+#undef CLIENT_EXTRA_MAX
+#undef CLIENT_TRAILER_MAX
+#endif
+
+/* ---- Begin serve/pn_upstream.c ---- */
+#ifndef PN_DROP_SERVE_PN_UPSTREAM_C
+#define PN_DROP_SERVE_PN_UPSTREAM_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* pn_upstream.c - bookkeeping around the parser of answers. */
+/* includes serve/pn_upstream.h */
+
+#include <stdio.h>
+
+PN_INTERNAL void pn_upstream_init(pn_upstream *u, pn_mem *mem, const pn_upstream_params *params, uint64_t now_ms)
+{
+    memset(u, 0, sizeof *u);
+    if (params)
+        u->params = *params;
+    if (!u->params.connect_ms)
+        u->params.connect_ms = 5000;
+    if (!u->params.answer_ms)
+        u->params.answer_ms = 600000;
+    if (!u->params.idle_ms)
+        u->params.idle_ms = 15000;
+    pn_response_init(&u->answer, mem, &u->params.http);
+    u->since = now_ms;
+}
+
+PN_INTERNAL void pn_upstream_fini(pn_upstream *u)
+{
+    pn_response_fini(&u->answer);
+    u->part[0] = u->part[1] = (pn_bytes){NULL, 0};
+    u->asked = false;
+    u->state = PN_UPSTREAM_CLOSED;
+}
+
+static void upstream_go(pn_upstream *u, pn_upstream_state st, uint64_t now_ms)
+{
+    u->state = st;
+    u->since = now_ms;
+}
+
+PN_INTERNAL void pn_upstream_connected(pn_upstream *u, uint64_t now_ms)
+{
+    if (u->state == PN_UPSTREAM_CONNECTING)
+        upstream_go(u, u->asked ? PN_UPSTREAM_BUSY : PN_UPSTREAM_IDLE, now_ms);
+}
+
+PN_INTERNAL void pn_upstream_begin(pn_upstream *u, pn_bytes head, pn_bytes body, bool to_head, uint64_t now_ms)
+{
+    PN_ASSERT(!u->asked && (u->state == PN_UPSTREAM_IDLE || u->state == PN_UPSTREAM_CONNECTING));
+    pn_response_next(&u->answer, to_head);
+    u->part[0] = head;
+    u->part[1] = body;
+    u->sent = 0;
+    u->asked = true;
+    u->done = false;
+    if (u->state == PN_UPSTREAM_IDLE)
+        upstream_go(u, PN_UPSTREAM_BUSY, now_ms);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Out
+ * ------------------------------------------------------------------------------------------ */
+
+static size_t upstream_left(const pn_upstream *u) { return u->part[0].len + u->part[1].len - u->sent; }
+
+PN_INTERNAL pn_bytes pn_upstream_output(const pn_upstream *u)
+{
+    if (u->state != PN_UPSTREAM_BUSY || u->deaf || !u->asked)
+        return (pn_bytes){NULL, 0};
+    size_t n0 = u->part[0].len;
+    if (u->sent < n0)
+        return (pn_bytes){u->part[0].data + u->sent, n0 - u->sent};
+    return (pn_bytes){u->part[1].data ? u->part[1].data + (u->sent - n0) : NULL, upstream_left(u)};
+}
+
+PN_INTERNAL void pn_upstream_sent(pn_upstream *u, size_t n, uint64_t now_ms)
+{
+    PN_ASSERT(n <= upstream_left(u));
+    u->sent += n;
+    if (n)
+        u->since = now_ms;
+}
+
+PN_INTERNAL void pn_upstream_deaf(pn_upstream *u)
+{
+    u->deaf = u->spoiled = true;
+}
+
+PN_INTERNAL bool pn_upstream_release(pn_upstream *u)
+{
+    if (upstream_left(u))
+        return false;
+    u->part[0] = u->part[1] = (pn_bytes){NULL, 0};
+    u->sent = 0;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * In
+ * ------------------------------------------------------------------------------------------ */
+
+/* The answer is complete: the request's bytes are the caller's again. */
+static pn_response_fed upstream_done(pn_upstream *u, uint64_t now_ms)
+{
+    if (upstream_left(u) || !u->answer.r.keep_alive)
+        u->spoiled = true;
+    u->part[0] = u->part[1] = (pn_bytes){NULL, 0};
+    u->sent = 0;
+    u->asked = false;
+    u->done = true;
+    u->n_answers++;
+    upstream_go(u, u->spoiled ? PN_UPSTREAM_CLOSED : PN_UPSTREAM_IDLE, now_ms);
+    return PN_RESPONSE_DONE;
+}
+
+PN_INTERNAL pn_response_fed pn_upstream_input(pn_upstream *u, const char *data, size_t n, size_t *at, pn_bytes *piece, uint64_t now_ms)
+{
+    size_t used;
+    *piece = (pn_bytes){NULL, 0};
+    if (u->state != PN_UPSTREAM_BUSY) {
+        u->spoiled |= *at < n;
+        *at = n;
+        return PN_RESPONSE_MORE;
+    }
+    pn_response_fed fed = pn_response_feed(&u->answer, data + *at, n - *at, &used, piece);
+    *at += used;
+    if (used)
+        u->since = now_ms;
+    if (fed == PN_RESPONSE_DONE) {
+        u->spoiled |= *at < n;
+        *at = n;
+        return upstream_done(u, now_ms);
+    }
+    if (fed == PN_RESPONSE_FAULT)
+        u->state = PN_UPSTREAM_CLOSED;
+    return fed;
+}
+
+PN_INTERNAL pn_response_fed pn_upstream_end(pn_upstream *u, bool broken)
+{
+    bool busy = u->state == PN_UPSTREAM_BUSY;
+    u->spoiled = true;
+    u->state = PN_UPSTREAM_CLOSED;
+    if (!busy)
+        return PN_RESPONSE_FAULT;
+    if (broken && u->answer.r.until_close) {
+        snprintf(u->answer.message, sizeof u->answer.message, "The connection broke in the middle of the answer.");
+        return PN_RESPONSE_FAULT;
+    }
+    pn_response_fed fed = pn_response_end(&u->answer);
+    return fed == PN_RESPONSE_DONE ? upstream_done(u, u->since) : fed;
+}
+
+PN_INTERNAL void pn_upstream_rest(pn_upstream *u)
+{
+    if (!u->asked)
+        pn_response_next(&u->answer, false);
+}
+
+PN_INTERNAL bool pn_upstream_reusable(const pn_upstream *u) { return u->state == PN_UPSTREAM_IDLE && !u->spoiled; }
+
+/* ------------------------------------------------------------------------------------------
+ * Time
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL uint64_t pn_upstream_deadline(const pn_upstream *u)
+{
+    switch (u->state) {
+    case PN_UPSTREAM_CONNECTING: return u->since + u->params.connect_ms;
+    case PN_UPSTREAM_BUSY: return u->since + u->params.answer_ms;
+    case PN_UPSTREAM_IDLE: return u->since + u->params.idle_ms;
+    case PN_UPSTREAM_CLOSED: break;
+    }
+    return UINT64_MAX;
+}
+
+PN_INTERNAL void pn_upstream_overdue(pn_upstream *u)
+{
+    const char *why = u->state == PN_UPSTREAM_CONNECTING ? "The connection could not be made in time."
+                    : u->state == PN_UPSTREAM_BUSY ? "The answer came too slowly." : "Nothing was asked for a while.";
+    snprintf(u->answer.message, sizeof u->answer.message, "%s", why);
+    u->timed_out = u->state == PN_UPSTREAM_BUSY;
+    u->spoiled = true;
+    u->state = PN_UPSTREAM_CLOSED;
+}
+#endif
+
+/* ---- Begin serve/pn_affinity.c ---- */
+#ifndef PN_DROP_SERVE_PN_AFFINITY_C
+#define PN_DROP_SERVE_PN_AFFINITY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_affinity.c - a scanner that looks for a few members of an object, hashes along what it found, and the choice.
+ *
+ * The scanner and not pn_json.h: a body may have 32 MiB, all of it is on the router's one thread, and nothing is
+ * wanted but where some values begin and end.
+ */
+/* includes serve/pn_affinity.h */
+
+/* includes base/pn_hash.h */
+/* includes base/pn_json.h */
+
+enum { AFFINITY_WAYS = 4, AFFINITY_FIRST = 1024, AFFINITY_DEPTH = 1 << 20, AFFINITY_ITEMS_MAX = 1 << 16 };
+
+/* A server with a known prefix is passed over when it has more requests under way than twice those of the least busy
+ * one and this many: a few more cost nothing, they are computed together. */
+enum { AFFINITY_SLACK = 4 };
+
+/* ------------------------------------------------------------------------------------------
+ * Scanning JSON
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct affinity_in {
+    const char *at, *end;
+} affinity_in;
+
+static bool affinity_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+static void affinity_skip_space(affinity_in *in)
+{
+    while (in->at < in->end && affinity_space(*in->at))
+        in->at++;
+}
+
+static bool affinity_take(affinity_in *in, char c)
+{
+    affinity_skip_space(in);
+    if (in->at == in->end || *in->at != c)
+        return false;
+    in->at++;
+    return true;
+}
+
+/* Past a string that begins here; false: it does not end. */
+static bool affinity_skip_string(affinity_in *in)
+{
+    bool escaped = false;
+    while (++in->at < in->end) {
+        if (!escaped && *in->at == '"') {
+            in->at++;
+            return true;
+        }
+        escaped = !escaped && *in->at == '\\';
+    }
+    return false;
+}
+
+/* Past the value that begins here: containers by counting brackets, which need not match in kind; whoever answers
+ * reads it properly.  False: it does not end. */
+static bool affinity_skip_value(affinity_in *in)
+{
+    uint32_t depth = 0;
+    affinity_skip_space(in);
+    const char *from = in->at;
+    while (in->at < in->end) {
+        char c = *in->at;
+        if (c == '"') {
+            if (!affinity_skip_string(in))
+                return false;
+        } else if (c == '[' || c == '{') {
+            if (++depth > AFFINITY_DEPTH)
+                return false;
+            in->at++;
+        } else if (c == ']' || c == '}' || c == ',' || affinity_space(c)) {
+            if (!depth)
+                return in->at > from;
+            depth -= c == ']' || c == '}';
+            in->at++;
+        } else {
+            in->at++;
+            if (!depth)
+                continue;           /* a number or a word */
+        }
+        if (!depth)
+            return true;
+    }
+    return !depth && in->at > from;
+}
+
+/* A value and where it was. */
+static bool affinity_value(affinity_in *in, pn_bytes *v)
+{
+    affinity_skip_space(in);
+    v->data = in->at;
+    bool ok = affinity_skip_value(in);
+    v->len = (size_t)(in->at - v->data);
+    return ok;
+}
+
+static bool affinity_is(pn_bytes a, const char *b) { return a.len == strlen(b) && memcmp(a.data, b, a.len) == 0; }
+
+PN_INTERNAL void pn_affinity_scan(const char *body, size_t n, pn_affinity_fields *out)
+{
+    const struct { const char *key; pn_bytes *value; } wanted[] = {
+        {"\"model\"", &out->model}, {"\"session_id\"", &out->session_id}, {"\"prompt_cache_key\"", &out->prompt_cache_key},
+        {"\"messages\"", &out->messages}, {"\"prompt\"", &out->prompt}, {"\"input\"", &out->input},
+    };
+    affinity_in in = {body, body + n};
+    memset(out, 0, sizeof *out);
+    if (!affinity_take(&in, '{'))
+        return;
+    do {
+        pn_bytes key, value;
+        affinity_skip_space(&in);
+        if (in.at == in.end || *in.at != '"' || !affinity_value(&in, &key) || !affinity_take(&in, ':') || !affinity_value(&in, &value))
+            return;
+        for (size_t i = 0; i < PN_COUNT_OF(wanted); i++)
+            if (affinity_is(key, wanted[i].key))
+                *wanted[i].value = affinity_is(value, "null") ? (pn_bytes){NULL, 0} : value;
+    } while (affinity_take(&in, ','));
+}
+
+PN_INTERNAL bool pn_affinity_text(pn_mem *mem, pn_bytes json, pn_str *out)
+{
+    pn_json_doc d;
+    pn_bytes text;
+    if (!json.len || json.data[0] != '"')
+        return false;
+    const pn_json_params p = {.fix_surrogates = true};
+    bool ok = pn_json_parse(&d, mem, PN_ACCT_MISC, json.data, json.len, &p, NULL) == PN_OK && pn_json_str(&d, PN_JSON_ROOT, &text);
+    if (ok)
+        pn_str_add(out, text.data, text.len);
+    pn_json_fini(&d);
+    return ok && !out->failed;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Keys
+ * ------------------------------------------------------------------------------------------ */
+
+/* 0 means none, in keys and in the table. */
+static uint64_t affinity_hash(const void *bytes, size_t n, uint64_t seed)
+{
+    uint64_t h = pn_hash(n ? bytes : "", n, seed);
+    return h ? h : 1;
+}
+
+typedef struct affinity_mark {
+    size_t at;                  /* bytes of the prompt before it */
+    uint64_t key;
+} affinity_mark;
+
+/* Marks at 1 KiB, 4 KiB ...: each the hash of all before it, as a chain. */
+static uint32_t affinity_byte_marks(pn_bytes prompt, uint64_t seed, affinity_mark out[PN_AFFINITY_BYTES])
+{
+    uint32_t n = 0;
+    size_t from = 0;
+    for (size_t at = AFFINITY_FIRST; at <= prompt.len && n < PN_AFFINITY_BYTES; from = at, at *= 4) {
+        seed = affinity_hash(prompt.data + from, at - from, seed);
+        out[n++] = (affinity_mark){at, seed};
+    }
+    return n;
+}
+
+/* Marks behind the elements of an array, the last PN_AFFINITY_ITEMS of them; none when there are so many that it is no
+ * conversation. */
+static uint32_t affinity_item_marks(pn_bytes array, uint64_t seed, affinity_mark out[PN_AFFINITY_ITEMS])
+{
+    affinity_mark ring[PN_AFFINITY_ITEMS];
+    affinity_in in = {array.data, array.data + array.len};
+    uint32_t n = 0;
+    pn_bytes item;
+    if (!array.len || !affinity_take(&in, '['))
+        return 0;
+    while (affinity_value(&in, &item)) {
+        if (n == AFFINITY_ITEMS_MAX)
+            return 0;
+        seed = affinity_hash(item.data, item.len, seed);
+        ring[n++ % PN_AFFINITY_ITEMS] = (affinity_mark){(size_t)(in.at - array.data), seed};
+        if (!affinity_take(&in, ','))
+            break;
+    }
+    uint32_t kept = PN_MIN(n, (uint32_t)PN_AFFINITY_ITEMS);
+    for (uint32_t i = 0; i < kept; i++)
+        out[i] = ring[(n - kept + i) % PN_AFFINITY_ITEMS];
+    return kept;
+}
+
+/* Both lists ascend: merge them from their ends. */
+static void affinity_merge(pn_affinity_keys *k, const affinity_mark *bytes, uint32_t n_bytes, const affinity_mark *items, uint32_t n_items)
+{
+    while (n_bytes || n_items) {
+        bool item = n_items && (!n_bytes || items[n_items - 1].at >= bytes[n_bytes - 1].at);
+        k->mark[k->n_marks++] = item ? items[--n_items].key : bytes[--n_bytes].key;
+    }
+}
+
+PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields *f, pn_bytes model, pn_bytes session, uint64_t seed)
+{
+    affinity_mark bytes[PN_AFFINITY_BYTES], items[PN_AFFINITY_ITEMS];
+    pn_bytes prompt = f->messages.data ? f->messages : f->prompt.data ? f->prompt : f->input;
+    uint64_t same = pn_hash(model.len ? model.data : "", model.len, 0), ours = pn_hash(&same, sizeof same, seed);
+    memset(k, 0, sizeof *k);
+    if (prompt.len && prompt.data[prompt.len - 1] == ']')
+        prompt.len--;               /* the next turn has a comma there */
+    if (session.data)
+        k->session = affinity_hash(session.data, session.len, same);
+    k->shape = affinity_hash(prompt.data, PN_MIN(prompt.len, (size_t)AFFINITY_FIRST), same);
+    uint32_t n_bytes = affinity_byte_marks(prompt, ours, bytes), n_items = affinity_item_marks(prompt, ~ours, items);
+    for (uint32_t i = 0; i < n_bytes; i++)
+        k->keep[k->n_keep++] = bytes[i].key;
+    if (n_items)
+        k->keep[k->n_keep++] = items[n_items - 1].key;
+    affinity_merge(k, bytes, n_bytes, items, n_items);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The table
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_affinity_init(pn_affinity *a, pn_mem *mem, size_t n)
+{
+    *a = (pn_affinity){.mem = mem, .n = AFFINITY_WAYS};
+    n = n ? PN_MIN(n, (size_t)1 << 24) : (size_t)1 << 16;
+    while (a->n < n)
+        a->n *= 2;
+    a->table = pn_mem_calloc(mem, PN_ACCT_MISC, a->n, sizeof *a->table);
+    return a->table ? PN_OK : PN_E_NOMEM;
+}
+
+PN_INTERNAL void pn_affinity_fini(pn_affinity *a)
+{
+    pn_mem_free(a->mem, PN_ACCT_MISC, a->table, a->n * sizeof *a->table);
+    a->table = NULL;
+}
+
+/* Where the key is, or may be put: then the key there is another one. */
+static pn_affinity_seen *affinity_place(pn_affinity *a, uint64_t key)
+{
+    pn_affinity_seen *set = a->table + ((size_t)key & (a->n - 1) & ~(size_t)(AFFINITY_WAYS - 1)), *old = set;
+    for (int i = 0; i < AFFINITY_WAYS; i++) {
+        if (set[i].key == key)
+            return set + i;
+        if (set[i].at < old->at)
+            old = set + i;
+    }
+    return old;
+}
+
+PN_INTERNAL uint64_t pn_affinity_find(pn_affinity *a, uint64_t key)
+{
+    pn_affinity_seen *s = affinity_place(a, key);
+    if (!key || s->key != key)
+        return 0;
+    s->at = ++a->clock;
+    return s->servers;
+}
+
+PN_INTERNAL void pn_affinity_set(pn_affinity *a, uint64_t key, uint64_t servers)
+{
+    if (key)
+        *affinity_place(a, key) = (pn_affinity_seen){key, servers, ++a->clock};
+}
+
+PN_INTERNAL void pn_affinity_add(pn_affinity *a, uint64_t key, uint64_t servers)
+{
+    pn_affinity_set(a, key, servers | pn_affinity_find(a, key));
+}
+
+PN_INTERNAL void pn_affinity_forget(pn_affinity *a, uint64_t servers)
+{
+    for (size_t i = 0; i < a->n; i++) {
+        a->table[i].servers &= ~servers;
+        if (!a->table[i].servers)
+            a->table[i] = (pn_affinity_seen){0, 0, 0};
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The choice
+ * ------------------------------------------------------------------------------------------ */
+
+/* Rendezvous hashing (Thaler and Ravishankar, 1998): every server draws a number from the key, the highest wins. */
+static uint64_t affinity_draw(const pn_affinity_server *s, uint64_t key) { return pn_hash(&key, sizeof key, s->name); }
+
+static uint32_t affinity_rendezvous(const pn_affinity_server *servers, uint64_t of, uint64_t key)
+{
+    uint32_t best = PN_AFFINITY_SERVERS;
+    for (uint32_t i = 0; i < PN_AFFINITY_SERVERS; i++)
+        if (of >> i & 1 && (best == PN_AFFINITY_SERVERS || affinity_draw(&servers[i], key) > affinity_draw(&servers[best], key)))
+            best = i;
+    PN_ASSERT(best < PN_AFFINITY_SERVERS);
+    return best;
+}
+
+/* Those of `of` that have the fewest requests; *n: how many. */
+static uint64_t affinity_least(const pn_affinity_server *servers, uint64_t of, uint32_t *n)
+{
+    uint64_t least = 0;
+    *n = UINT32_MAX;
+    for (uint32_t i = 0; i < PN_AFFINITY_SERVERS; i++) {
+        if (!(of >> i & 1) || servers[i].running > *n)
+            continue;
+        least = servers[i].running < *n ? (uint64_t)1 << i : least | (uint64_t)1 << i;
+        *n = servers[i].running;
+    }
+    return least;
+}
+
+PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, const pn_affinity_server *servers,
+                                        uint64_t eligible, pn_affinity_by *by)
+{
+    uint32_t n_least, n_known;
+    uint64_t least = affinity_least(servers, eligible, &n_least);
+    *by = PN_BY_SESSION;
+    if (mode != PN_AFFINITY_NONE && k->session) {
+        uint64_t has = pn_affinity_find(a, k->session) & eligible;
+        return affinity_rendezvous(servers, has ? has : eligible, k->session);
+    }
+    *by = PN_BY_PREFIX;
+    for (uint32_t i = 0; mode == PN_AFFINITY_PREFIX && i < k->n_marks; i++) {
+        uint64_t known = affinity_least(servers, pn_affinity_find(a, k->mark[i]) & eligible, &n_known);
+        if (known && n_known <= (uint64_t)n_least * 2 + AFFINITY_SLACK)
+            return affinity_rendezvous(servers, known, k->shape);
+        if (known)
+            break;              /* shorter beginnings are known to it, too; what others know of them is worth less */
+    }
+    *by = PN_BY_LOAD;
+    return affinity_rendezvous(servers, least, k->shape);
+}
+
+PN_INTERNAL void pn_affinity_learn(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, uint32_t i)
+{
+    if (mode == PN_AFFINITY_NONE)
+        return;
+    pn_affinity_set(a, k->session, (uint64_t)1 << i);
+    for (uint32_t j = 0; mode == PN_AFFINITY_PREFIX && j < k->n_keep; j++)
+        pn_affinity_add(a, k->keep[j], (uint64_t)1 << i);
+}
+#endif
+
+/* ---- Begin serve/pn_router_up.c ---- */
+#ifndef PN_DROP_SERVE_PN_ROUTER_UP_C
+#define PN_DROP_SERVE_PN_ROUTER_UP_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_router_up.c - connections to backends.
+ *
+ * Back-pressure: while the client's queue is at high water its backend is not read from; the kernel's buffers fill,
+ * and the backend notices.  A backend that breaks the connection meanwhile is told by the poller without being asked,
+ * again and again; its last bytes can still be read, so such a connection leaves the poller and waits (parked).
+ */
+/* includes serve/pn_router_int.h */
+
+enum { UP_READ = 16 << 10, UP_READS = 16 };
+
+/* ------------------------------------------------------------------------------------------
+ * Making and pooling
+ * ------------------------------------------------------------------------------------------ */
+
+/* An idle connection on which nothing has come: no end, no bytes. */
+static bool up_quiet(const router_up *u)
+{
+    char byte;
+    size_t n = 1;
+    return pn_net_read(u->fd, &byte, &n) == PN_IO_AGAIN;
+}
+
+static void up_unpool(router_up *u)
+{
+    router_up **p = &u->backend->pool;
+    while (*p && *p != u)
+        p = &(*p)->pooled;
+    if (!*p)
+        return;
+    *p = u->pooled;
+    u->pooled = NULL;
+    u->backend->n_pool--;
+}
+
+PN_INTERNAL void router_up_close(router_up *u)
+{
+    pn_router *r = u->backend->router;
+    if (u->dead)
+        return;
+    up_unpool(u);
+    if (!u->parked)
+        pn_poller_remove(&r->poller, u->fd);
+    r->n_parked -= u->parked;
+    pn_net_close(u->fd);
+    u->fd = -1;
+    u->ask = NULL;
+    u->dead = true;
+    u->parked = false;
+}
+
+static router_up *up_new(router_backend *b, bool *full)
+{
+    pn_router *r = b->router;
+    int fd = pn_target_connect(&b->target);
+    *full = fd == -2;
+    if (fd < 0)
+        return NULL;
+    router_up *u = pn_mem_calloc(r->mem, PN_ACCT_CONN, 1, sizeof *u);
+    if (!u || !pn_poller_add(&r->poller, fd, PN_READY_WRITE, u)) {
+        pn_mem_free(r->mem, PN_ACCT_CONN, u, sizeof *u);
+        pn_net_close(fd);
+        *full = true;
+        return NULL;
+    }
+    u->kind = ROUTER_UP;
+    u->backend = b;
+    u->fd = fd;
+    u->events = PN_READY_WRITE;
+    pn_upstream_init(&u->u, r->mem, &r->up_params, r->now);
+    u->next = r->ups;
+    if (r->ups)
+        r->ups->prev = u;
+    r->ups = u;
+    return u;
+}
+
+PN_INTERNAL router_up *router_up_get(router_backend *b, bool *full)
+{
+    *full = false;
+    while (b->pool) {
+        router_up *u = b->pool;
+        up_unpool(u);
+        if (pn_upstream_reusable(&u->u) && up_quiet(u))
+            return u;
+        router_up_close(u);
+    }
+    return up_new(b, full);
+}
+
+PN_INTERNAL uint64_t router_up_deadline(const router_up *u)
+{
+    uint64_t at = pn_upstream_deadline(&u->u);
+    return u->check ? PN_MIN(at, u->backend->check_until) : at;
+}
+
+/* May bytes of the answer come? */
+static bool up_reads(const router_up *u) { return !u->ask || !pn_sendq_paused(&u->ask->conn->c.out); }
+
+/* Wait for what it is to do next. */
+static void up_wait(router_up *u)
+{
+    pn_router *r = u->backend->router;
+    unsigned events = u->u.state == PN_UPSTREAM_CONNECTING ? (unsigned)PN_READY_WRITE
+                    : (up_reads(u) ? (unsigned)PN_READY_READ : 0u) | (pn_upstream_output(&u->u).len ? (unsigned)PN_READY_WRITE : 0u);
+    if (u->dead)
+        return;
+    if (events != u->events && !u->parked)
+        pn_poller_change(&r->poller, u->fd, events, u);
+    u->events = events;
+    r->sweep_at = PN_MIN(r->sweep_at, router_up_deadline(u));
+}
+
+PN_INTERNAL void router_up_put(router_up *u)
+{
+    router_backend *b = u->backend;
+    u->ask = NULL;
+    u->check = false;
+    if (u->dead)
+        return;
+    if (!pn_upstream_reusable(&u->u) || u->parked || b->n_pool >= ROUTER_POOL || b->router->draining) {
+        router_up_close(u);
+        return;
+    }
+    pn_upstream_rest(&u->u);
+    u->pooled = b->pool;
+    b->pool = u;
+    b->n_pool++;
+    up_wait(u);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Writing
+ * ------------------------------------------------------------------------------------------ */
+
+static void up_write(router_up *u)
+{
+    pn_io io = PN_IO_DONE;
+    for (pn_bytes out; io == PN_IO_DONE && (out = pn_upstream_output(&u->u)).len;) {
+        size_t n = out.len;
+        io = pn_net_write(u->fd, out.data, &n);
+        pn_upstream_sent(&u->u, n, u->backend->router->now);
+    }
+    if (io == PN_IO_GONE)
+        pn_upstream_deaf(&u->u);        /* there may be an answer all the same: reading tells */
+}
+
+PN_INTERNAL void router_up_begin(router_up *u, pn_bytes head, pn_bytes body, bool to_head)
+{
+    pn_upstream_begin(&u->u, head, body, to_head, u->backend->router->now);
+    up_write(u);
+    up_wait(u);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Reading
+ * ------------------------------------------------------------------------------------------ */
+
+static void up_tell(router_up *u, pn_response_fed fed, pn_bytes piece)
+{
+    if (u->check)
+        router_health_fed(u->backend, fed, piece);
+    else if (u->ask)
+        router_ask_fed(u->ask, fed, piece);
+}
+
+/* There is no connection any more. */
+static void up_lost(router_up *u)
+{
+    router_conn *c = u->ask ? u->ask->conn : NULL;
+    if (u->check)
+        router_health_lost(u->backend);
+    else if (u->ask)
+        router_ask_lost(u->ask);
+    router_up_close(u);
+    if (c)
+        router_turn(c);
+}
+
+static void up_input(router_up *u, const char *data, size_t n)
+{
+    router_conn *c = u->ask ? u->ask->conn : NULL;
+    pn_response_fed fed = PN_RESPONSE_HEAD;
+    size_t at = 0;
+    if (u->u.state != PN_UPSTREAM_BUSY) {       /* bytes for which nobody asked */
+        router_up_close(u);
+        return;
+    }
+    while (!u->dead && fed != PN_RESPONSE_MORE && fed != PN_RESPONSE_DONE && fed != PN_RESPONSE_FAULT) {
+        pn_bytes piece;
+        fed = pn_upstream_input(&u->u, data, n, &at, &piece, u->backend->router->now);
+        if (fed != PN_RESPONSE_MORE)
+            up_tell(u, fed, piece);
+    }
+    if (c)
+        router_turn(c);
+}
+
+static void up_ended(router_up *u, bool broken)
+{
+    router_conn *c = u->ask ? u->ask->conn : NULL;
+    if (pn_upstream_end(&u->u, broken) != PN_RESPONSE_DONE) {
+        up_lost(u);
+        return;
+    }
+    up_tell(u, PN_RESPONSE_DONE, (pn_bytes){NULL, 0});
+    router_up_close(u);
+    if (c)
+        router_turn(c);
+}
+
+/* Take what the socket has, as far as the client can take it; others have a turn, too. */
+static void up_read(router_up *u)
+{
+    char buf[UP_READ];
+    for (int i = 0; i < UP_READS && !u->dead && up_reads(u); i++) {
+        size_t n = sizeof buf;
+        pn_io io = pn_net_read(u->fd, buf, &n);
+        if (io == PN_IO_AGAIN)
+            return;
+        if (io == PN_IO_DONE)
+            up_input(u, buf, n);
+        else
+            up_ended(u, io == PN_IO_GONE);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What the poller and the clock say
+ * ------------------------------------------------------------------------------------------ */
+
+static void up_park(router_up *u)
+{
+    pn_router *r = u->backend->router;
+    pn_poller_remove(&r->poller, u->fd);
+    u->parked = true;
+    r->n_parked++;
+}
+
+PN_INTERNAL void router_up_ready(router_up *u, unsigned events)
+{
+    if (u->dead)
+        return;
+    if (u->u.state == PN_UPSTREAM_CONNECTING) {
+        if (!pn_target_connected(u->fd)) {
+            up_lost(u);
+            return;
+        }
+        pn_upstream_connected(&u->u, u->backend->router->now);
+        up_write(u);
+    } else if (events & PN_READY_WRITE) {
+        up_write(u);
+    }
+    if ((events & (PN_READY_READ | PN_READY_GONE)) && up_reads(u))
+        up_read(u);
+    else if (events & PN_READY_GONE)
+        up_park(u);
+    up_wait(u);
+}
+
+PN_INTERNAL void router_up_flow(router_up *u) { up_wait(u); }
+
+PN_INTERNAL void router_up_parked(pn_router *r)
+{
+    if (r->n_parked)
+        for (router_up *u = r->ups; u; u = u->next)
+            while (u->parked && up_reads(u))    /* what a broken connection still has is little */
+                up_read(u);
+}
+
+PN_INTERNAL void router_up_sweep(router_up *u)
+{
+    pn_router *r = u->backend->router;
+    if (u->dead)
+        return;
+    if (r->now >= router_up_deadline(u)) {
+        bool idle = u->u.state == PN_UPSTREAM_IDLE && !u->ask && !u->check;
+        pn_upstream_overdue(&u->u);
+        if (idle)
+            router_up_close(u);
+        else
+            up_lost(u);
+    } else {
+        r->sweep_at = PN_MIN(r->sweep_at, router_up_deadline(u));
+    }
+}
+#endif
+
+/* ---- Begin serve/pn_router_ask.c ---- */
+#ifndef PN_DROP_SERVE_PN_ROUTER_ASK_C
+#define PN_DROP_SERVE_PN_ROUTER_ASK_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_router_ask.c - a request on its way.
+ *
+ *     new -> choose -> send --head of an answer--> pass on --end--> done
+ *             ^          |  connection failed,        |  backend broke: error event, or the connection ends
+ *             +----------+  503, 429
+ *
+ * An ask is gone when a function here has told its client something final; who calls them does not look at it again.
+ */
+/* includes serve/pn_router_int.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes serve/pn_anthropic.h */
+
+enum { RASK_TAIL_MAX = 64 << 10 };       /* bytes of a frame that is waited for */
+
+/* ------------------------------------------------------------------------------------------
+ * Ends
+ * ------------------------------------------------------------------------------------------ */
+
+/* Its backend is done with it. */
+static void rask_detach(router_ask *a, bool reuse)
+{
+    router_up *u = a->up;
+    if (!u)
+        return;
+    a->conn->router->servers[u->backend->index].running--;
+    a->up = NULL;
+    u->ask = NULL;
+    if (reuse)
+        router_up_put(u);
+    else
+        router_up_close(u);
+}
+
+static void rask_end(router_ask *a, bool reuse)
+{
+    router_conn *c = a->conn;
+    pn_router *r = c->router;
+    rask_detach(a, reuse);
+    if (c->backend && c->status >= 100 && c->status < 100 + ROUTER_STATUSES)
+        r->backends[c->backend->index].n_status[c->status - 100]++;
+    router_log_request(c);
+    pn_str_fini(&a->head);
+    pn_str_fini(&a->body);
+    pn_str_fini(&a->model);
+    pn_str_fini(&a->tail);
+    pn_mem_free(r->mem, PN_ACCT_CONN, a, sizeof *a);
+    c->ask = NULL;
+    r->n_asks--;
+}
+
+/* An answer of ours instead of a backend's. */
+static void rask_refuse(router_ask *a, int status, const char *type, const char *code, const char *text)
+{
+    router_conn *c = a->conn;
+    pn_oai_error e;
+    pn_oai_error_set(&e, status, type, code, "", "%s", text);
+    if (status == 503)
+        e.retry_ms = c->router->params.health_ms;
+    router_error(c, &e);
+    c->backend = NULL;
+    rask_end(a, false);
+}
+
+/* Nobody is left who could answer. */
+static void rask_nobody(router_ask *a)
+{
+    a->conn->router->n_none++;
+    rask_refuse(a, 503, "unavailable_error", "no_backend",
+               a->tried ? "the backends that could answer failed or have no room; try again later" : "no backend can take this request now; try again later");
+}
+
+/* An answer that has begun cannot go on: say so where events can, else end the connection. */
+static void rask_break(router_ask *a, const char *text)
+{
+    pn_conn *c = &a->conn->c;
+    pn_oai_error e;
+    pn_str body;
+    pn_oai_error_set(&e, 502, "server_error", "backend_failed", "", "%s", text);
+    pn_str_init(&body, a->conn->router->mem, PN_ACCT_CONN);
+    if (a->anthropic)
+        pn_anthropic_error_json(&e, &body);
+    else
+        pn_oai_error_json(&e, &body);
+    pn_status st = a->events && !body.failed ? PN_OK : PN_E_UNSUPPORTED;
+    if (!st && a->split)
+        st = pn_conn_put(c, "\n\n", 2);         /* what has been sent of a frame must not hide the next one */
+    if (!st)
+        st = pn_sse_last_event(&c->sse, a->anthropic ? "error" : NULL, body.data, body.len);
+    if (!st)
+        st = pn_sse_end(&c->sse, false);
+    pn_str_fini(&body);
+    if (st)
+        pn_conn_abort(c);
+    rask_end(a, false);
+}
+
+PN_INTERNAL void router_ask_abort(router_ask *a)
+{
+    a->conn->status = 499;
+    rask_end(a, false);
+}
+
+PN_INTERNAL void router_ask_stop(router_ask *a)
+{
+    if (a->passed)
+        rask_break(a, "the router is stopping");
+    else
+        rask_refuse(a, 503, "unavailable_error", "stopping", "the router is stopping");
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Choosing
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t rask_others(const router_ask *a)
+{
+    return router_health_eligible(a->conn->router, (pn_bytes){pn_str_cstr(&a->model), a->model.len}) & ~a->tried;
+}
+
+static void rask_try(router_ask *a)
+{
+    router_conn *c = a->conn;
+    pn_router *r = c->router;
+    for (uint64_t set; (set = rask_others(a)) != 0;) {
+        bool full;
+        uint32_t i = pn_affinity_choose(&r->affinity, r->params.affinity, &a->keys, r->servers, set, &a->by);
+        router_backend *b = &r->backends[i];
+        a->tried |= (uint64_t)1 << i;
+        c->n_tries++;
+        c->backend = b;
+        a->up = router_up_get(b, &full);
+        if (a->up) {
+            r->servers[i].running++;
+            a->up->ask = a;
+            router_up_begin(a->up, (pn_bytes){a->head.data, a->head.len}, (pn_bytes){pn_str_cstr(&a->body), a->body.len}, a->to_head);
+            return;
+        }
+        if (full) {
+            rask_refuse(a, 503, "unavailable_error", NULL, "the router has no descriptor or memory left for another connection");
+            return;
+        }
+        b->n_failures++;
+        router_health_failed(b, "the connection was refused");
+        b->n_retries += rask_others(a) != 0;
+    }
+    rask_nobody(a);
+}
+
+/* The same request to somebody else; false: there is nobody. */
+static bool rask_again(router_ask *a)
+{
+    if (!rask_others(a))
+        return false;
+    a->up->backend->n_retries++;
+    rask_detach(a, false);
+    rask_try(a);
+    return true;
+}
+
+PN_INTERNAL void router_ask_lost(router_ask *a)
+{
+    router_up *u = a->up;
+    router_backend *b = u->backend;
+    b->n_failures++;
+    router_logf(b->router, PN_LOG_WARN, "%s: a request failed: %s", b->target.name, u->u.answer.message[0] ? u->u.answer.message : "no connection");
+    if (u->u.timed_out) {
+        if (a->passed)
+            rask_break(a, "the backend has fallen silent in the middle of the answer");
+        else
+            rask_refuse(a, 504, "server_error", "backend_timeout", "the backend did not answer in time");
+        return;
+    }
+    router_health_failed(b, "a request failed");
+    if (a->passed)
+        rask_break(a, "the backend failed in the middle of the answer");
+    else if (!rask_again(a))
+        rask_nobody(a);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The answer
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL bool router_named(pn_bytes list, pn_bytes name)
+{
+    pn_bytes e;
+    for (size_t at = 0; list.data && pn_http_list(list, &at, &e);)
+        if (pn_http_is(e, name.data))
+            return true;
+    return false;
+}
+
+PN_INTERNAL bool router_hop_field(pn_bytes name)
+{
+    static const char *const hop[] = {"connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te",
+                                      "trailer", "transfer-encoding", "upgrade", "content-length"};
+    for (size_t i = 0; i < PN_COUNT_OF(hop); i++)
+        if (pn_http_is(name, hop[i]))
+            return true;
+    return false;
+}
+
+static bool rask_hop_response(const pn_http_response *r, pn_bytes name)
+{
+    for (uint32_t i = 0; i < r->n_fields; i++)
+        if (pn_http_is(pn_response_field_name(r, i), "connection") && router_named(pn_response_field_value(r, i), name))
+            return true;
+    return router_hop_field(name);
+}
+
+/* The head goes to the client; the body follows. */
+static void rask_pass(router_ask *a)
+{
+    router_conn *c = a->conn;
+    const pn_http_response *q = &a->up->u.answer.r;
+    pn_bytes type = pn_response_get(q, "content-type");
+    pn_str fields;
+    pn_str_init(&fields, c->router->mem, PN_ACCT_CONN);
+    for (uint32_t i = 0; i < q->n_fields; i++) {
+        pn_bytes name = pn_response_field_name(q, i), v = pn_response_field_value(q, i);
+        if (!rask_hop_response(q, name))
+            pn_http_add_n(&fields, name.data, v.data, v.len);
+    }
+    if (!pn_response_get(q, "x-request-id").data)
+        pn_http_add(&fields, "x-request-id", c->request_id);
+    const pn_http_reply r = {.status = q->status, .fields = &fields, .has_length = q->has_length, .length = q->content_length};
+    pn_status st = pn_conn_relay(&c->c, &r);
+    pn_str_fini(&fields);
+    c->status = q->status;
+    a->passed = true;
+    a->events = !q->has_length && !a->to_head && type.len >= 17 && pn_http_is((pn_bytes){type.data, 17}, "text/event-stream");
+    if (pn_upstream_release(&a->up->u)) {
+        pn_str_fini(&a->body);
+        pn_str_fini(&a->head);
+    }
+    if (st) {
+        pn_conn_abort(&c->c);
+        rask_end(a, false);
+    }
+}
+
+static void rask_answered(router_ask *a)
+{
+    router_conn *c = a->conn;
+    pn_router *r = c->router;
+    router_backend *b = a->up->backend;
+    int status = a->up->u.answer.r.status;
+    bool busy = status == 503 || status == 429;
+    if (busy && rask_others(a)) {
+        b->n_status[status - 100]++;
+        rask_again(a);
+        return;
+    }
+    r->n_by[a->by]++;
+    if (!busy && status < 500)
+        pn_affinity_learn(&r->affinity, r->params.affinity, &a->keys, b->index);
+    if (a->merge && status == 200)
+        c->status = status;             /* its list is dropped, ours goes out when it is complete */
+    else
+        rask_pass(a);
+}
+
+/* Pass on whole frames only, so that an error event never ends up inside of one. */
+static pn_status rask_frames(router_ask *a, pn_bytes piece)
+{
+    size_t end = 0;                     /* of the last frame that ends here */
+    for (size_t i = 0; i < piece.len; i++) {
+        char ch = piece.data[i];
+        if (ch == '\n' && !a->line_len)
+            end = i + 1;
+        a->line_len = ch == '\n' ? 0 : a->line_len + (ch != '\r');
+    }
+    if (end)
+        a->split = false;
+    if ((end ? 0 : a->tail.len) + (piece.len - end) > RASK_TAIL_MAX) {
+        end = piece.len;
+        a->split = true;
+    }
+    pn_status st = PN_OK;
+    if (end && a->tail.len) {
+        pn_str_add(&a->tail, piece.data, end);
+        st = a->tail.failed ? PN_E_NOMEM : pn_conn_put(&a->conn->c, a->tail.data, a->tail.len);
+        pn_str_clear(&a->tail);
+    } else if (end) {
+        st = pn_conn_put(&a->conn->c, piece.data, end);
+    }
+    if (!st && end < piece.len)
+        pn_str_add(&a->tail, piece.data + end, piece.len - end);
+    return st ? st : a->tail.failed ? PN_E_NOMEM : PN_OK;
+}
+
+static void rask_body(router_ask *a, pn_bytes piece)
+{
+    pn_conn *c = &a->conn->c;
+    if (!a->passed)
+        return;
+    pn_status st = a->events ? rask_frames(a, piece) : pn_conn_put(c, piece.data, piece.len);
+    if (st) {
+        pn_conn_abort(c);
+        rask_end(a, false);
+    }
+}
+
+static void rask_done(router_ask *a)
+{
+    router_conn *c = a->conn;
+    if (!a->passed) {
+        pn_str body;
+        pn_str_init(&body, c->router->mem, PN_ACCT_CONN);
+        router_models(c->router, &body);
+        router_reply(c, 200, "application/json; charset=utf-8", &body);
+    } else {
+        pn_status st = a->tail.len ? pn_conn_put(&c->c, a->tail.data, a->tail.len) : PN_OK;
+        if (!st)
+            st = pn_sse_end(&c->c.sse, false);
+        if (st)
+            pn_conn_abort(&c->c);
+    }
+    rask_end(a, true);
+}
+
+PN_INTERNAL void router_ask_fed(router_ask *a, pn_response_fed fed, pn_bytes piece)
+{
+    switch (fed) {
+    case PN_RESPONSE_MORE: break;
+    case PN_RESPONSE_HEAD: rask_answered(a); break;
+    case PN_RESPONSE_BODY: rask_body(a, piece); break;
+    case PN_RESPONSE_DONE: rask_done(a); break;
+    case PN_RESPONSE_FAULT:
+        a->up->backend->n_failures++;
+        router_logf(a->conn->router, PN_LOG_WARN, "%s: an answer is no HTTP: %s", a->up->backend->target.name, a->up->u.answer.message);
+        if (a->passed)
+            rask_break(a, "the backend failed in the middle of the answer");
+        else
+            rask_refuse(a, 502, "server_error", "backend_failed", "the backend's answer is malformed");
+        break;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The request
+ * ------------------------------------------------------------------------------------------ */
+
+/* The path was decoded; encode what may not stand in a target, RFC 3986 3.3. */
+static void rask_target(pn_str *s, const pn_http_request *q)
+{
+    for (size_t i = 0; i < q->path.len; i++) {
+        char ch = q->path.data[i];
+        bool plain = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || strchr("-._~!$&'()*+,;=:@/", ch);
+        if (plain)
+            pn_str_addc(s, ch);
+        else
+            pn_str_addf(s, "%%%02X", (unsigned)(unsigned char)ch);
+    }
+    if (q->query.data) {
+        pn_str_addc(s, '?');
+        pn_str_add(s, q->query.data, q->query.len);
+    }
+}
+
+static bool rask_hop_request(const pn_http_request *q, pn_bytes name)
+{
+    static const char *const ours[] = {"host", "expect", "x-request-id", "x-forwarded-for"};
+    for (size_t i = 0; i < PN_COUNT_OF(ours); i++)
+        if (pn_http_is(name, ours[i]))
+            return true;
+    for (uint32_t i = pn_http_find(q, "connection", 0); i < q->n_fields; i = pn_http_find(q, "connection", i + 1))
+        if (router_named(pn_http_field_value(q, i), name))
+            return true;
+    return router_hop_field(name);
+}
+
+/* Who is asking, behind those whom others have told of.  It is never empty: a backend sees that the request is not of
+ * its own host. */
+static void rask_forwarded(pn_str *s, const router_conn *c)
+{
+    const pn_http_request *q = &c->c.http.req;
+    pn_str_addz(s, "X-Forwarded-For: ");
+    for (uint32_t i = pn_http_find(q, "x-forwarded-for", 0); i < q->n_fields; i = pn_http_find(q, "x-forwarded-for", i + 1)) {
+        pn_bytes v = pn_http_field_value(q, i);
+        if (v.len) {
+            pn_str_add(s, v.data, v.len);
+            pn_str_addz(s, ", ");
+        }
+    }
+    pn_str_addf(s, "%s\r\n", strcmp(c->peer.name, "unix") == 0 ? "unknown" : c->peer.name);
+}
+
+static void rask_write_head(router_ask *a)
+{
+    const router_conn *c = a->conn;
+    const pn_http_request *q = &c->c.http.req;
+    pn_str *s = &a->head;
+    bool body = a->body.len || q->method == PN_METHOD_POST || q->method == PN_METHOD_PUT || q->method == PN_METHOD_PATCH;
+    pn_str_add(s, q->method_text.data, q->method_text.len);
+    pn_str_addc(s, ' ');
+    rask_target(s, q);
+    pn_str_addz(s, " HTTP/1.1\r\n");
+    pn_http_add(s, "Host", q->host.len ? q->host.data : "localhost");
+    for (uint32_t i = 0; i < q->n_fields; i++) {
+        pn_bytes name = pn_http_field_name(q, i), v = pn_http_field_value(q, i);
+        if (!rask_hop_request(q, name))
+            pn_http_add_n(s, name.data, v.data, v.len);
+    }
+    pn_http_add(s, "x-request-id", c->request_id);
+    rask_forwarded(s, c);
+    if (body)
+        pn_str_addf(s, "Content-Length: %zu\r\n", a->body.len);
+    pn_str_addz(s, "\r\n");
+}
+
+static bool rask_under(pn_bytes path, const char *prefix, pn_bytes *rest)
+{
+    size_t n = strlen(prefix);
+    bool v1 = path.len > 4 && memcmp(path.data, "/v1/", 4) == 0;
+    pn_bytes p = v1 ? (pn_bytes){path.data + 3, path.len - 3} : path;
+    if (p.len < n || memcmp(p.data, prefix, n) != 0)
+        return false;
+    *rest = (pn_bytes){p.data + n, p.len - n};
+    return true;
+}
+
+/* What it is known by. */
+static void rask_keys(router_ask *a)
+{
+    router_conn *c = a->conn;
+    pn_router *r = c->router;
+    const pn_http_request *q = &c->c.http.req;
+    pn_bytes rest, session = {NULL, 0}, header = pn_http_get(q, "x-session-id");
+    pn_affinity_fields f;
+    pn_str name;
+    pn_affinity_scan(pn_str_cstr(&a->body), a->body.len, &f);
+    a->anthropic = rask_under(q->path, "/messages", &rest);
+    if (!pn_affinity_text(r->mem, f.model, &a->model)) {
+        pn_str_clear(&a->model);
+        if (rask_under(q->path, "/models/", &rest))
+            pn_str_add(&a->model, rest.data, rest.len);
+    }
+    pn_str_init(&name, r->mem, PN_ACCT_CONN);
+    if (pn_affinity_text(r->mem, f.session_id, &name) && name.len)
+        session = (pn_bytes){name.data, name.len};
+    else if (header.len)
+        session = header;
+    else if (pn_affinity_text(r->mem, f.prompt_cache_key, &name) && name.len)
+        session = (pn_bytes){name.data, name.len};
+    pn_affinity_read(&a->keys, &f, (pn_bytes){pn_str_cstr(&a->model), a->model.len}, session, r->seed);
+    pn_str_fini(&name);
+}
+
+PN_INTERNAL void router_ask_new(router_conn *c, bool merge)
+{
+    pn_router *r = c->router;
+    router_ask *a = pn_mem_calloc(r->mem, PN_ACCT_CONN, 1, sizeof *a);
+    if (!a) {
+        pn_oai_error e;
+        pn_oai_error_set(&e, 503, "unavailable_error", NULL, "", "%s", "the router is out of memory");
+        router_error(c, &e);
+        return;
+    }
+    a->conn = c;
+    a->merge = merge;
+    a->to_head = c->c.http.req.method == PN_METHOD_HEAD;
+    pn_str_init(&a->head, r->mem, PN_ACCT_CONN);
+    pn_str_init(&a->model, r->mem, PN_ACCT_CONN);
+    pn_str_init(&a->tail, r->mem, PN_ACCT_CONN);
+    pn_http_take_body(&c->c.http, &a->body);
+    c->ask = a;
+    r->n_asks++;
+    rask_keys(a);
+    rask_write_head(a);
+    if (a->head.failed || a->model.failed)
+        rask_refuse(a, 503, "unavailable_error", NULL, "the router is out of memory");
+    else
+        rask_try(a);
+}
+#endif
+
+/* ---- Begin serve/pn_router_health.c ---- */
+#ifndef PN_DROP_SERVE_PN_ROUTER_HEALTH_C
+#define PN_DROP_SERVE_PN_ROUTER_HEALTH_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_router_health.c - who is up, and which models they have.
+ *
+ *     UNKNOWN --200--> ANSWERS <--200--> DRAINING (503: alive, but no new requests)
+ *        |                ^ 200              |
+ *        +--failure--> DOWN <--2 failures in a row
+ *
+ * A check asks GET /ready and, of who is ready, GET /v1/models.  A request whose connection fails counts like a check
+ * that failed, so that a dead backend is not tried for seconds; what is under way there is left alone.
+ */
+/* includes serve/pn_router_int.h */
+
+#include <stdio.h>
+
+enum { HEALTH_BODY_MAX = 4 << 20 };     /* bytes of a list of models */
+
+PN_INTERNAL const char *router_state_name(router_state s)
+{
+    static const char *const names[] = {"unknown", "up", "draining", "down"};
+    return names[s];
+}
+
+static void health_state(router_backend *b, router_state st, const char *why)
+{
+    if (b->state == st)
+        return;
+    router_logf(b->router, st == ROUTER_DOWN ? PN_LOG_WARN : PN_LOG_INFO, "%s: %s%s%s", b->target.name, router_state_name(st), why[0] ? ": " : "", why);
+    b->state = st;
+    if (st == ROUTER_DOWN)              /* when it comes back its memory of prompts is gone */
+        pn_affinity_forget(&b->router->affinity, (uint64_t)1 << b->index);
+}
+
+static void health_fail(router_backend *b, const char *why)
+{
+    b->n_fails += b->n_fails < ROUTER_FAILS;
+    if (b->n_fails == ROUTER_FAILS || b->state == ROUTER_UNKNOWN)
+        health_state(b, ROUTER_DOWN, why);
+}
+
+PN_INTERNAL void router_health_failed(router_backend *b, const char *why)
+{
+    health_fail(b, why);
+    b->check_at = PN_MIN(b->check_at, b->router->now);          /* look at once */
+    b->router->sweep_at = PN_MIN(b->router->sweep_at, b->check_at);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Checking
+ * ------------------------------------------------------------------------------------------ */
+
+static void health_end(router_backend *b, bool reuse)
+{
+    router_up *u = b->check;
+    pn_router *r = b->router;
+    b->check = NULL;
+    b->settled = true;
+    b->check_at = r->now + r->params.health_ms;
+    r->sweep_at = PN_MIN(r->sweep_at, b->check_at);
+    pn_str_fini(&b->check_body);
+    if (u && reuse)
+        router_up_put(u);
+    else if (u)
+        router_up_close(u);
+}
+
+static void health_ask(router_backend *b, router_up *u, const char *path)
+{
+    pn_str *s = &b->check_head;
+    pn_str_clear(s);
+    pn_str_addf(s, "GET %s HTTP/1.1\r\nHost: %s\r\nX-Forwarded-For: unknown\r\n", path, b->target.host);
+    if (b->router->backend_key && b->check_models)
+        pn_str_addf(s, "Authorization: Bearer %s\r\n", b->router->backend_key);
+    pn_str_addz(s, "\r\n");
+    b->check = u;
+    u->check = true;
+    if (s->failed)
+        health_end(b, false);
+    else
+        router_up_begin(u, (pn_bytes){s->data, s->len}, (pn_bytes){NULL, 0}, false);
+}
+
+static void health_begin(router_backend *b, bool models)
+{
+    bool full;
+    b->check_models = models;
+    if (!models)
+        b->check_until = b->router->now + b->router->params.connect_ms;
+    router_up *u = router_up_get(b, &full);
+    if (u) {
+        health_ask(b, u, models ? "/v1/models" : "/ready");
+        return;
+    }
+    if (!full)
+        health_fail(b, "the connection was refused");
+    health_end(b, false);
+}
+
+PN_INTERNAL void router_health_lost(router_backend *b)
+{
+    const char *why = b->check->u.answer.message;
+    health_fail(b, why[0] ? why : "the connection failed");
+    health_end(b, false);
+}
+
+/* The list, if it is one, instead of the one before. */
+static void health_models(router_backend *b)
+{
+    pn_json_doc d;
+    bool ok = pn_json_parse(&d, b->router->mem, PN_ACCT_CONN, pn_str_cstr(&b->check_body), b->check_body.len, NULL, NULL) == PN_OK;
+    if (!ok || pn_json_type_of(&d, pn_json_get(&d, PN_JSON_ROOT, "data")) != PN_JSON_ARRAY) {
+        pn_json_fini(&d);
+        return;
+    }
+    if (b->has_models)
+        pn_json_fini(&b->models);
+    b->models = d;
+    b->has_models = true;
+}
+
+static void health_done(router_backend *b)
+{
+    router_up *u = b->check;
+    int status = u->u.answer.r.status;
+    if (b->check_models) {
+        if (status == 200 && !b->check_body.failed)
+            health_models(b);
+        health_end(b, true);
+        return;
+    }
+    if (status == 200 || status == 503)
+        b->n_fails = 0;
+    if (status == 200) {
+        health_state(b, ROUTER_ANSWERS, "");
+        pn_str_clear(&b->check_body);
+        b->check = NULL;
+        router_up_put(u);               /* and out of the pool again, if it can go on */
+        health_begin(b, true);
+        return;
+    }
+    if (status == 503)
+        health_state(b, ROUTER_DRAINING, "");
+    else
+        health_fail(b, "/ready is answered with neither 200 nor 503");
+    health_end(b, true);
+}
+
+PN_INTERNAL void router_health_fed(router_backend *b, pn_response_fed fed, pn_bytes piece)
+{
+    switch (fed) {
+    case PN_RESPONSE_MORE: case PN_RESPONSE_HEAD:
+        break;
+    case PN_RESPONSE_BODY:
+        if (b->check_body.len + piece.len > HEALTH_BODY_MAX)
+            b->check_body.failed = true;
+        else
+            pn_str_add(&b->check_body, piece.data, piece.len);
+        break;
+    case PN_RESPONSE_DONE: health_done(b); break;
+    case PN_RESPONSE_FAULT: router_health_lost(b); break;
+    }
+}
+
+PN_INTERNAL void router_health_due(pn_router *r)
+{
+    for (uint32_t i = 0; i < r->n_backends && !r->draining; i++) {
+        router_backend *b = &r->backends[i];
+        if (b->check)
+            continue;
+        if (r->now >= b->check_at)
+            health_begin(b, false);
+        else
+            r->sweep_at = PN_MIN(r->sweep_at, b->check_at);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Models
+ * ------------------------------------------------------------------------------------------ */
+
+static bool health_text_is(const pn_json_doc *d, uint32_t node, pn_bytes name)
+{
+    pn_bytes s;
+    return pn_json_str(d, node, &s) && s.len == name.len && memcmp(s.data, name.data, s.len) == 0;
+}
+
+static bool health_has(const router_backend *b, pn_bytes model)
+{
+    const pn_json_doc *d = &b->models;
+    if (!b->has_models)
+        return false;
+    for (uint32_t m = pn_json_first(d, pn_json_get(d, PN_JSON_ROOT, "data")); m != PN_JSON_NONE; m = pn_json_next(d, m)) {
+        if (health_text_is(d, pn_json_get(d, m, "id"), model))
+            return true;
+        uint32_t aliases = pn_json_get(d, m, "aliases");
+        if (pn_json_type_of(d, aliases) != PN_JSON_ARRAY)
+            continue;
+        for (uint32_t a = pn_json_first(d, aliases); a != PN_JSON_NONE; a = pn_json_next(d, a))
+            if (health_text_is(d, a, model))
+                return true;
+    }
+    return false;
+}
+
+/* A model that only somebody who is away has gets no backend: 503 and not another one's 404, because it will be back.
+ * One that nobody has goes anywhere: that backend knows what to say.  Who does not tell its models may have any. */
+PN_INTERNAL uint64_t router_health_eligible(const pn_router *r, pn_bytes model)
+{
+    uint64_t up = 0, has = 0;
+    bool known = false;
+    for (uint32_t i = 0; i < r->n_backends; i++) {
+        const router_backend *b = &r->backends[i];
+        uint64_t bit = (uint64_t)1 << i;
+        bool serves = model.len && health_has(b, model);
+        known |= serves;
+        if (b->state != ROUTER_ANSWERS)
+            continue;
+        up |= bit;
+        if (serves || !b->has_models)
+            has |= bit;
+    }
+    return known ? has : up;
+}
+#endif
+
+/* ---- Begin serve/pn_router_pages.c ---- */
+#ifndef PN_DROP_SERVE_PN_ROUTER_PAGES_C
+#define PN_DROP_SERVE_PN_ROUTER_PAGES_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* pn_router_pages.c - what the router answers itself: is it well, what has it done, which models are there. */
+/* includes serve/pn_router_int.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const char pages_json[] = "application/json; charset=utf-8";
+
+typedef enum pages_which { PAGES_NONE = 0, PAGES_HEALTH, PAGES_READY, PAGES_METRICS } pages_which;
+
+/* The path without "/v1". */
+static pn_bytes pages_path(const pn_http_request *q)
+{
+    pn_bytes p = q->path;
+    return p.len > 4 && memcmp(p.data, "/v1/", 4) == 0 ? (pn_bytes){p.data + 3, p.len - 3} : p;
+}
+
+static bool pages_is(pn_bytes path, const char *what) { return path.len == strlen(what) && memcmp(path.data, what, path.len) == 0; }
+
+static pages_which pages_find(const pn_http_request *q)
+{
+    static const struct { const char *path; pages_which which; } pages[] = {
+        {"/health", PAGES_HEALTH}, {"/healthz", PAGES_HEALTH}, {"/livez", PAGES_HEALTH}, {"/ping", PAGES_HEALTH},
+        {"/ready", PAGES_READY}, {"/readyz", PAGES_READY}, {"/metrics", PAGES_METRICS},
+    };
+    pn_bytes path = pages_path(q);
+    for (size_t i = 0; i < PN_COUNT_OF(pages); i++)
+        if (pages_is(path, pages[i].path))
+            return pages[i].which;
+    return PAGES_NONE;
+}
+
+PN_INTERNAL bool router_is_list(const pn_http_request *q) { return q->method == PN_METHOD_GET && pages_is(pages_path(q), "/models"); }
+
+/* Administration concerns one process, and is meant for its own host. */
+static bool pages_is_admin(const pn_http_request *q)
+{
+    pn_bytes path = pages_path(q);
+    return pages_is(path, "/admin") || (path.len > 7 && memcmp(path.data, "/admin/", 7) == 0);
+}
+
+PN_INTERNAL void router_head(router_conn *c)
+{
+    const pn_http_request *q = &c->c.http.req;
+    pn_oai_error e;
+    if (pages_is_admin(q)) {
+        pn_oai_error_set(&e, 403, "permission_error", NULL, "", "%s", "administration is not passed on: call the backend itself, from its own host");
+        router_error(c, &e);
+    } else if (pages_find(q) && q->method != PN_METHOD_GET && q->method != PN_METHOD_HEAD && q->method != PN_METHOD_OPTIONS) {
+        pn_oai_error_method(&e, q->method_text, "GET");
+        router_error(c, &e);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Health
+ * ------------------------------------------------------------------------------------------ */
+
+static void pages_health(const pn_router *r, pn_str *s)
+{
+    pn_str_addz(s, "{\"status\":\"ok\",\"backends\":[");
+    for (uint32_t i = 0; i < r->n_backends; i++) {
+        const router_backend *b = &r->backends[i];
+        pn_json_item(s);
+        pn_str_addz(s, "{\"url\":");
+        pn_json_write_strz(s, b->target.name);
+        pn_json_key(s, "state");
+        pn_json_write_strz(s, router_state_name(b->state));
+        pn_json_key(s, "running");
+        pn_json_write_u64(s, r->servers[i].running);
+        pn_str_addc(s, '}');
+    }
+    pn_str_addz(s, "]}");
+}
+
+static bool pages_ready(const pn_router *r)
+{
+    for (uint32_t i = 0; i < r->n_backends; i++)
+        if (r->backends[i].state == ROUTER_ANSWERS && !r->draining)
+            return true;
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Metrics
+ * ------------------------------------------------------------------------------------------ */
+
+static void pages_family(pn_str *s, const char *name, const char *kind, const char *help)
+{
+    pn_str_addf(s, "# HELP pantheon_router_%s %s\n# TYPE pantheon_router_%s %s\n", name, help, name, kind);
+}
+
+/* A label's value; the text is printable ASCII or UTF-8 from a command line. */
+static void pages_value(pn_str *s, const char *text)
+{
+    for (const char *p = text; *p; p++) {
+        if (*p == '\\' || *p == '"')
+            pn_str_addc(s, '\\');
+        pn_str_addc(s, *p == '\n' ? ' ' : *p);
+    }
+}
+
+static void pages_backend(pn_str *s, const char *name, const router_backend *b)
+{
+    pn_str_addf(s, "pantheon_router_%s{backend=\"", name);
+    pages_value(s, b->target.name);
+    pn_str_addc(s, '"');
+}
+
+static uint64_t pages_count(const pn_router *r, const router_backend *b, int what)
+{
+    switch (what) {
+    case 0: return b->state == ROUTER_ANSWERS;
+    case 1: return b->state == ROUTER_DRAINING;
+    case 2: return r->servers[b->index].running;
+    case 3: return b->n_retries;
+    default: return b->n_failures;
+    }
+}
+
+static void pages_metrics(const pn_router *r, pn_str *s)
+{
+    static const struct { const char *name, *kind, *help; } of_backend[] = {
+        {"up", "gauge", "1: the backend gets new requests."},
+        {"draining", "gauge", "1: the backend is alive and gets no new requests."},
+        {"requests_running", "gauge", "Requests under way at the backend."},
+        {"retries_total", "counter", "Requests that went to another backend instead."},
+        {"failures_total", "counter", "Requests whose connection failed or whose answer was broken."},
+    };
+    static const char *const by[] = {"load", "prefix", "session"};
+    pages_family(s, "build_info", "gauge", "The program; the value is 1.");
+    pn_str_addf(s, "pantheon_router_build_info{version=\"%s\",build=\"", pn_version());
+    pages_value(s, r->params.build ? r->params.build : "none");
+    pn_str_addz(s, "\"} 1\n");
+    pages_family(s, "connections", "gauge", "Connections of clients.");
+    pn_str_addf(s, "pantheon_router_connections %" PRIu32 "\n", r->n_conns);
+    for (int k = 0; k < (int)PN_COUNT_OF(of_backend); k++) {
+        pages_family(s, of_backend[k].name, of_backend[k].kind, of_backend[k].help);
+        for (uint32_t i = 0; i < r->n_backends; i++) {
+            pages_backend(s, of_backend[k].name, &r->backends[i]);
+            pn_str_addf(s, "} %" PRIu64 "\n", pages_count(r, &r->backends[i], k));
+        }
+    }
+    pages_family(s, "requests_total", "counter", "Answers of the backends by status; 499: the client went away.");
+    for (uint32_t i = 0; i < r->n_backends; i++)
+        for (int code = 0; code < ROUTER_STATUSES; code++)
+            if (r->backends[i].n_status[code]) {
+                pages_backend(s, "requests_total", &r->backends[i]);
+                pn_str_addf(s, ",code=\"%d\"} %" PRIu64 "\n", code + 100, r->backends[i].n_status[code]);
+            }
+    pages_family(s, "chosen_total", "counter", "Why a request went where it went.");
+    for (int i = 0; i < 3; i++)
+        pn_str_addf(s, "pantheon_router_chosen_total{by=\"%s\"} %" PRIu64 "\n", by[i], r->n_by[i]);
+    pages_family(s, "unroutable_total", "counter", "Requests for which there was no backend.");
+    pn_str_addf(s, "pantheon_router_unroutable_total %" PRIu64 "\n", r->n_none);
+}
+
+PN_INTERNAL bool router_own(router_conn *c)
+{
+    pn_router *r = c->router;
+    pages_which which = pages_find(&c->c.http.req);
+    pn_str body;
+    if (!which || c->c.http.req.method == PN_METHOD_OPTIONS)
+        return false;
+    pn_str_init(&body, r->mem, PN_ACCT_CONN);
+    if (which == PAGES_METRICS)
+        pages_metrics(r, &body);
+    else
+        pages_health(r, &body);
+    if (which == PAGES_READY && !pages_ready(r)) {
+        pn_oai_error e;
+        pn_oai_error_set(&e, 503, "unavailable_error", NULL, "", "%s", r->draining ? "the router is stopping" : "no backend is ready");
+        e.retry_ms = r->params.health_ms;
+        router_error(c, &e);
+    } else {
+        router_reply(c, 200, which == PAGES_METRICS ? "text/plain; version=0.0.4; charset=utf-8" : pages_json, &body);
+    }
+    pn_str_fini(&body);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The list of models
+ * ------------------------------------------------------------------------------------------ */
+
+/* The entry of backend i whose id is the same; PN_JSON_NONE: it has none, or is not up. */
+static uint32_t pages_entry(const pn_router *r, uint32_t i, pn_bytes id)
+{
+    const router_backend *b = &r->backends[i];
+    const pn_json_doc *d = &b->models;
+    pn_bytes other;
+    if (!b->has_models || b->state != ROUTER_ANSWERS)
+        return PN_JSON_NONE;
+    for (uint32_t m = pn_json_first(d, pn_json_get(d, PN_JSON_ROOT, "data")); m != PN_JSON_NONE; m = pn_json_next(d, m))
+        if (pn_json_str(d, pn_json_get(d, m, "id"), &other) && other.len == id.len && memcmp(other.data, id.data, id.len) == 0)
+            return m;
+    return PN_JSON_NONE;
+}
+
+/* As its first backend tells it, with the replicas of all. */
+static void pages_model(const pn_router *r, uint32_t first, uint32_t m, pn_bytes id, pn_str *s)
+{
+    const pn_json_doc *d = &r->backends[first].models;
+    int64_t replicas = 0, n;
+    for (uint32_t i = first; i < r->n_backends; i++) {
+        uint32_t e = pages_entry(r, i, id);
+        const pn_json_doc *of = &r->backends[i].models;
+        if (e != PN_JSON_NONE)
+            replicas += pn_json_i64(of, pn_json_get(of, e, "replicas"), &n) && n >= 0 && n < 1 << 20 ? n : 1;
+    }
+    pn_json_item(s);
+    pn_str_addc(s, '{');
+    for (uint32_t f = pn_json_first(d, m); f != PN_JSON_NONE; f = pn_json_next(d, f)) {
+        pn_bytes key = pn_json_key_of(d, f);
+        if (pages_is(key, "replicas"))
+            continue;
+        pn_json_item(s);
+        pn_json_write_str(s, key.data, key.len);
+        pn_str_addc(s, ':');
+        pn_json_write_node(s, d, f);
+    }
+    pn_json_key(s, "replicas");
+    pn_json_write_i64(s, replicas);
+    pn_str_addc(s, '}');
+}
+
+PN_INTERNAL void router_models(const pn_router *r, pn_str *out)
+{
+    pn_str_addz(out, "{\"object\":\"list\",\"data\":[");
+    for (uint32_t i = 0; i < r->n_backends; i++) {
+        const pn_json_doc *d = &r->backends[i].models;
+        pn_bytes id;
+        if (!r->backends[i].has_models || r->backends[i].state != ROUTER_ANSWERS)
+            continue;
+        for (uint32_t m = pn_json_first(d, pn_json_get(d, PN_JSON_ROOT, "data")); m != PN_JSON_NONE; m = pn_json_next(d, m)) {
+            bool seen = !pn_json_str(d, pn_json_get(d, m, "id"), &id) || pages_entry(r, i, id) != m;
+            for (uint32_t j = 0; j < i && !seen; j++)
+                seen = pages_entry(r, j, id) != PN_JSON_NONE;
+            if (!seen)
+                pages_model(r, i, m, id, out);
+        }
+    }
+    pn_str_addz(out, "]}");
+}
+#endif
+
+/* ---- Begin serve/pn_router.c ---- */
+#ifndef PN_DROP_SERVE_PN_ROUTER_C
+#define PN_DROP_SERVE_PN_ROUTER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_router.c - the loop: sockets that are ready, checks that are due, whose time is up.  A client's connection is
+ * worked on until it wants nothing (router_turn); nothing here waits but pn_poller_wait.
+ */
+/* includes serve/pn_router_int.h */
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+/* includes base/pn_hash.h */
+/* includes serve/pn_anthropic.h */
+
+enum {
+    ROUTER_READ = 16 << 10, ROUTER_READS = 64, ROUTER_ACCEPTS = 64, ROUTER_RETRY_MS = 100,
+    ROUTER_LAST_MS = 1000,              /* for errors to go out after the time to drain */
+    ROUTER_QUEUE = 256 << 10            /* bytes of an answer that wait for a client; paused from a quarter on */
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Log
+ * ------------------------------------------------------------------------------------------ */
+
+static void router_log(const pn_router *r, pn_log_level level, char *text)
+{
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127)       /* clients choose paths */
+            *p = '?';
+    r->params.log(r->params.log_user, level, text);
+}
+
+static void router_log_json(const pn_router *r, pn_log_level level, const char *event, const char *members)
+{
+    static const char *const levels[] = {"error", "warn", "info", "debug"};
+    pn_str line;
+    pn_str_init(&line, r->mem, PN_ACCT_CONN);
+    pn_str_addf(&line, "{\"level\":\"%s\",\"time\":%" PRId64, levels[level], pn_net_unix_s());
+    pn_json_key(&line, "event");
+    pn_json_write_strz(&line, event);
+    pn_str_addf(&line, "%s}", members);
+    if (!line.failed)
+        router_log(r, level, line.data);
+    pn_str_fini(&line);
+}
+
+PN_INTERNAL void router_logf(pn_router *r, pn_log_level level, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    if (!r->params.log)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (r->params.log_json)
+        router_log_json(r, level, text, "");
+    else
+        router_log(r, level, text);
+}
+
+PN_INTERNAL void router_log_request(router_conn *c)
+{
+    pn_router *r = c->router;
+    const pn_http_request *q = &c->c.http.req;
+    const char *to = c->backend ? c->backend->target.name : NULL;
+    uint64_t ms = r->now - c->began;
+    if (!r->params.log)
+        return;
+    if (!r->params.log_json) {
+        router_logf(r, PN_LOG_INFO, "%s %s %.*s %.200s %d %" PRIu64 "ms backend=%s tries=%" PRIu32, c->peer.name, c->request_id, (int)q->method_text.len,
+                    q->method_text.data ? q->method_text.data : "", q->path.data ? q->path.data : "-", c->status, ms, to ? to : "-", c->n_tries);
+        return;
+    }
+    pn_str m;
+    pn_str_init(&m, r->mem, PN_ACCT_CONN);
+    pn_str_addz(&m, ",\"peer\":");
+    pn_json_write_strz(&m, c->peer.name);
+    pn_json_key(&m, "request_id");
+    pn_json_write_strz(&m, c->request_id);
+    pn_json_key(&m, "path");
+    pn_json_write_str(&m, q->path.data ? q->path.data : "", q->path.len);
+    pn_json_key(&m, "backend");
+    pn_json_write_strz(&m, to);
+    pn_str_addf(&m, ",\"status\":%d,\"ms\":%" PRIu64 ",\"tries\":%" PRIu32, c->status, ms, c->n_tries);
+    if (!m.failed)
+        router_log_json(r, PN_LOG_INFO, "request", m.data);
+    pn_str_fini(&m);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Replies of our own
+ * ------------------------------------------------------------------------------------------ */
+
+static void router_reply_with(router_conn *c, int status, const char *type, pn_str *body, uint32_t retry_ms)
+{
+    pn_str fields;
+    char date[30], text[24];
+    pn_str_init(&fields, c->router->mem, PN_ACCT_CONN);
+    pn_http_add(&fields, "x-request-id", c->request_id);
+    if (retry_ms) {
+        snprintf(text, sizeof text, "%" PRIu32, (retry_ms + 999) / 1000);
+        pn_http_add(&fields, "Retry-After", text);
+        snprintf(text, sizeof text, "%" PRIu32, retry_ms);
+        pn_http_add(&fields, "retry-after-ms", text);
+    }
+    pn_http_date(pn_net_unix_s(), date);
+    const pn_http_reply r = {.status = status, .content_type = type, .date = date, .fields = &fields};
+    pn_status st = body->failed ? PN_E_NOMEM : pn_conn_reply_give(&c->c, &r, body);
+    pn_str_fini(&fields);
+    pn_str_fini(body);
+    c->status = status;
+    if (st)
+        pn_conn_abort(&c->c);
+}
+
+PN_INTERNAL void router_reply(router_conn *c, int status, const char *type, pn_str *body)
+{
+    router_reply_with(c, status, type, body, 0);
+}
+
+PN_INTERNAL void router_error(router_conn *c, const pn_oai_error *e)
+{
+    pn_str body;
+    bool anthropic = c->ask && c->ask->anthropic;
+    pn_str_init(&body, c->router->mem, PN_ACCT_CONN);
+    if (anthropic)
+        pn_anthropic_error_json(e, &body);
+    else
+        pn_oai_error_json(e, &body);
+    router_reply_with(c, anthropic ? pn_anthropic_error_status(e) : e->status, "application/json; charset=utf-8", &body, e->retry_ms);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Connections of clients
+ * ------------------------------------------------------------------------------------------ */
+
+static void router_random_id(char out[25])
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    unsigned char bytes[24];
+    pn_net_random(bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        out[i] = digits[bytes[i] % (sizeof digits - 1)];
+    out[sizeof bytes] = 0;
+}
+
+static void router_request_id(router_conn *c)
+{
+    pn_bytes id = pn_http_get(&c->c.http.req, "x-request-id");
+    bool sane = id.len > 0 && id.len < sizeof c->request_id;
+    for (size_t i = 0; sane && i < id.len; i++)
+        sane = id.data[i] > ' ' && id.data[i] < 127;
+    if (sane)
+        snprintf(c->request_id, sizeof c->request_id, "%.*s", (int)id.len, id.data);
+    else
+        router_random_id(c->request_id);
+}
+
+static void router_kill(router_conn *c)
+{
+    if (c->dead)
+        return;
+    c->dead = true;
+    if (c->ask)
+        router_ask_abort(c->ask);
+    pn_poller_remove(&c->router->poller, c->fd);
+    pn_net_close(c->fd);
+    c->fd = -1;
+}
+
+static void router_event(router_conn *c, pn_conn_event e)
+{
+    pn_oai_error error;
+    switch (e) {
+    case PN_CONN_HEAD:
+        c->began = c->router->now;
+        c->status = 0;
+        c->backend = NULL;
+        c->n_tries = 0;
+        router_request_id(c);
+        router_head(c);
+        break;
+    case PN_CONN_REQUEST:
+        if (!router_own(c))
+            router_ask_new(c, router_is_list(&c->c.http.req));
+        break;
+    case PN_CONN_FAULT:
+        if (!c->request_id[0])
+            router_random_id(c->request_id);
+        pn_oai_error_set(&error, c->c.http.status, "invalid_request_error", c->c.http.status == 413 ? "request_too_large" : NULL, "", "%s",
+                         c->c.http.message);
+        router_error(c, &error);
+        break;
+    case PN_CONN_ABORT:
+        if (c->ask)
+            router_ask_abort(c->ask);
+        break;
+    case PN_CONN_SHUTDOWN: pn_net_shutdown(c->fd); break;
+    case PN_CONN_CLOSE: router_kill(c); break;
+    case PN_CONN_NOTHING: break;
+    }
+}
+
+/* One write; false: nothing more goes now. */
+static bool router_write(router_conn *c)
+{
+    pn_bytes out = pn_conn_output(&c->c);
+    size_t n = out.len;
+    if (!n)
+        return false;
+    pn_io io = pn_net_write(c->fd, out.data, &n);
+    if (io == PN_IO_GONE)
+        pn_conn_gone(&c->c);
+    else
+        pn_conn_sent(&c->c, n, c->router->now);
+    return io != PN_IO_AGAIN;
+}
+
+PN_INTERNAL void router_turn(router_conn *c)
+{
+    pn_router *r = c->router;
+    pn_conn_event e;
+    do {
+        while (!c->dead && (e = pn_conn_next(&c->c, r->now)) != PN_CONN_NOTHING)
+            router_event(c, e);
+    } while (!c->dead && router_write(c));
+    if (c->dead)
+        return;
+    if (c->ask && c->ask->up)
+        router_up_flow(c->ask->up);
+    unsigned wants = pn_conn_wants(&c->c);
+    unsigned events = (wants & PN_CONN_WANTS_READ ? (unsigned)PN_READY_READ : 0u) | (wants & PN_CONN_WANTS_WRITE ? (unsigned)PN_READY_WRITE : 0u) |
+                      (c->c.eof ? 0u : (unsigned)PN_READY_END);
+    if (events != c->events)
+        pn_poller_change(&r->poller, c->fd, events, c);
+    c->events = events;
+    r->sweep_at = PN_MIN(r->sweep_at, pn_conn_deadline(&c->c));
+}
+
+static void router_read(router_conn *c)
+{
+    char buf[ROUTER_READ];
+    for (int i = 0; i < ROUTER_READS && !c->dead; i++) {
+        size_t n = PN_MIN(sizeof buf, pn_conn_room(&c->c));
+        if (!n)
+            return;
+        pn_io io = pn_net_read(c->fd, buf, &n);
+        if (io == PN_IO_AGAIN)
+            return;
+        if (io == PN_IO_DONE)
+            pn_conn_input(&c->c, buf, n, c->router->now);
+        else if (io == PN_IO_END)
+            pn_conn_eof(&c->c);
+        else
+            pn_conn_gone(&c->c);
+        router_turn(c);
+    }
+}
+
+static void router_ready(router_conn *c, unsigned events)
+{
+    if (c->dead)
+        return;
+    if (events & PN_READY_READ)
+        router_read(c);
+    if (c->dead)
+        return;
+    if (events & PN_READY_GONE)
+        pn_conn_gone(&c->c);
+    else if ((events & PN_READY_END) && !pn_conn_room(&c->c))
+        pn_conn_eof(&c->c);
+    router_turn(c);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * New connections
+ * ------------------------------------------------------------------------------------------ */
+
+static void router_hear(pn_router *r, bool on)
+{
+    if (on == r->listening)
+        return;
+    r->listening = on;
+    for (uint32_t i = 0; i < r->n_listeners; i++) {
+        if (!on)
+            pn_poller_remove(&r->poller, r->listener[i].l.fd);
+        else if (!pn_poller_add(&r->poller, r->listener[i].l.fd, PN_READY_READ, &r->listener[i]))
+            router_logf(r, PN_LOG_ERROR, "cannot wait for connections on %s", r->listener[i].l.name);
+    }
+}
+
+static bool router_adopt(pn_router *r, int fd, const pn_peer *peer)
+{
+    router_conn *c = pn_mem_calloc(r->mem, PN_ACCT_CONN, 1, sizeof *c);
+    if (!c || !pn_poller_add(&r->poller, fd, PN_READY_READ | PN_READY_END, c)) {
+        pn_mem_free(r->mem, PN_ACCT_CONN, c, sizeof *c);
+        pn_net_close(fd);
+        return false;
+    }
+    c->kind = ROUTER_CONN;
+    c->router = r;
+    c->fd = fd;
+    c->peer = *peer;
+    c->events = PN_READY_READ | PN_READY_END;
+    pn_conn_init(&c->c, r->mem, &r->conn_params, r->now);
+    c->next = r->conns;
+    if (r->conns)
+        r->conns->prev = c;
+    r->conns = c;
+    r->n_conns++;
+    r->sweep_at = PN_MIN(r->sweep_at, pn_conn_deadline(&c->c));
+    return true;
+}
+
+static void router_accept(pn_router *r, const pn_listener *l)
+{
+    for (int i = 0; i < ROUTER_ACCEPTS; i++) {
+        pn_peer peer;
+        int fd = r->n_conns < r->params.max_connections ? pn_listener_accept(l, &peer) : -2;
+        if (fd == -1)
+            return;
+        if (fd == -2 || !router_adopt(r, fd, &peer)) {
+            router_hear(r, false);
+            r->sweep_at = PN_MIN(r->sweep_at, r->now + ROUTER_RETRY_MS);
+            return;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The end
+ * ------------------------------------------------------------------------------------------ */
+
+/* What was closed in this turn.  An ask's up is dead before its client is, so both lists can go. */
+static void router_bury(pn_router *r)
+{
+    for (router_up *u = r->ups, *next; u; u = next) {
+        next = u->next;
+        if (!u->dead)
+            continue;
+        *(u->prev ? &u->prev->next : &r->ups) = u->next;
+        if (u->next)
+            u->next->prev = u->prev;
+        pn_upstream_fini(&u->u);
+        pn_mem_free(r->mem, PN_ACCT_CONN, u, sizeof *u);
+    }
+    for (router_conn *c = r->conns, *next; c; c = next) {
+        next = c->next;
+        if (!c->dead)
+            continue;
+        *(c->prev ? &c->prev->next : &r->conns) = c->next;
+        if (c->next)
+            c->next->prev = c->prev;
+        r->n_conns--;
+        pn_conn_fini(&c->c);
+        pn_mem_free(r->mem, PN_ACCT_CONN, c, sizeof *c);
+    }
+}
+
+static void router_drain(pn_router *r)
+{
+    r->draining = true;
+    r->drain_until = r->now + r->params.drain_ms;
+    router_hear(r, false);
+    for (uint32_t i = 0; i < r->n_listeners; i++)
+        pn_listener_close(&r->listener[i].l);
+    r->n_listeners = 0;
+    router_logf(r, PN_LOG_INFO, "stopping: %" PRIu32 " connections, %" PRIu32 " requests under way", r->n_conns, r->n_asks);
+    for (router_conn *c = r->conns; c; c = c->next)
+        if (!c->dead) {
+            pn_conn_drain(&c->c);
+            router_turn(c);
+        }
+}
+
+static void router_stopping(pn_router *r)
+{
+    unsigned stops = atomic_load(&r->stops);
+    if (stops && !r->draining)
+        router_drain(r);
+    if (!r->draining)
+        return;
+    bool late = r->now >= r->drain_until;
+    if (stops > 1 || (late && r->killing))
+        for (router_conn *c = r->conns; c; c = c->next)
+            router_kill(c);
+    else if (late) {
+        r->killing = true;
+        r->drain_until = r->now + ROUTER_LAST_MS;
+        for (router_conn *c = r->conns; c; c = c->next)
+            if (!c->dead && c->ask) {
+                router_ask_stop(c->ask);
+                router_turn(c);
+            }
+    }
+    router_bury(r);
+    if (!r->n_conns)
+        r->running = false;
+}
+
+PN_INTERNAL void pn_router_stop(pn_router *r)
+{
+    atomic_fetch_add(&r->stops, 1);
+    pn_wake_send(&r->wake);
+}
+
+PN_INTERNAL bool pn_router_running(const pn_router *r) { return r->running; }
+
+PN_INTERNAL bool pn_router_settled(const pn_router *r)
+{
+    for (uint32_t i = 0; i < r->n_backends; i++)
+        if (!r->backends[i].settled)
+            return false;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The loop
+ * ------------------------------------------------------------------------------------------ */
+
+static void router_sweep(pn_router *r)
+{
+    if (r->now < r->sweep_at)
+        return;
+    r->sweep_at = UINT64_MAX;
+    for (router_up *u = r->ups; u; u = u->next)
+        router_up_sweep(u);
+    for (router_conn *c = r->conns; c; c = c->next)
+        if (!c->dead) {
+            if (r->now >= pn_conn_deadline(&c->c))
+                router_turn(c);
+            if (!c->dead)
+                r->sweep_at = PN_MIN(r->sweep_at, pn_conn_deadline(&c->c));
+        }
+    if (!r->draining && !r->listening && r->n_listeners && r->n_conns < r->params.max_connections)
+        router_hear(r, true);
+    router_health_due(r);
+}
+
+static int router_timeout(const pn_router *r, int asked)
+{
+    uint64_t at = PN_MIN(r->sweep_at, r->draining ? r->drain_until : UINT64_MAX), now = pn_net_now_ms();
+    int due = at == UINT64_MAX ? -1 : at <= now ? 0 : (int)PN_MIN(at - now, (uint64_t)3600000);
+    return due < 0 || (asked >= 0 && asked < due) ? asked : due;
+}
+
+PN_INTERNAL pn_status pn_router_poll(pn_router *r, int timeout_ms, pn_err *err)
+{
+    pn_ready ready[ROUTER_READY];
+    if (!r->running)
+        return pn_fail(err, PN_E_STATE, "the router has stopped");
+    size_t n = pn_poller_wait(&r->poller, ready, ROUTER_READY, router_timeout(r, timeout_ms));
+    r->now = pn_net_now_ms();
+    for (size_t i = 0; i < n; i++) {
+        switch (*(const router_kind *)ready[i].who) {
+        case ROUTER_WAKE: pn_wake_clear(&r->wake); break;
+        case ROUTER_LISTENER: router_accept(r, &((const router_listener *)ready[i].who)->l); break;
+        case ROUTER_CONN: router_ready(ready[i].who, ready[i].events); break;
+        case ROUTER_UP: router_up_ready(ready[i].who, ready[i].events); break;
+        }
+    }
+    router_up_parked(r);
+    router_stopping(r);
+    router_sweep(r);
+    router_bury(r);
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Opening and closing
+ * ------------------------------------------------------------------------------------------ */
+
+static void router_defaults(pn_router *r)
+{
+    pn_router_params *p = &r->params;
+    const struct { uint32_t *value, usual; } defaults[] = {
+        {&p->idle_ms, 60000}, {&p->drain_ms, 30000}, {&p->health_ms, 2000}, {&p->connect_ms, 5000}, {&p->answer_ms, 600000},
+        {&p->max_connections, 4096},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(defaults); i++)
+        if (!*defaults[i].value)
+            *defaults[i].value = defaults[i].usual;
+    r->conn_params = (pn_conn_params){.idle_ms = p->idle_ms, .http.body_max = p->max_body, .queue.max = ROUTER_QUEUE};
+    r->up_params = (pn_upstream_params){.connect_ms = p->connect_ms, .answer_ms = p->answer_ms};
+}
+
+static pn_status router_backends(pn_router *r, pn_err *err)
+{
+    const pn_router_params *p = &r->params;
+    if (!p->n_backends || p->n_backends > PN_AFFINITY_SERVERS)
+        return pn_fail(err, PN_E_INVALID, "expected 1 to %d backends, found %zu", PN_AFFINITY_SERVERS, p->n_backends);
+    r->backends = pn_mem_calloc(r->mem, PN_ACCT_CONN, p->n_backends, sizeof *r->backends);
+    if (!r->backends)
+        return pn_fail_nomem(err, "the backends", p->n_backends * sizeof *r->backends);
+    r->n_backends = (uint32_t)p->n_backends;
+    for (uint32_t i = 0; i < r->n_backends; i++) {
+        router_backend *b = &r->backends[i];
+        b->router = r;
+        b->index = i;
+        pn_str_init(&b->check_head, r->mem, PN_ACCT_CONN);
+        pn_str_init(&b->check_body, r->mem, PN_ACCT_CONN);
+        pn_status st = pn_target_find(&b->target, p->backends[i], err);
+        if (st)
+            return st;
+        for (uint32_t j = 0; j < i; j++)
+            if (r->backends[j].target.len == b->target.len && memcmp(r->backends[j].target.address, b->target.address, b->target.len) == 0)
+                return pn_fail(err, PN_E_INVALID, "%s: this backend was given twice", p->backends[i]);
+        r->servers[i].name = pn_hash(b->target.name, strlen(b->target.name), 0);
+    }
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_router_new(pn_mem *mem, const pn_router_params *params, pn_router **out, pn_err *err)
+{
+    pn_router *r = pn_mem_calloc(mem, PN_ACCT_CONN, 1, sizeof *r);
+    if (!r)
+        return pn_fail_nomem(err, "a router", sizeof *r);
+    r->mem = mem;
+    r->params = *params;
+    r->poller = (pn_poller){.mem = mem, .fd = -1};
+    r->wake.read_fd = r->wake.write_fd = -1;
+    r->now = pn_net_now_ms();
+    r->running = r->listening = true;
+    router_defaults(r);
+    pn_net_random(&r->seed, sizeof r->seed);
+    pn_status st = router_backends(r, err);
+    if (!st && params->backend_key) {
+        r->backend_key = pn_mem_strndup(mem, PN_ACCT_CONN, params->backend_key, strlen(params->backend_key));
+        if (!pn_http_is_value(params->backend_key, strlen(params->backend_key)))
+            st = pn_fail(err, PN_E_INVALID, "the backends' API key holds a control character");
+        else if (!r->backend_key)
+            st = pn_fail_nomem(err, "a key", strlen(params->backend_key));
+    }
+    if (!st && pn_affinity_init(&r->affinity, mem, 0) != PN_OK)
+        st = pn_fail_nomem(err, "the table of prefixes", r->affinity.n * sizeof *r->affinity.table);
+    if (!st)
+        st = pn_wake_open(&r->wake, err);
+    if (!st)
+        st = pn_poller_open(&r->poller, mem, err);
+    if (!st && !pn_poller_add(&r->poller, r->wake.read_fd, PN_READY_READ, &r->wake_kind))
+        st = pn_fail(err, PN_E_IO, "cannot wait for a pipe");
+    if (st) {
+        pn_router_free(r);
+        return st;
+    }
+    *out = r;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_router_listen(pn_router *r, const char *address, char *bound, size_t cap, pn_err *err)
+{
+    if (r->n_listeners == ROUTER_LISTENERS)
+        return pn_fail(err, PN_E_INVALID, "expected at most %d addresses to listen on", ROUTER_LISTENERS);
+    router_listener *l = &r->listener[r->n_listeners];
+    l->kind = ROUTER_LISTENER;
+    pn_status st = pn_listener_open(&l->l, address, err);
+    if (st)
+        return st;
+    if (r->listening && !pn_poller_add(&r->poller, l->l.fd, PN_READY_READ, l)) {
+        pn_listener_close(&l->l);
+        return pn_fail(err, PN_E_IO, "cannot wait for connections on %s", address);
+    }
+    r->n_listeners++;
+    snprintf(bound, cap, "%s", l->l.name);
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_router_free(pn_router *r)
+{
+    if (!r)
+        return;
+    for (router_conn *c = r->conns; c; c = c->next)
+        router_kill(c);
+    for (router_up *u = r->ups; u; u = u->next)
+        router_up_close(u);
+    router_bury(r);
+    for (uint32_t i = 0; i < r->n_listeners; i++)
+        pn_listener_close(&r->listener[i].l);
+    for (uint32_t i = 0; i < r->n_backends; i++) {
+        router_backend *b = &r->backends[i];
+        if (b->has_models)
+            pn_json_fini(&b->models);
+        if (b->router) {                        /* else it was not reached */
+            pn_str_fini(&b->check_head);
+            pn_str_fini(&b->check_body);
+        }
+    }
+    pn_mem_free(r->mem, PN_ACCT_CONN, r->backends, r->n_backends * sizeof *r->backends);
+    if (r->backend_key)
+        pn_mem_free(r->mem, PN_ACCT_CONN, r->backend_key, strlen(r->backend_key) + 1);
+    if (r->affinity.mem)
+        pn_affinity_fini(&r->affinity);
+    pn_poller_close(&r->poller);
+    pn_wake_close(&r->wake);
+    pn_mem_free(r->mem, PN_ACCT_CONN, r, sizeof *r);
+}
+#endif
+
 /* ---- Begin cli/pn_args.c ---- */
 #ifndef PN_DROP_CLI_PN_ARGS_C
 #define PN_DROP_CLI_PN_ARGS_C
@@ -15676,7 +19293,8 @@ PN_INTERNAL void pn_args_help(const pn_cmd *cmd)
 /* Ctrl-C since the last pn_cli_interrupt_done, and whom it stops. */
 static volatile sig_atomic_t cli_interrupts;
 static pn_session *volatile cli_target;
-static pn_server *volatile cli_server;
+static void *volatile cli_stop_what;
+static void (*volatile cli_stop)(void *what);
 
 /* --- life ------------------------------------------------------------------------------------- */
 
@@ -15847,24 +19465,30 @@ PN_INTERNAL void pn_cli_catch_interrupt(void)
     sigaction(SIGINT, &sa, NULL);
 }
 
-static void cli_on_stop(int sig)
+static void cli_on_stop_signal(int sig)
 {
+    void (*stop)(void *what) = cli_stop;
     (void)sig;
-    pn_server *s = cli_server;
-    if (s)
-        pn_server_stop(s);
+    if (stop)
+        stop(cli_stop_what);
 }
 
-PN_INTERNAL void pn_cli_catch_stop(pn_server *s)
+PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what)
 {
     struct sigaction sa;
-    cli_server = s;
+    cli_stop = NULL;            /* the handler may run at any time */
+    cli_stop_what = what;
+    cli_stop = stop;
     memset(&sa, 0, sizeof sa);
-    sa.sa_handler = s ? cli_on_stop : SIG_DFL;
+    sa.sa_handler = stop ? cli_on_stop_signal : SIG_DFL;
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
 }
+
+static void cli_stop_server(void *server) { pn_server_stop(server); }
+
+PN_INTERNAL void pn_cli_catch_stop(pn_server *s) { pn_cli_on_stop(s ? cli_stop_server : NULL, s); }
 
 /* A mapped file that another process cuts short raises SIGBUS where it is read.  A program may say
  * so and go; a library may not touch signals (--residency anon avoids the question). */
@@ -19435,6 +23059,152 @@ PN_INTERNAL const pn_cmd *pn_cmd_serve(void)
 #endif /* PANTHEON_CLI */
 #endif
 
+/* ---- Begin cli/pn_cmd_router.c ---- */
+#ifndef PN_DROP_CLI_PN_CMD_ROUTER_C
+#define PN_DROP_CLI_PN_CMD_ROUTER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cmd_router.c - `pantheon router`: one port in front of several `pantheon serve` processes.
+ *
+ * No engine and no model: it starts in milliseconds.  The first two lines say what it is and who is behind it, the
+ * third, when every backend has been looked at once, where it listens; then comes the log.  All of that is stdout's.
+ */
+/* includes cli/pn_cli.h */
+
+#ifdef PANTHEON_CLI
+
+#include <stdio.h>
+
+/* includes serve/pn_router.h */
+
+static const pn_flag router_flags[] = {
+    {"listen", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "ADDRESS", "127.0.0.1:8080", "HOST:PORT (port 0: any free one), [ADDRESS]:PORT, unix:PATH or fd:NUMBER"},
+    {"backend", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "URL", NULL, "http://HOST:PORT or unix:PATH of a server; repeatable"},
+    {"affinity", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "header|prefix|none", "prefix",
+     "a conversation stays where it is: by its session's name, by that and its beginning, or not at all"},
+    {"health-interval", NULL, 0, PN_FLAG_TIME, false, 50, 3600000, "TIME", "2s", "between two checks of a backend"},
+    {"connect-timeout", NULL, 0, PN_FLAG_TIME, false, 1, 600000, "TIME", "5s", "to reach a backend, and for a check"},
+    {"answer-timeout", NULL, 0, PN_FLAG_TIME, false, 1, 86400000, "TIME", "10m", "silence of a backend at work"},
+    {"backend-key-file", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "an API key, to ask backends for their models"},
+    {"idle-timeout", NULL, 0, PN_FLAG_TIME, false, 1, 86400000, "TIME", "60s", "connections without a request are closed after"},
+    {"drain-timeout", NULL, 0, PN_FLAG_TIME, false, 1, 86400000, "TIME", "30s", "what is under way may take when the router stops"},
+    {"max-body", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "32M", "largest request"},
+    {"max-connections", NULL, 0, PN_FLAG_INT, false, 1, 1 << 20, "N", "4096", "connections of clients at once"},
+    {"log", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "text|json", "text", "shape of the log's lines"},
+    PN_ROW_QUIET,
+    PN_ROW_END
+};
+
+static void router_say(void *user, pn_log_level level, const char *text)
+{
+    const pn_cli *c = user;
+    if (level == PN_LOG_INFO && c->quiet)
+        return;
+    printf("%s\n", text);
+    fflush(stdout);
+}
+
+static void router_stop(void *router) { pn_router_stop(router); }
+
+static pn_affinity_mode router_affinity(const pn_cli *c)
+{
+    const char *text = pn_args_text(&c->args, "affinity", "prefix");
+    return strcmp(text, "none") == 0 ? PN_AFFINITY_NONE : strcmp(text, "header") == 0 ? PN_AFFINITY_HEADER : PN_AFFINITY_PREFIX;
+}
+
+/* The first line of the key file that holds a key; 0 or the exit code. */
+static int router_key(pn_cli *c, pn_str *key, const char **out)
+{
+    const char *path = pn_args_text(&c->args, "backend-key-file", NULL);
+    pn_str text;
+    if (!path)
+        return PN_EXIT_OK;
+    pn_str_init(&text, &c->mem, PN_ACCT_MISC);
+    int code = pn_cli_read_file(c, path, &text);
+    for (const char *line = pn_str_cstr(&text); !code && *line && !key->len;) {
+        size_t n = strcspn(line, "\r\n"), from = strspn(line, " \t"), len = strcspn(line + from, " \t#\r\n");
+        pn_str_add(key, line + from, from < n ? len : 0);
+        line += n + strspn(line + n, "\r\n");
+    }
+    pn_str_fini(&text);
+    if (!code && !key->len)
+        return pn_cli_usage(c, "--backend-key-file: '%s' is not allowed: expected a file with an API key", path);
+    *out = pn_str_cstr(key);
+    return code;
+}
+
+static int router_told(pn_cli *c, pn_status st)
+{
+    return st == PN_E_INVALID || st == PN_E_UNSUPPORTED ? pn_cli_usage(c, "%s", c->err.text) : pn_cli_fail(c, st);
+}
+
+static int router_serve(pn_cli *c, pn_router *r)
+{
+    char bound[160];
+    pn_status st = pn_router_listen(r, pn_args_text(&c->args, "listen", "127.0.0.1:8080"), bound, sizeof bound, &c->err);
+    if (st)
+        return router_told(c, st);
+    pn_cli_on_stop(router_stop, r);
+    while (!pn_router_settled(r) && pn_router_running(r) && !st)
+        st = pn_router_poll(r, -1, &c->err);
+    if (!st && pn_router_running(r))
+        printf("listening on %s%s\n", strchr(bound, '/') || strncmp(bound, "fd:", 3) == 0 ? "" : "http://", bound);
+    fflush(stdout);
+    while (pn_router_running(r) && !st)
+        st = pn_router_poll(r, -1, &c->err);
+    return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+}
+
+static int router_main(pn_cli *c)
+{
+    const pn_args *a = &c->args;
+    const char *backends[PN_AFFINITY_SERVERS + 1];
+    pn_router *r;
+    pn_str key;
+    pn_router_params p = {
+        .backends = backends, .affinity = router_affinity(c), .max_body = pn_args_size(a, "max-body", 0),
+        .max_connections = (uint32_t)pn_args_int(a, "max-connections", 0), .idle_ms = pn_args_ms(a, "idle-timeout", 0),
+        .drain_ms = pn_args_ms(a, "drain-timeout", 0), .health_ms = pn_args_ms(a, "health-interval", 0),
+        .connect_ms = pn_args_ms(a, "connect-timeout", 0), .answer_ms = pn_args_ms(a, "answer-timeout", 0), .build = c->build,
+        .log = router_say, .log_user = c, .log_json = strcmp(pn_args_text(a, "log", "text"), "json") == 0};
+    while (p.n_backends < PN_COUNT_OF(backends) && pn_args_nth(a, "backend", p.n_backends)) {
+        backends[p.n_backends] = pn_args_nth(a, "backend", p.n_backends);
+        p.n_backends++;
+    }
+    if (!p.n_backends)
+        return pn_cli_usage(c, "--backend is missing: expected http://HOST:PORT or unix:PATH, once for each server");
+    pn_str_init(&key, &c->mem, PN_ACCT_MISC);
+    int code = router_key(c, &key, &p.backend_key);
+    if (!code) {
+        pn_status st = pn_router_new(&c->mem, &p, &r, &c->err);
+        if (st)
+            code = router_told(c, st);
+    } else {
+        r = NULL;
+    }
+    if (!code) {
+        printf("router build=%s affinity=%s\nbackends:", c->build, pn_args_text(a, "affinity", "prefix"));
+        for (size_t i = 0; i < p.n_backends; i++)
+            printf("%s %s", i ? "," : "", backends[i]);
+        putchar('\n');
+        fflush(stdout);
+        code = router_serve(c, r);
+        pn_cli_on_stop(NULL, NULL);
+        pn_router_free(r);
+    }
+    pn_str_fini(&key);
+    return code;
+}
+
+PN_INTERNAL const pn_cmd *pn_cmd_router(void)
+{
+    static const pn_cmd cmd = {"router", "--backend URL [FLAGS]", "one port in front of several servers", router_flags, 0, 0, router_main};
+    return &cmd;
+}
+
+#endif /* PANTHEON_CLI */
+#endif
+
 /* ---- Begin cli/pn_main.c ---- */
 #ifndef PN_DROP_CLI_PN_MAIN_C
 #define PN_DROP_CLI_PN_MAIN_C
@@ -19455,7 +23225,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_serve(void)
 
 extern char **environ;          /* declared by unistd.h on some systems only */
 
-#define MAIN_COMMANDS 14
+#define MAIN_COMMANDS 15
 
 #ifdef PN_BUILD_ID              /* the Makefile sets it to a string */
 #define MAIN_BUILD PN_BUILD_ID
@@ -19468,18 +23238,19 @@ static void main_commands(const pn_cmd *out[MAIN_COMMANDS])
 {
     out[0] = pn_cmd_run();
     out[1] = pn_cmd_serve();
-    out[2] = pn_cmd_inspect();
-    out[3] = pn_cmd_plan();
-    out[4] = pn_cmd_tokenize();
-    out[5] = pn_cmd_detokenize();
-    out[6] = pn_cmd_logits();
-    out[7] = pn_cmd_perplexity();
-    out[8] = pn_cmd_bench();
-    out[9] = pn_cmd_quantize();
-    out[10] = pn_cmd_synth();
-    out[11] = pn_cmd_parse();
-    out[12] = pn_cmd_grammar();
-    out[13] = pn_cmd_render();
+    out[2] = pn_cmd_router();
+    out[3] = pn_cmd_inspect();
+    out[4] = pn_cmd_plan();
+    out[5] = pn_cmd_tokenize();
+    out[6] = pn_cmd_detokenize();
+    out[7] = pn_cmd_logits();
+    out[8] = pn_cmd_perplexity();
+    out[9] = pn_cmd_bench();
+    out[10] = pn_cmd_quantize();
+    out[11] = pn_cmd_synth();
+    out[12] = pn_cmd_parse();
+    out[13] = pn_cmd_grammar();
+    out[14] = pn_cmd_render();
 }
 
 static const pn_cmd *main_find(const pn_cmd *const *cmds, const char *name)

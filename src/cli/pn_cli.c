@@ -15,7 +15,8 @@
 /* Ctrl-C since the last pn_cli_interrupt_done, and whom it stops. */
 static volatile sig_atomic_t cli_interrupts;
 static pn_session *volatile cli_target;
-static pn_server *volatile cli_server;
+static void *volatile cli_stop_what;
+static void (*volatile cli_stop)(void *what);
 
 /* --- life ------------------------------------------------------------------------------------- */
 
@@ -186,24 +187,30 @@ PN_INTERNAL void pn_cli_catch_interrupt(void)
     sigaction(SIGINT, &sa, NULL);
 }
 
-static void cli_on_stop(int sig)
+static void cli_on_stop_signal(int sig)
 {
+    void (*stop)(void *what) = cli_stop;
     (void)sig;
-    pn_server *s = cli_server;
-    if (s)
-        pn_server_stop(s);
+    if (stop)
+        stop(cli_stop_what);
 }
 
-PN_INTERNAL void pn_cli_catch_stop(pn_server *s)
+PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what)
 {
     struct sigaction sa;
-    cli_server = s;
+    cli_stop = NULL;            /* the handler may run at any time */
+    cli_stop_what = what;
+    cli_stop = stop;
     memset(&sa, 0, sizeof sa);
-    sa.sa_handler = s ? cli_on_stop : SIG_DFL;
+    sa.sa_handler = stop ? cli_on_stop_signal : SIG_DFL;
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
 }
+
+static void cli_stop_server(void *server) { pn_server_stop(server); }
+
+PN_INTERNAL void pn_cli_catch_stop(pn_server *s) { pn_cli_on_stop(s ? cli_stop_server : NULL, s); }
 
 /* A mapped file that another process cuts short raises SIGBUS where it is read.  A program may say
  * so and go; a library may not touch signals (--residency anon avoids the question). */

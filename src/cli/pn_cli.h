@@ -9,7 +9,7 @@
  *   1. stdout carries the product only; all else goes to stderr, as one line without control
  *      characters (names in a model file are a stranger's text).
  *   2. Exit codes: 0 done, 1 failed, 2 usage, 3 refused (memory, a schema that cannot be enforced), 130 interrupted.
- *   3. One file-scope state in the program: the count of Ctrl-C and the session or server they stop (pn_cli.c),
+ *   3. One file-scope state in the program: the count of Ctrl-C and what they stop (pn_cli.c),
  *      because a signal handler has no argument.
  */
 #ifndef PN_CLI_H
@@ -69,6 +69,9 @@ PN_INTERNAL void pn_cli_catch_interrupt(void);
 
 /* From now on Ctrl-C and SIGTERM stop this server (the second at once); NULL: they end the program. */
 PN_INTERNAL void pn_cli_catch_stop(pn_server *s);
+
+/* The same for anything else: `stop` is called from the signal's handler; NULL: they end the program. */
+PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what);
 
 /* From now on a model file that shrinks while it is mapped ends the program with a message. */
 PN_INTERNAL void pn_cli_catch_bus_error(void);
@@ -162,6 +165,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_quantize(void);
 PN_INTERNAL const pn_cmd *pn_cmd_synth(void);
 PN_INTERNAL const pn_cmd *pn_cmd_grammar(void);
 PN_INTERNAL const pn_cmd *pn_cmd_serve(void);
+PN_INTERNAL const pn_cmd *pn_cmd_router(void);
 
 /* Rows that several tables hold: same flag, same words. */
 #define PN_ROW_MODEL \

@@ -15,7 +15,7 @@
 
 extern char **environ;          /* declared by unistd.h on some systems only */
 
-#define MAIN_COMMANDS 14
+#define MAIN_COMMANDS 15
 
 #ifdef PN_BUILD_ID              /* the Makefile sets it to a string */
 #define MAIN_BUILD PN_BUILD_ID
@@ -28,18 +28,19 @@ static void main_commands(const pn_cmd *out[MAIN_COMMANDS])
 {
     out[0] = pn_cmd_run();
     out[1] = pn_cmd_serve();
-    out[2] = pn_cmd_inspect();
-    out[3] = pn_cmd_plan();
-    out[4] = pn_cmd_tokenize();
-    out[5] = pn_cmd_detokenize();
-    out[6] = pn_cmd_logits();
-    out[7] = pn_cmd_perplexity();
-    out[8] = pn_cmd_bench();
-    out[9] = pn_cmd_quantize();
-    out[10] = pn_cmd_synth();
-    out[11] = pn_cmd_parse();
-    out[12] = pn_cmd_grammar();
-    out[13] = pn_cmd_render();
+    out[2] = pn_cmd_router();
+    out[3] = pn_cmd_inspect();
+    out[4] = pn_cmd_plan();
+    out[5] = pn_cmd_tokenize();
+    out[6] = pn_cmd_detokenize();
+    out[7] = pn_cmd_logits();
+    out[8] = pn_cmd_perplexity();
+    out[9] = pn_cmd_bench();
+    out[10] = pn_cmd_quantize();
+    out[11] = pn_cmd_synth();
+    out[12] = pn_cmd_parse();
+    out[13] = pn_cmd_grammar();
+    out[14] = pn_cmd_render();
 }
 
 static const pn_cmd *main_find(const pn_cmd *const *cmds, const char *name)

@@ -192,7 +192,7 @@ PN_INTERNAL uint64_t pn_conn_deadline(const pn_conn *c)
     switch (c->state) {
     case PN_CONN_IDLE: at = c->since + c->params.idle_ms; break;
     case PN_CONN_READING: at = c->head_passed ? conn_body_deadline(c) : c->since + c->params.head_ms; break;
-    case PN_CONN_STREAMING: at = pn_sendq_len(&c->out) ? at : c->write_at + c->params.ping_ms; break;
+    case PN_CONN_STREAMING: at = pn_sendq_len(&c->out) || c->quiet ? at : c->write_at + c->params.ping_ms; break;
     case PN_CONN_LINGERING: at = c->since + c->params.linger_ms; break;
     case PN_CONN_HANDLING: case PN_CONN_WRITING: case PN_CONN_CLOSED: break;
     }
@@ -240,7 +240,7 @@ static pn_conn_event conn_finish(pn_conn *c)
     c->state = PN_CONN_IDLE;
     c->since = c->now;
     c->fed = PN_FEED_MORE;
-    c->head_told = c->head_passed = false;
+    c->head_told = c->head_passed = c->quiet = false;
     return PN_CONN_NOTHING;
 }
 
@@ -248,7 +248,7 @@ static pn_conn_event conn_finish(pn_conn *c)
  * next one may come through. */
 static void conn_ping(pn_conn *c)
 {
-    if (!pn_sendq_len(&c->out) && c->now >= c->write_at + c->params.ping_ms) {
+    if (!c->quiet && !pn_sendq_len(&c->out) && c->now >= c->write_at + c->params.ping_ms) {
         pn_sse_ping(&c->sse);
         c->write_at = c->now;
     }
@@ -390,6 +390,26 @@ PN_INTERNAL pn_status pn_conn_stream(pn_conn *c, const pn_http_reply *r)
         return PN_E_STATE;
     pn_status st = pn_sse_begin(&c->sse, &c->out, &h);
     return conn_replied(c, st, PN_CONN_STREAMING, h.close || c->sse.framing == PN_FRAMING_CLOSE);
+}
+
+PN_INTERNAL pn_status pn_conn_relay(pn_conn *c, const pn_http_reply *r)
+{
+    pn_http_reply h;
+    pn_framing framing;
+    if (!conn_reply_head(c, r, &h))
+        return PN_E_STATE;
+    pn_status st = pn_http_reply_stream(&c->out, &h, &framing);
+    if (st == PN_OK) {
+        c->sse = (pn_sse){.q = &c->out, .framing = framing};
+        c->quiet = true;
+    }
+    return conn_replied(c, st, PN_CONN_STREAMING, h.close || framing == PN_FRAMING_CLOSE);
+}
+
+PN_INTERNAL pn_status pn_conn_put(pn_conn *c, const char *data, size_t n)
+{
+    const pn_bytes piece = {data, n};
+    return c->sse.ended ? PN_E_STATE : pn_http_stream_put(&c->out, c->sse.framing, &piece, 1, PN_SSE_SPARE);
 }
 
 PN_INTERNAL void pn_conn_abort(pn_conn *c) { conn_close(c); }

@@ -84,6 +84,7 @@ typedef struct pn_conn {
     bool head_told, head_passed;        /* told: PN_CONN_HEAD went out; passed: it was not refused */
     bool cut;                   /* the request was not read to its end: nothing can follow */
     bool last;                  /* close after this reply */
+    bool quiet;                 /* nothing of ours goes into the stream */
     bool draining, eof, gone, abort_due;
     bool waiting;               /* for the client to take bytes, since write_at */
     uint64_t now;               /* as told last; all times in ms */
@@ -130,6 +131,11 @@ PN_INTERNAL pn_status pn_conn_reply_give(pn_conn *c, const pn_http_reply *r, pn_
 
 /* Events follow, by pn_sse_* on c->sse, until pn_sse_end. */
 PN_INTERNAL pn_status pn_conn_stream(pn_conn *c, const pn_http_reply *r);
+
+/* A reply whose body is passed on from elsewhere: of r->length bytes, if r->has_length, or as it comes.  Pieces follow
+ * by pn_conn_put, then pn_sse_end(&c->sse, false); no comments are sent into its silence. */
+PN_INTERNAL pn_status pn_conn_relay(pn_conn *c, const pn_http_reply *r);
+PN_INTERNAL pn_status pn_conn_put(pn_conn *c, const char *data, size_t n);     /* a piece; PN_E_STATE: the stream has ended */
 
 /* Give the connection up: a stream that cannot go on must not look complete.  No PN_CONN_ABORT follows. */
 PN_INTERNAL void pn_conn_abort(pn_conn *c);

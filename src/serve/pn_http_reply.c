@@ -40,6 +40,7 @@ PN_INTERNAL const char *pn_http_reason(int status)
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
     case 501: return "Not Implemented";
+    case 502: return "Bad Gateway";
     case 503: return "Service Unavailable";
     case 504: return "Gateway Timeout";
     case 505: return "HTTP Version Not Supported";
@@ -178,13 +179,15 @@ PN_INTERNAL pn_status pn_http_reply_stream(pn_sendq *q, const pn_http_reply *r, 
 {
     pn_http_reply head = *r;
     pn_str s;
-    bool chunks = !r->http10 && r->status != 204 && r->status != 304;
-    *framing = reply_bodiless(r) ? PN_FRAMING_NONE : chunks ? PN_FRAMING_CHUNKS : PN_FRAMING_CLOSE;
+    bool chunks = !r->has_length && !r->http10 && r->status != 204 && r->status != 304;
+    *framing = reply_bodiless(r) ? PN_FRAMING_NONE : r->has_length ? PN_FRAMING_LENGTH : chunks ? PN_FRAMING_CHUNKS : PN_FRAMING_CLOSE;
     head.close |= *framing == PN_FRAMING_CLOSE;
     pn_str_init(&s, q->mem, PN_ACCT_MISC);
     reply_begin(&s, &head);
     if (chunks)
         pn_http_add(&s, "Transfer-Encoding", "chunked");
+    if (r->has_length && r->status != 204 && r->status != 304)
+        pn_str_addf(&s, "Content-Length: %" PRIu64 "\r\n", r->length);
     return reply_queue(q, &s, NULL, 0);
 }
 

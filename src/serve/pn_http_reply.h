@@ -20,6 +20,8 @@ typedef struct pn_http_reply {
     const char *content_type;   /* NULL: none; borrowed like the others, for the call */
     const char *date;           /* pn_http_date's text; NULL: no Date */
     const pn_str *fields;       /* more field lines, made by pn_http_add; NULL: none */
+    bool has_length;            /* of a stream: `length` bytes are going to come, exactly */
+    uint64_t length;
 } pn_http_reply;
 
 /* "name: value" CRLF onto s.  A name that is no token or a value with a control character sets
@@ -36,6 +38,7 @@ PN_INTERNAL pn_status pn_http_reply_give(pn_sendq *q, const pn_http_reply *r, pn
 typedef enum pn_framing {
     PN_FRAMING_NONE = 0,        /* no body at all: what is put is dropped */
     PN_FRAMING_CHUNKS,
+    PN_FRAMING_LENGTH,          /* as many bytes as the head said: whoever puts them counts */
     PN_FRAMING_CLOSE            /* until the end of the connection; r->close must hold afterwards */
 } pn_framing;
 

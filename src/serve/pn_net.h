@@ -39,6 +39,25 @@ PN_INTERNAL void pn_listener_close(pn_listener *l);
 /* A connection's descriptor, or -1: nobody is waiting; -2: the system has none left (try again later). */
 PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer);
 
+/* --- calling others ------------------------------------------------------------------------------- */
+
+typedef struct pn_target {
+    char name[160];             /* "http://127.0.0.1:8080", "unix:/path" */
+    char host[80];              /* for the Host field: "127.0.0.1:8080"; "localhost" of a socket file */
+    unsigned char address[128]; /* a sockaddr, [len] */
+    unsigned len;
+    int family;
+} pn_target;
+
+/* "http://HOST[:PORT]" or "unix:PATH".  The name is looked up here, once; that may take a while.  PN_E_INVALID: it is
+ * neither; PN_E_IO: there is no such host. */
+PN_INTERNAL pn_status pn_target_find(pn_target *t, const char *url, pn_err *err);
+
+/* A descriptor whose connection is being made (writable when that is over), or -1: refused at once; -2: the system
+ * has no descriptor left. */
+PN_INTERNAL int pn_target_connect(const pn_target *t);
+PN_INTERNAL bool pn_target_connected(int fd);          /* and did it work? */
+
 typedef enum pn_io {
     PN_IO_DONE = 0,             /* some bytes, at least one */
     PN_IO_AGAIN,                /* none now */

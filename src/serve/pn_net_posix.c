@@ -212,6 +212,88 @@ PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer)
 }
 
 /* ------------------------------------------------------------------------------------------
+ * Calling
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status net_target_unix(pn_target *t, const char *path, pn_err *err)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    _Static_assert(sizeof a <= sizeof t->address, "the address of a socket file fits");
+    if (!path[0] || strlen(path) >= sizeof a.sun_path)
+        return pn_fail(err, PN_E_INVALID, "unix:%.100s: expected a path of 1 to %zu bytes", path, sizeof a.sun_path - 1);
+    memcpy(a.sun_path, path, strlen(path) + 1);
+    memcpy(t->address, &a, sizeof a);
+    t->len = sizeof a;
+    t->family = AF_UNIX;
+    snprintf(t->host, sizeof t->host, "localhost");
+    return PN_OK;
+}
+
+/* `authority`: HOST or HOST:PORT, from http://. */
+static pn_status net_target_tcp(pn_target *t, const char *authority, pn_err *err)
+{
+    char address[96], host[64], port[8];
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *list;
+    size_t n = strlen(authority);
+    n -= n && authority[n - 1] == '/';
+    bool six = n && authority[n - 1] == ']', has_port = !six && memchr(authority, ':', n);
+    if (n < sizeof address - 4)
+        snprintf(address, sizeof address, has_port ? "%.*s" : "%.*s:80", (int)n, authority);
+    if (!n || n >= sizeof address - 4 || strcspn(authority, "/?#@ ") < n || !net_split(address, host, port) || !host[0] || atoi(port) == 0)
+        return pn_fail(err, PN_E_INVALID, "http://%.100s: expected http://HOST:PORT", authority);
+    int code = getaddrinfo(host, port, &hints, &list);
+    if (code)
+        return pn_fail(err, PN_E_IO, "cannot find the address of %s: %s", address, gai_strerror(code));
+    bool fits = list->ai_addrlen <= sizeof t->address;
+    if (fits) {
+        memcpy(t->address, list->ai_addr, list->ai_addrlen);
+        t->len = (unsigned)list->ai_addrlen;
+        t->family = list->ai_family;
+    }
+    freeaddrinfo(list);
+    snprintf(t->host, sizeof t->host, "%.79s", address);
+    return fits ? PN_OK : pn_fail(err, PN_E_IO, "the address of %s has an unknown form", address);
+}
+
+PN_INTERNAL pn_status pn_target_find(pn_target *t, const char *url, pn_err *err)
+{
+    memset(t, 0, sizeof *t);
+    snprintf(t->name, sizeof t->name, "%s", url);
+    if (strlen(url) < sizeof t->name && strncmp(url, "unix:", 5) == 0)
+        return net_target_unix(t, url + 5, err);
+    if (strlen(url) < sizeof t->name && strncmp(url, "http://", 7) == 0)
+        return net_target_tcp(t, url + 7, err);
+    return pn_fail(err, PN_E_INVALID, "%.100s: expected http://HOST:PORT or unix:PATH", url);
+}
+
+PN_INTERNAL int pn_target_connect(const pn_target *t)
+{
+    struct sockaddr_storage a;
+    int on = 1, fd = socket(t->family, SOCK_STREAM, 0);
+    if (fd < 0)
+        return -2;
+    if (!net_prepare(fd)) {
+        pn_net_close(fd);
+        return -2;
+    }
+    if (t->family != AF_UNIX)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    memcpy(&a, t->address, sizeof t->address);
+    if (connect(fd, (struct sockaddr *)&a, (socklen_t)t->len) != 0 && errno != EINPROGRESS && errno != EINTR) {
+        pn_net_close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+PN_INTERNAL bool pn_target_connected(int fd)
+{
+    int why = 0;
+    socklen_t n = sizeof why;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &n) == 0 && why == 0;
+}
+
+/* ------------------------------------------------------------------------------------------
  * Talking
  * ------------------------------------------------------------------------------------------ */
 
