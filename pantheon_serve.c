@@ -836,7 +836,7 @@ PN_INTERNAL bool pn_reply_kept(pn_reply *r, const pn_str *s);
 /* ,"pantheon":{...} onto out. */
 PN_INTERNAL void pn_reply_report(pn_reply *r);
 
-/* prefix and 24 letters and digits, the same for equal a and b in this reply, not terminated by quotes. */
+/* prefix and 24 letters and digits, the same for equal a and b in this reply. */
 PN_INTERNAL void pn_reply_id(const pn_reply *r, const char *prefix, uint32_t a, uint32_t b, char out[40]);
 
 /* length (also: the context is full) or something else */
@@ -5664,7 +5664,7 @@ static pn_str *anth_open(pn_oai_parser *p, const char *role)
     return s;
 }
 
-/* The texts of a turn's text blocks, as parts; returns how many. */
+/* The texts of a turn's text blocks, as an array of parts. */
 static bool anth_turn_texts(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
 {
     const pn_json_doc *d = &p->q->body;
@@ -6018,8 +6018,9 @@ typedef struct anthr_reply {
     uint32_t n_blocks, n_calls;
     pn_str blocks;              /* elements of content, but for the open one's; not when streaming */
     pn_str text;                /* of the open block, a call's: its arguments */
-    pn_reply_finish finish;
-    pn_str stop;                /* the stop string that ended it */
+    pn_finish why;
+    bool stopped;               /* by a stop string, which is in `stop` */
+    pn_str stop;
 } anthr_reply;
 
 /* ------------------------------------------------------------------------------------------
@@ -6201,7 +6202,7 @@ static void anthr_message_head(anthr_reply *r)
 /* "stop_reason":...,"stop_sequence":... */
 static void anthr_reason(anthr_reply *r, pn_str *s)
 {
-    const char *why = pn_reply_cut_short(r->finish.why) ? "max_tokens" : r->n_calls ? "tool_use" : r->finish.stop.data ? "stop_sequence" : "end_turn";
+    const char *why = pn_reply_cut_short(r->why) ? "max_tokens" : r->n_calls ? "tool_use" : r->stopped ? "stop_sequence" : "end_turn";
     pn_json_key(s, "stop_reason");
     pn_json_write_strz(s, why);
     pn_json_key(s, "stop_sequence");
@@ -6229,7 +6230,8 @@ static bool anthr_choice_end(pn_reply *base, uint32_t choice, const pn_reply_fin
 {
     anthr_reply *r = (anthr_reply *)base;
     (void)choice;
-    r->finish = *f;
+    r->why = f->why;
+    r->stopped = f->stop.data != NULL;
     pn_str_add(&r->stop, f->stop.data, f->stop.len);
     pn_reply_kept(base, &r->stop);
     return anthr_close(r);

@@ -186,14 +186,15 @@ static int fuzz_oai_emit(void *user, const char *event, const char *json, size_t
 static bool fuzz_oai_say(pn_reply *r, uint32_t choice, const char *text, size_t len)
 {
     bool ok = true, called = false;
-    uint32_t n_calls = 0;
-    for (size_t at = 0; ok && at < len && at < 256;) {
+    uint32_t n_calls = 0, n_events = 0;
+    for (size_t at = 0; ok && at < len && n_events < 16; n_events++) {
         unsigned char c = (unsigned char)text[at];
         size_t n = PN_MIN((size_t)1 + (c >> 3), len - at);
         const pn_token_logprob top = {.bytes = text, .len = n, .logprob = -1};
         const pn_token_logprob t = {.bytes = text + at, .len = n, .logprob = -(float)c, .part = PN_PART_CONTENT, .top = &top, .n_top = c & 1};
         pn_output_event e = {.text = text + at, .len = n, .id = text, .id_len = c & 4 ? n : 0, .call = n_calls};
-        e.kind = called ? ((c & 3) == 3 ? PN_OUTPUT_CALL_END : PN_OUTPUT_ARGUMENTS) : (c & 3) == 3 ? PN_OUTPUT_CALL_BEGIN : (c & 3) == 2 ? PN_OUTPUT_REASONING : PN_OUTPUT_CONTENT;
+        e.kind = called ? ((c & 3) == 3 ? PN_OUTPUT_CALL_END : PN_OUTPUT_ARGUMENTS)
+                        : (c & 3) == 3 ? PN_OUTPUT_CALL_BEGIN : (c & 3) == 2 ? PN_OUTPUT_REASONING : PN_OUTPUT_CONTENT;
         called = called ? e.kind != PN_OUTPUT_CALL_END : e.kind == PN_OUTPUT_CALL_BEGIN;
         n_calls += e.kind == PN_OUTPUT_CALL_END;
         if (e.kind == PN_OUTPUT_CONTENT)
