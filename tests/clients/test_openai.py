@@ -21,8 +21,8 @@ try:
     import openai
     import pydantic
     from typing import Literal
-except ImportError as missing:
-    openai = None
+except ImportError as e:
+    openai, missing = None, e
 
 checks = Checks()
 check, equal = checks.check, checks.equal

@@ -35,3 +35,8 @@ def long_model(pantheon, folder):
     path = os.path.join(folder, "long.gguf")
     subprocess.run([pantheon, "synth", path, "--shape", "tiny", "--ctx", "32768", "--seed", "1", "-q"], check=True, env=clean_env())
     return path
+
+
+def folder(pantheon):
+    """Where setup.sh has put packages: beside the program."""
+    return os.environ.get("CLIENTS", os.path.join(os.path.dirname(pantheon), "clients"))
