@@ -1986,6 +1986,7 @@ PN_INTERNAL void pn_lane_done(pn_lane *l);
  *     pn_registry.c    models by name: loading, unloading, routing
  *     pn_ask.c         a request for text: from its body to its answer
  *     pn_ask_begin.c   what of it happens on the lane: parsing, prompt, grammar, sessions
+ *     pn_ask_score.c   log-probabilities of a prompt
  *     pn_ask_once.c    requests that generate nothing: tokens, embeddings
  *     pn_admin.c       /v1/models, /admin, /metrics and the like
  *
@@ -2094,9 +2095,10 @@ typedef struct serve_choice {
     pn_chat_reply_params reply;
     pn_sampling sampling;
     serve_tokens prompt;        /* of a completion */
-    bool done;                  /* under the ask's lock: the request is */
+    bool begun, done;           /* under the ask's lock: there is a request, and it is done */
     bool told;                  /* its end has been told to the reply */
     bool calls;                 /* it has called a tool */
+    bool led;                   /* under the lock: its prompt is computed */
 } serve_choice;
 
 struct serve_ask {
@@ -2113,6 +2115,7 @@ struct serve_ask {
     struct serve_request *req;  /* owned by the lane's files: what it says */
     pn_bytes model_name;        /* of it */
     bool stream;
+    bool computes;              /* on the lane, not in a request */
     bool retry;                 /* there was no memory for it beside the others: wait until n_closed is not retry_at */
     uint64_t retry_at;
     atomic_bool cancelled;
@@ -2130,6 +2133,10 @@ struct serve_ask {
     pn_str box;                 /* events that have not been fetched: records, see ask_emit */
     bool paused;                /* the box is full: its requests are paused */
     uint32_t n_done;
+    uint32_t n_led, n_leaders;  /* choices that were begun at once: one for each prompt */
+    bool more_due;              /* their prompts are computed: begin the others, which then find them in the cache */
+    pn_status more_status;      /* what that came to, with the text in more_err */
+    pn_err more_err;
     uint64_t first_ms, last_ms; /* when tokens came */
     uint16_t gaps[SERVE_GAPS];  /* ms between tokens, for the metrics, [n_gaps] */
     uint32_t n_gaps;
@@ -2138,6 +2145,7 @@ struct serve_ask {
     atomic_bool news;           /* look into the box */
     pn_str out;                 /* the records being sent, from out_at on */
     size_t out_at;
+    bool adding;                /* the lane is at it; meanwhile the ask does not end */
     bool streaming, ended;      /* the head went out; the reply has been told its end */
     bool counted;               /* in the metrics */
     uint64_t asked_ms, queued_ms, begun_ms;     /* begun 0: it has no place */
@@ -2241,6 +2249,7 @@ PN_INTERNAL void serve_asks_stop(pn_server *s);                /* cancel all: th
 
 PN_INTERNAL void serve_ask_parse(serve_ask *a);
 PN_INTERNAL void serve_ask_begin(serve_ask *a);
+PN_INTERNAL void serve_ask_more(serve_ask *a);                 /* the choices that share a prompt with one that runs */
 PN_INTERNAL void serve_ask_close(serve_ask *a);                /* requests, sessions and what belongs to them */
 PN_INTERNAL void serve_ask_ignored(const serve_ask *a, pn_str *fields);        /* x-pantheon-ignored, where there is something */
 PN_INTERNAL int serve_ask_emit(void *ask, const char *event, const char *json, size_t len);     /* under its lock */
@@ -2294,6 +2303,12 @@ PN_INTERNAL pn_status serve_ask_tokens(serve_ask *a, const pn_oai_inputs *in, si
 
 /* Tokens of the prompt (of the longest one); 0: it cannot be said. */
 PN_INTERNAL uint32_t serve_ask_count(serve_ask *a);
+
+/* Are the log-probabilities of the prompts' own tokens wanted (echo with logprobs)? */
+PN_INTERNAL bool serve_ask_scores(const serve_ask *a);
+
+/* Compute a choice's prompt in its session and tell the reply its tokens. */
+PN_INTERNAL pn_status serve_ask_score(serve_ask *a, serve_choice *c, pn_err *err);
 
 /* An ask that generates nothing: its answer is in the box afterwards, and it has ended. */
 PN_INTERNAL pn_status serve_ask_once(serve_ask *a, pn_err *err);
@@ -12482,6 +12497,7 @@ PN_INTERNAL void serve_ask_parse(serve_ask *a)
         return;
     a->model_name = q->common->model;
     a->stream = a->kind <= SERVE_MESSAGES && q->common->stream;
+    a->computes = a->kind == SERVE_EMBED || serve_ask_scores(a);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -12516,6 +12532,17 @@ static pn_status begin_grammar(serve_ask *a)
     return st;
 }
 
+/* With the lock held: the choice's prompt is computed, or will not be. */
+static void begin_lead(serve_choice *c)
+{
+    serve_ask *a = c->ask;
+    a->n_led += !c->led && c->index % a->req->common->n == 0;
+    c->led = true;
+    a->more_due = a->n_led == a->n_leaders && a->n_begun < a->n_choices;
+    if (a->more_due)
+        atomic_store(&a->news, true);
+}
+
 static int begin_event(void *user, const pn_output_event *e)
 {
     serve_choice *c = user;
@@ -12528,8 +12555,10 @@ static int begin_event(void *user, const pn_output_event *e)
         a->gaps[a->n_gaps++] = (uint16_t)PN_MIN(now - a->last_ms, (uint64_t)UINT16_MAX);
     a->last_ms = now;
     c->calls |= e->kind == PN_OUTPUT_CALL_BEGIN;
+    if (!c->led)
+        begin_lead(c);
     a->failed = a->failed || !a->reply->ops->event(a->reply, c->index, e);
-    bool failed = a->failed, news = a->box.len > 0;
+    bool failed = a->failed, news = a->box.len > 0 || a->more_due;
     pn_mutex_unlock(&a->lock);
     if (news)
         serve_wake(a->server);
@@ -12563,6 +12592,7 @@ static void begin_done(void *user)
     pn_mutex_lock(&a->lock);
     c->done = true;
     a->n_done++;
+    begin_lead(c);
     atomic_store(&a->news, true);
     pn_mutex_unlock(&a->lock);
     serve_wake(s);
@@ -12668,8 +12698,6 @@ static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
     const pn_oai_completion *q = &a->req->of.completion;
     if (q->suffix.data)
         return pn_fail(err, PN_E_INVALID, "suffix: this model is not known to fill in the middle");
-    if (q->echo && q->common.logprobs)
-        return pn_fail(err, PN_E_INVALID, "logprobs: those of the prompt (with echo) are not computed");
     pn_status st = serve_ask_tokens(a, &q->prompts, c->index / q->common.n, &c->prompt, err);
     c->generate.prompt = c->prompt.list;
     c->generate.n_prompt = c->prompt.n;
@@ -12715,6 +12743,7 @@ static pn_status begin_echo(serve_ask *a, pn_err *err)
 static void begin_report(serve_ask *a)
 {
     const serve_choice *c = &a->choice[0];
+    bool nothing = !a->req->chat && a->req->of.completion.prompt_only;
     pn_str *s = &a->report;
     pn_str_addz(s, "\"ignored_params\":[");
     pn_str_add(s, pn_str_cstr(&a->req->common->ignored), a->req->common->ignored.len);
@@ -12726,7 +12755,7 @@ static void begin_report(serve_ask *a)
         pn_json_write_strz(s, pointer);
     }
     pn_str_addf(s, "],\"kv_type\":\"%s\",\"kv_degraded\":false,\"effective_max_tokens\":%" PRIu32,
-                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", c->generate.max_tokens);
+                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", nothing ? 0 : c->generate.max_tokens);
 }
 
 static pn_status begin_reply(serve_ask *a, pn_err *err)
@@ -12746,7 +12775,8 @@ static pn_status begin_reply(serve_ask *a, pn_err *err)
         return pn_oai_chat_reply_new(&a->reply, &p, q->include_usage, q->logprobs, err);
     bool echo = a->req->of.completion.echo;
     pn_status st = echo ? begin_echo(a, err) : PN_OK;
-    const pn_oai_completion_reply how = {.include_usage = q->include_usage, .logprobs = q->logprobs, .n = q->n, .echo = echo ? a->req->echo : NULL};
+    const pn_oai_completion_reply how = {.include_usage = q->include_usage, .logprobs = q->logprobs, .prompt_logprobs = serve_ask_scores(a),
+                                         .n = q->n, .echo = echo ? a->req->echo : NULL};
     return st ? st : pn_oai_completion_reply_new(&a->reply, &p, &how, err);
 }
 
@@ -12758,7 +12788,7 @@ static void begin_usage(serve_ask *a, const serve_choice *c)
 {
     uint32_t n_prompt, n_cached;
     pn_request_prompt(c->request, &n_prompt, &n_cached);
-    bool counts = a->req->chat ? c->index == 0 : c->index % a->req->common->n == 0;      /* choices share a prompt */
+    bool counts = c->index % a->req->common->n == 0;        /* the others have the same prompt */
     a->usage.prompt += counts ? n_prompt : 0;
     a->usage.cached += counts ? n_cached : 0;
 }
@@ -12773,6 +12803,7 @@ static pn_status begin_request(serve_ask *a, serve_choice *c, pn_err *err)
 static void begin_count(serve_ask *a, serve_choice *c)
 {
     a->n_begun++;
+    c->begun = true;
     begin_usage(a, c);
     if (a->paused)
         pn_request_pause(c->request, 1);
@@ -12787,29 +12818,80 @@ static pn_status begin_nothing(serve_ask *a, pn_err *err)
     bool ok = a->reply->ops->begin(a->reply, &a->usage);
     for (uint32_t i = 0; i < a->n_choices && ok; i++)
         ok = a->reply->ops->choice_end(a->reply, i, &f);
+    a->n_begun = a->n_done = a->n_choices;
     return ok ? PN_OK : pn_fail_nomem(err, "an answer", 0);
 }
 
-/* For whoever computes meanwhile the first request and the reply's beginning are one. */
+/* The prompts' own log-probabilities come first, so they are computed here, and the requests go on from there. */
+static pn_status begin_scored(serve_ask *a, pn_err *err)
+{
+    bool only = a->req->of.completion.prompt_only;
+    const pn_reply_finish f = {.why = PN_FINISH_LENGTH};
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < a->n_choices; i += a->req->common->n)
+        a->usage.prompt += (uint32_t)a->choice[i].prompt.n;
+    if (!a->reply->ops->begin(a->reply, &a->usage))
+        return pn_fail_nomem(err, "an answer", 0);
+    for (uint32_t i = 0; i < a->n_choices && !st; i++) {
+        serve_choice *c = &a->choice[i];
+        st = serve_ask_score(a, c, err);
+        c->generate.n_prompt = 0;
+        if (!st && only)
+            st = a->reply->ops->choice_end(a->reply, i, &f) ? PN_OK : pn_fail_nomem(err, "an answer", 0);
+        else if (!st)
+            st = begin_request(a, c, err);
+        pn_mutex_lock(&a->lock);
+        a->failed = a->failed || st;
+        a->n_begun += !st;
+        a->n_done += !st && only;
+        c->begun = !st && !only;
+        pn_mutex_unlock(&a->lock);
+    }
+    return st;
+}
+
+static bool begin_leads(const serve_ask *a, uint32_t i) { return i % a->req->common->n == 0; }
+
+/* One request for each prompt.  For whoever computes meanwhile the first of them and the reply's beginning are one. */
 static pn_status begin_requests(serve_ask *a, pn_err *err)
 {
-    pn_mutex_lock(&a->lock);
-    pn_status st = begin_request(a, &a->choice[0], err);
-    if (!st)
-        begin_count(a, &a->choice[0]);
-    if (!st && !a->reply->ops->begin(a->reply, &a->usage))
-        st = pn_fail_nomem(err, "an answer", 0);
-    a->failed = st != PN_OK;
-    pn_mutex_unlock(&a->lock);
-    for (uint32_t i = 1; i < a->n_choices && !st; i++) {
+    pn_status st = PN_OK;
+    a->n_leaders = a->n_choices / a->req->common->n;
+    for (uint32_t i = 0; i < a->n_choices && !st; i++) {
+        if (!begin_leads(a, i))
+            continue;
+        if (i == 0)
+            pn_mutex_lock(&a->lock);
         st = begin_request(a, &a->choice[i], err);
-        pn_mutex_lock(&a->lock);
+        if (i > 0)
+            pn_mutex_lock(&a->lock);
         if (!st)
             begin_count(a, &a->choice[i]);
+        if (!st && i == 0 && !a->reply->ops->begin(a->reply, &a->usage))
+            st = pn_fail_nomem(err, "an answer", 0);
         a->failed = a->failed || st;
         pn_mutex_unlock(&a->lock);
     }
     return st;
+}
+
+PN_INTERNAL void serve_ask_more(serve_ask *a)
+{
+    pn_status st = PN_OK;
+    pn_err err = {PN_OK, {0}};
+    for (uint32_t i = 0; i < a->n_choices && !st && !atomic_load(&a->cancelled); i++) {
+        if (a->choice[i].request)
+            continue;
+        st = begin_request(a, &a->choice[i], &err);
+        pn_mutex_lock(&a->lock);
+        if (!st)
+            begin_count(a, &a->choice[i]);
+        pn_mutex_unlock(&a->lock);
+    }
+    pn_mutex_lock(&a->lock);
+    a->more_status = st;
+    a->more_err = err;
+    pn_mutex_unlock(&a->lock);
 }
 
 static pn_status begin_all(serve_ask *a, pn_err *err)
@@ -12832,6 +12914,8 @@ static pn_status begin_all(serve_ask *a, pn_err *err)
         st = begin_reply(a, err);
     if (st)
         return st;
+    if (serve_ask_scores(a))
+        return begin_scored(a, err);
     return !q->chat && q->of.completion.prompt_only ? begin_nothing(a, err) : begin_requests(a, err);
 }
 
@@ -12853,8 +12937,8 @@ static void begin_undo(serve_ask *a)
         a->reply->ops->free(a->reply);
     a->grammar = NULL;
     a->reply = NULL;
-    a->n_begun = a->n_done = a->n_choices = 0;
-    a->failed = false;
+    a->n_begun = a->n_done = a->n_choices = a->n_led = 0;
+    a->failed = a->more_due = false;
     memset(&a->usage, 0, sizeof a->usage);
     pn_str_clear(&a->box);
     pn_str_clear(&a->report);
@@ -12906,6 +12990,87 @@ PN_INTERNAL void serve_ask_close(serve_ask *a)
     a->req = NULL;
     for (size_t i = 0; i < PN_COUNT_OF(texts); i++)
         pn_str_fini(texts[i]);
+}
+#endif
+
+/* ---- Begin serve/pn_ask_score.c ---- */
+#ifndef PN_DROP_SERVE_PN_ASK_SCORE_C
+#define PN_DROP_SERVE_PN_ASK_SCORE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_ask_score.c - how likely was the prompt?  Completions with echo and logprobs, which is how evaluation suites
+ * compare given answers: max_tokens is often 0 then.
+ *
+ * Row i of the logits says what follows token i, so the first token has no probability.
+ */
+/* includes serve/pn_ask_int.h */
+
+#include <math.h>
+
+enum { SCORE_ROWS = 16, SCORE_TOP = 20 };
+
+typedef struct score_text {
+    char bytes[512];
+    size_t len;
+} score_text;
+
+PN_INTERNAL bool serve_ask_scores(const serve_ask *a)
+{
+    return a->kind == SERVE_COMPLETION && a->req->open && a->req->of.completion.echo && a->req->common->logprobs;
+}
+
+static void score_bytes(const serve_ask *a, pn_token t, score_text *out)
+{
+    if (pn_detokenize(a->model->m, &t, 1, 1, out->bytes, sizeof out->bytes, &out->len, NULL) != PN_OK)
+        out->len = 0;
+    out->len = PN_MIN(out->len, sizeof out->bytes);
+}
+
+/* Token i of the prompt, by the logits of the row before it (NULL: it is the first). */
+static pn_status score_tell(serve_ask *a, serve_choice *c, size_t i, const float *logits, pn_err *err)
+{
+    uint32_t n_top = logits ? PN_MIN(c->generate.n_top, (uint32_t)SCORE_TOP) : 0;
+    pn_token ids[SCORE_TOP];
+    float lp[SCORE_TOP], chosen = NAN;
+    score_text text, tops[SCORE_TOP];
+    pn_token_logprob top[SCORE_TOP];
+    pn_status st = logits ? pn_logprobs(a->model->m, logits, c->prompt.list[i], n_top, ids, lp, &chosen, err) : PN_OK;
+    if (st)
+        return st;
+    for (uint32_t k = 0; k < n_top; k++) {
+        score_bytes(a, ids[k], &tops[k]);
+        top[k] = (pn_token_logprob){.token = ids[k], .logprob = lp[k], .bytes = tops[k].bytes, .len = tops[k].len};
+    }
+    score_bytes(a, c->prompt.list[i], &text);
+    const pn_token_logprob t = {.token = c->prompt.list[i], .logprob = chosen, .bytes = text.bytes, .len = text.len, .part = PN_PART_CONTENT,
+                                .top = top, .n_top = n_top};
+    pn_mutex_lock(&a->lock);
+    bool ok = a->reply->ops->logprob(a->reply, c->index, &t);
+    pn_mutex_unlock(&a->lock);
+    return ok ? PN_OK : pn_fail_nomem(err, "log-probabilities", 0);
+}
+
+static pn_status score_rows(serve_ask *a, serve_choice *c, float *logits, size_t V, pn_err *err)
+{
+    size_t n = c->prompt.n;
+    pn_status st = n ? score_tell(a, c, 0, NULL, err) : PN_OK;
+    for (size_t at = 0; at < n && !st; at += SCORE_ROWS) {
+        size_t rows = PN_MIN((size_t)SCORE_ROWS, n - at);
+        st = atomic_load(&a->cancelled) ? pn_fail(err, PN_E_CANCELLED, "cancelled")
+                                        : pn_session_eval_all(c->session, c->prompt.list + at, rows, logits, err);
+        for (size_t r = 0; r < rows && at + r + 1 < n && !st; r++)
+            st = score_tell(a, c, at + r + 1, logits + r * V, err);
+    }
+    return st;
+}
+
+PN_INTERNAL pn_status serve_ask_score(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    size_t V = pn_vocab_size(a->model->m);
+    float *logits = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, SCORE_ROWS * V, sizeof *logits);
+    pn_status st = logits ? score_rows(a, c, logits, V, err) : pn_fail_nomem(err, "logits", SCORE_ROWS * V * sizeof *logits);
+    pn_mem_free(&a->server->mem, PN_ACCT_CONN, logits, SCORE_ROWS * V * sizeof *logits);
+    return st;
 }
 #endif
 
@@ -13199,7 +13364,7 @@ static serve_ask *ask_of(pn_task *t) { return (serve_ask *)(void *)((char *)t - 
 static void ask_go(serve_ask *a, serve_phase phase)
 {
     a->phase = phase;
-    pn_lane_add(a->kind == SERVE_EMBED && phase == SERVE_BEGINNING ? &a->server->slow : &a->server->lane, &a->task);
+    pn_lane_add(a->computes && phase == SERVE_BEGINNING ? &a->server->slow : &a->server->lane, &a->task);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -13296,10 +13461,14 @@ static void ask_unqueue(serve_ask *a)
 
 static void ask_cancel(serve_ask *a)
 {
-    a->cancelled = true;
-    if (a->phase == SERVE_RUNNING)
-        for (uint32_t i = 0; i < a->n_begun; i++)
+    atomic_store(&a->cancelled, true);
+    if (a->phase != SERVE_RUNNING)
+        return;
+    pn_mutex_lock(&a->lock);
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        if (a->choice[i].begun)
             pn_request_cancel(a->choice[i].request);
+    pn_mutex_unlock(&a->lock);
 }
 
 PN_INTERNAL void serve_ask_abort(serve_ask *a)
@@ -13328,12 +13497,12 @@ PN_INTERNAL void serve_asks_stop(pn_server *s)
         next = a->next;
         if (a->cancelled || a->phase == SERVE_CLOSING)
             continue;
-        ask_stopping(&a->error);
         if (a->phase == SERVE_QUEUED) {
             ask_unqueue(a);
+            ask_stopping(&a->error);
             ask_refuse(a);
         } else {
-            ask_cancel(a);
+            ask_cancel(a);              /* it learns why when it is done */
         }
     }
 }
@@ -13445,6 +13614,14 @@ PN_INTERNAL void serve_ask_pump(serve_model *m)
 /* Records: the lengths of name and text, the two with a NUL behind each.  */
 typedef struct ask_record { uint32_t name, text; } ask_record;
 
+/* With the lock held, as for the next. */
+static void ask_pause(serve_ask *a, int paused)
+{
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        if (a->choice[i].begun)
+            pn_request_pause(a->choice[i].request, paused);
+}
+
 PN_INTERNAL int serve_ask_emit(void *user, const char *event, const char *json, size_t len)
 {
     serve_ask *a = user;
@@ -13458,8 +13635,7 @@ PN_INTERNAL int serve_ask_emit(void *user, const char *event, const char *json, 
     atomic_store(&a->news, true);
     if (a->stream && a->box.len > ASK_BOX_HIGH && !a->paused) {
         a->paused = true;
-        for (uint32_t i = 0; i < a->n_begun; i++)
-            pn_request_pause(a->choice[i].request, 1);
+        ask_pause(a, 1);
     }
     return a->box.failed;
 }
@@ -13486,8 +13662,7 @@ static void ask_fetch(serve_ask *a)
     a->out = a->box;
     a->box = t;
     if (a->paused)
-        for (uint32_t i = 0; i < a->n_begun; i++)
-            pn_request_pause(a->choice[i].request, 0);
+        ask_pause(a, 0);
     a->paused = false;
     pn_mutex_unlock(&a->lock);
 }
@@ -13596,14 +13771,33 @@ static void ask_choice_end(serve_ask *a, serve_choice *c)
     ask_ended(a, r.finish != PN_FINISH_STOP ? PN_ENDED_LENGTH : c->calls ? PN_ENDED_TOOL_CALLS : PN_ENDED_STOP);
 }
 
+/* The choices behind the first ones.  When there is no memory for them beside those that run, they wait for one of
+ * these to end. */
+static void ask_more(serve_ask *a)
+{
+    bool alone = a->n_done == a->n_begun, memory = a->more_status == PN_E_BUDGET || a->more_status == PN_E_NOMEM;
+    if (a->adding)
+        return;
+    if (a->more_status && (alone || !memory))
+        ask_failed(a, a->more_status, &a->more_err);
+    if (!a->more_due || a->error.status || a->failed || atomic_load(&a->cancelled))
+        return;
+    a->more_due = false;
+    a->more_status = PN_OK;
+    a->adding = true;
+    ask_go(a, SERVE_RUNNING);
+}
+
 /* With the lock held. */
 static void ask_tell(serve_ask *a)
 {
-    for (uint32_t i = 0; i < a->n_begun; i++)
+    for (uint32_t i = 0; i < a->n_choices; i++)
         if (a->choice[i].done && !a->choice[i].told)
             ask_choice_end(a, &a->choice[i]);
     ask_gaps(a);
-    if (a->n_done < a->n_begun || a->ended)
+    ask_more(a);
+    bool complete = a->n_begun == a->n_choices || a->error.status || a->failed || atomic_load(&a->cancelled);
+    if (a->n_done < a->n_begun || a->adding || !complete || a->ended)
         return;
     a->ended = true;
     ask_ended(a, PN_ENDED_ERROR);           /* no choice has come to an end */
@@ -13648,6 +13842,7 @@ static void ask_run(pn_task *t)
     switch (a->phase) {
     case SERVE_PARSING: serve_ask_parse(a); break;
     case SERVE_BEGINNING: serve_ask_begin(a); break;
+    case SERVE_RUNNING: serve_ask_more(a); break;
     default: serve_ask_close(a); break;
     }
 }
@@ -13716,6 +13911,12 @@ static void ask_done(pn_task *t)
     switch (a->phase) {
     case SERVE_PARSING: ask_parsed(a); break;
     case SERVE_BEGINNING: ask_begun(a); break;
+    case SERVE_RUNNING:
+        a->adding = false;
+        if (atomic_load(&a->cancelled))
+            ask_cancel(a);
+        ask_look(a);
+        break;
     default: ask_free(a); break;
     }
 }

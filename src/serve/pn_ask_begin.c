@@ -102,6 +102,7 @@ PN_INTERNAL void serve_ask_parse(serve_ask *a)
         return;
     a->model_name = q->common->model;
     a->stream = a->kind <= SERVE_MESSAGES && q->common->stream;
+    a->computes = a->kind == SERVE_EMBED || serve_ask_scores(a);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -136,6 +137,17 @@ static pn_status begin_grammar(serve_ask *a)
     return st;
 }
 
+/* With the lock held: the choice's prompt is computed, or will not be. */
+static void begin_lead(serve_choice *c)
+{
+    serve_ask *a = c->ask;
+    a->n_led += !c->led && c->index % a->req->common->n == 0;
+    c->led = true;
+    a->more_due = a->n_led == a->n_leaders && a->n_begun < a->n_choices;
+    if (a->more_due)
+        atomic_store(&a->news, true);
+}
+
 static int begin_event(void *user, const pn_output_event *e)
 {
     serve_choice *c = user;
@@ -148,8 +160,10 @@ static int begin_event(void *user, const pn_output_event *e)
         a->gaps[a->n_gaps++] = (uint16_t)PN_MIN(now - a->last_ms, (uint64_t)UINT16_MAX);
     a->last_ms = now;
     c->calls |= e->kind == PN_OUTPUT_CALL_BEGIN;
+    if (!c->led)
+        begin_lead(c);
     a->failed = a->failed || !a->reply->ops->event(a->reply, c->index, e);
-    bool failed = a->failed, news = a->box.len > 0;
+    bool failed = a->failed, news = a->box.len > 0 || a->more_due;
     pn_mutex_unlock(&a->lock);
     if (news)
         serve_wake(a->server);
@@ -183,6 +197,7 @@ static void begin_done(void *user)
     pn_mutex_lock(&a->lock);
     c->done = true;
     a->n_done++;
+    begin_lead(c);
     atomic_store(&a->news, true);
     pn_mutex_unlock(&a->lock);
     serve_wake(s);
@@ -288,8 +303,6 @@ static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
     const pn_oai_completion *q = &a->req->of.completion;
     if (q->suffix.data)
         return pn_fail(err, PN_E_INVALID, "suffix: this model is not known to fill in the middle");
-    if (q->echo && q->common.logprobs)
-        return pn_fail(err, PN_E_INVALID, "logprobs: those of the prompt (with echo) are not computed");
     pn_status st = serve_ask_tokens(a, &q->prompts, c->index / q->common.n, &c->prompt, err);
     c->generate.prompt = c->prompt.list;
     c->generate.n_prompt = c->prompt.n;
@@ -335,6 +348,7 @@ static pn_status begin_echo(serve_ask *a, pn_err *err)
 static void begin_report(serve_ask *a)
 {
     const serve_choice *c = &a->choice[0];
+    bool nothing = !a->req->chat && a->req->of.completion.prompt_only;
     pn_str *s = &a->report;
     pn_str_addz(s, "\"ignored_params\":[");
     pn_str_add(s, pn_str_cstr(&a->req->common->ignored), a->req->common->ignored.len);
@@ -346,7 +360,7 @@ static void begin_report(serve_ask *a)
         pn_json_write_strz(s, pointer);
     }
     pn_str_addf(s, "],\"kv_type\":\"%s\",\"kv_degraded\":false,\"effective_max_tokens\":%" PRIu32,
-                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", c->generate.max_tokens);
+                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", nothing ? 0 : c->generate.max_tokens);
 }
 
 static pn_status begin_reply(serve_ask *a, pn_err *err)
@@ -366,7 +380,8 @@ static pn_status begin_reply(serve_ask *a, pn_err *err)
         return pn_oai_chat_reply_new(&a->reply, &p, q->include_usage, q->logprobs, err);
     bool echo = a->req->of.completion.echo;
     pn_status st = echo ? begin_echo(a, err) : PN_OK;
-    const pn_oai_completion_reply how = {.include_usage = q->include_usage, .logprobs = q->logprobs, .n = q->n, .echo = echo ? a->req->echo : NULL};
+    const pn_oai_completion_reply how = {.include_usage = q->include_usage, .logprobs = q->logprobs, .prompt_logprobs = serve_ask_scores(a),
+                                         .n = q->n, .echo = echo ? a->req->echo : NULL};
     return st ? st : pn_oai_completion_reply_new(&a->reply, &p, &how, err);
 }
 
@@ -378,7 +393,7 @@ static void begin_usage(serve_ask *a, const serve_choice *c)
 {
     uint32_t n_prompt, n_cached;
     pn_request_prompt(c->request, &n_prompt, &n_cached);
-    bool counts = a->req->chat ? c->index == 0 : c->index % a->req->common->n == 0;      /* choices share a prompt */
+    bool counts = c->index % a->req->common->n == 0;        /* the others have the same prompt */
     a->usage.prompt += counts ? n_prompt : 0;
     a->usage.cached += counts ? n_cached : 0;
 }
@@ -393,6 +408,7 @@ static pn_status begin_request(serve_ask *a, serve_choice *c, pn_err *err)
 static void begin_count(serve_ask *a, serve_choice *c)
 {
     a->n_begun++;
+    c->begun = true;
     begin_usage(a, c);
     if (a->paused)
         pn_request_pause(c->request, 1);
@@ -407,29 +423,80 @@ static pn_status begin_nothing(serve_ask *a, pn_err *err)
     bool ok = a->reply->ops->begin(a->reply, &a->usage);
     for (uint32_t i = 0; i < a->n_choices && ok; i++)
         ok = a->reply->ops->choice_end(a->reply, i, &f);
+    a->n_begun = a->n_done = a->n_choices;
     return ok ? PN_OK : pn_fail_nomem(err, "an answer", 0);
 }
 
-/* For whoever computes meanwhile the first request and the reply's beginning are one. */
+/* The prompts' own log-probabilities come first, so they are computed here, and the requests go on from there. */
+static pn_status begin_scored(serve_ask *a, pn_err *err)
+{
+    bool only = a->req->of.completion.prompt_only;
+    const pn_reply_finish f = {.why = PN_FINISH_LENGTH};
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < a->n_choices; i += a->req->common->n)
+        a->usage.prompt += (uint32_t)a->choice[i].prompt.n;
+    if (!a->reply->ops->begin(a->reply, &a->usage))
+        return pn_fail_nomem(err, "an answer", 0);
+    for (uint32_t i = 0; i < a->n_choices && !st; i++) {
+        serve_choice *c = &a->choice[i];
+        st = serve_ask_score(a, c, err);
+        c->generate.n_prompt = 0;
+        if (!st && only)
+            st = a->reply->ops->choice_end(a->reply, i, &f) ? PN_OK : pn_fail_nomem(err, "an answer", 0);
+        else if (!st)
+            st = begin_request(a, c, err);
+        pn_mutex_lock(&a->lock);
+        a->failed = a->failed || st;
+        a->n_begun += !st;
+        a->n_done += !st && only;
+        c->begun = !st && !only;
+        pn_mutex_unlock(&a->lock);
+    }
+    return st;
+}
+
+static bool begin_leads(const serve_ask *a, uint32_t i) { return i % a->req->common->n == 0; }
+
+/* One request for each prompt.  For whoever computes meanwhile the first of them and the reply's beginning are one. */
 static pn_status begin_requests(serve_ask *a, pn_err *err)
 {
-    pn_mutex_lock(&a->lock);
-    pn_status st = begin_request(a, &a->choice[0], err);
-    if (!st)
-        begin_count(a, &a->choice[0]);
-    if (!st && !a->reply->ops->begin(a->reply, &a->usage))
-        st = pn_fail_nomem(err, "an answer", 0);
-    a->failed = st != PN_OK;
-    pn_mutex_unlock(&a->lock);
-    for (uint32_t i = 1; i < a->n_choices && !st; i++) {
+    pn_status st = PN_OK;
+    a->n_leaders = a->n_choices / a->req->common->n;
+    for (uint32_t i = 0; i < a->n_choices && !st; i++) {
+        if (!begin_leads(a, i))
+            continue;
+        if (i == 0)
+            pn_mutex_lock(&a->lock);
         st = begin_request(a, &a->choice[i], err);
-        pn_mutex_lock(&a->lock);
+        if (i > 0)
+            pn_mutex_lock(&a->lock);
         if (!st)
             begin_count(a, &a->choice[i]);
+        if (!st && i == 0 && !a->reply->ops->begin(a->reply, &a->usage))
+            st = pn_fail_nomem(err, "an answer", 0);
         a->failed = a->failed || st;
         pn_mutex_unlock(&a->lock);
     }
     return st;
+}
+
+PN_INTERNAL void serve_ask_more(serve_ask *a)
+{
+    pn_status st = PN_OK;
+    pn_err err = {PN_OK, {0}};
+    for (uint32_t i = 0; i < a->n_choices && !st && !atomic_load(&a->cancelled); i++) {
+        if (a->choice[i].request)
+            continue;
+        st = begin_request(a, &a->choice[i], &err);
+        pn_mutex_lock(&a->lock);
+        if (!st)
+            begin_count(a, &a->choice[i]);
+        pn_mutex_unlock(&a->lock);
+    }
+    pn_mutex_lock(&a->lock);
+    a->more_status = st;
+    a->more_err = err;
+    pn_mutex_unlock(&a->lock);
 }
 
 static pn_status begin_all(serve_ask *a, pn_err *err)
@@ -452,6 +519,8 @@ static pn_status begin_all(serve_ask *a, pn_err *err)
         st = begin_reply(a, err);
     if (st)
         return st;
+    if (serve_ask_scores(a))
+        return begin_scored(a, err);
     return !q->chat && q->of.completion.prompt_only ? begin_nothing(a, err) : begin_requests(a, err);
 }
 
@@ -473,8 +542,8 @@ static void begin_undo(serve_ask *a)
         a->reply->ops->free(a->reply);
     a->grammar = NULL;
     a->reply = NULL;
-    a->n_begun = a->n_done = a->n_choices = 0;
-    a->failed = false;
+    a->n_begun = a->n_done = a->n_choices = a->n_led = 0;
+    a->failed = a->more_due = false;
     memset(&a->usage, 0, sizeof a->usage);
     pn_str_clear(&a->box);
     pn_str_clear(&a->report);

@@ -35,6 +35,12 @@ PN_INTERNAL pn_status serve_ask_tokens(serve_ask *a, const pn_oai_inputs *in, si
 /* Tokens of the prompt (of the longest one); 0: it cannot be said. */
 PN_INTERNAL uint32_t serve_ask_count(serve_ask *a);
 
+/* Are the log-probabilities of the prompts' own tokens wanted (echo with logprobs)? */
+PN_INTERNAL bool serve_ask_scores(const serve_ask *a);
+
+/* Compute a choice's prompt in its session and tell the reply its tokens. */
+PN_INTERNAL pn_status serve_ask_score(serve_ask *a, serve_choice *c, pn_err *err);
+
 /* An ask that generates nothing: its answer is in the box afterwards, and it has ended. */
 PN_INTERNAL pn_status serve_ask_once(serve_ask *a, pn_err *err);
 

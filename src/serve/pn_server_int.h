@@ -6,6 +6,7 @@
  *     pn_registry.c    models by name: loading, unloading, routing
  *     pn_ask.c         a request for text: from its body to its answer
  *     pn_ask_begin.c   what of it happens on the lane: parsing, prompt, grammar, sessions
+ *     pn_ask_score.c   log-probabilities of a prompt
  *     pn_ask_once.c    requests that generate nothing: tokens, embeddings
  *     pn_admin.c       /v1/models, /admin, /metrics and the like
  *
@@ -114,9 +115,10 @@ typedef struct serve_choice {
     pn_chat_reply_params reply;
     pn_sampling sampling;
     serve_tokens prompt;        /* of a completion */
-    bool done;                  /* under the ask's lock: the request is */
+    bool begun, done;           /* under the ask's lock: there is a request, and it is done */
     bool told;                  /* its end has been told to the reply */
     bool calls;                 /* it has called a tool */
+    bool led;                   /* under the lock: its prompt is computed */
 } serve_choice;
 
 struct serve_ask {
@@ -133,6 +135,7 @@ struct serve_ask {
     struct serve_request *req;  /* owned by the lane's files: what it says */
     pn_bytes model_name;        /* of it */
     bool stream;
+    bool computes;              /* on the lane, not in a request */
     bool retry;                 /* there was no memory for it beside the others: wait until n_closed is not retry_at */
     uint64_t retry_at;
     atomic_bool cancelled;
@@ -150,6 +153,10 @@ struct serve_ask {
     pn_str box;                 /* events that have not been fetched: records, see ask_emit */
     bool paused;                /* the box is full: its requests are paused */
     uint32_t n_done;
+    uint32_t n_led, n_leaders;  /* choices that were begun at once: one for each prompt */
+    bool more_due;              /* their prompts are computed: begin the others, which then find them in the cache */
+    pn_status more_status;      /* what that came to, with the text in more_err */
+    pn_err more_err;
     uint64_t first_ms, last_ms; /* when tokens came */
     uint16_t gaps[SERVE_GAPS];  /* ms between tokens, for the metrics, [n_gaps] */
     uint32_t n_gaps;
@@ -158,6 +165,7 @@ struct serve_ask {
     atomic_bool news;           /* look into the box */
     pn_str out;                 /* the records being sent, from out_at on */
     size_t out_at;
+    bool adding;                /* the lane is at it; meanwhile the ask does not end */
     bool streaming, ended;      /* the head went out; the reply has been told its end */
     bool counted;               /* in the metrics */
     uint64_t asked_ms, queued_ms, begun_ms;     /* begun 0: it has no place */
@@ -261,6 +269,7 @@ PN_INTERNAL void serve_asks_stop(pn_server *s);                /* cancel all: th
 
 PN_INTERNAL void serve_ask_parse(serve_ask *a);
 PN_INTERNAL void serve_ask_begin(serve_ask *a);
+PN_INTERNAL void serve_ask_more(serve_ask *a);                 /* the choices that share a prompt with one that runs */
 PN_INTERNAL void serve_ask_close(serve_ask *a);                /* requests, sessions and what belongs to them */
 PN_INTERNAL void serve_ask_ignored(const serve_ask *a, pn_str *fields);        /* x-pantheon-ignored, where there is something */
 PN_INTERNAL int serve_ask_emit(void *ask, const char *event, const char *json, size_t len);     /* under its lock */

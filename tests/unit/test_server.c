@@ -315,6 +315,62 @@ static void test_freeing_a_busy_server_leaves_nothing(void)
         }
 }
 
+/* The text between two marks of the body, from the n-th `open` on. */
+static const char *between(const char *text, const char *open, int n, char *out, size_t cap)
+{
+    const char *p = text;
+    for (int i = 0; p && i <= n; i++)
+        p = (p = strstr(p, open)) ? p + strlen(open) : NULL;
+    size_t len = p ? strcspn(p, "\"") : 0;
+    snprintf(out, cap, "%.*s", (int)len, p ? p : "");
+    return out;
+}
+
+static void test_choices_are_what_they_would_be_alone(void)
+{
+    host h;
+    char body[1200], three[4][300], one[300], words[600] = "";
+    const pn_server_params p = {.inline_work = 1};
+    const pn_server_model m = {.path = model_path};
+    static const char form[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"%sTell me a story\"}],\"max_tokens\":24,\"seed\":%d,\"n\":%d}";
+    PN_CHECK(host_open(&h, &p, &m) == PN_OK, "%s", h.err.text);
+    for (int i = 0; i < 40; i++)
+        strcat(words, "the fox ");
+    snprintf(body, sizeof body, form, words, 7, 3);
+    const char *got = ask(&h, "POST", "/v1/chat/completions", "", body);
+    for (int i = 0; i < 3; i++)
+        between(got, "\"content\":\"", i, three[i], sizeof three[i]);
+    PN_CHECK(*three[0] && strcmp(three[0], three[1]) != 0, "three answers: %.500s", got);
+    for (int i = 0; i < 3; i++) {
+        snprintf(body, sizeof body, form, words, 7 + i, 1);
+        got = ask(&h, "POST", "/v1/chat/completions", "", body);
+        PN_CHECK(strcmp(three[i], between(got, "\"content\":\"", 0, one, sizeof one)) == 0, "choice %d: '%s', alone '%s'", i, three[i], one);
+        PN_CHECK(!has(got, "\"cached_tokens\":0"), "and its prompt was known");
+    }
+    host_close(&h);
+    PN_CHECK(heap.out == 0, "%ld blocks are left", heap.out);
+}
+
+static void test_a_scored_prompt_is_as_likely_as_when_it_was_made(void)
+{
+    host h;
+    char made[2000], scored[2000];
+    const pn_server_params p = {.inline_work = 1};
+    const pn_server_model m = {.path = model_path};
+    PN_CHECK(host_open(&h, &p, &m) == PN_OK, "%s", h.err.text);
+    const char *got = ask(&h, "POST", "/v1/completions", "", "{\"prompt\":\"Once upon a time\",\"max_tokens\":4,\"temperature\":0,\"logprobs\":1}");
+    const char *at = strstr(got, "\"token_logprobs\":[");
+    snprintf(made, sizeof made, "%.*s", at ? (int)strcspn(at + 18, "]") : 0, at ? at + 18 : "");
+    char text[300], body[600];
+    snprintf(body, sizeof body, "{\"prompt\":\"Once upon a time%s\",\"max_tokens\":0,\"echo\":true,\"logprobs\":1}", between(got, "\"text\":\"", 0, text, sizeof text));
+    got = ask(&h, "POST", "/v1/completions", "", body);
+    at = strstr(got, "\"token_logprobs\":[null,");
+    snprintf(scored, sizeof scored, "%.*s", at ? (int)strcspn(at, "]") : 0, at ? at : "");
+    PN_CHECK(made[0] && scored[0] && has(scored, made), "made %s, scored %s", made, scored);
+    host_close(&h);
+    PN_CHECK(heap.out == 0, "%ld blocks are left", heap.out);
+}
+
 /* Opening, loading, an answer, a stream, an error: each allocation fails once.  What comes is an answer, an error
  * or the end of the connection; never a wrong answer, and nothing is left. */
 static void test_every_allocation_may_fail(void)
@@ -358,6 +414,8 @@ int main(void)
     test_a_stop_finishes_what_is_under_way();
     test_a_second_stop_ends_at_once();
     test_freeing_a_busy_server_leaves_nothing();
+    test_choices_are_what_they_would_be_alone();
+    test_a_scored_prompt_is_as_likely_as_when_it_was_made();
     test_every_allocation_may_fail();
     return pn_test_end();
 }
