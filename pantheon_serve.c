@@ -14814,6 +14814,9 @@ static void admin_model_full(pn_str *s, const serve_model *m)
     admin_field(s, "queued", m->n_queued);
     admin_field(s, "max_concurrent", serve_model_slots(m));
     admin_field(s, "max_sessions", m->params.max_sessions);
+    admin_field(s, "ctx_cap", m->params.ctx_cap);
+    if (m->params.has_reasoning_budget)
+        admin_field(s, "reasoning_budget", m->params.reasoning_budget);
     if (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING) {
         const pn_plan_info *p = &m->plan;
         admin_field(s, "context_length", m->n_ctx);
