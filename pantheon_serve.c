@@ -12841,9 +12841,10 @@ static void begin_usage(serve_ask *a, const serve_choice *c)
 {
     uint32_t n_prompt, n_cached;
     pn_request_prompt(c->request, &n_prompt, &n_cached);
-    bool counts = c->index % a->req->common->n == 0;        /* the others have the same prompt */
-    a->usage.prompt += counts ? n_prompt : 0;
-    a->usage.cached += counts ? n_cached : 0;
+    if (c->index % a->req->common->n != 0)
+        return;                             /* its prompt has been counted */
+    a->usage.prompt += n_prompt;
+    a->usage.cached += n_cached;
 }
 
 /* The engine may be at work on it before this returns. */
@@ -13483,7 +13484,8 @@ static void ask_part(serve_ask *a)
 
 static void ask_log(const serve_ask *a, const serve_conn *c)
 {
-    serve_log_request(c, a->model ? a->model->name : NULL, &a->usage);
+    static const pn_oai_usage none;         /* before it runs the lane may be writing it */
+    serve_log_request(c, a->model ? a->model->name : NULL, a->phase == SERVE_RUNNING ? &a->usage : &none);
 }
 
 /* Answer with a->error and close. */
