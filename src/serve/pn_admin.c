@@ -486,7 +486,11 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
     case SERVE_ADMIN_MEMORY: admin_memory(c, &s); break;
     case SERVE_METRICS:
         type = PN_METRICS_TYPE;
-        admin_metrics(c, &s);
+        ok = c->server->params.metrics != PN_METRICS_OFF;
+        if (ok)
+            admin_metrics(c, &s);
+        else
+            serve_errorf(c, 404, "not_found_error", NULL, "/metrics is switched off.");
         break;
     case SERVE_READY_: admin_ready(c); ok = false; break;
     case SERVE_ADMIN_LOAD: admin_load_call(c); ok = false; break;
