@@ -2714,6 +2714,7 @@ typedef struct pn_out_format {
     int family;                     /* index in the table of families */
     const char *think_open, *think_close;
     bool orphan;                    /* the template knows think_close: one without opener counts */
+    bool guessed;                   /* the template knows neither: they are read, but a grammar leaves no room for them */
     uint64_t ends;                  /* end markers the template mentions, a bit each */
 } pn_out_format;
 
@@ -31099,6 +31100,7 @@ static void detect_think(pn_out_format *out, const out_family *f, const char *te
         out->think_open = out_thinks[i][0];
         out->think_close = out_thinks[i][1];
         out->orphan = closes;
+        out->guessed = !closes && !detect_has(text, n, out_thinks[i][0]);
         return;
     }
 }
@@ -31129,6 +31131,7 @@ PN_INTERNAL bool pn_out_find(pn_out_format *out, const char *name)
         if (strcmp(out_families[i].name, name) == 0) {
             detect_set(out, i, "", 0);
             out->orphan = !out_families[i].think[0];
+            out->guessed = false;
             return true;
         }
     return false;
@@ -56235,7 +56238,7 @@ static void talk_begin(const pn_chat *c, pn_generate_params *g, pn_bytes opening
         return;
     if (open)
         g->grammar_after = f->think_close;
-    else if (f->think_open && f->think_close && !talk_contains(opening, f->think_close)) {
+    else if (f->think_open && f->think_close && !f->guessed && !talk_contains(opening, f->think_close)) {
         g->think_open = f->think_open;
         g->think_close = f->think_close;
     }

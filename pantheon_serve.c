@@ -665,6 +665,8 @@ typedef struct pn_oai_common {
     size_t cap_bias;
     const char **stop;          /* owned, [cap_stop]; texts of the body */
     size_t n_stop, cap_stop;
+    const char **breakers;      /* owned, [cap_breakers]: dry_sequence_breakers; NULL: not given */
+    size_t n_breakers, cap_breakers;
     pn_oai_format format;
     uint32_t schema;
     pn_bytes grammar;
@@ -672,7 +674,7 @@ typedef struct pn_oai_common {
     pn_bytes session;           /* session_id, or {NULL, 0} */
 } pn_oai_common;
 
-/* A model's defaults overridden by what was given; bias and seed are the request's. */
+/* A model's defaults overridden by what was given; bias, breakers and seed are the request's. */
 PN_INTERNAL void pn_oai_sampling(const pn_oai_common *q, pn_sampling *of_model);
 
 /* ------------------------------------------------------------------------------------------
@@ -890,7 +892,7 @@ PN_INTERNAL bool pn_reply_kept(pn_reply *r, const pn_str *s);
 /* ,"pantheon":{...} onto out. */
 PN_INTERNAL void pn_reply_report(pn_reply *r);
 
-/* prefix and 24 letters and digits, the same for equal a and b in this reply, not terminated by quotes. */
+/* prefix and 24 letters and digits, the same for equal a and b in this reply. */
 PN_INTERNAL void pn_reply_id(const pn_reply *r, const char *prefix, uint32_t a, uint32_t b, char out[40]);
 
 /* length (also: the context is full) or something else */
@@ -4956,7 +4958,7 @@ PN_INTERNAL void pn_oai_error_status(pn_oai_error *e, pn_status st, const char *
 
 /* A node takes 28 bytes where an element of a list may take two of the text: the limit on bodies alone would
  * let a small one fill the memory. */
-enum { OAI_NODES = 1 << 22, OAI_STOPS = 64, OAI_BIASES = 4096, OAI_TOP_LOGPROBS = 20 };
+enum { OAI_NODES = 1 << 22, OAI_STRINGS = 64, OAI_BIASES = 4096, OAI_TOP_LOGPROBS = 20 };
 
 /* ------------------------------------------------------------------------------------------
  * Errors and kinds of values
@@ -5076,6 +5078,12 @@ PN_INTERNAL void pn_oai_sampling(const pn_oai_common *q, pn_sampling *s)
     s->ignore_eos = q->sampling.ignore_eos;
     s->min_tokens = q->sampling.min_tokens;
     s->mirostat = q->sampling.mirostat ? q->sampling.mirostat : s->mirostat;
+    if (q->sampling.order[0])
+        memcpy(s->order, q->sampling.order, sizeof s->order);
+    if (q->breakers) {
+        s->dry_breakers = q->breakers;
+        s->n_dry_breakers = q->n_breakers;
+    }
     s->bias = q->bias;
     s->n_bias = q->sampling.n_bias;
 }
@@ -5106,28 +5114,69 @@ static bool oai_stream_options(pn_oai_parser *p, const char *name, uint32_t node
     return !pn_oai_given(d, usage) || pn_oai_read_bool(p, "stream_options.include_usage", usage, &p->q->include_usage);
 }
 
-static bool oai_stop(pn_oai_parser *p, const char *name, uint32_t node)
+/* Texts of the body in a growing list; empty ones are left out. */
+typedef struct oai_list { const char ***list; size_t *n, *cap; } oai_list;
+
+static bool oai_add_string(pn_oai_parser *p, const char *name, uint32_t node, oai_list to)
+{
+    pn_bytes s;
+    if (!pn_oai_read_text(p, name, node, &s))
+        return false;
+    if (memchr(s.data, 0, s.len))
+        return pn_oai_fail(p, name, "%s: expected text, found a NUL", name);
+    if (*to.n == OAI_STRINGS)
+        return pn_oai_fail(p, name, "%s: expected at most %d strings, found more", name, (int)OAI_STRINGS);
+    if (s.len)
+        (*to.list)[(*to.n)++] = s.data;
+    return true;
+}
+
+/* A string, or an array of them. */
+static bool oai_strings(pn_oai_parser *p, const char *name, uint32_t node, oai_list to)
 {
     const pn_json_doc *d = &p->q->body;
-    pn_oai_common *q = p->q;
     bool one = pn_json_type_of(d, node) == PN_JSON_STRING;
     if (!one && pn_json_type_of(d, node) != PN_JSON_ARRAY)
         return pn_oai_expected(p, name, "a string or an array of strings", node);
-    for (uint32_t c = one ? node : pn_json_first(d, node); c != PN_JSON_NONE; c = one ? PN_JSON_NONE : pn_json_next(d, c)) {
-        pn_bytes s;
-        if (!pn_oai_read_text(p, name, c, &s))
+    if (!pn_mem_grow(p->q->mem, PN_ACCT_CONN, (void **)to.list, to.cap, OAI_STRINGS, sizeof **to.list))
+        return pn_oai_fail_memory(p);
+    if (one)
+        return oai_add_string(p, name, node, to);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (!oai_add_string(p, name, c, to))
             return false;
-        if (memchr(s.data, 0, s.len))
-            return pn_oai_fail(p, name, "stop: a stop string has a NUL");
-        if (q->n_stop == OAI_STOPS)
-            return pn_oai_fail(p, name, "stop: expected at most %d strings, found more", (int)OAI_STOPS);
-        if (!s.len)
-            continue;
-        if (!pn_mem_grow(q->mem, PN_ACCT_CONN, (void **)&q->stop, &q->cap_stop, q->n_stop + 1, sizeof *q->stop))
-            return pn_oai_fail_memory(p);
-        q->stop[q->n_stop++] = s.data;
-    }
     return true;
+}
+
+static bool oai_stop(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return oai_strings(p, name, node, (oai_list){&p->q->stop, &p->q->n_stop, &p->q->cap_stop});
+}
+
+static bool oai_breakers(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return oai_strings(p, name, node, (oai_list){&p->q->breakers, &p->q->n_breakers, &p->q->cap_breakers});
+}
+
+/* ["top_k","temperature"] or "top_k;temperature": which samplers, in which order. */
+static bool oai_samplers(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    char order[256] = "";
+    pn_err err;
+    bool one = pn_json_type_of(d, node) == PN_JSON_STRING;
+    if (!one && pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array of strings", node);
+    for (uint32_t c = one ? node : pn_json_first(d, node); c != PN_JSON_NONE; c = one ? PN_JSON_NONE : pn_json_next(d, c)) {
+        size_t at = strlen(order);
+        pn_bytes word;
+        if (!pn_oai_read_text(p, name, c, &word))
+            return false;
+        if (at + word.len + 2 > sizeof order)
+            return pn_oai_fail(p, name, "samplers: expected each of a few names once");
+        snprintf(order + at, sizeof order - at, "%s;", word.data);
+    }
+    return !pn_sampling_parse_order(order, p->q->sampling.order, &err) || pn_oai_fail(p, name, "samplers: %s", err.text);
 }
 
 /* Any number is a seed: one that does not fit is folded. */
@@ -5329,6 +5378,7 @@ static bool oai_structured_outputs(pn_oai_parser *p, const char *name, uint32_t 
 static const pn_oai_field oai_shared[] = {
     {"n", oai_n}, {"stream", oai_stream}, {"stream_options", oai_stream_options}, {"stop", oai_stop}, {"seed", oai_seed},
     {"logit_bias", oai_logit_bias}, {"min_tokens", oai_min_tokens}, {"ignore_eos", oai_ignore_eos}, {"mirostat", oai_mirostat},
+    {"samplers", oai_samplers}, {"dry_sequence_breakers", oai_breakers},
     {"response_format", oai_response_format}, {"json_schema", oai_json_schema}, {"guided_json", oai_json_schema},
     {"grammar", oai_grammar}, {"guided_grammar", oai_grammar}, {"guided_choice", pn_oai_read_choices}, {"guided_regex", oai_regex},
     {"structured_outputs", oai_structured_outputs}, {"session_id", oai_session},
@@ -5538,12 +5588,13 @@ PN_INTERNAL void pn_oai_close(pn_oai_common *q)
 {
     pn_mem_free(q->mem, PN_ACCT_CONN, q->bias, q->cap_bias * sizeof *q->bias);
     pn_mem_free(q->mem, PN_ACCT_CONN, (void *)q->stop, q->cap_stop * sizeof *q->stop);
+    pn_mem_free(q->mem, PN_ACCT_CONN, (void *)q->breakers, q->cap_breakers * sizeof *q->breakers);
     pn_str_fini(&q->ignored);
     pn_str_fini(&q->choice_grammar);
     pn_json_fini(&q->body);
     q->bias = NULL;
-    q->stop = NULL;
-    q->cap_bias = q->cap_stop = q->n_stop = 0;
+    q->stop = q->breakers = NULL;
+    q->cap_bias = q->cap_stop = q->n_stop = q->cap_breakers = q->n_breakers = 0;
 }
 
 #undef OAI_F
@@ -7087,7 +7138,7 @@ static pn_str *anth_open(pn_oai_parser *p, const char *role)
     return s;
 }
 
-/* The texts of a turn's text blocks, as parts; returns how many. */
+/* The texts of a turn's text blocks, as an array of parts. */
 static bool anth_turn_texts(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
 {
     const pn_json_doc *d = &p->q->body;
@@ -7441,8 +7492,9 @@ typedef struct anthr_reply {
     uint32_t n_blocks, n_calls;
     pn_str blocks;              /* elements of content, but for the open one's; not when streaming */
     pn_str text;                /* of the open block, a call's: its arguments */
-    pn_reply_finish finish;
-    pn_str stop;                /* the stop string that ended it */
+    pn_finish why;
+    bool stopped;               /* by a stop string, which is in `stop` */
+    pn_str stop;
 } anthr_reply;
 
 /* ------------------------------------------------------------------------------------------
@@ -7624,7 +7676,7 @@ static void anthr_message_head(anthr_reply *r)
 /* "stop_reason":...,"stop_sequence":... */
 static void anthr_reason(anthr_reply *r, pn_str *s)
 {
-    const char *why = pn_reply_cut_short(r->finish.why) ? "max_tokens" : r->n_calls ? "tool_use" : r->finish.stop.data ? "stop_sequence" : "end_turn";
+    const char *why = pn_reply_cut_short(r->why) ? "max_tokens" : r->n_calls ? "tool_use" : r->stopped ? "stop_sequence" : "end_turn";
     pn_json_key(s, "stop_reason");
     pn_json_write_strz(s, why);
     pn_json_key(s, "stop_sequence");
@@ -7652,7 +7704,8 @@ static bool anthr_choice_end(pn_reply *base, uint32_t choice, const pn_reply_fin
 {
     anthr_reply *r = (anthr_reply *)base;
     (void)choice;
-    r->finish = *f;
+    r->why = f->why;
+    r->stopped = f->stop.data != NULL;
     pn_str_add(&r->stop, f->stop.data, f->stop.len);
     pn_reply_kept(base, &r->stop);
     return anthr_close(r);
@@ -12790,9 +12843,10 @@ static void begin_usage(serve_ask *a, const serve_choice *c)
 {
     uint32_t n_prompt, n_cached;
     pn_request_prompt(c->request, &n_prompt, &n_cached);
-    bool counts = c->index % a->req->common->n == 0;        /* the others have the same prompt */
-    a->usage.prompt += counts ? n_prompt : 0;
-    a->usage.cached += counts ? n_cached : 0;
+    if (c->index % a->req->common->n != 0)
+        return;                             /* its prompt has been counted */
+    a->usage.prompt += n_prompt;
+    a->usage.cached += n_cached;
 }
 
 /* The engine may be at work on it before this returns. */
@@ -13432,7 +13486,8 @@ static void ask_part(serve_ask *a)
 
 static void ask_log(const serve_ask *a, const serve_conn *c)
 {
-    serve_log_request(c, a->model ? a->model->name : NULL, &a->usage);
+    static const pn_oai_usage none;         /* before it runs the lane may be writing it */
+    serve_log_request(c, a->model ? a->model->name : NULL, a->phase == SERVE_RUNNING ? &a->usage : &none);
 }
 
 /* Answer with a->error and close. */
@@ -14763,6 +14818,9 @@ static void admin_model_full(pn_str *s, const serve_model *m)
     admin_field(s, "queued", m->n_queued);
     admin_field(s, "max_concurrent", serve_model_slots(m));
     admin_field(s, "max_sessions", m->params.max_sessions);
+    admin_field(s, "ctx_cap", m->params.ctx_cap);
+    if (m->params.has_reasoning_budget)
+        admin_field(s, "reasoning_budget", m->params.reasoning_budget);
     if (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING) {
         const pn_plan_info *p = &m->plan;
         admin_field(s, "context_length", m->n_ctx);

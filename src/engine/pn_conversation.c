@@ -585,7 +585,7 @@ static void talk_begin(const pn_chat *c, pn_generate_params *g, pn_bytes opening
         return;
     if (open)
         g->grammar_after = f->think_close;
-    else if (f->think_open && f->think_close && !talk_contains(opening, f->think_close)) {
+    else if (f->think_open && f->think_close && !f->guessed && !talk_contains(opening, f->think_close)) {
         g->think_open = f->think_open;
         g->think_close = f->think_close;
     }

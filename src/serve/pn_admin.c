@@ -122,6 +122,9 @@ static void admin_model_full(pn_str *s, const serve_model *m)
     admin_field(s, "queued", m->n_queued);
     admin_field(s, "max_concurrent", serve_model_slots(m));
     admin_field(s, "max_sessions", m->params.max_sessions);
+    admin_field(s, "ctx_cap", m->params.ctx_cap);
+    if (m->params.has_reasoning_budget)
+        admin_field(s, "reasoning_budget", m->params.reasoning_budget);
     if (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING) {
         const pn_plan_info *p = &m->plan;
         admin_field(s, "context_length", m->n_ctx);
@@ -483,7 +486,11 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
     case SERVE_ADMIN_MEMORY: admin_memory(c, &s); break;
     case SERVE_METRICS:
         type = PN_METRICS_TYPE;
-        admin_metrics(c, &s);
+        ok = c->server->params.metrics != PN_METRICS_OFF;
+        if (ok)
+            admin_metrics(c, &s);
+        else
+            serve_errorf(c, 404, "not_found_error", NULL, "/metrics is switched off.");
         break;
     case SERVE_READY_: admin_ready(c); ok = false; break;
     case SERVE_ADMIN_LOAD: admin_load_call(c); ok = false; break;

@@ -144,7 +144,7 @@ static pn_str *anth_open(pn_oai_parser *p, const char *role)
     return s;
 }
 
-/* The texts of a turn's text blocks, as parts; returns how many. */
+/* The texts of a turn's text blocks, as an array of parts. */
 static bool anth_turn_texts(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
 {
     const pn_json_doc *d = &p->q->body;

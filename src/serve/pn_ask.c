@@ -93,7 +93,8 @@ static void ask_part(serve_ask *a)
 
 static void ask_log(const serve_ask *a, const serve_conn *c)
 {
-    serve_log_request(c, a->model ? a->model->name : NULL, &a->usage);
+    static const pn_oai_usage none;         /* before it runs the lane may be writing it */
+    serve_log_request(c, a->model ? a->model->name : NULL, a->phase == SERVE_RUNNING ? &a->usage : &none);
 }
 
 /* Answer with a->error and close. */

@@ -393,9 +393,10 @@ static void begin_usage(serve_ask *a, const serve_choice *c)
 {
     uint32_t n_prompt, n_cached;
     pn_request_prompt(c->request, &n_prompt, &n_cached);
-    bool counts = c->index % a->req->common->n == 0;        /* the others have the same prompt */
-    a->usage.prompt += counts ? n_prompt : 0;
-    a->usage.cached += counts ? n_cached : 0;
+    if (c->index % a->req->common->n != 0)
+        return;                             /* its prompt has been counted */
+    a->usage.prompt += n_prompt;
+    a->usage.cached += n_cached;
 }
 
 /* The engine may be at work on it before this returns. */
