@@ -244,7 +244,7 @@ static void fuzz_serve_judge(bool whole)
     if (type && type < end && strncmp(type + 16, "application/json", 16) == 0 && n && fuzz_serve.out + fuzz_serve.n_out - end - 4 >= (ptrdiff_t)n)
         fuzz_serve_json(end + 4, n);
     if (type && type < end && strncmp(type + 16, "text/event-stream", 17) == 0)
-        for (const char *at = strstr(end, "data: "), *eol; at && (eol = strchr(at, '\n')) != NULL; at = strstr(eol, "\ndata: "), at += at != NULL)
+        for (const char *at = strstr(end, "data: "), *eol; at && (eol = strchr(at, '\n')) != NULL; at = strstr(eol, "data: "))
             if (strncmp(at, "data: [DONE]", 12) != 0)
                 fuzz_serve_json(at + 6, (size_t)(eol - at - 6));
 }
