@@ -2213,6 +2213,7 @@ PN_INTERNAL void serve_random_id(char *out, size_t n);         /* n letters and 
 
 /* Work on the connection until nothing is left to do now. */
 PN_INTERNAL void serve_turn(serve_conn *c);
+PN_INTERNAL void serve_turn_later(serve_conn *c);              /* when the loop comes round: its next request may change anything */
 
 /* Replies, each to the request that c is at. */
 PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const char *body, size_t n);
@@ -14956,13 +14957,14 @@ static void admin_loaded(serve_conn *c, const serve_model *m)
     serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s, NULL);
 }
 
+/* What they want next may be to load or unload this very model: that has to wait. */
 PN_INTERNAL void serve_admin_waiters(serve_model *m)
 {
     while (m->waiters) {
         serve_conn *c = m->waiters;
         m->waiters = c->waiting;
         admin_loaded(c, m);
-        serve_turn(c);
+        serve_turn_later(c);
     }
 }
 
@@ -15182,7 +15184,11 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
     case SERVE_ADMIN_MEMORY: admin_memory(c, &s); break;
     case SERVE_METRICS:
         type = PN_METRICS_TYPE;
-        admin_metrics(c, &s);
+        ok = c->server->params.metrics != PN_METRICS_OFF;
+        if (ok)
+            admin_metrics(c, &s);
+        else
+            serve_errorf(c, 404, "not_found_error", NULL, "/metrics is switched off.");
         break;
     case SERVE_READY_: admin_ready(c); ok = false; break;
     case SERVE_ADMIN_LOAD: admin_load_call(c); ok = false; break;
@@ -15762,6 +15768,15 @@ PN_INTERNAL void serve_turn(serve_conn *c)
         pn_poller_change(&s->poller, c->fd, events, c);
     c->events = events;
     s->sweep_at = PN_MIN(s->sweep_at, pn_conn_deadline(&c->c));
+}
+
+/* A socket that is waited for until it can be written to is ready at once. */
+PN_INTERNAL void serve_turn_later(serve_conn *c)
+{
+    if (c->dead)
+        return;
+    c->events |= PN_READY_WRITE;
+    pn_poller_change(&c->server->poller, c->fd, c->events, c);
 }
 
 /* Take what the socket has; several times, but others have a turn, too. */
