@@ -14660,10 +14660,10 @@ static const char *const page_lines[] = {
     "try {\n",
     "const root = await look(\"/\", \"key\"), models = await look(\"/v1/models\", \"key\");\n",
     "if (root) $(\"about\").textContent = about(root);\n",
-    "const text = await look(\"/metrics\", \"key\"), list = text ? samples(text) : [], work = text ? tellWork(list) : {};\n",
+    "const text = await look(\"/metrics\", \"key\"), list = text ? samples(text) : [], ours = list.some(s => s.name === \"pantheon_mem_bytes\"), work = ours ? tellWork(list) : {};\n",
     "if (models) tellModels(models.data, work);\n",
     "const memory = await look(\"/admin/memory\", \"adminkey\");\n",
-    "if (memory || text) tellMemory(memory || memoryOf(list));\n",
+    "if (memory || ours) tellMemory(memory || memoryOf(list));\n",
     "else $(\"memory\").replaceChildren(el(\"p\", \"soft\", \"Shown on the server's own host, or with an admin key.\"));\n",
     "const open = memory && memory.sessions !== undefined ? memory.sessions : root && root.sessions;\n",
     "$(\"sessions\").textContent = open === undefined || open === null ? \"\" : `${count(open)} sessions open`;\n",
@@ -15180,7 +15180,11 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
     case SERVE_ADMIN_MEMORY: admin_memory(c, &s); break;
     case SERVE_METRICS:
         type = PN_METRICS_TYPE;
-        admin_metrics(c, &s);
+        ok = c->server->params.metrics != PN_METRICS_OFF;
+        if (ok)
+            admin_metrics(c, &s);
+        else
+            serve_errorf(c, 404, "not_found_error", NULL, "/metrics is switched off.");
         break;
     case SERVE_READY_: admin_ready(c); ok = false; break;
     case SERVE_ADMIN_LOAD: admin_load_call(c); ok = false; break;
