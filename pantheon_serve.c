@@ -2730,14 +2730,14 @@ PN_INTERNAL bool pn_router_running(const pn_router *r);
 #ifndef PN_ROUTER_INT_H
 #define PN_ROUTER_INT_H
 
-#include <stdatomic.h>
-
 /* includes base/pn_json.h */
 /* includes serve/pn_conn.h */
 /* includes serve/pn_net.h */
 /* includes serve/pn_oai_error.h */
 /* includes serve/pn_router.h */
 /* includes serve/pn_upstream.h */
+
+#include <stdatomic.h>
 
 typedef struct router_conn router_conn;
 typedef struct router_ask router_ask;
@@ -9801,7 +9801,8 @@ PN_INTERNAL bool pn_http_begun(const pn_http_parser *p) { return p->step >= HTTP
 
 static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...) PN_PRINTF(3, 4);
 
-/* Always false: `return http_fault(...)`. */
+/* Always false: `return http_fault(...)`.  The fields read so far can be looked at: who answers wants to know the
+ * origin. */
 static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
 {
     va_list ap;
@@ -9810,6 +9811,7 @@ static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
     va_end(ap);
     p->status = status;
     p->step = HTTP_FAULT;
+    p->req.head = p->head;
     return false;
 }
 
