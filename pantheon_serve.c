@@ -17005,10 +17005,13 @@ static uint32_t affinity_byte_marks(pn_bytes prompt, uint64_t seed, affinity_mar
 static uint32_t affinity_item_marks(pn_bytes array, uint64_t seed, affinity_mark out[PN_AFFINITY_ITEMS])
 {
     affinity_mark ring[PN_AFFINITY_ITEMS];
-    affinity_in in = {array.data, array.data + array.len};
+    affinity_in in;
     uint32_t n = 0;
     pn_bytes item;
-    if (!array.len || !affinity_take(&in, '['))
+    if (!array.len)
+        return 0;
+    in = (affinity_in){array.data, array.data + array.len};
+    if (!affinity_take(&in, '['))
         return 0;
     while (affinity_value(&in, &item)) {
         if (n == AFFINITY_ITEMS_MAX)
