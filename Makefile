@@ -55,7 +55,7 @@ PROGRAM := $(if $(wildcard src/cli/pn_main.c),$(O)/pantheon)
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: all run test test-unit test-golden test-threads check drops install clean fuzz bench help FORCE
-.PHONY: check-drops check-layers check-symbols check-header check-warnings programs fuzz-programs
+.PHONY: test-page check-drops check-page check-layers check-symbols check-header check-warnings programs fuzz-programs
 
 all: $(LIB) $(PROGRAM)
 
@@ -66,7 +66,8 @@ help:
 	@echo 'make test-unit  the unit tests and the quick tests of the API alone'
 	@echo 'make test-golden  the golden models alone (GOLDEN_QUICK=1: best instruction set, one way)'
 	@echo 'make test-threads what has threads, for the thread sanitizer (CFLAGS="-O1 -g -fsanitize=thread")'
-	@echo 'make check      the gates: drops, layers, symbols, headers, warnings (FULL=1: every combination)'
+	@echo 'make test-page  the page at / in a browser (npm, chromium)'
+	@echo 'make check      the gates: drops, page, layers, symbols, headers, warnings (FULL=1: every combination)'
 	@echo 'make drops      regenerate pantheon.h, pantheon.c, ... after a change in src/'
 	@echo 'make fuzz       every fuzz target for T=$(T) seconds (clang)'
 	@echo 'make bench      the demo model and tests/bench'
@@ -170,19 +171,27 @@ QUICK := $(filter-out %/test_golden %/test_real $(if $(EMULATED),$(TEXT_ONLY)),$
 test-unit:
 	@built=; $(MAKE) --no-print-directory -k $(QUICK) || built=-b; \
 	tools/run_tests.sh $$built $(QUICK)
-test-threads: $(O)/tests/unit/test_team $(O)/tests/api/test_requests
+test-threads: $(O)/tests/unit/test_team $(O)/tests/api/test_requests $(O)/tests/api/test_sharing
 	@tools/run_tests.sh $^
 test-golden:
 	@built=; $(MAKE) --no-print-directory -k $(O)/tests/api/test_golden || built=-b; \
 	tools/run_tests.sh $$built $(O)/tests/api/test_golden
 
+# The page in a browser: needs npm's playwright-core (fetched once) and a chromium; skips when there is none.
+test-page: $(O)/pantheon
+	@if command -v npm > /dev/null; then test -d tests/page/node_modules || (cd tests/page && npm ci --silent --no-audit --no-fund); fi
+	@if command -v node > /dev/null; then node tests/page/page.mjs $(O)/pantheon; \
+	else echo 'SKIP the page in a browser: no node'; echo '0 passed, 0 failed, 1 skipped'; fi
+
 # ---- gates ----
 
 check:
-	@$(MAKE) --no-print-directory -k check-drops check-layers check-symbols check-header check-warnings && echo 'make check: all gates pass'
+	@$(MAKE) --no-print-directory -k check-drops check-page check-layers check-symbols check-header check-warnings && echo 'make check: all gates pass'
 
 check-drops:
 	tools/check_drops.sh $(O)/check/drops
+check-page:
+	tools/gen_page.sh --check
 check-layers:
 	tools/check_layers.sh
 check-symbols: $(LIB)

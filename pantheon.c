@@ -543,6 +543,7 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m);
 PN_INTERNAL void pn_cond_init(pn_cond *c);
 PN_INTERNAL void pn_cond_fini(pn_cond *c);
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m);
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds);    /* or until that long has passed */
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c);
 
 /* Run fn(arg) on a new thread.  `t` must stay where it is until joined.  False: the system refused. */
@@ -2713,6 +2714,7 @@ typedef struct pn_out_format {
     int family;                     /* index in the table of families */
     const char *think_open, *think_close;
     bool orphan;                    /* the template knows think_close: one without opener counts */
+    bool guessed;                   /* the template knows neither: they are read, but a grammar leaves no room for them */
     uint64_t ends;                  /* end markers the template mentions, a bit each */
 } pn_out_format;
 
@@ -6053,7 +6055,8 @@ PN_INTERNAL void pn_kv_retire(pn_kv *kv);
  *   4. Leaf first: a node goes after its children.  A pinned node stays, and so its ancestors; one
  *      whose pages a sequence still uses stays too, since evicting it would free nothing.
  *
- * Threads: one owner (the scheduler).  No call blocks, does I/O or looks at a clock.
+ * Threads: one owner at a time, under the lock of the pages (pn_kv.h).  No call blocks, does I/O or looks
+ * at a clock.
  */
 #ifndef PN_PREFIX_H
 #define PN_PREFIX_H
@@ -6113,6 +6116,9 @@ PN_INTERNAL void pn_prefix_space_drop(pn_prefix *c, uint32_t space);
 PN_INTERNAL uint32_t pn_prefix_find(pn_prefix *c, const pn_prefix_key *k, uint64_t tick, pn_prefix_hit *hit);
 PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit);     /* n_tokens 0 is a no-op */
 
+/* What find() would return; it is no use, and nothing is counted or pinned. */
+PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k);
+
 /* Keep the full pages of the key's tokens, which are those `kv` begins with (n <= kv->length).
  * state: a snapshot at n, then a multiple of PN_KV_PAGE_TOKENS, which is the cache's from now on
  * whatever happens; 0: none.  Makes room by evicting; stops where there is none.  Returns the tokens
@@ -6121,6 +6127,8 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
+/* Most that shrinking could give back now: a node behind which something is pinned or used counts, and stays. */
+PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c);
 /* A new budget, kept from now on; shrinks at once. */
 PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max);
 /* Forget everything that is not pinned, pages in use included (their sequences keep them). */
@@ -6346,7 +6354,14 @@ PN_INTERNAL const pn_device_ops *pn_device_cpu_ops(void);
  *     pn_model    its own directory, description, residency, vocabulary, plans
  *     pn_session  keys and values, tokens, last logits
  *
- * Locks: a die's mutex is held while a step runs on it; a model's plan cache has its own.
+ * Locks, outermost first; whoever holds one takes only those below it:
+ *
+ *     pn_sched.lock   the list of requests; not held while a step runs or a callback is called
+ *     pn_die.lock     the flags of a die; a step has the die by `busy`, not by holding this
+ *     pn_model.lock   plans, caps, the number of sessions
+ *     pn_cache.lock   the prefix tree and all pages with more than one holder (pn_cache.h): a leaf
+ *
+ * Any of the first three may be held when memory is taken, for pn_engine_mem() may go to the cache.
  */
 #ifndef PN_ENGINE_INT_H
 #define PN_ENGINE_INT_H
@@ -6362,6 +6377,7 @@ PN_INTERNAL const pn_device_ops *pn_device_cpu_ops(void);
 /* includes mem/pn_ledger.h */
 /* includes model/pn_desc.h */
 /* includes store/pn_kv.h */
+/* includes store/pn_prefix.h */
 /* includes store/pn_residency.h */
 /* includes text/pn_vocab.h */
 
@@ -6385,12 +6401,30 @@ typedef struct pn_die {
     uint64_t work_bytes;
 } pn_die;
 
+/* Pages that sessions share, and where to find them: see pn_cache.h. */
+typedef struct pn_cache {
+    pn_mutex lock;
+    pn_prefix *tree;            /* owned; NULL: nothing was kept yet */
+    uint64_t bytes_max;         /* 0: nothing is kept */
+    uint64_t tick;
+    uint64_t n_queries, n_hits, tokens_asked, tokens_hit;
+} pn_cache;
+
+/* The ledger; where that has nothing left, the cache gives way. */
+typedef struct pn_engine_memory_door {
+    pn_mem mem;                 /* first: cast back */
+    pn_engine *engine;
+} pn_engine_memory_door;
+
 struct pn_engine {
     pn_ledger ledger;
+    pn_engine_memory_door door;
+    pn_cache cache;
     pn_log_fn log;
     void *log_user;
     pn_die cpu;
     struct pn_sched *sched;     /* owned */
+    atomic_bool cancelled;      /* since the scheduler last looked, some session was */
 };
 
 struct pn_file {
@@ -6410,6 +6444,15 @@ typedef struct pn_cached_plan {
     uint32_t users;             /* sessions that hold it: not replaced */
 } pn_cached_plan;
 
+/* A model's requests, for the scheduler; under its lock. */
+typedef struct pn_queue {
+    struct pn_job *work;        /* under way, in the order they began */
+    struct pn_job *waiting;     /* the others, oldest first; paused ones as well */
+    uint32_t n_work, n_ready;   /* ready: waiting and not paused */
+    pn_model *next;             /* of the models that have requests */
+    double served;              /* seconds of steps, for turns */
+} pn_queue;
+
 struct pn_model {
     pn_engine *engine;
     pn_file file;
@@ -6425,9 +6468,10 @@ struct pn_model {
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
     pn_bytes chat_template;
-    double served;              /* seconds of steps, for turns: the scheduler's */
+    pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
+    uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
 };
 
 struct pn_session {
@@ -6438,6 +6482,8 @@ struct pn_session {
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
     bool has_logits;
+    bool apart;                 /* what it holds came with several salts, or with none wanted: not for the prefix cache */
+    uint64_t salt;              /* else it came with this one */
     uint32_t *out_rows;         /* [n_batch] */
     pn_cached_plan *plans[ENGINE_BUCKETS];
     struct pn_embed *embed;     /* NULL before the first embedding (pn_embed.c) */
@@ -6456,7 +6502,7 @@ static inline void pn_params_copy(void *dst, size_t n, const void *src, size_t s
         memcpy(dst, src, src_size && src_size < n ? src_size : n);
 }
 
-static inline pn_mem *pn_engine_mem(pn_engine *e) { return &e->ledger.mem; }
+static inline pn_mem *pn_engine_mem(pn_engine *e) { return &e->door.mem; }
 
 /* The backend that is always there. */
 PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
@@ -6477,6 +6523,16 @@ PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token 
 
 /* PN_E_STATE: a request works on the session. */
 PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
+
+/* Bytes that can be taken for a session of m now; UINT64_MAX: nobody knows a limit. */
+PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
+
+/* Would `whole` bytes fit, the prefix cache counted as free?  Then there is room for `need` of them now, at the
+ * cost of the cache if it has to be.  *available: what there is with all of the cache that can go. */
+PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available);
+
+/* pn_kv_prepare, under the lock of the pages. */
+PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
@@ -6507,9 +6563,6 @@ PN_INTERNAL pn_status pn_embed_needs(const pn_desc *d, uint32_t n_ctx, uint32_t 
                                      uint64_t work_bytes, uint64_t *out, pn_err *err);
 PN_INTERNAL void pn_embed_free(pn_session *s);
 
-/* Bytes that sessions of m may take now; UINT64_MAX: nobody knows a limit. */
-PN_INTERNAL uint64_t pn_session_available(pn_model *m);
-
 /* One step at the session's end: n rows of a text of `total` tokens, `done` of which came before.  The
  * wanted rows are in s->out_rows, ascending. */
 typedef struct pn_session_part {
@@ -6522,8 +6575,9 @@ typedef struct pn_session_part {
 
 PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err);
 
-/* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
-PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);
+/* One step of n <= n_batch checked tokens, the rows [done, done + n) of `total`; with the last of these come the
+ * logits. */
+PN_INTERNAL pn_status pn_session_chunk(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t done, uint32_t total, pn_err *err);
 
 /* No character is half read. */
 PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);
@@ -6534,6 +6588,50 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
                                          const pn_weights *w, uint32_t n_logits, pn_err *err);
 
 #endif /* PN_ENGINE_INT_H */
+
+/* ---- Begin engine/pn_cache.h ---- */
+/*
+ * pn_cache.h - the engine's prefix cache: what one generation has computed, the next may begin with.
+ *
+ * One tree (store/pn_prefix.h) for all models, in spaces: a model, a type of keys and values, and which of
+ * the model's two rotary tables, for all of these change what a page holds.  (Arithmetic is the model's.)
+ *
+ * Only generations look into it and add to it (engine/pn_generate.c); pn_session_eval does neither, so
+ * what measures evaluation measures evaluation.  It is a cache: it grows into memory nobody wants, never by
+ * more than half of what is available, and whoever runs into the limit takes from it first.
+ *
+ * The lock is a leaf (pn_engine_int.h has the order) and guards every page that may have a second holder, so
+ * it is held around pn_kv_prepare, _truncate, _close and whatever shares and adopts, in any session.  While
+ * it is held, memory is taken for PN_ACCT_KV and PN_ACCT_PREFIX alone: for every other account the allocator
+ * may come here to make room.
+ */
+#ifndef PN_CACHE_H
+#define PN_CACHE_H
+
+/* includes engine/pn_engine_int.h */
+
+PN_INTERNAL void pn_cache_open(pn_engine *e, const pn_engine_params *p);
+PN_INTERNAL void pn_cache_close(pn_engine *e);
+
+/* The empty session begins with what is known of tokens[0..n), of which at least the last is left to compute.
+ * Returns the tokens it holds then. */
+PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n);
+
+/* How many that would be. */
+PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n);
+
+/* Keep the session's tokens, as far as there is room. */
+PN_INTERNAL void pn_cache_insert(pn_session *s);
+
+/* Bytes that nobody uses at the moment, at most; give them back, at least `bytes` if there are as many.  Returns
+ * what came of it.  Any thread, any lock but this one. */
+PN_INTERNAL uint64_t pn_cache_droppable(pn_engine *e);
+PN_INTERNAL uint64_t pn_cache_give(pn_engine *e, uint64_t bytes);
+
+/* The model goes, and all of it with it.  It has no sessions any more. */
+PN_INTERNAL void pn_cache_forget(pn_model *m);
+
+#endif /* PN_CACHE_H */
 
 /* ---- Begin engine/pn_grammar_api.h ---- */
 /*
@@ -6736,6 +6834,7 @@ typedef struct pn_gen {
     pn_token chosen;
     bool in_prompt;
     uint32_t first;             /* the answer's tokens are the session's from here on */
+    uint32_t saved;             /* tokens that the prefix cache has been told of, or told us */
     double since;               /* when the prompt, then the answer, was begun */
     pn_generate_result r;
 } pn_gen;
@@ -6809,9 +6908,10 @@ typedef struct pn_job {
     void (*ended)(struct pn_job *j, pn_status st);  /* on the stepping thread: closes gen */
     void (*dispose)(struct pn_job *j);              /* and frees the job, whose owner has left it */
     pn_err err;                 /* of this job alone */
-    struct pn_job *next;        /* in the scheduler's list */
-    bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
-    bool paused;                /* in no step that begins from now on */
+    struct pn_job *next;        /* in its model's queue */
+    bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent), it is in queue.work */
+    bool paused;                /* in no step that begins from now on; then not begun */
+    uint32_t peers;             /* of the same model and client, those that are under way */
     bool left;                  /* removed by its owner from within a callback */
     bool leaving;               /* its owner waits in pn_sched_remove: on_done is not called */
     atomic_bool over;           /* ended, and the scheduler knows it no more */
@@ -6819,12 +6919,12 @@ typedef struct pn_job {
 } pn_job;
 
 typedef struct pn_sched {
-    pn_mutex lock;              /* the list and the flags */
+    pn_mutex lock;              /* the queues and the flags */
     pn_cond settled;            /* settling, stepping or a job is over */
     pn_cond work;               /* for the driver: there is a job, or it has to stop */
     pn_thread driver;
     bool driving, stop;
-    pn_job *head;               /* jobs that are not over, oldest first */
+    pn_model *models;           /* that have jobs which are not over: pn_model.queue */
     uint32_t n_jobs;
     const pn_job *telling;      /* its on_done is being called; perhaps freed already, to compare with alone */
     bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
@@ -6866,7 +6966,7 @@ typedef enum pn_sched_left {
 /* A paused job's place goes to others; it queues again for one when it goes on. */
 PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused);
 
-/* j->s->cancelled has been set: wake the driver, for the job may be paused. */
+/* A session was cancelled: wake the driver, for its job may be paused. */
 PN_INTERNAL void pn_sched_wake(pn_engine *e);
 
 /* The owner is through with it.  Waits for the step or the on_done that another thread is working on. */
@@ -8430,6 +8530,7 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
 #if PN_ENABLE_THREADS
 
 #include <sched.h>
+#include <time.h>
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -8443,6 +8544,17 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { pthread_mutex_unlock(&m->m); }
 PN_INTERNAL void pn_cond_init(pn_cond *c) { pthread_cond_init(&c->c, NULL); }
 PN_INTERNAL void pn_cond_fini(pn_cond *c) { pthread_cond_destroy(&c->c); }
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { pthread_cond_wait(&c->c, &m->m); }
+
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);      /* macOS lets a condition wait by no other clock */
+    double nsec = (double)t.tv_nsec + seconds * 1e9;
+    t.tv_sec += (time_t)(nsec / 1e9);
+    t.tv_nsec = (long)(nsec - (double)(time_t)(nsec / 1e9) * 1e9);
+    pthread_cond_timedwait(&c->c, &m->m, &t);
+}
+
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { pthread_cond_broadcast(&c->c); }
 
 static void *thread_main(void *arg)
@@ -8493,6 +8605,7 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { (void)m; }
 PN_INTERNAL void pn_cond_init(pn_cond *c) { (void)c; }
 PN_INTERNAL void pn_cond_fini(pn_cond *c) { (void)c; }
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { (void)c, (void)m; }
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds) { (void)c, (void)m, (void)seconds; }
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { (void)c; }
 
 PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
@@ -30480,7 +30593,7 @@ static void norm_write_args(norm_work *w, pn_str *s, uint32_t args, bool object,
     pn_json_doc doc;
     pn_err err = {PN_OK, {0}};
     bool is_text = pn_json_str(w->in, args, &text);
-    if (args == PN_JSON_NONE || pn_json_type_of(w->in, args) == PN_JSON_NULL) {
+    if (args == PN_JSON_NONE || pn_json_type_of(w->in, args) == PN_JSON_NULL || (is_text && !text.len)) {      /* none */
         pn_str_addz(s, object ? "{}" : "\"{}\"");
     } else if (!is_text && !object) {
         pn_str inner;
@@ -30491,8 +30604,6 @@ static void norm_write_args(norm_work *w, pn_str *s, uint32_t args, bool object,
         pn_str_fini(&inner);
     } else if (!is_text || !object) {
         pn_json_write_node(s, w->in, args);
-    } else if (!text.len) {
-        pn_str_addz(s, "{}");
     } else {
         pn_status st = pn_json_parse(&doc, w->mem, PN_ACCT_MISC, text.data, text.len, NULL, &err);
         if (st == PN_E_NOMEM)
@@ -30987,6 +31098,7 @@ static void detect_think(pn_out_format *out, const out_family *f, const char *te
         out->think_open = out_thinks[i][0];
         out->think_close = out_thinks[i][1];
         out->orphan = closes;
+        out->guessed = !closes && !detect_has(text, n, out_thinks[i][0]);
         return;
     }
 }
@@ -31017,6 +31129,7 @@ PN_INTERNAL bool pn_out_find(pn_out_format *out, const char *name)
         if (strcmp(out_families[i].name, name) == 0) {
             detect_set(out, i, "", 0);
             out->orphan = !out_families[i].think[0];
+            out->guessed = false;
             return true;
         }
     return false;
@@ -49623,6 +49736,16 @@ static void prefix_unhash(pn_prefix *c, const pn_prefix_node *n)
     *at = n->chain;
 }
 
+/* All that goes with the node. */
+static uint64_t prefix_node_bytes(const pn_prefix *c, const pn_prefix_node *n)
+{
+    const prefix_space *s = &c->spaces[n->space];
+    uint64_t bytes = prefix_node_size(s->spec->n_groups) + (n->state ? s->spec->slot_bytes : 0);
+    for (uint32_t g = 0; g < s->spec->n_groups; g++)
+        bytes += n->pages[g] ? pn_kv_page_cost(s->spec, g, s->type) : 0;
+    return bytes;
+}
+
 static void prefix_put_page(pn_prefix *c, pn_prefix_node *n, uint32_t g)
 {
     const prefix_space *s = &c->spaces[n->space];
@@ -49865,6 +49988,16 @@ PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes)
     return before - c->stats.bytes;
 }
 
+PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (const pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            if (!n->pins && !prefix_in_use(c, n))
+                bytes += prefix_node_bytes(c, n);
+    return bytes;
+}
+
 PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max)
 {
     c->params.bytes_max = bytes_max ? bytes_max : UINT64_MAX;
@@ -49942,6 +50075,12 @@ PN_INTERNAL uint32_t pn_prefix_find(pn_prefix *c, const pn_prefix_key *k, uint64
     c->stats.hits++;
     c->stats.tokens_hit += hit->n_tokens;
     return hit->n_tokens;
+}
+
+PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k)
+{
+    PN_ASSERT(k->space < c->n_spaces && c->spaces[k->space].spec);
+    return prefix_usable(c, k->space, prefix_walk(c, k)) * PREFIX_PAGE;
 }
 
 PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit)
@@ -50083,11 +50222,9 @@ PN_INTERNAL bool pn_prefix_sound(const pn_prefix *c)
     for (size_t i = 0; i < c->n_buckets; i++)
         for (const pn_prefix_node *n = c->bucket[i]; n; n = n->chain) {
             const prefix_space *s = &c->spaces[n->space];
-            bytes += prefix_node_size(s->spec->n_groups) + (n->state ? s->spec->slot_bytes : 0);
-            for (uint32_t g = 0; g < s->spec->n_groups; g++) {
-                bytes += n->pages[g] ? pn_kv_page_cost(s->spec, g, s->type) : 0;
+            bytes += prefix_node_bytes(c, n);
+            for (uint32_t g = 0; g < s->spec->n_groups; g++)
                 ok = ok && (n->pages[g] ? n->pages[g]->common && n->pages[g]->refs : s->spec->group[g].window != 0);
-            }
             nodes++;
             kids += n->parent != NULL;
             children += n->n_children;
@@ -51135,6 +51272,7 @@ PN_INTERNAL const pn_device_ops *pn_device_cpu_ops(void)
 /*
  * The engine handle, its CPU die, and the list of backends.
  */
+/* includes engine/pn_cache.h */
 /* includes engine/pn_sched.h */
 
 #include <inttypes.h>
@@ -51222,6 +51360,28 @@ PN_INTERNAL const pn_device_ops *pn_backend_cpu(void) { return pn_device_cpu_ops
 PN_API const char *pn_backend_name(const pn_engine *e) { return e->cpu.ops->name; }
 
 /* ------------------------------------------------------------------------------------------
+ * Memory
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_engine *engine_of(pn_mem *m) { return ((pn_engine_memory_door *)(void *)m)->engine; }
+
+/* Keys and values make room for themselves, in larger pieces, and the cache's lock may be held. */
+static void *engine_take(pn_mem *m, pn_account a, size_t size)
+{
+    pn_engine *e = engine_of(m);
+    void *p = pn_mem_alloc(&e->ledger.mem, a, size);
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_PREFIX;
+    return p || pages || !pn_cache_give(e, size) ? p : pn_mem_alloc(&e->ledger.mem, a, size);
+}
+
+static void engine_put(pn_mem *m, pn_account a, void *ptr, size_t size) { pn_mem_free(&engine_of(m)->ledger.mem, a, ptr, size); }
+
+static void engine_move(pn_mem *m, pn_account from, pn_account to, size_t size)
+{
+    pn_mem_move(&engine_of(m)->ledger.mem, from, to, size);
+}
+
+/* ------------------------------------------------------------------------------------------
  * Engine
  * ------------------------------------------------------------------------------------------ */
 
@@ -51239,19 +51399,21 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
     if (!e)
         return pn_fail_nomem(err, "an engine", sizeof *e);
     pn_ledger_init(&e->ledger, &p.allocator, p.mem_limit);
+    e->door = (pn_engine_memory_door){{engine_take, engine_put, engine_move}, e};
+    pn_cache_open(e, &p);
     e->log = p.log;
     e->log_user = p.log_user;
     e->cpu.ops = pn_device_cpu_ops();
     e->cpu.n_threads = p.n_threads ? p.n_threads : pn_os_cores();
     pn_mutex_init(&e->cpu.lock);
     pn_cond_init(&e->cpu.idle);
-    e->sched = pn_mem_calloc(&e->ledger.mem, PN_ACCT_MISC, 1, sizeof *e->sched);
+    e->sched = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, sizeof *e->sched);
     if (!e->sched) {
         pn_engine_close(e);
         return pn_fail_nomem(err, "an engine", sizeof *e->sched);
     }
     pn_sched_init(e->sched);
-    pn_status st = e->cpu.ops->open(&e->cpu.dev, &e->ledger.mem, e->cpu.n_threads, err);
+    pn_status st = e->cpu.ops->open(&e->cpu.dev, pn_engine_mem(e), e->cpu.n_threads, err);
     if (st) {
         pn_engine_close(e);
         return st;
@@ -51266,9 +51428,10 @@ PN_API void pn_engine_close(pn_engine *e)
         return;
     if (e->sched)
         pn_sched_fini(e);
-    pn_mem_free(&e->ledger.mem, PN_ACCT_MISC, e->sched, sizeof *e->sched);
+    pn_cache_close(e);
+    pn_mem_free(pn_engine_mem(e), PN_ACCT_MISC, e->sched, sizeof *e->sched);
     e->cpu.ops->close(e->cpu.dev);
-    pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, e->cpu.work, (size_t)e->cpu.work_bytes);
+    pn_mem_free(pn_engine_mem(e), PN_ACCT_SCRATCH, e->cpu.work, (size_t)e->cpu.work_bytes);
     pn_cond_fini(&e->cpu.idle);
     pn_mutex_fini(&e->cpu.lock);
     pn_ledger last;
@@ -51286,12 +51449,12 @@ PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out)
 
 PN_API void *pn_alloc(pn_engine *e, pn_account account, size_t size)
 {
-    return (unsigned)account < PN_ACCT_COUNT ? pn_mem_alloc(&e->ledger.mem, account, size) : NULL;
+    return (unsigned)account < PN_ACCT_COUNT ? pn_mem_alloc(pn_engine_mem(e), account, size) : NULL;
 }
 
 PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 {
-    pn_mem_free(&e->ledger.mem, account, ptr, size);
+    pn_mem_free(pn_engine_mem(e), account, ptr, size);
 }
 
 PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err)
@@ -51303,13 +51466,13 @@ PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *p
     pn_die_take(e, die);
     if (need > die->work_bytes) {
         uint64_t had = die->work_bytes;
-        pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
-        die->work = pn_mem_alloc(&e->ledger.mem, PN_ACCT_SCRATCH, (size_t)need);
+        pn_mem_free(pn_engine_mem(e), PN_ACCT_SCRATCH, die->work, (size_t)had);
+        die->work = pn_mem_alloc(pn_engine_mem(e), PN_ACCT_SCRATCH, (size_t)need);
         die->work_bytes = die->work ? need : 0;
         if (!die->work) {
             st = pn_fail_nomem(err, "the working memory of a step", need);
             if (had)                /* what other sessions' steps need; submit() refuses if this fails, too */
-                die->work = pn_mem_alloc(&e->ledger.mem, PN_ACCT_SCRATCH, (size_t)had);
+                die->work = pn_mem_alloc(pn_engine_mem(e), PN_ACCT_SCRATCH, (size_t)had);
             die->work_bytes = die->work ? had : 0;
         }
     }
@@ -51488,6 +51651,7 @@ PN_API uint32_t pn_file_part_count(const pn_file *f) { return f->weights.n_parts
  * later do the allocating (pn_kv_bytes, the planner's placement, the device's work_bytes), not from
  * formulas of their own, so they cannot drift apart.
  */
+/* includes engine/pn_cache.h */
 /* includes engine/pn_sched.h */
 
 #include <inttypes.h>
@@ -51609,6 +51773,8 @@ PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_
         o.available_bytes = mem.host_available;
         if (mem.limit && (o.available_bytes == 0 || mem.limit - PN_MIN(mem.limit, mem.total_used) < o.available_bytes))
             o.available_bytes = mem.limit - PN_MIN(mem.limit, mem.total_used);
+        if (o.available_bytes)
+            o.available_bytes += pn_cache_droppable(f->engine);
         o.fits = o.available_bytes == 0 || o.total_bytes <= o.available_bytes;
         o.n_ctx_fits = o.available_bytes ? plan_ctx_fits(&d, &o, o.n_threads, p.exact) : o.n_ctx;
         *out = o;
@@ -51819,7 +51985,7 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 /*
  * Loading a model: directory, description, residency, vocabulary; and the cache of its plans.
  */
-/* includes engine/pn_engine_int.h */
+/* includes engine/pn_cache.h */
 
 /* includes sample/pn_grammar.h */
 
@@ -52045,6 +52211,7 @@ PN_API void pn_model_free(pn_model *m)
 {
     if (!m)
         return;
+    pn_cache_forget(m);
     for (size_t i = 0; i < ENGINE_PLANS; i++)
         if (m->plans[i])
             model_free_plan(m, m->plans[i]);
@@ -52095,6 +52262,183 @@ PN_API void pn_model_describe(const pn_model *m, pn_model_info *out)
 }
 #endif
 
+/* ---- Begin engine/pn_cache.c ---- */
+#ifndef PN_DROP_ENGINE_PN_CACHE_C
+#define PN_DROP_ENGINE_PN_CACHE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_cache.h */
+
+enum {
+    CACHE_SHARE = 10,               /* memory sheet 18: a tenth of the budget */
+    CACHE_HIT_TICKS = 16            /* look-ups by which twice as many hits outlive fewer */
+};
+static const uint64_t cache_unknown = UINT64_C(256) << 20;     /* where nobody knows how much memory there is */
+
+PN_INTERNAL void pn_cache_open(pn_engine *e, const pn_engine_params *p)
+{
+    uint64_t total, available, budget = p->mem_limit ? p->mem_limit : UINT64_MAX;
+    pn_mutex_init(&e->cache.lock);
+    pn_os_memory(&total, &available);
+    budget = total ? PN_MIN(budget, total) : budget;
+    uint64_t share = budget == UINT64_MAX ? cache_unknown : budget / CACHE_SHARE;
+    e->cache.bytes_max = p->no_prefix ? 0 : p->prefix_bytes ? p->prefix_bytes : share;
+}
+
+PN_INTERNAL void pn_cache_close(pn_engine *e)
+{
+    pn_prefix_free(e->cache.tree);
+    pn_mutex_fini(&e->cache.lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Looking up
+ * ------------------------------------------------------------------------------------------ */
+
+/* 1 + the space of this session's pages; 0: nothing was kept yet. */
+static uint32_t *cache_space(const pn_session *s)
+{
+    return &s->model->spaces[s->kv_type == PN_DTYPE_F32][s->plans[0]->long_ctx];
+}
+
+/* With the lock held.  False: nothing is known of the session's kind. */
+static bool cache_key(const pn_session *s, uint64_t salt, const pn_token *tokens, size_t n, pn_prefix_key *k)
+{
+    uint32_t space = *cache_space(s);
+    *k = (pn_prefix_key){.space = space - 1, .salt = salt, .tokens = tokens, .n = n};
+    return space && n >= PN_KV_PAGE_TOKENS;
+}
+
+PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
+{
+    pn_cache *c = &s->model->engine->cache;
+    pn_prefix_hit hit;
+    pn_prefix_key k;
+    if (!c->bytes_max || !n)
+        return 0;
+    pn_mutex_lock(&c->lock);
+    c->n_queries++;
+    c->tokens_asked += n;
+    if (cache_key(s, salt, tokens, n - 1, &k) && pn_prefix_find(c->tree, &k, ++c->tick, &hit)) {
+        if (pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens)) {
+            memcpy(s->tokens, tokens, hit.n_tokens * sizeof *tokens);
+            c->n_hits++;
+            c->tokens_hit += hit.n_tokens;
+        }
+        pn_prefix_unpin(c->tree, &hit);
+    }
+    pn_mutex_unlock(&c->lock);
+    return s->kv.length;
+}
+
+PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
+{
+    pn_cache *c = &s->model->engine->cache;
+    pn_prefix_key k;
+    pn_mutex_lock(&c->lock);
+    uint32_t held = n && cache_key(s, salt, tokens, n - 1, &k) ? pn_prefix_peek(c->tree, &k) : 0;
+    pn_mutex_unlock(&c->lock);
+    return held;
+}
+
+PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
+{
+    pn_cache *c = &m->engine->cache;
+    uint32_t best = 0;
+    pn_mutex_lock(&c->lock);
+    for (size_t i = 0; i < 4 && n > PN_KV_PAGE_TOKENS; i++) {
+        const pn_prefix_key k = {.space = m->spaces[i / 2][i % 2] - 1, .tokens = tokens, .n = n - 1};
+        if (m->spaces[i / 2][i % 2])
+            best = PN_MAX(best, pn_prefix_peek(c->tree, &k));
+    }
+    pn_mutex_unlock(&c->lock);
+    return best;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Keeping
+ * ------------------------------------------------------------------------------------------ */
+
+/* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
+static bool cache_ready(pn_session *s)
+{
+    pn_engine *e = s->model->engine;
+    pn_cache *c = &e->cache;
+    uint32_t *space = cache_space(s);
+    const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
+    if (!c->tree && pn_prefix_new(&c->tree, pn_engine_mem(e), &p, NULL))
+        return false;
+    if (!*space && pn_prefix_space_new(c->tree, s->kv.spec, s->kv_type, space, NULL) == PN_OK)
+        ++*space;
+    return *space != 0;
+}
+
+PN_INTERNAL void pn_cache_insert(pn_session *s)
+{
+    pn_cache *c = &s->model->engine->cache;
+    pn_prefix_key k;
+    pn_prefix_stats st;
+    if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes)
+        return;
+    uint64_t available = pn_model_available(s->model);
+    pn_mutex_lock(&c->lock);
+    if (cache_ready(s) && cache_key(s, s->salt, s->tokens, s->kv.length, &k)) {
+        pn_prefix_get_stats(c->tree, &st);
+        pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, st.bytes + available / 2));
+        pn_prefix_insert(c->tree, &k, &s->kv, 0, ++c->tick);
+    }
+    pn_mutex_unlock(&c->lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Giving back
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL uint64_t pn_cache_droppable(pn_engine *e)
+{
+    pn_cache *c = &e->cache;
+    pn_mutex_lock(&c->lock);
+    uint64_t bytes = c->tree ? pn_prefix_droppable(c->tree) : 0;
+    pn_mutex_unlock(&c->lock);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_cache_give(pn_engine *e, uint64_t bytes)
+{
+    pn_cache *c = &e->cache;
+    pn_prefix_stats st;
+    uint64_t given = 0;
+    pn_mutex_lock(&c->lock);
+    if (c->tree) {
+        pn_prefix_get_stats(c->tree, &st);
+        given = pn_prefix_shrink(c->tree, st.bytes - PN_MIN(st.bytes, bytes));
+    }
+    pn_mutex_unlock(&c->lock);
+    return given;
+}
+
+PN_INTERNAL void pn_cache_forget(pn_model *m)
+{
+    pn_cache *c = &m->engine->cache;
+    pn_mutex_lock(&c->lock);
+    for (size_t i = 0; i < 4; i++)
+        if (m->spaces[i / 2][i % 2])
+            pn_prefix_space_drop(c->tree, m->spaces[i / 2][i % 2] - 1);
+    pn_mutex_unlock(&c->lock);
+}
+
+PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out)
+{
+    pn_cache *c = &e->cache;
+    pn_prefix_stats st = {0};
+    pn_mutex_lock(&c->lock);
+    if (c->tree)
+        pn_prefix_get_stats(c->tree, &st);
+    *out = (pn_prefix_info){.bytes = st.bytes, .bytes_max = c->bytes_max, .pages = st.nodes, .queries = c->n_queries, .hits = c->n_hits,
+                            .tokens_asked = c->tokens_asked, .tokens_hit = c->tokens_hit, .evicted = st.evicted};
+    pn_mutex_unlock(&c->lock);
+}
+#endif
+
 /* ---- Begin engine/pn_session.c ---- */
 #ifndef PN_DROP_ENGINE_PN_SESSION_C
 #define PN_DROP_ENGINE_PN_SESSION_C
@@ -52106,7 +52450,7 @@ PN_API void pn_model_describe(const pn_model *m, pn_model_info *out)
  * tick callback may look at the clock and the cancel flag.  Keys and values of a step count only
  * once it is finished (pn_kv_commit), so a torn step leaves nothing behind.
  */
-/* includes engine/pn_engine_int.h */
+/* includes engine/pn_cache.h */
 
 #include <inttypes.h>
 
@@ -52122,7 +52466,7 @@ static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
  * Opening
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL uint64_t pn_session_available(pn_model *m)
+PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
 {
     pn_mem_info i;
     pn_engine_memory(m->engine, &i);
@@ -52132,6 +52476,20 @@ PN_INTERNAL uint64_t pn_session_available(pn_model *m)
     if (i.limit)
         a = PN_MIN(a, i.limit - PN_MIN(i.limit, i.total_used));
     return a;
+}
+
+PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available)
+{
+    *available = pn_model_available(m);
+    if (whole <= *available)
+        return true;
+    uint64_t cached = pn_cache_droppable(m->engine), now = *available;
+    *available += cached;
+    if (whole > *available)
+        return false;
+    if (need > now)
+        *available = now + pn_cache_give(m->engine, need - now);
+    return need <= *available;
 }
 
 /* What opening the session takes: *need now, *whole once its context is full. */
@@ -52152,13 +52510,13 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, u
 static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err *err)
 {
     pn_model *m = s->model;
-    uint64_t available = pn_session_available(m), need, whole;
+    uint64_t available, need, whole;
     for (;;) {
         pn_status st = session_need(s, p, &need, &whole, err);
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        if ((smaller ? whole : need) <= available)
+        if (pn_model_room(m, smaller ? whole : need, need, &available))
             return PN_OK;
         if (!smaller)
             break;
@@ -52180,6 +52538,8 @@ static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
     if (!s->tokens || !s->logits || !s->out_rows)
         return pn_fail_nomem(err, "a session", (uint64_t)s->n_ctx * 4 + (uint64_t)m->desc.n_vocab * 4);
     pn_status st = (by_turn ? pn_kv_open_bare : pn_kv_open)(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, err);
+    if (st == PN_E_NOMEM && pn_cache_give(m->engine, UINT64_MAX))       /* somebody else was faster */
+        st = (by_turn ? pn_kv_open_bare : pn_kv_open)(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
         st = pn_model_get_plan(m, session_bucket_rows(s, i), s->n_ctx, &s->plans[i], err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
@@ -52253,7 +52613,9 @@ PN_API void pn_session_free(pn_session *s)
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
+    pn_mutex_lock(&s->model->engine->cache.lock);
     pn_kv_close(&s->kv);
+    pn_mutex_unlock(&s->model->engine->cache.lock);
     pn_mem_free(mem, PN_ACCT_MISC, s->tokens, s->n_ctx * sizeof *s->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, s->logits, s->model->desc.n_vocab * sizeof *s->logits);
     pn_mem_free(mem, PN_ACCT_MISC, s->out_rows, s->n_batch * sizeof *s->out_rows);
@@ -52274,19 +52636,27 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (n > s->kv.length)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
-    if (!pn_kv_truncate(&s->kv, n))
+    pn_mutex_lock(&s->model->engine->cache.lock);
+    bool done = pn_kv_truncate(&s->kv, n);
+    pn_mutex_unlock(&s->model->engine->cache.lock);
+    if (!done)
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
     pn_kv_trim(&s->kv);
     s->has_logits = false;
+    if (n == 0) {
+        s->salt = 0;
+        s->apart = false;
+    }
     return PN_OK;
 }
 
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
 {
     uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
-    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = need ? pn_session_available(s->model) : 0;
-    if (need <= available && pn_kv_reserve(&s->kv, n))
+    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = 0;
+    bool room = need == 0 || pn_model_room(s->model, need, need, &available);
+    if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give(s->model->engine, need) && pn_kv_reserve(&s->kv, n))))
         return PN_OK;
     return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
                    " bytes more, %" PRIu64 " are available", n, s->kv.length, need, available);
@@ -52298,8 +52668,13 @@ PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
     s->tick_user = user;
 }
 
-/* One atomic store: safe in a signal handler.  session_advance() looks at it every slice. */
-PN_API void pn_session_cancel(pn_session *s) { atomic_store(&s->cancelled, true); }
+/* Atomic stores: safe in a signal handler.  session_advance() looks at the session's every slice, the driver of
+ * the engine at the other when it has nothing else to do. */
+PN_API void pn_session_cancel(pn_session *s)
+{
+    atomic_store(&s->cancelled, true);
+    atomic_store(&s->model->engine->cancelled, true);
+}
 
 /* ------------------------------------------------------------------------------------------
  * Steps
@@ -52335,10 +52710,18 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
     return s->busy ? pn_fail(err, PN_E_STATE, "a request works on the session: wait for its end, or free it") : PN_OK;
 }
 
+PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n)
+{
+    pn_mutex *pages = &s->model->engine->cache.lock;
+    pn_mutex_lock(pages);
+    pn_kv_prepare(&s->kv, n);
+    pn_mutex_unlock(pages);
+}
+
 PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err)
 {
     pn_die *die = &s->model->engine->cpu;
-    pn_kv_prepare(&s->kv, p->n);
+    pn_session_prepare(s, p->n);
     pn_run run = {.n_rows = p->n, .pos0 = s->kv.length};
     for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
         run.pages[g] = s->kv.group[g].table;
@@ -52373,32 +52756,35 @@ PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token 
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err)
+PN_INTERNAL pn_status pn_session_chunk(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t done, uint32_t total, pn_err *err)
 {
-    pn_status st = pn_session_check_more(s, tokens, n, err);
-    if (st || n == 0)
-        return st;
-    uint32_t V = s->model->desc.n_vocab, total = (uint32_t)n;
+    bool last = done + n == total;
     s->has_logits = false;
-    for (uint32_t done = 0; done < total && !st;) {
-        uint32_t rows = PN_MIN(total - done, s->n_batch), n_outs = all ? rows : done + rows == total;
-        for (uint32_t i = 0; i < n_outs; i++)
-            s->out_rows[i] = all ? i : rows - 1;
-        const pn_session_part p = {.plan = pn_session_plan(s, rows), .tokens = tokens + done, .n = rows, .n_outs = n_outs,
-                                   .done = done, .total = total, .out = all ? all + (size_t)done * V : s->logits};
-        st = pn_session_step(s, &p, err);
-        if (!st)
-            done += rows;
-    }
-    if (!st) {
-        if (all)
-            memcpy(s->logits, all + (size_t)(total - 1) * V, V * sizeof *s->logits);
-        s->has_logits = true;
-    }
+    s->out_rows[0] = n - 1;
+    const pn_session_part p = {.plan = pn_session_plan(s, n), .tokens = tokens, .n = n, .n_outs = last, .done = done, .total = total,
+                               .out = s->logits};
+    pn_status st = pn_session_step(s, &p, err);
+    s->has_logits = last && !st;
     return st;
 }
 
-/* A turn of its own. */
+/* The same with the logits of all its rows. */
+static pn_status session_chunk_all(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t done, uint32_t total, float *logits,
+                                   pn_err *err)
+{
+    uint32_t V = s->model->desc.n_vocab;
+    s->has_logits = false;
+    for (uint32_t i = 0; i < n; i++)
+        s->out_rows[i] = i;
+    const pn_session_part p = {.plan = pn_session_plan(s, n), .tokens = tokens, .n = n, .n_outs = n, .done = done, .total = total, .out = logits};
+    pn_status st = pn_session_step(s, &p, err);
+    s->has_logits = done + n == total && !st;
+    if (s->has_logits)
+        memcpy(s->logits, logits + (size_t)(n - 1) * V, V * sizeof *s->logits);
+    return st;
+}
+
+/* A turn of its own.  all: logits of every token, or NULL. */
 static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err)
 {
     if (s && pn_session_idle(s, err))
@@ -52408,8 +52794,11 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
         return st;
     atomic_store(&s->cancelled, false);
     st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
-    if (!st)
-        st = pn_session_more(s, tokens, n, all, err);
+    for (uint32_t done = 0, rows; done < n && !st; done += rows) {
+        rows = PN_MIN((uint32_t)n - done, s->n_batch);
+        st = all ? session_chunk_all(s, tokens + done, rows, done, (uint32_t)n, all + (size_t)done * s->model->desc.n_vocab, err)
+                 : pn_session_chunk(s, tokens + done, rows, done, (uint32_t)n, err);
+    }
     pn_kv_trim(&s->kv);
     return st;
 }
@@ -52494,14 +52883,14 @@ static pn_status embed_open(pn_session *s, pn_err *err)
 {
     pn_model *m = s->model;
     pn_mem *mem = pn_engine_mem(m->engine);
-    uint64_t need, available = pn_session_available(m);
+    uint64_t need, available;
     if (s->embed)
         return PN_OK;
     pn_status st = pn_embed_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, m->exact,
                                   m->engine->cpu.work_bytes, &need, err);
     if (st)
         return st;
-    if (need > available)
+    if (!pn_model_room(m, need, need, &available))
         return pn_fail(err, PN_E_BUDGET, "embeddings in steps of %" PRIu32 " tokens need %" PRIu64 " bytes, %" PRIu64
                        " are available", s->n_batch, need, available);
     pn_embed *e = s->embed = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *e);
@@ -52574,6 +52963,17 @@ PN_API pn_pooling pn_model_pooling(const pn_model *m)
     return kv && pn_gguf_u64(kv, 0, &type) && type == 3 ? PN_POOLING_LAST : PN_POOLING_MEAN;    /* 0 none, 1 mean, 2 cls, 3 last, 4 rank */
 }
 
+static void embed_empty(pn_session *s)
+{
+    pn_mutex *pages = &s->model->engine->cache.lock;
+    pn_mutex_lock(pages);
+    pn_kv_truncate(&s->kv, 0);
+    pn_kv_trim(&s->kv);
+    pn_mutex_unlock(pages);
+    s->has_logits = s->apart = false;
+    s->salt = 0;
+}
+
 PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, int normalize,
                                   float *out, pn_err *err)
 {
@@ -52582,8 +52982,7 @@ PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t 
     if (pn_session_idle(s, err))
         return PN_E_STATE;
     atomic_store(&s->cancelled, false);
-    pn_kv_truncate(&s->kv, 0);
-    s->has_logits = false;
+    embed_empty(s);
     if (!n || !out || (unsigned)pooling > PN_POOLING_LAST)
         return pn_fail(err, PN_E_INVALID, "%s", !n ? "no tokens: an empty text has no embedding"
                                                 : !out ? "no memory for the embedding given" : "there is no such pooling");
@@ -52598,8 +52997,7 @@ PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t 
         st = embed_text(s, tokens, (uint32_t)n, pooling, err);
     if (!st)
         st = embed_finish(s->embed->sum, s->model->desc.n_embd, pooling == PN_POOLING_MEAN ? n : 1, normalize, out, err);
-    pn_kv_truncate(&s->kv, 0);
-    pn_kv_trim(&s->kv);
+    embed_empty(s);
     return st;
 }
 #endif
@@ -52618,7 +53016,7 @@ PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t 
 
 static pn_status grammar_wrap(pn_engine *e, pn_gram *g, pn_grammar **out, pn_err *err)
 {
-    pn_grammar *w = pn_mem_calloc(&e->ledger.mem, PN_ACCT_GRAMMAR, 1, sizeof *w);
+    pn_grammar *w = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_GRAMMAR, 1, sizeof *w);
     if (!w) {
         pn_gram_release(g);
         return pn_fail_nomem(err, "a grammar", sizeof *w);
@@ -52634,7 +53032,7 @@ PN_API pn_status pn_grammar_gbnf(pn_engine *e, const char *text, size_t len, pn_
     pn_gram *g;
     if (!e || (!text && len) || !out)
         return pn_fail(err, PN_E_INVALID, "pn_grammar_gbnf: engine, text and out must be given");
-    pn_status st = pn_gram_from_gbnf(&g, &e->ledger.mem, text, len, NULL, NULL, NULL, err);
+    pn_status st = pn_gram_from_gbnf(&g, pn_engine_mem(e), text, len, NULL, NULL, NULL, err);
     return st ? st : grammar_wrap(e, g, out, err);
 }
 
@@ -52643,7 +53041,7 @@ PN_API pn_status pn_grammar_json_schema(pn_engine *e, const char *text, size_t l
     pn_gram *g;
     if (!e || (!text && len) || !out)
         return pn_fail(err, PN_E_INVALID, "pn_grammar_json_schema: engine, text and out must be given");
-    pn_status st = pn_schema_compile(&g, &e->ledger.mem, text, len, NULL, err);
+    pn_status st = pn_schema_compile(&g, pn_engine_mem(e), text, len, NULL, err);
     if (!st)
         st = grammar_wrap(e, g, out, err);
     if (!st)
@@ -52658,7 +53056,7 @@ PN_API void pn_grammar_free(pn_grammar *g)
     pn_gram_release(g->gram);
     if (g->is_calls)
         pn_calls_fini(&g->calls);
-    pn_mem_free(&g->engine->ledger.mem, PN_ACCT_GRAMMAR, g, sizeof *g);
+    pn_mem_free(pn_engine_mem(g->engine), PN_ACCT_GRAMMAR, g, sizeof *g);
 }
 
 /* An answer as text: what is said and what is called. */
@@ -52685,7 +53083,7 @@ PN_API pn_status pn_grammar_print(const pn_grammar *g, pn_write_fn write, void *
     pn_str s;
     if (!g || !write)
         return pn_fail(err, PN_E_INVALID, "pn_grammar_print: grammar and write must be given");
-    pn_str_init(&s, &g->engine->ledger.mem, PN_ACCT_GRAMMAR);
+    pn_str_init(&s, pn_engine_mem(g->engine), PN_ACCT_GRAMMAR);
     const pn_gram *gram = g->is_calls ? g->calls.gram : g->gram;
     pn_status st = gram ? pn_gram_print((pn_gram *)(uintptr_t)gram, &s, err) : PN_OK;
     if (!st && write(user, pn_str_cstr(&s), s.len))
@@ -53311,6 +53709,7 @@ PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token ch
 #include <inttypes.h>
 
 /* includes base/pn_str.h */
+/* includes engine/pn_cache.h */
 /* includes sample/pn_budget.h */
 /* includes sample/pn_sampler.h */
 
@@ -53409,6 +53808,41 @@ static pn_status generate_token(pn_gen *g, pn_err *err)
     return PN_OK;
 }
 
+/* An empty session may have a part of the prompt already.  Then the turn's memory. */
+static pn_status generate_begin(pn_gen *g, pn_err *err)
+{
+    pn_session *s = g->s;
+    const pn_generate_params *p = &g->p;
+    if (s->kv.length == 0) {
+        s->salt = p->salt;
+        s->apart = p->no_cache != 0;
+        g->at = p->no_cache ? 0 : pn_cache_adopt(s, p->salt, p->prompt, p->n_prompt);
+        g->saved = (uint32_t)g->at;
+    } else if (p->no_cache || p->salt != s->salt) {
+        s->apart = true;
+    }
+    g->r.n_cached = s->kv.length;
+    pn_status st = pn_session_reserve(s, p->max_tokens ? (uint64_t)g->r.n_context + p->max_tokens : s->n_ctx, err);
+    if (st && g->at)
+        (void)pn_session_truncate(s, 0, NULL);
+    return st;
+}
+
+/* Tell the prefix cache what the session holds: at an end, or because the next step lets go of pages that a
+ * window has passed, and nobody could start there any more. */
+static void generate_save(pn_gen *g, bool end)
+{
+    const pn_session *s = g->s;
+    const pn_state_spec *spec = s->kv.spec;
+    uint32_t full = s->kv.length / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS;
+    for (uint32_t i = 0; i < spec->n_groups && !end; i++)
+        end = pn_kv_first_page(spec, i, full) * PN_KV_PAGE_TOKENS > g->saved;
+    if (!end || s->apart || full <= g->saved)
+        return;
+    pn_cache_insert(g->s);
+    g->saved = full;
+}
+
 PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
                                   struct pn_budget *budget, pn_err *err)
 {
@@ -53422,7 +53856,6 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
     if (st)
         return st;
-    g->r.n_cached = s->kv.length;
     g->r.n_context = s->kv.length + (uint32_t)p->n_prompt;
     st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
     if (!st)
@@ -53436,7 +53869,7 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     for (size_t i = 0; i < p->n_prompt && !st; i++)
         st = pn_sampler_accept(g->sampler, p->prompt[i], 0, err);
     if (!st)
-        st = pn_session_reserve(s, p->max_tokens ? (uint64_t)g->r.n_context + p->max_tokens : s->n_ctx, err);
+        st = generate_begin(g, err);
     return !st && !p->n_prompt ? pn_gen_computed(g, 0, err) : st;
 }
 
@@ -53449,6 +53882,8 @@ PN_INTERNAL size_t pn_gen_wants(const pn_gen *g, const pn_token **tokens)
 PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err)
 {
     g->at += n;
+    if (g->in_prompt)
+        generate_save(g, g->at == g->n_next);
     if (g->at < g->n_next)
         return PN_OK;
     if (g->in_prompt) {
@@ -53505,6 +53940,8 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
     if (!st)
         generate_keep(g, raw_len);
     pn_kv_trim(&g->s->kv);
+    if (!st)
+        generate_save(g, true);
     if (result)
         *result = g->r;
     pn_constraint_close(&g->constraint);
@@ -53521,7 +53958,8 @@ PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p
     size_t n;
     pn_status st = pn_gen_open(&g, s, p, route, budget, err);
     while (!st && (n = pn_gen_wants(&g, &tokens)) > 0) {
-        st = pn_session_more(s, tokens, n, NULL, err);
+        n = PN_MIN(n, (size_t)s->n_batch);
+        st = pn_session_chunk(s, tokens, (uint32_t)n, (uint32_t)g.at, (uint32_t)g.n_next, err);
         if (!st)
             st = pn_gen_computed(&g, n, err);
     }
@@ -53604,6 +54042,7 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
 #include <inttypes.h>
 
 static const double sched_slice = 0.002;        /* seconds between two looks at the cancel flags */
+static const double sched_look = 0.05;          /* the same while all requests are paused */
 
 PN_INTERNAL void pn_sched_init(pn_sched *q)
 {
@@ -53630,35 +54069,63 @@ PN_INTERNAL void pn_sched_fini(pn_engine *e)
  * Forming a step
  * ------------------------------------------------------------------------------------------ */
 
-/* Jobs of a model that are under way; of one client, when `whose` says so. */
-static uint32_t sched_under_way(const pn_sched *q, const pn_model *m, const pn_job *whose)
+static pn_queue *sched_queue(const pn_job *j) { return &j->s->model->queue; }
+
+static void sched_append(pn_job **list, pn_job *j)
 {
-    uint32_t n = 0;
-    for (const pn_job *j = q->head; j; j = j->next)
-        n += j->begun && j->s->model == m && (!whose || j->gen.p.client == whose->gen.p.client);
-    return n;
+    while (*list)
+        list = &(*list)->next;
+    *list = j;
+    j->next = NULL;
 }
 
-/* As many as the model's cap lets begin do; next is always the oldest of the client that has the fewest. */
-static void sched_admit(pn_sched *q, pn_model *m)
+static void sched_take_out(pn_job **list, const pn_job *j)
 {
+    while (*list != j)
+        list = &(*list)->next;
+    *list = j->next;
+}
+
+/* One more, or one less, of j's client is under way. */
+static void sched_count_peers(const pn_job *j, int more)
+{
+    pn_job *lists[] = {sched_queue(j)->work, sched_queue(j)->waiting};
+    for (size_t i = 0; i < PN_COUNT_OF(lists); i++)
+        for (pn_job *k = lists[i]; k; k = k->next)
+            if (k->gen.p.client == j->gen.p.client)
+                k->peers += (uint32_t)more;
+}
+
+static void sched_begin_job(pn_job *j)
+{
+    pn_queue *w = sched_queue(j);
+    sched_take_out(&w->waiting, j);
+    sched_append(&w->work, j);
+    w->n_work++;
+    w->n_ready--;
+    j->begun = true;
+    sched_count_peers(j, 1);
+}
+
+/* The oldest of the client that has the fewest under way; where all may begin, the oldest. */
+static pn_job *sched_next(const pn_queue *w, bool all)
+{
+    pn_job *best = NULL;
+    for (pn_job *j = w->waiting; j && !(best && (all || best->peers == 0)); j = j->next)
+        if (!j->paused && (!best || j->peers < best->peers))
+            best = j;
+    return best;
+}
+
+/* As many as the model's cap lets begin do. */
+static void sched_admit(pn_model *m)
+{
+    pn_queue *w = &m->queue;
     pn_mutex_lock(&m->lock);
     uint32_t cap = m->caps.concurrent ? m->caps.concurrent : UINT32_MAX;
     pn_mutex_unlock(&m->lock);
-    while (sched_under_way(q, m, NULL) < cap) {
-        pn_job *best = NULL;
-        uint32_t fewest = UINT32_MAX;
-        for (pn_job *j = q->head; j; j = j->next) {
-            uint32_t n = j->begun || j->paused || j->s->model != m ? UINT32_MAX : cap == UINT32_MAX ? 0 : sched_under_way(q, m, j);
-            if (n < fewest) {
-                best = j;
-                fewest = n;
-            }
-        }
-        if (!best)
-            return;
-        best->begun = true;
-    }
+    while (w->n_ready && w->n_work < cap)
+        sched_begin_job(sched_next(w, cap == UINT32_MAX));
 }
 
 /* May the two be in one step?  One plan and one type of keys and values for all of its runs. */
@@ -53667,31 +54134,26 @@ static bool sched_fits(const pn_session *a, const pn_session *b)
     return a->model == b->model && a->kv_type == b->kv_type && a->plans[0] == b->plans[0];
 }
 
-static bool sched_joins(const pn_job *j, const pn_job *first) { return j->begun && !j->paused && sched_fits(j->s, first->s); }
-
-/* Whose turn it is: of the models with work the one that has had the least time; of its jobs the oldest
- * under way. */
+/* Whose turn it is: of the models with work the one that has had the least time; of its jobs the one that
+ * began first. */
 static pn_job *sched_first(pn_sched *q)
 {
-    pn_job *best = NULL;
-    for (pn_job *j = q->head; j; j = j->next)
-        if (!j->paused && (!best || j->s->model->served < best->s->model->served))
-            best = j;
+    pn_model *best = NULL;
+    for (pn_model *m = q->models; m; m = m->queue.next)
+        if ((m->queue.n_work || m->queue.n_ready) && (!best || m->queue.served < best->queue.served))
+            best = m;
     if (!best)
         return NULL;
-    sched_admit(q, best->s->model);
-    for (pn_job *j = q->head; j; j = j->next)
-        if (j->begun && !j->paused && j->s->model == best->s->model)
-            return j;
-    return NULL;
+    sched_admit(best);
+    return best->queue.work;
 }
 
 /* Of those that may share a step with `first`, the one that takes the longest prompts. */
-static pn_session *sched_widest(const pn_sched *q, const pn_job *first)
+static pn_session *sched_widest(pn_job *first)
 {
     pn_session *s = first->s;
-    for (pn_job *j = q->head; j; j = j->next)
-        if (sched_joins(j, first) && j->s->n_batch > s->n_batch)
+    for (pn_job *j = first; j; j = j->next)
+        if (sched_fits(j->s, first->s) && j->s->n_batch > s->n_batch)
             s = j->s;
     return s;
 }
@@ -53701,7 +54163,7 @@ static void sched_take(pn_sched *q, pn_job *j, uint32_t n)
     const pn_token *tokens;
     size_t wants = pn_gen_wants(&j->gen, &tokens);
     pn_session *s = j->s;
-    pn_kv_prepare(&s->kv, n);
+    pn_session_prepare(s, n);
     pn_run *run = &q->runs[q->n_runs];
     *run = (pn_run){.row0 = q->n_rows, .n_rows = n, .pos0 = s->kv.length};
     for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
@@ -53747,25 +54209,25 @@ static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t 
 }
 
 /* One row for everyone who decodes, then prompts. */
-static void sched_fill(pn_engine *e, const pn_job *first, uint32_t max_rows)
+static void sched_fill(pn_engine *e, pn_job *first, uint32_t max_rows)
 {
     pn_sched *q = e->sched;
     const pn_token *tokens;
     uint32_t n = 0, prompts = 0;
-    for (pn_job *j = q->head; j; j = j->next) {
-        n += sched_joins(j, first);
-        prompts += sched_joins(j, first) && j->gen.in_prompt;
+    for (pn_job *j = first; j; j = j->next) {
+        n += sched_fits(j->s, first->s);
+        prompts += sched_fits(j->s, first->s) && j->gen.in_prompt;
     }
     uint32_t max_runs = PN_MIN(sched_room(e, max_rows, n, first->s->model->desc.n_vocab), max_rows);
-    for (pn_job *j = q->head; j && q->n_runs < max_runs; j = j->next)
-        if (sched_joins(j, first) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
+    for (pn_job *j = first; j && q->n_runs < max_runs; j = j->next)
+        if (sched_fits(j->s, first->s) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
             sched_take(q, j, 1);
     uint32_t room = max_rows - q->n_rows;
     if (q->n_runs)
         room = PN_MIN(room, (uint32_t)SCHED_CHUNK);
-    for (pn_job *j = q->head; j && room && q->n_runs < max_runs; j = j->next) {
+    for (pn_job *j = first; j && room && q->n_runs < max_runs; j = j->next) {
         size_t wants = pn_gen_wants(&j->gen, &tokens);
-        if (!sched_joins(j, first) || !j->gen.in_prompt || !wants)
+        if (!sched_fits(j->s, first->s) || !j->gen.in_prompt || !wants)
             continue;
         uint32_t share = PN_MAX(room / prompts, (uint32_t)SCHED_SHARE);        /* what one leaves is for the next */
         uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)PN_MIN(room, share)), (size_t)j->s->n_batch);
@@ -53850,7 +54312,7 @@ static void sched_advance(pn_engine *e, double deadline)
             die->ops->end(q->exec);
             pn_die_give(die);
             pn_mutex_lock(&q->lock);
-            q->model->served += pn_os_now() - q->began;
+            q->model->queue.served += pn_os_now() - q->began;
             pn_mutex_unlock(&q->lock);
             q->open = false;
             q->computed = true;
@@ -53888,13 +54350,21 @@ PN_INTERNAL void pn_sched_settle(pn_engine *e)
 /* With the lock held. */
 static void sched_unlist(pn_sched *q, pn_job *j)
 {
-    for (pn_job **p = &q->head; *p && j->listed; p = &(*p)->next)
-        if (*p == j) {
-            *p = j->next;
-            q->n_jobs--;
-            j->listed = false;
-            break;
-        }
+    pn_queue *w = sched_queue(j);
+    pn_model **m = &q->models;
+    PN_ASSERT(j->listed);
+    sched_take_out(j->begun ? &w->work : &w->waiting, j);
+    w->n_work -= j->begun;
+    w->n_ready -= !j->begun && !j->paused;
+    if (j->begun)
+        sched_count_peers(j, -1);
+    j->listed = false;
+    q->n_jobs--;
+    if (w->work || w->waiting)
+        return;
+    while (*m != j->s->model)
+        m = &(*m)->queue.next;
+    *m = w->next;
 }
 
 /* The owner may have freed the job when on_done is called: what that needs has been copied. */
@@ -53962,17 +54432,24 @@ static void sched_results(pn_engine *e)
 
 static pn_job *sched_cancelled(pn_sched *q)
 {
+    pn_job *found = NULL;
     pn_mutex_lock(&q->lock);
-    pn_job *j = q->head;
-    while (j && !atomic_load(&j->s->cancelled))
-        j = j->next;
+    for (const pn_model *m = q->models; m && !found; m = m->queue.next) {
+        pn_job *lists[] = {m->queue.work, m->queue.waiting};
+        for (size_t i = 0; i < PN_COUNT_OF(lists) && !found; i++)
+            for (found = lists[i]; found && !atomic_load(&found->s->cancelled);)
+                found = found->next;
+    }
     pn_mutex_unlock(&q->lock);
-    return j;
+    return found;
 }
 
 /* Those that were cancelled; none of them is in a step. */
-static void sched_reap(pn_sched *q)
+static void sched_reap(pn_engine *e)
 {
+    pn_sched *q = e->sched;
+    if (!atomic_exchange(&e->cancelled, false))
+        return;
     for (pn_job *j; (j = sched_cancelled(q)) != NULL;) {
         pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
         sched_end(q, j, PN_E_CANCELLED);
@@ -53982,12 +54459,12 @@ static void sched_reap(pn_sched *q)
 static void sched_begin(pn_engine *e)
 {
     pn_sched *q = e->sched;
-    sched_reap(q);
+    sched_reap(e);
     pn_mutex_lock(&q->lock);                /* the list stays as it is while the step is formed */
     pn_job *first = sched_first(q);
     q->n_runs = q->n_rows = q->n_outs = 0;
     q->st = PN_OK;
-    pn_session *wide = first ? sched_widest(q, first) : NULL;
+    pn_session *wide = first ? sched_widest(first) : NULL;
     if (wide)
         sched_fill(e, first, wide->n_batch);
     pn_mutex_unlock(&q->lock);
@@ -54032,13 +54509,22 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
  * A thread of our own
  * ------------------------------------------------------------------------------------------ */
 
-/* Is there anything to do?  With the lock held. */
-static bool sched_idle(const pn_sched *q)
+/* Is there nothing to do?  With the lock held. */
+static bool sched_idle(const pn_engine *e)
 {
-    for (const pn_job *j = q->head; j; j = j->next)
-        if (!j->paused || atomic_load(&j->s->cancelled))
+    for (const pn_model *m = e->sched->models; m; m = m->queue.next)
+        if (m->queue.n_work || m->queue.n_ready)
             return false;
-    return true;
+    return !e->sched->models || !atomic_load(&e->cancelled);
+}
+
+/* A signal handler that cancels a paused request can wake nobody: look from time to time. */
+static void sched_sleep(pn_sched *q)
+{
+    if (q->models)
+        pn_cond_wait_for(&q->work, &q->lock, sched_look);
+    else
+        pn_cond_wait(&q->work, &q->lock);
 }
 
 static void sched_drive(void *engine)
@@ -54047,8 +54533,8 @@ static void sched_drive(void *engine)
     pn_sched *q = e->sched;
     for (;;) {
         pn_mutex_lock(&q->lock);
-        while (!q->stop && sched_idle(q))
-            pn_cond_wait(&q->work, &q->lock);
+        while (!q->stop && sched_idle(e))
+            sched_sleep(q);
         bool stop = q->stop;
         pn_mutex_unlock(&q->lock);
         if (stop)
@@ -54093,35 +54579,60 @@ PN_API void pn_engine_stop(pn_engine *e)
  * Jobs
  * ------------------------------------------------------------------------------------------ */
 
+/* What a model did not use while it had no jobs it has not saved up. */
+static void sched_add_model(pn_sched *q, pn_model *m)
+{
+    pn_model **end = &q->models;
+    double least = -1;
+    for (; *end; end = &(*end)->queue.next)
+        least = least < 0 || (*end)->queue.served < least ? (*end)->queue.served : least;
+    *end = m;
+    m->queue.next = NULL;
+    m->queue.served = PN_MAX(m->queue.served, least);
+}
+
 PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
 {
     pn_sched *q = e->sched;
-    double least = -1;
-    bool known = false;
+    pn_queue *w = sched_queue(j);
     pn_mutex_lock(&q->lock);
-    pn_job **p = &q->head;
-    for (; *p; p = &(*p)->next) {
-        const pn_model *m = (*p)->s->model;
-        known = known || m == j->s->model;
-        least = least < 0 || m->served < least ? m->served : least;
-    }
-    if (!known)                             /* what it did not use it has not saved up */
-        j->s->model->served = PN_MAX(j->s->model->served, least);
-    *p = j;
-    j->next = NULL;
-    j->listed = true;
+    if (!w->work && !w->waiting)
+        sched_add_model(q, j->s->model);
+    for (const pn_job *k = w->work; k; k = k->next)
+        j->peers += k->gen.p.client == j->gen.p.client;
+    sched_append(&w->waiting, j);
+    w->n_ready++;
     q->n_jobs++;
+    j->listed = true;
+    if (atomic_load(&j->s->cancelled))      /* before it could be found */
+        atomic_store(&e->cancelled, true);
     pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
+}
+
+/* It waits again, in front of those that have not begun yet. */
+static void sched_put_back(pn_job *j)
+{
+    pn_queue *w = sched_queue(j);
+    sched_count_peers(j, -1);
+    sched_take_out(&w->work, j);
+    j->next = w->waiting;
+    w->waiting = j;
+    w->n_work--;
+    w->n_ready++;
+    j->begun = false;
 }
 
 PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused)
 {
     pn_sched *q = e->sched;
     pn_mutex_lock(&q->lock);
-    if (j->paused != paused)
-        j->begun = false;
-    j->paused = paused;
+    if (j->listed && j->paused != paused) {
+        if (j->begun)
+            sched_put_back(j);
+        sched_queue(j)->n_ready += paused ? -1 : 1;
+        j->paused = paused;
+    }
     pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
 }
@@ -55150,7 +55661,7 @@ PN_INTERNAL pn_status pn_replay_match(pn_replay *r, const pn_prompt *p, size_t o
  *
  * Trust: spans come from the template engine; what the messages say never becomes a control token.
  */
-/* includes engine/pn_engine_int.h */
+/* includes engine/pn_cache.h */
 
 #include <inttypes.h>
 
@@ -55478,43 +55989,41 @@ static pn_status talk_encode(pn_chat *c, const pn_prompt *p, size_t at, talk_tok
     return st;
 }
 
-/* Put n tokens of the session in front of the list. */
-static pn_status talk_again(pn_chat *c, talk_tokens *t, size_t first, size_t n, pn_err *err)
+/* Put the session's first n tokens in front of the list. */
+static pn_status talk_again(pn_chat *c, talk_tokens *t, size_t n, pn_err *err)
 {
     if (!pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&t->list, &t->cap, n + t->n, sizeof *t->list))
         return pn_fail_nomem(err, "a prompt", (n + t->n) * sizeof *t->list);
     memmove(t->list + n, t->list, t->n * sizeof *t->list);
-    memcpy(t->list, c->s->tokens + first, n * sizeof *t->list);
+    memcpy(t->list, c->s->tokens, n * sizeof *t->list);
     t->n += n;
     return PN_OK;
 }
 
-/* Leave in the session what the new prompt shares with it; *from: first of t that has to be computed.
- * At least one token is, for its logits.  Where a window has moved past that point, everything is. */
-static pn_status talk_rewind(pn_chat *c, talk_tokens *t, size_t kept, size_t *from, pn_err *err)
+/* Leave in the session what it shares with t, all tokens of the new prompt; *from: the first that it does
+ * not hold.  At least one is computed, for its logits.  Nothing is left where a window has moved past that
+ * point, or where the prefix cache has more: then the generation begins with that. */
+static pn_status talk_rewind(pn_chat *c, const talk_tokens *t, const pn_generate_params *g, size_t *from, pn_err *err)
 {
     pn_session *s = c->s;
-    pn_status st = PN_OK;
-    size_t i = 0;
-    while (kept + i < s->kv.length && i < t->n && s->tokens[kept + i] == t->list[i])
-        i++;
-    if (i == t->n && !(kept + i == s->kv.length && s->has_logits)) {
-        if (i == 0 && kept > 0)
-            st = talk_again(c, t, --kept, 1, err);
-        else if (i > 0)
-            i--;
-    }
-    *from = i;
-    if (st || pn_session_truncate(s, (uint32_t)(kept + i), err) == PN_OK)
-        return st;
+    size_t n = 0;
+    while (n < s->kv.length && n < t->n && s->tokens[n] == t->list[n])
+        n++;
+    if (n == t->n && n > 0 && !(n == s->kv.length && s->has_logits))
+        n--;
+    if (!g->no_cache && pn_cache_holds(s, g->salt, t->list, t->n) > n)
+        n = 0;
+    *from = n;
+    if (pn_session_truncate(s, (uint32_t)n, err) == PN_OK)
+        return PN_OK;
     *from = 0;
-    st = talk_again(c, t, 0, kept, err);
-    return st ? st : pn_session_truncate(s, 0, err);
+    return pn_session_truncate(s, 0, err);
 }
 
-/* Tokens that have to be evaluated before the answer: *t, from *from on.  opening: where in p the
- * answer's opening begins. */
-static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, talk_tokens *t, size_t *from, pn_err *err)
+/* Tokens of the prompt: *t, of which those before *from are in the session.  opening: where in p the answer's
+ * opening begins. */
+static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, const pn_generate_params *g, talk_tokens *t, size_t *from,
+                              pn_err *err)
 {
     size_t at, kept, n;
     pn_status st = pn_replay_match(&c->replay, p, opening, c->messages, c->n_messages, c->s->kv.length, &at, &kept, err);
@@ -55522,7 +56031,9 @@ static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, ta
         st = talk_encode(c, p, at, t, err);
     n = t->n;
     if (!st)
-        st = talk_rewind(c, t, kept, from, err);
+        st = talk_again(c, t, kept, err);
+    if (!st)
+        st = talk_rewind(c, t, g, from, err);
     return st ? st : pn_replay_prompt(&c->replay, p, at, opening, kept, n, err);
 }
 
@@ -55725,7 +56236,7 @@ static void talk_begin(const pn_chat *c, pn_generate_params *g, pn_bytes opening
         return;
     if (open)
         g->grammar_after = f->think_close;
-    else if (f->think_open && f->think_close && !talk_contains(opening, f->think_close)) {
+    else if (f->think_open && f->think_close && !f->guessed && !talk_contains(opening, f->think_close)) {
         g->think_open = f->think_open;
         g->think_close = f->think_close;
     }
@@ -55754,7 +56265,7 @@ static pn_status talk_start(pn_answer *a, pn_err *err)
         st = pn_out_new(&a->parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL, begun.data, begun.len, &how, talk_event, a,
                         err);
     if (!st)
-        st = talk_prepare(c, &prompt, opening, &a->tokens, &from, err);
+        st = talk_prepare(c, &prompt, opening, g, &a->tokens, &from, err);
     g->size = sizeof *g;
     g->prompt = a->tokens.list + from;
     g->n_prompt = a->tokens.n - from;
@@ -56026,7 +56537,7 @@ PN_API void pn_request_cancel(pn_request *r)
 {
     if (atomic_load(&r->job.over))
         return;
-    atomic_store(&r->job.s->cancelled, true);
+    pn_session_cancel(r->job.s);
     pn_sched_wake(r->e);
 }
 

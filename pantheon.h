@@ -29,7 +29,7 @@
  *     sampler or detokenizer from one thread at a time.  pn_session_cancel() may be called from
  *     anywhere, a signal handler included.
  *   - Same bits: for one build and instruction set, logits depend on the tokens alone; not on
- *     threads, batch size, or how the tokens were cut into calls.
+ *     threads, batch size, how the tokens were cut into calls, or what the prefix cache knew.
  */
 #ifndef PANTHEON_H
 #define PANTHEON_H
@@ -146,6 +146,9 @@ typedef struct pn_engine_params {
     void *log_user;
     uint32_t n_threads;         /* 0: usable cores by affinity and cgroup quota */
     uint64_t mem_limit;         /* bytes for everything but mapped weights; 0: no cap of ours */
+    uint64_t prefix_bytes;      /* most that the prefix cache may hold; 0: a tenth of mem_limit or of the machine's
+                                   memory, whichever is less */
+    int no_prefix;              /* 1: there is none */
 } pn_engine_params;
 
 /* Create an engine.  `params` may be NULL. */
@@ -158,6 +161,24 @@ PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out);
 /* Bytes for the host program, counted under `account`; NULL when out of budget or memory. */
 PN_API void *pn_alloc(pn_engine *e, pn_account account, size_t size);
 PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size);
+
+/* The prefix cache.  Keys and values of what generations have computed (pn_session_generate, pn_chat_reply,
+ * requests) stay, and one that begins in an empty session starts from the longest part of its prompt that
+ * is known, in pages of 64 tokens, with the same bits.  pn_session_eval neither looks nor adds.  It gives way to
+ * whatever else needs memory, and does not grow by more than half of what is available. */
+typedef struct pn_prefix_info {
+    uint64_t bytes, bytes_max;  /* PN_ACCT_PREFIX may hold more: pages that sessions share and the cache forgot */
+    uint64_t pages;
+    uint64_t queries, hits;             /* generations that looked; that found something */
+    uint64_t tokens_asked, tokens_hit;  /* of their prompts: all; what was found */
+    uint64_t evicted;                   /* pages, ever */
+} pn_prefix_info;
+
+PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out);        /* from any thread */
+
+/* How much of a prompt a generation without a salt would find now: a hint for choosing where to run it.
+ * From any thread. */
+PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n);
 
 /* The instruction set in use: "ref", "sse41", "avx2", "avx512", "avx512vnni", "neon", "dotprod".
  * pn_cpu_force picks a lower one for the whole process (tests, reproducing another machine's bits);
@@ -817,11 +838,14 @@ typedef struct pn_generate_params {
                                    had to be computed.  No lock of the engine is held: the request may be freed, by any
                                    thread.  Not called for one that pn_request_free ended.  NULL: nobody is told */
     void *done_user;
+    uint64_t salt;              /* prompts share what was computed only with those of the same salt: tenants that must
+                                   not learn of each other have one each */
+    int no_cache;               /* 1: the prefix cache is neither asked nor told */
 } pn_generate_params;
 
 typedef struct pn_generate_result {
     pn_finish finish;
-    uint32_t n_prompt;          /* tokens given; in a conversation those that the session did not hold */
+    uint32_t n_prompt;          /* tokens given; in a conversation those that the session did not keep */
     uint32_t n_generated;
     double prefill_seconds, decode_seconds;
     uint64_t seed;
@@ -830,7 +854,8 @@ typedef struct pn_generate_result {
                                    was cancelled or found the context full), or after a stop string those
                                    whose text was delivered wholly */
     uint32_t n_context;         /* tokens in the session before the answer */
-    uint32_t n_cached;          /* of n_context, those that were there already and were not computed */
+    uint32_t n_cached;          /* of n_context, those that were not computed: the session held them, or they were
+                                   taken from the prefix cache */
     uint32_t n_reasoning;       /* of n_generated, those whose text is reasoning, without its markers (PN_PART_REASONING) */
 } pn_generate_result;
 

@@ -543,6 +543,7 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m);
 PN_INTERNAL void pn_cond_init(pn_cond *c);
 PN_INTERNAL void pn_cond_fini(pn_cond *c);
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m);
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds);    /* or until that long has passed */
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c);
 
 /* Run fn(arg) on a new thread.  `t` must stay where it is until joined.  False: the system refused. */
@@ -584,18 +585,19 @@ typedef struct pn_oai_error {
     char extra[96];             /* more members, JSON without braces; "": none */
     uint32_t retry_ms;          /* for Retry-After and retry-after-ms; 0: none */
     bool no_retry;              /* x-should-retry: false */
+    const char *allow;          /* static: the method for Allow, or NULL */
 } pn_oai_error;
 
 PN_INTERNAL void pn_oai_error_json(const pn_oai_error *e, pn_str *out);
 PN_INTERNAL void pn_oai_error_object(const pn_oai_error *e, pn_str *out);   /* what is behind "error": */
 
-/* Everything but extra, retry_ms and no_retry, which become empty. */
+/* Everything but extra, retry_ms, no_retry and allow, which become empty. */
 PN_INTERNAL void pn_oai_error_set(pn_oai_error *e, int status, const char *type, const char *code, const char *param, const char *fmt,
                                   ...) PN_PRINTF(6, 7);
 
 PN_INTERNAL void pn_oai_error_model(pn_oai_error *e, pn_bytes asked, const char *const *served, size_t n_served);    /* 404 */
 PN_INTERNAL void pn_oai_error_route(pn_oai_error *e, pn_bytes path);                                                 /* 404 */
-PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const char *allowed);                         /* 405 */
+PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const char *allowed);                         /* 405; `allowed` is static */
 PN_INTERNAL void pn_oai_error_key(pn_oai_error *e, bool given);             /* 401; given: there was one, a wrong one */
 PN_INTERNAL void pn_oai_error_queue(pn_oai_error *e, uint32_t waiting, uint32_t retry_ms);                           /* 429 */
 PN_INTERNAL void pn_oai_error_loading(pn_oai_error *e, const char *what, uint32_t retry_ms);    /* 503: "the model m is loading" */
@@ -663,6 +665,8 @@ typedef struct pn_oai_common {
     size_t cap_bias;
     const char **stop;          /* owned, [cap_stop]; texts of the body */
     size_t n_stop, cap_stop;
+    const char **breakers;      /* owned, [cap_breakers]: dry_sequence_breakers; NULL: not given */
+    size_t n_breakers, cap_breakers;
     pn_oai_format format;
     uint32_t schema;
     pn_bytes grammar;
@@ -670,7 +674,7 @@ typedef struct pn_oai_common {
     pn_bytes session;           /* session_id, or {NULL, 0} */
 } pn_oai_common;
 
-/* A model's defaults overridden by what was given; bias and seed are the request's. */
+/* A model's defaults overridden by what was given; bias, breakers and seed are the request's. */
 PN_INTERNAL void pn_oai_sampling(const pn_oai_common *q, pn_sampling *of_model);
 
 /* ------------------------------------------------------------------------------------------
@@ -888,7 +892,7 @@ PN_INTERNAL bool pn_reply_kept(pn_reply *r, const pn_str *s);
 /* ,"pantheon":{...} onto out. */
 PN_INTERNAL void pn_reply_report(pn_reply *r);
 
-/* prefix and 24 letters and digits, the same for equal a and b in this reply, not terminated by quotes. */
+/* prefix and 24 letters and digits, the same for equal a and b in this reply. */
 PN_INTERNAL void pn_reply_id(const pn_reply *r, const char *prefix, uint32_t a, uint32_t b, char out[40]);
 
 /* length (also: the context is full) or something else */
@@ -927,7 +931,7 @@ typedef struct pn_oai_completion_reply {
 
 PN_INTERNAL pn_status pn_oai_completion_reply_new(pn_reply **out, const pn_reply_params *p, const pn_oai_completion_reply *how, pn_err *err);
 
-/* --- for those who implement both ---------------------------------------------------------------- */
+/* --- for those who implement replies like these ---------------------------------------------------------------- */
 
 /* {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":...,"choices":[ */
 PN_INTERNAL void pn_oai_reply_head(pn_reply *r, const char *prefix, const char *object);
@@ -936,6 +940,9 @@ PN_INTERNAL void pn_oai_reply_head(pn_reply *r, const char *prefix, const char *
 PN_INTERNAL void pn_oai_reply_usage(pn_str *s, const pn_oai_usage *u);
 
 PN_INTERNAL bool pn_oai_reply_fail(pn_reply *r, const pn_oai_error *e);
+
+/* {"token","logprob","bytes","top_logprobs":[{"token","logprob","bytes"}]} */
+PN_INTERNAL void pn_oai_reply_token(pn_str *s, const pn_token_logprob *t);
 
 /* A natural logarithm as the API has it: what is no number is -9999. */
 PN_INTERNAL void pn_oai_reply_log(pn_str *s, float v);
@@ -982,6 +989,9 @@ static inline pn_oai_translator *pn_oai_translator_of(pn_oai_parser *p) { return
 /* The field under another name, as it is. */
 PN_INTERNAL void pn_oai_translate_as(pn_oai_parser *p, const char *name, uint32_t node);
 
+/* The string `key` of an object; an error is about "at.key". */
+PN_INTERNAL bool pn_oai_translate_member(pn_oai_parser *p, const char *at, uint32_t node, const char *key, pn_bytes *out);
+
 /* A reader: chat would take the field for something that this API does not have, so it is only listed. */
 PN_INTERNAL bool pn_oai_translate_ignore(pn_oai_parser *p, const char *name, uint32_t node);
 
@@ -1017,6 +1027,126 @@ PN_INTERNAL int pn_anthropic_error_status(const pn_oai_error *e);
 PN_INTERNAL pn_status pn_anthropic_reply_new(pn_reply **out, const pn_reply_params *p, pn_err *err);
 
 #endif /* PN_ANTHROPIC_H */
+
+/* ---- Begin serve/pn_responses.h ---- */
+/*
+ * pn_responses.h - OpenAI's Responses API, without its state: requests become chat requests, answers become
+ * items.
+ *
+ * A request's text is said as a chat completions request and read as one (pn_oai_translate.h).  Its body is kept,
+ * because answers repeat much of it.  What needs answers of before (previous_response_id, conversation) or
+ * work behind the client's back (background) is refused; tools that run at OpenAI's are left out and listed.
+ *
+ * Source: OpenAI's API reference.
+ *
+ * Threads: none; see pn_reply.h for replies.
+ */
+#ifndef PN_RESPONSES_H
+#define PN_RESPONSES_H
+
+/* includes serve/pn_oai.h */
+/* includes serve/pn_reply.h */
+
+typedef struct pn_responses {
+    pn_oai_chat chat;           /* what it comes to; `ignored` is of the client's body */
+    pn_json_doc body;           /* the client's; owned */
+} pn_responses;
+
+/* Also for its input_tokens.  False: *e says why, and *out is empty. */
+PN_INTERNAL bool pn_responses_parse(pn_responses *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_responses_fini(pn_responses *q);
+
+/* Streaming: response.created and .in_progress, each item from its output_item.added to its output_item.done, one
+ * after the other, and response.completed or .incomplete.  q is borrowed while the reply lives; p->n_choices
+ * is 1. */
+PN_INTERNAL pn_status pn_responses_reply_new(pn_reply **out, const pn_reply_params *p, const pn_responses *q, pn_err *err);
+
+#endif /* PN_RESPONSES_H */
+
+/* ---- Begin serve/pn_oai_embeddings.h ---- */
+/*
+ * pn_oai_embeddings.h - /v1/embeddings: what is asked for, and the answer.
+ *
+ * Vectors go out as numbers, or as base64 of little-endian f32, which OpenAI's SDKs ask for unless told
+ * otherwise.
+ *
+ * Pure.  Threads: none.
+ */
+#ifndef PN_OAI_EMBEDDINGS_H
+#define PN_OAI_EMBEDDINGS_H
+
+/* includes serve/pn_oai.h */
+/* includes serve/pn_reply.h */
+
+typedef enum pn_oai_pooling {
+    PN_OAI_POOLING_MODEL = 0,   /* as the model says */
+    PN_OAI_POOLING_MEAN, PN_OAI_POOLING_LAST
+} pn_oai_pooling;
+
+typedef struct pn_oai_embeddings {
+    pn_oai_common common;       /* body, model, ignored */
+    pn_oai_inputs inputs;       /* 1 to 2048, none of them empty */
+    bool base64;
+    uint32_t dimensions;        /* 0: not given */
+    pn_oai_pooling pooling;
+} pn_oai_embeddings;
+
+PN_INTERNAL bool pn_oai_embeddings_parse(pn_oai_embeddings *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_embeddings_fini(pn_oai_embeddings *q);
+
+/* vectors: [n] of [dim] */
+PN_INTERNAL void pn_oai_embeddings_body(pn_str *out, const char *model, const float *const *vectors, size_t n, size_t dim, bool base64,
+                                        const pn_oai_usage *usage);
+
+#endif /* PN_OAI_EMBEDDINGS_H */
+
+/* ---- Begin serve/pn_oai_tokens.h ---- */
+/*
+ * pn_oai_tokens.h - /tokenize, /detokenize, /apply-template and the counts of input tokens, as llama-server and
+ * vLLM have them.
+ *
+ * The two differ in names and defaults; a request says which it is by its fields, and gets that form back.
+ *
+ * Pure.  Threads: none.
+ */
+#ifndef PN_OAI_TOKENS_H
+#define PN_OAI_TOKENS_H
+
+/* includes serve/pn_oai.h */
+
+typedef struct pn_oai_tokenize {
+    pn_oai_chat chat;           /* when there are messages; else its `common` alone, with body and model */
+    pn_bytes text;              /* what to tokenize; data NULL: there are messages, to be rendered first */
+    bool vllm;                  /* `prompt` or `messages`; else `content` */
+    bool add_special;           /* BOS and so on; of vLLM's prompts by default */
+    bool parse_special;         /* markers in the text are control tokens; by default */
+    bool pieces;                /* each token's text, too */
+    bool add_generation_prompt; /* by default */
+} pn_oai_tokenize;
+
+PN_INTERNAL bool pn_oai_tokenize_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_tokenize_fini(pn_oai_tokenize *q);
+
+/* The same for /apply-template: there are messages. */
+PN_INTERNAL bool pn_oai_template_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+
+typedef struct pn_oai_detokenize {
+    pn_oai_common common;
+    pn_token *tokens;           /* owned, [cap] */
+    size_t n, cap;
+} pn_oai_detokenize;
+
+PN_INTERNAL bool pn_oai_detokenize_parse(pn_oai_detokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e);
+PN_INTERNAL void pn_oai_detokenize_fini(pn_oai_detokenize *q);
+
+/* Answers.  pieces: [n], when q->pieces; one that is not UTF-8 is shown as its bytes. */
+PN_INTERNAL void pn_oai_tokenize_body(pn_str *out, const pn_oai_tokenize *q, const pn_token *tokens, const pn_bytes *pieces, size_t n,
+                                      uint32_t max_model_len);
+PN_INTERNAL void pn_oai_detokenize_body(pn_str *out, const char *text, size_t len);
+PN_INTERNAL void pn_oai_template_body(pn_str *out, const char *text, size_t len);
+PN_INTERNAL void pn_oai_input_tokens_body(pn_str *out, size_t n);
+
+#endif /* PN_OAI_TOKENS_H */
 
 /* ---- Begin serve/pn_metrics.h ---- */
 /*
@@ -1858,6 +1988,8 @@ PN_INTERNAL void pn_lane_done(pn_lane *l);
  *     pn_registry.c    models by name: loading, unloading, routing
  *     pn_ask.c         a request for text: from its body to its answer
  *     pn_ask_begin.c   what of it happens on the lane: parsing, prompt, grammar, sessions
+ *     pn_ask_score.c   log-probabilities of a prompt
+ *     pn_ask_once.c    requests that generate nothing: tokens, embeddings
  *     pn_admin.c       /v1/models, /admin, /metrics and the like
  *
  * Who owns what.  All of it is the I/O thread's, the one in pn_server_poll, but
@@ -1949,6 +2081,11 @@ typedef enum serve_kind {
 
 typedef enum serve_phase { SERVE_PARSING = 0, SERVE_QUEUED, SERVE_BEGINNING, SERVE_RUNNING, SERVE_CLOSING } serve_phase;
 
+typedef struct serve_tokens {
+    pn_token *list;             /* owned, [n] */
+    size_t n;
+} serve_tokens;
+
 /* One answer of the model. */
 typedef struct serve_choice {
     serve_ask *ask;
@@ -1959,11 +2096,11 @@ typedef struct serve_choice {
     pn_generate_params generate;
     pn_chat_reply_params reply;
     pn_sampling sampling;
-    pn_token *prompt;           /* owned, [n_prompt]: of a completion */
-    size_t n_prompt;
-    bool done;                  /* under the ask's lock: the request is */
+    serve_tokens prompt;        /* of a completion */
+    bool begun, done;           /* under the ask's lock: there is a request, and it is done */
     bool told;                  /* its end has been told to the reply */
     bool calls;                 /* it has called a tool */
+    bool led;                   /* under the lock: its prompt is computed */
 } serve_choice;
 
 struct serve_ask {
@@ -1977,12 +2114,13 @@ struct serve_ask {
     uint64_t client;            /* whose it is: for fairness */
     pn_task task;
     pn_str body;                /* owned: what was sent */
-    struct serve_request *req;  /* owned by pn_ask_begin.c: what it says */
+    struct serve_request *req;  /* owned by the lane's files: what it says */
     pn_bytes model_name;        /* of it */
     bool stream;
+    bool computes;              /* on the lane, not in a request */
     bool retry;                 /* there was no memory for it beside the others: wait until n_closed is not retry_at */
     uint64_t retry_at;
-    bool cancelled;
+    atomic_bool cancelled;
     pn_oai_error error;         /* status 0: none */
 
     char id[25];
@@ -1997,6 +2135,10 @@ struct serve_ask {
     pn_str box;                 /* events that have not been fetched: records, see ask_emit */
     bool paused;                /* the box is full: its requests are paused */
     uint32_t n_done;
+    uint32_t n_led, n_leaders;  /* choices that were begun at once: one for each prompt */
+    bool more_due;              /* their prompts are computed: begin the others, which then find them in the cache */
+    pn_status more_status;      /* what that came to, with the text in more_err */
+    pn_err more_err;
     uint64_t first_ms, last_ms; /* when tokens came */
     uint16_t gaps[SERVE_GAPS];  /* ms between tokens, for the metrics, [n_gaps] */
     uint32_t n_gaps;
@@ -2005,6 +2147,7 @@ struct serve_ask {
     atomic_bool news;           /* look into the box */
     pn_str out;                 /* the records being sent, from out_at on */
     size_t out_at;
+    bool adding;                /* the lane is at it; meanwhile the ask does not end */
     bool streaming, ended;      /* the head went out; the reply has been told its end */
     bool counted;               /* in the metrics */
     uint64_t asked_ms, queued_ms, begun_ms;     /* begun 0: it has no place */
@@ -2040,7 +2183,7 @@ struct pn_server {
     bool listening;             /* the poller waits for new connections */
     pn_poller poller;
     pn_wake wake;
-    pn_lane lane, loader;
+    pn_lane lane, slow, loader; /* slow: embeddings, which compute */
     bool drives;                /* pn_engine_start was ours */
     serve_conn *conns;
     uint32_t n_conns;
@@ -2073,7 +2216,7 @@ PN_INTERNAL void serve_turn(serve_conn *c);
 
 /* Replies, each to the request that c is at. */
 PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const char *body, size_t n);
-PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body);
+PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body, const pn_str *fields);    /* NULL: no more fields */
 PN_INTERNAL void serve_error(serve_conn *c, const pn_oai_error *e);
 PN_INTERNAL void serve_errorf(serve_conn *c, int status, const char *type, const char *code, const char *fmt, ...) PN_PRINTF(5, 6);
 PN_INTERNAL bool serve_stream(serve_conn *c);                  /* the head of a stream of events; false: the connection is lost */
@@ -2108,6 +2251,7 @@ PN_INTERNAL void serve_asks_stop(pn_server *s);                /* cancel all: th
 
 PN_INTERNAL void serve_ask_parse(serve_ask *a);
 PN_INTERNAL void serve_ask_begin(serve_ask *a);
+PN_INTERNAL void serve_ask_more(serve_ask *a);                 /* the choices that share a prompt with one that runs */
 PN_INTERNAL void serve_ask_close(serve_ask *a);                /* requests, sessions and what belongs to them */
 PN_INTERNAL void serve_ask_ignored(const serve_ask *a, pn_str *fields);        /* x-pantheon-ignored, where there is something */
 PN_INTERNAL int serve_ask_emit(void *ask, const char *event, const char *json, size_t len);     /* under its lock */
@@ -2123,6 +2267,92 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
 PN_INTERNAL void serve_admin_waiters(serve_model *m);          /* tell those who wait for it */
 
 #endif /* PN_SERVER_INT_H */
+
+/* ---- Begin serve/pn_ask_int.h ---- */
+/*
+ * pn_ask_int.h - a request for text as the lane sees it: what its body says, and what its two files share.
+ */
+#ifndef PN_ASK_INT_H
+#define PN_ASK_INT_H
+
+/* includes serve/pn_oai_embeddings.h */
+/* includes serve/pn_oai_tokens.h */
+/* includes serve/pn_responses.h */
+/* includes serve/pn_server_int.h */
+
+struct serve_request {
+    pn_oai_common *common;      /* of the one below, as the next */
+    pn_oai_chat *chat;          /* NULL: no conversation */
+    union {
+        pn_oai_chat chat;
+        pn_oai_completion completion;
+        pn_responses responses;
+        pn_oai_embeddings embeddings;
+        pn_oai_tokenize tokenize;
+        pn_oai_detokenize detokenize;
+    } of;
+    bool open;                  /* it was read and has to be closed */
+    pn_str tools;               /* owned: JSON array, or empty */
+    pn_str echoed;              /* owned: texts of the prompts, if they are echoed, and where they are: */
+    pn_bytes echo[SERVE_CHOICES];
+};
+
+/* The engine refused: that is the ask's error now.  Returns st. */
+PN_INTERNAL pn_status serve_ask_refused(serve_ask *a, pn_status st, const pn_err *err);
+
+/* Append the tokens of input i. */
+PN_INTERNAL pn_status serve_ask_tokens(serve_ask *a, const pn_oai_inputs *in, size_t i, serve_tokens *t, pn_err *err);
+
+/* Tokens of the prompt (of the longest one); 0: it cannot be said. */
+PN_INTERNAL uint32_t serve_ask_count(serve_ask *a);
+
+/* Are the log-probabilities of the prompts' own tokens wanted (echo with logprobs)? */
+PN_INTERNAL bool serve_ask_scores(const serve_ask *a);
+
+/* Compute a choice's prompt in its session and tell the reply its tokens. */
+PN_INTERNAL pn_status serve_ask_score(serve_ask *a, serve_choice *c, pn_err *err);
+
+/* An ask that generates nothing: its answer is in the box afterwards, and it has ended. */
+PN_INTERNAL pn_status serve_ask_once(serve_ask *a, pn_err *err);
+
+#endif /* PN_ASK_INT_H */
+
+/* ---- Begin serve/pn_accept.h ---- */
+/*
+ * pn_accept.h - which of two types would the client rather have?  (Accept, RFC 9110 12.5.1)
+ *
+ * One path answers programs and browsers.  Programs send no Accept, or one that takes everything; browsers name
+ * text/html first.  So HTML has to be asked for by name: what only "*" or "text/" allows gets the other type.
+ */
+#ifndef PN_ACCEPT_H
+#define PN_ACCEPT_H
+
+/* includes serve/pn_http.h */
+
+/* Is text/html named, and at least as welcome as application/json?  Equally welcome by name: no. */
+PN_INTERNAL bool pn_accept_html(const pn_http_request *r);
+
+#endif /* PN_ACCEPT_H */
+
+/* ---- Begin serve/pn_page.h ---- */
+/*
+ * pn_page.h - the page at "/", for browsers: one HTML text with its script and style inside.
+ *
+ * The source is src/serve/page/index.html; pn_page.c is made from it.  Script and style carry a nonce that is new in
+ * each reply, so that the policy sent with it (Content-Security-Policy) runs them and nothing else.
+ */
+#ifndef PN_PAGE_H
+#define PN_PAGE_H
+
+/* includes base/pn_str.h */
+
+/* Stands in the text where the nonce belongs. */
+#define PN_PAGE_NONCE "@NONCE@"
+
+/* A line with its end; NULL: there is no such line. */
+PN_INTERNAL const char *pn_page_line(size_t i);
+
+#endif /* PN_PAGE_H */
 
 /* ---- Begin serve/pn_http_client.h ---- */
 /*
@@ -2501,14 +2731,14 @@ PN_INTERNAL bool pn_router_running(const pn_router *r);
 #ifndef PN_ROUTER_INT_H
 #define PN_ROUTER_INT_H
 
-#include <stdatomic.h>
-
 /* includes base/pn_json.h */
 /* includes serve/pn_conn.h */
 /* includes serve/pn_net.h */
 /* includes serve/pn_oai_error.h */
 /* includes serve/pn_router.h */
 /* includes serve/pn_upstream.h */
+
+#include <stdatomic.h>
 
 typedef struct router_conn router_conn;
 typedef struct router_ask router_ask;
@@ -2787,6 +3017,7 @@ PN_INTERNAL bool pn_args_check(const pn_args *a, const char *who, const char *ke
 /* Enough arguments? */
 PN_INTERNAL bool pn_args_complete(const pn_args *a);
 
+PN_INTERNAL bool pn_args_knows(const pn_args *a, const char *name);            /* the command has this flag */
 PN_INTERNAL bool pn_args_has(const pn_args *a, const char *name);
 PN_INTERNAL bool pn_args_on(const pn_args *a, const char *name);               /* PN_FLAG_BOOL */
 PN_INTERNAL const char *pn_args_text(const pn_args *a, const char *name, const char *fallback);
@@ -2846,6 +3077,7 @@ typedef struct pn_cli {
     pn_session *session;
     pn_err err;                 /* of the call that failed last */
     const char *build;          /* of the version line; static */
+    bool serves;                /* for many prompts: a prefix cache is worth its memory */
     bool quiet, bars;           /* bars: stderr is a terminal and may show progress */
     const char *bar_what;       /* "loading"; NULL: none on screen */
     int bar_percent;
@@ -2902,7 +3134,7 @@ PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
 PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
-PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit */
+PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit, --prefix-cache */
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
@@ -2988,6 +3220,8 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"quiet", NULL, 'q', PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "no progress, no remarks, no last line"}
 #define PN_ROW_MEM_LIMIT \
     {"mem-limit", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "none", "most memory beside mapped weights"}
+#define PN_ROW_PREFIX_CACHE(fallback) \
+    {"prefix-cache", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", fallback, "most memory for prompts that were computed before"}
 #define PN_ROW_THREADS \
     {"threads", NULL, 't', PN_FLAG_INT, false, 1, 1024, "N", "usable cores", "threads that compute"}
 #define PN_ROW_RESIDENCY \
@@ -4437,6 +4671,7 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
 #if PN_ENABLE_THREADS
 
 #include <sched.h>
+#include <time.h>
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -4450,6 +4685,17 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { pthread_mutex_unlock(&m->m); }
 PN_INTERNAL void pn_cond_init(pn_cond *c) { pthread_cond_init(&c->c, NULL); }
 PN_INTERNAL void pn_cond_fini(pn_cond *c) { pthread_cond_destroy(&c->c); }
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { pthread_cond_wait(&c->c, &m->m); }
+
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);      /* macOS lets a condition wait by no other clock */
+    double nsec = (double)t.tv_nsec + seconds * 1e9;
+    t.tv_sec += (time_t)(nsec / 1e9);
+    t.tv_nsec = (long)(nsec - (double)(time_t)(nsec / 1e9) * 1e9);
+    pthread_cond_timedwait(&c->c, &m->m, &t);
+}
+
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { pthread_cond_broadcast(&c->c); }
 
 static void *thread_main(void *arg)
@@ -4500,6 +4746,7 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { (void)m; }
 PN_INTERNAL void pn_cond_init(pn_cond *c) { (void)c; }
 PN_INTERNAL void pn_cond_fini(pn_cond *c) { (void)c; }
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { (void)c, (void)m; }
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds) { (void)c, (void)m, (void)seconds; }
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { (void)c; }
 
 PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)
@@ -4607,6 +4854,7 @@ PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const cha
 {
     pn_oai_error_set(e, 405, oai_error_invalid, "method_not_allowed", "", "expected the method %s, found '%.*s'", allowed,
                      oai_error_cut(method), method.data ? method.data : "");
+    e->allow = allowed;
 }
 
 PN_INTERNAL void pn_oai_error_key(pn_oai_error *e, bool given)
@@ -4711,7 +4959,7 @@ PN_INTERNAL void pn_oai_error_status(pn_oai_error *e, pn_status st, const char *
 
 /* A node takes 28 bytes where an element of a list may take two of the text: the limit on bodies alone would
  * let a small one fill the memory. */
-enum { OAI_NODES = 1 << 22, OAI_STOPS = 64, OAI_BIASES = 4096, OAI_TOP_LOGPROBS = 20 };
+enum { OAI_NODES = 1 << 22, OAI_STRINGS = 64, OAI_BIASES = 4096, OAI_TOP_LOGPROBS = 20 };
 
 /* ------------------------------------------------------------------------------------------
  * Errors and kinds of values
@@ -4831,6 +5079,12 @@ PN_INTERNAL void pn_oai_sampling(const pn_oai_common *q, pn_sampling *s)
     s->ignore_eos = q->sampling.ignore_eos;
     s->min_tokens = q->sampling.min_tokens;
     s->mirostat = q->sampling.mirostat ? q->sampling.mirostat : s->mirostat;
+    if (q->sampling.order[0])
+        memcpy(s->order, q->sampling.order, sizeof s->order);
+    if (q->breakers) {
+        s->dry_breakers = q->breakers;
+        s->n_dry_breakers = q->n_breakers;
+    }
     s->bias = q->bias;
     s->n_bias = q->sampling.n_bias;
 }
@@ -4861,28 +5115,69 @@ static bool oai_stream_options(pn_oai_parser *p, const char *name, uint32_t node
     return !pn_oai_given(d, usage) || pn_oai_read_bool(p, "stream_options.include_usage", usage, &p->q->include_usage);
 }
 
-static bool oai_stop(pn_oai_parser *p, const char *name, uint32_t node)
+/* Texts of the body in a growing list; empty ones are left out. */
+typedef struct oai_list { const char ***list; size_t *n, *cap; } oai_list;
+
+static bool oai_add_string(pn_oai_parser *p, const char *name, uint32_t node, oai_list to)
+{
+    pn_bytes s;
+    if (!pn_oai_read_text(p, name, node, &s))
+        return false;
+    if (memchr(s.data, 0, s.len))
+        return pn_oai_fail(p, name, "%s: expected text, found a NUL", name);
+    if (*to.n == OAI_STRINGS)
+        return pn_oai_fail(p, name, "%s: expected at most %d strings, found more", name, (int)OAI_STRINGS);
+    if (s.len)
+        (*to.list)[(*to.n)++] = s.data;
+    return true;
+}
+
+/* A string, or an array of them. */
+static bool oai_strings(pn_oai_parser *p, const char *name, uint32_t node, oai_list to)
 {
     const pn_json_doc *d = &p->q->body;
-    pn_oai_common *q = p->q;
     bool one = pn_json_type_of(d, node) == PN_JSON_STRING;
     if (!one && pn_json_type_of(d, node) != PN_JSON_ARRAY)
         return pn_oai_expected(p, name, "a string or an array of strings", node);
-    for (uint32_t c = one ? node : pn_json_first(d, node); c != PN_JSON_NONE; c = one ? PN_JSON_NONE : pn_json_next(d, c)) {
-        pn_bytes s;
-        if (!pn_oai_read_text(p, name, c, &s))
+    if (!pn_mem_grow(p->q->mem, PN_ACCT_CONN, (void **)to.list, to.cap, OAI_STRINGS, sizeof **to.list))
+        return pn_oai_fail_memory(p);
+    if (one)
+        return oai_add_string(p, name, node, to);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (!oai_add_string(p, name, c, to))
             return false;
-        if (memchr(s.data, 0, s.len))
-            return pn_oai_fail(p, name, "stop: a stop string has a NUL");
-        if (q->n_stop == OAI_STOPS)
-            return pn_oai_fail(p, name, "stop: expected at most %d strings, found more", (int)OAI_STOPS);
-        if (!s.len)
-            continue;
-        if (!pn_mem_grow(q->mem, PN_ACCT_CONN, (void **)&q->stop, &q->cap_stop, q->n_stop + 1, sizeof *q->stop))
-            return pn_oai_fail_memory(p);
-        q->stop[q->n_stop++] = s.data;
-    }
     return true;
+}
+
+static bool oai_stop(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return oai_strings(p, name, node, (oai_list){&p->q->stop, &p->q->n_stop, &p->q->cap_stop});
+}
+
+static bool oai_breakers(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return oai_strings(p, name, node, (oai_list){&p->q->breakers, &p->q->n_breakers, &p->q->cap_breakers});
+}
+
+/* ["top_k","temperature"] or "top_k;temperature": which samplers, in which order. */
+static bool oai_samplers(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    char order[256] = "";
+    pn_err err;
+    bool one = pn_json_type_of(d, node) == PN_JSON_STRING;
+    if (!one && pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array of strings", node);
+    for (uint32_t c = one ? node : pn_json_first(d, node); c != PN_JSON_NONE; c = one ? PN_JSON_NONE : pn_json_next(d, c)) {
+        size_t at = strlen(order);
+        pn_bytes word;
+        if (!pn_oai_read_text(p, name, c, &word))
+            return false;
+        if (at + word.len + 2 > sizeof order)
+            return pn_oai_fail(p, name, "samplers: expected each of a few names once");
+        snprintf(order + at, sizeof order - at, "%s;", word.data);
+    }
+    return !pn_sampling_parse_order(order, p->q->sampling.order, &err) || pn_oai_fail(p, name, "samplers: %s", err.text);
 }
 
 /* Any number is a seed: one that does not fit is folded. */
@@ -5084,6 +5379,7 @@ static bool oai_structured_outputs(pn_oai_parser *p, const char *name, uint32_t 
 static const pn_oai_field oai_shared[] = {
     {"n", oai_n}, {"stream", oai_stream}, {"stream_options", oai_stream_options}, {"stop", oai_stop}, {"seed", oai_seed},
     {"logit_bias", oai_logit_bias}, {"min_tokens", oai_min_tokens}, {"ignore_eos", oai_ignore_eos}, {"mirostat", oai_mirostat},
+    {"samplers", oai_samplers}, {"dry_sequence_breakers", oai_breakers},
     {"response_format", oai_response_format}, {"json_schema", oai_json_schema}, {"guided_json", oai_json_schema},
     {"grammar", oai_grammar}, {"guided_grammar", oai_grammar}, {"guided_choice", pn_oai_read_choices}, {"guided_regex", oai_regex},
     {"structured_outputs", oai_structured_outputs}, {"session_id", oai_session},
@@ -5293,12 +5589,13 @@ PN_INTERNAL void pn_oai_close(pn_oai_common *q)
 {
     pn_mem_free(q->mem, PN_ACCT_CONN, q->bias, q->cap_bias * sizeof *q->bias);
     pn_mem_free(q->mem, PN_ACCT_CONN, (void *)q->stop, q->cap_stop * sizeof *q->stop);
+    pn_mem_free(q->mem, PN_ACCT_CONN, (void *)q->breakers, q->cap_breakers * sizeof *q->breakers);
     pn_str_fini(&q->ignored);
     pn_str_fini(&q->choice_grammar);
     pn_json_fini(&q->body);
     q->bias = NULL;
-    q->stop = NULL;
-    q->cap_bias = q->cap_stop = q->n_stop = 0;
+    q->stop = q->breakers = NULL;
+    q->cap_bias = q->cap_stop = q->n_stop = q->cap_breakers = q->n_breakers = 0;
 }
 
 #undef OAI_F
@@ -5682,16 +5979,24 @@ static bool ochat_check_message(pn_oai_parser *p, uint32_t message, uint32_t i)
     return pn_oai_expected(p, param, "a string or an array of parts", content);
 }
 
-/* Nothing said, thought or called. */
+static bool ochat_has_text(const pn_json_doc *d, uint32_t content)
+{
+    pn_bytes text;
+    if (pn_json_str(d, content, &text))
+        return text.len != 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if ((pn_json_str(d, pn_json_get(d, c, "text"), &text) || pn_json_str(d, pn_json_get(d, c, "refusal"), &text)) && text.len)
+            return true;
+    return false;
+}
+
+/* Nothing said or called. */
 static bool ochat_is_empty_assistant(const pn_json_doc *d, uint32_t message)
 {
-    pn_bytes role, text = {NULL, 0};
-    uint32_t content = pn_json_get(d, message, "content");
-    if (!pn_json_str(d, pn_json_get(d, message, "role"), &role) || !pn_oai_same(role, "assistant"))
-        return false;
-    if (pn_json_type_of(d, content) == PN_JSON_ARRAY ? pn_json_count(d, content) != 0 : pn_json_str(d, content, &text) && text.len)
-        return false;
-    return pn_json_count(d, pn_json_get(d, message, "tool_calls")) == 0 && !pn_oai_given(d, pn_json_get(d, message, "function_call"));
+    pn_bytes role;
+    return pn_json_str(d, pn_json_get(d, message, "role"), &role) && pn_oai_same(role, "assistant") &&
+           !ochat_has_text(d, pn_json_get(d, message, "content")) && pn_json_count(d, pn_json_get(d, message, "tool_calls")) == 0 &&
+           !pn_oai_given(d, pn_json_get(d, message, "function_call"));
 }
 
 /* Clients leave empty messages of the assistant at the end, where the answer is to come. */
@@ -6051,7 +6356,7 @@ static bool chatr_begin(pn_reply *base, const pn_oai_usage *so_far)
  * Log-probabilities
  * ------------------------------------------------------------------------------------------ */
 
-/* Text of the token (what is no UTF-8 replaced), its number, its exact bytes. */
+/* Not closed: text of the token (what is no UTF-8 replaced), its number, its exact bytes. */
 static void chatr_entry(pn_str *s, const pn_token_logprob *t)
 {
     pn_str_addc(s, '{');
@@ -6066,14 +6371,8 @@ static void chatr_entry(pn_str *s, const pn_token_logprob *t)
     pn_str_addc(s, ']');
 }
 
-static bool chatr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+PN_INTERNAL void pn_oai_reply_token(pn_str *s, const pn_token_logprob *t)
 {
-    chatr_chat *r = (chatr_chat *)base;
-    pn_str *s = &r->choices[choice].entries;
-    if (!r->logprobs || t->part != PN_PART_CONTENT)
-        return !base->dead;
-    if (s->len)
-        pn_str_addc(s, ',');
     chatr_entry(s, t);
     pn_json_key(s, "top_logprobs");
     pn_str_addc(s, '[');
@@ -6084,6 +6383,17 @@ static bool chatr_logprob(pn_reply *base, uint32_t choice, const pn_token_logpro
         pn_str_addc(s, '}');
     }
     pn_str_addz(s, "]}");
+}
+
+static bool chatr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+{
+    chatr_chat *r = (chatr_chat *)base;
+    pn_str *s = &r->choices[choice].entries;
+    if (!r->logprobs || t->part != PN_PART_CONTENT)
+        return !base->dead;
+    if (s->len)
+        pn_str_addc(s, ',');
+    pn_oai_reply_token(s, t);
     return pn_reply_kept(base, s);
 }
 
@@ -6590,6 +6900,13 @@ PN_INTERNAL void pn_oai_translate_as(pn_oai_parser *p, const char *name, uint32_
     pn_json_write_node(s, &p->q->body, node);
 }
 
+PN_INTERNAL bool pn_oai_translate_member(pn_oai_parser *p, const char *at, uint32_t node, const char *key, pn_bytes *out)
+{
+    char param[96];
+    snprintf(param, sizeof param, "%s.%s", at, key);
+    return pn_oai_read_text(p, param, pn_json_get(&p->q->body, node, key), out);
+}
+
 PN_INTERNAL bool pn_oai_translate_ignore(pn_oai_parser *p, const char *name, uint32_t node)
 {
     (void)node;
@@ -6761,19 +7078,11 @@ static void anth_system_text(pn_str *s, pn_bytes text)
  * Blocks
  * ------------------------------------------------------------------------------------------ */
 
-/* A member of a block, a string. */
-static bool anth_member(pn_oai_parser *p, const char *at, uint32_t block, const char *key, pn_bytes *text)
-{
-    char param[96];
-    snprintf(param, sizeof param, "%s.%s", at, key);
-    return pn_oai_read_text(p, param, pn_json_get(&p->q->body, block, key), text);
-}
-
 /* The type of a block, one of those in `known` (NULL ends them). */
 static bool anth_type(pn_oai_parser *p, const char *at, uint32_t block, const char *const *known, pn_bytes *type)
 {
     char param[96];
-    if (!anth_member(p, at, block, "type", type))
+    if (!pn_oai_translate_member(p, at, block, "type", type))
         return false;
     for (; *known; known++)
         if (pn_oai_same(*type, *known))
@@ -6809,7 +7118,7 @@ static bool anth_texts(pn_oai_parser *p, pn_str *s, const char *at, uint32_t nod
         anth_part(s, true, text, system);
     for (uint32_t c = one ? PN_JSON_NONE : pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
         snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
-        if (!anth_type(p, param, c, known, &type) || !anth_member(p, param, c, "text", &text))
+        if (!anth_type(p, param, c, known, &type) || !pn_oai_translate_member(p, param, c, "text", &text))
             return false;
         anth_part(s, i == 0, text, system);
     }
@@ -6830,7 +7139,7 @@ static pn_str *anth_open(pn_oai_parser *p, const char *role)
     return s;
 }
 
-/* The texts of a turn's text blocks, as parts; returns how many. */
+/* The texts of a turn's text blocks, as an array of parts. */
 static bool anth_turn_texts(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
 {
     const pn_json_doc *d = &p->q->body;
@@ -6842,7 +7151,7 @@ static bool anth_turn_texts(pn_oai_parser *p, const char *at, uint32_t content, 
         if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "text"))
             continue;
         snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
-        if (!anth_member(p, param, c, "text", &text))
+        if (!pn_oai_translate_member(p, param, c, "text", &text))
             return false;
         anth_part(s, n++ == 0, text, false);
     }
@@ -6855,7 +7164,7 @@ static bool anth_result(pn_oai_parser *p, const char *at, uint32_t block)
     const pn_json_doc *d = &p->q->body;
     char param[80];
     pn_bytes id;
-    if (!anth_member(p, at, block, "tool_use_id", &id))
+    if (!pn_oai_translate_member(p, at, block, "tool_use_id", &id))
         return false;
     pn_str *s = anth_open(p, "tool");
     snprintf(param, sizeof param, "%s.content", at);
@@ -6903,7 +7212,7 @@ static bool anth_thoughts(pn_oai_parser *p, const char *at, uint32_t content, pn
         if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "thinking"))
             continue;
         snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
-        if (!anth_member(p, param, c, "thinking", &text))
+        if (!pn_oai_translate_member(p, param, c, "thinking", &text))
             return false;
         pn_str_add(out, text.data, text.len);
     }
@@ -6929,7 +7238,7 @@ static bool anth_call(pn_oai_parser *p, const char *at, uint32_t block, pn_str *
     const pn_json_doc *d = &p->q->body;
     uint32_t input = pn_json_get(d, block, "input");
     pn_bytes id, name;
-    if (!anth_member(p, at, block, "id", &id) || !anth_member(p, at, block, "name", &name))
+    if (!pn_oai_translate_member(p, at, block, "id", &id) || !pn_oai_translate_member(p, at, block, "name", &name))
         return false;
     pn_str_addz(s, "{\"type\":\"function\",\"id\":");
     pn_json_write_str(s, id.data, id.len);
@@ -7040,7 +7349,7 @@ static bool anth_tool(pn_oai_parser *p, pn_str *s, uint32_t tool, uint32_t i)
     snprintf(param, sizeof param, "tools[%u]", (unsigned)i);
     if (pn_oai_given(d, pn_json_get(d, tool, "type")) && !anth_type(p, param, tool, known, &type))
         return pn_oai_fail(p, param, "%s: expected a tool of the client's own (custom); others are not there", param);
-    if (!anth_member(p, param, tool, "name", &name))
+    if (!pn_oai_translate_member(p, param, tool, "name", &name))
         return false;
     pn_str_addz(s, i ? ",{\"type\":\"function\",\"function\":{\"name\":" : "{\"type\":\"function\",\"function\":{\"name\":");
     pn_json_write_str(s, name.data, name.len);
@@ -7078,11 +7387,11 @@ static bool anth_tool_choice(pn_oai_parser *p, const char *name, uint32_t node)
     uint32_t single = pn_json_get(d, node, "disable_parallel_tool_use");
     pn_bytes type, tool;
     bool one;
-    if (!anth_member(p, name, node, "type", &type))
+    if (!pn_oai_translate_member(p, name, node, "type", &type))
         return false;
     pn_json_key(s, "tool_choice");
     if (pn_oai_same(type, "tool")) {
-        if (!anth_member(p, name, node, "name", &tool))
+        if (!pn_oai_translate_member(p, name, node, "name", &tool))
             return false;
         pn_str_addz(s, "{\"type\":\"function\",\"function\":{\"name\":");
         pn_json_write_str(s, tool.data, tool.len);
@@ -7149,6 +7458,7 @@ static const pn_oai_rename anth_names[] = {
 PN_INTERNAL bool pn_anthropic_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
 {
     pn_oai_translator t;
+    memset(out, 0, sizeof *out);
     bool ok = pn_oai_translate_open(&t, mem, text, len, e) && anth_messages(&t.p) &&
               pn_oai_translate_fields(&t, anth_fields, PN_COUNT_OF(anth_fields));
     if (ok && !pn_oai_given(&t.in.body, pn_json_get(&t.in.body, PN_JSON_ROOT, "max_tokens"))) {
@@ -7183,8 +7493,9 @@ typedef struct anthr_reply {
     uint32_t n_blocks, n_calls;
     pn_str blocks;              /* elements of content, but for the open one's; not when streaming */
     pn_str text;                /* of the open block, a call's: its arguments */
-    pn_reply_finish finish;
-    pn_str stop;                /* the stop string that ended it */
+    pn_finish why;
+    bool stopped;               /* by a stop string, which is in `stop` */
+    pn_str stop;
 } anthr_reply;
 
 /* ------------------------------------------------------------------------------------------
@@ -7366,7 +7677,7 @@ static void anthr_message_head(anthr_reply *r)
 /* "stop_reason":...,"stop_sequence":... */
 static void anthr_reason(anthr_reply *r, pn_str *s)
 {
-    const char *why = pn_reply_cut_short(r->finish.why) ? "max_tokens" : r->n_calls ? "tool_use" : r->finish.stop.data ? "stop_sequence" : "end_turn";
+    const char *why = pn_reply_cut_short(r->why) ? "max_tokens" : r->n_calls ? "tool_use" : r->stopped ? "stop_sequence" : "end_turn";
     pn_json_key(s, "stop_reason");
     pn_json_write_strz(s, why);
     pn_json_key(s, "stop_sequence");
@@ -7394,7 +7705,8 @@ static bool anthr_choice_end(pn_reply *base, uint32_t choice, const pn_reply_fin
 {
     anthr_reply *r = (anthr_reply *)base;
     (void)choice;
-    r->finish = *f;
+    r->why = f->why;
+    r->stopped = f->stop.data != NULL;
     pn_str_add(&r->stop, f->stop.data, f->stop.len);
     pn_reply_kept(base, &r->stop);
     return anthr_close(r);
@@ -7457,6 +7769,1236 @@ PN_INTERNAL pn_status pn_anthropic_reply_new(pn_reply **out, const pn_reply_para
     *out = &r->base;
     return PN_OK;
 }
+#endif
+
+/* ---- Begin serve/pn_responses.c ---- */
+#ifndef PN_DROP_SERVE_PN_RESPONSES_C
+#define PN_DROP_SERVE_PN_RESPONSES_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_responses.c - requests of the Responses API, said as chat requests.
+ *
+ * What an assistant did in one turn is a row of items here - reasoning, a message, calls - and one message there.
+ * Items are gathered in `turn` until one comes that belongs to another.
+ */
+/* includes serve/pn_responses.h */
+
+#include <stdio.h>
+
+/* includes serve/pn_oai_translate.h */
+
+typedef struct resp_translator {
+    pn_oai_translator t;        /* first */
+    pn_str reasoning;           /* text */
+    pn_str parts, calls;        /* elements */
+} resp_translator;
+
+static resp_translator *resp_of(pn_oai_parser *p) { return (resp_translator *)p; }
+static pn_str *resp_out(pn_oai_parser *p) { return &pn_oai_translator_of(p)->out; }
+
+/* ------------------------------------------------------------------------------------------
+ * Messages
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_str *resp_open(pn_oai_parser *p, pn_bytes role)
+{
+    pn_str *s = &pn_oai_translator_of(p)->messages;
+    pn_json_item(s);
+    pn_str_addz(s, "{\"role\":");
+    pn_json_write_str(s, role.data, role.len);
+    pn_json_key(s, "content");
+    pn_str_addc(s, '[');
+    return s;
+}
+
+/* The assistant's turn is over: its message. */
+static void resp_end_turn(pn_oai_parser *p)
+{
+    resp_translator *r = resp_of(p);
+    pn_str *const all[] = {&r->reasoning, &r->parts, &r->calls};
+    if (!r->reasoning.len && !r->parts.len && !r->calls.len)
+        return;
+    pn_str *s = resp_open(p, (pn_bytes){"assistant", 9});
+    pn_str_add(s, pn_str_cstr(&r->parts), r->parts.len);
+    pn_str_addc(s, ']');
+    if (r->reasoning.len) {
+        pn_json_key(s, "reasoning_content");
+        pn_json_write_str(s, r->reasoning.data, r->reasoning.len);
+    }
+    if (r->calls.len) {
+        pn_json_key(s, "tool_calls");
+        pn_str_addc(s, '[');
+        pn_str_add(s, r->calls.data, r->calls.len);
+        pn_str_addc(s, ']');
+    }
+    pn_str_addc(s, '}');
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++) {
+        s->failed |= all[i]->failed;
+        pn_str_clear(all[i]);
+    }
+}
+
+static void resp_text_part(pn_str *s, pn_bytes text)
+{
+    pn_json_item(s);
+    pn_str_addz(s, "{\"type\":\"text\",\"text\":");
+    pn_json_write_str(s, text.data, text.len);
+    pn_str_addc(s, '}');
+}
+
+/* One part of a message or of a result. */
+static bool resp_part(pn_oai_parser *p, pn_str *s, const char *at, uint32_t part)
+{
+    char param[96];
+    pn_bytes type, text;
+    if (!pn_oai_translate_member(p, at, part, "type", &type))
+        return false;
+    bool refusal = pn_oai_same(type, "refusal");
+    if (!refusal && !pn_oai_same(type, "input_text") && !pn_oai_same(type, "output_text") && !pn_oai_same(type, "text")) {
+        snprintf(param, sizeof param, "%s.type", at);
+        return pn_oai_fail(p, param, "%s: the model takes text alone, found a part of type '%.*s'", param, (int)PN_MIN(type.len, (size_t)40), type.data);
+    }
+    if (!pn_oai_translate_member(p, at, part, refusal ? "refusal" : "text", &text))
+        return false;
+    resp_text_part(s, text);
+    return true;
+}
+
+/* A string or an array of parts, as the elements of an array of parts. */
+static bool resp_parts(pn_oai_parser *p, pn_str *s, const char *at, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    char param[80];
+    pn_bytes text;
+    uint32_t i = 0;
+    if (pn_json_str(d, node, &text)) {
+        resp_text_part(s, text);
+        return true;
+    }
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, at, "a string or an array of parts", node);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
+        if (!resp_part(p, s, param, c))
+            return false;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Items
+ * ------------------------------------------------------------------------------------------ */
+
+typedef bool (*resp_reader)(pn_oai_parser *p, const char *at, uint32_t item);
+
+static bool resp_message(pn_oai_parser *p, const char *at, uint32_t item)
+{
+    static const char *const roles[] = {"user", "system", "developer", "assistant"};
+    resp_translator *r = resp_of(p);
+    char param[64];
+    pn_bytes role;
+    size_t k = 0;
+    if (!pn_oai_translate_member(p, at, item, "role", &role))
+        return false;
+    while (k < PN_COUNT_OF(roles) && !pn_oai_same(role, roles[k]))
+        k++;
+    snprintf(param, sizeof param, "%s.role", at);
+    if (k == PN_COUNT_OF(roles))
+        return pn_oai_fail(p, param, "%s: expected user, assistant, system or developer, found '%.*s'", param, (int)PN_MIN(role.len, (size_t)40), role.data);
+    snprintf(param, sizeof param, "%s.content", at);
+    uint32_t content = pn_json_get(&p->q->body, item, "content");
+    if (k == 3) {
+        if (r->parts.len || r->calls.len)
+            resp_end_turn(p);
+        return resp_parts(p, &r->parts, param, content);
+    }
+    resp_end_turn(p);
+    pn_str *s = resp_open(p, role);
+    if (!resp_parts(p, s, param, content))
+        return false;
+    pn_str_addz(s, "]}");
+    return true;
+}
+
+static bool resp_call(pn_oai_parser *p, const char *at, uint32_t item)
+{
+    pn_str *s = &resp_of(p)->calls;
+    pn_bytes id, name, arguments;
+    if (!pn_oai_translate_member(p, at, item, "call_id", &id) || !pn_oai_translate_member(p, at, item, "name", &name) ||
+        !pn_oai_translate_member(p, at, item, "arguments", &arguments))
+        return false;
+    pn_json_item(s);
+    pn_str_addz(s, "{\"type\":\"function\",\"id\":");
+    pn_json_write_str(s, id.data, id.len);
+    pn_str_addz(s, ",\"function\":{\"name\":");
+    pn_json_write_str(s, name.data, name.len);
+    pn_json_key(s, "arguments");
+    pn_json_write_str(s, arguments.data, arguments.len);
+    pn_str_addz(s, "}}");
+    return true;
+}
+
+static bool resp_result(pn_oai_parser *p, const char *at, uint32_t item)
+{
+    char param[64];
+    pn_bytes id;
+    if (!pn_oai_translate_member(p, at, item, "call_id", &id))
+        return false;
+    resp_end_turn(p);
+    pn_str *s = resp_open(p, (pn_bytes){"tool", 4});
+    snprintf(param, sizeof param, "%s.output", at);
+    if (!resp_parts(p, s, param, pn_json_get(&p->q->body, item, "output")))
+        return false;
+    pn_str_addc(s, ']');
+    pn_json_key(s, "tool_call_id");
+    pn_json_write_str(s, id.data, id.len);
+    pn_str_addc(s, '}');
+    return true;
+}
+
+/* What was thought, or else its summary. */
+static bool resp_reasoning(pn_oai_parser *p, const char *at, uint32_t item)
+{
+    const pn_json_doc *d = &p->q->body;
+    resp_translator *r = resp_of(p);
+    uint32_t content = pn_json_get(d, item, "content");
+    (void)at;
+    if (r->parts.len || r->calls.len)
+        resp_end_turn(p);
+    if (!pn_json_count(d, content))
+        content = pn_json_get(d, item, "summary");
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes text;
+        if (pn_json_str(d, pn_json_get(d, c, "text"), &text))
+            pn_str_add(&r->reasoning, text.data, text.len);
+    }
+    return true;
+}
+
+static const struct { const char *type; resp_reader read; } resp_items[] = {
+    {"message", resp_message}, {"function_call", resp_call}, {"function_call_output", resp_result}, {"reasoning", resp_reasoning},
+};
+
+/* A message need not say that it is one. */
+static bool resp_item(pn_oai_parser *p, uint32_t item, uint32_t i)
+{
+    const pn_json_doc *d = &p->q->body;
+    char at[32], param[48];
+    pn_bytes type = {"message", 7};
+    uint32_t node = pn_json_get(d, item, "type");
+    snprintf(at, sizeof at, "input[%u]", (unsigned)i);
+    snprintf(param, sizeof param, "%s.type", at);
+    if (pn_json_type_of(d, item) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, at, "an object", item);
+    if (pn_oai_given(d, node) && !pn_oai_read_text(p, param, node, &type))
+        return false;
+    for (size_t k = 0; k < PN_COUNT_OF(resp_items); k++)
+        if (pn_oai_same(type, resp_items[k].type))
+            return resp_items[k].read(p, at, item);
+    return pn_oai_fail(p, param, "%s: expected message, reasoning, function_call or function_call_output, found '%.*s'", param,
+                       (int)PN_MIN(type.len, (size_t)40), type.data);
+}
+
+static bool resp_input(pn_oai_parser *p)
+{
+    const pn_json_doc *d = &p->q->body;
+    uint32_t instructions = pn_json_get(d, PN_JSON_ROOT, "instructions"), input = pn_json_get(d, PN_JSON_ROOT, "input"), i = 0;
+    pn_bytes text;
+    if (pn_oai_given(d, instructions)) {
+        pn_str *s = resp_open(p, (pn_bytes){"system", 6});
+        if (!resp_parts(p, s, "instructions", instructions))
+            return false;
+        pn_str_addz(s, "]}");
+    }
+    if (pn_json_str(d, input, &text)) {
+        pn_str *s = resp_open(p, (pn_bytes){"user", 4});
+        resp_text_part(s, text);
+        pn_str_addz(s, "]}");
+        return true;
+    }
+    if (pn_json_type_of(d, input) != PN_JSON_ARRAY || !pn_json_count(d, input))
+        return pn_oai_expected(p, "input", "a string or an array of items, not empty", input);
+    for (uint32_t c = pn_json_first(d, input); c != PN_JSON_NONE; c = pn_json_next(d, c), i++)
+        if (!resp_item(p, c, i))
+            return false;
+    resp_end_turn(p);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tools
+ * ------------------------------------------------------------------------------------------ */
+
+/* Name and schema lie beside the type here, and in an object of their own there. */
+static bool resp_function(pn_oai_parser *p, pn_str *s, const char *at, uint32_t tool)
+{
+    static const char *const keys[] = {"description", "parameters", "strict"};
+    const pn_json_doc *d = &p->q->body;
+    pn_bytes name;
+    if (!pn_oai_translate_member(p, at, tool, "name", &name))
+        return false;
+    pn_json_item(s);
+    pn_str_addz(s, "{\"type\":\"function\",\"function\":{\"name\":");
+    pn_json_write_str(s, name.data, name.len);
+    for (size_t k = 0; k < PN_COUNT_OF(keys); k++) {
+        uint32_t value = pn_json_get(d, tool, keys[k]);
+        if (!pn_oai_given(d, value))
+            continue;
+        pn_json_key(s, keys[k]);
+        pn_json_write_node(s, d, value);
+    }
+    pn_str_addz(s, "}}");
+    return true;
+}
+
+/* Agents offer what OpenAI has (web_search, custom, ...) beside their own; the model is not told of it. */
+static bool resp_tools(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_str *s = resp_out(p);
+    char at[32];
+    pn_bytes type;
+    uint32_t i = 0;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array", node);
+    pn_json_key(s, "tools");
+    pn_str_addc(s, '[');
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
+        snprintf(at, sizeof at, "tools[%u]", (unsigned)i);
+        if (!pn_oai_translate_member(p, at, c, "type", &type))
+            return false;
+        if (!pn_oai_same(type, "function"))
+            pn_oai_ignore(p, at, strlen(at));
+        else if (!resp_function(p, s, at, c))
+            return false;
+    }
+    pn_str_addc(s, ']');
+    return true;
+}
+
+static bool resp_tool_choice(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_str *s = resp_out(p);
+    pn_bytes type;
+    if (pn_json_type_of(d, node) == PN_JSON_STRING) {
+        pn_oai_translate_as(p, name, node);
+        return true;
+    }
+    if (!pn_oai_translate_member(p, name, node, "type", &type))
+        return false;
+    if (pn_oai_same(type, "function")) {
+        pn_oai_translate_as(p, name, node);
+        return true;
+    }
+    if (!pn_oai_same(type, "allowed_tools"))
+        return pn_oai_fail(p, "tool_choice.type", "tool_choice.type: expected function or allowed_tools, found '%.*s'",
+                           (int)PN_MIN(type.len, (size_t)40), type.data);
+    pn_json_key(s, "tool_choice");
+    pn_str_addz(s, "{\"type\":\"allowed_tools\",\"allowed_tools\":");
+    pn_json_write_node(s, d, node);
+    pn_str_addc(s, '}');
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Other fields
+ * ------------------------------------------------------------------------------------------ */
+
+static bool resp_max(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    (void)name;
+    pn_oai_translate_as(p, "max_completion_tokens", node);
+    return true;
+}
+
+/* Members but `known` are listed with their way. */
+static void resp_ignore_others(pn_oai_parser *p, const char *name, uint32_t node, const char *known)
+{
+    const pn_json_doc *d = &p->q->body;
+    char way[64];
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes key = pn_json_key_of(d, c);
+        if (!pn_oai_given(d, c) || pn_oai_same(key, known))
+            continue;
+        int n = snprintf(way, sizeof way, "%s.%s", name, key.data);
+        pn_oai_ignore(p, way, PN_MIN((size_t)n, sizeof way - 1));
+    }
+}
+
+static bool resp_text(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    uint32_t format = pn_json_get(&p->q->body, node, "format");
+    if (pn_json_type_of(&p->q->body, node) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, name, "an object", node);
+    if (pn_oai_given(&p->q->body, format))
+        pn_oai_translate_as(p, "response_format", format);
+    resp_ignore_others(p, name, node, "format");
+    return true;
+}
+
+static bool resp_effort(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    uint32_t effort = pn_json_get(&p->q->body, node, "effort");
+    if (pn_json_type_of(&p->q->body, node) != PN_JSON_OBJECT)
+        return pn_oai_expected(p, name, "an object", node);
+    if (pn_oai_given(&p->q->body, effort))
+        pn_oai_translate_as(p, "reasoning_effort", effort);
+    resp_ignore_others(p, name, node, "effort");
+    return true;
+}
+
+/* Log-probabilities come when `include` or a number of alternatives asks for them. */
+static bool resp_logprobs(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int64_t v;
+    pn_oai_translate_as(p, name, node);
+    if (pn_json_i64(&p->q->body, node, &v) && v == 0)
+        return true;
+    pn_json_key(resp_out(p), "logprobs");
+    pn_json_write_bool(resp_out(p), true);
+    return true;
+}
+
+static bool resp_include(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    bool other = false;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array", node);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes what;
+        if (!pn_oai_read_text(p, name, c, &what))
+            return false;
+        bool logprobs = pn_oai_same(what, "message.output_text.logprobs");
+        other |= !logprobs;
+        if (!logprobs)
+            continue;
+        pn_json_key(resp_out(p), "logprobs");
+        pn_json_write_bool(resp_out(p), true);
+    }
+    if (other)
+        pn_oai_ignore(p, name, strlen(name));
+    return true;
+}
+
+/* Nothing is kept: what asks for it is listed, what does without is as asked for. */
+static bool resp_store(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    bool v;
+    if (!pn_oai_read_bool(p, name, node, &v))
+        return false;
+    if (v)
+        pn_oai_ignore(p, name, strlen(name));
+    return true;
+}
+
+static bool resp_truncation(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    pn_bytes word;
+    if (!pn_oai_read_text(p, name, node, &word))
+        return false;
+    if (!pn_oai_same(word, "disabled"))
+        pn_oai_ignore(p, name, strlen(name));
+    return true;
+}
+
+static bool resp_state(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    bool v;
+    if (pn_json_bool(&p->q->body, node, &v) && !v)
+        return true;                            /* "background": false */
+    return pn_oai_fail(p, name, "%s: this server keeps no answers: send the whole conversation as input, and wait for the answer", name);
+}
+
+static const pn_oai_field resp_fields[] = {
+    {"input", pn_oai_read_nothing}, {"instructions", pn_oai_read_nothing}, {"metadata", pn_oai_read_nothing}, {"tools", resp_tools},
+    {"tool_choice", resp_tool_choice}, {"max_output_tokens", resp_max}, {"text", resp_text}, {"reasoning", resp_effort},
+    {"top_logprobs", resp_logprobs}, {"include", resp_include}, {"store", resp_store}, {"truncation", resp_truncation},
+    {"previous_response_id", resp_state}, {"conversation", resp_state}, {"background", resp_state}, {"prompt", resp_state},
+    {"stream_options", pn_oai_read_nothing}, {"messages", pn_oai_translate_ignore}, {"n", pn_oai_translate_ignore},
+    {"logprobs", pn_oai_translate_ignore},
+};
+
+static const pn_oai_rename resp_names[] = {
+    {"max_completion_tokens", "max_output_tokens"}, {"response_format.json_schema", "text.format"}, {"response_format", "text.format"},
+    {"reasoning_effort", "reasoning.effort"}, {"messages", "input"}, {"tool_choice.allowed_tools", "tool_choice"},
+};
+
+PN_INTERNAL bool pn_responses_parse(pn_responses *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    resp_translator r;
+    pn_str *const own[] = {&r.reasoning, &r.parts, &r.calls};
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < PN_COUNT_OF(own); i++)
+        pn_str_init(own[i], mem, PN_ACCT_CONN);
+    bool ok = pn_oai_translate_open(&r.t, mem, text, len, e) && resp_input(&r.t.p) &&
+              pn_oai_translate_fields(&r.t, resp_fields, PN_COUNT_OF(resp_fields)) &&
+              pn_oai_translate_end(&r.t, &out->chat, resp_names, PN_COUNT_OF(resp_names));
+    if (ok) {
+        out->body = r.t.in.body;                /* it moves; what is closed below is empty */
+        r.t.in.body = (pn_json_doc){.mem = NULL};
+    }
+    pn_oai_translate_close(&r.t);
+    for (size_t i = 0; i < PN_COUNT_OF(own); i++)
+        pn_str_fini(own[i]);
+    return ok;
+}
+
+PN_INTERNAL void pn_responses_fini(pn_responses *q)
+{
+    pn_oai_chat_fini(&q->chat);
+    pn_json_fini(&q->body);
+}
+#endif
+
+/* ---- Begin serve/pn_responses_reply.c ---- */
+#ifndef PN_DROP_SERVE_PN_RESPONSES_REPLY_C
+#define PN_DROP_SERVE_PN_RESPONSES_REPLY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_responses_reply.c - answers of the Responses API, whole or as events.
+ *
+ * An answer is a row of items: reasoning, messages, calls.  One is open at a time; what belongs to another closes
+ * it.  The response object comes with the first events and with the last, which has all items once more; so
+ * items are gathered in any case.
+ */
+/* includes serve/pn_responses.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes serve/pn_oai_reply.h */
+
+typedef enum respr_kind { RESPR_NONE, RESPR_REASONING, RESPR_MESSAGE, RESPR_CALL } respr_kind;
+
+typedef struct respr_reply {
+    pn_reply base;
+    const pn_responses *q;
+    uint64_t sequence;
+    uint32_t n_items;
+    pn_str items;               /* elements of output, but for the open one */
+    respr_kind open;
+    char id[40];                /* of the open item, and below what else it has */
+    pn_str text;                /* a call's: its arguments */
+    pn_str name, call_id;       /* JSON strings */
+    pn_str logprobs, fresh;     /* elements; fresh: not in a delta yet */
+    pn_finish why;
+} respr_reply;
+
+/* ------------------------------------------------------------------------------------------
+ * Events
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_str *respr_event_open(respr_reply *r, const char *type)
+{
+    pn_str_addf(&r->base.out, "{\"type\":\"%s\",\"sequence_number\":%" PRIu64, type, r->sequence++);
+    return &r->base.out;
+}
+
+static bool respr_event_send(respr_reply *r, const char *type)
+{
+    pn_str_addc(&r->base.out, '}');
+    return pn_reply_send(&r->base, type);
+}
+
+/* One about the open item's content. */
+static pn_str *respr_content_event(respr_reply *r, const char *type)
+{
+    pn_str *s = respr_event_open(r, type);
+    pn_str_addf(s, ",\"item_id\":\"%s\",\"output_index\":%u", r->id, (unsigned)r->n_items);
+    if (r->open != RESPR_CALL)
+        pn_str_addz(s, ",\"content_index\":0");
+    return s;
+}
+
+static void respr_member(pn_str *s, const char *key, const pn_str *text)
+{
+    pn_json_key(s, key);
+    pn_json_write_str(s, pn_str_cstr(text), text->len);
+}
+
+static void respr_list(pn_str *s, const char *key, const pn_str *elements)
+{
+    pn_json_key(s, key);
+    pn_str_addc(s, '[');
+    pn_str_add(s, pn_str_cstr(elements), elements->len);
+    pn_str_addc(s, ']');
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Items
+ * ------------------------------------------------------------------------------------------ */
+
+static void respr_part(respr_reply *r, pn_str *s)
+{
+    pn_str_addf(s, "{\"type\":\"%s\"", r->open == RESPR_MESSAGE ? "output_text" : "reasoning_text");
+    respr_member(s, "text", &r->text);
+    if (r->open == RESPR_MESSAGE) {
+        pn_str_addz(s, ",\"annotations\":[]");
+        respr_list(s, "logprobs", &r->logprobs);
+    }
+    pn_str_addc(s, '}');
+}
+
+/* The open item as it is now; with its content when it is done. */
+static void respr_item(respr_reply *r, pn_str *s, const char *status, bool done)
+{
+    static const char *const types[] = {"", "reasoning", "message", "function_call"};
+    pn_str_addf(s, "{\"id\":\"%s\",\"type\":\"%s\",\"status\":\"%s\"", r->id, types[r->open], status);
+    if (r->open == RESPR_CALL) {
+        pn_str_addf(s, ",\"call_id\":%s,\"name\":%s", pn_str_cstr(&r->call_id), pn_str_cstr(&r->name));
+        respr_member(s, "arguments", &r->text);
+    } else {
+        pn_str_addz(s, r->open == RESPR_MESSAGE ? ",\"role\":\"assistant\",\"content\":[" : ",\"summary\":[],\"content\":[");
+        if (done)
+            respr_part(r, s);
+        pn_str_addc(s, ']');
+    }
+    pn_str_addc(s, '}');
+}
+
+static bool respr_item_event(respr_reply *r, const char *type, const char *status, bool done)
+{
+    pn_str *s = respr_event_open(r, type);
+    pn_str_addf(s, ",\"output_index\":%u", (unsigned)r->n_items);
+    pn_json_key(s, "item");
+    respr_item(r, s, status, done);
+    return respr_event_send(r, type);
+}
+
+static bool respr_part_event(respr_reply *r, const char *type)
+{
+    pn_str *s = respr_content_event(r, type);
+    pn_json_key(s, "part");
+    respr_part(r, s);
+    return respr_event_send(r, type);
+}
+
+static const char *respr_delta_type(respr_kind k)
+{
+    return k == RESPR_MESSAGE ? "response.output_text.delta" : k == RESPR_CALL ? "response.function_call_arguments.delta" : "response.reasoning_text.delta";
+}
+
+static const char *respr_done_type(respr_kind k)
+{
+    return k == RESPR_MESSAGE ? "response.output_text.done" : k == RESPR_CALL ? "response.function_call_arguments.done" : "response.reasoning_text.done";
+}
+
+/* The events that end the open item. */
+static bool respr_close_events(respr_reply *r, const char *status)
+{
+    const char *type = respr_done_type(r->open);
+    pn_str *s = respr_content_event(r, type);
+    respr_member(s, r->open == RESPR_CALL ? "arguments" : "text", &r->text);
+    if (r->open == RESPR_CALL)
+        pn_str_addf(s, ",\"name\":%s", pn_str_cstr(&r->name));
+    if (r->open == RESPR_MESSAGE)
+        respr_list(s, "logprobs", &r->logprobs);
+    if (!respr_event_send(r, type))
+        return false;
+    if (r->open == RESPR_MESSAGE && !respr_part_event(r, "response.content_part.done"))
+        return false;
+    return respr_item_event(r, "response.output_item.done", status, true);
+}
+
+static bool respr_close(respr_reply *r, const char *status)
+{
+    if (r->open == RESPR_NONE || r->base.dead)
+        return !r->base.dead;
+    if (r->base.p.stream && !respr_close_events(r, status))
+        return false;
+    pn_json_item(&r->items);
+    respr_item(r, &r->items, status, true);
+    r->open = RESPR_NONE;
+    r->n_items++;
+    pn_str_clear(&r->text);
+    pn_str_clear(&r->logprobs);
+    pn_str_clear(&r->fresh);
+    return pn_reply_kept(&r->base, &r->items);
+}
+
+static bool respr_open(respr_reply *r, respr_kind kind)
+{
+    static const char *const prefixes[] = {"", "rs_", "msg_", "fc_"};
+    if (!respr_close(r, "completed"))
+        return false;
+    r->open = kind;
+    pn_reply_id(&r->base, prefixes[kind], (uint32_t)kind, r->n_items, r->id);
+    if (!r->base.p.stream)
+        return true;
+    return respr_item_event(r, "response.output_item.added", "in_progress", false) &&
+           (kind != RESPR_MESSAGE || respr_part_event(r, "response.content_part.added"));
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What is told
+ * ------------------------------------------------------------------------------------------ */
+
+static bool respr_add(respr_reply *r, respr_kind kind, const pn_output_event *e)
+{
+    if (!e->len)
+        return !r->base.dead;
+    if (r->open != kind && !respr_open(r, kind))
+        return false;
+    pn_str_add(&r->text, e->text, e->len);
+    if (!pn_reply_kept(&r->base, &r->text) || !r->base.p.stream)
+        return !r->base.dead;
+    pn_str *s = respr_content_event(r, respr_delta_type(kind));
+    pn_json_key(s, "delta");
+    pn_json_write_str(s, e->text, e->len);
+    if (kind == RESPR_MESSAGE) {
+        respr_list(s, "logprobs", &r->fresh);
+        pn_str_clear(&r->fresh);
+    }
+    return respr_event_send(r, respr_delta_type(kind));
+}
+
+static bool respr_call(respr_reply *r, const pn_output_event *e)
+{
+    char id[40];
+    if (!respr_close(r, "completed"))
+        return false;
+    pn_reply_id(&r->base, "call_", 0, e->call, id);
+    pn_str_clear(&r->name);
+    pn_str_clear(&r->call_id);
+    pn_json_write_str(&r->name, e->text, e->len);
+    if (e->id_len)
+        pn_json_write_str(&r->call_id, e->id, e->id_len);
+    else
+        pn_json_write_strz(&r->call_id, id);
+    return pn_reply_kept(&r->base, &r->name) && pn_reply_kept(&r->base, &r->call_id) && respr_open(r, RESPR_CALL);
+}
+
+static bool respr_event(pn_reply *base, uint32_t choice, const pn_output_event *e)
+{
+    respr_reply *r = (respr_reply *)base;
+    (void)choice;
+    switch (e->kind) {
+    case PN_OUTPUT_REASONING: return respr_add(r, RESPR_REASONING, e);
+    case PN_OUTPUT_CONTENT: return respr_add(r, RESPR_MESSAGE, e);
+    case PN_OUTPUT_CALL_BEGIN: return respr_call(r, e);
+    case PN_OUTPUT_ARGUMENTS: return respr_add(r, RESPR_CALL, e);
+    default: return respr_close(r, e->complete ? "completed" : "incomplete");
+    }
+}
+
+static bool respr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+{
+    respr_reply *r = (respr_reply *)base;
+    pn_str *const both[] = {&r->logprobs, &r->fresh};
+    size_t n = base->p.stream ? 2 : 1;
+    (void)choice;
+    if (!r->q->chat.common.logprobs || t->part != PN_PART_CONTENT)
+        return !base->dead;
+    if (r->open != RESPR_MESSAGE && !respr_open(r, RESPR_MESSAGE))
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        pn_json_item(both[i]);
+        pn_oai_reply_token(both[i], t);
+        pn_reply_kept(base, both[i]);
+    }
+    return !base->dead;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The response object
+ * ------------------------------------------------------------------------------------------ */
+
+/* What an answer repeats of the request, and what it says where the request said nothing. */
+static const struct { const char *key, *absent; } respr_echo[] = {
+    {"instructions", "null"}, {"max_output_tokens", "null"}, {"max_tool_calls", "null"}, {"parallel_tool_calls", "true"},
+    {"reasoning", "{\"effort\":null,\"summary\":null}"}, {"temperature", "1"}, {"text", "{\"format\":{\"type\":\"text\"}}"},
+    {"tool_choice", "\"auto\""}, {"tools", "[]"}, {"top_p", "1"}, {"truncation", "\"disabled\""}, {"metadata", "{}"},
+};
+
+static void respr_usage(pn_str *s, const pn_oai_usage *u)
+{
+    pn_json_key(s, "usage");
+    if (!u) {
+        pn_str_addz(s, "null");
+        return;
+    }
+    pn_str_addf(s, "{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u},\"output_tokens\":%u,"
+                "\"output_tokens_details\":{\"reasoning_tokens\":%u},\"total_tokens\":%u}", (unsigned)u->prompt, (unsigned)u->cached,
+                (unsigned)u->completion, (unsigned)u->reasoning, (unsigned)(u->prompt + u->completion));
+}
+
+static void respr_error(pn_str *s, const pn_oai_error *e)
+{
+    pn_json_key(s, "error");
+    if (!e) {
+        pn_str_addz(s, "null");
+        return;
+    }
+    pn_str_addz(s, "{\"code\":");
+    pn_json_write_strz(s, e->code ? e->code : "server_error");
+    pn_json_key(s, "message");
+    pn_json_write_strz(s, e->message);
+    pn_str_addc(s, '}');
+}
+
+static void respr_object(respr_reply *r, const char *status, const pn_oai_usage *usage, const pn_oai_error *e)
+{
+    const pn_json_doc *d = &r->q->body;
+    pn_str *s = &r->base.out;
+    pn_str_addf(s, "{\"id\":\"resp_%s\",\"object\":\"response\",\"created_at\":%" PRId64 ",\"status\":\"%s\",\"background\":false", r->base.p.id,
+                r->base.p.created, status);
+    respr_error(s, e);
+    pn_str_addz(s, strcmp(status, "incomplete") == 0 ? ",\"incomplete_details\":{\"reason\":\"max_output_tokens\"}" : ",\"incomplete_details\":null");
+    pn_json_key(s, "model");
+    pn_json_write_strz(s, r->base.p.model);
+    respr_list(s, "output", &r->items);
+    for (size_t i = 0; i < PN_COUNT_OF(respr_echo); i++) {
+        uint32_t node = pn_json_get(d, PN_JSON_ROOT, respr_echo[i].key);
+        pn_json_key(s, respr_echo[i].key);
+        if (pn_json_type_of(d, node) > PN_JSON_NULL)
+            pn_json_write_node(s, d, node);
+        else
+            pn_str_addz(s, respr_echo[i].absent);
+    }
+    pn_str_addz(s, ",\"previous_response_id\":null,\"store\":false");
+    respr_usage(s, usage);
+    if (usage)
+        pn_reply_report(&r->base);
+    pn_str_addc(s, '}');
+}
+
+static bool respr_object_event(respr_reply *r, const char *type, const char *status, const pn_oai_usage *usage, const pn_oai_error *e)
+{
+    pn_json_key(respr_event_open(r, type), "response");
+    respr_object(r, status, usage, e);
+    return respr_event_send(r, type);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Beginning and end
+ * ------------------------------------------------------------------------------------------ */
+
+static bool respr_begin(pn_reply *base, const pn_oai_usage *so_far)
+{
+    respr_reply *r = (respr_reply *)base;
+    (void)so_far;
+    if (!base->p.stream)
+        return !base->dead;
+    return respr_object_event(r, "response.created", "in_progress", NULL, NULL) &&
+           respr_object_event(r, "response.in_progress", "in_progress", NULL, NULL);
+}
+
+static bool respr_choice_end(pn_reply *base, uint32_t choice, const pn_reply_finish *f)
+{
+    respr_reply *r = (respr_reply *)base;
+    (void)choice;
+    r->why = f->why;
+    return respr_close(r, pn_reply_cut_short(f->why) ? "incomplete" : "completed");
+}
+
+static bool respr_end(pn_reply *base, const pn_oai_usage *usage)
+{
+    respr_reply *r = (respr_reply *)base;
+    bool cut = pn_reply_cut_short(r->why);
+    const char *status = cut ? "incomplete" : "completed";
+    if (base->dead)
+        return false;
+    if (base->p.stream)
+        return respr_object_event(r, cut ? "response.incomplete" : "response.completed", status, usage, NULL);
+    respr_object(r, status, usage, NULL);
+    return pn_reply_send(base, NULL);
+}
+
+/* Some clients listen for the one event, some for the other. */
+static bool respr_fail(pn_reply *base, const pn_oai_error *e)
+{
+    respr_reply *r = (respr_reply *)base;
+    if (!base->p.stream)
+        return pn_oai_reply_fail(base, e);
+    pn_str *s = respr_event_open(r, "error");
+    pn_json_key(s, "code");
+    pn_json_write_strz(s, e->code ? e->code : "server_error");
+    pn_json_key(s, "message");
+    pn_json_write_strz(s, e->message);
+    pn_json_key(s, "param");
+    pn_json_write_strz(s, e->param[0] ? e->param : NULL);
+    return respr_event_send(r, "error") && respr_object_event(r, "response.failed", "failed", NULL, e);
+}
+
+static void respr_free(pn_reply *base)
+{
+    respr_reply *r = (respr_reply *)base;
+    pn_str *const all[] = {&r->items, &r->text, &r->name, &r->call_id, &r->logprobs, &r->fresh};
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
+        pn_str_fini(all[i]);
+    pn_reply_dispose(base, sizeof *r);
+}
+
+PN_INTERNAL pn_status pn_responses_reply_new(pn_reply **out, const pn_reply_params *p, const pn_responses *q, pn_err *err)
+{
+    static const pn_reply_ops ops = {respr_begin, respr_logprob, respr_event, respr_choice_end, respr_end, respr_fail, respr_free, false};
+    respr_reply *r = (respr_reply *)pn_reply_alloc(sizeof *r, &ops, p, err);
+    if (!r)
+        return PN_E_NOMEM;
+    pn_str *const all[] = {&r->items, &r->text, &r->name, &r->call_id, &r->logprobs, &r->fresh};
+    for (size_t i = 0; i < PN_COUNT_OF(all); i++)
+        pn_str_init(all[i], p->mem, PN_ACCT_CONN);
+    r->q = q;
+    *out = &r->base;
+    return PN_OK;
+}
+#endif
+
+/* ---- Begin serve/pn_oai_embeddings.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_EMBEDDINGS_C
+#define PN_DROP_SERVE_PN_OAI_EMBEDDINGS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_embeddings.c - requests for embeddings, and their answers.
+ */
+/* includes serve/pn_oai_embeddings.h */
+
+#include <stdio.h>
+
+/* includes serve/pn_oai_read.h */
+
+enum { EMBED_INPUTS_MAX = 2048 };
+
+static pn_oai_embeddings *embed_of(const pn_oai_parser *p) { return (pn_oai_embeddings *)p->q; }
+
+/* ------------------------------------------------------------------------------------------
+ * The request
+ * ------------------------------------------------------------------------------------------ */
+
+static bool embed_input(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return pn_oai_read_inputs(p, name, node, EMBED_INPUTS_MAX, &embed_of(p)->inputs);
+}
+
+/* Which of the words it is. */
+static bool embed_word(pn_oai_parser *p, const char *name, uint32_t node, const char *a, const char *b, int *which)
+{
+    pn_bytes word;
+    if (!pn_oai_read_text(p, name, node, &word))
+        return false;
+    *which = pn_oai_same(word, b);
+    return *which || pn_oai_same(word, a) ||
+           pn_oai_fail(p, name, "%s: expected %s or %s, found '%.*s'", name, a, b, (int)PN_MIN(word.len, (size_t)40), word.data);
+}
+
+static bool embed_encoding(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int which;
+    bool ok = embed_word(p, name, node, "float", "base64", &which);
+    if (ok)
+        embed_of(p)->base64 = which;
+    return ok;
+}
+
+static bool embed_pooling(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int which;
+    bool ok = embed_word(p, name, node, "mean", "last", &which);
+    if (ok)
+        embed_of(p)->pooling = which ? PN_OAI_POOLING_LAST : PN_OAI_POOLING_MEAN;
+    return ok;
+}
+
+static bool embed_dimensions(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    int64_t v;
+    bool ok = pn_oai_read_int(p, name, node, 1, INT32_MAX, &v);
+    if (ok)
+        embed_of(p)->dimensions = (uint32_t)v;
+    return ok;
+}
+
+static const pn_oai_field embed_fields[] = {
+    {"input", embed_input}, {"encoding_format", embed_encoding}, {"dimensions", embed_dimensions}, {"pooling", embed_pooling},
+};
+
+static bool embed_check(pn_oai_parser *p)
+{
+    const pn_oai_inputs *in = &embed_of(p)->inputs;
+    const pn_json_doc *d = &p->q->body;
+    char param[32];
+    if (!in->n)
+        return pn_oai_fail(p, "input", "input: expected a string, an array of strings, or tokens; found nothing");
+    for (size_t i = 0; i < in->n; i++) {
+        const pn_oai_piece *piece = &in->pieces[in->list[i].first];
+        if (in->list[i].n_pieces > 1 || piece->n_tokens || piece->text.len)
+            continue;
+        if (pn_json_type_of(d, pn_json_get(d, PN_JSON_ROOT, "input")) == PN_JSON_STRING)
+            snprintf(param, sizeof param, "input");
+        else
+            snprintf(param, sizeof param, "input[%zu]", i);
+        return pn_oai_fail(p, param, "%s: expected text, found an empty string", param);
+    }
+    return true;
+}
+
+PN_INTERNAL bool pn_oai_embeddings_parse(pn_oai_embeddings *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    pn_oai_parser p = {&out->common, e, 1};
+    memset(out, 0, sizeof *out);
+    bool ok = pn_oai_open(&p, mem, text, len) && pn_oai_read_fields(&p, embed_fields, PN_COUNT_OF(embed_fields), false) && embed_check(&p);
+    if (!ok)
+        pn_oai_embeddings_fini(out);
+    return ok;
+}
+
+PN_INTERNAL void pn_oai_embeddings_fini(pn_oai_embeddings *q)
+{
+    pn_oai_inputs_fini(q->common.mem, &q->inputs);
+    pn_oai_close(&q->common);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The answer
+ * ------------------------------------------------------------------------------------------ */
+
+static uint8_t embed_byte(const float *v, size_t i) { return (uint8_t)(pn_f32_bits(v[i / 4]) >> (8 * (i % 4))); }
+
+/* RFC 4648, section 4, of the floats' bytes, least significant first. */
+static void embed_base64(pn_str *s, const float *v, size_t dim)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = dim * 4;
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t three = (uint32_t)embed_byte(v, i) << 16;
+        three |= i + 1 < n ? (uint32_t)embed_byte(v, i + 1) << 8 : 0;
+        three |= i + 2 < n ? embed_byte(v, i + 2) : 0;
+        const char four[4] = {digits[three >> 18], digits[three >> 12 & 63], i + 1 < n ? digits[three >> 6 & 63] : '=',
+                              i + 2 < n ? digits[three & 63] : '='};
+        pn_str_add(s, four, sizeof four);
+    }
+}
+
+static void embed_vector(pn_str *s, const float *v, size_t dim, bool base64)
+{
+    pn_str_addc(s, base64 ? '"' : '[');
+    if (base64)
+        embed_base64(s, v, dim);
+    for (size_t i = 0; !base64 && i < dim; i++) {
+        if (i)
+            pn_str_addc(s, ',');
+        pn_json_write_f32(s, v[i]);
+    }
+    pn_str_addc(s, base64 ? '"' : ']');
+}
+
+PN_INTERNAL void pn_oai_embeddings_body(pn_str *out, const char *model, const float *const *vectors, size_t n, size_t dim, bool base64,
+                                        const pn_oai_usage *usage)
+{
+    pn_str_addz(out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < n; i++) {
+        pn_str_addf(out, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "", i);
+        embed_vector(out, vectors[i], dim, base64);
+        pn_str_addc(out, '}');
+    }
+    pn_str_addz(out, "],\"model\":");
+    pn_json_write_strz(out, model);
+    pn_str_addf(out, ",\"usage\":{\"prompt_tokens\":%u,\"total_tokens\":%u}}", (unsigned)usage->prompt, (unsigned)usage->prompt);
+}
+#endif
+
+/* ---- Begin serve/pn_oai_tokens.c ---- */
+#ifndef PN_DROP_SERVE_PN_OAI_TOKENS_C
+#define PN_DROP_SERVE_PN_OAI_TOKENS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_oai_tokens.c - texts to tokens and back, asked for and answered.
+ */
+/* includes serve/pn_oai_tokens.h */
+
+/* includes base/pn_utf8.h */
+/* includes serve/pn_oai_read.h */
+
+/* ------------------------------------------------------------------------------------------
+ * Requests
+ * ------------------------------------------------------------------------------------------ */
+
+/* The rows' readers get a parser whose q is the first member of the request. */
+static pn_oai_tokenize *tokens_of(const pn_oai_parser *p) { return (pn_oai_tokenize *)p->q; }
+
+static bool tokens_text(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    tokens_of(p)->vllm |= strcmp(name, "prompt") == 0;
+    return pn_oai_read_text(p, name, node, &tokens_of(p)->text);
+}
+
+static bool tokens_switch(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    pn_oai_tokenize *q = tokens_of(p);
+    const struct { const char *name; bool *at; } all[] = {
+        {"add_special", &q->add_special}, {"add_special_tokens", &q->add_special}, {"parse_special", &q->parse_special},
+        {"with_pieces", &q->pieces}, {"return_token_strs", &q->pieces}, {"add_generation_prompt", &q->add_generation_prompt},
+    };
+    size_t i = 0;
+    while (strcmp(all[i].name, name) != 0)
+        i++;
+    return pn_oai_read_bool(p, name, node, all[i].at);
+}
+
+static const pn_oai_field tokens_fields[] = {
+    {"content", tokens_text}, {"prompt", tokens_text}, {"messages", pn_oai_read_nothing}, {"add_special", tokens_switch},
+    {"add_special_tokens", tokens_switch}, {"parse_special", tokens_switch}, {"with_pieces", tokens_switch},
+    {"return_token_strs", tokens_switch}, {"add_generation_prompt", tokens_switch},
+};
+
+/* vLLM adds special tokens to prompts unless told not to, but not to messages: their template has them. */
+static bool tokens_read(pn_oai_parser *p, bool *has_messages)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_oai_tokenize *q = tokens_of(p);
+    *has_messages = pn_oai_given(d, pn_json_get(d, PN_JSON_ROOT, "messages"));
+    q->vllm = *has_messages;
+    q->parse_special = q->add_generation_prompt = true;
+    q->add_special = !*has_messages && pn_oai_given(d, pn_json_get(d, PN_JSON_ROOT, "prompt"));
+    if (!pn_oai_read_fields(p, tokens_fields, PN_COUNT_OF(tokens_fields), false))
+        return false;
+    return *has_messages || q->text.data || pn_oai_fail(p, "content", "content: expected content, prompt or messages; found none of them");
+}
+
+PN_INTERNAL bool pn_oai_tokenize_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    pn_oai_parser p = {&out->chat.common, e, 1};
+    bool has_messages = false;
+    memset(out, 0, sizeof *out);
+    pn_str_init(&out->chat.variables, mem, PN_ACCT_CONN);
+    bool ok = pn_oai_open(&p, mem, text, len) && tokens_read(&p, &has_messages);
+    if (ok && !has_messages)
+        return true;
+    pn_oai_chat_fini(&out->chat);
+    out->text = (pn_bytes){NULL, 0};
+    return ok && pn_oai_chat_parse(&out->chat, mem, text, len, 1, e);
+}
+
+PN_INTERNAL void pn_oai_tokenize_fini(pn_oai_tokenize *q) { pn_oai_chat_fini(&q->chat); }
+
+PN_INTERNAL bool pn_oai_template_parse(pn_oai_tokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    if (!pn_oai_tokenize_parse(out, mem, text, len, e))
+        return false;
+    if (!out->text.data)
+        return true;
+    pn_oai_error_set(e, 400, "invalid_request_error", "invalid_value", "messages", "messages: expected an array of messages, found nothing");
+    pn_oai_tokenize_fini(out);
+    return false;
+}
+
+static bool tokens_list(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    pn_oai_detokenize *q = (pn_oai_detokenize *)p->q;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array of tokens", node);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        int64_t id;
+        if (!pn_oai_read_int(p, name, c, 0, INT32_MAX, &id))
+            return false;
+        if (!pn_mem_grow(p->q->mem, PN_ACCT_CONN, (void **)&q->tokens, &q->cap, q->n + 1, sizeof *q->tokens))
+            return pn_oai_fail_memory(p);
+        q->tokens[q->n++] = (pn_token)id;
+    }
+    return true;
+}
+
+PN_INTERNAL bool pn_oai_detokenize_parse(pn_oai_detokenize *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
+{
+    static const pn_oai_field fields[] = {{"tokens", tokens_list}};
+    pn_oai_parser p = {&out->common, e, 1};
+    memset(out, 0, sizeof *out);
+    bool ok = pn_oai_open(&p, mem, text, len) && pn_oai_read_fields(&p, fields, 1, false);
+    if (ok && !pn_oai_given(&out->common.body, pn_json_get(&out->common.body, PN_JSON_ROOT, "tokens")))
+        ok = pn_oai_fail(&p, "tokens", "tokens: expected an array of tokens, found nothing");
+    if (!ok)
+        pn_oai_detokenize_fini(out);
+    return ok;
+}
+
+PN_INTERNAL void pn_oai_detokenize_fini(pn_oai_detokenize *q)
+{
+    pn_mem_free(q->common.mem, PN_ACCT_CONN, q->tokens, q->cap * sizeof *q->tokens);
+    q->tokens = NULL;
+    q->n = q->cap = 0;
+    pn_oai_close(&q->common);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Answers
+ * ------------------------------------------------------------------------------------------ */
+
+static void tokens_ids(pn_str *s, const pn_token *tokens, size_t n)
+{
+    pn_str_addc(s, '[');
+    for (size_t i = 0; i < n; i++)
+        pn_str_addf(s, "%s%d", i ? "," : "", (int)tokens[i]);
+    pn_str_addc(s, ']');
+}
+
+/* A string, or an array of bytes for a part of a character. */
+static void tokens_piece(pn_str *s, pn_bytes piece)
+{
+    if (pn_utf8_valid(piece.data, piece.len) == piece.len) {
+        pn_json_write_str(s, piece.data, piece.len);
+        return;
+    }
+    pn_str_addc(s, '[');
+    for (size_t i = 0; i < piece.len; i++)
+        pn_str_addf(s, "%s%u", i ? "," : "", (unsigned)(unsigned char)piece.data[i]);
+    pn_str_addc(s, ']');
+}
+
+static void tokens_vllm_body(pn_str *s, const pn_token *tokens, const pn_bytes *pieces, size_t n, uint32_t max_model_len)
+{
+    pn_str_addf(s, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":", n, (unsigned)max_model_len);
+    tokens_ids(s, tokens, n);
+    pn_str_addz(s, ",\"token_strs\":");
+    pn_str_addz(s, pieces ? "[" : "null");
+    for (size_t i = 0; pieces && i < n; i++) {
+        if (i)
+            pn_str_addc(s, ',');
+        pn_json_write_str(s, pieces[i].data, pieces[i].len);
+    }
+    pn_str_addz(s, pieces ? "]}" : "}");
+}
+
+PN_INTERNAL void pn_oai_tokenize_body(pn_str *out, const pn_oai_tokenize *q, const pn_token *tokens, const pn_bytes *pieces, size_t n,
+                                      uint32_t max_model_len)
+{
+    pieces = q->pieces ? pieces : NULL;
+    if (q->vllm) {
+        tokens_vllm_body(out, tokens, pieces, n, max_model_len);
+        return;
+    }
+    pn_str_addz(out, "{\"tokens\":");
+    if (!pieces)
+        tokens_ids(out, tokens, n);
+    for (size_t i = 0; pieces && i < n; i++) {
+        pn_str_addf(out, "%s{\"id\":%d,\"piece\":", i ? "," : "[", (int)tokens[i]);
+        tokens_piece(out, pieces[i]);
+        pn_str_addc(out, '}');
+    }
+    if (pieces)
+        pn_str_addz(out, n ? "]" : "[]");
+    pn_str_addc(out, '}');
+}
+
+PN_INTERNAL void pn_oai_detokenize_body(pn_str *out, const char *text, size_t len)
+{
+    pn_str_addz(out, "{\"content\":");
+    pn_json_write_str(out, text, len);
+    pn_json_key(out, "prompt");
+    pn_json_write_str(out, text, len);
+    pn_str_addc(out, '}');
+}
+
+PN_INTERNAL void pn_oai_template_body(pn_str *out, const char *text, size_t len)
+{
+    pn_str_addz(out, "{\"prompt\":");
+    pn_json_write_str(out, text, len);
+    pn_str_addc(out, '}');
+}
+
+PN_INTERNAL void pn_oai_input_tokens_body(pn_str *out, size_t n) { pn_str_addf(out, "{\"input_tokens\":%zu}", n); }
 #endif
 
 /* ---- Begin serve/pn_metrics.c ---- */
@@ -8260,7 +9802,8 @@ PN_INTERNAL bool pn_http_begun(const pn_http_parser *p) { return p->step >= HTTP
 
 static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...) PN_PRINTF(3, 4);
 
-/* Always false: `return http_fault(...)`. */
+/* Always false: `return http_fault(...)`.  The fields read so far can be looked at: who answers wants to know the
+ * origin. */
 static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
 {
     va_list ap;
@@ -8269,6 +9812,7 @@ static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
     va_end(ap);
     p->status = status;
     p->step = HTTP_FAULT;
+    p->req.head = p->head;
     return false;
 }
 
@@ -9914,7 +11458,9 @@ PN_INTERNAL void pn_conn_drain(pn_conn *c) { c->draining = true; }
 #define NET_NOSIGNAL 0          /* then SO_NOSIGPIPE does it, see net_prepare */
 #endif
 
-enum { NET_BACKLOG = 1024 };
+/* What the kernel keeps for a client that does not read is memory, too: by itself it would let it grow to
+ * megabytes. */
+enum { NET_BACKLOG = 1024, NET_SEND_BYTES = 128 << 10 };
 
 static bool net_prepare(int fd)
 {
@@ -10081,7 +11627,7 @@ PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer)
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
     unsigned port;
-    int on = 1, fd;
+    int on = 1, bytes = NET_SEND_BYTES, fd;
     memset(&a, 0, sizeof a);
     do
         fd = accept(l->fd, (struct sockaddr *)&a, &n);
@@ -10094,6 +11640,7 @@ PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer)
     }
     if (l->tcp)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);       /* an event is worth a packet */
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     net_name(&a, peer->name, sizeof peer->name, &port);
     peer->local = net_is_local(&a);
     return fd;
@@ -10626,11 +12173,25 @@ PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_e
     pn_oai_error_model(e, name, names, n);
 }
 
+/* The only one there is, or NULL.  What could not be loaded is none, unless it is all there is. */
+static serve_model *registry_only(const pn_server *s)
+{
+    serve_model *only = NULL;
+    for (serve_model *m = s->models; m; m = m->next) {
+        if (m->state == SERVE_FAILED && s->models->next)
+            continue;
+        if (only)
+            return NULL;
+        only = m;
+    }
+    return only;
+}
+
 PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e)
 {
     serve_model *m = serve_model_find(s, name);
-    if (!m && s->models && !s->models->next)
-        m = s->models;                  /* the only one: tools send names out of habit */
+    if (!m)
+        m = registry_only(s);           /* tools send names out of habit */
     if (!m) {
         serve_model_unknown(s, name, e);
         return NULL;
@@ -10896,7 +12457,7 @@ PN_INTERNAL void serve_models_free(pn_server *s)
  * The server's own data is not touched here: an ask on the lane is the lane's, and its model stays loaded as
  * long as it runs for anybody.
  */
-/* includes serve/pn_server_int.h */
+/* includes serve/pn_ask_int.h */
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -10904,30 +12465,19 @@ PN_INTERNAL void serve_models_free(pn_server *s)
 /* includes serve/pn_anthropic.h */
 /* includes serve/pn_oai_reply.h */
 
-struct serve_request {
-    pn_oai_common *common;      /* of the one below */
-    union {
-        pn_oai_chat chat;
-        pn_oai_completion completion;
-    } of;
-    bool is_chat, open;
-    pn_str echoed;              /* owned: texts of the prompts, if they are echoed, and where they are: */
-    pn_bytes echo[SERVE_CHOICES];
-    pn_str tools;               /* owned: JSON array, or empty */
-};
-
 static pn_status begin_nomem(serve_ask *a)
 {
     pn_oai_error_status(&a->error, PN_E_NOMEM, "out of memory for this request");
     return PN_E_NOMEM;
 }
 
-/* The engine refused. */
-static pn_status begin_failed(serve_ask *a, pn_status st, const pn_err *err)
+PN_INTERNAL pn_status serve_ask_refused(serve_ask *a, pn_status st, const pn_err *err)
 {
     a->retry = st == PN_E_BUDGET || st == PN_E_NOMEM;
     if (st == PN_E_BUDGET)
         pn_oai_error_memory(&a->error, err->text, false, 0);
+    else if (st == PN_E_CONTEXT)
+        pn_oai_error_context(&a->error, serve_ask_count(a), a->req->common->max_tokens, a->model->n_ctx);
     else
         pn_oai_error_status(&a->error, st, err->text);
     return st;
@@ -10941,18 +12491,48 @@ static bool parse_body(serve_ask *a, struct serve_request *q)
 {
     pn_mem *mem = &a->server->mem;
     const char *text = pn_str_cstr(&a->body);
+    size_t n = a->body.len;
+    pn_oai_error *e = &a->error;
     switch (a->kind) {
     case SERVE_COMPLETION:
         q->common = &q->of.completion.common;
-        return pn_oai_completion_parse(&q->of.completion, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+        return pn_oai_completion_parse(&q->of.completion, mem, text, n, SERVE_CHOICES, e);
+    case SERVE_RESPONSES: case SERVE_COUNT_RESPONSES:
+        q->chat = &q->of.responses.chat;
+        q->common = &q->chat->common;
+        return pn_responses_parse(&q->of.responses, mem, text, n, e);
+    case SERVE_EMBED:
+        q->common = &q->of.embeddings.common;
+        return pn_oai_embeddings_parse(&q->of.embeddings, mem, text, n, e);
+    case SERVE_DETOKENIZE:
+        q->common = &q->of.detokenize.common;
+        return pn_oai_detokenize_parse(&q->of.detokenize, mem, text, n, e);
+    case SERVE_TOKENIZE: case SERVE_TEMPLATE:
+        q->common = &q->of.tokenize.chat.common;
+        q->chat = &q->of.tokenize.chat;
+        return a->kind == SERVE_TOKENIZE ? pn_oai_tokenize_parse(&q->of.tokenize, mem, text, n, e)
+                                         : pn_oai_template_parse(&q->of.tokenize, mem, text, n, e);
     case SERVE_MESSAGES: case SERVE_COUNT_MESSAGES:
-        q->common = &q->of.chat.common;
-        q->is_chat = true;
-        return pn_anthropic_parse(&q->of.chat, mem, text, a->body.len, &a->error);
-    default:
-        q->common = &q->of.chat.common;
-        q->is_chat = true;
-        return pn_oai_chat_parse(&q->of.chat, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+        q->chat = &q->of.chat;
+        q->common = &q->chat->common;
+        return pn_anthropic_parse(q->chat, mem, text, n, e);
+    case SERVE_CHAT: case SERVE_COUNT: break;
+    }
+    q->chat = &q->of.chat;
+    q->common = &q->chat->common;
+    return pn_oai_chat_parse(q->chat, mem, text, n, SERVE_CHOICES, e);
+}
+
+static void parse_fini(serve_ask *a)
+{
+    struct serve_request *q = a->req;
+    switch (a->kind) {
+    case SERVE_COMPLETION: pn_oai_completion_fini(&q->of.completion); break;
+    case SERVE_RESPONSES: case SERVE_COUNT_RESPONSES: pn_responses_fini(&q->of.responses); break;
+    case SERVE_EMBED: pn_oai_embeddings_fini(&q->of.embeddings); break;
+    case SERVE_DETOKENIZE: pn_oai_detokenize_fini(&q->of.detokenize); break;
+    case SERVE_TOKENIZE: case SERVE_TEMPLATE: pn_oai_tokenize_fini(&q->of.tokenize); break;
+    default: pn_oai_chat_fini(&q->of.chat); break;
     }
 }
 
@@ -10972,7 +12552,8 @@ PN_INTERNAL void serve_ask_parse(serve_ask *a)
     if (!q->open)
         return;
     a->model_name = q->common->model;
-    a->stream = q->common->stream;
+    a->stream = a->kind <= SERVE_MESSAGES && q->common->stream;
+    a->computes = a->kind == SERVE_EMBED || serve_ask_scores(a);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -11002,9 +12583,20 @@ static pn_status begin_grammar(serve_ask *a)
         pn_oai_error_set(&a->error, 400, "invalid_request_error", "invalid_value", q->format == PN_OAI_GBNF ? "grammar" : "response_format", "%s",
                          err.text);
         if (st == PN_E_NOMEM)
-            begin_failed(a, st, &err);
+            serve_ask_refused(a, st, &err);     /* not the request's fault */
     }
     return st;
+}
+
+/* With the lock held: the choice's prompt is computed, or will not be. */
+static void begin_lead(serve_choice *c)
+{
+    serve_ask *a = c->ask;
+    a->n_led += !c->led && c->index % a->req->common->n == 0;
+    c->led = true;
+    a->more_due = a->n_led == a->n_leaders && a->n_begun < a->n_choices;
+    if (a->more_due)
+        atomic_store(&a->news, true);
 }
 
 static int begin_event(void *user, const pn_output_event *e)
@@ -11019,8 +12611,10 @@ static int begin_event(void *user, const pn_output_event *e)
         a->gaps[a->n_gaps++] = (uint16_t)PN_MIN(now - a->last_ms, (uint64_t)UINT16_MAX);
     a->last_ms = now;
     c->calls |= e->kind == PN_OUTPUT_CALL_BEGIN;
+    if (!c->led)
+        begin_lead(c);
     a->failed = a->failed || !a->reply->ops->event(a->reply, c->index, e);
-    bool failed = a->failed, news = a->box.len > 0;
+    bool failed = a->failed, news = a->box.len > 0 || a->more_due;
     pn_mutex_unlock(&a->lock);
     if (news)
         serve_wake(a->server);
@@ -11054,6 +12648,7 @@ static void begin_done(void *user)
     pn_mutex_lock(&a->lock);
     c->done = true;
     a->n_done++;
+    begin_lead(c);
     atomic_store(&a->news, true);
     pn_mutex_unlock(&a->lock);
     serve_wake(s);
@@ -11086,7 +12681,7 @@ static pn_status begin_session(serve_ask *a, serve_choice *c, pn_err *err)
 
 static pn_status begin_messages(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    const pn_oai_chat *q = &a->req->of.chat;
+    const pn_oai_chat *q = a->req->chat;
     pn_str text;
     uint32_t n = 0;
     pn_status st = PN_OK;
@@ -11103,7 +12698,7 @@ static pn_status begin_messages(serve_ask *a, serve_choice *c, pn_err *err)
 
 static pn_status begin_chat(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    const pn_oai_chat *q = &a->req->of.chat;
+    const pn_oai_chat *q = a->req->chat;
     const serve_model *m = a->model;
     const pn_str *tools = &a->req->tools;
     const pn_chat_params p = {
@@ -11127,23 +12722,31 @@ static pn_status begin_chat(serve_ask *a, serve_choice *c, pn_err *err)
  * Completions
  * ------------------------------------------------------------------------------------------ */
 
-static pn_status begin_piece(serve_ask *a, serve_choice *c, const pn_oai_piece *piece, bool first, pn_err *err)
+static pn_status begin_piece(serve_ask *a, const pn_oai_inputs *in, const pn_oai_piece *piece, bool first, serve_tokens *t, pn_err *err)
 {
-    const pn_oai_inputs *in = &a->req->of.completion.prompts;
     unsigned flags = PN_TOKENIZE_SPECIAL | (first ? (unsigned)PN_TOKENIZE_BOS : 0u);
-    size_t n = piece->n_tokens, old = c->n_prompt;
+    size_t n = piece->n_tokens;
     pn_status st = piece->text.data ? pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, NULL, 0, &n, err) : PN_OK;
     if (st)
         return st;
-    pn_token *t = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, c->prompt, old * sizeof *t, (old + n) * sizeof *t);
-    if (!t)
-        return pn_fail_nomem(err, "a prompt", n * sizeof *t);
-    c->prompt = t;
-    c->n_prompt = old + n;
+    pn_token *list = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, t->list, t->n * sizeof *list, (t->n + n) * sizeof *list);
+    if (!list)
+        return pn_fail_nomem(err, "a prompt", n * sizeof *list);
+    t->list = list;
+    t->n += n;
     if (piece->text.data)
-        return pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, t + old, n, &n, err);
-    memcpy(t + old, in->tokens + piece->first, n * sizeof *t);
+        return pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, list + t->n - n, n, &n, err);
+    memcpy(list + t->n - n, in->tokens + piece->first, n * sizeof *list);
     return PN_OK;
+}
+
+PN_INTERNAL pn_status serve_ask_tokens(serve_ask *a, const pn_oai_inputs *in, size_t i, serve_tokens *t, pn_err *err)
+{
+    const pn_oai_input *input = &in->list[i];
+    pn_status st = PN_OK;
+    for (size_t k = 0; k < input->n_pieces && !st; k++)
+        st = begin_piece(a, in, &in->pieces[input->first + k], k == 0, t, err);
+    return st;
 }
 
 static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
@@ -11151,14 +12754,9 @@ static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
     const pn_oai_completion *q = &a->req->of.completion;
     if (q->suffix.data)
         return pn_fail(err, PN_E_INVALID, "suffix: this model is not known to fill in the middle");
-    if (q->echo && q->common.logprobs)
-        return pn_fail(err, PN_E_INVALID, "logprobs: those of the prompt (with echo) are not computed");
-    const pn_oai_input *in = &q->prompts.list[c->index / q->common.n];
-    pn_status st = PN_OK;
-    for (size_t i = 0; i < in->n_pieces && !st; i++)
-        st = begin_piece(a, c, &q->prompts.pieces[in->first + i], i == 0, err);
-    c->generate.prompt = c->prompt;
-    c->generate.n_prompt = c->n_prompt;
+    pn_status st = serve_ask_tokens(a, &q->prompts, c->index / q->common.n, &c->prompt, err);
+    c->generate.prompt = c->prompt.list;
+    c->generate.n_prompt = c->prompt.n;
     c->generate.on_text = begin_text;
     c->generate.user = c;
     return st;
@@ -11169,7 +12767,7 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
 {
     pn_str *s = &a->req->echoed;
     size_t n, at = s->len;
-    pn_status st = pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, NULL, 0, &n, err);
+    pn_status st = pn_detokenize(a->model->m, c->prompt.list, c->prompt.n, 0, NULL, 0, &n, err);
     if (st)
         return st;
     for (size_t i = 0; i < n; i++)
@@ -11177,7 +12775,7 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
     if (s->failed)
         return pn_fail_nomem(err, "a prompt's text", n);
     out->len = n;
-    return pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, s->data + at, n, &n, err);
+    return pn_detokenize(a->model->m, c->prompt.list, c->prompt.n, 0, s->data + at, n, &n, err);
 }
 
 static pn_status begin_echo(serve_ask *a, pn_err *err)
@@ -11201,6 +12799,7 @@ static pn_status begin_echo(serve_ask *a, pn_err *err)
 static void begin_report(serve_ask *a)
 {
     const serve_choice *c = &a->choice[0];
+    bool nothing = !a->req->chat && a->req->of.completion.prompt_only;
     pn_str *s = &a->report;
     pn_str_addz(s, "\"ignored_params\":[");
     pn_str_add(s, pn_str_cstr(&a->req->common->ignored), a->req->common->ignored.len);
@@ -11212,7 +12811,7 @@ static void begin_report(serve_ask *a)
         pn_json_write_strz(s, pointer);
     }
     pn_str_addf(s, "],\"kv_type\":\"%s\",\"kv_degraded\":false,\"effective_max_tokens\":%" PRIu32,
-                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", c->generate.max_tokens);
+                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", nothing ? 0 : c->generate.max_tokens);
 }
 
 static pn_status begin_reply(serve_ask *a, pn_err *err)
@@ -11224,13 +12823,16 @@ static pn_status begin_reply(serve_ask *a, pn_err *err)
     const pn_reply_params p = {.mem = &a->server->mem, .id = a->id, .model = a->served.data, .fingerprint = a->server->fingerprint,
                                .created = pn_net_unix_s(), .n_choices = a->n_choices, .stream = a->stream, .seed = a->begun_ms,
                                .report = a->report.data, .emit = serve_ask_emit, .user = a};
+    if (a->kind == SERVE_RESPONSES)
+        return pn_responses_reply_new(&a->reply, &p, &a->req->of.responses, err);
     if (a->kind == SERVE_MESSAGES)
         return pn_anthropic_reply_new(&a->reply, &p, err);
-    if (a->req->is_chat)
+    if (a->req->chat)
         return pn_oai_chat_reply_new(&a->reply, &p, q->include_usage, q->logprobs, err);
     bool echo = a->req->of.completion.echo;
     pn_status st = echo ? begin_echo(a, err) : PN_OK;
-    const pn_oai_completion_reply how = {.include_usage = q->include_usage, .logprobs = q->logprobs, .n = q->n, .echo = echo ? a->req->echo : NULL};
+    const pn_oai_completion_reply how = {.include_usage = q->include_usage, .logprobs = q->logprobs, .prompt_logprobs = serve_ask_scores(a),
+                                         .n = q->n, .echo = echo ? a->req->echo : NULL};
     return st ? st : pn_oai_completion_reply_new(&a->reply, &p, &how, err);
 }
 
@@ -11242,21 +12844,23 @@ static void begin_usage(serve_ask *a, const serve_choice *c)
 {
     uint32_t n_prompt, n_cached;
     pn_request_prompt(c->request, &n_prompt, &n_cached);
-    bool counts = a->req->is_chat ? c->index == 0 : c->index % a->req->common->n == 0;      /* choices share a prompt */
-    a->usage.prompt += counts ? n_prompt : 0;
-    a->usage.cached += counts ? n_cached : 0;
+    if (c->index % a->req->common->n != 0)
+        return;                             /* its prompt has been counted */
+    a->usage.prompt += n_prompt;
+    a->usage.cached += n_cached;
 }
 
 /* The engine may be at work on it before this returns. */
 static pn_status begin_request(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    return a->req->is_chat ? pn_request_chat(c->chat, &c->reply, &c->request, err) : pn_request_new(c->session, &c->generate, &c->request, err);
+    return a->req->chat ? pn_request_chat(c->chat, &c->reply, &c->request, err) : pn_request_new(c->session, &c->generate, &c->request, err);
 }
 
 /* With the lock held: now others know of it. */
 static void begin_count(serve_ask *a, serve_choice *c)
 {
     a->n_begun++;
+    c->begun = true;
     begin_usage(a, c);
     if (a->paused)
         pn_request_pause(c->request, 1);
@@ -11267,42 +12871,93 @@ static pn_status begin_nothing(serve_ask *a, pn_err *err)
 {
     const pn_reply_finish f = {.why = PN_FINISH_LENGTH};
     for (uint32_t i = 0; i < a->n_choices; i += a->req->common->n)
-        a->usage.prompt += (uint32_t)a->choice[i].n_prompt;
+        a->usage.prompt += (uint32_t)a->choice[i].prompt.n;
     bool ok = a->reply->ops->begin(a->reply, &a->usage);
     for (uint32_t i = 0; i < a->n_choices && ok; i++)
         ok = a->reply->ops->choice_end(a->reply, i, &f);
+    a->n_begun = a->n_done = a->n_choices;
     return ok ? PN_OK : pn_fail_nomem(err, "an answer", 0);
 }
 
-/* For whoever computes meanwhile the first request and the reply's beginning are one. */
+/* The prompts' own log-probabilities come first, so they are computed here, and the requests go on from there. */
+static pn_status begin_scored(serve_ask *a, pn_err *err)
+{
+    bool only = a->req->of.completion.prompt_only;
+    const pn_reply_finish f = {.why = PN_FINISH_LENGTH};
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < a->n_choices; i += a->req->common->n)
+        a->usage.prompt += (uint32_t)a->choice[i].prompt.n;
+    if (!a->reply->ops->begin(a->reply, &a->usage))
+        return pn_fail_nomem(err, "an answer", 0);
+    for (uint32_t i = 0; i < a->n_choices && !st; i++) {
+        serve_choice *c = &a->choice[i];
+        st = serve_ask_score(a, c, err);
+        c->generate.n_prompt = 0;
+        if (!st && only)
+            st = a->reply->ops->choice_end(a->reply, i, &f) ? PN_OK : pn_fail_nomem(err, "an answer", 0);
+        else if (!st)
+            st = begin_request(a, c, err);
+        pn_mutex_lock(&a->lock);
+        a->failed = a->failed || st;
+        a->n_begun += !st;
+        a->n_done += !st && only;
+        c->begun = !st && !only;
+        pn_mutex_unlock(&a->lock);
+    }
+    return st;
+}
+
+static bool begin_leads(const serve_ask *a, uint32_t i) { return i % a->req->common->n == 0; }
+
+/* One request for each prompt.  For whoever computes meanwhile the first of them and the reply's beginning are one. */
 static pn_status begin_requests(serve_ask *a, pn_err *err)
 {
-    pn_mutex_lock(&a->lock);
-    pn_status st = begin_request(a, &a->choice[0], err);
-    if (!st)
-        begin_count(a, &a->choice[0]);
-    if (!st && !a->reply->ops->begin(a->reply, &a->usage))
-        st = pn_fail_nomem(err, "an answer", 0);
-    a->failed = st != PN_OK;
-    pn_mutex_unlock(&a->lock);
-    for (uint32_t i = 1; i < a->n_choices && !st; i++) {
+    pn_status st = PN_OK;
+    a->n_leaders = a->n_choices / a->req->common->n;
+    for (uint32_t i = 0; i < a->n_choices && !st; i++) {
+        if (!begin_leads(a, i))
+            continue;
+        if (i == 0)
+            pn_mutex_lock(&a->lock);
         st = begin_request(a, &a->choice[i], err);
-        pn_mutex_lock(&a->lock);
+        if (i > 0)
+            pn_mutex_lock(&a->lock);
         if (!st)
             begin_count(a, &a->choice[i]);
+        if (!st && i == 0 && !a->reply->ops->begin(a->reply, &a->usage))
+            st = pn_fail_nomem(err, "an answer", 0);
         a->failed = a->failed || st;
         pn_mutex_unlock(&a->lock);
     }
     return st;
 }
 
+PN_INTERNAL void serve_ask_more(serve_ask *a)
+{
+    pn_status st = PN_OK;
+    pn_err err = {PN_OK, {0}};
+    for (uint32_t i = 0; i < a->n_choices && !st && !atomic_load(&a->cancelled); i++) {
+        if (a->choice[i].request)
+            continue;
+        st = begin_request(a, &a->choice[i], &err);
+        pn_mutex_lock(&a->lock);
+        if (!st)
+            begin_count(a, &a->choice[i]);
+        pn_mutex_unlock(&a->lock);
+    }
+    pn_mutex_lock(&a->lock);
+    a->more_status = st;
+    a->more_err = err;
+    pn_mutex_unlock(&a->lock);
+}
+
 static pn_status begin_all(serve_ask *a, pn_err *err)
 {
     struct serve_request *q = a->req;
     pn_status st = PN_OK;
-    a->n_choices = q->is_chat ? q->common->n : (uint32_t)q->of.completion.prompts.n * q->common->n;
-    if (q->is_chat && !q->tools.len)
-        pn_oai_chat_tools(&q->of.chat, &q->tools);
+    a->n_choices = q->chat ? q->common->n : (uint32_t)q->of.completion.prompts.n * q->common->n;
+    if (q->chat && !q->tools.len)
+        pn_oai_chat_tools(q->chat, &q->tools);
     if (q->tools.failed)
         return pn_fail_nomem(err, "tools", q->tools.len);
     for (uint32_t i = 0; i < a->n_choices && !st; i++) {
@@ -11310,13 +12965,15 @@ static pn_status begin_all(serve_ask *a, pn_err *err)
         c->index = i;
         st = begin_session(a, c, err);
         if (!st)
-            st = q->is_chat ? begin_chat(a, c, err) : begin_prompt(a, c, err);
+            st = q->chat ? begin_chat(a, c, err) : begin_prompt(a, c, err);
     }
     if (!st)
         st = begin_reply(a, err);
     if (st)
         return st;
-    return !q->is_chat && q->of.completion.prompt_only ? begin_nothing(a, err) : begin_requests(a, err);
+    if (serve_ask_scores(a))
+        return begin_scored(a, err);
+    return !q->chat && q->of.completion.prompt_only ? begin_nothing(a, err) : begin_requests(a, err);
 }
 
 /* Requests first, then what they use. */
@@ -11329,7 +12986,7 @@ static void begin_undo(serve_ask *a)
         serve_choice *c = &a->choice[i];
         pn_chat_free(c->chat);
         pn_session_free(c->session);
-        pn_mem_free(mem, PN_ACCT_CONN, c->prompt, c->n_prompt * sizeof *c->prompt);
+        pn_mem_free(mem, PN_ACCT_CONN, c->prompt.list, c->prompt.n * sizeof *c->prompt.list);
         memset(c, 0, sizeof *c);
     }
     pn_grammar_free(a->grammar);
@@ -11337,8 +12994,8 @@ static void begin_undo(serve_ask *a)
         a->reply->ops->free(a->reply);
     a->grammar = NULL;
     a->reply = NULL;
-    a->n_begun = a->n_done = a->n_choices = 0;
-    a->failed = false;
+    a->n_begun = a->n_done = a->n_choices = a->n_led = 0;
+    a->failed = a->more_due = false;
     memset(&a->usage, 0, sizeof a->usage);
     pn_str_clear(&a->box);
     pn_str_clear(&a->report);
@@ -11348,11 +13005,11 @@ PN_INTERNAL void serve_ask_begin(serve_ask *a)
 {
     pn_err err;
     a->retry = false;
-    pn_status st = begin_grammar(a);
+    pn_status st = a->kind > SERVE_MESSAGES ? PN_OK : begin_grammar(a);
     if (!st) {
-        st = begin_all(a, &err);
+        st = a->kind > SERVE_MESSAGES ? serve_ask_once(a, &err) : begin_all(a, &err);
         if (st)
-            begin_failed(a, st, &err);
+            serve_ask_refused(a, st, &err);
     }
     if (st)
         begin_undo(a);
@@ -11381,10 +13038,8 @@ PN_INTERNAL void serve_ask_close(serve_ask *a)
     pn_str *texts[] = {&a->body, &a->report, &a->served, &a->box, &a->out};
     begin_undo(a);
     if (q) {
-        if (q->open && q->is_chat)
-            pn_oai_chat_fini(&q->of.chat);
-        else if (q->open)
-            pn_oai_completion_fini(&q->of.completion);
+        if (q->open)
+            parse_fini(a);
         pn_str_fini(&q->tools);
         pn_str_fini(&q->echoed);
         pn_mem_free(mem, PN_ACCT_CONN, q, sizeof *q);
@@ -11392,6 +13047,345 @@ PN_INTERNAL void serve_ask_close(serve_ask *a)
     a->req = NULL;
     for (size_t i = 0; i < PN_COUNT_OF(texts); i++)
         pn_str_fini(texts[i]);
+}
+#endif
+
+/* ---- Begin serve/pn_ask_score.c ---- */
+#ifndef PN_DROP_SERVE_PN_ASK_SCORE_C
+#define PN_DROP_SERVE_PN_ASK_SCORE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_ask_score.c - how likely was the prompt?  Completions with echo and logprobs, which is how evaluation suites
+ * compare given answers: max_tokens is often 0 then.
+ *
+ * Row i of the logits says what follows token i, so the first token has no probability.
+ */
+/* includes serve/pn_ask_int.h */
+
+#include <math.h>
+
+enum { SCORE_ROWS = 16, SCORE_TOP = 20 };
+
+typedef struct score_text {
+    char bytes[512];
+    size_t len;
+} score_text;
+
+PN_INTERNAL bool serve_ask_scores(const serve_ask *a)
+{
+    return a->kind == SERVE_COMPLETION && a->req->open && a->req->of.completion.echo && a->req->common->logprobs;
+}
+
+static void score_bytes(const serve_ask *a, pn_token t, score_text *out)
+{
+    if (pn_detokenize(a->model->m, &t, 1, 1, out->bytes, sizeof out->bytes, &out->len, NULL) != PN_OK)
+        out->len = 0;
+    out->len = PN_MIN(out->len, sizeof out->bytes);
+}
+
+/* Token i of the prompt, by the logits of the row before it (NULL: it is the first). */
+static pn_status score_tell(serve_ask *a, serve_choice *c, size_t i, const float *logits, pn_err *err)
+{
+    uint32_t n_top = logits ? PN_MIN(c->generate.n_top, (uint32_t)SCORE_TOP) : 0;
+    pn_token ids[SCORE_TOP];
+    float lp[SCORE_TOP], chosen = NAN;
+    score_text text, tops[SCORE_TOP];
+    pn_token_logprob top[SCORE_TOP];
+    pn_status st = logits ? pn_logprobs(a->model->m, logits, c->prompt.list[i], n_top, ids, lp, &chosen, err) : PN_OK;
+    if (st)
+        return st;
+    for (uint32_t k = 0; k < n_top; k++) {
+        score_bytes(a, ids[k], &tops[k]);
+        top[k] = (pn_token_logprob){.token = ids[k], .logprob = lp[k], .bytes = tops[k].bytes, .len = tops[k].len};
+    }
+    score_bytes(a, c->prompt.list[i], &text);
+    const pn_token_logprob t = {.token = c->prompt.list[i], .logprob = chosen, .bytes = text.bytes, .len = text.len, .part = PN_PART_CONTENT,
+                                .top = top, .n_top = n_top};
+    pn_mutex_lock(&a->lock);
+    bool ok = a->reply->ops->logprob(a->reply, c->index, &t);
+    pn_mutex_unlock(&a->lock);
+    return ok ? PN_OK : pn_fail_nomem(err, "log-probabilities", 0);
+}
+
+static pn_status score_rows(serve_ask *a, serve_choice *c, float *logits, size_t V, pn_err *err)
+{
+    size_t n = c->prompt.n;
+    pn_status st = n ? score_tell(a, c, 0, NULL, err) : PN_OK;
+    for (size_t at = 0; at < n && !st; at += SCORE_ROWS) {
+        size_t rows = PN_MIN((size_t)SCORE_ROWS, n - at);
+        st = atomic_load(&a->cancelled) ? pn_fail(err, PN_E_CANCELLED, "cancelled")
+                                        : pn_session_eval_all(c->session, c->prompt.list + at, rows, logits, err);
+        for (size_t r = 0; r < rows && at + r + 1 < n && !st; r++)
+            st = score_tell(a, c, at + r + 1, logits + r * V, err);
+    }
+    return st;
+}
+
+PN_INTERNAL pn_status serve_ask_score(serve_ask *a, serve_choice *c, pn_err *err)
+{
+    size_t V = pn_vocab_size(a->model->m);
+    float *logits = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, SCORE_ROWS * V, sizeof *logits);
+    pn_status st = logits ? score_rows(a, c, logits, V, err) : pn_fail_nomem(err, "logits", SCORE_ROWS * V * sizeof *logits);
+    pn_mem_free(&a->server->mem, PN_ACCT_CONN, logits, SCORE_ROWS * V * sizeof *logits);
+    return st;
+}
+#endif
+
+/* ---- Begin serve/pn_ask_once.c ---- */
+#ifndef PN_DROP_SERVE_PN_ASK_ONCE_C
+#define PN_DROP_SERVE_PN_ASK_ONCE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_ask_once.c - requests that generate no text: tokens, templates, counts, embeddings.
+ */
+/* includes serve/pn_ask_int.h */
+
+/* ------------------------------------------------------------------------------------------
+ * A conversation's prompt
+ * ------------------------------------------------------------------------------------------ */
+
+/* What the template sees: {"messages":[...],"tools":[...],"add_generation_prompt":...} and the request's variables. */
+static void once_variables(const pn_oai_chat *q, bool opened, pn_str *out)
+{
+    const pn_json_doc *d = &q->common.body;
+    uint32_t n = 0;
+    pn_str_addz(out, "{\"messages\":[");
+    for (uint32_t i = pn_json_first(d, q->messages); i != PN_JSON_NONE && n < q->n_messages; i = pn_json_next(d, i), n++) {
+        pn_json_item(out);
+        pn_json_write_node(out, d, i);
+    }
+    pn_str_addc(out, ']');
+    if (q->tools != PN_JSON_NONE) {
+        pn_json_key(out, "tools");
+        pn_oai_chat_tools(q, out);
+    }
+    pn_json_key(out, "add_generation_prompt");
+    pn_json_write_bool(out, opened);
+    if (q->variables.len > 2) {
+        pn_str_addc(out, ',');
+        pn_str_add(out, q->variables.data + 1, q->variables.len - 2);
+    }
+    pn_str_addc(out, '}');
+}
+
+static pn_status once_render(serve_ask *a, bool opened, pn_rendered **out, pn_err *err)
+{
+    pn_str vars;
+    if (!a->model->tpl)
+        return pn_fail(err, PN_E_UNSUPPORTED, "the model '%s' has no chat template", a->model->name);
+    pn_str_init(&vars, &a->server->mem, PN_ACCT_CONN);
+    once_variables(a->req->chat, opened, &vars);
+    pn_status st = vars.failed ? pn_fail_nomem(err, "a prompt", vars.len)
+                               : pn_template_render_json(a->model->tpl, vars.data, vars.len, 0, out, err);
+    pn_str_fini(&vars);
+    return st;
+}
+
+static pn_status once_tokens_of(serve_ask *a, bool opened, serve_tokens *t, pn_err *err)
+{
+    pn_rendered *r;
+    size_t n;
+    pn_status st = once_render(a, opened, &r, err);
+    if (st)
+        return st;
+    st = pn_rendered_tokenize(r, a->model->m, NULL, 0, &n, err);
+    if (!st) {
+        t->list = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, n, sizeof *t->list);
+        t->n = t->list ? n : 0;
+        st = t->list ? pn_rendered_tokenize(r, a->model->m, t->list, n, &n, err) : pn_fail_nomem(err, "a prompt", n * sizeof *t->list);
+    }
+    pn_rendered_free(r);
+    return st;
+}
+
+static void once_free(serve_ask *a, serve_tokens *t)
+{
+    pn_mem_free(&a->server->mem, PN_ACCT_CONN, t->list, t->n * sizeof *t->list);
+    *t = (serve_tokens){0};
+}
+
+PN_INTERNAL uint32_t serve_ask_count(serve_ask *a)
+{
+    serve_tokens t = {0};
+    size_t n = 0;
+    if (a->req->chat) {
+        if (once_tokens_of(a, true, &t, NULL) == PN_OK)
+            n = t.n;
+    } else {
+        const pn_oai_inputs *in = a->kind == SERVE_EMBED ? &a->req->of.embeddings.inputs : &a->req->of.completion.prompts;
+        for (size_t i = 0; i < in->n; i++) {
+            once_free(a, &t);
+            if (serve_ask_tokens(a, in, i, &t, NULL) == PN_OK)
+                n = PN_MAX(n, t.n);
+        }
+    }
+    once_free(a, &t);
+    return (uint32_t)n;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Text and tokens
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status once_text_tokens(serve_ask *a, serve_tokens *t, pn_err *err)
+{
+    const pn_oai_tokenize *q = &a->req->of.tokenize;
+    unsigned flags = (q->add_special ? (unsigned)PN_TOKENIZE_BOS : 0u) | (q->parse_special ? (unsigned)PN_TOKENIZE_SPECIAL : 0u);
+    size_t n;
+    pn_status st = pn_tokenize(a->model->m, q->text.data, q->text.len, flags, NULL, 0, &n, err);
+    if (st)
+        return st;
+    t->list = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, n, sizeof *t->list);
+    t->n = t->list ? n : 0;
+    return t->list ? pn_tokenize(a->model->m, q->text.data, q->text.len, flags, t->list, n, &n, err)
+                   : pn_fail_nomem(err, "tokens", n * sizeof *t->list);
+}
+
+/* The text of each token, one behind the other in `texts`. */
+static pn_status once_pieces(serve_ask *a, const serve_tokens *t, pn_bytes *pieces, pn_str *texts, pn_err *err)
+{
+    pn_status st = PN_OK;
+    for (int pass = 0; pass < 2 && !st; pass++) {      /* lengths first: the string moves while it grows */
+        size_t at = 0;
+        for (size_t i = 0; i < t->n && !st; i++) {
+            char buf[512];
+            size_t n;
+            st = pn_detokenize(a->model->m, &t->list[i], 1, 1, buf, sizeof buf, &n, err);
+            n = PN_MIN(n, sizeof buf);
+            if (!pass)
+                pn_str_add(texts, buf, st ? 0 : n);
+            else
+                pieces[i] = (pn_bytes){pn_str_cstr(texts) + at, n};
+            at += n;
+        }
+    }
+    return st ? st : texts->failed ? pn_fail_nomem(err, "tokens", texts->len) : PN_OK;
+}
+
+static pn_status once_tokenize(serve_ask *a, pn_str *out, pn_err *err)
+{
+    const pn_oai_tokenize *q = &a->req->of.tokenize;
+    pn_mem *mem = &a->server->mem;
+    serve_tokens t = {0};
+    pn_str texts;
+    pn_bytes *pieces = NULL;
+    pn_str_init(&texts, mem, PN_ACCT_CONN);
+    pn_status st = q->text.data ? once_text_tokens(a, &t, err) : once_tokens_of(a, q->add_generation_prompt, &t, err);
+    size_t n = t.n;
+    if (!st && q->pieces) {
+        pieces = pn_mem_calloc(mem, PN_ACCT_CONN, n, sizeof *pieces);
+        st = pieces ? once_pieces(a, &t, pieces, &texts, err) : pn_fail_nomem(err, "tokens", n * sizeof *pieces);
+    }
+    if (!st)
+        pn_oai_tokenize_body(out, q, t.list, pieces, n, a->model->n_ctx);
+    pn_mem_free(mem, PN_ACCT_CONN, pieces, n * sizeof *pieces);
+    pn_str_fini(&texts);
+    once_free(a, &t);
+    return st;
+}
+
+static pn_status once_detokenize(serve_ask *a, pn_str *out, pn_err *err)
+{
+    const pn_oai_detokenize *q = &a->req->of.detokenize;
+    size_t n;
+    pn_status st = pn_detokenize(a->model->m, q->tokens, q->n, 1, NULL, 0, &n, err);
+    char *text = st ? NULL : pn_mem_alloc(&a->server->mem, PN_ACCT_CONN, n + 1);
+    if (st || !text)
+        return st ? st : pn_fail_nomem(err, "a text", n);
+    size_t cap = n + 1;
+    st = pn_detokenize(a->model->m, q->tokens, q->n, 1, text, n, &n, err);
+    if (!st)
+        pn_oai_detokenize_body(out, text, n);
+    pn_mem_free(&a->server->mem, PN_ACCT_CONN, text, cap);
+    return st;
+}
+
+static pn_status once_template(serve_ask *a, pn_str *out, pn_err *err)
+{
+    pn_rendered *r;
+    size_t n;
+    pn_status st = once_render(a, a->req->of.tokenize.add_generation_prompt, &r, err);
+    if (st)
+        return st;
+    const char *text = pn_rendered_text(r, &n);
+    pn_oai_template_body(out, text, n);
+    pn_rendered_free(r);
+    return PN_OK;
+}
+
+static pn_status once_count(serve_ask *a, pn_str *out, pn_err *err)
+{
+    serve_tokens t = {0};
+    pn_status st = once_tokens_of(a, true, &t, err);
+    if (!st)
+        pn_oai_input_tokens_body(out, t.n);
+    once_free(a, &t);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Embeddings
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status once_vector(serve_ask *a, pn_session *s, size_t i, float *out, pn_err *err)
+{
+    static const pn_pooling poolings[] = {PN_POOLING_DEFAULT, PN_POOLING_MEAN, PN_POOLING_LAST};
+    const pn_oai_embeddings *q = &a->req->of.embeddings;
+    serve_tokens t = {0};
+    pn_status st = serve_ask_tokens(a, &q->inputs, i, &t, err);
+    if (!st && !t.n)
+        st = pn_fail(err, PN_E_INVALID, "input: an empty text has no embedding");
+    if (!st)
+        st = pn_session_embed(s, t.list, t.n, poolings[q->pooling], 1, out, err);
+    a->usage.prompt += (uint32_t)t.n;
+    once_free(a, &t);
+    return st;
+}
+
+static pn_status once_embed(serve_ask *a, pn_str *out, pn_err *err)
+{
+    const pn_oai_embeddings *q = &a->req->of.embeddings;
+    const serve_model *m = a->model;
+    pn_mem *mem = &a->server->mem;
+    size_t n = q->inputs.n, dim = m->info.n_embd;
+    if (q->dimensions && q->dimensions != dim)
+        return pn_fail(err, PN_E_INVALID, "dimensions: expected %zu, as this model makes them (they cannot be cut), found %u", dim, (unsigned)q->dimensions);
+    const pn_session_params p = {.n_ctx = m->n_ctx, .by_turn = 1};
+    pn_session *s = NULL;
+    float *values = pn_mem_calloc(mem, PN_ACCT_CONN, n * dim, sizeof *values);
+    const float **rows = pn_mem_calloc(mem, PN_ACCT_CONN, n, sizeof *rows);
+    pn_status st = values && rows ? pn_session_new(m->m, &p, &s, err) : pn_fail_nomem(err, "embeddings", n * dim * sizeof *values);
+    for (size_t i = 0; i < n && !st; i++) {
+        rows[i] = values + i * dim;
+        st = atomic_load(&a->cancelled) ? pn_fail(err, PN_E_CANCELLED, "cancelled") : once_vector(a, s, i, values + i * dim, err);
+    }
+    if (!st)
+        pn_oai_embeddings_body(out, a->served.data, rows, n, dim, q->base64, &a->usage);
+    pn_session_free(s);
+    pn_mem_free(mem, PN_ACCT_CONN, rows, n * sizeof *rows);
+    pn_mem_free(mem, PN_ACCT_CONN, values, n * dim * sizeof *values);
+    return st;
+}
+
+PN_INTERNAL pn_status serve_ask_once(serve_ask *a, pn_err *err)
+{
+    pn_str out;
+    pn_status st;
+    pn_str_init(&out, &a->server->mem, PN_ACCT_CONN);
+    switch (a->kind) {
+    case SERVE_EMBED: st = once_embed(a, &out, err); break;
+    case SERVE_TOKENIZE: st = once_tokenize(a, &out, err); break;
+    case SERVE_DETOKENIZE: st = once_detokenize(a, &out, err); break;
+    case SERVE_TEMPLATE: st = once_template(a, &out, err); break;
+    default: st = once_count(a, &out, err); break;
+    }
+    if (!st && out.failed)
+        st = pn_fail_nomem(err, "an answer", out.len);
+    if (!st && serve_ask_emit(a, NULL, out.data, out.len))
+        st = pn_fail_nomem(err, "an answer", out.len);
+    a->ended = !st;
+    pn_str_fini(&out);
+    return st;
 }
 #endif
 
@@ -11427,7 +13421,7 @@ static serve_ask *ask_of(pn_task *t) { return (serve_ask *)(void *)((char *)t - 
 static void ask_go(serve_ask *a, serve_phase phase)
 {
     a->phase = phase;
-    pn_lane_add(&a->server->lane, &a->task);
+    pn_lane_add(a->computes && phase == SERVE_BEGINNING ? &a->server->slow : &a->server->lane, &a->task);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -11493,7 +13487,8 @@ static void ask_part(serve_ask *a)
 
 static void ask_log(const serve_ask *a, const serve_conn *c)
 {
-    serve_log_request(c, a->model ? a->model->name : NULL, &a->usage);
+    static const pn_oai_usage none;         /* before it runs the lane may be writing it */
+    serve_log_request(c, a->model ? a->model->name : NULL, a->phase == SERVE_RUNNING ? &a->usage : &none);
 }
 
 /* Answer with a->error and close. */
@@ -11524,10 +13519,14 @@ static void ask_unqueue(serve_ask *a)
 
 static void ask_cancel(serve_ask *a)
 {
-    a->cancelled = true;
-    if (a->phase == SERVE_RUNNING)
-        for (uint32_t i = 0; i < a->n_begun; i++)
+    atomic_store(&a->cancelled, true);
+    if (a->phase != SERVE_RUNNING)
+        return;
+    pn_mutex_lock(&a->lock);
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        if (a->choice[i].begun)
             pn_request_cancel(a->choice[i].request);
+    pn_mutex_unlock(&a->lock);
 }
 
 PN_INTERNAL void serve_ask_abort(serve_ask *a)
@@ -11556,12 +13555,12 @@ PN_INTERNAL void serve_asks_stop(pn_server *s)
         next = a->next;
         if (a->cancelled || a->phase == SERVE_CLOSING)
             continue;
-        ask_stopping(&a->error);
         if (a->phase == SERVE_QUEUED) {
             ask_unqueue(a);
+            ask_stopping(&a->error);
             ask_refuse(a);
         } else {
-            ask_cancel(a);
+            ask_cancel(a);              /* it learns why when it is done */
         }
     }
 }
@@ -11673,6 +13672,14 @@ PN_INTERNAL void serve_ask_pump(serve_model *m)
 /* Records: the lengths of name and text, the two with a NUL behind each.  */
 typedef struct ask_record { uint32_t name, text; } ask_record;
 
+/* With the lock held, as for the next. */
+static void ask_pause(serve_ask *a, int paused)
+{
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        if (a->choice[i].begun)
+            pn_request_pause(a->choice[i].request, paused);
+}
+
 PN_INTERNAL int serve_ask_emit(void *user, const char *event, const char *json, size_t len)
 {
     serve_ask *a = user;
@@ -11686,8 +13693,7 @@ PN_INTERNAL int serve_ask_emit(void *user, const char *event, const char *json, 
     atomic_store(&a->news, true);
     if (a->stream && a->box.len > ASK_BOX_HIGH && !a->paused) {
         a->paused = true;
-        for (uint32_t i = 0; i < a->n_begun; i++)
-            pn_request_pause(a->choice[i].request, 1);
+        ask_pause(a, 1);
     }
     return a->box.failed;
 }
@@ -11714,8 +13720,7 @@ static void ask_fetch(serve_ask *a)
     a->out = a->box;
     a->box = t;
     if (a->paused)
-        for (uint32_t i = 0; i < a->n_begun; i++)
-            pn_request_pause(a->choice[i].request, 0);
+        ask_pause(a, 0);
     a->paused = false;
     pn_mutex_unlock(&a->lock);
 }
@@ -11824,14 +13829,33 @@ static void ask_choice_end(serve_ask *a, serve_choice *c)
     ask_ended(a, r.finish != PN_FINISH_STOP ? PN_ENDED_LENGTH : c->calls ? PN_ENDED_TOOL_CALLS : PN_ENDED_STOP);
 }
 
+/* The choices behind the first ones.  When there is no memory for them beside those that run, they wait for one of
+ * these to end. */
+static void ask_more(serve_ask *a)
+{
+    bool alone = a->n_done == a->n_begun, memory = a->more_status == PN_E_BUDGET || a->more_status == PN_E_NOMEM;
+    if (a->adding)
+        return;
+    if (a->more_status && (alone || !memory))
+        ask_failed(a, a->more_status, &a->more_err);
+    if (!a->more_due || a->error.status || a->failed || atomic_load(&a->cancelled))
+        return;
+    a->more_due = false;
+    a->more_status = PN_OK;
+    a->adding = true;
+    ask_go(a, SERVE_RUNNING);
+}
+
 /* With the lock held. */
 static void ask_tell(serve_ask *a)
 {
-    for (uint32_t i = 0; i < a->n_begun; i++)
+    for (uint32_t i = 0; i < a->n_choices; i++)
         if (a->choice[i].done && !a->choice[i].told)
             ask_choice_end(a, &a->choice[i]);
     ask_gaps(a);
-    if (a->n_done < a->n_begun || a->ended)
+    ask_more(a);
+    bool complete = a->n_begun == a->n_choices || a->error.status || a->failed || atomic_load(&a->cancelled);
+    if (a->n_done < a->n_begun || a->adding || !complete || a->ended)
         return;
     a->ended = true;
     ask_ended(a, PN_ENDED_ERROR);           /* no choice has come to an end */
@@ -11876,6 +13900,7 @@ static void ask_run(pn_task *t)
     switch (a->phase) {
     case SERVE_PARSING: serve_ask_parse(a); break;
     case SERVE_BEGINNING: serve_ask_begin(a); break;
+    case SERVE_RUNNING: serve_ask_more(a); break;
     default: serve_ask_close(a); break;
     }
 }
@@ -11930,6 +13955,8 @@ static void ask_begun(serve_ask *a)
         ask_refuse(a);
         return;
     }
+    if (a->ended)
+        ask_ended(a, PN_ENDED_STOP);
     a->phase = SERVE_RUNNING;
     if (a->cancelled || !a->conn)
         ask_cancel(a);
@@ -11942,6 +13969,12 @@ static void ask_done(pn_task *t)
     switch (a->phase) {
     case SERVE_PARSING: ask_parsed(a); break;
     case SERVE_BEGINNING: ask_begun(a); break;
+    case SERVE_RUNNING:
+        a->adding = false;
+        if (atomic_load(&a->cancelled))
+            ask_cancel(a);
+        ask_look(a);
+        break;
     default: ask_free(a); break;
     }
 }
@@ -11989,6 +14022,676 @@ PN_INTERNAL void serve_ask_new(serve_conn *c, serve_kind kind)
 }
 #endif
 
+/* ---- Begin serve/pn_accept.c ---- */
+#ifndef PN_DROP_SERVE_PN_ACCEPT_C
+#define PN_DROP_SERVE_PN_ACCEPT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes serve/pn_accept.h */
+
+/* "q=0.8" in thousandths; 1000 for what is no weight. */
+static int accept_weight(pn_bytes text)
+{
+    int v = 0, digits = 0;
+    if (text.len < 3 || (text.data[0] | 32) != 'q' || text.data[1] != '=' || (text.data[2] != '0' && text.data[2] != '1'))
+        return 1000;
+    for (size_t i = 4; i < text.len && digits < 3 && text.data[i] >= '0' && text.data[i] <= '9'; i++, digits++)
+        v = v * 10 + (text.data[i] - '0');
+    while (digits++ < 3)
+        v *= 10;
+    return text.data[2] == '1' ? 1000 : v;
+}
+
+/* Up to the next ';', trimmed; *rest is what follows it. */
+static pn_bytes accept_part(pn_bytes *rest)
+{
+    const char *semi = rest->len ? memchr(rest->data, ';', rest->len) : NULL;
+    size_t n = semi ? (size_t)(semi - rest->data) : rest->len;
+    pn_bytes part = {rest->data, n};
+    *rest = semi ? (pn_bytes){semi + 1, rest->len - n - 1} : (pn_bytes){rest->data + n, 0};
+    while (part.len && (part.data[0] == ' ' || part.data[0] == '\t'))
+        part = (pn_bytes){part.data + 1, part.len - 1};
+    while (part.len && (part.data[part.len - 1] == ' ' || part.data[part.len - 1] == '\t'))
+        part.len--;
+    return part;
+}
+
+static int accept_range_weight(pn_bytes rest)
+{
+    while (rest.len) {
+        pn_bytes p = accept_part(&rest);
+        if (p.len > 1 && (p.data[0] | 32) == 'q' && p.data[1] == '=')
+            return accept_weight(p);
+    }
+    return 1000;
+}
+
+PN_INTERNAL bool pn_accept_html(const pn_http_request *r)
+{
+    int html = 0, json = -1, any = 0;           /* json -1: not named */
+    for (uint32_t i = pn_http_find(r, "accept", 0); i < r->n_fields; i = pn_http_find(r, "accept", i + 1)) {
+        pn_bytes range;
+        for (size_t at = 0; pn_http_list(pn_http_field_value(r, i), &at, &range);) {
+            pn_bytes type = accept_part(&range);
+            int q = accept_range_weight(range);
+            if (pn_http_is(type, "text/html"))
+                html = q;
+            else if (pn_http_is(type, "application/json"))
+                json = q;
+            else if (pn_http_is(type, "*/*") || pn_http_is(type, "application/*"))
+                any = PN_MAX(any, q);
+        }
+    }
+    return html > 0 && (json < 0 ? html >= any : html > json);
+}
+#endif
+
+/* ---- Begin serve/pn_page.c ---- */
+#ifndef PN_DROP_SERVE_PN_PAGE_C
+#define PN_DROP_SERVE_PN_PAGE_C
+/* Generated by tools/gen_page.sh from src/serve/page/index.html: do not edit. */
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes serve/pn_page.h */
+
+static const char *const page_lines[] = {
+    "<!DOCTYPE html>\n",
+    "<html lang=\"en\">\n",
+    "<head>\n",
+    "<meta charset=\"utf-8\">\n",
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1, interactive-widget=resizes-content\">\n",
+    "<meta name=\"color-scheme\" content=\"light dark\">\n",
+    "<title>Pantheon</title>\n",
+    "<link rel=\"icon\" href=\"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath fill='%23b4552d' d='M8 1 1 5v1h14V5zM2 7h2v6H2zm5 0h2v6H7zm5 0h2v6h-2zM1 14h14v1H1z'/%3E%3C/svg%3E\">\n",
+    "<style nonce=\"@NONCE@\">\n",
+    ":root {\n",
+    "--bg: #faf8f5; --card: #fff; --text: #23201c; --soft: #6b645b; --line: #e3ddd4; --mine: #f1ebe2;\n",
+    "--accent: #a0461f; --on-accent: #fff; --good: #2c7a4b; --warn: #9a6700; --bad: #b3261e; --code: #f4f0ea;\n",
+    "--mono: ui-monospace, \"SF Mono\", Menlo, Consolas, \"DejaVu Sans Mono\", monospace;\n",
+    "}\n",
+    "@media (prefers-color-scheme: dark) {\n",
+    ":root {\n",
+    "--bg: #171513; --card: #1f1c19; --text: #ece6dd; --soft: #a39a8e; --line: #37322c; --mine: #2a2622;\n",
+    "--accent: #e58a5e; --on-accent: #1d120c; --good: #6cc08b; --warn: #e0b04a; --bad: #ff8a80; --code: #141210;\n",
+    "}\n",
+    "}\n",
+    "* { box-sizing: border-box; }\n",
+    "html, body { height: 100%; margin: 0; }\n",
+    "body { display: grid; grid-template-rows: auto minmax(0, 1fr); height: 100dvh; background: var(--bg); color: var(--text);\n",
+    "font: 16px/1.55 system-ui, -apple-system, \"Segoe UI\", Roboto, \"Noto Sans\", sans-serif; }\n",
+    "h1, h2, p { margin: 0; }\n",
+    "button, select, input, textarea { font: inherit; color: inherit; }\n",
+    "button, select, input { min-height: 38px; padding: 0 12px; border: 1px solid var(--line); border-radius: 9px; background: var(--card); }\n",
+    "button { cursor: pointer; }\n",
+    "button:hover:enabled { border-color: var(--soft); }\n",
+    "button:disabled { opacity: .5; cursor: default; }\n",
+    "button.main { background: var(--accent); border-color: var(--accent); color: var(--on-accent); font-weight: 600; }\n",
+    ":focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }\n",
+    "[hidden] { display: none !important; }\n",
+    ".soft, small { color: var(--soft); font-size: 13px; }\n",
+    ".num { font-variant-numeric: tabular-nums; }\n",
+    "header { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 10px; padding: 10px 18px; border-bottom: 1px solid var(--line); background: var(--card); }\n",
+    "header h1 { display: flex; align-items: center; gap: 8px; font-size: 17px; letter-spacing: .01em; }\n",
+    "header h1 svg { width: 20px; height: 20px; fill: var(--accent); }\n",
+    "header .gap { flex: 1; }\n",
+    "#model { max-width: 260px; text-overflow: ellipsis; }\n",
+    "#look { display: none; }\n",
+    "main { display: grid; grid-template-columns: minmax(0, 1fr) 330px; min-height: 0; }\n",
+    "#chat { display: grid; grid-template-rows: minmax(0, 1fr) auto; min-height: 0; }\n",
+    "#log { overflow-y: auto; padding: 26px 18px 10px; scrollbar-gutter: stable both-edges; }\n",
+    "#log > *, #ask > * { max-width: 760px; margin-inline: auto; }\n",
+    "#hello { padding-top: 14vh; text-align: center; color: var(--soft); }\n",
+    "#hello strong { display: block; margin-bottom: 4px; color: var(--text); font-size: 22px; font-weight: 600; }\n",
+    ".turn { margin-bottom: 22px; overflow-wrap: anywhere; }\n",
+    ".turn p { white-space: pre-wrap; }\n",
+    ".turn p + p, .turn p + pre, .turn pre + p { margin-top: .75em; }\n",
+    ".turn.user { display: flex; justify-content: flex-end; }\n",
+    ".turn.user > div { max-width: 85%; padding: 8px 14px; border-radius: 14px 14px 4px 14px; background: var(--mine); }\n",
+    ".turn footer, .facts { display: flex; flex-wrap: wrap; gap: 2px 12px; margin-top: 6px; font-size: 13px; color: var(--soft); }\n",
+    ".turn[aria-busy=true] .text:empty::after, .turn[aria-busy=true] .text > p:last-child::after { content: \"\"; display: inline-block; width: 8px; height: 15px; margin-left: 3px; vertical-align: -2px; border-radius: 2px; background: var(--accent); animation: blink 1s infinite; }\n",
+    "@keyframes blink { 50% { opacity: .15; } }\n",
+    "@media (prefers-reduced-motion: reduce) { * { animation: none !important; } }\n",
+    "code { font: .88em/1.5 var(--mono); background: var(--code); border-radius: 4px; padding: .1em .3em; }\n",
+    "pre { margin: 0; border: 1px solid var(--line); border-radius: 9px; background: var(--code); overflow: hidden; }\n",
+    "pre > div { display: flex; align-items: center; justify-content: space-between; padding: 2px 4px 2px 12px; border-bottom: 1px solid var(--line); font: 13px system-ui, sans-serif; color: var(--soft); }\n",
+    "pre button { min-height: 28px; border: 0; background: none; font-size: 13px; color: var(--soft); }\n",
+    "pre code { display: block; padding: 10px 12px; background: none; overflow-x: auto; }\n",
+    ".think { margin-bottom: 10px; padding-left: 12px; border-left: 3px solid var(--line); color: var(--soft); font-size: 14px; }\n",
+    ".think p { white-space: pre-wrap; }\n",
+    "summary { cursor: pointer; color: var(--soft); font-size: 14px; }\n",
+    ".oops { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 12px; padding: 10px 14px; border: 1px solid var(--bad); border-left-width: 4px; border-radius: 9px; background: var(--card); }\n",
+    ".oops p { flex: 1 1 16em; }\n",
+    "#ask { padding: 6px 18px 14px; }\n",
+    "#box { display: flex; align-items: flex-end; gap: 8px; padding: 8px; border: 1px solid var(--line); border-radius: 14px; background: var(--card); }\n",
+    "#box:focus-within { border-color: var(--accent); }\n",
+    "#say { flex: 1; min-width: 0; max-height: 36vh; padding: 6px 8px; border: 0; outline: 0; background: none; resize: none; field-sizing: content; }\n",
+    "#ask details { margin-top: 8px; }\n",
+    "#ask fieldset { display: grid; grid-template-columns: 1fr 110px 110px; gap: 8px 12px; margin: 8px 0 0; padding: 0; border: 0; }\n",
+    "label { display: grid; gap: 2px; color: var(--soft); font-size: 13px; }\n",
+    "label > * { width: 100%; color: var(--text); font-size: 15px; }\n",
+    "aside { overflow-y: auto; padding: 18px; border-left: 1px solid var(--line); background: var(--card); }\n",
+    "aside section { margin-bottom: 26px; }\n",
+    "aside h2 { display: flex; align-items: baseline; justify-content: space-between; margin-bottom: 8px; font-size: 13px; font-weight: 600; color: var(--soft); }\n",
+    ".model { padding: 10px 0; border-top: 1px solid var(--line); }\n",
+    ".facts { gap: 0 12px; margin-top: 2px; }\n",
+    ".facts span { overflow-wrap: anywhere; }\n",
+    ".model > .top { display: flex; align-items: baseline; justify-content: space-between; gap: 8px; overflow-wrap: anywhere; }\n",
+    "aside.stale #models, aside.stale #memory, aside.stale #rungs { opacity: .45; }\n",
+    "#trouble { margin-bottom: 20px; padding: 8px 12px; border: 1px solid var(--bad); border-left-width: 4px; border-radius: 9px; font-size: 14px; }\n",
+    ".tag { flex: none; font-size: 12px; font-weight: 600; color: var(--soft); }\n",
+    ".tag.good { color: var(--good); } .tag.warn { color: var(--warn); } .tag.bad { color: var(--bad); }\n",
+    ".bar { position: relative; height: 6px; margin: 0 0 11px; border-radius: 3px; background: var(--mine); overflow: hidden; }\n",
+    ".bar i, .bar b { position: absolute; inset: 0 auto 0 0; border-radius: 3px; background: var(--accent); }\n",
+    ".bar b { opacity: .28; }\n",
+    ".row { display: flex; justify-content: space-between; gap: 10px; margin-bottom: 4px; font-size: 14px; }\n",
+    ".row span:last-child { color: var(--soft); white-space: nowrap; }\n",
+    ".big { display: grid; grid-template-columns: repeat(3, 1fr); gap: 8px; }\n",
+    ".big div { padding: 8px 10px; border: 1px solid var(--line); border-radius: 9px; }\n",
+    ".big b { display: block; font-size: 20px; font-weight: 600; line-height: 1.2; }\n",
+    "#rungs { margin: 0 0 10px; padding: 0 0 0 18px; font-size: 14px; }\n",
+    "dialog { width: min(420px, calc(100vw - 32px)); padding: 20px; border: 1px solid var(--line); border-radius: 14px; background: var(--card); color: var(--text); }\n",
+    "dialog::backdrop { background: #0007; }\n",
+    "dialog form { display: grid; gap: 14px; }\n",
+    "dialog h2 { font-size: 17px; }\n",
+    "dialog .acts { display: flex; justify-content: flex-end; gap: 8px; }\n",
+    "@media (max-width: 860px) {\n",
+    "header { padding: 8px 12px; gap: 6px 8px; }\n",
+    "header .gap { display: none; }\n",
+    "header h1 span, #fresh span { display: none; }\n",
+    "header button, header select { padding-inline: 9px; }\n",
+    "#model { flex: 1 1 90px; min-width: 0; max-width: none; }\n",
+    "#look { display: inline-block; }\n",
+    "main { grid-template-columns: minmax(0, 1fr); }\n",
+    "aside { display: none; border-left: 0; }\n",
+    "body.looking aside { display: block; }\n",
+    "body.looking #chat { display: none; }\n",
+    "#log { padding-inline: 12px; }\n",
+    "#ask { padding: 4px 10px max(10px, env(safe-area-inset-bottom)); }\n",
+    "#ask fieldset { grid-template-columns: 1fr 1fr; }\n",
+    "#ask fieldset label:first-child { grid-column: 1 / -1; }\n",
+    "button, select, input { min-height: 44px; }\n",
+    "}\n",
+    "</style>\n",
+    "</head>\n",
+    "<body>\n",
+    "<header>\n",
+    "<h1><svg viewBox=\"0 0 16 16\" aria-hidden=\"true\"><path d=\"M8 1 1 5v1h14V5zM2 7h2v6H2zm5 0h2v6H7zm5 0h2v6h-2zM1 14h14v1H1z\"/></svg><span>Pantheon</span></h1>\n",
+    "<span class=\"gap\"></span>\n",
+    "<select id=\"model\" aria-label=\"Model\"><option value=\"\">no model</option></select>\n",
+    "<button id=\"fresh\" type=\"button\" aria-label=\"New chat\">New<span> chat</span></button>\n",
+    "<button id=\"keys\" type=\"button\">API key</button>\n",
+    "<button id=\"look\" type=\"button\" aria-expanded=\"false\" aria-controls=\"side\">Status</button>\n",
+    "</header>\n",
+    "<main>\n",
+    "<div id=\"chat\">\n",
+    "<div id=\"log\" role=\"log\" aria-live=\"polite\" aria-label=\"Conversation\" tabindex=\"-1\">\n",
+    "<p id=\"hello\"><strong>Ask the model something</strong>The conversation stays in this tab.</p>\n",
+    "</div>\n",
+    "<form id=\"ask\">\n",
+    "<div id=\"box\">\n",
+    "<textarea id=\"say\" rows=\"1\" aria-label=\"Message\" placeholder=\"Message\" autocomplete=\"off\" required></textarea>\n",
+    "<button id=\"send\" class=\"main\" type=\"submit\">Send</button>\n",
+    "<button id=\"stop\" type=\"button\" hidden>Stop</button>\n",
+    "</div>\n",
+    "<details>\n",
+    "<summary>Settings</summary>\n",
+    "<fieldset>\n",
+    "<label>System prompt <input id=\"system\" autocomplete=\"off\" placeholder=\"none\"></label>\n",
+    "<label>Temperature <input id=\"temp\" type=\"number\" min=\"0\" max=\"2\" step=\"0.1\" inputmode=\"decimal\" placeholder=\"model's\"></label>\n",
+    "<label>Most tokens <input id=\"most\" type=\"number\" min=\"1\" step=\"1\" inputmode=\"numeric\" placeholder=\"server's\"></label>\n",
+    "</fieldset>\n",
+    "</details>\n",
+    "</form>\n",
+    "</div>\n",
+    "<aside id=\"side\" aria-label=\"Status\" tabindex=\"-1\">\n",
+    "<p id=\"trouble\" role=\"status\" hidden></p>\n",
+    "<section aria-label=\"Requests\"><h2>Requests</h2>\n",
+    "<div class=\"big num\">\n",
+    "<div><b id=\"running\">-</b><small>running</small></div>\n",
+    "<div><b id=\"queued\">-</b><small>waiting</small></div>\n",
+    "<div><b id=\"speed\">-</b><small>tokens/s</small></div>\n",
+    "</div>\n",
+    "<p class=\"soft\" id=\"sessions\"></p>\n",
+    "</section>\n",
+    "<section aria-label=\"Models\"><h2>Models</h2><div id=\"models\"></div></section>\n",
+    "<section aria-label=\"Memory\"><h2><span>Memory</span><span class=\"tag\" id=\"level\"></span></h2>\n",
+    "<ol id=\"rungs\" aria-label=\"Rungs in force\" hidden></ol>\n",
+    "<div id=\"memory\" class=\"num\"></div>\n",
+    "</section>\n",
+    "<p class=\"soft\" id=\"about\"></p>\n",
+    "</aside>\n",
+    "</main>\n",
+    "<dialog id=\"keyring\" aria-labelledby=\"keyhead\">\n",
+    "<form method=\"dialog\">\n",
+    "<h2 id=\"keyhead\">API keys</h2>\n",
+    "<label>API key <input id=\"key\" type=\"password\" autocomplete=\"off\" spellcheck=\"false\"></label>\n",
+    "<label>Admin key, if memory is to be seen from another host <input id=\"adminkey\" type=\"password\" autocomplete=\"off\" spellcheck=\"false\"></label>\n",
+    "<small>Kept until this tab is closed, and sent to this server only.</small>\n",
+    "<div class=\"acts\"><button value=\"no\" formnovalidate>Cancel</button><button id=\"keep\" class=\"main\" value=\"yes\">Use</button></div>\n",
+    "</form>\n",
+    "</dialog>\n",
+    "<noscript><p>This page needs JavaScript. Programs use /v1/chat/completions.</p></noscript>\n",
+    "<script nonce=\"@NONCE@\">\n",
+    "\"use strict\";\n",
+    "const $ = id => document.getElementById(id);\n",
+    "/* An element with a class and children; whatever is no node becomes text, never markup. */\n",
+    "function el(tag, name, ...kids) {\n",
+    "const e = document.createElement(tag);\n",
+    "if (name) e.className = name;\n",
+    "e.append(...kids);\n",
+    "return e;\n",
+    "}\n",
+    "/* ---- the server ---- */\n",
+    "function headers(kind) {\n",
+    "const key = sessionStorage.getItem(kind) || (kind === \"adminkey\" && sessionStorage.getItem(\"key\"));\n",
+    "return key ? {Authorization: \"Bearer \" + key} : {};\n",
+    "}\n",
+    "/* A failure in words, with what can be done about it. */\n",
+    "class Oops extends Error {\n",
+    "constructor(text, status) { super(text); this.status = status; }\n",
+    "}\n",
+    "async function refused(r) {\n",
+    "let said = \"\";\n",
+    "try { said = (await r.json()).error.message; } catch { /* not ours: a proxy's page, perhaps */ }\n",
+    "const again = Number(r.headers.get(\"retry-after\"));\n",
+    "const hint = r.status === 401 ? \" Enter your key under \\u201cAPI key\\u201d.\" : again ? ` Try again in ${again} s.` : \"\";\n",
+    "const text = said || `The server answered ${r.status} ${r.statusText}`;\n",
+    "return new Oops(text.charAt(0).toUpperCase() + text.slice(1).replace(/([^.!?])$/, \"$1.\") + hint, r.status);\n",
+    "}\n",
+    "async function call(path, options) {\n",
+    "let r;\n",
+    "try {\n",
+    "r = await fetch(path, options);\n",
+    "} catch (e) {\n",
+    "if (e.name === \"AbortError\") throw e;\n",
+    "throw new Oops(\"The server cannot be reached. It may have been stopped, or the network is down.\", 0);\n",
+    "}\n",
+    "if (!r.ok) throw await refused(r);\n",
+    "return r;\n",
+    "}\n",
+    "/* ---- answers: paragraphs, code blocks, `code`, **bold** ---- */\n",
+    "function blocks(text) {\n",
+    "const out = [];\n",
+    "let lines = [], code = null;\n",
+    "const flush = () => { if (lines.length) out.push({p: lines.join(\"\\n\")}); lines = []; };\n",
+    "for (const line of text.split(\"\\n\")) {\n",
+    "const fence = /^ {0,3}(```+|~~~+)\\s*([^\\s`]*)/.exec(line);\n",
+    "if (code && fence && line.trim().length >= code.mark.length && line.trim() === code.mark[0].repeat(line.trim().length)) {\n",
+    "out.push({lang: code.lang, code: lines.join(\"\\n\")});\n",
+    "lines = [];\n",
+    "code = null;\n",
+    "} else if (!code && fence) {\n",
+    "flush();\n",
+    "code = {mark: fence[1], lang: fence[2]};\n",
+    "} else if (!code && !line.trim()) {\n",
+    "flush();\n",
+    "} else {\n",
+    "lines.push(line);\n",
+    "}\n",
+    "}\n",
+    "if (code) out.push({lang: code.lang, code: lines.join(\"\\n\")});\n",
+    "else flush();\n",
+    "return out;\n",
+    "}\n",
+    "function draw(b) {\n",
+    "if (b.code === undefined) {\n",
+    "const p = el(\"p\");\n",
+    "for (const part of b.p.split(/(`[^`\\n]+`|\\*\\*[^*\\n]+\\*\\*)/))\n",
+    "p.append(part.length > 2 && part[0] === \"`\" ? el(\"code\", \"\", part.slice(1, -1))\n",
+    ": part.length > 4 && part.startsWith(\"**\") ? el(\"strong\", \"\", part.slice(2, -2)) : part);\n",
+    "return p;\n",
+    "}\n",
+    "const copy = el(\"button\", \"\", \"Copy\"), code = el(\"code\", \"\", b.code);\n",
+    "copy.type = \"button\";\n",
+    "copy.onclick = async () => {\n",
+    "try {\n",
+    "await navigator.clipboard.writeText(code.textContent);\n",
+    "copy.textContent = \"Copied\";\n",
+    "} catch {                       /* no clipboard without https: select it instead */\n",
+    "getSelection().selectAllChildren(code);\n",
+    "copy.textContent = \"Selected\";\n",
+    "}\n",
+    "setTimeout(() => { copy.textContent = \"Copy\"; }, 1500);\n",
+    "};\n",
+    "code.tabIndex = 0;                /* scrolls by keyboard */\n",
+    "return el(\"pre\", \"\", el(\"div\", \"\", b.lang || \"code\", copy), code);\n",
+    "}\n",
+    "/* Only what has changed since the last call is drawn again. */\n",
+    "function show(into, text) {\n",
+    "const now = blocks(text), old = into.drawn || [];\n",
+    "now.forEach((b, i) => {\n",
+    "const same = JSON.stringify(b);\n",
+    "if (old[i] === same) return;\n",
+    "if (into.children[i]) into.children[i].replaceWith(draw(b));\n",
+    "else into.append(draw(b));\n",
+    "old[i] = same;\n",
+    "});\n",
+    "into.drawn = old;\n",
+    "}\n",
+    "/* ---- the conversation ---- */\n",
+    "const talk = [];                    /* {role, content} */\n",
+    "let busy = null;                    /* AbortController of the answer under way */\n",
+    "/* Stay at the end only if the reader is there. */\n",
+    "function atEnd(change) {\n",
+    "const log = $(\"log\"), end = log.scrollHeight - log.scrollTop - log.clientHeight < 60;\n",
+    "change();\n",
+    "if (end) log.scrollTop = log.scrollHeight;\n",
+    "}\n",
+    "function addTurn(role) {\n",
+    "const text = el(\"div\", \"text\"), turn = el(\"article\", \"turn \" + role, text);\n",
+    "turn.setAttribute(\"aria-label\", role === \"user\" ? \"You\" : \"Answer\");\n",
+    "$(\"hello\").hidden = true;\n",
+    "$(\"log\").append(turn);\n",
+    "$(\"log\").scrollTop = $(\"log\").scrollHeight;\n",
+    "return turn;\n",
+    "}\n",
+    "function tellOops(e) {\n",
+    "const again = el(\"button\", \"\", \"Try again\"), p = el(\"p\", \"\", e.message), box = el(\"div\", \"turn oops\", p, again);\n",
+    "box.setAttribute(\"role\", \"alert\");\n",
+    "again.type = \"button\";\n",
+    "again.onclick = () => { box.remove(); if (!busy) answer(); };\n",
+    "atEnd(() => $(\"log\").append(box));\n",
+    "}\n",
+    "async function* events(body) {\n",
+    "const reader = body.pipeThrough(new TextDecoderStream()).getReader();\n",
+    "let rest = \"\";\n",
+    "for (;;) {\n",
+    "const {value, done} = await reader.read();\n",
+    "if (done) return;\n",
+    "const frames = (rest + value).split(\"\\n\\n\");\n",
+    "rest = frames.pop();\n",
+    "for (const f of frames)\n",
+    "if (f.startsWith(\"data: \")) yield f.slice(6);\n",
+    "}\n",
+    "}\n",
+    "const ends = {length: \"cut off: the token limit was reached\", stop: \"\", tool_calls: \"wants to call a tool\", content_filter: \"stopped by a filter\"};\n",
+    "function tellStats(turn, s) {\n",
+    "const foot = turn.querySelector(\"footer\") || turn.appendChild(el(\"footer\", \"soft num\"));\n",
+    "const n = s.usage ? s.usage.completion_tokens : s.n, secs = (s.last - s.first) / 1000;\n",
+    "const cached = s.usage && s.usage.prompt_tokens_details && s.usage.prompt_tokens_details.cached_tokens;\n",
+    "const words = [`${count(n)} ${n === 1 ? \"token\" : \"tokens\"}`];\n",
+    "if (n > 1 && secs > 0) words.push(`${((n - 1) / secs).toFixed(1)} tokens/s`);\n",
+    "if (s.first) words.push(`first after ${((s.first - s.asked) / 1000).toFixed(2)} s`);\n",
+    "if (s.usage) words.push(`prompt ${count(s.usage.prompt_tokens)}` + (cached ? `, ${count(cached)} cached` : \"\"));\n",
+    "if (s.end) words.push(s.end);\n",
+    "foot.replaceChildren(...words.map(w => el(\"span\", \"\", w)));\n",
+    "}\n",
+    "function setBusy(control) {\n",
+    "busy = control;\n",
+    "$(\"send\").hidden = !!control;\n",
+    "$(\"stop\").hidden = !control;\n",
+    "}\n",
+    "async function stream(turn, s, control) {\n",
+    "const system = $(\"system\").value.trim(), ask = {model: $(\"model\").value, stream: true, stream_options: {include_usage: true},\n",
+    "messages: system ? [{role: \"system\", content: system}, ...talk] : talk};\n",
+    "if ($(\"temp\").value !== \"\") ask.temperature = Number($(\"temp\").value);\n",
+    "if ($(\"most\").value !== \"\") ask.max_tokens = Number($(\"most\").value);\n",
+    "const r = await call(\"/v1/chat/completions\", {method: \"POST\", signal: control.signal, body: JSON.stringify(ask),\n",
+    "headers: {\"Content-Type\": \"application/json\", ...headers(\"key\")}});\n",
+    "let think = null, waiting = false;\n",
+    "const paint = () => atEnd(() => {\n",
+    "waiting = false;\n",
+    "if (s.thought) {\n",
+    "if (!think) {\n",
+    "think = el(\"p\");\n",
+    "turn.prepend(el(\"details\", \"think\", el(\"summary\", \"\", \"Reasoning\"), think));\n",
+    "}\n",
+    "think.textContent = s.thought;\n",
+    "}\n",
+    "show(turn.querySelector(\".text\"), s.text);\n",
+    "tellStats(turn, s);\n",
+    "});\n",
+    "try {\n",
+    "for await (const data of events(r.body)) {\n",
+    "if (data === \"[DONE]\") break;\n",
+    "const d = JSON.parse(data), c = d.choices && d.choices[0];\n",
+    "if (d.error) throw new Oops(d.error.message, 0);\n",
+    "if (d.usage) s.usage = d.usage;\n",
+    "if (!c) continue;\n",
+    "const thought = c.delta.reasoning_content || \"\", text = c.delta.content || \"\";\n",
+    "if (thought || text) {\n",
+    "s.last = performance.now();\n",
+    "s.first = s.first || s.last;\n",
+    "s.n++;\n",
+    "}\n",
+    "s.thought += thought;\n",
+    "s.text += text;\n",
+    "for (const t of c.delta.tool_calls || [])\n",
+    "s.text += (t.function.name ? `\\n\\nTool call: ${t.function.name} ` : \"\") + (t.function.arguments || \"\");\n",
+    "if (c.finish_reason) { s.done = true; s.end = ends[c.finish_reason] ?\? c.finish_reason; }\n",
+    "if (!waiting) { waiting = true; requestAnimationFrame(paint); }\n",
+    "}\n",
+    "if (!s.done) throw new Oops(\"The connection ended before the answer did.\", 0);\n",
+    "} catch (e) {\n",
+    "if (e.name === \"AbortError\" || e instanceof Oops) throw e;\n",
+    "throw new Oops(\"The connection was lost before the answer was complete.\", 0);\n",
+    "} finally {\n",
+    "paint();\n",
+    "}\n",
+    "}\n",
+    "/* Ask for the next turn of `talk`. */\n",
+    "async function answer() {\n",
+    "const turn = addTurn(\"assistant\"), control = new AbortController();\n",
+    "const s = {text: \"\", thought: \"\", n: 0, asked: performance.now(), first: 0, last: 0, usage: null, end: \"\", done: false};\n",
+    "setBusy(control);\n",
+    "turn.setAttribute(\"aria-busy\", \"true\");\n",
+    "try {\n",
+    "await stream(turn, s, control);\n",
+    "} catch (e) {\n",
+    "if (e.name !== \"AbortError\") {\n",
+    "if (!s.text && !s.thought) turn.remove();\n",
+    "tellOops(e);\n",
+    "} else {\n",
+    "s.end = \"stopped\";\n",
+    "tellStats(turn, s);\n",
+    "}\n",
+    "}\n",
+    "turn.removeAttribute(\"aria-busy\");\n",
+    "if (busy !== control) return;     /* a new chat was begun meanwhile */\n",
+    "if (s.text && (s.done || s.end === \"stopped\")) talk.push({role: \"assistant\", content: s.text});\n",
+    "setBusy(null);\n",
+    "refresh();\n",
+    "}\n",
+    "function send() {\n",
+    "const text = $(\"say\").value.trim();\n",
+    "if (!text || busy) return;\n",
+    "for (const e of document.querySelectorAll(\".oops\")) e.remove();\n",
+    "if (talk.length && talk[talk.length - 1].role === \"user\") talk.pop();       /* what failed is not asked again */\n",
+    "show(addTurn(\"user\").firstChild, text);\n",
+    "talk.push({role: \"user\", content: text});\n",
+    "$(\"say\").value = \"\";\n",
+    "fit();\n",
+    "answer();\n",
+    "}\n",
+    "/* The box grows with its text, where CSS cannot do it. */\n",
+    "function fit() {\n",
+    "if (CSS.supports(\"field-sizing\", \"content\")) return;\n",
+    "$(\"say\").style.height = \"auto\";\n",
+    "$(\"say\").style.height = $(\"say\").scrollHeight + \"px\";\n",
+    "}\n",
+    "$(\"ask\").onsubmit = e => { e.preventDefault(); send(); };\n",
+    "$(\"say\").oninput = fit;\n",
+    "$(\"say\").onkeydown = e => {\n",
+    "if (e.key === \"Enter\" && !e.shiftKey && !e.isComposing) { e.preventDefault(); send(); }\n",
+    "};\n",
+    "$(\"stop\").onclick = () => { if (busy) busy.abort(); $(\"say\").focus(); };\n",
+    "document.addEventListener(\"keydown\", e => { if (e.key === \"Escape\" && busy && !$(\"keyring\").open) busy.abort(); });\n",
+    "$(\"fresh\").onclick = () => {\n",
+    "if (busy) busy.abort();\n",
+    "setBusy(null);\n",
+    "talk.length = 0;\n",
+    "$(\"log\").replaceChildren($(\"hello\"));\n",
+    "$(\"hello\").hidden = false;\n",
+    "$(\"say\").focus();\n",
+    "};\n",
+    "$(\"look\").onclick = () => {\n",
+    "const on = document.body.classList.toggle(\"looking\");\n",
+    "$(\"look\").setAttribute(\"aria-expanded\", on);\n",
+    "$(\"look\").textContent = on ? \"Chat\" : \"Status\";\n",
+    "};\n",
+    "$(\"keys\").onclick = () => {\n",
+    "for (const k of [\"key\", \"adminkey\"]) $(k).value = sessionStorage.getItem(k) || \"\";\n",
+    "$(\"keyring\").returnValue = \"\";\n",
+    "$(\"keyring\").showModal();\n",
+    "};\n",
+    "/* Enter in a field would press the first button, which is Cancel. */\n",
+    "$(\"keyring\").onkeydown = e => { if (e.key === \"Enter\" && e.target.tagName === \"INPUT\") { e.preventDefault(); $(\"keep\").click(); } };\n",
+    "$(\"keyring\").onclose = () => {\n",
+    "if ($(\"keyring\").returnValue !== \"yes\") return;\n",
+    "for (const k of [\"key\", \"adminkey\"])\n",
+    "if ($(k).value.trim()) sessionStorage.setItem(k, $(k).value.trim());\n",
+    "else sessionStorage.removeItem(k);\n",
+    "closed.clear();\n",
+    "refresh();\n",
+    "};\n",
+    "/* ---- status ---- */\n",
+    "const count = n => Number(n).toLocaleString(\"en-US\");\n",
+    "function bytes(n) {\n",
+    "const units = [\"B\", \"KiB\", \"MiB\", \"GiB\", \"TiB\"];\n",
+    "let i = 0;\n",
+    "while (n >= 1024 && i < 4) { n /= 1024; i++; }\n",
+    "return `${i && n < 100 ? n.toFixed(1) : Math.round(n)} ${units[i]}`;\n",
+    "}\n",
+    "const levels = {ready: \"good\", ok: \"good\", loading: \"warn\", parked: \"warn\", draining: \"warn\", unloading: \"warn\", watch: \"warn\", tight: \"warn\", critical: \"bad\", failed: \"bad\"};\n",
+    "const tag = word => el(\"span\", \"tag \" + (levels[word.toLowerCase()] || \"\"), word);\n",
+    "function tellModels(list, work) {\n",
+    "const chosen = $(\"model\").value, options = list.map(m => Object.assign(el(\"option\", \"\", m.id), {value: m.id}));\n",
+    "const known = [...$(\"model\").options].map(o => o.value).join(\"\\n\");\n",
+    "if (known !== list.map(m => m.id).join(\"\\n\")) {\n",
+    "$(\"model\").replaceChildren(...options.length ? options : [Object.assign(el(\"option\", \"\", \"no model\"), {value: \"\"})]);\n",
+    "if (list.some(m => m.id === chosen)) $(\"model\").value = chosen;\n",
+    "}\n",
+    "$(\"models\").replaceChildren(...list.map(m => {\n",
+    "const facts = [], w = work[m.id];\n",
+    "if (m.meta) facts.push(`${m.meta.arch} ${m.meta.type}, ${bytes(m.meta.size)}`);\n",
+    "if (m.context_length) facts.push(`context ${count(m.context_length)}`);\n",
+    "if (m.kv_type) facts.push(`KV ${m.kv_type}`);\n",
+    "if (m.residency) facts.push({map: \"weights mapped\", anon: \"weights in memory\"}[m.residency] || m.residency);\n",
+    "if (m.replicas > 1) facts.push(`${m.replicas} replicas`);\n",
+    "if (m.error) facts.push(m.error);\n",
+    "if (w && (w.running || w.waiting)) facts.push(`${w.running} running, ${w.waiting} waiting`);\n",
+    "return el(\"div\", \"model\", el(\"div\", \"top\", el(\"strong\", \"\", m.id), tag(m.state || \"\")), el(\"div\", \"facts num\", ...facts.map(f => el(\"span\", \"\", f))));\n",
+    "}));\n",
+    "if (!list.length) $(\"models\").append(el(\"p\", \"soft\", \"No model is loaded.\"));\n",
+    "}\n",
+    "function bar(used, peak, of) {\n",
+    "const b = el(\"div\", \"bar\", el(\"b\"), el(\"i\"));\n",
+    "b.firstChild.style.width = Math.min(100, 100 * peak / of) + \"%\";\n",
+    "b.lastChild.style.width = Math.min(100, 100 * used / of) + \"%\";\n",
+    "return b;\n",
+    "}\n",
+    "const accounts = {weights: \"weights, own memory\", weights_map: \"weights, mapped\", kv: \"keys and values\", prefix: \"cached prefixes\", scratch: \"scratch\", vocab: \"vocabulary\",\n",
+    "conn: \"connections\", misc: \"other\", state: \"states\", stage: \"staging\", grammar: \"grammars\"};\n",
+    "/* m: as /admin/memory has it.  `level` and `rungs` belong to the ladder; older servers do not tell them. */\n",
+    "function tellMemory(m) {\n",
+    "const named = Object.entries(m.accounts).filter(([, a]) => a.used || a.peak > 65536).sort((a, b) => b[1].used - a[1].used);\n",
+    "const most = Math.max(1, ...named.map(([, a]) => a.peak)), out = [];\n",
+    "const line = (name, value) => el(\"div\", \"row\", el(\"span\", \"\", name), el(\"span\", \"\", value));\n",
+    "if (m.limit) out.push(line(\"Used of the limit\", `${bytes(m.used)} of ${bytes(m.limit)}`), bar(m.used, m.peak, m.limit));\n",
+    "else if (m.used !== undefined) out.push(line(\"Used\", `${bytes(m.used)}, peak ${bytes(m.peak)}`), bar(m.used, m.peak, Math.max(m.host.total, 1)));\n",
+    "if (m.host.total) out.push(line(\"Host\", `${bytes(m.host.available)} free of ${bytes(m.host.total)}`), bar(m.host.total - m.host.available, 0, m.host.total));\n",
+    "for (const [name, a] of named) {\n",
+    "out.push(line(accounts[name] || name, a.peak > a.used * 1.01 ? `${bytes(a.used)}, peak ${bytes(a.peak)}` : bytes(a.used)));\n",
+    "if (a.peak > most / 100) out.push(bar(a.used, a.peak, most));       /* less could not be seen */\n",
+    "}\n",
+    "$(\"memory\").replaceChildren(...out);\n",
+    "const level = m.level || (m.ladder && m.ladder.level) || \"\", rungs = m.rungs || (m.ladder && m.ladder.rungs) || [];\n",
+    "$(\"level\").replaceWith(Object.assign(tag(String(level)), {id: \"level\"}));\n",
+    "$(\"rungs\").hidden = !rungs.length;\n",
+    "$(\"rungs\").replaceChildren(...rungs.map(r => el(\"li\", \"\", typeof r !== \"object\" ? String(r)\n",
+    ": [r.name || r.rung, r.model, r.freed ? `freed ${bytes(r.freed)}` : \"\"].filter(Boolean).join(\" \\u00b7 \"))));\n",
+    "}\n",
+    "/* name, labels, value of each sample of the text format */\n",
+    "function samples(text) {\n",
+    "const out = [];\n",
+    "for (const line of text.split(\"\\n\")) {\n",
+    "const at = /^([a-z_:]+)(?:\\{(.*)\\})? (\\S+)$/i.exec(line), labels = {};\n",
+    "if (!at || at[1].endsWith(\"_bucket\")) continue;\n",
+    "for (const l of (at[2] || \"\").matchAll(/(\\w+)=\"((?:[^\"\\\\]|\\\\.)*)\"/g)) labels[l[1]] = l[2].replace(/\\\\(.)/g, (_, c) => c === \"n\" ? \"\\n\" : c);\n",
+    "out.push({name: at[1], labels, value: Number(at[3])});\n",
+    "}\n",
+    "return out;\n",
+    "}\n",
+    "let before = null;                  /* tokens at the last look: the latencies count them while an answer is under way */\n",
+    "function tellWork(list) {\n",
+    "const work = {}, sum = name => list.filter(s => s.name === name).reduce((n, s) => n + s.value, 0);\n",
+    "for (const s of list) {\n",
+    "const w = s.labels.model !== undefined && (work[s.labels.model] = work[s.labels.model] || {running: 0, waiting: 0});\n",
+    "if (s.name === \"pantheon_requests_running\") w.running = s.value;\n",
+    "if (s.name === \"pantheon_requests_waiting\") w.waiting = s.value;\n",
+    "}\n",
+    "const now = {at: performance.now(), n: sum(\"pantheon_inter_token_latency_seconds_count\")};\n",
+    "$(\"running\").textContent = count(sum(\"pantheon_requests_running\"));\n",
+    "$(\"queued\").textContent = count(sum(\"pantheon_requests_waiting\"));\n",
+    "if (before) $(\"speed\").textContent = (Math.max(0, now.n - before.n) / (now.at - before.at) * 1000).toFixed(1);\n",
+    "if (!before || now.at - before.at > 900) before = now;\n",
+    "return work;\n",
+    "}\n",
+    "/* What the metrics say of memory, for those who may not see /admin. */\n",
+    "function memoryOf(list) {\n",
+    "const get = name => (list.find(s => s.name === name) || {value: 0}).value, m = {accounts: {}};\n",
+    "for (const s of list)\n",
+    "if (s.name === \"pantheon_mem_bytes\") m.accounts[s.labels.account] = {used: s.value, peak: s.value};\n",
+    "else if (s.name === \"pantheon_mem_peak_bytes\" && m.accounts[s.labels.account]) m.accounts[s.labels.account].peak = s.value;\n",
+    "m.host = {total: get(\"pantheon_mem_host_bytes\"), available: get(\"pantheon_mem_host_available_bytes\")};\n",
+    "return m;\n",
+    "}\n",
+    "/* A path that was refused is left alone until there is another key. */\n",
+    "const closed = new Map();\n",
+    "async function look(path, kind) {\n",
+    "if (closed.has(path)) {\n",
+    "if (path === \"/v1/models\") throw closed.get(path);\n",
+    "return null;\n",
+    "}\n",
+    "try {\n",
+    "const r = await call(path, {headers: headers(kind)});\n",
+    "return (r.headers.get(\"content-type\") || \"\").includes(\"json\") ? await r.json() : await r.text();\n",
+    "} catch (e) {\n",
+    "if ([401, 403, 404].includes(e.status)) closed.set(path, e);\n",
+    "if (path === \"/v1/models\" || !e.status) throw e;\n",
+    "return null;\n",
+    "}\n",
+    "}\n",
+    "function about(s) {\n",
+    "const up = s.uptime_seconds, time = up < 120 ? `${up} s` : up < 7200 ? `${Math.floor(up / 60)} min` : `${Math.floor(up / 3600)} h`;\n",
+    "return `Pantheon ${s.version}, ${s.backend} ${s.isa}, ${s.threads} threads, build ${s.build}, up ${time}`;\n",
+    "}\n",
+    "let timer = 0, looking = false;\n",
+    "async function refresh() {\n",
+    "clearTimeout(timer);\n",
+    "if (looking) return;\n",
+    "looking = true;\n",
+    "let trouble = \"\";\n",
+    "try {\n",
+    "const root = await look(\"/\", \"key\"), models = await look(\"/v1/models\", \"key\");\n",
+    "if (root) $(\"about\").textContent = about(root);\n",
+    "const text = await look(\"/metrics\", \"key\"), list = text ? samples(text) : [], ours = list.some(s => s.name === \"pantheon_mem_bytes\"), work = ours ? tellWork(list) : {};\n",
+    "if (models) tellModels(models.data, work);\n",
+    "const memory = await look(\"/admin/memory\", \"adminkey\");\n",
+    "if (memory || ours) tellMemory(memory || memoryOf(list));\n",
+    "else $(\"memory\").replaceChildren(el(\"p\", \"soft\", \"Shown on the server's own host, or with an admin key.\"));\n",
+    "const open = memory && memory.sessions !== undefined ? memory.sessions : root && root.sessions;\n",
+    "$(\"sessions\").textContent = open === undefined || open === null ? \"\" : `${count(open)} sessions open`;\n",
+    "} catch (e) {\n",
+    "trouble = e.message;\n",
+    "before = null;\n",
+    "for (const id of [\"running\", \"queued\", \"speed\"]) $(id).textContent = \"-\";\n",
+    "}\n",
+    "$(\"trouble\").textContent = trouble;\n",
+    "$(\"trouble\").hidden = !trouble;\n",
+    "$(\"side\").classList.toggle(\"stale\", !!trouble);\n",
+    "looking = false;\n",
+    "timer = setTimeout(refresh, document.hidden ? 60000 : busy ? 1500 : 5000);\n",
+    "}\n",
+    "document.addEventListener(\"visibilitychange\", () => { if (!document.hidden) refresh(); });\n",
+    "refresh();\n",
+    "if (matchMedia(\"(pointer: fine)\").matches) $(\"say\").focus();\n",
+    "</script>\n",
+    "</body>\n",
+    "</html>\n",
+};
+
+PN_INTERNAL const char *pn_page_line(size_t i) { return i < PN_COUNT_OF(page_lines) ? page_lines[i] : NULL; }
+#endif
+
 /* ---- Begin serve/pn_admin.c ---- */
 #ifndef PN_DROP_SERVE_PN_ADMIN_C
 #define PN_DROP_SERVE_PN_ADMIN_C
@@ -11999,6 +14702,8 @@ PN_INTERNAL void serve_ask_new(serve_conn *c, serve_kind kind)
  * Answered at once, on the I/O thread, from what it knows; a load that is waited for is answered when the
  * loader has finished (serve_admin_waiters).
  */
+/* includes serve/pn_accept.h */
+/* includes serve/pn_page.h */
 /* includes serve/pn_server_int.h */
 
 #include <inttypes.h>
@@ -12067,6 +14772,8 @@ static void admin_models(serve_conn *c, pn_str *s)
 {
     pn_str_addz(s, "{\"object\":\"list\",\"data\":[");
     for (const serve_model *m = c->server->models; m; m = m->next) {
+        if (m->state == SERVE_FAILED)
+            continue;                   /* agents offer what they find here; its error is on /admin/models */
         pn_json_item(s);
         admin_model(s, m);
     }
@@ -12112,6 +14819,9 @@ static void admin_model_full(pn_str *s, const serve_model *m)
     admin_field(s, "queued", m->n_queued);
     admin_field(s, "max_concurrent", serve_model_slots(m));
     admin_field(s, "max_sessions", m->params.max_sessions);
+    admin_field(s, "ctx_cap", m->params.ctx_cap);
+    if (m->params.has_reasoning_budget)
+        admin_field(s, "reasoning_budget", m->params.reasoning_budget);
     if (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING) {
         const pn_plan_info *p = &m->plan;
         admin_field(s, "context_length", m->n_ctx);
@@ -12244,7 +14954,7 @@ static void admin_loaded(serve_conn *c, const serve_model *m)
                     p->available_bytes, m->n_ctx);
     }
     pn_str_addc(&s, '}');
-    serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s);
+    serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s, NULL);
 }
 
 PN_INTERNAL void serve_admin_waiters(serve_model *m)
@@ -12327,7 +15037,36 @@ static void admin_unload_call(serve_conn *c)
  * The server
  * ------------------------------------------------------------------------------------------ */
 
-static void admin_root(serve_conn *c, pn_str *s)
+/* Its own script and style, this server, and nothing else. */
+static void admin_page(serve_conn *c)
+{
+    char nonce[25], policy[400];
+    pn_str fields, s;
+    serve_random_id(nonce, sizeof nonce - 1);
+    snprintf(policy, sizeof policy, "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src 'self'; img-src data:; base-uri 'none'; "
+             "form-action 'none'; frame-ancestors 'none'", nonce, nonce);
+    pn_str_init(&fields, &c->server->mem, PN_ACCT_CONN);
+    pn_http_add(&fields, "Content-Security-Policy", policy);
+    pn_http_add(&fields, "X-Content-Type-Options", "nosniff");
+    pn_http_add(&fields, "Referrer-Policy", "no-referrer");
+    pn_http_add(&fields, "Cache-Control", "no-store");
+    pn_http_add(&fields, "Vary", "Accept");
+    pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
+    const char *line;
+    for (size_t i = 0; (line = pn_page_line(i)) != NULL; i++) {
+        const char *at = strstr(line, PN_PAGE_NONCE);
+        if (at) {
+            pn_str_add(&s, line, (size_t)(at - line));
+            pn_str_addz(&s, nonce);
+            line = at + sizeof PN_PAGE_NONCE - 1;
+        }
+        pn_str_addz(&s, line);
+    }
+    serve_reply_give(c, 200, "text/html; charset=utf-8", &s, &fields);
+    pn_str_fini(&fields);
+}
+
+static void admin_root_json(const serve_conn *c, pn_str *s)
 {
     const pn_server *v = c->server;
     uint32_t n = 0;
@@ -12345,6 +15084,22 @@ static void admin_root(serve_conn *c, pn_str *s)
     admin_field(s, "requests", v->n_requests);
     pn_str_addz(s, ",\"endpoints\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/responses\",\"/v1/messages\",\"/v1/embeddings\",\"/v1/models\","
                    "\"/tokenize\",\"/detokenize\",\"/apply-template\",\"/health\",\"/ready\",\"/metrics\",\"/admin/models\",\"/admin/dies\",\"/admin/memory\"]}");
+}
+
+/* JSON for programs, the page for browsers. */
+static void admin_root(serve_conn *c)
+{
+    pn_str fields, s;
+    if (pn_accept_html(&c->c.http.req)) {
+        admin_page(c);
+        return;
+    }
+    pn_str_init(&fields, &c->server->mem, PN_ACCT_CONN);
+    pn_http_add(&fields, "Vary", "Accept");
+    pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
+    admin_root_json(c, &s);
+    serve_reply_give(c, 200, admin_json, &s, &fields);
+    pn_str_fini(&fields);
 }
 
 static void admin_ready(serve_conn *c)
@@ -12418,7 +15173,7 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
     const char *type = admin_json;
     pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
     switch (what) {
-    case SERVE_ROOT: admin_root(c, &s); break;
+    case SERVE_ROOT: admin_root(c); ok = false; break;
     case SERVE_HEALTH: pn_str_addz(&s, "{\"status\":\"ok\"}"); break;
     case SERVE_VERSION: pn_str_addf(&s, "{\"version\":\"%s\"}", pn_version()); break;
     case SERVE_MODELS: admin_models(c, &s); break;
@@ -12428,14 +15183,18 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
     case SERVE_ADMIN_MEMORY: admin_memory(c, &s); break;
     case SERVE_METRICS:
         type = PN_METRICS_TYPE;
-        admin_metrics(c, &s);
+        ok = c->server->params.metrics != PN_METRICS_OFF;
+        if (ok)
+            admin_metrics(c, &s);
+        else
+            serve_errorf(c, 404, "not_found_error", NULL, "/metrics is switched off.");
         break;
     case SERVE_READY_: admin_ready(c); ok = false; break;
     case SERVE_ADMIN_LOAD: admin_load_call(c); ok = false; break;
     case SERVE_ADMIN_UNLOAD: admin_unload_call(c); ok = false; break;
     }
     if (ok)
-        serve_reply_give(c, 200, type, &s);
+        serve_reply_give(c, 200, type, &s, NULL);
     else
         pn_str_fini(&s);
 }
@@ -12786,6 +15545,8 @@ static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
         return;
     if (e->status == 401)
         pn_http_add(fields, "WWW-Authenticate", "Bearer");
+    if (e->allow)
+        pn_http_add(fields, "Allow", strcmp(e->allow, "GET") == 0 ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
     if (e->retry_ms) {
         char text[24];
         snprintf(text, sizeof text, "%" PRIu32, (e->retry_ms + 999) / 1000);
@@ -12797,8 +15558,8 @@ static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
         pn_http_add(fields, "x-should-retry", "false");
 }
 
-/* `body` is handed over; empty afterwards. */
-static void server_reply(serve_conn *c, int status, const char *type, pn_str *body, const pn_oai_error *e)
+/* `body` is handed over; empty afterwards.  more: field lines, or NULL. */
+static void server_reply(serve_conn *c, int status, const char *type, pn_str *body, const pn_oai_error *e, const pn_str *more)
 {
     pn_str fields;
     char date[30];
@@ -12806,6 +15567,8 @@ static void server_reply(serve_conn *c, int status, const char *type, pn_str *bo
         return;
     pn_str_init(&fields, &c->server->mem, PN_ACCT_CONN);
     server_fields(c, &fields, e);
+    if (more)
+        pn_str_add(&fields, pn_str_cstr(more), more->len);
     if (c->c.http.req.method == PN_METHOD_OPTIONS)
         pn_cors_add_preflight(&fields, &c->server->cors, &c->c.http.req);
     pn_http_date(pn_net_unix_s(), date);
@@ -12814,6 +15577,7 @@ static void server_reply(serve_conn *c, int status, const char *type, pn_str *bo
     pn_str_fini(&fields);
     pn_str_fini(body);
     c->status = status;
+    pn_metrics_responded(c->server->metrics, status);
     if (st)
         pn_conn_abort(&c->c);           /* not even memory for an error */
 }
@@ -12823,15 +15587,15 @@ PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const 
     pn_str copy;
     pn_str_init(&copy, &c->server->mem, PN_ACCT_CONN);
     pn_str_add(&copy, body, n);
-    server_reply(c, status, type, &copy, NULL);
+    server_reply(c, status, type, &copy, NULL, NULL);
 }
 
-PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body)
+PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body, const pn_str *fields)
 {
-    if (body->failed)
+    if (body->failed || (fields && fields->failed))
         serve_errorf(c, 503, "server_error", NULL, "out of memory while the answer was written");
     else
-        server_reply(c, status, type, body, NULL);
+        server_reply(c, status, type, body, NULL, fields);
     pn_str_fini(body);
 }
 
@@ -12844,7 +15608,7 @@ PN_INTERNAL void serve_error(serve_conn *c, const pn_oai_error *e)
         pn_anthropic_error_json(e, &body);
     else
         pn_oai_error_json(e, &body);
-    server_reply(c, anthropic ? pn_anthropic_error_status(e) : e->status, "application/json; charset=utf-8", &body, e);
+    server_reply(c, anthropic ? pn_anthropic_error_status(e) : e->status, "application/json; charset=utf-8", &body, e, NULL);
 }
 
 PN_INTERNAL void serve_errorf(serve_conn *c, int status, const char *type, const char *code, const char *fmt, ...)
@@ -12870,6 +15634,7 @@ PN_INTERNAL bool serve_stream(serve_conn *c)
     pn_status st = pn_conn_stream(&c->c, &r);
     pn_str_fini(&fields);
     c->status = 200;
+    pn_metrics_responded(c->server->metrics, 200);
     if (st)
         pn_conn_abort(&c->c);
     return st == PN_OK;
@@ -13189,6 +15954,7 @@ PN_API pn_status pn_server_poll(pn_server *s, int timeout_ms, pn_err *err)
             server_ready(ready[i].who, ready[i].events);
     }
     pn_lane_done(&s->loader);
+    pn_lane_done(&s->slow);
     pn_lane_done(&s->lane);
     pn_status st = s->params.inline_work ? pn_engine_step(s->e, server_slice, NULL, err) : PN_OK;
     serve_ask_look(s);
@@ -13267,6 +16033,7 @@ PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_
     s->sweep_at = UINT64_MAX;
     s->running = s->listening = true;
     pn_lane_open(&s->lane, !s->params.inline_work, serve_wake, s);
+    pn_lane_open(&s->slow, !s->params.inline_work, serve_wake, s);
     pn_lane_open(&s->loader, !s->params.inline_work, serve_wake, s);
     pn_status st = server_texts(s, err);
     const pn_metrics_build about = {pn_version(), s->build, pn_backend_name(e), pn_cpu_isa()};
@@ -13320,6 +16087,7 @@ static void server_abandon(pn_server *s)
         else
             pn_poller_wait(&s->poller, ready, SERVE_READY, SERVER_RETRY_MS);
         pn_wake_clear(&s->wake);
+        pn_lane_done(&s->slow);
         pn_lane_done(&s->lane);
         serve_ask_look(s);
     }
@@ -13332,6 +16100,7 @@ PN_API void pn_server_free(pn_server *s)
         return;
     server_abandon(s);
     pn_lane_close(&s->lane);
+    pn_lane_close(&s->slow);
     serve_models_free(s);
     pn_lane_close(&s->loader);
     if (s->drives)
@@ -16672,6 +19441,8 @@ static const char *args_last(const pn_args *a, const char *name)
     return NULL;
 }
 
+PN_INTERNAL bool pn_args_knows(const pn_args *a, const char *name) { return args_long(a->cmd->flags, name, strlen(name)) != NULL; }
+
 PN_INTERNAL bool pn_args_has(const pn_args *a, const char *name) { return args_last(a, name) != NULL; }
 
 PN_INTERNAL bool pn_args_on(const pn_args *a, const char *name)
@@ -17032,6 +19803,9 @@ PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
     p.log_user = c;
     p.n_threads = n_threads;
     p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
+    bool given = pn_args_knows(&c->args, "prefix-cache") && pn_args_has(&c->args, "prefix-cache");
+    p.prefix_bytes = given ? pn_args_size(&c->args, "prefix-cache", 0) : 0;
+    p.no_prefix = given ? p.prefix_bytes == 0 : !c->serves;     /* one prompt gains nothing */
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
@@ -19106,6 +21880,7 @@ static const pn_flag run_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
+    PN_ROW_PREFIX_CACHE("none"),
     PN_ROW_RESIDENCY,
     PN_ROW_EXACT,
     {"temp", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "T", "0.8 or the model's", "temperature; 0 is greedy"},
@@ -19397,7 +22172,7 @@ static void run_add_result(run_state *r, const pn_generate_result *g)
 {
     r->total.finish = g->finish;
     r->total.stop_index = g->stop_index;
-    r->total.n_prompt += g->n_prompt;
+    r->total.n_prompt += g->n_context - g->n_cached;        /* what was computed */
     r->total.n_generated += g->n_generated;
     r->total.prefill_seconds += g->prefill_seconds;
     r->total.decode_seconds += g->decode_seconds;
@@ -19415,7 +22190,7 @@ static int run_prompt_only(run_state *r, const pn_token *tokens, size_t n)
         return PN_EXIT_OK;
     if (st)
         return pn_cli_fail(r->c, st);
-    g.n_prompt = (uint32_t)n;
+    g.n_context = (uint32_t)n;
     g.prefill_seconds = pn_out_now() - start;
     g.finish = PN_FINISH_LENGTH;
     run_add_result(r, &g);
@@ -20364,6 +23139,7 @@ static const pn_flag serve_flags[] = {
     {"log", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "text|json", "text", "shape of the log's lines"},
     PN_ROW_THREADS,
     PN_ROW_MEM_LIMIT,
+    PN_ROW_PREFIX_CACHE("a tenth of memory"),
     PN_ROW_QUIET,
     PN_ROW_END
 };
@@ -20540,6 +23316,7 @@ static int serve_main(pn_cli *c)
         return pn_cli_nomem(c);
     pn_str_init(&keys[0], &c->mem, PN_ACCT_MISC);
     pn_str_init(&keys[1], &c->mem, PN_ACCT_MISC);
+    c->serves = true;
     int code = pn_serve_config_read(c, cfg);
     if (!code)
         code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));

@@ -56,7 +56,7 @@ drop_files()
 	store/pn_residency.c store/pn_kv.c store/pn_prefix.c
 	device/pn_team.c device/pn_cpu_attn.c device/pn_cpu_ops.c device/pn_device_cpu.c
 	engine/pn_engine.c engine/pn_file.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_model.c
-	engine/pn_session.c engine/pn_embed.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_emit.c engine/pn_sampler_api.c
+	engine/pn_cache.c engine/pn_session.c engine/pn_embed.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_emit.c engine/pn_sampler_api.c
 	engine/pn_generate.c engine/pn_sched.c
 	engine/pn_text_api.c engine/pn_template_api.c engine/pn_output_api.c engine/pn_replay.c
 	engine/pn_conversation.c engine/pn_request.c
@@ -67,12 +67,13 @@ drop_files()
 	base/pn_err.c base/pn_mem.c base/pn_str.c base/pn_utf8.c base/pn_json.c base/pn_hash.c
 	base/pn_thread.c base/pn_thread_none.c
 	serve/pn_oai_error.c serve/pn_oai_read.c serve/pn_oai_chat.c serve/pn_oai_completion.c serve/pn_reply.c
-	serve/pn_oai_reply.c serve/pn_oai_text_reply.c serve/pn_oai_translate.c serve/pn_anthropic.c serve/pn_anthropic_reply.c serve/pn_metrics.c
+	serve/pn_oai_reply.c serve/pn_oai_text_reply.c serve/pn_oai_translate.c serve/pn_anthropic.c serve/pn_anthropic_reply.c
+	serve/pn_responses.c serve/pn_responses_reply.c serve/pn_oai_embeddings.c serve/pn_oai_tokens.c serve/pn_metrics.c
 	serve/pn_sendq.c serve/pn_http.c serve/pn_http_reply.c serve/pn_sse.c serve/pn_access.c serve/pn_conn.c
-	serve/pn_net_posix.c serve/pn_poller_epoll.c serve/pn_poller_poll.c serve/pn_lane.c serve/pn_registry.c serve/pn_ask_begin.c
-	serve/pn_ask.c serve/pn_admin.c serve/pn_routes.c serve/pn_server.c
-	serve/pn_http_client.c serve/pn_upstream.c serve/pn_affinity.c serve/pn_router_up.c serve/pn_router_ask.c
-	serve/pn_router_health.c serve/pn_router_pages.c serve/pn_router.c
+	serve/pn_net_posix.c serve/pn_poller_epoll.c serve/pn_poller_poll.c serve/pn_lane.c serve/pn_registry.c
+	serve/pn_ask_begin.c serve/pn_ask_score.c serve/pn_ask_once.c serve/pn_ask.c serve/pn_accept.c serve/pn_page.c serve/pn_admin.c
+	serve/pn_routes.c serve/pn_server.c serve/pn_http_client.c serve/pn_upstream.c serve/pn_affinity.c
+	serve/pn_router_up.c serve/pn_router_ask.c serve/pn_router_health.c serve/pn_router_pages.c serve/pn_router.c
 	cli/pn_args.c cli/pn_cli.c cli/pn_out.c cli/pn_cmd_bench.c cli/pn_cmd_inspect.c cli/pn_cmd_logits.c
 	cli/pn_cmd_make.c cli/pn_cmd_parse.c cli/pn_cmd_render.c cli/pn_cmd_run.c cli/pn_cmd_tokens.c cli/pn_cmd_grammar.c
 	cli/pn_serve_config.c cli/pn_cmd_serve.c cli/pn_cmd_router.c cli/pn_main.c

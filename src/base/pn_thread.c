@@ -4,6 +4,7 @@
 #if PN_ENABLE_THREADS
 
 #include <sched.h>
+#include <time.h>
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -17,6 +18,17 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { pthread_mutex_unlock(&m->m); }
 PN_INTERNAL void pn_cond_init(pn_cond *c) { pthread_cond_init(&c->c, NULL); }
 PN_INTERNAL void pn_cond_fini(pn_cond *c) { pthread_cond_destroy(&c->c); }
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { pthread_cond_wait(&c->c, &m->m); }
+
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);      /* macOS lets a condition wait by no other clock */
+    double nsec = (double)t.tv_nsec + seconds * 1e9;
+    t.tv_sec += (time_t)(nsec / 1e9);
+    t.tv_nsec = (long)(nsec - (double)(time_t)(nsec / 1e9) * 1e9);
+    pthread_cond_timedwait(&c->c, &m->m, &t);
+}
+
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { pthread_cond_broadcast(&c->c); }
 
 static void *thread_main(void *arg)

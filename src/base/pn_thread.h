@@ -30,6 +30,7 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m);
 PN_INTERNAL void pn_cond_init(pn_cond *c);
 PN_INTERNAL void pn_cond_fini(pn_cond *c);
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m);
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds);    /* or until that long has passed */
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c);
 
 /* Run fn(arg) on a new thread.  `t` must stay where it is until joined.  False: the system refused. */

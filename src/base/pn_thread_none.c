@@ -10,6 +10,7 @@ PN_INTERNAL void pn_mutex_unlock(pn_mutex *m) { (void)m; }
 PN_INTERNAL void pn_cond_init(pn_cond *c) { (void)c; }
 PN_INTERNAL void pn_cond_fini(pn_cond *c) { (void)c; }
 PN_INTERNAL void pn_cond_wait(pn_cond *c, pn_mutex *m) { (void)c, (void)m; }
+PN_INTERNAL void pn_cond_wait_for(pn_cond *c, pn_mutex *m, double seconds) { (void)c, (void)m, (void)seconds; }
 PN_INTERNAL void pn_cond_broadcast(pn_cond *c) { (void)c; }
 
 PN_INTERNAL bool pn_thread_start(pn_thread *t, void (*fn)(void *), void *arg)

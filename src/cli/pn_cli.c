@@ -246,6 +246,9 @@ PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
     p.log_user = c;
     p.n_threads = n_threads;
     p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
+    bool given = pn_args_knows(&c->args, "prefix-cache") && pn_args_has(&c->args, "prefix-cache");
+    p.prefix_bytes = given ? pn_args_size(&c->args, "prefix-cache", 0) : 0;
+    p.no_prefix = given ? p.prefix_bytes == 0 : !c->serves;     /* one prompt gains nothing */
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }

@@ -31,6 +31,7 @@ typedef struct pn_cli {
     pn_session *session;
     pn_err err;                 /* of the call that failed last */
     const char *build;          /* of the version line; static */
+    bool serves;                /* for many prompts: a prefix cache is worth its memory */
     bool quiet, bars;           /* bars: stderr is a terminal and may show progress */
     const char *bar_what;       /* "loading"; NULL: none on screen */
     int bar_percent;
@@ -87,7 +88,7 @@ PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
 PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
-PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit */
+PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit, --prefix-cache */
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
@@ -173,6 +174,8 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"quiet", NULL, 'q', PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "no progress, no remarks, no last line"}
 #define PN_ROW_MEM_LIMIT \
     {"mem-limit", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "none", "most memory beside mapped weights"}
+#define PN_ROW_PREFIX_CACHE(fallback) \
+    {"prefix-cache", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", fallback, "most memory for prompts that were computed before"}
 #define PN_ROW_THREADS \
     {"threads", NULL, 't', PN_FLAG_INT, false, 1, 1024, "N", "usable cores", "threads that compute"}
 #define PN_ROW_RESIDENCY \

@@ -53,6 +53,7 @@ static const pn_flag run_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
+    PN_ROW_PREFIX_CACHE("none"),
     PN_ROW_RESIDENCY,
     PN_ROW_EXACT,
     {"temp", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "T", "0.8 or the model's", "temperature; 0 is greedy"},
@@ -344,7 +345,7 @@ static void run_add_result(run_state *r, const pn_generate_result *g)
 {
     r->total.finish = g->finish;
     r->total.stop_index = g->stop_index;
-    r->total.n_prompt += g->n_prompt;
+    r->total.n_prompt += g->n_context - g->n_cached;        /* what was computed */
     r->total.n_generated += g->n_generated;
     r->total.prefill_seconds += g->prefill_seconds;
     r->total.decode_seconds += g->decode_seconds;
@@ -362,7 +363,7 @@ static int run_prompt_only(run_state *r, const pn_token *tokens, size_t n)
         return PN_EXIT_OK;
     if (st)
         return pn_cli_fail(r->c, st);
-    g.n_prompt = (uint32_t)n;
+    g.n_context = (uint32_t)n;
     g.prefill_seconds = pn_out_now() - start;
     g.finish = PN_FINISH_LENGTH;
     run_add_result(r, &g);

@@ -44,6 +44,7 @@ static const pn_flag serve_flags[] = {
     {"log", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "text|json", "text", "shape of the log's lines"},
     PN_ROW_THREADS,
     PN_ROW_MEM_LIMIT,
+    PN_ROW_PREFIX_CACHE("a tenth of memory"),
     PN_ROW_QUIET,
     PN_ROW_END
 };
@@ -220,6 +221,7 @@ static int serve_main(pn_cli *c)
         return pn_cli_nomem(c);
     pn_str_init(&keys[0], &c->mem, PN_ACCT_MISC);
     pn_str_init(&keys[1], &c->mem, PN_ACCT_MISC);
+    c->serves = true;
     int code = pn_serve_config_read(c, cfg);
     if (!code)
         code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));

@@ -10,7 +10,7 @@
  *
  * Trust: spans come from the template engine; what the messages say never becomes a control token.
  */
-#include "engine/pn_engine_int.h"
+#include "engine/pn_cache.h"
 
 #include <inttypes.h>
 
@@ -338,43 +338,41 @@ static pn_status talk_encode(pn_chat *c, const pn_prompt *p, size_t at, talk_tok
     return st;
 }
 
-/* Put n tokens of the session in front of the list. */
-static pn_status talk_again(pn_chat *c, talk_tokens *t, size_t first, size_t n, pn_err *err)
+/* Put the session's first n tokens in front of the list. */
+static pn_status talk_again(pn_chat *c, talk_tokens *t, size_t n, pn_err *err)
 {
     if (!pn_mem_grow(c->mem, PN_ACCT_MISC, (void **)&t->list, &t->cap, n + t->n, sizeof *t->list))
         return pn_fail_nomem(err, "a prompt", (n + t->n) * sizeof *t->list);
     memmove(t->list + n, t->list, t->n * sizeof *t->list);
-    memcpy(t->list, c->s->tokens + first, n * sizeof *t->list);
+    memcpy(t->list, c->s->tokens, n * sizeof *t->list);
     t->n += n;
     return PN_OK;
 }
 
-/* Leave in the session what the new prompt shares with it; *from: first of t that has to be computed.
- * At least one token is, for its logits.  Where a window has moved past that point, everything is. */
-static pn_status talk_rewind(pn_chat *c, talk_tokens *t, size_t kept, size_t *from, pn_err *err)
+/* Leave in the session what it shares with t, all tokens of the new prompt; *from: the first that it does
+ * not hold.  At least one is computed, for its logits.  Nothing is left where a window has moved past that
+ * point, or where the prefix cache has more: then the generation begins with that. */
+static pn_status talk_rewind(pn_chat *c, const talk_tokens *t, const pn_generate_params *g, size_t *from, pn_err *err)
 {
     pn_session *s = c->s;
-    pn_status st = PN_OK;
-    size_t i = 0;
-    while (kept + i < s->kv.length && i < t->n && s->tokens[kept + i] == t->list[i])
-        i++;
-    if (i == t->n && !(kept + i == s->kv.length && s->has_logits)) {
-        if (i == 0 && kept > 0)
-            st = talk_again(c, t, --kept, 1, err);
-        else if (i > 0)
-            i--;
-    }
-    *from = i;
-    if (st || pn_session_truncate(s, (uint32_t)(kept + i), err) == PN_OK)
-        return st;
+    size_t n = 0;
+    while (n < s->kv.length && n < t->n && s->tokens[n] == t->list[n])
+        n++;
+    if (n == t->n && n > 0 && !(n == s->kv.length && s->has_logits))
+        n--;
+    if (!g->no_cache && pn_cache_holds(s, g->salt, t->list, t->n) > n)
+        n = 0;
+    *from = n;
+    if (pn_session_truncate(s, (uint32_t)n, err) == PN_OK)
+        return PN_OK;
     *from = 0;
-    st = talk_again(c, t, 0, kept, err);
-    return st ? st : pn_session_truncate(s, 0, err);
+    return pn_session_truncate(s, 0, err);
 }
 
-/* Tokens that have to be evaluated before the answer: *t, from *from on.  opening: where in p the
- * answer's opening begins. */
-static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, talk_tokens *t, size_t *from, pn_err *err)
+/* Tokens of the prompt: *t, of which those before *from are in the session.  opening: where in p the answer's
+ * opening begins. */
+static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, const pn_generate_params *g, talk_tokens *t, size_t *from,
+                              pn_err *err)
 {
     size_t at, kept, n;
     pn_status st = pn_replay_match(&c->replay, p, opening, c->messages, c->n_messages, c->s->kv.length, &at, &kept, err);
@@ -382,7 +380,9 @@ static pn_status talk_prepare(pn_chat *c, const pn_prompt *p, size_t opening, ta
         st = talk_encode(c, p, at, t, err);
     n = t->n;
     if (!st)
-        st = talk_rewind(c, t, kept, from, err);
+        st = talk_again(c, t, kept, err);
+    if (!st)
+        st = talk_rewind(c, t, g, from, err);
     return st ? st : pn_replay_prompt(&c->replay, p, at, opening, kept, n, err);
 }
 
@@ -585,7 +585,7 @@ static void talk_begin(const pn_chat *c, pn_generate_params *g, pn_bytes opening
         return;
     if (open)
         g->grammar_after = f->think_close;
-    else if (f->think_open && f->think_close && !talk_contains(opening, f->think_close)) {
+    else if (f->think_open && f->think_close && !f->guessed && !talk_contains(opening, f->think_close)) {
         g->think_open = f->think_open;
         g->think_close = f->think_close;
     }
@@ -614,7 +614,7 @@ static pn_status talk_start(pn_answer *a, pn_err *err)
         st = pn_out_new(&a->parser, c->mem, &c->syntax, c->tools.len ? &c->tools_doc : NULL, begun.data, begun.len, &how, talk_event, a,
                         err);
     if (!st)
-        st = talk_prepare(c, &prompt, opening, &a->tokens, &from, err);
+        st = talk_prepare(c, &prompt, opening, g, &a->tokens, &from, err);
     g->size = sizeof *g;
     g->prompt = a->tokens.list + from;
     g->n_prompt = a->tokens.n - from;

@@ -62,14 +62,14 @@ static pn_status embed_open(pn_session *s, pn_err *err)
 {
     pn_model *m = s->model;
     pn_mem *mem = pn_engine_mem(m->engine);
-    uint64_t need, available = pn_session_available(m);
+    uint64_t need, available;
     if (s->embed)
         return PN_OK;
     pn_status st = pn_embed_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, m->exact,
                                   m->engine->cpu.work_bytes, &need, err);
     if (st)
         return st;
-    if (need > available)
+    if (!pn_model_room(m, need, need, &available))
         return pn_fail(err, PN_E_BUDGET, "embeddings in steps of %" PRIu32 " tokens need %" PRIu64 " bytes, %" PRIu64
                        " are available", s->n_batch, need, available);
     pn_embed *e = s->embed = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *e);
@@ -142,6 +142,17 @@ PN_API pn_pooling pn_model_pooling(const pn_model *m)
     return kv && pn_gguf_u64(kv, 0, &type) && type == 3 ? PN_POOLING_LAST : PN_POOLING_MEAN;    /* 0 none, 1 mean, 2 cls, 3 last, 4 rank */
 }
 
+static void embed_empty(pn_session *s)
+{
+    pn_mutex *pages = &s->model->engine->cache.lock;
+    pn_mutex_lock(pages);
+    pn_kv_truncate(&s->kv, 0);
+    pn_kv_trim(&s->kv);
+    pn_mutex_unlock(pages);
+    s->has_logits = s->apart = false;
+    s->salt = 0;
+}
+
 PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, int normalize,
                                   float *out, pn_err *err)
 {
@@ -150,8 +161,7 @@ PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t 
     if (pn_session_idle(s, err))
         return PN_E_STATE;
     atomic_store(&s->cancelled, false);
-    pn_kv_truncate(&s->kv, 0);
-    s->has_logits = false;
+    embed_empty(s);
     if (!n || !out || (unsigned)pooling > PN_POOLING_LAST)
         return pn_fail(err, PN_E_INVALID, "%s", !n ? "no tokens: an empty text has no embedding"
                                                 : !out ? "no memory for the embedding given" : "there is no such pooling");
@@ -166,7 +176,6 @@ PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t 
         st = embed_text(s, tokens, (uint32_t)n, pooling, err);
     if (!st)
         st = embed_finish(s->embed->sum, s->model->desc.n_embd, pooling == PN_POOLING_MEAN ? n : 1, normalize, out, err);
-    pn_kv_truncate(&s->kv, 0);
-    pn_kv_trim(&s->kv);
+    embed_empty(s);
     return st;
 }

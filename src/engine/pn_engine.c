@@ -2,6 +2,7 @@
 /*
  * The engine handle, its CPU die, and the list of backends.
  */
+#include "engine/pn_cache.h"
 #include "engine/pn_sched.h"
 
 #include <inttypes.h>
@@ -89,6 +90,28 @@ PN_INTERNAL const pn_device_ops *pn_backend_cpu(void) { return pn_device_cpu_ops
 PN_API const char *pn_backend_name(const pn_engine *e) { return e->cpu.ops->name; }
 
 /* ------------------------------------------------------------------------------------------
+ * Memory
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_engine *engine_of(pn_mem *m) { return ((pn_engine_memory_door *)(void *)m)->engine; }
+
+/* Keys and values make room for themselves, in larger pieces, and the cache's lock may be held. */
+static void *engine_take(pn_mem *m, pn_account a, size_t size)
+{
+    pn_engine *e = engine_of(m);
+    void *p = pn_mem_alloc(&e->ledger.mem, a, size);
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_PREFIX;
+    return p || pages || !pn_cache_give(e, size) ? p : pn_mem_alloc(&e->ledger.mem, a, size);
+}
+
+static void engine_put(pn_mem *m, pn_account a, void *ptr, size_t size) { pn_mem_free(&engine_of(m)->ledger.mem, a, ptr, size); }
+
+static void engine_move(pn_mem *m, pn_account from, pn_account to, size_t size)
+{
+    pn_mem_move(&engine_of(m)->ledger.mem, from, to, size);
+}
+
+/* ------------------------------------------------------------------------------------------
  * Engine
  * ------------------------------------------------------------------------------------------ */
 
@@ -106,19 +129,21 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
     if (!e)
         return pn_fail_nomem(err, "an engine", sizeof *e);
     pn_ledger_init(&e->ledger, &p.allocator, p.mem_limit);
+    e->door = (pn_engine_memory_door){{engine_take, engine_put, engine_move}, e};
+    pn_cache_open(e, &p);
     e->log = p.log;
     e->log_user = p.log_user;
     e->cpu.ops = pn_device_cpu_ops();
     e->cpu.n_threads = p.n_threads ? p.n_threads : pn_os_cores();
     pn_mutex_init(&e->cpu.lock);
     pn_cond_init(&e->cpu.idle);
-    e->sched = pn_mem_calloc(&e->ledger.mem, PN_ACCT_MISC, 1, sizeof *e->sched);
+    e->sched = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, sizeof *e->sched);
     if (!e->sched) {
         pn_engine_close(e);
         return pn_fail_nomem(err, "an engine", sizeof *e->sched);
     }
     pn_sched_init(e->sched);
-    pn_status st = e->cpu.ops->open(&e->cpu.dev, &e->ledger.mem, e->cpu.n_threads, err);
+    pn_status st = e->cpu.ops->open(&e->cpu.dev, pn_engine_mem(e), e->cpu.n_threads, err);
     if (st) {
         pn_engine_close(e);
         return st;
@@ -133,9 +158,10 @@ PN_API void pn_engine_close(pn_engine *e)
         return;
     if (e->sched)
         pn_sched_fini(e);
-    pn_mem_free(&e->ledger.mem, PN_ACCT_MISC, e->sched, sizeof *e->sched);
+    pn_cache_close(e);
+    pn_mem_free(pn_engine_mem(e), PN_ACCT_MISC, e->sched, sizeof *e->sched);
     e->cpu.ops->close(e->cpu.dev);
-    pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, e->cpu.work, (size_t)e->cpu.work_bytes);
+    pn_mem_free(pn_engine_mem(e), PN_ACCT_SCRATCH, e->cpu.work, (size_t)e->cpu.work_bytes);
     pn_cond_fini(&e->cpu.idle);
     pn_mutex_fini(&e->cpu.lock);
     pn_ledger last;
@@ -153,12 +179,12 @@ PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out)
 
 PN_API void *pn_alloc(pn_engine *e, pn_account account, size_t size)
 {
-    return (unsigned)account < PN_ACCT_COUNT ? pn_mem_alloc(&e->ledger.mem, account, size) : NULL;
+    return (unsigned)account < PN_ACCT_COUNT ? pn_mem_alloc(pn_engine_mem(e), account, size) : NULL;
 }
 
 PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 {
-    pn_mem_free(&e->ledger.mem, account, ptr, size);
+    pn_mem_free(pn_engine_mem(e), account, ptr, size);
 }
 
 PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err)
@@ -170,13 +196,13 @@ PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *p
     pn_die_take(e, die);
     if (need > die->work_bytes) {
         uint64_t had = die->work_bytes;
-        pn_mem_free(&e->ledger.mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
-        die->work = pn_mem_alloc(&e->ledger.mem, PN_ACCT_SCRATCH, (size_t)need);
+        pn_mem_free(pn_engine_mem(e), PN_ACCT_SCRATCH, die->work, (size_t)had);
+        die->work = pn_mem_alloc(pn_engine_mem(e), PN_ACCT_SCRATCH, (size_t)need);
         die->work_bytes = die->work ? need : 0;
         if (!die->work) {
             st = pn_fail_nomem(err, "the working memory of a step", need);
             if (had)                /* what other sessions' steps need; submit() refuses if this fails, too */
-                die->work = pn_mem_alloc(&e->ledger.mem, PN_ACCT_SCRATCH, (size_t)had);
+                die->work = pn_mem_alloc(pn_engine_mem(e), PN_ACCT_SCRATCH, (size_t)had);
             die->work_bytes = die->work ? had : 0;
         }
     }

@@ -6,7 +6,14 @@
  *     pn_model    its own directory, description, residency, vocabulary, plans
  *     pn_session  keys and values, tokens, last logits
  *
- * Locks: a die's mutex is held while a step runs on it; a model's plan cache has its own.
+ * Locks, outermost first; whoever holds one takes only those below it:
+ *
+ *     pn_sched.lock   the list of requests; not held while a step runs or a callback is called
+ *     pn_die.lock     the flags of a die; a step has the die by `busy`, not by holding this
+ *     pn_model.lock   plans, caps, the number of sessions
+ *     pn_cache.lock   the prefix tree and all pages with more than one holder (pn_cache.h): a leaf
+ *
+ * Any of the first three may be held when memory is taken, for pn_engine_mem() may go to the cache.
  */
 #ifndef PN_ENGINE_INT_H
 #define PN_ENGINE_INT_H
@@ -22,6 +29,7 @@
 #include "mem/pn_ledger.h"
 #include "model/pn_desc.h"
 #include "store/pn_kv.h"
+#include "store/pn_prefix.h"
 #include "store/pn_residency.h"
 #include "text/pn_vocab.h"
 
@@ -45,12 +53,30 @@ typedef struct pn_die {
     uint64_t work_bytes;
 } pn_die;
 
+/* Pages that sessions share, and where to find them: see pn_cache.h. */
+typedef struct pn_cache {
+    pn_mutex lock;
+    pn_prefix *tree;            /* owned; NULL: nothing was kept yet */
+    uint64_t bytes_max;         /* 0: nothing is kept */
+    uint64_t tick;
+    uint64_t n_queries, n_hits, tokens_asked, tokens_hit;
+} pn_cache;
+
+/* The ledger; where that has nothing left, the cache gives way. */
+typedef struct pn_engine_memory_door {
+    pn_mem mem;                 /* first: cast back */
+    pn_engine *engine;
+} pn_engine_memory_door;
+
 struct pn_engine {
     pn_ledger ledger;
+    pn_engine_memory_door door;
+    pn_cache cache;
     pn_log_fn log;
     void *log_user;
     pn_die cpu;
     struct pn_sched *sched;     /* owned */
+    atomic_bool cancelled;      /* since the scheduler last looked, some session was */
 };
 
 struct pn_file {
@@ -70,6 +96,15 @@ typedef struct pn_cached_plan {
     uint32_t users;             /* sessions that hold it: not replaced */
 } pn_cached_plan;
 
+/* A model's requests, for the scheduler; under its lock. */
+typedef struct pn_queue {
+    struct pn_job *work;        /* under way, in the order they began */
+    struct pn_job *waiting;     /* the others, oldest first; paused ones as well */
+    uint32_t n_work, n_ready;   /* ready: waiting and not paused */
+    pn_model *next;             /* of the models that have requests */
+    double served;              /* seconds of steps, for turns */
+} pn_queue;
+
 struct pn_model {
     pn_engine *engine;
     pn_file file;
@@ -85,9 +120,10 @@ struct pn_model {
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
     pn_bytes chat_template;
-    double served;              /* seconds of steps, for turns: the scheduler's */
+    pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
+    uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
 };
 
 struct pn_session {
@@ -98,6 +134,8 @@ struct pn_session {
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
     bool has_logits;
+    bool apart;                 /* what it holds came with several salts, or with none wanted: not for the prefix cache */
+    uint64_t salt;              /* else it came with this one */
     uint32_t *out_rows;         /* [n_batch] */
     pn_cached_plan *plans[ENGINE_BUCKETS];
     struct pn_embed *embed;     /* NULL before the first embedding (pn_embed.c) */
@@ -116,7 +154,7 @@ static inline void pn_params_copy(void *dst, size_t n, const void *src, size_t s
         memcpy(dst, src, src_size && src_size < n ? src_size : n);
 }
 
-static inline pn_mem *pn_engine_mem(pn_engine *e) { return &e->ledger.mem; }
+static inline pn_mem *pn_engine_mem(pn_engine *e) { return &e->door.mem; }
 
 /* The backend that is always there. */
 PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
@@ -137,6 +175,16 @@ PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token 
 
 /* PN_E_STATE: a request works on the session. */
 PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
+
+/* Bytes that can be taken for a session of m now; UINT64_MAX: nobody knows a limit. */
+PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
+
+/* Would `whole` bytes fit, the prefix cache counted as free?  Then there is room for `need` of them now, at the
+ * cost of the cache if it has to be.  *available: what there is with all of the cache that can go. */
+PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available);
+
+/* pn_kv_prepare, under the lock of the pages. */
+PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
@@ -167,9 +215,6 @@ PN_INTERNAL pn_status pn_embed_needs(const pn_desc *d, uint32_t n_ctx, uint32_t 
                                      uint64_t work_bytes, uint64_t *out, pn_err *err);
 PN_INTERNAL void pn_embed_free(pn_session *s);
 
-/* Bytes that sessions of m may take now; UINT64_MAX: nobody knows a limit. */
-PN_INTERNAL uint64_t pn_session_available(pn_model *m);
-
 /* One step at the session's end: n rows of a text of `total` tokens, `done` of which came before.  The
  * wanted rows are in s->out_rows, ascending. */
 typedef struct pn_session_part {
@@ -182,8 +227,9 @@ typedef struct pn_session_part {
 
 PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err);
 
-/* pn_session_eval and _eval_all without clearing the cancel flag: one call of many.  all may be NULL. */
-PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err);
+/* One step of n <= n_batch checked tokens, the rows [done, done + n) of `total`; with the last of these come the
+ * logits. */
+PN_INTERNAL pn_status pn_session_chunk(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t done, uint32_t total, pn_err *err);
 
 /* No character is half read. */
 PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 
 #include "base/pn_str.h"
+#include "engine/pn_cache.h"
 #include "sample/pn_budget.h"
 #include "sample/pn_sampler.h"
 
@@ -109,6 +110,41 @@ static pn_status generate_token(pn_gen *g, pn_err *err)
     return PN_OK;
 }
 
+/* An empty session may have a part of the prompt already.  Then the turn's memory. */
+static pn_status generate_begin(pn_gen *g, pn_err *err)
+{
+    pn_session *s = g->s;
+    const pn_generate_params *p = &g->p;
+    if (s->kv.length == 0) {
+        s->salt = p->salt;
+        s->apart = p->no_cache != 0;
+        g->at = p->no_cache ? 0 : pn_cache_adopt(s, p->salt, p->prompt, p->n_prompt);
+        g->saved = (uint32_t)g->at;
+    } else if (p->no_cache || p->salt != s->salt) {
+        s->apart = true;
+    }
+    g->r.n_cached = s->kv.length;
+    pn_status st = pn_session_reserve(s, p->max_tokens ? (uint64_t)g->r.n_context + p->max_tokens : s->n_ctx, err);
+    if (st && g->at)
+        (void)pn_session_truncate(s, 0, NULL);
+    return st;
+}
+
+/* Tell the prefix cache what the session holds: at an end, or because the next step lets go of pages that a
+ * window has passed, and nobody could start there any more. */
+static void generate_save(pn_gen *g, bool end)
+{
+    const pn_session *s = g->s;
+    const pn_state_spec *spec = s->kv.spec;
+    uint32_t full = s->kv.length / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS;
+    for (uint32_t i = 0; i < spec->n_groups && !end; i++)
+        end = pn_kv_first_page(spec, i, full) * PN_KV_PAGE_TOKENS > g->saved;
+    if (!end || s->apart || full <= g->saved)
+        return;
+    pn_cache_insert(g->s);
+    g->saved = full;
+}
+
 PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_params *p, const pn_generate_route *route,
                                   struct pn_budget *budget, pn_err *err)
 {
@@ -122,7 +158,6 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
     if (st)
         return st;
-    g->r.n_cached = s->kv.length;
     g->r.n_context = s->kv.length + (uint32_t)p->n_prompt;
     st = pn_sampler_new(s->model, p->sampling ? p->sampling : &greedy, &g->sampler, err);
     if (!st)
@@ -136,7 +171,7 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     for (size_t i = 0; i < p->n_prompt && !st; i++)
         st = pn_sampler_accept(g->sampler, p->prompt[i], 0, err);
     if (!st)
-        st = pn_session_reserve(s, p->max_tokens ? (uint64_t)g->r.n_context + p->max_tokens : s->n_ctx, err);
+        st = generate_begin(g, err);
     return !st && !p->n_prompt ? pn_gen_computed(g, 0, err) : st;
 }
 
@@ -149,6 +184,8 @@ PN_INTERNAL size_t pn_gen_wants(const pn_gen *g, const pn_token **tokens)
 PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err)
 {
     g->at += n;
+    if (g->in_prompt)
+        generate_save(g, g->at == g->n_next);
     if (g->at < g->n_next)
         return PN_OK;
     if (g->in_prompt) {
@@ -205,6 +242,8 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
     if (!st)
         generate_keep(g, raw_len);
     pn_kv_trim(&g->s->kv);
+    if (!st)
+        generate_save(g, true);
     if (result)
         *result = g->r;
     pn_constraint_close(&g->constraint);
@@ -221,7 +260,8 @@ PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p
     size_t n;
     pn_status st = pn_gen_open(&g, s, p, route, budget, err);
     while (!st && (n = pn_gen_wants(&g, &tokens)) > 0) {
-        st = pn_session_more(s, tokens, n, NULL, err);
+        n = PN_MIN(n, (size_t)s->n_batch);
+        st = pn_session_chunk(s, tokens, (uint32_t)n, (uint32_t)g.at, (uint32_t)g.n_next, err);
         if (!st)
             st = pn_gen_computed(&g, n, err);
     }

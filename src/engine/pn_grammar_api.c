@@ -9,7 +9,7 @@
 
 static pn_status grammar_wrap(pn_engine *e, pn_gram *g, pn_grammar **out, pn_err *err)
 {
-    pn_grammar *w = pn_mem_calloc(&e->ledger.mem, PN_ACCT_GRAMMAR, 1, sizeof *w);
+    pn_grammar *w = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_GRAMMAR, 1, sizeof *w);
     if (!w) {
         pn_gram_release(g);
         return pn_fail_nomem(err, "a grammar", sizeof *w);
@@ -25,7 +25,7 @@ PN_API pn_status pn_grammar_gbnf(pn_engine *e, const char *text, size_t len, pn_
     pn_gram *g;
     if (!e || (!text && len) || !out)
         return pn_fail(err, PN_E_INVALID, "pn_grammar_gbnf: engine, text and out must be given");
-    pn_status st = pn_gram_from_gbnf(&g, &e->ledger.mem, text, len, NULL, NULL, NULL, err);
+    pn_status st = pn_gram_from_gbnf(&g, pn_engine_mem(e), text, len, NULL, NULL, NULL, err);
     return st ? st : grammar_wrap(e, g, out, err);
 }
 
@@ -34,7 +34,7 @@ PN_API pn_status pn_grammar_json_schema(pn_engine *e, const char *text, size_t l
     pn_gram *g;
     if (!e || (!text && len) || !out)
         return pn_fail(err, PN_E_INVALID, "pn_grammar_json_schema: engine, text and out must be given");
-    pn_status st = pn_schema_compile(&g, &e->ledger.mem, text, len, NULL, err);
+    pn_status st = pn_schema_compile(&g, pn_engine_mem(e), text, len, NULL, err);
     if (!st)
         st = grammar_wrap(e, g, out, err);
     if (!st)
@@ -49,7 +49,7 @@ PN_API void pn_grammar_free(pn_grammar *g)
     pn_gram_release(g->gram);
     if (g->is_calls)
         pn_calls_fini(&g->calls);
-    pn_mem_free(&g->engine->ledger.mem, PN_ACCT_GRAMMAR, g, sizeof *g);
+    pn_mem_free(pn_engine_mem(g->engine), PN_ACCT_GRAMMAR, g, sizeof *g);
 }
 
 /* An answer as text: what is said and what is called. */
@@ -76,7 +76,7 @@ PN_API pn_status pn_grammar_print(const pn_grammar *g, pn_write_fn write, void *
     pn_str s;
     if (!g || !write)
         return pn_fail(err, PN_E_INVALID, "pn_grammar_print: grammar and write must be given");
-    pn_str_init(&s, &g->engine->ledger.mem, PN_ACCT_GRAMMAR);
+    pn_str_init(&s, pn_engine_mem(g->engine), PN_ACCT_GRAMMAR);
     const pn_gram *gram = g->is_calls ? g->calls.gram : g->gram;
     pn_status st = gram ? pn_gram_print((pn_gram *)(uintptr_t)gram, &s, err) : PN_OK;
     if (!st && write(user, pn_str_cstr(&s), s.len))

@@ -2,7 +2,7 @@
 /*
  * Loading a model: directory, description, residency, vocabulary; and the cache of its plans.
  */
-#include "engine/pn_engine_int.h"
+#include "engine/pn_cache.h"
 
 #include "sample/pn_grammar.h"
 
@@ -228,6 +228,7 @@ PN_API void pn_model_free(pn_model *m)
 {
     if (!m)
         return;
+    pn_cache_forget(m);
     for (size_t i = 0; i < ENGINE_PLANS; i++)
         if (m->plans[i])
             model_free_plan(m, m->plans[i]);

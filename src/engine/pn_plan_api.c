@@ -4,6 +4,7 @@
  * later do the allocating (pn_kv_bytes, the planner's placement, the device's work_bytes), not from
  * formulas of their own, so they cannot drift apart.
  */
+#include "engine/pn_cache.h"
 #include "engine/pn_sched.h"
 
 #include <inttypes.h>
@@ -125,6 +126,8 @@ PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_
         o.available_bytes = mem.host_available;
         if (mem.limit && (o.available_bytes == 0 || mem.limit - PN_MIN(mem.limit, mem.total_used) < o.available_bytes))
             o.available_bytes = mem.limit - PN_MIN(mem.limit, mem.total_used);
+        if (o.available_bytes)
+            o.available_bytes += pn_cache_droppable(f->engine);
         o.fits = o.available_bytes == 0 || o.total_bytes <= o.available_bytes;
         o.n_ctx_fits = o.available_bytes ? plan_ctx_fits(&d, &o, o.n_threads, p.exact) : o.n_ctx;
         *out = o;

@@ -174,7 +174,7 @@ PN_API void pn_request_cancel(pn_request *r)
 {
     if (atomic_load(&r->job.over))
         return;
-    atomic_store(&r->job.s->cancelled, true);
+    pn_session_cancel(r->job.s);
     pn_sched_wake(r->e);
 }
 

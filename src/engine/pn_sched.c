@@ -10,6 +10,7 @@
 #include <inttypes.h>
 
 static const double sched_slice = 0.002;        /* seconds between two looks at the cancel flags */
+static const double sched_look = 0.05;          /* the same while all requests are paused */
 
 PN_INTERNAL void pn_sched_init(pn_sched *q)
 {
@@ -36,35 +37,63 @@ PN_INTERNAL void pn_sched_fini(pn_engine *e)
  * Forming a step
  * ------------------------------------------------------------------------------------------ */
 
-/* Jobs of a model that are under way; of one client, when `whose` says so. */
-static uint32_t sched_under_way(const pn_sched *q, const pn_model *m, const pn_job *whose)
+static pn_queue *sched_queue(const pn_job *j) { return &j->s->model->queue; }
+
+static void sched_append(pn_job **list, pn_job *j)
 {
-    uint32_t n = 0;
-    for (const pn_job *j = q->head; j; j = j->next)
-        n += j->begun && j->s->model == m && (!whose || j->gen.p.client == whose->gen.p.client);
-    return n;
+    while (*list)
+        list = &(*list)->next;
+    *list = j;
+    j->next = NULL;
 }
 
-/* As many as the model's cap lets begin do; next is always the oldest of the client that has the fewest. */
-static void sched_admit(pn_sched *q, pn_model *m)
+static void sched_take_out(pn_job **list, const pn_job *j)
 {
+    while (*list != j)
+        list = &(*list)->next;
+    *list = j->next;
+}
+
+/* One more, or one less, of j's client is under way. */
+static void sched_count_peers(const pn_job *j, int more)
+{
+    pn_job *lists[] = {sched_queue(j)->work, sched_queue(j)->waiting};
+    for (size_t i = 0; i < PN_COUNT_OF(lists); i++)
+        for (pn_job *k = lists[i]; k; k = k->next)
+            if (k->gen.p.client == j->gen.p.client)
+                k->peers += (uint32_t)more;
+}
+
+static void sched_begin_job(pn_job *j)
+{
+    pn_queue *w = sched_queue(j);
+    sched_take_out(&w->waiting, j);
+    sched_append(&w->work, j);
+    w->n_work++;
+    w->n_ready--;
+    j->begun = true;
+    sched_count_peers(j, 1);
+}
+
+/* The oldest of the client that has the fewest under way; where all may begin, the oldest. */
+static pn_job *sched_next(const pn_queue *w, bool all)
+{
+    pn_job *best = NULL;
+    for (pn_job *j = w->waiting; j && !(best && (all || best->peers == 0)); j = j->next)
+        if (!j->paused && (!best || j->peers < best->peers))
+            best = j;
+    return best;
+}
+
+/* As many as the model's cap lets begin do. */
+static void sched_admit(pn_model *m)
+{
+    pn_queue *w = &m->queue;
     pn_mutex_lock(&m->lock);
     uint32_t cap = m->caps.concurrent ? m->caps.concurrent : UINT32_MAX;
     pn_mutex_unlock(&m->lock);
-    while (sched_under_way(q, m, NULL) < cap) {
-        pn_job *best = NULL;
-        uint32_t fewest = UINT32_MAX;
-        for (pn_job *j = q->head; j; j = j->next) {
-            uint32_t n = j->begun || j->paused || j->s->model != m ? UINT32_MAX : cap == UINT32_MAX ? 0 : sched_under_way(q, m, j);
-            if (n < fewest) {
-                best = j;
-                fewest = n;
-            }
-        }
-        if (!best)
-            return;
-        best->begun = true;
-    }
+    while (w->n_ready && w->n_work < cap)
+        sched_begin_job(sched_next(w, cap == UINT32_MAX));
 }
 
 /* May the two be in one step?  One plan and one type of keys and values for all of its runs. */
@@ -73,31 +102,26 @@ static bool sched_fits(const pn_session *a, const pn_session *b)
     return a->model == b->model && a->kv_type == b->kv_type && a->plans[0] == b->plans[0];
 }
 
-static bool sched_joins(const pn_job *j, const pn_job *first) { return j->begun && !j->paused && sched_fits(j->s, first->s); }
-
-/* Whose turn it is: of the models with work the one that has had the least time; of its jobs the oldest
- * under way. */
+/* Whose turn it is: of the models with work the one that has had the least time; of its jobs the one that
+ * began first. */
 static pn_job *sched_first(pn_sched *q)
 {
-    pn_job *best = NULL;
-    for (pn_job *j = q->head; j; j = j->next)
-        if (!j->paused && (!best || j->s->model->served < best->s->model->served))
-            best = j;
+    pn_model *best = NULL;
+    for (pn_model *m = q->models; m; m = m->queue.next)
+        if ((m->queue.n_work || m->queue.n_ready) && (!best || m->queue.served < best->queue.served))
+            best = m;
     if (!best)
         return NULL;
-    sched_admit(q, best->s->model);
-    for (pn_job *j = q->head; j; j = j->next)
-        if (j->begun && !j->paused && j->s->model == best->s->model)
-            return j;
-    return NULL;
+    sched_admit(best);
+    return best->queue.work;
 }
 
 /* Of those that may share a step with `first`, the one that takes the longest prompts. */
-static pn_session *sched_widest(const pn_sched *q, const pn_job *first)
+static pn_session *sched_widest(pn_job *first)
 {
     pn_session *s = first->s;
-    for (pn_job *j = q->head; j; j = j->next)
-        if (sched_joins(j, first) && j->s->n_batch > s->n_batch)
+    for (pn_job *j = first; j; j = j->next)
+        if (sched_fits(j->s, first->s) && j->s->n_batch > s->n_batch)
             s = j->s;
     return s;
 }
@@ -107,7 +131,7 @@ static void sched_take(pn_sched *q, pn_job *j, uint32_t n)
     const pn_token *tokens;
     size_t wants = pn_gen_wants(&j->gen, &tokens);
     pn_session *s = j->s;
-    pn_kv_prepare(&s->kv, n);
+    pn_session_prepare(s, n);
     pn_run *run = &q->runs[q->n_runs];
     *run = (pn_run){.row0 = q->n_rows, .n_rows = n, .pos0 = s->kv.length};
     for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
@@ -153,25 +177,25 @@ static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t 
 }
 
 /* One row for everyone who decodes, then prompts. */
-static void sched_fill(pn_engine *e, const pn_job *first, uint32_t max_rows)
+static void sched_fill(pn_engine *e, pn_job *first, uint32_t max_rows)
 {
     pn_sched *q = e->sched;
     const pn_token *tokens;
     uint32_t n = 0, prompts = 0;
-    for (pn_job *j = q->head; j; j = j->next) {
-        n += sched_joins(j, first);
-        prompts += sched_joins(j, first) && j->gen.in_prompt;
+    for (pn_job *j = first; j; j = j->next) {
+        n += sched_fits(j->s, first->s);
+        prompts += sched_fits(j->s, first->s) && j->gen.in_prompt;
     }
     uint32_t max_runs = PN_MIN(sched_room(e, max_rows, n, first->s->model->desc.n_vocab), max_rows);
-    for (pn_job *j = q->head; j && q->n_runs < max_runs; j = j->next)
-        if (sched_joins(j, first) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
+    for (pn_job *j = first; j && q->n_runs < max_runs; j = j->next)
+        if (sched_fits(j->s, first->s) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
             sched_take(q, j, 1);
     uint32_t room = max_rows - q->n_rows;
     if (q->n_runs)
         room = PN_MIN(room, (uint32_t)SCHED_CHUNK);
-    for (pn_job *j = q->head; j && room && q->n_runs < max_runs; j = j->next) {
+    for (pn_job *j = first; j && room && q->n_runs < max_runs; j = j->next) {
         size_t wants = pn_gen_wants(&j->gen, &tokens);
-        if (!sched_joins(j, first) || !j->gen.in_prompt || !wants)
+        if (!sched_fits(j->s, first->s) || !j->gen.in_prompt || !wants)
             continue;
         uint32_t share = PN_MAX(room / prompts, (uint32_t)SCHED_SHARE);        /* what one leaves is for the next */
         uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)PN_MIN(room, share)), (size_t)j->s->n_batch);
@@ -256,7 +280,7 @@ static void sched_advance(pn_engine *e, double deadline)
             die->ops->end(q->exec);
             pn_die_give(die);
             pn_mutex_lock(&q->lock);
-            q->model->served += pn_os_now() - q->began;
+            q->model->queue.served += pn_os_now() - q->began;
             pn_mutex_unlock(&q->lock);
             q->open = false;
             q->computed = true;
@@ -294,13 +318,21 @@ PN_INTERNAL void pn_sched_settle(pn_engine *e)
 /* With the lock held. */
 static void sched_unlist(pn_sched *q, pn_job *j)
 {
-    for (pn_job **p = &q->head; *p && j->listed; p = &(*p)->next)
-        if (*p == j) {
-            *p = j->next;
-            q->n_jobs--;
-            j->listed = false;
-            break;
-        }
+    pn_queue *w = sched_queue(j);
+    pn_model **m = &q->models;
+    PN_ASSERT(j->listed);
+    sched_take_out(j->begun ? &w->work : &w->waiting, j);
+    w->n_work -= j->begun;
+    w->n_ready -= !j->begun && !j->paused;
+    if (j->begun)
+        sched_count_peers(j, -1);
+    j->listed = false;
+    q->n_jobs--;
+    if (w->work || w->waiting)
+        return;
+    while (*m != j->s->model)
+        m = &(*m)->queue.next;
+    *m = w->next;
 }
 
 /* The owner may have freed the job when on_done is called: what that needs has been copied. */
@@ -368,17 +400,24 @@ static void sched_results(pn_engine *e)
 
 static pn_job *sched_cancelled(pn_sched *q)
 {
+    pn_job *found = NULL;
     pn_mutex_lock(&q->lock);
-    pn_job *j = q->head;
-    while (j && !atomic_load(&j->s->cancelled))
-        j = j->next;
+    for (const pn_model *m = q->models; m && !found; m = m->queue.next) {
+        pn_job *lists[] = {m->queue.work, m->queue.waiting};
+        for (size_t i = 0; i < PN_COUNT_OF(lists) && !found; i++)
+            for (found = lists[i]; found && !atomic_load(&found->s->cancelled);)
+                found = found->next;
+    }
     pn_mutex_unlock(&q->lock);
-    return j;
+    return found;
 }
 
 /* Those that were cancelled; none of them is in a step. */
-static void sched_reap(pn_sched *q)
+static void sched_reap(pn_engine *e)
 {
+    pn_sched *q = e->sched;
+    if (!atomic_exchange(&e->cancelled, false))
+        return;
     for (pn_job *j; (j = sched_cancelled(q)) != NULL;) {
         pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
         sched_end(q, j, PN_E_CANCELLED);
@@ -388,12 +427,12 @@ static void sched_reap(pn_sched *q)
 static void sched_begin(pn_engine *e)
 {
     pn_sched *q = e->sched;
-    sched_reap(q);
+    sched_reap(e);
     pn_mutex_lock(&q->lock);                /* the list stays as it is while the step is formed */
     pn_job *first = sched_first(q);
     q->n_runs = q->n_rows = q->n_outs = 0;
     q->st = PN_OK;
-    pn_session *wide = first ? sched_widest(q, first) : NULL;
+    pn_session *wide = first ? sched_widest(first) : NULL;
     if (wide)
         sched_fill(e, first, wide->n_batch);
     pn_mutex_unlock(&q->lock);
@@ -438,13 +477,22 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
  * A thread of our own
  * ------------------------------------------------------------------------------------------ */
 
-/* Is there anything to do?  With the lock held. */
-static bool sched_idle(const pn_sched *q)
+/* Is there nothing to do?  With the lock held. */
+static bool sched_idle(const pn_engine *e)
 {
-    for (const pn_job *j = q->head; j; j = j->next)
-        if (!j->paused || atomic_load(&j->s->cancelled))
+    for (const pn_model *m = e->sched->models; m; m = m->queue.next)
+        if (m->queue.n_work || m->queue.n_ready)
             return false;
-    return true;
+    return !e->sched->models || !atomic_load(&e->cancelled);
+}
+
+/* A signal handler that cancels a paused request can wake nobody: look from time to time. */
+static void sched_sleep(pn_sched *q)
+{
+    if (q->models)
+        pn_cond_wait_for(&q->work, &q->lock, sched_look);
+    else
+        pn_cond_wait(&q->work, &q->lock);
 }
 
 static void sched_drive(void *engine)
@@ -453,8 +501,8 @@ static void sched_drive(void *engine)
     pn_sched *q = e->sched;
     for (;;) {
         pn_mutex_lock(&q->lock);
-        while (!q->stop && sched_idle(q))
-            pn_cond_wait(&q->work, &q->lock);
+        while (!q->stop && sched_idle(e))
+            sched_sleep(q);
         bool stop = q->stop;
         pn_mutex_unlock(&q->lock);
         if (stop)
@@ -499,35 +547,60 @@ PN_API void pn_engine_stop(pn_engine *e)
  * Jobs
  * ------------------------------------------------------------------------------------------ */
 
+/* What a model did not use while it had no jobs it has not saved up. */
+static void sched_add_model(pn_sched *q, pn_model *m)
+{
+    pn_model **end = &q->models;
+    double least = -1;
+    for (; *end; end = &(*end)->queue.next)
+        least = least < 0 || (*end)->queue.served < least ? (*end)->queue.served : least;
+    *end = m;
+    m->queue.next = NULL;
+    m->queue.served = PN_MAX(m->queue.served, least);
+}
+
 PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
 {
     pn_sched *q = e->sched;
-    double least = -1;
-    bool known = false;
+    pn_queue *w = sched_queue(j);
     pn_mutex_lock(&q->lock);
-    pn_job **p = &q->head;
-    for (; *p; p = &(*p)->next) {
-        const pn_model *m = (*p)->s->model;
-        known = known || m == j->s->model;
-        least = least < 0 || m->served < least ? m->served : least;
-    }
-    if (!known)                             /* what it did not use it has not saved up */
-        j->s->model->served = PN_MAX(j->s->model->served, least);
-    *p = j;
-    j->next = NULL;
-    j->listed = true;
+    if (!w->work && !w->waiting)
+        sched_add_model(q, j->s->model);
+    for (const pn_job *k = w->work; k; k = k->next)
+        j->peers += k->gen.p.client == j->gen.p.client;
+    sched_append(&w->waiting, j);
+    w->n_ready++;
     q->n_jobs++;
+    j->listed = true;
+    if (atomic_load(&j->s->cancelled))      /* before it could be found */
+        atomic_store(&e->cancelled, true);
     pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
+}
+
+/* It waits again, in front of those that have not begun yet. */
+static void sched_put_back(pn_job *j)
+{
+    pn_queue *w = sched_queue(j);
+    sched_count_peers(j, -1);
+    sched_take_out(&w->work, j);
+    j->next = w->waiting;
+    w->waiting = j;
+    w->n_work--;
+    w->n_ready++;
+    j->begun = false;
 }
 
 PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused)
 {
     pn_sched *q = e->sched;
     pn_mutex_lock(&q->lock);
-    if (j->paused != paused)
-        j->begun = false;
-    j->paused = paused;
+    if (j->listed && j->paused != paused) {
+        if (j->begun)
+            sched_put_back(j);
+        sched_queue(j)->n_ready += paused ? -1 : 1;
+        j->paused = paused;
+    }
     pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
 }

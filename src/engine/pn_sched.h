@@ -31,9 +31,10 @@ typedef struct pn_job {
     void (*ended)(struct pn_job *j, pn_status st);  /* on the stepping thread: closes gen */
     void (*dispose)(struct pn_job *j);              /* and frees the job, whose owner has left it */
     pn_err err;                 /* of this job alone */
-    struct pn_job *next;        /* in the scheduler's list */
-    bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent) */
-    bool paused;                /* in no step that begins from now on */
+    struct pn_job *next;        /* in its model's queue */
+    bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent), it is in queue.work */
+    bool paused;                /* in no step that begins from now on; then not begun */
+    uint32_t peers;             /* of the same model and client, those that are under way */
     bool left;                  /* removed by its owner from within a callback */
     bool leaving;               /* its owner waits in pn_sched_remove: on_done is not called */
     atomic_bool over;           /* ended, and the scheduler knows it no more */
@@ -41,12 +42,12 @@ typedef struct pn_job {
 } pn_job;
 
 typedef struct pn_sched {
-    pn_mutex lock;              /* the list and the flags */
+    pn_mutex lock;              /* the queues and the flags */
     pn_cond settled;            /* settling, stepping or a job is over */
     pn_cond work;               /* for the driver: there is a job, or it has to stop */
     pn_thread driver;
     bool driving, stop;
-    pn_job *head;               /* jobs that are not over, oldest first */
+    pn_model *models;           /* that have jobs which are not over: pn_model.queue */
     uint32_t n_jobs;
     const pn_job *telling;      /* its on_done is being called; perhaps freed already, to compare with alone */
     bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
@@ -88,7 +89,7 @@ typedef enum pn_sched_left {
 /* A paused job's place goes to others; it queues again for one when it goes on. */
 PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused);
 
-/* j->s->cancelled has been set: wake the driver, for the job may be paused. */
+/* A session was cancelled: wake the driver, for its job may be paused. */
 PN_INTERNAL void pn_sched_wake(pn_engine *e);
 
 /* The owner is through with it.  Waits for the step or the on_done that another thread is working on. */

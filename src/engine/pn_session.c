@@ -6,7 +6,7 @@
  * tick callback may look at the clock and the cancel flag.  Keys and values of a step count only
  * once it is finished (pn_kv_commit), so a torn step leaves nothing behind.
  */
-#include "engine/pn_engine_int.h"
+#include "engine/pn_cache.h"
 
 #include <inttypes.h>
 
@@ -22,7 +22,7 @@ static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
  * Opening
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL uint64_t pn_session_available(pn_model *m)
+PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
 {
     pn_mem_info i;
     pn_engine_memory(m->engine, &i);
@@ -32,6 +32,20 @@ PN_INTERNAL uint64_t pn_session_available(pn_model *m)
     if (i.limit)
         a = PN_MIN(a, i.limit - PN_MIN(i.limit, i.total_used));
     return a;
+}
+
+PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available)
+{
+    *available = pn_model_available(m);
+    if (whole <= *available)
+        return true;
+    uint64_t cached = pn_cache_droppable(m->engine), now = *available;
+    *available += cached;
+    if (whole > *available)
+        return false;
+    if (need > now)
+        *available = now + pn_cache_give(m->engine, need - now);
+    return need <= *available;
 }
 
 /* What opening the session takes: *need now, *whole once its context is full. */
@@ -52,13 +66,13 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, u
 static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err *err)
 {
     pn_model *m = s->model;
-    uint64_t available = pn_session_available(m), need, whole;
+    uint64_t available, need, whole;
     for (;;) {
         pn_status st = session_need(s, p, &need, &whole, err);
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        if ((smaller ? whole : need) <= available)
+        if (pn_model_room(m, smaller ? whole : need, need, &available))
             return PN_OK;
         if (!smaller)
             break;
@@ -80,6 +94,8 @@ static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
     if (!s->tokens || !s->logits || !s->out_rows)
         return pn_fail_nomem(err, "a session", (uint64_t)s->n_ctx * 4 + (uint64_t)m->desc.n_vocab * 4);
     pn_status st = (by_turn ? pn_kv_open_bare : pn_kv_open)(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, err);
+    if (st == PN_E_NOMEM && pn_cache_give(m->engine, UINT64_MAX))       /* somebody else was faster */
+        st = (by_turn ? pn_kv_open_bare : pn_kv_open)(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
         st = pn_model_get_plan(m, session_bucket_rows(s, i), s->n_ctx, &s->plans[i], err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
@@ -153,7 +169,9 @@ PN_API void pn_session_free(pn_session *s)
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
+    pn_mutex_lock(&s->model->engine->cache.lock);
     pn_kv_close(&s->kv);
+    pn_mutex_unlock(&s->model->engine->cache.lock);
     pn_mem_free(mem, PN_ACCT_MISC, s->tokens, s->n_ctx * sizeof *s->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, s->logits, s->model->desc.n_vocab * sizeof *s->logits);
     pn_mem_free(mem, PN_ACCT_MISC, s->out_rows, s->n_batch * sizeof *s->out_rows);
@@ -174,19 +192,27 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (n > s->kv.length)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
-    if (!pn_kv_truncate(&s->kv, n))
+    pn_mutex_lock(&s->model->engine->cache.lock);
+    bool done = pn_kv_truncate(&s->kv, n);
+    pn_mutex_unlock(&s->model->engine->cache.lock);
+    if (!done)
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
     pn_kv_trim(&s->kv);
     s->has_logits = false;
+    if (n == 0) {
+        s->salt = 0;
+        s->apart = false;
+    }
     return PN_OK;
 }
 
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
 {
     uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
-    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = need ? pn_session_available(s->model) : 0;
-    if (need <= available && pn_kv_reserve(&s->kv, n))
+    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = 0;
+    bool room = need == 0 || pn_model_room(s->model, need, need, &available);
+    if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give(s->model->engine, need) && pn_kv_reserve(&s->kv, n))))
         return PN_OK;
     return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
                    " bytes more, %" PRIu64 " are available", n, s->kv.length, need, available);
@@ -198,8 +224,13 @@ PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
     s->tick_user = user;
 }
 
-/* One atomic store: safe in a signal handler.  session_advance() looks at it every slice. */
-PN_API void pn_session_cancel(pn_session *s) { atomic_store(&s->cancelled, true); }
+/* Atomic stores: safe in a signal handler.  session_advance() looks at the session's every slice, the driver of
+ * the engine at the other when it has nothing else to do. */
+PN_API void pn_session_cancel(pn_session *s)
+{
+    atomic_store(&s->cancelled, true);
+    atomic_store(&s->model->engine->cancelled, true);
+}
 
 /* ------------------------------------------------------------------------------------------
  * Steps
@@ -235,10 +266,18 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
     return s->busy ? pn_fail(err, PN_E_STATE, "a request works on the session: wait for its end, or free it") : PN_OK;
 }
 
+PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n)
+{
+    pn_mutex *pages = &s->model->engine->cache.lock;
+    pn_mutex_lock(pages);
+    pn_kv_prepare(&s->kv, n);
+    pn_mutex_unlock(pages);
+}
+
 PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err)
 {
     pn_die *die = &s->model->engine->cpu;
-    pn_kv_prepare(&s->kv, p->n);
+    pn_session_prepare(s, p->n);
     pn_run run = {.n_rows = p->n, .pos0 = s->kv.length};
     for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
         run.pages[g] = s->kv.group[g].table;
@@ -273,32 +312,35 @@ PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token 
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_session_more(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err)
+PN_INTERNAL pn_status pn_session_chunk(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t done, uint32_t total, pn_err *err)
 {
-    pn_status st = pn_session_check_more(s, tokens, n, err);
-    if (st || n == 0)
-        return st;
-    uint32_t V = s->model->desc.n_vocab, total = (uint32_t)n;
+    bool last = done + n == total;
     s->has_logits = false;
-    for (uint32_t done = 0; done < total && !st;) {
-        uint32_t rows = PN_MIN(total - done, s->n_batch), n_outs = all ? rows : done + rows == total;
-        for (uint32_t i = 0; i < n_outs; i++)
-            s->out_rows[i] = all ? i : rows - 1;
-        const pn_session_part p = {.plan = pn_session_plan(s, rows), .tokens = tokens + done, .n = rows, .n_outs = n_outs,
-                                   .done = done, .total = total, .out = all ? all + (size_t)done * V : s->logits};
-        st = pn_session_step(s, &p, err);
-        if (!st)
-            done += rows;
-    }
-    if (!st) {
-        if (all)
-            memcpy(s->logits, all + (size_t)(total - 1) * V, V * sizeof *s->logits);
-        s->has_logits = true;
-    }
+    s->out_rows[0] = n - 1;
+    const pn_session_part p = {.plan = pn_session_plan(s, n), .tokens = tokens, .n = n, .n_outs = last, .done = done, .total = total,
+                               .out = s->logits};
+    pn_status st = pn_session_step(s, &p, err);
+    s->has_logits = last && !st;
     return st;
 }
 
-/* A turn of its own. */
+/* The same with the logits of all its rows. */
+static pn_status session_chunk_all(pn_session *s, const pn_token *tokens, uint32_t n, uint32_t done, uint32_t total, float *logits,
+                                   pn_err *err)
+{
+    uint32_t V = s->model->desc.n_vocab;
+    s->has_logits = false;
+    for (uint32_t i = 0; i < n; i++)
+        s->out_rows[i] = i;
+    const pn_session_part p = {.plan = pn_session_plan(s, n), .tokens = tokens, .n = n, .n_outs = n, .done = done, .total = total, .out = logits};
+    pn_status st = pn_session_step(s, &p, err);
+    s->has_logits = done + n == total && !st;
+    if (s->has_logits)
+        memcpy(s->logits, logits + (size_t)(n - 1) * V, V * sizeof *s->logits);
+    return st;
+}
+
+/* A turn of its own.  all: logits of every token, or NULL. */
 static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, float *all, pn_err *err)
 {
     if (s && pn_session_idle(s, err))
@@ -308,8 +350,11 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
         return st;
     atomic_store(&s->cancelled, false);
     st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
-    if (!st)
-        st = pn_session_more(s, tokens, n, all, err);
+    for (uint32_t done = 0, rows; done < n && !st; done += rows) {
+        rows = PN_MIN((uint32_t)n - done, s->n_batch);
+        st = all ? session_chunk_all(s, tokens + done, rows, done, (uint32_t)n, all + (size_t)done * s->model->desc.n_vocab, err)
+                 : pn_session_chunk(s, tokens + done, rows, done, (uint32_t)n, err);
+    }
     pn_kv_trim(&s->kv);
     return st;
 }

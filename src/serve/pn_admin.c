@@ -5,6 +5,8 @@
  * Answered at once, on the I/O thread, from what it knows; a load that is waited for is answered when the
  * loader has finished (serve_admin_waiters).
  */
+#include "serve/pn_accept.h"
+#include "serve/pn_page.h"
 #include "serve/pn_server_int.h"
 
 #include <inttypes.h>
@@ -73,6 +75,8 @@ static void admin_models(serve_conn *c, pn_str *s)
 {
     pn_str_addz(s, "{\"object\":\"list\",\"data\":[");
     for (const serve_model *m = c->server->models; m; m = m->next) {
+        if (m->state == SERVE_FAILED)
+            continue;                   /* agents offer what they find here; its error is on /admin/models */
         pn_json_item(s);
         admin_model(s, m);
     }
@@ -118,6 +122,9 @@ static void admin_model_full(pn_str *s, const serve_model *m)
     admin_field(s, "queued", m->n_queued);
     admin_field(s, "max_concurrent", serve_model_slots(m));
     admin_field(s, "max_sessions", m->params.max_sessions);
+    admin_field(s, "ctx_cap", m->params.ctx_cap);
+    if (m->params.has_reasoning_budget)
+        admin_field(s, "reasoning_budget", m->params.reasoning_budget);
     if (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING) {
         const pn_plan_info *p = &m->plan;
         admin_field(s, "context_length", m->n_ctx);
@@ -250,7 +257,7 @@ static void admin_loaded(serve_conn *c, const serve_model *m)
                     p->available_bytes, m->n_ctx);
     }
     pn_str_addc(&s, '}');
-    serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s);
+    serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s, NULL);
 }
 
 PN_INTERNAL void serve_admin_waiters(serve_model *m)
@@ -333,7 +340,36 @@ static void admin_unload_call(serve_conn *c)
  * The server
  * ------------------------------------------------------------------------------------------ */
 
-static void admin_root(serve_conn *c, pn_str *s)
+/* Its own script and style, this server, and nothing else. */
+static void admin_page(serve_conn *c)
+{
+    char nonce[25], policy[400];
+    pn_str fields, s;
+    serve_random_id(nonce, sizeof nonce - 1);
+    snprintf(policy, sizeof policy, "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src 'self'; img-src data:; base-uri 'none'; "
+             "form-action 'none'; frame-ancestors 'none'", nonce, nonce);
+    pn_str_init(&fields, &c->server->mem, PN_ACCT_CONN);
+    pn_http_add(&fields, "Content-Security-Policy", policy);
+    pn_http_add(&fields, "X-Content-Type-Options", "nosniff");
+    pn_http_add(&fields, "Referrer-Policy", "no-referrer");
+    pn_http_add(&fields, "Cache-Control", "no-store");
+    pn_http_add(&fields, "Vary", "Accept");
+    pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
+    const char *line;
+    for (size_t i = 0; (line = pn_page_line(i)) != NULL; i++) {
+        const char *at = strstr(line, PN_PAGE_NONCE);
+        if (at) {
+            pn_str_add(&s, line, (size_t)(at - line));
+            pn_str_addz(&s, nonce);
+            line = at + sizeof PN_PAGE_NONCE - 1;
+        }
+        pn_str_addz(&s, line);
+    }
+    serve_reply_give(c, 200, "text/html; charset=utf-8", &s, &fields);
+    pn_str_fini(&fields);
+}
+
+static void admin_root_json(const serve_conn *c, pn_str *s)
 {
     const pn_server *v = c->server;
     uint32_t n = 0;
@@ -351,6 +387,22 @@ static void admin_root(serve_conn *c, pn_str *s)
     admin_field(s, "requests", v->n_requests);
     pn_str_addz(s, ",\"endpoints\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/responses\",\"/v1/messages\",\"/v1/embeddings\",\"/v1/models\","
                    "\"/tokenize\",\"/detokenize\",\"/apply-template\",\"/health\",\"/ready\",\"/metrics\",\"/admin/models\",\"/admin/dies\",\"/admin/memory\"]}");
+}
+
+/* JSON for programs, the page for browsers. */
+static void admin_root(serve_conn *c)
+{
+    pn_str fields, s;
+    if (pn_accept_html(&c->c.http.req)) {
+        admin_page(c);
+        return;
+    }
+    pn_str_init(&fields, &c->server->mem, PN_ACCT_CONN);
+    pn_http_add(&fields, "Vary", "Accept");
+    pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
+    admin_root_json(c, &s);
+    serve_reply_give(c, 200, admin_json, &s, &fields);
+    pn_str_fini(&fields);
 }
 
 static void admin_ready(serve_conn *c)
@@ -424,7 +476,7 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
     const char *type = admin_json;
     pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
     switch (what) {
-    case SERVE_ROOT: admin_root(c, &s); break;
+    case SERVE_ROOT: admin_root(c); ok = false; break;
     case SERVE_HEALTH: pn_str_addz(&s, "{\"status\":\"ok\"}"); break;
     case SERVE_VERSION: pn_str_addf(&s, "{\"version\":\"%s\"}", pn_version()); break;
     case SERVE_MODELS: admin_models(c, &s); break;
@@ -434,14 +486,18 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
     case SERVE_ADMIN_MEMORY: admin_memory(c, &s); break;
     case SERVE_METRICS:
         type = PN_METRICS_TYPE;
-        admin_metrics(c, &s);
+        ok = c->server->params.metrics != PN_METRICS_OFF;
+        if (ok)
+            admin_metrics(c, &s);
+        else
+            serve_errorf(c, 404, "not_found_error", NULL, "/metrics is switched off.");
         break;
     case SERVE_READY_: admin_ready(c); ok = false; break;
     case SERVE_ADMIN_LOAD: admin_load_call(c); ok = false; break;
     case SERVE_ADMIN_UNLOAD: admin_unload_call(c); ok = false; break;
     }
     if (ok)
-        serve_reply_give(c, 200, type, &s);
+        serve_reply_give(c, 200, type, &s, NULL);
     else
         pn_str_fini(&s);
 }

@@ -83,19 +83,11 @@ static void anth_system_text(pn_str *s, pn_bytes text)
  * Blocks
  * ------------------------------------------------------------------------------------------ */
 
-/* A member of a block, a string. */
-static bool anth_member(pn_oai_parser *p, const char *at, uint32_t block, const char *key, pn_bytes *text)
-{
-    char param[96];
-    snprintf(param, sizeof param, "%s.%s", at, key);
-    return pn_oai_read_text(p, param, pn_json_get(&p->q->body, block, key), text);
-}
-
 /* The type of a block, one of those in `known` (NULL ends them). */
 static bool anth_type(pn_oai_parser *p, const char *at, uint32_t block, const char *const *known, pn_bytes *type)
 {
     char param[96];
-    if (!anth_member(p, at, block, "type", type))
+    if (!pn_oai_translate_member(p, at, block, "type", type))
         return false;
     for (; *known; known++)
         if (pn_oai_same(*type, *known))
@@ -131,7 +123,7 @@ static bool anth_texts(pn_oai_parser *p, pn_str *s, const char *at, uint32_t nod
         anth_part(s, true, text, system);
     for (uint32_t c = one ? PN_JSON_NONE : pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c), i++) {
         snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
-        if (!anth_type(p, param, c, known, &type) || !anth_member(p, param, c, "text", &text))
+        if (!anth_type(p, param, c, known, &type) || !pn_oai_translate_member(p, param, c, "text", &text))
             return false;
         anth_part(s, i == 0, text, system);
     }
@@ -152,7 +144,7 @@ static pn_str *anth_open(pn_oai_parser *p, const char *role)
     return s;
 }
 
-/* The texts of a turn's text blocks, as parts; returns how many. */
+/* The texts of a turn's text blocks, as an array of parts. */
 static bool anth_turn_texts(pn_oai_parser *p, const char *at, uint32_t content, pn_str *s)
 {
     const pn_json_doc *d = &p->q->body;
@@ -164,7 +156,7 @@ static bool anth_turn_texts(pn_oai_parser *p, const char *at, uint32_t content, 
         if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "text"))
             continue;
         snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
-        if (!anth_member(p, param, c, "text", &text))
+        if (!pn_oai_translate_member(p, param, c, "text", &text))
             return false;
         anth_part(s, n++ == 0, text, false);
     }
@@ -177,7 +169,7 @@ static bool anth_result(pn_oai_parser *p, const char *at, uint32_t block)
     const pn_json_doc *d = &p->q->body;
     char param[80];
     pn_bytes id;
-    if (!anth_member(p, at, block, "tool_use_id", &id))
+    if (!pn_oai_translate_member(p, at, block, "tool_use_id", &id))
         return false;
     pn_str *s = anth_open(p, "tool");
     snprintf(param, sizeof param, "%s.content", at);
@@ -225,7 +217,7 @@ static bool anth_thoughts(pn_oai_parser *p, const char *at, uint32_t content, pn
         if (!pn_json_str(d, pn_json_get(d, c, "type"), &type) || !pn_oai_same(type, "thinking"))
             continue;
         snprintf(param, sizeof param, "%s[%u]", at, (unsigned)i);
-        if (!anth_member(p, param, c, "thinking", &text))
+        if (!pn_oai_translate_member(p, param, c, "thinking", &text))
             return false;
         pn_str_add(out, text.data, text.len);
     }
@@ -251,7 +243,7 @@ static bool anth_call(pn_oai_parser *p, const char *at, uint32_t block, pn_str *
     const pn_json_doc *d = &p->q->body;
     uint32_t input = pn_json_get(d, block, "input");
     pn_bytes id, name;
-    if (!anth_member(p, at, block, "id", &id) || !anth_member(p, at, block, "name", &name))
+    if (!pn_oai_translate_member(p, at, block, "id", &id) || !pn_oai_translate_member(p, at, block, "name", &name))
         return false;
     pn_str_addz(s, "{\"type\":\"function\",\"id\":");
     pn_json_write_str(s, id.data, id.len);
@@ -362,7 +354,7 @@ static bool anth_tool(pn_oai_parser *p, pn_str *s, uint32_t tool, uint32_t i)
     snprintf(param, sizeof param, "tools[%u]", (unsigned)i);
     if (pn_oai_given(d, pn_json_get(d, tool, "type")) && !anth_type(p, param, tool, known, &type))
         return pn_oai_fail(p, param, "%s: expected a tool of the client's own (custom); others are not there", param);
-    if (!anth_member(p, param, tool, "name", &name))
+    if (!pn_oai_translate_member(p, param, tool, "name", &name))
         return false;
     pn_str_addz(s, i ? ",{\"type\":\"function\",\"function\":{\"name\":" : "{\"type\":\"function\",\"function\":{\"name\":");
     pn_json_write_str(s, name.data, name.len);
@@ -400,11 +392,11 @@ static bool anth_tool_choice(pn_oai_parser *p, const char *name, uint32_t node)
     uint32_t single = pn_json_get(d, node, "disable_parallel_tool_use");
     pn_bytes type, tool;
     bool one;
-    if (!anth_member(p, name, node, "type", &type))
+    if (!pn_oai_translate_member(p, name, node, "type", &type))
         return false;
     pn_json_key(s, "tool_choice");
     if (pn_oai_same(type, "tool")) {
-        if (!anth_member(p, name, node, "name", &tool))
+        if (!pn_oai_translate_member(p, name, node, "name", &tool))
             return false;
         pn_str_addz(s, "{\"type\":\"function\",\"function\":{\"name\":");
         pn_json_write_str(s, tool.data, tool.len);
@@ -471,6 +463,7 @@ static const pn_oai_rename anth_names[] = {
 PN_INTERNAL bool pn_anthropic_parse(pn_oai_chat *out, pn_mem *mem, const char *text, size_t len, pn_oai_error *e)
 {
     pn_oai_translator t;
+    memset(out, 0, sizeof *out);
     bool ok = pn_oai_translate_open(&t, mem, text, len, e) && anth_messages(&t.p) &&
               pn_oai_translate_fields(&t, anth_fields, PN_COUNT_OF(anth_fields));
     if (ok && !pn_oai_given(&t.in.body, pn_json_get(&t.in.body, PN_JSON_ROOT, "max_tokens"))) {

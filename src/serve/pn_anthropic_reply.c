@@ -17,8 +17,9 @@ typedef struct anthr_reply {
     uint32_t n_blocks, n_calls;
     pn_str blocks;              /* elements of content, but for the open one's; not when streaming */
     pn_str text;                /* of the open block, a call's: its arguments */
-    pn_reply_finish finish;
-    pn_str stop;                /* the stop string that ended it */
+    pn_finish why;
+    bool stopped;               /* by a stop string, which is in `stop` */
+    pn_str stop;
 } anthr_reply;
 
 /* ------------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ static void anthr_message_head(anthr_reply *r)
 /* "stop_reason":...,"stop_sequence":... */
 static void anthr_reason(anthr_reply *r, pn_str *s)
 {
-    const char *why = pn_reply_cut_short(r->finish.why) ? "max_tokens" : r->n_calls ? "tool_use" : r->finish.stop.data ? "stop_sequence" : "end_turn";
+    const char *why = pn_reply_cut_short(r->why) ? "max_tokens" : r->n_calls ? "tool_use" : r->stopped ? "stop_sequence" : "end_turn";
     pn_json_key(s, "stop_reason");
     pn_json_write_strz(s, why);
     pn_json_key(s, "stop_sequence");
@@ -228,7 +229,8 @@ static bool anthr_choice_end(pn_reply *base, uint32_t choice, const pn_reply_fin
 {
     anthr_reply *r = (anthr_reply *)base;
     (void)choice;
-    r->finish = *f;
+    r->why = f->why;
+    r->stopped = f->stop.data != NULL;
     pn_str_add(&r->stop, f->stop.data, f->stop.len);
     pn_reply_kept(base, &r->stop);
     return anthr_close(r);

@@ -27,7 +27,7 @@ static serve_ask *ask_of(pn_task *t) { return (serve_ask *)(void *)((char *)t - 
 static void ask_go(serve_ask *a, serve_phase phase)
 {
     a->phase = phase;
-    pn_lane_add(&a->server->lane, &a->task);
+    pn_lane_add(a->computes && phase == SERVE_BEGINNING ? &a->server->slow : &a->server->lane, &a->task);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -93,7 +93,8 @@ static void ask_part(serve_ask *a)
 
 static void ask_log(const serve_ask *a, const serve_conn *c)
 {
-    serve_log_request(c, a->model ? a->model->name : NULL, &a->usage);
+    static const pn_oai_usage none;         /* before it runs the lane may be writing it */
+    serve_log_request(c, a->model ? a->model->name : NULL, a->phase == SERVE_RUNNING ? &a->usage : &none);
 }
 
 /* Answer with a->error and close. */
@@ -124,10 +125,14 @@ static void ask_unqueue(serve_ask *a)
 
 static void ask_cancel(serve_ask *a)
 {
-    a->cancelled = true;
-    if (a->phase == SERVE_RUNNING)
-        for (uint32_t i = 0; i < a->n_begun; i++)
+    atomic_store(&a->cancelled, true);
+    if (a->phase != SERVE_RUNNING)
+        return;
+    pn_mutex_lock(&a->lock);
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        if (a->choice[i].begun)
             pn_request_cancel(a->choice[i].request);
+    pn_mutex_unlock(&a->lock);
 }
 
 PN_INTERNAL void serve_ask_abort(serve_ask *a)
@@ -156,12 +161,12 @@ PN_INTERNAL void serve_asks_stop(pn_server *s)
         next = a->next;
         if (a->cancelled || a->phase == SERVE_CLOSING)
             continue;
-        ask_stopping(&a->error);
         if (a->phase == SERVE_QUEUED) {
             ask_unqueue(a);
+            ask_stopping(&a->error);
             ask_refuse(a);
         } else {
-            ask_cancel(a);
+            ask_cancel(a);              /* it learns why when it is done */
         }
     }
 }
@@ -273,6 +278,14 @@ PN_INTERNAL void serve_ask_pump(serve_model *m)
 /* Records: the lengths of name and text, the two with a NUL behind each.  */
 typedef struct ask_record { uint32_t name, text; } ask_record;
 
+/* With the lock held, as for the next. */
+static void ask_pause(serve_ask *a, int paused)
+{
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        if (a->choice[i].begun)
+            pn_request_pause(a->choice[i].request, paused);
+}
+
 PN_INTERNAL int serve_ask_emit(void *user, const char *event, const char *json, size_t len)
 {
     serve_ask *a = user;
@@ -286,8 +299,7 @@ PN_INTERNAL int serve_ask_emit(void *user, const char *event, const char *json, 
     atomic_store(&a->news, true);
     if (a->stream && a->box.len > ASK_BOX_HIGH && !a->paused) {
         a->paused = true;
-        for (uint32_t i = 0; i < a->n_begun; i++)
-            pn_request_pause(a->choice[i].request, 1);
+        ask_pause(a, 1);
     }
     return a->box.failed;
 }
@@ -314,8 +326,7 @@ static void ask_fetch(serve_ask *a)
     a->out = a->box;
     a->box = t;
     if (a->paused)
-        for (uint32_t i = 0; i < a->n_begun; i++)
-            pn_request_pause(a->choice[i].request, 0);
+        ask_pause(a, 0);
     a->paused = false;
     pn_mutex_unlock(&a->lock);
 }
@@ -424,14 +435,33 @@ static void ask_choice_end(serve_ask *a, serve_choice *c)
     ask_ended(a, r.finish != PN_FINISH_STOP ? PN_ENDED_LENGTH : c->calls ? PN_ENDED_TOOL_CALLS : PN_ENDED_STOP);
 }
 
+/* The choices behind the first ones.  When there is no memory for them beside those that run, they wait for one of
+ * these to end. */
+static void ask_more(serve_ask *a)
+{
+    bool alone = a->n_done == a->n_begun, memory = a->more_status == PN_E_BUDGET || a->more_status == PN_E_NOMEM;
+    if (a->adding)
+        return;
+    if (a->more_status && (alone || !memory))
+        ask_failed(a, a->more_status, &a->more_err);
+    if (!a->more_due || a->error.status || a->failed || atomic_load(&a->cancelled))
+        return;
+    a->more_due = false;
+    a->more_status = PN_OK;
+    a->adding = true;
+    ask_go(a, SERVE_RUNNING);
+}
+
 /* With the lock held. */
 static void ask_tell(serve_ask *a)
 {
-    for (uint32_t i = 0; i < a->n_begun; i++)
+    for (uint32_t i = 0; i < a->n_choices; i++)
         if (a->choice[i].done && !a->choice[i].told)
             ask_choice_end(a, &a->choice[i]);
     ask_gaps(a);
-    if (a->n_done < a->n_begun || a->ended)
+    ask_more(a);
+    bool complete = a->n_begun == a->n_choices || a->error.status || a->failed || atomic_load(&a->cancelled);
+    if (a->n_done < a->n_begun || a->adding || !complete || a->ended)
         return;
     a->ended = true;
     ask_ended(a, PN_ENDED_ERROR);           /* no choice has come to an end */
@@ -476,6 +506,7 @@ static void ask_run(pn_task *t)
     switch (a->phase) {
     case SERVE_PARSING: serve_ask_parse(a); break;
     case SERVE_BEGINNING: serve_ask_begin(a); break;
+    case SERVE_RUNNING: serve_ask_more(a); break;
     default: serve_ask_close(a); break;
     }
 }
@@ -530,6 +561,8 @@ static void ask_begun(serve_ask *a)
         ask_refuse(a);
         return;
     }
+    if (a->ended)
+        ask_ended(a, PN_ENDED_STOP);
     a->phase = SERVE_RUNNING;
     if (a->cancelled || !a->conn)
         ask_cancel(a);
@@ -542,6 +575,12 @@ static void ask_done(pn_task *t)
     switch (a->phase) {
     case SERVE_PARSING: ask_parsed(a); break;
     case SERVE_BEGINNING: ask_begun(a); break;
+    case SERVE_RUNNING:
+        a->adding = false;
+        if (atomic_load(&a->cancelled))
+            ask_cancel(a);
+        ask_look(a);
+        break;
     default: ask_free(a); break;
     }
 }

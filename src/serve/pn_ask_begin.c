@@ -6,7 +6,7 @@
  * The server's own data is not touched here: an ask on the lane is the lane's, and its model stays loaded as
  * long as it runs for anybody.
  */
-#include "serve/pn_server_int.h"
+#include "serve/pn_ask_int.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,30 +14,19 @@
 #include "serve/pn_anthropic.h"
 #include "serve/pn_oai_reply.h"
 
-struct serve_request {
-    pn_oai_common *common;      /* of the one below */
-    union {
-        pn_oai_chat chat;
-        pn_oai_completion completion;
-    } of;
-    bool is_chat, open;
-    pn_str echoed;              /* owned: texts of the prompts, if they are echoed, and where they are: */
-    pn_bytes echo[SERVE_CHOICES];
-    pn_str tools;               /* owned: JSON array, or empty */
-};
-
 static pn_status begin_nomem(serve_ask *a)
 {
     pn_oai_error_status(&a->error, PN_E_NOMEM, "out of memory for this request");
     return PN_E_NOMEM;
 }
 
-/* The engine refused. */
-static pn_status begin_failed(serve_ask *a, pn_status st, const pn_err *err)
+PN_INTERNAL pn_status serve_ask_refused(serve_ask *a, pn_status st, const pn_err *err)
 {
     a->retry = st == PN_E_BUDGET || st == PN_E_NOMEM;
     if (st == PN_E_BUDGET)
         pn_oai_error_memory(&a->error, err->text, false, 0);
+    else if (st == PN_E_CONTEXT)
+        pn_oai_error_context(&a->error, serve_ask_count(a), a->req->common->max_tokens, a->model->n_ctx);
     else
         pn_oai_error_status(&a->error, st, err->text);
     return st;
@@ -51,18 +40,48 @@ static bool parse_body(serve_ask *a, struct serve_request *q)
 {
     pn_mem *mem = &a->server->mem;
     const char *text = pn_str_cstr(&a->body);
+    size_t n = a->body.len;
+    pn_oai_error *e = &a->error;
     switch (a->kind) {
     case SERVE_COMPLETION:
         q->common = &q->of.completion.common;
-        return pn_oai_completion_parse(&q->of.completion, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+        return pn_oai_completion_parse(&q->of.completion, mem, text, n, SERVE_CHOICES, e);
+    case SERVE_RESPONSES: case SERVE_COUNT_RESPONSES:
+        q->chat = &q->of.responses.chat;
+        q->common = &q->chat->common;
+        return pn_responses_parse(&q->of.responses, mem, text, n, e);
+    case SERVE_EMBED:
+        q->common = &q->of.embeddings.common;
+        return pn_oai_embeddings_parse(&q->of.embeddings, mem, text, n, e);
+    case SERVE_DETOKENIZE:
+        q->common = &q->of.detokenize.common;
+        return pn_oai_detokenize_parse(&q->of.detokenize, mem, text, n, e);
+    case SERVE_TOKENIZE: case SERVE_TEMPLATE:
+        q->common = &q->of.tokenize.chat.common;
+        q->chat = &q->of.tokenize.chat;
+        return a->kind == SERVE_TOKENIZE ? pn_oai_tokenize_parse(&q->of.tokenize, mem, text, n, e)
+                                         : pn_oai_template_parse(&q->of.tokenize, mem, text, n, e);
     case SERVE_MESSAGES: case SERVE_COUNT_MESSAGES:
-        q->common = &q->of.chat.common;
-        q->is_chat = true;
-        return pn_anthropic_parse(&q->of.chat, mem, text, a->body.len, &a->error);
-    default:
-        q->common = &q->of.chat.common;
-        q->is_chat = true;
-        return pn_oai_chat_parse(&q->of.chat, mem, text, a->body.len, SERVE_CHOICES, &a->error);
+        q->chat = &q->of.chat;
+        q->common = &q->chat->common;
+        return pn_anthropic_parse(q->chat, mem, text, n, e);
+    case SERVE_CHAT: case SERVE_COUNT: break;
+    }
+    q->chat = &q->of.chat;
+    q->common = &q->chat->common;
+    return pn_oai_chat_parse(q->chat, mem, text, n, SERVE_CHOICES, e);
+}
+
+static void parse_fini(serve_ask *a)
+{
+    struct serve_request *q = a->req;
+    switch (a->kind) {
+    case SERVE_COMPLETION: pn_oai_completion_fini(&q->of.completion); break;
+    case SERVE_RESPONSES: case SERVE_COUNT_RESPONSES: pn_responses_fini(&q->of.responses); break;
+    case SERVE_EMBED: pn_oai_embeddings_fini(&q->of.embeddings); break;
+    case SERVE_DETOKENIZE: pn_oai_detokenize_fini(&q->of.detokenize); break;
+    case SERVE_TOKENIZE: case SERVE_TEMPLATE: pn_oai_tokenize_fini(&q->of.tokenize); break;
+    default: pn_oai_chat_fini(&q->of.chat); break;
     }
 }
 
@@ -82,7 +101,8 @@ PN_INTERNAL void serve_ask_parse(serve_ask *a)
     if (!q->open)
         return;
     a->model_name = q->common->model;
-    a->stream = q->common->stream;
+    a->stream = a->kind <= SERVE_MESSAGES && q->common->stream;
+    a->computes = a->kind == SERVE_EMBED || serve_ask_scores(a);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -112,9 +132,20 @@ static pn_status begin_grammar(serve_ask *a)
         pn_oai_error_set(&a->error, 400, "invalid_request_error", "invalid_value", q->format == PN_OAI_GBNF ? "grammar" : "response_format", "%s",
                          err.text);
         if (st == PN_E_NOMEM)
-            begin_failed(a, st, &err);
+            serve_ask_refused(a, st, &err);     /* not the request's fault */
     }
     return st;
+}
+
+/* With the lock held: the choice's prompt is computed, or will not be. */
+static void begin_lead(serve_choice *c)
+{
+    serve_ask *a = c->ask;
+    a->n_led += !c->led && c->index % a->req->common->n == 0;
+    c->led = true;
+    a->more_due = a->n_led == a->n_leaders && a->n_begun < a->n_choices;
+    if (a->more_due)
+        atomic_store(&a->news, true);
 }
 
 static int begin_event(void *user, const pn_output_event *e)
@@ -129,8 +160,10 @@ static int begin_event(void *user, const pn_output_event *e)
         a->gaps[a->n_gaps++] = (uint16_t)PN_MIN(now - a->last_ms, (uint64_t)UINT16_MAX);
     a->last_ms = now;
     c->calls |= e->kind == PN_OUTPUT_CALL_BEGIN;
+    if (!c->led)
+        begin_lead(c);
     a->failed = a->failed || !a->reply->ops->event(a->reply, c->index, e);
-    bool failed = a->failed, news = a->box.len > 0;
+    bool failed = a->failed, news = a->box.len > 0 || a->more_due;
     pn_mutex_unlock(&a->lock);
     if (news)
         serve_wake(a->server);
@@ -164,6 +197,7 @@ static void begin_done(void *user)
     pn_mutex_lock(&a->lock);
     c->done = true;
     a->n_done++;
+    begin_lead(c);
     atomic_store(&a->news, true);
     pn_mutex_unlock(&a->lock);
     serve_wake(s);
@@ -196,7 +230,7 @@ static pn_status begin_session(serve_ask *a, serve_choice *c, pn_err *err)
 
 static pn_status begin_messages(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    const pn_oai_chat *q = &a->req->of.chat;
+    const pn_oai_chat *q = a->req->chat;
     pn_str text;
     uint32_t n = 0;
     pn_status st = PN_OK;
@@ -213,7 +247,7 @@ static pn_status begin_messages(serve_ask *a, serve_choice *c, pn_err *err)
 
 static pn_status begin_chat(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    const pn_oai_chat *q = &a->req->of.chat;
+    const pn_oai_chat *q = a->req->chat;
     const serve_model *m = a->model;
     const pn_str *tools = &a->req->tools;
     const pn_chat_params p = {
@@ -237,23 +271,31 @@ static pn_status begin_chat(serve_ask *a, serve_choice *c, pn_err *err)
  * Completions
  * ------------------------------------------------------------------------------------------ */
 
-static pn_status begin_piece(serve_ask *a, serve_choice *c, const pn_oai_piece *piece, bool first, pn_err *err)
+static pn_status begin_piece(serve_ask *a, const pn_oai_inputs *in, const pn_oai_piece *piece, bool first, serve_tokens *t, pn_err *err)
 {
-    const pn_oai_inputs *in = &a->req->of.completion.prompts;
     unsigned flags = PN_TOKENIZE_SPECIAL | (first ? (unsigned)PN_TOKENIZE_BOS : 0u);
-    size_t n = piece->n_tokens, old = c->n_prompt;
+    size_t n = piece->n_tokens;
     pn_status st = piece->text.data ? pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, NULL, 0, &n, err) : PN_OK;
     if (st)
         return st;
-    pn_token *t = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, c->prompt, old * sizeof *t, (old + n) * sizeof *t);
-    if (!t)
-        return pn_fail_nomem(err, "a prompt", n * sizeof *t);
-    c->prompt = t;
-    c->n_prompt = old + n;
+    pn_token *list = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, t->list, t->n * sizeof *list, (t->n + n) * sizeof *list);
+    if (!list)
+        return pn_fail_nomem(err, "a prompt", n * sizeof *list);
+    t->list = list;
+    t->n += n;
     if (piece->text.data)
-        return pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, t + old, n, &n, err);
-    memcpy(t + old, in->tokens + piece->first, n * sizeof *t);
+        return pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, list + t->n - n, n, &n, err);
+    memcpy(list + t->n - n, in->tokens + piece->first, n * sizeof *list);
     return PN_OK;
+}
+
+PN_INTERNAL pn_status serve_ask_tokens(serve_ask *a, const pn_oai_inputs *in, size_t i, serve_tokens *t, pn_err *err)
+{
+    const pn_oai_input *input = &in->list[i];
+    pn_status st = PN_OK;
+    for (size_t k = 0; k < input->n_pieces && !st; k++)
+        st = begin_piece(a, in, &in->pieces[input->first + k], k == 0, t, err);
+    return st;
 }
 
 static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
@@ -261,14 +303,9 @@ static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
     const pn_oai_completion *q = &a->req->of.completion;
     if (q->suffix.data)
         return pn_fail(err, PN_E_INVALID, "suffix: this model is not known to fill in the middle");
-    if (q->echo && q->common.logprobs)
-        return pn_fail(err, PN_E_INVALID, "logprobs: those of the prompt (with echo) are not computed");
-    const pn_oai_input *in = &q->prompts.list[c->index / q->common.n];
-    pn_status st = PN_OK;
-    for (size_t i = 0; i < in->n_pieces && !st; i++)
-        st = begin_piece(a, c, &q->prompts.pieces[in->first + i], i == 0, err);
-    c->generate.prompt = c->prompt;
-    c->generate.n_prompt = c->n_prompt;
+    pn_status st = serve_ask_tokens(a, &q->prompts, c->index / q->common.n, &c->prompt, err);
+    c->generate.prompt = c->prompt.list;
+    c->generate.n_prompt = c->prompt.n;
     c->generate.on_text = begin_text;
     c->generate.user = c;
     return st;
@@ -279,7 +316,7 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
 {
     pn_str *s = &a->req->echoed;
     size_t n, at = s->len;
-    pn_status st = pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, NULL, 0, &n, err);
+    pn_status st = pn_detokenize(a->model->m, c->prompt.list, c->prompt.n, 0, NULL, 0, &n, err);
     if (st)
         return st;
     for (size_t i = 0; i < n; i++)
@@ -287,7 +324,7 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
     if (s->failed)
         return pn_fail_nomem(err, "a prompt's text", n);
     out->len = n;
-    return pn_detokenize(a->model->m, c->prompt, c->n_prompt, 0, s->data + at, n, &n, err);
+    return pn_detokenize(a->model->m, c->prompt.list, c->prompt.n, 0, s->data + at, n, &n, err);
 }
 
 static pn_status begin_echo(serve_ask *a, pn_err *err)
@@ -311,6 +348,7 @@ static pn_status begin_echo(serve_ask *a, pn_err *err)
 static void begin_report(serve_ask *a)
 {
     const serve_choice *c = &a->choice[0];
+    bool nothing = !a->req->chat && a->req->of.completion.prompt_only;
     pn_str *s = &a->report;
     pn_str_addz(s, "\"ignored_params\":[");
     pn_str_add(s, pn_str_cstr(&a->req->common->ignored), a->req->common->ignored.len);
@@ -322,7 +360,7 @@ static void begin_report(serve_ask *a)
         pn_json_write_strz(s, pointer);
     }
     pn_str_addf(s, "],\"kv_type\":\"%s\",\"kv_degraded\":false,\"effective_max_tokens\":%" PRIu32,
-                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", c->generate.max_tokens);
+                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", nothing ? 0 : c->generate.max_tokens);
 }
 
 static pn_status begin_reply(serve_ask *a, pn_err *err)
@@ -334,13 +372,16 @@ static pn_status begin_reply(serve_ask *a, pn_err *err)
     const pn_reply_params p = {.mem = &a->server->mem, .id = a->id, .model = a->served.data, .fingerprint = a->server->fingerprint,
                                .created = pn_net_unix_s(), .n_choices = a->n_choices, .stream = a->stream, .seed = a->begun_ms,
                                .report = a->report.data, .emit = serve_ask_emit, .user = a};
+    if (a->kind == SERVE_RESPONSES)
+        return pn_responses_reply_new(&a->reply, &p, &a->req->of.responses, err);
     if (a->kind == SERVE_MESSAGES)
         return pn_anthropic_reply_new(&a->reply, &p, err);
-    if (a->req->is_chat)
+    if (a->req->chat)
         return pn_oai_chat_reply_new(&a->reply, &p, q->include_usage, q->logprobs, err);
     bool echo = a->req->of.completion.echo;
     pn_status st = echo ? begin_echo(a, err) : PN_OK;
-    const pn_oai_completion_reply how = {.include_usage = q->include_usage, .logprobs = q->logprobs, .n = q->n, .echo = echo ? a->req->echo : NULL};
+    const pn_oai_completion_reply how = {.include_usage = q->include_usage, .logprobs = q->logprobs, .prompt_logprobs = serve_ask_scores(a),
+                                         .n = q->n, .echo = echo ? a->req->echo : NULL};
     return st ? st : pn_oai_completion_reply_new(&a->reply, &p, &how, err);
 }
 
@@ -352,21 +393,23 @@ static void begin_usage(serve_ask *a, const serve_choice *c)
 {
     uint32_t n_prompt, n_cached;
     pn_request_prompt(c->request, &n_prompt, &n_cached);
-    bool counts = a->req->is_chat ? c->index == 0 : c->index % a->req->common->n == 0;      /* choices share a prompt */
-    a->usage.prompt += counts ? n_prompt : 0;
-    a->usage.cached += counts ? n_cached : 0;
+    if (c->index % a->req->common->n != 0)
+        return;                             /* its prompt has been counted */
+    a->usage.prompt += n_prompt;
+    a->usage.cached += n_cached;
 }
 
 /* The engine may be at work on it before this returns. */
 static pn_status begin_request(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    return a->req->is_chat ? pn_request_chat(c->chat, &c->reply, &c->request, err) : pn_request_new(c->session, &c->generate, &c->request, err);
+    return a->req->chat ? pn_request_chat(c->chat, &c->reply, &c->request, err) : pn_request_new(c->session, &c->generate, &c->request, err);
 }
 
 /* With the lock held: now others know of it. */
 static void begin_count(serve_ask *a, serve_choice *c)
 {
     a->n_begun++;
+    c->begun = true;
     begin_usage(a, c);
     if (a->paused)
         pn_request_pause(c->request, 1);
@@ -377,42 +420,93 @@ static pn_status begin_nothing(serve_ask *a, pn_err *err)
 {
     const pn_reply_finish f = {.why = PN_FINISH_LENGTH};
     for (uint32_t i = 0; i < a->n_choices; i += a->req->common->n)
-        a->usage.prompt += (uint32_t)a->choice[i].n_prompt;
+        a->usage.prompt += (uint32_t)a->choice[i].prompt.n;
     bool ok = a->reply->ops->begin(a->reply, &a->usage);
     for (uint32_t i = 0; i < a->n_choices && ok; i++)
         ok = a->reply->ops->choice_end(a->reply, i, &f);
+    a->n_begun = a->n_done = a->n_choices;
     return ok ? PN_OK : pn_fail_nomem(err, "an answer", 0);
 }
 
-/* For whoever computes meanwhile the first request and the reply's beginning are one. */
+/* The prompts' own log-probabilities come first, so they are computed here, and the requests go on from there. */
+static pn_status begin_scored(serve_ask *a, pn_err *err)
+{
+    bool only = a->req->of.completion.prompt_only;
+    const pn_reply_finish f = {.why = PN_FINISH_LENGTH};
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < a->n_choices; i += a->req->common->n)
+        a->usage.prompt += (uint32_t)a->choice[i].prompt.n;
+    if (!a->reply->ops->begin(a->reply, &a->usage))
+        return pn_fail_nomem(err, "an answer", 0);
+    for (uint32_t i = 0; i < a->n_choices && !st; i++) {
+        serve_choice *c = &a->choice[i];
+        st = serve_ask_score(a, c, err);
+        c->generate.n_prompt = 0;
+        if (!st && only)
+            st = a->reply->ops->choice_end(a->reply, i, &f) ? PN_OK : pn_fail_nomem(err, "an answer", 0);
+        else if (!st)
+            st = begin_request(a, c, err);
+        pn_mutex_lock(&a->lock);
+        a->failed = a->failed || st;
+        a->n_begun += !st;
+        a->n_done += !st && only;
+        c->begun = !st && !only;
+        pn_mutex_unlock(&a->lock);
+    }
+    return st;
+}
+
+static bool begin_leads(const serve_ask *a, uint32_t i) { return i % a->req->common->n == 0; }
+
+/* One request for each prompt.  For whoever computes meanwhile the first of them and the reply's beginning are one. */
 static pn_status begin_requests(serve_ask *a, pn_err *err)
 {
-    pn_mutex_lock(&a->lock);
-    pn_status st = begin_request(a, &a->choice[0], err);
-    if (!st)
-        begin_count(a, &a->choice[0]);
-    if (!st && !a->reply->ops->begin(a->reply, &a->usage))
-        st = pn_fail_nomem(err, "an answer", 0);
-    a->failed = st != PN_OK;
-    pn_mutex_unlock(&a->lock);
-    for (uint32_t i = 1; i < a->n_choices && !st; i++) {
+    pn_status st = PN_OK;
+    a->n_leaders = a->n_choices / a->req->common->n;
+    for (uint32_t i = 0; i < a->n_choices && !st; i++) {
+        if (!begin_leads(a, i))
+            continue;
+        if (i == 0)
+            pn_mutex_lock(&a->lock);
         st = begin_request(a, &a->choice[i], err);
-        pn_mutex_lock(&a->lock);
+        if (i > 0)
+            pn_mutex_lock(&a->lock);
         if (!st)
             begin_count(a, &a->choice[i]);
+        if (!st && i == 0 && !a->reply->ops->begin(a->reply, &a->usage))
+            st = pn_fail_nomem(err, "an answer", 0);
         a->failed = a->failed || st;
         pn_mutex_unlock(&a->lock);
     }
     return st;
 }
 
+PN_INTERNAL void serve_ask_more(serve_ask *a)
+{
+    pn_status st = PN_OK;
+    pn_err err = {PN_OK, {0}};
+    for (uint32_t i = 0; i < a->n_choices && !st && !atomic_load(&a->cancelled); i++) {
+        if (a->choice[i].request)
+            continue;
+        st = begin_request(a, &a->choice[i], &err);
+        pn_mutex_lock(&a->lock);
+        if (!st)
+            begin_count(a, &a->choice[i]);
+        pn_mutex_unlock(&a->lock);
+    }
+    pn_mutex_lock(&a->lock);
+    a->more_status = st;
+    a->more_err = err;
+    pn_mutex_unlock(&a->lock);
+}
+
 static pn_status begin_all(serve_ask *a, pn_err *err)
 {
     struct serve_request *q = a->req;
     pn_status st = PN_OK;
-    a->n_choices = q->is_chat ? q->common->n : (uint32_t)q->of.completion.prompts.n * q->common->n;
-    if (q->is_chat && !q->tools.len)
-        pn_oai_chat_tools(&q->of.chat, &q->tools);
+    a->n_choices = q->chat ? q->common->n : (uint32_t)q->of.completion.prompts.n * q->common->n;
+    if (q->chat && !q->tools.len)
+        pn_oai_chat_tools(q->chat, &q->tools);
     if (q->tools.failed)
         return pn_fail_nomem(err, "tools", q->tools.len);
     for (uint32_t i = 0; i < a->n_choices && !st; i++) {
@@ -420,13 +514,15 @@ static pn_status begin_all(serve_ask *a, pn_err *err)
         c->index = i;
         st = begin_session(a, c, err);
         if (!st)
-            st = q->is_chat ? begin_chat(a, c, err) : begin_prompt(a, c, err);
+            st = q->chat ? begin_chat(a, c, err) : begin_prompt(a, c, err);
     }
     if (!st)
         st = begin_reply(a, err);
     if (st)
         return st;
-    return !q->is_chat && q->of.completion.prompt_only ? begin_nothing(a, err) : begin_requests(a, err);
+    if (serve_ask_scores(a))
+        return begin_scored(a, err);
+    return !q->chat && q->of.completion.prompt_only ? begin_nothing(a, err) : begin_requests(a, err);
 }
 
 /* Requests first, then what they use. */
@@ -439,7 +535,7 @@ static void begin_undo(serve_ask *a)
         serve_choice *c = &a->choice[i];
         pn_chat_free(c->chat);
         pn_session_free(c->session);
-        pn_mem_free(mem, PN_ACCT_CONN, c->prompt, c->n_prompt * sizeof *c->prompt);
+        pn_mem_free(mem, PN_ACCT_CONN, c->prompt.list, c->prompt.n * sizeof *c->prompt.list);
         memset(c, 0, sizeof *c);
     }
     pn_grammar_free(a->grammar);
@@ -447,8 +543,8 @@ static void begin_undo(serve_ask *a)
         a->reply->ops->free(a->reply);
     a->grammar = NULL;
     a->reply = NULL;
-    a->n_begun = a->n_done = a->n_choices = 0;
-    a->failed = false;
+    a->n_begun = a->n_done = a->n_choices = a->n_led = 0;
+    a->failed = a->more_due = false;
     memset(&a->usage, 0, sizeof a->usage);
     pn_str_clear(&a->box);
     pn_str_clear(&a->report);
@@ -458,11 +554,11 @@ PN_INTERNAL void serve_ask_begin(serve_ask *a)
 {
     pn_err err;
     a->retry = false;
-    pn_status st = begin_grammar(a);
+    pn_status st = a->kind > SERVE_MESSAGES ? PN_OK : begin_grammar(a);
     if (!st) {
-        st = begin_all(a, &err);
+        st = a->kind > SERVE_MESSAGES ? serve_ask_once(a, &err) : begin_all(a, &err);
         if (st)
-            begin_failed(a, st, &err);
+            serve_ask_refused(a, st, &err);
     }
     if (st)
         begin_undo(a);
@@ -491,10 +587,8 @@ PN_INTERNAL void serve_ask_close(serve_ask *a)
     pn_str *texts[] = {&a->body, &a->report, &a->served, &a->box, &a->out};
     begin_undo(a);
     if (q) {
-        if (q->open && q->is_chat)
-            pn_oai_chat_fini(&q->of.chat);
-        else if (q->open)
-            pn_oai_completion_fini(&q->of.completion);
+        if (q->open)
+            parse_fini(a);
         pn_str_fini(&q->tools);
         pn_str_fini(&q->echoed);
         pn_mem_free(mem, PN_ACCT_CONN, q, sizeof *q);

@@ -23,7 +23,9 @@
 #define NET_NOSIGNAL 0          /* then SO_NOSIGPIPE does it, see net_prepare */
 #endif
 
-enum { NET_BACKLOG = 1024 };
+/* What the kernel keeps for a client that does not read is memory, too: by itself it would let it grow to
+ * megabytes. */
+enum { NET_BACKLOG = 1024, NET_SEND_BYTES = 128 << 10 };
 
 static bool net_prepare(int fd)
 {
@@ -190,7 +192,7 @@ PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer)
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
     unsigned port;
-    int on = 1, fd;
+    int on = 1, bytes = NET_SEND_BYTES, fd;
     memset(&a, 0, sizeof a);
     do
         fd = accept(l->fd, (struct sockaddr *)&a, &n);
@@ -203,6 +205,7 @@ PN_INTERNAL int pn_listener_accept(const pn_listener *l, pn_peer *peer)
     }
     if (l->tcp)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);       /* an event is worth a packet */
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     net_name(&a, peer->name, sizeof peer->name, &port);
     peer->local = net_is_local(&a);
     return fd;

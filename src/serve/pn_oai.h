@@ -49,6 +49,8 @@ typedef struct pn_oai_common {
     size_t cap_bias;
     const char **stop;          /* owned, [cap_stop]; texts of the body */
     size_t n_stop, cap_stop;
+    const char **breakers;      /* owned, [cap_breakers]: dry_sequence_breakers; NULL: not given */
+    size_t n_breakers, cap_breakers;
     pn_oai_format format;
     uint32_t schema;
     pn_bytes grammar;
@@ -56,7 +58,7 @@ typedef struct pn_oai_common {
     pn_bytes session;           /* session_id, or {NULL, 0} */
 } pn_oai_common;
 
-/* A model's defaults overridden by what was given; bias and seed are the request's. */
+/* A model's defaults overridden by what was given; bias, breakers and seed are the request's. */
 PN_INTERNAL void pn_oai_sampling(const pn_oai_common *q, pn_sampling *of_model);
 
 /* ------------------------------------------------------------------------------------------

@@ -372,16 +372,24 @@ static bool ochat_check_message(pn_oai_parser *p, uint32_t message, uint32_t i)
     return pn_oai_expected(p, param, "a string or an array of parts", content);
 }
 
-/* Nothing said, thought or called. */
+static bool ochat_has_text(const pn_json_doc *d, uint32_t content)
+{
+    pn_bytes text;
+    if (pn_json_str(d, content, &text))
+        return text.len != 0;
+    for (uint32_t c = pn_json_first(d, content); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if ((pn_json_str(d, pn_json_get(d, c, "text"), &text) || pn_json_str(d, pn_json_get(d, c, "refusal"), &text)) && text.len)
+            return true;
+    return false;
+}
+
+/* Nothing said or called. */
 static bool ochat_is_empty_assistant(const pn_json_doc *d, uint32_t message)
 {
-    pn_bytes role, text = {NULL, 0};
-    uint32_t content = pn_json_get(d, message, "content");
-    if (!pn_json_str(d, pn_json_get(d, message, "role"), &role) || !pn_oai_same(role, "assistant"))
-        return false;
-    if (pn_json_type_of(d, content) == PN_JSON_ARRAY ? pn_json_count(d, content) != 0 : pn_json_str(d, content, &text) && text.len)
-        return false;
-    return pn_json_count(d, pn_json_get(d, message, "tool_calls")) == 0 && !pn_oai_given(d, pn_json_get(d, message, "function_call"));
+    pn_bytes role;
+    return pn_json_str(d, pn_json_get(d, message, "role"), &role) && pn_oai_same(role, "assistant") &&
+           !ochat_has_text(d, pn_json_get(d, message, "content")) && pn_json_count(d, pn_json_get(d, message, "tool_calls")) == 0 &&
+           !pn_oai_given(d, pn_json_get(d, message, "function_call"));
 }
 
 /* Clients leave empty messages of the assistant at the end, where the answer is to come. */

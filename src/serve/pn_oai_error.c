@@ -78,6 +78,7 @@ PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const cha
 {
     pn_oai_error_set(e, 405, oai_error_invalid, "method_not_allowed", "", "expected the method %s, found '%.*s'", allowed,
                      oai_error_cut(method), method.data ? method.data : "");
+    e->allow = allowed;
 }
 
 PN_INTERNAL void pn_oai_error_key(pn_oai_error *e, bool given)

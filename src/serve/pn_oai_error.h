@@ -22,18 +22,19 @@ typedef struct pn_oai_error {
     char extra[96];             /* more members, JSON without braces; "": none */
     uint32_t retry_ms;          /* for Retry-After and retry-after-ms; 0: none */
     bool no_retry;              /* x-should-retry: false */
+    const char *allow;          /* static: the method for Allow, or NULL */
 } pn_oai_error;
 
 PN_INTERNAL void pn_oai_error_json(const pn_oai_error *e, pn_str *out);
 PN_INTERNAL void pn_oai_error_object(const pn_oai_error *e, pn_str *out);   /* what is behind "error": */
 
-/* Everything but extra, retry_ms and no_retry, which become empty. */
+/* Everything but extra, retry_ms, no_retry and allow, which become empty. */
 PN_INTERNAL void pn_oai_error_set(pn_oai_error *e, int status, const char *type, const char *code, const char *param, const char *fmt,
                                   ...) PN_PRINTF(6, 7);
 
 PN_INTERNAL void pn_oai_error_model(pn_oai_error *e, pn_bytes asked, const char *const *served, size_t n_served);    /* 404 */
 PN_INTERNAL void pn_oai_error_route(pn_oai_error *e, pn_bytes path);                                                 /* 404 */
-PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const char *allowed);                         /* 405 */
+PN_INTERNAL void pn_oai_error_method(pn_oai_error *e, pn_bytes method, const char *allowed);                         /* 405; `allowed` is static */
 PN_INTERNAL void pn_oai_error_key(pn_oai_error *e, bool given);             /* 401; given: there was one, a wrong one */
 PN_INTERNAL void pn_oai_error_queue(pn_oai_error *e, uint32_t waiting, uint32_t retry_ms);                           /* 429 */
 PN_INTERNAL void pn_oai_error_loading(pn_oai_error *e, const char *what, uint32_t retry_ms);    /* 503: "the model m is loading" */

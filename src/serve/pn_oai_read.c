@@ -14,7 +14,7 @@
 
 /* A node takes 28 bytes where an element of a list may take two of the text: the limit on bodies alone would
  * let a small one fill the memory. */
-enum { OAI_NODES = 1 << 22, OAI_STOPS = 64, OAI_BIASES = 4096, OAI_TOP_LOGPROBS = 20 };
+enum { OAI_NODES = 1 << 22, OAI_STRINGS = 64, OAI_BIASES = 4096, OAI_TOP_LOGPROBS = 20 };
 
 /* ------------------------------------------------------------------------------------------
  * Errors and kinds of values
@@ -134,6 +134,12 @@ PN_INTERNAL void pn_oai_sampling(const pn_oai_common *q, pn_sampling *s)
     s->ignore_eos = q->sampling.ignore_eos;
     s->min_tokens = q->sampling.min_tokens;
     s->mirostat = q->sampling.mirostat ? q->sampling.mirostat : s->mirostat;
+    if (q->sampling.order[0])
+        memcpy(s->order, q->sampling.order, sizeof s->order);
+    if (q->breakers) {
+        s->dry_breakers = q->breakers;
+        s->n_dry_breakers = q->n_breakers;
+    }
     s->bias = q->bias;
     s->n_bias = q->sampling.n_bias;
 }
@@ -164,28 +170,69 @@ static bool oai_stream_options(pn_oai_parser *p, const char *name, uint32_t node
     return !pn_oai_given(d, usage) || pn_oai_read_bool(p, "stream_options.include_usage", usage, &p->q->include_usage);
 }
 
-static bool oai_stop(pn_oai_parser *p, const char *name, uint32_t node)
+/* Texts of the body in a growing list; empty ones are left out. */
+typedef struct oai_list { const char ***list; size_t *n, *cap; } oai_list;
+
+static bool oai_add_string(pn_oai_parser *p, const char *name, uint32_t node, oai_list to)
+{
+    pn_bytes s;
+    if (!pn_oai_read_text(p, name, node, &s))
+        return false;
+    if (memchr(s.data, 0, s.len))
+        return pn_oai_fail(p, name, "%s: expected text, found a NUL", name);
+    if (*to.n == OAI_STRINGS)
+        return pn_oai_fail(p, name, "%s: expected at most %d strings, found more", name, (int)OAI_STRINGS);
+    if (s.len)
+        (*to.list)[(*to.n)++] = s.data;
+    return true;
+}
+
+/* A string, or an array of them. */
+static bool oai_strings(pn_oai_parser *p, const char *name, uint32_t node, oai_list to)
 {
     const pn_json_doc *d = &p->q->body;
-    pn_oai_common *q = p->q;
     bool one = pn_json_type_of(d, node) == PN_JSON_STRING;
     if (!one && pn_json_type_of(d, node) != PN_JSON_ARRAY)
         return pn_oai_expected(p, name, "a string or an array of strings", node);
-    for (uint32_t c = one ? node : pn_json_first(d, node); c != PN_JSON_NONE; c = one ? PN_JSON_NONE : pn_json_next(d, c)) {
-        pn_bytes s;
-        if (!pn_oai_read_text(p, name, c, &s))
+    if (!pn_mem_grow(p->q->mem, PN_ACCT_CONN, (void **)to.list, to.cap, OAI_STRINGS, sizeof **to.list))
+        return pn_oai_fail_memory(p);
+    if (one)
+        return oai_add_string(p, name, node, to);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c))
+        if (!oai_add_string(p, name, c, to))
             return false;
-        if (memchr(s.data, 0, s.len))
-            return pn_oai_fail(p, name, "stop: a stop string has a NUL");
-        if (q->n_stop == OAI_STOPS)
-            return pn_oai_fail(p, name, "stop: expected at most %d strings, found more", (int)OAI_STOPS);
-        if (!s.len)
-            continue;
-        if (!pn_mem_grow(q->mem, PN_ACCT_CONN, (void **)&q->stop, &q->cap_stop, q->n_stop + 1, sizeof *q->stop))
-            return pn_oai_fail_memory(p);
-        q->stop[q->n_stop++] = s.data;
-    }
     return true;
+}
+
+static bool oai_stop(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return oai_strings(p, name, node, (oai_list){&p->q->stop, &p->q->n_stop, &p->q->cap_stop});
+}
+
+static bool oai_breakers(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    return oai_strings(p, name, node, (oai_list){&p->q->breakers, &p->q->n_breakers, &p->q->cap_breakers});
+}
+
+/* ["top_k","temperature"] or "top_k;temperature": which samplers, in which order. */
+static bool oai_samplers(pn_oai_parser *p, const char *name, uint32_t node)
+{
+    const pn_json_doc *d = &p->q->body;
+    char order[256] = "";
+    pn_err err;
+    bool one = pn_json_type_of(d, node) == PN_JSON_STRING;
+    if (!one && pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_oai_expected(p, name, "an array of strings", node);
+    for (uint32_t c = one ? node : pn_json_first(d, node); c != PN_JSON_NONE; c = one ? PN_JSON_NONE : pn_json_next(d, c)) {
+        size_t at = strlen(order);
+        pn_bytes word;
+        if (!pn_oai_read_text(p, name, c, &word))
+            return false;
+        if (at + word.len + 2 > sizeof order)
+            return pn_oai_fail(p, name, "samplers: expected each of a few names once");
+        snprintf(order + at, sizeof order - at, "%s;", word.data);
+    }
+    return !pn_sampling_parse_order(order, p->q->sampling.order, &err) || pn_oai_fail(p, name, "samplers: %s", err.text);
 }
 
 /* Any number is a seed: one that does not fit is folded. */
@@ -387,6 +434,7 @@ static bool oai_structured_outputs(pn_oai_parser *p, const char *name, uint32_t 
 static const pn_oai_field oai_shared[] = {
     {"n", oai_n}, {"stream", oai_stream}, {"stream_options", oai_stream_options}, {"stop", oai_stop}, {"seed", oai_seed},
     {"logit_bias", oai_logit_bias}, {"min_tokens", oai_min_tokens}, {"ignore_eos", oai_ignore_eos}, {"mirostat", oai_mirostat},
+    {"samplers", oai_samplers}, {"dry_sequence_breakers", oai_breakers},
     {"response_format", oai_response_format}, {"json_schema", oai_json_schema}, {"guided_json", oai_json_schema},
     {"grammar", oai_grammar}, {"guided_grammar", oai_grammar}, {"guided_choice", pn_oai_read_choices}, {"guided_regex", oai_regex},
     {"structured_outputs", oai_structured_outputs}, {"session_id", oai_session},
@@ -596,12 +644,13 @@ PN_INTERNAL void pn_oai_close(pn_oai_common *q)
 {
     pn_mem_free(q->mem, PN_ACCT_CONN, q->bias, q->cap_bias * sizeof *q->bias);
     pn_mem_free(q->mem, PN_ACCT_CONN, (void *)q->stop, q->cap_stop * sizeof *q->stop);
+    pn_mem_free(q->mem, PN_ACCT_CONN, (void *)q->breakers, q->cap_breakers * sizeof *q->breakers);
     pn_str_fini(&q->ignored);
     pn_str_fini(&q->choice_grammar);
     pn_json_fini(&q->body);
     q->bias = NULL;
-    q->stop = NULL;
-    q->cap_bias = q->cap_stop = q->n_stop = 0;
+    q->stop = q->breakers = NULL;
+    q->cap_bias = q->cap_stop = q->n_stop = q->cap_breakers = q->n_breakers = 0;
 }
 
 #undef OAI_F

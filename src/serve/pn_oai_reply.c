@@ -128,7 +128,7 @@ static bool chatr_begin(pn_reply *base, const pn_oai_usage *so_far)
  * Log-probabilities
  * ------------------------------------------------------------------------------------------ */
 
-/* Text of the token (what is no UTF-8 replaced), its number, its exact bytes. */
+/* Not closed: text of the token (what is no UTF-8 replaced), its number, its exact bytes. */
 static void chatr_entry(pn_str *s, const pn_token_logprob *t)
 {
     pn_str_addc(s, '{');
@@ -143,14 +143,8 @@ static void chatr_entry(pn_str *s, const pn_token_logprob *t)
     pn_str_addc(s, ']');
 }
 
-static bool chatr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+PN_INTERNAL void pn_oai_reply_token(pn_str *s, const pn_token_logprob *t)
 {
-    chatr_chat *r = (chatr_chat *)base;
-    pn_str *s = &r->choices[choice].entries;
-    if (!r->logprobs || t->part != PN_PART_CONTENT)
-        return !base->dead;
-    if (s->len)
-        pn_str_addc(s, ',');
     chatr_entry(s, t);
     pn_json_key(s, "top_logprobs");
     pn_str_addc(s, '[');
@@ -161,6 +155,17 @@ static bool chatr_logprob(pn_reply *base, uint32_t choice, const pn_token_logpro
         pn_str_addc(s, '}');
     }
     pn_str_addz(s, "]}");
+}
+
+static bool chatr_logprob(pn_reply *base, uint32_t choice, const pn_token_logprob *t)
+{
+    chatr_chat *r = (chatr_chat *)base;
+    pn_str *s = &r->choices[choice].entries;
+    if (!r->logprobs || t->part != PN_PART_CONTENT)
+        return !base->dead;
+    if (s->len)
+        pn_str_addc(s, ',');
+    pn_oai_reply_token(s, t);
     return pn_reply_kept(base, s);
 }
 

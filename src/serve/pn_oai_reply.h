@@ -28,7 +28,7 @@ typedef struct pn_oai_completion_reply {
 
 PN_INTERNAL pn_status pn_oai_completion_reply_new(pn_reply **out, const pn_reply_params *p, const pn_oai_completion_reply *how, pn_err *err);
 
-/* --- for those who implement both ---------------------------------------------------------------- */
+/* --- for those who implement replies like these ---------------------------------------------------------------- */
 
 /* {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":...,"choices":[ */
 PN_INTERNAL void pn_oai_reply_head(pn_reply *r, const char *prefix, const char *object);
@@ -37,6 +37,9 @@ PN_INTERNAL void pn_oai_reply_head(pn_reply *r, const char *prefix, const char *
 PN_INTERNAL void pn_oai_reply_usage(pn_str *s, const pn_oai_usage *u);
 
 PN_INTERNAL bool pn_oai_reply_fail(pn_reply *r, const pn_oai_error *e);
+
+/* {"token","logprob","bytes","top_logprobs":[{"token","logprob","bytes"}]} */
+PN_INTERNAL void pn_oai_reply_token(pn_str *s, const pn_token_logprob *t);
 
 /* A natural logarithm as the API has it: what is no number is -9999. */
 PN_INTERNAL void pn_oai_reply_log(pn_str *s, float v);

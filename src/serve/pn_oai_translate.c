@@ -28,6 +28,13 @@ PN_INTERNAL void pn_oai_translate_as(pn_oai_parser *p, const char *name, uint32_
     pn_json_write_node(s, &p->q->body, node);
 }
 
+PN_INTERNAL bool pn_oai_translate_member(pn_oai_parser *p, const char *at, uint32_t node, const char *key, pn_bytes *out)
+{
+    char param[96];
+    snprintf(param, sizeof param, "%s.%s", at, key);
+    return pn_oai_read_text(p, param, pn_json_get(&p->q->body, node, key), out);
+}
+
 PN_INTERNAL bool pn_oai_translate_ignore(pn_oai_parser *p, const char *name, uint32_t node)
 {
     (void)node;

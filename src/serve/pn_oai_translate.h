@@ -37,6 +37,9 @@ static inline pn_oai_translator *pn_oai_translator_of(pn_oai_parser *p) { return
 /* The field under another name, as it is. */
 PN_INTERNAL void pn_oai_translate_as(pn_oai_parser *p, const char *name, uint32_t node);
 
+/* The string `key` of an object; an error is about "at.key". */
+PN_INTERNAL bool pn_oai_translate_member(pn_oai_parser *p, const char *at, uint32_t node, const char *key, pn_bytes *out);
+
 /* A reader: chat would take the field for something that this API does not have, so it is only listed. */
 PN_INTERNAL bool pn_oai_translate_ignore(pn_oai_parser *p, const char *name, uint32_t node);
 

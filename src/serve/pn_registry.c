@@ -60,11 +60,25 @@ PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_e
     pn_oai_error_model(e, name, names, n);
 }
 
+/* The only one there is, or NULL.  What could not be loaded is none, unless it is all there is. */
+static serve_model *registry_only(const pn_server *s)
+{
+    serve_model *only = NULL;
+    for (serve_model *m = s->models; m; m = m->next) {
+        if (m->state == SERVE_FAILED && s->models->next)
+            continue;
+        if (only)
+            return NULL;
+        only = m;
+    }
+    return only;
+}
+
 PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e)
 {
     serve_model *m = serve_model_find(s, name);
-    if (!m && s->models && !s->models->next)
-        m = s->models;                  /* the only one: tools send names out of habit */
+    if (!m)
+        m = registry_only(s);           /* tools send names out of habit */
     if (!m) {
         serve_model_unknown(s, name, e);
         return NULL;

@@ -92,7 +92,7 @@ PN_INTERNAL bool pn_reply_kept(pn_reply *r, const pn_str *s);
 /* ,"pantheon":{...} onto out. */
 PN_INTERNAL void pn_reply_report(pn_reply *r);
 
-/* prefix and 24 letters and digits, the same for equal a and b in this reply, not terminated by quotes. */
+/* prefix and 24 letters and digits, the same for equal a and b in this reply. */
 PN_INTERNAL void pn_reply_id(const pn_reply *r, const char *prefix, uint32_t a, uint32_t b, char out[40]);
 
 /* length (also: the context is full) or something else */

@@ -128,6 +128,8 @@ static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
         return;
     if (e->status == 401)
         pn_http_add(fields, "WWW-Authenticate", "Bearer");
+    if (e->allow)
+        pn_http_add(fields, "Allow", strcmp(e->allow, "GET") == 0 ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
     if (e->retry_ms) {
         char text[24];
         snprintf(text, sizeof text, "%" PRIu32, (e->retry_ms + 999) / 1000);
@@ -139,8 +141,8 @@ static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
         pn_http_add(fields, "x-should-retry", "false");
 }
 
-/* `body` is handed over; empty afterwards. */
-static void server_reply(serve_conn *c, int status, const char *type, pn_str *body, const pn_oai_error *e)
+/* `body` is handed over; empty afterwards.  more: field lines, or NULL. */
+static void server_reply(serve_conn *c, int status, const char *type, pn_str *body, const pn_oai_error *e, const pn_str *more)
 {
     pn_str fields;
     char date[30];
@@ -148,6 +150,8 @@ static void server_reply(serve_conn *c, int status, const char *type, pn_str *bo
         return;
     pn_str_init(&fields, &c->server->mem, PN_ACCT_CONN);
     server_fields(c, &fields, e);
+    if (more)
+        pn_str_add(&fields, pn_str_cstr(more), more->len);
     if (c->c.http.req.method == PN_METHOD_OPTIONS)
         pn_cors_add_preflight(&fields, &c->server->cors, &c->c.http.req);
     pn_http_date(pn_net_unix_s(), date);
@@ -156,6 +160,7 @@ static void server_reply(serve_conn *c, int status, const char *type, pn_str *bo
     pn_str_fini(&fields);
     pn_str_fini(body);
     c->status = status;
+    pn_metrics_responded(c->server->metrics, status);
     if (st)
         pn_conn_abort(&c->c);           /* not even memory for an error */
 }
@@ -165,15 +170,15 @@ PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const 
     pn_str copy;
     pn_str_init(&copy, &c->server->mem, PN_ACCT_CONN);
     pn_str_add(&copy, body, n);
-    server_reply(c, status, type, &copy, NULL);
+    server_reply(c, status, type, &copy, NULL, NULL);
 }
 
-PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body)
+PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body, const pn_str *fields)
 {
-    if (body->failed)
+    if (body->failed || (fields && fields->failed))
         serve_errorf(c, 503, "server_error", NULL, "out of memory while the answer was written");
     else
-        server_reply(c, status, type, body, NULL);
+        server_reply(c, status, type, body, NULL, fields);
     pn_str_fini(body);
 }
 
@@ -186,7 +191,7 @@ PN_INTERNAL void serve_error(serve_conn *c, const pn_oai_error *e)
         pn_anthropic_error_json(e, &body);
     else
         pn_oai_error_json(e, &body);
-    server_reply(c, anthropic ? pn_anthropic_error_status(e) : e->status, "application/json; charset=utf-8", &body, e);
+    server_reply(c, anthropic ? pn_anthropic_error_status(e) : e->status, "application/json; charset=utf-8", &body, e, NULL);
 }
 
 PN_INTERNAL void serve_errorf(serve_conn *c, int status, const char *type, const char *code, const char *fmt, ...)
@@ -212,6 +217,7 @@ PN_INTERNAL bool serve_stream(serve_conn *c)
     pn_status st = pn_conn_stream(&c->c, &r);
     pn_str_fini(&fields);
     c->status = 200;
+    pn_metrics_responded(c->server->metrics, 200);
     if (st)
         pn_conn_abort(&c->c);
     return st == PN_OK;
@@ -531,6 +537,7 @@ PN_API pn_status pn_server_poll(pn_server *s, int timeout_ms, pn_err *err)
             server_ready(ready[i].who, ready[i].events);
     }
     pn_lane_done(&s->loader);
+    pn_lane_done(&s->slow);
     pn_lane_done(&s->lane);
     pn_status st = s->params.inline_work ? pn_engine_step(s->e, server_slice, NULL, err) : PN_OK;
     serve_ask_look(s);
@@ -609,6 +616,7 @@ PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_
     s->sweep_at = UINT64_MAX;
     s->running = s->listening = true;
     pn_lane_open(&s->lane, !s->params.inline_work, serve_wake, s);
+    pn_lane_open(&s->slow, !s->params.inline_work, serve_wake, s);
     pn_lane_open(&s->loader, !s->params.inline_work, serve_wake, s);
     pn_status st = server_texts(s, err);
     const pn_metrics_build about = {pn_version(), s->build, pn_backend_name(e), pn_cpu_isa()};
@@ -662,6 +670,7 @@ static void server_abandon(pn_server *s)
         else
             pn_poller_wait(&s->poller, ready, SERVE_READY, SERVER_RETRY_MS);
         pn_wake_clear(&s->wake);
+        pn_lane_done(&s->slow);
         pn_lane_done(&s->lane);
         serve_ask_look(s);
     }
@@ -674,6 +683,7 @@ PN_API void pn_server_free(pn_server *s)
         return;
     server_abandon(s);
     pn_lane_close(&s->lane);
+    pn_lane_close(&s->slow);
     serve_models_free(s);
     pn_lane_close(&s->loader);
     if (s->drives)

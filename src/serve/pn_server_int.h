@@ -6,6 +6,8 @@
  *     pn_registry.c    models by name: loading, unloading, routing
  *     pn_ask.c         a request for text: from its body to its answer
  *     pn_ask_begin.c   what of it happens on the lane: parsing, prompt, grammar, sessions
+ *     pn_ask_score.c   log-probabilities of a prompt
+ *     pn_ask_once.c    requests that generate nothing: tokens, embeddings
  *     pn_admin.c       /v1/models, /admin, /metrics and the like
  *
  * Who owns what.  All of it is the I/O thread's, the one in pn_server_poll, but
@@ -97,6 +99,11 @@ typedef enum serve_kind {
 
 typedef enum serve_phase { SERVE_PARSING = 0, SERVE_QUEUED, SERVE_BEGINNING, SERVE_RUNNING, SERVE_CLOSING } serve_phase;
 
+typedef struct serve_tokens {
+    pn_token *list;             /* owned, [n] */
+    size_t n;
+} serve_tokens;
+
 /* One answer of the model. */
 typedef struct serve_choice {
     serve_ask *ask;
@@ -107,11 +114,11 @@ typedef struct serve_choice {
     pn_generate_params generate;
     pn_chat_reply_params reply;
     pn_sampling sampling;
-    pn_token *prompt;           /* owned, [n_prompt]: of a completion */
-    size_t n_prompt;
-    bool done;                  /* under the ask's lock: the request is */
+    serve_tokens prompt;        /* of a completion */
+    bool begun, done;           /* under the ask's lock: there is a request, and it is done */
     bool told;                  /* its end has been told to the reply */
     bool calls;                 /* it has called a tool */
+    bool led;                   /* under the lock: its prompt is computed */
 } serve_choice;
 
 struct serve_ask {
@@ -125,12 +132,13 @@ struct serve_ask {
     uint64_t client;            /* whose it is: for fairness */
     pn_task task;
     pn_str body;                /* owned: what was sent */
-    struct serve_request *req;  /* owned by pn_ask_begin.c: what it says */
+    struct serve_request *req;  /* owned by the lane's files: what it says */
     pn_bytes model_name;        /* of it */
     bool stream;
+    bool computes;              /* on the lane, not in a request */
     bool retry;                 /* there was no memory for it beside the others: wait until n_closed is not retry_at */
     uint64_t retry_at;
-    bool cancelled;
+    atomic_bool cancelled;
     pn_oai_error error;         /* status 0: none */
 
     char id[25];
@@ -145,6 +153,10 @@ struct serve_ask {
     pn_str box;                 /* events that have not been fetched: records, see ask_emit */
     bool paused;                /* the box is full: its requests are paused */
     uint32_t n_done;
+    uint32_t n_led, n_leaders;  /* choices that were begun at once: one for each prompt */
+    bool more_due;              /* their prompts are computed: begin the others, which then find them in the cache */
+    pn_status more_status;      /* what that came to, with the text in more_err */
+    pn_err more_err;
     uint64_t first_ms, last_ms; /* when tokens came */
     uint16_t gaps[SERVE_GAPS];  /* ms between tokens, for the metrics, [n_gaps] */
     uint32_t n_gaps;
@@ -153,6 +165,7 @@ struct serve_ask {
     atomic_bool news;           /* look into the box */
     pn_str out;                 /* the records being sent, from out_at on */
     size_t out_at;
+    bool adding;                /* the lane is at it; meanwhile the ask does not end */
     bool streaming, ended;      /* the head went out; the reply has been told its end */
     bool counted;               /* in the metrics */
     uint64_t asked_ms, queued_ms, begun_ms;     /* begun 0: it has no place */
@@ -188,7 +201,7 @@ struct pn_server {
     bool listening;             /* the poller waits for new connections */
     pn_poller poller;
     pn_wake wake;
-    pn_lane lane, loader;
+    pn_lane lane, slow, loader; /* slow: embeddings, which compute */
     bool drives;                /* pn_engine_start was ours */
     serve_conn *conns;
     uint32_t n_conns;
@@ -221,7 +234,7 @@ PN_INTERNAL void serve_turn(serve_conn *c);
 
 /* Replies, each to the request that c is at. */
 PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const char *body, size_t n);
-PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body);
+PN_INTERNAL void serve_reply_give(serve_conn *c, int status, const char *type, pn_str *body, const pn_str *fields);    /* NULL: no more fields */
 PN_INTERNAL void serve_error(serve_conn *c, const pn_oai_error *e);
 PN_INTERNAL void serve_errorf(serve_conn *c, int status, const char *type, const char *code, const char *fmt, ...) PN_PRINTF(5, 6);
 PN_INTERNAL bool serve_stream(serve_conn *c);                  /* the head of a stream of events; false: the connection is lost */
@@ -256,6 +269,7 @@ PN_INTERNAL void serve_asks_stop(pn_server *s);                /* cancel all: th
 
 PN_INTERNAL void serve_ask_parse(serve_ask *a);
 PN_INTERNAL void serve_ask_begin(serve_ask *a);
+PN_INTERNAL void serve_ask_more(serve_ask *a);                 /* the choices that share a prompt with one that runs */
 PN_INTERNAL void serve_ask_close(serve_ask *a);                /* requests, sessions and what belongs to them */
 PN_INTERNAL void serve_ask_ignored(const serve_ask *a, pn_str *fields);        /* x-pantheon-ignored, where there is something */
 PN_INTERNAL int serve_ask_emit(void *ask, const char *event, const char *json, size_t len);     /* under its lock */

@@ -139,6 +139,16 @@ static void prefix_unhash(pn_prefix *c, const pn_prefix_node *n)
     *at = n->chain;
 }
 
+/* All that goes with the node. */
+static uint64_t prefix_node_bytes(const pn_prefix *c, const pn_prefix_node *n)
+{
+    const prefix_space *s = &c->spaces[n->space];
+    uint64_t bytes = prefix_node_size(s->spec->n_groups) + (n->state ? s->spec->slot_bytes : 0);
+    for (uint32_t g = 0; g < s->spec->n_groups; g++)
+        bytes += n->pages[g] ? pn_kv_page_cost(s->spec, g, s->type) : 0;
+    return bytes;
+}
+
 static void prefix_put_page(pn_prefix *c, pn_prefix_node *n, uint32_t g)
 {
     const prefix_space *s = &c->spaces[n->space];
@@ -381,6 +391,16 @@ PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes)
     return before - c->stats.bytes;
 }
 
+PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (const pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            if (!n->pins && !prefix_in_use(c, n))
+                bytes += prefix_node_bytes(c, n);
+    return bytes;
+}
+
 PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max)
 {
     c->params.bytes_max = bytes_max ? bytes_max : UINT64_MAX;
@@ -458,6 +478,12 @@ PN_INTERNAL uint32_t pn_prefix_find(pn_prefix *c, const pn_prefix_key *k, uint64
     c->stats.hits++;
     c->stats.tokens_hit += hit->n_tokens;
     return hit->n_tokens;
+}
+
+PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k)
+{
+    PN_ASSERT(k->space < c->n_spaces && c->spaces[k->space].spec);
+    return prefix_usable(c, k->space, prefix_walk(c, k)) * PREFIX_PAGE;
 }
 
 PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit)
@@ -599,11 +625,9 @@ PN_INTERNAL bool pn_prefix_sound(const pn_prefix *c)
     for (size_t i = 0; i < c->n_buckets; i++)
         for (const pn_prefix_node *n = c->bucket[i]; n; n = n->chain) {
             const prefix_space *s = &c->spaces[n->space];
-            bytes += prefix_node_size(s->spec->n_groups) + (n->state ? s->spec->slot_bytes : 0);
-            for (uint32_t g = 0; g < s->spec->n_groups; g++) {
-                bytes += n->pages[g] ? pn_kv_page_cost(s->spec, g, s->type) : 0;
+            bytes += prefix_node_bytes(c, n);
+            for (uint32_t g = 0; g < s->spec->n_groups; g++)
                 ok = ok && (n->pages[g] ? n->pages[g]->common && n->pages[g]->refs : s->spec->group[g].window != 0);
-            }
             nodes++;
             kids += n->parent != NULL;
             children += n->n_children;

@@ -40,7 +40,8 @@
  *   4. Leaf first: a node goes after its children.  A pinned node stays, and so its ancestors; one
  *      whose pages a sequence still uses stays too, since evicting it would free nothing.
  *
- * Threads: one owner (the scheduler).  No call blocks, does I/O or looks at a clock.
+ * Threads: one owner at a time, under the lock of the pages (pn_kv.h).  No call blocks, does I/O or looks
+ * at a clock.
  */
 #ifndef PN_PREFIX_H
 #define PN_PREFIX_H
@@ -100,6 +101,9 @@ PN_INTERNAL void pn_prefix_space_drop(pn_prefix *c, uint32_t space);
 PN_INTERNAL uint32_t pn_prefix_find(pn_prefix *c, const pn_prefix_key *k, uint64_t tick, pn_prefix_hit *hit);
 PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit);     /* n_tokens 0 is a no-op */
 
+/* What find() would return; it is no use, and nothing is counted or pinned. */
+PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k);
+
 /* Keep the full pages of the key's tokens, which are those `kv` begins with (n <= kv->length).
  * state: a snapshot at n, then a multiple of PN_KV_PAGE_TOKENS, which is the cache's from now on
  * whatever happens; 0: none.  Makes room by evicting; stops where there is none.  Returns the tokens
@@ -108,6 +112,8 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
+/* Most that shrinking could give back now: a node behind which something is pinned or used counts, and stays. */
+PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c);
 /* A new budget, kept from now on; shrinks at once. */
 PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max);
 /* Forget everything that is not pinned, pages in use included (their sequences keep them). */

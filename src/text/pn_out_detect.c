@@ -209,6 +209,7 @@ static void detect_think(pn_out_format *out, const out_family *f, const char *te
         out->think_open = out_thinks[i][0];
         out->think_close = out_thinks[i][1];
         out->orphan = closes;
+        out->guessed = !closes && !detect_has(text, n, out_thinks[i][0]);
         return;
     }
 }
@@ -239,6 +240,7 @@ PN_INTERNAL bool pn_out_find(pn_out_format *out, const char *name)
         if (strcmp(out_families[i].name, name) == 0) {
             detect_set(out, i, "", 0);
             out->orphan = !out_families[i].think[0];
+            out->guessed = false;
             return true;
         }
     return false;

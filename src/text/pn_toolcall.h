@@ -36,6 +36,7 @@ typedef struct pn_out_format {
     int family;                     /* index in the table of families */
     const char *think_open, *think_close;
     bool orphan;                    /* the template knows think_close: one without opener counts */
+    bool guessed;                   /* the template knows neither: they are read, but a grammar leaves no room for them */
     uint64_t ends;                  /* end markers the template mentions, a bit each */
 } pn_out_format;
 

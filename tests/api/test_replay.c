@@ -194,7 +194,7 @@ static pn_generate_result replay_answer(replay_rig *r, const char *text)
 {
     pn_err err = {0};
     pn_generate_result g = {0};
-    const pn_generate_params how = {.grammar = replay_literal(r, text), .grammar_after = "", .max_tokens = 1000};
+    const pn_generate_params how = {.grammar = replay_literal(r, text), .grammar_after = "", .max_tokens = 1000, .no_cache = 1};
     const pn_chat_reply_params p = {.generate = &how};
     uint32_t same = 0;
     PN_CHECK(pn_chat_reply(r->c, &p, &g, &err) == PN_OK, "%s", err.text);

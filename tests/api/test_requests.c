@@ -569,6 +569,20 @@ static void paused_and_gone_on(req_rig *r)
     pn_engine_stop(r->e);
     PN_CHECK(ear.heard == 0);
     pn_request_free(ear.q);
+
+    /* And one whose session is, as from a signal handler: nobody is woken. */
+    PN_CHECK(pn_engine_start(r->e, &err) == PN_OK, "%s", err.text);
+    for (int round = 0; round < 3; round++) {
+        PN_CHECK(pn_request_new(s, &p, &ear.q, &err) == PN_OK, "%s", err.text);
+        pn_request_pause(ear.q, 1);
+        for (int i = 0; i < 1000 * round; i++)
+            sched_yield();
+        pn_session_cancel(s);
+        while (!pn_request_done(ear.q))
+            sched_yield();
+        pn_request_free(ear.q);
+    }
+    pn_engine_stop(r->e);
     pn_session_free(s);
     pn_session_free(other);
 }
@@ -724,6 +738,51 @@ static void caps_hold_and_clients_take_turns(req_rig *r)
     PN_CHECK(pn_model_cap(r->m, &(pn_model_caps){0}, &err) == PN_OK && pn_model_cap(r->m, NULL, &err) == PN_E_INVALID);
 }
 
+/* Many wait: of five clients, some paused for a while, some freed; no more than the cap are under way. */
+static void a_long_queue_comes_to_its_end(req_rig *r)
+{
+    enum { N = 200, CAP = 3 };
+    static int heard[N], *where[N];
+    pn_session *s[N];
+    pn_request *q[N];
+    pn_err err = {0};
+    pn_token one[] = {5};
+    uint64_t seed = 11;
+    uint32_t active = 1;
+    const pn_sampling on = {.ignore_eos = 1};
+    PN_CHECK(pn_model_cap(r->m, &(pn_model_caps){.concurrent = CAP}, &err) == PN_OK, "%s", err.text);
+    for (int i = 0; i < N; i++) {
+        PN_CHECK(pn_session_new(r->m, &(pn_session_params){.n_ctx = 64, .n_batch = 16, .by_turn = 1}, &s[i], &err) == PN_OK, "%s", err.text);
+        where[i] = &heard[i];
+        const pn_generate_params p = {.prompt = one, .n_prompt = 1, .max_tokens = 2, .sampling = &on, .on_text = req_first, .user = &where[i],
+                                      .client = (uint64_t)(i % 7 ? i % 5 : 9)};
+        PN_CHECK(pn_request_new(s[i], &p, &q[i], &err) == PN_OK, "%s", err.text);
+    }
+    for (int step = 0; active && step < 5000; step++) {
+        int under_way = 0, i = (int)(pn_test_rand(&seed) % N);
+        if (q[i])
+            pn_request_pause(q[i], step < 200 && step % 3);
+        if (step % 40 == 7) {
+            pn_request_free(q[i]);
+            q[i] = NULL;
+        }
+        for (int k = 0; step == 200 && k < N; k++)
+            if (q[k])
+                pn_request_pause(q[k], 0);
+        PN_CHECK(pn_engine_step(r->e, 0, &active, &err) == PN_OK, "%s", err.text);
+        for (int k = 0; k < N; k++)
+            under_way += q[k] && heard[k] == 1 && !pn_request_done(q[k]);
+        PN_CHECK(under_way <= CAP || step < 210, "step %d: %d at once", step, under_way);
+    }
+    PN_CHECK(active == 0, "%u never end", (unsigned)active);
+    for (int i = 0; i < N; i++) {
+        PN_CHECK(!q[i] || (pn_request_done(q[i]) && heard[i] >= 2), "request %d: %d tokens", i, heard[i]);
+        pn_request_free(q[i]);
+        pn_session_free(s[i]);
+    }
+    PN_CHECK(pn_model_cap(r->m, &(pn_model_caps){0}, &err) == PN_OK, "%s", err.text);
+}
+
 /* Four sessions at once take what the plan says, to the byte. */
 static void the_plan_knows_what_steps_take(void)
 {
@@ -870,6 +929,7 @@ int main(void)
         the_end_is_told_once_and_last(&r);
         freed_while_its_end_is_told(&r);
         caps_hold_and_clients_take_turns(&r);
+        a_long_queue_comes_to_its_end(&r);
         a_long_prompt_shares_its_steps(&r);
         for (size_t i = 0; i < N_TEXTS; i++)
             free(r.alone[i].logits);

@@ -511,8 +511,10 @@ static void stop_check_parts(const stop_script *t, const stop_talk *h)
     const char *call = strstr(t->raw, "{\"name\""), *call_end = strstr(t->raw, "}}");
     PN_CHECK(h->tokens.n_bytes == len && memcmp(h->tokens.bytes, t->raw, len) == 0, "'%.*s'", (int)h->tokens.n_bytes,
              h->tokens.bytes);
+    uint32_t thoughts = 0;
     for (size_t i = 0; i < h->tokens.n_entries; i++) {
         const stop_entry *e = &h->tokens.entry[i];
+        thoughts += e->part == PN_PART_REASONING;
         int is_content = e->begin < content + strlen(t->content) && e->end > content;
         int is_thought = *t->reasoning && e->begin < thought + strlen(t->reasoning) && e->end > thought;
         PN_CHECK((e->part == PN_PART_CONTENT) == is_content && (is_content || (e->part == PN_PART_REASONING) == is_thought),
@@ -520,6 +522,8 @@ static void stop_check_parts(const stop_script *t, const stop_talk *h)
         if (call && t->raw + e->begin >= call && t->raw + e->end <= call_end)
             PN_CHECK(e->part == PN_PART_CALL, "'%.*s' is part %d", (int)(e->end - e->begin), t->raw + e->begin, (int)e->part);
     }
+    PN_CHECK(h->tokens.r.n_reasoning == thoughts && (!*t->reasoning || thoughts), "%u tokens of reasoning, told as such: %u",
+             (unsigned)h->tokens.r.n_reasoning, (unsigned)thoughts);
 }
 
 /* One answer that stops, against `free`, the same without stop strings. */

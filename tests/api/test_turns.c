@@ -23,12 +23,12 @@ typedef struct turn_rig {
     pn_token ids[600];
 } turn_rig;
 
-static int turn_open(turn_rig *r, const char *path, uint64_t limit)
+static int turn_open(turn_rig *r, const char *path, uint64_t limit, int no_prefix)
 {
     pn_err err = {0};
     uint64_t seed = 7;
     memset(r, 0, sizeof *r);
-    if (!PN_CHECK(pn_engine_open(&r->e, &(pn_engine_params){.n_threads = 2, .mem_limit = limit}, &err) == PN_OK, "%s", err.text) ||
+    if (!PN_CHECK(pn_engine_open(&r->e, &(pn_engine_params){.n_threads = 2, .mem_limit = limit, .no_prefix = no_prefix}, &err) == PN_OK, "%s", err.text) ||
         !PN_CHECK(pn_model_load(r->e, path, NULL, &r->m, &err) == PN_OK, "%s", err.text))
         return 0;
     r->V = pn_vocab_size(r->m);
@@ -96,7 +96,7 @@ static void a_turn_takes_all_it_may_need_at_once(void)
     pn_plan_info plan;
     pn_file *f = NULL;
     pn_err err = {0};
-    if (turn_open(&r, turn_models[0], 0) && PN_CHECK(pn_file_open(r.e, turn_models[0], &f, &err) == PN_OK, "%s", err.text)) {
+    if (turn_open(&r, turn_models[0], 0, 1) && PN_CHECK(pn_file_open(r.e, turn_models[0], &f, &err) == PN_OK, "%s", err.text)) {
         PN_CHECK(pn_file_plan(f, &(pn_plan_params){.n_ctx = 600, .n_batch = 50}, &plan, &err) == PN_OK, "%s", err.text);
         uint64_t page = plan.kv_bytes_per_token * 64 + 64, none = turn_kv(r.e), most = 0;
         void *seen[] = {r.e, &most};
@@ -127,7 +127,7 @@ static void a_turn_that_does_not_fit_is_refused(void)
     turn_rig r;
     pn_err err = {0};
     pn_mem_info i;
-    if (!turn_open(&r, turn_models[0], 0))
+    if (!turn_open(&r, turn_models[0], 0, 1))
         return;
     pn_session *probe = turn_session(&r, 8192, 1);
     const pn_generate_params one = {.prompt = r.ids, .n_prompt = 1, .max_tokens = 1};
@@ -136,7 +136,7 @@ static void a_turn_that_does_not_fit_is_refused(void)
     pn_engine_memory(r.e, &i);
     uint64_t limit = i.total_peak + (3 << 20);
     turn_close(&r);
-    if (!turn_open(&r, turn_models[0], limit))
+    if (!turn_open(&r, turn_models[0], limit, 1))
         return;
     pn_session *whole = NULL;
     PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = 8192, .n_batch = 50}, &whole, &err) == PN_E_BUDGET, "%s", err.text);
@@ -212,10 +212,10 @@ static void every_allocation_may_fail(void)
 
 int main(void)
 {
-    for (size_t i = 0; i < sizeof turn_models / sizeof *turn_models; i++) {
+    for (size_t i = 0; i < 2 * sizeof turn_models / sizeof *turn_models; i++) {
         turn_rig r;
-        if (turn_open(&r, turn_models[i], 0))
-            turns_give_the_same_bits(&r, turn_models[i]);
+        if (turn_open(&r, turn_models[i / 2], 0, i % 2))
+            turns_give_the_same_bits(&r, turn_models[i / 2]);
         turn_close(&r);
     }
     a_turn_takes_all_it_may_need_at_once();

@@ -103,6 +103,8 @@ static void what_is_wrong_is_named(void)
          "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]}}}", "tool_choice", "no tool 'g'"},
         {"{" MESSAGES ",\"tool_choice\":\"auto \"}", "tool_choice", "found 'auto '"}, {"{" MESSAGES ",\"tool_choice\":{}}", "tool_choice", "expected auto"},
         {"{" MESSAGES ",\"modalities\":[\"text\",\"audio\"]}", "modalities", "found 'audio'"}, {"{" MESSAGES ",\"audio\":{}}", "audio", "no audio"},
+        {"{" MESSAGES ",\"samplers\":[\"magic\"]}", "samplers", "found \"magic\""}, {"{" MESSAGES ",\"samplers\":[]}", "samplers", "at least one"},
+        {"{" MESSAGES ",\"samplers\":[3]}", "samplers", "a string"}, {"{" MESSAGES ",\"dry_sequence_breakers\":3}", "dry_sequence_breakers", "array"},
         {"{" MESSAGES ",\"chat_template\":\"x\"}", "chat_template", "model's own"},
         {"{" MESSAGES ",\"thinking\":{\"type\":\"maybe\"}}", "thinking.type", "found 'maybe'"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}", "messages[0].content[0].text", "a string, found nothing"},
@@ -176,7 +178,7 @@ static void empty_messages_at_the_end_do_not_count(void)
 {
     static const struct { const char *tail; uint32_t want; } cases[] = {
         {"", 1}, {",{\"role\":\"assistant\",\"content\":\"\"}", 1}, {",{\"role\":\"assistant\",\"content\":null},{\"role\":\"assistant\"}", 1},
-        {",{\"role\":\"assistant\",\"content\":[]}", 1}, {",{\"role\":\"assistant\",\"content\":\"{\"}", 2},
+        {",{\"role\":\"assistant\",\"content\":[]},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"\"}]}", 1}, {",{\"role\":\"assistant\",\"content\":\"{\"}", 2},
         {",{\"role\":\"assistant\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"\"}", 3},
         {",{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}", 2},
     };
@@ -218,6 +220,38 @@ static void tools_that_may_be_called(void)
 #undef TOOL
 }
 
+static void samplers_in_their_order(void)
+{
+    static const char body[] = "{" MESSAGES ",\"samplers\":[\"top_k\",\"typ_p\",\"temperature\"],\"dry_sequence_breakers\":[\"\\n\",\"\",\"x\"]}";
+    pn_oai_chat q;
+    pn_oai_error e;
+    pn_sampling s = {.top_k = 7};
+    if (!PN_CHECK(parse(&q, body, &e), "%s", e.message))
+        return;
+    pn_oai_sampling(&q.common, &s);
+    PN_CHECK(s.order[0] == PN_SAMPLER_TOP_K && s.order[1] == PN_SAMPLER_TYPICAL && s.order[2] == PN_SAMPLER_TEMPERATURE && s.order[3] == PN_SAMPLER_END);
+    PN_CHECK(s.top_k == 7 && s.n_dry_breakers == 2 && strcmp(s.dry_breakers[1], "x") == 0 && !q.common.ignored.len);
+    pn_oai_chat_fini(&q);
+    if (PN_CHECK(parse(&q, "{" MESSAGES ",\"samplers\":\"min_p;xtc\",\"dry_sequence_breakers\":[]}", &e), "%s", e.message)) {
+        pn_oai_sampling(&q.common, &s);
+        PN_CHECK(s.order[0] == PN_SAMPLER_MIN_P && s.dry_breakers && !s.n_dry_breakers);
+        pn_oai_chat_fini(&q);
+    }
+}
+
+static void what_is_too_deep_is_refused(void)
+{
+    pn_str s;
+    pn_oai_chat q;
+    pn_oai_error e;
+    pn_str_init(&s, &libc_mem, PN_ACCT_MISC);
+    pn_str_addz(&s, "{" MESSAGES ",\"x\":");
+    for (int i = 0; i < 200; i++)
+        pn_str_addc(&s, '[');
+    PN_CHECK(!parse(&q, pn_str_cstr(&s), &e) && e.status == 400 && strstr(e.message, "not JSON"), "%s", e.message);
+    pn_str_fini(&s);
+}
+
 static void thinking_in_all_its_spellings(void)
 {
     static const struct { const char *field, *variables; bool has; uint32_t budget; } cases[] = {
@@ -241,7 +275,7 @@ static void thinking_in_all_its_spellings(void)
 
 static void every_allocation_may_fail(void)
 {
-    static const char body[] = "{" MESSAGES ",\"stop\":[\"a\",\"b\"],\"logit_bias\":{\"1\":1},\"x\":1,\"reasoning_effort\":\"low\"}";
+    static const char body[] = "{" MESSAGES ",\"stop\":[\"a\",\"b\"],\"logit_bias\":{\"1\":1},\"x\":1,\"reasoning_effort\":\"low\",\"dry_sequence_breakers\":[\"a\"]}";
     for (long k = 1; k < 200; k++) {
         pn_test_mem mem;
         pn_oai_chat q;
@@ -268,6 +302,8 @@ int main(void)
     empty_messages_at_the_end_do_not_count();
     tools_that_may_be_called();
     thinking_in_all_its_spellings();
+    samplers_in_their_order();
+    what_is_too_deep_is_refused();
     every_allocation_may_fail();
     return pn_test_end();
 }

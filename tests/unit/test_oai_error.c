@@ -43,6 +43,7 @@ static void where_requests_go(void)
     check(&e, 404, "invalid_request_error", "not_found", "'/v2'");
     pn_oai_error_method(&e, bytes("PUT"), "POST");
     check(&e, 405, "invalid_request_error", "method_not_allowed", "POST, found 'PUT'");
+    PN_CHECK(strcmp(e.allow, "POST") == 0);
     pn_oai_error_key(&e, false);
     check(&e, 401, "authentication_error", "invalid_api_key", "Bearer");
     pn_oai_error_key(&e, true);

@@ -390,6 +390,19 @@ static void test_detection_keeps_the_order_of_the_families(void)
     }
 }
 
+/* Whoever holds an answer to a shape must not offer reasoning to a model that has none. */
+static void test_tags_that_the_template_does_not_know_are_guessed(void)
+{
+    static const struct { const char *text; bool guessed; } cases[] = {
+        {"<|im_start|>{{ m }}<|im_end|>", true}, {"<think>", false}, {"{{ m.split('</think>') }}", false}, {"[THINK]", false}, {"<seed:tool_call>", false},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(cases); i++) {
+        pn_out_format f;
+        pn_out_detect(&f, cases[i].text, strlen(cases[i].text));
+        PN_CHECK(f.guessed == cases[i].guessed, "'%s' %s", cases[i].text, f.think_open);
+    }
+}
+
 static void test_forced_open_looks_for_an_opener_without_closer(void)
 {
     pn_out_format f;
@@ -571,6 +584,7 @@ int main(void)
     test_modes_leave_text_alone(&tm.mem);
     test_end_markers_count_at_the_end_only(&tm.mem);
     test_detection_keeps_the_order_of_the_families();
+    test_tags_that_the_template_does_not_know_are_guessed();
     test_forced_open_looks_for_an_opener_without_closer();
     test_result_is_one_json_object(&tm.mem, &tools);
     test_whatever_breaks_nothing_is_lost(&tm.mem, &tools);

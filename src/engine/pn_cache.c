@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+#include "engine/pn_cache.h"
+
+enum {
+    CACHE_SHARE = 10,               /* memory sheet 18: a tenth of the budget */
+    CACHE_HIT_TICKS = 16            /* look-ups by which twice as many hits outlive fewer */
+};
+static const uint64_t cache_unknown = UINT64_C(256) << 20;     /* where nobody knows how much memory there is */
+
+PN_INTERNAL void pn_cache_open(pn_engine *e, const pn_engine_params *p)
+{
+    uint64_t total, available, budget = p->mem_limit ? p->mem_limit : UINT64_MAX;
+    pn_mutex_init(&e->cache.lock);
+    pn_os_memory(&total, &available);
+    budget = total ? PN_MIN(budget, total) : budget;
+    uint64_t share = budget == UINT64_MAX ? cache_unknown : budget / CACHE_SHARE;
+    e->cache.bytes_max = p->no_prefix ? 0 : p->prefix_bytes ? p->prefix_bytes : share;
+}
+
+PN_INTERNAL void pn_cache_close(pn_engine *e)
+{
+    pn_prefix_free(e->cache.tree);
+    pn_mutex_fini(&e->cache.lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Looking up
+ * ------------------------------------------------------------------------------------------ */
+
+/* 1 + the space of this session's pages; 0: nothing was kept yet. */
+static uint32_t *cache_space(const pn_session *s)
+{
+    return &s->model->spaces[s->kv_type == PN_DTYPE_F32][s->plans[0]->long_ctx];
+}
+
+/* With the lock held.  False: nothing is known of the session's kind. */
+static bool cache_key(const pn_session *s, uint64_t salt, const pn_token *tokens, size_t n, pn_prefix_key *k)
+{
+    uint32_t space = *cache_space(s);
+    *k = (pn_prefix_key){.space = space - 1, .salt = salt, .tokens = tokens, .n = n};
+    return space && n >= PN_KV_PAGE_TOKENS;
+}
+
+PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
+{
+    pn_cache *c = &s->model->engine->cache;
+    pn_prefix_hit hit;
+    pn_prefix_key k;
+    if (!c->bytes_max || !n)
+        return 0;
+    pn_mutex_lock(&c->lock);
+    c->n_queries++;
+    c->tokens_asked += n;
+    if (cache_key(s, salt, tokens, n - 1, &k) && pn_prefix_find(c->tree, &k, ++c->tick, &hit)) {
+        if (pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens)) {
+            memcpy(s->tokens, tokens, hit.n_tokens * sizeof *tokens);
+            c->n_hits++;
+            c->tokens_hit += hit.n_tokens;
+        }
+        pn_prefix_unpin(c->tree, &hit);
+    }
+    pn_mutex_unlock(&c->lock);
+    return s->kv.length;
+}
+
+PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
+{
+    pn_cache *c = &s->model->engine->cache;
+    pn_prefix_key k;
+    pn_mutex_lock(&c->lock);
+    uint32_t held = n && cache_key(s, salt, tokens, n - 1, &k) ? pn_prefix_peek(c->tree, &k) : 0;
+    pn_mutex_unlock(&c->lock);
+    return held;
+}
+
+PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
+{
+    pn_cache *c = &m->engine->cache;
+    uint32_t best = 0;
+    pn_mutex_lock(&c->lock);
+    for (size_t i = 0; i < 4 && n > PN_KV_PAGE_TOKENS; i++) {
+        const pn_prefix_key k = {.space = m->spaces[i / 2][i % 2] - 1, .tokens = tokens, .n = n - 1};
+        if (m->spaces[i / 2][i % 2])
+            best = PN_MAX(best, pn_prefix_peek(c->tree, &k));
+    }
+    pn_mutex_unlock(&c->lock);
+    return best;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Keeping
+ * ------------------------------------------------------------------------------------------ */
+
+/* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
+static bool cache_ready(pn_session *s)
+{
+    pn_engine *e = s->model->engine;
+    pn_cache *c = &e->cache;
+    uint32_t *space = cache_space(s);
+    const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
+    if (!c->tree && pn_prefix_new(&c->tree, pn_engine_mem(e), &p, NULL))
+        return false;
+    if (!*space && pn_prefix_space_new(c->tree, s->kv.spec, s->kv_type, space, NULL) == PN_OK)
+        ++*space;
+    return *space != 0;
+}
+
+PN_INTERNAL void pn_cache_insert(pn_session *s)
+{
+    pn_cache *c = &s->model->engine->cache;
+    pn_prefix_key k;
+    pn_prefix_stats st;
+    if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes)
+        return;
+    uint64_t available = pn_model_available(s->model);
+    pn_mutex_lock(&c->lock);
+    if (cache_ready(s) && cache_key(s, s->salt, s->tokens, s->kv.length, &k)) {
+        pn_prefix_get_stats(c->tree, &st);
+        pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, st.bytes + available / 2));
+        pn_prefix_insert(c->tree, &k, &s->kv, 0, ++c->tick);
+    }
+    pn_mutex_unlock(&c->lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Giving back
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL uint64_t pn_cache_droppable(pn_engine *e)
+{
+    pn_cache *c = &e->cache;
+    pn_mutex_lock(&c->lock);
+    uint64_t bytes = c->tree ? pn_prefix_droppable(c->tree) : 0;
+    pn_mutex_unlock(&c->lock);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_cache_give(pn_engine *e, uint64_t bytes)
+{
+    pn_cache *c = &e->cache;
+    pn_prefix_stats st;
+    uint64_t given = 0;
+    pn_mutex_lock(&c->lock);
+    if (c->tree) {
+        pn_prefix_get_stats(c->tree, &st);
+        given = pn_prefix_shrink(c->tree, st.bytes - PN_MIN(st.bytes, bytes));
+    }
+    pn_mutex_unlock(&c->lock);
+    return given;
+}
+
+PN_INTERNAL void pn_cache_forget(pn_model *m)
+{
+    pn_cache *c = &m->engine->cache;
+    pn_mutex_lock(&c->lock);
+    for (size_t i = 0; i < 4; i++)
+        if (m->spaces[i / 2][i % 2])
+            pn_prefix_space_drop(c->tree, m->spaces[i / 2][i % 2] - 1);
+    pn_mutex_unlock(&c->lock);
+}
+
+PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out)
+{
+    pn_cache *c = &e->cache;
+    pn_prefix_stats st = {0};
+    pn_mutex_lock(&c->lock);
+    if (c->tree)
+        pn_prefix_get_stats(c->tree, &st);
+    *out = (pn_prefix_info){.bytes = st.bytes, .bytes_max = c->bytes_max, .pages = st.nodes, .queries = c->n_queries, .hits = c->n_hits,
+                            .tokens_asked = c->tokens_asked, .tokens_hit = c->tokens_hit, .evicted = st.evicted};
+    pn_mutex_unlock(&c->lock);
+}
