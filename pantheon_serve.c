@@ -2553,7 +2553,7 @@ PN_INTERNAL void pn_upstream_overdue(pn_upstream *u);          /* says why in an
  *     prefix    The longest beginning of the messages that some server has seen, unless that server is far busier
  *               than the least busy one: computing a prefix twice costs less than waiting behind others.
  *     load      The server with the fewest requests under way; among equals by rendezvous hashing on the beginning
- *               of the prompt.
+ *               of the prompt, or in turn where there is none or prefixes do not count.
  *
  * What was seen is kept as hashes in a table of a fixed size.  A beginning has a hash at 1 KiB, 4 KiB, 16 KiB ... of
  * the messages as they were sent, and one behind every message: a conversation of three short messages is found
@@ -2581,7 +2581,7 @@ typedef enum pn_affinity_mode { PN_AFFINITY_PREFIX = 0, PN_AFFINITY_HEADER, PN_A
 /* What a request is known by. */
 typedef struct pn_affinity_keys {
     uint64_t session;           /* 0: it names none */
-    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process */
+    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process; 0: none */
     uint64_t mark[PN_AFFINITY_MARKS];   /* [n_marks], the longest beginning first */
     uint32_t n_marks;
     uint32_t n_keep;            /* bits of what to remember are in keep */
@@ -2617,6 +2617,7 @@ typedef struct pn_affinity {
     pn_affinity_seen *table;    /* owned, [n]; a key lives in one of 4 places, the oldest gives way */
     size_t n;                   /* a power of two */
     uint64_t clock;
+    uint32_t last;              /* the server that was chosen last in turn */
 } pn_affinity;
 
 /* n: about how many beginnings to remember; 0: 65,536, which take 1.5 MiB. */
@@ -17046,7 +17047,8 @@ PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields 
         prompt.len--;               /* the next turn has a comma there */
     if (session.data)
         k->session = affinity_hash(session.data, session.len, same);
-    k->shape = affinity_hash(prompt.data, PN_MIN(prompt.len, (size_t)AFFINITY_FIRST), same);
+    if (prompt.len)
+        k->shape = affinity_hash(prompt.data, PN_MIN(prompt.len, (size_t)AFFINITY_FIRST), same);
     uint32_t n_bytes = affinity_byte_marks(prompt, ours, bytes), n_items = affinity_item_marks(prompt, ~ours, items);
     for (uint32_t i = 0; i < n_bytes; i++)
         k->keep[k->n_keep++] = bytes[i].key;
@@ -17061,7 +17063,7 @@ PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields 
 
 PN_INTERNAL pn_status pn_affinity_init(pn_affinity *a, pn_mem *mem, size_t n)
 {
-    *a = (pn_affinity){.mem = mem, .n = AFFINITY_WAYS};
+    *a = (pn_affinity){.mem = mem, .n = AFFINITY_WAYS, .last = PN_AFFINITY_SERVERS - 1};
     n = n ? PN_MIN(n, (size_t)1 << 24) : (size_t)1 << 16;
     while (a->n < n)
         a->n *= 2;
@@ -17148,6 +17150,15 @@ static uint64_t affinity_least(const pn_affinity_server *servers, uint64_t of, u
     return least;
 }
 
+/* The next one of `of` after the one before. */
+static uint32_t affinity_turn(pn_affinity *a, uint64_t of)
+{
+    do
+        a->last = (a->last + 1) % PN_AFFINITY_SERVERS;
+    while (!(of >> a->last & 1));
+    return a->last;
+}
+
 PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, const pn_affinity_server *servers,
                                         uint64_t eligible, pn_affinity_by *by)
 {
@@ -17167,7 +17178,7 @@ PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, c
             break;              /* shorter beginnings are known to it, too; what others know of them is worth less */
     }
     *by = PN_BY_LOAD;
-    return affinity_rendezvous(servers, least, k->shape);
+    return mode == PN_AFFINITY_PREFIX && k->shape ? affinity_rendezvous(servers, least, k->shape) : affinity_turn(a, least);
 }
 
 PN_INTERNAL void pn_affinity_learn(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, uint32_t i)
