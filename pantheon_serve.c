@@ -2213,6 +2213,7 @@ PN_INTERNAL void serve_random_id(char *out, size_t n);         /* n letters and 
 
 /* Work on the connection until nothing is left to do now. */
 PN_INTERNAL void serve_turn(serve_conn *c);
+PN_INTERNAL void serve_turn_later(serve_conn *c);              /* when the loop comes round: its next request may change anything */
 
 /* Replies, each to the request that c is at. */
 PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const char *body, size_t n);
@@ -14957,13 +14958,14 @@ static void admin_loaded(serve_conn *c, const serve_model *m)
     serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s, NULL);
 }
 
+/* What they want next may be to load or unload this very model: that has to wait. */
 PN_INTERNAL void serve_admin_waiters(serve_model *m)
 {
     while (m->waiters) {
         serve_conn *c = m->waiters;
         m->waiters = c->waiting;
         admin_loaded(c, m);
-        serve_turn(c);
+        serve_turn_later(c);
     }
 }
 
@@ -15767,6 +15769,15 @@ PN_INTERNAL void serve_turn(serve_conn *c)
         pn_poller_change(&s->poller, c->fd, events, c);
     c->events = events;
     s->sweep_at = PN_MIN(s->sweep_at, pn_conn_deadline(&c->c));
+}
+
+/* A socket that is waited for until it can be written to is ready at once. */
+PN_INTERNAL void serve_turn_later(serve_conn *c)
+{
+    if (c->dead)
+        return;
+    c->events |= PN_READY_WRITE;
+    pn_poller_change(&c->server->poller, c->fd, c->events, c);
 }
 
 /* Take what the socket has; several times, but others have a turn, too. */

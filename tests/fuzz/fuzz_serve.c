@@ -276,21 +276,22 @@ static void fuzz_serve_raw(const uint8_t *data, size_t size)
 
 static void fuzz_serve_body(unsigned how, const uint8_t *body, size_t size)
 {
-    char head[300];
     bool early = how & 32, twice = how & 64;
     int fd = fuzz_serve_connect();
+    pn_mem libc;
+    pn_str all;
+    pn_mem_init_libc(&libc);
+    pn_str_init(&all, &libc, PN_ACCT_MISC);
     for (int i = 0; i <= twice; i++) {
-        snprintf(head, sizeof head, "POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %zu\r\n\r\n", fuzz_serve_paths[how % FUZZ_SERVE_ENDPOINTS],
-                 i < twice ? "" : "Connection: close\r\n", size);
-        fuzz_serve_send(fd, head, strlen(head));
-        size_t cut = how & 16 ? size / 3 : size;
-        for (size_t at = 0; at < size; at += PN_MIN(cut ? cut : 1, size - at))
-            fuzz_serve_send(fd, body + at, PN_MIN(cut ? cut : 1, size - at));
+        pn_str_addf(&all, "POST %s HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n%sContent-Length: %zu\r\n\r\n", fuzz_serve_paths[how % FUZZ_SERVE_ENDPOINTS],
+                    i < twice ? "" : "Connection: close\r\n", size);
+        pn_str_add(&all, body, size);
     }
-    if (early)
-        fuzz_serve_until_still(fd, (int)(size % 8));
-    else
-        fuzz_serve_until_still(fd, FUZZ_SERVE_PATIENCE);
+    size_t cut = how & 16 ? all.len / 3 + 1 : all.len;
+    for (size_t at = 0; at < all.len; at += cut)
+        fuzz_serve_send(fd, all.data + at, PN_MIN(cut, all.len - at));
+    pn_str_fini(&all);
+    fuzz_serve_until_still(fd, early ? (int)(size % 8) : FUZZ_SERVE_PATIENCE);
     fuzz_serve_judge(!early);
     fuzz_serve_leave(fd);
 }
