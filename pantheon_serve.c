@@ -1367,7 +1367,10 @@ PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
 PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
-PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit, --prefix-cache (none) */
+/* --mem-limit.  Without a prefix cache, from which one prompt gains nothing; _as: with the caller's threads
+ * and prefix cache. */
+PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);
+PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as);
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
@@ -6389,15 +6392,16 @@ PN_INTERNAL void pn_cli_interrupt_done(void) { cli_interrupts = 0; }
 
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
 {
-    pn_engine_params p;
-    memset(&p, 0, sizeof p);
+    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = n_threads, .no_prefix = 1});
+}
+
+PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
+{
+    pn_engine_params p = *as;
     p.size = sizeof p;
     p.log = cli_log;
     p.log_user = c;
-    p.n_threads = n_threads;
     p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
-    p.prefix_bytes = pn_args_size(&c->args, "prefix-cache", 0);
-    p.no_prefix = p.prefix_bytes == 0;      /* one prompt gains nothing */
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
@@ -9118,7 +9122,9 @@ static int run_read_grammar(run_state *r)
 static int run_open(run_state *r)
 {
     pn_cli *c = r->c;
-    int code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+    uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
+    int code = pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
+                                                            .prefix_bytes = cache, .no_prefix = cache == 0});
     if (!code)
         code = run_read_grammar(r);
     if (!code)
