@@ -3018,7 +3018,6 @@ PN_INTERNAL bool pn_args_check(const pn_args *a, const char *who, const char *ke
 /* Enough arguments? */
 PN_INTERNAL bool pn_args_complete(const pn_args *a);
 
-PN_INTERNAL bool pn_args_knows(const pn_args *a, const char *name);            /* the command has this flag */
 PN_INTERNAL bool pn_args_has(const pn_args *a, const char *name);
 PN_INTERNAL bool pn_args_on(const pn_args *a, const char *name);               /* PN_FLAG_BOOL */
 PN_INTERNAL const char *pn_args_text(const pn_args *a, const char *name, const char *fallback);
@@ -3078,7 +3077,6 @@ typedef struct pn_cli {
     pn_session *session;
     pn_err err;                 /* of the call that failed last */
     const char *build;          /* of the version line; static */
-    bool serves;                /* for many prompts: a prefix cache is worth its memory */
     bool quiet, bars;           /* bars: stderr is a terminal and may show progress */
     const char *bar_what;       /* "loading"; NULL: none on screen */
     int bar_percent;
@@ -3135,7 +3133,10 @@ PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
 PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
-PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit, --prefix-cache */
+/* --mem-limit.  Without a prefix cache, from which one prompt gains nothing; _as: with the caller's threads
+ * and prefix cache. */
+PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);
+PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as);
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
@@ -19452,8 +19453,6 @@ static const char *args_last(const pn_args *a, const char *name)
     return NULL;
 }
 
-PN_INTERNAL bool pn_args_knows(const pn_args *a, const char *name) { return args_long(a->cmd->flags, name, strlen(name)) != NULL; }
-
 PN_INTERNAL bool pn_args_has(const pn_args *a, const char *name) { return args_last(a, name) != NULL; }
 
 PN_INTERNAL bool pn_args_on(const pn_args *a, const char *name)
@@ -19807,16 +19806,16 @@ PN_INTERNAL void pn_cli_interrupt_done(void) { cli_interrupts = 0; }
 
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
 {
-    pn_engine_params p;
-    memset(&p, 0, sizeof p);
+    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = n_threads, .no_prefix = 1});
+}
+
+PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
+{
+    pn_engine_params p = *as;
     p.size = sizeof p;
     p.log = cli_log;
     p.log_user = c;
-    p.n_threads = n_threads;
     p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
-    bool given = pn_args_knows(&c->args, "prefix-cache") && pn_args_has(&c->args, "prefix-cache");
-    p.prefix_bytes = given ? pn_args_size(&c->args, "prefix-cache", 0) : 0;
-    p.no_prefix = given ? p.prefix_bytes == 0 : !c->serves;     /* one prompt gains nothing */
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
@@ -22537,7 +22536,9 @@ static int run_read_grammar(run_state *r)
 static int run_open(run_state *r)
 {
     pn_cli *c = r->c;
-    int code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+    uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
+    int code = pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
+                                                            .prefix_bytes = cache, .no_prefix = cache == 0});
     if (!code)
         code = run_read_grammar(r);
     if (!code)
@@ -23319,6 +23320,13 @@ static int serve_open(pn_cli *c, const pn_serve_config *cfg, pn_str keys[2])
     return code;
 }
 
+static int serve_engine(pn_cli *c)
+{
+    uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
+    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0), .prefix_bytes = cache,
+                                                        .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache});
+}
+
 static int serve_main(pn_cli *c)
 {
     pn_serve_config *cfg = pn_mem_alloc(&c->mem, PN_ACCT_MISC, sizeof *cfg);
@@ -23327,10 +23335,9 @@ static int serve_main(pn_cli *c)
         return pn_cli_nomem(c);
     pn_str_init(&keys[0], &c->mem, PN_ACCT_MISC);
     pn_str_init(&keys[1], &c->mem, PN_ACCT_MISC);
-    c->serves = true;
     int code = pn_serve_config_read(c, cfg);
     if (!code)
-        code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+        code = serve_engine(c);
     if (!code)
         code = pn_args_on(&c->args, "check") ? serve_check(c, cfg) : serve_open(c, cfg, keys);
     pn_str_fini(&keys[0]);
