@@ -55,7 +55,7 @@ PROGRAM := $(if $(wildcard src/cli/pn_main.c),$(O)/pantheon)
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: all run test test-unit test-golden test-threads check drops install clean fuzz bench help FORCE
-.PHONY: test-page check-drops check-page check-layers check-symbols check-header check-warnings programs fuzz-programs
+.PHONY: test-page test-clients check-drops check-page check-layers check-symbols check-header check-warnings programs fuzz-programs
 
 all: $(LIB) $(PROGRAM)
 
@@ -67,6 +67,7 @@ help:
 	@echo 'make test-golden  the golden models alone (GOLDEN_QUICK=1: best instruction set, one way)'
 	@echo 'make test-threads what has threads, for the thread sanitizer (CFLAGS="-O1 -g -fsanitize=thread")'
 	@echo 'make test-page  the page at / in a browser (npm, chromium)'
+	@echo 'make test-clients openai, anthropic, the AI SDK and opencode against the server (installs them into $(O)/clients)'
 	@echo 'make check      the gates: drops, page, layers, symbols, headers, warnings (FULL=1: every combination)'
 	@echo 'make drops      regenerate pantheon.h, pantheon.c, ... after a change in src/'
 	@echo 'make fuzz       every fuzz target for T=$(T) seconds (clang)'
@@ -171,7 +172,8 @@ QUICK := $(filter-out %/test_golden %/test_real $(if $(EMULATED),$(TEXT_ONLY)),$
 test-unit:
 	@built=; $(MAKE) --no-print-directory -k $(QUICK) || built=-b; \
 	tools/run_tests.sh $$built $(QUICK)
-test-threads: $(O)/tests/unit/test_team $(O)/tests/api/test_requests $(O)/tests/api/test_sharing
+test-threads: $(O)/tests/unit/test_team $(O)/tests/api/test_requests $(O)/tests/api/test_sharing \
+              $(O)/tests/api/test_dies
 	@tools/run_tests.sh $^
 test-golden:
 	@built=; $(MAKE) --no-print-directory -k $(O)/tests/api/test_golden || built=-b; \
@@ -182,6 +184,12 @@ test-page: $(O)/pantheon
 	@if command -v npm > /dev/null; then test -d tests/page/node_modules || (cd tests/page && npm ci --silent --no-audit --no-fund); fi
 	@if command -v node > /dev/null; then node tests/page/page.mjs $(O)/pantheon; \
 	else echo 'SKIP the page in a browser: no node'; echo '0 passed, 0 failed, 1 skipped'; fi
+
+# Other people's clients, unmodified.  They are installed into the build folder (pip, npm); what cannot be is skipped.
+CLIENTS := $(sort $(wildcard tests/clients/test_*.py))
+test-clients: $(O)/pantheon
+	@tests/clients/setup.sh $(O)/clients
+	@PATH="$$(cd $(O)/clients && pwd)/venv/bin:$$PATH" TEST_TIMEOUT=$${TEST_TIMEOUT:-600} tools/run_tests.sh -p $(O)/pantheon $(CLIENTS)
 
 # ---- gates ----
 

@@ -2554,7 +2554,7 @@ PN_INTERNAL void pn_upstream_overdue(pn_upstream *u);          /* says why in an
  *     prefix    The longest beginning of the messages that some server has seen, unless that server is far busier
  *               than the least busy one: computing a prefix twice costs less than waiting behind others.
  *     load      The server with the fewest requests under way; among equals by rendezvous hashing on the beginning
- *               of the prompt.
+ *               of the prompt, or in turn where there is none or prefixes do not count.
  *
  * What was seen is kept as hashes in a table of a fixed size.  A beginning has a hash at 1 KiB, 4 KiB, 16 KiB ... of
  * the messages as they were sent, and one behind every message: a conversation of three short messages is found
@@ -2582,7 +2582,7 @@ typedef enum pn_affinity_mode { PN_AFFINITY_PREFIX = 0, PN_AFFINITY_HEADER, PN_A
 /* What a request is known by. */
 typedef struct pn_affinity_keys {
     uint64_t session;           /* 0: it names none */
-    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process */
+    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process; 0: none */
     uint64_t mark[PN_AFFINITY_MARKS];   /* [n_marks], the longest beginning first */
     uint32_t n_marks;
     uint32_t n_keep;            /* bits of what to remember are in keep */
@@ -2618,6 +2618,7 @@ typedef struct pn_affinity {
     pn_affinity_seen *table;    /* owned, [n]; a key lives in one of 4 places, the oldest gives way */
     size_t n;                   /* a power of two */
     uint64_t clock;
+    uint32_t last;              /* the server that was chosen last in turn */
 } pn_affinity;
 
 /* n: about how many beginnings to remember; 0: 65,536, which take 1.5 MiB. */
@@ -3017,7 +3018,6 @@ PN_INTERNAL bool pn_args_check(const pn_args *a, const char *who, const char *ke
 /* Enough arguments? */
 PN_INTERNAL bool pn_args_complete(const pn_args *a);
 
-PN_INTERNAL bool pn_args_knows(const pn_args *a, const char *name);            /* the command has this flag */
 PN_INTERNAL bool pn_args_has(const pn_args *a, const char *name);
 PN_INTERNAL bool pn_args_on(const pn_args *a, const char *name);               /* PN_FLAG_BOOL */
 PN_INTERNAL const char *pn_args_text(const pn_args *a, const char *name, const char *fallback);
@@ -3077,7 +3077,6 @@ typedef struct pn_cli {
     pn_session *session;
     pn_err err;                 /* of the call that failed last */
     const char *build;          /* of the version line; static */
-    bool serves;                /* for many prompts: a prefix cache is worth its memory */
     bool quiet, bars;           /* bars: stderr is a terminal and may show progress */
     const char *bar_what;       /* "loading"; NULL: none on screen */
     int bar_percent;
@@ -3134,7 +3133,10 @@ PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
 PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
-PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit, --prefix-cache */
+/* --mem-limit.  Without a prefix cache, from which one prompt gains nothing; _as: with the caller's threads
+ * and prefix cache. */
+PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);
+PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as);
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
@@ -14661,10 +14663,10 @@ static const char *const page_lines[] = {
     "try {\n",
     "const root = await look(\"/\", \"key\"), models = await look(\"/v1/models\", \"key\");\n",
     "if (root) $(\"about\").textContent = about(root);\n",
-    "const text = await look(\"/metrics\", \"key\"), list = text ? samples(text) : [], work = text ? tellWork(list) : {};\n",
+    "const text = await look(\"/metrics\", \"key\"), list = text ? samples(text) : [], ours = list.some(s => s.name === \"pantheon_mem_bytes\"), work = ours ? tellWork(list) : {};\n",
     "if (models) tellModels(models.data, work);\n",
     "const memory = await look(\"/admin/memory\", \"adminkey\");\n",
-    "if (memory || text) tellMemory(memory || memoryOf(list));\n",
+    "if (memory || ours) tellMemory(memory || memoryOf(list));\n",
     "else $(\"memory\").replaceChildren(el(\"p\", \"soft\", \"Shown on the server's own host, or with an admin key.\"));\n",
     "const open = memory && memory.sessions !== undefined ? memory.sessions : root && root.sessions;\n",
     "$(\"sessions\").textContent = open === undefined || open === null ? \"\" : `${count(open)} sessions open`;\n",
@@ -17014,10 +17016,13 @@ static uint32_t affinity_byte_marks(pn_bytes prompt, uint64_t seed, affinity_mar
 static uint32_t affinity_item_marks(pn_bytes array, uint64_t seed, affinity_mark out[PN_AFFINITY_ITEMS])
 {
     affinity_mark ring[PN_AFFINITY_ITEMS];
-    affinity_in in = {array.data, array.data + array.len};
+    affinity_in in;
     uint32_t n = 0;
     pn_bytes item;
-    if (!array.len || !affinity_take(&in, '['))
+    if (!array.len)
+        return 0;
+    in = (affinity_in){array.data, array.data + array.len};
+    if (!affinity_take(&in, '['))
         return 0;
     while (affinity_value(&in, &item)) {
         if (n == AFFINITY_ITEMS_MAX)
@@ -17052,7 +17057,8 @@ PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields 
         prompt.len--;               /* the next turn has a comma there */
     if (session.data)
         k->session = affinity_hash(session.data, session.len, same);
-    k->shape = affinity_hash(prompt.data, PN_MIN(prompt.len, (size_t)AFFINITY_FIRST), same);
+    if (prompt.len)
+        k->shape = affinity_hash(prompt.data, PN_MIN(prompt.len, (size_t)AFFINITY_FIRST), same);
     uint32_t n_bytes = affinity_byte_marks(prompt, ours, bytes), n_items = affinity_item_marks(prompt, ~ours, items);
     for (uint32_t i = 0; i < n_bytes; i++)
         k->keep[k->n_keep++] = bytes[i].key;
@@ -17067,7 +17073,7 @@ PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields 
 
 PN_INTERNAL pn_status pn_affinity_init(pn_affinity *a, pn_mem *mem, size_t n)
 {
-    *a = (pn_affinity){.mem = mem, .n = AFFINITY_WAYS};
+    *a = (pn_affinity){.mem = mem, .n = AFFINITY_WAYS, .last = PN_AFFINITY_SERVERS - 1};
     n = n ? PN_MIN(n, (size_t)1 << 24) : (size_t)1 << 16;
     while (a->n < n)
         a->n *= 2;
@@ -17154,6 +17160,15 @@ static uint64_t affinity_least(const pn_affinity_server *servers, uint64_t of, u
     return least;
 }
 
+/* The next one of `of` after the one before. */
+static uint32_t affinity_turn(pn_affinity *a, uint64_t of)
+{
+    do
+        a->last = (a->last + 1) % PN_AFFINITY_SERVERS;
+    while (!(of >> a->last & 1));
+    return a->last;
+}
+
 PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, const pn_affinity_server *servers,
                                         uint64_t eligible, pn_affinity_by *by)
 {
@@ -17173,7 +17188,7 @@ PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, c
             break;              /* shorter beginnings are known to it, too; what others know of them is worth less */
     }
     *by = PN_BY_LOAD;
-    return affinity_rendezvous(servers, least, k->shape);
+    return mode == PN_AFFINITY_PREFIX && k->shape ? affinity_rendezvous(servers, least, k->shape) : affinity_turn(a, least);
 }
 
 PN_INTERNAL void pn_affinity_learn(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, uint32_t i)
@@ -19436,8 +19451,6 @@ static const char *args_last(const pn_args *a, const char *name)
     return NULL;
 }
 
-PN_INTERNAL bool pn_args_knows(const pn_args *a, const char *name) { return args_long(a->cmd->flags, name, strlen(name)) != NULL; }
-
 PN_INTERNAL bool pn_args_has(const pn_args *a, const char *name) { return args_last(a, name) != NULL; }
 
 PN_INTERNAL bool pn_args_on(const pn_args *a, const char *name)
@@ -19791,16 +19804,16 @@ PN_INTERNAL void pn_cli_interrupt_done(void) { cli_interrupts = 0; }
 
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
 {
-    pn_engine_params p;
-    memset(&p, 0, sizeof p);
+    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = n_threads, .no_prefix = 1});
+}
+
+PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
+{
+    pn_engine_params p = *as;
     p.size = sizeof p;
     p.log = cli_log;
     p.log_user = c;
-    p.n_threads = n_threads;
     p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
-    bool given = pn_args_knows(&c->args, "prefix-cache") && pn_args_has(&c->args, "prefix-cache");
-    p.prefix_bytes = given ? pn_args_size(&c->args, "prefix-cache", 0) : 0;
-    p.no_prefix = given ? p.prefix_bytes == 0 : !c->serves;     /* one prompt gains nothing */
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
@@ -22521,7 +22534,9 @@ static int run_read_grammar(run_state *r)
 static int run_open(run_state *r)
 {
     pn_cli *c = r->c;
-    int code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+    uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
+    int code = pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
+                                                            .prefix_bytes = cache, .no_prefix = cache == 0});
     if (!code)
         code = run_read_grammar(r);
     if (!code)
@@ -23303,6 +23318,13 @@ static int serve_open(pn_cli *c, const pn_serve_config *cfg, pn_str keys[2])
     return code;
 }
 
+static int serve_engine(pn_cli *c)
+{
+    uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
+    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0), .prefix_bytes = cache,
+                                                        .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache});
+}
+
 static int serve_main(pn_cli *c)
 {
     pn_serve_config *cfg = pn_mem_alloc(&c->mem, PN_ACCT_MISC, sizeof *cfg);
@@ -23311,10 +23333,9 @@ static int serve_main(pn_cli *c)
         return pn_cli_nomem(c);
     pn_str_init(&keys[0], &c->mem, PN_ACCT_MISC);
     pn_str_init(&keys[1], &c->mem, PN_ACCT_MISC);
-    c->serves = true;
     int code = pn_serve_config_read(c, cfg);
     if (!code)
-        code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+        code = serve_engine(c);
     if (!code)
         code = pn_args_on(&c->args, "check") ? serve_check(c, cfg) : serve_open(c, cfg, keys);
     pn_str_fini(&keys[0]);

@@ -388,8 +388,6 @@ static const char *args_last(const pn_args *a, const char *name)
     return NULL;
 }
 
-PN_INTERNAL bool pn_args_knows(const pn_args *a, const char *name) { return args_long(a->cmd->flags, name, strlen(name)) != NULL; }
-
 PN_INTERNAL bool pn_args_has(const pn_args *a, const char *name) { return args_last(a, name) != NULL; }
 
 PN_INTERNAL bool pn_args_on(const pn_args *a, const char *name)

@@ -89,7 +89,6 @@ PN_INTERNAL bool pn_args_check(const pn_args *a, const char *who, const char *ke
 /* Enough arguments? */
 PN_INTERNAL bool pn_args_complete(const pn_args *a);
 
-PN_INTERNAL bool pn_args_knows(const pn_args *a, const char *name);            /* the command has this flag */
 PN_INTERNAL bool pn_args_has(const pn_args *a, const char *name);
 PN_INTERNAL bool pn_args_on(const pn_args *a, const char *name);               /* PN_FLAG_BOOL */
 PN_INTERNAL const char *pn_args_text(const pn_args *a, const char *name, const char *fallback);

@@ -239,16 +239,16 @@ PN_INTERNAL void pn_cli_interrupt_done(void) { cli_interrupts = 0; }
 
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
 {
-    pn_engine_params p;
-    memset(&p, 0, sizeof p);
+    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = n_threads, .no_prefix = 1});
+}
+
+PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
+{
+    pn_engine_params p = *as;
     p.size = sizeof p;
     p.log = cli_log;
     p.log_user = c;
-    p.n_threads = n_threads;
     p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
-    bool given = pn_args_knows(&c->args, "prefix-cache") && pn_args_has(&c->args, "prefix-cache");
-    p.prefix_bytes = given ? pn_args_size(&c->args, "prefix-cache", 0) : 0;
-    p.no_prefix = given ? p.prefix_bytes == 0 : !c->serves;     /* one prompt gains nothing */
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }

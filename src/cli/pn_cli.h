@@ -31,7 +31,6 @@ typedef struct pn_cli {
     pn_session *session;
     pn_err err;                 /* of the call that failed last */
     const char *build;          /* of the version line; static */
-    bool serves;                /* for many prompts: a prefix cache is worth its memory */
     bool quiet, bars;           /* bars: stderr is a terminal and may show progress */
     const char *bar_what;       /* "loading"; NULL: none on screen */
     int bar_percent;
@@ -88,7 +87,10 @@ PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
 PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
-PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);      /* --mem-limit, --prefix-cache */
+/* --mem-limit.  Without a prefix cache, from which one prompt gains nothing; _as: with the caller's threads
+ * and prefix cache. */
+PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);
+PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as);
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 

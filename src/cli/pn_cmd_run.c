@@ -699,7 +699,9 @@ static int run_read_grammar(run_state *r)
 static int run_open(run_state *r)
 {
     pn_cli *c = r->c;
-    int code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+    uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
+    int code = pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
+                                                            .prefix_bytes = cache, .no_prefix = cache == 0});
     if (!code)
         code = run_read_grammar(r);
     if (!code)

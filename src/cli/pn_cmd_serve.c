@@ -213,6 +213,13 @@ static int serve_open(pn_cli *c, const pn_serve_config *cfg, pn_str keys[2])
     return code;
 }
 
+static int serve_engine(pn_cli *c)
+{
+    uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
+    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0), .prefix_bytes = cache,
+                                                        .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache});
+}
+
 static int serve_main(pn_cli *c)
 {
     pn_serve_config *cfg = pn_mem_alloc(&c->mem, PN_ACCT_MISC, sizeof *cfg);
@@ -221,10 +228,9 @@ static int serve_main(pn_cli *c)
         return pn_cli_nomem(c);
     pn_str_init(&keys[0], &c->mem, PN_ACCT_MISC);
     pn_str_init(&keys[1], &c->mem, PN_ACCT_MISC);
-    c->serves = true;
     int code = pn_serve_config_read(c, cfg);
     if (!code)
-        code = pn_cli_open_engine(c, (uint32_t)pn_args_int(&c->args, "threads", 0));
+        code = serve_engine(c);
     if (!code)
         code = pn_args_on(&c->args, "check") ? serve_check(c, cfg) : serve_open(c, cfg, keys);
     pn_str_fini(&keys[0]);

@@ -35,7 +35,7 @@ static inline int cache_open_with(cache_rig *r, const char *path, const pn_engin
     return 1;
 }
 
-static inline int cache_open(cache_rig *r, const char *path) { return cache_open_with(r, path, &(pn_engine_params){.n_threads = 2}); }
+static inline int cache_open(cache_rig *r, const char *path) { return cache_open_with(r, path, &(pn_engine_params){.n_threads = 1}); }
 
 static inline void cache_close(cache_rig *r)
 {

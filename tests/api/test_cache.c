@@ -254,7 +254,7 @@ static void a_small_budget_holds(const char *path)
         pn_file_close(f);
         cache_cold(&r, r.ids, CACHE_PROMPT, &cold);
         cache_close(&r);
-        if (!cache_open_with(&r, path, &(pn_engine_params){.n_threads = 2, .prefix_bytes = budget}))
+        if (!cache_open_with(&r, path, &(pn_engine_params){.n_threads = 1, .prefix_bytes = budget}))
             return;
         for (int i = 0; i < 12; i++) {
             pn_token mine[CACHE_PROMPT];
@@ -283,7 +283,7 @@ static void the_cache_gives_way(void)
         pn_engine_memory(r.e, &i);
         uint64_t limit = i.total_peak + (2 << 20);
         cache_close(&r);
-        if (!cache_open_with(&r, cache_models[0], &(pn_engine_params){.n_threads = 2, .mem_limit = limit, .prefix_bytes = limit}))
+        if (!cache_open_with(&r, cache_models[0], &(pn_engine_params){.n_threads = 1, .mem_limit = limit, .prefix_bytes = limit}))
             return;
         for (int what = 0; what < 3; what++) {
             pn_session *s = NULL;

@@ -24,6 +24,7 @@ elif [ "$(stamp "$here/requirements.txt")" != "$(cat "$to/venv/stamp" 2> /dev/nu
         stamp "$here/requirements.txt" > "$to/venv/stamp"
     else
         echo "SKIP clients of PyPI: $(tail -n 1 "$to/pip.log")"
+        rm -rf "$to/venv"
     fi
 fi
 
@@ -36,7 +37,8 @@ elif [ "$(stamp "$here/package.json" "$here/package-lock.json")" != "$(cat "$to/
     if (cd "$to/node" && npm ci --no-audit --no-fund --ignore-scripts) > "$to/npm.log" 2>&1; then
         stamp "$here/package.json" "$here/package-lock.json" > "$to/node/stamp"
     else
-        echo "SKIP clients of npm: $(grep -v '^$' "$to/npm.log" | tail -n 1)"
+        echo "SKIP clients of npm: $(grep -v '^$' "$to/npm.log" | head -n 1)"
+        rm -rf "$to/node"
     fi
 fi
 exit 0

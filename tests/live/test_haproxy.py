@@ -62,15 +62,16 @@ def sticky(pantheon, model, tmp):
         port, path = free_port(), os.path.join(tmp, "haproxy.cfg")
         with open(EXAMPLE) as f:
             text = f.read()
-        for old, new in ("127.0.0.1:8000", port), ("127.0.0.1:8081", one.port), ("127.0.0.1:8082", two.port):
+        for old, new in ("127.0.0.1:8000", port), ("127.0.0.1:8080", one.port), ("127.0.0.1:8081", two.port):
             check(old in text, "the example names %s" % old)
-            text = text.replace(old, "127.0.0.1:%d" % new)
+            text = text.replace(old, "127.0.0.1:<%d>" % new)
         with open(path, "w") as f:
-            f.write(text)
+            f.write(text.replace("<", "").replace(">", ""))
         p = subprocess.run(["haproxy", "-c", "-f", path], capture_output=True, timeout=60)
         check(p.returncode == 0 and b"WARN" not in p.stdout + p.stderr, "haproxy takes the example without a warning", p.stderr)
         with Proxy(path, port) as s:
             until(s.up, "haproxy listens")
+            equal(s.get("/admin/models").status, 403, "nobody is an administrator because of the proxy")
             talk = {i: [{"role": "user", "content": "Story %d: " % i + "Tell me a story about a fox and a robot. " * 8}] for i in range(N_SESSIONS)}
 
             def turn(i):
