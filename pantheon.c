@@ -3715,7 +3715,7 @@ PN_INTERNAL pn_status pn_respell_find(const pn_respell *q, size_t *end, bool *fo
 
 /* includes base/pn_base.h */
 
-#define PN_PLAN_ABI 2
+#define PN_PLAN_ABI 3
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
 #define PN_NO_WEIGHT UINT32_MAX
 #define PN_NO_OPERAND UINT32_MAX
@@ -3737,10 +3737,11 @@ typedef struct pn_weight {
 
 /* ---- state -------------------------------------------------------------------------------- */
 
-/* Layers whose keys and values have one geometry and one lifetime share pages. */
+/* Layers whose keys and values have one geometry, one lifetime and one die share pages. */
 typedef struct pn_stream_group {
     uint32_t n_layers, n_heads, d_k, d_v;
     uint32_t window;                /* tokens a query sees, itself included; 0: all */
+    uint32_t part;                  /* of a model that is split over two dies: whose layers these are */
 } pn_stream_group;
 
 typedef struct pn_state_spec {
@@ -3748,6 +3749,16 @@ typedef struct pn_state_spec {
     uint32_t n_groups;
     uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none */
 } pn_state_spec;
+
+/* The groups of one part alone. */
+static inline pn_state_spec pn_state_part(const pn_state_spec *s, uint32_t part)
+{
+    pn_state_spec p = {.slot_bytes = part == 0 ? s->slot_bytes : 0};
+    for (uint32_t g = 0; g < s->n_groups; g++)
+        if (s->group[g].part == part)
+            p.group[p.n_groups++] = s->group[g];
+    return p;
+}
 
 /* One page: PN_KV_PAGE_TOKENS tokens of every layer of a group.  The header travels with the page.  A
  * page that is `common` may have several holders and is not written any more (store/pn_kv.h). */
@@ -3800,7 +3811,8 @@ typedef enum pn_dim {
 
 typedef enum pn_where {
     PN_AT_SCRATCH = 0,
-    PN_AT_OUTPUT                    /* the step's result */
+    PN_AT_OUTPUT,                   /* the step's result */
+    PN_AT_CARRY                     /* what one part of a split model hands to the next */
 } pn_where;
 
 /* act: pn_act_kind of cpu/pn_cpu.h (0: f32).  A row of a quantised operand is opaque to the plan;
@@ -3931,6 +3943,8 @@ typedef struct pn_step {
     const uint32_t *out_rows;       /* [n_outs] ascending */
     uint32_t n_outs;
     float *logits;                  /* [n_outs, n_vocab]; of a plan for PN_RESULT_HIDDEN [n_outs, n_embd] */
+    float *carry;                   /* [n_rows, n_embd] of a split model: the rows between the layers of its parts.
+                                       The first part's plan writes it, the second's reads it and may overwrite it */
 } pn_step;
 
 /* ---- weights: the lease ------------------------------------------------------------------- */
@@ -4023,6 +4037,8 @@ struct pn_builder {
     bool exact;
     pn_status status;
     struct { uint32_t x, q; uint8_t act; } quants[8];   /* recent quantised copies, newest first */
+    uint32_t layer0, layer1;    /* the part's layers; layer1 0: all */
+    bool outside;               /* the layer being written is none of them: its ops are left out */
 };
 
 typedef struct pn_plan_env {
@@ -4033,6 +4049,7 @@ typedef struct pn_plan_env {
     uint32_t n_vocab, max_rows, max_outs;
     bool exact;
     pn_plan_result result;
+    uint32_t layer0, layer1;    /* a plan of layers [layer0, layer1) alone, see pn_b_layer; layer1 0: of all */
 } pn_plan_env;
 
 PN_INTERNAL pn_status pn_builder_begin(pn_builder *b, pn_plan *plan, const pn_plan_env *env);
@@ -4043,6 +4060,11 @@ PN_INTERNAL void pn_plan_free(pn_plan *p, pn_mem *mem);
 /* ---- operands: [rows, cols] f32 unless said otherwise ---- */
 
 PN_INTERNAL uint32_t pn_b_embed(pn_builder *b, uint32_t w, float scale);
+/* Layer il begins, or after the last one the head (il = number of layers); x: the rows between two layers, which the
+ * next ops are to work on.  This is where a model is cut: in the plan of some of its layers everything outside of
+ * them is left out, but for rope tables; the first of them finds x in the step's carry, and the last one's x is
+ * left there. */
+PN_INTERNAL uint32_t pn_b_layer(pn_builder *b, uint32_t il, uint32_t x, uint32_t n_embd);
 /* y = RMS(x; w) over each of `groups` equal parts of a row; w PN_NO_WEIGHT: no weight. */
 PN_INTERNAL uint32_t pn_b_norm(pn_builder *b, uint32_t x, uint32_t w, float eps);
 PN_INTERNAL void pn_b_norm_heads(pn_builder *b, uint32_t x, uint32_t w, float eps, uint32_t groups);  /* in place */
@@ -5687,6 +5709,7 @@ struct pn_desc {
     pn_rope *ropes;
     size_t n_ropes, cap_ropes;
     pn_state_spec state;
+    uint32_t cut;                           /* split: layers from here on are the second part; 0: not split */
 
     void *layers;                           /* [n_layers] of arch->layer_bytes, zeroed; owned */
     union {                                 /* what else a family wants to remember */
@@ -5700,6 +5723,8 @@ struct pn_desc {
 
 /* Read header keys and bind tensors.  On failure *d is empty. */
 PN_INTERNAL pn_status pn_desc_open(pn_desc *d, pn_mem *mem, pn_weights *file, bool header_only, pn_err *err);
+/* The same, split: layers [0, cut) with the embedding are the first part, the others with the head the second. */
+PN_INTERNAL pn_status pn_desc_open_cut(pn_desc *d, pn_mem *mem, pn_weights *file, bool header_only, uint32_t cut, pn_err *err);
 PN_INTERNAL void pn_desc_close(pn_desc *d);
 
 /* Build the plan of a step of at most max_rows rows and max_outs wanted rows, for a context cap of
@@ -5707,9 +5732,11 @@ PN_INTERNAL void pn_desc_close(pn_desc *d);
 PN_INTERNAL pn_status pn_desc_plan(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
                                    uint32_t n_ctx, bool exact, pn_err *err);
 
-/* The same with PN_RESULT_HIDDEN: no head, its input is what comes out. */
-PN_INTERNAL pn_status pn_desc_plan_hidden(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
-                                          uint32_t n_ctx, bool exact, pn_err *err);
+/* The plan of one part, as if the model were cut at `cut` (0: all of it is part 0): what part 0 leaves in the step's
+ * carry, part 1 goes on with.  With PN_RESULT_HIDDEN there is no head, its input is what comes out.  The groups of keys and
+ * values are those of the description, so a model is run with the cut it was opened with. */
+PN_INTERNAL pn_status pn_desc_plan_part(const pn_desc *d, pn_plan *plan, uint32_t cut, uint32_t part, pn_plan_result result,
+                                        uint32_t max_rows, uint32_t n_ctx, bool exact, pn_err *err);
 
 /* Bytes of weights a single decode step reads: matrices once, of experts the share that is used, of
  * the embedding table one row (all of it when it is the output matrix too). */
@@ -5750,8 +5777,9 @@ PN_INTERNAL uint32_t pn_bind_vec_opt(pn_desc *d, const char *name, uint32_t il, 
 
 /* ---- for families: state and rope ---------------------------------------------------------- */
 
-/* The group of layers with this geometry, made on first use; *layer gets the index within it. */
-PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t n_heads, uint32_t d_k, uint32_t d_v, uint32_t window,
+/* The group of layers with this geometry, and of the same part as layer il, made on first use; *layer gets the index
+ * within it. */
+PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, uint32_t d_k, uint32_t d_v, uint32_t window,
                                     uint32_t *layer);
 
 typedef struct pn_rope_spec {
@@ -5935,6 +5963,7 @@ typedef struct pn_kv_group {
     uint32_t n_pages;           /* the reserve: own pages */
     uint32_t max_pages;         /* most that can be in use at once */
     uint64_t page_bytes;        /* without header */
+    pn_mem *mem;                /* where its pages come from: its die's */
     pn_kv_page **free;          /* [max_pages] stack of own pages */
     uint32_t n_free;
     pn_kv_page **table;         /* [n_table] */
@@ -5943,7 +5972,7 @@ typedef struct pn_kv_group {
 } pn_kv_group;
 
 typedef struct pn_kv {
-    pn_mem *mem;
+    pn_mem *mem;                /* NULL: not open */
     const pn_state_spec *spec;  /* borrowed from the model */
     uint32_t n_ctx, n_batch, length;
     uint32_t type;              /* pn_dtype of keys and values */
@@ -5966,14 +5995,17 @@ PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *sp
 /* The same without pages: tables alone, of pn_kv_bare_bytes(). */
 PN_INTERNAL pn_status pn_kv_open_bare(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                       uint32_t type, pn_err *err);
+/* Either, with the memory of each part of a split model: mem[part of the group]. */
+PN_INTERNAL pn_status pn_kv_open_parts(pn_kv *kv, pn_mem *const mem[2], const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
+                                       uint32_t type, bool bare, pn_err *err);
 PN_INTERNAL uint64_t pn_kv_bare_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch);
 PN_INTERNAL void pn_kv_close(pn_kv *kv);
 
 /* By the turn: pages for all positions before n <= n_ctx, until the sequence is truncated or adopts.
  * False and nothing changed: no memory.
- * pn_kv_reserve_bytes: what it would take.  Opened whole: a no-op, and 0. */
+ * pn_kv_reserve_bytes: what it would take of one part's memory.  Opened whole: a no-op, and 0. */
 PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n);
-PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n);
+PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t part);
 
 /* By the turn: the turn is over, pages that hold nothing go back. */
 PN_INTERNAL void pn_kv_trim(pn_kv *kv);
@@ -6303,6 +6335,8 @@ static inline uint8_t *cpu_addr(const pn_exec *x, uint32_t operand)
         root = &x->plan->operands[root->parent];
     if (root->where == PN_AT_OUTPUT)
         return (uint8_t *)x->step->logits + o->col_at;
+    if (root->where == PN_AT_CARRY)
+        return (uint8_t *)x->step->carry + o->col_at;
     return x->scratch + root->offset + o->col_at;
 }
 
@@ -6345,23 +6379,197 @@ PN_INTERNAL const pn_device_ops *pn_device_cpu_ops(void);
 
 #endif /* PN_DEVICE_CPU_H */
 
+/* ---- Begin device/pn_device_sim.h ---- */
+/*
+ * pn_device_sim.h - dies that are not there, for tests of placement, replicas and device memory.
+ *
+ * A simulated die computes on the CPU, with a device of its own, and has three things a real one has: a memory
+ * of so many bytes, a speed, and allocations that fail.
+ *
+ *     "2;bytes=512M;tps=100;fail_alloc=0;die1.bytes=64M"
+ *
+ *     2               dies, first; 1 to PN_SIM_DIES
+ *     bytes=SIZE      memory of each; default 1G
+ *     tps=N           rows a second as long as they come one by one (below); default 100
+ *     fail_alloc=N    the N-th time memory is taken on a die, counted from 1, there is none; default 0: never
+ *     dieI.KEY=V      for die I alone, and stronger than the same for all
+ *
+ * A step of n rows takes max(1, n / 16) / tps seconds of the die's virtual clock: up to sixteen rows are bound by
+ * reading the weights, as on real devices.  When a clock runs is the engine's to say (engine/pn_die.h).
+ */
+#ifndef PN_DEVICE_SIM_H
+#define PN_DEVICE_SIM_H
+
+/* includes base/pn_err.h */
+/* includes base/pn_thread.h */
+
+enum { PN_SIM_DIES = 16 };
+
+typedef struct pn_sim_params {
+    uint64_t bytes;
+    double tps;
+    uint64_t fail_alloc;
+} pn_sim_params;
+
+/* dies [*n] of them are filled.  PN_E_INVALID names key and value. */
+PN_INTERNAL pn_status pn_sim_parse(const char *text, pn_sim_params dies[PN_SIM_DIES], uint32_t *n, pn_err *err);
+
+/* Virtual seconds of a step of so many rows. */
+PN_INTERNAL double pn_sim_seconds(const pn_sim_params *p, uint32_t rows);
+
+/* The memory of one die.  Threads: any. */
+typedef struct pn_sim_memory {
+    pn_mutex lock;
+    uint64_t bytes, used, n_taken, fail_at;
+} pn_sim_memory;
+
+typedef enum pn_sim_taken { PN_SIM_OK = 0, PN_SIM_FULL, PN_SIM_FAILED } pn_sim_taken;
+
+PN_INTERNAL void pn_sim_memory_init(pn_sim_memory *m, const pn_sim_params *p);
+PN_INTERNAL void pn_sim_memory_fini(pn_sim_memory *m);
+PN_INTERNAL pn_sim_taken pn_sim_take(pn_sim_memory *m, uint64_t bytes);         /* not OK: nothing was taken */
+PN_INTERNAL void pn_sim_give(pn_sim_memory *m, uint64_t bytes);
+PN_INTERNAL uint64_t pn_sim_free_bytes(pn_sim_memory *m);
+
+#endif /* PN_DEVICE_SIM_H */
+
+/* ---- Begin engine/pn_die.h ---- */
+/*
+ * pn_die.h - a compute unit: its device, the working memory of its steps, its own memory, its clock.
+ *
+ * An engine has the CPU, or simulated dies instead (device/pn_device_sim.h), numbered from 0.  A model belongs to a
+ * die, or is split over two: the first then runs the layers before the cut, the second the others.  What belongs to
+ * a die:
+ *
+ *     weights      of a simulated die counted as uploaded when a model is placed there (they lie where they lay)
+ *     pages        keys and values, their tables, the prefix cache: taken from pn_die_mem()
+ *     work         what its steps compute in
+ *
+ * Everything else (tokens, logits, vocabularies) is the machine's, and a simulated die's memory is counted there,
+ * too: in the ledger.
+ *
+ * The virtual clock, of simulated dies alone.  A die's clock stands still while it has no work and goes on by what
+ * its steps take.  Work that is handed to a die without any begins now, so its clock moves up to
+ *
+ *     now = the least clock of the dies that have work, or if none has, the greatest of all:
+ *
+ * a die with work has got as far as its clock says, and when all is done it was done at the last clock that ran.
+ * Work handed to a die with work runs when its turn comes.  A step over two dies begins when both are free and ends
+ * on both at once.
+ *
+ * Threads: any.  A step has a die by `busy`.
+ */
+#ifndef PN_DIE_H
+#define PN_DIE_H
+
+/* includes base/pn_err.h */
+/* includes base/pn_thread.h */
+/* includes device/pn_device.h */
+/* includes device/pn_device_sim.h */
+/* includes store/pn_prefix.h */
+
+#include <stdatomic.h>
+
+enum { PN_MAX_PARTS = 2 };      /* dies of one model */
+
+struct pn_sched;
+
+/* Pages that sessions share, and where to find them: see pn_cache.h. */
+typedef struct pn_cache {
+    pn_mutex lock;
+    pn_prefix *tree;            /* owned; NULL: nothing was kept yet */
+    uint64_t bytes_max;         /* 0: nothing is kept */
+    uint64_t tick;
+    uint64_t n_queries, n_hits, tokens_asked, tokens_hit;
+} pn_cache;
+
+/* The memory of a simulated die. */
+typedef struct pn_die_door {
+    pn_mem mem;                 /* first: cast back */
+    struct pn_die *die;
+} pn_die_door;
+
+typedef struct pn_die {
+    pn_engine *engine;
+    uint32_t index;
+    const pn_device_ops *ops;
+    pn_device *dev;
+    uint32_t n_threads;
+    struct pn_sched *sched;     /* owned: of the models whose first die this is */
+    pn_cache cache;             /* and what they keep */
+
+    pn_mutex lock;              /* the next ones */
+    pn_cond idle;
+    bool busy;                  /* a step has the die */
+    bool parked;                /* that step waits for somebody to go on with it: see pn_sched_settle */
+    bool wanted;                /* another die's scheduler found it busy: let that one have a turn */
+    struct pn_sched *holder;    /* whose step it is; NULL: a session's own */
+    uint32_t n_models;
+
+    void *work;                 /* grown when a session is opened, never inside a step */
+    uint64_t work_bytes;
+
+    bool simulated;             /* the next ones are */
+    pn_die_door door;
+    pn_sim_params sim;
+    pn_sim_memory memory;
+    double clock;               /* seconds; under the engine's clock_lock, as the next */
+    uint32_t n_work;            /* jobs, and steps that are none's */
+} pn_die;
+
+/* sim NULL: the CPU.  On failure pn_die_close() is still due. */
+PN_INTERNAL pn_status pn_die_open(pn_die *die, pn_engine *e, uint32_t index, const pn_sim_params *sim, uint32_t n_threads, pn_err *err);
+PN_INTERNAL void pn_die_close(pn_die *die);
+
+/* The die for one step, and back.  take: when the step that has it is parked, that is finished first.  try: for a
+ * scheduler's step, if it is free now.  wait: until it has been free for a moment. */
+PN_INTERNAL void pn_die_take(pn_die *die);
+PN_INTERNAL bool pn_die_try(pn_die *die, struct pn_sched *q);
+PN_INTERNAL void pn_die_wait(pn_die *die);
+PN_INTERNAL void pn_die_give(pn_die *die);
+PN_INTERNAL void pn_die_park(pn_die *die, bool parked);
+
+/* Make sure the die has working memory for this plan. */
+PN_INTERNAL pn_status pn_die_reserve(pn_die *die, const pn_plan *plan, pn_err *err);
+
+/* Where pages and working memory come from. */
+PN_INTERNAL pn_mem *pn_die_mem(pn_die *die);
+
+/* Bytes that are free there; UINT64_MAX: it has no memory of its own. */
+PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die);
+
+/* A model's weights come, and go.  PN_E_BUDGET: there is no room. */
+PN_INTERNAL pn_status pn_die_upload(pn_die *die, uint64_t bytes, pn_err *err);
+PN_INTERNAL void pn_die_unload(pn_die *die, uint64_t bytes);
+
+/* The clock: work was handed over, work is gone, a step of `rows` rows was computed on dies[0..n). */
+PN_INTERNAL void pn_die_arrive(pn_die *const *dies, uint32_t n);
+PN_INTERNAL void pn_die_leave(pn_die *const *dies, uint32_t n);
+/* Returns the seconds it took by the clock; 0: there is none. */
+PN_INTERNAL double pn_die_computed(pn_die *const *dies, uint32_t n, const double *share, uint32_t rows);
+
+#endif /* PN_DIE_H */
+
 /* ---- Begin engine/pn_engine_int.h ---- */
 /*
  * pn_engine_int.h - the structs behind the public handles.
  *
- *     pn_engine   ledger, log, dies
+ *     pn_engine   ledger, log, dies (pn_die.h)
  *     pn_file     tensor directory of a model file, header only
  *     pn_model    its own directory, description, residency, vocabulary, plans
  *     pn_session  keys and values, tokens, last logits
  *
  * Locks, outermost first; whoever holds one takes only those below it:
  *
- *     pn_sched.lock   the list of requests; not held while a step runs or a callback is called
+ *     pn_sched.lock   a die's list of requests; not held while a step runs or a callback is called
  *     pn_die.lock     the flags of a die; a step has the die by `busy`, not by holding this
  *     pn_model.lock   plans, caps, the number of sessions
- *     pn_cache.lock   the prefix tree and all pages with more than one holder (pn_cache.h): a leaf
+ *     pn_cache.lock   a die's prefix tree and all its pages with more than one holder (pn_cache.h)
+ *     leaves          pn_drive.lock (who steps), pn_engine.clock_lock, pn_sim_memory.lock
  *
- * Any of the first three may be held when memory is taken, for pn_engine_mem() may go to the cache.
+ * There is one of the first, second and fourth for every die; nobody holds two of a kind.  Who needs two dies for a
+ * step takes the one with the lower number first, or tries the second and gives the first back.  Any of the first
+ * three may be held when memory is taken, for pn_engine_mem() may go to the caches.
  */
 #ifndef PN_ENGINE_INT_H
 #define PN_ENGINE_INT_H
@@ -6373,6 +6581,7 @@ PN_INTERNAL const pn_device_ops *pn_device_cpu_ops(void);
 /* includes base/pn_os.h */
 /* includes base/pn_thread.h */
 /* includes device/pn_device.h */
+/* includes engine/pn_die.h */
 /* includes format/pn_weights.h */
 /* includes mem/pn_ledger.h */
 /* includes model/pn_desc.h */
@@ -6388,43 +6597,33 @@ enum {
     ENGINE_BUCKETS = 4          /* rows of a step: 1, 8, 64, n_batch */
 };
 
-/* One compute unit and the working memory its steps share: one exec is open at a time. */
-typedef struct pn_die {
-    const pn_device_ops *ops;
-    pn_device *dev;
-    uint32_t n_threads;
-    pn_mutex lock;              /* the flags */
-    pn_cond idle;
-    bool busy;                  /* a step has the die */
-    bool parked;                /* that step waits for somebody to go on with it: see pn_sched_settle */
-    void *work;                 /* grown when a session is opened, never inside a step */
-    uint64_t work_bytes;
-} pn_die;
-
-/* Pages that sessions share, and where to find them: see pn_cache.h. */
-typedef struct pn_cache {
-    pn_mutex lock;
-    pn_prefix *tree;            /* owned; NULL: nothing was kept yet */
-    uint64_t bytes_max;         /* 0: nothing is kept */
-    uint64_t tick;
-    uint64_t n_queries, n_hits, tokens_asked, tokens_hit;
-} pn_cache;
-
-/* The ledger; where that has nothing left, the cache gives way. */
+/* The ledger; where that has nothing left, the caches give way. */
 typedef struct pn_engine_memory_door {
     pn_mem mem;                 /* first: cast back */
     pn_engine *engine;
 } pn_engine_memory_door;
 
+/* Who steps, and the engine's own driver. */
+typedef struct pn_drive {
+    pn_mutex lock;              /* the next ones: a leaf */
+    pn_cond work;               /* for the driver: there is news */
+    uint64_t news;              /* a job came or went on, some session was cancelled */
+    bool driving, stop;
+    bool stepping;              /* a thread is in pn_engine_step */
+    pn_thread_id stepper;       /* that thread */
+    pn_thread driver;
+} pn_drive;
+
 struct pn_engine {
     pn_ledger ledger;
     pn_engine_memory_door door;
-    pn_cache cache;
     pn_log_fn log;
     void *log_user;
-    pn_die cpu;
-    struct pn_sched *sched;     /* owned */
-    atomic_bool cancelled;      /* since the scheduler last looked, some session was */
+    uint32_t n_threads;
+    pn_die *dies;               /* owned, [n_dies]: the CPU alone, or simulated ones */
+    uint32_t n_dies;
+    pn_mutex clock_lock;        /* the dies' clocks: a leaf */
+    pn_drive drive;
 };
 
 struct pn_file {
@@ -6438,7 +6637,7 @@ struct pn_file {
 /* A plan for steps of up to max_rows rows in a context of n_ctx (which selects long-rope tables), with
  * logits or hidden rows as result. */
 typedef struct pn_cached_plan {
-    pn_plan plan;
+    pn_plan part[PN_MAX_PARTS]; /* [n_dies of the model]: what each of its dies does */
     uint32_t max_rows;
     bool long_ctx;              /* which long-rope table */
     uint32_t users;             /* sessions that hold it: not replaced */
@@ -6455,6 +6654,13 @@ typedef struct pn_queue {
 
 struct pn_model {
     pn_engine *engine;
+    pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
+    uint32_t n_dies;            /* 0: without weights */
+    uint32_t n_uploaded;
+    uint64_t uploaded[PN_MAX_PARTS];    /* [n_uploaded] bytes of weights on each */
+    double share[PN_MAX_PARTS]; /* of its layers */
+    float *carry;               /* owned, [carry_rows, n_embd]: what the first die hands to the second; by `busy` of both */
+    uint32_t carry_rows;
     pn_file file;
     pn_desc desc;
     pn_residency_store store;
@@ -6473,6 +6679,9 @@ struct pn_model {
     uint32_t n_sessions;
     uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
 };
+
+/* The die whose scheduler and cache are the session's. */
+#define PN_SESSION_DIE(s) ((s)->model->dies[0])
 
 struct pn_session {
     pn_model *model;
@@ -6510,13 +6719,8 @@ PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
 /* A registered table fits this build. */
 PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);
 
-/* The die for one step, and back.  take: when the step that has it is parked, that is finished first. */
-PN_INTERNAL void pn_die_take(pn_engine *e, pn_die *die);
-PN_INTERNAL void pn_die_give(pn_die *die);
-PN_INTERNAL void pn_die_park(pn_die *die, bool parked);
-
 /* The plan of a step of `rows` rows, at most n_batch. */
-PN_INTERNAL const pn_plan *pn_session_plan(const pn_session *s, uint32_t rows);
+PN_INTERNAL const pn_cached_plan *pn_session_plan(const pn_session *s, uint32_t rows);
 
 /* n tokens can be appended: they are of the vocabulary and there is room. */
 PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token *tokens, size_t n, pn_err *err);
@@ -6524,12 +6728,23 @@ PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token 
 /* PN_E_STATE: a request works on the session. */
 PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
 
-/* Bytes that can be taken for a session of m now; UINT64_MAX: nobody knows a limit. */
+/* Bytes in the machine's memory, and those of them that are on the model's dies. */
+typedef struct pn_need {
+    uint64_t all, die[PN_MAX_PARTS];
+} pn_need;
+
+/* What stood in the way: bytes needed, bytes there with all of the cache that can go, and where. */
+typedef struct pn_lack {
+    uint64_t need, available;
+    char where[64];             /* "", or " on die 1, which has 536870912" */
+} pn_lack;
+
+/* Bytes that can be taken for a session of m now, wherever it is tightest; UINT64_MAX: nobody knows a limit. */
 PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
 
-/* Would `whole` bytes fit, the prefix cache counted as free?  Then there is room for `need` of them now, at the
- * cost of the cache if it has to be.  *available: what there is with all of the cache that can go. */
-PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available);
+/* Would `whole` fit everywhere, the prefix cache counted as free?  Then there is room for `need` of it now, at the
+ * cost of the cache if it has to be. */
+PN_INTERNAL bool pn_model_room(const pn_model *m, const pn_need *whole, const pn_need *need, pn_lack *lack);
 
 /* pn_kv_prepare, under the lock of the pages. */
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
@@ -6538,8 +6753,15 @@ PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
 
-/* Make sure the die has working memory for this plan. */
-PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err);
+/* All dies of the model for one step, and back. */
+PN_INTERNAL void pn_model_take(const pn_model *m);
+PN_INTERNAL void pn_model_give(const pn_model *m);
+
+/* The dies of this list, checked; for an empty one the die with most bytes free. */
+PN_INTERNAL pn_status pn_engine_find_dies(pn_engine *e, const uint32_t *list, size_t n, pn_die *out[PN_MAX_PARTS], uint32_t *n_out, pn_err *err);
+
+/* Make sure the model's dies have working memory for this plan. */
+PN_INTERNAL pn_status pn_model_reserve(pn_model *m, const pn_cached_plan *plan, pn_err *err);
 
 /* The plan of a step of up to max_rows rows (cached), with logits or with hidden rows as result.  Release it
  * when the session closes. */
@@ -6553,20 +6775,21 @@ PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p);
  * working memory of its largest step on n_threads threads. */
 typedef struct pn_session_need {
     uint64_t kv_bytes, kv_pages, work_bytes, misc_bytes;
+    uint64_t kv_part[PN_MAX_PARTS], work_part[PN_MAX_PARTS];   /* of kv_bytes and work_bytes: the parts of a split model */
 } pn_session_need;
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
                                        uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err);
 
-/* What an embedding takes beside that: hidden rows, their sum, and what its step needs beyond work_bytes. */
+/* What an embedding takes beside that: hidden rows, their sum, and what its step needs beyond work_part. */
 PN_INTERNAL pn_status pn_embed_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads, bool exact,
-                                     uint64_t work_bytes, uint64_t *out, pn_err *err);
+                                     const uint64_t work_part[PN_MAX_PARTS], pn_need *out, pn_err *err);
 PN_INTERNAL void pn_embed_free(pn_session *s);
 
 /* One step at the session's end: n rows of a text of `total` tokens, `done` of which came before.  The
  * wanted rows are in s->out_rows, ascending. */
 typedef struct pn_session_part {
-    const pn_plan *plan;
+    const pn_cached_plan *plan;
     const pn_token *tokens;     /* [n] */
     uint32_t n, n_outs;
     uint32_t done, total;
@@ -6591,9 +6814,9 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 
 /* ---- Begin engine/pn_cache.h ---- */
 /*
- * pn_cache.h - the engine's prefix cache: what one generation has computed, the next may begin with.
+ * pn_cache.h - a die's prefix cache: what one generation has computed, the next may begin with.
  *
- * One tree (store/pn_prefix.h) for all models, in spaces: a model, a type of keys and values, and which of
+ * One tree (store/pn_prefix.h) for all models of a die, in spaces: a model, a type of keys and values, and which of
  * the model's two rotary tables, for all of these change what a page holds.  (Arithmetic is the model's.)
  *
  * Only generations look into it and add to it (engine/pn_generate.c); pn_session_eval does neither, so
@@ -6610,8 +6833,9 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 
 /* includes engine/pn_engine_int.h */
 
-PN_INTERNAL void pn_cache_open(pn_engine *e, const pn_engine_params *p);
-PN_INTERNAL void pn_cache_close(pn_engine *e);
+/* After the dies: what each may keep. */
+PN_INTERNAL void pn_cache_limit(pn_engine *e, const pn_engine_params *p);
+PN_INTERNAL void pn_cache_close(pn_die *die);
 
 /* The empty session begins with what is known of tokens[0..n), of which at least the last is left to compute.
  * Returns the tokens it holds then. */
@@ -6625,8 +6849,11 @@ PN_INTERNAL void pn_cache_insert(pn_session *s);
 
 /* Bytes that nobody uses at the moment, at most; give them back, at least `bytes` if there are as many.  Returns
  * what came of it.  Any thread, any lock but this one. */
-PN_INTERNAL uint64_t pn_cache_droppable(pn_engine *e);
-PN_INTERNAL uint64_t pn_cache_give(pn_engine *e, uint64_t bytes);
+PN_INTERNAL uint64_t pn_cache_droppable(pn_die *die);
+PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes);
+/* The same for all dies, whose pages are in this machine's memory. */
+PN_INTERNAL uint64_t pn_cache_droppable_all(pn_engine *e);
+PN_INTERNAL uint64_t pn_cache_give_all(pn_engine *e, uint64_t bytes);
 
 /* The model goes, and all of it with it.  It has no sessions any more. */
 PN_INTERNAL void pn_cache_forget(pn_model *m);
@@ -6876,7 +7103,7 @@ PN_INTERNAL void pn_plain_close(pn_plain *t);
 
 /* ---- Begin engine/pn_sched.h ---- */
 /*
- * pn_sched.h - many generations at once: which rows run in the next step.
+ * pn_sched.h - many generations at once: which rows run in the next step.  One scheduler a die.
  *
  *     requests   A: one row (its last token)   B: one row   C: 200 rows of its prompt to go
  *     step       [A][B][C C C ... C]           one plan, one pass over the weights for all of them
@@ -6890,6 +7117,11 @@ PN_INTERNAL void pn_plain_close(pn_plain *t);
  *
  * A step that runs out of time stays open (the exec and the die with it) until the next call.  Who needs
  * the die meanwhile finishes the step first (pn_sched_settle) and leaves its results for later.
+ *
+ * Several dies.  pn_engine_step begins a step on every die that is free and has work, then goes round the open ones,
+ * a slice each, and hands out the results of each as it finishes.  It is inside a scheduler (`entered`) for one
+ * slice; in between others may look at it, take jobs out, or finish its step.  A model that is split over two dies
+ * is its first die's; its steps have both dies from their beginning to their end, one exec after the other.
  *
  * Threads: requests may be made, cancelled and removed from any thread.  Steps are driven by one thread at a
  * time; callbacks are called on it.
@@ -6919,22 +7151,23 @@ typedef struct pn_job {
 } pn_job;
 
 typedef struct pn_sched {
+    pn_die *die;                /* whose it is */
     pn_mutex lock;              /* the queues and the flags */
-    pn_cond settled;            /* settling, stepping or a job is over */
-    pn_cond work;               /* for the driver: there is a job, or it has to stop */
-    pn_thread driver;
-    bool driving, stop;
+    pn_cond settled;            /* settling, entered or a job is over */
     pn_model *models;           /* that have jobs which are not over: pn_model.queue */
     uint32_t n_jobs;
     const pn_job *telling;      /* its on_done is being called; perhaps freed already, to compare with alone */
-    bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
-    pn_thread_id stepper;       /* the thread that is stepping */
+    bool entered;               /* the stepping thread is at work here */
+    bool settling;              /* a thread is in pn_sched_settle */
+    atomic_bool cancelled;      /* since the scheduler last looked, some session was */
 
-    /* the step; the stepping thread's */
+    /* the step; whose thread has entered or settles */
     bool open, computed;        /* submitted; finished, but its results not looked at */
     pn_status st;               /* of the finished step */
     pn_err err;
     pn_model *model;
+    const pn_cached_plan *plan;
+    uint32_t part;              /* which of the model's dies is at work */
     pn_exec *exec;
     pn_step step;
     pn_job *in[SCHED_RUNS];     /* NULL: removed meanwhile */
@@ -6951,11 +7184,11 @@ typedef struct pn_sched {
 /* Bytes that steps of so many sessions at once take beside those of each session. */
 PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint32_t n_vocab);
 
-PN_INTERNAL void pn_sched_init(pn_sched *q);
-PN_INTERNAL void pn_sched_fini(pn_engine *e);
+PN_INTERNAL void pn_sched_init(pn_sched *q, pn_die *die);
+PN_INTERNAL void pn_sched_fini(pn_sched *q);       /* nobody steps any more */
 
 /* j->gen is open and wants tokens. */
-PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j);
+PN_INTERNAL void pn_sched_add(pn_job *j);
 
 typedef enum pn_sched_left {
     PN_SCHED_REMOVED,           /* j->ended has not been called and will not be */
@@ -6964,16 +7197,16 @@ typedef enum pn_sched_left {
 } pn_sched_left;
 
 /* A paused job's place goes to others; it queues again for one when it goes on. */
-PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused);
+PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused);
 
-/* A session was cancelled: wake the driver, for its job may be paused. */
+/* There is news for the driver: a session was cancelled, whose job may be paused. */
 PN_INTERNAL void pn_sched_wake(pn_engine *e);
 
 /* The owner is through with it.  Waits for the step or the on_done that another thread is working on. */
-PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j);
+PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j);
 
 /* Finish an open step that nobody is working on, so that the die is free. */
-PN_INTERNAL void pn_sched_settle(pn_engine *e);
+PN_INTERNAL void pn_sched_settle(pn_sched *q);
 
 #endif /* PN_SCHED_H */
 
@@ -30593,7 +30826,7 @@ static void norm_write_args(norm_work *w, pn_str *s, uint32_t args, bool object,
     pn_json_doc doc;
     pn_err err = {PN_OK, {0}};
     bool is_text = pn_json_str(w->in, args, &text);
-    if (args == PN_JSON_NONE || pn_json_type_of(w->in, args) == PN_JSON_NULL) {
+    if (args == PN_JSON_NONE || pn_json_type_of(w->in, args) == PN_JSON_NULL || (is_text && !text.len)) {      /* none */
         pn_str_addz(s, object ? "{}" : "\"{}\"");
     } else if (!is_text && !object) {
         pn_str inner;
@@ -30604,8 +30837,6 @@ static void norm_write_args(norm_work *w, pn_str *s, uint32_t args, bool object,
         pn_str_fini(&inner);
     } else if (!is_text || !object) {
         pn_json_write_node(s, w->in, args);
-    } else if (!text.len) {
-        pn_str_addz(s, "{}");
     } else {
         pn_status st = pn_json_parse(&doc, w->mem, PN_ACCT_MISC, text.data, text.len, NULL, &err);
         if (st == PN_E_NOMEM)
@@ -35058,10 +35289,13 @@ PN_INTERNAL pn_status pn_layout_plan(pn_plan *p, pn_mem *mem)
  * Lists
  * ------------------------------------------------------------------------------------------ */
 
+/* Nothing is written: it failed, or it is another part's. */
+static bool plan_off(const pn_builder *b) { return b->status || b->outside; }
+
 static uint32_t plan_operand(pn_builder *b, const char *name, uint8_t dim, uint32_t mul, uint32_t cols, uint8_t act)
 {
     pn_plan *p = b->plan;
-    if (b->status)
+    if (plan_off(b))
         return 0;
     if (!pn_mem_grow(b->mem, PN_ACCT_MISC, (void **)&p->operands, &b->cap_operands, p->n_operands + 1,
                      sizeof *p->operands)) {
@@ -35079,7 +35313,7 @@ static pn_op *plan_op(pn_builder *b, pn_opcode code)
     static const pn_op none = {.out = PN_NO_OPERAND, .a = PN_NO_OPERAND, .b = PN_NO_OPERAND, .c = PN_NO_OPERAND,
                                .w = PN_NO_WEIGHT, .w2 = PN_NO_WEIGHT};
     pn_plan *p = b->plan;
-    if (b->status)
+    if (plan_off(b))
         return NULL;
     if (!pn_mem_grow(b->mem, PN_ACCT_MISC, (void **)&p->ops, &b->cap_ops, p->n_ops + 1, sizeof *p->ops)) {
         b->status = PN_E_NOMEM;
@@ -35097,7 +35331,7 @@ static pn_operand *plan_at(pn_builder *b, uint32_t i) { return &b->plan->operand
 /* A row-wise result of x's shape or with other columns. */
 static uint32_t plan_like(pn_builder *b, const char *name, uint32_t x, uint32_t cols)
 {
-    if (b->status)
+    if (plan_off(b))
         return 0;
     return plan_operand(b, name, plan_at(b, x)->dim, plan_at(b, x)->mul, cols, PN_ACT_F32);
 }
@@ -35112,7 +35346,7 @@ static uint32_t plan_root(const pn_plan *p, uint32_t i)
 /* x is about to change: its quantised copies are stale. */
 static void plan_touch(pn_builder *b, uint32_t x)
 {
-    if (b->status)
+    if (plan_off(b))
         return;
     uint32_t root = plan_root(b->plan, x);
     for (size_t i = 0; i < PN_COUNT_OF(b->quants); i++)
@@ -35124,7 +35358,7 @@ static void plan_touch(pn_builder *b, uint32_t x)
 static uint32_t plan_partner(pn_builder *b, uint32_t x, uint32_t dtype)
 {
     uint8_t act = b->exact ? PN_ACT_F32 : (uint8_t)pn_cpu_act_kind(dtype);
-    if (act == PN_ACT_F32 || b->status)
+    if (act == PN_ACT_F32 || plan_off(b))
         return x;
     for (size_t i = 0; i < PN_COUNT_OF(b->quants); i++)
         if (b->quants[i].x == x && b->quants[i].act == act)
@@ -35156,7 +35390,8 @@ static void plan_note_weight(pn_builder *b, uint32_t w)
 
 PN_INTERNAL pn_status pn_builder_begin(pn_builder *b, pn_plan *plan, const pn_plan_env *env)
 {
-    *b = (pn_builder){.mem = env->mem, .plan = plan, .exact = env->exact};
+    *b = (pn_builder){.mem = env->mem, .plan = plan, .exact = env->exact, .layer0 = env->layer0, .layer1 = env->layer1,
+                      .outside = env->layer0 > 0};
     *plan = (pn_plan){.weights = env->weights, .ropes = env->ropes, .state = env->state, .n_vocab = env->n_vocab,
                       .max_rows = env->max_rows, .max_outs = env->max_outs, .result = (uint8_t)env->result};
     for (size_t i = 0; i < PN_COUNT_OF(b->quants); i++)
@@ -35177,6 +35412,32 @@ PN_INTERNAL uint32_t pn_b_embed(pn_builder *b, uint32_t w, float scale)
     return out;
 }
 
+/* x is the step's carry. */
+static void plan_carry(pn_builder *b, uint32_t x)
+{
+    pn_operand *o = plan_at(b, x);
+    PN_ASSERT(o->parent == x && o->dim == PN_DIM_ROWS && o->mul == 1);
+    o->name = "carry";
+    o->where = PN_AT_CARRY;
+    o->stride = (uint64_t)o->cols * 4;
+}
+
+PN_INTERNAL uint32_t pn_b_layer(pn_builder *b, uint32_t il, uint32_t x, uint32_t n_embd)
+{
+    if (b->status || !b->layer1)
+        return x;
+    if (il == b->layer0 && b->layer0) {
+        b->outside = false;
+        x = plan_operand(b, "carry", PN_DIM_ROWS, 1, n_embd, PN_ACT_F32);
+        if (!b->status)
+            plan_carry(b, x);
+    } else if (il == b->layer1) {
+        plan_carry(b, x);
+        b->outside = true;
+    }
+    return x;
+}
+
 static void plan_norm(pn_builder *b, uint32_t x, uint32_t out, uint32_t w, float eps, uint32_t groups)
 {
     pn_op *op = plan_op(b, PN_OP_NORM);
@@ -35192,7 +35453,7 @@ static void plan_norm(pn_builder *b, uint32_t x, uint32_t out, uint32_t w, float
 
 PN_INTERNAL uint32_t pn_b_norm(pn_builder *b, uint32_t x, uint32_t w, float eps)
 {
-    uint32_t out = plan_like(b, "norm", x, b->status ? 0 : plan_at(b, x)->cols);
+    uint32_t out = plan_like(b, "norm", x, plan_off(b) ? 0 : plan_at(b, x)->cols);
     plan_norm(b, x, out, w, eps, 1);
     return out;
 }
@@ -35226,7 +35487,7 @@ PN_INTERNAL uint32_t pn_b_matmul(pn_builder *b, uint32_t w, uint32_t x, uint32_t
 PN_INTERNAL uint32_t pn_b_view(pn_builder *b, uint32_t x, uint32_t col, uint32_t cols)
 {
     uint32_t v = plan_like(b, "view", x, cols);
-    if (b->status)
+    if (plan_off(b))
         return v;
     pn_operand *o = plan_at(b, v);
     o->parent = x;
@@ -35237,12 +35498,15 @@ PN_INTERNAL uint32_t pn_b_view(pn_builder *b, uint32_t x, uint32_t col, uint32_t
 
 PN_INTERNAL uint32_t pn_b_rope_table(pn_builder *b, uint32_t rope)
 {
+    bool outside = b->outside;
+    b->outside = false;             /* each part makes its own */
     uint32_t out = plan_operand(b, "cos,sin", PN_DIM_ROWS, 1, b->plan->ropes[rope].n_rot, PN_ACT_F32);
     pn_op *op = plan_op(b, PN_OP_ROPE_TABLE);
     if (op) {
         op->out = out;
         op->u.table.rope = rope;
     }
+    b->outside = outside;
     return out;
 }
 
@@ -35292,7 +35556,7 @@ PN_INTERNAL uint32_t pn_b_attn(pn_builder *b, uint32_t q, uint32_t group, uint32
 
 PN_INTERNAL uint32_t pn_b_glu(pn_builder *b, uint8_t kind, uint32_t gate, uint32_t up)
 {
-    uint32_t out = plan_like(b, "glu", gate, b->status ? 0 : plan_at(b, gate)->cols);
+    uint32_t out = plan_like(b, "glu", gate, plan_off(b) ? 0 : plan_at(b, gate)->cols);
     pn_op *op = plan_op(b, PN_OP_GLU);
     if (op) {
         op->out = out;
@@ -35341,7 +35605,7 @@ PN_INTERNAL void pn_b_softcap(pn_builder *b, uint32_t x, float cap)
 
 PN_INTERNAL uint32_t pn_b_gather(pn_builder *b, uint32_t x)
 {
-    if (b->status)
+    if (plan_off(b))
         return 0;
     uint32_t out = plan_operand(b, "last", PN_DIM_OUTS, 1, plan_at(b, x)->cols, PN_ACT_F32);
     pn_op *op = plan_op(b, PN_OP_GATHER);
@@ -35387,7 +35651,7 @@ static uint32_t plan_moe_matmul(pn_builder *b, const pn_moe_spec *s, uint32_t w,
 
 PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, uint32_t logits, uint32_t res)
 {
-    uint32_t cols = b->status ? 0 : plan_at(b, x)->cols;
+    uint32_t cols = plan_off(b) ? 0 : plan_at(b, x)->cols;
     uint32_t route = plan_operand(b, "route", PN_DIM_ROWS, 1, 2 * s->n_used, PN_ACT_F32);
     pn_op *op = plan_op(b, PN_OP_MOE_ROUTE);
     if (!op)
@@ -35406,7 +35670,7 @@ PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, u
     /* index, n = rows * n_used: pair[n] sorted by expert, row[n] of each, start[n_expert + 1] into
      * them, n_active, active[n_expert]; all uint32 */
     uint32_t index = plan_operand(b, "by expert", PN_DIM_ROWS, s->n_used, 2, PN_ACT_F32);
-    if (!b->status) {
+    if (!plan_off(b)) {
         plan_at(b, index)->stride = 8;
         plan_at(b, index)->extra = (uint64_t)(2 * s->n_expert + 2) * 4;
     }
@@ -35422,7 +35686,7 @@ PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, u
     if (s->gate != PN_NO_WEIGHT)
         gate = plan_moe_matmul(b, s, s->gate, x, index);
     else {
-        uint32_t half = b->status ? 0 : plan_at(b, up)->cols / 2;
+        uint32_t half = plan_off(b) ? 0 : plan_at(b, up)->cols / 2;
         gate = pn_b_view(b, up, 0, half);
         up = pn_b_view(b, up, half, half);
     }
@@ -35458,14 +35722,14 @@ static void plan_result(pn_builder *b, uint32_t x, const char *name)
 
 PN_INTERNAL void pn_b_logits(pn_builder *b, uint32_t w, uint32_t x, uint32_t bias, float scale, float softcap)
 {
-    if (b->status)
+    if (plan_off(b))
         return;
     if (b->plan->result == PN_RESULT_HIDDEN) {
         plan_result(b, x, "hidden");
         return;
     }
     uint32_t y = pn_b_matmul(b, w, x, bias, PN_NO_OPERAND);
-    if (b->status)
+    if (plan_off(b))
         return;
     plan_result(b, y, "logits");
     if (scale != 1)
@@ -48252,21 +48516,21 @@ PN_INTERNAL const float *pn_desc_vec(const pn_desc *d, uint32_t w)
     return w == PN_NO_WEIGHT || d->header_only ? NULL : d->weights[w].pinned;
 }
 
-PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t n_heads, uint32_t d_k, uint32_t d_v, uint32_t window,
+PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, uint32_t d_k, uint32_t d_v, uint32_t window,
                                     uint32_t *layer)
 {
     pn_state_spec *s = &d->state;
-    uint32_t g = 0;
+    uint32_t g = 0, part = d->cut && il >= d->cut;
     for (; g < s->n_groups; g++)
         if (s->group[g].n_heads == n_heads && s->group[g].d_k == d_k && s->group[g].d_v == d_v &&
-            s->group[g].window == window)
+            s->group[g].window == window && s->group[g].part == part)
             break;
     if (g == PN_MAX_GROUPS) {
         pn_desc_fail(d, PN_E_UNSUPPORTED, "layers have more than %d different key/value shapes", PN_MAX_GROUPS);
         return 0;
     }
     if (g == s->n_groups)
-        s->group[s->n_groups++] = (pn_stream_group){.n_heads = n_heads, .d_k = d_k, .d_v = d_v, .window = window};
+        s->group[s->n_groups++] = (pn_stream_group){.n_heads = n_heads, .d_k = d_k, .d_v = d_v, .window = window, .part = part};
     *layer = s->group[g].n_layers++;
     return g;
 }
@@ -48401,10 +48665,10 @@ static void desc_ends(pn_desc *d)
     d->w_out_bias = pn_bind_vec_opt(d, "output.bias", 0, d->n_vocab);
 }
 
-PN_INTERNAL pn_status pn_desc_open(pn_desc *d, pn_mem *mem, pn_weights *file, bool header_only, pn_err *err)
+PN_INTERNAL pn_status pn_desc_open_cut(pn_desc *d, pn_mem *mem, pn_weights *file, bool header_only, uint32_t cut, pn_err *err)
 {
     pn_err local;
-    *d = (pn_desc){.mem = mem, .file = file, .header_only = header_only, .err = err ? err : &local};
+    *d = (pn_desc){.mem = mem, .file = file, .header_only = header_only, .cut = cut, .err = err ? err : &local};
     desc_arch(d);
     if (!d->status)
         desc_vocab(d);
@@ -48425,6 +48689,11 @@ PN_INTERNAL pn_status pn_desc_open(pn_desc *d, pn_mem *mem, pn_weights *file, bo
     if (st)
         pn_desc_close(d);
     return st;
+}
+
+PN_INTERNAL pn_status pn_desc_open(pn_desc *d, pn_mem *mem, pn_weights *file, bool header_only, pn_err *err)
+{
+    return pn_desc_open_cut(d, mem, file, header_only, 0, err);
 }
 
 PN_INTERNAL void pn_desc_close(pn_desc *d)
@@ -48460,12 +48729,12 @@ PN_INTERNAL pn_status pn_desc_plan(const pn_desc *d, pn_plan *plan, uint32_t max
     return desc_plan(d, plan, &env, n_ctx, err);
 }
 
-PN_INTERNAL pn_status pn_desc_plan_hidden(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
-                                          uint32_t n_ctx, bool exact, pn_err *err)
+PN_INTERNAL pn_status pn_desc_plan_part(const pn_desc *d, pn_plan *plan, uint32_t cut, uint32_t part, pn_plan_result result,
+                                        uint32_t max_rows, uint32_t n_ctx, bool exact, pn_err *err)
 {
     const pn_plan_env env = {.mem = d->mem, .weights = d->weights, .ropes = d->ropes, .state = &d->state,
-                             .n_vocab = d->n_vocab, .max_rows = max_rows, .max_outs = max_outs, .exact = exact,
-                             .result = PN_RESULT_HIDDEN};
+                             .n_vocab = d->n_vocab, .max_rows = max_rows, .max_outs = max_rows, .exact = exact, .result = result,
+                             .layer0 = part ? cut : 0, .layer1 = part ? d->n_layers + 1 : cut};
     return desc_plan(d, plan, &env, n_ctx, err);
 }
 
@@ -48605,7 +48874,7 @@ PN_INTERNAL void pn_block_bind_attn(pn_desc *d, pn_block *k, uint32_t il, uint32
     k->o = pn_bind(d, "blk.%u.attn_output.weight", il, O, D, 1);
     k->b_o = pn_bind_vec_opt(d, "blk.%u.attn_output.bias", il, D);
     k->ffn_norm = pn_bind_vec(d, "blk.%u.ffn_norm.weight", il, D);
-    k->group = pn_desc_stream(d, d->n_heads_kv, d->d_k, d->d_v, window, &k->index);
+    k->group = pn_desc_stream(d, il, d->n_heads_kv, d->d_k, d->d_v, window, &k->index);
 }
 
 PN_INTERNAL void pn_block_bind_qk_norm(pn_desc *d, pn_block *k, uint32_t il)
@@ -48762,11 +49031,13 @@ static void llama_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
                             .scale = 1 / sqrtf((float)d->d_k)};
     const pn_block *k = d->layers;
     for (uint32_t il = 0; il < d->n_layers; il++, k++) {
+        x = pn_b_layer(b, il, x, d->n_embd);
         uint32_t n = pn_b_norm(b, x, k->attn_norm, d->eps);
         x = pn_b_matmul(b, k->o, pn_block_attn(d, b, k, n, &a), k->b_o, x);
         n = pn_b_norm(b, x, k->ffn_norm, d->eps);
         x = d->n_expert ? pn_block_moe(d, b, k, n, true, x) : pn_block_ffn(d, b, k, n, PN_GLU_SILU, x);
     }
+    x = pn_b_layer(b, d->n_layers, x, d->n_embd);
     pn_block_logits(d, b, x, 0);
 }
 
@@ -48856,11 +49127,13 @@ static void qwen_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
                             .scale = 1 / sqrtf((float)d->d_k)};
     const pn_block *k = d->layers;
     for (uint32_t il = 0; il < d->n_layers; il++, k++) {
+        x = pn_b_layer(b, il, x, d->n_embd);
         uint32_t n = pn_b_norm(b, x, k->attn_norm, d->eps);
         x = pn_b_matmul(b, k->o, pn_block_attn(d, b, k, n, &a), k->b_o, x);
         n = pn_b_norm(b, x, k->ffn_norm, d->eps);
         x = k->exp_up != PN_NO_WEIGHT ? qwen_moe(d, b, k, n, x) : pn_block_ffn(d, b, k, n, PN_GLU_SILU, x);
     }
+    x = pn_b_layer(b, d->n_layers, x, d->n_embd);
     pn_block_logits(d, b, x, 0);
 }
 
@@ -48916,11 +49189,13 @@ static void phi3_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
                             .scale = 1};
     const pn_block *k = d->layers;
     for (uint32_t il = 0; il < d->n_layers; il++, k++) {
+        x = pn_b_layer(b, il, x, d->n_embd);
         uint32_t n = pn_b_norm(b, x, k->attn_norm, d->eps);
         x = pn_b_matmul(b, k->o, pn_block_attn(d, b, k, n, &a), k->b_o, x);
         n = pn_b_norm(b, x, k->ffn_norm, d->eps);
         x = pn_block_ffn(d, b, k, n, PN_GLU_SILU, x);
     }
+    x = pn_b_layer(b, d->n_layers, x, d->n_embd);
     pn_block_logits(d, b, x, 0);
 }
 
@@ -49009,6 +49284,7 @@ static void gemma_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
     }
     const pn_block *k = d->layers;
     for (uint32_t il = 0; il < d->n_layers; il++, k++) {
+        x = pn_b_layer(b, il, x, d->n_embd);
         uint32_t n = pn_b_norm(b, x, k->attn_norm, d->eps);
         uint32_t a = pn_block_attn(d, b, k, n, k->windowed ? &swa : &full);
         a = pn_b_matmul(b, k->o, a, k->b_o, PN_NO_OPERAND);
@@ -49017,6 +49293,7 @@ static void gemma_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
         uint32_t f = pn_block_ffn(d, b, k, n, PN_GLU_GELU, PN_NO_OPERAND);
         x = pn_b_add(b, pn_b_norm(b, f, k->post_ffn_norm, d->eps), x);
     }
+    x = pn_b_layer(b, d->n_layers, x, d->n_embd);
     pn_block_logits(d, b, x, d->u.gemma.logit_cap);
 }
 
@@ -49320,7 +49597,7 @@ PN_INTERNAL void pn_kv_release(pn_kv_page *p)
 static bool kv_group_grow(pn_kv *kv, pn_kv_group *g, uint32_t want)
 {
     while (g->n_pages < want) {
-        pn_kv_page *p = kv_page_new(kv->mem, g->page_bytes, kv->type);
+        pn_kv_page *p = kv_page_new(g->mem, g->page_bytes, kv->type);
         if (!p)
             return false;
         g->free[g->n_free++] = p;
@@ -49346,16 +49623,19 @@ static pn_status kv_group_open(pn_kv *kv, uint32_t gi, pn_err *err)
     if (!pn_mul_u64(g->max_pages, g->page_bytes, &bytes) || bytes > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "keys and values of %" PRIu32 " tokens are more than this system can address",
                        kv->n_ctx);
-    g->free = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->max_pages, sizeof *g->free);
-    g->table = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_table, sizeof *g->table);
+    g->free = pn_mem_calloc(g->mem, PN_ACCT_KV, g->max_pages, sizeof *g->free);
+    g->table = pn_mem_calloc(g->mem, PN_ACCT_KV, g->n_table, sizeof *g->table);
     if (!g->free || !g->table || !kv_group_grow(kv, g, kv->by_turn ? 0 : g->max_pages))
         return pn_fail_nomem(err, "keys and values of a session", bytes);
     return PN_OK;
 }
 
-static pn_status kv_open(pn_kv *kv, const pn_kv *as, pn_err *err)
+static pn_status kv_open(pn_kv *kv, pn_mem *const mem[2], const pn_kv *as, pn_err *err)
 {
     *kv = *as;
+    kv->mem = mem[0];
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        kv->group[g].mem = mem[kv->spec->group[g].part];
     for (uint32_t g = 0; g < kv->spec->n_groups; g++) {
         pn_status st = kv_group_open(kv, g, err);
         if (st) {
@@ -49366,17 +49646,22 @@ static pn_status kv_open(pn_kv *kv, const pn_kv *as, pn_err *err)
     return PN_OK;
 }
 
+PN_INTERNAL pn_status pn_kv_open_parts(pn_kv *kv, pn_mem *const mem[2], const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
+                                       uint32_t type, bool bare, pn_err *err)
+{
+    return kv_open(kv, mem, &(pn_kv){.spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type, .by_turn = bare}, err);
+}
+
 PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                  uint32_t type, pn_err *err)
 {
-    return kv_open(kv, &(pn_kv){.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type}, err);
+    return pn_kv_open_parts(kv, (pn_mem *[2]){mem, mem}, spec, n_ctx, n_batch, type, false, err);
 }
 
 PN_INTERNAL pn_status pn_kv_open_bare(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                       uint32_t type, pn_err *err)
 {
-    const pn_kv bare = {.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type, .by_turn = true};
-    return kv_open(kv, &bare, err);
+    return pn_kv_open_parts(kv, (pn_mem *[2]){mem, mem}, spec, n_ctx, n_batch, type, true, err);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -49394,13 +49679,13 @@ static uint32_t kv_wants(const pn_kv *kv, const pn_kv_group *g, uint32_t n)
     return PN_MIN(want, g->max_pages);
 }
 
-PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n)
+PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
 {
     uint64_t bytes = 0;
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
         const pn_kv_group *g = &kv->group[gi];
         uint32_t want = kv_wants(kv, g, n);
-        bytes += want > g->n_pages ? (want - g->n_pages) * (KV_HEAD + g->page_bytes) : 0;
+        bytes += kv->spec->group[gi].part == part && want > g->n_pages ? (want - g->n_pages) * (KV_HEAD + g->page_bytes) : 0;
     }
     return bytes;
 }
@@ -49479,8 +49764,8 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
         pn_kv_group *g = &kv->group[gi];
         for (uint32_t i = 0; g->table && i < g->n_table; i++)
             kv_drop(kv, g, i);
-        pn_mem_free(kv->mem, PN_ACCT_KV, g->free, g->max_pages * sizeof *g->free);
-        pn_mem_free(kv->mem, PN_ACCT_KV, g->table, g->n_table * sizeof *g->table);
+        pn_mem_free(g->mem, PN_ACCT_KV, g->free, g->max_pages * sizeof *g->free);
+        pn_mem_free(g->mem, PN_ACCT_KV, g->table, g->n_table * sizeof *g->table);
     }
     *kv = (pn_kv){0};
 }
@@ -51267,15 +51552,171 @@ PN_INTERNAL const pn_device_ops *pn_device_cpu_ops(void)
 }
 #endif
 
+/* ---- Begin device/pn_device_sim.c ---- */
+#ifndef PN_DROP_DEVICE_PN_DEVICE_SIM_C
+#define PN_DROP_DEVICE_PN_DEVICE_SIM_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * The text is read twice: what is for all dies first, then what is for one, so their order does not matter.
+ */
+/* includes device/pn_device_sim.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_str.h */
+
+enum { SIM_ITEM_MAX = 64, SIM_ROWS = 16 };
+
+static pn_status sim_wrong(pn_err *err, const char *key, const char *value, const char *expected)
+{
+    return pn_fail(err, PN_E_INVALID, "simulated dies: %s: '%s' is not allowed, expected %s", key, value, expected);
+}
+
+static pn_status sim_set(pn_sim_params *p, const char *key, const char *name, const char *value, pn_err *err)
+{
+    int64_t n;
+    double f;
+    const char *end;
+    if (strcmp(name, "bytes") == 0) {
+        if (!pn_parse_size(value, &p->bytes) || !p->bytes)
+            return sim_wrong(err, key, value, "a size, as in 512M");
+    } else if (strcmp(name, "tps") == 0) {
+        if (!pn_parse_f64(value, value + strlen(value), &f, &end) || *end || !(f > 0) || f > 1e9)
+            return sim_wrong(err, key, value, "a number above 0, at most 1e9");
+        p->tps = f;
+    } else if (strcmp(name, "fail_alloc") == 0) {
+        if (!pn_parse_i64(value, 0, INT64_MAX, &n))
+            return sim_wrong(err, key, value, "a whole number from 0 on");
+        p->fail_alloc = (uint64_t)n;
+    } else {
+        return sim_wrong(err, "key", key, "bytes, tps, fail_alloc, or one of them behind die0., die1., ...");
+    }
+    return PN_OK;
+}
+
+/* "dieI.NAME": the name, *i the die; else the key itself, *i -1.  NULL: there is no such die. */
+static const char *sim_name(const char *key, uint32_t n, int64_t *i)
+{
+    const char *dot = strchr(key, '.');
+    char digits[8] = "";
+    *i = -1;
+    if (strncmp(key, "die", 3) != 0 || !dot)
+        return key;
+    if ((size_t)(dot - key - 3) >= sizeof digits)
+        return NULL;
+    memcpy(digits, key + 3, (size_t)(dot - key - 3));
+    return pn_parse_i64(digits, 0, (int64_t)n - 1, i) ? dot + 1 : NULL;
+}
+
+/* One KEY=VALUE; one: of those for a single die, else of those for all. */
+static pn_status sim_item(char *item, bool one, pn_sim_params *dies, uint32_t n, pn_err *err)
+{
+    char *value = strchr(item, '=');
+    int64_t i;
+    pn_status st = PN_OK;
+    if (!value)
+        return sim_wrong(err, "option", item, "KEY=VALUE");
+    *value++ = 0;
+    const char *name = sim_name(item, n, &i);
+    if (!name)
+        return pn_fail(err, PN_E_INVALID, "simulated dies: key: '%s' is not allowed, the dies are 0 to %" PRIu32, item, n - 1);
+    for (uint32_t d = 0; d < n && !st; d++)
+        if (one ? i == (int64_t)d : i < 0)
+            st = sim_set(&dies[d], item, name, value, err);
+    return st;
+}
+
+/* The next part up to a ';' to item[SIM_ITEM_MAX]; false: it is too long. */
+static bool sim_part(const char **text, char *item)
+{
+    size_t n = strcspn(*text, ";");
+    if (n >= SIM_ITEM_MAX)
+        return false;
+    memcpy(item, *text, n);
+    item[n] = 0;
+    *text += n + ((*text)[n] == ';');
+    return true;
+}
+
+PN_INTERNAL pn_status pn_sim_parse(const char *text, pn_sim_params dies[PN_SIM_DIES], uint32_t *n, pn_err *err)
+{
+    char item[SIM_ITEM_MAX];
+    const char *rest = text;
+    int64_t count;
+    pn_status st = PN_OK;
+    if (!sim_part(&rest, item) || !pn_parse_i64(item, 1, PN_SIM_DIES, &count))
+        return pn_fail(err, PN_E_INVALID, "simulated dies: '%.60s' is not allowed, expected their number first, 1 to %d", text, PN_SIM_DIES);
+    *n = (uint32_t)count;
+    for (uint32_t d = 0; d < *n; d++)
+        dies[d] = (pn_sim_params){.bytes = UINT64_C(1) << 30, .tps = 100};
+    for (int one = 0; one < 2; one++)
+        for (const char *at = rest; *at && !st;) {
+            const char *here = at;
+            st = sim_part(&at, item) ? sim_item(item, one != 0, dies, *n, err) : sim_wrong(err, "option", "(too long)", "KEY=VALUE");
+            if (!st && !*at && here != at && at[-1] == ';')
+                st = sim_wrong(err, "option", "", "KEY=VALUE");
+        }
+    if (!st && !*rest && rest != text && rest[-1] == ';')
+        st = sim_wrong(err, "option", "", "KEY=VALUE");
+    return st;
+}
+
+PN_INTERNAL double pn_sim_seconds(const pn_sim_params *p, uint32_t rows)
+{
+    return PN_MAX(1.0, (double)rows / SIM_ROWS) / p->tps;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Memory
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_sim_memory_init(pn_sim_memory *m, const pn_sim_params *p)
+{
+    *m = (pn_sim_memory){.bytes = p->bytes, .fail_at = p->fail_alloc};
+    pn_mutex_init(&m->lock);
+}
+
+PN_INTERNAL void pn_sim_memory_fini(pn_sim_memory *m) { pn_mutex_fini(&m->lock); }
+
+PN_INTERNAL pn_sim_taken pn_sim_take(pn_sim_memory *m, uint64_t bytes)
+{
+    pn_sim_taken how = PN_SIM_OK;
+    pn_mutex_lock(&m->lock);
+    if (bytes > m->bytes - m->used)
+        how = PN_SIM_FULL;
+    else if (++m->n_taken == m->fail_at)
+        how = PN_SIM_FAILED;
+    else
+        m->used += bytes;
+    pn_mutex_unlock(&m->lock);
+    return how;
+}
+
+PN_INTERNAL void pn_sim_give(pn_sim_memory *m, uint64_t bytes)
+{
+    pn_mutex_lock(&m->lock);
+    PN_ASSERT(bytes <= m->used);
+    m->used -= bytes;
+    pn_mutex_unlock(&m->lock);
+}
+
+PN_INTERNAL uint64_t pn_sim_free_bytes(pn_sim_memory *m)
+{
+    pn_mutex_lock(&m->lock);
+    uint64_t bytes = m->bytes - m->used;
+    pn_mutex_unlock(&m->lock);
+    return bytes;
+}
+#endif
+
 /* ---- Begin engine/pn_engine.c ---- */
 #ifndef PN_DROP_ENGINE_PN_ENGINE_C
 #define PN_DROP_ENGINE_PN_ENGINE_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * The engine handle, its CPU die, and the list of backends.
+ * The engine handle, its memory, and the list of backends.
  */
 /* includes engine/pn_cache.h */
-/* includes engine/pn_sched.h */
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -51359,7 +51800,7 @@ PN_API pn_status pn_backend_register(const pn_device_ops *ops)
 
 PN_INTERNAL const pn_device_ops *pn_backend_cpu(void) { return pn_device_cpu_ops(); }
 
-PN_API const char *pn_backend_name(const pn_engine *e) { return e->cpu.ops->name; }
+PN_API const char *pn_backend_name(const pn_engine *e) { return e->dies[0].ops->name; }
 
 /* ------------------------------------------------------------------------------------------
  * Memory
@@ -51373,7 +51814,7 @@ static void *engine_take(pn_mem *m, pn_account a, size_t size)
     pn_engine *e = engine_of(m);
     void *p = pn_mem_alloc(&e->ledger.mem, a, size);
     bool pages = a == PN_ACCT_KV || a == PN_ACCT_PREFIX;
-    return p || pages || !pn_cache_give(e, size) ? p : pn_mem_alloc(&e->ledger.mem, a, size);
+    return p || pages || !pn_cache_give_all(e, size) ? p : pn_mem_alloc(&e->ledger.mem, a, size);
 }
 
 static void engine_put(pn_mem *m, pn_account a, void *ptr, size_t size) { pn_mem_free(&engine_of(m)->ledger.mem, a, ptr, size); }
@@ -51386,6 +51827,23 @@ static void engine_move(pn_mem *m, pn_account from, pn_account to, size_t size)
 /* ------------------------------------------------------------------------------------------
  * Engine
  * ------------------------------------------------------------------------------------------ */
+
+/* The CPU, or what the text says. */
+static pn_status engine_dies(pn_engine *e, const char *sim, pn_err *err)
+{
+    pn_sim_params params[PN_SIM_DIES];
+    uint32_t n = 1;
+    pn_status st = sim ? pn_sim_parse(sim, params, &n, err) : PN_OK;
+    if (st)
+        return st;
+    e->dies = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, n, sizeof *e->dies);
+    if (!e->dies)
+        return pn_fail_nomem(err, "an engine", n * sizeof *e->dies);
+    e->n_dies = n;
+    for (uint32_t i = 0; i < n && !st; i++)
+        st = pn_die_open(&e->dies[i], e, i, sim ? &params[i] : NULL, e->n_threads, err);
+    return st;
+}
 
 PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params, pn_err *err)
 {
@@ -51402,24 +51860,18 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
         return pn_fail_nomem(err, "an engine", sizeof *e);
     pn_ledger_init(&e->ledger, &p.allocator, p.mem_limit);
     e->door = (pn_engine_memory_door){{engine_take, engine_put, engine_move}, e};
-    pn_cache_open(e, &p);
     e->log = p.log;
     e->log_user = p.log_user;
-    e->cpu.ops = pn_device_cpu_ops();
-    e->cpu.n_threads = p.n_threads ? p.n_threads : pn_os_cores();
-    pn_mutex_init(&e->cpu.lock);
-    pn_cond_init(&e->cpu.idle);
-    e->sched = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, sizeof *e->sched);
-    if (!e->sched) {
-        pn_engine_close(e);
-        return pn_fail_nomem(err, "an engine", sizeof *e->sched);
-    }
-    pn_sched_init(e->sched);
-    pn_status st = e->cpu.ops->open(&e->cpu.dev, pn_engine_mem(e), e->cpu.n_threads, err);
+    e->n_threads = p.n_threads ? p.n_threads : pn_os_cores();
+    pn_mutex_init(&e->clock_lock);
+    pn_mutex_init(&e->drive.lock);
+    pn_cond_init(&e->drive.work);
+    pn_status st = engine_dies(e, p.sim_dies, err);
     if (st) {
         pn_engine_close(e);
         return st;
     }
+    pn_cache_limit(e, &p);
     *out = e;
     return PN_OK;
 }
@@ -51428,20 +51880,19 @@ PN_API void pn_engine_close(pn_engine *e)
 {
     if (!e)
         return;
-    if (e->sched)
-        pn_sched_fini(e);
-    pn_cache_close(e);
-    pn_mem_free(pn_engine_mem(e), PN_ACCT_MISC, e->sched, sizeof *e->sched);
-    e->cpu.ops->close(e->cpu.dev);
-    pn_mem_free(pn_engine_mem(e), PN_ACCT_SCRATCH, e->cpu.work, (size_t)e->cpu.work_bytes);
-    pn_cond_fini(&e->cpu.idle);
-    pn_mutex_fini(&e->cpu.lock);
+    pn_engine_stop(e);
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        pn_die_close(&e->dies[i]);
+    pn_mem_free(pn_engine_mem(e), PN_ACCT_MISC, e->dies, e->n_dies * sizeof *e->dies);
+    pn_cond_fini(&e->drive.work);
+    pn_mutex_fini(&e->drive.lock);
+    pn_mutex_fini(&e->clock_lock);
     pn_ledger last;
     pn_ledger_init(&last, &e->ledger.under, 0);
     pn_mem_free(&last.mem, PN_ACCT_MISC, e, sizeof *e);
 }
 
-PN_API uint32_t pn_engine_threads(const pn_engine *e) { return e->cpu.n_threads; }
+PN_API uint32_t pn_engine_threads(const pn_engine *e) { return e->n_threads; }
 
 PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out)
 {
@@ -51458,44 +51909,169 @@ PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 {
     pn_mem_free(pn_engine_mem(e), account, ptr, size);
 }
+#endif
 
-PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err)
+/* ---- Begin engine/pn_die.c ---- */
+#ifndef PN_DROP_ENGINE_PN_DIE_C
+#define PN_DROP_ENGINE_PN_DIE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_cache.h */
+/* includes engine/pn_sched.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes device/pn_device_cpu.h */
+
+/* ------------------------------------------------------------------------------------------
+ * Memory of its own
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_die *die_of(pn_mem *m) { return ((pn_die_door *)(void *)m)->die; }
+
+/* Keys and values make room for themselves, in larger pieces, and the cache's lock may be held. */
+static void *die_mem_take(pn_mem *m, pn_account a, size_t size)
 {
-    uint64_t need = die->ops->work_bytes(die->n_threads, plan);
-    pn_status st = PN_OK;
-    if (need > SIZE_MAX)
-        return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
-    pn_die_take(e, die);
-    if (need > die->work_bytes) {
-        uint64_t had = die->work_bytes;
-        pn_mem_free(pn_engine_mem(e), PN_ACCT_SCRATCH, die->work, (size_t)had);
-        die->work = pn_mem_alloc(pn_engine_mem(e), PN_ACCT_SCRATCH, (size_t)need);
-        die->work_bytes = die->work ? need : 0;
-        if (!die->work) {
-            st = pn_fail_nomem(err, "the working memory of a step", need);
-            if (had)                /* what other sessions' steps need; submit() refuses if this fails, too */
-                die->work = pn_mem_alloc(pn_engine_mem(e), PN_ACCT_SCRATCH, (size_t)had);
-            die->work_bytes = die->work ? had : 0;
-        }
-    }
-    pn_die_give(die);
-    return st;
+    pn_die *die = die_of(m);
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_PREFIX;
+    pn_sim_taken how = pn_sim_take(&die->memory, size);
+    if (how == PN_SIM_FULL && !pages && pn_cache_give(die, size))
+        how = pn_sim_take(&die->memory, size);
+    if (how != PN_SIM_OK)
+        return NULL;
+    void *p = pn_mem_alloc(pn_engine_mem(die->engine), a, size);
+    if (!p)
+        pn_sim_give(&die->memory, size);
+    return p;
 }
 
-PN_INTERNAL void pn_die_take(pn_engine *e, pn_die *die)
+static void die_mem_put(pn_mem *m, pn_account a, void *ptr, size_t size)
 {
+    pn_mem_free(pn_engine_mem(die_of(m)->engine), a, ptr, size);
+    pn_sim_give(&die_of(m)->memory, size);
+}
+
+static void die_mem_move(pn_mem *m, pn_account from, pn_account to, size_t size)
+{
+    pn_mem_move(pn_engine_mem(die_of(m)->engine), from, to, size);
+}
+
+PN_INTERNAL pn_mem *pn_die_mem(pn_die *die) { return die->simulated ? &die->door.mem : pn_engine_mem(die->engine); }
+
+PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die) { return die->simulated ? pn_sim_free_bytes(&die->memory) : UINT64_MAX; }
+
+PN_INTERNAL pn_status pn_die_upload(pn_die *die, uint64_t bytes, pn_err *err)
+{
+    pn_sim_taken how = die->simulated ? pn_sim_take(&die->memory, bytes) : PN_SIM_OK;
+    if (how == PN_SIM_FULL && pn_cache_give(die, bytes))
+        how = pn_sim_take(&die->memory, bytes);
+    if (how == PN_SIM_FAILED)
+        return pn_fail(err, PN_E_NOMEM, "out of memory on die %" PRIu32 ": the weights need %" PRIu64 " bytes", die->index, bytes);
+    if (how == PN_SIM_FULL)
+        return pn_fail(err, PN_E_BUDGET, "the weights need %" PRIu64 " bytes on die %" PRIu32 ", of whose %" PRIu64 " bytes %" PRIu64 " are free",
+                       bytes, die->index, die->sim.bytes, pn_sim_free_bytes(&die->memory));
     pn_mutex_lock(&die->lock);
+    die->n_models++;
+    pn_mutex_unlock(&die->lock);
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_die_unload(pn_die *die, uint64_t bytes)
+{
+    if (die->simulated)
+        pn_sim_give(&die->memory, bytes);
+    pn_mutex_lock(&die->lock);
+    die->n_models--;
+    pn_mutex_unlock(&die->lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Opening
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_die_open(pn_die *die, pn_engine *e, uint32_t index, const pn_sim_params *sim, uint32_t n_threads, pn_err *err)
+{
+    *die = (pn_die){.engine = e, .index = index, .ops = pn_device_cpu_ops(), .n_threads = n_threads, .simulated = sim != NULL};
+    pn_mutex_init(&die->lock);
+    pn_cond_init(&die->idle);
+    if (sim) {
+        die->door = (pn_die_door){{die_mem_take, die_mem_put, die_mem_move}, die};
+        die->sim = *sim;
+        pn_sim_memory_init(&die->memory, sim);
+    }
+    pn_mutex_init(&die->cache.lock);
+    die->sched = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, sizeof *die->sched);
+    if (!die->sched)
+        return pn_fail_nomem(err, "a die", sizeof *die->sched);
+    pn_sched_init(die->sched, die);
+    return die->ops->open(&die->dev, pn_engine_mem(e), n_threads, err);
+}
+
+PN_INTERNAL void pn_die_close(pn_die *die)
+{
+    if (!die->engine)
+        return;
+    if (die->sched)
+        pn_sched_fini(die->sched);
+    pn_cache_close(die);
+    pn_mem_free(pn_engine_mem(die->engine), PN_ACCT_MISC, die->sched, sizeof *die->sched);
+    die->ops->close(die->dev);
+    pn_mem_free(pn_die_mem(die), PN_ACCT_SCRATCH, die->work, (size_t)die->work_bytes);
+    if (die->simulated)
+        pn_sim_memory_fini(&die->memory);
+    pn_cond_fini(&die->idle);
+    pn_mutex_fini(&die->lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Whose turn it is
+ * ------------------------------------------------------------------------------------------ */
+
+/* With the lock held, until nobody has it. */
+static void die_wait(pn_die *die)
+{
     while (die->busy) {
+        struct pn_sched *q = die->holder;
         if (!die->parked) {
             pn_cond_wait(&die->idle, &die->lock);
             continue;
         }
         pn_mutex_unlock(&die->lock);
-        pn_sched_settle(e);
+        pn_sched_settle(q);
         pn_mutex_lock(&die->lock);
     }
+}
+
+PN_INTERNAL void pn_die_take(pn_die *die)
+{
+    pn_mutex_lock(&die->lock);
+    die_wait(die);
     die->busy = true;
+    die->holder = NULL;
     pn_mutex_unlock(&die->lock);
+}
+
+PN_INTERNAL void pn_die_wait(pn_die *die)
+{
+    pn_mutex_lock(&die->lock);
+    die_wait(die);
+    pn_mutex_unlock(&die->lock);
+}
+
+PN_INTERNAL bool pn_die_try(pn_die *die, struct pn_sched *q)
+{
+    pn_mutex_lock(&die->lock);
+    bool own = die->sched == q, ok = !die->busy && !(own && die->wanted);
+    if (own)
+        die->wanted = false;
+    else
+        die->wanted = !ok;
+    if (ok) {
+        die->busy = true;
+        die->holder = q;
+    }
+    pn_mutex_unlock(&die->lock);
+    return ok;
 }
 
 PN_INTERNAL void pn_die_give(pn_die *die)
@@ -51512,6 +52088,118 @@ PN_INTERNAL void pn_die_park(pn_die *die, bool parked)
     die->parked = parked;
     pn_cond_broadcast(&die->idle);
     pn_mutex_unlock(&die->lock);
+}
+
+PN_INTERNAL pn_status pn_die_reserve(pn_die *die, const pn_plan *plan, pn_err *err)
+{
+    pn_mem *mem = pn_die_mem(die);
+    uint64_t need = die->ops->work_bytes(die->n_threads, plan);
+    pn_status st = PN_OK;
+    if (need > SIZE_MAX)
+        return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
+    pn_die_take(die);
+    if (need > die->work_bytes) {
+        uint64_t had = die->work_bytes;
+        pn_mem_free(mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
+        die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)need);
+        die->work_bytes = die->work ? need : 0;
+        if (!die->work) {
+            st = pn_fail_nomem(err, "the working memory of a step", need);
+            if (had)                /* what other sessions' steps need; submit() refuses if this fails, too */
+                die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)had);
+            die->work_bytes = die->work ? had : 0;
+        }
+    }
+    pn_die_give(die);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The clock
+ * ------------------------------------------------------------------------------------------ */
+
+static double die_now(const pn_engine *e)
+{
+    double least = -1, greatest = 0;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        const pn_die *d = &e->dies[i];
+        greatest = PN_MAX(greatest, d->clock);
+        if (d->n_work && (least < 0 || d->clock < least))
+            least = d->clock;
+    }
+    return least < 0 ? greatest : least;
+}
+
+PN_INTERNAL void pn_die_arrive(pn_die *const *dies, uint32_t n)
+{
+    pn_engine *e = dies[0]->engine;
+    if (!dies[0]->simulated)
+        return;
+    pn_mutex_lock(&e->clock_lock);
+    double now = die_now(e);
+    for (uint32_t i = 0; i < n; i++)
+        if (dies[i]->n_work++ == 0)
+            dies[i]->clock = PN_MAX(dies[i]->clock, now);
+    pn_mutex_unlock(&e->clock_lock);
+}
+
+PN_INTERNAL void pn_die_leave(pn_die *const *dies, uint32_t n)
+{
+    pn_engine *e = dies[0]->engine;
+    if (!dies[0]->simulated)
+        return;
+    pn_mutex_lock(&e->clock_lock);
+    for (uint32_t i = 0; i < n; i++)
+        dies[i]->n_work--;
+    pn_mutex_unlock(&e->clock_lock);
+}
+
+PN_INTERNAL double pn_die_computed(pn_die *const *dies, uint32_t n, const double *share, uint32_t rows)
+{
+    pn_engine *e = dies[0]->engine;
+    double at = 0, took = 0;
+    if (!dies[0]->simulated)
+        return 0;
+    pn_mutex_lock(&e->clock_lock);
+    for (uint32_t i = 0; i < n; i++) {
+        at = PN_MAX(at, dies[i]->clock);
+        took += share[i] * pn_sim_seconds(&dies[i]->sim, rows);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        dies[i]->clock = at + took;
+    pn_mutex_unlock(&e->clock_lock);
+    return took;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What is there
+ * ------------------------------------------------------------------------------------------ */
+
+PN_API uint32_t pn_engine_die_count(const pn_engine *e) { return e->n_dies; }
+
+PN_API pn_status pn_engine_die(const pn_engine *e, uint32_t index, pn_die_info *out)
+{
+    if (!e || !out || index >= e->n_dies)
+        return PN_E_INVALID;
+    pn_die *die = &e->dies[index];
+    pn_die_info d = {.kind = "cpu"};
+    if (die->simulated) {
+        snprintf(d.kind, sizeof d.kind, "sim");
+        snprintf(d.name, sizeof d.name, "simulated die %" PRIu32, index);
+        d.total_bytes = die->sim.bytes;
+        d.free_bytes = pn_sim_free_bytes(&die->memory);
+        pn_mutex_lock(&die->engine->clock_lock);
+        d.clock_seconds = die->clock;
+        pn_mutex_unlock(&die->engine->clock_lock);
+    } else {
+        snprintf(d.name, sizeof d.name, "%s", pn_cpu_isa());
+        pn_os_memory(&d.total_bytes, &d.free_bytes);
+    }
+    pn_mutex_lock(&die->lock);
+    d.n_models = die->n_models;
+    pn_mutex_unlock(&die->lock);
+    *out = d;
+    return PN_OK;
 }
 #endif
 
@@ -51663,15 +52351,22 @@ enum { PLAN_CTX_STEP = 64, PLAN_FLOOR_CTX = 512, PLAN_FLOOR_BATCH = 16 };
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
                                        uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err)
 {
-    if (!pn_kv_bytes(&d->state, n_ctx, n_batch, kv_type, &out->kv_bytes, &out->kv_pages))
-        return pn_fail(err, PN_E_INVALID, "keys and values of %" PRIu32 " tokens overflow 64 bits", n_ctx);
-    pn_plan plan;
-    pn_status st = pn_desc_plan(d, &plan, n_batch, n_batch, n_ctx, exact, err);
-    if (st)
-        return st;
     const pn_device_ops *ops = pn_backend_cpu();
-    out->work_bytes = ops->work_bytes(n_threads, &plan);
-    pn_plan_free(&plan, d->mem);
+    memset(out, 0, sizeof *out);
+    for (uint32_t i = 0; i < (d->cut ? 2u : 1u); i++) {
+        const pn_state_spec part = pn_state_part(&d->state, i);
+        uint64_t pages;
+        pn_plan plan;
+        if (!pn_kv_bytes(&part, n_ctx, n_batch, kv_type, &out->kv_part[i], &pages) ||
+            !pn_add_u64(out->kv_bytes, out->kv_part[i], &out->kv_bytes))
+            return pn_fail(err, PN_E_INVALID, "keys and values of %" PRIu32 " tokens overflow 64 bits", n_ctx);
+        pn_status st = pn_desc_plan_part(d, &plan, d->cut, i, PN_RESULT_LOGITS, n_batch, n_ctx, exact, err);
+        if (st)
+            return st;
+        out->kv_pages += pages;
+        out->work_bytes += out->work_part[i] = ops->work_bytes(n_threads, &plan);
+        pn_plan_free(&plan, d->mem);
+    }
     out->misc_bytes = (uint64_t)n_ctx * sizeof(pn_token) + (uint64_t)d->n_vocab * sizeof(float) +
                       (uint64_t)n_batch * sizeof(uint32_t) + sizeof(pn_session);
     return PN_OK;
@@ -51710,7 +52405,7 @@ static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t 
 
 static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
 {
-    uint32_t threads = p->n_threads ? p->n_threads : f->engine->cpu.n_threads;
+    uint32_t threads = p->n_threads ? p->n_threads : f->engine->n_threads;
     o->n_ctx_train = d->n_ctx_train;
     o->n_ctx = p->n_ctx ? p->n_ctx : d->n_ctx_train;
     if (p->n_batch > ENGINE_MAX_BATCH)
@@ -51735,15 +52430,17 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_heads_kv = d->n_heads_kv;
     o->n_vocab = d->n_vocab;
     pn_session_need n, floor_need;
+    pn_need embed;
     pn_status st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
     uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
     if (!st)
-        st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_bytes, &o->embed_bytes, err);
+        st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_part, &embed, err);
     if (!st)
         st = pn_session_needs(d, floor_ctx, PN_MIN((uint32_t)PLAN_FLOOR_BATCH, floor_ctx), threads, o->kv_type,
                               p->exact, &floor_need, err);
     if (st)
         return st;
+    o->embed_bytes = embed.all;
     o->kv_bytes_per_token = pn_kv_bytes_per_token(&d->state, o->kv_type);
     o->kv_bytes_per_session = n.kv_bytes;
     uint64_t sessions;
@@ -51759,6 +52456,29 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     return PN_OK;
 }
 
+/* What can be taken for it: of this machine's memory, and of its dies'. */
+static pn_status plan_available(pn_engine *e, const pn_plan_params *p, uint64_t *out, pn_err *err)
+{
+    pn_mem_info mem;
+    pn_die *dies[PN_MAX_PARTS];
+    uint32_t n;
+    pn_status st = pn_engine_find_dies(e, p->dies, p->n_dies, dies, &n, err);
+    if (st)
+        return st;
+    pn_engine_memory(e, &mem);
+    *out = mem.host_available;
+    if (mem.limit && (*out == 0 || mem.limit - PN_MIN(mem.limit, mem.total_used) < *out))
+        *out = mem.limit - PN_MIN(mem.limit, mem.total_used);
+    if (*out)
+        *out += pn_cache_droppable_all(e);
+    uint64_t there = 0;
+    for (uint32_t i = 0; i < n; i++)
+        there += dies[i]->simulated ? pn_die_free_bytes(dies[i]) + pn_cache_droppable(dies[i]) : 0;
+    if (dies[0]->simulated && (*out == 0 || there < *out))
+        *out = PN_MAX(there, UINT64_C(1));
+    return PN_OK;
+}
+
 PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_info *out, pn_err *err)
 {
     pn_plan_params p;
@@ -51769,14 +52489,9 @@ PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_
     if (st)
         return st;
     st = plan_fill(f, &d, &p, &o, err);
+    if (!st)
+        st = plan_available(f->engine, &p, &o.available_bytes, err);
     if (!st) {
-        pn_mem_info mem;
-        pn_engine_memory(f->engine, &mem);
-        o.available_bytes = mem.host_available;
-        if (mem.limit && (o.available_bytes == 0 || mem.limit - PN_MIN(mem.limit, mem.total_used) < o.available_bytes))
-            o.available_bytes = mem.limit - PN_MIN(mem.limit, mem.total_used);
-        if (o.available_bytes)
-            o.available_bytes += pn_cache_droppable(f->engine);
         o.fits = o.available_bytes == 0 || o.total_bytes <= o.available_bytes;
         o.n_ctx_fits = o.available_bytes ? plan_ctx_fits(&d, &o, o.n_threads, p.exact) : o.n_ctx;
         *out = o;
@@ -51994,6 +52709,8 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 #include <inttypes.h>
 #include <stdio.h>
 
+enum { MODEL_CUT_CTX = 8192 };      /* most tokens of keys and values that weigh in where a model is cut */
+
 /* ------------------------------------------------------------------------------------------
  * Plans
  * ------------------------------------------------------------------------------------------ */
@@ -52004,6 +52721,14 @@ static bool model_long_ctx(const pn_model *m, uint32_t n_ctx)
     return m->desc.n_ropes > 1 && n_ctx > m->desc.u.longrope.ctx_short;
 }
 
+static void model_free_plan(pn_model *m, pn_cached_plan *c)
+{
+    pn_mem *mem = pn_engine_mem(m->engine);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        pn_plan_free(&c->part[i], mem);
+    pn_mem_free(mem, PN_ACCT_MISC, c, sizeof *c);
+}
+
 static pn_status model_new_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_plan_result result, pn_cached_plan **out,
                                 pn_err *err)
 {
@@ -52011,23 +52736,17 @@ static pn_status model_new_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, 
     pn_cached_plan *c = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *c);
     if (!c)
         return pn_fail_nomem(err, "a plan", sizeof *c);
-    pn_status st = result == PN_RESULT_HIDDEN ? pn_desc_plan_hidden(&m->desc, &c->plan, max_rows, max_rows, n_ctx, m->exact, err)
-                                              : pn_desc_plan(&m->desc, &c->plan, max_rows, max_rows, n_ctx, m->exact, err);
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < m->n_dies && !st; i++)
+        st = pn_desc_plan_part(&m->desc, &c->part[i], m->desc.cut, i, result, max_rows, n_ctx, m->exact, err);
     if (st) {
-        pn_mem_free(mem, PN_ACCT_MISC, c, sizeof *c);
+        model_free_plan(m, c);
         return st;
     }
     c->max_rows = max_rows;
     c->long_ctx = model_long_ctx(m, n_ctx);
     *out = c;
     return PN_OK;
-}
-
-static void model_free_plan(pn_model *m, pn_cached_plan *c)
-{
-    pn_mem *mem = pn_engine_mem(m->engine);
-    pn_plan_free(&c->plan, mem);
-    pn_mem_free(mem, PN_ACCT_MISC, c, sizeof *c);
 }
 
 static pn_status model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_plan_result result, pn_cached_plan **out,
@@ -52039,7 +52758,7 @@ static pn_status model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, 
     pn_mutex_lock(&m->lock);
     for (size_t i = 0; i < ENGINE_PLANS && !found; i++) {
         pn_cached_plan *c = m->plans[i];
-        if (c && c->max_rows == max_rows && c->long_ctx == model_long_ctx(m, n_ctx) && c->plan.result == result)
+        if (c && c->max_rows == max_rows && c->long_ctx == model_long_ctx(m, n_ctx) && c->part[0].result == result)
             found = c;
         else if (!c || (c->users == 0 && slot == ENGINE_PLANS))
             slot = i;
@@ -52081,6 +52800,164 @@ PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p)
     pn_mutex_lock(&m->lock);
     p->users--;
     pn_mutex_unlock(&m->lock);
+}
+
+/* What crosses the cut, for steps of so many rows; with all dies of the model. */
+static pn_status model_grow_carry(pn_model *m, uint32_t rows, pn_err *err)
+{
+    pn_mem *mem = pn_engine_mem(m->engine);
+    size_t row = m->desc.n_embd * sizeof *m->carry;
+    if (m->n_dies < 2 || rows <= m->carry_rows)
+        return PN_OK;
+    float *p = pn_mem_calloc(mem, PN_ACCT_STAGE, rows, row);
+    if (!p)
+        return pn_fail_nomem(err, "what one die hands to the other", (uint64_t)rows * row);
+    pn_mem_free(mem, PN_ACCT_STAGE, m->carry, m->carry_rows * row);
+    m->carry = p;
+    m->carry_rows = rows;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_model_reserve(pn_model *m, const pn_cached_plan *plan, pn_err *err)
+{
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < m->n_dies && !st; i++)
+        st = pn_die_reserve(m->dies[i], &plan->part[i], err);
+    if (st || m->n_dies < 2)
+        return st;
+    pn_model_take(m);
+    st = model_grow_carry(m, plan->max_rows, err);
+    pn_model_give(m);
+    return st;
+}
+
+/* In the order of their numbers, so two who need both never wait for each other. */
+PN_INTERNAL void pn_model_take(const pn_model *m)
+{
+    bool turned = m->n_dies > 1 && m->dies[0]->index > m->dies[1]->index;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        pn_die_take(m->dies[turned ? m->n_dies - 1 - i : i]);
+}
+
+PN_INTERNAL void pn_model_give(const pn_model *m)
+{
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        pn_die_give(m->dies[i]);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Placing
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t model_weight_bytes(const pn_desc *d, uint32_t w)
+{
+    return w == PN_NO_WEIGHT ? 0 : d->weights[w].rows * d->weights[w].row_bytes;
+}
+
+/* Weights that a part reads, and f16 keys and values of a token.  Within a part each weight has one op; an embedding
+ * that is the head, too, is read by both parts. */
+static pn_status model_part_bytes(const pn_desc *d, uint32_t cut, uint32_t part, uint64_t *weights, uint64_t *kv, pn_err *err)
+{
+    pn_plan p;
+    *weights = *kv = 0;
+    pn_status st = pn_desc_plan_part(d, &p, cut, part, PN_RESULT_LOGITS, 1, d->n_ctx_train, false, err);
+    if (st)
+        return st;
+    for (uint32_t i = 0; i < p.n_ops; i++) {
+        const pn_op *op = &p.ops[i];
+        *weights += model_weight_bytes(d, op->w) + model_weight_bytes(d, op->w2);
+        if (op->code == PN_OP_ROPE_STORE && op->u.store.store) {
+            const pn_stream_group *g = &d->state.group[op->u.store.group];
+            *kv += (uint64_t)g->n_heads * (g->d_k + g->d_v) * 2;
+        }
+    }
+    pn_plan_free(&p, d->mem);
+    return PN_OK;
+}
+
+/* Where to cut for dies with so many bytes free: the layer at which the fuller of the two is emptiest, for a
+ * context as trained. */
+static pn_status model_choose_cut(const pn_desc *d, const uint64_t free_bytes[2], uint32_t *cut, pn_err *err)
+{
+    double best = 0;
+    *cut = 0;
+    for (uint32_t c = 1; c < d->n_layers; c++) {
+        double load = 0;
+        for (uint32_t part = 0; part < 2; part++) {
+            uint64_t weights, kv;
+            pn_status st = model_part_bytes(d, c, part, &weights, &kv, err);
+            if (st)
+                return st;
+            double need = (double)weights + (double)kv * PN_MIN(d->n_ctx_train, (uint32_t)MODEL_CUT_CTX);
+            load = PN_MAX(load, need / PN_MAX((double)free_bytes[part], 1.0));
+        }
+        if (!*cut || load < best) {
+            *cut = c;
+            best = load;
+        }
+    }
+    return *cut ? PN_OK : pn_fail(err, PN_E_UNSUPPORTED, "a model of one layer cannot be split over two dies");
+}
+
+/* The die with most bytes free. */
+static pn_die *model_emptiest(pn_engine *e)
+{
+    pn_die *best = &e->dies[0];
+    for (uint32_t i = 1; i < e->n_dies; i++)
+        if (pn_die_free_bytes(&e->dies[i]) > pn_die_free_bytes(best))
+            best = &e->dies[i];
+    return best;
+}
+
+PN_INTERNAL pn_status pn_engine_find_dies(pn_engine *e, const uint32_t *list, size_t n, pn_die *out[PN_MAX_PARTS], uint32_t *n_out, pn_err *err)
+{
+    if (n > PN_MAX_PARTS)
+        return pn_fail(err, PN_E_UNSUPPORTED, "%zu dies for one model, expected at most %d", n, PN_MAX_PARTS);
+    for (size_t i = 0; i < n; i++) {
+        if (list[i] >= e->n_dies)
+            return e->n_dies == 1 ? pn_fail(err, PN_E_INVALID, "there is no die %" PRIu32 ": die 0 (%s) is all there is", list[i],
+                                            e->dies[0].simulated ? "simulated" : "the CPU")
+                                  : pn_fail(err, PN_E_INVALID, "there is no die %" PRIu32 ": there are 0 to %" PRIu32, list[i], e->n_dies - 1);
+        out[i] = &e->dies[list[i]];
+    }
+    if (n == 2 && out[0] == out[1])
+        return pn_fail(err, PN_E_INVALID, "die %" PRIu32 " is named twice", list[0]);
+    if (!n)
+        out[0] = model_emptiest(e);
+    *n_out = n ? (uint32_t)n : 1;
+    return PN_OK;
+}
+
+/* The cut, from a description of the header alone; 0 for a model on one die. */
+static pn_status model_cut(pn_model *m, uint32_t *cut, pn_err *err)
+{
+    pn_desc d;
+    *cut = 0;
+    if (m->n_dies < 2)
+        return PN_OK;
+    pn_status st = pn_desc_open(&d, pn_engine_mem(m->engine), &m->file.weights, true, err);
+    if (st)
+        return st;
+    const uint64_t bytes[2] = {pn_die_free_bytes(m->dies[0]), pn_die_free_bytes(m->dies[1])};
+    st = model_choose_cut(&d, bytes, cut, err);
+    pn_desc_close(&d);
+    return st;
+}
+
+static pn_status model_upload(pn_model *m, pn_err *err)
+{
+    uint32_t n = m->n_dies;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes = m->desc.weight_bytes, kv;
+        pn_status st = n > 1 ? model_part_bytes(&m->desc, m->desc.cut, i, &bytes, &kv, err) : PN_OK;
+        if (!st)
+            st = pn_die_upload(m->dies[i], bytes, err);
+        if (st)
+            return st;
+        m->uploaded[m->n_uploaded++] = bytes;
+        m->share[i] = n < 2 ? 1 : (double)(i ? m->desc.n_layers - m->desc.cut : m->desc.cut) / m->desc.n_layers;
+    }
+    return PN_OK;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -52128,8 +53005,13 @@ static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
 {
     pn_bytes s;
     pn_status st = PN_OK;
+    uint32_t cut = 0;
     if (!p->vocab_only)
-        st = pn_desc_open(&m->desc, pn_engine_mem(m->engine), &m->file.weights, false, err);
+        st = model_cut(m, &cut, err);
+    if (!st && !p->vocab_only)
+        st = pn_desc_open_cut(&m->desc, pn_engine_mem(m->engine), &m->file.weights, false, cut, err);
+    if (!st && !p->vocab_only)
+        st = model_upload(m, err);
     if (!st)
         st = pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, &m->file.weights,
                                 m->desc.n_vocab, err);
@@ -52165,6 +53047,8 @@ static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *
 {
     m->exact = p->exact != 0;
     m->vocab_only = p->vocab_only != 0;
+    if (!st && !m->vocab_only)
+        st = pn_engine_find_dies(m->engine, p->dies, p->n_dies, m->dies, &m->n_dies, err);
     if (!st)
         st = model_open(m, p, err);
     if (st)
@@ -52217,6 +53101,9 @@ PN_API void pn_model_free(pn_model *m)
     for (size_t i = 0; i < ENGINE_PLANS; i++)
         if (m->plans[i])
             model_free_plan(m, m->plans[i]);
+    for (uint32_t i = 0; i < m->n_uploaded; i++)
+        pn_die_unload(m->dies[i], m->uploaded[i]);
+    pn_mem_free(pn_engine_mem(m->engine), PN_ACCT_STAGE, m->carry, (size_t)m->carry_rows * m->desc.n_embd * sizeof *m->carry);
     pn_residency_close(&m->store);
     if (m->mapped_bytes)
         pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);
@@ -52276,20 +53163,23 @@ enum {
 };
 static const uint64_t cache_unknown = UINT64_C(256) << 20;     /* where nobody knows how much memory there is */
 
-PN_INTERNAL void pn_cache_open(pn_engine *e, const pn_engine_params *p)
+PN_INTERNAL void pn_cache_limit(pn_engine *e, const pn_engine_params *p)
 {
     uint64_t total, available, budget = p->mem_limit ? p->mem_limit : UINT64_MAX;
-    pn_mutex_init(&e->cache.lock);
     pn_os_memory(&total, &available);
     budget = total ? PN_MIN(budget, total) : budget;
     uint64_t share = budget == UINT64_MAX ? cache_unknown : budget / CACHE_SHARE;
-    e->cache.bytes_max = p->no_prefix ? 0 : p->prefix_bytes ? p->prefix_bytes : share;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_die *d = &e->dies[i];
+        uint64_t own = d->simulated ? PN_MIN(share, d->sim.bytes / CACHE_SHARE) : share;
+        d->cache.bytes_max = p->no_prefix ? 0 : p->prefix_bytes ? PN_MAX(p->prefix_bytes / e->n_dies, UINT64_C(1)) : own;
+    }
 }
 
-PN_INTERNAL void pn_cache_close(pn_engine *e)
+PN_INTERNAL void pn_cache_close(pn_die *die)
 {
-    pn_prefix_free(e->cache.tree);
-    pn_mutex_fini(&e->cache.lock);
+    pn_prefix_free(die->cache.tree);
+    pn_mutex_fini(&die->cache.lock);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -52312,7 +53202,7 @@ static bool cache_key(const pn_session *s, uint64_t salt, const pn_token *tokens
 
 PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
 {
-    pn_cache *c = &s->model->engine->cache;
+    pn_cache *c = &PN_SESSION_DIE(s)->cache;
     pn_prefix_hit hit;
     pn_prefix_key k;
     if (!c->bytes_max || !n)
@@ -52334,7 +53224,7 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
 
 PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
 {
-    pn_cache *c = &s->model->engine->cache;
+    pn_cache *c = &PN_SESSION_DIE(s)->cache;
     pn_prefix_key k;
     pn_mutex_lock(&c->lock);
     uint32_t held = n && cache_key(s, salt, tokens, n - 1, &k) ? pn_prefix_peek(c->tree, &k) : 0;
@@ -52344,8 +53234,10 @@ PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token
 
 PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
 {
-    pn_cache *c = &m->engine->cache;
     uint32_t best = 0;
+    if (!m->n_dies)
+        return 0;
+    pn_cache *c = &m->dies[0]->cache;
     pn_mutex_lock(&c->lock);
     for (size_t i = 0; i < 4 && n > PN_KV_PAGE_TOKENS; i++) {
         const pn_prefix_key k = {.space = m->spaces[i / 2][i % 2] - 1, .tokens = tokens, .n = n - 1};
@@ -52363,11 +53255,11 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
 /* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
 static bool cache_ready(pn_session *s)
 {
-    pn_engine *e = s->model->engine;
-    pn_cache *c = &e->cache;
+    pn_die *die = PN_SESSION_DIE(s);
+    pn_cache *c = &die->cache;
     uint32_t *space = cache_space(s);
     const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
-    if (!c->tree && pn_prefix_new(&c->tree, pn_engine_mem(e), &p, NULL))
+    if (!c->tree && pn_prefix_new(&c->tree, pn_die_mem(die), &p, NULL))
         return false;
     if (!*space && pn_prefix_space_new(c->tree, s->kv.spec, s->kv_type, space, NULL) == PN_OK)
         ++*space;
@@ -52376,7 +53268,7 @@ static bool cache_ready(pn_session *s)
 
 PN_INTERNAL void pn_cache_insert(pn_session *s)
 {
-    pn_cache *c = &s->model->engine->cache;
+    pn_cache *c = &PN_SESSION_DIE(s)->cache;
     pn_prefix_key k;
     pn_prefix_stats st;
     if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes)
@@ -52395,18 +53287,18 @@ PN_INTERNAL void pn_cache_insert(pn_session *s)
  * Giving back
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL uint64_t pn_cache_droppable(pn_engine *e)
+PN_INTERNAL uint64_t pn_cache_droppable(pn_die *die)
 {
-    pn_cache *c = &e->cache;
+    pn_cache *c = &die->cache;
     pn_mutex_lock(&c->lock);
     uint64_t bytes = c->tree ? pn_prefix_droppable(c->tree) : 0;
     pn_mutex_unlock(&c->lock);
     return bytes;
 }
 
-PN_INTERNAL uint64_t pn_cache_give(pn_engine *e, uint64_t bytes)
+PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes)
 {
-    pn_cache *c = &e->cache;
+    pn_cache *c = &die->cache;
     pn_prefix_stats st;
     uint64_t given = 0;
     pn_mutex_lock(&c->lock);
@@ -52418,9 +53310,27 @@ PN_INTERNAL uint64_t pn_cache_give(pn_engine *e, uint64_t bytes)
     return given;
 }
 
+PN_INTERNAL uint64_t pn_cache_droppable_all(pn_engine *e)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        bytes += pn_cache_droppable(&e->dies[i]);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_cache_give_all(pn_engine *e, uint64_t bytes)
+{
+    uint64_t given = 0;
+    for (uint32_t i = 0; i < e->n_dies && given < bytes; i++)
+        given += pn_cache_give(&e->dies[i], bytes - given);
+    return given;
+}
+
 PN_INTERNAL void pn_cache_forget(pn_model *m)
 {
-    pn_cache *c = &m->engine->cache;
+    if (!m->n_dies)
+        return;
+    pn_cache *c = &m->dies[0]->cache;
     pn_mutex_lock(&c->lock);
     for (size_t i = 0; i < 4; i++)
         if (m->spaces[i / 2][i % 2])
@@ -52430,14 +53340,23 @@ PN_INTERNAL void pn_cache_forget(pn_model *m)
 
 PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out)
 {
-    pn_cache *c = &e->cache;
-    pn_prefix_stats st = {0};
-    pn_mutex_lock(&c->lock);
-    if (c->tree)
-        pn_prefix_get_stats(c->tree, &st);
-    *out = (pn_prefix_info){.bytes = st.bytes, .bytes_max = c->bytes_max, .pages = st.nodes, .queries = c->n_queries, .hits = c->n_hits,
-                            .tokens_asked = c->tokens_asked, .tokens_hit = c->tokens_hit, .evicted = st.evicted};
-    pn_mutex_unlock(&c->lock);
+    memset(out, 0, sizeof *out);
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_cache *c = &e->dies[i].cache;
+        pn_prefix_stats st = {0};
+        pn_mutex_lock(&c->lock);
+        if (c->tree)
+            pn_prefix_get_stats(c->tree, &st);
+        out->bytes += st.bytes;
+        out->bytes_max += c->bytes_max;
+        out->pages += st.nodes;
+        out->queries += c->n_queries;
+        out->hits += c->n_hits;
+        out->tokens_asked += c->tokens_asked;
+        out->tokens_hit += c->tokens_hit;
+        out->evicted += st.evicted;
+        pn_mutex_unlock(&c->lock);
+    }
 }
 #endif
 
@@ -52453,8 +53372,10 @@ PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out)
  * once it is finished (pn_kv_commit), so a torn step leaves nothing behind.
  */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_sched.h */
 
 #include <inttypes.h>
+#include <stdio.h>
 
 static const double session_slice = 0.002;      /* seconds between two ticks */
 
@@ -52468,7 +53389,8 @@ static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
  * Opening
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
+/* Of this machine's memory. */
+static uint64_t session_host_bytes(const pn_model *m)
 {
     pn_mem_info i;
     pn_engine_memory(m->engine, &i);
@@ -52480,31 +53402,57 @@ PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
     return a;
 }
 
-PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available)
+PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
 {
-    *available = pn_model_available(m);
-    if (whole <= *available)
+    uint64_t a = session_host_bytes(m);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        a = PN_MIN(a, pn_die_free_bytes(m->dies[i]));
+    return a;
+}
+
+/* The same on die NULL (this machine) or one of the model's. */
+static bool session_room(const pn_model *m, pn_die *die, uint64_t whole, uint64_t need, pn_lack *lack)
+{
+    uint64_t now = die ? pn_die_free_bytes(die) : session_host_bytes(m);
+    if (whole <= now)
         return true;
-    uint64_t cached = pn_cache_droppable(m->engine), now = *available;
-    *available += cached;
-    if (whole > *available)
+    uint64_t cached = die ? pn_cache_droppable(m->dies[0]) : pn_cache_droppable_all(m->engine);
+    *lack = (pn_lack){.need = need, .available = now + cached};
+    if (die)
+        snprintf(lack->where, sizeof lack->where, " on die %" PRIu32 ", which has %" PRIu64, die->index, die->sim.bytes);
+    if (whole > lack->available)
         return false;
     if (need > now)
-        *available = now + pn_cache_give(m->engine, need - now);
-    return need <= *available;
+        lack->available = now + (die ? pn_cache_give(m->dies[0], need - now) : pn_cache_give_all(m->engine, need - now));
+    return need <= lack->available;
+}
+
+PN_INTERNAL bool pn_model_room(const pn_model *m, const pn_need *whole, const pn_need *need, pn_lack *lack)
+{
+    *lack = (pn_lack){.need = need->all};
+    bool room = session_room(m, NULL, whole->all, need->all, lack);
+    for (uint32_t i = 0; i < m->n_dies && room; i++)
+        room = session_room(m, m->dies[i], whole->die[i], need->die[i], lack);
+    return room;
 }
 
 /* What opening the session takes: *need now, *whole once its context is full. */
-static pn_status session_need(const pn_session *s, const pn_session_params *p, uint64_t *need, uint64_t *whole, pn_err *err)
+static pn_status session_need(const pn_session *s, const pn_session_params *p, pn_need *need, pn_need *whole, pn_err *err)
 {
     const pn_model *m = s->model;
     pn_session_need n;
-    pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, s->kv_type, m->exact, &n, err);
+    pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->n_threads, s->kv_type, m->exact, &n, err);
     if (st)
         return st;
-    uint64_t rest = n.misc_bytes + n.work_bytes - PN_MIN(n.work_bytes, m->engine->cpu.work_bytes);
-    *whole = n.kv_bytes + rest;
-    *need = p->by_turn ? pn_kv_bare_bytes(&m->desc.state, s->n_ctx, s->n_batch) + rest : *whole;
+    whole->all = need->all = n.misc_bytes;
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        const pn_state_spec part = pn_state_part(&m->desc.state, i);
+        uint64_t work = n.work_part[i] - PN_MIN(n.work_part[i], m->dies[i]->work_bytes);
+        whole->die[i] = n.kv_part[i] + work;
+        need->die[i] = p->by_turn ? pn_kv_bare_bytes(&part, s->n_ctx, s->n_batch) + work : whole->die[i];
+        whole->all += whole->die[i];
+        need->all += need->die[i];
+    }
     return PN_OK;
 }
 
@@ -52512,13 +53460,14 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, u
 static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err *err)
 {
     pn_model *m = s->model;
-    uint64_t available, need, whole;
+    pn_need need = {0}, whole = {0};
+    pn_lack lack;
     for (;;) {
         pn_status st = session_need(s, p, &need, &whole, err);
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        if (pn_model_room(m, smaller ? whole : need, need, &available))
+        if (pn_model_room(m, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
         if (!smaller)
             break;
@@ -52526,8 +53475,18 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         s->n_batch = PN_MIN(s->n_batch, s->n_ctx);
     }
     return pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens needs %" PRIu64 " bytes (%" PRIu64
-                   " a token), %" PRIu64 " are available", s->n_ctx, need,
-                   pn_kv_bytes_per_token(&m->desc.state, s->kv_type), available);
+                   " a token), %" PRIu64 " are available%s", s->n_ctx, lack.need,
+                   pn_kv_bytes_per_token(&m->desc.state, s->kv_type), lack.available, lack.where);
+}
+
+/* Pages of each part come from its die. */
+static pn_status session_open_kv(pn_session *s, bool by_turn, pn_err *err)
+{
+    const pn_model *m = s->model;
+    pn_mem *mem[PN_MAX_PARTS];
+    for (uint32_t i = 0; i < PN_MAX_PARTS; i++)
+        mem[i] = pn_die_mem(m->dies[PN_MIN(i, m->n_dies - 1)]);
+    return pn_kv_open_parts(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, by_turn, err);
 }
 
 static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
@@ -52539,13 +53498,13 @@ static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
     s->out_rows = pn_mem_calloc(mem, PN_ACCT_MISC, s->n_batch, sizeof *s->out_rows);
     if (!s->tokens || !s->logits || !s->out_rows)
         return pn_fail_nomem(err, "a session", (uint64_t)s->n_ctx * 4 + (uint64_t)m->desc.n_vocab * 4);
-    pn_status st = (by_turn ? pn_kv_open_bare : pn_kv_open)(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, err);
-    if (st == PN_E_NOMEM && pn_cache_give(m->engine, UINT64_MAX))       /* somebody else was faster */
-        st = (by_turn ? pn_kv_open_bare : pn_kv_open)(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, err);
+    pn_status st = session_open_kv(s, by_turn, err);
+    if (st == PN_E_NOMEM && pn_cache_give_all(m->engine, UINT64_MAX))   /* somebody else was faster */
+        st = session_open_kv(s, by_turn, err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
         st = pn_model_get_plan(m, session_bucket_rows(s, i), s->n_ctx, &s->plans[i], err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
-        st = pn_die_reserve(m->engine, &m->engine->cpu, &s->plans[i]->plan, err);
+        st = pn_model_reserve(m, s->plans[i], err);
     return st;
 }
 
@@ -52615,9 +53574,9 @@ PN_API void pn_session_free(pn_session *s)
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
-    pn_mutex_lock(&s->model->engine->cache.lock);
+    pn_mutex_lock(&PN_SESSION_DIE(s)->cache.lock);
     pn_kv_close(&s->kv);
-    pn_mutex_unlock(&s->model->engine->cache.lock);
+    pn_mutex_unlock(&PN_SESSION_DIE(s)->cache.lock);
     pn_mem_free(mem, PN_ACCT_MISC, s->tokens, s->n_ctx * sizeof *s->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, s->logits, s->model->desc.n_vocab * sizeof *s->logits);
     pn_mem_free(mem, PN_ACCT_MISC, s->out_rows, s->n_batch * sizeof *s->out_rows);
@@ -52638,9 +53597,9 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (n > s->kv.length)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
-    pn_mutex_lock(&s->model->engine->cache.lock);
+    pn_mutex_lock(&PN_SESSION_DIE(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
-    pn_mutex_unlock(&s->model->engine->cache.lock);
+    pn_mutex_unlock(&PN_SESSION_DIE(s)->cache.lock);
     if (!done)
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
@@ -52656,12 +53615,15 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
 {
     uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
-    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = 0;
-    bool room = need == 0 || pn_model_room(s->model, need, need, &available);
-    if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give(s->model->engine, need) && pn_kv_reserve(&s->kv, n))))
+    pn_need need = {0};
+    pn_lack lack = {0};
+    for (uint32_t i = 0; i < s->model->n_dies; i++)
+        need.all += need.die[i] = pn_kv_reserve_bytes(&s->kv, n, i);
+    bool room = need.all == 0 || pn_model_room(s->model, &need, &need, &lack);
+    if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give_all(s->model->engine, need.all) && pn_kv_reserve(&s->kv, n))))
         return PN_OK;
     return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
-                   " bytes more, %" PRIu64 " are available", n, s->kv.length, need, available);
+                   " bytes more, %" PRIu64 " are available%s", n, s->kv.length, room ? need.all : lack.need, lack.available, lack.where);
 }
 
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
@@ -52675,7 +53637,7 @@ PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
 PN_API void pn_session_cancel(pn_session *s)
 {
     atomic_store(&s->cancelled, true);
-    atomic_store(&s->model->engine->cancelled, true);
+    atomic_store(&PN_SESSION_DIE(s)->sched->cancelled, true);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -52683,9 +53645,8 @@ PN_API void pn_session_cancel(pn_session *s)
  * ------------------------------------------------------------------------------------------ */
 
 /* Drive one exec to its end. */
-static pn_status session_advance(pn_session *s, pn_exec *x, uint32_t done, uint32_t total, pn_err *err)
+static pn_status session_advance(pn_session *s, const pn_device_ops *ops, pn_exec *x, uint32_t done, uint32_t total, pn_err *err)
 {
-    const pn_device_ops *ops = s->model->engine->cpu.ops;
     for (;;) {
         pn_exec_state st = ops->advance(x, pn_os_now() + session_slice);
         if (st == PN_EXEC_DONE)
@@ -52699,12 +53660,12 @@ static pn_status session_advance(pn_session *s, pn_exec *x, uint32_t done, uint3
     }
 }
 
-PN_INTERNAL const pn_plan *pn_session_plan(const pn_session *s, uint32_t rows)
+PN_INTERNAL const pn_cached_plan *pn_session_plan(const pn_session *s, uint32_t rows)
 {
     uint32_t bucket = 0;
     while (session_bucket_rows(s, bucket) < rows)
         bucket++;
-    return &s->plans[bucket]->plan;
+    return s->plans[bucket];
 }
 
 PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
@@ -52714,7 +53675,7 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
 
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n)
 {
-    pn_mutex *pages = &s->model->engine->cache.lock;
+    pn_mutex *pages = &PN_SESSION_DIE(s)->cache.lock;
     pn_mutex_lock(pages);
     pn_kv_prepare(&s->kv, n);
     pn_mutex_unlock(pages);
@@ -52722,21 +53683,28 @@ PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n)
 
 PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err)
 {
-    pn_die *die = &s->model->engine->cpu;
+    const pn_model *m = s->model;
     pn_session_prepare(s, p->n);
     pn_run run = {.n_rows = p->n, .pos0 = s->kv.length};
-    for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
+    for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
         run.pages[g] = s->kv.group[g].table;
+    pn_status st = PN_OK;
+    pn_die_arrive(m->dies, m->n_dies);
+    pn_model_take(m);
     const pn_step step = {.tokens = p->tokens, .n_rows = p->n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
-                          .n_outs = p->n_outs, .logits = p->out};
-    pn_die_take(s->model->engine, die);
-    pn_exec *x;
-    pn_status st = die->ops->submit(die->dev, p->plan, &step, &s->model->store.host, die->work, &x, err);
-    if (!st) {
-        st = session_advance(s, x, p->done, p->total, err);
+                          .n_outs = p->n_outs, .logits = p->out, .carry = m->carry};
+    for (uint32_t i = 0; i < m->n_dies && !st; i++) {
+        const pn_die *die = m->dies[i];
+        pn_exec *x;
+        st = die->ops->submit(die->dev, &p->plan->part[i], &step, &m->store.host, die->work, &x, err);
+        if (st)
+            break;
+        st = session_advance(s, die->ops, x, p->done, p->total, err);
         die->ops->end(x);
     }
-    pn_die_give(die);
+    (void)pn_die_computed(m->dies, m->n_dies, m->share, p->n);
+    pn_model_give(m);
+    pn_die_leave(m->dies, m->n_dies);
     if (!st) {
         memcpy(s->tokens + s->kv.length, p->tokens, p->n * sizeof *p->tokens);
         pn_kv_commit(&s->kv, p->n);
@@ -52854,15 +53822,18 @@ static uint64_t embed_row_bytes(uint32_t n_batch, uint32_t n_embd)
 }
 
 PN_INTERNAL pn_status pn_embed_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads, bool exact,
-                                     uint64_t work_bytes, uint64_t *out, pn_err *err)
+                                     const uint64_t work_part[PN_MAX_PARTS], pn_need *out, pn_err *err)
 {
-    pn_plan plan;
-    pn_status st = pn_desc_plan_hidden(d, &plan, n_batch, n_batch, n_ctx, exact, err);
-    if (st)
-        return st;
-    uint64_t work = pn_backend_cpu()->work_bytes(n_threads, &plan);
-    pn_plan_free(&plan, d->mem);
-    *out = sizeof(pn_embed) + embed_row_bytes(n_batch, d->n_embd) + (work - PN_MIN(work, work_bytes));
+    *out = (pn_need){.all = sizeof(pn_embed) + embed_row_bytes(n_batch, d->n_embd)};
+    for (uint32_t i = 0; i < (d->cut ? 2u : 1u); i++) {
+        pn_plan plan;
+        pn_status st = pn_desc_plan_part(d, &plan, d->cut, i, PN_RESULT_HIDDEN, n_batch, n_ctx, exact, err);
+        if (st)
+            return st;
+        uint64_t work = pn_backend_cpu()->work_bytes(n_threads, &plan);
+        pn_plan_free(&plan, d->mem);
+        out->all += out->die[i] = work - PN_MIN(work, work_part[i]);
+    }
     return PN_OK;
 }
 
@@ -52885,16 +53856,19 @@ static pn_status embed_open(pn_session *s, pn_err *err)
 {
     pn_model *m = s->model;
     pn_mem *mem = pn_engine_mem(m->engine);
-    uint64_t need, available;
+    uint64_t work[PN_MAX_PARTS] = {0};
+    pn_need need;
+    pn_lack lack;
     if (s->embed)
         return PN_OK;
-    pn_status st = pn_embed_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, m->exact,
-                                  m->engine->cpu.work_bytes, &need, err);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        work[i] = m->dies[i]->work_bytes;
+    pn_status st = pn_embed_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->n_threads, m->exact, work, &need, err);
     if (st)
         return st;
-    if (!pn_model_room(m, need, need, &available))
+    if (!pn_model_room(m, &need, &need, &lack))
         return pn_fail(err, PN_E_BUDGET, "embeddings in steps of %" PRIu32 " tokens need %" PRIu64 " bytes, %" PRIu64
-                       " are available", s->n_batch, need, available);
+                       " are available%s", s->n_batch, lack.need, lack.available, lack.where);
     pn_embed *e = s->embed = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *e);
     if (!e)
         return pn_fail_nomem(err, "an embedding", sizeof *e);
@@ -52905,7 +53879,7 @@ static pn_status embed_open(pn_session *s, pn_err *err)
     if (!st)
         st = pn_model_get_hidden_plan(m, s->n_batch, s->n_ctx, &e->plan, err);
     if (!st)
-        st = pn_die_reserve(m->engine, &m->engine->cpu, &e->plan->plan, err);
+        st = pn_model_reserve(m, e->plan, err);
     if (st)
         pn_embed_free(s);
     return st;
@@ -52946,7 +53920,7 @@ static pn_status embed_text(pn_session *s, const pn_token *tokens, uint32_t tota
         uint32_t n = PN_MIN(total - done, s->n_batch), n_outs = pooling == PN_POOLING_MEAN ? n : done + n == total;
         for (uint32_t i = 0; i < n_outs; i++)
             s->out_rows[i] = n - n_outs + i;
-        const pn_session_part p = {.plan = &e->plan->plan, .tokens = tokens + done, .n = n, .n_outs = n_outs,
+        const pn_session_part p = {.plan = e->plan, .tokens = tokens + done, .n = n, .n_outs = n_outs,
                                    .done = done, .total = total, .out = e->rows};
         st = pn_session_step(s, &p, err);
         if (!st)
@@ -52967,7 +53941,7 @@ PN_API pn_pooling pn_model_pooling(const pn_model *m)
 
 static void embed_empty(pn_session *s)
 {
-    pn_mutex *pages = &s->model->engine->cache.lock;
+    pn_mutex *pages = &PN_SESSION_DIE(s)->cache.lock;
     pn_mutex_lock(pages);
     pn_kv_truncate(&s->kv, 0);
     pn_kv_trim(&s->kv);
@@ -54037,7 +55011,8 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
  * pn_sched.c - forming a step, running it in slices, handing out what came of it.
  *
  * Memory is taken between steps, never in one; when there is none the step has fewer runs.  A step of one
- * run needs no memory of ours: its tokens and logits lie where they belong.
+ * run needs no memory of ours: its tokens and logits lie where they belong.  Tokens and logits are the machine's
+ * memory, whatever die computes.
  */
 /* includes engine/pn_sched.h */
 
@@ -54046,26 +55021,25 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
 static const double sched_slice = 0.002;        /* seconds between two looks at the cancel flags */
 static const double sched_look = 0.05;          /* the same while all requests are paused */
 
-PN_INTERNAL void pn_sched_init(pn_sched *q)
+PN_INTERNAL void pn_sched_init(pn_sched *q, pn_die *die)
 {
+    q->die = die;
     pn_mutex_init(&q->lock);
     pn_cond_init(&q->settled);
-    pn_cond_init(&q->work);
 }
 
-PN_INTERNAL void pn_sched_fini(pn_engine *e)
+PN_INTERNAL void pn_sched_fini(pn_sched *q)
 {
-    pn_sched *q = e->sched;
-    pn_mem *mem = pn_engine_mem(e);
-    pn_engine_stop(e);
-    pn_sched_settle(e);
+    pn_mem *mem = pn_engine_mem(q->die->engine);
+    pn_sched_settle(q);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->tokens, q->cap_rows * sizeof *q->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->out_rows, q->cap_runs * sizeof *q->out_rows);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->logits, q->cap_logits * sizeof *q->logits);
-    pn_cond_fini(&q->work);
     pn_cond_fini(&q->settled);
     pn_mutex_fini(&q->lock);
 }
+
+static pn_sched *sched_of(const pn_job *j) { return PN_SESSION_DIE(j->s)->sched; }
 
 /* ------------------------------------------------------------------------------------------
  * Forming a step
@@ -54198,10 +55172,9 @@ static bool sched_grow(pn_mem *mem, void **ptr, size_t *cap, size_t need, size_t
 }
 
 /* Room for a step of `rows` rows and `runs` runs of a model, as far as there is memory. */
-static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t n_vocab)
+static uint32_t sched_room(pn_sched *q, uint32_t rows, uint32_t runs, uint32_t n_vocab)
 {
-    pn_sched *q = e->sched;
-    pn_mem *mem = pn_engine_mem(e);
+    pn_mem *mem = pn_engine_mem(q->die->engine);
     runs = PN_MIN(runs, (uint32_t)SCHED_RUNS);
     if (runs < 2 || !sched_grow(mem, (void **)&q->tokens, &q->cap_rows, rows, sizeof *q->tokens) ||
         !sched_grow(mem, (void **)&q->out_rows, &q->cap_runs, runs, sizeof *q->out_rows))
@@ -54211,16 +55184,15 @@ static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t 
 }
 
 /* One row for everyone who decodes, then prompts. */
-static void sched_fill(pn_engine *e, pn_job *first, uint32_t max_rows)
+static void sched_fill(pn_sched *q, pn_job *first, uint32_t max_rows)
 {
-    pn_sched *q = e->sched;
     const pn_token *tokens;
     uint32_t n = 0, prompts = 0;
     for (pn_job *j = first; j; j = j->next) {
         n += sched_fits(j->s, first->s);
         prompts += sched_fits(j->s, first->s) && j->gen.in_prompt;
     }
-    uint32_t max_runs = PN_MIN(sched_room(e, max_rows, n, first->s->model->desc.n_vocab), max_rows);
+    uint32_t max_runs = PN_MIN(sched_room(q, max_rows, n, first->s->model->desc.n_vocab), max_rows);
     for (pn_job *j = first; j && q->n_runs < max_runs; j = j->next)
         if (sched_fits(j->s, first->s) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
             sched_take(q, j, 1);
@@ -54271,19 +55243,50 @@ static pn_step sched_step(pn_sched *q)
  * Running it
  * ------------------------------------------------------------------------------------------ */
 
-static void sched_submit(pn_engine *e, pn_session *wide)
+/* All dies that a step of m needs, or none: then the one that was busy. */
+static pn_die *sched_claim(pn_sched *q, const pn_model *m)
 {
-    pn_sched *q = e->sched;
-    pn_die *die = &e->cpu;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        if (!pn_die_try(m->dies[i], q)) {
+            while (i--)
+                pn_die_give(m->dies[i]);
+            return m->dies[i + 1];
+        }
+    return NULL;
+}
+
+/* The next part of the step, on its die. */
+static void sched_submit_part(pn_sched *q)
+{
+    pn_die *die = q->model->dies[q->part];
+    q->st = die->ops->submit(die->dev, &q->plan->part[q->part], &q->step, &q->model->store.host, die->work, &q->exec, &q->err);
+}
+
+/* The step is over, whatever it came to. */
+static void sched_finish(pn_sched *q)
+{
+    pn_model *m = q->model;
+    double took = pn_die_computed(m->dies, m->n_dies, m->share, q->n_rows);
+    pn_model_give(m);
+    pn_mutex_lock(&q->lock);
+    m->queue.served += took > 0 ? took : pn_os_now() - q->began;
+    pn_mutex_unlock(&q->lock);
+    q->open = false;
+    q->computed = true;
+}
+
+static void sched_submit(pn_sched *q, pn_session *wide)
+{
     q->model = wide->model;
+    q->plan = pn_session_plan(wide, q->n_rows);
+    q->part = 0;
     q->began = pn_os_now();
     q->step = sched_step(q);
-    pn_die_take(e, die);
-    q->st = die->ops->submit(die->dev, pn_session_plan(wide, q->n_rows), &q->step, &wide->model->store.host, die->work, &q->exec, &q->err);
-    q->open = q->st == PN_OK;
-    q->computed = !q->open;
-    if (!q->open)
-        pn_die_give(die);
+    q->step.carry = q->model->carry;
+    sched_submit_part(q);
+    q->open = true;
+    if (q->st)
+        sched_finish(q);
 }
 
 /* Everyone in the step has been cancelled. */
@@ -54296,13 +55299,12 @@ static bool sched_unwanted(const pn_sched *q)
 }
 
 /* Work on the open step until it is finished or `deadline` (0: none) has passed. */
-static void sched_advance(pn_engine *e, double deadline)
+static void sched_advance(pn_sched *q, double deadline)
 {
-    pn_sched *q = e->sched;
-    pn_die *die = &e->cpu;
     while (q->open) {
+        const pn_device_ops *ops = q->model->dies[q->part]->ops;
         double until = pn_os_now() + sched_slice;
-        pn_exec_state x = die->ops->advance(q->exec, deadline > 0 ? PN_MIN(deadline, until) : until);
+        pn_exec_state x = ops->advance(q->exec, deadline > 0 ? PN_MIN(deadline, until) : until);
         bool unwanted = sched_unwanted(q);
         if (x == PN_EXEC_FAILED)
             q->st = pn_fail(&q->err, PN_E_IO, "the weights of '%s' cannot be read", q->model->file.weights.parts[0].src.name);
@@ -54310,38 +55312,35 @@ static void sched_advance(pn_engine *e, double deadline)
             q->st = pn_fail(&q->err, PN_E_CANCELLED, "cancelled in the middle of a step");
         else if (x != PN_EXEC_DONE && deadline > 0 && pn_os_now() >= deadline)
             return;
-        if (x == PN_EXEC_DONE || q->st) {
-            die->ops->end(q->exec);
-            pn_die_give(die);
-            pn_mutex_lock(&q->lock);
-            q->model->queue.served += pn_os_now() - q->began;
-            pn_mutex_unlock(&q->lock);
-            q->open = false;
-            q->computed = true;
-        }
+        if (x != PN_EXEC_DONE && !q->st)
+            continue;
+        ops->end(q->exec);
+        bool last = q->st || ++q->part == q->model->n_dies;
+        if (!last)
+            sched_submit_part(q);
+        if (last || q->st)
+            sched_finish(q);
     }
 }
 
 /* With the lock held, and nobody at the open step. */
-static void sched_settle(pn_engine *e)
+static void sched_settle(pn_sched *q)
 {
-    pn_sched *q = e->sched;
     q->settling = true;
     pn_mutex_unlock(&q->lock);
-    sched_advance(e, 0);
+    sched_advance(q, 0);
     pn_mutex_lock(&q->lock);
     q->settling = false;
     pn_cond_broadcast(&q->settled);
 }
 
-PN_INTERNAL void pn_sched_settle(pn_engine *e)
+PN_INTERNAL void pn_sched_settle(pn_sched *q)
 {
-    pn_sched *q = e->sched;
     pn_mutex_lock(&q->lock);
     while (q->settling)
         pn_cond_wait(&q->settled, &q->lock);
-    if (!q->stepping && q->open)
-        sched_settle(e);
+    if (!q->entered && q->open)
+        sched_settle(q);
     pn_mutex_unlock(&q->lock);
 }
 
@@ -54362,6 +55361,7 @@ static void sched_unlist(pn_sched *q, pn_job *j)
         sched_count_peers(j, -1);
     j->listed = false;
     q->n_jobs--;
+    pn_die_leave(j->s->model->dies, j->s->model->n_dies);
     if (w->work || w->waiting)
         return;
     while (*m != j->s->model)
@@ -54400,9 +55400,8 @@ static void sched_end(pn_sched *q, pn_job *j, pn_status st)
 }
 
 /* The rows of a finished step belong to their sessions; each generation goes on or ends. */
-static void sched_results(pn_engine *e)
+static void sched_results(pn_sched *q)
 {
-    pn_sched *q = e->sched;
     uint32_t k = 0, V = q->model->desc.n_vocab;
     q->computed = false;
     for (uint32_t i = 0; i < q->n_runs; i++) {
@@ -54447,10 +55446,9 @@ static pn_job *sched_cancelled(pn_sched *q)
 }
 
 /* Those that were cancelled; none of them is in a step. */
-static void sched_reap(pn_engine *e)
+static void sched_reap(pn_sched *q)
 {
-    pn_sched *q = e->sched;
-    if (!atomic_exchange(&e->cancelled, false))
+    if (!atomic_exchange(&q->cancelled, false))
         return;
     for (pn_job *j; (j = sched_cancelled(q)) != NULL;) {
         pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
@@ -54458,52 +55456,172 @@ static void sched_reap(pn_engine *e)
     }
 }
 
-static void sched_begin(pn_engine *e)
+/* Form and submit the next step, if there is work.  Returns the die that somebody else has, for which it waits. */
+static pn_die *sched_begin(pn_sched *q)
 {
-    pn_sched *q = e->sched;
-    sched_reap(e);
+    sched_reap(q);
     pn_mutex_lock(&q->lock);                /* the list stays as it is while the step is formed */
-    pn_job *first = sched_first(q);
     q->n_runs = q->n_rows = q->n_outs = 0;
     q->st = PN_OK;
-    pn_session *wide = first ? sched_widest(first) : NULL;
+    pn_job *first = sched_first(q);
+    pn_die *busy = first ? sched_claim(q, first->s->model) : NULL;
+    pn_session *wide = first && !busy ? sched_widest(first) : NULL;
     if (wide)
-        sched_fill(e, first, wide->n_batch);
+        sched_fill(q, first, wide->n_batch);
     pn_mutex_unlock(&q->lock);
     if (q->n_runs)
-        sched_submit(e, wide);
+        sched_submit(q, wide);
+    else if (wide)
+        pn_model_give(wide->model);
+    return busy;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All dies
+ * ------------------------------------------------------------------------------------------ */
+
+/* With the lock held: an open step waits for whoever goes on with it; or does so no more. */
+static void sched_park(pn_sched *q, bool parked)
+{
+    for (uint32_t i = 0; q->open && i < q->model->n_dies; i++)
+        pn_die_park(q->model->dies[i], parked);
+}
+
+/* False: somebody else finishes its step just now. */
+static bool sched_enter(pn_sched *q)
+{
+    pn_mutex_lock(&q->lock);
+    q->entered = !q->settling;
+    bool entered = q->entered;
+    if (entered)
+        sched_park(q, false);
+    pn_mutex_unlock(&q->lock);
+    return entered;
+}
+
+static void sched_leave(pn_sched *q)
+{
+    pn_mutex_lock(&q->lock);
+    sched_park(q, true);
+    q->entered = false;
+    pn_cond_broadcast(&q->settled);
+    pn_mutex_unlock(&q->lock);
+}
+
+static void sched_wait_settled(pn_sched *q)
+{
+    pn_mutex_lock(&q->lock);
+    while (q->settling)
+        pn_cond_wait(&q->settled, &q->lock);
+    pn_mutex_unlock(&q->lock);
+}
+
+/* What a round over the dies found. */
+typedef struct sched_round {
+    uint32_t open;              /* steps that are not finished */
+    bool ended;                 /* one has been, its results are handed out */
+    pn_sched *settling;         /* one that somebody else finishes, or NULL */
+    pn_die *busy;               /* one that somebody else has and a step waits for, or NULL */
+} sched_round;
+
+/* A step on every die that is free and has work. */
+static sched_round sched_begin_all(pn_engine *e)
+{
+    sched_round r = {0};
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        if (!sched_enter(q)) {
+            r.settling = q;
+            continue;
+        }
+        pn_die *busy = q->open || q->computed ? NULL : sched_begin(q);
+        r.busy = busy ? busy : r.busy;
+        r.open += q->open || q->computed;
+        sched_leave(q);
+    }
+    return r;
+}
+
+/* A slice for every open step, and what came of those that are finished. */
+static sched_round sched_advance_all(pn_engine *e, double deadline)
+{
+    sched_round r = {0};
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        if (!sched_enter(q)) {
+            r.settling = q;
+            continue;
+        }
+        double slice = pn_os_now() + sched_slice;
+        sched_advance(q, e->n_dies == 1 ? deadline : deadline > 0 ? PN_MIN(deadline, slice) : slice);
+        r.ended = r.ended || q->computed;
+        if (q->computed)
+            sched_results(q);
+        r.open += q->open;
+        sched_leave(q);
+    }
+    return r;
+}
+
+static void sched_run(pn_engine *e, double deadline)
+{
+    sched_round r = sched_begin_all(e);
+    while (!r.open && (r.settling || r.busy)) {     /* nothing else to do */
+        if (r.settling)
+            sched_wait_settled(r.settling);
+        else
+            pn_die_wait(r.busy);
+        r = sched_begin_all(e);
+    }
+    while (r.open || r.settling) {
+        r = sched_advance_all(e, deadline);
+        if (r.ended || (deadline > 0 && pn_os_now() >= deadline))
+            break;
+        if (!r.open && r.settling)
+            sched_wait_settled(r.settling);
+    }
+}
+
+/* Jobs that are not over. */
+static uint32_t sched_jobs(pn_engine *e)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        pn_mutex_lock(&q->lock);
+        n += q->n_jobs;
+        pn_mutex_unlock(&q->lock);
+    }
+    return n;
+}
+
+static bool sched_inside(pn_engine *e)
+{
+    pn_mutex_lock(&e->drive.lock);
+    bool inside = e->drive.stepping && pn_thread_is_self(e->drive.stepper);
+    pn_mutex_unlock(&e->drive.lock);
+    return inside;
 }
 
 PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err)
 {
     if (!e || seconds < 0)
         return pn_fail(err, PN_E_INVALID, "%s", e ? "expected a time of 0 or more seconds" : "no engine given");
-    pn_sched *q = e->sched;
-    pn_mutex_lock(&q->lock);
-    while (q->settling)
-        pn_cond_wait(&q->settled, &q->lock);
-    bool busy = q->stepping;
-    q->stepping = true;
+    pn_mutex_lock(&e->drive.lock);
+    bool busy = e->drive.stepping;
+    e->drive.stepping = true;
     if (!busy)
-        q->stepper = pn_thread_self();
-    pn_mutex_unlock(&q->lock);
+        e->drive.stepper = pn_thread_self();
+    pn_mutex_unlock(&e->drive.lock);
     if (busy)
         return pn_fail(err, PN_E_STATE, "pn_engine_step is being called already: from a callback, or by another thread");
-    pn_die_park(&e->cpu, false);
-    if (!q->open && !q->computed)
-        sched_begin(e);
-    sched_advance(e, seconds > 0 ? pn_os_now() + seconds : 0);
-    if (q->computed)
-        sched_results(e);
-    pn_mutex_lock(&q->lock);
-    q->stepping = false;
-    pn_cond_broadcast(&q->settled);
-    bool open = q->open;
+    sched_run(e, seconds > 0 ? pn_os_now() + seconds : 0);
+    uint32_t n = sched_jobs(e);
+    pn_mutex_lock(&e->drive.lock);
+    e->drive.stepping = false;
+    pn_mutex_unlock(&e->drive.lock);
     if (n_active)
-        *n_active = q->n_jobs;
-    pn_mutex_unlock(&q->lock);
-    if (open)
-        pn_die_park(&e->cpu, true);
+        *n_active = n;
     return PN_OK;
 }
 
@@ -54511,38 +55629,59 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
  * A thread of our own
  * ------------------------------------------------------------------------------------------ */
 
-/* Is there nothing to do?  With the lock held. */
-static bool sched_idle(const pn_engine *e)
+typedef enum sched_rest { SCHED_REST_NONE = 0, SCHED_REST_PAUSED, SCHED_REST_ALL } sched_rest;
+
+/* Is there nothing to do?  PAUSED: there are jobs, all paused. */
+static sched_rest sched_resting(pn_engine *e)
 {
-    for (const pn_model *m = e->sched->models; m; m = m->queue.next)
-        if (m->queue.n_work || m->queue.n_ready)
-            return false;
-    return !e->sched->models || !atomic_load(&e->cancelled);
+    sched_rest rest = SCHED_REST_ALL;
+    for (uint32_t i = 0; i < e->n_dies && rest; i++) {
+        pn_sched *q = e->dies[i].sched;
+        pn_mutex_lock(&q->lock);
+        if (q->models)
+            rest = atomic_load(&q->cancelled) ? SCHED_REST_NONE : SCHED_REST_PAUSED;
+        for (const pn_model *m = q->models; m; m = m->queue.next)
+            if (m->queue.n_work || m->queue.n_ready)
+                rest = SCHED_REST_NONE;
+        pn_mutex_unlock(&q->lock);
+    }
+    return rest;
 }
 
-/* A signal handler that cancels a paused request can wake nobody: look from time to time. */
-static void sched_sleep(pn_sched *q)
+/* Until there is news.  A signal handler that cancels a paused request can wake nobody: look from time to time. */
+static bool sched_sleep(pn_engine *e, sched_rest rest, uint64_t seen)
 {
-    if (q->models)
-        pn_cond_wait_for(&q->work, &q->lock, sched_look);
-    else
-        pn_cond_wait(&q->work, &q->lock);
+    pn_drive *d = &e->drive;
+    pn_mutex_lock(&d->lock);
+    while (rest && !d->stop && d->news == seen) {
+        if (rest == SCHED_REST_ALL)
+            pn_cond_wait(&d->work, &d->lock);
+        else
+            pn_cond_wait_for(&d->work, &d->lock, sched_look);
+        if (rest == SCHED_REST_PAUSED)
+            break;
+    }
+    bool stop = d->stop;
+    pn_mutex_unlock(&d->lock);
+    return !stop;
+}
+
+static uint64_t sched_news(pn_engine *e)
+{
+    pn_mutex_lock(&e->drive.lock);
+    uint64_t news = e->drive.news;
+    pn_mutex_unlock(&e->drive.lock);
+    return news;
 }
 
 static void sched_drive(void *engine)
 {
     pn_engine *e = engine;
-    pn_sched *q = e->sched;
-    for (;;) {
-        pn_mutex_lock(&q->lock);
-        while (!q->stop && sched_idle(e))
-            sched_sleep(q);
-        bool stop = q->stop;
-        pn_mutex_unlock(&q->lock);
-        if (stop)
-            return;
-        if (pn_engine_step(e, 0, NULL, NULL) != PN_OK)
+    uint64_t seen = sched_news(e);
+    for (sched_rest rest = sched_resting(e); sched_sleep(e, rest, seen); rest = sched_resting(e)) {
+        if (!rest && pn_engine_step(e, 0, NULL, NULL) != PN_OK)
             pn_thread_yield();              /* somebody else drives as well */
+        seen = sched_news(e);
     }
 }
 
@@ -54550,31 +55689,32 @@ PN_API pn_status pn_engine_start(pn_engine *e, pn_err *err)
 {
     if (!e)
         return pn_fail(err, PN_E_INVALID, "no engine given");
-    pn_sched *q = e->sched;
-    pn_mutex_lock(&q->lock);
-    bool driving = q->driving;
-    q->driving = true;
-    pn_mutex_unlock(&q->lock);
+    pn_drive *d = &e->drive;
+    pn_mutex_lock(&d->lock);
+    bool driving = d->driving;
+    d->driving = true;
+    if (!driving)
+        d->stop = false;
+    pn_mutex_unlock(&d->lock);
     if (driving)
         return pn_fail(err, PN_E_STATE, "the engine drives its steps already");
-    q->stop = false;
-    if (pn_thread_start(&q->driver, sched_drive, e))
+    if (pn_thread_start(&d->driver, sched_drive, e))
         return PN_OK;
-    q->driving = false;
+    d->driving = false;
     return pn_fail(err, PN_E_UNSUPPORTED, "the system gives no thread");
 }
 
 PN_API void pn_engine_stop(pn_engine *e)
 {
-    pn_sched *q = e->sched;
-    if (!q->driving)
+    pn_drive *d = &e->drive;
+    if (!d->driving)
         return;
-    pn_mutex_lock(&q->lock);
-    q->stop = true;
-    pn_cond_broadcast(&q->work);
-    pn_mutex_unlock(&q->lock);
-    pn_thread_join(&q->driver);
-    q->driving = false;
+    pn_mutex_lock(&d->lock);
+    d->stop = true;
+    pn_cond_broadcast(&d->work);
+    pn_mutex_unlock(&d->lock);
+    pn_thread_join(&d->driver);
+    d->driving = false;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -54593,9 +55733,18 @@ static void sched_add_model(pn_sched *q, pn_model *m)
     m->queue.served = PN_MAX(m->queue.served, least);
 }
 
-PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
+PN_INTERNAL void pn_sched_wake(pn_engine *e)
 {
-    pn_sched *q = e->sched;
+    pn_mutex_lock(&e->drive.lock);
+    e->drive.news++;
+    pn_cond_broadcast(&e->drive.work);
+    pn_mutex_unlock(&e->drive.lock);
+}
+
+/* Once it is listed and the lock given back, it may be over and freed at any time. */
+PN_INTERNAL void pn_sched_add(pn_job *j)
+{
+    pn_sched *q = sched_of(j);
     pn_queue *w = sched_queue(j);
     pn_mutex_lock(&q->lock);
     if (!w->work && !w->waiting)
@@ -54606,10 +55755,11 @@ PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
     w->n_ready++;
     q->n_jobs++;
     j->listed = true;
+    pn_die_arrive(j->s->model->dies, j->s->model->n_dies);
     if (atomic_load(&j->s->cancelled))      /* before it could be found */
-        atomic_store(&e->cancelled, true);
-    pn_cond_broadcast(&q->work);
+        atomic_store(&q->cancelled, true);
     pn_mutex_unlock(&q->lock);
+    pn_sched_wake(q->die->engine);
 }
 
 /* It waits again, in front of those that have not begun yet. */
@@ -54625,9 +55775,9 @@ static void sched_put_back(pn_job *j)
     j->begun = false;
 }
 
-PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused)
+PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused)
 {
-    pn_sched *q = e->sched;
+    pn_sched *q = sched_of(j);
     pn_mutex_lock(&q->lock);
     if (j->listed && j->paused != paused) {
         if (j->begun)
@@ -54635,34 +55785,27 @@ PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused)
         sched_queue(j)->n_ready += paused ? -1 : 1;
         j->paused = paused;
     }
-    pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
+    pn_sched_wake(q->die->engine);
 }
 
-PN_INTERNAL void pn_sched_wake(pn_engine *e)
+PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j)
 {
-    pn_mutex_lock(&e->sched->lock);
-    pn_cond_broadcast(&e->sched->work);
-    pn_mutex_unlock(&e->sched->lock);
-}
-
-PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
-{
-    pn_sched *q = e->sched;
+    pn_sched *q = sched_of(j);
     pn_sched_left how = PN_SCHED_OVER;
+    bool inside = sched_inside(q->die->engine);
     pn_mutex_lock(&q->lock);
-    bool inside = q->stepping && pn_thread_is_self(q->stepper);
     j->leaving = true;
-    while (!atomic_load(&j->over) && (q->stepping || q->settling || q->open)) {
+    while (!atomic_load(&j->over) && (q->entered || q->settling || q->open)) {
         if (inside) {
             j->left = true;
             how = PN_SCHED_LATER;
             break;
         }
-        if (q->stepping || q->settling)
+        if (q->entered || q->settling)
             pn_cond_wait(&q->settled, &q->lock);
         else
-            sched_settle(e);
+            sched_settle(q);
     }
     if (how == PN_SCHED_OVER && !atomic_load(&j->over)) {
         for (uint32_t i = 0; i < q->n_runs; i++)
@@ -56443,7 +57586,7 @@ static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_p
     r->n_cached = r->job.gen.r.n_cached;
     *out = r;
     if (pn_gen_wants(&r->job.gen, &tokens))
-        pn_sched_add(r->e, &r->job);
+        pn_sched_add(&r->job);
     else
         request_over(r);
     return PN_OK;
@@ -56546,7 +57689,7 @@ PN_API void pn_request_cancel(pn_request *r)
 PN_API void pn_request_pause(pn_request *r, int paused)
 {
     if (!atomic_load(&r->job.over))
-        pn_sched_pause(r->e, &r->job, paused != 0);
+        pn_sched_pause(&r->job, paused != 0);
 }
 
 PN_API void pn_request_free(pn_request *r)
@@ -56554,7 +57697,7 @@ PN_API void pn_request_free(pn_request *r)
     if (!r)
         return;
     pn_request_cancel(r);
-    pn_sched_left how = pn_sched_remove(r->e, &r->job);
+    pn_sched_left how = pn_sched_remove(&r->job);
     if (how != PN_SCHED_OVER)
         r->job.gen.route.emit->refused = true;          /* nothing is said any more */
     if (how == PN_SCHED_LATER)
@@ -57118,7 +58261,7 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
     if (!st)
         st = quantize_choose(q, err);
     if (!st)
-        st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->cpu.n_threads, err);
+        st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->n_threads, err);
     if (!st)
         st = pn_os_create(&q->out, out, err);
     q->out_open = !st;

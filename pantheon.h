@@ -149,6 +149,8 @@ typedef struct pn_engine_params {
     uint64_t prefix_bytes;      /* most that the prefix cache may hold; 0: a tenth of mem_limit or of the machine's
                                    memory, whichever is less */
     int no_prefix;              /* 1: there is none */
+    const char *sim_dies;       /* for tests: simulated dies instead of the CPU, "2;bytes=512M;tps=100;fail_alloc=0;
+                                   die1.bytes=64M"; NULL: none */
 } pn_engine_params;
 
 /* Create an engine.  `params` may be NULL. */
@@ -156,6 +158,20 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
 PN_API void pn_engine_close(pn_engine *e);
 
 PN_API uint32_t pn_engine_threads(const pn_engine *e);
+
+/* Where an engine computes: dies, numbered from 0.  Each has a scheduler and a prefix cache of its own, and runs at
+ * the same time as the others. */
+typedef struct pn_die_info {
+    char kind[8];               /* "cpu", "sim" */
+    char name[32];
+    uint64_t total_bytes, free_bytes;   /* of its memory, the host's where it has none; 0: unknown */
+    double clock_seconds;       /* a simulated die's virtual time; else 0 */
+    uint32_t n_models;          /* with weights there */
+} pn_die_info;
+
+PN_API uint32_t pn_engine_die_count(const pn_engine *e);
+PN_API pn_status pn_engine_die(const pn_engine *e, uint32_t index, pn_die_info *out);  /* from any thread */
+
 PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out);
 
 /* Bytes for the host program, counted under `account`; NULL when out of budget or memory. */
@@ -288,6 +304,8 @@ typedef struct pn_plan_params {
     pn_dtype kv_type;           /* PN_DTYPE_F16 or F32; 0 (F32's value) with has_kv_type 0: F16 */
     int has_kv_type;
     int exact;                  /* reference arithmetic (see pn_model_params) */
+    const uint32_t *dies;       /* [n_dies] as for pn_model_params; available_bytes is what is free there, too */
+    size_t n_dies;
 } pn_plan_params;
 
 typedef struct pn_plan_info {
@@ -344,6 +362,9 @@ typedef struct pn_model_params {
     pn_progress_fn progress;
     void *progress_user;
     uint32_t lease_rows;        /* testing: most weight rows handed to a device at once; 0: all */
+    const uint32_t *dies;       /* [n_dies] where it runs; none: where most bytes are free.  Two: the model is split,
+                                   the first layers on the first, with the same bits */
+    size_t n_dies;
 } pn_model_params;
 
 /* Load a model.  `params` may be NULL.  The file handle may be closed afterwards. */
@@ -985,7 +1006,8 @@ PN_API void pn_request_free(pn_request *r);
 
 /* One step for all requests of the engine, by the calling thread and the engine's own.  seconds: return
  * after about that long, in the middle of the step if need be; the next call goes on with it.  0: to its end.
- * *n_active (may be NULL): requests that are not done.  One thread at a time, and not from a callback:
+ * With several dies a step on each that has work; it returns with the first that is finished, so none waits for a
+ * slower one.  *n_active (may be NULL): requests that are not done.  One thread at a time, and not from a callback:
  * PN_E_STATE.  What goes wrong with a request is its own result. */
 PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err);
 

@@ -2213,6 +2213,7 @@ PN_INTERNAL void serve_random_id(char *out, size_t n);         /* n letters and 
 
 /* Work on the connection until nothing is left to do now. */
 PN_INTERNAL void serve_turn(serve_conn *c);
+PN_INTERNAL void serve_turn_later(serve_conn *c);              /* when the loop comes round: its next request may change anything */
 
 /* Replies, each to the request that c is at. */
 PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const char *body, size_t n);
@@ -2553,7 +2554,7 @@ PN_INTERNAL void pn_upstream_overdue(pn_upstream *u);          /* says why in an
  *     prefix    The longest beginning of the messages that some server has seen, unless that server is far busier
  *               than the least busy one: computing a prefix twice costs less than waiting behind others.
  *     load      The server with the fewest requests under way; among equals by rendezvous hashing on the beginning
- *               of the prompt.
+ *               of the prompt, or in turn where there is none or prefixes do not count.
  *
  * What was seen is kept as hashes in a table of a fixed size.  A beginning has a hash at 1 KiB, 4 KiB, 16 KiB ... of
  * the messages as they were sent, and one behind every message: a conversation of three short messages is found
@@ -2581,7 +2582,7 @@ typedef enum pn_affinity_mode { PN_AFFINITY_PREFIX = 0, PN_AFFINITY_HEADER, PN_A
 /* What a request is known by. */
 typedef struct pn_affinity_keys {
     uint64_t session;           /* 0: it names none */
-    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process */
+    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process; 0: none */
     uint64_t mark[PN_AFFINITY_MARKS];   /* [n_marks], the longest beginning first */
     uint32_t n_marks;
     uint32_t n_keep;            /* bits of what to remember are in keep */
@@ -2617,6 +2618,7 @@ typedef struct pn_affinity {
     pn_affinity_seen *table;    /* owned, [n]; a key lives in one of 4 places, the oldest gives way */
     size_t n;                   /* a power of two */
     uint64_t clock;
+    uint32_t last;              /* the server that was chosen last in turn */
 } pn_affinity;
 
 /* n: about how many beginnings to remember; 0: 65,536, which take 1.5 MiB. */
@@ -2730,14 +2732,14 @@ PN_INTERNAL bool pn_router_running(const pn_router *r);
 #ifndef PN_ROUTER_INT_H
 #define PN_ROUTER_INT_H
 
-#include <stdatomic.h>
-
 /* includes base/pn_json.h */
 /* includes serve/pn_conn.h */
 /* includes serve/pn_net.h */
 /* includes serve/pn_oai_error.h */
 /* includes serve/pn_router.h */
 /* includes serve/pn_upstream.h */
+
+#include <stdatomic.h>
 
 typedef struct router_conn router_conn;
 typedef struct router_ask router_ask;
@@ -9801,7 +9803,8 @@ PN_INTERNAL bool pn_http_begun(const pn_http_parser *p) { return p->step >= HTTP
 
 static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...) PN_PRINTF(3, 4);
 
-/* Always false: `return http_fault(...)`. */
+/* Always false: `return http_fault(...)`.  The fields read so far can be looked at: who answers wants to know the
+ * origin. */
 static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
 {
     va_list ap;
@@ -9810,6 +9813,7 @@ static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
     va_end(ap);
     p->status = status;
     p->step = HTTP_FAULT;
+    p->req.head = p->head;
     return false;
 }
 
@@ -14660,10 +14664,10 @@ static const char *const page_lines[] = {
     "try {\n",
     "const root = await look(\"/\", \"key\"), models = await look(\"/v1/models\", \"key\");\n",
     "if (root) $(\"about\").textContent = about(root);\n",
-    "const text = await look(\"/metrics\", \"key\"), list = text ? samples(text) : [], work = text ? tellWork(list) : {};\n",
+    "const text = await look(\"/metrics\", \"key\"), list = text ? samples(text) : [], ours = list.some(s => s.name === \"pantheon_mem_bytes\"), work = ours ? tellWork(list) : {};\n",
     "if (models) tellModels(models.data, work);\n",
     "const memory = await look(\"/admin/memory\", \"adminkey\");\n",
-    "if (memory || text) tellMemory(memory || memoryOf(list));\n",
+    "if (memory || ours) tellMemory(memory || memoryOf(list));\n",
     "else $(\"memory\").replaceChildren(el(\"p\", \"soft\", \"Shown on the server's own host, or with an admin key.\"));\n",
     "const open = memory && memory.sessions !== undefined ? memory.sessions : root && root.sessions;\n",
     "$(\"sessions\").textContent = open === undefined || open === null ? \"\" : `${count(open)} sessions open`;\n",
@@ -14954,13 +14958,14 @@ static void admin_loaded(serve_conn *c, const serve_model *m)
     serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s, NULL);
 }
 
+/* What they want next may be to load or unload this very model: that has to wait. */
 PN_INTERNAL void serve_admin_waiters(serve_model *m)
 {
     while (m->waiters) {
         serve_conn *c = m->waiters;
         m->waiters = c->waiting;
         admin_loaded(c, m);
-        serve_turn(c);
+        serve_turn_later(c);
     }
 }
 
@@ -15180,7 +15185,11 @@ PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes re
     case SERVE_ADMIN_MEMORY: admin_memory(c, &s); break;
     case SERVE_METRICS:
         type = PN_METRICS_TYPE;
-        admin_metrics(c, &s);
+        ok = c->server->params.metrics != PN_METRICS_OFF;
+        if (ok)
+            admin_metrics(c, &s);
+        else
+            serve_errorf(c, 404, "not_found_error", NULL, "/metrics is switched off.");
         break;
     case SERVE_READY_: admin_ready(c); ok = false; break;
     case SERVE_ADMIN_LOAD: admin_load_call(c); ok = false; break;
@@ -15760,6 +15769,15 @@ PN_INTERNAL void serve_turn(serve_conn *c)
         pn_poller_change(&s->poller, c->fd, events, c);
     c->events = events;
     s->sweep_at = PN_MIN(s->sweep_at, pn_conn_deadline(&c->c));
+}
+
+/* A socket that is waited for until it can be written to is ready at once. */
+PN_INTERNAL void serve_turn_later(serve_conn *c)
+{
+    if (c->dead)
+        return;
+    c->events |= PN_READY_WRITE;
+    pn_poller_change(&c->server->poller, c->fd, c->events, c);
 }
 
 /* Take what the socket has; several times, but others have a turn, too. */
@@ -16999,10 +17017,13 @@ static uint32_t affinity_byte_marks(pn_bytes prompt, uint64_t seed, affinity_mar
 static uint32_t affinity_item_marks(pn_bytes array, uint64_t seed, affinity_mark out[PN_AFFINITY_ITEMS])
 {
     affinity_mark ring[PN_AFFINITY_ITEMS];
-    affinity_in in = {array.data, array.data + array.len};
+    affinity_in in;
     uint32_t n = 0;
     pn_bytes item;
-    if (!array.len || !affinity_take(&in, '['))
+    if (!array.len)
+        return 0;
+    in = (affinity_in){array.data, array.data + array.len};
+    if (!affinity_take(&in, '['))
         return 0;
     while (affinity_value(&in, &item)) {
         if (n == AFFINITY_ITEMS_MAX)
@@ -17037,7 +17058,8 @@ PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields 
         prompt.len--;               /* the next turn has a comma there */
     if (session.data)
         k->session = affinity_hash(session.data, session.len, same);
-    k->shape = affinity_hash(prompt.data, PN_MIN(prompt.len, (size_t)AFFINITY_FIRST), same);
+    if (prompt.len)
+        k->shape = affinity_hash(prompt.data, PN_MIN(prompt.len, (size_t)AFFINITY_FIRST), same);
     uint32_t n_bytes = affinity_byte_marks(prompt, ours, bytes), n_items = affinity_item_marks(prompt, ~ours, items);
     for (uint32_t i = 0; i < n_bytes; i++)
         k->keep[k->n_keep++] = bytes[i].key;
@@ -17052,7 +17074,7 @@ PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields 
 
 PN_INTERNAL pn_status pn_affinity_init(pn_affinity *a, pn_mem *mem, size_t n)
 {
-    *a = (pn_affinity){.mem = mem, .n = AFFINITY_WAYS};
+    *a = (pn_affinity){.mem = mem, .n = AFFINITY_WAYS, .last = PN_AFFINITY_SERVERS - 1};
     n = n ? PN_MIN(n, (size_t)1 << 24) : (size_t)1 << 16;
     while (a->n < n)
         a->n *= 2;
@@ -17139,6 +17161,15 @@ static uint64_t affinity_least(const pn_affinity_server *servers, uint64_t of, u
     return least;
 }
 
+/* The next one of `of` after the one before. */
+static uint32_t affinity_turn(pn_affinity *a, uint64_t of)
+{
+    do
+        a->last = (a->last + 1) % PN_AFFINITY_SERVERS;
+    while (!(of >> a->last & 1));
+    return a->last;
+}
+
 PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, const pn_affinity_server *servers,
                                         uint64_t eligible, pn_affinity_by *by)
 {
@@ -17158,7 +17189,7 @@ PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, c
             break;              /* shorter beginnings are known to it, too; what others know of them is worth less */
     }
     *by = PN_BY_LOAD;
-    return affinity_rendezvous(servers, least, k->shape);
+    return mode == PN_AFFINITY_PREFIX && k->shape ? affinity_rendezvous(servers, least, k->shape) : affinity_turn(a, least);
 }
 
 PN_INTERNAL void pn_affinity_learn(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, uint32_t i)

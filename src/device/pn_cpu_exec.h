@@ -55,6 +55,8 @@ static inline uint8_t *cpu_addr(const pn_exec *x, uint32_t operand)
         root = &x->plan->operands[root->parent];
     if (root->where == PN_AT_OUTPUT)
         return (uint8_t *)x->step->logits + o->col_at;
+    if (root->where == PN_AT_CARRY)
+        return (uint8_t *)x->step->carry + o->col_at;
     return x->scratch + root->offset + o->col_at;
 }
 

@@ -7,20 +7,23 @@ enum {
 };
 static const uint64_t cache_unknown = UINT64_C(256) << 20;     /* where nobody knows how much memory there is */
 
-PN_INTERNAL void pn_cache_open(pn_engine *e, const pn_engine_params *p)
+PN_INTERNAL void pn_cache_limit(pn_engine *e, const pn_engine_params *p)
 {
     uint64_t total, available, budget = p->mem_limit ? p->mem_limit : UINT64_MAX;
-    pn_mutex_init(&e->cache.lock);
     pn_os_memory(&total, &available);
     budget = total ? PN_MIN(budget, total) : budget;
     uint64_t share = budget == UINT64_MAX ? cache_unknown : budget / CACHE_SHARE;
-    e->cache.bytes_max = p->no_prefix ? 0 : p->prefix_bytes ? p->prefix_bytes : share;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_die *d = &e->dies[i];
+        uint64_t own = d->simulated ? PN_MIN(share, d->sim.bytes / CACHE_SHARE) : share;
+        d->cache.bytes_max = p->no_prefix ? 0 : p->prefix_bytes ? PN_MAX(p->prefix_bytes / e->n_dies, UINT64_C(1)) : own;
+    }
 }
 
-PN_INTERNAL void pn_cache_close(pn_engine *e)
+PN_INTERNAL void pn_cache_close(pn_die *die)
 {
-    pn_prefix_free(e->cache.tree);
-    pn_mutex_fini(&e->cache.lock);
+    pn_prefix_free(die->cache.tree);
+    pn_mutex_fini(&die->cache.lock);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -43,7 +46,7 @@ static bool cache_key(const pn_session *s, uint64_t salt, const pn_token *tokens
 
 PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
 {
-    pn_cache *c = &s->model->engine->cache;
+    pn_cache *c = &PN_SESSION_DIE(s)->cache;
     pn_prefix_hit hit;
     pn_prefix_key k;
     if (!c->bytes_max || !n)
@@ -65,7 +68,7 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
 
 PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
 {
-    pn_cache *c = &s->model->engine->cache;
+    pn_cache *c = &PN_SESSION_DIE(s)->cache;
     pn_prefix_key k;
     pn_mutex_lock(&c->lock);
     uint32_t held = n && cache_key(s, salt, tokens, n - 1, &k) ? pn_prefix_peek(c->tree, &k) : 0;
@@ -75,8 +78,10 @@ PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token
 
 PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
 {
-    pn_cache *c = &m->engine->cache;
     uint32_t best = 0;
+    if (!m->n_dies)
+        return 0;
+    pn_cache *c = &m->dies[0]->cache;
     pn_mutex_lock(&c->lock);
     for (size_t i = 0; i < 4 && n > PN_KV_PAGE_TOKENS; i++) {
         const pn_prefix_key k = {.space = m->spaces[i / 2][i % 2] - 1, .tokens = tokens, .n = n - 1};
@@ -94,11 +99,11 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
 /* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
 static bool cache_ready(pn_session *s)
 {
-    pn_engine *e = s->model->engine;
-    pn_cache *c = &e->cache;
+    pn_die *die = PN_SESSION_DIE(s);
+    pn_cache *c = &die->cache;
     uint32_t *space = cache_space(s);
     const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
-    if (!c->tree && pn_prefix_new(&c->tree, pn_engine_mem(e), &p, NULL))
+    if (!c->tree && pn_prefix_new(&c->tree, pn_die_mem(die), &p, NULL))
         return false;
     if (!*space && pn_prefix_space_new(c->tree, s->kv.spec, s->kv_type, space, NULL) == PN_OK)
         ++*space;
@@ -107,7 +112,7 @@ static bool cache_ready(pn_session *s)
 
 PN_INTERNAL void pn_cache_insert(pn_session *s)
 {
-    pn_cache *c = &s->model->engine->cache;
+    pn_cache *c = &PN_SESSION_DIE(s)->cache;
     pn_prefix_key k;
     pn_prefix_stats st;
     if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes)
@@ -126,18 +131,18 @@ PN_INTERNAL void pn_cache_insert(pn_session *s)
  * Giving back
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL uint64_t pn_cache_droppable(pn_engine *e)
+PN_INTERNAL uint64_t pn_cache_droppable(pn_die *die)
 {
-    pn_cache *c = &e->cache;
+    pn_cache *c = &die->cache;
     pn_mutex_lock(&c->lock);
     uint64_t bytes = c->tree ? pn_prefix_droppable(c->tree) : 0;
     pn_mutex_unlock(&c->lock);
     return bytes;
 }
 
-PN_INTERNAL uint64_t pn_cache_give(pn_engine *e, uint64_t bytes)
+PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes)
 {
-    pn_cache *c = &e->cache;
+    pn_cache *c = &die->cache;
     pn_prefix_stats st;
     uint64_t given = 0;
     pn_mutex_lock(&c->lock);
@@ -149,9 +154,27 @@ PN_INTERNAL uint64_t pn_cache_give(pn_engine *e, uint64_t bytes)
     return given;
 }
 
+PN_INTERNAL uint64_t pn_cache_droppable_all(pn_engine *e)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        bytes += pn_cache_droppable(&e->dies[i]);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_cache_give_all(pn_engine *e, uint64_t bytes)
+{
+    uint64_t given = 0;
+    for (uint32_t i = 0; i < e->n_dies && given < bytes; i++)
+        given += pn_cache_give(&e->dies[i], bytes - given);
+    return given;
+}
+
 PN_INTERNAL void pn_cache_forget(pn_model *m)
 {
-    pn_cache *c = &m->engine->cache;
+    if (!m->n_dies)
+        return;
+    pn_cache *c = &m->dies[0]->cache;
     pn_mutex_lock(&c->lock);
     for (size_t i = 0; i < 4; i++)
         if (m->spaces[i / 2][i % 2])
@@ -161,12 +184,21 @@ PN_INTERNAL void pn_cache_forget(pn_model *m)
 
 PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out)
 {
-    pn_cache *c = &e->cache;
-    pn_prefix_stats st = {0};
-    pn_mutex_lock(&c->lock);
-    if (c->tree)
-        pn_prefix_get_stats(c->tree, &st);
-    *out = (pn_prefix_info){.bytes = st.bytes, .bytes_max = c->bytes_max, .pages = st.nodes, .queries = c->n_queries, .hits = c->n_hits,
-                            .tokens_asked = c->tokens_asked, .tokens_hit = c->tokens_hit, .evicted = st.evicted};
-    pn_mutex_unlock(&c->lock);
+    memset(out, 0, sizeof *out);
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_cache *c = &e->dies[i].cache;
+        pn_prefix_stats st = {0};
+        pn_mutex_lock(&c->lock);
+        if (c->tree)
+            pn_prefix_get_stats(c->tree, &st);
+        out->bytes += st.bytes;
+        out->bytes_max += c->bytes_max;
+        out->pages += st.nodes;
+        out->queries += c->n_queries;
+        out->hits += c->n_hits;
+        out->tokens_asked += c->tokens_asked;
+        out->tokens_hit += c->tokens_hit;
+        out->evicted += st.evicted;
+        pn_mutex_unlock(&c->lock);
+    }
 }

@@ -1,7 +1,7 @@
 /*
- * pn_cache.h - the engine's prefix cache: what one generation has computed, the next may begin with.
+ * pn_cache.h - a die's prefix cache: what one generation has computed, the next may begin with.
  *
- * One tree (store/pn_prefix.h) for all models, in spaces: a model, a type of keys and values, and which of
+ * One tree (store/pn_prefix.h) for all models of a die, in spaces: a model, a type of keys and values, and which of
  * the model's two rotary tables, for all of these change what a page holds.  (Arithmetic is the model's.)
  *
  * Only generations look into it and add to it (engine/pn_generate.c); pn_session_eval does neither, so
@@ -18,8 +18,9 @@
 
 #include "engine/pn_engine_int.h"
 
-PN_INTERNAL void pn_cache_open(pn_engine *e, const pn_engine_params *p);
-PN_INTERNAL void pn_cache_close(pn_engine *e);
+/* After the dies: what each may keep. */
+PN_INTERNAL void pn_cache_limit(pn_engine *e, const pn_engine_params *p);
+PN_INTERNAL void pn_cache_close(pn_die *die);
 
 /* The empty session begins with what is known of tokens[0..n), of which at least the last is left to compute.
  * Returns the tokens it holds then. */
@@ -33,8 +34,11 @@ PN_INTERNAL void pn_cache_insert(pn_session *s);
 
 /* Bytes that nobody uses at the moment, at most; give them back, at least `bytes` if there are as many.  Returns
  * what came of it.  Any thread, any lock but this one. */
-PN_INTERNAL uint64_t pn_cache_droppable(pn_engine *e);
-PN_INTERNAL uint64_t pn_cache_give(pn_engine *e, uint64_t bytes);
+PN_INTERNAL uint64_t pn_cache_droppable(pn_die *die);
+PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes);
+/* The same for all dies, whose pages are in this machine's memory. */
+PN_INTERNAL uint64_t pn_cache_droppable_all(pn_engine *e);
+PN_INTERNAL uint64_t pn_cache_give_all(pn_engine *e, uint64_t bytes);
 
 /* The model goes, and all of it with it.  It has no sessions any more. */
 PN_INTERNAL void pn_cache_forget(pn_model *m);

@@ -31,15 +31,18 @@ static uint64_t embed_row_bytes(uint32_t n_batch, uint32_t n_embd)
 }
 
 PN_INTERNAL pn_status pn_embed_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads, bool exact,
-                                     uint64_t work_bytes, uint64_t *out, pn_err *err)
+                                     const uint64_t work_part[PN_MAX_PARTS], pn_need *out, pn_err *err)
 {
-    pn_plan plan;
-    pn_status st = pn_desc_plan_hidden(d, &plan, n_batch, n_batch, n_ctx, exact, err);
-    if (st)
-        return st;
-    uint64_t work = pn_backend_cpu()->work_bytes(n_threads, &plan);
-    pn_plan_free(&plan, d->mem);
-    *out = sizeof(pn_embed) + embed_row_bytes(n_batch, d->n_embd) + (work - PN_MIN(work, work_bytes));
+    *out = (pn_need){.all = sizeof(pn_embed) + embed_row_bytes(n_batch, d->n_embd)};
+    for (uint32_t i = 0; i < (d->cut ? 2u : 1u); i++) {
+        pn_plan plan;
+        pn_status st = pn_desc_plan_part(d, &plan, d->cut, i, PN_RESULT_HIDDEN, n_batch, n_ctx, exact, err);
+        if (st)
+            return st;
+        uint64_t work = pn_backend_cpu()->work_bytes(n_threads, &plan);
+        pn_plan_free(&plan, d->mem);
+        out->all += out->die[i] = work - PN_MIN(work, work_part[i]);
+    }
     return PN_OK;
 }
 
@@ -62,16 +65,19 @@ static pn_status embed_open(pn_session *s, pn_err *err)
 {
     pn_model *m = s->model;
     pn_mem *mem = pn_engine_mem(m->engine);
-    uint64_t need, available;
+    uint64_t work[PN_MAX_PARTS] = {0};
+    pn_need need;
+    pn_lack lack;
     if (s->embed)
         return PN_OK;
-    pn_status st = pn_embed_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, m->exact,
-                                  m->engine->cpu.work_bytes, &need, err);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        work[i] = m->dies[i]->work_bytes;
+    pn_status st = pn_embed_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->n_threads, m->exact, work, &need, err);
     if (st)
         return st;
-    if (!pn_model_room(m, need, need, &available))
+    if (!pn_model_room(m, &need, &need, &lack))
         return pn_fail(err, PN_E_BUDGET, "embeddings in steps of %" PRIu32 " tokens need %" PRIu64 " bytes, %" PRIu64
-                       " are available", s->n_batch, need, available);
+                       " are available%s", s->n_batch, lack.need, lack.available, lack.where);
     pn_embed *e = s->embed = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *e);
     if (!e)
         return pn_fail_nomem(err, "an embedding", sizeof *e);
@@ -82,7 +88,7 @@ static pn_status embed_open(pn_session *s, pn_err *err)
     if (!st)
         st = pn_model_get_hidden_plan(m, s->n_batch, s->n_ctx, &e->plan, err);
     if (!st)
-        st = pn_die_reserve(m->engine, &m->engine->cpu, &e->plan->plan, err);
+        st = pn_model_reserve(m, e->plan, err);
     if (st)
         pn_embed_free(s);
     return st;
@@ -123,7 +129,7 @@ static pn_status embed_text(pn_session *s, const pn_token *tokens, uint32_t tota
         uint32_t n = PN_MIN(total - done, s->n_batch), n_outs = pooling == PN_POOLING_MEAN ? n : done + n == total;
         for (uint32_t i = 0; i < n_outs; i++)
             s->out_rows[i] = n - n_outs + i;
-        const pn_session_part p = {.plan = &e->plan->plan, .tokens = tokens + done, .n = n, .n_outs = n_outs,
+        const pn_session_part p = {.plan = e->plan, .tokens = tokens + done, .n = n, .n_outs = n_outs,
                                    .done = done, .total = total, .out = e->rows};
         st = pn_session_step(s, &p, err);
         if (!st)
@@ -144,7 +150,7 @@ PN_API pn_pooling pn_model_pooling(const pn_model *m)
 
 static void embed_empty(pn_session *s)
 {
-    pn_mutex *pages = &s->model->engine->cache.lock;
+    pn_mutex *pages = &PN_SESSION_DIE(s)->cache.lock;
     pn_mutex_lock(pages);
     pn_kv_truncate(&s->kv, 0);
     pn_kv_trim(&s->kv);

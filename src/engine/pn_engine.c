@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * The engine handle, its CPU die, and the list of backends.
+ * The engine handle, its memory, and the list of backends.
  */
 #include "engine/pn_cache.h"
-#include "engine/pn_sched.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -87,7 +86,7 @@ PN_API pn_status pn_backend_register(const pn_device_ops *ops)
 
 PN_INTERNAL const pn_device_ops *pn_backend_cpu(void) { return pn_device_cpu_ops(); }
 
-PN_API const char *pn_backend_name(const pn_engine *e) { return e->cpu.ops->name; }
+PN_API const char *pn_backend_name(const pn_engine *e) { return e->dies[0].ops->name; }
 
 /* ------------------------------------------------------------------------------------------
  * Memory
@@ -101,7 +100,7 @@ static void *engine_take(pn_mem *m, pn_account a, size_t size)
     pn_engine *e = engine_of(m);
     void *p = pn_mem_alloc(&e->ledger.mem, a, size);
     bool pages = a == PN_ACCT_KV || a == PN_ACCT_PREFIX;
-    return p || pages || !pn_cache_give(e, size) ? p : pn_mem_alloc(&e->ledger.mem, a, size);
+    return p || pages || !pn_cache_give_all(e, size) ? p : pn_mem_alloc(&e->ledger.mem, a, size);
 }
 
 static void engine_put(pn_mem *m, pn_account a, void *ptr, size_t size) { pn_mem_free(&engine_of(m)->ledger.mem, a, ptr, size); }
@@ -114,6 +113,23 @@ static void engine_move(pn_mem *m, pn_account from, pn_account to, size_t size)
 /* ------------------------------------------------------------------------------------------
  * Engine
  * ------------------------------------------------------------------------------------------ */
+
+/* The CPU, or what the text says. */
+static pn_status engine_dies(pn_engine *e, const char *sim, pn_err *err)
+{
+    pn_sim_params params[PN_SIM_DIES];
+    uint32_t n = 1;
+    pn_status st = sim ? pn_sim_parse(sim, params, &n, err) : PN_OK;
+    if (st)
+        return st;
+    e->dies = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, n, sizeof *e->dies);
+    if (!e->dies)
+        return pn_fail_nomem(err, "an engine", n * sizeof *e->dies);
+    e->n_dies = n;
+    for (uint32_t i = 0; i < n && !st; i++)
+        st = pn_die_open(&e->dies[i], e, i, sim ? &params[i] : NULL, e->n_threads, err);
+    return st;
+}
 
 PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params, pn_err *err)
 {
@@ -130,24 +146,18 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
         return pn_fail_nomem(err, "an engine", sizeof *e);
     pn_ledger_init(&e->ledger, &p.allocator, p.mem_limit);
     e->door = (pn_engine_memory_door){{engine_take, engine_put, engine_move}, e};
-    pn_cache_open(e, &p);
     e->log = p.log;
     e->log_user = p.log_user;
-    e->cpu.ops = pn_device_cpu_ops();
-    e->cpu.n_threads = p.n_threads ? p.n_threads : pn_os_cores();
-    pn_mutex_init(&e->cpu.lock);
-    pn_cond_init(&e->cpu.idle);
-    e->sched = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, sizeof *e->sched);
-    if (!e->sched) {
-        pn_engine_close(e);
-        return pn_fail_nomem(err, "an engine", sizeof *e->sched);
-    }
-    pn_sched_init(e->sched);
-    pn_status st = e->cpu.ops->open(&e->cpu.dev, pn_engine_mem(e), e->cpu.n_threads, err);
+    e->n_threads = p.n_threads ? p.n_threads : pn_os_cores();
+    pn_mutex_init(&e->clock_lock);
+    pn_mutex_init(&e->drive.lock);
+    pn_cond_init(&e->drive.work);
+    pn_status st = engine_dies(e, p.sim_dies, err);
     if (st) {
         pn_engine_close(e);
         return st;
     }
+    pn_cache_limit(e, &p);
     *out = e;
     return PN_OK;
 }
@@ -156,20 +166,19 @@ PN_API void pn_engine_close(pn_engine *e)
 {
     if (!e)
         return;
-    if (e->sched)
-        pn_sched_fini(e);
-    pn_cache_close(e);
-    pn_mem_free(pn_engine_mem(e), PN_ACCT_MISC, e->sched, sizeof *e->sched);
-    e->cpu.ops->close(e->cpu.dev);
-    pn_mem_free(pn_engine_mem(e), PN_ACCT_SCRATCH, e->cpu.work, (size_t)e->cpu.work_bytes);
-    pn_cond_fini(&e->cpu.idle);
-    pn_mutex_fini(&e->cpu.lock);
+    pn_engine_stop(e);
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        pn_die_close(&e->dies[i]);
+    pn_mem_free(pn_engine_mem(e), PN_ACCT_MISC, e->dies, e->n_dies * sizeof *e->dies);
+    pn_cond_fini(&e->drive.work);
+    pn_mutex_fini(&e->drive.lock);
+    pn_mutex_fini(&e->clock_lock);
     pn_ledger last;
     pn_ledger_init(&last, &e->ledger.under, 0);
     pn_mem_free(&last.mem, PN_ACCT_MISC, e, sizeof *e);
 }
 
-PN_API uint32_t pn_engine_threads(const pn_engine *e) { return e->cpu.n_threads; }
+PN_API uint32_t pn_engine_threads(const pn_engine *e) { return e->n_threads; }
 
 PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out)
 {
@@ -185,59 +194,4 @@ PN_API void *pn_alloc(pn_engine *e, pn_account account, size_t size)
 PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 {
     pn_mem_free(pn_engine_mem(e), account, ptr, size);
-}
-
-PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err)
-{
-    uint64_t need = die->ops->work_bytes(die->n_threads, plan);
-    pn_status st = PN_OK;
-    if (need > SIZE_MAX)
-        return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
-    pn_die_take(e, die);
-    if (need > die->work_bytes) {
-        uint64_t had = die->work_bytes;
-        pn_mem_free(pn_engine_mem(e), PN_ACCT_SCRATCH, die->work, (size_t)had);
-        die->work = pn_mem_alloc(pn_engine_mem(e), PN_ACCT_SCRATCH, (size_t)need);
-        die->work_bytes = die->work ? need : 0;
-        if (!die->work) {
-            st = pn_fail_nomem(err, "the working memory of a step", need);
-            if (had)                /* what other sessions' steps need; submit() refuses if this fails, too */
-                die->work = pn_mem_alloc(pn_engine_mem(e), PN_ACCT_SCRATCH, (size_t)had);
-            die->work_bytes = die->work ? had : 0;
-        }
-    }
-    pn_die_give(die);
-    return st;
-}
-
-PN_INTERNAL void pn_die_take(pn_engine *e, pn_die *die)
-{
-    pn_mutex_lock(&die->lock);
-    while (die->busy) {
-        if (!die->parked) {
-            pn_cond_wait(&die->idle, &die->lock);
-            continue;
-        }
-        pn_mutex_unlock(&die->lock);
-        pn_sched_settle(e);
-        pn_mutex_lock(&die->lock);
-    }
-    die->busy = true;
-    pn_mutex_unlock(&die->lock);
-}
-
-PN_INTERNAL void pn_die_give(pn_die *die)
-{
-    pn_mutex_lock(&die->lock);
-    die->busy = die->parked = false;
-    pn_cond_broadcast(&die->idle);
-    pn_mutex_unlock(&die->lock);
-}
-
-PN_INTERNAL void pn_die_park(pn_die *die, bool parked)
-{
-    pn_mutex_lock(&die->lock);
-    die->parked = parked;
-    pn_cond_broadcast(&die->idle);
-    pn_mutex_unlock(&die->lock);
 }

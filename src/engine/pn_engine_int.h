@@ -1,19 +1,22 @@
 /*
  * pn_engine_int.h - the structs behind the public handles.
  *
- *     pn_engine   ledger, log, dies
+ *     pn_engine   ledger, log, dies (pn_die.h)
  *     pn_file     tensor directory of a model file, header only
  *     pn_model    its own directory, description, residency, vocabulary, plans
  *     pn_session  keys and values, tokens, last logits
  *
  * Locks, outermost first; whoever holds one takes only those below it:
  *
- *     pn_sched.lock   the list of requests; not held while a step runs or a callback is called
+ *     pn_sched.lock   a die's list of requests; not held while a step runs or a callback is called
  *     pn_die.lock     the flags of a die; a step has the die by `busy`, not by holding this
  *     pn_model.lock   plans, caps, the number of sessions
- *     pn_cache.lock   the prefix tree and all pages with more than one holder (pn_cache.h): a leaf
+ *     pn_cache.lock   a die's prefix tree and all its pages with more than one holder (pn_cache.h)
+ *     leaves          pn_drive.lock (who steps), pn_engine.clock_lock, pn_sim_memory.lock
  *
- * Any of the first three may be held when memory is taken, for pn_engine_mem() may go to the cache.
+ * There is one of the first, second and fourth for every die; nobody holds two of a kind.  Who needs two dies for a
+ * step takes the one with the lower number first, or tries the second and gives the first back.  Any of the first
+ * three may be held when memory is taken, for pn_engine_mem() may go to the caches.
  */
 #ifndef PN_ENGINE_INT_H
 #define PN_ENGINE_INT_H
@@ -25,6 +28,7 @@
 #include "base/pn_os.h"
 #include "base/pn_thread.h"
 #include "device/pn_device.h"
+#include "engine/pn_die.h"
 #include "format/pn_weights.h"
 #include "mem/pn_ledger.h"
 #include "model/pn_desc.h"
@@ -40,43 +44,33 @@ enum {
     ENGINE_BUCKETS = 4          /* rows of a step: 1, 8, 64, n_batch */
 };
 
-/* One compute unit and the working memory its steps share: one exec is open at a time. */
-typedef struct pn_die {
-    const pn_device_ops *ops;
-    pn_device *dev;
-    uint32_t n_threads;
-    pn_mutex lock;              /* the flags */
-    pn_cond idle;
-    bool busy;                  /* a step has the die */
-    bool parked;                /* that step waits for somebody to go on with it: see pn_sched_settle */
-    void *work;                 /* grown when a session is opened, never inside a step */
-    uint64_t work_bytes;
-} pn_die;
-
-/* Pages that sessions share, and where to find them: see pn_cache.h. */
-typedef struct pn_cache {
-    pn_mutex lock;
-    pn_prefix *tree;            /* owned; NULL: nothing was kept yet */
-    uint64_t bytes_max;         /* 0: nothing is kept */
-    uint64_t tick;
-    uint64_t n_queries, n_hits, tokens_asked, tokens_hit;
-} pn_cache;
-
-/* The ledger; where that has nothing left, the cache gives way. */
+/* The ledger; where that has nothing left, the caches give way. */
 typedef struct pn_engine_memory_door {
     pn_mem mem;                 /* first: cast back */
     pn_engine *engine;
 } pn_engine_memory_door;
 
+/* Who steps, and the engine's own driver. */
+typedef struct pn_drive {
+    pn_mutex lock;              /* the next ones: a leaf */
+    pn_cond work;               /* for the driver: there is news */
+    uint64_t news;              /* a job came or went on, some session was cancelled */
+    bool driving, stop;
+    bool stepping;              /* a thread is in pn_engine_step */
+    pn_thread_id stepper;       /* that thread */
+    pn_thread driver;
+} pn_drive;
+
 struct pn_engine {
     pn_ledger ledger;
     pn_engine_memory_door door;
-    pn_cache cache;
     pn_log_fn log;
     void *log_user;
-    pn_die cpu;
-    struct pn_sched *sched;     /* owned */
-    atomic_bool cancelled;      /* since the scheduler last looked, some session was */
+    uint32_t n_threads;
+    pn_die *dies;               /* owned, [n_dies]: the CPU alone, or simulated ones */
+    uint32_t n_dies;
+    pn_mutex clock_lock;        /* the dies' clocks: a leaf */
+    pn_drive drive;
 };
 
 struct pn_file {
@@ -90,7 +84,7 @@ struct pn_file {
 /* A plan for steps of up to max_rows rows in a context of n_ctx (which selects long-rope tables), with
  * logits or hidden rows as result. */
 typedef struct pn_cached_plan {
-    pn_plan plan;
+    pn_plan part[PN_MAX_PARTS]; /* [n_dies of the model]: what each of its dies does */
     uint32_t max_rows;
     bool long_ctx;              /* which long-rope table */
     uint32_t users;             /* sessions that hold it: not replaced */
@@ -107,6 +101,13 @@ typedef struct pn_queue {
 
 struct pn_model {
     pn_engine *engine;
+    pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
+    uint32_t n_dies;            /* 0: without weights */
+    uint32_t n_uploaded;
+    uint64_t uploaded[PN_MAX_PARTS];    /* [n_uploaded] bytes of weights on each */
+    double share[PN_MAX_PARTS]; /* of its layers */
+    float *carry;               /* owned, [carry_rows, n_embd]: what the first die hands to the second; by `busy` of both */
+    uint32_t carry_rows;
     pn_file file;
     pn_desc desc;
     pn_residency_store store;
@@ -125,6 +126,9 @@ struct pn_model {
     uint32_t n_sessions;
     uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
 };
+
+/* The die whose scheduler and cache are the session's. */
+#define PN_SESSION_DIE(s) ((s)->model->dies[0])
 
 struct pn_session {
     pn_model *model;
@@ -162,13 +166,8 @@ PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
 /* A registered table fits this build. */
 PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);
 
-/* The die for one step, and back.  take: when the step that has it is parked, that is finished first. */
-PN_INTERNAL void pn_die_take(pn_engine *e, pn_die *die);
-PN_INTERNAL void pn_die_give(pn_die *die);
-PN_INTERNAL void pn_die_park(pn_die *die, bool parked);
-
 /* The plan of a step of `rows` rows, at most n_batch. */
-PN_INTERNAL const pn_plan *pn_session_plan(const pn_session *s, uint32_t rows);
+PN_INTERNAL const pn_cached_plan *pn_session_plan(const pn_session *s, uint32_t rows);
 
 /* n tokens can be appended: they are of the vocabulary and there is room. */
 PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token *tokens, size_t n, pn_err *err);
@@ -176,12 +175,23 @@ PN_INTERNAL pn_status pn_session_check_more(const pn_session *s, const pn_token 
 /* PN_E_STATE: a request works on the session. */
 PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err);
 
-/* Bytes that can be taken for a session of m now; UINT64_MAX: nobody knows a limit. */
+/* Bytes in the machine's memory, and those of them that are on the model's dies. */
+typedef struct pn_need {
+    uint64_t all, die[PN_MAX_PARTS];
+} pn_need;
+
+/* What stood in the way: bytes needed, bytes there with all of the cache that can go, and where. */
+typedef struct pn_lack {
+    uint64_t need, available;
+    char where[64];             /* "", or " on die 1, which has 536870912" */
+} pn_lack;
+
+/* Bytes that can be taken for a session of m now, wherever it is tightest; UINT64_MAX: nobody knows a limit. */
 PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
 
-/* Would `whole` bytes fit, the prefix cache counted as free?  Then there is room for `need` of them now, at the
- * cost of the cache if it has to be.  *available: what there is with all of the cache that can go. */
-PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available);
+/* Would `whole` fit everywhere, the prefix cache counted as free?  Then there is room for `need` of it now, at the
+ * cost of the cache if it has to be. */
+PN_INTERNAL bool pn_model_room(const pn_model *m, const pn_need *whole, const pn_need *need, pn_lack *lack);
 
 /* pn_kv_prepare, under the lock of the pages. */
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
@@ -190,8 +200,15 @@ PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
 
-/* Make sure the die has working memory for this plan. */
-PN_INTERNAL pn_status pn_die_reserve(pn_engine *e, pn_die *die, const pn_plan *plan, pn_err *err);
+/* All dies of the model for one step, and back. */
+PN_INTERNAL void pn_model_take(const pn_model *m);
+PN_INTERNAL void pn_model_give(const pn_model *m);
+
+/* The dies of this list, checked; for an empty one the die with most bytes free. */
+PN_INTERNAL pn_status pn_engine_find_dies(pn_engine *e, const uint32_t *list, size_t n, pn_die *out[PN_MAX_PARTS], uint32_t *n_out, pn_err *err);
+
+/* Make sure the model's dies have working memory for this plan. */
+PN_INTERNAL pn_status pn_model_reserve(pn_model *m, const pn_cached_plan *plan, pn_err *err);
 
 /* The plan of a step of up to max_rows rows (cached), with logits or with hidden rows as result.  Release it
  * when the session closes. */
@@ -205,20 +222,21 @@ PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p);
  * working memory of its largest step on n_threads threads. */
 typedef struct pn_session_need {
     uint64_t kv_bytes, kv_pages, work_bytes, misc_bytes;
+    uint64_t kv_part[PN_MAX_PARTS], work_part[PN_MAX_PARTS];   /* of kv_bytes and work_bytes: the parts of a split model */
 } pn_session_need;
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
                                        uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err);
 
-/* What an embedding takes beside that: hidden rows, their sum, and what its step needs beyond work_bytes. */
+/* What an embedding takes beside that: hidden rows, their sum, and what its step needs beyond work_part. */
 PN_INTERNAL pn_status pn_embed_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads, bool exact,
-                                     uint64_t work_bytes, uint64_t *out, pn_err *err);
+                                     const uint64_t work_part[PN_MAX_PARTS], pn_need *out, pn_err *err);
 PN_INTERNAL void pn_embed_free(pn_session *s);
 
 /* One step at the session's end: n rows of a text of `total` tokens, `done` of which came before.  The
  * wanted rows are in s->out_rows, ascending. */
 typedef struct pn_session_part {
-    const pn_plan *plan;
+    const pn_cached_plan *plan;
     const pn_token *tokens;     /* [n] */
     uint32_t n, n_outs;
     uint32_t done, total;

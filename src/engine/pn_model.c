@@ -9,6 +9,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+enum { MODEL_CUT_CTX = 8192 };      /* most tokens of keys and values that weigh in where a model is cut */
+
 /* ------------------------------------------------------------------------------------------
  * Plans
  * ------------------------------------------------------------------------------------------ */
@@ -19,6 +21,14 @@ static bool model_long_ctx(const pn_model *m, uint32_t n_ctx)
     return m->desc.n_ropes > 1 && n_ctx > m->desc.u.longrope.ctx_short;
 }
 
+static void model_free_plan(pn_model *m, pn_cached_plan *c)
+{
+    pn_mem *mem = pn_engine_mem(m->engine);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        pn_plan_free(&c->part[i], mem);
+    pn_mem_free(mem, PN_ACCT_MISC, c, sizeof *c);
+}
+
 static pn_status model_new_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_plan_result result, pn_cached_plan **out,
                                 pn_err *err)
 {
@@ -26,23 +36,17 @@ static pn_status model_new_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, 
     pn_cached_plan *c = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *c);
     if (!c)
         return pn_fail_nomem(err, "a plan", sizeof *c);
-    pn_status st = result == PN_RESULT_HIDDEN ? pn_desc_plan_hidden(&m->desc, &c->plan, max_rows, max_rows, n_ctx, m->exact, err)
-                                              : pn_desc_plan(&m->desc, &c->plan, max_rows, max_rows, n_ctx, m->exact, err);
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < m->n_dies && !st; i++)
+        st = pn_desc_plan_part(&m->desc, &c->part[i], m->desc.cut, i, result, max_rows, n_ctx, m->exact, err);
     if (st) {
-        pn_mem_free(mem, PN_ACCT_MISC, c, sizeof *c);
+        model_free_plan(m, c);
         return st;
     }
     c->max_rows = max_rows;
     c->long_ctx = model_long_ctx(m, n_ctx);
     *out = c;
     return PN_OK;
-}
-
-static void model_free_plan(pn_model *m, pn_cached_plan *c)
-{
-    pn_mem *mem = pn_engine_mem(m->engine);
-    pn_plan_free(&c->plan, mem);
-    pn_mem_free(mem, PN_ACCT_MISC, c, sizeof *c);
 }
 
 static pn_status model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, pn_plan_result result, pn_cached_plan **out,
@@ -54,7 +58,7 @@ static pn_status model_get_plan(pn_model *m, uint32_t max_rows, uint32_t n_ctx, 
     pn_mutex_lock(&m->lock);
     for (size_t i = 0; i < ENGINE_PLANS && !found; i++) {
         pn_cached_plan *c = m->plans[i];
-        if (c && c->max_rows == max_rows && c->long_ctx == model_long_ctx(m, n_ctx) && c->plan.result == result)
+        if (c && c->max_rows == max_rows && c->long_ctx == model_long_ctx(m, n_ctx) && c->part[0].result == result)
             found = c;
         else if (!c || (c->users == 0 && slot == ENGINE_PLANS))
             slot = i;
@@ -96,6 +100,164 @@ PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p)
     pn_mutex_lock(&m->lock);
     p->users--;
     pn_mutex_unlock(&m->lock);
+}
+
+/* What crosses the cut, for steps of so many rows; with all dies of the model. */
+static pn_status model_grow_carry(pn_model *m, uint32_t rows, pn_err *err)
+{
+    pn_mem *mem = pn_engine_mem(m->engine);
+    size_t row = m->desc.n_embd * sizeof *m->carry;
+    if (m->n_dies < 2 || rows <= m->carry_rows)
+        return PN_OK;
+    float *p = pn_mem_calloc(mem, PN_ACCT_STAGE, rows, row);
+    if (!p)
+        return pn_fail_nomem(err, "what one die hands to the other", (uint64_t)rows * row);
+    pn_mem_free(mem, PN_ACCT_STAGE, m->carry, m->carry_rows * row);
+    m->carry = p;
+    m->carry_rows = rows;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_model_reserve(pn_model *m, const pn_cached_plan *plan, pn_err *err)
+{
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < m->n_dies && !st; i++)
+        st = pn_die_reserve(m->dies[i], &plan->part[i], err);
+    if (st || m->n_dies < 2)
+        return st;
+    pn_model_take(m);
+    st = model_grow_carry(m, plan->max_rows, err);
+    pn_model_give(m);
+    return st;
+}
+
+/* In the order of their numbers, so two who need both never wait for each other. */
+PN_INTERNAL void pn_model_take(const pn_model *m)
+{
+    bool turned = m->n_dies > 1 && m->dies[0]->index > m->dies[1]->index;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        pn_die_take(m->dies[turned ? m->n_dies - 1 - i : i]);
+}
+
+PN_INTERNAL void pn_model_give(const pn_model *m)
+{
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        pn_die_give(m->dies[i]);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Placing
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t model_weight_bytes(const pn_desc *d, uint32_t w)
+{
+    return w == PN_NO_WEIGHT ? 0 : d->weights[w].rows * d->weights[w].row_bytes;
+}
+
+/* Weights that a part reads, and f16 keys and values of a token.  Within a part each weight has one op; an embedding
+ * that is the head, too, is read by both parts. */
+static pn_status model_part_bytes(const pn_desc *d, uint32_t cut, uint32_t part, uint64_t *weights, uint64_t *kv, pn_err *err)
+{
+    pn_plan p;
+    *weights = *kv = 0;
+    pn_status st = pn_desc_plan_part(d, &p, cut, part, PN_RESULT_LOGITS, 1, d->n_ctx_train, false, err);
+    if (st)
+        return st;
+    for (uint32_t i = 0; i < p.n_ops; i++) {
+        const pn_op *op = &p.ops[i];
+        *weights += model_weight_bytes(d, op->w) + model_weight_bytes(d, op->w2);
+        if (op->code == PN_OP_ROPE_STORE && op->u.store.store) {
+            const pn_stream_group *g = &d->state.group[op->u.store.group];
+            *kv += (uint64_t)g->n_heads * (g->d_k + g->d_v) * 2;
+        }
+    }
+    pn_plan_free(&p, d->mem);
+    return PN_OK;
+}
+
+/* Where to cut for dies with so many bytes free: the layer at which the fuller of the two is emptiest, for a
+ * context as trained. */
+static pn_status model_choose_cut(const pn_desc *d, const uint64_t free_bytes[2], uint32_t *cut, pn_err *err)
+{
+    double best = 0;
+    *cut = 0;
+    for (uint32_t c = 1; c < d->n_layers; c++) {
+        double load = 0;
+        for (uint32_t part = 0; part < 2; part++) {
+            uint64_t weights, kv;
+            pn_status st = model_part_bytes(d, c, part, &weights, &kv, err);
+            if (st)
+                return st;
+            double need = (double)weights + (double)kv * PN_MIN(d->n_ctx_train, (uint32_t)MODEL_CUT_CTX);
+            load = PN_MAX(load, need / PN_MAX((double)free_bytes[part], 1.0));
+        }
+        if (!*cut || load < best) {
+            *cut = c;
+            best = load;
+        }
+    }
+    return *cut ? PN_OK : pn_fail(err, PN_E_UNSUPPORTED, "a model of one layer cannot be split over two dies");
+}
+
+/* The die with most bytes free. */
+static pn_die *model_emptiest(pn_engine *e)
+{
+    pn_die *best = &e->dies[0];
+    for (uint32_t i = 1; i < e->n_dies; i++)
+        if (pn_die_free_bytes(&e->dies[i]) > pn_die_free_bytes(best))
+            best = &e->dies[i];
+    return best;
+}
+
+PN_INTERNAL pn_status pn_engine_find_dies(pn_engine *e, const uint32_t *list, size_t n, pn_die *out[PN_MAX_PARTS], uint32_t *n_out, pn_err *err)
+{
+    if (n > PN_MAX_PARTS)
+        return pn_fail(err, PN_E_UNSUPPORTED, "%zu dies for one model, expected at most %d", n, PN_MAX_PARTS);
+    for (size_t i = 0; i < n; i++) {
+        if (list[i] >= e->n_dies)
+            return e->n_dies == 1 ? pn_fail(err, PN_E_INVALID, "there is no die %" PRIu32 ": die 0 (%s) is all there is", list[i],
+                                            e->dies[0].simulated ? "simulated" : "the CPU")
+                                  : pn_fail(err, PN_E_INVALID, "there is no die %" PRIu32 ": there are 0 to %" PRIu32, list[i], e->n_dies - 1);
+        out[i] = &e->dies[list[i]];
+    }
+    if (n == 2 && out[0] == out[1])
+        return pn_fail(err, PN_E_INVALID, "die %" PRIu32 " is named twice", list[0]);
+    if (!n)
+        out[0] = model_emptiest(e);
+    *n_out = n ? (uint32_t)n : 1;
+    return PN_OK;
+}
+
+/* The cut, from a description of the header alone; 0 for a model on one die. */
+static pn_status model_cut(pn_model *m, uint32_t *cut, pn_err *err)
+{
+    pn_desc d;
+    *cut = 0;
+    if (m->n_dies < 2)
+        return PN_OK;
+    pn_status st = pn_desc_open(&d, pn_engine_mem(m->engine), &m->file.weights, true, err);
+    if (st)
+        return st;
+    const uint64_t bytes[2] = {pn_die_free_bytes(m->dies[0]), pn_die_free_bytes(m->dies[1])};
+    st = model_choose_cut(&d, bytes, cut, err);
+    pn_desc_close(&d);
+    return st;
+}
+
+static pn_status model_upload(pn_model *m, pn_err *err)
+{
+    uint32_t n = m->n_dies;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes = m->desc.weight_bytes, kv;
+        pn_status st = n > 1 ? model_part_bytes(&m->desc, m->desc.cut, i, &bytes, &kv, err) : PN_OK;
+        if (!st)
+            st = pn_die_upload(m->dies[i], bytes, err);
+        if (st)
+            return st;
+        m->uploaded[m->n_uploaded++] = bytes;
+        m->share[i] = n < 2 ? 1 : (double)(i ? m->desc.n_layers - m->desc.cut : m->desc.cut) / m->desc.n_layers;
+    }
+    return PN_OK;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -143,8 +305,13 @@ static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
 {
     pn_bytes s;
     pn_status st = PN_OK;
+    uint32_t cut = 0;
     if (!p->vocab_only)
-        st = pn_desc_open(&m->desc, pn_engine_mem(m->engine), &m->file.weights, false, err);
+        st = model_cut(m, &cut, err);
+    if (!st && !p->vocab_only)
+        st = pn_desc_open_cut(&m->desc, pn_engine_mem(m->engine), &m->file.weights, false, cut, err);
+    if (!st && !p->vocab_only)
+        st = model_upload(m, err);
     if (!st)
         st = pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, &m->file.weights,
                                 m->desc.n_vocab, err);
@@ -180,6 +347,8 @@ static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *
 {
     m->exact = p->exact != 0;
     m->vocab_only = p->vocab_only != 0;
+    if (!st && !m->vocab_only)
+        st = pn_engine_find_dies(m->engine, p->dies, p->n_dies, m->dies, &m->n_dies, err);
     if (!st)
         st = model_open(m, p, err);
     if (st)
@@ -232,6 +401,9 @@ PN_API void pn_model_free(pn_model *m)
     for (size_t i = 0; i < ENGINE_PLANS; i++)
         if (m->plans[i])
             model_free_plan(m, m->plans[i]);
+    for (uint32_t i = 0; i < m->n_uploaded; i++)
+        pn_die_unload(m->dies[i], m->uploaded[i]);
+    pn_mem_free(pn_engine_mem(m->engine), PN_ACCT_STAGE, m->carry, (size_t)m->carry_rows * m->desc.n_embd * sizeof *m->carry);
     pn_residency_close(&m->store);
     if (m->mapped_bytes)
         pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);

@@ -14,15 +14,22 @@ enum { PLAN_CTX_STEP = 64, PLAN_FLOOR_CTX = 512, PLAN_FLOOR_BATCH = 16 };
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
                                        uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err)
 {
-    if (!pn_kv_bytes(&d->state, n_ctx, n_batch, kv_type, &out->kv_bytes, &out->kv_pages))
-        return pn_fail(err, PN_E_INVALID, "keys and values of %" PRIu32 " tokens overflow 64 bits", n_ctx);
-    pn_plan plan;
-    pn_status st = pn_desc_plan(d, &plan, n_batch, n_batch, n_ctx, exact, err);
-    if (st)
-        return st;
     const pn_device_ops *ops = pn_backend_cpu();
-    out->work_bytes = ops->work_bytes(n_threads, &plan);
-    pn_plan_free(&plan, d->mem);
+    memset(out, 0, sizeof *out);
+    for (uint32_t i = 0; i < (d->cut ? 2u : 1u); i++) {
+        const pn_state_spec part = pn_state_part(&d->state, i);
+        uint64_t pages;
+        pn_plan plan;
+        if (!pn_kv_bytes(&part, n_ctx, n_batch, kv_type, &out->kv_part[i], &pages) ||
+            !pn_add_u64(out->kv_bytes, out->kv_part[i], &out->kv_bytes))
+            return pn_fail(err, PN_E_INVALID, "keys and values of %" PRIu32 " tokens overflow 64 bits", n_ctx);
+        pn_status st = pn_desc_plan_part(d, &plan, d->cut, i, PN_RESULT_LOGITS, n_batch, n_ctx, exact, err);
+        if (st)
+            return st;
+        out->kv_pages += pages;
+        out->work_bytes += out->work_part[i] = ops->work_bytes(n_threads, &plan);
+        pn_plan_free(&plan, d->mem);
+    }
     out->misc_bytes = (uint64_t)n_ctx * sizeof(pn_token) + (uint64_t)d->n_vocab * sizeof(float) +
                       (uint64_t)n_batch * sizeof(uint32_t) + sizeof(pn_session);
     return PN_OK;
@@ -61,7 +68,7 @@ static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t 
 
 static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
 {
-    uint32_t threads = p->n_threads ? p->n_threads : f->engine->cpu.n_threads;
+    uint32_t threads = p->n_threads ? p->n_threads : f->engine->n_threads;
     o->n_ctx_train = d->n_ctx_train;
     o->n_ctx = p->n_ctx ? p->n_ctx : d->n_ctx_train;
     if (p->n_batch > ENGINE_MAX_BATCH)
@@ -86,15 +93,17 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_heads_kv = d->n_heads_kv;
     o->n_vocab = d->n_vocab;
     pn_session_need n, floor_need;
+    pn_need embed;
     pn_status st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
     uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
     if (!st)
-        st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_bytes, &o->embed_bytes, err);
+        st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_part, &embed, err);
     if (!st)
         st = pn_session_needs(d, floor_ctx, PN_MIN((uint32_t)PLAN_FLOOR_BATCH, floor_ctx), threads, o->kv_type,
                               p->exact, &floor_need, err);
     if (st)
         return st;
+    o->embed_bytes = embed.all;
     o->kv_bytes_per_token = pn_kv_bytes_per_token(&d->state, o->kv_type);
     o->kv_bytes_per_session = n.kv_bytes;
     uint64_t sessions;
@@ -110,6 +119,29 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     return PN_OK;
 }
 
+/* What can be taken for it: of this machine's memory, and of its dies'. */
+static pn_status plan_available(pn_engine *e, const pn_plan_params *p, uint64_t *out, pn_err *err)
+{
+    pn_mem_info mem;
+    pn_die *dies[PN_MAX_PARTS];
+    uint32_t n;
+    pn_status st = pn_engine_find_dies(e, p->dies, p->n_dies, dies, &n, err);
+    if (st)
+        return st;
+    pn_engine_memory(e, &mem);
+    *out = mem.host_available;
+    if (mem.limit && (*out == 0 || mem.limit - PN_MIN(mem.limit, mem.total_used) < *out))
+        *out = mem.limit - PN_MIN(mem.limit, mem.total_used);
+    if (*out)
+        *out += pn_cache_droppable_all(e);
+    uint64_t there = 0;
+    for (uint32_t i = 0; i < n; i++)
+        there += dies[i]->simulated ? pn_die_free_bytes(dies[i]) + pn_cache_droppable(dies[i]) : 0;
+    if (dies[0]->simulated && (*out == 0 || there < *out))
+        *out = PN_MAX(there, UINT64_C(1));
+    return PN_OK;
+}
+
 PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_info *out, pn_err *err)
 {
     pn_plan_params p;
@@ -120,14 +152,9 @@ PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_
     if (st)
         return st;
     st = plan_fill(f, &d, &p, &o, err);
+    if (!st)
+        st = plan_available(f->engine, &p, &o.available_bytes, err);
     if (!st) {
-        pn_mem_info mem;
-        pn_engine_memory(f->engine, &mem);
-        o.available_bytes = mem.host_available;
-        if (mem.limit && (o.available_bytes == 0 || mem.limit - PN_MIN(mem.limit, mem.total_used) < o.available_bytes))
-            o.available_bytes = mem.limit - PN_MIN(mem.limit, mem.total_used);
-        if (o.available_bytes)
-            o.available_bytes += pn_cache_droppable(f->engine);
         o.fits = o.available_bytes == 0 || o.total_bytes <= o.available_bytes;
         o.n_ctx_fits = o.available_bytes ? plan_ctx_fits(&d, &o, o.n_threads, p.exact) : o.n_ctx;
         *out = o;

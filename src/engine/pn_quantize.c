@@ -242,7 +242,7 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
     if (!st)
         st = quantize_choose(q, err);
     if (!st)
-        st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->cpu.n_threads, err);
+        st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->n_threads, err);
     if (!st)
         st = pn_os_create(&q->out, out, err);
     q->out_open = !st;

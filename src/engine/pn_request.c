@@ -78,7 +78,7 @@ static pn_status request_begin(pn_request *r, pn_session *s, const pn_generate_p
     r->n_cached = r->job.gen.r.n_cached;
     *out = r;
     if (pn_gen_wants(&r->job.gen, &tokens))
-        pn_sched_add(r->e, &r->job);
+        pn_sched_add(&r->job);
     else
         request_over(r);
     return PN_OK;
@@ -181,7 +181,7 @@ PN_API void pn_request_cancel(pn_request *r)
 PN_API void pn_request_pause(pn_request *r, int paused)
 {
     if (!atomic_load(&r->job.over))
-        pn_sched_pause(r->e, &r->job, paused != 0);
+        pn_sched_pause(&r->job, paused != 0);
 }
 
 PN_API void pn_request_free(pn_request *r)
@@ -189,7 +189,7 @@ PN_API void pn_request_free(pn_request *r)
     if (!r)
         return;
     pn_request_cancel(r);
-    pn_sched_left how = pn_sched_remove(r->e, &r->job);
+    pn_sched_left how = pn_sched_remove(&r->job);
     if (how != PN_SCHED_OVER)
         r->job.gen.route.emit->refused = true;          /* nothing is said any more */
     if (how == PN_SCHED_LATER)

@@ -3,7 +3,8 @@
  * pn_sched.c - forming a step, running it in slices, handing out what came of it.
  *
  * Memory is taken between steps, never in one; when there is none the step has fewer runs.  A step of one
- * run needs no memory of ours: its tokens and logits lie where they belong.
+ * run needs no memory of ours: its tokens and logits lie where they belong.  Tokens and logits are the machine's
+ * memory, whatever die computes.
  */
 #include "engine/pn_sched.h"
 
@@ -12,26 +13,25 @@
 static const double sched_slice = 0.002;        /* seconds between two looks at the cancel flags */
 static const double sched_look = 0.05;          /* the same while all requests are paused */
 
-PN_INTERNAL void pn_sched_init(pn_sched *q)
+PN_INTERNAL void pn_sched_init(pn_sched *q, pn_die *die)
 {
+    q->die = die;
     pn_mutex_init(&q->lock);
     pn_cond_init(&q->settled);
-    pn_cond_init(&q->work);
 }
 
-PN_INTERNAL void pn_sched_fini(pn_engine *e)
+PN_INTERNAL void pn_sched_fini(pn_sched *q)
 {
-    pn_sched *q = e->sched;
-    pn_mem *mem = pn_engine_mem(e);
-    pn_engine_stop(e);
-    pn_sched_settle(e);
+    pn_mem *mem = pn_engine_mem(q->die->engine);
+    pn_sched_settle(q);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->tokens, q->cap_rows * sizeof *q->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->out_rows, q->cap_runs * sizeof *q->out_rows);
     pn_mem_free(mem, PN_ACCT_SCRATCH, q->logits, q->cap_logits * sizeof *q->logits);
-    pn_cond_fini(&q->work);
     pn_cond_fini(&q->settled);
     pn_mutex_fini(&q->lock);
 }
+
+static pn_sched *sched_of(const pn_job *j) { return PN_SESSION_DIE(j->s)->sched; }
 
 /* ------------------------------------------------------------------------------------------
  * Forming a step
@@ -164,10 +164,9 @@ static bool sched_grow(pn_mem *mem, void **ptr, size_t *cap, size_t need, size_t
 }
 
 /* Room for a step of `rows` rows and `runs` runs of a model, as far as there is memory. */
-static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t n_vocab)
+static uint32_t sched_room(pn_sched *q, uint32_t rows, uint32_t runs, uint32_t n_vocab)
 {
-    pn_sched *q = e->sched;
-    pn_mem *mem = pn_engine_mem(e);
+    pn_mem *mem = pn_engine_mem(q->die->engine);
     runs = PN_MIN(runs, (uint32_t)SCHED_RUNS);
     if (runs < 2 || !sched_grow(mem, (void **)&q->tokens, &q->cap_rows, rows, sizeof *q->tokens) ||
         !sched_grow(mem, (void **)&q->out_rows, &q->cap_runs, runs, sizeof *q->out_rows))
@@ -177,16 +176,15 @@ static uint32_t sched_room(pn_engine *e, uint32_t rows, uint32_t runs, uint32_t 
 }
 
 /* One row for everyone who decodes, then prompts. */
-static void sched_fill(pn_engine *e, pn_job *first, uint32_t max_rows)
+static void sched_fill(pn_sched *q, pn_job *first, uint32_t max_rows)
 {
-    pn_sched *q = e->sched;
     const pn_token *tokens;
     uint32_t n = 0, prompts = 0;
     for (pn_job *j = first; j; j = j->next) {
         n += sched_fits(j->s, first->s);
         prompts += sched_fits(j->s, first->s) && j->gen.in_prompt;
     }
-    uint32_t max_runs = PN_MIN(sched_room(e, max_rows, n, first->s->model->desc.n_vocab), max_rows);
+    uint32_t max_runs = PN_MIN(sched_room(q, max_rows, n, first->s->model->desc.n_vocab), max_rows);
     for (pn_job *j = first; j && q->n_runs < max_runs; j = j->next)
         if (sched_fits(j->s, first->s) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
             sched_take(q, j, 1);
@@ -237,19 +235,50 @@ static pn_step sched_step(pn_sched *q)
  * Running it
  * ------------------------------------------------------------------------------------------ */
 
-static void sched_submit(pn_engine *e, pn_session *wide)
+/* All dies that a step of m needs, or none: then the one that was busy. */
+static pn_die *sched_claim(pn_sched *q, const pn_model *m)
 {
-    pn_sched *q = e->sched;
-    pn_die *die = &e->cpu;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        if (!pn_die_try(m->dies[i], q)) {
+            while (i--)
+                pn_die_give(m->dies[i]);
+            return m->dies[i + 1];
+        }
+    return NULL;
+}
+
+/* The next part of the step, on its die. */
+static void sched_submit_part(pn_sched *q)
+{
+    pn_die *die = q->model->dies[q->part];
+    q->st = die->ops->submit(die->dev, &q->plan->part[q->part], &q->step, &q->model->store.host, die->work, &q->exec, &q->err);
+}
+
+/* The step is over, whatever it came to. */
+static void sched_finish(pn_sched *q)
+{
+    pn_model *m = q->model;
+    double took = pn_die_computed(m->dies, m->n_dies, m->share, q->n_rows);
+    pn_model_give(m);
+    pn_mutex_lock(&q->lock);
+    m->queue.served += took > 0 ? took : pn_os_now() - q->began;
+    pn_mutex_unlock(&q->lock);
+    q->open = false;
+    q->computed = true;
+}
+
+static void sched_submit(pn_sched *q, pn_session *wide)
+{
     q->model = wide->model;
+    q->plan = pn_session_plan(wide, q->n_rows);
+    q->part = 0;
     q->began = pn_os_now();
     q->step = sched_step(q);
-    pn_die_take(e, die);
-    q->st = die->ops->submit(die->dev, pn_session_plan(wide, q->n_rows), &q->step, &wide->model->store.host, die->work, &q->exec, &q->err);
-    q->open = q->st == PN_OK;
-    q->computed = !q->open;
-    if (!q->open)
-        pn_die_give(die);
+    q->step.carry = q->model->carry;
+    sched_submit_part(q);
+    q->open = true;
+    if (q->st)
+        sched_finish(q);
 }
 
 /* Everyone in the step has been cancelled. */
@@ -262,13 +291,12 @@ static bool sched_unwanted(const pn_sched *q)
 }
 
 /* Work on the open step until it is finished or `deadline` (0: none) has passed. */
-static void sched_advance(pn_engine *e, double deadline)
+static void sched_advance(pn_sched *q, double deadline)
 {
-    pn_sched *q = e->sched;
-    pn_die *die = &e->cpu;
     while (q->open) {
+        const pn_device_ops *ops = q->model->dies[q->part]->ops;
         double until = pn_os_now() + sched_slice;
-        pn_exec_state x = die->ops->advance(q->exec, deadline > 0 ? PN_MIN(deadline, until) : until);
+        pn_exec_state x = ops->advance(q->exec, deadline > 0 ? PN_MIN(deadline, until) : until);
         bool unwanted = sched_unwanted(q);
         if (x == PN_EXEC_FAILED)
             q->st = pn_fail(&q->err, PN_E_IO, "the weights of '%s' cannot be read", q->model->file.weights.parts[0].src.name);
@@ -276,38 +304,35 @@ static void sched_advance(pn_engine *e, double deadline)
             q->st = pn_fail(&q->err, PN_E_CANCELLED, "cancelled in the middle of a step");
         else if (x != PN_EXEC_DONE && deadline > 0 && pn_os_now() >= deadline)
             return;
-        if (x == PN_EXEC_DONE || q->st) {
-            die->ops->end(q->exec);
-            pn_die_give(die);
-            pn_mutex_lock(&q->lock);
-            q->model->queue.served += pn_os_now() - q->began;
-            pn_mutex_unlock(&q->lock);
-            q->open = false;
-            q->computed = true;
-        }
+        if (x != PN_EXEC_DONE && !q->st)
+            continue;
+        ops->end(q->exec);
+        bool last = q->st || ++q->part == q->model->n_dies;
+        if (!last)
+            sched_submit_part(q);
+        if (last || q->st)
+            sched_finish(q);
     }
 }
 
 /* With the lock held, and nobody at the open step. */
-static void sched_settle(pn_engine *e)
+static void sched_settle(pn_sched *q)
 {
-    pn_sched *q = e->sched;
     q->settling = true;
     pn_mutex_unlock(&q->lock);
-    sched_advance(e, 0);
+    sched_advance(q, 0);
     pn_mutex_lock(&q->lock);
     q->settling = false;
     pn_cond_broadcast(&q->settled);
 }
 
-PN_INTERNAL void pn_sched_settle(pn_engine *e)
+PN_INTERNAL void pn_sched_settle(pn_sched *q)
 {
-    pn_sched *q = e->sched;
     pn_mutex_lock(&q->lock);
     while (q->settling)
         pn_cond_wait(&q->settled, &q->lock);
-    if (!q->stepping && q->open)
-        sched_settle(e);
+    if (!q->entered && q->open)
+        sched_settle(q);
     pn_mutex_unlock(&q->lock);
 }
 
@@ -328,6 +353,7 @@ static void sched_unlist(pn_sched *q, pn_job *j)
         sched_count_peers(j, -1);
     j->listed = false;
     q->n_jobs--;
+    pn_die_leave(j->s->model->dies, j->s->model->n_dies);
     if (w->work || w->waiting)
         return;
     while (*m != j->s->model)
@@ -366,9 +392,8 @@ static void sched_end(pn_sched *q, pn_job *j, pn_status st)
 }
 
 /* The rows of a finished step belong to their sessions; each generation goes on or ends. */
-static void sched_results(pn_engine *e)
+static void sched_results(pn_sched *q)
 {
-    pn_sched *q = e->sched;
     uint32_t k = 0, V = q->model->desc.n_vocab;
     q->computed = false;
     for (uint32_t i = 0; i < q->n_runs; i++) {
@@ -413,10 +438,9 @@ static pn_job *sched_cancelled(pn_sched *q)
 }
 
 /* Those that were cancelled; none of them is in a step. */
-static void sched_reap(pn_engine *e)
+static void sched_reap(pn_sched *q)
 {
-    pn_sched *q = e->sched;
-    if (!atomic_exchange(&e->cancelled, false))
+    if (!atomic_exchange(&q->cancelled, false))
         return;
     for (pn_job *j; (j = sched_cancelled(q)) != NULL;) {
         pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
@@ -424,52 +448,172 @@ static void sched_reap(pn_engine *e)
     }
 }
 
-static void sched_begin(pn_engine *e)
+/* Form and submit the next step, if there is work.  Returns the die that somebody else has, for which it waits. */
+static pn_die *sched_begin(pn_sched *q)
 {
-    pn_sched *q = e->sched;
-    sched_reap(e);
+    sched_reap(q);
     pn_mutex_lock(&q->lock);                /* the list stays as it is while the step is formed */
-    pn_job *first = sched_first(q);
     q->n_runs = q->n_rows = q->n_outs = 0;
     q->st = PN_OK;
-    pn_session *wide = first ? sched_widest(first) : NULL;
+    pn_job *first = sched_first(q);
+    pn_die *busy = first ? sched_claim(q, first->s->model) : NULL;
+    pn_session *wide = first && !busy ? sched_widest(first) : NULL;
     if (wide)
-        sched_fill(e, first, wide->n_batch);
+        sched_fill(q, first, wide->n_batch);
     pn_mutex_unlock(&q->lock);
     if (q->n_runs)
-        sched_submit(e, wide);
+        sched_submit(q, wide);
+    else if (wide)
+        pn_model_give(wide->model);
+    return busy;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All dies
+ * ------------------------------------------------------------------------------------------ */
+
+/* With the lock held: an open step waits for whoever goes on with it; or does so no more. */
+static void sched_park(pn_sched *q, bool parked)
+{
+    for (uint32_t i = 0; q->open && i < q->model->n_dies; i++)
+        pn_die_park(q->model->dies[i], parked);
+}
+
+/* False: somebody else finishes its step just now. */
+static bool sched_enter(pn_sched *q)
+{
+    pn_mutex_lock(&q->lock);
+    q->entered = !q->settling;
+    bool entered = q->entered;
+    if (entered)
+        sched_park(q, false);
+    pn_mutex_unlock(&q->lock);
+    return entered;
+}
+
+static void sched_leave(pn_sched *q)
+{
+    pn_mutex_lock(&q->lock);
+    sched_park(q, true);
+    q->entered = false;
+    pn_cond_broadcast(&q->settled);
+    pn_mutex_unlock(&q->lock);
+}
+
+static void sched_wait_settled(pn_sched *q)
+{
+    pn_mutex_lock(&q->lock);
+    while (q->settling)
+        pn_cond_wait(&q->settled, &q->lock);
+    pn_mutex_unlock(&q->lock);
+}
+
+/* What a round over the dies found. */
+typedef struct sched_round {
+    uint32_t open;              /* steps that are not finished */
+    bool ended;                 /* one has been, its results are handed out */
+    pn_sched *settling;         /* one that somebody else finishes, or NULL */
+    pn_die *busy;               /* one that somebody else has and a step waits for, or NULL */
+} sched_round;
+
+/* A step on every die that is free and has work. */
+static sched_round sched_begin_all(pn_engine *e)
+{
+    sched_round r = {0};
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        if (!sched_enter(q)) {
+            r.settling = q;
+            continue;
+        }
+        pn_die *busy = q->open || q->computed ? NULL : sched_begin(q);
+        r.busy = busy ? busy : r.busy;
+        r.open += q->open || q->computed;
+        sched_leave(q);
+    }
+    return r;
+}
+
+/* A slice for every open step, and what came of those that are finished. */
+static sched_round sched_advance_all(pn_engine *e, double deadline)
+{
+    sched_round r = {0};
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        if (!sched_enter(q)) {
+            r.settling = q;
+            continue;
+        }
+        double slice = pn_os_now() + sched_slice;
+        sched_advance(q, e->n_dies == 1 ? deadline : deadline > 0 ? PN_MIN(deadline, slice) : slice);
+        r.ended = r.ended || q->computed;
+        if (q->computed)
+            sched_results(q);
+        r.open += q->open;
+        sched_leave(q);
+    }
+    return r;
+}
+
+static void sched_run(pn_engine *e, double deadline)
+{
+    sched_round r = sched_begin_all(e);
+    while (!r.open && (r.settling || r.busy)) {     /* nothing else to do */
+        if (r.settling)
+            sched_wait_settled(r.settling);
+        else
+            pn_die_wait(r.busy);
+        r = sched_begin_all(e);
+    }
+    while (r.open || r.settling) {
+        r = sched_advance_all(e, deadline);
+        if (r.ended || (deadline > 0 && pn_os_now() >= deadline))
+            break;
+        if (!r.open && r.settling)
+            sched_wait_settled(r.settling);
+    }
+}
+
+/* Jobs that are not over. */
+static uint32_t sched_jobs(pn_engine *e)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        pn_mutex_lock(&q->lock);
+        n += q->n_jobs;
+        pn_mutex_unlock(&q->lock);
+    }
+    return n;
+}
+
+static bool sched_inside(pn_engine *e)
+{
+    pn_mutex_lock(&e->drive.lock);
+    bool inside = e->drive.stepping && pn_thread_is_self(e->drive.stepper);
+    pn_mutex_unlock(&e->drive.lock);
+    return inside;
 }
 
 PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err)
 {
     if (!e || seconds < 0)
         return pn_fail(err, PN_E_INVALID, "%s", e ? "expected a time of 0 or more seconds" : "no engine given");
-    pn_sched *q = e->sched;
-    pn_mutex_lock(&q->lock);
-    while (q->settling)
-        pn_cond_wait(&q->settled, &q->lock);
-    bool busy = q->stepping;
-    q->stepping = true;
+    pn_mutex_lock(&e->drive.lock);
+    bool busy = e->drive.stepping;
+    e->drive.stepping = true;
     if (!busy)
-        q->stepper = pn_thread_self();
-    pn_mutex_unlock(&q->lock);
+        e->drive.stepper = pn_thread_self();
+    pn_mutex_unlock(&e->drive.lock);
     if (busy)
         return pn_fail(err, PN_E_STATE, "pn_engine_step is being called already: from a callback, or by another thread");
-    pn_die_park(&e->cpu, false);
-    if (!q->open && !q->computed)
-        sched_begin(e);
-    sched_advance(e, seconds > 0 ? pn_os_now() + seconds : 0);
-    if (q->computed)
-        sched_results(e);
-    pn_mutex_lock(&q->lock);
-    q->stepping = false;
-    pn_cond_broadcast(&q->settled);
-    bool open = q->open;
+    sched_run(e, seconds > 0 ? pn_os_now() + seconds : 0);
+    uint32_t n = sched_jobs(e);
+    pn_mutex_lock(&e->drive.lock);
+    e->drive.stepping = false;
+    pn_mutex_unlock(&e->drive.lock);
     if (n_active)
-        *n_active = q->n_jobs;
-    pn_mutex_unlock(&q->lock);
-    if (open)
-        pn_die_park(&e->cpu, true);
+        *n_active = n;
     return PN_OK;
 }
 
@@ -477,38 +621,59 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
  * A thread of our own
  * ------------------------------------------------------------------------------------------ */
 
-/* Is there nothing to do?  With the lock held. */
-static bool sched_idle(const pn_engine *e)
+typedef enum sched_rest { SCHED_REST_NONE = 0, SCHED_REST_PAUSED, SCHED_REST_ALL } sched_rest;
+
+/* Is there nothing to do?  PAUSED: there are jobs, all paused. */
+static sched_rest sched_resting(pn_engine *e)
 {
-    for (const pn_model *m = e->sched->models; m; m = m->queue.next)
-        if (m->queue.n_work || m->queue.n_ready)
-            return false;
-    return !e->sched->models || !atomic_load(&e->cancelled);
+    sched_rest rest = SCHED_REST_ALL;
+    for (uint32_t i = 0; i < e->n_dies && rest; i++) {
+        pn_sched *q = e->dies[i].sched;
+        pn_mutex_lock(&q->lock);
+        if (q->models)
+            rest = atomic_load(&q->cancelled) ? SCHED_REST_NONE : SCHED_REST_PAUSED;
+        for (const pn_model *m = q->models; m; m = m->queue.next)
+            if (m->queue.n_work || m->queue.n_ready)
+                rest = SCHED_REST_NONE;
+        pn_mutex_unlock(&q->lock);
+    }
+    return rest;
 }
 
-/* A signal handler that cancels a paused request can wake nobody: look from time to time. */
-static void sched_sleep(pn_sched *q)
+/* Until there is news.  A signal handler that cancels a paused request can wake nobody: look from time to time. */
+static bool sched_sleep(pn_engine *e, sched_rest rest, uint64_t seen)
 {
-    if (q->models)
-        pn_cond_wait_for(&q->work, &q->lock, sched_look);
-    else
-        pn_cond_wait(&q->work, &q->lock);
+    pn_drive *d = &e->drive;
+    pn_mutex_lock(&d->lock);
+    while (rest && !d->stop && d->news == seen) {
+        if (rest == SCHED_REST_ALL)
+            pn_cond_wait(&d->work, &d->lock);
+        else
+            pn_cond_wait_for(&d->work, &d->lock, sched_look);
+        if (rest == SCHED_REST_PAUSED)
+            break;
+    }
+    bool stop = d->stop;
+    pn_mutex_unlock(&d->lock);
+    return !stop;
+}
+
+static uint64_t sched_news(pn_engine *e)
+{
+    pn_mutex_lock(&e->drive.lock);
+    uint64_t news = e->drive.news;
+    pn_mutex_unlock(&e->drive.lock);
+    return news;
 }
 
 static void sched_drive(void *engine)
 {
     pn_engine *e = engine;
-    pn_sched *q = e->sched;
-    for (;;) {
-        pn_mutex_lock(&q->lock);
-        while (!q->stop && sched_idle(e))
-            sched_sleep(q);
-        bool stop = q->stop;
-        pn_mutex_unlock(&q->lock);
-        if (stop)
-            return;
-        if (pn_engine_step(e, 0, NULL, NULL) != PN_OK)
+    uint64_t seen = sched_news(e);
+    for (sched_rest rest = sched_resting(e); sched_sleep(e, rest, seen); rest = sched_resting(e)) {
+        if (!rest && pn_engine_step(e, 0, NULL, NULL) != PN_OK)
             pn_thread_yield();              /* somebody else drives as well */
+        seen = sched_news(e);
     }
 }
 
@@ -516,31 +681,32 @@ PN_API pn_status pn_engine_start(pn_engine *e, pn_err *err)
 {
     if (!e)
         return pn_fail(err, PN_E_INVALID, "no engine given");
-    pn_sched *q = e->sched;
-    pn_mutex_lock(&q->lock);
-    bool driving = q->driving;
-    q->driving = true;
-    pn_mutex_unlock(&q->lock);
+    pn_drive *d = &e->drive;
+    pn_mutex_lock(&d->lock);
+    bool driving = d->driving;
+    d->driving = true;
+    if (!driving)
+        d->stop = false;
+    pn_mutex_unlock(&d->lock);
     if (driving)
         return pn_fail(err, PN_E_STATE, "the engine drives its steps already");
-    q->stop = false;
-    if (pn_thread_start(&q->driver, sched_drive, e))
+    if (pn_thread_start(&d->driver, sched_drive, e))
         return PN_OK;
-    q->driving = false;
+    d->driving = false;
     return pn_fail(err, PN_E_UNSUPPORTED, "the system gives no thread");
 }
 
 PN_API void pn_engine_stop(pn_engine *e)
 {
-    pn_sched *q = e->sched;
-    if (!q->driving)
+    pn_drive *d = &e->drive;
+    if (!d->driving)
         return;
-    pn_mutex_lock(&q->lock);
-    q->stop = true;
-    pn_cond_broadcast(&q->work);
-    pn_mutex_unlock(&q->lock);
-    pn_thread_join(&q->driver);
-    q->driving = false;
+    pn_mutex_lock(&d->lock);
+    d->stop = true;
+    pn_cond_broadcast(&d->work);
+    pn_mutex_unlock(&d->lock);
+    pn_thread_join(&d->driver);
+    d->driving = false;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -559,9 +725,18 @@ static void sched_add_model(pn_sched *q, pn_model *m)
     m->queue.served = PN_MAX(m->queue.served, least);
 }
 
-PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
+PN_INTERNAL void pn_sched_wake(pn_engine *e)
 {
-    pn_sched *q = e->sched;
+    pn_mutex_lock(&e->drive.lock);
+    e->drive.news++;
+    pn_cond_broadcast(&e->drive.work);
+    pn_mutex_unlock(&e->drive.lock);
+}
+
+/* Once it is listed and the lock given back, it may be over and freed at any time. */
+PN_INTERNAL void pn_sched_add(pn_job *j)
+{
+    pn_sched *q = sched_of(j);
     pn_queue *w = sched_queue(j);
     pn_mutex_lock(&q->lock);
     if (!w->work && !w->waiting)
@@ -572,10 +747,11 @@ PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j)
     w->n_ready++;
     q->n_jobs++;
     j->listed = true;
+    pn_die_arrive(j->s->model->dies, j->s->model->n_dies);
     if (atomic_load(&j->s->cancelled))      /* before it could be found */
-        atomic_store(&e->cancelled, true);
-    pn_cond_broadcast(&q->work);
+        atomic_store(&q->cancelled, true);
     pn_mutex_unlock(&q->lock);
+    pn_sched_wake(q->die->engine);
 }
 
 /* It waits again, in front of those that have not begun yet. */
@@ -591,9 +767,9 @@ static void sched_put_back(pn_job *j)
     j->begun = false;
 }
 
-PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused)
+PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused)
 {
-    pn_sched *q = e->sched;
+    pn_sched *q = sched_of(j);
     pn_mutex_lock(&q->lock);
     if (j->listed && j->paused != paused) {
         if (j->begun)
@@ -601,34 +777,27 @@ PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused)
         sched_queue(j)->n_ready += paused ? -1 : 1;
         j->paused = paused;
     }
-    pn_cond_broadcast(&q->work);
     pn_mutex_unlock(&q->lock);
+    pn_sched_wake(q->die->engine);
 }
 
-PN_INTERNAL void pn_sched_wake(pn_engine *e)
+PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j)
 {
-    pn_mutex_lock(&e->sched->lock);
-    pn_cond_broadcast(&e->sched->work);
-    pn_mutex_unlock(&e->sched->lock);
-}
-
-PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j)
-{
-    pn_sched *q = e->sched;
+    pn_sched *q = sched_of(j);
     pn_sched_left how = PN_SCHED_OVER;
+    bool inside = sched_inside(q->die->engine);
     pn_mutex_lock(&q->lock);
-    bool inside = q->stepping && pn_thread_is_self(q->stepper);
     j->leaving = true;
-    while (!atomic_load(&j->over) && (q->stepping || q->settling || q->open)) {
+    while (!atomic_load(&j->over) && (q->entered || q->settling || q->open)) {
         if (inside) {
             j->left = true;
             how = PN_SCHED_LATER;
             break;
         }
-        if (q->stepping || q->settling)
+        if (q->entered || q->settling)
             pn_cond_wait(&q->settled, &q->lock);
         else
-            sched_settle(e);
+            sched_settle(q);
     }
     if (how == PN_SCHED_OVER && !atomic_load(&j->over)) {
         for (uint32_t i = 0; i < q->n_runs; i++)

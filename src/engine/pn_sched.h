@@ -1,5 +1,5 @@
 /*
- * pn_sched.h - many generations at once: which rows run in the next step.
+ * pn_sched.h - many generations at once: which rows run in the next step.  One scheduler a die.
  *
  *     requests   A: one row (its last token)   B: one row   C: 200 rows of its prompt to go
  *     step       [A][B][C C C ... C]           one plan, one pass over the weights for all of them
@@ -13,6 +13,11 @@
  *
  * A step that runs out of time stays open (the exec and the die with it) until the next call.  Who needs
  * the die meanwhile finishes the step first (pn_sched_settle) and leaves its results for later.
+ *
+ * Several dies.  pn_engine_step begins a step on every die that is free and has work, then goes round the open ones,
+ * a slice each, and hands out the results of each as it finishes.  It is inside a scheduler (`entered`) for one
+ * slice; in between others may look at it, take jobs out, or finish its step.  A model that is split over two dies
+ * is its first die's; its steps have both dies from their beginning to their end, one exec after the other.
  *
  * Threads: requests may be made, cancelled and removed from any thread.  Steps are driven by one thread at a
  * time; callbacks are called on it.
@@ -42,22 +47,23 @@ typedef struct pn_job {
 } pn_job;
 
 typedef struct pn_sched {
+    pn_die *die;                /* whose it is */
     pn_mutex lock;              /* the queues and the flags */
-    pn_cond settled;            /* settling, stepping or a job is over */
-    pn_cond work;               /* for the driver: there is a job, or it has to stop */
-    pn_thread driver;
-    bool driving, stop;
+    pn_cond settled;            /* settling, entered or a job is over */
     pn_model *models;           /* that have jobs which are not over: pn_model.queue */
     uint32_t n_jobs;
     const pn_job *telling;      /* its on_done is being called; perhaps freed already, to compare with alone */
-    bool stepping, settling;    /* a thread is in pn_engine_step, in pn_sched_settle */
-    pn_thread_id stepper;       /* the thread that is stepping */
+    bool entered;               /* the stepping thread is at work here */
+    bool settling;              /* a thread is in pn_sched_settle */
+    atomic_bool cancelled;      /* since the scheduler last looked, some session was */
 
-    /* the step; the stepping thread's */
+    /* the step; whose thread has entered or settles */
     bool open, computed;        /* submitted; finished, but its results not looked at */
     pn_status st;               /* of the finished step */
     pn_err err;
     pn_model *model;
+    const pn_cached_plan *plan;
+    uint32_t part;              /* which of the model's dies is at work */
     pn_exec *exec;
     pn_step step;
     pn_job *in[SCHED_RUNS];     /* NULL: removed meanwhile */
@@ -74,11 +80,11 @@ typedef struct pn_sched {
 /* Bytes that steps of so many sessions at once take beside those of each session. */
 PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint32_t n_vocab);
 
-PN_INTERNAL void pn_sched_init(pn_sched *q);
-PN_INTERNAL void pn_sched_fini(pn_engine *e);
+PN_INTERNAL void pn_sched_init(pn_sched *q, pn_die *die);
+PN_INTERNAL void pn_sched_fini(pn_sched *q);       /* nobody steps any more */
 
 /* j->gen is open and wants tokens. */
-PN_INTERNAL void pn_sched_add(pn_engine *e, pn_job *j);
+PN_INTERNAL void pn_sched_add(pn_job *j);
 
 typedef enum pn_sched_left {
     PN_SCHED_REMOVED,           /* j->ended has not been called and will not be */
@@ -87,15 +93,15 @@ typedef enum pn_sched_left {
 } pn_sched_left;
 
 /* A paused job's place goes to others; it queues again for one when it goes on. */
-PN_INTERNAL void pn_sched_pause(pn_engine *e, pn_job *j, bool paused);
+PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused);
 
-/* A session was cancelled: wake the driver, for its job may be paused. */
+/* There is news for the driver: a session was cancelled, whose job may be paused. */
 PN_INTERNAL void pn_sched_wake(pn_engine *e);
 
 /* The owner is through with it.  Waits for the step or the on_done that another thread is working on. */
-PN_INTERNAL pn_sched_left pn_sched_remove(pn_engine *e, pn_job *j);
+PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j);
 
 /* Finish an open step that nobody is working on, so that the die is free. */
-PN_INTERNAL void pn_sched_settle(pn_engine *e);
+PN_INTERNAL void pn_sched_settle(pn_sched *q);
 
 #endif /* PN_SCHED_H */

@@ -7,8 +7,10 @@
  * once it is finished (pn_kv_commit), so a torn step leaves nothing behind.
  */
 #include "engine/pn_cache.h"
+#include "engine/pn_sched.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 static const double session_slice = 0.002;      /* seconds between two ticks */
 
@@ -22,7 +24,8 @@ static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
  * Opening
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
+/* Of this machine's memory. */
+static uint64_t session_host_bytes(const pn_model *m)
 {
     pn_mem_info i;
     pn_engine_memory(m->engine, &i);
@@ -34,31 +37,57 @@ PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
     return a;
 }
 
-PN_INTERNAL bool pn_model_room(const pn_model *m, uint64_t whole, uint64_t need, uint64_t *available)
+PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
 {
-    *available = pn_model_available(m);
-    if (whole <= *available)
+    uint64_t a = session_host_bytes(m);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        a = PN_MIN(a, pn_die_free_bytes(m->dies[i]));
+    return a;
+}
+
+/* The same on die NULL (this machine) or one of the model's. */
+static bool session_room(const pn_model *m, pn_die *die, uint64_t whole, uint64_t need, pn_lack *lack)
+{
+    uint64_t now = die ? pn_die_free_bytes(die) : session_host_bytes(m);
+    if (whole <= now)
         return true;
-    uint64_t cached = pn_cache_droppable(m->engine), now = *available;
-    *available += cached;
-    if (whole > *available)
+    uint64_t cached = die ? pn_cache_droppable(m->dies[0]) : pn_cache_droppable_all(m->engine);
+    *lack = (pn_lack){.need = need, .available = now + cached};
+    if (die)
+        snprintf(lack->where, sizeof lack->where, " on die %" PRIu32 ", which has %" PRIu64, die->index, die->sim.bytes);
+    if (whole > lack->available)
         return false;
     if (need > now)
-        *available = now + pn_cache_give(m->engine, need - now);
-    return need <= *available;
+        lack->available = now + (die ? pn_cache_give(m->dies[0], need - now) : pn_cache_give_all(m->engine, need - now));
+    return need <= lack->available;
+}
+
+PN_INTERNAL bool pn_model_room(const pn_model *m, const pn_need *whole, const pn_need *need, pn_lack *lack)
+{
+    *lack = (pn_lack){.need = need->all};
+    bool room = session_room(m, NULL, whole->all, need->all, lack);
+    for (uint32_t i = 0; i < m->n_dies && room; i++)
+        room = session_room(m, m->dies[i], whole->die[i], need->die[i], lack);
+    return room;
 }
 
 /* What opening the session takes: *need now, *whole once its context is full. */
-static pn_status session_need(const pn_session *s, const pn_session_params *p, uint64_t *need, uint64_t *whole, pn_err *err)
+static pn_status session_need(const pn_session *s, const pn_session_params *p, pn_need *need, pn_need *whole, pn_err *err)
 {
     const pn_model *m = s->model;
     pn_session_need n;
-    pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->cpu.n_threads, s->kv_type, m->exact, &n, err);
+    pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->n_threads, s->kv_type, m->exact, &n, err);
     if (st)
         return st;
-    uint64_t rest = n.misc_bytes + n.work_bytes - PN_MIN(n.work_bytes, m->engine->cpu.work_bytes);
-    *whole = n.kv_bytes + rest;
-    *need = p->by_turn ? pn_kv_bare_bytes(&m->desc.state, s->n_ctx, s->n_batch) + rest : *whole;
+    whole->all = need->all = n.misc_bytes;
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        const pn_state_spec part = pn_state_part(&m->desc.state, i);
+        uint64_t work = n.work_part[i] - PN_MIN(n.work_part[i], m->dies[i]->work_bytes);
+        whole->die[i] = n.kv_part[i] + work;
+        need->die[i] = p->by_turn ? pn_kv_bare_bytes(&part, s->n_ctx, s->n_batch) + work : whole->die[i];
+        whole->all += whole->die[i];
+        need->all += need->die[i];
+    }
     return PN_OK;
 }
 
@@ -66,13 +95,14 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, u
 static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err *err)
 {
     pn_model *m = s->model;
-    uint64_t available, need, whole;
+    pn_need need = {0}, whole = {0};
+    pn_lack lack;
     for (;;) {
         pn_status st = session_need(s, p, &need, &whole, err);
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        if (pn_model_room(m, smaller ? whole : need, need, &available))
+        if (pn_model_room(m, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
         if (!smaller)
             break;
@@ -80,8 +110,18 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         s->n_batch = PN_MIN(s->n_batch, s->n_ctx);
     }
     return pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens needs %" PRIu64 " bytes (%" PRIu64
-                   " a token), %" PRIu64 " are available", s->n_ctx, need,
-                   pn_kv_bytes_per_token(&m->desc.state, s->kv_type), available);
+                   " a token), %" PRIu64 " are available%s", s->n_ctx, lack.need,
+                   pn_kv_bytes_per_token(&m->desc.state, s->kv_type), lack.available, lack.where);
+}
+
+/* Pages of each part come from its die. */
+static pn_status session_open_kv(pn_session *s, bool by_turn, pn_err *err)
+{
+    const pn_model *m = s->model;
+    pn_mem *mem[PN_MAX_PARTS];
+    for (uint32_t i = 0; i < PN_MAX_PARTS; i++)
+        mem[i] = pn_die_mem(m->dies[PN_MIN(i, m->n_dies - 1)]);
+    return pn_kv_open_parts(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, by_turn, err);
 }
 
 static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
@@ -93,13 +133,13 @@ static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
     s->out_rows = pn_mem_calloc(mem, PN_ACCT_MISC, s->n_batch, sizeof *s->out_rows);
     if (!s->tokens || !s->logits || !s->out_rows)
         return pn_fail_nomem(err, "a session", (uint64_t)s->n_ctx * 4 + (uint64_t)m->desc.n_vocab * 4);
-    pn_status st = (by_turn ? pn_kv_open_bare : pn_kv_open)(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, err);
-    if (st == PN_E_NOMEM && pn_cache_give(m->engine, UINT64_MAX))       /* somebody else was faster */
-        st = (by_turn ? pn_kv_open_bare : pn_kv_open)(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, err);
+    pn_status st = session_open_kv(s, by_turn, err);
+    if (st == PN_E_NOMEM && pn_cache_give_all(m->engine, UINT64_MAX))   /* somebody else was faster */
+        st = session_open_kv(s, by_turn, err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
         st = pn_model_get_plan(m, session_bucket_rows(s, i), s->n_ctx, &s->plans[i], err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
-        st = pn_die_reserve(m->engine, &m->engine->cpu, &s->plans[i]->plan, err);
+        st = pn_model_reserve(m, s->plans[i], err);
     return st;
 }
 
@@ -169,9 +209,9 @@ PN_API void pn_session_free(pn_session *s)
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
-    pn_mutex_lock(&s->model->engine->cache.lock);
+    pn_mutex_lock(&PN_SESSION_DIE(s)->cache.lock);
     pn_kv_close(&s->kv);
-    pn_mutex_unlock(&s->model->engine->cache.lock);
+    pn_mutex_unlock(&PN_SESSION_DIE(s)->cache.lock);
     pn_mem_free(mem, PN_ACCT_MISC, s->tokens, s->n_ctx * sizeof *s->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, s->logits, s->model->desc.n_vocab * sizeof *s->logits);
     pn_mem_free(mem, PN_ACCT_MISC, s->out_rows, s->n_batch * sizeof *s->out_rows);
@@ -192,9 +232,9 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (n > s->kv.length)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
-    pn_mutex_lock(&s->model->engine->cache.lock);
+    pn_mutex_lock(&PN_SESSION_DIE(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
-    pn_mutex_unlock(&s->model->engine->cache.lock);
+    pn_mutex_unlock(&PN_SESSION_DIE(s)->cache.lock);
     if (!done)
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
@@ -210,12 +250,15 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
 {
     uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
-    uint64_t need = pn_kv_reserve_bytes(&s->kv, n), available = 0;
-    bool room = need == 0 || pn_model_room(s->model, need, need, &available);
-    if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give(s->model->engine, need) && pn_kv_reserve(&s->kv, n))))
+    pn_need need = {0};
+    pn_lack lack = {0};
+    for (uint32_t i = 0; i < s->model->n_dies; i++)
+        need.all += need.die[i] = pn_kv_reserve_bytes(&s->kv, n, i);
+    bool room = need.all == 0 || pn_model_room(s->model, &need, &need, &lack);
+    if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give_all(s->model->engine, need.all) && pn_kv_reserve(&s->kv, n))))
         return PN_OK;
     return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
-                   " bytes more, %" PRIu64 " are available", n, s->kv.length, need, available);
+                   " bytes more, %" PRIu64 " are available%s", n, s->kv.length, room ? need.all : lack.need, lack.available, lack.where);
 }
 
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
@@ -229,7 +272,7 @@ PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
 PN_API void pn_session_cancel(pn_session *s)
 {
     atomic_store(&s->cancelled, true);
-    atomic_store(&s->model->engine->cancelled, true);
+    atomic_store(&PN_SESSION_DIE(s)->sched->cancelled, true);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -237,9 +280,8 @@ PN_API void pn_session_cancel(pn_session *s)
  * ------------------------------------------------------------------------------------------ */
 
 /* Drive one exec to its end. */
-static pn_status session_advance(pn_session *s, pn_exec *x, uint32_t done, uint32_t total, pn_err *err)
+static pn_status session_advance(pn_session *s, const pn_device_ops *ops, pn_exec *x, uint32_t done, uint32_t total, pn_err *err)
 {
-    const pn_device_ops *ops = s->model->engine->cpu.ops;
     for (;;) {
         pn_exec_state st = ops->advance(x, pn_os_now() + session_slice);
         if (st == PN_EXEC_DONE)
@@ -253,12 +295,12 @@ static pn_status session_advance(pn_session *s, pn_exec *x, uint32_t done, uint3
     }
 }
 
-PN_INTERNAL const pn_plan *pn_session_plan(const pn_session *s, uint32_t rows)
+PN_INTERNAL const pn_cached_plan *pn_session_plan(const pn_session *s, uint32_t rows)
 {
     uint32_t bucket = 0;
     while (session_bucket_rows(s, bucket) < rows)
         bucket++;
-    return &s->plans[bucket]->plan;
+    return s->plans[bucket];
 }
 
 PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
@@ -268,7 +310,7 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
 
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n)
 {
-    pn_mutex *pages = &s->model->engine->cache.lock;
+    pn_mutex *pages = &PN_SESSION_DIE(s)->cache.lock;
     pn_mutex_lock(pages);
     pn_kv_prepare(&s->kv, n);
     pn_mutex_unlock(pages);
@@ -276,21 +318,28 @@ PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n)
 
 PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err)
 {
-    pn_die *die = &s->model->engine->cpu;
+    const pn_model *m = s->model;
     pn_session_prepare(s, p->n);
     pn_run run = {.n_rows = p->n, .pos0 = s->kv.length};
-    for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
+    for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
         run.pages[g] = s->kv.group[g].table;
+    pn_status st = PN_OK;
+    pn_die_arrive(m->dies, m->n_dies);
+    pn_model_take(m);
     const pn_step step = {.tokens = p->tokens, .n_rows = p->n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
-                          .n_outs = p->n_outs, .logits = p->out};
-    pn_die_take(s->model->engine, die);
-    pn_exec *x;
-    pn_status st = die->ops->submit(die->dev, p->plan, &step, &s->model->store.host, die->work, &x, err);
-    if (!st) {
-        st = session_advance(s, x, p->done, p->total, err);
+                          .n_outs = p->n_outs, .logits = p->out, .carry = m->carry};
+    for (uint32_t i = 0; i < m->n_dies && !st; i++) {
+        const pn_die *die = m->dies[i];
+        pn_exec *x;
+        st = die->ops->submit(die->dev, &p->plan->part[i], &step, &m->store.host, die->work, &x, err);
+        if (st)
+            break;
+        st = session_advance(s, die->ops, x, p->done, p->total, err);
         die->ops->end(x);
     }
-    pn_die_give(die);
+    (void)pn_die_computed(m->dies, m->n_dies, m->share, p->n);
+    pn_model_give(m);
+    pn_die_leave(m->dies, m->n_dies);
     if (!st) {
         memcpy(s->tokens + s->kv.length, p->tokens, p->n * sizeof *p->tokens);
         pn_kv_commit(&s->kv, p->n);

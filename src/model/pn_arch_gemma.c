@@ -72,6 +72,7 @@ static void gemma_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
     }
     const pn_block *k = d->layers;
     for (uint32_t il = 0; il < d->n_layers; il++, k++) {
+        x = pn_b_layer(b, il, x, d->n_embd);
         uint32_t n = pn_b_norm(b, x, k->attn_norm, d->eps);
         uint32_t a = pn_block_attn(d, b, k, n, k->windowed ? &swa : &full);
         a = pn_b_matmul(b, k->o, a, k->b_o, PN_NO_OPERAND);
@@ -80,6 +81,7 @@ static void gemma_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
         uint32_t f = pn_block_ffn(d, b, k, n, PN_GLU_GELU, PN_NO_OPERAND);
         x = pn_b_add(b, pn_b_norm(b, f, k->post_ffn_norm, d->eps), x);
     }
+    x = pn_b_layer(b, d->n_layers, x, d->n_embd);
     pn_block_logits(d, b, x, d->u.gemma.logit_cap);
 }
 

@@ -73,11 +73,13 @@ static void qwen_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
                             .scale = 1 / sqrtf((float)d->d_k)};
     const pn_block *k = d->layers;
     for (uint32_t il = 0; il < d->n_layers; il++, k++) {
+        x = pn_b_layer(b, il, x, d->n_embd);
         uint32_t n = pn_b_norm(b, x, k->attn_norm, d->eps);
         x = pn_b_matmul(b, k->o, pn_block_attn(d, b, k, n, &a), k->b_o, x);
         n = pn_b_norm(b, x, k->ffn_norm, d->eps);
         x = k->exp_up != PN_NO_WEIGHT ? qwen_moe(d, b, k, n, x) : pn_block_ffn(d, b, k, n, PN_GLU_SILU, x);
     }
+    x = pn_b_layer(b, d->n_layers, x, d->n_embd);
     pn_block_logits(d, b, x, 0);
 }
 

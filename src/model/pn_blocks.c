@@ -21,7 +21,7 @@ PN_INTERNAL void pn_block_bind_attn(pn_desc *d, pn_block *k, uint32_t il, uint32
     k->o = pn_bind(d, "blk.%u.attn_output.weight", il, O, D, 1);
     k->b_o = pn_bind_vec_opt(d, "blk.%u.attn_output.bias", il, D);
     k->ffn_norm = pn_bind_vec(d, "blk.%u.ffn_norm.weight", il, D);
-    k->group = pn_desc_stream(d, d->n_heads_kv, d->d_k, d->d_v, window, &k->index);
+    k->group = pn_desc_stream(d, il, d->n_heads_kv, d->d_k, d->d_v, window, &k->index);
 }
 
 PN_INTERNAL void pn_block_bind_qk_norm(pn_desc *d, pn_block *k, uint32_t il)

@@ -271,21 +271,21 @@ PN_INTERNAL const float *pn_desc_vec(const pn_desc *d, uint32_t w)
     return w == PN_NO_WEIGHT || d->header_only ? NULL : d->weights[w].pinned;
 }
 
-PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t n_heads, uint32_t d_k, uint32_t d_v, uint32_t window,
+PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, uint32_t d_k, uint32_t d_v, uint32_t window,
                                     uint32_t *layer)
 {
     pn_state_spec *s = &d->state;
-    uint32_t g = 0;
+    uint32_t g = 0, part = d->cut && il >= d->cut;
     for (; g < s->n_groups; g++)
         if (s->group[g].n_heads == n_heads && s->group[g].d_k == d_k && s->group[g].d_v == d_v &&
-            s->group[g].window == window)
+            s->group[g].window == window && s->group[g].part == part)
             break;
     if (g == PN_MAX_GROUPS) {
         pn_desc_fail(d, PN_E_UNSUPPORTED, "layers have more than %d different key/value shapes", PN_MAX_GROUPS);
         return 0;
     }
     if (g == s->n_groups)
-        s->group[s->n_groups++] = (pn_stream_group){.n_heads = n_heads, .d_k = d_k, .d_v = d_v, .window = window};
+        s->group[s->n_groups++] = (pn_stream_group){.n_heads = n_heads, .d_k = d_k, .d_v = d_v, .window = window, .part = part};
     *layer = s->group[g].n_layers++;
     return g;
 }
@@ -420,10 +420,10 @@ static void desc_ends(pn_desc *d)
     d->w_out_bias = pn_bind_vec_opt(d, "output.bias", 0, d->n_vocab);
 }
 
-PN_INTERNAL pn_status pn_desc_open(pn_desc *d, pn_mem *mem, pn_weights *file, bool header_only, pn_err *err)
+PN_INTERNAL pn_status pn_desc_open_cut(pn_desc *d, pn_mem *mem, pn_weights *file, bool header_only, uint32_t cut, pn_err *err)
 {
     pn_err local;
-    *d = (pn_desc){.mem = mem, .file = file, .header_only = header_only, .err = err ? err : &local};
+    *d = (pn_desc){.mem = mem, .file = file, .header_only = header_only, .cut = cut, .err = err ? err : &local};
     desc_arch(d);
     if (!d->status)
         desc_vocab(d);
@@ -444,6 +444,11 @@ PN_INTERNAL pn_status pn_desc_open(pn_desc *d, pn_mem *mem, pn_weights *file, bo
     if (st)
         pn_desc_close(d);
     return st;
+}
+
+PN_INTERNAL pn_status pn_desc_open(pn_desc *d, pn_mem *mem, pn_weights *file, bool header_only, pn_err *err)
+{
+    return pn_desc_open_cut(d, mem, file, header_only, 0, err);
 }
 
 PN_INTERNAL void pn_desc_close(pn_desc *d)
@@ -479,12 +484,12 @@ PN_INTERNAL pn_status pn_desc_plan(const pn_desc *d, pn_plan *plan, uint32_t max
     return desc_plan(d, plan, &env, n_ctx, err);
 }
 
-PN_INTERNAL pn_status pn_desc_plan_hidden(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
-                                          uint32_t n_ctx, bool exact, pn_err *err)
+PN_INTERNAL pn_status pn_desc_plan_part(const pn_desc *d, pn_plan *plan, uint32_t cut, uint32_t part, pn_plan_result result,
+                                        uint32_t max_rows, uint32_t n_ctx, bool exact, pn_err *err)
 {
     const pn_plan_env env = {.mem = d->mem, .weights = d->weights, .ropes = d->ropes, .state = &d->state,
-                             .n_vocab = d->n_vocab, .max_rows = max_rows, .max_outs = max_outs, .exact = exact,
-                             .result = PN_RESULT_HIDDEN};
+                             .n_vocab = d->n_vocab, .max_rows = max_rows, .max_outs = max_rows, .exact = exact, .result = result,
+                             .layer0 = part ? cut : 0, .layer1 = part ? d->n_layers + 1 : cut};
     return desc_plan(d, plan, &env, n_ctx, err);
 }
 

@@ -49,6 +49,7 @@ struct pn_desc {
     pn_rope *ropes;
     size_t n_ropes, cap_ropes;
     pn_state_spec state;
+    uint32_t cut;                           /* split: layers from here on are the second part; 0: not split */
 
     void *layers;                           /* [n_layers] of arch->layer_bytes, zeroed; owned */
     union {                                 /* what else a family wants to remember */
@@ -62,6 +63,8 @@ struct pn_desc {
 
 /* Read header keys and bind tensors.  On failure *d is empty. */
 PN_INTERNAL pn_status pn_desc_open(pn_desc *d, pn_mem *mem, pn_weights *file, bool header_only, pn_err *err);
+/* The same, split: layers [0, cut) with the embedding are the first part, the others with the head the second. */
+PN_INTERNAL pn_status pn_desc_open_cut(pn_desc *d, pn_mem *mem, pn_weights *file, bool header_only, uint32_t cut, pn_err *err);
 PN_INTERNAL void pn_desc_close(pn_desc *d);
 
 /* Build the plan of a step of at most max_rows rows and max_outs wanted rows, for a context cap of
@@ -69,9 +72,11 @@ PN_INTERNAL void pn_desc_close(pn_desc *d);
 PN_INTERNAL pn_status pn_desc_plan(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
                                    uint32_t n_ctx, bool exact, pn_err *err);
 
-/* The same with PN_RESULT_HIDDEN: no head, its input is what comes out. */
-PN_INTERNAL pn_status pn_desc_plan_hidden(const pn_desc *d, pn_plan *plan, uint32_t max_rows, uint32_t max_outs,
-                                          uint32_t n_ctx, bool exact, pn_err *err);
+/* The plan of one part, as if the model were cut at `cut` (0: all of it is part 0): what part 0 leaves in the step's
+ * carry, part 1 goes on with.  With PN_RESULT_HIDDEN there is no head, its input is what comes out.  The groups of keys and
+ * values are those of the description, so a model is run with the cut it was opened with. */
+PN_INTERNAL pn_status pn_desc_plan_part(const pn_desc *d, pn_plan *plan, uint32_t cut, uint32_t part, pn_plan_result result,
+                                        uint32_t max_rows, uint32_t n_ctx, bool exact, pn_err *err);
 
 /* Bytes of weights a single decode step reads: matrices once, of experts the share that is used, of
  * the embedding table one row (all of it when it is the output matrix too). */
@@ -112,8 +117,9 @@ PN_INTERNAL uint32_t pn_bind_vec_opt(pn_desc *d, const char *name, uint32_t il, 
 
 /* ---- for families: state and rope ---------------------------------------------------------- */
 
-/* The group of layers with this geometry, made on first use; *layer gets the index within it. */
-PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t n_heads, uint32_t d_k, uint32_t d_v, uint32_t window,
+/* The group of layers with this geometry, and of the same part as layer il, made on first use; *layer gets the index
+ * within it. */
+PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, uint32_t d_k, uint32_t d_v, uint32_t window,
                                     uint32_t *layer);
 
 typedef struct pn_rope_spec {

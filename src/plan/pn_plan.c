@@ -11,10 +11,13 @@
  * Lists
  * ------------------------------------------------------------------------------------------ */
 
+/* Nothing is written: it failed, or it is another part's. */
+static bool plan_off(const pn_builder *b) { return b->status || b->outside; }
+
 static uint32_t plan_operand(pn_builder *b, const char *name, uint8_t dim, uint32_t mul, uint32_t cols, uint8_t act)
 {
     pn_plan *p = b->plan;
-    if (b->status)
+    if (plan_off(b))
         return 0;
     if (!pn_mem_grow(b->mem, PN_ACCT_MISC, (void **)&p->operands, &b->cap_operands, p->n_operands + 1,
                      sizeof *p->operands)) {
@@ -32,7 +35,7 @@ static pn_op *plan_op(pn_builder *b, pn_opcode code)
     static const pn_op none = {.out = PN_NO_OPERAND, .a = PN_NO_OPERAND, .b = PN_NO_OPERAND, .c = PN_NO_OPERAND,
                                .w = PN_NO_WEIGHT, .w2 = PN_NO_WEIGHT};
     pn_plan *p = b->plan;
-    if (b->status)
+    if (plan_off(b))
         return NULL;
     if (!pn_mem_grow(b->mem, PN_ACCT_MISC, (void **)&p->ops, &b->cap_ops, p->n_ops + 1, sizeof *p->ops)) {
         b->status = PN_E_NOMEM;
@@ -50,7 +53,7 @@ static pn_operand *plan_at(pn_builder *b, uint32_t i) { return &b->plan->operand
 /* A row-wise result of x's shape or with other columns. */
 static uint32_t plan_like(pn_builder *b, const char *name, uint32_t x, uint32_t cols)
 {
-    if (b->status)
+    if (plan_off(b))
         return 0;
     return plan_operand(b, name, plan_at(b, x)->dim, plan_at(b, x)->mul, cols, PN_ACT_F32);
 }
@@ -65,7 +68,7 @@ static uint32_t plan_root(const pn_plan *p, uint32_t i)
 /* x is about to change: its quantised copies are stale. */
 static void plan_touch(pn_builder *b, uint32_t x)
 {
-    if (b->status)
+    if (plan_off(b))
         return;
     uint32_t root = plan_root(b->plan, x);
     for (size_t i = 0; i < PN_COUNT_OF(b->quants); i++)
@@ -77,7 +80,7 @@ static void plan_touch(pn_builder *b, uint32_t x)
 static uint32_t plan_partner(pn_builder *b, uint32_t x, uint32_t dtype)
 {
     uint8_t act = b->exact ? PN_ACT_F32 : (uint8_t)pn_cpu_act_kind(dtype);
-    if (act == PN_ACT_F32 || b->status)
+    if (act == PN_ACT_F32 || plan_off(b))
         return x;
     for (size_t i = 0; i < PN_COUNT_OF(b->quants); i++)
         if (b->quants[i].x == x && b->quants[i].act == act)
@@ -109,7 +112,8 @@ static void plan_note_weight(pn_builder *b, uint32_t w)
 
 PN_INTERNAL pn_status pn_builder_begin(pn_builder *b, pn_plan *plan, const pn_plan_env *env)
 {
-    *b = (pn_builder){.mem = env->mem, .plan = plan, .exact = env->exact};
+    *b = (pn_builder){.mem = env->mem, .plan = plan, .exact = env->exact, .layer0 = env->layer0, .layer1 = env->layer1,
+                      .outside = env->layer0 > 0};
     *plan = (pn_plan){.weights = env->weights, .ropes = env->ropes, .state = env->state, .n_vocab = env->n_vocab,
                       .max_rows = env->max_rows, .max_outs = env->max_outs, .result = (uint8_t)env->result};
     for (size_t i = 0; i < PN_COUNT_OF(b->quants); i++)
@@ -130,6 +134,32 @@ PN_INTERNAL uint32_t pn_b_embed(pn_builder *b, uint32_t w, float scale)
     return out;
 }
 
+/* x is the step's carry. */
+static void plan_carry(pn_builder *b, uint32_t x)
+{
+    pn_operand *o = plan_at(b, x);
+    PN_ASSERT(o->parent == x && o->dim == PN_DIM_ROWS && o->mul == 1);
+    o->name = "carry";
+    o->where = PN_AT_CARRY;
+    o->stride = (uint64_t)o->cols * 4;
+}
+
+PN_INTERNAL uint32_t pn_b_layer(pn_builder *b, uint32_t il, uint32_t x, uint32_t n_embd)
+{
+    if (b->status || !b->layer1)
+        return x;
+    if (il == b->layer0 && b->layer0) {
+        b->outside = false;
+        x = plan_operand(b, "carry", PN_DIM_ROWS, 1, n_embd, PN_ACT_F32);
+        if (!b->status)
+            plan_carry(b, x);
+    } else if (il == b->layer1) {
+        plan_carry(b, x);
+        b->outside = true;
+    }
+    return x;
+}
+
 static void plan_norm(pn_builder *b, uint32_t x, uint32_t out, uint32_t w, float eps, uint32_t groups)
 {
     pn_op *op = plan_op(b, PN_OP_NORM);
@@ -145,7 +175,7 @@ static void plan_norm(pn_builder *b, uint32_t x, uint32_t out, uint32_t w, float
 
 PN_INTERNAL uint32_t pn_b_norm(pn_builder *b, uint32_t x, uint32_t w, float eps)
 {
-    uint32_t out = plan_like(b, "norm", x, b->status ? 0 : plan_at(b, x)->cols);
+    uint32_t out = plan_like(b, "norm", x, plan_off(b) ? 0 : plan_at(b, x)->cols);
     plan_norm(b, x, out, w, eps, 1);
     return out;
 }
@@ -179,7 +209,7 @@ PN_INTERNAL uint32_t pn_b_matmul(pn_builder *b, uint32_t w, uint32_t x, uint32_t
 PN_INTERNAL uint32_t pn_b_view(pn_builder *b, uint32_t x, uint32_t col, uint32_t cols)
 {
     uint32_t v = plan_like(b, "view", x, cols);
-    if (b->status)
+    if (plan_off(b))
         return v;
     pn_operand *o = plan_at(b, v);
     o->parent = x;
@@ -190,12 +220,15 @@ PN_INTERNAL uint32_t pn_b_view(pn_builder *b, uint32_t x, uint32_t col, uint32_t
 
 PN_INTERNAL uint32_t pn_b_rope_table(pn_builder *b, uint32_t rope)
 {
+    bool outside = b->outside;
+    b->outside = false;             /* each part makes its own */
     uint32_t out = plan_operand(b, "cos,sin", PN_DIM_ROWS, 1, b->plan->ropes[rope].n_rot, PN_ACT_F32);
     pn_op *op = plan_op(b, PN_OP_ROPE_TABLE);
     if (op) {
         op->out = out;
         op->u.table.rope = rope;
     }
+    b->outside = outside;
     return out;
 }
 
@@ -245,7 +278,7 @@ PN_INTERNAL uint32_t pn_b_attn(pn_builder *b, uint32_t q, uint32_t group, uint32
 
 PN_INTERNAL uint32_t pn_b_glu(pn_builder *b, uint8_t kind, uint32_t gate, uint32_t up)
 {
-    uint32_t out = plan_like(b, "glu", gate, b->status ? 0 : plan_at(b, gate)->cols);
+    uint32_t out = plan_like(b, "glu", gate, plan_off(b) ? 0 : plan_at(b, gate)->cols);
     pn_op *op = plan_op(b, PN_OP_GLU);
     if (op) {
         op->out = out;
@@ -294,7 +327,7 @@ PN_INTERNAL void pn_b_softcap(pn_builder *b, uint32_t x, float cap)
 
 PN_INTERNAL uint32_t pn_b_gather(pn_builder *b, uint32_t x)
 {
-    if (b->status)
+    if (plan_off(b))
         return 0;
     uint32_t out = plan_operand(b, "last", PN_DIM_OUTS, 1, plan_at(b, x)->cols, PN_ACT_F32);
     pn_op *op = plan_op(b, PN_OP_GATHER);
@@ -340,7 +373,7 @@ static uint32_t plan_moe_matmul(pn_builder *b, const pn_moe_spec *s, uint32_t w,
 
 PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, uint32_t logits, uint32_t res)
 {
-    uint32_t cols = b->status ? 0 : plan_at(b, x)->cols;
+    uint32_t cols = plan_off(b) ? 0 : plan_at(b, x)->cols;
     uint32_t route = plan_operand(b, "route", PN_DIM_ROWS, 1, 2 * s->n_used, PN_ACT_F32);
     pn_op *op = plan_op(b, PN_OP_MOE_ROUTE);
     if (!op)
@@ -359,7 +392,7 @@ PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, u
     /* index, n = rows * n_used: pair[n] sorted by expert, row[n] of each, start[n_expert + 1] into
      * them, n_active, active[n_expert]; all uint32 */
     uint32_t index = plan_operand(b, "by expert", PN_DIM_ROWS, s->n_used, 2, PN_ACT_F32);
-    if (!b->status) {
+    if (!plan_off(b)) {
         plan_at(b, index)->stride = 8;
         plan_at(b, index)->extra = (uint64_t)(2 * s->n_expert + 2) * 4;
     }
@@ -375,7 +408,7 @@ PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, u
     if (s->gate != PN_NO_WEIGHT)
         gate = plan_moe_matmul(b, s, s->gate, x, index);
     else {
-        uint32_t half = b->status ? 0 : plan_at(b, up)->cols / 2;
+        uint32_t half = plan_off(b) ? 0 : plan_at(b, up)->cols / 2;
         gate = pn_b_view(b, up, 0, half);
         up = pn_b_view(b, up, half, half);
     }
@@ -411,14 +444,14 @@ static void plan_result(pn_builder *b, uint32_t x, const char *name)
 
 PN_INTERNAL void pn_b_logits(pn_builder *b, uint32_t w, uint32_t x, uint32_t bias, float scale, float softcap)
 {
-    if (b->status)
+    if (plan_off(b))
         return;
     if (b->plan->result == PN_RESULT_HIDDEN) {
         plan_result(b, x, "hidden");
         return;
     }
     uint32_t y = pn_b_matmul(b, w, x, bias, PN_NO_OPERAND);
-    if (b->status)
+    if (plan_off(b))
         return;
     plan_result(b, y, "logits");
     if (scale != 1)

@@ -33,6 +33,8 @@ struct pn_builder {
     bool exact;
     pn_status status;
     struct { uint32_t x, q; uint8_t act; } quants[8];   /* recent quantised copies, newest first */
+    uint32_t layer0, layer1;    /* the part's layers; layer1 0: all */
+    bool outside;               /* the layer being written is none of them: its ops are left out */
 };
 
 typedef struct pn_plan_env {
@@ -43,6 +45,7 @@ typedef struct pn_plan_env {
     uint32_t n_vocab, max_rows, max_outs;
     bool exact;
     pn_plan_result result;
+    uint32_t layer0, layer1;    /* a plan of layers [layer0, layer1) alone, see pn_b_layer; layer1 0: of all */
 } pn_plan_env;
 
 PN_INTERNAL pn_status pn_builder_begin(pn_builder *b, pn_plan *plan, const pn_plan_env *env);
@@ -53,6 +56,11 @@ PN_INTERNAL void pn_plan_free(pn_plan *p, pn_mem *mem);
 /* ---- operands: [rows, cols] f32 unless said otherwise ---- */
 
 PN_INTERNAL uint32_t pn_b_embed(pn_builder *b, uint32_t w, float scale);
+/* Layer il begins, or after the last one the head (il = number of layers); x: the rows between two layers, which the
+ * next ops are to work on.  This is where a model is cut: in the plan of some of its layers everything outside of
+ * them is left out, but for rope tables; the first of them finds x in the step's carry, and the last one's x is
+ * left there. */
+PN_INTERNAL uint32_t pn_b_layer(pn_builder *b, uint32_t il, uint32_t x, uint32_t n_embd);
 /* y = RMS(x; w) over each of `groups` equal parts of a row; w PN_NO_WEIGHT: no weight. */
 PN_INTERNAL uint32_t pn_b_norm(pn_builder *b, uint32_t x, uint32_t w, float eps);
 PN_INTERNAL void pn_b_norm_heads(pn_builder *b, uint32_t x, uint32_t w, float eps, uint32_t groups);  /* in place */

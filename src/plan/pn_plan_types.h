@@ -15,7 +15,7 @@
 
 #include "base/pn_base.h"
 
-#define PN_PLAN_ABI 2
+#define PN_PLAN_ABI 3
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
 #define PN_NO_WEIGHT UINT32_MAX
 #define PN_NO_OPERAND UINT32_MAX
@@ -37,10 +37,11 @@ typedef struct pn_weight {
 
 /* ---- state -------------------------------------------------------------------------------- */
 
-/* Layers whose keys and values have one geometry and one lifetime share pages. */
+/* Layers whose keys and values have one geometry, one lifetime and one die share pages. */
 typedef struct pn_stream_group {
     uint32_t n_layers, n_heads, d_k, d_v;
     uint32_t window;                /* tokens a query sees, itself included; 0: all */
+    uint32_t part;                  /* of a model that is split over two dies: whose layers these are */
 } pn_stream_group;
 
 typedef struct pn_state_spec {
@@ -48,6 +49,16 @@ typedef struct pn_state_spec {
     uint32_t n_groups;
     uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none */
 } pn_state_spec;
+
+/* The groups of one part alone. */
+static inline pn_state_spec pn_state_part(const pn_state_spec *s, uint32_t part)
+{
+    pn_state_spec p = {.slot_bytes = part == 0 ? s->slot_bytes : 0};
+    for (uint32_t g = 0; g < s->n_groups; g++)
+        if (s->group[g].part == part)
+            p.group[p.n_groups++] = s->group[g];
+    return p;
+}
 
 /* One page: PN_KV_PAGE_TOKENS tokens of every layer of a group.  The header travels with the page.  A
  * page that is `common` may have several holders and is not written any more (store/pn_kv.h). */
@@ -100,7 +111,8 @@ typedef enum pn_dim {
 
 typedef enum pn_where {
     PN_AT_SCRATCH = 0,
-    PN_AT_OUTPUT                    /* the step's result */
+    PN_AT_OUTPUT,                   /* the step's result */
+    PN_AT_CARRY                     /* what one part of a split model hands to the next */
 } pn_where;
 
 /* act: pn_act_kind of cpu/pn_cpu.h (0: f32).  A row of a quantised operand is opaque to the plan;
@@ -231,6 +243,8 @@ typedef struct pn_step {
     const uint32_t *out_rows;       /* [n_outs] ascending */
     uint32_t n_outs;
     float *logits;                  /* [n_outs, n_vocab]; of a plan for PN_RESULT_HIDDEN [n_outs, n_embd] */
+    float *carry;                   /* [n_rows, n_embd] of a split model: the rows between the layers of its parts.
+                                       The first part's plan writes it, the second's reads it and may overwrite it */
 } pn_step;
 
 /* ---- weights: the lease ------------------------------------------------------------------- */

@@ -260,13 +260,14 @@ static void admin_loaded(serve_conn *c, const serve_model *m)
     serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s, NULL);
 }
 
+/* What they want next may be to load or unload this very model: that has to wait. */
 PN_INTERNAL void serve_admin_waiters(serve_model *m)
 {
     while (m->waiters) {
         serve_conn *c = m->waiters;
         m->waiters = c->waiting;
         admin_loaded(c, m);
-        serve_turn(c);
+        serve_turn_later(c);
     }
 }
 

@@ -167,10 +167,13 @@ static uint32_t affinity_byte_marks(pn_bytes prompt, uint64_t seed, affinity_mar
 static uint32_t affinity_item_marks(pn_bytes array, uint64_t seed, affinity_mark out[PN_AFFINITY_ITEMS])
 {
     affinity_mark ring[PN_AFFINITY_ITEMS];
-    affinity_in in = {array.data, array.data + array.len};
+    affinity_in in;
     uint32_t n = 0;
     pn_bytes item;
-    if (!array.len || !affinity_take(&in, '['))
+    if (!array.len)
+        return 0;
+    in = (affinity_in){array.data, array.data + array.len};
+    if (!affinity_take(&in, '['))
         return 0;
     while (affinity_value(&in, &item)) {
         if (n == AFFINITY_ITEMS_MAX)
@@ -205,7 +208,8 @@ PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields 
         prompt.len--;               /* the next turn has a comma there */
     if (session.data)
         k->session = affinity_hash(session.data, session.len, same);
-    k->shape = affinity_hash(prompt.data, PN_MIN(prompt.len, (size_t)AFFINITY_FIRST), same);
+    if (prompt.len)
+        k->shape = affinity_hash(prompt.data, PN_MIN(prompt.len, (size_t)AFFINITY_FIRST), same);
     uint32_t n_bytes = affinity_byte_marks(prompt, ours, bytes), n_items = affinity_item_marks(prompt, ~ours, items);
     for (uint32_t i = 0; i < n_bytes; i++)
         k->keep[k->n_keep++] = bytes[i].key;
@@ -220,7 +224,7 @@ PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields 
 
 PN_INTERNAL pn_status pn_affinity_init(pn_affinity *a, pn_mem *mem, size_t n)
 {
-    *a = (pn_affinity){.mem = mem, .n = AFFINITY_WAYS};
+    *a = (pn_affinity){.mem = mem, .n = AFFINITY_WAYS, .last = PN_AFFINITY_SERVERS - 1};
     n = n ? PN_MIN(n, (size_t)1 << 24) : (size_t)1 << 16;
     while (a->n < n)
         a->n *= 2;
@@ -307,6 +311,15 @@ static uint64_t affinity_least(const pn_affinity_server *servers, uint64_t of, u
     return least;
 }
 
+/* The next one of `of` after the one before. */
+static uint32_t affinity_turn(pn_affinity *a, uint64_t of)
+{
+    do
+        a->last = (a->last + 1) % PN_AFFINITY_SERVERS;
+    while (!(of >> a->last & 1));
+    return a->last;
+}
+
 PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, const pn_affinity_server *servers,
                                         uint64_t eligible, pn_affinity_by *by)
 {
@@ -326,7 +339,7 @@ PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, c
             break;              /* shorter beginnings are known to it, too; what others know of them is worth less */
     }
     *by = PN_BY_LOAD;
-    return affinity_rendezvous(servers, least, k->shape);
+    return mode == PN_AFFINITY_PREFIX && k->shape ? affinity_rendezvous(servers, least, k->shape) : affinity_turn(a, least);
 }
 
 PN_INTERNAL void pn_affinity_learn(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, uint32_t i)

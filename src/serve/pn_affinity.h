@@ -10,7 +10,7 @@
  *     prefix    The longest beginning of the messages that some server has seen, unless that server is far busier
  *               than the least busy one: computing a prefix twice costs less than waiting behind others.
  *     load      The server with the fewest requests under way; among equals by rendezvous hashing on the beginning
- *               of the prompt.
+ *               of the prompt, or in turn where there is none or prefixes do not count.
  *
  * What was seen is kept as hashes in a table of a fixed size.  A beginning has a hash at 1 KiB, 4 KiB, 16 KiB ... of
  * the messages as they were sent, and one behind every message: a conversation of three short messages is found
@@ -38,7 +38,7 @@ typedef enum pn_affinity_mode { PN_AFFINITY_PREFIX = 0, PN_AFFINITY_HEADER, PN_A
 /* What a request is known by. */
 typedef struct pn_affinity_keys {
     uint64_t session;           /* 0: it names none */
-    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process */
+    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process; 0: none */
     uint64_t mark[PN_AFFINITY_MARKS];   /* [n_marks], the longest beginning first */
     uint32_t n_marks;
     uint32_t n_keep;            /* bits of what to remember are in keep */
@@ -74,6 +74,7 @@ typedef struct pn_affinity {
     pn_affinity_seen *table;    /* owned, [n]; a key lives in one of 4 places, the oldest gives way */
     size_t n;                   /* a power of two */
     uint64_t clock;
+    uint32_t last;              /* the server that was chosen last in turn */
 } pn_affinity;
 
 /* n: about how many beginnings to remember; 0: 65,536, which take 1.5 MiB. */

@@ -155,7 +155,8 @@ PN_INTERNAL bool pn_http_begun(const pn_http_parser *p) { return p->step >= HTTP
 
 static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...) PN_PRINTF(3, 4);
 
-/* Always false: `return http_fault(...)`. */
+/* Always false: `return http_fault(...)`.  The fields read so far can be looked at: who answers wants to know the
+ * origin. */
 static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
 {
     va_list ap;
@@ -164,6 +165,7 @@ static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
     va_end(ap);
     p->status = status;
     p->step = HTTP_FAULT;
+    p->req.head = p->head;
     return false;
 }
 

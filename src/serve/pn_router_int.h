@@ -14,14 +14,14 @@
 #ifndef PN_ROUTER_INT_H
 #define PN_ROUTER_INT_H
 
-#include <stdatomic.h>
-
 #include "base/pn_json.h"
 #include "serve/pn_conn.h"
 #include "serve/pn_net.h"
 #include "serve/pn_oai_error.h"
 #include "serve/pn_router.h"
 #include "serve/pn_upstream.h"
+
+#include <stdatomic.h>
 
 typedef struct router_conn router_conn;
 typedef struct router_ask router_ask;

@@ -352,6 +352,15 @@ PN_INTERNAL void serve_turn(serve_conn *c)
     s->sweep_at = PN_MIN(s->sweep_at, pn_conn_deadline(&c->c));
 }
 
+/* A socket that is waited for until it can be written to is ready at once. */
+PN_INTERNAL void serve_turn_later(serve_conn *c)
+{
+    if (c->dead)
+        return;
+    c->events |= PN_READY_WRITE;
+    pn_poller_change(&c->server->poller, c->fd, c->events, c);
+}
+
 /* Take what the socket has; several times, but others have a turn, too. */
 static void server_read(serve_conn *c)
 {

@@ -231,6 +231,7 @@ PN_INTERNAL void serve_random_id(char *out, size_t n);         /* n letters and 
 
 /* Work on the connection until nothing is left to do now. */
 PN_INTERNAL void serve_turn(serve_conn *c);
+PN_INTERNAL void serve_turn_later(serve_conn *c);              /* when the loop comes round: its next request may change anything */
 
 /* Replies, each to the request that c is at. */
 PN_INTERNAL void serve_reply(serve_conn *c, int status, const char *type, const char *body, size_t n);

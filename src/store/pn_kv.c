@@ -128,7 +128,7 @@ PN_INTERNAL void pn_kv_release(pn_kv_page *p)
 static bool kv_group_grow(pn_kv *kv, pn_kv_group *g, uint32_t want)
 {
     while (g->n_pages < want) {
-        pn_kv_page *p = kv_page_new(kv->mem, g->page_bytes, kv->type);
+        pn_kv_page *p = kv_page_new(g->mem, g->page_bytes, kv->type);
         if (!p)
             return false;
         g->free[g->n_free++] = p;
@@ -154,16 +154,19 @@ static pn_status kv_group_open(pn_kv *kv, uint32_t gi, pn_err *err)
     if (!pn_mul_u64(g->max_pages, g->page_bytes, &bytes) || bytes > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "keys and values of %" PRIu32 " tokens are more than this system can address",
                        kv->n_ctx);
-    g->free = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->max_pages, sizeof *g->free);
-    g->table = pn_mem_calloc(kv->mem, PN_ACCT_KV, g->n_table, sizeof *g->table);
+    g->free = pn_mem_calloc(g->mem, PN_ACCT_KV, g->max_pages, sizeof *g->free);
+    g->table = pn_mem_calloc(g->mem, PN_ACCT_KV, g->n_table, sizeof *g->table);
     if (!g->free || !g->table || !kv_group_grow(kv, g, kv->by_turn ? 0 : g->max_pages))
         return pn_fail_nomem(err, "keys and values of a session", bytes);
     return PN_OK;
 }
 
-static pn_status kv_open(pn_kv *kv, const pn_kv *as, pn_err *err)
+static pn_status kv_open(pn_kv *kv, pn_mem *const mem[2], const pn_kv *as, pn_err *err)
 {
     *kv = *as;
+    kv->mem = mem[0];
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        kv->group[g].mem = mem[kv->spec->group[g].part];
     for (uint32_t g = 0; g < kv->spec->n_groups; g++) {
         pn_status st = kv_group_open(kv, g, err);
         if (st) {
@@ -174,17 +177,22 @@ static pn_status kv_open(pn_kv *kv, const pn_kv *as, pn_err *err)
     return PN_OK;
 }
 
+PN_INTERNAL pn_status pn_kv_open_parts(pn_kv *kv, pn_mem *const mem[2], const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
+                                       uint32_t type, bool bare, pn_err *err)
+{
+    return kv_open(kv, mem, &(pn_kv){.spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type, .by_turn = bare}, err);
+}
+
 PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                  uint32_t type, pn_err *err)
 {
-    return kv_open(kv, &(pn_kv){.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type}, err);
+    return pn_kv_open_parts(kv, (pn_mem *[2]){mem, mem}, spec, n_ctx, n_batch, type, false, err);
 }
 
 PN_INTERNAL pn_status pn_kv_open_bare(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                       uint32_t type, pn_err *err)
 {
-    const pn_kv bare = {.mem = mem, .spec = spec, .n_ctx = n_ctx, .n_batch = n_batch, .type = type, .by_turn = true};
-    return kv_open(kv, &bare, err);
+    return pn_kv_open_parts(kv, (pn_mem *[2]){mem, mem}, spec, n_ctx, n_batch, type, true, err);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -202,13 +210,13 @@ static uint32_t kv_wants(const pn_kv *kv, const pn_kv_group *g, uint32_t n)
     return PN_MIN(want, g->max_pages);
 }
 
-PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n)
+PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
 {
     uint64_t bytes = 0;
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
         const pn_kv_group *g = &kv->group[gi];
         uint32_t want = kv_wants(kv, g, n);
-        bytes += want > g->n_pages ? (want - g->n_pages) * (KV_HEAD + g->page_bytes) : 0;
+        bytes += kv->spec->group[gi].part == part && want > g->n_pages ? (want - g->n_pages) * (KV_HEAD + g->page_bytes) : 0;
     }
     return bytes;
 }
@@ -287,8 +295,8 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
         pn_kv_group *g = &kv->group[gi];
         for (uint32_t i = 0; g->table && i < g->n_table; i++)
             kv_drop(kv, g, i);
-        pn_mem_free(kv->mem, PN_ACCT_KV, g->free, g->max_pages * sizeof *g->free);
-        pn_mem_free(kv->mem, PN_ACCT_KV, g->table, g->n_table * sizeof *g->table);
+        pn_mem_free(g->mem, PN_ACCT_KV, g->free, g->max_pages * sizeof *g->free);
+        pn_mem_free(g->mem, PN_ACCT_KV, g->table, g->n_table * sizeof *g->table);
     }
     *kv = (pn_kv){0};
 }

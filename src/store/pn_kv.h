@@ -51,6 +51,7 @@ typedef struct pn_kv_group {
     uint32_t n_pages;           /* the reserve: own pages */
     uint32_t max_pages;         /* most that can be in use at once */
     uint64_t page_bytes;        /* without header */
+    pn_mem *mem;                /* where its pages come from: its die's */
     pn_kv_page **free;          /* [max_pages] stack of own pages */
     uint32_t n_free;
     pn_kv_page **table;         /* [n_table] */
@@ -59,7 +60,7 @@ typedef struct pn_kv_group {
 } pn_kv_group;
 
 typedef struct pn_kv {
-    pn_mem *mem;
+    pn_mem *mem;                /* NULL: not open */
     const pn_state_spec *spec;  /* borrowed from the model */
     uint32_t n_ctx, n_batch, length;
     uint32_t type;              /* pn_dtype of keys and values */
@@ -82,14 +83,17 @@ PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *sp
 /* The same without pages: tables alone, of pn_kv_bare_bytes(). */
 PN_INTERNAL pn_status pn_kv_open_bare(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                       uint32_t type, pn_err *err);
+/* Either, with the memory of each part of a split model: mem[part of the group]. */
+PN_INTERNAL pn_status pn_kv_open_parts(pn_kv *kv, pn_mem *const mem[2], const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
+                                       uint32_t type, bool bare, pn_err *err);
 PN_INTERNAL uint64_t pn_kv_bare_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch);
 PN_INTERNAL void pn_kv_close(pn_kv *kv);
 
 /* By the turn: pages for all positions before n <= n_ctx, until the sequence is truncated or adopts.
  * False and nothing changed: no memory.
- * pn_kv_reserve_bytes: what it would take.  Opened whole: a no-op, and 0. */
+ * pn_kv_reserve_bytes: what it would take of one part's memory.  Opened whole: a no-op, and 0. */
 PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n);
-PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n);
+PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t part);
 
 /* By the turn: the turn is over, pages that hold nothing go back. */
 PN_INTERNAL void pn_kv_trim(pn_kv *kv);

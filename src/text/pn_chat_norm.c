@@ -547,7 +547,7 @@ static void norm_write_args(norm_work *w, pn_str *s, uint32_t args, bool object,
     pn_json_doc doc;
     pn_err err = {PN_OK, {0}};
     bool is_text = pn_json_str(w->in, args, &text);
-    if (args == PN_JSON_NONE || pn_json_type_of(w->in, args) == PN_JSON_NULL) {
+    if (args == PN_JSON_NONE || pn_json_type_of(w->in, args) == PN_JSON_NULL || (is_text && !text.len)) {      /* none */
         pn_str_addz(s, object ? "{}" : "\"{}\"");
     } else if (!is_text && !object) {
         pn_str inner;
@@ -558,8 +558,6 @@ static void norm_write_args(norm_work *w, pn_str *s, uint32_t args, bool object,
         pn_str_fini(&inner);
     } else if (!is_text || !object) {
         pn_json_write_node(s, w->in, args);
-    } else if (!text.len) {
-        pn_str_addz(s, "{}");
     } else {
         pn_status st = pn_json_parse(&doc, w->mem, PN_ACCT_MISC, text.data, text.len, NULL, &err);
         if (st == PN_E_NOMEM)

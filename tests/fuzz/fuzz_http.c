@@ -106,6 +106,7 @@ static uint64_t fuzz_http_parse(const uint8_t *data, size_t size, uint64_t cut)
             }
             if (fed == PN_FEED_FAULT) {
                 h = fuzz_http_mix(h, &p.status, sizeof p.status);
+                h = fuzz_http_text(h, pn_http_get(&p.req, "origin"));   /* as the answer to it does */
                 break;
             }
         }

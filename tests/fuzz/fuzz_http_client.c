@@ -127,7 +127,7 @@ static void fuzz_client_connection(const uint8_t *data, size_t size, uint64_t se
     pn_upstream_begin(&u, (pn_bytes){"HEAD", 4}, (pn_bytes){"body", seed & 4}, seed & 8, now);
     pn_upstream_connected(&u, now);
     while (u.state == PN_UPSTREAM_BUSY) {
-        size_t n = PN_MIN(size, (size_t)(pn_test_rand(&seed) % 64)), at = 0;
+        size_t some = (size_t)(pn_test_rand(&seed) % 64), n = PN_MIN(size, some), at = 0;
         pn_bytes out = pn_upstream_output(&u);
         pn_response_fed fed;
         if (pn_test_rand(&seed) % 32 == 0)

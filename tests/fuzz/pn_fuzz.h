@@ -4,12 +4,17 @@
  * A target defines LLVMFuzzerTestOneInput and includes this header first.  Under libFuzzer (make
  * fuzz, -DPN_LIBFUZZER) the fuzzer brings main; otherwise this one does: each argument is a file of
  * the corpus, run as it is and mutated, and a little noise in any case.  A crash is the
- * failure; the last line is the test runner's summary.
+ * failure; the last line is the test runner's summary.  A target that is slow defines
+ * FUZZ_MUTATIONS before the include: changes tried of each file, 256 if it does not.
  */
 #ifndef PN_FUZZ_H
 #define PN_FUZZ_H
 
 #include "pn_test.h"
+
+#ifndef FUZZ_MUTATIONS
+#define FUZZ_MUTATIONS 256
+#endif
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -30,10 +35,10 @@ static inline void fuzz_one(const void *data, size_t size)
 static inline void fuzz_mutate(char *data, size_t size)
 {
     uint64_t seed = 0x5eed;
-    size_t step = size / 64 + 1;
+    size_t step = size / (FUZZ_MUTATIONS / 4) + 1;
     for (size_t n = 0; n < size; n += step)
         fuzz_one(data, n);
-    for (int i = 0; i < 256 && size; i++) {
+    for (int i = 0; i < FUZZ_MUTATIONS && size; i++) {
         size_t at = (size_t)(pn_test_rand(&seed) % size);
         char old = data[at];
         data[at] = (char)pn_test_rand(&seed);

@@ -170,6 +170,25 @@ if command -v shellcheck > /dev/null; then
 else
     skip 'shellcheck is not here'
 fi
+if command -v haproxy > /dev/null; then
+    haproxy -c -f $deploy/haproxy.cfg > "$dir/out" 2>&1
+    check "HAProxy's file is valid"
+else
+    skip "HAProxy's file: no haproxy"
+fi
+if command -v nginx > /dev/null; then
+    printf 'pid %s/nginx.pid;\nerror_log stderr;\nevents {}\nhttp { access_log off; include %s; }\n' "$dir" "$PWD/$deploy/nginx.conf" > "$dir/nginx.conf"
+    nginx -t -c "$dir/nginx.conf" > "$dir/out" 2>&1
+    check "nginx's file is valid"
+else
+    skip "nginx's file: no nginx"
+fi
+if command -v promtool > /dev/null; then
+    promtool check config $deploy/prometheus.yml > "$dir/out" 2>&1
+    check "Prometheus' file is valid"
+else
+    skip "Prometheus' file: no promtool"
+fi
 kill "$pid"
 wait "$pid"
 check 'the server ends with 0'

@@ -206,6 +206,14 @@ static void load_is_balanced(void)
     pn_affinity_keys k = conversation(1, 1, NULL);
     PN_CHECK(pn_affinity_choose(&a, PN_AFFINITY_NONE, &k, servers, 7, &by) == 1);
     PN_CHECK(pn_affinity_choose(&a, PN_AFFINITY_NONE, &k, servers, (uint64_t)1 << 63, &by) == 63);
+    a.last = 63;
+    servers_idle();                             /* without a prompt: in turn */
+    k = keys_of("", NULL, 5);
+    a.last = 63;
+    for (uint32_t i = 0; i < 9; i++) {
+        static const uint32_t turn[] = {0, 2, 5};
+        PN_CHECK(pn_affinity_choose(&a, PN_AFFINITY_PREFIX, &k, servers, 0x25, &by) == turn[i % 3]);
+    }
     uint32_t n[3] = {0};                        /* idle servers share what comes one by one */
     servers_idle();
     for (int i = 0; i < 300; i++) {

@@ -120,6 +120,8 @@ static void test_calls(void)
             CALL("i", "{\"a\":1.0}") "]},{\"role\":\"tool\",\"content\":\"x\",\"tool_call_id\":\"i\",\"name\":\"f\"}]," TOOLS GEN);
     becomes(textargs, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[" CALL("i", "{\"a\":1}") "]}]," TOOLS "}",
             "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[" CALL("i", "\"{\\\"a\\\":1}\"") "]}]," TOOLS GEN);
+    becomes(textargs, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[" CALL("i", "\"\"") "]}]," TOOLS "}",
+            "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[" CALL("i", "\"{}\"") "]}]," TOOLS GEN);
     refused(hermes, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[" CALL("i", "\"{a\"") "]}]}", "message 0: the arguments");
     refused(hermes, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]}", "messages[0].tool_calls[0]");
     becomes(single, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[" CALL("abcdefgh1", "{}") "," CALL("abcdefgh2", "{}")

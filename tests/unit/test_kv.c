@@ -239,7 +239,7 @@ static bool share_turn(share_rig *r, uint32_t q, uint32_t n, uint32_t steps)
     if (!kv->by_turn || kv->length + n <= kv->reserved)
         return true;
     uint32_t end = PN_MIN(kv->length + n * steps, (uint32_t)SHARE_CTX);
-    uint64_t need = pn_kv_reserve_bytes(kv, end), had = r->m.bytes;
+    uint64_t need = pn_kv_reserve_bytes(kv, end, 0), had = r->m.bytes;
     bool ok = pn_kv_reserve(kv, end);
     PN_CHECK(r->m.bytes == had + (ok ? need : 0), "said %" PRIu64 " bytes, took %" PRIu64, need, r->m.bytes - had);
     return ok;
@@ -343,21 +343,21 @@ static void a_turn_takes_what_it_needs(void)
     PN_CHECK(pn_kv_open_bare(&kv, &m.mem, &kv_spec, 1000, 50, PN_DTYPE_F16, NULL) == PN_OK &&
              m.bytes == pn_kv_bare_bytes(&kv_spec, 1000, 50), "%" PRIu64 " bytes", m.bytes);
     const uint64_t full = pn_kv_page_cost(&kv_spec, 0, PN_DTYPE_F16), narrow = pn_kv_page_cost(&kv_spec, 1, PN_DTYPE_F16);
-    PN_CHECK(pn_kv_reserve_bytes(&kv, 0) == 0 && pn_kv_reserve_bytes(&kv, 1) == full + narrow && pn_kv_reserve_bytes(&kv, 64) == full + narrow &&
-             pn_kv_reserve_bytes(&kv, 65) == 2 * (full + narrow) &&
-             pn_kv_reserve_bytes(&kv, 1000) == 16 * full + kv.group[1].max_pages * narrow, "bytes of a turn");
+    PN_CHECK(pn_kv_reserve_bytes(&kv, 0, 0) == 0 && pn_kv_reserve_bytes(&kv, 1, 0) == full + narrow && pn_kv_reserve_bytes(&kv, 64, 0) == full + narrow &&
+             pn_kv_reserve_bytes(&kv, 65, 0) == 2 * (full + narrow) &&
+             pn_kv_reserve_bytes(&kv, 1000, 0) == 16 * full + kv.group[1].max_pages * narrow, "bytes of a turn");
     PN_CHECK(pn_kv_reserve(&kv, 130), " ");
     for (int i = 0; i < 2; i++) {
         pn_kv_prepare(&kv, 50);
         pn_kv_commit(&kv, 50);
     }
-    PN_CHECK(pn_kv_reserve_bytes(&kv, 130) == 0 && kv.group[0].n_free == 1, "%u free", (unsigned)kv.group[0].n_free);
+    PN_CHECK(pn_kv_reserve_bytes(&kv, 130, 0) == 0 && kv.group[0].n_free == 1, "%u free", (unsigned)kv.group[0].n_free);
     pn_kv_trim(&kv);
-    PN_CHECK(kv.group[0].n_pages == 2 && kv.group[0].n_free == 0 && pn_kv_reserve_bytes(&kv, 128) == 0 &&
-             pn_kv_reserve_bytes(&kv, 129) == full + narrow, "%u pages", (unsigned)kv.group[0].n_pages);
+    PN_CHECK(kv.group[0].n_pages == 2 && kv.group[0].n_free == 0 && pn_kv_reserve_bytes(&kv, 128, 0) == 0 &&
+             pn_kv_reserve_bytes(&kv, 129, 0) == full + narrow, "%u pages", (unsigned)kv.group[0].n_pages);
     /* The half page is shared: going on costs its copy. */
     pn_kv_page *half = pn_kv_share(&kv, 0, 1);
-    PN_CHECK(half && kv.group[0].n_pages == 1 && pn_kv_reserve_bytes(&kv, 101) == full && pn_kv_reserve(&kv, 101), "a copy");
+    PN_CHECK(half && kv.group[0].n_pages == 1 && pn_kv_reserve_bytes(&kv, 101, 0) == full && pn_kv_reserve(&kv, 101), "a copy");
     pn_kv_prepare(&kv, 1);
     PN_CHECK(half->refs == 1 && kv.group[0].table[1] != half, "copied");
     pn_kv_release(half);

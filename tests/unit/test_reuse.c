@@ -32,7 +32,7 @@ static bool reuse_open(reuse_rig *r, const char *path, uint32_t threads, uint32_
     if (!PN_CHECK(pn_engine_open(&r->e, &(pn_engine_params){.n_threads = threads}, &err) == PN_OK, "%s", err.text) ||
         !PN_CHECK(pn_model_load(r->e, path, NULL, &r->m, &err) == PN_OK, "%s", err.text) ||
         !PN_CHECK(pn_model_get_plan(r->m, REUSE_BATCH, REUSE_CTX, &r->plan, &err) == PN_OK, "%s", err.text) ||
-        !PN_CHECK(pn_die_reserve(r->e, &r->e->cpu, &r->plan->plan, &err) == PN_OK, "%s", err.text))
+        !PN_CHECK(pn_die_reserve(&r->e->dies[0], &r->plan->part[0], &err) == PN_OK, "%s", err.text))
         return false;
     uint64_t s = 12345;
     for (uint32_t i = 0; i < REUSE_CTX; i++) {
@@ -64,7 +64,7 @@ static void reuse_seq(reuse_rig *r, pn_kv *kv)
 /* Evaluate tokens[length, n) in chunks; the logits of the last one. */
 static void reuse_eval(reuse_rig *r, pn_kv *kv, const pn_token *tokens, uint32_t n, uint32_t chunk, float *logits)
 {
-    pn_die *die = &r->e->cpu;
+    pn_die *die = &r->e->dies[0];
     pn_err err = {0};
     while (kv->length < n) {
         uint32_t rows = PN_MIN(chunk, n - kv->length), last = rows - 1;
@@ -75,7 +75,7 @@ static void reuse_eval(reuse_rig *r, pn_kv *kv, const pn_token *tokens, uint32_t
         const pn_step step = {.tokens = tokens + kv->length, .n_rows = rows, .runs = &run, .n_runs = 1, .out_rows = &last,
                               .n_outs = 1, .logits = logits};
         pn_exec *x = NULL;
-        if (!PN_CHECK(die->ops->submit(die->dev, &r->plan->plan, &step, &r->m->store.host, die->work, &x, &err) == PN_OK, "%s",
+        if (!PN_CHECK(die->ops->submit(die->dev, &r->plan->part[0], &step, &r->m->store.host, die->work, &x, &err) == PN_OK, "%s",
                       err.text))
             return;
         pn_exec_state st;

@@ -272,6 +272,30 @@ static void test_a_stop_finishes_what_is_under_way(void)
     PN_CHECK(heap.out == 0, "%ld blocks are left", heap.out);
 }
 
+/* The answer to the first load frees its model when the second is looked at: not while others are being told. */
+static void test_loads_of_a_missing_file_in_one_go_are_all_answered(void)
+{
+    host h;
+    static const char body[] = "{\"name\":\"n\",\"path\":\"none.gguf\"}";
+    const pn_server_params p = {.inline_work = 1};
+    const pn_server_model m = {.path = model_path};
+    char text[1000];
+    PN_CHECK(host_open(&h, &p, &m) == PN_OK, "%s", h.err.text);
+    int n = 0, fd = client_open(&h);
+    for (int i = 0; i < 3; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "POST /admin/models/load HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n%s\r\n%s", strlen(body),
+                      i < 2 ? "" : "Connection: close\r\n", body);
+    PN_CHECK(send(fd, text, (size_t)n, MSG_NOSIGNAL) == n, "the requests did not go out");
+    const char *got = client_read(&h, fd, NULL);
+    n = 0;
+    for (const char *at = got; at && (at = strstr(at, "HTTP/1.1 400 ")) != NULL; at++)
+        n++;
+    PN_CHECK(n == 3, "%d answers: %.300s", n, got ? got : "-");
+    close(fd);
+    host_close(&h);
+    PN_CHECK(heap.out == 0, "%ld blocks are left", heap.out);
+}
+
 static void test_a_second_stop_ends_at_once(void)
 {
     host h;
@@ -412,6 +436,7 @@ int main(void)
     test_a_full_queue_says_when_to_come_back();
     test_a_stalled_reader_stalls_nobody();
     test_a_stop_finishes_what_is_under_way();
+    test_loads_of_a_missing_file_in_one_go_are_all_answered();
     test_a_second_stop_ends_at_once();
     test_freeing_a_busy_server_leaves_nothing();
     test_choices_are_what_they_would_be_alone();

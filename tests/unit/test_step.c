@@ -29,7 +29,7 @@ typedef struct step_rig {
  * slice > 0: advance() gets a deadline in the past, so every call does one piece. */
 static void step_do(step_rig *r, const uint32_t n[STEP_SEQS], bool slice, long cancel_after, pn_exec_state want)
 {
-    pn_die *die = &r->m->engine->cpu;
+    pn_die *die = &r->m->engine->dies[0];
     pn_run runs[STEP_SEQS];
     pn_token tokens[512];
     uint32_t outs[STEP_SEQS], rows = 0, n_runs = 0;
@@ -52,10 +52,10 @@ static void step_do(step_rig *r, const uint32_t n[STEP_SEQS], bool slice, long c
     const pn_step step = {.tokens = tokens, .n_rows = rows, .runs = runs, .n_runs = n_runs, .out_rows = outs,
                           .n_outs = n_runs, .logits = r->logits};
     pn_exec *x = NULL, *second = NULL;
-    if (!PN_CHECK(die->ops->submit(die->dev, &r->plan->plan, &step, &r->m->store.host, die->work, &x, &err) == PN_OK, "%s",
+    if (!PN_CHECK(die->ops->submit(die->dev, &r->plan->part[0], &step, &r->m->store.host, die->work, &x, &err) == PN_OK, "%s",
                   err.text))
         return;
-    PN_CHECK(die->ops->submit(die->dev, &r->plan->plan, &step, &r->m->store.host, die->work, &second, &err) == PN_E_STATE,
+    PN_CHECK(die->ops->submit(die->dev, &r->plan->part[0], &step, &r->m->store.host, die->work, &second, &err) == PN_E_STATE,
              "two steps at once");
     pn_exec_state st;
     long calls = 0;
@@ -76,7 +76,7 @@ static bool step_open(step_rig *r, pn_engine *e, const char *path)
     if (!PN_CHECK(pn_model_load(e, path, NULL, &r->m, &err) == PN_OK, "%s", err.text))
         return false;
     PN_CHECK(pn_model_get_plan(r->m, 512, STEP_CTX, &r->plan, &err) == PN_OK, "%s", err.text);
-    PN_CHECK(pn_die_reserve(e, &e->cpu, &r->plan->plan, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_die_reserve(&e->dies[0], &r->plan->part[0], &err) == PN_OK, "%s", err.text);
     r->logits = malloc(512 * r->m->desc.n_vocab * sizeof(float));
     for (int q = 0; q < STEP_SEQS; q++)
         PN_CHECK(pn_kv_open(&r->kv[q], &e->ledger.mem, &r->m->desc.state, STEP_CTX, 512, PN_DTYPE_F16, &err) == PN_OK, "%s",
