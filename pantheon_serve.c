@@ -2853,7 +2853,7 @@ struct pn_router {
     router_conn *conns;
     uint32_t n_conns, n_asks;
     router_up *ups;
-    uint32_t n_parked;
+    uint32_t n_parked, n_dead;  /* dead: connections of both kinds whose structs are to be freed */
     router_backend *backends;   /* owned, [n_backends] */
     uint32_t n_backends;
     pn_affinity_server servers[PN_AFFINITY_SERVERS];
@@ -17255,6 +17255,7 @@ PN_INTERNAL void router_up_close(router_up *u)
     u->fd = -1;
     u->ask = NULL;
     u->dead = true;
+    r->n_dead++;
     u->parked = false;
 }
 
@@ -18625,6 +18626,7 @@ static void router_kill(router_conn *c)
     if (c->dead)
         return;
     c->dead = true;
+    c->router->n_dead++;
     if (c->ask)
         router_ask_abort(c->ask);
     pn_poller_remove(&c->router->poller, c->fd);
@@ -18798,6 +18800,9 @@ static void router_accept(pn_router *r, const pn_listener *l)
 /* What was closed in this turn.  An ask's up is dead before its client is, so both lists can go. */
 static void router_bury(pn_router *r)
 {
+    if (!r->n_dead)
+        return;
+    r->n_dead = 0;
     for (router_up *u = r->ups, *next; u; u = next) {
         next = u->next;
         if (!u->dead)
