@@ -9804,8 +9804,7 @@ PN_INTERNAL bool pn_http_begun(const pn_http_parser *p) { return p->step >= HTTP
 
 static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...) PN_PRINTF(3, 4);
 
-/* Always false: `return http_fault(...)`.  The fields read so far can be looked at: who answers wants to know the
- * origin. */
+/* Always false: `return http_fault(...)`. */
 static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
 {
     va_list ap;
@@ -9814,7 +9813,6 @@ static bool http_fault(pn_http_parser *p, int status, const char *fmt, ...)
     va_end(ap);
     p->status = status;
     p->step = HTTP_FAULT;
-    p->req.head = p->head;
     return false;
 }
 
@@ -10082,7 +10080,6 @@ static void http_field_line(pn_http_parser *p, char *s, size_t n)
 static void http_head_end(pn_http_parser *p)
 {
     pn_http_request *r = &p->req;
-    r->head = p->head;
     r->keep_alive = !p->ask_close && (!r->http10 || p->ask_keep);
     r->chunked = p->n_codings != 0;
     if (!r->http10 && !p->n_hosts) {
@@ -10136,6 +10133,7 @@ static bool http_head_add(pn_http_parser *p, const char *s, size_t n)
         pn_mem_free(p->mem, PN_ACCT_MISC, p->head, p->head_cap);
         p->head = to;
         p->head_cap = cap;
+        p->req.head = to;       /* at any time: who refuses a head half read looks at the fields there are */
     }
     memcpy(p->head + p->head_len, s, n);
     p->head_len += n;

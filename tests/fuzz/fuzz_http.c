@@ -150,7 +150,7 @@ static void fuzz_http_serve(const uint8_t *data, size_t size, uint64_t seed)
             pn_str_init(&f, &m.mem, PN_ACCT_MISC);
             pn_str_init(&q, &m.mem, PN_ACCT_MISC);
             pn_http_reply r = {.status = e == PN_CONN_FAULT ? c.http.status : 200, .fields = &f};
-            if (e == PN_CONN_HEAD || e == PN_CONN_REQUEST) {
+            if (e == PN_CONN_HEAD || e == PN_CONN_REQUEST || e == PN_CONN_FAULT) {
                 pn_cors_add(&f, &cors, &c.http.req);
                 pn_cors_add_preflight(&f, &cors, &c.http.req);
                 pn_http_query(&c.http.req, "a", &q);
