@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 /* Ctrl-C since the last pn_cli_interrupt_done, and whom it stops. */
@@ -237,6 +238,16 @@ PN_INTERNAL void pn_cli_interrupt_done(void) { cli_interrupts = 0; }
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, pn_engine_params *p)
+{
+    const char *sim = getenv("PN_SIM_DIES");
+    p->sim_dies = sim && *sim ? sim : NULL;
+    pn_status st = pn_engine_open(&c->engine, p, &c->err);
+    if (st == PN_E_INVALID && p->sim_dies)
+        return pn_cli_usage(c, "PN_SIM_DIES: %s", c->err.text);
+    return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+}
+
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
 {
     pn_engine_params p;
@@ -249,8 +260,7 @@ PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
     bool given = pn_args_knows(&c->args, "prefix-cache") && pn_args_has(&c->args, "prefix-cache");
     p.prefix_bytes = given ? pn_args_size(&c->args, "prefix-cache", 0) : 0;
     p.no_prefix = given ? p.prefix_bytes == 0 : !c->serves;     /* one prompt gains nothing */
-    pn_status st = pn_engine_open(&c->engine, &p, &c->err);
-    return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+    return pn_cli_open_engine_as(c, &p);
 }
 
 static const char *cli_model_path(pn_cli *c)
