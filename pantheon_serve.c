@@ -12244,8 +12244,9 @@ PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_e
 {
     const char *names[32];
     size_t n = 0;
-    for (const serve_model *m = s->models; m && n < PN_COUNT_OF(names); m = m->next)
-        names[n++] = m->name;
+    for (serve_model *m = s->models; m && n < PN_COUNT_OF(names); m = m->next)
+        if (serve_model_best(m)->state != SERVE_FAILED)
+            names[n++] = m->name;
     pn_oai_error_model(e, name, names, n);
 }
 
