@@ -30663,8 +30663,8 @@ static void norm_collect_ids(norm_work *w)
 static const norm_id *norm_find_id(const norm_work *w, pn_bytes client)
 {
     for (size_t i = w->n_ids; i-- > 0 && client.data;)
-        if (w->ids[i].client.len == client.len && memcmp(w->ids[i].client.data, client.data, client.len) == 0)
-            return &w->ids[i];
+        if (w->ids[i].client.data && w->ids[i].client.len == client.len && memcmp(w->ids[i].client.data, client.data, client.len) == 0)
+            return &w->ids[i];          /* a call may be without an id: nothing answers that one by name */
     return NULL;
 }
 

@@ -86,7 +86,8 @@ RAWS = {
 def main():
     os.makedirs(FOLDER, exist_ok=True)
     for old in os.listdir(FOLDER):
-        os.remove(os.path.join(FOLDER, old))
+        if not old.startswith("found_"):        # what a fuzzer found stays
+            os.remove(os.path.join(FOLDER, old))
     files = {k: bytes([how]) + json.dumps(body, separators=(",", ":")).encode() for k, (how, body) in BODIES.items()}
     files.update({k: bytes([how]) + text for k, (how, text) in TEXTS.items()})
     files.update({k: bytes([RAW]) + text for k, text in RAWS.items()})
