@@ -1979,13 +1979,122 @@ PN_INTERNAL void pn_lane_done(pn_lane *l);
 
 #endif /* PN_LANE_H */
 
+/* ---- Begin serve/pn_affinity.h ---- */
+/*
+ * pn_affinity.h - which of several servers should answer this request?
+ *
+ * A server that has seen the beginning of a conversation has its keys and values in memory and computes only what is
+ * new, so the next turn should go there.  Three answers, in this order:
+ *
+ *     session   The client names its conversation (session_id, prompt_cache_key, X-Session-Id).  The server that has
+ *               it; for a new one rendezvous hashing, so several routers agree without talking and a server that goes
+ *               away takes only its own sessions along.
+ *     prefix    The longest beginning of the messages that some server has seen, unless that server is far busier
+ *               than the least busy one: computing a prefix twice costs less than waiting behind others.
+ *     load      The server with the fewest requests under way; among equals by rendezvous hashing on the beginning
+ *               of the prompt, or in turn where there is none or prefixes do not count.
+ *
+ * What was seen is kept as hashes in a table of a fixed size.  A beginning has a hash at 1 KiB, 4 KiB, 16 KiB ... of
+ * the messages as they were sent, and one behind every message: a conversation of three short messages is found
+ * again by the fourth.  Hashes are seeded by chance, so nobody can make two prompts meet.
+ *
+ * Everything but pn_affinity_read's input is ours; the request's body may be hostile, or no JSON at all: then there
+ * are simply no keys.
+ *
+ * Threads: one owner.  Pure but for memory.
+ */
+#ifndef PN_AFFINITY_H
+#define PN_AFFINITY_H
+
+/* includes base/pn_str.h */
+
+enum {
+    PN_AFFINITY_SERVERS = 64,   /* a set of servers is the bits of a uint64_t */
+    PN_AFFINITY_BYTES = 8,      /* marks at 1 KiB, 4 KiB ... 16 MiB */
+    PN_AFFINITY_ITEMS = 64,     /* marks behind messages: of the last ones */
+    PN_AFFINITY_MARKS = PN_AFFINITY_BYTES + PN_AFFINITY_ITEMS
+};
+
+typedef enum pn_affinity_mode { PN_AFFINITY_PREFIX = 0, PN_AFFINITY_HEADER, PN_AFFINITY_NONE } pn_affinity_mode;
+
+/* What a request is known by. */
+typedef struct pn_affinity_keys {
+    uint64_t session;           /* 0: it names none */
+    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process; 0: none */
+    uint64_t mark[PN_AFFINITY_MARKS];   /* [n_marks], the longest beginning first */
+    uint32_t n_marks;
+    uint32_t n_keep;            /* bits of what to remember are in keep */
+    uint64_t keep[PN_AFFINITY_BYTES + 1];       /* [n_keep]: the marks at bytes, and the one behind the last message */
+} pn_affinity_keys;
+
+/* The value of a member of a JSON object, as written; data NULL: there is none. */
+typedef struct pn_affinity_fields {
+    pn_bytes model, session_id, prompt_cache_key, messages, prompt, input;
+} pn_affinity_fields;
+
+/* One pass over the top level of body[0..n), without memory; of a repeated key the last.  What is no JSON object
+ * gives what was found before it went wrong. */
+PN_INTERNAL void pn_affinity_scan(const char *body, size_t n, pn_affinity_fields *out);
+
+/* The text of a JSON string as it was written, with its quotes, onto out.  False: it is none. */
+PN_INTERNAL bool pn_affinity_text(pn_mem *mem, pn_bytes json, pn_str *out);
+
+/* The keys.  model: its name, which is part of every key; session: as named by the client, data NULL: not at all;
+ * seed: of this process. */
+PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields *f, pn_bytes model, pn_bytes session, uint64_t seed);
+
+/* --- the table -------------------------------------------------------------------------------- */
+
+typedef struct pn_affinity_seen {
+    uint64_t key;               /* 0: free */
+    uint64_t servers;           /* who saw it */
+    uint64_t at;                /* when it was used last: a count */
+} pn_affinity_seen;
+
+typedef struct pn_affinity {
+    pn_mem *mem;                /* borrowed */
+    pn_affinity_seen *table;    /* owned, [n]; a key lives in one of 4 places, the oldest gives way */
+    size_t n;                   /* a power of two */
+    uint64_t clock;
+    uint32_t last;              /* the server that was chosen last in turn */
+} pn_affinity;
+
+/* n: about how many beginnings to remember; 0: 65,536, which take 1.5 MiB. */
+PN_INTERNAL pn_status pn_affinity_init(pn_affinity *a, pn_mem *mem, size_t n);
+PN_INTERNAL void pn_affinity_fini(pn_affinity *a);
+
+/* Who saw it; 0: nobody that is remembered. */
+PN_INTERNAL uint64_t pn_affinity_find(pn_affinity *a, uint64_t key);
+PN_INTERNAL void pn_affinity_add(pn_affinity *a, uint64_t key, uint64_t servers);      /* to those that saw it */
+PN_INTERNAL void pn_affinity_set(pn_affinity *a, uint64_t key, uint64_t servers);      /* instead of them */
+PN_INTERNAL void pn_affinity_forget(pn_affinity *a, uint64_t servers);                 /* they lost their memory */
+
+/* --- the choice ------------------------------------------------------------------------------- */
+
+typedef struct pn_affinity_server {
+    uint64_t name;              /* hash of its address: rendezvous needs the same one in every router */
+    uint32_t running;           /* requests under way */
+} pn_affinity_server;
+
+typedef enum pn_affinity_by { PN_BY_LOAD = 0, PN_BY_PREFIX, PN_BY_SESSION } pn_affinity_by;
+
+/* One of `eligible`, which is not empty: its index. */
+PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, const pn_affinity_server *servers,
+                                        uint64_t eligible, pn_affinity_by *by);
+
+/* Server i is answering it. */
+PN_INTERNAL void pn_affinity_learn(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, uint32_t i);
+
+#endif /* PN_AFFINITY_H */
+
 /* ---- Begin serve/pn_server_int.h ---- */
 /*
  * pn_server_int.h - the server's own structs, for its files only.
  *
  *     pn_server.c      sockets, connections, the loop; what is public
  *     pn_routes.c      which path is whose; the short answers
- *     pn_registry.c    models by name: loading, unloading, routing
+ *     pn_registry.c    models by name and their replicas: loading, unloading, routing
+ *     pn_replica.c     which replica answers a request
  *     pn_ask.c         a request for text: from its body to its answer
  *     pn_ask_begin.c   what of it happens on the lane: parsing, prompt, grammar, sessions
  *     pn_ask_score.c   log-probabilities of a prompt
@@ -1996,7 +2105,7 @@ PN_INTERNAL void pn_lane_done(pn_lane *l);
  *
  *     an ask while a lane has it (phase PARSING, BEGINNING, CLOSING): the lane's
  *     an ask's reply and box: whoever holds its lock; the engine's stepping thread writes, we read
- *     a model while it is LOADING or UNLOADING: the loader's lane
+ *     a replica while it is LOADING or UNLOADING: the loader's lane
  *
  * Lock order: ask->lock, then whatever the engine locks.  pn_request_free is called without ask->lock.
  */
@@ -2005,6 +2114,7 @@ PN_INTERNAL void pn_lane_done(pn_lane *l);
 
 /* includes base/pn_err.h */
 /* includes serve/pn_access.h */
+/* includes serve/pn_affinity.h */
 /* includes serve/pn_conn.h */
 /* includes serve/pn_lane.h */
 /* includes serve/pn_metrics.h */
@@ -2014,9 +2124,10 @@ PN_INTERNAL void pn_lane_done(pn_lane *l);
 
 typedef struct serve_conn serve_conn;
 typedef struct serve_model serve_model;
+typedef struct serve_replica serve_replica;
 typedef struct serve_ask serve_ask;
 
-enum { SERVE_LISTENERS = 8, SERVE_CHOICES = 16, SERVE_READY = 64, SERVE_GAPS = 32 };
+enum { SERVE_LISTENERS = 8, SERVE_CHOICES = 16, SERVE_READY = 64, SERVE_GAPS = 32, SERVE_PARTS = 2 };
 
 /* ------------------------------------------------------------------------------------------
  * Connections
@@ -2031,7 +2142,7 @@ struct serve_conn {
     unsigned events;            /* what the poller waits for */
     pn_peer peer;
     serve_conn *prev, *next;    /* all of them */
-    serve_conn *waiting;        /* next of those that wait for a model, see serve_model.waiters */
+    serve_conn *waiting;        /* next of those that wait for a model, see `waiters` and `gone` */
     serve_ask *ask;             /* at work for it, or NULL */
     serve_api api;
     bool dead;                  /* closed; freed at the end of the turn */
@@ -2046,6 +2157,27 @@ struct serve_conn {
 
 typedef enum serve_state { SERVE_LOADING = 0, SERVE_MODEL_READY, SERVE_DRAINING, SERVE_UNLOADING, SERVE_FAILED } serve_state;
 
+/* One copy of a model, on its die or split over two. */
+struct serve_replica {
+    serve_model *model;
+    serve_replica *next;
+    uint32_t dies[SERVE_PARTS], n_dies;
+    uint64_t bit;               /* for the table of what was seen: 1 << a number of its own; 0: there is one die */
+    uint32_t ctx_cap, max_sessions, max_concurrent;
+    serve_state state;
+    pn_model *m;                /* owned; NULL until it is ready */
+    pn_template *tpl;           /* owned; NULL: the model has none */
+    pn_plan_info plan;
+    pn_model_info info;
+    uint32_t n_ctx;             /* most tokens of a conversation */
+    pn_err err;                 /* why it failed */
+    pn_task task;
+    serve_conn *waiters;        /* want to be told that it is loaded, or gone */
+    uint32_t n_running;
+    uint64_t n_served;          /* asks that ran on it */
+};
+
+/* A name, and its replicas.  What is not a replica's own is as the first one was loaded with. */
 struct serve_model {
     pn_server *server;
     serve_model *next;
@@ -2053,16 +2185,9 @@ struct serve_model {
     pn_str aliases;             /* owned: names, each followed by a NUL */
     pn_str template_text;       /* owned */
     pn_server_model params;     /* texts are not valid any more */
-    serve_state state;
-    pn_model *m;                /* owned; NULL until it is ready */
-    pn_template *tpl;           /* owned; NULL: the model has none */
-    pn_plan_info plan;
-    pn_model_info info;
-    uint32_t n_ctx;             /* most tokens of a conversation */
+    serve_replica *replicas;    /* owned, oldest first; never empty */
     int64_t created;
-    pn_err err;                 /* why it failed */
-    pn_task task;
-    serve_conn *waiters;        /* want to be told that it is loaded, or gone */
+    serve_conn *gone;           /* want to be told that the last of them is gone */
     serve_ask *queue, **queue_end;      /* asks that wait for a place */
     uint32_t n_queued, n_running;
     double seconds;             /* of a request, from begin to end: a moving average; 0: unknown */
@@ -2111,7 +2236,10 @@ struct serve_ask {
     serve_ask *prev, *next;     /* all of them */
     serve_ask *behind;          /* in the queue of its model */
     serve_model *model;         /* once it is known */
+    serve_replica *at;          /* while it has a place */
     uint64_t client;            /* whose it is: for fairness */
+    pn_str session;             /* owned: the head's X-Session-Id */
+    pn_affinity_keys keys;      /* what it is known by, where there are several dies */
     pn_task task;
     pn_str body;                /* owned: what was sent */
     struct serve_request *req;  /* owned by the lane's files: what it says */
@@ -2193,6 +2321,9 @@ struct pn_server {
     serve_model *models;        /* oldest first */
     serve_route_own *own;
     pn_metrics *metrics;        /* owned */
+    pn_affinity seen;           /* which replica saw what; where there are several dies */
+    uint64_t seed;              /* of its keys */
+    uint32_t n_dies;
     atomic_uint stops;          /* calls of pn_server_stop */
     bool draining, running;
     uint64_t now;               /* ms, of this turn */
@@ -2233,11 +2364,26 @@ PN_INTERNAL void serve_request_complete(serve_conn *c);
 PN_INTERNAL serve_model *serve_model_find(const pn_server *s, pn_bytes name);  /* by name or alias */
 PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e);       /* NULL: *e says why */
 PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_error *e);        /* 404 */
-PN_INTERNAL pn_status serve_model_unload(serve_model *m, pn_err *err);
+/* As pn_server_load.  *out (may be NULL): what is loading now. */
+PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *p, serve_replica **out, pn_err *err);
+PN_INTERNAL pn_status serve_replica_unload(serve_replica *r, pn_err *err);
 PN_INTERNAL void serve_model_settle(serve_model *m);           /* one of its asks has ended */
 PN_INTERNAL void serve_models_free(pn_server *s);
 PN_INTERNAL const char *serve_state_name(serve_state st);
-PN_INTERNAL uint32_t serve_model_slots(const serve_model *m);
+PN_INTERNAL serve_replica *serve_model_best(const serve_model *m);     /* the one in the best state: its state is the name's */
+PN_INTERNAL serve_replica *serve_model_on(const serve_model *m, const uint32_t *dies, size_t n);   /* on these dies, or NULL */
+PN_INTERNAL uint32_t serve_model_replicas(const serve_model *m);       /* those that are ready */
+PN_INTERNAL uint32_t serve_model_slots(const serve_model *m);          /* of all that answer */
+PN_INTERNAL uint32_t serve_replica_slots(const serve_replica *r);
+PN_INTERNAL void serve_waiters_remove(pn_server *s, const serve_conn *c);
+
+/* --- pn_replica.c -------------------------------------------------------------------------------- */
+
+PN_INTERNAL pn_status serve_seen_init(pn_server *s, pn_err *err);
+PN_INTERNAL void serve_ask_keys(serve_ask *a);                 /* on the lane, from its body */
+PN_INTERNAL serve_replica *serve_replica_for(const serve_ask *a);      /* with a place for it now, or NULL: wait */
+PN_INTERNAL serve_replica *serve_replica_any(const serve_model *m);    /* the least busy one, place or not */
+PN_INTERNAL void serve_replica_learn(const serve_ask *a);      /* a->at answers it */
 
 /* --- pn_ask.c ------------------------------------------------------------------------------------ */
 
@@ -2265,7 +2411,7 @@ typedef enum serve_admin {
 } serve_admin;
 
 PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest);
-PN_INTERNAL void serve_admin_waiters(serve_model *m);          /* tell those who wait for it */
+PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r);       /* tell those who wait for it */
 
 #endif /* PN_SERVER_INT_H */
 
@@ -2541,114 +2687,6 @@ PN_INTERNAL void pn_upstream_overdue(pn_upstream *u);          /* says why in an
 
 #endif /* PN_UPSTREAM_H */
 
-/* ---- Begin serve/pn_affinity.h ---- */
-/*
- * pn_affinity.h - which of several servers should answer this request?
- *
- * A server that has seen the beginning of a conversation has its keys and values in memory and computes only what is
- * new, so the next turn should go there.  Three answers, in this order:
- *
- *     session   The client names its conversation (session_id, prompt_cache_key, X-Session-Id).  The server that has
- *               it; for a new one rendezvous hashing, so several routers agree without talking and a server that goes
- *               away takes only its own sessions along.
- *     prefix    The longest beginning of the messages that some server has seen, unless that server is far busier
- *               than the least busy one: computing a prefix twice costs less than waiting behind others.
- *     load      The server with the fewest requests under way; among equals by rendezvous hashing on the beginning
- *               of the prompt, or in turn where there is none or prefixes do not count.
- *
- * What was seen is kept as hashes in a table of a fixed size.  A beginning has a hash at 1 KiB, 4 KiB, 16 KiB ... of
- * the messages as they were sent, and one behind every message: a conversation of three short messages is found
- * again by the fourth.  Hashes are seeded by chance, so nobody can make two prompts meet.
- *
- * Everything but pn_affinity_read's input is ours; the request's body may be hostile, or no JSON at all: then there
- * are simply no keys.
- *
- * Threads: one owner.  Pure but for memory.
- */
-#ifndef PN_AFFINITY_H
-#define PN_AFFINITY_H
-
-/* includes base/pn_str.h */
-
-enum {
-    PN_AFFINITY_SERVERS = 64,   /* a set of servers is the bits of a uint64_t */
-    PN_AFFINITY_BYTES = 8,      /* marks at 1 KiB, 4 KiB ... 16 MiB */
-    PN_AFFINITY_ITEMS = 64,     /* marks behind messages: of the last ones */
-    PN_AFFINITY_MARKS = PN_AFFINITY_BYTES + PN_AFFINITY_ITEMS
-};
-
-typedef enum pn_affinity_mode { PN_AFFINITY_PREFIX = 0, PN_AFFINITY_HEADER, PN_AFFINITY_NONE } pn_affinity_mode;
-
-/* What a request is known by. */
-typedef struct pn_affinity_keys {
-    uint64_t session;           /* 0: it names none */
-    uint64_t shape;             /* of the first 1 KiB of the prompt: for rendezvous; the same in every process; 0: none */
-    uint64_t mark[PN_AFFINITY_MARKS];   /* [n_marks], the longest beginning first */
-    uint32_t n_marks;
-    uint32_t n_keep;            /* bits of what to remember are in keep */
-    uint64_t keep[PN_AFFINITY_BYTES + 1];       /* [n_keep]: the marks at bytes, and the one behind the last message */
-} pn_affinity_keys;
-
-/* The value of a member of a JSON object, as written; data NULL: there is none. */
-typedef struct pn_affinity_fields {
-    pn_bytes model, session_id, prompt_cache_key, messages, prompt, input;
-} pn_affinity_fields;
-
-/* One pass over the top level of body[0..n), without memory; of a repeated key the last.  What is no JSON object
- * gives what was found before it went wrong. */
-PN_INTERNAL void pn_affinity_scan(const char *body, size_t n, pn_affinity_fields *out);
-
-/* The text of a JSON string as it was written, with its quotes, onto out.  False: it is none. */
-PN_INTERNAL bool pn_affinity_text(pn_mem *mem, pn_bytes json, pn_str *out);
-
-/* The keys.  model: its name, which is part of every key; session: as named by the client, data NULL: not at all;
- * seed: of this process. */
-PN_INTERNAL void pn_affinity_read(pn_affinity_keys *k, const pn_affinity_fields *f, pn_bytes model, pn_bytes session, uint64_t seed);
-
-/* --- the table -------------------------------------------------------------------------------- */
-
-typedef struct pn_affinity_seen {
-    uint64_t key;               /* 0: free */
-    uint64_t servers;           /* who saw it */
-    uint64_t at;                /* when it was used last: a count */
-} pn_affinity_seen;
-
-typedef struct pn_affinity {
-    pn_mem *mem;                /* borrowed */
-    pn_affinity_seen *table;    /* owned, [n]; a key lives in one of 4 places, the oldest gives way */
-    size_t n;                   /* a power of two */
-    uint64_t clock;
-    uint32_t last;              /* the server that was chosen last in turn */
-} pn_affinity;
-
-/* n: about how many beginnings to remember; 0: 65,536, which take 1.5 MiB. */
-PN_INTERNAL pn_status pn_affinity_init(pn_affinity *a, pn_mem *mem, size_t n);
-PN_INTERNAL void pn_affinity_fini(pn_affinity *a);
-
-/* Who saw it; 0: nobody that is remembered. */
-PN_INTERNAL uint64_t pn_affinity_find(pn_affinity *a, uint64_t key);
-PN_INTERNAL void pn_affinity_add(pn_affinity *a, uint64_t key, uint64_t servers);      /* to those that saw it */
-PN_INTERNAL void pn_affinity_set(pn_affinity *a, uint64_t key, uint64_t servers);      /* instead of them */
-PN_INTERNAL void pn_affinity_forget(pn_affinity *a, uint64_t servers);                 /* they lost their memory */
-
-/* --- the choice ------------------------------------------------------------------------------- */
-
-typedef struct pn_affinity_server {
-    uint64_t name;              /* hash of its address: rendezvous needs the same one in every router */
-    uint32_t running;           /* requests under way */
-} pn_affinity_server;
-
-typedef enum pn_affinity_by { PN_BY_LOAD = 0, PN_BY_PREFIX, PN_BY_SESSION } pn_affinity_by;
-
-/* One of `eligible`, which is not empty: its index. */
-PN_INTERNAL uint32_t pn_affinity_choose(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, const pn_affinity_server *servers,
-                                        uint64_t eligible, pn_affinity_by *by);
-
-/* Server i is answering it. */
-PN_INTERNAL void pn_affinity_learn(pn_affinity *a, pn_affinity_mode mode, const pn_affinity_keys *k, uint32_t i);
-
-#endif /* PN_AFFINITY_H */
-
 /* ---- Begin serve/pn_router.h ---- */
 /*
  * pn_router.h - one port in front of several `pantheon serve` processes.
@@ -2853,7 +2891,7 @@ struct pn_router {
     router_conn *conns;
     uint32_t n_conns, n_asks;
     router_up *ups;
-    uint32_t n_parked;
+    uint32_t n_parked, n_dead;  /* dead: connections of both kinds whose structs are to be freed */
     router_backend *backends;   /* owned, [n_backends] */
     uint32_t n_backends;
     pn_affinity_server servers[PN_AFFINITY_SERVERS];
@@ -3138,8 +3176,8 @@ PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
 PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
-/* --mem-limit.  Without a prefix cache, from which one prompt gains nothing; _as: with the caller's threads
- * and prefix cache. */
+/* --mem-limit, and the dies that PN_SIM_DIES says.  Without a prefix cache, from which one prompt gains nothing; _as:
+ * with the caller's threads and prefix cache. */
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);
 PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as);
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
@@ -4995,11 +5033,13 @@ PN_INTERNAL bool pn_oai_expected(pn_oai_parser *p, const char *param, const char
 
 PN_INTERNAL bool pn_oai_read_bool(pn_oai_parser *p, const char *name, uint32_t node, bool *out)
 {
+    *out = false;                       /* for compilers that do not see what false means */
     return pn_json_bool(&p->q->body, node, out) || pn_oai_expected(p, name, "true or false", node);
 }
 
 PN_INTERNAL bool pn_oai_read_int(pn_oai_parser *p, const char *name, uint32_t node, int64_t lo, int64_t hi, int64_t *out)
 {
+    *out = lo;
     if (!pn_json_i64(&p->q->body, node, out))
         return pn_oai_expected(p, name, "an integer", node);
     if (*out >= lo && *out <= hi)
@@ -5009,6 +5049,7 @@ PN_INTERNAL bool pn_oai_read_int(pn_oai_parser *p, const char *name, uint32_t no
 
 PN_INTERNAL bool pn_oai_read_text(pn_oai_parser *p, const char *name, uint32_t node, pn_bytes *out)
 {
+    *out = (pn_bytes){NULL, 0};
     return pn_json_str(&p->q->body, node, out) || pn_oai_expected(p, name, "a string", node);
 }
 
@@ -12118,10 +12159,16 @@ PN_INTERNAL void pn_lane_done(pn_lane *l)
 #define PN_DROP_SERVE_PN_REGISTRY_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_registry.c - models by name.
+ * pn_registry.c - models by name, each with one or more replicas on dies of their own.
+ *
+ * A replica:
  *
  *     LOADING --loaded--> READY --unload--> DRAINING --nobody runs--> UNLOADING --freed--> (gone)
  *        \--> FAILED (stays, so that its error can be read; another load with its name replaces it)
+ *
+ * A name is in the best of its replicas' states, in the order READY, LOADING, DRAINING, UNLOADING, FAILED, and goes
+ * with the last of them.  The CPU holds many models, one of a name; any other die holds one replica unless told which
+ * to share, and a name that is loaded again without a die gets one that is free.
  *
  * One loader, so models are loaded one at a time and what one needs is known when the next is planned.
  * A second load of a model that is loading or ready is the first one: sixteen clients that race to it cause
@@ -12140,9 +12187,41 @@ PN_INTERNAL const char *serve_state_name(serve_state st)
     return names[st];
 }
 
+PN_INTERNAL uint32_t serve_replica_slots(const serve_replica *r) { return r->max_concurrent ? r->max_concurrent : (uint32_t)REGISTRY_SLOTS; }
+
+PN_INTERNAL serve_replica *serve_model_best(const serve_model *m)
+{
+    static const uint8_t rank[] = {1, 0, 2, 3, 4};      /* by serve_state */
+    serve_replica *best = m->replicas;
+    for (serve_replica *r = best->next; r; r = r->next)
+        if (rank[r->state] < rank[best->state])
+            best = r;
+    return best;
+}
+
+PN_INTERNAL uint32_t serve_model_replicas(const serve_model *m)
+{
+    uint32_t n = 0;
+    for (const serve_replica *r = m->replicas; r; r = r->next)
+        n += r->state == SERVE_MODEL_READY;
+    return n;
+}
+
 PN_INTERNAL uint32_t serve_model_slots(const serve_model *m)
 {
-    return m->params.max_concurrent ? m->params.max_concurrent : (uint32_t)REGISTRY_SLOTS;
+    serve_state best = serve_model_best(m)->state;
+    uint32_t n = 0;
+    for (const serve_replica *r = m->replicas; r; r = r->next)
+        n += r->state == best ? serve_replica_slots(r) : 0;
+    return n;
+}
+
+PN_INTERNAL serve_replica *serve_model_on(const serve_model *m, const uint32_t *dies, size_t n)
+{
+    serve_replica *r = m->replicas;
+    while (r && (r->state == SERVE_FAILED || r->n_dies != n || memcmp(r->dies, dies, n * sizeof *dies) != 0))
+        r = r->next;
+    return r;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -12173,8 +12252,9 @@ PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_e
 {
     const char *names[32];
     size_t n = 0;
-    for (const serve_model *m = s->models; m && n < PN_COUNT_OF(names); m = m->next)
-        names[n++] = m->name;
+    for (serve_model *m = s->models; m && n < PN_COUNT_OF(names); m = m->next)
+        if (serve_model_best(m)->state != SERVE_FAILED)
+            names[n++] = m->name;
     pn_oai_error_model(e, name, names, n);
 }
 
@@ -12183,7 +12263,7 @@ static serve_model *registry_only(const pn_server *s)
 {
     serve_model *only = NULL;
     for (serve_model *m = s->models; m; m = m->next) {
-        if (m->state == SERVE_FAILED && s->models->next)
+        if (serve_model_best(m)->state == SERVE_FAILED && s->models->next)
             continue;
         if (only)
             return NULL;
@@ -12201,16 +12281,17 @@ PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_e
         serve_model_unknown(s, name, e);
         return NULL;
     }
-    if (m->state == SERVE_MODEL_READY)
+    const serve_replica *r = serve_model_best(m);
+    if (r->state == SERVE_MODEL_READY)
         return m;
-    if (m->state == SERVE_FAILED) {
-        pn_oai_error_set(e, 503, "unavailable_error", NULL, "model", "The model '%s' could not be loaded: %.300s", m->name, m->err.text);
+    if (r->state == SERVE_FAILED) {
+        pn_oai_error_set(e, 503, "unavailable_error", NULL, "model", "The model '%s' could not be loaded: %.300s", m->name, r->err.text);
         e->no_retry = true;
         return NULL;
     }
     char what[REGISTRY_NAME_MAX + 40];
-    snprintf(what, sizeof what, "the model '%s' is %s", m->name, m->state == SERVE_LOADING ? "loading" : "being unloaded");
-    pn_oai_error_loading(e, what, m->state == SERVE_LOADING ? 2000 : 5000);
+    snprintf(what, sizeof what, "the model '%s' is %s", m->name, r->state == SERVE_LOADING ? "loading" : "being unloaded");
+    pn_oai_error_loading(e, what, r->state == SERVE_LOADING ? 2000 : 5000);
     return NULL;
 }
 
@@ -12218,59 +12299,62 @@ PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_e
  * Loading: on the loader's lane
  * ------------------------------------------------------------------------------------------ */
 
-static serve_model *registry_of(pn_task *t) { return (serve_model *)(void *)((char *)t - offsetof(serve_model, task)); }
+static serve_replica *registry_of(pn_task *t) { return (serve_replica *)(void *)((char *)t - offsetof(serve_replica, task)); }
 
 /* Does it fit?  The plan of one conversation of the length wanted, and what that length comes to. */
-static pn_status registry_plan(serve_model *m, pn_file *f, pn_err *err)
+static pn_status registry_plan(serve_replica *r, pn_file *f, pn_err *err)
 {
-    const pn_plan_params p = {.n_ctx = m->params.ctx_cap, .kv_type = m->params.kv_type, .has_kv_type = m->params.has_kv_type};
-    pn_status st = pn_file_plan(f, &p, &m->plan, err);
+    const pn_server_model *of = &r->model->params;
+    const pn_plan_params p = {.n_ctx = r->ctx_cap, .kv_type = of->kv_type, .has_kv_type = of->has_kv_type, .dies = r->dies, .n_dies = r->n_dies};
+    pn_status st = pn_file_plan(f, &p, &r->plan, err);
     if (st)
         return st;
-    const pn_plan_info *i = &m->plan;
-    uint32_t cap = m->params.ctx_cap ? PN_MIN(m->params.ctx_cap, i->n_ctx_train) : i->n_ctx_train;
-    m->n_ctx = i->n_ctx_fits ? PN_MIN(cap, i->n_ctx_fits) : i->available_bytes ? 0 : cap;
-    if (!m->n_ctx || (m->params.ctx_cap && m->n_ctx < cap))
+    const pn_plan_info *i = &r->plan;
+    uint32_t cap = r->ctx_cap ? PN_MIN(r->ctx_cap, i->n_ctx_train) : i->n_ctx_train;
+    r->n_ctx = i->n_ctx_fits ? PN_MIN(cap, i->n_ctx_fits) : i->available_bytes ? 0 : cap;
+    if (!r->n_ctx || (r->ctx_cap && r->n_ctx < cap))
         return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes are needed (weights %" PRIu64 ", keys and values of %" PRIu32 " tokens %" PRIu64
                        ", scratch %" PRIu64 "), %" PRIu64 " are available; the longest context that fits is %" PRIu32 " tokens",
                        i->total_bytes, i->weight_bytes, i->n_ctx, i->kv_bytes, i->scratch_bytes, i->available_bytes, i->n_ctx_fits);
     return PN_OK;
 }
 
-static pn_status registry_load(serve_model *m, pn_err *err)
+static pn_status registry_load(serve_replica *r, pn_err *err)
 {
+    const serve_model *m = r->model;
+    pn_engine *e = m->server->e;
     pn_file *f;
-    pn_status st = pn_file_open(m->server->e, m->path, &f, err);
+    pn_status st = pn_file_open(e, m->path, &f, err);
     if (st)
         return st;
-    const pn_model_params p = {.residency = m->params.residency};
-    st = registry_plan(m, f, err);
+    const pn_model_params p = {.residency = m->params.residency, .dies = r->dies, .n_dies = r->n_dies};
+    st = registry_plan(r, f, err);
     if (!st)
-        st = pn_model_load_file(f, &p, &m->m, err);
+        st = pn_model_load_file(f, &p, &r->m, err);
     pn_file_close(f);
     if (st)
         return st;
-    pn_model_describe(m->m, &m->info);
-    const pn_model_caps caps = {.ctx = m->n_ctx, .sessions = m->params.max_sessions, .concurrent = serve_model_slots(m)};
-    st = pn_model_cap(m->m, &caps, err);
+    pn_model_describe(r->m, &r->info);
+    const pn_model_caps caps = {.ctx = r->n_ctx, .sessions = r->max_sessions, .concurrent = serve_replica_slots(r)};
+    st = pn_model_cap(r->m, &caps, err);
     if (!st && m->template_text.len)
-        st = pn_template_open(m->server->e, m->template_text.data, m->template_text.len, &m->tpl, err);
-    else if (!st && m->info.has_chat_template)
-        pn_template_open_model(m->m, &m->tpl, NULL);    /* without it there is still the built-in format */
+        st = pn_template_open(e, m->template_text.data, m->template_text.len, &r->tpl, err);
+    else if (!st && r->info.has_chat_template)
+        pn_template_open_model(r->m, &r->tpl, NULL);    /* without it there is still the built-in format */
     return st;
 }
 
 static void registry_run(pn_task *t)
 {
-    serve_model *m = registry_of(t);
-    if (m->state == SERVE_LOADING)
-        m->err.status = registry_load(m, &m->err);
-    if (m->state == SERVE_LOADING && !m->err.status)
+    serve_replica *r = registry_of(t);
+    if (r->state == SERVE_LOADING)
+        r->err.status = registry_load(r, &r->err);
+    if (r->state == SERVE_LOADING && !r->err.status)
         return;
-    pn_template_close(m->tpl);
-    pn_model_free(m->m);
-    m->tpl = NULL;
-    m->m = NULL;
+    pn_template_close(r->tpl);
+    pn_model_free(r->m);
+    r->tpl = NULL;
+    r->m = NULL;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -12289,33 +12373,66 @@ static void registry_free(serve_model *m)
     pn_mem_free(&s->mem, PN_ACCT_CONN, m, sizeof *m);
 }
 
-static void registry_remove(serve_model *m)
+/* A replica is no more, and with the last one goes the name. */
+static void registry_remove(serve_replica *r)
 {
-    serve_model **p = &m->server->models;
-    while (*p != m)
+    serve_model *m = r->model;
+    pn_server *s = m->server;
+    serve_replica **p = &m->replicas;
+    while (*p != r)
         p = &(*p)->next;
-    *p = m->next;
+    *p = r->next;
+    if (r->bit)
+        pn_affinity_forget(&s->seen, r->bit);
+    pn_mem_free(&s->mem, PN_ACCT_CONN, r, sizeof *r);
+    if (m->replicas)
+        return;
+    serve_model **q = &s->models;
+    while (*q != m)
+        q = &(*q)->next;
+    *q = m->next;
+    registry_free(m);
+}
+
+/* "0" or "0,1". */
+static const char *registry_dies_text(const serve_replica *r, char *text, size_t cap)
+{
+    snprintf(text, cap, r->n_dies > 1 ? "%" PRIu32 ",%" PRIu32 : "%" PRIu32, r->dies[0], r->dies[r->n_dies - 1]);
+    return text;
+}
+
+static void registry_unloaded(serve_replica *r)
+{
+    serve_model *m = r->model;
+    serve_logf(m->server, PN_LOG_INFO, "model %s: unloaded", m->name);
+    serve_admin_waiters(&r->waiters, r);
+    if (m->replicas == r && !r->next)
+        serve_admin_waiters(&m->gone, r);
+    registry_remove(r);
 }
 
 static void registry_done(pn_task *t)
 {
-    serve_model *m = registry_of(t);
+    serve_replica *r = registry_of(t);
+    serve_model *m = r->model;
     pn_server *s = m->server;
-    if (m->state == SERVE_UNLOADING) {
-        serve_logf(s, PN_LOG_INFO, "model %s: unloaded", m->name);
-        serve_admin_waiters(m);
-        registry_remove(m);
-        registry_free(m);
+    char dies[24];
+    if (r->state == SERVE_UNLOADING) {
+        registry_unloaded(r);
         return;
     }
-    m->state = m->err.status ? SERVE_FAILED : SERVE_MODEL_READY;
-    m->created = pn_net_unix_s();
-    if (m->err.status)
-        serve_logf(s, PN_LOG_ERROR, "model %s: %s", m->name, m->err.text);
+    r->state = r->err.status ? SERVE_FAILED : SERVE_MODEL_READY;
+    m->created = m->created ? m->created : pn_net_unix_s();
+    if (r->err.status)
+        serve_logf(s, PN_LOG_ERROR, "model %s: %s", m->name, r->err.text);
+    else if (s->n_dies > 1)
+        serve_logf(s, PN_LOG_INFO, "model %s: ready on die %s, %s %s, context %" PRIu32 ", %" PRIu32 " at once", m->name,
+                   registry_dies_text(r, dies, sizeof dies), r->info.arch, r->info.type, r->n_ctx, serve_replica_slots(r));
     else
-        serve_logf(s, PN_LOG_INFO, "model %s: ready, %s %s, context %" PRIu32 ", %" PRIu32 " at once", m->name, m->info.arch, m->info.type,
-                   m->n_ctx, serve_model_slots(m));
-    serve_admin_waiters(m);
+        serve_logf(s, PN_LOG_INFO, "model %s: ready, %s %s, context %" PRIu32 ", %" PRIu32 " at once", m->name, r->info.arch, r->info.type,
+                   r->n_ctx, serve_replica_slots(r));
+    serve_admin_waiters(&r->waiters, r);
+    serve_ask_pump(m);
 }
 
 /* The file's name without folder and ".gguf". */
@@ -12334,7 +12451,7 @@ static pn_status registry_new(pn_server *s, const pn_server_model *p, pn_bytes n
     m->server = s;
     m->params = *p;
     m->queue_end = &m->queue;
-    m->task = (pn_task){.run = registry_run, .done = registry_done};
+    m->params.dies = NULL;
     pn_str_init(&m->aliases, &s->mem, PN_ACCT_CONN);
     pn_str_init(&m->template_text, &s->mem, PN_ACCT_CONN);
     for (size_t i = 0; i < p->n_aliases; i++)
@@ -12354,59 +12471,188 @@ static pn_status registry_new(pn_server *s, const pn_server_model *p, pn_bytes n
     return PN_OK;
 }
 
-/* Is a name free?  A model that could not be loaded gives its own back. */
-static pn_status registry_name(pn_server *s, pn_bytes name, pn_err *err)
+static serve_replica **registry_end(serve_model *m)
 {
-    serve_model *m = serve_model_find(s, name);
-    if (!name.len || name.len > REGISTRY_NAME_MAX)
-        return pn_fail(err, PN_E_INVALID, "a model's name: expected 1 to %d bytes", REGISTRY_NAME_MAX);
-    if (m && m->state == SERVE_FAILED && !m->waiters) {
-        registry_remove(m);
-        registry_free(m);
-        m = NULL;
-    }
-    return m ? pn_fail(err, PN_E_INVALID, "there is a model called '%.*s' already; another copy of it would need a die of its own, and this "
-                       "machine has the CPU alone", (int)name.len, name.data) : PN_OK;
+    serve_replica **end = &m->replicas;
+    while (*end)
+        end = &(*end)->next;
+    return end;
 }
 
-PN_API pn_status pn_server_load(pn_server *s, const pn_server_model *params, pn_err *err)
+/* A replica of m, on p's dies. */
+static pn_status registry_add(serve_model *m, const pn_server_model *p, serve_replica **out, pn_err *err)
+{
+    pn_server *s = m->server;
+    uint64_t taken = 0;
+    for (const serve_model *k = s->models; k; k = k->next)
+        for (const serve_replica *r = k->replicas; r; r = r->next)
+            taken |= r->bit;
+    if (taken == UINT64_MAX)
+        return pn_fail(err, PN_E_INVALID, "there are 64 models already");
+    serve_replica *r = pn_mem_calloc(&s->mem, PN_ACCT_CONN, 1, sizeof *r);
+    if (!r)
+        return pn_fail_nomem(err, "a model's entry", sizeof *r);
+    r->model = m;
+    r->n_dies = (uint32_t)p->n_dies;
+    memcpy(r->dies, p->dies, p->n_dies * sizeof *r->dies);
+    r->bit = s->n_dies > 1 ? ~taken & (taken + 1) : 0;
+    r->ctx_cap = p->ctx_cap;
+    r->max_sessions = p->max_sessions;
+    r->max_concurrent = p->max_concurrent;
+    r->task = (pn_task){.run = registry_run, .done = registry_done};
+    *registry_end(m) = r;
+    *out = r;
+    return PN_OK;
+}
+
+/* Replicas that could not be loaded give their place back. */
+static void registry_drop_failed(pn_server *s, pn_bytes name)
+{
+    const serve_model *m = serve_model_find(s, name);
+    for (serve_replica *r = m ? m->replicas : NULL, *next; r; r = next) {
+        next = r->next;
+        if (r->state == SERVE_FAILED && !r->waiters)
+            registry_remove(r);
+    }
+}
+
+/* Is a name free, or of: may it be its?  of NULL: it has to be free. */
+static pn_status registry_name(pn_server *s, pn_bytes name, const serve_model *of, pn_err *err)
+{
+    if (!name.len || name.len > REGISTRY_NAME_MAX)
+        return pn_fail(err, PN_E_INVALID, "a model's name: expected 1 to %d bytes", REGISTRY_NAME_MAX);
+    const serve_model *m = serve_model_find(s, name);
+    if (!m || m == of)
+        return PN_OK;
+    if (s->n_dies > 1)
+        return pn_fail(err, PN_E_INVALID, "there is a model called '%.*s' already", (int)name.len, name.data);
+    return pn_fail(err, PN_E_INVALID, "there is a model called '%.*s' already; another copy of it would need a die of its own, and this "
+                   "machine has the CPU alone", (int)name.len, name.data);
+}
+
+/* What is on a die, for who has to choose another: the first name, or NULL. */
+static const char *registry_on(const pn_server *s, uint32_t die)
+{
+    for (const serve_model *m = s->models; m; m = m->next)
+        for (const serve_replica *r = m->replicas; r; r = r->next)
+            for (uint32_t i = 0; i < r->n_dies && r->state != SERVE_FAILED; i++)
+                if (r->dies[i] == die)
+                    return m->name;
+    return NULL;
+}
+
+/* The dies of a model: as wished, or one that is free. */
+static pn_status registry_dies(const pn_server *s, const pn_server_model *p, uint32_t dies[SERVE_PARTS], pn_err *err)
+{
+    if (p->n_dies > SERVE_PARTS)
+        return pn_fail(err, PN_E_UNSUPPORTED, "%zu dies for one model: expected at most %d", p->n_dies, SERVE_PARTS);
+    for (size_t i = 0; i < p->n_dies; i++) {
+        if (p->dies[i] >= s->n_dies && s->n_dies == 1)
+            return pn_fail(err, PN_E_UNSUPPORTED, "die %" PRIu32 ": this machine has no such die (0, the CPU, is all there is)", p->dies[i]);
+        if (p->dies[i] >= s->n_dies)
+            return pn_fail(err, PN_E_INVALID, "die %" PRIu32 ": there is no such die, there are 0 to %" PRIu32, p->dies[i], s->n_dies - 1);
+        dies[i] = p->dies[i];
+    }
+    if (p->n_dies == 2 && dies[0] == dies[1])
+        return pn_fail(err, PN_E_INVALID, "die %" PRIu32 " is named twice", dies[0]);
+    if (p->n_dies)
+        return PN_OK;
+    dies[0] = 0;
+    while (s->n_dies > 1 && dies[0] < s->n_dies && registry_on(s, dies[0]))
+        dies[0]++;
+    if (dies[0] < s->n_dies)
+        return PN_OK;
+    char there[300] = "";
+    for (uint32_t i = 0, n = 0; i < s->n_dies && n + 40 < sizeof there; i++)
+        n += (uint32_t)snprintf(there + n, sizeof there - n, "%s%" PRIu32 " has '%.24s'", i ? ", " : "", i, registry_on(s, i));
+    return pn_fail(err, PN_E_INVALID, "no die is free (%s): name the dies it is to share", there);
+}
+
+/* May m have another replica of this file on these dies? */
+static pn_status registry_another(const serve_model *m, const pn_server_model *p, const uint32_t *dies, size_t n, pn_err *err)
+{
+    if (strcmp(m->path, p->path) != 0)
+        return pn_fail(err, PN_E_INVALID, "there is a model called '%s' already, of another file", m->name);
+    for (const serve_replica *r = m->replicas; r; r = r->next)
+        for (uint32_t i = 0; i < r->n_dies && r->state != SERVE_FAILED; i++)
+            for (size_t k = 0; k < n; k++)
+                if (r->dies[i] == dies[k])
+                    return pn_fail(err, PN_E_INVALID, "the model '%s' is on die %" PRIu32 " already", m->name, dies[k]);
+    return PN_OK;
+}
+
+/* More names of the model. */
+static pn_status registry_alias(serve_model *m, const pn_server_model *p, pn_err *err)
+{
+    for (size_t i = 0; i < p->n_aliases; i++)
+        if (!registry_called(m, (pn_bytes){p->aliases[i], strlen(p->aliases[i])}))
+            pn_str_add(&m->aliases, p->aliases[i], strlen(p->aliases[i]) + 1);
+    return m->aliases.failed ? pn_fail_nomem(err, "a model's entry", m->aliases.len) : PN_OK;
+}
+
+/* The entry of that name, made if need be, which may take the replica. */
+static pn_status registry_entry(pn_server *s, const pn_server_model *p, pn_bytes name, const uint32_t *dies, serve_model **out, pn_err *err)
+{
+    registry_drop_failed(s, name);
+    for (size_t i = 0; i < p->n_aliases; i++)
+        registry_drop_failed(s, (pn_bytes){p->aliases[i], strlen(p->aliases[i])});
+    serve_model *m = s->n_dies > 1 ? serve_model_find(s, name) : NULL;
+    pn_status st = m ? registry_another(m, p, dies, PN_MAX(p->n_dies, (size_t)1), err) : registry_name(s, name, NULL, err);
+    for (size_t i = 0; !st && i < p->n_aliases; i++)
+        st = registry_name(s, (pn_bytes){p->aliases[i], strlen(p->aliases[i])}, m, err);
+    if (!st)
+        st = m ? registry_alias(m, p, err) : registry_new(s, p, name, &m, err);
+    if (!st)
+        *out = m;
+    return st;
+}
+
+PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *params, serve_replica **out, pn_err *err)
 {
     pn_server_model p;
     serve_model *m = NULL;
+    serve_replica *r = NULL;
+    uint32_t dies[SERVE_PARTS];
     memset(&p, 0, sizeof p);
     if (params)
         memcpy(&p, params, params->size ? PN_MIN(params->size, sizeof p) : sizeof p);
     if (!p.path)
         return pn_fail(err, PN_E_INVALID, "pn_server_load: a path must be given");
     pn_bytes name = p.name ? (pn_bytes){p.name, strlen(p.name)} : registry_file_name(p.path);
-    for (size_t i = 0; i < p.n_dies; i++)
-        if (p.dies[i] != 0)
-            return pn_fail(err, PN_E_UNSUPPORTED, "die %" PRIu32 ": this machine has no such die (0, the CPU, is all there is)", p.dies[i]);
-    pn_status st = registry_name(s, name, err);
-    for (size_t i = 0; !st && i < p.n_aliases; i++)
-        st = registry_name(s, (pn_bytes){p.aliases[i], strlen(p.aliases[i])}, err);
+    pn_status st = registry_dies(s, &p, dies, err);
     if (!st)
-        st = registry_new(s, &p, name, &m, err);
+        st = registry_entry(s, &p, name, dies, &m, err);
+    p.dies = dies;
+    p.n_dies = PN_MAX(p.n_dies, (size_t)1);
+    if (!st)
+        st = registry_add(m, &p, &r, err);
+    if (st && m && !m->replicas)
+        registry_free(m);
     if (st)
         return st;
     serve_model **end = &s->models;
-    while (*end)
+    while (*end && *end != m)
         end = &(*end)->next;
     *end = m;
     serve_logf(s, PN_LOG_INFO, "model %s: loading %s", m->name, m->path);
-    pn_lane_add(&s->loader, &m->task);
+    pn_lane_add(&s->loader, &r->task);
+    if (out)
+        *out = r;
     return PN_OK;
 }
+
+PN_API pn_status pn_server_load(pn_server *s, const pn_server_model *params, pn_err *err) { return serve_model_load(s, params, NULL, err); }
 
 PN_API pn_status pn_server_ready(const pn_server *s, pn_err *err)
 {
     pn_status st = PN_OK;
-    for (const serve_model *m = s->models; m; m = m->next) {
-        if (m->state == SERVE_FAILED)
-            return pn_fail(err, m->err.status, "%s: %.400s", m->name, m->err.text);
-        if (m->state == SERVE_LOADING)
-            st = pn_fail(err, PN_E_STATE, "the model '%s' is loading", m->name);
-    }
+    for (const serve_model *m = s->models; m; m = m->next)
+        for (const serve_replica *r = m->replicas; r; r = r->next) {
+            if (r->state == SERVE_FAILED)
+                return pn_fail(err, r->err.status, "%s: %.400s", m->name, r->err.text);
+            if (r->state == SERVE_LOADING)
+                st = pn_fail(err, PN_E_STATE, "the model '%s' is loading", m->name);
+        }
     return st;
 }
 
@@ -12416,38 +12662,201 @@ PN_API pn_status pn_server_ready(const pn_server *s, pn_err *err)
 
 PN_INTERNAL void serve_model_settle(serve_model *m)
 {
-    if (m->state != SERVE_DRAINING || m->n_running || m->n_queued)
-        return;
-    m->state = SERVE_UNLOADING;
-    pn_lane_add(&m->server->loader, &m->task);
+    bool others = serve_model_best(m)->state == SERVE_MODEL_READY;
+    for (serve_replica *r = m->replicas; r; r = r->next)
+        if (r->state == SERVE_DRAINING && !r->n_running && (others || !m->n_queued)) {
+            r->state = SERVE_UNLOADING;
+            pn_lane_add(&m->server->loader, &r->task);
+        }
 }
 
-PN_INTERNAL pn_status serve_model_unload(serve_model *m, pn_err *err)
+PN_INTERNAL pn_status serve_replica_unload(serve_replica *r, pn_err *err)
 {
-    if (m->state == SERVE_LOADING)
-        return pn_fail(err, PN_E_STATE, "the model '%s' is loading: unload it when it is ready", m->name);
-    if (m->state == SERVE_UNLOADING || m->state == SERVE_DRAINING)
+    if (r->state == SERVE_LOADING)
+        return pn_fail(err, PN_E_STATE, "the model '%s' is loading: unload it when it is ready", r->model->name);
+    if (r->state == SERVE_UNLOADING || r->state == SERVE_DRAINING)
         return PN_OK;
-    m->state = SERVE_DRAINING;
-    serve_model_settle(m);
+    r->state = SERVE_DRAINING;
+    serve_model_settle(r->model);
     return PN_OK;
+}
+
+PN_INTERNAL void serve_waiters_remove(pn_server *s, const serve_conn *c)
+{
+    for (serve_model *m = s->models; m; m = m->next)
+        for (serve_replica *r = NULL;;) {
+            serve_conn **p = r ? &r->waiters : &m->gone;
+            while (*p && *p != c)
+                p = &(*p)->waiting;
+            if (*p)
+                *p = c->waiting;
+            r = r ? r->next : m->replicas;
+            if (!r)
+                break;
+        }
 }
 
 /* Nobody asks anything any more.  A load that is under way is waited for. */
 PN_INTERNAL void serve_models_free(pn_server *s)
 {
-    for (serve_model *m = s->models; m; m = m->next)
-        m->waiters = NULL;
     while (s->models) {
-        serve_model *m = s->models;
         pn_ready ready[SERVE_READY];
-        if (m->state == SERVE_MODEL_READY || m->state == SERVE_FAILED)
-            serve_model_unload(m, NULL);
+        for (serve_model *m = s->models; m; m = m->next) {
+            m->gone = NULL;
+            for (serve_replica *r = m->replicas; r; r = r->next) {
+                r->waiters = NULL;
+                if (r->state == SERVE_MODEL_READY || r->state == SERVE_FAILED)
+                    serve_replica_unload(r, NULL);
+            }
+        }
         if (s->loader.threaded)
             pn_poller_wait(&s->poller, ready, SERVE_READY, 20);
         pn_wake_clear(&s->wake);
         pn_lane_done(&s->loader);
     }
+}
+#endif
+
+/* ---- Begin serve/pn_replica.c ---- */
+#ifndef PN_DROP_SERVE_PN_REPLICA_C
+#define PN_DROP_SERVE_PN_REPLICA_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_replica.c - which replica of a model answers a request.
+ *
+ * Where its prefix is, then the least busy one.  Exact would be to ask each prefix cache for the prompt's tokens, but
+ * the prompt is written and cut into tokens by the replica that was chosen.  So, as the router does for processes
+ * (pn_affinity.h), a table of a fixed size remembers which replica has seen which session, and which beginning of
+ * messages:
+ *
+ *     session, or all messages of an earlier request     that replica, even if the request has to wait for a place:
+ *                                                        computing a conversation again costs more
+ *     the first KiBs of the messages                     a replica that saw them, if it has a place and is not much
+ *                                                        busier than the others
+ *     else                                               the fewest requests under way, then the clock that is least
+ *                                                        far, then the fewest requests ever
+ *
+ * On the I/O thread, but for serve_ask_keys.
+ */
+/* includes serve/pn_server_int.h */
+
+/* includes base/pn_hash.h */
+
+enum { REPLICA_SEEN = 1 << 14, REPLICA_SLACK = 4 };
+
+PN_INTERNAL pn_status serve_seen_init(pn_server *s, pn_err *err)
+{
+    s->n_dies = pn_engine_die_count(s->e);
+    if (s->n_dies < 2)
+        return PN_OK;
+    char id[17];
+    serve_random_id(id, sizeof id - 1);
+    s->seed = pn_hash(id, sizeof id - 1, 3);
+    pn_status st = pn_affinity_init(&s->seen, &s->mem, REPLICA_SEEN);
+    return st ? pn_fail_nomem(err, "the table of prefixes", REPLICA_SEEN * sizeof *s->seen.table) : PN_OK;
+}
+
+PN_INTERNAL void serve_ask_keys(serve_ask *a)
+{
+    pn_affinity_fields f;
+    pn_str name;
+    pn_bytes session = {NULL, 0};
+    if (a->server->n_dies < 2)
+        return;
+    pn_affinity_scan(pn_str_cstr(&a->body), a->body.len, &f);
+    pn_str_init(&name, &a->server->mem, PN_ACCT_CONN);
+    if (pn_affinity_text(&a->server->mem, f.session_id, &name) && name.len)
+        session = (pn_bytes){name.data, name.len};
+    else if (a->session.len)
+        session = (pn_bytes){a->session.data, a->session.len};
+    else if (pn_affinity_text(&a->server->mem, f.prompt_cache_key, &name) && name.len)
+        session = (pn_bytes){name.data, name.len};
+    pn_affinity_read(&a->keys, &f, f.model, session, a->server->seed);
+    pn_str_fini(&name);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Busy
+ * ------------------------------------------------------------------------------------------ */
+
+static double replica_clock(const serve_replica *r)
+{
+    pn_die_info d;
+    return pn_engine_die(r->model->server->e, r->dies[0], &d) == PN_OK ? d.clock_seconds : 0;
+}
+
+static bool replica_less_busy(const serve_replica *a, const serve_replica *b)
+{
+    if (a->n_running != b->n_running)
+        return a->n_running < b->n_running;
+    double ca = replica_clock(a), cb = replica_clock(b);
+    return ca != cb ? ca < cb : a->n_served < b->n_served;
+}
+
+/* Those that answer: the ready ones; when there are none, those that drain. */
+static bool replica_answers(const serve_replica *r)
+{
+    serve_state best = serve_model_best(r->model)->state;
+    return r->state == best && (best == SERVE_MODEL_READY || best == SERVE_DRAINING);
+}
+
+static bool replica_has_place(const serve_replica *r) { return r->n_running < serve_replica_slots(r); }
+
+/* The least busy of those that answer and are in the set; 0: in any. */
+static serve_replica *replica_least(const serve_model *m, uint64_t set)
+{
+    serve_replica *best = NULL;
+    for (serve_replica *r = m->replicas; r; r = r->next)
+        if (replica_answers(r) && (!set || (r->bit & set)) && (!best || replica_less_busy(r, best)))
+            best = r;
+    return best;
+}
+
+PN_INTERNAL serve_replica *serve_replica_any(const serve_model *m) { return replica_least(m, 0); }
+
+/* ------------------------------------------------------------------------------------------
+ * The choice
+ * ------------------------------------------------------------------------------------------ */
+
+/* Not one of the marks at a number of bytes: the end of a message. */
+static bool replica_is_turn(const pn_affinity_keys *k, uint64_t mark)
+{
+    for (uint32_t i = 0; i + 1 < k->n_keep; i++)
+        if (k->keep[i] == mark)
+            return false;
+    return true;
+}
+
+PN_INTERNAL serve_replica *serve_replica_for(const serve_ask *a)
+{
+    pn_affinity *seen = &a->server->seen;
+    const pn_affinity_keys *k = &a->keys;
+    serve_replica *least = replica_least(a->model, 0), *r = NULL;
+    if (!least)
+        return NULL;
+    uint64_t known = least->bit && k->session ? pn_affinity_find(seen, k->session) : 0;
+    if (known && (r = replica_least(a->model, known)) != NULL)
+        return replica_has_place(r) ? r : NULL;
+    for (uint32_t i = 0; least->bit && i < k->n_marks && !r; i++) {
+        known = pn_affinity_find(seen, k->mark[i]);
+        r = known ? replica_least(a->model, known) : NULL;
+        if (r && replica_is_turn(k, k->mark[i]))
+            return replica_has_place(r) ? r : NULL;
+    }
+    if (r && replica_has_place(r) && r->n_running <= 2 * least->n_running + REPLICA_SLACK)
+        return r;
+    return replica_has_place(least) ? least : NULL;
+}
+
+PN_INTERNAL void serve_replica_learn(const serve_ask *a)
+{
+    pn_server *s = a->server;
+    if (!a->at->bit)
+        return;
+    if (a->keys.session)
+        pn_affinity_set(&s->seen, a->keys.session, a->at->bit);
+    for (uint32_t i = 0; i < a->keys.n_keep; i++)
+        pn_affinity_add(&s->seen, a->keys.keep[i], a->at->bit);
 }
 #endif
 
@@ -12482,7 +12891,7 @@ PN_INTERNAL pn_status serve_ask_refused(serve_ask *a, pn_status st, const pn_err
     if (st == PN_E_BUDGET)
         pn_oai_error_memory(&a->error, err->text, false, 0);
     else if (st == PN_E_CONTEXT)
-        pn_oai_error_context(&a->error, serve_ask_count(a), a->req->common->max_tokens, a->model->n_ctx);
+        pn_oai_error_context(&a->error, serve_ask_count(a), a->req->common->max_tokens, a->at->n_ctx);
     else
         pn_oai_error_status(&a->error, st, err->text);
     return st;
@@ -12552,6 +12961,7 @@ PN_INTERNAL void serve_ask_parse(serve_ask *a)
     a->req = q;
     pn_str_init(&q->tools, mem, PN_ACCT_CONN);
     pn_str_init(&q->echoed, mem, PN_ACCT_CONN);
+    serve_ask_keys(a);
     q->open = parse_body(a, q);
     pn_str_fini(&a->body);
     if (!q->open)
@@ -12662,7 +13072,7 @@ static void begin_done(void *user)
 static void begin_params(serve_ask *a, serve_choice *c)
 {
     const pn_oai_common *q = a->req->common;
-    pn_sampling_default(a->model->m, &c->sampling);
+    pn_sampling_default(a->at->m, &c->sampling);
     pn_oai_sampling(q, &c->sampling);
     c->sampling.seed += c->sampling.has_seed ? c->index : 0;
     c->generate = (pn_generate_params){
@@ -12674,10 +13084,10 @@ static void begin_params(serve_ask *a, serve_choice *c)
 static pn_status begin_session(serve_ask *a, serve_choice *c, pn_err *err)
 {
     const serve_model *m = a->model;
-    const pn_session_params p = {.n_ctx = m->n_ctx, .by_turn = 1, .kv_type = m->params.kv_type, .has_kv_type = m->params.has_kv_type};
+    const pn_session_params p = {.n_ctx = a->at->n_ctx, .by_turn = 1, .kv_type = m->params.kv_type, .has_kv_type = m->params.has_kv_type};
     c->ask = a;
     begin_params(a, c);
-    return pn_session_new(m->m, &p, &c->session, err);
+    return pn_session_new(a->at->m, &p, &c->session, err);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -12731,7 +13141,7 @@ static pn_status begin_piece(serve_ask *a, const pn_oai_inputs *in, const pn_oai
 {
     unsigned flags = PN_TOKENIZE_SPECIAL | (first ? (unsigned)PN_TOKENIZE_BOS : 0u);
     size_t n = piece->n_tokens;
-    pn_status st = piece->text.data ? pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, NULL, 0, &n, err) : PN_OK;
+    pn_status st = piece->text.data ? pn_tokenize(a->at->m, piece->text.data, piece->text.len, flags, NULL, 0, &n, err) : PN_OK;
     if (st)
         return st;
     pn_token *list = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, t->list, t->n * sizeof *list, (t->n + n) * sizeof *list);
@@ -12740,7 +13150,7 @@ static pn_status begin_piece(serve_ask *a, const pn_oai_inputs *in, const pn_oai
     t->list = list;
     t->n += n;
     if (piece->text.data)
-        return pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, list + t->n - n, n, &n, err);
+        return pn_tokenize(a->at->m, piece->text.data, piece->text.len, flags, list + t->n - n, n, &n, err);
     memcpy(list + t->n - n, in->tokens + piece->first, n * sizeof *list);
     return PN_OK;
 }
@@ -12772,7 +13182,7 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
 {
     pn_str *s = &a->req->echoed;
     size_t n, at = s->len;
-    pn_status st = pn_detokenize(a->model->m, c->prompt.list, c->prompt.n, 0, NULL, 0, &n, err);
+    pn_status st = pn_detokenize(a->at->m, c->prompt.list, c->prompt.n, 0, NULL, 0, &n, err);
     if (st)
         return st;
     for (size_t i = 0; i < n; i++)
@@ -12780,7 +13190,7 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
     if (s->failed)
         return pn_fail_nomem(err, "a prompt's text", n);
     out->len = n;
-    return pn_detokenize(a->model->m, c->prompt.list, c->prompt.n, 0, s->data + at, n, &n, err);
+    return pn_detokenize(a->at->m, c->prompt.list, c->prompt.n, 0, s->data + at, n, &n, err);
 }
 
 static pn_status begin_echo(serve_ask *a, pn_err *err)
@@ -13040,7 +13450,7 @@ PN_INTERNAL void serve_ask_close(serve_ask *a)
 {
     pn_mem *mem = &a->server->mem;
     struct serve_request *q = a->req;
-    pn_str *texts[] = {&a->body, &a->report, &a->served, &a->box, &a->out};
+    pn_str *texts[] = {&a->body, &a->session, &a->report, &a->served, &a->box, &a->out};
     begin_undo(a);
     if (q) {
         if (q->open)
@@ -13083,7 +13493,7 @@ PN_INTERNAL bool serve_ask_scores(const serve_ask *a)
 
 static void score_bytes(const serve_ask *a, pn_token t, score_text *out)
 {
-    if (pn_detokenize(a->model->m, &t, 1, 1, out->bytes, sizeof out->bytes, &out->len, NULL) != PN_OK)
+    if (pn_detokenize(a->at->m, &t, 1, 1, out->bytes, sizeof out->bytes, &out->len, NULL) != PN_OK)
         out->len = 0;
     out->len = PN_MIN(out->len, sizeof out->bytes);
 }
@@ -13096,7 +13506,7 @@ static pn_status score_tell(serve_ask *a, serve_choice *c, size_t i, const float
     float lp[SCORE_TOP], chosen = NAN;
     score_text text, tops[SCORE_TOP];
     pn_token_logprob top[SCORE_TOP];
-    pn_status st = logits ? pn_logprobs(a->model->m, logits, c->prompt.list[i], n_top, ids, lp, &chosen, err) : PN_OK;
+    pn_status st = logits ? pn_logprobs(a->at->m, logits, c->prompt.list[i], n_top, ids, lp, &chosen, err) : PN_OK;
     if (st)
         return st;
     for (uint32_t k = 0; k < n_top; k++) {
@@ -13128,7 +13538,7 @@ static pn_status score_rows(serve_ask *a, serve_choice *c, float *logits, size_t
 
 PN_INTERNAL pn_status serve_ask_score(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    size_t V = pn_vocab_size(a->model->m);
+    size_t V = pn_vocab_size(a->at->m);
     float *logits = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, SCORE_ROWS * V, sizeof *logits);
     pn_status st = logits ? score_rows(a, c, logits, V, err) : pn_fail_nomem(err, "logits", SCORE_ROWS * V * sizeof *logits);
     pn_mem_free(&a->server->mem, PN_ACCT_CONN, logits, SCORE_ROWS * V * sizeof *logits);
@@ -13176,12 +13586,12 @@ static void once_variables(const pn_oai_chat *q, bool opened, pn_str *out)
 static pn_status once_render(serve_ask *a, bool opened, pn_rendered **out, pn_err *err)
 {
     pn_str vars;
-    if (!a->model->tpl)
+    if (!a->at->tpl)
         return pn_fail(err, PN_E_UNSUPPORTED, "the model '%s' has no chat template", a->model->name);
     pn_str_init(&vars, &a->server->mem, PN_ACCT_CONN);
     once_variables(a->req->chat, opened, &vars);
     pn_status st = vars.failed ? pn_fail_nomem(err, "a prompt", vars.len)
-                               : pn_template_render_json(a->model->tpl, vars.data, vars.len, 0, out, err);
+                               : pn_template_render_json(a->at->tpl, vars.data, vars.len, 0, out, err);
     pn_str_fini(&vars);
     return st;
 }
@@ -13193,11 +13603,11 @@ static pn_status once_tokens_of(serve_ask *a, bool opened, serve_tokens *t, pn_e
     pn_status st = once_render(a, opened, &r, err);
     if (st)
         return st;
-    st = pn_rendered_tokenize(r, a->model->m, NULL, 0, &n, err);
+    st = pn_rendered_tokenize(r, a->at->m, NULL, 0, &n, err);
     if (!st) {
         t->list = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, n, sizeof *t->list);
         t->n = t->list ? n : 0;
-        st = t->list ? pn_rendered_tokenize(r, a->model->m, t->list, n, &n, err) : pn_fail_nomem(err, "a prompt", n * sizeof *t->list);
+        st = t->list ? pn_rendered_tokenize(r, a->at->m, t->list, n, &n, err) : pn_fail_nomem(err, "a prompt", n * sizeof *t->list);
     }
     pn_rendered_free(r);
     return st;
@@ -13237,12 +13647,12 @@ static pn_status once_text_tokens(serve_ask *a, serve_tokens *t, pn_err *err)
     const pn_oai_tokenize *q = &a->req->of.tokenize;
     unsigned flags = (q->add_special ? (unsigned)PN_TOKENIZE_BOS : 0u) | (q->parse_special ? (unsigned)PN_TOKENIZE_SPECIAL : 0u);
     size_t n;
-    pn_status st = pn_tokenize(a->model->m, q->text.data, q->text.len, flags, NULL, 0, &n, err);
+    pn_status st = pn_tokenize(a->at->m, q->text.data, q->text.len, flags, NULL, 0, &n, err);
     if (st)
         return st;
     t->list = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, n, sizeof *t->list);
     t->n = t->list ? n : 0;
-    return t->list ? pn_tokenize(a->model->m, q->text.data, q->text.len, flags, t->list, n, &n, err)
+    return t->list ? pn_tokenize(a->at->m, q->text.data, q->text.len, flags, t->list, n, &n, err)
                    : pn_fail_nomem(err, "tokens", n * sizeof *t->list);
 }
 
@@ -13255,7 +13665,7 @@ static pn_status once_pieces(serve_ask *a, const serve_tokens *t, pn_bytes *piec
         for (size_t i = 0; i < t->n && !st; i++) {
             char buf[512];
             size_t n;
-            st = pn_detokenize(a->model->m, &t->list[i], 1, 1, buf, sizeof buf, &n, err);
+            st = pn_detokenize(a->at->m, &t->list[i], 1, 1, buf, sizeof buf, &n, err);
             n = PN_MIN(n, sizeof buf);
             if (!pass)
                 pn_str_add(texts, buf, st ? 0 : n);
@@ -13282,7 +13692,7 @@ static pn_status once_tokenize(serve_ask *a, pn_str *out, pn_err *err)
         st = pieces ? once_pieces(a, &t, pieces, &texts, err) : pn_fail_nomem(err, "tokens", n * sizeof *pieces);
     }
     if (!st)
-        pn_oai_tokenize_body(out, q, t.list, pieces, n, a->model->n_ctx);
+        pn_oai_tokenize_body(out, q, t.list, pieces, n, a->at->n_ctx);
     pn_mem_free(mem, PN_ACCT_CONN, pieces, n * sizeof *pieces);
     pn_str_fini(&texts);
     once_free(a, &t);
@@ -13293,12 +13703,12 @@ static pn_status once_detokenize(serve_ask *a, pn_str *out, pn_err *err)
 {
     const pn_oai_detokenize *q = &a->req->of.detokenize;
     size_t n;
-    pn_status st = pn_detokenize(a->model->m, q->tokens, q->n, 1, NULL, 0, &n, err);
+    pn_status st = pn_detokenize(a->at->m, q->tokens, q->n, 1, NULL, 0, &n, err);
     char *text = st ? NULL : pn_mem_alloc(&a->server->mem, PN_ACCT_CONN, n + 1);
     if (st || !text)
         return st ? st : pn_fail_nomem(err, "a text", n);
     size_t cap = n + 1;
-    st = pn_detokenize(a->model->m, q->tokens, q->n, 1, text, n, &n, err);
+    st = pn_detokenize(a->at->m, q->tokens, q->n, 1, text, n, &n, err);
     if (!st)
         pn_oai_detokenize_body(out, text, n);
     pn_mem_free(&a->server->mem, PN_ACCT_CONN, text, cap);
@@ -13350,7 +13760,7 @@ static pn_status once_vector(serve_ask *a, pn_session *s, size_t i, float *out, 
 static pn_status once_embed(serve_ask *a, pn_str *out, pn_err *err)
 {
     const pn_oai_embeddings *q = &a->req->of.embeddings;
-    const serve_model *m = a->model;
+    const serve_replica *m = a->at;
     pn_mem *mem = &a->server->mem;
     size_t n = q->inputs.n, dim = m->info.n_embd;
     if (q->dimensions && q->dimensions != dim)
@@ -13570,11 +13980,20 @@ PN_INTERNAL void serve_asks_stop(pn_server *s)
     }
 }
 
+/* Its place is free. */
+static void ask_leave(serve_ask *a)
+{
+    a->at->n_running--;
+    a->at = NULL;
+    a->model->n_running--;
+    a->server->n_running--;
+}
+
 /* On the lane everything was taken apart. */
 static void ask_free(serve_ask *a)
 {
     pn_server *s = a->server;
-    serve_model *m = a->begun_ms ? a->model : NULL;
+    serve_model *m = a->at ? a->model : NULL;
     *(a->prev ? &a->prev->next : &s->asks) = a->next;
     if (a->next)
         a->next->prev = a->prev;
@@ -13583,8 +14002,7 @@ static void ask_free(serve_ask *a)
         double took = ask_seconds(a->begun_ms, s->now);
         if (ask_generates(a))
             m->seconds = m->seconds > 0 ? 0.8 * m->seconds + 0.2 * took : took;
-        m->n_running--;
-        s->n_running--;
+        ask_leave(a);
         s->n_closed++;
     }
     pn_mutex_fini(&a->lock);
@@ -13603,7 +14021,7 @@ static void ask_free(serve_ask *a)
 /* Until about one of those ahead is through. */
 static uint32_t ask_retry_ms(const serve_model *m)
 {
-    double each = m->seconds > 0 ? m->seconds : 1, wait = each * (double)(m->n_queued + 1) / (double)serve_model_slots(m);
+    double each = m->seconds > 0 ? m->seconds : 1, wait = each * (double)(m->n_queued + 1) / (double)PN_MAX(serve_model_slots(m), 1u);
     return (uint32_t)(1000 * (wait < 1 ? 1 : wait > 55 ? 55 : wait));      /* clients do not heed a minute or more */
 }
 
@@ -13632,8 +14050,8 @@ static uint32_t ask_running_of(const serve_model *m, uint64_t client)
     return n;
 }
 
-/* The oldest of the client that has the fewest running. */
-static serve_ask *ask_choose(const serve_model *m)
+/* The oldest of the client that has the fewest running, of those that a replica has a place for: *at. */
+static serve_ask *ask_choose(const serve_model *m, serve_replica **at)
 {
     serve_ask *best = NULL;
     uint32_t fewest = UINT32_MAX;
@@ -13641,16 +14059,22 @@ static serve_ask *ask_choose(const serve_model *m)
         if (a->retry && a->retry_at == m->server->n_closed && m->server->n_running)
             continue;                   /* nothing has changed since there was no memory for it */
         uint32_t n = ask_running_of(m, a->client);
-        if (n < fewest) {
+        serve_replica *r = n < fewest ? serve_replica_for(a) : NULL;
+        if (r) {
             best = a;
+            *at = r;
             fewest = n;
         }
     }
     return best;
 }
 
-static void ask_start(serve_ask *a)
+static void ask_start(serve_ask *a, serve_replica *at)
 {
+    a->at = at;
+    at->n_running++;
+    at->n_served++;
+    serve_replica_learn(a);
     a->model->n_running++;
     a->server->n_running++;
     a->begun_ms = PN_MAX(a->server->now, (uint64_t)1);
@@ -13659,14 +14083,10 @@ static void ask_start(serve_ask *a)
 
 PN_INTERNAL void serve_ask_pump(serve_model *m)
 {
-    if (m->state != SERVE_MODEL_READY && m->state != SERVE_DRAINING)
-        return;
-    while (m->n_running < serve_model_slots(m)) {
-        serve_ask *a = ask_choose(m);
-        if (!a)
-            return;
+    serve_replica *at = NULL;
+    for (serve_ask *a; (a = ask_choose(m, &at)) != NULL;) {
         ask_unqueue(a);
-        ask_start(a);
+        ask_start(a, at);
     }
 }
 
@@ -13930,7 +14350,7 @@ static void ask_parsed(serve_ask *a)
     if (a->error.status || !a->conn)
         ask_refuse(a);
     else if (a->kind > SERVE_EMBED)
-        ask_start(a);                       /* nothing is computed: no place is needed */
+        ask_start(a, serve_replica_any(a->model));      /* nothing is computed: no place is needed */
     else
         ask_queue(a);
 }
@@ -13941,8 +14361,7 @@ static void ask_begun(serve_ask *a)
     pn_server *s = a->server;
     if (a->retry && !a->cancelled && a->conn && s->n_running > 1) {
         serve_model *m = a->model;
-        m->n_running--;
-        s->n_running--;
+        ask_leave(a);
         a->begun_ms = 0;
         a->error.status = 0;
         a->retry_at = s->n_closed;
@@ -14014,9 +14433,11 @@ PN_INTERNAL void serve_ask_new(serve_conn *c, serve_kind kind)
     pn_mutex_init(&a->lock);
     serve_random_id(a->id, 24);
     pn_http_take_body(&c->c.http, &a->body);
-    pn_str *texts[] = {&a->report, &a->served, &a->box, &a->out};
+    pn_str *texts[] = {&a->session, &a->report, &a->served, &a->box, &a->out};
     for (size_t i = 0; i < PN_COUNT_OF(texts); i++)
         pn_str_init(texts[i], &s->mem, PN_ACCT_CONN);
+    pn_bytes session = pn_http_get(&c->c.http.req, "x-session-id");
+    pn_str_add(&a->session, session.data, session.len);
     a->next = s->asks;
     if (s->asks)
         s->asks->prev = a;
@@ -14740,28 +15161,40 @@ static const char *admin_residency(const serve_model *m) { return m->params.resi
  * Models
  * ------------------------------------------------------------------------------------------ */
 
+/* What a conversation may hold wherever it is answered. */
+static uint32_t admin_context(const serve_model *m)
+{
+    serve_state best = serve_model_best(m)->state;
+    uint32_t n = UINT32_MAX;
+    for (const serve_replica *r = m->replicas; r; r = r->next)
+        n = r->state == best ? PN_MIN(n, r->n_ctx) : n;
+    return n;
+}
+
 /* An entry of /v1/models: OpenAI's members, then those that agents look for, then ours. */
 static void admin_model(pn_str *s, const serve_model *m)
 {
-    bool ready = m->m != NULL && (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING);
+    const serve_replica *r = serve_model_best(m);
+    bool ready = r->m != NULL && (r->state == SERVE_MODEL_READY || r->state == SERVE_DRAINING);
+    uint32_t n_ctx = admin_context(m);
     pn_str_addc(s, '{');
     admin_text(s, "id", m->name);
     admin_text(s, "object", "model");
     admin_field(s, "created", (uint64_t)(m->created ? m->created : m->server->started_unix));
     admin_text(s, "owned_by", "pantheon");
-    admin_text(s, "state", serve_state_name(m->state));
+    admin_text(s, "state", serve_state_name(r->state));
     if (ready) {
-        admin_field(s, "context_length", m->n_ctx);
-        admin_field(s, "max_model_len", m->n_ctx);
-        admin_field(s, "floor_context", PN_MIN(m->n_ctx, 4096u));
+        admin_field(s, "context_length", n_ctx);
+        admin_field(s, "max_model_len", n_ctx);
+        admin_field(s, "floor_context", PN_MIN(n_ctx, 4096u));
         admin_text(s, "kv_type", admin_kv_type(m));
         admin_text(s, "residency", admin_residency(m));
-        admin_field(s, "replicas", 1);
+        admin_field(s, "replicas", serve_model_replicas(m));
         pn_json_key(s, "meta");
         pn_str_addf(s, "{\"n_ctx\":%" PRIu32 ",\"n_ctx_train\":%" PRIu32 ",\"n_vocab\":%" PRIu32 ",\"n_params\":%" PRIu64 ",\"size\":%" PRIu64
-                    ",\"n_embd\":%" PRIu32, m->n_ctx, m->info.n_ctx_train, m->info.n_vocab, m->info.n_params, m->info.weight_bytes, m->info.n_embd);
-        admin_text(s, "arch", m->info.arch);
-        admin_text(s, "type", m->info.type);
+                    ",\"n_embd\":%" PRIu32, n_ctx, r->info.n_ctx_train, r->info.n_vocab, r->info.n_params, r->info.weight_bytes, r->info.n_embd);
+        admin_text(s, "arch", r->info.arch);
+        admin_text(s, "type", r->info.type);
         pn_str_addc(s, '}');
     }
     pn_json_key(s, "aliases");
@@ -14777,7 +15210,7 @@ static void admin_models(serve_conn *c, pn_str *s)
 {
     pn_str_addz(s, "{\"object\":\"list\",\"data\":[");
     for (const serve_model *m = c->server->models; m; m = m->next) {
-        if (m->state == SERVE_FAILED)
+        if (serve_model_best(m)->state == SERVE_FAILED)
             continue;                   /* agents offer what they find here; its error is on /admin/models */
         pn_json_item(s);
         admin_model(s, m);
@@ -14810,16 +15243,48 @@ static void admin_accounts(const pn_server *s, pn_str *out)
     pn_str_addc(out, '}');
 }
 
+static void admin_dies_of(pn_str *s, const serve_replica *r)
+{
+    for (uint32_t i = 0; i < r->n_dies; i++) {
+        pn_json_item(s);
+        pn_json_write_u64(s, r->dies[i]);
+    }
+}
+
+static void admin_replica(pn_str *s, const serve_replica *r)
+{
+    pn_str_addz(s, "{\"dies\":[");
+    admin_dies_of(s, r);
+    pn_str_addc(s, ']');
+    admin_text(s, "state", serve_state_name(r->state));
+    if (r->state == SERVE_FAILED)
+        admin_text(s, "error", r->err.text);
+    admin_field(s, "running", r->n_running);
+    admin_field(s, "served", r->n_served);
+    admin_field(s, "max_concurrent", serve_replica_slots(r));
+    admin_field(s, "context_length", r->n_ctx);
+    pn_str_addc(s, '}');
+}
+
 /* As an administrator sees it: who works, who waits, what it was planned to take. */
 static void admin_model_full(pn_str *s, const serve_model *m)
 {
+    const serve_replica *best = serve_model_best(m);
     pn_str_addc(s, '{');
     admin_text(s, "name", m->name);
     admin_text(s, "path", m->path);
-    admin_text(s, "state", serve_state_name(m->state));
-    if (m->state == SERVE_FAILED)
-        admin_text(s, "error", m->err.text);
-    pn_str_addz(s, ",\"dies\":[0]");
+    admin_text(s, "state", serve_state_name(best->state));
+    if (best->state == SERVE_FAILED)
+        admin_text(s, "error", best->err.text);
+    pn_str_addz(s, ",\"dies\":[");
+    for (const serve_replica *r = m->replicas; r; r = r->next)
+        admin_dies_of(s, r);
+    pn_str_addz(s, "],\"replicas\":[");
+    for (const serve_replica *r = m->replicas; r; r = r->next) {
+        pn_json_item(s);
+        admin_replica(s, r);
+    }
+    pn_str_addc(s, ']');
     admin_field(s, "running", m->n_running);
     admin_field(s, "queued", m->n_queued);
     admin_field(s, "max_concurrent", serve_model_slots(m));
@@ -14827,9 +15292,9 @@ static void admin_model_full(pn_str *s, const serve_model *m)
     admin_field(s, "ctx_cap", m->params.ctx_cap);
     if (m->params.has_reasoning_budget)
         admin_field(s, "reasoning_budget", m->params.reasoning_budget);
-    if (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING) {
-        const pn_plan_info *p = &m->plan;
-        admin_field(s, "context_length", m->n_ctx);
+    if (best->state == SERVE_MODEL_READY || best->state == SERVE_DRAINING) {
+        const pn_plan_info *p = &best->plan;
+        admin_field(s, "context_length", admin_context(m));
         admin_text(s, "kv_type", admin_kv_type(m));
         admin_text(s, "residency", admin_residency(m));
         pn_str_addf(s, ",\"plan\":{\"weights\":%" PRIu64 ",\"kv_per_token\":%" PRIu64 ",\"kv_per_session\":%" PRIu64 ",\"scratch\":%" PRIu64
@@ -14933,65 +15398,69 @@ static bool admin_read(serve_conn *c, admin_load *l)
     return ok;
 }
 
-static void admin_loaded(serve_conn *c, const serve_model *m)
+static void admin_loaded(serve_conn *c, const serve_replica *r)
 {
+    const char *name = r->model->name;
     pn_oai_error e;
     pn_str s;
-    if (m->state == SERVE_FAILED) {
-        pn_oai_error_status(&e, m->err.status, m->err.text);
-        if (m->err.status == PN_E_BUDGET)
-            pn_oai_error_set(&e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", m->name, m->err.text);
+    if (r->state == SERVE_FAILED) {
+        pn_oai_error_status(&e, r->err.status, r->err.text);
+        if (r->err.status == PN_E_BUDGET)
+            pn_oai_error_set(&e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", name, r->err.text);
         else if (e.status >= 500)
-            pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", "path", "%s", m->err.text);
+            pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", "path", "%s", r->err.text);
         e.no_retry = true;
         serve_error(c, &e);
         return;
     }
     pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
     pn_str_addc(&s, '{');
-    admin_text(&s, "name", m->name);
-    admin_text(&s, "state", m->state == SERVE_UNLOADING ? "unloaded" : serve_state_name(m->state));
-    pn_str_addz(&s, ",\"die\":[0]");
-    if (m->state == SERVE_MODEL_READY) {
-        const pn_plan_info *p = &m->plan;
+    admin_text(&s, "name", name);
+    admin_text(&s, "state", r->state == SERVE_UNLOADING ? "unloaded" : serve_state_name(r->state));
+    pn_str_addz(&s, ",\"die\":[");
+    admin_dies_of(&s, r);
+    pn_str_addc(&s, ']');
+    if (r->state == SERVE_MODEL_READY) {
+        const pn_plan_info *p = &r->plan;
         pn_str_addf(&s, ",\"plan\":{\"weights\":%" PRIu64 ",\"kv_per_token\":%" PRIu64 ",\"scratch\":%" PRIu64 ",\"total\":%" PRIu64
                     ",\"available\":%" PRIu64 ",\"context_length\":%" PRIu32 "}", p->weight_bytes, p->kv_bytes_per_token, p->scratch_bytes, p->total_bytes,
-                    p->available_bytes, m->n_ctx);
+                    p->available_bytes, r->n_ctx);
     }
     pn_str_addc(&s, '}');
-    serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s, NULL);
+    serve_reply_give(c, r->state == SERVE_LOADING ? 202 : 200, admin_json, &s, NULL);
 }
 
 /* What they want next may be to load or unload this very model: that has to wait. */
-PN_INTERNAL void serve_admin_waiters(serve_model *m)
+PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r)
 {
-    while (m->waiters) {
-        serve_conn *c = m->waiters;
-        m->waiters = c->waiting;
-        admin_loaded(c, m);
+    while (*list) {
+        serve_conn *c = *list;
+        *list = c->waiting;
+        admin_loaded(c, r);
         serve_turn_later(c);
     }
 }
 
-static void admin_wait(serve_conn *c, serve_model *m)
+static void admin_wait(serve_conn *c, serve_conn **list)
 {
-    c->waiting = m->waiters;
-    m->waiters = c;
+    c->waiting = *list;
+    *list = c;
 }
 
-/* The model of that name, if it is the same one; *other: the name is another's. */
-static serve_model *admin_same(const pn_server *s, const admin_load *l, bool *other)
+/* What is loaded already, or loading: the same name and path, and the same dies where some are given. */
+static serve_replica *admin_same(const pn_server *s, const admin_load *l)
 {
     serve_model *m = l->name.data ? serve_model_find(s, l->name) : NULL;
-    *other = m && m->state != SERVE_FAILED && strcmp(m->path, l->path.data) != 0;
-    return m && !*other && (m->state == SERVE_LOADING || m->state == SERVE_MODEL_READY) ? m : NULL;
+    if (!m || strcmp(m->path, l->path.data) != 0)
+        return NULL;
+    serve_replica *r = l->p.n_dies ? serve_model_on(m, l->p.dies, l->p.n_dies) : serve_model_best(m);
+    return r && (r->state == SERVE_LOADING || r->state == SERVE_MODEL_READY) ? r : NULL;
 }
 
 static void admin_load_call(serve_conn *c)
 {
     admin_load l;
     pn_err err;
-    bool other;
     pn_server *s = c->server;
     if (!admin_read(c, &l))
         return;
@@ -15002,23 +15471,46 @@ static void admin_load_call(serve_conn *c)
     }
     l.p.path = l.path.data;
     l.p.name = l.name.data;
-    serve_model *m = admin_same(s, &l, &other);
-    pn_status st = m ? PN_OK : pn_server_load(s, &l.p, &err);
-    for (serve_model *last = s->models; !m && !st && last; last = last->next)
-        m = last->next ? NULL : last;   /* the new one is the last */
+    serve_replica *r = admin_same(s, &l);
+    pn_status st = r ? PN_OK : serve_model_load(s, &l.p, &r, &err);
     pn_json_fini(&l.doc);
     if (st)
         serve_errorf(c, 400, "invalid_request_error", "invalid_value", "%s", err.text);
-    else if (m->state == SERVE_LOADING && l.wait)
-        admin_wait(c, m);
+    else if (r->state == SERVE_LOADING && l.wait)
+        admin_wait(c, &r->waiters);
     else
-        admin_loaded(c, m);
+        admin_loaded(c, r);
+}
+
+/* The replica on those dies, or all; answered when they are gone. */
+static void admin_unload(serve_conn *c, serve_model *m, const admin_load *l)
+{
+    serve_replica *one = l->p.n_dies ? serve_model_on(m, l->p.dies, l->p.n_dies) : NULL;
+    pn_oai_error e;
+    pn_err err;
+    if (l->p.n_dies && !one) {
+        pn_oai_error_set(&e, 404, "invalid_request_error", "model_not_found", "dies", "The model '%s' has no replica on those dies", m->name);
+        serve_error(c, &e);
+        return;
+    }
+    pn_status st = PN_OK;
+    for (serve_replica *r = m->replicas; r && !st; r = r->next)
+        if ((!one || r == one) && r->state == SERVE_LOADING)
+            st = serve_replica_unload(r, &err);         /* refused, and nothing has been done yet */
+    if (st) {
+        pn_oai_error_loading(&e, err.text, 2000);
+        serve_error(c, &e);
+        return;
+    }
+    admin_wait(c, one ? &one->waiters : &m->gone);
+    for (serve_replica *r = m->replicas; r; r = r->next)
+        if (!one || r == one)
+            (void)serve_replica_unload(r, &err);
 }
 
 static void admin_unload_call(serve_conn *c)
 {
     admin_load l;
-    pn_err err;
     pn_oai_error e;
     if (!admin_read(c, &l))
         return;
@@ -15029,12 +15521,7 @@ static void admin_unload_call(serve_conn *c)
         serve_model_unknown(c->server, l.name, &e);
         serve_error(c, &e);
     } else {
-        admin_wait(c, m);
-        if (serve_model_unload(m, &err) != PN_OK) {
-            m->waiters = c->waiting;
-            pn_oai_error_loading(&e, err.text, 2000);
-            serve_error(c, &e);
-        }
+        admin_unload(c, m, &l);
     }
     pn_json_fini(&l.doc);
 }
@@ -15113,7 +15600,7 @@ static void admin_ready(serve_conn *c)
     const pn_server *s = c->server;
     const serve_model *m = s->models;
     pn_oai_error e;
-    while (m && m->state != SERVE_MODEL_READY)
+    while (m && serve_model_best(m)->state != SERVE_MODEL_READY)
         m = m->next;
     if (m && !s->draining) {
         static const char yes[] = "{\"status\":\"ready\"}";
@@ -15124,21 +15611,45 @@ static void admin_ready(serve_conn *c)
     serve_error(c, &e);
 }
 
+/* Names of the models with a replica there. */
+static void admin_models_on(const pn_server *v, uint32_t die, pn_str *s)
+{
+    for (const serve_model *m = v->models; m; m = m->next)
+        for (const serve_replica *r = m->replicas; r; r = r->next)
+            for (uint32_t i = 0; i < r->n_dies; i++)
+                if (r->dies[i] == die && r->state != SERVE_FAILED) {
+                    pn_json_item(s);
+                    pn_json_write_strz(s, m->name);
+                }
+}
+
+static void admin_die(const pn_server *v, uint32_t die, pn_str *s)
+{
+    pn_die_info d;
+    if (pn_engine_die(v->e, die, &d) != PN_OK)
+        return;
+    pn_json_item(s);
+    pn_str_addf(s, "{\"index\":%" PRIu32, die);
+    admin_text(s, "kind", d.kind);
+    admin_text(s, "name", d.name);
+    admin_field(s, "total_bytes", d.total_bytes);
+    admin_field(s, "free_bytes", d.free_bytes);
+    admin_text(s, "level", "OK");
+    if (strcmp(d.kind, "sim") == 0) {
+        pn_json_key(s, "clock_seconds");
+        pn_json_write_f64(s, d.clock_seconds);
+    }
+    pn_str_addz(s, ",\"models\":[");
+    admin_models_on(v, die, s);
+    pn_str_addz(s, "]}");
+}
+
 static void admin_dies_list(serve_conn *c, pn_str *s)
 {
-    pn_mem_info info;
-    pn_engine_memory(c->server->e, &info);
-    pn_str_addz(s, "{\"dies\":[{\"index\":0,\"kind\":\"cpu\"");
-    admin_text(s, "name", pn_cpu_isa());
-    admin_field(s, "total_bytes", info.host_total);
-    admin_field(s, "free_bytes", info.host_available);
-    admin_text(s, "level", "OK");
-    pn_str_addz(s, ",\"models\":[");
-    for (const serve_model *m = c->server->models; m; m = m->next) {
-        pn_json_item(s);
-        pn_json_write_strz(s, m->name);
-    }
-    pn_str_addz(s, "]}]}");
+    pn_str_addz(s, "{\"dies\":[");
+    for (uint32_t i = 0; i < c->server->n_dies; i++)
+        admin_die(c->server, i, s);
+    pn_str_addz(s, "]}");
 }
 
 static void admin_memory(serve_conn *c, pn_str *s)
@@ -15162,7 +15673,7 @@ static void admin_metrics(serve_conn *c, pn_str *s)
     pn_metrics_set(v->metrics, PN_METRIC_START, 0, 0, (double)v->started_unix);
     uint64_t kv = info.used[PN_ACCT_KV] + info.used[PN_ACCT_PREFIX], room = kv + info.host_available;
     for (const serve_model *m = v->models; m; m = m->next) {
-        uint64_t page = m->plan.kv_bytes_per_token * PN_KV_PAGE_TOKENS;
+        uint64_t page = serve_model_best(m)->plan.kv_bytes_per_token * PN_KV_PAGE_TOKENS;
         pn_metrics_set(v->metrics, PN_METRIC_RUNNING, m->metrics, 0, m->n_running);
         pn_metrics_set(v->metrics, PN_METRIC_WAITING, m->metrics, 0, m->n_queued);
         pn_metrics_set(v->metrics, PN_METRIC_KV_RATIO, m->metrics, 0, room ? (double)kv / (double)room : 0);
@@ -15665,13 +16176,7 @@ static void server_forget(serve_conn *c)
     if (c->ask)
         serve_ask_abort(c->ask);
     c->ask = NULL;
-    for (serve_model *m = c->server->models; m; m = m->next) {
-        serve_conn **p = &m->waiters;
-        while (*p && *p != c)
-            p = &(*p)->waiting;
-        if (*p)
-            *p = c->waiting;
-    }
+    serve_waiters_remove(c->server, c);
 }
 
 /* The socket goes at once, the struct when nobody can be holding it. */
@@ -16051,6 +16556,8 @@ PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_
     pn_lane_open(&s->slow, !s->params.inline_work, serve_wake, s);
     pn_lane_open(&s->loader, !s->params.inline_work, serve_wake, s);
     pn_status st = server_texts(s, err);
+    if (!st)
+        st = serve_seen_init(s, err);
     const pn_metrics_build about = {pn_version(), s->build, pn_backend_name(e), pn_cpu_isa()};
     if (!st)
         st = pn_metrics_new(&s->metrics, &s->mem, &about, err);
@@ -16130,6 +16637,8 @@ PN_API void pn_server_free(pn_server *s)
     pn_poller_close(&s->poller);
     pn_wake_close(&s->wake);
     pn_metrics_free(s->metrics);
+    if (s->seen.mem)
+        pn_affinity_fini(&s->seen);
     pn_keys_fini(&s->keys);
     pn_keys_fini(&s->admin_keys);
     pn_str_fini(&s->cors_text);
@@ -17258,6 +17767,7 @@ PN_INTERNAL void router_up_close(router_up *u)
     u->fd = -1;
     u->ask = NULL;
     u->dead = true;
+    r->n_dead++;
     u->parked = false;
 }
 
@@ -18628,6 +19138,7 @@ static void router_kill(router_conn *c)
     if (c->dead)
         return;
     c->dead = true;
+    c->router->n_dead++;
     if (c->ask)
         router_ask_abort(c->ask);
     pn_poller_remove(&c->router->poller, c->fd);
@@ -18801,6 +19312,9 @@ static void router_accept(pn_router *r, const pn_listener *l)
 /* What was closed in this turn.  An ask's up is dead before its client is, so both lists can go. */
 static void router_bury(pn_router *r)
 {
+    if (!r->n_dead)
+        return;
+    r->n_dead = 0;
     for (router_up *u = r->ups, *next; u; u = next) {
         next = u->next;
         if (!u->dead)
@@ -19582,6 +20096,7 @@ PN_INTERNAL void pn_args_help(const pn_cmd *cmd)
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 /* Ctrl-C since the last pn_cli_interrupt_done, and whom it stops. */
@@ -19829,20 +20344,24 @@ PN_INTERNAL void pn_cli_interrupt_done(void) { cli_interrupts = 0; }
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
-{
-    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = n_threads, .no_prefix = 1});
-}
-
 PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
 {
     pn_engine_params p = *as;
+    const char *sim = getenv("PN_SIM_DIES");
     p.size = sizeof p;
     p.log = cli_log;
     p.log_user = c;
     p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
+    p.sim_dies = sim && *sim ? sim : NULL;
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
+    if (st == PN_E_INVALID && p.sim_dies)
+        return pn_cli_usage(c, "PN_SIM_DIES: %s", c->err.text);
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+}
+
+PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
+{
+    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = n_threads, .no_prefix = 1});
 }
 
 static const char *cli_model_path(pn_cli *c)
@@ -23150,7 +23669,7 @@ static const pn_flag serve_flags[] = {
     {"model", NULL, 'm', PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "GGUF file to serve; repeatable, and the flags down to --template are for the one before"},
     {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "file name", "what clients call it"},
     {"alias", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", NULL, "another name for it"},
-    {"dies", NULL, 0, PN_FLAG_INTS, true, 0, 63, "LIST", "0", "where it runs"},
+    {"dies", NULL, 0, PN_FLAG_INTS, true, 0, 63, "LIST", "one that is free", "where it runs; two: split over both"},
     {"ctx-cap", "ctx", 0, PN_FLAG_INT, true, 1, 1 << 30, "N", "as trained, as memory allows", "most tokens of a conversation"},
     {"max-sessions", NULL, 0, PN_FLAG_INT, true, 1, 1 << 20, "N", "no cap", "conversations at once"},
     {"max-concurrent", NULL, 0, PN_FLAG_INT, true, 1, 1024, "N", "8", "requests worked on at once; others wait"},
@@ -23192,7 +23711,7 @@ static int serve_check(pn_cli *c, const pn_serve_config *cfg)
     printf("%-24s %10s %12s %10s %10s %12s\n", "model", "weights", "KV a token", "scratch", "context", "needs");
     for (size_t i = 0; i < cfg->n_models; i++) {
         const pn_server_model *m = &cfg->model[i].p;
-        const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type};
+        const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type, .dies = m->dies, .n_dies = m->n_dies};
         pn_plan_info info;
         pn_status st = pn_file_open(c->engine, m->path, &c->file, &c->err);
         if (!st)
@@ -23315,6 +23834,18 @@ static int serve_run(pn_cli *c, pn_server *s, const pn_serve_config *cfg)
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
 
+/* What it runs on, and the visible dies. */
+static void serve_start_lines(const pn_cli *c)
+{
+    pn_die_info d = {.kind = ""};
+    (void)pn_engine_die(c->engine, 0, &d);
+    printf("backend=%s build=%s accelerator=%s\ndies:", pn_backend_name(c->engine), c->build, strcmp(d.kind, "cpu") == 0 ? "none" : d.kind);
+    for (uint32_t i = 0; i < pn_engine_die_count(c->engine); i++)
+        printf(" %" PRIu32, i);
+    printf("\n");
+    fflush(stdout);
+}
+
 static int serve_open(pn_cli *c, const pn_serve_config *cfg, pn_str keys[2])
 {
     const char *cors[16];
@@ -23325,8 +23856,7 @@ static int serve_open(pn_cli *c, const pn_serve_config *cfg, pn_str keys[2])
         code = serve_keys(c, "admin-key-file", &keys[1], &p.admin_keys);
     if (code)
         return code;
-    printf("backend=%s build=%s accelerator=none\ndies: 0\n", pn_backend_name(c->engine), c->build);
-    fflush(stdout);
+    serve_start_lines(c);
     pn_status st = pn_server_new(c->engine, &p, &s, &c->err);
     if (st)
         return st == PN_E_INVALID ? pn_cli_usage(c, "%s", c->err.text) : pn_cli_fail(c, st);
@@ -23463,7 +23993,7 @@ static int router_main(pn_cli *c)
 {
     const pn_args *a = &c->args;
     const char *backends[PN_AFFINITY_SERVERS + 1];
-    pn_router *r;
+    pn_router *r = NULL;
     pn_str key;
     pn_router_params p = {
         .backends = backends, .affinity = router_affinity(c), .max_body = pn_args_size(a, "max-body", 0),
@@ -23581,9 +24111,7 @@ static int main_help(const pn_cmd *const *cmds)
 /* PN_CPU picks an instruction set, before anything is computed. */
 static int main_cpu(pn_cli *c)
 {
-    const char *isa = getenv("PN_CPU"), *dies = getenv("PN_SIM_DIES");
-    if (dies && *dies)
-        return pn_cli_usage(c, "PN_SIM_DIES: '%s' is not allowed: simulated dies are not in this build", dies);
+    const char *isa = getenv("PN_CPU");
     if (!isa || !*isa || pn_cpu_force(isa, &c->err) == PN_OK)
         return PN_EXIT_OK;
     return pn_cli_usage(c, "PN_CPU: '%s' is not allowed: %s", isa, c->err.text);
@@ -23591,9 +24119,11 @@ static int main_cpu(pn_cli *c)
 
 static int main_version(pn_cli *c, bool backend_only)
 {
-    pn_status st = pn_engine_open(&c->engine, NULL, &c->err);
-    if (st)
-        return pn_cli_fail(c, st);
+    pn_engine_params p;
+    memset(&p, 0, sizeof p);
+    int code = pn_cli_open_engine_as(c, &p);
+    if (code)
+        return code;
     if (backend_only)
         printf("%s\n", pn_backend_name(c->engine));
     else

@@ -30,7 +30,7 @@ have() { probe "$@" || { echo "SKIP check_warnings: $* does not work here"; retu
 add() { for drop in $drops; do echo "$drop $*" >> "$list"; done; }
 
 m32='-m32'
-[ ! -d /usr/include/x86_64-linux-gnu ] || m32='-m32 -I/usr/include/x86_64-linux-gnu'
+[ ! -d /usr/include/x86_64-linux-gnu ] || m32='-m32 -isystem /usr/include/x86_64-linux-gnu'
 if have gcc; then
     add gcc -std=gnu11 -O2
     add gcc -std=c11 -O3

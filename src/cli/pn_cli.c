@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 /* Ctrl-C since the last pn_cli_interrupt_done, and whom it stops. */
@@ -259,20 +260,24 @@ PN_INTERNAL void pn_cli_interrupt_done(void) { cli_interrupts = 0; }
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
-{
-    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = n_threads, .no_prefix = 1});
-}
-
 PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
 {
     pn_engine_params p = *as;
+    const char *sim = getenv("PN_SIM_DIES");
     p.size = sizeof p;
     p.log = cli_log;
     p.log_user = c;
     p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
+    p.sim_dies = sim && *sim ? sim : NULL;
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
+    if (st == PN_E_INVALID && p.sim_dies)
+        return pn_cli_usage(c, "PN_SIM_DIES: %s", c->err.text);
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+}
+
+PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
+{
+    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = n_threads, .no_prefix = 1});
 }
 
 static const char *cli_model_path(pn_cli *c)

@@ -92,8 +92,8 @@ PN_INTERNAL int pn_cli_refused(pn_cli *c, pn_status st);
 PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
-/* --mem-limit.  Without a prefix cache, from which one prompt gains nothing; _as: with the caller's threads
- * and prefix cache. */
+/* --mem-limit, and the dies that PN_SIM_DIES says.  Without a prefix cache, from which one prompt gains nothing; _as:
+ * with the caller's threads and prefix cache. */
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);
 PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as);
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */

@@ -86,7 +86,7 @@ static int router_main(pn_cli *c)
 {
     const pn_args *a = &c->args;
     const char *backends[PN_AFFINITY_SERVERS + 1];
-    pn_router *r;
+    pn_router *r = NULL;
     pn_str key;
     pn_router_params p = {
         .backends = backends, .affinity = router_affinity(c), .max_body = pn_args_size(a, "max-body", 0),

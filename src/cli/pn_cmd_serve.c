@@ -18,7 +18,7 @@ static const pn_flag serve_flags[] = {
     {"model", NULL, 'm', PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "GGUF file to serve; repeatable, and the flags down to --template are for the one before"},
     {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "file name", "what clients call it"},
     {"alias", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", NULL, "another name for it"},
-    {"dies", NULL, 0, PN_FLAG_INTS, true, 0, 63, "LIST", "0", "where it runs"},
+    {"dies", NULL, 0, PN_FLAG_INTS, true, 0, 63, "LIST", "one that is free", "where it runs; two: split over both"},
     {"ctx-cap", "ctx", 0, PN_FLAG_INT, true, 1, 1 << 30, "N", "as trained, as memory allows", "most tokens of a conversation"},
     {"max-sessions", NULL, 0, PN_FLAG_INT, true, 1, 1 << 20, "N", "no cap", "conversations at once"},
     {"max-concurrent", NULL, 0, PN_FLAG_INT, true, 1, 1024, "N", "8", "requests worked on at once; others wait"},
@@ -60,7 +60,7 @@ static int serve_check(pn_cli *c, const pn_serve_config *cfg)
     printf("%-24s %10s %12s %10s %10s %12s\n", "model", "weights", "KV a token", "scratch", "context", "needs");
     for (size_t i = 0; i < cfg->n_models; i++) {
         const pn_server_model *m = &cfg->model[i].p;
-        const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type};
+        const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type, .dies = m->dies, .n_dies = m->n_dies};
         pn_plan_info info;
         pn_status st = pn_file_open(c->engine, m->path, &c->file, &c->err);
         if (!st)
@@ -183,6 +183,18 @@ static int serve_run(pn_cli *c, pn_server *s, const pn_serve_config *cfg)
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
 
+/* What it runs on, and the visible dies. */
+static void serve_start_lines(const pn_cli *c)
+{
+    pn_die_info d = {.kind = ""};
+    (void)pn_engine_die(c->engine, 0, &d);
+    printf("backend=%s build=%s accelerator=%s\ndies:", pn_backend_name(c->engine), c->build, strcmp(d.kind, "cpu") == 0 ? "none" : d.kind);
+    for (uint32_t i = 0; i < pn_engine_die_count(c->engine); i++)
+        printf(" %" PRIu32, i);
+    printf("\n");
+    fflush(stdout);
+}
+
 static int serve_open(pn_cli *c, const pn_serve_config *cfg, pn_str keys[2])
 {
     const char *cors[16];
@@ -193,8 +205,7 @@ static int serve_open(pn_cli *c, const pn_serve_config *cfg, pn_str keys[2])
         code = serve_keys(c, "admin-key-file", &keys[1], &p.admin_keys);
     if (code)
         return code;
-    printf("backend=%s build=%s accelerator=none\ndies: 0\n", pn_backend_name(c->engine), c->build);
-    fflush(stdout);
+    serve_start_lines(c);
     pn_status st = pn_server_new(c->engine, &p, &s, &c->err);
     if (st)
         return st == PN_E_INVALID ? pn_cli_usage(c, "%s", c->err.text) : pn_cli_fail(c, st);

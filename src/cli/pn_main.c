@@ -67,9 +67,7 @@ static int main_help(const pn_cmd *const *cmds)
 /* PN_CPU picks an instruction set, before anything is computed. */
 static int main_cpu(pn_cli *c)
 {
-    const char *isa = getenv("PN_CPU"), *dies = getenv("PN_SIM_DIES");
-    if (dies && *dies)
-        return pn_cli_usage(c, "PN_SIM_DIES: '%s' is not allowed: simulated dies are not in this build", dies);
+    const char *isa = getenv("PN_CPU");
     if (!isa || !*isa || pn_cpu_force(isa, &c->err) == PN_OK)
         return PN_EXIT_OK;
     return pn_cli_usage(c, "PN_CPU: '%s' is not allowed: %s", isa, c->err.text);
@@ -77,9 +75,11 @@ static int main_cpu(pn_cli *c)
 
 static int main_version(pn_cli *c, bool backend_only)
 {
-    pn_status st = pn_engine_open(&c->engine, NULL, &c->err);
-    if (st)
-        return pn_cli_fail(c, st);
+    pn_engine_params p;
+    memset(&p, 0, sizeof p);
+    int code = pn_cli_open_engine_as(c, &p);
+    if (code)
+        return code;
     if (backend_only)
         printf("%s\n", pn_backend_name(c->engine));
     else

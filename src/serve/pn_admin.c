@@ -38,28 +38,40 @@ static const char *admin_residency(const serve_model *m) { return m->params.resi
  * Models
  * ------------------------------------------------------------------------------------------ */
 
+/* What a conversation may hold wherever it is answered. */
+static uint32_t admin_context(const serve_model *m)
+{
+    serve_state best = serve_model_best(m)->state;
+    uint32_t n = UINT32_MAX;
+    for (const serve_replica *r = m->replicas; r; r = r->next)
+        n = r->state == best ? PN_MIN(n, r->n_ctx) : n;
+    return n;
+}
+
 /* An entry of /v1/models: OpenAI's members, then those that agents look for, then ours. */
 static void admin_model(pn_str *s, const serve_model *m)
 {
-    bool ready = m->m != NULL && (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING);
+    const serve_replica *r = serve_model_best(m);
+    bool ready = r->m != NULL && (r->state == SERVE_MODEL_READY || r->state == SERVE_DRAINING);
+    uint32_t n_ctx = admin_context(m);
     pn_str_addc(s, '{');
     admin_text(s, "id", m->name);
     admin_text(s, "object", "model");
     admin_field(s, "created", (uint64_t)(m->created ? m->created : m->server->started_unix));
     admin_text(s, "owned_by", "pantheon");
-    admin_text(s, "state", serve_state_name(m->state));
+    admin_text(s, "state", serve_state_name(r->state));
     if (ready) {
-        admin_field(s, "context_length", m->n_ctx);
-        admin_field(s, "max_model_len", m->n_ctx);
-        admin_field(s, "floor_context", PN_MIN(m->n_ctx, 4096u));
+        admin_field(s, "context_length", n_ctx);
+        admin_field(s, "max_model_len", n_ctx);
+        admin_field(s, "floor_context", PN_MIN(n_ctx, 4096u));
         admin_text(s, "kv_type", admin_kv_type(m));
         admin_text(s, "residency", admin_residency(m));
-        admin_field(s, "replicas", 1);
+        admin_field(s, "replicas", serve_model_replicas(m));
         pn_json_key(s, "meta");
         pn_str_addf(s, "{\"n_ctx\":%" PRIu32 ",\"n_ctx_train\":%" PRIu32 ",\"n_vocab\":%" PRIu32 ",\"n_params\":%" PRIu64 ",\"size\":%" PRIu64
-                    ",\"n_embd\":%" PRIu32, m->n_ctx, m->info.n_ctx_train, m->info.n_vocab, m->info.n_params, m->info.weight_bytes, m->info.n_embd);
-        admin_text(s, "arch", m->info.arch);
-        admin_text(s, "type", m->info.type);
+                    ",\"n_embd\":%" PRIu32, n_ctx, r->info.n_ctx_train, r->info.n_vocab, r->info.n_params, r->info.weight_bytes, r->info.n_embd);
+        admin_text(s, "arch", r->info.arch);
+        admin_text(s, "type", r->info.type);
         pn_str_addc(s, '}');
     }
     pn_json_key(s, "aliases");
@@ -75,7 +87,7 @@ static void admin_models(serve_conn *c, pn_str *s)
 {
     pn_str_addz(s, "{\"object\":\"list\",\"data\":[");
     for (const serve_model *m = c->server->models; m; m = m->next) {
-        if (m->state == SERVE_FAILED)
+        if (serve_model_best(m)->state == SERVE_FAILED)
             continue;                   /* agents offer what they find here; its error is on /admin/models */
         pn_json_item(s);
         admin_model(s, m);
@@ -108,16 +120,48 @@ static void admin_accounts(const pn_server *s, pn_str *out)
     pn_str_addc(out, '}');
 }
 
+static void admin_dies_of(pn_str *s, const serve_replica *r)
+{
+    for (uint32_t i = 0; i < r->n_dies; i++) {
+        pn_json_item(s);
+        pn_json_write_u64(s, r->dies[i]);
+    }
+}
+
+static void admin_replica(pn_str *s, const serve_replica *r)
+{
+    pn_str_addz(s, "{\"dies\":[");
+    admin_dies_of(s, r);
+    pn_str_addc(s, ']');
+    admin_text(s, "state", serve_state_name(r->state));
+    if (r->state == SERVE_FAILED)
+        admin_text(s, "error", r->err.text);
+    admin_field(s, "running", r->n_running);
+    admin_field(s, "served", r->n_served);
+    admin_field(s, "max_concurrent", serve_replica_slots(r));
+    admin_field(s, "context_length", r->n_ctx);
+    pn_str_addc(s, '}');
+}
+
 /* As an administrator sees it: who works, who waits, what it was planned to take. */
 static void admin_model_full(pn_str *s, const serve_model *m)
 {
+    const serve_replica *best = serve_model_best(m);
     pn_str_addc(s, '{');
     admin_text(s, "name", m->name);
     admin_text(s, "path", m->path);
-    admin_text(s, "state", serve_state_name(m->state));
-    if (m->state == SERVE_FAILED)
-        admin_text(s, "error", m->err.text);
-    pn_str_addz(s, ",\"dies\":[0]");
+    admin_text(s, "state", serve_state_name(best->state));
+    if (best->state == SERVE_FAILED)
+        admin_text(s, "error", best->err.text);
+    pn_str_addz(s, ",\"dies\":[");
+    for (const serve_replica *r = m->replicas; r; r = r->next)
+        admin_dies_of(s, r);
+    pn_str_addz(s, "],\"replicas\":[");
+    for (const serve_replica *r = m->replicas; r; r = r->next) {
+        pn_json_item(s);
+        admin_replica(s, r);
+    }
+    pn_str_addc(s, ']');
     admin_field(s, "running", m->n_running);
     admin_field(s, "queued", m->n_queued);
     admin_field(s, "max_concurrent", serve_model_slots(m));
@@ -125,9 +169,9 @@ static void admin_model_full(pn_str *s, const serve_model *m)
     admin_field(s, "ctx_cap", m->params.ctx_cap);
     if (m->params.has_reasoning_budget)
         admin_field(s, "reasoning_budget", m->params.reasoning_budget);
-    if (m->state == SERVE_MODEL_READY || m->state == SERVE_DRAINING) {
-        const pn_plan_info *p = &m->plan;
-        admin_field(s, "context_length", m->n_ctx);
+    if (best->state == SERVE_MODEL_READY || best->state == SERVE_DRAINING) {
+        const pn_plan_info *p = &best->plan;
+        admin_field(s, "context_length", admin_context(m));
         admin_text(s, "kv_type", admin_kv_type(m));
         admin_text(s, "residency", admin_residency(m));
         pn_str_addf(s, ",\"plan\":{\"weights\":%" PRIu64 ",\"kv_per_token\":%" PRIu64 ",\"kv_per_session\":%" PRIu64 ",\"scratch\":%" PRIu64
@@ -231,65 +275,69 @@ static bool admin_read(serve_conn *c, admin_load *l)
     return ok;
 }
 
-static void admin_loaded(serve_conn *c, const serve_model *m)
+static void admin_loaded(serve_conn *c, const serve_replica *r)
 {
+    const char *name = r->model->name;
     pn_oai_error e;
     pn_str s;
-    if (m->state == SERVE_FAILED) {
-        pn_oai_error_status(&e, m->err.status, m->err.text);
-        if (m->err.status == PN_E_BUDGET)
-            pn_oai_error_set(&e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", m->name, m->err.text);
+    if (r->state == SERVE_FAILED) {
+        pn_oai_error_status(&e, r->err.status, r->err.text);
+        if (r->err.status == PN_E_BUDGET)
+            pn_oai_error_set(&e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", name, r->err.text);
         else if (e.status >= 500)
-            pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", "path", "%s", m->err.text);
+            pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", "path", "%s", r->err.text);
         e.no_retry = true;
         serve_error(c, &e);
         return;
     }
     pn_str_init(&s, &c->server->mem, PN_ACCT_CONN);
     pn_str_addc(&s, '{');
-    admin_text(&s, "name", m->name);
-    admin_text(&s, "state", m->state == SERVE_UNLOADING ? "unloaded" : serve_state_name(m->state));
-    pn_str_addz(&s, ",\"die\":[0]");
-    if (m->state == SERVE_MODEL_READY) {
-        const pn_plan_info *p = &m->plan;
+    admin_text(&s, "name", name);
+    admin_text(&s, "state", r->state == SERVE_UNLOADING ? "unloaded" : serve_state_name(r->state));
+    pn_str_addz(&s, ",\"die\":[");
+    admin_dies_of(&s, r);
+    pn_str_addc(&s, ']');
+    if (r->state == SERVE_MODEL_READY) {
+        const pn_plan_info *p = &r->plan;
         pn_str_addf(&s, ",\"plan\":{\"weights\":%" PRIu64 ",\"kv_per_token\":%" PRIu64 ",\"scratch\":%" PRIu64 ",\"total\":%" PRIu64
                     ",\"available\":%" PRIu64 ",\"context_length\":%" PRIu32 "}", p->weight_bytes, p->kv_bytes_per_token, p->scratch_bytes, p->total_bytes,
-                    p->available_bytes, m->n_ctx);
+                    p->available_bytes, r->n_ctx);
     }
     pn_str_addc(&s, '}');
-    serve_reply_give(c, m->state == SERVE_LOADING ? 202 : 200, admin_json, &s, NULL);
+    serve_reply_give(c, r->state == SERVE_LOADING ? 202 : 200, admin_json, &s, NULL);
 }
 
 /* What they want next may be to load or unload this very model: that has to wait. */
-PN_INTERNAL void serve_admin_waiters(serve_model *m)
+PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r)
 {
-    while (m->waiters) {
-        serve_conn *c = m->waiters;
-        m->waiters = c->waiting;
-        admin_loaded(c, m);
+    while (*list) {
+        serve_conn *c = *list;
+        *list = c->waiting;
+        admin_loaded(c, r);
         serve_turn_later(c);
     }
 }
 
-static void admin_wait(serve_conn *c, serve_model *m)
+static void admin_wait(serve_conn *c, serve_conn **list)
 {
-    c->waiting = m->waiters;
-    m->waiters = c;
+    c->waiting = *list;
+    *list = c;
 }
 
-/* The model of that name, if it is the same one; *other: the name is another's. */
-static serve_model *admin_same(const pn_server *s, const admin_load *l, bool *other)
+/* What is loaded already, or loading: the same name and path, and the same dies where some are given. */
+static serve_replica *admin_same(const pn_server *s, const admin_load *l)
 {
     serve_model *m = l->name.data ? serve_model_find(s, l->name) : NULL;
-    *other = m && m->state != SERVE_FAILED && strcmp(m->path, l->path.data) != 0;
-    return m && !*other && (m->state == SERVE_LOADING || m->state == SERVE_MODEL_READY) ? m : NULL;
+    if (!m || strcmp(m->path, l->path.data) != 0)
+        return NULL;
+    serve_replica *r = l->p.n_dies ? serve_model_on(m, l->p.dies, l->p.n_dies) : serve_model_best(m);
+    return r && (r->state == SERVE_LOADING || r->state == SERVE_MODEL_READY) ? r : NULL;
 }
 
 static void admin_load_call(serve_conn *c)
 {
     admin_load l;
     pn_err err;
-    bool other;
     pn_server *s = c->server;
     if (!admin_read(c, &l))
         return;
@@ -300,23 +348,46 @@ static void admin_load_call(serve_conn *c)
     }
     l.p.path = l.path.data;
     l.p.name = l.name.data;
-    serve_model *m = admin_same(s, &l, &other);
-    pn_status st = m ? PN_OK : pn_server_load(s, &l.p, &err);
-    for (serve_model *last = s->models; !m && !st && last; last = last->next)
-        m = last->next ? NULL : last;   /* the new one is the last */
+    serve_replica *r = admin_same(s, &l);
+    pn_status st = r ? PN_OK : serve_model_load(s, &l.p, &r, &err);
     pn_json_fini(&l.doc);
     if (st)
         serve_errorf(c, 400, "invalid_request_error", "invalid_value", "%s", err.text);
-    else if (m->state == SERVE_LOADING && l.wait)
-        admin_wait(c, m);
+    else if (r->state == SERVE_LOADING && l.wait)
+        admin_wait(c, &r->waiters);
     else
-        admin_loaded(c, m);
+        admin_loaded(c, r);
+}
+
+/* The replica on those dies, or all; answered when they are gone. */
+static void admin_unload(serve_conn *c, serve_model *m, const admin_load *l)
+{
+    serve_replica *one = l->p.n_dies ? serve_model_on(m, l->p.dies, l->p.n_dies) : NULL;
+    pn_oai_error e;
+    pn_err err;
+    if (l->p.n_dies && !one) {
+        pn_oai_error_set(&e, 404, "invalid_request_error", "model_not_found", "dies", "The model '%s' has no replica on those dies", m->name);
+        serve_error(c, &e);
+        return;
+    }
+    pn_status st = PN_OK;
+    for (serve_replica *r = m->replicas; r && !st; r = r->next)
+        if ((!one || r == one) && r->state == SERVE_LOADING)
+            st = serve_replica_unload(r, &err);         /* refused, and nothing has been done yet */
+    if (st) {
+        pn_oai_error_loading(&e, err.text, 2000);
+        serve_error(c, &e);
+        return;
+    }
+    admin_wait(c, one ? &one->waiters : &m->gone);
+    for (serve_replica *r = m->replicas; r; r = r->next)
+        if (!one || r == one)
+            (void)serve_replica_unload(r, &err);
 }
 
 static void admin_unload_call(serve_conn *c)
 {
     admin_load l;
-    pn_err err;
     pn_oai_error e;
     if (!admin_read(c, &l))
         return;
@@ -327,12 +398,7 @@ static void admin_unload_call(serve_conn *c)
         serve_model_unknown(c->server, l.name, &e);
         serve_error(c, &e);
     } else {
-        admin_wait(c, m);
-        if (serve_model_unload(m, &err) != PN_OK) {
-            m->waiters = c->waiting;
-            pn_oai_error_loading(&e, err.text, 2000);
-            serve_error(c, &e);
-        }
+        admin_unload(c, m, &l);
     }
     pn_json_fini(&l.doc);
 }
@@ -411,7 +477,7 @@ static void admin_ready(serve_conn *c)
     const pn_server *s = c->server;
     const serve_model *m = s->models;
     pn_oai_error e;
-    while (m && m->state != SERVE_MODEL_READY)
+    while (m && serve_model_best(m)->state != SERVE_MODEL_READY)
         m = m->next;
     if (m && !s->draining) {
         static const char yes[] = "{\"status\":\"ready\"}";
@@ -422,21 +488,45 @@ static void admin_ready(serve_conn *c)
     serve_error(c, &e);
 }
 
+/* Names of the models with a replica there. */
+static void admin_models_on(const pn_server *v, uint32_t die, pn_str *s)
+{
+    for (const serve_model *m = v->models; m; m = m->next)
+        for (const serve_replica *r = m->replicas; r; r = r->next)
+            for (uint32_t i = 0; i < r->n_dies; i++)
+                if (r->dies[i] == die && r->state != SERVE_FAILED) {
+                    pn_json_item(s);
+                    pn_json_write_strz(s, m->name);
+                }
+}
+
+static void admin_die(const pn_server *v, uint32_t die, pn_str *s)
+{
+    pn_die_info d;
+    if (pn_engine_die(v->e, die, &d) != PN_OK)
+        return;
+    pn_json_item(s);
+    pn_str_addf(s, "{\"index\":%" PRIu32, die);
+    admin_text(s, "kind", d.kind);
+    admin_text(s, "name", d.name);
+    admin_field(s, "total_bytes", d.total_bytes);
+    admin_field(s, "free_bytes", d.free_bytes);
+    admin_text(s, "level", "OK");
+    if (strcmp(d.kind, "sim") == 0) {
+        pn_json_key(s, "clock_seconds");
+        pn_json_write_f64(s, d.clock_seconds);
+    }
+    pn_str_addz(s, ",\"models\":[");
+    admin_models_on(v, die, s);
+    pn_str_addz(s, "]}");
+}
+
 static void admin_dies_list(serve_conn *c, pn_str *s)
 {
-    pn_mem_info info;
-    pn_engine_memory(c->server->e, &info);
-    pn_str_addz(s, "{\"dies\":[{\"index\":0,\"kind\":\"cpu\"");
-    admin_text(s, "name", pn_cpu_isa());
-    admin_field(s, "total_bytes", info.host_total);
-    admin_field(s, "free_bytes", info.host_available);
-    admin_text(s, "level", "OK");
-    pn_str_addz(s, ",\"models\":[");
-    for (const serve_model *m = c->server->models; m; m = m->next) {
-        pn_json_item(s);
-        pn_json_write_strz(s, m->name);
-    }
-    pn_str_addz(s, "]}]}");
+    pn_str_addz(s, "{\"dies\":[");
+    for (uint32_t i = 0; i < c->server->n_dies; i++)
+        admin_die(c->server, i, s);
+    pn_str_addz(s, "]}");
 }
 
 static void admin_memory(serve_conn *c, pn_str *s)
@@ -460,7 +550,7 @@ static void admin_metrics(serve_conn *c, pn_str *s)
     pn_metrics_set(v->metrics, PN_METRIC_START, 0, 0, (double)v->started_unix);
     uint64_t kv = info.used[PN_ACCT_KV] + info.used[PN_ACCT_PREFIX], room = kv + info.host_available;
     for (const serve_model *m = v->models; m; m = m->next) {
-        uint64_t page = m->plan.kv_bytes_per_token * PN_KV_PAGE_TOKENS;
+        uint64_t page = serve_model_best(m)->plan.kv_bytes_per_token * PN_KV_PAGE_TOKENS;
         pn_metrics_set(v->metrics, PN_METRIC_RUNNING, m->metrics, 0, m->n_running);
         pn_metrics_set(v->metrics, PN_METRIC_WAITING, m->metrics, 0, m->n_queued);
         pn_metrics_set(v->metrics, PN_METRIC_KV_RATIO, m->metrics, 0, room ? (double)kv / (double)room : 0);

@@ -171,11 +171,20 @@ PN_INTERNAL void serve_asks_stop(pn_server *s)
     }
 }
 
+/* Its place is free. */
+static void ask_leave(serve_ask *a)
+{
+    a->at->n_running--;
+    a->at = NULL;
+    a->model->n_running--;
+    a->server->n_running--;
+}
+
 /* On the lane everything was taken apart. */
 static void ask_free(serve_ask *a)
 {
     pn_server *s = a->server;
-    serve_model *m = a->begun_ms ? a->model : NULL;
+    serve_model *m = a->at ? a->model : NULL;
     *(a->prev ? &a->prev->next : &s->asks) = a->next;
     if (a->next)
         a->next->prev = a->prev;
@@ -184,8 +193,7 @@ static void ask_free(serve_ask *a)
         double took = ask_seconds(a->begun_ms, s->now);
         if (ask_generates(a))
             m->seconds = m->seconds > 0 ? 0.8 * m->seconds + 0.2 * took : took;
-        m->n_running--;
-        s->n_running--;
+        ask_leave(a);
         s->n_closed++;
     }
     pn_mutex_fini(&a->lock);
@@ -204,7 +212,7 @@ static void ask_free(serve_ask *a)
 /* Until about one of those ahead is through. */
 static uint32_t ask_retry_ms(const serve_model *m)
 {
-    double each = m->seconds > 0 ? m->seconds : 1, wait = each * (double)(m->n_queued + 1) / (double)serve_model_slots(m);
+    double each = m->seconds > 0 ? m->seconds : 1, wait = each * (double)(m->n_queued + 1) / (double)PN_MAX(serve_model_slots(m), 1u);
     return (uint32_t)(1000 * (wait < 1 ? 1 : wait > 55 ? 55 : wait));      /* clients do not heed a minute or more */
 }
 
@@ -233,8 +241,8 @@ static uint32_t ask_running_of(const serve_model *m, uint64_t client)
     return n;
 }
 
-/* The oldest of the client that has the fewest running. */
-static serve_ask *ask_choose(const serve_model *m)
+/* The oldest of the client that has the fewest running, of those that a replica has a place for: *at. */
+static serve_ask *ask_choose(const serve_model *m, serve_replica **at)
 {
     serve_ask *best = NULL;
     uint32_t fewest = UINT32_MAX;
@@ -242,16 +250,22 @@ static serve_ask *ask_choose(const serve_model *m)
         if (a->retry && a->retry_at == m->server->n_closed && m->server->n_running)
             continue;                   /* nothing has changed since there was no memory for it */
         uint32_t n = ask_running_of(m, a->client);
-        if (n < fewest) {
+        serve_replica *r = n < fewest ? serve_replica_for(a) : NULL;
+        if (r) {
             best = a;
+            *at = r;
             fewest = n;
         }
     }
     return best;
 }
 
-static void ask_start(serve_ask *a)
+static void ask_start(serve_ask *a, serve_replica *at)
 {
+    a->at = at;
+    at->n_running++;
+    at->n_served++;
+    serve_replica_learn(a);
     a->model->n_running++;
     a->server->n_running++;
     a->begun_ms = PN_MAX(a->server->now, (uint64_t)1);
@@ -260,14 +274,10 @@ static void ask_start(serve_ask *a)
 
 PN_INTERNAL void serve_ask_pump(serve_model *m)
 {
-    if (m->state != SERVE_MODEL_READY && m->state != SERVE_DRAINING)
-        return;
-    while (m->n_running < serve_model_slots(m)) {
-        serve_ask *a = ask_choose(m);
-        if (!a)
-            return;
+    serve_replica *at = NULL;
+    for (serve_ask *a; (a = ask_choose(m, &at)) != NULL;) {
         ask_unqueue(a);
-        ask_start(a);
+        ask_start(a, at);
     }
 }
 
@@ -531,7 +541,7 @@ static void ask_parsed(serve_ask *a)
     if (a->error.status || !a->conn)
         ask_refuse(a);
     else if (a->kind > SERVE_EMBED)
-        ask_start(a);                       /* nothing is computed: no place is needed */
+        ask_start(a, serve_replica_any(a->model));      /* nothing is computed: no place is needed */
     else
         ask_queue(a);
 }
@@ -542,8 +552,7 @@ static void ask_begun(serve_ask *a)
     pn_server *s = a->server;
     if (a->retry && !a->cancelled && a->conn && s->n_running > 1) {
         serve_model *m = a->model;
-        m->n_running--;
-        s->n_running--;
+        ask_leave(a);
         a->begun_ms = 0;
         a->error.status = 0;
         a->retry_at = s->n_closed;
@@ -615,9 +624,11 @@ PN_INTERNAL void serve_ask_new(serve_conn *c, serve_kind kind)
     pn_mutex_init(&a->lock);
     serve_random_id(a->id, 24);
     pn_http_take_body(&c->c.http, &a->body);
-    pn_str *texts[] = {&a->report, &a->served, &a->box, &a->out};
+    pn_str *texts[] = {&a->session, &a->report, &a->served, &a->box, &a->out};
     for (size_t i = 0; i < PN_COUNT_OF(texts); i++)
         pn_str_init(texts[i], &s->mem, PN_ACCT_CONN);
+    pn_bytes session = pn_http_get(&c->c.http.req, "x-session-id");
+    pn_str_add(&a->session, session.data, session.len);
     a->next = s->asks;
     if (s->asks)
         s->asks->prev = a;

@@ -26,7 +26,7 @@ PN_INTERNAL pn_status serve_ask_refused(serve_ask *a, pn_status st, const pn_err
     if (st == PN_E_BUDGET)
         pn_oai_error_memory(&a->error, err->text, false, 0);
     else if (st == PN_E_CONTEXT)
-        pn_oai_error_context(&a->error, serve_ask_count(a), a->req->common->max_tokens, a->model->n_ctx);
+        pn_oai_error_context(&a->error, serve_ask_count(a), a->req->common->max_tokens, a->at->n_ctx);
     else
         pn_oai_error_status(&a->error, st, err->text);
     return st;
@@ -96,6 +96,7 @@ PN_INTERNAL void serve_ask_parse(serve_ask *a)
     a->req = q;
     pn_str_init(&q->tools, mem, PN_ACCT_CONN);
     pn_str_init(&q->echoed, mem, PN_ACCT_CONN);
+    serve_ask_keys(a);
     q->open = parse_body(a, q);
     pn_str_fini(&a->body);
     if (!q->open)
@@ -206,7 +207,7 @@ static void begin_done(void *user)
 static void begin_params(serve_ask *a, serve_choice *c)
 {
     const pn_oai_common *q = a->req->common;
-    pn_sampling_default(a->model->m, &c->sampling);
+    pn_sampling_default(a->at->m, &c->sampling);
     pn_oai_sampling(q, &c->sampling);
     c->sampling.seed += c->sampling.has_seed ? c->index : 0;
     c->generate = (pn_generate_params){
@@ -218,10 +219,10 @@ static void begin_params(serve_ask *a, serve_choice *c)
 static pn_status begin_session(serve_ask *a, serve_choice *c, pn_err *err)
 {
     const serve_model *m = a->model;
-    const pn_session_params p = {.n_ctx = m->n_ctx, .by_turn = 1, .kv_type = m->params.kv_type, .has_kv_type = m->params.has_kv_type};
+    const pn_session_params p = {.n_ctx = a->at->n_ctx, .by_turn = 1, .kv_type = m->params.kv_type, .has_kv_type = m->params.has_kv_type};
     c->ask = a;
     begin_params(a, c);
-    return pn_session_new(m->m, &p, &c->session, err);
+    return pn_session_new(a->at->m, &p, &c->session, err);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -275,7 +276,7 @@ static pn_status begin_piece(serve_ask *a, const pn_oai_inputs *in, const pn_oai
 {
     unsigned flags = PN_TOKENIZE_SPECIAL | (first ? (unsigned)PN_TOKENIZE_BOS : 0u);
     size_t n = piece->n_tokens;
-    pn_status st = piece->text.data ? pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, NULL, 0, &n, err) : PN_OK;
+    pn_status st = piece->text.data ? pn_tokenize(a->at->m, piece->text.data, piece->text.len, flags, NULL, 0, &n, err) : PN_OK;
     if (st)
         return st;
     pn_token *list = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, t->list, t->n * sizeof *list, (t->n + n) * sizeof *list);
@@ -284,7 +285,7 @@ static pn_status begin_piece(serve_ask *a, const pn_oai_inputs *in, const pn_oai
     t->list = list;
     t->n += n;
     if (piece->text.data)
-        return pn_tokenize(a->model->m, piece->text.data, piece->text.len, flags, list + t->n - n, n, &n, err);
+        return pn_tokenize(a->at->m, piece->text.data, piece->text.len, flags, list + t->n - n, n, &n, err);
     memcpy(list + t->n - n, in->tokens + piece->first, n * sizeof *list);
     return PN_OK;
 }
@@ -316,7 +317,7 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
 {
     pn_str *s = &a->req->echoed;
     size_t n, at = s->len;
-    pn_status st = pn_detokenize(a->model->m, c->prompt.list, c->prompt.n, 0, NULL, 0, &n, err);
+    pn_status st = pn_detokenize(a->at->m, c->prompt.list, c->prompt.n, 0, NULL, 0, &n, err);
     if (st)
         return st;
     for (size_t i = 0; i < n; i++)
@@ -324,7 +325,7 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
     if (s->failed)
         return pn_fail_nomem(err, "a prompt's text", n);
     out->len = n;
-    return pn_detokenize(a->model->m, c->prompt.list, c->prompt.n, 0, s->data + at, n, &n, err);
+    return pn_detokenize(a->at->m, c->prompt.list, c->prompt.n, 0, s->data + at, n, &n, err);
 }
 
 static pn_status begin_echo(serve_ask *a, pn_err *err)
@@ -584,7 +585,7 @@ PN_INTERNAL void serve_ask_close(serve_ask *a)
 {
     pn_mem *mem = &a->server->mem;
     struct serve_request *q = a->req;
-    pn_str *texts[] = {&a->body, &a->report, &a->served, &a->box, &a->out};
+    pn_str *texts[] = {&a->body, &a->session, &a->report, &a->served, &a->box, &a->out};
     begin_undo(a);
     if (q) {
         if (q->open)

@@ -35,12 +35,12 @@ static void once_variables(const pn_oai_chat *q, bool opened, pn_str *out)
 static pn_status once_render(serve_ask *a, bool opened, pn_rendered **out, pn_err *err)
 {
     pn_str vars;
-    if (!a->model->tpl)
+    if (!a->at->tpl)
         return pn_fail(err, PN_E_UNSUPPORTED, "the model '%s' has no chat template", a->model->name);
     pn_str_init(&vars, &a->server->mem, PN_ACCT_CONN);
     once_variables(a->req->chat, opened, &vars);
     pn_status st = vars.failed ? pn_fail_nomem(err, "a prompt", vars.len)
-                               : pn_template_render_json(a->model->tpl, vars.data, vars.len, 0, out, err);
+                               : pn_template_render_json(a->at->tpl, vars.data, vars.len, 0, out, err);
     pn_str_fini(&vars);
     return st;
 }
@@ -52,11 +52,11 @@ static pn_status once_tokens_of(serve_ask *a, bool opened, serve_tokens *t, pn_e
     pn_status st = once_render(a, opened, &r, err);
     if (st)
         return st;
-    st = pn_rendered_tokenize(r, a->model->m, NULL, 0, &n, err);
+    st = pn_rendered_tokenize(r, a->at->m, NULL, 0, &n, err);
     if (!st) {
         t->list = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, n, sizeof *t->list);
         t->n = t->list ? n : 0;
-        st = t->list ? pn_rendered_tokenize(r, a->model->m, t->list, n, &n, err) : pn_fail_nomem(err, "a prompt", n * sizeof *t->list);
+        st = t->list ? pn_rendered_tokenize(r, a->at->m, t->list, n, &n, err) : pn_fail_nomem(err, "a prompt", n * sizeof *t->list);
     }
     pn_rendered_free(r);
     return st;
@@ -96,12 +96,12 @@ static pn_status once_text_tokens(serve_ask *a, serve_tokens *t, pn_err *err)
     const pn_oai_tokenize *q = &a->req->of.tokenize;
     unsigned flags = (q->add_special ? (unsigned)PN_TOKENIZE_BOS : 0u) | (q->parse_special ? (unsigned)PN_TOKENIZE_SPECIAL : 0u);
     size_t n;
-    pn_status st = pn_tokenize(a->model->m, q->text.data, q->text.len, flags, NULL, 0, &n, err);
+    pn_status st = pn_tokenize(a->at->m, q->text.data, q->text.len, flags, NULL, 0, &n, err);
     if (st)
         return st;
     t->list = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, n, sizeof *t->list);
     t->n = t->list ? n : 0;
-    return t->list ? pn_tokenize(a->model->m, q->text.data, q->text.len, flags, t->list, n, &n, err)
+    return t->list ? pn_tokenize(a->at->m, q->text.data, q->text.len, flags, t->list, n, &n, err)
                    : pn_fail_nomem(err, "tokens", n * sizeof *t->list);
 }
 
@@ -114,7 +114,7 @@ static pn_status once_pieces(serve_ask *a, const serve_tokens *t, pn_bytes *piec
         for (size_t i = 0; i < t->n && !st; i++) {
             char buf[512];
             size_t n;
-            st = pn_detokenize(a->model->m, &t->list[i], 1, 1, buf, sizeof buf, &n, err);
+            st = pn_detokenize(a->at->m, &t->list[i], 1, 1, buf, sizeof buf, &n, err);
             n = PN_MIN(n, sizeof buf);
             if (!pass)
                 pn_str_add(texts, buf, st ? 0 : n);
@@ -141,7 +141,7 @@ static pn_status once_tokenize(serve_ask *a, pn_str *out, pn_err *err)
         st = pieces ? once_pieces(a, &t, pieces, &texts, err) : pn_fail_nomem(err, "tokens", n * sizeof *pieces);
     }
     if (!st)
-        pn_oai_tokenize_body(out, q, t.list, pieces, n, a->model->n_ctx);
+        pn_oai_tokenize_body(out, q, t.list, pieces, n, a->at->n_ctx);
     pn_mem_free(mem, PN_ACCT_CONN, pieces, n * sizeof *pieces);
     pn_str_fini(&texts);
     once_free(a, &t);
@@ -152,12 +152,12 @@ static pn_status once_detokenize(serve_ask *a, pn_str *out, pn_err *err)
 {
     const pn_oai_detokenize *q = &a->req->of.detokenize;
     size_t n;
-    pn_status st = pn_detokenize(a->model->m, q->tokens, q->n, 1, NULL, 0, &n, err);
+    pn_status st = pn_detokenize(a->at->m, q->tokens, q->n, 1, NULL, 0, &n, err);
     char *text = st ? NULL : pn_mem_alloc(&a->server->mem, PN_ACCT_CONN, n + 1);
     if (st || !text)
         return st ? st : pn_fail_nomem(err, "a text", n);
     size_t cap = n + 1;
-    st = pn_detokenize(a->model->m, q->tokens, q->n, 1, text, n, &n, err);
+    st = pn_detokenize(a->at->m, q->tokens, q->n, 1, text, n, &n, err);
     if (!st)
         pn_oai_detokenize_body(out, text, n);
     pn_mem_free(&a->server->mem, PN_ACCT_CONN, text, cap);
@@ -209,7 +209,7 @@ static pn_status once_vector(serve_ask *a, pn_session *s, size_t i, float *out, 
 static pn_status once_embed(serve_ask *a, pn_str *out, pn_err *err)
 {
     const pn_oai_embeddings *q = &a->req->of.embeddings;
-    const serve_model *m = a->model;
+    const serve_replica *m = a->at;
     pn_mem *mem = &a->server->mem;
     size_t n = q->inputs.n, dim = m->info.n_embd;
     if (q->dimensions && q->dimensions != dim)

@@ -23,7 +23,7 @@ PN_INTERNAL bool serve_ask_scores(const serve_ask *a)
 
 static void score_bytes(const serve_ask *a, pn_token t, score_text *out)
 {
-    if (pn_detokenize(a->model->m, &t, 1, 1, out->bytes, sizeof out->bytes, &out->len, NULL) != PN_OK)
+    if (pn_detokenize(a->at->m, &t, 1, 1, out->bytes, sizeof out->bytes, &out->len, NULL) != PN_OK)
         out->len = 0;
     out->len = PN_MIN(out->len, sizeof out->bytes);
 }
@@ -36,7 +36,7 @@ static pn_status score_tell(serve_ask *a, serve_choice *c, size_t i, const float
     float lp[SCORE_TOP], chosen = NAN;
     score_text text, tops[SCORE_TOP];
     pn_token_logprob top[SCORE_TOP];
-    pn_status st = logits ? pn_logprobs(a->model->m, logits, c->prompt.list[i], n_top, ids, lp, &chosen, err) : PN_OK;
+    pn_status st = logits ? pn_logprobs(a->at->m, logits, c->prompt.list[i], n_top, ids, lp, &chosen, err) : PN_OK;
     if (st)
         return st;
     for (uint32_t k = 0; k < n_top; k++) {
@@ -68,7 +68,7 @@ static pn_status score_rows(serve_ask *a, serve_choice *c, float *logits, size_t
 
 PN_INTERNAL pn_status serve_ask_score(serve_ask *a, serve_choice *c, pn_err *err)
 {
-    size_t V = pn_vocab_size(a->model->m);
+    size_t V = pn_vocab_size(a->at->m);
     float *logits = pn_mem_calloc(&a->server->mem, PN_ACCT_CONN, SCORE_ROWS * V, sizeof *logits);
     pn_status st = logits ? score_rows(a, c, logits, V, err) : pn_fail_nomem(err, "logits", SCORE_ROWS * V * sizeof *logits);
     pn_mem_free(&a->server->mem, PN_ACCT_CONN, logits, SCORE_ROWS * V * sizeof *logits);

@@ -43,11 +43,13 @@ PN_INTERNAL bool pn_oai_expected(pn_oai_parser *p, const char *param, const char
 
 PN_INTERNAL bool pn_oai_read_bool(pn_oai_parser *p, const char *name, uint32_t node, bool *out)
 {
+    *out = false;                       /* for compilers that do not see what false means */
     return pn_json_bool(&p->q->body, node, out) || pn_oai_expected(p, name, "true or false", node);
 }
 
 PN_INTERNAL bool pn_oai_read_int(pn_oai_parser *p, const char *name, uint32_t node, int64_t lo, int64_t hi, int64_t *out)
 {
+    *out = lo;
     if (!pn_json_i64(&p->q->body, node, out))
         return pn_oai_expected(p, name, "an integer", node);
     if (*out >= lo && *out <= hi)
@@ -57,6 +59,7 @@ PN_INTERNAL bool pn_oai_read_int(pn_oai_parser *p, const char *name, uint32_t no
 
 PN_INTERNAL bool pn_oai_read_text(pn_oai_parser *p, const char *name, uint32_t node, pn_bytes *out)
 {
+    *out = (pn_bytes){NULL, 0};
     return pn_json_str(&p->q->body, node, out) || pn_oai_expected(p, name, "a string", node);
 }
 

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_registry.c - models by name.
+ * pn_registry.c - models by name, each with one or more replicas on dies of their own.
+ *
+ * A replica:
  *
  *     LOADING --loaded--> READY --unload--> DRAINING --nobody runs--> UNLOADING --freed--> (gone)
  *        \--> FAILED (stays, so that its error can be read; another load with its name replaces it)
+ *
+ * A name is in the best of its replicas' states, in the order READY, LOADING, DRAINING, UNLOADING, FAILED, and goes
+ * with the last of them.  The CPU holds many models, one of a name; any other die holds one replica unless told which
+ * to share, and a name that is loaded again without a die gets one that is free.
  *
  * One loader, so models are loaded one at a time and what one needs is known when the next is planned.
  * A second load of a model that is loading or ready is the first one: sixteen clients that race to it cause
@@ -22,9 +28,41 @@ PN_INTERNAL const char *serve_state_name(serve_state st)
     return names[st];
 }
 
+PN_INTERNAL uint32_t serve_replica_slots(const serve_replica *r) { return r->max_concurrent ? r->max_concurrent : (uint32_t)REGISTRY_SLOTS; }
+
+PN_INTERNAL serve_replica *serve_model_best(const serve_model *m)
+{
+    static const uint8_t rank[] = {1, 0, 2, 3, 4};      /* by serve_state */
+    serve_replica *best = m->replicas;
+    for (serve_replica *r = best->next; r; r = r->next)
+        if (rank[r->state] < rank[best->state])
+            best = r;
+    return best;
+}
+
+PN_INTERNAL uint32_t serve_model_replicas(const serve_model *m)
+{
+    uint32_t n = 0;
+    for (const serve_replica *r = m->replicas; r; r = r->next)
+        n += r->state == SERVE_MODEL_READY;
+    return n;
+}
+
 PN_INTERNAL uint32_t serve_model_slots(const serve_model *m)
 {
-    return m->params.max_concurrent ? m->params.max_concurrent : (uint32_t)REGISTRY_SLOTS;
+    serve_state best = serve_model_best(m)->state;
+    uint32_t n = 0;
+    for (const serve_replica *r = m->replicas; r; r = r->next)
+        n += r->state == best ? serve_replica_slots(r) : 0;
+    return n;
+}
+
+PN_INTERNAL serve_replica *serve_model_on(const serve_model *m, const uint32_t *dies, size_t n)
+{
+    serve_replica *r = m->replicas;
+    while (r && (r->state == SERVE_FAILED || r->n_dies != n || memcmp(r->dies, dies, n * sizeof *dies) != 0))
+        r = r->next;
+    return r;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -55,8 +93,9 @@ PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_e
 {
     const char *names[32];
     size_t n = 0;
-    for (const serve_model *m = s->models; m && n < PN_COUNT_OF(names); m = m->next)
-        names[n++] = m->name;
+    for (serve_model *m = s->models; m && n < PN_COUNT_OF(names); m = m->next)
+        if (serve_model_best(m)->state != SERVE_FAILED)
+            names[n++] = m->name;
     pn_oai_error_model(e, name, names, n);
 }
 
@@ -65,7 +104,7 @@ static serve_model *registry_only(const pn_server *s)
 {
     serve_model *only = NULL;
     for (serve_model *m = s->models; m; m = m->next) {
-        if (m->state == SERVE_FAILED && s->models->next)
+        if (serve_model_best(m)->state == SERVE_FAILED && s->models->next)
             continue;
         if (only)
             return NULL;
@@ -83,16 +122,17 @@ PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_e
         serve_model_unknown(s, name, e);
         return NULL;
     }
-    if (m->state == SERVE_MODEL_READY)
+    const serve_replica *r = serve_model_best(m);
+    if (r->state == SERVE_MODEL_READY)
         return m;
-    if (m->state == SERVE_FAILED) {
-        pn_oai_error_set(e, 503, "unavailable_error", NULL, "model", "The model '%s' could not be loaded: %.300s", m->name, m->err.text);
+    if (r->state == SERVE_FAILED) {
+        pn_oai_error_set(e, 503, "unavailable_error", NULL, "model", "The model '%s' could not be loaded: %.300s", m->name, r->err.text);
         e->no_retry = true;
         return NULL;
     }
     char what[REGISTRY_NAME_MAX + 40];
-    snprintf(what, sizeof what, "the model '%s' is %s", m->name, m->state == SERVE_LOADING ? "loading" : "being unloaded");
-    pn_oai_error_loading(e, what, m->state == SERVE_LOADING ? 2000 : 5000);
+    snprintf(what, sizeof what, "the model '%s' is %s", m->name, r->state == SERVE_LOADING ? "loading" : "being unloaded");
+    pn_oai_error_loading(e, what, r->state == SERVE_LOADING ? 2000 : 5000);
     return NULL;
 }
 
@@ -100,59 +140,62 @@ PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_e
  * Loading: on the loader's lane
  * ------------------------------------------------------------------------------------------ */
 
-static serve_model *registry_of(pn_task *t) { return (serve_model *)(void *)((char *)t - offsetof(serve_model, task)); }
+static serve_replica *registry_of(pn_task *t) { return (serve_replica *)(void *)((char *)t - offsetof(serve_replica, task)); }
 
 /* Does it fit?  The plan of one conversation of the length wanted, and what that length comes to. */
-static pn_status registry_plan(serve_model *m, pn_file *f, pn_err *err)
+static pn_status registry_plan(serve_replica *r, pn_file *f, pn_err *err)
 {
-    const pn_plan_params p = {.n_ctx = m->params.ctx_cap, .kv_type = m->params.kv_type, .has_kv_type = m->params.has_kv_type};
-    pn_status st = pn_file_plan(f, &p, &m->plan, err);
+    const pn_server_model *of = &r->model->params;
+    const pn_plan_params p = {.n_ctx = r->ctx_cap, .kv_type = of->kv_type, .has_kv_type = of->has_kv_type, .dies = r->dies, .n_dies = r->n_dies};
+    pn_status st = pn_file_plan(f, &p, &r->plan, err);
     if (st)
         return st;
-    const pn_plan_info *i = &m->plan;
-    uint32_t cap = m->params.ctx_cap ? PN_MIN(m->params.ctx_cap, i->n_ctx_train) : i->n_ctx_train;
-    m->n_ctx = i->n_ctx_fits ? PN_MIN(cap, i->n_ctx_fits) : i->available_bytes ? 0 : cap;
-    if (!m->n_ctx || (m->params.ctx_cap && m->n_ctx < cap))
+    const pn_plan_info *i = &r->plan;
+    uint32_t cap = r->ctx_cap ? PN_MIN(r->ctx_cap, i->n_ctx_train) : i->n_ctx_train;
+    r->n_ctx = i->n_ctx_fits ? PN_MIN(cap, i->n_ctx_fits) : i->available_bytes ? 0 : cap;
+    if (!r->n_ctx || (r->ctx_cap && r->n_ctx < cap))
         return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes are needed (weights %" PRIu64 ", keys and values of %" PRIu32 " tokens %" PRIu64
                        ", scratch %" PRIu64 "), %" PRIu64 " are available; the longest context that fits is %" PRIu32 " tokens",
                        i->total_bytes, i->weight_bytes, i->n_ctx, i->kv_bytes, i->scratch_bytes, i->available_bytes, i->n_ctx_fits);
     return PN_OK;
 }
 
-static pn_status registry_load(serve_model *m, pn_err *err)
+static pn_status registry_load(serve_replica *r, pn_err *err)
 {
+    const serve_model *m = r->model;
+    pn_engine *e = m->server->e;
     pn_file *f;
-    pn_status st = pn_file_open(m->server->e, m->path, &f, err);
+    pn_status st = pn_file_open(e, m->path, &f, err);
     if (st)
         return st;
-    const pn_model_params p = {.residency = m->params.residency};
-    st = registry_plan(m, f, err);
+    const pn_model_params p = {.residency = m->params.residency, .dies = r->dies, .n_dies = r->n_dies};
+    st = registry_plan(r, f, err);
     if (!st)
-        st = pn_model_load_file(f, &p, &m->m, err);
+        st = pn_model_load_file(f, &p, &r->m, err);
     pn_file_close(f);
     if (st)
         return st;
-    pn_model_describe(m->m, &m->info);
-    const pn_model_caps caps = {.ctx = m->n_ctx, .sessions = m->params.max_sessions, .concurrent = serve_model_slots(m)};
-    st = pn_model_cap(m->m, &caps, err);
+    pn_model_describe(r->m, &r->info);
+    const pn_model_caps caps = {.ctx = r->n_ctx, .sessions = r->max_sessions, .concurrent = serve_replica_slots(r)};
+    st = pn_model_cap(r->m, &caps, err);
     if (!st && m->template_text.len)
-        st = pn_template_open(m->server->e, m->template_text.data, m->template_text.len, &m->tpl, err);
-    else if (!st && m->info.has_chat_template)
-        pn_template_open_model(m->m, &m->tpl, NULL);    /* without it there is still the built-in format */
+        st = pn_template_open(e, m->template_text.data, m->template_text.len, &r->tpl, err);
+    else if (!st && r->info.has_chat_template)
+        pn_template_open_model(r->m, &r->tpl, NULL);    /* without it there is still the built-in format */
     return st;
 }
 
 static void registry_run(pn_task *t)
 {
-    serve_model *m = registry_of(t);
-    if (m->state == SERVE_LOADING)
-        m->err.status = registry_load(m, &m->err);
-    if (m->state == SERVE_LOADING && !m->err.status)
+    serve_replica *r = registry_of(t);
+    if (r->state == SERVE_LOADING)
+        r->err.status = registry_load(r, &r->err);
+    if (r->state == SERVE_LOADING && !r->err.status)
         return;
-    pn_template_close(m->tpl);
-    pn_model_free(m->m);
-    m->tpl = NULL;
-    m->m = NULL;
+    pn_template_close(r->tpl);
+    pn_model_free(r->m);
+    r->tpl = NULL;
+    r->m = NULL;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -171,33 +214,66 @@ static void registry_free(serve_model *m)
     pn_mem_free(&s->mem, PN_ACCT_CONN, m, sizeof *m);
 }
 
-static void registry_remove(serve_model *m)
+/* A replica is no more, and with the last one goes the name. */
+static void registry_remove(serve_replica *r)
 {
-    serve_model **p = &m->server->models;
-    while (*p != m)
+    serve_model *m = r->model;
+    pn_server *s = m->server;
+    serve_replica **p = &m->replicas;
+    while (*p != r)
         p = &(*p)->next;
-    *p = m->next;
+    *p = r->next;
+    if (r->bit)
+        pn_affinity_forget(&s->seen, r->bit);
+    pn_mem_free(&s->mem, PN_ACCT_CONN, r, sizeof *r);
+    if (m->replicas)
+        return;
+    serve_model **q = &s->models;
+    while (*q != m)
+        q = &(*q)->next;
+    *q = m->next;
+    registry_free(m);
+}
+
+/* "0" or "0,1". */
+static const char *registry_dies_text(const serve_replica *r, char *text, size_t cap)
+{
+    snprintf(text, cap, r->n_dies > 1 ? "%" PRIu32 ",%" PRIu32 : "%" PRIu32, r->dies[0], r->dies[r->n_dies - 1]);
+    return text;
+}
+
+static void registry_unloaded(serve_replica *r)
+{
+    serve_model *m = r->model;
+    serve_logf(m->server, PN_LOG_INFO, "model %s: unloaded", m->name);
+    serve_admin_waiters(&r->waiters, r);
+    if (m->replicas == r && !r->next)
+        serve_admin_waiters(&m->gone, r);
+    registry_remove(r);
 }
 
 static void registry_done(pn_task *t)
 {
-    serve_model *m = registry_of(t);
+    serve_replica *r = registry_of(t);
+    serve_model *m = r->model;
     pn_server *s = m->server;
-    if (m->state == SERVE_UNLOADING) {
-        serve_logf(s, PN_LOG_INFO, "model %s: unloaded", m->name);
-        serve_admin_waiters(m);
-        registry_remove(m);
-        registry_free(m);
+    char dies[24];
+    if (r->state == SERVE_UNLOADING) {
+        registry_unloaded(r);
         return;
     }
-    m->state = m->err.status ? SERVE_FAILED : SERVE_MODEL_READY;
-    m->created = pn_net_unix_s();
-    if (m->err.status)
-        serve_logf(s, PN_LOG_ERROR, "model %s: %s", m->name, m->err.text);
+    r->state = r->err.status ? SERVE_FAILED : SERVE_MODEL_READY;
+    m->created = m->created ? m->created : pn_net_unix_s();
+    if (r->err.status)
+        serve_logf(s, PN_LOG_ERROR, "model %s: %s", m->name, r->err.text);
+    else if (s->n_dies > 1)
+        serve_logf(s, PN_LOG_INFO, "model %s: ready on die %s, %s %s, context %" PRIu32 ", %" PRIu32 " at once", m->name,
+                   registry_dies_text(r, dies, sizeof dies), r->info.arch, r->info.type, r->n_ctx, serve_replica_slots(r));
     else
-        serve_logf(s, PN_LOG_INFO, "model %s: ready, %s %s, context %" PRIu32 ", %" PRIu32 " at once", m->name, m->info.arch, m->info.type,
-                   m->n_ctx, serve_model_slots(m));
-    serve_admin_waiters(m);
+        serve_logf(s, PN_LOG_INFO, "model %s: ready, %s %s, context %" PRIu32 ", %" PRIu32 " at once", m->name, r->info.arch, r->info.type,
+                   r->n_ctx, serve_replica_slots(r));
+    serve_admin_waiters(&r->waiters, r);
+    serve_ask_pump(m);
 }
 
 /* The file's name without folder and ".gguf". */
@@ -216,7 +292,7 @@ static pn_status registry_new(pn_server *s, const pn_server_model *p, pn_bytes n
     m->server = s;
     m->params = *p;
     m->queue_end = &m->queue;
-    m->task = (pn_task){.run = registry_run, .done = registry_done};
+    m->params.dies = NULL;
     pn_str_init(&m->aliases, &s->mem, PN_ACCT_CONN);
     pn_str_init(&m->template_text, &s->mem, PN_ACCT_CONN);
     for (size_t i = 0; i < p->n_aliases; i++)
@@ -236,59 +312,188 @@ static pn_status registry_new(pn_server *s, const pn_server_model *p, pn_bytes n
     return PN_OK;
 }
 
-/* Is a name free?  A model that could not be loaded gives its own back. */
-static pn_status registry_name(pn_server *s, pn_bytes name, pn_err *err)
+static serve_replica **registry_end(serve_model *m)
 {
-    serve_model *m = serve_model_find(s, name);
-    if (!name.len || name.len > REGISTRY_NAME_MAX)
-        return pn_fail(err, PN_E_INVALID, "a model's name: expected 1 to %d bytes", REGISTRY_NAME_MAX);
-    if (m && m->state == SERVE_FAILED && !m->waiters) {
-        registry_remove(m);
-        registry_free(m);
-        m = NULL;
-    }
-    return m ? pn_fail(err, PN_E_INVALID, "there is a model called '%.*s' already; another copy of it would need a die of its own, and this "
-                       "machine has the CPU alone", (int)name.len, name.data) : PN_OK;
+    serve_replica **end = &m->replicas;
+    while (*end)
+        end = &(*end)->next;
+    return end;
 }
 
-PN_API pn_status pn_server_load(pn_server *s, const pn_server_model *params, pn_err *err)
+/* A replica of m, on p's dies. */
+static pn_status registry_add(serve_model *m, const pn_server_model *p, serve_replica **out, pn_err *err)
+{
+    pn_server *s = m->server;
+    uint64_t taken = 0;
+    for (const serve_model *k = s->models; k; k = k->next)
+        for (const serve_replica *r = k->replicas; r; r = r->next)
+            taken |= r->bit;
+    if (taken == UINT64_MAX)
+        return pn_fail(err, PN_E_INVALID, "there are 64 models already");
+    serve_replica *r = pn_mem_calloc(&s->mem, PN_ACCT_CONN, 1, sizeof *r);
+    if (!r)
+        return pn_fail_nomem(err, "a model's entry", sizeof *r);
+    r->model = m;
+    r->n_dies = (uint32_t)p->n_dies;
+    memcpy(r->dies, p->dies, p->n_dies * sizeof *r->dies);
+    r->bit = s->n_dies > 1 ? ~taken & (taken + 1) : 0;
+    r->ctx_cap = p->ctx_cap;
+    r->max_sessions = p->max_sessions;
+    r->max_concurrent = p->max_concurrent;
+    r->task = (pn_task){.run = registry_run, .done = registry_done};
+    *registry_end(m) = r;
+    *out = r;
+    return PN_OK;
+}
+
+/* Replicas that could not be loaded give their place back. */
+static void registry_drop_failed(pn_server *s, pn_bytes name)
+{
+    const serve_model *m = serve_model_find(s, name);
+    for (serve_replica *r = m ? m->replicas : NULL, *next; r; r = next) {
+        next = r->next;
+        if (r->state == SERVE_FAILED && !r->waiters)
+            registry_remove(r);
+    }
+}
+
+/* Is a name free, or of: may it be its?  of NULL: it has to be free. */
+static pn_status registry_name(pn_server *s, pn_bytes name, const serve_model *of, pn_err *err)
+{
+    if (!name.len || name.len > REGISTRY_NAME_MAX)
+        return pn_fail(err, PN_E_INVALID, "a model's name: expected 1 to %d bytes", REGISTRY_NAME_MAX);
+    const serve_model *m = serve_model_find(s, name);
+    if (!m || m == of)
+        return PN_OK;
+    if (s->n_dies > 1)
+        return pn_fail(err, PN_E_INVALID, "there is a model called '%.*s' already", (int)name.len, name.data);
+    return pn_fail(err, PN_E_INVALID, "there is a model called '%.*s' already; another copy of it would need a die of its own, and this "
+                   "machine has the CPU alone", (int)name.len, name.data);
+}
+
+/* What is on a die, for who has to choose another: the first name, or NULL. */
+static const char *registry_on(const pn_server *s, uint32_t die)
+{
+    for (const serve_model *m = s->models; m; m = m->next)
+        for (const serve_replica *r = m->replicas; r; r = r->next)
+            for (uint32_t i = 0; i < r->n_dies && r->state != SERVE_FAILED; i++)
+                if (r->dies[i] == die)
+                    return m->name;
+    return NULL;
+}
+
+/* The dies of a model: as wished, or one that is free. */
+static pn_status registry_dies(const pn_server *s, const pn_server_model *p, uint32_t dies[SERVE_PARTS], pn_err *err)
+{
+    if (p->n_dies > SERVE_PARTS)
+        return pn_fail(err, PN_E_UNSUPPORTED, "%zu dies for one model: expected at most %d", p->n_dies, SERVE_PARTS);
+    for (size_t i = 0; i < p->n_dies; i++) {
+        if (p->dies[i] >= s->n_dies && s->n_dies == 1)
+            return pn_fail(err, PN_E_UNSUPPORTED, "die %" PRIu32 ": this machine has no such die (0, the CPU, is all there is)", p->dies[i]);
+        if (p->dies[i] >= s->n_dies)
+            return pn_fail(err, PN_E_INVALID, "die %" PRIu32 ": there is no such die, there are 0 to %" PRIu32, p->dies[i], s->n_dies - 1);
+        dies[i] = p->dies[i];
+    }
+    if (p->n_dies == 2 && dies[0] == dies[1])
+        return pn_fail(err, PN_E_INVALID, "die %" PRIu32 " is named twice", dies[0]);
+    if (p->n_dies)
+        return PN_OK;
+    dies[0] = 0;
+    while (s->n_dies > 1 && dies[0] < s->n_dies && registry_on(s, dies[0]))
+        dies[0]++;
+    if (dies[0] < s->n_dies)
+        return PN_OK;
+    char there[300] = "";
+    for (uint32_t i = 0, n = 0; i < s->n_dies && n + 40 < sizeof there; i++)
+        n += (uint32_t)snprintf(there + n, sizeof there - n, "%s%" PRIu32 " has '%.24s'", i ? ", " : "", i, registry_on(s, i));
+    return pn_fail(err, PN_E_INVALID, "no die is free (%s): name the dies it is to share", there);
+}
+
+/* May m have another replica of this file on these dies? */
+static pn_status registry_another(const serve_model *m, const pn_server_model *p, const uint32_t *dies, size_t n, pn_err *err)
+{
+    if (strcmp(m->path, p->path) != 0)
+        return pn_fail(err, PN_E_INVALID, "there is a model called '%s' already, of another file", m->name);
+    for (const serve_replica *r = m->replicas; r; r = r->next)
+        for (uint32_t i = 0; i < r->n_dies && r->state != SERVE_FAILED; i++)
+            for (size_t k = 0; k < n; k++)
+                if (r->dies[i] == dies[k])
+                    return pn_fail(err, PN_E_INVALID, "the model '%s' is on die %" PRIu32 " already", m->name, dies[k]);
+    return PN_OK;
+}
+
+/* More names of the model. */
+static pn_status registry_alias(serve_model *m, const pn_server_model *p, pn_err *err)
+{
+    for (size_t i = 0; i < p->n_aliases; i++)
+        if (!registry_called(m, (pn_bytes){p->aliases[i], strlen(p->aliases[i])}))
+            pn_str_add(&m->aliases, p->aliases[i], strlen(p->aliases[i]) + 1);
+    return m->aliases.failed ? pn_fail_nomem(err, "a model's entry", m->aliases.len) : PN_OK;
+}
+
+/* The entry of that name, made if need be, which may take the replica. */
+static pn_status registry_entry(pn_server *s, const pn_server_model *p, pn_bytes name, const uint32_t *dies, serve_model **out, pn_err *err)
+{
+    registry_drop_failed(s, name);
+    for (size_t i = 0; i < p->n_aliases; i++)
+        registry_drop_failed(s, (pn_bytes){p->aliases[i], strlen(p->aliases[i])});
+    serve_model *m = s->n_dies > 1 ? serve_model_find(s, name) : NULL;
+    pn_status st = m ? registry_another(m, p, dies, PN_MAX(p->n_dies, (size_t)1), err) : registry_name(s, name, NULL, err);
+    for (size_t i = 0; !st && i < p->n_aliases; i++)
+        st = registry_name(s, (pn_bytes){p->aliases[i], strlen(p->aliases[i])}, m, err);
+    if (!st)
+        st = m ? registry_alias(m, p, err) : registry_new(s, p, name, &m, err);
+    if (!st)
+        *out = m;
+    return st;
+}
+
+PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *params, serve_replica **out, pn_err *err)
 {
     pn_server_model p;
     serve_model *m = NULL;
+    serve_replica *r = NULL;
+    uint32_t dies[SERVE_PARTS];
     memset(&p, 0, sizeof p);
     if (params)
         memcpy(&p, params, params->size ? PN_MIN(params->size, sizeof p) : sizeof p);
     if (!p.path)
         return pn_fail(err, PN_E_INVALID, "pn_server_load: a path must be given");
     pn_bytes name = p.name ? (pn_bytes){p.name, strlen(p.name)} : registry_file_name(p.path);
-    for (size_t i = 0; i < p.n_dies; i++)
-        if (p.dies[i] != 0)
-            return pn_fail(err, PN_E_UNSUPPORTED, "die %" PRIu32 ": this machine has no such die (0, the CPU, is all there is)", p.dies[i]);
-    pn_status st = registry_name(s, name, err);
-    for (size_t i = 0; !st && i < p.n_aliases; i++)
-        st = registry_name(s, (pn_bytes){p.aliases[i], strlen(p.aliases[i])}, err);
+    pn_status st = registry_dies(s, &p, dies, err);
     if (!st)
-        st = registry_new(s, &p, name, &m, err);
+        st = registry_entry(s, &p, name, dies, &m, err);
+    p.dies = dies;
+    p.n_dies = PN_MAX(p.n_dies, (size_t)1);
+    if (!st)
+        st = registry_add(m, &p, &r, err);
+    if (st && m && !m->replicas)
+        registry_free(m);
     if (st)
         return st;
     serve_model **end = &s->models;
-    while (*end)
+    while (*end && *end != m)
         end = &(*end)->next;
     *end = m;
     serve_logf(s, PN_LOG_INFO, "model %s: loading %s", m->name, m->path);
-    pn_lane_add(&s->loader, &m->task);
+    pn_lane_add(&s->loader, &r->task);
+    if (out)
+        *out = r;
     return PN_OK;
 }
+
+PN_API pn_status pn_server_load(pn_server *s, const pn_server_model *params, pn_err *err) { return serve_model_load(s, params, NULL, err); }
 
 PN_API pn_status pn_server_ready(const pn_server *s, pn_err *err)
 {
     pn_status st = PN_OK;
-    for (const serve_model *m = s->models; m; m = m->next) {
-        if (m->state == SERVE_FAILED)
-            return pn_fail(err, m->err.status, "%s: %.400s", m->name, m->err.text);
-        if (m->state == SERVE_LOADING)
-            st = pn_fail(err, PN_E_STATE, "the model '%s' is loading", m->name);
-    }
+    for (const serve_model *m = s->models; m; m = m->next)
+        for (const serve_replica *r = m->replicas; r; r = r->next) {
+            if (r->state == SERVE_FAILED)
+                return pn_fail(err, r->err.status, "%s: %.400s", m->name, r->err.text);
+            if (r->state == SERVE_LOADING)
+                st = pn_fail(err, PN_E_STATE, "the model '%s' is loading", m->name);
+        }
     return st;
 }
 
@@ -298,33 +503,53 @@ PN_API pn_status pn_server_ready(const pn_server *s, pn_err *err)
 
 PN_INTERNAL void serve_model_settle(serve_model *m)
 {
-    if (m->state != SERVE_DRAINING || m->n_running || m->n_queued)
-        return;
-    m->state = SERVE_UNLOADING;
-    pn_lane_add(&m->server->loader, &m->task);
+    bool others = serve_model_best(m)->state == SERVE_MODEL_READY;
+    for (serve_replica *r = m->replicas; r; r = r->next)
+        if (r->state == SERVE_DRAINING && !r->n_running && (others || !m->n_queued)) {
+            r->state = SERVE_UNLOADING;
+            pn_lane_add(&m->server->loader, &r->task);
+        }
 }
 
-PN_INTERNAL pn_status serve_model_unload(serve_model *m, pn_err *err)
+PN_INTERNAL pn_status serve_replica_unload(serve_replica *r, pn_err *err)
 {
-    if (m->state == SERVE_LOADING)
-        return pn_fail(err, PN_E_STATE, "the model '%s' is loading: unload it when it is ready", m->name);
-    if (m->state == SERVE_UNLOADING || m->state == SERVE_DRAINING)
+    if (r->state == SERVE_LOADING)
+        return pn_fail(err, PN_E_STATE, "the model '%s' is loading: unload it when it is ready", r->model->name);
+    if (r->state == SERVE_UNLOADING || r->state == SERVE_DRAINING)
         return PN_OK;
-    m->state = SERVE_DRAINING;
-    serve_model_settle(m);
+    r->state = SERVE_DRAINING;
+    serve_model_settle(r->model);
     return PN_OK;
+}
+
+PN_INTERNAL void serve_waiters_remove(pn_server *s, const serve_conn *c)
+{
+    for (serve_model *m = s->models; m; m = m->next)
+        for (serve_replica *r = NULL;;) {
+            serve_conn **p = r ? &r->waiters : &m->gone;
+            while (*p && *p != c)
+                p = &(*p)->waiting;
+            if (*p)
+                *p = c->waiting;
+            r = r ? r->next : m->replicas;
+            if (!r)
+                break;
+        }
 }
 
 /* Nobody asks anything any more.  A load that is under way is waited for. */
 PN_INTERNAL void serve_models_free(pn_server *s)
 {
-    for (serve_model *m = s->models; m; m = m->next)
-        m->waiters = NULL;
     while (s->models) {
-        serve_model *m = s->models;
         pn_ready ready[SERVE_READY];
-        if (m->state == SERVE_MODEL_READY || m->state == SERVE_FAILED)
-            serve_model_unload(m, NULL);
+        for (serve_model *m = s->models; m; m = m->next) {
+            m->gone = NULL;
+            for (serve_replica *r = m->replicas; r; r = r->next) {
+                r->waiters = NULL;
+                if (r->state == SERVE_MODEL_READY || r->state == SERVE_FAILED)
+                    serve_replica_unload(r, NULL);
+            }
+        }
         if (s->loader.threaded)
             pn_poller_wait(&s->poller, ready, SERVE_READY, 20);
         pn_wake_clear(&s->wake);

@@ -162,6 +162,7 @@ static void router_kill(router_conn *c)
     if (c->dead)
         return;
     c->dead = true;
+    c->router->n_dead++;
     if (c->ask)
         router_ask_abort(c->ask);
     pn_poller_remove(&c->router->poller, c->fd);
@@ -335,6 +336,9 @@ static void router_accept(pn_router *r, const pn_listener *l)
 /* What was closed in this turn.  An ask's up is dead before its client is, so both lists can go. */
 static void router_bury(pn_router *r)
 {
+    if (!r->n_dead)
+        return;
+    r->n_dead = 0;
     for (router_up *u = r->ups, *next; u; u = next) {
         next = u->next;
         if (!u->dead)

@@ -135,7 +135,7 @@ struct pn_router {
     router_conn *conns;
     uint32_t n_conns, n_asks;
     router_up *ups;
-    uint32_t n_parked;
+    uint32_t n_parked, n_dead;  /* dead: connections of both kinds whose structs are to be freed */
     router_backend *backends;   /* owned, [n_backends] */
     uint32_t n_backends;
     pn_affinity_server servers[PN_AFFINITY_SERVERS];

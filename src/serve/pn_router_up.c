@@ -47,6 +47,7 @@ PN_INTERNAL void router_up_close(router_up *u)
     u->fd = -1;
     u->ask = NULL;
     u->dead = true;
+    r->n_dead++;
     u->parked = false;
 }
 

@@ -242,13 +242,7 @@ static void server_forget(serve_conn *c)
     if (c->ask)
         serve_ask_abort(c->ask);
     c->ask = NULL;
-    for (serve_model *m = c->server->models; m; m = m->next) {
-        serve_conn **p = &m->waiters;
-        while (*p && *p != c)
-            p = &(*p)->waiting;
-        if (*p)
-            *p = c->waiting;
-    }
+    serve_waiters_remove(c->server, c);
 }
 
 /* The socket goes at once, the struct when nobody can be holding it. */
@@ -628,6 +622,8 @@ PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_
     pn_lane_open(&s->slow, !s->params.inline_work, serve_wake, s);
     pn_lane_open(&s->loader, !s->params.inline_work, serve_wake, s);
     pn_status st = server_texts(s, err);
+    if (!st)
+        st = serve_seen_init(s, err);
     const pn_metrics_build about = {pn_version(), s->build, pn_backend_name(e), pn_cpu_isa()};
     if (!st)
         st = pn_metrics_new(&s->metrics, &s->mem, &about, err);
@@ -707,6 +703,8 @@ PN_API void pn_server_free(pn_server *s)
     pn_poller_close(&s->poller);
     pn_wake_close(&s->wake);
     pn_metrics_free(s->metrics);
+    if (s->seen.mem)
+        pn_affinity_fini(&s->seen);
     pn_keys_fini(&s->keys);
     pn_keys_fini(&s->admin_keys);
     pn_str_fini(&s->cors_text);

@@ -3,7 +3,8 @@
  *
  *     pn_server.c      sockets, connections, the loop; what is public
  *     pn_routes.c      which path is whose; the short answers
- *     pn_registry.c    models by name: loading, unloading, routing
+ *     pn_registry.c    models by name and their replicas: loading, unloading, routing
+ *     pn_replica.c     which replica answers a request
  *     pn_ask.c         a request for text: from its body to its answer
  *     pn_ask_begin.c   what of it happens on the lane: parsing, prompt, grammar, sessions
  *     pn_ask_score.c   log-probabilities of a prompt
@@ -14,7 +15,7 @@
  *
  *     an ask while a lane has it (phase PARSING, BEGINNING, CLOSING): the lane's
  *     an ask's reply and box: whoever holds its lock; the engine's stepping thread writes, we read
- *     a model while it is LOADING or UNLOADING: the loader's lane
+ *     a replica while it is LOADING or UNLOADING: the loader's lane
  *
  * Lock order: ask->lock, then whatever the engine locks.  pn_request_free is called without ask->lock.
  */
@@ -23,6 +24,7 @@
 
 #include "base/pn_err.h"
 #include "serve/pn_access.h"
+#include "serve/pn_affinity.h"
 #include "serve/pn_conn.h"
 #include "serve/pn_lane.h"
 #include "serve/pn_metrics.h"
@@ -32,9 +34,10 @@
 
 typedef struct serve_conn serve_conn;
 typedef struct serve_model serve_model;
+typedef struct serve_replica serve_replica;
 typedef struct serve_ask serve_ask;
 
-enum { SERVE_LISTENERS = 8, SERVE_CHOICES = 16, SERVE_READY = 64, SERVE_GAPS = 32 };
+enum { SERVE_LISTENERS = 8, SERVE_CHOICES = 16, SERVE_READY = 64, SERVE_GAPS = 32, SERVE_PARTS = 2 };
 
 /* ------------------------------------------------------------------------------------------
  * Connections
@@ -49,7 +52,7 @@ struct serve_conn {
     unsigned events;            /* what the poller waits for */
     pn_peer peer;
     serve_conn *prev, *next;    /* all of them */
-    serve_conn *waiting;        /* next of those that wait for a model, see serve_model.waiters */
+    serve_conn *waiting;        /* next of those that wait for a model, see `waiters` and `gone` */
     serve_ask *ask;             /* at work for it, or NULL */
     serve_api api;
     bool dead;                  /* closed; freed at the end of the turn */
@@ -64,6 +67,27 @@ struct serve_conn {
 
 typedef enum serve_state { SERVE_LOADING = 0, SERVE_MODEL_READY, SERVE_DRAINING, SERVE_UNLOADING, SERVE_FAILED } serve_state;
 
+/* One copy of a model, on its die or split over two. */
+struct serve_replica {
+    serve_model *model;
+    serve_replica *next;
+    uint32_t dies[SERVE_PARTS], n_dies;
+    uint64_t bit;               /* for the table of what was seen: 1 << a number of its own; 0: there is one die */
+    uint32_t ctx_cap, max_sessions, max_concurrent;
+    serve_state state;
+    pn_model *m;                /* owned; NULL until it is ready */
+    pn_template *tpl;           /* owned; NULL: the model has none */
+    pn_plan_info plan;
+    pn_model_info info;
+    uint32_t n_ctx;             /* most tokens of a conversation */
+    pn_err err;                 /* why it failed */
+    pn_task task;
+    serve_conn *waiters;        /* want to be told that it is loaded, or gone */
+    uint32_t n_running;
+    uint64_t n_served;          /* asks that ran on it */
+};
+
+/* A name, and its replicas.  What is not a replica's own is as the first one was loaded with. */
 struct serve_model {
     pn_server *server;
     serve_model *next;
@@ -71,16 +95,9 @@ struct serve_model {
     pn_str aliases;             /* owned: names, each followed by a NUL */
     pn_str template_text;       /* owned */
     pn_server_model params;     /* texts are not valid any more */
-    serve_state state;
-    pn_model *m;                /* owned; NULL until it is ready */
-    pn_template *tpl;           /* owned; NULL: the model has none */
-    pn_plan_info plan;
-    pn_model_info info;
-    uint32_t n_ctx;             /* most tokens of a conversation */
+    serve_replica *replicas;    /* owned, oldest first; never empty */
     int64_t created;
-    pn_err err;                 /* why it failed */
-    pn_task task;
-    serve_conn *waiters;        /* want to be told that it is loaded, or gone */
+    serve_conn *gone;           /* want to be told that the last of them is gone */
     serve_ask *queue, **queue_end;      /* asks that wait for a place */
     uint32_t n_queued, n_running;
     double seconds;             /* of a request, from begin to end: a moving average; 0: unknown */
@@ -129,7 +146,10 @@ struct serve_ask {
     serve_ask *prev, *next;     /* all of them */
     serve_ask *behind;          /* in the queue of its model */
     serve_model *model;         /* once it is known */
+    serve_replica *at;          /* while it has a place */
     uint64_t client;            /* whose it is: for fairness */
+    pn_str session;             /* owned: the head's X-Session-Id */
+    pn_affinity_keys keys;      /* what it is known by, where there are several dies */
     pn_task task;
     pn_str body;                /* owned: what was sent */
     struct serve_request *req;  /* owned by the lane's files: what it says */
@@ -211,6 +231,9 @@ struct pn_server {
     serve_model *models;        /* oldest first */
     serve_route_own *own;
     pn_metrics *metrics;        /* owned */
+    pn_affinity seen;           /* which replica saw what; where there are several dies */
+    uint64_t seed;              /* of its keys */
+    uint32_t n_dies;
     atomic_uint stops;          /* calls of pn_server_stop */
     bool draining, running;
     uint64_t now;               /* ms, of this turn */
@@ -251,11 +274,26 @@ PN_INTERNAL void serve_request_complete(serve_conn *c);
 PN_INTERNAL serve_model *serve_model_find(const pn_server *s, pn_bytes name);  /* by name or alias */
 PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e);       /* NULL: *e says why */
 PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_error *e);        /* 404 */
-PN_INTERNAL pn_status serve_model_unload(serve_model *m, pn_err *err);
+/* As pn_server_load.  *out (may be NULL): what is loading now. */
+PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *p, serve_replica **out, pn_err *err);
+PN_INTERNAL pn_status serve_replica_unload(serve_replica *r, pn_err *err);
 PN_INTERNAL void serve_model_settle(serve_model *m);           /* one of its asks has ended */
 PN_INTERNAL void serve_models_free(pn_server *s);
 PN_INTERNAL const char *serve_state_name(serve_state st);
-PN_INTERNAL uint32_t serve_model_slots(const serve_model *m);
+PN_INTERNAL serve_replica *serve_model_best(const serve_model *m);     /* the one in the best state: its state is the name's */
+PN_INTERNAL serve_replica *serve_model_on(const serve_model *m, const uint32_t *dies, size_t n);   /* on these dies, or NULL */
+PN_INTERNAL uint32_t serve_model_replicas(const serve_model *m);       /* those that are ready */
+PN_INTERNAL uint32_t serve_model_slots(const serve_model *m);          /* of all that answer */
+PN_INTERNAL uint32_t serve_replica_slots(const serve_replica *r);
+PN_INTERNAL void serve_waiters_remove(pn_server *s, const serve_conn *c);
+
+/* --- pn_replica.c -------------------------------------------------------------------------------- */
+
+PN_INTERNAL pn_status serve_seen_init(pn_server *s, pn_err *err);
+PN_INTERNAL void serve_ask_keys(serve_ask *a);                 /* on the lane, from its body */
+PN_INTERNAL serve_replica *serve_replica_for(const serve_ask *a);      /* with a place for it now, or NULL: wait */
+PN_INTERNAL serve_replica *serve_replica_any(const serve_model *m);    /* the least busy one, place or not */
+PN_INTERNAL void serve_replica_learn(const serve_ask *a);      /* a->at answers it */
 
 /* --- pn_ask.c ------------------------------------------------------------------------------------ */
 
@@ -283,6 +321,6 @@ typedef enum serve_admin {
 } serve_admin;
 
 PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest);
-PN_INTERNAL void serve_admin_waiters(serve_model *m);          /* tell those who wait for it */
+PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r);       /* tell those who wait for it */
 
 #endif /* PN_SERVER_INT_H */

@@ -252,7 +252,7 @@ static void a_die_says_when_it_is_full(void)
     PN_CHECK(kept.bytes > 0 && kept.bytes <= (16u << 20) / 10, "%llu bytes kept", (unsigned long long)kept.bytes);
     pn_session *many[64];
     size_t n = 0;
-    while (n < 64 && pn_session_new(r.m[0], &(pn_session_params){.n_ctx = 512, .n_batch = 16}, &many[n], &err) == PN_OK)
+    while (n < 64 && pn_session_new(r.m[0], &(pn_session_params){.n_ctx = 128, .n_batch = 16}, &many[n], &err) == PN_OK)
         n++;
     uint64_t before = kept.bytes;
     pn_engine_prefix(r.e, &kept);

@@ -35,7 +35,7 @@ class Opencode:
             "enabled_providers": ["pantheon"],      # it must not ask anybody else
             "model": "pantheon/long", "small_model": "pantheon/long", "autoupdate": False, "share": "disabled",
             # Half of its tools are long texts that say nothing about the protocol.
-            "tools": {"todowrite": False, "task": False, "webfetch": False, "skill": False, "question": False},
+            "tools": {"bash": False, "todowrite": False, "task": False, "webfetch": False, "skill": False, "question": False},
             "provider": {"pantheon": {"npm": "@ai-sdk/openai-compatible", "name": "Pantheon",
                                       "options": {"baseURL": "http://127.0.0.1:%d/v1" % port, "apiKey": "none"},
                                       "models": {"long": {"name": "long", "limit": {"context": context, "output": 48}}}}}}

@@ -112,8 +112,8 @@ unset PN_BOGUS
 export PN_CPU=bogus
 usage "unknown instruction set" PN_CPU --version
 unset PN_CPU
-export PN_SIM_DIES=2
-usage "simulated dies" 'not in this build' --version
+export PN_SIM_DIES='2;tps=0'
+usage "simulated dies" "tps: '0'" --version
 unset PN_SIM_DIES
 exits 1 "absent file" inspect "$tmp/absent.gguf"
 echo "not a model" >"$tmp/bad.gguf"

@@ -661,7 +661,9 @@ def backend_drains(r, a, b):
     events = s.rest()
     check(events[-1] == "[DONE]" and all("error" not in json.loads(e) for e in events[:-1]), "its stream is finished")
     s.close()
-    check(victim.end() == 0, "it exits with 0")
+    code = victim.p.wait(DEADLINE)
+    check(code == 0, "it exits with 0, not %s: %s" % (code, victim.text()[-2000:] if code else ""))
+    victim.log.close()
     victim.start()
     poll(lambda: states(r)[victim.url] == "up", "it is back")
 

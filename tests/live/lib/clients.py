@@ -7,7 +7,7 @@ import sys
 from serving import clean_env
 
 DEMO = "models/demo.gguf"
-REAL = "../shared/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+REAL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 TOOLS = [
     {"type": "function", "function": {"name": "get_weather", "description": "Get the weather of a city", "parameters": {
@@ -22,7 +22,7 @@ def arguments(checks, real=True):
     """The program, and the models to serve: (name, path)."""
     pantheon = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/pantheon")
     served = [("demo", DEMO)]
-    path = os.environ.get("REAL_MODEL", REAL)
+    path = os.path.join(os.environ.get("PANTHEON_MODELS") or "../shared/models", REAL)
     if real and os.path.exists(path):
         served.append(("smol", path))
     elif real:
