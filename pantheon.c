@@ -57412,7 +57412,7 @@ static pn_status talk_start(pn_answer *a, pn_err *err)
     if (!st)
         st = talk_prepare(c, &prompt, opening, g, &a->tokens, &from, err);
     g->size = sizeof *g;
-    g->prompt = a->tokens.list + from;
+    g->prompt = a->tokens.list ? a->tokens.list + from : NULL;     /* none when something failed above */
     g->n_prompt = a->tokens.n - from;
     a->first = c->s->kv.length + g->n_prompt;
     if (!st)

@@ -481,8 +481,6 @@ static void server_stopping(pn_server *s)
             if (!c->dead && !c->ask)
                 server_kill(c);
     }
-    if (!s->n_conns && !s->n_asks)
-        s->running = false;
 }
 
 PN_API void pn_server_stop(pn_server *s)
@@ -547,6 +545,8 @@ PN_API pn_status pn_server_poll(pn_server *s, int timeout_ms, pn_err *err)
     server_stopping(s);
     server_sweep(s);
     server_bury(s);
+    if (s->draining && !s->n_conns && !s->n_asks)       /* at once: with nobody left nothing would wake us */
+        s->running = false;
     return st;
 }
 

@@ -272,6 +272,23 @@ static void test_a_stop_finishes_what_is_under_way(void)
     PN_CHECK(heap.out == 0, "%ld blocks are left", heap.out);
 }
 
+static void test_a_stop_with_idle_connections_alone_is_done_at_once(void)
+{
+    host h;
+    const pn_server_params p = {.inline_work = 1};
+    const pn_server_model m = {.path = model_path};
+    PN_CHECK(host_open(&h, &p, &m) == PN_OK, "%s", h.err.text);
+    int fd = client_open(&h);
+    client_send(fd, "GET", "/health", "", "");
+    PN_CHECK(client_read(&h, fd, "{\"status\":\"ok\"}") != NULL, "it is idle");
+    pn_server_stop(h.s);
+    pn_server_poll(h.s, 0, &h.err);
+    PN_CHECK(!pn_server_running(h.s), "another turn would wait for nobody, as long as draining may take");
+    close(fd);
+    host_close(&h);
+    PN_CHECK(heap.out == 0, "%ld blocks are left", heap.out);
+}
+
 /* The answer to the first load frees its model when the second is looked at: not while others are being told. */
 static void test_loads_of_a_missing_file_in_one_go_are_all_answered(void)
 {
@@ -436,6 +453,7 @@ int main(void)
     test_a_full_queue_says_when_to_come_back();
     test_a_stalled_reader_stalls_nobody();
     test_a_stop_finishes_what_is_under_way();
+    test_a_stop_with_idle_connections_alone_is_done_at_once();
     test_loads_of_a_missing_file_in_one_go_are_all_answered();
     test_a_second_stop_ends_at_once();
     test_freeing_a_busy_server_leaves_nothing();
