@@ -97,27 +97,36 @@ static void fuzz_serve_open(void)
     atexit(fuzz_serve_end);
 }
 
+static bool fuzz_serve_settled(const serve_replica *r) { return r->state == SERVE_MODEL_READY || r->state == SERVE_FAILED; }
+
+/* Is something coming or going? */
+static bool fuzz_serve_moving(void)
+{
+    for (const serve_model *m = fuzz_serve.s->models; m; m = m->next)
+        for (const serve_replica *r = m->replicas; r; r = r->next)
+            if (!fuzz_serve_settled(r))
+                return true;
+    return false;
+}
+
 /* Models that the input loaded go, and the one it unloaded comes back. */
 static void fuzz_serve_models(void)
 {
     pn_server *s = fuzz_serve.s;
-    const serve_model *m = serve_model_find(s, (pn_bytes){"m", 1});
-    for (int i = 0; s->models && (s->models->next || !m) && i < FUZZ_SERVE_PATIENCE; i++) {
-        serve_model *other = s->models;
-        while (other && other == m)
-            other = other->next;
-        if (other && (other->state == SERVE_MODEL_READY || other->state == SERVE_FAILED))
-            serve_model_unload(other, NULL);
+    for (int i = 0; fuzz_serve_moving() && i < FUZZ_SERVE_PATIENCE; i++)
         fuzz_serve_poll();
-        m = serve_model_find(s, (pn_bytes){"m", 1});
+    for (serve_model *m = s->models, *next; m; m = next) {
+        next = m->next;
+        for (serve_replica *r = m->replicas, *other; r && strcmp(m->name, "m") != 0; r = other) {
+            other = r->next;
+            serve_replica_unload(r, NULL);
+        }
     }
-    for (int i = 0; m && m->state != SERVE_MODEL_READY && m->state != SERVE_FAILED && i < FUZZ_SERVE_PATIENCE; i++) {
+    for (int i = 0; fuzz_serve_moving() && i < FUZZ_SERVE_PATIENCE; i++)
         fuzz_serve_poll();
-        m = serve_model_find(s, (pn_bytes){"m", 1});
-    }
-    if (!m)
+    if (!s->models)
         fuzz_serve_load();
-    else if (m->state != SERVE_MODEL_READY || s->models->next)
+    if (fuzz_serve_moving() || s->models->next || s->models->replicas->next || s->models->replicas->state != SERVE_MODEL_READY)
         fuzz_serve_die("a model does not come or go");
 }
 
@@ -165,9 +174,7 @@ static bool fuzz_serve_until_still(int fd, int turns)
         fuzz_serve_poll();
         if (!fuzz_serve_recv(fd, &some))
             return false;
-        bool busy = some || fuzz_serve.s->n_asks != 0;
-        for (const serve_model *m = fuzz_serve.s->models; m; m = m->next)
-            busy = busy || (m->state != SERVE_MODEL_READY && m->state != SERVE_FAILED);
+        bool busy = some || fuzz_serve.s->n_asks != 0 || fuzz_serve_moving();
         still = busy ? 0 : still + 1;
     }
     if (still < 4 && turns == FUZZ_SERVE_PATIENCE)
