@@ -2363,6 +2363,8 @@ PN_INTERNAL void serve_request_complete(serve_conn *c);
 
 PN_INTERNAL serve_model *serve_model_find(const pn_server *s, pn_bytes name);  /* by name or alias */
 PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e);       /* NULL: *e says why */
+/* What a model is called that nobody named: the file's name without folder and ".gguf". */
+PN_INTERNAL pn_bytes serve_file_name(const char *path);
 PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_error *e);        /* 404 */
 /* As pn_server_load.  *out (may be NULL): what is loading now. */
 PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *p, serve_replica **out, pn_err *err);
@@ -12430,8 +12432,7 @@ static void registry_done(pn_task *t)
     serve_ask_pump(m);
 }
 
-/* The file's name without folder and ".gguf". */
-static pn_bytes registry_file_name(const char *path)
+PN_INTERNAL pn_bytes serve_file_name(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     size_t n = strlen(name);
@@ -12613,7 +12614,7 @@ PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *para
         memcpy(&p, params, params->size ? PN_MIN(params->size, sizeof p) : sizeof p);
     if (!p.path)
         return pn_fail(err, PN_E_INVALID, "pn_server_load: a path must be given");
-    pn_bytes name = p.name ? (pn_bytes){p.name, strlen(p.name)} : registry_file_name(p.path);
+    pn_bytes name = p.name ? (pn_bytes){p.name, strlen(p.name)} : serve_file_name(p.path);
     pn_status st = registry_dies(s, &p, dies, err);
     if (!st)
         st = registry_entry(s, &p, name, dies, &m, err);
@@ -15445,7 +15446,7 @@ static void admin_wait(serve_conn *c, serve_conn **list)
 /* What is loaded already, or loading: the same name and path, and the same dies where some are given. */
 static serve_replica *admin_same(const pn_server *s, const admin_load *l)
 {
-    serve_model *m = l->name.data ? serve_model_find(s, l->name) : NULL;
+    serve_model *m = serve_model_find(s, l->name.data ? l->name : serve_file_name(l->path.data));
     if (!m || strcmp(m->path, l->path.data) != 0)
         return NULL;
     serve_replica *r = l->p.n_dies ? serve_model_on(m, l->p.dies, l->p.n_dies) : serve_model_best(m);
@@ -15802,10 +15803,23 @@ static const serve_route_own *route_own(const pn_server *s, const pn_http_reques
  * May they?
  * ------------------------------------------------------------------------------------------ */
 
+/* An address, or this very host.  Any other name may be a web site's that was made to lead here. */
+static bool route_host_is_ours(pn_bytes host)
+{
+    static const char here[] = "localhost";
+    size_t n = sizeof here - 1, i = 0;
+    const char *allowed = host.len && host.data[0] == '[' ? "0123456789abcdefABCDEF.:[]" : "0123456789.:";
+    if (host.len >= n && memcmp(host.data, here, n) == 0 && (host.len == n || host.data[n] == ':'))
+        return true;
+    while (i < host.len && strchr(allowed, host.data[i]))
+        i++;
+    return i == host.len;
+}
+
 /* A page of some web site may have told the browser to call us: then the address proves nothing. */
 static bool route_from_here(const serve_conn *c)
 {
-    return c->peer.local && !pn_http_get(&c->c.http.req, "origin").data && !pn_http_get(&c->c.http.req, "x-forwarded-for").data;
+    return c->peer.local && route_host_is_ours(c->c.http.req.host) && !pn_http_get(&c->c.http.req, "origin").data && !pn_http_get(&c->c.http.req, "x-forwarded-for").data;
 }
 
 static bool route_allowed(serve_conn *c, unsigned flags)
@@ -20286,6 +20300,7 @@ PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what)
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
+    signal(SIGPIPE, SIG_IGN);           /* who read the log has gone: no reason to stop */
 }
 
 static void cli_stop_server(void *server) { pn_server_stop(server); }
