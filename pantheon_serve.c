@@ -2384,6 +2384,7 @@ PN_INTERNAL void serve_waiters_remove(pn_server *s, const serve_conn *c);
 PN_INTERNAL pn_status serve_seen_init(pn_server *s, pn_err *err);
 PN_INTERNAL void serve_ask_keys(serve_ask *a);                 /* on the lane, from its body */
 PN_INTERNAL serve_replica *serve_replica_for(const serve_ask *a);      /* with a place for it now, or NULL: wait */
+PN_INTERNAL bool serve_model_has_place(const serve_model *m);   /* some replica has, for somebody */
 PN_INTERNAL serve_replica *serve_replica_any(const serve_model *m);    /* the least busy one, place or not */
 PN_INTERNAL void serve_replica_learn(const serve_ask *a);      /* a->at answers it */
 
@@ -12798,6 +12799,14 @@ static bool replica_answers(const serve_replica *r)
 
 static bool replica_has_place(const serve_replica *r) { return r->n_running < serve_replica_slots(r); }
 
+PN_INTERNAL bool serve_model_has_place(const serve_model *m)
+{
+    const serve_replica *r = m->replicas;
+    while (r && !(replica_answers(r) && replica_has_place(r)))
+        r = r->next;
+    return r != NULL;
+}
+
 /* The least busy of those that answer and are in the set; 0: in any. */
 static serve_replica *replica_least(const serve_model *m, uint64_t set)
 {
@@ -14079,8 +14088,11 @@ static void ask_start(serve_ask *a, serve_replica *at)
 
 PN_INTERNAL void serve_ask_pump(serve_model *m)
 {
-    serve_replica *at = NULL;
-    for (serve_ask *a; (a = ask_choose(m, &at)) != NULL;) {
+    while (m->n_queued && serve_model_has_place(m)) {
+        serve_replica *at = NULL;
+        serve_ask *a = ask_choose(m, &at);
+        if (!a)
+            return;
         ask_unqueue(a);
         ask_start(a, at);
     }

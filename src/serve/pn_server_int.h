@@ -294,6 +294,7 @@ PN_INTERNAL void serve_waiters_remove(pn_server *s, const serve_conn *c);
 PN_INTERNAL pn_status serve_seen_init(pn_server *s, pn_err *err);
 PN_INTERNAL void serve_ask_keys(serve_ask *a);                 /* on the lane, from its body */
 PN_INTERNAL serve_replica *serve_replica_for(const serve_ask *a);      /* with a place for it now, or NULL: wait */
+PN_INTERNAL bool serve_model_has_place(const serve_model *m);   /* some replica has, for somebody */
 PN_INTERNAL serve_replica *serve_replica_any(const serve_model *m);    /* the least busy one, place or not */
 PN_INTERNAL void serve_replica_learn(const serve_ask *a);      /* a->at answers it */
 
