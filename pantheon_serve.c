@@ -3121,6 +3121,7 @@ typedef struct pn_cli {
     bool quiet, bars;           /* bars: stderr is a terminal and may show progress */
     const char *bar_what;       /* "loading"; NULL: none on screen */
     int bar_percent;
+    uint64_t log_lost;          /* lines since the last that went out */
 } pn_cli;
 
 PN_INTERNAL void pn_cli_open(pn_cli *c);
@@ -3137,6 +3138,10 @@ PN_INTERNAL int pn_cli_nomem(pn_cli *c);
 
 /* A remark on stderr, dropped by --quiet. */
 PN_INTERNAL void pn_cli_note(pn_cli *c, const char *fmt, ...) PN_PRINTF(2, 3);
+
+/* A pn_log_fn for servers; user is the pn_cli.  A line on stdout, and what --quiet lets through.  It comes from the
+ * thread that serves everybody: when nobody takes the lines they are dropped and counted. */
+PN_INTERNAL void pn_cli_log(void *user, pn_log_level level, const char *text);
 
 /* Flush stdout; a full disk must not look like success.  Passes `code` through. */
 PN_INTERNAL int pn_cli_flush(pn_cli *c, int code);
@@ -20112,6 +20117,8 @@ PN_INTERNAL void pn_args_help(const pn_cmd *cmd)
 #ifdef PANTHEON_CLI
 
 #include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20214,6 +20221,26 @@ PN_INTERNAL void pn_cli_note(pn_cli *c, const char *fmt, ...)
     va_start(ap, fmt);
     cli_say(c, "", fmt, ap);
     va_end(ap);
+}
+
+/* A pipe that poll calls writable takes PIPE_BUF bytes (pipe(7): 4,096 on Linux, at least 512 by POSIX) without
+ * blocking: longer lines are cut. */
+PN_INTERNAL void pn_cli_log(void *user, pn_log_level level, const char *text)
+{
+    pn_cli *c = user;
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (level == PN_LOG_INFO && c->quiet)
+        return;
+    if (poll(&out, 1, 0) == 0) {
+        c->log_lost++;
+        return;
+    }
+    if (c->log_lost)
+        printf(text[0] == '{' ? "{\"level\":\"warn\",\"event\":\"log\",\"lines_lost\":%" PRIu64 "}\n" : "%" PRIu64 " lines of the log are lost: nobody took them\n",
+               c->log_lost);
+    c->log_lost = 0;
+    printf("%.3900s\n", text);
+    fflush(stdout);
 }
 
 PN_INTERNAL int pn_cli_flush(pn_cli *c, int code)
@@ -23740,15 +23767,6 @@ static int serve_check(pn_cli *c, const pn_serve_config *cfg)
  * Serving
  * ------------------------------------------------------------------------------------------ */
 
-static void serve_say(void *user, pn_log_level level, const char *text)
-{
-    const pn_cli *c = user;
-    if (level == PN_LOG_INFO && c->quiet)
-        return;
-    printf("%s\n", text);
-    fflush(stdout);
-}
-
 /* A key file's text; 0 or the exit code. */
 static int serve_keys(pn_cli *c, const char *flag, pn_str *text, const char **out)
 {
@@ -23772,7 +23790,7 @@ static pn_server_params serve_params(pn_cli *c, const char **cors)
         .max_body = (uint32_t)PN_MIN(pn_args_size(a, "max-body", 0), (uint64_t)UINT32_MAX),
         .max_connections = (uint32_t)pn_args_int(a, "max-connections", 0),
         .metrics = strcmp(metrics, "vllm") == 0 ? PN_METRICS_VLLM : strcmp(metrics, "off") == 0 ? PN_METRICS_OFF : PN_METRICS_DEFAULT,
-        .build = c->build, .log = serve_say, .log_user = c, .log_json = strcmp(pn_args_text(a, "log", "text"), "json") == 0};
+        .build = c->build, .log = pn_cli_log, .log_user = c, .log_json = strcmp(pn_args_text(a, "log", "text"), "json") == 0};
     while (p.n_cors < 16 && pn_args_nth(a, "cors", p.n_cors)) {
         cors[p.n_cors] = pn_args_nth(a, "cors", p.n_cors);
         p.n_cors++;
@@ -23947,15 +23965,6 @@ static const pn_flag router_flags[] = {
     PN_ROW_END
 };
 
-static void router_say(void *user, pn_log_level level, const char *text)
-{
-    const pn_cli *c = user;
-    if (level == PN_LOG_INFO && c->quiet)
-        return;
-    printf("%s\n", text);
-    fflush(stdout);
-}
-
 static void router_stop(void *router) { pn_router_stop(router); }
 
 static pn_affinity_mode router_affinity(const pn_cli *c)
@@ -24018,7 +24027,7 @@ static int router_main(pn_cli *c)
         .max_connections = (uint32_t)pn_args_int(a, "max-connections", 0), .idle_ms = pn_args_ms(a, "idle-timeout", 0),
         .drain_ms = pn_args_ms(a, "drain-timeout", 0), .health_ms = pn_args_ms(a, "health-interval", 0),
         .connect_ms = pn_args_ms(a, "connect-timeout", 0), .answer_ms = pn_args_ms(a, "answer-timeout", 0), .build = c->build,
-        .log = router_say, .log_user = c, .log_json = strcmp(pn_args_text(a, "log", "text"), "json") == 0};
+        .log = pn_cli_log, .log_user = c, .log_json = strcmp(pn_args_text(a, "log", "text"), "json") == 0};
     while (p.n_backends < PN_COUNT_OF(backends) && pn_args_nth(a, "backend", p.n_backends)) {
         backends[p.n_backends] = pn_args_nth(a, "backend", p.n_backends);
         p.n_backends++;

@@ -7,6 +7,8 @@
 #ifdef PANTHEON_CLI
 
 #include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -109,6 +111,26 @@ PN_INTERNAL void pn_cli_note(pn_cli *c, const char *fmt, ...)
     va_start(ap, fmt);
     cli_say(c, "", fmt, ap);
     va_end(ap);
+}
+
+/* A pipe that poll calls writable takes PIPE_BUF bytes (pipe(7): 4,096 on Linux, at least 512 by POSIX) without
+ * blocking: longer lines are cut. */
+PN_INTERNAL void pn_cli_log(void *user, pn_log_level level, const char *text)
+{
+    pn_cli *c = user;
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (level == PN_LOG_INFO && c->quiet)
+        return;
+    if (poll(&out, 1, 0) == 0) {
+        c->log_lost++;
+        return;
+    }
+    if (c->log_lost)
+        printf(text[0] == '{' ? "{\"level\":\"warn\",\"event\":\"log\",\"lines_lost\":%" PRIu64 "}\n" : "%" PRIu64 " lines of the log are lost: nobody took them\n",
+               c->log_lost);
+    c->log_lost = 0;
+    printf("%.3900s\n", text);
+    fflush(stdout);
 }
 
 PN_INTERNAL int pn_cli_flush(pn_cli *c, int code)

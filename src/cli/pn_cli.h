@@ -34,6 +34,7 @@ typedef struct pn_cli {
     bool quiet, bars;           /* bars: stderr is a terminal and may show progress */
     const char *bar_what;       /* "loading"; NULL: none on screen */
     int bar_percent;
+    uint64_t log_lost;          /* lines since the last that went out */
 } pn_cli;
 
 PN_INTERNAL void pn_cli_open(pn_cli *c);
@@ -50,6 +51,10 @@ PN_INTERNAL int pn_cli_nomem(pn_cli *c);
 
 /* A remark on stderr, dropped by --quiet. */
 PN_INTERNAL void pn_cli_note(pn_cli *c, const char *fmt, ...) PN_PRINTF(2, 3);
+
+/* A pn_log_fn for servers; user is the pn_cli.  A line on stdout, and what --quiet lets through.  It comes from the
+ * thread that serves everybody: when nobody takes the lines they are dropped and counted. */
+PN_INTERNAL void pn_cli_log(void *user, pn_log_level level, const char *text);
 
 /* Flush stdout; a full disk must not look like success.  Passes `code` through. */
 PN_INTERNAL int pn_cli_flush(pn_cli *c, int code);

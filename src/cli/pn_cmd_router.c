@@ -31,15 +31,6 @@ static const pn_flag router_flags[] = {
     PN_ROW_END
 };
 
-static void router_say(void *user, pn_log_level level, const char *text)
-{
-    const pn_cli *c = user;
-    if (level == PN_LOG_INFO && c->quiet)
-        return;
-    printf("%s\n", text);
-    fflush(stdout);
-}
-
 static void router_stop(void *router) { pn_router_stop(router); }
 
 static pn_affinity_mode router_affinity(const pn_cli *c)
@@ -102,7 +93,7 @@ static int router_main(pn_cli *c)
         .max_connections = (uint32_t)pn_args_int(a, "max-connections", 0), .idle_ms = pn_args_ms(a, "idle-timeout", 0),
         .drain_ms = pn_args_ms(a, "drain-timeout", 0), .health_ms = pn_args_ms(a, "health-interval", 0),
         .connect_ms = pn_args_ms(a, "connect-timeout", 0), .answer_ms = pn_args_ms(a, "answer-timeout", 0), .build = c->build,
-        .log = router_say, .log_user = c, .log_json = strcmp(pn_args_text(a, "log", "text"), "json") == 0};
+        .log = pn_cli_log, .log_user = c, .log_json = strcmp(pn_args_text(a, "log", "text"), "json") == 0};
     while (p.n_backends < PN_COUNT_OF(backends) && pn_args_nth(a, "backend", p.n_backends)) {
         backends[p.n_backends] = pn_args_nth(a, "backend", p.n_backends);
         p.n_backends++;

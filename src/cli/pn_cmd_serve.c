@@ -89,15 +89,6 @@ static int serve_check(pn_cli *c, const pn_serve_config *cfg)
  * Serving
  * ------------------------------------------------------------------------------------------ */
 
-static void serve_say(void *user, pn_log_level level, const char *text)
-{
-    const pn_cli *c = user;
-    if (level == PN_LOG_INFO && c->quiet)
-        return;
-    printf("%s\n", text);
-    fflush(stdout);
-}
-
 /* A key file's text; 0 or the exit code. */
 static int serve_keys(pn_cli *c, const char *flag, pn_str *text, const char **out)
 {
@@ -121,7 +112,7 @@ static pn_server_params serve_params(pn_cli *c, const char **cors)
         .max_body = (uint32_t)PN_MIN(pn_args_size(a, "max-body", 0), (uint64_t)UINT32_MAX),
         .max_connections = (uint32_t)pn_args_int(a, "max-connections", 0),
         .metrics = strcmp(metrics, "vllm") == 0 ? PN_METRICS_VLLM : strcmp(metrics, "off") == 0 ? PN_METRICS_OFF : PN_METRICS_DEFAULT,
-        .build = c->build, .log = serve_say, .log_user = c, .log_json = strcmp(pn_args_text(a, "log", "text"), "json") == 0};
+        .build = c->build, .log = pn_cli_log, .log_user = c, .log_json = strcmp(pn_args_text(a, "log", "text"), "json") == 0};
     while (p.n_cors < 16 && pn_args_nth(a, "cors", p.n_cors)) {
         cors[p.n_cors] = pn_args_nth(a, "cors", p.n_cors);
         p.n_cors++;

@@ -79,6 +79,7 @@ RAWS = {
     "raw_big": b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n",
     "raw_smuggle": b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin HTTP/1.1\r\n\r\n",
     "raw_http10": b"POST /v1/completions HTTP/1.0\r\nContent-Length: 40\r\n\r\n" + b'{"prompt":"a","max_tokens":2,"stream":1} ',
+    "raw_broken": b"GET /health HTTP/1.1\r\nHost: x\r\nAccept: */*\r\nbroken\r\n\r\n",
     "raw_noise": bytes(range(256)),
 }
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """test_load.py - many and hostile clients at once, and clients that go away by the thousand.
 
-    python3 tests/live/test_load.py build/pantheon [MODEL] [--full] [--only load|abort]
+    python3 tests/live/test_load.py build/pantheon [MODEL] [--full] [--only load|log|abort]
 
 Run from the repository root; Python's standard library alone, Linux.  FULL=1 is --full: 100,000 aborted requests
 instead of 2,000, 2,000 samples instead of 500, and the bar for latency holds whatever else the machine does.
@@ -386,6 +386,44 @@ def aborts(pantheon, model, full):
         equal(s.stop(), 0, "aborts: and ends in order")
 
 
+# --- a log nobody reads ------------------------------------------------------------------------------
+
+def unread_log(pantheon, model):
+    """stdout is a pipe that nobody empties: requests are answered all the same, and what is lost is told later."""
+    with socket.socket() as c:
+        c.bind(("127.0.0.1", 0))
+        port = c.getsockname()[1]
+    p = subprocess.Popen([pantheon, "serve", "-m", model, "--port", str(port)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.DEVNULL, env=clean_env())
+    try:
+        while not p.stdout.readline().startswith(b"listening"):
+            check(p.poll() is None, "a log nobody reads: the server starts")
+        n, answers = 1500, 0
+        body = post_bytes(b"{}")
+        with socket.create_connection(("127.0.0.1", port), 30) as c:
+            for _ in range(n):                  # each is refused, and logged
+                c.sendall(body)
+                got = b""
+                while b'"error"' not in got or not got.endswith(b"}}"):
+                    more = c.recv(4096)
+                    if not more:
+                        raise AssertionError("closed after %d answers" % answers)
+                    got += more
+                answers += 1
+        equal(answers, n, "a log nobody reads: every request is answered")
+        p.terminate()                           # what it says last comes through once there is room again
+        out = p.stdout.read().decode()
+        equal(p.wait(60), 0, "a log nobody reads: the server ends in order")
+        check(all(x.startswith(("127.0.0.1 ", "stopping: ", "model ")) or "lines of the log are lost" in x for x in out.splitlines() if x), "a log nobody reads: whole lines",
+              out[-500:])
+        check(out.count("\n") < n, "a log nobody reads: lines were lost, or the pipe is endless", out.count("\n"))
+    finally:
+        if p.poll() is None:
+            p.kill()
+            p.wait()
+        p.stdout.close()
+
+
 def main():
     args = sys.argv[1:]
     if args[:1] == ["--echo"]:
@@ -411,6 +449,8 @@ def main():
         subprocess.run([pantheon, "synth", long_model, "--shape", "tiny", "--ctx", "40960", "--seed", "1", "-q"], check=True, env=clean_env())
         if only in (None, "load"):
             checks.section(load, pantheon, model, long_model, full)
+        if only in (None, "log"):
+            checks.section(unread_log, pantheon, model)
         if only in (None, "abort"):
             checks.section(aborts, pantheon, model, full)
     return checks.end()
