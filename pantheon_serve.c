@@ -15836,7 +15836,8 @@ static bool route_host_is_ours(pn_bytes host)
 /* A page of some web site may have told the browser to call us: then the address proves nothing. */
 static bool route_from_here(const serve_conn *c)
 {
-    return c->peer.local && route_host_is_ours(c->c.http.req.host) && !pn_http_get(&c->c.http.req, "origin").data && !pn_http_get(&c->c.http.req, "x-forwarded-for").data;
+    bool named = strcmp(c->peer.name, "unix") == 0 || route_host_is_ours(c->c.http.req.host);     /* browsers know no socket files */
+    return c->peer.local && named && !pn_http_get(&c->c.http.req, "origin").data && !pn_http_get(&c->c.http.req, "x-forwarded-for").data;
 }
 
 static bool route_allowed(serve_conn *c, unsigned flags)
