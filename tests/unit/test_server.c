@@ -284,7 +284,7 @@ static void test_loads_of_a_missing_file_in_one_go_are_all_answered(void)
     PN_CHECK(host_open(&h, &p, &m) == PN_OK, "%s", h.err.text);
     int n = 0, fd = client_open(&h);
     for (int i = 0; i < 3; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "POST /admin/models/load HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n%s\r\n%s", strlen(body),
+        n += snprintf(text + n, sizeof text - (size_t)n, "POST /admin/models/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n%s\r\n%s", strlen(body),
                       i < 2 ? "" : "Connection: close\r\n", body);
     PN_CHECK(send(fd, text, (size_t)n, MSG_NOSIGNAL) == n, "the requests did not go out");
     const char *got = client_read(&h, fd, NULL);
