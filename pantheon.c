@@ -6680,9 +6680,6 @@ struct pn_model {
     uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
 };
 
-/* The die whose scheduler and cache are the session's. */
-#define PN_SESSION_DIE(s) ((s)->model->dies[0])
-
 struct pn_session {
     pn_model *model;
     pn_kv kv;
@@ -6700,6 +6697,9 @@ struct pn_session {
     pn_tick_fn tick;
     void *tick_user;
 };
+
+/* The die whose scheduler and cache are the session's. */
+static inline pn_die *pn_session_die(const pn_session *s) { return s->model->dies[0]; }
 
 PN_INTERNAL void pn_engine_logf(pn_engine *e, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
 /* A caller's option struct of any age: what it does not have is zero, which means the default.  The
@@ -7161,10 +7161,11 @@ typedef struct pn_sched {
     bool settling;              /* a thread is in pn_sched_settle */
     atomic_bool cancelled;      /* since the scheduler last looked, some session was */
 
-    /* the step; whose thread has entered or settles */
-    bool open, computed;        /* submitted; finished, but its results not looked at */
-    pn_status st;               /* of the finished step */
+    /* the step; whose thread has entered or settles.  (First what keeps its flags out of the word of those above:
+     * compilers read neighbours at once, and the thread sanitizer sees it.) */
     pn_err err;
+    pn_status st;               /* of the finished step */
+    bool open, computed;        /* submitted; finished, but its results not looked at */
     pn_model *model;
     const pn_cached_plan *plan;
     uint32_t part;              /* which of the model's dies is at work */
@@ -53202,7 +53203,7 @@ static bool cache_key(const pn_session *s, uint64_t salt, const pn_token *tokens
 
 PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
 {
-    pn_cache *c = &PN_SESSION_DIE(s)->cache;
+    pn_cache *c = &pn_session_die(s)->cache;
     pn_prefix_hit hit;
     pn_prefix_key k;
     if (!c->bytes_max || !n)
@@ -53224,7 +53225,7 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
 
 PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
 {
-    pn_cache *c = &PN_SESSION_DIE(s)->cache;
+    pn_cache *c = &pn_session_die(s)->cache;
     pn_prefix_key k;
     pn_mutex_lock(&c->lock);
     uint32_t held = n && cache_key(s, salt, tokens, n - 1, &k) ? pn_prefix_peek(c->tree, &k) : 0;
@@ -53255,7 +53256,7 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
 /* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
 static bool cache_ready(pn_session *s)
 {
-    pn_die *die = PN_SESSION_DIE(s);
+    pn_die *die = pn_session_die(s);
     pn_cache *c = &die->cache;
     uint32_t *space = cache_space(s);
     const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
@@ -53268,7 +53269,7 @@ static bool cache_ready(pn_session *s)
 
 PN_INTERNAL void pn_cache_insert(pn_session *s)
 {
-    pn_cache *c = &PN_SESSION_DIE(s)->cache;
+    pn_cache *c = &pn_session_die(s)->cache;
     pn_prefix_key k;
     pn_prefix_stats st;
     if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes)
@@ -53574,9 +53575,9 @@ PN_API void pn_session_free(pn_session *s)
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
-    pn_mutex_lock(&PN_SESSION_DIE(s)->cache.lock);
+    pn_mutex_lock(&pn_session_die(s)->cache.lock);
     pn_kv_close(&s->kv);
-    pn_mutex_unlock(&PN_SESSION_DIE(s)->cache.lock);
+    pn_mutex_unlock(&pn_session_die(s)->cache.lock);
     pn_mem_free(mem, PN_ACCT_MISC, s->tokens, s->n_ctx * sizeof *s->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, s->logits, s->model->desc.n_vocab * sizeof *s->logits);
     pn_mem_free(mem, PN_ACCT_MISC, s->out_rows, s->n_batch * sizeof *s->out_rows);
@@ -53597,9 +53598,9 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (n > s->kv.length)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
-    pn_mutex_lock(&PN_SESSION_DIE(s)->cache.lock);
+    pn_mutex_lock(&pn_session_die(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
-    pn_mutex_unlock(&PN_SESSION_DIE(s)->cache.lock);
+    pn_mutex_unlock(&pn_session_die(s)->cache.lock);
     if (!done)
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
@@ -53637,7 +53638,7 @@ PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
 PN_API void pn_session_cancel(pn_session *s)
 {
     atomic_store(&s->cancelled, true);
-    atomic_store(&PN_SESSION_DIE(s)->sched->cancelled, true);
+    atomic_store(&pn_session_die(s)->sched->cancelled, true);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -53675,7 +53676,7 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
 
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n)
 {
-    pn_mutex *pages = &PN_SESSION_DIE(s)->cache.lock;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
     pn_kv_prepare(&s->kv, n);
     pn_mutex_unlock(pages);
@@ -53941,7 +53942,7 @@ PN_API pn_pooling pn_model_pooling(const pn_model *m)
 
 static void embed_empty(pn_session *s)
 {
-    pn_mutex *pages = &PN_SESSION_DIE(s)->cache.lock;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
     pn_kv_truncate(&s->kv, 0);
     pn_kv_trim(&s->kv);
@@ -55039,7 +55040,7 @@ PN_INTERNAL void pn_sched_fini(pn_sched *q)
     pn_mutex_fini(&q->lock);
 }
 
-static pn_sched *sched_of(const pn_job *j) { return PN_SESSION_DIE(j->s)->sched; }
+static pn_sched *sched_of(const pn_job *j) { return pn_session_die(j->s)->sched; }
 
 /* ------------------------------------------------------------------------------------------
  * Forming a step

@@ -2363,6 +2363,8 @@ PN_INTERNAL void serve_request_complete(serve_conn *c);
 
 PN_INTERNAL serve_model *serve_model_find(const pn_server *s, pn_bytes name);  /* by name or alias */
 PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e);       /* NULL: *e says why */
+/* What a model is called that nobody named: the file's name without folder and ".gguf". */
+PN_INTERNAL pn_bytes serve_file_name(const char *path);
 PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_error *e);        /* 404 */
 /* As pn_server_load.  *out (may be NULL): what is loading now. */
 PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *p, serve_replica **out, pn_err *err);
@@ -2382,6 +2384,7 @@ PN_INTERNAL void serve_waiters_remove(pn_server *s, const serve_conn *c);
 PN_INTERNAL pn_status serve_seen_init(pn_server *s, pn_err *err);
 PN_INTERNAL void serve_ask_keys(serve_ask *a);                 /* on the lane, from its body */
 PN_INTERNAL serve_replica *serve_replica_for(const serve_ask *a);      /* with a place for it now, or NULL: wait */
+PN_INTERNAL bool serve_model_has_place(const serve_model *m);   /* some replica has, for somebody */
 PN_INTERNAL serve_replica *serve_replica_any(const serve_model *m);    /* the least busy one, place or not */
 PN_INTERNAL void serve_replica_learn(const serve_ask *a);      /* a->at answers it */
 
@@ -12435,8 +12438,7 @@ static void registry_done(pn_task *t)
     serve_ask_pump(m);
 }
 
-/* The file's name without folder and ".gguf". */
-static pn_bytes registry_file_name(const char *path)
+PN_INTERNAL pn_bytes serve_file_name(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     size_t n = strlen(name);
@@ -12618,7 +12620,7 @@ PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *para
         memcpy(&p, params, params->size ? PN_MIN(params->size, sizeof p) : sizeof p);
     if (!p.path)
         return pn_fail(err, PN_E_INVALID, "pn_server_load: a path must be given");
-    pn_bytes name = p.name ? (pn_bytes){p.name, strlen(p.name)} : registry_file_name(p.path);
+    pn_bytes name = p.name ? (pn_bytes){p.name, strlen(p.name)} : serve_file_name(p.path);
     pn_status st = registry_dies(s, &p, dies, err);
     if (!st)
         st = registry_entry(s, &p, name, dies, &m, err);
@@ -12801,6 +12803,14 @@ static bool replica_answers(const serve_replica *r)
 }
 
 static bool replica_has_place(const serve_replica *r) { return r->n_running < serve_replica_slots(r); }
+
+PN_INTERNAL bool serve_model_has_place(const serve_model *m)
+{
+    const serve_replica *r = m->replicas;
+    while (r && !(replica_answers(r) && replica_has_place(r)))
+        r = r->next;
+    return r != NULL;
+}
 
 /* The least busy of those that answer and are in the set; 0: in any. */
 static serve_replica *replica_least(const serve_model *m, uint64_t set)
@@ -14083,8 +14093,11 @@ static void ask_start(serve_ask *a, serve_replica *at)
 
 PN_INTERNAL void serve_ask_pump(serve_model *m)
 {
-    serve_replica *at = NULL;
-    for (serve_ask *a; (a = ask_choose(m, &at)) != NULL;) {
+    while (m->n_queued && serve_model_has_place(m)) {
+        serve_replica *at = NULL;
+        serve_ask *a = ask_choose(m, &at);
+        if (!a)
+            return;
         ask_unqueue(a);
         ask_start(a, at);
     }
@@ -15450,7 +15463,7 @@ static void admin_wait(serve_conn *c, serve_conn **list)
 /* What is loaded already, or loading: the same name and path, and the same dies where some are given. */
 static serve_replica *admin_same(const pn_server *s, const admin_load *l)
 {
-    serve_model *m = l->name.data ? serve_model_find(s, l->name) : NULL;
+    serve_model *m = serve_model_find(s, l->name.data ? l->name : serve_file_name(l->path.data));
     if (!m || strcmp(m->path, l->path.data) != 0)
         return NULL;
     serve_replica *r = l->p.n_dies ? serve_model_on(m, l->p.dies, l->p.n_dies) : serve_model_best(m);
@@ -15807,10 +15820,24 @@ static const serve_route_own *route_own(const pn_server *s, const pn_http_reques
  * May they?
  * ------------------------------------------------------------------------------------------ */
 
+/* An address, or this very host.  Any other name may be a web site's that was made to lead here. */
+static bool route_host_is_ours(pn_bytes host)
+{
+    static const char here[] = "localhost";
+    size_t n = sizeof here - 1, i = 0;
+    const char *allowed = host.len && host.data[0] == '[' ? "0123456789abcdefABCDEF.:[]" : "0123456789.:";
+    if (host.len >= n && memcmp(host.data, here, n) == 0 && (host.len == n || host.data[n] == ':'))
+        return true;
+    while (i < host.len && strchr(allowed, host.data[i]))
+        i++;
+    return i == host.len;
+}
+
 /* A page of some web site may have told the browser to call us: then the address proves nothing. */
 static bool route_from_here(const serve_conn *c)
 {
-    return c->peer.local && !pn_http_get(&c->c.http.req, "origin").data && !pn_http_get(&c->c.http.req, "x-forwarded-for").data;
+    bool named = strcmp(c->peer.name, "unix") == 0 || route_host_is_ours(c->c.http.req.host);     /* browsers know no socket files */
+    return c->peer.local && named && !pn_http_get(&c->c.http.req, "origin").data && !pn_http_get(&c->c.http.req, "x-forwarded-for").data;
 }
 
 static bool route_allowed(serve_conn *c, unsigned flags)
@@ -20313,6 +20340,7 @@ PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what)
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
+    signal(SIGPIPE, SIG_IGN);           /* who read the log has gone: no reason to stop */
 }
 
 static void cli_stop_server(void *server) { pn_server_stop(server); }
@@ -23704,10 +23732,11 @@ static const pn_flag serve_flags[] = {
  * Checking
  * ------------------------------------------------------------------------------------------ */
 
-/* What all models together need beside one conversation each, in one table. */
+/* What all models together need beside one conversation each, in one table; on several dies each for itself. */
 static int serve_check(pn_cli *c, const pn_serve_config *cfg)
 {
     uint64_t total = 0, available = 0;
+    bool dies = pn_engine_die_count(c->engine) > 1, fits = true;
     printf("%-24s %10s %12s %10s %10s %12s\n", "model", "weights", "KV a token", "scratch", "context", "needs");
     for (size_t i = 0; i < cfg->n_models; i++) {
         const pn_server_model *m = &cfg->model[i].p;
@@ -23727,10 +23756,13 @@ static int serve_check(pn_cli *c, const pn_serve_config *cfg)
                pn_out_bytes(info.kv_bytes_per_token).text, pn_out_bytes(info.scratch_bytes).text, ctx, pn_out_bytes(needs).text);
         total += needs;
         available = info.available_bytes;
+        fits = fits && (!available || needs <= available);
     }
-    bool fits = !available || total <= available;
-    printf("%-24s %*s %12s\n", "together", 46, "", pn_out_bytes(total).text);
-    if (available)
+    if (!dies) {
+        fits = !available || total <= available;
+        printf("%-24s %*s %12s\n", "together", 46, "", pn_out_bytes(total).text);
+    }
+    if (!dies && available)
         printf("%-24s %*s %12s\n", "available now", 46, "", pn_out_bytes(available).text);
     printf("verdict: %s\n", fits ? "fits" : "does not fit");
     return fits ? PN_EXIT_OK : PN_EXIT_REFUSED;

@@ -229,6 +229,7 @@ PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what)
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
+    signal(SIGPIPE, SIG_IGN);           /* who read the log has gone: no reason to stop */
 }
 
 static void cli_stop_server(void *server) { pn_server_stop(server); }

@@ -53,10 +53,11 @@ static const pn_flag serve_flags[] = {
  * Checking
  * ------------------------------------------------------------------------------------------ */
 
-/* What all models together need beside one conversation each, in one table. */
+/* What all models together need beside one conversation each, in one table; on several dies each for itself. */
 static int serve_check(pn_cli *c, const pn_serve_config *cfg)
 {
     uint64_t total = 0, available = 0;
+    bool dies = pn_engine_die_count(c->engine) > 1, fits = true;
     printf("%-24s %10s %12s %10s %10s %12s\n", "model", "weights", "KV a token", "scratch", "context", "needs");
     for (size_t i = 0; i < cfg->n_models; i++) {
         const pn_server_model *m = &cfg->model[i].p;
@@ -76,10 +77,13 @@ static int serve_check(pn_cli *c, const pn_serve_config *cfg)
                pn_out_bytes(info.kv_bytes_per_token).text, pn_out_bytes(info.scratch_bytes).text, ctx, pn_out_bytes(needs).text);
         total += needs;
         available = info.available_bytes;
+        fits = fits && (!available || needs <= available);
     }
-    bool fits = !available || total <= available;
-    printf("%-24s %*s %12s\n", "together", 46, "", pn_out_bytes(total).text);
-    if (available)
+    if (!dies) {
+        fits = !available || total <= available;
+        printf("%-24s %*s %12s\n", "together", 46, "", pn_out_bytes(total).text);
+    }
+    if (!dies && available)
         printf("%-24s %*s %12s\n", "available now", 46, "", pn_out_bytes(available).text);
     printf("verdict: %s\n", fits ? "fits" : "does not fit");
     return fits ? PN_EXIT_OK : PN_EXIT_REFUSED;

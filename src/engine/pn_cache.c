@@ -46,7 +46,7 @@ static bool cache_key(const pn_session *s, uint64_t salt, const pn_token *tokens
 
 PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
 {
-    pn_cache *c = &PN_SESSION_DIE(s)->cache;
+    pn_cache *c = &pn_session_die(s)->cache;
     pn_prefix_hit hit;
     pn_prefix_key k;
     if (!c->bytes_max || !n)
@@ -68,7 +68,7 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
 
 PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
 {
-    pn_cache *c = &PN_SESSION_DIE(s)->cache;
+    pn_cache *c = &pn_session_die(s)->cache;
     pn_prefix_key k;
     pn_mutex_lock(&c->lock);
     uint32_t held = n && cache_key(s, salt, tokens, n - 1, &k) ? pn_prefix_peek(c->tree, &k) : 0;
@@ -99,7 +99,7 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
 /* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
 static bool cache_ready(pn_session *s)
 {
-    pn_die *die = PN_SESSION_DIE(s);
+    pn_die *die = pn_session_die(s);
     pn_cache *c = &die->cache;
     uint32_t *space = cache_space(s);
     const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
@@ -112,7 +112,7 @@ static bool cache_ready(pn_session *s)
 
 PN_INTERNAL void pn_cache_insert(pn_session *s)
 {
-    pn_cache *c = &PN_SESSION_DIE(s)->cache;
+    pn_cache *c = &pn_session_die(s)->cache;
     pn_prefix_key k;
     pn_prefix_stats st;
     if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes)

@@ -150,7 +150,7 @@ PN_API pn_pooling pn_model_pooling(const pn_model *m)
 
 static void embed_empty(pn_session *s)
 {
-    pn_mutex *pages = &PN_SESSION_DIE(s)->cache.lock;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
     pn_kv_truncate(&s->kv, 0);
     pn_kv_trim(&s->kv);

@@ -127,9 +127,6 @@ struct pn_model {
     uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
 };
 
-/* The die whose scheduler and cache are the session's. */
-#define PN_SESSION_DIE(s) ((s)->model->dies[0])
-
 struct pn_session {
     pn_model *model;
     pn_kv kv;
@@ -147,6 +144,9 @@ struct pn_session {
     pn_tick_fn tick;
     void *tick_user;
 };
+
+/* The die whose scheduler and cache are the session's. */
+static inline pn_die *pn_session_die(const pn_session *s) { return s->model->dies[0]; }
 
 PN_INTERNAL void pn_engine_logf(pn_engine *e, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
 /* A caller's option struct of any age: what it does not have is zero, which means the default.  The

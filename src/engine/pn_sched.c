@@ -31,7 +31,7 @@ PN_INTERNAL void pn_sched_fini(pn_sched *q)
     pn_mutex_fini(&q->lock);
 }
 
-static pn_sched *sched_of(const pn_job *j) { return PN_SESSION_DIE(j->s)->sched; }
+static pn_sched *sched_of(const pn_job *j) { return pn_session_die(j->s)->sched; }
 
 /* ------------------------------------------------------------------------------------------
  * Forming a step

@@ -57,10 +57,11 @@ typedef struct pn_sched {
     bool settling;              /* a thread is in pn_sched_settle */
     atomic_bool cancelled;      /* since the scheduler last looked, some session was */
 
-    /* the step; whose thread has entered or settles */
-    bool open, computed;        /* submitted; finished, but its results not looked at */
-    pn_status st;               /* of the finished step */
+    /* the step; whose thread has entered or settles.  (First what keeps its flags out of the word of those above:
+     * compilers read neighbours at once, and the thread sanitizer sees it.) */
     pn_err err;
+    pn_status st;               /* of the finished step */
+    bool open, computed;        /* submitted; finished, but its results not looked at */
     pn_model *model;
     const pn_cached_plan *plan;
     uint32_t part;              /* which of the model's dies is at work */

@@ -209,9 +209,9 @@ PN_API void pn_session_free(pn_session *s)
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
-    pn_mutex_lock(&PN_SESSION_DIE(s)->cache.lock);
+    pn_mutex_lock(&pn_session_die(s)->cache.lock);
     pn_kv_close(&s->kv);
-    pn_mutex_unlock(&PN_SESSION_DIE(s)->cache.lock);
+    pn_mutex_unlock(&pn_session_die(s)->cache.lock);
     pn_mem_free(mem, PN_ACCT_MISC, s->tokens, s->n_ctx * sizeof *s->tokens);
     pn_mem_free(mem, PN_ACCT_SCRATCH, s->logits, s->model->desc.n_vocab * sizeof *s->logits);
     pn_mem_free(mem, PN_ACCT_MISC, s->out_rows, s->n_batch * sizeof *s->out_rows);
@@ -232,9 +232,9 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (n > s->kv.length)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
-    pn_mutex_lock(&PN_SESSION_DIE(s)->cache.lock);
+    pn_mutex_lock(&pn_session_die(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
-    pn_mutex_unlock(&PN_SESSION_DIE(s)->cache.lock);
+    pn_mutex_unlock(&pn_session_die(s)->cache.lock);
     if (!done)
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
@@ -272,7 +272,7 @@ PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
 PN_API void pn_session_cancel(pn_session *s)
 {
     atomic_store(&s->cancelled, true);
-    atomic_store(&PN_SESSION_DIE(s)->sched->cancelled, true);
+    atomic_store(&pn_session_die(s)->sched->cancelled, true);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
 
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n)
 {
-    pn_mutex *pages = &PN_SESSION_DIE(s)->cache.lock;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
     pn_kv_prepare(&s->kv, n);
     pn_mutex_unlock(pages);

@@ -327,7 +327,7 @@ static void admin_wait(serve_conn *c, serve_conn **list)
 /* What is loaded already, or loading: the same name and path, and the same dies where some are given. */
 static serve_replica *admin_same(const pn_server *s, const admin_load *l)
 {
-    serve_model *m = l->name.data ? serve_model_find(s, l->name) : NULL;
+    serve_model *m = serve_model_find(s, l->name.data ? l->name : serve_file_name(l->path.data));
     if (!m || strcmp(m->path, l->path.data) != 0)
         return NULL;
     serve_replica *r = l->p.n_dies ? serve_model_on(m, l->p.dies, l->p.n_dies) : serve_model_best(m);

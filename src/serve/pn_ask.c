@@ -274,8 +274,11 @@ static void ask_start(serve_ask *a, serve_replica *at)
 
 PN_INTERNAL void serve_ask_pump(serve_model *m)
 {
-    serve_replica *at = NULL;
-    for (serve_ask *a; (a = ask_choose(m, &at)) != NULL;) {
+    while (m->n_queued && serve_model_has_place(m)) {
+        serve_replica *at = NULL;
+        serve_ask *a = ask_choose(m, &at);
+        if (!a)
+            return;
         ask_unqueue(a);
         ask_start(a, at);
     }

@@ -276,8 +276,7 @@ static void registry_done(pn_task *t)
     serve_ask_pump(m);
 }
 
-/* The file's name without folder and ".gguf". */
-static pn_bytes registry_file_name(const char *path)
+PN_INTERNAL pn_bytes serve_file_name(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     size_t n = strlen(name);
@@ -459,7 +458,7 @@ PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *para
         memcpy(&p, params, params->size ? PN_MIN(params->size, sizeof p) : sizeof p);
     if (!p.path)
         return pn_fail(err, PN_E_INVALID, "pn_server_load: a path must be given");
-    pn_bytes name = p.name ? (pn_bytes){p.name, strlen(p.name)} : registry_file_name(p.path);
+    pn_bytes name = p.name ? (pn_bytes){p.name, strlen(p.name)} : serve_file_name(p.path);
     pn_status st = registry_dies(s, &p, dies, err);
     if (!st)
         st = registry_entry(s, &p, name, dies, &m, err);

@@ -80,6 +80,14 @@ static bool replica_answers(const serve_replica *r)
 
 static bool replica_has_place(const serve_replica *r) { return r->n_running < serve_replica_slots(r); }
 
+PN_INTERNAL bool serve_model_has_place(const serve_model *m)
+{
+    const serve_replica *r = m->replicas;
+    while (r && !(replica_answers(r) && replica_has_place(r)))
+        r = r->next;
+    return r != NULL;
+}
+
 /* The least busy of those that answer and are in the set; 0: in any. */
 static serve_replica *replica_least(const serve_model *m, uint64_t set)
 {

@@ -85,10 +85,24 @@ static const serve_route_own *route_own(const pn_server *s, const pn_http_reques
  * May they?
  * ------------------------------------------------------------------------------------------ */
 
+/* An address, or this very host.  Any other name may be a web site's that was made to lead here. */
+static bool route_host_is_ours(pn_bytes host)
+{
+    static const char here[] = "localhost";
+    size_t n = sizeof here - 1, i = 0;
+    const char *allowed = host.len && host.data[0] == '[' ? "0123456789abcdefABCDEF.:[]" : "0123456789.:";
+    if (host.len >= n && memcmp(host.data, here, n) == 0 && (host.len == n || host.data[n] == ':'))
+        return true;
+    while (i < host.len && strchr(allowed, host.data[i]))
+        i++;
+    return i == host.len;
+}
+
 /* A page of some web site may have told the browser to call us: then the address proves nothing. */
 static bool route_from_here(const serve_conn *c)
 {
-    return c->peer.local && !pn_http_get(&c->c.http.req, "origin").data && !pn_http_get(&c->c.http.req, "x-forwarded-for").data;
+    bool named = strcmp(c->peer.name, "unix") == 0 || route_host_is_ours(c->c.http.req.host);     /* browsers know no socket files */
+    return c->peer.local && named && !pn_http_get(&c->c.http.req, "origin").data && !pn_http_get(&c->c.http.req, "x-forwarded-for").data;
 }
 
 static bool route_allowed(serve_conn *c, unsigned flags)

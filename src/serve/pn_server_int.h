@@ -273,6 +273,8 @@ PN_INTERNAL void serve_request_complete(serve_conn *c);
 
 PN_INTERNAL serve_model *serve_model_find(const pn_server *s, pn_bytes name);  /* by name or alias */
 PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e);       /* NULL: *e says why */
+/* What a model is called that nobody named: the file's name without folder and ".gguf". */
+PN_INTERNAL pn_bytes serve_file_name(const char *path);
 PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_error *e);        /* 404 */
 /* As pn_server_load.  *out (may be NULL): what is loading now. */
 PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *p, serve_replica **out, pn_err *err);
@@ -292,6 +294,7 @@ PN_INTERNAL void serve_waiters_remove(pn_server *s, const serve_conn *c);
 PN_INTERNAL pn_status serve_seen_init(pn_server *s, pn_err *err);
 PN_INTERNAL void serve_ask_keys(serve_ask *a);                 /* on the lane, from its body */
 PN_INTERNAL serve_replica *serve_replica_for(const serve_ask *a);      /* with a place for it now, or NULL: wait */
+PN_INTERNAL bool serve_model_has_place(const serve_model *m);   /* some replica has, for somebody */
 PN_INTERNAL serve_replica *serve_replica_any(const serve_model *m);    /* the least busy one, place or not */
 PN_INTERNAL void serve_replica_learn(const serve_ask *a);      /* a->at answers it */
 

@@ -583,6 +583,43 @@ static void a_split_model_fits_where_none_has_room(void)
     dies_close(&r);
 }
 
+/* Every family is cut where a layer begins: logits of all tokens, in one go and one by one. */
+static void every_family_is_cut(void)
+{
+    static const char *const names[] = {"gemma2", "gemma3", "llama_gqa_tied", "llama_moe", "mistral3", "phi3", "phi3_longrope", "qwen2", "qwen2moe", "qwen3",
+                                        "qwen3moe"};
+    const uint32_t both[] = {0, 1};
+    enum { N = 48 };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[80];
+        pn_token tokens[N];
+        float *logits[3] = {NULL};
+        uint32_t n_vocab = 0;
+        snprintf(path, sizeof path, "tests/vectors/golden/arch/%s.gguf", names[i]);
+        for (int how = 0; how < 3; how++) {             /* whole, split, split token by token */
+            dies_rig r = {.e = dies_engine(how ? "2" : NULL)};
+            pn_session *s = NULL;
+            pn_err err = {0};
+            pn_model_info m;
+            if (PN_CHECK(pn_model_load(r.e, path, &(pn_model_params){.dies = how ? both : NULL, .n_dies = how ? 2 : 0}, &r.m[0], &err) == PN_OK, "%s", err.text)) {
+                pn_model_describe(r.m[0], &m);
+                n_vocab = m.n_vocab;
+                for (uint32_t k = 0; k < N; k++)
+                    tokens[k] = (pn_token)((k * 37 + 11) % n_vocab);
+                logits[how] = calloc((size_t)N * n_vocab, sizeof(float));
+                PN_CHECK(pn_session_new(r.m[0], &(pn_session_params){.n_ctx = 64, .n_batch = how == 2 ? 1 : 32}, &s, &err) == PN_OK &&
+                         pn_session_eval_all(s, tokens, N, logits[how], &err) == PN_OK, "%s: %s", path, err.text);
+                pn_session_free(s);
+            }
+            dies_close(&r);
+        }
+        for (int how = 1; how < 3 && logits[0]; how++)
+            PN_CHECK(logits[how] && memcmp(logits[0], logits[how], (size_t)N * n_vocab * sizeof(float)) == 0, "%s: other bits when split", names[i]);
+        for (int how = 0; how < 3; how++)
+            free(logits[how]);
+    }
+}
+
 int main(void)
 {
     const uint32_t forth[] = {0, 1}, back[] = {1, 0};
@@ -598,5 +635,6 @@ int main(void)
     a_split_model_has_the_same_bits(back, 1e-7);
     a_split_model_has_the_same_bits(forth, 0);
     a_split_model_fits_where_none_has_room();
+    every_family_is_cut();
     return pn_test_end();
 }

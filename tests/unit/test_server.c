@@ -85,7 +85,7 @@ static int client_open(const host *h)
 static void client_send(int fd, const char *method, const char *path, const char *fields, const char *body)
 {
     char text[4096];
-    int n = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: test\r\n%sContent-Length: %zu\r\n\r\n%s", method, path, fields, strlen(body), body);
+    int n = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", method, path, fields, strlen(body), body);
     PN_CHECK(send(fd, text, (size_t)n, MSG_NOSIGNAL) == n, "the request did not go out");
 }
 
@@ -157,6 +157,7 @@ static void test_a_program_drives_the_server_itself(void)
     PN_CHECK(has(ask(&h, "GET", "/open", "", ""), " 201 ") && calls == 2, "open to all");
     PN_CHECK(has(ask(&h, "GET", "/v1/models", "", ""), " 401 "), "ours need the key, too");
     PN_CHECK(has(ask(&h, "GET", "/health", "", ""), " 200 "), "but health does not");
+    PN_CHECK(has(ask(&h, "GET", "/admin/models", "Origin: http://page.example\r\n", ""), " 403 "), "a page administers nothing");
     const char *got = ask(&h, "POST", "/v1/chat/completions", key, chat);
     PN_CHECK(has(got, " 200 ") && has(got, "\"completion_tokens\":12"), "%.300s", got);
     host_close(&h);
@@ -300,7 +301,7 @@ static void test_loads_of_a_missing_file_in_one_go_are_all_answered(void)
     PN_CHECK(host_open(&h, &p, &m) == PN_OK, "%s", h.err.text);
     int n = 0, fd = client_open(&h);
     for (int i = 0; i < 3; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "POST /admin/models/load HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n%s\r\n%s", strlen(body),
+        n += snprintf(text + n, sizeof text - (size_t)n, "POST /admin/models/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n%s\r\n%s", strlen(body),
                       i < 2 ? "" : "Connection: close\r\n", body);
     PN_CHECK(send(fd, text, (size_t)n, MSG_NOSIGNAL) == n, "the requests did not go out");
     const char *got = client_read(&h, fd, NULL);
