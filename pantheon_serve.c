@@ -13180,6 +13180,8 @@ static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
     if (q->suffix.data)
         return pn_fail(err, PN_E_INVALID, "suffix: this model is not known to fill in the middle");
     pn_status st = serve_ask_tokens(a, &q->prompts, c->index / q->common.n, &c->prompt, err);
+    if (!st && !c->prompt.n && !q->prompt_only)
+        st = pn_fail(err, PN_E_INVALID, "prompt: expected at least one token, found none, and this model has none to begin with");
     c->generate.prompt = c->prompt.list;
     c->generate.n_prompt = c->prompt.n;
     c->generate.on_text = begin_text;
