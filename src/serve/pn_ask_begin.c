@@ -277,7 +277,7 @@ static pn_status begin_piece(serve_ask *a, const pn_oai_inputs *in, const pn_oai
     unsigned flags = PN_TOKENIZE_SPECIAL | (first ? (unsigned)PN_TOKENIZE_BOS : 0u);
     size_t n = piece->n_tokens;
     pn_status st = piece->text.data ? pn_tokenize(a->at->m, piece->text.data, piece->text.len, flags, NULL, 0, &n, err) : PN_OK;
-    if (st)
+    if (st || !n)
         return st;
     pn_token *list = pn_mem_resize(&a->server->mem, PN_ACCT_CONN, t->list, t->n * sizeof *list, (t->n + n) * sizeof *list);
     if (!list)
@@ -305,6 +305,8 @@ static pn_status begin_prompt(serve_ask *a, serve_choice *c, pn_err *err)
     if (q->suffix.data)
         return pn_fail(err, PN_E_INVALID, "suffix: this model is not known to fill in the middle");
     pn_status st = serve_ask_tokens(a, &q->prompts, c->index / q->common.n, &c->prompt, err);
+    if (!st && !c->prompt.n && !q->prompt_only)
+        st = pn_fail(err, PN_E_INVALID, "prompt: expected at least one token, found none, and this model has none to begin with");
     c->generate.prompt = c->prompt.list;
     c->generate.n_prompt = c->prompt.n;
     c->generate.on_text = begin_text;
@@ -325,6 +327,8 @@ static pn_status begin_text_of(serve_ask *a, const serve_choice *c, pn_bytes *ou
     if (s->failed)
         return pn_fail_nomem(err, "a prompt's text", n);
     out->len = n;
+    if (!n)
+        return PN_OK;
     return pn_detokenize(a->at->m, c->prompt.list, c->prompt.n, 0, s->data + at, n, &n, err);
 }
 

@@ -177,6 +177,13 @@ def taken(s):
     equal(r.status, 200, "taken: bad UTF-8 is replaced")
 
 
+def empty_prompt(s):
+    """The demo model has no token that begins a text: there is nothing to continue from, and that is no 500."""
+    for more in dict(prompt=""), dict(prompt="", echo=True), dict(prompt=["a", ""]), dict(prompt="", stream=True):
+        error(s.post(COMPLETIONS, dict(more, max_tokens=2)), 400, "completion %s" % more, INVALID, words="at least one token")
+    equal(s.post(COMPLETIONS, {"prompt": "", "max_tokens": 0, "echo": True}).status, 200, "an empty prompt that is only counted")
+
+
 def overflow(s):
     """Too long for the context: as a body, as a stream, in the middle of others, in every dialect."""
     long = [{"role": "user", "content": "fox " * 3000}]
@@ -437,7 +444,7 @@ def main():
             subprocess.run([pantheon, "synth", out, "--seed", "1", "-q", *flags], check=True, env=clean_env())
         run = checks.section
         with Server(pantheon, "-m", model, "--name", "demo", "--max-body", "64K") as s:
-            for part in bodies, fields, taken, overflow, http, known_bugs, too_slow:
+            for part in bodies, fields, taken, empty_prompt, overflow, http, known_bugs, too_slow:
                 run(part, s)
             check(s.p.poll() is None, "the server has survived all of that")
         with Server(pantheon, "-m", model, "--name", "demo", "-m", long_model, "--name", "long") as s:
