@@ -52461,8 +52461,8 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
 static pn_status plan_available(pn_engine *e, const pn_plan_params *p, uint64_t *out, pn_err *err)
 {
     pn_mem_info mem;
-    pn_die *dies[PN_MAX_PARTS];
-    uint32_t n;
+    pn_die *dies[PN_MAX_PARTS] = {NULL};
+    uint32_t n = 0;
     pn_status st = pn_engine_find_dies(e, p->dies, p->n_dies, dies, &n, err);
     if (st)
         return st;

@@ -3158,10 +3158,10 @@ PN_INTERNAL void pn_cli_bar_end(pn_cli *c);            /* wipe it */
 /* From now on Ctrl-C stops what runs instead of the program; the third in a row still ends it. */
 PN_INTERNAL void pn_cli_catch_interrupt(void);
 
-/* From now on Ctrl-C and SIGTERM stop this server (the second at once); NULL: they end the program. */
+/* From now on Ctrl-C and SIGTERM stop this server (the second at once); NULL: they do nothing any more, the program is about to end. */
 PN_INTERNAL void pn_cli_catch_stop(pn_server *s);
 
-/* The same for anything else: `stop` is called from the signal's handler; NULL: they end the program. */
+/* The same for anything else: `stop` is called from the signal's handler; NULL: they do nothing any more, the program is about to end. */
 PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what);
 
 /* From now on a model file that shrinks while it is mapped ends the program with a message. */
@@ -20340,7 +20340,7 @@ PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what)
     cli_stop_what = what;
     cli_stop = stop;
     memset(&sa, 0, sizeof sa);
-    sa.sa_handler = stop ? cli_on_stop_signal : SIG_DFL;
+    sa.sa_handler = stop ? cli_on_stop_signal : SIG_IGN;
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
@@ -24049,8 +24049,6 @@ static int router_main(pn_cli *c)
         pn_status st = pn_router_new(&c->mem, &p, &r, &c->err);
         if (st)
             code = router_told(c, st);
-    } else {
-        r = NULL;
     }
     if (!code) {
         printf("router build=%s affinity=%s\nbackends:", c->build, pn_args_text(a, "affinity", "prefix"));

@@ -225,7 +225,7 @@ PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what)
     cli_stop_what = what;
     cli_stop = stop;
     memset(&sa, 0, sizeof sa);
-    sa.sa_handler = stop ? cli_on_stop_signal : SIG_DFL;
+    sa.sa_handler = stop ? cli_on_stop_signal : SIG_IGN;
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);

@@ -71,10 +71,10 @@ PN_INTERNAL void pn_cli_bar_end(pn_cli *c);            /* wipe it */
 /* From now on Ctrl-C stops what runs instead of the program; the third in a row still ends it. */
 PN_INTERNAL void pn_cli_catch_interrupt(void);
 
-/* From now on Ctrl-C and SIGTERM stop this server (the second at once); NULL: they end the program. */
+/* From now on Ctrl-C and SIGTERM stop this server (the second at once); NULL: they do nothing any more, the program is about to end. */
 PN_INTERNAL void pn_cli_catch_stop(pn_server *s);
 
-/* The same for anything else: `stop` is called from the signal's handler; NULL: they end the program. */
+/* The same for anything else: `stop` is called from the signal's handler; NULL: they do nothing any more, the program is about to end. */
 PN_INTERNAL void pn_cli_on_stop(void (*stop)(void *what), void *what);
 
 /* From now on a model file that shrinks while it is mapped ends the program with a message. */

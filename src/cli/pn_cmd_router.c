@@ -106,8 +106,6 @@ static int router_main(pn_cli *c)
         pn_status st = pn_router_new(&c->mem, &p, &r, &c->err);
         if (st)
             code = router_told(c, st);
-    } else {
-        r = NULL;
     }
     if (!code) {
         printf("router build=%s affinity=%s\nbackends:", c->build, pn_args_text(a, "affinity", "prefix"));
