@@ -268,7 +268,7 @@ PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
     p.size = sizeof p;
     p.log = cli_log;
     p.log_user = c;
-    p.mem_limit = pn_args_size(&c->args, "mem-limit", 0);
+    p.mem_limit = c->args.cmd ? pn_args_size(&c->args, "mem-limit", 0) : 0;     /* --version has no flags */
     p.sim_dies = sim && *sim ? sim : NULL;
     pn_status st = pn_engine_open(&c->engine, &p, &c->err);
     if (st == PN_E_INVALID && p.sim_dies)
