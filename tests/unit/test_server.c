@@ -10,6 +10,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@ static const char *model_path = "models/demo.gguf";
 
 /* --- an allocator that fails --------------------------------------------------------------------- */
 
-static struct { long calls, fail_at, out; } heap;
+static struct { atomic_long calls, fail_at, out; } heap;      /* the server's threads allocate, too */
 
 static void *heap_alloc(void *user, size_t size, size_t align)
 {
@@ -94,8 +95,8 @@ static const char *client_read(host *h, int fd, const char *until)
 {
     static char got[4 << 20];
     size_t n = 0;
-    for (int i = 0; i < 20000; i++) {
-        pn_server_poll(h->s, 0, &h->err);
+    for (int i = 0; i < 20000; i++) {           /* a millisecond at most, when nothing is due */
+        pn_server_poll(h->s, 1, &h->err);
         ssize_t k = recv(fd, got + n, sizeof got - 1 - n, 0);
         n += k > 0 ? (size_t)k : 0;
         got[n] = 0;
