@@ -172,8 +172,8 @@ QUICK := $(filter-out %/test_golden %/test_real $(if $(EMULATED),$(TEXT_ONLY)),$
 test-unit:
 	@built=; $(MAKE) --no-print-directory -k $(QUICK) || built=-b; \
 	tools/run_tests.sh $$built $(QUICK)
-test-threads: $(O)/tests/unit/test_team $(O)/tests/api/test_requests $(O)/tests/api/test_sharing \ $(O)/tests/unit/test_server
-              $(O)/tests/api/test_dies
+test-threads: $(O)/tests/unit/test_team $(O)/tests/api/test_requests $(O)/tests/api/test_sharing \
+              $(O)/tests/api/test_dies $(O)/tests/unit/test_server
 	@tools/run_tests.sh $^
 test-golden:
 	@built=; $(MAKE) --no-print-directory -k $(O)/tests/api/test_golden || built=-b; \
