@@ -166,9 +166,9 @@ test:
 	CC='$(CC)' tools/run_tests.sh $$built -p $(O)/pantheon $(TESTS) $(if $(FUZZ),tests/fuzz/replay.sh) $(LIVE)
 
 # What needs neither the program nor much time: for sanitizers, 32 bits, emulators.
-# EMULATED=1 leaves out what is about text alone and takes minutes there.
-TEXT_ONLY := %/test_injection %/test_replay %/test_stop %/test_tools
-QUICK := $(filter-out %/test_golden %/test_real $(if $(EMULATED),$(TEXT_ONLY)),$(UNIT) $(API))
+# EMULATED=1 leaves out what is about text or sockets alone and takes minutes there.
+NOT_EMULATED := %/test_injection %/test_replay %/test_stop %/test_tools %/test_server
+QUICK := $(filter-out %/test_golden %/test_real $(if $(EMULATED),$(NOT_EMULATED)),$(UNIT) $(API))
 test-unit:
 	@built=; $(MAKE) --no-print-directory -k $(QUICK) || built=-b; \
 	tools/run_tests.sh $$built $(QUICK)
