@@ -1940,6 +1940,32 @@ PN_INTERNAL void pn_net_random(void *out, size_t n);   /* from the system; where
 
 #endif /* PN_NET_H */
 
+/* ---- Begin serve/pn_conn_net.h ---- */
+/*
+ * pn_conn_net.h - a connection (pn_conn.h) on its socket: what the loops of the server and the router have in common.
+ *
+ * Whoever calls handles the connection's events between the calls; nothing here waits.
+ */
+#ifndef PN_CONN_NET_H
+#define PN_CONN_NET_H
+
+/* includes serve/pn_conn.h */
+/* includes serve/pn_net.h */
+
+/* One write of what there is.  PN_IO_AGAIN: nothing (more) goes now; after PN_IO_DONE and _GONE there may be events. */
+PN_INTERNAL pn_io pn_conn_net_write(pn_conn *c, int fd, uint64_t now_ms);
+
+/* One read.  False: nothing came, or there is no room; else there may be events. */
+PN_INTERNAL bool pn_conn_net_read(pn_conn *c, int fd, uint64_t now_ms);
+
+/* The poller says that the peer is gone, or sends no more while nobody reads. */
+PN_INTERNAL void pn_conn_net_told(pn_conn *c, unsigned events);
+
+/* What to wait for. */
+PN_INTERNAL unsigned pn_conn_net_wants(const pn_conn *c);
+
+#endif /* PN_CONN_NET_H */
+
 /* ---- Begin serve/pn_lane.h ---- */
 /*
  * pn_lane.h - work that must not hold up the I/O thread: a thread that does one task after another.
@@ -2115,7 +2141,7 @@ PN_INTERNAL void pn_affinity_learn(pn_affinity *a, pn_affinity_mode mode, const 
 /* includes base/pn_err.h */
 /* includes serve/pn_access.h */
 /* includes serve/pn_affinity.h */
-/* includes serve/pn_conn.h */
+/* includes serve/pn_conn_net.h */
 /* includes serve/pn_lane.h */
 /* includes serve/pn_metrics.h */
 /* includes serve/pn_net.h */
@@ -2774,7 +2800,7 @@ PN_INTERNAL bool pn_router_running(const pn_router *r);
 #define PN_ROUTER_INT_H
 
 /* includes base/pn_json.h */
-/* includes serve/pn_conn.h */
+/* includes serve/pn_conn_net.h */
 /* includes serve/pn_net.h */
 /* includes serve/pn_oai_error.h */
 /* includes serve/pn_router.h */
@@ -12065,6 +12091,58 @@ PN_INTERNAL size_t pn_poller_wait(pn_poller *p, pn_ready *ready, size_t cap, int
 #endif
 #endif
 
+/* ---- Begin serve/pn_conn_net.c ---- */
+#ifndef PN_DROP_SERVE_PN_CONN_NET_C
+#define PN_DROP_SERVE_PN_CONN_NET_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes serve/pn_conn_net.h */
+
+enum { CONN_NET_READ = 16 << 10 };
+
+PN_INTERNAL pn_io pn_conn_net_write(pn_conn *c, int fd, uint64_t now_ms)
+{
+    pn_bytes out = pn_conn_output(c);
+    size_t n = out.len;
+    if (!n)
+        return PN_IO_AGAIN;
+    pn_io io = pn_net_write(fd, out.data, &n);
+    if (io == PN_IO_GONE)
+        pn_conn_gone(c);
+    else
+        pn_conn_sent(c, n, now_ms);
+    return io;
+}
+
+PN_INTERNAL bool pn_conn_net_read(pn_conn *c, int fd, uint64_t now_ms)
+{
+    char buf[CONN_NET_READ];
+    size_t n = PN_MIN(sizeof buf, pn_conn_room(c));
+    pn_io io = n ? pn_net_read(fd, buf, &n) : PN_IO_AGAIN;
+    if (io == PN_IO_DONE)
+        pn_conn_input(c, buf, n, now_ms);
+    else if (io == PN_IO_END)
+        pn_conn_eof(c);
+    else if (io == PN_IO_GONE)
+        pn_conn_gone(c);
+    return io != PN_IO_AGAIN;
+}
+
+PN_INTERNAL void pn_conn_net_told(pn_conn *c, unsigned events)
+{
+    if (events & PN_READY_GONE)
+        pn_conn_gone(c);
+    else if ((events & PN_READY_END) && !pn_conn_room(c))
+        pn_conn_eof(c);
+}
+
+PN_INTERNAL unsigned pn_conn_net_wants(const pn_conn *c)
+{
+    unsigned wants = pn_conn_wants(c);
+    return (wants & PN_CONN_WANTS_READ ? (unsigned)PN_READY_READ : 0u) | (wants & PN_CONN_WANTS_WRITE ? (unsigned)PN_READY_WRITE : 0u) |
+           (c->eof ? 0u : (unsigned)PN_READY_END);
+}
+#endif
+
 /* ---- Begin serve/pn_lane.c ---- */
 #ifndef PN_DROP_SERVE_PN_LANE_C
 #define PN_DROP_SERVE_PN_LANE_C
@@ -15977,7 +16055,7 @@ PN_INTERNAL void serve_request_complete(serve_conn *c)
 
 /* includes serve/pn_anthropic.h */
 
-enum { SERVER_READ = 16 << 10, SERVER_READS = 64, SERVER_ACCEPTS = 64, SERVER_RETRY_MS = 100 };
+enum { SERVER_READS = 64, SERVER_ACCEPTS = 64, SERVER_RETRY_MS = 100 };
 
 static const double server_slice = 0.005;       /* seconds of computing in one pn_server_poll, without threads */
 
@@ -16278,15 +16356,7 @@ static void server_event(serve_conn *c, pn_conn_event e)
 /* One write; false: nothing more goes now. */
 static bool server_write(serve_conn *c)
 {
-    pn_bytes out = pn_conn_output(&c->c);
-    size_t n = out.len;
-    if (!n)
-        return false;
-    pn_io io = pn_net_write(c->fd, out.data, &n);
-    if (io == PN_IO_GONE)
-        pn_conn_gone(&c->c);
-    else
-        pn_conn_sent(&c->c, n, c->server->now);
+    pn_io io = pn_conn_net_write(&c->c, c->fd, c->server->now);
     if (io == PN_IO_DONE && c->ask)
         serve_ask_flow(c->ask);
     return io != PN_IO_AGAIN;
@@ -16302,9 +16372,7 @@ PN_INTERNAL void serve_turn(serve_conn *c)
     } while (!c->dead && server_write(c));
     if (c->dead)
         return;
-    unsigned wants = pn_conn_wants(&c->c);
-    unsigned events = (wants & PN_CONN_WANTS_READ ? (unsigned)PN_READY_READ : 0u) | (wants & PN_CONN_WANTS_WRITE ? (unsigned)PN_READY_WRITE : 0u) |
-                      (c->c.eof ? 0u : (unsigned)PN_READY_END);
+    unsigned events = pn_conn_net_wants(&c->c);
     if (events != c->events)
         pn_poller_change(&s->poller, c->fd, events, c);
     c->events = events;
@@ -16321,38 +16389,13 @@ PN_INTERNAL void serve_turn_later(serve_conn *c)
 }
 
 /* Take what the socket has; several times, but others have a turn, too. */
-static void server_read(serve_conn *c)
-{
-    char buf[SERVER_READ];
-    for (int i = 0; i < SERVER_READS && !c->dead; i++) {
-        size_t n = PN_MIN(sizeof buf, pn_conn_room(&c->c));
-        if (!n)
-            return;
-        pn_io io = pn_net_read(c->fd, buf, &n);
-        if (io == PN_IO_AGAIN)
-            return;
-        if (io == PN_IO_DONE)
-            pn_conn_input(&c->c, buf, n, c->server->now);
-        else if (io == PN_IO_END)
-            pn_conn_eof(&c->c);
-        else
-            pn_conn_gone(&c->c);
-        serve_turn(c);
-    }
-}
-
 static void server_ready(serve_conn *c, unsigned events)
 {
+    for (int i = 0; i < SERVER_READS && (events & PN_READY_READ) && !c->dead && pn_conn_net_read(&c->c, c->fd, c->server->now); i++)
+        serve_turn(c);
     if (c->dead)
         return;
-    if (events & PN_READY_READ)
-        server_read(c);
-    if (c->dead)
-        return;
-    if (events & PN_READY_GONE)
-        pn_conn_gone(&c->c);
-    else if ((events & PN_READY_END) && !pn_conn_room(&c->c))
-        pn_conn_eof(&c->c);
+    pn_conn_net_told(&c->c, events);
     serve_turn(c);
 }
 
@@ -19020,7 +19063,7 @@ PN_INTERNAL void router_models(const pn_router *r, pn_str *out)
 /* includes serve/pn_anthropic.h */
 
 enum {
-    ROUTER_READ = 16 << 10, ROUTER_READS = 64, ROUTER_ACCEPTS = 64, ROUTER_RETRY_MS = 100,
+    ROUTER_READS = 64, ROUTER_ACCEPTS = 64, ROUTER_RETRY_MS = 100,
     ROUTER_LAST_MS = 1000,              /* for errors to go out after the time to drain */
     ROUTER_QUEUE = 256 << 10            /* bytes of an answer that wait for a client; paused from a quarter on */
 };
@@ -19210,21 +19253,6 @@ static void router_event(router_conn *c, pn_conn_event e)
     }
 }
 
-/* One write; false: nothing more goes now. */
-static bool router_write(router_conn *c)
-{
-    pn_bytes out = pn_conn_output(&c->c);
-    size_t n = out.len;
-    if (!n)
-        return false;
-    pn_io io = pn_net_write(c->fd, out.data, &n);
-    if (io == PN_IO_GONE)
-        pn_conn_gone(&c->c);
-    else
-        pn_conn_sent(&c->c, n, c->router->now);
-    return io != PN_IO_AGAIN;
-}
-
 PN_INTERNAL void router_turn(router_conn *c)
 {
     pn_router *r = c->router;
@@ -19232,52 +19260,26 @@ PN_INTERNAL void router_turn(router_conn *c)
     do {
         while (!c->dead && (e = pn_conn_next(&c->c, r->now)) != PN_CONN_NOTHING)
             router_event(c, e);
-    } while (!c->dead && router_write(c));
+    } while (!c->dead && pn_conn_net_write(&c->c, c->fd, r->now) != PN_IO_AGAIN);
     if (c->dead)
         return;
     if (c->ask && c->ask->up)
         router_up_flow(c->ask->up);
-    unsigned wants = pn_conn_wants(&c->c);
-    unsigned events = (wants & PN_CONN_WANTS_READ ? (unsigned)PN_READY_READ : 0u) | (wants & PN_CONN_WANTS_WRITE ? (unsigned)PN_READY_WRITE : 0u) |
-                      (c->c.eof ? 0u : (unsigned)PN_READY_END);
+    unsigned events = pn_conn_net_wants(&c->c);
     if (events != c->events)
         pn_poller_change(&r->poller, c->fd, events, c);
     c->events = events;
     r->sweep_at = PN_MIN(r->sweep_at, pn_conn_deadline(&c->c));
 }
 
-static void router_read(router_conn *c)
-{
-    char buf[ROUTER_READ];
-    for (int i = 0; i < ROUTER_READS && !c->dead; i++) {
-        size_t n = PN_MIN(sizeof buf, pn_conn_room(&c->c));
-        if (!n)
-            return;
-        pn_io io = pn_net_read(c->fd, buf, &n);
-        if (io == PN_IO_AGAIN)
-            return;
-        if (io == PN_IO_DONE)
-            pn_conn_input(&c->c, buf, n, c->router->now);
-        else if (io == PN_IO_END)
-            pn_conn_eof(&c->c);
-        else
-            pn_conn_gone(&c->c);
-        router_turn(c);
-    }
-}
-
+/* Take what the socket has; several times, but others have a turn, too. */
 static void router_ready(router_conn *c, unsigned events)
 {
+    for (int i = 0; i < ROUTER_READS && (events & PN_READY_READ) && !c->dead && pn_conn_net_read(&c->c, c->fd, c->router->now); i++)
+        router_turn(c);
     if (c->dead)
         return;
-    if (events & PN_READY_READ)
-        router_read(c);
-    if (c->dead)
-        return;
-    if (events & PN_READY_GONE)
-        pn_conn_gone(&c->c);
-    else if ((events & PN_READY_END) && !pn_conn_room(&c->c))
-        pn_conn_eof(&c->c);
+    pn_conn_net_told(&c->c, events);
     router_turn(c);
 }
 

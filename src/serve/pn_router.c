@@ -13,7 +13,7 @@
 #include "serve/pn_anthropic.h"
 
 enum {
-    ROUTER_READ = 16 << 10, ROUTER_READS = 64, ROUTER_ACCEPTS = 64, ROUTER_RETRY_MS = 100,
+    ROUTER_READS = 64, ROUTER_ACCEPTS = 64, ROUTER_RETRY_MS = 100,
     ROUTER_LAST_MS = 1000,              /* for errors to go out after the time to drain */
     ROUTER_QUEUE = 256 << 10            /* bytes of an answer that wait for a client; paused from a quarter on */
 };
@@ -203,21 +203,6 @@ static void router_event(router_conn *c, pn_conn_event e)
     }
 }
 
-/* One write; false: nothing more goes now. */
-static bool router_write(router_conn *c)
-{
-    pn_bytes out = pn_conn_output(&c->c);
-    size_t n = out.len;
-    if (!n)
-        return false;
-    pn_io io = pn_net_write(c->fd, out.data, &n);
-    if (io == PN_IO_GONE)
-        pn_conn_gone(&c->c);
-    else
-        pn_conn_sent(&c->c, n, c->router->now);
-    return io != PN_IO_AGAIN;
-}
-
 PN_INTERNAL void router_turn(router_conn *c)
 {
     pn_router *r = c->router;
@@ -225,52 +210,26 @@ PN_INTERNAL void router_turn(router_conn *c)
     do {
         while (!c->dead && (e = pn_conn_next(&c->c, r->now)) != PN_CONN_NOTHING)
             router_event(c, e);
-    } while (!c->dead && router_write(c));
+    } while (!c->dead && pn_conn_net_write(&c->c, c->fd, r->now) != PN_IO_AGAIN);
     if (c->dead)
         return;
     if (c->ask && c->ask->up)
         router_up_flow(c->ask->up);
-    unsigned wants = pn_conn_wants(&c->c);
-    unsigned events = (wants & PN_CONN_WANTS_READ ? (unsigned)PN_READY_READ : 0u) | (wants & PN_CONN_WANTS_WRITE ? (unsigned)PN_READY_WRITE : 0u) |
-                      (c->c.eof ? 0u : (unsigned)PN_READY_END);
+    unsigned events = pn_conn_net_wants(&c->c);
     if (events != c->events)
         pn_poller_change(&r->poller, c->fd, events, c);
     c->events = events;
     r->sweep_at = PN_MIN(r->sweep_at, pn_conn_deadline(&c->c));
 }
 
-static void router_read(router_conn *c)
-{
-    char buf[ROUTER_READ];
-    for (int i = 0; i < ROUTER_READS && !c->dead; i++) {
-        size_t n = PN_MIN(sizeof buf, pn_conn_room(&c->c));
-        if (!n)
-            return;
-        pn_io io = pn_net_read(c->fd, buf, &n);
-        if (io == PN_IO_AGAIN)
-            return;
-        if (io == PN_IO_DONE)
-            pn_conn_input(&c->c, buf, n, c->router->now);
-        else if (io == PN_IO_END)
-            pn_conn_eof(&c->c);
-        else
-            pn_conn_gone(&c->c);
-        router_turn(c);
-    }
-}
-
+/* Take what the socket has; several times, but others have a turn, too. */
 static void router_ready(router_conn *c, unsigned events)
 {
+    for (int i = 0; i < ROUTER_READS && (events & PN_READY_READ) && !c->dead && pn_conn_net_read(&c->c, c->fd, c->router->now); i++)
+        router_turn(c);
     if (c->dead)
         return;
-    if (events & PN_READY_READ)
-        router_read(c);
-    if (c->dead)
-        return;
-    if (events & PN_READY_GONE)
-        pn_conn_gone(&c->c);
-    else if ((events & PN_READY_END) && !pn_conn_room(&c->c))
-        pn_conn_eof(&c->c);
+    pn_conn_net_told(&c->c, events);
     router_turn(c);
 }
 

@@ -15,7 +15,7 @@
 #define PN_ROUTER_INT_H
 
 #include "base/pn_json.h"
-#include "serve/pn_conn.h"
+#include "serve/pn_conn_net.h"
 #include "serve/pn_net.h"
 #include "serve/pn_oai_error.h"
 #include "serve/pn_router.h"

@@ -12,7 +12,7 @@
 
 #include "serve/pn_anthropic.h"
 
-enum { SERVER_READ = 16 << 10, SERVER_READS = 64, SERVER_ACCEPTS = 64, SERVER_RETRY_MS = 100 };
+enum { SERVER_READS = 64, SERVER_ACCEPTS = 64, SERVER_RETRY_MS = 100 };
 
 static const double server_slice = 0.005;       /* seconds of computing in one pn_server_poll, without threads */
 
@@ -313,15 +313,7 @@ static void server_event(serve_conn *c, pn_conn_event e)
 /* One write; false: nothing more goes now. */
 static bool server_write(serve_conn *c)
 {
-    pn_bytes out = pn_conn_output(&c->c);
-    size_t n = out.len;
-    if (!n)
-        return false;
-    pn_io io = pn_net_write(c->fd, out.data, &n);
-    if (io == PN_IO_GONE)
-        pn_conn_gone(&c->c);
-    else
-        pn_conn_sent(&c->c, n, c->server->now);
+    pn_io io = pn_conn_net_write(&c->c, c->fd, c->server->now);
     if (io == PN_IO_DONE && c->ask)
         serve_ask_flow(c->ask);
     return io != PN_IO_AGAIN;
@@ -337,9 +329,7 @@ PN_INTERNAL void serve_turn(serve_conn *c)
     } while (!c->dead && server_write(c));
     if (c->dead)
         return;
-    unsigned wants = pn_conn_wants(&c->c);
-    unsigned events = (wants & PN_CONN_WANTS_READ ? (unsigned)PN_READY_READ : 0u) | (wants & PN_CONN_WANTS_WRITE ? (unsigned)PN_READY_WRITE : 0u) |
-                      (c->c.eof ? 0u : (unsigned)PN_READY_END);
+    unsigned events = pn_conn_net_wants(&c->c);
     if (events != c->events)
         pn_poller_change(&s->poller, c->fd, events, c);
     c->events = events;
@@ -356,38 +346,13 @@ PN_INTERNAL void serve_turn_later(serve_conn *c)
 }
 
 /* Take what the socket has; several times, but others have a turn, too. */
-static void server_read(serve_conn *c)
-{
-    char buf[SERVER_READ];
-    for (int i = 0; i < SERVER_READS && !c->dead; i++) {
-        size_t n = PN_MIN(sizeof buf, pn_conn_room(&c->c));
-        if (!n)
-            return;
-        pn_io io = pn_net_read(c->fd, buf, &n);
-        if (io == PN_IO_AGAIN)
-            return;
-        if (io == PN_IO_DONE)
-            pn_conn_input(&c->c, buf, n, c->server->now);
-        else if (io == PN_IO_END)
-            pn_conn_eof(&c->c);
-        else
-            pn_conn_gone(&c->c);
-        serve_turn(c);
-    }
-}
-
 static void server_ready(serve_conn *c, unsigned events)
 {
+    for (int i = 0; i < SERVER_READS && (events & PN_READY_READ) && !c->dead && pn_conn_net_read(&c->c, c->fd, c->server->now); i++)
+        serve_turn(c);
     if (c->dead)
         return;
-    if (events & PN_READY_READ)
-        server_read(c);
-    if (c->dead)
-        return;
-    if (events & PN_READY_GONE)
-        pn_conn_gone(&c->c);
-    else if ((events & PN_READY_END) && !pn_conn_room(&c->c))
-        pn_conn_eof(&c->c);
+    pn_conn_net_told(&c->c, events);
     serve_turn(c);
 }
 

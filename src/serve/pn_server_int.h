@@ -25,7 +25,7 @@
 #include "base/pn_err.h"
 #include "serve/pn_access.h"
 #include "serve/pn_affinity.h"
-#include "serve/pn_conn.h"
+#include "serve/pn_conn_net.h"
 #include "serve/pn_lane.h"
 #include "serve/pn_metrics.h"
 #include "serve/pn_net.h"
