@@ -1334,6 +1334,60 @@ PN_INTERNAL bool pn_sendq_paused(const pn_sendq *q);
 
 #endif /* PN_SENDQ_H */
 
+/* ---- Begin serve/pn_http_wire.h ---- */
+/*
+ * pn_http_wire.h - what requests and responses have in common on the wire: what their fields say about the length of
+ * the body and the connection, and the framing of chunks.
+ *
+ * Two readers of one message must not come to two lengths, so there is one reading of each: RFC 9112 6.3 and 7.1.
+ *
+ * Threads: none.  Pure.
+ */
+#ifndef PN_HTTP_WIRE_H
+#define PN_HTTP_WIRE_H
+
+/* includes base/pn_base.h */
+
+/* --- fields ------------------------------------------------------------------------------------- */
+
+/* What the fields of a head come to; the codings of all lines make one list. */
+typedef struct pn_http_framing {
+    bool has_length;
+    uint64_t content_length;    /* UINT64_MAX: larger than that */
+    uint32_t n_codings;
+    bool coding_chunked;        /* the last transfer coding named so far */
+    bool coding_other, coding_bad;      /* bad: an empty element, a parameter, chunked not last or twice */
+    bool ask_close, ask_keep;   /* options of Connection */
+} pn_http_framing;
+
+/* Look at a field.  NULL, or what is wrong with it (a sentence; static). */
+PN_INTERNAL const char *pn_http_framing_field(pn_http_framing *f, pn_bytes name, pn_bytes value);
+
+/* A field line without its CRLF into name and value.  NULL, or what is wrong with it. */
+PN_INTERNAL const char *pn_http_split_field(const char *s, size_t n, pn_bytes *name, pn_bytes *value);
+
+/* --- chunks ------------------------------------------------------------------------------------- */
+
+/* Zeroed: before the first chunk. */
+typedef struct pn_http_chunks {
+    int step;                   /* enum chunk_step */
+    uint64_t left;              /* bytes of data still to come, which are the caller's to count */
+    uint32_t n_digits;
+    uint32_t extra, trailer;    /* bytes of extensions and of trailer lines so far */
+} pn_http_chunks;
+
+typedef enum pn_http_chunked {
+    PN_CHUNKED_MORE = 0,
+    PN_CHUNKED_DATA,            /* `left` bytes of data are next, at least one; then the framing goes on */
+    PN_CHUNKED_END,
+    PN_CHUNKED_FAULT            /* *message: what is wrong (static), *too_much: it is too large rather than wrong */
+} pn_http_chunked;
+
+/* One byte of the framing. */
+PN_INTERNAL pn_http_chunked pn_http_chunks_byte(pn_http_chunks *k, char c, const char **message, bool *too_much);
+
+#endif /* PN_HTTP_WIRE_H */
+
 /* ---- Begin serve/pn_http.h ---- */
 /*
  * pn_http.h - HTTP/1.1 requests out of bytes as they come: RFC 9112 (syntax, framing), RFC 9110 (meaning).
@@ -1362,6 +1416,7 @@ PN_INTERNAL bool pn_sendq_paused(const pn_sendq *q);
 #define PN_HTTP_H
 
 /* includes base/pn_str.h */
+/* includes serve/pn_http_wire.h */
 
 /* Zero means the default. */
 typedef struct pn_http_limits {
@@ -1428,16 +1483,12 @@ typedef struct pn_http_parser {
     size_t line_at;             /* where the line being read begins in head */
     size_t fields_at;           /* where the field lines begin */
     uint32_t n_blank;           /* empty lines before the request line */
-    uint32_t n_hosts, n_codings;
-    bool coding_chunked;        /* the last transfer coding named so far */
-    bool coding_other, coding_bad;
-    bool ask_close, ask_keep;   /* options of Connection */
+    uint32_t n_hosts;
+    pn_http_framing framing;
     bool expect_other;
     pn_str body;                /* owned */
     uint64_t left;              /* bytes of the body or of the chunk still to come */
-    uint32_t n_digits;          /* of the chunk's size */
-    uint32_t extra;             /* bytes of chunk extensions so far */
-    uint32_t trailer;           /* bytes of trailer lines so far */
+    pn_http_chunks chunks;
 } pn_http_parser;
 
 /* Nothing is allocated before the first byte.  limits NULL: defaults. */
@@ -2596,12 +2647,9 @@ typedef struct pn_response_parser {
     size_t line_at;             /* where the line being read begins in head */
     size_t fields_at;           /* where the field lines begin */
     uint32_t n_interim;
-    uint32_t n_codings;
-    bool coding_chunked, coding_other, coding_bad;      /* as in pn_http.h */
-    bool ask_close, ask_keep;
+    pn_http_framing framing;
     uint64_t left;              /* bytes of the body or of the chunk still to come */
-    uint32_t n_digits;          /* of the chunk's size */
-    uint32_t extra, trailer;    /* bytes of chunk extensions, of trailer lines so far */
+    pn_http_chunks chunks;
 } pn_response_parser;
 
 /* Nothing is allocated before the first byte.  limits NULL: defaults. */
@@ -9719,6 +9767,188 @@ PN_INTERNAL bool pn_sendq_paused(const pn_sendq *q) { return q->paused; }
 #undef SENDQ_FIRST
 #endif
 
+/* ---- Begin serve/pn_http_wire.c ---- */
+#ifndef PN_DROP_SERVE_PN_HTTP_WIRE_C
+#define PN_DROP_SERVE_PN_HTTP_WIRE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes serve/pn_http_wire.h */
+
+/* includes serve/pn_http.h */
+
+/* ------------------------------------------------------------------------------------------
+ * Fields
+ * ------------------------------------------------------------------------------------------ */
+
+static const char *wire_content_length(pn_http_framing *f, pn_bytes v)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < v.len; i++) {
+        if (v.data[i] < '0' || v.data[i] > '9')
+            return "Content-Length is not a number.";
+        unsigned d = (unsigned)(v.data[i] - '0');
+        n = n > (UINT64_MAX - d) / 10 ? UINT64_MAX : n * 10 + d;
+    }
+    if (!v.len)
+        return "Content-Length is empty.";
+    if (f->has_length && n != f->content_length)
+        return "There are two different Content-Lengths.";
+    f->has_length = true;
+    f->content_length = n;
+    return NULL;
+}
+
+static void wire_transfer_encoding(pn_http_framing *f, pn_bytes v)
+{
+    pn_bytes e;
+    for (size_t at = 0; pn_http_list(v, &at, &e);) {
+        f->n_codings++;
+        if (f->coding_chunked || !pn_http_is_token(e.data, e.len))
+            f->coding_bad = true;
+        f->coding_chunked = pn_http_is(e, "chunked");
+        f->coding_other |= !f->coding_chunked;
+    }
+}
+
+PN_INTERNAL const char *pn_http_framing_field(pn_http_framing *f, pn_bytes name, pn_bytes v)
+{
+    pn_bytes e;
+    if (pn_http_is(name, "content-length"))
+        return wire_content_length(f, v);
+    if (pn_http_is(name, "transfer-encoding"))
+        wire_transfer_encoding(f, v);
+    if (pn_http_is(name, "connection"))
+        for (size_t at = 0; pn_http_list(v, &at, &e);) {
+            f->ask_close |= pn_http_is(e, "close");
+            f->ask_keep |= pn_http_is(e, "keep-alive");
+        }
+    return NULL;
+}
+
+static bool wire_space(char c) { return c == ' ' || c == '\t'; }
+
+PN_INTERNAL const char *pn_http_split_field(const char *s, size_t n, pn_bytes *name, pn_bytes *value)
+{
+    const char *colon = memchr(s, ':', n), *v = colon ? colon + 1 : s + n, *end = s + n;
+    *name = (pn_bytes){s, colon ? (size_t)(colon - s) : n};
+    if (wire_space(*s))
+        return "A header line begins with white space (folded lines are obsolete).";
+    if (colon && name->len && wire_space(colon[-1]))
+        return "There is white space before the colon of a header line.";
+    if (!colon || !pn_http_is_token(name->data, name->len))
+        return "A header line has no valid name.";
+    while (v < end && wire_space(*v))
+        v++;
+    while (end > v && wire_space(end[-1]))
+        end--;
+    *value = (pn_bytes){v, (size_t)(end - v)};
+    return pn_http_is_value(v, value->len) ? NULL : "A header holds a control character.";
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Chunks
+ * ------------------------------------------------------------------------------------------ */
+
+#define CHUNK_DIGITS_MAX 16u            /* of a size: 64 bits */
+#define CHUNK_EXTRA_MAX (16u << 10)     /* extensions of a whole body: 1-byte chunks with 1 KiB of them each are an attack */
+#define CHUNK_TRAILER_MAX (8u << 10)
+
+enum chunk_step {
+    CHUNK_SIZE = 0, CHUNK_EXT_SPACE, CHUNK_EXT, CHUNK_SIZE_LF, CHUNK_DATA_CR, CHUNK_DATA_LF,
+    CHUNK_TRAILER, CHUNK_TRAILER_NAME, CHUNK_TRAILER_VALUE, CHUNK_TRAILER_LF, CHUNK_LAST_LF
+};
+
+static int chunk_hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The line with a size: 1*HEXDIG [ BWS ";" ... ] CRLF */
+static const char *chunk_size_byte(pn_http_chunks *k, char c)
+{
+    int digit = chunk_hex(c);
+    if (k->step == CHUNK_SIZE && digit >= 0) {
+        if (++k->n_digits > CHUNK_DIGITS_MAX)
+            return "The size of a chunk has too many digits.";
+        k->left = k->left << 4 | (unsigned)digit;
+        return NULL;
+    }
+    if (!k->n_digits)
+        return "The size of a chunk is not a hexadecimal number.";
+    bool space = wire_space(c);
+    if (c == '\r' && k->step != CHUNK_EXT_SPACE)
+        k->step = CHUNK_SIZE_LF;
+    else if (k->step == CHUNK_EXT ? !pn_http_is_value(&c, 1) : c != ';' && !space)
+        return "The line with the size of a chunk is malformed.";
+    else if (++k->extra > CHUNK_EXTRA_MAX)
+        return "The extensions of the chunks are longer than 16384 bytes.";
+    else if (k->step != CHUNK_EXT)
+        k->step = space ? CHUNK_EXT_SPACE : CHUNK_EXT;
+    return NULL;
+}
+
+/* The trailer is checked as field lines are, and dropped. */
+static const char *chunk_trailer_byte(pn_http_chunks *k, char c, bool *too_much)
+{
+    bool begin = k->step == CHUNK_TRAILER;
+    *too_much = ++k->trailer > CHUNK_TRAILER_MAX;
+    if (*too_much)
+        return "The trailer is longer than 8192 bytes.";
+    if (begin && c == '\r')
+        k->step = CHUNK_LAST_LF;
+    else if (k->step == CHUNK_TRAILER_VALUE && c == '\r')
+        k->step = CHUNK_TRAILER_LF;
+    else if (k->step == CHUNK_TRAILER_NAME && c == ':')
+        k->step = CHUNK_TRAILER_VALUE;
+    else if (k->step == CHUNK_TRAILER_VALUE ? !pn_http_is_value(&c, 1) : !pn_http_is_token(&c, 1))
+        return "A line of the trailer is malformed.";
+    else if (begin)
+        k->step = CHUNK_TRAILER_NAME;
+    return NULL;
+}
+
+/* The second half of a CRLF; or the first, after a chunk's data. */
+static const char *chunk_end_byte(pn_http_chunks *k, char c, pn_http_chunked *now)
+{
+    if (c != (k->step == CHUNK_DATA_CR ? '\r' : '\n'))
+        return "A line of the body does not end in CRLF.";
+    switch (k->step) {
+    case CHUNK_SIZE_LF:
+        *now = k->left ? PN_CHUNKED_DATA : PN_CHUNKED_MORE;
+        k->step = k->left ? CHUNK_DATA_CR : CHUNK_TRAILER;
+        break;
+    case CHUNK_DATA_CR: k->step = CHUNK_DATA_LF; break;
+    case CHUNK_DATA_LF:
+        k->n_digits = 0;
+        k->left = 0;
+        k->step = CHUNK_SIZE;
+        break;
+    case CHUNK_TRAILER_LF: k->step = CHUNK_TRAILER; break;
+    default: *now = PN_CHUNKED_END; break;
+    }
+    return NULL;
+}
+
+PN_INTERNAL pn_http_chunked pn_http_chunks_byte(pn_http_chunks *k, char c, const char **message, bool *too_much)
+{
+    pn_http_chunked now = PN_CHUNKED_MORE;
+    *too_much = false;
+    switch (k->step) {
+    case CHUNK_SIZE: case CHUNK_EXT_SPACE: case CHUNK_EXT: *message = chunk_size_byte(k, c); break;
+    case CHUNK_TRAILER: case CHUNK_TRAILER_NAME: case CHUNK_TRAILER_VALUE: *message = chunk_trailer_byte(k, c, too_much); break;
+    default: *message = chunk_end_byte(k, c, &now); break;
+    }
+    return *message ? PN_CHUNKED_FAULT : now;
+}
+
+#undef CHUNK_DIGITS_MAX
+#undef CHUNK_EXTRA_MAX
+#undef CHUNK_TRAILER_MAX
+#endif
+
 /* ---- Begin serve/pn_http.c ---- */
 #ifndef PN_DROP_SERVE_PN_HTTP_C
 #define PN_DROP_SERVE_PN_HTTP_C
@@ -9749,15 +9979,10 @@ PN_INTERNAL bool pn_sendq_paused(const pn_sendq *q) { return q->paused; }
 #define HTTP_BODY_MAX (32u << 20)
 #define HTTP_ANY_MAX (16u << 20)    /* offsets in the head have 32 bits */
 #define HTTP_BLANK_MAX 4u           /* old clients send a CRLF after a body; nobody sends many */
-#define HTTP_DIGITS_MAX 16u         /* of a chunk's size: 64 bits */
-#define HTTP_EXTRA_MAX (16u << 10)  /* chunk extensions of a whole body: 1-byte chunks with 1 KiB of
-                                       extension each would make us read 1,000 times the limit */
-#define HTTP_TRAILER_MAX (8u << 10)
 
 enum http_step {
     HTTP_START, HTTP_START_LF, HTTP_LINE, HTTP_FIELDS, HTTP_HEAD, HTTP_FIXED,
-    HTTP_SIZE, HTTP_EXT_SPACE, HTTP_EXT, HTTP_SIZE_LF, HTTP_DATA, HTTP_DATA_CR, HTTP_DATA_LF,
-    HTTP_TRAILER, HTTP_TRAILER_NAME, HTTP_TRAILER_VALUE, HTTP_TRAILER_LF, HTTP_LAST_LF,
+    HTTP_CHUNKS, HTTP_DATA,
     HTTP_DONE, HTTP_FAULT
 };
 
@@ -10050,39 +10275,6 @@ static bool http_request_line(pn_http_parser *p, char *s, size_t n)
  * Field lines
  * ------------------------------------------------------------------------------------------ */
 
-static void http_content_length(pn_http_parser *p, pn_bytes v)
-{
-    uint64_t n = 0;
-    for (size_t i = 0; i < v.len; i++) {
-        if (v.data[i] < '0' || v.data[i] > '9') {
-            http_fault(p, 400, "Content-Length is not a number.");
-            return;
-        }
-        unsigned d = (unsigned)(v.data[i] - '0');
-        n = n > (UINT64_MAX - d) / 10 ? UINT64_MAX : n * 10 + d;    /* beyond any limit: 413 */
-    }
-    if (!v.len || (p->req.has_length && n != p->req.content_length)) {
-        http_fault(p, 400, v.len ? "There are two different Content-Lengths." : "Content-Length is empty.");
-        return;
-    }
-    p->req.has_length = true;
-    p->req.content_length = n;
-}
-
-/* The codings of all lines make one list; what it comes to is decided when it is complete.  An empty
- * element or a parameter is bad: what is read in two ways is refused. */
-static void http_transfer_encoding(pn_http_parser *p, pn_bytes v)
-{
-    pn_bytes e;
-    for (size_t at = 0; pn_http_list(v, &at, &e);) {
-        p->n_codings++;
-        if (p->coding_chunked || !pn_http_is_token(e.data, e.len))
-            p->coding_bad = true;           /* chunked must be the last, and once */
-        p->coding_chunked = pn_http_is(e, "chunked");
-        p->coding_other |= !p->coding_chunked;
-    }
-}
-
 static void http_host(pn_http_parser *p, pn_bytes v)
 {
     if (p->n_hosts++) {
@@ -10101,17 +10293,11 @@ static void http_host(pn_http_parser *p, pn_bytes v)
 static void http_field(pn_http_parser *p, pn_bytes name, pn_bytes v)
 {
     pn_bytes e;
-    if (pn_http_is(name, "content-length"))
-        http_content_length(p, v);
+    const char *wrong = pn_http_framing_field(&p->framing, name, v);
+    if (wrong)
+        http_fault(p, 400, "%s", wrong);
     if (pn_http_is(name, "host"))
         http_host(p, v);
-    if (pn_http_is(name, "transfer-encoding"))
-        http_transfer_encoding(p, v);
-    if (pn_http_is(name, "connection"))
-        for (size_t at = 0; pn_http_list(v, &at, &e);) {
-            p->ask_close |= pn_http_is(e, "close");
-            p->ask_keep |= pn_http_is(e, "keep-alive");
-        }
     if (pn_http_is(name, "expect"))
         for (size_t at = 0; pn_http_list(v, &at, &e);) {
             p->req.expect_continue |= pn_http_is(e, "100-continue");
@@ -10122,50 +10308,42 @@ static void http_field(pn_http_parser *p, pn_bytes name, pn_bytes v)
 /* The field line at s[0..n), without its CRLF but with room for a NUL behind it. */
 static void http_field_line(pn_http_parser *p, char *s, size_t n)
 {
-    char *colon = memchr(s, ':', n);
-    size_t name_len = colon ? (size_t)(colon - s) : n;
-    if (*s == ' ' || *s == '\t') {
-        http_fault(p, 400, "A header line begins with white space (folded lines are obsolete).");
-        return;
-    }
-    if (!colon || !pn_http_is_token(s, name_len)) {
-        bool space = colon && name_len && (colon[-1] == ' ' || colon[-1] == '\t');
-        http_fault(p, 400, space ? "There is white space before the colon of a header line."
-                                 : "A header line has no valid name.");
-        return;
-    }
-    pn_bytes v = http_trim(colon + 1, n - name_len - 1);
-    if (!pn_http_is_value(v.data, v.len)) {
-        http_fault(p, 400, "A header holds a control character.");
+    pn_bytes name, v;
+    const char *wrong = pn_http_split_field(s, n, &name, &v);
+    if (wrong) {
+        http_fault(p, 400, "%s", wrong);
         return;
     }
     if (p->req.n_fields == PN_HTTP_FIELDS_MAX) {
         http_fault(p, 431, "There are more than %d header lines.", PN_HTTP_FIELDS_MAX);
         return;
     }
-    *colon = 0;
+    s[name.len] = 0;
     p->head[(size_t)(v.data - p->head) + v.len] = 0;
     p->req.fields[p->req.n_fields++] = (pn_http_field){
-        (uint32_t)(s - p->head), (uint32_t)name_len, (uint32_t)(v.data - p->head), (uint32_t)v.len,
+        (uint32_t)(s - p->head), (uint32_t)name.len, (uint32_t)(v.data - p->head), (uint32_t)v.len,
     };
-    http_field(p, (pn_bytes){s, name_len}, v);
+    http_field(p, name, v);
 }
 
 /* The empty line: what the fields mean together.  RFC 9112 6.3 for the length of the body. */
 static void http_head_end(pn_http_parser *p)
 {
     pn_http_request *r = &p->req;
-    r->keep_alive = !p->ask_close && (!r->http10 || p->ask_keep);
-    r->chunked = p->n_codings != 0;
+    const pn_http_framing *f = &p->framing;
+    r->keep_alive = !f->ask_close && (!r->http10 || f->ask_keep);
+    r->chunked = f->n_codings != 0;
+    r->has_length = f->has_length;
+    r->content_length = f->content_length;
     if (!r->http10 && !p->n_hosts) {
         http_fault(p, 400, "There is no Host field.");
     } else if (r->chunked && r->has_length) {
         http_fault(p, 400, "There are both Content-Length and Transfer-Encoding.");
     } else if (r->chunked && r->http10) {
         http_fault(p, 400, "HTTP/1.0 has no Transfer-Encoding.");
-    } else if (r->chunked && (!p->coding_chunked || p->coding_bad)) {
+    } else if (r->chunked && (!f->coding_chunked || f->coding_bad)) {
         http_fault(p, 400, "Transfer-Encoding does not end in chunked, once.");
-    } else if (r->chunked && p->coding_other) {
+    } else if (r->chunked && f->coding_other) {
         http_fault(p, 501, "The only Transfer-Encoding this server knows is chunked.");
     } else if (p->expect_other && !r->http10) {
         http_fault(p, 417, "The only expectation this server knows is 100-continue.");
@@ -10285,74 +10463,23 @@ static void http_done(pn_http_parser *p)
     p->step = HTTP_DONE;
 }
 
-static void http_chunk_begin(pn_http_parser *p)
+/* One byte of the framing of chunks. */
+static void http_chunks_byte(pn_http_parser *p, char c)
 {
-    p->left = 0;
-    p->n_digits = 0;
-    p->step = HTTP_SIZE;
-}
-
-/* A chunk's size is complete. */
-static void http_chunk_size(pn_http_parser *p)
-{
-    if (p->left > p->limits.body_max - p->body.len)
-        http_too_large(p);
-    else
-        p->step = p->left ? HTTP_DATA : HTTP_TRAILER;
-}
-
-/* One byte of the line with a chunk's size, RFC 9112 7.1: 1*HEXDIG [ BWS ";" ... ] CRLF */
-static void http_size_byte(pn_http_parser *p, char c)
-{
-    int digit = http_hex(c);
-    if (p->step == HTTP_SIZE && digit >= 0) {
-        if (++p->n_digits > HTTP_DIGITS_MAX)
-            http_fault(p, 400, "The size of a chunk has too many digits.");
+    const char *wrong;
+    bool too_much;
+    switch (pn_http_chunks_byte(&p->chunks, c, &wrong, &too_much)) {
+    case PN_CHUNKED_FAULT: http_fault(p, too_much ? 431 : 400, "%s", wrong); break;
+    case PN_CHUNKED_END: http_done(p); break;
+    case PN_CHUNKED_DATA:
+        p->left = p->chunks.left;
+        if (p->left > p->limits.body_max - p->body.len)
+            http_too_large(p);
         else
-            p->left = p->left << 4 | (unsigned)digit;
-        return;
+            p->step = HTTP_DATA;
+        break;
+    case PN_CHUNKED_MORE: break;
     }
-    if (!p->n_digits) {
-        http_fault(p, 400, "The size of a chunk is not a hexadecimal number.");
-        return;
-    }
-    bool space = c == ' ' || c == '\t';
-    if (c == '\r' && p->step != HTTP_EXT_SPACE)
-        p->step = HTTP_SIZE_LF;
-    else if (p->step == HTTP_EXT ? !http_vchar(c) : c != ';' && !space)
-        http_fault(p, 400, "The line with the size of a chunk is malformed.");
-    else if (++p->extra > HTTP_EXTRA_MAX)
-        http_fault(p, 400, "The extensions of the chunks are longer than %u bytes.", HTTP_EXTRA_MAX);
-    else if (p->step != HTTP_EXT)
-        p->step = space ? HTTP_EXT_SPACE : HTTP_EXT;
-}
-
-/* One byte of the trailer: checked as field lines are, and dropped. */
-static void http_trailer_byte(pn_http_parser *p, char c)
-{
-    bool begin = p->step == HTTP_TRAILER;
-    if (++p->trailer > HTTP_TRAILER_MAX)
-        http_fault(p, 431, "The trailer is longer than %u bytes.", HTTP_TRAILER_MAX);
-    else if (begin && c == '\r')
-        p->step = HTTP_LAST_LF;
-    else if (p->step == HTTP_TRAILER_VALUE && c == '\r')
-        p->step = HTTP_TRAILER_LF;
-    else if (p->step == HTTP_TRAILER_NAME && c == ':')
-        p->step = HTTP_TRAILER_VALUE;
-    else if (p->step == HTTP_TRAILER_VALUE ? !http_vchar(c) : !http_tchar(c))
-        http_fault(p, 400, "A line of the trailer is malformed.");
-    else if (begin)
-        p->step = HTTP_TRAILER_NAME;
-}
-
-/* The second half of a CRLF; or the first, after a chunk's data. */
-static bool http_expect_byte(pn_http_parser *p, char c, char want, int next)
-{
-    if (c == want)
-        p->step = next;
-    else
-        http_fault(p, 400, "A line of the body does not end in CRLF.");
-    return c == want;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -10363,7 +10490,7 @@ static void http_begin_body(pn_http_parser *p)
 {
     p->left = p->req.content_length;
     if (p->req.chunked)
-        http_chunk_begin(p);
+        p->step = HTTP_CHUNKS;
     else if (p->left)
         p->step = HTTP_FIXED;
     else
@@ -10376,7 +10503,10 @@ static void http_start_byte(pn_http_parser *p, http_in *in)
     char c = *in->at;
     if (p->step == HTTP_START_LF) {
         in->at++;
-        if (http_expect_byte(p, c, '\n', HTTP_START) && ++p->n_blank > HTTP_BLANK_MAX)
+        p->step = HTTP_START;
+        if (c != '\n')
+            http_fault(p, 400, "A line of the head does not end in CRLF.");
+        else if (++p->n_blank > HTTP_BLANK_MAX)
             http_fault(p, 400, "There are too many empty lines before the request.");
     } else if (c == '\r') {
         in->at++;
@@ -10425,31 +10555,10 @@ static void http_step_on(pn_http_parser *p, http_in *in)
         break;
     case HTTP_DATA:
         if (http_body_take(p, in) && !p->left)
-            p->step = HTTP_DATA_CR;
+            p->step = HTTP_CHUNKS;
         break;
-    case HTTP_SIZE: case HTTP_EXT_SPACE: case HTTP_EXT:
-        http_size_byte(p, *in->at++);
-        break;
-    case HTTP_SIZE_LF:
-        if (http_expect_byte(p, *in->at++, '\n', HTTP_DATA))
-            http_chunk_size(p);
-        break;
-    case HTTP_DATA_CR:
-        http_expect_byte(p, *in->at++, '\r', HTTP_DATA_LF);
-        break;
-    case HTTP_DATA_LF:
-        if (http_expect_byte(p, *in->at++, '\n', HTTP_SIZE))
-            http_chunk_begin(p);
-        break;
-    case HTTP_TRAILER: case HTTP_TRAILER_NAME: case HTTP_TRAILER_VALUE:
-        http_trailer_byte(p, *in->at++);
-        break;
-    case HTTP_TRAILER_LF:
-        http_expect_byte(p, *in->at++, '\n', HTTP_TRAILER);
-        break;
-    case HTTP_LAST_LF:
-        if (http_expect_byte(p, *in->at++, '\n', HTTP_DONE))
-            http_done(p);
+    case HTTP_CHUNKS:
+        http_chunks_byte(p, *in->at++);
         break;
     default:
         PN_ASSERT(false);
@@ -10537,9 +10646,6 @@ PN_INTERNAL bool pn_http_query(const pn_http_request *r, const char *name, pn_st
 #undef HTTP_BODY_MAX
 #undef HTTP_ANY_MAX
 #undef HTTP_BLANK_MAX
-#undef HTTP_DIGITS_MAX
-#undef HTTP_EXTRA_MAX
-#undef HTTP_TRAILER_MAX
 #endif
 
 /* ---- Begin serve/pn_http_reply.c ---- */
@@ -16734,8 +16840,7 @@ PN_API void pn_server_free(pn_server *s)
  *                              +-> HEAD -+-> DONE                               (no body)
  *                                        +-> FIXED -> DONE                      (Content-Length)
  *                                        +-> CLOSE -> DONE                      (until the connection ends)
- *                                        +-> SIZE [EXT] -> DATA -> SIZE ...     (chunked)
- *                                             `-> TRAILER ... -> DONE
+ *                                        +-> CHUNKS -> DATA -> CHUNKS ... -> DONE (chunked)
  */
 /* includes serve/pn_http_client.h */
 
@@ -16747,14 +16852,10 @@ PN_API void pn_server_free(pn_server *s)
 #define CLIENT_HEAD_MAX (64u << 10)
 #define CLIENT_ANY_MAX (16u << 20)      /* offsets in the head have 32 bits */
 #define CLIENT_INTERIM_MAX 8u           /* 100, 102, 103; nobody sends many */
-#define CLIENT_DIGITS_MAX 16u           /* of a chunk's size: 64 bits */
-#define CLIENT_EXTRA_MAX (16u << 10)
-#define CLIENT_TRAILER_MAX (8u << 10)
 
 enum client_step {
     CLIENT_START, CLIENT_LINE, CLIENT_FIELDS, CLIENT_HEAD, CLIENT_FIXED, CLIENT_CLOSE,
-    CLIENT_SIZE, CLIENT_EXT_SPACE, CLIENT_EXT, CLIENT_SIZE_LF, CLIENT_DATA, CLIENT_DATA_CR, CLIENT_DATA_LF,
-    CLIENT_TRAILER, CLIENT_TRAILER_NAME, CLIENT_TRAILER_VALUE, CLIENT_TRAILER_LF, CLIENT_LAST_LF,
+    CLIENT_CHUNKS, CLIENT_DATA,
     CLIENT_DONE, CLIENT_FAULT
 };
 
@@ -16840,89 +16941,27 @@ static bool client_status_line(pn_response_parser *p, const char *s, size_t n)
  * Field lines
  * ------------------------------------------------------------------------------------------ */
 
-static pn_bytes client_trim(const char *s, size_t n)
-{
-    while (n && (*s == ' ' || *s == '\t'))
-        s++, n--;
-    while (n && (s[n - 1] == ' ' || s[n - 1] == '\t'))
-        n--;
-    return (pn_bytes){s, n};
-}
-
-static void client_content_length(pn_response_parser *p, pn_bytes v)
-{
-    uint64_t n = 0;
-    for (size_t i = 0; i < v.len; i++) {
-        unsigned d = (unsigned)(v.data[i] - '0');
-        if (!client_digit(v.data[i]) || n > (UINT64_MAX - d) / 10) {
-            client_fault(p, "Content-Length is not a number.");
-            return;
-        }
-        n = n * 10 + d;
-    }
-    if (!v.len || (p->r.has_length && n != p->r.content_length)) {
-        client_fault(p, v.len ? "There are two different Content-Lengths." : "Content-Length is empty.");
-        return;
-    }
-    p->r.has_length = true;
-    p->r.content_length = n;
-}
-
-static void client_transfer_encoding(pn_response_parser *p, pn_bytes v)
-{
-    pn_bytes e;
-    for (size_t at = 0; pn_http_list(v, &at, &e);) {
-        p->n_codings++;
-        if (p->coding_chunked || !pn_http_is_token(e.data, e.len))
-            p->coding_bad = true;           /* chunked must be the last, and once */
-        p->coding_chunked = pn_http_is(e, "chunked");
-        p->coding_other |= !p->coding_chunked;
-    }
-}
-
-/* What the parser itself has to know of a field. */
-static void client_field(pn_response_parser *p, pn_bytes name, pn_bytes v)
-{
-    pn_bytes e;
-    if (pn_http_is(name, "content-length"))
-        client_content_length(p, v);
-    if (pn_http_is(name, "transfer-encoding"))
-        client_transfer_encoding(p, v);
-    if (pn_http_is(name, "connection"))
-        for (size_t at = 0; pn_http_list(v, &at, &e);) {
-            p->ask_close |= pn_http_is(e, "close");
-            p->ask_keep |= pn_http_is(e, "keep-alive");
-        }
-}
-
 /* The field line at s[0..n), without its CRLF but with room for a NUL behind it. */
 static void client_field_line(pn_response_parser *p, char *s, size_t n)
 {
-    char *colon = memchr(s, ':', n);
-    size_t name_len = colon ? (size_t)(colon - s) : n;
-    if (*s == ' ' || *s == '\t') {
-        client_fault(p, "A header line begins with white space (folded lines are obsolete).");
-        return;
-    }
-    if (!colon || !pn_http_is_token(s, name_len)) {
-        client_fault(p, "A header line has no valid name.");
-        return;
-    }
-    pn_bytes v = client_trim(colon + 1, n - name_len - 1);
-    if (!pn_http_is_value(v.data, v.len)) {
-        client_fault(p, "A header holds a control character.");
+    pn_bytes name, v;
+    const char *wrong = pn_http_split_field(s, n, &name, &v);
+    if (wrong) {
+        client_fault(p, "%s", wrong);
         return;
     }
     if (p->r.n_fields == PN_HTTP_FIELDS_MAX) {
         client_fault(p, "There are more than %d header lines.", PN_HTTP_FIELDS_MAX);
         return;
     }
-    *colon = 0;
+    s[name.len] = 0;
     p->head[(size_t)(v.data - p->head) + v.len] = 0;
     p->r.fields[p->r.n_fields++] = (pn_http_field){
-        (uint32_t)(s - p->head), (uint32_t)name_len, (uint32_t)(v.data - p->head), (uint32_t)v.len,
+        (uint32_t)(s - p->head), (uint32_t)name.len, (uint32_t)(v.data - p->head), (uint32_t)v.len,
     };
-    client_field(p, (pn_bytes){s, name_len}, v);
+    wrong = pn_http_framing_field(&p->framing, name, v);
+    if (wrong || p->framing.content_length == UINT64_MAX)
+        client_fault(p, "%s", wrong ? wrong : "Content-Length is larger than any answer.");
 }
 
 /* An interim answer has no body; the real one begins behind it. */
@@ -16943,14 +16982,17 @@ static void client_interim(pn_response_parser *p)
 static void client_head_end(pn_response_parser *p)
 {
     pn_http_response *r = &p->r;
+    const pn_http_framing *f = &p->framing;
     bool never = r->status < 200 || r->status == 204;
     r->head = p->head;
-    r->chunked = p->n_codings != 0;
+    r->chunked = f->n_codings != 0;
+    r->has_length = f->has_length;
+    r->content_length = f->content_length;
     if (r->chunked && r->has_length) {
         client_fault(p, "There are both Content-Length and Transfer-Encoding.");
     } else if (r->chunked && r->http10) {
         client_fault(p, "HTTP/1.0 has no Transfer-Encoding.");
-    } else if (r->chunked && (!p->coding_chunked || p->coding_bad || p->coding_other)) {
+    } else if (r->chunked && (!f->coding_chunked || f->coding_bad || f->coding_other)) {
         client_fault(p, "The only Transfer-Encoding that is understood is chunked, once.");
     } else if (never && (r->chunked || r->content_length)) {
         client_fault(p, "An answer that has no body tells a length of it.");
@@ -16959,7 +17001,7 @@ static void client_head_end(pn_response_parser *p)
     } else {
         r->no_body = p->to_head || never || r->status == 304;
         r->until_close = !r->no_body && !r->chunked && !r->has_length;
-        r->keep_alive = !p->ask_close && !r->until_close && (!r->http10 || p->ask_keep);
+        r->keep_alive = !f->ask_close && !r->until_close && (!r->http10 || f->ask_keep);
         p->step = CLIENT_HEAD;
     }
 }
@@ -17037,73 +17079,20 @@ static void client_head_line(pn_response_parser *p, client_in *in)
  * The body
  * ------------------------------------------------------------------------------------------ */
 
-static int client_hex(char c)
+/* One byte of the framing of chunks. */
+static void client_chunks_byte(pn_response_parser *p, char c)
 {
-    if (client_digit(c))
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-static void client_chunk_begin(pn_response_parser *p)
-{
-    p->left = 0;
-    p->n_digits = 0;
-    p->step = CLIENT_SIZE;
-}
-
-/* One byte of the line with a chunk's size, RFC 9112 7.1: 1*HEXDIG [ BWS ";" ... ] CRLF */
-static void client_size_byte(pn_response_parser *p, char c)
-{
-    int digit = client_hex(c);
-    if (p->step == CLIENT_SIZE && digit >= 0) {
-        if (++p->n_digits > CLIENT_DIGITS_MAX)
-            client_fault(p, "The size of a chunk has too many digits.");
-        else
-            p->left = p->left << 4 | (unsigned)digit;
-        return;
+    const char *wrong;
+    bool too_much;
+    switch (pn_http_chunks_byte(&p->chunks, c, &wrong, &too_much)) {
+    case PN_CHUNKED_FAULT: client_fault(p, "%s", wrong); break;
+    case PN_CHUNKED_END: p->step = CLIENT_DONE; break;
+    case PN_CHUNKED_DATA:
+        p->left = p->chunks.left;
+        p->step = CLIENT_DATA;
+        break;
+    case PN_CHUNKED_MORE: break;
     }
-    if (!p->n_digits) {
-        client_fault(p, "The size of a chunk is not a hexadecimal number.");
-        return;
-    }
-    bool space = c == ' ' || c == '\t';
-    if (c == '\r' && p->step != CLIENT_EXT_SPACE)
-        p->step = CLIENT_SIZE_LF;
-    else if (p->step == CLIENT_EXT ? !pn_http_is_value(&c, 1) : c != ';' && !space)
-        client_fault(p, "The line with the size of a chunk is malformed.");
-    else if (++p->extra > CLIENT_EXTRA_MAX)
-        client_fault(p, "The extensions of the chunks are longer than %u bytes.", CLIENT_EXTRA_MAX);
-    else if (p->step != CLIENT_EXT)
-        p->step = space ? CLIENT_EXT_SPACE : CLIENT_EXT;
-}
-
-/* One byte of the trailer: checked as field lines are, and dropped. */
-static void client_trailer_byte(pn_response_parser *p, char c)
-{
-    bool begin = p->step == CLIENT_TRAILER;
-    if (++p->trailer > CLIENT_TRAILER_MAX)
-        client_fault(p, "The trailer is longer than %u bytes.", CLIENT_TRAILER_MAX);
-    else if (begin && c == '\r')
-        p->step = CLIENT_LAST_LF;
-    else if (p->step == CLIENT_TRAILER_VALUE && c == '\r')
-        p->step = CLIENT_TRAILER_LF;
-    else if (p->step == CLIENT_TRAILER_NAME && c == ':')
-        p->step = CLIENT_TRAILER_VALUE;
-    else if (p->step == CLIENT_TRAILER_VALUE ? !pn_http_is_value(&c, 1) : !pn_http_is_token(&c, 1))
-        client_fault(p, "A line of the trailer is malformed.");
-    else if (begin)
-        p->step = CLIENT_TRAILER_NAME;
-}
-
-static bool client_expect_byte(pn_response_parser *p, char c, char want, int next)
-{
-    if (c == want)
-        p->step = next;
-    else
-        client_fault(p, "A line of the body does not end in CRLF.");
-    return c == want;
 }
 
 static void client_begin_body(pn_response_parser *p)
@@ -17113,7 +17102,7 @@ static void client_begin_body(pn_response_parser *p)
     if (r->no_body || (r->has_length && !p->left))
         p->step = CLIENT_DONE;
     else if (r->chunked)
-        client_chunk_begin(p);
+        p->step = CLIENT_CHUNKS;
     else
         p->step = r->until_close ? CLIENT_CLOSE : CLIENT_FIXED;
 }
@@ -17126,7 +17115,7 @@ static pn_bytes client_take(pn_response_parser *p, client_in *in)
         n = (size_t)PN_MIN((uint64_t)n, p->left);
         p->left -= n;
         if (!p->left)
-            p->step = p->step == CLIENT_FIXED ? CLIENT_DONE : CLIENT_DATA_CR;
+            p->step = p->step == CLIENT_FIXED ? CLIENT_DONE : CLIENT_CHUNKS;
     }
     pn_bytes piece = {in->at, n};
     in->at += n;
@@ -17148,28 +17137,8 @@ static void client_step_on(pn_response_parser *p, client_in *in)
     case CLIENT_LINE: case CLIENT_FIELDS:
         client_head_line(p, in);
         break;
-    case CLIENT_SIZE: case CLIENT_EXT_SPACE: case CLIENT_EXT:
-        client_size_byte(p, *in->at++);
-        break;
-    case CLIENT_SIZE_LF:
-        if (client_expect_byte(p, *in->at++, '\n', CLIENT_DATA) && !p->left)
-            p->step = CLIENT_TRAILER;
-        break;
-    case CLIENT_DATA_CR:
-        client_expect_byte(p, *in->at++, '\r', CLIENT_DATA_LF);
-        break;
-    case CLIENT_DATA_LF:
-        if (client_expect_byte(p, *in->at++, '\n', CLIENT_SIZE))
-            client_chunk_begin(p);
-        break;
-    case CLIENT_TRAILER: case CLIENT_TRAILER_NAME: case CLIENT_TRAILER_VALUE:
-        client_trailer_byte(p, *in->at++);
-        break;
-    case CLIENT_TRAILER_LF:
-        client_expect_byte(p, *in->at++, '\n', CLIENT_TRAILER);
-        break;
-    case CLIENT_LAST_LF:
-        client_expect_byte(p, *in->at++, '\n', CLIENT_DONE);
+    case CLIENT_CHUNKS:
+        client_chunks_byte(p, *in->at++);
         break;
     default:
         PN_ASSERT(false);
@@ -17242,9 +17211,6 @@ PN_INTERNAL pn_bytes pn_response_get(const pn_http_response *r, const char *name
 #undef CLIENT_HEAD_MAX
 #undef CLIENT_ANY_MAX
 #undef CLIENT_INTERIM_MAX
-#undef CLIENT_DIGITS_MAX
-#undef CLIENT_EXTRA_MAX
-#undef CLIENT_TRAILER_MAX
 #endif
 
 /* ---- Begin serve/pn_upstream.c ---- */

@@ -25,15 +25,10 @@
 #define HTTP_BODY_MAX (32u << 20)
 #define HTTP_ANY_MAX (16u << 20)    /* offsets in the head have 32 bits */
 #define HTTP_BLANK_MAX 4u           /* old clients send a CRLF after a body; nobody sends many */
-#define HTTP_DIGITS_MAX 16u         /* of a chunk's size: 64 bits */
-#define HTTP_EXTRA_MAX (16u << 10)  /* chunk extensions of a whole body: 1-byte chunks with 1 KiB of
-                                       extension each would make us read 1,000 times the limit */
-#define HTTP_TRAILER_MAX (8u << 10)
 
 enum http_step {
     HTTP_START, HTTP_START_LF, HTTP_LINE, HTTP_FIELDS, HTTP_HEAD, HTTP_FIXED,
-    HTTP_SIZE, HTTP_EXT_SPACE, HTTP_EXT, HTTP_SIZE_LF, HTTP_DATA, HTTP_DATA_CR, HTTP_DATA_LF,
-    HTTP_TRAILER, HTTP_TRAILER_NAME, HTTP_TRAILER_VALUE, HTTP_TRAILER_LF, HTTP_LAST_LF,
+    HTTP_CHUNKS, HTTP_DATA,
     HTTP_DONE, HTTP_FAULT
 };
 
@@ -326,39 +321,6 @@ static bool http_request_line(pn_http_parser *p, char *s, size_t n)
  * Field lines
  * ------------------------------------------------------------------------------------------ */
 
-static void http_content_length(pn_http_parser *p, pn_bytes v)
-{
-    uint64_t n = 0;
-    for (size_t i = 0; i < v.len; i++) {
-        if (v.data[i] < '0' || v.data[i] > '9') {
-            http_fault(p, 400, "Content-Length is not a number.");
-            return;
-        }
-        unsigned d = (unsigned)(v.data[i] - '0');
-        n = n > (UINT64_MAX - d) / 10 ? UINT64_MAX : n * 10 + d;    /* beyond any limit: 413 */
-    }
-    if (!v.len || (p->req.has_length && n != p->req.content_length)) {
-        http_fault(p, 400, v.len ? "There are two different Content-Lengths." : "Content-Length is empty.");
-        return;
-    }
-    p->req.has_length = true;
-    p->req.content_length = n;
-}
-
-/* The codings of all lines make one list; what it comes to is decided when it is complete.  An empty
- * element or a parameter is bad: what is read in two ways is refused. */
-static void http_transfer_encoding(pn_http_parser *p, pn_bytes v)
-{
-    pn_bytes e;
-    for (size_t at = 0; pn_http_list(v, &at, &e);) {
-        p->n_codings++;
-        if (p->coding_chunked || !pn_http_is_token(e.data, e.len))
-            p->coding_bad = true;           /* chunked must be the last, and once */
-        p->coding_chunked = pn_http_is(e, "chunked");
-        p->coding_other |= !p->coding_chunked;
-    }
-}
-
 static void http_host(pn_http_parser *p, pn_bytes v)
 {
     if (p->n_hosts++) {
@@ -377,17 +339,11 @@ static void http_host(pn_http_parser *p, pn_bytes v)
 static void http_field(pn_http_parser *p, pn_bytes name, pn_bytes v)
 {
     pn_bytes e;
-    if (pn_http_is(name, "content-length"))
-        http_content_length(p, v);
+    const char *wrong = pn_http_framing_field(&p->framing, name, v);
+    if (wrong)
+        http_fault(p, 400, "%s", wrong);
     if (pn_http_is(name, "host"))
         http_host(p, v);
-    if (pn_http_is(name, "transfer-encoding"))
-        http_transfer_encoding(p, v);
-    if (pn_http_is(name, "connection"))
-        for (size_t at = 0; pn_http_list(v, &at, &e);) {
-            p->ask_close |= pn_http_is(e, "close");
-            p->ask_keep |= pn_http_is(e, "keep-alive");
-        }
     if (pn_http_is(name, "expect"))
         for (size_t at = 0; pn_http_list(v, &at, &e);) {
             p->req.expect_continue |= pn_http_is(e, "100-continue");
@@ -398,50 +354,42 @@ static void http_field(pn_http_parser *p, pn_bytes name, pn_bytes v)
 /* The field line at s[0..n), without its CRLF but with room for a NUL behind it. */
 static void http_field_line(pn_http_parser *p, char *s, size_t n)
 {
-    char *colon = memchr(s, ':', n);
-    size_t name_len = colon ? (size_t)(colon - s) : n;
-    if (*s == ' ' || *s == '\t') {
-        http_fault(p, 400, "A header line begins with white space (folded lines are obsolete).");
-        return;
-    }
-    if (!colon || !pn_http_is_token(s, name_len)) {
-        bool space = colon && name_len && (colon[-1] == ' ' || colon[-1] == '\t');
-        http_fault(p, 400, space ? "There is white space before the colon of a header line."
-                                 : "A header line has no valid name.");
-        return;
-    }
-    pn_bytes v = http_trim(colon + 1, n - name_len - 1);
-    if (!pn_http_is_value(v.data, v.len)) {
-        http_fault(p, 400, "A header holds a control character.");
+    pn_bytes name, v;
+    const char *wrong = pn_http_split_field(s, n, &name, &v);
+    if (wrong) {
+        http_fault(p, 400, "%s", wrong);
         return;
     }
     if (p->req.n_fields == PN_HTTP_FIELDS_MAX) {
         http_fault(p, 431, "There are more than %d header lines.", PN_HTTP_FIELDS_MAX);
         return;
     }
-    *colon = 0;
+    s[name.len] = 0;
     p->head[(size_t)(v.data - p->head) + v.len] = 0;
     p->req.fields[p->req.n_fields++] = (pn_http_field){
-        (uint32_t)(s - p->head), (uint32_t)name_len, (uint32_t)(v.data - p->head), (uint32_t)v.len,
+        (uint32_t)(s - p->head), (uint32_t)name.len, (uint32_t)(v.data - p->head), (uint32_t)v.len,
     };
-    http_field(p, (pn_bytes){s, name_len}, v);
+    http_field(p, name, v);
 }
 
 /* The empty line: what the fields mean together.  RFC 9112 6.3 for the length of the body. */
 static void http_head_end(pn_http_parser *p)
 {
     pn_http_request *r = &p->req;
-    r->keep_alive = !p->ask_close && (!r->http10 || p->ask_keep);
-    r->chunked = p->n_codings != 0;
+    const pn_http_framing *f = &p->framing;
+    r->keep_alive = !f->ask_close && (!r->http10 || f->ask_keep);
+    r->chunked = f->n_codings != 0;
+    r->has_length = f->has_length;
+    r->content_length = f->content_length;
     if (!r->http10 && !p->n_hosts) {
         http_fault(p, 400, "There is no Host field.");
     } else if (r->chunked && r->has_length) {
         http_fault(p, 400, "There are both Content-Length and Transfer-Encoding.");
     } else if (r->chunked && r->http10) {
         http_fault(p, 400, "HTTP/1.0 has no Transfer-Encoding.");
-    } else if (r->chunked && (!p->coding_chunked || p->coding_bad)) {
+    } else if (r->chunked && (!f->coding_chunked || f->coding_bad)) {
         http_fault(p, 400, "Transfer-Encoding does not end in chunked, once.");
-    } else if (r->chunked && p->coding_other) {
+    } else if (r->chunked && f->coding_other) {
         http_fault(p, 501, "The only Transfer-Encoding this server knows is chunked.");
     } else if (p->expect_other && !r->http10) {
         http_fault(p, 417, "The only expectation this server knows is 100-continue.");
@@ -561,74 +509,23 @@ static void http_done(pn_http_parser *p)
     p->step = HTTP_DONE;
 }
 
-static void http_chunk_begin(pn_http_parser *p)
+/* One byte of the framing of chunks. */
+static void http_chunks_byte(pn_http_parser *p, char c)
 {
-    p->left = 0;
-    p->n_digits = 0;
-    p->step = HTTP_SIZE;
-}
-
-/* A chunk's size is complete. */
-static void http_chunk_size(pn_http_parser *p)
-{
-    if (p->left > p->limits.body_max - p->body.len)
-        http_too_large(p);
-    else
-        p->step = p->left ? HTTP_DATA : HTTP_TRAILER;
-}
-
-/* One byte of the line with a chunk's size, RFC 9112 7.1: 1*HEXDIG [ BWS ";" ... ] CRLF */
-static void http_size_byte(pn_http_parser *p, char c)
-{
-    int digit = http_hex(c);
-    if (p->step == HTTP_SIZE && digit >= 0) {
-        if (++p->n_digits > HTTP_DIGITS_MAX)
-            http_fault(p, 400, "The size of a chunk has too many digits.");
+    const char *wrong;
+    bool too_much;
+    switch (pn_http_chunks_byte(&p->chunks, c, &wrong, &too_much)) {
+    case PN_CHUNKED_FAULT: http_fault(p, too_much ? 431 : 400, "%s", wrong); break;
+    case PN_CHUNKED_END: http_done(p); break;
+    case PN_CHUNKED_DATA:
+        p->left = p->chunks.left;
+        if (p->left > p->limits.body_max - p->body.len)
+            http_too_large(p);
         else
-            p->left = p->left << 4 | (unsigned)digit;
-        return;
+            p->step = HTTP_DATA;
+        break;
+    case PN_CHUNKED_MORE: break;
     }
-    if (!p->n_digits) {
-        http_fault(p, 400, "The size of a chunk is not a hexadecimal number.");
-        return;
-    }
-    bool space = c == ' ' || c == '\t';
-    if (c == '\r' && p->step != HTTP_EXT_SPACE)
-        p->step = HTTP_SIZE_LF;
-    else if (p->step == HTTP_EXT ? !http_vchar(c) : c != ';' && !space)
-        http_fault(p, 400, "The line with the size of a chunk is malformed.");
-    else if (++p->extra > HTTP_EXTRA_MAX)
-        http_fault(p, 400, "The extensions of the chunks are longer than %u bytes.", HTTP_EXTRA_MAX);
-    else if (p->step != HTTP_EXT)
-        p->step = space ? HTTP_EXT_SPACE : HTTP_EXT;
-}
-
-/* One byte of the trailer: checked as field lines are, and dropped. */
-static void http_trailer_byte(pn_http_parser *p, char c)
-{
-    bool begin = p->step == HTTP_TRAILER;
-    if (++p->trailer > HTTP_TRAILER_MAX)
-        http_fault(p, 431, "The trailer is longer than %u bytes.", HTTP_TRAILER_MAX);
-    else if (begin && c == '\r')
-        p->step = HTTP_LAST_LF;
-    else if (p->step == HTTP_TRAILER_VALUE && c == '\r')
-        p->step = HTTP_TRAILER_LF;
-    else if (p->step == HTTP_TRAILER_NAME && c == ':')
-        p->step = HTTP_TRAILER_VALUE;
-    else if (p->step == HTTP_TRAILER_VALUE ? !http_vchar(c) : !http_tchar(c))
-        http_fault(p, 400, "A line of the trailer is malformed.");
-    else if (begin)
-        p->step = HTTP_TRAILER_NAME;
-}
-
-/* The second half of a CRLF; or the first, after a chunk's data. */
-static bool http_expect_byte(pn_http_parser *p, char c, char want, int next)
-{
-    if (c == want)
-        p->step = next;
-    else
-        http_fault(p, 400, "A line of the body does not end in CRLF.");
-    return c == want;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -639,7 +536,7 @@ static void http_begin_body(pn_http_parser *p)
 {
     p->left = p->req.content_length;
     if (p->req.chunked)
-        http_chunk_begin(p);
+        p->step = HTTP_CHUNKS;
     else if (p->left)
         p->step = HTTP_FIXED;
     else
@@ -652,7 +549,10 @@ static void http_start_byte(pn_http_parser *p, http_in *in)
     char c = *in->at;
     if (p->step == HTTP_START_LF) {
         in->at++;
-        if (http_expect_byte(p, c, '\n', HTTP_START) && ++p->n_blank > HTTP_BLANK_MAX)
+        p->step = HTTP_START;
+        if (c != '\n')
+            http_fault(p, 400, "A line of the head does not end in CRLF.");
+        else if (++p->n_blank > HTTP_BLANK_MAX)
             http_fault(p, 400, "There are too many empty lines before the request.");
     } else if (c == '\r') {
         in->at++;
@@ -701,31 +601,10 @@ static void http_step_on(pn_http_parser *p, http_in *in)
         break;
     case HTTP_DATA:
         if (http_body_take(p, in) && !p->left)
-            p->step = HTTP_DATA_CR;
+            p->step = HTTP_CHUNKS;
         break;
-    case HTTP_SIZE: case HTTP_EXT_SPACE: case HTTP_EXT:
-        http_size_byte(p, *in->at++);
-        break;
-    case HTTP_SIZE_LF:
-        if (http_expect_byte(p, *in->at++, '\n', HTTP_DATA))
-            http_chunk_size(p);
-        break;
-    case HTTP_DATA_CR:
-        http_expect_byte(p, *in->at++, '\r', HTTP_DATA_LF);
-        break;
-    case HTTP_DATA_LF:
-        if (http_expect_byte(p, *in->at++, '\n', HTTP_SIZE))
-            http_chunk_begin(p);
-        break;
-    case HTTP_TRAILER: case HTTP_TRAILER_NAME: case HTTP_TRAILER_VALUE:
-        http_trailer_byte(p, *in->at++);
-        break;
-    case HTTP_TRAILER_LF:
-        http_expect_byte(p, *in->at++, '\n', HTTP_TRAILER);
-        break;
-    case HTTP_LAST_LF:
-        if (http_expect_byte(p, *in->at++, '\n', HTTP_DONE))
-            http_done(p);
+    case HTTP_CHUNKS:
+        http_chunks_byte(p, *in->at++);
         break;
     default:
         PN_ASSERT(false);
@@ -813,6 +692,3 @@ PN_INTERNAL bool pn_http_query(const pn_http_request *r, const char *name, pn_st
 #undef HTTP_BODY_MAX
 #undef HTTP_ANY_MAX
 #undef HTTP_BLANK_MAX
-#undef HTTP_DIGITS_MAX
-#undef HTTP_EXTRA_MAX
-#undef HTTP_TRAILER_MAX

@@ -25,6 +25,7 @@
 #define PN_HTTP_H
 
 #include "base/pn_str.h"
+#include "serve/pn_http_wire.h"
 
 /* Zero means the default. */
 typedef struct pn_http_limits {
@@ -91,16 +92,12 @@ typedef struct pn_http_parser {
     size_t line_at;             /* where the line being read begins in head */
     size_t fields_at;           /* where the field lines begin */
     uint32_t n_blank;           /* empty lines before the request line */
-    uint32_t n_hosts, n_codings;
-    bool coding_chunked;        /* the last transfer coding named so far */
-    bool coding_other, coding_bad;
-    bool ask_close, ask_keep;   /* options of Connection */
+    uint32_t n_hosts;
+    pn_http_framing framing;
     bool expect_other;
     pn_str body;                /* owned */
     uint64_t left;              /* bytes of the body or of the chunk still to come */
-    uint32_t n_digits;          /* of the chunk's size */
-    uint32_t extra;             /* bytes of chunk extensions so far */
-    uint32_t trailer;           /* bytes of trailer lines so far */
+    pn_http_chunks chunks;
 } pn_http_parser;
 
 /* Nothing is allocated before the first byte.  limits NULL: defaults. */

@@ -6,8 +6,7 @@
  *                              +-> HEAD -+-> DONE                               (no body)
  *                                        +-> FIXED -> DONE                      (Content-Length)
  *                                        +-> CLOSE -> DONE                      (until the connection ends)
- *                                        +-> SIZE [EXT] -> DATA -> SIZE ...     (chunked)
- *                                             `-> TRAILER ... -> DONE
+ *                                        +-> CHUNKS -> DATA -> CHUNKS ... -> DONE (chunked)
  */
 #include "serve/pn_http_client.h"
 
@@ -19,14 +18,10 @@
 #define CLIENT_HEAD_MAX (64u << 10)
 #define CLIENT_ANY_MAX (16u << 20)      /* offsets in the head have 32 bits */
 #define CLIENT_INTERIM_MAX 8u           /* 100, 102, 103; nobody sends many */
-#define CLIENT_DIGITS_MAX 16u           /* of a chunk's size: 64 bits */
-#define CLIENT_EXTRA_MAX (16u << 10)
-#define CLIENT_TRAILER_MAX (8u << 10)
 
 enum client_step {
     CLIENT_START, CLIENT_LINE, CLIENT_FIELDS, CLIENT_HEAD, CLIENT_FIXED, CLIENT_CLOSE,
-    CLIENT_SIZE, CLIENT_EXT_SPACE, CLIENT_EXT, CLIENT_SIZE_LF, CLIENT_DATA, CLIENT_DATA_CR, CLIENT_DATA_LF,
-    CLIENT_TRAILER, CLIENT_TRAILER_NAME, CLIENT_TRAILER_VALUE, CLIENT_TRAILER_LF, CLIENT_LAST_LF,
+    CLIENT_CHUNKS, CLIENT_DATA,
     CLIENT_DONE, CLIENT_FAULT
 };
 
@@ -112,89 +107,27 @@ static bool client_status_line(pn_response_parser *p, const char *s, size_t n)
  * Field lines
  * ------------------------------------------------------------------------------------------ */
 
-static pn_bytes client_trim(const char *s, size_t n)
-{
-    while (n && (*s == ' ' || *s == '\t'))
-        s++, n--;
-    while (n && (s[n - 1] == ' ' || s[n - 1] == '\t'))
-        n--;
-    return (pn_bytes){s, n};
-}
-
-static void client_content_length(pn_response_parser *p, pn_bytes v)
-{
-    uint64_t n = 0;
-    for (size_t i = 0; i < v.len; i++) {
-        unsigned d = (unsigned)(v.data[i] - '0');
-        if (!client_digit(v.data[i]) || n > (UINT64_MAX - d) / 10) {
-            client_fault(p, "Content-Length is not a number.");
-            return;
-        }
-        n = n * 10 + d;
-    }
-    if (!v.len || (p->r.has_length && n != p->r.content_length)) {
-        client_fault(p, v.len ? "There are two different Content-Lengths." : "Content-Length is empty.");
-        return;
-    }
-    p->r.has_length = true;
-    p->r.content_length = n;
-}
-
-static void client_transfer_encoding(pn_response_parser *p, pn_bytes v)
-{
-    pn_bytes e;
-    for (size_t at = 0; pn_http_list(v, &at, &e);) {
-        p->n_codings++;
-        if (p->coding_chunked || !pn_http_is_token(e.data, e.len))
-            p->coding_bad = true;           /* chunked must be the last, and once */
-        p->coding_chunked = pn_http_is(e, "chunked");
-        p->coding_other |= !p->coding_chunked;
-    }
-}
-
-/* What the parser itself has to know of a field. */
-static void client_field(pn_response_parser *p, pn_bytes name, pn_bytes v)
-{
-    pn_bytes e;
-    if (pn_http_is(name, "content-length"))
-        client_content_length(p, v);
-    if (pn_http_is(name, "transfer-encoding"))
-        client_transfer_encoding(p, v);
-    if (pn_http_is(name, "connection"))
-        for (size_t at = 0; pn_http_list(v, &at, &e);) {
-            p->ask_close |= pn_http_is(e, "close");
-            p->ask_keep |= pn_http_is(e, "keep-alive");
-        }
-}
-
 /* The field line at s[0..n), without its CRLF but with room for a NUL behind it. */
 static void client_field_line(pn_response_parser *p, char *s, size_t n)
 {
-    char *colon = memchr(s, ':', n);
-    size_t name_len = colon ? (size_t)(colon - s) : n;
-    if (*s == ' ' || *s == '\t') {
-        client_fault(p, "A header line begins with white space (folded lines are obsolete).");
-        return;
-    }
-    if (!colon || !pn_http_is_token(s, name_len)) {
-        client_fault(p, "A header line has no valid name.");
-        return;
-    }
-    pn_bytes v = client_trim(colon + 1, n - name_len - 1);
-    if (!pn_http_is_value(v.data, v.len)) {
-        client_fault(p, "A header holds a control character.");
+    pn_bytes name, v;
+    const char *wrong = pn_http_split_field(s, n, &name, &v);
+    if (wrong) {
+        client_fault(p, "%s", wrong);
         return;
     }
     if (p->r.n_fields == PN_HTTP_FIELDS_MAX) {
         client_fault(p, "There are more than %d header lines.", PN_HTTP_FIELDS_MAX);
         return;
     }
-    *colon = 0;
+    s[name.len] = 0;
     p->head[(size_t)(v.data - p->head) + v.len] = 0;
     p->r.fields[p->r.n_fields++] = (pn_http_field){
-        (uint32_t)(s - p->head), (uint32_t)name_len, (uint32_t)(v.data - p->head), (uint32_t)v.len,
+        (uint32_t)(s - p->head), (uint32_t)name.len, (uint32_t)(v.data - p->head), (uint32_t)v.len,
     };
-    client_field(p, (pn_bytes){s, name_len}, v);
+    wrong = pn_http_framing_field(&p->framing, name, v);
+    if (wrong || p->framing.content_length == UINT64_MAX)
+        client_fault(p, "%s", wrong ? wrong : "Content-Length is larger than any answer.");
 }
 
 /* An interim answer has no body; the real one begins behind it. */
@@ -215,14 +148,17 @@ static void client_interim(pn_response_parser *p)
 static void client_head_end(pn_response_parser *p)
 {
     pn_http_response *r = &p->r;
+    const pn_http_framing *f = &p->framing;
     bool never = r->status < 200 || r->status == 204;
     r->head = p->head;
-    r->chunked = p->n_codings != 0;
+    r->chunked = f->n_codings != 0;
+    r->has_length = f->has_length;
+    r->content_length = f->content_length;
     if (r->chunked && r->has_length) {
         client_fault(p, "There are both Content-Length and Transfer-Encoding.");
     } else if (r->chunked && r->http10) {
         client_fault(p, "HTTP/1.0 has no Transfer-Encoding.");
-    } else if (r->chunked && (!p->coding_chunked || p->coding_bad || p->coding_other)) {
+    } else if (r->chunked && (!f->coding_chunked || f->coding_bad || f->coding_other)) {
         client_fault(p, "The only Transfer-Encoding that is understood is chunked, once.");
     } else if (never && (r->chunked || r->content_length)) {
         client_fault(p, "An answer that has no body tells a length of it.");
@@ -231,7 +167,7 @@ static void client_head_end(pn_response_parser *p)
     } else {
         r->no_body = p->to_head || never || r->status == 304;
         r->until_close = !r->no_body && !r->chunked && !r->has_length;
-        r->keep_alive = !p->ask_close && !r->until_close && (!r->http10 || p->ask_keep);
+        r->keep_alive = !f->ask_close && !r->until_close && (!r->http10 || f->ask_keep);
         p->step = CLIENT_HEAD;
     }
 }
@@ -309,73 +245,20 @@ static void client_head_line(pn_response_parser *p, client_in *in)
  * The body
  * ------------------------------------------------------------------------------------------ */
 
-static int client_hex(char c)
+/* One byte of the framing of chunks. */
+static void client_chunks_byte(pn_response_parser *p, char c)
 {
-    if (client_digit(c))
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-static void client_chunk_begin(pn_response_parser *p)
-{
-    p->left = 0;
-    p->n_digits = 0;
-    p->step = CLIENT_SIZE;
-}
-
-/* One byte of the line with a chunk's size, RFC 9112 7.1: 1*HEXDIG [ BWS ";" ... ] CRLF */
-static void client_size_byte(pn_response_parser *p, char c)
-{
-    int digit = client_hex(c);
-    if (p->step == CLIENT_SIZE && digit >= 0) {
-        if (++p->n_digits > CLIENT_DIGITS_MAX)
-            client_fault(p, "The size of a chunk has too many digits.");
-        else
-            p->left = p->left << 4 | (unsigned)digit;
-        return;
+    const char *wrong;
+    bool too_much;
+    switch (pn_http_chunks_byte(&p->chunks, c, &wrong, &too_much)) {
+    case PN_CHUNKED_FAULT: client_fault(p, "%s", wrong); break;
+    case PN_CHUNKED_END: p->step = CLIENT_DONE; break;
+    case PN_CHUNKED_DATA:
+        p->left = p->chunks.left;
+        p->step = CLIENT_DATA;
+        break;
+    case PN_CHUNKED_MORE: break;
     }
-    if (!p->n_digits) {
-        client_fault(p, "The size of a chunk is not a hexadecimal number.");
-        return;
-    }
-    bool space = c == ' ' || c == '\t';
-    if (c == '\r' && p->step != CLIENT_EXT_SPACE)
-        p->step = CLIENT_SIZE_LF;
-    else if (p->step == CLIENT_EXT ? !pn_http_is_value(&c, 1) : c != ';' && !space)
-        client_fault(p, "The line with the size of a chunk is malformed.");
-    else if (++p->extra > CLIENT_EXTRA_MAX)
-        client_fault(p, "The extensions of the chunks are longer than %u bytes.", CLIENT_EXTRA_MAX);
-    else if (p->step != CLIENT_EXT)
-        p->step = space ? CLIENT_EXT_SPACE : CLIENT_EXT;
-}
-
-/* One byte of the trailer: checked as field lines are, and dropped. */
-static void client_trailer_byte(pn_response_parser *p, char c)
-{
-    bool begin = p->step == CLIENT_TRAILER;
-    if (++p->trailer > CLIENT_TRAILER_MAX)
-        client_fault(p, "The trailer is longer than %u bytes.", CLIENT_TRAILER_MAX);
-    else if (begin && c == '\r')
-        p->step = CLIENT_LAST_LF;
-    else if (p->step == CLIENT_TRAILER_VALUE && c == '\r')
-        p->step = CLIENT_TRAILER_LF;
-    else if (p->step == CLIENT_TRAILER_NAME && c == ':')
-        p->step = CLIENT_TRAILER_VALUE;
-    else if (p->step == CLIENT_TRAILER_VALUE ? !pn_http_is_value(&c, 1) : !pn_http_is_token(&c, 1))
-        client_fault(p, "A line of the trailer is malformed.");
-    else if (begin)
-        p->step = CLIENT_TRAILER_NAME;
-}
-
-static bool client_expect_byte(pn_response_parser *p, char c, char want, int next)
-{
-    if (c == want)
-        p->step = next;
-    else
-        client_fault(p, "A line of the body does not end in CRLF.");
-    return c == want;
 }
 
 static void client_begin_body(pn_response_parser *p)
@@ -385,7 +268,7 @@ static void client_begin_body(pn_response_parser *p)
     if (r->no_body || (r->has_length && !p->left))
         p->step = CLIENT_DONE;
     else if (r->chunked)
-        client_chunk_begin(p);
+        p->step = CLIENT_CHUNKS;
     else
         p->step = r->until_close ? CLIENT_CLOSE : CLIENT_FIXED;
 }
@@ -398,7 +281,7 @@ static pn_bytes client_take(pn_response_parser *p, client_in *in)
         n = (size_t)PN_MIN((uint64_t)n, p->left);
         p->left -= n;
         if (!p->left)
-            p->step = p->step == CLIENT_FIXED ? CLIENT_DONE : CLIENT_DATA_CR;
+            p->step = p->step == CLIENT_FIXED ? CLIENT_DONE : CLIENT_CHUNKS;
     }
     pn_bytes piece = {in->at, n};
     in->at += n;
@@ -420,28 +303,8 @@ static void client_step_on(pn_response_parser *p, client_in *in)
     case CLIENT_LINE: case CLIENT_FIELDS:
         client_head_line(p, in);
         break;
-    case CLIENT_SIZE: case CLIENT_EXT_SPACE: case CLIENT_EXT:
-        client_size_byte(p, *in->at++);
-        break;
-    case CLIENT_SIZE_LF:
-        if (client_expect_byte(p, *in->at++, '\n', CLIENT_DATA) && !p->left)
-            p->step = CLIENT_TRAILER;
-        break;
-    case CLIENT_DATA_CR:
-        client_expect_byte(p, *in->at++, '\r', CLIENT_DATA_LF);
-        break;
-    case CLIENT_DATA_LF:
-        if (client_expect_byte(p, *in->at++, '\n', CLIENT_SIZE))
-            client_chunk_begin(p);
-        break;
-    case CLIENT_TRAILER: case CLIENT_TRAILER_NAME: case CLIENT_TRAILER_VALUE:
-        client_trailer_byte(p, *in->at++);
-        break;
-    case CLIENT_TRAILER_LF:
-        client_expect_byte(p, *in->at++, '\n', CLIENT_TRAILER);
-        break;
-    case CLIENT_LAST_LF:
-        client_expect_byte(p, *in->at++, '\n', CLIENT_DONE);
+    case CLIENT_CHUNKS:
+        client_chunks_byte(p, *in->at++);
         break;
     default:
         PN_ASSERT(false);
@@ -514,6 +377,3 @@ PN_INTERNAL pn_bytes pn_response_get(const pn_http_response *r, const char *name
 #undef CLIENT_HEAD_MAX
 #undef CLIENT_ANY_MAX
 #undef CLIENT_INTERIM_MAX
-#undef CLIENT_DIGITS_MAX
-#undef CLIENT_EXTRA_MAX
-#undef CLIENT_TRAILER_MAX

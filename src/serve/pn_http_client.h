@@ -63,12 +63,9 @@ typedef struct pn_response_parser {
     size_t line_at;             /* where the line being read begins in head */
     size_t fields_at;           /* where the field lines begin */
     uint32_t n_interim;
-    uint32_t n_codings;
-    bool coding_chunked, coding_other, coding_bad;      /* as in pn_http.h */
-    bool ask_close, ask_keep;
+    pn_http_framing framing;
     uint64_t left;              /* bytes of the body or of the chunk still to come */
-    uint32_t n_digits;          /* of the chunk's size */
-    uint32_t extra, trailer;    /* bytes of chunk extensions, of trailer lines so far */
+    pn_http_chunks chunks;
 } pn_response_parser;
 
 /* Nothing is allocated before the first byte.  limits NULL: defaults. */
