@@ -9959,8 +9959,7 @@ PN_INTERNAL pn_http_chunked pn_http_chunks_byte(pn_http_chunks *k, char c, const
  *
  *     START -> LINE -> FIELDS -> HEAD -+-> DONE                                        (no body)
  *       ^ empty lines                  +-> FIXED -> DONE                               (Content-Length)
- *                                      +-> SIZE [EXT] -> DATA -> SIZE ...              (chunked)
- *                                           `-> TRAILER ... -> DONE
+ *                                      +-> CHUNKS -> DATA -> CHUNKS ... -> DONE        (chunked: pn_http_wire.h)
  *
  * Delimiters (colon, CR, the spaces of the request line) are overwritten with NULs and escapes decoded
  * in place, so no text is copied.  The head may move while it grows: fields are offsets, and the few

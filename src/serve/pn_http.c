@@ -5,8 +5,7 @@
  *
  *     START -> LINE -> FIELDS -> HEAD -+-> DONE                                        (no body)
  *       ^ empty lines                  +-> FIXED -> DONE                               (Content-Length)
- *                                      +-> SIZE [EXT] -> DATA -> SIZE ...              (chunked)
- *                                           `-> TRAILER ... -> DONE
+ *                                      +-> CHUNKS -> DATA -> CHUNKS ... -> DONE        (chunked: pn_http_wire.h)
  *
  * Delimiters (colon, CR, the spaces of the request line) are overwritten with NULs and escapes decoded
  * in place, so no text is copied.  The head may move while it grows: fields are offsets, and the few
