@@ -166,8 +166,10 @@ test:
 	CC='$(CC)' tools/run_tests.sh $$built -p $(O)/pantheon $(TESTS) $(if $(FUZZ),tests/fuzz/replay.sh) $(LIVE)
 
 # What needs neither the program nor much time: for sanitizers, 32 bits, emulators.
-# EMULATED=1 leaves out what is about text or sockets alone and takes minutes there.
-NOT_EMULATED := %/test_injection %/test_replay %/test_stop %/test_tools %/test_server
+# EMULATED=1 leaves out what is about text, sockets or turns alone and takes minutes there: the other ISA's kernels
+# are what the emulator is for.
+NOT_EMULATED := %/test_injection %/test_replay %/test_stop %/test_tools %/test_server \
+                %/test_cache %/test_turns %/test_dies %/test_sharing %/test_requests
 QUICK := $(filter-out %/test_golden %/test_real $(if $(EMULATED),$(NOT_EMULATED)),$(UNIT) $(API))
 test-unit:
 	@built=; $(MAKE) --no-print-directory -k $(QUICK) || built=-b; \

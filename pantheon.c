@@ -6507,7 +6507,7 @@ typedef struct pn_die {
     uint32_t n_models;
 
     void *work;                 /* grown when a session is opened, never inside a step */
-    uint64_t work_bytes;
+    atomic_ullong work_bytes;   /* set by who has the die; anybody may look */
 
     bool simulated;             /* the next ones are */
     pn_die_door door;
@@ -52099,8 +52099,8 @@ PN_INTERNAL pn_status pn_die_reserve(pn_die *die, const pn_plan *plan, pn_err *e
     if (need > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
     pn_die_take(die);
-    if (need > die->work_bytes) {
-        uint64_t had = die->work_bytes;
+    uint64_t had = die->work_bytes;
+    if (need > had) {
         pn_mem_free(mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
         die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)need);
         die->work_bytes = die->work ? need : 0;
@@ -53448,7 +53448,7 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, p
     whole->all = need->all = n.misc_bytes;
     for (uint32_t i = 0; i < m->n_dies; i++) {
         const pn_state_spec part = pn_state_part(&m->desc.state, i);
-        uint64_t work = n.work_part[i] - PN_MIN(n.work_part[i], m->dies[i]->work_bytes);
+        uint64_t had = m->dies[i]->work_bytes, work = n.work_part[i] - PN_MIN(n.work_part[i], had);
         whole->die[i] = n.kv_part[i] + work;
         need->die[i] = p->by_turn ? pn_kv_bare_bytes(&part, s->n_ctx, s->n_batch) + work : whole->die[i];
         whole->all += whole->die[i];

@@ -182,8 +182,8 @@ PN_INTERNAL pn_status pn_die_reserve(pn_die *die, const pn_plan *plan, pn_err *e
     if (need > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
     pn_die_take(die);
-    if (need > die->work_bytes) {
-        uint64_t had = die->work_bytes;
+    uint64_t had = die->work_bytes;
+    if (need > had) {
         pn_mem_free(mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
         die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)need);
         die->work_bytes = die->work ? need : 0;

@@ -71,7 +71,7 @@ typedef struct pn_die {
     uint32_t n_models;
 
     void *work;                 /* grown when a session is opened, never inside a step */
-    uint64_t work_bytes;
+    atomic_ullong work_bytes;   /* set by who has the die; anybody may look */
 
     bool simulated;             /* the next ones are */
     pn_die_door door;

@@ -82,7 +82,7 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, p
     whole->all = need->all = n.misc_bytes;
     for (uint32_t i = 0; i < m->n_dies; i++) {
         const pn_state_spec part = pn_state_part(&m->desc.state, i);
-        uint64_t work = n.work_part[i] - PN_MIN(n.work_part[i], m->dies[i]->work_bytes);
+        uint64_t had = m->dies[i]->work_bytes, work = n.work_part[i] - PN_MIN(n.work_part[i], had);
         whole->die[i] = n.kv_part[i] + work;
         need->die[i] = p->by_turn ? pn_kv_bare_bytes(&part, s->n_ctx, s->n_batch) + work : whole->die[i];
         whole->all += whole->die[i];
