@@ -5657,6 +5657,110 @@ PN_INTERNAL void pn_ledger_report(const pn_ledger *l, pn_mem_info *out);
 
 #endif /* PN_LEDGER_H */
 
+/* ---- Begin mem/pn_ladder.h ---- */
+/*
+ * pn_ladder.h - what is given up under pressure, in which order, and when it is taken back.
+ *
+ *     WATCH      caches, smaller keys and values          each rung: {gain, apply a slice, undo a step}
+ *     TIGHT      fewer at once, smaller steps, disk       registered by who owns the bytes
+ *     CRITICAL   one at a time, everything at its floor
+ *
+ * The ladder owns no bytes and knows none: it decides which rung moves next.  Rules (memory sheet 7):
+ *
+ *   1. A rung is tried only where it gains at least a hundredth of what is missing on that resource.
+ *   2. Lowest rank first: cheap before dear, and within a level lossless before lossy.  A rung is finished
+ *      before the next one begins; it works in slices, so that a step is never late by more than one.
+ *   3. A rung of some level is applied while that level (or a higher one) holds and less is available than 1.3
+ *      times the level's threshold.
+ *   4. It is undone, highest rank first, once its level no longer holds and the threshold is cleared 1.3 times
+ *      even after taking back what undoing takes; not within 10 s of its own last change, nor within 10 s of the
+ *      last application on that resource.  Nor is it applied within 10 s of a step back: no rung turns round twice
+ *      in 10 s.
+ *   5. A rung that gave nothing back (it only stops growth, or its bytes come later) rests for 10 s.
+ *   6. Each change is one event: the caller gets it and tells whom it concerns.
+ *
+ * Resources are numbered: 0 is this machine's memory, 1 + i die i's.
+ *
+ * Threads: one at a time, between steps.  No allocation.
+ */
+#ifndef PN_LADDER_H
+#define PN_LADDER_H
+
+/* includes base/pn_base.h */
+
+enum { PN_LADDER_RUNGS = 24, PN_LADDER_RESOURCES = 9 };
+
+typedef enum pn_rung_state {
+    PN_RUNG_DONE = 0,           /* nothing more to apply; nothing more to undo */
+    PN_RUNG_MORE                /* the slice is over, or one step of several is undone */
+} pn_rung_state;
+
+/* gain     bytes that applying it all would give back there; 0: nothing, or not now.
+ * apply    one slice until `deadline` (the clock of the caller; 0: none), at least `want` bytes if there are as many.
+ *          *freed: what it gave back, exactly; it may be 0 when the bytes come back later.
+ * retake   bytes that undoing one step takes.  NULL: none.
+ * undo     one step.  NULL: there is nothing to undo, e.g. lost precision. */
+typedef struct pn_rung {
+    uint32_t rank;              /* the sheet's number: the order */
+    const char *name;           /* static */
+    uint8_t level;              /* pn_level from which it is applied */
+    uint64_t (*gain)(void *user, uint32_t resource);
+    pn_rung_state (*apply)(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed);
+    uint64_t (*retake)(void *user, uint32_t resource);
+    pn_rung_state (*undo)(void *user, uint32_t resource);
+    void *user;
+} pn_rung;
+
+/* A rung on a resource. */
+typedef struct pn_ladder_state {
+    bool in_force;              /* applied, and can be undone */
+    bool unfinished;            /* a slice is over, there is more */
+    bool empty;                 /* its last application gave nothing back */
+    bool undone;                /* its last change was a step back */
+    double changed_at;          /* < 0: never */
+    uint64_t n_applied, n_undone, freed;    /* ever */
+} pn_ladder_state;
+
+typedef struct pn_ladder {
+    pn_rung rung[PN_LADDER_RUNGS];      /* [n] by rank */
+    uint32_t n;
+    pn_ladder_state state[PN_LADDER_RUNGS][PN_LADDER_RESOURCES];
+    double applied_at[PN_LADDER_RESOURCES];     /* any rung, last; < 0: never */
+} pn_ladder;
+
+/* A resource as it is now. */
+typedef struct pn_ladder_view {
+    double now;
+    uint32_t level;             /* pn_level */
+    uint64_t available;
+    uint64_t threshold[4];      /* [pn_level] bytes below which that level begins; [0] is not looked at */
+    uint64_t goal;              /* bytes to make available although no threshold asks for them: the level holds for
+                                   another reason (refaults, stalls, a failed allocation); 0: none */
+} pn_ladder_view;
+
+/* One event. */
+typedef struct pn_ladder_change {
+    const pn_rung *rung;        /* borrowed from the ladder; a later pn_ladder_add moves it */
+    bool undone;
+    uint64_t freed;
+} pn_ladder_change;
+
+PN_INTERNAL void pn_ladder_init(pn_ladder *l);
+
+/* False: there are PN_LADDER_RUNGS already. */
+PN_INTERNAL bool pn_ladder_add(pn_ladder *l, const pn_rung *r);
+
+/* At most one slice, or one step back.  False: there is nothing to do.  Otherwise *out, and view->available is
+ * what it was plus what was freed, for the next call. */
+PN_INTERNAL bool pn_ladder_step(pn_ladder *l, uint32_t resource, pn_ladder_view *view, double deadline, pn_ladder_change *out);
+
+/* Bytes that are missing for rungs of `level`. */
+PN_INTERNAL uint64_t pn_ladder_missing(const pn_ladder_view *v, uint32_t level);
+
+PN_INTERNAL const pn_ladder_state *pn_ladder_find(const pn_ladder *l, uint32_t rank, uint32_t resource);    /* NULL: no such rung */
+
+#endif /* PN_LADDER_H */
+
 /* ---- Begin model/pn_desc.h ---- */
 /*
  * pn_desc.h - a model's description: hyper-parameters read, weights bound and checked, state laid
@@ -48238,6 +48342,143 @@ PN_INTERNAL void pn_ledger_report(const pn_ledger *l, pn_mem_info *out)
     out->total_used = atomic_load(&l->total);
     out->total_peak = atomic_load(&l->total_peak);
     out->limit = l->limit;
+}
+#endif
+
+/* ---- Begin mem/pn_ladder.c ---- */
+#ifndef PN_DROP_MEM_PN_LADDER_C
+#define PN_DROP_MEM_PN_LADDER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes mem/pn_ladder.h */
+
+static const double ladder_rest = 10;   /* seconds, memory sheet 7 rule 4 */
+
+enum { LADDER_WORTH = 100 };            /* rule 1: a hundredth of what is missing */
+
+PN_INTERNAL void pn_ladder_init(pn_ladder *l)
+{
+    memset(l, 0, sizeof *l);
+    for (uint32_t r = 0; r < PN_LADDER_RESOURCES; r++)
+        l->applied_at[r] = -1;
+}
+
+PN_INTERNAL bool pn_ladder_add(pn_ladder *l, const pn_rung *r)
+{
+    uint32_t i = l->n;
+    if (l->n == PN_LADDER_RUNGS)
+        return false;
+    for (; i > 0 && l->rung[i - 1].rank > r->rank; i--) {
+        l->rung[i] = l->rung[i - 1];
+        memcpy(l->state[i], l->state[i - 1], sizeof l->state[i]);
+    }
+    l->rung[i] = *r;
+    memset(l->state[i], 0, sizeof l->state[i]);
+    for (uint32_t k = 0; k < PN_LADDER_RESOURCES; k++)
+        l->state[i][k].changed_at = -1;
+    l->n++;
+    return true;
+}
+
+PN_INTERNAL const pn_ladder_state *pn_ladder_find(const pn_ladder *l, uint32_t rank, uint32_t resource)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->rung[i].rank == rank)
+            return &l->state[i][resource];
+    return NULL;
+}
+
+/* 1.3 times a level's threshold: what has to be available before it is over (memory sheet 5). */
+static uint64_t ladder_clear(const pn_ladder_view *v, uint32_t level)
+{
+    uint64_t t = v->threshold[level];
+    return t + t / 10 * 3;
+}
+
+PN_INTERNAL uint64_t pn_ladder_missing(const pn_ladder_view *v, uint32_t level)
+{
+    uint64_t want = PN_MAX(ladder_clear(v, level), v->goal);
+    return v->level < level || v->available >= want ? 0 : want - v->available;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Down
+ * ------------------------------------------------------------------------------------------ */
+
+static bool ladder_apply(pn_ladder *l, uint32_t i, uint32_t resource, pn_ladder_view *v, double deadline, pn_ladder_change *out)
+{
+    const pn_rung *r = &l->rung[i];
+    pn_ladder_state *s = &l->state[i][resource];
+    bool rests = (s->empty || s->undone) && v->now - s->changed_at < ladder_rest;
+    uint64_t missing = rests ? 0 : pn_ladder_missing(v, r->level), freed = 0;
+    uint64_t gain = missing ? r->gain(r->user, resource) : 0;
+    if (!gain || gain < missing / LADDER_WORTH) {
+        s->unfinished = false;
+        return false;
+    }
+    s->unfinished = r->apply(r->user, resource, missing, deadline, &freed) == PN_RUNG_MORE;
+    s->empty = freed == 0;
+    s->undone = false;
+    s->in_force = r->undo != NULL;
+    s->changed_at = l->applied_at[resource] = v->now;
+    s->n_applied++;
+    s->freed += freed;
+    v->available += PN_MIN(freed, UINT64_MAX - v->available);
+    *out = (pn_ladder_change){.rung = r, .freed = freed};
+    return true;
+}
+
+/* The one that was begun, or the lowest that has something to give. */
+static bool ladder_down(pn_ladder *l, uint32_t resource, pn_ladder_view *v, double deadline, pn_ladder_change *out)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->state[i][resource].unfinished && ladder_apply(l, i, resource, v, deadline, out))
+            return true;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (ladder_apply(l, i, resource, v, deadline, out))
+            return true;
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Up
+ * ------------------------------------------------------------------------------------------ */
+
+static bool ladder_may_undo(const pn_ladder *l, uint32_t i, uint32_t resource, const pn_ladder_view *v, uint64_t *retake)
+{
+    const pn_rung *r = &l->rung[i];
+    const pn_ladder_state *s = &l->state[i][resource];
+    if (!s->in_force || v->level >= r->level)
+        return false;
+    if (v->now - s->changed_at < ladder_rest || v->now - l->applied_at[resource] < ladder_rest)
+        return false;
+    *retake = r->retake ? r->retake(r->user, resource) : 0;
+    uint64_t clear = ladder_clear(v, r->level);
+    return v->available >= clear && v->available - clear >= *retake;
+}
+
+static bool ladder_up(pn_ladder *l, uint32_t resource, pn_ladder_view *v, pn_ladder_change *out)
+{
+    for (uint32_t i = l->n; i-- > 0;) {
+        pn_rung *r = &l->rung[i];
+        pn_ladder_state *s = &l->state[i][resource];
+        uint64_t retake;
+        if (!ladder_may_undo(l, i, resource, v, &retake))
+            continue;
+        s->in_force = r->undo(r->user, resource) == PN_RUNG_MORE;
+        s->unfinished = false;
+        s->undone = true;
+        s->changed_at = v->now;
+        s->n_undone++;
+        v->available -= PN_MIN(v->available, retake);
+        *out = (pn_ladder_change){.rung = r, .undone = true};
+        return true;
+    }
+    return false;
+}
+
+PN_INTERNAL bool pn_ladder_step(pn_ladder *l, uint32_t resource, pn_ladder_view *v, double deadline, pn_ladder_change *out)
+{
+    return ladder_down(l, resource, v, deadline, out) || ladder_up(l, resource, v, out);
 }
 #endif
 
