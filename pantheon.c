@@ -590,6 +590,16 @@ PN_INTERNAL pn_status pn_os_read(const pn_os_file *f, uint64_t offset, void *dst
 PN_INTERNAL pn_status pn_os_map(const pn_os_file *f, const void **addr, pn_err *err);
 PN_INTERNAL void pn_os_unmap(const void *addr, uint64_t size);
 
+/* Memory straight from the system, zeroed, page-aligned, and back at once, so that what is given back is given back.
+ * Sizes are rounded up to pages.  NULL: there is none; always where PN_OS_PAGES is 0. */
+#if PN_ENABLE_FILES && (defined(__linux__) || defined(__APPLE__))
+#define PN_OS_PAGES 1
+#else
+#define PN_OS_PAGES 0
+#endif
+PN_INTERNAL void *pn_os_pages_take(size_t size);
+PN_INTERNAL void pn_os_pages_give(void *ptr, size_t size);
+
 /* Two names of one existing file (links followed). */
 PN_INTERNAL bool pn_os_same_file(const char *a, const char *b);
 
@@ -9136,6 +9146,14 @@ PN_INTERNAL void pn_os_unmap(const void *addr, uint64_t size)
         munmap((void *)(uintptr_t)addr, (size_t)size);
 }
 
+PN_INTERNAL void *pn_os_pages_take(size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+PN_INTERNAL void pn_os_pages_give(void *ptr, size_t size) { munmap(ptr, size); }
+
 /* ------------------------------------------------------------------------------------------
  * Writing
  * ------------------------------------------------------------------------------------------ */
@@ -9882,6 +9900,14 @@ PN_INTERNAL pn_status pn_os_map(const pn_os_file *f, const void **addr, pn_err *
 }
 
 PN_INTERNAL void pn_os_unmap(const void *addr, uint64_t size) { (void)addr, (void)size; }
+
+PN_INTERNAL void *pn_os_pages_take(size_t size)
+{
+    (void)size;
+    return NULL;
+}
+
+PN_INTERNAL void pn_os_pages_give(void *ptr, size_t size) { (void)ptr, (void)size; }
 
 PN_INTERNAL pn_status pn_os_create(pn_os_out *o, const char *path, pn_err *err)
 {
@@ -48240,6 +48266,17 @@ PN_INTERNAL bool pn_guide_may_end(const pn_guide *g)
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /* includes mem/pn_ledger.h */
 
+/* includes base/pn_os.h */
+
+/* Where the caller brings no allocator, a block of this size comes from the system directly and goes back there when
+ * it is freed: malloc would keep pages of keys and values for later, and nobody could say what giving up a cache
+ * gives back (memory sheet 3).  Under the address sanitizer, which looks after malloc's blocks alone, all is malloc's. */
+#ifdef __SANITIZE_ADDRESS__
+#define LEDGER_DIRECT SIZE_MAX
+#else
+#define LEDGER_DIRECT ((size_t)256 << 10)
+#endif
+
 static void ledger_raise(atomic_ullong *peak, uint64_t v)
 {
     unsigned long long p = atomic_load_explicit(peak, memory_order_relaxed);
@@ -48299,6 +48336,8 @@ static void *ledger_libc_alloc(void *user, size_t size, size_t align)
 {
     (void)user, (void)align;
     pn_mem libc;
+    if (PN_OS_PAGES && size >= LEDGER_DIRECT)
+        return pn_os_pages_take(size);
     pn_mem_init_libc(&libc);
     return libc.alloc(&libc, PN_ACCT_MISC, size);
 }
@@ -48308,7 +48347,10 @@ static void ledger_libc_free(void *user, void *ptr, size_t size)
     (void)user;
     pn_mem libc;
     pn_mem_init_libc(&libc);
-    libc.free(&libc, PN_ACCT_MISC, ptr, size);
+    if (PN_OS_PAGES && size >= LEDGER_DIRECT)
+        pn_os_pages_give(ptr, size);
+    else
+        libc.free(&libc, PN_ACCT_MISC, ptr, size);
 }
 
 PN_INTERNAL void pn_ledger_init(pn_ledger *l, const pn_allocator *allocator, uint64_t limit)
@@ -48343,6 +48385,8 @@ PN_INTERNAL void pn_ledger_report(const pn_ledger *l, pn_mem_info *out)
     out->total_peak = atomic_load(&l->total_peak);
     out->limit = l->limit;
 }
+
+#undef LEDGER_DIRECT
 #endif
 
 /* ---- Begin mem/pn_ladder.c ---- */

@@ -27,6 +27,16 @@ PN_INTERNAL pn_status pn_os_read(const pn_os_file *f, uint64_t offset, void *dst
 PN_INTERNAL pn_status pn_os_map(const pn_os_file *f, const void **addr, pn_err *err);
 PN_INTERNAL void pn_os_unmap(const void *addr, uint64_t size);
 
+/* Memory straight from the system, zeroed, page-aligned, and back at once, so that what is given back is given back.
+ * Sizes are rounded up to pages.  NULL: there is none; always where PN_OS_PAGES is 0. */
+#if PN_ENABLE_FILES && (defined(__linux__) || defined(__APPLE__))
+#define PN_OS_PAGES 1
+#else
+#define PN_OS_PAGES 0
+#endif
+PN_INTERNAL void *pn_os_pages_take(size_t size);
+PN_INTERNAL void pn_os_pages_give(void *ptr, size_t size);
+
 /* Two names of one existing file (links followed). */
 PN_INTERNAL bool pn_os_same_file(const char *a, const char *b);
 

@@ -42,6 +42,14 @@ PN_INTERNAL pn_status pn_os_map(const pn_os_file *f, const void **addr, pn_err *
 
 PN_INTERNAL void pn_os_unmap(const void *addr, uint64_t size) { (void)addr, (void)size; }
 
+PN_INTERNAL void *pn_os_pages_take(size_t size)
+{
+    (void)size;
+    return NULL;
+}
+
+PN_INTERNAL void pn_os_pages_give(void *ptr, size_t size) { (void)ptr, (void)size; }
+
 PN_INTERNAL pn_status pn_os_create(pn_os_out *o, const char *path, pn_err *err)
 {
     (void)path;

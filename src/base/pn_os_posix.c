@@ -163,6 +163,14 @@ PN_INTERNAL void pn_os_unmap(const void *addr, uint64_t size)
         munmap((void *)(uintptr_t)addr, (size_t)size);
 }
 
+PN_INTERNAL void *pn_os_pages_take(size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+PN_INTERNAL void pn_os_pages_give(void *ptr, size_t size) { munmap(ptr, size); }
+
 /* ------------------------------------------------------------------------------------------
  * Writing
  * ------------------------------------------------------------------------------------------ */

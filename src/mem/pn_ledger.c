@@ -1,6 +1,17 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 #include "mem/pn_ledger.h"
 
+#include "base/pn_os.h"
+
+/* Where the caller brings no allocator, a block of this size comes from the system directly and goes back there when
+ * it is freed: malloc would keep pages of keys and values for later, and nobody could say what giving up a cache
+ * gives back (memory sheet 3).  Under the address sanitizer, which looks after malloc's blocks alone, all is malloc's. */
+#ifdef __SANITIZE_ADDRESS__
+#define LEDGER_DIRECT SIZE_MAX
+#else
+#define LEDGER_DIRECT ((size_t)256 << 10)
+#endif
+
 static void ledger_raise(atomic_ullong *peak, uint64_t v)
 {
     unsigned long long p = atomic_load_explicit(peak, memory_order_relaxed);
@@ -60,6 +71,8 @@ static void *ledger_libc_alloc(void *user, size_t size, size_t align)
 {
     (void)user, (void)align;
     pn_mem libc;
+    if (PN_OS_PAGES && size >= LEDGER_DIRECT)
+        return pn_os_pages_take(size);
     pn_mem_init_libc(&libc);
     return libc.alloc(&libc, PN_ACCT_MISC, size);
 }
@@ -69,7 +82,10 @@ static void ledger_libc_free(void *user, void *ptr, size_t size)
     (void)user;
     pn_mem libc;
     pn_mem_init_libc(&libc);
-    libc.free(&libc, PN_ACCT_MISC, ptr, size);
+    if (PN_OS_PAGES && size >= LEDGER_DIRECT)
+        pn_os_pages_give(ptr, size);
+    else
+        libc.free(&libc, PN_ACCT_MISC, ptr, size);
 }
 
 PN_INTERNAL void pn_ledger_init(pn_ledger *l, const pn_allocator *allocator, uint64_t limit)
@@ -104,3 +120,5 @@ PN_INTERNAL void pn_ledger_report(const pn_ledger *l, pn_mem_info *out)
     out->total_peak = atomic_load(&l->total_peak);
     out->limit = l->limit;
 }
+
+#undef LEDGER_DIRECT
