@@ -50,7 +50,7 @@ drop_files()
 	sample/pn_schema_load.c sample/pn_schema_num.c sample/pn_schema_str.c sample/pn_schema_join.c
 	sample/pn_schema_obj.c sample/pn_schema_oneof.c sample/pn_schema.c sample/pn_watch.c sample/pn_calls_args.c sample/pn_calls.c
 	sample/pn_guide.c
-	mem/pn_ledger.c mem/pn_mscript.c mem/pn_msrc.c
+	mem/pn_ledger.c mem/pn_mscript.c mem/pn_msrc.c mem/pn_pressure.c
 	model/pn_desc.c model/pn_rope.c model/pn_blocks.c model/pn_arch_llama.c model/pn_arch_qwen.c
 	model/pn_arch_phi3.c model/pn_arch_gemma.c model/pn_arch_list.c
 	store/pn_residency.c store/pn_kv.c store/pn_prefix.c
