@@ -147,6 +147,11 @@ static inline bool pn_add_u64(uint64_t a, uint64_t b, uint64_t *out)
     return true;
 }
 
+/* The same, and a - b, ending at the nearest number that fits. */
+static inline uint64_t pn_add_sat(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
+static inline uint64_t pn_sub_sat(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+static inline uint64_t pn_mul_sat(uint64_t a, uint64_t b) { return a != 0 && b > UINT64_MAX / a ? UINT64_MAX : a * b; }
+
 /* Little-endian loads from unaligned bytes. */
 static inline uint16_t pn_le16(const void *p)
 {
@@ -622,24 +627,190 @@ PN_INTERNAL double pn_os_now(void);
 /* Bits from the system's random source (time and addresses where there is none). */
 PN_INTERNAL uint64_t pn_os_entropy(void);
 
-/* Cores this process may use: affinity, then the cgroup's CPU quota rounded up; at least 1. */
+/* Cores this process may use: affinity, then the control groups' CPU quota rounded up; at least 1. */
 PN_INTERNAL uint32_t pn_os_cores(void);
 
-/* total: smallest of physical memory and every cgroup limit above us; available: what can be taken
- * without swapping or being killed (MemAvailable and every cgroup's headroom, reclaimable page
- * cache counted as free; also RLIMIT_AS and RLIMIT_DATA).  0: unknown; nothing left is 1. */
+/* One reading of base/pn_host.h.  total: smallest of physical memory and every limit above us;
+ * available: what can be taken without swapping or being killed, reclaimable page cache counted as
+ * free.  0: unknown; nothing left is 1. */
 PN_INTERNAL void pn_os_memory(uint64_t *total, uint64_t *available);
 
-/* --- for tests: Linux's texts below another root ("" is the real one) ---------------------------- */
-#if PN_ENABLE_FILES && defined(__linux__)
-/* pn_os_memory() from root/proc and root/sys alone, without the limits of this very process. */
-PN_INTERNAL void pn_os_memory_at(const char *root, uint64_t *total, uint64_t *available);
-
-/* `cores` cut to the CPU quota of every cgroup above us; at least 1. */
-PN_INTERNAL uint32_t pn_os_cores_at(const char *root, uint32_t cores);
-#endif
-
 #endif /* PN_OS_H */
+
+/* ---- Begin base/pn_host.h ---- */
+/*
+ * pn_host.h - what the machine and its control groups say about memory, and about cores.
+ *
+ * A pn_host keeps the system's texts open and reads them again on each call, so a reading costs some
+ * microseconds (memory sheet 2.4).  It says what is there and judges nothing; two small sums on top,
+ * pn_host_budget and pn_host_free, are the formulas of memory sheet 2.1, which pn_os_memory and the
+ * memory layer (mem/pn_msrc.h) share, so that there is one walk through the control groups.
+ *
+ * One file a platform: pn_host_linux.c, pn_host_darwin.c, and pn_host_none.c where the system is
+ * unknown.  On Linux:
+ *   - Where our groups are is found again every 60 s and whenever a text that was open cannot be read
+ *     any more: a process can be moved.  Then the reading is taken once more.
+ *   - What is dear to read (memory.stat, vmstat: milliseconds on machines with many cores) or hardly
+ *     changes is read at most once a second.  `counted` says when.
+ *   - Out of descriptors is no reason to believe in "no limit": such a reading is `lost`.
+ *
+ * No heap.  A fork needs a pn_host of its own: /proc/self was ours when it was opened.
+ * Threads: one owner at a time.
+ */
+#ifndef PN_HOST_H
+#define PN_HOST_H
+
+/* includes base/pn_base.h */
+
+#define PN_HOST_UNKNOWN UINT64_MAX      /* a number nobody knows; as a limit: none */
+#define PN_HOST_GROUPS 64               /* more than anybody nests; what lies above is not asked */
+
+/* Which of the numbers decided. */
+typedef enum pn_mem_term {
+    PN_MEM_TERM_NONE = 0,       /* nothing is known */
+    PN_MEM_TERM_HOST,           /* the machine's memory */
+    PN_MEM_TERM_CGROUP,
+    PN_MEM_TERM_RLIMIT,         /* RLIMIT_AS, RLIMIT_DATA */
+    PN_MEM_TERM_OVERCOMMIT,     /* vm.overcommit_memory = 2 */
+    PN_MEM_TERM_CAP             /* what the user allows */
+} pn_mem_term;
+
+enum { PN_HOST_REFAULT = 1, PN_HOST_SWAPIN = 2, PN_HOST_PSI = 4, PN_HOST_OOM = 8 };
+
+/* A control group with a limit.  All in bytes. */
+typedef struct pn_host_group {
+    uint64_t limit, usage;
+    uint64_t reclaim;           /* clean page cache and slab: charged, but given up on demand */
+    uint64_t mapped;            /* pages of mapped files, part of `usage` */
+} pn_host_group;
+
+typedef struct pn_host_reading {
+    bool lost;                  /* nothing could be read: the rest means nothing */
+    uint64_t total, available;  /* the machine's; available: without swapping */
+    uint64_t mapped;            /* pages of mapped files, of all processes */
+    uint64_t commit_limit, commit_left;     /* strict overcommit, else unknown */
+    uint64_t rlimit, rlimit_left;           /* the smaller of RLIMIT_AS and RLIMIT_DATA */
+    uint32_t n_groups;
+    pn_host_group groups[PN_HOST_GROUPS];
+    /* Counters that only grow, of our own control group where it has them, else of the machine. */
+    uint32_t known;             /* PN_HOST_REFAULT | ... */
+    uint64_t refault, swapin;   /* bytes of file pages read again after eviction; of pages from swap */
+    uint64_t psi_us;            /* microseconds in which all tasks waited for memory */
+    uint64_t oom;               /* out-of-memory events and kills, of our control group only */
+    double counted;             /* when refault and swapin were read */
+} pn_host_reading;
+
+typedef struct pn_host pn_host;
+
+/* root: what stands before /proc and /sys, "" for the real machine; borrowed until close. */
+PN_INTERNAL void pn_host_open(pn_host *h, const char *root);
+PN_INTERNAL void pn_host_close(pn_host *h);                        /* closed: no-op */
+
+/* now: seconds, monotonic. */
+PN_INTERNAL void pn_host_read(pn_host *h, double now, pn_host_reading *out);
+
+/* Of `cores`, those which cpuset and CPU quota of the control groups above us leave, rounded up; at
+ * least 1. */
+PN_INTERNAL uint32_t pn_host_cores(const char *root, uint32_t cores);
+
+/* The most we could ever have: the smallest of physical memory and every limit. */
+PN_INTERNAL uint64_t pn_host_budget(const pn_host_reading *r);
+
+/* What can be taken now, the smallest of every term.  r_map: bytes of mapped weights that are needed
+ * though the system calls their page cache free; 0 gives A_hard, else A_soft.  *by (may be NULL)
+ * says which term it was. */
+PN_INTERNAL uint64_t pn_host_free(const pn_host_reading *r, uint64_t r_map, pn_mem_term *by);
+
+/* --- exposed for its size only ------------------------------------------------------------------- */
+
+typedef struct pn_host_level {
+    bool v1, counted;           /* counted: reclaim and mapped were read */
+    int limit, high, usage, stat;           /* descriptors, -1: no such file */
+    uint64_t reclaim, mapped;
+} pn_host_level;
+
+struct pn_host {
+    const char *root;
+    bool open, vanished, starved;           /* a text went away; no descriptors left */
+    bool strict;                            /* vm.overcommit_memory is 2 */
+    double resolved;                        /* when the groups were last looked for */
+    int meminfo, overcommit, vmstat, limits, status, psi, events;   /* descriptors, -1: no such file */
+    uint32_t n_levels;
+    int32_t own;                            /* the level whose memory.stat is about us; -1: none */
+    pn_host_level levels[PN_HOST_GROUPS];
+    uint64_t limit_as, limit_data;
+    uint32_t known;
+    uint64_t refault, swapin;
+    double counted;
+};
+
+#endif /* PN_HOST_H */
+
+/* ---- Begin base/pn_cgroup.h ---- */
+/*
+ * pn_cgroup.h - which control groups are we in, and what do Linux's small texts say?
+ *
+ * A container's limit is rarely in one place: it may sit in our own cgroup or in any ancestor, in a
+ * version 1 hierarchy, in version 2, or (hybrid) in both.  So for each controller we find
+ *
+ *     mount point and its root     /proc/self/mountinfo    (root: which cgroup the mount point shows)
+ *     our path P                   /proc/self/cgroup       "0::P" (v2), "N:list,of,controllers:P" (v1)
+ *     directory                    mount point + (P minus root); the mount point alone when root is
+ *                                  no prefix of P, as in a namespaced view
+ *
+ * and the caller walks from that directory up to the mount point, both included.  A missing file is
+ * "no limit there": the root cgroup has none, and a path seen through another namespace may not exist.
+ *
+ * Everything is read below a path prefix, so that tests can offer trees of their own.  No heap: lines
+ * go through one buffer, and what does not fit (overlay mounts have very long lines) is cut.
+ *
+ * Sources: Linux Documentation/admin-guide/cgroup-v1, cgroup-v2.rst; proc(5), cgroups(7).
+ */
+#ifndef PN_CGROUP_H
+#define PN_CGROUP_H
+
+/* includes base/pn_base.h */
+
+#if PN_ENABLE_FILES && defined(__linux__)
+
+#define PN_CGROUP_PATH 4096
+#define PN_CGROUP_LINE 2048
+
+/* One of Linux's texts, line by line from its start, through a descriptor that may stay open. */
+typedef struct pn_lines {
+    int fd;                         /* borrowed */
+    bool failed;                    /* could not be read to its end */
+    uint64_t offset;
+    size_t at, have;
+    char buf[4096];
+    char line[PN_CGROUP_LINE];      /* NUL-terminated, without the newline */
+} pn_lines;
+
+PN_INTERNAL void pn_lines_begin(pn_lines *l, int fd);
+
+/* The next line into l->line, its tail dropped when longer than the buffer. */
+PN_INTERNAL bool pn_lines_next(pn_lines *l);
+
+/* Open dir/file for reading; -1 and errno. */
+PN_INTERNAL int pn_cgroup_open_file(const char *dir, const char *file);
+
+/* Decimal digits at *s, which moves behind them; saturates.  False: none there. */
+PN_INTERNAL bool pn_cgroup_u64(const char **s, uint64_t *out);
+
+typedef struct pn_cgroup {
+    size_t top;                     /* length of dir at which the walk up ends: the mount point */
+    char dir[PN_CGROUP_PATH];       /* where the walk is, prefix included */
+} pn_cgroup;
+
+/* Our own cgroup in the hierarchy of `controller` (NULL: version 2); false when there is none. */
+PN_INTERNAL bool pn_cgroup_find(pn_cgroup *g, const char *root, const char *controller);
+
+/* One level up; false when we were at the mount point. */
+PN_INTERNAL bool pn_cgroup_up(pn_cgroup *g);
+
+#endif /* PN_ENABLE_FILES && __linux__ */
+
+#endif /* PN_CGROUP_H */
 
 /* ---- Begin num/pn_dtype.h ---- */
 /*
@@ -5667,6 +5838,253 @@ PN_INTERNAL void pn_ledger_report(const pn_ledger *l, pn_mem_info *out);
 
 #endif /* PN_LEDGER_H */
 
+/* ---- Begin mem/pn_mscript.h ---- */
+/*
+ * pn_mscript.h - a made-up machine: what memory would say, second by second, from a text.
+ *
+ * Tests of the level machine and `--pressure-script FILE` take their readings from here, so that a
+ * shortage can be played on a machine that has none.  The text, line by line, '#' begins a comment:
+ *
+ *     budget 8G                     at most once, before the rest; else the largest available_hard
+ *     T SOFT [HARD] [KEY=VALUE ...] from T seconds on SOFT bytes are available (HARD: SOFT)
+ *     T lost [KEY=VALUE ...]        from T on nothing can be read
+ *
+ *     psi=PERCENT     of the time from here on in which all tasks wait for memory
+ *     refault=BYTES   a second, from here on; swapin=BYTES likewise
+ *     oom=N           out-of-memory events at this instant
+ *
+ * Bytes are whole numbers with an optional K, M or G (2^10, 2^20, 2^30); T and PERCENT are decimal,
+ * no exponents.  The first T is 0, later ones grow.  A line holds until the next, the last for ever: a
+ * ramp is several lines.  What a line does not name is 0.  Example:
+ *
+ *     budget 8G
+ *     0   6G
+ *     2   500M refault=80M psi=18.5   # another process wakes up
+ *     9.5 6G 7G
+ *
+ * Anything else is an error that names its line.
+ */
+#ifndef PN_MSCRIPT_H
+#define PN_MSCRIPT_H
+
+/* includes base/pn_mem.h */
+
+/* What holds at an instant. */
+typedef struct pn_mscript_state {
+    bool lost;
+    uint64_t soft, hard;                /* bytes available */
+    uint64_t refault, swapin;           /* bytes since the beginning */
+    uint64_t psi_us, oom;               /* microseconds, events, since the beginning */
+} pn_mscript_state;
+
+typedef struct pn_mscript_line {
+    double t;
+    double psi_rate, refault_rate, swapin_rate;     /* microseconds and bytes a second, from t on */
+    double psi, refault, swapin;                    /* reached at t */
+    uint64_t soft, hard, oom;
+    bool lost;
+} pn_mscript_line;
+
+typedef struct pn_mscript {
+    pn_mem *mem;
+    pn_mscript_line *lines;             /* owned */
+    size_t n, cap;
+    uint64_t budget;                    /* bytes */
+} pn_mscript;
+
+/* Read text[0..n); `name` stands before the line number in errors.  On failure *s is empty. */
+PN_INTERNAL pn_status pn_mscript_init(pn_mscript *s, pn_mem *mem, const char *name, const char *text, size_t n,
+                                      pn_err *err);
+PN_INTERNAL void pn_mscript_fini(pn_mscript *s);        /* empty: no-op */
+
+/* t: seconds since the beginning. */
+PN_INTERNAL void pn_mscript_at(const pn_mscript *s, double t, pn_mscript_state *out);
+
+#endif /* PN_MSCRIPT_H */
+
+/* ---- Begin mem/pn_msrc.h ---- */
+/*
+ * pn_msrc.h - how much memory is there for us, now?
+ *
+ * One reading (a sample) of everything that limits us: the machine, every control group above us,
+ * resource limits, strict overcommit, the user's cap; and the counters that tell when memory is short
+ * though it looks free.  Two numbers, because page cache of mapped weights is free and needed at once
+ * (memory sheet 2.1):
+ *
+ *     hard    taking more risks a kill             min over the terms
+ *     soft    taking more evicts weights           the same, less the mapped weights that are needed
+ *
+ * Swap never counts.  base/pn_host.h does the reading; here is what only we know: our weights, our
+ * ledger, the user's cap.  On a system we do not know the cap is the budget, else half of physical
+ * memory (2.2); where not even that is known, nothing limits us: budget 0, hard and soft UINT64_MAX.
+ *
+ * A sensor can fail.  Then the sample is `lost` and repeats the numbers of the last good one.
+ *
+ * The source may be a script (mem/pn_mscript.h).  Its numbers are final: neither our weights nor the
+ * ledger change them, the cap only bounds them.
+ *
+ * Nothing is allocated after opening.  Threads: one owner at a time.
+ */
+#ifndef PN_MSRC_H
+#define PN_MSRC_H
+
+/* includes base/pn_host.h */
+/* includes mem/pn_mscript.h */
+
+typedef struct pn_msrc_params {
+    const char *root;               /* before /proc and /sys; NULL or "": the real machine; borrowed */
+    double (*now)(void *user);      /* seconds, monotonic; NULL: pn_os_now() */
+    void *user;
+    const char *script_path;        /* a script's file, or */
+    const char *script_text;        /* its text; both NULL: the machine */
+    pn_mem *mem;                    /* for the script alone */
+} pn_msrc_params;
+
+/* What the reader knows of our own use. */
+typedef struct pn_msrc_use {
+    uint64_t r_map;                 /* bytes of mapped weights that decoding needs; 0: none are mapped */
+    uint64_t ledger_total;          /* bytes we hold, without mapped weights */
+    uint64_t user_cap;              /* of ledger_total; 0: none */
+} pn_msrc_use;
+
+typedef struct pn_mem_sample {
+    double t;                       /* when, by the source's clock */
+    bool lost;                      /* no reading: numbers are the last good ones, 0 before there was one */
+    uint64_t host_total;            /* physical bytes; 0: unknown */
+    uint64_t budget;                /* B, the most we could ever have; 0: unknown */
+    uint64_t hard, soft;            /* bytes available now */
+    pn_mem_term limited_by;         /* the smallest term of `soft` */
+    /* Counters that only grow, except when we are moved to another control group. */
+    uint32_t known;                 /* which there are: PN_HOST_REFAULT | PN_HOST_SWAPIN | ... */
+    double counted;                 /* when refault and swapin were read: at most a second before t */
+    uint64_t refault, swapin;       /* bytes */
+    uint64_t psi_us;                /* microseconds in which all tasks waited for memory */
+    uint64_t oom;                   /* out-of-memory events and kills */
+} pn_mem_sample;
+
+typedef struct pn_msrc {
+    pn_msrc_params params;
+    bool scripted;
+    double started;                 /* the script's time 0 */
+    pn_host host;
+    pn_mscript script;
+    pn_mem_sample last;
+} pn_msrc;
+
+/* Fails for a script that cannot be read; a machine that tells nothing gives lost samples instead. */
+PN_INTERNAL pn_status pn_msrc_open(pn_msrc *s, const pn_msrc_params *params, pn_err *err);
+PN_INTERNAL void pn_msrc_close(pn_msrc *s);
+
+PN_INTERNAL void pn_msrc_read(pn_msrc *s, const pn_msrc_use *use, pn_mem_sample *out);
+
+/* Threads worth starting: affinity, cpuset and CPU quota. */
+PN_INTERNAL uint32_t pn_msrc_cores(const pn_msrc *s);
+
+#endif /* PN_MSRC_H */
+
+/* ---- Begin mem/pn_pressure.h ---- */
+/*
+ * pn_pressure.h - how short is memory? Four levels with hysteresis, one machine a resource.
+ *
+ * A resource is the host or one device.  Samples go in, a level comes out; the ladder and admission go
+ * by it.  All rules are those of memory sheet 5, with its numbers:
+ *
+ *     up      a < entry threshold: CRITICAL on one sample, WATCH and TIGHT when two consecutive
+ *             samples at least 200 ms apart say so; an override at once
+ *     down    one level at a time, when a was at least 1.3 times the level's entry threshold without a
+ *             break for 5 s (3 s from CRITICAL) and the level has lasted 2 s
+ *
+ *     a = bytes available now (A_soft, or the device's)
+ *
+ * Overrides are signs that memory is short though `a` looks fine.  They raise and never lower; as long
+ * as one demands a level, it counts as a sample below that level's threshold.
+ *
+ * While the sensor is lost the level stays; after 5 s it is at least WATCH (14.1).  What was observed
+ * before the gap proves nothing after it: going down starts anew.
+ *
+ * Invariants
+ *   1. Within one call the level rises any way or falls by one.
+ *   2. It does not fall before it has lasted 2 s.
+ *   3. Same calls, same levels: there is no clock here.  Times are seconds of one monotonic clock and
+ *      do not go back; a sample that is not later than the last one changes nothing.
+ *
+ * A plain struct without pointers to its own: it may be copied.  Threads: one owner at a time.
+ */
+#ifndef PN_PRESSURE_H
+#define PN_PRESSURE_H
+
+/* includes mem/pn_msrc.h */
+
+/* What the engine is doing: how often to look. */
+typedef enum pn_work {
+    PN_WORK_NONE = 0,           /* no model is loaded */
+    PN_WORK_IDLE,
+    PN_WORK_ACTIVE
+} pn_work;
+
+enum { PN_PRESSURE_POINTS = 16 };
+
+/* Since when a counter has been growing faster than each of two rates; -1: it does not. */
+typedef struct pn_pressure_rate {
+    bool known;
+    double t;
+    uint64_t value;
+    double since[2];
+} pn_pressure_rate;
+
+typedef struct pn_pressure {
+    pn_level level;
+    const char *why;            /* for the last change: "avail", "refault", "psi", "swapin", "oom", "alloc",
+                                 * "hint", "lost"; static */
+    double changed;             /* when */
+    bool thrashing;             /* mapped weights are read again and again */
+    uint64_t floor_failures;    /* floor memory that could not be had: bugs */
+
+    /* --- not to be touched ------------------------------------------------------------------ */
+    bool device, sampled;
+    pn_work work;
+    double worked, t, looked;   /* last active; time of the last good sample; of any sample */
+    uint64_t budget, available;
+    uint64_t enter[4];          /* entry threshold of each level, bytes; [PN_LEVEL_OK] unused */
+    double below[4], calm[4];   /* since when a < enter, a >= 1.3 enter; -1: it is not */
+    double lost;                /* since when the sensor is; -1: it is not */
+    double disk_rate;           /* B_disk, bytes a second; 0: unknown */
+    pn_pressure_rate refault, swapin;
+    double psi_t[PN_PRESSURE_POINTS];
+    uint64_t psi_us[PN_PRESSURE_POINTS];
+    uint32_t psi_n;
+    double psi_share;           /* of the last two seconds, 0..1 */
+    bool oom_known;
+    uint64_t oom;
+    double oom_until, alloc_until;
+    pn_level alloc_level, hint;
+} pn_pressure;
+
+/* device: thresholds of a device, and no overrides but failed allocations and hints. */
+PN_INTERNAL void pn_pressure_init(pn_pressure *p, bool device, double now);
+
+/* What the disk can deliver, bytes a second: the measure of refaults.  0 (unknown): they tell nothing. */
+PN_INTERNAL void pn_pressure_disk(pn_pressure *p, double bytes_per_s);
+
+PN_INTERNAL pn_level pn_pressure_feed(pn_pressure *p, const pn_mem_sample *s, pn_work work);
+
+/* An allocation on this resource failed: at least TIGHT for 5 s; floor memory: CRITICAL, and counted. */
+PN_INTERNAL pn_level pn_pressure_failed_alloc(pn_pressure *p, double now, bool floor_memory);
+
+/* The system or the embedder says so: at least `level` until the next hint; OK takes it back. */
+PN_INTERNAL pn_level pn_pressure_hint(pn_pressure *p, pn_level level, double now);
+
+/* Seconds until the next sample is due, 0: now; INFINITY: none while no model is loaded. */
+PN_INTERNAL double pn_pressure_due(const pn_pressure *p, double now);
+
+/* Below how many available bytes `level` begins; 0 for OK and before the first sample. */
+PN_INTERNAL uint64_t pn_pressure_threshold(const pn_pressure *p, pn_level level);
+
+/* Bytes to be freed until the level can fall: to 1.3 times its entry threshold; 0: none. */
+PN_INTERNAL uint64_t pn_pressure_deficit(const pn_pressure *p);
+
+#endif /* PN_PRESSURE_H */
+
 /* ---- Begin mem/pn_ladder.h ---- */
 /*
  * pn_ladder.h - what is given up under pressure, in which order, and when it is taken back.
@@ -9259,487 +9677,21 @@ PN_INTERNAL double pn_os_now(void)
 #define PN_DROP_BASE_PN_OS_LINUX_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_os_linux.c - random bits, cores and memory, as Linux and its control groups tell them.
- *
- * A container's limit is rarely in one place: it may sit in our own cgroup or in any ancestor, in a
- * version 1 hierarchy, in version 2, or (hybrid) in both.  So for each controller we find
- *
- *     mount point and its root     /proc/self/mountinfo    (root: which cgroup the mount point shows)
- *     our path P                   /proc/self/cgroup       "0::P" (v2), "N:list,of,controllers:P" (v1)
- *     directory                    mount point + (P minus root); the mount point alone when root is
- *                                  no prefix of P, as in a namespaced view
- *
- * and walk from that directory up to the mount point, both included.  A missing file is "no limit
- * there": the root cgroup has none, and a path seen through another namespace may not exist at all.
- *
- * Page cache is charged to a cgroup but given up on demand, so headroom = limit - usage + what is
- * reclaimable (clean file pages and slab).  Swap never counts.
- *
- * Everything is read through a path prefix, so that tests can offer trees of their own.  No heap:
- * lines go through one buffer, and what does not fit (overlay mounts have very long lines) is cut.
- *
- * Sources: Linux Documentation/admin-guide/cgroup-v1, cgroup-v2.rst; proc(5), cgroups(7).
+ * pn_os_linux.c - Linux: random bits, and the cores that are ours (pn_host_linux.c knows the control
+ * groups).
  */
 /* includes base/pn_os.h */
 
 #if PN_ENABLE_FILES && defined(__linux__)
 
 /* includes base/pn_hash.h */
+/* includes base/pn_host.h */
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#define OSL_PATH 4096
-#define OSL_LINE 2048
-#define OSL_NO_LIMIT UINT64_MAX
-#define OSL_V1_HUGE ((uint64_t)1 << 62)         /* v1 writes "no limit" as LONG_MAX less a page */
-
-/* ------------------------------------------------------------------------------------------
- * Reading small texts
- * ------------------------------------------------------------------------------------------ */
-
-typedef struct osl_lines {
-    int fd;
-    size_t at, have;
-    char buf[1024];
-    char line[OSL_LINE];        /* NUL-terminated, without the newline */
-} osl_lines;
-
-static bool osl_lines_open(osl_lines *l, const char *path)
-{
-    l->at = l->have = 0;
-    do
-        l->fd = open(path, O_RDONLY | O_CLOEXEC);
-    while (l->fd < 0 && errno == EINTR);
-    return l->fd >= 0;
-}
-
-static void osl_lines_close(osl_lines *l) { close(l->fd); }
-
-static bool osl_lines_fill(osl_lines *l)
-{
-    ssize_t got;
-    do
-        got = read(l->fd, l->buf, sizeof l->buf);
-    while (got < 0 && errno == EINTR);
-    l->at = 0;
-    l->have = got > 0 ? (size_t)got : 0;
-    return got > 0;
-}
-
-/* The next line into l->line, its tail dropped when longer than the buffer. */
-static bool osl_lines_next(osl_lines *l)
-{
-    size_t n = 0;
-    bool any = false;
-    while (l->at < l->have || osl_lines_fill(l)) {
-        char c = l->buf[l->at++];
-        any = true;
-        if (c == '\n')
-            break;
-        if (n + 1 < sizeof l->line)
-            l->line[n++] = c;
-    }
-    l->line[n] = 0;
-    return any;
-}
-
-/* Decimal digits at *s, which moves behind them; saturates.  False: none there. */
-static bool osl_u64(const char **s, uint64_t *out)
-{
-    const char *p = *s;
-    uint64_t v = 0;
-    if (*p < '0' || *p > '9')
-        return false;
-    for (; *p >= '0' && *p <= '9'; p++) {
-        uint64_t digit = (uint64_t)(*p - '0');
-        v = v > (UINT64_MAX - digit) / 10 ? UINT64_MAX : v * 10 + digit;
-    }
-    *s = p;
-    *out = v;
-    return true;
-}
-
-/* The first line of dir/file into text. */
-static bool osl_read_line(const char *dir, const char *file, char text[64])
-{
-    char path[OSL_PATH];
-    osl_lines l;
-    int n = snprintf(path, sizeof path, "%s/%s", dir, file);
-    if (n < 0 || (size_t)n >= sizeof path || !osl_lines_open(&l, path))
-        return false;
-    bool ok = osl_lines_next(&l);
-    osl_lines_close(&l);
-    if (ok)
-        snprintf(text, 64, "%.63s", l.line);
-    return ok;
-}
-
-/* A number in a file of its own; absent, "max" or "-1": `otherwise`. */
-static uint64_t osl_read_u64(const char *dir, const char *file, uint64_t otherwise)
-{
-    char text[64];
-    const char *s = text;
-    uint64_t v;
-    return osl_read_line(dir, file, text) && osl_u64(&s, &v) ? v : otherwise;
-}
-
-/* A table of "name value" or "name: value kB" lines: the values asked for, 0 where absent. */
-typedef struct osl_field {
-    const char *name;
-    uint64_t value;
-    bool found;
-} osl_field;
-
-static bool osl_read_fields(const char *dir, const char *file, osl_field *fields, size_t n_fields)
-{
-    char path[OSL_PATH];
-    osl_lines l;
-    int n = snprintf(path, sizeof path, "%s/%s", dir, file);
-    if (n < 0 || (size_t)n >= sizeof path || !osl_lines_open(&l, path))
-        return false;
-    while (osl_lines_next(&l)) {
-        size_t len = strcspn(l.line, ": \t");
-        for (size_t i = 0; i < n_fields; i++) {
-            const char *s = l.line + len + strspn(l.line + len, ": \t");
-            if (strlen(fields[i].name) != len || memcmp(fields[i].name, l.line, len) != 0 ||
-                !osl_u64(&s, &fields[i].value))
-                continue;
-            if (strcmp(s, " kB") == 0)
-                fields[i].value = fields[i].value > UINT64_MAX / 1024 ? UINT64_MAX : fields[i].value * 1024;
-            fields[i].found = true;
-        }
-    }
-    osl_lines_close(&l);
-    return true;
-}
-
-static uint64_t osl_minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
-
-/* ------------------------------------------------------------------------------------------
- * Where our cgroup is
- * ------------------------------------------------------------------------------------------ */
-
-typedef struct osl_group {
-    bool found;
-    size_t top;                 /* length of dir at which the walk up ends: the mount point */
-    char dir[OSL_PATH];         /* where the walk is, test root included */
-} osl_group;
-
-/* Is `word` one of the items of a comma-separated list of `len` bytes? */
-static bool osl_in_list(const char *list, size_t len, const char *word)
-{
-    size_t n = strlen(word);
-    for (size_t at = 0; at <= len;) {
-        size_t item = 0;
-        while (at + item < len && list[at + item] != ',')
-            item++;
-        if (item == n && memcmp(list + at, word, n) == 0)
-            return true;
-        at += item + 1;
-    }
-    return false;
-}
-
-/* Our path in the hierarchy of `controller` (NULL: version 2), from root/proc/self/cgroup. */
-static bool osl_own_path(const char *root, const char *controller, char path[OSL_LINE])
-{
-    char file[OSL_PATH];
-    osl_lines l;
-    int n = snprintf(file, sizeof file, "%s/proc/self/cgroup", root);
-    bool found = false;
-    if (n < 0 || (size_t)n >= sizeof file || !osl_lines_open(&l, file))
-        return false;
-    while (!found && osl_lines_next(&l)) {
-        const char *list = strchr(l.line, ':');         /* "id:list:path"; a path may hold colons */
-        const char *own = list ? strchr(list + 1, ':') : NULL;
-        if (!own)
-            continue;
-        list++;
-        size_t len = (size_t)(own - list);
-        found = controller ? osl_in_list(list, len, controller) : len == 0 && l.line[0] == '0';
-        if (found)
-            memcpy(path, own + 1, strlen(own + 1) + 1);
-    }
-    osl_lines_close(&l);
-    return found;
-}
-
-/* mountinfo writes blanks and backslashes as three octal digits; undo that in place. */
-static void osl_unescape(char *s)
-{
-    char *to = s;
-    for (; *s; s++) {
-        if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' && s[3] >= '0' && s[3] <= '7') {
-            *to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
-            s += 3;
-        } else {
-            *to++ = *s;
-        }
-    }
-    *to = 0;
-}
-
-typedef struct osl_mount {
-    char *root, *point, *type, *options;
-} osl_mount;
-
-/* Cut a mountinfo line in place: id parent dev root point options [tags...] - type source options */
-static bool osl_split_mount(char *line, osl_mount *m)
-{
-    char *tail = strstr(line, " - ");
-    if (!tail)
-        return false;
-    *tail = 0;
-    *m = (osl_mount){.root = line, .point = line, .type = tail + 3, .options = tail + 3};
-    char *at = line;
-    for (int field = 0; field < 5; field++) {
-        if (field == 3)
-            m->root = at;
-        if (field == 4)
-            m->point = at;
-        at += strcspn(at, " ");
-        if (*at)
-            *at++ = 0;
-    }
-    at = m->type;
-    for (int field = 0; field < 3; field++) {
-        if (field == 2)
-            m->options = at;
-        at += strcspn(at, " ");
-        if (*at)
-            *at++ = 0;
-    }
-    osl_unescape(m->root);
-    osl_unescape(m->point);
-    return m->point[0] == '/';
-}
-
-/* What is left of `path` below the mount's root, or NULL when the root is not above it. */
-static const char *osl_below(const char *path, const char *mount_root)
-{
-    size_t n = strlen(mount_root);
-    if (n == 1 && mount_root[0] == '/')
-        n = 0;
-    if (strncmp(path, mount_root, n) != 0 || (path[n] != 0 && path[n] != '/'))
-        return NULL;
-    const char *rest = path + n;
-    for (const char *up = rest; (up = strstr(up, "/..")) != NULL; up += 3)
-        if (up[3] == '/' || up[3] == 0)         /* we were moved out of the namespace's root */
-            return NULL;
-    return strcmp(rest, "/") == 0 ? "" : rest;
-}
-
-/* Find the directory of our cgroup in the hierarchy of `controller` (NULL: version 2).  Of several
- * mounts of one hierarchy, the first whose root is above us wins, else the first. */
-static void osl_find_group(const char *root, const char *controller, osl_group *g)
-{
-    char own[OSL_LINE], file[OSL_PATH];
-    osl_lines l;
-    osl_mount m;
-    g->found = false;
-    int n = snprintf(file, sizeof file, "%s/proc/self/mountinfo", root);
-    if (n < 0 || (size_t)n >= sizeof file || !osl_own_path(root, controller, own) || !osl_lines_open(&l, file))
-        return;
-    for (bool exact = false; !exact && osl_lines_next(&l);) {
-        if (!osl_split_mount(l.line, &m))
-            continue;
-        if (controller ? strcmp(m.type, "cgroup") != 0 || !osl_in_list(m.options, strlen(m.options), controller)
-                       : strcmp(m.type, "cgroup2") != 0)
-            continue;
-        const char *rest = osl_below(own, m.root);
-        exact = rest != NULL;
-        if (g->found && !exact)
-            continue;
-        n = snprintf(g->dir, sizeof g->dir, "%s%s", root, m.point);
-        if (n < 0 || (size_t)n >= sizeof g->dir)
-            continue;
-        g->top = (size_t)n;
-        g->found = true;
-        if (exact && strlen(rest) < sizeof g->dir - g->top)
-            memcpy(g->dir + g->top, rest, strlen(rest) + 1);
-    }
-    osl_lines_close(&l);
-}
-
-/* One level up; false when we were at the mount point. */
-static bool osl_parent(osl_group *g)
-{
-    size_t n = strlen(g->dir);
-    if (n <= g->top)
-        return false;
-    while (n > g->top && g->dir[n - 1] != '/')
-        n--;
-    while (n > g->top && g->dir[n - 1] == '/')
-        n--;
-    g->dir[n] = 0;
-    return true;
-}
-
-/* ------------------------------------------------------------------------------------------
- * Memory
- * ------------------------------------------------------------------------------------------ */
-
-/* limit - usage + reclaimable, never more than the limit itself. */
-static uint64_t osl_headroom(uint64_t limit, uint64_t usage, uint64_t reclaim)
-{
-    return PN_MIN(limit, osl_minus(limit, osl_minus(usage, reclaim)));
-}
-
-static void osl_level_v2(const char *dir, uint64_t *total, uint64_t *available)
-{
-    uint64_t limit = PN_MIN(osl_read_u64(dir, "memory.max", OSL_NO_LIMIT),
-                            osl_read_u64(dir, "memory.high", OSL_NO_LIMIT));
-    if (limit == OSL_NO_LIMIT)
-        return;
-    osl_field f[] = {{"inactive_file", 0, false}, {"active_file", 0, false}, {"slab_reclaimable", 0, false},
-                     {"file_dirty", 0, false}, {"file_writeback", 0, false}};
-    osl_read_fields(dir, "memory.stat", f, PN_COUNT_OF(f));
-    uint64_t reclaim = osl_minus(f[0].value + f[1].value + f[2].value, f[3].value + f[4].value);
-    *total = PN_MIN(*total, limit);
-    *available = PN_MIN(*available, osl_headroom(limit, osl_read_u64(dir, "memory.current", 0), reclaim));
-}
-
-static void osl_level_v1(const char *dir, uint64_t *total, uint64_t *available)
-{
-    uint64_t limit = osl_read_u64(dir, "memory.limit_in_bytes", OSL_NO_LIMIT);
-    if (limit >= OSL_V1_HUGE)
-        return;
-    osl_field f[] = {{"total_inactive_file", 0, false}, {"total_active_file", 0, false},
-                     {"total_dirty", 0, false}, {"total_writeback", 0, false}};
-    osl_read_fields(dir, "memory.stat", f, PN_COUNT_OF(f));
-    uint64_t reclaim = osl_minus(f[0].value + f[1].value, f[2].value + f[3].value);
-    *total = PN_MIN(*total, limit);
-    *available = PN_MIN(*available, osl_headroom(limit, osl_read_u64(dir, "memory.usage_in_bytes", 0), reclaim));
-}
-
-static void osl_memory_host(const char *root, uint64_t *total, uint64_t *available)
-{
-    char dir[OSL_PATH];
-    osl_field f[] = {{"MemTotal", 0, false}, {"MemAvailable", 0, false}, {"MemFree", 0, false},
-                     {"Buffers", 0, false}, {"Cached", 0, false}, {"Shmem", 0, false},
-                     {"CommitLimit", 0, false}, {"Committed_AS", 0, false}};
-    int n = snprintf(dir, sizeof dir, "%s/proc", root);
-    if (n < 0 || (size_t)n >= sizeof dir || !osl_read_fields(dir, "meminfo", f, PN_COUNT_OF(f)))
-        return;
-    if (f[0].found)
-        *total = f[0].value;
-    if (f[1].found)
-        *available = f[1].value;
-    else if (f[2].found)                        /* before Linux 3.14 */
-        *available = osl_minus(f[2].value + f[3].value + f[4].value, f[5].value);
-    if (f[6].found && osl_read_u64(dir, "sys/vm/overcommit_memory", 0) == 2)
-        *available = PN_MIN(*available, osl_minus(f[6].value, f[7].value));
-}
-
-/* The smallest of everything; OSL_NO_LIMIT where nothing is known. */
-static void osl_memory(const char *root, uint64_t *total, uint64_t *available)
-{
-    osl_group g;
-    *total = *available = OSL_NO_LIMIT;
-    osl_memory_host(root, total, available);
-    osl_find_group(root, NULL, &g);
-    if (g.found) {
-        do
-            osl_level_v2(g.dir, total, available);
-        while (osl_parent(&g));
-    }
-    osl_find_group(root, "memory", &g);
-    if (g.found) {
-        do
-            osl_level_v1(g.dir, total, available);
-        while (osl_parent(&g));
-    }
-}
-
-/* The header's convention: 0 is "unknown", so a known nothing becomes one byte. */
-static uint64_t osl_known(uint64_t v)
-{
-    return v == OSL_NO_LIMIT ? 0 : PN_MAX(v, (uint64_t)1);
-}
-
-PN_INTERNAL void pn_os_memory_at(const char *root, uint64_t *total, uint64_t *available)
-{
-    osl_memory(root, total, available);
-    *total = osl_known(*total);
-    *available = osl_known(*available);
-}
-
-/* What a resource limit leaves, given what /proc/self/status counts against it. */
-static uint64_t osl_rlimit_left(int which, uint64_t used)
-{
-    struct rlimit r;
-    if ((which == 0 ? getrlimit(RLIMIT_AS, &r) : getrlimit(RLIMIT_DATA, &r)) != 0 || r.rlim_cur == RLIM_INFINITY)
-        return OSL_NO_LIMIT;
-    return osl_minus((uint64_t)r.rlim_cur, used);
-}
-
-PN_INTERNAL void pn_os_memory(uint64_t *total, uint64_t *available)
-{
-    osl_field f[] = {{"VmSize", 0, false}, {"VmData", 0, false}};
-    osl_memory("", total, available);
-    osl_read_fields("/proc/self", "status", f, PN_COUNT_OF(f));
-    *available = PN_MIN(*available, osl_rlimit_left(0, f[0].value));
-    *available = PN_MIN(*available, osl_rlimit_left(1, f[1].value));
-    *total = osl_known(*total);
-    *available = osl_known(*available);
-}
-
-/* ------------------------------------------------------------------------------------------
- * Cores
- * ------------------------------------------------------------------------------------------ */
-
-/* ceil(quota / period), no more than `cores`. */
-static uint32_t osl_quota_cores(uint64_t quota, uint64_t period, uint32_t cores)
-{
-    if (period == 0 || quota / period >= cores)
-        return cores;
-    uint64_t n = quota / period + (quota % period != 0);
-    return n < 1 ? 1 : (uint32_t)n;
-}
-
-static uint32_t osl_cpu_v2(const char *dir, uint32_t cores)
-{
-    char text[64];
-    const char *s = text;
-    uint64_t quota, period;
-    if (!osl_read_line(dir, "cpu.max", text) || !osl_u64(&s, &quota))      /* absent, or "max 100000" */
-        return cores;
-    s += *s == ' ';
-    return osl_u64(&s, &period) ? osl_quota_cores(quota, period, cores) : cores;
-}
-
-static uint32_t osl_cpu_v1(const char *dir, uint32_t cores)
-{
-    uint64_t quota = osl_read_u64(dir, "cpu.cfs_quota_us", OSL_NO_LIMIT);  /* "-1": none */
-    if (quota == OSL_NO_LIMIT)
-        return cores;
-    return osl_quota_cores(quota, osl_read_u64(dir, "cpu.cfs_period_us", 0), cores);
-}
-
-PN_INTERNAL uint32_t pn_os_cores_at(const char *root, uint32_t cores)
-{
-    osl_group g;
-    osl_find_group(root, NULL, &g);
-    if (g.found) {
-        do
-            cores = osl_cpu_v2(g.dir, cores);
-        while (osl_parent(&g));
-    }
-    osl_find_group(root, "cpu", &g);
-    if (g.found) {
-        do
-            cores = osl_cpu_v1(g.dir, cores);
-        while (osl_parent(&g));
-    }
-    return PN_MAX(cores, 1u);
-}
 
 /* By the affinity mask, which a cpuset has already cut.  Room for 8192 cores: the kernel refuses a
  * mask smaller than its own, and glibc's cpu_set_t ends at 1024. */
@@ -9759,11 +9711,7 @@ static uint32_t osl_affinity(void)
     return online > 0 ? (uint32_t)online : 1;
 }
 
-PN_INTERNAL uint32_t pn_os_cores(void) { return pn_os_cores_at("", osl_affinity()); }
-
-/* ------------------------------------------------------------------------------------------
- * Random bits
- * ------------------------------------------------------------------------------------------ */
+PN_INTERNAL uint32_t pn_os_cores(void) { return pn_host_cores("", osl_affinity()); }
 
 /* getrandom by number: older libcs lack the wrapper.  1: do not wait for the pool at boot. */
 PN_INTERNAL uint64_t pn_os_entropy(void)
@@ -9788,11 +9736,6 @@ PN_INTERNAL uint64_t pn_os_entropy(void)
     return pn_hash(&mix, sizeof mix, 0);
 }
 
-#undef OSL_PATH
-#undef OSL_LINE
-#undef OSL_NO_LIMIT
-#undef OSL_V1_HUGE
-
 #endif /* PN_ENABLE_FILES && __linux__ */
 #endif
 
@@ -9801,16 +9744,12 @@ PN_INTERNAL uint64_t pn_os_entropy(void)
 #define PN_DROP_BASE_PN_OS_DARWIN_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_os_darwin.c - macOS: random bits, cores, memory.
- *
- * Memory that can be taken is what the kernel gives up without paging to the compressor: free,
- * inactive and purgeable pages.  There are no cgroups.
+ * pn_os_darwin.c - macOS: random bits, cores.
  */
 /* includes base/pn_os.h */
 
 #if PN_ENABLE_FILES && defined(__APPLE__)
 
-#include <mach/mach.h>
 #include <stdlib.h>
 #include <sys/sysctl.h>
 #include <sys/types.h>
@@ -9829,26 +9768,6 @@ PN_INTERNAL uint32_t pn_os_cores(void)
     if (sysctlbyname("hw.activecpu", &n, &len, NULL, 0) != 0 || n < 1)
         return 1;
     return (uint32_t)n;
-}
-
-PN_INTERNAL void pn_os_memory(uint64_t *total, uint64_t *available)
-{
-    uint64_t physical = 0;
-    size_t len = sizeof physical;
-    vm_size_t page = 0;
-    vm_statistics64_data_t vm;
-    mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
-    host_t host = mach_host_self();
-
-    *total = *available = 0;
-    if (sysctlbyname("hw.memsize", &physical, &len, NULL, 0) == 0)
-        *total = physical;
-    if (host_page_size(host, &page) == KERN_SUCCESS &&
-        host_statistics64(host, HOST_VM_INFO64, (host_info64_t)&vm, &count) == KERN_SUCCESS)
-        *available = ((uint64_t)vm.free_count + vm.inactive_count + vm.purgeable_count) * page;
-    mach_port_deallocate(mach_task_self(), host);       /* mach_host_self() adds a reference each time */
-    if (*total && *available > *total)
-        *available = *total;
 }
 
 #endif /* PN_ENABLE_FILES && __APPLE__ */
@@ -9957,13 +9876,909 @@ PN_INTERNAL uint64_t pn_os_entropy(void)
 
 PN_INTERNAL uint32_t pn_os_cores(void) { return 1; }
 
-PN_INTERNAL void pn_os_memory(uint64_t *total, uint64_t *available)
+#endif /* no files, or an unknown system */
+#endif
+
+/* ---- Begin base/pn_cgroup.c ---- */
+#ifndef PN_DROP_BASE_PN_CGROUP_C
+#define PN_DROP_BASE_PN_CGROUP_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes base/pn_cgroup.h */
+
+#if PN_ENABLE_FILES && defined(__linux__)
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------------------------------
+ * Reading small texts
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_lines_begin(pn_lines *l, int fd)
 {
-    *total = 0;
-    *available = 0;
+    l->fd = fd;
+    l->failed = fd < 0;
+    l->offset = 0;
+    l->at = l->have = 0;
+}
+
+static bool cgroup_lines_fill(pn_lines *l)
+{
+    ssize_t got;
+    if (l->failed)
+        return false;
+    do
+        got = pread(l->fd, l->buf, sizeof l->buf, (off_t)l->offset);
+    while (got < 0 && errno == EINTR);
+    l->failed = got < 0;
+    l->at = 0;
+    l->have = got > 0 ? (size_t)got : 0;
+    l->offset += l->have;
+    return got > 0;
+}
+
+PN_INTERNAL bool pn_lines_next(pn_lines *l)
+{
+    size_t n = 0;
+    bool any = false;
+    while (l->at < l->have || cgroup_lines_fill(l)) {
+        char c = l->buf[l->at++];
+        any = true;
+        if (c == '\n')
+            break;
+        if (n + 1 < sizeof l->line)
+            l->line[n++] = c;
+    }
+    l->line[n] = 0;
+    return any;
+}
+
+PN_INTERNAL int pn_cgroup_open_file(const char *dir, const char *file)
+{
+    char path[PN_CGROUP_PATH];
+    int fd, n = snprintf(path, sizeof path, "%s/%s", dir, file);
+    if (n < 0 || (size_t)n >= sizeof path) {
+        errno = ENOENT;
+        return -1;
+    }
+    do
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+PN_INTERNAL bool pn_cgroup_u64(const char **s, uint64_t *out)
+{
+    const char *p = *s;
+    uint64_t v = 0;
+    if (*p < '0' || *p > '9')
+        return false;
+    for (; *p >= '0' && *p <= '9'; p++) {
+        uint64_t digit = (uint64_t)(*p - '0');
+        v = v > (UINT64_MAX - digit) / 10 ? UINT64_MAX : v * 10 + digit;
+    }
+    *s = p;
+    *out = v;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Where our cgroup is
+ * ------------------------------------------------------------------------------------------ */
+
+/* Is `word` one of the items of a comma-separated list of `len` bytes? */
+static bool cgroup_in_list(const char *list, size_t len, const char *word)
+{
+    size_t n = strlen(word);
+    for (size_t at = 0; at <= len;) {
+        size_t item = 0;
+        while (at + item < len && list[at + item] != ',')
+            item++;
+        if (item == n && memcmp(list + at, word, n) == 0)
+            return true;
+        at += item + 1;
+    }
+    return false;
+}
+
+/* Our path in the hierarchy of `controller` (NULL: version 2), from root/proc/self/cgroup. */
+static bool cgroup_own_path(const char *root, const char *controller, char path[PN_CGROUP_LINE])
+{
+    pn_lines l;
+    bool found = false;
+    int fd = pn_cgroup_open_file(root, "proc/self/cgroup");
+    pn_lines_begin(&l, fd);
+    while (!found && pn_lines_next(&l)) {
+        const char *list = strchr(l.line, ':');         /* "id:list:path"; a path may hold colons */
+        const char *own = list ? strchr(list + 1, ':') : NULL;
+        if (!own)
+            continue;
+        list++;
+        size_t len = (size_t)(own - list);
+        found = controller ? cgroup_in_list(list, len, controller) : len == 0 && l.line[0] == '0';
+        if (found)
+            memcpy(path, own + 1, strlen(own + 1) + 1);
+    }
+    if (fd >= 0)
+        close(fd);
+    return found;
+}
+
+/* mountinfo writes blanks and backslashes as three octal digits; undo that in place. */
+static void cgroup_unescape(char *s)
+{
+    char *to = s;
+    for (; *s; s++) {
+        if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' && s[3] >= '0' && s[3] <= '7') {
+            *to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
+            s += 3;
+        } else {
+            *to++ = *s;
+        }
+    }
+    *to = 0;
+}
+
+typedef struct cgroup_mount {
+    char *root, *point, *type, *options;
+} cgroup_mount;
+
+/* Cut a mountinfo line in place: id parent dev root point options [tags...] - type source options */
+static bool cgroup_split_mount(char *line, cgroup_mount *m)
+{
+    char *tail = strstr(line, " - ");
+    if (!tail)
+        return false;
+    *tail = 0;
+    *m = (cgroup_mount){.root = line, .point = line, .type = tail + 3, .options = tail + 3};
+    char *at = line;
+    for (int field = 0; field < 5; field++) {
+        if (field == 3)
+            m->root = at;
+        if (field == 4)
+            m->point = at;
+        at += strcspn(at, " ");
+        if (*at)
+            *at++ = 0;
+    }
+    at = m->type;
+    for (int field = 0; field < 3; field++) {
+        if (field == 2)
+            m->options = at;
+        at += strcspn(at, " ");
+        if (*at)
+            *at++ = 0;
+    }
+    cgroup_unescape(m->root);
+    cgroup_unescape(m->point);
+    return m->point[0] == '/';
+}
+
+/* What is left of `path` below the mount's root, or NULL when the root is not above it. */
+static const char *cgroup_below(const char *path, const char *mount_root)
+{
+    size_t n = strlen(mount_root);
+    if (n == 1 && mount_root[0] == '/')
+        n = 0;
+    if (strncmp(path, mount_root, n) != 0 || (path[n] != 0 && path[n] != '/'))
+        return NULL;
+    const char *rest = path + n;
+    for (const char *up = rest; (up = strstr(up, "/..")) != NULL; up += 3)
+        if (up[3] == '/' || up[3] == 0)         /* we were moved out of the namespace's root */
+            return NULL;
+    return strcmp(rest, "/") == 0 ? "" : rest;
+}
+
+/* Is this line a mount of the hierarchy we look for? */
+static bool cgroup_is_mount(const cgroup_mount *m, const char *controller)
+{
+    if (!controller)
+        return strcmp(m->type, "cgroup2") == 0;
+    return strcmp(m->type, "cgroup") == 0 && cgroup_in_list(m->options, strlen(m->options), controller);
+}
+
+/* Of several mounts of one hierarchy, the first whose root is above us wins, else the first. */
+PN_INTERNAL bool pn_cgroup_find(pn_cgroup *g, const char *root, const char *controller)
+{
+    char own[PN_CGROUP_LINE];
+    pn_lines l;
+    cgroup_mount m;
+    bool found = false, exact = false;
+    if (!cgroup_own_path(root, controller, own))
+        return false;
+    int fd = pn_cgroup_open_file(root, "proc/self/mountinfo");
+    pn_lines_begin(&l, fd);
+    while (!exact && pn_lines_next(&l)) {
+        if (!cgroup_split_mount(l.line, &m) || !cgroup_is_mount(&m, controller))
+            continue;
+        const char *rest = cgroup_below(own, m.root);
+        size_t before = strlen(root), n = strlen(m.point);
+        if ((found && !rest) || before + n >= sizeof g->dir)
+            continue;
+        memcpy(g->dir, root, before);
+        memcpy(g->dir + before, m.point, n + 1);
+        g->top = before + n;
+        found = true;
+        exact = rest != NULL;
+        if (exact && strlen(rest) < sizeof g->dir - g->top)
+            memcpy(g->dir + g->top, rest, strlen(rest) + 1);
+    }
+    if (fd >= 0)
+        close(fd);
+    return found;
+}
+
+PN_INTERNAL bool pn_cgroup_up(pn_cgroup *g)
+{
+    size_t n = strlen(g->dir);
+    if (n <= g->top)
+        return false;
+    while (n > g->top && g->dir[n - 1] != '/')
+        n--;
+    while (n > g->top && g->dir[n - 1] == '/')
+        n--;
+    g->dir[n] = 0;
+    return true;
+}
+
+#endif /* PN_ENABLE_FILES && __linux__ */
+#endif
+
+/* ---- Begin base/pn_host_linux.c ---- */
+#ifndef PN_DROP_BASE_PN_HOST_LINUX_C
+#define PN_DROP_BASE_PN_HOST_LINUX_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_host_linux.c - Linux: meminfo, control groups of both versions, resource limits, counters.
+ *
+ * What is read when:
+ *     every reading       meminfo; limit and usage of each group; pressure and events of our own;
+ *                         status, when a resource limit is set
+ *     once a second       memory.stat of our own group and of those with a limit; limits;
+ *                         overcommit_memory; vmstat, for what our own memory.stat does not tell
+ *     every 60 seconds    where our groups are
+ *
+ * "Our own group" is the innermost one of the hierarchy that has the memory controller.
+ */
+/* includes base/pn_host.h */
+
+#if PN_ENABLE_FILES && defined(__linux__)
+
+/* includes base/pn_cgroup.h */
+
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define HOST_V1_NO_LIMIT ((uint64_t)1 << 62)    /* v1 writes "none" as LONG_MAX less a page (2.1) */
+static const double host_resolve_s = 60, host_count_s = 1;      /* memory sheet 2.1, 2.4 */
+
+/* ------------------------------------------------------------------------------------------
+ * Numbers and tables
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t host_page(void)
+{
+    long n = sysconf(_SC_PAGESIZE);
+    return n > 0 ? (uint64_t)n : 4096;
+}
+
+/* Open dir/file.  Absent or not ours to read: -1.  Out of descriptors is another matter. */
+static int host_open(pn_host *h, const char *dir, const char *file)
+{
+    int fd = pn_cgroup_open_file(dir, file);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+        h->starved = true;
+    return fd;
+}
+
+static void host_shut(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* The number a text begins with; "max", "-1" or no text: none.  The kernel's texts are never empty:
+ * one that is has gone away. */
+static uint64_t host_number(pn_host *h, int fd, uint64_t none)
+{
+    char text[64];
+    const char *s = text;
+    ssize_t got;
+    uint64_t v;
+    if (fd < 0)
+        return none;
+    do
+        got = pread(fd, text, sizeof text - 1, 0);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0) {
+        h->vanished = true;
+        return none;
+    }
+    text[got] = 0;
+    return pn_cgroup_u64(&s, &v) ? v : none;
+}
+
+/* Of a table of "name value" or "name: value kB" lines, the values asked for. */
+typedef struct host_field {
+    const char *name;
+    uint64_t value;             /* what stands here before, stays where the line is missing */
+    bool found;
+} host_field;
+
+static void host_take_field(const char *line, host_field *f, size_t n_fields)
+{
+    size_t len = strcspn(line, ": \t");
+    const char *s = line + len + strspn(line + len, ": \t");
+    for (size_t i = 0; i < n_fields; i++) {
+        uint64_t v;
+        if (strncmp(f[i].name, line, len) != 0 || f[i].name[len] != 0 || !pn_cgroup_u64(&s, &v))
+            continue;
+        f[i].value = strcmp(s, " kB") == 0 ? pn_mul_sat(v, 1024) : v;
+        f[i].found = true;
+        return;
+    }
+}
+
+static void host_fields(pn_host *h, int fd, host_field *f, size_t n_fields)
+{
+    pn_lines l;
+    bool any = false;
+    if (fd < 0)
+        return;
+    pn_lines_begin(&l, fd);
+    while (pn_lines_next(&l)) {
+        host_take_field(l.line, f, n_fields);
+        any = true;
+    }
+    if (l.failed || !any)
+        h->vanished = true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Opening
+ * ------------------------------------------------------------------------------------------ */
+
+static void host_add_level(pn_host *h, const char *dir, bool v1)
+{
+    if (h->n_levels == PN_HOST_GROUPS)
+        return;
+    pn_host_level *g = &h->levels[h->n_levels];
+    memset(g, 0, sizeof *g);
+    g->v1 = v1;
+    g->limit = host_open(h, dir, v1 ? "memory.limit_in_bytes" : "memory.max");
+    g->high = v1 ? -1 : host_open(h, dir, "memory.high");
+    g->usage = host_open(h, dir, v1 ? "memory.usage_in_bytes" : "memory.current");
+    g->stat = host_open(h, dir, "memory.stat");
+    if (g->limit >= 0 || g->high >= 0 || g->usage >= 0 || g->stat >= 0)
+        h->n_levels++;
+}
+
+/* Find our groups of one version and open them, from ours up to the mount point. */
+static void host_add_levels(pn_host *h, bool v1)
+{
+    pn_cgroup g;
+    uint32_t before = h->n_levels;
+    if (!pn_cgroup_find(&g, h->root, v1 ? "memory" : NULL))
+        return;
+    do {
+        if (!v1 && h->psi < 0)
+            h->psi = host_open(h, g.dir, "memory.pressure");
+        if (h->events < 0 && h->n_levels == before)
+            h->events = host_open(h, g.dir, v1 ? "memory.oom_control" : "memory.events");
+        host_add_level(h, g.dir, v1);
+    } while (pn_cgroup_up(&g));
+    if (h->n_levels > before)
+        h->own = (int32_t)before;           /* v1 is asked last: on hybrid systems memory is there */
+}
+
+static void host_open_proc(pn_host *h)
+{
+    h->meminfo = host_open(h, h->root, "proc/meminfo");
+    h->overcommit = host_open(h, h->root, "proc/sys/vm/overcommit_memory");
+    h->vmstat = host_open(h, h->root, "proc/vmstat");
+    h->limits = host_open(h, h->root, "proc/self/limits");
+    h->status = host_open(h, h->root, "proc/self/status");
+}
+
+static void host_resolve(pn_host *h, double now)
+{
+    pn_host_close(h);
+    h->open = true;
+    h->starved = false;
+    h->resolved = now;
+    h->counted = -1;
+    h->psi = h->events = h->own = -1;
+    h->n_levels = 0;
+    host_open_proc(h);
+    host_add_levels(h, false);
+    host_add_levels(h, true);
+    if (h->psi < 0)
+        h->psi = host_open(h, h->root, "proc/pressure/memory");
+}
+
+PN_INTERNAL void pn_host_open(pn_host *h, const char *root)
+{
+    memset(h, 0, sizeof *h);
+    h->root = root;
+}
+
+PN_INTERNAL void pn_host_close(pn_host *h)
+{
+    if (!h->open)
+        return;
+    int *fd[] = {&h->meminfo, &h->overcommit, &h->vmstat, &h->limits, &h->status, &h->psi, &h->events};
+    for (size_t i = 0; i < PN_COUNT_OF(fd); i++)
+        host_shut(fd[i]);
+    for (uint32_t i = 0; i < h->n_levels; i++) {
+        host_shut(&h->levels[i].limit);
+        host_shut(&h->levels[i].high);
+        host_shut(&h->levels[i].usage);
+        host_shut(&h->levels[i].stat);
+    }
+    h->open = false;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Once a second
+ * ------------------------------------------------------------------------------------------ */
+
+/* Reclaim and mapped of a level; of our own group also the counters (in pages). */
+static void host_count_level(pn_host *h, pn_host_level *g, bool own, uint64_t page)
+{
+    static const char *const names[2][6] = {
+        {"inactive_file", "active_file", "slab_reclaimable", "file_dirty", "file_writeback", "file_mapped"},
+        {"total_inactive_file", "total_active_file", "", "total_dirty", "total_writeback", "total_mapped_file"}};
+    host_field f[9];
+    memset(f, 0, sizeof f);
+    for (size_t i = 0; i < 6; i++)
+        f[i].name = names[g->v1][i];
+    f[6].name = g->v1 ? "total_workingset_refault_file" : "workingset_refault_file";
+    f[7].name = "workingset_refault";               /* before Linux 5.9: anonymous pages never refaulted */
+    f[8].name = g->v1 ? "total_pswpin" : "pswpin";  /* since 6.14 */
+    host_fields(h, g->stat, f, PN_COUNT_OF(f));
+    g->counted = true;
+    g->reclaim = pn_sub_sat(pn_add_sat(pn_add_sat(f[0].value, f[1].value), f[2].value),
+                           pn_add_sat(f[3].value, f[4].value));
+    g->mapped = f[5].value;
+    if (!own)
+        return;
+    if (f[6].found || f[7].found) {
+        h->known |= PN_HOST_REFAULT;
+        h->refault = pn_mul_sat(f[6].found ? f[6].value : f[7].value, page);
+    }
+    if (f[8].found) {
+        h->known |= PN_HOST_SWAPIN;
+        h->swapin = pn_mul_sat(f[8].value, page);
+    }
+}
+
+/* What our own group does not tell, of the whole machine. */
+static void host_count_machine(pn_host *h, uint64_t page)
+{
+    host_field f[] = {{"workingset_refault_file", 0, false}, {"workingset_refault", 0, false}, {"pswpin", 0, false}};
+    if ((h->known & (PN_HOST_REFAULT | PN_HOST_SWAPIN)) == (PN_HOST_REFAULT | PN_HOST_SWAPIN))
+        return;
+    host_fields(h, h->vmstat, f, PN_COUNT_OF(f));
+    if (!(h->known & PN_HOST_REFAULT) && (f[0].found || f[1].found)) {
+        h->known |= PN_HOST_REFAULT;
+        h->refault = pn_mul_sat(f[0].found ? f[0].value : f[1].value, page);
+    }
+    if (!(h->known & PN_HOST_SWAPIN) && f[2].found) {
+        h->known |= PN_HOST_SWAPIN;
+        h->swapin = pn_mul_sat(f[2].value, page);
+    }
+}
+
+/* The soft value of "Max address space    soft    hard    bytes"; "unlimited": none. */
+static void host_count_limits(pn_host *h)
+{
+    static const char as[] = "Max address space", data[] = "Max data size";
+    pn_lines l;
+    h->limit_as = h->limit_data = PN_HOST_UNKNOWN;
+    if (h->limits < 0)
+        return;
+    pn_lines_begin(&l, h->limits);
+    while (pn_lines_next(&l)) {
+        bool is_as = strncmp(l.line, as, sizeof as - 1) == 0;
+        if (!is_as && strncmp(l.line, data, sizeof data - 1) != 0)
+            continue;
+        const char *s = l.line + (is_as ? sizeof as : sizeof data) - 1;
+        s += strspn(s, " ");
+        pn_cgroup_u64(&s, is_as ? &h->limit_as : &h->limit_data);
+    }
+}
+
+static void host_count(pn_host *h, double now)
+{
+    uint64_t page = host_page();
+    h->counted = now;
+    h->known = 0;
+    h->strict = host_number(h, h->overcommit, 0) == 2;
+    for (uint32_t i = 0; i < h->n_levels; i++) {
+        h->levels[i].counted = false;
+        if ((int32_t)i == h->own)
+            host_count_level(h, &h->levels[i], true, page);
+    }
+    host_count_machine(h, page);
+    host_count_limits(h);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Every reading
+ * ------------------------------------------------------------------------------------------ */
+
+static void host_read_machine(pn_host *h, pn_host_reading *r)
+{
+    host_field f[] = {{"MemTotal", PN_HOST_UNKNOWN, false}, {"MemAvailable", PN_HOST_UNKNOWN, false},
+                      {"MemFree", 0, false}, {"Buffers", 0, false}, {"Cached", 0, false}, {"Shmem", 0, false},
+                      {"Mapped", PN_HOST_UNKNOWN, false}, {"CommitLimit", 0, false}, {"Committed_AS", 0, false}};
+    host_fields(h, h->meminfo, f, PN_COUNT_OF(f));
+    r->total = f[0].value;
+    r->available = f[1].value;
+    if (!f[1].found && f[2].found)              /* before Linux 3.14 */
+        r->available = pn_sub_sat(pn_add_sat(pn_add_sat(f[2].value, f[3].value), f[4].value), f[5].value);
+    r->mapped = f[6].value;
+    if (h->strict && f[7].found) {
+        r->commit_limit = f[7].value;
+        r->commit_left = pn_sub_sat(f[7].value, f[8].value);
+    }
+}
+
+static void host_read_level(pn_host *h, pn_host_level *g, pn_host_reading *r)
+{
+    uint64_t limit = host_number(h, g->limit, PN_HOST_UNKNOWN);
+    if (g->high >= 0)
+        limit = PN_MIN(limit, host_number(h, g->high, PN_HOST_UNKNOWN));
+    if (limit == PN_HOST_UNKNOWN || (g->v1 && limit >= HOST_V1_NO_LIMIT))
+        return;
+    if (!g->counted)
+        host_count_level(h, g, false, 0);
+    r->groups[r->n_groups++] = (pn_host_group){.limit = limit, .usage = host_number(h, g->usage, 0),
+                                               .reclaim = g->reclaim, .mapped = g->mapped};
+}
+
+/* What the resource limits leave, given what the kernel counts against them. */
+static void host_read_rlimits(pn_host *h, pn_host_reading *r)
+{
+    host_field f[] = {{"VmSize", 0, false}, {"VmData", 0, false}};
+    r->rlimit = PN_MIN(h->limit_as, h->limit_data);
+    if (r->rlimit == PN_HOST_UNKNOWN)
+        return;
+    host_fields(h, h->status, f, PN_COUNT_OF(f));
+    uint64_t as = h->limit_as == PN_HOST_UNKNOWN ? PN_HOST_UNKNOWN : pn_sub_sat(h->limit_as, f[0].value);
+    uint64_t data = h->limit_data == PN_HOST_UNKNOWN ? PN_HOST_UNKNOWN : pn_sub_sat(h->limit_data, f[1].value);
+    r->rlimit_left = PN_MIN(as, data);
+}
+
+/* "full avg10=0.00 avg60=0.00 avg300=0.00 total=N", N in microseconds.  A kernel may let us open this
+ * text and refuse to read it (psi=0): that does not mean it vanished. */
+static void host_read_psi(pn_host *h, pn_host_reading *r)
+{
+    pn_lines l;
+    pn_lines_begin(&l, h->psi);
+    while (h->psi >= 0 && pn_lines_next(&l)) {
+        const char *s = strncmp(l.line, "full ", 5) == 0 ? strstr(l.line, " total=") : NULL;
+        if (s && (s += 7, pn_cgroup_u64(&s, &r->psi_us)))
+            r->known |= PN_HOST_PSI;
+    }
+}
+
+static void host_read_oom(pn_host *h, pn_host_reading *r)
+{
+    host_field f[] = {{"oom", 0, false}, {"oom_kill", 0, false}};
+    host_fields(h, h->events, f, PN_COUNT_OF(f));
+    if (!f[0].found && !f[1].found)
+        return;
+    r->known |= PN_HOST_OOM;
+    r->oom = pn_add_sat(f[0].value, f[1].value);
+}
+
+static void host_read_once(pn_host *h, double now, pn_host_reading *r)
+{
+    memset(r, 0, sizeof *r);
+    r->total = r->available = r->mapped = PN_HOST_UNKNOWN;
+    r->commit_limit = r->commit_left = r->rlimit = r->rlimit_left = PN_HOST_UNKNOWN;
+    h->vanished = false;
+    if (h->counted < 0 || now - h->counted >= host_count_s)
+        host_count(h, now);
+    r->known = h->known;
+    r->refault = h->refault;
+    r->swapin = h->swapin;
+    r->counted = h->counted;
+    host_read_machine(h, r);
+    for (uint32_t i = 0; i < h->n_levels; i++)
+        host_read_level(h, &h->levels[i], r);
+    host_read_rlimits(h, r);
+    host_read_psi(h, r);
+    host_read_oom(h, r);
+    r->lost = h->starved || (r->available == PN_HOST_UNKNOWN && r->n_groups == 0);
+}
+
+PN_INTERNAL void pn_host_read(pn_host *h, double now, pn_host_reading *out)
+{
+    if (!h->open || h->starved || now - h->resolved >= host_resolve_s)
+        host_resolve(h, now);
+    host_read_once(h, now, out);
+    if (h->vanished) {
+        host_resolve(h, now);
+        host_read_once(h, now, out);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Cores
+ * ------------------------------------------------------------------------------------------ */
+
+/* The first line of dir/file; false where there is none. */
+static bool host_line(const char *dir, const char *file, pn_lines *l)
+{
+    int fd = pn_cgroup_open_file(dir, file);
+    if (fd < 0)
+        return false;
+    pn_lines_begin(l, fd);
+    bool ok = pn_lines_next(l);
+    close(fd);
+    return ok;
+}
+
+/* ceil(quota / period), no more than `cores`. */
+static uint32_t host_quota(uint64_t quota, uint64_t period, uint32_t cores)
+{
+    if (period == 0 || quota / period >= cores)
+        return cores;
+    uint64_t n = quota / period + (quota % period != 0);
+    return n < 1 ? 1 : (uint32_t)n;
+}
+
+static uint32_t host_quota_v2(const char *dir, uint32_t cores)
+{
+    pn_lines l;
+    const char *s = l.line;
+    uint64_t quota, period;
+    if (!host_line(dir, "cpu.max", &l) || !pn_cgroup_u64(&s, &quota))      /* absent, or "max 100000" */
+        return cores;
+    s += *s == ' ';
+    return pn_cgroup_u64(&s, &period) ? host_quota(quota, period, cores) : cores;
+}
+
+static uint32_t host_quota_v1(const char *dir, uint32_t cores)
+{
+    pn_lines quota_text, period_text;
+    const char *q = quota_text.line, *p = period_text.line;
+    uint64_t quota, period;
+    if (!host_line(dir, "cpu.cfs_quota_us", &quota_text) || !pn_cgroup_u64(&q, &quota) ||      /* "-1": none */
+        !host_line(dir, "cpu.cfs_period_us", &period_text) || !pn_cgroup_u64(&p, &period))
+        return cores;
+    return host_quota(quota, period, cores);
+}
+
+/* Cores in a list like "0-3,8"; 0 when it is none. */
+static uint64_t host_count_list(const char *s)
+{
+    uint64_t n = 0, first, last;
+    while (pn_cgroup_u64(&s, &first)) {
+        last = first;
+        if (*s == '-') {
+            s++;
+            if (!pn_cgroup_u64(&s, &last) || last < first)
+                return 0;
+        }
+        n = pn_add_sat(n, pn_add_sat(last - first, 1));
+        if (*s != ',')
+            break;
+        s++;
+    }
+    return n;
+}
+
+/* The effective list of a cpuset is already cut to that of every group above it. */
+static uint32_t host_cpuset(const char *dir, const char *file, uint32_t cores)
+{
+    pn_lines l;
+    uint64_t n = host_line(dir, file, &l) ? host_count_list(l.line) : 0;
+    return n && n < cores ? (uint32_t)n : cores;
+}
+
+PN_INTERNAL uint32_t pn_host_cores(const char *root, uint32_t cores)
+{
+    pn_cgroup g;
+    if (pn_cgroup_find(&g, root, NULL)) {
+        cores = host_cpuset(g.dir, "cpuset.cpus.effective", cores);
+        do
+            cores = host_quota_v2(g.dir, cores);
+        while (pn_cgroup_up(&g));
+    }
+    if (pn_cgroup_find(&g, root, "cpuset"))
+        cores = host_cpuset(g.dir, "cpuset.effective_cpus", cores);
+    if (pn_cgroup_find(&g, root, "cpu")) {
+        do
+            cores = host_quota_v1(g.dir, cores);
+        while (pn_cgroup_up(&g));
+    }
+    return PN_MAX(cores, 1u);
+}
+
+#undef HOST_V1_NO_LIMIT
+
+#endif /* PN_ENABLE_FILES && __linux__ */
+#endif
+
+/* ---- Begin base/pn_host_darwin.c ---- */
+#ifndef PN_DROP_BASE_PN_HOST_DARWIN_C
+#define PN_DROP_BASE_PN_HOST_DARWIN_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_host_darwin.c - macOS: memory as the Mach kernel counts it.
+ *
+ * Memory that can be taken is what the kernel gives up without paging to the compressor: free,
+ * inactive and purgeable pages.  There are no control groups.
+ */
+/* includes base/pn_host.h */
+
+#if PN_ENABLE_FILES && defined(__APPLE__)
+
+#include <mach/mach.h>
+#include <sys/sysctl.h>
+#include <sys/types.h>
+
+PN_INTERNAL void pn_host_open(pn_host *h, const char *root)
+{
+    memset(h, 0, sizeof *h);
+    h->root = root;
+}
+
+PN_INTERNAL void pn_host_close(pn_host *h) { (void)h; }
+
+PN_INTERNAL void pn_host_read(pn_host *h, double now, pn_host_reading *r)
+{
+    uint64_t physical = 0;
+    size_t len = sizeof physical;
+    vm_size_t page = 0;
+    vm_statistics64_data_t vm;
+    mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
+    host_t host = mach_host_self();
+
+    (void)h;
+    memset(r, 0, sizeof *r);
+    r->total = r->available = r->mapped = PN_HOST_UNKNOWN;
+    r->commit_limit = r->commit_left = r->rlimit = r->rlimit_left = PN_HOST_UNKNOWN;
+    r->counted = now;
+    if (sysctlbyname("hw.memsize", &physical, &len, NULL, 0) == 0)
+        r->total = physical;
+    if (host_page_size(host, &page) == KERN_SUCCESS &&
+        host_statistics64(host, HOST_VM_INFO64, (host_info64_t)&vm, &count) == KERN_SUCCESS)
+        r->available = PN_MIN(((uint64_t)vm.free_count + vm.inactive_count + vm.purgeable_count) * page, r->total);
+    mach_port_deallocate(mach_task_self(), host);       /* mach_host_self() adds a reference each time */
+    r->lost = r->available == PN_HOST_UNKNOWN;
+}
+
+PN_INTERNAL uint32_t pn_host_cores(const char *root, uint32_t cores)
+{
+    (void)root;
+    return cores;
+}
+
+#endif /* PN_ENABLE_FILES && __APPLE__ */
+#endif
+
+/* ---- Begin base/pn_host_none.c ---- */
+#ifndef PN_DROP_BASE_PN_HOST_NONE_C
+#define PN_DROP_BASE_PN_HOST_NONE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_host_none.c - a build without files, or a system we do not know: at best the size of its memory.
+ */
+/* includes base/pn_host.h */
+
+#if !PN_ENABLE_FILES || !(defined(__linux__) || defined(__APPLE__))
+
+#if defined(__unix__)
+#include <unistd.h>
+#endif
+
+static uint64_t host_physical(void)
+{
+#if defined(_SC_PHYS_PAGES) && defined(_SC_PAGESIZE)
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page > 0)
+        return (uint64_t)pages * (uint64_t)page;
+#endif
+    return PN_HOST_UNKNOWN;
+}
+
+PN_INTERNAL void pn_host_open(pn_host *h, const char *root)
+{
+    memset(h, 0, sizeof *h);
+    h->root = root;
+}
+
+PN_INTERNAL void pn_host_close(pn_host *h) { (void)h; }
+
+PN_INTERNAL void pn_host_read(pn_host *h, double now, pn_host_reading *r)
+{
+    (void)h;
+    memset(r, 0, sizeof *r);
+    r->total = host_physical();
+    r->available = r->mapped = PN_HOST_UNKNOWN;
+    r->commit_limit = r->commit_left = r->rlimit = r->rlimit_left = PN_HOST_UNKNOWN;
+    r->counted = now;
+}
+
+PN_INTERNAL uint32_t pn_host_cores(const char *root, uint32_t cores)
+{
+    (void)root;
+    return cores;
 }
 
 #endif /* no files, or an unknown system */
+#endif
+
+/* ---- Begin base/pn_host.c ---- */
+#ifndef PN_DROP_BASE_PN_HOST_C
+#define PN_DROP_BASE_PN_HOST_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes base/pn_host.h */
+
+/* includes base/pn_os.h */
+
+PN_INTERNAL uint64_t pn_host_budget(const pn_host_reading *r)
+{
+    uint64_t budget = PN_MIN(PN_MIN(r->total, r->rlimit), r->commit_limit);
+    for (uint32_t i = 0; i < r->n_groups; i++)
+        budget = PN_MIN(budget, r->groups[i].limit);
+    return budget;
+}
+
+/* limit - usage + reclaim, floor 0.  Reclaim is an older reading than usage and may exceed it, but
+ * nobody has more than the limit.  Grouped so that nothing wraps. */
+static uint64_t host_headroom(const pn_host_group *g)
+{
+    return pn_sub_sat(g->limit, pn_sub_sat(g->usage, g->reclaim));
+}
+
+static void host_term(uint64_t *least, pn_mem_term *by, uint64_t v, pn_mem_term term)
+{
+    if (v < *least) {
+        *least = v;
+        *by = term;
+    }
+}
+
+/* Page cache is charged to the group that touched it first, hence the smaller of r_map and what is
+ * mapped there; the machine as a whole cannot hold more of our weights than it has mapped either. */
+PN_INTERNAL uint64_t pn_host_free(const pn_host_reading *r, uint64_t r_map, pn_mem_term *by)
+{
+    uint64_t least = PN_HOST_UNKNOWN;
+    pn_mem_term term = PN_MEM_TERM_NONE;
+    if (r->available != PN_HOST_UNKNOWN)
+        host_term(&least, &term, pn_sub_sat(r->available, PN_MIN(r_map, r->mapped)), PN_MEM_TERM_HOST);
+    for (uint32_t i = 0; i < r->n_groups; i++)
+        host_term(&least, &term, pn_sub_sat(host_headroom(&r->groups[i]), PN_MIN(r_map, r->groups[i].mapped)),
+                  PN_MEM_TERM_CGROUP);
+    host_term(&least, &term, r->rlimit_left, PN_MEM_TERM_RLIMIT);
+    host_term(&least, &term, r->commit_left, PN_MEM_TERM_OVERCOMMIT);
+    if (by)
+        *by = term;
+    return least;
+}
+
+/* pn_os.h's convention: 0 is "unknown", so a known nothing becomes one byte. */
+static uint64_t host_known(uint64_t v) { return v == PN_HOST_UNKNOWN ? 0 : PN_MAX(v, (uint64_t)1); }
+
+PN_INTERNAL void pn_os_memory(uint64_t *total, uint64_t *available)
+{
+    pn_host h;
+    pn_host_reading r;
+    pn_host_open(&h, "");
+    pn_host_read(&h, pn_os_now(), &r);
+    pn_host_close(&h);
+    *total = r.lost ? 0 : host_known(pn_host_budget(&r));
+    *available = r.lost ? 0 : host_known(pn_host_free(&r, 0, NULL));
+}
 #endif
 
 /* ---- Begin num/pn_dtype.c ---- */
@@ -48387,6 +49202,701 @@ PN_INTERNAL void pn_ledger_report(const pn_ledger *l, pn_mem_info *out)
 }
 
 #undef LEDGER_DIRECT
+#endif
+
+/* ---- Begin mem/pn_mscript.c ---- */
+#ifndef PN_DROP_MEM_PN_MSCRIPT_C
+#define PN_DROP_MEM_PN_MSCRIPT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes mem/pn_mscript.h */
+
+/* includes base/pn_err.h */
+
+#include <inttypes.h>
+
+/* ------------------------------------------------------------------------------------------
+ * Words and numbers
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct mscript_reader {
+    const char *name;
+    uint64_t line_no;
+    pn_bytes line;                      /* what is left of the line */
+    unsigned seen;                      /* keys of this line, a bit each */
+    pn_err *err;
+} mscript_reader;
+
+static pn_status mscript_fail(const mscript_reader *r, const char *what, pn_bytes word)
+{
+    return pn_fail(r->err, PN_E_INVALID, "%s:%" PRIu64 ": %s: '%.*s'", r->name, r->line_no, what,
+                   (int)PN_MIN(word.len, (size_t)40), word.data ? word.data : "");
+}
+
+static bool mscript_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
+/* The next word of the line; false at its end. */
+static bool mscript_word(mscript_reader *r, pn_bytes *word)
+{
+    while (r->line.len && mscript_blank(r->line.data[0]))
+        r->line.data++, r->line.len--;
+    word->data = r->line.data;
+    word->len = 0;
+    while (r->line.len && !mscript_blank(r->line.data[0]))
+        r->line.data++, r->line.len--, word->len++;
+    return word->len > 0;
+}
+
+static bool mscript_is(pn_bytes w, const char *text) { return w.len == strlen(text) && !memcmp(w.data, text, w.len); }
+
+/* Digits at the word's start, which are cut off; false: none, or too many. */
+static bool mscript_digits(pn_bytes *w, uint64_t *out)
+{
+    size_t before = w->len;
+    uint64_t v = 0;
+    for (; w->len && w->data[0] >= '0' && w->data[0] <= '9'; w->data++, w->len--)
+        if (!pn_mul_u64(v, 10, &v) || !pn_add_u64(v, (uint64_t)(w->data[0] - '0'), &v))
+            return false;
+    *out = v;
+    return w->len < before;
+}
+
+static bool mscript_bytes(pn_bytes w, uint64_t *out)
+{
+    static const char units[] = "KMG";
+    if (!mscript_digits(&w, out))
+        return false;
+    const char *unit = w.len == 1 ? strchr(units, w.data[0]) : NULL;
+    if (!unit || !*unit)
+        return w.len == 0;
+    return pn_mul_u64(*out, UINT64_C(1) << (10 * (unit - units + 1)), out);
+}
+
+/* 12 or 12.5: no sign, no exponent, so that no locale has a say. */
+static bool mscript_decimal(pn_bytes w, double *out)
+{
+    uint64_t whole, part = 0;
+    double scale = 1;
+    if (!mscript_digits(&w, &whole))
+        return false;
+    if (w.len && w.data[0] == '.') {
+        w.data++, w.len--;
+        for (size_t i = 0; i < w.len; i++)
+            scale *= 10;
+        if (!mscript_digits(&w, &part))
+            return false;
+    }
+    *out = (double)whole + (double)part / scale;
+    return w.len == 0;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Lines
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status mscript_key(mscript_reader *r, pn_bytes word, pn_mscript_line *line)
+{
+    static const char *const keys[] = {"psi", "refault", "swapin", "oom"};
+    const char *equals = memchr(word.data, '=', word.len);
+    if (!equals)
+        return mscript_fail(r, "expected KEY=VALUE", word);
+    pn_bytes key = {word.data, (size_t)(equals - word.data)};
+    pn_bytes value = {equals + 1, word.len - key.len - 1};
+    double percent;
+    uint64_t n;
+    unsigned k = 0;
+    while (k < PN_COUNT_OF(keys) && !mscript_is(key, keys[k]))
+        k++;
+    if (k == PN_COUNT_OF(keys) || (r->seen & 1u << k))
+        return mscript_fail(r, k == PN_COUNT_OF(keys) ? "unknown key (psi, refault, swapin, oom)" : "given twice", word);
+    r->seen |= 1u << k;
+    if (k == 0) {
+        if (!mscript_decimal(value, &percent) || percent > 100)
+            return mscript_fail(r, "psi is a percentage", word);
+        line->psi_rate = percent * 1e4;         /* microseconds a second */
+    } else if (k < 3) {
+        if (!mscript_bytes(value, &n))
+            return mscript_fail(r, "not a number of bytes", word);
+        *(k == 1 ? &line->refault_rate : &line->swapin_rate) = (double)n;
+    } else {
+        if (!mscript_digits(&value, &n) || value.len)
+            return mscript_fail(r, "not a number of events", word);
+        line->oom = pn_add_sat(line->oom, n);
+    }
+    return PN_OK;
+}
+
+/* "SOFT [HARD] [KEY=VALUE ...]" or "lost [KEY=VALUE ...]". */
+static pn_status mscript_values(mscript_reader *r, pn_mscript_line *line)
+{
+    pn_bytes word;
+    if (!mscript_word(r, &word))
+        return mscript_fail(r, "expected the available bytes or 'lost' after the time", word);
+    if (mscript_is(word, "lost"))
+        line->lost = true;
+    else if (!mscript_bytes(word, &line->soft))
+        return mscript_fail(r, "not a number of bytes", word);
+    line->hard = line->soft;
+    bool more = mscript_word(r, &word);
+    if (more && !line->lost && !memchr(word.data, '=', word.len)) {
+        if (!mscript_bytes(word, &line->hard))
+            return mscript_fail(r, "not a number of bytes", word);
+        if (line->hard < line->soft)
+            return mscript_fail(r, "available_hard is less than available_soft", word);
+        more = mscript_word(r, &word);
+    }
+    for (; more; more = mscript_word(r, &word)) {
+        pn_status st = mscript_key(r, word, line);
+        if (st != PN_OK)
+            return st;
+    }
+    return PN_OK;
+}
+
+static pn_status mscript_budget(mscript_reader *r, pn_mscript *s)
+{
+    pn_bytes word;
+    if (s->budget || s->n)
+        return mscript_fail(r, "the budget is given once, before the first instant", r->line);
+    if (!mscript_word(r, &word) || !mscript_bytes(word, &s->budget) || s->budget == 0)
+        return mscript_fail(r, "not a number of bytes", word);
+    return mscript_word(r, &word) ? mscript_fail(r, "nothing follows the budget", word) : PN_OK;
+}
+
+/* One line without its comment and newline. */
+static pn_status mscript_line(mscript_reader *r, pn_mscript *s)
+{
+    pn_bytes word;
+    pn_mscript_line line = {0};
+    if (!mscript_word(r, &word))
+        return PN_OK;
+    if (mscript_is(word, "budget"))
+        return mscript_budget(r, s);
+    if (!mscript_decimal(word, &line.t))
+        return mscript_fail(r, "expected a time in seconds", word);
+    if (s->n == 0 ? line.t > 0 : line.t <= s->lines[s->n - 1].t)
+        return mscript_fail(r, s->n ? "time does not grow" : "the first time is not 0", word);
+    if (s->n) {                                 /* what the line before has added until now */
+        const pn_mscript_line *b = &s->lines[s->n - 1];
+        line.psi = b->psi + b->psi_rate * (line.t - b->t);
+        line.refault = b->refault + b->refault_rate * (line.t - b->t);
+        line.swapin = b->swapin + b->swapin_rate * (line.t - b->t);
+        line.oom = b->oom;
+    }
+    pn_status st = mscript_values(r, &line);
+    if (st != PN_OK)
+        return st;
+    if (!pn_mem_grow(s->mem, PN_ACCT_MISC, (void **)&s->lines, &s->cap, s->n + 1, sizeof *s->lines))
+        return pn_fail_nomem(r->err, "a pressure script", (s->n + 1) * sizeof *s->lines);
+    s->lines[s->n++] = line;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_mscript_init(pn_mscript *s, pn_mem *mem, const char *name, const char *text, size_t n,
+                                      pn_err *err)
+{
+    mscript_reader r = {.name = name, .err = err};
+    pn_status st = PN_OK;
+    memset(s, 0, sizeof *s);
+    s->mem = mem;
+    while (n && st == PN_OK) {
+        const char *newline = memchr(text, '\n', n);
+        size_t len = newline ? (size_t)(newline - text) : n;
+        const char *comment = memchr(text, '#', len);
+        r.line_no++;
+        r.seen = 0;
+        r.line = (pn_bytes){text, comment ? (size_t)(comment - text) : len};
+        st = mscript_line(&r, s);
+        n -= newline ? len + 1 : len;
+        text += newline ? len + 1 : len;
+    }
+    if (st == PN_OK && s->n == 0)
+        st = pn_fail(err, PN_E_INVALID, "%s: holds no instant", name);
+    uint64_t largest = 0;
+    for (size_t i = 0; i < s->n; i++)
+        largest = PN_MAX(largest, s->lines[i].hard);
+    s->budget = s->budget ? s->budget : largest;
+    if (st != PN_OK)
+        pn_mscript_fini(s);
+    return st;
+}
+
+PN_INTERNAL void pn_mscript_fini(pn_mscript *s)
+{
+    if (s->lines)
+        pn_mem_free(s->mem, PN_ACCT_MISC, s->lines, s->cap * sizeof *s->lines);
+    s->lines = NULL;
+    s->n = s->cap = 0;
+}
+
+static uint64_t mscript_whole(double v) { return v >= 0x1p64 ? UINT64_MAX : (uint64_t)v; }
+
+PN_INTERNAL void pn_mscript_at(const pn_mscript *s, double t, pn_mscript_state *out)
+{
+    size_t i = 0;
+    t = PN_MAX(t, 0.0);
+    while (i + 1 < s->n && s->lines[i + 1].t <= t)
+        i++;
+    const pn_mscript_line *l = &s->lines[i];
+    out->lost = l->lost;
+    out->soft = l->soft;
+    out->hard = l->hard;
+    out->oom = l->oom;
+    out->psi_us = mscript_whole(l->psi + l->psi_rate * (t - l->t));
+    out->refault = mscript_whole(l->refault + l->refault_rate * (t - l->t));
+    out->swapin = mscript_whole(l->swapin + l->swapin_rate * (t - l->t));
+}
+#endif
+
+/* ---- Begin mem/pn_msrc.c ---- */
+#ifndef PN_DROP_MEM_PN_MSRC_C
+#define PN_DROP_MEM_PN_MSRC_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes mem/pn_msrc.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_os.h */
+
+#include <inttypes.h>
+
+#define MSRC_SCRIPT_MAX ((uint64_t)1 << 20)     /* bytes; a script is some lines, not a data set */
+
+static double msrc_now(const pn_msrc *s) { return s->params.now ? s->params.now(s->params.user) : pn_os_now(); }
+
+static pn_status msrc_load_script(pn_msrc *s, const char *path, pn_err *err)
+{
+    pn_os_file f;
+    pn_status st = pn_os_open(&f, path, err);
+    if (st != PN_OK)
+        return st;
+    char *text = NULL;
+    size_t n = (size_t)f.size;
+    if (f.size > MSRC_SCRIPT_MAX)
+        st = pn_fail(err, PN_E_INVALID, "%s: %" PRIu64 " bytes are no pressure script", path, f.size);
+    else if (!(text = pn_mem_alloc(s->params.mem, PN_ACCT_MISC, n)))
+        st = pn_fail_nomem(err, "a pressure script", n);
+    else if ((st = pn_os_read(&f, 0, text, n, err)) == PN_OK)
+        st = pn_mscript_init(&s->script, s->params.mem, path, text, n, err);
+    pn_mem_free(s->params.mem, PN_ACCT_MISC, text, n);
+    pn_os_close(&f);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_msrc_open(pn_msrc *s, const pn_msrc_params *params, pn_err *err)
+{
+    pn_status st = PN_OK;
+    memset(s, 0, sizeof *s);
+    s->params = *params;
+    s->params.root = params->root ? params->root : "";
+    s->scripted = params->script_path || params->script_text;
+    if (params->script_path)
+        st = msrc_load_script(s, params->script_path, err);
+    else if (params->script_text)
+        st = pn_mscript_init(&s->script, params->mem, "pressure script", params->script_text,
+                             strlen(params->script_text), err);
+    pn_host_open(&s->host, s->params.root);
+    s->started = msrc_now(s);
+    return st;
+}
+
+PN_INTERNAL void pn_msrc_close(pn_msrc *s)
+{
+    pn_host_close(&s->host);
+    pn_mscript_fini(&s->script);
+}
+
+static uint64_t msrc_cap(const pn_msrc_use *use) { return use->user_cap ? use->user_cap : PN_HOST_UNKNOWN; }
+
+/* A system whose free memory we cannot ask for. */
+static void msrc_guess(const pn_host_reading *r, const pn_msrc_use *use, pn_mem_sample *out)
+{
+    uint64_t half = r->total == PN_HOST_UNKNOWN ? PN_HOST_UNKNOWN : r->total / 2;
+    uint64_t budget = use->user_cap ? PN_MIN(use->user_cap, r->total) : half;
+    out->budget = budget == PN_HOST_UNKNOWN ? 0 : budget;
+    out->hard = out->soft = budget == PN_HOST_UNKNOWN ? budget : pn_sub_sat(budget, use->ledger_total);
+    out->limited_by = use->user_cap ? PN_MEM_TERM_CAP : half != PN_HOST_UNKNOWN ? PN_MEM_TERM_HOST : PN_MEM_TERM_NONE;
+}
+
+static void msrc_measure(const pn_host_reading *r, const pn_msrc_use *use, pn_mem_sample *out)
+{
+    uint64_t cap_left = use->user_cap ? pn_sub_sat(use->user_cap, use->ledger_total) : PN_HOST_UNKNOWN;
+    uint64_t budget = PN_MIN(pn_host_budget(r), msrc_cap(use));
+    out->budget = budget == PN_HOST_UNKNOWN ? 0 : budget;
+    out->hard = PN_MIN(pn_host_free(r, 0, NULL), cap_left);
+    out->soft = pn_host_free(r, use->r_map, &out->limited_by);
+    if (cap_left < out->soft) {
+        out->soft = cap_left;
+        out->limited_by = PN_MEM_TERM_CAP;
+    }
+}
+
+static bool msrc_read_machine(pn_msrc *s, const pn_msrc_use *use, pn_mem_sample *out)
+{
+    pn_host_reading r;
+    pn_host_read(&s->host, out->t, &r);
+    if (r.lost)
+        return false;
+    out->host_total = r.total == PN_HOST_UNKNOWN ? 0 : r.total;
+    if (r.available == PN_HOST_UNKNOWN && r.n_groups == 0)
+        msrc_guess(&r, use, out);
+    else
+        msrc_measure(&r, use, out);
+    out->known = r.known;
+    out->counted = r.counted;
+    out->refault = r.refault;
+    out->swapin = r.swapin;
+    out->psi_us = r.psi_us;
+    out->oom = r.oom;
+    return true;
+}
+
+static bool msrc_read_script(pn_msrc *s, const pn_msrc_use *use, pn_mem_sample *out)
+{
+    pn_mscript_state state;
+    pn_mscript_at(&s->script, out->t - s->started, &state);
+    if (state.lost)
+        return false;
+    uint64_t cap = msrc_cap(use);
+    out->host_total = s->script.budget;
+    out->budget = PN_MIN(s->script.budget, cap);
+    out->hard = PN_MIN(state.hard, cap);
+    out->soft = PN_MIN(state.soft, cap);
+    out->limited_by = cap < state.soft ? PN_MEM_TERM_CAP : PN_MEM_TERM_HOST;
+    out->known = PN_HOST_REFAULT | PN_HOST_SWAPIN | PN_HOST_PSI | PN_HOST_OOM;
+    out->counted = out->t;
+    out->refault = state.refault;
+    out->swapin = state.swapin;
+    out->psi_us = state.psi_us;
+    out->oom = state.oom;
+    return true;
+}
+
+PN_INTERNAL void pn_msrc_read(pn_msrc *s, const pn_msrc_use *use, pn_mem_sample *out)
+{
+    memset(out, 0, sizeof *out);
+    out->t = msrc_now(s);
+    if (s->scripted ? msrc_read_script(s, use, out) : msrc_read_machine(s, use, out)) {
+        s->last = *out;
+        return;
+    }
+    double t = out->t;
+    *out = s->last;
+    out->t = t;
+    out->lost = true;
+}
+
+PN_INTERNAL uint32_t pn_msrc_cores(const pn_msrc *s) { return pn_host_cores(s->params.root, pn_os_cores()); }
+
+#undef MSRC_SCRIPT_MAX
+#endif
+
+/* ---- Begin mem/pn_pressure.c ---- */
+#ifndef PN_DROP_MEM_PN_PRESSURE_C
+#define PN_DROP_MEM_PN_PRESSURE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes mem/pn_pressure.h */
+
+#include <math.h>
+
+/* All of memory sheet 5, but what says otherwise. */
+#define PRESS_MIB ((uint64_t)1 << 20)
+#define PRESS_SMALL_HOST (1536 * PRESS_MIB)     /* below, thresholds are plain shares */
+static const double press_confirm_s = 0.2;      /* between the two samples that raise to WATCH or TIGHT */
+static const double press_calm_s = 5, press_calm_critical_s = 3, press_dwell_s = 2;
+static const double press_lost_s = 5;           /* 14.1 */
+static const double press_rate_s = 2;           /* how long refaults or swapping must last */
+static const double press_refault[2] = {0.05, 0.25};            /* of B_disk: WATCH, TIGHT */
+static const double press_swapin = 1048576;                     /* bytes a second: TIGHT */
+static const double press_psi[3] = {0.05, 0.15, 0.40}, press_psi_s = 2;
+static const double press_oom_s = 30, press_alloc_s = 5;
+static const double press_fast_s = 0.25, press_recent_s = 1, press_slow_s = 5, press_recent_for_s = 60;
+
+PN_API const char *pn_level_name(pn_level l)
+{
+    static const char *const names[] = {"OK", "WATCH", "TIGHT", "CRITICAL"};
+    return (unsigned)l < PN_COUNT_OF(names) ? names[l] : "?";
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Thresholds
+ * ------------------------------------------------------------------------------------------ */
+
+/* percent of b, without overflow. */
+static uint64_t press_share(uint64_t b, uint64_t percent) { return b / 100 * percent + b % 100 * percent / 100; }
+
+static uint64_t press_clamp(uint64_t v, uint64_t lo, uint64_t hi) { return PN_MIN(PN_MAX(v, lo), hi); }
+
+static void press_set_thresholds(pn_pressure *p, uint64_t b)
+{
+    uint64_t *e = p->enter;
+    p->budget = b;
+    if (b == 0) {                               /* unknown: nothing is below it */
+        e[PN_LEVEL_WATCH] = e[PN_LEVEL_TIGHT] = e[PN_LEVEL_CRITICAL] = 0;
+    } else if (p->device) {
+        e[PN_LEVEL_WATCH] = press_share(b, 12);
+        e[PN_LEVEL_TIGHT] = press_share(b, 6);
+        e[PN_LEVEL_CRITICAL] = press_share(b, 2);
+    } else if (b < PRESS_SMALL_HOST) {
+        e[PN_LEVEL_WATCH] = press_share(b, 20);
+        e[PN_LEVEL_TIGHT] = press_share(b, 10);
+        e[PN_LEVEL_CRITICAL] = PN_MAX(press_share(b, 4), 8 * PRESS_MIB);
+    } else {
+        e[PN_LEVEL_WATCH] = press_clamp(press_share(b, 20), 256 * PRESS_MIB, 4096 * PRESS_MIB);
+        e[PN_LEVEL_TIGHT] = press_clamp(press_share(b, 10), 128 * PRESS_MIB, 2048 * PRESS_MIB);
+        e[PN_LEVEL_CRITICAL] = press_clamp(press_share(b, 4), 64 * PRESS_MIB, 768 * PRESS_MIB);
+    }
+}
+
+/* What must be available before a level may fall. */
+static uint64_t press_leave(const pn_pressure *p, int level) { return pn_add_sat(p->enter[level], press_share(p->enter[level], 30)); }
+
+PN_INTERNAL uint64_t pn_pressure_threshold(const pn_pressure *p, pn_level level) { return p->enter[level]; }
+
+PN_INTERNAL uint64_t pn_pressure_deficit(const pn_pressure *p)
+{
+    return p->sampled ? pn_sub_sat(press_leave(p, p->level), p->available) : 0;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Overrides
+ * ------------------------------------------------------------------------------------------ */
+
+/* Follow a counter: since when has it grown by more than each of two rates (bytes a second)? */
+static void press_rate_feed(pn_pressure_rate *r, bool known, double t, uint64_t value, const double rates[2])
+{
+    if (!known || !r->known || value < r->value) {      /* the first, or of another control group */
+        *r = (pn_pressure_rate){.known = known, .t = t, .value = value, .since = {-1, -1}};
+        return;
+    }
+    if (t <= r->t)                                      /* not counted anew */
+        return;
+    double rate = (double)(value - r->value) / (t - r->t);
+    for (int i = 0; i < 2; i++)
+        if (rate > rates[i])
+            r->since[i] = r->since[i] < 0 ? r->t : r->since[i];
+        else
+            r->since[i] = -1;
+    r->t = t;
+    r->value = value;
+}
+
+static bool press_rate_lasts(const pn_pressure_rate *r, int i)
+{
+    return r->since[i] >= 0 && r->t - r->since[i] >= press_rate_s;
+}
+
+/* The share of the last two seconds in which all tasks waited.  Of the points only one need be older
+ * than that; points closer than the confirming time are left out, so that 16 are enough. */
+static void press_psi_feed(pn_pressure *p, bool known, double t, uint64_t us)
+{
+    uint32_t n = p->psi_n && us >= p->psi_us[p->psi_n - 1] ? p->psi_n : 0, drop = 0;
+    p->psi_share = 0;
+    p->psi_n = 0;
+    if (!known)
+        return;
+    while (drop + 1 < n && t - p->psi_t[drop + 1] >= press_psi_s)
+        drop++;
+    n -= drop;
+    memmove(p->psi_t, p->psi_t + drop, n * sizeof p->psi_t[0]);
+    memmove(p->psi_us, p->psi_us + drop, n * sizeof p->psi_us[0]);
+    if (n && t - p->psi_t[0] >= press_psi_s)
+        p->psi_share = (double)(us - p->psi_us[0]) * 1e-6 / (t - p->psi_t[0]);
+    if (n < PN_PRESSURE_POINTS && (n == 0 || t - p->psi_t[n - 1] >= press_confirm_s)) {
+        p->psi_t[n] = t;
+        p->psi_us[n++] = us;
+    }
+    p->psi_n = n;
+}
+
+static void press_oom_feed(pn_pressure *p, bool known, double t, uint64_t oom)
+{
+    if (known && p->oom_known && oom > p->oom)
+        p->oom_until = t + press_oom_s;
+    p->oom_known = known;
+    p->oom = oom;
+}
+
+static void press_counters(pn_pressure *p, const pn_mem_sample *s)
+{
+    const double refault[2] = {press_refault[0] * p->disk_rate, press_refault[1] * p->disk_rate};
+    const double swapin[2] = {press_swapin, press_swapin};
+    if (p->device)
+        return;
+    press_rate_feed(&p->refault, (s->known & PN_HOST_REFAULT) && p->disk_rate > 0, s->counted, s->refault, refault);
+    press_rate_feed(&p->swapin, s->known & PN_HOST_SWAPIN, s->counted, s->swapin, swapin);
+    press_psi_feed(p, s->known & PN_HOST_PSI, s->t, s->psi_us);
+    press_oom_feed(p, s->known & PN_HOST_OOM, s->t, s->oom);
+    p->thrashing = press_rate_lasts(&p->refault, 0);
+}
+
+static void press_demand(pn_level *most, const char **why, pn_level level, const char *reason)
+{
+    if (level > *most) {
+        *most = level;
+        *why = reason;
+    }
+}
+
+/* The highest level that an override demands now. */
+static pn_level press_overrides(const pn_pressure *p, double now, const char **why)
+{
+    pn_level most = PN_LEVEL_OK;
+    press_demand(&most, why, now < p->oom_until ? PN_LEVEL_CRITICAL : PN_LEVEL_OK, "oom");
+    press_demand(&most, why, now < p->alloc_until ? p->alloc_level : PN_LEVEL_OK, "alloc");
+    press_demand(&most, why, p->hint, "hint");
+    for (int i = 0; i < 2; i++)
+        if (press_rate_lasts(&p->refault, i))
+            press_demand(&most, why, (pn_level)(PN_LEVEL_WATCH + i), "refault");
+    if (press_rate_lasts(&p->swapin, 0))
+        press_demand(&most, why, PN_LEVEL_TIGHT, "swapin");
+    for (int i = 0; i < 3; i++)
+        if (p->psi_share >= press_psi[i])
+            press_demand(&most, why, (pn_level)(PN_LEVEL_WATCH + i), "psi");
+    return most;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The level
+ * ------------------------------------------------------------------------------------------ */
+
+static void press_change(pn_pressure *p, pn_level to, double now, const char *why)
+{
+    p->level = to;
+    p->changed = now;
+    p->why = why;
+}
+
+static void press_raise(pn_pressure *p, pn_level to, double now, const char *why)
+{
+    if (to > p->level)
+        press_change(p, to, now, why);
+}
+
+/* An override that comes between two samples: what was calm until now is so no longer. */
+static void press_event(pn_pressure *p, pn_level level, double now, const char *why)
+{
+    for (int l = PN_LEVEL_WATCH; l <= (int)level; l++)
+        p->calm[l] = -1;
+    press_raise(p, level, now, why);
+}
+
+static void press_forget_timers(pn_pressure *p)
+{
+    for (int l = 0; l < 4; l++)
+        p->below[l] = p->calm[l] = -1;
+}
+
+static void press_timer(double *since, bool holds, double now)
+{
+    *since = !holds ? -1 : *since < 0 ? now : *since;
+}
+
+/* The level that `available` alone says, as far as it is confirmed. */
+static pn_level press_confirmed(const pn_pressure *p)
+{
+    if (p->below[PN_LEVEL_CRITICAL] >= 0)
+        return PN_LEVEL_CRITICAL;
+    for (int l = PN_LEVEL_TIGHT; l > PN_LEVEL_OK; l--)
+        if (p->below[l] >= 0 && p->t - p->below[l] >= press_confirm_s)
+            return (pn_level)l;
+    return PN_LEVEL_OK;
+}
+
+static void press_fall(pn_pressure *p)
+{
+    double calm = p->level == PN_LEVEL_CRITICAL ? press_calm_critical_s : press_calm_s;
+    if (p->level > PN_LEVEL_OK && p->calm[p->level] >= 0 && p->t - p->calm[p->level] >= calm &&
+        p->t - p->changed >= press_dwell_s)
+        press_change(p, (pn_level)(p->level - 1), p->t, "avail");
+}
+
+static void press_lost(pn_pressure *p, double now)
+{
+    press_timer(&p->lost, true, now);
+    press_forget_timers(p);
+    if (now - p->lost >= press_lost_s)
+        press_raise(p, PN_LEVEL_WATCH, now, "lost");
+}
+
+PN_INTERNAL void pn_pressure_init(pn_pressure *p, bool device, double now)
+{
+    memset(p, 0, sizeof *p);
+    p->why = "avail";
+    p->device = device;
+    p->changed = p->worked = p->t = p->looked = now;
+    p->lost = p->oom_until = p->alloc_until = -1;
+    press_forget_timers(p);
+    for (int i = 0; i < 2; i++)
+        p->refault.since[i] = p->swapin.since[i] = -1;
+}
+
+PN_INTERNAL void pn_pressure_disk(pn_pressure *p, double bytes_per_s) { p->disk_rate = bytes_per_s; }
+
+PN_INTERNAL pn_level pn_pressure_feed(pn_pressure *p, const pn_mem_sample *s, pn_work work)
+{
+    p->work = work;
+    p->looked = s->t;
+    if (work == PN_WORK_ACTIVE)
+        p->worked = s->t;
+    if (s->lost) {
+        press_lost(p, s->t);
+        return p->level;
+    }
+    if (p->sampled && s->t <= p->t)
+        return p->level;
+    p->sampled = true;
+    p->lost = -1;
+    p->t = s->t;
+    p->available = s->soft;
+    if (s->budget != p->budget)
+        press_set_thresholds(p, s->budget);
+    press_counters(p, s);
+
+    const char *why = "avail";
+    pn_level demanded = press_overrides(p, p->t, &why);
+    for (int l = PN_LEVEL_WATCH; l <= PN_LEVEL_CRITICAL; l++) {
+        press_timer(&p->below[l], s->soft < p->enter[l], p->t);
+        press_timer(&p->calm[l], s->soft >= press_leave(p, l) && demanded < (pn_level)l, p->t);
+    }
+    press_demand(&demanded, &why, press_confirmed(p), "avail");
+    if (demanded > p->level)
+        press_raise(p, demanded, p->t, why);
+    else
+        press_fall(p);
+    return p->level;
+}
+
+PN_INTERNAL pn_level pn_pressure_failed_alloc(pn_pressure *p, double now, bool floor_memory)
+{
+    pn_level level = floor_memory ? PN_LEVEL_CRITICAL : PN_LEVEL_TIGHT;
+    p->floor_failures += floor_memory;
+    p->alloc_level = now < p->alloc_until ? PN_MAX(p->alloc_level, level) : level;
+    p->alloc_until = now + press_alloc_s;
+    press_event(p, level, now, "alloc");
+    return p->level;
+}
+
+PN_INTERNAL pn_level pn_pressure_hint(pn_pressure *p, pn_level level, double now)
+{
+    p->hint = level;
+    press_event(p, level, now, "hint");
+    return p->level;
+}
+
+PN_INTERNAL double pn_pressure_due(const pn_pressure *p, double now)
+{
+    double every = press_slow_s;
+    if (p->work == PN_WORK_NONE)
+        return INFINITY;
+    if (p->work == PN_WORK_ACTIVE || p->level >= PN_LEVEL_WATCH)
+        every = press_fast_s;
+    else if (now - p->worked < press_recent_for_s)
+        every = press_recent_s;
+    double wait = p->looked + every - now;
+    return wait > 0 ? wait : 0;
+}
+
+#undef PRESS_MIB
+#undef PRESS_SMALL_HOST
 #endif
 
 /* ---- Begin mem/pn_ladder.c ---- */

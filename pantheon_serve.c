@@ -147,6 +147,11 @@ static inline bool pn_add_u64(uint64_t a, uint64_t b, uint64_t *out)
     return true;
 }
 
+/* The same, and a - b, ending at the nearest number that fits. */
+static inline uint64_t pn_add_sat(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
+static inline uint64_t pn_sub_sat(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+static inline uint64_t pn_mul_sat(uint64_t a, uint64_t b) { return a != 0 && b > UINT64_MAX / a ? UINT64_MAX : a * b; }
+
 /* Little-endian loads from unaligned bytes. */
 static inline uint16_t pn_le16(const void *p)
 {

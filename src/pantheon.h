@@ -124,6 +124,12 @@ typedef struct pn_mem_info {
 /* "weights", "kv", ...; static. */
 PN_API const char *pn_account_name(pn_account a);
 
+/* How short memory is, of the host or of a device. */
+typedef enum pn_level { PN_LEVEL_OK = 0, PN_LEVEL_WATCH, PN_LEVEL_TIGHT, PN_LEVEL_CRITICAL } pn_level;
+
+/* "OK", "WATCH", "TIGHT", "CRITICAL"; static. */
+PN_API const char *pn_level_name(pn_level l);
+
 /* ------------------------------------------------------------------------------------------
  * Engine
  * ------------------------------------------------------------------------------------------ */

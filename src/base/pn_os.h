@@ -59,21 +59,12 @@ PN_INTERNAL double pn_os_now(void);
 /* Bits from the system's random source (time and addresses where there is none). */
 PN_INTERNAL uint64_t pn_os_entropy(void);
 
-/* Cores this process may use: affinity, then the cgroup's CPU quota rounded up; at least 1. */
+/* Cores this process may use: affinity, then the control groups' CPU quota rounded up; at least 1. */
 PN_INTERNAL uint32_t pn_os_cores(void);
 
-/* total: smallest of physical memory and every cgroup limit above us; available: what can be taken
- * without swapping or being killed (MemAvailable and every cgroup's headroom, reclaimable page
- * cache counted as free; also RLIMIT_AS and RLIMIT_DATA).  0: unknown; nothing left is 1. */
+/* One reading of base/pn_host.h.  total: smallest of physical memory and every limit above us;
+ * available: what can be taken without swapping or being killed, reclaimable page cache counted as
+ * free.  0: unknown; nothing left is 1. */
 PN_INTERNAL void pn_os_memory(uint64_t *total, uint64_t *available);
-
-/* --- for tests: Linux's texts below another root ("" is the real one) ---------------------------- */
-#if PN_ENABLE_FILES && defined(__linux__)
-/* pn_os_memory() from root/proc and root/sys alone, without the limits of this very process. */
-PN_INTERNAL void pn_os_memory_at(const char *root, uint64_t *total, uint64_t *available);
-
-/* `cores` cut to the CPU quota of every cgroup above us; at least 1. */
-PN_INTERNAL uint32_t pn_os_cores_at(const char *root, uint32_t cores);
-#endif
 
 #endif /* PN_OS_H */

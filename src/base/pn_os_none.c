@@ -98,10 +98,4 @@ PN_INTERNAL uint64_t pn_os_entropy(void)
 
 PN_INTERNAL uint32_t pn_os_cores(void) { return 1; }
 
-PN_INTERNAL void pn_os_memory(uint64_t *total, uint64_t *available)
-{
-    *total = 0;
-    *available = 0;
-}
-
 #endif /* no files, or an unknown system */
