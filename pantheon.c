@@ -5823,13 +5823,17 @@ PN_INTERNAL bool pn_guide_may_end(const pn_guide *g);
 typedef struct pn_ledger {
     pn_mem mem;                             /* first: a ledger is a pn_mem */
     pn_allocator under;
-    uint64_t limit;                         /* 0: none */
+    atomic_ullong limit;                    /* 0: none */
+    atomic_ullong soft;                     /* above it caches shrink; 0: none */
     atomic_ullong used[PN_ACCT_COUNT], peak[PN_ACCT_COUNT];
     atomic_ullong total, total_peak;        /* without PN_ACCT_WEIGHTS_MAP */
 } pn_ledger;
 
 /* allocator NULL or with NULL functions: malloc and free. */
 PN_INTERNAL void pn_ledger_init(pn_ledger *l, const pn_allocator *allocator, uint64_t limit);
+
+/* Bytes above the soft limit; 0: none. */
+PN_INTERNAL uint64_t pn_ledger_over(const pn_ledger *l);
 
 /* Mapped bytes came or went. */
 PN_INTERNAL void pn_ledger_note_map(pn_ledger *l, int64_t bytes);
@@ -6457,7 +6461,8 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
  * Where page memory lives.  Every page is a block of its own, header in front, so it can outlive the
  * sequence that wrote it and go back to the system alone.  It is in one of two states:
  *
- *     own      part of one sequence's reserve, on its free stack or in its table; PN_ACCT_KV
+ *     own      part of one sequence's reserve, on its free stack or in its table; PN_ACCT_KV_RESERVE until
+ *              it is first taken for writing, then PN_ACCT_KV
  *     common   part of nobody's reserve, counted by its holders, never written; PN_ACCT_PREFIX
  *
  * To share an own page is to make it common, and the sequence gets a fresh page for it where its reserve
@@ -6538,6 +6543,9 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv);
  * pn_kv_reserve_bytes: what it would take of one part's memory.  Opened whole: a no-op, and 0. */
 PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n);
 PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t part);
+
+/* What pages for n tokens take of one part's memory altogether, by the turn. */
+PN_INTERNAL uint64_t pn_kv_turn_bytes(const pn_kv *kv, uint32_t n, uint32_t part);
 
 /* By the turn: the turn is over, pages that hold nothing go back. */
 PN_INTERNAL void pn_kv_trim(pn_kv *kv);
@@ -7013,6 +7021,7 @@ typedef struct pn_cache {
     uint64_t bytes_max;         /* 0: nothing is kept */
     uint64_t tick;
     uint64_t n_queries, n_hits, tokens_asked, tokens_hit;
+    atomic_bool held;           /* for want of memory: it keeps what it has and takes no more */
 } pn_cache;
 
 /* The memory of a simulated die. */
@@ -7041,6 +7050,10 @@ typedef struct pn_die {
     void *work;                 /* grown when a session is opened, never inside a step */
     atomic_ullong work_bytes;   /* set by who has the die; anybody may look */
 
+    /* For want of memory (pn_rungs.c); UINT32_MAX: as ever. */
+    atomic_uint slots;          /* requests of one model that are worked on at once */
+    atomic_uint max_rows;       /* of a step */
+
     bool simulated;             /* the next ones are */
     pn_die_door door;
     pn_sim_params sim;
@@ -7061,8 +7074,13 @@ PN_INTERNAL void pn_die_wait(pn_die *die);
 PN_INTERNAL void pn_die_give(pn_die *die);
 PN_INTERNAL void pn_die_park(pn_die *die, bool parked);
 
-/* Make sure the die has working memory for this plan. */
+/* Make sure the die has working memory for this plan.  pn_die_grow: the caller has the die. */
 PN_INTERNAL pn_status pn_die_reserve(pn_die *die, const pn_plan *plan, pn_err *err);
+PN_INTERNAL pn_status pn_die_grow(pn_die *die, const pn_plan *plan, pn_err *err);
+
+/* Working memory of exactly so many bytes instead of what there is; the new one is taken first.  False and nothing
+ * changed: there is no memory for it. */
+PN_INTERNAL bool pn_die_resize(pn_die *die, uint64_t bytes);
 
 /* Where pages and working memory come from. */
 PN_INTERNAL pn_mem *pn_die_mem(pn_die *die);
@@ -7082,6 +7100,103 @@ PN_INTERNAL double pn_die_computed(pn_die *const *dies, uint32_t n, const double
 
 #endif /* PN_DIE_H */
 
+/* ---- Begin engine/pn_govern.h ---- */
+/*
+ * pn_govern.h - the engine's eye on memory: readings, levels, the ladder, what may be promised, events.
+ *
+ *     source ──reading──> pressure ──level──> ladder ──slices──> rungs (pn_rungs.c)
+ *        └───────────────── room: what a turn or a load may take now
+ *
+ * Resources are numbered as on the ladder: 0 is this machine's memory, 1 + i die i's where it has its own.
+ *
+ * What is there (memory sheet 2, 4).  A reading is what the system says; between two readings the engine's own growth
+ * counts against it.  Pages of keys and values that were promised to a turn and not written yet take nothing of the
+ * system, so they are subtracted (PN_ACCT_KV_RESERVE): a promise is as good as a use.
+ *
+ *     available(host) = min(soft reading - own growth since - promised, limit - used)
+ *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used)
+ *
+ * where the reserve is what TIGHT begins at, and for the only turn there is what CRITICAL begins at, unless the caller
+ * sets it.  A limit of the caller's is exact and needs no reserve.
+ *
+ * Threads.  Readings and numbers: any.  The ladder moves on one thread at a time, between steps: the one that steps,
+ * or who calls pn_mem_poll().  A rung is called without the lock here; what it locks is said in pn_rungs.c.
+ */
+#ifndef PN_GOVERN_H
+#define PN_GOVERN_H
+
+/* includes base/pn_err.h */
+/* includes base/pn_thread.h */
+/* includes mem/pn_ladder.h */
+/* includes mem/pn_pressure.h */
+
+#include <stdatomic.h>
+
+enum { GOVERN_EVENTS = 64 };
+
+typedef struct pn_governor {
+    pn_msrc source;
+    double (*clock)(void *user);
+    void *clock_user;
+    uint64_t reserve;           /* the caller's; 0: by the levels */
+    uint32_t n;                 /* resources */
+
+    pn_mutex lock;              /* a leaf: the next ones */
+    pn_mem_sample sample;       /* the host's last reading, without limit and promises */
+    uint64_t then;              /* what the ledger held, promises not counted, at that reading */
+    uint64_t oom_first;         /* kills that had been counted before */
+    double hinted_until;
+    double stall, refault_rate;
+    pn_pressure pressure[PN_LADDER_RESOURCES];
+    pn_level level[PN_LADDER_RESOURCES];
+    double due;                 /* when the next reading is */
+    pn_mem_event events[GOVERN_EVENTS];
+    uint64_t n_events;          /* ever */
+    pn_ladder_state shown[PN_LADDER_RUNGS][PN_LADDER_RESOURCES];     /* the ladder's, for who asks */
+    bool moving;                /* a thread is on the ladder, which is then its own */
+
+    pn_ladder ladder;
+    void (*on_event)(void *user, const pn_mem_event *ev);
+    void *event_user;
+    atomic_ullong failed[PN_LADDER_RESOURCES];      /* bytes asked for in vain since the last look */
+
+    atomic_uint worst;          /* level of all resources */
+} pn_governor;
+
+struct pn_engine;
+struct pn_engine_params;
+
+PN_INTERNAL pn_status pn_govern_open(struct pn_engine *e, const pn_engine_params *p, pn_err *err);
+PN_INTERNAL void pn_govern_close(struct pn_engine *e);
+
+/* Between steps: look if it is time, and move the ladder for at most a slice.  active: there is work. */
+PN_INTERNAL void pn_govern_tick(struct pn_engine *e, bool active);
+
+/* Seconds until the next look is due; < 0: nothing has to be watched. */
+PN_INTERNAL double pn_govern_wait(struct pn_engine *e);
+
+/* Bytes that may be promised now; UINT64_MAX: nobody knows a limit.  alone: to the only turn.  The host's reading is at
+ * most a second old. */
+PN_INTERNAL uint64_t pn_govern_room(struct pn_engine *e, uint32_t resource, bool alone);
+
+/* The same if everything were at rest: all sequences, promises and caches gone. */
+PN_INTERNAL uint64_t pn_govern_room_alone(struct pn_engine *e, uint32_t resource);
+
+PN_INTERNAL uint64_t pn_govern_room_unpressured(struct pn_engine *e);  /* the host's, and nobody else on it either */
+
+/* The machine's memory for pn_engine_memory(). */
+PN_INTERNAL void pn_govern_host(struct pn_engine *e, uint64_t *total, uint64_t *available);
+
+/* A request for memory failed. */
+PN_INTERNAL void pn_govern_failed(struct pn_engine *e, uint32_t resource, uint64_t bytes);
+
+PN_INTERNAL void pn_govern_event(struct pn_engine *e, const pn_mem_event *ev);     /* seconds, level, available, budget are filled in */
+
+/* The engine's own rungs (pn_rungs.c). */
+PN_INTERNAL void pn_rungs_add(struct pn_engine *e);
+
+#endif /* PN_GOVERN_H */
+
 /* ---- Begin engine/pn_engine_int.h ---- */
 /*
  * pn_engine_int.h - the structs behind the public handles.
@@ -7093,6 +7208,8 @@ PN_INTERNAL double pn_die_computed(pn_die *const *dies, uint32_t n, const double
  *
  * Locks, outermost first; whoever holds one takes only those below it:
  *
+ *     pn_engine.admit_lock    who looks for memory for a turn takes it before the next one looks; no die is waited for
+ *     pn_engine.models_lock   the list of models; held while a rung goes through it
  *     pn_sched.lock   a die's list of requests; not held while a step runs or a callback is called
  *     pn_die.lock     the flags of a die; a step has the die by `busy`, not by holding this
  *     pn_model.lock   plans, caps, the number of sessions
@@ -7114,6 +7231,7 @@ PN_INTERNAL double pn_die_computed(pn_die *const *dies, uint32_t n, const double
 /* includes base/pn_thread.h */
 /* includes device/pn_device.h */
 /* includes engine/pn_die.h */
+/* includes engine/pn_govern.h */
 /* includes format/pn_weights.h */
 /* includes mem/pn_ledger.h */
 /* includes model/pn_desc.h */
@@ -7126,7 +7244,7 @@ enum {
     ENGINE_DEFAULT_BATCH = 512,
     ENGINE_MAX_BATCH = 4096,
     ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
-    ENGINE_BUCKETS = 4          /* rows of a step: 1, 8, 64, n_batch */
+    ENGINE_BUCKETS = 4          /* rows of a step: 1, 16, 64, n_batch */
 };
 
 /* The ledger; where that has nothing left, the caches give way. */
@@ -7156,6 +7274,12 @@ struct pn_engine {
     uint32_t n_dies;
     pn_mutex clock_lock;        /* the dies' clocks: a leaf */
     pn_drive drive;
+    pn_governor govern;
+    pn_mutex admit_lock;        /* looking for memory and taking it is one thing */
+    pn_mutex models_lock;       /* the next ones */
+    pn_model *models;           /* all of them */
+    atomic_uint n_turns;        /* that hold a reserve */
+    atomic_uint n_models;
 };
 
 struct pn_file {
@@ -7186,6 +7310,8 @@ typedef struct pn_queue {
 
 struct pn_model {
     pn_engine *engine;
+    pn_model *next;             /* of the engine's, under its models_lock */
+    bool listed;
     pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
     uint32_t n_dies;            /* 0: without weights */
     uint32_t n_uploaded;
@@ -7217,6 +7343,7 @@ struct pn_session {
     pn_kv kv;
     uint32_t n_ctx, n_batch, kv_type;
     bool busy;                  /* a request works on it */
+    bool in_turn;               /* counted in the engine's n_turns */
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
     bool has_logits;
@@ -7224,6 +7351,7 @@ struct pn_session {
     uint64_t salt;              /* else it came with this one */
     uint32_t *out_rows;         /* [n_batch] */
     pn_cached_plan *plans[ENGINE_BUCKETS];
+    pn_budget_info budget;      /* of the last turn that was refused; size 0: none was */
     struct pn_embed *embed;     /* NULL before the first embedding (pn_embed.c) */
     atomic_bool cancelled;
     pn_tick_fn tick;
@@ -7251,6 +7379,9 @@ PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
 /* A registered table fits this build. */
 PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);
 
+/* Most rows of a step of the session now. */
+PN_INTERNAL uint32_t pn_session_rows(const pn_session *s);
+
 /* The plan of a step of `rows` rows, at most n_batch. */
 PN_INTERNAL const pn_cached_plan *pn_session_plan(const pn_session *s, uint32_t rows);
 
@@ -7268,6 +7399,7 @@ typedef struct pn_need {
 /* What stood in the way: bytes needed, bytes there with all of the cache that can go, and where. */
 typedef struct pn_lack {
     uint64_t need, available;
+    uint32_t resource;          /* as the governor counts them */
     char where[64];             /* "", or " on die 1, which has 536870912" */
 } pn_lack;
 
@@ -7275,8 +7407,8 @@ typedef struct pn_lack {
 PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
 
 /* Would `whole` fit everywhere, the prefix cache counted as free?  Then there is room for `need` of it now, at the
- * cost of the cache if it has to be. */
-PN_INTERNAL bool pn_model_room(const pn_model *m, const pn_need *whole, const pn_need *need, pn_lack *lack);
+ * cost of the cache if it has to be.  alone: for the only turn there is, or for what somebody wants to keep. */
+PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack);
 
 /* pn_kv_prepare, under the lock of the pages. */
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
@@ -7284,6 +7416,12 @@ PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
+
+/* It is over: what it did not use goes back. */
+PN_INTERNAL void pn_session_end_turn(pn_session *s);
+
+/* A turn from `prompt` to `end` tokens is refused because the context is shorter. */
+PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_t end);
 
 /* All dies of the model for one step, and back. */
 PN_INTERNAL void pn_model_take(const pn_model *m);
@@ -7593,6 +7731,7 @@ typedef struct pn_gen {
     pn_token chosen;
     bool in_prompt;
     uint32_t first;             /* the answer's tokens are the session's from here on */
+    uint32_t granted;           /* the session may grow to so many tokens before it asks for more memory */
     uint32_t saved;             /* tokens that the prefix cache has been told of, or told us */
     double since;               /* when the prompt, then the answer, was begun */
     pn_generate_result r;
@@ -7716,6 +7855,12 @@ typedef struct pn_sched {
 
 /* Bytes that steps of so many sessions at once take beside those of each session. */
 PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint32_t n_vocab);
+
+/* Bytes of buffers for steps of several, while nobody needs them; drop: given back. */
+PN_INTERNAL uint64_t pn_sched_idle_bytes(pn_sched *q, bool drop);
+
+/* Requests that are worked on, of the model with most; *n_ready: that could be. */
+PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready);
 
 PN_INTERNAL void pn_sched_init(pn_sched *q, pn_die *die);
 PN_INTERNAL void pn_sched_fini(pn_sched *q);       /* nobody steps any more */
@@ -49109,8 +49254,9 @@ static void ledger_add(pn_ledger *l, pn_account a, uint64_t size)
 static bool ledger_reserve(pn_ledger *l, uint64_t size)
 {
     unsigned long long t = atomic_load_explicit(&l->total, memory_order_relaxed);
+    uint64_t limit = atomic_load_explicit(&l->limit, memory_order_relaxed);
     do {
-        if (size > UINT64_MAX - t || (l->limit && t + size > l->limit))
+        if (size > UINT64_MAX - t || (limit && t + size > limit))
             return false;
     } while (!atomic_compare_exchange_weak_explicit(&l->total, &t, t + size, memory_order_relaxed,
                                                     memory_order_relaxed));
@@ -49174,11 +49320,17 @@ PN_INTERNAL void pn_ledger_init(pn_ledger *l, const pn_allocator *allocator, uin
     l->mem.alloc = ledger_alloc;
     l->mem.free = ledger_free;
     l->mem.move = ledger_move;
-    l->limit = limit;
+    atomic_init(&l->limit, limit);
     if (allocator && allocator->alloc && allocator->free)
         l->under = *allocator;
     else
         l->under = (pn_allocator){ledger_libc_alloc, ledger_libc_free, NULL};
+}
+
+PN_INTERNAL uint64_t pn_ledger_over(const pn_ledger *l)
+{
+    uint64_t soft = atomic_load_explicit(&l->soft, memory_order_relaxed), total = atomic_load_explicit(&l->total, memory_order_relaxed);
+    return soft && total > soft ? total - soft : 0;
 }
 
 PN_INTERNAL void pn_ledger_note_map(pn_ledger *l, int64_t bytes)
@@ -49198,7 +49350,7 @@ PN_INTERNAL void pn_ledger_report(const pn_ledger *l, pn_mem_info *out)
     }
     out->total_used = atomic_load(&l->total);
     out->total_peak = atomic_load(&l->total_peak);
-    out->limit = l->limit;
+    out->limit = atomic_load(&l->limit);
 }
 
 #undef LEDGER_DIRECT
@@ -51279,6 +51431,7 @@ typedef struct kv_block {
     pn_kv_page page;            /* first: cast back */
     pn_mem *mem;
     uint64_t bytes;             /* of the block */
+    bool written;               /* or about to be: no mere promise any more */
 } kv_block;
 
 enum { KV_HEAD = PN_MEM_ALIGN };
@@ -51356,7 +51509,7 @@ static pn_kv_page *kv_page_new(pn_mem *mem, uint64_t page_bytes, uint32_t type)
     PN_ASSERT(sizeof(kv_block) <= KV_HEAD);
     if (page_bytes > SIZE_MAX - KV_HEAD)
         return NULL;
-    kv_block *b = pn_mem_alloc(mem, PN_ACCT_KV, (size_t)(KV_HEAD + page_bytes));
+    kv_block *b = pn_mem_alloc(mem, PN_ACCT_KV_RESERVE, (size_t)(KV_HEAD + page_bytes));
     if (!b)
         return NULL;
     *b = (kv_block){.page = {.data = (uint8_t *)b + KV_HEAD, .k_type = (uint8_t)type, .v_type = (uint8_t)type},
@@ -51367,7 +51520,7 @@ static pn_kv_page *kv_page_new(pn_mem *mem, uint64_t page_bytes, uint32_t type)
 static void kv_page_free(pn_kv_page *p)
 {
     kv_block *b = (kv_block *)(void *)p;
-    pn_mem_free(b->mem, p->common ? PN_ACCT_PREFIX : PN_ACCT_KV, b, (size_t)b->bytes);
+    pn_mem_free(b->mem, p->common ? PN_ACCT_PREFIX : b->written ? PN_ACCT_KV : PN_ACCT_KV_RESERVE, b, (size_t)b->bytes);
 }
 
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p)
@@ -51486,6 +51639,15 @@ PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t p
     return bytes;
 }
 
+PN_INTERNAL uint64_t pn_kv_turn_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
+{
+    uint64_t bytes = 0;
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
+        if (kv->spec->group[gi].part == part)
+            bytes += PN_MIN(kv_table_len(n), kv->group[gi].max_pages) * (KV_HEAD + kv->group[gi].page_bytes);
+    return bytes;
+}
+
 PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n)
 {
     uint32_t had[PN_MAX_GROUPS], gi = 0;
@@ -51537,7 +51699,11 @@ static pn_kv_page *kv_take(pn_kv_group *g)
 {
     PN_ASSERT(g->n_free > 0);
     pn_kv_page *p = g->free[--g->n_free];
+    kv_block *b = (kv_block *)(void *)p;
     p->refs = 1;
+    if (!b->written)
+        pn_mem_move(b->mem, PN_ACCT_KV_RESERVE, PN_ACCT_KV, (size_t)b->bytes);
+    b->written = true;
     return p;
 }
 
@@ -53513,6 +53679,7 @@ PN_INTERNAL uint64_t pn_sim_free_bytes(pn_sim_memory *m)
  * The engine handle, its memory, and the list of backends.
  */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_govern.h */
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -53549,8 +53716,8 @@ PN_API const char *pn_status_name(pn_status s)
 
 PN_API const char *pn_account_name(pn_account a)
 {
-    static const char *const names[PN_ACCT_COUNT] = {"misc", "weights", "weights_map", "vocab", "kv", "state",
-                                                     "scratch", "prefix", "stage", "grammar", "conn"};
+    static const char *const names[PN_ACCT_COUNT] = {"misc", "weights", "weights_map", "vocab", "kv", "kv_reserve",
+                                                     "state", "scratch", "prefix", "stage", "grammar", "conn"};
     return (unsigned)a < PN_ACCT_COUNT ? names[a] : "?";
 }
 
@@ -53609,8 +53776,13 @@ static void *engine_take(pn_mem *m, pn_account a, size_t size)
 {
     pn_engine *e = engine_of(m);
     void *p = pn_mem_alloc(&e->ledger.mem, a, size);
-    bool pages = a == PN_ACCT_KV || a == PN_ACCT_PREFIX;
-    return p || pages || !pn_cache_give_all(e, size) ? p : pn_mem_alloc(&e->ledger.mem, a, size);
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX;
+    uint64_t over = p ? pn_ledger_over(&e->ledger) : size;
+    if (over && !pages && pn_cache_give_all(e, over) && !p)
+        p = pn_mem_alloc(&e->ledger.mem, a, size);
+    if (!p)
+        pn_govern_failed(e, 0, size);
+    return p;
 }
 
 static void engine_put(pn_mem *m, pn_account a, void *ptr, size_t size) { pn_mem_free(&engine_of(m)->ledger.mem, a, ptr, size); }
@@ -53662,7 +53834,12 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
     pn_mutex_init(&e->clock_lock);
     pn_mutex_init(&e->drive.lock);
     pn_cond_init(&e->drive.work);
+    pn_mutex_init(&e->govern.lock);
+    pn_mutex_init(&e->admit_lock);
+    pn_mutex_init(&e->models_lock);
     pn_status st = engine_dies(e, p.sim_dies, err);
+    if (!st)
+        st = pn_govern_open(e, &p, err);
     if (st) {
         pn_engine_close(e);
         return st;
@@ -53680,6 +53857,9 @@ PN_API void pn_engine_close(pn_engine *e)
     for (uint32_t i = 0; i < e->n_dies; i++)
         pn_die_close(&e->dies[i]);
     pn_mem_free(pn_engine_mem(e), PN_ACCT_MISC, e->dies, e->n_dies * sizeof *e->dies);
+    pn_govern_close(e);
+    pn_mutex_fini(&e->admit_lock);
+    pn_mutex_fini(&e->models_lock);
     pn_cond_fini(&e->drive.work);
     pn_mutex_fini(&e->drive.lock);
     pn_mutex_fini(&e->clock_lock);
@@ -53693,7 +53873,7 @@ PN_API uint32_t pn_engine_threads(const pn_engine *e) { return e->n_threads; }
 PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out)
 {
     pn_ledger_report(&e->ledger, out);
-    pn_os_memory(&out->host_total, &out->host_available);
+    pn_govern_host(e, &out->host_total, &out->host_available);
 }
 
 PN_API void *pn_alloc(pn_engine *e, pn_account account, size_t size)
@@ -53704,6 +53884,923 @@ PN_API void *pn_alloc(pn_engine *e, pn_account account, size_t size)
 PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 {
     pn_mem_free(pn_engine_mem(e), account, ptr, size);
+}
+#endif
+
+/* ---- Begin engine/pn_govern.c ---- */
+#ifndef PN_DROP_ENGINE_PN_GOVERN_C
+#define PN_DROP_ENGINE_PN_GOVERN_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_cache.h */
+/* includes engine/pn_govern.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes base/pn_os.h */
+
+static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
+static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
+static const double govern_hint = 5;
+
+static double govern_now(const pn_governor *g) { return g->clock ? g->clock(g->clock_user) : pn_os_now(); }
+
+/* ------------------------------------------------------------------------------------------
+ * What there is
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t govern_promised(const pn_engine *e) { return atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE]); }
+
+/* What the ledger holds and the system knows of. */
+static uint64_t govern_touched(const pn_engine *e) { return pn_sub_sat(atomic_load(&e->ledger.total), govern_promised(e)); }
+
+static uint64_t govern_limit(const pn_engine *e) { return atomic_load(&e->ledger.limit); }
+
+/* Growth of a counter a second, or -1. */
+static double govern_rate(const pn_mem_sample *a, const pn_mem_sample *b, uint32_t which, uint64_t from, uint64_t to, double dt)
+{
+    return (a->known & b->known & which) && dt > 0 ? (double)pn_sub_sat(to, from) / dt : -1;
+}
+
+/* With the lock held. */
+static void govern_read(pn_engine *e)
+{
+    pn_governor *g = &e->govern;
+    const pn_msrc_use use = {.r_map = atomic_load(&e->ledger.used[PN_ACCT_WEIGHTS_MAP]), .ledger_total = atomic_load(&e->ledger.total)};
+    const pn_mem_sample last = g->sample;
+    pn_mem_sample *s = &g->sample;
+    g->then = govern_touched(e);
+    pn_msrc_read(&g->source, &use, s);
+    if (s->counted > last.counted)
+        g->refault_rate = govern_rate(&last, s, PN_HOST_REFAULT, last.refault, s->refault, s->counted - last.counted);
+    if (s->t > last.t)
+        g->stall = govern_rate(&last, s, PN_HOST_PSI, last.psi_us, s->psi_us, (s->t - last.t) * 1e6);
+}
+
+/* Of the host, with the lock held: `reading` now. */
+static uint64_t govern_since(const pn_engine *e, uint64_t reading)
+{
+    uint64_t touched = govern_touched(e), grown = pn_sub_sat(touched, e->govern.then), shrunk = pn_sub_sat(e->govern.then, touched);
+    if (reading == UINT64_MAX)
+        return reading;
+    return pn_sub_sat(pn_add_sat(reading, shrunk), grown + govern_promised(e));
+}
+
+static uint64_t govern_capped(const pn_engine *e, uint64_t bytes)
+{
+    uint64_t limit = govern_limit(e);
+    return limit ? PN_MIN(bytes, pn_sub_sat(limit, atomic_load(&e->ledger.total))) : bytes;
+}
+
+static uint64_t govern_budget(const pn_engine *e)
+{
+    uint64_t limit = govern_limit(e), budget = e->govern.sample.budget;
+    return limit && (!budget || limit < budget) ? limit : budget;
+}
+
+static uint64_t govern_reserve(const pn_governor *g, bool alone)
+{
+    return g->reserve ? g->reserve : pn_pressure_threshold(&g->pressure[0], alone ? PN_LEVEL_CRITICAL : PN_LEVEL_TIGHT);
+}
+
+static uint64_t govern_available(const pn_engine *e, uint32_t resource)
+{
+    return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_capped(e, govern_since(e, e->govern.sample.soft));
+}
+
+static uint64_t govern_room(pn_engine *e, bool alone)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    if (govern_now(g) - g->sample.t > govern_fresh)
+        govern_read(e);
+    uint64_t room = govern_since(e, g->sample.soft);
+    room = govern_capped(e, room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone)));
+    pn_mutex_unlock(&g->lock);
+    return room;
+}
+
+PN_INTERNAL uint64_t pn_govern_room(pn_engine *e, uint32_t resource, bool alone)
+{
+    return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_room(e, alone);
+}
+
+/* Sequences, promises and what is kept of old ones. */
+static uint64_t govern_passing(const pn_engine *e)
+{
+    static const pn_account passing[] = {PN_ACCT_KV, PN_ACCT_KV_RESERVE, PN_ACCT_PREFIX};
+    uint64_t n = 0;
+    for (size_t i = 0; i < PN_COUNT_OF(passing); i++)
+        n += atomic_load(&e->ledger.used[passing[i]]);
+    return n;
+}
+
+PN_INTERNAL uint64_t pn_govern_room_alone(pn_engine *e, uint32_t resource)
+{
+    if (resource)
+        return e->dies[resource - 1].sim.bytes;
+    uint64_t room = govern_room(e, true);
+    return room == UINT64_MAX ? room : room + govern_passing(e);
+}
+
+PN_INTERNAL uint64_t pn_govern_room_unpressured(pn_engine *e)
+{
+    pn_governor *g = &e->govern;
+    uint64_t stays = pn_sub_sat(atomic_load(&e->ledger.total), govern_passing(e)), limit = govern_limit(e);
+    pn_mutex_lock(&g->lock);
+    uint64_t room = g->sample.budget ? pn_sub_sat(g->sample.budget, govern_reserve(g, true) + atomic_load(&e->ledger.used[PN_ACCT_WEIGHTS_MAP]) + stays)
+                                     : UINT64_MAX;
+    pn_mutex_unlock(&g->lock);
+    return limit ? PN_MIN(room, pn_sub_sat(limit, stays)) : room;
+}
+
+PN_INTERNAL void pn_govern_host(pn_engine *e, uint64_t *total, uint64_t *available)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    if (govern_now(g) - g->sample.t > govern_fresh)
+        govern_read(e);
+    *total = g->sample.budget;
+    *available = g->sample.hard == UINT64_MAX ? 0 : PN_MAX(g->sample.hard, UINT64_C(1));
+    pn_mutex_unlock(&g->lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Events
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_govern_event(pn_engine *e, const pn_mem_event *event)
+{
+    pn_governor *g = &e->govern;
+    pn_mem_event ev = *event;
+    pn_mutex_lock(&g->lock);
+    ev.seconds = govern_now(g);
+    ev.level = g->level[ev.resource];
+    ev.available = govern_available(e, ev.resource);
+    ev.budget = ev.resource ? e->dies[ev.resource - 1].sim.bytes : govern_budget(e);
+    g->events[g->n_events++ % GOVERN_EVENTS] = ev;
+    pn_mutex_unlock(&g->lock);
+    if (g->on_event)
+        g->on_event(g->event_user, &ev);
+}
+
+PN_API void pn_mem_on_event(pn_engine *e, void (*fn)(void *user, const pn_mem_event *ev), void *user)
+{
+    e->govern.event_user = user;
+    e->govern.on_event = fn;
+}
+
+PN_API size_t pn_mem_events(pn_engine *e, pn_mem_event *out, size_t cap)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    size_t n = (size_t)PN_MIN(g->n_events, (uint64_t)PN_MIN(cap, (size_t)GOVERN_EVENTS));
+    for (size_t i = 0; i < n; i++)
+        out[i] = g->events[(g->n_events - n + i) % GOVERN_EVENTS];
+    pn_mutex_unlock(&g->lock);
+    return n;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Levels
+ * ------------------------------------------------------------------------------------------ */
+
+static bool govern_has(const pn_engine *e, uint32_t resource) { return resource == 0 || e->dies[resource - 1].simulated; }
+
+/* What the pressure of a resource is to be told.  With the lock held. */
+static pn_mem_sample govern_sample(const pn_engine *e, uint32_t resource, double now)
+{
+    pn_mem_sample s = e->govern.sample;
+    if (resource) {
+        const pn_die *die = &e->dies[resource - 1];
+        return (pn_mem_sample){.t = now, .host_total = die->sim.bytes, .budget = die->sim.bytes,
+                               .hard = govern_available(e, resource), .soft = govern_available(e, resource)};
+    }
+    s.budget = govern_budget(e);
+    s.soft = govern_available(e, 0);
+    s.hard = govern_capped(e, govern_since(e, s.hard));
+    return s;
+}
+
+/* True: the level of that resource changed. */
+static bool govern_feed(pn_engine *e, uint32_t resource, double now, bool active, pn_level *from)
+{
+    pn_governor *g = &e->govern;
+    const pn_mem_sample s = govern_sample(e, resource, now);
+    if (now >= g->hinted_until)
+        pn_pressure_hint(&g->pressure[resource], PN_LEVEL_OK, now);
+    if (atomic_load(&g->failed[resource]))
+        pn_pressure_failed_alloc(&g->pressure[resource], now, false);
+    *from = g->level[resource];
+    g->level[resource] = pn_pressure_feed(&g->pressure[resource], &s, active ? PN_WORK_ACTIVE : e->n_models ? PN_WORK_IDLE : PN_WORK_NONE);
+    return g->level[resource] != *from;
+}
+
+static pn_level govern_worst(const pn_governor *g)
+{
+    pn_level worst = PN_LEVEL_OK;
+    for (uint32_t r = 0; r < g->n; r++)
+        worst = PN_MAX(worst, g->level[r]);
+    return worst;
+}
+
+static void govern_look(pn_engine *e, double now, bool active)
+{
+    pn_governor *g = &e->govern;
+    bool changed[PN_LADDER_RESOURCES] = {false};
+    pn_level from[PN_LADDER_RESOURCES];
+    pn_mutex_lock(&g->lock);
+    govern_read(e);
+    for (uint32_t r = 0; r < g->n; r++)
+        changed[r] = govern_has(e, r) && govern_feed(e, r, now, active, &from[r]);
+    g->due = now + pn_pressure_due(&g->pressure[0], now);
+    atomic_store(&g->worst, govern_worst(g));
+    pn_mutex_unlock(&g->lock);
+    for (uint32_t r = 0; r < g->n; r++)
+        if (changed[r]) {
+            pn_mem_event ev = {.kind = PN_MEM_LEVEL, .resource = r, .from = from[r]};
+            snprintf(ev.what, sizeof ev.what, "%s", g->pressure[r].why);
+            pn_govern_event(e, &ev);
+        }
+}
+
+PN_INTERNAL void pn_govern_failed(pn_engine *e, uint32_t resource, uint64_t bytes)
+{
+    unsigned long long had = atomic_load(&e->govern.failed[resource]);
+    while (bytes > had && !atomic_compare_exchange_weak(&e->govern.failed[resource], &had, bytes))
+        ;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The ladder
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_ladder_view govern_view(pn_engine *e, uint32_t resource, double now)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    const pn_pressure *p = &g->pressure[resource];
+    pn_ladder_view v = {.now = now, .level = g->level[resource], .available = govern_available(e, resource),
+                        .threshold = {0, pn_pressure_threshold(p, PN_LEVEL_WATCH), pn_pressure_threshold(p, PN_LEVEL_TIGHT),
+                                      pn_pressure_threshold(p, PN_LEVEL_CRITICAL)}};
+    uint64_t wanted = atomic_exchange(&g->failed[resource], 0);
+    if (!wanted && v.level && v.available >= v.threshold[v.level])     /* it holds for another reason than bytes */
+        wanted = v.threshold[PN_LEVEL_CRITICAL] / 4;
+    v.goal = wanted ? pn_add_sat(v.available, wanted) : 0;
+    pn_mutex_unlock(&g->lock);
+    return v;
+}
+
+static void govern_show(pn_governor *g)
+{
+    pn_mutex_lock(&g->lock);
+    memcpy(g->shown, g->ladder.state, sizeof g->shown);
+    pn_mutex_unlock(&g->lock);
+}
+
+static void govern_move(pn_engine *e, uint32_t resource, double now)
+{
+    pn_governor *g = &e->govern;
+    pn_ladder_view v = govern_view(e, resource, now);
+    pn_ladder_change c;
+    double until = pn_os_now() + govern_slice;
+    while (pn_os_now() < until && pn_ladder_step(&g->ladder, resource, &v, until, &c)) {
+        pn_mem_event ev = {.kind = PN_MEM_RUNG, .resource = resource, .rank = c.rung->rank, .undone = c.undone, .bytes = c.freed};
+        snprintf(ev.what, sizeof ev.what, "%s", c.rung->name);
+        govern_show(g);
+        pn_govern_event(e, &ev);
+    }
+}
+
+/* One thread at a time: the others need not wait, somebody is at it. */
+static bool govern_enter(pn_governor *g, bool enter)
+{
+    pn_mutex_lock(&g->lock);
+    bool ok = !enter || !g->moving;
+    if (ok)
+        g->moving = enter;
+    pn_mutex_unlock(&g->lock);
+    return ok;
+}
+
+static void govern_climb(pn_engine *e, double now)
+{
+    pn_governor *g = &e->govern;
+    if (!govern_enter(g, true))
+        return;
+    for (uint32_t r = 0; r < g->n; r++)
+        if (govern_has(e, r))
+            govern_move(e, r, now);
+    govern_enter(g, false);
+}
+
+PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
+{
+    pn_governor *g = &e->govern;
+    double now = govern_now(g);
+    pn_mutex_lock(&g->lock);
+    bool due = now >= g->due;
+    pn_mutex_unlock(&g->lock);
+    if (!due)
+        return;
+    govern_look(e, now, active);
+    govern_climb(e, now);
+}
+
+PN_INTERNAL double pn_govern_wait(pn_engine *e)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    double wait = g->due - govern_now(g);
+    pn_mutex_unlock(&g->lock);
+    return e->n_models ? PN_MAX(wait, 0.0) : -1;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Open, close
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_govern_open(pn_engine *e, const pn_engine_params *p, pn_err *err)
+{
+    pn_governor *g = &e->govern;
+    g->clock = p->clock;
+    g->clock_user = p->clock_user;
+    g->reserve = p->mem_reserve;
+    g->n = PN_MIN(1 + e->n_dies, (uint32_t)PN_LADDER_RESOURCES);
+    g->stall = g->refault_rate = -1;
+    pn_ladder_init(&g->ladder);
+    const pn_msrc_params source = {.now = p->clock, .user = p->clock_user, .script_path = p->pressure_script, .mem = &e->ledger.mem};
+    pn_status st = pn_msrc_open(&g->source, &source, err);
+    if (st)
+        return st;
+    double now = govern_now(g);
+    govern_read(e);
+    g->oom_first = g->sample.oom;
+    for (uint32_t r = 0; r < g->n; r++) {
+        const pn_mem_sample s = govern_sample(e, r, now);
+        pn_pressure_init(&g->pressure[r], r > 0, now);
+        g->level[r] = pn_pressure_feed(&g->pressure[r], &s, PN_WORK_NONE);
+    }
+    pn_rungs_add(e);
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_govern_close(pn_engine *e)
+{
+    pn_msrc_close(&e->govern.source);
+    pn_mutex_fini(&e->govern.lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * pantheon.h
+ * ------------------------------------------------------------------------------------------ */
+
+PN_API pn_status pn_mem_get(pn_engine *e, uint32_t resource, pn_mem_state *out)
+{
+    pn_governor *g = &e->govern;
+    if (!out || resource >= g->n || !govern_has(e, resource))
+        return PN_E_INVALID;
+    *out = (pn_mem_state){.stall = -1, .refault_rate = -1};
+    if (resource)
+        snprintf(out->name, sizeof out->name, "die%" PRIu32, resource - 1);
+    else
+        snprintf(out->name, sizeof out->name, "host");
+    pn_mutex_lock(&g->lock);
+    const pn_mem_sample s = govern_sample(e, resource, g->sample.t);
+    const pn_pressure *p = &g->pressure[resource];
+    out->level = g->level[resource];
+    out->why = p->why ? p->why : "";
+    out->budget = s.budget;
+    out->hard = s.hard;
+    out->soft = s.soft;
+    out->watch = pn_pressure_threshold(p, PN_LEVEL_WATCH);
+    out->tight = pn_pressure_threshold(p, PN_LEVEL_TIGHT);
+    out->critical = pn_pressure_threshold(p, PN_LEVEL_CRITICAL);
+    if (!resource) {
+        out->stall = g->stall;
+        out->refault_rate = g->refault_rate;
+        out->oom_kills = pn_sub_sat(g->sample.oom, g->oom_first);
+    }
+    pn_mutex_unlock(&g->lock);
+    return PN_OK;
+}
+
+PN_API pn_level pn_mem_level(pn_engine *e) { return (pn_level)atomic_load(&e->govern.worst); }
+
+PN_API size_t pn_mem_rungs(pn_engine *e, pn_mem_rung *out, size_t cap)
+{
+    pn_governor *g = &e->govern;
+    size_t n = 0;
+    pn_mutex_lock(&g->lock);
+    for (uint32_t i = 0; i < g->ladder.n; i++)
+        for (uint32_t r = 0; r < g->n; r++) {
+            const pn_rung *rung = &g->ladder.rung[i];
+            const pn_ladder_state *s = &g->shown[i][r];
+            if (r && !s->n_applied)
+                continue;
+            if (n < cap)
+                out[n] = (pn_mem_rung){.rank = rung->rank, .resource = r, .name = rung->name, .level = (pn_level)rung->level,
+                                       .in_force = s->in_force, .n_applied = s->n_applied, .n_undone = s->n_undone, .freed = s->freed};
+            n++;
+        }
+    pn_mutex_unlock(&g->lock);
+    return n;
+}
+
+PN_API pn_status pn_mem_limit(pn_engine *e, int64_t soft, int64_t hard, pn_err *err)
+{
+    if (hard > 0) {
+        uint64_t used = atomic_load(&e->ledger.total), limit = (uint64_t)hard;
+        if (used > limit)
+            pn_cache_give_all(e, used - limit);
+        used = atomic_load(&e->ledger.total);
+        if (used > limit)
+            return pn_fail(err, PN_E_BUDGET, "a limit of %" PRIu64 " bytes: %" PRIu64 " are in use", limit, used);
+    }
+    if (hard >= 0)
+        atomic_store(&e->ledger.limit, (uint64_t)hard);
+    if (soft >= 0)
+        atomic_store(&e->ledger.soft, (uint64_t)soft);
+    uint64_t over = pn_sub_sat(atomic_load(&e->ledger.total), soft > 0 ? (uint64_t)soft : UINT64_MAX);
+    if (over)
+        pn_cache_give_all(e, over);
+    return PN_OK;
+}
+
+PN_API uint64_t pn_mem_used(pn_engine *e) { return atomic_load(&e->ledger.total); }
+
+PN_API uint64_t pn_mem_highwater(pn_engine *e, int reset)
+{
+    uint64_t peak = atomic_load(&e->ledger.total_peak);
+    if (reset)
+        atomic_store(&e->ledger.total_peak, atomic_load(&e->ledger.total));
+    return peak;
+}
+
+PN_API void pn_mem_release(pn_engine *e, uint64_t want, uint64_t *freed)
+{
+    uint64_t n = pn_cache_give_all(e, want);
+    if (freed)
+        *freed = n;
+}
+
+PN_API void pn_mem_hint(pn_engine *e, pn_level level)
+{
+    pn_governor *g = &e->govern;
+    double now = govern_now(g);
+    pn_mutex_lock(&g->lock);
+    for (uint32_t r = 0; r < g->n; r++)
+        pn_pressure_hint(&g->pressure[r], level, now);
+    g->hinted_until = now + govern_hint;
+    g->due = now;
+    pn_mutex_unlock(&g->lock);
+}
+
+PN_API void pn_mem_poll(pn_engine *e)
+{
+    double now = govern_now(&e->govern);
+    govern_look(e, now, true);
+    govern_climb(e, now);
+}
+#endif
+
+/* ---- Begin engine/pn_rungs.c ---- */
+#ifndef PN_DROP_ENGINE_PN_RUNGS_C
+#define PN_DROP_ENGINE_PN_RUNGS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_rungs.c - what this engine can give up, and how it takes it back (memory sheet 7; docs/memory.md for users).
+ *
+ * A rung gets a resource: 0 is this machine's memory, where everything of every die lies; 1 + i is die i's own.  They
+ * are called between steps, on the thread that steps or watches, with no lock held; what each locks is its own business
+ * and stands in pn_engine_int.h's order.  None allocates more than what takes the place of something larger.
+ */
+/* includes engine/pn_cache.h */
+/* includes engine/pn_sched.h */
+
+static uint64_t rungs_sum(pn_engine *e, uint32_t resource, uint64_t (*of)(pn_die *die))
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        n += resource == 0 || resource == 1 + i ? of(&e->dies[i]) : 0;
+    return n;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * 1  buffers that nobody uses
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t rung_idle_of(pn_die *die) { return pn_sched_idle_bytes(die->sched, false); }
+static uint64_t rung_idle_drop(pn_die *die) { return pn_sched_idle_bytes(die->sched, true); }
+
+static uint64_t rung_idle_gain(void *user, uint32_t resource) { return resource ? 0 : rungs_sum(user, 0, rung_idle_of); }
+
+static pn_rung_state rung_idle_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    (void)want, (void)deadline;
+    *freed = rungs_sum(user, resource, rung_idle_drop);
+    return PN_RUNG_DONE;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * 2  the prefix cache: what is missing of half of it, then of the rest; it takes no more meanwhile
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t rung_prefix_of(pn_die *die) { return pn_cache_droppable(die); }
+
+static uint64_t rung_prefix_gain(void *user, uint32_t resource) { return rungs_sum(user, resource, rung_prefix_of); }
+
+static pn_rung_state rung_prefix_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    pn_engine *e = user;
+    (void)deadline;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        if (resource == 0 || resource == 1 + i) {
+            pn_die *die = &e->dies[i];
+            uint64_t half = (pn_cache_droppable(die) + 1) / 2, missing = want - PN_MIN(want, *freed);
+            atomic_store(&die->cache.held, true);
+            *freed += pn_cache_give(die, PN_MIN(missing, half));
+        }
+    return *freed < want && rung_prefix_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
+}
+
+static pn_rung_state rung_prefix_undo(void *user, uint32_t resource)
+{
+    pn_engine *e = user;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        if (resource == 0 || resource == 1 + i)
+            atomic_store(&e->dies[i].cache.held, false);
+    return PN_RUNG_DONE;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * 10  fewer at once: half of those that are worked on go on, the others wait; one more every 10 s
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t rung_slots_gain(void *user, uint32_t resource)
+{
+    pn_engine *e = user;
+    uint64_t gain = 0;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        uint32_t ready, n = resource == 0 || resource == 1 + i ? pn_sched_at_work(e->dies[i].sched, &ready) : 0;
+        n = PN_MIN(n, atomic_load(&e->dies[i].slots));
+        if (n > 1)              /* what those that wait then have reserved comes back when the others have ended */
+            gain = (atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE])) / 2;
+    }
+    return gain;
+}
+
+static pn_rung_state rung_slots_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    pn_engine *e = user;
+    (void)want, (void)deadline, (void)freed;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        uint32_t ready, n = resource == 0 || resource == 1 + i ? pn_sched_at_work(e->dies[i].sched, &ready) : 0;
+        n = PN_MIN(n, atomic_load(&e->dies[i].slots));
+        if (n > 1)
+            atomic_store(&e->dies[i].slots, (n + 1) / 2);
+    }
+    return PN_RUNG_DONE;
+}
+
+static pn_rung_state rung_slots_undo(void *user, uint32_t resource)
+{
+    pn_engine *e = user;
+    pn_rung_state more = PN_RUNG_DONE;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_die *die = &e->dies[i];
+        uint32_t ready, slots = atomic_load(&die->slots);
+        if ((resource && resource != 1 + i) || slots == UINT32_MAX)
+            continue;
+        bool all = slots + 1 >= pn_sched_at_work(die->sched, &ready) + ready;
+        atomic_store(&die->slots, all ? UINT32_MAX : slots + 1);
+        if (!all)
+            more = PN_RUNG_MORE;
+    }
+    return more;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * 11  smaller steps, whose working memory is smaller: of 64 rows, then of 16
+ * ------------------------------------------------------------------------------------------ */
+
+static uint32_t rung_rows_below(uint32_t rows) { return rows > 64 ? 64 : 16; }
+static uint32_t rung_rows_above(uint32_t rows) { return rows < 64 ? 64 : UINT32_MAX; }
+
+/* Working memory of the largest step of at most `rows` rows that any session on the die may ask for. */
+static uint64_t rung_rows_bytes(pn_die *die, uint32_t rows)
+{
+    pn_engine *e = die->engine;
+    uint64_t most = 0;
+    pn_mutex_lock(&e->models_lock);
+    for (pn_model *m = e->models; m; m = m->next) {
+        pn_mutex_lock(&m->lock);
+        for (uint32_t k = 0; k < ENGINE_PLANS; k++)
+            for (uint32_t i = 0; m->plans[k] && m->plans[k]->max_rows <= rows && i < m->n_dies; i++)
+                if (m->dies[i] == die)
+                    most = PN_MAX(most, die->ops->work_bytes(die->n_threads, &m->plans[k]->part[i]));
+        pn_mutex_unlock(&m->lock);
+    }
+    pn_mutex_unlock(&e->models_lock);
+    return most;
+}
+
+static uint64_t rung_rows_of(pn_die *die)
+{
+    uint32_t rows = atomic_load(&die->max_rows);
+    uint64_t had = die->work_bytes, need = rung_rows_bytes(die, rung_rows_below(rows));
+    return rows > 16 && need && need < had ? had - need : 0;
+}
+
+static uint64_t rung_rows_gain(void *user, uint32_t resource) { return rungs_sum(user, resource, rung_rows_of); }
+
+static uint64_t rung_rows_clamp(pn_die *die)
+{
+    uint64_t had = die->work_bytes;
+    if (!rung_rows_of(die))
+        return 0;
+    uint32_t before = atomic_load(&die->max_rows), rows = rung_rows_below(before);
+    atomic_store(&die->max_rows, rows);
+    if (!pn_die_resize(die, rung_rows_bytes(die, rows)))
+        atomic_store(&die->max_rows, before);
+    uint64_t has = die->work_bytes;
+    return had - PN_MIN(had, has);
+}
+
+static pn_rung_state rung_rows_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    (void)deadline;
+    *freed = rungs_sum(user, resource, rung_rows_clamp);
+    return *freed < want && rung_rows_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
+}
+
+static uint64_t rung_rows_back(pn_die *die)
+{
+    uint32_t rows = atomic_load(&die->max_rows);
+    uint64_t had = die->work_bytes, need = rung_rows_bytes(die, rung_rows_above(rows));
+    return rows == UINT32_MAX ? 0 : need - PN_MIN(need, had);
+}
+
+static uint64_t rung_rows_retake(void *user, uint32_t resource) { return rungs_sum(user, resource, rung_rows_back); }
+
+static uint64_t rung_rows_widen(pn_die *die)
+{
+    uint32_t rows = rung_rows_above(atomic_load(&die->max_rows));
+    if (rung_rows_back(die) == 0 || pn_die_resize(die, rung_rows_bytes(die, rows)))
+        atomic_store(&die->max_rows, rows);
+    return atomic_load(&die->max_rows) != UINT32_MAX;
+}
+
+static pn_rung_state rung_rows_undo(void *user, uint32_t resource)
+{
+    return rungs_sum(user, resource, rung_rows_widen) ? PN_RUNG_MORE : PN_RUNG_DONE;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All of them
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_rungs_add(pn_engine *e)
+{
+    const pn_rung rungs[] = {
+        {.rank = 1, .name = "idle_buffers", .level = PN_LEVEL_WATCH, .gain = rung_idle_gain, .apply = rung_idle_apply},
+        {.rank = 2, .name = "prefix_cache", .level = PN_LEVEL_WATCH, .gain = rung_prefix_gain, .apply = rung_prefix_apply, .undo = rung_prefix_undo},
+        {.rank = 10, .name = "slots", .level = PN_LEVEL_TIGHT, .gain = rung_slots_gain, .apply = rung_slots_apply, .undo = rung_slots_undo},
+        {.rank = 11, .name = "step_rows", .level = PN_LEVEL_TIGHT, .gain = rung_rows_gain, .apply = rung_rows_apply, .retake = rung_rows_retake,
+         .undo = rung_rows_undo},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(rungs); i++) {
+        pn_rung r = rungs[i];
+        r.user = e;
+        (void)pn_ladder_add(&e->govern.ladder, &r);
+    }
+}
+#endif
+
+/* ---- Begin engine/pn_admit.c ---- */
+#ifndef PN_DROP_ENGINE_PN_ADMIT_C
+#define PN_DROP_ENGINE_PN_ADMIT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_admit.c - may a turn begin?  Its whole life is reserved first: the prompt, the answer, nothing later.
+ *
+ *     fits now                     reserve, go
+ *     fits once others have ended  PN_E_BUDGET, retryable: wait
+ *     never fits                   PN_E_BUDGET with the context that would
+ *
+ * (memory sheet 6.2.)  Looking and reserving is one thing under one lock, so two turns are never promised the same
+ * bytes; with the reserve taken, a turn cannot run out and nobody can take a page from it.  The caches count as free
+ * and go when they are in the way.
+ */
+/* includes engine/pn_cache.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* ------------------------------------------------------------------------------------------
+ * Room
+ * ------------------------------------------------------------------------------------------ */
+
+/* The host, or the i-th of the model's dies if that has memory of its own. */
+typedef struct admit_place {
+    const pn_die *die;          /* NULL: the host */
+    uint32_t resource;
+} admit_place;
+
+static admit_place admit_die(const pn_model *m, uint32_t i) { return (admit_place){m->dies[i], 1 + m->dies[i]->index}; }
+
+static uint64_t admit_droppable(const pn_model *m, admit_place at)
+{
+    return at.die ? pn_cache_droppable(m->dies[0]) : pn_cache_droppable_all(m->engine);
+}
+
+PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
+{
+    uint64_t a = pn_govern_room(m->engine, 0, false);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        a = PN_MIN(a, pn_die_free_bytes(m->dies[i]));
+    return a;
+}
+
+static bool admit_place_has(const pn_model *m, admit_place at, bool alone, uint64_t whole, uint64_t need, pn_lack *lack)
+{
+    uint64_t now = at.die ? pn_die_free_bytes(m->dies[at.die != m->dies[0]]) : pn_govern_room(m->engine, 0, alone);
+    if (whole <= now)
+        return true;
+    uint64_t cached = admit_droppable(m, at);
+    *lack = (pn_lack){.need = need, .available = now + cached, .resource = at.resource};
+    if (at.die)
+        snprintf(lack->where, sizeof lack->where, " on die %" PRIu32 ", which has %" PRIu64, at.die->index, at.die->sim.bytes);
+    if (whole > lack->available)
+        return false;
+    if (need > now)
+        lack->available = now + (at.die ? pn_cache_give(m->dies[0], need - now) : pn_cache_give_all(m->engine, need - now));
+    return need <= lack->available;
+}
+
+PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack)
+{
+    *lack = (pn_lack){.need = need->all};
+    bool room = admit_place_has(m, (admit_place){NULL, 0}, alone, whole->all, need->all, lack);
+    for (uint32_t i = 0; i < m->n_dies && room; i++)
+        room = admit_place_has(m, admit_die(m, i), alone, whole->die[i], need->die[i], lack);
+    return room;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What would fit
+ * ------------------------------------------------------------------------------------------ */
+
+/* No other session has a turn. */
+static bool admit_alone(const pn_session *s) { return atomic_load(&s->model->engine->n_turns) == (s->in_turn ? 1u : 0u); }
+
+typedef enum admit_when { ADMIT_NOW, ADMIT_ALONE, ADMIT_UNPRESSURED } admit_when;
+
+/* Bytes of a place: with the caches gone; with everybody else gone as well; with the rest of the machine gone, too. */
+static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when)
+{
+    const pn_model *m = s->model;
+    uint64_t now = pn_govern_room(m->engine, at.resource, admit_alone(s)), alone = pn_govern_room_alone(m->engine, at.resource);
+    if (now == UINT64_MAX)
+        return now;
+    switch (when) {
+    case ADMIT_NOW: return now + admit_droppable(m, at);
+    case ADMIT_ALONE: return at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone;
+    case ADMIT_UNPRESSURED: break;
+    }
+    return at.die ? admit_bytes(s, at, ADMIT_ALONE) : pn_govern_room_unpressured(m->engine);
+}
+
+/* Would a context of n tokens fit there?  Now: what the session has is counted. */
+static bool admit_fits(const pn_session *s, uint32_t n, admit_when when, uint64_t host, const uint64_t die[PN_MAX_PARTS])
+{
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < s->model->n_dies; i++) {
+        uint64_t need = when == ADMIT_NOW ? pn_kv_reserve_bytes(&s->kv, n, i) : pn_kv_turn_bytes(&s->kv, n, i);
+        if (need > die[i])
+            return false;
+        all += need;
+    }
+    return all <= host;
+}
+
+/* The longest context, in whole pages. */
+static uint32_t admit_context(const pn_session *s, admit_when when)
+{
+    const pn_model *m = s->model;
+    uint64_t host = admit_bytes(s, (admit_place){NULL, 0}, when), die[PN_MAX_PARTS];
+    uint32_t lo = 0, hi = s->n_ctx / PN_KV_PAGE_TOKENS;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        die[i] = m->dies[i]->simulated ? admit_bytes(s, admit_die(m, i), when) : UINT64_MAX;
+    if (admit_fits(s, s->n_ctx, when, host, die))
+        return s->n_ctx;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo + 1) / 2;
+        if (admit_fits(s, mid * PN_KV_PAGE_TOKENS, when, host, die))
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo * PN_KV_PAGE_TOKENS;
+}
+
+/* With the numbers of a turn up to `end` tokens that did not fit. */
+static void admit_note(pn_session *s, uint64_t end, const pn_lack *lack)
+{
+    pn_model *m = s->model;
+    pn_budget_info b = {.size = sizeof b, .requested_tokens = (uint32_t)PN_MIN(end, (uint64_t)UINT32_MAX), .prompt_tokens = s->kv.length,
+                        .ctx_cap = s->n_ctx, .kv_type = (pn_dtype)s->kv_type, .die = -1};
+    b.max_context_now = admit_context(s, ADMIT_NOW);
+    b.max_context_alone = PN_MAX(admit_context(s, ADMIT_ALONE), b.max_context_now);
+    b.max_context_unpressured = PN_MAX(admit_context(s, ADMIT_UNPRESSURED), b.max_context_alone);
+    b.kv_bytes_per_token = pn_kv_bytes_per_token(&m->desc.state, s->kv_type);
+    b.kv_bytes_needed = lack->need;
+    b.kv_bytes_available = lack->available;
+    b.fixed_bytes_needed = m->desc.state.slot_bytes;
+    b.limited_by = lack->resource ? PN_BY_DEVICE : PN_BY_HOST;
+    if (lack->resource)
+        b.die = (int32_t)lack->resource - 1;
+    b.retryable = b.max_context_alone >= b.requested_tokens;
+    pn_mem_state mem;
+    if (pn_mem_get(m->engine, lack->resource, &mem) == PN_OK) {
+        b.available = mem.soft;
+        b.budget = mem.budget;
+        b.level = mem.level;
+    }
+    b.suggestion = b.retryable ? PN_SUGGEST_LATER : PN_SUGGEST_COMPACT;
+    s->budget = b;
+}
+
+PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_t end)
+{
+    s->budget = (pn_budget_info){.size = sizeof s->budget, .requested_tokens = (uint32_t)PN_MIN(end, (uint64_t)UINT32_MAX),
+                                 .prompt_tokens = (uint32_t)PN_MIN(prompt, (uint64_t)UINT32_MAX), .ctx_cap = s->n_ctx,
+                                 .max_context_now = s->n_ctx, .max_context_alone = s->n_ctx, .max_context_unpressured = s->n_ctx,
+                                 .kv_bytes_per_token = pn_kv_bytes_per_token(&s->model->desc.state, s->kv_type),
+                                 .kv_type = (pn_dtype)s->kv_type, .level = pn_mem_level(s->model->engine), .die = -1};
+}
+
+PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)
+{
+    if (!s || !out || !s->budget.size)
+        return PN_E_STATE;
+    *out = s->budget;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * A turn
+ * ------------------------------------------------------------------------------------------ */
+
+static void admit_event(pn_session *s, const char *what, uint64_t bytes)
+{
+    pn_mem_event ev = {.kind = PN_MEM_ADMIT, .resource = s->budget.die >= 0 ? 1 + (uint32_t)s->budget.die : 0, .bytes = bytes};
+    snprintf(ev.what, sizeof ev.what, "%s", what);
+    pn_govern_event(s->model->engine, &ev);
+}
+
+/* Under the lock: look and take. */
+static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
+{
+    pn_engine *e = s->model->engine;
+    for (uint32_t i = 0; i < s->model->n_dies; i++)
+        need->all += need->die[i] = pn_kv_reserve_bytes(&s->kv, n, i);
+    bool room = need->all == 0 || pn_model_room(s->model, admit_alone(s), need, need, lack);
+    if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give_all(e, need->all) && pn_kv_reserve(&s->kv, n))))
+        return true;
+    if (room)
+        *lack = (pn_lack){.need = need->all, .available = lack->available};
+    return false;
+}
+
+PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
+{
+    pn_engine *e = s->model->engine;
+    uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
+    pn_need need = {0};
+    pn_lack lack = {0};
+    pn_mutex_lock(&e->admit_lock);
+    bool ok = admit_take(s, n, &need, &lack);
+    if (ok) {
+        s->budget.size = 0;
+        atomic_fetch_add(&e->n_turns, s->in_turn ? 0u : 1u);
+        s->in_turn = true;
+    } else
+        admit_note(s, n, &lack);
+    pn_mutex_unlock(&e->admit_lock);
+    if (ok)
+        return PN_OK;
+    admit_event(s, s->budget.retryable ? "busy" : "refused", need.all);
+    return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
+                   " bytes more, %" PRIu64 " are available%s", n, s->kv.length, lack.need, lack.available, lack.where);
+}
+
+PN_INTERNAL void pn_session_end_turn(pn_session *s)
+{
+    pn_kv_trim(&s->kv);
+    if (s->in_turn)
+        atomic_fetch_sub(&s->model->engine->n_turns, 1u);
+    s->in_turn = false;
 }
 #endif
 
@@ -53729,12 +54826,14 @@ static pn_die *die_of(pn_mem *m) { return ((pn_die_door *)(void *)m)->die; }
 static void *die_mem_take(pn_mem *m, pn_account a, size_t size)
 {
     pn_die *die = die_of(m);
-    bool pages = a == PN_ACCT_KV || a == PN_ACCT_PREFIX;
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX;
     pn_sim_taken how = pn_sim_take(&die->memory, size);
     if (how == PN_SIM_FULL && !pages && pn_cache_give(die, size))
         how = pn_sim_take(&die->memory, size);
-    if (how != PN_SIM_OK)
+    if (how != PN_SIM_OK) {
+        pn_govern_failed(die->engine, 1 + die->index, size);
         return NULL;
+    }
     void *p = pn_mem_alloc(pn_engine_mem(die->engine), a, size);
     if (!p)
         pn_sim_give(&die->memory, size);
@@ -53790,6 +54889,8 @@ PN_INTERNAL pn_status pn_die_open(pn_die *die, pn_engine *e, uint32_t index, con
     *die = (pn_die){.engine = e, .index = index, .ops = pn_device_cpu_ops(), .n_threads = n_threads, .simulated = sim != NULL};
     pn_mutex_init(&die->lock);
     pn_cond_init(&die->idle);
+    atomic_init(&die->slots, UINT32_MAX);
+    atomic_init(&die->max_rows, UINT32_MAX);
     if (sim) {
         die->door = (pn_die_door){{die_mem_take, die_mem_put, die_mem_move}, die};
         die->sim = *sim;
@@ -53886,28 +54987,45 @@ PN_INTERNAL void pn_die_park(pn_die *die, bool parked)
     pn_mutex_unlock(&die->lock);
 }
 
-PN_INTERNAL pn_status pn_die_reserve(pn_die *die, const pn_plan *plan, pn_err *err)
+PN_INTERNAL pn_status pn_die_grow(pn_die *die, const pn_plan *plan, pn_err *err)
 {
     pn_mem *mem = pn_die_mem(die);
-    uint64_t need = die->ops->work_bytes(die->n_threads, plan);
-    pn_status st = PN_OK;
+    uint64_t need = die->ops->work_bytes(die->n_threads, plan), had = die->work_bytes;
+    if (need <= had)
+        return PN_OK;
     if (need > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
+    die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)need);
+    die->work_bytes = die->work ? need : 0;
+    if (die->work)
+        return PN_OK;
+    if (had)                    /* what other sessions' steps need; submit() refuses if this fails, too */
+        die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)had);
+    die->work_bytes = die->work ? had : 0;
+    return pn_fail_nomem(err, "the working memory of a step", need);
+}
+
+PN_INTERNAL pn_status pn_die_reserve(pn_die *die, const pn_plan *plan, pn_err *err)
+{
     pn_die_take(die);
-    uint64_t had = die->work_bytes;
-    if (need > had) {
-        pn_mem_free(mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
-        die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)need);
-        die->work_bytes = die->work ? need : 0;
-        if (!die->work) {
-            st = pn_fail_nomem(err, "the working memory of a step", need);
-            if (had)                /* what other sessions' steps need; submit() refuses if this fails, too */
-                die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)had);
-            die->work_bytes = die->work ? had : 0;
-        }
-    }
+    pn_status st = pn_die_grow(die, plan, err);
     pn_die_give(die);
     return st;
+}
+
+PN_INTERNAL bool pn_die_resize(pn_die *die, uint64_t bytes)
+{
+    pn_mem *mem = pn_die_mem(die);
+    pn_die_take(die);
+    void *work = bytes <= SIZE_MAX ? pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)bytes) : NULL;
+    if (work) {
+        pn_mem_free(mem, PN_ACCT_SCRATCH, die->work, (size_t)die->work_bytes);
+        die->work = work;
+        die->work_bytes = bytes;
+    }
+    pn_die_give(die);
+    return work != NULL;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -54839,6 +55957,32 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
 /* With weights in memory of our own nothing is left of the file's mapping, metadata included. */
 static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON; }
 
+/* What the ladder finds. */
+static void model_list(pn_model *m)
+{
+    pn_engine *e = m->engine;
+    pn_mutex_lock(&e->models_lock);
+    m->listed = true;
+    m->next = e->models;
+    e->models = m;
+    pn_mutex_unlock(&e->models_lock);
+    atomic_fetch_add(&e->n_models, 1);
+}
+
+static void model_unlist(pn_model *m)
+{
+    pn_engine *e = m->engine;
+    pn_model **p = &e->models;
+    if (!m->listed)
+        return;
+    pn_mutex_lock(&e->models_lock);
+    while (*p != m)
+        p = &(*p)->next;
+    *p = m->next;
+    pn_mutex_unlock(&e->models_lock);
+    atomic_fetch_sub(&e->n_models, 1);
+}
+
 static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *p, pn_model **out, pn_err *err)
 {
     m->exact = p->exact != 0;
@@ -54847,11 +55991,13 @@ static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *
         st = pn_engine_find_dies(m->engine, p->dies, p->n_dies, m->dies, &m->n_dies, err);
     if (!st)
         st = model_open(m, p, err);
-    if (st)
+    if (st) {
         pn_model_free(m);
-    else
-        *out = m;
-    return st;
+        return st;
+    }
+    model_list(m);
+    *out = m;
+    return PN_OK;
 }
 
 PN_API pn_status pn_model_load(pn_engine *e, const char *path, const pn_model_params *params, pn_model **out,
@@ -54893,6 +56039,7 @@ PN_API void pn_model_free(pn_model *m)
 {
     if (!m)
         return;
+    model_unlist(m);
     pn_cache_forget(m);
     for (size_t i = 0; i < ENGINE_PLANS; i++)
         if (m->plans[i])
@@ -55070,10 +56217,11 @@ PN_INTERNAL void pn_cache_insert(pn_session *s)
     if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes)
         return;
     uint64_t available = pn_model_available(s->model);
+    bool held = atomic_load(&c->held);
     pn_mutex_lock(&c->lock);
     if (cache_ready(s) && cache_key(s, s->salt, s->tokens, s->kv.length, &k)) {
         pn_prefix_get_stats(c->tree, &st);
-        pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, st.bytes + available / 2));
+        pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, st.bytes + (held ? 0 : available / 2)));
         pn_prefix_insert(c->tree, &k, &s->kv, 0, ++c->tick);
     }
     pn_mutex_unlock(&c->lock);
@@ -55177,67 +56325,28 @@ static const double session_slice = 0.002;      /* seconds between two ticks */
 
 static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
 {
-    static const uint16_t rows[ENGINE_BUCKETS] = {1, 8, 64, 0xffff};
+    static const uint16_t rows[ENGINE_BUCKETS] = {1, 16, 64, 0xffff};
     return PN_MIN((uint32_t)rows[i], s->n_batch);
+}
+
+PN_INTERNAL uint32_t pn_session_rows(const pn_session *s)
+{
+    uint32_t rows = s->n_batch;
+    for (uint32_t i = 0; i < s->model->n_dies; i++)
+        rows = PN_MIN(rows, atomic_load(&s->model->dies[i]->max_rows));
+    return rows;
 }
 
 /* ------------------------------------------------------------------------------------------
  * Opening
  * ------------------------------------------------------------------------------------------ */
 
-/* Of this machine's memory. */
-static uint64_t session_host_bytes(const pn_model *m)
-{
-    pn_mem_info i;
-    pn_engine_memory(m->engine, &i);
-    uint64_t a = UINT64_MAX;
-    if (i.host_available)       /* page cache of mapped weights counts as available, but is needed */
-        a = i.host_available - PN_MIN(i.host_available, m->mapped_bytes);
-    if (i.limit)
-        a = PN_MIN(a, i.limit - PN_MIN(i.limit, i.total_used));
-    return a;
-}
-
-PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
-{
-    uint64_t a = session_host_bytes(m);
-    for (uint32_t i = 0; i < m->n_dies; i++)
-        a = PN_MIN(a, pn_die_free_bytes(m->dies[i]));
-    return a;
-}
-
-/* The same on die NULL (this machine) or one of the model's. */
-static bool session_room(const pn_model *m, pn_die *die, uint64_t whole, uint64_t need, pn_lack *lack)
-{
-    uint64_t now = die ? pn_die_free_bytes(die) : session_host_bytes(m);
-    if (whole <= now)
-        return true;
-    uint64_t cached = die ? pn_cache_droppable(m->dies[0]) : pn_cache_droppable_all(m->engine);
-    *lack = (pn_lack){.need = need, .available = now + cached};
-    if (die)
-        snprintf(lack->where, sizeof lack->where, " on die %" PRIu32 ", which has %" PRIu64, die->index, die->sim.bytes);
-    if (whole > lack->available)
-        return false;
-    if (need > now)
-        lack->available = now + (die ? pn_cache_give(m->dies[0], need - now) : pn_cache_give_all(m->engine, need - now));
-    return need <= lack->available;
-}
-
-PN_INTERNAL bool pn_model_room(const pn_model *m, const pn_need *whole, const pn_need *need, pn_lack *lack)
-{
-    *lack = (pn_lack){.need = need->all};
-    bool room = session_room(m, NULL, whole->all, need->all, lack);
-    for (uint32_t i = 0; i < m->n_dies && room; i++)
-        room = session_room(m, m->dies[i], whole->die[i], need->die[i], lack);
-    return room;
-}
-
 /* What opening the session takes: *need now, *whole once its context is full. */
 static pn_status session_need(const pn_session *s, const pn_session_params *p, pn_need *need, pn_need *whole, pn_err *err)
 {
     const pn_model *m = s->model;
     pn_session_need n;
-    pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->n_threads, s->kv_type, m->exact, &n, err);
+    pn_status st = pn_session_needs(&m->desc, s->n_ctx, pn_session_rows(s), m->engine->n_threads, s->kv_type, m->exact, &n, err);
     if (st)
         return st;
     whole->all = need->all = n.misc_bytes;
@@ -55263,7 +56372,7 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        if (pn_model_room(m, smaller ? &whole : &need, &need, &lack))
+        if (pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
         if (!smaller)
             break;
@@ -55294,13 +56403,16 @@ static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
     s->out_rows = pn_mem_calloc(mem, PN_ACCT_MISC, s->n_batch, sizeof *s->out_rows);
     if (!s->tokens || !s->logits || !s->out_rows)
         return pn_fail_nomem(err, "a session", (uint64_t)s->n_ctx * 4 + (uint64_t)m->desc.n_vocab * 4);
+    pn_mutex_lock(&m->engine->admit_lock);
     pn_status st = session_open_kv(s, by_turn, err);
     if (st == PN_E_NOMEM && pn_cache_give_all(m->engine, UINT64_MAX))   /* somebody else was faster */
         st = session_open_kv(s, by_turn, err);
+    pn_mutex_unlock(&m->engine->admit_lock);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
         st = pn_model_get_plan(m, session_bucket_rows(s, i), s->n_ctx, &s->plans[i], err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
-        st = pn_model_reserve(m, s->plans[i], err);
+        if (s->plans[i]->max_rows <= pn_session_rows(s))
+            st = pn_model_reserve(m, s->plans[i], err);
     return st;
 }
 
@@ -55399,27 +56511,13 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (!done)
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
-    pn_kv_trim(&s->kv);
+    pn_session_end_turn(s);
     s->has_logits = false;
     if (n == 0) {
         s->salt = 0;
         s->apart = false;
     }
     return PN_OK;
-}
-
-PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
-{
-    uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
-    pn_need need = {0};
-    pn_lack lack = {0};
-    for (uint32_t i = 0; i < s->model->n_dies; i++)
-        need.all += need.die[i] = pn_kv_reserve_bytes(&s->kv, n, i);
-    bool room = need.all == 0 || pn_model_room(s->model, &need, &need, &lack);
-    if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give_all(s->model->engine, need.all) && pn_kv_reserve(&s->kv, n))))
-        return PN_OK;
-    return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
-                   " bytes more, %" PRIu64 " are available%s", n, s->kv.length, room ? need.all : lack.need, lack.available, lack.where);
 }
 
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
@@ -55492,7 +56590,9 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
     for (uint32_t i = 0; i < m->n_dies && !st; i++) {
         const pn_die *die = m->dies[i];
         pn_exec *x;
-        st = die->ops->submit(die->dev, &p->plan->part[i], &step, &m->store.host, die->work, &x, err);
+        st = pn_die_grow(m->dies[i], &p->plan->part[i], err);
+        if (!st)
+            st = die->ops->submit(die->dev, &p->plan->part[i], &step, &m->store.host, die->work, &x, err);
         if (st)
             break;
         st = session_advance(s, die->ops, x, p->done, p->total, err);
@@ -55561,11 +56661,11 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
     atomic_store(&s->cancelled, false);
     st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {
-        rows = PN_MIN((uint32_t)n - done, s->n_batch);
+        rows = PN_MIN((uint32_t)n - done, pn_session_rows(s));
         st = all ? session_chunk_all(s, tokens + done, rows, done, (uint32_t)n, all + (size_t)done * s->model->desc.n_vocab, err)
                  : pn_session_chunk(s, tokens + done, rows, done, (uint32_t)n, err);
     }
-    pn_kv_trim(&s->kv);
+    pn_session_end_turn(s);
     return st;
 }
 
@@ -55662,7 +56762,7 @@ static pn_status embed_open(pn_session *s, pn_err *err)
     pn_status st = pn_embed_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->n_threads, m->exact, work, &need, err);
     if (st)
         return st;
-    if (!pn_model_room(m, &need, &need, &lack))
+    if (!pn_model_room(m, true, &need, &need, &lack))
         return pn_fail(err, PN_E_BUDGET, "embeddings in steps of %" PRIu32 " tokens need %" PRIu64 " bytes, %" PRIu64
                        " are available%s", s->n_batch, lack.need, lack.available, lack.where);
     pn_embed *e = s->embed = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *e);
@@ -55740,7 +56840,7 @@ static void embed_empty(pn_session *s)
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
     pn_kv_truncate(&s->kv, 0);
-    pn_kv_trim(&s->kv);
+    pn_session_end_turn(s);
     pn_mutex_unlock(pages);
     s->has_logits = s->apart = false;
     s->salt = 0;
@@ -56540,6 +57640,25 @@ static pn_status generate_deliver(pn_gen *g, pn_token t, pn_err *err)
  * The object
  * ------------------------------------------------------------------------------------------ */
 
+enum {
+    GENERATE_GRANT = 1024,      /* tokens by which a grant is extended (memory sheet 6.2) */
+    GENERATE_LEAST = 16         /* fewest tokens of an answer that is worth beginning */
+};
+
+/* Memory for the next token: what was reserved, or another grant.  False: the answer ends here. */
+static bool generate_granted(pn_gen *g)
+{
+    pn_session *s = g->s;
+    if (s->kv.length < g->granted)
+        return true;
+    uint64_t end = PN_MIN((uint64_t)g->granted + GENERATE_GRANT, (uint64_t)g->r.n_context + g->r.max_tokens);
+    if (pn_session_reserve(s, end, NULL) == PN_OK)
+        g->granted = (uint32_t)end;
+    else
+        g->r.stopped_by_memory = 1;
+    return !g->r.stopped_by_memory;
+}
+
 /* Why it ends now, after a token was delivered and, if it was to be, evaluated. */
 static void generate_check(pn_gen *g)
 {
@@ -56554,6 +57673,8 @@ static void generate_check(pn_gen *g)
         g->r.finish = PN_FINISH_LENGTH;
     else if (s->kv.length >= s->n_ctx)
         g->r.finish = PN_FINISH_CONTEXT;
+    else if ((g->p.may_shrink && g->r.n_generated >= g->r.max_tokens) || !generate_granted(g))
+        g->r.finish = PN_FINISH_LENGTH;
 }
 
 /* From the session's logits: the next token, delivered and to be evaluated.  It is part of the session
@@ -56580,6 +57701,30 @@ static pn_status generate_token(pn_gen *g, pn_err *err)
     return PN_OK;
 }
 
+/* The turn's memory: all of it, or the first grant.  What could not be had even alone may become less. */
+static pn_status generate_reserve(pn_gen *g, pn_err *err)
+{
+    pn_session *s = g->s;
+    const pn_generate_params *p = &g->p;
+    uint32_t room = s->n_ctx - g->r.n_context;
+    g->r.max_tokens = p->max_tokens ? PN_MIN(p->max_tokens, room) : room;
+    uint32_t first = p->grant ? PN_MIN(p->grant, g->r.max_tokens) : g->r.max_tokens;
+    pn_status st = pn_session_reserve(s, (uint64_t)g->r.n_context + first, err);
+    if (st == PN_E_BUDGET) {
+        uint32_t alone = s->budget.max_context_alone;
+        s->budget.prompt_tokens = g->r.n_context;
+        s->budget.max_new_tokens = first;
+        if (p->may_shrink && !s->budget.retryable && alone >= g->r.n_context + GENERATE_LEAST) {
+            g->r.max_tokens = first = alone - g->r.n_context;
+            st = pn_session_reserve(s, alone, err);
+        }
+        if (st && !s->budget.retryable && s->budget.max_context_alone >= g->r.n_context + GENERATE_LEAST)
+            s->budget.suggestion = PN_SUGGEST_FEWER_TOKENS;
+    }
+    g->granted = g->r.n_context + first;
+    return st;
+}
+
 /* An empty session may have a part of the prompt already.  Then the turn's memory. */
 static pn_status generate_begin(pn_gen *g, pn_err *err)
 {
@@ -56594,7 +57739,8 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
         s->apart = true;
     }
     g->r.n_cached = s->kv.length;
-    pn_status st = pn_session_reserve(s, p->max_tokens ? (uint64_t)g->r.n_context + p->max_tokens : s->n_ctx, err);
+    g->r.kv_type = (pn_dtype)s->kv_type;
+    pn_status st = generate_reserve(g, err);
     if (st && g->at)
         (void)pn_session_truncate(s, 0, NULL);
     return st;
@@ -56626,6 +57772,8 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
     pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
+    if (st == PN_E_CONTEXT)
+        pn_session_note_context(s, s->kv.length + (uint64_t)p->n_prompt, s->kv.length + (uint64_t)p->n_prompt + p->max_tokens);
     if (st)
         return st;
     g->r.n_context = s->kv.length + (uint32_t)p->n_prompt;
@@ -56653,7 +57801,9 @@ PN_INTERNAL size_t pn_gen_wants(const pn_gen *g, const pn_token **tokens)
 
 PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err)
 {
+    pn_level level = (pn_level)atomic_load(&g->s->model->engine->govern.worst);
     g->at += n;
+    g->r.level_max = PN_MAX(g->r.level_max, level);
     if (g->in_prompt)
         generate_save(g, g->at == g->n_next);
     if (g->at < g->n_next)
@@ -56711,7 +57861,7 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
         st = generate_end(g, err);
     if (!st)
         generate_keep(g, raw_len);
-    pn_kv_trim(&g->s->kv);
+    pn_session_end_turn(g->s);
     if (!st)
         generate_save(g, true);
     if (result)
@@ -56730,7 +57880,7 @@ PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p
     size_t n;
     pn_status st = pn_gen_open(&g, s, p, route, budget, err);
     while (!st && (n = pn_gen_wants(&g, &tokens)) > 0) {
-        n = PN_MIN(n, (size_t)s->n_batch);
+        n = PN_MIN(n, (size_t)pn_session_rows(s));
         st = pn_session_chunk(s, tokens, (uint32_t)n, (uint32_t)g.at, (uint32_t)g.n_next, err);
         if (!st)
             st = pn_gen_computed(&g, n, err);
@@ -56826,11 +57976,8 @@ PN_INTERNAL void pn_sched_init(pn_sched *q, pn_die *die)
 
 PN_INTERNAL void pn_sched_fini(pn_sched *q)
 {
-    pn_mem *mem = pn_engine_mem(q->die->engine);
     pn_sched_settle(q);
-    pn_mem_free(mem, PN_ACCT_SCRATCH, q->tokens, q->cap_rows * sizeof *q->tokens);
-    pn_mem_free(mem, PN_ACCT_SCRATCH, q->out_rows, q->cap_runs * sizeof *q->out_rows);
-    pn_mem_free(mem, PN_ACCT_SCRATCH, q->logits, q->cap_logits * sizeof *q->logits);
+    (void)pn_sched_idle_bytes(q, true);
     pn_cond_fini(&q->settled);
     pn_mutex_fini(&q->lock);
 }
@@ -56889,13 +58036,14 @@ static pn_job *sched_next(const pn_queue *w, bool all)
     return best;
 }
 
-/* As many as the model's cap lets begin do. */
+/* As many as the model's cap and the die's slots let begin do. */
 static void sched_admit(pn_model *m)
 {
     pn_queue *w = &m->queue;
     pn_mutex_lock(&m->lock);
     uint32_t cap = m->caps.concurrent ? m->caps.concurrent : UINT32_MAX;
     pn_mutex_unlock(&m->lock);
+    cap = PN_MIN(cap, atomic_load(&m->dies[0]->slots));
     while (w->n_ready && w->n_work < cap)
         sched_begin_job(sched_next(w, cap == UINT32_MAX));
 }
@@ -57036,6 +58184,51 @@ static pn_step sched_step(pn_sched *q)
 }
 
 /* ------------------------------------------------------------------------------------------
+ * For the ladder
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t sched_buffer_bytes(const pn_sched *q)
+{
+    return q->cap_rows * sizeof *q->tokens + q->cap_runs * sizeof *q->out_rows + q->cap_logits * sizeof *q->logits;
+}
+
+static void sched_drop_buffers(pn_sched *q)
+{
+    pn_mem *mem = pn_engine_mem(q->die->engine);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->tokens, q->cap_rows * sizeof *q->tokens);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->out_rows, q->cap_runs * sizeof *q->out_rows);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->logits, q->cap_logits * sizeof *q->logits);
+    q->tokens = NULL;
+    q->out_rows = NULL;
+    q->logits = NULL;
+    q->cap_rows = q->cap_runs = q->cap_logits = 0;
+}
+
+PN_INTERNAL uint64_t pn_sched_idle_bytes(pn_sched *q, bool drop)
+{
+    pn_mutex_lock(&q->lock);
+    bool idle = !q->n_jobs && !q->open && !q->computed && !q->entered && !q->settling;
+    uint64_t n = idle ? sched_buffer_bytes(q) : 0;
+    if (idle && drop)
+        sched_drop_buffers(q);
+    pn_mutex_unlock(&q->lock);
+    return n;
+}
+
+PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready)
+{
+    uint32_t most = 0;
+    *n_ready = 0;
+    pn_mutex_lock(&q->lock);
+    for (const pn_model *m = q->models; m; m = m->queue.next) {
+        most = PN_MAX(most, m->queue.n_work);
+        *n_ready = PN_MAX(*n_ready, m->queue.n_ready);
+    }
+    pn_mutex_unlock(&q->lock);
+    return most;
+}
+
+/* ------------------------------------------------------------------------------------------
  * Running it
  * ------------------------------------------------------------------------------------------ */
 
@@ -57055,7 +58248,9 @@ static pn_die *sched_claim(pn_sched *q, const pn_model *m)
 static void sched_submit_part(pn_sched *q)
 {
     pn_die *die = q->model->dies[q->part];
-    q->st = die->ops->submit(die->dev, &q->plan->part[q->part], &q->step, &q->model->store.host, die->work, &q->exec, &q->err);
+    q->st = pn_die_grow(die, &q->plan->part[q->part], &q->err);
+    if (!q->st)
+        q->st = die->ops->submit(die->dev, &q->plan->part[q->part], &q->step, &q->model->store.host, die->work, &q->exec, &q->err);
 }
 
 /* The step is over, whatever it came to. */
@@ -57263,7 +58458,7 @@ static pn_die *sched_begin(pn_sched *q)
     pn_die *busy = first ? sched_claim(q, first->s->model) : NULL;
     pn_session *wide = first && !busy ? sched_widest(first) : NULL;
     if (wide)
-        sched_fill(q, first, wide->n_batch);
+        sched_fill(q, first, pn_session_rows(wide));
     pn_mutex_unlock(&q->lock);
     if (q->n_runs)
         sched_submit(q, wide);
@@ -57391,6 +58586,15 @@ static uint32_t sched_jobs(pn_engine *e)
     return n;
 }
 
+/* A step of some die is under way; on the stepping thread. */
+static bool sched_any_open(const pn_engine *e)
+{
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        if (e->dies[i].sched->open)
+            return true;
+    return false;
+}
+
 static bool sched_inside(pn_engine *e)
 {
     pn_mutex_lock(&e->drive.lock);
@@ -57411,6 +58615,8 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
     pn_mutex_unlock(&e->drive.lock);
     if (busy)
         return pn_fail(err, PN_E_STATE, "pn_engine_step is being called already: from a callback, or by another thread");
+    if (!sched_any_open(e))
+        pn_govern_tick(e, sched_jobs(e) > 0);
     sched_run(e, seconds > 0 ? pn_os_now() + seconds : 0);
     uint32_t n = sched_jobs(e);
     pn_mutex_lock(&e->drive.lock);
@@ -57444,18 +58650,21 @@ static sched_rest sched_resting(pn_engine *e)
     return rest;
 }
 
-/* Until there is news.  A signal handler that cancels a paused request can wake nobody: look from time to time. */
+/* Until there is news, or memory has to be looked at.  A signal handler that cancels a paused request can wake nobody:
+ * look from time to time. */
 static bool sched_sleep(pn_engine *e, sched_rest rest, uint64_t seen)
 {
     pn_drive *d = &e->drive;
+    double wait = pn_govern_wait(e);
+    if (rest == SCHED_REST_PAUSED)
+        wait = wait < 0 ? sched_look : PN_MIN(wait, sched_look);
     pn_mutex_lock(&d->lock);
     while (rest && !d->stop && d->news == seen) {
-        if (rest == SCHED_REST_ALL)
-            pn_cond_wait(&d->work, &d->lock);
-        else
-            pn_cond_wait_for(&d->work, &d->lock, sched_look);
-        if (rest == SCHED_REST_PAUSED)
+        if (wait >= 0) {
+            pn_cond_wait_for(&d->work, &d->lock, wait);
             break;
+        }
+        pn_cond_wait(&d->work, &d->lock);
     }
     bool stop = d->stop;
     pn_mutex_unlock(&d->lock);
@@ -57475,7 +58684,9 @@ static void sched_drive(void *engine)
     pn_engine *e = engine;
     uint64_t seen = sched_news(e);
     for (sched_rest rest = sched_resting(e); sched_sleep(e, rest, seen); rest = sched_resting(e)) {
-        if (!rest && pn_engine_step(e, 0, NULL, NULL) != PN_OK)
+        if (rest)
+            pn_govern_tick(e, false);
+        else if (pn_engine_step(e, 0, NULL, NULL) != PN_OK)
             pn_thread_yield();              /* somebody else drives as well */
         seen = sched_news(e);
     }

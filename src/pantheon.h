@@ -102,6 +102,7 @@ typedef enum pn_account {
     PN_ACCT_WEIGHTS_MAP,    /* weights mapped from a file: page cache, not heap; counted apart */
     PN_ACCT_VOCAB,          /* token tables, merges */
     PN_ACCT_KV,             /* keys and values */
+    PN_ACCT_KV_RESERVE,     /* promised to turns for keys and values, not written yet: the system has not given it */
     PN_ACCT_STATE,          /* recurrent state and snapshots */
     PN_ACCT_SCRATCH,        /* activations of a step, per-thread tiles */
     PN_ACCT_PREFIX,         /* prefix cache */
@@ -124,7 +125,7 @@ typedef struct pn_mem_info {
 /* "weights", "kv", ...; static. */
 PN_API const char *pn_account_name(pn_account a);
 
-/* How short memory is, of the host or of a device. */
+/* How little memory is left, for this machine or for a die: docs/memory.md tells what each level does. */
 typedef enum pn_level { PN_LEVEL_OK = 0, PN_LEVEL_WATCH, PN_LEVEL_TIGHT, PN_LEVEL_CRITICAL } pn_level;
 
 /* "OK", "WATCH", "TIGHT", "CRITICAL"; static. */
@@ -157,6 +158,10 @@ typedef struct pn_engine_params {
     int no_prefix;              /* 1: there is none */
     const char *sim_dies;       /* for tests: simulated dies instead of the CPU, "2;bytes=512M;tps=100;fail_alloc=0;
                                    die1.bytes=64M"; NULL: none */
+    uint64_t mem_reserve;       /* bytes of the machine's memory that turns and loads leave alone; 0: what TIGHT begins at */
+    const char *pressure_script;    /* for tests: a file of readings instead of the machine's; NULL: the machine's */
+    double (*clock)(void *user);    /* for tests: seconds by which memory is watched; NULL: the system's */
+    void *clock_user;
 } pn_engine_params;
 
 /* Create an engine.  `params` may be NULL. */
@@ -183,6 +188,88 @@ PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out);
 /* Bytes for the host program, counted under `account`; NULL when out of budget or memory. */
 PN_API void *pn_alloc(pn_engine *e, pn_account account, size_t size);
 PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size);
+
+/* --- memory under pressure --------------------------------------------------------------------- */
+
+/* The engine watches this machine's memory, and that of dies which have their own, a few times a second while it
+ * works: in pn_engine_step and its own thread (pn_engine_start).  When little is left it gives up what does the
+ * least harm, rung by rung, and takes it back when there is room again; each change is an event.  What is lossy is
+ * told in results (pn_generate_result). */
+typedef enum pn_mem_event_kind {
+    PN_MEM_LEVEL = 0,           /* a resource's level changed */
+    PN_MEM_RUNG,                /* a rung was applied, or undone by a step */
+    PN_MEM_ADMIT,               /* a turn or a load was admitted, put off or refused */
+    PN_MEM_GATE,                /* a smaller type of keys and values was tried on a model */
+    PN_MEM_BUG                  /* memory that was promised was not there; please report */
+} pn_mem_event_kind;
+
+typedef struct pn_mem_event {
+    pn_mem_event_kind kind;
+    double seconds;             /* by the engine's clock */
+    uint32_t resource;          /* 0: this machine's memory; 1 + i: die i's */
+    pn_level level;             /* of that resource, afterwards */
+    pn_level from;              /* LEVEL: before */
+    uint32_t rank;              /* RUNG: its number (docs/memory.md) */
+    int undone;                 /* RUNG: 1: taken back */
+    char what[32];              /* LEVEL: why; RUNG: its name; ADMIT: "admitted", "busy", "refused"; GATE: the type;
+                                   BUG: what it was for */
+    uint64_t bytes;             /* RUNG: given back; ADMIT, BUG: needed */
+    uint64_t available, budget;
+    double kl, top1;            /* GATE: mean divergence, share of equal first choices */
+} pn_mem_event;
+
+/* Called for each event from the thread that caused it, with no lock of the engine held; no call back into the engine
+ * but pn_mem_* and pn_engine_memory.  NULL: nobody.  Set it before work begins. */
+PN_API void pn_mem_on_event(pn_engine *e, void (*fn)(void *user, const pn_mem_event *ev), void *user);
+
+/* The last events, at most 64, oldest first; returns how many were written to out[0..cap). */
+PN_API size_t pn_mem_events(pn_engine *e, pn_mem_event *out, size_t cap);
+
+typedef struct pn_mem_state {
+    char name[16];              /* "host", "die0" */
+    pn_level level;
+    const char *why;            /* of the last change; static, "" before the first */
+    uint64_t budget;            /* most there can ever be: the machine's, every cgroup limit, mem_limit */
+    uint64_t hard;              /* what can be taken without being killed */
+    uint64_t soft;              /* what can be taken without losing mapped weights; less what was promised to turns */
+    uint64_t watch, tight, critical;        /* soft below this is that level */
+    double stall;               /* share of time that all tasks waited for memory, over the last seconds; < 0: unknown */
+    double refault_rate;        /* bytes of page cache a second that were read again after they had been dropped; < 0: unknown */
+    uint64_t oom_kills;         /* in this cgroup since the engine was opened */
+} pn_mem_state;
+
+/* Resource 0 or 1 + die, as it was sampled last.  PN_E_INVALID: there is no such one.  From any thread, as all of these. */
+PN_API pn_status pn_mem_get(pn_engine *e, uint32_t resource, pn_mem_state *out);
+PN_API pn_level pn_mem_level(pn_engine *e);            /* the worst of all resources */
+
+/* A rung of the ladder on a resource. */
+typedef struct pn_mem_rung {
+    uint32_t rank, resource;
+    const char *name;           /* static */
+    pn_level level;             /* from which it is applied */
+    int in_force;
+    uint64_t n_applied, n_undone, freed;    /* ever */
+} pn_mem_rung;
+
+/* All rungs on all resources where they ever moved; returns how many there are, writes at most cap. */
+PN_API size_t pn_mem_rungs(pn_engine *e, pn_mem_rung *out, size_t cap);
+
+/* Limits for everything but mapped weights: above `soft` the caches shrink, above `hard` requests for memory fail.
+ * 0: none; < 0: as it is.  PN_E_BUDGET: more than `hard` is in use and does not go. */
+PN_API pn_status pn_mem_limit(pn_engine *e, int64_t soft, int64_t hard, pn_err *err);
+
+PN_API uint64_t pn_mem_used(pn_engine *e);
+PN_API uint64_t pn_mem_highwater(pn_engine *e, int reset);     /* most ever, or since the last reset */
+
+/* Give back at least `want` bytes now, if caches and idle buffers hold as many: nothing that is in use is touched.  *freed
+ * (may be NULL): what came of it. */
+PN_API void pn_mem_release(pn_engine *e, uint64_t want, uint64_t *freed);
+
+/* The host program knows that memory is short: at least this level for five seconds. */
+PN_API void pn_mem_hint(pn_engine *e, pn_level level);
+
+/* Look now, for programs that neither step nor let the engine drive itself.  Not from within a callback. */
+PN_API void pn_mem_poll(pn_engine *e);
 
 /* The prefix cache.  Keys and values of what generations have computed (pn_session_generate, pn_chat_reply,
  * requests) stay, and one that begins in an empty session starts from the longest part of its prompt that
@@ -603,6 +690,32 @@ typedef struct pn_session_params {
 PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err);
 PN_API void pn_session_free(pn_session *s);
 
+typedef enum pn_limited_by { PN_BY_CONTEXT = 0, PN_BY_HOST, PN_BY_DEVICE } pn_limited_by;
+typedef enum pn_suggestion { PN_SUGGEST_COMPACT = 0, PN_SUGGEST_FEWER_TOKENS, PN_SUGGEST_LATER } pn_suggestion;
+
+/* Why a turn did not fit, in numbers to act on: prompt and answer of at most max_context_now tokens together are
+ * admitted if nothing changes meanwhile. */
+typedef struct pn_budget_info {
+    size_t size;
+    int retryable;              /* 1: it fits once others have ended; 0: it never does */
+    uint32_t requested_tokens, prompt_tokens, max_new_tokens;   /* prompt_tokens: what the session holds included */
+    uint32_t max_context_now;           /* tokens, in whole pages; 0: not one page */
+    uint32_t max_context_alone;         /* if nobody else had a turn and the caches were empty */
+    uint32_t max_context_unpressured;   /* if nobody but us used memory, too */
+    uint32_t ctx_cap;                   /* the session's n_ctx */
+    uint64_t kv_bytes_per_token, kv_bytes_needed, kv_bytes_available;
+    uint64_t fixed_bytes_needed;        /* whatever the length: recurrent state */
+    uint64_t available, budget;         /* of the resource that is short */
+    pn_level level;
+    pn_dtype kv_type;
+    pn_limited_by limited_by;
+    int32_t die;                        /* PN_BY_DEVICE; else -1 */
+    pn_suggestion suggestion;
+} pn_budget_info;
+
+/* After a turn on the session was refused with PN_E_BUDGET or PN_E_CONTEXT, until its next turn; PN_E_STATE: none was. */
+PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out);
+
 PN_API uint32_t pn_session_capacity(const pn_session *s);      /* n_ctx in effect */
 PN_API uint32_t pn_session_length(const pn_session *s);        /* tokens evaluated */
 PN_API const pn_token *pn_session_tokens(const pn_session *s); /* borrowed until the next call on s */
@@ -868,6 +981,11 @@ typedef struct pn_generate_params {
     uint64_t salt;              /* prompts share what was computed only with those of the same salt: tenants that must
                                    not learn of each other have one each */
     int no_cache;               /* 1: the prefix cache is neither asked nor told */
+    uint32_t grant;             /* by the turn: memory for so many tokens of the answer is reserved before it begins, for more
+                                   in pieces of 1,024 while there is memory; then it ends with PN_FINISH_LENGTH and
+                                   stopped_by_memory.  0: for max_tokens at once, and it never ends for memory */
+    int may_shrink;             /* 1: max_tokens that could not be had even alone become as many as can, at least 16;
+                                   pn_generate_result.max_tokens tells.  0: such a turn is refused */
 } pn_generate_params;
 
 typedef struct pn_generate_result {
@@ -884,6 +1002,12 @@ typedef struct pn_generate_result {
     uint32_t n_cached;          /* of n_context, those that were not computed: the session held them, or they were
                                    taken from the prefix cache */
     uint32_t n_reasoning;       /* of n_generated, those whose text is reasoning, without its markers (PN_PART_REASONING) */
+    uint32_t max_tokens;        /* in effect: what was asked for, the context, and memory allow */
+    int stopped_by_memory;      /* 1: it ended (PN_FINISH_LENGTH) because memory for more was not to be had */
+    pn_dtype kv_type;           /* the session's keys and values */
+    int kv_degraded;            /* 1: some became smaller than that while it ran, or before */
+    double parked_seconds;      /* it stood still so long for want of memory */
+    pn_level level_max;         /* the worst while it ran */
 } pn_generate_result;
 
 /* Evaluate the prompt, then sample until something ends it.  `result` (may be NULL) is filled on

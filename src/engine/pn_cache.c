@@ -118,10 +118,11 @@ PN_INTERNAL void pn_cache_insert(pn_session *s)
     if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes)
         return;
     uint64_t available = pn_model_available(s->model);
+    bool held = atomic_load(&c->held);
     pn_mutex_lock(&c->lock);
     if (cache_ready(s) && cache_key(s, s->salt, s->tokens, s->kv.length, &k)) {
         pn_prefix_get_stats(c->tree, &st);
-        pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, st.bytes + available / 2));
+        pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, st.bytes + (held ? 0 : available / 2)));
         pn_prefix_insert(c->tree, &k, &s->kv, 0, ++c->tick);
     }
     pn_mutex_unlock(&c->lock);

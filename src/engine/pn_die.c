@@ -17,12 +17,14 @@ static pn_die *die_of(pn_mem *m) { return ((pn_die_door *)(void *)m)->die; }
 static void *die_mem_take(pn_mem *m, pn_account a, size_t size)
 {
     pn_die *die = die_of(m);
-    bool pages = a == PN_ACCT_KV || a == PN_ACCT_PREFIX;
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX;
     pn_sim_taken how = pn_sim_take(&die->memory, size);
     if (how == PN_SIM_FULL && !pages && pn_cache_give(die, size))
         how = pn_sim_take(&die->memory, size);
-    if (how != PN_SIM_OK)
+    if (how != PN_SIM_OK) {
+        pn_govern_failed(die->engine, 1 + die->index, size);
         return NULL;
+    }
     void *p = pn_mem_alloc(pn_engine_mem(die->engine), a, size);
     if (!p)
         pn_sim_give(&die->memory, size);
@@ -78,6 +80,8 @@ PN_INTERNAL pn_status pn_die_open(pn_die *die, pn_engine *e, uint32_t index, con
     *die = (pn_die){.engine = e, .index = index, .ops = pn_device_cpu_ops(), .n_threads = n_threads, .simulated = sim != NULL};
     pn_mutex_init(&die->lock);
     pn_cond_init(&die->idle);
+    atomic_init(&die->slots, UINT32_MAX);
+    atomic_init(&die->max_rows, UINT32_MAX);
     if (sim) {
         die->door = (pn_die_door){{die_mem_take, die_mem_put, die_mem_move}, die};
         die->sim = *sim;
@@ -174,28 +178,45 @@ PN_INTERNAL void pn_die_park(pn_die *die, bool parked)
     pn_mutex_unlock(&die->lock);
 }
 
-PN_INTERNAL pn_status pn_die_reserve(pn_die *die, const pn_plan *plan, pn_err *err)
+PN_INTERNAL pn_status pn_die_grow(pn_die *die, const pn_plan *plan, pn_err *err)
 {
     pn_mem *mem = pn_die_mem(die);
-    uint64_t need = die->ops->work_bytes(die->n_threads, plan);
-    pn_status st = PN_OK;
+    uint64_t need = die->ops->work_bytes(die->n_threads, plan), had = die->work_bytes;
+    if (need <= had)
+        return PN_OK;
     if (need > SIZE_MAX)
         return pn_fail(err, PN_E_NOMEM, "a step needs %" PRIu64 " bytes, more than this system can address", need);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
+    die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)need);
+    die->work_bytes = die->work ? need : 0;
+    if (die->work)
+        return PN_OK;
+    if (had)                    /* what other sessions' steps need; submit() refuses if this fails, too */
+        die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)had);
+    die->work_bytes = die->work ? had : 0;
+    return pn_fail_nomem(err, "the working memory of a step", need);
+}
+
+PN_INTERNAL pn_status pn_die_reserve(pn_die *die, const pn_plan *plan, pn_err *err)
+{
     pn_die_take(die);
-    uint64_t had = die->work_bytes;
-    if (need > had) {
-        pn_mem_free(mem, PN_ACCT_SCRATCH, die->work, (size_t)had);
-        die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)need);
-        die->work_bytes = die->work ? need : 0;
-        if (!die->work) {
-            st = pn_fail_nomem(err, "the working memory of a step", need);
-            if (had)                /* what other sessions' steps need; submit() refuses if this fails, too */
-                die->work = pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)had);
-            die->work_bytes = die->work ? had : 0;
-        }
-    }
+    pn_status st = pn_die_grow(die, plan, err);
     pn_die_give(die);
     return st;
+}
+
+PN_INTERNAL bool pn_die_resize(pn_die *die, uint64_t bytes)
+{
+    pn_mem *mem = pn_die_mem(die);
+    pn_die_take(die);
+    void *work = bytes <= SIZE_MAX ? pn_mem_alloc(mem, PN_ACCT_SCRATCH, (size_t)bytes) : NULL;
+    if (work) {
+        pn_mem_free(mem, PN_ACCT_SCRATCH, die->work, (size_t)die->work_bytes);
+        die->work = work;
+        die->work_bytes = bytes;
+    }
+    pn_die_give(die);
+    return work != NULL;
 }
 
 /* ------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ typedef struct pn_cache {
     uint64_t bytes_max;         /* 0: nothing is kept */
     uint64_t tick;
     uint64_t n_queries, n_hits, tokens_asked, tokens_hit;
+    atomic_bool held;           /* for want of memory: it keeps what it has and takes no more */
 } pn_cache;
 
 /* The memory of a simulated die. */
@@ -73,6 +74,10 @@ typedef struct pn_die {
     void *work;                 /* grown when a session is opened, never inside a step */
     atomic_ullong work_bytes;   /* set by who has the die; anybody may look */
 
+    /* For want of memory (pn_rungs.c); UINT32_MAX: as ever. */
+    atomic_uint slots;          /* requests of one model that are worked on at once */
+    atomic_uint max_rows;       /* of a step */
+
     bool simulated;             /* the next ones are */
     pn_die_door door;
     pn_sim_params sim;
@@ -93,8 +98,13 @@ PN_INTERNAL void pn_die_wait(pn_die *die);
 PN_INTERNAL void pn_die_give(pn_die *die);
 PN_INTERNAL void pn_die_park(pn_die *die, bool parked);
 
-/* Make sure the die has working memory for this plan. */
+/* Make sure the die has working memory for this plan.  pn_die_grow: the caller has the die. */
 PN_INTERNAL pn_status pn_die_reserve(pn_die *die, const pn_plan *plan, pn_err *err);
+PN_INTERNAL pn_status pn_die_grow(pn_die *die, const pn_plan *plan, pn_err *err);
+
+/* Working memory of exactly so many bytes instead of what there is; the new one is taken first.  False and nothing
+ * changed: there is no memory for it. */
+PN_INTERNAL bool pn_die_resize(pn_die *die, uint64_t bytes);
 
 /* Where pages and working memory come from. */
 PN_INTERNAL pn_mem *pn_die_mem(pn_die *die);

@@ -3,6 +3,7 @@
  * The engine handle, its memory, and the list of backends.
  */
 #include "engine/pn_cache.h"
+#include "engine/pn_govern.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -39,8 +40,8 @@ PN_API const char *pn_status_name(pn_status s)
 
 PN_API const char *pn_account_name(pn_account a)
 {
-    static const char *const names[PN_ACCT_COUNT] = {"misc", "weights", "weights_map", "vocab", "kv", "state",
-                                                     "scratch", "prefix", "stage", "grammar", "conn"};
+    static const char *const names[PN_ACCT_COUNT] = {"misc", "weights", "weights_map", "vocab", "kv", "kv_reserve",
+                                                     "state", "scratch", "prefix", "stage", "grammar", "conn"};
     return (unsigned)a < PN_ACCT_COUNT ? names[a] : "?";
 }
 
@@ -99,8 +100,13 @@ static void *engine_take(pn_mem *m, pn_account a, size_t size)
 {
     pn_engine *e = engine_of(m);
     void *p = pn_mem_alloc(&e->ledger.mem, a, size);
-    bool pages = a == PN_ACCT_KV || a == PN_ACCT_PREFIX;
-    return p || pages || !pn_cache_give_all(e, size) ? p : pn_mem_alloc(&e->ledger.mem, a, size);
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX;
+    uint64_t over = p ? pn_ledger_over(&e->ledger) : size;
+    if (over && !pages && pn_cache_give_all(e, over) && !p)
+        p = pn_mem_alloc(&e->ledger.mem, a, size);
+    if (!p)
+        pn_govern_failed(e, 0, size);
+    return p;
 }
 
 static void engine_put(pn_mem *m, pn_account a, void *ptr, size_t size) { pn_mem_free(&engine_of(m)->ledger.mem, a, ptr, size); }
@@ -152,7 +158,12 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
     pn_mutex_init(&e->clock_lock);
     pn_mutex_init(&e->drive.lock);
     pn_cond_init(&e->drive.work);
+    pn_mutex_init(&e->govern.lock);
+    pn_mutex_init(&e->admit_lock);
+    pn_mutex_init(&e->models_lock);
     pn_status st = engine_dies(e, p.sim_dies, err);
+    if (!st)
+        st = pn_govern_open(e, &p, err);
     if (st) {
         pn_engine_close(e);
         return st;
@@ -170,6 +181,9 @@ PN_API void pn_engine_close(pn_engine *e)
     for (uint32_t i = 0; i < e->n_dies; i++)
         pn_die_close(&e->dies[i]);
     pn_mem_free(pn_engine_mem(e), PN_ACCT_MISC, e->dies, e->n_dies * sizeof *e->dies);
+    pn_govern_close(e);
+    pn_mutex_fini(&e->admit_lock);
+    pn_mutex_fini(&e->models_lock);
     pn_cond_fini(&e->drive.work);
     pn_mutex_fini(&e->drive.lock);
     pn_mutex_fini(&e->clock_lock);
@@ -183,7 +197,7 @@ PN_API uint32_t pn_engine_threads(const pn_engine *e) { return e->n_threads; }
 PN_API void pn_engine_memory(pn_engine *e, pn_mem_info *out)
 {
     pn_ledger_report(&e->ledger, out);
-    pn_os_memory(&out->host_total, &out->host_available);
+    pn_govern_host(e, &out->host_total, &out->host_available);
 }
 
 PN_API void *pn_alloc(pn_engine *e, pn_account account, size_t size)

@@ -8,6 +8,8 @@
  *
  * Locks, outermost first; whoever holds one takes only those below it:
  *
+ *     pn_engine.admit_lock    who looks for memory for a turn takes it before the next one looks; no die is waited for
+ *     pn_engine.models_lock   the list of models; held while a rung goes through it
  *     pn_sched.lock   a die's list of requests; not held while a step runs or a callback is called
  *     pn_die.lock     the flags of a die; a step has the die by `busy`, not by holding this
  *     pn_model.lock   plans, caps, the number of sessions
@@ -29,6 +31,7 @@
 #include "base/pn_thread.h"
 #include "device/pn_device.h"
 #include "engine/pn_die.h"
+#include "engine/pn_govern.h"
 #include "format/pn_weights.h"
 #include "mem/pn_ledger.h"
 #include "model/pn_desc.h"
@@ -41,7 +44,7 @@ enum {
     ENGINE_DEFAULT_BATCH = 512,
     ENGINE_MAX_BATCH = 4096,
     ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
-    ENGINE_BUCKETS = 4          /* rows of a step: 1, 8, 64, n_batch */
+    ENGINE_BUCKETS = 4          /* rows of a step: 1, 16, 64, n_batch */
 };
 
 /* The ledger; where that has nothing left, the caches give way. */
@@ -71,6 +74,12 @@ struct pn_engine {
     uint32_t n_dies;
     pn_mutex clock_lock;        /* the dies' clocks: a leaf */
     pn_drive drive;
+    pn_governor govern;
+    pn_mutex admit_lock;        /* looking for memory and taking it is one thing */
+    pn_mutex models_lock;       /* the next ones */
+    pn_model *models;           /* all of them */
+    atomic_uint n_turns;        /* that hold a reserve */
+    atomic_uint n_models;
 };
 
 struct pn_file {
@@ -101,6 +110,8 @@ typedef struct pn_queue {
 
 struct pn_model {
     pn_engine *engine;
+    pn_model *next;             /* of the engine's, under its models_lock */
+    bool listed;
     pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
     uint32_t n_dies;            /* 0: without weights */
     uint32_t n_uploaded;
@@ -132,6 +143,7 @@ struct pn_session {
     pn_kv kv;
     uint32_t n_ctx, n_batch, kv_type;
     bool busy;                  /* a request works on it */
+    bool in_turn;               /* counted in the engine's n_turns */
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
     bool has_logits;
@@ -139,6 +151,7 @@ struct pn_session {
     uint64_t salt;              /* else it came with this one */
     uint32_t *out_rows;         /* [n_batch] */
     pn_cached_plan *plans[ENGINE_BUCKETS];
+    pn_budget_info budget;      /* of the last turn that was refused; size 0: none was */
     struct pn_embed *embed;     /* NULL before the first embedding (pn_embed.c) */
     atomic_bool cancelled;
     pn_tick_fn tick;
@@ -166,6 +179,9 @@ PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
 /* A registered table fits this build. */
 PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);
 
+/* Most rows of a step of the session now. */
+PN_INTERNAL uint32_t pn_session_rows(const pn_session *s);
+
 /* The plan of a step of `rows` rows, at most n_batch. */
 PN_INTERNAL const pn_cached_plan *pn_session_plan(const pn_session *s, uint32_t rows);
 
@@ -183,6 +199,7 @@ typedef struct pn_need {
 /* What stood in the way: bytes needed, bytes there with all of the cache that can go, and where. */
 typedef struct pn_lack {
     uint64_t need, available;
+    uint32_t resource;          /* as the governor counts them */
     char where[64];             /* "", or " on die 1, which has 536870912" */
 } pn_lack;
 
@@ -190,8 +207,8 @@ typedef struct pn_lack {
 PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
 
 /* Would `whole` fit everywhere, the prefix cache counted as free?  Then there is room for `need` of it now, at the
- * cost of the cache if it has to be. */
-PN_INTERNAL bool pn_model_room(const pn_model *m, const pn_need *whole, const pn_need *need, pn_lack *lack);
+ * cost of the cache if it has to be.  alone: for the only turn there is, or for what somebody wants to keep. */
+PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack);
 
 /* pn_kv_prepare, under the lock of the pages. */
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
@@ -199,6 +216,12 @@ PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
+
+/* It is over: what it did not use goes back. */
+PN_INTERNAL void pn_session_end_turn(pn_session *s);
+
+/* A turn from `prompt` to `end` tokens is refused because the context is shorter. */
+PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_t end);
 
 /* All dies of the model for one step, and back. */
 PN_INTERNAL void pn_model_take(const pn_model *m);

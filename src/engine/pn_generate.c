@@ -70,6 +70,25 @@ static pn_status generate_deliver(pn_gen *g, pn_token t, pn_err *err)
  * The object
  * ------------------------------------------------------------------------------------------ */
 
+enum {
+    GENERATE_GRANT = 1024,      /* tokens by which a grant is extended (memory sheet 6.2) */
+    GENERATE_LEAST = 16         /* fewest tokens of an answer that is worth beginning */
+};
+
+/* Memory for the next token: what was reserved, or another grant.  False: the answer ends here. */
+static bool generate_granted(pn_gen *g)
+{
+    pn_session *s = g->s;
+    if (s->kv.length < g->granted)
+        return true;
+    uint64_t end = PN_MIN((uint64_t)g->granted + GENERATE_GRANT, (uint64_t)g->r.n_context + g->r.max_tokens);
+    if (pn_session_reserve(s, end, NULL) == PN_OK)
+        g->granted = (uint32_t)end;
+    else
+        g->r.stopped_by_memory = 1;
+    return !g->r.stopped_by_memory;
+}
+
 /* Why it ends now, after a token was delivered and, if it was to be, evaluated. */
 static void generate_check(pn_gen *g)
 {
@@ -84,6 +103,8 @@ static void generate_check(pn_gen *g)
         g->r.finish = PN_FINISH_LENGTH;
     else if (s->kv.length >= s->n_ctx)
         g->r.finish = PN_FINISH_CONTEXT;
+    else if ((g->p.may_shrink && g->r.n_generated >= g->r.max_tokens) || !generate_granted(g))
+        g->r.finish = PN_FINISH_LENGTH;
 }
 
 /* From the session's logits: the next token, delivered and to be evaluated.  It is part of the session
@@ -110,6 +131,30 @@ static pn_status generate_token(pn_gen *g, pn_err *err)
     return PN_OK;
 }
 
+/* The turn's memory: all of it, or the first grant.  What could not be had even alone may become less. */
+static pn_status generate_reserve(pn_gen *g, pn_err *err)
+{
+    pn_session *s = g->s;
+    const pn_generate_params *p = &g->p;
+    uint32_t room = s->n_ctx - g->r.n_context;
+    g->r.max_tokens = p->max_tokens ? PN_MIN(p->max_tokens, room) : room;
+    uint32_t first = p->grant ? PN_MIN(p->grant, g->r.max_tokens) : g->r.max_tokens;
+    pn_status st = pn_session_reserve(s, (uint64_t)g->r.n_context + first, err);
+    if (st == PN_E_BUDGET) {
+        uint32_t alone = s->budget.max_context_alone;
+        s->budget.prompt_tokens = g->r.n_context;
+        s->budget.max_new_tokens = first;
+        if (p->may_shrink && !s->budget.retryable && alone >= g->r.n_context + GENERATE_LEAST) {
+            g->r.max_tokens = first = alone - g->r.n_context;
+            st = pn_session_reserve(s, alone, err);
+        }
+        if (st && !s->budget.retryable && s->budget.max_context_alone >= g->r.n_context + GENERATE_LEAST)
+            s->budget.suggestion = PN_SUGGEST_FEWER_TOKENS;
+    }
+    g->granted = g->r.n_context + first;
+    return st;
+}
+
 /* An empty session may have a part of the prompt already.  Then the turn's memory. */
 static pn_status generate_begin(pn_gen *g, pn_err *err)
 {
@@ -124,7 +169,8 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
         s->apart = true;
     }
     g->r.n_cached = s->kv.length;
-    pn_status st = pn_session_reserve(s, p->max_tokens ? (uint64_t)g->r.n_context + p->max_tokens : s->n_ctx, err);
+    g->r.kv_type = (pn_dtype)s->kv_type;
+    pn_status st = generate_reserve(g, err);
     if (st && g->at)
         (void)pn_session_truncate(s, 0, NULL);
     return st;
@@ -156,6 +202,8 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
     pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
+    if (st == PN_E_CONTEXT)
+        pn_session_note_context(s, s->kv.length + (uint64_t)p->n_prompt, s->kv.length + (uint64_t)p->n_prompt + p->max_tokens);
     if (st)
         return st;
     g->r.n_context = s->kv.length + (uint32_t)p->n_prompt;
@@ -183,7 +231,9 @@ PN_INTERNAL size_t pn_gen_wants(const pn_gen *g, const pn_token **tokens)
 
 PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err)
 {
+    pn_level level = (pn_level)atomic_load(&g->s->model->engine->govern.worst);
     g->at += n;
+    g->r.level_max = PN_MAX(g->r.level_max, level);
     if (g->in_prompt)
         generate_save(g, g->at == g->n_next);
     if (g->at < g->n_next)
@@ -241,7 +291,7 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
         st = generate_end(g, err);
     if (!st)
         generate_keep(g, raw_len);
-    pn_kv_trim(&g->s->kv);
+    pn_session_end_turn(g->s);
     if (!st)
         generate_save(g, true);
     if (result)
@@ -260,7 +310,7 @@ PN_INTERNAL pn_status pn_generate_run(pn_session *s, const pn_generate_params *p
     size_t n;
     pn_status st = pn_gen_open(&g, s, p, route, budget, err);
     while (!st && (n = pn_gen_wants(&g, &tokens)) > 0) {
-        n = PN_MIN(n, (size_t)s->n_batch);
+        n = PN_MIN(n, (size_t)pn_session_rows(s));
         st = pn_session_chunk(s, tokens, (uint32_t)n, (uint32_t)g.at, (uint32_t)g.n_next, err);
         if (!st)
             st = pn_gen_computed(&g, n, err);

@@ -40,6 +40,7 @@ typedef struct pn_gen {
     pn_token chosen;
     bool in_prompt;
     uint32_t first;             /* the answer's tokens are the session's from here on */
+    uint32_t granted;           /* the session may grow to so many tokens before it asks for more memory */
     uint32_t saved;             /* tokens that the prefix cache has been told of, or told us */
     double since;               /* when the prompt, then the answer, was begun */
     pn_generate_result r;

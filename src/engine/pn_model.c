@@ -343,6 +343,32 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
 /* With weights in memory of our own nothing is left of the file's mapping, metadata included. */
 static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON; }
 
+/* What the ladder finds. */
+static void model_list(pn_model *m)
+{
+    pn_engine *e = m->engine;
+    pn_mutex_lock(&e->models_lock);
+    m->listed = true;
+    m->next = e->models;
+    e->models = m;
+    pn_mutex_unlock(&e->models_lock);
+    atomic_fetch_add(&e->n_models, 1);
+}
+
+static void model_unlist(pn_model *m)
+{
+    pn_engine *e = m->engine;
+    pn_model **p = &e->models;
+    if (!m->listed)
+        return;
+    pn_mutex_lock(&e->models_lock);
+    while (*p != m)
+        p = &(*p)->next;
+    *p = m->next;
+    pn_mutex_unlock(&e->models_lock);
+    atomic_fetch_sub(&e->n_models, 1);
+}
+
 static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *p, pn_model **out, pn_err *err)
 {
     m->exact = p->exact != 0;
@@ -351,11 +377,13 @@ static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *
         st = pn_engine_find_dies(m->engine, p->dies, p->n_dies, m->dies, &m->n_dies, err);
     if (!st)
         st = model_open(m, p, err);
-    if (st)
+    if (st) {
         pn_model_free(m);
-    else
-        *out = m;
-    return st;
+        return st;
+    }
+    model_list(m);
+    *out = m;
+    return PN_OK;
 }
 
 PN_API pn_status pn_model_load(pn_engine *e, const char *path, const pn_model_params *params, pn_model **out,
@@ -397,6 +425,7 @@ PN_API void pn_model_free(pn_model *m)
 {
     if (!m)
         return;
+    model_unlist(m);
     pn_cache_forget(m);
     for (size_t i = 0; i < ENGINE_PLANS; i++)
         if (m->plans[i])

@@ -22,11 +22,8 @@ PN_INTERNAL void pn_sched_init(pn_sched *q, pn_die *die)
 
 PN_INTERNAL void pn_sched_fini(pn_sched *q)
 {
-    pn_mem *mem = pn_engine_mem(q->die->engine);
     pn_sched_settle(q);
-    pn_mem_free(mem, PN_ACCT_SCRATCH, q->tokens, q->cap_rows * sizeof *q->tokens);
-    pn_mem_free(mem, PN_ACCT_SCRATCH, q->out_rows, q->cap_runs * sizeof *q->out_rows);
-    pn_mem_free(mem, PN_ACCT_SCRATCH, q->logits, q->cap_logits * sizeof *q->logits);
+    (void)pn_sched_idle_bytes(q, true);
     pn_cond_fini(&q->settled);
     pn_mutex_fini(&q->lock);
 }
@@ -85,13 +82,14 @@ static pn_job *sched_next(const pn_queue *w, bool all)
     return best;
 }
 
-/* As many as the model's cap lets begin do. */
+/* As many as the model's cap and the die's slots let begin do. */
 static void sched_admit(pn_model *m)
 {
     pn_queue *w = &m->queue;
     pn_mutex_lock(&m->lock);
     uint32_t cap = m->caps.concurrent ? m->caps.concurrent : UINT32_MAX;
     pn_mutex_unlock(&m->lock);
+    cap = PN_MIN(cap, atomic_load(&m->dies[0]->slots));
     while (w->n_ready && w->n_work < cap)
         sched_begin_job(sched_next(w, cap == UINT32_MAX));
 }
@@ -232,6 +230,51 @@ static pn_step sched_step(pn_sched *q)
 }
 
 /* ------------------------------------------------------------------------------------------
+ * For the ladder
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t sched_buffer_bytes(const pn_sched *q)
+{
+    return q->cap_rows * sizeof *q->tokens + q->cap_runs * sizeof *q->out_rows + q->cap_logits * sizeof *q->logits;
+}
+
+static void sched_drop_buffers(pn_sched *q)
+{
+    pn_mem *mem = pn_engine_mem(q->die->engine);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->tokens, q->cap_rows * sizeof *q->tokens);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->out_rows, q->cap_runs * sizeof *q->out_rows);
+    pn_mem_free(mem, PN_ACCT_SCRATCH, q->logits, q->cap_logits * sizeof *q->logits);
+    q->tokens = NULL;
+    q->out_rows = NULL;
+    q->logits = NULL;
+    q->cap_rows = q->cap_runs = q->cap_logits = 0;
+}
+
+PN_INTERNAL uint64_t pn_sched_idle_bytes(pn_sched *q, bool drop)
+{
+    pn_mutex_lock(&q->lock);
+    bool idle = !q->n_jobs && !q->open && !q->computed && !q->entered && !q->settling;
+    uint64_t n = idle ? sched_buffer_bytes(q) : 0;
+    if (idle && drop)
+        sched_drop_buffers(q);
+    pn_mutex_unlock(&q->lock);
+    return n;
+}
+
+PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready)
+{
+    uint32_t most = 0;
+    *n_ready = 0;
+    pn_mutex_lock(&q->lock);
+    for (const pn_model *m = q->models; m; m = m->queue.next) {
+        most = PN_MAX(most, m->queue.n_work);
+        *n_ready = PN_MAX(*n_ready, m->queue.n_ready);
+    }
+    pn_mutex_unlock(&q->lock);
+    return most;
+}
+
+/* ------------------------------------------------------------------------------------------
  * Running it
  * ------------------------------------------------------------------------------------------ */
 
@@ -251,7 +294,9 @@ static pn_die *sched_claim(pn_sched *q, const pn_model *m)
 static void sched_submit_part(pn_sched *q)
 {
     pn_die *die = q->model->dies[q->part];
-    q->st = die->ops->submit(die->dev, &q->plan->part[q->part], &q->step, &q->model->store.host, die->work, &q->exec, &q->err);
+    q->st = pn_die_grow(die, &q->plan->part[q->part], &q->err);
+    if (!q->st)
+        q->st = die->ops->submit(die->dev, &q->plan->part[q->part], &q->step, &q->model->store.host, die->work, &q->exec, &q->err);
 }
 
 /* The step is over, whatever it came to. */
@@ -459,7 +504,7 @@ static pn_die *sched_begin(pn_sched *q)
     pn_die *busy = first ? sched_claim(q, first->s->model) : NULL;
     pn_session *wide = first && !busy ? sched_widest(first) : NULL;
     if (wide)
-        sched_fill(q, first, wide->n_batch);
+        sched_fill(q, first, pn_session_rows(wide));
     pn_mutex_unlock(&q->lock);
     if (q->n_runs)
         sched_submit(q, wide);
@@ -587,6 +632,15 @@ static uint32_t sched_jobs(pn_engine *e)
     return n;
 }
 
+/* A step of some die is under way; on the stepping thread. */
+static bool sched_any_open(const pn_engine *e)
+{
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        if (e->dies[i].sched->open)
+            return true;
+    return false;
+}
+
 static bool sched_inside(pn_engine *e)
 {
     pn_mutex_lock(&e->drive.lock);
@@ -607,6 +661,8 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
     pn_mutex_unlock(&e->drive.lock);
     if (busy)
         return pn_fail(err, PN_E_STATE, "pn_engine_step is being called already: from a callback, or by another thread");
+    if (!sched_any_open(e))
+        pn_govern_tick(e, sched_jobs(e) > 0);
     sched_run(e, seconds > 0 ? pn_os_now() + seconds : 0);
     uint32_t n = sched_jobs(e);
     pn_mutex_lock(&e->drive.lock);
@@ -640,18 +696,21 @@ static sched_rest sched_resting(pn_engine *e)
     return rest;
 }
 
-/* Until there is news.  A signal handler that cancels a paused request can wake nobody: look from time to time. */
+/* Until there is news, or memory has to be looked at.  A signal handler that cancels a paused request can wake nobody:
+ * look from time to time. */
 static bool sched_sleep(pn_engine *e, sched_rest rest, uint64_t seen)
 {
     pn_drive *d = &e->drive;
+    double wait = pn_govern_wait(e);
+    if (rest == SCHED_REST_PAUSED)
+        wait = wait < 0 ? sched_look : PN_MIN(wait, sched_look);
     pn_mutex_lock(&d->lock);
     while (rest && !d->stop && d->news == seen) {
-        if (rest == SCHED_REST_ALL)
-            pn_cond_wait(&d->work, &d->lock);
-        else
-            pn_cond_wait_for(&d->work, &d->lock, sched_look);
-        if (rest == SCHED_REST_PAUSED)
+        if (wait >= 0) {
+            pn_cond_wait_for(&d->work, &d->lock, wait);
             break;
+        }
+        pn_cond_wait(&d->work, &d->lock);
     }
     bool stop = d->stop;
     pn_mutex_unlock(&d->lock);
@@ -671,7 +730,9 @@ static void sched_drive(void *engine)
     pn_engine *e = engine;
     uint64_t seen = sched_news(e);
     for (sched_rest rest = sched_resting(e); sched_sleep(e, rest, seen); rest = sched_resting(e)) {
-        if (!rest && pn_engine_step(e, 0, NULL, NULL) != PN_OK)
+        if (rest)
+            pn_govern_tick(e, false);
+        else if (pn_engine_step(e, 0, NULL, NULL) != PN_OK)
             pn_thread_yield();              /* somebody else drives as well */
         seen = sched_news(e);
     }

@@ -81,6 +81,12 @@ typedef struct pn_sched {
 /* Bytes that steps of so many sessions at once take beside those of each session. */
 PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint32_t n_vocab);
 
+/* Bytes of buffers for steps of several, while nobody needs them; drop: given back. */
+PN_INTERNAL uint64_t pn_sched_idle_bytes(pn_sched *q, bool drop);
+
+/* Requests that are worked on, of the model with most; *n_ready: that could be. */
+PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready);
+
 PN_INTERNAL void pn_sched_init(pn_sched *q, pn_die *die);
 PN_INTERNAL void pn_sched_fini(pn_sched *q);       /* nobody steps any more */
 

@@ -16,67 +16,28 @@ static const double session_slice = 0.002;      /* seconds between two ticks */
 
 static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
 {
-    static const uint16_t rows[ENGINE_BUCKETS] = {1, 8, 64, 0xffff};
+    static const uint16_t rows[ENGINE_BUCKETS] = {1, 16, 64, 0xffff};
     return PN_MIN((uint32_t)rows[i], s->n_batch);
+}
+
+PN_INTERNAL uint32_t pn_session_rows(const pn_session *s)
+{
+    uint32_t rows = s->n_batch;
+    for (uint32_t i = 0; i < s->model->n_dies; i++)
+        rows = PN_MIN(rows, atomic_load(&s->model->dies[i]->max_rows));
+    return rows;
 }
 
 /* ------------------------------------------------------------------------------------------
  * Opening
  * ------------------------------------------------------------------------------------------ */
 
-/* Of this machine's memory. */
-static uint64_t session_host_bytes(const pn_model *m)
-{
-    pn_mem_info i;
-    pn_engine_memory(m->engine, &i);
-    uint64_t a = UINT64_MAX;
-    if (i.host_available)       /* page cache of mapped weights counts as available, but is needed */
-        a = i.host_available - PN_MIN(i.host_available, m->mapped_bytes);
-    if (i.limit)
-        a = PN_MIN(a, i.limit - PN_MIN(i.limit, i.total_used));
-    return a;
-}
-
-PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
-{
-    uint64_t a = session_host_bytes(m);
-    for (uint32_t i = 0; i < m->n_dies; i++)
-        a = PN_MIN(a, pn_die_free_bytes(m->dies[i]));
-    return a;
-}
-
-/* The same on die NULL (this machine) or one of the model's. */
-static bool session_room(const pn_model *m, pn_die *die, uint64_t whole, uint64_t need, pn_lack *lack)
-{
-    uint64_t now = die ? pn_die_free_bytes(die) : session_host_bytes(m);
-    if (whole <= now)
-        return true;
-    uint64_t cached = die ? pn_cache_droppable(m->dies[0]) : pn_cache_droppable_all(m->engine);
-    *lack = (pn_lack){.need = need, .available = now + cached};
-    if (die)
-        snprintf(lack->where, sizeof lack->where, " on die %" PRIu32 ", which has %" PRIu64, die->index, die->sim.bytes);
-    if (whole > lack->available)
-        return false;
-    if (need > now)
-        lack->available = now + (die ? pn_cache_give(m->dies[0], need - now) : pn_cache_give_all(m->engine, need - now));
-    return need <= lack->available;
-}
-
-PN_INTERNAL bool pn_model_room(const pn_model *m, const pn_need *whole, const pn_need *need, pn_lack *lack)
-{
-    *lack = (pn_lack){.need = need->all};
-    bool room = session_room(m, NULL, whole->all, need->all, lack);
-    for (uint32_t i = 0; i < m->n_dies && room; i++)
-        room = session_room(m, m->dies[i], whole->die[i], need->die[i], lack);
-    return room;
-}
-
 /* What opening the session takes: *need now, *whole once its context is full. */
 static pn_status session_need(const pn_session *s, const pn_session_params *p, pn_need *need, pn_need *whole, pn_err *err)
 {
     const pn_model *m = s->model;
     pn_session_need n;
-    pn_status st = pn_session_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->n_threads, s->kv_type, m->exact, &n, err);
+    pn_status st = pn_session_needs(&m->desc, s->n_ctx, pn_session_rows(s), m->engine->n_threads, s->kv_type, m->exact, &n, err);
     if (st)
         return st;
     whole->all = need->all = n.misc_bytes;
@@ -102,7 +63,7 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        if (pn_model_room(m, smaller ? &whole : &need, &need, &lack))
+        if (pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
         if (!smaller)
             break;
@@ -133,13 +94,16 @@ static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
     s->out_rows = pn_mem_calloc(mem, PN_ACCT_MISC, s->n_batch, sizeof *s->out_rows);
     if (!s->tokens || !s->logits || !s->out_rows)
         return pn_fail_nomem(err, "a session", (uint64_t)s->n_ctx * 4 + (uint64_t)m->desc.n_vocab * 4);
+    pn_mutex_lock(&m->engine->admit_lock);
     pn_status st = session_open_kv(s, by_turn, err);
     if (st == PN_E_NOMEM && pn_cache_give_all(m->engine, UINT64_MAX))   /* somebody else was faster */
         st = session_open_kv(s, by_turn, err);
+    pn_mutex_unlock(&m->engine->admit_lock);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
         st = pn_model_get_plan(m, session_bucket_rows(s, i), s->n_ctx, &s->plans[i], err);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
-        st = pn_model_reserve(m, s->plans[i], err);
+        if (s->plans[i]->max_rows <= pn_session_rows(s))
+            st = pn_model_reserve(m, s->plans[i], err);
     return st;
 }
 
@@ -238,27 +202,13 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (!done)
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
-    pn_kv_trim(&s->kv);
+    pn_session_end_turn(s);
     s->has_logits = false;
     if (n == 0) {
         s->salt = 0;
         s->apart = false;
     }
     return PN_OK;
-}
-
-PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
-{
-    uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
-    pn_need need = {0};
-    pn_lack lack = {0};
-    for (uint32_t i = 0; i < s->model->n_dies; i++)
-        need.all += need.die[i] = pn_kv_reserve_bytes(&s->kv, n, i);
-    bool room = need.all == 0 || pn_model_room(s->model, &need, &need, &lack);
-    if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give_all(s->model->engine, need.all) && pn_kv_reserve(&s->kv, n))))
-        return PN_OK;
-    return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
-                   " bytes more, %" PRIu64 " are available%s", n, s->kv.length, room ? need.all : lack.need, lack.available, lack.where);
 }
 
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)
@@ -331,7 +281,9 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
     for (uint32_t i = 0; i < m->n_dies && !st; i++) {
         const pn_die *die = m->dies[i];
         pn_exec *x;
-        st = die->ops->submit(die->dev, &p->plan->part[i], &step, &m->store.host, die->work, &x, err);
+        st = pn_die_grow(m->dies[i], &p->plan->part[i], err);
+        if (!st)
+            st = die->ops->submit(die->dev, &p->plan->part[i], &step, &m->store.host, die->work, &x, err);
         if (st)
             break;
         st = session_advance(s, die->ops, x, p->done, p->total, err);
@@ -400,11 +352,11 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
     atomic_store(&s->cancelled, false);
     st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {
-        rows = PN_MIN((uint32_t)n - done, s->n_batch);
+        rows = PN_MIN((uint32_t)n - done, pn_session_rows(s));
         st = all ? session_chunk_all(s, tokens + done, rows, done, (uint32_t)n, all + (size_t)done * s->model->desc.n_vocab, err)
                  : pn_session_chunk(s, tokens + done, rows, done, (uint32_t)n, err);
     }
-    pn_kv_trim(&s->kv);
+    pn_session_end_turn(s);
     return st;
 }
 

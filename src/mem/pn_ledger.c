@@ -29,8 +29,9 @@ static void ledger_add(pn_ledger *l, pn_account a, uint64_t size)
 static bool ledger_reserve(pn_ledger *l, uint64_t size)
 {
     unsigned long long t = atomic_load_explicit(&l->total, memory_order_relaxed);
+    uint64_t limit = atomic_load_explicit(&l->limit, memory_order_relaxed);
     do {
-        if (size > UINT64_MAX - t || (l->limit && t + size > l->limit))
+        if (size > UINT64_MAX - t || (limit && t + size > limit))
             return false;
     } while (!atomic_compare_exchange_weak_explicit(&l->total, &t, t + size, memory_order_relaxed,
                                                     memory_order_relaxed));
@@ -94,11 +95,17 @@ PN_INTERNAL void pn_ledger_init(pn_ledger *l, const pn_allocator *allocator, uin
     l->mem.alloc = ledger_alloc;
     l->mem.free = ledger_free;
     l->mem.move = ledger_move;
-    l->limit = limit;
+    atomic_init(&l->limit, limit);
     if (allocator && allocator->alloc && allocator->free)
         l->under = *allocator;
     else
         l->under = (pn_allocator){ledger_libc_alloc, ledger_libc_free, NULL};
+}
+
+PN_INTERNAL uint64_t pn_ledger_over(const pn_ledger *l)
+{
+    uint64_t soft = atomic_load_explicit(&l->soft, memory_order_relaxed), total = atomic_load_explicit(&l->total, memory_order_relaxed);
+    return soft && total > soft ? total - soft : 0;
 }
 
 PN_INTERNAL void pn_ledger_note_map(pn_ledger *l, int64_t bytes)
@@ -118,7 +125,7 @@ PN_INTERNAL void pn_ledger_report(const pn_ledger *l, pn_mem_info *out)
     }
     out->total_used = atomic_load(&l->total);
     out->total_peak = atomic_load(&l->total_peak);
-    out->limit = l->limit;
+    out->limit = atomic_load(&l->limit);
 }
 
 #undef LEDGER_DIRECT

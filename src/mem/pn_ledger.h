@@ -18,13 +18,17 @@
 typedef struct pn_ledger {
     pn_mem mem;                             /* first: a ledger is a pn_mem */
     pn_allocator under;
-    uint64_t limit;                         /* 0: none */
+    atomic_ullong limit;                    /* 0: none */
+    atomic_ullong soft;                     /* above it caches shrink; 0: none */
     atomic_ullong used[PN_ACCT_COUNT], peak[PN_ACCT_COUNT];
     atomic_ullong total, total_peak;        /* without PN_ACCT_WEIGHTS_MAP */
 } pn_ledger;
 
 /* allocator NULL or with NULL functions: malloc and free. */
 PN_INTERNAL void pn_ledger_init(pn_ledger *l, const pn_allocator *allocator, uint64_t limit);
+
+/* Bytes above the soft limit; 0: none. */
+PN_INTERNAL uint64_t pn_ledger_over(const pn_ledger *l);
 
 /* Mapped bytes came or went. */
 PN_INTERNAL void pn_ledger_note_map(pn_ledger *l, int64_t bytes);

@@ -14,6 +14,7 @@ typedef struct kv_block {
     pn_kv_page page;            /* first: cast back */
     pn_mem *mem;
     uint64_t bytes;             /* of the block */
+    bool written;               /* or about to be: no mere promise any more */
 } kv_block;
 
 enum { KV_HEAD = PN_MEM_ALIGN };
@@ -91,7 +92,7 @@ static pn_kv_page *kv_page_new(pn_mem *mem, uint64_t page_bytes, uint32_t type)
     PN_ASSERT(sizeof(kv_block) <= KV_HEAD);
     if (page_bytes > SIZE_MAX - KV_HEAD)
         return NULL;
-    kv_block *b = pn_mem_alloc(mem, PN_ACCT_KV, (size_t)(KV_HEAD + page_bytes));
+    kv_block *b = pn_mem_alloc(mem, PN_ACCT_KV_RESERVE, (size_t)(KV_HEAD + page_bytes));
     if (!b)
         return NULL;
     *b = (kv_block){.page = {.data = (uint8_t *)b + KV_HEAD, .k_type = (uint8_t)type, .v_type = (uint8_t)type},
@@ -102,7 +103,7 @@ static pn_kv_page *kv_page_new(pn_mem *mem, uint64_t page_bytes, uint32_t type)
 static void kv_page_free(pn_kv_page *p)
 {
     kv_block *b = (kv_block *)(void *)p;
-    pn_mem_free(b->mem, p->common ? PN_ACCT_PREFIX : PN_ACCT_KV, b, (size_t)b->bytes);
+    pn_mem_free(b->mem, p->common ? PN_ACCT_PREFIX : b->written ? PN_ACCT_KV : PN_ACCT_KV_RESERVE, b, (size_t)b->bytes);
 }
 
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p)
@@ -221,6 +222,15 @@ PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t p
     return bytes;
 }
 
+PN_INTERNAL uint64_t pn_kv_turn_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
+{
+    uint64_t bytes = 0;
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
+        if (kv->spec->group[gi].part == part)
+            bytes += PN_MIN(kv_table_len(n), kv->group[gi].max_pages) * (KV_HEAD + kv->group[gi].page_bytes);
+    return bytes;
+}
+
 PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n)
 {
     uint32_t had[PN_MAX_GROUPS], gi = 0;
@@ -272,7 +282,11 @@ static pn_kv_page *kv_take(pn_kv_group *g)
 {
     PN_ASSERT(g->n_free > 0);
     pn_kv_page *p = g->free[--g->n_free];
+    kv_block *b = (kv_block *)(void *)p;
     p->refs = 1;
+    if (!b->written)
+        pn_mem_move(b->mem, PN_ACCT_KV_RESERVE, PN_ACCT_KV, (size_t)b->bytes);
+    b->written = true;
     return p;
 }
 

@@ -13,7 +13,8 @@
  * Where page memory lives.  Every page is a block of its own, header in front, so it can outlive the
  * sequence that wrote it and go back to the system alone.  It is in one of two states:
  *
- *     own      part of one sequence's reserve, on its free stack or in its table; PN_ACCT_KV
+ *     own      part of one sequence's reserve, on its free stack or in its table; PN_ACCT_KV_RESERVE until
+ *              it is first taken for writing, then PN_ACCT_KV
  *     common   part of nobody's reserve, counted by its holders, never written; PN_ACCT_PREFIX
  *
  * To share an own page is to make it common, and the sequence gets a fresh page for it where its reserve
@@ -94,6 +95,9 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv);
  * pn_kv_reserve_bytes: what it would take of one part's memory.  Opened whole: a no-op, and 0. */
 PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n);
 PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t part);
+
+/* What pages for n tokens take of one part's memory altogether, by the turn. */
+PN_INTERNAL uint64_t pn_kv_turn_bytes(const pn_kv *kv, uint32_t n, uint32_t part);
 
 /* By the turn: the turn is over, pages that hold nothing go back. */
 PN_INTERNAL void pn_kv_trim(pn_kv *kv);

@@ -13,7 +13,7 @@ static uint64_t turn_kv(pn_engine *e)
 {
     pn_mem_info i;
     pn_engine_memory(e, &i);
-    return i.used[PN_ACCT_KV];
+    return i.used[PN_ACCT_KV] + i.used[PN_ACCT_KV_RESERVE];
 }
 
 typedef struct turn_rig {

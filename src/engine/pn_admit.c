@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_admit.c - may a turn begin?  Its whole life is reserved first: the prompt, the answer, nothing later.
+ *
+ *     fits now                     reserve, go
+ *     fits once others have ended  PN_E_BUDGET, retryable: wait
+ *     never fits                   PN_E_BUDGET with the context that would
+ *
+ * (memory sheet 6.2.)  Looking and reserving is one thing under one lock, so two turns are never promised the same
+ * bytes; with the reserve taken, a turn cannot run out and nobody can take a page from it.  The caches count as free
+ * and go when they are in the way.
+ */
+#include "engine/pn_cache.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* ------------------------------------------------------------------------------------------
+ * Room
+ * ------------------------------------------------------------------------------------------ */
+
+/* The host, or the i-th of the model's dies if that has memory of its own. */
+typedef struct admit_place {
+    const pn_die *die;          /* NULL: the host */
+    uint32_t resource;
+} admit_place;
+
+static admit_place admit_die(const pn_model *m, uint32_t i) { return (admit_place){m->dies[i], 1 + m->dies[i]->index}; }
+
+static uint64_t admit_droppable(const pn_model *m, admit_place at)
+{
+    return at.die ? pn_cache_droppable(m->dies[0]) : pn_cache_droppable_all(m->engine);
+}
+
+PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
+{
+    uint64_t a = pn_govern_room(m->engine, 0, false);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        a = PN_MIN(a, pn_die_free_bytes(m->dies[i]));
+    return a;
+}
+
+static bool admit_place_has(const pn_model *m, admit_place at, bool alone, uint64_t whole, uint64_t need, pn_lack *lack)
+{
+    uint64_t now = at.die ? pn_die_free_bytes(m->dies[at.die != m->dies[0]]) : pn_govern_room(m->engine, 0, alone);
+    if (whole <= now)
+        return true;
+    uint64_t cached = admit_droppable(m, at);
+    *lack = (pn_lack){.need = need, .available = now + cached, .resource = at.resource};
+    if (at.die)
+        snprintf(lack->where, sizeof lack->where, " on die %" PRIu32 ", which has %" PRIu64, at.die->index, at.die->sim.bytes);
+    if (whole > lack->available)
+        return false;
+    if (need > now)
+        lack->available = now + (at.die ? pn_cache_give(m->dies[0], need - now) : pn_cache_give_all(m->engine, need - now));
+    return need <= lack->available;
+}
+
+PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack)
+{
+    *lack = (pn_lack){.need = need->all};
+    bool room = admit_place_has(m, (admit_place){NULL, 0}, alone, whole->all, need->all, lack);
+    for (uint32_t i = 0; i < m->n_dies && room; i++)
+        room = admit_place_has(m, admit_die(m, i), alone, whole->die[i], need->die[i], lack);
+    return room;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What would fit
+ * ------------------------------------------------------------------------------------------ */
+
+/* No other session has a turn. */
+static bool admit_alone(const pn_session *s) { return atomic_load(&s->model->engine->n_turns) == (s->in_turn ? 1u : 0u); }
+
+typedef enum admit_when { ADMIT_NOW, ADMIT_ALONE, ADMIT_UNPRESSURED } admit_when;
+
+/* Bytes of a place: with the caches gone; with everybody else gone as well; with the rest of the machine gone, too. */
+static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when)
+{
+    const pn_model *m = s->model;
+    uint64_t now = pn_govern_room(m->engine, at.resource, admit_alone(s)), alone = pn_govern_room_alone(m->engine, at.resource);
+    if (now == UINT64_MAX)
+        return now;
+    switch (when) {
+    case ADMIT_NOW: return now + admit_droppable(m, at);
+    case ADMIT_ALONE: return at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone;
+    case ADMIT_UNPRESSURED: break;
+    }
+    return at.die ? admit_bytes(s, at, ADMIT_ALONE) : pn_govern_room_unpressured(m->engine);
+}
+
+/* Would a context of n tokens fit there?  Now: what the session has is counted. */
+static bool admit_fits(const pn_session *s, uint32_t n, admit_when when, uint64_t host, const uint64_t die[PN_MAX_PARTS])
+{
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < s->model->n_dies; i++) {
+        uint64_t need = when == ADMIT_NOW ? pn_kv_reserve_bytes(&s->kv, n, i) : pn_kv_turn_bytes(&s->kv, n, i);
+        if (need > die[i])
+            return false;
+        all += need;
+    }
+    return all <= host;
+}
+
+/* The longest context, in whole pages. */
+static uint32_t admit_context(const pn_session *s, admit_when when)
+{
+    const pn_model *m = s->model;
+    uint64_t host = admit_bytes(s, (admit_place){NULL, 0}, when), die[PN_MAX_PARTS];
+    uint32_t lo = 0, hi = s->n_ctx / PN_KV_PAGE_TOKENS;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        die[i] = m->dies[i]->simulated ? admit_bytes(s, admit_die(m, i), when) : UINT64_MAX;
+    if (admit_fits(s, s->n_ctx, when, host, die))
+        return s->n_ctx;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo + 1) / 2;
+        if (admit_fits(s, mid * PN_KV_PAGE_TOKENS, when, host, die))
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo * PN_KV_PAGE_TOKENS;
+}
+
+/* With the numbers of a turn up to `end` tokens that did not fit. */
+static void admit_note(pn_session *s, uint64_t end, const pn_lack *lack)
+{
+    pn_model *m = s->model;
+    pn_budget_info b = {.size = sizeof b, .requested_tokens = (uint32_t)PN_MIN(end, (uint64_t)UINT32_MAX), .prompt_tokens = s->kv.length,
+                        .ctx_cap = s->n_ctx, .kv_type = (pn_dtype)s->kv_type, .die = -1};
+    b.max_context_now = admit_context(s, ADMIT_NOW);
+    b.max_context_alone = PN_MAX(admit_context(s, ADMIT_ALONE), b.max_context_now);
+    b.max_context_unpressured = PN_MAX(admit_context(s, ADMIT_UNPRESSURED), b.max_context_alone);
+    b.kv_bytes_per_token = pn_kv_bytes_per_token(&m->desc.state, s->kv_type);
+    b.kv_bytes_needed = lack->need;
+    b.kv_bytes_available = lack->available;
+    b.fixed_bytes_needed = m->desc.state.slot_bytes;
+    b.limited_by = lack->resource ? PN_BY_DEVICE : PN_BY_HOST;
+    if (lack->resource)
+        b.die = (int32_t)lack->resource - 1;
+    b.retryable = b.max_context_alone >= b.requested_tokens;
+    pn_mem_state mem;
+    if (pn_mem_get(m->engine, lack->resource, &mem) == PN_OK) {
+        b.available = mem.soft;
+        b.budget = mem.budget;
+        b.level = mem.level;
+    }
+    b.suggestion = b.retryable ? PN_SUGGEST_LATER : PN_SUGGEST_COMPACT;
+    s->budget = b;
+}
+
+PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_t end)
+{
+    s->budget = (pn_budget_info){.size = sizeof s->budget, .requested_tokens = (uint32_t)PN_MIN(end, (uint64_t)UINT32_MAX),
+                                 .prompt_tokens = (uint32_t)PN_MIN(prompt, (uint64_t)UINT32_MAX), .ctx_cap = s->n_ctx,
+                                 .max_context_now = s->n_ctx, .max_context_alone = s->n_ctx, .max_context_unpressured = s->n_ctx,
+                                 .kv_bytes_per_token = pn_kv_bytes_per_token(&s->model->desc.state, s->kv_type),
+                                 .kv_type = (pn_dtype)s->kv_type, .level = pn_mem_level(s->model->engine), .die = -1};
+}
+
+PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)
+{
+    if (!s || !out || !s->budget.size)
+        return PN_E_STATE;
+    *out = s->budget;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * A turn
+ * ------------------------------------------------------------------------------------------ */
+
+static void admit_event(pn_session *s, const char *what, uint64_t bytes)
+{
+    pn_mem_event ev = {.kind = PN_MEM_ADMIT, .resource = s->budget.die >= 0 ? 1 + (uint32_t)s->budget.die : 0, .bytes = bytes};
+    snprintf(ev.what, sizeof ev.what, "%s", what);
+    pn_govern_event(s->model->engine, &ev);
+}
+
+/* Under the lock: look and take. */
+static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
+{
+    pn_engine *e = s->model->engine;
+    for (uint32_t i = 0; i < s->model->n_dies; i++)
+        need->all += need->die[i] = pn_kv_reserve_bytes(&s->kv, n, i);
+    bool room = need->all == 0 || pn_model_room(s->model, admit_alone(s), need, need, lack);
+    if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give_all(e, need->all) && pn_kv_reserve(&s->kv, n))))
+        return true;
+    if (room)
+        *lack = (pn_lack){.need = need->all, .available = lack->available};
+    return false;
+}
+
+PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
+{
+    pn_engine *e = s->model->engine;
+    uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
+    pn_need need = {0};
+    pn_lack lack = {0};
+    pn_mutex_lock(&e->admit_lock);
+    bool ok = admit_take(s, n, &need, &lack);
+    if (ok) {
+        s->budget.size = 0;
+        atomic_fetch_add(&e->n_turns, s->in_turn ? 0u : 1u);
+        s->in_turn = true;
+    } else
+        admit_note(s, n, &lack);
+    pn_mutex_unlock(&e->admit_lock);
+    if (ok)
+        return PN_OK;
+    admit_event(s, s->budget.retryable ? "busy" : "refused", need.all);
+    return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
+                   " bytes more, %" PRIu64 " are available%s", n, s->kv.length, lack.need, lack.available, lack.where);
+}
+
+PN_INTERNAL void pn_session_end_turn(pn_session *s)
+{
+    pn_kv_trim(&s->kv);
+    if (s->in_turn)
+        atomic_fetch_sub(&s->model->engine->n_turns, 1u);
+    s->in_turn = false;
+}

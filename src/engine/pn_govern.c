@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+#include "engine/pn_cache.h"
+#include "engine/pn_govern.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/pn_os.h"
+
+static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
+static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
+static const double govern_hint = 5;
+
+static double govern_now(const pn_governor *g) { return g->clock ? g->clock(g->clock_user) : pn_os_now(); }
+
+/* ------------------------------------------------------------------------------------------
+ * What there is
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t govern_promised(const pn_engine *e) { return atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE]); }
+
+/* What the ledger holds and the system knows of. */
+static uint64_t govern_touched(const pn_engine *e) { return pn_sub_sat(atomic_load(&e->ledger.total), govern_promised(e)); }
+
+static uint64_t govern_limit(const pn_engine *e) { return atomic_load(&e->ledger.limit); }
+
+/* Growth of a counter a second, or -1. */
+static double govern_rate(const pn_mem_sample *a, const pn_mem_sample *b, uint32_t which, uint64_t from, uint64_t to, double dt)
+{
+    return (a->known & b->known & which) && dt > 0 ? (double)pn_sub_sat(to, from) / dt : -1;
+}
+
+/* With the lock held. */
+static void govern_read(pn_engine *e)
+{
+    pn_governor *g = &e->govern;
+    const pn_msrc_use use = {.r_map = atomic_load(&e->ledger.used[PN_ACCT_WEIGHTS_MAP]), .ledger_total = atomic_load(&e->ledger.total)};
+    const pn_mem_sample last = g->sample;
+    pn_mem_sample *s = &g->sample;
+    g->then = govern_touched(e);
+    pn_msrc_read(&g->source, &use, s);
+    if (s->counted > last.counted)
+        g->refault_rate = govern_rate(&last, s, PN_HOST_REFAULT, last.refault, s->refault, s->counted - last.counted);
+    if (s->t > last.t)
+        g->stall = govern_rate(&last, s, PN_HOST_PSI, last.psi_us, s->psi_us, (s->t - last.t) * 1e6);
+}
+
+/* Of the host, with the lock held: `reading` now. */
+static uint64_t govern_since(const pn_engine *e, uint64_t reading)
+{
+    uint64_t touched = govern_touched(e), grown = pn_sub_sat(touched, e->govern.then), shrunk = pn_sub_sat(e->govern.then, touched);
+    if (reading == UINT64_MAX)
+        return reading;
+    return pn_sub_sat(pn_add_sat(reading, shrunk), grown + govern_promised(e));
+}
+
+static uint64_t govern_capped(const pn_engine *e, uint64_t bytes)
+{
+    uint64_t limit = govern_limit(e);
+    return limit ? PN_MIN(bytes, pn_sub_sat(limit, atomic_load(&e->ledger.total))) : bytes;
+}
+
+static uint64_t govern_budget(const pn_engine *e)
+{
+    uint64_t limit = govern_limit(e), budget = e->govern.sample.budget;
+    return limit && (!budget || limit < budget) ? limit : budget;
+}
+
+static uint64_t govern_reserve(const pn_governor *g, bool alone)
+{
+    return g->reserve ? g->reserve : pn_pressure_threshold(&g->pressure[0], alone ? PN_LEVEL_CRITICAL : PN_LEVEL_TIGHT);
+}
+
+static uint64_t govern_available(const pn_engine *e, uint32_t resource)
+{
+    return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_capped(e, govern_since(e, e->govern.sample.soft));
+}
+
+static uint64_t govern_room(pn_engine *e, bool alone)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    if (govern_now(g) - g->sample.t > govern_fresh)
+        govern_read(e);
+    uint64_t room = govern_since(e, g->sample.soft);
+    room = govern_capped(e, room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone)));
+    pn_mutex_unlock(&g->lock);
+    return room;
+}
+
+PN_INTERNAL uint64_t pn_govern_room(pn_engine *e, uint32_t resource, bool alone)
+{
+    return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_room(e, alone);
+}
+
+/* Sequences, promises and what is kept of old ones. */
+static uint64_t govern_passing(const pn_engine *e)
+{
+    static const pn_account passing[] = {PN_ACCT_KV, PN_ACCT_KV_RESERVE, PN_ACCT_PREFIX};
+    uint64_t n = 0;
+    for (size_t i = 0; i < PN_COUNT_OF(passing); i++)
+        n += atomic_load(&e->ledger.used[passing[i]]);
+    return n;
+}
+
+PN_INTERNAL uint64_t pn_govern_room_alone(pn_engine *e, uint32_t resource)
+{
+    if (resource)
+        return e->dies[resource - 1].sim.bytes;
+    uint64_t room = govern_room(e, true);
+    return room == UINT64_MAX ? room : room + govern_passing(e);
+}
+
+PN_INTERNAL uint64_t pn_govern_room_unpressured(pn_engine *e)
+{
+    pn_governor *g = &e->govern;
+    uint64_t stays = pn_sub_sat(atomic_load(&e->ledger.total), govern_passing(e)), limit = govern_limit(e);
+    pn_mutex_lock(&g->lock);
+    uint64_t room = g->sample.budget ? pn_sub_sat(g->sample.budget, govern_reserve(g, true) + atomic_load(&e->ledger.used[PN_ACCT_WEIGHTS_MAP]) + stays)
+                                     : UINT64_MAX;
+    pn_mutex_unlock(&g->lock);
+    return limit ? PN_MIN(room, pn_sub_sat(limit, stays)) : room;
+}
+
+PN_INTERNAL void pn_govern_host(pn_engine *e, uint64_t *total, uint64_t *available)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    if (govern_now(g) - g->sample.t > govern_fresh)
+        govern_read(e);
+    *total = g->sample.budget;
+    *available = g->sample.hard == UINT64_MAX ? 0 : PN_MAX(g->sample.hard, UINT64_C(1));
+    pn_mutex_unlock(&g->lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Events
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_govern_event(pn_engine *e, const pn_mem_event *event)
+{
+    pn_governor *g = &e->govern;
+    pn_mem_event ev = *event;
+    pn_mutex_lock(&g->lock);
+    ev.seconds = govern_now(g);
+    ev.level = g->level[ev.resource];
+    ev.available = govern_available(e, ev.resource);
+    ev.budget = ev.resource ? e->dies[ev.resource - 1].sim.bytes : govern_budget(e);
+    g->events[g->n_events++ % GOVERN_EVENTS] = ev;
+    pn_mutex_unlock(&g->lock);
+    if (g->on_event)
+        g->on_event(g->event_user, &ev);
+}
+
+PN_API void pn_mem_on_event(pn_engine *e, void (*fn)(void *user, const pn_mem_event *ev), void *user)
+{
+    e->govern.event_user = user;
+    e->govern.on_event = fn;
+}
+
+PN_API size_t pn_mem_events(pn_engine *e, pn_mem_event *out, size_t cap)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    size_t n = (size_t)PN_MIN(g->n_events, (uint64_t)PN_MIN(cap, (size_t)GOVERN_EVENTS));
+    for (size_t i = 0; i < n; i++)
+        out[i] = g->events[(g->n_events - n + i) % GOVERN_EVENTS];
+    pn_mutex_unlock(&g->lock);
+    return n;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Levels
+ * ------------------------------------------------------------------------------------------ */
+
+static bool govern_has(const pn_engine *e, uint32_t resource) { return resource == 0 || e->dies[resource - 1].simulated; }
+
+/* What the pressure of a resource is to be told.  With the lock held. */
+static pn_mem_sample govern_sample(const pn_engine *e, uint32_t resource, double now)
+{
+    pn_mem_sample s = e->govern.sample;
+    if (resource) {
+        const pn_die *die = &e->dies[resource - 1];
+        return (pn_mem_sample){.t = now, .host_total = die->sim.bytes, .budget = die->sim.bytes,
+                               .hard = govern_available(e, resource), .soft = govern_available(e, resource)};
+    }
+    s.budget = govern_budget(e);
+    s.soft = govern_available(e, 0);
+    s.hard = govern_capped(e, govern_since(e, s.hard));
+    return s;
+}
+
+/* True: the level of that resource changed. */
+static bool govern_feed(pn_engine *e, uint32_t resource, double now, bool active, pn_level *from)
+{
+    pn_governor *g = &e->govern;
+    const pn_mem_sample s = govern_sample(e, resource, now);
+    if (now >= g->hinted_until)
+        pn_pressure_hint(&g->pressure[resource], PN_LEVEL_OK, now);
+    if (atomic_load(&g->failed[resource]))
+        pn_pressure_failed_alloc(&g->pressure[resource], now, false);
+    *from = g->level[resource];
+    g->level[resource] = pn_pressure_feed(&g->pressure[resource], &s, active ? PN_WORK_ACTIVE : e->n_models ? PN_WORK_IDLE : PN_WORK_NONE);
+    return g->level[resource] != *from;
+}
+
+static pn_level govern_worst(const pn_governor *g)
+{
+    pn_level worst = PN_LEVEL_OK;
+    for (uint32_t r = 0; r < g->n; r++)
+        worst = PN_MAX(worst, g->level[r]);
+    return worst;
+}
+
+static void govern_look(pn_engine *e, double now, bool active)
+{
+    pn_governor *g = &e->govern;
+    bool changed[PN_LADDER_RESOURCES] = {false};
+    pn_level from[PN_LADDER_RESOURCES];
+    pn_mutex_lock(&g->lock);
+    govern_read(e);
+    for (uint32_t r = 0; r < g->n; r++)
+        changed[r] = govern_has(e, r) && govern_feed(e, r, now, active, &from[r]);
+    g->due = now + pn_pressure_due(&g->pressure[0], now);
+    atomic_store(&g->worst, govern_worst(g));
+    pn_mutex_unlock(&g->lock);
+    for (uint32_t r = 0; r < g->n; r++)
+        if (changed[r]) {
+            pn_mem_event ev = {.kind = PN_MEM_LEVEL, .resource = r, .from = from[r]};
+            snprintf(ev.what, sizeof ev.what, "%s", g->pressure[r].why);
+            pn_govern_event(e, &ev);
+        }
+}
+
+PN_INTERNAL void pn_govern_failed(pn_engine *e, uint32_t resource, uint64_t bytes)
+{
+    unsigned long long had = atomic_load(&e->govern.failed[resource]);
+    while (bytes > had && !atomic_compare_exchange_weak(&e->govern.failed[resource], &had, bytes))
+        ;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The ladder
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_ladder_view govern_view(pn_engine *e, uint32_t resource, double now)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    const pn_pressure *p = &g->pressure[resource];
+    pn_ladder_view v = {.now = now, .level = g->level[resource], .available = govern_available(e, resource),
+                        .threshold = {0, pn_pressure_threshold(p, PN_LEVEL_WATCH), pn_pressure_threshold(p, PN_LEVEL_TIGHT),
+                                      pn_pressure_threshold(p, PN_LEVEL_CRITICAL)}};
+    uint64_t wanted = atomic_exchange(&g->failed[resource], 0);
+    if (!wanted && v.level && v.available >= v.threshold[v.level])     /* it holds for another reason than bytes */
+        wanted = v.threshold[PN_LEVEL_CRITICAL] / 4;
+    v.goal = wanted ? pn_add_sat(v.available, wanted) : 0;
+    pn_mutex_unlock(&g->lock);
+    return v;
+}
+
+static void govern_show(pn_governor *g)
+{
+    pn_mutex_lock(&g->lock);
+    memcpy(g->shown, g->ladder.state, sizeof g->shown);
+    pn_mutex_unlock(&g->lock);
+}
+
+static void govern_move(pn_engine *e, uint32_t resource, double now)
+{
+    pn_governor *g = &e->govern;
+    pn_ladder_view v = govern_view(e, resource, now);
+    pn_ladder_change c;
+    double until = pn_os_now() + govern_slice;
+    while (pn_os_now() < until && pn_ladder_step(&g->ladder, resource, &v, until, &c)) {
+        pn_mem_event ev = {.kind = PN_MEM_RUNG, .resource = resource, .rank = c.rung->rank, .undone = c.undone, .bytes = c.freed};
+        snprintf(ev.what, sizeof ev.what, "%s", c.rung->name);
+        govern_show(g);
+        pn_govern_event(e, &ev);
+    }
+}
+
+/* One thread at a time: the others need not wait, somebody is at it. */
+static bool govern_enter(pn_governor *g, bool enter)
+{
+    pn_mutex_lock(&g->lock);
+    bool ok = !enter || !g->moving;
+    if (ok)
+        g->moving = enter;
+    pn_mutex_unlock(&g->lock);
+    return ok;
+}
+
+static void govern_climb(pn_engine *e, double now)
+{
+    pn_governor *g = &e->govern;
+    if (!govern_enter(g, true))
+        return;
+    for (uint32_t r = 0; r < g->n; r++)
+        if (govern_has(e, r))
+            govern_move(e, r, now);
+    govern_enter(g, false);
+}
+
+PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
+{
+    pn_governor *g = &e->govern;
+    double now = govern_now(g);
+    pn_mutex_lock(&g->lock);
+    bool due = now >= g->due;
+    pn_mutex_unlock(&g->lock);
+    if (!due)
+        return;
+    govern_look(e, now, active);
+    govern_climb(e, now);
+}
+
+PN_INTERNAL double pn_govern_wait(pn_engine *e)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    double wait = g->due - govern_now(g);
+    pn_mutex_unlock(&g->lock);
+    return e->n_models ? PN_MAX(wait, 0.0) : -1;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Open, close
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_govern_open(pn_engine *e, const pn_engine_params *p, pn_err *err)
+{
+    pn_governor *g = &e->govern;
+    g->clock = p->clock;
+    g->clock_user = p->clock_user;
+    g->reserve = p->mem_reserve;
+    g->n = PN_MIN(1 + e->n_dies, (uint32_t)PN_LADDER_RESOURCES);
+    g->stall = g->refault_rate = -1;
+    pn_ladder_init(&g->ladder);
+    const pn_msrc_params source = {.now = p->clock, .user = p->clock_user, .script_path = p->pressure_script, .mem = &e->ledger.mem};
+    pn_status st = pn_msrc_open(&g->source, &source, err);
+    if (st)
+        return st;
+    double now = govern_now(g);
+    govern_read(e);
+    g->oom_first = g->sample.oom;
+    for (uint32_t r = 0; r < g->n; r++) {
+        const pn_mem_sample s = govern_sample(e, r, now);
+        pn_pressure_init(&g->pressure[r], r > 0, now);
+        g->level[r] = pn_pressure_feed(&g->pressure[r], &s, PN_WORK_NONE);
+    }
+    pn_rungs_add(e);
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_govern_close(pn_engine *e)
+{
+    pn_msrc_close(&e->govern.source);
+    pn_mutex_fini(&e->govern.lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * pantheon.h
+ * ------------------------------------------------------------------------------------------ */
+
+PN_API pn_status pn_mem_get(pn_engine *e, uint32_t resource, pn_mem_state *out)
+{
+    pn_governor *g = &e->govern;
+    if (!out || resource >= g->n || !govern_has(e, resource))
+        return PN_E_INVALID;
+    *out = (pn_mem_state){.stall = -1, .refault_rate = -1};
+    if (resource)
+        snprintf(out->name, sizeof out->name, "die%" PRIu32, resource - 1);
+    else
+        snprintf(out->name, sizeof out->name, "host");
+    pn_mutex_lock(&g->lock);
+    const pn_mem_sample s = govern_sample(e, resource, g->sample.t);
+    const pn_pressure *p = &g->pressure[resource];
+    out->level = g->level[resource];
+    out->why = p->why ? p->why : "";
+    out->budget = s.budget;
+    out->hard = s.hard;
+    out->soft = s.soft;
+    out->watch = pn_pressure_threshold(p, PN_LEVEL_WATCH);
+    out->tight = pn_pressure_threshold(p, PN_LEVEL_TIGHT);
+    out->critical = pn_pressure_threshold(p, PN_LEVEL_CRITICAL);
+    if (!resource) {
+        out->stall = g->stall;
+        out->refault_rate = g->refault_rate;
+        out->oom_kills = pn_sub_sat(g->sample.oom, g->oom_first);
+    }
+    pn_mutex_unlock(&g->lock);
+    return PN_OK;
+}
+
+PN_API pn_level pn_mem_level(pn_engine *e) { return (pn_level)atomic_load(&e->govern.worst); }
+
+PN_API size_t pn_mem_rungs(pn_engine *e, pn_mem_rung *out, size_t cap)
+{
+    pn_governor *g = &e->govern;
+    size_t n = 0;
+    pn_mutex_lock(&g->lock);
+    for (uint32_t i = 0; i < g->ladder.n; i++)
+        for (uint32_t r = 0; r < g->n; r++) {
+            const pn_rung *rung = &g->ladder.rung[i];
+            const pn_ladder_state *s = &g->shown[i][r];
+            if (r && !s->n_applied)
+                continue;
+            if (n < cap)
+                out[n] = (pn_mem_rung){.rank = rung->rank, .resource = r, .name = rung->name, .level = (pn_level)rung->level,
+                                       .in_force = s->in_force, .n_applied = s->n_applied, .n_undone = s->n_undone, .freed = s->freed};
+            n++;
+        }
+    pn_mutex_unlock(&g->lock);
+    return n;
+}
+
+PN_API pn_status pn_mem_limit(pn_engine *e, int64_t soft, int64_t hard, pn_err *err)
+{
+    if (hard > 0) {
+        uint64_t used = atomic_load(&e->ledger.total), limit = (uint64_t)hard;
+        if (used > limit)
+            pn_cache_give_all(e, used - limit);
+        used = atomic_load(&e->ledger.total);
+        if (used > limit)
+            return pn_fail(err, PN_E_BUDGET, "a limit of %" PRIu64 " bytes: %" PRIu64 " are in use", limit, used);
+    }
+    if (hard >= 0)
+        atomic_store(&e->ledger.limit, (uint64_t)hard);
+    if (soft >= 0)
+        atomic_store(&e->ledger.soft, (uint64_t)soft);
+    uint64_t over = pn_sub_sat(atomic_load(&e->ledger.total), soft > 0 ? (uint64_t)soft : UINT64_MAX);
+    if (over)
+        pn_cache_give_all(e, over);
+    return PN_OK;
+}
+
+PN_API uint64_t pn_mem_used(pn_engine *e) { return atomic_load(&e->ledger.total); }
+
+PN_API uint64_t pn_mem_highwater(pn_engine *e, int reset)
+{
+    uint64_t peak = atomic_load(&e->ledger.total_peak);
+    if (reset)
+        atomic_store(&e->ledger.total_peak, atomic_load(&e->ledger.total));
+    return peak;
+}
+
+PN_API void pn_mem_release(pn_engine *e, uint64_t want, uint64_t *freed)
+{
+    uint64_t n = pn_cache_give_all(e, want);
+    if (freed)
+        *freed = n;
+}
+
+PN_API void pn_mem_hint(pn_engine *e, pn_level level)
+{
+    pn_governor *g = &e->govern;
+    double now = govern_now(g);
+    pn_mutex_lock(&g->lock);
+    for (uint32_t r = 0; r < g->n; r++)
+        pn_pressure_hint(&g->pressure[r], level, now);
+    g->hinted_until = now + govern_hint;
+    g->due = now;
+    pn_mutex_unlock(&g->lock);
+}
+
+PN_API void pn_mem_poll(pn_engine *e)
+{
+    double now = govern_now(&e->govern);
+    govern_look(e, now, true);
+    govern_climb(e, now);
+}
