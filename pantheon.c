@@ -7161,6 +7161,7 @@ typedef struct pn_governor {
     atomic_ullong failed[PN_LADDER_RESOURCES];      /* bytes asked for in vain since the last look */
 
     atomic_uint worst;          /* level of all resources */
+    atomic_ullong n_admitted, n_busy, n_refused, n_failed;
 } pn_governor;
 
 struct pn_engine;
@@ -54127,6 +54128,7 @@ static void govern_look(pn_engine *e, double now, bool active)
 PN_INTERNAL void pn_govern_failed(pn_engine *e, uint32_t resource, uint64_t bytes)
 {
     unsigned long long had = atomic_load(&e->govern.failed[resource]);
+    atomic_fetch_add(&e->govern.n_failed, 1u);
     while (bytes > had && !atomic_compare_exchange_weak(&e->govern.failed[resource], &had, bytes))
         ;
 }
@@ -54280,6 +54282,10 @@ PN_API pn_status pn_mem_get(pn_engine *e, uint32_t resource, pn_mem_state *out)
         out->stall = g->stall;
         out->refault_rate = g->refault_rate;
         out->oom_kills = pn_sub_sat(g->sample.oom, g->oom_first);
+        out->n_admitted = atomic_load(&g->n_admitted);
+        out->n_busy = atomic_load(&g->n_busy);
+        out->n_refused = atomic_load(&g->n_refused);
+        out->n_failed = atomic_load(&g->n_failed);
     }
     pn_mutex_unlock(&g->lock);
     return PN_OK;
@@ -54783,6 +54789,7 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
     bool ok = admit_take(s, n, &need, &lack);
     if (ok) {
         s->budget.size = 0;
+        atomic_fetch_add(&e->govern.n_admitted, s->in_turn ? 0u : 1u);
         atomic_fetch_add(&e->n_turns, s->in_turn ? 0u : 1u);
         s->in_turn = true;
     } else
@@ -54790,6 +54797,7 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
     pn_mutex_unlock(&e->admit_lock);
     if (ok)
         return PN_OK;
+    atomic_fetch_add(s->budget.retryable ? &e->govern.n_busy : &e->govern.n_refused, 1u);
     admit_event(s, s->budget.retryable ? "busy" : "refused", need.all);
     return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
                    " bytes more, %" PRIu64 " are available%s", n, s->kv.length, lack.need, lack.available, lack.where);

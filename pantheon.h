@@ -236,6 +236,9 @@ typedef struct pn_mem_state {
     double stall;               /* share of time that all tasks waited for memory, over the last seconds; < 0: unknown */
     double refault_rate;        /* bytes of page cache a second that were read again after they had been dropped; < 0: unknown */
     uint64_t oom_kills;         /* in this cgroup since the engine was opened */
+    /* of resource 0, ever: */
+    uint64_t n_admitted, n_busy, n_refused;     /* turns: begun, put off until others have ended, never to fit */
+    uint64_t n_failed;          /* requests for memory that failed */
 } pn_mem_state;
 
 /* Resource 0 or 1 + die, as it was sampled last.  PN_E_INVALID: there is no such one.  From any thread, as all of these. */
@@ -1218,7 +1221,7 @@ typedef struct pn_server_params {
     const char *const *cors;        /* [n_cors] origins whose pages may call us, or "*" */
     size_t n_cors;
     uint32_t queue;                 /* requests of a model that may wait for their turn; 0: 64 */
-    uint32_t default_max_new;       /* tokens of an answer that asks for no limit; 0: 2048 */
+    uint32_t default_max_new;       /* tokens that are reserved for an answer without a limit, more as it grows; 0: 2048 */
     uint32_t idle_ms;               /* a connection without a request is closed after; 0: 60,000 */
     uint32_t drain_ms;              /* what is under way when the server stops may take; 0: 30,000 */
     uint32_t max_body;              /* bytes of a request; 0: 32 MiB */

@@ -587,7 +587,7 @@ typedef struct pn_oai_error {
     const char *type, *code;    /* static; code NULL: null */
     char param[96];             /* the field; "": null */
     char message[640];
-    char extra[96];             /* more members, JSON without braces; "": none */
+    char extra[1024];           /* more members, JSON without braces; "": none */
     uint32_t retry_ms;          /* for Retry-After and retry-after-ms; 0: none */
     bool no_retry;              /* x-should-retry: false */
     const char *allow;          /* static: the method for Allow, or NULL */
@@ -607,11 +607,12 @@ PN_INTERNAL void pn_oai_error_key(pn_oai_error *e, bool given);             /* 4
 PN_INTERNAL void pn_oai_error_queue(pn_oai_error *e, uint32_t waiting, uint32_t retry_ms);                           /* 429 */
 PN_INTERNAL void pn_oai_error_loading(pn_oai_error *e, const char *what, uint32_t retry_ms);    /* 503: "the model m is loading" */
 
-/* 400: `prompt` tokens, and `output` (0: as much as fits) asked for, in a context of `limit`. */
-PN_INTERNAL void pn_oai_error_context(pn_oai_error *e, uint32_t prompt, uint32_t output, uint32_t limit);
+/* A turn was refused (pn_last_budget).  400 for one that never fits, or that would if it were shorter; waits: it fits
+ * once others have ended, which nobody waits for here: 429. */
+PN_INTERNAL void pn_oai_error_budget(pn_oai_error *e, const pn_budget_info *b, bool waits, uint32_t retry_ms);
 
-/* What memory allows, with the numbers in `text`: 429 when waiting helps, 400 when the request can never fit. */
-PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waiting_helps, uint32_t retry_ms);
+/* The same without numbers but those of `text`. */
+PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waits, uint32_t retry_ms);
 
 /* What the library said about a request. */
 PN_INTERNAL void pn_oai_error_status(pn_oai_error *e, pn_status st, const char *text);
@@ -662,6 +663,8 @@ typedef struct pn_oai_common {
     uint32_t n;                 /* choices, of each prompt where there are several */
     uint32_t max_tokens;        /* 0: until the end or the context is full */
     bool stream, include_usage;
+    bool strict_budget;         /* fewer tokens than max_tokens because memory is short: refuse instead */
+    bool no_wait;               /* refuse instead of waiting for memory */
     bool logprobs;
     uint32_t top_logprobs;
     pn_sampling sampling;       /* fields that were given; `given` says which */
@@ -2330,11 +2333,16 @@ struct serve_ask {
     bool computes;              /* on the lane, not in a request */
     bool retry;                 /* there was no memory for it beside the others: wait until n_closed is not retry_at */
     uint64_t retry_at;
+    bool no_wait;               /* does not want to wait for it */
+    uint32_t overtaken;         /* by others that needed less, since */
+    pn_budget_info budget;      /* size 0: no turn of it was refused */
     atomic_bool cancelled;
     pn_oai_error error;         /* status 0: none */
 
     char id[25];
     pn_str report, served;      /* texts the reply borrows: "pantheon"'s members, the model's name */
+    size_t report_head;         /* bytes of report that are known from the beginning */
+    pn_generate_result worst;   /* of what choices report: the worst */
     serve_choice choice[SERVE_CHOICES];
     uint32_t n_choices, n_begun;
     pn_grammar *grammar;        /* owned */
@@ -2419,6 +2427,8 @@ struct pn_server {
 /* --- pn_server.c -------------------------------------------------------------------------------- */
 
 PN_INTERNAL void serve_logf(pn_server *s, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
+/* The same with a JSON object for who reads it. */
+PN_INTERNAL void serve_log_object(pn_server *s, pn_log_level level, const char *event, const char *json);
 /* A request has been answered, or given up; model NULL: it concerned none. */
 PN_INTERNAL void serve_log_request(const serve_conn *c, const char *model, const pn_oai_usage *u);
 PN_INTERNAL void serve_wake(void *server);
@@ -2486,6 +2496,7 @@ PN_INTERNAL void serve_ask_begin(serve_ask *a);
 PN_INTERNAL void serve_ask_more(serve_ask *a);                 /* the choices that share a prompt with one that runs */
 PN_INTERNAL void serve_ask_close(serve_ask *a);                /* requests, sessions and what belongs to them */
 PN_INTERNAL void serve_ask_ignored(const serve_ask *a, pn_str *fields);        /* x-pantheon-ignored, where there is something */
+PN_INTERNAL void serve_ask_report(serve_ask *a, const pn_generate_result *r);   /* a choice has ended like this */
 PN_INTERNAL int serve_ask_emit(void *ask, const char *event, const char *json, size_t len);     /* under its lock */
 
 /* --- pn_admin.c ---------------------------------------------------------------------------------- */
@@ -2497,6 +2508,12 @@ typedef enum serve_admin {
 
 PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest);
 PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r);       /* tell those who wait for it */
+
+/* --- pn_memory_page.c ---------------------------------------------------------------------------- */
+
+PN_INTERNAL void serve_memory_json(pn_server *s, pn_str *out);         /* members of an object that is open */
+PN_INTERNAL void serve_memory_metrics(pn_server *s, pn_str *out);
+PN_INTERNAL void serve_memory_event(void *server, const pn_mem_event *ev);     /* to the log */
 
 #endif /* PN_SERVER_INT_H */
 
@@ -4907,6 +4924,7 @@ PN_INTERNAL void pn_thread_yield(void) {}
  */
 /* includes serve/pn_oai_error.h */
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -5007,16 +5025,6 @@ PN_INTERNAL void pn_oai_error_loading(pn_oai_error *e, const char *what, uint32_
     e->retry_ms = retry_ms;
 }
 
-PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waiting_helps, uint32_t retry_ms)
-{
-    if (waiting_helps)
-        pn_oai_error_set(e, 429, "memory_busy", "insufficient_memory", "", "not enough memory is free now: %s", text);
-    else
-        pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
-                         "the request exceeds the available context size that memory allows: %s", text);
-    e->retry_ms = waiting_helps ? retry_ms : 0;
-}
-
 /* ------------------------------------------------------------------------------------------
  * Too long
  * ------------------------------------------------------------------------------------------ */
@@ -5024,16 +5032,61 @@ PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool wai
 /* "maximum context length is N tokens", "prompt is too long: N tokens > N maximum", "exceeds the available
  * context size" and "reduce the length of the messages" are what the patterns of agents match; words about
  * limits of rate would make them wait instead. */
-PN_INTERNAL void pn_oai_error_context(pn_oai_error *e, uint32_t prompt, uint32_t output, uint32_t limit)
+static void oai_error_long(pn_oai_error *e, const pn_budget_info *b)
 {
-    char asked[64] = "";
-    if (output)
-        snprintf(asked, sizeof asked, " and %u tokens of output were asked for", (unsigned)output);
+    bool context = b->limited_by == PN_BY_CONTEXT;
+    uint32_t most = context ? b->ctx_cap : b->max_context_alone;
+    char asked[64] = "", too_long[96] = "";
+    if (b->max_new_tokens)
+        snprintf(asked, sizeof asked, " and %u tokens of output were asked for", (unsigned)b->max_new_tokens);
+    if (b->prompt_tokens >= most)
+        snprintf(too_long, sizeof too_long, ": the prompt is too long: %u tokens > %u maximum", (unsigned)b->prompt_tokens, (unsigned)most);
     pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
-                     "the maximum context length is %u tokens, but the prompt has %u%s: the prompt is too long: %u tokens > %u maximum, "
-                     "which exceeds the available context size; reduce the length of the messages",
-                     (unsigned)limit, (unsigned)prompt, asked, (unsigned)prompt, (unsigned)limit);
-    snprintf(e->extra, sizeof e->extra, "\"n_prompt_tokens\":%u,\"n_ctx\":%u", (unsigned)prompt, (unsigned)limit);
+                     "the maximum context length is %u tokens%s, but the prompt has %u%s%s, which exceeds the available context size; "
+                     "reduce the length of the messages", (unsigned)most, context ? "" : " with the memory there is now", (unsigned)b->prompt_tokens,
+                     asked, too_long);
+}
+
+/* Memory sheet 13; n_prompt_tokens is another name that clients know. */
+static void oai_error_numbers(pn_oai_error *e, const pn_budget_info *b, bool waits)
+{
+    static const char *const by[] = {"context", "host", "device"}, *const say[] = {"compact", "lower_max_tokens", "retry_later"};
+    char retry[16] = "null";
+    if (waits)
+        snprintf(retry, sizeof retry, "%u", (unsigned)e->retry_ms);
+    snprintf(e->extra, sizeof e->extra,
+             "\"requested_tokens\":%u,\"prompt_tokens\":%u,\"n_prompt_tokens\":%u,\"max_new_tokens\":%u,\"n_ctx\":%u,\"kv_bytes_per_token\":%" PRIu64
+             ",\"kv_bytes_needed\":%" PRIu64 ",\"kv_bytes_available\":%" PRIu64 ",\"fixed_bytes_needed\":%" PRIu64
+             ",\"max_context_now\":%u,\"max_context_alone\":%u,\"max_context_unpressured\":%u,\"kv_type\":\"%s\",\"limited_by\":\"%s\",\"pressure\":"
+             "{\"level\":\"%s\",\"host_available\":%" PRIu64 ",\"budget\":%" PRIu64 "},\"retryable\":%s,\"retry_after_ms\":%s,\"suggestion\":\"%s\"",
+             (unsigned)b->requested_tokens, (unsigned)b->prompt_tokens, (unsigned)b->prompt_tokens, (unsigned)b->max_new_tokens, (unsigned)b->ctx_cap,
+             b->kv_bytes_per_token, b->kv_bytes_needed, b->kv_bytes_available, b->fixed_bytes_needed, (unsigned)b->max_context_now,
+             (unsigned)b->max_context_alone, (unsigned)b->max_context_unpressured, pn_dtype_name(b->kv_type), by[b->limited_by],
+             pn_level_name(b->level), b->available, b->budget, waits ? "true" : "false", retry, say[b->suggestion]);
+}
+
+PN_INTERNAL void pn_oai_error_budget(pn_oai_error *e, const pn_budget_info *b, bool waits, uint32_t retry_ms)
+{
+    if (waits) {
+        pn_oai_error_set(e, 429, "memory_busy", "queue_full", "",
+                         "not enough memory is free now: this request needs %u tokens, %u fit beside those that run; try again later",
+                         (unsigned)b->requested_tokens, (unsigned)b->max_context_now);
+        e->retry_ms = retry_ms;
+    } else {
+        oai_error_long(e, b);
+        e->no_retry = true;
+    }
+    oai_error_numbers(e, b, waits);
+}
+
+PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waits, uint32_t retry_ms)
+{
+    if (waits)
+        pn_oai_error_set(e, 429, "memory_busy", "insufficient_memory", "", "not enough memory is free now: %s", text);
+    else
+        pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
+                         "the request exceeds the available context size that memory allows: %s", text);
+    e->retry_ms = waits ? retry_ms : 0;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -5226,6 +5279,10 @@ PN_INTERNAL void pn_oai_sampling(const pn_oai_common *q, pn_sampling *s)
 static bool oai_model(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_text(p, name, node, &p->q->model); }
 static bool oai_session(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_text(p, name, node, &p->q->session); }
 static bool oai_stream(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_bool(p, name, node, &p->q->stream); }
+
+static bool oai_strict_budget(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_bool(p, name, node, &p->q->strict_budget); }
+
+static bool oai_no_wait(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_bool(p, name, node, &p->q->no_wait); }
 
 static bool oai_n(pn_oai_parser *p, const char *name, uint32_t node)
 {
@@ -5513,6 +5570,7 @@ static const pn_oai_field oai_shared[] = {
     {"response_format", oai_response_format}, {"json_schema", oai_json_schema}, {"guided_json", oai_json_schema},
     {"grammar", oai_grammar}, {"guided_grammar", oai_grammar}, {"guided_choice", pn_oai_read_choices}, {"guided_regex", oai_regex},
     {"structured_outputs", oai_structured_outputs}, {"session_id", oai_session},
+    {"strict_budget", oai_strict_budget}, {"no_wait", oai_no_wait},
 };
 
 static const pn_oai_field oai_model_row[] = {{"model", oai_model}};      /* for those that do not generate, too */
@@ -11149,7 +11207,7 @@ PN_INTERNAL void pn_cors_add(pn_str *fields, const pn_cors *c, const pn_http_req
         pn_http_add(fields, "Access-Control-Allow-Credentials", "true");
     /* Scripts see only a few headers by themselves; these are the ones SDKs read. */
     pn_http_add(fields, "Access-Control-Expose-Headers",
-                "x-request-id, retry-after, retry-after-ms, x-should-retry, x-pantheon-ignored");
+                "x-request-id, retry-after, retry-after-ms, x-should-retry, x-pantheon-ignored, x-pantheon-pressure");
 }
 
 PN_INTERNAL bool pn_cors_is_preflight(const pn_http_request *r)
@@ -13083,13 +13141,29 @@ static pn_status begin_nomem(serve_ask *a)
     return PN_E_NOMEM;
 }
 
+/* The numbers of the first turn that was refused. */
+static bool begin_budget(serve_ask *a)
+{
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        if (a->choice[i].session && pn_last_budget(a->choice[i].session, &a->budget) == PN_OK)
+            return true;
+    return false;
+}
+
 PN_INTERNAL pn_status serve_ask_refused(serve_ask *a, pn_status st, const pn_err *err)
 {
-    a->retry = st == PN_E_BUDGET || st == PN_E_NOMEM;
-    if (st == PN_E_BUDGET)
+    bool told = (st == PN_E_BUDGET || st == PN_E_CONTEXT) && begin_budget(a);
+    a->retry = st == PN_E_NOMEM || (st == PN_E_BUDGET && (!told || a->budget.retryable));
+    if (!told && st == PN_E_CONTEXT) {
+        a->budget = (pn_budget_info){.size = sizeof a->budget, .prompt_tokens = serve_ask_count(a), .max_new_tokens = a->req->common->max_tokens,
+                                     .ctx_cap = a->at->n_ctx, .die = -1};
+        a->budget.requested_tokens = a->budget.prompt_tokens + a->budget.max_new_tokens;
+        told = true;
+    }
+    if (told)
+        pn_oai_error_budget(&a->error, &a->budget, a->retry, 1000);
+    else if (st == PN_E_BUDGET)
         pn_oai_error_memory(&a->error, err->text, false, 0);
-    else if (st == PN_E_CONTEXT)
-        pn_oai_error_context(&a->error, serve_ask_count(a), a->req->common->max_tokens, a->at->n_ctx);
     else
         pn_oai_error_status(&a->error, st, err->text);
     return st;
@@ -13166,6 +13240,7 @@ PN_INTERNAL void serve_ask_parse(serve_ask *a)
         return;
     a->model_name = q->common->model;
     a->stream = a->kind <= SERVE_MESSAGES && q->common->stream;
+    a->no_wait = q->common->no_wait;
     a->computes = a->kind == SERVE_EMBED || serve_ask_scores(a);
 }
 
@@ -13274,7 +13349,8 @@ static void begin_params(serve_ask *a, serve_choice *c)
     pn_oai_sampling(q, &c->sampling);
     c->sampling.seed += c->sampling.has_seed ? c->index : 0;
     c->generate = (pn_generate_params){
-        .size = sizeof c->generate, .max_tokens = q->max_tokens ? q->max_tokens : a->server->params.default_max_new, .sampling = &c->sampling,
+        .size = sizeof c->generate, .max_tokens = q->max_tokens, .grant = q->max_tokens ? 0 : a->server->params.default_max_new,
+        .may_shrink = !q->strict_budget, .sampling = &c->sampling,
         .stop = q->stop, .n_stop = q->n_stop, .grammar = a->grammar, .on_logprob = q->logprobs ? begin_logprob : NULL, .logprob_user = c,
         .n_top = q->logprobs ? q->top_logprobs : 0, .client = a->client, .on_done = begin_done, .done_user = c};
 }
@@ -13412,6 +13488,29 @@ static pn_status begin_echo(serve_ask *a, pn_err *err)
  * Replies
  * ------------------------------------------------------------------------------------------ */
 
+static void begin_write_report(serve_ask *a)
+{
+    const pn_generate_result *w = &a->worst;
+    a->report.len = a->report_head;
+    pn_str_addf(&a->report, ",\"kv_type\":\"%s\",\"kv_degraded\":%s,\"effective_max_tokens\":%" PRIu32 ",\"stopped_by\":%s,\"parked_ms\":%.0f,"
+                "\"level_max\":\"%s\"", pn_dtype_name(w->kv_type), w->kv_degraded ? "true" : "false", w->max_tokens,
+                w->stopped_by_memory ? "\"memory\"" : "null", 1000 * w->parked_seconds, pn_level_name(w->level_max));
+    if (a->reply)
+        a->reply->p.report = pn_str_cstr(&a->report);
+}
+
+PN_INTERNAL void serve_ask_report(serve_ask *a, const pn_generate_result *r)
+{
+    pn_generate_result *w = &a->worst;
+    w->kv_type = r->kv_type;
+    w->max_tokens = r->max_tokens;
+    w->kv_degraded |= r->kv_degraded;
+    w->stopped_by_memory |= r->stopped_by_memory;
+    w->parked_seconds = PN_MAX(w->parked_seconds, r->parked_seconds);
+    w->level_max = PN_MAX(w->level_max, r->level_max);
+    begin_write_report(a);
+}
+
 /* Members of "pantheon" in the answer: what was not honoured, and what the answer is made with. */
 static void begin_report(serve_ask *a)
 {
@@ -13427,8 +13526,11 @@ static void begin_report(serve_ask *a)
         pn_json_item(s);
         pn_json_write_strz(s, pointer);
     }
-    pn_str_addf(s, "],\"kv_type\":\"%s\",\"kv_degraded\":false,\"effective_max_tokens\":%" PRIu32,
-                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", nothing ? 0 : c->generate.max_tokens);
+    pn_str_addc(s, ']');
+    a->report_head = s->len;
+    a->worst = (pn_generate_result){.kv_type = a->model->params.has_kv_type ? a->model->params.kv_type : PN_DTYPE_F16,
+                                    .max_tokens = nothing ? 0 : c->generate.max_tokens};
+    begin_write_report(a);
 }
 
 static pn_status begin_reply(serve_ask *a, pn_err *err)
@@ -13614,6 +13716,7 @@ static void begin_undo(serve_ask *a)
     a->n_begun = a->n_done = a->n_choices = a->n_led = 0;
     a->failed = a->more_due = false;
     memset(&a->usage, 0, sizeof a->usage);
+    a->report_head = 0;
     pn_str_clear(&a->box);
     pn_str_clear(&a->report);
 }
@@ -13622,6 +13725,7 @@ PN_INTERNAL void serve_ask_begin(serve_ask *a)
 {
     pn_err err;
     a->retry = false;
+    a->budget.size = 0;
     pn_status st = a->kind > SERVE_MESSAGES ? PN_OK : begin_grammar(a);
     if (!st) {
         st = a->kind > SERVE_MESSAGES ? serve_ask_once(a, &err) : begin_all(a, &err);
@@ -14031,7 +14135,7 @@ PN_INTERNAL pn_status serve_ask_once(serve_ask *a, pn_err *err)
 
 /* includes base/pn_hash.h */
 
-enum { ASK_BOX_HIGH = 256 << 10 };
+enum { ASK_BOX_HIGH = 256 << 10, ASK_OVERTAKES = 4 };     /* memory sheet 6.2 */
 
 static serve_ask *ask_of(pn_task *t) { return (serve_ask *)(void *)((char *)t - offsetof(serve_ask, task)); }
 
@@ -14252,14 +14356,20 @@ static uint32_t ask_running_of(const serve_model *m, uint64_t client)
     return n;
 }
 
-/* The oldest of the client that has the fewest running, of those that a replica has a place for: *at. */
+/* Nothing has changed since there was no memory for it. */
+static bool ask_waits(const serve_ask *a) { return a->retry && a->retry_at == a->server->n_closed && a->server->n_running; }
+
+/* The oldest of the client that has the fewest running, of those that a replica has a place for: *at.  Who waits for
+ * memory is overtaken by a few, then all behind it wait as well. */
 static serve_ask *ask_choose(const serve_model *m, serve_replica **at)
 {
     serve_ask *best = NULL;
     uint32_t fewest = UINT32_MAX;
     for (serve_ask *a = m->queue; a; a = a->behind) {
-        if (a->retry && a->retry_at == m->server->n_closed && m->server->n_running)
-            continue;                   /* nothing has changed since there was no memory for it */
+        if (ask_waits(a) && a->overtaken >= ASK_OVERTAKES)
+            break;
+        if (ask_waits(a))
+            continue;
         uint32_t n = ask_running_of(m, a->client);
         serve_replica *r = n < fewest ? serve_replica_for(a) : NULL;
         if (r) {
@@ -14290,6 +14400,8 @@ PN_INTERNAL void serve_ask_pump(serve_model *m)
         serve_ask *a = ask_choose(m, &at);
         if (!a)
             return;
+        for (serve_ask *b = m->queue; b != a; b = b->behind)
+            b->overtaken += ask_waits(b);
         ask_unqueue(a);
         ask_start(a, at);
     }
@@ -14452,6 +14564,7 @@ static void ask_choice_end(serve_ask *a, serve_choice *c)
         ask_stopping(&a->error);
     if (a->error.status || a->failed)
         return;
+    serve_ask_report(a, &r);
     pn_reply_finish f = {.why = r.finish};
     if (r.stop_index >= 0)
         f.stop = (pn_bytes){c->generate.stop[r.stop_index], strlen(c->generate.stop[r.stop_index])};
@@ -14564,7 +14677,7 @@ static void ask_parsed(serve_ask *a)
 static void ask_begun(serve_ask *a)
 {
     pn_server *s = a->server;
-    if (a->retry && !a->cancelled && a->conn && s->n_running > 1) {
+    if (a->retry && !a->no_wait && !a->cancelled && a->conn && s->n_running > 1) {
         serve_model *m = a->model;
         ask_leave(a);
         a->begun_ms = 0;
@@ -14579,6 +14692,8 @@ static void ask_begun(serve_ask *a)
         return;
     }
     if (!a->reply && !a->ended) {
+        if (a->retry && a->budget.size)
+            pn_oai_error_budget(&a->error, &a->budget, true, ask_retry_ms(a->model));
         if (!a->error.status)
             pn_oai_error_status(&a->error, PN_E_INTERNAL, "the request was not begun");
         ask_refuse(a);
@@ -15323,6 +15438,256 @@ static const char *const page_lines[] = {
 PN_INTERNAL const char *pn_page_line(size_t i) { return i < PN_COUNT_OF(page_lines) ? page_lines[i] : NULL; }
 #endif
 
+/* ---- Begin serve/pn_memory_page.c ---- */
+#ifndef PN_DROP_SERVE_PN_MEMORY_PAGE_C
+#define PN_DROP_SERVE_PN_MEMORY_PAGE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_memory_page.c - what the engine tells of memory, as JSON for /admin/memory and as samples for /metrics; and its
+ * events, a line each, for the log.
+ *
+ * Everything here was asked of the engine a moment ago: nothing is kept, so nothing can be out of date.
+ */
+/* includes serve/pn_server_int.h */
+
+#include <inttypes.h>
+
+enum { MEMORY_RUNGS = 128, MEMORY_EVENTS = 64 };
+
+static void memory_text(pn_str *s, const char *key, const char *value)
+{
+    pn_json_key(s, key);
+    pn_json_write_strz(s, value);
+}
+
+static void memory_number(pn_str *s, const char *key, uint64_t value)
+{
+    pn_json_key(s, key);
+    pn_json_write_u64(s, value);
+}
+
+/* null: unknown. */
+static void memory_rate(pn_str *s, const char *key, double value)
+{
+    pn_json_key(s, key);
+    if (value < 0)
+        pn_str_addz(s, "null");
+    else
+        pn_json_write_f64(s, value);
+}
+
+/* "host", "die0": what the engine calls a resource. */
+static const char *memory_name(pn_server *v, uint32_t resource, pn_mem_state *state)
+{
+    return pn_mem_get(v->e, resource, state) == PN_OK ? state->name : "?";
+}
+
+/* ------------------------------------------------------------------------------------------
+ * JSON
+ * ------------------------------------------------------------------------------------------ */
+
+static void memory_resources(pn_server *v, pn_str *s)
+{
+    pn_mem_state r;
+    pn_json_key(s, "resources");
+    pn_str_addc(s, '[');
+    for (uint32_t i = 0; i <= v->n_dies; i++) {
+        if (pn_mem_get(v->e, i, &r) != PN_OK)
+            continue;
+        pn_json_item(s);
+        pn_str_addc(s, '{');
+        memory_text(s, "name", r.name);
+        memory_text(s, "level", pn_level_name(r.level));
+        memory_text(s, "why", r.why);
+        memory_number(s, "budget", r.budget);
+        memory_number(s, "available_hard", r.hard);
+        memory_number(s, "available_soft", r.soft);
+        memory_number(s, "watch_below", r.watch);
+        memory_number(s, "tight_below", r.tight);
+        memory_number(s, "critical_below", r.critical);
+        memory_rate(s, "stall", r.stall);
+        memory_rate(s, "refault_bytes_per_s", r.refault_rate);
+        memory_number(s, "oom_kills", r.oom_kills);
+        pn_str_addc(s, '}');
+    }
+    pn_str_addc(s, ']');
+}
+
+/* in_force: those alone. */
+static void memory_rungs(pn_server *v, pn_str *s, const char *key, bool in_force)
+{
+    pn_mem_rung all[MEMORY_RUNGS];
+    pn_mem_state state;
+    size_t n = pn_mem_rungs(v->e, all, MEMORY_RUNGS);
+    pn_json_key(s, key);
+    pn_str_addc(s, '[');
+    for (size_t i = 0; i < PN_MIN(n, (size_t)MEMORY_RUNGS); i++) {
+        if (in_force && !all[i].in_force)
+            continue;
+        pn_json_item(s);
+        pn_str_addc(s, '{');
+        memory_number(s, "rank", all[i].rank);
+        memory_text(s, "name", all[i].name);
+        memory_text(s, "resource", memory_name(v, all[i].resource, &state));
+        memory_text(s, "level", pn_level_name(all[i].level));
+        pn_str_addz(s, all[i].in_force ? ",\"in_force\":true" : ",\"in_force\":false");
+        memory_number(s, "applied", all[i].n_applied);
+        memory_number(s, "undone", all[i].n_undone);
+        memory_number(s, "freed", all[i].freed);
+        pn_str_addc(s, '}');
+    }
+    pn_str_addc(s, ']');
+}
+
+/* One event, an object; memory sheet 15 names the keys. */
+static void memory_event(pn_server *v, const pn_mem_event *ev, pn_str *s)
+{
+    static const char *const names[] = {"mem.level", "mem.rung", "mem.admit", "mem.gate", "mem.bug"};
+    pn_mem_state state;
+    pn_str_addc(s, '{');
+    memory_text(s, "ev", names[ev->kind]);
+    pn_json_key(s, "t");
+    pn_json_write_f64(s, ev->seconds);
+    memory_text(s, "res", memory_name(v, ev->resource, &state));
+    switch (ev->kind) {
+    case PN_MEM_LEVEL:
+        memory_text(s, "from", pn_level_name(ev->from));
+        memory_text(s, "to", pn_level_name(ev->level));
+        memory_text(s, "why", ev->what);
+        break;
+    case PN_MEM_RUNG:
+        memory_number(s, "rung", ev->rank);
+        memory_text(s, "name", ev->what);
+        memory_text(s, "dir", ev->undone ? "undo" : "apply");
+        memory_number(s, "freed", ev->bytes);
+        memory_text(s, "level", pn_level_name(ev->level));
+        break;
+    case PN_MEM_ADMIT:
+        memory_text(s, "decision", ev->what);
+        memory_number(s, "need", ev->bytes);
+        break;
+    case PN_MEM_GATE:
+        memory_text(s, "type", ev->what);
+        memory_rate(s, "kl", ev->kl);
+        memory_rate(s, "top1", ev->top1);
+        break;
+    case PN_MEM_BUG:
+        memory_text(s, "what", ev->what);
+        memory_number(s, "need", ev->bytes);
+        break;
+    }
+    memory_number(s, "avail", ev->available);
+    memory_number(s, "budget", ev->budget);
+    pn_str_addc(s, '}');
+}
+
+PN_INTERNAL void serve_memory_json(pn_server *v, pn_str *s)
+{
+    pn_mem_event events[MEMORY_EVENTS];
+    memory_text(s, "level", pn_level_name(pn_mem_level(v->e)));
+    memory_resources(v, s);
+    memory_rungs(v, s, "rungs", true);
+    memory_rungs(v, s, "ladder", false);
+    memory_number(s, "running", v->n_running);
+    uint32_t queued = 0;
+    for (const serve_model *m = v->models; m; m = m->next)
+        queued += m->n_queued;
+    memory_number(s, "queued", queued);
+    pn_json_key(s, "events");
+    pn_str_addc(s, '[');
+    size_t n = pn_mem_events(v->e, events, MEMORY_EVENTS);
+    for (size_t i = 0; i < n; i++) {
+        pn_json_item(s);
+        memory_event(v, &events[i], s);
+    }
+    pn_str_addc(s, ']');
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Samples for Prometheus
+ * ------------------------------------------------------------------------------------------ */
+
+static void memory_head(pn_str *s, const char *name, const char *type, const char *help)
+{
+    pn_str_addf(s, "# HELP pantheon_mem_%s %s\n# TYPE pantheon_mem_%s %s\n", name, help, name, type);
+}
+
+static void memory_gauges(pn_server *v, pn_str *s)
+{
+    static const struct { const char *name, *help; size_t at; } gauges[] = {
+        {"budget_bytes", "Most memory there can ever be.", offsetof(pn_mem_state, budget)},
+        {"available_hard_bytes", "What can be taken without being killed.", offsetof(pn_mem_state, hard)},
+        {"available_soft_bytes", "What can be taken without losing mapped weights.", offsetof(pn_mem_state, soft)},
+    };
+    pn_mem_state r;
+    for (size_t k = 0; k < PN_COUNT_OF(gauges); k++) {
+        memory_head(s, gauges[k].name, "gauge", gauges[k].help);
+        for (uint32_t i = 0; i <= v->n_dies; i++)
+            if (pn_mem_get(v->e, i, &r) == PN_OK) {
+                uint64_t bytes;
+                memcpy(&bytes, (const char *)&r + gauges[k].at, sizeof bytes);
+                pn_str_addf(s, "pantheon_mem_%s{resource=\"%s\"} %" PRIu64 "\n", gauges[k].name, r.name, bytes);
+            }
+    }
+    memory_head(s, "level", "gauge", "0 OK, 1 WATCH, 2 TIGHT, 3 CRITICAL.");
+    for (uint32_t i = 0; i <= v->n_dies; i++)
+        if (pn_mem_get(v->e, i, &r) == PN_OK)
+            pn_str_addf(s, "pantheon_mem_level{resource=\"%s\"} %d\n", r.name, (int)r.level);
+}
+
+static void memory_rung_counters(pn_server *v, pn_str *s)
+{
+    pn_mem_rung all[MEMORY_RUNGS];
+    pn_mem_state state;
+    size_t n = PN_MIN(pn_mem_rungs(v->e, all, MEMORY_RUNGS), (size_t)MEMORY_RUNGS);
+    memory_head(s, "rung_total", "counter", "Changes of a rung of the ladder.");
+    for (size_t i = 0; i < n; i++) {
+        const char *at = memory_name(v, all[i].resource, &state);
+        pn_str_addf(s, "pantheon_mem_rung_total{rung=\"%s\",resource=\"%s\",dir=\"apply\"} %" PRIu64 "\n", all[i].name, at, all[i].n_applied);
+        pn_str_addf(s, "pantheon_mem_rung_total{rung=\"%s\",resource=\"%s\",dir=\"undo\"} %" PRIu64 "\n", all[i].name, at, all[i].n_undone);
+    }
+    memory_head(s, "rung_freed_bytes_total", "counter", "Bytes that a rung gave back.");
+    for (size_t i = 0; i < n; i++)
+        pn_str_addf(s, "pantheon_mem_rung_freed_bytes_total{rung=\"%s\",resource=\"%s\"} %" PRIu64 "\n", all[i].name,
+                    memory_name(v, all[i].resource, &state), all[i].freed);
+}
+
+PN_INTERNAL void serve_memory_metrics(pn_server *v, pn_str *s)
+{
+    pn_mem_state host;
+    memory_gauges(v, s);
+    memory_rung_counters(v, s);
+    if (pn_mem_get(v->e, 0, &host) != PN_OK)
+        return;
+    memory_head(s, "admit_total", "counter", "Turns by what was decided about their memory.");
+    pn_str_addf(s, "pantheon_mem_admit_total{decision=\"admitted\"} %" PRIu64 "\npantheon_mem_admit_total{decision=\"busy\"} %" PRIu64
+                "\npantheon_mem_admit_total{decision=\"refused\"} %" PRIu64 "\n", host.n_admitted, host.n_busy, host.n_refused);
+    memory_head(s, "alloc_fail_total", "counter", "Requests for memory that failed.");
+    pn_str_addf(s, "pantheon_mem_alloc_fail_total %" PRIu64 "\n", host.n_failed);
+    memory_head(s, "oom_kill_events_total", "counter", "Kills for want of memory in this control group.");
+    pn_str_addf(s, "pantheon_mem_oom_kill_events_total %" PRIu64 "\n", host.oom_kills);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The log
+ * ------------------------------------------------------------------------------------------ */
+
+/* From any thread of the engine's. */
+PN_INTERNAL void serve_memory_event(void *server, const pn_mem_event *ev)
+{
+    pn_server *v = server;
+    pn_str s;
+    if (ev->kind == PN_MEM_ADMIT)               /* the answer says it */
+        return;
+    pn_str_init(&s, &v->mem, PN_ACCT_CONN);
+    memory_event(v, ev, &s);
+    bool worse = ev->kind == PN_MEM_LEVEL && ev->level > ev->from;
+    if (!s.failed)
+        serve_log_object(v, ev->kind == PN_MEM_BUG ? PN_LOG_ERROR : worse ? PN_LOG_WARN : PN_LOG_INFO, "memory", s.data);
+    pn_str_fini(&s);
+}
+#endif
+
 /* ---- Begin serve/pn_admin.c ---- */
 #ifndef PN_DROP_SERVE_PN_ADMIN_C
 #define PN_DROP_SERVE_PN_ADMIN_C
@@ -15839,7 +16204,9 @@ static void admin_die(const pn_server *v, uint32_t die, pn_str *s)
     admin_text(s, "name", d.name);
     admin_field(s, "total_bytes", d.total_bytes);
     admin_field(s, "free_bytes", d.free_bytes);
-    admin_text(s, "level", "OK");
+    pn_mem_state mem;
+    bool own = pn_mem_get(v->e, 1 + die, &mem) == PN_OK || pn_mem_get(v->e, 0, &mem) == PN_OK;
+    admin_text(s, "level", pn_level_name(own ? mem.level : PN_LEVEL_OK));
     if (strcmp(d.kind, "sim") == 0) {
         pn_json_key(s, "clock_seconds");
         pn_json_write_f64(s, d.clock_seconds);
@@ -15865,6 +16232,7 @@ static void admin_memory(serve_conn *c, pn_str *s)
                 info.host_available, info.limit, info.total_used, info.total_peak);
     pn_json_key(s, "accounts");
     admin_accounts(c->server, s);
+    serve_memory_json(c->server, s);
     pn_str_addc(s, '}');
 }
 
@@ -15886,6 +16254,7 @@ static void admin_metrics(serve_conn *c, pn_str *s)
         pn_metrics_set(v->metrics, PN_METRIC_BLOCKS, m->metrics, 0, page ? (double)(room / page) : 0);
     }
     pn_metrics_write(v->metrics, s, v->params.metrics == PN_METRICS_VLLM);
+    serve_memory_metrics(v, s);
 }
 
 PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest)
@@ -16208,6 +16577,24 @@ static void server_log_json(pn_server *s, pn_log_level level, const char *event,
     pn_str_fini(&line);
 }
 
+PN_INTERNAL void serve_log_object(pn_server *s, pn_log_level level, const char *event, const char *json)
+{
+    char text[512];
+    pn_str member;
+    if (!s->params.log)
+        return;
+    if (!s->params.log_json) {
+        snprintf(text, sizeof text, "%s: %s", event, json);
+        server_log(s, level, text);
+        return;
+    }
+    pn_str_init(&member, &s->mem, PN_ACCT_CONN);
+    pn_str_addf(&member, ",\"%s\":%s", event, json);
+    if (!member.failed)
+        server_log_json(s, level, event, member.data);
+    pn_str_fini(&member);
+}
+
 PN_INTERNAL void serve_logf(pn_server *s, pn_log_level level, const char *fmt, ...)
 {
     char text[1024];
@@ -16277,6 +16664,8 @@ static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
     pn_cors_add(fields, &c->server->cors, &c->c.http.req);
     if (c->api == SERVE_ANTHROPIC && c->ask)
         serve_ask_ignored(c->ask, fields);
+    if (c->ask)
+        pn_http_add(fields, "x-pantheon-pressure", pn_level_name(pn_mem_level(c->server->e)));
     if (!e)
         return;
     if (e->status == 401)
@@ -16751,6 +17140,8 @@ PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_
         st = pn_poller_open(&s->poller, &s->mem, err);
     if (!st && !pn_poller_add(&s->poller, s->wake.read_fd, PN_READY_READ, &s->wake))
         st = pn_fail(err, PN_E_IO, "cannot wait for a pipe");
+    if (!st && s->params.log)
+        pn_mem_on_event(e, serve_memory_event, s);
     if (!st && !s->params.inline_work) {
         s->drives = pn_engine_start(e, NULL) == PN_OK;
         s->params.inline_work = !s->drives && !s->lane.threaded;        /* a build without threads */
@@ -16811,6 +17202,8 @@ PN_API void pn_server_free(pn_server *s)
     pn_lane_close(&s->loader);
     if (s->drives)
         pn_engine_stop(s->e);
+    if (s->params.log)
+        pn_mem_on_event(s->e, NULL, NULL);
     for (uint32_t i = 0; i < s->n_listeners; i++)
         pn_listener_close(&s->listener[i]);
     for (serve_route_own *r = s->own, *next; r; r = next) {

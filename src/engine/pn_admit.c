@@ -201,6 +201,7 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
     bool ok = admit_take(s, n, &need, &lack);
     if (ok) {
         s->budget.size = 0;
+        atomic_fetch_add(&e->govern.n_admitted, s->in_turn ? 0u : 1u);
         atomic_fetch_add(&e->n_turns, s->in_turn ? 0u : 1u);
         s->in_turn = true;
     } else
@@ -208,6 +209,7 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
     pn_mutex_unlock(&e->admit_lock);
     if (ok)
         return PN_OK;
+    atomic_fetch_add(s->budget.retryable ? &e->govern.n_busy : &e->govern.n_refused, 1u);
     admit_event(s, s->budget.retryable ? "busy" : "refused", need.all);
     return pn_fail(err, PN_E_BUDGET, "a turn up to %" PRIu32 " tokens, of which the session holds %" PRIu32 ", needs %" PRIu64
                    " bytes more, %" PRIu64 " are available%s", n, s->kv.length, lack.need, lack.available, lack.where);

@@ -235,6 +235,7 @@ static void govern_look(pn_engine *e, double now, bool active)
 PN_INTERNAL void pn_govern_failed(pn_engine *e, uint32_t resource, uint64_t bytes)
 {
     unsigned long long had = atomic_load(&e->govern.failed[resource]);
+    atomic_fetch_add(&e->govern.n_failed, 1u);
     while (bytes > had && !atomic_compare_exchange_weak(&e->govern.failed[resource], &had, bytes))
         ;
 }
@@ -388,6 +389,10 @@ PN_API pn_status pn_mem_get(pn_engine *e, uint32_t resource, pn_mem_state *out)
         out->stall = g->stall;
         out->refault_rate = g->refault_rate;
         out->oom_kills = pn_sub_sat(g->sample.oom, g->oom_first);
+        out->n_admitted = atomic_load(&g->n_admitted);
+        out->n_busy = atomic_load(&g->n_busy);
+        out->n_refused = atomic_load(&g->n_refused);
+        out->n_failed = atomic_load(&g->n_failed);
     }
     pn_mutex_unlock(&g->lock);
     return PN_OK;

@@ -58,6 +58,7 @@ typedef struct pn_governor {
     atomic_ullong failed[PN_LADDER_RESOURCES];      /* bytes asked for in vain since the last look */
 
     atomic_uint worst;          /* level of all resources */
+    atomic_ullong n_admitted, n_busy, n_refused, n_failed;
 } pn_governor;
 
 struct pn_engine;

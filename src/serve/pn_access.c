@@ -175,7 +175,7 @@ PN_INTERNAL void pn_cors_add(pn_str *fields, const pn_cors *c, const pn_http_req
         pn_http_add(fields, "Access-Control-Allow-Credentials", "true");
     /* Scripts see only a few headers by themselves; these are the ones SDKs read. */
     pn_http_add(fields, "Access-Control-Expose-Headers",
-                "x-request-id, retry-after, retry-after-ms, x-should-retry, x-pantheon-ignored");
+                "x-request-id, retry-after, retry-after-ms, x-should-retry, x-pantheon-ignored, x-pantheon-pressure");
 }
 
 PN_INTERNAL bool pn_cors_is_preflight(const pn_http_request *r)

@@ -511,7 +511,9 @@ static void admin_die(const pn_server *v, uint32_t die, pn_str *s)
     admin_text(s, "name", d.name);
     admin_field(s, "total_bytes", d.total_bytes);
     admin_field(s, "free_bytes", d.free_bytes);
-    admin_text(s, "level", "OK");
+    pn_mem_state mem;
+    bool own = pn_mem_get(v->e, 1 + die, &mem) == PN_OK || pn_mem_get(v->e, 0, &mem) == PN_OK;
+    admin_text(s, "level", pn_level_name(own ? mem.level : PN_LEVEL_OK));
     if (strcmp(d.kind, "sim") == 0) {
         pn_json_key(s, "clock_seconds");
         pn_json_write_f64(s, d.clock_seconds);
@@ -537,6 +539,7 @@ static void admin_memory(serve_conn *c, pn_str *s)
                 info.host_available, info.limit, info.total_used, info.total_peak);
     pn_json_key(s, "accounts");
     admin_accounts(c->server, s);
+    serve_memory_json(c->server, s);
     pn_str_addc(s, '}');
 }
 
@@ -558,6 +561,7 @@ static void admin_metrics(serve_conn *c, pn_str *s)
         pn_metrics_set(v->metrics, PN_METRIC_BLOCKS, m->metrics, 0, page ? (double)(room / page) : 0);
     }
     pn_metrics_write(v->metrics, s, v->params.metrics == PN_METRICS_VLLM);
+    serve_memory_metrics(v, s);
 }
 
 PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest)

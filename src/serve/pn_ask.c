@@ -20,7 +20,7 @@
 
 #include "base/pn_hash.h"
 
-enum { ASK_BOX_HIGH = 256 << 10 };
+enum { ASK_BOX_HIGH = 256 << 10, ASK_OVERTAKES = 4 };     /* memory sheet 6.2 */
 
 static serve_ask *ask_of(pn_task *t) { return (serve_ask *)(void *)((char *)t - offsetof(serve_ask, task)); }
 
@@ -241,14 +241,20 @@ static uint32_t ask_running_of(const serve_model *m, uint64_t client)
     return n;
 }
 
-/* The oldest of the client that has the fewest running, of those that a replica has a place for: *at. */
+/* Nothing has changed since there was no memory for it. */
+static bool ask_waits(const serve_ask *a) { return a->retry && a->retry_at == a->server->n_closed && a->server->n_running; }
+
+/* The oldest of the client that has the fewest running, of those that a replica has a place for: *at.  Who waits for
+ * memory is overtaken by a few, then all behind it wait as well. */
 static serve_ask *ask_choose(const serve_model *m, serve_replica **at)
 {
     serve_ask *best = NULL;
     uint32_t fewest = UINT32_MAX;
     for (serve_ask *a = m->queue; a; a = a->behind) {
-        if (a->retry && a->retry_at == m->server->n_closed && m->server->n_running)
-            continue;                   /* nothing has changed since there was no memory for it */
+        if (ask_waits(a) && a->overtaken >= ASK_OVERTAKES)
+            break;
+        if (ask_waits(a))
+            continue;
         uint32_t n = ask_running_of(m, a->client);
         serve_replica *r = n < fewest ? serve_replica_for(a) : NULL;
         if (r) {
@@ -279,6 +285,8 @@ PN_INTERNAL void serve_ask_pump(serve_model *m)
         serve_ask *a = ask_choose(m, &at);
         if (!a)
             return;
+        for (serve_ask *b = m->queue; b != a; b = b->behind)
+            b->overtaken += ask_waits(b);
         ask_unqueue(a);
         ask_start(a, at);
     }
@@ -441,6 +449,7 @@ static void ask_choice_end(serve_ask *a, serve_choice *c)
         ask_stopping(&a->error);
     if (a->error.status || a->failed)
         return;
+    serve_ask_report(a, &r);
     pn_reply_finish f = {.why = r.finish};
     if (r.stop_index >= 0)
         f.stop = (pn_bytes){c->generate.stop[r.stop_index], strlen(c->generate.stop[r.stop_index])};
@@ -553,7 +562,7 @@ static void ask_parsed(serve_ask *a)
 static void ask_begun(serve_ask *a)
 {
     pn_server *s = a->server;
-    if (a->retry && !a->cancelled && a->conn && s->n_running > 1) {
+    if (a->retry && !a->no_wait && !a->cancelled && a->conn && s->n_running > 1) {
         serve_model *m = a->model;
         ask_leave(a);
         a->begun_ms = 0;
@@ -568,6 +577,8 @@ static void ask_begun(serve_ask *a)
         return;
     }
     if (!a->reply && !a->ended) {
+        if (a->retry && a->budget.size)
+            pn_oai_error_budget(&a->error, &a->budget, true, ask_retry_ms(a->model));
         if (!a->error.status)
             pn_oai_error_status(&a->error, PN_E_INTERNAL, "the request was not begun");
         ask_refuse(a);

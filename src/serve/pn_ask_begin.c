@@ -20,13 +20,29 @@ static pn_status begin_nomem(serve_ask *a)
     return PN_E_NOMEM;
 }
 
+/* The numbers of the first turn that was refused. */
+static bool begin_budget(serve_ask *a)
+{
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        if (a->choice[i].session && pn_last_budget(a->choice[i].session, &a->budget) == PN_OK)
+            return true;
+    return false;
+}
+
 PN_INTERNAL pn_status serve_ask_refused(serve_ask *a, pn_status st, const pn_err *err)
 {
-    a->retry = st == PN_E_BUDGET || st == PN_E_NOMEM;
-    if (st == PN_E_BUDGET)
+    bool told = (st == PN_E_BUDGET || st == PN_E_CONTEXT) && begin_budget(a);
+    a->retry = st == PN_E_NOMEM || (st == PN_E_BUDGET && (!told || a->budget.retryable));
+    if (!told && st == PN_E_CONTEXT) {
+        a->budget = (pn_budget_info){.size = sizeof a->budget, .prompt_tokens = serve_ask_count(a), .max_new_tokens = a->req->common->max_tokens,
+                                     .ctx_cap = a->at->n_ctx, .die = -1};
+        a->budget.requested_tokens = a->budget.prompt_tokens + a->budget.max_new_tokens;
+        told = true;
+    }
+    if (told)
+        pn_oai_error_budget(&a->error, &a->budget, a->retry, 1000);
+    else if (st == PN_E_BUDGET)
         pn_oai_error_memory(&a->error, err->text, false, 0);
-    else if (st == PN_E_CONTEXT)
-        pn_oai_error_context(&a->error, serve_ask_count(a), a->req->common->max_tokens, a->at->n_ctx);
     else
         pn_oai_error_status(&a->error, st, err->text);
     return st;
@@ -103,6 +119,7 @@ PN_INTERNAL void serve_ask_parse(serve_ask *a)
         return;
     a->model_name = q->common->model;
     a->stream = a->kind <= SERVE_MESSAGES && q->common->stream;
+    a->no_wait = q->common->no_wait;
     a->computes = a->kind == SERVE_EMBED || serve_ask_scores(a);
 }
 
@@ -211,7 +228,8 @@ static void begin_params(serve_ask *a, serve_choice *c)
     pn_oai_sampling(q, &c->sampling);
     c->sampling.seed += c->sampling.has_seed ? c->index : 0;
     c->generate = (pn_generate_params){
-        .size = sizeof c->generate, .max_tokens = q->max_tokens ? q->max_tokens : a->server->params.default_max_new, .sampling = &c->sampling,
+        .size = sizeof c->generate, .max_tokens = q->max_tokens, .grant = q->max_tokens ? 0 : a->server->params.default_max_new,
+        .may_shrink = !q->strict_budget, .sampling = &c->sampling,
         .stop = q->stop, .n_stop = q->n_stop, .grammar = a->grammar, .on_logprob = q->logprobs ? begin_logprob : NULL, .logprob_user = c,
         .n_top = q->logprobs ? q->top_logprobs : 0, .client = a->client, .on_done = begin_done, .done_user = c};
 }
@@ -349,6 +367,29 @@ static pn_status begin_echo(serve_ask *a, pn_err *err)
  * Replies
  * ------------------------------------------------------------------------------------------ */
 
+static void begin_write_report(serve_ask *a)
+{
+    const pn_generate_result *w = &a->worst;
+    a->report.len = a->report_head;
+    pn_str_addf(&a->report, ",\"kv_type\":\"%s\",\"kv_degraded\":%s,\"effective_max_tokens\":%" PRIu32 ",\"stopped_by\":%s,\"parked_ms\":%.0f,"
+                "\"level_max\":\"%s\"", pn_dtype_name(w->kv_type), w->kv_degraded ? "true" : "false", w->max_tokens,
+                w->stopped_by_memory ? "\"memory\"" : "null", 1000 * w->parked_seconds, pn_level_name(w->level_max));
+    if (a->reply)
+        a->reply->p.report = pn_str_cstr(&a->report);
+}
+
+PN_INTERNAL void serve_ask_report(serve_ask *a, const pn_generate_result *r)
+{
+    pn_generate_result *w = &a->worst;
+    w->kv_type = r->kv_type;
+    w->max_tokens = r->max_tokens;
+    w->kv_degraded |= r->kv_degraded;
+    w->stopped_by_memory |= r->stopped_by_memory;
+    w->parked_seconds = PN_MAX(w->parked_seconds, r->parked_seconds);
+    w->level_max = PN_MAX(w->level_max, r->level_max);
+    begin_write_report(a);
+}
+
 /* Members of "pantheon" in the answer: what was not honoured, and what the answer is made with. */
 static void begin_report(serve_ask *a)
 {
@@ -364,8 +405,11 @@ static void begin_report(serve_ask *a)
         pn_json_item(s);
         pn_json_write_strz(s, pointer);
     }
-    pn_str_addf(s, "],\"kv_type\":\"%s\",\"kv_degraded\":false,\"effective_max_tokens\":%" PRIu32,
-                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", nothing ? 0 : c->generate.max_tokens);
+    pn_str_addc(s, ']');
+    a->report_head = s->len;
+    a->worst = (pn_generate_result){.kv_type = a->model->params.has_kv_type ? a->model->params.kv_type : PN_DTYPE_F16,
+                                    .max_tokens = nothing ? 0 : c->generate.max_tokens};
+    begin_write_report(a);
 }
 
 static pn_status begin_reply(serve_ask *a, pn_err *err)
@@ -551,6 +595,7 @@ static void begin_undo(serve_ask *a)
     a->n_begun = a->n_done = a->n_choices = a->n_led = 0;
     a->failed = a->more_due = false;
     memset(&a->usage, 0, sizeof a->usage);
+    a->report_head = 0;
     pn_str_clear(&a->box);
     pn_str_clear(&a->report);
 }
@@ -559,6 +604,7 @@ PN_INTERNAL void serve_ask_begin(serve_ask *a)
 {
     pn_err err;
     a->retry = false;
+    a->budget.size = 0;
     pn_status st = a->kind > SERVE_MESSAGES ? PN_OK : begin_grammar(a);
     if (!st) {
         st = a->kind > SERVE_MESSAGES ? serve_ask_once(a, &err) : begin_all(a, &err);

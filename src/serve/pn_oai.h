@@ -41,6 +41,8 @@ typedef struct pn_oai_common {
     uint32_t n;                 /* choices, of each prompt where there are several */
     uint32_t max_tokens;        /* 0: until the end or the context is full */
     bool stream, include_usage;
+    bool strict_budget;         /* fewer tokens than max_tokens because memory is short: refuse instead */
+    bool no_wait;               /* refuse instead of waiting for memory */
     bool logprobs;
     uint32_t top_logprobs;
     pn_sampling sampling;       /* fields that were given; `given` says which */

@@ -4,6 +4,7 @@
  */
 #include "serve/pn_oai_error.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -104,16 +105,6 @@ PN_INTERNAL void pn_oai_error_loading(pn_oai_error *e, const char *what, uint32_
     e->retry_ms = retry_ms;
 }
 
-PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waiting_helps, uint32_t retry_ms)
-{
-    if (waiting_helps)
-        pn_oai_error_set(e, 429, "memory_busy", "insufficient_memory", "", "not enough memory is free now: %s", text);
-    else
-        pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
-                         "the request exceeds the available context size that memory allows: %s", text);
-    e->retry_ms = waiting_helps ? retry_ms : 0;
-}
-
 /* ------------------------------------------------------------------------------------------
  * Too long
  * ------------------------------------------------------------------------------------------ */
@@ -121,16 +112,61 @@ PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool wai
 /* "maximum context length is N tokens", "prompt is too long: N tokens > N maximum", "exceeds the available
  * context size" and "reduce the length of the messages" are what the patterns of agents match; words about
  * limits of rate would make them wait instead. */
-PN_INTERNAL void pn_oai_error_context(pn_oai_error *e, uint32_t prompt, uint32_t output, uint32_t limit)
+static void oai_error_long(pn_oai_error *e, const pn_budget_info *b)
 {
-    char asked[64] = "";
-    if (output)
-        snprintf(asked, sizeof asked, " and %u tokens of output were asked for", (unsigned)output);
+    bool context = b->limited_by == PN_BY_CONTEXT;
+    uint32_t most = context ? b->ctx_cap : b->max_context_alone;
+    char asked[64] = "", too_long[96] = "";
+    if (b->max_new_tokens)
+        snprintf(asked, sizeof asked, " and %u tokens of output were asked for", (unsigned)b->max_new_tokens);
+    if (b->prompt_tokens >= most)
+        snprintf(too_long, sizeof too_long, ": the prompt is too long: %u tokens > %u maximum", (unsigned)b->prompt_tokens, (unsigned)most);
     pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
-                     "the maximum context length is %u tokens, but the prompt has %u%s: the prompt is too long: %u tokens > %u maximum, "
-                     "which exceeds the available context size; reduce the length of the messages",
-                     (unsigned)limit, (unsigned)prompt, asked, (unsigned)prompt, (unsigned)limit);
-    snprintf(e->extra, sizeof e->extra, "\"n_prompt_tokens\":%u,\"n_ctx\":%u", (unsigned)prompt, (unsigned)limit);
+                     "the maximum context length is %u tokens%s, but the prompt has %u%s%s, which exceeds the available context size; "
+                     "reduce the length of the messages", (unsigned)most, context ? "" : " with the memory there is now", (unsigned)b->prompt_tokens,
+                     asked, too_long);
+}
+
+/* Memory sheet 13; n_prompt_tokens is another name that clients know. */
+static void oai_error_numbers(pn_oai_error *e, const pn_budget_info *b, bool waits)
+{
+    static const char *const by[] = {"context", "host", "device"}, *const say[] = {"compact", "lower_max_tokens", "retry_later"};
+    char retry[16] = "null";
+    if (waits)
+        snprintf(retry, sizeof retry, "%u", (unsigned)e->retry_ms);
+    snprintf(e->extra, sizeof e->extra,
+             "\"requested_tokens\":%u,\"prompt_tokens\":%u,\"n_prompt_tokens\":%u,\"max_new_tokens\":%u,\"n_ctx\":%u,\"kv_bytes_per_token\":%" PRIu64
+             ",\"kv_bytes_needed\":%" PRIu64 ",\"kv_bytes_available\":%" PRIu64 ",\"fixed_bytes_needed\":%" PRIu64
+             ",\"max_context_now\":%u,\"max_context_alone\":%u,\"max_context_unpressured\":%u,\"kv_type\":\"%s\",\"limited_by\":\"%s\",\"pressure\":"
+             "{\"level\":\"%s\",\"host_available\":%" PRIu64 ",\"budget\":%" PRIu64 "},\"retryable\":%s,\"retry_after_ms\":%s,\"suggestion\":\"%s\"",
+             (unsigned)b->requested_tokens, (unsigned)b->prompt_tokens, (unsigned)b->prompt_tokens, (unsigned)b->max_new_tokens, (unsigned)b->ctx_cap,
+             b->kv_bytes_per_token, b->kv_bytes_needed, b->kv_bytes_available, b->fixed_bytes_needed, (unsigned)b->max_context_now,
+             (unsigned)b->max_context_alone, (unsigned)b->max_context_unpressured, pn_dtype_name(b->kv_type), by[b->limited_by],
+             pn_level_name(b->level), b->available, b->budget, waits ? "true" : "false", retry, say[b->suggestion]);
+}
+
+PN_INTERNAL void pn_oai_error_budget(pn_oai_error *e, const pn_budget_info *b, bool waits, uint32_t retry_ms)
+{
+    if (waits) {
+        pn_oai_error_set(e, 429, "memory_busy", "queue_full", "",
+                         "not enough memory is free now: this request needs %u tokens, %u fit beside those that run; try again later",
+                         (unsigned)b->requested_tokens, (unsigned)b->max_context_now);
+        e->retry_ms = retry_ms;
+    } else {
+        oai_error_long(e, b);
+        e->no_retry = true;
+    }
+    oai_error_numbers(e, b, waits);
+}
+
+PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waits, uint32_t retry_ms)
+{
+    if (waits)
+        pn_oai_error_set(e, 429, "memory_busy", "insufficient_memory", "", "not enough memory is free now: %s", text);
+    else
+        pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
+                         "the request exceeds the available context size that memory allows: %s", text);
+    e->retry_ms = waits ? retry_ms : 0;
 }
 
 /* ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ typedef struct pn_oai_error {
     const char *type, *code;    /* static; code NULL: null */
     char param[96];             /* the field; "": null */
     char message[640];
-    char extra[96];             /* more members, JSON without braces; "": none */
+    char extra[1024];           /* more members, JSON without braces; "": none */
     uint32_t retry_ms;          /* for Retry-After and retry-after-ms; 0: none */
     bool no_retry;              /* x-should-retry: false */
     const char *allow;          /* static: the method for Allow, or NULL */
@@ -39,11 +39,12 @@ PN_INTERNAL void pn_oai_error_key(pn_oai_error *e, bool given);             /* 4
 PN_INTERNAL void pn_oai_error_queue(pn_oai_error *e, uint32_t waiting, uint32_t retry_ms);                           /* 429 */
 PN_INTERNAL void pn_oai_error_loading(pn_oai_error *e, const char *what, uint32_t retry_ms);    /* 503: "the model m is loading" */
 
-/* 400: `prompt` tokens, and `output` (0: as much as fits) asked for, in a context of `limit`. */
-PN_INTERNAL void pn_oai_error_context(pn_oai_error *e, uint32_t prompt, uint32_t output, uint32_t limit);
+/* A turn was refused (pn_last_budget).  400 for one that never fits, or that would if it were shorter; waits: it fits
+ * once others have ended, which nobody waits for here: 429. */
+PN_INTERNAL void pn_oai_error_budget(pn_oai_error *e, const pn_budget_info *b, bool waits, uint32_t retry_ms);
 
-/* What memory allows, with the numbers in `text`: 429 when waiting helps, 400 when the request can never fit. */
-PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waiting_helps, uint32_t retry_ms);
+/* The same without numbers but those of `text`. */
+PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waits, uint32_t retry_ms);
 
 /* What the library said about a request. */
 PN_INTERNAL void pn_oai_error_status(pn_oai_error *e, pn_status st, const char *text);

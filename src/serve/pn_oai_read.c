@@ -155,6 +155,10 @@ static bool oai_model(pn_oai_parser *p, const char *name, uint32_t node) { retur
 static bool oai_session(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_text(p, name, node, &p->q->session); }
 static bool oai_stream(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_bool(p, name, node, &p->q->stream); }
 
+static bool oai_strict_budget(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_bool(p, name, node, &p->q->strict_budget); }
+
+static bool oai_no_wait(pn_oai_parser *p, const char *name, uint32_t node) { return pn_oai_read_bool(p, name, node, &p->q->no_wait); }
+
 static bool oai_n(pn_oai_parser *p, const char *name, uint32_t node)
 {
     int64_t v;
@@ -441,6 +445,7 @@ static const pn_oai_field oai_shared[] = {
     {"response_format", oai_response_format}, {"json_schema", oai_json_schema}, {"guided_json", oai_json_schema},
     {"grammar", oai_grammar}, {"guided_grammar", oai_grammar}, {"guided_choice", pn_oai_read_choices}, {"guided_regex", oai_regex},
     {"structured_outputs", oai_structured_outputs}, {"session_id", oai_session},
+    {"strict_budget", oai_strict_budget}, {"no_wait", oai_no_wait},
 };
 
 static const pn_oai_field oai_model_row[] = {{"model", oai_model}};      /* for those that do not generate, too */

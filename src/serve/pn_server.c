@@ -55,6 +55,24 @@ static void server_log_json(pn_server *s, pn_log_level level, const char *event,
     pn_str_fini(&line);
 }
 
+PN_INTERNAL void serve_log_object(pn_server *s, pn_log_level level, const char *event, const char *json)
+{
+    char text[512];
+    pn_str member;
+    if (!s->params.log)
+        return;
+    if (!s->params.log_json) {
+        snprintf(text, sizeof text, "%s: %s", event, json);
+        server_log(s, level, text);
+        return;
+    }
+    pn_str_init(&member, &s->mem, PN_ACCT_CONN);
+    pn_str_addf(&member, ",\"%s\":%s", event, json);
+    if (!member.failed)
+        server_log_json(s, level, event, member.data);
+    pn_str_fini(&member);
+}
+
 PN_INTERNAL void serve_logf(pn_server *s, pn_log_level level, const char *fmt, ...)
 {
     char text[1024];
@@ -124,6 +142,8 @@ static void server_fields(serve_conn *c, pn_str *fields, const pn_oai_error *e)
     pn_cors_add(fields, &c->server->cors, &c->c.http.req);
     if (c->api == SERVE_ANTHROPIC && c->ask)
         serve_ask_ignored(c->ask, fields);
+    if (c->ask)
+        pn_http_add(fields, "x-pantheon-pressure", pn_level_name(pn_mem_level(c->server->e)));
     if (!e)
         return;
     if (e->status == 401)
@@ -598,6 +618,8 @@ PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_
         st = pn_poller_open(&s->poller, &s->mem, err);
     if (!st && !pn_poller_add(&s->poller, s->wake.read_fd, PN_READY_READ, &s->wake))
         st = pn_fail(err, PN_E_IO, "cannot wait for a pipe");
+    if (!st && s->params.log)
+        pn_mem_on_event(e, serve_memory_event, s);
     if (!st && !s->params.inline_work) {
         s->drives = pn_engine_start(e, NULL) == PN_OK;
         s->params.inline_work = !s->drives && !s->lane.threaded;        /* a build without threads */
@@ -658,6 +680,8 @@ PN_API void pn_server_free(pn_server *s)
     pn_lane_close(&s->loader);
     if (s->drives)
         pn_engine_stop(s->e);
+    if (s->params.log)
+        pn_mem_on_event(s->e, NULL, NULL);
     for (uint32_t i = 0; i < s->n_listeners; i++)
         pn_listener_close(&s->listener[i]);
     for (serve_route_own *r = s->own, *next; r; r = next) {

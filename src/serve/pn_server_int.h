@@ -158,11 +158,16 @@ struct serve_ask {
     bool computes;              /* on the lane, not in a request */
     bool retry;                 /* there was no memory for it beside the others: wait until n_closed is not retry_at */
     uint64_t retry_at;
+    bool no_wait;               /* does not want to wait for it */
+    uint32_t overtaken;         /* by others that needed less, since */
+    pn_budget_info budget;      /* size 0: no turn of it was refused */
     atomic_bool cancelled;
     pn_oai_error error;         /* status 0: none */
 
     char id[25];
     pn_str report, served;      /* texts the reply borrows: "pantheon"'s members, the model's name */
+    size_t report_head;         /* bytes of report that are known from the beginning */
+    pn_generate_result worst;   /* of what choices report: the worst */
     serve_choice choice[SERVE_CHOICES];
     uint32_t n_choices, n_begun;
     pn_grammar *grammar;        /* owned */
@@ -247,6 +252,8 @@ struct pn_server {
 /* --- pn_server.c -------------------------------------------------------------------------------- */
 
 PN_INTERNAL void serve_logf(pn_server *s, pn_log_level level, const char *fmt, ...) PN_PRINTF(3, 4);
+/* The same with a JSON object for who reads it. */
+PN_INTERNAL void serve_log_object(pn_server *s, pn_log_level level, const char *event, const char *json);
 /* A request has been answered, or given up; model NULL: it concerned none. */
 PN_INTERNAL void serve_log_request(const serve_conn *c, const char *model, const pn_oai_usage *u);
 PN_INTERNAL void serve_wake(void *server);
@@ -314,6 +321,7 @@ PN_INTERNAL void serve_ask_begin(serve_ask *a);
 PN_INTERNAL void serve_ask_more(serve_ask *a);                 /* the choices that share a prompt with one that runs */
 PN_INTERNAL void serve_ask_close(serve_ask *a);                /* requests, sessions and what belongs to them */
 PN_INTERNAL void serve_ask_ignored(const serve_ask *a, pn_str *fields);        /* x-pantheon-ignored, where there is something */
+PN_INTERNAL void serve_ask_report(serve_ask *a, const pn_generate_result *r);   /* a choice has ended like this */
 PN_INTERNAL int serve_ask_emit(void *ask, const char *event, const char *json, size_t len);     /* under its lock */
 
 /* --- pn_admin.c ---------------------------------------------------------------------------------- */
@@ -325,5 +333,11 @@ typedef enum serve_admin {
 
 PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest);
 PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r);       /* tell those who wait for it */
+
+/* --- pn_memory_page.c ---------------------------------------------------------------------------- */
+
+PN_INTERNAL void serve_memory_json(pn_server *s, pn_str *out);         /* members of an object that is open */
+PN_INTERNAL void serve_memory_metrics(pn_server *s, pn_str *out);
+PN_INTERNAL void serve_memory_event(void *server, const pn_mem_event *ev);     /* to the log */
 
 #endif /* PN_SERVER_INT_H */

@@ -90,18 +90,29 @@ static void an_overflow_is_recognised(void)
     static const char *const never[] = {"rate limit", "too many requests"};
     pn_oai_error e;
     pn_str s;
-    pn_oai_error_context(&e, 5000, 300, 4096);
+    pn_budget_info b = {.size = sizeof b, .requested_tokens = 5300, .prompt_tokens = 5000, .max_new_tokens = 300, .ctx_cap = 4096, .die = -1};
+    pn_oai_error_budget(&e, &b, false, 0);
     for (size_t i = 0; i < PN_COUNT_OF(words); i++)
         check(&e, 400, "context_over_budget", "context_length_exceeded", words[i]);
     for (size_t i = 0; i < PN_COUNT_OF(never); i++)
         PN_CHECK(!strcasestr(e.message, never[i]));
     pn_str_init(&s, &libc_mem, PN_ACCT_MISC);
     pn_oai_error_json(&e, &s);
-    PN_CHECK(strstr(pn_str_cstr(&s), ",\"code\":\"context_length_exceeded\",\"n_prompt_tokens\":5000,\"n_ctx\":4096}}"), "%s", pn_str_cstr(&s));
+    PN_CHECK(strstr(pn_str_cstr(&s), ",\"code\":\"context_length_exceeded\",\"requested_tokens\":5300,") && strstr(pn_str_cstr(&s), "\"n_prompt_tokens\":5000,") &&
+             strstr(pn_str_cstr(&s), "\"n_ctx\":4096,") && strstr(pn_str_cstr(&s), "\"limited_by\":\"context\"") && e.no_retry, "%s", pn_str_cstr(&s));
     pn_str_fini(&s);
-    pn_oai_error_context(&e, UINT32_MAX, UINT32_MAX, UINT32_MAX);
-    PN_CHECK(strstr(e.message, "length of the messages") && strstr(e.extra, "\"n_ctx\":4294967295"), "%s %s", e.message, e.extra);
-    pn_oai_error_context(&e, 5000, 0, 4096);
+    b = (pn_budget_info){.size = sizeof b, .requested_tokens = UINT32_MAX, .prompt_tokens = UINT32_MAX, .max_new_tokens = UINT32_MAX, .ctx_cap = UINT32_MAX,
+                         .max_context_now = UINT32_MAX, .max_context_alone = UINT32_MAX, .max_context_unpressured = UINT32_MAX,
+                         .kv_bytes_per_token = UINT64_MAX, .kv_bytes_needed = UINT64_MAX, .kv_bytes_available = UINT64_MAX,
+                         .fixed_bytes_needed = UINT64_MAX, .available = UINT64_MAX, .budget = UINT64_MAX, .level = PN_LEVEL_CRITICAL,
+                         .kv_type = PN_DTYPE_Q4_0, .limited_by = PN_BY_DEVICE, .die = 7, .suggestion = PN_SUGGEST_FEWER_TOKENS};
+    pn_oai_error_budget(&e, &b, false, 0);
+    PN_CHECK(strstr(e.message, "length of the messages") && strstr(e.extra, "\"suggestion\":\"lower_max_tokens\""), "%s %s", e.message, e.extra);
+    pn_oai_error_budget(&e, &b, true, UINT32_MAX);
+    PN_CHECK(e.status == 429 && strcmp(e.type, "memory_busy") == 0 && strstr(e.extra, "\"retry_after_ms\":4294967295") && strstr(e.extra, "\"suggestion\":"),
+             "%s %s", e.message, e.extra);
+    b.max_new_tokens = 0;
+    pn_oai_error_budget(&e, &b, false, 0);
     PN_CHECK(!strstr(e.message, "output"), "%s", e.message);
 }
 
