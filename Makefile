@@ -55,7 +55,7 @@ PROGRAM := $(if $(wildcard src/cli/pn_main.c),$(O)/pantheon)
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: all run test test-unit test-golden test-threads check drops install clean fuzz bench help FORCE
-.PHONY: test-page test-clients check-drops check-page check-layers check-symbols check-header check-warnings programs fuzz-programs
+.PHONY: test-page test-clients check-drops check-page check-layers check-malloc check-symbols check-header check-warnings programs fuzz-programs
 
 all: $(LIB) $(PROGRAM)
 
@@ -68,7 +68,7 @@ help:
 	@echo 'make test-threads what has threads, for the thread sanitizer (CFLAGS="-O1 -g -fsanitize=thread")'
 	@echo 'make test-page  the page at / in a browser (npm, chromium)'
 	@echo 'make test-clients openai, anthropic, the AI SDK and opencode against the server (installs them into $(O)/clients)'
-	@echo 'make check      the gates: drops, page, layers, symbols, headers, warnings (FULL=1: every combination)'
+	@echo 'make check      the gates: drops, page, layers, memory, symbols, headers, warnings (FULL=1: every combination)'
 	@echo 'make drops      regenerate pantheon.h, pantheon.c, ... after a change in src/'
 	@echo 'make fuzz       every fuzz target for T=$(T) seconds (clang)'
 	@echo 'make bench      the demo model and tests/bench'
@@ -196,7 +196,7 @@ test-clients: $(O)/pantheon
 # ---- gates ----
 
 check:
-	@$(MAKE) --no-print-directory -k check-drops check-page check-layers check-symbols check-header check-warnings && echo 'make check: all gates pass'
+	@$(MAKE) --no-print-directory -k check-drops check-page check-layers check-malloc check-symbols check-header check-warnings && echo 'make check: all gates pass'
 
 check-drops:
 	tools/check_drops.sh $(O)/check/drops
@@ -204,6 +204,8 @@ check-page:
 	tools/gen_page.sh --check
 check-layers:
 	tools/check_layers.sh
+check-malloc:
+	tools/check_malloc.sh
 check-symbols: $(LIB)
 	tools/check_symbols.sh $(O)/check/symbols $(LIB)
 check-header:
