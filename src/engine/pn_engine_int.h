@@ -41,7 +41,8 @@ enum {
     ENGINE_DEFAULT_BATCH = 512,
     ENGINE_MAX_BATCH = 4096,
     ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
-    ENGINE_BUCKETS = 4          /* rows of a step: 1, 8, 64, n_batch */
+    ENGINE_BUCKETS = 4,         /* rows of a step: 1, 8, 64, n_batch */
+    ENGINE_SPACES = 2 * 9       /* types of keys and values by their ids, the last is Q8_0; rotary tables */
 };
 
 /* The ledger; where that has nothing left, the caches give way. */
@@ -124,7 +125,7 @@ struct pn_model {
     pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
-    uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
+    uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
 
 struct pn_session {

@@ -169,8 +169,9 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     if (!m || m->vocab_only)
         return pn_fail(err, PN_E_INVALID, "%s", m ? "the model was loaded without weights" : "no model given");
     uint32_t kv_type = p.has_kv_type ? (uint32_t)p.kv_type : m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
-    if (kv_type != PN_DTYPE_F16 && kv_type != PN_DTYPE_F32)
-        return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s, expected f16 or f32", pn_dtype_name((pn_dtype)kv_type));
+    pn_status st = pn_kv_check_type(&m->desc.state, kv_type, err);
+    if (st)
+        return st;
     if (p.n_batch > ENGINE_MAX_BATCH)
         return pn_fail(err, PN_E_INVALID, "n_batch is %" PRIu32 ", expected 1 to %d (0: the default)", p.n_batch,
                        ENGINE_MAX_BATCH);
@@ -180,7 +181,7 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     pn_session *s = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *s);
     if (!s)
         return pn_fail_nomem(err, "a session", sizeof *s);
-    pn_status st = session_count(s, m, p.n_ctx, err);
+    st = session_count(s, m, p.n_ctx, err);
     if (st) {
         pn_mem_free(mem, PN_ACCT_MISC, s, sizeof *s);
         return st;

@@ -365,7 +365,7 @@ static void begin_report(serve_ask *a)
         pn_json_write_strz(s, pointer);
     }
     pn_str_addf(s, "],\"kv_type\":\"%s\",\"kv_degraded\":false,\"effective_max_tokens\":%" PRIu32,
-                a->model->params.has_kv_type && a->model->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16", nothing ? 0 : c->generate.max_tokens);
+                pn_kv_type_name(a->model->params.has_kv_type ? a->model->params.kv_type : PN_DTYPE_F16), nothing ? 0 : c->generate.max_tokens);
 }
 
 static pn_status begin_reply(serve_ask *a, pn_err *err)

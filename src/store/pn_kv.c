@@ -70,6 +70,19 @@ PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t t
     return b;
 }
 
+PN_INTERNAL pn_status pn_kv_check_type(const pn_state_spec *spec, uint32_t type, pn_err *err)
+{
+    if (!pn_kv_type_name((pn_dtype)type))
+        return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s, expected f32, f16, q8_0, q5_1, q5_0, q4_1 or q4_0",
+                       pn_dtype_name((pn_dtype)type));
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        if (!pn_kv_type_fits(&spec->group[g], type))
+            return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s is made of blocks of 32, but the model's heads have %" PRIu32
+                           " keys and %" PRIu32 " values: use f16", pn_kv_type_name((pn_dtype)type), spec->group[g].d_k,
+                           spec->group[g].d_v);
+    return PN_OK;
+}
+
 /* Oldest position that the query at `pos` sees. */
 static uint32_t kv_first_visible(const pn_stream_group *g, uint32_t pos)
 {
@@ -94,7 +107,8 @@ static pn_kv_page *kv_page_new(pn_mem *mem, uint64_t page_bytes, uint32_t type)
     kv_block *b = pn_mem_alloc(mem, PN_ACCT_KV, (size_t)(KV_HEAD + page_bytes));
     if (!b)
         return NULL;
-    *b = (kv_block){.page = {.data = (uint8_t *)b + KV_HEAD, .k_type = (uint8_t)type, .v_type = (uint8_t)type},
+    *b = (kv_block){.page = {.data = (uint8_t *)b + KV_HEAD, .k_type = (uint8_t)type, .v_type = (uint8_t)type,
+                             .rotated = pn_kv_is_block(type)},
                     .mem = mem, .bytes = KV_HEAD + page_bytes};
     return &b->page;
 }
@@ -305,7 +319,6 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
 static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t i)
 {
     pn_kv_page *p = kv_take(g);
-    p->rotated = g->table[i]->rotated;
     memcpy(p->data, g->table[i]->data, (size_t)g->page_bytes);
     kv_drop(kv, g, i);
     g->table[i] = p;

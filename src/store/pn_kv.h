@@ -77,7 +77,10 @@ PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t
 /* Bytes a further token costs, before any window caps it. */
 PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t type);
 
-/* type: PN_DTYPE_F16 or PN_DTYPE_F32 for keys and values. */
+/* A type for keys and values of all groups, or PN_E_UNSUPPORTED with what stands against it. */
+PN_INTERNAL pn_status pn_kv_check_type(const pn_state_spec *spec, uint32_t type, pn_err *err);
+
+/* type: one that pn_kv_check_type() is content with, for keys and values. */
 PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                  uint32_t type, pn_err *err);
 /* The same without pages: tables alone, of pn_kv_bare_bytes(). */

@@ -3,6 +3,7 @@
  */
 #include "store/pn_kv.h"
 
+#include "num/pn_dtype.h"
 #include "pn_test.h"
 
 enum { P = PN_KV_PAGE_TOKENS };
@@ -11,17 +12,52 @@ static const pn_state_spec kv_spec = {
     .group = {{.n_layers = 2, .n_heads = 3, .d_k = 64, .d_v = 64}, {.n_layers = 5, .n_heads = 3, .d_k = 64, .d_v = 64, .window = 100}},
     .n_groups = 2};
 
-/* Bytes a token of well-known models; memory sheet: 32 x 8 x 128, 16 x 8 x 64, 30 x 3 x 64. */
+/* Bytes a token of well-known models: Llama-3.1-8B, Llama-3.2-1B, SmolLM2-135M, the full layers of Qwen3.6-35B-A3B. */
 static void bytes_per_token_of_known_models(void)
 {
-    static const struct { uint32_t layers, heads, d; uint64_t f16; } known[] = {
-        {32, 8, 128, 131072}, {16, 8, 64, 32768}, {30, 3, 64, 23040}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    static const struct { uint32_t layers, heads, d; uint64_t f16, q8_0, q4_0; } known[] = {
+        {32, 8, 128, 131072, 69632, 36864}, {16, 8, 64, 32768, 17408, 9216}, {30, 3, 64, 23040, 12240, 6480}, {10, 2, 256, 20480, 10880, 5760}};
+    for (size_t i = 0; i < PN_COUNT_OF(known); i++) {
         pn_state_spec s = {.n_groups = 1};
         s.group[0] = (pn_stream_group){.n_layers = known[i].layers, .n_heads = known[i].heads, .d_k = known[i].d, .d_v = known[i].d};
         PN_CHECK(pn_kv_bytes_per_token(&s, PN_DTYPE_F16) == known[i].f16, "model %zu", i);
         PN_CHECK(pn_kv_bytes_per_token(&s, PN_DTYPE_F32) == 2 * known[i].f16, "model %zu", i);
+        PN_CHECK(pn_kv_bytes_per_token(&s, PN_DTYPE_Q8_0) == known[i].q8_0 && pn_kv_bytes_per_token(&s, PN_DTYPE_Q4_0) == known[i].q4_0, "model %zu", i);
+        PN_CHECK(pn_kv_bytes_per_token(&s, PN_DTYPE_Q5_1) == known[i].f16 * 24 / 64 && pn_kv_bytes_per_token(&s, PN_DTYPE_Q5_0) == known[i].f16 * 22 / 64 &&
+                 pn_kv_bytes_per_token(&s, PN_DTYPE_Q4_1) == known[i].f16 * 20 / 64, "model %zu", i);
     }
+}
+
+/* Every type's planes follow each other without a gap, mixed ones too, and rows of a block type are whole blocks. */
+static void planes_fill_a_page(void)
+{
+    static const uint32_t types[] = {PN_DTYPE_F32, PN_DTYPE_F16, PN_DTYPE_Q8_0, PN_DTYPE_Q5_1, PN_DTYPE_Q5_0, PN_DTYPE_Q4_1, PN_DTYPE_Q4_0};
+    static const pn_stream_group g = {.n_layers = 2, .n_heads = 3, .d_k = 96, .d_v = 64};
+    for (size_t i = 0; i < PN_COUNT_OF(types); i++)
+        for (size_t j = 0; j < PN_COUNT_OF(types); j++) {
+            uint8_t *base = (uint8_t *)(uintptr_t)4096, *at = base;
+            const pn_kv_page p = {.data = base, .k_type = (uint8_t)types[i], .v_type = (uint8_t)types[j]};
+            uint64_t k, v;
+            PN_CHECK(pn_dtype_row_bytes(types[i], g.d_k, &k) && pn_dtype_row_bytes(types[j], g.d_v, &v), " ");
+            for (uint32_t n = 0; n < 6; n++) {
+                PN_CHECK(pn_kv_k_plane(&g, &p, n / 3, n % 3) == at && (uintptr_t)at % 64 == 0, "keys of %u", (unsigned)n);
+                PN_CHECK(pn_kv_v_plane(&g, &p, n / 3, n % 3) == at + P * k, "values of %u", (unsigned)n);
+                at += P * (k + v);
+            }
+            PN_CHECK(pn_kv_page_bytes(&g, types[i], types[j]) == (uint64_t)(at - base), "types %u and %u", (unsigned)types[i], (unsigned)types[j]);
+        }
+}
+
+static void types_of_blocks_want_heads_of_blocks(void)
+{
+    pn_state_spec s = {.group = {{.n_layers = 1, .n_heads = 1, .d_k = 64, .d_v = 64}, {.n_layers = 1, .n_heads = 1, .d_k = 96, .d_v = 80}}, .n_groups = 2};
+    pn_err err;
+    PN_CHECK(pn_kv_check_type(&s, PN_DTYPE_F16, NULL) == PN_OK && pn_kv_check_type(&s, PN_DTYPE_F32, NULL) == PN_OK, " ");
+    PN_CHECK(pn_kv_check_type(&s, PN_DTYPE_Q8_0, &err) == PN_E_UNSUPPORTED && strstr(err.text, "80") && strstr(err.text, "q8_0"), "%s", err.text);
+    PN_CHECK(pn_kv_check_type(&s, PN_DTYPE_Q4_K, &err) == PN_E_UNSUPPORTED && strstr(err.text, "Q4_K"), "%s", err.text);
+    PN_CHECK(pn_kv_check_type(&s, PN_DTYPE_BF16, &err) == PN_E_UNSUPPORTED && pn_kv_check_type(&s, 1000, &err) == PN_E_UNSUPPORTED, "%s", err.text);
+    s.group[1].d_v = 96;
+    PN_CHECK(pn_kv_check_type(&s, PN_DTYPE_Q8_0, NULL) == PN_OK, " ");
 }
 
 static bool visible_pages_are_there(const pn_kv *kv, uint32_t g, uint32_t pos)
@@ -369,6 +405,8 @@ int main(void)
 {
     a_turn_takes_what_it_needs();
     bytes_per_token_of_known_models();
+    planes_fill_a_page();
+    types_of_blocks_want_heads_of_blocks();
     windows_keep_what_queries_see_and_no_more();
     windows_reserve_exactly_what_can_be_in_use();
     truncation_is_refused_behind_the_window();
