@@ -6179,6 +6179,11 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
  * when nobody could still be refused.  By the turn a page in front of `length` is only missed when a window
  * moves past it: a truncated sequence reserves anew before it writes.
  *
+ * Smaller pages.  Under pressure pages of a sequence by the turn are converted to a smaller type, one at a
+ * time (pn_kv_requant).  Such a page is own; a sequence may mix types, and whatever writes or reads a page
+ * looks at its header.  It is not for others: what comes behind it was computed from it, and a page that
+ * is shared has to be what a cold run would have made.
+ *
  * Invariants
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
  *      yet, or behind the window.
@@ -6190,11 +6195,15 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
  *      max_pages: there is an own page for each entry, and prepare() can copy a common page before it is
  *      written, always.  By the turn, n_pages is at least max_pages or what positions [length, reserved)
  *      need beyond the own pages in the table, whichever is less: prepare() within `reserved` cannot fail.
+ *      Pages on the free stack are of the sequence's type.  A converted page counts while it is in the table;
+ *      dropped, it goes back to the system and n_pages falls.  That takes nothing from the reserve: only
+ *      groups without a window have converted pages, there only truncation drops a page, and after that the
+ *      sequence reserves anew.
  *   5. A page's refs are its holders: 0 on a free stack, 1 for an own page in a table.  A common page
  *      goes back to the system when the last holder releases it.
  *
  * Threads: a sequence has one owner at a time.  Calls that touch what others may hold (prepare, truncate,
- * share, adopt, retain, release, retire, close) come under one lock for all sequences that share pages;
+ * share, adopt, retain, release, retire, close, requant) come under one lock for all sequences that share pages;
  * the engine's is pn_cache.lock.  Opening, reserving and trimming are the owner's alone.
  */
 #ifndef PN_KV_H
@@ -6271,7 +6280,7 @@ PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n);
 PN_INTERNAL uint32_t pn_kv_first_page(const pn_state_spec *spec, uint32_t g, uint32_t n);
 
 /* Page i of group g for somebody else, who must release it; it becomes common if it was not.  NULL:
- * nothing is written there or the window has passed, or there is no memory for a replacement. */
+ * nothing is written there or the window has passed, it was converted, or there is no memory for a replacement. */
 PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t g, uint32_t i);
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p);
 PN_INTERNAL void pn_kv_release(pn_kv_page *p);                  /* NULL is a no-op */
@@ -6288,6 +6297,25 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
 /* The sequence is finished and will only be shared from and closed.  Gives back the unused reserve
  * at once; sharing needs no memory any more. */
 PN_INTERNAL void pn_kv_retire(pn_kv *kv);
+
+/* ---- smaller pages ------------------------------------------------------------------------- */
+
+/* Convert page i of group g to a smaller type, by taking a smaller page first: the peak is one page more.
+ * Returns the bytes that this freed, exactly what the ledger shows; 0 and nothing changed: the page may not
+ * be converted, or there was no memory.  What may not: page 0, where attention sinks are; pages of a group
+ * with a window, which are recent and recycled soon; pages that others hold too, for that would free nothing;
+ * any page of a sequence that was opened whole.  A common page that nobody else holds becomes own again. */
+PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
+
+/* The same for up to max_pages pages, oldest first; the last two of the sequence stay unless also_recent. */
+PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages);
+/* What converting all that may be would free. */
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent);
+
+/* Tokens before the first converted page: what may be shared. */
+PN_INTERNAL uint32_t pn_kv_pristine(const pn_kv *kv);
+/* The smallest type of any page; the sequence's own where none is converted. */
+PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv);
 
 #endif /* PN_KV_H */
 
@@ -6398,7 +6426,8 @@ PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit);     /* n_tok
 /* What find() would return; it is no use, and nothing is counted or pinned. */
 PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k);
 
-/* Keep the full pages of the key's tokens, which are those `kv` begins with (n <= kv->length).
+/* Keep the full pages of the key's tokens, which are those `kv` begins with (n <= kv->length), as far as
+ * they are what a cold run would have made (pn_kv_pristine).
  * state: a snapshot at n, then a multiple of PN_KV_PAGE_TOKENS, which is the cache's from now on
  * whatever happens; 0: none.  Makes room by evicting; stops where there is none.  Returns the tokens
  * that are cached now: a multiple of PN_KV_PAGE_TOKENS, at most n. */
@@ -6998,6 +7027,11 @@ PN_INTERNAL bool pn_model_room(const pn_model *m, const pn_need *whole, const pn
 
 /* pn_kv_prepare, under the lock of the pages. */
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
+
+/* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
+ * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free. */
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline);
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent);
 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
@@ -50393,6 +50427,7 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
 #include <inttypes.h>
 
 /* includes base/pn_err.h */
+/* includes cpu/pn_cpu.h */
 
 /* ------------------------------------------------------------------------------------------
  * Sizes
@@ -50654,6 +50689,8 @@ PN_INTERNAL void pn_kv_trim(pn_kv *kv)
  * Moving on
  * ------------------------------------------------------------------------------------------ */
 
+static bool kv_is_converted(const pn_kv *kv, const pn_kv_page *p) { return p->k_type != kv->type; }
+
 /* The sequence lets go of table entry i. */
 static void kv_drop(pn_kv *kv, pn_kv_group *g, uint32_t i)
 {
@@ -50663,8 +50700,9 @@ static void kv_drop(pn_kv *kv, pn_kv_group *g, uint32_t i)
         return;
     if (p->common) {
         pn_kv_release(p);
-    } else if (kv->retired) {
+    } else if (kv->retired || kv_is_converted(kv, p)) {
         kv_page_free(p);
+        g->n_pages--;
     } else {
         p->refs = 0;
         g->free[g->n_free++] = p;
@@ -50781,6 +50819,8 @@ PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t gi, uint32_t i)
     if (i >= kv_table_len(kv->length) || !g->table[i])
         return NULL;
     pn_kv_page *p = g->table[i];
+    if (kv_is_converted(kv, p))
+        return NULL;
     if (!p->common && !kv_make_common(kv, g, p))
         return NULL;
     pn_kv_retain(p);
@@ -50809,6 +50849,123 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
     }
     kv->length = n;
     return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Smaller pages
+ * ------------------------------------------------------------------------------------------ */
+
+enum { KV_PIECE = PN_CPU_ROTATION_MAX };        /* elements converted at a time: whole blocks, whole rotations */
+
+/* n elements of a plane; rotation 0: none. */
+static void kv_convert_plane(const uint8_t *src, uint32_t from, uint8_t *dst, uint32_t to, size_t n, size_t rotation)
+{
+    const pn_cpu_kernels *k = pn_cpu_get();
+    float x[KV_PIECE];
+    for (size_t at = 0; at < n; at += KV_PIECE) {
+        size_t m = PN_MIN((size_t)KV_PIECE, n - at);
+        k->kv_decode(from, src + pn_kv_elem_bytes(from, at), x, m);
+        if (rotation)
+            k->hadamard(x, m, rotation);
+        k->kv_encode(to, x, dst + pn_kv_elem_bytes(to, at), m);
+    }
+}
+
+/* The first `rows` tokens of every plane. */
+static void kv_convert(const pn_stream_group *g, const pn_kv_page *src, pn_kv_page *dst, size_t rows)
+{
+    size_t rotation = dst->rotated && !src->rotated ? pn_cpu_rotation(g->d_k) : 0;
+    for (uint32_t i = 0; i < g->n_layers * g->n_heads; i++) {
+        uint32_t layer = i / g->n_heads, head = i % g->n_heads;
+        kv_convert_plane(pn_kv_k_plane(g, src, layer, head), src->k_type, pn_kv_k_plane(g, dst, layer, head), dst->k_type,
+                         rows * g->d_k, rotation);
+        kv_convert_plane(pn_kv_v_plane(g, src, layer, head), src->v_type, pn_kv_v_plane(g, dst, layer, head), dst->v_type,
+                         rows * g->d_v, 0);
+    }
+}
+
+/* What converting page i of group gi would free; 0: it may not be. */
+static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    const pn_stream_group *sg = &kv->spec->group[gi];
+    const pn_kv_page *p = kv->group[gi].table[i];
+    if (!kv->by_turn || kv->retired || sg->window || !pn_kv_type_fits(sg, type) || i == 0 || !p)
+        return 0;
+    /* One that is about to be copied already has its copy in the reserve. */
+    if (p->common && (p->refs > 1 || i == kv->length / PN_KV_PAGE_TOKENS))
+        return 0;
+    uint64_t now = pn_kv_page_bytes(sg, p->k_type, p->v_type), then = pn_kv_page_bytes(sg, type, type);
+    return now > then ? now - then : 0;
+}
+
+PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    const pn_stream_group *sg = &kv->spec->group[gi];
+    pn_kv_group *g = &kv->group[gi];
+    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type) : 0;
+    pn_kv_page *old = g->table[i], *p = frees ? kv_page_new(g->mem, pn_kv_page_bytes(sg, type, type), type) : NULL;
+    if (!p)
+        return 0;
+    kv_convert(sg, old, p, PN_MIN((size_t)PN_KV_PAGE_TOKENS, kv->length - (size_t)i * PN_KV_PAGE_TOKENS));
+    p->refs = 1;
+    p->last_use = old->last_use;
+    g->table[i] = p;
+    if (old->common) {
+        pn_kv_release(old);
+        g->n_pages++;
+    } else {
+        kv_page_free(old);
+    }
+    return frees;
+}
+
+/* Table entries from 1 on that may be looked at. */
+static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
+{
+    uint32_t n = kv_table_len(kv->length);
+    return also_recent ? n : n - PN_MIN(n, 2u);
+}
+
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
+        for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+            bytes += kv_requant_frees(kv, g, i, type);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
+        for (uint32_t g = 0; g < kv->spec->n_groups && max_pages; g++) {
+            uint64_t freed = pn_kv_requant(kv, g, i, type);
+            bytes += freed;
+            max_pages -= freed != 0;
+        }
+    return bytes;
+}
+
+PN_INTERNAL uint32_t pn_kv_pristine(const pn_kv *kv)
+{
+    for (uint32_t i = 0; i < kv_table_len(kv->length); i++)
+        for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+            if (kv->group[g].table[i] && kv_is_converted(kv, kv->group[g].table[i]))
+                return i * PN_KV_PAGE_TOKENS;
+    return kv->length;
+}
+
+PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv)
+{
+    uint32_t type = kv->type;
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = 0; i < kv_table_len(kv->length); i++) {
+            const pn_kv_page *p = kv->group[g].table[i];
+            if (p && pn_kv_elem_bytes(p->k_type, 32) < pn_kv_elem_bytes(type, 32))
+                type = p->k_type;
+        }
+    return type;
 }
 #endif
 
@@ -51393,7 +51550,7 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
     PN_ASSERT(k->space < c->n_spaces && c->spaces[k->space].spec == kv->spec && c->spaces[k->space].type == kv->type);
     PN_ASSERT(k->n <= kv->length && (!state || k->n % PREFIX_PAGE == 0));
     pn_prefix_node *n = NULL;
-    size_t depth = 0, want = k->n / PREFIX_PAGE;
+    size_t depth = 0, want = PN_MIN(k->n, (size_t)pn_kv_pristine(kv)) / PREFIX_PAGE;
     for (; depth < want; depth++) {
         const pn_token *t = k->tokens + depth * PREFIX_PAGE;
         uint64_t hash = prefix_hash(c, k, n, t);
@@ -51412,7 +51569,7 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
         prefix_value(c, n, tick);
     }
     if (state)
-        prefix_add_state(c, depth == want ? n : NULL, state);
+        prefix_add_state(c, depth == k->n / PREFIX_PAGE ? n : NULL, state);
     if (n)
         n->pins--;
     return depth * PREFIX_PAGE;
@@ -54565,6 +54722,42 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         s->apart = false;
     }
     return PN_OK;
+}
+
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    uint64_t bytes = 0, freed;
+    do {                        /* the lock is others', too: one page at a time */
+        pn_mutex_lock(pages);
+        freed = pn_kv_requant_some(&s->kv, type, also_recent, 1);
+        pn_mutex_unlock(pages);
+        bytes += freed;
+    } while (freed && pn_os_now() < deadline);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    uint64_t bytes = pn_kv_requant_gain(&s->kv, type, also_recent);
+    pn_mutex_unlock(pages);
+    return bytes;
+}
+
+PN_API void pn_session_kv_types(const pn_session *s, pn_dtype *configured, pn_dtype *smallest, int *degraded)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    uint32_t type = pn_kv_smallest(&s->kv);
+    pn_mutex_unlock(pages);
+    if (configured)
+        *configured = (pn_dtype)s->kv_type;
+    if (smallest)
+        *smallest = (pn_dtype)type;
+    if (degraded)
+        *degraded = type != s->kv_type;
 }
 
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)

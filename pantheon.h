@@ -603,6 +603,12 @@ PN_API uint32_t pn_session_capacity(const pn_session *s);      /* n_ctx in effec
 PN_API uint32_t pn_session_length(const pn_session *s);        /* tokens evaluated */
 PN_API const pn_token *pn_session_tokens(const pn_session *s); /* borrowed until the next call on s */
 
+/* What its keys and values are stored as: what it was opened with, and the smallest type of any part of them now.
+ * degraded 1: they differ, for memory pressure made older parts of a session by the turn smaller.  That is for good:
+ * from there on its results are close to an undisturbed session's, not the same bits, until it is truncated to before
+ * those parts.  Each pointer may be NULL. */
+PN_API void pn_session_kv_types(const pn_session *s, pn_dtype *configured, pn_dtype *smallest, int *degraded);
+
 /* Append `n` tokens: compute their keys and values and the logits after the last one.  The call works
  * in steps of n_batch rows; when it fails or is cancelled the steps already finished stay, and
  * pn_session_length() tells how many tokens that makes. */

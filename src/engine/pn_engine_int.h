@@ -197,6 +197,11 @@ PN_INTERNAL bool pn_model_room(const pn_model *m, const pn_need *whole, const pn
 /* pn_kv_prepare, under the lock of the pages. */
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
 
+/* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
+ * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free. */
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline);
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent);
+
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);

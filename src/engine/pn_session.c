@@ -248,6 +248,42 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     return PN_OK;
 }
 
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    uint64_t bytes = 0, freed;
+    do {                        /* the lock is others', too: one page at a time */
+        pn_mutex_lock(pages);
+        freed = pn_kv_requant_some(&s->kv, type, also_recent, 1);
+        pn_mutex_unlock(pages);
+        bytes += freed;
+    } while (freed && pn_os_now() < deadline);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    uint64_t bytes = pn_kv_requant_gain(&s->kv, type, also_recent);
+    pn_mutex_unlock(pages);
+    return bytes;
+}
+
+PN_API void pn_session_kv_types(const pn_session *s, pn_dtype *configured, pn_dtype *smallest, int *degraded)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    uint32_t type = pn_kv_smallest(&s->kv);
+    pn_mutex_unlock(pages);
+    if (configured)
+        *configured = (pn_dtype)s->kv_type;
+    if (smallest)
+        *smallest = (pn_dtype)type;
+    if (degraded)
+        *degraded = type != s->kv_type;
+}
+
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
 {
     uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
