@@ -1003,6 +1003,16 @@ static inline float pn_f32_from_ue4m3_half(uint8_t u)
 
 /* includes num/pn_dtype.h */
 
+/* In front of a loop of up to 8 rounds over an array of vectors: written out, so that the array lives in
+ * registers.  gcc does not do that by itself at -O2. */
+#if defined(__clang__)
+#define PN_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__) && __GNUC__ >= 8
+#define PN_UNROLL _Pragma("GCC unroll 8")
+#else
+#define PN_UNROLL
+#endif
+
 /* What a weight type is multiplied with. */
 typedef enum pn_act_kind {
     PN_ACT_F32 = 0,         /* float rows as they are */
@@ -1813,6 +1823,7 @@ PN_AVX2_INLINE __m256i pn_avx2_kv_codes(const uint8_t *b, const uint32_t type)
 PN_AVX2_INLINE void pn_avx2_kv32(const uint8_t *p, __m256 v[4], const uint32_t type)
 {
     if (!pn_avx2_kv_is_block(type)) {
+        PN_UNROLL
         for (size_t i = 0; i < 4; i++)
             v[i] = pn_avx2_kv8(p + pn_avx2_kv_bytes(8 * i, type), type);
         return;
@@ -1824,6 +1835,7 @@ PN_AVX2_INLINE void pn_avx2_kv32(const uint8_t *p, __m256 v[4], const uint32_t t
     v[1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(lo, 8)));
     v[2] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(hi));
     v[3] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(hi, 8)));
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)
         v[i] = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1 ? _mm256_fmadd_ps(d, v[i], pn_avx2_kv_f16x8(p + 2))
                                                                : _mm256_mul_ps(d, v[i]);
@@ -2232,6 +2244,7 @@ PN_NEON_INLINE void pn_neon_kv_codes(const uint8_t *b, int8x16_t c[2], const uin
     const uint8_t *qs = b + pn_neon_kv_bytes(32, type) - 16;
     const int off = type == PN_DTYPE_Q4_0 ? 8 : type == PN_DTYPE_Q5_0 ? 16 : 0;
     uint8x16_t n = vld1q_u8(qs), half[2] = {vandq_u8(n, vdupq_n_u8(15)), vshrq_n_u8(n, 4)};
+    PN_UNROLL
     for (size_t i = 0; i < 2; i++) {
         if (type == PN_DTYPE_Q5_0 || type == PN_DTYPE_Q5_1)
             half[i] = vorrq_u8(half[i], pn_neon_kv_fifth(qs - 4 + 2 * i));
@@ -2243,6 +2256,7 @@ PN_NEON_INLINE void pn_neon_kv_codes(const uint8_t *b, int8x16_t c[2], const uin
 PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint32_t type)
 {
     if (!pn_neon_kv_is_block(type)) {
+        PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             v[i] = pn_neon_kv4(p + pn_neon_kv_bytes(4 * i, type), type);
         return;
@@ -2250,6 +2264,7 @@ PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint3
     int8x16_t c[2];
     float32x4_t d = pn_neon_kv_f16(p);
     pn_neon_kv_codes(p, c, type);
+    PN_UNROLL
     for (size_t i = 0; i < 2; i++) {
         int16x8_t lo = vmovl_s8(vget_low_s8(c[i])), hi = vmovl_high_s8(c[i]);
         v[4 * i] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo)));
@@ -2257,6 +2272,7 @@ PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint3
         v[4 * i + 2] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi)));
         v[4 * i + 3] = vcvtq_f32_s32(vmovl_high_s16(hi));
     }
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         v[i] = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1 ? vfmaq_f32(pn_neon_kv_f16(p + 2), d, v[i]) : vmulq_f32(d, v[i]);
 }
@@ -15026,6 +15042,7 @@ PN_AVX2_INLINE float akv_max8(__m256 m)
 PN_AVX2_INLINE float akv_abs_max(const __m256 v[4])
 {
     __m256 m = _mm256_setzero_ps();
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)          /* max(NaN, m) is m */
         m = _mm256_max_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), v[i]), m);
     return akv_max8(m);
@@ -15063,6 +15080,7 @@ PN_AVX2_INLINE void akv_encode_q8_0(const __m256 v[4], uint8_t *b)
     float d = akv_abs_max(v) / 127.0f;
     __m256 id = _mm256_set1_ps(d != 0 ? 1.0f / d : 0.0f);
     __m256i n[4];
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++) {
         __m256 t = akv_clamp(akv_mul(v[i], id), -127, 127);
         n[i] = _mm256_cvttps_epi32(_mm256_add_ps(t, _mm256_or_ps(half, _mm256_and_ps(t, sign))));
@@ -15077,11 +15095,13 @@ PN_AVX2_INLINE void akv_encode_centred(const float *x, const __m256 v[4], uint8_
     float most = akv_abs_max(v), d;
     __m256 want = _mm256_set1_ps(most), sign = _mm256_set1_ps(-0.0f);
     uint32_t at = 0;
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)
         at |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(_mm256_andnot_ps(sign, v[i]), want, _CMP_EQ_OQ)) << 8 * i;
     d = (most > 0 ? x[__builtin_ctz(at)] : 0.0f) / (float)-half;
     __m256 id = _mm256_set1_ps(d != 0 ? 1.0f / d : 0.0f), middle = _mm256_set1_ps((float)half + 0.5f);
     __m256i n[4];
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)
         n[i] = _mm256_cvttps_epi32(akv_clamp(_mm256_add_ps(akv_mul(v[i], id), middle), 0, (float)(2 * half - 1)));
     akv_put_f16(b, d);
@@ -15103,6 +15123,7 @@ PN_AVX2_INLINE void akv_encode_offset(const float *x, const __m256 v[4], uint8_t
     float d = (max - min) / (float)top;
     __m256 id = _mm256_set1_ps(d != 0 ? 1.0f / d : 0.0f), least = _mm256_set1_ps(min);
     __m256i n[4];
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++) {
         __m256 t = akv_mul(_mm256_sub_ps(v[i], least), id);
         n[i] = _mm256_cvttps_epi32(akv_clamp(_mm256_add_ps(t, _mm256_set1_ps(0.5f)), 0, (float)top));
@@ -15160,6 +15181,7 @@ PN_AVX2_INLINE void akv_decode_as(const uint8_t *p, float *y, size_t n, const ui
     for (; n >= 32; n -= 32, y += 32, p += pn_avx2_kv_bytes(32, type)) {
         __m256 v[4];
         pn_avx2_kv32(p, v, type);
+        PN_UNROLL
         for (size_t i = 0; i < 4; i++)
             _mm256_storeu_ps(y + 8 * i, v[i]);
     }
@@ -15210,12 +15232,14 @@ PN_AVX2_INLINE void akv_stage(__m256 *a, __m256 *b)
 PN_AVX2_INLINE void akv_rotate32(float *x, float scale)
 {
     __m256 v[4], f = _mm256_set1_ps(scale);
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)
         v[i] = akv_rotate8(_mm256_loadu_ps(x + 8 * i));
     akv_stage(v, v + 1);
     akv_stage(v + 2, v + 3);
     akv_stage(v, v + 2);
     akv_stage(v + 1, v + 3);
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)
         _mm256_storeu_ps(x + 8 * i, _mm256_mul_ps(v[i], f));
 }
@@ -15297,10 +15321,12 @@ PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_
 {
     __m256 s[4][2];
     size_t i = 0;
+    PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         s[t][0] = s[t][1] = _mm256_setzero_ps();
     for (; i + 32 <= d; i += 32) {
         size_t at = pn_avx2_kv_bytes(i, type);
+        PN_UNROLL
         for (size_t t = 0; t < 4; t++) {
             __m256 v[4];
             pn_avx2_kv32(k[t] + at, v, type);
@@ -15312,8 +15338,10 @@ PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_
     }
     if (!pn_avx2_kv_is_block(type))
         for (; i < d; i += 16)
+            PN_UNROLL
             for (size_t t = 0; t < 4; t++)
                 attn_score_tail(q + i, k[t] + pn_avx2_kv_bytes(i, type), PN_MIN((size_t)16, d - i), s[t], type);
+    PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         out[t] = pn_avx2_tree16(s[t][0], s[t][1]);
 }
@@ -15327,6 +15355,7 @@ PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint3
     for (size_t t = w->lo; t < w->hi; t += 4) {
         const uint8_t *k[4];
         float out[4];
+        PN_UNROLL
         for (size_t i = 0; i < 4; i++) {
             k[i] = (const uint8_t *)a->k + PN_MIN(t + i, w->hi - 1) * key_bytes;
             if (decode) {
@@ -15336,6 +15365,7 @@ PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint3
         }
         for (uint32_t j = 0; j < w->n; j++) {
             attn_score4(a->q[w->j0 + j], k, a->d_k, out, type);
+            PN_UNROLL
             for (size_t i = 0; i < 4; i++)
                 w->p[j][t + i] = out[i];
         }
@@ -15483,6 +15513,7 @@ PN_AVX2_INLINE void attn_values16x4(const attn_group *w, attn_cols c, uint32_t j
         d1 = _mm256_fmadd_ps(pd, v1, d1);
     }
     const __m256 sum[4][2] = {{a0, a1}, {b0, b1}, {c0, c1}, {d0, d1}};
+    PN_UNROLL
     for (uint32_t n = 0; n < 4; n++) {
         float *o = w->a->o[w->j0 + j + n] + i;
         attn_merge8(o, sum[n][0], _mm256_set1_ps(w->ea[j + n]), _mm256_set1_ps(w->eb[j + n]));
@@ -18202,6 +18233,7 @@ PN_NEON_INLINE float32x4_t nkv_clamp(float32x4_t v, float lo, float hi)      /* 
 PN_NEON_INLINE float nkv_abs_max(const float32x4_t v[8])
 {
     float32x4_t m = vdupq_n_f32(0);
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         m = vmaxnmq_f32(m, vabsq_f32(v[i]));
     return vmaxnmvq_f32(m);
@@ -18223,6 +18255,7 @@ PN_NEON_INLINE int8x16_t nkv_bytes(const int32x4_t n[4])
 /* Which of 32 lanes are all ones: four bits each, 16 lanes to a word. */
 PN_NEON_INLINE void nkv_mask(const uint32x4_t m[8], uint64_t bits[2])
 {
+    PN_UNROLL
     for (size_t i = 0; i < 2; i++) {
         uint16x8_t a = vmovn_high_u32(vmovn_u32(m[4 * i]), m[4 * i + 1]), b = vmovn_high_u32(vmovn_u32(m[4 * i + 2]), m[4 * i + 3]);
         uint8x16_t v = vmovn_high_u16(vmovn_u16(a), b);
@@ -18238,6 +18271,7 @@ PN_NEON_INLINE void nkv_put_codes(uint8_t *end, const int32x4_t n[8], const bool
     if (five) {
         const uint8x8_t bit = vcreate_u8(0x8040201008040201u);
         uint8x16_t c[2] = {vtstq_u8(a, vdupq_n_u8(16)), vtstq_u8(b, vdupq_n_u8(16))};
+        PN_UNROLL
         for (size_t i = 0; i < 2; i++) {
             end[2 * i - 20] = vaddv_u8(vand_u8(vget_low_u8(c[i]), bit));
             end[2 * i - 19] = vaddv_u8(vand_u8(vget_high_u8(c[i]), bit));
@@ -18249,6 +18283,7 @@ PN_NEON_INLINE void nkv_encode_q8_0(const float32x4_t v[8], uint8_t *b)
 {
     float d = nkv_abs_max(v) / 127.0f, id = d != 0 ? 1.0f / d : 0.0f;
     int32x4_t n[8];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)          /* half away from zero */
         n[i] = vcvtaq_s32_f32(nkv_clamp(vmulq_n_f32(v[i], id), -127, 127));
     nkv_put_f16(b, d);
@@ -18262,6 +18297,7 @@ PN_NEON_INLINE void nkv_encode_centred(const float *x, const float32x4_t v[8], u
     float most = nkv_abs_max(v), d = 0;
     uint32x4_t is[8];
     uint64_t at[2];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         is[i] = vceqq_f32(vabsq_f32(v[i]), vdupq_n_f32(most));
     nkv_mask(is, at);
@@ -18270,6 +18306,7 @@ PN_NEON_INLINE void nkv_encode_centred(const float *x, const float32x4_t v[8], u
     d = d / (float)-half;
     float32x4_t id = vdupq_n_f32(d != 0 ? 1.0f / d : 0.0f), middle = vdupq_n_f32((float)half + 0.5f);
     int32x4_t n[8];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         n[i] = vcvtq_s32_f32(nkv_clamp(vaddq_f32(pn_neon_mul(v[i], id), middle), 0, (float)(2 * half - 1)));
     nkv_put_f16(b, d);
@@ -18280,6 +18317,7 @@ PN_NEON_INLINE void nkv_encode_centred(const float *x, const float32x4_t v[8], u
 PN_NEON_INLINE void nkv_encode_offset(const float *x, const float32x4_t v[8], uint8_t *b, const int top)
 {
     float32x4_t hi = v[0], lo = v[0];
+    PN_UNROLL
     for (size_t i = 1; i < 8; i++) {        /* both keep a NaN */
         hi = vmaxq_f32(hi, v[i]);
         lo = vminq_f32(lo, v[i]);
@@ -18292,6 +18330,7 @@ PN_NEON_INLINE void nkv_encode_offset(const float *x, const float32x4_t v[8], ui
     float d = (max - min) / (float)top;
     float32x4_t id = vdupq_n_f32(d != 0 ? 1.0f / d : 0.0f), least = vdupq_n_f32(min);
     int32x4_t n[8];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++) {
         float32x4_t t = pn_neon_mul(vsubq_f32(v[i], least), id);
         n[i] = vcvtq_s32_f32(nkv_clamp(vaddq_f32(t, vdupq_n_f32(0.5f)), 0, (float)top));
@@ -18305,6 +18344,7 @@ PN_NEON_INLINE void nkv_encode_blocks(const float *x, uint8_t *b, size_t n, cons
 {
     for (; n; n -= 32, x += 32, b += pn_neon_kv_bytes(32, type)) {
         float32x4_t v[8];
+        PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             v[i] = vld1q_f32(x + 4 * i);
         if (type == PN_DTYPE_Q8_0)
@@ -18350,6 +18390,7 @@ PN_NEON_INLINE void nkv_decode_as(const uint8_t *p, float *y, size_t n, const ui
     for (; n >= 32; n -= 32, y += 32, p += pn_neon_kv_bytes(32, type)) {
         float32x4_t v[8];
         pn_neon_kv32(p, v, type);
+        PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             vst1q_f32(y + 4 * i, v[i]);
     }
@@ -18394,15 +18435,19 @@ PN_NEON_INLINE void nkv_rotate32(float *x, float scale)
     const uint32x4_t s1 = vcombine_u32(vcreate_u32(0x8000000000000000u), vcreate_u32(0x8000000000000000u));
     const uint32x4_t s2 = vcombine_u32(vcreate_u32(0), vcreate_u32(0x8000000080000000u));
     float32x4_t v[8];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++) {
         v[i] = vld1q_f32(x + 4 * i);
         v[i] = nkv_pair(v[i], vrev64q_f32(v[i]), s1);
         v[i] = nkv_pair(v[i], vextq_f32(v[i], v[i], 2), s2);
     }
+    PN_UNROLL
     for (size_t h = 1; h < 8; h *= 2)
+        PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             if (!(i & h))
                 nkv_stage(v + i, v + i + h);
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         vst1q_f32(x + 4 * i, vmulq_n_f32(v[i], scale));
 }
@@ -18483,21 +18528,26 @@ PN_NEON_INLINE void nattn_score4(const float *q, const uint8_t *const k[4], size
 {
     float32x4_t s[4][4], sum[4];
     size_t i = 0;
+    PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         s[t][0] = s[t][1] = s[t][2] = s[t][3] = vdupq_n_f32(0);
     for (; i + 32 <= d; i += 32) {
         size_t at = pn_neon_kv_bytes(i, type);
+        PN_UNROLL
         for (size_t t = 0; t < 4; t++) {
             float32x4_t v[8];
             pn_neon_kv32(k[t] + at, v, type);
+            PN_UNROLL
             for (size_t e = 0; e < 8; e++)
                 s[t][e % 4] = vfmaq_f32(s[t][e % 4], vld1q_f32(q + i + 4 * e), v[e]);
         }
     }
     if (!pn_neon_kv_is_block(type))
         for (; i < d; i += 16)
+            PN_UNROLL
             for (size_t t = 0; t < 4; t++)
                 nattn_score_tail(q + i, k[t] + pn_neon_kv_bytes(i, type), PN_MIN((size_t)16, d - i), s[t], type);
+    PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         sum[t] = pn_neon_tree4(s[t][0], s[t][1], s[t][2], s[t][3]);
     vst1q_f32(out, pn_neon_tree1x4(sum[0], sum[1], sum[2], sum[3]));
@@ -18511,6 +18561,7 @@ PN_NEON_INLINE void nattn_scores_as(nattn_group *w, const bool decode, const uin
     size_t key_bytes = pn_cpu_kv_row(a->k_type, a->d_k);
     for (size_t t = w->lo; t < w->hi; t += 4) {
         const uint8_t *k[4];
+        PN_UNROLL
         for (size_t i = 0; i < 4; i++) {
             k[i] = (const uint8_t *)a->k + PN_MIN(t + i, w->hi - 1) * key_bytes;
             if (decode) {
@@ -18612,14 +18663,17 @@ PN_NEON_INLINE void nattn_values_tail(nattn_cols c, const float *p, float *o, si
 PN_NEON_INLINE void nattn_values32(nattn_cols c, const float *p, float *o, const float e[2], const uint32_t type)
 {
     float32x4_t s[8];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         s[i] = vdupq_n_f32(0);
     for (size_t t = c.lo; t < c.hi; t++) {
         float32x4_t v[8];
         pn_neon_kv32(c.v + t * c.row_bytes, v, type);
+        PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             s[i] = vfmaq_n_f32(s[i], v[i], p[t]);
     }
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         nattn_merge4(o + 4 * i, s[i], e[0], e[1]);
 }
@@ -18649,12 +18703,14 @@ static void nattn_values(const nattn_cols *c, uint32_t type, const float *p, flo
 PN_NEON_INLINE void nattn_values16x4(const nattn_group *w, nattn_cols c, uint32_t j, size_t i, const uint32_t type)
 {
     float32x4_t s[4][4];
+    PN_UNROLL
     for (size_t n = 0; n < 4; n++)
         s[n][0] = s[n][1] = s[n][2] = s[n][3] = vdupq_n_f32(0);
     for (size_t t = c.lo; t < c.hi; t++) {
         const uint8_t *v = c.v + t * c.row_bytes;
         float32x4_t v0 = pn_neon_kv4(v, type), v1 = pn_neon_kv4(v + pn_neon_kv_bytes(4, type), type);
         float32x4_t v2 = pn_neon_kv4(v + pn_neon_kv_bytes(8, type), type), v3 = pn_neon_kv4(v + pn_neon_kv_bytes(12, type), type);
+        PN_UNROLL
         for (size_t n = 0; n < 4; n++) {
             float32x4_t q = vld1q_dup_f32(w->p[j + n] + t);
             s[n][0] = vfmaq_f32(s[n][0], q, v0);
@@ -18663,7 +18719,9 @@ PN_NEON_INLINE void nattn_values16x4(const nattn_group *w, nattn_cols c, uint32_
             s[n][3] = vfmaq_f32(s[n][3], q, v3);
         }
     }
+    PN_UNROLL
     for (size_t n = 0; n < 4; n++)
+        PN_UNROLL
         for (size_t e = 0; e < 4; e++)
             nattn_merge4(w->a->o[w->j0 + j + n] + i + 4 * e, s[n][e], w->ea[j + n], w->eb[j + n]);
 }

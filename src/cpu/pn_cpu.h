@@ -45,6 +45,16 @@
 
 #include "num/pn_dtype.h"
 
+/* In front of a loop of up to 8 rounds over an array of vectors: written out, so that the array lives in
+ * registers.  gcc does not do that by itself at -O2. */
+#if defined(__clang__)
+#define PN_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__) && __GNUC__ >= 8
+#define PN_UNROLL _Pragma("GCC unroll 8")
+#else
+#define PN_UNROLL
+#endif
+
 /* What a weight type is multiplied with. */
 typedef enum pn_act_kind {
     PN_ACT_F32 = 0,         /* float rows as they are */

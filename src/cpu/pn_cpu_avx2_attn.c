@@ -46,10 +46,12 @@ PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_
 {
     __m256 s[4][2];
     size_t i = 0;
+    PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         s[t][0] = s[t][1] = _mm256_setzero_ps();
     for (; i + 32 <= d; i += 32) {
         size_t at = pn_avx2_kv_bytes(i, type);
+        PN_UNROLL
         for (size_t t = 0; t < 4; t++) {
             __m256 v[4];
             pn_avx2_kv32(k[t] + at, v, type);
@@ -61,8 +63,10 @@ PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_
     }
     if (!pn_avx2_kv_is_block(type))
         for (; i < d; i += 16)
+            PN_UNROLL
             for (size_t t = 0; t < 4; t++)
                 attn_score_tail(q + i, k[t] + pn_avx2_kv_bytes(i, type), PN_MIN((size_t)16, d - i), s[t], type);
+    PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         out[t] = pn_avx2_tree16(s[t][0], s[t][1]);
 }
@@ -76,6 +80,7 @@ PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint3
     for (size_t t = w->lo; t < w->hi; t += 4) {
         const uint8_t *k[4];
         float out[4];
+        PN_UNROLL
         for (size_t i = 0; i < 4; i++) {
             k[i] = (const uint8_t *)a->k + PN_MIN(t + i, w->hi - 1) * key_bytes;
             if (decode) {
@@ -85,6 +90,7 @@ PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint3
         }
         for (uint32_t j = 0; j < w->n; j++) {
             attn_score4(a->q[w->j0 + j], k, a->d_k, out, type);
+            PN_UNROLL
             for (size_t i = 0; i < 4; i++)
                 w->p[j][t + i] = out[i];
         }
@@ -232,6 +238,7 @@ PN_AVX2_INLINE void attn_values16x4(const attn_group *w, attn_cols c, uint32_t j
         d1 = _mm256_fmadd_ps(pd, v1, d1);
     }
     const __m256 sum[4][2] = {{a0, a1}, {b0, b1}, {c0, c1}, {d0, d1}};
+    PN_UNROLL
     for (uint32_t n = 0; n < 4; n++) {
         float *o = w->a->o[w->j0 + j + n] + i;
         attn_merge8(o, sum[n][0], _mm256_set1_ps(w->ea[j + n]), _mm256_set1_ps(w->eb[j + n]));

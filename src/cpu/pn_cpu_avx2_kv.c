@@ -40,6 +40,7 @@ PN_AVX2_INLINE float akv_max8(__m256 m)
 PN_AVX2_INLINE float akv_abs_max(const __m256 v[4])
 {
     __m256 m = _mm256_setzero_ps();
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)          /* max(NaN, m) is m */
         m = _mm256_max_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), v[i]), m);
     return akv_max8(m);
@@ -77,6 +78,7 @@ PN_AVX2_INLINE void akv_encode_q8_0(const __m256 v[4], uint8_t *b)
     float d = akv_abs_max(v) / 127.0f;
     __m256 id = _mm256_set1_ps(d != 0 ? 1.0f / d : 0.0f);
     __m256i n[4];
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++) {
         __m256 t = akv_clamp(akv_mul(v[i], id), -127, 127);
         n[i] = _mm256_cvttps_epi32(_mm256_add_ps(t, _mm256_or_ps(half, _mm256_and_ps(t, sign))));
@@ -91,11 +93,13 @@ PN_AVX2_INLINE void akv_encode_centred(const float *x, const __m256 v[4], uint8_
     float most = akv_abs_max(v), d;
     __m256 want = _mm256_set1_ps(most), sign = _mm256_set1_ps(-0.0f);
     uint32_t at = 0;
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)
         at |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(_mm256_andnot_ps(sign, v[i]), want, _CMP_EQ_OQ)) << 8 * i;
     d = (most > 0 ? x[__builtin_ctz(at)] : 0.0f) / (float)-half;
     __m256 id = _mm256_set1_ps(d != 0 ? 1.0f / d : 0.0f), middle = _mm256_set1_ps((float)half + 0.5f);
     __m256i n[4];
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)
         n[i] = _mm256_cvttps_epi32(akv_clamp(_mm256_add_ps(akv_mul(v[i], id), middle), 0, (float)(2 * half - 1)));
     akv_put_f16(b, d);
@@ -117,6 +121,7 @@ PN_AVX2_INLINE void akv_encode_offset(const float *x, const __m256 v[4], uint8_t
     float d = (max - min) / (float)top;
     __m256 id = _mm256_set1_ps(d != 0 ? 1.0f / d : 0.0f), least = _mm256_set1_ps(min);
     __m256i n[4];
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++) {
         __m256 t = akv_mul(_mm256_sub_ps(v[i], least), id);
         n[i] = _mm256_cvttps_epi32(akv_clamp(_mm256_add_ps(t, _mm256_set1_ps(0.5f)), 0, (float)top));
@@ -174,6 +179,7 @@ PN_AVX2_INLINE void akv_decode_as(const uint8_t *p, float *y, size_t n, const ui
     for (; n >= 32; n -= 32, y += 32, p += pn_avx2_kv_bytes(32, type)) {
         __m256 v[4];
         pn_avx2_kv32(p, v, type);
+        PN_UNROLL
         for (size_t i = 0; i < 4; i++)
             _mm256_storeu_ps(y + 8 * i, v[i]);
     }
@@ -224,12 +230,14 @@ PN_AVX2_INLINE void akv_stage(__m256 *a, __m256 *b)
 PN_AVX2_INLINE void akv_rotate32(float *x, float scale)
 {
     __m256 v[4], f = _mm256_set1_ps(scale);
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)
         v[i] = akv_rotate8(_mm256_loadu_ps(x + 8 * i));
     akv_stage(v, v + 1);
     akv_stage(v + 2, v + 3);
     akv_stage(v, v + 2);
     akv_stage(v + 1, v + 3);
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)
         _mm256_storeu_ps(x + 8 * i, _mm256_mul_ps(v[i], f));
 }

@@ -60,6 +60,7 @@ PN_AVX2_INLINE __m256i pn_avx2_kv_codes(const uint8_t *b, const uint32_t type)
 PN_AVX2_INLINE void pn_avx2_kv32(const uint8_t *p, __m256 v[4], const uint32_t type)
 {
     if (!pn_avx2_kv_is_block(type)) {
+        PN_UNROLL
         for (size_t i = 0; i < 4; i++)
             v[i] = pn_avx2_kv8(p + pn_avx2_kv_bytes(8 * i, type), type);
         return;
@@ -71,6 +72,7 @@ PN_AVX2_INLINE void pn_avx2_kv32(const uint8_t *p, __m256 v[4], const uint32_t t
     v[1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(lo, 8)));
     v[2] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(hi));
     v[3] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(hi, 8)));
+    PN_UNROLL
     for (size_t i = 0; i < 4; i++)
         v[i] = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1 ? _mm256_fmadd_ps(d, v[i], pn_avx2_kv_f16x8(p + 2))
                                                                : _mm256_mul_ps(d, v[i]);

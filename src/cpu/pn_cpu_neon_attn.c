@@ -45,21 +45,26 @@ PN_NEON_INLINE void nattn_score4(const float *q, const uint8_t *const k[4], size
 {
     float32x4_t s[4][4], sum[4];
     size_t i = 0;
+    PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         s[t][0] = s[t][1] = s[t][2] = s[t][3] = vdupq_n_f32(0);
     for (; i + 32 <= d; i += 32) {
         size_t at = pn_neon_kv_bytes(i, type);
+        PN_UNROLL
         for (size_t t = 0; t < 4; t++) {
             float32x4_t v[8];
             pn_neon_kv32(k[t] + at, v, type);
+            PN_UNROLL
             for (size_t e = 0; e < 8; e++)
                 s[t][e % 4] = vfmaq_f32(s[t][e % 4], vld1q_f32(q + i + 4 * e), v[e]);
         }
     }
     if (!pn_neon_kv_is_block(type))
         for (; i < d; i += 16)
+            PN_UNROLL
             for (size_t t = 0; t < 4; t++)
                 nattn_score_tail(q + i, k[t] + pn_neon_kv_bytes(i, type), PN_MIN((size_t)16, d - i), s[t], type);
+    PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         sum[t] = pn_neon_tree4(s[t][0], s[t][1], s[t][2], s[t][3]);
     vst1q_f32(out, pn_neon_tree1x4(sum[0], sum[1], sum[2], sum[3]));
@@ -73,6 +78,7 @@ PN_NEON_INLINE void nattn_scores_as(nattn_group *w, const bool decode, const uin
     size_t key_bytes = pn_cpu_kv_row(a->k_type, a->d_k);
     for (size_t t = w->lo; t < w->hi; t += 4) {
         const uint8_t *k[4];
+        PN_UNROLL
         for (size_t i = 0; i < 4; i++) {
             k[i] = (const uint8_t *)a->k + PN_MIN(t + i, w->hi - 1) * key_bytes;
             if (decode) {
@@ -174,14 +180,17 @@ PN_NEON_INLINE void nattn_values_tail(nattn_cols c, const float *p, float *o, si
 PN_NEON_INLINE void nattn_values32(nattn_cols c, const float *p, float *o, const float e[2], const uint32_t type)
 {
     float32x4_t s[8];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         s[i] = vdupq_n_f32(0);
     for (size_t t = c.lo; t < c.hi; t++) {
         float32x4_t v[8];
         pn_neon_kv32(c.v + t * c.row_bytes, v, type);
+        PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             s[i] = vfmaq_n_f32(s[i], v[i], p[t]);
     }
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         nattn_merge4(o + 4 * i, s[i], e[0], e[1]);
 }
@@ -211,12 +220,14 @@ static void nattn_values(const nattn_cols *c, uint32_t type, const float *p, flo
 PN_NEON_INLINE void nattn_values16x4(const nattn_group *w, nattn_cols c, uint32_t j, size_t i, const uint32_t type)
 {
     float32x4_t s[4][4];
+    PN_UNROLL
     for (size_t n = 0; n < 4; n++)
         s[n][0] = s[n][1] = s[n][2] = s[n][3] = vdupq_n_f32(0);
     for (size_t t = c.lo; t < c.hi; t++) {
         const uint8_t *v = c.v + t * c.row_bytes;
         float32x4_t v0 = pn_neon_kv4(v, type), v1 = pn_neon_kv4(v + pn_neon_kv_bytes(4, type), type);
         float32x4_t v2 = pn_neon_kv4(v + pn_neon_kv_bytes(8, type), type), v3 = pn_neon_kv4(v + pn_neon_kv_bytes(12, type), type);
+        PN_UNROLL
         for (size_t n = 0; n < 4; n++) {
             float32x4_t q = vld1q_dup_f32(w->p[j + n] + t);
             s[n][0] = vfmaq_f32(s[n][0], q, v0);
@@ -225,7 +236,9 @@ PN_NEON_INLINE void nattn_values16x4(const nattn_group *w, nattn_cols c, uint32_
             s[n][3] = vfmaq_f32(s[n][3], q, v3);
         }
     }
+    PN_UNROLL
     for (size_t n = 0; n < 4; n++)
+        PN_UNROLL
         for (size_t e = 0; e < 4; e++)
             nattn_merge4(w->a->o[w->j0 + j + n] + i + 4 * e, s[n][e], w->ea[j + n], w->eb[j + n]);
 }

@@ -24,6 +24,7 @@ PN_NEON_INLINE float32x4_t nkv_clamp(float32x4_t v, float lo, float hi)      /* 
 PN_NEON_INLINE float nkv_abs_max(const float32x4_t v[8])
 {
     float32x4_t m = vdupq_n_f32(0);
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         m = vmaxnmq_f32(m, vabsq_f32(v[i]));
     return vmaxnmvq_f32(m);
@@ -45,6 +46,7 @@ PN_NEON_INLINE int8x16_t nkv_bytes(const int32x4_t n[4])
 /* Which of 32 lanes are all ones: four bits each, 16 lanes to a word. */
 PN_NEON_INLINE void nkv_mask(const uint32x4_t m[8], uint64_t bits[2])
 {
+    PN_UNROLL
     for (size_t i = 0; i < 2; i++) {
         uint16x8_t a = vmovn_high_u32(vmovn_u32(m[4 * i]), m[4 * i + 1]), b = vmovn_high_u32(vmovn_u32(m[4 * i + 2]), m[4 * i + 3]);
         uint8x16_t v = vmovn_high_u16(vmovn_u16(a), b);
@@ -60,6 +62,7 @@ PN_NEON_INLINE void nkv_put_codes(uint8_t *end, const int32x4_t n[8], const bool
     if (five) {
         const uint8x8_t bit = vcreate_u8(0x8040201008040201u);
         uint8x16_t c[2] = {vtstq_u8(a, vdupq_n_u8(16)), vtstq_u8(b, vdupq_n_u8(16))};
+        PN_UNROLL
         for (size_t i = 0; i < 2; i++) {
             end[2 * i - 20] = vaddv_u8(vand_u8(vget_low_u8(c[i]), bit));
             end[2 * i - 19] = vaddv_u8(vand_u8(vget_high_u8(c[i]), bit));
@@ -71,6 +74,7 @@ PN_NEON_INLINE void nkv_encode_q8_0(const float32x4_t v[8], uint8_t *b)
 {
     float d = nkv_abs_max(v) / 127.0f, id = d != 0 ? 1.0f / d : 0.0f;
     int32x4_t n[8];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)          /* half away from zero */
         n[i] = vcvtaq_s32_f32(nkv_clamp(vmulq_n_f32(v[i], id), -127, 127));
     nkv_put_f16(b, d);
@@ -84,6 +88,7 @@ PN_NEON_INLINE void nkv_encode_centred(const float *x, const float32x4_t v[8], u
     float most = nkv_abs_max(v), d = 0;
     uint32x4_t is[8];
     uint64_t at[2];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         is[i] = vceqq_f32(vabsq_f32(v[i]), vdupq_n_f32(most));
     nkv_mask(is, at);
@@ -92,6 +97,7 @@ PN_NEON_INLINE void nkv_encode_centred(const float *x, const float32x4_t v[8], u
     d = d / (float)-half;
     float32x4_t id = vdupq_n_f32(d != 0 ? 1.0f / d : 0.0f), middle = vdupq_n_f32((float)half + 0.5f);
     int32x4_t n[8];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         n[i] = vcvtq_s32_f32(nkv_clamp(vaddq_f32(pn_neon_mul(v[i], id), middle), 0, (float)(2 * half - 1)));
     nkv_put_f16(b, d);
@@ -102,6 +108,7 @@ PN_NEON_INLINE void nkv_encode_centred(const float *x, const float32x4_t v[8], u
 PN_NEON_INLINE void nkv_encode_offset(const float *x, const float32x4_t v[8], uint8_t *b, const int top)
 {
     float32x4_t hi = v[0], lo = v[0];
+    PN_UNROLL
     for (size_t i = 1; i < 8; i++) {        /* both keep a NaN */
         hi = vmaxq_f32(hi, v[i]);
         lo = vminq_f32(lo, v[i]);
@@ -114,6 +121,7 @@ PN_NEON_INLINE void nkv_encode_offset(const float *x, const float32x4_t v[8], ui
     float d = (max - min) / (float)top;
     float32x4_t id = vdupq_n_f32(d != 0 ? 1.0f / d : 0.0f), least = vdupq_n_f32(min);
     int32x4_t n[8];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++) {
         float32x4_t t = pn_neon_mul(vsubq_f32(v[i], least), id);
         n[i] = vcvtq_s32_f32(nkv_clamp(vaddq_f32(t, vdupq_n_f32(0.5f)), 0, (float)top));
@@ -127,6 +135,7 @@ PN_NEON_INLINE void nkv_encode_blocks(const float *x, uint8_t *b, size_t n, cons
 {
     for (; n; n -= 32, x += 32, b += pn_neon_kv_bytes(32, type)) {
         float32x4_t v[8];
+        PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             v[i] = vld1q_f32(x + 4 * i);
         if (type == PN_DTYPE_Q8_0)
@@ -172,6 +181,7 @@ PN_NEON_INLINE void nkv_decode_as(const uint8_t *p, float *y, size_t n, const ui
     for (; n >= 32; n -= 32, y += 32, p += pn_neon_kv_bytes(32, type)) {
         float32x4_t v[8];
         pn_neon_kv32(p, v, type);
+        PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             vst1q_f32(y + 4 * i, v[i]);
     }
@@ -216,15 +226,19 @@ PN_NEON_INLINE void nkv_rotate32(float *x, float scale)
     const uint32x4_t s1 = vcombine_u32(vcreate_u32(0x8000000000000000u), vcreate_u32(0x8000000000000000u));
     const uint32x4_t s2 = vcombine_u32(vcreate_u32(0), vcreate_u32(0x8000000080000000u));
     float32x4_t v[8];
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++) {
         v[i] = vld1q_f32(x + 4 * i);
         v[i] = nkv_pair(v[i], vrev64q_f32(v[i]), s1);
         v[i] = nkv_pair(v[i], vextq_f32(v[i], v[i], 2), s2);
     }
+    PN_UNROLL
     for (size_t h = 1; h < 8; h *= 2)
+        PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             if (!(i & h))
                 nkv_stage(v + i, v + i + h);
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         vst1q_f32(x + 4 * i, vmulq_n_f32(v[i], scale));
 }

@@ -65,6 +65,7 @@ PN_NEON_INLINE void pn_neon_kv_codes(const uint8_t *b, int8x16_t c[2], const uin
     const uint8_t *qs = b + pn_neon_kv_bytes(32, type) - 16;
     const int off = type == PN_DTYPE_Q4_0 ? 8 : type == PN_DTYPE_Q5_0 ? 16 : 0;
     uint8x16_t n = vld1q_u8(qs), half[2] = {vandq_u8(n, vdupq_n_u8(15)), vshrq_n_u8(n, 4)};
+    PN_UNROLL
     for (size_t i = 0; i < 2; i++) {
         if (type == PN_DTYPE_Q5_0 || type == PN_DTYPE_Q5_1)
             half[i] = vorrq_u8(half[i], pn_neon_kv_fifth(qs - 4 + 2 * i));
@@ -76,6 +77,7 @@ PN_NEON_INLINE void pn_neon_kv_codes(const uint8_t *b, int8x16_t c[2], const uin
 PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint32_t type)
 {
     if (!pn_neon_kv_is_block(type)) {
+        PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             v[i] = pn_neon_kv4(p + pn_neon_kv_bytes(4 * i, type), type);
         return;
@@ -83,6 +85,7 @@ PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint3
     int8x16_t c[2];
     float32x4_t d = pn_neon_kv_f16(p);
     pn_neon_kv_codes(p, c, type);
+    PN_UNROLL
     for (size_t i = 0; i < 2; i++) {
         int16x8_t lo = vmovl_s8(vget_low_s8(c[i])), hi = vmovl_high_s8(c[i]);
         v[4 * i] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo)));
@@ -90,6 +93,7 @@ PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint3
         v[4 * i + 2] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi)));
         v[4 * i + 3] = vcvtq_f32_s32(vmovl_high_s16(hi));
     }
+    PN_UNROLL
     for (size_t i = 0; i < 8; i++)
         v[i] = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1 ? vfmaq_f32(pn_neon_kv_f16(p + 2), d, v[i]) : vmulq_f32(d, v[i]);
 }
