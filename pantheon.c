@@ -833,6 +833,9 @@ PN_INTERNAL const pn_dtype_info *pn_dtype_get(uint32_t type);
 /* A type that may hold the weights of a matrix (what pn_dequant can read). */
 PN_INTERNAL bool pn_dtype_is_weight(uint32_t type);
 
+/* What keys and values may be stored as, from large to small: X(F32) ... in that order. */
+#define PN_KV_EACH_TYPE(X) X(F32) X(F16) X(Q8_0) X(Q5_1) X(Q5_0) X(Q4_1) X(Q4_0)
+
 /* A weight type whose blocks carry scales: everything but F32, F16, BF16 (and F64, I8...). */
 PN_INTERNAL bool pn_dtype_is_quantised(uint32_t type);
 
@@ -1163,6 +1166,12 @@ static inline float pn_f32_from_ue4m3_half(uint8_t u)
  *       M' = max(M, m); a = exp(M - M'), b = exp(m - M'); L' = fma(L, a, l * b);
  *       O'[i] = fma(O[i], a, o[i] * b).  The first page starts from M = -inf, L = 0, O = 0 with
  *       exp(-inf) = 0.  An attention sink joins last as a page with m = sink, l = 1, o = 0.
+ *       k_t and v_t are the f32 values that num/pn_quant decodes the page's bytes to: d * code, which
+ *       is exact, and with a minimum m one rounding of d * code + m.  So the order knows no types, and
+ *       no kernel multiplies codes as integers here.
+ *   Rotation (hadamard): each run of b elements, b the largest power of two that divides the row (at
+ *       most PN_CPU_ROTATION_MAX), in stages of distance 1, 2, 4, ... b/2: (x, y) -> (x + y, x - y);
+ *       then every element times the f32 nearest to 1/sqrt(b).  No sum depends on a vector's width.
  *   RMS norm: sum of squares in the 16-partial-sum order above (fma), mean, then
  *       y = (x * (1 / sqrt(mean + eps))) * w.
  *   exp, tanh, silu, gelu: the polynomials of num/pn_math.c, step by step.
@@ -1174,6 +1183,16 @@ static inline float pn_f32_from_ue4m3_half(uint8_t u)
 #define PN_CPU_H
 
 /* includes num/pn_dtype.h */
+
+/* In front of a loop of up to 8 rounds over an array of vectors: written out, so that the array lives in
+ * registers.  gcc does not do that by itself at -O2. */
+#if defined(__clang__)
+#define PN_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__) && __GNUC__ >= 8
+#define PN_UNROLL _Pragma("GCC unroll 8")
+#else
+#define PN_UNROLL
+#endif
 
 /* What a weight type is multiplied with. */
 typedef enum pn_act_kind {
@@ -1233,8 +1252,8 @@ typedef struct pn_cpu_attn {
     const float *const *q;      /* [n_q] pointers to d_k floats */
     const uint16_t *lo, *hi;    /* [n_q] visible tokens of this page: lo <= t < hi; lo == hi: none */
     uint32_t n_q;
-    const void *k, *v;          /* [PN_KV_PAGE_TOKENS][d_k], [..][d_v], row-major, `type` */
-    uint32_t type;              /* PN_DTYPE_F16 or PN_DTYPE_F32 */
+    const void *k, *v;          /* [PN_KV_PAGE_TOKENS][d_k], [..][d_v], row-major */
+    uint32_t k_type, v_type;    /* PN_KV_EACH_TYPE; of a block type d_k, d_v are multiples of 32 */
     uint32_t d_k, d_v;
     float scale, softcap;       /* softcap 0: none; else cap * tanh(s / cap) */
     float *m, *l;               /* [n_q] running maximum and sum */
@@ -1264,12 +1283,38 @@ typedef struct pn_cpu_kernels {
      * else (2i, 2i+1).  a' = a*cos - b*sin as fma(a, cos, -(b*sin)); b' = fma(a, sin, b*cos). */
     void (*rope)(float *head, const float *cs, uint32_t n_rot, bool neox);
 
-    void (*f16_from_f32)(const float *x, uint16_t *y, size_t n);
+    /* n elements to and from a type of keys and values (PN_KV_EACH_TYPE; n a multiple of its block):
+     * the bytes and the values of num/pn_quant. */
+    void (*kv_encode)(uint32_t type, const float *x, void *dst, size_t n);
+    void (*kv_decode)(uint32_t type, const void *src, float *y, size_t n);
+
+    /* n elements in place, as rows of which each is a multiple of b = pn_cpu_rotation(row). */
+    void (*hadamard)(float *x, size_t n, size_t b);
     void (*attn)(const pn_cpu_attn *a);
 
     /* In place, max subtracted, sum in ascending order. */
     void (*softmax)(float *x, size_t n);
 } pn_cpu_kernels;
+
+/* Bytes of a row of n keys' or values' elements. */
+static inline size_t pn_cpu_kv_row(uint32_t type, size_t n)
+{
+    const pn_dtype_info *t = pn_dtype_get(type);
+    return n / t->block_elems * t->block_bytes;
+}
+
+#define PN_CPU_ROTATION_MAX 2048
+
+/* How many elements of a row of n are rotated together, and the factor after the last stage. */
+static inline size_t pn_cpu_rotation(size_t n) { return PN_MIN(n & (~n + 1), (size_t)PN_CPU_ROTATION_MAX); }
+
+static inline float pn_cpu_rotation_scale(size_t b)
+{
+    float s = 1;
+    for (; b >= 4; b /= 4)
+        s *= 0.5f;
+    return b == 2 ? s * 0x1.6a09e6p-1f : s;     /* 1/sqrt(2), rounded */
+}
 
 /* Scratch a thread needs for matmul and matmul_exact with rows of at most k elements and steps of m
  * rows; the same for every ISA, so that plans do not depend on the machine. */
@@ -1351,7 +1396,9 @@ PN_INTERNAL void pn_ref_scale(const float *x, float s, float *y, size_t n);
 PN_INTERNAL void pn_ref_glu(pn_glu_kind kind, const float *gate, const float *up, float *y, size_t n);
 PN_INTERNAL void pn_ref_softcap(const float *x, float cap, float *y, size_t n);
 PN_INTERNAL void pn_ref_rope(float *head, const float *cs, uint32_t n_rot, bool neox);
-PN_INTERNAL void pn_ref_f16_from_f32(const float *x, uint16_t *y, size_t n);
+PN_INTERNAL void pn_ref_kv_encode(uint32_t type, const float *x, void *dst, size_t n);
+PN_INTERNAL void pn_ref_kv_decode(uint32_t type, const void *src, float *y, size_t n);
+PN_INTERNAL void pn_ref_hadamard(float *x, size_t n, size_t b);
 PN_INTERNAL void pn_ref_softmax(float *x, size_t n);
 
 #endif /* PN_CPU_REF_H */
@@ -1555,7 +1602,9 @@ PN_INTERNAL void pn_avx2_scale(const float *x, float s, float *y, size_t n);
 PN_INTERNAL void pn_avx2_glu(pn_glu_kind kind, const float *gate, const float *up, float *y, size_t n);
 PN_INTERNAL void pn_avx2_softcap(const float *x, float cap, float *y, size_t n);
 PN_INTERNAL void pn_avx2_rope(float *head, const float *cs, uint32_t n_rot, bool neox);
-PN_INTERNAL void pn_avx2_f16_from_f32(const float *x, uint16_t *y, size_t n);
+PN_INTERNAL void pn_avx2_kv_encode(uint32_t type, const float *x, void *dst, size_t n);
+PN_INTERNAL void pn_avx2_kv_decode(uint32_t type, const void *src, float *y, size_t n);
+PN_INTERNAL void pn_avx2_hadamard(float *x, size_t n, size_t b);
 PN_INTERNAL void pn_avx2_attn(const pn_cpu_attn *a);
 PN_INTERNAL void pn_avx2_softmax(float *x, size_t n);
 #endif
@@ -1892,6 +1941,91 @@ PN_AVX2_INLINE __m256 pn_avx2_softcap8(__m256 x, __m256 cap)
 
 #endif /* PN_CPU_AVX2_MATH_H */
 
+/* ---- Begin cpu/pn_cpu_avx2_kv.h ---- */
+/*
+ * pn_cpu_avx2_kv.h - AVX2: stored keys and values as vectors of floats.
+ *
+ * What num/pn_quant decodes them to, bit for bit: d * code has at most 19 significant bits, so a
+ * fused d * code + m rounds once as the sum does.
+ */
+#ifndef PN_CPU_AVX2_KV_H
+#define PN_CPU_AVX2_KV_H
+
+/* includes cpu/pn_cpu_avx2_codes.h */
+/* includes cpu/pn_cpu_avx2_math.h */
+
+#if PN_CPU_X64
+
+PN_AVX2_INLINE bool pn_avx2_kv_is_block(const uint32_t type) { return type != PN_DTYPE_F32 && type != PN_DTYPE_F16; }
+
+/* Bytes of n elements; of a block type n is a multiple of 32. */
+PN_AVX2_INLINE size_t pn_avx2_kv_bytes(size_t n, const uint32_t type)
+{
+    switch (type) {
+    case PN_DTYPE_F32: return 4 * n;
+    case PN_DTYPE_F16: return 2 * n;
+    case PN_DTYPE_Q8_0: return n / 32 * 34;
+    case PN_DTYPE_Q5_1: return n / 32 * 24;
+    case PN_DTYPE_Q5_0: return n / 32 * 22;
+    case PN_DTYPE_Q4_1: return n / 32 * 20;
+    default: return n / 32 * 18;
+    }
+}
+
+/* 8 of F32 or F16. */
+PN_AVX2_INLINE __m256 pn_avx2_kv8(const uint8_t *p, const uint32_t type)
+{
+    return type == PN_DTYPE_F16 ? _mm256_cvtph_ps(unp_load16(p)) : _mm256_loadu_ps((const float *)(const void *)p);
+}
+
+/* n < 8 of them, zeros after them. */
+PN_AVX2_INLINE __m256 pn_avx2_kv_tail(const uint8_t *p, size_t n, const uint32_t type)
+{
+    if (type == PN_DTYPE_F16) {
+        uint16_t h[8] = {0};
+        memcpy(h, p, 2 * n);
+        return pn_avx2_kv8((const uint8_t *)h, type);
+    }
+    return _mm256_maskload_ps((const float *)(const void *)p, pn_avx2_mask(n));
+}
+
+PN_AVX2_INLINE __m256 pn_avx2_kv_f16x8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_set1_epi16((short)pn_le16(p))); }
+
+/* The 32 codes of a block, signed. */
+PN_AVX2_INLINE __m256i pn_avx2_kv_codes(const uint8_t *b, const uint32_t type)
+{
+    __m256i c = unp_codes32((int)type, b, _mm256_setzero_si256());
+    if (type == PN_DTYPE_Q4_0 || type == PN_DTYPE_Q5_0)
+        c = _mm256_sub_epi8(c, _mm256_set1_epi8(type == PN_DTYPE_Q4_0 ? 8 : 16));
+    return c;
+}
+
+/* 32 of any type; one block of a block type. */
+PN_AVX2_INLINE void pn_avx2_kv32(const uint8_t *p, __m256 v[4], const uint32_t type)
+{
+    if (!pn_avx2_kv_is_block(type)) {
+        PN_UNROLL
+        for (size_t i = 0; i < 4; i++)
+            v[i] = pn_avx2_kv8(p + pn_avx2_kv_bytes(8 * i, type), type);
+        return;
+    }
+    __m256i c = pn_avx2_kv_codes(p, type);
+    __m128i lo = _mm256_castsi256_si128(c), hi = _mm256_extracti128_si256(c, 1);
+    __m256 d = pn_avx2_kv_f16x8(p);
+    v[0] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(lo));
+    v[1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(lo, 8)));
+    v[2] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(hi));
+    v[3] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(hi, 8)));
+    PN_UNROLL
+    for (size_t i = 0; i < 4; i++)
+        v[i] = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1 ? _mm256_fmadd_ps(d, v[i], pn_avx2_kv_f16x8(p + 2))
+                                                               : _mm256_mul_ps(d, v[i]);
+}
+
+#endif /* PN_CPU_X64 */
+
+#endif /* PN_CPU_AVX2_KV_H */
+
 /* ---- Begin cpu/pn_cpu_avx512_many.h ---- */
 /*
  * pn_cpu_avx512_many.h - the frame of the AVX-512 matrix kernels.
@@ -2068,7 +2202,9 @@ PN_INTERNAL void pn_neon_scale(const float *x, float s, float *y, size_t n);
 PN_INTERNAL void pn_neon_glu(pn_glu_kind kind, const float *gate, const float *up, float *y, size_t n);
 PN_INTERNAL void pn_neon_softcap(const float *x, float cap, float *y, size_t n);
 PN_INTERNAL void pn_neon_rope(float *head, const float *cs, uint32_t n_rot, bool neox);
-PN_INTERNAL void pn_neon_f16_from_f32(const float *x, uint16_t *y, size_t n);
+PN_INTERNAL void pn_neon_kv_encode(uint32_t type, const float *x, void *dst, size_t n);
+PN_INTERNAL void pn_neon_kv_decode(uint32_t type, const void *src, float *y, size_t n);
+PN_INTERNAL void pn_neon_hadamard(float *x, size_t n, size_t b);
 PN_INTERNAL void pn_neon_attn(const pn_cpu_attn *a);
 PN_INTERNAL void pn_neon_softmax(float *x, size_t n);
 #endif
@@ -2220,6 +2356,111 @@ PN_NEON_INLINE float32x4_t pn_neon_softcap4(float32x4_t x, float32x4_t cap)
 #endif /* PN_CPU_ARM64 */
 
 #endif /* PN_CPU_NEON_MATH_H */
+
+/* ---- Begin cpu/pn_cpu_neon_kv.h ---- */
+/*
+ * pn_cpu_neon_kv.h - AArch64: stored keys and values as vectors of floats.
+ *
+ * What num/pn_quant decodes them to, bit for bit: d * code has at most 19 significant bits, so a
+ * fused d * code + m rounds once as the sum does.
+ */
+#ifndef PN_CPU_NEON_KV_H
+#define PN_CPU_NEON_KV_H
+
+/* includes cpu/pn_cpu_neon_math.h */
+
+#if PN_CPU_ARM64
+
+PN_NEON_INLINE bool pn_neon_kv_is_block(const uint32_t type) { return type != PN_DTYPE_F32 && type != PN_DTYPE_F16; }
+
+/* Bytes of n elements; of a block type n is a multiple of 32. */
+PN_NEON_INLINE size_t pn_neon_kv_bytes(size_t n, const uint32_t type)
+{
+    switch (type) {
+    case PN_DTYPE_F32: return 4 * n;
+    case PN_DTYPE_F16: return 2 * n;
+    case PN_DTYPE_Q8_0: return n / 32 * 34;
+    case PN_DTYPE_Q5_1: return n / 32 * 24;
+    case PN_DTYPE_Q5_0: return n / 32 * 22;
+    case PN_DTYPE_Q4_1: return n / 32 * 20;
+    default: return n / 32 * 18;
+    }
+}
+
+/* 4 of F32 or F16. */
+PN_NEON_INLINE float32x4_t pn_neon_kv4(const uint8_t *p, const uint32_t type)
+{
+    if (type == PN_DTYPE_F16)
+        return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+    return vreinterpretq_f32_u8(vld1q_u8(p));
+}
+
+/* n < 4 of them, zeros after them. */
+PN_NEON_INLINE float32x4_t pn_neon_kv_tail(const uint8_t *p, size_t n, const uint32_t type)
+{
+    uint8_t v[16] = {0};
+    for (size_t i = 0; i < pn_neon_kv_bytes(n, type); i++)
+        v[i] = p[i];
+    return pn_neon_kv4(v, type);
+}
+
+PN_NEON_INLINE float32x4_t pn_neon_kv_f16(const uint8_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16((uint16_t)pn_le16(p)))); }
+
+/* 16 bits to bytes of 0 or 16. */
+PN_NEON_INLINE uint8x16_t pn_neon_kv_fifth(const uint8_t *p)
+{
+    const uint8x8_t bit = vcreate_u8(0x8040201008040201u);
+    uint8x16_t on = vtstq_u8(vcombine_u8(vdup_n_u8(p[0]), vdup_n_u8(p[1])), vcombine_u8(bit, bit));
+    return vandq_u8(on, vdupq_n_u8(16));
+}
+
+/* The 32 codes of a block, signed. */
+PN_NEON_INLINE void pn_neon_kv_codes(const uint8_t *b, int8x16_t c[2], const uint32_t type)
+{
+    if (type == PN_DTYPE_Q8_0) {
+        c[0] = vreinterpretq_s8_u8(vld1q_u8(b + 2));
+        c[1] = vreinterpretq_s8_u8(vld1q_u8(b + 18));
+        return;
+    }
+    const uint8_t *qs = b + pn_neon_kv_bytes(32, type) - 16;
+    const int off = type == PN_DTYPE_Q4_0 ? 8 : type == PN_DTYPE_Q5_0 ? 16 : 0;
+    uint8x16_t n = vld1q_u8(qs), half[2] = {vandq_u8(n, vdupq_n_u8(15)), vshrq_n_u8(n, 4)};
+    PN_UNROLL
+    for (size_t i = 0; i < 2; i++) {
+        if (type == PN_DTYPE_Q5_0 || type == PN_DTYPE_Q5_1)
+            half[i] = vorrq_u8(half[i], pn_neon_kv_fifth(qs - 4 + 2 * i));
+        c[i] = vsubq_s8(vreinterpretq_s8_u8(half[i]), vdupq_n_s8((int8_t)off));
+    }
+}
+
+/* 32 of any type; one block of a block type. */
+PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint32_t type)
+{
+    if (!pn_neon_kv_is_block(type)) {
+        PN_UNROLL
+        for (size_t i = 0; i < 8; i++)
+            v[i] = pn_neon_kv4(p + pn_neon_kv_bytes(4 * i, type), type);
+        return;
+    }
+    int8x16_t c[2];
+    float32x4_t d = pn_neon_kv_f16(p);
+    pn_neon_kv_codes(p, c, type);
+    PN_UNROLL
+    for (size_t i = 0; i < 2; i++) {
+        int16x8_t lo = vmovl_s8(vget_low_s8(c[i])), hi = vmovl_high_s8(c[i]);
+        v[4 * i] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo)));
+        v[4 * i + 1] = vcvtq_f32_s32(vmovl_high_s16(lo));
+        v[4 * i + 2] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi)));
+        v[4 * i + 3] = vcvtq_f32_s32(vmovl_high_s16(hi));
+    }
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++)
+        v[i] = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1 ? vfmaq_f32(pn_neon_kv_f16(p + 2), d, v[i]) : vmulq_f32(d, v[i]);
+}
+
+#endif /* PN_CPU_ARM64 */
+
+#endif /* PN_CPU_NEON_KV_H */
 
 /* ---- Begin format/pn_gguf.h ---- */
 /*
@@ -3896,7 +4137,7 @@ PN_INTERNAL pn_status pn_respell_find(const pn_respell *q, size_t *end, bool *fo
 
 /* includes base/pn_base.h */
 
-#define PN_PLAN_ABI 3
+#define PN_PLAN_ABI 4
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
 #define PN_NO_WEIGHT UINT32_MAX
 #define PN_NO_OPERAND UINT32_MAX
@@ -3946,15 +4187,34 @@ static inline pn_state_spec pn_state_part(const pn_state_spec *s, uint32_t part)
 typedef struct pn_kv_page {
     void *data;
     uint8_t k_type, v_type;         /* pn_dtype */
-    uint8_t rotated;                /* K was multiplied by a Hadamard matrix */
+    uint8_t rotated;                /* K was multiplied by a Hadamard matrix after RoPE (cpu/pn_cpu.h says which);
+                                       so are the keys of every block type, and no others */
     uint8_t common;
     uint32_t refs;                  /* holders: page tables, nodes of a prefix tree */
     uint64_t last_use;
 } pn_kv_page;
 
+/* F32 and F16, or blocks of 32 elements: PN_KV_EACH_TYPE of num/pn_dtype.h. */
+static inline bool pn_kv_is_block(uint32_t type) { return type != PN_DTYPE_F32 && type != PN_DTYPE_F16; }
+
+/* Bytes of n elements; of a block type n is a multiple of 32. */
 static inline uint64_t pn_kv_elem_bytes(uint32_t type, uint64_t n)
 {
-    return type == PN_DTYPE_F32 ? 4 * n : 2 * n;
+    switch (type) {
+    case PN_DTYPE_F32: return 4 * n;
+    case PN_DTYPE_Q8_0: return n / 32 * 34;
+    case PN_DTYPE_Q5_1: return n / 32 * 24;
+    case PN_DTYPE_Q5_0: return n / 32 * 22;
+    case PN_DTYPE_Q4_1: return n / 32 * 20;
+    case PN_DTYPE_Q4_0: return n / 32 * 18;
+    default: return 2 * n;
+    }
+}
+
+/* Can the group's pages be of this type? */
+static inline bool pn_kv_type_fits(const pn_stream_group *g, uint32_t type)
+{
+    return !pn_kv_is_block(type) || (g->d_k % 32 == 0 && g->d_v % 32 == 0);
 }
 
 /* Bytes of one head's K and V planes in a page, and of the whole page.
@@ -6472,6 +6732,11 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
  * when nobody could still be refused.  By the turn a page in front of `length` is only missed when a window
  * moves past it: a truncated sequence reserves anew before it writes.
  *
+ * Smaller pages.  Under pressure pages of a sequence by the turn are converted to a smaller type, one at a
+ * time (pn_kv_requant).  Such a page is own; a sequence may mix types, and whatever writes or reads a page
+ * looks at its header.  It is not for others: what comes behind it was computed from it, and a page that
+ * is shared has to be what a cold run would have made.
+ *
  * Invariants
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
  *      yet, or behind the window.
@@ -6483,11 +6748,15 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
  *      max_pages: there is an own page for each entry, and prepare() can copy a common page before it is
  *      written, always.  By the turn, n_pages is at least max_pages or what positions [length, reserved)
  *      need beyond the own pages in the table, whichever is less: prepare() within `reserved` cannot fail.
+ *      Pages on the free stack are of the sequence's type.  A converted page counts while it is in the table;
+ *      dropped, it goes back to the system and n_pages falls.  That takes nothing from the reserve: only
+ *      groups without a window have converted pages, there only truncation drops a page, and after that the
+ *      sequence reserves anew.
  *   5. A page's refs are its holders: 0 on a free stack, 1 for an own page in a table.  A common page
  *      goes back to the system when the last holder releases it.
  *
  * Threads: a sequence has one owner at a time.  Calls that touch what others may hold (prepare, truncate,
- * share, adopt, retain, release, retire, close) come under one lock for all sequences that share pages;
+ * share, adopt, retain, release, retire, close, requant) come under one lock for all sequences that share pages;
  * the engine's is pn_cache.lock.  Opening, reserving and trimming are the owner's alone.
  */
 #ifndef PN_KV_H
@@ -6526,7 +6795,10 @@ PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t
 /* Bytes a further token costs, before any window caps it. */
 PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t type);
 
-/* type: PN_DTYPE_F16 or PN_DTYPE_F32 for keys and values. */
+/* A type for keys and values of all groups, or PN_E_UNSUPPORTED with what stands against it. */
+PN_INTERNAL pn_status pn_kv_check_type(const pn_state_spec *spec, uint32_t type, pn_err *err);
+
+/* type: one that pn_kv_check_type() is content with, for keys and values. */
 PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                  uint32_t type, pn_err *err);
 /* The same without pages: tables alone, of pn_kv_bare_bytes(). */
@@ -6564,7 +6836,7 @@ PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n);
 PN_INTERNAL uint32_t pn_kv_first_page(const pn_state_spec *spec, uint32_t g, uint32_t n);
 
 /* Page i of group g for somebody else, who must release it; it becomes common if it was not.  NULL:
- * nothing is written there or the window has passed, or there is no memory for a replacement. */
+ * nothing is written there or the window has passed, it was converted, or there is no memory for a replacement. */
 PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t g, uint32_t i);
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p);
 PN_INTERNAL void pn_kv_release(pn_kv_page *p);                  /* NULL is a no-op */
@@ -6581,6 +6853,25 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
 /* The sequence is finished and will only be shared from and closed.  Gives back the unused reserve
  * at once; sharing needs no memory any more. */
 PN_INTERNAL void pn_kv_retire(pn_kv *kv);
+
+/* ---- smaller pages ------------------------------------------------------------------------- */
+
+/* Convert page i of group g to a smaller type, by taking a smaller page first: the peak is one page more.
+ * Returns the bytes that this freed, exactly what the ledger shows; 0 and nothing changed: the page may not
+ * be converted, or there was no memory.  What may not: page 0, where attention sinks are; pages of a group
+ * with a window, which are recent and recycled soon; pages that others hold too, for that would free nothing;
+ * any page of a sequence that was opened whole.  A common page that nobody else holds becomes own again. */
+PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
+
+/* The same for up to max_pages pages, oldest first; the last two of the sequence stay unless also_recent. */
+PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages);
+/* What converting all that may be would free. */
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent);
+
+/* Tokens before the first converted page: what may be shared. */
+PN_INTERNAL uint32_t pn_kv_pristine(const pn_kv *kv);
+/* The smallest type of any page; the sequence's own where none is converted. */
+PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv);
 
 #endif /* PN_KV_H */
 
@@ -6691,7 +6982,8 @@ PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit);     /* n_tok
 /* What find() would return; it is no use, and nothing is counted or pinned. */
 PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k);
 
-/* Keep the full pages of the key's tokens, which are those `kv` begins with (n <= kv->length).
+/* Keep the full pages of the key's tokens, which are those `kv` begins with (n <= kv->length), as far as
+ * they are what a cold run would have made (pn_kv_pristine).
  * state: a snapshot at n, then a multiple of PN_KV_PAGE_TOKENS, which is the cache's from now on
  * whatever happens; 0: none.  Makes room by evicting; stops where there is none.  Returns the tokens
  * that are cached now: a multiple of PN_KV_PAGE_TOKENS, at most n. */
@@ -6840,6 +7132,8 @@ typedef struct cpu_lane {
     void *tile;
     const float **q;        /* [CPU_ATTN_ROWS * max_group_heads] and so on: pn_cpu_attn's arrays */
     float **o;
+    const float **rq;       /* q rotated, for pages whose keys are: pointers into `rotated` */
+    float *rotated;         /* [CPU_ATTN_ROWS * max_group_heads, max_head_dim] */
     float *m, *l;
     uint16_t *lo, *hi;
     bool pending;           /* (group, chunk) was begun; `done` rows of it are finished */
@@ -7245,7 +7539,8 @@ enum {
     ENGINE_DEFAULT_BATCH = 512,
     ENGINE_MAX_BATCH = 4096,
     ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
-    ENGINE_BUCKETS = 4          /* rows of a step: 1, 16, 64, n_batch */
+    ENGINE_BUCKETS = 4,         /* rows of a step: 1, 16, 64, n_batch */
+    ENGINE_SPACES = 2 * 9       /* types of keys and values by their ids, the last is Q8_0; rotary tables */
 };
 
 /* The ledger; where that has nothing left, the caches give way. */
@@ -7336,7 +7631,7 @@ struct pn_model {
     pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
-    uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
+    uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
 
 struct pn_session {
@@ -7413,6 +7708,11 @@ PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *who
 
 /* pn_kv_prepare, under the lock of the pages. */
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
+
+/* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
+ * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free. */
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline);
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent);
 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
@@ -11035,6 +11335,20 @@ PN_API pn_dtype pn_dtype_parse(const char *name)
     return PN_DTYPE_COUNT;
 }
 
+PN_API const char *pn_kv_type_name(pn_dtype t)
+{
+    switch (t) {
+    case PN_DTYPE_F32: return "f32";
+    case PN_DTYPE_F16: return "f16";
+    case PN_DTYPE_Q8_0: return "q8_0";
+    case PN_DTYPE_Q5_1: return "q5_1";
+    case PN_DTYPE_Q5_0: return "q5_0";
+    case PN_DTYPE_Q4_1: return "q4_1";
+    case PN_DTYPE_Q4_0: return "q4_0";
+    default: return NULL;
+    }
+}
+
 PN_API uint32_t pn_dtype_block_elems(pn_dtype t) { return pn_dtype_get((uint32_t)t)->block_elems; }
 
 PN_API uint32_t pn_dtype_block_bytes(pn_dtype t) { return pn_dtype_get((uint32_t)t)->block_bytes; }
@@ -14518,12 +14832,6 @@ PN_INTERNAL void pn_ref_rope(float *head, const float *cs, uint32_t n_rot, bool 
     }
 }
 
-PN_INTERNAL void pn_ref_f16_from_f32(const float *x, uint16_t *y, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        y[i] = pn_f16_from_f32(x[i]);
-}
-
 PN_INTERNAL void pn_ref_softmax(float *x, size_t n)
 {
     float m = -INFINITY, sum = 0;
@@ -14539,24 +14847,67 @@ PN_INTERNAL void pn_ref_softmax(float *x, size_t n)
 }
 
 /* ------------------------------------------------------------------------------------------
- * Attention
+ * Keys and values
  * ------------------------------------------------------------------------------------------ */
 
-static float ref_kv(const void *base, uint32_t type, size_t i)
+PN_INTERNAL void pn_ref_kv_encode(uint32_t type, const float *x, void *dst, size_t n)
 {
-    return type == PN_DTYPE_F16 ? pn_f32_from_f16(((const uint16_t *)base)[i]) : ((const float *)base)[i];
+    bool known = pn_quant_row(type, x, dst, n);
+    PN_ASSERT(known);
+    (void)known;
+}
+
+PN_INTERNAL void pn_ref_kv_decode(uint32_t type, const void *src, float *y, size_t n) { pn_dequant_row(type, src, y, n); }
+
+PN_INTERNAL void pn_ref_hadamard(float *x, size_t n, size_t b)
+{
+    float scale = pn_cpu_rotation_scale(b);
+    for (size_t h = 1; h < b; h *= 2)
+        for (size_t i = 0; i < n; i++)
+            if (!(i & h)) {
+                float s = x[i] + x[i + h], d = x[i] - x[i + h];
+                x[i] = s;
+                x[i + h] = d;
+            }
+    for (size_t i = 0; i < n; i++)
+        x[i] = x[i] * scale;
+}
+
+/* Up to 32 elements from i on, a multiple of 32. */
+static void ref_kv(const void *base, uint32_t type, size_t i, float *y, size_t n)
+{
+    pn_dequant_row(type, (const uint8_t *)base + pn_cpu_kv_row(type, i), y, n);
 }
 
 static float ref_score(const pn_cpu_attn *a, const float *q, size_t t)
 {
-    float p[16] = {0};
-    for (size_t i = 0; i < a->d_k; i++)
-        p[i % 16] = pn_fmaf(q[i], ref_kv(a->k, a->type, t * a->d_k + i), p[i % 16]);
+    float p[16] = {0}, k[32];
+    for (size_t i = 0; i < a->d_k; i++) {
+        if (i % 32 == 0)
+            ref_kv(a->k, a->k_type, t * a->d_k + i, k, PN_MIN((size_t)32, a->d_k - i));
+        p[i % 16] = pn_fmaf(q[i], k[i % 32], p[i % 16]);
+    }
     for (size_t half = 8; half; half /= 2)
         for (size_t i = 0; i < half; i++)
             p[i] = p[i] + p[i + half];
     float s = p[0] * a->scale;
     return a->softcap != 0 ? a->softcap * pn_tanhf(s / a->softcap) : s;
+}
+
+/* o = o ea + (sum over t of p v) eb for n <= 32 columns from i on. */
+static void ref_values(const pn_cpu_attn *a, uint32_t j, const float *p, size_t i, float ea, float eb)
+{
+    float sum[32] = {0}, v[32];
+    size_t n = PN_MIN((size_t)32, a->d_v - i);
+    for (size_t t = a->lo[j]; t < a->hi[j]; t++) {
+        ref_kv(a->v, a->v_type, t * a->d_v + i, v, n);
+        for (size_t c = 0; c < n; c++)
+            sum[c] = pn_fmaf(p[t], v[c], sum[c]);
+    }
+    for (size_t c = 0; c < n; c++) {
+        float ob = sum[c] * eb;
+        a->o[j][i + c] = pn_fmaf(a->o[j][i + c], ea, ob);
+    }
 }
 
 /* One query: the page's (max, sum, out), then the merge with what came before. */
@@ -14576,13 +14927,8 @@ static void ref_attn_query(const pn_cpu_attn *a, uint32_t j)
     }
     float top = a->m[j] > m ? a->m[j] : m;
     float ea = pn_expf(a->m[j] - top), eb = pn_expf(m - top), lb = l * eb;
-    for (size_t i = 0; i < a->d_v; i++) {
-        float o = 0;
-        for (size_t t = lo; t < hi; t++)
-            o = pn_fmaf(p[t], ref_kv(a->v, a->type, t * a->d_v + i), o);
-        float ob = o * eb;
-        a->o[j][i] = pn_fmaf(a->o[j][i], ea, ob);
-    }
+    for (size_t i = 0; i < a->d_v; i += 32)
+        ref_values(a, j, p, i, ea, eb);
     a->l[j] = pn_fmaf(a->l[j], ea, lb);
     a->m[j] = top;
 }
@@ -14599,7 +14945,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_ref(void)
         .name = "ref", .quant = pn_ref_quant, .matmul = ref_matmul, .matmul_exact = ref_matmul_exact,
         .rms_norm = ref_rms_norm, .add = pn_ref_add, .axpy = pn_ref_axpy, .scale = pn_ref_scale,
         .glu = pn_ref_glu, .softcap = pn_ref_softcap, .rope = pn_ref_rope,
-        .f16_from_f32 = pn_ref_f16_from_f32, .attn = ref_attn, .softmax = pn_ref_softmax,
+        .kv_encode = pn_ref_kv_encode, .kv_decode = pn_ref_kv_decode, .hadamard = pn_ref_hadamard,
+        .attn = ref_attn, .softmax = pn_ref_softmax,
     };
     return &table;
 }
@@ -14830,12 +15177,61 @@ PN_SSE41 static void sse_add_scaled(float s, const float *x, float *y, size_t n)
 
 #define SSE_PIECE 256           /* floats converted at a time; a multiple of 16 */
 
-/* n values at i as floats: where they lie, or converted into buf. */
-static const float *sse_values(const void *base, uint32_t type, size_t i, size_t n, float *buf)
+/* 32 bits to bytes of 0 or 16; bit 8 * half2 + j belongs to byte j, half2 0 or 2. */
+PN_SSE41 static inline __m128i sse_fifth(uint32_t bits, int half2)
 {
+    const __m128i bit = _mm_set1_epi64x((long long)0x8040201008040201u);
+    __m128i spread = _mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm_set1_epi8((char)half2));
+    __m128i v = _mm_and_si128(_mm_shuffle_epi8(_mm_cvtsi32_si128((int)bits), spread), bit);
+    return _mm_and_si128(_mm_cmpeq_epi8(v, bit), _mm_set1_epi8(16));
+}
+
+/* The 32 codes of a block of keys or values, signed. */
+PN_SSE41 static void sse_kv_codes(const uint8_t *b, uint32_t type, __m128i c[2])
+{
+    size_t bytes = pn_cpu_kv_row(type, 32);
+    if (type == PN_DTYPE_Q8_0) {
+        c[0] = _mm_loadu_si128((const __m128i *)(const void *)(b + 2));
+        c[1] = _mm_loadu_si128((const __m128i *)(const void *)(b + 18));
+        return;
+    }
+    const __m128i low = _mm_set1_epi8(15);
+    __m128i n = _mm_loadu_si128((const __m128i *)(const void *)(b + bytes - 16));
+    bool five = type == PN_DTYPE_Q5_0 || type == PN_DTYPE_Q5_1;
+    __m128i off = _mm_set1_epi8(type == PN_DTYPE_Q4_0 ? 8 : type == PN_DTYPE_Q5_0 ? 16 : 0);
+    for (int i = 0; i < 2; i++) {
+        c[i] = _mm_and_si128(i ? _mm_srli_epi16(n, 4) : n, low);
+        if (five)
+            c[i] = _mm_or_si128(c[i], sse_fifth(pn_le32(b + bytes - 20), 2 * i));
+        c[i] = _mm_sub_epi8(c[i], off);
+    }
+}
+
+/* n values, whole blocks, as num/pn_quant decodes them: d * code is exact, so only the sum rounds. */
+PN_SSE41 static void sse_kv_blocks(const uint8_t *b, uint32_t type, float *y, size_t n)
+{
+    bool has_min = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1;
+    for (; n; n -= 32, y += 32, b += pn_cpu_kv_row(type, 32)) {
+        __m128 d = _mm_set1_ps(pn_f32_from_f16(pn_le16(b))), m = _mm_set1_ps(pn_f32_from_f16(pn_le16(b + 2)));
+        __m128i c[2];
+        sse_kv_codes(b, type, c);
+        for (int i = 0; i < 8; i++) {
+            __m128 v = _mm_mul_ps(d, _mm_cvtepi32_ps(_mm_cvtepi8_epi32(c[i / 4])));
+            _mm_storeu_ps(y + 4 * i, has_min ? _mm_add_ps(v, m) : v);
+            c[i / 4] = _mm_srli_si128(c[i / 4], 4);
+        }
+    }
+}
+
+/* n values at i as floats: where they lie, or converted into buf. */
+PN_SSE41 static const float *sse_values(const void *base, uint32_t type, size_t i, size_t n, float *buf)
+{
+    const uint8_t *at = (const uint8_t *)base + pn_cpu_kv_row(type, i);
     if (type == PN_DTYPE_F32)
         return (const float *)base + i;
-    for (size_t j = 0; j < n; j++)
+    if (type != PN_DTYPE_F16)
+        sse_kv_blocks(at, type, buf, n);
+    for (size_t j = 0; type == PN_DTYPE_F16 && j < n; j++)
         buf[j] = pn_f32_from_f16(((const uint16_t *)base)[i + j]);
     return buf;
 }
@@ -14847,7 +15243,7 @@ PN_SSE41 static float sse_score(const pn_cpu_attn *a, const float *q, size_t t)
     float buf[SSE_PIECE];
     for (size_t i = 0; i < a->d_k; i += SSE_PIECE) {
         size_t n = PN_MIN((size_t)SSE_PIECE, a->d_k - i), e = 0;
-        const float *k = sse_values(a->k, a->type, t * a->d_k + i, n, buf);
+        const float *k = sse_values(a->k, a->k_type, t * a->d_k + i, n, buf);
         for (; e + 16 <= n; e += 16)
             sse_dot_step(p, k + e, q + i + e);
         if (e < n) {
@@ -14869,7 +15265,7 @@ PN_SSE41 static void sse_merge(const pn_cpu_attn *a, const float *p, size_t lo, 
 {
     float page[SSE_PIECE] = {0}, buf[SSE_PIECE];
     for (size_t t = lo; t < hi; t++)
-        sse_add_scaled(p[t], sse_values(a->v, a->type, t * a->d_v + i, n, buf), page, n);
+        sse_add_scaled(p[t], sse_values(a->v, a->v_type, t * a->d_v + i, n, buf), page, n);
     for (size_t c = 0; c < n; c++) {
         o[i + c] = o[i + c] * ea;
         page[c] = page[c] * eb;
@@ -14909,7 +15305,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_sse41(void)
         .name = "sse41", .quant = pn_ref_quant, .matmul = sse_matmul, .matmul_exact = sse_matmul_exact,
         .rms_norm = sse_rms_norm, .add = pn_ref_add, .axpy = sse_add_scaled, .scale = pn_ref_scale,
         .glu = pn_ref_glu, .softcap = pn_ref_softcap, .rope = pn_ref_rope,
-        .f16_from_f32 = pn_ref_f16_from_f32, .attn = sse_attn, .softmax = pn_ref_softmax,
+        .kv_encode = pn_ref_kv_encode, .kv_decode = pn_ref_kv_decode, .hadamard = pn_ref_hadamard,
+        .attn = sse_attn, .softmax = pn_ref_softmax,
     };
     return pn_x86_probe() >= PN_X86_SSE41 ? &table : NULL;
 }
@@ -15475,7 +15872,7 @@ typedef int pn_cpu_avx2_unpack_not_empty;       /* ISO C wants a declaration in 
 #define PN_DROP_CPU_PN_CPU_AVX2_OPS_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_cpu_avx2_ops.c - everything but matrix products, AVX2: activations, norms, gates, attention.
+ * pn_cpu_avx2_ops.c - what is neither matrix product nor attention, AVX2: activations, norms, gates.
  *
  * Tails go through masked loads and stores, so no buffer needs padding; a masked-off lane adds
  * fma(0, 0, p), which leaves a partial sum as it is.
@@ -15551,19 +15948,6 @@ PN_AVX2 PN_INTERNAL void pn_avx2_quant(pn_act_kind kind, const float *x, void *d
         d[b] = m < 0x1p-118f ? 0.0f : m / 127.0f;
         for (size_t e = b * bs; e < (b + 1) * bs; e += 32)
             ops_quant32(x + e, inv, (int8_t *)out + e, s + e / 16);
-    }
-}
-
-PN_AVX2 PN_INTERNAL void pn_avx2_f16_from_f32(const float *x, uint16_t *y, size_t n)
-{
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
-    if (i < n) {
-        uint16_t h[8];
-        __m256 v = _mm256_maskload_ps(x + i, pn_avx2_mask(n - i));
-        _mm_storeu_si128((__m128i *)(void *)h, _mm256_cvtps_ph(v, 0));
-        memcpy(y + i, h, 2 * (n - i));
     }
 }
 
@@ -15699,119 +16083,403 @@ PN_AVX2 PN_INTERNAL void pn_avx2_rope(float *head, const float *cs, uint32_t n_r
         ops_rope1(head + 2 * i, head + 2 * i + 1, cs[2 * i], cs[2 * i + 1]);
 }
 
+#endif /* PN_CPU_X64 */
+
+typedef int pn_cpu_avx2_ops_not_empty;          /* ISO C wants a declaration in every file */
+#endif
+
+/* ---- Begin cpu/pn_cpu_avx2_kv.c ---- */
+#ifndef PN_DROP_CPU_PN_CPU_AVX2_KV_C
+#define PN_DROP_CPU_PN_CPU_AVX2_KV_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cpu_avx2_kv.c - keys and values to and from their stored types, and the rotation of keys, AVX2.
+ *
+ * The encoders give the bytes of num/pn_quant_32.c.  What it does in an order that matters is done in
+ * its order: every product is rounded before anything is added to it (akv_mul), a NaN loses against a
+ * number where it does there, and the first of several extreme elements decides the sign of a scale.
+ */
+/* includes cpu/pn_cpu_avx2_kv.h */
+/* includes cpu/pn_cpu_ref.h */
+/* includes cpu/pn_cpu_x86_mm.h */
+
+#if PN_CPU_X64
+
 /* ------------------------------------------------------------------------------------------
- * Attention: queries in groups, scores for four keys at a time
+ * Encoding
  * ------------------------------------------------------------------------------------------ */
 
-#define OPS_GROUP 8                     /* queries whose probabilities are kept at once */
-#define OPS_KEY_MAX 512                 /* longest key that is converted for a group */
-
-PN_AVX2_INLINE __m256 ops_load(const void *base, size_t i, const bool half)
+/* a * b, rounded before anything is added to it: gcc would fuse the two under gnu11. */
+PN_AVX2_INLINE __m256 akv_mul(__m256 a, __m256 b)
 {
-    if (half)
-        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)base + i)));
-    return _mm256_loadu_ps((const float *)base + i);
+    __m256 v = _mm256_mul_ps(a, b);
+    __asm__("" : "+x"(v));
+    return v;
 }
 
-/* n < 8 values, zeros after them. */
-PN_AVX2_INLINE __m256 ops_load_tail(const void *base, size_t i, size_t n, const bool half)
+PN_AVX2_INLINE __m256 akv_clamp(__m256 v, float lo, float hi)      /* NaN gives lo */
 {
-    if (half) {
-        uint16_t h[8] = {0};
-        memcpy(h, (const uint16_t *)base + i, 2 * n);
-        return ops_load(h, 0, true);
+    return _mm256_min_ps(_mm256_max_ps(v, _mm256_set1_ps(lo)), _mm256_set1_ps(hi));
+}
+
+PN_AVX2_INLINE float akv_max8(__m256 m)
+{
+    __m128 h = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
+    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
+}
+
+/* Largest magnitude, at least 0; NaN does not count. */
+PN_AVX2_INLINE float akv_abs_max(const __m256 v[4])
+{
+    __m256 m = _mm256_setzero_ps();
+    PN_UNROLL
+    for (size_t i = 0; i < 4; i++)          /* max(NaN, m) is m */
+        m = _mm256_max_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), v[i]), m);
+    return akv_max8(m);
+}
+
+PN_AVX2_INLINE void akv_put_f16(uint8_t *p, float f)
+{
+    uint16_t h = (uint16_t)_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(f), _MM_FROUND_TO_NEAREST_INT), 0);
+    memcpy(p, &h, 2);
+}
+
+/* 32 integers to bytes in order. */
+PN_AVX2_INLINE __m256i akv_bytes(const __m256i n[4])
+{
+    __m256i v = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+    return _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+/* Nibbles to the block's end, fifth bits in front of them. */
+PN_AVX2_INLINE void akv_put_codes(uint8_t *end, __m256i c, const bool five)
+{
+    const __m128i low = _mm_set1_epi8(15);
+    __m128i a = _mm_and_si128(_mm256_castsi256_si128(c), low), b = _mm_and_si128(_mm256_extracti128_si256(c, 1), low);
+    _mm_storeu_si128((__m128i *)(void *)(end - 16), _mm_or_si128(a, _mm_slli_epi16(b, 4)));
+    if (five) {
+        int high = _mm256_movemask_epi8(_mm256_slli_epi16(c, 3));
+        memcpy(end - 20, &high, 4);
     }
-    return _mm256_maskload_ps((const float *)base + i, pn_avx2_mask(n));
 }
 
-/* q . k for four keys. */
-PN_AVX2_INLINE void ops_score4(const float *q, const void *const k[4], size_t d, float out[4], const bool half)
+PN_AVX2_INLINE void akv_encode_q8_0(const __m256 v[4], uint8_t *b)
 {
-    __m256 a0 = _mm256_setzero_ps(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;
-    size_t i = 0;
-    for (; i + 16 <= d; i += 16) {
-        __m256 q0 = _mm256_loadu_ps(q + i), q1 = _mm256_loadu_ps(q + i + 8);
-        a0 = _mm256_fmadd_ps(q0, ops_load(k[0], i, half), a0);
-        a1 = _mm256_fmadd_ps(q1, ops_load(k[0], i + 8, half), a1);
-        b0 = _mm256_fmadd_ps(q0, ops_load(k[1], i, half), b0);
-        b1 = _mm256_fmadd_ps(q1, ops_load(k[1], i + 8, half), b1);
-        c0 = _mm256_fmadd_ps(q0, ops_load(k[2], i, half), c0);
-        c1 = _mm256_fmadd_ps(q1, ops_load(k[2], i + 8, half), c1);
-        d0 = _mm256_fmadd_ps(q0, ops_load(k[3], i, half), d0);
-        d1 = _mm256_fmadd_ps(q1, ops_load(k[3], i + 8, half), d1);
+    /* The largest float below one half, towards the sign: truncating then rounds half away from zero. */
+    const __m256 half = _mm256_set1_ps(0x1.fffffep-2f), sign = _mm256_set1_ps(-0.0f);
+    float d = akv_abs_max(v) / 127.0f;
+    __m256 id = _mm256_set1_ps(d != 0 ? 1.0f / d : 0.0f);
+    __m256i n[4];
+    PN_UNROLL
+    for (size_t i = 0; i < 4; i++) {
+        __m256 t = akv_clamp(akv_mul(v[i], id), -127, 127);
+        n[i] = _mm256_cvttps_epi32(_mm256_add_ps(t, _mm256_or_ps(half, _mm256_and_ps(t, sign))));
     }
-    for (int part = 0; i < d; i += 8, part++) {
-        size_t n = PN_MIN((size_t)8, d - i);
-        __m256 qv = _mm256_maskload_ps(q + i, pn_avx2_mask(n)), v[4];
-        for (int t = 0; t < 4; t++)
-            v[t] = n == 8 ? ops_load(k[t], i, half) : ops_load_tail(k[t], i, n, half);
-        if (part == 0) {
-            a0 = _mm256_fmadd_ps(qv, v[0], a0);
-            b0 = _mm256_fmadd_ps(qv, v[1], b0);
-            c0 = _mm256_fmadd_ps(qv, v[2], c0);
-            d0 = _mm256_fmadd_ps(qv, v[3], d0);
-        } else {
-            a1 = _mm256_fmadd_ps(qv, v[0], a1);
-            b1 = _mm256_fmadd_ps(qv, v[1], b1);
-            c1 = _mm256_fmadd_ps(qv, v[2], c1);
-            d1 = _mm256_fmadd_ps(qv, v[3], d1);
-        }
+    akv_put_f16(b, d);
+    _mm256_storeu_si256((__m256i *)(void *)(b + 2), akv_bytes(n));
+}
+
+/* Q4_0 (half 8), Q5_0 (half 16). */
+PN_AVX2_INLINE void akv_encode_centred(const float *x, const __m256 v[4], uint8_t *b, const int half)
+{
+    float most = akv_abs_max(v), d;
+    __m256 want = _mm256_set1_ps(most), sign = _mm256_set1_ps(-0.0f);
+    uint32_t at = 0;
+    PN_UNROLL
+    for (size_t i = 0; i < 4; i++)
+        at |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(_mm256_andnot_ps(sign, v[i]), want, _CMP_EQ_OQ)) << 8 * i;
+    d = (most > 0 ? x[__builtin_ctz(at)] : 0.0f) / (float)-half;
+    __m256 id = _mm256_set1_ps(d != 0 ? 1.0f / d : 0.0f), middle = _mm256_set1_ps((float)half + 0.5f);
+    __m256i n[4];
+    PN_UNROLL
+    for (size_t i = 0; i < 4; i++)
+        n[i] = _mm256_cvttps_epi32(akv_clamp(_mm256_add_ps(akv_mul(v[i], id), middle), 0, (float)(2 * half - 1)));
+    akv_put_f16(b, d);
+    akv_put_codes(b + (half == 8 ? 18 : 22), akv_bytes(n), half == 16);
+}
+
+/* Q4_1 (top 15), Q5_1 (top 31).  A NaN's place and the sign of a zero minimum matter: rare, and left to ref. */
+PN_AVX2_INLINE void akv_encode_offset(const float *x, const __m256 v[4], uint8_t *b, const int top)
+{
+    const uint32_t type = top == 15 ? PN_DTYPE_Q4_1 : PN_DTYPE_Q5_1;
+    __m256 hi = _mm256_max_ps(_mm256_max_ps(v[0], v[1]), _mm256_max_ps(v[2], v[3]));
+    __m256 lo = _mm256_min_ps(_mm256_min_ps(v[0], v[1]), _mm256_min_ps(v[2], v[3]));
+    __m256 bad = _mm256_or_ps(_mm256_cmp_ps(v[0], v[1], _CMP_UNORD_Q), _mm256_cmp_ps(v[2], v[3], _CMP_UNORD_Q));
+    float max = akv_max8(hi), min = -akv_max8(_mm256_xor_ps(lo, _mm256_set1_ps(-0.0f)));
+    if (PN_UNLIKELY(min == 0 || _mm256_movemask_ps(bad))) {
+        pn_ref_kv_encode(type, x, b, 32);
+        return;
     }
-    out[0] = pn_avx2_tree16(a0, a1);
-    out[1] = pn_avx2_tree16(b0, b1);
-    out[2] = pn_avx2_tree16(c0, c1);
-    out[3] = pn_avx2_tree16(d0, d1);
+    float d = (max - min) / (float)top;
+    __m256 id = _mm256_set1_ps(d != 0 ? 1.0f / d : 0.0f), least = _mm256_set1_ps(min);
+    __m256i n[4];
+    PN_UNROLL
+    for (size_t i = 0; i < 4; i++) {
+        __m256 t = akv_mul(_mm256_sub_ps(v[i], least), id);
+        n[i] = _mm256_cvttps_epi32(akv_clamp(_mm256_add_ps(t, _mm256_set1_ps(0.5f)), 0, (float)top));
+    }
+    akv_put_f16(b, d);
+    akv_put_f16(b + 2, min);
+    akv_put_codes(b + (top == 15 ? 20 : 24), akv_bytes(n), top == 31);
 }
 
-PN_AVX2 static void ops_score4_f32(const float *q, const void *const k[4], size_t d, float out[4])
+PN_AVX2_INLINE void akv_encode_blocks(const float *x, uint8_t *b, size_t n, const uint32_t type)
 {
-    ops_score4(q, k, d, out, false);
+    for (; n; n -= 32, x += 32, b += pn_avx2_kv_bytes(32, type)) {
+        __m256 v[4] = {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), _mm256_loadu_ps(x + 16), _mm256_loadu_ps(x + 24)};
+        if (type == PN_DTYPE_Q8_0)
+            akv_encode_q8_0(v, b);
+        else if (type == PN_DTYPE_Q4_0 || type == PN_DTYPE_Q5_0)
+            akv_encode_centred(x, v, b, type == PN_DTYPE_Q4_0 ? 8 : 16);
+        else
+            akv_encode_offset(x, v, b, type == PN_DTYPE_Q4_1 ? 15 : 31);
+    }
 }
 
-PN_AVX2 static void ops_score4_f16(const float *q, const void *const k[4], size_t d, float out[4])
-{
-    ops_score4(q, k, d, out, true);
-}
-
-PN_AVX2 static void ops_f32_from_f16(const uint16_t *x, float *y, size_t n)
+PN_AVX2 static void akv_f16_from_f32(const float *x, uint16_t *y, size_t n)
 {
     size_t i = 0;
     for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(y + i, ops_load(x, i, true));
-    if (i < n)
-        _mm256_maskstore_ps(y + i, pn_avx2_mask(n - i), ops_load_tail(x, i, n - i, true));
+        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+    if (i < n) {
+        uint16_t h[8];
+        __m256 v = _mm256_maskload_ps(x + i, pn_avx2_mask(n - i));
+        _mm_storeu_si128((__m128i *)(void *)h, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+        memcpy(y + i, h, 2 * (n - i));
+    }
 }
 
-/* Scores of queries j0 .. j0+g for tokens lo .. hi into p[query][token]. */
-PN_AVX2 static void ops_scores(const pn_cpu_attn *a, uint32_t j0, uint32_t g, size_t lo, size_t hi,
-                               float p[OPS_GROUP][PN_KV_PAGE_TOKENS + 8])
+PN_AVX2 PN_INTERNAL void pn_avx2_kv_encode(uint32_t type, const float *x, void *dst, size_t n)
 {
-    _Alignas(32) float keys[4][OPS_KEY_MAX];
-    bool half = a->type == PN_DTYPE_F16, convert = half && g > 1 && a->d_k <= OPS_KEY_MAX;
-    size_t key_bytes = (size_t)a->d_k * (half ? 2 : 4);
-    for (size_t t = lo; t < hi; t += 4) {
-        const void *k[4];
+    switch (type) {
+    case PN_DTYPE_F32: memcpy(dst, x, 4 * n); break;
+    case PN_DTYPE_F16: akv_f16_from_f32(x, dst, n); break;
+    case PN_DTYPE_Q8_0: akv_encode_blocks(x, dst, n, PN_DTYPE_Q8_0); break;
+    case PN_DTYPE_Q5_1: akv_encode_blocks(x, dst, n, PN_DTYPE_Q5_1); break;
+    case PN_DTYPE_Q5_0: akv_encode_blocks(x, dst, n, PN_DTYPE_Q5_0); break;
+    case PN_DTYPE_Q4_1: akv_encode_blocks(x, dst, n, PN_DTYPE_Q4_1); break;
+    default: akv_encode_blocks(x, dst, n, PN_DTYPE_Q4_0); break;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Decoding
+ * ------------------------------------------------------------------------------------------ */
+
+PN_AVX2_INLINE void akv_decode_as(const uint8_t *p, float *y, size_t n, const uint32_t type)
+{
+    for (; n >= 32; n -= 32, y += 32, p += pn_avx2_kv_bytes(32, type)) {
+        __m256 v[4];
+        pn_avx2_kv32(p, v, type);
+        PN_UNROLL
+        for (size_t i = 0; i < 4; i++)
+            _mm256_storeu_ps(y + 8 * i, v[i]);
+    }
+    if (pn_avx2_kv_is_block(type))
+        return;
+    for (; n >= 8; n -= 8, y += 8, p += pn_avx2_kv_bytes(8, type))
+        _mm256_storeu_ps(y, pn_avx2_kv8(p, type));
+    if (n)
+        _mm256_maskstore_ps(y, pn_avx2_mask(n), pn_avx2_kv_tail(p, n, type));
+}
+
+PN_AVX2 PN_INTERNAL void pn_avx2_kv_decode(uint32_t type, const void *src, float *y, size_t n)
+{
+    switch (type) {
+#define AKV_CASE(t) case PN_DTYPE_##t: akv_decode_as(src, y, n, PN_DTYPE_##t); break;
+    PN_KV_EACH_TYPE(AKV_CASE)
+#undef AKV_CASE
+    default: PN_ASSERT(0); break;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Rotation
+ * ------------------------------------------------------------------------------------------ */
+
+/* Every lane's partner, plus or minus the lane: x + y where the sign is clear, y - x where it is set. */
+PN_AVX2_INLINE __m256 akv_pair(__m256 x, __m256 partner, __m256 sign) { return _mm256_add_ps(partner, _mm256_xor_ps(x, sign)); }
+
+/* Stages 1, 2, 4. */
+PN_AVX2_INLINE __m256 akv_rotate8(__m256 x)
+{
+    const __m256 s1 = _mm256_setr_ps(0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f);
+    const __m256 s2 = _mm256_setr_ps(0.0f, 0.0f, -0.0f, -0.0f, 0.0f, 0.0f, -0.0f, -0.0f);
+    const __m256 s4 = _mm256_setr_ps(0.0f, 0.0f, 0.0f, 0.0f, -0.0f, -0.0f, -0.0f, -0.0f);
+    x = akv_pair(x, _mm256_permute_ps(x, 0xb1), s1);
+    x = akv_pair(x, _mm256_permute_ps(x, 0x4e), s2);
+    return akv_pair(x, _mm256_permute2f128_ps(x, x, 1), s4);
+}
+
+PN_AVX2_INLINE void akv_stage(__m256 *a, __m256 *b)
+{
+    __m256 s = _mm256_add_ps(*a, *b), d = _mm256_sub_ps(*a, *b);
+    *a = s;
+    *b = d;
+}
+
+/* Stages 1 to 16 of 32 elements. */
+PN_AVX2_INLINE void akv_rotate32(float *x, float scale)
+{
+    __m256 v[4], f = _mm256_set1_ps(scale);
+    PN_UNROLL
+    for (size_t i = 0; i < 4; i++)
+        v[i] = akv_rotate8(_mm256_loadu_ps(x + 8 * i));
+    akv_stage(v, v + 1);
+    akv_stage(v + 2, v + 3);
+    akv_stage(v, v + 2);
+    akv_stage(v + 1, v + 3);
+    PN_UNROLL
+    for (size_t i = 0; i < 4; i++)
+        _mm256_storeu_ps(x + 8 * i, _mm256_mul_ps(v[i], f));
+}
+
+PN_AVX2 PN_INTERNAL void pn_avx2_hadamard(float *x, size_t n, size_t b)
+{
+    if (b < 32) {
+        pn_ref_hadamard(x, n, b);
+        return;
+    }
+    float scale = pn_cpu_rotation_scale(b);
+    for (size_t i = 0; i < n; i += 32)
+        akv_rotate32(x + i, b == 32 ? scale : 1.0f);
+    for (size_t h = 32; h < b; h *= 2) {
+        __m256 f = _mm256_set1_ps(2 * h == b ? scale : 1.0f);
+        for (size_t at = 0; at < n; at += 2 * h)
+            for (size_t i = at; i < at + h; i += 8) {
+                __m256 lo = _mm256_loadu_ps(x + i), hi = _mm256_loadu_ps(x + i + h);
+                akv_stage(&lo, &hi);
+                _mm256_storeu_ps(x + i, _mm256_mul_ps(lo, f));
+                _mm256_storeu_ps(x + i + h, _mm256_mul_ps(hi, f));
+            }
+    }
+}
+
+#endif /* PN_CPU_X64 */
+
+typedef int pn_cpu_avx2_kv_not_empty;           /* ISO C wants a declaration in every file */
+#endif
+
+/* ---- Begin cpu/pn_cpu_avx2_attn.c ---- */
+#ifndef PN_DROP_CPU_PN_CPU_AVX2_ATTN_C
+#define PN_DROP_CPU_PN_CPU_AVX2_ATTN_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cpu_avx2_attn.c - attention over one page, AVX2: queries in groups, scores for four keys at a time.
+ *
+ * A single query reads keys and values where they lie and decodes them in registers.  For a group they
+ * are decoded once, keys four tokens at a time and values of a block type 32 columns at a time, into a
+ * tile that all its queries read.  Either way the same floats meet in the same order (cpu/pn_cpu.h).
+ */
+/* includes cpu/pn_cpu_avx2_kv.h */
+/* includes cpu/pn_cpu_x86_mm.h */
+
+#if PN_CPU_X64
+
+#include <math.h>
+
+#define ATTN_GROUP 8                    /* queries whose probabilities are kept at once */
+#define ATTN_KEY_MAX 512                /* longest key that is decoded for a group */
+
+typedef struct attn_group {
+    const pn_cpu_attn *a;
+    uint32_t j0, n;                     /* queries j0 .. j0+n */
+    size_t lo, hi;                      /* tokens that any of them sees */
+    float p[ATTN_GROUP][PN_KV_PAGE_TOKENS + 8];     /* scores, then probabilities */
+    float ea[ATTN_GROUP], eb[ATTN_GROUP];           /* factors of what was there and of the page */
+} attn_group;
+
+/* ------------------------------------------------------------------------------------------
+ * Scores
+ * ------------------------------------------------------------------------------------------ */
+
+/* q . k of n <= 16 elements at the end of a key, into the two halves of its partial sums. */
+PN_AVX2_INLINE void attn_score_tail(const float *q, const uint8_t *k, size_t n, __m256 s[2], const uint32_t type)
+{
+    for (size_t part = 0; n; part++) {
+        size_t m = PN_MIN(n, (size_t)8);
+        __m256 v = m == 8 ? pn_avx2_kv8(k, type) : pn_avx2_kv_tail(k, m, type);
+        s[part] = _mm256_fmadd_ps(_mm256_maskload_ps(q, pn_avx2_mask(m)), v, s[part]);
+        q += m;
+        k += pn_avx2_kv_bytes(m, type);
+        n -= m;
+    }
+}
+
+/* q . k for four keys. */
+PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_t d, float out[4], const uint32_t type)
+{
+    __m256 s[4][2];
+    size_t i = 0;
+    PN_UNROLL
+    for (size_t t = 0; t < 4; t++)
+        s[t][0] = s[t][1] = _mm256_setzero_ps();
+    for (; i + 32 <= d; i += 32) {
+        size_t at = pn_avx2_kv_bytes(i, type);
+        PN_UNROLL
+        for (size_t t = 0; t < 4; t++) {
+            __m256 v[4];
+            pn_avx2_kv32(k[t] + at, v, type);
+            s[t][0] = _mm256_fmadd_ps(_mm256_loadu_ps(q + i), v[0], s[t][0]);
+            s[t][1] = _mm256_fmadd_ps(_mm256_loadu_ps(q + i + 8), v[1], s[t][1]);
+            s[t][0] = _mm256_fmadd_ps(_mm256_loadu_ps(q + i + 16), v[2], s[t][0]);
+            s[t][1] = _mm256_fmadd_ps(_mm256_loadu_ps(q + i + 24), v[3], s[t][1]);
+        }
+    }
+    if (!pn_avx2_kv_is_block(type))
+        for (; i < d; i += 16)
+            PN_UNROLL
+            for (size_t t = 0; t < 4; t++)
+                attn_score_tail(q + i, k[t] + pn_avx2_kv_bytes(i, type), PN_MIN((size_t)16, d - i), s[t], type);
+    PN_UNROLL
+    for (size_t t = 0; t < 4; t++)
+        out[t] = pn_avx2_tree16(s[t][0], s[t][1]);
+}
+
+/* Scores of the group; `decode`: keys become floats first. */
+PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint32_t type)
+{
+    _Alignas(32) float keys[4][ATTN_KEY_MAX];
+    const pn_cpu_attn *a = w->a;
+    size_t key_bytes = pn_cpu_kv_row(a->k_type, a->d_k);
+    for (size_t t = w->lo; t < w->hi; t += 4) {
+        const uint8_t *k[4];
         float out[4];
+        PN_UNROLL
         for (size_t i = 0; i < 4; i++) {
-            k[i] = (const uint8_t *)a->k + PN_MIN(t + i, hi - 1) * key_bytes;
-            if (convert) {
-                ops_f32_from_f16(k[i], keys[i], a->d_k);
-                k[i] = keys[i];
+            k[i] = (const uint8_t *)a->k + PN_MIN(t + i, w->hi - 1) * key_bytes;
+            if (decode) {
+                pn_avx2_kv_decode(a->k_type, k[i], keys[i], a->d_k);
+                k[i] = (const uint8_t *)keys[i];
             }
         }
-        for (uint32_t j = 0; j < g; j++) {
-            if (half && !convert)
-                ops_score4_f16(a->q[j0 + j], k, a->d_k, out);
-            else
-                ops_score4_f32(a->q[j0 + j], k, a->d_k, out);
+        for (uint32_t j = 0; j < w->n; j++) {
+            attn_score4(a->q[w->j0 + j], k, a->d_k, out, type);
+            PN_UNROLL
             for (size_t i = 0; i < 4; i++)
-                p[j][t + i] = out[i];
+                w->p[j][t + i] = out[i];
         }
     }
 }
 
-/* Scores to probabilities.  Returns the sum; *top gets the maximum. */
-PN_AVX2 static float ops_page_softmax(const pn_cpu_attn *a, float *p, size_t lo, size_t hi, float *top)
+PN_AVX2 static void attn_scores(attn_group *w)
+{
+    const pn_cpu_attn *a = w->a;
+    if (w->n > 1 && a->k_type != PN_DTYPE_F32 && a->d_k <= ATTN_KEY_MAX) {
+        attn_scores_as(w, true, PN_DTYPE_F32);
+        return;
+    }
+    switch (a->k_type) {
+#define ATTN_CASE(t) case PN_DTYPE_##t: attn_scores_as(w, false, PN_DTYPE_##t); break;
+    PN_KV_EACH_TYPE(ATTN_CASE)
+#undef ATTN_CASE
+    default: PN_ASSERT(0); break;
+    }
+}
+
+/* Scores of one query to probabilities.  Returns the sum; *top gets the maximum. */
+PN_AVX2 static float attn_page_softmax(const pn_cpu_attn *a, float *p, size_t lo, size_t hi, float *top)
 {
     __m256 scale = _mm256_set1_ps(a->scale), cap = _mm256_set1_ps(a->softcap);
     float m = -INFINITY, l = 0;
@@ -15829,56 +16497,103 @@ PN_AVX2 static float ops_page_softmax(const pn_cpu_attn *a, float *p, size_t lo,
     return l;
 }
 
-PN_AVX2_INLINE void ops_merge8(float *o, __m256 page, __m256 ea, __m256 eb)
+/* Query j of the group: its page's sums, and what they and the old ones weigh. */
+PN_AVX2 static void attn_merge_sums(attn_group *w, uint32_t j)
+{
+    const pn_cpu_attn *a = w->a;
+    float top, m, l, *run_m = a->m + w->j0 + j, *run_l = a->l + w->j0 + j;
+    l = attn_page_softmax(a, w->p[j], a->lo[w->j0 + j], a->hi[w->j0 + j], &m);
+    top = *run_m > m ? *run_m : m;
+    __m256 e = pn_avx2_exp(_mm256_setr_ps(*run_m - top, m - top, 0, 0, 0, 0, 0, 0));
+    w->ea[j] = _mm_cvtss_f32(_mm256_castps256_ps128(e));
+    w->eb[j] = _mm_cvtss_f32(_mm_movehdup_ps(_mm256_castps256_ps128(e)));
+    __m128 merged = _mm_fmadd_ss(_mm_set_ss(*run_l), _mm_set_ss(w->ea[j]), _mm_set_ss(l * w->eb[j]));
+    *run_l = _mm_cvtss_f32(merged);
+    *run_m = top;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Values
+ * ------------------------------------------------------------------------------------------ */
+
+/* Some columns of tokens lo .. hi: token t's are at v + t * row_bytes. */
+typedef struct attn_cols {
+    const uint8_t *v;
+    size_t row_bytes, lo, hi;
+} attn_cols;
+
+PN_AVX2_INLINE attn_cols attn_cols_from(const attn_cols *c, size_t i, const uint32_t type)
+{
+    return (attn_cols){c->v + pn_avx2_kv_bytes(i, type), c->row_bytes, c->lo, c->hi};
+}
+
+PN_AVX2_INLINE void attn_merge8(float *o, __m256 page, __m256 ea, __m256 eb)
 {
     _mm256_storeu_ps(o, _mm256_fmadd_ps(_mm256_loadu_ps(o), ea, _mm256_mul_ps(page, eb)));
 }
 
-/* o[0..n) of one query, n <= 8 columns at i. */
-PN_AVX2_INLINE void ops_values_tail(const pn_cpu_attn *a, const float *p, float *o, size_t i, size_t n,
-                                    size_t lo, size_t hi, float ea, float eb, const bool half)
+/* n <= 8 columns of one query. */
+PN_AVX2_INLINE void attn_values_tail(attn_cols c, const float *p, float *o, size_t n, float ea, float eb, const uint32_t type)
 {
     __m256 s = _mm256_setzero_ps();
     __m256i mask = pn_avx2_mask(n);
-    for (size_t t = lo; t < hi; t++) {
-        __m256 v = n == 8 ? ops_load(a->v, t * a->d_v + i, half) : ops_load_tail(a->v, t * a->d_v + i, n, half);
-        s = _mm256_fmadd_ps(_mm256_broadcast_ss(p + t), v, s);
+    for (size_t t = c.lo; t < c.hi; t++) {
+        const uint8_t *v = c.v + t * c.row_bytes;
+        s = _mm256_fmadd_ps(_mm256_broadcast_ss(p + t), n == 8 ? pn_avx2_kv8(v, type) : pn_avx2_kv_tail(v, n, type), s);
     }
     s = _mm256_mul_ps(s, _mm256_set1_ps(eb));
-    s = _mm256_fmadd_ps(_mm256_maskload_ps(o + i, mask), _mm256_set1_ps(ea), s);
-    _mm256_maskstore_ps(o + i, mask, s);
+    s = _mm256_fmadd_ps(_mm256_maskload_ps(o, mask), _mm256_set1_ps(ea), s);
+    _mm256_maskstore_ps(o, mask, s);
 }
 
 /* 32 columns of one query. */
-PN_AVX2_INLINE void ops_values32(const pn_cpu_attn *a, const float *p, float *o, size_t i, size_t lo,
-                                 size_t hi, float ea, float eb, const bool half)
+PN_AVX2_INLINE void attn_values32(attn_cols c, const float *p, float *o, float ea, float eb, const uint32_t type)
 {
-    __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
-    for (size_t t = lo; t < hi; t++) {
-        __m256 pv = _mm256_broadcast_ss(p + t);
-        size_t at = t * a->d_v + i;
-        s0 = _mm256_fmadd_ps(pv, ops_load(a->v, at, half), s0);
-        s1 = _mm256_fmadd_ps(pv, ops_load(a->v, at + 8, half), s1);
-        s2 = _mm256_fmadd_ps(pv, ops_load(a->v, at + 16, half), s2);
-        s3 = _mm256_fmadd_ps(pv, ops_load(a->v, at + 24, half), s3);
+    __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0, av = _mm256_set1_ps(ea), bv = _mm256_set1_ps(eb);
+    for (size_t t = c.lo; t < c.hi; t++) {
+        __m256 pv = _mm256_broadcast_ss(p + t), v[4];
+        pn_avx2_kv32(c.v + t * c.row_bytes, v, type);
+        s0 = _mm256_fmadd_ps(pv, v[0], s0);
+        s1 = _mm256_fmadd_ps(pv, v[1], s1);
+        s2 = _mm256_fmadd_ps(pv, v[2], s2);
+        s3 = _mm256_fmadd_ps(pv, v[3], s3);
     }
-    __m256 av = _mm256_set1_ps(ea), bv = _mm256_set1_ps(eb);
-    ops_merge8(o + i, s0, av, bv);
-    ops_merge8(o + i + 8, s1, av, bv);
-    ops_merge8(o + i + 16, s2, av, bv);
-    ops_merge8(o + i + 24, s3, av, bv);
+    attn_merge8(o, s0, av, bv);
+    attn_merge8(o + 8, s1, av, bv);
+    attn_merge8(o + 16, s2, av, bv);
+    attn_merge8(o + 24, s3, av, bv);
 }
 
-/* 16 columns of four queries that see the same tokens. */
-PN_AVX2_INLINE void ops_values16x4(const pn_cpu_attn *a, const float *const p[4], float *const *o, size_t i,
-                                   size_t lo, size_t hi, const float *ea, const float *eb, const bool half)
+/* n columns of one query. */
+PN_AVX2_INLINE void attn_values_as(const attn_cols *c, const float *p, float *o, size_t n, const float e[2], const uint32_t type)
+{
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32)
+        attn_values32(attn_cols_from(c, i, type), p, o + i, e[0], e[1], type);
+    if (!pn_avx2_kv_is_block(type))
+        for (; i < n; i += 8)
+            attn_values_tail(attn_cols_from(c, i, type), p, o + i, PN_MIN((size_t)8, n - i), e[0], e[1], type);
+}
+
+PN_AVX2 static void attn_values(const attn_cols *c, uint32_t type, const float *p, float *o, size_t n, const float e[2])
+{
+    switch (type) {
+#define ATTN_CASE(t) case PN_DTYPE_##t: attn_values_as(c, p, o, n, e, PN_DTYPE_##t); break;
+    PN_KV_EACH_TYPE(ATTN_CASE)
+#undef ATTN_CASE
+    default: PN_ASSERT(0); break;
+    }
+}
+
+/* 16 columns of the group's queries j .. j+4, which see the same tokens. */
+PN_AVX2_INLINE void attn_values16x4(const attn_group *w, attn_cols c, uint32_t j, size_t i, const uint32_t type)
 {
     __m256 a0 = _mm256_setzero_ps(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;
-    for (size_t t = lo; t < hi; t++) {
-        size_t at = t * a->d_v + i;
-        __m256 v0 = ops_load(a->v, at, half), v1 = ops_load(a->v, at + 8, half);
-        __m256 pa = _mm256_broadcast_ss(p[0] + t), pb = _mm256_broadcast_ss(p[1] + t);
-        __m256 pc = _mm256_broadcast_ss(p[2] + t), pd = _mm256_broadcast_ss(p[3] + t);
+    for (size_t t = c.lo; t < c.hi; t++) {
+        const uint8_t *v = c.v + t * c.row_bytes;
+        __m256 v0 = pn_avx2_kv8(v, type), v1 = pn_avx2_kv8(v + pn_avx2_kv_bytes(8, type), type);
+        __m256 pa = _mm256_broadcast_ss(w->p[j] + t), pb = _mm256_broadcast_ss(w->p[j + 1] + t);
+        __m256 pc = _mm256_broadcast_ss(w->p[j + 2] + t), pd = _mm256_broadcast_ss(w->p[j + 3] + t);
         a0 = _mm256_fmadd_ps(pa, v0, a0);
         a1 = _mm256_fmadd_ps(pa, v1, a1);
         b0 = _mm256_fmadd_ps(pb, v0, b0);
@@ -15888,101 +16603,104 @@ PN_AVX2_INLINE void ops_values16x4(const pn_cpu_attn *a, const float *const p[4]
         d0 = _mm256_fmadd_ps(pd, v0, d0);
         d1 = _mm256_fmadd_ps(pd, v1, d1);
     }
-    ops_merge8(o[0] + i, a0, _mm256_set1_ps(ea[0]), _mm256_set1_ps(eb[0]));
-    ops_merge8(o[0] + i + 8, a1, _mm256_set1_ps(ea[0]), _mm256_set1_ps(eb[0]));
-    ops_merge8(o[1] + i, b0, _mm256_set1_ps(ea[1]), _mm256_set1_ps(eb[1]));
-    ops_merge8(o[1] + i + 8, b1, _mm256_set1_ps(ea[1]), _mm256_set1_ps(eb[1]));
-    ops_merge8(o[2] + i, c0, _mm256_set1_ps(ea[2]), _mm256_set1_ps(eb[2]));
-    ops_merge8(o[2] + i + 8, c1, _mm256_set1_ps(ea[2]), _mm256_set1_ps(eb[2]));
-    ops_merge8(o[3] + i, d0, _mm256_set1_ps(ea[3]), _mm256_set1_ps(eb[3]));
-    ops_merge8(o[3] + i + 8, d1, _mm256_set1_ps(ea[3]), _mm256_set1_ps(eb[3]));
+    const __m256 sum[4][2] = {{a0, a1}, {b0, b1}, {c0, c1}, {d0, d1}};
+    PN_UNROLL
+    for (uint32_t n = 0; n < 4; n++) {
+        float *o = w->a->o[w->j0 + j + n] + i;
+        attn_merge8(o, sum[n][0], _mm256_set1_ps(w->ea[j + n]), _mm256_set1_ps(w->eb[j + n]));
+        attn_merge8(o + 8, sum[n][1], _mm256_set1_ps(w->ea[j + n]), _mm256_set1_ps(w->eb[j + n]));
+    }
 }
 
-PN_AVX2_INLINE void ops_values_any(const pn_cpu_attn *a, const float *p, float *o, size_t i, size_t lo,
-                                   size_t hi, float ea, float eb, const bool half)
+/* Columns i .. i+n of four queries, as many as whole sixteens; returns their number. */
+PN_AVX2 static size_t attn_values_x4(const attn_group *w, const attn_cols *c, uint32_t type, uint32_t j, size_t i, size_t n)
 {
-    for (; i + 32 <= a->d_v; i += 32)
-        ops_values32(a, p, o, i, lo, hi, ea, eb, half);
-    for (; i < a->d_v; i += 8)
-        ops_values_tail(a, p, o, i, PN_MIN((size_t)8, a->d_v - i), lo, hi, ea, eb, half);
-}
-
-PN_AVX2 static void ops_values(const pn_cpu_attn *a, const float *p, float *o, size_t i, size_t lo,
-                               size_t hi, float ea, float eb)
-{
-    if (a->type == PN_DTYPE_F16)
-        ops_values_any(a, p, o, i, lo, hi, ea, eb, true);
-    else
-        ops_values_any(a, p, o, i, lo, hi, ea, eb, false);
-}
-
-/* Returns the columns done: whole sixteens. */
-PN_AVX2 static size_t ops_values_x4(const pn_cpu_attn *a, const float *const p[4], float *const *o,
-                                    size_t lo, size_t hi, const float *ea, const float *eb)
-{
-    size_t i = 0;
-    for (; i + 16 <= a->d_v; i += 16) {
-        if (a->type == PN_DTYPE_F16)
-            ops_values16x4(a, p, o, i, lo, hi, ea, eb, true);
+    size_t done = 0;
+    for (; done + 16 <= n; done += 16) {
+        if (type == PN_DTYPE_F16)
+            attn_values16x4(w, attn_cols_from(c, done, PN_DTYPE_F16), j, i + done, PN_DTYPE_F16);
         else
-            ops_values16x4(a, p, o, i, lo, hi, ea, eb, false);
+            attn_values16x4(w, attn_cols_from(c, done, PN_DTYPE_F32), j, i + done, PN_DTYPE_F32);
     }
-    return i;
+    return done;
 }
 
-PN_AVX2 static void ops_attn_group(const pn_cpu_attn *a, uint32_t j0, uint32_t g)
+/* Columns i .. i+n of the whole group, which v holds as `type`. */
+PN_AVX2 static void attn_columns(const attn_group *w, const void *v, size_t row_bytes, uint32_t type, size_t i, size_t n)
 {
-    float p[OPS_GROUP][PN_KV_PAGE_TOKENS + 8], ea[OPS_GROUP], eb[OPS_GROUP];
-    size_t lo = PN_KV_PAGE_TOKENS, hi = 0;
-    for (uint32_t j = j0; j < j0 + g; j++) {
-        if (a->lo[j] < a->hi[j]) {
-            lo = PN_MIN(lo, (size_t)a->lo[j]);
-            hi = PN_MAX(hi, (size_t)a->hi[j]);
-        }
-    }
-    if (lo >= hi)
-        return;
-    ops_scores(a, j0, g, lo, hi, p);
-    for (uint32_t j = 0; j < g; j++) {
-        float top, m, l, *run_m = a->m + j0 + j, *run_l = a->l + j0 + j;
-        if (a->lo[j0 + j] >= a->hi[j0 + j])
-            continue;
-        l = ops_page_softmax(a, p[j], a->lo[j0 + j], a->hi[j0 + j], &m);
-        top = *run_m > m ? *run_m : m;
-        __m256 e = pn_avx2_exp(_mm256_setr_ps(*run_m - top, m - top, 0, 0, 0, 0, 0, 0));
-        ea[j] = _mm_cvtss_f32(_mm256_castps256_ps128(e));
-        eb[j] = _mm_cvtss_f32(_mm_movehdup_ps(_mm256_castps256_ps128(e)));
-        __m128 merged = _mm_fmadd_ss(_mm_set_ss(*run_l), _mm_set_ss(ea[j]), _mm_set_ss(l * eb[j]));
-        *run_l = _mm_cvtss_f32(merged);
-        *run_m = top;
-    }
-    for (uint32_t j = 0; j < g;) {
-        size_t l0 = a->lo[j0 + j], h0 = a->hi[j0 + j], done = 0;
-        uint32_t same = 1;
-        while (same < 4 && j + same < g && a->lo[j0 + j + same] == l0 && a->hi[j0 + j + same] == h0)
+    const uint16_t *lo = w->a->lo + w->j0, *hi = w->a->hi + w->j0;
+    for (uint32_t j = 0, same; j < w->n; j += same) {
+        const attn_cols c = {v, row_bytes, lo[j], hi[j]};
+        size_t done = 0;
+        for (same = 1; same < 4 && j + same < w->n && lo[j + same] == lo[j] && hi[j + same] == hi[j];)
             same++;
-        if (l0 < h0 && same == 4) {
-            const float *const four[4] = {p[j], p[j + 1], p[j + 2], p[j + 3]};
-            done = ops_values_x4(a, four, a->o + j0 + j, l0, h0, ea + j, eb + j);
+        if (c.lo >= c.hi)
+            continue;
+        if (same == 4)
+            done = attn_values_x4(w, &c, type, j, i, n);
+        for (uint32_t m = 0; m < same && done < n; m++) {
+            const float e[2] = {w->ea[j + m], w->eb[j + m]};
+            const attn_cols rest = {c.v + pn_cpu_kv_row(type, done), row_bytes, c.lo, c.hi};
+            attn_values(&rest, type, w->p[j + m], w->a->o[w->j0 + j + m] + i + done, n - done, e);
         }
-        for (uint32_t n = 0; n < same && l0 < h0; n++)
-            ops_values(a, p[j + n], a->o[j0 + j + n], done, l0, h0, ea[j + n], eb[j + n]);
-        j += same;
     }
+}
+
+/* Values of a block type for several queries: 32 columns at a time become floats. */
+PN_AVX2 static void attn_tiles(const attn_group *w)
+{
+    _Alignas(32) float tile[PN_KV_PAGE_TOKENS][32];
+    const pn_cpu_attn *a = w->a;
+    size_t row_bytes = pn_cpu_kv_row(a->v_type, a->d_v);
+    for (size_t i = 0; i < a->d_v; i += 32) {
+        const uint8_t *v = (const uint8_t *)a->v + pn_cpu_kv_row(a->v_type, i);
+        for (size_t t = w->lo; t < w->hi; t++)
+            pn_avx2_kv_decode(a->v_type, v + t * row_bytes, tile[t], 32);
+        attn_columns(w, tile, sizeof tile[0], PN_DTYPE_F32, i, 32);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ */
+
+PN_AVX2 static void attn_page(attn_group *w)
+{
+    const pn_cpu_attn *a = w->a;
+    w->lo = PN_KV_PAGE_TOKENS;
+    w->hi = 0;
+    for (uint32_t j = w->j0; j < w->j0 + w->n; j++) {
+        if (a->lo[j] < a->hi[j]) {
+            w->lo = PN_MIN(w->lo, (size_t)a->lo[j]);
+            w->hi = PN_MAX(w->hi, (size_t)a->hi[j]);
+        }
+    }
+    if (w->lo >= w->hi)
+        return;
+    attn_scores(w);
+    for (uint32_t j = 0; j < w->n; j++)
+        if (a->lo[w->j0 + j] < a->hi[w->j0 + j])
+            attn_merge_sums(w, j);
+    if (w->n > 1 && pn_avx2_kv_is_block(a->v_type))
+        attn_tiles(w);
+    else
+        attn_columns(w, a->v, pn_cpu_kv_row(a->v_type, a->d_v), a->v_type, 0, a->d_v);
 }
 
 PN_AVX2 PN_INTERNAL void pn_avx2_attn(const pn_cpu_attn *a)
 {
-    for (uint32_t j = 0; j < a->n_q; j += OPS_GROUP)
-        ops_attn_group(a, j, PN_MIN((uint32_t)OPS_GROUP, a->n_q - j));
+    attn_group w;
+    w.a = a;
+    for (w.j0 = 0; w.j0 < a->n_q; w.j0 += ATTN_GROUP) {
+        w.n = PN_MIN((uint32_t)ATTN_GROUP, a->n_q - w.j0);
+        attn_page(&w);
+    }
 }
 
-#undef OPS_GROUP
-#undef OPS_KEY_MAX
+#undef ATTN_GROUP
+#undef ATTN_KEY_MAX
 
 #endif /* PN_CPU_X64 */
 
-typedef int pn_cpu_avx2_ops_not_empty;          /* ISO C wants a declaration in every file */
+typedef int pn_cpu_avx2_attn_not_empty;         /* ISO C wants a declaration in every file */
 #endif
 
 /* ---- Begin cpu/pn_cpu_avx2_float.c ---- */
@@ -17000,8 +17718,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx2(void)
         .name = "avx2", .quant = pn_avx2_quant, .matmul = pn_avx2_matmul,
         .matmul_exact = pn_avx2_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
         .axpy = pn_avx2_axpy, .scale = pn_avx2_scale, .glu = pn_avx2_glu,
-        .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .f16_from_f32 = pn_avx2_f16_from_f32,
-        .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
+        .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .kv_encode = pn_avx2_kv_encode,
+        .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
     };
     return pn_x86_probe() >= PN_X86_AVX2 ? &table : NULL;
 }
@@ -17202,8 +17920,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512(void)
         .name = "avx512", .quant = pn_avx2_quant, .matmul = avx512_matmul,
         .matmul_exact = pn_avx2_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
         .axpy = pn_avx2_axpy, .scale = pn_avx2_scale, .glu = pn_avx2_glu,
-        .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .f16_from_f32 = pn_avx2_f16_from_f32,
-        .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
+        .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .kv_encode = pn_avx2_kv_encode,
+        .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
     };
     return pn_x86_probe() >= PN_X86_AVX512 ? &table : NULL;
 }
@@ -17400,8 +18118,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512vnni(void)
         .name = "avx512vnni", .quant = pn_avx2_quant, .matmul = vnni_matmul,
         .matmul_exact = pn_avx2_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
         .axpy = pn_avx2_axpy, .scale = pn_avx2_scale, .glu = pn_avx2_glu,
-        .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .f16_from_f32 = pn_avx2_f16_from_f32,
-        .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
+        .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .kv_encode = pn_avx2_kv_encode,
+        .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
     };
     return pn_x86_probe() >= PN_X86_AVX512VNNI ? &table : NULL;
 }
@@ -17812,8 +18530,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_dotprod(void)
         .name = "dotprod", .quant = pn_neon_quant, .matmul = sdot_matmul,
         .matmul_exact = pn_neon_matmul_exact, .rms_norm = pn_neon_rms_norm, .add = pn_neon_add,
         .axpy = pn_neon_axpy, .scale = pn_neon_scale, .glu = pn_neon_glu,
-        .softcap = pn_neon_softcap, .rope = pn_neon_rope, .f16_from_f32 = pn_neon_f16_from_f32,
-        .attn = pn_neon_attn, .softmax = pn_neon_softmax,
+        .softcap = pn_neon_softcap, .rope = pn_neon_rope, .kv_encode = pn_neon_kv_encode,
+        .kv_decode = pn_neon_kv_decode, .hadamard = pn_neon_hadamard, .attn = pn_neon_attn, .softmax = pn_neon_softmax,
     };
     return sdot_probe() ? &table : NULL;
 }
@@ -18119,8 +18837,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_neon(void)
         .name = "neon", .quant = pn_neon_quant, .matmul = neon_matmul,
         .matmul_exact = pn_neon_matmul_exact, .rms_norm = pn_neon_rms_norm, .add = pn_neon_add,
         .axpy = pn_neon_axpy, .scale = pn_neon_scale, .glu = pn_neon_glu,
-        .softcap = pn_neon_softcap, .rope = pn_neon_rope, .f16_from_f32 = pn_neon_f16_from_f32,
-        .attn = pn_neon_attn, .softmax = pn_neon_softmax,
+        .softcap = pn_neon_softcap, .rope = pn_neon_rope, .kv_encode = pn_neon_kv_encode,
+        .kv_decode = pn_neon_kv_decode, .hadamard = pn_neon_hadamard, .attn = pn_neon_attn, .softmax = pn_neon_softmax,
     };
     return &table;
 }
@@ -18377,7 +19095,7 @@ typedef int pn_cpu_neon_float_not_empty;        /* ISO C wants a declaration in 
 #define PN_DROP_CPU_PN_CPU_NEON_OPS_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_cpu_neon_ops.c - everything but matrix products, AArch64: activations, norms, gates, attention.
+ * pn_cpu_neon_ops.c - what is neither matrix product nor attention, AArch64: activations, norms, gates.
  *
  * Tails are copied into a zeroed vector, so no buffer needs padding; a zero lane adds fma(0, 0, p),
  * which leaves a partial sum as it is.
@@ -18439,18 +19157,6 @@ PN_INTERNAL void pn_neon_quant(pn_act_kind kind, const float *x, void *dst, size
         d[b] = m < 0x1p-118f ? 0.0f : m / 127.0f;
         for (size_t e = b * bs; e < (b + 1) * bs; e += 16)
             s[e / 16] = nops_quant16(x + e, inv, (int8_t *)out + e);
-    }
-}
-
-PN_INTERNAL void pn_neon_f16_from_f32(const float *x, uint16_t *y, size_t n)
-{
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        vst1_u16(y + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x + i))));
-    if (i < n) {
-        uint16_t h[4];
-        vst1_u16(h, vreinterpret_u16_f16(vcvt_f16_f32(pn_neon_load_tail(x + i, n - i))));
-        memcpy(y + i, h, 2 * (n - i));
     }
 }
 
@@ -18584,126 +19290,398 @@ PN_INTERNAL void pn_neon_rope(float *head, const float *cs, uint32_t n_rot, bool
         nops_rope1(head + (neox ? i : 2 * i), head + (neox ? i + half : 2 * i + 1), cs[2 * i], cs[2 * i + 1]);
 }
 
+#endif /* PN_CPU_ARM64 */
+
+typedef int pn_cpu_neon_ops_not_empty;          /* ISO C wants a declaration in every file */
+#endif
+
+/* ---- Begin cpu/pn_cpu_neon_kv.c ---- */
+#ifndef PN_DROP_CPU_PN_CPU_NEON_KV_C
+#define PN_DROP_CPU_PN_CPU_NEON_KV_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cpu_neon_kv.c - keys and values to and from their stored types, and the rotation of keys, AArch64.
+ *
+ * The encoders give the bytes of num/pn_quant_32.c.  What it does in an order that matters is done in
+ * its order: every product is rounded before anything is added to it (pn_neon_mul), a NaN loses against
+ * a number where it does there, and the first of several extreme elements decides the sign of a scale.
+ */
+/* includes cpu/pn_cpu_neon_kv.h */
+/* includes cpu/pn_cpu_ref.h */
+
+#if PN_CPU_ARM64
+
 /* ------------------------------------------------------------------------------------------
- * Attention: queries in groups, scores for four keys at a time
+ * Encoding
  * ------------------------------------------------------------------------------------------ */
 
-#define NOPS_GROUP 8                    /* queries whose probabilities are kept at once */
-#define NOPS_KEY_MAX 512                /* longest key that is converted for a group */
-
-PN_NEON_INLINE float32x4_t nops_load(const void *base, size_t i, const bool half)
+PN_NEON_INLINE float32x4_t nkv_clamp(float32x4_t v, float lo, float hi)      /* NaN gives lo */
 {
-    if (half)
-        return pn_neon_from_f16((const uint16_t *)base + i);
-    return vld1q_f32((const float *)base + i);
+    return vminnmq_f32(vmaxnmq_f32(v, vdupq_n_f32(lo)), vdupq_n_f32(hi));
 }
 
-/* n < 4 values, zeros after them. */
-PN_NEON_INLINE float32x4_t nops_load_tail(const void *base, size_t i, size_t n, const bool half)
+/* Largest magnitude, at least 0; NaN does not count. */
+PN_NEON_INLINE float nkv_abs_max(const float32x4_t v[8])
 {
-    if (half) {
-        uint16_t h[4] = {0, 0, 0, 0};
-        for (size_t e = 0; e < n; e++)
-            h[e] = ((const uint16_t *)base)[i + e];
-        return pn_neon_from_f16(h);
+    float32x4_t m = vdupq_n_f32(0);
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++)
+        m = vmaxnmq_f32(m, vabsq_f32(v[i]));
+    return vmaxnmvq_f32(m);
+}
+
+PN_NEON_INLINE void nkv_put_f16(uint8_t *p, float f)
+{
+    uint16_t h = vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(f))), 0);
+    memcpy(p, &h, 2);
+}
+
+/* 16 integers to bytes in order. */
+PN_NEON_INLINE int8x16_t nkv_bytes(const int32x4_t n[4])
+{
+    int16x8_t a = vmovn_high_s32(vmovn_s32(n[0]), n[1]), b = vmovn_high_s32(vmovn_s32(n[2]), n[3]);
+    return vmovn_high_s16(vmovn_s16(a), b);
+}
+
+/* Which of 32 lanes are all ones: four bits each, 16 lanes to a word. */
+PN_NEON_INLINE void nkv_mask(const uint32x4_t m[8], uint64_t bits[2])
+{
+    PN_UNROLL
+    for (size_t i = 0; i < 2; i++) {
+        uint16x8_t a = vmovn_high_u32(vmovn_u32(m[4 * i]), m[4 * i + 1]), b = vmovn_high_u32(vmovn_u32(m[4 * i + 2]), m[4 * i + 3]);
+        uint8x16_t v = vmovn_high_u16(vmovn_u16(a), b);
+        bits[i] = vget_lane_u64(vreinterpret_u64_u8(vshrn_n_u16(vreinterpretq_u16_u8(v), 4)), 0);
     }
-    return pn_neon_load_tail((const float *)base + i, n);
 }
 
-/* q . k in the canonical order, any length: what is left of a dot product after whole sixteens. */
-PN_NEON_INLINE float32x4_t nops_dot_tail(const float *q, const void *k, size_t i, size_t d, float32x4_t p0,
-                                         float32x4_t p1, float32x4_t p2, float32x4_t p3, const bool half)
+/* Nibbles to the block's end, fifth bits in front of them. */
+PN_NEON_INLINE void nkv_put_codes(uint8_t *end, const int32x4_t n[8], const bool five)
 {
-    float32x4_t p[4] = {p0, p1, p2, p3};
-    for (size_t part = 0; i < d; i += 4, part++) {
-        size_t n = PN_MIN((size_t)4, d - i);
-        float32x4_t kv = n == 4 ? nops_load(k, i, half) : nops_load_tail(k, i, n, half);
-        p[part] = vfmaq_f32(p[part], pn_neon_load_tail(q + i, n), kv);
+    uint8x16_t a = vreinterpretq_u8_s8(nkv_bytes(n)), b = vreinterpretq_u8_s8(nkv_bytes(n + 4));
+    vst1q_u8(end - 16, vsliq_n_u8(a, b, 4));
+    if (five) {
+        const uint8x8_t bit = vcreate_u8(0x8040201008040201u);
+        uint8x16_t c[2] = {vtstq_u8(a, vdupq_n_u8(16)), vtstq_u8(b, vdupq_n_u8(16))};
+        PN_UNROLL
+        for (size_t i = 0; i < 2; i++) {
+            end[2 * i - 20] = vaddv_u8(vand_u8(vget_low_u8(c[i]), bit));
+            end[2 * i - 19] = vaddv_u8(vand_u8(vget_high_u8(c[i]), bit));
+        }
     }
-    return pn_neon_tree4(p[0], p[1], p[2], p[3]);
 }
 
-/* q . k for four keys. */
-PN_NEON_INLINE void nops_score4(const float *q, const void *const k[4], size_t d, float out[4],
-                                const bool half)
+PN_NEON_INLINE void nkv_encode_q8_0(const float32x4_t v[8], uint8_t *b)
 {
-    float32x4_t a0 = vdupq_n_f32(0), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-    float32x4_t c0 = a0, c1 = a0, c2 = a0, c3 = a0, d0 = a0, d1 = a0, d2 = a0, d3 = a0;
-    const void *ka = k[0], *kb = k[1], *kc = k[2], *kd = k[3];
-    size_t i = 0;
-    for (; i + 16 <= d; i += 16) {
-        float32x4_t q0 = vld1q_f32(q + i), q1 = vld1q_f32(q + i + 4);
-        float32x4_t q2 = vld1q_f32(q + i + 8), q3 = vld1q_f32(q + i + 12);
-        a0 = vfmaq_f32(a0, q0, nops_load(ka, i, half));
-        a1 = vfmaq_f32(a1, q1, nops_load(ka, i + 4, half));
-        a2 = vfmaq_f32(a2, q2, nops_load(ka, i + 8, half));
-        a3 = vfmaq_f32(a3, q3, nops_load(ka, i + 12, half));
-        b0 = vfmaq_f32(b0, q0, nops_load(kb, i, half));
-        b1 = vfmaq_f32(b1, q1, nops_load(kb, i + 4, half));
-        b2 = vfmaq_f32(b2, q2, nops_load(kb, i + 8, half));
-        b3 = vfmaq_f32(b3, q3, nops_load(kb, i + 12, half));
-        c0 = vfmaq_f32(c0, q0, nops_load(kc, i, half));
-        c1 = vfmaq_f32(c1, q1, nops_load(kc, i + 4, half));
-        c2 = vfmaq_f32(c2, q2, nops_load(kc, i + 8, half));
-        c3 = vfmaq_f32(c3, q3, nops_load(kc, i + 12, half));
-        d0 = vfmaq_f32(d0, q0, nops_load(kd, i, half));
-        d1 = vfmaq_f32(d1, q1, nops_load(kd, i + 4, half));
-        d2 = vfmaq_f32(d2, q2, nops_load(kd, i + 8, half));
-        d3 = vfmaq_f32(d3, q3, nops_load(kd, i + 12, half));
+    float d = nkv_abs_max(v) / 127.0f, id = d != 0 ? 1.0f / d : 0.0f;
+    int32x4_t n[8];
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++)          /* half away from zero */
+        n[i] = vcvtaq_s32_f32(nkv_clamp(vmulq_n_f32(v[i], id), -127, 127));
+    nkv_put_f16(b, d);
+    vst1q_u8(b + 2, vreinterpretq_u8_s8(nkv_bytes(n)));
+    vst1q_u8(b + 18, vreinterpretq_u8_s8(nkv_bytes(n + 4)));
+}
+
+/* Q4_0 (half 8), Q5_0 (half 16). */
+PN_NEON_INLINE void nkv_encode_centred(const float *x, const float32x4_t v[8], uint8_t *b, const int half)
+{
+    float most = nkv_abs_max(v), d = 0;
+    uint32x4_t is[8];
+    uint64_t at[2];
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++)
+        is[i] = vceqq_f32(vabsq_f32(v[i]), vdupq_n_f32(most));
+    nkv_mask(is, at);
+    if (most > 0)
+        d = x[at[0] ? __builtin_ctzll(at[0]) / 4 : 16 + __builtin_ctzll(at[1]) / 4];
+    d = d / (float)-half;
+    float32x4_t id = vdupq_n_f32(d != 0 ? 1.0f / d : 0.0f), middle = vdupq_n_f32((float)half + 0.5f);
+    int32x4_t n[8];
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++)
+        n[i] = vcvtq_s32_f32(nkv_clamp(vaddq_f32(pn_neon_mul(v[i], id), middle), 0, (float)(2 * half - 1)));
+    nkv_put_f16(b, d);
+    nkv_put_codes(b + (half == 8 ? 18 : 22), n, half == 16);
+}
+
+/* Q4_1 (top 15), Q5_1 (top 31).  A NaN's place and the sign of a zero minimum matter: rare, and left to ref. */
+PN_NEON_INLINE void nkv_encode_offset(const float *x, const float32x4_t v[8], uint8_t *b, const int top)
+{
+    float32x4_t hi = v[0], lo = v[0];
+    PN_UNROLL
+    for (size_t i = 1; i < 8; i++) {        /* both keep a NaN */
+        hi = vmaxq_f32(hi, v[i]);
+        lo = vminq_f32(lo, v[i]);
     }
-    a0 = nops_dot_tail(q, ka, i, d, a0, a1, a2, a3, half);
-    b0 = nops_dot_tail(q, kb, i, d, b0, b1, b2, b3, half);
-    c0 = nops_dot_tail(q, kc, i, d, c0, c1, c2, c3, half);
-    d0 = nops_dot_tail(q, kd, i, d, d0, d1, d2, d3, half);
-    vst1q_f32(out, pn_neon_tree1x4(a0, b0, c0, d0));
+    float max = vmaxvq_f32(hi), min = vminvq_f32(lo);
+    if (PN_UNLIKELY(min == 0 || min != min)) {
+        pn_ref_kv_encode(top == 15 ? PN_DTYPE_Q4_1 : PN_DTYPE_Q5_1, x, b, 32);
+        return;
+    }
+    float d = (max - min) / (float)top;
+    float32x4_t id = vdupq_n_f32(d != 0 ? 1.0f / d : 0.0f), least = vdupq_n_f32(min);
+    int32x4_t n[8];
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++) {
+        float32x4_t t = pn_neon_mul(vsubq_f32(v[i], least), id);
+        n[i] = vcvtq_s32_f32(nkv_clamp(vaddq_f32(t, vdupq_n_f32(0.5f)), 0, (float)top));
+    }
+    nkv_put_f16(b, d);
+    nkv_put_f16(b + 2, min);
+    nkv_put_codes(b + (top == 15 ? 20 : 24), n, top == 31);
 }
 
-static void nops_score4_f32(const float *q, const void *const k[4], size_t d, float out[4])
+PN_NEON_INLINE void nkv_encode_blocks(const float *x, uint8_t *b, size_t n, const uint32_t type)
 {
-    nops_score4(q, k, d, out, false);
+    for (; n; n -= 32, x += 32, b += pn_neon_kv_bytes(32, type)) {
+        float32x4_t v[8];
+        PN_UNROLL
+        for (size_t i = 0; i < 8; i++)
+            v[i] = vld1q_f32(x + 4 * i);
+        if (type == PN_DTYPE_Q8_0)
+            nkv_encode_q8_0(v, b);
+        else if (type == PN_DTYPE_Q4_0 || type == PN_DTYPE_Q5_0)
+            nkv_encode_centred(x, v, b, type == PN_DTYPE_Q4_0 ? 8 : 16);
+        else
+            nkv_encode_offset(x, v, b, type == PN_DTYPE_Q4_1 ? 15 : 31);
+    }
 }
 
-static void nops_score4_f16(const float *q, const void *const k[4], size_t d, float out[4])
-{
-    nops_score4(q, k, d, out, true);
-}
-
-static void nops_f32_from_f16(const uint16_t *x, float *y, size_t n)
+static void nkv_f16_from_f32(const float *x, uint16_t *y, size_t n)
 {
     size_t i = 0;
     for (; i + 4 <= n; i += 4)
-        vst1q_f32(y + i, pn_neon_from_f16(x + i));
-    if (i < n)
-        pn_neon_store_tail(y + i, nops_load_tail(x, i, n - i, true), n - i);
-}
-
-/* Scores of queries j0 .. j0+g for tokens lo .. hi into p[query][token]. */
-static void nops_scores(const pn_cpu_attn *a, uint32_t j0, uint32_t g, size_t lo, size_t hi,
-                        float p[NOPS_GROUP][PN_KV_PAGE_TOKENS + 4])
-{
-    float keys[4][NOPS_KEY_MAX];
-    bool half = a->type == PN_DTYPE_F16, convert = half && g > 1 && a->d_k <= NOPS_KEY_MAX;
-    size_t key_bytes = (size_t)a->d_k * (half ? 2 : 4);
-    for (size_t t = lo; t < hi; t += 4) {
-        const void *k[4];
-        for (size_t i = 0; i < 4; i++) {
-            k[i] = (const uint8_t *)a->k + PN_MIN(t + i, hi - 1) * key_bytes;
-            if (convert) {
-                nops_f32_from_f16(k[i], keys[i], a->d_k);
-                k[i] = keys[i];
-            }
-        }
-        for (uint32_t j = 0; j < g; j++) {
-            if (half && !convert)
-                nops_score4_f16(a->q[j0 + j], k, a->d_k, p[j] + t);
-            else
-                nops_score4_f32(a->q[j0 + j], k, a->d_k, p[j] + t);
-        }
+        vst1_u16(y + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x + i))));
+    if (i < n) {
+        uint16_t h[4];
+        vst1_u16(h, vreinterpret_u16_f16(vcvt_f16_f32(pn_neon_load_tail(x + i, n - i))));
+        memcpy(y + i, h, 2 * (n - i));
     }
 }
 
-/* Scores to probabilities.  Returns the sum; *top gets the maximum. */
-static float nops_page_softmax(const pn_cpu_attn *a, float *p, size_t lo, size_t hi, float *top)
+PN_INTERNAL void pn_neon_kv_encode(uint32_t type, const float *x, void *dst, size_t n)
+{
+    switch (type) {
+    case PN_DTYPE_F32: memcpy(dst, x, 4 * n); break;
+    case PN_DTYPE_F16: nkv_f16_from_f32(x, dst, n); break;
+    case PN_DTYPE_Q8_0: nkv_encode_blocks(x, dst, n, PN_DTYPE_Q8_0); break;
+    case PN_DTYPE_Q5_1: nkv_encode_blocks(x, dst, n, PN_DTYPE_Q5_1); break;
+    case PN_DTYPE_Q5_0: nkv_encode_blocks(x, dst, n, PN_DTYPE_Q5_0); break;
+    case PN_DTYPE_Q4_1: nkv_encode_blocks(x, dst, n, PN_DTYPE_Q4_1); break;
+    default: nkv_encode_blocks(x, dst, n, PN_DTYPE_Q4_0); break;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Decoding
+ * ------------------------------------------------------------------------------------------ */
+
+PN_NEON_INLINE void nkv_decode_as(const uint8_t *p, float *y, size_t n, const uint32_t type)
+{
+    for (; n >= 32; n -= 32, y += 32, p += pn_neon_kv_bytes(32, type)) {
+        float32x4_t v[8];
+        pn_neon_kv32(p, v, type);
+        PN_UNROLL
+        for (size_t i = 0; i < 8; i++)
+            vst1q_f32(y + 4 * i, v[i]);
+    }
+    if (pn_neon_kv_is_block(type))
+        return;
+    for (; n >= 4; n -= 4, y += 4, p += pn_neon_kv_bytes(4, type))
+        vst1q_f32(y, pn_neon_kv4(p, type));
+    if (n)
+        pn_neon_store_tail(y, pn_neon_kv_tail(p, n, type), n);
+}
+
+PN_INTERNAL void pn_neon_kv_decode(uint32_t type, const void *src, float *y, size_t n)
+{
+    switch (type) {
+#define NKV_CASE(t) case PN_DTYPE_##t: nkv_decode_as(src, y, n, PN_DTYPE_##t); break;
+    PN_KV_EACH_TYPE(NKV_CASE)
+#undef NKV_CASE
+    default: PN_ASSERT(0); break;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Rotation
+ * ------------------------------------------------------------------------------------------ */
+
+/* Every lane's partner, plus or minus the lane: x + y where the sign is clear, y - x where it is set. */
+PN_NEON_INLINE float32x4_t nkv_pair(float32x4_t x, float32x4_t partner, uint32x4_t sign)
+{
+    return vaddq_f32(partner, vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(x), sign)));
+}
+
+PN_NEON_INLINE void nkv_stage(float32x4_t *a, float32x4_t *b)
+{
+    float32x4_t s = vaddq_f32(*a, *b), d = vsubq_f32(*a, *b);
+    *a = s;
+    *b = d;
+}
+
+/* Stages 1 to 16 of 32 elements. */
+PN_NEON_INLINE void nkv_rotate32(float *x, float scale)
+{
+    const uint32x4_t s1 = vcombine_u32(vcreate_u32(0x8000000000000000u), vcreate_u32(0x8000000000000000u));
+    const uint32x4_t s2 = vcombine_u32(vcreate_u32(0), vcreate_u32(0x8000000080000000u));
+    float32x4_t v[8];
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++) {
+        v[i] = vld1q_f32(x + 4 * i);
+        v[i] = nkv_pair(v[i], vrev64q_f32(v[i]), s1);
+        v[i] = nkv_pair(v[i], vextq_f32(v[i], v[i], 2), s2);
+    }
+    PN_UNROLL
+    for (size_t h = 1; h < 8; h *= 2)
+        PN_UNROLL
+        for (size_t i = 0; i < 8; i++)
+            if (!(i & h))
+                nkv_stage(v + i, v + i + h);
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++)
+        vst1q_f32(x + 4 * i, vmulq_n_f32(v[i], scale));
+}
+
+PN_INTERNAL void pn_neon_hadamard(float *x, size_t n, size_t b)
+{
+    if (b < 32) {
+        pn_ref_hadamard(x, n, b);
+        return;
+    }
+    float scale = pn_cpu_rotation_scale(b);
+    for (size_t i = 0; i < n; i += 32)
+        nkv_rotate32(x + i, b == 32 ? scale : 1.0f);
+    for (size_t h = 32; h < b; h *= 2) {
+        float f = 2 * h == b ? scale : 1.0f;
+        for (size_t at = 0; at < n; at += 2 * h)
+            for (size_t i = at; i < at + h; i += 4) {
+                float32x4_t lo = vld1q_f32(x + i), hi = vld1q_f32(x + i + h);
+                nkv_stage(&lo, &hi);
+                vst1q_f32(x + i, vmulq_n_f32(lo, f));
+                vst1q_f32(x + i + h, vmulq_n_f32(hi, f));
+            }
+    }
+}
+
+#endif /* PN_CPU_ARM64 */
+
+typedef int pn_cpu_neon_kv_not_empty;           /* ISO C wants a declaration in every file */
+#endif
+
+/* ---- Begin cpu/pn_cpu_neon_attn.c ---- */
+#ifndef PN_DROP_CPU_PN_CPU_NEON_ATTN_C
+#define PN_DROP_CPU_PN_CPU_NEON_ATTN_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cpu_neon_attn.c - attention over one page, AArch64: queries in groups, scores for four keys at a time.
+ *
+ * A single query reads keys and values where they lie and decodes them in registers.  For a group they
+ * are decoded once, keys four tokens at a time and values of a block type 32 columns at a time, into a
+ * tile that all its queries read.  Either way the same floats meet in the same order (cpu/pn_cpu.h).
+ */
+/* includes cpu/pn_cpu_neon_kv.h */
+
+#if PN_CPU_ARM64
+
+#include <math.h>
+
+#define NATTN_GROUP 8                   /* queries whose probabilities are kept at once */
+#define NATTN_KEY_MAX 512               /* longest key that is decoded for a group */
+
+typedef struct nattn_group {
+    const pn_cpu_attn *a;
+    uint32_t j0, n;                     /* queries j0 .. j0+n */
+    size_t lo, hi;                      /* tokens that any of them sees */
+    float p[NATTN_GROUP][PN_KV_PAGE_TOKENS + 4];    /* scores, then probabilities */
+    float ea[NATTN_GROUP], eb[NATTN_GROUP];         /* factors of what was there and of the page */
+} nattn_group;
+
+/* ------------------------------------------------------------------------------------------
+ * Scores
+ * ------------------------------------------------------------------------------------------ */
+
+/* q . k of n <= 16 elements at the end of a key, into the four quarters of its partial sums. */
+PN_NEON_INLINE void nattn_score_tail(const float *q, const uint8_t *k, size_t n, float32x4_t s[4], const uint32_t type)
+{
+    for (size_t part = 0; n; part++) {
+        size_t m = PN_MIN(n, (size_t)4);
+        float32x4_t v = m == 4 ? pn_neon_kv4(k, type) : pn_neon_kv_tail(k, m, type);
+        s[part] = vfmaq_f32(s[part], pn_neon_load_tail(q, m), v);
+        q += m;
+        k += pn_neon_kv_bytes(m, type);
+        n -= m;
+    }
+}
+
+/* q . k for four keys. */
+PN_NEON_INLINE void nattn_score4(const float *q, const uint8_t *const k[4], size_t d, float out[4], const uint32_t type)
+{
+    float32x4_t s[4][4], sum[4];
+    size_t i = 0;
+    PN_UNROLL
+    for (size_t t = 0; t < 4; t++)
+        s[t][0] = s[t][1] = s[t][2] = s[t][3] = vdupq_n_f32(0);
+    for (; i + 32 <= d; i += 32) {
+        size_t at = pn_neon_kv_bytes(i, type);
+        PN_UNROLL
+        for (size_t t = 0; t < 4; t++) {
+            float32x4_t v[8];
+            pn_neon_kv32(k[t] + at, v, type);
+            PN_UNROLL
+            for (size_t e = 0; e < 8; e++)
+                s[t][e % 4] = vfmaq_f32(s[t][e % 4], vld1q_f32(q + i + 4 * e), v[e]);
+        }
+    }
+    if (!pn_neon_kv_is_block(type))
+        for (; i < d; i += 16)
+            PN_UNROLL
+            for (size_t t = 0; t < 4; t++)
+                nattn_score_tail(q + i, k[t] + pn_neon_kv_bytes(i, type), PN_MIN((size_t)16, d - i), s[t], type);
+    PN_UNROLL
+    for (size_t t = 0; t < 4; t++)
+        sum[t] = pn_neon_tree4(s[t][0], s[t][1], s[t][2], s[t][3]);
+    vst1q_f32(out, pn_neon_tree1x4(sum[0], sum[1], sum[2], sum[3]));
+}
+
+/* Scores of the group; `decode`: keys become floats first. */
+PN_NEON_INLINE void nattn_scores_as(nattn_group *w, const bool decode, const uint32_t type)
+{
+    float keys[4][NATTN_KEY_MAX];
+    const pn_cpu_attn *a = w->a;
+    size_t key_bytes = pn_cpu_kv_row(a->k_type, a->d_k);
+    for (size_t t = w->lo; t < w->hi; t += 4) {
+        const uint8_t *k[4];
+        PN_UNROLL
+        for (size_t i = 0; i < 4; i++) {
+            k[i] = (const uint8_t *)a->k + PN_MIN(t + i, w->hi - 1) * key_bytes;
+            if (decode) {
+                pn_neon_kv_decode(a->k_type, k[i], keys[i], a->d_k);
+                k[i] = (const uint8_t *)keys[i];
+            }
+        }
+        for (uint32_t j = 0; j < w->n; j++)
+            nattn_score4(a->q[w->j0 + j], k, a->d_k, w->p[j] + t, type);
+    }
+}
+
+static void nattn_scores(nattn_group *w)
+{
+    const pn_cpu_attn *a = w->a;
+    if (w->n > 1 && a->k_type != PN_DTYPE_F32 && a->d_k <= NATTN_KEY_MAX) {
+        nattn_scores_as(w, true, PN_DTYPE_F32);
+        return;
+    }
+    switch (a->k_type) {
+#define NATTN_CASE(t) case PN_DTYPE_##t: nattn_scores_as(w, false, PN_DTYPE_##t); break;
+    PN_KV_EACH_TYPE(NATTN_CASE)
+#undef NATTN_CASE
+    default: PN_ASSERT(0); break;
+    }
+}
+
+/* Scores of one query to probabilities.  Returns the sum; *top gets the maximum. */
+static float nattn_page_softmax(const pn_cpu_attn *a, float *p, size_t lo, size_t hi, float *top)
 {
     float32x4_t scale = vdupq_n_f32(a->scale), cap = vdupq_n_f32(a->softcap);
     float m = -INFINITY, l = 0;
@@ -18721,180 +19699,213 @@ static float nops_page_softmax(const pn_cpu_attn *a, float *p, size_t lo, size_t
     return l;
 }
 
-PN_NEON_INLINE float32x4_t nops_merged(float32x4_t o, float32x4_t page, float ea, float eb)
+/* Query j of the group: its page's sums, and what they and the old ones weigh. */
+static void nattn_merge_sums(nattn_group *w, uint32_t j)
+{
+    const pn_cpu_attn *a = w->a;
+    uint32_t at = w->j0 + j;
+    float m, l = nattn_page_softmax(a, w->p[j], a->lo[at], a->hi[at], &m);
+    float top = a->m[at] > m ? a->m[at] : m, d[4] = {a->m[at] - top, m - top, 0, 0};
+    float32x4_t e = pn_neon_exp(vld1q_f32(d));
+    w->ea[j] = vgetq_lane_f32(e, 0);
+    w->eb[j] = vgetq_lane_f32(e, 1);
+    float lb = l * w->eb[j];
+    a->l[at] = fmaf(a->l[at], w->ea[j], lb);
+    a->m[at] = top;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Values
+ * ------------------------------------------------------------------------------------------ */
+
+/* Some columns of tokens lo .. hi: token t's are at v + t * row_bytes. */
+typedef struct nattn_cols {
+    const uint8_t *v;
+    size_t row_bytes, lo, hi;
+} nattn_cols;
+
+PN_NEON_INLINE nattn_cols nattn_cols_from(const nattn_cols *c, size_t i, const uint32_t type)
+{
+    return (nattn_cols){c->v + pn_neon_kv_bytes(i, type), c->row_bytes, c->lo, c->hi};
+}
+
+PN_NEON_INLINE float32x4_t nattn_merged(float32x4_t o, float32x4_t page, float ea, float eb)
 {
     return vfmaq_n_f32(vmulq_n_f32(page, eb), o, ea);
 }
 
-PN_NEON_INLINE void nops_merge4(float *o, float32x4_t page, float ea, float eb)
+PN_NEON_INLINE void nattn_merge4(float *o, float32x4_t page, float ea, float eb)
 {
-    vst1q_f32(o, nops_merged(vld1q_f32(o), page, ea, eb));
+    vst1q_f32(o, nattn_merged(vld1q_f32(o), page, ea, eb));
 }
 
-/* n <= 4 columns of one query at i. */
-PN_NEON_INLINE void nops_values_tail(const pn_cpu_attn *a, const float *p, float *o, size_t i, size_t n,
-                                     size_t lo, size_t hi, float ea, float eb, const bool half)
+/* n <= 4 columns of one query. */
+PN_NEON_INLINE void nattn_values_tail(nattn_cols c, const float *p, float *o, size_t n, const float e[2], const uint32_t type)
 {
     float32x4_t s = vdupq_n_f32(0);
-    for (size_t t = lo; t < hi; t++) {
-        size_t at = t * a->d_v + i;
-        s = vfmaq_n_f32(s, n == 4 ? nops_load(a->v, at, half) : nops_load_tail(a->v, at, n, half), p[t]);
+    for (size_t t = c.lo; t < c.hi; t++) {
+        const uint8_t *v = c.v + t * c.row_bytes;
+        s = vfmaq_n_f32(s, n == 4 ? pn_neon_kv4(v, type) : pn_neon_kv_tail(v, n, type), p[t]);
     }
-    pn_neon_store_tail(o + i, nops_merged(pn_neon_load_tail(o + i, n), s, ea, eb), n);
+    pn_neon_store_tail(o, nattn_merged(pn_neon_load_tail(o, n), s, e[0], e[1]), n);
 }
 
 /* 32 columns of one query. */
-PN_NEON_INLINE void nops_values32(const pn_cpu_attn *a, const float *p, float *o, size_t i, size_t lo,
-                                  size_t hi, float ea, float eb, const bool half)
+PN_NEON_INLINE void nattn_values32(nattn_cols c, const float *p, float *o, const float e[2], const uint32_t type)
 {
-    float32x4_t s0 = vdupq_n_f32(0), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;
-    for (size_t t = lo; t < hi; t++) {
-        size_t at = t * a->d_v + i;
-        float32x4_t pv = vdupq_n_f32(p[t]);
-        s0 = vfmaq_f32(s0, pv, nops_load(a->v, at, half));
-        s1 = vfmaq_f32(s1, pv, nops_load(a->v, at + 4, half));
-        s2 = vfmaq_f32(s2, pv, nops_load(a->v, at + 8, half));
-        s3 = vfmaq_f32(s3, pv, nops_load(a->v, at + 12, half));
-        s4 = vfmaq_f32(s4, pv, nops_load(a->v, at + 16, half));
-        s5 = vfmaq_f32(s5, pv, nops_load(a->v, at + 20, half));
-        s6 = vfmaq_f32(s6, pv, nops_load(a->v, at + 24, half));
-        s7 = vfmaq_f32(s7, pv, nops_load(a->v, at + 28, half));
+    float32x4_t s[8];
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++)
+        s[i] = vdupq_n_f32(0);
+    for (size_t t = c.lo; t < c.hi; t++) {
+        float32x4_t v[8];
+        pn_neon_kv32(c.v + t * c.row_bytes, v, type);
+        PN_UNROLL
+        for (size_t i = 0; i < 8; i++)
+            s[i] = vfmaq_n_f32(s[i], v[i], p[t]);
     }
-    nops_merge4(o + i, s0, ea, eb);
-    nops_merge4(o + i + 4, s1, ea, eb);
-    nops_merge4(o + i + 8, s2, ea, eb);
-    nops_merge4(o + i + 12, s3, ea, eb);
-    nops_merge4(o + i + 16, s4, ea, eb);
-    nops_merge4(o + i + 20, s5, ea, eb);
-    nops_merge4(o + i + 24, s6, ea, eb);
-    nops_merge4(o + i + 28, s7, ea, eb);
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++)
+        nattn_merge4(o + 4 * i, s[i], e[0], e[1]);
 }
 
-/* Sums s of one query: += q * v, 16 columns. */
-#define NOPS_ADD4(s) \
-    (s##0 = vfmaq_f32(s##0, q, v0), s##1 = vfmaq_f32(s##1, q, v1), s##2 = vfmaq_f32(s##2, q, v2), \
-     s##3 = vfmaq_f32(s##3, q, v3))
-
-/* 16 columns of four queries that see the same tokens. */
-PN_NEON_INLINE void nops_values16x4(const pn_cpu_attn *a, const float *const p[4], float *const *o, size_t i,
-                                    size_t lo, size_t hi, const float *ea, const float *eb, const bool half)
-{
-    float32x4_t a0 = vdupq_n_f32(0), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-    float32x4_t c0 = a0, c1 = a0, c2 = a0, c3 = a0, d0 = a0, d1 = a0, d2 = a0, d3 = a0;
-    const float *pa = p[0], *pb = p[1], *pc = p[2], *pd = p[3];
-    for (size_t t = lo; t < hi; t++) {
-        size_t at = t * a->d_v + i;
-        float32x4_t v0 = nops_load(a->v, at, half), v1 = nops_load(a->v, at + 4, half);
-        float32x4_t v2 = nops_load(a->v, at + 8, half), v3 = nops_load(a->v, at + 12, half);
-        float32x4_t q = vld1q_dup_f32(pa + t);
-        NOPS_ADD4(a);
-        q = vld1q_dup_f32(pb + t);
-        NOPS_ADD4(b);
-        q = vld1q_dup_f32(pc + t);
-        NOPS_ADD4(c);
-        q = vld1q_dup_f32(pd + t);
-        NOPS_ADD4(d);
-    }
-    float32x4_t s[4][4] = {{a0, a1, a2, a3}, {b0, b1, b2, b3}, {c0, c1, c2, c3}, {d0, d1, d2, d3}};
-    for (size_t j = 0; j < 4; j++)
-        for (size_t n = 0; n < 4; n++)
-            nops_merge4(o[j] + i + 4 * n, s[j][n], ea[j], eb[j]);
-}
-
-#undef NOPS_ADD4
-
-PN_NEON_INLINE void nops_values_any(const pn_cpu_attn *a, const float *p, float *o, size_t i, size_t lo,
-                                    size_t hi, float ea, float eb, const bool half)
-{
-    for (; i + 32 <= a->d_v; i += 32)
-        nops_values32(a, p, o, i, lo, hi, ea, eb, half);
-    for (; i < a->d_v; i += 4)
-        nops_values_tail(a, p, o, i, PN_MIN((size_t)4, a->d_v - i), lo, hi, ea, eb, half);
-}
-
-/* Columns i .. d_v of one query. */
-static void nops_values(const pn_cpu_attn *a, const float *p, float *o, size_t i, size_t lo, size_t hi,
-                        float ea, float eb)
-{
-    if (a->type == PN_DTYPE_F16)
-        nops_values_any(a, p, o, i, lo, hi, ea, eb, true);
-    else
-        nops_values_any(a, p, o, i, lo, hi, ea, eb, false);
-}
-
-/* Returns the columns done: whole sixteens. */
-static size_t nops_values_x4(const pn_cpu_attn *a, const float *const p[4], float *const *o, size_t lo,
-                             size_t hi, const float *ea, const float *eb)
+/* n columns of one query. */
+PN_NEON_INLINE void nattn_values_as(const nattn_cols *c, const float *p, float *o, size_t n, const float e[2], const uint32_t type)
 {
     size_t i = 0;
-    for (; i + 16 <= a->d_v; i += 16) {
-        if (a->type == PN_DTYPE_F16)
-            nops_values16x4(a, p, o, i, lo, hi, ea, eb, true);
+    for (; i + 32 <= n; i += 32)
+        nattn_values32(nattn_cols_from(c, i, type), p, o + i, e, type);
+    if (!pn_neon_kv_is_block(type))
+        for (; i < n; i += 4)
+            nattn_values_tail(nattn_cols_from(c, i, type), p, o + i, PN_MIN((size_t)4, n - i), e, type);
+}
+
+static void nattn_values(const nattn_cols *c, uint32_t type, const float *p, float *o, size_t n, const float e[2])
+{
+    switch (type) {
+#define NATTN_CASE(t) case PN_DTYPE_##t: nattn_values_as(c, p, o, n, e, PN_DTYPE_##t); break;
+    PN_KV_EACH_TYPE(NATTN_CASE)
+#undef NATTN_CASE
+    default: PN_ASSERT(0); break;
+    }
+}
+
+/* 16 columns of the group's queries j .. j+4, which see the same tokens. */
+PN_NEON_INLINE void nattn_values16x4(const nattn_group *w, nattn_cols c, uint32_t j, size_t i, const uint32_t type)
+{
+    float32x4_t s[4][4];
+    PN_UNROLL
+    for (size_t n = 0; n < 4; n++)
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = vdupq_n_f32(0);
+    for (size_t t = c.lo; t < c.hi; t++) {
+        const uint8_t *v = c.v + t * c.row_bytes;
+        float32x4_t v0 = pn_neon_kv4(v, type), v1 = pn_neon_kv4(v + pn_neon_kv_bytes(4, type), type);
+        float32x4_t v2 = pn_neon_kv4(v + pn_neon_kv_bytes(8, type), type), v3 = pn_neon_kv4(v + pn_neon_kv_bytes(12, type), type);
+        PN_UNROLL
+        for (size_t n = 0; n < 4; n++) {
+            float32x4_t q = vld1q_dup_f32(w->p[j + n] + t);
+            s[n][0] = vfmaq_f32(s[n][0], q, v0);
+            s[n][1] = vfmaq_f32(s[n][1], q, v1);
+            s[n][2] = vfmaq_f32(s[n][2], q, v2);
+            s[n][3] = vfmaq_f32(s[n][3], q, v3);
+        }
+    }
+    PN_UNROLL
+    for (size_t n = 0; n < 4; n++)
+        PN_UNROLL
+        for (size_t e = 0; e < 4; e++)
+            nattn_merge4(w->a->o[w->j0 + j + n] + i + 4 * e, s[n][e], w->ea[j + n], w->eb[j + n]);
+}
+
+/* Columns i .. i+n of four queries, as many as whole sixteens; returns their number. */
+static size_t nattn_values_x4(const nattn_group *w, const nattn_cols *c, uint32_t type, uint32_t j, size_t i, size_t n)
+{
+    size_t done = 0;
+    for (; done + 16 <= n; done += 16) {
+        if (type == PN_DTYPE_F16)
+            nattn_values16x4(w, nattn_cols_from(c, done, PN_DTYPE_F16), j, i + done, PN_DTYPE_F16);
         else
-            nops_values16x4(a, p, o, i, lo, hi, ea, eb, false);
+            nattn_values16x4(w, nattn_cols_from(c, done, PN_DTYPE_F32), j, i + done, PN_DTYPE_F32);
     }
-    return i;
+    return done;
 }
 
-/* Merge the page's maximum and sum of query j into the running ones; *ea, *eb: factors for outputs. */
-static void nops_merge_sums(const pn_cpu_attn *a, uint32_t j, float m, float l, float *ea, float *eb)
+/* Columns i .. i+n of the whole group, which v holds as `type`. */
+static void nattn_columns(const nattn_group *w, const void *v, size_t row_bytes, uint32_t type, size_t i, size_t n)
 {
-    float top = a->m[j] > m ? a->m[j] : m, d[4] = {a->m[j] - top, m - top, 0, 0};
-    float32x4_t e = pn_neon_exp(vld1q_f32(d));
-    *ea = vgetq_lane_f32(e, 0);
-    *eb = vgetq_lane_f32(e, 1);
-    float lb = l * *eb;
-    a->l[j] = fmaf(a->l[j], *ea, lb);
-    a->m[j] = top;
-}
-
-static void nops_attn_group(const pn_cpu_attn *a, uint32_t j0, uint32_t g)
-{
-    float p[NOPS_GROUP][PN_KV_PAGE_TOKENS + 4], ea[NOPS_GROUP], eb[NOPS_GROUP];
-    size_t lo = PN_KV_PAGE_TOKENS, hi = 0;
-    for (uint32_t j = j0; j < j0 + g; j++) {
-        if (a->lo[j] < a->hi[j]) {
-            lo = PN_MIN(lo, (size_t)a->lo[j]);
-            hi = PN_MAX(hi, (size_t)a->hi[j]);
-        }
-    }
-    if (lo >= hi)
-        return;
-    nops_scores(a, j0, g, lo, hi, p);
-    for (uint32_t j = 0; j < g; j++) {
-        float m, l;
-        if (a->lo[j0 + j] >= a->hi[j0 + j])
-            continue;
-        l = nops_page_softmax(a, p[j], a->lo[j0 + j], a->hi[j0 + j], &m);
-        nops_merge_sums(a, j0 + j, m, l, ea + j, eb + j);
-    }
-    for (uint32_t j = 0; j < g;) {
-        size_t l0 = a->lo[j0 + j], h0 = a->hi[j0 + j], done = 0;
-        uint32_t same = 1;
-        while (same < 4 && j + same < g && a->lo[j0 + j + same] == l0 && a->hi[j0 + j + same] == h0)
+    const uint16_t *lo = w->a->lo + w->j0, *hi = w->a->hi + w->j0;
+    for (uint32_t j = 0, same; j < w->n; j += same) {
+        const nattn_cols c = {v, row_bytes, lo[j], hi[j]};
+        size_t done = 0;
+        for (same = 1; same < 4 && j + same < w->n && lo[j + same] == lo[j] && hi[j + same] == hi[j];)
             same++;
-        if (l0 < h0 && same == 4) {
-            const float *const four[4] = {p[j], p[j + 1], p[j + 2], p[j + 3]};
-            done = nops_values_x4(a, four, a->o + j0 + j, l0, h0, ea + j, eb + j);
+        if (c.lo >= c.hi)
+            continue;
+        if (same == 4)
+            done = nattn_values_x4(w, &c, type, j, i, n);
+        for (uint32_t m = 0; m < same && done < n; m++) {
+            const float e[2] = {w->ea[j + m], w->eb[j + m]};
+            const nattn_cols rest = {c.v + pn_cpu_kv_row(type, done), row_bytes, c.lo, c.hi};
+            nattn_values(&rest, type, w->p[j + m], w->a->o[w->j0 + j + m] + i + done, n - done, e);
         }
-        for (uint32_t n = 0; n < same && l0 < h0; n++)
-            nops_values(a, p[j + n], a->o[j0 + j + n], done, l0, h0, ea[j + n], eb[j + n]);
-        j += same;
     }
+}
+
+/* Values of a block type for several queries: 32 columns at a time become floats. */
+static void nattn_tiles(const nattn_group *w)
+{
+    float tile[PN_KV_PAGE_TOKENS][32];
+    const pn_cpu_attn *a = w->a;
+    size_t row_bytes = pn_cpu_kv_row(a->v_type, a->d_v);
+    for (size_t i = 0; i < a->d_v; i += 32) {
+        const uint8_t *v = (const uint8_t *)a->v + pn_cpu_kv_row(a->v_type, i);
+        for (size_t t = w->lo; t < w->hi; t++)
+            pn_neon_kv_decode(a->v_type, v + t * row_bytes, tile[t], 32);
+        nattn_columns(w, tile, sizeof tile[0], PN_DTYPE_F32, i, 32);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ */
+
+static void nattn_page(nattn_group *w)
+{
+    const pn_cpu_attn *a = w->a;
+    w->lo = PN_KV_PAGE_TOKENS;
+    w->hi = 0;
+    for (uint32_t j = w->j0; j < w->j0 + w->n; j++) {
+        if (a->lo[j] < a->hi[j]) {
+            w->lo = PN_MIN(w->lo, (size_t)a->lo[j]);
+            w->hi = PN_MAX(w->hi, (size_t)a->hi[j]);
+        }
+    }
+    if (w->lo >= w->hi)
+        return;
+    nattn_scores(w);
+    for (uint32_t j = 0; j < w->n; j++)
+        if (a->lo[w->j0 + j] < a->hi[w->j0 + j])
+            nattn_merge_sums(w, j);
+    if (w->n > 1 && pn_neon_kv_is_block(a->v_type))
+        nattn_tiles(w);
+    else
+        nattn_columns(w, a->v, pn_cpu_kv_row(a->v_type, a->d_v), a->v_type, 0, a->d_v);
 }
 
 PN_INTERNAL void pn_neon_attn(const pn_cpu_attn *a)
 {
-    for (uint32_t j = 0; j < a->n_q; j += NOPS_GROUP)
-        nops_attn_group(a, j, PN_MIN((uint32_t)NOPS_GROUP, a->n_q - j));
+    nattn_group w;
+    w.a = a;
+    for (w.j0 = 0; w.j0 < a->n_q; w.j0 += NATTN_GROUP) {
+        w.n = PN_MIN((uint32_t)NATTN_GROUP, a->n_q - w.j0);
+        nattn_page(&w);
+    }
 }
 
-#undef NOPS_GROUP
-#undef NOPS_KEY_MAX
+#undef NATTN_GROUP
+#undef NATTN_KEY_MAX
 
 #endif /* PN_CPU_ARM64 */
 
-typedef int pn_cpu_neon_ops_not_empty;          /* ISO C wants a declaration in every file */
+typedef int pn_cpu_neon_attn_not_empty;         /* ISO C wants a declaration in every file */
 #endif
 
 /* ---- Begin cpu/pn_cpu_neon_unpack.c ---- */
@@ -51422,6 +52433,7 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
 #include <inttypes.h>
 
 /* includes base/pn_err.h */
+/* includes cpu/pn_cpu.h */
 
 /* ------------------------------------------------------------------------------------------
  * Sizes
@@ -51489,6 +52501,19 @@ PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t t
     return b;
 }
 
+PN_INTERNAL pn_status pn_kv_check_type(const pn_state_spec *spec, uint32_t type, pn_err *err)
+{
+    if (!pn_kv_type_name((pn_dtype)type))
+        return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s, expected f32, f16, q8_0, q5_1, q5_0, q4_1 or q4_0",
+                       pn_dtype_name((pn_dtype)type));
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        if (!pn_kv_type_fits(&spec->group[g], type))
+            return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s is made of blocks of 32, but the model's heads have %" PRIu32
+                           " keys and %" PRIu32 " values: use f16", pn_kv_type_name((pn_dtype)type), spec->group[g].d_k,
+                           spec->group[g].d_v);
+    return PN_OK;
+}
+
 /* Oldest position that the query at `pos` sees. */
 static uint32_t kv_first_visible(const pn_stream_group *g, uint32_t pos)
 {
@@ -51513,7 +52538,8 @@ static pn_kv_page *kv_page_new(pn_mem *mem, uint64_t page_bytes, uint32_t type)
     kv_block *b = pn_mem_alloc(mem, PN_ACCT_KV_RESERVE, (size_t)(KV_HEAD + page_bytes));
     if (!b)
         return NULL;
-    *b = (kv_block){.page = {.data = (uint8_t *)b + KV_HEAD, .k_type = (uint8_t)type, .v_type = (uint8_t)type},
+    *b = (kv_block){.page = {.data = (uint8_t *)b + KV_HEAD, .k_type = (uint8_t)type, .v_type = (uint8_t)type,
+                             .rotated = pn_kv_is_block(type)},
                     .mem = mem, .bytes = KV_HEAD + page_bytes};
     return &b->page;
 }
@@ -51679,6 +52705,8 @@ PN_INTERNAL void pn_kv_trim(pn_kv *kv)
  * Moving on
  * ------------------------------------------------------------------------------------------ */
 
+static bool kv_is_converted(const pn_kv *kv, const pn_kv_page *p) { return p->k_type != kv->type; }
+
 /* The sequence lets go of table entry i. */
 static void kv_drop(pn_kv *kv, pn_kv_group *g, uint32_t i)
 {
@@ -51688,23 +52716,30 @@ static void kv_drop(pn_kv *kv, pn_kv_group *g, uint32_t i)
         return;
     if (p->common) {
         pn_kv_release(p);
-    } else if (kv->retired) {
+    } else if (kv->retired || kv_is_converted(kv, p)) {
         kv_page_free(p);
+        g->n_pages--;
     } else {
         p->refs = 0;
         g->free[g->n_free++] = p;
     }
 }
 
-static pn_kv_page *kv_take(pn_kv_group *g)
+/* It is a table's from now on, and no mere promise any more. */
+static void kv_write(pn_kv_page *p)
 {
-    PN_ASSERT(g->n_free > 0);
-    pn_kv_page *p = g->free[--g->n_free];
     kv_block *b = (kv_block *)(void *)p;
     p->refs = 1;
     if (!b->written)
         pn_mem_move(b->mem, PN_ACCT_KV_RESERVE, PN_ACCT_KV, (size_t)b->bytes);
     b->written = true;
+}
+
+static pn_kv_page *kv_take(pn_kv_group *g)
+{
+    PN_ASSERT(g->n_free > 0);
+    pn_kv_page *p = g->free[--g->n_free];
+    kv_write(p);
     return p;
 }
 
@@ -51737,7 +52772,6 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
 static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t i)
 {
     pn_kv_page *p = kv_take(g);
-    p->rotated = g->table[i]->rotated;
     memcpy(p->data, g->table[i]->data, (size_t)g->page_bytes);
     kv_drop(kv, g, i);
     g->table[i] = p;
@@ -51811,6 +52845,8 @@ PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t gi, uint32_t i)
     if (i >= kv_table_len(kv->length) || !g->table[i])
         return NULL;
     pn_kv_page *p = g->table[i];
+    if (kv_is_converted(kv, p))
+        return NULL;
     if (!p->common && !kv_make_common(kv, g, p))
         return NULL;
     pn_kv_retain(p);
@@ -51839,6 +52875,123 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
     }
     kv->length = n;
     return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Smaller pages
+ * ------------------------------------------------------------------------------------------ */
+
+enum { KV_PIECE = PN_CPU_ROTATION_MAX };        /* elements converted at a time: whole blocks, whole rotations */
+
+/* n elements of a plane; rotation 0: none. */
+static void kv_convert_plane(const uint8_t *src, uint32_t from, uint8_t *dst, uint32_t to, size_t n, size_t rotation)
+{
+    const pn_cpu_kernels *k = pn_cpu_get();
+    float x[KV_PIECE];
+    for (size_t at = 0; at < n; at += KV_PIECE) {
+        size_t m = PN_MIN((size_t)KV_PIECE, n - at);
+        k->kv_decode(from, src + pn_kv_elem_bytes(from, at), x, m);
+        if (rotation)
+            k->hadamard(x, m, rotation);
+        k->kv_encode(to, x, dst + pn_kv_elem_bytes(to, at), m);
+    }
+}
+
+/* The first `rows` tokens of every plane. */
+static void kv_convert(const pn_stream_group *g, const pn_kv_page *src, pn_kv_page *dst, size_t rows)
+{
+    size_t rotation = dst->rotated && !src->rotated ? pn_cpu_rotation(g->d_k) : 0;
+    for (uint32_t i = 0; i < g->n_layers * g->n_heads; i++) {
+        uint32_t layer = i / g->n_heads, head = i % g->n_heads;
+        kv_convert_plane(pn_kv_k_plane(g, src, layer, head), src->k_type, pn_kv_k_plane(g, dst, layer, head), dst->k_type,
+                         rows * g->d_k, rotation);
+        kv_convert_plane(pn_kv_v_plane(g, src, layer, head), src->v_type, pn_kv_v_plane(g, dst, layer, head), dst->v_type,
+                         rows * g->d_v, 0);
+    }
+}
+
+/* What converting page i of group gi would free; 0: it may not be. */
+static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    const pn_stream_group *sg = &kv->spec->group[gi];
+    const pn_kv_page *p = kv->group[gi].table[i];
+    if (!kv->by_turn || kv->retired || sg->window || !pn_kv_type_fits(sg, type) || i == 0 || !p)
+        return 0;
+    /* One that is about to be copied already has its copy in the reserve. */
+    if (p->common && (p->refs > 1 || i == kv->length / PN_KV_PAGE_TOKENS))
+        return 0;
+    uint64_t now = pn_kv_page_bytes(sg, p->k_type, p->v_type), then = pn_kv_page_bytes(sg, type, type);
+    return now > then ? now - then : 0;
+}
+
+PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    const pn_stream_group *sg = &kv->spec->group[gi];
+    pn_kv_group *g = &kv->group[gi];
+    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type) : 0;
+    pn_kv_page *old = g->table[i], *p = frees ? kv_page_new(g->mem, pn_kv_page_bytes(sg, type, type), type) : NULL;
+    if (!p)
+        return 0;
+    kv_convert(sg, old, p, PN_MIN((size_t)PN_KV_PAGE_TOKENS, kv->length - (size_t)i * PN_KV_PAGE_TOKENS));
+    kv_write(p);
+    p->last_use = old->last_use;
+    g->table[i] = p;
+    if (old->common) {
+        pn_kv_release(old);
+        g->n_pages++;
+    } else {
+        kv_page_free(old);
+    }
+    return frees;
+}
+
+/* Table entries from 1 on that may be looked at. */
+static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
+{
+    uint32_t n = kv_table_len(kv->length);
+    return also_recent ? n : n - PN_MIN(n, 2u);
+}
+
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
+        for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+            bytes += kv_requant_frees(kv, g, i, type);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
+        for (uint32_t g = 0; g < kv->spec->n_groups && max_pages; g++) {
+            uint64_t freed = pn_kv_requant(kv, g, i, type);
+            bytes += freed;
+            max_pages -= freed != 0;
+        }
+    return bytes;
+}
+
+PN_INTERNAL uint32_t pn_kv_pristine(const pn_kv *kv)
+{
+    for (uint32_t i = 0; i < kv_table_len(kv->length); i++)
+        for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+            if (kv->group[g].table[i] && kv_is_converted(kv, kv->group[g].table[i]))
+                return i * PN_KV_PAGE_TOKENS;
+    return kv->length;
+}
+
+PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv)
+{
+    uint32_t type = kv->type;
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = 0; i < kv_table_len(kv->length); i++) {
+            const pn_kv_page *p = kv->group[g].table[i];
+            if (p && pn_kv_elem_bytes(p->k_type, 32) < pn_kv_elem_bytes(type, 32))
+                type = p->k_type;
+        }
+    return type;
 }
 #endif
 
@@ -52423,7 +53576,7 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
     PN_ASSERT(k->space < c->n_spaces && c->spaces[k->space].spec == kv->spec && c->spaces[k->space].type == kv->type);
     PN_ASSERT(k->n <= kv->length && (!state || k->n % PREFIX_PAGE == 0));
     pn_prefix_node *n = NULL;
-    size_t depth = 0, want = k->n / PREFIX_PAGE;
+    size_t depth = 0, want = PN_MIN(k->n, (size_t)pn_kv_pristine(kv)) / PREFIX_PAGE;
     for (; depth < want; depth++) {
         const pn_token *t = k->tokens + depth * PREFIX_PAGE;
         uint64_t hash = prefix_hash(c, k, n, t);
@@ -52442,7 +53595,7 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
         prefix_value(c, n, tick);
     }
     if (state)
-        prefix_add_state(c, depth == want ? n : NULL, state);
+        prefix_add_state(c, depth == k->n / PREFIX_PAGE ? n : NULL, state);
     if (n)
         n->pins--;
     return depth * PREFIX_PAGE;
@@ -52691,6 +53844,16 @@ PN_INTERNAL uint32_t pn_cpu_attn_chunks(const pn_exec *x, const pn_op *op)
     return blocks * attn_splits(x, op, blocks);
 }
 
+/* lane->rq: the queries as rotated keys want them. */
+static void attn_rotate(const pn_exec *x, cpu_lane *lane, uint32_t n_q, uint32_t d)
+{
+    for (uint32_t i = 0; i < n_q; i++) {
+        memcpy(lane->rotated + (size_t)i * d, lane->q[i], d * sizeof(float));
+        lane->rq[i] = lane->rotated + (size_t)i * d;
+    }
+    x->k->hadamard(lane->rotated, (size_t)n_q * d, pn_cpu_rotation(d));
+}
+
 /* Queries [row, row + n_rows) x [h0, h1), all of one kv head, against every page they can see. */
 static void attn_head(pn_exec *x, cpu_lane *lane, const pn_op *op, const pn_run *run, uint32_t row, uint32_t n_rows,
                       uint32_t h0, uint32_t h1)
@@ -52705,7 +53868,8 @@ static void attn_head(pn_exec *x, cpu_lane *lane, const pn_op *op, const pn_run 
         lane->m[i] = -INFINITY;
         lane->l[i] = 0;
     }
-    pn_cpu_attn a = {.q = lane->q, .lo = lane->lo, .hi = lane->hi, .n_q = n_q, .d_k = g->d_k, .d_v = g->d_v,
+    bool rotated = false;               /* once, where the first rotated page is met */
+    pn_cpu_attn a = {.lo = lane->lo, .hi = lane->hi, .n_q = n_q, .d_k = g->d_k, .d_v = g->d_v,
                      .scale = op->u.attn.scale, .softcap = op->u.attn.softcap, .m = lane->m, .l = lane->l,
                      .o = lane->o};
     uint32_t from = g->window && first + 1 > g->window ? first + 1 - g->window : 0;
@@ -52719,7 +53883,12 @@ static void attn_head(pn_exec *x, cpu_lane *lane, const pn_op *op, const pn_run 
             lane->lo[i] = (uint16_t)lo;
             lane->hi[i] = (uint16_t)PN_MAX(lo, hi);
         }
-        a.type = page->k_type;
+        if (page->rotated && !rotated)
+            attn_rotate(x, lane, n_q, g->d_k);
+        rotated = rotated || page->rotated;
+        a.q = page->rotated ? lane->rq : lane->q;
+        a.k_type = page->k_type;
+        a.v_type = page->v_type;
         a.k = pn_kv_k_plane(g, page, op->u.attn.layer, kvh);
         a.v = pn_kv_v_plane(g, page, op->u.attn.layer, kvh);
         x->k->attn(&a);
@@ -52844,12 +54013,10 @@ static void ops_rope_table(pn_exec *x, const pn_op *op, uint32_t r, uint32_t *ru
     }
 }
 
+/* Row `slot` of a head's plane.  Each token's row is encoded by itself, so chunking does not show. */
 static void ops_store_head(const pn_exec *x, const float *v, void *plane, uint32_t type, uint32_t d, uint32_t slot)
 {
-    if (type == PN_DTYPE_F32)
-        memcpy((float *)plane + (size_t)slot * d, v, d * sizeof *v);
-    else
-        x->k->f16_from_f32(v, (uint16_t *)plane + (size_t)slot * d, d);
+    x->k->kv_encode(type, v, (uint8_t *)plane + slot * pn_cpu_kv_row(type, d), d);
 }
 
 static void ops_rope_store(pn_exec *x, const pn_op *op, uint32_t r, uint32_t *run)
@@ -52873,6 +54040,8 @@ static void ops_rope_store(pn_exec *x, const pn_op *op, uint32_t r, uint32_t *ru
     const float *v = cpu_row(x, op->c, r);
     for (uint32_t h = 0; h < g->n_heads; h++) {
         x->k->rope(k + (size_t)h * g->d_k, cs, rope->n_rot, rope->neox);
+        if (page->rotated)
+            x->k->hadamard(k + (size_t)h * g->d_k, g->d_k, pn_cpu_rotation(g->d_k));
         ops_store_head(x, k + (size_t)h * g->d_k, pn_kv_k_plane(g, page, op->u.store.layer, h), page->k_type,
                        g->d_k, slot);
         ops_store_head(x, v + (size_t)h * g->d_v, pn_kv_v_plane(g, page, op->u.store.layer, h), page->v_type,
@@ -53253,7 +54422,7 @@ struct pn_device {
 
 typedef struct cpu_work {
     uint64_t lanes, next, n_chunks, lane0, lane_bytes, total;
-    uint64_t q, o, m, l, lo, hi;        /* within a lane; the tile is at 0 */
+    uint64_t q, o, m, l, lo, hi, rq, rotated;   /* within a lane; the tile is at 0 */
 } cpu_work;
 
 static uint64_t cpu_carve(uint64_t *at, uint64_t bytes)
@@ -53274,6 +54443,8 @@ static cpu_work cpu_work_layout(uint32_t n_threads, const pn_plan *p)
     w.l = cpu_carve(&at, n_q * 4);
     w.lo = cpu_carve(&at, n_q * 2);
     w.hi = cpu_carve(&at, n_q * 2);
+    w.rq = cpu_carve(&at, n_q * sizeof(float *));
+    w.rotated = cpu_carve(&at, n_q * p->max_head_dim * sizeof(float));
     w.lane_bytes = at;
     at = pn_align_up(p->scratch_bytes, 64);
     w.lanes = cpu_carve(&at, n_threads * sizeof(cpu_lane));
@@ -53301,6 +54472,8 @@ static void cpu_carve_lanes(pn_exec *x, uint8_t *work, const cpu_work *w)
             .tile = base,
             .q = (const float **)(void *)(base + w->q),
             .o = (float **)(void *)(base + w->o),
+            .rq = (const float **)(void *)(base + w->rq),
+            .rotated = (float *)(void *)(base + w->rotated),
             .m = (float *)(void *)(base + w->m),
             .l = (float *)(void *)(base + w->l),
             .lo = (uint16_t *)(void *)(base + w->lo),
@@ -55338,8 +56511,9 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_sessions = p->n_sessions ? p->n_sessions : 1;
     o->n_threads = threads;
     o->kv_type = p->has_kv_type ? p->kv_type : p->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
-    if (o->kv_type != PN_DTYPE_F16 && o->kv_type != PN_DTYPE_F32)
-        return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s, expected f16 or f32", pn_dtype_name(o->kv_type));
+    pn_status st = pn_kv_check_type(&d->state, o->kv_type, err);
+    if (st)
+        return st;
     memcpy(o->arch, d->arch_name, sizeof o->arch);
     o->n_params = d->n_params;
     o->weight_bytes = d->weight_bytes;
@@ -55353,7 +56527,7 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_vocab = d->n_vocab;
     pn_session_need n, floor_need;
     pn_need embed;
-    pn_status st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
+    st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
     uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
     if (!st)
         st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_part, &embed, err);
@@ -56140,7 +57314,7 @@ PN_INTERNAL void pn_cache_close(pn_die *die)
 /* 1 + the space of this session's pages; 0: nothing was kept yet. */
 static uint32_t *cache_space(const pn_session *s)
 {
-    return &s->model->spaces[s->kv_type == PN_DTYPE_F32][s->plans[0]->long_ctx];
+    return &s->model->spaces[2 * s->kv_type + s->plans[0]->long_ctx];
 }
 
 /* With the lock held.  False: nothing is known of the session's kind. */
@@ -56190,9 +57364,9 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
         return 0;
     pn_cache *c = &m->dies[0]->cache;
     pn_mutex_lock(&c->lock);
-    for (size_t i = 0; i < 4 && n > PN_KV_PAGE_TOKENS; i++) {
-        const pn_prefix_key k = {.space = m->spaces[i / 2][i % 2] - 1, .tokens = tokens, .n = n - 1};
-        if (m->spaces[i / 2][i % 2])
+    for (size_t i = 0; i < ENGINE_SPACES && n > PN_KV_PAGE_TOKENS; i++) {
+        const pn_prefix_key k = {.space = m->spaces[i] - 1, .tokens = tokens, .n = n - 1};
+        if (m->spaces[i])
             best = PN_MAX(best, pn_prefix_peek(c->tree, &k));
     }
     pn_mutex_unlock(&c->lock);
@@ -56284,9 +57458,9 @@ PN_INTERNAL void pn_cache_forget(pn_model *m)
         return;
     pn_cache *c = &m->dies[0]->cache;
     pn_mutex_lock(&c->lock);
-    for (size_t i = 0; i < 4; i++)
-        if (m->spaces[i / 2][i % 2])
-            pn_prefix_space_drop(c->tree, m->spaces[i / 2][i % 2] - 1);
+    for (size_t i = 0; i < ENGINE_SPACES; i++)
+        if (m->spaces[i])
+            pn_prefix_space_drop(c->tree, m->spaces[i] - 1);
     pn_mutex_unlock(&c->lock);
 }
 
@@ -56450,8 +57624,9 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     if (!m || m->vocab_only)
         return pn_fail(err, PN_E_INVALID, "%s", m ? "the model was loaded without weights" : "no model given");
     uint32_t kv_type = p.has_kv_type ? (uint32_t)p.kv_type : m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
-    if (kv_type != PN_DTYPE_F16 && kv_type != PN_DTYPE_F32)
-        return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s, expected f16 or f32", pn_dtype_name((pn_dtype)kv_type));
+    pn_status st = pn_kv_check_type(&m->desc.state, kv_type, err);
+    if (st)
+        return st;
     if (p.n_batch > ENGINE_MAX_BATCH)
         return pn_fail(err, PN_E_INVALID, "n_batch is %" PRIu32 ", expected 1 to %d (0: the default)", p.n_batch,
                        ENGINE_MAX_BATCH);
@@ -56461,7 +57636,7 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     pn_session *s = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *s);
     if (!s)
         return pn_fail_nomem(err, "a session", sizeof *s);
-    pn_status st = session_count(s, m, p.n_ctx, err);
+    st = session_count(s, m, p.n_ctx, err);
     if (st) {
         pn_mem_free(mem, PN_ACCT_MISC, s, sizeof *s);
         return st;
@@ -56526,6 +57701,42 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         s->apart = false;
     }
     return PN_OK;
+}
+
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    uint64_t bytes = 0, freed;
+    do {                        /* the lock is others', too: one page at a time */
+        pn_mutex_lock(pages);
+        freed = pn_kv_requant_some(&s->kv, type, also_recent, 1);
+        pn_mutex_unlock(pages);
+        bytes += freed;
+    } while (freed && pn_os_now() < deadline);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    uint64_t bytes = pn_kv_requant_gain(&s->kv, type, also_recent);
+    pn_mutex_unlock(pages);
+    return bytes;
+}
+
+PN_API void pn_session_kv_types(const pn_session *s, pn_dtype *configured, pn_dtype *smallest, int *degraded)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    uint32_t type = pn_kv_smallest(&s->kv);
+    pn_mutex_unlock(pages);
+    if (configured)
+        *configured = (pn_dtype)s->kv_type;
+    if (smallest)
+        *smallest = (pn_dtype)type;
+    if (degraded)
+        *degraded = type != s->kv_type;
 }
 
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)

@@ -3375,9 +3375,10 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"exact", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "slow reference arithmetic"}
 #define PN_ROW_BATCH \
     {"batch", "prefill-chunk", 0, PN_FLAG_INT, false, 1, 4096, "N", "512", "most rows of a step"}
+#define PN_KV_TYPE_CHOICE "f16|f32|q8_0|q5_1|q5_0|q4_1|q4_0"
 #define PN_ROW_KV_TYPE \
-    {"kv-type", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "f16|f32", "f16; f32 with --exact", \
-     "type of keys and values"}
+    {"kv-type", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, PN_KV_TYPE_CHOICE, "f16; f32 with --exact", \
+     "type of keys and values; the smaller, the more conversations fit"}
 #define PN_ROW_CTX(fallback, help) \
     {"ctx", "ctx-cap", 0, PN_FLAG_INT, false, 1, 1 << 30, "N", fallback, help}
 #define PN_ROW_JSON \
@@ -5061,7 +5062,7 @@ static void oai_error_numbers(pn_oai_error *e, const pn_budget_info *b, bool wai
              "{\"level\":\"%s\",\"host_available\":%" PRIu64 ",\"budget\":%" PRIu64 "},\"retryable\":%s,\"retry_after_ms\":%s,\"suggestion\":\"%s\"",
              (unsigned)b->requested_tokens, (unsigned)b->prompt_tokens, (unsigned)b->prompt_tokens, (unsigned)b->max_new_tokens, (unsigned)b->ctx_cap,
              b->kv_bytes_per_token, b->kv_bytes_needed, b->kv_bytes_available, b->fixed_bytes_needed, (unsigned)b->max_context_now,
-             (unsigned)b->max_context_alone, (unsigned)b->max_context_unpressured, pn_dtype_name(b->kv_type), by[b->limited_by],
+             (unsigned)b->max_context_alone, (unsigned)b->max_context_unpressured, pn_kv_type_name(b->kv_type), by[b->limited_by],
              pn_level_name(b->level), b->available, b->budget, waits ? "true" : "false", retry, say[b->suggestion]);
 }
 
@@ -13493,7 +13494,7 @@ static void begin_write_report(serve_ask *a)
     const pn_generate_result *w = &a->worst;
     a->report.len = a->report_head;
     pn_str_addf(&a->report, ",\"kv_type\":\"%s\",\"kv_degraded\":%s,\"effective_max_tokens\":%" PRIu32 ",\"stopped_by\":%s,\"parked_ms\":%.0f,"
-                "\"level_max\":\"%s\"", pn_dtype_name(w->kv_type), w->kv_degraded ? "true" : "false", w->max_tokens,
+                "\"level_max\":\"%s\"", pn_kv_type_name(w->kv_type), w->kv_degraded ? "true" : "false", w->max_tokens,
                 w->stopped_by_memory ? "\"memory\"" : "null", 1000 * w->parked_seconds, pn_level_name(w->level_max));
     if (a->reply)
         a->reply->p.report = pn_str_cstr(&a->report);
@@ -15721,7 +15722,7 @@ static void admin_text(pn_str *s, const char *key, const char *v)
 
 static const char *admin_kv_type(const serve_model *m)
 {
-    return m->params.has_kv_type && m->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16";
+    return pn_kv_type_name(m->params.has_kv_type ? m->params.kv_type : PN_DTYPE_F16);
 }
 
 /* Where the weights are. */
@@ -20843,7 +20844,7 @@ PN_INTERNAL bool pn_cli_kv_type(const pn_cli *c, pn_dtype *out)
 {
     const char *t = pn_args_text(&c->args, "kv-type", NULL);
     if (t)
-        *out = strcmp(t, "f32") == 0 ? PN_DTYPE_F32 : PN_DTYPE_F16;
+        *out = pn_dtype_parse(t);
     return t != NULL;
 }
 
@@ -21832,7 +21833,7 @@ static void plan_json(pn_str *s, const pn_plan_info *p, bool fits)
     pn_out_json_u64(s, "n_batch", p->n_batch);
     pn_out_json_u64(s, "n_threads", p->n_threads);
     pn_out_json_u64(s, "n_sessions", p->n_sessions);
-    pn_out_json_text(s, "kv_type", p->kv_type == PN_DTYPE_F32 ? "f32" : "f16");
+    pn_out_json_text(s, "kv_type", pn_kv_type_name(p->kv_type));
     pn_out_json_bool(s, "fits", fits);
 }
 
@@ -21849,7 +21850,7 @@ static void plan_table(pn_str *s, const pn_plan_info *p, bool fits)
                 pn_out_count(p->n_params).text);
     pn_str_addf(s, "context %" PRIu32 " of %" PRIu32 " trained, %" PRIu32 " at once, batch %" PRIu32 ", %" PRIu32
                 " threads, KV %s\n\n", p->n_ctx, p->n_ctx_train, p->n_sessions, p->n_batch, p->n_threads,
-                p->kv_type == PN_DTYPE_F32 ? "f32" : "f16");
+                pn_kv_type_name(p->kv_type));
     snprintf(note, sizeof note, "%s read for each token", pn_out_bytes(p->weight_bytes_per_token).text);
     plan_row(s, "weights", p->weight_bytes, note);
     plan_row(s, "vocabulary", p->vocab_bytes, "estimated");
@@ -24071,7 +24072,7 @@ static const pn_flag serve_flags[] = {
     {"max-sessions", NULL, 0, PN_FLAG_INT, true, 1, 1 << 20, "N", "no cap", "conversations at once"},
     {"max-concurrent", NULL, 0, PN_FLAG_INT, true, 1, 1024, "N", "8", "requests worked on at once; others wait"},
     {"reasoning-budget", NULL, 0, PN_FLAG_INT, true, 0, 1 << 30, "N", "no limit", "most tokens of reasoning"},
-    {"kv-type", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, "f16|f32", "f16", "type of keys and values"},
+    {"kv-type", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, PN_KV_TYPE_CHOICE, "f16", "type of keys and values"},
     {"residency", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, "auto|map|anon", "auto", "weights mapped from the file, or read into memory of their own"},
     {"template", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "Jinja instead of the model's own chat template"},
     {"host", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "ADDRESS", "127.0.0.1", "address to listen on"},

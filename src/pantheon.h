@@ -321,6 +321,7 @@ typedef enum pn_dtype {
 
 PN_API const char *pn_dtype_name(pn_dtype t);           /* "Q4_K"; "?" for a hole */
 PN_API pn_dtype pn_dtype_parse(const char *name);       /* case-insensitive; PN_DTYPE_COUNT: unknown */
+PN_API const char *pn_kv_type_name(pn_dtype t);         /* "q8_0", as --kv-type spells it; NULL: not for keys and values */
 PN_API uint32_t pn_dtype_block_elems(pn_dtype t);       /* 0: no such type */
 PN_API uint32_t pn_dtype_block_bytes(pn_dtype t);
 
@@ -397,7 +398,7 @@ typedef struct pn_plan_params {
     uint32_t n_sessions;        /* at once; 0: 1 */
     uint32_t n_batch;           /* most rows of a step; 0: 512 */
     uint32_t n_threads;         /* 0: the engine's */
-    pn_dtype kv_type;           /* PN_DTYPE_F16 or F32; 0 (F32's value) with has_kv_type 0: F16 */
+    pn_dtype kv_type;           /* as for pn_session_params */
     int has_kv_type;
     int exact;                  /* reference arithmetic (see pn_model_params) */
     const uint32_t *dies;       /* [n_dies] as for pn_model_params; available_bytes is what is free there, too */
@@ -679,7 +680,8 @@ typedef struct pn_session_params {
     size_t size;
     uint32_t n_ctx;             /* most tokens held; 0: min(trained, what memory allows) */
     uint32_t n_batch;           /* most rows of a step; 0: 512 */
-    pn_dtype kv_type;           /* PN_DTYPE_F16 or PN_DTYPE_F32, with has_kv_type 1 */
+    pn_dtype kv_type;           /* F32, F16, Q8_0, Q5_1, Q5_0, Q4_1 or Q4_0, with has_kv_type 1; the types of blocks
+                                   want heads whose sizes are multiples of 32 (PN_E_UNSUPPORTED) */
     int has_kv_type;            /* 0: F16, or F32 for an exact model */
     int by_turn;                /* 1: memory for keys and values is taken when a turn begins and what it did not use
                                    goes back at its end; 0: all of n_ctx at once, for as long as the session lives */
@@ -722,6 +724,12 @@ PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out);
 PN_API uint32_t pn_session_capacity(const pn_session *s);      /* n_ctx in effect */
 PN_API uint32_t pn_session_length(const pn_session *s);        /* tokens evaluated */
 PN_API const pn_token *pn_session_tokens(const pn_session *s); /* borrowed until the next call on s */
+
+/* What its keys and values are stored as: what it was opened with, and the smallest type of any part of them now.
+ * degraded 1: they differ, for memory pressure made older parts of a session by the turn smaller.  That is for good:
+ * from there on its results are close to an undisturbed session's, not the same bits, until it is truncated to before
+ * those parts.  Each pointer may be NULL. */
+PN_API void pn_session_kv_types(const pn_session *s, pn_dtype *configured, pn_dtype *smallest, int *degraded);
 
 /* Append `n` tokens: compute their keys and values and the logits after the last one.  The call works
  * in steps of n_batch rows; when it fails or is cancelled the steps already finished stay, and

@@ -31,9 +31,9 @@ drop_files()
 	num/pn_dtype.c num/pn_math.c num/pn_tab_iq.c num/pn_quant.c num/pn_quant_32.c num/pn_quant_4.c
 	num/pn_quant_k.c num/pn_quant_kenc.c num/pn_quant_iq.c
 	cpu/pn_cpu_unpack.c cpu/pn_cpu_ref.c cpu/pn_cpu_x86.c cpu/pn_cpu_sse41.c cpu/pn_cpu_avx2_unpack.c
-	cpu/pn_cpu_avx2_ops.c cpu/pn_cpu_avx2_float.c cpu/pn_cpu_avx2.c cpu/pn_cpu_avx512.c
+	cpu/pn_cpu_avx2_ops.c cpu/pn_cpu_avx2_kv.c cpu/pn_cpu_avx2_attn.c cpu/pn_cpu_avx2_float.c cpu/pn_cpu_avx2.c cpu/pn_cpu_avx512.c
 	cpu/pn_cpu_avx512vnni.c cpu/pn_cpu_dotprod.c cpu/pn_cpu_neon.c cpu/pn_cpu_neon_float.c
-	cpu/pn_cpu_neon_ops.c cpu/pn_cpu_neon_unpack.c cpu/pn_cpu.c
+	cpu/pn_cpu_neon_ops.c cpu/pn_cpu_neon_kv.c cpu/pn_cpu_neon_attn.c cpu/pn_cpu_neon_unpack.c cpu/pn_cpu.c
 	format/pn_gguf.c format/pn_gguf_write.c format/pn_weights.c
 	text/pn_tab_unicode.c text/pn_unicode.c text/pn_lex.c text/pn_pretok_rules.c text/pn_pretok.c
 	text/pn_merge.c text/pn_bpe.c text/pn_spm.c text/pn_unigram.c text/pn_wordpiece.c text/pn_rwkv_trie.c

@@ -363,7 +363,7 @@ PN_INTERNAL bool pn_cli_kv_type(const pn_cli *c, pn_dtype *out)
 {
     const char *t = pn_args_text(&c->args, "kv-type", NULL);
     if (t)
-        *out = strcmp(t, "f32") == 0 ? PN_DTYPE_F32 : PN_DTYPE_F16;
+        *out = pn_dtype_parse(t);
     return t != NULL;
 }
 

@@ -192,9 +192,10 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"exact", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "slow reference arithmetic"}
 #define PN_ROW_BATCH \
     {"batch", "prefill-chunk", 0, PN_FLAG_INT, false, 1, 4096, "N", "512", "most rows of a step"}
+#define PN_KV_TYPE_CHOICE "f16|f32|q8_0|q5_1|q5_0|q4_1|q4_0"
 #define PN_ROW_KV_TYPE \
-    {"kv-type", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "f16|f32", "f16; f32 with --exact", \
-     "type of keys and values"}
+    {"kv-type", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, PN_KV_TYPE_CHOICE, "f16; f32 with --exact", \
+     "type of keys and values; the smaller, the more conversations fit"}
 #define PN_ROW_CTX(fallback, help) \
     {"ctx", "ctx-cap", 0, PN_FLAG_INT, false, 1, 1 << 30, "N", fallback, help}
 #define PN_ROW_JSON \

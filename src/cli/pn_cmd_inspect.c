@@ -269,7 +269,7 @@ static void plan_json(pn_str *s, const pn_plan_info *p, bool fits)
     pn_out_json_u64(s, "n_batch", p->n_batch);
     pn_out_json_u64(s, "n_threads", p->n_threads);
     pn_out_json_u64(s, "n_sessions", p->n_sessions);
-    pn_out_json_text(s, "kv_type", p->kv_type == PN_DTYPE_F32 ? "f32" : "f16");
+    pn_out_json_text(s, "kv_type", pn_kv_type_name(p->kv_type));
     pn_out_json_bool(s, "fits", fits);
 }
 
@@ -286,7 +286,7 @@ static void plan_table(pn_str *s, const pn_plan_info *p, bool fits)
                 pn_out_count(p->n_params).text);
     pn_str_addf(s, "context %" PRIu32 " of %" PRIu32 " trained, %" PRIu32 " at once, batch %" PRIu32 ", %" PRIu32
                 " threads, KV %s\n\n", p->n_ctx, p->n_ctx_train, p->n_sessions, p->n_batch, p->n_threads,
-                p->kv_type == PN_DTYPE_F32 ? "f32" : "f16");
+                pn_kv_type_name(p->kv_type));
     snprintf(note, sizeof note, "%s read for each token", pn_out_bytes(p->weight_bytes_per_token).text);
     plan_row(s, "weights", p->weight_bytes, note);
     plan_row(s, "vocabulary", p->vocab_bytes, "estimated");

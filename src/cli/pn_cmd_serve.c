@@ -23,7 +23,7 @@ static const pn_flag serve_flags[] = {
     {"max-sessions", NULL, 0, PN_FLAG_INT, true, 1, 1 << 20, "N", "no cap", "conversations at once"},
     {"max-concurrent", NULL, 0, PN_FLAG_INT, true, 1, 1024, "N", "8", "requests worked on at once; others wait"},
     {"reasoning-budget", NULL, 0, PN_FLAG_INT, true, 0, 1 << 30, "N", "no limit", "most tokens of reasoning"},
-    {"kv-type", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, "f16|f32", "f16", "type of keys and values"},
+    {"kv-type", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, PN_KV_TYPE_CHOICE, "f16", "type of keys and values"},
     {"residency", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, "auto|map|anon", "auto", "weights mapped from the file, or read into memory of their own"},
     {"template", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "Jinja instead of the model's own chat template"},
     {"host", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "ADDRESS", "127.0.0.1", "address to listen on"},

@@ -27,6 +27,12 @@
  *       M' = max(M, m); a = exp(M - M'), b = exp(m - M'); L' = fma(L, a, l * b);
  *       O'[i] = fma(O[i], a, o[i] * b).  The first page starts from M = -inf, L = 0, O = 0 with
  *       exp(-inf) = 0.  An attention sink joins last as a page with m = sink, l = 1, o = 0.
+ *       k_t and v_t are the f32 values that num/pn_quant decodes the page's bytes to: d * code, which
+ *       is exact, and with a minimum m one rounding of d * code + m.  So the order knows no types, and
+ *       no kernel multiplies codes as integers here.
+ *   Rotation (hadamard): each run of b elements, b the largest power of two that divides the row (at
+ *       most PN_CPU_ROTATION_MAX), in stages of distance 1, 2, 4, ... b/2: (x, y) -> (x + y, x - y);
+ *       then every element times the f32 nearest to 1/sqrt(b).  No sum depends on a vector's width.
  *   RMS norm: sum of squares in the 16-partial-sum order above (fma), mean, then
  *       y = (x * (1 / sqrt(mean + eps))) * w.
  *   exp, tanh, silu, gelu: the polynomials of num/pn_math.c, step by step.
@@ -38,6 +44,16 @@
 #define PN_CPU_H
 
 #include "num/pn_dtype.h"
+
+/* In front of a loop of up to 8 rounds over an array of vectors: written out, so that the array lives in
+ * registers.  gcc does not do that by itself at -O2. */
+#if defined(__clang__)
+#define PN_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__) && __GNUC__ >= 8
+#define PN_UNROLL _Pragma("GCC unroll 8")
+#else
+#define PN_UNROLL
+#endif
 
 /* What a weight type is multiplied with. */
 typedef enum pn_act_kind {
@@ -97,8 +113,8 @@ typedef struct pn_cpu_attn {
     const float *const *q;      /* [n_q] pointers to d_k floats */
     const uint16_t *lo, *hi;    /* [n_q] visible tokens of this page: lo <= t < hi; lo == hi: none */
     uint32_t n_q;
-    const void *k, *v;          /* [PN_KV_PAGE_TOKENS][d_k], [..][d_v], row-major, `type` */
-    uint32_t type;              /* PN_DTYPE_F16 or PN_DTYPE_F32 */
+    const void *k, *v;          /* [PN_KV_PAGE_TOKENS][d_k], [..][d_v], row-major */
+    uint32_t k_type, v_type;    /* PN_KV_EACH_TYPE; of a block type d_k, d_v are multiples of 32 */
     uint32_t d_k, d_v;
     float scale, softcap;       /* softcap 0: none; else cap * tanh(s / cap) */
     float *m, *l;               /* [n_q] running maximum and sum */
@@ -128,12 +144,38 @@ typedef struct pn_cpu_kernels {
      * else (2i, 2i+1).  a' = a*cos - b*sin as fma(a, cos, -(b*sin)); b' = fma(a, sin, b*cos). */
     void (*rope)(float *head, const float *cs, uint32_t n_rot, bool neox);
 
-    void (*f16_from_f32)(const float *x, uint16_t *y, size_t n);
+    /* n elements to and from a type of keys and values (PN_KV_EACH_TYPE; n a multiple of its block):
+     * the bytes and the values of num/pn_quant. */
+    void (*kv_encode)(uint32_t type, const float *x, void *dst, size_t n);
+    void (*kv_decode)(uint32_t type, const void *src, float *y, size_t n);
+
+    /* n elements in place, as rows of which each is a multiple of b = pn_cpu_rotation(row). */
+    void (*hadamard)(float *x, size_t n, size_t b);
     void (*attn)(const pn_cpu_attn *a);
 
     /* In place, max subtracted, sum in ascending order. */
     void (*softmax)(float *x, size_t n);
 } pn_cpu_kernels;
+
+/* Bytes of a row of n keys' or values' elements. */
+static inline size_t pn_cpu_kv_row(uint32_t type, size_t n)
+{
+    const pn_dtype_info *t = pn_dtype_get(type);
+    return n / t->block_elems * t->block_bytes;
+}
+
+#define PN_CPU_ROTATION_MAX 2048
+
+/* How many elements of a row of n are rotated together, and the factor after the last stage. */
+static inline size_t pn_cpu_rotation(size_t n) { return PN_MIN(n & (~n + 1), (size_t)PN_CPU_ROTATION_MAX); }
+
+static inline float pn_cpu_rotation_scale(size_t b)
+{
+    float s = 1;
+    for (; b >= 4; b /= 4)
+        s *= 0.5f;
+    return b == 2 ? s * 0x1.6a09e6p-1f : s;     /* 1/sqrt(2), rounded */
+}
 
 /* Scratch a thread needs for matmul and matmul_exact with rows of at most k elements and steps of m
  * rows; the same for every ISA, so that plans do not depend on the machine. */

@@ -181,8 +181,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512(void)
         .name = "avx512", .quant = pn_avx2_quant, .matmul = avx512_matmul,
         .matmul_exact = pn_avx2_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
         .axpy = pn_avx2_axpy, .scale = pn_avx2_scale, .glu = pn_avx2_glu,
-        .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .f16_from_f32 = pn_avx2_f16_from_f32,
-        .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
+        .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .kv_encode = pn_avx2_kv_encode,
+        .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
     };
     return pn_x86_probe() >= PN_X86_AVX512 ? &table : NULL;
 }

@@ -289,8 +289,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_neon(void)
         .name = "neon", .quant = pn_neon_quant, .matmul = neon_matmul,
         .matmul_exact = pn_neon_matmul_exact, .rms_norm = pn_neon_rms_norm, .add = pn_neon_add,
         .axpy = pn_neon_axpy, .scale = pn_neon_scale, .glu = pn_neon_glu,
-        .softcap = pn_neon_softcap, .rope = pn_neon_rope, .f16_from_f32 = pn_neon_f16_from_f32,
-        .attn = pn_neon_attn, .softmax = pn_neon_softmax,
+        .softcap = pn_neon_softcap, .rope = pn_neon_rope, .kv_encode = pn_neon_kv_encode,
+        .kv_decode = pn_neon_kv_decode, .hadamard = pn_neon_hadamard, .attn = pn_neon_attn, .softmax = pn_neon_softmax,
     };
     return &table;
 }

@@ -246,12 +246,6 @@ PN_INTERNAL void pn_ref_rope(float *head, const float *cs, uint32_t n_rot, bool 
     }
 }
 
-PN_INTERNAL void pn_ref_f16_from_f32(const float *x, uint16_t *y, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        y[i] = pn_f16_from_f32(x[i]);
-}
-
 PN_INTERNAL void pn_ref_softmax(float *x, size_t n)
 {
     float m = -INFINITY, sum = 0;
@@ -267,24 +261,67 @@ PN_INTERNAL void pn_ref_softmax(float *x, size_t n)
 }
 
 /* ------------------------------------------------------------------------------------------
- * Attention
+ * Keys and values
  * ------------------------------------------------------------------------------------------ */
 
-static float ref_kv(const void *base, uint32_t type, size_t i)
+PN_INTERNAL void pn_ref_kv_encode(uint32_t type, const float *x, void *dst, size_t n)
 {
-    return type == PN_DTYPE_F16 ? pn_f32_from_f16(((const uint16_t *)base)[i]) : ((const float *)base)[i];
+    bool known = pn_quant_row(type, x, dst, n);
+    PN_ASSERT(known);
+    (void)known;
+}
+
+PN_INTERNAL void pn_ref_kv_decode(uint32_t type, const void *src, float *y, size_t n) { pn_dequant_row(type, src, y, n); }
+
+PN_INTERNAL void pn_ref_hadamard(float *x, size_t n, size_t b)
+{
+    float scale = pn_cpu_rotation_scale(b);
+    for (size_t h = 1; h < b; h *= 2)
+        for (size_t i = 0; i < n; i++)
+            if (!(i & h)) {
+                float s = x[i] + x[i + h], d = x[i] - x[i + h];
+                x[i] = s;
+                x[i + h] = d;
+            }
+    for (size_t i = 0; i < n; i++)
+        x[i] = x[i] * scale;
+}
+
+/* Up to 32 elements from i on, a multiple of 32. */
+static void ref_kv(const void *base, uint32_t type, size_t i, float *y, size_t n)
+{
+    pn_dequant_row(type, (const uint8_t *)base + pn_cpu_kv_row(type, i), y, n);
 }
 
 static float ref_score(const pn_cpu_attn *a, const float *q, size_t t)
 {
-    float p[16] = {0};
-    for (size_t i = 0; i < a->d_k; i++)
-        p[i % 16] = pn_fmaf(q[i], ref_kv(a->k, a->type, t * a->d_k + i), p[i % 16]);
+    float p[16] = {0}, k[32];
+    for (size_t i = 0; i < a->d_k; i++) {
+        if (i % 32 == 0)
+            ref_kv(a->k, a->k_type, t * a->d_k + i, k, PN_MIN((size_t)32, a->d_k - i));
+        p[i % 16] = pn_fmaf(q[i], k[i % 32], p[i % 16]);
+    }
     for (size_t half = 8; half; half /= 2)
         for (size_t i = 0; i < half; i++)
             p[i] = p[i] + p[i + half];
     float s = p[0] * a->scale;
     return a->softcap != 0 ? a->softcap * pn_tanhf(s / a->softcap) : s;
+}
+
+/* o = o ea + (sum over t of p v) eb for n <= 32 columns from i on. */
+static void ref_values(const pn_cpu_attn *a, uint32_t j, const float *p, size_t i, float ea, float eb)
+{
+    float sum[32] = {0}, v[32];
+    size_t n = PN_MIN((size_t)32, a->d_v - i);
+    for (size_t t = a->lo[j]; t < a->hi[j]; t++) {
+        ref_kv(a->v, a->v_type, t * a->d_v + i, v, n);
+        for (size_t c = 0; c < n; c++)
+            sum[c] = pn_fmaf(p[t], v[c], sum[c]);
+    }
+    for (size_t c = 0; c < n; c++) {
+        float ob = sum[c] * eb;
+        a->o[j][i + c] = pn_fmaf(a->o[j][i + c], ea, ob);
+    }
 }
 
 /* One query: the page's (max, sum, out), then the merge with what came before. */
@@ -304,13 +341,8 @@ static void ref_attn_query(const pn_cpu_attn *a, uint32_t j)
     }
     float top = a->m[j] > m ? a->m[j] : m;
     float ea = pn_expf(a->m[j] - top), eb = pn_expf(m - top), lb = l * eb;
-    for (size_t i = 0; i < a->d_v; i++) {
-        float o = 0;
-        for (size_t t = lo; t < hi; t++)
-            o = pn_fmaf(p[t], ref_kv(a->v, a->type, t * a->d_v + i), o);
-        float ob = o * eb;
-        a->o[j][i] = pn_fmaf(a->o[j][i], ea, ob);
-    }
+    for (size_t i = 0; i < a->d_v; i += 32)
+        ref_values(a, j, p, i, ea, eb);
     a->l[j] = pn_fmaf(a->l[j], ea, lb);
     a->m[j] = top;
 }
@@ -327,7 +359,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_ref(void)
         .name = "ref", .quant = pn_ref_quant, .matmul = ref_matmul, .matmul_exact = ref_matmul_exact,
         .rms_norm = ref_rms_norm, .add = pn_ref_add, .axpy = pn_ref_axpy, .scale = pn_ref_scale,
         .glu = pn_ref_glu, .softcap = pn_ref_softcap, .rope = pn_ref_rope,
-        .f16_from_f32 = pn_ref_f16_from_f32, .attn = ref_attn, .softmax = pn_ref_softmax,
+        .kv_encode = pn_ref_kv_encode, .kv_decode = pn_ref_kv_decode, .hadamard = pn_ref_hadamard,
+        .attn = ref_attn, .softmax = pn_ref_softmax,
     };
     return &table;
 }

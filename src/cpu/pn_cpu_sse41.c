@@ -170,12 +170,61 @@ PN_SSE41 static void sse_add_scaled(float s, const float *x, float *y, size_t n)
 
 #define SSE_PIECE 256           /* floats converted at a time; a multiple of 16 */
 
-/* n values at i as floats: where they lie, or converted into buf. */
-static const float *sse_values(const void *base, uint32_t type, size_t i, size_t n, float *buf)
+/* 32 bits to bytes of 0 or 16; bit 8 * half2 + j belongs to byte j, half2 0 or 2. */
+PN_SSE41 static inline __m128i sse_fifth(uint32_t bits, int half2)
 {
+    const __m128i bit = _mm_set1_epi64x((long long)0x8040201008040201u);
+    __m128i spread = _mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm_set1_epi8((char)half2));
+    __m128i v = _mm_and_si128(_mm_shuffle_epi8(_mm_cvtsi32_si128((int)bits), spread), bit);
+    return _mm_and_si128(_mm_cmpeq_epi8(v, bit), _mm_set1_epi8(16));
+}
+
+/* The 32 codes of a block of keys or values, signed. */
+PN_SSE41 static void sse_kv_codes(const uint8_t *b, uint32_t type, __m128i c[2])
+{
+    size_t bytes = pn_cpu_kv_row(type, 32);
+    if (type == PN_DTYPE_Q8_0) {
+        c[0] = _mm_loadu_si128((const __m128i *)(const void *)(b + 2));
+        c[1] = _mm_loadu_si128((const __m128i *)(const void *)(b + 18));
+        return;
+    }
+    const __m128i low = _mm_set1_epi8(15);
+    __m128i n = _mm_loadu_si128((const __m128i *)(const void *)(b + bytes - 16));
+    bool five = type == PN_DTYPE_Q5_0 || type == PN_DTYPE_Q5_1;
+    __m128i off = _mm_set1_epi8(type == PN_DTYPE_Q4_0 ? 8 : type == PN_DTYPE_Q5_0 ? 16 : 0);
+    for (int i = 0; i < 2; i++) {
+        c[i] = _mm_and_si128(i ? _mm_srli_epi16(n, 4) : n, low);
+        if (five)
+            c[i] = _mm_or_si128(c[i], sse_fifth(pn_le32(b + bytes - 20), 2 * i));
+        c[i] = _mm_sub_epi8(c[i], off);
+    }
+}
+
+/* n values, whole blocks, as num/pn_quant decodes them: d * code is exact, so only the sum rounds. */
+PN_SSE41 static void sse_kv_blocks(const uint8_t *b, uint32_t type, float *y, size_t n)
+{
+    bool has_min = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1;
+    for (; n; n -= 32, y += 32, b += pn_cpu_kv_row(type, 32)) {
+        __m128 d = _mm_set1_ps(pn_f32_from_f16(pn_le16(b))), m = _mm_set1_ps(pn_f32_from_f16(pn_le16(b + 2)));
+        __m128i c[2];
+        sse_kv_codes(b, type, c);
+        for (int i = 0; i < 8; i++) {
+            __m128 v = _mm_mul_ps(d, _mm_cvtepi32_ps(_mm_cvtepi8_epi32(c[i / 4])));
+            _mm_storeu_ps(y + 4 * i, has_min ? _mm_add_ps(v, m) : v);
+            c[i / 4] = _mm_srli_si128(c[i / 4], 4);
+        }
+    }
+}
+
+/* n values at i as floats: where they lie, or converted into buf. */
+PN_SSE41 static const float *sse_values(const void *base, uint32_t type, size_t i, size_t n, float *buf)
+{
+    const uint8_t *at = (const uint8_t *)base + pn_cpu_kv_row(type, i);
     if (type == PN_DTYPE_F32)
         return (const float *)base + i;
-    for (size_t j = 0; j < n; j++)
+    if (type != PN_DTYPE_F16)
+        sse_kv_blocks(at, type, buf, n);
+    for (size_t j = 0; type == PN_DTYPE_F16 && j < n; j++)
         buf[j] = pn_f32_from_f16(((const uint16_t *)base)[i + j]);
     return buf;
 }
@@ -187,7 +236,7 @@ PN_SSE41 static float sse_score(const pn_cpu_attn *a, const float *q, size_t t)
     float buf[SSE_PIECE];
     for (size_t i = 0; i < a->d_k; i += SSE_PIECE) {
         size_t n = PN_MIN((size_t)SSE_PIECE, a->d_k - i), e = 0;
-        const float *k = sse_values(a->k, a->type, t * a->d_k + i, n, buf);
+        const float *k = sse_values(a->k, a->k_type, t * a->d_k + i, n, buf);
         for (; e + 16 <= n; e += 16)
             sse_dot_step(p, k + e, q + i + e);
         if (e < n) {
@@ -209,7 +258,7 @@ PN_SSE41 static void sse_merge(const pn_cpu_attn *a, const float *p, size_t lo, 
 {
     float page[SSE_PIECE] = {0}, buf[SSE_PIECE];
     for (size_t t = lo; t < hi; t++)
-        sse_add_scaled(p[t], sse_values(a->v, a->type, t * a->d_v + i, n, buf), page, n);
+        sse_add_scaled(p[t], sse_values(a->v, a->v_type, t * a->d_v + i, n, buf), page, n);
     for (size_t c = 0; c < n; c++) {
         o[i + c] = o[i + c] * ea;
         page[c] = page[c] * eb;
@@ -249,7 +298,8 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_sse41(void)
         .name = "sse41", .quant = pn_ref_quant, .matmul = sse_matmul, .matmul_exact = sse_matmul_exact,
         .rms_norm = sse_rms_norm, .add = pn_ref_add, .axpy = sse_add_scaled, .scale = pn_ref_scale,
         .glu = pn_ref_glu, .softcap = pn_ref_softcap, .rope = pn_ref_rope,
-        .f16_from_f32 = pn_ref_f16_from_f32, .attn = sse_attn, .softmax = pn_ref_softmax,
+        .kv_encode = pn_ref_kv_encode, .kv_decode = pn_ref_kv_decode, .hadamard = pn_ref_hadamard,
+        .attn = sse_attn, .softmax = pn_ref_softmax,
     };
     return pn_x86_probe() >= PN_X86_SSE41 ? &table : NULL;
 }

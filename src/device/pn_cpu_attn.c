@@ -37,6 +37,16 @@ PN_INTERNAL uint32_t pn_cpu_attn_chunks(const pn_exec *x, const pn_op *op)
     return blocks * attn_splits(x, op, blocks);
 }
 
+/* lane->rq: the queries as rotated keys want them. */
+static void attn_rotate(const pn_exec *x, cpu_lane *lane, uint32_t n_q, uint32_t d)
+{
+    for (uint32_t i = 0; i < n_q; i++) {
+        memcpy(lane->rotated + (size_t)i * d, lane->q[i], d * sizeof(float));
+        lane->rq[i] = lane->rotated + (size_t)i * d;
+    }
+    x->k->hadamard(lane->rotated, (size_t)n_q * d, pn_cpu_rotation(d));
+}
+
 /* Queries [row, row + n_rows) x [h0, h1), all of one kv head, against every page they can see. */
 static void attn_head(pn_exec *x, cpu_lane *lane, const pn_op *op, const pn_run *run, uint32_t row, uint32_t n_rows,
                       uint32_t h0, uint32_t h1)
@@ -51,7 +61,8 @@ static void attn_head(pn_exec *x, cpu_lane *lane, const pn_op *op, const pn_run 
         lane->m[i] = -INFINITY;
         lane->l[i] = 0;
     }
-    pn_cpu_attn a = {.q = lane->q, .lo = lane->lo, .hi = lane->hi, .n_q = n_q, .d_k = g->d_k, .d_v = g->d_v,
+    bool rotated = false;               /* once, where the first rotated page is met */
+    pn_cpu_attn a = {.lo = lane->lo, .hi = lane->hi, .n_q = n_q, .d_k = g->d_k, .d_v = g->d_v,
                      .scale = op->u.attn.scale, .softcap = op->u.attn.softcap, .m = lane->m, .l = lane->l,
                      .o = lane->o};
     uint32_t from = g->window && first + 1 > g->window ? first + 1 - g->window : 0;
@@ -65,7 +76,12 @@ static void attn_head(pn_exec *x, cpu_lane *lane, const pn_op *op, const pn_run 
             lane->lo[i] = (uint16_t)lo;
             lane->hi[i] = (uint16_t)PN_MAX(lo, hi);
         }
-        a.type = page->k_type;
+        if (page->rotated && !rotated)
+            attn_rotate(x, lane, n_q, g->d_k);
+        rotated = rotated || page->rotated;
+        a.q = page->rotated ? lane->rq : lane->q;
+        a.k_type = page->k_type;
+        a.v_type = page->v_type;
         a.k = pn_kv_k_plane(g, page, op->u.attn.layer, kvh);
         a.v = pn_kv_v_plane(g, page, op->u.attn.layer, kvh);
         x->k->attn(&a);

@@ -20,6 +20,8 @@ typedef struct cpu_lane {
     void *tile;
     const float **q;        /* [CPU_ATTN_ROWS * max_group_heads] and so on: pn_cpu_attn's arrays */
     float **o;
+    const float **rq;       /* q rotated, for pages whose keys are: pointers into `rotated` */
+    float *rotated;         /* [CPU_ATTN_ROWS * max_group_heads, max_head_dim] */
     float *m, *l;
     uint16_t *lo, *hi;
     bool pending;           /* (group, chunk) was begun; `done` rows of it are finished */

@@ -80,12 +80,10 @@ static void ops_rope_table(pn_exec *x, const pn_op *op, uint32_t r, uint32_t *ru
     }
 }
 
+/* Row `slot` of a head's plane.  Each token's row is encoded by itself, so chunking does not show. */
 static void ops_store_head(const pn_exec *x, const float *v, void *plane, uint32_t type, uint32_t d, uint32_t slot)
 {
-    if (type == PN_DTYPE_F32)
-        memcpy((float *)plane + (size_t)slot * d, v, d * sizeof *v);
-    else
-        x->k->f16_from_f32(v, (uint16_t *)plane + (size_t)slot * d, d);
+    x->k->kv_encode(type, v, (uint8_t *)plane + slot * pn_cpu_kv_row(type, d), d);
 }
 
 static void ops_rope_store(pn_exec *x, const pn_op *op, uint32_t r, uint32_t *run)
@@ -109,6 +107,8 @@ static void ops_rope_store(pn_exec *x, const pn_op *op, uint32_t r, uint32_t *ru
     const float *v = cpu_row(x, op->c, r);
     for (uint32_t h = 0; h < g->n_heads; h++) {
         x->k->rope(k + (size_t)h * g->d_k, cs, rope->n_rot, rope->neox);
+        if (page->rotated)
+            x->k->hadamard(k + (size_t)h * g->d_k, g->d_k, pn_cpu_rotation(g->d_k));
         ops_store_head(x, k + (size_t)h * g->d_k, pn_kv_k_plane(g, page, op->u.store.layer, h), page->k_type,
                        g->d_k, slot);
         ops_store_head(x, v + (size_t)h * g->d_v, pn_kv_v_plane(g, page, op->u.store.layer, h), page->v_type,

@@ -34,7 +34,7 @@ struct pn_device {
 
 typedef struct cpu_work {
     uint64_t lanes, next, n_chunks, lane0, lane_bytes, total;
-    uint64_t q, o, m, l, lo, hi;        /* within a lane; the tile is at 0 */
+    uint64_t q, o, m, l, lo, hi, rq, rotated;   /* within a lane; the tile is at 0 */
 } cpu_work;
 
 static uint64_t cpu_carve(uint64_t *at, uint64_t bytes)
@@ -55,6 +55,8 @@ static cpu_work cpu_work_layout(uint32_t n_threads, const pn_plan *p)
     w.l = cpu_carve(&at, n_q * 4);
     w.lo = cpu_carve(&at, n_q * 2);
     w.hi = cpu_carve(&at, n_q * 2);
+    w.rq = cpu_carve(&at, n_q * sizeof(float *));
+    w.rotated = cpu_carve(&at, n_q * p->max_head_dim * sizeof(float));
     w.lane_bytes = at;
     at = pn_align_up(p->scratch_bytes, 64);
     w.lanes = cpu_carve(&at, n_threads * sizeof(cpu_lane));
@@ -82,6 +84,8 @@ static void cpu_carve_lanes(pn_exec *x, uint8_t *work, const cpu_work *w)
             .tile = base,
             .q = (const float **)(void *)(base + w->q),
             .o = (float **)(void *)(base + w->o),
+            .rq = (const float **)(void *)(base + w->rq),
+            .rotated = (float *)(void *)(base + w->rotated),
             .m = (float *)(void *)(base + w->m),
             .l = (float *)(void *)(base + w->l),
             .lo = (uint16_t *)(void *)(base + w->lo),

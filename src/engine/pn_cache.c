@@ -33,7 +33,7 @@ PN_INTERNAL void pn_cache_close(pn_die *die)
 /* 1 + the space of this session's pages; 0: nothing was kept yet. */
 static uint32_t *cache_space(const pn_session *s)
 {
-    return &s->model->spaces[s->kv_type == PN_DTYPE_F32][s->plans[0]->long_ctx];
+    return &s->model->spaces[2 * s->kv_type + s->plans[0]->long_ctx];
 }
 
 /* With the lock held.  False: nothing is known of the session's kind. */
@@ -83,9 +83,9 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
         return 0;
     pn_cache *c = &m->dies[0]->cache;
     pn_mutex_lock(&c->lock);
-    for (size_t i = 0; i < 4 && n > PN_KV_PAGE_TOKENS; i++) {
-        const pn_prefix_key k = {.space = m->spaces[i / 2][i % 2] - 1, .tokens = tokens, .n = n - 1};
-        if (m->spaces[i / 2][i % 2])
+    for (size_t i = 0; i < ENGINE_SPACES && n > PN_KV_PAGE_TOKENS; i++) {
+        const pn_prefix_key k = {.space = m->spaces[i] - 1, .tokens = tokens, .n = n - 1};
+        if (m->spaces[i])
             best = PN_MAX(best, pn_prefix_peek(c->tree, &k));
     }
     pn_mutex_unlock(&c->lock);
@@ -177,9 +177,9 @@ PN_INTERNAL void pn_cache_forget(pn_model *m)
         return;
     pn_cache *c = &m->dies[0]->cache;
     pn_mutex_lock(&c->lock);
-    for (size_t i = 0; i < 4; i++)
-        if (m->spaces[i / 2][i % 2])
-            pn_prefix_space_drop(c->tree, m->spaces[i / 2][i % 2] - 1);
+    for (size_t i = 0; i < ENGINE_SPACES; i++)
+        if (m->spaces[i])
+            pn_prefix_space_drop(c->tree, m->spaces[i] - 1);
     pn_mutex_unlock(&c->lock);
 }
 

@@ -44,7 +44,8 @@ enum {
     ENGINE_DEFAULT_BATCH = 512,
     ENGINE_MAX_BATCH = 4096,
     ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
-    ENGINE_BUCKETS = 4          /* rows of a step: 1, 16, 64, n_batch */
+    ENGINE_BUCKETS = 4,         /* rows of a step: 1, 16, 64, n_batch */
+    ENGINE_SPACES = 2 * 9       /* types of keys and values by their ids, the last is Q8_0; rotary tables */
 };
 
 /* The ledger; where that has nothing left, the caches give way. */
@@ -135,7 +136,7 @@ struct pn_model {
     pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
-    uint32_t spaces[2][2];      /* [F32 keys and values][long_ctx]: 1 + space of the prefix tree; under the cache's lock */
+    uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
 
 struct pn_session {
@@ -212,6 +213,11 @@ PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *who
 
 /* pn_kv_prepare, under the lock of the pages. */
 PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
+
+/* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
+ * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free. */
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline);
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent);
 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */

@@ -79,8 +79,9 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_sessions = p->n_sessions ? p->n_sessions : 1;
     o->n_threads = threads;
     o->kv_type = p->has_kv_type ? p->kv_type : p->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
-    if (o->kv_type != PN_DTYPE_F16 && o->kv_type != PN_DTYPE_F32)
-        return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s, expected f16 or f32", pn_dtype_name(o->kv_type));
+    pn_status st = pn_kv_check_type(&d->state, o->kv_type, err);
+    if (st)
+        return st;
     memcpy(o->arch, d->arch_name, sizeof o->arch);
     o->n_params = d->n_params;
     o->weight_bytes = d->weight_bytes;
@@ -94,7 +95,7 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_vocab = d->n_vocab;
     pn_session_need n, floor_need;
     pn_need embed;
-    pn_status st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
+    st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
     uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
     if (!st)
         st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_part, &embed, err);

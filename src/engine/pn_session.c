@@ -133,8 +133,9 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     if (!m || m->vocab_only)
         return pn_fail(err, PN_E_INVALID, "%s", m ? "the model was loaded without weights" : "no model given");
     uint32_t kv_type = p.has_kv_type ? (uint32_t)p.kv_type : m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
-    if (kv_type != PN_DTYPE_F16 && kv_type != PN_DTYPE_F32)
-        return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s, expected f16 or f32", pn_dtype_name((pn_dtype)kv_type));
+    pn_status st = pn_kv_check_type(&m->desc.state, kv_type, err);
+    if (st)
+        return st;
     if (p.n_batch > ENGINE_MAX_BATCH)
         return pn_fail(err, PN_E_INVALID, "n_batch is %" PRIu32 ", expected 1 to %d (0: the default)", p.n_batch,
                        ENGINE_MAX_BATCH);
@@ -144,7 +145,7 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
     pn_session *s = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *s);
     if (!s)
         return pn_fail_nomem(err, "a session", sizeof *s);
-    pn_status st = session_count(s, m, p.n_ctx, err);
+    st = session_count(s, m, p.n_ctx, err);
     if (st) {
         pn_mem_free(mem, PN_ACCT_MISC, s, sizeof *s);
         return st;
@@ -209,6 +210,42 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         s->apart = false;
     }
     return PN_OK;
+}
+
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    uint64_t bytes = 0, freed;
+    do {                        /* the lock is others', too: one page at a time */
+        pn_mutex_lock(pages);
+        freed = pn_kv_requant_some(&s->kv, type, also_recent, 1);
+        pn_mutex_unlock(pages);
+        bytes += freed;
+    } while (freed && pn_os_now() < deadline);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    uint64_t bytes = pn_kv_requant_gain(&s->kv, type, also_recent);
+    pn_mutex_unlock(pages);
+    return bytes;
+}
+
+PN_API void pn_session_kv_types(const pn_session *s, pn_dtype *configured, pn_dtype *smallest, int *degraded)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    uint32_t type = pn_kv_smallest(&s->kv);
+    pn_mutex_unlock(pages);
+    if (configured)
+        *configured = (pn_dtype)s->kv_type;
+    if (smallest)
+        *smallest = (pn_dtype)type;
+    if (degraded)
+        *degraded = type != s->kv_type;
 }
 
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user)

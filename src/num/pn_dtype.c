@@ -103,6 +103,20 @@ PN_API pn_dtype pn_dtype_parse(const char *name)
     return PN_DTYPE_COUNT;
 }
 
+PN_API const char *pn_kv_type_name(pn_dtype t)
+{
+    switch (t) {
+    case PN_DTYPE_F32: return "f32";
+    case PN_DTYPE_F16: return "f16";
+    case PN_DTYPE_Q8_0: return "q8_0";
+    case PN_DTYPE_Q5_1: return "q5_1";
+    case PN_DTYPE_Q5_0: return "q5_0";
+    case PN_DTYPE_Q4_1: return "q4_1";
+    case PN_DTYPE_Q4_0: return "q4_0";
+    default: return NULL;
+    }
+}
+
 PN_API uint32_t pn_dtype_block_elems(pn_dtype t) { return pn_dtype_get((uint32_t)t)->block_elems; }
 
 PN_API uint32_t pn_dtype_block_bytes(pn_dtype t) { return pn_dtype_get((uint32_t)t)->block_bytes; }

@@ -18,6 +18,9 @@ PN_INTERNAL const pn_dtype_info *pn_dtype_get(uint32_t type);
 /* A type that may hold the weights of a matrix (what pn_dequant can read). */
 PN_INTERNAL bool pn_dtype_is_weight(uint32_t type);
 
+/* What keys and values may be stored as, from large to small: X(F32) ... in that order. */
+#define PN_KV_EACH_TYPE(X) X(F32) X(F16) X(Q8_0) X(Q5_1) X(Q5_0) X(Q4_1) X(Q4_0)
+
 /* A weight type whose blocks carry scales: everything but F32, F16, BF16 (and F64, I8...). */
 PN_INTERNAL bool pn_dtype_is_quantised(uint32_t type);
 

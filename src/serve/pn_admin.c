@@ -28,7 +28,7 @@ static void admin_text(pn_str *s, const char *key, const char *v)
 
 static const char *admin_kv_type(const serve_model *m)
 {
-    return m->params.has_kv_type && m->params.kv_type == PN_DTYPE_F32 ? "f32" : "f16";
+    return pn_kv_type_name(m->params.has_kv_type ? m->params.kv_type : PN_DTYPE_F16);
 }
 
 /* Where the weights are. */

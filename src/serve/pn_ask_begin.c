@@ -372,7 +372,7 @@ static void begin_write_report(serve_ask *a)
     const pn_generate_result *w = &a->worst;
     a->report.len = a->report_head;
     pn_str_addf(&a->report, ",\"kv_type\":\"%s\",\"kv_degraded\":%s,\"effective_max_tokens\":%" PRIu32 ",\"stopped_by\":%s,\"parked_ms\":%.0f,"
-                "\"level_max\":\"%s\"", pn_dtype_name(w->kv_type), w->kv_degraded ? "true" : "false", w->max_tokens,
+                "\"level_max\":\"%s\"", pn_kv_type_name(w->kv_type), w->kv_degraded ? "true" : "false", w->max_tokens,
                 w->stopped_by_memory ? "\"memory\"" : "null", 1000 * w->parked_seconds, pn_level_name(w->level_max));
     if (a->reply)
         a->reply->p.report = pn_str_cstr(&a->report);

@@ -141,7 +141,7 @@ static void oai_error_numbers(pn_oai_error *e, const pn_budget_info *b, bool wai
              "{\"level\":\"%s\",\"host_available\":%" PRIu64 ",\"budget\":%" PRIu64 "},\"retryable\":%s,\"retry_after_ms\":%s,\"suggestion\":\"%s\"",
              (unsigned)b->requested_tokens, (unsigned)b->prompt_tokens, (unsigned)b->prompt_tokens, (unsigned)b->max_new_tokens, (unsigned)b->ctx_cap,
              b->kv_bytes_per_token, b->kv_bytes_needed, b->kv_bytes_available, b->fixed_bytes_needed, (unsigned)b->max_context_now,
-             (unsigned)b->max_context_alone, (unsigned)b->max_context_unpressured, pn_dtype_name(b->kv_type), by[b->limited_by],
+             (unsigned)b->max_context_alone, (unsigned)b->max_context_unpressured, pn_kv_type_name(b->kv_type), by[b->limited_by],
              pn_level_name(b->level), b->available, b->budget, waits ? "true" : "false", retry, say[b->suggestion]);
 }
 

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "base/pn_err.h"
+#include "cpu/pn_cpu.h"
 
 /* ------------------------------------------------------------------------------------------
  * Sizes
@@ -71,6 +72,19 @@ PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t t
     return b;
 }
 
+PN_INTERNAL pn_status pn_kv_check_type(const pn_state_spec *spec, uint32_t type, pn_err *err)
+{
+    if (!pn_kv_type_name((pn_dtype)type))
+        return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s, expected f32, f16, q8_0, q5_1, q5_0, q4_1 or q4_0",
+                       pn_dtype_name((pn_dtype)type));
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        if (!pn_kv_type_fits(&spec->group[g], type))
+            return pn_fail(err, PN_E_UNSUPPORTED, "kv type %s is made of blocks of 32, but the model's heads have %" PRIu32
+                           " keys and %" PRIu32 " values: use f16", pn_kv_type_name((pn_dtype)type), spec->group[g].d_k,
+                           spec->group[g].d_v);
+    return PN_OK;
+}
+
 /* Oldest position that the query at `pos` sees. */
 static uint32_t kv_first_visible(const pn_stream_group *g, uint32_t pos)
 {
@@ -95,7 +109,8 @@ static pn_kv_page *kv_page_new(pn_mem *mem, uint64_t page_bytes, uint32_t type)
     kv_block *b = pn_mem_alloc(mem, PN_ACCT_KV_RESERVE, (size_t)(KV_HEAD + page_bytes));
     if (!b)
         return NULL;
-    *b = (kv_block){.page = {.data = (uint8_t *)b + KV_HEAD, .k_type = (uint8_t)type, .v_type = (uint8_t)type},
+    *b = (kv_block){.page = {.data = (uint8_t *)b + KV_HEAD, .k_type = (uint8_t)type, .v_type = (uint8_t)type,
+                             .rotated = pn_kv_is_block(type)},
                     .mem = mem, .bytes = KV_HEAD + page_bytes};
     return &b->page;
 }
@@ -261,6 +276,8 @@ PN_INTERNAL void pn_kv_trim(pn_kv *kv)
  * Moving on
  * ------------------------------------------------------------------------------------------ */
 
+static bool kv_is_converted(const pn_kv *kv, const pn_kv_page *p) { return p->k_type != kv->type; }
+
 /* The sequence lets go of table entry i. */
 static void kv_drop(pn_kv *kv, pn_kv_group *g, uint32_t i)
 {
@@ -270,23 +287,30 @@ static void kv_drop(pn_kv *kv, pn_kv_group *g, uint32_t i)
         return;
     if (p->common) {
         pn_kv_release(p);
-    } else if (kv->retired) {
+    } else if (kv->retired || kv_is_converted(kv, p)) {
         kv_page_free(p);
+        g->n_pages--;
     } else {
         p->refs = 0;
         g->free[g->n_free++] = p;
     }
 }
 
-static pn_kv_page *kv_take(pn_kv_group *g)
+/* It is a table's from now on, and no mere promise any more. */
+static void kv_write(pn_kv_page *p)
 {
-    PN_ASSERT(g->n_free > 0);
-    pn_kv_page *p = g->free[--g->n_free];
     kv_block *b = (kv_block *)(void *)p;
     p->refs = 1;
     if (!b->written)
         pn_mem_move(b->mem, PN_ACCT_KV_RESERVE, PN_ACCT_KV, (size_t)b->bytes);
     b->written = true;
+}
+
+static pn_kv_page *kv_take(pn_kv_group *g)
+{
+    PN_ASSERT(g->n_free > 0);
+    pn_kv_page *p = g->free[--g->n_free];
+    kv_write(p);
     return p;
 }
 
@@ -319,7 +343,6 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
 static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t i)
 {
     pn_kv_page *p = kv_take(g);
-    p->rotated = g->table[i]->rotated;
     memcpy(p->data, g->table[i]->data, (size_t)g->page_bytes);
     kv_drop(kv, g, i);
     g->table[i] = p;
@@ -393,6 +416,8 @@ PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t gi, uint32_t i)
     if (i >= kv_table_len(kv->length) || !g->table[i])
         return NULL;
     pn_kv_page *p = g->table[i];
+    if (kv_is_converted(kv, p))
+        return NULL;
     if (!p->common && !kv_make_common(kv, g, p))
         return NULL;
     pn_kv_retain(p);
@@ -421,4 +446,121 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
     }
     kv->length = n;
     return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Smaller pages
+ * ------------------------------------------------------------------------------------------ */
+
+enum { KV_PIECE = PN_CPU_ROTATION_MAX };        /* elements converted at a time: whole blocks, whole rotations */
+
+/* n elements of a plane; rotation 0: none. */
+static void kv_convert_plane(const uint8_t *src, uint32_t from, uint8_t *dst, uint32_t to, size_t n, size_t rotation)
+{
+    const pn_cpu_kernels *k = pn_cpu_get();
+    float x[KV_PIECE];
+    for (size_t at = 0; at < n; at += KV_PIECE) {
+        size_t m = PN_MIN((size_t)KV_PIECE, n - at);
+        k->kv_decode(from, src + pn_kv_elem_bytes(from, at), x, m);
+        if (rotation)
+            k->hadamard(x, m, rotation);
+        k->kv_encode(to, x, dst + pn_kv_elem_bytes(to, at), m);
+    }
+}
+
+/* The first `rows` tokens of every plane. */
+static void kv_convert(const pn_stream_group *g, const pn_kv_page *src, pn_kv_page *dst, size_t rows)
+{
+    size_t rotation = dst->rotated && !src->rotated ? pn_cpu_rotation(g->d_k) : 0;
+    for (uint32_t i = 0; i < g->n_layers * g->n_heads; i++) {
+        uint32_t layer = i / g->n_heads, head = i % g->n_heads;
+        kv_convert_plane(pn_kv_k_plane(g, src, layer, head), src->k_type, pn_kv_k_plane(g, dst, layer, head), dst->k_type,
+                         rows * g->d_k, rotation);
+        kv_convert_plane(pn_kv_v_plane(g, src, layer, head), src->v_type, pn_kv_v_plane(g, dst, layer, head), dst->v_type,
+                         rows * g->d_v, 0);
+    }
+}
+
+/* What converting page i of group gi would free; 0: it may not be. */
+static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    const pn_stream_group *sg = &kv->spec->group[gi];
+    const pn_kv_page *p = kv->group[gi].table[i];
+    if (!kv->by_turn || kv->retired || sg->window || !pn_kv_type_fits(sg, type) || i == 0 || !p)
+        return 0;
+    /* One that is about to be copied already has its copy in the reserve. */
+    if (p->common && (p->refs > 1 || i == kv->length / PN_KV_PAGE_TOKENS))
+        return 0;
+    uint64_t now = pn_kv_page_bytes(sg, p->k_type, p->v_type), then = pn_kv_page_bytes(sg, type, type);
+    return now > then ? now - then : 0;
+}
+
+PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    const pn_stream_group *sg = &kv->spec->group[gi];
+    pn_kv_group *g = &kv->group[gi];
+    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type) : 0;
+    pn_kv_page *old = g->table[i], *p = frees ? kv_page_new(g->mem, pn_kv_page_bytes(sg, type, type), type) : NULL;
+    if (!p)
+        return 0;
+    kv_convert(sg, old, p, PN_MIN((size_t)PN_KV_PAGE_TOKENS, kv->length - (size_t)i * PN_KV_PAGE_TOKENS));
+    kv_write(p);
+    p->last_use = old->last_use;
+    g->table[i] = p;
+    if (old->common) {
+        pn_kv_release(old);
+        g->n_pages++;
+    } else {
+        kv_page_free(old);
+    }
+    return frees;
+}
+
+/* Table entries from 1 on that may be looked at. */
+static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
+{
+    uint32_t n = kv_table_len(kv->length);
+    return also_recent ? n : n - PN_MIN(n, 2u);
+}
+
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
+        for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+            bytes += kv_requant_frees(kv, g, i, type);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
+        for (uint32_t g = 0; g < kv->spec->n_groups && max_pages; g++) {
+            uint64_t freed = pn_kv_requant(kv, g, i, type);
+            bytes += freed;
+            max_pages -= freed != 0;
+        }
+    return bytes;
+}
+
+PN_INTERNAL uint32_t pn_kv_pristine(const pn_kv *kv)
+{
+    for (uint32_t i = 0; i < kv_table_len(kv->length); i++)
+        for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+            if (kv->group[g].table[i] && kv_is_converted(kv, kv->group[g].table[i]))
+                return i * PN_KV_PAGE_TOKENS;
+    return kv->length;
+}
+
+PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv)
+{
+    uint32_t type = kv->type;
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = 0; i < kv_table_len(kv->length); i++) {
+            const pn_kv_page *p = kv->group[g].table[i];
+            if (p && pn_kv_elem_bytes(p->k_type, 32) < pn_kv_elem_bytes(type, 32))
+                type = p->k_type;
+        }
+    return type;
 }

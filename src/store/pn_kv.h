@@ -24,6 +24,11 @@
  * when nobody could still be refused.  By the turn a page in front of `length` is only missed when a window
  * moves past it: a truncated sequence reserves anew before it writes.
  *
+ * Smaller pages.  Under pressure pages of a sequence by the turn are converted to a smaller type, one at a
+ * time (pn_kv_requant).  Such a page is own; a sequence may mix types, and whatever writes or reads a page
+ * looks at its header.  It is not for others: what comes behind it was computed from it, and a page that
+ * is shared has to be what a cold run would have made.
+ *
  * Invariants
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
  *      yet, or behind the window.
@@ -35,11 +40,15 @@
  *      max_pages: there is an own page for each entry, and prepare() can copy a common page before it is
  *      written, always.  By the turn, n_pages is at least max_pages or what positions [length, reserved)
  *      need beyond the own pages in the table, whichever is less: prepare() within `reserved` cannot fail.
+ *      Pages on the free stack are of the sequence's type.  A converted page counts while it is in the table;
+ *      dropped, it goes back to the system and n_pages falls.  That takes nothing from the reserve: only
+ *      groups without a window have converted pages, there only truncation drops a page, and after that the
+ *      sequence reserves anew.
  *   5. A page's refs are its holders: 0 on a free stack, 1 for an own page in a table.  A common page
  *      goes back to the system when the last holder releases it.
  *
  * Threads: a sequence has one owner at a time.  Calls that touch what others may hold (prepare, truncate,
- * share, adopt, retain, release, retire, close) come under one lock for all sequences that share pages;
+ * share, adopt, retain, release, retire, close, requant) come under one lock for all sequences that share pages;
  * the engine's is pn_cache.lock.  Opening, reserving and trimming are the owner's alone.
  */
 #ifndef PN_KV_H
@@ -78,7 +87,10 @@ PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t
 /* Bytes a further token costs, before any window caps it. */
 PN_INTERNAL uint64_t pn_kv_bytes_per_token(const pn_state_spec *spec, uint32_t type);
 
-/* type: PN_DTYPE_F16 or PN_DTYPE_F32 for keys and values. */
+/* A type for keys and values of all groups, or PN_E_UNSUPPORTED with what stands against it. */
+PN_INTERNAL pn_status pn_kv_check_type(const pn_state_spec *spec, uint32_t type, pn_err *err);
+
+/* type: one that pn_kv_check_type() is content with, for keys and values. */
 PN_INTERNAL pn_status pn_kv_open(pn_kv *kv, pn_mem *mem, const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch,
                                  uint32_t type, pn_err *err);
 /* The same without pages: tables alone, of pn_kv_bare_bytes(). */
@@ -116,7 +128,7 @@ PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n);
 PN_INTERNAL uint32_t pn_kv_first_page(const pn_state_spec *spec, uint32_t g, uint32_t n);
 
 /* Page i of group g for somebody else, who must release it; it becomes common if it was not.  NULL:
- * nothing is written there or the window has passed, or there is no memory for a replacement. */
+ * nothing is written there or the window has passed, it was converted, or there is no memory for a replacement. */
 PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t g, uint32_t i);
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p);
 PN_INTERNAL void pn_kv_release(pn_kv_page *p);                  /* NULL is a no-op */
@@ -133,5 +145,24 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
 /* The sequence is finished and will only be shared from and closed.  Gives back the unused reserve
  * at once; sharing needs no memory any more. */
 PN_INTERNAL void pn_kv_retire(pn_kv *kv);
+
+/* ---- smaller pages ------------------------------------------------------------------------- */
+
+/* Convert page i of group g to a smaller type, by taking a smaller page first: the peak is one page more.
+ * Returns the bytes that this freed, exactly what the ledger shows; 0 and nothing changed: the page may not
+ * be converted, or there was no memory.  What may not: page 0, where attention sinks are; pages of a group
+ * with a window, which are recent and recycled soon; pages that others hold too, for that would free nothing;
+ * any page of a sequence that was opened whole.  A common page that nobody else holds becomes own again. */
+PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
+
+/* The same for up to max_pages pages, oldest first; the last two of the sequence stay unless also_recent. */
+PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages);
+/* What converting all that may be would free. */
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent);
+
+/* Tokens before the first converted page: what may be shared. */
+PN_INTERNAL uint32_t pn_kv_pristine(const pn_kv *kv);
+/* The smallest type of any page; the sequence's own where none is converted. */
+PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv);
 
 #endif /* PN_KV_H */

@@ -576,7 +576,7 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
     PN_ASSERT(k->space < c->n_spaces && c->spaces[k->space].spec == kv->spec && c->spaces[k->space].type == kv->type);
     PN_ASSERT(k->n <= kv->length && (!state || k->n % PREFIX_PAGE == 0));
     pn_prefix_node *n = NULL;
-    size_t depth = 0, want = k->n / PREFIX_PAGE;
+    size_t depth = 0, want = PN_MIN(k->n, (size_t)pn_kv_pristine(kv)) / PREFIX_PAGE;
     for (; depth < want; depth++) {
         const pn_token *t = k->tokens + depth * PREFIX_PAGE;
         uint64_t hash = prefix_hash(c, k, n, t);
@@ -595,7 +595,7 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
         prefix_value(c, n, tick);
     }
     if (state)
-        prefix_add_state(c, depth == want ? n : NULL, state);
+        prefix_add_state(c, depth == k->n / PREFIX_PAGE ? n : NULL, state);
     if (n)
         n->pins--;
     return depth * PREFIX_PAGE;

@@ -104,7 +104,8 @@ PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit);     /* n_tok
 /* What find() would return; it is no use, and nothing is counted or pinned. */
 PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k);
 
-/* Keep the full pages of the key's tokens, which are those `kv` begins with (n <= kv->length).
+/* Keep the full pages of the key's tokens, which are those `kv` begins with (n <= kv->length), as far as
+ * they are what a cold run would have made (pn_kv_pristine).
  * state: a snapshot at n, then a multiple of PN_KV_PAGE_TOKENS, which is the cache's from now on
  * whatever happens; 0: none.  Makes room by evicting; stops where there is none.  Returns the tokens
  * that are cached now: a multiple of PN_KV_PAGE_TOKENS, at most n. */

@@ -382,8 +382,10 @@ static void test_matmul_exact_is_ref_for_every_type(void)
 
 /* ------------------------------------------------------------------------------------------ */
 
+static const uint32_t kv_types[] = {PN_DTYPE_F32, PN_DTYPE_F16, PN_DTYPE_Q8_0, PN_DTYPE_Q5_1, PN_DTYPE_Q5_0, PN_DTYPE_Q4_1, PN_DTYPE_Q4_0};
+
 typedef struct attn_case {
-    uint32_t type, d_k, d_v, n_q, pages;
+    uint32_t k_type, v_type, d_k, d_v, n_q, pages;
     float softcap;
 } attn_case;
 
@@ -391,7 +393,6 @@ typedef struct attn_case {
 static void run_attn(const pn_cpu_kernels *c, const attn_case *t, const float *q, const uint8_t *k,
                      const uint8_t *v, const uint16_t *lo, const uint16_t *hi, uint32_t group, float *out)
 {
-    size_t es = t->type == PN_DTYPE_F16 ? 2 : 4;
     const float *qp[16];
     float *op[16], m[16], l[16];
     for (uint32_t j = 0; j < t->n_q; j++) {
@@ -404,10 +405,11 @@ static void run_attn(const pn_cpu_kernels *c, const attn_case *t, const float *q
     for (uint32_t p = 0; p < t->pages; p++) {
         for (uint32_t j = 0; j < t->n_q; j += group) {
             pn_cpu_attn a = {.q = qp + j, .lo = lo + p * t->n_q + j, .hi = hi + p * t->n_q + j,
-                             .n_q = PN_MIN(group, t->n_q - j), .k = k + p * es * t->d_k * PN_KV_PAGE_TOKENS,
-                             .v = v + p * es * t->d_v * PN_KV_PAGE_TOKENS, .type = t->type,
-                             .d_k = t->d_k, .d_v = t->d_v, .scale = 0.11f, .softcap = t->softcap,
-                             .m = m + j, .l = l + j, .o = op + j};
+                             .n_q = PN_MIN(group, t->n_q - j),
+                             .k = k + p * PN_KV_PAGE_TOKENS * pn_cpu_kv_row(t->k_type, t->d_k),
+                             .v = v + p * PN_KV_PAGE_TOKENS * pn_cpu_kv_row(t->v_type, t->d_v),
+                             .k_type = t->k_type, .v_type = t->v_type, .d_k = t->d_k, .d_v = t->d_v,
+                             .scale = 0.11f, .softcap = t->softcap, .m = m + j, .l = l + j, .o = op + j};
             c->attn(&a);
         }
     }
@@ -416,19 +418,8 @@ static void run_attn(const pn_cpu_kernels *c, const attn_case *t, const float *q
             op[j][i] /= l[j];
 }
 
-static double kv_at(const uint8_t *p, uint32_t type, size_t i)
-{
-    float f;
-    uint16_t h;
-    memcpy(&f, p + i * 4 * (type == PN_DTYPE_F32), 4 * (type == PN_DTYPE_F32));
-    if (type == PN_DTYPE_F32)
-        return (double)f;
-    memcpy(&h, p + 2 * i, 2);
-    return (double)pn_f32_from_f16(h);
-}
-
-/* The whole softmax in double precision. */
-static void oracle_attn(const attn_case *t, const float *q, const uint8_t *k, const uint8_t *v,
+/* The whole softmax in double precision, over the decoded keys [tokens, d_k] and values. */
+static void oracle_attn(const attn_case *t, const float *q, const float *k, const float *v,
                         const uint16_t *lo, const uint16_t *hi, double *out)
 {
     for (uint32_t j = 0; j < t->n_q; j++) {
@@ -440,33 +431,41 @@ static void oracle_attn(const attn_case *t, const float *q, const uint8_t *k, co
                 size_t row = p * PN_KV_PAGE_TOKENS + n;
                 double s = 0;
                 for (uint32_t i = 0; i < t->d_k; i++)
-                    s += (double)q[j * t->d_k + i] * kv_at(k, t->type, row * t->d_k + i);
+                    s += (double)q[j * t->d_k + i] * (double)k[row * t->d_k + i];
                 s *= (double)0.11f;
                 if (t->softcap != 0)
                     s = (double)t->softcap * tanh(s / (double)t->softcap);
                 double e = exp(s);
                 sum += e;
                 for (uint32_t i = 0; i < t->d_v; i++)
-                    o[i] += e * kv_at(v, t->type, row * t->d_v + i);
+                    o[i] += e * (double)v[row * t->d_v + i];
             }
         for (uint32_t i = 0; i < t->d_v; i++)
             o[i] /= sum;
     }
 }
 
+/* n random elements stored as `type`; *plain gets what they decode to.  Free both. */
+static uint8_t *make_kv(uint32_t type, size_t n, float **plain)
+{
+    size_t bytes = pn_cpu_kv_row(type, n);
+    uint8_t *p = malloc(bytes);
+    float *x = malloc(4 * n);
+    for (size_t i = 0; i < n; i++)
+        x[i] = rand_unit();
+    PN_CHECK(pn_quant_row(type, x, p, n), "%u", (unsigned)type);
+    pn_dequant_row(type, p, x, n);
+    *plain = x;
+    return p;
+}
+
 static void check_attn(const attn_case *t)
 {
-    size_t es = t->type == PN_DTYPE_F16 ? 2 : 4, tokens = (size_t)t->pages * PN_KV_PAGE_TOKENS;
-    size_t nk = tokens * t->d_k, nv = tokens * t->d_v, no = (size_t)t->n_q * t->d_v;
-    uint8_t *k = malloc(nk * es), *v = malloc(nv * es);
-    float *q = malloc(4 * (size_t)t->n_q * t->d_k), *want = malloc(4 * no), *got = malloc(4 * no);
+    size_t tokens = (size_t)t->pages * PN_KV_PAGE_TOKENS, no = (size_t)t->n_q * t->d_v;
+    float *q = malloc(4 * (size_t)t->n_q * t->d_k), *want = malloc(4 * no), *got = malloc(4 * no), *kf, *vf;
+    uint8_t *k = make_kv(t->k_type, tokens * t->d_k, &kf), *v = make_kv(t->v_type, tokens * t->d_v, &vf);
     double *oracle = malloc(8 * no);
     uint16_t lo[64], hi[64];
-    for (size_t i = 0; i < nk + nv; i++) {
-        float f = rand_unit();
-        uint16_t h = pn_f16_from_f32(f);
-        memcpy(i < nk ? k + i * es : v + (i - nk) * es, es == 4 ? (void *)&f : (void *)&h, es);
-    }
     for (size_t i = 0; i < (size_t)t->n_q * t->d_k; i++)
         q[i] = rand_unit() * 4;
     for (uint32_t i = 0; i < t->n_q * t->pages; i++) {
@@ -475,7 +474,7 @@ static void check_attn(const attn_case *t)
         if (i == 1)
             lo[i] = hi[i] = 0;
     }
-    oracle_attn(t, q, k, v, lo, hi, oracle);
+    oracle_attn(t, q, kf, vf, lo, hi, oracle);
     run_attn(pn_cpu_ref(), t, q, k, v, lo, hi, 1, want);
     for (size_t i = 0; i < n_isas(); i++) {
         const pn_cpu_kernels *c = isa_at(i);
@@ -486,12 +485,19 @@ static void check_attn(const attn_case *t)
                 bad += !same(c, got[o], want[o], 1);
                 far += fabs((double)got[o] - oracle[o]) > 1e-5;
             }
-            PN_CHECK(bad == 0 && far == 0, "%s type %u d_k %u d_v %u group %u: %d differ, %d far", c->name,
-                     (unsigned)t->type, (unsigned)t->d_k, (unsigned)t->d_v, (unsigned)group, bad, far);
+            PN_CHECK(bad == 0 && far == 0, "%s types %u %u d_k %u d_v %u group %u: %d differ, %d far", c->name,
+                     (unsigned)t->k_type, (unsigned)t->v_type, (unsigned)t->d_k, (unsigned)t->d_v, (unsigned)group, bad, far);
         }
     }
+    /* A page of blocks is the page of what they decode to. */
+    attn_case plain = *t;
+    plain.k_type = plain.v_type = PN_DTYPE_F32;
+    run_attn(pn_cpu_ref(), &plain, q, (uint8_t *)kf, (uint8_t *)vf, lo, hi, 1, got);
+    PN_CHECK(memcmp(got, want, 4 * no) == 0, "types %u %u: not what decoded values give", (unsigned)t->k_type, (unsigned)t->v_type);
     free(k);
     free(v);
+    free(kf);
+    free(vf);
     free(q);
     free(want);
     free(got);
@@ -500,13 +506,92 @@ static void check_attn(const attn_case *t)
 
 static void test_attention_is_ref_and_the_softmax(void)
 {
+    enum { H = PN_DTYPE_F16, S = PN_DTYPE_F32 };
     static const attn_case cases[] = {
-        {PN_DTYPE_F16, 128, 128, 7, 3, 0}, {PN_DTYPE_F16, 64, 64, 4, 2, 0}, {PN_DTYPE_F32, 40, 24, 5, 2, 0},
-        {PN_DTYPE_F16, 20, 10, 6, 2, 0},   {PN_DTYPE_F16, 256, 256, 2, 2, 30}, {PN_DTYPE_F32, 7, 3, 3, 2, 5},
-        {PN_DTYPE_F16, 192, 128, 16, 2, 0}, {PN_DTYPE_F16, 96, 96, 1, 3, 0}, {PN_DTYPE_F32, 80, 80, 9, 3, 50},
+        {H, H, 128, 128, 7, 3, 0}, {H, H, 64, 64, 4, 2, 0}, {S, S, 40, 24, 5, 2, 0},   {H, H, 20, 10, 6, 2, 0}, {H, S, 256, 256, 2, 2, 30},
+        {S, S, 7, 3, 3, 2, 5},     {H, H, 192, 128, 16, 2, 0}, {H, H, 96, 96, 1, 3, 0}, {S, H, 80, 80, 9, 3, 50}, {H, H, 544, 33, 3, 2, 0},
     };
     for (size_t i = 0; i < PN_COUNT_OF(cases); i++)
         check_attn(&cases[i]);
+    for (size_t i = 0; i < PN_COUNT_OF(kv_types); i++)
+        for (size_t j = 0; j < PN_COUNT_OF(kv_types); j++) {
+            const attn_case t = {kv_types[i], kv_types[j], i % 2 ? 64 : 96, j % 2 ? 32 : 128, (uint32_t)(5 + i + j) % 16 + 1, 2, j == 3 ? 20.0f : 0};
+            check_attn(&t);
+        }
+    const attn_case large = {PN_DTYPE_Q5_0, PN_DTYPE_Q4_1, 576, 544, 5, 2, 0};     /* keys that are not decoded for a group */
+    check_attn(&large);
+}
+
+/* n floats: ordinary, with one outlier, ties in magnitude, zeros of both signs, tiny, huge, NaN, infinite. */
+static void fill_kv(float *x, size_t n, int mode)
+{
+    for (size_t i = 0; i < n; i++) {
+        float u = rand_unit();
+        x[i] = mode == 0 ? u * 5 : mode == 1 ? u + (i % 37 == 5 ? 60.0f : 0) : mode == 2 ? (u < 0 ? -1.5f : 1.5f)
+             : mode == 3 ? (u < 0 ? -0.0f : 0.0f) : mode == 4 ? u * 0x1p-140f : mode == 5 ? u * 0x1p120f
+             : mode == 6 ? (i % 7 ? u : NAN) : mode == 7 ? (i % 11 ? u : u < 0 ? -INFINITY : INFINITY)
+             : mode == 8 ? (float)(int)(u * 254) * 0.5f : fabsf(u) * (float)(i % 32 != 3);
+    }
+}
+
+/* The bytes of num/, and what it decodes them to. */
+static void test_stored_types_are_those_of_num(void)
+{
+    for (size_t i = 0; i < n_isas(); i++)
+        for (size_t t = 0; t < PN_COUNT_OF(kv_types); t++)
+            for (int mode = 0; mode < 10; mode++)
+                for (size_t n = kv_types[t] <= PN_DTYPE_F16 ? 1 : 32; n <= 512; n += kv_types[t] <= PN_DTYPE_F16 ? 13 : 32) {
+                    const pn_cpu_kernels *c = isa_at(i);
+                    size_t bytes = pn_cpu_kv_row(kv_types[t], n);
+                    float *x = malloc(4 * n), *want = malloc(4 * n);
+                    uint8_t *a = malloc(bytes), *b = malloc(bytes);
+                    fill_kv(x, n, mode);
+                    pn_quant_row(kv_types[t], x, a, n);
+                    c->kv_encode(kv_types[t], x, b, n);
+                    PN_CHECK(memcmp(a, b, bytes) == 0, "%s encodes type %u, kind %d, %zu elements", c->name, (unsigned)kv_types[t], mode, n);
+                    pn_dequant_row(kv_types[t], a, want, n);
+                    c->kv_decode(kv_types[t], a, x, n);
+                    int bad = 0;
+                    for (size_t e = 0; e < n; e++)
+                        bad += pn_f32_bits(x[e]) != pn_f32_bits(want[e]) && !(isnan(x[e]) && isnan(want[e]));
+                    PN_CHECK(bad == 0, "%s decodes type %u, kind %d: %d of %zu", c->name, (unsigned)kv_types[t], mode, bad, n);
+                    free(x);
+                    free(want);
+                    free(a);
+                    free(b);
+                }
+}
+
+/* The rotation is ref's, its own inverse up to rounding, and leaves scalar products alone. */
+static void test_rotation_keeps_products(void)
+{
+    static const size_t rows[] = {1, 6, 12, 32, 64, 80, 96, 128, 192, 256, 576, 1024, 4096};
+    for (size_t i = 0; i < n_isas(); i++)
+        for (size_t r = 0; r < PN_COUNT_OF(rows); r++) {
+            const pn_cpu_kernels *c = isa_at(i);
+            size_t d = rows[r], n = 3 * d, b = pn_cpu_rotation(d);
+            float *x = malloc(4 * n), *y = malloc(4 * n), *z = malloc(4 * n);
+            for (size_t e = 0; e < n; e++)
+                x[e] = y[e] = z[e] = rand_unit();
+            pn_cpu_ref()->hadamard(y, n, b);
+            c->hadamard(z, n, b);
+            PN_CHECK(memcmp(y, z, 4 * n) == 0, "%s rotates rows of %zu", c->name, d);
+            double before = 0, after = 0;
+            for (size_t e = 0; e < d; e++) {
+                before += (double)x[e] * (double)x[d + e];
+                after += (double)y[e] * (double)y[d + e];
+            }
+            PN_CHECK(fabs(before - after) < 1e-5 * sqrt((double)d) && (b == 1 || y[0] != x[0]), "rows of %zu: %g became %g", d, before, after);
+            c->hadamard(z, n, b);
+            int bad = 0;
+            for (size_t e = 0; e < n; e++)
+                bad += fabs((double)z[e] - (double)x[e]) >= 1e-5;
+            PN_CHECK(bad == 0, "rows of %zu: %d elements do not come back", d, bad);
+            free(x);
+            free(y);
+            free(z);
+        }
+    PN_CHECK(pn_cpu_rotation(96) == 32 && pn_cpu_rotation(64) == 64 && pn_cpu_rotation(80) == 16 && pn_cpu_rotation(4096) == 2048, "blocks");
 }
 
 /* ------------------------------------------------------------------------------------------ */
@@ -550,7 +635,6 @@ static void check_elementwise(const pn_cpu_kernels *c, size_t n, float range)
     BOTH(isa->glu(PN_GLU_GELU, a, b, out, n));
     BOTH(isa->softcap(a, 30.0f, out, n));
     BOTH((memcpy(out, a, 4 * n), isa->softmax(out, n)));
-    BOTH(isa->f16_from_f32(a, (uint16_t *)(void *)out, n));
     if (n % 2 == 0) {
         BOTH(isa->rope(out, a, (uint32_t)n, true));
         BOTH(isa->rope(out, a, (uint32_t)n, false));
@@ -603,6 +687,8 @@ int main(void)
     test_quant_keeps_a_nan();
     test_ref_matmul_computes_the_product();
     test_elementwise_ops_are_ref();
+    test_stored_types_are_those_of_num();
+    test_rotation_keeps_products();
     test_attention_is_ref_and_the_softmax();
     test_matmul_exact_is_ref_for_every_type();
     test_matmul_is_ref_for_every_type_and_shape();

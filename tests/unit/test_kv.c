@@ -1,8 +1,10 @@
 /*
- * test_kv.c - pages of a sequence: sizes, windows, truncation, sharing.
+ * test_kv.c - pages of a sequence: sizes, windows, truncation, sharing, smaller types.
  */
 #include "store/pn_kv.h"
 
+#include "cpu/pn_cpu.h"
+#include "num/pn_quant.h"
 #include "pn_test.h"
 
 enum { P = PN_KV_PAGE_TOKENS };
@@ -11,17 +13,52 @@ static const pn_state_spec kv_spec = {
     .group = {{.n_layers = 2, .n_heads = 3, .d_k = 64, .d_v = 64}, {.n_layers = 5, .n_heads = 3, .d_k = 64, .d_v = 64, .window = 100}},
     .n_groups = 2};
 
-/* Bytes a token of well-known models; memory sheet: 32 x 8 x 128, 16 x 8 x 64, 30 x 3 x 64. */
+/* Bytes a token of well-known models: Llama-3.1-8B, Llama-3.2-1B, SmolLM2-135M, the full layers of Qwen3.6-35B-A3B. */
 static void bytes_per_token_of_known_models(void)
 {
-    static const struct { uint32_t layers, heads, d; uint64_t f16; } known[] = {
-        {32, 8, 128, 131072}, {16, 8, 64, 32768}, {30, 3, 64, 23040}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    static const struct { uint32_t layers, heads, d; uint64_t f16, q8_0, q4_0; } known[] = {
+        {32, 8, 128, 131072, 69632, 36864}, {16, 8, 64, 32768, 17408, 9216}, {30, 3, 64, 23040, 12240, 6480}, {10, 2, 256, 20480, 10880, 5760}};
+    for (size_t i = 0; i < PN_COUNT_OF(known); i++) {
         pn_state_spec s = {.n_groups = 1};
         s.group[0] = (pn_stream_group){.n_layers = known[i].layers, .n_heads = known[i].heads, .d_k = known[i].d, .d_v = known[i].d};
         PN_CHECK(pn_kv_bytes_per_token(&s, PN_DTYPE_F16) == known[i].f16, "model %zu", i);
         PN_CHECK(pn_kv_bytes_per_token(&s, PN_DTYPE_F32) == 2 * known[i].f16, "model %zu", i);
+        PN_CHECK(pn_kv_bytes_per_token(&s, PN_DTYPE_Q8_0) == known[i].q8_0 && pn_kv_bytes_per_token(&s, PN_DTYPE_Q4_0) == known[i].q4_0, "model %zu", i);
+        PN_CHECK(pn_kv_bytes_per_token(&s, PN_DTYPE_Q5_1) == known[i].f16 * 24 / 64 && pn_kv_bytes_per_token(&s, PN_DTYPE_Q5_0) == known[i].f16 * 22 / 64 &&
+                 pn_kv_bytes_per_token(&s, PN_DTYPE_Q4_1) == known[i].f16 * 20 / 64, "model %zu", i);
     }
+}
+
+/* Every type's planes follow each other without a gap, mixed ones too, and rows of a block type are whole blocks. */
+static void planes_fill_a_page(void)
+{
+    static const uint32_t types[] = {PN_DTYPE_F32, PN_DTYPE_F16, PN_DTYPE_Q8_0, PN_DTYPE_Q5_1, PN_DTYPE_Q5_0, PN_DTYPE_Q4_1, PN_DTYPE_Q4_0};
+    static const pn_stream_group g = {.n_layers = 2, .n_heads = 3, .d_k = 96, .d_v = 64};
+    for (size_t i = 0; i < PN_COUNT_OF(types); i++)
+        for (size_t j = 0; j < PN_COUNT_OF(types); j++) {
+            uint8_t *base = (uint8_t *)(uintptr_t)4096, *at = base;
+            const pn_kv_page p = {.data = base, .k_type = (uint8_t)types[i], .v_type = (uint8_t)types[j]};
+            uint64_t k, v;
+            PN_CHECK(pn_dtype_row_bytes(types[i], g.d_k, &k) && pn_dtype_row_bytes(types[j], g.d_v, &v), " ");
+            for (uint32_t n = 0; n < 6; n++) {
+                PN_CHECK(pn_kv_k_plane(&g, &p, n / 3, n % 3) == at && (uintptr_t)at % 64 == 0, "keys of %u", (unsigned)n);
+                PN_CHECK(pn_kv_v_plane(&g, &p, n / 3, n % 3) == at + P * k, "values of %u", (unsigned)n);
+                at += P * (k + v);
+            }
+            PN_CHECK(pn_kv_page_bytes(&g, types[i], types[j]) == (uint64_t)(at - base), "types %u and %u", (unsigned)types[i], (unsigned)types[j]);
+        }
+}
+
+static void types_of_blocks_want_heads_of_blocks(void)
+{
+    pn_state_spec s = {.group = {{.n_layers = 1, .n_heads = 1, .d_k = 64, .d_v = 64}, {.n_layers = 1, .n_heads = 1, .d_k = 96, .d_v = 80}}, .n_groups = 2};
+    pn_err err;
+    PN_CHECK(pn_kv_check_type(&s, PN_DTYPE_F16, NULL) == PN_OK && pn_kv_check_type(&s, PN_DTYPE_F32, NULL) == PN_OK, " ");
+    PN_CHECK(pn_kv_check_type(&s, PN_DTYPE_Q8_0, &err) == PN_E_UNSUPPORTED && strstr(err.text, "80") && strstr(err.text, "q8_0"), "%s", err.text);
+    PN_CHECK(pn_kv_check_type(&s, PN_DTYPE_Q4_K, &err) == PN_E_UNSUPPORTED && strstr(err.text, "Q4_K"), "%s", err.text);
+    PN_CHECK(pn_kv_check_type(&s, PN_DTYPE_BF16, &err) == PN_E_UNSUPPORTED && pn_kv_check_type(&s, 1000, &err) == PN_E_UNSUPPORTED, "%s", err.text);
+    s.group[1].d_v = 96;
+    PN_CHECK(pn_kv_check_type(&s, PN_DTYPE_Q8_0, NULL) == PN_OK, " ");
 }
 
 static bool visible_pages_are_there(const pn_kv *kv, uint32_t g, uint32_t pos)
@@ -365,10 +402,227 @@ static void a_turn_takes_what_it_needs(void)
     PN_CHECK(m.outstanding == 0 && m.bytes == 0, "%ld blocks left", m.outstanding);
 }
 
+/* ---- smaller pages: a sequence with rows of floats in its pages -------------------------------- */
+
+static const pn_state_spec small_spec = {
+    .group = {{.n_layers = 2, .n_heads = 3, .d_k = 96, .d_v = 64},
+              {.n_layers = 2, .n_heads = 1, .d_k = 64, .d_v = 64, .window = 100},
+              {.n_layers = 1, .n_heads = 2, .d_k = 40, .d_v = 64}},
+    .n_groups = 3};
+
+static void small_fill(pn_kv *kv, uint32_t n, uint64_t *seed)
+{
+    PN_CHECK(kv->length + n <= kv->reserved, " ");
+    while (n) {
+        uint32_t step = PN_MIN(n, kv->n_batch);
+        pn_kv_prepare(kv, step);
+        for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
+            for (uint32_t pos = kv->length; pos < kv->length + step; pos++) {
+                const pn_stream_group *g = &kv->spec->group[gi];
+                const pn_kv_page *p = kv->group[gi].table[pos / P];
+                for (uint32_t h = 0; h < g->n_layers * g->n_heads; h++)
+                    for (int v = 0; v < 2; v++) {
+                        float x[96];
+                        uint32_t d = v ? g->d_v : g->d_k, type = v ? p->v_type : p->k_type;
+                        uint8_t *plane = v ? pn_kv_v_plane(g, p, h / g->n_heads, h % g->n_heads) : pn_kv_k_plane(g, p, h / g->n_heads, h % g->n_heads);
+                        for (uint32_t i = 0; i < d; i++)
+                            x[i] = (float)((double)(pn_test_rand(seed) >> 40) * 0x1p-23 - 1.0);
+                        if (!v && p->rotated)
+                            pn_cpu_ref()->hadamard(x, d, pn_cpu_rotation(d));
+                        pn_quant_row(type, x, plane + pos % P * pn_cpu_kv_row(type, d), d);
+                    }
+            }
+        pn_kv_commit(kv, step);
+        n -= step;
+    }
+}
+
+/* Root mean square of the difference between page i of the two sequences, keys rotated back where they are. */
+static double small_far(const pn_kv *a, const pn_kv *b, uint32_t gi, uint32_t i)
+{
+    const pn_stream_group *g = &a->spec->group[gi];
+    double sum = 0, count = 0;
+    for (uint32_t h = 0; h < g->n_layers * g->n_heads; h++)
+        for (int v = 0; v < 2; v++) {
+            static float x[2][P * 96];
+            uint32_t n = P * (v ? g->d_v : g->d_k);
+            for (int s = 0; s < 2; s++) {
+                const pn_kv_page *p = (s ? b : a)->group[gi].table[i];
+                pn_dequant_row(v ? p->v_type : p->k_type, v ? pn_kv_v_plane(g, p, h / g->n_heads, h % g->n_heads)
+                                                             : pn_kv_k_plane(g, p, h / g->n_heads, h % g->n_heads), x[s], n);
+                if (!v && p->rotated)
+                    pn_cpu_ref()->hadamard(x[s], n, pn_cpu_rotation(g->d_k));
+            }
+            for (uint32_t e = 0; e < n; e++)
+                sum += pow((double)x[0][e] - (double)x[1][e], 2);
+            count += n;
+        }
+    return sqrt(sum / count);
+}
+
+/* Own pages, free and in the table, are n_pages; the ledger has what is held to the byte. */
+static void small_sound(const pn_kv *kv, const pn_test_mem *m, uint64_t others)
+{
+    uint64_t bytes = pn_kv_bare_bytes(kv->spec, kv->n_ctx, kv->n_batch) + others;
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
+        const pn_kv_group *g = &kv->group[gi];
+        uint32_t own = g->n_free;
+        for (uint32_t i = 0; i < g->n_table; i++) {
+            const pn_kv_page *p = g->table[i];
+            own += p && !p->common;
+            bytes += p && !p->common ? 64 + pn_kv_page_bytes(&kv->spec->group[gi], p->k_type, p->v_type) : 0;
+            PN_CHECK(!p || (p->k_type == p->v_type && p->rotated == pn_kv_is_block(p->k_type)), "a header");
+            PN_CHECK(!p || p->k_type == kv->type || (!p->common && p->refs == 1), "a converted page is shared");
+        }
+        for (uint32_t i = 0; i < g->n_free; i++)
+            PN_CHECK(g->free[i]->k_type == kv->type && g->free[i]->refs == 0, "a converted page on the free stack");
+        bytes += g->n_free * pn_kv_page_cost(kv->spec, gi, kv->type);
+        PN_CHECK(own == g->n_pages && own <= g->max_pages, "group %u: %u own pages of %u", (unsigned)gi, (unsigned)own, (unsigned)g->n_pages);
+    }
+    PN_CHECK(bytes == m->bytes, "%" PRIu64 " bytes, taken %" PRIu64, bytes, m->bytes);
+}
+
+static void smaller_pages_hold_nearly_the_same(void)
+{
+    static const struct { uint32_t type; double far; } to[] = {
+        {PN_DTYPE_F16, 2e-4}, {PN_DTYPE_Q8_0, 0.006}, {PN_DTYPE_Q5_1, 0.03}, {PN_DTYPE_Q5_0, 0.05}, {PN_DTYPE_Q4_1, 0.08}, {PN_DTYPE_Q4_0, 0.12}};
+    pn_test_mem m, m2;
+    pn_kv kv, was;
+    uint64_t seed = 5, seed2 = 5;
+    pn_test_mem_init(&m, 0);
+    pn_test_mem_init(&m2, 0);
+    PN_CHECK(!pn_kv_open_bare(&kv, &m.mem, &small_spec, 1000, 50, PN_DTYPE_F32, NULL) && pn_kv_reserve(&kv, 600), " ");
+    PN_CHECK(!pn_kv_open_bare(&was, &m2.mem, &small_spec, 1000, 50, PN_DTYPE_F32, NULL) && pn_kv_reserve(&was, 600), " ");
+    small_fill(&kv, 500, &seed);
+    small_fill(&was, 500, &seed2);
+    for (size_t t = 0; t < PN_COUNT_OF(to); t++) {
+        uint64_t gain = pn_kv_requant_gain(&kv, to[t].type, false), had = m.bytes;
+        PN_CHECK(gain > 0 && pn_kv_requant_gain(&kv, to[t].type, true) > gain, " ");
+        PN_CHECK(pn_kv_requant_some(&kv, to[t].type, false, 3) < gain, "three pages");
+        (void)pn_kv_requant_some(&kv, to[t].type, false, UINT32_MAX);
+        PN_CHECK(had - m.bytes == gain && pn_kv_requant_gain(&kv, to[t].type, false) == 0, "said %" PRIu64 ", freed %" PRIu64, gain, had - m.bytes);
+        small_sound(&kv, &m, 0);
+        for (uint32_t g = 0; g < 3; g++)
+            for (uint32_t i = 0; i < 8; i++) {
+                bool odd = small_spec.group[g].d_k == 40 && pn_kv_is_block(to[t].type);
+                if (!kv.group[g].table[i])
+                    continue;
+                if (i == 0 || i >= 6 || g == 1)
+                    PN_CHECK(kv.group[g].table[i]->k_type == PN_DTYPE_F32 &&
+                             (i == 7 || !memcmp(kv.group[g].table[i]->data, was.group[g].table[i]->data, (size_t)kv.group[g].page_bytes)),
+                             "group %u: protected page %u", (unsigned)g, (unsigned)i);
+                else
+                    PN_CHECK(kv.group[g].table[i]->k_type == (odd ? PN_DTYPE_F16 : to[t].type) && small_far(&kv, &was, g, i) < to[t].far,
+                             "group %u, page %u as %s: %g", (unsigned)g, (unsigned)i, pn_kv_type_name((pn_dtype)to[t].type), small_far(&kv, &was, g, i));
+            }
+        PN_CHECK(pn_kv_pristine(&kv) == P && pn_kv_smallest(&kv) == to[t].type, "%u", (unsigned)pn_kv_smallest(&kv));
+    }
+    PN_CHECK(!pn_kv_share(&kv, 0, 1) && pn_kv_requant(&kv, 0, 0, PN_DTYPE_Q4_0) == 0 && pn_kv_requant(&kv, 0, 9, PN_DTYPE_Q4_0) == 0 &&
+             pn_kv_requant(&kv, 0, 1, PN_DTYPE_Q8_0) == 0 && pn_kv_requant(&kv, 1, 7, PN_DTYPE_Q8_0) == 0, "what may not be converted");
+    /* Recent ones too, the half one among them; then the sequence goes on in it. */
+    PN_CHECK(pn_kv_requant_some(&kv, PN_DTYPE_Q8_0, true, UINT32_MAX) > 0 && kv.group[0].table[7]->k_type == PN_DTYPE_Q8_0, " ");
+    long calls = m.n_calls;
+    small_fill(&kv, 100, &seed);
+    PN_CHECK(m.n_calls == calls && kv.group[0].table[8]->k_type == PN_DTYPE_F32, "a step allocated");
+    small_sound(&kv, &m, 0);
+    pn_kv_close(&kv);
+    pn_kv_close(&was);
+    PN_CHECK(m.outstanding == 0 && m.bytes == 0, "%ld blocks left", m.outstanding);
+}
+
+/* Cut back behind, into and before converted pages, and go on; the reserve holds. */
+static void truncated_smaller_pages_leave_a_sound_reserve(void)
+{
+    static const uint32_t cuts[] = {460, 449, 448, 300, 256, 200, 65, 64, 40, 0};
+    for (size_t c = 0; c < PN_COUNT_OF(cuts); c++) {
+        pn_test_mem m;
+        pn_kv kv;
+        uint64_t seed = 9;
+        pn_state_spec spec = {.group = {small_spec.group[0]}, .n_groups = 1};
+        pn_test_mem_init(&m, 0);
+        PN_CHECK(!pn_kv_open_bare(&kv, &m.mem, &spec, 1000, 50, PN_DTYPE_F16, NULL) && pn_kv_reserve(&kv, 1000), " ");
+        small_fill(&kv, 500, &seed);
+        (void)pn_kv_requant_some(&kv, PN_DTYPE_Q8_0, false, 3);
+        (void)pn_kv_requant_some(&kv, PN_DTYPE_Q4_0, true, 2);
+        small_sound(&kv, &m, 0);
+        PN_CHECK(pn_kv_truncate(&kv, cuts[c]), " ");
+        small_sound(&kv, &m, 0);
+        pn_kv_trim(&kv);
+        PN_CHECK(pn_kv_pristine(&kv) == PN_MIN(cuts[c], (uint32_t)P) && kv.group[0].n_free == 0, "%u", (unsigned)pn_kv_pristine(&kv));
+        uint64_t need = pn_kv_reserve_bytes(&kv, 1000, 0), had = m.bytes;
+        PN_CHECK(pn_kv_reserve(&kv, 1000) && m.bytes == had + need, "said %" PRIu64 " bytes, took %" PRIu64, need, m.bytes - had);
+        long calls = m.n_calls;
+        small_fill(&kv, 1000 - cuts[c], &seed);
+        PN_CHECK(m.n_calls == calls && kv.group[0].n_free == 0, "a step allocated, or pages are left");
+        small_sound(&kv, &m, 0);
+        pn_kv_retire(&kv);
+        pn_kv_close(&kv);
+        PN_CHECK(m.outstanding == 0 && m.bytes == 0, "%ld blocks left", m.outstanding);
+    }
+}
+
+/* Pages in a tree stay as they are; one that was given back by all others becomes own and small. */
+static void what_others_hold_is_not_converted(void)
+{
+    pn_test_mem m;
+    pn_kv kv, whole;
+    uint64_t seed = 3;
+    pn_state_spec spec = {.group = {small_spec.group[0]}, .n_groups = 1};
+    pn_test_mem_init(&m, 0);
+    PN_CHECK(!pn_kv_open_bare(&kv, &m.mem, &spec, 500, 50, PN_DTYPE_F16, NULL) && pn_kv_reserve(&kv, 400), " ");
+    small_fill(&kv, 330, &seed);
+    pn_kv_page *two = pn_kv_share(&kv, 0, 2), *three = pn_kv_share(&kv, 0, 3), *half = pn_kv_share(&kv, 0, 5);
+    PN_CHECK(two && three && half && kv.group[0].n_pages == 3 + 2, "%u", (unsigned)kv.group[0].n_pages);
+    const uint64_t cost = pn_kv_page_cost(&spec, 0, PN_DTYPE_F16), small = pn_kv_page_cost(&spec, 0, PN_DTYPE_Q8_0);
+    PN_CHECK(pn_kv_requant_gain(&kv, PN_DTYPE_Q8_0, false) == cost - small, "page 1 alone");
+    pn_kv_release(three);
+    pn_kv_release(half);
+    PN_CHECK(pn_kv_requant_gain(&kv, PN_DTYPE_Q8_0, true) == 3 * (cost - small), "pages 1, 3 and 4; the half page will be copied");
+    uint64_t had = m.bytes, freed = pn_kv_requant_some(&kv, PN_DTYPE_Q8_0, true, UINT32_MAX);
+    PN_CHECK(freed == 3 * (cost - small) && had - m.bytes == freed && kv.group[0].table[2] == two && kv.group[0].n_pages == 4 + 2, "%" PRIu64, freed);
+    small_sound(&kv, &m, 2 * cost);
+    small_fill(&kv, 70, &seed);
+    small_sound(&kv, &m, cost);
+    pn_kv_close(&kv);
+    pn_kv_release(two);
+    PN_CHECK(!pn_kv_open(&whole, &m.mem, &spec, 500, 50, PN_DTYPE_F16, NULL), " ");
+    whole.reserved = 400;
+    small_fill(&whole, 330, &seed);
+    PN_CHECK(pn_kv_requant_gain(&whole, PN_DTYPE_Q8_0, true) == 0 && pn_kv_requant_some(&whole, PN_DTYPE_Q8_0, true, 9) == 0, "opened whole");
+    pn_kv_close(&whole);
+    PN_CHECK(m.outstanding == 0 && m.bytes == 0, "%ld blocks left", m.outstanding);
+}
+
+static void converting_survives_any_failing_allocation(void)
+{
+    for (long k = 0; k < 16; k++) {
+        pn_test_mem m;
+        pn_kv kv;
+        uint64_t seed = 2;
+        pn_test_mem_init(&m, 0);
+        PN_CHECK(!pn_kv_open_bare(&kv, &m.mem, &small_spec, 500, 50, PN_DTYPE_F16, NULL) && pn_kv_reserve(&kv, 500), " ");
+        small_fill(&kv, 450, &seed);
+        uint64_t gain = pn_kv_requant_gain(&kv, PN_DTYPE_Q4_0, true), had = m.bytes;
+        m.fail_at = m.n_calls + 1 + k;
+        uint64_t freed = pn_kv_requant_some(&kv, PN_DTYPE_Q4_0, true, UINT32_MAX);
+        PN_CHECK(had - m.bytes == freed && (k < 7 ? freed < gain : freed == gain), "allocation %ld: freed %" PRIu64, k, freed);
+        small_sound(&kv, &m, 0);
+        small_fill(&kv, 50, &seed);
+        pn_kv_close(&kv);
+        PN_CHECK(m.outstanding == 0 && m.bytes == 0, "%ld blocks left", m.outstanding);
+    }
+}
+
 int main(void)
 {
+    smaller_pages_hold_nearly_the_same();
+    truncated_smaller_pages_leave_a_sound_reserve();
+    what_others_hold_is_not_converted();
+    converting_survives_any_failing_allocation();
     a_turn_takes_what_it_needs();
     bytes_per_token_of_known_models();
+    planes_fill_a_page();
+    types_of_blocks_want_heads_of_blocks();
     windows_keep_what_queries_see_and_no_more();
     windows_reserve_exactly_what_can_be_in_use();
     truncation_is_refused_behind_the_window();
