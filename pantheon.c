@@ -7540,6 +7540,7 @@ enum {
     ENGINE_MAX_BATCH = 4096,
     ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
     ENGINE_BUCKETS = 4,         /* rows of a step: 1, 16, 64, n_batch */
+    SESSION_TAKEN = 1 << 30,
     ENGINE_SPACES = 2 * 9       /* types of keys and values by their ids, the last is Q8_0; rotary tables */
 };
 
@@ -7631,11 +7632,14 @@ struct pn_model {
     pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
+    pn_session *sessions;       /* all of them */
     uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
 
 struct pn_session {
     pn_model *model;
+    pn_session *next, *prev;    /* of the model's, under its lock */
+    atomic_uint users;          /* calls that work on its keys and values; SESSION_TAKEN: the ladder does */
     pn_kv kv;
     uint32_t n_ctx, n_batch, kv_type;
     bool busy;                  /* a request works on it */
@@ -7674,6 +7678,13 @@ PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
 
 /* A registered table fits this build. */
 PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);
+
+/* A call works on the session's keys and values from here to there; nests.  Waits for the ladder, which is there for
+ * a slice.  pn_session_try_take: for the ladder, where no call does. */
+PN_INTERNAL void pn_session_enter(pn_session *s);
+PN_INTERNAL void pn_session_leave(pn_session *s);
+PN_INTERNAL bool pn_session_try_take(pn_session *s);
+PN_INTERNAL void pn_session_untake(pn_session *s);
 
 /* Most rows of a step of the session now. */
 PN_INTERNAL uint32_t pn_session_rows(const pn_session *s);
@@ -8159,6 +8170,10 @@ PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint3
 
 /* Bytes of buffers for steps of several, while nobody needs them; drop: given back. */
 PN_INTERNAL uint64_t pn_sched_idle_bytes(pn_sched *q, bool drop);
+
+/* For every request that is not over and in no step: nobody else touches its session meanwhile.  fn is called with the
+ * scheduler's lock held and takes only what is below it.  False: another thread steps just now. */
+PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), void *user);
 
 /* Requests that are worked on, of the model with most; *n_ready: that could be. */
 PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready);
@@ -57511,6 +57526,32 @@ static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
     return PN_MIN((uint32_t)rows[i], s->n_batch);
 }
 
+/* ------------------------------------------------------------------------------------------
+ * Whose it is at the moment
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_session_enter(pn_session *s)
+{
+    for (unsigned n = atomic_load(&s->users);;) {
+        if (n == SESSION_TAKEN) {
+            pn_thread_yield();
+            n = atomic_load(&s->users);
+        } else if (atomic_compare_exchange_weak(&s->users, &n, n + 1)) {
+            return;
+        }
+    }
+}
+
+PN_INTERNAL void pn_session_leave(pn_session *s) { atomic_fetch_sub(&s->users, 1u); }
+
+PN_INTERNAL bool pn_session_try_take(pn_session *s)
+{
+    unsigned none = 0;
+    return atomic_compare_exchange_strong(&s->users, &none, (unsigned)SESSION_TAKEN);
+}
+
+PN_INTERNAL void pn_session_untake(pn_session *s) { atomic_store(&s->users, 0u); }
+
 PN_INTERNAL uint32_t pn_session_rows(const pn_session *s)
 {
     uint32_t rows = s->n_batch;
@@ -57617,6 +57658,33 @@ static pn_status session_count(pn_session *s, pn_model *m, uint32_t n_ctx, pn_er
     return st;
 }
 
+/* What the ladder finds. */
+static void session_list(pn_session *s)
+{
+    pn_model *m = s->model;
+    pn_mutex_lock(&m->lock);
+    s->next = m->sessions;
+    if (s->next)
+        s->next->prev = s;
+    m->sessions = s;
+    pn_mutex_unlock(&m->lock);
+}
+
+/* Listed or not. */
+static void session_unlist(pn_session *s)
+{
+    pn_model *m = s->model;
+    pn_mutex_lock(&m->lock);
+    m->n_sessions--;
+    if (s->prev)
+        s->prev->next = s->next;
+    else if (m->sessions == s)
+        m->sessions = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+    pn_mutex_unlock(&m->lock);
+}
+
 PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err)
 {
     pn_session_params p;
@@ -57650,6 +57718,7 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
         pn_session_free(s);
         return st;
     }
+    session_list(s);
     *out = s;
     return PN_OK;
 }
@@ -57659,9 +57728,8 @@ PN_API void pn_session_free(pn_session *s)
     if (!s)
         return;
     pn_mem *mem = pn_engine_mem(s->model->engine);
-    pn_mutex_lock(&s->model->lock);
-    s->model->n_sessions--;
-    pn_mutex_unlock(&s->model->lock);
+    pn_session_enter(s);
+    session_unlist(s);
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
@@ -57688,13 +57756,16 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (n > s->kv.length)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
+    pn_session_enter(s);
     pn_mutex_lock(&pn_session_die(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
     pn_mutex_unlock(&pn_session_die(s)->cache.lock);
+    if (done)
+        pn_session_end_turn(s);
+    pn_session_leave(s);
     if (!done)
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
-    pn_session_end_turn(s);
     s->has_logits = false;
     if (n == 0) {
         s->salt = 0;
@@ -57878,6 +57949,7 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
     if (st)
         return st;
     atomic_store(&s->cancelled, false);
+    pn_session_enter(s);
     st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {
         rows = PN_MIN((uint32_t)n - done, pn_session_rows(s));
@@ -57885,6 +57957,7 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
                  : pn_session_chunk(s, tokens + done, rows, done, (uint32_t)n, err);
     }
     pn_session_end_turn(s);
+    pn_session_leave(s);
     return st;
 }
 
@@ -58065,13 +58138,8 @@ static void embed_empty(pn_session *s)
     s->salt = 0;
 }
 
-PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, int normalize,
-                                  float *out, pn_err *err)
+static pn_status embed_all(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, bool normalize, float *out, pn_err *err)
 {
-    if (!s)
-        return pn_fail(err, PN_E_INVALID, "no session given");
-    if (pn_session_idle(s, err))
-        return PN_E_STATE;
     atomic_store(&s->cancelled, false);
     embed_empty(s);
     if (!n || !out || (unsigned)pooling > PN_POOLING_LAST)
@@ -58089,6 +58157,19 @@ PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t 
     if (!st)
         st = embed_finish(s->embed->sum, s->model->desc.n_embd, pooling == PN_POOLING_MEAN ? n : 1, normalize, out, err);
     embed_empty(s);
+    return st;
+}
+
+PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, int normalize,
+                                  float *out, pn_err *err)
+{
+    if (!s)
+        return pn_fail(err, PN_E_INVALID, "no session given");
+    if (pn_session_idle(s, err))
+        return PN_E_STATE;
+    pn_session_enter(s);
+    pn_status st = embed_all(s, tokens, n, pooling, normalize != 0, out, err);
+    pn_session_leave(s);
     return st;
 }
 #endif
@@ -58987,6 +59068,7 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     *g = (pn_gen){.s = s, .p = *p, .route = *route, .budget = budget, .next = p->prompt, .n_next = p->n_prompt, .in_prompt = true,
                   .r = {.stop_index = -1, .n_prompt = (uint32_t)p->n_prompt}};
     atomic_store(&s->cancelled, false);
+    pn_session_enter(s);
     g->since = pn_os_now();
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
@@ -59083,6 +59165,7 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
     pn_session_end_turn(g->s);
     if (!st)
         generate_save(g, true);
+    pn_session_leave(g->s);
     if (result)
         *result = g->r;
     pn_constraint_close(&g->constraint);
@@ -59267,10 +59350,10 @@ static void sched_admit(pn_model *m)
         sched_begin_job(sched_next(w, cap == UINT32_MAX));
 }
 
-/* May the two be in one step?  One plan and one type of keys and values for all of its runs. */
+/* May the two be in one step?  One plan for all of its runs; pages say themselves of what type they are. */
 static bool sched_fits(const pn_session *a, const pn_session *b)
 {
-    return a->model == b->model && a->kv_type == b->kv_type && a->plans[0] == b->plans[0];
+    return a->model == b->model && a->plans[0] == b->plans[0];
 }
 
 /* Whose turn it is: of the models with work the one that has had the least time; of its jobs the one that
@@ -59822,6 +59905,59 @@ static bool sched_inside(pn_engine *e)
     return inside;
 }
 
+/* The stepping thread, or nobody steps and now this one is it; false: another thread is. */
+static bool sched_hold(pn_engine *e, bool *ours)
+{
+    pn_drive *d = &e->drive;
+    pn_mutex_lock(&d->lock);
+    *ours = !d->stepping;
+    bool ok = *ours || pn_thread_is_self(d->stepper);
+    if (*ours) {
+        d->stepping = true;
+        d->stepper = pn_thread_self();
+    }
+    pn_mutex_unlock(&d->lock);
+    return ok;
+}
+
+static void sched_let_go(pn_engine *e)
+{
+    pn_mutex_lock(&e->drive.lock);
+    e->drive.stepping = false;
+    pn_mutex_unlock(&e->drive.lock);
+}
+
+static void sched_visit(pn_sched *q, void (*fn)(void *user, pn_job *j), void *user)
+{
+    for (pn_model *m = q->models; m; m = m->queue.next) {
+        pn_job *lists[] = {m->queue.work, m->queue.waiting};
+        for (size_t i = 0; i < PN_COUNT_OF(lists); i++)
+            for (pn_job *j = lists[i]; j; j = j->next)
+                fn(user, j);
+    }
+}
+
+PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), void *user)
+{
+    bool ours;
+    if (!sched_hold(e, &ours))
+        return false;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        if (!sched_enter(q))
+            continue;
+        if (!q->open && !q->computed) {
+            pn_mutex_lock(&q->lock);
+            sched_visit(q, fn, user);
+            pn_mutex_unlock(&q->lock);
+        }
+        sched_leave(q);
+    }
+    if (ours)
+        sched_let_go(e);
+    return true;
+}
+
 PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err)
 {
     if (!e || seconds < 0)
@@ -59838,9 +59974,7 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
         pn_govern_tick(e, sched_jobs(e) > 0);
     sched_run(e, seconds > 0 ? pn_os_now() + seconds : 0);
     uint32_t n = sched_jobs(e);
-    pn_mutex_lock(&e->drive.lock);
-    e->drive.stepping = false;
-    pn_mutex_unlock(&e->drive.lock);
+    sched_let_go(e);
     if (n_active)
         *n_active = n;
     return PN_OK;

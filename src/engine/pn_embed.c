@@ -159,13 +159,8 @@ static void embed_empty(pn_session *s)
     s->salt = 0;
 }
 
-PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, int normalize,
-                                  float *out, pn_err *err)
+static pn_status embed_all(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, bool normalize, float *out, pn_err *err)
 {
-    if (!s)
-        return pn_fail(err, PN_E_INVALID, "no session given");
-    if (pn_session_idle(s, err))
-        return PN_E_STATE;
     atomic_store(&s->cancelled, false);
     embed_empty(s);
     if (!n || !out || (unsigned)pooling > PN_POOLING_LAST)
@@ -183,5 +178,18 @@ PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t 
     if (!st)
         st = embed_finish(s->embed->sum, s->model->desc.n_embd, pooling == PN_POOLING_MEAN ? n : 1, normalize, out, err);
     embed_empty(s);
+    return st;
+}
+
+PN_API pn_status pn_session_embed(pn_session *s, const pn_token *tokens, size_t n, pn_pooling pooling, int normalize,
+                                  float *out, pn_err *err)
+{
+    if (!s)
+        return pn_fail(err, PN_E_INVALID, "no session given");
+    if (pn_session_idle(s, err))
+        return PN_E_STATE;
+    pn_session_enter(s);
+    pn_status st = embed_all(s, tokens, n, pooling, normalize != 0, out, err);
+    pn_session_leave(s);
     return st;
 }

@@ -45,6 +45,7 @@ enum {
     ENGINE_MAX_BATCH = 4096,
     ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
     ENGINE_BUCKETS = 4,         /* rows of a step: 1, 16, 64, n_batch */
+    SESSION_TAKEN = 1 << 30,
     ENGINE_SPACES = 2 * 9       /* types of keys and values by their ids, the last is Q8_0; rotary tables */
 };
 
@@ -136,11 +137,14 @@ struct pn_model {
     pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
+    pn_session *sessions;       /* all of them */
     uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
 
 struct pn_session {
     pn_model *model;
+    pn_session *next, *prev;    /* of the model's, under its lock */
+    atomic_uint users;          /* calls that work on its keys and values; SESSION_TAKEN: the ladder does */
     pn_kv kv;
     uint32_t n_ctx, n_batch, kv_type;
     bool busy;                  /* a request works on it */
@@ -179,6 +183,13 @@ PN_INTERNAL const pn_device_ops *pn_backend_cpu(void);
 
 /* A registered table fits this build. */
 PN_INTERNAL pn_status pn_backend_check(const pn_device_ops *ops, pn_err *err);
+
+/* A call works on the session's keys and values from here to there; nests.  Waits for the ladder, which is there for
+ * a slice.  pn_session_try_take: for the ladder, where no call does. */
+PN_INTERNAL void pn_session_enter(pn_session *s);
+PN_INTERNAL void pn_session_leave(pn_session *s);
+PN_INTERNAL bool pn_session_try_take(pn_session *s);
+PN_INTERNAL void pn_session_untake(pn_session *s);
 
 /* Most rows of a step of the session now. */
 PN_INTERNAL uint32_t pn_session_rows(const pn_session *s);

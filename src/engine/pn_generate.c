@@ -198,6 +198,7 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     *g = (pn_gen){.s = s, .p = *p, .route = *route, .budget = budget, .next = p->prompt, .n_next = p->n_prompt, .in_prompt = true,
                   .r = {.stop_index = -1, .n_prompt = (uint32_t)p->n_prompt}};
     atomic_store(&s->cancelled, false);
+    pn_session_enter(s);
     g->since = pn_os_now();
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
@@ -294,6 +295,7 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
     pn_session_end_turn(g->s);
     if (!st)
         generate_save(g, true);
+    pn_session_leave(g->s);
     if (result)
         *result = g->r;
     pn_constraint_close(&g->constraint);

@@ -94,10 +94,10 @@ static void sched_admit(pn_model *m)
         sched_begin_job(sched_next(w, cap == UINT32_MAX));
 }
 
-/* May the two be in one step?  One plan and one type of keys and values for all of its runs. */
+/* May the two be in one step?  One plan for all of its runs; pages say themselves of what type they are. */
 static bool sched_fits(const pn_session *a, const pn_session *b)
 {
-    return a->model == b->model && a->kv_type == b->kv_type && a->plans[0] == b->plans[0];
+    return a->model == b->model && a->plans[0] == b->plans[0];
 }
 
 /* Whose turn it is: of the models with work the one that has had the least time; of its jobs the one that
@@ -649,6 +649,59 @@ static bool sched_inside(pn_engine *e)
     return inside;
 }
 
+/* The stepping thread, or nobody steps and now this one is it; false: another thread is. */
+static bool sched_hold(pn_engine *e, bool *ours)
+{
+    pn_drive *d = &e->drive;
+    pn_mutex_lock(&d->lock);
+    *ours = !d->stepping;
+    bool ok = *ours || pn_thread_is_self(d->stepper);
+    if (*ours) {
+        d->stepping = true;
+        d->stepper = pn_thread_self();
+    }
+    pn_mutex_unlock(&d->lock);
+    return ok;
+}
+
+static void sched_let_go(pn_engine *e)
+{
+    pn_mutex_lock(&e->drive.lock);
+    e->drive.stepping = false;
+    pn_mutex_unlock(&e->drive.lock);
+}
+
+static void sched_visit(pn_sched *q, void (*fn)(void *user, pn_job *j), void *user)
+{
+    for (pn_model *m = q->models; m; m = m->queue.next) {
+        pn_job *lists[] = {m->queue.work, m->queue.waiting};
+        for (size_t i = 0; i < PN_COUNT_OF(lists); i++)
+            for (pn_job *j = lists[i]; j; j = j->next)
+                fn(user, j);
+    }
+}
+
+PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), void *user)
+{
+    bool ours;
+    if (!sched_hold(e, &ours))
+        return false;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        if (!sched_enter(q))
+            continue;
+        if (!q->open && !q->computed) {
+            pn_mutex_lock(&q->lock);
+            sched_visit(q, fn, user);
+            pn_mutex_unlock(&q->lock);
+        }
+        sched_leave(q);
+    }
+    if (ours)
+        sched_let_go(e);
+    return true;
+}
+
 PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err)
 {
     if (!e || seconds < 0)
@@ -665,9 +718,7 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
         pn_govern_tick(e, sched_jobs(e) > 0);
     sched_run(e, seconds > 0 ? pn_os_now() + seconds : 0);
     uint32_t n = sched_jobs(e);
-    pn_mutex_lock(&e->drive.lock);
-    e->drive.stepping = false;
-    pn_mutex_unlock(&e->drive.lock);
+    sched_let_go(e);
     if (n_active)
         *n_active = n;
     return PN_OK;

@@ -84,6 +84,10 @@ PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint3
 /* Bytes of buffers for steps of several, while nobody needs them; drop: given back. */
 PN_INTERNAL uint64_t pn_sched_idle_bytes(pn_sched *q, bool drop);
 
+/* For every request that is not over and in no step: nobody else touches its session meanwhile.  fn is called with the
+ * scheduler's lock held and takes only what is below it.  False: another thread steps just now. */
+PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), void *user);
+
 /* Requests that are worked on, of the model with most; *n_ready: that could be. */
 PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready);
 

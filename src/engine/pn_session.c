@@ -20,6 +20,32 @@ static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
     return PN_MIN((uint32_t)rows[i], s->n_batch);
 }
 
+/* ------------------------------------------------------------------------------------------
+ * Whose it is at the moment
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_session_enter(pn_session *s)
+{
+    for (unsigned n = atomic_load(&s->users);;) {
+        if (n == SESSION_TAKEN) {
+            pn_thread_yield();
+            n = atomic_load(&s->users);
+        } else if (atomic_compare_exchange_weak(&s->users, &n, n + 1)) {
+            return;
+        }
+    }
+}
+
+PN_INTERNAL void pn_session_leave(pn_session *s) { atomic_fetch_sub(&s->users, 1u); }
+
+PN_INTERNAL bool pn_session_try_take(pn_session *s)
+{
+    unsigned none = 0;
+    return atomic_compare_exchange_strong(&s->users, &none, (unsigned)SESSION_TAKEN);
+}
+
+PN_INTERNAL void pn_session_untake(pn_session *s) { atomic_store(&s->users, 0u); }
+
 PN_INTERNAL uint32_t pn_session_rows(const pn_session *s)
 {
     uint32_t rows = s->n_batch;
@@ -126,6 +152,33 @@ static pn_status session_count(pn_session *s, pn_model *m, uint32_t n_ctx, pn_er
     return st;
 }
 
+/* What the ladder finds. */
+static void session_list(pn_session *s)
+{
+    pn_model *m = s->model;
+    pn_mutex_lock(&m->lock);
+    s->next = m->sessions;
+    if (s->next)
+        s->next->prev = s;
+    m->sessions = s;
+    pn_mutex_unlock(&m->lock);
+}
+
+/* Listed or not. */
+static void session_unlist(pn_session *s)
+{
+    pn_model *m = s->model;
+    pn_mutex_lock(&m->lock);
+    m->n_sessions--;
+    if (s->prev)
+        s->prev->next = s->next;
+    else if (m->sessions == s)
+        m->sessions = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+    pn_mutex_unlock(&m->lock);
+}
+
 PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn_session **out, pn_err *err)
 {
     pn_session_params p;
@@ -159,6 +212,7 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
         pn_session_free(s);
         return st;
     }
+    session_list(s);
     *out = s;
     return PN_OK;
 }
@@ -168,9 +222,8 @@ PN_API void pn_session_free(pn_session *s)
     if (!s)
         return;
     pn_mem *mem = pn_engine_mem(s->model->engine);
-    pn_mutex_lock(&s->model->lock);
-    s->model->n_sessions--;
-    pn_mutex_unlock(&s->model->lock);
+    pn_session_enter(s);
+    session_unlist(s);
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
@@ -197,13 +250,16 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     if (n > s->kv.length)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
+    pn_session_enter(s);
     pn_mutex_lock(&pn_session_die(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
     pn_mutex_unlock(&pn_session_die(s)->cache.lock);
+    if (done)
+        pn_session_end_turn(s);
+    pn_session_leave(s);
     if (!done)
         return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
                        ": truncate to 0 and evaluate again", n);
-    pn_session_end_turn(s);
     s->has_logits = false;
     if (n == 0) {
         s->salt = 0;
@@ -387,6 +443,7 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
     if (st)
         return st;
     atomic_store(&s->cancelled, false);
+    pn_session_enter(s);
     st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {
         rows = PN_MIN((uint32_t)n - done, pn_session_rows(s));
@@ -394,6 +451,7 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
                  : pn_session_chunk(s, tokens + done, rows, done, (uint32_t)n, err);
     }
     pn_session_end_turn(s);
+    pn_session_leave(s);
     return st;
 }
 
