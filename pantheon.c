@@ -7541,7 +7541,8 @@ enum {
     ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
     ENGINE_BUCKETS = 4,         /* rows of a step: 1, 16, 64, n_batch */
     SESSION_TAKEN = 1 << 30,
-    ENGINE_SPACES = 2 * 9       /* types of keys and values by their ids, the last is Q8_0; rotary tables */
+    ENGINE_KV_IDS = PN_DTYPE_Q8_0 + 1,  /* ids of types of keys and values, with gaps */
+    ENGINE_SPACES = 2 * ENGINE_KV_IDS   /* of those and of two rotary tables */
 };
 
 /* The ledger; where that has nothing left, the caches give way. */
@@ -7633,6 +7634,7 @@ struct pn_model {
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
     pn_session *sessions;       /* all of them */
+    pn_kv_gate gate[ENGINE_KV_IDS];     /* what probing has found, n_positions 0: nothing yet; under lock */
     uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
 
@@ -8203,6 +8205,36 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j);
 PN_INTERNAL void pn_sched_settle(pn_sched *q);
 
 #endif /* PN_SCHED_H */
+
+/* ---- Begin engine/pn_gate.h ---- */
+/*
+ * pn_gate.h - may this model's keys and values be made smaller?
+ *
+ * A type that costs one model nothing ruins another, so nobody knows before having looked.  The gate lets the
+ * model read a fixed text twice, once with F16 and once with the type, and compares what it expects next at each
+ * position of the last half: mean Kullback-Leibler divergence, and how often the likeliest token is the same.
+ *
+ * Probing is pn_model_kv_gate() of pantheon.h, which takes seconds and memory like a session; what it found stays
+ * with the model.  The calls here only look that up, and a type that nobody has probed has not passed.
+ *
+ * Threads: any; results are under the model's lock.
+ */
+#ifndef PN_GATE_H
+#define PN_GATE_H
+
+/* includes engine/pn_engine_int.h */
+
+/* What was found; false: not probed yet. */
+PN_INTERNAL bool pn_gate_known(pn_model *m, uint32_t type, const pn_kv_gate_params *limits, pn_kv_gate *out);
+
+/* The smallest type that has passed, not smaller than `least`; F16 where none has.  Types are tried from large to
+ * small and each for itself: q4_1 may pass where q5_0 does not. */
+PN_INTERNAL uint32_t pn_gate_smallest(pn_model *m, uint32_t least, const pn_kv_gate_params *limits);
+
+/* The probe's text in pieces; NULL behind the last. */
+PN_INTERNAL const char *pn_gate_text(size_t i);
+
+#endif /* PN_GATE_H */
 
 /* ---- Begin engine/pn_replay.h ---- */
 /*
@@ -60178,6 +60210,286 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j)
         pn_cond_wait(&q->settled, &q->lock);
     pn_mutex_unlock(&q->lock);
     return how;
+}
+#endif
+
+/* ---- Begin engine/pn_gate_text.c ---- */
+#ifndef PN_DROP_ENGINE_PN_GATE_TEXT_C
+#define PN_DROP_ENGINE_PN_GATE_TEXT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_gate_text.c - what the gate for types of keys and values lets a model read: prose, code, JSON.
+ *
+ * Written for this purpose.  It should be what people send to models, hold names and numbers that come
+ * back far from where they stood first (a damaged key is noticed when it is looked up), and never change:
+ * figures of different versions could not be compared.
+ */
+/* includes engine/pn_gate.h */
+
+static const char *const gate_text[] = {
+    /* prose */
+    "The lighthouse at Kerrow Point had been dark for eleven years when Ines Valdane bought it for the price of a used van. ",
+    "She did not intend to light it. She wanted a place with thick walls, one door, and no neighbours, where she could finish ",
+    "the translation that three publishers had stopped asking about. The estate agent, a tall man called Prentiss, handed her ",
+    "a ring with seven keys and said that only four of them opened anything.\n\n",
+    "The first week it rained. On the eighth day the sky cleared, and she found that the stairs counted one hundred and ",
+    "twelve steps, that the lamp room smelled of oil, and that somebody had been there before her: on the floor under the ",
+    "great lens stood a tin cup, still half full of tea. The tea was warm. \"Hello?\" she said, and felt foolish. Nobody ",
+    "answered. Below her the sea went on breaking against the rocks as it had for the last ten thousand years.\n\n",
+    "That evening she rang Prentiss. \"Who else has keys?\" she asked. \"There are seven on the ring,\" he said, \"and I gave you ",
+    "all of them. The old keeper had a set, but he died in the winter that the ferry sank.\" He paused. \"His daughter lives in ",
+    "the village. Her name is Maud Tregenna. She mends nets, and she does not talk much, but she will talk to you if you ",
+    "bring her something that needs mending.\"\n\n",
+    "So Ines took the torn coat that she had been meaning to throw away and walked the two miles to the village. Maud ",
+    "Tregenna was sixty, with hands like knotted rope. She looked at the coat, then at Ines, then at the ring of keys. \"Three ",
+    "of those,\" she said, \"open nothing that is above the water.\" She would not say more until the coat was done, and she ",
+    "took her time over it. When the last stitch was in, she bit off the thread and asked: \"Was the tea still warm?\"\n\n",
+    "There are, broadly speaking, three ways to keep a thing from spoiling: take away the water, take away the air, or add ",
+    "something that other living things dislike. Drying is the oldest. Fish split and hung in the wind lose four fifths of ",
+    "their weight in six weeks and will keep for years. Salting works on the same principle from the other side, because salt ",
+    "draws the water out of whatever would like to grow. Smoke adds a little of both, and acids that bacteria do not care for. ",
+    "Canning, which came much later, takes away the air and kills what was in it with heat; the method was found in 1809 by a ",
+    "confectioner who did not know why it worked, half a century before anybody had seen a microbe do harm. Cold does not kill ",
+    "at all. It only slows things down, about twofold for every six degrees, which is why milk that turns in a day on the table ",
+    "lasts about a week in the refrigerator, and why a power cut matters more in August than in January.\n\n",
+    /* code */
+    "Here is a small ring buffer in C, and below it a script that reads its log.\n\n",
+    "```c\n#include <stdbool.h>\n#include <stdint.h>\n#include <string.h>\n\n",
+    "#define RING_SIZE 256u      /* a power of two */\n\n",
+    "typedef struct ring {\n    uint8_t data[RING_SIZE];\n    uint32_t head;          /* next byte to read */\n",
+    "    uint32_t tail;          /* next byte to write */\n    uint64_t dropped;       /* bytes that found no room */\n} ring;\n\n",
+    "static uint32_t ring_used(const ring *r) { return r->tail - r->head; }\n",
+    "static uint32_t ring_free(const ring *r) { return RING_SIZE - ring_used(r); }\n\n",
+    "/* All n bytes or none of them. */\nbool ring_put(ring *r, const void *src, uint32_t n)\n{\n    const uint8_t *p = src;\n",
+    "    if (n > ring_free(r)) {\n        r->dropped += n;\n        return false;\n    }\n",
+    "    for (uint32_t i = 0; i < n; i++)\n        r->data[(r->tail + i) & (RING_SIZE - 1)] = p[i];\n    r->tail += n;\n    return true;\n}\n\n",
+    "/* Up to n bytes; returns how many. */\nuint32_t ring_get(ring *r, void *dst, uint32_t n)\n{\n    uint8_t *p = dst;\n",
+    "    if (n > ring_used(r))\n        n = ring_used(r);\n",
+    "    for (uint32_t i = 0; i < n; i++)\n        p[i] = r->data[(r->head + i) & (RING_SIZE - 1)];\n    r->head += n;\n    return n;\n}\n```\n\n",
+    "```python\nimport json\nimport sys\nfrom collections import defaultdict\n\n\n",
+    "def read_log(path):\n    \"\"\"Yield one dict per line, and skip what is not JSON.\"\"\"\n    with open(path, encoding=\"utf-8\") as f:\n",
+    "        for number, line in enumerate(f, start=1):\n            try:\n                yield json.loads(line)\n",
+    "            except json.JSONDecodeError as error:\n                print(f\"{path}:{number}: {error}\", file=sys.stderr)\n\n\n",
+    "def dropped_by_host(records):\n    total = defaultdict(int)\n    for record in records:\n",
+    "        if record.get(\"event\") == \"ring_put\" and not record.get(\"ok\", True):\n            total[record[\"host\"]] += record[\"bytes\"]\n",
+    "    return dict(sorted(total.items(), key=lambda item: -item[1]))\n\n\n",
+    "if __name__ == \"__main__\":\n    for host, size in dropped_by_host(read_log(sys.argv[1])).items():\n        print(f\"{host:20} {size:10,d}\")\n```\n\n",
+    /* JSON */
+    "And this is what it was run on, with the answer of the service that keeps the inventory:\n\n```json\n",
+    "{\n  \"station\": \"Kerrow Point\",\n  \"keys\": 7,\n  \"steps\": 112,\n  \"readings\": [\n",
+    "    {\"host\": \"alder-03\", \"event\": \"ring_put\", \"ok\": true, \"bytes\": 128, \"time\": \"2024-03-08T06:15:00Z\"},\n",
+    "    {\"host\": \"alder-03\", \"event\": \"ring_put\", \"ok\": false, \"bytes\": 192, \"time\": \"2024-03-08T06:15:02Z\"},\n",
+    "    {\"host\": \"birch-11\", \"event\": \"ring_put\", \"ok\": false, \"bytes\": 64, \"time\": \"2024-03-08T06:15:09Z\"},\n",
+    "    {\"host\": \"birch-11\", \"event\": \"ring_get\", \"ok\": true, \"bytes\": 256, \"time\": \"2024-03-08T06:16:40Z\"},\n",
+    "    {\"host\": \"alder-03\", \"event\": \"ring_put\", \"ok\": false, \"bytes\": 32, \"time\": \"2024-03-08T06:17:31Z\"}\n  ],\n",
+    "  \"inventory\": {\n    \"lens\": {\"maker\": \"Harrow and Sons\", \"year\": 1871, \"panels\": 16, \"cracked\": [3, 9]},\n",
+    "    \"lamp\": {\"maker\": \"Tregenna\", \"year\": 1906, \"fuel\": \"oil\", \"litres_per_night\": 2.4},\n",
+    "    \"cups\": [{\"material\": \"tin\", \"contents\": \"tea\", \"celsius\": 61.5}, {\"material\": \"china\", \"contents\": null, \"celsius\": null}]\n  },\n",
+    "  \"people\": [\n    {\"name\": \"Ines Valdane\", \"role\": \"owner\", \"since\": \"2024-02-27\", \"languages\": [\"es\", \"en\", \"pt\"]},\n",
+    "    {\"name\": \"Maud Tregenna\", \"role\": \"visitor\", \"age\": 60, \"mends\": [\"nets\", \"coats\"]},\n",
+    "    {\"name\": \"Prentiss\", \"role\": \"estate agent\", \"phone\": \"+44 1736 555 0142\"}\n  ]\n}\n```\n\n",
+    "Question: which host dropped the most bytes, and how many? Answer: alder-03 dropped 192 + 32 = 224 bytes, birch-11 dropped ",
+    "64, so alder-03 comes first in the script's output. Question: what is cracked? Answer: panels 3 and 9 of the lens, which ",
+    "Harrow and Sons made in 1871 and which has 16 of them. Question: how many keys did Prentiss hand to Ines Valdane? Answer: ",
+    "seven, of which four open something above the water. Question: which part of the C code decides that a write is refused? ",
+    "Answer: the comparison of n with ring_free(r) in ring_put; the bytes are then counted in r->dropped and false is returned.\n\n",
+    "The next morning the three remaining keys were gone from the ring. Ines counted twice. Then she put on the mended coat, ",
+    "climbed the one hundred and twelve steps, and sat down beside the lens to wait for whoever drank tea in the lamp room of ",
+    "a lighthouse that had been dark for eleven years.\n",
+};
+
+PN_INTERNAL const char *pn_gate_text(size_t i) { return i < PN_COUNT_OF(gate_text) ? gate_text[i] : NULL; }
+#endif
+
+/* ---- Begin engine/pn_gate.c ---- */
+#ifndef PN_DROP_ENGINE_PN_GATE_C
+#define PN_DROP_ENGINE_PN_GATE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * Two sessions read the text side by side, the first half in large steps, the second in small ones whose logits
+ * are compared at once: all of them would be half a gigabyte for a large vocabulary.
+ */
+/* includes engine/pn_gate.h */
+
+#include <inttypes.h>
+#include <math.h>
+
+/* includes base/pn_str.h */
+
+enum {
+    GATE_TOKENS = 2048,                 /* of which the last half is compared; memory sheet 8 */
+    GATE_LEAST = 64,                    /* fewer say nothing */
+    GATE_LOGITS = 8 << 20               /* bytes of logits of one session, about */
+};
+
+static const double gate_kl = 0.02, gate_top1 = 0.97;   /* memory sheet 8 */
+
+typedef struct gate_probe {
+    pn_model *m;
+    pn_token *tokens;                   /* owned, [cap] */
+    size_t n, cap;
+    pn_session *s[2];                   /* F16, and the type */
+    float *logits[2];                   /* owned, [rows, n_vocab] */
+    uint32_t rows;
+    double kl;
+    uint32_t same, compared;
+} gate_probe;
+
+/* ------------------------------------------------------------------------------------------
+ * What is known
+ * ------------------------------------------------------------------------------------------ */
+
+static void gate_judge(pn_kv_gate *g, const pn_kv_gate_params *p)
+{
+    double kl = p && p->max_kl > 0 ? p->max_kl : gate_kl, top1 = p && p->min_top1 > 0 ? p->min_top1 : gate_top1;
+    g->eligible = g->kl <= kl && g->top1 >= top1;
+}
+
+PN_INTERNAL bool pn_gate_known(pn_model *m, uint32_t type, const pn_kv_gate_params *limits, pn_kv_gate *out)
+{
+    memset(out, 0, sizeof *out);
+    if (type >= ENGINE_KV_IDS)
+        return false;
+    pn_mutex_lock(&m->lock);
+    *out = m->gate[type];
+    pn_mutex_unlock(&m->lock);
+    gate_judge(out, limits);
+    return out->n_positions != 0;
+}
+
+PN_INTERNAL uint32_t pn_gate_smallest(pn_model *m, uint32_t least, const pn_kv_gate_params *limits)
+{
+#define GATE_ID(t) PN_DTYPE_##t,
+    static const uint32_t types[] = {PN_KV_EACH_TYPE(GATE_ID)};
+#undef GATE_ID
+    uint32_t best = PN_DTYPE_F16;
+    for (size_t i = 0; i < PN_COUNT_OF(types); i++) {
+        pn_kv_gate g;
+        uint64_t bytes = pn_kv_elem_bytes(types[i], 32);
+        if (bytes < pn_kv_elem_bytes(best, 32) && bytes >= pn_kv_elem_bytes(least, 32) && pn_gate_known(m, types[i], limits, &g) && g.eligible)
+            best = types[i];
+    }
+    return best;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The probe
+ * ------------------------------------------------------------------------------------------ */
+
+/* log of the sum of e^x; *top gets the place of the largest. */
+static double gate_log_sum(const float *x, uint32_t n, uint32_t *top)
+{
+    double sum = 0;
+    *top = 0;
+    for (uint32_t i = 1; i < n; i++)
+        *top = x[i] > x[*top] ? i : *top;
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)x[i] - (double)x[*top]);
+    return (double)x[*top] + log(sum);
+}
+
+static void gate_compare(gate_probe *g, const float *a, const float *b)
+{
+    uint32_t top_a, top_b, n = g->m->desc.n_vocab;
+    double la = gate_log_sum(a, n, &top_a), lb = gate_log_sum(b, n, &top_b);
+    for (uint32_t i = 0; i < n; i++) {
+        double pa = (double)a[i] - la;
+        g->kl += exp(pa) * (pa - ((double)b[i] - lb));
+    }
+    g->same += top_a == top_b;
+    g->compared++;
+}
+
+static pn_status gate_tokens(gate_probe *g, pn_err *err)
+{
+    pn_str s;
+    const char *piece;
+    pn_str_init(&s, pn_engine_mem(g->m->engine), PN_ACCT_MISC);
+    for (size_t i = 0; (piece = pn_gate_text(i)) != NULL; i++)
+        pn_str_addz(&s, piece);
+    pn_status st = s.failed ? pn_fail_nomem(err, "the text of a probe", s.len) : PN_OK;
+    g->cap = s.len + 1;
+    if (!st && !(g->tokens = pn_mem_calloc(pn_engine_mem(g->m->engine), PN_ACCT_MISC, g->cap, sizeof *g->tokens)))
+        st = pn_fail_nomem(err, "the tokens of a probe", g->cap * sizeof *g->tokens);
+    if (!st)
+        st = pn_tokenize(g->m, s.data, s.len, PN_TOKENIZE_BOS, g->tokens, g->cap, &g->n, err);
+    pn_str_fini(&s);
+    g->n = PN_MIN(PN_MIN(g->n, (size_t)GATE_TOKENS), (size_t)g->m->desc.n_ctx_train);
+    if (!st && g->n < GATE_LEAST)
+        st = pn_fail(err, PN_E_UNSUPPORTED, "a probe of keys and values needs %d tokens: the model reads %zu at most", GATE_LEAST, g->n);
+    return st;
+}
+
+static pn_status gate_open(gate_probe *g, uint32_t type, const pn_kv_gate_params *p, pn_err *err)
+{
+    const uint64_t row = (uint64_t)g->m->desc.n_vocab * sizeof(float);
+    g->rows = (uint32_t)PN_MIN(PN_MAX(GATE_LOGITS / row, UINT64_C(1)), UINT64_C(64));
+    pn_status st = PN_OK;
+    for (int i = 0; i < 2 && !st; i++) {
+        const pn_session_params how = {.n_ctx = (uint32_t)g->n, .has_kv_type = 1, .kv_type = i ? (pn_dtype)type : PN_DTYPE_F16};
+        st = pn_session_new(g->m, &how, &g->s[i], err);
+        if (!st && p)
+            pn_session_on_tick(g->s[i], p->tick, p->user);
+        if (!st && !(g->logits[i] = pn_mem_calloc(pn_engine_mem(g->m->engine), PN_ACCT_SCRATCH, g->rows * row, 1)))
+            st = pn_fail_nomem(err, "the logits of a probe", g->rows * row);
+    }
+    return st;
+}
+
+static pn_status gate_read(gate_probe *g, pn_err *err)
+{
+    const size_t V = g->m->desc.n_vocab, half = g->n - g->n / 2;
+    pn_status st = pn_session_eval(g->s[0], g->tokens, half, err);
+    if (!st)
+        st = pn_session_eval(g->s[1], g->tokens, half, err);
+    for (size_t at = half, n; at < g->n && !st; at += n) {
+        n = PN_MIN((size_t)g->rows, g->n - at);
+        for (int i = 0; i < 2 && !st; i++)
+            st = pn_session_eval_all(g->s[i], g->tokens + at, n, g->logits[i], err);
+        for (size_t i = 0; i < n && !st; i++)
+            gate_compare(g, g->logits[0] + i * V, g->logits[1] + i * V);
+    }
+    if (!st && !(g->kl >= 0 || g->kl < 0))
+        st = pn_fail(err, PN_E_NUMERIC, "the model's logits are not finite");
+    return st;
+}
+
+static void gate_close(gate_probe *g)
+{
+    pn_mem *mem = pn_engine_mem(g->m->engine);
+    for (int i = 0; i < 2; i++) {
+        pn_session_free(g->s[i]);
+        pn_mem_free(mem, PN_ACCT_SCRATCH, g->logits[i], (size_t)g->rows * g->m->desc.n_vocab * sizeof(float));
+    }
+    pn_mem_free(mem, PN_ACCT_MISC, g->tokens, g->cap * sizeof *g->tokens);
+}
+
+PN_API pn_status pn_model_kv_gate(pn_model *m, pn_dtype type, const pn_kv_gate_params *params, pn_kv_gate *out, pn_err *err)
+{
+    pn_kv_gate_params p;
+    pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
+    if (!m || !out)
+        return pn_fail(err, PN_E_INVALID, "%s", m ? "no place for the result given" : "no model given");
+    if (pn_gate_known(m, (uint32_t)type, &p, out))
+        return PN_OK;
+    gate_probe g = {.m = m};
+    pn_status st = m->vocab_only ? pn_fail(err, PN_E_INVALID, "the model was loaded without weights")
+                                 : pn_kv_check_type(&m->desc.state, (uint32_t)type, err);
+    if (!st)
+        st = gate_tokens(&g, err);
+    if (!st)
+        st = gate_open(&g, (uint32_t)type, &p, err);
+    if (!st)
+        st = gate_read(&g, err);
+    gate_close(&g);
+    if (st)
+        return st;
+    *out = (pn_kv_gate){.n_positions = g.compared, .kl = PN_MAX(g.kl / g.compared, 0.0), .top1 = (double)g.same / g.compared};
+    pn_mutex_lock(&m->lock);
+    m->gate[type] = *out;
+    pn_mutex_unlock(&m->lock);
+    gate_judge(out, &p);
+    return PN_OK;
 }
 #endif
 

@@ -731,6 +731,32 @@ PN_API const pn_token *pn_session_tokens(const pn_session *s); /* borrowed until
  * those parts.  Each pointer may be NULL. */
 PN_API void pn_session_kv_types(const pn_session *s, pn_dtype *configured, pn_dtype *smallest, int *degraded);
 
+/* Called between the parts of a step, a few times a millisecond at most; nonzero stops like
+ * pn_session_cancel().  For progress bars and event loops. */
+typedef int (*pn_tick_fn)(void *user, uint32_t tokens_done, uint32_t tokens_total);
+
+/* How much a type of keys and values costs this model: it reads a fixed text of up to 2048 tokens with F16 and with
+ * the type, and what it expects next is compared over the last half. */
+typedef struct pn_kv_gate_params {
+    size_t size;
+    double max_kl;              /* 0: 0.02 */
+    double min_top1;            /* 0: 0.97 */
+    pn_tick_fn tick;            /* as for pn_session_on_tick; nonzero: PN_E_CANCELLED */
+    void *user;
+} pn_kv_gate_params;
+
+typedef struct pn_kv_gate {
+    uint32_t n_positions;       /* compared: 1024, fewer where the model reads less */
+    double kl;                  /* mean divergence from F16, nats */
+    double top1;                /* share of positions with the same likeliest token */
+    int eligible;               /* kl <= max_kl and top1 >= min_top1 */
+} pn_kv_gate;
+
+/* Takes as long as reading the text twice, in sessions of its own (PN_E_BUDGET where they do not fit); the figures
+ * are kept with the model, so a second call only judges them.  params may be NULL.  Any thread that may open a
+ * session. */
+PN_API pn_status pn_model_kv_gate(pn_model *m, pn_dtype type, const pn_kv_gate_params *params, pn_kv_gate *out, pn_err *err);
+
 /* Append `n` tokens: compute their keys and values and the logits after the last one.  The call works
  * in steps of n_batch rows; when it fails or is cancelled the steps already finished stay, and
  * pn_session_length() tells how many tokens that makes. */
@@ -751,9 +777,7 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err);
  * finish PN_FINISH_CANCELLED).  Async-signal-safe.  Cleared when the next call starts. */
 PN_API void pn_session_cancel(pn_session *s);
 
-/* Called between the parts of a step, a few times a millisecond at most; nonzero stops like
- * pn_session_cancel().  For progress bars and event loops. */
-typedef int (*pn_tick_fn)(void *user, uint32_t tokens_done, uint32_t tokens_total);
+/* See pn_tick_fn. */
 PN_API void pn_session_on_tick(pn_session *s, pn_tick_fn tick, void *user);
 
 /* ------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ static const pn_flag bench_flags[] = {
     {"repetitions", NULL, 'r', PN_FLAG_INT, false, 1, 1000, "N", "5", "times a test is repeated"},
     {"threads", NULL, 't', PN_FLAG_INTS, false, 1, 1024, "N,..", "usable cores", "threads that compute"},
     {"output", NULL, 'o', PN_FLAG_CHOICE, false, 0, 0, "table|json|csv", "table", "how results are printed"},
+    {"kv-gate", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "instead: what each type of keys and values costs the model's answers"},
     PN_ROW_BATCH,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
@@ -243,9 +244,9 @@ static void bench_table_head(const bench_state *b)
     static const char dashes[] = "----------------------------------------------------------------"
                                  "--------------------------------";
     int w = bench_name_width(b);
-    printf("| %-*s | %10s | %9s | %-8s | %-8s | %-11s | %7s | %-3s | %16s | %18s | %7s |\n", w, "model", "size",
+    printf("| %-*s | %10s | %9s | %-8s | %-8s | %-11s | %7s | %-4s | %16s | %18s | %7s |\n", w, "model", "size",
            "params", "type", "backend", "isa", "threads", "kv", "test", "tok/s", "GB/s");
-    printf("| %.*s | %.9s: | %.8s: | %.8s | %.8s | %.11s | %.6s: | %.3s | %.15s: | %.17s: | %.6s: |\n", w, dashes,
+    printf("| %.*s | %.9s: | %.8s: | %.8s | %.8s | %.11s | %.6s: | %.4s | %.15s: | %.17s: | %.6s: |\n", w, dashes,
            dashes, dashes, dashes, dashes, dashes, dashes, dashes, dashes, dashes, dashes);
 }
 
@@ -257,7 +258,7 @@ static void bench_table_row(const bench_state *b, const bench_test *t, const ben
     if (t->n_gen)
         snprintf(gbs, sizeof gbs, "%.2f", r->read_gbs);
     /* The sign takes two bytes and one column, hence 19 for 18. */
-    printf("| %-*s | %10s | %9s | %-8s | %-8s | %-11s | %7" PRIu32 " | %-3s | %16s | %19s | %7s |\n",
+    printf("| %-*s | %10s | %9s | %-8s | %-8s | %-11s | %7" PRIu32 " | %-4s | %16s | %19s | %7s |\n",
            bench_name_width(b), b->name, pn_out_bytes(b->model.weight_bytes).text, pn_out_count(b->model.n_params).text,
            b->model.type, pn_backend_name(b->c->engine), pn_cpu_isa(), b->n_threads, bench_kv_name(b), test, rate, gbs);
 }
@@ -381,6 +382,39 @@ static void bench_find_name(bench_state *b)
     pn_str_fini(&s);
 }
 
+/* Every smaller type of keys and values against f16. */
+static int bench_gate(bench_state *b)
+{
+    static const pn_dtype types[] = {PN_DTYPE_Q8_0, PN_DTYPE_Q5_1, PN_DTYPE_Q5_0, PN_DTYPE_Q4_1, PN_DTYPE_Q4_0};
+    const pn_kv_gate_params how = {.size = sizeof how, .tick = pn_cli_tick, .user = b->c};
+    for (size_t i = 0; i < PN_COUNT_OF(types); i++) {
+        pn_kv_gate g;
+        pn_status st = pn_model_kv_gate(b->c->model, types[i], &how, &g, &b->c->err);
+        if (st)
+            return pn_cli_fail(b->c, st);
+        if (b->format == BENCH_JSON) {
+            pn_str *s = &b->out;
+            pn_str_addz(s, b->rows ? ",\n  {" : "[\n  {");
+            pn_out_json_text(s, "model", b->name);
+            pn_out_json_text(s, "kv_type", pn_kv_type_name(types[i]));
+            pn_out_json_u64(s, "n_positions", g.n_positions);
+            pn_out_json_real(s, "kl", g.kl);
+            pn_out_json_real(s, "top1", g.top1);
+            pn_out_json_u64(s, "eligible", (uint64_t)g.eligible);
+            pn_str_addc(s, '}');
+        } else if (b->format == BENCH_CSV) {
+            printf("%s%s,%" PRIu32 ",%.6g,%.6g,%d\n", b->rows ? "" : "kv_type,n_positions,kl,top1,eligible\n", pn_kv_type_name(types[i]),
+                   g.n_positions, g.kl, g.top1, g.eligible);
+        } else {
+            printf("%s  %-5s %9" PRIu32 "  %8.5f  %11.2f %%  %s\n", b->rows ? "" : "  type  positions  mean KL  same likeliest  passes\n",
+                   pn_kv_type_name(types[i]), g.n_positions, g.kl, 100 * g.top1, g.eligible ? "yes" : "no");
+        }
+        b->rows++;
+        (void)pn_cli_flush(b->c, PN_EXIT_OK);
+    }
+    return PN_EXIT_OK;
+}
+
 /* All tests with one number of threads. */
 static int bench_with_threads(bench_state *b, uint32_t n_threads)
 {
@@ -397,6 +431,8 @@ static int bench_with_threads(bench_state *b, uint32_t n_threads)
         return code;
     bench_find_name(b);
     b->n_threads = pn_engine_threads(c->engine);
+    if (pn_args_on(&c->args, "kv-gate"))
+        return bench_gate(b);
     for (size_t k = 0; k < n_depths * n_streams; k++) {
         uint32_t depth = depths[k / n_streams], at_once = streams[k % n_streams];
         for (size_t i = 0; i < n_prompts && !code; i++)

@@ -46,7 +46,8 @@ enum {
     ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
     ENGINE_BUCKETS = 4,         /* rows of a step: 1, 16, 64, n_batch */
     SESSION_TAKEN = 1 << 30,
-    ENGINE_SPACES = 2 * 9       /* types of keys and values by their ids, the last is Q8_0; rotary tables */
+    ENGINE_KV_IDS = PN_DTYPE_Q8_0 + 1,  /* ids of types of keys and values, with gaps */
+    ENGINE_SPACES = 2 * ENGINE_KV_IDS   /* of those and of two rotary tables */
 };
 
 /* The ledger; where that has nothing left, the caches give way. */
@@ -138,6 +139,7 @@ struct pn_model {
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
     pn_session *sessions;       /* all of them */
+    pn_kv_gate gate[ENGINE_KV_IDS];     /* what probing has found, n_positions 0: nothing yet; under lock */
     uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
 

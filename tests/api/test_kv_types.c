@@ -216,8 +216,69 @@ static void what_does_not_fit_is_refused(void)
     PN_CHECK(!pn_kv_type_name(PN_DTYPE_BF16) && !pn_kv_type_name(PN_DTYPE_COUNT) && strcmp(pn_kv_type_name(PN_DTYPE_Q5_1), "q5_1") == 0, "names");
 }
 
+/* ------------------------------------------------------------------------------------------ */
+
+static int kvt_stop(void *user, uint32_t done, uint32_t total)
+{
+    (void)done;
+    (void)total;
+    return ++*(int *)user == 3;
+}
+
+static void the_gate_measures_once_and_judges_as_asked(void)
+{
+    kvt_rig r;
+    pn_err err = {0};
+    pn_kv_gate g = {0}, again = {0};
+    pn_mem_info before, after;
+    int ticks = 0;
+    kvt_open(&r, "models/demo.gguf", 2);
+    pn_engine_memory(r.e, &before);
+    const pn_kv_gate_params stop = {.tick = kvt_stop, .user = &ticks};
+    PN_CHECK(pn_model_kv_gate(r.m, PN_DTYPE_Q8_0, &stop, &g, &err) == PN_E_CANCELLED && ticks == 3, "%s", err.text);
+    PN_CHECK(pn_model_kv_gate(r.m, PN_DTYPE_Q8_0, NULL, &g, &err) == PN_OK && g.eligible && g.n_positions == 1024, "%s", err.text);
+    PN_CHECK(g.kl > 0 && g.kl < 0.002 && g.top1 > 0.97 && g.top1 < 1, "kl %g, the same likeliest token %g", g.kl, g.top1);
+    const pn_kv_gate_params strict = {.max_kl = 1e-9, .tick = kvt_stop, .user = &ticks}, same = {.min_top1 = 0.9999};
+    PN_CHECK(pn_model_kv_gate(r.m, PN_DTYPE_Q8_0, &strict, &again, &err) == PN_OK && !again.eligible && memcmp(&again.kl, &g.kl, sizeof g.kl) == 0 && ticks == 3,
+             "another limit, no other probe: %s", err.text);
+    PN_CHECK(pn_model_kv_gate(r.m, PN_DTYPE_Q8_0, &same, &again, &err) == PN_OK && !again.eligible, "%s", err.text);
+    PN_CHECK(pn_model_kv_gate(r.m, PN_DTYPE_BF16, NULL, &g, &err) == PN_E_UNSUPPORTED, "%s", err.text);
+    pn_engine_memory(r.e, &after);
+    PN_CHECK(before.used[PN_ACCT_KV] == 0 && after.used[PN_ACCT_KV] == 0 && after.used[PN_ACCT_PREFIX] == 0, "something is left");
+    kvt_close(&r);
+}
+
+static void a_gate_without_memory_says_so(void)
+{
+    pn_engine *e = NULL;
+    pn_model *m = NULL;
+    pn_err err = {0};
+    pn_kv_gate g;
+    PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = 1, .mem_limit = 8 << 20}, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_model_load(e, "models/demo.gguf", NULL, &m, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_model_kv_gate(m, PN_DTYPE_Q8_0, NULL, &g, &err) == PN_E_BUDGET, "%s", err.text);
+    pn_model_free(m);
+    pn_engine_close(e);
+    long tried = 0;
+    pn_status st = PN_E_NOMEM;
+    for (long k = 1; st != PN_OK; k++, tried++) {
+        api_heap h = {0};
+        PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = 1, .allocator = {api_heap_alloc, api_heap_free, &h}}, &err) == PN_OK, "%s", err.text);
+        PN_CHECK(pn_model_load(e, "tests/vectors/golden/arch/qwen3.gguf", NULL, &m, &err) == PN_OK, "%s", err.text);
+        h.fail_at = h.calls + k;
+        st = pn_model_kv_gate(m, PN_DTYPE_Q4_0, NULL, &g, &err);
+        PN_CHECK(st == PN_OK || st == PN_E_NOMEM, "failing allocation %ld: %s", k, err.text);
+        pn_model_free(m);
+        pn_engine_close(e);
+        PN_CHECK(h.out == 0, "failing allocation %ld leaks %ld blocks", k, h.out);
+    }
+    PN_CHECK(tried > 20, "only %ld allocations were tried", tried);
+}
+
 int main(void)
 {
+    the_gate_measures_once_and_judges_as_asked();
+    a_gate_without_memory_says_so();
     the_plan_is_exact();
     what_does_not_fit_is_refused();
     bits_do_not_depend_on_threads_or_chunks();
