@@ -7347,6 +7347,7 @@ typedef struct pn_die {
     /* For want of memory (pn_rungs.c); UINT32_MAX: as ever. */
     atomic_uint slots;          /* requests of one model that are worked on at once */
     atomic_uint max_rows;       /* of a step */
+    atomic_uint kv_step;        /* how much smaller keys and values of new sequences are: pn_rungs_kv.c; 0: as ever */
 
     bool simulated;             /* the next ones are */
     pn_die_door door;
@@ -7446,6 +7447,8 @@ typedef struct pn_governor {
     double due;                 /* when the next reading is */
     pn_mem_event events[GOVERN_EVENTS];
     uint64_t n_events;          /* ever */
+    bool was_short;             /* the host has been at WATCH or worse */
+    double idle_since;          /* < 0: there is work */
     pn_ladder_state shown[PN_LADDER_RUNGS][PN_LADDER_RESOURCES];     /* the ladder's, for who asks */
     bool moving;                /* a thread is on the ladder, which is then its own */
 
@@ -7467,6 +7470,10 @@ PN_INTERNAL void pn_govern_close(struct pn_engine *e);
 /* Between steps: look if it is time, and move the ladder for at most a slice.  active: there is work. */
 PN_INTERNAL void pn_govern_tick(struct pn_engine *e, bool active);
 
+/* Nothing has been worked on for a while, on a machine that has been short of memory: time to find out what could be
+ * given up. */
+PN_INTERNAL bool pn_govern_idle(struct pn_engine *e);
+
 /* Seconds until the next look is due; < 0: nothing has to be watched. */
 PN_INTERNAL double pn_govern_wait(struct pn_engine *e);
 
@@ -7486,9 +7493,6 @@ PN_INTERNAL void pn_govern_host(struct pn_engine *e, uint64_t *total, uint64_t *
 PN_INTERNAL void pn_govern_failed(struct pn_engine *e, uint32_t resource, uint64_t bytes);
 
 PN_INTERNAL void pn_govern_event(struct pn_engine *e, const pn_mem_event *ev);     /* seconds, level, available, budget are filled in */
-
-/* The engine's own rungs (pn_rungs.c). */
-PN_INTERNAL void pn_rungs_add(struct pn_engine *e);
 
 #endif /* PN_GOVERN_H */
 
@@ -7577,6 +7581,8 @@ struct pn_engine {
     pn_mutex models_lock;       /* the next ones */
     pn_model *models;           /* all of them */
     atomic_uint n_turns;        /* that hold a reserve */
+    uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
+    double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
 };
 
@@ -7625,6 +7631,8 @@ struct pn_model {
     pn_bytes *token_text;       /* [n_token_text], borrowed by vocab */
     uint32_t n_token_text;
     bool exact, vocab_only;
+    bool gate_failed;           /* of the driver's thread: not probed again */
+    atomic_bool probing, closing;       /* the driver's thread probes it; it is to go */
     uint64_t mapped_bytes;
     pn_mutex lock;              /* plans */
     pn_cached_plan *plans[ENGINE_PLANS];
@@ -7644,6 +7652,7 @@ struct pn_session {
     atomic_uint users;          /* calls that work on its keys and values; SESSION_TAKEN: the ladder does */
     pn_kv kv;
     uint32_t n_ctx, n_batch, kv_type;
+    bool auto_type;             /* nobody asked for that type: the ladder may choose when a sequence begins */
     bool busy;                  /* a request works on it */
     bool in_turn;               /* counted in the engine's n_turns */
     pn_token *tokens;           /* [n_ctx] */
@@ -7730,6 +7739,9 @@ PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
+
+/* An empty session whose type is ours to choose gets the one that memory suggests now. */
+PN_INTERNAL pn_status pn_session_choose_type(pn_session *s, pn_err *err);
 
 /* It is over: what it did not use goes back. */
 PN_INTERNAL void pn_session_end_turn(pn_session *s);
@@ -7843,6 +7855,29 @@ PN_INTERNAL uint64_t pn_cache_give_all(pn_engine *e, uint64_t bytes);
 PN_INTERNAL void pn_cache_forget(pn_model *m);
 
 #endif /* PN_CACHE_H */
+
+/* ---- Begin engine/pn_rungs.h ---- */
+/*
+ * pn_rungs.h - the engine's own rungs, by chapter.
+ */
+#ifndef PN_RUNGS_H
+#define PN_RUNGS_H
+
+/* includes engine/pn_engine_int.h */
+
+/* All of them, once, when the engine is opened. */
+PN_INTERNAL void pn_rungs_add(pn_engine *e);
+
+PN_INTERNAL void pn_rungs_register(pn_engine *e, const pn_rung *rungs, size_t n);       /* user becomes e */
+PN_INTERNAL void pn_rungs_add_kv(pn_engine *e);
+
+/* The type of keys and values for sequences of m that begin at this step of the ladder (pn_rungs_kv.c). */
+PN_INTERNAL uint32_t pn_rungs_kv_type(pn_model *m, uint32_t step);
+
+/* Probe one type on one model that has not been probed, unless there is news (pn_sched_news) meanwhile. */
+PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news);
+
+#endif /* PN_RUNGS_H */
 
 /* ---- Begin engine/pn_grammar_api.h ---- */
 /*
@@ -8194,6 +8229,9 @@ typedef enum pn_sched_left {
 
 /* A paused job's place goes to others; it queues again for one when it goes on. */
 PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused);
+
+/* Counts what happened that the driver might have to act on. */
+PN_INTERNAL uint64_t pn_sched_news(pn_engine *e);
 
 /* There is news for the driver: a session was cancelled, whose job may be paused. */
 PN_INTERNAL void pn_sched_wake(pn_engine *e);
@@ -55051,6 +55089,9 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
     e->door = (pn_engine_memory_door){{engine_take, engine_put, engine_move}, e};
     e->log = p.log;
     e->log_user = p.log_user;
+    e->kv_least = p.kv_min_type ? (uint32_t)p.kv_min_type : (uint32_t)PN_DTYPE_Q4_0;
+    e->kv_max_kl = p.kv_max_kl;
+    e->kv_min_top1 = p.kv_min_top1;
     e->n_threads = p.n_threads ? p.n_threads : pn_os_cores();
     pn_mutex_init(&e->clock_lock);
     pn_mutex_init(&e->drive.lock);
@@ -55113,7 +55154,7 @@ PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 #define PN_DROP_ENGINE_PN_GOVERN_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /* includes engine/pn_cache.h */
-/* includes engine/pn_govern.h */
+/* includes engine/pn_rungs.h */
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -55123,6 +55164,7 @@ PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
 static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
 static const double govern_hint = 5;
+static const double govern_rest = 5;            /* seconds without work before the gate is looked at */
 
 static double govern_now(const pn_governor *g) { return g->clock ? g->clock(g->clock_user) : pn_os_now(); }
 
@@ -55336,6 +55378,8 @@ static void govern_look(pn_engine *e, double now, bool active)
         changed[r] = govern_has(e, r) && govern_feed(e, r, now, active, &from[r]);
     g->due = now + pn_pressure_due(&g->pressure[0], now);
     atomic_store(&g->worst, govern_worst(g));
+    g->was_short = g->was_short || g->level[0] > PN_LEVEL_OK;
+    g->idle_since = active ? -1 : g->idle_since < 0 ? now : g->idle_since;
     pn_mutex_unlock(&g->lock);
     for (uint32_t r = 0; r < g->n; r++)
         if (changed[r]) {
@@ -55427,6 +55471,15 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
         return;
     govern_look(e, now, active);
     govern_climb(e, now);
+}
+
+PN_INTERNAL bool pn_govern_idle(pn_engine *e)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    bool idle = g->was_short && g->idle_since >= 0 && govern_now(g) - g->idle_since >= govern_rest;
+    pn_mutex_unlock(&g->lock);
+    return idle;
 }
 
 PN_INTERNAL double pn_govern_wait(pn_engine *e)
@@ -55601,6 +55654,8 @@ PN_API void pn_mem_poll(pn_engine *e)
  * are called between steps, on the thread that steps or watches, with no lock held; what each locks is its own business
  * and stands in pn_engine_int.h's order.  None allocates more than what takes the place of something larger.
  */
+/* includes engine/pn_rungs.h */
+
 /* includes engine/pn_cache.h */
 /* includes engine/pn_sched.h */
 
@@ -55616,15 +55671,15 @@ static uint64_t rungs_sum(pn_engine *e, uint32_t resource, uint64_t (*of)(pn_die
  * 1  buffers that nobody uses
  * ------------------------------------------------------------------------------------------ */
 
-static uint64_t rung_idle_of(pn_die *die) { return pn_sched_idle_bytes(die->sched, false); }
-static uint64_t rung_idle_drop(pn_die *die) { return pn_sched_idle_bytes(die->sched, true); }
+static uint64_t rung_buffers_of(pn_die *die) { return pn_sched_idle_bytes(die->sched, false); }
+static uint64_t rung_buffers_drop(pn_die *die) { return pn_sched_idle_bytes(die->sched, true); }
 
-static uint64_t rung_idle_gain(void *user, uint32_t resource) { return resource ? 0 : rungs_sum(user, 0, rung_idle_of); }
+static uint64_t rung_buffers_gain(void *user, uint32_t resource) { return resource ? 0 : rungs_sum(user, 0, rung_buffers_of); }
 
-static pn_rung_state rung_idle_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+static pn_rung_state rung_buffers_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
     (void)want, (void)deadline;
-    *freed = rungs_sum(user, resource, rung_idle_drop);
+    *freed = rungs_sum(user, resource, rung_buffers_drop);
     return PN_RUNG_DONE;
 }
 
@@ -55786,20 +55841,313 @@ static pn_rung_state rung_rows_undo(void *user, uint32_t resource)
  * All of them
  * ------------------------------------------------------------------------------------------ */
 
+PN_INTERNAL void pn_rungs_register(pn_engine *e, const pn_rung *rungs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        pn_rung r = rungs[i];
+        r.user = e;
+        bool room = pn_ladder_add(&e->govern.ladder, &r);
+        PN_ASSERT(room);
+        (void)room;
+    }
+}
+
 PN_INTERNAL void pn_rungs_add(pn_engine *e)
 {
     const pn_rung rungs[] = {
-        {.rank = 1, .name = "idle_buffers", .level = PN_LEVEL_WATCH, .gain = rung_idle_gain, .apply = rung_idle_apply},
+        {.rank = 1, .name = "idle_buffers", .level = PN_LEVEL_WATCH, .gain = rung_buffers_gain, .apply = rung_buffers_apply},
         {.rank = 2, .name = "prefix_cache", .level = PN_LEVEL_WATCH, .gain = rung_prefix_gain, .apply = rung_prefix_apply, .undo = rung_prefix_undo},
         {.rank = 10, .name = "slots", .level = PN_LEVEL_TIGHT, .gain = rung_slots_gain, .apply = rung_slots_apply, .undo = rung_slots_undo},
         {.rank = 11, .name = "step_rows", .level = PN_LEVEL_TIGHT, .gain = rung_rows_gain, .apply = rung_rows_apply, .retake = rung_rows_retake,
          .undo = rung_rows_undo},
     };
-    for (size_t i = 0; i < PN_COUNT_OF(rungs); i++) {
-        pn_rung r = rungs[i];
-        r.user = e;
-        (void)pn_ladder_add(&e->govern.ladder, &r);
+    pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
+    pn_rungs_add_kv(e);
+}
+#endif
+
+/* ---- Begin engine/pn_rungs_kv.c ---- */
+#ifndef PN_DROP_ENGINE_PN_RUNGS_KV_C
+#define PN_DROP_ENGINE_PN_RUNGS_KV_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_rungs_kv.c - the lossy rungs: keys and values in smaller types (memory sheet 7, rungs 6, 7, 8 and 17).
+ *
+ *     step 0   as configured        step 1   Q8_0        step 2   the smallest that the engine and the gate allow
+ *
+ * Rung 6 moves a die's step for sequences that begin; 7 and 8 convert pages of those that exist to the step's type,
+ * 17 to the smallest, recent pages too.  A type that the gate has not passed on a model is not used for it, so as long
+ * as nobody has probed there is nothing to gain here.  Probing takes seconds: the engine's own thread does it when it
+ * has been idle for a while on a machine that has been short of memory (pn_rungs_probe); others call
+ * pn_model_kv_gate() when it suits them.
+ */
+/* includes engine/pn_cache.h */
+/* includes engine/pn_gate.h */
+/* includes engine/pn_rungs.h */
+/* includes engine/pn_sched.h */
+
+#include <stdio.h>
+
+enum { RUNG_KV_STEPS = 2 };
+
+static pn_kv_gate_params rung_kv_limits(const pn_engine *e)
+{
+    return (pn_kv_gate_params){.size = sizeof(pn_kv_gate_params), .max_kl = e->kv_max_kl, .min_top1 = e->kv_min_top1};
+}
+
+static uint64_t rung_kv_token(const pn_model *m, uint32_t type) { return pn_kv_bytes_per_token(&m->desc.state, type); }
+
+PN_INTERNAL uint32_t pn_rungs_kv_type(pn_model *m, uint32_t step)
+{
+    const pn_kv_gate_params limits = rung_kv_limits(m->engine);
+    uint32_t whole = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, least = step == 1 ? (uint32_t)PN_DTYPE_Q8_0 : m->engine->kv_least;
+    if (step == 0 || m->exact || rung_kv_token(m, least) < rung_kv_token(m, m->engine->kv_least))
+        return whole;
+    return pn_gate_smallest(m, least, &limits);
+}
+
+static bool rung_kv_on(const pn_die *die, uint32_t resource) { return resource == 0 || resource == 1 + die->index; }
+
+/* ------------------------------------------------------------------------------------------
+ * 6  sequences that begin
+ * ------------------------------------------------------------------------------------------ */
+
+/* Would the next step be a smaller type for some model on the die?  Its share of what is held now. */
+static double rung_kv_saves(pn_die *die)
+{
+    pn_engine *e = die->engine;
+    uint32_t step = atomic_load(&die->kv_step);
+    double saves = 0;
+    if (step == RUNG_KV_STEPS)
+        return 0;
+    pn_mutex_lock(&e->models_lock);
+    for (pn_model *m = e->models; m; m = m->next)
+        if (m->n_dies && m->dies[0] == die) {
+            double now = (double)rung_kv_token(m, pn_rungs_kv_type(m, step)), then = (double)rung_kv_token(m, pn_rungs_kv_type(m, step + 1));
+            saves = then < now ? PN_MAX(saves, 1 - then / now) : saves;
+        }
+    pn_mutex_unlock(&e->models_lock);
+    return saves;
+}
+
+static uint64_t rung_new_gain(void *user, uint32_t resource)
+{
+    pn_engine *e = user;
+    uint64_t held = atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE]);
+    double saves = 0;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        if (rung_kv_on(&e->dies[i], resource))
+            saves = PN_MAX(saves, rung_kv_saves(&e->dies[i]));
+    return (uint64_t)((double)held * saves);
+}
+
+static pn_rung_state rung_new_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    pn_engine *e = user;
+    (void)want, (void)deadline, (void)freed;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        if (rung_kv_on(&e->dies[i], resource) && rung_kv_saves(&e->dies[i]) > 0)
+            atomic_fetch_add(&e->dies[i].kv_step, 1u);
+    return PN_RUNG_DONE;
+}
+
+static pn_rung_state rung_new_undo(void *user, uint32_t resource)
+{
+    pn_engine *e = user;
+    pn_rung_state more = PN_RUNG_DONE;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_die *die = &e->dies[i];
+        if (rung_kv_on(die, resource) && atomic_load(&die->kv_step) && atomic_fetch_sub(&die->kv_step, 1u) > 1)
+            more = PN_RUNG_MORE;
     }
+    return more;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * 7, 8, 17  pages of sequences that exist
+ * ------------------------------------------------------------------------------------------ */
+
+/* One walk over sessions: what converting would free, or convert until there is enough or the slice is over. */
+typedef struct rung_walk {
+    uint32_t resource;
+    bool smallest;              /* rung 17: the last step's type, recent pages too */
+    bool convert;
+    uint64_t want;
+    double deadline;            /* pn_os_now(); 0: none */
+    uint64_t bytes;             /* found, or freed */
+} rung_walk;
+
+static bool rung_walk_over(const rung_walk *w)
+{
+    return w->convert && (w->bytes >= w->want || (w->deadline > 0 && pn_os_now() >= w->deadline));
+}
+
+/* What pages of m become; not with the model's lock held. */
+static uint32_t rung_walk_type(const rung_walk *w, pn_model *m)
+{
+    uint32_t step = atomic_load(&m->dies[0]->kv_step);
+    return pn_rungs_kv_type(m, w->smallest ? (uint32_t)RUNG_KV_STEPS : PN_MAX(1u, step));
+}
+
+/* True: it was made smaller. */
+static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type)
+{
+    if (rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
+        return false;
+    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, w->deadline > 0 ? w->deadline : pn_os_now() + 0.01)
+                            : pn_session_requant_gain(s, type, w->smallest);
+    w->bytes += n;
+    return w->convert && n > 0;
+}
+
+static void rung_walk_idle(pn_engine *e, rung_walk *w)
+{
+    pn_mutex_lock(&e->models_lock);
+    for (pn_model *m = e->models; m; m = m->next) {
+        if (!m->n_dies || !rung_kv_on(m->dies[0], w->resource))
+            continue;
+        uint32_t type = rung_walk_type(w, m);
+        pn_mutex_lock(&m->lock);
+        for (pn_session *s = m->sessions; s; s = s->next)
+            if (pn_session_try_take(s)) {
+                (void)rung_walk_session(w, s, type);
+                pn_session_untake(s);
+            }
+        pn_mutex_unlock(&m->lock);
+    }
+    pn_mutex_unlock(&e->models_lock);
+}
+
+static void rung_walk_job(void *user, pn_job *j)
+{
+    rung_walk *w = user;
+    pn_model *m = j->s->model;
+    if (rung_kv_on(m->dies[0], w->resource) && rung_walk_session(w, j->s, rung_walk_type(w, m)))
+        j->gen.r.kv_degraded = 1;
+}
+
+static void rung_walk_live(pn_engine *e, rung_walk *w) { (void)pn_sched_each(e, rung_walk_job, w); }
+
+static uint64_t rung_walk_gain(pn_engine *e, uint32_t resource, bool smallest, void (*walk)(pn_engine *, rung_walk *))
+{
+    rung_walk w = {.resource = resource, .smallest = smallest};
+    walk(e, &w);
+    return w.bytes;
+}
+
+static pn_rung_state rung_walk_apply(pn_engine *e, rung_walk w, void (*walk)(pn_engine *, rung_walk *), uint64_t *freed)
+{
+    w.convert = true;
+    walk(e, &w);
+    *freed = w.bytes;
+    return w.bytes && w.bytes < w.want && rung_walk_gain(e, w.resource, w.smallest, walk) ? PN_RUNG_MORE : PN_RUNG_DONE;
+}
+
+static uint64_t rung_idle_gain(void *user, uint32_t resource) { return rung_walk_gain(user, resource, false, rung_walk_idle); }
+
+static pn_rung_state rung_idle_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    return rung_walk_apply(user, (rung_walk){.resource = resource, .want = want, .deadline = deadline}, rung_walk_idle, freed);
+}
+
+static uint64_t rung_live_gain(void *user, uint32_t resource) { return rung_walk_gain(user, resource, false, rung_walk_live); }
+
+static pn_rung_state rung_live_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    return rung_walk_apply(user, (rung_walk){.resource = resource, .want = want, .deadline = deadline}, rung_walk_live, freed);
+}
+
+static void rung_walk_all(pn_engine *e, rung_walk *w)
+{
+    rung_walk_idle(e, w);
+    rung_walk_live(e, w);
+}
+
+static uint64_t rung_all_gain(void *user, uint32_t resource) { return rung_walk_gain(user, resource, true, rung_walk_all); }
+
+static pn_rung_state rung_all_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    return rung_walk_apply(user, (rung_walk){.resource = resource, .smallest = true, .want = want, .deadline = deadline}, rung_walk_all, freed);
+}
+
+PN_INTERNAL void pn_rungs_add_kv(pn_engine *e)
+{
+    const pn_rung rungs[] = {
+        {.rank = 6, .name = "kv_new_smaller", .level = PN_LEVEL_WATCH, .gain = rung_new_gain, .apply = rung_new_apply, .undo = rung_new_undo},
+        {.rank = 7, .name = "kv_idle_smaller", .level = PN_LEVEL_WATCH, .gain = rung_idle_gain, .apply = rung_idle_apply},
+        {.rank = 8, .name = "kv_live_smaller", .level = PN_LEVEL_WATCH, .gain = rung_live_gain, .apply = rung_live_apply},
+        {.rank = 17, .name = "kv_all_smallest", .level = PN_LEVEL_CRITICAL, .gain = rung_all_gain, .apply = rung_all_apply},
+    };
+    pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The gate, in idle time
+ * ------------------------------------------------------------------------------------------ */
+
+/* What is worth knowing, in this order; the last only where the one before it does not pass. */
+static const uint32_t rung_probed[] = {PN_DTYPE_Q8_0, PN_DTYPE_Q4_0, PN_DTYPE_Q5_0};
+
+static uint32_t rung_unknown_type(pn_model *m)
+{
+    const pn_kv_gate_params limits = rung_kv_limits(m->engine);
+    pn_kv_gate g;
+    for (size_t i = 0; i < PN_COUNT_OF(rung_probed); i++) {
+        if (rung_kv_token(m, rung_probed[i]) < rung_kv_token(m, m->engine->kv_least))
+            continue;
+        if (!pn_gate_known(m, rung_probed[i], &limits, &g))
+            return rung_probed[i];
+        if (rung_probed[i] == PN_DTYPE_Q4_0 && g.eligible)
+            break;
+    }
+    return PN_DTYPE_F16;
+}
+
+/* A model that has not been probed, held so that it stays. */
+static pn_model *rung_unknown_model(pn_engine *e, uint32_t *type)
+{
+    pn_model *found = NULL;
+    pn_mutex_lock(&e->models_lock);
+    for (pn_model *m = e->models; m && !found; m = m->next)
+        if (m->n_dies && !m->exact && !m->gate_failed && (*type = rung_unknown_type(m)) != PN_DTYPE_F16) {
+            atomic_store(&m->probing, true);
+            found = m;
+        }
+    pn_mutex_unlock(&e->models_lock);
+    return found;
+}
+
+typedef struct rung_probe {
+    pn_model *m;
+    uint64_t news;              /* since then: somebody wants something */
+} rung_probe;
+
+static int rung_probe_tick(void *user, uint32_t done, uint32_t total)
+{
+    const rung_probe *p = user;
+    (void)done, (void)total;
+    return atomic_load(&p->m->closing) || pn_sched_news(p->m->engine) != p->news;
+}
+
+PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
+{
+    uint32_t type = PN_DTYPE_F16;
+    pn_kv_gate g = {0};
+    pn_model *m = rung_unknown_model(e, &type);
+    if (!m)
+        return;
+    rung_probe p = {m, news};
+    pn_kv_gate_params limits = rung_kv_limits(e);
+    limits.tick = rung_probe_tick;
+    limits.user = &p;
+    pn_status st = pn_model_kv_gate(m, (pn_dtype)type, &limits, &g, NULL);
+    m->gate_failed = st && st != PN_E_CANCELLED;        /* no memory, or the type does not suit: not again */
+    if (!st) {
+        pn_mem_event ev = {.kind = PN_MEM_GATE, .kl = g.kl, .top1 = g.top1, .eligible = g.eligible};
+        snprintf(ev.what, sizeof ev.what, "%s", pn_kv_type_name((pn_dtype)type));
+        pn_govern_event(e, &ev);
+    }
+    atomic_store(&m->probing, false);
 }
 #endif
 
@@ -57269,6 +57617,9 @@ PN_API void pn_model_free(pn_model *m)
     if (!m)
         return;
     model_unlist(m);
+    atomic_store(&m->closing, true);
+    while (atomic_load(&m->probing))
+        pn_thread_yield();
     pn_cache_forget(m);
     for (size_t i = 0; i < ENGINE_PLANS; i++)
         if (m->plans[i])
@@ -57545,6 +57896,7 @@ PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out)
  * once it is finished (pn_kv_commit), so a torn step leaves nothing behind.
  */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_rungs.h */
 /* includes engine/pn_sched.h */
 
 #include <inttypes.h>
@@ -57649,6 +58001,19 @@ static pn_status session_open_kv(pn_session *s, bool by_turn, pn_err *err)
     return pn_kv_open_parts(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, by_turn, err);
 }
 
+PN_INTERNAL pn_status pn_session_choose_type(pn_session *s, pn_err *err)
+{
+    uint32_t type = s->auto_type && s->kv.by_turn && !s->kv.length ? pn_rungs_kv_type(s->model, atomic_load(&pn_session_die(s)->kv_step)) : s->kv_type;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    if (type == s->kv_type)
+        return PN_OK;
+    pn_mutex_lock(pages);
+    pn_kv_close(&s->kv);
+    pn_mutex_unlock(pages);
+    s->kv_type = type;
+    return session_open_kv(s, true, err);
+}
+
 static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
 {
     pn_model *m = s->model;
@@ -57742,6 +58107,7 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
         return st;
     }
     s->kv_type = kv_type;
+    s->auto_type = !p.has_kv_type;
     s->n_batch = PN_MIN(p.n_batch ? p.n_batch : (uint32_t)ENGINE_DEFAULT_BATCH, s->n_ctx);
     st = session_admit(s, &p, err);
     if (!st)
@@ -59062,6 +59428,9 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
 {
     pn_session *s = g->s;
     const pn_generate_params *p = &g->p;
+    pn_status st = pn_session_choose_type(s, err);
+    if (st)
+        return st;
     if (s->kv.length == 0) {
         s->salt = p->salt;
         s->apart = p->no_cache != 0;
@@ -59072,7 +59441,7 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
     }
     g->r.n_cached = s->kv.length;
     g->r.kv_type = (pn_dtype)s->kv_type;
-    pn_status st = generate_reserve(g, err);
+    st = generate_reserve(g, err);
     if (st && g->at)
         (void)pn_session_truncate(s, 0, NULL);
     return st;
@@ -59197,6 +59566,9 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
     pn_session_end_turn(g->s);
     if (!st)
         generate_save(g, true);
+    pn_dtype wanted = g->s->model->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, smallest;
+    pn_session_kv_types(g->s, NULL, &smallest, NULL);
+    g->r.kv_degraded |= smallest != (g->s->auto_type ? wanted : (pn_dtype)g->s->kv_type);
     pn_session_leave(g->s);
     if (result)
         *result = g->r;
@@ -59295,6 +59667,8 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
  * memory, whatever die computes.
  */
 /* includes engine/pn_sched.h */
+
+/* includes engine/pn_rungs.h */
 
 #include <inttypes.h>
 
@@ -60056,7 +60430,7 @@ static bool sched_sleep(pn_engine *e, sched_rest rest, uint64_t seen)
     return !stop;
 }
 
-static uint64_t sched_news(pn_engine *e)
+PN_INTERNAL uint64_t pn_sched_news(pn_engine *e)
 {
     pn_mutex_lock(&e->drive.lock);
     uint64_t news = e->drive.news;
@@ -60067,13 +60441,15 @@ static uint64_t sched_news(pn_engine *e)
 static void sched_drive(void *engine)
 {
     pn_engine *e = engine;
-    uint64_t seen = sched_news(e);
+    uint64_t seen = pn_sched_news(e);
     for (sched_rest rest = sched_resting(e); sched_sleep(e, rest, seen); rest = sched_resting(e)) {
         if (rest)
             pn_govern_tick(e, false);
-        else if (pn_engine_step(e, 0, NULL, NULL) != PN_OK)
+        if (rest == SCHED_REST_ALL && pn_govern_idle(e))
+            pn_rungs_probe(e, seen);
+        if (!rest && pn_engine_step(e, 0, NULL, NULL) != PN_OK)
             pn_thread_yield();              /* somebody else drives as well */
-        seen = sched_news(e);
+        seen = pn_sched_news(e);
     }
 }
 

@@ -159,6 +159,10 @@ typedef struct pn_engine_params {
     const char *sim_dies;       /* for tests: simulated dies instead of the CPU, "2;bytes=512M;tps=100;fail_alloc=0;
                                    die1.bytes=64M"; NULL: none */
     uint64_t mem_reserve;       /* bytes of the machine's memory that turns and loads leave alone; 0: what TIGHT begins at */
+    int kv_min_type;            /* pn_dtype: under pressure keys and values that nobody chose a type for become no smaller than
+                                   this, on models where that costs little (pn_model_kv_gate); 0: PN_DTYPE_Q4_0;
+                                   PN_DTYPE_F16: never */
+    double kv_max_kl, kv_min_top1;  /* what "little" is: as in pn_kv_gate_params */
     const char *pressure_script;    /* for tests: a file of readings instead of the machine's; NULL: the machine's */
     double (*clock)(void *user);    /* for tests: seconds by which memory is watched; NULL: the system's */
     void *clock_user;
@@ -216,6 +220,7 @@ typedef struct pn_mem_event {
     uint64_t bytes;             /* RUNG: given back; ADMIT, BUG: needed */
     uint64_t available, budget;
     double kl, top1;            /* GATE: mean divergence, share of equal first choices */
+    int eligible;               /* GATE: the type may be used */
 } pn_mem_event;
 
 /* Called for each event from the thread that caused it, with no lock of the engine held; no call back into the engine

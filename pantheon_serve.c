@@ -15575,6 +15575,7 @@ static void memory_event(pn_server *v, const pn_mem_event *ev, pn_str *s)
         memory_text(s, "type", ev->what);
         memory_rate(s, "kl", ev->kl);
         memory_rate(s, "top1", ev->top1);
+        pn_str_addz(s, ev->eligible ? ",\"eligible\":true" : ",\"eligible\":false");
         break;
     case PN_MEM_BUG:
         memory_text(s, "what", ev->what);

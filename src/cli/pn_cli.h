@@ -181,6 +181,10 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"quiet", NULL, 'q', PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "no progress, no remarks, no last line"}
 #define PN_ROW_MEM_LIMIT \
     {"mem-limit", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "none", "most memory beside mapped weights"}
+#define PN_ROW_MEM_RESERVE \
+    {"mem-reserve", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "a tenth", "memory of the machine that turns leave alone"}
+#define PN_ROW_PRESSURE_SCRIPT \
+    {"pressure-script", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "for tests: readings of memory instead of the machine's"}
 #define PN_ROW_PREFIX_CACHE(fallback) \
     {"prefix-cache", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", fallback, "most memory for prompts that were computed before"}
 #define PN_ROW_THREADS \

@@ -53,6 +53,8 @@ static const pn_flag run_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
+    PN_ROW_MEM_RESERVE,
+    PN_ROW_PRESSURE_SCRIPT,
     PN_ROW_PREFIX_CACHE("none"),
     PN_ROW_RESIDENCY,
     PN_ROW_EXACT,
@@ -701,7 +703,9 @@ static int run_open(run_state *r)
     pn_cli *c = r->c;
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
     int code = pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
-                                                            .prefix_bytes = cache, .no_prefix = cache == 0});
+                                                            .prefix_bytes = cache, .no_prefix = cache == 0,
+                                                            .mem_reserve = pn_args_size(&c->args, "mem-reserve", 0),
+                                                            .pressure_script = pn_args_text(&c->args, "pressure-script", NULL)});
     if (!code)
         code = run_read_grammar(r);
     if (!code)

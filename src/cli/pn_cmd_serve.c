@@ -44,6 +44,8 @@ static const pn_flag serve_flags[] = {
     {"log", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "text|json", "text", "shape of the log's lines"},
     PN_ROW_THREADS,
     PN_ROW_MEM_LIMIT,
+    PN_ROW_MEM_RESERVE,
+    PN_ROW_PRESSURE_SCRIPT,
     PN_ROW_PREFIX_CACHE("a tenth of memory"),
     PN_ROW_QUIET,
     PN_ROW_END
@@ -223,7 +225,9 @@ static int serve_engine(pn_cli *c)
 {
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
     return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0), .prefix_bytes = cache,
-                                                        .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache});
+                                                        .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache,
+                                                        .mem_reserve = pn_args_size(&c->args, "mem-reserve", 0),
+                                                        .pressure_script = pn_args_text(&c->args, "pressure-script", NULL)});
 }
 
 static int serve_main(pn_cli *c)

@@ -77,6 +77,7 @@ typedef struct pn_die {
     /* For want of memory (pn_rungs.c); UINT32_MAX: as ever. */
     atomic_uint slots;          /* requests of one model that are worked on at once */
     atomic_uint max_rows;       /* of a step */
+    atomic_uint kv_step;        /* how much smaller keys and values of new sequences are: pn_rungs_kv.c; 0: as ever */
 
     bool simulated;             /* the next ones are */
     pn_die_door door;

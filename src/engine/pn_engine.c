@@ -154,6 +154,9 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
     e->door = (pn_engine_memory_door){{engine_take, engine_put, engine_move}, e};
     e->log = p.log;
     e->log_user = p.log_user;
+    e->kv_least = p.kv_min_type ? (uint32_t)p.kv_min_type : (uint32_t)PN_DTYPE_Q4_0;
+    e->kv_max_kl = p.kv_max_kl;
+    e->kv_min_top1 = p.kv_min_top1;
     e->n_threads = p.n_threads ? p.n_threads : pn_os_cores();
     pn_mutex_init(&e->clock_lock);
     pn_mutex_init(&e->drive.lock);

@@ -82,6 +82,8 @@ struct pn_engine {
     pn_mutex models_lock;       /* the next ones */
     pn_model *models;           /* all of them */
     atomic_uint n_turns;        /* that hold a reserve */
+    uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
+    double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
 };
 
@@ -130,6 +132,8 @@ struct pn_model {
     pn_bytes *token_text;       /* [n_token_text], borrowed by vocab */
     uint32_t n_token_text;
     bool exact, vocab_only;
+    bool gate_failed;           /* of the driver's thread: not probed again */
+    atomic_bool probing, closing;       /* the driver's thread probes it; it is to go */
     uint64_t mapped_bytes;
     pn_mutex lock;              /* plans */
     pn_cached_plan *plans[ENGINE_PLANS];
@@ -149,6 +153,7 @@ struct pn_session {
     atomic_uint users;          /* calls that work on its keys and values; SESSION_TAKEN: the ladder does */
     pn_kv kv;
     uint32_t n_ctx, n_batch, kv_type;
+    bool auto_type;             /* nobody asked for that type: the ladder may choose when a sequence begins */
     bool busy;                  /* a request works on it */
     bool in_turn;               /* counted in the engine's n_turns */
     pn_token *tokens;           /* [n_ctx] */
@@ -235,6 +240,9 @@ PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
+
+/* An empty session whose type is ours to choose gets the one that memory suggests now. */
+PN_INTERNAL pn_status pn_session_choose_type(pn_session *s, pn_err *err);
 
 /* It is over: what it did not use goes back. */
 PN_INTERNAL void pn_session_end_turn(pn_session *s);

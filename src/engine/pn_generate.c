@@ -160,6 +160,9 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
 {
     pn_session *s = g->s;
     const pn_generate_params *p = &g->p;
+    pn_status st = pn_session_choose_type(s, err);
+    if (st)
+        return st;
     if (s->kv.length == 0) {
         s->salt = p->salt;
         s->apart = p->no_cache != 0;
@@ -170,7 +173,7 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
     }
     g->r.n_cached = s->kv.length;
     g->r.kv_type = (pn_dtype)s->kv_type;
-    pn_status st = generate_reserve(g, err);
+    st = generate_reserve(g, err);
     if (st && g->at)
         (void)pn_session_truncate(s, 0, NULL);
     return st;
@@ -295,6 +298,9 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
     pn_session_end_turn(g->s);
     if (!st)
         generate_save(g, true);
+    pn_dtype wanted = g->s->model->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, smallest;
+    pn_session_kv_types(g->s, NULL, &smallest, NULL);
+    g->r.kv_degraded |= smallest != (g->s->auto_type ? wanted : (pn_dtype)g->s->kv_type);
     pn_session_leave(g->s);
     if (result)
         *result = g->r;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 #include "engine/pn_cache.h"
-#include "engine/pn_govern.h"
+#include "engine/pn_rungs.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
 static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
 static const double govern_hint = 5;
+static const double govern_rest = 5;            /* seconds without work before the gate is looked at */
 
 static double govern_now(const pn_governor *g) { return g->clock ? g->clock(g->clock_user) : pn_os_now(); }
 
@@ -223,6 +224,8 @@ static void govern_look(pn_engine *e, double now, bool active)
         changed[r] = govern_has(e, r) && govern_feed(e, r, now, active, &from[r]);
     g->due = now + pn_pressure_due(&g->pressure[0], now);
     atomic_store(&g->worst, govern_worst(g));
+    g->was_short = g->was_short || g->level[0] > PN_LEVEL_OK;
+    g->idle_since = active ? -1 : g->idle_since < 0 ? now : g->idle_since;
     pn_mutex_unlock(&g->lock);
     for (uint32_t r = 0; r < g->n; r++)
         if (changed[r]) {
@@ -314,6 +317,15 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
         return;
     govern_look(e, now, active);
     govern_climb(e, now);
+}
+
+PN_INTERNAL bool pn_govern_idle(pn_engine *e)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    bool idle = g->was_short && g->idle_since >= 0 && govern_now(g) - g->idle_since >= govern_rest;
+    pn_mutex_unlock(&g->lock);
+    return idle;
 }
 
 PN_INTERNAL double pn_govern_wait(pn_engine *e)

@@ -49,6 +49,8 @@ typedef struct pn_governor {
     double due;                 /* when the next reading is */
     pn_mem_event events[GOVERN_EVENTS];
     uint64_t n_events;          /* ever */
+    bool was_short;             /* the host has been at WATCH or worse */
+    double idle_since;          /* < 0: there is work */
     pn_ladder_state shown[PN_LADDER_RUNGS][PN_LADDER_RESOURCES];     /* the ladder's, for who asks */
     bool moving;                /* a thread is on the ladder, which is then its own */
 
@@ -70,6 +72,10 @@ PN_INTERNAL void pn_govern_close(struct pn_engine *e);
 /* Between steps: look if it is time, and move the ladder for at most a slice.  active: there is work. */
 PN_INTERNAL void pn_govern_tick(struct pn_engine *e, bool active);
 
+/* Nothing has been worked on for a while, on a machine that has been short of memory: time to find out what could be
+ * given up. */
+PN_INTERNAL bool pn_govern_idle(struct pn_engine *e);
+
 /* Seconds until the next look is due; < 0: nothing has to be watched. */
 PN_INTERNAL double pn_govern_wait(struct pn_engine *e);
 
@@ -89,8 +95,5 @@ PN_INTERNAL void pn_govern_host(struct pn_engine *e, uint64_t *total, uint64_t *
 PN_INTERNAL void pn_govern_failed(struct pn_engine *e, uint32_t resource, uint64_t bytes);
 
 PN_INTERNAL void pn_govern_event(struct pn_engine *e, const pn_mem_event *ev);     /* seconds, level, available, budget are filled in */
-
-/* The engine's own rungs (pn_rungs.c). */
-PN_INTERNAL void pn_rungs_add(struct pn_engine *e);
 
 #endif /* PN_GOVERN_H */

@@ -426,6 +426,9 @@ PN_API void pn_model_free(pn_model *m)
     if (!m)
         return;
     model_unlist(m);
+    atomic_store(&m->closing, true);
+    while (atomic_load(&m->probing))
+        pn_thread_yield();
     pn_cache_forget(m);
     for (size_t i = 0; i < ENGINE_PLANS; i++)
         if (m->plans[i])

@@ -6,6 +6,8 @@
  * are called between steps, on the thread that steps or watches, with no lock held; what each locks is its own business
  * and stands in pn_engine_int.h's order.  None allocates more than what takes the place of something larger.
  */
+#include "engine/pn_rungs.h"
+
 #include "engine/pn_cache.h"
 #include "engine/pn_sched.h"
 
@@ -21,15 +23,15 @@ static uint64_t rungs_sum(pn_engine *e, uint32_t resource, uint64_t (*of)(pn_die
  * 1  buffers that nobody uses
  * ------------------------------------------------------------------------------------------ */
 
-static uint64_t rung_idle_of(pn_die *die) { return pn_sched_idle_bytes(die->sched, false); }
-static uint64_t rung_idle_drop(pn_die *die) { return pn_sched_idle_bytes(die->sched, true); }
+static uint64_t rung_buffers_of(pn_die *die) { return pn_sched_idle_bytes(die->sched, false); }
+static uint64_t rung_buffers_drop(pn_die *die) { return pn_sched_idle_bytes(die->sched, true); }
 
-static uint64_t rung_idle_gain(void *user, uint32_t resource) { return resource ? 0 : rungs_sum(user, 0, rung_idle_of); }
+static uint64_t rung_buffers_gain(void *user, uint32_t resource) { return resource ? 0 : rungs_sum(user, 0, rung_buffers_of); }
 
-static pn_rung_state rung_idle_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+static pn_rung_state rung_buffers_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
     (void)want, (void)deadline;
-    *freed = rungs_sum(user, resource, rung_idle_drop);
+    *freed = rungs_sum(user, resource, rung_buffers_drop);
     return PN_RUNG_DONE;
 }
 
@@ -191,18 +193,26 @@ static pn_rung_state rung_rows_undo(void *user, uint32_t resource)
  * All of them
  * ------------------------------------------------------------------------------------------ */
 
+PN_INTERNAL void pn_rungs_register(pn_engine *e, const pn_rung *rungs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        pn_rung r = rungs[i];
+        r.user = e;
+        bool room = pn_ladder_add(&e->govern.ladder, &r);
+        PN_ASSERT(room);
+        (void)room;
+    }
+}
+
 PN_INTERNAL void pn_rungs_add(pn_engine *e)
 {
     const pn_rung rungs[] = {
-        {.rank = 1, .name = "idle_buffers", .level = PN_LEVEL_WATCH, .gain = rung_idle_gain, .apply = rung_idle_apply},
+        {.rank = 1, .name = "idle_buffers", .level = PN_LEVEL_WATCH, .gain = rung_buffers_gain, .apply = rung_buffers_apply},
         {.rank = 2, .name = "prefix_cache", .level = PN_LEVEL_WATCH, .gain = rung_prefix_gain, .apply = rung_prefix_apply, .undo = rung_prefix_undo},
         {.rank = 10, .name = "slots", .level = PN_LEVEL_TIGHT, .gain = rung_slots_gain, .apply = rung_slots_apply, .undo = rung_slots_undo},
         {.rank = 11, .name = "step_rows", .level = PN_LEVEL_TIGHT, .gain = rung_rows_gain, .apply = rung_rows_apply, .retake = rung_rows_retake,
          .undo = rung_rows_undo},
     };
-    for (size_t i = 0; i < PN_COUNT_OF(rungs); i++) {
-        pn_rung r = rungs[i];
-        r.user = e;
-        (void)pn_ladder_add(&e->govern.ladder, &r);
-    }
+    pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
+    pn_rungs_add_kv(e);
 }

@@ -8,6 +8,8 @@
  */
 #include "engine/pn_sched.h"
 
+#include "engine/pn_rungs.h"
+
 #include <inttypes.h>
 
 static const double sched_slice = 0.002;        /* seconds between two looks at the cancel flags */
@@ -768,7 +770,7 @@ static bool sched_sleep(pn_engine *e, sched_rest rest, uint64_t seen)
     return !stop;
 }
 
-static uint64_t sched_news(pn_engine *e)
+PN_INTERNAL uint64_t pn_sched_news(pn_engine *e)
 {
     pn_mutex_lock(&e->drive.lock);
     uint64_t news = e->drive.news;
@@ -779,13 +781,15 @@ static uint64_t sched_news(pn_engine *e)
 static void sched_drive(void *engine)
 {
     pn_engine *e = engine;
-    uint64_t seen = sched_news(e);
+    uint64_t seen = pn_sched_news(e);
     for (sched_rest rest = sched_resting(e); sched_sleep(e, rest, seen); rest = sched_resting(e)) {
         if (rest)
             pn_govern_tick(e, false);
-        else if (pn_engine_step(e, 0, NULL, NULL) != PN_OK)
+        if (rest == SCHED_REST_ALL && pn_govern_idle(e))
+            pn_rungs_probe(e, seen);
+        if (!rest && pn_engine_step(e, 0, NULL, NULL) != PN_OK)
             pn_thread_yield();              /* somebody else drives as well */
-        seen = sched_news(e);
+        seen = pn_sched_news(e);
     }
 }
 

@@ -106,6 +106,9 @@ typedef enum pn_sched_left {
 /* A paused job's place goes to others; it queues again for one when it goes on. */
 PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused);
 
+/* Counts what happened that the driver might have to act on. */
+PN_INTERNAL uint64_t pn_sched_news(pn_engine *e);
+
 /* There is news for the driver: a session was cancelled, whose job may be paused. */
 PN_INTERNAL void pn_sched_wake(pn_engine *e);
 

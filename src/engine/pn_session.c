@@ -7,6 +7,7 @@
  * once it is finished (pn_kv_commit), so a torn step leaves nothing behind.
  */
 #include "engine/pn_cache.h"
+#include "engine/pn_rungs.h"
 #include "engine/pn_sched.h"
 
 #include <inttypes.h>
@@ -111,6 +112,19 @@ static pn_status session_open_kv(pn_session *s, bool by_turn, pn_err *err)
     return pn_kv_open_parts(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, by_turn, err);
 }
 
+PN_INTERNAL pn_status pn_session_choose_type(pn_session *s, pn_err *err)
+{
+    uint32_t type = s->auto_type && s->kv.by_turn && !s->kv.length ? pn_rungs_kv_type(s->model, atomic_load(&pn_session_die(s)->kv_step)) : s->kv_type;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    if (type == s->kv_type)
+        return PN_OK;
+    pn_mutex_lock(pages);
+    pn_kv_close(&s->kv);
+    pn_mutex_unlock(pages);
+    s->kv_type = type;
+    return session_open_kv(s, true, err);
+}
+
 static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
 {
     pn_model *m = s->model;
@@ -204,6 +218,7 @@ PN_API pn_status pn_session_new(pn_model *m, const pn_session_params *params, pn
         return st;
     }
     s->kv_type = kv_type;
+    s->auto_type = !p.has_kv_type;
     s->n_batch = PN_MIN(p.n_batch ? p.n_batch : (uint32_t)ENGINE_DEFAULT_BATCH, s->n_ctx);
     st = session_admit(s, &p, err);
     if (!st)

@@ -302,6 +302,60 @@ static void small_steps_have_the_same_bits(void)
     memory_close(&g);
 }
 
+/* Keys and values become smaller where the gate allows it and nobody asked for their type; who is hit is told. */
+static void keys_and_values_become_smaller_if_the_gate_lets_them(void)
+{
+    for (int allowed = 0; allowed < 3; allowed++) {         /* nobody has probed; probed; probed, and forbidden */
+        memory_rig g;
+        pn_session *s[MEMORY_MANY];
+        pn_request *q[MEMORY_MANY];
+        pn_generate_params p[MEMORY_MANY];
+        cache_said alone;
+        pn_err err = {0};
+        pn_kv_gate gate;
+        if (!memory_open(&g, "budget 200M\n0 150M\n4 38M\n30 150M\n", (pn_engine_params){.no_prefix = 1, .kv_min_type = allowed == 2 ? PN_DTYPE_F16 : 0}))
+            return;
+        if (allowed)
+            PN_CHECK(pn_model_kv_gate(g.r.m, PN_DTYPE_Q8_0, NULL, &gate, &err) == PN_OK && gate.eligible, "%s", err.text);
+        cache_cold(&g.r, g.r.ids, 300, &alone);
+        for (uint32_t i = 0; i < MEMORY_MANY; i++) {
+            p[i] = cache_ask(g.r.ids, 300);
+            p[i].max_tokens = 150;
+        }
+        memory_many(&g, s, q, p);
+        memory_step(&g, s, 30);                 /* WATCH since 4 s */
+        PN_CHECK(pn_mem_level(g.r.e) == PN_LEVEL_WATCH, "level %d", (int)pn_mem_level(g.r.e));
+        const pn_mem_event *live = memory_find(&g, PN_MEM_RUNG, "kv_live_smaller", 0);
+        PN_CHECK((allowed == 1) == (live != NULL) && (allowed == 1) == memory_rung(g.r.e, 6).in_force, "the gate: %d", allowed);
+        PN_CHECK(!live || live->bytes > 100000, "%llu bytes", (unsigned long long)(live ? live->bytes : 0));
+        for (size_t i = 0; i < MEMORY_MANY; i++) {
+            pn_generate_result a;
+            for (int k = 0; k < 2000 && !pn_request_done(q[i]); k++)
+                PN_CHECK(pn_engine_step(g.r.e, 0, NULL, &err) == PN_OK, "%s", err.text);
+            PN_CHECK(pn_request_result(q[i], &a, &err) == PN_OK && a.n_generated == 150 && a.kv_type == PN_DTYPE_F16 && a.kv_degraded == (allowed == 1),
+                     "%s: degraded %d", err.text, a.kv_degraded);
+            pn_request_free(q[i]);
+            pn_session_free(s[i]);
+        }
+        pn_generate_result a;
+        pn_session *t = cache_session(&g.r, 600, 1);
+        const pn_generate_params again = cache_ask(g.r.ids, 300);
+        PN_CHECK(pn_session_generate(t, &again, &a, &err) == PN_OK && a.kv_type == (allowed == 1 ? PN_DTYPE_Q8_0 : PN_DTYPE_F16) &&
+                 a.kv_degraded == (allowed == 1), "a new one: %s", err.text);
+        if (allowed != 1)
+            cache_same(&g.r, t, &alone, "where nothing may be lost");
+        pn_session_free(t);
+        memory_pass(&g, 60);
+        PN_CHECK(!memory_rung(g.r.e, 6).in_force, "not taken back");
+        t = cache_session(&g.r, 600, 1);
+        PN_CHECK(pn_session_generate(t, &again, &a, &err) == PN_OK && a.kv_type == PN_DTYPE_F16 && !a.kv_degraded, "afterwards: %s", err.text);
+        cache_same(&g.r, t, &alone, "afterwards");
+        pn_session_free(t);
+        free(alone.logits);
+        memory_close(&g);
+    }
+}
+
 /* --- promises -------------------------------------------------------------------------------- */
 
 static pn_session *memory_session(memory_rig *g, uint32_t n_ctx)
@@ -484,6 +538,7 @@ int main(void)
     the_prefix_cache_goes_first_and_answers_stay_the_same();
     fewer_at_once_and_back_with_the_same_bits();
     small_steps_have_the_same_bits();
+    keys_and_values_become_smaller_if_the_gate_lets_them();
     a_refusal_tells_what_fits();
     who_waits_for_others_is_told_so();
     an_answer_may_shrink_or_grow_by_grants();
