@@ -350,7 +350,9 @@ typedef int (*pn_progress_fn)(void *user, uint64_t done, uint64_t total);
 typedef enum pn_residency {
     PN_RESIDENCY_AUTO = 0,      /* map when the source is a file, else copy */
     PN_RESIDENCY_MAP,           /* weights stay in the page cache, shared between processes */
-    PN_RESIDENCY_ANON           /* weights are read into memory of their own */
+    PN_RESIDENCY_ANON,          /* weights are read into memory of their own */
+    PN_RESIDENCY_STREAM         /* weights that do not fit: some are pinned, the others are read in every step, past
+                                   the page cache, with the same bits */
 } pn_residency;
 
 typedef struct pn_model_params {
@@ -365,6 +367,11 @@ typedef struct pn_model_params {
     const uint32_t *dies;       /* [n_dies] where it runs; none: where most bytes are free.  Two: the model is split,
                                    the first layers on the first, with the same bits */
     size_t n_dies;
+    /* PN_RESIDENCY_STREAM */
+    uint64_t pin_bytes;         /* most memory of matrices that stay; 0: none */
+    uint64_t stream_block;      /* bytes read at once; 0: 4 MiB.  Less than 1 MiB is slow, one row has to fit */
+    uint32_t stream_depth;      /* blocks, so many are read ahead; 0: 4, at most 64 */
+    uint64_t expert_cache_bytes;/* most memory of experts (MoE); 0: a quarter of them, or the least that works */
 } pn_model_params;
 
 /* Load a model.  `params` may be NULL.  The file handle may be closed afterwards. */

@@ -287,13 +287,28 @@ static void model_type_name(pn_model *m)
                 snprintf(m->type_name, sizeof m->type_name, "%s", presets[i].name);
 }
 
+static pn_stream_params model_stream_params(const pn_model_params *p)
+{
+    return (pn_stream_params){.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
+                              .expert_bytes = p->expert_cache_bytes};
+}
+
 static pn_status model_open_weights(pn_model *m, const pn_model_params *p, pn_err *err)
 {
-    const pn_residency_params rp = {.mode = p->residency, .lease_rows = p->lease_rows, .progress = p->progress,
-                                    .progress_user = p->progress_user};
-    pn_status st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights,
-                                     m->desc.tensors, (uint32_t)m->desc.n_weights, &rp, err);
-    if (!st && !m->store.anon) {
+    pn_mem *mem = pn_engine_mem(m->engine);
+    pn_plan plans[PN_MAX_PARTS];
+    pn_residency_params rp = {.mode = p->residency, .lease_rows = p->lease_rows, .progress = p->progress,
+                              .progress_user = p->progress_user, .stream = model_stream_params(p), .plans = plans};
+    pn_status st = PN_OK;
+    if (p->residency == PN_RESIDENCY_STREAM)
+        for (; rp.n_plans < m->n_dies && !st; rp.n_plans += !st)
+            st = pn_desc_plan_part(&m->desc, &plans[rp.n_plans], m->desc.cut, rp.n_plans, PN_RESULT_LOGITS, 1, m->desc.n_ctx_train,
+                                   m->exact, err);
+    if (!st)
+        st = pn_residency_open(&m->store, mem, &m->file.weights, m->desc.weights, m->desc.tensors, (uint32_t)m->desc.n_weights, &rp, err);
+    while (rp.n_plans)
+        pn_plan_free(&plans[--rp.n_plans], mem);
+    if (!st && !m->store.anon && !m->store.stream) {
         m->mapped_bytes = m->desc.weight_bytes;
         pn_ledger_note_map(&m->engine->ledger, (int64_t)m->mapped_bytes);
     }
@@ -341,7 +356,7 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
 }
 
 /* With weights in memory of our own nothing is left of the file's mapping, metadata included. */
-static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON; }
+static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON && p->residency != PN_RESIDENCY_STREAM; }
 
 static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *p, pn_model **out, pn_err *err)
 {

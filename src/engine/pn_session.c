@@ -283,11 +283,14 @@ PN_API void pn_session_cancel(pn_session *s)
 static pn_status session_advance(pn_session *s, const pn_device_ops *ops, pn_exec *x, uint32_t done, uint32_t total, pn_err *err)
 {
     for (;;) {
-        pn_exec_state st = ops->advance(x, pn_os_now() + session_slice);
+        double until = pn_os_now() + session_slice;
+        pn_exec_state st = ops->advance(x, until);
         if (st == PN_EXEC_DONE)
             return PN_OK;
         if (st == PN_EXEC_FAILED)
-            return pn_fail(err, PN_E_IO, "the weights of '%s' cannot be read", s->model->file.weights.parts[0].src.name);
+            return pn_residency_failed(&s->model->store, err);
+        if (st == PN_EXEC_WAIT_IO)
+            pn_residency_wait(&s->model->store, until);
         if (s->tick && s->tick(s->tick_user, done, total))
             atomic_store(&s->cancelled, true);
         if (st == PN_EXEC_CANCELLED || atomic_load(&s->cancelled))

@@ -7,6 +7,16 @@
 
 enum { RESIDENCY_CHUNK = 4 << 20 };     /* bytes read between two progress reports */
 
+static void residency_begin(void *store, const pn_plan *plan, const pn_step *step) { (void)store, (void)plan, (void)step; }
+static void residency_want(void *store, uint32_t stack, uint32_t *experts, uint32_t n) { (void)store, (void)stack, (void)experts, (void)n; }
+
+static pn_lease_state residency_pick(void *store, uint32_t w, uint64_t row, uint32_t i_token, pn_lease *out)
+{
+    pn_residency_store *s = store;
+    (void)i_token;
+    return s->host.acquire(s, w, row, 1, out);
+}
+
 static pn_lease_state residency_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
 {
     pn_residency_store *s = store;
@@ -34,6 +44,33 @@ static void residency_ring_release(void *store, pn_lease *l)
     memset(s->ring, 0xDB, (size_t)s->ring_bytes);       /* nobody may look at it any more */
     l->ptr = NULL;
     atomic_flag_clear_explicit(&s->ring_busy, memory_order_release);
+}
+
+static void residency_stream_begin(void *store, const pn_plan *plan, const pn_step *step)
+{
+    pn_stream_begin(((pn_residency_store *)store)->stream, plan, step);
+}
+
+static pn_lease_state residency_stream_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
+{
+    return pn_stream_acquire(((pn_residency_store *)store)->stream, w, row0, n, out);
+}
+
+static pn_lease_state residency_stream_pick(void *store, uint32_t w, uint64_t row, uint32_t i_token, pn_lease *out)
+{
+    (void)w;
+    return pn_stream_pick(((pn_residency_store *)store)->stream, row, i_token, out);
+}
+
+static void residency_stream_want(void *store, uint32_t stack, uint32_t *experts, uint32_t n)
+{
+    pn_stream_want(((pn_residency_store *)store)->stream, stack, experts, n);
+}
+
+static void residency_stream_release(void *store, pn_lease *l)
+{
+    pn_stream_release(((pn_residency_store *)store)->stream, l);
+    l->ptr = NULL;
 }
 
 static uint64_t residency_matrix_bytes(const pn_residency_store *s, uint32_t i)
@@ -98,22 +135,38 @@ static pn_status residency_open_ring(pn_residency_store *s, uint32_t lease_rows,
     return PN_OK;
 }
 
+static pn_status residency_open_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    s->stream = pn_mem_alloc(s->mem, PN_ACCT_MISC, sizeof *s->stream);
+    if (!s->stream)
+        return pn_fail_nomem(err, "a streamer", sizeof *s->stream);
+    pn_status st = pn_stream_open(s->stream, s->mem, s->weights, s->tensors, s->n, p->plans, p->n_plans, &p->stream, err);
+    if (!st)
+        st = pn_stream_start(s->stream, s->file, err);
+    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .piece_bytes = s->stream->p.block_bytes / 4,
+                            .begin = residency_stream_begin, .acquire = residency_stream_acquire, .pick = residency_stream_pick,
+                            .want = residency_stream_want, .release = residency_stream_release};
+    return st;
+}
+
 PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_weights *file,
                                         const pn_weight *weights, const pn_dir_tensor *const *tensors, uint32_t n,
                                         const pn_residency_params *p, pn_err *err)
 {
     *s = (pn_residency_store){.mem = mem, .file = file, .weights = weights, .tensors = tensors, .n = n};
     atomic_flag_clear(&s->ring_busy);
-    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s,
-                            .acquire = residency_acquire, .release = residency_release};
+    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .begin = residency_begin,
+                            .acquire = residency_acquire, .pick = residency_pick, .want = residency_want, .release = residency_release};
     s->base = pn_mem_calloc(mem, PN_ACCT_MISC, n, sizeof *s->base);
     pn_status st = PN_OK;
     if (!s->base)
         st = pn_fail_nomem(err, "a weight table", n * sizeof *s->base);
     bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && file->parts[0].src.read);
-    if (!st)
+    if (!st && p->mode == PN_RESIDENCY_STREAM)
+        st = residency_open_stream(s, p, err);
+    else if (!st)
         st = anon ? residency_read_all(s, p, err) : residency_map_all(s, p, err);
-    if (!st && p->lease_rows)
+    if (!st && p->lease_rows && !s->stream)
         st = residency_open_ring(s, p->lease_rows, err);
     if (st)
         pn_residency_close(s);
@@ -127,6 +180,24 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
     pn_mem_free(s->mem, PN_ACCT_MISC, s->base, s->n * sizeof *s->base);
     pn_mem_free(s->mem, PN_ACCT_WEIGHTS, s->anon, (size_t)s->anon_bytes);
     pn_mem_free(s->mem, PN_ACCT_STAGE, s->ring, (size_t)s->ring_bytes);
+    if (s->stream)
+        pn_stream_close(s->stream);
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->stream, sizeof *s->stream);
     s->base = NULL;
     s->mem = NULL;
+}
+
+PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline)
+{
+    if (s->stream)
+        pn_reads_wait(&s->stream->reads, deadline);
+}
+
+PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err)
+{
+    pn_mutex_lock(&s->stream->reads.lock);
+    if (err)
+        *err = s->stream->reads.err;
+    pn_mutex_unlock(&s->stream->reads.lock);
+    return PN_E_IO;
 }
