@@ -6131,12 +6131,16 @@ PN_INTERNAL uint64_t pn_ring_pinnable(const pn_ring *g, uint64_t most);
  * changed. */
 PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, pn_err *err);
 
-/* Bytes a step that reads everything has to fetch. */
+/* Bytes a step that reads everything has to fetch: now, and when at most `most` bytes are pinned. */
 PN_INTERNAL uint64_t pn_ring_streamed(const pn_ring *g);
+PN_INTERNAL uint64_t pn_ring_unpinned(const pn_ring *g, uint64_t most);
 
 /* Take that memory; from here on the ring is a source of reads.  The first step is assumed to use everything. */
 PN_INTERNAL pn_status pn_ring_start(pn_ring *g, pn_err *err);
 PN_INTERNAL pn_read_source pn_ring_source(pn_ring *g);
+
+/* With the lock held: nothing is being read, nor to be. */
+PN_INTERNAL bool pn_ring_full(const pn_ring *g);
 
 /* A step begins, and whatever the one before left is forgotten. */
 PN_INTERNAL void pn_ring_begin(pn_ring *g, const pn_plan *plan, const pn_step *step);
@@ -6346,7 +6350,7 @@ typedef struct pn_stream_bytes {
     uint64_t pinned, experts;   /* PN_ACCT_WEIGHTS */
     uint64_t experts_floor;     /* the least that experts may be given */
     uint64_t stage;             /* PN_ACCT_STAGE: ring and rows of the embedding */
-    uint64_t streamed;          /* read in every step */
+    uint64_t streamed;          /* read in every step, experts aside */
 } pn_stream_bytes;
 
 typedef struct pn_stream {
@@ -6356,6 +6360,10 @@ typedef struct pn_stream {
     pn_rows rows;
     pn_experts experts;
     pn_stream_params p;
+    double waited;              /* pn_reads.waited when the step under way began */
+    uint64_t missed;            /* and pn_experts.missed_bytes */
+    double compute, miss_bytes; /* of a decoding step, averaged: seconds without waiting, bytes of experts read */
+    bool timed;                 /* there was one */
 } pn_stream;
 
 /* Weights [0, n) as plans[0..n_plans), together all of a model, read them. */
@@ -6365,6 +6373,10 @@ PN_INTERNAL void pn_stream_close(pn_stream *s);
 PN_INTERNAL pn_stream_bytes pn_stream_needs(const pn_stream *s);
 
 PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *err);
+
+/* A step of so many rows took so long. */
+PN_INTERNAL void pn_stream_stepped(pn_stream *s, uint32_t rows, double seconds);
+PN_INTERNAL void pn_stream_report(pn_stream *s, pn_residency_info *out);
 
 /* The calls of pn_host_ops. */
 PN_INTERNAL void pn_stream_begin(pn_stream *s, const pn_plan *plan, const pn_step *step);
@@ -6430,6 +6442,10 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
 
 /* advance() gave PN_EXEC_WAIT_IO: until it is worth another try, or `deadline` (pn_os_now() seconds) has passed. */
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
+
+/* A step of so many rows is over. */
+PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds);
+PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out);
 
 /* advance() gave PN_EXEC_FAILED: why. */
 PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err);
@@ -50140,7 +50156,7 @@ static pn_status reads_extent(pn_reads *r, const pn_extent *x, uint8_t *dst, pn_
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err)
+static pn_status reads_extents(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err)
 {
     for (uint32_t i = 0; i < n; i++) {
         pn_status st = reads_extent(r, &x[i], dst + x[i].at, err);
@@ -50179,23 +50195,40 @@ PN_INTERNAL void pn_reads_tell(pn_reads *r)
     pn_cond_broadcast(&r->arrived);
 }
 
+static uint64_t reads_bytes(const pn_extent *x, uint32_t n)
+{
+    uint64_t sum = 0;
+    while (n--)
+        sum += x[n].need;
+    return sum;
+}
+
+PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err)
+{
+    pn_mutex_lock(&r->lock);
+    reads_meter_begin(r);
+    pn_mutex_unlock(&r->lock);
+    pn_status st = reads_extents(r, x, n, dst, err);
+    pn_mutex_lock(&r->lock);
+    reads_meter_end(r, st ? 0 : reads_bytes(x, n));
+    pn_mutex_unlock(&r->lock);
+    return st;
+}
+
 /* With the lock held: one job of the most urgent source that has any.  False: there is none. */
 static bool reads_one(pn_reads *r)
 {
     pn_read_job job;
     pn_err err = {0};
-    uint64_t bytes = 0;
     for (uint32_t i = 0; i < r->n_sources && !r->held; i++) {
         const pn_read_source *s = &r->source[i];
         if (!s->take(s->self, &job))
             continue;
         reads_meter_begin(r);
         pn_mutex_unlock(&r->lock);
-        pn_status st = pn_reads_now(r, job.extents, job.n, job.dst, &err);
-        for (uint32_t k = 0; k < job.n; k++)
-            bytes += job.extents[k].need;
+        pn_status st = reads_extents(r, job.extents, job.n, job.dst, &err);
         pn_mutex_lock(&r->lock);
-        reads_meter_end(r, st ? 0 : bytes);
+        reads_meter_end(r, st ? 0 : reads_bytes(job.extents, job.n));
         if (st)
             r->err = err;
         s->done(s->self, job.item, st == PN_OK);
@@ -50469,12 +50502,33 @@ PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, pn_err *err)
     return st;
 }
 
+static uint64_t ring_read_bytes(const pn_ring *g, const pn_ring_span *s)
+{
+    uint64_t sum = 0;
+    for (uint32_t k = 0; k < s->n_extents; k++)
+        sum += g->extents[s->extent0 + k].need;
+    return sum;
+}
+
 PN_INTERNAL uint64_t pn_ring_streamed(const pn_ring *g)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < g->n_spans; i++)
-        for (uint32_t k = 0; k < g->spans[i].n_extents && !g->spans[i].pin; k++)
-            sum += g->extents[g->spans[i].extent0 + k].need;
+        sum += g->spans[i].pin ? 0 : ring_read_bytes(g, &g->spans[i]);
+    return sum;
+}
+
+PN_INTERNAL uint64_t pn_ring_unpinned(const pn_ring *g, uint64_t most)
+{
+    uint64_t sum = 0, pinned = pn_ring_pinnable(g, most);
+    uint32_t turn = 0;
+    for (uint32_t n = 0; n < g->n_spans; n++) {
+        const pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
+        if (pinned)
+            pinned -= ring_pin_bytes(s);
+        else
+            sum += ring_read_bytes(g, s);
+    }
     return sum;
 }
 
@@ -50583,6 +50637,14 @@ static void ring_done(void *self, uint32_t item, bool ok)
     }
     b->state = ok ? RING_READY : RING_FAILED;
     atomic_store_explicit(&b->tag, ring_tag(b->pass, b->span) | (ok ? 0 : RING_BAD), memory_order_release);
+}
+
+PN_INTERNAL bool pn_ring_full(const pn_ring *g)
+{
+    for (uint32_t i = 0; g->blocks && i < g->depth; i++)
+        if (g->blocks[i].state == RING_WANTED || g->blocks[i].state == RING_READING)
+            return false;
+    return true;
 }
 
 PN_INTERNAL pn_read_source pn_ring_source(pn_ring *g) { return (pn_read_source){g, ring_take, ring_done}; }
@@ -51301,6 +51363,9 @@ PN_INTERNAL void pn_experts_release(pn_experts *e, const pn_lease *l)
 enum { STREAM_RING = 0, STREAM_ROWS, STREAM_EXPERTS, STREAM_PINNED };
 #define STREAM_SHIFT 30
 
+enum { STREAM_FEW_ROWS = 4 };                   /* a step of no more decodes: its time is that of a token */
+static const double stream_prime_seconds = 0.5;
+
 typedef struct stream_setup {
     pn_stream *s;
     const pn_weight *weights;
@@ -51386,7 +51451,21 @@ PN_INTERNAL pn_stream_bytes pn_stream_needs(const pn_stream *s)
     return (pn_stream_bytes){.pinned = pn_ring_pinnable(&s->ring, s->p.pin_bytes),
                              .experts = pn_experts_memory(&s->experts, s->p.expert_bytes),
                              .experts_floor = pn_experts_floor(&s->experts),
-                             .stage = pn_ring_memory(&s->ring) + pn_rows_memory(&s->rows)};
+                             .stage = pn_ring_memory(&s->ring) + pn_rows_memory(&s->rows),
+                             .streamed = pn_ring_unpinned(&s->ring, s->p.pin_bytes)};
+}
+
+/* Until the ring is full: that is a first sample of the disk's speed. */
+static void stream_prime(pn_stream *s)
+{
+    double until = pn_os_now() + stream_prime_seconds;
+    for (bool full = false; !full && pn_os_now() < until;) {
+        pn_reads_wait(&s->reads, until);
+        pn_mutex_lock(&s->reads.lock);
+        full = pn_ring_full(&s->ring);
+        pn_mutex_unlock(&s->reads.lock);
+    }
+    s->reads.waited = 0;
 }
 
 PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *err)
@@ -51406,7 +51485,56 @@ PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *er
     pn_reads_add(&s->reads, pn_experts_source(&s->experts));
     pn_reads_add(&s->reads, pn_ring_source(&s->ring));
     pn_reads_start(&s->reads, PN_STREAM_READERS);
+    stream_prime(s);
     return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * How fast
+ * ------------------------------------------------------------------------------------------ */
+
+static void stream_average(double *mean, double sample, bool first) { *mean = first ? sample : 0.8 * *mean + 0.2 * sample; }
+
+PN_INTERNAL void pn_stream_stepped(pn_stream *s, uint32_t rows, double seconds)
+{
+    if (rows > STREAM_FEW_ROWS)
+        return;
+    pn_mutex_lock(&s->reads.lock);
+    stream_average(&s->compute, PN_MAX(seconds - (s->reads.waited - s->waited), 0.0), !s->timed);
+    stream_average(&s->miss_bytes, (double)(s->experts.missed_bytes - s->missed), !s->timed);
+    s->timed = true;
+    pn_mutex_unlock(&s->reads.lock);
+}
+
+/* Before anything was measured: every expert as likely as any other. */
+static double stream_miss_bytes(const pn_stream *s)
+{
+    double sum = 0;
+    for (size_t i = 0; i < s->experts.n_layers && !s->timed; i++) {
+        const pn_expert_layer *l = &s->experts.layers[i];
+        sum += (double)l->slot_bytes * l->n_used * (1 - (double)l->n_slots / l->n_expert);
+    }
+    return s->timed ? s->miss_bytes : sum;
+}
+
+PN_INTERNAL void pn_stream_report(pn_stream *s, pn_residency_info *out)
+{
+    pn_mutex_lock(&s->reads.lock);
+    out->pinned_bytes = s->ring.pinned_bytes;
+    out->ring_bytes = s->ring.memory_bytes + s->rows.memory_bytes;
+    for (size_t i = 0; i < s->experts.n_layers; i++)
+        out->expert_bytes += s->experts.layers[i].slot_bytes * s->experts.layers[i].n_slots;
+    out->step_bytes = pn_ring_streamed(&s->ring);
+    out->disk_bytes_per_second = s->reads.rate;
+    out->compute_seconds = s->compute;
+    double read = s->reads.rate > 0 ? ((double)out->step_bytes + stream_miss_bytes(s)) / s->reads.rate : 0;
+    double step = PN_MAX(s->compute, read);
+    out->expected_tps = step > 0 ? 1 / step : 0;
+    out->expert_hits = s->experts.hits;
+    out->expert_misses = s->experts.misses;
+    out->stream_bytes = s->reads.bytes;
+    out->stream_wait_seconds = s->reads.waited;
+    pn_mutex_unlock(&s->reads.lock);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -51415,6 +51543,10 @@ PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *er
 
 PN_INTERNAL void pn_stream_begin(pn_stream *s, const pn_plan *plan, const pn_step *step)
 {
+    pn_mutex_lock(&s->reads.lock);
+    s->waited = s->reads.waited;
+    s->missed = s->experts.missed_bytes;
+    pn_mutex_unlock(&s->reads.lock);
     pn_rows_begin(&s->rows, plan, step);
     pn_ring_begin(&s->ring, plan, step);
 }
@@ -51653,6 +51785,19 @@ PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline)
 {
     if (s->stream)
         pn_reads_wait(&s->stream->reads, deadline);
+}
+
+PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds)
+{
+    if (s->stream)
+        pn_stream_stepped(s->stream, rows, seconds);
+}
+
+PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out)
+{
+    *out = (pn_residency_info){.mode = s->stream ? PN_RESIDENCY_STREAM : s->anon ? PN_RESIDENCY_ANON : PN_RESIDENCY_MAP};
+    if (s->stream)
+        pn_stream_report(s->stream, out);
 }
 
 PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err)
@@ -54591,6 +54736,41 @@ static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn
     return d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
 }
 
+/* Weights that are streamed: what of them is in memory. */
+static pn_status plan_stream(const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
+{
+    const pn_stream_params sp = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
+                                 .expert_bytes = p->expert_cache_bytes};
+    pn_plan plan;
+    pn_stream s;
+    pn_status st = pn_desc_plan(d, &plan, 1, 1, d->n_ctx_train, p->exact != 0, err);
+    if (st)
+        return st;
+    st = pn_stream_open(&s, d->mem, d->weights, d->tensors, (uint32_t)d->n_weights, &plan, 1, &sp, err);
+    pn_plan_free(&plan, d->mem);
+    if (st)
+        return st;
+    pn_stream_bytes n = pn_stream_needs(&s);
+    o->pinned_bytes = n.pinned;
+    o->stage_bytes = n.stage;
+    o->expert_bytes = n.experts;
+    o->expert_floor_bytes = n.experts_floor;
+    o->streamed_bytes = n.streamed;
+    pn_stream_close(&s);
+    return PN_OK;
+}
+
+/* Memory of the weights, mapped or not, and the least it can be. */
+static uint64_t plan_resident(const pn_plan_info *o)
+{
+    return o->stage_bytes ? o->pinned_bytes + o->stage_bytes + o->expert_bytes : o->weight_bytes;
+}
+
+static uint64_t plan_resident_floor(const pn_plan_info *o)
+{
+    return o->stage_bytes ? o->stage_bytes + o->expert_floor_bytes : o->weight_bytes;
+}
+
 /* Largest context (a multiple of a page) for which everything fits in `available`. */
 static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t n_threads, bool exact)
 {
@@ -54600,7 +54780,7 @@ static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t 
         pn_session_need n;
         bool ok = pn_session_needs(d, mid * PLAN_CTX_STEP, p->n_batch, n_threads, p->kv_type, exact, &n, NULL) == PN_OK;
         if (ok && plan_mapped_file_anon(d, p->vocab_bytes, &n, p->n_sessions) + pn_sched_bytes(p->n_sessions, p->n_batch, d->n_vocab) +
-                      p->weight_bytes <= p->available_bytes)
+                      plan_resident(p) <= p->available_bytes)
             lo = mid;
         else
             hi = mid - 1;
@@ -54636,7 +54816,9 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_vocab = d->n_vocab;
     pn_session_need n, floor_need;
     pn_need embed;
-    pn_status st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
+    pn_status st = p->residency == PN_RESIDENCY_STREAM ? plan_stream(d, p, o, err) : PN_OK;
+    if (!st)
+        st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
     uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
     if (!st)
         st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_part, &embed, err);
@@ -54656,8 +54838,10 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     uint64_t together = pn_sched_bytes(o->n_sessions, o->n_batch, d->n_vocab);
     o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions + together;
     o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions) + together;
-    o->total_bytes = o->anon_bytes + d->weight_bytes;
-    o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + d->weight_bytes;
+    o->total_bytes = o->anon_bytes + plan_resident(o);
+    if (o->stage_bytes)         /* nothing of them is page cache */
+        o->anon_bytes = o->total_bytes;
+    o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + plan_resident_floor(o);
     return PN_OK;
 }
 
@@ -55346,6 +55530,14 @@ PN_API pn_status pn_model_cap(pn_model *m, const pn_model_caps *caps, pn_err *er
     return PN_OK;
 }
 
+PN_API void pn_model_residency(pn_model *m, pn_residency_info *out)
+{
+    if (m->vocab_only)
+        *out = (pn_residency_info){.mode = PN_RESIDENCY_MAP};
+    else
+        pn_residency_report(&m->store, out);
+}
+
 PN_API const pn_file *pn_model_file(const pn_model *m) { return &m->file; }
 
 PN_API void pn_model_describe(const pn_model *m, pn_model_info *out)
@@ -55914,6 +56106,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
     pn_status st = PN_OK;
     pn_die_arrive(m->dies, m->n_dies);
     pn_model_take(m);
+    double began = pn_os_now();
     const pn_step step = {.tokens = p->tokens, .n_rows = p->n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
                           .n_outs = p->n_outs, .logits = p->out, .carry = m->carry};
     for (uint32_t i = 0; i < m->n_dies && !st; i++) {
@@ -55926,6 +56119,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
         die->ops->end(x);
     }
     (void)pn_die_computed(m->dies, m->n_dies, m->share, p->n);
+    pn_residency_stepped(&s->model->store, p->n, pn_os_now() - began);
     pn_model_give(m);
     pn_die_leave(m->dies, m->n_dies);
     if (!st) {
@@ -57490,6 +57684,7 @@ static void sched_finish(pn_sched *q)
 {
     pn_model *m = q->model;
     double took = pn_die_computed(m->dies, m->n_dies, m->share, q->n_rows);
+    pn_residency_stepped(&m->store, q->n_rows, pn_os_now() - q->began);
     pn_model_give(m);
     pn_mutex_lock(&q->lock);
     m->queue.served += took > 0 ? took : pn_os_now() - q->began;

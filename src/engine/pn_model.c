@@ -441,6 +441,14 @@ PN_API pn_status pn_model_cap(pn_model *m, const pn_model_caps *caps, pn_err *er
     return PN_OK;
 }
 
+PN_API void pn_model_residency(pn_model *m, pn_residency_info *out)
+{
+    if (m->vocab_only)
+        *out = (pn_residency_info){.mode = PN_RESIDENCY_MAP};
+    else
+        pn_residency_report(&m->store, out);
+}
+
 PN_API const pn_file *pn_model_file(const pn_model *m) { return &m->file; }
 
 PN_API void pn_model_describe(const pn_model *m, pn_model_info *out)

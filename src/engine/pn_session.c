@@ -329,6 +329,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
     pn_status st = PN_OK;
     pn_die_arrive(m->dies, m->n_dies);
     pn_model_take(m);
+    double began = pn_os_now();
     const pn_step step = {.tokens = p->tokens, .n_rows = p->n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
                           .n_outs = p->n_outs, .logits = p->out, .carry = m->carry};
     for (uint32_t i = 0; i < m->n_dies && !st; i++) {
@@ -341,6 +342,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
         die->ops->end(x);
     }
     (void)pn_die_computed(m->dies, m->n_dies, m->share, p->n);
+    pn_residency_stepped(&s->model->store, p->n, pn_os_now() - began);
     pn_model_give(m);
     pn_die_leave(m->dies, m->n_dies);
     if (!st) {

@@ -84,7 +84,7 @@ static pn_status reads_extent(pn_reads *r, const pn_extent *x, uint8_t *dst, pn_
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err)
+static pn_status reads_extents(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err)
 {
     for (uint32_t i = 0; i < n; i++) {
         pn_status st = reads_extent(r, &x[i], dst + x[i].at, err);
@@ -123,23 +123,40 @@ PN_INTERNAL void pn_reads_tell(pn_reads *r)
     pn_cond_broadcast(&r->arrived);
 }
 
+static uint64_t reads_bytes(const pn_extent *x, uint32_t n)
+{
+    uint64_t sum = 0;
+    while (n--)
+        sum += x[n].need;
+    return sum;
+}
+
+PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err)
+{
+    pn_mutex_lock(&r->lock);
+    reads_meter_begin(r);
+    pn_mutex_unlock(&r->lock);
+    pn_status st = reads_extents(r, x, n, dst, err);
+    pn_mutex_lock(&r->lock);
+    reads_meter_end(r, st ? 0 : reads_bytes(x, n));
+    pn_mutex_unlock(&r->lock);
+    return st;
+}
+
 /* With the lock held: one job of the most urgent source that has any.  False: there is none. */
 static bool reads_one(pn_reads *r)
 {
     pn_read_job job;
     pn_err err = {0};
-    uint64_t bytes = 0;
     for (uint32_t i = 0; i < r->n_sources && !r->held; i++) {
         const pn_read_source *s = &r->source[i];
         if (!s->take(s->self, &job))
             continue;
         reads_meter_begin(r);
         pn_mutex_unlock(&r->lock);
-        pn_status st = pn_reads_now(r, job.extents, job.n, job.dst, &err);
-        for (uint32_t k = 0; k < job.n; k++)
-            bytes += job.extents[k].need;
+        pn_status st = reads_extents(r, job.extents, job.n, job.dst, &err);
         pn_mutex_lock(&r->lock);
-        reads_meter_end(r, st ? 0 : bytes);
+        reads_meter_end(r, st ? 0 : reads_bytes(job.extents, job.n));
         if (st)
             r->err = err;
         s->done(s->self, job.item, st == PN_OK);

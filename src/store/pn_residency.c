@@ -193,6 +193,19 @@ PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline)
         pn_reads_wait(&s->stream->reads, deadline);
 }
 
+PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds)
+{
+    if (s->stream)
+        pn_stream_stepped(s->stream, rows, seconds);
+}
+
+PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out)
+{
+    *out = (pn_residency_info){.mode = s->stream ? PN_RESIDENCY_STREAM : s->anon ? PN_RESIDENCY_ANON : PN_RESIDENCY_MAP};
+    if (s->stream)
+        pn_stream_report(s->stream, out);
+}
+
 PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err)
 {
     pn_mutex_lock(&s->stream->reads.lock);

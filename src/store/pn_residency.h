@@ -53,6 +53,10 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s);
 /* advance() gave PN_EXEC_WAIT_IO: until it is worth another try, or `deadline` (pn_os_now() seconds) has passed. */
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
 
+/* A step of so many rows is over. */
+PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds);
+PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out);
+
 /* advance() gave PN_EXEC_FAILED: why. */
 PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err);
 

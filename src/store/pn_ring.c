@@ -215,12 +215,33 @@ PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, pn_err *err)
     return st;
 }
 
+static uint64_t ring_read_bytes(const pn_ring *g, const pn_ring_span *s)
+{
+    uint64_t sum = 0;
+    for (uint32_t k = 0; k < s->n_extents; k++)
+        sum += g->extents[s->extent0 + k].need;
+    return sum;
+}
+
 PN_INTERNAL uint64_t pn_ring_streamed(const pn_ring *g)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < g->n_spans; i++)
-        for (uint32_t k = 0; k < g->spans[i].n_extents && !g->spans[i].pin; k++)
-            sum += g->extents[g->spans[i].extent0 + k].need;
+        sum += g->spans[i].pin ? 0 : ring_read_bytes(g, &g->spans[i]);
+    return sum;
+}
+
+PN_INTERNAL uint64_t pn_ring_unpinned(const pn_ring *g, uint64_t most)
+{
+    uint64_t sum = 0, pinned = pn_ring_pinnable(g, most);
+    uint32_t turn = 0;
+    for (uint32_t n = 0; n < g->n_spans; n++) {
+        const pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
+        if (pinned)
+            pinned -= ring_pin_bytes(s);
+        else
+            sum += ring_read_bytes(g, s);
+    }
     return sum;
 }
 
@@ -329,6 +350,14 @@ static void ring_done(void *self, uint32_t item, bool ok)
     }
     b->state = ok ? RING_READY : RING_FAILED;
     atomic_store_explicit(&b->tag, ring_tag(b->pass, b->span) | (ok ? 0 : RING_BAD), memory_order_release);
+}
+
+PN_INTERNAL bool pn_ring_full(const pn_ring *g)
+{
+    for (uint32_t i = 0; g->blocks && i < g->depth; i++)
+        if (g->blocks[i].state == RING_WANTED || g->blocks[i].state == RING_READING)
+            return false;
+    return true;
 }
 
 PN_INTERNAL pn_read_source pn_ring_source(pn_ring *g) { return (pn_read_source){g, ring_take, ring_done}; }

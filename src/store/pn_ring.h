@@ -109,12 +109,16 @@ PN_INTERNAL uint64_t pn_ring_pinnable(const pn_ring *g, uint64_t most);
  * changed. */
 PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, pn_err *err);
 
-/* Bytes a step that reads everything has to fetch. */
+/* Bytes a step that reads everything has to fetch: now, and when at most `most` bytes are pinned. */
 PN_INTERNAL uint64_t pn_ring_streamed(const pn_ring *g);
+PN_INTERNAL uint64_t pn_ring_unpinned(const pn_ring *g, uint64_t most);
 
 /* Take that memory; from here on the ring is a source of reads.  The first step is assumed to use everything. */
 PN_INTERNAL pn_status pn_ring_start(pn_ring *g, pn_err *err);
 PN_INTERNAL pn_read_source pn_ring_source(pn_ring *g);
+
+/* With the lock held: nothing is being read, nor to be. */
+PN_INTERNAL bool pn_ring_full(const pn_ring *g);
 
 /* A step begins, and whatever the one before left is forgotten. */
 PN_INTERNAL void pn_ring_begin(pn_ring *g, const pn_plan *plan, const pn_step *step);

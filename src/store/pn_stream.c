@@ -9,6 +9,9 @@
 enum { STREAM_RING = 0, STREAM_ROWS, STREAM_EXPERTS, STREAM_PINNED };
 #define STREAM_SHIFT 30
 
+enum { STREAM_FEW_ROWS = 4 };                   /* a step of no more decodes: its time is that of a token */
+static const double stream_prime_seconds = 0.5;
+
 typedef struct stream_setup {
     pn_stream *s;
     const pn_weight *weights;
@@ -94,7 +97,21 @@ PN_INTERNAL pn_stream_bytes pn_stream_needs(const pn_stream *s)
     return (pn_stream_bytes){.pinned = pn_ring_pinnable(&s->ring, s->p.pin_bytes),
                              .experts = pn_experts_memory(&s->experts, s->p.expert_bytes),
                              .experts_floor = pn_experts_floor(&s->experts),
-                             .stage = pn_ring_memory(&s->ring) + pn_rows_memory(&s->rows)};
+                             .stage = pn_ring_memory(&s->ring) + pn_rows_memory(&s->rows),
+                             .streamed = pn_ring_unpinned(&s->ring, s->p.pin_bytes)};
+}
+
+/* Until the ring is full: that is a first sample of the disk's speed. */
+static void stream_prime(pn_stream *s)
+{
+    double until = pn_os_now() + stream_prime_seconds;
+    for (bool full = false; !full && pn_os_now() < until;) {
+        pn_reads_wait(&s->reads, until);
+        pn_mutex_lock(&s->reads.lock);
+        full = pn_ring_full(&s->ring);
+        pn_mutex_unlock(&s->reads.lock);
+    }
+    s->reads.waited = 0;
 }
 
 PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *err)
@@ -114,7 +131,56 @@ PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *er
     pn_reads_add(&s->reads, pn_experts_source(&s->experts));
     pn_reads_add(&s->reads, pn_ring_source(&s->ring));
     pn_reads_start(&s->reads, PN_STREAM_READERS);
+    stream_prime(s);
     return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * How fast
+ * ------------------------------------------------------------------------------------------ */
+
+static void stream_average(double *mean, double sample, bool first) { *mean = first ? sample : 0.8 * *mean + 0.2 * sample; }
+
+PN_INTERNAL void pn_stream_stepped(pn_stream *s, uint32_t rows, double seconds)
+{
+    if (rows > STREAM_FEW_ROWS)
+        return;
+    pn_mutex_lock(&s->reads.lock);
+    stream_average(&s->compute, PN_MAX(seconds - (s->reads.waited - s->waited), 0.0), !s->timed);
+    stream_average(&s->miss_bytes, (double)(s->experts.missed_bytes - s->missed), !s->timed);
+    s->timed = true;
+    pn_mutex_unlock(&s->reads.lock);
+}
+
+/* Before anything was measured: every expert as likely as any other. */
+static double stream_miss_bytes(const pn_stream *s)
+{
+    double sum = 0;
+    for (size_t i = 0; i < s->experts.n_layers && !s->timed; i++) {
+        const pn_expert_layer *l = &s->experts.layers[i];
+        sum += (double)l->slot_bytes * l->n_used * (1 - (double)l->n_slots / l->n_expert);
+    }
+    return s->timed ? s->miss_bytes : sum;
+}
+
+PN_INTERNAL void pn_stream_report(pn_stream *s, pn_residency_info *out)
+{
+    pn_mutex_lock(&s->reads.lock);
+    out->pinned_bytes = s->ring.pinned_bytes;
+    out->ring_bytes = s->ring.memory_bytes + s->rows.memory_bytes;
+    for (size_t i = 0; i < s->experts.n_layers; i++)
+        out->expert_bytes += s->experts.layers[i].slot_bytes * s->experts.layers[i].n_slots;
+    out->step_bytes = pn_ring_streamed(&s->ring);
+    out->disk_bytes_per_second = s->reads.rate;
+    out->compute_seconds = s->compute;
+    double read = s->reads.rate > 0 ? ((double)out->step_bytes + stream_miss_bytes(s)) / s->reads.rate : 0;
+    double step = PN_MAX(s->compute, read);
+    out->expected_tps = step > 0 ? 1 / step : 0;
+    out->expert_hits = s->experts.hits;
+    out->expert_misses = s->experts.misses;
+    out->stream_bytes = s->reads.bytes;
+    out->stream_wait_seconds = s->reads.waited;
+    pn_mutex_unlock(&s->reads.lock);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -123,6 +189,10 @@ PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *er
 
 PN_INTERNAL void pn_stream_begin(pn_stream *s, const pn_plan *plan, const pn_step *step)
 {
+    pn_mutex_lock(&s->reads.lock);
+    s->waited = s->reads.waited;
+    s->missed = s->experts.missed_bytes;
+    pn_mutex_unlock(&s->reads.lock);
     pn_rows_begin(&s->rows, plan, step);
     pn_ring_begin(&s->ring, plan, step);
 }

@@ -40,7 +40,7 @@ typedef struct pn_stream_bytes {
     uint64_t pinned, experts;   /* PN_ACCT_WEIGHTS */
     uint64_t experts_floor;     /* the least that experts may be given */
     uint64_t stage;             /* PN_ACCT_STAGE: ring and rows of the embedding */
-    uint64_t streamed;          /* read in every step */
+    uint64_t streamed;          /* read in every step, experts aside */
 } pn_stream_bytes;
 
 typedef struct pn_stream {
@@ -50,6 +50,10 @@ typedef struct pn_stream {
     pn_rows rows;
     pn_experts experts;
     pn_stream_params p;
+    double waited;              /* pn_reads.waited when the step under way began */
+    uint64_t missed;            /* and pn_experts.missed_bytes */
+    double compute, miss_bytes; /* of a decoding step, averaged: seconds without waiting, bytes of experts read */
+    bool timed;                 /* there was one */
 } pn_stream;
 
 /* Weights [0, n) as plans[0..n_plans), together all of a model, read them. */
@@ -59,6 +63,10 @@ PN_INTERNAL void pn_stream_close(pn_stream *s);
 PN_INTERNAL pn_stream_bytes pn_stream_needs(const pn_stream *s);
 
 PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *err);
+
+/* A step of so many rows took so long. */
+PN_INTERNAL void pn_stream_stepped(pn_stream *s, uint32_t rows, double seconds);
+PN_INTERNAL void pn_stream_report(pn_stream *s, pn_residency_info *out);
 
 /* The calls of pn_host_ops. */
 PN_INTERNAL void pn_stream_begin(pn_stream *s, const pn_plan *plan, const pn_step *step);

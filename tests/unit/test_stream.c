@@ -129,6 +129,95 @@ static void bits_are_those_of_resident_weights(void)
     }
 }
 
+/* What a plan from the header says is what the ledger holds after loading. */
+static void plans_are_exact(void)
+{
+    static const stream_way ways[] = {{1, 8, 0, 0, 0, 0}, {1, 8, 65536, 3, 150000, 0}, {1, 8, 20000, 2, UINT64_MAX, UINT64_MAX}};
+    for (size_t k = 0; k < PN_COUNT_OF(stream_models); k++)
+        for (size_t i = 0; i < PN_COUNT_OF(ways); i++) {
+            stream_rig r;
+            pn_err err = {0};
+            pn_plan_info p;
+            pn_residency_info is = {0};
+            const pn_plan_params pp = {.residency = PN_RESIDENCY_STREAM, .stream_block = ways[i].block, .stream_depth = ways[i].depth,
+                                       .pin_bytes = ways[i].pin, .expert_cache_bytes = ways[i].experts, .n_ctx = STREAM_CTX, .n_batch = 8};
+            pn_file *f = NULL;
+            if (rig_open(&r, stream_models[k], &ways[i], true) &&
+                PN_CHECK(pn_file_open(r.e, stream_models[k], &f, &err) == PN_OK && pn_file_plan(f, &pp, &p, &err) == PN_OK, "%s", err.text)) {
+                pn_model_residency(r.m, &is);
+                uint64_t weights = atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS]) - r.m->desc.pinned_bytes, stage = atomic_load(&r.e->ledger.used[PN_ACCT_STAGE]);
+                PN_CHECK(weights == p.pinned_bytes + p.expert_bytes && stage == p.stage_bytes, "%s: planned %" PRIu64 " + %" PRIu64 " and %" PRIu64
+                         ", taken %" PRIu64 " and %" PRIu64, stream_models[k], p.pinned_bytes, p.expert_bytes, p.stage_bytes, weights, stage);
+                PN_CHECK(p.pinned_bytes <= ways[i].pin && p.total_bytes == p.anon_bytes);
+                PN_CHECK(is.mode == PN_RESIDENCY_STREAM && is.pinned_bytes == p.pinned_bytes && is.ring_bytes == p.stage_bytes &&
+                         is.expert_bytes == p.expert_bytes && is.step_bytes == p.streamed_bytes, "%s: report", stream_models[k]);
+                PN_CHECK(pn_session_eval(r.s, r.tokens, 1, &err) == PN_OK, "%s", err.text);
+                pn_model_residency(r.m, &is);
+                PN_CHECK(is.compute_seconds > 0 && is.expected_tps > 0 && is.disk_bytes_per_second > 0 && is.stream_bytes > 0, "%s: no speed", stream_models[k]);
+                PN_CHECK((is.expert_misses > 0) == (p.expert_bytes > 0), "%s: misses", stream_models[k]);
+            }
+            pn_file_close(f);
+            rig_close(&r);
+        }
+}
+
+/* ---- memory ------------------------------------------------------------------------------------- */
+
+typedef struct stream_heap {
+    atomic_long calls, out;
+    long fail_at;
+    pn_mem libc;
+} stream_heap;
+
+static void *heap_alloc(void *user, size_t size, size_t align)
+{
+    stream_heap *h = user;
+    (void)align;
+    if (atomic_fetch_add(&h->calls, 1) + 1 == h->fail_at)
+        return NULL;
+    atomic_fetch_add(&h->out, 1);
+    return h->libc.alloc(&h->libc, PN_ACCT_MISC, size);
+}
+
+static void heap_free(void *user, void *p, size_t size)
+{
+    stream_heap *h = user;
+    atomic_fetch_sub(&h->out, 1);
+    h->libc.free(&h->libc, PN_ACCT_MISC, p, size);
+}
+
+/* Load, one step; with the k-th allocation refused, for every k.  */
+static void every_allocation_may_fail_and_none_is_made_in_a_step(const char *path)
+{
+    const pn_model_params mp = {.residency = PN_RESIDENCY_STREAM, .stream_block = 65536, .pin_bytes = 200000};
+    const pn_session_params sp = {.n_ctx = STREAM_CTX, .n_batch = 8};
+    pn_token t = 3;
+    for (long k = 1;; k++) {
+        stream_heap h = {.fail_at = k};
+        pn_mem_init_libc(&h.libc);
+        pn_engine *e = NULL;
+        pn_model *m = NULL;
+        pn_session *s = NULL;
+        pn_err err = {0};
+        pn_status st = pn_engine_open(&e, &(pn_engine_params){.n_threads = 1, .allocator = {heap_alloc, heap_free, &h}}, &err);
+        if (!st)
+            st = pn_model_load(e, path, &mp, &m, &err);
+        if (!st)
+            st = pn_session_new(m, &sp, &s, &err);
+        long before = atomic_load(&h.calls);
+        for (int i = 0; i < 100 && !st; i++)
+            st = pn_session_eval(s, &t, 1, &err);
+        PN_CHECK(st || atomic_load(&h.calls) == before, "%s: 100 steps allocate %ld times", path, atomic_load(&h.calls) - before);
+        pn_session_free(s);
+        pn_model_free(m);
+        pn_engine_close(e);
+        PN_CHECK(atomic_load(&h.out) == 0, "%s: failing allocation %ld leaks %ld blocks", path, k, atomic_load(&h.out));
+        PN_CHECK(st == PN_OK || st == PN_E_NOMEM, "%s: failing allocation %ld gives %s", path, k, pn_status_name(st));
+        if (st == PN_OK)
+            return;
+    }
+}
+
 /* ---- steps that do not end as they should ------------------------------------------------------- */
 
 static int tick_at(void *user, uint32_t done, uint32_t total)
@@ -284,6 +373,9 @@ int main(void)
 {
     static const stream_way small = {2, STREAM_TOKENS, 8192, 2, 0, 0}, large = {3, 16, 65536, 3, 100000, 0};
     bits_are_those_of_resident_weights();
+    plans_are_exact();
+    every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/qwen2.gguf");
+    every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/llama_moe.gguf");
     for (size_t k = 0; k < PN_COUNT_OF(stream_models); k += 3) {        /* dense, tied, windows, experts */
         a_cancelled_step_wedges_nothing(stream_models[k], &small);
         steps_of_all_kinds_may_follow_each_other(stream_models[k], k % 2 ? &small : &large);
