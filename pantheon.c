@@ -6440,6 +6440,17 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
                                         const pn_residency_params *p, pn_err *err);
 PN_INTERNAL void pn_residency_close(pn_residency_store *s);
 
+/* Another mode, MAP or STREAM, between steps.  On failure nothing has changed.  What was mapped and is now streamed
+ * is given back to the system, although the mapping stays: metadata may lie in it. */
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err);
+
+/* Streamed weights: `pin_bytes` of pinned ones, between steps.  A call goes a twentieth of all matrices far at most,
+ * *done tells whether that was all.  On failure nothing has changed. */
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err);
+
+/* The same for the memory of experts, in one go.  PN_E_BUDGET: less than what a token uses. */
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err);
+
 /* advance() gave PN_EXEC_WAIT_IO: until it is worth another try, or `deadline` (pn_os_now() seconds) has passed. */
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
 
@@ -7295,6 +7306,10 @@ PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
+
+/* Weights mapped or streamed from now on, as `p` says; waits for the step under way.  On failure nothing has
+ * changed. */
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err);
 
 /* All dies of the model for one step, and back. */
 PN_INTERNAL void pn_model_take(const pn_model *m);
@@ -51729,18 +51744,46 @@ static pn_status residency_open_ring(pn_residency_store *s, uint32_t lease_rows,
     return PN_OK;
 }
 
-static pn_status residency_open_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+static pn_status residency_new_stream(const pn_residency_store *s, const pn_residency_params *p, pn_stream **out, pn_err *err)
 {
-    s->stream = pn_mem_alloc(s->mem, PN_ACCT_MISC, sizeof *s->stream);
-    if (!s->stream)
-        return pn_fail_nomem(err, "a streamer", sizeof *s->stream);
-    pn_status st = pn_stream_open(s->stream, s->mem, s->weights, s->tensors, s->n, p->plans, p->n_plans, &p->stream, err);
+    pn_stream *stream = pn_mem_alloc(s->mem, PN_ACCT_MISC, sizeof *stream);
+    if (!stream)
+        return pn_fail_nomem(err, "a streamer", sizeof *stream);
+    pn_status st = pn_stream_open(stream, s->mem, s->weights, s->tensors, s->n, p->plans, p->n_plans, &p->stream, err);
     if (!st)
-        st = pn_stream_start(s->stream, s->file, err);
-    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .piece_bytes = s->stream->p.block_bytes / 4,
-                            .begin = residency_stream_begin, .acquire = residency_stream_acquire, .pick = residency_stream_pick,
-                            .want = residency_stream_want, .release = residency_stream_release};
-    return st;
+        st = pn_stream_start(stream, s->file, err);
+    if (st) {
+        pn_stream_close(stream);
+        pn_mem_free(s->mem, PN_ACCT_MISC, stream, sizeof *stream);
+        return st;
+    }
+    *out = stream;
+    return PN_OK;
+}
+
+static void residency_free_stream(pn_residency_store *s)
+{
+    if (s->stream)
+        pn_stream_close(s->stream);
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->stream, sizeof *s->stream);
+    s->stream = NULL;
+}
+
+static void residency_free_anon(pn_residency_store *s)
+{
+    pn_mem_free(s->mem, PN_ACCT_WEIGHTS, s->anon, (size_t)s->anon_bytes);
+    s->anon = NULL;
+}
+
+/* What the device calls, for weights that are all there or for streamed ones. */
+static void residency_set_host(pn_residency_store *s)
+{
+    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .begin = residency_begin,
+                            .acquire = residency_acquire, .pick = residency_pick, .want = residency_want, .release = residency_release};
+    if (s->stream)
+        s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .piece_bytes = s->stream->p.block_bytes / 4,
+                                .begin = residency_stream_begin, .acquire = residency_stream_acquire, .pick = residency_stream_pick,
+                                .want = residency_stream_want, .release = residency_stream_release};
 }
 
 PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_weights *file,
@@ -51749,17 +51792,16 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
 {
     *s = (pn_residency_store){.mem = mem, .file = file, .weights = weights, .tensors = tensors, .n = n};
     atomic_flag_clear(&s->ring_busy);
-    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .begin = residency_begin,
-                            .acquire = residency_acquire, .pick = residency_pick, .want = residency_want, .release = residency_release};
     s->base = pn_mem_calloc(mem, PN_ACCT_MISC, n, sizeof *s->base);
     pn_status st = PN_OK;
     if (!s->base)
         st = pn_fail_nomem(err, "a weight table", n * sizeof *s->base);
     bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && file->parts[0].src.read);
     if (!st && p->mode == PN_RESIDENCY_STREAM)
-        st = residency_open_stream(s, p, err);
+        st = residency_new_stream(s, p, &s->stream, err);
     else if (!st)
         st = anon ? residency_read_all(s, p, err) : residency_map_all(s, p, err);
+    residency_set_host(s);
     if (!st && p->lease_rows && !s->stream)
         st = residency_open_ring(s, p->lease_rows, err);
     if (st)
@@ -51772,13 +51814,71 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
     if (!s->mem)
         return;
     pn_mem_free(s->mem, PN_ACCT_MISC, s->base, s->n * sizeof *s->base);
-    pn_mem_free(s->mem, PN_ACCT_WEIGHTS, s->anon, (size_t)s->anon_bytes);
+    residency_free_anon(s);
     pn_mem_free(s->mem, PN_ACCT_STAGE, s->ring, (size_t)s->ring_bytes);
-    if (s->stream)
-        pn_stream_close(s->stream);
-    pn_mem_free(s->mem, PN_ACCT_MISC, s->stream, sizeof *s->stream);
+    residency_free_stream(s);
     s->base = NULL;
     s->mem = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Between steps
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status residency_to_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    pn_status st = residency_new_stream(s, p, &s->stream, err);
+    if (st)
+        return st;
+    residency_free_anon(s);
+    for (uint32_t i = 0; i < s->n; i++)
+        s->base[i] = NULL;
+    for (uint32_t i = 0; i < s->file->n_parts; i++)
+        if (s->file->parts[i].map_owned)
+            pn_os_drop_cache(&s->file->parts[i].file, s->file->parts[i].map);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    pn_status st = PN_OK;
+    if (p->lease_rows || s->lease_rows || (p->mode != PN_RESIDENCY_MAP && p->mode != PN_RESIDENCY_STREAM))
+        return pn_fail(err, PN_E_UNSUPPORTED, "weights change to mapped or streamed ones only");
+    if (p->mode == PN_RESIDENCY_STREAM && !s->stream)
+        st = residency_to_stream(s, p, err);
+    else if (p->mode == PN_RESIDENCY_MAP && s->stream) {
+        st = residency_map_all(s, p, err);
+        if (!st)
+            residency_free_stream(s);
+    }
+    residency_set_host(s);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err)
+{
+    *done = true;
+    if (!s->stream)
+        return pn_fail(err, PN_E_STATE, "nothing is streamed");
+    pn_ring *g = &s->stream->ring;
+    uint64_t now = g->pinned_bytes, most = PN_MAX(g->bytes / 20, 2 * g->block_bytes);
+    uint64_t next = pin_bytes > now ? now + PN_MIN(pin_bytes - now, most) : now - PN_MIN(now - pin_bytes, most);
+    pn_status st = pn_ring_pin(g, next, err);
+    if (st)
+        return st;
+    s->stream->p.pin_bytes = next;
+    *done = next == pin_bytes || g->pinned_bytes == pn_ring_pinnable(g, pin_bytes);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err)
+{
+    if (!s->stream)
+        return pn_fail(err, PN_E_STATE, "nothing is streamed");
+    pn_status st = pn_experts_resize(&s->stream->experts, bytes, err);
+    if (!st)
+        s->stream->p.expert_bytes = bytes;
+    return st;
 }
 
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline)
@@ -55382,25 +55482,59 @@ static pn_stream_params model_stream_params(const pn_model_params *p)
                               .expert_bytes = p->expert_cache_bytes};
 }
 
+/* The store's wishes; for streamed weights with the plans of all parts, which model_free_plans() frees. */
+static pn_status model_residency_params(pn_model *m, const pn_model_params *p, pn_plan plans[PN_MAX_PARTS], pn_residency_params *out, pn_err *err)
+{
+    pn_status st = PN_OK;
+    *out = (pn_residency_params){.mode = p->residency, .lease_rows = p->lease_rows, .progress = p->progress,
+                                 .progress_user = p->progress_user, .stream = model_stream_params(p), .plans = plans};
+    if (p->residency == PN_RESIDENCY_STREAM)
+        for (; out->n_plans < m->n_dies && !st; out->n_plans += !st)
+            st = pn_desc_plan_part(&m->desc, &plans[out->n_plans], m->desc.cut, out->n_plans, PN_RESULT_LOGITS, 1,
+                                   m->desc.n_ctx_train, m->exact, err);
+    return st;
+}
+
+static void model_free_plans(pn_model *m, pn_plan *plans, uint32_t n)
+{
+    while (n)
+        pn_plan_free(&plans[--n], pn_engine_mem(m->engine));
+}
+
+/* The page cache that mapped weights need. */
+static void model_note_map(pn_model *m)
+{
+    uint64_t bytes = m->store.anon || m->store.stream ? 0 : m->desc.weight_bytes;
+    pn_ledger_note_map(&m->engine->ledger, (int64_t)bytes - (int64_t)m->mapped_bytes);
+    m->mapped_bytes = bytes;
+}
+
 static pn_status model_open_weights(pn_model *m, const pn_model_params *p, pn_err *err)
 {
-    pn_mem *mem = pn_engine_mem(m->engine);
     pn_plan plans[PN_MAX_PARTS];
-    pn_residency_params rp = {.mode = p->residency, .lease_rows = p->lease_rows, .progress = p->progress,
-                              .progress_user = p->progress_user, .stream = model_stream_params(p), .plans = plans};
-    pn_status st = PN_OK;
-    if (p->residency == PN_RESIDENCY_STREAM)
-        for (; rp.n_plans < m->n_dies && !st; rp.n_plans += !st)
-            st = pn_desc_plan_part(&m->desc, &plans[rp.n_plans], m->desc.cut, rp.n_plans, PN_RESULT_LOGITS, 1, m->desc.n_ctx_train,
-                                   m->exact, err);
+    pn_residency_params rp;
+    pn_status st = model_residency_params(m, p, plans, &rp, err);
     if (!st)
-        st = pn_residency_open(&m->store, mem, &m->file.weights, m->desc.weights, m->desc.tensors, (uint32_t)m->desc.n_weights, &rp, err);
-    while (rp.n_plans)
-        pn_plan_free(&plans[--rp.n_plans], mem);
-    if (!st && !m->store.anon && !m->store.stream) {
-        m->mapped_bytes = m->desc.weight_bytes;
-        pn_ledger_note_map(&m->engine->ledger, (int64_t)m->mapped_bytes);
-    }
+        st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights, m->desc.tensors,
+                               (uint32_t)m->desc.n_weights, &rp, err);
+    model_free_plans(m, plans, rp.n_plans);
+    if (!st)
+        model_note_map(m);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err)
+{
+    pn_plan plans[PN_MAX_PARTS];
+    pn_residency_params rp;
+    pn_status st = model_residency_params(m, p, plans, &rp, err);
+    pn_model_take(m);
+    if (!st)
+        st = pn_residency_convert(&m->store, &rp, err);
+    if (!st)
+        model_note_map(m);
+    pn_model_give(m);
+    model_free_plans(m, plans, rp.n_plans);
     return st;
 }
 

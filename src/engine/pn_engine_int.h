@@ -200,6 +200,10 @@ PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
 
+/* Weights mapped or streamed from now on, as `p` says; waits for the step under way.  On failure nothing has
+ * changed. */
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err);
+
 /* All dies of the model for one step, and back. */
 PN_INTERNAL void pn_model_take(const pn_model *m);
 PN_INTERNAL void pn_model_give(const pn_model *m);

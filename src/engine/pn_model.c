@@ -293,25 +293,59 @@ static pn_stream_params model_stream_params(const pn_model_params *p)
                               .expert_bytes = p->expert_cache_bytes};
 }
 
+/* The store's wishes; for streamed weights with the plans of all parts, which model_free_plans() frees. */
+static pn_status model_residency_params(pn_model *m, const pn_model_params *p, pn_plan plans[PN_MAX_PARTS], pn_residency_params *out, pn_err *err)
+{
+    pn_status st = PN_OK;
+    *out = (pn_residency_params){.mode = p->residency, .lease_rows = p->lease_rows, .progress = p->progress,
+                                 .progress_user = p->progress_user, .stream = model_stream_params(p), .plans = plans};
+    if (p->residency == PN_RESIDENCY_STREAM)
+        for (; out->n_plans < m->n_dies && !st; out->n_plans += !st)
+            st = pn_desc_plan_part(&m->desc, &plans[out->n_plans], m->desc.cut, out->n_plans, PN_RESULT_LOGITS, 1,
+                                   m->desc.n_ctx_train, m->exact, err);
+    return st;
+}
+
+static void model_free_plans(pn_model *m, pn_plan *plans, uint32_t n)
+{
+    while (n)
+        pn_plan_free(&plans[--n], pn_engine_mem(m->engine));
+}
+
+/* The page cache that mapped weights need. */
+static void model_note_map(pn_model *m)
+{
+    uint64_t bytes = m->store.anon || m->store.stream ? 0 : m->desc.weight_bytes;
+    pn_ledger_note_map(&m->engine->ledger, (int64_t)bytes - (int64_t)m->mapped_bytes);
+    m->mapped_bytes = bytes;
+}
+
 static pn_status model_open_weights(pn_model *m, const pn_model_params *p, pn_err *err)
 {
-    pn_mem *mem = pn_engine_mem(m->engine);
     pn_plan plans[PN_MAX_PARTS];
-    pn_residency_params rp = {.mode = p->residency, .lease_rows = p->lease_rows, .progress = p->progress,
-                              .progress_user = p->progress_user, .stream = model_stream_params(p), .plans = plans};
-    pn_status st = PN_OK;
-    if (p->residency == PN_RESIDENCY_STREAM)
-        for (; rp.n_plans < m->n_dies && !st; rp.n_plans += !st)
-            st = pn_desc_plan_part(&m->desc, &plans[rp.n_plans], m->desc.cut, rp.n_plans, PN_RESULT_LOGITS, 1, m->desc.n_ctx_train,
-                                   m->exact, err);
+    pn_residency_params rp;
+    pn_status st = model_residency_params(m, p, plans, &rp, err);
     if (!st)
-        st = pn_residency_open(&m->store, mem, &m->file.weights, m->desc.weights, m->desc.tensors, (uint32_t)m->desc.n_weights, &rp, err);
-    while (rp.n_plans)
-        pn_plan_free(&plans[--rp.n_plans], mem);
-    if (!st && !m->store.anon && !m->store.stream) {
-        m->mapped_bytes = m->desc.weight_bytes;
-        pn_ledger_note_map(&m->engine->ledger, (int64_t)m->mapped_bytes);
-    }
+        st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights, m->desc.tensors,
+                               (uint32_t)m->desc.n_weights, &rp, err);
+    model_free_plans(m, plans, rp.n_plans);
+    if (!st)
+        model_note_map(m);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err)
+{
+    pn_plan plans[PN_MAX_PARTS];
+    pn_residency_params rp;
+    pn_status st = model_residency_params(m, p, plans, &rp, err);
+    pn_model_take(m);
+    if (!st)
+        st = pn_residency_convert(&m->store, &rp, err);
+    if (!st)
+        model_note_map(m);
+    pn_model_give(m);
+    model_free_plans(m, plans, rp.n_plans);
     return st;
 }
 

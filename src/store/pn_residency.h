@@ -50,6 +50,17 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
                                         const pn_residency_params *p, pn_err *err);
 PN_INTERNAL void pn_residency_close(pn_residency_store *s);
 
+/* Another mode, MAP or STREAM, between steps.  On failure nothing has changed.  What was mapped and is now streamed
+ * is given back to the system, although the mapping stays: metadata may lie in it. */
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err);
+
+/* Streamed weights: `pin_bytes` of pinned ones, between steps.  A call goes a twentieth of all matrices far at most,
+ * *done tells whether that was all.  On failure nothing has changed. */
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err);
+
+/* The same for the memory of experts, in one go.  PN_E_BUDGET: less than what a token uses. */
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err);
+
 /* advance() gave PN_EXEC_WAIT_IO: until it is worth another try, or `deadline` (pn_os_now() seconds) has passed. */
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
 

@@ -218,6 +218,61 @@ static void every_allocation_may_fail_and_none_is_made_in_a_step(const char *pat
     }
 }
 
+/* Mapped, streamed with more and with less pinned, mapped again: the same bits all along, and no byte is lost. */
+static void residency_may_change_between_steps(const char *path)
+{
+    stream_rig r;
+    pn_err err = {0};
+    size_t bytes = 0;
+    float *want = stream_want(path, &bytes), *got;
+    const pn_model_params to_stream = {.residency = PN_RESIDENCY_STREAM, .stream_block = 24576, .stream_depth = 2},
+                          to_map = {.residency = PN_RESIDENCY_MAP};
+    if (want && rig_open(&r, path, &(stream_way){.threads = 2, .batch = 9}, false)) {
+        pn_residency_store *store = &r.m->store;
+        uint64_t was = atomic_load(&r.e->ledger.total);
+        for (int round = 0; round < 2; round++) {
+            PN_CHECK(pn_model_convert(r.m, &to_stream, &err) == PN_OK, "%s", err.text);
+            PN_CHECK(store->stream && atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS_MAP]) == 0, "still mapped");
+            uint64_t all = store->stream->ring.bytes * 2, target[] = {all / 3, all, all / 5, 0};
+            for (size_t i = 0; i < PN_COUNT_OF(target); i++) {
+                int steps = 0;
+                for (bool done = false; !done && steps < 200; steps++) {
+                    PN_CHECK(pn_residency_repin(store, target[i], &done, &err) == PN_OK, "%s", err.text);
+                    uint64_t p = store->stream->ring.pinned_bytes;
+                    uint64_t e = store->stream->experts.n_layers ? pn_experts_memory(&store->stream->experts, store->stream->p.expert_bytes) : 0;
+                    PN_CHECK(atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS]) == r.m->desc.pinned_bytes + p + e, "the ledger says otherwise");
+                    if (steps % 4 == 0)
+                        PN_CHECK(pn_session_truncate(r.s, 0, &err) == PN_OK && pn_session_eval(r.s, r.tokens, 5, &err) == PN_OK, "%s", err.text);
+                }
+                PN_CHECK(store->stream->ring.pinned_bytes == pn_ring_pinnable(&store->stream->ring, target[i]), "target %zu in %d steps", i, steps);
+                PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits with %" PRIu64 " pinned", path, target[i]);
+                free(got);
+            }
+            for (int k = 0; k < 4 && store->stream->experts.n_layers; k++) {
+                uint64_t least = pn_experts_floor(&store->stream->experts), most = pn_experts_all(&store->stream->experts);
+                PN_CHECK(pn_residency_resize_experts(store, least - 1, &err) == PN_E_BUDGET, "less than the floor");
+                PN_CHECK(pn_residency_resize_experts(store, k % 2 ? most : least, &err) == PN_OK, "%s", err.text);
+                PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits with other experts", path);
+                free(got);
+            }
+            r.e->ledger.limit = atomic_load(&r.e->ledger.total) + 1000;     /* no room: nothing changes */
+            bool done;
+            uint64_t had = store->stream->ring.pinned_bytes;
+            PN_CHECK(pn_residency_repin(store, all, &done, &err) == PN_E_NOMEM && store->stream->ring.pinned_bytes == had, "pinned without room");
+            r.e->ledger.limit = 0;
+            PN_CHECK(pn_model_convert(r.m, &to_map, &err) == PN_OK && !store->stream, "%s", err.text);
+            PN_CHECK(atomic_load(&r.e->ledger.total) == was && atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS_MAP]) == r.m->desc.weight_bytes, "bytes lost");
+            PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits mapped again", path);
+            free(got);
+            r.e->ledger.limit = was + 1000;
+            PN_CHECK(pn_model_convert(r.m, &to_stream, &err) == PN_E_NOMEM && !store->stream && atomic_load(&r.e->ledger.total) == was, "half streamed");
+            r.e->ledger.limit = 0;
+        }
+    }
+    rig_close(&r);
+    free(want);
+}
+
 /* ---- steps that do not end as they should ------------------------------------------------------- */
 
 static int tick_at(void *user, uint32_t done, uint32_t total)
@@ -376,6 +431,9 @@ int main(void)
     plans_are_exact();
     every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/qwen2.gguf");
     every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/llama_moe.gguf");
+    residency_may_change_between_steps("models/demo.gguf");
+    residency_may_change_between_steps("tests/vectors/golden/arch/llama_gqa_tied.gguf");
+    residency_may_change_between_steps("tests/vectors/golden/arch/qwen2moe.gguf");
     for (size_t k = 0; k < PN_COUNT_OF(stream_models); k += 3) {        /* dense, tied, windows, experts */
         a_cancelled_step_wedges_nothing(stream_models[k], &small);
         steps_of_all_kinds_may_follow_each_other(stream_models[k], k % 2 ? &small : &large);
