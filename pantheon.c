@@ -746,6 +746,55 @@ struct pn_host {
 
 #endif /* PN_HOST_H */
 
+/* ---- Begin base/pn_os_direct.h ---- */
+/*
+ * pn_os_direct.h - reading a file past the page cache.
+ *
+ * Weights that do not fit are read again in every step, in the same order.  Through the page cache that
+ * is the worst case of every LRU, and under a memory limit each page read pushes out one that would have
+ * been next.  Past it, a file costs the buffers we own and nothing else.
+ *
+ * Direct reads want offset, address and length aligned: callers round outwards to PN_DIRECT_ALIGN and say
+ * how many of the bytes they need, for the last block of a file is short.  Where the system refuses (tmpfs,
+ * some overlay and network file systems, devices with larger blocks), the same reads go through the cache
+ * and what they left there is dropped behind them.
+ *
+ * Threads: reads of one file from any number; open and close from one.
+ */
+#ifndef PN_OS_DIRECT_H
+#define PN_OS_DIRECT_H
+
+/* includes base/pn_os.h */
+
+#include <stdatomic.h>
+
+enum {
+    PN_DIRECT_ALIGN = 4096,
+    PN_HUGE_PAGE = 2 << 20
+};
+
+typedef struct pn_os_direct {
+    int fd;                     /* its own, -1: closed */
+    atomic_bool direct;         /* false: through the cache, dropped behind */
+    uint64_t size;              /* bytes of the file when `like` was opened */
+} pn_os_direct;
+
+/* `path` once more.  PN_E_IO when another file than `like` has come to be there. */
+PN_INTERNAL pn_status pn_os_direct_open(pn_os_direct *f, const char *path, const pn_os_file *like, pn_err *err);
+PN_INTERNAL void pn_os_direct_close(pn_os_direct *f);               /* closed: no-op */
+
+/* Up to n bytes at offset, at least `need` <= n of them, or PN_E_IO.  dst, offset and n are multiples of
+ * PN_DIRECT_ALIGN. */
+PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *dst, size_t n, size_t need, pn_err *err);
+
+/* Ask for large pages behind [p, p + n): a device fills scattered small ones at a third of the speed. */
+PN_INTERNAL void pn_os_huge(void *p, size_t n);
+
+/* Give back what the page cache holds of a mapped file, whose mapping stays. */
+PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map);
+
+#endif /* PN_OS_DIRECT_H */
+
 /* ---- Begin base/pn_cgroup.h ---- */
 /*
  * pn_cgroup.h - which control groups are we in, and what do Linux's small texts say?
@@ -4327,9 +4376,9 @@ typedef struct pn_op {
         struct { float cap; } softcap;                          /* a */
         struct { uint8_t gating, norm; uint32_t n_expert, n_used, n_groups, n_groups_used; float scale; } route;
                                                                 /* a logits, w selection bias */
-        struct { uint32_t n_expert, n_used; } moe;              /* GROUP: a route.  MATMUL: a rows, b index, w.
-                                                                   COMBINE: a expert rows, b route, c residual,
-                                                                   w2 per-expert scale */
+        struct { uint32_t n_expert, n_used, stack; } moe;       /* GROUP: a route, stack: the weight that is read first.
+                                                                   MATMUL: a rows, b index, w.  COMBINE: a expert rows,
+                                                                   b route, c residual, w2 per-expert scale */
     } u;
 } pn_op;
 
@@ -4401,10 +4450,20 @@ typedef struct pn_lease {
     uint32_t block;             /* private to the store */
 } pn_lease;
 
+/* acquire and pick never block.  One step at a time uses a store. */
 typedef struct pn_host_ops {
     uint32_t abi, size;
-    void *store;                /* first argument of the lease calls */
+    void *store;                /* first argument of all calls */
+    uint64_t piece_bytes;       /* a lane had better not take more of a matrix at once; 0: as much as it likes */
+    /* Before a step's first lease, no lane being at work: this is what will be read, in the order of the plan's ops. */
+    void (*begin)(void *store, const pn_plan *plan, const pn_step *step);
+    /* Rows of a matrix; every row that a matmul reads is acquired and released once a step. */
     pn_lease_state (*acquire)(void *store, uint32_t weight, uint64_t row0, uint64_t n, pn_lease *out);
+    /* The row of an embedding that token i_token of the step selects. */
+    pn_lease_state (*pick)(void *store, uint32_t weight, uint64_t row, uint32_t i_token, pn_lease *out);
+    /* Once a step and layer: the experts that `stack` and the layer's other stacks will be read for.  The store may
+     * put them into another order, in which they should then be acquired. */
+    void (*want)(void *store, uint32_t stack, uint32_t *experts, uint32_t n);
     void (*release)(void *store, pn_lease *l);
 } pn_host_ops;
 
@@ -6656,14 +6715,483 @@ PN_INTERNAL void pn_block_logits(const pn_desc *d, pn_builder *b, uint32_t x, fl
 
 #endif /* PN_BLOCKS_H */
 
+/* ---- Begin store/pn_reads.h ---- */
+/*
+ * pn_reads.h - the threads that fetch weights, and how a step waits for them.
+ *
+ * What is to be read is known by others, the sources: the ring of matrices, the rows of the embedding, the
+ * experts.  Each says under the lock what it wants next and hears when it is there; a reader asks them in the
+ * order in which they were added, so what a step is waiting for comes before what is read ahead.
+ *
+ *     reader    lock; take(); unlock; read; lock; done(); news
+ *     step      a lease is not there -> WAIT -> pn_reads_wait() until there is news -> try again
+ *
+ * Without threads (PN_ENABLE_THREADS=0, or the system gives none) pn_reads_wait() itself reads one piece.
+ *
+ * Reads are timed: `rate` is what the disk gives while at least one read is under way, averaged over the last
+ * few dozen MiB.
+ */
+#ifndef PN_READS_H
+#define PN_READS_H
+
+/* includes base/pn_os_direct.h */
+/* includes base/pn_thread.h */
+/* includes format/pn_weights.h */
+
+enum { PN_READERS_MAX = 4 };
+
+/* Consecutive bytes of a file and where in a buffer they go. */
+typedef struct pn_extent {
+    uint64_t offset;            /* in the file; a multiple of PN_DIRECT_ALIGN, as `at` */
+    uint64_t at;                /* in the buffer, which has room for `need` rounded up */
+    uint64_t need;
+    uint32_t part;              /* of a split model */
+} pn_extent;
+
+typedef struct pn_read_job {
+    const pn_extent *extents;   /* [n], borrowed until done() */
+    uint32_t n;
+    uint32_t item;              /* the source's number for it */
+    uint8_t *dst;               /* aligned to PN_DIRECT_ALIGN */
+} pn_read_job;
+
+/* Both are called with the lock held. */
+typedef struct pn_read_source {
+    void *self;
+    bool (*take)(void *self, pn_read_job *job);
+    void (*done)(void *self, uint32_t item, bool ok);
+} pn_read_source;
+
+typedef struct pn_reads {
+    pn_mem *mem;
+    pn_weights *file;           /* borrowed */
+    pn_os_direct *files;        /* [n_parts]; fd -1: read through the part's own source */
+    pn_read_source source[3];
+    uint32_t n_sources;
+    pn_thread thread[PN_READERS_MAX];
+    uint32_t n_threads;
+
+    pn_mutex lock;              /* the next ones, and whatever the sources share between reader and step */
+    pn_cond work, arrived;
+    uint64_t news, seen;
+    uint32_t in_flight;
+    bool held, stop;
+    pn_err err;                 /* the last read that failed */
+    double busy_since, busy;    /* seconds with a read under way, not yet in `rate` */
+    uint64_t busy_bytes;
+    double rate;                /* bytes a second; 0: nothing was read yet */
+    uint64_t bytes;             /* ever */
+    double waited;              /* seconds steps have waited */
+} pn_reads;
+
+/* Opens every part of `file` once more.  No thread runs before pn_reads_start. */
+PN_INTERNAL pn_status pn_reads_open(pn_reads *r, pn_mem *mem, pn_weights *file, pn_err *err);
+PN_INTERNAL void pn_reads_stop(pn_reads *r);                    /* joins the threads */
+PN_INTERNAL void pn_reads_close(pn_reads *r);                   /* half open: fine */
+PN_INTERNAL void pn_reads_add(pn_reads *r, pn_read_source s);   /* before the start, in order of urgency */
+PN_INTERNAL void pn_reads_start(pn_reads *r, uint32_t n_threads);
+
+/* With the lock held: a source has something to read. */
+PN_INTERNAL void pn_reads_kick(pn_reads *r);
+
+/* With the lock held: what a step may wait for was there all along. */
+PN_INTERNAL void pn_reads_tell(pn_reads *r);
+
+/* Until something has arrived since the last call, or `deadline` (pn_os_now() seconds) has passed. */
+PN_INTERNAL void pn_reads_wait(pn_reads *r, double deadline);
+
+/* Nothing is being read from here on, until `held` is false again: sources may be rebuilt. */
+PN_INTERNAL void pn_reads_hold(pn_reads *r, bool held);
+
+/* On the calling thread. */
+PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err);
+
+/* Where bytes [offset, offset + n) of a part lie, as an extent at `at`. */
+static inline pn_extent pn_extent_of(uint32_t part, uint64_t offset, uint64_t n, uint64_t at)
+{
+    uint64_t skip = offset % PN_DIRECT_ALIGN;
+    return (pn_extent){.offset = offset - skip, .at = at, .need = n + skip, .part = part};
+}
+
+#endif /* PN_READS_H */
+
+/* ---- Begin store/pn_ring.h ---- */
+/*
+ * pn_ring.h - matrices that pass through a few buffers in the order in which a step multiplies by them.
+ *
+ * All their rows are laid end to end in that order and cut into spans once, at load: a span is what one block of the
+ * ring holds.  Cuts are between rows, so a lane never sees half a row.  What lies together in the file is one extent,
+ * one read.  Spans may be pinned: they have memory of their own and the ring passes them by.  Which ones is fixed by
+ * their number - in the order of its reversed bits - so that any number of them is spread evenly, reads overlap with
+ * work all along, and pinning a few more or less moves no other.
+ *
+ *     matrices   |  wq  |wk|wv|  wo  |      gate      |       up       | ...
+ *     spans      |   0     |    1    |     2     |    3     |    4   | ...
+ *     ring            [first ... next): consecutive spans this step still needs, read ahead, and behind the last
+ *                     one the first spans of the step after
+ *
+ * A block of the ring:
+ *
+ *              fill             take              done
+ *     EMPTY --------> WANTED --------> READING ---------> READY ----+  every row of it was released,
+ *       ^                |                |  \                      |  and those before it were
+ *       |                |                |   +--------> FAILED     |
+ *       +----------------+----------------+----------------+--------+
+ *           the step that wanted it was torn, or its successor wants something else (READING: once it ends)
+ *
+ * Invariants
+ *   1. Blocks [first, next) hold consecutive needed spans: of this pass, then of the next one.  So whoever holds the
+ *      earliest row that is not multiplied yet finds it in a block that is there or coming: nothing deadlocks, with
+ *      one block even.
+ *   2. Rows are released once each, by who multiplied them; a block is refilled only when all its rows were.  Hence
+ *      a lane that finds a block's tag may read it without a lock.
+ *   3. A pass is begun by pn_ring_begin() and by nothing else.  It says which matrices the step will read, so a step
+ *      that was cancelled, failed, or has no head to compute leaves nothing behind that somebody waits for.
+ *
+ * Threads: begin from the step's thread while no lane works; acquire and release from lanes; take and done from
+ * readers, under the lock of pn_reads.
+ */
+#ifndef PN_RING_H
+#define PN_RING_H
+
+/* includes plan/pn_plan_types.h */
+/* includes store/pn_reads.h */
+
+enum { PN_RING_DEPTH_MAX = 64 };
+
+/* Rows [row0, row0 + rows) of a weight in a block of the span. */
+typedef struct pn_ring_piece {
+    uint64_t row0, at;          /* at: byte in the block */
+    uint32_t w, rows, span;
+} pn_ring_piece;
+
+typedef struct pn_ring_span {
+    uint32_t piece0, n_pieces, extent0, n_extents;
+    uint64_t bytes;             /* of a block that are taken */
+    uint8_t *pin;               /* pinned: its memory, owned */
+} pn_ring_span;
+
+/* Where the rows of a weight are: `head` rows in its first piece, `per` in each that follows. */
+typedef struct pn_ring_weight {
+    uint64_t row_bytes;
+    uint32_t piece0, n_pieces, head, per;
+    bool used;                  /* by the step under way, and the one after it will be alike */
+} pn_ring_weight;
+
+typedef struct pn_ring_block {
+    uint8_t *data;
+    uint64_t pass;
+    uint32_t span;
+    uint8_t state;
+    bool dropped;               /* READING for nobody */
+    atomic_ullong tag;          /* what can be read here: see ring_tag() */
+    atomic_uint left;           /* rows to be released */
+} pn_ring_block;
+
+typedef struct pn_ring {
+    pn_mem *mem;
+    pn_reads *reads;            /* borrowed */
+    uint64_t block_bytes;       /* a multiple of PN_DIRECT_ALIGN */
+    uint32_t depth;
+    /* layout */
+    pn_ring_weight *weights;    /* [n_weights]; n_pieces 0: not streamed */
+    uint32_t n_weights;
+    pn_ring_piece *pieces;
+    pn_ring_span *spans;
+    pn_extent *extents;
+    size_t n_pieces, n_spans, n_extents, cap_pieces, cap_spans, cap_extents;
+    uint64_t bytes;             /* of all rows */
+    uint32_t n_pinned;          /* the first ones in the order of their reversed numbers */
+    uint64_t pinned_bytes;      /* memory they take */
+    /* run */
+    uint8_t *memory;            /* as allocated */
+    uint64_t memory_bytes;
+    pn_ring_block *blocks;      /* [depth] */
+    uint64_t first, next;       /* block of the i-th fill is i % depth */
+    uint64_t pass, fill_pass;
+    uint32_t fill_span;
+} pn_ring;
+
+/* An empty layout for weights [0, n). */
+PN_INTERNAL pn_status pn_ring_open(pn_ring *g, pn_mem *mem, pn_reads *reads, uint32_t n, uint64_t block_bytes, uint32_t depth, pn_err *err);
+PN_INTERNAL void pn_ring_close(pn_ring *g);
+
+/* Weight w comes next; it begins at `offset` of its part, and comes once. */
+PN_INTERNAL pn_status pn_ring_append(pn_ring *g, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset, pn_err *err);
+
+/* Memory of the blocks, 0 when there are no rows; and of the spans that are pinned when at most `most` bytes may be. */
+PN_INTERNAL uint64_t pn_ring_memory(const pn_ring *g);
+PN_INTERNAL uint64_t pn_ring_pinnable(const pn_ring *g, uint64_t most);
+
+/* Pin as many spans as `most` bytes hold, or let go of those that are more; between steps.  On failure nothing has
+ * changed. */
+PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, pn_err *err);
+
+/* Bytes a step that reads everything has to fetch: now, and when at most `most` bytes are pinned. */
+PN_INTERNAL uint64_t pn_ring_streamed(const pn_ring *g);
+PN_INTERNAL uint64_t pn_ring_unpinned(const pn_ring *g, uint64_t most);
+
+/* Take that memory; from here on the ring is a source of reads.  The first step is assumed to use everything. */
+PN_INTERNAL pn_status pn_ring_start(pn_ring *g, pn_err *err);
+PN_INTERNAL pn_read_source pn_ring_source(pn_ring *g);
+
+/* With the lock held: nothing is being read, nor to be. */
+PN_INTERNAL bool pn_ring_full(const pn_ring *g);
+
+/* A step begins, and whatever the one before left is forgotten. */
+PN_INTERNAL void pn_ring_begin(pn_ring *g, const pn_plan *plan, const pn_step *step);
+PN_INTERNAL pn_lease_state pn_ring_acquire(pn_ring *g, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out);
+PN_INTERNAL void pn_ring_release(pn_ring *g, const pn_lease *l);
+
+#endif /* PN_RING_H */
+
+/* ---- Begin store/pn_rows.h ---- */
+/*
+ * pn_rows.h - rows of a token embedding that is not in memory: the few a step needs, read one by one.
+ *
+ * A step names its tokens when it begins, so rows are read ahead in their order, as far as there is room; a row that
+ * is still there from an earlier step, or comes twice, is read once.
+ *
+ *     slot    `uses` counts the tokens of this step that were promised the row and have not had it yet; 0: the
+ *             row may be replaced, the longest unused first
+ *     cursor  tokens before it have been promised their rows.  The earliest token that has not had its row is
+ *             promised it, or all promises are kept and there is room for it: nothing deadlocks, with one slot even.
+ *
+ * Threads: as pn_ring.h.
+ */
+#ifndef PN_ROWS_H
+#define PN_ROWS_H
+
+/* includes plan/pn_plan_types.h */
+/* includes store/pn_reads.h */
+
+enum { PN_ROWS_SLOTS = 32 };
+
+typedef struct pn_row_slot {
+    uint8_t *data;              /* the row begins at extent.offset's remainder */
+    pn_extent extent;
+    uint64_t row, skip;
+    uint64_t last;              /* when it was promised last */
+    uint8_t state;
+    atomic_ullong tag;          /* row + 1 when it can be read; PN_ROWS_BAD: it could not be */
+    atomic_uint uses;
+} pn_row_slot;
+
+typedef struct pn_rows {
+    pn_mem *mem;
+    pn_reads *reads;            /* borrowed */
+    uint32_t weight;            /* PN_NO_WEIGHT: there is nothing to do */
+    uint64_t row_bytes, n_rows;
+    uint32_t part;
+    uint64_t offset;            /* of the weight in its part */
+    uint8_t *memory;
+    uint64_t slot_bytes, memory_bytes;
+    pn_row_slot slot[PN_ROWS_SLOTS];
+    const pn_token *tokens;     /* [n_tokens] of the step under way, borrowed */
+    uint32_t n_tokens;
+    atomic_uint cursor;
+    uint64_t clock;
+} pn_rows;
+
+/* weight NULL: none. */
+PN_INTERNAL void pn_rows_open(pn_rows *r, pn_mem *mem, pn_reads *reads, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset);
+PN_INTERNAL void pn_rows_close(pn_rows *r);
+PN_INTERNAL uint64_t pn_rows_memory(const pn_rows *r);
+PN_INTERNAL pn_status pn_rows_start(pn_rows *r, pn_err *err);
+PN_INTERNAL pn_read_source pn_rows_source(pn_rows *r);
+
+PN_INTERNAL void pn_rows_begin(pn_rows *r, const pn_plan *plan, const pn_step *step);
+PN_INTERNAL pn_lease_state pn_rows_pick(pn_rows *r, uint64_t row, uint32_t i_token, pn_lease *out);
+PN_INTERNAL void pn_rows_release(pn_rows *r, const pn_lease *l);
+
+#endif /* PN_ROWS_H */
+
+/* ---- Begin store/pn_experts.h ---- */
+/*
+ * pn_experts.h - the experts of a mixture that are in memory, and how the others get there.
+ *
+ * Each layer has slots; a slot has room for one expert of the layer: its rows of every stack (gate, up, down).  A
+ * part is one stack's share of a slot.  Parts of a slot are filled and replaced one by one, because a chunk of many
+ * tokens may want more experts than there are slots: then the up and gate rows of all of them pass through first and
+ * the down rows after them, and still every byte is read once.  Where there is room, all stacks see the same
+ * accesses and so keep the same experts.
+ *
+ *     want        the router has chosen: experts that are there come first, reads of the others begin, those of the
+ *                 stack that is multiplied first before those of the next
+ *     promised    a part is the expert's until all its rows were released (`left` 0).  Experts are promised parts in
+ *                 their order as parts become idle, and lanes take them in that order: the earliest one that is not
+ *                 finished has its part, or all promises are kept and a part is idle.  Nothing deadlocks with one.
+ *     replaced    the idle part whose expert is least likely to come back: that with the least heat, which is one
+ *                 for every use, halved every few steps.  So what is used often survives what was used once, as in
+ *                 a segmented LRU, and old fame fades.  No expert is ever skipped or taken for another.
+ *
+ * Threads: as pn_ring.h; want is called by one lane while no other works on the layer.
+ */
+#ifndef PN_EXPERTS_H
+#define PN_EXPERTS_H
+
+/* includes plan/pn_plan_types.h */
+/* includes store/pn_reads.h */
+
+typedef struct pn_expert_part {
+    uint8_t *data;              /* in the slot */
+    pn_extent extent;
+    uint64_t skip;              /* its first row in data */
+    uint32_t expert, next;      /* next: in the queue of those to be read */
+    uint8_t state;
+    atomic_uint tag;            /* expert + 1 when it can be read; 1 << 31 is added when it could not be */
+    atomic_uint left;           /* rows of this step to be released; 0: idle */
+} pn_expert_part;
+
+/* One weight: the rows of all experts. */
+typedef struct pn_expert_stack {
+    uint32_t w, layer, part;    /* part: of a split model */
+    uint32_t part0;             /* [n_expert of the layer] parts from here on, as many as there are slots in use */
+    uint64_t offset, row_bytes, slice_bytes, at;    /* at: in a slot */
+    uint32_t rows;              /* of one expert */
+    uint32_t promised;          /* so many of the layer's wanted experts have parts */
+    atomic_uint *slot_of;       /* [n_expert] 1 + slot; owned by pn_experts */
+} pn_expert_stack;
+
+typedef struct pn_expert_layer {
+    uint32_t stack0, n_stacks, n_expert, n_used;
+    uint64_t slot_bytes;
+    uint32_t n_slots;           /* in use */
+    uint8_t **slots;            /* [n_expert] memory of each; owned */
+    uint32_t *wanted;           /* [n_expert], n_wanted of them: the step's experts in their order */
+    uint32_t n_wanted;
+    uint32_t *heat, *last;      /* [n_expert] */
+    uint32_t clock;
+} pn_expert_layer;
+
+typedef struct pn_experts {
+    pn_mem *mem;
+    pn_reads *reads;            /* borrowed */
+    pn_expert_stack *stacks;
+    pn_expert_layer *layers;
+    size_t n_stacks, n_layers, cap_stacks, cap_layers;
+    uint32_t *stack_of;         /* [n_weights] 1 + stack; 0: no expert's */
+    uint32_t n_weights;
+    pn_expert_part *parts;      /* [n_parts] */
+    uint32_t n_parts, head, tail;   /* the queue */
+    uint64_t hits, misses, missed_bytes;
+} pn_experts;
+
+PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *reads, uint32_t n_weights, pn_err *err);
+PN_INTERNAL void pn_experts_close(pn_experts *e);
+
+/* The next stack, of the layer before or of a new one, in the order in which they are multiplied. */
+PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset, bool new_layer,
+                                        uint32_t n_expert, uint32_t n_used, pn_err *err);
+
+/* Memory of all experts, the least that works - what a token uses in every layer, and two more under way - and
+ * what is taken of `most`. */
+PN_INTERNAL uint64_t pn_experts_all(const pn_experts *e);
+PN_INTERNAL uint64_t pn_experts_floor(const pn_experts *e);
+PN_INTERNAL uint64_t pn_experts_memory(const pn_experts *e, uint64_t most);
+
+PN_INTERNAL pn_status pn_experts_start(pn_experts *e, uint64_t most, pn_err *err);
+PN_INTERNAL pn_read_source pn_experts_source(pn_experts *e);
+
+/* As much memory as `most` allows, between steps; what is dropped is what was added last.  PN_E_BUDGET: that is
+ * below the floor.  On failure nothing has changed. */
+PN_INTERNAL pn_status pn_experts_resize(pn_experts *e, uint64_t most, pn_err *err);
+
+PN_INTERNAL void pn_experts_want(pn_experts *e, uint32_t w, uint32_t *experts, uint32_t n);
+PN_INTERNAL pn_lease_state pn_experts_acquire(pn_experts *e, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out);
+PN_INTERNAL void pn_experts_release(pn_experts *e, const pn_lease *l);
+
+#endif /* PN_EXPERTS_H */
+
+/* ---- Begin store/pn_stream.h ---- */
+/*
+ * pn_stream.h - weights that do not fit: some stay, the others come from the disk in every step.
+ *
+ *     matrices      pn_ring.h: pinned as far as there is room, the others read ahead in the order of the plan
+ *     embedding     pn_rows.h: the rows a step needs; where it is the output matrix too, that is a matrix as well
+ *     experts       pn_experts.h: a cache of those that are used
+ *     norms, biases are f32 in the model's own memory
+ *
+ * What a matrix is for and when it is read is taken from the model's plan, so no family knows of any of this.  A
+ * step takes (bytes streamed) / (speed of the disk) at least, however many sequences are in it: larger batches and
+ * chunks are cheaper here, not dearer.  Bits are the same as with all weights resident: the same rows go through the
+ * same kernels.
+ *
+ * pn_stream_open() only lays out, so a plan of memory can be made from a header; pn_stream_start() takes memory,
+ * pins and reads ahead.
+ *
+ * Threads: open, start, close and pin from one, between steps; the lease calls as pn_ring.h says.
+ */
+#ifndef PN_STREAM_H
+#define PN_STREAM_H
+
+/* includes store/pn_experts.h */
+/* includes store/pn_ring.h */
+/* includes store/pn_rows.h */
+
+enum {
+    PN_STREAM_BLOCK = 4 << 20,
+    PN_STREAM_DEPTH = 4,
+    PN_STREAM_READERS = 2
+};
+
+typedef struct pn_stream_params {
+    uint64_t block_bytes;       /* 0: PN_STREAM_BLOCK; rounded up to PN_DIRECT_ALIGN */
+    uint32_t depth;             /* blocks; 0: PN_STREAM_DEPTH */
+    uint64_t pin_bytes;         /* most memory of pinned matrices */
+    uint64_t expert_bytes;      /* most memory of experts; 0: a quarter of them, or the least that works */
+} pn_stream_params;
+
+typedef struct pn_stream_bytes {
+    uint64_t pinned, experts;   /* PN_ACCT_WEIGHTS */
+    uint64_t experts_floor;     /* the least that experts may be given */
+    uint64_t stage;             /* PN_ACCT_STAGE: ring and rows of the embedding */
+    uint64_t streamed;          /* read in every step, experts aside */
+} pn_stream_bytes;
+
+typedef struct pn_stream {
+    pn_mem *mem;
+    pn_reads reads;
+    pn_ring ring;
+    pn_rows rows;
+    pn_experts experts;
+    pn_stream_params p;
+    double waited;              /* pn_reads.waited when the step under way began */
+    uint64_t missed;            /* and pn_experts.missed_bytes */
+    double compute, miss_bytes; /* of a decoding step, averaged: seconds without waiting, bytes of experts read */
+    bool timed;                 /* there was one */
+} pn_stream;
+
+/* Weights [0, n) as plans[0..n_plans), together all of a model, read them. */
+PN_INTERNAL pn_status pn_stream_open(pn_stream *s, pn_mem *mem, const pn_weight *weights, const pn_dir_tensor *const *tensors,
+                                     uint32_t n, const pn_plan *plans, uint32_t n_plans, const pn_stream_params *p, pn_err *err);
+PN_INTERNAL void pn_stream_close(pn_stream *s);
+PN_INTERNAL pn_stream_bytes pn_stream_needs(const pn_stream *s);
+
+PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *err);
+
+/* A step of so many rows took so long. */
+PN_INTERNAL void pn_stream_stepped(pn_stream *s, uint32_t rows, double seconds);
+PN_INTERNAL void pn_stream_report(pn_stream *s, pn_residency_info *out);
+
+/* The calls of pn_host_ops. */
+PN_INTERNAL void pn_stream_begin(pn_stream *s, const pn_plan *plan, const pn_step *step);
+PN_INTERNAL pn_lease_state pn_stream_acquire(pn_stream *s, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out);
+PN_INTERNAL pn_lease_state pn_stream_pick(pn_stream *s, uint64_t row, uint32_t i_token, pn_lease *out);
+PN_INTERNAL void pn_stream_want(pn_stream *s, uint32_t w, uint32_t *experts, uint32_t n);
+PN_INTERNAL void pn_stream_release(pn_stream *s, const pn_lease *l);
+
+#endif /* PN_STREAM_H */
+
 /* ---- Begin store/pn_residency.h ---- */
 /*
  * pn_residency.h - where a model's weights are, and the lease by which a device reads them.
  *
  *   map    as they lie in the file: the page cache, shared between processes
  *   anon   read into memory of our own (the only way for callback sources)
- *   ring   for tests, and the seam for streaming: leases of at most `lease_rows` rows, served from
- *          one buffer that the next lease overwrites.  A second lease has to WAIT.
+ *   stream some pinned, the others read in every step (pn_stream.h)
+ *   ring   for tests: leases of at most `lease_rows` rows, served from one buffer that the next lease
+ *          overwrites.  A second lease has to WAIT.
  *
  * A lease of a resident weight is an address computation.
  */
@@ -6672,6 +7200,7 @@ PN_INTERNAL void pn_block_logits(const pn_desc *d, pn_builder *b, uint32_t x, fl
 
 /* includes format/pn_weights.h */
 /* includes plan/pn_plan_types.h */
+/* includes store/pn_stream.h */
 
 #include <stdatomic.h>
 
@@ -6688,6 +7217,7 @@ typedef struct pn_residency_store {
     uint8_t *ring;
     uint64_t ring_bytes;
     atomic_flag ring_busy;
+    pn_stream *stream;                      /* owned, or NULL */
     pn_host_ops host;
 } pn_residency_store;
 
@@ -6696,12 +7226,36 @@ typedef struct pn_residency_params {
     uint32_t lease_rows;
     pn_progress_fn progress;
     void *progress_user;
+    pn_stream_params stream;
+    const pn_plan *plans;                   /* [n_plans] for streaming: together all of the model */
+    uint32_t n_plans;
 } pn_residency_params;
 
 PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_weights *file,
                                         const pn_weight *weights, const pn_dir_tensor *const *tensors, uint32_t n,
                                         const pn_residency_params *p, pn_err *err);
 PN_INTERNAL void pn_residency_close(pn_residency_store *s);
+
+/* Another mode, MAP or STREAM, between steps.  On failure nothing has changed.  What was mapped and is now streamed
+ * is given back to the system, although the mapping stays: metadata may lie in it. */
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err);
+
+/* Streamed weights: `pin_bytes` of pinned ones, between steps.  A call goes a twentieth of all matrices far at most,
+ * *done tells whether that was all.  On failure nothing has changed. */
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err);
+
+/* The same for the memory of experts, in one go.  PN_E_BUDGET: less than what a token uses. */
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err);
+
+/* advance() gave PN_EXEC_WAIT_IO: until it is worth another try, or `deadline` (pn_os_now() seconds) has passed. */
+PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
+
+/* A step of so many rows is over. */
+PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds);
+PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out);
+
+/* advance() gave PN_EXEC_FAILED: why. */
+PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err);
 
 #endif /* PN_RESIDENCY_H */
 
@@ -7748,6 +8302,10 @@ PN_INTERNAL void pn_session_end_turn(pn_session *s);
 
 /* A turn from `prompt` to `end` tokens is refused because the context is shorter. */
 PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_t end);
+
+/* Weights mapped or streamed from now on, as `p` says; waits for the step under way.  On failure nothing has
+ * changed. */
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err);
 
 /* All dies of the model for one step, and back. */
 PN_INTERNAL void pn_model_take(const pn_model *m);
@@ -10408,6 +10966,201 @@ PN_INTERNAL uint64_t pn_os_entropy(void)
 PN_INTERNAL uint32_t pn_os_cores(void) { return 1; }
 
 #endif /* no files, or an unknown system */
+#endif
+
+/* ---- Begin base/pn_os_direct.c ---- */
+#ifndef PN_DROP_BASE_PN_OS_DIRECT_C
+#define PN_DROP_BASE_PN_OS_DIRECT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * Linux: O_DIRECT on a descriptor of its own.  What alignment a file wants is told by statx since 6.1
+ * (DIOALIGN: include/uapi/linux/stat.h); before that 4096 is right on every device worth streaming from.
+ * Some file systems take the flag and refuse the reads, so the first EINVAL clears it.
+ * macOS: F_NOCACHE, which wants no alignment.
+ */
+/* includes base/pn_os_direct.h */
+
+/* includes base/pn_err.h */
+
+#if PN_ENABLE_FILES && (defined(__linux__) || defined(__APPLE__))
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+
+#if defined(__GLIBC__) && !defined(__LP64__)            /* 64-bit offsets, as in pn_os_posix.c */
+#define OSX_O_LARGE O_LARGEFILE
+#define osx_pread pread64
+#define osx_fstat fstat64
+#define osx_fadvise posix_fadvise64
+typedef struct stat64 osx_stat_buf;
+typedef off64_t osx_off;
+#else
+#define OSX_O_LARGE 0
+#define osx_pread pread
+#define osx_fstat fstat
+#define osx_fadvise posix_fadvise
+typedef struct stat osx_stat_buf;
+typedef off_t osx_off;
+#endif
+
+#if defined(__linux__)
+
+/* Whole blocks of PN_DIRECT_ALIGN suit the file.  struct statx by hand: older libcs have no such fields. */
+static bool direct_aligned(int fd)
+{
+#if defined(SYS_statx)
+    enum { DIOALIGN = 0x2000, EMPTY_PATH = 0x1000 };
+    struct { uint32_t mask, pad[37], mem_align, offset_align, spare[24]; } x;
+    memset(&x, 0, sizeof x);
+    if (syscall(SYS_statx, fd, "", EMPTY_PATH, DIOALIGN, &x) == 0 && (x.mask & DIOALIGN))
+        return x.offset_align && x.offset_align <= PN_DIRECT_ALIGN && x.mem_align <= PN_DIRECT_ALIGN;
+#else
+    (void)fd;
+#endif
+    return true;
+}
+
+static bool direct_begin(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    return direct_aligned(fd) && flags != -1 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+}
+
+static void direct_end(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags != -1)
+        fcntl(fd, F_SETFL, flags & ~O_DIRECT);
+}
+
+static void direct_forget(int fd, uint64_t offset, uint64_t n) { osx_fadvise(fd, (osx_off)offset, (osx_off)n, POSIX_FADV_DONTNEED); }
+
+PN_INTERNAL void pn_os_huge(void *p, size_t n)
+{
+#if defined(MADV_HUGEPAGE)
+    uintptr_t from = (uintptr_t)pn_align_up((uintptr_t)p, PN_HUGE_PAGE), to = ((uintptr_t)p + n) & ~(uintptr_t)(PN_HUGE_PAGE - 1);
+    if (to > from)
+        madvise((void *)from, to - from, MADV_HUGEPAGE);
+#else
+    (void)p, (void)n;
+#endif
+}
+
+#else
+
+static bool direct_begin(int fd) { return fcntl(fd, F_NOCACHE, 1) != -1; }
+static void direct_end(int fd) { fcntl(fd, F_NOCACHE, 0); }
+static void direct_forget(int fd, uint64_t offset, uint64_t n) { (void)fd, (void)offset, (void)n; }
+PN_INTERNAL void pn_os_huge(void *p, size_t n) { (void)p, (void)n; }
+
+#endif
+
+PN_INTERNAL pn_status pn_os_direct_open(pn_os_direct *f, const char *path, const pn_os_file *like, pn_err *err)
+{
+    osx_stat_buf was, is;
+    int fd;
+    f->fd = -1;
+    do
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | OSX_O_LARGE);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0)
+        return pn_fail(err, PN_E_IO, "cannot open '%s' a second time (errno %d)", path, errno);
+    if (osx_fstat(like->fd, &was) != 0 || osx_fstat(fd, &is) != 0 || was.st_dev != is.st_dev || was.st_ino != is.st_ino) {
+        close(fd);
+        return pn_fail(err, PN_E_IO, "'%s' was replaced by another file", path);
+    }
+    f->fd = fd;
+    f->size = like->size;
+    atomic_init(&f->direct, direct_begin(fd));
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_os_direct_close(pn_os_direct *f)
+{
+    if (f->fd >= 0)
+        close(f->fd);
+    f->fd = -1;
+}
+
+static void direct_give_up(pn_os_direct *f)
+{
+    direct_end(f->fd);
+    atomic_store(&f->direct, false);
+}
+
+PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *dst, size_t n, size_t need, pn_err *err)
+{
+    size_t have = 0;
+    if (f->fd < 0 || offset > INT64_MAX || n > INT64_MAX - offset)
+        return pn_fail(err, PN_E_IO, f->fd < 0 ? "the file is closed" : "the offset is beyond any file");
+    while (have < need) {
+        bool direct = atomic_load(&f->direct);
+        ssize_t got = osx_pread(f->fd, (uint8_t *)dst + have, n - have, (osx_off)(offset + have));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && errno == EINVAL && direct) {
+            direct_give_up(f);
+            continue;
+        }
+        if (got < 0)
+            return pn_fail(err, PN_E_IO, "reading %zu bytes at offset %" PRIu64 ": %s (errno %d)", need - have, offset + have,
+                           errno == EIO ? "the device reports an input/output error" : "the system refused", errno);
+        if (got == 0)
+            return pn_fail(err, PN_E_IO, "the file ends at byte %" PRIu64 ", %zu more were expected", offset + have, need - have);
+        have += (size_t)got;
+        if (have >= need || !direct || have % PN_DIRECT_ALIGN == 0)
+            continue;
+        if (got < PN_DIRECT_ALIGN)              /* the next one would have to begin at a multiple again */
+            direct_give_up(f);
+        else
+            have = have / PN_DIRECT_ALIGN * PN_DIRECT_ALIGN;
+    }
+    if (!atomic_load(&f->direct))
+        direct_forget(f->fd, offset, n);
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map)
+{
+    if (map)
+        madvise((void *)(uintptr_t)map, (size_t)f->size, MADV_DONTNEED);
+    if (f->fd >= 0)
+        direct_forget(f->fd, 0, f->size);
+}
+
+#undef OSX_O_LARGE
+#undef osx_pread
+#undef osx_fstat
+#undef osx_fadvise
+
+#else
+
+PN_INTERNAL pn_status pn_os_direct_open(pn_os_direct *f, const char *path, const pn_os_file *like, pn_err *err)
+{
+    (void)path, (void)like;
+    f->fd = -1;
+    return pn_fail(err, PN_E_UNSUPPORTED, "this build has no files");
+}
+
+PN_INTERNAL void pn_os_direct_close(pn_os_direct *f) { f->fd = -1; }
+
+PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *dst, size_t n, size_t need, pn_err *err)
+{
+    (void)f, (void)offset, (void)dst, (void)n, (void)need;
+    return pn_fail(err, PN_E_UNSUPPORTED, "this build has no files");
+}
+
+PN_INTERNAL void pn_os_huge(void *p, size_t n) { (void)p, (void)n; }
+PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map) { (void)f, (void)map; }
+
+#endif
 #endif
 
 /* ---- Begin base/pn_cgroup.c ---- */
@@ -37869,6 +38622,7 @@ PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, u
     op->a = route;
     op->u.moe.n_expert = s->n_expert;
     op->u.moe.n_used = s->n_used;
+    op->u.moe.stack = s->up;
 
     uint32_t gate, up = plan_moe_matmul(b, s, s->up, x, index);
     if (s->gate != PN_NO_WEIGHT)
@@ -52372,6 +53126,1528 @@ PN_INTERNAL const pn_arch *pn_arch_at(size_t i)
 }
 #endif
 
+/* ---- Begin store/pn_reads.c ---- */
+#ifndef PN_DROP_STORE_PN_READS_C
+#define PN_DROP_STORE_PN_READS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes store/pn_reads.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_err.h */
+
+static const double reads_window = 0.02;        /* seconds of reading that make one sample of the rate */
+
+/* ------------------------------------------------------------------------------------------
+ * Open and close
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_reads_open(pn_reads *r, pn_mem *mem, pn_weights *file, pn_err *err)
+{
+    memset(r, 0, sizeof *r);
+    r->mem = mem;
+    r->file = file;
+    pn_mutex_init(&r->lock);
+    pn_cond_init(&r->work);
+    pn_cond_init(&r->arrived);
+    r->files = pn_mem_alloc(mem, PN_ACCT_MISC, file->n_parts * sizeof *r->files);
+    if (!r->files)
+        return pn_fail_nomem(err, "a table of files", file->n_parts * sizeof *r->files);
+    for (uint32_t i = 0; i < file->n_parts; i++)
+        r->files[i].fd = -1;
+    for (uint32_t i = 0; i < file->n_parts; i++) {
+        pn_part *p = &file->parts[i];
+        pn_status st = p->file.fd < 0 ? PN_OK : pn_os_direct_open(&r->files[i], p->path, &p->file, err);
+        if (st)
+            return st;
+    }
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_reads_stop(pn_reads *r)
+{
+    if (!r->mem)
+        return;
+    pn_mutex_lock(&r->lock);
+    r->stop = true;
+    pn_cond_broadcast(&r->work);
+    pn_mutex_unlock(&r->lock);
+    for (uint32_t i = 0; i < r->n_threads; i++)
+        pn_thread_join(&r->thread[i]);
+    r->n_threads = 0;
+}
+
+PN_INTERNAL void pn_reads_close(pn_reads *r)
+{
+    if (!r->mem)
+        return;
+    pn_reads_stop(r);
+    for (uint32_t i = 0; r->files && i < r->file->n_parts; i++)
+        pn_os_direct_close(&r->files[i]);
+    pn_mem_free(r->mem, PN_ACCT_MISC, r->files, r->file->n_parts * sizeof *r->files);
+    pn_cond_fini(&r->arrived);
+    pn_cond_fini(&r->work);
+    pn_mutex_fini(&r->lock);
+    r->mem = NULL;
+}
+
+PN_INTERNAL void pn_reads_add(pn_reads *r, pn_read_source s)
+{
+    PN_ASSERT(r->n_sources < PN_COUNT_OF(r->source));
+    r->source[r->n_sources++] = s;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Reading
+ * ------------------------------------------------------------------------------------------ */
+
+/* A callback may want exact lengths: it gets no byte past the file's end to read. */
+static pn_status reads_extent(pn_reads *r, const pn_extent *x, uint8_t *dst, pn_err *err)
+{
+    const pn_part *p = &r->file->parts[x->part];
+    pn_os_direct *f = &r->files[x->part];
+    if (f->fd >= 0)
+        return pn_os_direct_read(f, x->offset, dst, (size_t)pn_align_up(x->need, PN_DIRECT_ALIGN), (size_t)x->need, err);
+    if (p->src.read && p->src.read(p->src.user, x->offset, dst, (size_t)x->need))
+        return pn_fail(err, PN_E_IO, "reading %" PRIu64 " bytes at offset %" PRIu64 " failed", x->need, x->offset);
+    if (p->src.bytes)
+        memcpy(dst, p->src.bytes + x->offset, (size_t)x->need);
+    return PN_OK;
+}
+
+static pn_status reads_extents(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        pn_status st = reads_extent(r, &x[i], dst + x[i].at, err);
+        if (st)
+            return pn_err_prefix(err, st, "%s", r->file->parts[x[i].part].path);
+    }
+    return PN_OK;
+}
+
+/* The rate is that of the disk: time counts while anything is being read, once. */
+static void reads_meter_begin(pn_reads *r)
+{
+    if (r->in_flight++ == 0)
+        r->busy_since = pn_os_now();
+}
+
+static void reads_meter_end(pn_reads *r, uint64_t bytes)
+{
+    double now = pn_os_now();
+    r->busy += now - r->busy_since;
+    r->busy_since = now;
+    r->busy_bytes += bytes;
+    r->bytes += bytes;
+    r->in_flight--;
+    if (r->busy < reads_window && r->rate > 0)
+        return;
+    double rate = r->busy > 0 ? (double)r->busy_bytes / r->busy : 0;
+    r->rate = r->rate > 0 ? 0.8 * r->rate + 0.2 * rate : rate;
+    r->busy = 0;
+    r->busy_bytes = 0;
+}
+
+PN_INTERNAL void pn_reads_tell(pn_reads *r)
+{
+    r->news++;
+    pn_cond_broadcast(&r->arrived);
+}
+
+static uint64_t reads_bytes(const pn_extent *x, uint32_t n)
+{
+    uint64_t sum = 0;
+    while (n--)
+        sum += x[n].need;
+    return sum;
+}
+
+PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err)
+{
+    pn_mutex_lock(&r->lock);
+    reads_meter_begin(r);
+    pn_mutex_unlock(&r->lock);
+    pn_status st = reads_extents(r, x, n, dst, err);
+    pn_mutex_lock(&r->lock);
+    reads_meter_end(r, st ? 0 : reads_bytes(x, n));
+    pn_mutex_unlock(&r->lock);
+    return st;
+}
+
+/* With the lock held: one job of the most urgent source that has any.  False: there is none. */
+static bool reads_one(pn_reads *r)
+{
+    pn_read_job job;
+    pn_err err = {0};
+    for (uint32_t i = 0; i < r->n_sources && !r->held; i++) {
+        const pn_read_source *s = &r->source[i];
+        if (!s->take(s->self, &job))
+            continue;
+        reads_meter_begin(r);
+        pn_mutex_unlock(&r->lock);
+        pn_status st = reads_extents(r, job.extents, job.n, job.dst, &err);
+        pn_mutex_lock(&r->lock);
+        reads_meter_end(r, st ? 0 : reads_bytes(job.extents, job.n));
+        if (st)
+            r->err = err;
+        s->done(s->self, job.item, st == PN_OK);
+        pn_reads_tell(r);
+        return true;
+    }
+    return false;
+}
+
+static void reads_main(void *arg)
+{
+    pn_reads *r = arg;
+    pn_mutex_lock(&r->lock);
+    while (!r->stop)
+        if (!reads_one(r))
+            pn_cond_wait(&r->work, &r->lock);
+    pn_mutex_unlock(&r->lock);
+}
+
+PN_INTERNAL void pn_reads_start(pn_reads *r, uint32_t n_threads)
+{
+    n_threads = PN_MIN(n_threads, (uint32_t)PN_READERS_MAX);
+    while (r->n_threads < n_threads && pn_thread_start(&r->thread[r->n_threads], reads_main, r))
+        r->n_threads++;
+}
+
+PN_INTERNAL void pn_reads_kick(pn_reads *r) { pn_cond_broadcast(&r->work); }
+
+PN_INTERNAL void pn_reads_wait(pn_reads *r, double deadline)
+{
+    double from = pn_os_now(), now = from;
+    pn_mutex_lock(&r->lock);
+    if (r->n_threads == 0)
+        reads_one(r);
+    else
+        for (; r->news == r->seen && now < deadline; now = pn_os_now())
+            pn_cond_wait_for(&r->arrived, &r->lock, deadline - now);
+    r->seen = r->news;
+    r->waited += pn_os_now() - from;
+    pn_mutex_unlock(&r->lock);
+}
+
+PN_INTERNAL void pn_reads_hold(pn_reads *r, bool held)
+{
+    pn_mutex_lock(&r->lock);
+    r->held = held;
+    while (held && r->in_flight)
+        pn_cond_wait(&r->arrived, &r->lock);
+    pn_reads_kick(r);
+    pn_mutex_unlock(&r->lock);
+}
+#endif
+
+/* ---- Begin store/pn_ring.c ---- */
+#ifndef PN_DROP_STORE_PN_RING_C
+#define PN_DROP_STORE_PN_RING_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes store/pn_ring.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_err.h */
+
+enum { RING_EMPTY = 0, RING_WANTED, RING_READING, RING_READY, RING_FAILED };
+
+#define RING_BAD ((uint64_t)1 << 63)            /* in a tag: it could not be read */
+#define RING_PINNED UINT32_MAX                  /* the block of a lease that is none of the ring's */
+
+static uint64_t ring_tag(uint64_t pass, uint32_t span) { return (pass << 32 & ~RING_BAD) | ((uint64_t)span + 1); }
+static pn_ring_block *ring_block(const pn_ring *g, uint64_t fill) { return &g->blocks[fill % g->depth]; }
+
+/* ------------------------------------------------------------------------------------------
+ * Layout
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_ring_open(pn_ring *g, pn_mem *mem, pn_reads *reads, uint32_t n, uint64_t block_bytes, uint32_t depth, pn_err *err)
+{
+    *g = (pn_ring){.mem = mem, .reads = reads, .block_bytes = block_bytes, .depth = depth, .n_weights = n};
+    g->weights = pn_mem_calloc(mem, PN_ACCT_MISC, n, sizeof *g->weights);
+    return g->weights ? PN_OK : pn_fail_nomem(err, "the layout of streamed weights", n * sizeof *g->weights);
+}
+
+PN_INTERNAL void pn_ring_close(pn_ring *g)
+{
+    if (!g->mem)
+        return;
+    pn_ring_pin(g, 0, NULL);
+    pn_mem_free(g->mem, PN_ACCT_MISC, g->weights, g->n_weights * sizeof *g->weights);
+    pn_mem_free(g->mem, PN_ACCT_MISC, g->pieces, g->cap_pieces * sizeof *g->pieces);
+    pn_mem_free(g->mem, PN_ACCT_MISC, g->spans, g->cap_spans * sizeof *g->spans);
+    pn_mem_free(g->mem, PN_ACCT_MISC, g->extents, g->cap_extents * sizeof *g->extents);
+    pn_mem_free(g->mem, PN_ACCT_MISC, g->blocks, g->depth * sizeof *g->blocks);
+    pn_mem_free(g->mem, PN_ACCT_STAGE, g->memory, (size_t)g->memory_bytes);
+    g->mem = NULL;
+}
+
+/* Kernels take rows by sixteen, so no more than one piece of a matrix should have others. */
+static uint64_t ring_even(uint64_t rows) { return rows >= 16 ? rows / 16 * 16 : rows; }
+
+static bool ring_new_span(pn_ring *g)
+{
+    if (!pn_mem_grow(g->mem, PN_ACCT_MISC, (void **)&g->spans, &g->cap_spans, g->n_spans + 1, sizeof *g->spans))
+        return false;
+    g->spans[g->n_spans++] = (pn_ring_span){.piece0 = (uint32_t)g->n_pieces, .extent0 = (uint32_t)g->n_extents};
+    return true;
+}
+
+/* The span's last extent, if the byte at `offset` follows it so closely that reading on is cheaper than reading
+ * again. */
+static pn_extent *ring_follows(const pn_ring *g, const pn_ring_span *s, uint32_t part, uint64_t offset)
+{
+    if (!s->n_extents)
+        return NULL;
+    pn_extent *x = &g->extents[g->n_extents - 1];
+    uint64_t end = x->offset + x->need;
+    return x->part == part && offset >= end && offset - end <= PN_DIRECT_ALIGN ? x : NULL;
+}
+
+/* How many of `rows` rows fit into the last span, and at which byte. */
+static uint64_t ring_room(const pn_ring *g, const pn_ring_weight *rw, uint32_t part, uint64_t offset, uint64_t rows, uint64_t *at)
+{
+    const pn_ring_span *s = &g->spans[g->n_spans - 1];
+    const pn_extent *x = ring_follows(g, s, part, offset);
+    *at = x ? x->at + (offset - x->offset) : pn_align_up(s->bytes, PN_DIRECT_ALIGN) + offset % PN_DIRECT_ALIGN;
+    uint64_t room = *at < g->block_bytes ? (g->block_bytes - *at) / rw->row_bytes : 0;
+    if (s->n_pieces == 0)       /* the same wherever in the file it begins: finding a row relies on it */
+        room = rw->per;
+    else if (!x && room < rows && room < rw->per / 4)
+        room = 0;               /* a small read for little */
+    return room < rows ? ring_even(room) : rows;
+}
+
+/* `rows` rows of w, which lie at `offset`, become a piece of the last span. */
+static bool ring_add(pn_ring *g, pn_ring_piece p, uint32_t part, uint64_t offset)
+{
+    pn_ring_weight *rw = &g->weights[p.w];
+    pn_ring_span *s = &g->spans[g->n_spans - 1];
+    if (!pn_mem_grow(g->mem, PN_ACCT_MISC, (void **)&g->pieces, &g->cap_pieces, g->n_pieces + 1, sizeof *g->pieces) ||
+        !pn_mem_grow(g->mem, PN_ACCT_MISC, (void **)&g->extents, &g->cap_extents, g->n_extents + 1, sizeof *g->extents))
+        return false;
+    uint64_t bytes = p.rows * rw->row_bytes;
+    pn_extent *x = ring_follows(g, s, part, offset);
+    if (x)
+        x->need = offset + bytes - x->offset;
+    else {
+        g->extents[g->n_extents++] = pn_extent_of(part, offset, bytes, p.at - offset % PN_DIRECT_ALIGN);
+        s->n_extents++;
+    }
+    if (rw->n_pieces++ == 0) {
+        rw->piece0 = (uint32_t)g->n_pieces;
+        rw->head = p.rows;
+    }
+    p.span = (uint32_t)(g->n_spans - 1);
+    g->pieces[g->n_pieces++] = p;
+    s->n_pieces++;
+    s->bytes = p.at + bytes;
+    g->bytes += bytes;
+    return true;
+}
+
+PN_INTERNAL pn_status pn_ring_append(pn_ring *g, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset, pn_err *err)
+{
+    pn_ring_weight *rw = &g->weights[w];
+    PN_ASSERT(rw->n_pieces == 0);
+    if (g->block_bytes < weight->row_bytes + PN_DIRECT_ALIGN)
+        return pn_fail(err, PN_E_INVALID, "a stream block of %" PRIu64 " bytes holds no row of '%s', which has %" PRIu64,
+                       g->block_bytes, weight->name, weight->row_bytes);
+    uint64_t per = ring_even((g->block_bytes - PN_DIRECT_ALIGN) / weight->row_bytes);
+    *rw = (pn_ring_weight){.row_bytes = weight->row_bytes, .per = (uint32_t)PN_MIN(per, (uint64_t)UINT32_MAX), .used = true};
+    bool ok = g->n_spans > 0 || ring_new_span(g);
+    for (uint64_t row = 0; ok && row < weight->rows;) {
+        uint64_t at, from = offset + row * rw->row_bytes, rows = ring_room(g, rw, part, from, weight->rows - row, &at);
+        if (rows)
+            ok = ring_add(g, (pn_ring_piece){.row0 = row, .at = at, .w = w, .rows = (uint32_t)rows}, part, from);
+        row += rows;
+        if (ok && row < weight->rows)
+            ok = ring_new_span(g);
+    }
+    return ok ? PN_OK : pn_fail_nomem(err, "the layout of streamed weights", (g->n_pieces + 1) * sizeof *g->pieces);
+}
+
+/* Large blocks begin on a large page. */
+static uint64_t ring_alignment(const pn_ring *g)
+{
+    return g->block_bytes * g->depth >= 2 * (uint64_t)PN_HUGE_PAGE ? PN_HUGE_PAGE : PN_DIRECT_ALIGN;
+}
+
+PN_INTERNAL uint64_t pn_ring_memory(const pn_ring *g) { return g->n_pieces ? g->block_bytes * g->depth + ring_alignment(g) : 0; }
+
+/* ------------------------------------------------------------------------------------------
+ * Pinning
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t ring_pin_bytes(const pn_ring_span *s) { return pn_align_up(s->bytes, PN_DIRECT_ALIGN) + PN_DIRECT_ALIGN; }
+static uint8_t *ring_pin_data(const pn_ring_span *s) { return (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)s->pin, PN_DIRECT_ALIGN); }
+
+/* The next span after i whose turn it is, where i is a number with its bits reversed; *i goes on. */
+static uint32_t ring_turn(const pn_ring *g, uint32_t *i)
+{
+    uint32_t bits = 0, span;
+    while ((uint64_t)1 << bits < g->n_spans)
+        bits++;
+    do {
+        span = 0;
+        for (uint32_t b = 0; b < bits; b++)
+            span |= (*i >> b & 1) << (bits - 1 - b);
+        ++*i;
+    } while (span >= g->n_spans);
+    return span;
+}
+
+PN_INTERNAL uint64_t pn_ring_pinnable(const pn_ring *g, uint64_t most)
+{
+    uint64_t sum = 0;
+    uint32_t turn = 0;
+    for (uint32_t n = 0; n < g->n_spans; n++) {
+        uint64_t bytes = ring_pin_bytes(&g->spans[ring_turn(g, &turn)]);
+        if (bytes > most - sum)
+            break;
+        sum += bytes;
+    }
+    return sum;
+}
+
+static pn_status ring_pin_one(pn_ring *g, pn_ring_span *s, pn_err *err)
+{
+    uint64_t bytes = ring_pin_bytes(s);
+    uint8_t *p = pn_mem_alloc(g->mem, PN_ACCT_WEIGHTS, (size_t)bytes);
+    if (!p)
+        return pn_fail_nomem(err, "weights that stay", bytes);
+    pn_os_huge(p, (size_t)bytes);
+    pn_mutex_lock(&g->reads->lock);     /* readers look which spans are theirs */
+    s->pin = p;
+    pn_mutex_unlock(&g->reads->lock);
+    g->n_pinned++;
+    g->pinned_bytes += bytes;
+    return pn_reads_now(g->reads, &g->extents[s->extent0], s->n_extents, ring_pin_data(s), err);
+}
+
+/* Let go of all but the first n. */
+static void ring_unpin(pn_ring *g, uint32_t n)
+{
+    uint32_t turn = 0, had = g->n_pinned;
+    for (uint32_t i = 0; i < had; i++) {
+        pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
+        if (i < n)
+            continue;
+        pn_mem_free(g->mem, PN_ACCT_WEIGHTS, s->pin, (size_t)ring_pin_bytes(s));
+        g->pinned_bytes -= ring_pin_bytes(s);
+        pn_mutex_lock(&g->reads->lock);
+        s->pin = NULL;
+        pn_mutex_unlock(&g->reads->lock);
+        g->n_pinned--;
+    }
+}
+
+PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, pn_err *err)
+{
+    uint64_t sum = 0;
+    uint32_t turn = 0, had = g->n_pinned, n = 0;
+    pn_status st = PN_OK;
+    for (; n < g->n_spans && !st; n++) {
+        pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
+        if (ring_pin_bytes(s) > most - sum)
+            break;
+        sum += ring_pin_bytes(s);
+        if (n >= had)
+            st = ring_pin_one(g, s, err);
+    }
+    ring_unpin(g, st ? had : n);
+    return st;
+}
+
+static uint64_t ring_read_bytes(const pn_ring *g, const pn_ring_span *s)
+{
+    uint64_t sum = 0;
+    for (uint32_t k = 0; k < s->n_extents; k++)
+        sum += g->extents[s->extent0 + k].need;
+    return sum;
+}
+
+PN_INTERNAL uint64_t pn_ring_streamed(const pn_ring *g)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < g->n_spans; i++)
+        sum += g->spans[i].pin ? 0 : ring_read_bytes(g, &g->spans[i]);
+    return sum;
+}
+
+PN_INTERNAL uint64_t pn_ring_unpinned(const pn_ring *g, uint64_t most)
+{
+    uint64_t sum = 0, pinned = pn_ring_pinnable(g, most);
+    uint32_t turn = 0;
+    for (uint32_t n = 0; n < g->n_spans; n++) {
+        const pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
+        if (pinned)
+            pinned -= ring_pin_bytes(s);
+        else
+            sum += ring_read_bytes(g, s);
+    }
+    return sum;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Which span comes next
+ * ------------------------------------------------------------------------------------------ */
+
+/* Rows of a span that the step reads through the ring. */
+static uint32_t ring_needed(const pn_ring *g, uint32_t span)
+{
+    const pn_ring_span *s = &g->spans[span];
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < s->n_pieces && !s->pin; i++)
+        rows += g->weights[g->pieces[s->piece0 + i].w].used ? g->pieces[s->piece0 + i].rows : 0;
+    return rows;
+}
+
+/* The first needed span from `span` on; n_spans: there is none. */
+static uint32_t ring_seek(const pn_ring *g, uint32_t span)
+{
+    while (span < g->n_spans && !ring_needed(g, span))
+        span++;
+    return span;
+}
+
+/* There is a span to be read next: the cursor stands on it.  Never further ahead than the step after this one. */
+static bool ring_more(pn_ring *g)
+{
+    if (g->fill_span >= g->n_spans && g->fill_pass <= g->pass) {
+        g->fill_pass++;
+        g->fill_span = ring_seek(g, 0);
+    }
+    return g->fill_span < g->n_spans;
+}
+
+/* Hand out the blocks that are free. */
+static void ring_fill(pn_ring *g)
+{
+    while (g->next - g->first < g->depth && ring_block(g, g->next)->state == RING_EMPTY && ring_more(g)) {
+        pn_ring_block *b = ring_block(g, g->next++);
+        b->pass = g->fill_pass;
+        b->span = g->fill_span;
+        b->state = RING_WANTED;
+        atomic_store(&b->left, ring_needed(g, b->span));
+        g->fill_span = ring_seek(g, g->fill_span + 1);
+    }
+    pn_reads_kick(g->reads);
+}
+
+static void ring_drop(pn_ring_block *b)
+{
+    atomic_store(&b->tag, 0);
+    if (b->state == RING_READING)
+        b->dropped = true;
+    else
+        b->state = RING_EMPTY;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Reading
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_ring_start(pn_ring *g, pn_err *err)
+{
+    uint64_t bytes = pn_ring_memory(g);
+    if (!g->n_pieces)
+        return PN_OK;
+    g->blocks = pn_mem_calloc(g->mem, PN_ACCT_MISC, g->depth, sizeof *g->blocks);
+    g->memory = bytes <= SIZE_MAX ? pn_mem_alloc(g->mem, PN_ACCT_STAGE, (size_t)bytes) : NULL;
+    if (!g->blocks || !g->memory)
+        return pn_fail_nomem(err, "the ring that weights pass through", bytes);
+    g->memory_bytes = bytes;
+    uint8_t *data = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)g->memory, ring_alignment(g));
+    pn_os_huge(data, (size_t)(g->block_bytes * g->depth));
+    for (uint32_t i = 0; i < g->depth; i++)
+        g->blocks[i].data = data + i * g->block_bytes;
+    g->fill_pass = 1;           /* pass 0 never was */
+    ring_fill(g);
+    return PN_OK;
+}
+
+static bool ring_take(void *self, pn_read_job *job)
+{
+    pn_ring *g = self;
+    for (uint64_t i = g->first; i < g->next; i++) {
+        pn_ring_block *b = ring_block(g, i);
+        if (b->state != RING_WANTED)
+            continue;
+        const pn_ring_span *s = &g->spans[b->span];
+        b->state = RING_READING;
+        *job = (pn_read_job){.extents = &g->extents[s->extent0], .n = s->n_extents, .item = (uint32_t)(i % g->depth), .dst = b->data};
+        return true;
+    }
+    return false;
+}
+
+static void ring_done(void *self, uint32_t item, bool ok)
+{
+    pn_ring *g = self;
+    pn_ring_block *b = &g->blocks[item];
+    if (b->dropped) {
+        b->dropped = false;
+        b->state = RING_EMPTY;
+        ring_fill(g);
+        return;
+    }
+    b->state = ok ? RING_READY : RING_FAILED;
+    atomic_store_explicit(&b->tag, ring_tag(b->pass, b->span) | (ok ? 0 : RING_BAD), memory_order_release);
+}
+
+PN_INTERNAL bool pn_ring_full(const pn_ring *g)
+{
+    for (uint32_t i = 0; g->blocks && i < g->depth; i++)
+        if (g->blocks[i].state == RING_WANTED || g->blocks[i].state == RING_READING)
+            return false;
+    return true;
+}
+
+PN_INTERNAL pn_read_source pn_ring_source(pn_ring *g) { return (pn_read_source){g, ring_take, ring_done}; }
+
+/* ------------------------------------------------------------------------------------------
+ * A step
+ * ------------------------------------------------------------------------------------------ */
+
+static void ring_note_used(pn_ring *g, const pn_plan *plan, const pn_step *step)
+{
+    for (uint32_t w = 0; w < g->n_weights; w++)
+        g->weights[w].used = false;
+    for (uint32_t i = 0; i < plan->n_ops; i++) {
+        const pn_op *op = &plan->ops[i];
+        if (op->code == PN_OP_MATMUL && pn_operand_rows(&plan->operands[op->out], step->n_rows, step->n_outs))
+            g->weights[op->w].used = g->weights[op->w].n_pieces != 0;
+    }
+}
+
+/* What was read ahead is kept as far as it is what this step begins with. */
+PN_INTERNAL void pn_ring_begin(pn_ring *g, const pn_plan *plan, const pn_step *step)
+{
+    if (!g->blocks)
+        return;
+    pn_mutex_lock(&g->reads->lock);
+    ring_note_used(g, plan, step);
+    g->pass++;
+    for (; g->first < g->next && ring_block(g, g->first)->pass < g->pass; g->first++)
+        ring_drop(ring_block(g, g->first));
+    uint64_t keep = g->first;
+    uint32_t span = ring_seek(g, 0);
+    for (; keep < g->next; keep++) {
+        pn_ring_block *b = ring_block(g, keep);
+        if (b->span != span || b->pass != g->pass || b->state == RING_FAILED)
+            break;
+        atomic_store(&b->left, ring_needed(g, span));
+        span = ring_seek(g, span + 1);
+    }
+    for (uint64_t i = keep; i < g->next; i++)
+        ring_drop(ring_block(g, i));
+    g->next = keep;
+    g->fill_pass = g->pass;
+    g->fill_span = span;
+    ring_fill(g);
+    pn_mutex_unlock(&g->reads->lock);
+}
+
+PN_INTERNAL pn_lease_state pn_ring_acquire(pn_ring *g, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
+{
+    const pn_ring_weight *rw = &g->weights[w];
+    const pn_ring_piece *p = &g->pieces[rw->piece0 + (row0 < rw->head ? 0 : 1 + (row0 - rw->head) / rw->per)];
+    uint64_t tag = ring_tag(g->pass, p->span), at = p->at + (row0 - p->row0) * rw->row_bytes;
+    *out = (pn_lease){.row0 = row0, .rows = (uint32_t)PN_MIN(n, p->row0 + p->rows - row0), .block = RING_PINNED};
+    PN_ASSERT(rw->used);
+    if (g->spans[p->span].pin) {
+        out->ptr = ring_pin_data(&g->spans[p->span]) + at;
+        return PN_LEASE_OK;
+    }
+    for (uint32_t i = 0; i < g->depth; i++) {
+        pn_ring_block *b = &g->blocks[i];
+        uint64_t is = atomic_load_explicit(&b->tag, memory_order_acquire);
+        if (is == (tag | RING_BAD))
+            return PN_LEASE_FAIL;
+        if (is != tag)
+            continue;
+        out->ptr = b->data + at;
+        out->block = i;
+        return PN_LEASE_OK;
+    }
+    return PN_LEASE_WAIT;
+}
+
+PN_INTERNAL void pn_ring_release(pn_ring *g, const pn_lease *l)
+{
+    if (l->block == RING_PINNED || atomic_fetch_sub(&g->blocks[l->block].left, l->rows) != l->rows)
+        return;
+    pn_mutex_lock(&g->reads->lock);
+    for (; g->first < g->next; g->first++) {
+        pn_ring_block *b = ring_block(g, g->first);
+        if (b->pass != g->pass || b->state != RING_READY || atomic_load(&b->left))
+            break;
+        ring_drop(b);
+    }
+    ring_fill(g);
+    pn_mutex_unlock(&g->reads->lock);
+}
+
+#undef RING_BAD
+#undef RING_PINNED
+#endif
+
+/* ---- Begin store/pn_rows.c ---- */
+#ifndef PN_DROP_STORE_PN_ROWS_C
+#define PN_DROP_STORE_PN_ROWS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes store/pn_rows.h */
+
+/* includes base/pn_err.h */
+
+enum { ROWS_EMPTY = 0, ROWS_WANTED, ROWS_READING, ROWS_READY, ROWS_FAILED };
+
+#define ROWS_BAD ((uint64_t)1 << 63)            /* in a tag: it could not be read */
+
+PN_INTERNAL void pn_rows_open(pn_rows *r, pn_mem *mem, pn_reads *reads, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset)
+{
+    memset(r, 0, sizeof *r);
+    r->mem = mem;
+    r->reads = reads;
+    r->weight = weight ? w : PN_NO_WEIGHT;
+    if (!weight)
+        return;
+    r->row_bytes = weight->row_bytes;
+    r->n_rows = weight->rows;
+    r->part = part;
+    r->offset = offset;
+    r->slot_bytes = pn_align_up(r->row_bytes + PN_DIRECT_ALIGN - 1, PN_DIRECT_ALIGN);
+}
+
+PN_INTERNAL void pn_rows_close(pn_rows *r)
+{
+    if (r->mem)
+        pn_mem_free(r->mem, PN_ACCT_STAGE, r->memory, (size_t)r->memory_bytes);
+    r->mem = NULL;
+}
+
+PN_INTERNAL uint64_t pn_rows_memory(const pn_rows *r)
+{
+    return r->weight == PN_NO_WEIGHT ? 0 : r->slot_bytes * PN_ROWS_SLOTS + PN_DIRECT_ALIGN;
+}
+
+PN_INTERNAL pn_status pn_rows_start(pn_rows *r, pn_err *err)
+{
+    uint64_t bytes = pn_rows_memory(r);
+    if (!bytes)
+        return PN_OK;
+    r->memory = bytes <= SIZE_MAX ? pn_mem_alloc(r->mem, PN_ACCT_STAGE, (size_t)bytes) : NULL;
+    if (!r->memory)
+        return pn_fail_nomem(err, "rows of the embedding", bytes);
+    r->memory_bytes = bytes;
+    uint8_t *data = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)r->memory, PN_DIRECT_ALIGN);
+    for (uint32_t i = 0; i < PN_ROWS_SLOTS; i++)
+        r->slot[i].data = data + i * r->slot_bytes;
+    return PN_OK;
+}
+
+/* The slot that has, or will have, the row; else one that may have it; else NULL. */
+static pn_row_slot *rows_slot(pn_rows *r, uint64_t row)
+{
+    pn_row_slot *best = NULL;
+    for (uint32_t i = 0; i < PN_ROWS_SLOTS; i++) {
+        pn_row_slot *s = &r->slot[i];
+        if (s->state != ROWS_EMPTY && s->state != ROWS_FAILED && s->row == row)
+            return s;
+        bool idle = s->state != ROWS_WANTED && s->state != ROWS_READING && !atomic_load(&s->uses);
+        if (idle && (!best || s->last < best->last))
+            best = s;
+    }
+    return best;
+}
+
+/* With the lock held: promise rows to tokens, in their order, as far as there is room. */
+static void rows_promise(pn_rows *r)
+{
+    uint32_t i = atomic_load(&r->cursor);
+    for (; i < r->n_tokens; i++) {
+        uint64_t row = (uint64_t)r->tokens[i], at = r->offset + row * r->row_bytes;
+        pn_row_slot *s = rows_slot(r, row);
+        if (!s)
+            break;
+        if (s->row != row || s->state == ROWS_EMPTY || s->state == ROWS_FAILED) {
+            atomic_store(&s->tag, 0);
+            s->row = row;
+            s->skip = at % PN_DIRECT_ALIGN;
+            s->extent = pn_extent_of(r->part, at, r->row_bytes, 0);
+            s->state = ROWS_WANTED;
+        }
+        else if (s->state == ROWS_READY)
+            pn_reads_tell(r->reads);
+        s->last = ++r->clock;
+        atomic_fetch_add(&s->uses, 1);
+    }
+    atomic_store(&r->cursor, i);
+    pn_reads_kick(r->reads);
+}
+
+static bool rows_take(void *self, pn_read_job *job)
+{
+    pn_rows *r = self;
+    pn_row_slot *next = NULL;
+    for (uint32_t i = 0; i < PN_ROWS_SLOTS; i++)
+        if (r->slot[i].state == ROWS_WANTED && (!next || r->slot[i].last < next->last))
+            next = &r->slot[i];
+    if (!next)
+        return false;
+    next->state = ROWS_READING;
+    *job = (pn_read_job){.extents = &next->extent, .n = 1, .item = (uint32_t)(next - r->slot), .dst = next->data};
+    return true;
+}
+
+static void rows_done(void *self, uint32_t item, bool ok)
+{
+    pn_rows *r = self;
+    pn_row_slot *s = &r->slot[item];
+    s->state = ok ? ROWS_READY : ROWS_FAILED;
+    atomic_store_explicit(&s->tag, (s->row + 1) | (ok ? 0 : ROWS_BAD), memory_order_release);
+    if (!atomic_load(&s->uses))                 /* for a step that was torn: the slot is idle */
+        rows_promise(r);
+}
+
+PN_INTERNAL pn_read_source pn_rows_source(pn_rows *r) { return (pn_read_source){r, rows_take, rows_done}; }
+
+PN_INTERNAL void pn_rows_begin(pn_rows *r, const pn_plan *plan, const pn_step *step)
+{
+    if (r->weight == PN_NO_WEIGHT)
+        return;
+    bool embeds = false;
+    for (uint32_t i = 0; i < plan->n_ops && !embeds; i++)
+        embeds = plan->ops[i].code == PN_OP_EMBED;
+    pn_mutex_lock(&r->reads->lock);
+    for (uint32_t i = 0; i < PN_ROWS_SLOTS; i++) {
+        pn_row_slot *s = &r->slot[i];
+        atomic_store(&s->uses, 0);
+        if (s->state == ROWS_FAILED) {
+            s->state = ROWS_EMPTY;
+            atomic_store(&s->tag, 0);
+        }
+    }
+    r->tokens = step->tokens;
+    r->n_tokens = embeds ? step->n_rows : 0;
+    atomic_store(&r->cursor, 0);
+    rows_promise(r);
+    pn_mutex_unlock(&r->reads->lock);
+}
+
+PN_INTERNAL pn_lease_state pn_rows_pick(pn_rows *r, uint64_t row, uint32_t i_token, pn_lease *out)
+{
+    if (i_token >= atomic_load(&r->cursor))     /* what is there was promised to an earlier token */
+        return PN_LEASE_WAIT;
+    for (uint32_t i = 0; i < PN_ROWS_SLOTS; i++) {
+        pn_row_slot *s = &r->slot[i];
+        uint64_t tag = atomic_load_explicit(&s->tag, memory_order_acquire);
+        if (tag == ((row + 1) | ROWS_BAD))
+            return PN_LEASE_FAIL;
+        if (tag != row + 1)
+            continue;
+        *out = (pn_lease){.ptr = s->data + s->skip, .row0 = row, .rows = 1, .block = i};
+        return PN_LEASE_OK;
+    }
+    return PN_LEASE_WAIT;
+}
+
+PN_INTERNAL void pn_rows_release(pn_rows *r, const pn_lease *l)
+{
+    if (atomic_fetch_sub(&r->slot[l->block].uses, 1) != 1)
+        return;
+    pn_mutex_lock(&r->reads->lock);
+    rows_promise(r);
+    pn_mutex_unlock(&r->reads->lock);
+}
+
+#undef ROWS_BAD
+#endif
+
+/* ---- Begin store/pn_experts.c ---- */
+#ifndef PN_DROP_STORE_PN_EXPERTS_C
+#define PN_DROP_STORE_PN_EXPERTS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes store/pn_experts.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_err.h */
+
+enum { EXPERT_EMPTY = 0, EXPERT_WANTED, EXPERT_READING, EXPERT_READY, EXPERT_FAILED };
+
+#define EXPERT_BAD (1u << 31)                   /* in a tag: it could not be read */
+#define EXPERT_NONE UINT32_MAX
+
+enum {
+    EXPERT_USE = 1 << 16,                       /* heat of one use */
+    EXPERT_HALF = 16                            /* uses of the layer after which heat has halved */
+};
+
+/* ------------------------------------------------------------------------------------------
+ * Layout
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *reads, uint32_t n_weights, pn_err *err)
+{
+    *e = (pn_experts){.mem = mem, .reads = reads, .n_weights = n_weights, .head = EXPERT_NONE, .tail = EXPERT_NONE};
+    e->stack_of = pn_mem_calloc(mem, PN_ACCT_MISC, n_weights, sizeof *e->stack_of);
+    return e->stack_of ? PN_OK : pn_fail_nomem(err, "a table of experts", n_weights * sizeof *e->stack_of);
+}
+
+static void experts_free_slots(pn_experts *e, pn_expert_layer *l, uint32_t n)
+{
+    while (l->n_slots > n)
+        pn_mem_free(e->mem, PN_ACCT_WEIGHTS, l->slots[--l->n_slots], (size_t)l->slot_bytes);
+}
+
+PN_INTERNAL void pn_experts_close(pn_experts *e)
+{
+    if (!e->mem)
+        return;
+    for (size_t i = 0; i < e->n_layers; i++) {
+        pn_expert_layer *l = &e->layers[i];
+        experts_free_slots(e, l, 0);
+        pn_mem_free(e->mem, PN_ACCT_MISC, l->slots, l->n_expert * sizeof *l->slots);
+        pn_mem_free(e->mem, PN_ACCT_MISC, l->wanted, 3 * (size_t)l->n_expert * sizeof *l->wanted);
+    }
+    for (size_t i = 0; i < e->n_stacks; i++)
+        pn_mem_free(e->mem, PN_ACCT_MISC, e->stacks[i].slot_of, e->layers[e->stacks[i].layer].n_expert * sizeof *e->stacks[i].slot_of);
+    pn_mem_free(e->mem, PN_ACCT_MISC, e->parts, e->n_parts * sizeof *e->parts);
+    pn_mem_free(e->mem, PN_ACCT_MISC, e->stacks, e->cap_stacks * sizeof *e->stacks);
+    pn_mem_free(e->mem, PN_ACCT_MISC, e->layers, e->cap_layers * sizeof *e->layers);
+    pn_mem_free(e->mem, PN_ACCT_MISC, e->stack_of, e->n_weights * sizeof *e->stack_of);
+    e->mem = NULL;
+}
+
+PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset, bool new_layer,
+                                        uint32_t n_expert, uint32_t n_used, pn_err *err)
+{
+    if (!pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->stacks, &e->cap_stacks, e->n_stacks + 1, sizeof *e->stacks) ||
+        !pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->layers, &e->cap_layers, e->n_layers + 1, sizeof *e->layers))
+        return pn_fail_nomem(err, "a table of experts", (e->n_stacks + 1) * sizeof *e->stacks);
+    if (new_layer)
+        e->layers[e->n_layers++] = (pn_expert_layer){.stack0 = (uint32_t)e->n_stacks, .n_expert = n_expert, .n_used = n_used,
+                                                     .slot_bytes = PN_DIRECT_ALIGN};
+    pn_expert_layer *l = &e->layers[e->n_layers - 1];
+    pn_expert_stack *s = &e->stacks[e->n_stacks++];
+    *s = (pn_expert_stack){.w = w, .layer = (uint32_t)(e->n_layers - 1), .part = part, .offset = offset, .row_bytes = weight->row_bytes,
+                           .rows = weight->rows_per_expert, .at = l->slot_bytes - PN_DIRECT_ALIGN, .part0 = e->n_parts};
+    s->slice_bytes = s->rows * s->row_bytes;
+    l->n_stacks++;
+    l->slot_bytes += pn_align_up(s->slice_bytes + PN_DIRECT_ALIGN - 1, PN_DIRECT_ALIGN);
+    e->n_parts += n_expert;
+    e->stack_of[w] = (uint32_t)e->n_stacks;
+    return PN_OK;
+}
+
+PN_INTERNAL uint64_t pn_experts_all(const pn_experts *e)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < e->n_layers; i++)
+        sum += e->layers[i].slot_bytes * e->layers[i].n_expert;
+    return sum;
+}
+
+PN_INTERNAL uint64_t pn_experts_floor(const pn_experts *e)
+{
+    uint64_t sum = 0, largest = 0;
+    for (size_t i = 0; i < e->n_layers; i++) {
+        sum += e->layers[i].slot_bytes * e->layers[i].n_used;
+        largest = PN_MAX(largest, e->layers[i].slot_bytes);
+    }
+    return PN_MIN(sum + 2 * largest, pn_experts_all(e));
+}
+
+/* Slots of layer `which` when all layers together may take `most`: what a token uses, then one more for each in
+ * turn as long as it fits. */
+static uint32_t experts_slots(const pn_experts *e, uint64_t most, size_t which, uint64_t *sum)
+{
+    uint64_t left = most;
+    *sum = 0;
+    for (size_t i = 0; i < e->n_layers; i++)
+        left -= PN_MIN(left, e->layers[i].slot_bytes * e->layers[i].n_used);
+    uint64_t round = 0;         /* bytes of one slot more in every layer */
+    uint32_t slots = 0;
+    for (size_t i = 0; i < e->n_layers; i++)
+        round += e->layers[i].slot_bytes;
+    uint64_t rounds = round ? left / round : 0;
+    left -= rounds * round;
+    for (size_t i = 0; i < e->n_layers; i++) {
+        const pn_expert_layer *l = &e->layers[i];
+        uint64_t n = l->n_used + rounds;
+        if (left >= l->slot_bytes) {
+            left -= l->slot_bytes;
+            n++;
+        } else
+            left = 0;
+        n = PN_MIN(n, (uint64_t)l->n_expert);
+        *sum += n * l->slot_bytes;
+        if (i == which)
+            slots = (uint32_t)n;
+    }
+    return slots;
+}
+
+PN_INTERNAL uint64_t pn_experts_memory(const pn_experts *e, uint64_t most)
+{
+    uint64_t sum;
+    experts_slots(e, most, 0, &sum);
+    return sum;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Slots
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_expert_part *experts_part(pn_experts *e, const pn_expert_stack *s, uint32_t slot) { return &e->parts[s->part0 + slot]; }
+
+static pn_expert_stack *experts_owner(pn_experts *e, uint32_t part)
+{
+    pn_expert_stack *s = e->stacks;
+    while (part - s->part0 >= e->layers[s->layer].n_expert)
+        s++;
+    return s;
+}
+
+static void experts_empty(const pn_expert_stack *s, pn_expert_part *p)
+{
+    if (p->state == EXPERT_EMPTY)
+        return;
+    atomic_store(&s->slot_of[p->expert], 0);
+    atomic_store(&p->tag, 0);
+    p->state = EXPERT_EMPTY;
+}
+
+/* Forget what slots [from, n_slots) hold. */
+static void experts_forget(pn_experts *e, const pn_expert_layer *l, uint32_t from)
+{
+    for (uint32_t k = 0; k < l->n_stacks; k++)
+        for (uint32_t i = from; i < l->n_slots; i++)
+            experts_empty(&e->stacks[l->stack0 + k], experts_part(e, &e->stacks[l->stack0 + k], i));
+}
+
+static bool experts_add_slot(pn_experts *e, pn_expert_layer *l)
+{
+    uint8_t *p = pn_mem_alloc(e->mem, PN_ACCT_WEIGHTS, (size_t)l->slot_bytes);
+    if (!p)
+        return false;
+    pn_os_huge(p, (size_t)l->slot_bytes);
+    for (uint32_t k = 0; k < l->n_stacks; k++) {
+        const pn_expert_stack *s = &e->stacks[l->stack0 + k];
+        experts_part(e, s, l->n_slots)->data = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)p, PN_DIRECT_ALIGN) + s->at;
+    }
+    l->slots[l->n_slots++] = p;
+    return true;
+}
+
+/* What a torn step left to be read. */
+static void experts_clear_queue(pn_experts *e)
+{
+    for (uint32_t i = e->head; i != EXPERT_NONE; i = e->parts[i].next)
+        experts_empty(experts_owner(e, i), &e->parts[i]);
+    e->head = e->tail = EXPERT_NONE;
+}
+
+/* Grow first: that may fail. */
+static pn_status experts_set_slots(pn_experts *e, uint64_t most, pn_err *err)
+{
+    uint64_t sum;
+    for (size_t i = 0; i < e->n_layers; i++) {
+        pn_expert_layer *l = &e->layers[i];
+        uint32_t want = experts_slots(e, most, i, &sum), had = l->n_slots;
+        while (l->n_slots < want)
+            if (!experts_add_slot(e, l)) {
+                experts_free_slots(e, l, had);
+                return pn_fail_nomem(err, "experts", l->slot_bytes);
+            }
+    }
+    for (size_t i = 0; i < e->n_layers; i++) {
+        uint32_t want = experts_slots(e, most, i, &sum);
+        experts_forget(e, &e->layers[i], want);
+        experts_free_slots(e, &e->layers[i], want);
+    }
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_experts_resize(pn_experts *e, uint64_t most, pn_err *err)
+{
+    uint64_t now = 0;
+    if (most < pn_experts_floor(e))
+        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes for experts, at least %" PRIu64 " are needed", most, pn_experts_floor(e));
+    for (size_t i = 0; i < e->n_layers; i++)
+        now += e->layers[i].n_slots * e->layers[i].slot_bytes;
+    pn_reads_hold(e->reads, true);
+    experts_clear_queue(e);
+    pn_status st = experts_set_slots(e, most, err);
+    if (st)
+        (void)experts_set_slots(e, now, NULL);          /* shrinks, so it cannot fail */
+    pn_reads_hold(e->reads, false);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_experts_start(pn_experts *e, uint64_t most, pn_err *err)
+{
+    if (!e->n_layers)
+        return PN_OK;
+    if (most < pn_experts_floor(e))
+        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes for experts, at least %" PRIu64 " are needed", most, pn_experts_floor(e));
+    e->parts = pn_mem_calloc(e->mem, PN_ACCT_MISC, e->n_parts, sizeof *e->parts);
+    bool ok = e->parts != NULL;
+    for (size_t i = 0; i < e->n_stacks && ok; i++) {
+        pn_expert_stack *s = &e->stacks[i];
+        s->slot_of = pn_mem_calloc(e->mem, PN_ACCT_MISC, e->layers[s->layer].n_expert, sizeof *s->slot_of);
+        ok = s->slot_of != NULL;
+    }
+    for (size_t i = 0; i < e->n_layers && ok; i++) {
+        pn_expert_layer *l = &e->layers[i];
+        l->slots = pn_mem_calloc(e->mem, PN_ACCT_MISC, l->n_expert, sizeof *l->slots);
+        l->wanted = pn_mem_calloc(e->mem, PN_ACCT_MISC, 3 * (uint64_t)l->n_expert, sizeof *l->wanted);
+        ok = l->slots && l->wanted;
+        l->heat = ok ? l->wanted + l->n_expert : NULL;
+        l->last = ok ? l->heat + l->n_expert : NULL;
+    }
+    return ok ? experts_set_slots(e, most, err) : pn_fail_nomem(err, "a table of experts", e->n_parts * sizeof *e->parts);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Promises and reads, with the lock held
+ * ------------------------------------------------------------------------------------------ */
+
+static uint32_t experts_heat(const pn_expert_layer *l, uint32_t expert)
+{
+    uint32_t halvings = (l->clock - l->last[expert]) / EXPERT_HALF;
+    return halvings > 31 ? 0 : l->heat[expert] >> halvings;
+}
+
+/* An idle part: an empty one, else the one whose expert has the least heat, or of those the longest unused. */
+static uint32_t experts_victim(pn_experts *e, const pn_expert_layer *l, const pn_expert_stack *s)
+{
+    uint32_t best = EXPERT_NONE, least = 0;
+    for (uint32_t i = 0; i < l->n_slots; i++) {
+        const pn_expert_part *p = experts_part(e, s, i);
+        if (p->state == EXPERT_WANTED || p->state == EXPERT_READING || atomic_load(&p->left))
+            continue;
+        if (p->state == EXPERT_EMPTY || p->state == EXPERT_FAILED)
+            return i;
+        uint32_t heat = experts_heat(l, p->expert);
+        if (best == EXPERT_NONE || heat < least ||
+            (heat == least && l->last[p->expert] < l->last[experts_part(e, s, best)->expert])) {
+            best = i;
+            least = heat;
+        }
+    }
+    return best;
+}
+
+static void experts_queue(pn_experts *e, pn_expert_part *p)
+{
+    uint32_t i = (uint32_t)(p - e->parts);
+    p->state = EXPERT_WANTED;
+    p->next = EXPERT_NONE;
+    if (e->head == EXPERT_NONE)
+        e->head = i;
+    else
+        e->parts[e->tail].next = i;
+    e->tail = i;
+}
+
+/* The expert's part if it has one, in which it is or will be. */
+static pn_expert_part *experts_find(pn_experts *e, const pn_expert_stack *s, uint32_t expert)
+{
+    uint32_t slot = atomic_load(&s->slot_of[expert]);
+    return slot ? experts_part(e, s, slot - 1) : NULL;
+}
+
+/* A part of its own; NULL: none is idle. */
+static pn_expert_part *experts_replace(pn_experts *e, const pn_expert_layer *l, const pn_expert_stack *s, uint32_t expert)
+{
+    uint32_t slot = experts_victim(e, l, s);
+    if (slot == EXPERT_NONE)
+        return NULL;
+    pn_expert_part *p = experts_part(e, s, slot);
+    experts_empty(s, p);
+    uint64_t from = s->offset + expert * s->slice_bytes;
+    p->expert = expert;
+    p->skip = from % PN_DIRECT_ALIGN;
+    p->extent = pn_extent_of(s->part, from, s->slice_bytes, 0);
+    atomic_store(&s->slot_of[expert], slot + 1);
+    experts_queue(e, p);
+    return p;
+}
+
+static void experts_promise(pn_experts *e, pn_expert_stack *s)
+{
+    const pn_expert_layer *l = &e->layers[s->layer];
+    for (; s->promised < l->n_wanted; s->promised++) {
+        uint32_t expert = l->wanted[s->promised];
+        pn_expert_part *p = experts_find(e, s, expert);
+        if (!p)
+            p = experts_replace(e, l, s, expert);
+        if (!p)
+            break;
+        if (p->state == EXPERT_READY)
+            pn_reads_tell(e->reads);
+        atomic_store(&p->left, s->rows);
+    }
+    pn_reads_kick(e->reads);
+}
+
+static bool experts_take(void *self, pn_read_job *job)
+{
+    pn_experts *e = self;
+    if (e->head == EXPERT_NONE)
+        return false;
+    pn_expert_part *p = &e->parts[e->head];
+    *job = (pn_read_job){.extents = &p->extent, .n = 1, .item = e->head, .dst = p->data};
+    e->head = p->next;
+    if (e->head == EXPERT_NONE)
+        e->tail = EXPERT_NONE;
+    p->state = EXPERT_READING;
+    return true;
+}
+
+static void experts_done(void *self, uint32_t item, bool ok)
+{
+    pn_experts *e = self;
+    pn_expert_part *p = &e->parts[item];
+    p->state = ok ? EXPERT_READY : EXPERT_FAILED;
+    atomic_store_explicit(&p->tag, (p->expert + 1) | (ok ? 0 : EXPERT_BAD), memory_order_release);
+    if (!atomic_load(&p->left))                 /* for a step that was torn: the part is idle */
+        experts_promise(e, experts_owner(e, item));
+}
+
+PN_INTERNAL pn_read_source pn_experts_source(pn_experts *e) { return (pn_read_source){e, experts_take, experts_done}; }
+
+/* ------------------------------------------------------------------------------------------
+ * A step
+ * ------------------------------------------------------------------------------------------ */
+
+/* A stack as the layer's next use finds it: promises of a step that was torn are void, failures forgotten. */
+static void experts_renew(pn_experts *e, const pn_expert_layer *l, pn_expert_stack *s)
+{
+    s->promised = 0;
+    for (uint32_t i = 0; i < l->n_slots; i++) {
+        pn_expert_part *p = experts_part(e, s, i);
+        atomic_store(&p->left, 0);
+        if (p->state == EXPERT_FAILED)
+            experts_empty(s, p);
+    }
+}
+
+/* Those that are there come first, each half in the order it had; counts both. */
+static void experts_order(pn_experts *e, pn_expert_layer *l, uint32_t *experts, uint32_t n)
+{
+    uint32_t k = 0;
+    for (int there = 1; there >= 0; there--)
+        for (uint32_t i = 0; i < n; i++) {
+            const pn_expert_part *p = experts_find(e, &e->stacks[l->stack0], experts[i]);
+            if ((p && p->state == EXPERT_READY) == there)
+                l->wanted[k++] = experts[i];
+            if (there && p)
+                e->hits++;
+            else if (there) {
+                e->misses++;
+                for (uint32_t s = 0; s < l->n_stacks; s++)
+                    e->missed_bytes += e->stacks[l->stack0 + s].slice_bytes;
+            }
+        }
+    memcpy(experts, l->wanted, n * sizeof *experts);
+    l->n_wanted = n;
+}
+
+PN_INTERNAL void pn_experts_want(pn_experts *e, uint32_t w, uint32_t *experts, uint32_t n)
+{
+    if (!e->parts || !e->stack_of[w])
+        return;
+    pn_expert_layer *l = &e->layers[e->stacks[e->stack_of[w] - 1].layer];
+    pn_mutex_lock(&e->reads->lock);
+    for (uint32_t k = 0; k < l->n_stacks; k++)
+        experts_renew(e, l, &e->stacks[l->stack0 + k]);
+    experts_order(e, l, experts, n);
+    l->clock++;
+    for (uint32_t i = 0; i < n; i++) {
+        l->heat[experts[i]] = experts_heat(l, experts[i]) + EXPERT_USE;
+        l->last[experts[i]] = l->clock;
+    }
+    for (uint32_t k = 0; k < l->n_stacks; k++)
+        experts_promise(e, &e->stacks[l->stack0 + k]);
+    pn_mutex_unlock(&e->reads->lock);
+}
+
+PN_INTERNAL pn_lease_state pn_experts_acquire(pn_experts *e, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
+{
+    const pn_expert_stack *s = &e->stacks[e->stack_of[w] - 1];
+    uint32_t expert = (uint32_t)(row0 / s->rows), r = (uint32_t)(row0 % s->rows), slot = atomic_load(&s->slot_of[expert]);
+    if (!slot)
+        return PN_LEASE_WAIT;
+    pn_expert_part *p = experts_part(e, s, slot - 1);
+    unsigned tag = atomic_load_explicit(&p->tag, memory_order_acquire);
+    if (tag == ((expert + 1) | EXPERT_BAD))
+        return PN_LEASE_FAIL;
+    if (tag != expert + 1 || !atomic_load(&p->left))        /* there, but not promised: it may go any moment */
+        return PN_LEASE_WAIT;
+    *out = (pn_lease){.ptr = p->data + p->skip + r * s->row_bytes, .row0 = row0, .rows = (uint32_t)PN_MIN(n, (uint64_t)(s->rows - r)),
+                      .block = (uint32_t)(p - e->parts)};
+    return PN_LEASE_OK;
+}
+
+PN_INTERNAL void pn_experts_release(pn_experts *e, const pn_lease *l)
+{
+    if (atomic_fetch_sub(&e->parts[l->block].left, l->rows) != l->rows)
+        return;
+    pn_mutex_lock(&e->reads->lock);
+    experts_promise(e, experts_owner(e, l->block));
+    pn_mutex_unlock(&e->reads->lock);
+}
+
+#undef EXPERT_BAD
+#undef EXPERT_NONE
+#endif
+
+/* ---- Begin store/pn_stream.c ---- */
+#ifndef PN_DROP_STORE_PN_STREAM_C
+#define PN_DROP_STORE_PN_STREAM_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes store/pn_stream.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_err.h */
+
+/* Whose a lease is: in the upper bits of its block.  A pinned row's block has all bits set. */
+enum { STREAM_RING = 0, STREAM_ROWS, STREAM_EXPERTS, STREAM_PINNED };
+#define STREAM_SHIFT 30
+
+enum { STREAM_FEW_ROWS = 4 };                   /* a step of no more decodes: its time is that of a token */
+static const double stream_prime_seconds = 0.5;
+
+typedef struct stream_setup {
+    pn_stream *s;
+    const pn_weight *weights;
+    const pn_dir_tensor *const *tensors;
+    uint32_t index;             /* operand by which the last stack's rows were chosen: one layer has one */
+    const pn_plan *plan;        /* of that operand */
+} stream_setup;
+
+/* ------------------------------------------------------------------------------------------
+ * Layout
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status stream_add(stream_setup *u, const pn_plan *plan, const pn_op *op, pn_err *err)
+{
+    pn_stream *s = u->s;
+    if (op->code != PN_OP_EMBED && op->code != PN_OP_MATMUL && op->code != PN_OP_MOE_MATMUL)
+        return PN_OK;
+    const pn_weight *weight = &u->weights[op->w];
+    uint32_t part = u->tensors[op->w]->part;
+    uint64_t offset = u->tensors[op->w]->t->offset;
+    if (op->code == PN_OP_EMBED) {
+        if (s->rows.weight != PN_NO_WEIGHT && s->rows.weight != op->w)
+            return pn_fail(err, PN_E_UNSUPPORTED, "'%s' and another embedding cannot both be streamed", weight->name);
+        pn_rows_open(&s->rows, s->mem, &s->reads, op->w, weight, part, offset);
+        return PN_OK;
+    }
+    if (op->code == PN_OP_MATMUL) {
+        if (s->ring.weights[op->w].n_pieces)
+            return pn_fail(err, PN_E_UNSUPPORTED, "'%s' is multiplied by twice in a step: it cannot be streamed", weight->name);
+        return pn_ring_append(&s->ring, op->w, weight, part, offset, err);
+    }
+    bool new_layer = u->plan != plan || u->index != op->b;
+    u->plan = plan;
+    u->index = op->b;
+    return pn_experts_append(&s->experts, op->w, weight, part, offset, new_layer, op->u.moe.n_expert, op->u.moe.n_used, err);
+}
+
+static void stream_defaults(pn_stream_params *p, const pn_experts *e)
+{
+    p->block_bytes = pn_align_up(p->block_bytes ? p->block_bytes : PN_STREAM_BLOCK, PN_DIRECT_ALIGN);
+    p->depth = p->depth ? PN_MIN(p->depth, (uint32_t)PN_RING_DEPTH_MAX) : PN_STREAM_DEPTH;
+    if (e && !p->expert_bytes)
+        p->expert_bytes = PN_MAX(pn_experts_floor(e), pn_experts_all(e) / 4);
+}
+
+PN_INTERNAL pn_status pn_stream_open(pn_stream *s, pn_mem *mem, const pn_weight *weights, const pn_dir_tensor *const *tensors,
+                                     uint32_t n, const pn_plan *plans, uint32_t n_plans, const pn_stream_params *p, pn_err *err)
+{
+    memset(s, 0, sizeof *s);
+    s->mem = mem;
+    s->p = *p;
+    stream_defaults(&s->p, NULL);
+    pn_rows_open(&s->rows, mem, &s->reads, PN_NO_WEIGHT, NULL, 0, 0);
+    stream_setup u = {.s = s, .weights = weights, .tensors = tensors};
+    pn_status st = pn_ring_open(&s->ring, mem, &s->reads, n, s->p.block_bytes, s->p.depth, err);
+    if (!st)
+        st = pn_experts_open(&s->experts, mem, &s->reads, n, err);
+    for (uint32_t k = 0; k < n_plans; k++)
+        for (uint32_t i = 0; i < plans[k].n_ops && !st; i++)
+            st = stream_add(&u, &plans[k], &plans[k].ops[i], err);
+    stream_defaults(&s->p, &s->experts);
+    if (!st && s->experts.n_layers && s->p.expert_bytes < pn_experts_floor(&s->experts))
+        st = pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes for experts: a token needs %" PRIu64, s->p.expert_bytes, pn_experts_floor(&s->experts));
+    if (st)
+        pn_stream_close(s);
+    return st;
+}
+
+PN_INTERNAL void pn_stream_close(pn_stream *s)
+{
+    if (!s->mem)
+        return;
+    pn_reads_stop(&s->reads);
+    pn_experts_close(&s->experts);
+    pn_rows_close(&s->rows);
+    pn_ring_close(&s->ring);
+    pn_reads_close(&s->reads);
+    s->mem = NULL;
+}
+
+PN_INTERNAL pn_stream_bytes pn_stream_needs(const pn_stream *s)
+{
+    return (pn_stream_bytes){.pinned = pn_ring_pinnable(&s->ring, s->p.pin_bytes),
+                             .experts = pn_experts_memory(&s->experts, s->p.expert_bytes),
+                             .experts_floor = pn_experts_floor(&s->experts),
+                             .stage = pn_ring_memory(&s->ring) + pn_rows_memory(&s->rows),
+                             .streamed = pn_ring_unpinned(&s->ring, s->p.pin_bytes)};
+}
+
+/* Until the ring is full: that is a first sample of the disk's speed. */
+static void stream_prime(pn_stream *s)
+{
+    double until = pn_os_now() + stream_prime_seconds;
+    for (bool full = false; !full && pn_os_now() < until;) {
+        pn_reads_wait(&s->reads, until);
+        pn_mutex_lock(&s->reads.lock);
+        full = pn_ring_full(&s->ring);
+        pn_mutex_unlock(&s->reads.lock);
+    }
+    s->reads.waited = 0;
+}
+
+PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *err)
+{
+    pn_status st = pn_reads_open(&s->reads, s->mem, file, err);
+    if (!st)
+        st = pn_ring_pin(&s->ring, s->p.pin_bytes, err);
+    if (!st)
+        st = pn_rows_start(&s->rows, err);
+    if (!st)
+        st = pn_experts_start(&s->experts, s->p.expert_bytes, err);
+    if (!st)
+        st = pn_ring_start(&s->ring, err);
+    if (st)
+        return st;
+    pn_reads_add(&s->reads, pn_rows_source(&s->rows));
+    pn_reads_add(&s->reads, pn_experts_source(&s->experts));
+    pn_reads_add(&s->reads, pn_ring_source(&s->ring));
+    pn_reads_start(&s->reads, PN_STREAM_READERS);
+    stream_prime(s);
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * How fast
+ * ------------------------------------------------------------------------------------------ */
+
+static void stream_average(double *mean, double sample, bool first) { *mean = first ? sample : 0.8 * *mean + 0.2 * sample; }
+
+PN_INTERNAL void pn_stream_stepped(pn_stream *s, uint32_t rows, double seconds)
+{
+    if (rows > STREAM_FEW_ROWS)
+        return;
+    pn_mutex_lock(&s->reads.lock);
+    stream_average(&s->compute, PN_MAX(seconds - (s->reads.waited - s->waited), 0.0), !s->timed);
+    stream_average(&s->miss_bytes, (double)(s->experts.missed_bytes - s->missed), !s->timed);
+    s->timed = true;
+    pn_mutex_unlock(&s->reads.lock);
+}
+
+/* Before anything was measured: every expert as likely as any other. */
+static double stream_miss_bytes(const pn_stream *s)
+{
+    double sum = 0;
+    for (size_t i = 0; i < s->experts.n_layers && !s->timed; i++) {
+        const pn_expert_layer *l = &s->experts.layers[i];
+        sum += (double)l->slot_bytes * l->n_used * (1 - (double)l->n_slots / l->n_expert);
+    }
+    return s->timed ? s->miss_bytes : sum;
+}
+
+PN_INTERNAL void pn_stream_report(pn_stream *s, pn_residency_info *out)
+{
+    pn_mutex_lock(&s->reads.lock);
+    out->pinned_bytes = s->ring.pinned_bytes;
+    out->ring_bytes = s->ring.memory_bytes + s->rows.memory_bytes;
+    for (size_t i = 0; i < s->experts.n_layers; i++)
+        out->expert_bytes += s->experts.layers[i].slot_bytes * s->experts.layers[i].n_slots;
+    out->step_bytes = pn_ring_streamed(&s->ring);
+    out->disk_bytes_per_second = s->reads.rate;
+    out->compute_seconds = s->compute;
+    double read = s->reads.rate > 0 ? ((double)out->step_bytes + stream_miss_bytes(s)) / s->reads.rate : 0;
+    double step = PN_MAX(s->compute, read);
+    out->expected_tps = step > 0 ? 1 / step : 0;
+    out->expert_hits = s->experts.hits;
+    out->expert_misses = s->experts.misses;
+    out->stream_bytes = s->reads.bytes;
+    out->stream_wait_seconds = s->reads.waited;
+    pn_mutex_unlock(&s->reads.lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Leases
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_stream_begin(pn_stream *s, const pn_plan *plan, const pn_step *step)
+{
+    pn_mutex_lock(&s->reads.lock);
+    s->waited = s->reads.waited;
+    s->missed = s->experts.missed_bytes;
+    pn_mutex_unlock(&s->reads.lock);
+    pn_rows_begin(&s->rows, plan, step);
+    pn_ring_begin(&s->ring, plan, step);
+}
+
+PN_INTERNAL pn_lease_state pn_stream_acquire(pn_stream *s, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
+{
+    if (!s->experts.stack_of[w])
+        return pn_ring_acquire(&s->ring, w, row0, n, out);
+    pn_lease_state st = pn_experts_acquire(&s->experts, w, row0, n, out);
+    if (st == PN_LEASE_OK)
+        out->block |= (uint32_t)STREAM_EXPERTS << STREAM_SHIFT;
+    return st;
+}
+
+PN_INTERNAL pn_lease_state pn_stream_pick(pn_stream *s, uint64_t row, uint32_t i_token, pn_lease *out)
+{
+    pn_lease_state st = pn_rows_pick(&s->rows, row, i_token, out);
+    if (st == PN_LEASE_OK)
+        out->block |= (uint32_t)STREAM_ROWS << STREAM_SHIFT;
+    return st;
+}
+
+PN_INTERNAL void pn_stream_want(pn_stream *s, uint32_t w, uint32_t *experts, uint32_t n)
+{
+    pn_experts_want(&s->experts, w, experts, n);
+}
+
+PN_INTERNAL void pn_stream_release(pn_stream *s, const pn_lease *l)
+{
+    pn_lease own = *l;
+    own.block &= ((uint32_t)1 << STREAM_SHIFT) - 1;
+    switch (l->block >> STREAM_SHIFT) {
+    case STREAM_ROWS: pn_rows_release(&s->rows, &own); break;
+    case STREAM_EXPERTS: pn_experts_release(&s->experts, &own); break;
+    case STREAM_RING: pn_ring_release(&s->ring, &own); break;
+    default: break;
+    }
+}
+
+#undef STREAM_SHIFT
+#endif
+
 /* ---- Begin store/pn_residency.c ---- */
 #ifndef PN_DROP_STORE_PN_RESIDENCY_C
 #define PN_DROP_STORE_PN_RESIDENCY_C
@@ -52383,6 +54659,16 @@ PN_INTERNAL const pn_arch *pn_arch_at(size_t i)
 /* includes base/pn_err.h */
 
 enum { RESIDENCY_CHUNK = 4 << 20 };     /* bytes read between two progress reports */
+
+static void residency_begin(void *store, const pn_plan *plan, const pn_step *step) { (void)store, (void)plan, (void)step; }
+static void residency_want(void *store, uint32_t stack, uint32_t *experts, uint32_t n) { (void)store, (void)stack, (void)experts, (void)n; }
+
+static pn_lease_state residency_pick(void *store, uint32_t w, uint64_t row, uint32_t i_token, pn_lease *out)
+{
+    pn_residency_store *s = store;
+    (void)i_token;
+    return s->host.acquire(s, w, row, 1, out);
+}
 
 static pn_lease_state residency_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
 {
@@ -52411,6 +54697,33 @@ static void residency_ring_release(void *store, pn_lease *l)
     memset(s->ring, 0xDB, (size_t)s->ring_bytes);       /* nobody may look at it any more */
     l->ptr = NULL;
     atomic_flag_clear_explicit(&s->ring_busy, memory_order_release);
+}
+
+static void residency_stream_begin(void *store, const pn_plan *plan, const pn_step *step)
+{
+    pn_stream_begin(((pn_residency_store *)store)->stream, plan, step);
+}
+
+static pn_lease_state residency_stream_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
+{
+    return pn_stream_acquire(((pn_residency_store *)store)->stream, w, row0, n, out);
+}
+
+static pn_lease_state residency_stream_pick(void *store, uint32_t w, uint64_t row, uint32_t i_token, pn_lease *out)
+{
+    (void)w;
+    return pn_stream_pick(((pn_residency_store *)store)->stream, row, i_token, out);
+}
+
+static void residency_stream_want(void *store, uint32_t stack, uint32_t *experts, uint32_t n)
+{
+    pn_stream_want(((pn_residency_store *)store)->stream, stack, experts, n);
+}
+
+static void residency_stream_release(void *store, pn_lease *l)
+{
+    pn_stream_release(((pn_residency_store *)store)->stream, l);
+    l->ptr = NULL;
 }
 
 static uint64_t residency_matrix_bytes(const pn_residency_store *s, uint32_t i)
@@ -52475,22 +54788,65 @@ static pn_status residency_open_ring(pn_residency_store *s, uint32_t lease_rows,
     return PN_OK;
 }
 
+static pn_status residency_new_stream(const pn_residency_store *s, const pn_residency_params *p, pn_stream **out, pn_err *err)
+{
+    pn_stream *stream = pn_mem_alloc(s->mem, PN_ACCT_MISC, sizeof *stream);
+    if (!stream)
+        return pn_fail_nomem(err, "a streamer", sizeof *stream);
+    pn_status st = pn_stream_open(stream, s->mem, s->weights, s->tensors, s->n, p->plans, p->n_plans, &p->stream, err);
+    if (!st)
+        st = pn_stream_start(stream, s->file, err);
+    if (st) {
+        pn_stream_close(stream);
+        pn_mem_free(s->mem, PN_ACCT_MISC, stream, sizeof *stream);
+        return st;
+    }
+    *out = stream;
+    return PN_OK;
+}
+
+static void residency_free_stream(pn_residency_store *s)
+{
+    if (s->stream)
+        pn_stream_close(s->stream);
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->stream, sizeof *s->stream);
+    s->stream = NULL;
+}
+
+static void residency_free_anon(pn_residency_store *s)
+{
+    pn_mem_free(s->mem, PN_ACCT_WEIGHTS, s->anon, (size_t)s->anon_bytes);
+    s->anon = NULL;
+}
+
+/* What the device calls, for weights that are all there or for streamed ones. */
+static void residency_set_host(pn_residency_store *s)
+{
+    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .begin = residency_begin,
+                            .acquire = residency_acquire, .pick = residency_pick, .want = residency_want, .release = residency_release};
+    if (s->stream)
+        s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .piece_bytes = s->stream->p.block_bytes / 4,
+                                .begin = residency_stream_begin, .acquire = residency_stream_acquire, .pick = residency_stream_pick,
+                                .want = residency_stream_want, .release = residency_stream_release};
+}
+
 PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_weights *file,
                                         const pn_weight *weights, const pn_dir_tensor *const *tensors, uint32_t n,
                                         const pn_residency_params *p, pn_err *err)
 {
     *s = (pn_residency_store){.mem = mem, .file = file, .weights = weights, .tensors = tensors, .n = n};
     atomic_flag_clear(&s->ring_busy);
-    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s,
-                            .acquire = residency_acquire, .release = residency_release};
     s->base = pn_mem_calloc(mem, PN_ACCT_MISC, n, sizeof *s->base);
     pn_status st = PN_OK;
     if (!s->base)
         st = pn_fail_nomem(err, "a weight table", n * sizeof *s->base);
     bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && file->parts[0].src.read);
-    if (!st)
+    if (!st && p->mode == PN_RESIDENCY_STREAM)
+        st = residency_new_stream(s, p, &s->stream, err);
+    else if (!st)
         st = anon ? residency_read_all(s, p, err) : residency_map_all(s, p, err);
-    if (!st && p->lease_rows)
+    residency_set_host(s);
+    if (!st && p->lease_rows && !s->stream)
         st = residency_open_ring(s, p->lease_rows, err);
     if (st)
         pn_residency_close(s);
@@ -52502,10 +54858,99 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
     if (!s->mem)
         return;
     pn_mem_free(s->mem, PN_ACCT_MISC, s->base, s->n * sizeof *s->base);
-    pn_mem_free(s->mem, PN_ACCT_WEIGHTS, s->anon, (size_t)s->anon_bytes);
+    residency_free_anon(s);
     pn_mem_free(s->mem, PN_ACCT_STAGE, s->ring, (size_t)s->ring_bytes);
+    residency_free_stream(s);
     s->base = NULL;
     s->mem = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Between steps
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status residency_to_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    pn_status st = residency_new_stream(s, p, &s->stream, err);
+    if (st)
+        return st;
+    residency_free_anon(s);
+    for (uint32_t i = 0; i < s->n; i++)
+        s->base[i] = NULL;
+    for (uint32_t i = 0; i < s->file->n_parts; i++)
+        if (s->file->parts[i].map_owned)
+            pn_os_drop_cache(&s->file->parts[i].file, s->file->parts[i].map);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    pn_status st = PN_OK;
+    if (p->lease_rows || s->lease_rows || (p->mode != PN_RESIDENCY_MAP && p->mode != PN_RESIDENCY_STREAM))
+        return pn_fail(err, PN_E_UNSUPPORTED, "weights change to mapped or streamed ones only");
+    if (p->mode == PN_RESIDENCY_STREAM && !s->stream)
+        st = residency_to_stream(s, p, err);
+    else if (p->mode == PN_RESIDENCY_MAP && s->stream) {
+        st = residency_map_all(s, p, err);
+        if (!st)
+            residency_free_stream(s);
+    }
+    residency_set_host(s);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err)
+{
+    *done = true;
+    if (!s->stream)
+        return pn_fail(err, PN_E_STATE, "nothing is streamed");
+    pn_ring *g = &s->stream->ring;
+    uint64_t now = g->pinned_bytes, most = PN_MAX(g->bytes / 20, 2 * g->block_bytes);
+    uint64_t next = pin_bytes > now ? now + PN_MIN(pin_bytes - now, most) : now - PN_MIN(now - pin_bytes, most);
+    pn_status st = pn_ring_pin(g, next, err);
+    if (st)
+        return st;
+    s->stream->p.pin_bytes = next;
+    *done = next == pin_bytes || g->pinned_bytes == pn_ring_pinnable(g, pin_bytes);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err)
+{
+    if (!s->stream)
+        return pn_fail(err, PN_E_STATE, "nothing is streamed");
+    pn_status st = pn_experts_resize(&s->stream->experts, bytes, err);
+    if (!st)
+        s->stream->p.expert_bytes = bytes;
+    return st;
+}
+
+PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline)
+{
+    if (s->stream)
+        pn_reads_wait(&s->stream->reads, deadline);
+}
+
+PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds)
+{
+    if (s->stream)
+        pn_stream_stepped(s->stream, rows, seconds);
+}
+
+PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out)
+{
+    *out = (pn_residency_info){.mode = s->stream ? PN_RESIDENCY_STREAM : s->anon ? PN_RESIDENCY_ANON : PN_RESIDENCY_MAP};
+    if (s->stream)
+        pn_stream_report(s->stream, out);
+}
+
+PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err)
+{
+    pn_mutex_lock(&s->stream->reads.lock);
+    if (err)
+        *err = s->stream->reads.err;
+    pn_mutex_unlock(&s->stream->reads.lock);
+    return PN_E_IO;
 }
 #endif
 
@@ -54051,7 +56496,7 @@ static uint32_t ops_embed(pn_exec *x, const pn_op *op, uint32_t r0, uint32_t r1)
     const pn_weight *W = &x->plan->weights[op->w];
     for (uint32_t r = r0; r < r1; r++) {
         pn_lease l;
-        pn_lease_state s = x->host->acquire(x->host->store, op->w, (uint64_t)x->step->tokens[r], 1, &l);
+        pn_lease_state s = x->host->pick(x->host->store, op->w, (uint64_t)x->step->tokens[r], r, &l);
         if (s != PN_LEASE_OK) {
             ops_no_lease(x, s);
             return r - r0;
@@ -54297,6 +56742,8 @@ static uint32_t ops_mm_chunk(const pn_exec *x, const pn_weight *W, uint32_t n_ou
         return CPU_MM_ROWS;
     uint64_t share = (n_out + 4u * x->n_lanes - 1) / (4u * x->n_lanes);
     uint64_t least = (CPU_MM_BYTES + W->row_bytes - 1) / W->row_bytes;
+    if (x->host->piece_bytes)           /* lanes share what little of the matrix is there */
+        share = PN_MIN(share, x->host->piece_bytes / W->row_bytes);
     uint64_t rows = pn_align_up(PN_MAX(PN_MAX(share, least), 1u), 16);
     return (uint32_t)PN_MIN(rows, 1u << 20);
 }
@@ -54400,6 +56847,7 @@ static void ops_moe_group(pn_exec *x, const pn_op *op)
     }
     memmove(i.start + 1, i.start, E * sizeof *i.start);     /* starts moved one on; shift them back */
     i.start[0] = 0;
+    x->host->want(x->host->store, op->u.moe.stack, i.active, *i.n_active);
 }
 
 static uint32_t ops_moe_blocks(const pn_exec *x, const pn_op *op, uint32_t *per)
@@ -54644,6 +57092,7 @@ static pn_status cpu_submit(pn_device *d, const pn_plan *plan, const pn_step *st
             x->n_chunks[g] = pn_cpu_op_chunks(x, &plan->ops[grp->op0]);
         atomic_init(&x->next[g], 0u);
     }
+    host->begin(host->store, plan, step);
     d->busy = true;
     *out = x;
     return PN_OK;
@@ -56876,6 +59325,41 @@ static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn
     return d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
 }
 
+/* Weights that are streamed: what of them is in memory. */
+static pn_status plan_stream(const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
+{
+    const pn_stream_params sp = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
+                                 .expert_bytes = p->expert_cache_bytes};
+    pn_plan plan;
+    pn_stream s;
+    pn_status st = pn_desc_plan(d, &plan, 1, 1, d->n_ctx_train, p->exact != 0, err);
+    if (st)
+        return st;
+    st = pn_stream_open(&s, d->mem, d->weights, d->tensors, (uint32_t)d->n_weights, &plan, 1, &sp, err);
+    pn_plan_free(&plan, d->mem);
+    if (st)
+        return st;
+    pn_stream_bytes n = pn_stream_needs(&s);
+    o->pinned_bytes = n.pinned;
+    o->stage_bytes = n.stage;
+    o->expert_bytes = n.experts;
+    o->expert_floor_bytes = n.experts_floor;
+    o->streamed_bytes = n.streamed;
+    pn_stream_close(&s);
+    return PN_OK;
+}
+
+/* Memory of the weights, mapped or not, and the least it can be. */
+static uint64_t plan_resident(const pn_plan_info *o)
+{
+    return o->stage_bytes ? o->pinned_bytes + o->stage_bytes + o->expert_bytes : o->weight_bytes;
+}
+
+static uint64_t plan_resident_floor(const pn_plan_info *o)
+{
+    return o->stage_bytes ? o->stage_bytes + o->expert_floor_bytes : o->weight_bytes;
+}
+
 /* Largest context (a multiple of a page) for which everything fits in `available`. */
 static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t n_threads, bool exact)
 {
@@ -56885,7 +59369,7 @@ static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t 
         pn_session_need n;
         bool ok = pn_session_needs(d, mid * PLAN_CTX_STEP, p->n_batch, n_threads, p->kv_type, exact, &n, NULL) == PN_OK;
         if (ok && plan_mapped_file_anon(d, p->vocab_bytes, &n, p->n_sessions) + pn_sched_bytes(p->n_sessions, p->n_batch, d->n_vocab) +
-                      p->weight_bytes <= p->available_bytes)
+                      plan_resident(p) <= p->available_bytes)
             lo = mid;
         else
             hi = mid - 1;
@@ -56922,7 +59406,10 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_vocab = d->n_vocab;
     pn_session_need n, floor_need;
     pn_need embed;
-    st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
+    if (p->residency == PN_RESIDENCY_STREAM)
+        st = plan_stream(d, p, o, err);
+    if (!st)
+        st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
     uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
     if (!st)
         st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_part, &embed, err);
@@ -56942,8 +59429,10 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     uint64_t together = pn_sched_bytes(o->n_sessions, o->n_batch, d->n_vocab);
     o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions + together;
     o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions) + together;
-    o->total_bytes = o->anon_bytes + d->weight_bytes;
-    o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + d->weight_bytes;
+    o->total_bytes = o->anon_bytes + plan_resident(o);
+    if (o->stage_bytes)         /* nothing of them is page cache */
+        o->anon_bytes = o->total_bytes;
+    o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + plan_resident_floor(o);
     return PN_OK;
 }
 
@@ -57478,16 +59967,65 @@ static void model_type_name(pn_model *m)
                 snprintf(m->type_name, sizeof m->type_name, "%s", presets[i].name);
 }
 
+static pn_stream_params model_stream_params(const pn_model_params *p)
+{
+    return (pn_stream_params){.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
+                              .expert_bytes = p->expert_cache_bytes};
+}
+
+/* The store's wishes; for streamed weights with the plans of all parts, which model_free_plans() frees. */
+static pn_status model_residency_params(pn_model *m, const pn_model_params *p, pn_plan plans[PN_MAX_PARTS], pn_residency_params *out, pn_err *err)
+{
+    pn_status st = PN_OK;
+    *out = (pn_residency_params){.mode = p->residency, .lease_rows = p->lease_rows, .progress = p->progress,
+                                 .progress_user = p->progress_user, .stream = model_stream_params(p), .plans = plans};
+    if (p->residency == PN_RESIDENCY_STREAM)
+        for (; out->n_plans < m->n_dies && !st; out->n_plans += !st)
+            st = pn_desc_plan_part(&m->desc, &plans[out->n_plans], m->desc.cut, out->n_plans, PN_RESULT_LOGITS, 1,
+                                   m->desc.n_ctx_train, m->exact, err);
+    return st;
+}
+
+static void model_free_plans(pn_model *m, pn_plan *plans, uint32_t n)
+{
+    while (n)
+        pn_plan_free(&plans[--n], pn_engine_mem(m->engine));
+}
+
+/* The page cache that mapped weights need. */
+static void model_note_map(pn_model *m)
+{
+    uint64_t bytes = m->store.anon || m->store.stream ? 0 : m->desc.weight_bytes;
+    pn_ledger_note_map(&m->engine->ledger, (int64_t)bytes - (int64_t)m->mapped_bytes);
+    m->mapped_bytes = bytes;
+}
+
 static pn_status model_open_weights(pn_model *m, const pn_model_params *p, pn_err *err)
 {
-    const pn_residency_params rp = {.mode = p->residency, .lease_rows = p->lease_rows, .progress = p->progress,
-                                    .progress_user = p->progress_user};
-    pn_status st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights,
-                                     m->desc.tensors, (uint32_t)m->desc.n_weights, &rp, err);
-    if (!st && !m->store.anon) {
-        m->mapped_bytes = m->desc.weight_bytes;
-        pn_ledger_note_map(&m->engine->ledger, (int64_t)m->mapped_bytes);
-    }
+    pn_plan plans[PN_MAX_PARTS];
+    pn_residency_params rp;
+    pn_status st = model_residency_params(m, p, plans, &rp, err);
+    if (!st)
+        st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights, m->desc.tensors,
+                               (uint32_t)m->desc.n_weights, &rp, err);
+    model_free_plans(m, plans, rp.n_plans);
+    if (!st)
+        model_note_map(m);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err)
+{
+    pn_plan plans[PN_MAX_PARTS];
+    pn_residency_params rp;
+    pn_status st = model_residency_params(m, p, plans, &rp, err);
+    pn_model_take(m);
+    if (!st)
+        st = pn_residency_convert(&m->store, &rp, err);
+    if (!st)
+        model_note_map(m);
+    pn_model_give(m);
+    model_free_plans(m, plans, rp.n_plans);
     return st;
 }
 
@@ -57532,7 +60070,7 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
 }
 
 /* With weights in memory of our own nothing is left of the file's mapping, metadata included. */
-static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON; }
+static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON && p->residency != PN_RESIDENCY_STREAM; }
 
 /* What the ladder finds. */
 static void model_list(pn_model *m)
@@ -57647,6 +60185,14 @@ PN_API pn_status pn_model_cap(pn_model *m, const pn_model_caps *caps, pn_err *er
     pn_params_copy(&m->caps, sizeof m->caps, caps, caps->size);
     pn_mutex_unlock(&m->lock);
     return PN_OK;
+}
+
+PN_API void pn_model_residency(pn_model *m, pn_residency_info *out)
+{
+    if (m->vocab_only)
+        *out = (pn_residency_info){.mode = PN_RESIDENCY_MAP};
+    else
+        pn_residency_report(&m->store, out);
 }
 
 PN_API const pn_file *pn_model_file(const pn_model *m) { return &m->file; }
@@ -58230,11 +60776,14 @@ PN_API void pn_session_cancel(pn_session *s)
 static pn_status session_advance(pn_session *s, const pn_device_ops *ops, pn_exec *x, uint32_t done, uint32_t total, pn_err *err)
 {
     for (;;) {
-        pn_exec_state st = ops->advance(x, pn_os_now() + session_slice);
+        double until = pn_os_now() + session_slice;
+        pn_exec_state st = ops->advance(x, until);
         if (st == PN_EXEC_DONE)
             return PN_OK;
         if (st == PN_EXEC_FAILED)
-            return pn_fail(err, PN_E_IO, "the weights of '%s' cannot be read", s->model->file.weights.parts[0].src.name);
+            return pn_residency_failed(&s->model->store, err);
+        if (st == PN_EXEC_WAIT_IO)
+            pn_residency_wait(&s->model->store, until);
         if (s->tick && s->tick(s->tick_user, done, total))
             atomic_store(&s->cancelled, true);
         if (st == PN_EXEC_CANCELLED || atomic_load(&s->cancelled))
@@ -58273,6 +60822,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
     pn_status st = PN_OK;
     pn_die_arrive(m->dies, m->n_dies);
     pn_model_take(m);
+    double began = pn_os_now();
     const pn_step step = {.tokens = p->tokens, .n_rows = p->n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
                           .n_outs = p->n_outs, .logits = p->out, .carry = m->carry};
     for (uint32_t i = 0; i < m->n_dies && !st; i++) {
@@ -58287,6 +60837,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
         die->ops->end(x);
     }
     (void)pn_die_computed(m->dies, m->n_dies, m->share, p->n);
+    pn_residency_stepped(&s->model->store, p->n, pn_os_now() - began);
     pn_model_give(m);
     pn_die_leave(m->dies, m->n_dies);
     if (!st) {
@@ -59966,6 +62517,7 @@ static void sched_finish(pn_sched *q)
 {
     pn_model *m = q->model;
     double took = pn_die_computed(m->dies, m->n_dies, m->share, q->n_rows);
+    pn_residency_stepped(&m->store, q->n_rows, pn_os_now() - q->began);
     pn_model_give(m);
     pn_mutex_lock(&q->lock);
     m->queue.served += took > 0 ? took : pn_os_now() - q->began;
@@ -60003,10 +62555,13 @@ static void sched_advance(pn_sched *q, double deadline)
     while (q->open) {
         const pn_device_ops *ops = q->model->dies[q->part]->ops;
         double until = pn_os_now() + sched_slice;
-        pn_exec_state x = ops->advance(q->exec, deadline > 0 ? PN_MIN(deadline, until) : until);
+        until = deadline > 0 ? PN_MIN(deadline, until) : until;
+        pn_exec_state x = ops->advance(q->exec, until);
+        if (x == PN_EXEC_WAIT_IO)
+            pn_residency_wait(&q->model->store, until);
         bool unwanted = sched_unwanted(q);
         if (x == PN_EXEC_FAILED)
-            q->st = pn_fail(&q->err, PN_E_IO, "the weights of '%s' cannot be read", q->model->file.weights.parts[0].src.name);
+            q->st = pn_residency_failed(&q->model->store, &q->err);
         else if (x == PN_EXEC_CANCELLED || (x != PN_EXEC_DONE && unwanted))
             q->st = pn_fail(&q->err, PN_E_CANCELLED, "cancelled in the middle of a step");
         else if (x != PN_EXEC_DONE && deadline > 0 && pn_os_now() >= deadline)

@@ -397,6 +397,14 @@ PN_API uint32_t pn_file_part_count(const pn_file *f);
  * The plan: every byte, before anything is loaded
  * ------------------------------------------------------------------------------------------ */
 
+typedef enum pn_residency {
+    PN_RESIDENCY_AUTO = 0,      /* map when the source is a file, else copy */
+    PN_RESIDENCY_MAP,           /* weights stay in the page cache, shared between processes */
+    PN_RESIDENCY_ANON,          /* weights are read into memory of their own */
+    PN_RESIDENCY_STREAM         /* weights that do not fit: some are pinned, the others are read in every step, past
+                                   the page cache, with the same bits */
+} pn_residency;
+
 typedef struct pn_plan_params {
     size_t size;
     uint32_t n_ctx;             /* tokens a session may hold; 0: the trained context */
@@ -408,6 +416,9 @@ typedef struct pn_plan_params {
     int exact;                  /* reference arithmetic (see pn_model_params) */
     const uint32_t *dies;       /* [n_dies] as for pn_model_params; available_bytes is what is free there, too */
     size_t n_dies;
+    pn_residency residency;     /* this and the next ones as for pn_model_params */
+    uint64_t pin_bytes, stream_block, expert_cache_bytes;
+    uint32_t stream_depth;
 } pn_plan_params;
 
 typedef struct pn_plan_info {
@@ -423,7 +434,7 @@ typedef struct pn_plan_info {
     uint64_t state_bytes;           /* recurrent state, all sessions */
     uint64_t scratch_bytes;         /* activations of the largest step, tiles of all threads, logits */
     uint64_t total_bytes;           /* weights (resident) + everything above */
-    uint64_t anon_bytes;            /* the part that is not page cache when weights are mapped */
+    uint64_t anon_bytes;            /* the part that is not page cache when weights are mapped or streamed */
     uint64_t floor_bytes;           /* one session, smallest context and batch */
     uint64_t available_bytes;       /* what this machine can give now; 0: unknown */
     uint32_t n_ctx, n_ctx_train, n_ctx_fits;    /* planned; trained; most that fits now (0: none) */
@@ -432,6 +443,11 @@ typedef struct pn_plan_info {
     int fits;                       /* total_bytes <= available_bytes */
     uint64_t embed_bytes;           /* what a session takes on top, in none of the sums above, once it has computed
                                        an embedding (pn_session_embed) */
+    /* PN_RESIDENCY_STREAM, in the sums above instead of weight_bytes: */
+    uint64_t pinned_bytes;          /* matrices that stay */
+    uint64_t stage_bytes;           /* the ring that the others pass through, rows of the embedding */
+    uint64_t expert_bytes, expert_floor_bytes;  /* cache of experts; the least it may be given */
+    uint64_t streamed_bytes;        /* read by every step, experts aside */
 } pn_plan_info;
 
 /* Header only; allocates a few KiB, touches no weights. */
@@ -449,12 +465,6 @@ PN_API pn_status pn_file_plan_dot(pn_file *f, const pn_plan_params *params, pn_w
 /* done and total in bytes.  Return nonzero to stop: loading then fails with PN_E_CANCELLED. */
 typedef int (*pn_progress_fn)(void *user, uint64_t done, uint64_t total);
 
-typedef enum pn_residency {
-    PN_RESIDENCY_AUTO = 0,      /* map when the source is a file, else copy */
-    PN_RESIDENCY_MAP,           /* weights stay in the page cache, shared between processes */
-    PN_RESIDENCY_ANON           /* weights are read into memory of their own */
-} pn_residency;
-
 typedef struct pn_model_params {
     size_t size;
     pn_residency residency;
@@ -467,6 +477,11 @@ typedef struct pn_model_params {
     const uint32_t *dies;       /* [n_dies] where it runs; none: where most bytes are free.  Two: the model is split,
                                    the first layers on the first, with the same bits */
     size_t n_dies;
+    /* PN_RESIDENCY_STREAM */
+    uint64_t pin_bytes;         /* most memory of matrices that stay; 0: none */
+    uint64_t stream_block;      /* bytes read at once; 0: 4 MiB.  Less than 1 MiB is slow, one row has to fit */
+    uint32_t stream_depth;      /* blocks, so many are read ahead; 0: 4, at most 64 */
+    uint64_t expert_cache_bytes;/* most memory of experts (MoE); 0: a quarter of them, or the least that works */
 } pn_model_params;
 
 /* Load a model.  `params` may be NULL.  The file handle may be closed afterwards. */
@@ -474,6 +489,21 @@ PN_API pn_status pn_model_load(pn_engine *e, const char *path, const pn_model_pa
                                pn_model **out, pn_err *err);
 PN_API pn_status pn_model_load_file(pn_file *f, const pn_model_params *params, pn_model **out, pn_err *err);
 PN_API void pn_model_free(pn_model *m);
+
+/* Where a model's weights are, and what streaming them comes to. */
+typedef struct pn_residency_info {
+    pn_residency mode;              /* never AUTO */
+    uint64_t pinned_bytes, ring_bytes, expert_bytes;    /* memory now; 0 unless streamed, as all that follows */
+    uint64_t step_bytes;            /* read by every step, experts aside */
+    double disk_bytes_per_second;   /* measured while reading */
+    double compute_seconds;         /* of a step of one row, without waiting; 0: there was none yet */
+    double expected_tps;            /* tokens a second of one sequence: 1 / max(compute, bytes / disk) */
+    uint64_t expert_hits, expert_misses;                /* by layer and expert, ever */
+    uint64_t stream_bytes;          /* read, ever */
+    double stream_wait_seconds;     /* steps have waited for reads, ever */
+} pn_residency_info;
+
+PN_API void pn_model_residency(pn_model *m, pn_residency_info *out);
 
 /* The file this model came from; borrowed, lives as long as the model. */
 PN_API const pn_file *pn_model_file(const pn_model *m);
@@ -1289,7 +1319,9 @@ typedef struct pn_server_model {
     uint32_t reasoning_budget;      /* most tokens of reasoning */
     pn_dtype kv_type;               /* with has_kv_type; else F16 */
     int has_kv_type;
-    pn_residency residency;
+    pn_residency residency;         /* this and the next ones as for pn_model_params */
+    uint64_t pin_bytes, stream_block, expert_cache_bytes;
+    uint32_t stream_depth;
     const char *template_text;      /* Jinja instead of the model's own template; NULL: its own */
     const uint32_t *dies;           /* [n_dies]; none: the server chooses */
     size_t n_dies;

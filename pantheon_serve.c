@@ -3285,6 +3285,9 @@ PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engin
 /* Weights, with a bar: --model --residency --exact. */
 PN_INTERNAL int pn_cli_open_model(pn_cli *c);
 
+/* "auto", "map", "anon" or "stream". */
+PN_INTERNAL pn_residency pn_cli_residency(const char *word);
+
 /* n_ctx 0: the library's choice.  --batch --kv-type; Ctrl-C stops its evaluations. */
 PN_INTERNAL int pn_cli_open_session(pn_cli *c, uint32_t n_ctx);
 
@@ -3372,9 +3375,14 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"prefix-cache", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", fallback, "most memory for prompts that were computed before"}
 #define PN_ROW_THREADS \
     {"threads", NULL, 't', PN_FLAG_INT, false, 1, 1024, "N", "usable cores", "threads that compute"}
-#define PN_ROW_RESIDENCY \
-    {"residency", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "auto|map|anon", "auto", \
-     "weights mapped from the file, or read into memory of their own"}
+/* each: of one model of several (`serve`). */
+#define PN_ROWS_RESIDENCY(each) \
+    {"residency", NULL, 0, PN_FLAG_CHOICE, each, 0, 0, "auto|map|anon|stream", "auto", \
+     "weights mapped from the file, read into memory of their own, or read in every step"}, \
+    {"pin-bytes", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "none", "streamed: most memory of weights that stay"}, \
+    {"stream-block", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "4M", "streamed: read at once"}, \
+    {"stream-depth", NULL, 0, PN_FLAG_INT, each, 2, 64, "N", "4", "streamed: blocks, so many are read ahead"}, \
+    {"expert-cache", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "a quarter of them", "streamed: most memory of experts"}
 #define PN_ROW_EXACT \
     {"exact", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "slow reference arithmetic"}
 #define PN_ROW_BATCH \
@@ -12559,7 +12567,9 @@ static serve_replica *registry_of(pn_task *t) { return (serve_replica *)(void *)
 static pn_status registry_plan(serve_replica *r, pn_file *f, pn_err *err)
 {
     const pn_server_model *of = &r->model->params;
-    const pn_plan_params p = {.n_ctx = r->ctx_cap, .kv_type = of->kv_type, .has_kv_type = of->has_kv_type, .dies = r->dies, .n_dies = r->n_dies};
+    const pn_plan_params p = {.n_ctx = r->ctx_cap, .kv_type = of->kv_type, .has_kv_type = of->has_kv_type, .dies = r->dies, .n_dies = r->n_dies,
+                              .residency = of->residency, .pin_bytes = of->pin_bytes, .stream_block = of->stream_block,
+                              .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
     pn_status st = pn_file_plan(f, &p, &r->plan, err);
     if (st)
         return st;
@@ -12581,7 +12591,9 @@ static pn_status registry_load(serve_replica *r, pn_err *err)
     pn_status st = pn_file_open(e, m->path, &f, err);
     if (st)
         return st;
-    const pn_model_params p = {.residency = m->params.residency, .dies = r->dies, .n_dies = r->n_dies};
+    const pn_server_model *of = &m->params;
+    const pn_model_params p = {.residency = of->residency, .dies = r->dies, .n_dies = r->n_dies, .pin_bytes = of->pin_bytes,
+                               .stream_block = of->stream_block, .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
     st = registry_plan(r, f, err);
     if (!st)
         st = pn_model_load_file(f, &p, &r->m, err);
@@ -15731,7 +15743,10 @@ static const char *admin_kv_type(const serve_model *m)
 }
 
 /* Where the weights are. */
-static const char *admin_residency(const serve_model *m) { return m->params.residency == PN_RESIDENCY_ANON ? "anon" : "map"; }
+static const char *admin_residency(const serve_model *m)
+{
+    return m->params.residency == PN_RESIDENCY_STREAM ? "stream" : m->params.residency == PN_RESIDENCY_ANON ? "anon" : "map";
+}
 
 /* ------------------------------------------------------------------------------------------
  * Models
@@ -20827,16 +20842,25 @@ static int cli_loading(void *user, uint64_t done, uint64_t total)
     return pn_cli_interrupted();
 }
 
+PN_INTERNAL pn_residency pn_cli_residency(const char *word)
+{
+    return strcmp(word, "map") == 0 ? PN_RESIDENCY_MAP : strcmp(word, "anon") == 0 ? PN_RESIDENCY_ANON
+         : strcmp(word, "stream") == 0 ? PN_RESIDENCY_STREAM : PN_RESIDENCY_AUTO;
+}
+
 PN_INTERNAL int pn_cli_open_model(pn_cli *c)
 {
-    const char *path = cli_model_path(c), *res = pn_args_text(&c->args, "residency", "auto");
+    const char *path = cli_model_path(c);
     if (!path)
         return cli_no_model(c);
     pn_model_params p;
     memset(&p, 0, sizeof p);
     p.size = sizeof p;
-    p.residency = strcmp(res, "map") == 0 ? PN_RESIDENCY_MAP
-                : strcmp(res, "anon") == 0 ? PN_RESIDENCY_ANON : PN_RESIDENCY_AUTO;
+    p.residency = pn_cli_residency(pn_args_text(&c->args, "residency", "auto"));
+    p.pin_bytes = pn_args_size(&c->args, "pin-bytes", 0);
+    p.stream_block = pn_args_size(&c->args, "stream-block", 0);
+    p.stream_depth = (uint32_t)pn_args_int(&c->args, "stream-depth", 0);
+    p.expert_cache_bytes = pn_args_size(&c->args, "expert-cache", 0);
     p.exact = pn_args_on(&c->args, "exact");
     p.progress = cli_loading;
     p.progress_user = c;
@@ -21147,7 +21171,7 @@ static const pn_flag bench_flags[] = {
     PN_ROW_BATCH,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
-    PN_ROW_RESIDENCY,
+    PN_ROWS_RESIDENCY(false),
     PN_ROW_EXACT,
     PN_ROW_QUIET,
     PN_ROW_END
@@ -21635,6 +21659,7 @@ static const pn_flag plan_flags[] = {
     PN_ROW_BATCH,
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
+    PN_ROWS_RESIDENCY(false),
     PN_ROW_MEM_LIMIT,
     PN_ROW_EXACT,
     {"dot", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "print the ops of a step of --batch rows as Graphviz text"},
@@ -21862,6 +21887,11 @@ static void plan_json(pn_str *s, const pn_plan_info *p, bool fits)
     pn_out_json_u64(s, "total_bytes", p->total_bytes);
     pn_out_json_u64(s, "anon_bytes", p->anon_bytes);
     pn_out_json_u64(s, "floor_bytes", p->floor_bytes);
+    pn_out_json_u64(s, "pinned_bytes", p->pinned_bytes);
+    pn_out_json_u64(s, "stage_bytes", p->stage_bytes);
+    pn_out_json_u64(s, "expert_bytes", p->expert_bytes);
+    pn_out_json_u64(s, "expert_floor_bytes", p->expert_floor_bytes);
+    pn_out_json_u64(s, "streamed_bytes", p->streamed_bytes);
     pn_out_json_u64(s, "available_bytes", p->available_bytes);
     pn_out_json_u64(s, "n_ctx", p->n_ctx);
     pn_out_json_u64(s, "n_ctx_train", p->n_ctx_train);
@@ -21894,6 +21924,14 @@ static void plan_table(pn_str *s, const pn_plan_info *p, bool fits)
                 pn_kv_type_name(p->kv_type));
     snprintf(note, sizeof note, "%s read for each token", pn_out_bytes(p->weight_bytes_per_token).text);
     plan_row(s, "weights", p->weight_bytes, note);
+    if (p->stage_bytes) {
+        snprintf(note, sizeof note, "%s read in every step", pn_out_bytes(p->streamed_bytes).text);
+        plan_row(s, "  of them pinned", p->pinned_bytes, note);
+        plan_row(s, "  buffers", p->stage_bytes, "");
+        snprintf(note, sizeof note, "at least %s", pn_out_bytes(p->expert_floor_bytes).text);
+        if (p->expert_bytes)
+            plan_row(s, "  experts", p->expert_bytes, note);
+    }
     plan_row(s, "vocabulary", p->vocab_bytes, "estimated");
     snprintf(note, sizeof note, "%s a token, %s a conversation", pn_out_bytes(p->kv_bytes_per_token).text,
              pn_out_bytes(p->kv_bytes_per_session).text);
@@ -21919,6 +21957,11 @@ static void plan_params(pn_cli *c, pn_plan_params *p)
     p->n_batch = (uint32_t)pn_args_int(a, "batch", 0);
     p->exact = pn_args_on(a, "exact");
     p->has_kv_type = pn_cli_kv_type(c, &p->kv_type);
+    p->residency = pn_cli_residency(pn_args_text(a, "residency", "auto"));
+    p->pin_bytes = pn_args_size(a, "pin-bytes", 0);
+    p->stream_block = pn_args_size(a, "stream-block", 0);
+    p->stream_depth = (uint32_t)pn_args_int(a, "stream-depth", 0);
+    p->expert_cache_bytes = pn_args_size(a, "expert-cache", 0);
 }
 
 static int plan_make(pn_cli *c, pn_plan_info *out)
@@ -22115,7 +22158,7 @@ static const pn_flag logits_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
-    PN_ROW_RESIDENCY,
+    PN_ROWS_RESIDENCY(false),
     PN_ROW_EXACT,
     PN_ROW_QUIET,
     PN_ROW_END
@@ -22131,7 +22174,7 @@ static const pn_flag perplexity_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
-    PN_ROW_RESIDENCY,
+    PN_ROWS_RESIDENCY(false),
     PN_ROW_EXACT,
     PN_ROW_QUIET,
     PN_ROW_END
@@ -22876,7 +22919,7 @@ static const pn_flag run_flags[] = {
     PN_ROW_MEM_RESERVE,
     PN_ROW_PRESSURE_SCRIPT,
     PN_ROW_PREFIX_CACHE("none"),
-    PN_ROW_RESIDENCY,
+    PN_ROWS_RESIDENCY(false),
     PN_ROW_EXACT,
     {"temp", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "T", "0.8 or the model's", "temperature; 0 is greedy"},
     {"top-k", NULL, 0, PN_FLAG_INT, false, -1, INT32_MAX, "N", "40 or the model's", "keep the N likeliest; 0: off"},
@@ -23892,7 +23935,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_grammar(void)
  * ------------------------------------------------------------------------------------------ */
 
 static const char *const config_keys[] = {"name", "alias", "dies", "ctx-cap", "max-sessions", "max-concurrent", "reasoning-budget",
-                                          "kv-type", "residency", "template"};
+                                          "kv-type", "residency", "pin-bytes", "stream-block", "stream-depth", "expert-cache", "template"};
 
 static bool config_is_model_key(const char *key)
 {
@@ -23907,6 +23950,13 @@ static uint32_t config_number(const char *text)
     int64_t v = 0;
     pn_parse_i64(text, 0, UINT32_MAX, &v);
     return (uint32_t)v;
+}
+
+static uint64_t config_size(const char *text)
+{
+    uint64_t v = 0;
+    pn_parse_size(text, &v);
+    return v;
 }
 
 /* The value has been checked against its flag. */
@@ -23928,7 +23978,15 @@ static int config_set(pn_cli *c, pn_serve_entry *m, const char *key, const char 
         p->has_kv_type = 1;
         p->kv_type = pn_dtype_parse(text);
     } else if (strcmp(key, "residency") == 0)
-        p->residency = strcmp(text, "map") == 0 ? PN_RESIDENCY_MAP : strcmp(text, "anon") == 0 ? PN_RESIDENCY_ANON : PN_RESIDENCY_AUTO;
+        p->residency = pn_cli_residency(text);
+    else if (strcmp(key, "pin-bytes") == 0)
+        p->pin_bytes = config_size(text);
+    else if (strcmp(key, "stream-block") == 0)
+        p->stream_block = config_size(text);
+    else if (strcmp(key, "stream-depth") == 0)
+        p->stream_depth = config_number(text);
+    else if (strcmp(key, "expert-cache") == 0)
+        p->expert_cache_bytes = config_size(text);
     else if (strcmp(key, "dies") == 0)
         p->n_dies = pn_parse_ints(text, 0, 63, m->dies);
     else if (strcmp(key, "template") == 0) {
@@ -24118,7 +24176,7 @@ static const pn_flag serve_flags[] = {
     {"max-concurrent", NULL, 0, PN_FLAG_INT, true, 1, 1024, "N", "8", "requests worked on at once; others wait"},
     {"reasoning-budget", NULL, 0, PN_FLAG_INT, true, 0, 1 << 30, "N", "no limit", "most tokens of reasoning"},
     {"kv-type", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, PN_KV_TYPE_CHOICE, "f16", "type of keys and values"},
-    {"residency", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, "auto|map|anon", "auto", "weights mapped from the file, or read into memory of their own"},
+    PN_ROWS_RESIDENCY(true),
     {"template", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "Jinja instead of the model's own chat template"},
     {"host", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "ADDRESS", "127.0.0.1", "address to listen on"},
     {"port", NULL, 0, PN_FLAG_INT, false, 0, 65535, "N", "8080", "0: any free one"},
@@ -24157,7 +24215,9 @@ static int serve_check(pn_cli *c, const pn_serve_config *cfg)
     printf("%-24s %10s %12s %10s %10s %12s\n", "model", "weights", "KV a token", "scratch", "context", "needs");
     for (size_t i = 0; i < cfg->n_models; i++) {
         const pn_server_model *m = &cfg->model[i].p;
-        const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type, .dies = m->dies, .n_dies = m->n_dies};
+        const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type, .dies = m->dies, .n_dies = m->n_dies,
+                                  .residency = m->residency, .pin_bytes = m->pin_bytes, .stream_block = m->stream_block,
+                                  .stream_depth = m->stream_depth, .expert_cache_bytes = m->expert_cache_bytes};
         pn_plan_info info;
         pn_status st = pn_file_open(c->engine, m->path, &c->file, &c->err);
         if (!st)

@@ -341,16 +341,25 @@ static int cli_loading(void *user, uint64_t done, uint64_t total)
     return pn_cli_interrupted();
 }
 
+PN_INTERNAL pn_residency pn_cli_residency(const char *word)
+{
+    return strcmp(word, "map") == 0 ? PN_RESIDENCY_MAP : strcmp(word, "anon") == 0 ? PN_RESIDENCY_ANON
+         : strcmp(word, "stream") == 0 ? PN_RESIDENCY_STREAM : PN_RESIDENCY_AUTO;
+}
+
 PN_INTERNAL int pn_cli_open_model(pn_cli *c)
 {
-    const char *path = cli_model_path(c), *res = pn_args_text(&c->args, "residency", "auto");
+    const char *path = cli_model_path(c);
     if (!path)
         return cli_no_model(c);
     pn_model_params p;
     memset(&p, 0, sizeof p);
     p.size = sizeof p;
-    p.residency = strcmp(res, "map") == 0 ? PN_RESIDENCY_MAP
-                : strcmp(res, "anon") == 0 ? PN_RESIDENCY_ANON : PN_RESIDENCY_AUTO;
+    p.residency = pn_cli_residency(pn_args_text(&c->args, "residency", "auto"));
+    p.pin_bytes = pn_args_size(&c->args, "pin-bytes", 0);
+    p.stream_block = pn_args_size(&c->args, "stream-block", 0);
+    p.stream_depth = (uint32_t)pn_args_int(&c->args, "stream-depth", 0);
+    p.expert_cache_bytes = pn_args_size(&c->args, "expert-cache", 0);
     p.exact = pn_args_on(&c->args, "exact");
     p.progress = cli_loading;
     p.progress_user = c;

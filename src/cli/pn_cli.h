@@ -102,6 +102,9 @@ PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engin
 /* Weights, with a bar: --model --residency --exact. */
 PN_INTERNAL int pn_cli_open_model(pn_cli *c);
 
+/* "auto", "map", "anon" or "stream". */
+PN_INTERNAL pn_residency pn_cli_residency(const char *word);
+
 /* n_ctx 0: the library's choice.  --batch --kv-type; Ctrl-C stops its evaluations. */
 PN_INTERNAL int pn_cli_open_session(pn_cli *c, uint32_t n_ctx);
 
@@ -189,9 +192,14 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"prefix-cache", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", fallback, "most memory for prompts that were computed before"}
 #define PN_ROW_THREADS \
     {"threads", NULL, 't', PN_FLAG_INT, false, 1, 1024, "N", "usable cores", "threads that compute"}
-#define PN_ROW_RESIDENCY \
-    {"residency", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "auto|map|anon", "auto", \
-     "weights mapped from the file, or read into memory of their own"}
+/* each: of one model of several (`serve`). */
+#define PN_ROWS_RESIDENCY(each) \
+    {"residency", NULL, 0, PN_FLAG_CHOICE, each, 0, 0, "auto|map|anon|stream", "auto", \
+     "weights mapped from the file, read into memory of their own, or read in every step"}, \
+    {"pin-bytes", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "none", "streamed: most memory of weights that stay"}, \
+    {"stream-block", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "4M", "streamed: read at once"}, \
+    {"stream-depth", NULL, 0, PN_FLAG_INT, each, 2, 64, "N", "4", "streamed: blocks, so many are read ahead"}, \
+    {"expert-cache", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "a quarter of them", "streamed: most memory of experts"}
 #define PN_ROW_EXACT \
     {"exact", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "slow reference arithmetic"}
 #define PN_ROW_BATCH \

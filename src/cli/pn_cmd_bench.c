@@ -35,7 +35,7 @@ static const pn_flag bench_flags[] = {
     PN_ROW_BATCH,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
-    PN_ROW_RESIDENCY,
+    PN_ROWS_RESIDENCY(false),
     PN_ROW_EXACT,
     PN_ROW_QUIET,
     PN_ROW_END

@@ -30,6 +30,7 @@ static const pn_flag plan_flags[] = {
     PN_ROW_BATCH,
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
+    PN_ROWS_RESIDENCY(false),
     PN_ROW_MEM_LIMIT,
     PN_ROW_EXACT,
     {"dot", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "print the ops of a step of --batch rows as Graphviz text"},
@@ -257,6 +258,11 @@ static void plan_json(pn_str *s, const pn_plan_info *p, bool fits)
     pn_out_json_u64(s, "total_bytes", p->total_bytes);
     pn_out_json_u64(s, "anon_bytes", p->anon_bytes);
     pn_out_json_u64(s, "floor_bytes", p->floor_bytes);
+    pn_out_json_u64(s, "pinned_bytes", p->pinned_bytes);
+    pn_out_json_u64(s, "stage_bytes", p->stage_bytes);
+    pn_out_json_u64(s, "expert_bytes", p->expert_bytes);
+    pn_out_json_u64(s, "expert_floor_bytes", p->expert_floor_bytes);
+    pn_out_json_u64(s, "streamed_bytes", p->streamed_bytes);
     pn_out_json_u64(s, "available_bytes", p->available_bytes);
     pn_out_json_u64(s, "n_ctx", p->n_ctx);
     pn_out_json_u64(s, "n_ctx_train", p->n_ctx_train);
@@ -289,6 +295,14 @@ static void plan_table(pn_str *s, const pn_plan_info *p, bool fits)
                 pn_kv_type_name(p->kv_type));
     snprintf(note, sizeof note, "%s read for each token", pn_out_bytes(p->weight_bytes_per_token).text);
     plan_row(s, "weights", p->weight_bytes, note);
+    if (p->stage_bytes) {
+        snprintf(note, sizeof note, "%s read in every step", pn_out_bytes(p->streamed_bytes).text);
+        plan_row(s, "  of them pinned", p->pinned_bytes, note);
+        plan_row(s, "  buffers", p->stage_bytes, "");
+        snprintf(note, sizeof note, "at least %s", pn_out_bytes(p->expert_floor_bytes).text);
+        if (p->expert_bytes)
+            plan_row(s, "  experts", p->expert_bytes, note);
+    }
     plan_row(s, "vocabulary", p->vocab_bytes, "estimated");
     snprintf(note, sizeof note, "%s a token, %s a conversation", pn_out_bytes(p->kv_bytes_per_token).text,
              pn_out_bytes(p->kv_bytes_per_session).text);
@@ -314,6 +328,11 @@ static void plan_params(pn_cli *c, pn_plan_params *p)
     p->n_batch = (uint32_t)pn_args_int(a, "batch", 0);
     p->exact = pn_args_on(a, "exact");
     p->has_kv_type = pn_cli_kv_type(c, &p->kv_type);
+    p->residency = pn_cli_residency(pn_args_text(a, "residency", "auto"));
+    p->pin_bytes = pn_args_size(a, "pin-bytes", 0);
+    p->stream_block = pn_args_size(a, "stream-block", 0);
+    p->stream_depth = (uint32_t)pn_args_int(a, "stream-depth", 0);
+    p->expert_cache_bytes = pn_args_size(a, "expert-cache", 0);
 }
 
 static int plan_make(pn_cli *c, pn_plan_info *out)

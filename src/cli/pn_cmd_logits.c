@@ -29,7 +29,7 @@ static const pn_flag logits_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
-    PN_ROW_RESIDENCY,
+    PN_ROWS_RESIDENCY(false),
     PN_ROW_EXACT,
     PN_ROW_QUIET,
     PN_ROW_END
@@ -45,7 +45,7 @@ static const pn_flag perplexity_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
-    PN_ROW_RESIDENCY,
+    PN_ROWS_RESIDENCY(false),
     PN_ROW_EXACT,
     PN_ROW_QUIET,
     PN_ROW_END

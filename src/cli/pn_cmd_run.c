@@ -56,7 +56,7 @@ static const pn_flag run_flags[] = {
     PN_ROW_MEM_RESERVE,
     PN_ROW_PRESSURE_SCRIPT,
     PN_ROW_PREFIX_CACHE("none"),
-    PN_ROW_RESIDENCY,
+    PN_ROWS_RESIDENCY(false),
     PN_ROW_EXACT,
     {"temp", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "T", "0.8 or the model's", "temperature; 0 is greedy"},
     {"top-k", NULL, 0, PN_FLAG_INT, false, -1, INT32_MAX, "N", "40 or the model's", "keep the N likeliest; 0: off"},

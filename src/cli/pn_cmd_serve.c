@@ -24,7 +24,7 @@ static const pn_flag serve_flags[] = {
     {"max-concurrent", NULL, 0, PN_FLAG_INT, true, 1, 1024, "N", "8", "requests worked on at once; others wait"},
     {"reasoning-budget", NULL, 0, PN_FLAG_INT, true, 0, 1 << 30, "N", "no limit", "most tokens of reasoning"},
     {"kv-type", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, PN_KV_TYPE_CHOICE, "f16", "type of keys and values"},
-    {"residency", NULL, 0, PN_FLAG_CHOICE, true, 0, 0, "auto|map|anon", "auto", "weights mapped from the file, or read into memory of their own"},
+    PN_ROWS_RESIDENCY(true),
     {"template", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "Jinja instead of the model's own chat template"},
     {"host", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "ADDRESS", "127.0.0.1", "address to listen on"},
     {"port", NULL, 0, PN_FLAG_INT, false, 0, 65535, "N", "8080", "0: any free one"},
@@ -63,7 +63,9 @@ static int serve_check(pn_cli *c, const pn_serve_config *cfg)
     printf("%-24s %10s %12s %10s %10s %12s\n", "model", "weights", "KV a token", "scratch", "context", "needs");
     for (size_t i = 0; i < cfg->n_models; i++) {
         const pn_server_model *m = &cfg->model[i].p;
-        const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type, .dies = m->dies, .n_dies = m->n_dies};
+        const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type, .dies = m->dies, .n_dies = m->n_dies,
+                                  .residency = m->residency, .pin_bytes = m->pin_bytes, .stream_block = m->stream_block,
+                                  .stream_depth = m->stream_depth, .expert_cache_bytes = m->expert_cache_bytes};
         pn_plan_info info;
         pn_status st = pn_file_open(c->engine, m->path, &c->file, &c->err);
         if (!st)

@@ -10,7 +10,7 @@
  * ------------------------------------------------------------------------------------------ */
 
 static const char *const config_keys[] = {"name", "alias", "dies", "ctx-cap", "max-sessions", "max-concurrent", "reasoning-budget",
-                                          "kv-type", "residency", "template"};
+                                          "kv-type", "residency", "pin-bytes", "stream-block", "stream-depth", "expert-cache", "template"};
 
 static bool config_is_model_key(const char *key)
 {
@@ -25,6 +25,13 @@ static uint32_t config_number(const char *text)
     int64_t v = 0;
     pn_parse_i64(text, 0, UINT32_MAX, &v);
     return (uint32_t)v;
+}
+
+static uint64_t config_size(const char *text)
+{
+    uint64_t v = 0;
+    pn_parse_size(text, &v);
+    return v;
 }
 
 /* The value has been checked against its flag. */
@@ -46,7 +53,15 @@ static int config_set(pn_cli *c, pn_serve_entry *m, const char *key, const char 
         p->has_kv_type = 1;
         p->kv_type = pn_dtype_parse(text);
     } else if (strcmp(key, "residency") == 0)
-        p->residency = strcmp(text, "map") == 0 ? PN_RESIDENCY_MAP : strcmp(text, "anon") == 0 ? PN_RESIDENCY_ANON : PN_RESIDENCY_AUTO;
+        p->residency = pn_cli_residency(text);
+    else if (strcmp(key, "pin-bytes") == 0)
+        p->pin_bytes = config_size(text);
+    else if (strcmp(key, "stream-block") == 0)
+        p->stream_block = config_size(text);
+    else if (strcmp(key, "stream-depth") == 0)
+        p->stream_depth = config_number(text);
+    else if (strcmp(key, "expert-cache") == 0)
+        p->expert_cache_bytes = config_size(text);
     else if (strcmp(key, "dies") == 0)
         p->n_dies = pn_parse_ints(text, 0, 63, m->dies);
     else if (strcmp(key, "template") == 0) {

@@ -33,7 +33,7 @@ static uint32_t ops_embed(pn_exec *x, const pn_op *op, uint32_t r0, uint32_t r1)
     const pn_weight *W = &x->plan->weights[op->w];
     for (uint32_t r = r0; r < r1; r++) {
         pn_lease l;
-        pn_lease_state s = x->host->acquire(x->host->store, op->w, (uint64_t)x->step->tokens[r], 1, &l);
+        pn_lease_state s = x->host->pick(x->host->store, op->w, (uint64_t)x->step->tokens[r], r, &l);
         if (s != PN_LEASE_OK) {
             ops_no_lease(x, s);
             return r - r0;
@@ -279,6 +279,8 @@ static uint32_t ops_mm_chunk(const pn_exec *x, const pn_weight *W, uint32_t n_ou
         return CPU_MM_ROWS;
     uint64_t share = (n_out + 4u * x->n_lanes - 1) / (4u * x->n_lanes);
     uint64_t least = (CPU_MM_BYTES + W->row_bytes - 1) / W->row_bytes;
+    if (x->host->piece_bytes)           /* lanes share what little of the matrix is there */
+        share = PN_MIN(share, x->host->piece_bytes / W->row_bytes);
     uint64_t rows = pn_align_up(PN_MAX(PN_MAX(share, least), 1u), 16);
     return (uint32_t)PN_MIN(rows, 1u << 20);
 }
@@ -382,6 +384,7 @@ static void ops_moe_group(pn_exec *x, const pn_op *op)
     }
     memmove(i.start + 1, i.start, E * sizeof *i.start);     /* starts moved one on; shift them back */
     i.start[0] = 0;
+    x->host->want(x->host->store, op->u.moe.stack, i.active, *i.n_active);
 }
 
 static uint32_t ops_moe_blocks(const pn_exec *x, const pn_op *op, uint32_t *per)

@@ -171,6 +171,7 @@ static pn_status cpu_submit(pn_device *d, const pn_plan *plan, const pn_step *st
             x->n_chunks[g] = pn_cpu_op_chunks(x, &plan->ops[grp->op0]);
         atomic_init(&x->next[g], 0u);
     }
+    host->begin(host->store, plan, step);
     d->busy = true;
     *out = x;
     return PN_OK;

@@ -250,6 +250,10 @@ PN_INTERNAL void pn_session_end_turn(pn_session *s);
 /* A turn from `prompt` to `end` tokens is refused because the context is shorter. */
 PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_t end);
 
+/* Weights mapped or streamed from now on, as `p` says; waits for the step under way.  On failure nothing has
+ * changed. */
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err);
+
 /* All dies of the model for one step, and back. */
 PN_INTERNAL void pn_model_take(const pn_model *m);
 PN_INTERNAL void pn_model_give(const pn_model *m);

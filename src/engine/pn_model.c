@@ -287,16 +287,65 @@ static void model_type_name(pn_model *m)
                 snprintf(m->type_name, sizeof m->type_name, "%s", presets[i].name);
 }
 
+static pn_stream_params model_stream_params(const pn_model_params *p)
+{
+    return (pn_stream_params){.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
+                              .expert_bytes = p->expert_cache_bytes};
+}
+
+/* The store's wishes; for streamed weights with the plans of all parts, which model_free_plans() frees. */
+static pn_status model_residency_params(pn_model *m, const pn_model_params *p, pn_plan plans[PN_MAX_PARTS], pn_residency_params *out, pn_err *err)
+{
+    pn_status st = PN_OK;
+    *out = (pn_residency_params){.mode = p->residency, .lease_rows = p->lease_rows, .progress = p->progress,
+                                 .progress_user = p->progress_user, .stream = model_stream_params(p), .plans = plans};
+    if (p->residency == PN_RESIDENCY_STREAM)
+        for (; out->n_plans < m->n_dies && !st; out->n_plans += !st)
+            st = pn_desc_plan_part(&m->desc, &plans[out->n_plans], m->desc.cut, out->n_plans, PN_RESULT_LOGITS, 1,
+                                   m->desc.n_ctx_train, m->exact, err);
+    return st;
+}
+
+static void model_free_plans(pn_model *m, pn_plan *plans, uint32_t n)
+{
+    while (n)
+        pn_plan_free(&plans[--n], pn_engine_mem(m->engine));
+}
+
+/* The page cache that mapped weights need. */
+static void model_note_map(pn_model *m)
+{
+    uint64_t bytes = m->store.anon || m->store.stream ? 0 : m->desc.weight_bytes;
+    pn_ledger_note_map(&m->engine->ledger, (int64_t)bytes - (int64_t)m->mapped_bytes);
+    m->mapped_bytes = bytes;
+}
+
 static pn_status model_open_weights(pn_model *m, const pn_model_params *p, pn_err *err)
 {
-    const pn_residency_params rp = {.mode = p->residency, .lease_rows = p->lease_rows, .progress = p->progress,
-                                    .progress_user = p->progress_user};
-    pn_status st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights,
-                                     m->desc.tensors, (uint32_t)m->desc.n_weights, &rp, err);
-    if (!st && !m->store.anon) {
-        m->mapped_bytes = m->desc.weight_bytes;
-        pn_ledger_note_map(&m->engine->ledger, (int64_t)m->mapped_bytes);
-    }
+    pn_plan plans[PN_MAX_PARTS];
+    pn_residency_params rp;
+    pn_status st = model_residency_params(m, p, plans, &rp, err);
+    if (!st)
+        st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights, m->desc.tensors,
+                               (uint32_t)m->desc.n_weights, &rp, err);
+    model_free_plans(m, plans, rp.n_plans);
+    if (!st)
+        model_note_map(m);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err)
+{
+    pn_plan plans[PN_MAX_PARTS];
+    pn_residency_params rp;
+    pn_status st = model_residency_params(m, p, plans, &rp, err);
+    pn_model_take(m);
+    if (!st)
+        st = pn_residency_convert(&m->store, &rp, err);
+    if (!st)
+        model_note_map(m);
+    pn_model_give(m);
+    model_free_plans(m, plans, rp.n_plans);
     return st;
 }
 
@@ -341,7 +390,7 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
 }
 
 /* With weights in memory of our own nothing is left of the file's mapping, metadata included. */
-static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON; }
+static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON && p->residency != PN_RESIDENCY_STREAM; }
 
 /* What the ladder finds. */
 static void model_list(pn_model *m)
@@ -456,6 +505,14 @@ PN_API pn_status pn_model_cap(pn_model *m, const pn_model_caps *caps, pn_err *er
     pn_params_copy(&m->caps, sizeof m->caps, caps, caps->size);
     pn_mutex_unlock(&m->lock);
     return PN_OK;
+}
+
+PN_API void pn_model_residency(pn_model *m, pn_residency_info *out)
+{
+    if (m->vocab_only)
+        *out = (pn_residency_info){.mode = PN_RESIDENCY_MAP};
+    else
+        pn_residency_report(&m->store, out);
 }
 
 PN_API const pn_file *pn_model_file(const pn_model *m) { return &m->file; }

@@ -49,6 +49,41 @@ static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn
     return d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
 }
 
+/* Weights that are streamed: what of them is in memory. */
+static pn_status plan_stream(const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
+{
+    const pn_stream_params sp = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
+                                 .expert_bytes = p->expert_cache_bytes};
+    pn_plan plan;
+    pn_stream s;
+    pn_status st = pn_desc_plan(d, &plan, 1, 1, d->n_ctx_train, p->exact != 0, err);
+    if (st)
+        return st;
+    st = pn_stream_open(&s, d->mem, d->weights, d->tensors, (uint32_t)d->n_weights, &plan, 1, &sp, err);
+    pn_plan_free(&plan, d->mem);
+    if (st)
+        return st;
+    pn_stream_bytes n = pn_stream_needs(&s);
+    o->pinned_bytes = n.pinned;
+    o->stage_bytes = n.stage;
+    o->expert_bytes = n.experts;
+    o->expert_floor_bytes = n.experts_floor;
+    o->streamed_bytes = n.streamed;
+    pn_stream_close(&s);
+    return PN_OK;
+}
+
+/* Memory of the weights, mapped or not, and the least it can be. */
+static uint64_t plan_resident(const pn_plan_info *o)
+{
+    return o->stage_bytes ? o->pinned_bytes + o->stage_bytes + o->expert_bytes : o->weight_bytes;
+}
+
+static uint64_t plan_resident_floor(const pn_plan_info *o)
+{
+    return o->stage_bytes ? o->stage_bytes + o->expert_floor_bytes : o->weight_bytes;
+}
+
 /* Largest context (a multiple of a page) for which everything fits in `available`. */
 static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t n_threads, bool exact)
 {
@@ -58,7 +93,7 @@ static uint32_t plan_ctx_fits(const pn_desc *d, const pn_plan_info *p, uint32_t 
         pn_session_need n;
         bool ok = pn_session_needs(d, mid * PLAN_CTX_STEP, p->n_batch, n_threads, p->kv_type, exact, &n, NULL) == PN_OK;
         if (ok && plan_mapped_file_anon(d, p->vocab_bytes, &n, p->n_sessions) + pn_sched_bytes(p->n_sessions, p->n_batch, d->n_vocab) +
-                      p->weight_bytes <= p->available_bytes)
+                      plan_resident(p) <= p->available_bytes)
             lo = mid;
         else
             hi = mid - 1;
@@ -95,7 +130,10 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_vocab = d->n_vocab;
     pn_session_need n, floor_need;
     pn_need embed;
-    st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
+    if (p->residency == PN_RESIDENCY_STREAM)
+        st = plan_stream(d, p, o, err);
+    if (!st)
+        st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
     uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
     if (!st)
         st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_part, &embed, err);
@@ -115,8 +153,10 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     uint64_t together = pn_sched_bytes(o->n_sessions, o->n_batch, d->n_vocab);
     o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions + together;
     o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions) + together;
-    o->total_bytes = o->anon_bytes + d->weight_bytes;
-    o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + d->weight_bytes;
+    o->total_bytes = o->anon_bytes + plan_resident(o);
+    if (o->stage_bytes)         /* nothing of them is page cache */
+        o->anon_bytes = o->total_bytes;
+    o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + plan_resident_floor(o);
     return PN_OK;
 }
 

@@ -306,6 +306,7 @@ static void sched_finish(pn_sched *q)
 {
     pn_model *m = q->model;
     double took = pn_die_computed(m->dies, m->n_dies, m->share, q->n_rows);
+    pn_residency_stepped(&m->store, q->n_rows, pn_os_now() - q->began);
     pn_model_give(m);
     pn_mutex_lock(&q->lock);
     m->queue.served += took > 0 ? took : pn_os_now() - q->began;
@@ -343,10 +344,13 @@ static void sched_advance(pn_sched *q, double deadline)
     while (q->open) {
         const pn_device_ops *ops = q->model->dies[q->part]->ops;
         double until = pn_os_now() + sched_slice;
-        pn_exec_state x = ops->advance(q->exec, deadline > 0 ? PN_MIN(deadline, until) : until);
+        until = deadline > 0 ? PN_MIN(deadline, until) : until;
+        pn_exec_state x = ops->advance(q->exec, until);
+        if (x == PN_EXEC_WAIT_IO)
+            pn_residency_wait(&q->model->store, until);
         bool unwanted = sched_unwanted(q);
         if (x == PN_EXEC_FAILED)
-            q->st = pn_fail(&q->err, PN_E_IO, "the weights of '%s' cannot be read", q->model->file.weights.parts[0].src.name);
+            q->st = pn_residency_failed(&q->model->store, &q->err);
         else if (x == PN_EXEC_CANCELLED || (x != PN_EXEC_DONE && unwanted))
             q->st = pn_fail(&q->err, PN_E_CANCELLED, "cancelled in the middle of a step");
         else if (x != PN_EXEC_DONE && deadline > 0 && pn_os_now() >= deadline)

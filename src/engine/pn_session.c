@@ -341,11 +341,14 @@ PN_API void pn_session_cancel(pn_session *s)
 static pn_status session_advance(pn_session *s, const pn_device_ops *ops, pn_exec *x, uint32_t done, uint32_t total, pn_err *err)
 {
     for (;;) {
-        pn_exec_state st = ops->advance(x, pn_os_now() + session_slice);
+        double until = pn_os_now() + session_slice;
+        pn_exec_state st = ops->advance(x, until);
         if (st == PN_EXEC_DONE)
             return PN_OK;
         if (st == PN_EXEC_FAILED)
-            return pn_fail(err, PN_E_IO, "the weights of '%s' cannot be read", s->model->file.weights.parts[0].src.name);
+            return pn_residency_failed(&s->model->store, err);
+        if (st == PN_EXEC_WAIT_IO)
+            pn_residency_wait(&s->model->store, until);
         if (s->tick && s->tick(s->tick_user, done, total))
             atomic_store(&s->cancelled, true);
         if (st == PN_EXEC_CANCELLED || atomic_load(&s->cancelled))
@@ -384,6 +387,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
     pn_status st = PN_OK;
     pn_die_arrive(m->dies, m->n_dies);
     pn_model_take(m);
+    double began = pn_os_now();
     const pn_step step = {.tokens = p->tokens, .n_rows = p->n, .runs = &run, .n_runs = 1, .out_rows = s->out_rows,
                           .n_outs = p->n_outs, .logits = p->out, .carry = m->carry};
     for (uint32_t i = 0; i < m->n_dies && !st; i++) {
@@ -398,6 +402,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
         die->ops->end(x);
     }
     (void)pn_die_computed(m->dies, m->n_dies, m->share, p->n);
+    pn_residency_stepped(&s->model->store, p->n, pn_os_now() - began);
     pn_model_give(m);
     pn_die_leave(m->dies, m->n_dies);
     if (!st) {

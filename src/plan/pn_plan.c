@@ -403,6 +403,7 @@ PN_INTERNAL uint32_t pn_b_moe(pn_builder *b, const pn_moe_spec *s, uint32_t x, u
     op->a = route;
     op->u.moe.n_expert = s->n_expert;
     op->u.moe.n_used = s->n_used;
+    op->u.moe.stack = s->up;
 
     uint32_t gate, up = plan_moe_matmul(b, s, s->up, x, index);
     if (s->gate != PN_NO_WEIGHT)

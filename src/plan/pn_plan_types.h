@@ -205,9 +205,9 @@ typedef struct pn_op {
         struct { float cap; } softcap;                          /* a */
         struct { uint8_t gating, norm; uint32_t n_expert, n_used, n_groups, n_groups_used; float scale; } route;
                                                                 /* a logits, w selection bias */
-        struct { uint32_t n_expert, n_used; } moe;              /* GROUP: a route.  MATMUL: a rows, b index, w.
-                                                                   COMBINE: a expert rows, b route, c residual,
-                                                                   w2 per-expert scale */
+        struct { uint32_t n_expert, n_used, stack; } moe;       /* GROUP: a route, stack: the weight that is read first.
+                                                                   MATMUL: a rows, b index, w.  COMBINE: a expert rows,
+                                                                   b route, c residual, w2 per-expert scale */
     } u;
 } pn_op;
 
@@ -279,10 +279,20 @@ typedef struct pn_lease {
     uint32_t block;             /* private to the store */
 } pn_lease;
 
+/* acquire and pick never block.  One step at a time uses a store. */
 typedef struct pn_host_ops {
     uint32_t abi, size;
-    void *store;                /* first argument of the lease calls */
+    void *store;                /* first argument of all calls */
+    uint64_t piece_bytes;       /* a lane had better not take more of a matrix at once; 0: as much as it likes */
+    /* Before a step's first lease, no lane being at work: this is what will be read, in the order of the plan's ops. */
+    void (*begin)(void *store, const pn_plan *plan, const pn_step *step);
+    /* Rows of a matrix; every row that a matmul reads is acquired and released once a step. */
     pn_lease_state (*acquire)(void *store, uint32_t weight, uint64_t row0, uint64_t n, pn_lease *out);
+    /* The row of an embedding that token i_token of the step selects. */
+    pn_lease_state (*pick)(void *store, uint32_t weight, uint64_t row, uint32_t i_token, pn_lease *out);
+    /* Once a step and layer: the experts that `stack` and the layer's other stacks will be read for.  The store may
+     * put them into another order, in which they should then be acquired. */
+    void (*want)(void *store, uint32_t stack, uint32_t *experts, uint32_t n);
     void (*release)(void *store, pn_lease *l);
 } pn_host_ops;
 

@@ -32,7 +32,10 @@ static const char *admin_kv_type(const serve_model *m)
 }
 
 /* Where the weights are. */
-static const char *admin_residency(const serve_model *m) { return m->params.residency == PN_RESIDENCY_ANON ? "anon" : "map"; }
+static const char *admin_residency(const serve_model *m)
+{
+    return m->params.residency == PN_RESIDENCY_STREAM ? "stream" : m->params.residency == PN_RESIDENCY_ANON ? "anon" : "map";
+}
 
 /* ------------------------------------------------------------------------------------------
  * Models

@@ -146,7 +146,9 @@ static serve_replica *registry_of(pn_task *t) { return (serve_replica *)(void *)
 static pn_status registry_plan(serve_replica *r, pn_file *f, pn_err *err)
 {
     const pn_server_model *of = &r->model->params;
-    const pn_plan_params p = {.n_ctx = r->ctx_cap, .kv_type = of->kv_type, .has_kv_type = of->has_kv_type, .dies = r->dies, .n_dies = r->n_dies};
+    const pn_plan_params p = {.n_ctx = r->ctx_cap, .kv_type = of->kv_type, .has_kv_type = of->has_kv_type, .dies = r->dies, .n_dies = r->n_dies,
+                              .residency = of->residency, .pin_bytes = of->pin_bytes, .stream_block = of->stream_block,
+                              .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
     pn_status st = pn_file_plan(f, &p, &r->plan, err);
     if (st)
         return st;
@@ -168,7 +170,9 @@ static pn_status registry_load(serve_replica *r, pn_err *err)
     pn_status st = pn_file_open(e, m->path, &f, err);
     if (st)
         return st;
-    const pn_model_params p = {.residency = m->params.residency, .dies = r->dies, .n_dies = r->n_dies};
+    const pn_server_model *of = &m->params;
+    const pn_model_params p = {.residency = of->residency, .dies = r->dies, .n_dies = r->n_dies, .pin_bytes = of->pin_bytes,
+                               .stream_block = of->stream_block, .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
     st = registry_plan(r, f, err);
     if (!st)
         st = pn_model_load_file(f, &p, &r->m, err);

@@ -7,6 +7,16 @@
 
 enum { RESIDENCY_CHUNK = 4 << 20 };     /* bytes read between two progress reports */
 
+static void residency_begin(void *store, const pn_plan *plan, const pn_step *step) { (void)store, (void)plan, (void)step; }
+static void residency_want(void *store, uint32_t stack, uint32_t *experts, uint32_t n) { (void)store, (void)stack, (void)experts, (void)n; }
+
+static pn_lease_state residency_pick(void *store, uint32_t w, uint64_t row, uint32_t i_token, pn_lease *out)
+{
+    pn_residency_store *s = store;
+    (void)i_token;
+    return s->host.acquire(s, w, row, 1, out);
+}
+
 static pn_lease_state residency_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
 {
     pn_residency_store *s = store;
@@ -34,6 +44,33 @@ static void residency_ring_release(void *store, pn_lease *l)
     memset(s->ring, 0xDB, (size_t)s->ring_bytes);       /* nobody may look at it any more */
     l->ptr = NULL;
     atomic_flag_clear_explicit(&s->ring_busy, memory_order_release);
+}
+
+static void residency_stream_begin(void *store, const pn_plan *plan, const pn_step *step)
+{
+    pn_stream_begin(((pn_residency_store *)store)->stream, plan, step);
+}
+
+static pn_lease_state residency_stream_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
+{
+    return pn_stream_acquire(((pn_residency_store *)store)->stream, w, row0, n, out);
+}
+
+static pn_lease_state residency_stream_pick(void *store, uint32_t w, uint64_t row, uint32_t i_token, pn_lease *out)
+{
+    (void)w;
+    return pn_stream_pick(((pn_residency_store *)store)->stream, row, i_token, out);
+}
+
+static void residency_stream_want(void *store, uint32_t stack, uint32_t *experts, uint32_t n)
+{
+    pn_stream_want(((pn_residency_store *)store)->stream, stack, experts, n);
+}
+
+static void residency_stream_release(void *store, pn_lease *l)
+{
+    pn_stream_release(((pn_residency_store *)store)->stream, l);
+    l->ptr = NULL;
 }
 
 static uint64_t residency_matrix_bytes(const pn_residency_store *s, uint32_t i)
@@ -98,22 +135,65 @@ static pn_status residency_open_ring(pn_residency_store *s, uint32_t lease_rows,
     return PN_OK;
 }
 
+static pn_status residency_new_stream(const pn_residency_store *s, const pn_residency_params *p, pn_stream **out, pn_err *err)
+{
+    pn_stream *stream = pn_mem_alloc(s->mem, PN_ACCT_MISC, sizeof *stream);
+    if (!stream)
+        return pn_fail_nomem(err, "a streamer", sizeof *stream);
+    pn_status st = pn_stream_open(stream, s->mem, s->weights, s->tensors, s->n, p->plans, p->n_plans, &p->stream, err);
+    if (!st)
+        st = pn_stream_start(stream, s->file, err);
+    if (st) {
+        pn_stream_close(stream);
+        pn_mem_free(s->mem, PN_ACCT_MISC, stream, sizeof *stream);
+        return st;
+    }
+    *out = stream;
+    return PN_OK;
+}
+
+static void residency_free_stream(pn_residency_store *s)
+{
+    if (s->stream)
+        pn_stream_close(s->stream);
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->stream, sizeof *s->stream);
+    s->stream = NULL;
+}
+
+static void residency_free_anon(pn_residency_store *s)
+{
+    pn_mem_free(s->mem, PN_ACCT_WEIGHTS, s->anon, (size_t)s->anon_bytes);
+    s->anon = NULL;
+}
+
+/* What the device calls, for weights that are all there or for streamed ones. */
+static void residency_set_host(pn_residency_store *s)
+{
+    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .begin = residency_begin,
+                            .acquire = residency_acquire, .pick = residency_pick, .want = residency_want, .release = residency_release};
+    if (s->stream)
+        s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .piece_bytes = s->stream->p.block_bytes / 4,
+                                .begin = residency_stream_begin, .acquire = residency_stream_acquire, .pick = residency_stream_pick,
+                                .want = residency_stream_want, .release = residency_stream_release};
+}
+
 PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_weights *file,
                                         const pn_weight *weights, const pn_dir_tensor *const *tensors, uint32_t n,
                                         const pn_residency_params *p, pn_err *err)
 {
     *s = (pn_residency_store){.mem = mem, .file = file, .weights = weights, .tensors = tensors, .n = n};
     atomic_flag_clear(&s->ring_busy);
-    s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s,
-                            .acquire = residency_acquire, .release = residency_release};
     s->base = pn_mem_calloc(mem, PN_ACCT_MISC, n, sizeof *s->base);
     pn_status st = PN_OK;
     if (!s->base)
         st = pn_fail_nomem(err, "a weight table", n * sizeof *s->base);
     bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && file->parts[0].src.read);
-    if (!st)
+    if (!st && p->mode == PN_RESIDENCY_STREAM)
+        st = residency_new_stream(s, p, &s->stream, err);
+    else if (!st)
         st = anon ? residency_read_all(s, p, err) : residency_map_all(s, p, err);
-    if (!st && p->lease_rows)
+    residency_set_host(s);
+    if (!st && p->lease_rows && !s->stream)
         st = residency_open_ring(s, p->lease_rows, err);
     if (st)
         pn_residency_close(s);
@@ -125,8 +205,97 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
     if (!s->mem)
         return;
     pn_mem_free(s->mem, PN_ACCT_MISC, s->base, s->n * sizeof *s->base);
-    pn_mem_free(s->mem, PN_ACCT_WEIGHTS, s->anon, (size_t)s->anon_bytes);
+    residency_free_anon(s);
     pn_mem_free(s->mem, PN_ACCT_STAGE, s->ring, (size_t)s->ring_bytes);
+    residency_free_stream(s);
     s->base = NULL;
     s->mem = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Between steps
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status residency_to_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    pn_status st = residency_new_stream(s, p, &s->stream, err);
+    if (st)
+        return st;
+    residency_free_anon(s);
+    for (uint32_t i = 0; i < s->n; i++)
+        s->base[i] = NULL;
+    for (uint32_t i = 0; i < s->file->n_parts; i++)
+        if (s->file->parts[i].map_owned)
+            pn_os_drop_cache(&s->file->parts[i].file, s->file->parts[i].map);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    pn_status st = PN_OK;
+    if (p->lease_rows || s->lease_rows || (p->mode != PN_RESIDENCY_MAP && p->mode != PN_RESIDENCY_STREAM))
+        return pn_fail(err, PN_E_UNSUPPORTED, "weights change to mapped or streamed ones only");
+    if (p->mode == PN_RESIDENCY_STREAM && !s->stream)
+        st = residency_to_stream(s, p, err);
+    else if (p->mode == PN_RESIDENCY_MAP && s->stream) {
+        st = residency_map_all(s, p, err);
+        if (!st)
+            residency_free_stream(s);
+    }
+    residency_set_host(s);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err)
+{
+    *done = true;
+    if (!s->stream)
+        return pn_fail(err, PN_E_STATE, "nothing is streamed");
+    pn_ring *g = &s->stream->ring;
+    uint64_t now = g->pinned_bytes, most = PN_MAX(g->bytes / 20, 2 * g->block_bytes);
+    uint64_t next = pin_bytes > now ? now + PN_MIN(pin_bytes - now, most) : now - PN_MIN(now - pin_bytes, most);
+    pn_status st = pn_ring_pin(g, next, err);
+    if (st)
+        return st;
+    s->stream->p.pin_bytes = next;
+    *done = next == pin_bytes || g->pinned_bytes == pn_ring_pinnable(g, pin_bytes);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err)
+{
+    if (!s->stream)
+        return pn_fail(err, PN_E_STATE, "nothing is streamed");
+    pn_status st = pn_experts_resize(&s->stream->experts, bytes, err);
+    if (!st)
+        s->stream->p.expert_bytes = bytes;
+    return st;
+}
+
+PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline)
+{
+    if (s->stream)
+        pn_reads_wait(&s->stream->reads, deadline);
+}
+
+PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds)
+{
+    if (s->stream)
+        pn_stream_stepped(s->stream, rows, seconds);
+}
+
+PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out)
+{
+    *out = (pn_residency_info){.mode = s->stream ? PN_RESIDENCY_STREAM : s->anon ? PN_RESIDENCY_ANON : PN_RESIDENCY_MAP};
+    if (s->stream)
+        pn_stream_report(s->stream, out);
+}
+
+PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err)
+{
+    pn_mutex_lock(&s->stream->reads.lock);
+    if (err)
+        *err = s->stream->reads.err;
+    pn_mutex_unlock(&s->stream->reads.lock);
+    return PN_E_IO;
 }

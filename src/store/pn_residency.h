@@ -3,8 +3,9 @@
  *
  *   map    as they lie in the file: the page cache, shared between processes
  *   anon   read into memory of our own (the only way for callback sources)
- *   ring   for tests, and the seam for streaming: leases of at most `lease_rows` rows, served from
- *          one buffer that the next lease overwrites.  A second lease has to WAIT.
+ *   stream some pinned, the others read in every step (pn_stream.h)
+ *   ring   for tests: leases of at most `lease_rows` rows, served from one buffer that the next lease
+ *          overwrites.  A second lease has to WAIT.
  *
  * A lease of a resident weight is an address computation.
  */
@@ -13,6 +14,7 @@
 
 #include "format/pn_weights.h"
 #include "plan/pn_plan_types.h"
+#include "store/pn_stream.h"
 
 #include <stdatomic.h>
 
@@ -29,6 +31,7 @@ typedef struct pn_residency_store {
     uint8_t *ring;
     uint64_t ring_bytes;
     atomic_flag ring_busy;
+    pn_stream *stream;                      /* owned, or NULL */
     pn_host_ops host;
 } pn_residency_store;
 
@@ -37,11 +40,35 @@ typedef struct pn_residency_params {
     uint32_t lease_rows;
     pn_progress_fn progress;
     void *progress_user;
+    pn_stream_params stream;
+    const pn_plan *plans;                   /* [n_plans] for streaming: together all of the model */
+    uint32_t n_plans;
 } pn_residency_params;
 
 PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_weights *file,
                                         const pn_weight *weights, const pn_dir_tensor *const *tensors, uint32_t n,
                                         const pn_residency_params *p, pn_err *err);
 PN_INTERNAL void pn_residency_close(pn_residency_store *s);
+
+/* Another mode, MAP or STREAM, between steps.  On failure nothing has changed.  What was mapped and is now streamed
+ * is given back to the system, although the mapping stays: metadata may lie in it. */
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err);
+
+/* Streamed weights: `pin_bytes` of pinned ones, between steps.  A call goes a twentieth of all matrices far at most,
+ * *done tells whether that was all.  On failure nothing has changed. */
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err);
+
+/* The same for the memory of experts, in one go.  PN_E_BUDGET: less than what a token uses. */
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err);
+
+/* advance() gave PN_EXEC_WAIT_IO: until it is worth another try, or `deadline` (pn_os_now() seconds) has passed. */
+PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
+
+/* A step of so many rows is over. */
+PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds);
+PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out);
+
+/* advance() gave PN_EXEC_FAILED: why. */
+PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err);
 
 #endif /* PN_RESIDENCY_H */

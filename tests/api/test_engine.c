@@ -84,6 +84,8 @@ static void bits_do_not_depend_on_threads_batch_calls_or_residency(void)
         {2, 512, ENGINE_TOKENS, {.residency = PN_RESIDENCY_ANON}, "weights in memory"},
         {1, 512, ENGINE_TOKENS, {.lease_rows = 1}, "a ring of one row"},
         {2, 512, ENGINE_TOKENS, {.lease_rows = 24}, "a ring of 24 rows, 2 threads"},
+        {2, 512, ENGINE_TOKENS, {.residency = PN_RESIDENCY_STREAM}, "streamed"},
+        {1, 64, 41, {.residency = PN_RESIDENCY_STREAM, .stream_block = 12000, .stream_depth = 2, .pin_bytes = 60000}, "partly pinned"},
     };
     for (size_t k = 0; k < sizeof engine_models / sizeof *engine_models; k++) {
         pn_engine *e = engine_open(1, NULL);

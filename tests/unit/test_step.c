@@ -1,6 +1,6 @@
 /*
  * test_step.c - steps made of several runs, driven by hand: logits do not depend on the neighbours in
- * a batch, on time slices, or on a cancelled step before.
+ * a batch, on time slices, on a cancelled step before, or on whether weights are streamed.
  */
 #include "engine/pn_engine_int.h"
 
@@ -59,9 +59,12 @@ static void step_do(step_rig *r, const uint32_t n[STEP_SEQS], bool slice, long c
              "two steps at once");
     pn_exec_state st;
     long calls = 0;
-    while ((st = die->ops->advance(x, slice ? 1e-9 : 0)) == PN_EXEC_YIELD)
+    while ((st = die->ops->advance(x, slice ? 1e-9 : 0)) == PN_EXEC_YIELD || st == PN_EXEC_WAIT_IO) {
         if (++calls == cancel_after)
             die->ops->cancel(x);
+        else if (st == PN_EXEC_WAIT_IO)
+            pn_residency_wait(&r->m->store, pn_os_now() + 1);
+    }
     PN_CHECK(st == want, "state %d after %ld slices", (int)st, calls);
     PN_CHECK(!slice || cancel_after || calls > 3, "a step of %u rows was never interrupted", (unsigned)rows);
     die->ops->end(x);
@@ -69,11 +72,11 @@ static void step_do(step_rig *r, const uint32_t n[STEP_SEQS], bool slice, long c
         pn_kv_commit(&r->kv[q], n[q]);
 }
 
-static bool step_open(step_rig *r, pn_engine *e, const char *path)
+static bool step_open(step_rig *r, pn_engine *e, const char *path, const pn_model_params *mp)
 {
     pn_err err = {0};
     memset(r, 0, sizeof *r);
-    if (!PN_CHECK(pn_model_load(e, path, NULL, &r->m, &err) == PN_OK, "%s", err.text))
+    if (!PN_CHECK(pn_model_load(e, path, mp, &r->m, &err) == PN_OK, "%s", err.text))
         return false;
     PN_CHECK(pn_model_get_plan(r->m, 512, STEP_CTX, &r->plan, &err) == PN_OK, "%s", err.text);
     PN_CHECK(pn_die_reserve(&e->dies[0], &r->plan->part[0], &err) == PN_OK, "%s", err.text);
@@ -97,7 +100,7 @@ static void step_close(step_rig *r)
 static float *step_alone(pn_engine *e, const char *path, const uint32_t total[STEP_SEQS], size_t *row)
 {
     step_rig r;
-    if (!step_open(&r, e, path))
+    if (!step_open(&r, e, path, NULL))
         return NULL;
     size_t V = r.m->desc.n_vocab;
     float *want = malloc(STEP_SEQS * V * sizeof *want);
@@ -112,7 +115,7 @@ static float *step_alone(pn_engine *e, const char *path, const uint32_t total[ST
     return want;
 }
 
-static void neighbours_slices_and_cancelled_steps_change_no_bit(const char *path, uint32_t threads)
+static void neighbours_slices_and_cancelled_steps_change_no_bit(const char *path, uint32_t threads, const pn_model_params *mp)
 {
     /* prefill beside decode beside nothing; then everybody */
     static const uint32_t plan[][STEP_SEQS] = {{40, 1, 0, 70}, {1, 30, 17, 1}, {1, 1, 1, 1}, {3, 64, 1, 2}, {1, 1, 1, 1}};
@@ -126,7 +129,7 @@ static void neighbours_slices_and_cancelled_steps_change_no_bit(const char *path
     PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = threads}, &err) == PN_OK, "%s", err.text);
     float *want = step_alone(e, path, total, &row);
     step_rig r;
-    if (want && step_open(&r, e, path)) {
+    if (want && step_open(&r, e, path, mp)) {
         for (size_t i = 0; i <= last; i++) {
             step_do(&r, plan[i], true, 2, PN_EXEC_CANCELLED);       /* torn: leaves nothing */
             step_do(&r, plan[i], i % 2 == 1, 0, PN_EXEC_DONE);
@@ -142,8 +145,14 @@ static void neighbours_slices_and_cancelled_steps_change_no_bit(const char *path
 
 int main(void)
 {
+    static const pn_model_params ways[] = {
+        {0},
+        {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 3},
+        {.residency = PN_RESIDENCY_STREAM, .stream_block = 40000, .stream_depth = 2, .pin_bytes = 200000},
+    };
     for (size_t i = 0; i < sizeof step_models / sizeof *step_models; i++)
         for (uint32_t threads = 1; threads <= 3; threads++)
-            neighbours_slices_and_cancelled_steps_change_no_bit(step_models[i], threads);
+            for (size_t way = 0; way < PN_COUNT_OF(ways); way++)
+                neighbours_slices_and_cancelled_steps_change_no_bit(step_models[i], threads, &ways[way]);
     return pn_test_end();
 }

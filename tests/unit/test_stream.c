@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * test_stream.c - weights that pass through a ring give the bits of weights that are all there: for every
+ * architecture, with rings down to one block of two rows, whatever is pinned, whoever shares the step; and no
+ * cancelled step, failed read or cut file leaves anything behind that a later step would notice.
+ */
+#include "engine/pn_engine_int.h"
+
+#include "pn_test.h"
+#include "pread_faults.h"
+
+enum { STREAM_TOKENS = 24, STREAM_CTX = 128 };
+
+static const char *const stream_models[] = {
+    "models/demo.gguf",
+    "tests/vectors/golden/arch/gemma2.gguf",
+    "tests/vectors/golden/arch/gemma3.gguf",
+    "tests/vectors/golden/arch/llama_gqa_tied.gguf",        /* the embedding is the head, too */
+    "tests/vectors/golden/arch/llama_moe.gguf",
+    "tests/vectors/golden/arch/llama_rope_freqs.gguf",
+    "tests/vectors/golden/arch/mistral3.gguf",
+    "tests/vectors/golden/arch/phi3.gguf",
+    "tests/vectors/golden/arch/qwen2.gguf",
+    "tests/vectors/golden/arch/qwen2moe.gguf",
+    "tests/vectors/golden/arch/qwen3.gguf",
+    "tests/vectors/golden/arch/qwen3moe.gguf",
+};
+
+typedef struct stream_way {
+    uint32_t threads, batch;
+    uint64_t block;
+    uint32_t depth;
+    uint64_t pin, experts;
+} stream_way;
+
+typedef struct stream_rig {
+    pn_engine *e;
+    pn_model *m;
+    pn_session *s;
+    pn_token tokens[STREAM_TOKENS];
+} stream_rig;
+
+static bool rig_open(stream_rig *r, const char *path, const stream_way *w, bool streamed)
+{
+    pn_err err = {0};
+    pn_model_params mp = {.residency = PN_RESIDENCY_MAP};
+    uint64_t seed = 99;
+    if (streamed)
+        mp = (pn_model_params){.residency = PN_RESIDENCY_STREAM, .stream_block = w->block, .stream_depth = w->depth,
+                               .pin_bytes = w->pin, .expert_cache_bytes = w->experts};
+    memset(r, 0, sizeof *r);
+    const pn_session_params sp = {.n_ctx = STREAM_CTX, .n_batch = w->batch};
+    bool ok = PN_CHECK(pn_engine_open(&r->e, &(pn_engine_params){.n_threads = w->threads}, &err) == PN_OK, "%s", err.text) &&
+              PN_CHECK(pn_model_load(r->e, path, &mp, &r->m, &err) == PN_OK, "%s", err.text) &&
+              PN_CHECK(pn_session_new(r->m, &sp, &r->s, &err) == PN_OK, "%s", err.text);
+    for (size_t i = 0; i < STREAM_TOKENS && ok; i++)
+        r->tokens[i] = (pn_token)(pn_test_rand(&seed) % r->m->desc.n_vocab / (i % 3 + 1));
+    return ok;
+}
+
+static void rig_close(stream_rig *r)
+{
+    pn_session_free(r->s);
+    pn_model_free(r->m);
+    if (r->e)
+        for (int a = 0; a < PN_ACCT_COUNT; a++)
+            PN_CHECK(a == PN_ACCT_SCRATCH || a == PN_ACCT_MISC || atomic_load(&r->e->ledger.used[a]) == 0, "account %d keeps bytes", a);
+    pn_engine_close(r->e);
+}
+
+/* All logits of the rig's tokens, malloc'd. */
+static float *rig_logits(stream_rig *r, size_t *bytes)
+{
+    pn_err err = {0};
+    *bytes = (size_t)r->m->desc.n_vocab * STREAM_TOKENS * sizeof(float);
+    float *out = malloc(*bytes);
+    PN_CHECK(pn_session_truncate(r->s, 0, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_session_eval_all(r->s, r->tokens, STREAM_TOKENS, out, &err) == PN_OK, "%s", err.text);
+    return out;
+}
+
+static float *stream_want(const char *path, size_t *bytes)
+{
+    stream_rig r;
+    float *want = NULL;
+    if (rig_open(&r, path, &(stream_way){.threads = 1, .batch = STREAM_TOKENS}, false))
+        want = rig_logits(&r, bytes);
+    rig_close(&r);
+    return want;
+}
+
+static void bits_are_those_of_resident_weights(void)
+{
+    static const stream_way ways[] = {
+        {1, STREAM_TOKENS, 0, 0, 0, 0},
+        {2, STREAM_TOKENS, 8192, 1, 0, 1},              /* one block; the fewest experts */
+        {2, 6, 8192, 3, 50000, 0},
+        {4, 1, 24576, 2, 0, 0},
+        {3, 5, 20480, 64, 1 << 20, UINT64_MAX},         /* more blocks than the tiniest have spans */
+        {4, STREAM_TOKENS, 16384, 2, UINT64_MAX, 0},    /* all pinned */
+    };
+    for (size_t k = 0; k < PN_COUNT_OF(stream_models); k++) {
+        size_t bytes = 0;
+        float *want = stream_want(stream_models[k], &bytes);
+        for (size_t i = 0; want && i < PN_COUNT_OF(ways); i++) {
+            stream_rig r;
+            stream_way w = ways[i];
+            if (w.experts == 1) {                       /* below the least it says how much that is */
+                pn_err err = {0};
+                unsigned long long least = 0;
+                stream_rig probe;
+                if (rig_open(&probe, stream_models[k], &(stream_way){.threads = 1, .batch = 1}, true))
+                    least = pn_experts_floor(&probe.m->store.stream->experts);
+                w.experts = least;
+                pn_model *m = NULL;
+                const pn_model_params mp = {.residency = PN_RESIDENCY_STREAM, .expert_cache_bytes = least - 1};
+                PN_CHECK(!least || pn_model_load(probe.e, stream_models[k], &mp, &m, &err) == PN_E_BUDGET, "%s", err.text);
+                rig_close(&probe);
+            }
+            if (rig_open(&r, stream_models[k], &w, true))
+                for (int again = 0; again < 2; again++) {
+                    float *got = rig_logits(&r, &bytes);
+                    PN_CHECK(memcmp(want, got, bytes) == 0, "%s, way %zu, time %d: other bits", stream_models[k], i, again);
+                    free(got);
+                }
+            rig_close(&r);
+        }
+        free(want);
+    }
+}
+
+/* What a plan from the header says is what the ledger holds after loading. */
+static void plans_are_exact(void)
+{
+    static const stream_way ways[] = {{1, 8, 0, 0, 0, 0}, {1, 8, 65536, 3, 150000, 0}, {1, 8, 20000, 2, UINT64_MAX, UINT64_MAX}};
+    for (size_t k = 0; k < PN_COUNT_OF(stream_models); k++)
+        for (size_t i = 0; i < PN_COUNT_OF(ways); i++) {
+            stream_rig r;
+            pn_err err = {0};
+            pn_plan_info p;
+            pn_residency_info is = {0};
+            const pn_plan_params pp = {.residency = PN_RESIDENCY_STREAM, .stream_block = ways[i].block, .stream_depth = ways[i].depth,
+                                       .pin_bytes = ways[i].pin, .expert_cache_bytes = ways[i].experts, .n_ctx = STREAM_CTX, .n_batch = 8};
+            pn_file *f = NULL;
+            if (rig_open(&r, stream_models[k], &ways[i], true) &&
+                PN_CHECK(pn_file_open(r.e, stream_models[k], &f, &err) == PN_OK && pn_file_plan(f, &pp, &p, &err) == PN_OK, "%s", err.text)) {
+                pn_model_residency(r.m, &is);
+                uint64_t weights = atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS]) - r.m->desc.pinned_bytes, stage = atomic_load(&r.e->ledger.used[PN_ACCT_STAGE]);
+                PN_CHECK(weights == p.pinned_bytes + p.expert_bytes && stage == p.stage_bytes, "%s: planned %" PRIu64 " + %" PRIu64 " and %" PRIu64
+                         ", taken %" PRIu64 " and %" PRIu64, stream_models[k], p.pinned_bytes, p.expert_bytes, p.stage_bytes, weights, stage);
+                PN_CHECK(p.pinned_bytes <= ways[i].pin && p.total_bytes == p.anon_bytes);
+                PN_CHECK(is.mode == PN_RESIDENCY_STREAM && is.pinned_bytes == p.pinned_bytes && is.ring_bytes == p.stage_bytes &&
+                         is.expert_bytes == p.expert_bytes && is.step_bytes == p.streamed_bytes, "%s: report", stream_models[k]);
+                PN_CHECK(pn_session_eval(r.s, r.tokens, 1, &err) == PN_OK, "%s", err.text);
+                pn_model_residency(r.m, &is);
+                PN_CHECK(is.compute_seconds > 0 && is.expected_tps > 0 && is.disk_bytes_per_second > 0 && is.stream_bytes > 0, "%s: no speed", stream_models[k]);
+                PN_CHECK((is.expert_misses > 0) == (p.expert_bytes > 0), "%s: misses", stream_models[k]);
+            }
+            pn_file_close(f);
+            rig_close(&r);
+        }
+}
+
+/* ---- memory ------------------------------------------------------------------------------------- */
+
+typedef struct stream_heap {
+    atomic_long calls, out;
+    long fail_at;
+    pn_mem libc;
+} stream_heap;
+
+static void *heap_alloc(void *user, size_t size, size_t align)
+{
+    stream_heap *h = user;
+    (void)align;
+    if (atomic_fetch_add(&h->calls, 1) + 1 == h->fail_at)
+        return NULL;
+    atomic_fetch_add(&h->out, 1);
+    return h->libc.alloc(&h->libc, PN_ACCT_MISC, size);
+}
+
+static void heap_free(void *user, void *p, size_t size)
+{
+    stream_heap *h = user;
+    atomic_fetch_sub(&h->out, 1);
+    h->libc.free(&h->libc, PN_ACCT_MISC, p, size);
+}
+
+/* Load, one step; with the k-th allocation refused, for every k.  */
+static void every_allocation_may_fail_and_none_is_made_in_a_step(const char *path)
+{
+    const pn_model_params mp = {.residency = PN_RESIDENCY_STREAM, .stream_block = 65536, .pin_bytes = 200000};
+    const pn_session_params sp = {.n_ctx = STREAM_CTX, .n_batch = 8};
+    pn_token t = 3;
+    for (long k = 1;; k++) {
+        stream_heap h = {.fail_at = k};
+        pn_mem_init_libc(&h.libc);
+        pn_engine *e = NULL;
+        pn_model *m = NULL;
+        pn_session *s = NULL;
+        pn_err err = {0};
+        pn_status st = pn_engine_open(&e, &(pn_engine_params){.n_threads = 1, .allocator = {heap_alloc, heap_free, &h}}, &err);
+        if (!st)
+            st = pn_model_load(e, path, &mp, &m, &err);
+        if (!st)
+            st = pn_session_new(m, &sp, &s, &err);
+        long before = atomic_load(&h.calls);
+        for (int i = 0; i < 100 && !st; i++)
+            st = pn_session_eval(s, &t, 1, &err);
+        PN_CHECK(st || atomic_load(&h.calls) == before, "%s: 100 steps allocate %ld times", path, atomic_load(&h.calls) - before);
+        pn_session_free(s);
+        pn_model_free(m);
+        pn_engine_close(e);
+        PN_CHECK(atomic_load(&h.out) == 0, "%s: failing allocation %ld leaks %ld blocks", path, k, atomic_load(&h.out));
+        PN_CHECK(st == PN_OK || st == PN_E_NOMEM, "%s: failing allocation %ld gives %s", path, k, pn_status_name(st));
+        if (st == PN_OK)
+            return;
+    }
+}
+
+/* Mapped, streamed with more and with less pinned, mapped again: the same bits all along, and no byte is lost. */
+static void residency_may_change_between_steps(const char *path)
+{
+    stream_rig r;
+    pn_err err = {0};
+    size_t bytes = 0;
+    float *want = stream_want(path, &bytes), *got;
+    const pn_model_params to_stream = {.residency = PN_RESIDENCY_STREAM, .stream_block = 24576, .stream_depth = 2},
+                          to_map = {.residency = PN_RESIDENCY_MAP};
+    if (want && rig_open(&r, path, &(stream_way){.threads = 2, .batch = 9}, false)) {
+        pn_residency_store *store = &r.m->store;
+        uint64_t was = atomic_load(&r.e->ledger.total);
+        for (int round = 0; round < 2; round++) {
+            PN_CHECK(pn_model_convert(r.m, &to_stream, &err) == PN_OK, "%s", err.text);
+            PN_CHECK(store->stream && atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS_MAP]) == 0, "still mapped");
+            uint64_t all = store->stream->ring.bytes * 2, target[] = {all / 3, all, all / 5, 0};
+            for (size_t i = 0; i < PN_COUNT_OF(target); i++) {
+                int steps = 0;
+                for (bool done = false; !done && steps < 200; steps++) {
+                    PN_CHECK(pn_residency_repin(store, target[i], &done, &err) == PN_OK, "%s", err.text);
+                    uint64_t p = store->stream->ring.pinned_bytes;
+                    uint64_t e = store->stream->experts.n_layers ? pn_experts_memory(&store->stream->experts, store->stream->p.expert_bytes) : 0;
+                    PN_CHECK(atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS]) == r.m->desc.pinned_bytes + p + e, "the ledger says otherwise");
+                    if (steps % 4 == 0)
+                        PN_CHECK(pn_session_truncate(r.s, 0, &err) == PN_OK && pn_session_eval(r.s, r.tokens, 5, &err) == PN_OK, "%s", err.text);
+                }
+                PN_CHECK(store->stream->ring.pinned_bytes == pn_ring_pinnable(&store->stream->ring, target[i]), "target %zu in %d steps", i, steps);
+                PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits with %" PRIu64 " pinned", path, target[i]);
+                free(got);
+            }
+            for (int k = 0; k < 4 && store->stream->experts.n_layers; k++) {
+                uint64_t least = pn_experts_floor(&store->stream->experts), most = pn_experts_all(&store->stream->experts);
+                PN_CHECK(pn_residency_resize_experts(store, least - 1, &err) == PN_E_BUDGET, "less than the floor");
+                PN_CHECK(pn_residency_resize_experts(store, k % 2 ? most : least, &err) == PN_OK, "%s", err.text);
+                PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits with other experts", path);
+                free(got);
+            }
+            r.e->ledger.limit = atomic_load(&r.e->ledger.total) + 1000;     /* no room: nothing changes */
+            bool done;
+            uint64_t had = store->stream->ring.pinned_bytes;
+            PN_CHECK(pn_residency_repin(store, all, &done, &err) == PN_E_NOMEM && store->stream->ring.pinned_bytes == had, "pinned without room");
+            r.e->ledger.limit = 0;
+            PN_CHECK(pn_model_convert(r.m, &to_map, &err) == PN_OK && !store->stream, "%s", err.text);
+            PN_CHECK(atomic_load(&r.e->ledger.total) == was && atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS_MAP]) == r.m->desc.weight_bytes, "bytes lost");
+            PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits mapped again", path);
+            free(got);
+            r.e->ledger.limit = was + 1000;
+            PN_CHECK(pn_model_convert(r.m, &to_stream, &err) == PN_E_NOMEM && !store->stream && atomic_load(&r.e->ledger.total) == was, "half streamed");
+            r.e->ledger.limit = 0;
+        }
+    }
+    rig_close(&r);
+    free(want);
+}
+
+/* ---- steps that do not end as they should ------------------------------------------------------- */
+
+static int tick_at(void *user, uint32_t done, uint32_t total)
+{
+    (void)done, (void)total;
+    return --*(long *)user == 0;
+}
+
+/* Cut short at its k-th tick, for every k until one is not cut short any more. */
+static void a_cancelled_step_wedges_nothing(const char *path, const stream_way *w)
+{
+    size_t bytes = 0;
+    float *want = stream_want(path, &bytes);
+    stream_rig r;
+    pn_err err = {0};
+    int cut = 0;
+    faults_clear();
+    atomic_store(&faults.delay_us, 300);                /* a disk slow enough to be waited for */
+    if (want && rig_open(&r, path, w, true)) {
+        for (long k = 1; k < 60; k += 1 + k / 8) {
+            long left = k;
+            pn_session_on_tick(r.s, tick_at, &left);
+            pn_session_truncate(r.s, 0, &err);
+            pn_status st = pn_session_eval(r.s, r.tokens, STREAM_TOKENS, &err);
+            PN_CHECK(st == PN_OK || st == PN_E_CANCELLED, "%s", err.text);
+            cut += st == PN_E_CANCELLED;
+            pn_session_on_tick(r.s, NULL, NULL);
+            if (k % 3 == 1) {                           /* else it is the next cut step that finds the mess */
+                atomic_store(&faults.delay_us, 0);
+                float *got = rig_logits(&r, &bytes);
+                PN_CHECK(memcmp(want, got, bytes) == 0, "%s: cut at tick %ld, other bits after", path, k);
+                free(got);
+                atomic_store(&faults.delay_us, 300);
+            }
+        }
+        PN_CHECK(!PREAD_FAULTS || cut > 3, "%s: only %d steps were cut short", path, cut);
+        rig_close(&r);
+    }
+    faults_clear();
+    free(want);
+}
+
+/* Steps without any wanted row, embeddings, and rows one by one, in turn. */
+static void steps_of_all_kinds_may_follow_each_other(const char *path, const stream_way *w)
+{
+    size_t bytes = 0;
+    float *want = stream_want(path, &bytes);
+    stream_rig r;
+    pn_err err = {0};
+    if (want && rig_open(&r, path, w, true)) {
+        float *hidden[2] = {malloc(r.m->desc.n_embd * sizeof(float)), malloc(r.m->desc.n_embd * sizeof(float))};
+        for (int i = 0; i < 3; i++) {
+            float *got = rig_logits(&r, &bytes);
+            PN_CHECK(memcmp(want, got, bytes) == 0, "%s: other bits", path);
+            free(got);
+            pn_session_truncate(r.s, 0, &err);
+            PN_CHECK(pn_session_embed(r.s, r.tokens, STREAM_TOKENS, PN_POOLING_MEAN, 1, hidden[i > 0], &err) == PN_OK, "%s", err.text);
+            PN_CHECK(i == 0 || memcmp(hidden[0], hidden[1], r.m->desc.n_embd * sizeof(float)) == 0, "%s: other embedding", path);
+            pn_session_truncate(r.s, 0, &err);
+            for (int k = 0; k < 5; k++)
+                PN_CHECK(pn_session_eval(r.s, r.tokens + k, 1, &err) == PN_OK, "%s", err.text);
+            PN_CHECK(memcmp((char *)want + bytes / STREAM_TOKENS * 4, pn_session_logits(r.s), bytes / STREAM_TOKENS) == 0, "%s: row by row", path);
+        }
+        free(hidden[0]);
+        free(hidden[1]);
+        rig_close(&r);
+    }
+    free(want);
+}
+
+/* ---- trouble with the file ---------------------------------------------------------------------- */
+
+static void a_read_that_fails_fails_its_step_and_no_other(const char *path, const stream_way *w)
+{
+    size_t bytes = 0;
+    float *want = stream_want(path, &bytes);
+    stream_rig r;
+    pn_err err = {0};
+    int failed = 0;
+    if (!PREAD_FAULTS) {
+        pn_test_skip("no pread of our own");
+        free(want);
+        return;
+    }
+    if (want && rig_open(&r, path, w, true)) {
+        for (long k = 1; k < 40; k += 3) {
+            faults_clear();
+            atomic_store(&faults.fail_errno, EIO);
+            atomic_store(&faults.fail_at, k);
+            err.text[0] = 0;
+            pn_session_truncate(r.s, 0, &err);
+            pn_status st = pn_session_eval(r.s, r.tokens, STREAM_TOKENS, &err);
+            PN_CHECK(st == PN_OK || (st == PN_E_IO && strstr(err.text, path) && strstr(err.text, "offset")), "%d %s", (int)st, err.text);
+            failed += st == PN_E_IO;
+            faults_clear();
+            float *got = rig_logits(&r, &bytes);
+            PN_CHECK(memcmp(want, got, bytes) == 0, "%s: read %ld failed, other bits after", path, k);
+            free(got);
+        }
+        PN_CHECK(failed > 0, "no read failed");
+        atomic_store(&faults.eintr_every, 2);
+        atomic_store(&faults.short_by, 4096);
+        float *got = rig_logits(&r, &bytes);
+        PN_CHECK(memcmp(want, got, bytes) == 0, "%s: short reads, other bits", path);
+        free(got);
+        faults_clear();
+        atomic_store(&faults.refuse_direct, true);
+        got = rig_logits(&r, &bytes);
+        PN_CHECK(memcmp(want, got, bytes) == 0, "%s: through the cache, other bits", path);
+        free(got);
+        faults_clear();
+        rig_close(&r);
+    }
+    free(want);
+}
+
+static void a_file_cut_short_fails_steps_until_it_is_whole_again(void)
+{
+    char path[128];
+    size_t len = 0, bytes = 0;
+    char *text = pn_test_read_file(stream_models[0], &len);
+    float *want = stream_want(stream_models[0], &bytes);
+    pn_err err = {0};
+    stream_rig r;
+    snprintf(path, sizeof path, "/tmp/pn_stream_%ld.gguf", (long)getpid());
+    FILE *f = fopen(path, "wb");
+    if (!f || !text || fwrite(text, 1, len, f) != len || fclose(f)) {
+        pn_test_skip("%s cannot be written", path);
+        free(text);
+        free(want);
+        return;
+    }
+    if (rig_open(&r, path, &(stream_way){.threads = 2, .batch = STREAM_TOKENS, .block = 65536, .depth = 2}, true)) {
+        PN_CHECK(truncate(path, (off_t)(len / 2)) == 0);
+        for (int i = 0; i < 3; i++) {
+            pn_session_truncate(r.s, 0, &err);
+            PN_CHECK(pn_session_eval(r.s, r.tokens, STREAM_TOKENS, &err) == PN_E_IO && strstr(err.text, "ends at byte"), "%s", err.text);
+        }
+        f = fopen(path, "r+b");
+        if (PN_CHECK(f && fwrite(text, 1, len, f) == len && fclose(f) == 0)) {
+            float *got = rig_logits(&r, &bytes);
+            PN_CHECK(want && memcmp(want, got, bytes) == 0, "other bits");
+            free(got);
+        }
+        rig_close(&r);
+    }
+    remove(path);
+    free(text);
+    free(want);
+}
+
+int main(void)
+{
+    static const stream_way small = {2, STREAM_TOKENS, 8192, 2, 0, 0}, large = {3, 16, 65536, 3, 100000, 0};
+    bits_are_those_of_resident_weights();
+    plans_are_exact();
+    every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/qwen2.gguf");
+    every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/llama_moe.gguf");
+    residency_may_change_between_steps("models/demo.gguf");
+    residency_may_change_between_steps("tests/vectors/golden/arch/llama_gqa_tied.gguf");
+    residency_may_change_between_steps("tests/vectors/golden/arch/qwen2moe.gguf");
+    for (size_t k = 0; k < PN_COUNT_OF(stream_models); k += 3) {        /* dense, tied, windows, experts */
+        a_cancelled_step_wedges_nothing(stream_models[k], &small);
+        steps_of_all_kinds_may_follow_each_other(stream_models[k], k % 2 ? &small : &large);
+        a_read_that_fails_fails_its_step_and_no_other(stream_models[k], &large);
+    }
+    a_cancelled_step_wedges_nothing("tests/vectors/golden/arch/qwen3moe.gguf", &(stream_way){2, STREAM_TOKENS, 8192, 2, 0, 0});
+    a_read_that_fails_fails_its_step_and_no_other("tests/vectors/golden/arch/llama_moe.gguf", &small);
+    a_file_cut_short_fails_steps_until_it_is_whole_again();
+    return pn_test_end();
+}
