@@ -8035,6 +8035,9 @@ PN_INTERNAL double pn_govern_wait(struct pn_engine *e);
  * most a second old. */
 PN_INTERNAL uint64_t pn_govern_room(struct pn_engine *e, uint32_t resource, bool alone);
 
+/* What mapped weights may take: page cache, which the limit does not count. */
+PN_INTERNAL uint64_t pn_govern_room_mapped(struct pn_engine *e);
+
 /* The same if everything were at rest: all sequences, promises and caches gone. */
 PN_INTERNAL uint64_t pn_govern_room_alone(struct pn_engine *e, uint32_t resource);
 
@@ -8831,6 +8834,43 @@ PN_INTERNAL uint32_t pn_gate_smallest(pn_model *m, uint32_t least, const pn_kv_g
 PN_INTERNAL const char *pn_gate_text(size_t i);
 
 #endif /* PN_GATE_H */
+
+/* ---- Begin engine/pn_fit.h ---- */
+/*
+ * pn_fit.h - how are a model's weights to lie, for what there is now?
+ *
+ * One decision for loading and for planning, so that a plan is what a load does (memory sheet 6.1, 10):
+ *
+ *     map      all weights and the floor fit into what the host can give without hurting anybody
+ *     stream   else; as much pinned as leaves room for a conversation, experts get what is left
+ *     refuse   not even the ring, the least of experts and the floor fit
+ *
+ * The floor is one conversation of PN_FIT_CTX tokens in steps of PN_FIT_BATCH rows; streaming leaves room for one
+ * of PN_FIT_CTX_GOOD in steps as usual where there is that much.
+ */
+#ifndef PN_FIT_H
+#define PN_FIT_H
+
+/* includes engine/pn_engine_int.h */
+
+enum { PN_FIT_CTX = 512, PN_FIT_BATCH = 16, PN_FIT_CTX_GOOD = 4096 };
+
+typedef struct pn_fit_params {
+    pn_residency residency;     /* what was asked for */
+    bool file;                  /* the weights are in a file of this machine */
+    uint64_t vocab_bytes;       /* that are still to be taken */
+    uint32_t n_threads, kv_type;
+    bool exact;
+    pn_stream_params stream;    /* what was asked for; pin_bytes and expert_bytes 0: ours to choose */
+} pn_fit_params;
+
+/* Changes p->residency from AUTO to what it comes to, and with it p->stream.  PN_E_BUDGET: it does not fit. */
+PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err);
+
+/* Weights that are streamed: what of them is in memory. */
+PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp, bool exact, pn_stream_bytes *out, pn_err *err);
+
+#endif /* PN_FIT_H */
 
 /* ---- Begin engine/pn_replay.h ---- */
 /*
@@ -57680,17 +57720,22 @@ static uint64_t govern_available(const pn_engine *e, uint32_t resource)
     return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_capped(e, govern_since(e, e->govern.sample.soft));
 }
 
-static uint64_t govern_room(pn_engine *e, bool alone)
+/* Of the host, less the reserve; the limit aside. */
+static uint64_t govern_host_room(pn_engine *e, bool alone)
 {
     pn_governor *g = &e->govern;
     pn_mutex_lock(&g->lock);
     if (govern_now(g) - g->sample.t > govern_fresh)
         govern_read(e);
     uint64_t room = govern_since(e, g->sample.soft);
-    room = govern_capped(e, room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone)));
+    room = room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone));
     pn_mutex_unlock(&g->lock);
     return room;
 }
+
+static uint64_t govern_room(pn_engine *e, bool alone) { return govern_capped(e, govern_host_room(e, alone)); }
+
+PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }
 
 PN_INTERNAL uint64_t pn_govern_room(pn_engine *e, uint32_t resource, bool alone)
 {
@@ -59271,6 +59316,79 @@ PN_API pn_status pn_file_tensor_at(const pn_file *f, size_t i, pn_tensor_info *o
 PN_API uint32_t pn_file_part_count(const pn_file *f) { return f->weights.n_parts; }
 #endif
 
+/* ---- Begin engine/pn_fit.c ---- */
+#ifndef PN_DROP_ENGINE_PN_FIT_C
+#define PN_DROP_ENGINE_PN_FIT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_fit.h */
+
+#include <inttypes.h>
+
+PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp, bool exact, pn_stream_bytes *out, pn_err *err)
+{
+    pn_plan plan;
+    pn_stream s;
+    pn_status st = pn_desc_plan(d, &plan, 1, 1, d->n_ctx_train, exact, err);
+    if (st)
+        return st;
+    st = pn_stream_open(&s, d->mem, d->weights, d->tensors, (uint32_t)d->n_weights, &plan, 1, sp, err);
+    pn_plan_free(&plan, d->mem);
+    if (st)
+        return st;
+    *out = pn_stream_needs(&s);
+    pn_stream_close(&s);
+    return PN_OK;
+}
+
+/* Everything but the weights, for one conversation. */
+static pn_status fit_rest(const pn_desc *d, const pn_fit_params *p, uint32_t n_ctx, uint32_t n_batch, uint64_t *out, pn_err *err)
+{
+    pn_session_need n;
+    n_ctx = PN_MIN(n_ctx, d->n_ctx_train);
+    pn_status st = pn_session_needs(d, n_ctx, PN_MIN(n_batch, n_ctx), p->n_threads, p->kv_type, p->exact, &n, err);
+    *out = st ? 0 : d->pinned_bytes + p->vocab_bytes + n.work_bytes + n.kv_bytes + n.misc_bytes;
+    return st;
+}
+
+/* Pinned matrices first, they are read in every step; then experts, whose use has a pattern. */
+static pn_status fit_fill(const pn_desc *d, pn_fit_params *p, uint64_t room, pn_err *err)
+{
+    pn_stream_bytes n;
+    pn_stream_params all = p->stream;
+    all.pin_bytes = p->stream.pin_bytes ? p->stream.pin_bytes : room;
+    pn_status st = pn_fit_stream(d, &all, p->exact, &n, err);
+    if (st)
+        return st;
+    p->stream.pin_bytes = PN_MAX(n.pinned, UINT64_C(1));
+    if (n.experts && !p->stream.expert_bytes)
+        p->stream.expert_bytes = PN_MAX(pn_sub_sat(room, n.pinned), n.experts_floor);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err)
+{
+    uint64_t host = pn_govern_room_mapped(e), room = pn_govern_room(e, 0, false), least, good;
+    pn_stream_bytes bare;
+    if (p->residency != PN_RESIDENCY_AUTO)
+        return PN_OK;
+    p->residency = p->file ? PN_RESIDENCY_MAP : PN_RESIDENCY_ANON;
+    pn_status st = fit_rest(d, p, PN_FIT_CTX, PN_FIT_BATCH, &least, err);
+    if (st || !p->file || pn_add_sat(d->weight_bytes, least) <= host)
+        return st;
+    st = pn_fit_stream(d, &(pn_stream_params){.block_bytes = p->stream.block_bytes, .depth = p->stream.depth}, p->exact, &bare, err);
+    if (!st)
+        st = fit_rest(d, p, PN_FIT_CTX_GOOD, ENGINE_DEFAULT_BATCH, &good, err);
+    if (st)
+        return st;
+    uint64_t ring = bare.stage + bare.experts_floor, alone = pn_govern_room(e, 0, true);
+    if (ring + least > alone)
+        return pn_fail(err, PN_E_BUDGET, "weights of %" PRIu64 " bytes do not fit, and to stream them takes %" PRIu64 " (%" PRIu64
+                       " of it a conversation of %d tokens); %" PRIu64 " are available", d->weight_bytes, ring + least, least, PN_FIT_CTX, alone);
+    p->residency = PN_RESIDENCY_STREAM;
+    return fit_fill(d, p, pn_sub_sat(room, bare.stage + (good + ring <= room ? good : least)), err);
+}
+#endif
+
 /* ---- Begin engine/pn_plan_api.c ---- */
 #ifndef PN_DROP_ENGINE_PN_PLAN_API_C
 #define PN_DROP_ENGINE_PN_PLAN_API_C
@@ -59281,11 +59399,12 @@ PN_API uint32_t pn_file_part_count(const pn_file *f) { return f->weights.n_parts
  * formulas of their own, so they cannot drift apart.
  */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_fit.h */
 /* includes engine/pn_sched.h */
 
 #include <inttypes.h>
 
-enum { PLAN_CTX_STEP = 64, PLAN_FLOOR_CTX = 512, PLAN_FLOOR_BATCH = 16 };
+enum { PLAN_CTX_STEP = 64 };
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
                                        uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err)
@@ -59325,28 +59444,27 @@ static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn
     return d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
 }
 
-/* Weights that are streamed: what of them is in memory. */
-static pn_status plan_stream(const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
+/* How the weights would be loaded now, and what of streamed ones is in memory then. */
+static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
 {
-    const pn_stream_params sp = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
-                                 .expert_bytes = p->expert_cache_bytes};
-    pn_plan plan;
-    pn_stream s;
-    pn_status st = pn_desc_plan(d, &plan, 1, 1, d->n_ctx_train, p->exact != 0, err);
-    if (st)
-        return st;
-    st = pn_stream_open(&s, d->mem, d->weights, d->tensors, (uint32_t)d->n_weights, &plan, 1, &sp, err);
-    pn_plan_free(&plan, d->mem);
-    if (st)
-        return st;
-    pn_stream_bytes n = pn_stream_needs(&s);
+    bool simulated = f->engine->dies[0].simulated;
+    pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !f->weights.parts[0].src.read && !simulated,
+                         .vocab_bytes = o->vocab_bytes, .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
+                         .stream = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
+                                    .expert_bytes = p->expert_cache_bytes}};
+    pn_stream_bytes n = {0};
+    pn_status st = pn_fit_choose(f->engine, d, &fit, err);
+    if (st == PN_E_BUDGET)      /* the sums tell */
+        st = PN_OK;
+    if (!st && fit.residency == PN_RESIDENCY_STREAM)
+        st = pn_fit_stream(d, &fit.stream, p->exact != 0, &n, err);
+    o->residency = fit.residency == PN_RESIDENCY_AUTO ? PN_RESIDENCY_MAP : fit.residency;
     o->pinned_bytes = n.pinned;
     o->stage_bytes = n.stage;
     o->expert_bytes = n.experts;
     o->expert_floor_bytes = n.experts_floor;
     o->streamed_bytes = n.streamed;
-    pn_stream_close(&s);
-    return PN_OK;
+    return st;
 }
 
 /* Memory of the weights, mapped or not, and the least it can be. */
@@ -59406,15 +59524,14 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_vocab = d->n_vocab;
     pn_session_need n, floor_need;
     pn_need embed;
-    if (p->residency == PN_RESIDENCY_STREAM)
-        st = plan_stream(d, p, o, err);
+    st = plan_residency(f, d, p, o, err);
     if (!st)
         st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
-    uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
+    uint32_t floor_ctx = PN_MIN((uint32_t)PN_FIT_CTX, o->n_ctx);
     if (!st)
         st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_part, &embed, err);
     if (!st)
-        st = pn_session_needs(d, floor_ctx, PN_MIN((uint32_t)PLAN_FLOOR_BATCH, floor_ctx), threads, o->kv_type,
+        st = pn_session_needs(d, floor_ctx, PN_MIN((uint32_t)PN_FIT_BATCH, floor_ctx), threads, o->kv_type,
                               p->exact, &floor_need, err);
     if (st)
         return st;
@@ -59436,19 +59553,21 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     return PN_OK;
 }
 
-/* What can be taken for it: of this machine's memory, and of its dies'. */
-static pn_status plan_available(pn_engine *e, const pn_plan_params *p, uint64_t *out, pn_err *err)
+/* What can be taken for it: of this machine's memory, and of its dies'.  The limit does not count page cache. */
+static pn_status plan_available(pn_engine *e, const pn_plan_params *p, const pn_plan_info *o, uint64_t *out, pn_err *err)
 {
     pn_mem_info mem;
+    uint64_t mapped = o->residency == PN_RESIDENCY_MAP ? o->weight_bytes : 0;
     pn_die *dies[PN_MAX_PARTS] = {NULL};
     uint32_t n = 0;
     pn_status st = pn_engine_find_dies(e, p->dies, p->n_dies, dies, &n, err);
     if (st)
         return st;
     pn_engine_memory(e, &mem);
+    uint64_t left = pn_sub_sat(mem.limit, mem.total_used) + mapped;
     *out = mem.host_available;
-    if (mem.limit && (*out == 0 || mem.limit - PN_MIN(mem.limit, mem.total_used) < *out))
-        *out = mem.limit - PN_MIN(mem.limit, mem.total_used);
+    if (mem.limit && (*out == 0 || left < *out))
+        *out = left;
     if (*out)
         *out += pn_cache_droppable_all(e);
     uint64_t there = 0;
@@ -59470,7 +59589,7 @@ PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_
         return st;
     st = plan_fill(f, &d, &p, &o, err);
     if (!st)
-        st = plan_available(f->engine, &p, &o.available_bytes, err);
+        st = plan_available(f->engine, &p, &o, &o.available_bytes, err);
     if (!st) {
         o.fits = o.available_bytes == 0 || o.total_bytes <= o.available_bytes;
         o.n_ctx_fits = o.available_bytes ? plan_ctx_fits(&d, &o, o.n_threads, p.exact) : o.n_ctx;
@@ -59683,6 +59802,7 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
  * Loading a model: directory, description, residency, vocabulary; and the cache of its plans.
  */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_fit.h */
 
 /* includes sample/pn_grammar.h */
 
@@ -60000,11 +60120,29 @@ static void model_note_map(pn_model *m)
     m->mapped_bytes = bytes;
 }
 
-static pn_status model_open_weights(pn_model *m, const pn_model_params *p, pn_err *err)
+/* AUTO becomes what memory suggests.  Simulated dies have their own. */
+static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, pn_err *err)
+{
+    const pn_part *part = &m->file.weights.parts[0];
+    pn_fit_params fit = {.residency = p->residency, .file = part->path && !part->src.read, .n_threads = m->engine->n_threads,
+                         .kv_type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, .exact = m->exact, .stream = model_stream_params(p)};
+    if (m->dies[0]->simulated || p->lease_rows)
+        return PN_OK;
+    pn_status st = pn_fit_choose(m->engine, &m->desc, &fit, err);
+    p->residency = fit.residency;
+    p->pin_bytes = fit.stream.pin_bytes;
+    p->expert_cache_bytes = fit.stream.expert_bytes;
+    return st;
+}
+
+static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, pn_err *err)
 {
     pn_plan plans[PN_MAX_PARTS];
-    pn_residency_params rp;
-    pn_status st = model_residency_params(m, p, plans, &rp, err);
+    pn_residency_params rp = {.n_plans = 0};
+    pn_model_params as = *wanted, *p = &as;
+    pn_status st = model_choose_residency(m, p, err);
+    if (!st)
+        st = model_residency_params(m, p, plans, &rp, err);
     if (!st)
         st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights, m->desc.tensors,
                                (uint32_t)m->desc.n_weights, &rp, err);

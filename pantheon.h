@@ -398,7 +398,7 @@ PN_API uint32_t pn_file_part_count(const pn_file *f);
  * ------------------------------------------------------------------------------------------ */
 
 typedef enum pn_residency {
-    PN_RESIDENCY_AUTO = 0,      /* map when the source is a file, else copy */
+    PN_RESIDENCY_AUTO = 0,      /* of a file: mapped where all fits, else streamed; else copied */
     PN_RESIDENCY_MAP,           /* weights stay in the page cache, shared between processes */
     PN_RESIDENCY_ANON,          /* weights are read into memory of their own */
     PN_RESIDENCY_STREAM         /* weights that do not fit: some are pinned, the others are read in every step, past
@@ -443,6 +443,7 @@ typedef struct pn_plan_info {
     int fits;                       /* total_bytes <= available_bytes */
     uint64_t embed_bytes;           /* what a session takes on top, in none of the sums above, once it has computed
                                        an embedding (pn_session_embed) */
+    pn_residency residency;     /* how the weights would be loaded now */
     /* PN_RESIDENCY_STREAM, in the sums above instead of weight_bytes: */
     uint64_t pinned_bytes;          /* matrices that stay */
     uint64_t stage_bytes;           /* the ring that the others pass through, rows of the embedding */

@@ -77,17 +77,22 @@ static uint64_t govern_available(const pn_engine *e, uint32_t resource)
     return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_capped(e, govern_since(e, e->govern.sample.soft));
 }
 
-static uint64_t govern_room(pn_engine *e, bool alone)
+/* Of the host, less the reserve; the limit aside. */
+static uint64_t govern_host_room(pn_engine *e, bool alone)
 {
     pn_governor *g = &e->govern;
     pn_mutex_lock(&g->lock);
     if (govern_now(g) - g->sample.t > govern_fresh)
         govern_read(e);
     uint64_t room = govern_since(e, g->sample.soft);
-    room = govern_capped(e, room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone)));
+    room = room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone));
     pn_mutex_unlock(&g->lock);
     return room;
 }
+
+static uint64_t govern_room(pn_engine *e, bool alone) { return govern_capped(e, govern_host_room(e, alone)); }
+
+PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }
 
 PN_INTERNAL uint64_t pn_govern_room(pn_engine *e, uint32_t resource, bool alone)
 {

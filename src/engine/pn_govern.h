@@ -83,6 +83,9 @@ PN_INTERNAL double pn_govern_wait(struct pn_engine *e);
  * most a second old. */
 PN_INTERNAL uint64_t pn_govern_room(struct pn_engine *e, uint32_t resource, bool alone);
 
+/* What mapped weights may take: page cache, which the limit does not count. */
+PN_INTERNAL uint64_t pn_govern_room_mapped(struct pn_engine *e);
+
 /* The same if everything were at rest: all sequences, promises and caches gone. */
 PN_INTERNAL uint64_t pn_govern_room_alone(struct pn_engine *e, uint32_t resource);
 

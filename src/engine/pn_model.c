@@ -3,6 +3,7 @@
  * Loading a model: directory, description, residency, vocabulary; and the cache of its plans.
  */
 #include "engine/pn_cache.h"
+#include "engine/pn_fit.h"
 
 #include "sample/pn_grammar.h"
 
@@ -320,11 +321,29 @@ static void model_note_map(pn_model *m)
     m->mapped_bytes = bytes;
 }
 
-static pn_status model_open_weights(pn_model *m, const pn_model_params *p, pn_err *err)
+/* AUTO becomes what memory suggests.  Simulated dies have their own. */
+static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, pn_err *err)
+{
+    const pn_part *part = &m->file.weights.parts[0];
+    pn_fit_params fit = {.residency = p->residency, .file = part->path && !part->src.read, .n_threads = m->engine->n_threads,
+                         .kv_type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, .exact = m->exact, .stream = model_stream_params(p)};
+    if (m->dies[0]->simulated || p->lease_rows)
+        return PN_OK;
+    pn_status st = pn_fit_choose(m->engine, &m->desc, &fit, err);
+    p->residency = fit.residency;
+    p->pin_bytes = fit.stream.pin_bytes;
+    p->expert_cache_bytes = fit.stream.expert_bytes;
+    return st;
+}
+
+static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, pn_err *err)
 {
     pn_plan plans[PN_MAX_PARTS];
-    pn_residency_params rp;
-    pn_status st = model_residency_params(m, p, plans, &rp, err);
+    pn_residency_params rp = {.n_plans = 0};
+    pn_model_params as = *wanted, *p = &as;
+    pn_status st = model_choose_residency(m, p, err);
+    if (!st)
+        st = model_residency_params(m, p, plans, &rp, err);
     if (!st)
         st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights, m->desc.tensors,
                                (uint32_t)m->desc.n_weights, &rp, err);

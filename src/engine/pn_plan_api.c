@@ -5,11 +5,12 @@
  * formulas of their own, so they cannot drift apart.
  */
 #include "engine/pn_cache.h"
+#include "engine/pn_fit.h"
 #include "engine/pn_sched.h"
 
 #include <inttypes.h>
 
-enum { PLAN_CTX_STEP = 64, PLAN_FLOOR_CTX = 512, PLAN_FLOOR_BATCH = 16 };
+enum { PLAN_CTX_STEP = 64 };
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
                                        uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err)
@@ -49,28 +50,27 @@ static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn
     return d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
 }
 
-/* Weights that are streamed: what of them is in memory. */
-static pn_status plan_stream(const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
+/* How the weights would be loaded now, and what of streamed ones is in memory then. */
+static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
 {
-    const pn_stream_params sp = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
-                                 .expert_bytes = p->expert_cache_bytes};
-    pn_plan plan;
-    pn_stream s;
-    pn_status st = pn_desc_plan(d, &plan, 1, 1, d->n_ctx_train, p->exact != 0, err);
-    if (st)
-        return st;
-    st = pn_stream_open(&s, d->mem, d->weights, d->tensors, (uint32_t)d->n_weights, &plan, 1, &sp, err);
-    pn_plan_free(&plan, d->mem);
-    if (st)
-        return st;
-    pn_stream_bytes n = pn_stream_needs(&s);
+    bool simulated = f->engine->dies[0].simulated;
+    pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !f->weights.parts[0].src.read && !simulated,
+                         .vocab_bytes = o->vocab_bytes, .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
+                         .stream = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
+                                    .expert_bytes = p->expert_cache_bytes}};
+    pn_stream_bytes n = {0};
+    pn_status st = pn_fit_choose(f->engine, d, &fit, err);
+    if (st == PN_E_BUDGET)      /* the sums tell */
+        st = PN_OK;
+    if (!st && fit.residency == PN_RESIDENCY_STREAM)
+        st = pn_fit_stream(d, &fit.stream, p->exact != 0, &n, err);
+    o->residency = fit.residency == PN_RESIDENCY_AUTO ? PN_RESIDENCY_MAP : fit.residency;
     o->pinned_bytes = n.pinned;
     o->stage_bytes = n.stage;
     o->expert_bytes = n.experts;
     o->expert_floor_bytes = n.experts_floor;
     o->streamed_bytes = n.streamed;
-    pn_stream_close(&s);
-    return PN_OK;
+    return st;
 }
 
 /* Memory of the weights, mapped or not, and the least it can be. */
@@ -130,15 +130,14 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->n_vocab = d->n_vocab;
     pn_session_need n, floor_need;
     pn_need embed;
-    if (p->residency == PN_RESIDENCY_STREAM)
-        st = plan_stream(d, p, o, err);
+    st = plan_residency(f, d, p, o, err);
     if (!st)
         st = pn_session_needs(d, o->n_ctx, o->n_batch, threads, o->kv_type, p->exact, &n, err);
-    uint32_t floor_ctx = PN_MIN((uint32_t)PLAN_FLOOR_CTX, o->n_ctx);
+    uint32_t floor_ctx = PN_MIN((uint32_t)PN_FIT_CTX, o->n_ctx);
     if (!st)
         st = pn_embed_needs(d, o->n_ctx, o->n_batch, threads, p->exact, n.work_part, &embed, err);
     if (!st)
-        st = pn_session_needs(d, floor_ctx, PN_MIN((uint32_t)PLAN_FLOOR_BATCH, floor_ctx), threads, o->kv_type,
+        st = pn_session_needs(d, floor_ctx, PN_MIN((uint32_t)PN_FIT_BATCH, floor_ctx), threads, o->kv_type,
                               p->exact, &floor_need, err);
     if (st)
         return st;
@@ -160,19 +159,21 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     return PN_OK;
 }
 
-/* What can be taken for it: of this machine's memory, and of its dies'. */
-static pn_status plan_available(pn_engine *e, const pn_plan_params *p, uint64_t *out, pn_err *err)
+/* What can be taken for it: of this machine's memory, and of its dies'.  The limit does not count page cache. */
+static pn_status plan_available(pn_engine *e, const pn_plan_params *p, const pn_plan_info *o, uint64_t *out, pn_err *err)
 {
     pn_mem_info mem;
+    uint64_t mapped = o->residency == PN_RESIDENCY_MAP ? o->weight_bytes : 0;
     pn_die *dies[PN_MAX_PARTS] = {NULL};
     uint32_t n = 0;
     pn_status st = pn_engine_find_dies(e, p->dies, p->n_dies, dies, &n, err);
     if (st)
         return st;
     pn_engine_memory(e, &mem);
+    uint64_t left = pn_sub_sat(mem.limit, mem.total_used) + mapped;
     *out = mem.host_available;
-    if (mem.limit && (*out == 0 || mem.limit - PN_MIN(mem.limit, mem.total_used) < *out))
-        *out = mem.limit - PN_MIN(mem.limit, mem.total_used);
+    if (mem.limit && (*out == 0 || left < *out))
+        *out = left;
     if (*out)
         *out += pn_cache_droppable_all(e);
     uint64_t there = 0;
@@ -194,7 +195,7 @@ PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_
         return st;
     st = plan_fill(f, &d, &p, &o, err);
     if (!st)
-        st = plan_available(f->engine, &p, &o.available_bytes, err);
+        st = plan_available(f->engine, &p, &o, &o.available_bytes, err);
     if (!st) {
         o.fits = o.available_bytes == 0 || o.total_bytes <= o.available_bytes;
         o.n_ctx_fits = o.available_bytes ? plan_ctx_fits(&d, &o, o.n_threads, p.exact) : o.n_ctx;

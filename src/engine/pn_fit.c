@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+#include "engine/pn_fit.h"
+
+#include <inttypes.h>
+
+PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp, bool exact, pn_stream_bytes *out, pn_err *err)
+{
+    pn_plan plan;
+    pn_stream s;
+    pn_status st = pn_desc_plan(d, &plan, 1, 1, d->n_ctx_train, exact, err);
+    if (st)
+        return st;
+    st = pn_stream_open(&s, d->mem, d->weights, d->tensors, (uint32_t)d->n_weights, &plan, 1, sp, err);
+    pn_plan_free(&plan, d->mem);
+    if (st)
+        return st;
+    *out = pn_stream_needs(&s);
+    pn_stream_close(&s);
+    return PN_OK;
+}
+
+/* Everything but the weights, for one conversation. */
+static pn_status fit_rest(const pn_desc *d, const pn_fit_params *p, uint32_t n_ctx, uint32_t n_batch, uint64_t *out, pn_err *err)
+{
+    pn_session_need n;
+    n_ctx = PN_MIN(n_ctx, d->n_ctx_train);
+    pn_status st = pn_session_needs(d, n_ctx, PN_MIN(n_batch, n_ctx), p->n_threads, p->kv_type, p->exact, &n, err);
+    *out = st ? 0 : d->pinned_bytes + p->vocab_bytes + n.work_bytes + n.kv_bytes + n.misc_bytes;
+    return st;
+}
+
+/* Pinned matrices first, they are read in every step; then experts, whose use has a pattern. */
+static pn_status fit_fill(const pn_desc *d, pn_fit_params *p, uint64_t room, pn_err *err)
+{
+    pn_stream_bytes n;
+    pn_stream_params all = p->stream;
+    all.pin_bytes = p->stream.pin_bytes ? p->stream.pin_bytes : room;
+    pn_status st = pn_fit_stream(d, &all, p->exact, &n, err);
+    if (st)
+        return st;
+    p->stream.pin_bytes = PN_MAX(n.pinned, UINT64_C(1));
+    if (n.experts && !p->stream.expert_bytes)
+        p->stream.expert_bytes = PN_MAX(pn_sub_sat(room, n.pinned), n.experts_floor);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err)
+{
+    uint64_t host = pn_govern_room_mapped(e), room = pn_govern_room(e, 0, false), least, good;
+    pn_stream_bytes bare;
+    if (p->residency != PN_RESIDENCY_AUTO)
+        return PN_OK;
+    p->residency = p->file ? PN_RESIDENCY_MAP : PN_RESIDENCY_ANON;
+    pn_status st = fit_rest(d, p, PN_FIT_CTX, PN_FIT_BATCH, &least, err);
+    if (st || !p->file || pn_add_sat(d->weight_bytes, least) <= host)
+        return st;
+    st = pn_fit_stream(d, &(pn_stream_params){.block_bytes = p->stream.block_bytes, .depth = p->stream.depth}, p->exact, &bare, err);
+    if (!st)
+        st = fit_rest(d, p, PN_FIT_CTX_GOOD, ENGINE_DEFAULT_BATCH, &good, err);
+    if (st)
+        return st;
+    uint64_t ring = bare.stage + bare.experts_floor, alone = pn_govern_room(e, 0, true);
+    if (ring + least > alone)
+        return pn_fail(err, PN_E_BUDGET, "weights of %" PRIu64 " bytes do not fit, and to stream them takes %" PRIu64 " (%" PRIu64
+                       " of it a conversation of %d tokens); %" PRIu64 " are available", d->weight_bytes, ring + least, least, PN_FIT_CTX, alone);
+    p->residency = PN_RESIDENCY_STREAM;
+    return fit_fill(d, p, pn_sub_sat(room, bare.stage + (good + ring <= room ? good : least)), err);
+}
