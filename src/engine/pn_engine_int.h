@@ -43,6 +43,7 @@
 enum {
     ENGINE_DEFAULT_BATCH = 512,
     ENGINE_MAX_BATCH = 4096,
+    ENGINE_LEAST_BATCH = 16,
     ENGINE_PLANS = 16,          /* cached plans of one model: buckets, contexts, batch sizes, embeddings */
     ENGINE_BUCKETS = 4,         /* rows of a step: 1, 16, 64, n_batch */
     SESSION_TAKEN = 1 << 30,
@@ -134,7 +135,10 @@ struct pn_model {
     bool exact, vocab_only;
     bool gate_failed;           /* of the driver's thread: not probed again */
     atomic_bool probing, closing;       /* the driver's thread probes it; it is to go */
-    uint64_t mapped_bytes;
+    uint64_t mapped_bytes;      /* of page cache that mapped weights need */
+    uint64_t experts_whole;     /* the expert cache before the ladder made it smaller; 0: it did not.  Under the engine's models_lock */
+    bool was_mapped;            /* before the ladder streamed it */
+    atomic_bool parked;         /* mapped, but nobody has used it since the ladder let its page cache go */
     pn_mutex lock;              /* plans */
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
@@ -253,6 +257,10 @@ PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_
 /* Weights mapped or streamed from now on, as `p` says; waits for the step under way.  On failure nothing has
  * changed. */
 PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err);
+
+/* Nobody uses the mapped weights for now: their page cache goes and counts as needed no more, until the next step. */
+PN_INTERNAL void pn_model_park(pn_model *m);
+PN_INTERNAL void pn_model_unpark(pn_model *m);
 
 /* All dies of the model for one step, and back. */
 PN_INTERNAL void pn_model_take(const pn_model *m);

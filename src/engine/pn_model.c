@@ -336,6 +336,24 @@ static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, p
     return st;
 }
 
+PN_INTERNAL void pn_model_park(pn_model *m)
+{
+    pn_model_take(m);
+    if (m->mapped_bytes && !atomic_exchange(&m->parked, true)) {
+        pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);
+        for (uint32_t i = 0; i < m->file.weights.n_parts; i++)
+            if (m->file.weights.parts[i].map_owned)
+                pn_os_drop_cache(&m->file.weights.parts[i].file, m->file.weights.parts[i].map);
+    }
+    pn_model_give(m);
+}
+
+PN_INTERNAL void pn_model_unpark(pn_model *m)
+{
+    if (atomic_load(&m->parked) && atomic_exchange(&m->parked, false))
+        pn_ledger_note_map(&m->engine->ledger, (int64_t)m->mapped_bytes);
+}
+
 static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, pn_err *err)
 {
     pn_plan plans[PN_MAX_PARTS];
@@ -359,6 +377,8 @@ PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn
     pn_residency_params rp;
     pn_status st = model_residency_params(m, p, plans, &rp, err);
     pn_model_take(m);
+    pn_model_unpark(m);
+    m->was_mapped = m->was_mapped || m->mapped_bytes;
     if (!st)
         st = pn_residency_convert(&m->store, &rp, err);
     if (!st)
@@ -505,7 +525,7 @@ PN_API void pn_model_free(pn_model *m)
         pn_die_unload(m->dies[i], m->uploaded[i]);
     pn_mem_free(pn_engine_mem(m->engine), PN_ACCT_STAGE, m->carry, (size_t)m->carry_rows * m->desc.n_embd * sizeof *m->carry);
     pn_residency_close(&m->store);
-    if (m->mapped_bytes)
+    if (m->mapped_bytes && !atomic_load(&m->parked))
         pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);
     pn_gtrie_free(m->trie);
     pn_vocab_free(m->vocab);

@@ -215,4 +215,5 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
     };
     pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
     pn_rungs_add_kv(e);
+    pn_rungs_add_weights(e);
 }

@@ -11,6 +11,7 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e);
 
 PN_INTERNAL void pn_rungs_register(pn_engine *e, const pn_rung *rungs, size_t n);       /* user becomes e */
 PN_INTERNAL void pn_rungs_add_kv(pn_engine *e);
+PN_INTERNAL void pn_rungs_add_weights(pn_engine *e);
 
 /* The type of keys and values for sequences of m that begin at this step of the ladder (pn_rungs_kv.c). */
 PN_INTERNAL uint32_t pn_rungs_kv_type(pn_model *m, uint32_t step);

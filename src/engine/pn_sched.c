@@ -318,6 +318,7 @@ static void sched_finish(pn_sched *q)
 static void sched_submit(pn_sched *q, pn_session *wide)
 {
     q->model = wide->model;
+    pn_model_unpark(q->model);
     q->plan = pn_session_plan(wide, q->n_rows);
     q->part = 0;
     q->began = pn_os_now();

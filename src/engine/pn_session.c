@@ -79,7 +79,16 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, p
     return PN_OK;
 }
 
-/* Without a wish for n_ctx: the largest of which all fits, down to a floor. */
+/* Fewer rows of a step than the default, where nobody asked for a number. */
+static bool session_fewer_rows(pn_session *s, const pn_session_params *p)
+{
+    if (p->n_batch || s->n_batch <= ENGINE_LEAST_BATCH)
+        return false;
+    s->n_batch = s->n_batch > 64 ? 64 : ENGINE_LEAST_BATCH;
+    return true;
+}
+
+/* Without a wish for n_ctx: the largest of which all fits, down to a floor.  Then smaller steps. */
 static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err *err)
 {
     pn_model *m = s->model;
@@ -92,9 +101,10 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
         if (pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
-        if (!smaller)
+        if (!smaller && !session_fewer_rows(s, p))
             break;
-        s->n_ctx = PN_MAX(512u, s->n_ctx / 2 / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS);
+        if (smaller)
+            s->n_ctx = PN_MAX(512u, s->n_ctx / 2 / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS);
         s->n_batch = PN_MIN(s->n_batch, s->n_ctx);
     }
     return pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens needs %" PRIu64 " bytes (%" PRIu64
