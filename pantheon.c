@@ -7963,10 +7963,10 @@ PN_INTERNAL double pn_die_computed(pn_die *const *dies, uint32_t n, const double
  * system, so they are subtracted (PN_ACCT_KV_RESERVE): a promise is as good as a use.
  *
  *     available(host) = min(soft reading - own growth since - promised, limit - used)
- *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used)
+ *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used - GOVERN_SLACK)
  *
  * where the reserve is what TIGHT begins at, and for the only turn there is what CRITICAL begins at, unless the caller
- * sets it.  A limit of the caller's is exact and needs no reserve.
+ * sets it.  A limit of the caller's is exact and needs no such reserve.
  *
  * Threads.  Readings and numbers: any.  The ladder moves on one thread at a time, between steps: the one that steps,
  * or who calls pn_mem_poll().  A rung is called without the lock here; what it locks is said in pn_rungs.c.
@@ -7981,7 +7981,7 @@ PN_INTERNAL double pn_die_computed(pn_die *const *dies, uint32_t n, const double
 
 #include <stdatomic.h>
 
-enum { GOVERN_EVENTS = 64 };
+enum { GOVERN_EVENTS = 64, GOVERN_SLACK = 256 << 10 };
 
 typedef struct pn_governor {
     pn_msrc source;
@@ -57742,7 +57742,12 @@ static uint64_t govern_host_room(pn_engine *e, bool alone)
     return room;
 }
 
-static uint64_t govern_room(pn_engine *e, bool alone) { return govern_capped(e, govern_host_room(e, alone)); }
+/* Within a limit something is left for what comes with a turn: samplers, texts, the server's buffers. */
+static uint64_t govern_room(pn_engine *e, bool alone)
+{
+    uint64_t host = govern_host_room(e, alone);
+    return govern_limit(e) ? pn_sub_sat(govern_capped(e, host), GOVERN_SLACK) : host;
+}
 
 PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }
 
@@ -58679,6 +58684,8 @@ PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
 
 enum { RUNG_EXPERT_STEPS = 4, RUNG_PIN_STEPS = 20 };
 
+static const double rung_pin_slice = 0.25;      /* seconds of reading in one step back */
+
 /* Sum over models. */
 static uint64_t rung_models(pn_engine *e, uint64_t (*of)(pn_model *m, uint64_t want), uint64_t want)
 {
@@ -58900,14 +58907,27 @@ static uint64_t rung_weights_retake(void *user, uint32_t resource)
     return rung_models(user, rung_weights_missing, UINT64_MAX);
 }
 
+/* Half of what is above the mark at which WATCH ends: what steps back may take at once. */
+static uint64_t rung_spare(pn_engine *e)
+{
+    pn_mem_state s;
+    return pn_mem_get(e, 0, &s) == PN_OK ? pn_sub_sat(s.soft, s.watch + s.watch / 10 * 3) / 2 : 0;
+}
+
 static uint64_t rung_weights_grow(pn_model *m, uint64_t want)
 {
     if (!rung_weights_missing(m, want))
         return 0;
     uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, pinned = rung_info(m).pinned_bytes;
     const pn_model_params p = {.residency = PN_RESIDENCY_MAP};
-    if (pn_sub_sat(m->desc.weight_bytes, pinned) <= 2 * step || !rung_pin_to(m, pinned + step))
+    if (pn_sub_sat(m->desc.weight_bytes, pinned) <= 2 * step) {
         (void)pn_model_convert(m, &p, NULL);
+        return 0;
+    }
+    double until = pn_os_now() + rung_pin_slice;
+    uint64_t n = rung_pin_to(m, pinned + step);    /* the ladder has looked that there is room for it */
+    for (uint64_t room = rung_spare(m->engine); n && pn_os_now() < until && rung_weights_missing(m, want) <= room; room -= PN_MIN(room, n))
+        n = rung_pin_to(m, rung_info(m).pinned_bytes + step);
     return 0;
 }
 
@@ -62371,18 +62391,21 @@ enum {
     GENERATE_LEAST = 16         /* fewest tokens of an answer that is worth beginning */
 };
 
-/* Memory for the next token: what was reserved, or another grant.  False: the answer ends here. */
+/* Memory for the next token: what was reserved, another grant, or at last what there is.  False: the answer ends here. */
 static bool generate_granted(pn_gen *g)
 {
     pn_session *s = g->s;
     if (s->kv.length < g->granted)
         return true;
     uint64_t end = PN_MIN((uint64_t)g->granted + GENERATE_GRANT, (uint64_t)g->r.n_context + g->r.max_tokens);
-    if (pn_session_reserve(s, end, NULL) == PN_OK)
-        g->granted = (uint32_t)end;
-    else
-        g->r.stopped_by_memory = 1;
-    return !g->r.stopped_by_memory;
+    pn_status st = pn_session_reserve(s, end, NULL);
+    if (st && s->budget.max_context_now > g->granted) {
+        end = s->budget.max_context_now;
+        st = pn_session_reserve(s, end, NULL);
+    }
+    g->r.stopped_by_memory = st != PN_OK;
+    g->granted = st ? g->granted : (uint32_t)end;
+    return !st;
 }
 
 /* Why it ends now, after a token was delivered and, if it was to be, evaluated. */

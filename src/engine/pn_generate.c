@@ -75,18 +75,21 @@ enum {
     GENERATE_LEAST = 16         /* fewest tokens of an answer that is worth beginning */
 };
 
-/* Memory for the next token: what was reserved, or another grant.  False: the answer ends here. */
+/* Memory for the next token: what was reserved, another grant, or at last what there is.  False: the answer ends here. */
 static bool generate_granted(pn_gen *g)
 {
     pn_session *s = g->s;
     if (s->kv.length < g->granted)
         return true;
     uint64_t end = PN_MIN((uint64_t)g->granted + GENERATE_GRANT, (uint64_t)g->r.n_context + g->r.max_tokens);
-    if (pn_session_reserve(s, end, NULL) == PN_OK)
-        g->granted = (uint32_t)end;
-    else
-        g->r.stopped_by_memory = 1;
-    return !g->r.stopped_by_memory;
+    pn_status st = pn_session_reserve(s, end, NULL);
+    if (st && s->budget.max_context_now > g->granted) {
+        end = s->budget.max_context_now;
+        st = pn_session_reserve(s, end, NULL);
+    }
+    g->r.stopped_by_memory = st != PN_OK;
+    g->granted = st ? g->granted : (uint32_t)end;
+    return !st;
 }
 
 /* Why it ends now, after a token was delivered and, if it was to be, evaluated. */

@@ -90,7 +90,12 @@ static uint64_t govern_host_room(pn_engine *e, bool alone)
     return room;
 }
 
-static uint64_t govern_room(pn_engine *e, bool alone) { return govern_capped(e, govern_host_room(e, alone)); }
+/* Within a limit something is left for what comes with a turn: samplers, texts, the server's buffers. */
+static uint64_t govern_room(pn_engine *e, bool alone)
+{
+    uint64_t host = govern_host_room(e, alone);
+    return govern_limit(e) ? pn_sub_sat(govern_capped(e, host), GOVERN_SLACK) : host;
+}
 
 PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }
 

@@ -11,10 +11,10 @@
  * system, so they are subtracted (PN_ACCT_KV_RESERVE): a promise is as good as a use.
  *
  *     available(host) = min(soft reading - own growth since - promised, limit - used)
- *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used)
+ *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used - GOVERN_SLACK)
  *
  * where the reserve is what TIGHT begins at, and for the only turn there is what CRITICAL begins at, unless the caller
- * sets it.  A limit of the caller's is exact and needs no reserve.
+ * sets it.  A limit of the caller's is exact and needs no such reserve.
  *
  * Threads.  Readings and numbers: any.  The ladder moves on one thread at a time, between steps: the one that steps,
  * or who calls pn_mem_poll().  A rung is called without the lock here; what it locks is said in pn_rungs.c.
@@ -29,7 +29,7 @@
 
 #include <stdatomic.h>
 
-enum { GOVERN_EVENTS = 64 };
+enum { GOVERN_EVENTS = 64, GOVERN_SLACK = 256 << 10 };
 
 typedef struct pn_governor {
     pn_msrc source;

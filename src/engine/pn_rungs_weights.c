@@ -19,6 +19,8 @@
 
 enum { RUNG_EXPERT_STEPS = 4, RUNG_PIN_STEPS = 20 };
 
+static const double rung_pin_slice = 0.25;      /* seconds of reading in one step back */
+
 /* Sum over models. */
 static uint64_t rung_models(pn_engine *e, uint64_t (*of)(pn_model *m, uint64_t want), uint64_t want)
 {
@@ -240,14 +242,27 @@ static uint64_t rung_weights_retake(void *user, uint32_t resource)
     return rung_models(user, rung_weights_missing, UINT64_MAX);
 }
 
+/* Half of what is above the mark at which WATCH ends: what steps back may take at once. */
+static uint64_t rung_spare(pn_engine *e)
+{
+    pn_mem_state s;
+    return pn_mem_get(e, 0, &s) == PN_OK ? pn_sub_sat(s.soft, s.watch + s.watch / 10 * 3) / 2 : 0;
+}
+
 static uint64_t rung_weights_grow(pn_model *m, uint64_t want)
 {
     if (!rung_weights_missing(m, want))
         return 0;
     uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, pinned = rung_info(m).pinned_bytes;
     const pn_model_params p = {.residency = PN_RESIDENCY_MAP};
-    if (pn_sub_sat(m->desc.weight_bytes, pinned) <= 2 * step || !rung_pin_to(m, pinned + step))
+    if (pn_sub_sat(m->desc.weight_bytes, pinned) <= 2 * step) {
         (void)pn_model_convert(m, &p, NULL);
+        return 0;
+    }
+    double until = pn_os_now() + rung_pin_slice;
+    uint64_t n = rung_pin_to(m, pinned + step);    /* the ladder has looked that there is room for it */
+    for (uint64_t room = rung_spare(m->engine); n && pn_os_now() < until && rung_weights_missing(m, want) <= room; room -= PN_MIN(room, n))
+        n = rung_pin_to(m, rung_info(m).pinned_bytes + step);
     return 0;
 }
 

@@ -142,7 +142,10 @@ PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_e
 
 static serve_replica *registry_of(pn_task *t) { return (serve_replica *)(void *)((char *)t - offsetof(serve_replica, task)); }
 
-/* Does it fit?  The plan of one conversation of the length wanted, and what that length comes to. */
+enum { REGISTRY_FLOOR = 512 };        /* tokens of the smallest conversation that is worth a model */
+
+/* Does it fit?  The plan of one conversation of the length wanted, and what that length comes to: turns ask for their
+ * memory when they begin, so a model fits where its floor does. */
 static pn_status registry_plan(serve_replica *r, pn_file *f, pn_err *err)
 {
     const pn_server_model *of = &r->model->params;
@@ -154,11 +157,10 @@ static pn_status registry_plan(serve_replica *r, pn_file *f, pn_err *err)
         return st;
     const pn_plan_info *i = &r->plan;
     uint32_t cap = r->ctx_cap ? PN_MIN(r->ctx_cap, i->n_ctx_train) : i->n_ctx_train;
-    r->n_ctx = i->n_ctx_fits ? PN_MIN(cap, i->n_ctx_fits) : i->available_bytes ? 0 : cap;
-    if (!r->n_ctx || (r->ctx_cap && r->n_ctx < cap))
-        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes are needed (weights %" PRIu64 ", keys and values of %" PRIu32 " tokens %" PRIu64
-                       ", scratch %" PRIu64 "), %" PRIu64 " are available; the longest context that fits is %" PRIu32 " tokens",
-                       i->total_bytes, i->weight_bytes, i->n_ctx, i->kv_bytes, i->scratch_bytes, i->available_bytes, i->n_ctx_fits);
+    r->n_ctx = i->available_bytes ? PN_MIN(cap, PN_MAX(i->n_ctx_fits, (uint32_t)REGISTRY_FLOOR)) : cap;
+    if (i->available_bytes && i->floor_bytes > i->available_bytes)
+        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes are needed at least (weights %" PRIu64 ", %" PRIu64 " to stream them; a conversation of %d tokens), %"
+                       PRIu64 " are available", i->floor_bytes, i->weight_bytes, i->stage_bytes + i->expert_floor_bytes, REGISTRY_FLOOR, i->available_bytes);
     return PN_OK;
 }
 
