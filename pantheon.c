@@ -6177,7 +6177,7 @@ typedef struct pn_row_slot {
     uint64_t row, skip;
     uint64_t last;              /* when it was promised last */
     uint8_t state;
-    atomic_ullong tag;          /* row + 1 when it can be read; PN_ROWS_BAD: it could not be */
+    atomic_ullong tag;          /* row + 1 when it can be read; 1 << 63 is added when it could not be */
     atomic_uint uses;
 } pn_row_slot;
 
@@ -6185,7 +6185,7 @@ typedef struct pn_rows {
     pn_mem *mem;
     pn_reads *reads;            /* borrowed */
     uint32_t weight;            /* PN_NO_WEIGHT: there is nothing to do */
-    uint64_t row_bytes, n_rows;
+    uint64_t row_bytes;
     uint32_t part;
     uint64_t offset;            /* of the weight in its part */
     uint8_t *memory;
@@ -50772,7 +50772,6 @@ PN_INTERNAL void pn_rows_open(pn_rows *r, pn_mem *mem, pn_reads *reads, uint32_t
     if (!weight)
         return;
     r->row_bytes = weight->row_bytes;
-    r->n_rows = weight->rows;
     r->part = part;
     r->offset = offset;
     r->slot_bytes = pn_align_up(r->row_bytes + PN_DIRECT_ALIGN - 1, PN_DIRECT_ALIGN);
@@ -51499,7 +51498,7 @@ PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *er
     pn_reads_add(&s->reads, pn_rows_source(&s->rows));
     pn_reads_add(&s->reads, pn_experts_source(&s->experts));
     pn_reads_add(&s->reads, pn_ring_source(&s->ring));
-    pn_reads_start(&s->reads, PN_STREAM_READERS);
+    pn_reads_start(&s->reads, s->experts.n_layers ? PN_READERS_MAX : PN_STREAM_READERS);
     stream_prime(s);
     return PN_OK;
 }

@@ -130,7 +130,7 @@ PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *er
     pn_reads_add(&s->reads, pn_rows_source(&s->rows));
     pn_reads_add(&s->reads, pn_experts_source(&s->experts));
     pn_reads_add(&s->reads, pn_ring_source(&s->ring));
-    pn_reads_start(&s->reads, PN_STREAM_READERS);
+    pn_reads_start(&s->reads, s->experts.n_layers ? PN_READERS_MAX : PN_STREAM_READERS);
     stream_prime(s);
     return PN_OK;
 }

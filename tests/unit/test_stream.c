@@ -18,12 +18,20 @@ static const char *const stream_models[] = {
     "tests/vectors/golden/arch/llama_gqa_tied.gguf",        /* the embedding is the head, too */
     "tests/vectors/golden/arch/llama_moe.gguf",
     "tests/vectors/golden/arch/llama_rope_freqs.gguf",
+    "tests/vectors/golden/arch/llama_rope_linear.gguf",
+    "tests/vectors/golden/arch/llama_yarn.gguf",
     "tests/vectors/golden/arch/mistral3.gguf",
     "tests/vectors/golden/arch/phi3.gguf",
+    "tests/vectors/golden/arch/phi3_longrope.gguf",
     "tests/vectors/golden/arch/qwen2.gguf",
     "tests/vectors/golden/arch/qwen2moe.gguf",
     "tests/vectors/golden/arch/qwen3.gguf",
     "tests/vectors/golden/arch/qwen3moe.gguf",
+};
+
+static const char *const stream_types[] = {
+    "bf16", "f16", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl", "iq4_xs", "mxfp4", "q2_k", "q4_0",
+    "q4_1", "q5_0", "q5_1", "q5_k_m", "q8_0", "tq1_0", "tq2_0",
 };
 
 typedef struct stream_way {
@@ -123,6 +131,24 @@ static void bits_are_those_of_resident_weights(void)
                     PN_CHECK(memcmp(want, got, bytes) == 0, "%s, way %zu, time %d: other bits", stream_models[k], i, again);
                     free(got);
                 }
+            rig_close(&r);
+        }
+        free(want);
+    }
+}
+
+/* Every type of weight: its rows have their own size, and its kernels their own groups of rows. */
+static void bits_of_every_type_are_those_of_resident_weights(void)
+{
+    for (size_t k = 0; k < PN_COUNT_OF(stream_types); k++) {
+        char path[128];
+        size_t bytes = 0;
+        snprintf(path, sizeof path, "tests/vectors/golden/quant/%s.gguf", stream_types[k]);
+        float *want = stream_want(path, &bytes), *got;
+        stream_rig r;
+        if (want && rig_open(&r, path, &(stream_way){2, 1 + k % 9, 8192 + 4096 * (k % 4), 2, 40000, 0}, true)) {
+            PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits", path);
+            free(got);
             rig_close(&r);
         }
         free(want);
@@ -428,6 +454,7 @@ int main(void)
 {
     static const stream_way small = {2, STREAM_TOKENS, 8192, 2, 0, 0}, large = {3, 16, 65536, 3, 100000, 0};
     bits_are_those_of_resident_weights();
+    bits_of_every_type_are_those_of_resident_weights();
     plans_are_exact();
     every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/qwen2.gguf");
     every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/llama_moe.gguf");
