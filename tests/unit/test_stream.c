@@ -299,6 +299,22 @@ static void residency_may_change_between_steps(const char *path)
     free(want);
 }
 
+static void wrong_sizes_are_refused(void)
+{
+    static const struct { uint64_t block; pn_status want; } sizes[] = {{1, PN_E_INVALID}, {UINT64_MAX, PN_E_INVALID}, {(uint64_t)1 << 40, PN_E_INVALID}, {1 << 20, PN_OK}};
+    pn_engine *e = NULL;
+    pn_err err = {0};
+    PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK, "%s", err.text);
+    for (size_t i = 0; i < PN_COUNT_OF(sizes); i++) {
+        pn_model *m = NULL;
+        const pn_model_params mp = {.residency = PN_RESIDENCY_STREAM, .stream_block = sizes[i].block, .stream_depth = 1000};
+        pn_status st = pn_model_load(e, stream_models[0], &mp, &m, &err);
+        PN_CHECK(st == sizes[i].want, "%" PRIu64 ": %s", sizes[i].block, err.text);
+        pn_model_free(m);
+    }
+    pn_engine_close(e);
+}
+
 /* ---- where bytes come from, and how many -------------------------------------------------------- */
 
 typedef struct stream_bytes {
@@ -549,6 +565,7 @@ int main(void)
     bits_are_those_of_resident_weights();
     bits_of_every_type_are_those_of_resident_weights();
     plans_are_exact();
+    wrong_sizes_are_refused();
     every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/qwen2.gguf");
     every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/llama_moe.gguf");
     callbacks_and_memory_may_be_streamed("models/demo.gguf");
