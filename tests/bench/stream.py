@@ -8,7 +8,8 @@ Needs root and a memory controller (cgroup v1 or v2) in which a child may be mad
 
     A1   L = 0.5 N         tokens a second >= 0.80 x min(1 / t_compute, B_disk / (N_tok - P)), ids as without a limit
     A2   L = 0.25, 0.77 N  the same, and >= 3 x the mapped weights under the same limit
-    A3   L = 0.3 N, MoE    bytes of missing experts a second of waiting and reading >= 0.7 x B_disk; random tokens
+    A3   L = 0.3 N, MoE    missing experts are read at >= 0.7 x B_disk (bytes over the time with a read under way);
+                           random tokens
 
 B_disk is measured here, with plain direct reads of the same file by two threads just before and after (their median),
 or while streaming, whichever is faster; t_compute is the time of a step with all weights pinned.  Timings of a busy machine mean little: the load is printed, and above 1
@@ -152,14 +153,12 @@ def moe(a, path, bars):
     print("%s: N = %.0f MiB, %.0f MiB pinned, %.0f MiB of experts" % (os.path.basename(path), n / MIB, pin / MIB, experts / MIB))
     before = disk(path)
     r = run(a, path, "stream", pin, experts, 0.3 * n, random=True)
-    b = max(statistics.median([before, disk(path)]), r.get("disk", 0))
+    b = statistics.median([before, disk(path)])
     if "failed" in r:
         return bars.check("ids", False, r["failed"])
     bars.check("ids", r["ids"] == whole["ids"], "peak %.0f of %.0f MiB, %.0f %% hits" % (r["peak"] / MIB, 0.3 * n / MIB, 100.0 * r["hits"] / (r["hits"] + r["misses"])))
-    # what is not computing was spent on misses
-    spent = max(r["took"] - a.tokens / whole["tps"], r["wait"])
-    bars.check("A3", r["read"] / spent >= 0.7 * b, "%.2f t/s (mapped without limit %.2f); misses at %.2f GB/s, %.2f x the disk's %.2f"
-               % (r["tps"], whole["tps"], r["read"] / spent / 1e9, r["read"] / spent / b, b / 1e9))
+    bars.check("A3", r["disk"] >= 0.7 * b, "misses are read at %.2f GB/s, %.2f x plain direct reads (%.2f); %.2f t/s, mapped without limit %.2f"
+               % (r["disk"] / 1e9, r["disk"] / b, b / 1e9, r["tps"], whole["tps"]))
 
 
 def main():
