@@ -790,6 +790,9 @@ PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *
 /* Ask for large pages behind [p, p + n): a device fills scattered small ones at a third of the speed. */
 PN_INTERNAL void pn_os_huge(void *p, size_t n);
 
+/* [p, p + n) is about to be freed: its pages go back to the system now, whatever the allocator keeps. */
+PN_INTERNAL void pn_os_give_back(void *p, size_t n);
+
 /* Give back what the page cache holds of a mapped file, whose mapping stays. */
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map);
 
@@ -6973,7 +6976,7 @@ typedef struct pn_row_slot {
     uint64_t row, skip;
     uint64_t last;              /* when it was promised last */
     uint8_t state;
-    atomic_ullong tag;          /* row + 1 when it can be read; PN_ROWS_BAD: it could not be */
+    atomic_ullong tag;          /* row + 1 when it can be read; 1 << 63 is added when it could not be */
     atomic_uint uses;
 } pn_row_slot;
 
@@ -6981,7 +6984,7 @@ typedef struct pn_rows {
     pn_mem *mem;
     pn_reads *reads;            /* borrowed */
     uint32_t weight;            /* PN_NO_WEIGHT: there is nothing to do */
-    uint64_t row_bytes, n_rows;
+    uint64_t row_bytes;
     uint32_t part;
     uint64_t offset;            /* of the weight in its part */
     uint8_t *memory;
@@ -11102,12 +11105,21 @@ PN_INTERNAL void pn_os_huge(void *p, size_t n)
 #endif
 }
 
+/* Whole pages of the block's inside alone: at its ends the allocator may have something of its own. */
+PN_INTERNAL void pn_os_give_back(void *p, size_t n)
+{
+    uintptr_t from = (uintptr_t)pn_align_up((uintptr_t)p, PN_DIRECT_ALIGN), to = ((uintptr_t)p + n) & ~(uintptr_t)(PN_DIRECT_ALIGN - 1);
+    if (p && to > from)
+        madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 #else
 
 static bool direct_begin(int fd) { return fcntl(fd, F_NOCACHE, 1) != -1; }
 static void direct_end(int fd) { fcntl(fd, F_NOCACHE, 0); }
 static void direct_forget(int fd, uint64_t offset, uint64_t n) { (void)fd, (void)offset, (void)n; }
 PN_INTERNAL void pn_os_huge(void *p, size_t n) { (void)p, (void)n; }
+PN_INTERNAL void pn_os_give_back(void *p, size_t n) { (void)p, (void)n; }
 
 #endif
 
@@ -11207,6 +11219,7 @@ PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *
 }
 
 PN_INTERNAL void pn_os_huge(void *p, size_t n) { (void)p, (void)n; }
+PN_INTERNAL void pn_os_give_back(void *p, size_t n) { (void)p, (void)n; }
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map) { (void)f, (void)map; }
 
 #endif
@@ -53584,6 +53597,7 @@ static void ring_unpin(pn_ring *g, uint32_t n)
         pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
         if (i < n)
             continue;
+        pn_os_give_back(s->pin, (size_t)ring_pin_bytes(s));
         pn_mem_free(g->mem, PN_ACCT_WEIGHTS, s->pin, (size_t)ring_pin_bytes(s));
         g->pinned_bytes -= ring_pin_bytes(s);
         pn_mutex_lock(&g->reads->lock);
@@ -53865,7 +53879,6 @@ PN_INTERNAL void pn_rows_open(pn_rows *r, pn_mem *mem, pn_reads *reads, uint32_t
     if (!weight)
         return;
     r->row_bytes = weight->row_bytes;
-    r->n_rows = weight->rows;
     r->part = part;
     r->offset = offset;
     r->slot_bytes = pn_align_up(r->row_bytes + PN_DIRECT_ALIGN - 1, PN_DIRECT_ALIGN);
@@ -54049,8 +54062,11 @@ PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *read
 
 static void experts_free_slots(pn_experts *e, pn_expert_layer *l, uint32_t n)
 {
-    while (l->n_slots > n)
-        pn_mem_free(e->mem, PN_ACCT_WEIGHTS, l->slots[--l->n_slots], (size_t)l->slot_bytes);
+    while (l->n_slots > n) {
+        uint8_t *p = l->slots[--l->n_slots];
+        pn_os_give_back(p, (size_t)l->slot_bytes);
+        pn_mem_free(e->mem, PN_ACCT_WEIGHTS, p, (size_t)l->slot_bytes);
+    }
 }
 
 PN_INTERNAL void pn_experts_close(pn_experts *e)
@@ -54185,6 +54201,7 @@ static bool experts_add_slot(pn_experts *e, pn_expert_layer *l)
     if (!p)
         return false;
     pn_os_huge(p, (size_t)l->slot_bytes);
+    memset(p, 0, (size_t)l->slot_bytes);        /* what cannot be had is found out now, not in a step */
     for (uint32_t k = 0; k < l->n_stacks; k++) {
         const pn_expert_stack *s = &e->stacks[l->stack0 + k];
         experts_part(e, s, l->n_slots)->data = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)p, PN_DIRECT_ALIGN) + s->at;
@@ -54471,7 +54488,10 @@ PN_INTERNAL void pn_experts_release(pn_experts *e, const pn_lease *l)
 enum { STREAM_RING = 0, STREAM_ROWS, STREAM_EXPERTS, STREAM_PINNED };
 #define STREAM_SHIFT 30
 
-enum { STREAM_FEW_ROWS = 4 };                   /* a step of no more decodes: its time is that of a token */
+enum {
+    STREAM_FEW_ROWS = 4,                        /* a step of no more decodes: its time is that of a token */
+    STREAM_BLOCK_MOST = 256 << 20
+};
 static const double stream_prime_seconds = 0.5;
 
 typedef struct stream_setup {
@@ -54523,6 +54543,8 @@ PN_INTERNAL pn_status pn_stream_open(pn_stream *s, pn_mem *mem, const pn_weight 
                                      uint32_t n, const pn_plan *plans, uint32_t n_plans, const pn_stream_params *p, pn_err *err)
 {
     memset(s, 0, sizeof *s);
+    if (p->block_bytes > STREAM_BLOCK_MOST)
+        return pn_fail(err, PN_E_INVALID, "a stream block of %" PRIu64 " bytes, expected at most %d", p->block_bytes, STREAM_BLOCK_MOST);
     s->mem = mem;
     s->p = *p;
     stream_defaults(&s->p, NULL);
@@ -54592,7 +54614,7 @@ PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *er
     pn_reads_add(&s->reads, pn_rows_source(&s->rows));
     pn_reads_add(&s->reads, pn_experts_source(&s->experts));
     pn_reads_add(&s->reads, pn_ring_source(&s->ring));
-    pn_reads_start(&s->reads, PN_STREAM_READERS);
+    pn_reads_start(&s->reads, s->experts.n_layers ? PN_READERS_MAX : PN_STREAM_READERS);
     stream_prime(s);
     return PN_OK;
 }

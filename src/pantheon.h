@@ -480,7 +480,8 @@ typedef struct pn_model_params {
     size_t n_dies;
     /* PN_RESIDENCY_STREAM */
     uint64_t pin_bytes;         /* most memory of matrices that stay; 0: none */
-    uint64_t stream_block;      /* bytes read at once; 0: 4 MiB.  Less than 1 MiB is slow, one row has to fit */
+    uint64_t stream_block;      /* bytes read at once, at most 256 MiB; 0: 4 MiB.  Less than 1 MiB is slow, one row has
+                                   to fit */
     uint32_t stream_depth;      /* blocks, so many are read ahead; 0: 4, at most 64 */
     uint64_t expert_cache_bytes;/* most memory of experts (MoE); 0: a quarter of them, or the least that works */
 } pn_model_params;

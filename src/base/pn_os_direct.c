@@ -80,12 +80,21 @@ PN_INTERNAL void pn_os_huge(void *p, size_t n)
 #endif
 }
 
+/* Whole pages of the block's inside alone: at its ends the allocator may have something of its own. */
+PN_INTERNAL void pn_os_give_back(void *p, size_t n)
+{
+    uintptr_t from = (uintptr_t)pn_align_up((uintptr_t)p, PN_DIRECT_ALIGN), to = ((uintptr_t)p + n) & ~(uintptr_t)(PN_DIRECT_ALIGN - 1);
+    if (p && to > from)
+        madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 #else
 
 static bool direct_begin(int fd) { return fcntl(fd, F_NOCACHE, 1) != -1; }
 static void direct_end(int fd) { fcntl(fd, F_NOCACHE, 0); }
 static void direct_forget(int fd, uint64_t offset, uint64_t n) { (void)fd, (void)offset, (void)n; }
 PN_INTERNAL void pn_os_huge(void *p, size_t n) { (void)p, (void)n; }
+PN_INTERNAL void pn_os_give_back(void *p, size_t n) { (void)p, (void)n; }
 
 #endif
 
@@ -185,6 +194,7 @@ PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *
 }
 
 PN_INTERNAL void pn_os_huge(void *p, size_t n) { (void)p, (void)n; }
+PN_INTERNAL void pn_os_give_back(void *p, size_t n) { (void)p, (void)n; }
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map) { (void)f, (void)map; }
 
 #endif

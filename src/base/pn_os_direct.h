@@ -41,6 +41,9 @@ PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *
 /* Ask for large pages behind [p, p + n): a device fills scattered small ones at a third of the speed. */
 PN_INTERNAL void pn_os_huge(void *p, size_t n);
 
+/* [p, p + n) is about to be freed: its pages go back to the system now, whatever the allocator keeps. */
+PN_INTERNAL void pn_os_give_back(void *p, size_t n);
+
 /* Give back what the page cache holds of a mapped file, whose mapping stays. */
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map);
 

@@ -474,7 +474,7 @@ static const char *const page_lines[] = {
     "if (m.meta) facts.push(`${m.meta.arch} ${m.meta.type}, ${bytes(m.meta.size)}`);\n",
     "if (m.context_length) facts.push(`context ${count(m.context_length)}`);\n",
     "if (m.kv_type) facts.push(`KV ${m.kv_type}`);\n",
-    "if (m.residency) facts.push({map: \"weights mapped\", anon: \"weights in memory\"}[m.residency] || m.residency);\n",
+    "if (m.residency) facts.push({map: \"weights mapped\", anon: \"weights in memory\", stream: \"weights streamed\"}[m.residency] || m.residency);\n",
     "if (m.replicas > 1) facts.push(`${m.replicas} replicas`);\n",
     "if (m.error) facts.push(m.error);\n",
     "if (w && (w.running || w.waiting)) facts.push(`${w.running} running, ${w.waiting} waiting`);\n",

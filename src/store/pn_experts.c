@@ -28,8 +28,11 @@ PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *read
 
 static void experts_free_slots(pn_experts *e, pn_expert_layer *l, uint32_t n)
 {
-    while (l->n_slots > n)
-        pn_mem_free(e->mem, PN_ACCT_WEIGHTS, l->slots[--l->n_slots], (size_t)l->slot_bytes);
+    while (l->n_slots > n) {
+        uint8_t *p = l->slots[--l->n_slots];
+        pn_os_give_back(p, (size_t)l->slot_bytes);
+        pn_mem_free(e->mem, PN_ACCT_WEIGHTS, p, (size_t)l->slot_bytes);
+    }
 }
 
 PN_INTERNAL void pn_experts_close(pn_experts *e)
@@ -164,6 +167,7 @@ static bool experts_add_slot(pn_experts *e, pn_expert_layer *l)
     if (!p)
         return false;
     pn_os_huge(p, (size_t)l->slot_bytes);
+    memset(p, 0, (size_t)l->slot_bytes);        /* what cannot be had is found out now, not in a step */
     for (uint32_t k = 0; k < l->n_stacks; k++) {
         const pn_expert_stack *s = &e->stacks[l->stack0 + k];
         experts_part(e, s, l->n_slots)->data = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)p, PN_DIRECT_ALIGN) + s->at;

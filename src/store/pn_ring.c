@@ -189,6 +189,7 @@ static void ring_unpin(pn_ring *g, uint32_t n)
         pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
         if (i < n)
             continue;
+        pn_os_give_back(s->pin, (size_t)ring_pin_bytes(s));
         pn_mem_free(g->mem, PN_ACCT_WEIGHTS, s->pin, (size_t)ring_pin_bytes(s));
         g->pinned_bytes -= ring_pin_bytes(s);
         pn_mutex_lock(&g->reads->lock);

@@ -16,7 +16,6 @@ PN_INTERNAL void pn_rows_open(pn_rows *r, pn_mem *mem, pn_reads *reads, uint32_t
     if (!weight)
         return;
     r->row_bytes = weight->row_bytes;
-    r->n_rows = weight->rows;
     r->part = part;
     r->offset = offset;
     r->slot_bytes = pn_align_up(r->row_bytes + PN_DIRECT_ALIGN - 1, PN_DIRECT_ALIGN);

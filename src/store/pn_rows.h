@@ -25,7 +25,7 @@ typedef struct pn_row_slot {
     uint64_t row, skip;
     uint64_t last;              /* when it was promised last */
     uint8_t state;
-    atomic_ullong tag;          /* row + 1 when it can be read; PN_ROWS_BAD: it could not be */
+    atomic_ullong tag;          /* row + 1 when it can be read; 1 << 63 is added when it could not be */
     atomic_uint uses;
 } pn_row_slot;
 
@@ -33,7 +33,7 @@ typedef struct pn_rows {
     pn_mem *mem;
     pn_reads *reads;            /* borrowed */
     uint32_t weight;            /* PN_NO_WEIGHT: there is nothing to do */
-    uint64_t row_bytes, n_rows;
+    uint64_t row_bytes;
     uint32_t part;
     uint64_t offset;            /* of the weight in its part */
     uint8_t *memory;

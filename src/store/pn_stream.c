@@ -9,7 +9,10 @@
 enum { STREAM_RING = 0, STREAM_ROWS, STREAM_EXPERTS, STREAM_PINNED };
 #define STREAM_SHIFT 30
 
-enum { STREAM_FEW_ROWS = 4 };                   /* a step of no more decodes: its time is that of a token */
+enum {
+    STREAM_FEW_ROWS = 4,                        /* a step of no more decodes: its time is that of a token */
+    STREAM_BLOCK_MOST = 256 << 20
+};
 static const double stream_prime_seconds = 0.5;
 
 typedef struct stream_setup {
@@ -61,6 +64,8 @@ PN_INTERNAL pn_status pn_stream_open(pn_stream *s, pn_mem *mem, const pn_weight 
                                      uint32_t n, const pn_plan *plans, uint32_t n_plans, const pn_stream_params *p, pn_err *err)
 {
     memset(s, 0, sizeof *s);
+    if (p->block_bytes > STREAM_BLOCK_MOST)
+        return pn_fail(err, PN_E_INVALID, "a stream block of %" PRIu64 " bytes, expected at most %d", p->block_bytes, STREAM_BLOCK_MOST);
     s->mem = mem;
     s->p = *p;
     stream_defaults(&s->p, NULL);
@@ -130,7 +135,7 @@ PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *er
     pn_reads_add(&s->reads, pn_rows_source(&s->rows));
     pn_reads_add(&s->reads, pn_experts_source(&s->experts));
     pn_reads_add(&s->reads, pn_ring_source(&s->ring));
-    pn_reads_start(&s->reads, PN_STREAM_READERS);
+    pn_reads_start(&s->reads, s->experts.n_layers ? PN_READERS_MAX : PN_STREAM_READERS);
     stream_prime(s);
     return PN_OK;
 }

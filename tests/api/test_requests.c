@@ -905,6 +905,20 @@ static void every_allocation_may_fail(void)
     }
 }
 
+/* The same texts with weights that are read in every step; in slices a step is left in the middle of a read. */
+static void streamed_weights_say_the_same(req_rig *r)
+{
+    pn_model *whole = r->m;
+    pn_err err = {0};
+    const pn_model_params mp = {.residency = PN_RESIDENCY_STREAM, .stream_block = 300000, .stream_depth = 3, .pin_bytes = 1000000};
+    if (PN_CHECK(pn_model_load(r->e, "models/demo.gguf", &mp, &r->m, &err) == PN_OK, "%s", err.text)) {
+        together(r, "streamed", 0, 0, 0);
+        together(r, "streamed, in slices", 1, 1e-3, 1);
+    }
+    pn_model_free(r->m);
+    r->m = whole;
+}
+
 int main(void)
 {
     static req_rig r;
@@ -917,6 +931,7 @@ int main(void)
         together(&r, "one after another", 1, 0, 0);
         together(&r, "in slices", 1, 1e-5, 0);
         together(&r, "other shapes", 1, 0, 1);
+        streamed_weights_say_the_same(&r);
         a_step_in_the_middle_makes_way(&r);
         what_ends_one_leaves_the_others(&r);
         a_cancelled_request_ends_with_its_step(&r);

@@ -18,12 +18,20 @@ static const char *const stream_models[] = {
     "tests/vectors/golden/arch/llama_gqa_tied.gguf",        /* the embedding is the head, too */
     "tests/vectors/golden/arch/llama_moe.gguf",
     "tests/vectors/golden/arch/llama_rope_freqs.gguf",
+    "tests/vectors/golden/arch/llama_rope_linear.gguf",
+    "tests/vectors/golden/arch/llama_yarn.gguf",
     "tests/vectors/golden/arch/mistral3.gguf",
     "tests/vectors/golden/arch/phi3.gguf",
+    "tests/vectors/golden/arch/phi3_longrope.gguf",
     "tests/vectors/golden/arch/qwen2.gguf",
     "tests/vectors/golden/arch/qwen2moe.gguf",
     "tests/vectors/golden/arch/qwen3.gguf",
     "tests/vectors/golden/arch/qwen3moe.gguf",
+};
+
+static const char *const stream_types[] = {
+    "bf16", "f16", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl", "iq4_xs", "mxfp4", "q2_k", "q4_0",
+    "q4_1", "q5_0", "q5_1", "q5_k_m", "q8_0", "tq1_0", "tq2_0",
 };
 
 typedef struct stream_way {
@@ -123,6 +131,24 @@ static void bits_are_those_of_resident_weights(void)
                     PN_CHECK(memcmp(want, got, bytes) == 0, "%s, way %zu, time %d: other bits", stream_models[k], i, again);
                     free(got);
                 }
+            rig_close(&r);
+        }
+        free(want);
+    }
+}
+
+/* Every type of weight: its rows have their own size, and its kernels their own groups of rows. */
+static void bits_of_every_type_are_those_of_resident_weights(void)
+{
+    for (size_t k = 0; k < PN_COUNT_OF(stream_types); k++) {
+        char path[128];
+        size_t bytes = 0;
+        snprintf(path, sizeof path, "tests/vectors/golden/quant/%s.gguf", stream_types[k]);
+        float *want = stream_want(path, &bytes), *got;
+        stream_rig r;
+        if (want && rig_open(&r, path, &(stream_way){2, 1 + k % 9, 8192 + 4096 * (k % 4), 2, 40000, 0}, true)) {
+            PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits", path);
+            free(got);
             rig_close(&r);
         }
         free(want);
@@ -271,6 +297,115 @@ static void residency_may_change_between_steps(const char *path)
     }
     rig_close(&r);
     free(want);
+}
+
+static void wrong_sizes_are_refused(void)
+{
+    static const struct { uint64_t block; pn_status want; } sizes[] = {{1, PN_E_INVALID}, {UINT64_MAX, PN_E_INVALID}, {(uint64_t)1 << 40, PN_E_INVALID}, {1 << 20, PN_OK}};
+    pn_engine *e = NULL;
+    pn_err err = {0};
+    PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK, "%s", err.text);
+    for (size_t i = 0; i < PN_COUNT_OF(sizes); i++) {
+        pn_model *m = NULL;
+        const pn_model_params mp = {.residency = PN_RESIDENCY_STREAM, .stream_block = sizes[i].block, .stream_depth = 1000};
+        pn_status st = pn_model_load(e, stream_models[0], &mp, &m, &err);
+        PN_CHECK(st == sizes[i].want, "%" PRIu64 ": %s", sizes[i].block, err.text);
+        pn_model_free(m);
+    }
+    pn_engine_close(e);
+}
+
+/* ---- where bytes come from, and how many -------------------------------------------------------- */
+
+typedef struct stream_bytes {
+    char *data;
+    size_t n;
+} stream_bytes;
+
+static pn_status bytes_read(void *user, uint64_t offset, void *dst, size_t n)
+{
+    const stream_bytes *b = user;
+    if (offset > b->n || n > b->n - offset)
+        return PN_E_IO;                                 /* nobody may ask for what is not there */
+    memcpy(dst, b->data + offset, n);
+    return PN_OK;
+}
+
+static void callbacks_and_memory_may_be_streamed(const char *path)
+{
+    stream_bytes b = {0};
+    size_t bytes = 0;
+    float *want = stream_want(path, &bytes);
+    b.data = pn_test_read_file(path, &b.n);
+    const pn_model_params mp = {.residency = PN_RESIDENCY_STREAM, .stream_block = 32768, .pin_bytes = 100000};
+    for (int way = 0; way < 2 && b.data && want; way++) {
+        stream_rig r = {0}, like;
+        pn_err err = {0};
+        pn_file *f = NULL;
+        rig_open(&like, path, &(stream_way){.threads = 1, .batch = 1}, false);
+        PN_CHECK(pn_engine_open(&r.e, &(pn_engine_params){.n_threads = 2}, &err) == PN_OK, "%s", err.text);
+        pn_status st = way ? pn_file_open_memory(r.e, b.data, b.n, &f, &err)
+                           : pn_file_open_reader(r.e, &(pn_reader){.read = bytes_read, .user = &b, .size = b.n}, &f, &err);
+        if (PN_CHECK(st == PN_OK, "%s", err.text) && PN_CHECK(pn_model_load_file(f, &mp, &r.m, &err) == PN_OK, "%s", err.text) &&
+            PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = STREAM_CTX}, &r.s, &err) == PN_OK, "%s", err.text)) {
+            memcpy(r.tokens, like.tokens, sizeof r.tokens);
+            float *got = rig_logits(&r, &bytes);
+            PN_CHECK(memcmp(want, got, bytes) == 0, "source %d: other bits", way);
+            free(got);
+        }
+        pn_file_close(f);
+        rig_close(&like);
+        rig_close(&r);
+    }
+    free(b.data);
+    free(want);
+}
+
+/* A model over two dies: each reads its part, so a step has two passes. */
+static void both_parts_of_a_split_model_are_streamed(const char *path)
+{
+    static const uint32_t dies[] = {0, 1};
+    size_t bytes = 0;
+    float *want = stream_want(path, &bytes);
+    const pn_model_params mp = {.residency = PN_RESIDENCY_STREAM, .stream_block = 20000, .stream_depth = 3, .pin_bytes = 50000, .dies = dies, .n_dies = 2};
+    stream_rig r = {0}, like;
+    pn_err err = {0};
+    rig_open(&like, path, &(stream_way){.threads = 1, .batch = 1}, false);
+    memcpy(r.tokens, like.tokens, sizeof r.tokens);
+    rig_close(&like);
+    if (want && PN_CHECK(pn_engine_open(&r.e, &(pn_engine_params){.n_threads = 2, .sim_dies = "2"}, &err) == PN_OK, "%s", err.text) &&
+        PN_CHECK(pn_model_load(r.e, path, &mp, &r.m, &err) == PN_OK, "%s", err.text) &&
+        PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = STREAM_CTX, .n_batch = 10}, &r.s, &err) == PN_OK, "%s", err.text))
+        for (int i = 0; i < 2; i++) {
+            float *got = rig_logits(&r, &bytes);
+            PN_CHECK(memcmp(want, got, bytes) == 0, "%s: other bits over two dies", path);
+            free(got);
+        }
+    rig_close(&r);
+    free(want);
+}
+
+/* However few experts there is room for, a chunk reads each of them once at most. */
+static void a_chunk_reads_no_expert_twice(const char *path)
+{
+    stream_rig r;
+    pn_err err = {0};
+    if (rig_open(&r, path, &(stream_way){.threads = 3, .batch = STREAM_TOKENS, .block = 65536, .depth = 2}, true)) {
+        pn_stream *s = r.m->store.stream;
+        PN_CHECK(pn_residency_resize_experts(&r.m->store, pn_experts_floor(&s->experts), &err) == PN_OK, "%s", err.text);
+        uint64_t rows = STREAM_TOKENS * (s->rows.row_bytes + PN_DIRECT_ALIGN), ahead = 2 * s->ring.depth * s->ring.block_bytes;
+        for (int i = 0; i < 3; i++) {
+            pn_residency_info was, is;
+            pn_model_residency(r.m, &was);
+            PN_CHECK(pn_session_truncate(r.s, 0, &err) == PN_OK && pn_session_eval(r.s, r.tokens, STREAM_TOKENS, &err) == PN_OK, "%s", err.text);
+            pn_model_residency(r.m, &is);
+            uint64_t most = is.step_bytes + rows + ahead + pn_experts_all(&s->experts);
+            PN_CHECK(is.stream_bytes - was.stream_bytes <= most, "%s: %" PRIu64 " bytes read, at most %" PRIu64 " expected", path,
+                     is.stream_bytes - was.stream_bytes, most);
+            PN_CHECK(is.expert_hits + is.expert_misses > was.expert_hits + was.expert_misses, "nothing was counted");
+        }
+    }
+    rig_close(&r);
 }
 
 /* ---- steps that do not end as they should ------------------------------------------------------- */
@@ -428,9 +563,18 @@ int main(void)
 {
     static const stream_way small = {2, STREAM_TOKENS, 8192, 2, 0, 0}, large = {3, 16, 65536, 3, 100000, 0};
     bits_are_those_of_resident_weights();
+    bits_of_every_type_are_those_of_resident_weights();
     plans_are_exact();
+    wrong_sizes_are_refused();
     every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/qwen2.gguf");
     every_allocation_may_fail_and_none_is_made_in_a_step("tests/vectors/golden/arch/llama_moe.gguf");
+    callbacks_and_memory_may_be_streamed("models/demo.gguf");
+    callbacks_and_memory_may_be_streamed("tests/vectors/golden/arch/llama_moe.gguf");
+    both_parts_of_a_split_model_are_streamed("models/demo.gguf");
+    both_parts_of_a_split_model_are_streamed("tests/vectors/golden/arch/llama_gqa_tied.gguf");
+    both_parts_of_a_split_model_are_streamed("tests/vectors/golden/arch/qwen2moe.gguf");
+    a_chunk_reads_no_expert_twice("tests/vectors/golden/arch/llama_moe.gguf");
+    a_chunk_reads_no_expert_twice("tests/vectors/golden/arch/qwen3moe.gguf");
     residency_may_change_between_steps("models/demo.gguf");
     residency_may_change_between_steps("tests/vectors/golden/arch/llama_gqa_tied.gguf");
     residency_may_change_between_steps("tests/vectors/golden/arch/qwen2moe.gguf");
