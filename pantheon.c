@@ -8067,8 +8067,8 @@ PN_INTERNAL void pn_govern_event(struct pn_engine *e, const pn_mem_event *ev);  
  *
  * Locks, outermost first; whoever holds one takes only those below it:
  *
- *     pn_engine.admit_lock    who looks for memory for a turn takes it before the next one looks; no die is waited for
  *     pn_engine.models_lock   the list of models; held while a rung goes through it
+ *     pn_engine.admit_lock    who looks for memory for a turn takes it before the next one looks; no die is waited for
  *     pn_sched.lock   a die's list of requests; not held while a step runs or a callback is called
  *     pn_die.lock     the flags of a die; a step has the die by `busy`, not by holding this
  *     pn_model.lock   plans, caps, the number of sessions
@@ -8142,6 +8142,7 @@ struct pn_engine {
     pn_mutex models_lock;       /* the next ones */
     pn_model *models;           /* all of them */
     atomic_uint n_turns;        /* that hold a reserve */
+    atomic_ullong floor_bytes;  /* kept by all models, in PN_ACCT_KV */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
     double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
@@ -8177,6 +8178,11 @@ struct pn_model {
     pn_engine *engine;
     pn_model *next;             /* of the engine's, under its models_lock */
     bool listed;
+    void *floor;                /* owned, touched [floor_bytes]: memory for one turn, NULL while a turn uses it; under the
+                                   engine's admit_lock, as the next */
+    uint64_t floor_bytes;       /* 0: none is kept */
+    uint32_t floor_tokens;
+    bool floor_used;
     pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
     uint32_t n_dies;            /* 0: without weights */
     uint32_t n_uploaded;
@@ -8218,6 +8224,7 @@ struct pn_session {
     uint32_t n_ctx, n_batch, kv_type;
     bool auto_type;             /* nobody asked for that type: the ladder may choose when a sequence begins */
     bool busy;                  /* a request works on it */
+    bool on_floor;              /* its turn uses the model's floor */
     bool in_turn;               /* counted in the engine's n_turns */
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
@@ -8303,6 +8310,13 @@ PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
+
+/* Memory for one turn of up to `tokens` tokens, in a session of n_ctx, is kept from now on; as many as there is room
+ * for, PN_E_BUDGET when not for 512. */
+PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err);
+PN_INTERNAL void pn_floor_close(pn_model *m);
+/* A turn that used it is over, or memory has come free: it is kept again if it can be. */
+PN_INTERNAL void pn_floor_refill(pn_model *m);
 
 /* An empty session whose type is ours to choose gets the one that memory suggests now. */
 PN_INTERNAL pn_status pn_session_choose_type(pn_session *s, pn_err *err);
@@ -57785,7 +57799,7 @@ static uint64_t govern_passing(const pn_engine *e)
     uint64_t n = 0;
     for (size_t i = 0; i < PN_COUNT_OF(passing); i++)
         n += atomic_load(&e->ledger.used[passing[i]]);
-    return n;
+    return pn_sub_sat(n, atomic_load(&e->floor_bytes));     /* which stay */
 }
 
 PN_INTERNAL uint64_t pn_govern_room_alone(pn_engine *e, uint32_t resource)
@@ -57990,6 +58004,15 @@ static void govern_climb(pn_engine *e, double now)
     govern_enter(g, false);
 }
 
+/* Floors that could not be kept again when their turn ended. */
+static void govern_refill(pn_engine *e)
+{
+    pn_mutex_lock(&e->models_lock);
+    for (pn_model *m = e->models; m; m = m->next)
+        pn_floor_refill(m);
+    pn_mutex_unlock(&e->models_lock);
+}
+
 PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
 {
     pn_governor *g = &e->govern;
@@ -58001,6 +58024,7 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
         return;
     govern_look(e, now, active);
     govern_climb(e, now);
+    govern_refill(e);
 }
 
 PN_INTERNAL bool pn_govern_idle(pn_engine *e)
@@ -59075,6 +59099,9 @@ static bool admit_alone(const pn_session *s) { return atomic_load(&s->model->eng
 
 typedef enum admit_when { ADMIT_NOW, ADMIT_ALONE, ADMIT_UNPRESSURED } admit_when;
 
+/* What a turn of this session may count on beside what there is room for. */
+static uint64_t admit_floor_bytes(const pn_session *s) { return s->model->floor ? s->model->floor_bytes : 0; }
+
 /* Bytes of a place: with the caches gone; with everybody else gone as well; with the rest of the machine gone, too. */
 static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when)
 {
@@ -59083,8 +59110,8 @@ static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when
     if (now == UINT64_MAX)
         return now;
     switch (when) {
-    case ADMIT_NOW: return now + admit_droppable(m, at);
-    case ADMIT_ALONE: return at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone;
+    case ADMIT_NOW: return now + admit_droppable(m, at) + admit_floor_bytes(s);
+    case ADMIT_ALONE: return m->floor_bytes + (at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone);
     case ADMIT_UNPRESSURED: break;
     }
     return at.die ? admit_bytes(s, at, ADMIT_ALONE) : pn_govern_room_unpressured(m->engine);
@@ -59168,6 +59195,76 @@ PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)
 }
 
 /* ------------------------------------------------------------------------------------------
+ * The floor
+ * ------------------------------------------------------------------------------------------ */
+
+enum { FLOOR_LEAST = 512, FLOOR_SHARE = 8 };     /* tokens; of what there is room for, where that is more */
+
+/* Pages of one turn. */
+static uint64_t floor_need(const pn_model *m, uint32_t tokens)
+{
+    uint64_t bytes = 0, pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
+    for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
+        bytes += pages * pn_kv_page_cost(&m->desc.state, g, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16);
+    return bytes;
+}
+
+/* Touched: a promise that the system has not kept yet is none. */
+static bool floor_take(pn_model *m)
+{
+    m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_KV, (size_t)m->floor_bytes) : NULL;
+    if (m->floor) {
+        memset(m->floor, 0, (size_t)m->floor_bytes);
+        atomic_fetch_add(&m->engine->floor_bytes, m->floor_bytes);
+    }
+    return m->floor != NULL;
+}
+
+static void floor_give(pn_model *m)
+{
+    pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_KV, m->floor, (size_t)m->floor_bytes);
+    m->floor = NULL;
+    atomic_fetch_sub(&m->engine->floor_bytes, m->floor_bytes);
+}
+
+PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
+{
+    pn_engine *e = m->engine;
+    pn_lack lack;
+    pn_mutex_lock(&e->admit_lock);
+    for (m->floor_tokens = PN_MAX(PN_MIN(tokens, m->desc.n_ctx_train), 1u);; m->floor_tokens /= 2) {
+        const pn_need need = {.all = floor_need(m, m->floor_tokens), .die = {floor_need(m, m->floor_tokens)}};
+        bool last = m->floor_tokens / 2 < FLOOR_LEAST;
+        m->floor_bytes = need.all;
+        if (!last && need.all > pn_model_available(m) / FLOOR_SHARE)
+            continue;
+        if ((pn_model_room(m, true, &need, &need, &lack) && floor_take(m)) || last)
+            break;
+    }
+    bool ok = m->floor != NULL;
+    if (!ok)
+        m->floor_bytes = 0;
+    pn_mutex_unlock(&e->admit_lock);
+    return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "to keep memory for one turn of %" PRIu32 " tokens takes %" PRIu64 " bytes, %" PRIu64 " are available%s",
+                                m->floor_tokens, lack.need, lack.available, lack.where);
+}
+
+PN_INTERNAL void pn_floor_close(pn_model *m)
+{
+    if (m->floor)
+        floor_give(m);
+    m->floor_bytes = 0;
+}
+
+PN_INTERNAL void pn_floor_refill(pn_model *m)
+{
+    pn_mutex_lock(&m->engine->admit_lock);
+    if (m->floor_bytes && !m->floor && !m->floor_used)
+        (void)floor_take(m);
+    pn_mutex_unlock(&m->engine->admit_lock);
+}
+
+/* ------------------------------------------------------------------------------------------
  * A turn
  * ------------------------------------------------------------------------------------------ */
 
@@ -59192,6 +59289,23 @@ static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
     return false;
 }
 
+/* Under the lock: the same with the model's floor, which is there whatever the machine says. */
+static bool admit_with_floor(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
+{
+    pn_model *m = s->model;
+    if (!m->floor)
+        return false;
+    floor_give(m);
+    bool fits = need->all <= m->floor_bytes;
+    *need = (pn_need){0};
+    if (fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack)) {
+        s->on_floor = m->floor_used = true;
+        return true;
+    }
+    (void)floor_take(m);
+    return false;
+}
+
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
 {
     pn_engine *e = s->model->engine;
@@ -59199,7 +59313,7 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
     pn_need need = {0};
     pn_lack lack = {0};
     pn_mutex_lock(&e->admit_lock);
-    bool ok = admit_take(s, n, &need, &lack);
+    bool ok = admit_take(s, n, &need, &lack) || admit_with_floor(s, n, &need, &lack);
     if (ok) {
         s->budget.size = 0;
         atomic_fetch_add(&e->govern.n_admitted, s->in_turn ? 0u : 1u);
@@ -59218,10 +59332,17 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
 
 PN_INTERNAL void pn_session_end_turn(pn_session *s)
 {
+    pn_model *m = s->model;
     pn_kv_trim(&s->kv);
     if (s->in_turn)
-        atomic_fetch_sub(&s->model->engine->n_turns, 1u);
+        atomic_fetch_sub(&m->engine->n_turns, 1u);
     s->in_turn = false;
+    if (s->on_floor) {
+        pn_mutex_lock(&m->engine->admit_lock);
+        s->on_floor = m->floor_used = false;
+        pn_mutex_unlock(&m->engine->admit_lock);
+    }
+    pn_floor_refill(m);
 }
 #endif
 
@@ -60581,6 +60702,18 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
 /* With weights in memory of our own nothing is left of the file's mapping, metadata included. */
 static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON && p->residency != PN_RESIDENCY_STREAM; }
 
+/* Pages, and working memory for the smallest steps. */
+static pn_status model_open_floor(pn_model *m, uint32_t tokens, pn_err *err)
+{
+    pn_cached_plan *plan;
+    pn_status st = pn_model_get_plan(m, ENGINE_LEAST_BATCH, m->desc.n_ctx_train, &plan, err);
+    if (st)
+        return st;
+    st = pn_model_reserve(m, plan, err);
+    pn_model_put_plan(m, plan);
+    return st ? st : pn_floor_open(m, tokens, err);
+}
+
 /* What the ladder finds. */
 static void model_list(pn_model *m)
 {
@@ -60615,6 +60748,8 @@ static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *
         st = pn_engine_find_dies(m->engine, p->dies, p->n_dies, m->dies, &m->n_dies, err);
     if (!st)
         st = model_open(m, p, err);
+    if (!st && !m->vocab_only && p->floor_tokens)
+        st = model_open_floor(m, p->floor_tokens, err);
     if (st) {
         pn_model_free(m);
         return st;
@@ -60667,6 +60802,7 @@ PN_API void pn_model_free(pn_model *m)
     atomic_store(&m->closing, true);
     while (atomic_load(&m->probing))
         pn_thread_yield();
+    pn_floor_close(m);
     pn_cache_forget(m);
     for (size_t i = 0; i < ENGINE_PLANS; i++)
         if (m->plans[i])
@@ -60726,6 +60862,7 @@ PN_API void pn_model_describe(const pn_model *m, pn_model_info *out)
     out->n_heads_kv = d->n_heads_kv;
     out->n_vocab = pn_vocab_size(m);
     out->has_chat_template = m->chat_template.len > 0;
+    out->floor_tokens = m->floor_bytes ? m->floor_tokens : 0;
 }
 #endif
 
@@ -60957,6 +61094,8 @@ PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out)
 #include <inttypes.h>
 #include <stdio.h>
 
+enum { SESSION_LITTLE = 4 << 20 };
+
 static const double session_slice = 0.002;      /* seconds between two ticks */
 
 static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
@@ -61043,7 +61182,8 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        if (pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
+        bool little = p->by_turn && need.all <= SESSION_LITTLE;     /* its turns ask for what counts */
+        if ((little && !smaller) || pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
         if (!smaller && !session_fewer_rows(s, p))
             break;

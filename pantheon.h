@@ -484,6 +484,8 @@ typedef struct pn_model_params {
                                    to fit */
     uint32_t stream_depth;      /* blocks, so many are read ahead; 0: 4, at most 64 */
     uint64_t expert_cache_bytes;/* most memory of experts (MoE); 0: a quarter of them, or the least that works */
+    uint32_t floor_tokens;      /* keep memory for one turn by the turn of so many tokens (fewer, down to 512, where there
+                                   is less), so that one always runs, however short memory gets; 0: none */
 } pn_model_params;
 
 /* Load a model.  `params` may be NULL.  The file handle may be closed afterwards. */
@@ -517,6 +519,7 @@ typedef struct pn_model_info {
     uint64_t n_params, weight_bytes, weight_bytes_per_token;
     uint32_t n_ctx_train, n_embd, n_layers, n_heads, n_heads_kv, n_vocab;
     int has_chat_template;
+    uint32_t floor_tokens;      /* memory is kept for one turn of so many; 0: none */
 } pn_model_info;
 
 PN_API void pn_model_describe(const pn_model *m, pn_model_info *out);
@@ -1290,6 +1293,7 @@ typedef struct pn_server_params {
     const char *const *cors;        /* [n_cors] origins whose pages may call us, or "*" */
     size_t n_cors;
     uint32_t queue;                 /* requests of a model that may wait for their turn; 0: 64 */
+    uint32_t ctx_floor;             /* each model keeps memory for one turn of so many tokens; 0: 4096, fewer where short */
     uint32_t default_max_new;       /* tokens that are reserved for an answer without a limit, more as it grows; 0: 2048 */
     uint32_t idle_ms;               /* a connection without a request is closed after; 0: 60,000 */
     uint32_t drain_ms;              /* what is under way when the server stops may take; 0: 30,000 */

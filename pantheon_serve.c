@@ -12594,9 +12594,9 @@ static pn_status registry_load(serve_replica *r, pn_err *err)
     if (st)
         return st;
     const pn_server_model *of = &m->params;
-    const pn_model_params p = {.residency = of->residency, .dies = r->dies, .n_dies = r->n_dies, .pin_bytes = of->pin_bytes,
-                               .stream_block = of->stream_block, .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
     st = registry_plan(r, f, err);
+    const pn_model_params p = {.floor_tokens = PN_MIN(m->server->params.ctx_floor, r->n_ctx ? r->n_ctx : UINT32_MAX), .residency = of->residency, .dies = r->dies, .n_dies = r->n_dies, .pin_bytes = of->pin_bytes,
+                               .stream_block = of->stream_block, .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
     if (!st)
         st = pn_model_load_file(f, &p, &r->m, err);
     pn_file_close(f);
@@ -15779,7 +15779,7 @@ static void admin_model(pn_str *s, const serve_model *m)
     if (ready) {
         admin_field(s, "context_length", n_ctx);
         admin_field(s, "max_model_len", n_ctx);
-        admin_field(s, "floor_context", PN_MIN(n_ctx, 4096u));
+        admin_field(s, "floor_context", PN_MIN(n_ctx, serve_model_best(m)->info.floor_tokens));
         admin_text(s, "kv_type", admin_kv_type(m));
         admin_text(s, "residency", admin_residency(m));
         admin_field(s, "replicas", serve_model_replicas(m));
@@ -17122,7 +17122,7 @@ static void server_defaults(pn_server *s)
     pn_server_params *p = &s->params;
     const struct { uint32_t *value, usual; } defaults[] = {
         {&p->queue, 64}, {&p->default_max_new, 2048}, {&p->idle_ms, 60000}, {&p->drain_ms, 30000}, {&p->max_body, 32u << 20},
-        {&p->max_connections, 4096},
+        {&p->max_connections, 4096}, {&p->ctx_floor, 4096},
     };
     for (size_t i = 0; i < PN_COUNT_OF(defaults); i++)
         if (!*defaults[i].value)
@@ -24186,7 +24186,8 @@ static const pn_flag serve_flags[] = {
     {"api-key-file", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "open to all", "API keys, one a line"},
     {"admin-key-file", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "this host only", "keys for /admin"},
     {"queue", NULL, 0, PN_FLAG_INT, false, 1, 1 << 16, "N", "64", "requests of a model that may wait"},
-    {"default-max-new", NULL, 0, PN_FLAG_INT, false, 1, 1 << 30, "N", "2048", "tokens of an answer without max_tokens"},
+    {"default-max-new", NULL, 0, PN_FLAG_INT, false, 1, 1 << 30, "N", "2048", "tokens reserved for an answer without max_tokens"},
+    {"ctx-floor", NULL, 0, PN_FLAG_INT, false, 64, 1 << 30, "N", "4096", "one turn of so many tokens always has memory"},
     {"idle-timeout", NULL, 0, PN_FLAG_TIME, false, 1, 86400000, "TIME", "60s", "connections without a request are closed after"},
     {"drain-timeout", NULL, 0, PN_FLAG_TIME, false, 1, 86400000, "TIME", "30s", "what is under way may take when the server stops"},
     {"max-body", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "32M", "largest request"},
@@ -24270,6 +24271,7 @@ static pn_server_params serve_params(pn_cli *c, const char **cors)
     const char *metrics = pn_args_text(a, "metrics", "default");
     pn_server_params p = {
         .size = sizeof p, .cors = cors, .queue = (uint32_t)pn_args_int(a, "queue", 0), .default_max_new = (uint32_t)pn_args_int(a, "default-max-new", 0),
+        .ctx_floor = (uint32_t)pn_args_int(a, "ctx-floor", 0),
         .idle_ms = pn_args_ms(a, "idle-timeout", 0), .drain_ms = pn_args_ms(a, "drain-timeout", 0),
         .max_body = (uint32_t)PN_MIN(pn_args_size(a, "max-body", 0), (uint64_t)UINT32_MAX),
         .max_connections = (uint32_t)pn_args_int(a, "max-connections", 0),

@@ -32,7 +32,8 @@ static const pn_flag serve_flags[] = {
     {"api-key-file", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "open to all", "API keys, one a line"},
     {"admin-key-file", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", "this host only", "keys for /admin"},
     {"queue", NULL, 0, PN_FLAG_INT, false, 1, 1 << 16, "N", "64", "requests of a model that may wait"},
-    {"default-max-new", NULL, 0, PN_FLAG_INT, false, 1, 1 << 30, "N", "2048", "tokens of an answer without max_tokens"},
+    {"default-max-new", NULL, 0, PN_FLAG_INT, false, 1, 1 << 30, "N", "2048", "tokens reserved for an answer without max_tokens"},
+    {"ctx-floor", NULL, 0, PN_FLAG_INT, false, 64, 1 << 30, "N", "4096", "one turn of so many tokens always has memory"},
     {"idle-timeout", NULL, 0, PN_FLAG_TIME, false, 1, 86400000, "TIME", "60s", "connections without a request are closed after"},
     {"drain-timeout", NULL, 0, PN_FLAG_TIME, false, 1, 86400000, "TIME", "30s", "what is under way may take when the server stops"},
     {"max-body", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "32M", "largest request"},
@@ -116,6 +117,7 @@ static pn_server_params serve_params(pn_cli *c, const char **cors)
     const char *metrics = pn_args_text(a, "metrics", "default");
     pn_server_params p = {
         .size = sizeof p, .cors = cors, .queue = (uint32_t)pn_args_int(a, "queue", 0), .default_max_new = (uint32_t)pn_args_int(a, "default-max-new", 0),
+        .ctx_floor = (uint32_t)pn_args_int(a, "ctx-floor", 0),
         .idle_ms = pn_args_ms(a, "idle-timeout", 0), .drain_ms = pn_args_ms(a, "drain-timeout", 0),
         .max_body = (uint32_t)PN_MIN(pn_args_size(a, "max-body", 0), (uint64_t)UINT32_MAX),
         .max_connections = (uint32_t)pn_args_int(a, "max-connections", 0),

@@ -74,6 +74,9 @@ static bool admit_alone(const pn_session *s) { return atomic_load(&s->model->eng
 
 typedef enum admit_when { ADMIT_NOW, ADMIT_ALONE, ADMIT_UNPRESSURED } admit_when;
 
+/* What a turn of this session may count on beside what there is room for. */
+static uint64_t admit_floor_bytes(const pn_session *s) { return s->model->floor ? s->model->floor_bytes : 0; }
+
 /* Bytes of a place: with the caches gone; with everybody else gone as well; with the rest of the machine gone, too. */
 static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when)
 {
@@ -82,8 +85,8 @@ static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when
     if (now == UINT64_MAX)
         return now;
     switch (when) {
-    case ADMIT_NOW: return now + admit_droppable(m, at);
-    case ADMIT_ALONE: return at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone;
+    case ADMIT_NOW: return now + admit_droppable(m, at) + admit_floor_bytes(s);
+    case ADMIT_ALONE: return m->floor_bytes + (at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone);
     case ADMIT_UNPRESSURED: break;
     }
     return at.die ? admit_bytes(s, at, ADMIT_ALONE) : pn_govern_room_unpressured(m->engine);
@@ -167,6 +170,76 @@ PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)
 }
 
 /* ------------------------------------------------------------------------------------------
+ * The floor
+ * ------------------------------------------------------------------------------------------ */
+
+enum { FLOOR_LEAST = 512, FLOOR_SHARE = 8 };     /* tokens; of what there is room for, where that is more */
+
+/* Pages of one turn. */
+static uint64_t floor_need(const pn_model *m, uint32_t tokens)
+{
+    uint64_t bytes = 0, pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
+    for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
+        bytes += pages * pn_kv_page_cost(&m->desc.state, g, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16);
+    return bytes;
+}
+
+/* Touched: a promise that the system has not kept yet is none. */
+static bool floor_take(pn_model *m)
+{
+    m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_KV, (size_t)m->floor_bytes) : NULL;
+    if (m->floor) {
+        memset(m->floor, 0, (size_t)m->floor_bytes);
+        atomic_fetch_add(&m->engine->floor_bytes, m->floor_bytes);
+    }
+    return m->floor != NULL;
+}
+
+static void floor_give(pn_model *m)
+{
+    pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_KV, m->floor, (size_t)m->floor_bytes);
+    m->floor = NULL;
+    atomic_fetch_sub(&m->engine->floor_bytes, m->floor_bytes);
+}
+
+PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
+{
+    pn_engine *e = m->engine;
+    pn_lack lack;
+    pn_mutex_lock(&e->admit_lock);
+    for (m->floor_tokens = PN_MAX(PN_MIN(tokens, m->desc.n_ctx_train), 1u);; m->floor_tokens /= 2) {
+        const pn_need need = {.all = floor_need(m, m->floor_tokens), .die = {floor_need(m, m->floor_tokens)}};
+        bool last = m->floor_tokens / 2 < FLOOR_LEAST;
+        m->floor_bytes = need.all;
+        if (!last && need.all > pn_model_available(m) / FLOOR_SHARE)
+            continue;
+        if ((pn_model_room(m, true, &need, &need, &lack) && floor_take(m)) || last)
+            break;
+    }
+    bool ok = m->floor != NULL;
+    if (!ok)
+        m->floor_bytes = 0;
+    pn_mutex_unlock(&e->admit_lock);
+    return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "to keep memory for one turn of %" PRIu32 " tokens takes %" PRIu64 " bytes, %" PRIu64 " are available%s",
+                                m->floor_tokens, lack.need, lack.available, lack.where);
+}
+
+PN_INTERNAL void pn_floor_close(pn_model *m)
+{
+    if (m->floor)
+        floor_give(m);
+    m->floor_bytes = 0;
+}
+
+PN_INTERNAL void pn_floor_refill(pn_model *m)
+{
+    pn_mutex_lock(&m->engine->admit_lock);
+    if (m->floor_bytes && !m->floor && !m->floor_used)
+        (void)floor_take(m);
+    pn_mutex_unlock(&m->engine->admit_lock);
+}
+
+/* ------------------------------------------------------------------------------------------
  * A turn
  * ------------------------------------------------------------------------------------------ */
 
@@ -191,6 +264,23 @@ static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
     return false;
 }
 
+/* Under the lock: the same with the model's floor, which is there whatever the machine says. */
+static bool admit_with_floor(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
+{
+    pn_model *m = s->model;
+    if (!m->floor)
+        return false;
+    floor_give(m);
+    bool fits = need->all <= m->floor_bytes;
+    *need = (pn_need){0};
+    if (fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack)) {
+        s->on_floor = m->floor_used = true;
+        return true;
+    }
+    (void)floor_take(m);
+    return false;
+}
+
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
 {
     pn_engine *e = s->model->engine;
@@ -198,7 +288,7 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
     pn_need need = {0};
     pn_lack lack = {0};
     pn_mutex_lock(&e->admit_lock);
-    bool ok = admit_take(s, n, &need, &lack);
+    bool ok = admit_take(s, n, &need, &lack) || admit_with_floor(s, n, &need, &lack);
     if (ok) {
         s->budget.size = 0;
         atomic_fetch_add(&e->govern.n_admitted, s->in_turn ? 0u : 1u);
@@ -217,8 +307,15 @@ PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *er
 
 PN_INTERNAL void pn_session_end_turn(pn_session *s)
 {
+    pn_model *m = s->model;
     pn_kv_trim(&s->kv);
     if (s->in_turn)
-        atomic_fetch_sub(&s->model->engine->n_turns, 1u);
+        atomic_fetch_sub(&m->engine->n_turns, 1u);
     s->in_turn = false;
+    if (s->on_floor) {
+        pn_mutex_lock(&m->engine->admit_lock);
+        s->on_floor = m->floor_used = false;
+        pn_mutex_unlock(&m->engine->admit_lock);
+    }
+    pn_floor_refill(m);
 }

@@ -8,8 +8,8 @@
  *
  * Locks, outermost first; whoever holds one takes only those below it:
  *
- *     pn_engine.admit_lock    who looks for memory for a turn takes it before the next one looks; no die is waited for
  *     pn_engine.models_lock   the list of models; held while a rung goes through it
+ *     pn_engine.admit_lock    who looks for memory for a turn takes it before the next one looks; no die is waited for
  *     pn_sched.lock   a die's list of requests; not held while a step runs or a callback is called
  *     pn_die.lock     the flags of a die; a step has the die by `busy`, not by holding this
  *     pn_model.lock   plans, caps, the number of sessions
@@ -83,6 +83,7 @@ struct pn_engine {
     pn_mutex models_lock;       /* the next ones */
     pn_model *models;           /* all of them */
     atomic_uint n_turns;        /* that hold a reserve */
+    atomic_ullong floor_bytes;  /* kept by all models, in PN_ACCT_KV */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
     double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
@@ -118,6 +119,11 @@ struct pn_model {
     pn_engine *engine;
     pn_model *next;             /* of the engine's, under its models_lock */
     bool listed;
+    void *floor;                /* owned, touched [floor_bytes]: memory for one turn, NULL while a turn uses it; under the
+                                   engine's admit_lock, as the next */
+    uint64_t floor_bytes;       /* 0: none is kept */
+    uint32_t floor_tokens;
+    bool floor_used;
     pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
     uint32_t n_dies;            /* 0: without weights */
     uint32_t n_uploaded;
@@ -159,6 +165,7 @@ struct pn_session {
     uint32_t n_ctx, n_batch, kv_type;
     bool auto_type;             /* nobody asked for that type: the ladder may choose when a sequence begins */
     bool busy;                  /* a request works on it */
+    bool on_floor;              /* its turn uses the model's floor */
     bool in_turn;               /* counted in the engine's n_turns */
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
@@ -244,6 +251,13 @@ PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err);
+
+/* Memory for one turn of up to `tokens` tokens, in a session of n_ctx, is kept from now on; as many as there is room
+ * for, PN_E_BUDGET when not for 512. */
+PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err);
+PN_INTERNAL void pn_floor_close(pn_model *m);
+/* A turn that used it is over, or memory has come free: it is kept again if it can be. */
+PN_INTERNAL void pn_floor_refill(pn_model *m);
 
 /* An empty session whose type is ours to choose gets the one that memory suggests now. */
 PN_INTERNAL pn_status pn_session_choose_type(pn_session *s, pn_err *err);

@@ -111,7 +111,7 @@ static uint64_t govern_passing(const pn_engine *e)
     uint64_t n = 0;
     for (size_t i = 0; i < PN_COUNT_OF(passing); i++)
         n += atomic_load(&e->ledger.used[passing[i]]);
-    return n;
+    return pn_sub_sat(n, atomic_load(&e->floor_bytes));     /* which stay */
 }
 
 PN_INTERNAL uint64_t pn_govern_room_alone(pn_engine *e, uint32_t resource)
@@ -316,6 +316,15 @@ static void govern_climb(pn_engine *e, double now)
     govern_enter(g, false);
 }
 
+/* Floors that could not be kept again when their turn ended. */
+static void govern_refill(pn_engine *e)
+{
+    pn_mutex_lock(&e->models_lock);
+    for (pn_model *m = e->models; m; m = m->next)
+        pn_floor_refill(m);
+    pn_mutex_unlock(&e->models_lock);
+}
+
 PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
 {
     pn_governor *g = &e->govern;
@@ -327,6 +336,7 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
         return;
     govern_look(e, now, active);
     govern_climb(e, now);
+    govern_refill(e);
 }
 
 PN_INTERNAL bool pn_govern_idle(pn_engine *e)

@@ -431,6 +431,18 @@ static pn_model *model_new(pn_engine *e, pn_err *err)
 /* With weights in memory of our own nothing is left of the file's mapping, metadata included. */
 static bool model_maps(const pn_model_params *p) { return p->residency != PN_RESIDENCY_ANON && p->residency != PN_RESIDENCY_STREAM; }
 
+/* Pages, and working memory for the smallest steps. */
+static pn_status model_open_floor(pn_model *m, uint32_t tokens, pn_err *err)
+{
+    pn_cached_plan *plan;
+    pn_status st = pn_model_get_plan(m, ENGINE_LEAST_BATCH, m->desc.n_ctx_train, &plan, err);
+    if (st)
+        return st;
+    st = pn_model_reserve(m, plan, err);
+    pn_model_put_plan(m, plan);
+    return st ? st : pn_floor_open(m, tokens, err);
+}
+
 /* What the ladder finds. */
 static void model_list(pn_model *m)
 {
@@ -465,6 +477,8 @@ static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *
         st = pn_engine_find_dies(m->engine, p->dies, p->n_dies, m->dies, &m->n_dies, err);
     if (!st)
         st = model_open(m, p, err);
+    if (!st && !m->vocab_only && p->floor_tokens)
+        st = model_open_floor(m, p->floor_tokens, err);
     if (st) {
         pn_model_free(m);
         return st;
@@ -517,6 +531,7 @@ PN_API void pn_model_free(pn_model *m)
     atomic_store(&m->closing, true);
     while (atomic_load(&m->probing))
         pn_thread_yield();
+    pn_floor_close(m);
     pn_cache_forget(m);
     for (size_t i = 0; i < ENGINE_PLANS; i++)
         if (m->plans[i])
@@ -576,4 +591,5 @@ PN_API void pn_model_describe(const pn_model *m, pn_model_info *out)
     out->n_heads_kv = d->n_heads_kv;
     out->n_vocab = pn_vocab_size(m);
     out->has_chat_template = m->chat_template.len > 0;
+    out->floor_tokens = m->floor_bytes ? m->floor_tokens : 0;
 }

@@ -13,6 +13,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+enum { SESSION_LITTLE = 4 << 20 };
+
 static const double session_slice = 0.002;      /* seconds between two ticks */
 
 static uint32_t session_bucket_rows(const pn_session *s, uint32_t i)
@@ -99,7 +101,8 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        if (pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
+        bool little = p->by_turn && need.all <= SESSION_LITTLE;     /* its turns ask for what counts */
+        if ((little && !smaller) || pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
         if (!smaller && !session_fewer_rows(s, p))
             break;

@@ -66,7 +66,7 @@ static void admin_model(pn_str *s, const serve_model *m)
     if (ready) {
         admin_field(s, "context_length", n_ctx);
         admin_field(s, "max_model_len", n_ctx);
-        admin_field(s, "floor_context", PN_MIN(n_ctx, 4096u));
+        admin_field(s, "floor_context", PN_MIN(n_ctx, serve_model_best(m)->info.floor_tokens));
         admin_text(s, "kv_type", admin_kv_type(m));
         admin_text(s, "residency", admin_residency(m));
         admin_field(s, "replicas", serve_model_replicas(m));

@@ -173,9 +173,9 @@ static pn_status registry_load(serve_replica *r, pn_err *err)
     if (st)
         return st;
     const pn_server_model *of = &m->params;
-    const pn_model_params p = {.residency = of->residency, .dies = r->dies, .n_dies = r->n_dies, .pin_bytes = of->pin_bytes,
-                               .stream_block = of->stream_block, .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
     st = registry_plan(r, f, err);
+    const pn_model_params p = {.floor_tokens = PN_MIN(m->server->params.ctx_floor, r->n_ctx ? r->n_ctx : UINT32_MAX), .residency = of->residency, .dies = r->dies, .n_dies = r->n_dies, .pin_bytes = of->pin_bytes,
+                               .stream_block = of->stream_block, .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
     if (!st)
         st = pn_model_load_file(f, &p, &r->m, err);
     pn_file_close(f);

@@ -577,7 +577,7 @@ static void server_defaults(pn_server *s)
     pn_server_params *p = &s->params;
     const struct { uint32_t *value, usual; } defaults[] = {
         {&p->queue, 64}, {&p->default_max_new, 2048}, {&p->idle_ms, 60000}, {&p->drain_ms, 30000}, {&p->max_body, 32u << 20},
-        {&p->max_connections, 4096},
+        {&p->max_connections, 4096}, {&p->ctx_floor, 4096},
     };
     for (size_t i = 0; i < PN_COUNT_OF(defaults); i++)
         if (!*defaults[i].value)

@@ -31,14 +31,14 @@ def ask(s, max_tokens, **more):
 
 def base(pantheon, model):
     """Bytes at most with one small request: what a limit has to leave."""
-    with Server(pantheon, "-m", model, "--prefix-cache", "0") as s:
+    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "64") as s:
         equal(ask(s, 2).status, 200, "a small request")
         return s.get("/admin/memory").json()["peak"]
 
 
 def refusals(pantheon, model, low):
     """What is told to fit, fits; a page more does not."""
-    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--mem-limit", str(low + 3 * MIB // 2)) as s:
+    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "64", "--mem-limit", str(low + 3 * MIB // 2)) as s:
         for n in 1900, 1500, 1700:
             r = ask(s, n, strict_budget=True)
             equal(r.status, 400, "%d tokens: status" % n)
@@ -66,7 +66,7 @@ def refusals(pantheon, model, low):
 
 
 def grants(pantheon, model, low):
-    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--default-max-new", "32", "--mem-limit", str(low + MIB)) as s:
+    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "64", "--default-max-new", "32", "--mem-limit", str(low + MIB)) as s:
         r = ask(s, 0).json()
         equal([r["choices"][0]["finish_reason"], r["pantheon"]["stopped_by"]], ["length", "memory"], "an answer without max_tokens grows until memory ends it")
         check(r["usage"]["completion_tokens"] > 64, "grants", r["usage"])
@@ -74,7 +74,7 @@ def grants(pantheon, model, low):
 
 def burst(pantheon, model, low):
     """32 at once, where about three fit: each gets all of its answer, or is told why not before the first token."""
-    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--queue", "8", "--mem-limit", str(low + 9 * MIB // 4)) as s:
+    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "64", "--queue", "8", "--mem-limit", str(low + 9 * MIB // 4)) as s:
         replies = [None] * 32
         jobs = [threading.Thread(target=lambda i=i: replies.__setitem__(i, ask(s, 300))) for i in range(32)]
         for j in jobs:
@@ -94,7 +94,7 @@ def burst(pantheon, model, low):
 
 def no_wait(pantheon, model, low):
     """One fits: who does not want to wait for it is told when to come again."""
-    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--mem-limit", str(low + 5 * MIB // 4)) as s:
+    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "64", "--mem-limit", str(low + 5 * MIB // 4)) as s:
         slow = threading.Thread(target=lambda: ask(s, 400))
         slow.start()
         until(lambda: s.get("/admin/memory").json()["accounts"]["kv_reserve"]["used"] > MIB // 2 or None, "one is running")
