@@ -888,6 +888,24 @@ PN_INTERNAL bool pn_dtype_is_weight(uint32_t type);
 /* What keys and values may be stored as, from large to small: X(F32) ... in that order. */
 #define PN_KV_EACH_TYPE(X) X(F32) X(F16) X(Q8_0) X(Q5_1) X(Q5_0) X(Q4_1) X(Q4_0)
 
+/* F32 and F16 are not. */
+static inline bool pn_kv_is_block(uint32_t type) { return type != PN_DTYPE_F32 && type != PN_DTYPE_F16; }
+
+/* Bytes of n elements; of a block type n is a multiple of 32.  Here and not a look-up, because kernels know the
+ * type when they are compiled. */
+static inline uint64_t pn_kv_elem_bytes(uint32_t type, uint64_t n)
+{
+    switch (type) {
+    case PN_DTYPE_F32: return 4 * n;
+    case PN_DTYPE_Q8_0: return n / 32 * 34;
+    case PN_DTYPE_Q5_1: return n / 32 * 24;
+    case PN_DTYPE_Q5_0: return n / 32 * 22;
+    case PN_DTYPE_Q4_1: return n / 32 * 20;
+    case PN_DTYPE_Q4_0: return n / 32 * 18;
+    default: return 2 * n;
+    }
+}
+
 /* A weight type whose blocks carry scales: everything but F32, F16, BF16 (and F64, I8...). */
 PN_INTERNAL bool pn_dtype_is_quantised(uint32_t type);
 
@@ -1347,13 +1365,6 @@ typedef struct pn_cpu_kernels {
     /* In place, max subtracted, sum in ascending order. */
     void (*softmax)(float *x, size_t n);
 } pn_cpu_kernels;
-
-/* Bytes of a row of n keys' or values' elements. */
-static inline size_t pn_cpu_kv_row(uint32_t type, size_t n)
-{
-    const pn_dtype_info *t = pn_dtype_get(type);
-    return n / t->block_elems * t->block_bytes;
-}
 
 #define PN_CPU_ROTATION_MAX 2048
 
@@ -2008,22 +2019,6 @@ PN_AVX2_INLINE __m256 pn_avx2_softcap8(__m256 x, __m256 cap)
 
 #if PN_CPU_X64
 
-PN_AVX2_INLINE bool pn_avx2_kv_is_block(const uint32_t type) { return type != PN_DTYPE_F32 && type != PN_DTYPE_F16; }
-
-/* Bytes of n elements; of a block type n is a multiple of 32. */
-PN_AVX2_INLINE size_t pn_avx2_kv_bytes(size_t n, const uint32_t type)
-{
-    switch (type) {
-    case PN_DTYPE_F32: return 4 * n;
-    case PN_DTYPE_F16: return 2 * n;
-    case PN_DTYPE_Q8_0: return n / 32 * 34;
-    case PN_DTYPE_Q5_1: return n / 32 * 24;
-    case PN_DTYPE_Q5_0: return n / 32 * 22;
-    case PN_DTYPE_Q4_1: return n / 32 * 20;
-    default: return n / 32 * 18;
-    }
-}
-
 /* 8 of F32 or F16. */
 PN_AVX2_INLINE __m256 pn_avx2_kv8(const uint8_t *p, const uint32_t type)
 {
@@ -2055,10 +2050,10 @@ PN_AVX2_INLINE __m256i pn_avx2_kv_codes(const uint8_t *b, const uint32_t type)
 /* 32 of any type; one block of a block type. */
 PN_AVX2_INLINE void pn_avx2_kv32(const uint8_t *p, __m256 v[4], const uint32_t type)
 {
-    if (!pn_avx2_kv_is_block(type)) {
+    if (!pn_kv_is_block(type)) {
         PN_UNROLL
         for (size_t i = 0; i < 4; i++)
-            v[i] = pn_avx2_kv8(p + pn_avx2_kv_bytes(8 * i, type), type);
+            v[i] = pn_avx2_kv8(p + pn_kv_elem_bytes(type, 8 * i), type);
         return;
     }
     __m256i c = pn_avx2_kv_codes(p, type);
@@ -2423,22 +2418,6 @@ PN_NEON_INLINE float32x4_t pn_neon_softcap4(float32x4_t x, float32x4_t cap)
 
 #if PN_CPU_ARM64
 
-PN_NEON_INLINE bool pn_neon_kv_is_block(const uint32_t type) { return type != PN_DTYPE_F32 && type != PN_DTYPE_F16; }
-
-/* Bytes of n elements; of a block type n is a multiple of 32. */
-PN_NEON_INLINE size_t pn_neon_kv_bytes(size_t n, const uint32_t type)
-{
-    switch (type) {
-    case PN_DTYPE_F32: return 4 * n;
-    case PN_DTYPE_F16: return 2 * n;
-    case PN_DTYPE_Q8_0: return n / 32 * 34;
-    case PN_DTYPE_Q5_1: return n / 32 * 24;
-    case PN_DTYPE_Q5_0: return n / 32 * 22;
-    case PN_DTYPE_Q4_1: return n / 32 * 20;
-    default: return n / 32 * 18;
-    }
-}
-
 /* 4 of F32 or F16. */
 PN_NEON_INLINE float32x4_t pn_neon_kv4(const uint8_t *p, const uint32_t type)
 {
@@ -2451,7 +2430,7 @@ PN_NEON_INLINE float32x4_t pn_neon_kv4(const uint8_t *p, const uint32_t type)
 PN_NEON_INLINE float32x4_t pn_neon_kv_tail(const uint8_t *p, size_t n, const uint32_t type)
 {
     uint8_t v[16] = {0};
-    for (size_t i = 0; i < pn_neon_kv_bytes(n, type); i++)
+    for (size_t i = 0; i < pn_kv_elem_bytes(type, n); i++)
         v[i] = p[i];
     return pn_neon_kv4(v, type);
 }
@@ -2474,7 +2453,7 @@ PN_NEON_INLINE void pn_neon_kv_codes(const uint8_t *b, int8x16_t c[2], const uin
         c[1] = vreinterpretq_s8_u8(vld1q_u8(b + 18));
         return;
     }
-    const uint8_t *qs = b + pn_neon_kv_bytes(32, type) - 16;
+    const uint8_t *qs = b + pn_kv_elem_bytes(type, 32) - 16;
     const int off = type == PN_DTYPE_Q4_0 ? 8 : type == PN_DTYPE_Q5_0 ? 16 : 0;
     uint8x16_t n = vld1q_u8(qs), half[2] = {vandq_u8(n, vdupq_n_u8(15)), vshrq_n_u8(n, 4)};
     PN_UNROLL
@@ -2488,10 +2467,10 @@ PN_NEON_INLINE void pn_neon_kv_codes(const uint8_t *b, int8x16_t c[2], const uin
 /* 32 of any type; one block of a block type. */
 PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint32_t type)
 {
-    if (!pn_neon_kv_is_block(type)) {
+    if (!pn_kv_is_block(type)) {
         PN_UNROLL
         for (size_t i = 0; i < 8; i++)
-            v[i] = pn_neon_kv4(p + pn_neon_kv_bytes(4 * i, type), type);
+            v[i] = pn_neon_kv4(p + pn_kv_elem_bytes(type, 4 * i), type);
         return;
     }
     int8x16_t c[2];
@@ -4187,7 +4166,7 @@ PN_INTERNAL pn_status pn_respell_find(const pn_respell *q, size_t *end, bool *fo
 #ifndef PN_PLAN_TYPES_H
 #define PN_PLAN_TYPES_H
 
-/* includes base/pn_base.h */
+/* includes num/pn_dtype.h */
 
 #define PN_PLAN_ABI 4
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
@@ -4245,23 +4224,6 @@ typedef struct pn_kv_page {
     uint32_t refs;                  /* holders: page tables, nodes of a prefix tree */
     uint64_t last_use;
 } pn_kv_page;
-
-/* F32 and F16, or blocks of 32 elements: PN_KV_EACH_TYPE of num/pn_dtype.h. */
-static inline bool pn_kv_is_block(uint32_t type) { return type != PN_DTYPE_F32 && type != PN_DTYPE_F16; }
-
-/* Bytes of n elements; of a block type n is a multiple of 32. */
-static inline uint64_t pn_kv_elem_bytes(uint32_t type, uint64_t n)
-{
-    switch (type) {
-    case PN_DTYPE_F32: return 4 * n;
-    case PN_DTYPE_Q8_0: return n / 32 * 34;
-    case PN_DTYPE_Q5_1: return n / 32 * 24;
-    case PN_DTYPE_Q5_0: return n / 32 * 22;
-    case PN_DTYPE_Q4_1: return n / 32 * 20;
-    case PN_DTYPE_Q4_0: return n / 32 * 18;
-    default: return 2 * n;
-    }
-}
 
 /* Can the group's pages be of this type? */
 static inline bool pn_kv_type_fits(const pn_stream_group *g, uint32_t type)
@@ -15790,7 +15752,7 @@ PN_INTERNAL void pn_ref_hadamard(float *x, size_t n, size_t b)
 /* Up to 32 elements from i on, a multiple of 32. */
 static void ref_kv(const void *base, uint32_t type, size_t i, float *y, size_t n)
 {
-    pn_dequant_row(type, (const uint8_t *)base + pn_cpu_kv_row(type, i), y, n);
+    pn_dequant_row(type, (const uint8_t *)base + pn_kv_elem_bytes(type, i), y, n);
 }
 
 static float ref_score(const pn_cpu_attn *a, const float *q, size_t t)
@@ -16091,11 +16053,11 @@ PN_SSE41 static void sse_add_scaled(float s, const float *x, float *y, size_t n)
 
 #define SSE_PIECE 256           /* floats converted at a time; a multiple of 16 */
 
-/* 32 bits to bytes of 0 or 16; bit 8 * half2 + j belongs to byte j, half2 0 or 2. */
-PN_SSE41 static inline __m128i sse_fifth(uint32_t bits, int half2)
+/* 16 of 32 bits, from byte `first` on, to bytes of 0 or 16. */
+PN_SSE41 static inline __m128i sse_fifth(uint32_t bits, int first)
 {
     const __m128i bit = _mm_set1_epi64x((long long)0x8040201008040201u);
-    __m128i spread = _mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm_set1_epi8((char)half2));
+    __m128i spread = _mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm_set1_epi8((char)first));
     __m128i v = _mm_and_si128(_mm_shuffle_epi8(_mm_cvtsi32_si128((int)bits), spread), bit);
     return _mm_and_si128(_mm_cmpeq_epi8(v, bit), _mm_set1_epi8(16));
 }
@@ -16103,7 +16065,7 @@ PN_SSE41 static inline __m128i sse_fifth(uint32_t bits, int half2)
 /* The 32 codes of a block of keys or values, signed. */
 PN_SSE41 static void sse_kv_codes(const uint8_t *b, uint32_t type, __m128i c[2])
 {
-    size_t bytes = pn_cpu_kv_row(type, 32);
+    size_t bytes = pn_kv_elem_bytes(type, 32);
     if (type == PN_DTYPE_Q8_0) {
         c[0] = _mm_loadu_si128((const __m128i *)(const void *)(b + 2));
         c[1] = _mm_loadu_si128((const __m128i *)(const void *)(b + 18));
@@ -16125,7 +16087,7 @@ PN_SSE41 static void sse_kv_codes(const uint8_t *b, uint32_t type, __m128i c[2])
 PN_SSE41 static void sse_kv_blocks(const uint8_t *b, uint32_t type, float *y, size_t n)
 {
     bool has_min = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1;
-    for (; n; n -= 32, y += 32, b += pn_cpu_kv_row(type, 32)) {
+    for (; n; n -= 32, y += 32, b += pn_kv_elem_bytes(type, 32)) {
         __m128 d = _mm_set1_ps(pn_f32_from_f16(pn_le16(b))), m = _mm_set1_ps(pn_f32_from_f16(pn_le16(b + 2)));
         __m128i c[2];
         sse_kv_codes(b, type, c);
@@ -16140,7 +16102,7 @@ PN_SSE41 static void sse_kv_blocks(const uint8_t *b, uint32_t type, float *y, si
 /* n values at i as floats: where they lie, or converted into buf. */
 PN_SSE41 static const float *sse_values(const void *base, uint32_t type, size_t i, size_t n, float *buf)
 {
-    const uint8_t *at = (const uint8_t *)base + pn_cpu_kv_row(type, i);
+    const uint8_t *at = (const uint8_t *)base + pn_kv_elem_bytes(type, i);
     if (type == PN_DTYPE_F32)
         return (const float *)base + i;
     if (type != PN_DTYPE_F16)
@@ -17140,7 +17102,7 @@ PN_AVX2_INLINE void akv_encode_offset(const float *x, const __m256 v[4], uint8_t
 
 PN_AVX2_INLINE void akv_encode_blocks(const float *x, uint8_t *b, size_t n, const uint32_t type)
 {
-    for (; n; n -= 32, x += 32, b += pn_avx2_kv_bytes(32, type)) {
+    for (; n; n -= 32, x += 32, b += pn_kv_elem_bytes(type, 32)) {
         __m256 v[4] = {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), _mm256_loadu_ps(x + 16), _mm256_loadu_ps(x + 24)};
         if (type == PN_DTYPE_Q8_0)
             akv_encode_q8_0(v, b);
@@ -17183,16 +17145,16 @@ PN_AVX2 PN_INTERNAL void pn_avx2_kv_encode(uint32_t type, const float *x, void *
 
 PN_AVX2_INLINE void akv_decode_as(const uint8_t *p, float *y, size_t n, const uint32_t type)
 {
-    for (; n >= 32; n -= 32, y += 32, p += pn_avx2_kv_bytes(32, type)) {
+    for (; n >= 32; n -= 32, y += 32, p += pn_kv_elem_bytes(type, 32)) {
         __m256 v[4];
         pn_avx2_kv32(p, v, type);
         PN_UNROLL
         for (size_t i = 0; i < 4; i++)
             _mm256_storeu_ps(y + 8 * i, v[i]);
     }
-    if (pn_avx2_kv_is_block(type))
+    if (pn_kv_is_block(type))
         return;
-    for (; n >= 8; n -= 8, y += 8, p += pn_avx2_kv_bytes(8, type))
+    for (; n >= 8; n -= 8, y += 8, p += pn_kv_elem_bytes(type, 8))
         _mm256_storeu_ps(y, pn_avx2_kv8(p, type));
     if (n)
         _mm256_maskstore_ps(y, pn_avx2_mask(n), pn_avx2_kv_tail(p, n, type));
@@ -17316,7 +17278,7 @@ PN_AVX2_INLINE void attn_score_tail(const float *q, const uint8_t *k, size_t n, 
         __m256 v = m == 8 ? pn_avx2_kv8(k, type) : pn_avx2_kv_tail(k, m, type);
         s[part] = _mm256_fmadd_ps(_mm256_maskload_ps(q, pn_avx2_mask(m)), v, s[part]);
         q += m;
-        k += pn_avx2_kv_bytes(m, type);
+        k += pn_kv_elem_bytes(type, m);
         n -= m;
     }
 }
@@ -17330,7 +17292,7 @@ PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_
     for (size_t t = 0; t < 4; t++)
         s[t][0] = s[t][1] = _mm256_setzero_ps();
     for (; i + 32 <= d; i += 32) {
-        size_t at = pn_avx2_kv_bytes(i, type);
+        size_t at = pn_kv_elem_bytes(type, i);
         PN_UNROLL
         for (size_t t = 0; t < 4; t++) {
             __m256 v[4];
@@ -17341,11 +17303,11 @@ PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_
             s[t][1] = _mm256_fmadd_ps(_mm256_loadu_ps(q + i + 24), v[3], s[t][1]);
         }
     }
-    if (!pn_avx2_kv_is_block(type))
+    if (!pn_kv_is_block(type))
         for (; i < d; i += 16)
             PN_UNROLL
             for (size_t t = 0; t < 4; t++)
-                attn_score_tail(q + i, k[t] + pn_avx2_kv_bytes(i, type), PN_MIN((size_t)16, d - i), s[t], type);
+                attn_score_tail(q + i, k[t] + pn_kv_elem_bytes(type, i), PN_MIN((size_t)16, d - i), s[t], type);
     PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         out[t] = pn_avx2_tree16(s[t][0], s[t][1]);
@@ -17356,7 +17318,7 @@ PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint3
 {
     _Alignas(32) float keys[4][ATTN_KEY_MAX];
     const pn_cpu_attn *a = w->a;
-    size_t key_bytes = pn_cpu_kv_row(a->k_type, a->d_k);
+    size_t key_bytes = pn_kv_elem_bytes(a->k_type, a->d_k);
     for (size_t t = w->lo; t < w->hi; t += 4) {
         const uint8_t *k[4];
         float out[4];
@@ -17438,7 +17400,7 @@ typedef struct attn_cols {
 
 PN_AVX2_INLINE attn_cols attn_cols_from(const attn_cols *c, size_t i, const uint32_t type)
 {
-    return (attn_cols){c->v + pn_avx2_kv_bytes(i, type), c->row_bytes, c->lo, c->hi};
+    return (attn_cols){c->v + pn_kv_elem_bytes(type, i), c->row_bytes, c->lo, c->hi};
 }
 
 PN_AVX2_INLINE void attn_merge8(float *o, __m256 page, __m256 ea, __m256 eb)
@@ -17484,7 +17446,7 @@ PN_AVX2_INLINE void attn_values_as(const attn_cols *c, const float *p, float *o,
     size_t i = 0;
     for (; i + 32 <= n; i += 32)
         attn_values32(attn_cols_from(c, i, type), p, o + i, e[0], e[1], type);
-    if (!pn_avx2_kv_is_block(type))
+    if (!pn_kv_is_block(type))
         for (; i < n; i += 8)
             attn_values_tail(attn_cols_from(c, i, type), p, o + i, PN_MIN((size_t)8, n - i), e[0], e[1], type);
 }
@@ -17505,7 +17467,7 @@ PN_AVX2_INLINE void attn_values16x4(const attn_group *w, attn_cols c, uint32_t j
     __m256 a0 = _mm256_setzero_ps(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;
     for (size_t t = c.lo; t < c.hi; t++) {
         const uint8_t *v = c.v + t * c.row_bytes;
-        __m256 v0 = pn_avx2_kv8(v, type), v1 = pn_avx2_kv8(v + pn_avx2_kv_bytes(8, type), type);
+        __m256 v0 = pn_avx2_kv8(v, type), v1 = pn_avx2_kv8(v + pn_kv_elem_bytes(type, 8), type);
         __m256 pa = _mm256_broadcast_ss(w->p[j] + t), pb = _mm256_broadcast_ss(w->p[j + 1] + t);
         __m256 pc = _mm256_broadcast_ss(w->p[j + 2] + t), pd = _mm256_broadcast_ss(w->p[j + 3] + t);
         a0 = _mm256_fmadd_ps(pa, v0, a0);
@@ -17554,7 +17516,7 @@ PN_AVX2 static void attn_columns(const attn_group *w, const void *v, size_t row_
             done = attn_values_x4(w, &c, type, j, i, n);
         for (uint32_t m = 0; m < same && done < n; m++) {
             const float e[2] = {w->ea[j + m], w->eb[j + m]};
-            const attn_cols rest = {c.v + pn_cpu_kv_row(type, done), row_bytes, c.lo, c.hi};
+            const attn_cols rest = {c.v + pn_kv_elem_bytes(type, done), row_bytes, c.lo, c.hi};
             attn_values(&rest, type, w->p[j + m], w->a->o[w->j0 + j + m] + i + done, n - done, e);
         }
     }
@@ -17565,9 +17527,9 @@ PN_AVX2 static void attn_tiles(const attn_group *w)
 {
     _Alignas(32) float tile[PN_KV_PAGE_TOKENS][32];
     const pn_cpu_attn *a = w->a;
-    size_t row_bytes = pn_cpu_kv_row(a->v_type, a->d_v);
+    size_t row_bytes = pn_kv_elem_bytes(a->v_type, a->d_v);
     for (size_t i = 0; i < a->d_v; i += 32) {
-        const uint8_t *v = (const uint8_t *)a->v + pn_cpu_kv_row(a->v_type, i);
+        const uint8_t *v = (const uint8_t *)a->v + pn_kv_elem_bytes(a->v_type, i);
         for (size_t t = w->lo; t < w->hi; t++)
             pn_avx2_kv_decode(a->v_type, v + t * row_bytes, tile[t], 32);
         attn_columns(w, tile, sizeof tile[0], PN_DTYPE_F32, i, 32);
@@ -17593,10 +17555,10 @@ PN_AVX2 static void attn_page(attn_group *w)
     for (uint32_t j = 0; j < w->n; j++)
         if (a->lo[w->j0 + j] < a->hi[w->j0 + j])
             attn_merge_sums(w, j);
-    if (w->n > 1 && pn_avx2_kv_is_block(a->v_type))
+    if (w->n > 1 && pn_kv_is_block(a->v_type))
         attn_tiles(w);
     else
-        attn_columns(w, a->v, pn_cpu_kv_row(a->v_type, a->d_v), a->v_type, 0, a->d_v);
+        attn_columns(w, a->v, pn_kv_elem_bytes(a->v_type, a->d_v), a->v_type, 0, a->d_v);
 }
 
 PN_AVX2 PN_INTERNAL void pn_avx2_attn(const pn_cpu_attn *a)
@@ -20347,7 +20309,7 @@ PN_NEON_INLINE void nkv_encode_offset(const float *x, const float32x4_t v[8], ui
 
 PN_NEON_INLINE void nkv_encode_blocks(const float *x, uint8_t *b, size_t n, const uint32_t type)
 {
-    for (; n; n -= 32, x += 32, b += pn_neon_kv_bytes(32, type)) {
+    for (; n; n -= 32, x += 32, b += pn_kv_elem_bytes(type, 32)) {
         float32x4_t v[8];
         PN_UNROLL
         for (size_t i = 0; i < 8; i++)
@@ -20392,16 +20354,16 @@ PN_INTERNAL void pn_neon_kv_encode(uint32_t type, const float *x, void *dst, siz
 
 PN_NEON_INLINE void nkv_decode_as(const uint8_t *p, float *y, size_t n, const uint32_t type)
 {
-    for (; n >= 32; n -= 32, y += 32, p += pn_neon_kv_bytes(32, type)) {
+    for (; n >= 32; n -= 32, y += 32, p += pn_kv_elem_bytes(type, 32)) {
         float32x4_t v[8];
         pn_neon_kv32(p, v, type);
         PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             vst1q_f32(y + 4 * i, v[i]);
     }
-    if (pn_neon_kv_is_block(type))
+    if (pn_kv_is_block(type))
         return;
-    for (; n >= 4; n -= 4, y += 4, p += pn_neon_kv_bytes(4, type))
+    for (; n >= 4; n -= 4, y += 4, p += pn_kv_elem_bytes(type, 4))
         vst1q_f32(y, pn_neon_kv4(p, type));
     if (n)
         pn_neon_store_tail(y, pn_neon_kv_tail(p, n, type), n);
@@ -20523,7 +20485,7 @@ PN_NEON_INLINE void nattn_score_tail(const float *q, const uint8_t *k, size_t n,
         float32x4_t v = m == 4 ? pn_neon_kv4(k, type) : pn_neon_kv_tail(k, m, type);
         s[part] = vfmaq_f32(s[part], pn_neon_load_tail(q, m), v);
         q += m;
-        k += pn_neon_kv_bytes(m, type);
+        k += pn_kv_elem_bytes(type, m);
         n -= m;
     }
 }
@@ -20537,7 +20499,7 @@ PN_NEON_INLINE void nattn_score4(const float *q, const uint8_t *const k[4], size
     for (size_t t = 0; t < 4; t++)
         s[t][0] = s[t][1] = s[t][2] = s[t][3] = vdupq_n_f32(0);
     for (; i + 32 <= d; i += 32) {
-        size_t at = pn_neon_kv_bytes(i, type);
+        size_t at = pn_kv_elem_bytes(type, i);
         PN_UNROLL
         for (size_t t = 0; t < 4; t++) {
             float32x4_t v[8];
@@ -20547,11 +20509,11 @@ PN_NEON_INLINE void nattn_score4(const float *q, const uint8_t *const k[4], size
                 s[t][e % 4] = vfmaq_f32(s[t][e % 4], vld1q_f32(q + i + 4 * e), v[e]);
         }
     }
-    if (!pn_neon_kv_is_block(type))
+    if (!pn_kv_is_block(type))
         for (; i < d; i += 16)
             PN_UNROLL
             for (size_t t = 0; t < 4; t++)
-                nattn_score_tail(q + i, k[t] + pn_neon_kv_bytes(i, type), PN_MIN((size_t)16, d - i), s[t], type);
+                nattn_score_tail(q + i, k[t] + pn_kv_elem_bytes(type, i), PN_MIN((size_t)16, d - i), s[t], type);
     PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         sum[t] = pn_neon_tree4(s[t][0], s[t][1], s[t][2], s[t][3]);
@@ -20563,7 +20525,7 @@ PN_NEON_INLINE void nattn_scores_as(nattn_group *w, const bool decode, const uin
 {
     float keys[4][NATTN_KEY_MAX];
     const pn_cpu_attn *a = w->a;
-    size_t key_bytes = pn_cpu_kv_row(a->k_type, a->d_k);
+    size_t key_bytes = pn_kv_elem_bytes(a->k_type, a->d_k);
     for (size_t t = w->lo; t < w->hi; t += 4) {
         const uint8_t *k[4];
         PN_UNROLL
@@ -20640,7 +20602,7 @@ typedef struct nattn_cols {
 
 PN_NEON_INLINE nattn_cols nattn_cols_from(const nattn_cols *c, size_t i, const uint32_t type)
 {
-    return (nattn_cols){c->v + pn_neon_kv_bytes(i, type), c->row_bytes, c->lo, c->hi};
+    return (nattn_cols){c->v + pn_kv_elem_bytes(type, i), c->row_bytes, c->lo, c->hi};
 }
 
 PN_NEON_INLINE float32x4_t nattn_merged(float32x4_t o, float32x4_t page, float ea, float eb)
@@ -20689,7 +20651,7 @@ PN_NEON_INLINE void nattn_values_as(const nattn_cols *c, const float *p, float *
     size_t i = 0;
     for (; i + 32 <= n; i += 32)
         nattn_values32(nattn_cols_from(c, i, type), p, o + i, e, type);
-    if (!pn_neon_kv_is_block(type))
+    if (!pn_kv_is_block(type))
         for (; i < n; i += 4)
             nattn_values_tail(nattn_cols_from(c, i, type), p, o + i, PN_MIN((size_t)4, n - i), e, type);
 }
@@ -20713,8 +20675,8 @@ PN_NEON_INLINE void nattn_values16x4(const nattn_group *w, nattn_cols c, uint32_
         s[n][0] = s[n][1] = s[n][2] = s[n][3] = vdupq_n_f32(0);
     for (size_t t = c.lo; t < c.hi; t++) {
         const uint8_t *v = c.v + t * c.row_bytes;
-        float32x4_t v0 = pn_neon_kv4(v, type), v1 = pn_neon_kv4(v + pn_neon_kv_bytes(4, type), type);
-        float32x4_t v2 = pn_neon_kv4(v + pn_neon_kv_bytes(8, type), type), v3 = pn_neon_kv4(v + pn_neon_kv_bytes(12, type), type);
+        float32x4_t v0 = pn_neon_kv4(v, type), v1 = pn_neon_kv4(v + pn_kv_elem_bytes(type, 4), type);
+        float32x4_t v2 = pn_neon_kv4(v + pn_kv_elem_bytes(type, 8), type), v3 = pn_neon_kv4(v + pn_kv_elem_bytes(type, 12), type);
         PN_UNROLL
         for (size_t n = 0; n < 4; n++) {
             float32x4_t q = vld1q_dup_f32(w->p[j + n] + t);
@@ -20759,7 +20721,7 @@ static void nattn_columns(const nattn_group *w, const void *v, size_t row_bytes,
             done = nattn_values_x4(w, &c, type, j, i, n);
         for (uint32_t m = 0; m < same && done < n; m++) {
             const float e[2] = {w->ea[j + m], w->eb[j + m]};
-            const nattn_cols rest = {c.v + pn_cpu_kv_row(type, done), row_bytes, c.lo, c.hi};
+            const nattn_cols rest = {c.v + pn_kv_elem_bytes(type, done), row_bytes, c.lo, c.hi};
             nattn_values(&rest, type, w->p[j + m], w->a->o[w->j0 + j + m] + i + done, n - done, e);
         }
     }
@@ -20770,9 +20732,9 @@ static void nattn_tiles(const nattn_group *w)
 {
     float tile[PN_KV_PAGE_TOKENS][32];
     const pn_cpu_attn *a = w->a;
-    size_t row_bytes = pn_cpu_kv_row(a->v_type, a->d_v);
+    size_t row_bytes = pn_kv_elem_bytes(a->v_type, a->d_v);
     for (size_t i = 0; i < a->d_v; i += 32) {
-        const uint8_t *v = (const uint8_t *)a->v + pn_cpu_kv_row(a->v_type, i);
+        const uint8_t *v = (const uint8_t *)a->v + pn_kv_elem_bytes(a->v_type, i);
         for (size_t t = w->lo; t < w->hi; t++)
             pn_neon_kv_decode(a->v_type, v + t * row_bytes, tile[t], 32);
         nattn_columns(w, tile, sizeof tile[0], PN_DTYPE_F32, i, 32);
@@ -20798,10 +20760,10 @@ static void nattn_page(nattn_group *w)
     for (uint32_t j = 0; j < w->n; j++)
         if (a->lo[w->j0 + j] < a->hi[w->j0 + j])
             nattn_merge_sums(w, j);
-    if (w->n > 1 && pn_neon_kv_is_block(a->v_type))
+    if (w->n > 1 && pn_kv_is_block(a->v_type))
         nattn_tiles(w);
     else
-        nattn_columns(w, a->v, pn_cpu_kv_row(a->v_type, a->d_v), a->v_type, 0, a->d_v);
+        nattn_columns(w, a->v, pn_kv_elem_bytes(a->v_type, a->d_v), a->v_type, 0, a->d_v);
 }
 
 PN_INTERNAL void pn_neon_attn(const pn_cpu_attn *a)
@@ -56631,7 +56593,7 @@ static void ops_rope_table(pn_exec *x, const pn_op *op, uint32_t r, uint32_t *ru
 /* Row `slot` of a head's plane.  Each token's row is encoded by itself, so chunking does not show. */
 static void ops_store_head(const pn_exec *x, const float *v, void *plane, uint32_t type, uint32_t d, uint32_t slot)
 {
-    x->k->kv_encode(type, v, (uint8_t *)plane + slot * pn_cpu_kv_row(type, d), d);
+    x->k->kv_encode(type, v, (uint8_t *)plane + slot * pn_kv_elem_bytes(type, d), d);
 }
 
 static void ops_rope_store(pn_exec *x, const pn_op *op, uint32_t r, uint32_t *run)
@@ -63909,6 +63871,7 @@ PN_INTERNAL const char *pn_gate_text(size_t i) { return i < PN_COUNT_OF(gate_tex
 #include <math.h>
 
 /* includes base/pn_str.h */
+/* includes num/pn_math.h */
 
 enum {
     GATE_TOKENS = 2048,                 /* of which the last half is compared; memory sheet 8 */
@@ -63978,8 +63941,8 @@ static double gate_log_sum(const float *x, uint32_t n, uint32_t *top)
     for (uint32_t i = 1; i < n; i++)
         *top = x[i] > x[*top] ? i : *top;
     for (uint32_t i = 0; i < n; i++)
-        sum += exp((double)x[i] - (double)x[*top]);
-    return (double)x[*top] + log(sum);
+        sum += pn_exp((double)x[i] - (double)x[*top]);
+    return (double)x[*top] + pn_log(sum);
 }
 
 static void gate_compare(gate_probe *g, const float *a, const float *b)
@@ -63988,7 +63951,7 @@ static void gate_compare(gate_probe *g, const float *a, const float *b)
     double la = gate_log_sum(a, n, &top_a), lb = gate_log_sum(b, n, &top_b);
     for (uint32_t i = 0; i < n; i++) {
         double pa = (double)a[i] - la;
-        g->kl += exp(pa) * (pa - ((double)b[i] - lb));
+        g->kl += pn_exp(pa) * (pa - ((double)b[i] - lb));
     }
     g->same += top_a == top_b;
     g->compared++;
@@ -64043,7 +64006,7 @@ static pn_status gate_read(gate_probe *g, pn_err *err)
         for (size_t i = 0; i < n && !st; i++)
             gate_compare(g, g->logits[0] + i * V, g->logits[1] + i * V);
     }
-    if (!st && !(g->kl >= 0 || g->kl < 0))
+    if (!st && isnan(g->kl))
         st = pn_fail(err, PN_E_NUMERIC, "the model's logits are not finite");
     return st;
 }

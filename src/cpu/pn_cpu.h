@@ -157,13 +157,6 @@ typedef struct pn_cpu_kernels {
     void (*softmax)(float *x, size_t n);
 } pn_cpu_kernels;
 
-/* Bytes of a row of n keys' or values' elements. */
-static inline size_t pn_cpu_kv_row(uint32_t type, size_t n)
-{
-    const pn_dtype_info *t = pn_dtype_get(type);
-    return n / t->block_elems * t->block_bytes;
-}
-
 #define PN_CPU_ROTATION_MAX 2048
 
 /* How many elements of a row of n are rotated together, and the factor after the last stage. */

@@ -36,7 +36,7 @@ PN_AVX2_INLINE void attn_score_tail(const float *q, const uint8_t *k, size_t n, 
         __m256 v = m == 8 ? pn_avx2_kv8(k, type) : pn_avx2_kv_tail(k, m, type);
         s[part] = _mm256_fmadd_ps(_mm256_maskload_ps(q, pn_avx2_mask(m)), v, s[part]);
         q += m;
-        k += pn_avx2_kv_bytes(m, type);
+        k += pn_kv_elem_bytes(type, m);
         n -= m;
     }
 }
@@ -50,7 +50,7 @@ PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_
     for (size_t t = 0; t < 4; t++)
         s[t][0] = s[t][1] = _mm256_setzero_ps();
     for (; i + 32 <= d; i += 32) {
-        size_t at = pn_avx2_kv_bytes(i, type);
+        size_t at = pn_kv_elem_bytes(type, i);
         PN_UNROLL
         for (size_t t = 0; t < 4; t++) {
             __m256 v[4];
@@ -61,11 +61,11 @@ PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_
             s[t][1] = _mm256_fmadd_ps(_mm256_loadu_ps(q + i + 24), v[3], s[t][1]);
         }
     }
-    if (!pn_avx2_kv_is_block(type))
+    if (!pn_kv_is_block(type))
         for (; i < d; i += 16)
             PN_UNROLL
             for (size_t t = 0; t < 4; t++)
-                attn_score_tail(q + i, k[t] + pn_avx2_kv_bytes(i, type), PN_MIN((size_t)16, d - i), s[t], type);
+                attn_score_tail(q + i, k[t] + pn_kv_elem_bytes(type, i), PN_MIN((size_t)16, d - i), s[t], type);
     PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         out[t] = pn_avx2_tree16(s[t][0], s[t][1]);
@@ -76,7 +76,7 @@ PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint3
 {
     _Alignas(32) float keys[4][ATTN_KEY_MAX];
     const pn_cpu_attn *a = w->a;
-    size_t key_bytes = pn_cpu_kv_row(a->k_type, a->d_k);
+    size_t key_bytes = pn_kv_elem_bytes(a->k_type, a->d_k);
     for (size_t t = w->lo; t < w->hi; t += 4) {
         const uint8_t *k[4];
         float out[4];
@@ -158,7 +158,7 @@ typedef struct attn_cols {
 
 PN_AVX2_INLINE attn_cols attn_cols_from(const attn_cols *c, size_t i, const uint32_t type)
 {
-    return (attn_cols){c->v + pn_avx2_kv_bytes(i, type), c->row_bytes, c->lo, c->hi};
+    return (attn_cols){c->v + pn_kv_elem_bytes(type, i), c->row_bytes, c->lo, c->hi};
 }
 
 PN_AVX2_INLINE void attn_merge8(float *o, __m256 page, __m256 ea, __m256 eb)
@@ -204,7 +204,7 @@ PN_AVX2_INLINE void attn_values_as(const attn_cols *c, const float *p, float *o,
     size_t i = 0;
     for (; i + 32 <= n; i += 32)
         attn_values32(attn_cols_from(c, i, type), p, o + i, e[0], e[1], type);
-    if (!pn_avx2_kv_is_block(type))
+    if (!pn_kv_is_block(type))
         for (; i < n; i += 8)
             attn_values_tail(attn_cols_from(c, i, type), p, o + i, PN_MIN((size_t)8, n - i), e[0], e[1], type);
 }
@@ -225,7 +225,7 @@ PN_AVX2_INLINE void attn_values16x4(const attn_group *w, attn_cols c, uint32_t j
     __m256 a0 = _mm256_setzero_ps(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;
     for (size_t t = c.lo; t < c.hi; t++) {
         const uint8_t *v = c.v + t * c.row_bytes;
-        __m256 v0 = pn_avx2_kv8(v, type), v1 = pn_avx2_kv8(v + pn_avx2_kv_bytes(8, type), type);
+        __m256 v0 = pn_avx2_kv8(v, type), v1 = pn_avx2_kv8(v + pn_kv_elem_bytes(type, 8), type);
         __m256 pa = _mm256_broadcast_ss(w->p[j] + t), pb = _mm256_broadcast_ss(w->p[j + 1] + t);
         __m256 pc = _mm256_broadcast_ss(w->p[j + 2] + t), pd = _mm256_broadcast_ss(w->p[j + 3] + t);
         a0 = _mm256_fmadd_ps(pa, v0, a0);
@@ -274,7 +274,7 @@ PN_AVX2 static void attn_columns(const attn_group *w, const void *v, size_t row_
             done = attn_values_x4(w, &c, type, j, i, n);
         for (uint32_t m = 0; m < same && done < n; m++) {
             const float e[2] = {w->ea[j + m], w->eb[j + m]};
-            const attn_cols rest = {c.v + pn_cpu_kv_row(type, done), row_bytes, c.lo, c.hi};
+            const attn_cols rest = {c.v + pn_kv_elem_bytes(type, done), row_bytes, c.lo, c.hi};
             attn_values(&rest, type, w->p[j + m], w->a->o[w->j0 + j + m] + i + done, n - done, e);
         }
     }
@@ -285,9 +285,9 @@ PN_AVX2 static void attn_tiles(const attn_group *w)
 {
     _Alignas(32) float tile[PN_KV_PAGE_TOKENS][32];
     const pn_cpu_attn *a = w->a;
-    size_t row_bytes = pn_cpu_kv_row(a->v_type, a->d_v);
+    size_t row_bytes = pn_kv_elem_bytes(a->v_type, a->d_v);
     for (size_t i = 0; i < a->d_v; i += 32) {
-        const uint8_t *v = (const uint8_t *)a->v + pn_cpu_kv_row(a->v_type, i);
+        const uint8_t *v = (const uint8_t *)a->v + pn_kv_elem_bytes(a->v_type, i);
         for (size_t t = w->lo; t < w->hi; t++)
             pn_avx2_kv_decode(a->v_type, v + t * row_bytes, tile[t], 32);
         attn_columns(w, tile, sizeof tile[0], PN_DTYPE_F32, i, 32);
@@ -313,10 +313,10 @@ PN_AVX2 static void attn_page(attn_group *w)
     for (uint32_t j = 0; j < w->n; j++)
         if (a->lo[w->j0 + j] < a->hi[w->j0 + j])
             attn_merge_sums(w, j);
-    if (w->n > 1 && pn_avx2_kv_is_block(a->v_type))
+    if (w->n > 1 && pn_kv_is_block(a->v_type))
         attn_tiles(w);
     else
-        attn_columns(w, a->v, pn_cpu_kv_row(a->v_type, a->d_v), a->v_type, 0, a->d_v);
+        attn_columns(w, a->v, pn_kv_elem_bytes(a->v_type, a->d_v), a->v_type, 0, a->d_v);
 }
 
 PN_AVX2 PN_INTERNAL void pn_avx2_attn(const pn_cpu_attn *a)

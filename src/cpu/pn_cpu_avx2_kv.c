@@ -133,7 +133,7 @@ PN_AVX2_INLINE void akv_encode_offset(const float *x, const __m256 v[4], uint8_t
 
 PN_AVX2_INLINE void akv_encode_blocks(const float *x, uint8_t *b, size_t n, const uint32_t type)
 {
-    for (; n; n -= 32, x += 32, b += pn_avx2_kv_bytes(32, type)) {
+    for (; n; n -= 32, x += 32, b += pn_kv_elem_bytes(type, 32)) {
         __m256 v[4] = {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), _mm256_loadu_ps(x + 16), _mm256_loadu_ps(x + 24)};
         if (type == PN_DTYPE_Q8_0)
             akv_encode_q8_0(v, b);
@@ -176,16 +176,16 @@ PN_AVX2 PN_INTERNAL void pn_avx2_kv_encode(uint32_t type, const float *x, void *
 
 PN_AVX2_INLINE void akv_decode_as(const uint8_t *p, float *y, size_t n, const uint32_t type)
 {
-    for (; n >= 32; n -= 32, y += 32, p += pn_avx2_kv_bytes(32, type)) {
+    for (; n >= 32; n -= 32, y += 32, p += pn_kv_elem_bytes(type, 32)) {
         __m256 v[4];
         pn_avx2_kv32(p, v, type);
         PN_UNROLL
         for (size_t i = 0; i < 4; i++)
             _mm256_storeu_ps(y + 8 * i, v[i]);
     }
-    if (pn_avx2_kv_is_block(type))
+    if (pn_kv_is_block(type))
         return;
-    for (; n >= 8; n -= 8, y += 8, p += pn_avx2_kv_bytes(8, type))
+    for (; n >= 8; n -= 8, y += 8, p += pn_kv_elem_bytes(type, 8))
         _mm256_storeu_ps(y, pn_avx2_kv8(p, type));
     if (n)
         _mm256_maskstore_ps(y, pn_avx2_mask(n), pn_avx2_kv_tail(p, n, type));

@@ -12,22 +12,6 @@
 
 #if PN_CPU_X64
 
-PN_AVX2_INLINE bool pn_avx2_kv_is_block(const uint32_t type) { return type != PN_DTYPE_F32 && type != PN_DTYPE_F16; }
-
-/* Bytes of n elements; of a block type n is a multiple of 32. */
-PN_AVX2_INLINE size_t pn_avx2_kv_bytes(size_t n, const uint32_t type)
-{
-    switch (type) {
-    case PN_DTYPE_F32: return 4 * n;
-    case PN_DTYPE_F16: return 2 * n;
-    case PN_DTYPE_Q8_0: return n / 32 * 34;
-    case PN_DTYPE_Q5_1: return n / 32 * 24;
-    case PN_DTYPE_Q5_0: return n / 32 * 22;
-    case PN_DTYPE_Q4_1: return n / 32 * 20;
-    default: return n / 32 * 18;
-    }
-}
-
 /* 8 of F32 or F16. */
 PN_AVX2_INLINE __m256 pn_avx2_kv8(const uint8_t *p, const uint32_t type)
 {
@@ -59,10 +43,10 @@ PN_AVX2_INLINE __m256i pn_avx2_kv_codes(const uint8_t *b, const uint32_t type)
 /* 32 of any type; one block of a block type. */
 PN_AVX2_INLINE void pn_avx2_kv32(const uint8_t *p, __m256 v[4], const uint32_t type)
 {
-    if (!pn_avx2_kv_is_block(type)) {
+    if (!pn_kv_is_block(type)) {
         PN_UNROLL
         for (size_t i = 0; i < 4; i++)
-            v[i] = pn_avx2_kv8(p + pn_avx2_kv_bytes(8 * i, type), type);
+            v[i] = pn_avx2_kv8(p + pn_kv_elem_bytes(type, 8 * i), type);
         return;
     }
     __m256i c = pn_avx2_kv_codes(p, type);

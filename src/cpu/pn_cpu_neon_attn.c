@@ -35,7 +35,7 @@ PN_NEON_INLINE void nattn_score_tail(const float *q, const uint8_t *k, size_t n,
         float32x4_t v = m == 4 ? pn_neon_kv4(k, type) : pn_neon_kv_tail(k, m, type);
         s[part] = vfmaq_f32(s[part], pn_neon_load_tail(q, m), v);
         q += m;
-        k += pn_neon_kv_bytes(m, type);
+        k += pn_kv_elem_bytes(type, m);
         n -= m;
     }
 }
@@ -49,7 +49,7 @@ PN_NEON_INLINE void nattn_score4(const float *q, const uint8_t *const k[4], size
     for (size_t t = 0; t < 4; t++)
         s[t][0] = s[t][1] = s[t][2] = s[t][3] = vdupq_n_f32(0);
     for (; i + 32 <= d; i += 32) {
-        size_t at = pn_neon_kv_bytes(i, type);
+        size_t at = pn_kv_elem_bytes(type, i);
         PN_UNROLL
         for (size_t t = 0; t < 4; t++) {
             float32x4_t v[8];
@@ -59,11 +59,11 @@ PN_NEON_INLINE void nattn_score4(const float *q, const uint8_t *const k[4], size
                 s[t][e % 4] = vfmaq_f32(s[t][e % 4], vld1q_f32(q + i + 4 * e), v[e]);
         }
     }
-    if (!pn_neon_kv_is_block(type))
+    if (!pn_kv_is_block(type))
         for (; i < d; i += 16)
             PN_UNROLL
             for (size_t t = 0; t < 4; t++)
-                nattn_score_tail(q + i, k[t] + pn_neon_kv_bytes(i, type), PN_MIN((size_t)16, d - i), s[t], type);
+                nattn_score_tail(q + i, k[t] + pn_kv_elem_bytes(type, i), PN_MIN((size_t)16, d - i), s[t], type);
     PN_UNROLL
     for (size_t t = 0; t < 4; t++)
         sum[t] = pn_neon_tree4(s[t][0], s[t][1], s[t][2], s[t][3]);
@@ -75,7 +75,7 @@ PN_NEON_INLINE void nattn_scores_as(nattn_group *w, const bool decode, const uin
 {
     float keys[4][NATTN_KEY_MAX];
     const pn_cpu_attn *a = w->a;
-    size_t key_bytes = pn_cpu_kv_row(a->k_type, a->d_k);
+    size_t key_bytes = pn_kv_elem_bytes(a->k_type, a->d_k);
     for (size_t t = w->lo; t < w->hi; t += 4) {
         const uint8_t *k[4];
         PN_UNROLL
@@ -152,7 +152,7 @@ typedef struct nattn_cols {
 
 PN_NEON_INLINE nattn_cols nattn_cols_from(const nattn_cols *c, size_t i, const uint32_t type)
 {
-    return (nattn_cols){c->v + pn_neon_kv_bytes(i, type), c->row_bytes, c->lo, c->hi};
+    return (nattn_cols){c->v + pn_kv_elem_bytes(type, i), c->row_bytes, c->lo, c->hi};
 }
 
 PN_NEON_INLINE float32x4_t nattn_merged(float32x4_t o, float32x4_t page, float ea, float eb)
@@ -201,7 +201,7 @@ PN_NEON_INLINE void nattn_values_as(const nattn_cols *c, const float *p, float *
     size_t i = 0;
     for (; i + 32 <= n; i += 32)
         nattn_values32(nattn_cols_from(c, i, type), p, o + i, e, type);
-    if (!pn_neon_kv_is_block(type))
+    if (!pn_kv_is_block(type))
         for (; i < n; i += 4)
             nattn_values_tail(nattn_cols_from(c, i, type), p, o + i, PN_MIN((size_t)4, n - i), e, type);
 }
@@ -225,8 +225,8 @@ PN_NEON_INLINE void nattn_values16x4(const nattn_group *w, nattn_cols c, uint32_
         s[n][0] = s[n][1] = s[n][2] = s[n][3] = vdupq_n_f32(0);
     for (size_t t = c.lo; t < c.hi; t++) {
         const uint8_t *v = c.v + t * c.row_bytes;
-        float32x4_t v0 = pn_neon_kv4(v, type), v1 = pn_neon_kv4(v + pn_neon_kv_bytes(4, type), type);
-        float32x4_t v2 = pn_neon_kv4(v + pn_neon_kv_bytes(8, type), type), v3 = pn_neon_kv4(v + pn_neon_kv_bytes(12, type), type);
+        float32x4_t v0 = pn_neon_kv4(v, type), v1 = pn_neon_kv4(v + pn_kv_elem_bytes(type, 4), type);
+        float32x4_t v2 = pn_neon_kv4(v + pn_kv_elem_bytes(type, 8), type), v3 = pn_neon_kv4(v + pn_kv_elem_bytes(type, 12), type);
         PN_UNROLL
         for (size_t n = 0; n < 4; n++) {
             float32x4_t q = vld1q_dup_f32(w->p[j + n] + t);
@@ -271,7 +271,7 @@ static void nattn_columns(const nattn_group *w, const void *v, size_t row_bytes,
             done = nattn_values_x4(w, &c, type, j, i, n);
         for (uint32_t m = 0; m < same && done < n; m++) {
             const float e[2] = {w->ea[j + m], w->eb[j + m]};
-            const nattn_cols rest = {c.v + pn_cpu_kv_row(type, done), row_bytes, c.lo, c.hi};
+            const nattn_cols rest = {c.v + pn_kv_elem_bytes(type, done), row_bytes, c.lo, c.hi};
             nattn_values(&rest, type, w->p[j + m], w->a->o[w->j0 + j + m] + i + done, n - done, e);
         }
     }
@@ -282,9 +282,9 @@ static void nattn_tiles(const nattn_group *w)
 {
     float tile[PN_KV_PAGE_TOKENS][32];
     const pn_cpu_attn *a = w->a;
-    size_t row_bytes = pn_cpu_kv_row(a->v_type, a->d_v);
+    size_t row_bytes = pn_kv_elem_bytes(a->v_type, a->d_v);
     for (size_t i = 0; i < a->d_v; i += 32) {
-        const uint8_t *v = (const uint8_t *)a->v + pn_cpu_kv_row(a->v_type, i);
+        const uint8_t *v = (const uint8_t *)a->v + pn_kv_elem_bytes(a->v_type, i);
         for (size_t t = w->lo; t < w->hi; t++)
             pn_neon_kv_decode(a->v_type, v + t * row_bytes, tile[t], 32);
         nattn_columns(w, tile, sizeof tile[0], PN_DTYPE_F32, i, 32);
@@ -310,10 +310,10 @@ static void nattn_page(nattn_group *w)
     for (uint32_t j = 0; j < w->n; j++)
         if (a->lo[w->j0 + j] < a->hi[w->j0 + j])
             nattn_merge_sums(w, j);
-    if (w->n > 1 && pn_neon_kv_is_block(a->v_type))
+    if (w->n > 1 && pn_kv_is_block(a->v_type))
         nattn_tiles(w);
     else
-        nattn_columns(w, a->v, pn_cpu_kv_row(a->v_type, a->d_v), a->v_type, 0, a->d_v);
+        nattn_columns(w, a->v, pn_kv_elem_bytes(a->v_type, a->d_v), a->v_type, 0, a->d_v);
 }
 
 PN_INTERNAL void pn_neon_attn(const pn_cpu_attn *a)

@@ -133,7 +133,7 @@ PN_NEON_INLINE void nkv_encode_offset(const float *x, const float32x4_t v[8], ui
 
 PN_NEON_INLINE void nkv_encode_blocks(const float *x, uint8_t *b, size_t n, const uint32_t type)
 {
-    for (; n; n -= 32, x += 32, b += pn_neon_kv_bytes(32, type)) {
+    for (; n; n -= 32, x += 32, b += pn_kv_elem_bytes(type, 32)) {
         float32x4_t v[8];
         PN_UNROLL
         for (size_t i = 0; i < 8; i++)
@@ -178,16 +178,16 @@ PN_INTERNAL void pn_neon_kv_encode(uint32_t type, const float *x, void *dst, siz
 
 PN_NEON_INLINE void nkv_decode_as(const uint8_t *p, float *y, size_t n, const uint32_t type)
 {
-    for (; n >= 32; n -= 32, y += 32, p += pn_neon_kv_bytes(32, type)) {
+    for (; n >= 32; n -= 32, y += 32, p += pn_kv_elem_bytes(type, 32)) {
         float32x4_t v[8];
         pn_neon_kv32(p, v, type);
         PN_UNROLL
         for (size_t i = 0; i < 8; i++)
             vst1q_f32(y + 4 * i, v[i]);
     }
-    if (pn_neon_kv_is_block(type))
+    if (pn_kv_is_block(type))
         return;
-    for (; n >= 4; n -= 4, y += 4, p += pn_neon_kv_bytes(4, type))
+    for (; n >= 4; n -= 4, y += 4, p += pn_kv_elem_bytes(type, 4))
         vst1q_f32(y, pn_neon_kv4(p, type));
     if (n)
         pn_neon_store_tail(y, pn_neon_kv_tail(p, n, type), n);

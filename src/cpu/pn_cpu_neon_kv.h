@@ -11,22 +11,6 @@
 
 #if PN_CPU_ARM64
 
-PN_NEON_INLINE bool pn_neon_kv_is_block(const uint32_t type) { return type != PN_DTYPE_F32 && type != PN_DTYPE_F16; }
-
-/* Bytes of n elements; of a block type n is a multiple of 32. */
-PN_NEON_INLINE size_t pn_neon_kv_bytes(size_t n, const uint32_t type)
-{
-    switch (type) {
-    case PN_DTYPE_F32: return 4 * n;
-    case PN_DTYPE_F16: return 2 * n;
-    case PN_DTYPE_Q8_0: return n / 32 * 34;
-    case PN_DTYPE_Q5_1: return n / 32 * 24;
-    case PN_DTYPE_Q5_0: return n / 32 * 22;
-    case PN_DTYPE_Q4_1: return n / 32 * 20;
-    default: return n / 32 * 18;
-    }
-}
-
 /* 4 of F32 or F16. */
 PN_NEON_INLINE float32x4_t pn_neon_kv4(const uint8_t *p, const uint32_t type)
 {
@@ -39,7 +23,7 @@ PN_NEON_INLINE float32x4_t pn_neon_kv4(const uint8_t *p, const uint32_t type)
 PN_NEON_INLINE float32x4_t pn_neon_kv_tail(const uint8_t *p, size_t n, const uint32_t type)
 {
     uint8_t v[16] = {0};
-    for (size_t i = 0; i < pn_neon_kv_bytes(n, type); i++)
+    for (size_t i = 0; i < pn_kv_elem_bytes(type, n); i++)
         v[i] = p[i];
     return pn_neon_kv4(v, type);
 }
@@ -62,7 +46,7 @@ PN_NEON_INLINE void pn_neon_kv_codes(const uint8_t *b, int8x16_t c[2], const uin
         c[1] = vreinterpretq_s8_u8(vld1q_u8(b + 18));
         return;
     }
-    const uint8_t *qs = b + pn_neon_kv_bytes(32, type) - 16;
+    const uint8_t *qs = b + pn_kv_elem_bytes(type, 32) - 16;
     const int off = type == PN_DTYPE_Q4_0 ? 8 : type == PN_DTYPE_Q5_0 ? 16 : 0;
     uint8x16_t n = vld1q_u8(qs), half[2] = {vandq_u8(n, vdupq_n_u8(15)), vshrq_n_u8(n, 4)};
     PN_UNROLL
@@ -76,10 +60,10 @@ PN_NEON_INLINE void pn_neon_kv_codes(const uint8_t *b, int8x16_t c[2], const uin
 /* 32 of any type; one block of a block type. */
 PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint32_t type)
 {
-    if (!pn_neon_kv_is_block(type)) {
+    if (!pn_kv_is_block(type)) {
         PN_UNROLL
         for (size_t i = 0; i < 8; i++)
-            v[i] = pn_neon_kv4(p + pn_neon_kv_bytes(4 * i, type), type);
+            v[i] = pn_neon_kv4(p + pn_kv_elem_bytes(type, 4 * i), type);
         return;
     }
     int8x16_t c[2];

@@ -290,7 +290,7 @@ PN_INTERNAL void pn_ref_hadamard(float *x, size_t n, size_t b)
 /* Up to 32 elements from i on, a multiple of 32. */
 static void ref_kv(const void *base, uint32_t type, size_t i, float *y, size_t n)
 {
-    pn_dequant_row(type, (const uint8_t *)base + pn_cpu_kv_row(type, i), y, n);
+    pn_dequant_row(type, (const uint8_t *)base + pn_kv_elem_bytes(type, i), y, n);
 }
 
 static float ref_score(const pn_cpu_attn *a, const float *q, size_t t)

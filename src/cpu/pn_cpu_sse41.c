@@ -170,11 +170,11 @@ PN_SSE41 static void sse_add_scaled(float s, const float *x, float *y, size_t n)
 
 #define SSE_PIECE 256           /* floats converted at a time; a multiple of 16 */
 
-/* 32 bits to bytes of 0 or 16; bit 8 * half2 + j belongs to byte j, half2 0 or 2. */
-PN_SSE41 static inline __m128i sse_fifth(uint32_t bits, int half2)
+/* 16 of 32 bits, from byte `first` on, to bytes of 0 or 16. */
+PN_SSE41 static inline __m128i sse_fifth(uint32_t bits, int first)
 {
     const __m128i bit = _mm_set1_epi64x((long long)0x8040201008040201u);
-    __m128i spread = _mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm_set1_epi8((char)half2));
+    __m128i spread = _mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm_set1_epi8((char)first));
     __m128i v = _mm_and_si128(_mm_shuffle_epi8(_mm_cvtsi32_si128((int)bits), spread), bit);
     return _mm_and_si128(_mm_cmpeq_epi8(v, bit), _mm_set1_epi8(16));
 }
@@ -182,7 +182,7 @@ PN_SSE41 static inline __m128i sse_fifth(uint32_t bits, int half2)
 /* The 32 codes of a block of keys or values, signed. */
 PN_SSE41 static void sse_kv_codes(const uint8_t *b, uint32_t type, __m128i c[2])
 {
-    size_t bytes = pn_cpu_kv_row(type, 32);
+    size_t bytes = pn_kv_elem_bytes(type, 32);
     if (type == PN_DTYPE_Q8_0) {
         c[0] = _mm_loadu_si128((const __m128i *)(const void *)(b + 2));
         c[1] = _mm_loadu_si128((const __m128i *)(const void *)(b + 18));
@@ -204,7 +204,7 @@ PN_SSE41 static void sse_kv_codes(const uint8_t *b, uint32_t type, __m128i c[2])
 PN_SSE41 static void sse_kv_blocks(const uint8_t *b, uint32_t type, float *y, size_t n)
 {
     bool has_min = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1;
-    for (; n; n -= 32, y += 32, b += pn_cpu_kv_row(type, 32)) {
+    for (; n; n -= 32, y += 32, b += pn_kv_elem_bytes(type, 32)) {
         __m128 d = _mm_set1_ps(pn_f32_from_f16(pn_le16(b))), m = _mm_set1_ps(pn_f32_from_f16(pn_le16(b + 2)));
         __m128i c[2];
         sse_kv_codes(b, type, c);
@@ -219,7 +219,7 @@ PN_SSE41 static void sse_kv_blocks(const uint8_t *b, uint32_t type, float *y, si
 /* n values at i as floats: where they lie, or converted into buf. */
 PN_SSE41 static const float *sse_values(const void *base, uint32_t type, size_t i, size_t n, float *buf)
 {
-    const uint8_t *at = (const uint8_t *)base + pn_cpu_kv_row(type, i);
+    const uint8_t *at = (const uint8_t *)base + pn_kv_elem_bytes(type, i);
     if (type == PN_DTYPE_F32)
         return (const float *)base + i;
     if (type != PN_DTYPE_F16)

@@ -83,7 +83,7 @@ static void ops_rope_table(pn_exec *x, const pn_op *op, uint32_t r, uint32_t *ru
 /* Row `slot` of a head's plane.  Each token's row is encoded by itself, so chunking does not show. */
 static void ops_store_head(const pn_exec *x, const float *v, void *plane, uint32_t type, uint32_t d, uint32_t slot)
 {
-    x->k->kv_encode(type, v, (uint8_t *)plane + slot * pn_cpu_kv_row(type, d), d);
+    x->k->kv_encode(type, v, (uint8_t *)plane + slot * pn_kv_elem_bytes(type, d), d);
 }
 
 static void ops_rope_store(pn_exec *x, const pn_op *op, uint32_t r, uint32_t *run)

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "base/pn_str.h"
+#include "num/pn_math.h"
 
 enum {
     GATE_TOKENS = 2048,                 /* of which the last half is compared; memory sheet 8 */
@@ -78,8 +79,8 @@ static double gate_log_sum(const float *x, uint32_t n, uint32_t *top)
     for (uint32_t i = 1; i < n; i++)
         *top = x[i] > x[*top] ? i : *top;
     for (uint32_t i = 0; i < n; i++)
-        sum += exp((double)x[i] - (double)x[*top]);
-    return (double)x[*top] + log(sum);
+        sum += pn_exp((double)x[i] - (double)x[*top]);
+    return (double)x[*top] + pn_log(sum);
 }
 
 static void gate_compare(gate_probe *g, const float *a, const float *b)
@@ -88,7 +89,7 @@ static void gate_compare(gate_probe *g, const float *a, const float *b)
     double la = gate_log_sum(a, n, &top_a), lb = gate_log_sum(b, n, &top_b);
     for (uint32_t i = 0; i < n; i++) {
         double pa = (double)a[i] - la;
-        g->kl += exp(pa) * (pa - ((double)b[i] - lb));
+        g->kl += pn_exp(pa) * (pa - ((double)b[i] - lb));
     }
     g->same += top_a == top_b;
     g->compared++;
@@ -143,7 +144,7 @@ static pn_status gate_read(gate_probe *g, pn_err *err)
         for (size_t i = 0; i < n && !st; i++)
             gate_compare(g, g->logits[0] + i * V, g->logits[1] + i * V);
     }
-    if (!st && !(g->kl >= 0 || g->kl < 0))
+    if (!st && isnan(g->kl))
         st = pn_fail(err, PN_E_NUMERIC, "the model's logits are not finite");
     return st;
 }

@@ -13,7 +13,7 @@
 #ifndef PN_PLAN_TYPES_H
 #define PN_PLAN_TYPES_H
 
-#include "base/pn_base.h"
+#include "num/pn_dtype.h"
 
 #define PN_PLAN_ABI 4
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
@@ -71,23 +71,6 @@ typedef struct pn_kv_page {
     uint32_t refs;                  /* holders: page tables, nodes of a prefix tree */
     uint64_t last_use;
 } pn_kv_page;
-
-/* F32 and F16, or blocks of 32 elements: PN_KV_EACH_TYPE of num/pn_dtype.h. */
-static inline bool pn_kv_is_block(uint32_t type) { return type != PN_DTYPE_F32 && type != PN_DTYPE_F16; }
-
-/* Bytes of n elements; of a block type n is a multiple of 32. */
-static inline uint64_t pn_kv_elem_bytes(uint32_t type, uint64_t n)
-{
-    switch (type) {
-    case PN_DTYPE_F32: return 4 * n;
-    case PN_DTYPE_Q8_0: return n / 32 * 34;
-    case PN_DTYPE_Q5_1: return n / 32 * 24;
-    case PN_DTYPE_Q5_0: return n / 32 * 22;
-    case PN_DTYPE_Q4_1: return n / 32 * 20;
-    case PN_DTYPE_Q4_0: return n / 32 * 18;
-    default: return 2 * n;
-    }
-}
 
 /* Can the group's pages be of this type? */
 static inline bool pn_kv_type_fits(const pn_stream_group *g, uint32_t type)

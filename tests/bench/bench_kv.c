@@ -42,7 +42,7 @@ static void bench_fill(pn_kv *kv, pn_mem *mem, uint32_t type)
     pn_kv_prepare(kv, N_CTX);
     for (uint32_t i = 0; i < N_CTX / PN_KV_PAGE_TOKENS; i++) {
         uint8_t *p = kv->group[0].table[i]->data;
-        for (uint64_t at = 0; at < kv->group[0].page_bytes; at += pn_cpu_kv_row(type, 128)) {
+        for (uint64_t at = 0; at < kv->group[0].page_bytes; at += pn_kv_elem_bytes(type, 128)) {
             for (uint32_t e = 0; e < 128; e++)
                 row[e] = (float)((double)(pn_test_rand(&seed) >> 40) * 0x1p-23 - 1.0) * (e == 17 ? 20 : 1);
             pn_cpu_get()->kv_encode(type, row, p + at, 128);

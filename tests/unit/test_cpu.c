@@ -406,8 +406,8 @@ static void run_attn(const pn_cpu_kernels *c, const attn_case *t, const float *q
         for (uint32_t j = 0; j < t->n_q; j += group) {
             pn_cpu_attn a = {.q = qp + j, .lo = lo + p * t->n_q + j, .hi = hi + p * t->n_q + j,
                              .n_q = PN_MIN(group, t->n_q - j),
-                             .k = k + p * PN_KV_PAGE_TOKENS * pn_cpu_kv_row(t->k_type, t->d_k),
-                             .v = v + p * PN_KV_PAGE_TOKENS * pn_cpu_kv_row(t->v_type, t->d_v),
+                             .k = k + p * PN_KV_PAGE_TOKENS * pn_kv_elem_bytes(t->k_type, t->d_k),
+                             .v = v + p * PN_KV_PAGE_TOKENS * pn_kv_elem_bytes(t->v_type, t->d_v),
                              .k_type = t->k_type, .v_type = t->v_type, .d_k = t->d_k, .d_v = t->d_v,
                              .scale = 0.11f, .softcap = t->softcap, .m = m + j, .l = l + j, .o = op + j};
             c->attn(&a);
@@ -448,7 +448,7 @@ static void oracle_attn(const attn_case *t, const float *q, const float *k, cons
 /* n random elements stored as `type`; *plain gets what they decode to.  Free both. */
 static uint8_t *make_kv(uint32_t type, size_t n, float **plain)
 {
-    size_t bytes = pn_cpu_kv_row(type, n);
+    size_t bytes = pn_kv_elem_bytes(type, n);
     uint8_t *p = malloc(bytes);
     float *x = malloc(4 * n);
     for (size_t i = 0; i < n; i++)
@@ -542,7 +542,7 @@ static void test_stored_types_are_those_of_num(void)
             for (int mode = 0; mode < 10; mode++)
                 for (size_t n = kv_types[t] <= PN_DTYPE_F16 ? 1 : 32; n <= 512; n += kv_types[t] <= PN_DTYPE_F16 ? 13 : 32) {
                     const pn_cpu_kernels *c = isa_at(i);
-                    size_t bytes = pn_cpu_kv_row(kv_types[t], n);
+                    size_t bytes = pn_kv_elem_bytes(kv_types[t], n);
                     float *x = malloc(4 * n), *want = malloc(4 * n);
                     uint8_t *a = malloc(bytes), *b = malloc(bytes);
                     fill_kv(x, n, mode);

@@ -429,7 +429,7 @@ static void small_fill(pn_kv *kv, uint32_t n, uint64_t *seed)
                             x[i] = (float)((double)(pn_test_rand(seed) >> 40) * 0x1p-23 - 1.0);
                         if (!v && p->rotated)
                             pn_cpu_ref()->hadamard(x, d, pn_cpu_rotation(d));
-                        pn_quant_row(type, x, plane + pos % P * pn_cpu_kv_row(type, d), d);
+                        pn_quant_row(type, x, plane + pos % P * pn_kv_elem_bytes(type, d), d);
                     }
             }
         pn_kv_commit(kv, step);
