@@ -174,7 +174,7 @@ QUICK := $(filter-out %/test_golden %/test_real $(if $(EMULATED),$(NOT_EMULATED)
 test-unit:
 	@built=; $(MAKE) --no-print-directory -k $(QUICK) || built=-b; \
 	tools/run_tests.sh $$built $(QUICK)
-test-threads: $(O)/tests/unit/test_team $(O)/tests/api/test_requests $(O)/tests/api/test_sharing \
+test-threads: $(O)/tests/unit/test_team $(O)/tests/unit/test_stream $(O)/tests/api/test_requests $(O)/tests/api/test_sharing \
               $(O)/tests/api/test_dies $(O)/tests/unit/test_server
 	@tools/run_tests.sh $^
 test-golden:

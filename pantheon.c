@@ -7182,6 +7182,7 @@ typedef struct pn_residency_store {
     uint8_t *ring;
     uint64_t ring_bytes;
     atomic_flag ring_busy;
+    pn_mutex lock;                          /* for those who look at `stream` while no step of theirs holds it: a report */
     pn_stream *stream;                      /* owned, or NULL */
     pn_host_ops host;
 } pn_residency_store;
@@ -7217,6 +7218,7 @@ PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
 
 /* A step of so many rows is over. */
 PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds);
+/* From any thread, at any time between open and close. */
 PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out);
 
 /* advance() gave PN_EXEC_FAILED: why. */
@@ -53559,9 +53561,9 @@ static pn_status ring_pin_one(pn_ring *g, pn_ring_span *s, pn_err *err)
     pn_os_huge(p, (size_t)bytes);
     pn_mutex_lock(&g->reads->lock);     /* readers look which spans are theirs */
     s->pin = p;
-    pn_mutex_unlock(&g->reads->lock);
     g->n_pinned++;
     g->pinned_bytes += bytes;
+    pn_mutex_unlock(&g->reads->lock);
     return pn_reads_now(g->reads, &g->extents[s->extent0], s->n_extents, ring_pin_data(s), err);
 }
 
@@ -53573,13 +53575,15 @@ static void ring_unpin(pn_ring *g, uint32_t n)
         pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
         if (i < n)
             continue;
-        pn_os_give_back(s->pin, (size_t)ring_pin_bytes(s));
-        pn_mem_free(g->mem, PN_ACCT_WEIGHTS, s->pin, (size_t)ring_pin_bytes(s));
-        g->pinned_bytes -= ring_pin_bytes(s);
+        uint8_t *p = s->pin;
+        uint64_t bytes = ring_pin_bytes(s);
         pn_mutex_lock(&g->reads->lock);
         s->pin = NULL;
-        pn_mutex_unlock(&g->reads->lock);
         g->n_pinned--;
+        g->pinned_bytes -= bytes;
+        pn_mutex_unlock(&g->reads->lock);
+        pn_os_give_back(p, (size_t)bytes);
+        pn_mem_free(g->mem, PN_ACCT_WEIGHTS, p, (size_t)bytes);
     }
 }
 
@@ -54039,7 +54043,9 @@ PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *read
 static void experts_free_slots(pn_experts *e, pn_expert_layer *l, uint32_t n)
 {
     while (l->n_slots > n) {
+        pn_mutex_lock(&e->reads->lock);         /* reports count slots */
         uint8_t *p = l->slots[--l->n_slots];
+        pn_mutex_unlock(&e->reads->lock);
         pn_os_give_back(p, (size_t)l->slot_bytes);
         pn_mem_free(e->mem, PN_ACCT_WEIGHTS, p, (size_t)l->slot_bytes);
     }
@@ -54182,7 +54188,9 @@ static bool experts_add_slot(pn_experts *e, pn_expert_layer *l)
         const pn_expert_stack *s = &e->stacks[l->stack0 + k];
         experts_part(e, s, l->n_slots)->data = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)p, PN_DIRECT_ALIGN) + s->at;
     }
+    pn_mutex_lock(&e->reads->lock);
     l->slots[l->n_slots++] = p;
+    pn_mutex_unlock(&e->reads->lock);
     return true;
 }
 
@@ -54852,12 +54860,16 @@ static pn_status residency_new_stream(const pn_residency_store *s, const pn_resi
     return PN_OK;
 }
 
-static void residency_free_stream(pn_residency_store *s)
+/* Another streamer, or none; the old one is freed. */
+static void residency_set_stream(pn_residency_store *s, pn_stream *stream)
 {
-    if (s->stream)
-        pn_stream_close(s->stream);
-    pn_mem_free(s->mem, PN_ACCT_MISC, s->stream, sizeof *s->stream);
-    s->stream = NULL;
+    pn_stream *old = s->stream;
+    pn_mutex_lock(&s->lock);
+    s->stream = stream;
+    pn_mutex_unlock(&s->lock);
+    if (old)
+        pn_stream_close(old);
+    pn_mem_free(s->mem, PN_ACCT_MISC, old, sizeof *old);
 }
 
 static void residency_free_anon(pn_residency_store *s)
@@ -54883,6 +54895,7 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
 {
     *s = (pn_residency_store){.mem = mem, .file = file, .weights = weights, .tensors = tensors, .n = n};
     atomic_flag_clear(&s->ring_busy);
+    pn_mutex_init(&s->lock);
     s->base = pn_mem_calloc(mem, PN_ACCT_MISC, n, sizeof *s->base);
     pn_status st = PN_OK;
     if (!s->base)
@@ -54907,7 +54920,8 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
     pn_mem_free(s->mem, PN_ACCT_MISC, s->base, s->n * sizeof *s->base);
     residency_free_anon(s);
     pn_mem_free(s->mem, PN_ACCT_STAGE, s->ring, (size_t)s->ring_bytes);
-    residency_free_stream(s);
+    residency_set_stream(s, NULL);
+    pn_mutex_fini(&s->lock);
     s->base = NULL;
     s->mem = NULL;
 }
@@ -54918,9 +54932,11 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
 
 static pn_status residency_to_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
 {
-    pn_status st = residency_new_stream(s, p, &s->stream, err);
+    pn_stream *stream;
+    pn_status st = residency_new_stream(s, p, &stream, err);
     if (st)
         return st;
+    residency_set_stream(s, stream);
     residency_free_anon(s);
     for (uint32_t i = 0; i < s->n; i++)
         s->base[i] = NULL;
@@ -54940,7 +54956,7 @@ PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_resid
     else if (p->mode == PN_RESIDENCY_MAP && s->stream) {
         st = residency_map_all(s, p, err);
         if (!st)
-            residency_free_stream(s);
+            residency_set_stream(s, NULL);
     }
     residency_set_host(s);
     return st;
@@ -54986,9 +55002,11 @@ PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, doub
 
 PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out)
 {
+    pn_mutex_lock(&s->lock);
     *out = (pn_residency_info){.mode = s->stream ? PN_RESIDENCY_STREAM : s->anon ? PN_RESIDENCY_ANON : PN_RESIDENCY_MAP};
     if (s->stream)
         pn_stream_report(s->stream, out);
+    pn_mutex_unlock(&s->lock);
 }
 
 PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err)

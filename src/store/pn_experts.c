@@ -29,7 +29,9 @@ PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *read
 static void experts_free_slots(pn_experts *e, pn_expert_layer *l, uint32_t n)
 {
     while (l->n_slots > n) {
+        pn_mutex_lock(&e->reads->lock);         /* reports count slots */
         uint8_t *p = l->slots[--l->n_slots];
+        pn_mutex_unlock(&e->reads->lock);
         pn_os_give_back(p, (size_t)l->slot_bytes);
         pn_mem_free(e->mem, PN_ACCT_WEIGHTS, p, (size_t)l->slot_bytes);
     }
@@ -172,7 +174,9 @@ static bool experts_add_slot(pn_experts *e, pn_expert_layer *l)
         const pn_expert_stack *s = &e->stacks[l->stack0 + k];
         experts_part(e, s, l->n_slots)->data = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)p, PN_DIRECT_ALIGN) + s->at;
     }
+    pn_mutex_lock(&e->reads->lock);
     l->slots[l->n_slots++] = p;
+    pn_mutex_unlock(&e->reads->lock);
     return true;
 }
 

@@ -152,12 +152,16 @@ static pn_status residency_new_stream(const pn_residency_store *s, const pn_resi
     return PN_OK;
 }
 
-static void residency_free_stream(pn_residency_store *s)
+/* Another streamer, or none; the old one is freed. */
+static void residency_set_stream(pn_residency_store *s, pn_stream *stream)
 {
-    if (s->stream)
-        pn_stream_close(s->stream);
-    pn_mem_free(s->mem, PN_ACCT_MISC, s->stream, sizeof *s->stream);
-    s->stream = NULL;
+    pn_stream *old = s->stream;
+    pn_mutex_lock(&s->lock);
+    s->stream = stream;
+    pn_mutex_unlock(&s->lock);
+    if (old)
+        pn_stream_close(old);
+    pn_mem_free(s->mem, PN_ACCT_MISC, old, sizeof *old);
 }
 
 static void residency_free_anon(pn_residency_store *s)
@@ -183,6 +187,7 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
 {
     *s = (pn_residency_store){.mem = mem, .file = file, .weights = weights, .tensors = tensors, .n = n};
     atomic_flag_clear(&s->ring_busy);
+    pn_mutex_init(&s->lock);
     s->base = pn_mem_calloc(mem, PN_ACCT_MISC, n, sizeof *s->base);
     pn_status st = PN_OK;
     if (!s->base)
@@ -207,7 +212,8 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
     pn_mem_free(s->mem, PN_ACCT_MISC, s->base, s->n * sizeof *s->base);
     residency_free_anon(s);
     pn_mem_free(s->mem, PN_ACCT_STAGE, s->ring, (size_t)s->ring_bytes);
-    residency_free_stream(s);
+    residency_set_stream(s, NULL);
+    pn_mutex_fini(&s->lock);
     s->base = NULL;
     s->mem = NULL;
 }
@@ -218,9 +224,11 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
 
 static pn_status residency_to_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
 {
-    pn_status st = residency_new_stream(s, p, &s->stream, err);
+    pn_stream *stream;
+    pn_status st = residency_new_stream(s, p, &stream, err);
     if (st)
         return st;
+    residency_set_stream(s, stream);
     residency_free_anon(s);
     for (uint32_t i = 0; i < s->n; i++)
         s->base[i] = NULL;
@@ -240,7 +248,7 @@ PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_resid
     else if (p->mode == PN_RESIDENCY_MAP && s->stream) {
         st = residency_map_all(s, p, err);
         if (!st)
-            residency_free_stream(s);
+            residency_set_stream(s, NULL);
     }
     residency_set_host(s);
     return st;
@@ -286,9 +294,11 @@ PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, doub
 
 PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out)
 {
+    pn_mutex_lock(&s->lock);
     *out = (pn_residency_info){.mode = s->stream ? PN_RESIDENCY_STREAM : s->anon ? PN_RESIDENCY_ANON : PN_RESIDENCY_MAP};
     if (s->stream)
         pn_stream_report(s->stream, out);
+    pn_mutex_unlock(&s->lock);
 }
 
 PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err)

@@ -31,6 +31,7 @@ typedef struct pn_residency_store {
     uint8_t *ring;
     uint64_t ring_bytes;
     atomic_flag ring_busy;
+    pn_mutex lock;                          /* for those who look at `stream` while no step of theirs holds it: a report */
     pn_stream *stream;                      /* owned, or NULL */
     pn_host_ops host;
 } pn_residency_store;
@@ -66,6 +67,7 @@ PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
 
 /* A step of so many rows is over. */
 PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds);
+/* From any thread, at any time between open and close. */
 PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out);
 
 /* advance() gave PN_EXEC_FAILED: why. */

@@ -175,9 +175,9 @@ static pn_status ring_pin_one(pn_ring *g, pn_ring_span *s, pn_err *err)
     pn_os_huge(p, (size_t)bytes);
     pn_mutex_lock(&g->reads->lock);     /* readers look which spans are theirs */
     s->pin = p;
-    pn_mutex_unlock(&g->reads->lock);
     g->n_pinned++;
     g->pinned_bytes += bytes;
+    pn_mutex_unlock(&g->reads->lock);
     return pn_reads_now(g->reads, &g->extents[s->extent0], s->n_extents, ring_pin_data(s), err);
 }
 
@@ -189,13 +189,15 @@ static void ring_unpin(pn_ring *g, uint32_t n)
         pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
         if (i < n)
             continue;
-        pn_os_give_back(s->pin, (size_t)ring_pin_bytes(s));
-        pn_mem_free(g->mem, PN_ACCT_WEIGHTS, s->pin, (size_t)ring_pin_bytes(s));
-        g->pinned_bytes -= ring_pin_bytes(s);
+        uint8_t *p = s->pin;
+        uint64_t bytes = ring_pin_bytes(s);
         pn_mutex_lock(&g->reads->lock);
         s->pin = NULL;
-        pn_mutex_unlock(&g->reads->lock);
         g->n_pinned--;
+        g->pinned_bytes -= bytes;
+        pn_mutex_unlock(&g->reads->lock);
+        pn_os_give_back(p, (size_t)bytes);
+        pn_mem_free(g->mem, PN_ACCT_WEIGHTS, p, (size_t)bytes);
     }
 }
 

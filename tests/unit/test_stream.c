@@ -244,6 +244,23 @@ static void every_allocation_may_fail_and_none_is_made_in_a_step(const char *pat
     }
 }
 
+/* Somebody else asks all the time. */
+typedef struct stream_watch {
+    pn_model *m;
+    atomic_bool stop;
+    pn_thread thread;
+} stream_watch;
+
+static void watch_main(void *arg)
+{
+    stream_watch *w = arg;
+    pn_residency_info is;
+    while (!atomic_load(&w->stop)) {
+        pn_model_residency(w->m, &is);
+        pn_thread_yield();
+    }
+}
+
 /* Mapped, streamed with more and with less pinned, mapped again: the same bits all along, and no byte is lost. */
 static void residency_may_change_between_steps(const char *path)
 {
@@ -256,6 +273,8 @@ static void residency_may_change_between_steps(const char *path)
     if (want && rig_open(&r, path, &(stream_way){.threads = 2, .batch = 9}, false)) {
         pn_residency_store *store = &r.m->store;
         uint64_t was = atomic_load(&r.e->ledger.total);
+        stream_watch watch = {.m = r.m};
+        bool watched = pn_thread_start(&watch.thread, watch_main, &watch);
         for (int round = 0; round < 2; round++) {
             PN_CHECK(pn_model_convert(r.m, &to_stream, &err) == PN_OK, "%s", err.text);
             PN_CHECK(store->stream && atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS_MAP]) == 0, "still mapped");
@@ -294,6 +313,9 @@ static void residency_may_change_between_steps(const char *path)
             PN_CHECK(pn_model_convert(r.m, &to_stream, &err) == PN_E_NOMEM && !store->stream && atomic_load(&r.e->ledger.total) == was, "half streamed");
             r.e->ledger.limit = 0;
         }
+        atomic_store(&watch.stop, true);
+        if (watched)
+            pn_thread_join(&watch.thread);
     }
     rig_close(&r);
     free(want);
