@@ -6466,6 +6466,9 @@ PN_INTERNAL void pn_ladder_init(pn_ladder *l);
 /* False: there are PN_LADDER_RUNGS already. */
 PN_INTERNAL bool pn_ladder_add(pn_ladder *l, const pn_rung *r);
 
+/* All rungs of this user. */
+PN_INTERNAL void pn_ladder_remove(pn_ladder *l, const void *user);
+
 /* At most one slice, or one step back.  False: there is nothing to do.  Otherwise *out, and view->available is
  * what it was plus what was freed, for the next call. */
 PN_INTERNAL bool pn_ladder_step(pn_ladder *l, uint32_t resource, pn_ladder_view *view, double deadline, pn_ladder_change *out);
@@ -7948,7 +7951,7 @@ PN_INTERNAL double pn_die_computed(pn_die *const *dies, uint32_t n, const double
 
 #include <stdatomic.h>
 
-enum { GOVERN_EVENTS = 64, GOVERN_SLACK = 256 << 10 };
+enum { GOVERN_EVENTS = 64, GOVERN_RUNGS = 4, GOVERN_SLACK = 256 << 10 };
 
 typedef struct pn_governor {
     pn_msrc source;
@@ -7971,6 +7974,7 @@ typedef struct pn_governor {
     bool was_short;             /* the host has been at WATCH or worse */
     double idle_since;          /* < 0: there is work */
     pn_ladder_state shown[PN_LADDER_RUNGS][PN_LADDER_RESOURCES];     /* the ladder's, for who asks */
+    pn_mem_rung_params own[GOVERN_RUNGS];   /* the host program's; user NULL: free */
     bool moving;                /* a thread is on the ladder, which is then its own */
 
     pn_ladder ladder;
@@ -7979,6 +7983,7 @@ typedef struct pn_governor {
     atomic_ullong failed[PN_LADDER_RESOURCES];      /* bytes asked for in vain since the last look */
 
     atomic_uint worst;          /* level of all resources */
+    atomic_ullong headroom;     /* PN_ACCT_CONN may grow to so much */
     atomic_ullong n_admitted, n_busy, n_refused, n_failed;
 } pn_governor;
 
@@ -7990,6 +7995,9 @@ PN_INTERNAL void pn_govern_close(struct pn_engine *e);
 
 /* Between steps: look if it is time, and move the ladder for at most a slice.  active: there is work. */
 PN_INTERNAL void pn_govern_tick(struct pn_engine *e, bool active);
+
+/* The same without the ladder, from within a step. */
+PN_INTERNAL void pn_govern_glance(struct pn_engine *e);
 
 /* Nothing has been worked on for a while, on a machine that has been short of memory: time to find out what could be
  * given up. */
@@ -51976,6 +51984,20 @@ PN_INTERNAL bool pn_ladder_add(pn_ladder *l, const pn_rung *r)
     return true;
 }
 
+PN_INTERNAL void pn_ladder_remove(pn_ladder *l, const void *user)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (l->rung[i].user == user)
+            continue;
+        l->rung[n] = l->rung[i];
+        if (n < i)
+            memcpy(l->state[n], l->state[i], sizeof l->state[n]);
+        n++;
+    }
+    l->n = n;
+}
+
 PN_INTERNAL const pn_ladder_state *pn_ladder_find(const pn_ladder *l, uint32_t rank, uint32_t resource)
 {
     for (uint32_t i = 0; i < l->n; i++)
@@ -57758,11 +57780,11 @@ static uint64_t govern_host_room(pn_engine *e, bool alone)
     return room;
 }
 
-/* Within a limit something is left for what comes with a turn: samplers, texts, the server's buffers. */
+/* Within a limit something is left for what comes with a turn: samplers, texts, and the host program's buffers. */
 static uint64_t govern_room(pn_engine *e, bool alone)
 {
-    uint64_t host = govern_host_room(e, alone);
-    return govern_limit(e) ? pn_sub_sat(govern_capped(e, host), GOVERN_SLACK) : host;
+    uint64_t host = govern_host_room(e, alone), buffers = pn_sub_sat(atomic_load(&e->govern.headroom), atomic_load(&e->ledger.used[PN_ACCT_CONN]));
+    return govern_limit(e) ? pn_sub_sat(govern_capped(e, host), GOVERN_SLACK + buffers) : host;
 }
 
 PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }
@@ -57879,7 +57901,7 @@ static bool govern_feed(pn_engine *e, uint32_t resource, double now, bool active
     if (atomic_load(&g->failed[resource]))
         pn_pressure_failed_alloc(&g->pressure[resource], now, false);
     *from = g->level[resource];
-    g->level[resource] = pn_pressure_feed(&g->pressure[resource], &s, active ? PN_WORK_ACTIVE : e->n_models ? PN_WORK_IDLE : PN_WORK_NONE);
+    g->level[resource] = pn_pressure_feed(&g->pressure[resource], &s, active ? PN_WORK_ACTIVE : e->n_models || *from ? PN_WORK_IDLE : PN_WORK_NONE);
     return g->level[resource] != *from;
 }
 
@@ -57934,7 +57956,8 @@ static pn_ladder_view govern_view(pn_engine *e, uint32_t resource, double now)
                         .threshold = {0, pn_pressure_threshold(p, PN_LEVEL_WATCH), pn_pressure_threshold(p, PN_LEVEL_TIGHT),
                                       pn_pressure_threshold(p, PN_LEVEL_CRITICAL)}};
     uint64_t wanted = atomic_exchange(&g->failed[resource], 0);
-    if (!wanted && v.level && v.available >= v.threshold[v.level])     /* it holds for another reason than bytes */
+    bool bytes = !p->why || strcmp(p->why, "avail") == 0 || strcmp(p->why, "lost") == 0;
+    if (!wanted && v.level && !bytes && v.available >= v.threshold[v.level])    /* it holds for another reason */
         wanted = v.threshold[PN_LEVEL_CRITICAL] / 4;
     v.goal = wanted ? pn_add_sat(v.available, wanted) : 0;
     pn_mutex_unlock(&g->lock);
@@ -58007,11 +58030,22 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
     govern_refill(e);
 }
 
+PN_INTERNAL void pn_govern_glance(pn_engine *e)
+{
+    pn_governor *g = &e->govern;
+    double now = govern_now(g);
+    pn_mutex_lock(&g->lock);
+    bool due = now >= g->due;
+    pn_mutex_unlock(&g->lock);
+    if (due)
+        govern_look(e, now, false);
+}
+
 PN_INTERNAL bool pn_govern_idle(pn_engine *e)
 {
     pn_governor *g = &e->govern;
     pn_mutex_lock(&g->lock);
-    bool idle = g->was_short && g->idle_since >= 0 && govern_now(g) - g->idle_since >= govern_rest;
+    bool idle = g->was_short && atomic_load(&g->worst) <= PN_LEVEL_WATCH && g->idle_since >= 0 && govern_now(g) - g->idle_since >= govern_rest;
     pn_mutex_unlock(&g->lock);
     return idle;
 }
@@ -58022,7 +58056,7 @@ PN_INTERNAL double pn_govern_wait(pn_engine *e)
     pn_mutex_lock(&g->lock);
     double wait = g->due - govern_now(g);
     pn_mutex_unlock(&g->lock);
-    return e->n_models ? PN_MAX(wait, 0.0) : -1;
+    return e->n_models || atomic_load(&g->worst) ? PN_MAX(wait, 0.0) : -1;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -58140,6 +58174,8 @@ PN_API pn_status pn_mem_limit(pn_engine *e, int64_t soft, int64_t hard, pn_err *
     return PN_OK;
 }
 
+PN_API void pn_mem_headroom(pn_engine *e, uint64_t bytes) { atomic_store(&e->govern.headroom, bytes); }
+
 PN_API uint64_t pn_mem_used(pn_engine *e) { return atomic_load(&e->ledger.total); }
 
 PN_API uint64_t pn_mem_highwater(pn_engine *e, int reset)
@@ -58174,6 +58210,64 @@ PN_API void pn_mem_poll(pn_engine *e)
     double now = govern_now(&e->govern);
     govern_look(e, now, true);
     govern_climb(e, now);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Rungs of the host program
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t govern_own_gain(void *user, uint32_t resource)
+{
+    const pn_mem_rung_params *p = user;
+    return resource ? 0 : p->gain(p->user);
+}
+
+static pn_rung_state govern_own_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    const pn_mem_rung_params *p = user;
+    (void)resource, (void)deadline;
+    *freed = p->apply(p->user, want);
+    return PN_RUNG_DONE;
+}
+
+/* The ladder is ours alone until govern_enter(g, false). */
+static void govern_hold(pn_governor *g)
+{
+    while (!govern_enter(g, true))
+        pn_thread_yield();
+}
+
+PN_API pn_status pn_mem_rung_add(pn_engine *e, const pn_mem_rung_params *p, pn_err *err)
+{
+    pn_governor *g = &e->govern;
+    pn_mem_rung_params *slot = g->own;
+    if (!p || !p->gain || !p->apply || !p->name || !p->user || p->level < PN_LEVEL_WATCH || p->level > PN_LEVEL_CRITICAL)
+        return pn_fail(err, PN_E_INVALID, "a rung has a name, a level above OK, a user, and tells what it gains and how it is applied");
+    govern_hold(g);
+    while (slot < g->own + GOVERN_RUNGS && slot->user)
+        slot++;
+    bool ok = slot < g->own + GOVERN_RUNGS;
+    if (ok) {
+        pn_params_copy(slot, sizeof *slot, p, p->size);
+        const pn_rung r = {.rank = p->rank, .name = p->name, .level = (uint8_t)p->level, .gain = govern_own_gain, .apply = govern_own_apply, .user = slot};
+        ok = pn_ladder_add(&g->ladder, &r);
+    }
+    govern_show(g);
+    govern_enter(g, false);
+    return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "the host program has %d rungs already", GOVERN_RUNGS);
+}
+
+PN_API void pn_mem_rung_remove(pn_engine *e, const void *user)
+{
+    pn_governor *g = &e->govern;
+    govern_hold(g);
+    for (size_t i = 0; i < GOVERN_RUNGS; i++)
+        if (g->own[i].user == user) {
+            pn_ladder_remove(&g->ladder, &g->own[i]);
+            memset(&g->own[i], 0, sizeof g->own[i]);
+        }
+    govern_show(g);
+    govern_enter(g, false);
 }
 #endif
 
@@ -58660,8 +58754,10 @@ typedef struct rung_probe {
 static int rung_probe_tick(void *user, uint32_t done, uint32_t total)
 {
     const rung_probe *p = user;
+    pn_engine *e = p->m->engine;
     (void)done, (void)total;
-    return atomic_load(&p->m->closing) || pn_sched_news(p->m->engine) != p->news;
+    pn_govern_glance(e);
+    return atomic_load(&p->m->closing) || pn_mem_level(e) > PN_LEVEL_WATCH || pn_sched_news(e) != p->news;
 }
 
 PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
@@ -59161,9 +59257,12 @@ PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_
 {
     s->budget = (pn_budget_info){.size = sizeof s->budget, .requested_tokens = (uint32_t)PN_MIN(end, (uint64_t)UINT32_MAX),
                                  .prompt_tokens = (uint32_t)PN_MIN(prompt, (uint64_t)UINT32_MAX), .ctx_cap = s->n_ctx,
-                                 .max_context_now = s->n_ctx, .max_context_alone = s->n_ctx, .max_context_unpressured = s->n_ctx,
+                                 .max_new_tokens = (uint32_t)PN_MIN(end - prompt, (uint64_t)UINT32_MAX),
+                                 .max_context_now = admit_context(s, ADMIT_NOW), .max_context_alone = admit_context(s, ADMIT_ALONE),
+                                 .max_context_unpressured = admit_context(s, ADMIT_UNPRESSURED),
                                  .kv_bytes_per_token = pn_kv_bytes_per_token(&s->model->desc.state, s->kv_type),
-                                 .kv_type = (pn_dtype)s->kv_type, .level = pn_mem_level(s->model->engine), .die = -1};
+                                 .kv_type = (pn_dtype)s->kv_type, .level = pn_mem_level(s->model->engine), .die = -1,
+                                 .suggestion = prompt < s->n_ctx ? PN_SUGGEST_FEWER_TOKENS : PN_SUGGEST_COMPACT};
 }
 
 PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)
@@ -62564,7 +62663,7 @@ static void generate_check(pn_gen *g)
         g->r.finish = PN_FINISH_LENGTH;
     else if (s->kv.length >= s->n_ctx)
         g->r.finish = PN_FINISH_CONTEXT;
-    else if ((g->p.may_shrink && g->r.n_generated >= g->r.max_tokens) || !generate_granted(g))
+    else if ((g->p.may_shrink > 0 && g->r.n_generated >= g->r.max_tokens) || !generate_granted(g))
         g->r.finish = PN_FINISH_LENGTH;
 }
 
@@ -62598,6 +62697,11 @@ static pn_status generate_reserve(pn_gen *g, pn_err *err)
     pn_session *s = g->s;
     const pn_generate_params *p = &g->p;
     uint32_t room = s->n_ctx - g->r.n_context;
+    if (p->may_shrink < 0 && p->max_tokens > room) {
+        pn_session_note_context(s, g->r.n_context, (uint64_t)g->r.n_context + p->max_tokens);
+        return pn_fail(err, PN_E_CONTEXT, "%" PRIu32 " tokens and %" PRIu32 " more do not fit: the context holds %" PRIu32, g->r.n_context,
+                       p->max_tokens, s->n_ctx);
+    }
     g->r.max_tokens = p->max_tokens ? PN_MIN(p->max_tokens, room) : room;
     uint32_t first = p->grant ? PN_MIN(p->grant, g->r.max_tokens) : g->r.max_tokens;
     pn_status st = pn_session_reserve(s, (uint64_t)g->r.n_context + first, err);
@@ -62605,7 +62709,7 @@ static pn_status generate_reserve(pn_gen *g, pn_err *err)
         uint32_t alone = s->budget.max_context_alone;
         s->budget.prompt_tokens = g->r.n_context;
         s->budget.max_new_tokens = first;
-        if (p->may_shrink && !s->budget.retryable && alone >= g->r.n_context + GENERATE_LEAST) {
+        if (p->may_shrink > 0 && !s->budget.retryable && alone >= g->r.n_context + GENERATE_LEAST) {
             g->r.max_tokens = first = alone - g->r.n_context;
             st = pn_session_reserve(s, alone, err);
         }

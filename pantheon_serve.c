@@ -2240,7 +2240,8 @@ struct serve_conn {
  * Models
  * ------------------------------------------------------------------------------------------ */
 
-typedef enum serve_state { SERVE_LOADING = 0, SERVE_MODEL_READY, SERVE_DRAINING, SERVE_UNLOADING, SERVE_FAILED } serve_state;
+typedef enum serve_state { SERVE_LOADING = 0, SERVE_MODEL_READY, SERVE_DRAINING, SERVE_UNLOADING, SERVE_FAILED,
+                           SERVE_PARKED } serve_state;     /* unloaded for want of memory; loads again when it is asked for */
 
 /* One copy of a model, on its die or split over two. */
 struct serve_replica {
@@ -2260,6 +2261,9 @@ struct serve_replica {
     serve_conn *waiters;        /* want to be told that it is loaded, or gone */
     uint32_t n_running;
     uint64_t n_served;          /* asks that ran on it */
+    uint64_t used_ms;           /* when the last of them began or ended */
+    bool parks;                 /* being unloaded, to be loaded again when somebody asks for it */
+    bool relieved;              /* others were parked for its sake since it began to load */
 };
 
 /* A name, and its replicas.  What is not a replica's own is as the first one was loaded with. */
@@ -2422,6 +2426,7 @@ struct pn_server {
     uint64_t started;           /* ms */
     int64_t started_unix;
     uint64_t n_requests;
+    atomic_ullong at_rest, relief;      /* bytes of models that nobody uses; that the engine wants back: pn_relief.c */
 };
 
 /* --- pn_server.c -------------------------------------------------------------------------------- */
@@ -2461,6 +2466,7 @@ PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_e
 /* As pn_server_load.  *out (may be NULL): what is loading now. */
 PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *p, serve_replica **out, pn_err *err);
 PN_INTERNAL pn_status serve_replica_unload(serve_replica *r, pn_err *err);
+PN_INTERNAL void serve_replica_wake(serve_replica *r);         /* parked: load it again */
 PN_INTERNAL void serve_model_settle(serve_model *m);           /* one of its asks has ended */
 PN_INTERNAL void serve_models_free(pn_server *s);
 PN_INTERNAL const char *serve_state_name(serve_state st);
@@ -2508,6 +2514,13 @@ typedef enum serve_admin {
 
 PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest);
 PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r);       /* tell those who wait for it */
+
+/* --- pn_relief.c --------------------------------------------------------------------------------- */
+
+PN_INTERNAL pn_status serve_relief_open(pn_server *s, pn_err *err);
+PN_INTERNAL void serve_relief_close(pn_server *s);
+PN_INTERNAL void serve_relieve(pn_server *s);                  /* each time round the loop */
+PN_INTERNAL bool serve_relief_for(serve_replica *r);           /* it did not fit: another one that nobody uses goes first */
 
 /* --- pn_memory_page.c ---------------------------------------------------------------------------- */
 
@@ -12445,7 +12458,7 @@ enum { REGISTRY_SLOTS = 8, REGISTRY_NAME_MAX = 200 };
 
 PN_INTERNAL const char *serve_state_name(serve_state st)
 {
-    static const char *const names[] = {"loading", "ready", "draining", "draining", "failed"};
+    static const char *const names[] = {"loading", "ready", "draining", "draining", "failed", "parked"};
     return names[st];
 }
 
@@ -12453,7 +12466,7 @@ PN_INTERNAL uint32_t serve_replica_slots(const serve_replica *r) { return r->max
 
 PN_INTERNAL serve_replica *serve_model_best(const serve_model *m)
 {
-    static const uint8_t rank[] = {1, 0, 2, 3, 4};      /* by serve_state */
+    static const uint8_t rank[] = {1, 0, 3, 4, 5, 2};   /* by serve_state */
     serve_replica *best = m->replicas;
     for (serve_replica *r = best->next; r; r = r->next)
         if (rank[r->state] < rank[best->state])
@@ -12543,9 +12556,11 @@ PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_e
         serve_model_unknown(s, name, e);
         return NULL;
     }
-    const serve_replica *r = serve_model_best(m);
+    serve_replica *r = serve_model_best(m);
     if (r->state == SERVE_MODEL_READY)
         return m;
+    if (r->state == SERVE_PARKED)
+        serve_replica_wake(r);
     if (r->state == SERVE_FAILED) {
         pn_oai_error_set(e, 503, "unavailable_error", NULL, "model", "The model '%s' could not be loaded: %.300s", m->name, r->err.text);
         e->no_retry = true;
@@ -12578,7 +12593,7 @@ static pn_status registry_plan(serve_replica *r, pn_file *f, pn_err *err)
         return st;
     const pn_plan_info *i = &r->plan;
     uint32_t cap = r->ctx_cap ? PN_MIN(r->ctx_cap, i->n_ctx_train) : i->n_ctx_train;
-    r->n_ctx = i->available_bytes ? PN_MIN(cap, PN_MAX(i->n_ctx_fits, (uint32_t)REGISTRY_FLOOR)) : cap;
+    r->n_ctx = i->available_bytes && !r->ctx_cap ? PN_MIN(cap, PN_MAX(i->n_ctx_fits, (uint32_t)REGISTRY_FLOOR)) : cap;
     if (i->available_bytes && i->floor_bytes > i->available_bytes)
         return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes are needed at least (weights %" PRIu64 ", %" PRIu64 " to stream them; a conversation of %d tokens), %"
                        PRIu64 " are available", i->floor_bytes, i->weight_bytes, i->stage_bytes + i->expert_floor_bytes, REGISTRY_FLOOR, i->available_bytes);
@@ -12672,6 +12687,11 @@ static const char *registry_dies_text(const serve_replica *r, char *text, size_t
 static void registry_unloaded(serve_replica *r)
 {
     serve_model *m = r->model;
+    if (r->parks) {
+        r->parks = false;
+        r->state = SERVE_PARKED;
+        return;
+    }
     serve_logf(m->server, PN_LOG_INFO, "model %s: unloaded", m->name);
     serve_admin_waiters(&r->waiters, r);
     if (m->replicas == r && !r->next)
@@ -12689,7 +12709,12 @@ static void registry_done(pn_task *t)
         registry_unloaded(r);
         return;
     }
+    if (r->err.status == PN_E_BUDGET && serve_relief_for(r)) {
+        pn_lane_add(&s->loader, &r->task);      /* behind the other's end: once more */
+        return;
+    }
     r->state = r->err.status ? SERVE_FAILED : SERVE_MODEL_READY;
+    r->used_ms = s->now;
     m->created = m->created ? m->created : pn_net_unix_s();
     if (r->err.status)
         serve_logf(s, PN_LOG_ERROR, "model %s: %s", m->name, r->err.text);
@@ -12918,7 +12943,7 @@ PN_API pn_status pn_server_ready(const pn_server *s, pn_err *err)
             if (r->state == SERVE_FAILED)
                 return pn_fail(err, r->err.status, "%s: %.400s", m->name, r->err.text);
             if (r->state == SERVE_LOADING)
-                st = pn_fail(err, PN_E_STATE, "the model '%s' is loading", m->name);
+                st = pn_fail(err, PN_E_STATE, "the model '%s' is loading", m->name);     /* a parked one is as good as ready */
         }
     return st;
 }
@@ -12941,11 +12966,22 @@ PN_INTERNAL pn_status serve_replica_unload(serve_replica *r, pn_err *err)
 {
     if (r->state == SERVE_LOADING)
         return pn_fail(err, PN_E_STATE, "the model '%s' is loading: unload it when it is ready", r->model->name);
-    if (r->state == SERVE_UNLOADING || r->state == SERVE_DRAINING)
+    if (r->state == SERVE_UNLOADING || r->state == SERVE_DRAINING) {
+        r->parks = r->parks && !err;    /* somebody wants it gone for good */
         return PN_OK;
+    }
     r->state = SERVE_DRAINING;
     serve_model_settle(r->model);
     return PN_OK;
+}
+
+PN_INTERNAL void serve_replica_wake(serve_replica *r)
+{
+    pn_server *s = r->model->server;
+    r->state = SERVE_LOADING;
+    r->err = (pn_err){PN_OK, {0}};
+    serve_logf(s, PN_LOG_INFO, "model %s: loading %s again", r->model->name, r->model->path);
+    pn_lane_add(&s->loader, &r->task);
 }
 
 PN_INTERNAL void serve_waiters_remove(pn_server *s, const serve_conn *c)
@@ -12972,7 +13008,8 @@ PN_INTERNAL void serve_models_free(pn_server *s)
             m->gone = NULL;
             for (serve_replica *r = m->replicas; r; r = r->next) {
                 r->waiters = NULL;
-                if (r->state == SERVE_MODEL_READY || r->state == SERVE_FAILED)
+                r->parks = false;
+                if (r->state == SERVE_MODEL_READY || r->state == SERVE_FAILED || r->state == SERVE_PARKED)
                     serve_replica_unload(r, NULL);
             }
         }
@@ -13369,7 +13406,7 @@ static void begin_params(serve_ask *a, serve_choice *c)
     c->sampling.seed += c->sampling.has_seed ? c->index : 0;
     c->generate = (pn_generate_params){
         .size = sizeof c->generate, .max_tokens = q->max_tokens, .grant = q->max_tokens ? 0 : a->server->params.default_max_new,
-        .may_shrink = !q->strict_budget, .sampling = &c->sampling,
+        .may_shrink = q->strict_budget ? -1 : 1, .sampling = &c->sampling,
         .stop = q->stop, .n_stop = q->n_stop, .grammar = a->grammar, .on_logprob = q->logprobs ? begin_logprob : NULL, .logprob_user = c,
         .n_top = q->logprobs ? q->top_logprobs : 0, .client = a->client, .on_done = begin_done, .done_user = c};
 }
@@ -14309,6 +14346,7 @@ PN_INTERNAL void serve_asks_stop(pn_server *s)
 static void ask_leave(serve_ask *a)
 {
     a->at->n_running--;
+    a->at->used_ms = a->server->now;
     a->at = NULL;
     a->model->n_running--;
     a->server->n_running--;
@@ -14405,6 +14443,7 @@ static void ask_start(serve_ask *a, serve_replica *at)
     a->at = at;
     at->n_running++;
     at->n_served++;
+    at->used_ms = a->server->now;
     serve_replica_learn(a);
     a->model->n_running++;
     a->server->n_running++;
@@ -15706,6 +15745,111 @@ PN_INTERNAL void serve_memory_event(void *server, const pn_mem_event *ev)
         serve_log_object(v, ev->kind == PN_MEM_BUG ? PN_LOG_ERROR : worse ? PN_LOG_WARN : PN_LOG_INFO, "memory", s.data);
     pn_str_fini(&s);
 }
+#endif
+
+/* ---- Begin serve/pn_relief.c ---- */
+#ifndef PN_DROP_SERVE_PN_RELIEF_C
+#define PN_DROP_SERVE_PN_RELIEF_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_relief.c - models that nobody uses give way: to memory pressure, and to a model that is being loaded.
+ *
+ * The server is a rung of the engine's ladder (memory sheet 7, rung 14).  The engine asks on its own thread, so what it
+ * reads and sets here are two numbers: bytes of models at rest, bytes it wants.  The loop does the rest: the models
+ * used longest ago are unloaded until there is enough.  Their names stay: who asks for such a model is told that it
+ * is loading, and it is (serve_replica_wake).
+ */
+/* includes serve/pn_server_int.h */
+
+#include <inttypes.h>
+
+enum { RELIEF_RANK = 14, RELIEF_REST_MS = 10000 };     /* nobody has asked for it for so long */
+
+/* A connection with a request takes 17 KiB, with a long one more; some come while we look elsewhere.  Counted by the
+ * dozen and a bit, so that what fits does not change with each. */
+enum { RELIEF_CONN_BYTES = 32 << 10, RELIEF_CONNS = 16 };
+
+static uint64_t relief_bytes(const serve_replica *r)
+{
+    pn_residency_info i;
+    pn_model_residency(r->m, &i);
+    uint64_t floor = r->plan.kv_bytes_per_token * r->info.floor_tokens;
+    return floor + (i.mode == PN_RESIDENCY_STREAM ? i.pinned_bytes + i.ring_bytes + i.expert_bytes : r->info.weight_bytes);
+}
+
+static bool relief_rests(const serve_replica *r, uint64_t ms)
+{
+    return r->state == SERVE_MODEL_READY && r->m && !r->n_running && !r->model->n_queued && r->model->server->now - r->used_ms >= ms;
+}
+
+/* The one used longest ago, of those that have rested so long.  The last one that is ready stays, unless it is for the
+ * sake of one that is being loaded: a server with little memory would do nothing but load. */
+static serve_replica *relief_oldest(const pn_server *s, const serve_replica *loading, uint64_t ms)
+{
+    serve_replica *best = NULL;
+    uint32_t ready = 0;
+    for (serve_model *m = s->models; m; m = m->next)
+        for (serve_replica *r = m->replicas; r; r = r->next) {
+            ready += r->state == SERVE_MODEL_READY;
+            if (relief_rests(r, ms) && (!best || r->used_ms < best->used_ms))
+                best = r;
+        }
+    return ready > 1 || loading ? best : NULL;
+}
+
+static uint64_t relief_park(serve_replica *r)
+{
+    uint64_t bytes = relief_bytes(r);
+    serve_logf(r->model->server, PN_LOG_INFO, "model %s: parked, %" PRIu64 " bytes are needed elsewhere", r->model->name, bytes);
+    r->parks = true;
+    (void)serve_replica_unload(r, NULL);
+    return bytes;
+}
+
+PN_INTERNAL void serve_relieve(pn_server *s)
+{
+    uint64_t rest = 0, want = atomic_exchange(&s->relief, 0);
+    for (serve_replica *r; want && (r = relief_oldest(s, NULL, RELIEF_REST_MS)) != NULL;) {
+        uint64_t n = relief_park(r);
+        want -= want < n ? want : n;
+    }
+    for (serve_model *m = s->models; m && relief_oldest(s, NULL, 0); m = m->next)
+        for (serve_replica *r = m->replicas; r; r = r->next)
+            rest += relief_rests(r, 0) ? relief_bytes(r) : 0;
+    atomic_store(&s->at_rest, rest);
+    pn_mem_headroom(s->e, (uint64_t)(s->n_conns + RELIEF_CONNS / 2 + RELIEF_CONNS) / RELIEF_CONNS * RELIEF_CONNS * RELIEF_CONN_BYTES);
+}
+
+PN_INTERNAL bool serve_relief_for(serve_replica *r)
+{
+    serve_replica *other = relief_oldest(r->model->server, r, 0);
+    if (other)
+        (void)relief_park(other);
+    return other != NULL;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The rung: on the engine's thread
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t relief_gain(void *user) { return atomic_load(&((pn_server *)user)->at_rest); }
+
+static uint64_t relief_apply(void *user, uint64_t want)
+{
+    pn_server *s = user;
+    atomic_store(&s->relief, want);
+    serve_wake(s);
+    return 0;                   /* it comes when the loop has unloaded them */
+}
+
+PN_INTERNAL pn_status serve_relief_open(pn_server *s, pn_err *err)
+{
+    const pn_mem_rung_params p = {.size = sizeof p, .rank = RELIEF_RANK, .name = "unload_idle", .level = PN_LEVEL_TIGHT, .gain = relief_gain,
+                                  .apply = relief_apply, .user = s};
+    return pn_mem_rung_add(s->e, &p, err);
+}
+
+PN_INTERNAL void serve_relief_close(pn_server *s) { pn_mem_rung_remove(s->e, s); }
 #endif
 
 /* ---- Begin serve/pn_admin.c ---- */
@@ -17072,6 +17216,7 @@ PN_API pn_status pn_server_poll(pn_server *s, int timeout_ms, pn_err *err)
     pn_lane_done(&s->lane);
     pn_status st = s->params.inline_work ? pn_engine_step(s->e, server_slice, NULL, err) : PN_OK;
     serve_ask_look(s);
+    serve_relieve(s);
     server_stopping(s);
     server_sweep(s);
     server_bury(s);
@@ -17163,6 +17308,8 @@ PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_
         st = pn_poller_open(&s->poller, &s->mem, err);
     if (!st && !pn_poller_add(&s->poller, s->wake.read_fd, PN_READY_READ, &s->wake))
         st = pn_fail(err, PN_E_IO, "cannot wait for a pipe");
+    if (!st)
+        st = serve_relief_open(s, err);
     if (!st && s->params.log)
         pn_mem_on_event(e, serve_memory_event, s);
     if (!st && !s->params.inline_work) {
@@ -17227,6 +17374,7 @@ PN_API void pn_server_free(pn_server *s)
         pn_engine_stop(s->e);
     if (s->params.log)
         pn_mem_on_event(s->e, NULL, NULL);
+    serve_relief_close(s);
     for (uint32_t i = 0; i < s->n_listeners; i++)
         pn_listener_close(&s->listener[i]);
     for (serve_route_own *r = s->own, *next; r; r = next) {

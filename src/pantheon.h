@@ -262,9 +262,28 @@ typedef struct pn_mem_rung {
 /* All rungs on all resources where they ever moved; returns how many there are, writes at most cap. */
 PN_API size_t pn_mem_rungs(pn_engine *e, pn_mem_rung *out, size_t cap);
 
+/* What the host program can give up: called from the thread that steps or polls, between steps; no call back into the
+ * engine but pn_mem_* and pn_engine_memory. */
+typedef struct pn_mem_rung_params {
+    size_t size;
+    uint32_t rank;              /* its place in the order: docs/memory.md */
+    const char *name;           /* static */
+    pn_level level;             /* from which it is applied */
+    uint64_t (*gain)(void *user);                   /* bytes of this machine's memory it could give back; 0: nothing now */
+    uint64_t (*apply)(void *user, uint64_t want);   /* give back at least `want` of them, now or soon: what came of it now */
+    void *user;
+} pn_mem_rung_params;
+
+/* PN_E_BUDGET: there are 4 already.  Remove all of a user's before the user goes. */
+PN_API pn_status pn_mem_rung_add(pn_engine *e, const pn_mem_rung_params *p, pn_err *err);
+PN_API void pn_mem_rung_remove(pn_engine *e, const void *user);
+
 /* Limits for everything but mapped weights: above `soft` the caches shrink, above `hard` requests for memory fail.
  * 0: none; < 0: as it is.  PN_E_BUDGET: more than `hard` is in use and does not go. */
 PN_API pn_status pn_mem_limit(pn_engine *e, int64_t soft, int64_t hard, pn_err *err);
+
+/* The host program's own bytes (PN_ACCT_CONN) may grow to so many: turns leave room for them. */
+PN_API void pn_mem_headroom(pn_engine *e, uint64_t bytes);
 
 PN_API uint64_t pn_mem_used(pn_engine *e);
 PN_API uint64_t pn_mem_highwater(pn_engine *e, int reset);     /* most ever, or since the last reset */
@@ -1060,7 +1079,8 @@ typedef struct pn_generate_params {
                                    in pieces of 1,024 while there is memory; then it ends with PN_FINISH_LENGTH and
                                    stopped_by_memory.  0: for max_tokens at once, and it never ends for memory */
     int may_shrink;             /* 1: max_tokens that could not be had even alone become as many as can, at least 16;
-                                   pn_generate_result.max_tokens tells.  0: such a turn is refused */
+                                   pn_generate_result.max_tokens tells.  0: such a turn is refused; -1: and one with more
+                                   max_tokens than the context has left, too (PN_E_CONTEXT) */
 } pn_generate_params;
 
 typedef struct pn_generate_result {

@@ -71,7 +71,7 @@ drop_files()
 	serve/pn_responses.c serve/pn_responses_reply.c serve/pn_oai_embeddings.c serve/pn_oai_tokens.c serve/pn_metrics.c
 	serve/pn_sendq.c serve/pn_http_wire.c serve/pn_http.c serve/pn_http_reply.c serve/pn_sse.c serve/pn_access.c serve/pn_conn.c
 	serve/pn_net_posix.c serve/pn_poller_epoll.c serve/pn_poller_poll.c serve/pn_conn_net.c serve/pn_lane.c serve/pn_registry.c serve/pn_replica.c
-	serve/pn_ask_begin.c serve/pn_ask_score.c serve/pn_ask_once.c serve/pn_ask.c serve/pn_accept.c serve/pn_page.c serve/pn_memory_page.c serve/pn_admin.c
+	serve/pn_ask_begin.c serve/pn_ask_score.c serve/pn_ask_once.c serve/pn_ask.c serve/pn_accept.c serve/pn_page.c serve/pn_memory_page.c serve/pn_relief.c serve/pn_admin.c
 	serve/pn_routes.c serve/pn_server.c serve/pn_http_client.c serve/pn_upstream.c serve/pn_affinity.c
 	serve/pn_router_up.c serve/pn_router_ask.c serve/pn_router_health.c serve/pn_router_pages.c serve/pn_router.c
 	cli/pn_args.c cli/pn_cli.c cli/pn_out.c cli/pn_cmd_bench.c cli/pn_cmd_inspect.c cli/pn_cmd_logits.c

@@ -156,9 +156,12 @@ PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_
 {
     s->budget = (pn_budget_info){.size = sizeof s->budget, .requested_tokens = (uint32_t)PN_MIN(end, (uint64_t)UINT32_MAX),
                                  .prompt_tokens = (uint32_t)PN_MIN(prompt, (uint64_t)UINT32_MAX), .ctx_cap = s->n_ctx,
-                                 .max_context_now = s->n_ctx, .max_context_alone = s->n_ctx, .max_context_unpressured = s->n_ctx,
+                                 .max_new_tokens = (uint32_t)PN_MIN(end - prompt, (uint64_t)UINT32_MAX),
+                                 .max_context_now = admit_context(s, ADMIT_NOW), .max_context_alone = admit_context(s, ADMIT_ALONE),
+                                 .max_context_unpressured = admit_context(s, ADMIT_UNPRESSURED),
                                  .kv_bytes_per_token = pn_kv_bytes_per_token(&s->model->desc.state, s->kv_type),
-                                 .kv_type = (pn_dtype)s->kv_type, .level = pn_mem_level(s->model->engine), .die = -1};
+                                 .kv_type = (pn_dtype)s->kv_type, .level = pn_mem_level(s->model->engine), .die = -1,
+                                 .suggestion = prompt < s->n_ctx ? PN_SUGGEST_FEWER_TOKENS : PN_SUGGEST_COMPACT};
 }
 
 PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)

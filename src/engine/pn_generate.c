@@ -106,7 +106,7 @@ static void generate_check(pn_gen *g)
         g->r.finish = PN_FINISH_LENGTH;
     else if (s->kv.length >= s->n_ctx)
         g->r.finish = PN_FINISH_CONTEXT;
-    else if ((g->p.may_shrink && g->r.n_generated >= g->r.max_tokens) || !generate_granted(g))
+    else if ((g->p.may_shrink > 0 && g->r.n_generated >= g->r.max_tokens) || !generate_granted(g))
         g->r.finish = PN_FINISH_LENGTH;
 }
 
@@ -140,6 +140,11 @@ static pn_status generate_reserve(pn_gen *g, pn_err *err)
     pn_session *s = g->s;
     const pn_generate_params *p = &g->p;
     uint32_t room = s->n_ctx - g->r.n_context;
+    if (p->may_shrink < 0 && p->max_tokens > room) {
+        pn_session_note_context(s, g->r.n_context, (uint64_t)g->r.n_context + p->max_tokens);
+        return pn_fail(err, PN_E_CONTEXT, "%" PRIu32 " tokens and %" PRIu32 " more do not fit: the context holds %" PRIu32, g->r.n_context,
+                       p->max_tokens, s->n_ctx);
+    }
     g->r.max_tokens = p->max_tokens ? PN_MIN(p->max_tokens, room) : room;
     uint32_t first = p->grant ? PN_MIN(p->grant, g->r.max_tokens) : g->r.max_tokens;
     pn_status st = pn_session_reserve(s, (uint64_t)g->r.n_context + first, err);
@@ -147,7 +152,7 @@ static pn_status generate_reserve(pn_gen *g, pn_err *err)
         uint32_t alone = s->budget.max_context_alone;
         s->budget.prompt_tokens = g->r.n_context;
         s->budget.max_new_tokens = first;
-        if (p->may_shrink && !s->budget.retryable && alone >= g->r.n_context + GENERATE_LEAST) {
+        if (p->may_shrink > 0 && !s->budget.retryable && alone >= g->r.n_context + GENERATE_LEAST) {
             g->r.max_tokens = first = alone - g->r.n_context;
             st = pn_session_reserve(s, alone, err);
         }

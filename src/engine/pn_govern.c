@@ -90,11 +90,11 @@ static uint64_t govern_host_room(pn_engine *e, bool alone)
     return room;
 }
 
-/* Within a limit something is left for what comes with a turn: samplers, texts, the server's buffers. */
+/* Within a limit something is left for what comes with a turn: samplers, texts, and the host program's buffers. */
 static uint64_t govern_room(pn_engine *e, bool alone)
 {
-    uint64_t host = govern_host_room(e, alone);
-    return govern_limit(e) ? pn_sub_sat(govern_capped(e, host), GOVERN_SLACK) : host;
+    uint64_t host = govern_host_room(e, alone), buffers = pn_sub_sat(atomic_load(&e->govern.headroom), atomic_load(&e->ledger.used[PN_ACCT_CONN]));
+    return govern_limit(e) ? pn_sub_sat(govern_capped(e, host), GOVERN_SLACK + buffers) : host;
 }
 
 PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }
@@ -211,7 +211,7 @@ static bool govern_feed(pn_engine *e, uint32_t resource, double now, bool active
     if (atomic_load(&g->failed[resource]))
         pn_pressure_failed_alloc(&g->pressure[resource], now, false);
     *from = g->level[resource];
-    g->level[resource] = pn_pressure_feed(&g->pressure[resource], &s, active ? PN_WORK_ACTIVE : e->n_models ? PN_WORK_IDLE : PN_WORK_NONE);
+    g->level[resource] = pn_pressure_feed(&g->pressure[resource], &s, active ? PN_WORK_ACTIVE : e->n_models || *from ? PN_WORK_IDLE : PN_WORK_NONE);
     return g->level[resource] != *from;
 }
 
@@ -266,7 +266,8 @@ static pn_ladder_view govern_view(pn_engine *e, uint32_t resource, double now)
                         .threshold = {0, pn_pressure_threshold(p, PN_LEVEL_WATCH), pn_pressure_threshold(p, PN_LEVEL_TIGHT),
                                       pn_pressure_threshold(p, PN_LEVEL_CRITICAL)}};
     uint64_t wanted = atomic_exchange(&g->failed[resource], 0);
-    if (!wanted && v.level && v.available >= v.threshold[v.level])     /* it holds for another reason than bytes */
+    bool bytes = !p->why || strcmp(p->why, "avail") == 0 || strcmp(p->why, "lost") == 0;
+    if (!wanted && v.level && !bytes && v.available >= v.threshold[v.level])    /* it holds for another reason */
         wanted = v.threshold[PN_LEVEL_CRITICAL] / 4;
     v.goal = wanted ? pn_add_sat(v.available, wanted) : 0;
     pn_mutex_unlock(&g->lock);
@@ -339,11 +340,22 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
     govern_refill(e);
 }
 
+PN_INTERNAL void pn_govern_glance(pn_engine *e)
+{
+    pn_governor *g = &e->govern;
+    double now = govern_now(g);
+    pn_mutex_lock(&g->lock);
+    bool due = now >= g->due;
+    pn_mutex_unlock(&g->lock);
+    if (due)
+        govern_look(e, now, false);
+}
+
 PN_INTERNAL bool pn_govern_idle(pn_engine *e)
 {
     pn_governor *g = &e->govern;
     pn_mutex_lock(&g->lock);
-    bool idle = g->was_short && g->idle_since >= 0 && govern_now(g) - g->idle_since >= govern_rest;
+    bool idle = g->was_short && atomic_load(&g->worst) <= PN_LEVEL_WATCH && g->idle_since >= 0 && govern_now(g) - g->idle_since >= govern_rest;
     pn_mutex_unlock(&g->lock);
     return idle;
 }
@@ -354,7 +366,7 @@ PN_INTERNAL double pn_govern_wait(pn_engine *e)
     pn_mutex_lock(&g->lock);
     double wait = g->due - govern_now(g);
     pn_mutex_unlock(&g->lock);
-    return e->n_models ? PN_MAX(wait, 0.0) : -1;
+    return e->n_models || atomic_load(&g->worst) ? PN_MAX(wait, 0.0) : -1;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -472,6 +484,8 @@ PN_API pn_status pn_mem_limit(pn_engine *e, int64_t soft, int64_t hard, pn_err *
     return PN_OK;
 }
 
+PN_API void pn_mem_headroom(pn_engine *e, uint64_t bytes) { atomic_store(&e->govern.headroom, bytes); }
+
 PN_API uint64_t pn_mem_used(pn_engine *e) { return atomic_load(&e->ledger.total); }
 
 PN_API uint64_t pn_mem_highwater(pn_engine *e, int reset)
@@ -506,4 +520,62 @@ PN_API void pn_mem_poll(pn_engine *e)
     double now = govern_now(&e->govern);
     govern_look(e, now, true);
     govern_climb(e, now);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Rungs of the host program
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t govern_own_gain(void *user, uint32_t resource)
+{
+    const pn_mem_rung_params *p = user;
+    return resource ? 0 : p->gain(p->user);
+}
+
+static pn_rung_state govern_own_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    const pn_mem_rung_params *p = user;
+    (void)resource, (void)deadline;
+    *freed = p->apply(p->user, want);
+    return PN_RUNG_DONE;
+}
+
+/* The ladder is ours alone until govern_enter(g, false). */
+static void govern_hold(pn_governor *g)
+{
+    while (!govern_enter(g, true))
+        pn_thread_yield();
+}
+
+PN_API pn_status pn_mem_rung_add(pn_engine *e, const pn_mem_rung_params *p, pn_err *err)
+{
+    pn_governor *g = &e->govern;
+    pn_mem_rung_params *slot = g->own;
+    if (!p || !p->gain || !p->apply || !p->name || !p->user || p->level < PN_LEVEL_WATCH || p->level > PN_LEVEL_CRITICAL)
+        return pn_fail(err, PN_E_INVALID, "a rung has a name, a level above OK, a user, and tells what it gains and how it is applied");
+    govern_hold(g);
+    while (slot < g->own + GOVERN_RUNGS && slot->user)
+        slot++;
+    bool ok = slot < g->own + GOVERN_RUNGS;
+    if (ok) {
+        pn_params_copy(slot, sizeof *slot, p, p->size);
+        const pn_rung r = {.rank = p->rank, .name = p->name, .level = (uint8_t)p->level, .gain = govern_own_gain, .apply = govern_own_apply, .user = slot};
+        ok = pn_ladder_add(&g->ladder, &r);
+    }
+    govern_show(g);
+    govern_enter(g, false);
+    return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "the host program has %d rungs already", GOVERN_RUNGS);
+}
+
+PN_API void pn_mem_rung_remove(pn_engine *e, const void *user)
+{
+    pn_governor *g = &e->govern;
+    govern_hold(g);
+    for (size_t i = 0; i < GOVERN_RUNGS; i++)
+        if (g->own[i].user == user) {
+            pn_ladder_remove(&g->ladder, &g->own[i]);
+            memset(&g->own[i], 0, sizeof g->own[i]);
+        }
+    govern_show(g);
+    govern_enter(g, false);
 }

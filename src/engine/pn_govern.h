@@ -29,7 +29,7 @@
 
 #include <stdatomic.h>
 
-enum { GOVERN_EVENTS = 64, GOVERN_SLACK = 256 << 10 };
+enum { GOVERN_EVENTS = 64, GOVERN_RUNGS = 4, GOVERN_SLACK = 256 << 10 };
 
 typedef struct pn_governor {
     pn_msrc source;
@@ -52,6 +52,7 @@ typedef struct pn_governor {
     bool was_short;             /* the host has been at WATCH or worse */
     double idle_since;          /* < 0: there is work */
     pn_ladder_state shown[PN_LADDER_RUNGS][PN_LADDER_RESOURCES];     /* the ladder's, for who asks */
+    pn_mem_rung_params own[GOVERN_RUNGS];   /* the host program's; user NULL: free */
     bool moving;                /* a thread is on the ladder, which is then its own */
 
     pn_ladder ladder;
@@ -60,6 +61,7 @@ typedef struct pn_governor {
     atomic_ullong failed[PN_LADDER_RESOURCES];      /* bytes asked for in vain since the last look */
 
     atomic_uint worst;          /* level of all resources */
+    atomic_ullong headroom;     /* PN_ACCT_CONN may grow to so much */
     atomic_ullong n_admitted, n_busy, n_refused, n_failed;
 } pn_governor;
 
@@ -71,6 +73,9 @@ PN_INTERNAL void pn_govern_close(struct pn_engine *e);
 
 /* Between steps: look if it is time, and move the ladder for at most a slice.  active: there is work. */
 PN_INTERNAL void pn_govern_tick(struct pn_engine *e, bool active);
+
+/* The same without the ladder, from within a step. */
+PN_INTERNAL void pn_govern_glance(struct pn_engine *e);
 
 /* Nothing has been worked on for a while, on a machine that has been short of memory: time to find out what could be
  * given up. */

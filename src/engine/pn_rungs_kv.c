@@ -254,8 +254,10 @@ typedef struct rung_probe {
 static int rung_probe_tick(void *user, uint32_t done, uint32_t total)
 {
     const rung_probe *p = user;
+    pn_engine *e = p->m->engine;
     (void)done, (void)total;
-    return atomic_load(&p->m->closing) || pn_sched_news(p->m->engine) != p->news;
+    pn_govern_glance(e);
+    return atomic_load(&p->m->closing) || pn_mem_level(e) > PN_LEVEL_WATCH || pn_sched_news(e) != p->news;
 }
 
 PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)

@@ -29,6 +29,20 @@ PN_INTERNAL bool pn_ladder_add(pn_ladder *l, const pn_rung *r)
     return true;
 }
 
+PN_INTERNAL void pn_ladder_remove(pn_ladder *l, const void *user)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (l->rung[i].user == user)
+            continue;
+        l->rung[n] = l->rung[i];
+        if (n < i)
+            memcpy(l->state[n], l->state[i], sizeof l->state[n]);
+        n++;
+    }
+    l->n = n;
+}
+
 PN_INTERNAL const pn_ladder_state *pn_ladder_find(const pn_ladder *l, uint32_t rank, uint32_t resource)
 {
     for (uint32_t i = 0; i < l->n; i++)

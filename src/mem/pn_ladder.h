@@ -90,6 +90,9 @@ PN_INTERNAL void pn_ladder_init(pn_ladder *l);
 /* False: there are PN_LADDER_RUNGS already. */
 PN_INTERNAL bool pn_ladder_add(pn_ladder *l, const pn_rung *r);
 
+/* All rungs of this user. */
+PN_INTERNAL void pn_ladder_remove(pn_ladder *l, const void *user);
+
 /* At most one slice, or one step back.  False: there is nothing to do.  Otherwise *out, and view->available is
  * what it was plus what was freed, for the next call. */
 PN_INTERNAL bool pn_ladder_step(pn_ladder *l, uint32_t resource, pn_ladder_view *view, double deadline, pn_ladder_change *out);

@@ -175,6 +175,7 @@ PN_INTERNAL void serve_asks_stop(pn_server *s)
 static void ask_leave(serve_ask *a)
 {
     a->at->n_running--;
+    a->at->used_ms = a->server->now;
     a->at = NULL;
     a->model->n_running--;
     a->server->n_running--;
@@ -271,6 +272,7 @@ static void ask_start(serve_ask *a, serve_replica *at)
     a->at = at;
     at->n_running++;
     at->n_served++;
+    at->used_ms = a->server->now;
     serve_replica_learn(a);
     a->model->n_running++;
     a->server->n_running++;

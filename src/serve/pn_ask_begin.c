@@ -229,7 +229,7 @@ static void begin_params(serve_ask *a, serve_choice *c)
     c->sampling.seed += c->sampling.has_seed ? c->index : 0;
     c->generate = (pn_generate_params){
         .size = sizeof c->generate, .max_tokens = q->max_tokens, .grant = q->max_tokens ? 0 : a->server->params.default_max_new,
-        .may_shrink = !q->strict_budget, .sampling = &c->sampling,
+        .may_shrink = q->strict_budget ? -1 : 1, .sampling = &c->sampling,
         .stop = q->stop, .n_stop = q->n_stop, .grammar = a->grammar, .on_logprob = q->logprobs ? begin_logprob : NULL, .logprob_user = c,
         .n_top = q->logprobs ? q->top_logprobs : 0, .client = a->client, .on_done = begin_done, .done_user = c};
 }

@@ -24,7 +24,7 @@ enum { REGISTRY_SLOTS = 8, REGISTRY_NAME_MAX = 200 };
 
 PN_INTERNAL const char *serve_state_name(serve_state st)
 {
-    static const char *const names[] = {"loading", "ready", "draining", "draining", "failed"};
+    static const char *const names[] = {"loading", "ready", "draining", "draining", "failed", "parked"};
     return names[st];
 }
 
@@ -32,7 +32,7 @@ PN_INTERNAL uint32_t serve_replica_slots(const serve_replica *r) { return r->max
 
 PN_INTERNAL serve_replica *serve_model_best(const serve_model *m)
 {
-    static const uint8_t rank[] = {1, 0, 2, 3, 4};      /* by serve_state */
+    static const uint8_t rank[] = {1, 0, 3, 4, 5, 2};   /* by serve_state */
     serve_replica *best = m->replicas;
     for (serve_replica *r = best->next; r; r = r->next)
         if (rank[r->state] < rank[best->state])
@@ -122,9 +122,11 @@ PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_e
         serve_model_unknown(s, name, e);
         return NULL;
     }
-    const serve_replica *r = serve_model_best(m);
+    serve_replica *r = serve_model_best(m);
     if (r->state == SERVE_MODEL_READY)
         return m;
+    if (r->state == SERVE_PARKED)
+        serve_replica_wake(r);
     if (r->state == SERVE_FAILED) {
         pn_oai_error_set(e, 503, "unavailable_error", NULL, "model", "The model '%s' could not be loaded: %.300s", m->name, r->err.text);
         e->no_retry = true;
@@ -157,7 +159,7 @@ static pn_status registry_plan(serve_replica *r, pn_file *f, pn_err *err)
         return st;
     const pn_plan_info *i = &r->plan;
     uint32_t cap = r->ctx_cap ? PN_MIN(r->ctx_cap, i->n_ctx_train) : i->n_ctx_train;
-    r->n_ctx = i->available_bytes ? PN_MIN(cap, PN_MAX(i->n_ctx_fits, (uint32_t)REGISTRY_FLOOR)) : cap;
+    r->n_ctx = i->available_bytes && !r->ctx_cap ? PN_MIN(cap, PN_MAX(i->n_ctx_fits, (uint32_t)REGISTRY_FLOOR)) : cap;
     if (i->available_bytes && i->floor_bytes > i->available_bytes)
         return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes are needed at least (weights %" PRIu64 ", %" PRIu64 " to stream them; a conversation of %d tokens), %"
                        PRIu64 " are available", i->floor_bytes, i->weight_bytes, i->stage_bytes + i->expert_floor_bytes, REGISTRY_FLOOR, i->available_bytes);
@@ -251,6 +253,11 @@ static const char *registry_dies_text(const serve_replica *r, char *text, size_t
 static void registry_unloaded(serve_replica *r)
 {
     serve_model *m = r->model;
+    if (r->parks) {
+        r->parks = false;
+        r->state = SERVE_PARKED;
+        return;
+    }
     serve_logf(m->server, PN_LOG_INFO, "model %s: unloaded", m->name);
     serve_admin_waiters(&r->waiters, r);
     if (m->replicas == r && !r->next)
@@ -268,7 +275,12 @@ static void registry_done(pn_task *t)
         registry_unloaded(r);
         return;
     }
+    if (r->err.status == PN_E_BUDGET && serve_relief_for(r)) {
+        pn_lane_add(&s->loader, &r->task);      /* behind the other's end: once more */
+        return;
+    }
     r->state = r->err.status ? SERVE_FAILED : SERVE_MODEL_READY;
+    r->used_ms = s->now;
     m->created = m->created ? m->created : pn_net_unix_s();
     if (r->err.status)
         serve_logf(s, PN_LOG_ERROR, "model %s: %s", m->name, r->err.text);
@@ -497,7 +509,7 @@ PN_API pn_status pn_server_ready(const pn_server *s, pn_err *err)
             if (r->state == SERVE_FAILED)
                 return pn_fail(err, r->err.status, "%s: %.400s", m->name, r->err.text);
             if (r->state == SERVE_LOADING)
-                st = pn_fail(err, PN_E_STATE, "the model '%s' is loading", m->name);
+                st = pn_fail(err, PN_E_STATE, "the model '%s' is loading", m->name);     /* a parked one is as good as ready */
         }
     return st;
 }
@@ -520,11 +532,22 @@ PN_INTERNAL pn_status serve_replica_unload(serve_replica *r, pn_err *err)
 {
     if (r->state == SERVE_LOADING)
         return pn_fail(err, PN_E_STATE, "the model '%s' is loading: unload it when it is ready", r->model->name);
-    if (r->state == SERVE_UNLOADING || r->state == SERVE_DRAINING)
+    if (r->state == SERVE_UNLOADING || r->state == SERVE_DRAINING) {
+        r->parks = r->parks && !err;    /* somebody wants it gone for good */
         return PN_OK;
+    }
     r->state = SERVE_DRAINING;
     serve_model_settle(r->model);
     return PN_OK;
+}
+
+PN_INTERNAL void serve_replica_wake(serve_replica *r)
+{
+    pn_server *s = r->model->server;
+    r->state = SERVE_LOADING;
+    r->err = (pn_err){PN_OK, {0}};
+    serve_logf(s, PN_LOG_INFO, "model %s: loading %s again", r->model->name, r->model->path);
+    pn_lane_add(&s->loader, &r->task);
 }
 
 PN_INTERNAL void serve_waiters_remove(pn_server *s, const serve_conn *c)
@@ -551,7 +574,8 @@ PN_INTERNAL void serve_models_free(pn_server *s)
             m->gone = NULL;
             for (serve_replica *r = m->replicas; r; r = r->next) {
                 r->waiters = NULL;
-                if (r->state == SERVE_MODEL_READY || r->state == SERVE_FAILED)
+                r->parks = false;
+                if (r->state == SERVE_MODEL_READY || r->state == SERVE_FAILED || r->state == SERVE_PARKED)
                     serve_replica_unload(r, NULL);
             }
         }

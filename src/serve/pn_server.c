@@ -527,6 +527,7 @@ PN_API pn_status pn_server_poll(pn_server *s, int timeout_ms, pn_err *err)
     pn_lane_done(&s->lane);
     pn_status st = s->params.inline_work ? pn_engine_step(s->e, server_slice, NULL, err) : PN_OK;
     serve_ask_look(s);
+    serve_relieve(s);
     server_stopping(s);
     server_sweep(s);
     server_bury(s);
@@ -618,6 +619,8 @@ PN_API pn_status pn_server_new(pn_engine *e, const pn_server_params *params, pn_
         st = pn_poller_open(&s->poller, &s->mem, err);
     if (!st && !pn_poller_add(&s->poller, s->wake.read_fd, PN_READY_READ, &s->wake))
         st = pn_fail(err, PN_E_IO, "cannot wait for a pipe");
+    if (!st)
+        st = serve_relief_open(s, err);
     if (!st && s->params.log)
         pn_mem_on_event(e, serve_memory_event, s);
     if (!st && !s->params.inline_work) {
@@ -682,6 +685,7 @@ PN_API void pn_server_free(pn_server *s)
         pn_engine_stop(s->e);
     if (s->params.log)
         pn_mem_on_event(s->e, NULL, NULL);
+    serve_relief_close(s);
     for (uint32_t i = 0; i < s->n_listeners; i++)
         pn_listener_close(&s->listener[i]);
     for (serve_route_own *r = s->own, *next; r; r = next) {

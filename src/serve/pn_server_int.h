@@ -65,7 +65,8 @@ struct serve_conn {
  * Models
  * ------------------------------------------------------------------------------------------ */
 
-typedef enum serve_state { SERVE_LOADING = 0, SERVE_MODEL_READY, SERVE_DRAINING, SERVE_UNLOADING, SERVE_FAILED } serve_state;
+typedef enum serve_state { SERVE_LOADING = 0, SERVE_MODEL_READY, SERVE_DRAINING, SERVE_UNLOADING, SERVE_FAILED,
+                           SERVE_PARKED } serve_state;     /* unloaded for want of memory; loads again when it is asked for */
 
 /* One copy of a model, on its die or split over two. */
 struct serve_replica {
@@ -85,6 +86,9 @@ struct serve_replica {
     serve_conn *waiters;        /* want to be told that it is loaded, or gone */
     uint32_t n_running;
     uint64_t n_served;          /* asks that ran on it */
+    uint64_t used_ms;           /* when the last of them began or ended */
+    bool parks;                 /* being unloaded, to be loaded again when somebody asks for it */
+    bool relieved;              /* others were parked for its sake since it began to load */
 };
 
 /* A name, and its replicas.  What is not a replica's own is as the first one was loaded with. */
@@ -247,6 +251,7 @@ struct pn_server {
     uint64_t started;           /* ms */
     int64_t started_unix;
     uint64_t n_requests;
+    atomic_ullong at_rest, relief;      /* bytes of models that nobody uses; that the engine wants back: pn_relief.c */
 };
 
 /* --- pn_server.c -------------------------------------------------------------------------------- */
@@ -286,6 +291,7 @@ PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_e
 /* As pn_server_load.  *out (may be NULL): what is loading now. */
 PN_INTERNAL pn_status serve_model_load(pn_server *s, const pn_server_model *p, serve_replica **out, pn_err *err);
 PN_INTERNAL pn_status serve_replica_unload(serve_replica *r, pn_err *err);
+PN_INTERNAL void serve_replica_wake(serve_replica *r);         /* parked: load it again */
 PN_INTERNAL void serve_model_settle(serve_model *m);           /* one of its asks has ended */
 PN_INTERNAL void serve_models_free(pn_server *s);
 PN_INTERNAL const char *serve_state_name(serve_state st);
@@ -333,6 +339,13 @@ typedef enum serve_admin {
 
 PN_INTERNAL void serve_admin_answer(serve_conn *c, serve_admin what, pn_bytes rest);
 PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r);       /* tell those who wait for it */
+
+/* --- pn_relief.c --------------------------------------------------------------------------------- */
+
+PN_INTERNAL pn_status serve_relief_open(pn_server *s, pn_err *err);
+PN_INTERNAL void serve_relief_close(pn_server *s);
+PN_INTERNAL void serve_relieve(pn_server *s);                  /* each time round the loop */
+PN_INTERNAL bool serve_relief_for(serve_replica *r);           /* it did not fit: another one that nobody uses goes first */
 
 /* --- pn_memory_page.c ---------------------------------------------------------------------------- */
 
