@@ -115,16 +115,18 @@ static inline long api_argmax(const float *x, long n)
     return best;
 }
 
-/* An allocator that counts, and refuses the k-th request (0: never). */
+/* An allocator that counts, and refuses the k-th request (0: never), or that one and all later ones. */
 typedef struct api_heap {
     long calls, fail_at, out;
+    int fail_on;                /* 1: the later ones as well */
 } api_heap;
 
 static inline void *api_heap_alloc(void *user, size_t size, size_t align)
 {
     api_heap *h = user;
     (void)align;
-    if (__atomic_add_fetch(&h->calls, 1, __ATOMIC_SEQ_CST) == h->fail_at)
+    long call = __atomic_add_fetch(&h->calls, 1, __ATOMIC_SEQ_CST);
+    if (h->fail_at && (call == h->fail_at || (call > h->fail_at && h->fail_on)))
         return NULL;
     void *p = aligned_alloc(64, (size + 63) / 64 * 64);
     if (p)

@@ -259,8 +259,9 @@ PN_INTERNAL void pn_floor_close(pn_model *m);
 /* A turn that used it is over, or memory has come free: it is kept again if it can be. */
 PN_INTERNAL void pn_floor_refill(pn_model *m);
 
-/* An empty session whose type is ours to choose gets the one that memory suggests now. */
-PN_INTERNAL pn_status pn_session_choose_type(pn_session *s, pn_err *err);
+/* An empty session whose type is ours to choose gets the one that memory suggests now, or keeps the one it has where
+ * there is not even memory for another's tables. */
+PN_INTERNAL void pn_session_choose_type(pn_session *s);
 
 /* It is over: what it did not use goes back. */
 PN_INTERNAL void pn_session_end_turn(pn_session *s);

@@ -168,9 +168,7 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
 {
     pn_session *s = g->s;
     const pn_generate_params *p = &g->p;
-    pn_status st = pn_session_choose_type(s, err);
-    if (st)
-        return st;
+    pn_session_choose_type(s);
     if (s->kv.length == 0) {
         s->salt = p->salt;
         s->apart = p->no_cache != 0;
@@ -181,7 +179,7 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
     }
     g->r.n_cached = s->kv.length;
     g->r.kv_type = (pn_dtype)s->kv_type;
-    st = generate_reserve(g, err);
+    pn_status st = generate_reserve(g, err);
     if (st && g->at)
         (void)pn_session_truncate(s, 0, NULL);
     return st;

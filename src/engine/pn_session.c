@@ -116,26 +116,27 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
 }
 
 /* Pages of each part come from its die. */
-static pn_status session_open_kv(pn_session *s, bool by_turn, pn_err *err)
+static pn_status session_open_kv(const pn_session *s, pn_kv *kv, uint32_t type, bool by_turn, pn_err *err)
 {
     const pn_model *m = s->model;
     pn_mem *mem[PN_MAX_PARTS];
     for (uint32_t i = 0; i < PN_MAX_PARTS; i++)
         mem[i] = pn_die_mem(m->dies[PN_MIN(i, m->n_dies - 1)]);
-    return pn_kv_open_parts(&s->kv, mem, &m->desc.state, s->n_ctx, s->n_batch, s->kv_type, by_turn, err);
+    return pn_kv_open_parts(kv, mem, &m->desc.state, s->n_ctx, s->n_batch, type, by_turn, err);
 }
 
-PN_INTERNAL pn_status pn_session_choose_type(pn_session *s, pn_err *err)
+PN_INTERNAL void pn_session_choose_type(pn_session *s)
 {
+    pn_kv kv;
     uint32_t type = s->auto_type && s->kv.by_turn && !s->kv.length ? pn_rungs_kv_type(s->model, atomic_load(&pn_session_die(s)->kv_step)) : s->kv_type;
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
-    if (type == s->kv_type)
-        return PN_OK;
+    if (type == s->kv_type || session_open_kv(s, &kv, type, true, NULL))
+        return;
     pn_mutex_lock(pages);
     pn_kv_close(&s->kv);
-    pn_mutex_unlock(pages);
+    s->kv = kv;
     s->kv_type = type;
-    return session_open_kv(s, true, err);
+    pn_mutex_unlock(pages);
 }
 
 static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
@@ -148,9 +149,9 @@ static pn_status session_alloc(pn_session *s, bool by_turn, pn_err *err)
     if (!s->tokens || !s->logits || !s->out_rows)
         return pn_fail_nomem(err, "a session", (uint64_t)s->n_ctx * 4 + (uint64_t)m->desc.n_vocab * 4);
     pn_mutex_lock(&m->engine->admit_lock);
-    pn_status st = session_open_kv(s, by_turn, err);
+    pn_status st = session_open_kv(s, &s->kv, s->kv_type, by_turn, err);
     if (st == PN_E_NOMEM && pn_cache_give_all(m->engine, UINT64_MAX))   /* somebody else was faster */
-        st = session_open_kv(s, by_turn, err);
+        st = session_open_kv(s, &s->kv, s->kv_type, by_turn, err);
     pn_mutex_unlock(&m->engine->admit_lock);
     for (uint32_t i = 0; i < ENGINE_BUCKETS && !st; i++)
         st = pn_model_get_plan(m, session_bucket_rows(s, i), s->n_ctx, &s->plans[i], err);

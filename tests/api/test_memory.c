@@ -211,13 +211,13 @@ static uint32_t memory_step(memory_rig *g, pn_session *s[], uint32_t steps)
     uint32_t was[MEMORY_MANY], grew = 0;
     pn_err err = {0};
     for (size_t i = 0; i < MEMORY_MANY; i++)
-        was[i] = pn_session_length(s[i]);
+        was[i] = s[i] ? pn_session_length(s[i]) : 0;
     for (uint32_t i = 0; i < steps; i++) {
         memory_time += 0.25;
         PN_CHECK(pn_engine_step(g->r.e, 0, NULL, &err) == PN_OK, "%s", err.text);
     }
     for (size_t i = 0; i < MEMORY_MANY; i++)
-        grew += pn_session_length(s[i]) > was[i];
+        grew += s[i] && pn_session_length(s[i]) > was[i];
     return grew;
 }
 
@@ -263,6 +263,7 @@ static void fewer_at_once_and_back_with_the_same_bits(void)
         cache_same(&g.r, s[i], &alone[i], "disturbed");
         pn_request_free(q[i]);
         pn_session_free(s[i]);
+        s[i] = NULL;
         free(alone[i].logits);
     }
     double last[64] = {0};
