@@ -472,7 +472,7 @@ struct pn_json_node {
 
 /* ---- Begin base/pn_hash.h ---- */
 /*
- * pn_hash.h - one hash function and one hash table: byte strings to 32-bit values.
+ * pn_hash.h - one hash function and one hash table: byte strings to 32-bit values; and a check sum.
  *
  * Used for metadata keys, tensor names and vocabularies.  Open addressing, linear probing, power of
  * two, at most 3/4 full; keys are borrowed (they point into the file or an arena that outlives the
@@ -486,6 +486,16 @@ struct pn_json_node {
 
 /* 64-bit hash of n bytes: 64 x 64 -> 128-bit multiply, folded. */
 PN_INTERNAL uint64_t pn_hash(const void *bytes, size_t n, uint64_t seed);
+
+/* CRC-32C (RFC 3720, 12.1), eight bytes at a time: 1.5 GB/s and more without the instruction.  The tables are the
+ * caller's, so that there is no state here and no code that fills it twice. */
+typedef struct pn_crc32c {
+    uint32_t t[8][256];
+} pn_crc32c;
+
+PN_INTERNAL void pn_crc32c_init(pn_crc32c *c);
+/* Of what came before, which was `crc` (0: nothing), and these n bytes. */
+PN_INTERNAL uint32_t pn_crc32c_add(const pn_crc32c *c, uint32_t crc, const void *bytes, size_t n);
 
 typedef struct pn_map_slot {
     const char *key;        /* borrowed; NULL: free */
@@ -514,6 +524,38 @@ PN_INTERNAL uint32_t *pn_map_find(const pn_map *m, const char *key, size_t len);
 PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_t value, bool *existed);
 
 #endif /* PN_HASH_H */
+
+/* ---- Begin base/pn_digest.h ---- */
+/*
+ * pn_digest.h - names that nobody can make two things share: BLAKE2s (RFC 7693), unkeyed.
+ *
+ * For what is found again by its content: a page of keys and values by all tokens before it, a model by its
+ * parts.  pn_hash() is quicker, but who knows it can make collisions, and then one conversation would go on from
+ * another's keys.  Pure: no state but the caller's.
+ */
+#ifndef PN_DIGEST_H
+#define PN_DIGEST_H
+
+/* includes base/pn_base.h */
+
+enum { PN_DIGEST_BYTES = 16 };      /* 128 of the 256 bits: 2^64 tries for any two that are alike */
+
+typedef struct pn_digest {
+    uint32_t h[8];
+    uint8_t block[64];
+    uint32_t n;                     /* bytes in block */
+    uint64_t total;                 /* bytes hashed before those */
+} pn_digest;
+
+/* n_out: 1 to 32 bytes that pn_digest_end() will give. */
+PN_INTERNAL void pn_digest_begin(pn_digest *d, size_t n_out);
+PN_INTERNAL void pn_digest_add(pn_digest *d, const void *bytes, size_t n);
+PN_INTERNAL void pn_digest_end(pn_digest *d, void *out, size_t n_out);
+
+/* The eight bytes of a number, little-endian. */
+PN_INTERNAL void pn_digest_add_u64(pn_digest *d, uint64_t v);
+
+#endif /* PN_DIGEST_H */
 
 /* ---- Begin base/pn_thread.h ---- */
 /*
@@ -748,7 +790,7 @@ struct pn_host {
 
 /* ---- Begin base/pn_os_direct.h ---- */
 /*
- * pn_os_direct.h - reading a file past the page cache.
+ * pn_os_direct.h - reading and writing a file past the page cache.
  *
  * Weights that do not fit are read again in every step, in the same order.  Through the page cache that
  * is the worst case of every LRU, and under a memory limit each page read pushes out one that would have
@@ -758,6 +800,9 @@ struct pn_host {
  * how many of the bytes they need, for the last block of a file is short.  Where the system refuses (tmpfs,
  * some overlay and network file systems, devices with larger blocks), the same reads go through the cache
  * and what they left there is dropped behind them.
+ *
+ * Writing is the same the other way round: dirty pages of the cache count against the memory limit that made
+ * us write.  Where they cannot be avoided, pn_os_direct_flush() waits for them and gives them back.
  *
  * Threads: reads of one file from any number; open and close from one.
  */
@@ -787,6 +832,17 @@ PN_INTERNAL void pn_os_direct_close(pn_os_direct *f);               /* closed: n
  * PN_DIRECT_ALIGN. */
 PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *dst, size_t n, size_t need, pn_err *err);
 
+/* The file as it is, for reading.  pn_os_direct_create: a new one, for both; the name must be free. */
+PN_INTERNAL pn_status pn_os_direct_open_alone(pn_os_direct *f, const char *path, pn_err *err);
+PN_INTERNAL pn_status pn_os_direct_create(pn_os_direct *f, const char *path, pn_err *err);
+
+/* All n bytes at offset; src, offset and n are multiples of PN_DIRECT_ALIGN.  PN_E_BUDGET: the device or the user's
+ * share of it is full.  f->size grows with what was written. */
+PN_INTERNAL pn_status pn_os_direct_write(pn_os_direct *f, uint64_t offset, const void *src, size_t n, pn_err *err);
+
+/* What went through the cache is on the device, and out of the cache.  Direct writes need none. */
+PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err);
+
 /* Ask for large pages behind [p, p + n): a device fills scattered small ones at a third of the speed. */
 PN_INTERNAL void pn_os_huge(void *p, size_t n);
 
@@ -794,6 +850,33 @@ PN_INTERNAL void pn_os_huge(void *p, size_t n);
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map);
 
 #endif /* PN_OS_DIRECT_H */
+
+/* ---- Begin base/pn_os_dir.h ---- */
+/*
+ * pn_os_dir.h - a directory that is ours: make it, see what is in it, rename and remove.
+ *
+ * Where the build has no files all of it is refused, in the same file.
+ */
+#ifndef PN_OS_DIR_H
+#define PN_OS_DIR_H
+
+/* includes base/pn_base.h */
+
+/* For this user alone; one that exists is fine.  Its parent must exist. */
+PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err);
+
+/* Every regular file in it, in no order, until `see` says false.  modified: nanoseconds since 1970. */
+typedef bool (*pn_os_dir_see)(void *user, const char *name, uint64_t bytes, uint64_t modified);
+PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err);
+
+/* Bytes that this user may still write there; UINT64_MAX: nobody knows. */
+PN_INTERNAL uint64_t pn_os_dir_free(const char *path);
+
+PN_INTERNAL bool pn_os_rename(const char *from, const char *to);        /* takes the place of what is there */
+PN_INTERNAL bool pn_os_remove(const char *path);                        /* a file */
+PN_INTERNAL void pn_os_touch(const char *path);                         /* it was used now */
+
+#endif /* PN_OS_DIR_H */
 
 /* ---- Begin base/pn_cgroup.h ---- */
 /*
@@ -9723,6 +9806,34 @@ PN_INTERNAL uint64_t pn_hash(const void *bytes, size_t n, uint64_t seed)
     return hash_fold(h ^ (uint64_t)n, k1);
 }
 
+/* t[0] is the table of one byte; t[k] is what a byte does that k more follow. */
+PN_INTERNAL void pn_crc32c_init(pn_crc32c *c)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t r = i;
+        for (int bit = 0; bit < 8; bit++)
+            r = r >> 1 ^ (r & 1 ? 0x82f63b78u : 0);         /* 0x1edc6f41, reflected */
+        c->t[0][i] = r;
+    }
+    for (uint32_t k = 1; k < 8; k++)
+        for (uint32_t i = 0; i < 256; i++)
+            c->t[k][i] = c->t[k - 1][i] >> 8 ^ c->t[0][c->t[k - 1][i] & 255];
+}
+
+PN_INTERNAL uint32_t pn_crc32c_add(const pn_crc32c *c, uint32_t crc, const void *bytes, size_t n)
+{
+    const uint8_t *p = bytes;
+    uint32_t r = ~crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint32_t a = pn_le32(p) ^ r, b = pn_le32(p + 4);
+        r = c->t[7][a & 255] ^ c->t[6][a >> 8 & 255] ^ c->t[5][a >> 16 & 255] ^ c->t[4][a >> 24] ^
+            c->t[3][b & 255] ^ c->t[2][b >> 8 & 255] ^ c->t[1][b >> 16 & 255] ^ c->t[0][b >> 24];
+    }
+    for (; n; n--)
+        r = r >> 8 ^ c->t[0][(r ^ *p++) & 255];
+    return ~r;
+}
+
 PN_INTERNAL void pn_map_init(pn_map *m, pn_mem *mem, pn_account account)
 {
     *m = (pn_map){.mem = mem, .account = account};
@@ -9794,6 +9905,104 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
         m->count++;
     }
     return &s->value;
+}
+#endif
+
+/* ---- Begin base/pn_digest.c ---- */
+#ifndef PN_DROP_BASE_PN_DIGEST_C
+#define PN_DROP_BASE_PN_DIGEST_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes base/pn_digest.h */
+
+/* RFC 7693, 2.6 and 2.7. */
+static const uint32_t digest_iv[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+static const uint8_t digest_sigma[10][16] = {
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4}, {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
+    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13}, {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
+    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11}, {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
+    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0}};
+
+static uint32_t digest_turn(uint32_t x, int n) { return x >> n | x << (32 - n); }
+
+static void digest_mix(uint32_t v[16], int a, int b, int c, int d, uint32_t x, uint32_t y)
+{
+    v[a] += v[b] + x;
+    v[d] = digest_turn(v[d] ^ v[a], 16);
+    v[c] += v[d];
+    v[b] = digest_turn(v[b] ^ v[c], 12);
+    v[a] += v[b] + y;
+    v[d] = digest_turn(v[d] ^ v[a], 8);
+    v[c] += v[d];
+    v[b] = digest_turn(v[b] ^ v[c], 7);
+}
+
+/* d->block, which ends `total` bytes of input. */
+static void digest_block(pn_digest *d, bool last)
+{
+    uint32_t v[16], m[16];
+    for (int i = 0; i < 8; i++) {
+        v[i] = d->h[i];
+        v[i + 8] = digest_iv[i];
+    }
+    for (int i = 0; i < 16; i++)
+        m[i] = pn_le32(d->block + 4 * i);
+    v[12] ^= (uint32_t)d->total;
+    v[13] ^= (uint32_t)(d->total >> 32);
+    v[14] ^= last ? UINT32_MAX : 0;
+    for (int r = 0; r < 10; r++) {
+        const uint8_t *s = digest_sigma[r];
+        for (int i = 0; i < 4; i++)
+            digest_mix(v, i, i + 4, i + 8, i + 12, m[s[2 * i]], m[s[2 * i + 1]]);
+        for (int i = 0; i < 4; i++)
+            digest_mix(v, i, (i + 1) % 4 + 4, (i + 2) % 4 + 8, (i + 3) % 4 + 12, m[s[8 + 2 * i]], m[s[9 + 2 * i]]);
+    }
+    for (int i = 0; i < 8; i++)
+        d->h[i] ^= v[i] ^ v[i + 8];
+}
+
+PN_INTERNAL void pn_digest_begin(pn_digest *d, size_t n_out)
+{
+    *d = (pn_digest){.n = 0};
+    memcpy(d->h, digest_iv, sizeof d->h);
+    d->h[0] ^= 0x01010000u ^ (uint32_t)n_out;
+}
+
+/* A full block waits for more: the last one is mixed differently. */
+PN_INTERNAL void pn_digest_add(pn_digest *d, const void *bytes, size_t n)
+{
+    const uint8_t *p = bytes;
+    while (n) {
+        if (d->n == sizeof d->block) {
+            d->total += d->n;
+            digest_block(d, false);
+            d->n = 0;
+        }
+        size_t take = PN_MIN(n, sizeof d->block - d->n);
+        memcpy(d->block + d->n, p, take);
+        d->n += (uint32_t)take;
+        p += take;
+        n -= take;
+    }
+}
+
+PN_INTERNAL void pn_digest_end(pn_digest *d, void *out, size_t n_out)
+{
+    uint8_t *o = out;
+    memset(d->block + d->n, 0, sizeof d->block - d->n);
+    d->total += d->n;
+    digest_block(d, true);
+    for (size_t i = 0; i < n_out; i++)
+        o[i] = (uint8_t)(d->h[i / 4] >> 8 * (i % 4));
+}
+
+PN_INTERNAL void pn_digest_add_u64(pn_digest *d, uint64_t v)
+{
+    uint8_t b[8];
+    for (int i = 0; i < 8; i++)
+        b[i] = (uint8_t)(v >> 8 * i);
+    pn_digest_add(d, b, sizeof b);
 }
 #endif
 
@@ -10418,6 +10627,7 @@ PN_INTERNAL uint32_t pn_os_cores(void) { return 1; }
 #if defined(__GLIBC__) && !defined(__LP64__)            /* 64-bit offsets, as in pn_os_posix.c */
 #define OSX_O_LARGE O_LARGEFILE
 #define osx_pread pread64
+#define osx_pwrite pwrite64
 #define osx_fstat fstat64
 #define osx_fadvise posix_fadvise64
 typedef struct stat64 osx_stat_buf;
@@ -10425,6 +10635,7 @@ typedef off64_t osx_off;
 #else
 #define OSX_O_LARGE 0
 #define osx_pread pread
+#define osx_pwrite pwrite
 #define osx_fstat fstat
 #define osx_fadvise posix_fadvise
 typedef struct stat osx_stat_buf;
@@ -10548,6 +10759,73 @@ PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *
     return PN_OK;
 }
 
+static pn_status direct_open(pn_os_direct *f, const char *path, int flags, pn_err *err)
+{
+    osx_stat_buf st;
+    int fd;
+    f->fd = -1;
+    f->size = 0;
+    do
+        fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | OSX_O_LARGE, 0600);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0)
+        return pn_fail(err, errno == ENOSPC || errno == EDQUOT ? PN_E_BUDGET : PN_E_IO, "cannot open '%s' (errno %d)", path, errno);
+    if (osx_fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return pn_fail(err, PN_E_IO, "cannot open '%s': not a regular file", path);
+    }
+    f->fd = fd;
+    f->size = (uint64_t)st.st_size;
+    atomic_init(&f->direct, direct_begin(fd));
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_os_direct_open_alone(pn_os_direct *f, const char *path, pn_err *err) { return direct_open(f, path, O_RDONLY, err); }
+
+/* For this user alone: it holds what people said. */
+PN_INTERNAL pn_status pn_os_direct_create(pn_os_direct *f, const char *path, pn_err *err)
+{
+    return direct_open(f, path, O_RDWR | O_CREAT | O_EXCL, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_write(pn_os_direct *f, uint64_t offset, const void *src, size_t n, pn_err *err)
+{
+    const uint8_t *p = src;
+    size_t have = 0;
+    if (f->fd < 0 || offset > INT64_MAX || n > INT64_MAX - offset)
+        return pn_fail(err, PN_E_IO, f->fd < 0 ? "the file is closed" : "the offset is beyond any file");
+    while (have < n) {
+        bool direct = atomic_load(&f->direct);
+        ssize_t put = osx_pwrite(f->fd, p + have, n - have, (osx_off)(offset + have));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0 && errno == EINVAL && direct) {
+            direct_give_up(f);
+            continue;
+        }
+        if (put <= 0) {
+            bool full = put == 0 || errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+            return pn_fail(err, full ? PN_E_BUDGET : PN_E_IO, "writing %zu bytes at offset %" PRIu64 ": %s (errno %d)", n - have,
+                           offset + have, full ? "no space left on the device" : "the system refused", put ? errno : ENOSPC);
+        }
+        have += (size_t)put;
+        if (direct && have < n && have % PN_DIRECT_ALIGN)       /* the next one would have to begin at a multiple */
+            direct_give_up(f);
+    }
+    f->size = PN_MAX(f->size, offset + n);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err)
+{
+    if (f->fd < 0 || atomic_load(&f->direct))
+        return PN_OK;
+    if (fsync(f->fd) != 0 && errno != EINVAL && errno != ENOTSUP)
+        return pn_fail(err, errno == ENOSPC || errno == EDQUOT ? PN_E_BUDGET : PN_E_IO, "writing a file to its end (errno %d)", errno);
+    direct_forget(f->fd, 0, f->size);
+    return PN_OK;
+}
+
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map)
 {
     if (map)
@@ -10558,6 +10836,7 @@ PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map)
 
 #undef OSX_O_LARGE
 #undef osx_pread
+#undef osx_pwrite
 #undef osx_fstat
 #undef osx_fadvise
 
@@ -10578,8 +10857,161 @@ PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *
     return pn_fail(err, PN_E_UNSUPPORTED, "this build has no files");
 }
 
+static pn_status direct_none(pn_os_direct *f, pn_err *err)
+{
+    f->fd = -1;
+    return pn_fail(err, PN_E_UNSUPPORTED, "this build has no files");
+}
+
+PN_INTERNAL pn_status pn_os_direct_open_alone(pn_os_direct *f, const char *path, pn_err *err)
+{
+    (void)path;
+    return direct_none(f, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_create(pn_os_direct *f, const char *path, pn_err *err)
+{
+    (void)path;
+    return direct_none(f, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_write(pn_os_direct *f, uint64_t offset, const void *src, size_t n, pn_err *err)
+{
+    (void)offset, (void)src, (void)n;
+    return direct_none(f, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err) { return direct_none(f, err); }
 PN_INTERNAL void pn_os_huge(void *p, size_t n) { (void)p, (void)n; }
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map) { (void)f, (void)map; }
+
+#endif
+#endif
+
+/* ---- Begin base/pn_os_dir.c ---- */
+#ifndef PN_DROP_BASE_PN_OS_DIR_C
+#define PN_DROP_BASE_PN_OS_DIR_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes base/pn_os_dir.h */
+
+/* includes base/pn_err.h */
+
+#if PN_ENABLE_FILES && (defined(__linux__) || defined(__APPLE__))
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#if defined(__GLIBC__) && !defined(__LP64__)            /* 64-bit sizes and inodes, as in pn_os_posix.c */
+#define osd_fstatat fstatat64
+#define osd_readdir readdir64
+#define osd_statvfs statvfs64
+typedef struct stat64 osd_stat_buf;
+typedef struct dirent64 osd_dirent;
+typedef struct statvfs64 osd_statvfs_buf;
+#else
+#define osd_fstatat fstatat
+#define osd_readdir readdir
+#define osd_statvfs statvfs
+typedef struct stat osd_stat_buf;
+typedef struct dirent osd_dirent;
+typedef struct statvfs osd_statvfs_buf;
+#endif
+
+static pn_status osd_fail(pn_err *err, const char *what, const char *path)
+{
+    return pn_fail(err, PN_E_IO, "%s '%s' (errno %d)", what, path, errno);
+}
+
+PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err)
+{
+    osd_stat_buf st;
+    if (mkdir(path, 0700) == 0)
+        return PN_OK;
+    if (errno != EEXIST)
+        return osd_fail(err, "cannot make the directory", path);
+    if (osd_fstatat(AT_FDCWD, path, &st, 0) != 0)
+        return osd_fail(err, "cannot inspect", path);
+    return S_ISDIR(st.st_mode) ? PN_OK : pn_fail(err, PN_E_INVALID, "'%s' is not a directory", path);
+}
+
+static uint64_t osd_modified(const osd_stat_buf *st)
+{
+#if defined(__APPLE__)
+    const struct timespec t = st->st_mtimespec;
+#else
+    const struct timespec t = st->st_mtim;
+#endif
+    return t.tv_sec < 0 ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err)
+{
+    osd_stat_buf st;
+    DIR *d = opendir(path);
+    if (!d)
+        return osd_fail(err, "cannot read the directory", path);
+    bool more = true;
+    for (osd_dirent *e; more && (e = osd_readdir(d)) != NULL;)
+        if (osd_fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+            more = see(user, e->d_name, (uint64_t)st.st_size, osd_modified(&st));
+    closedir(d);
+    return PN_OK;
+}
+
+PN_INTERNAL uint64_t pn_os_dir_free(const char *path)
+{
+    osd_statvfs_buf v;
+    return osd_statvfs(path, &v) == 0 && v.f_blocks ? pn_mul_sat(v.f_bavail, v.f_frsize) : UINT64_MAX;
+}
+
+PN_INTERNAL bool pn_os_rename(const char *from, const char *to) { return rename(from, to) == 0; }
+PN_INTERNAL bool pn_os_remove(const char *path) { return unlink(path) == 0; }
+PN_INTERNAL void pn_os_touch(const char *path) { (void)utimensat(AT_FDCWD, path, NULL, 0); }
+
+#undef osd_fstatat
+#undef osd_readdir
+#undef osd_statvfs
+
+#else
+
+static pn_status osd_none(pn_err *err) { return pn_fail(err, PN_E_UNSUPPORTED, "this build has no files"); }
+
+PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err)
+{
+    (void)path;
+    return osd_none(err);
+}
+
+PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err)
+{
+    (void)path, (void)see, (void)user;
+    return osd_none(err);
+}
+
+PN_INTERNAL uint64_t pn_os_dir_free(const char *path)
+{
+    (void)path;
+    return 0;
+}
+
+PN_INTERNAL bool pn_os_rename(const char *from, const char *to)
+{
+    (void)from, (void)to;
+    return false;
+}
+
+PN_INTERNAL bool pn_os_remove(const char *path)
+{
+    (void)path;
+    return false;
+}
+
+PN_INTERNAL void pn_os_touch(const char *path) { (void)path; }
 
 #endif
 #endif

@@ -25,9 +25,9 @@ drop_files()
 {
     case $1 in
     pantheon.c) cat <<-LIST
-	base/pn_err.c base/pn_mem.c base/pn_str.c base/pn_utf8.c base/pn_json.c base/pn_hash.c
+	base/pn_err.c base/pn_mem.c base/pn_str.c base/pn_utf8.c base/pn_json.c base/pn_hash.c base/pn_digest.c
 	base/pn_thread.c base/pn_thread_none.c base/pn_os_posix.c base/pn_os_linux.c base/pn_os_darwin.c
-	base/pn_os_none.c base/pn_os_direct.c base/pn_cgroup.c base/pn_host_linux.c base/pn_host_darwin.c base/pn_host_none.c base/pn_host.c
+	base/pn_os_none.c base/pn_os_direct.c base/pn_os_dir.c base/pn_cgroup.c base/pn_host_linux.c base/pn_host_darwin.c base/pn_host_none.c base/pn_host.c
 	num/pn_dtype.c num/pn_math.c num/pn_tab_iq.c num/pn_quant.c num/pn_quant_32.c num/pn_quant_4.c
 	num/pn_quant_k.c num/pn_quant_kenc.c num/pn_quant_iq.c
 	cpu/pn_cpu_unpack.c cpu/pn_cpu_ref.c cpu/pn_cpu_x86.c cpu/pn_cpu_sse41.c cpu/pn_cpu_avx2_unpack.c
