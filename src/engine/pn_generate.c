@@ -12,6 +12,7 @@
 
 #include "base/pn_str.h"
 #include "engine/pn_cache.h"
+#include "engine/pn_tier.h"
 #include "sample/pn_budget.h"
 #include "sample/pn_sampler.h"
 
@@ -242,6 +243,7 @@ PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err)
     if (g->in_prompt) {
         double now = pn_os_now();
         g->r.prefill_seconds = now - g->since;
+        pn_tier_note_prefill(g->s->model, g->s->kv.length - PN_MIN(g->s->kv.length, g->r.n_cached), g->r.prefill_seconds);
         g->since = now;
         g->first = g->s->kv.length;
         g->in_prompt = false;

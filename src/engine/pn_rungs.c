@@ -8,6 +8,7 @@
  */
 #include "engine/pn_cache.h"
 #include "engine/pn_sched.h"
+#include "engine/pn_tier.h"
 
 static uint64_t rungs_sum(pn_engine *e, uint32_t resource, uint64_t (*of)(pn_die *die))
 {
@@ -196,12 +197,15 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
     const pn_rung rungs[] = {
         {.rank = 1, .name = "idle_buffers", .level = PN_LEVEL_WATCH, .gain = rung_idle_gain, .apply = rung_idle_apply},
         {.rank = 2, .name = "prefix_cache", .level = PN_LEVEL_WATCH, .gain = rung_prefix_gain, .apply = rung_prefix_apply, .undo = rung_prefix_undo},
+        {.rank = 9, .name = "cold", .level = PN_LEVEL_TIGHT, .gain = pn_tier_gain, .apply = pn_tier_apply},
         {.rank = 10, .name = "slots", .level = PN_LEVEL_TIGHT, .gain = rung_slots_gain, .apply = rung_slots_apply, .undo = rung_slots_undo},
         {.rank = 11, .name = "step_rows", .level = PN_LEVEL_TIGHT, .gain = rung_rows_gain, .apply = rung_rows_apply, .retake = rung_rows_retake,
          .undo = rung_rows_undo},
     };
     for (size_t i = 0; i < PN_COUNT_OF(rungs); i++) {
         pn_rung r = rungs[i];
+        if (r.apply == pn_tier_apply && !e->cold)
+            continue;
         r.user = e;
         (void)pn_ladder_add(&e->govern.ladder, &r);
     }
