@@ -8635,6 +8635,46 @@ PN_INTERNAL void pn_sched_settle(pn_sched *q);
 
 #endif /* PN_SCHED_H */
 
+/* ---- Begin engine/pn_park.h ---- */
+/*
+ * pn_park.h - a running sequence steps aside: its keys and values on disk, its memory back.
+ *
+ *     running ──park──> parked ──unpark──> running        between steps alone
+ *                          └── drop ──> empty
+ *
+ * All pages go: those that are its own, the partly filled last one, and what it shares, since after a prompt nearly
+ * everything is shared with the prefix cache and only without its holder can that give it up.  The reserve that the turn has
+ * not used goes as well.  What is in memory stays as it was: tokens, logits, sampler, grammar, stop strings.  So the
+ * sequence goes on with the same bits.
+ *
+ * The file is in the session directory, without a name: whatever happens to the program, nothing is left.  What it
+ * holds is known here, with a check sum for each page; nothing of the file is believed.
+ *
+ * A parked session has no pages, so nothing may compute in it, share from it or truncate it; freeing it is fine.
+ *
+ * Threads: the session's owner; nobody else is in it (pn_session_enter).  The caller holds no lock.
+ */
+#ifndef PN_PARK_H
+#define PN_PARK_H
+
+/* includes engine/pn_engine_int.h */
+
+/* PN_E_UNSUPPORTED: no session directory, or a session that was opened whole.  On failure nothing has changed.
+ * freed: bytes that came back, as the ledger shows them; may be NULL. */
+PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *err);
+
+/* PN_E_BUDGET, PN_E_NOMEM: there is no room, it stays parked.  PN_E_IO: the pages are lost; the session is empty, and
+ * who worked on it has to fail. */
+PN_INTERNAL pn_status pn_session_unpark(pn_session *s, pn_err *err);
+
+/* Give up what is on disk; the session is empty then.  Not parked: a no-op. */
+PN_INTERNAL void pn_session_park_drop(pn_session *s);
+
+/* What unparking takes at most. */
+PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s);
+
+#endif /* PN_PARK_H */
+
 /* ---- Begin engine/pn_replay.h ---- */
 /*
  * pn_replay.h - which tokens of a session does the next prompt of its conversation keep?
@@ -59791,6 +59831,289 @@ PN_INTERNAL pn_rung_state pn_tier_apply(void *engine, uint32_t resource, uint64_
 }
 #endif
 
+/* ---- Begin engine/pn_park.c ---- */
+#ifndef PN_DROP_ENGINE_PN_PARK_C
+#define PN_DROP_ENGINE_PN_PARK_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_park.h */
+
+/* includes engine/pn_cache.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes base/pn_os_dir.h */
+/* includes base/pn_os_direct.h */
+
+enum { PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
+
+/* A page in the file: whole blocks, one behind the other in this order. */
+typedef struct park_page {
+    uint64_t bytes;             /* without the zeros up to the next block */
+    uint32_t index;             /* in its group's table */
+    uint32_t sum;               /* CRC-32C, zeros included */
+    uint8_t group, type;
+} park_page;
+
+typedef struct pn_parked {
+    pn_os_direct file;          /* it has no name any more */
+    bool in_turn;               /* it held a reserve */
+    uint32_t n;
+    park_page page[];           /* [n] */
+} pn_parked;
+
+static size_t park_size(uint32_t n) { return sizeof(pn_parked) + n * sizeof(park_page); }
+
+/* Moving a page: the buffer, and where in the file it is. */
+typedef struct park_way {
+    pn_parked *p;
+    const pn_crc32c *crc;
+    void *room;                 /* owned, [PARK_ROOM] */
+    uint8_t *piece;             /* in it, aligned */
+    uint64_t at;
+} park_way;
+
+static pn_status park_begin(park_way *w, pn_session *s, pn_parked *p, pn_err *err)
+{
+    *w = (park_way){.p = p, .crc = pn_cold_crc(s->model->engine->cold)};
+    w->room = pn_mem_alloc(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, PARK_ROOM);
+    w->piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)w->room, PARK_BLOCK);
+    return w->room ? PN_OK : pn_fail_nomem(err, "moving keys and values", PARK_ROOM);
+}
+
+static void park_end(park_way *w, pn_session *s) { pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, w->room, PARK_ROOM); }
+
+/* ------------------------------------------------------------------------------------------
+ * Away
+ * ------------------------------------------------------------------------------------------ */
+
+static uint32_t park_count(const pn_kv *kv)
+{
+    uint32_t n = 0;
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = 0; i < kv->group[g].n_table; i++)
+            n += kv->group[g].table[i] != NULL;
+    return n;
+}
+
+static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
+{
+    char path[1100];
+    snprintf(path, sizeof path, "%s/%016" PRIx64 ".parked", pn_cold_dir(s->model->engine->cold), pn_os_entropy());
+    pn_status st = pn_os_direct_create(f, path, err);
+    if (!st && !pn_os_remove(path)) {
+        pn_os_direct_close(f);
+        st = pn_fail(err, PN_E_IO, "'%s' cannot be used without a name", path);
+    }
+    return st;
+}
+
+static pn_status park_write(park_way *w, park_page *r, const uint8_t *data, pn_err *err)
+{
+    pn_status st = PN_OK;
+    for (uint64_t done = 0; done < r->bytes && !st;) {
+        size_t n = (size_t)PN_MIN(r->bytes - done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
+        memcpy(w->piece, data + done, n);
+        memset(w->piece + n, 0, whole - n);
+        r->sum = pn_crc32c_add(w->crc, r->sum, w->piece, whole);
+        st = pn_os_direct_write(&w->p->file, w->at, w->piece, whole, err);
+        w->at += whole;
+        done += n;
+        if (!st && w->at % PARK_FLUSH == 0)     /* where it goes through the cache: no more than this is dirty */
+            st = pn_os_direct_flush(&w->p->file, err);
+    }
+    return st;
+}
+
+static pn_status park_write_all(pn_session *s, pn_parked *p, pn_err *err)
+{
+    const pn_kv *kv = &s->kv;
+    park_way w;
+    pn_status st = park_begin(&w, s, p, err);
+    for (uint32_t g = 0; g < kv->spec->n_groups && !st; g++)
+        for (uint32_t i = 0; i < kv->group[g].n_table && !st; i++) {
+            const pn_kv_page *page = kv->group[g].table[i];
+            if (!page)
+                continue;
+            park_page *r = &p->page[p->n++];
+            *r = (park_page){.bytes = pn_kv_page_bytes(&kv->spec->group[g], page->k_type, page->v_type), .index = i, .group = (uint8_t)g,
+                             .type = page->k_type};
+            st = park_write(&w, r, page->data, err);
+        }
+    if (!st)
+        st = pn_os_direct_flush(&p->file, err);
+    park_end(&w, s);
+    return st;
+}
+
+static void park_free(pn_session *s, pn_parked *p, uint32_t n)
+{
+    pn_os_direct_close(&p->file);
+    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_MISC, p, park_size(n));
+}
+
+/* Every page and the reserve. */
+static void park_unload(pn_session *s)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    pn_kv_unload(&s->kv);
+    pn_mutex_unlock(pages);
+}
+
+PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *err)
+{
+    pn_engine *e = s->model->engine;
+    uint32_t n = park_count(&s->kv);
+    if (!e->cold || !s->kv.by_turn)
+        return pn_fail(err, PN_E_UNSUPPORTED, "%s", e->cold ? "the session has its memory for good" : "there is no directory to park a session in");
+    if (s->parked)
+        return pn_fail(err, PN_E_STATE, "the session is parked");
+    pn_parked *p = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, park_size(n));
+    if (!p)
+        return pn_fail_nomem(err, "parking a session", park_size(n));
+    p->file.fd = -1;
+    pn_status st = park_file(s, &p->file, err);
+    if (!st)
+        st = park_write_all(s, p, err);
+    if (st) {
+        park_free(s, p, n);
+        return st;
+    }
+    uint64_t before = atomic_load(&e->ledger.total);
+    park_unload(s);
+    uint64_t after = atomic_load(&e->ledger.total);
+    if (freed)
+        *freed = pn_sub_sat(before, after);
+    s->parked = p;
+    p->in_turn = s->in_turn;
+    if (s->in_turn)
+        atomic_fetch_sub(&e->n_turns, 1u);
+    s->in_turn = false;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Back
+ * ------------------------------------------------------------------------------------------ */
+
+/* Bytes of pages, and of what the turn may still take, on each of the model's dies. */
+static pn_need park_need(const pn_session *s)
+{
+    const pn_kv *kv = &s->kv;
+    pn_need need = {0};
+    for (uint32_t i = 0; i < s->parked->n; i++) {
+        const park_page *r = &s->parked->page[i];
+        need.die[kv->spec->group[r->group].part] += pn_kv_page_cost(kv->spec, r->group, r->type);
+    }
+    for (uint32_t i = 0; i < s->model->n_dies; i++)
+        need.all += need.die[i] += pn_kv_reserve_bytes(kv, kv->reserved, i);
+    return need;
+}
+
+PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s) { return s->parked ? park_need(s).all : 0; }
+
+/* Pages for all of it and the reserve, or nothing. */
+static bool park_take(pn_session *s)
+{
+    bool ok = true;
+    for (uint32_t i = 0; i < s->parked->n && ok; i++) {
+        const park_page *r = &s->parked->page[i];
+        ok = pn_kv_put_page(&s->kv, r->group, r->index, r->type) != NULL;
+    }
+    ok = ok && pn_kv_reserve(&s->kv, s->kv.reserved);
+    if (!ok)
+        park_unload(s);
+    return ok;
+}
+
+static pn_status park_admit(pn_session *s, pn_err *err)
+{
+    pn_engine *e = s->model->engine;
+    const pn_need need = park_need(s);
+    pn_lack lack = {0};
+    pn_mutex_lock(&e->admit_lock);
+    bool room = pn_model_room(s->model, atomic_load(&e->n_turns) == 0, &need, &need, &lack);
+    bool ok = room && (park_take(s) || (pn_cache_give_all(e, need.all) && park_take(s)));
+    pn_mutex_unlock(&e->admit_lock);
+    return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "the session's keys and values need %" PRIu64 " bytes, %" PRIu64 " are available%s", lack.need,
+                                lack.available, lack.where);
+}
+
+static pn_status park_read(park_way *w, const park_page *r, uint8_t *data, pn_err *err)
+{
+    uint32_t sum = 0;
+    for (uint64_t done = 0; done < r->bytes;) {
+        size_t n = (size_t)PN_MIN(r->bytes - done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
+        pn_status st = pn_os_direct_read(&w->p->file, w->at, w->piece, whole, whole, err);
+        if (st)
+            return st;
+        sum = pn_crc32c_add(w->crc, sum, w->piece, whole);
+        memcpy(data + done, w->piece, n);
+        w->at += whole;
+        done += n;
+    }
+    return sum == r->sum ? PN_OK : pn_fail(err, PN_E_IO, "keys and values that were put away came back damaged");
+}
+
+static pn_status park_read_all(pn_session *s, park_way *w, pn_err *err)
+{
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < s->parked->n && !st; i++) {
+        const park_page *r = &s->parked->page[i];
+        st = park_read(w, r, s->kv.group[r->group].table[r->index]->data, err);
+    }
+    return st;
+}
+
+/* There are pages for all of it: what the file holds, or nothing. */
+static pn_status park_fill(pn_session *s, park_way *w, pn_err *err)
+{
+    pn_status st = park_read_all(s, w, err);
+    s->in_turn = s->parked->in_turn;
+    if (s->in_turn)
+        atomic_fetch_add(&s->model->engine->n_turns, 1u);
+    if (st) {
+        park_unload(s);
+        pn_session_park_drop(s);
+        pn_session_end_turn(s);
+        return PN_E_IO;
+    }
+    park_free(s, s->parked, s->parked->n);
+    s->parked = NULL;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_session_unpark(pn_session *s, pn_err *err)
+{
+    park_way w;
+    if (!s->parked)
+        return PN_OK;
+    pn_status st = park_begin(&w, s, s->parked, err);
+    if (!st)
+        st = park_admit(s, err);
+    if (!st)
+        st = park_fill(s, &w, err);
+    park_end(&w, s);
+    return st;
+}
+
+PN_INTERNAL void pn_session_park_drop(pn_session *s)
+{
+    if (!s->parked)
+        return;
+    park_free(s, s->parked, s->parked->n);
+    s->parked = NULL;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    (void)pn_kv_truncate(&s->kv, 0);
+    pn_mutex_unlock(pages);
+    s->has_logits = false;
+    s->salt = 0;
+    s->apart = false;
+}
+#endif
+
 /* ---- Begin engine/pn_cache.c ---- */
 #ifndef PN_DROP_ENGINE_PN_CACHE_C
 #define PN_DROP_ENGINE_PN_CACHE_C
@@ -60046,6 +60369,7 @@ PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out)
  * once it is finished (pn_kv_commit), so a torn step leaves nothing behind.
  */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_park.h */
 /* includes engine/pn_sched.h */
 
 #include <inttypes.h>
@@ -60266,6 +60590,7 @@ PN_API void pn_session_free(pn_session *s)
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
+    pn_session_park_drop(s);
     pn_mutex_lock(&pn_session_die(s)->cache.lock);
     pn_kv_close(&s->kv);
     pn_mutex_unlock(&pn_session_die(s)->cache.lock);
@@ -60290,6 +60615,12 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
     pn_session_enter(s);
+    pn_status st = n ? pn_session_unpark(s, err) : PN_OK;
+    if (st) {
+        pn_session_leave(s);
+        return st;
+    }
+    pn_session_park_drop(s);
     pn_mutex_lock(&pn_session_die(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
     pn_mutex_unlock(&pn_session_die(s)->cache.lock);
@@ -60483,7 +60814,9 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
         return st;
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
-    st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
+    st = pn_session_unpark(s, err);
+    if (!st)
+        st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {
         rows = PN_MIN((uint32_t)n - done, pn_session_rows(s));
         st = all ? session_chunk_all(s, tokens + done, rows, done, (uint32_t)n, all + (size_t)done * s->model->desc.n_vocab, err)
@@ -61415,6 +61748,7 @@ PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token ch
 
 /* includes base/pn_str.h */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_park.h */
 /* includes engine/pn_tier.h */
 /* includes sample/pn_budget.h */
 /* includes sample/pn_sampler.h */
@@ -61604,9 +61938,12 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
     g->since = pn_os_now();
+    pn_status st = pn_session_unpark(s, err);
+    if (st)
+        return st;
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
-    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
+    st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
     if (st == PN_E_CONTEXT)
         pn_session_note_context(s, s->kv.length + (uint64_t)p->n_prompt, s->kv.length + (uint64_t)p->n_prompt + p->max_tokens);
     if (st)
@@ -61693,6 +62030,8 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
         g->r.finish = PN_FINISH_CANCELLED;
         st = PN_OK;
     }
+    if (!st && g->s->kv.length < g->first)
+        st = pn_fail(err, PN_E_IO, "the keys and values of the session were lost while it was parked");
     if (!st)
         st = generate_end(g, err);
     if (!st)
