@@ -55054,6 +55054,7 @@ static pn_status cold_read_page(const pn_cold_io *io, const pn_crc32c *crc, uint
                                 uint32_t want, pn_err *err)
 {
     uint32_t sum = 0;
+    uint8_t rest = 0;                   /* what is behind the page, which is zeros */
     for (uint64_t done = 0; done < bytes;) {
         size_t n = (size_t)PN_MIN(bytes - done, (uint64_t)PN_COLD_PIECE), whole = (size_t)pn_align_up(n, PN_COLD_BLOCK);
         pn_status st = io->read(io->user, at + done, piece, whole, err);
@@ -55061,9 +55062,11 @@ static pn_status cold_read_page(const pn_cold_io *io, const pn_crc32c *crc, uint
             return st;
         sum = pn_crc32c_add(crc, sum, piece, whole);
         memcpy(data + done, piece, n);
+        for (size_t i = n; i < whole; i++)
+            rest |= piece[i];
         done += n;
     }
-    return sum == want ? PN_OK : pn_fail(err, PN_E_FORMAT, "the keys and values at byte %" PRIu64 " are damaged", at);
+    return sum == want && !rest ? PN_OK : pn_fail(err, PN_E_FORMAT, "the keys and values at byte %" PRIu64 " are damaged", at);
 }
 
 PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, uint32_t want,
@@ -55318,7 +55321,8 @@ static int cold_digit(char ch) { return ch >= '0' && ch <= '9' ? ch - '0' : ch >
 static bool cold_byte(const char *p, uint8_t *out)
 {
     int hi = cold_digit(p[0]), lo = hi < 0 ? -1 : cold_digit(p[1]);
-    *out = (uint8_t)(hi << 4 | (lo & 15));
+    if (lo >= 0)
+        *out = (uint8_t)(hi * 16 + lo);
     return lo >= 0;
 }
 

@@ -218,7 +218,8 @@ static int cold_digit(char ch) { return ch >= '0' && ch <= '9' ? ch - '0' : ch >
 static bool cold_byte(const char *p, uint8_t *out)
 {
     int hi = cold_digit(p[0]), lo = hi < 0 ? -1 : cold_digit(p[1]);
-    *out = (uint8_t)(hi << 4 | (lo & 15));
+    if (lo >= 0)
+        *out = (uint8_t)(hi * 16 + lo);
     return lo >= 0;
 }
 
