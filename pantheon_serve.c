@@ -3286,9 +3286,10 @@ PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
 /* --mem-limit, and the dies that PN_SIM_DIES says.  Without a prefix cache, from which one prompt gains nothing; _as:
- * with the caller's threads and prefix cache. */
+ * with the caller's threads and prefix cache; _kept: and with --session-dir and --session-quota. */
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);
 PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as);
+PN_INTERNAL int pn_cli_open_engine_kept(pn_cli *c, const pn_engine_params *as);
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
@@ -3376,6 +3377,10 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"mem-limit", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "none", "most memory beside mapped weights"}
 #define PN_ROW_PREFIX_CACHE(fallback) \
     {"prefix-cache", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", fallback, "most memory for prompts that were computed before"}
+#define PN_ROW_SESSION_DIR \
+    {"session-dir", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "DIR", "none", "keep conversations there, for when memory is short and the next start"}
+#define PN_ROW_SESSION_QUOTA \
+    {"session-quota", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "8G or a tenth of the free disk", "most bytes of files there"}
 #define PN_ROW_THREADS \
     {"threads", NULL, 't', PN_FLAG_INT, false, 1, 1024, "N", "usable cores", "threads that compute"}
 #define PN_ROW_RESIDENCY \
@@ -20795,6 +20800,16 @@ PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
 
+PN_INTERNAL int pn_cli_open_engine_kept(pn_cli *c, const pn_engine_params *as)
+{
+    pn_engine_params p = *as;
+    p.session_dir = pn_args_text(&c->args, "session-dir", NULL);
+    p.session_quota = pn_args_size(&c->args, "session-quota", 0);
+    if (p.session_quota && !p.session_dir)
+        return pn_cli_usage(c, "--session-quota is for --session-dir, which is not given");
+    return pn_cli_open_engine_as(c, &p);
+}
+
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
 {
     return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = n_threads, .no_prefix = 1});
@@ -22870,7 +22885,9 @@ static const pn_flag run_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
-    PN_ROW_PREFIX_CACHE("none"),
+    PN_ROW_PREFIX_CACHE("none; with --session-dir a tenth of memory"),
+    PN_ROW_SESSION_DIR,
+    PN_ROW_SESSION_QUOTA,
     PN_ROW_RESIDENCY,
     PN_ROW_EXACT,
     {"temp", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "T", "0.8 or the model's", "temperature; 0 is greedy"},
@@ -23517,8 +23534,9 @@ static int run_open(run_state *r)
 {
     pn_cli *c = r->c;
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
-    int code = pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
-                                                            .prefix_bytes = cache, .no_prefix = cache == 0});
+    int code = pn_cli_open_engine_kept(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
+                                                              .prefix_bytes = cache,
+                                                            .no_prefix = cache == 0 && !pn_args_has(&c->args, "session-dir")});
     if (!code)
         code = run_read_grammar(r);
     if (!code)
@@ -24132,6 +24150,8 @@ static const pn_flag serve_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_MEM_LIMIT,
     PN_ROW_PREFIX_CACHE("a tenth of memory"),
+    PN_ROW_SESSION_DIR,
+    PN_ROW_SESSION_QUOTA,
     PN_ROW_QUIET,
     PN_ROW_END
 };
@@ -24309,7 +24329,7 @@ static int serve_open(pn_cli *c, const pn_serve_config *cfg, pn_str keys[2])
 static int serve_engine(pn_cli *c)
 {
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
-    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0), .prefix_bytes = cache,
+    return pn_cli_open_engine_kept(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0), .prefix_bytes = cache,
                                                         .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache});
 }
 

@@ -53,7 +53,9 @@ static const pn_flag run_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
-    PN_ROW_PREFIX_CACHE("none"),
+    PN_ROW_PREFIX_CACHE("none; with --session-dir a tenth of memory"),
+    PN_ROW_SESSION_DIR,
+    PN_ROW_SESSION_QUOTA,
     PN_ROW_RESIDENCY,
     PN_ROW_EXACT,
     {"temp", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "T", "0.8 or the model's", "temperature; 0 is greedy"},
@@ -700,8 +702,9 @@ static int run_open(run_state *r)
 {
     pn_cli *c = r->c;
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
-    int code = pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
-                                                            .prefix_bytes = cache, .no_prefix = cache == 0});
+    int code = pn_cli_open_engine_kept(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
+                                                              .prefix_bytes = cache,
+                                                            .no_prefix = cache == 0 && !pn_args_has(&c->args, "session-dir")});
     if (!code)
         code = run_read_grammar(r);
     if (!code)
