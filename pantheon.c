@@ -7157,7 +7157,7 @@ PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefi
 
 /* From *at, pinned (NULL: the beginning), to the node of the key's next page, which is pinned instead.  pages NULL: to
  * the one that is there; else [n_groups] common pages, NULL for those there are not: the node is made, or what it
- * lacks filled in, with references of its own.  False: it is not there, or there is no room; *at stays.  At the end
+ * lacks filled in, with references of its own.  False: it is not there and cannot be made of these, or there is no room; *at stays.  At the end
  * pn_prefix_leave(). */
 PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick);
 PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at);       /* not pinned any more; NULL is a no-op */
@@ -54743,6 +54743,16 @@ static bool prefix_put_pages(pn_prefix *c, pn_prefix_node *n, pn_kv_page *const 
     return true;
 }
 
+/* Pages of which a node can be made: those of groups without a window are all there. */
+static bool prefix_makes_node(const pn_prefix *c, uint32_t space, pn_kv_page *const *pages)
+{
+    const pn_state_spec *spec = c->spaces[space].spec;
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        if (!pages[g] && !spec->group[g].window)
+            return false;
+    return true;
+}
+
 /* The node that takes *at's place, pinned. */
 static pn_prefix_node *prefix_arrive(pn_prefix *c, pn_prefix_node *n, uint64_t tick)
 {
@@ -54757,7 +54767,7 @@ PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_no
     const pn_token *t = k->tokens + (from ? (size_t)from->depth * PREFIX_PAGE : 0);
     uint64_t hash = prefix_hash(c, k, from, t);
     n = prefix_child(c, k, from, t, hash);
-    if (!n && !pages)
+    if (!n && (!pages || !prefix_makes_node(c, k->space, pages)))
         return false;
     if (n) {
         n = prefix_arrive(c, n, tick);          /* first: what makes room must not take it */
@@ -59720,7 +59730,8 @@ static pn_status tier_read(const tier_way *w, uint32_t i, uint32_t want, pn_kv_p
     return pn_cold_load(m->engine->cold, &u, want, mem, pages, NULL);
 }
 
-/* From *at to page i, from memory or with what is read.  False: it ends here. */
+/* From *at to page i, from memory or with what is read.  False: it ends here; so it does where a page was there in part
+ * when we looked, and has gone since. */
 static bool tier_step(const tier_way *w, uint32_t i, uint32_t needs, pn_prefix_node **at, uint64_t tick)
 {
     pn_cache *c = &pn_session_die(w->s)->cache;
@@ -59732,7 +59743,7 @@ static bool tier_step(const tier_way *w, uint32_t i, uint32_t needs, pn_prefix_n
     pn_mutex_unlock(&c->lock);
     if (there)
         return true;
-    if (tier_read(w, i, lacks ? lacks : needs, pages))      /* it was there when we looked, and has gone since */
+    if (tier_read(w, i, lacks ? lacks : needs, pages))
         return false;
     pn_mutex_lock(&c->lock);
     bool ok = pn_prefix_go(c->tree, w->k, at, pages, tick);

@@ -185,7 +185,8 @@ static pn_status tier_read(const tier_way *w, uint32_t i, uint32_t want, pn_kv_p
     return pn_cold_load(m->engine->cold, &u, want, mem, pages, NULL);
 }
 
-/* From *at to page i, from memory or with what is read.  False: it ends here. */
+/* From *at to page i, from memory or with what is read.  False: it ends here; so it does where a page was there in part
+ * when we looked, and has gone since. */
 static bool tier_step(const tier_way *w, uint32_t i, uint32_t needs, pn_prefix_node **at, uint64_t tick)
 {
     pn_cache *c = &pn_session_die(w->s)->cache;
@@ -197,7 +198,7 @@ static bool tier_step(const tier_way *w, uint32_t i, uint32_t needs, pn_prefix_n
     pn_mutex_unlock(&c->lock);
     if (there)
         return true;
-    if (tier_read(w, i, lacks ? lacks : needs, pages))      /* it was there when we looked, and has gone since */
+    if (tier_read(w, i, lacks ? lacks : needs, pages))
         return false;
     pn_mutex_lock(&c->lock);
     bool ok = pn_prefix_go(c->tree, w->k, at, pages, tick);

@@ -672,6 +672,16 @@ static bool prefix_put_pages(pn_prefix *c, pn_prefix_node *n, pn_kv_page *const 
     return true;
 }
 
+/* Pages of which a node can be made: those of groups without a window are all there. */
+static bool prefix_makes_node(const pn_prefix *c, uint32_t space, pn_kv_page *const *pages)
+{
+    const pn_state_spec *spec = c->spaces[space].spec;
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        if (!pages[g] && !spec->group[g].window)
+            return false;
+    return true;
+}
+
 /* The node that takes *at's place, pinned. */
 static pn_prefix_node *prefix_arrive(pn_prefix *c, pn_prefix_node *n, uint64_t tick)
 {
@@ -686,7 +696,7 @@ PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_no
     const pn_token *t = k->tokens + (from ? (size_t)from->depth * PREFIX_PAGE : 0);
     uint64_t hash = prefix_hash(c, k, from, t);
     n = prefix_child(c, k, from, t, hash);
-    if (!n && !pages)
+    if (!n && (!pages || !prefix_makes_node(c, k->space, pages)))
         return false;
     if (n) {
         n = prefix_arrive(c, n, tick);          /* first: what makes room must not take it */
