@@ -472,7 +472,7 @@ struct pn_json_node {
 
 /* ---- Begin base/pn_hash.h ---- */
 /*
- * pn_hash.h - one hash function and one hash table: byte strings to 32-bit values.
+ * pn_hash.h - one hash function and one hash table: byte strings to 32-bit values; and a check sum.
  *
  * Used for metadata keys, tensor names and vocabularies.  Open addressing, linear probing, power of
  * two, at most 3/4 full; keys are borrowed (they point into the file or an arena that outlives the
@@ -486,6 +486,16 @@ struct pn_json_node {
 
 /* 64-bit hash of n bytes: 64 x 64 -> 128-bit multiply, folded. */
 PN_INTERNAL uint64_t pn_hash(const void *bytes, size_t n, uint64_t seed);
+
+/* CRC-32C (RFC 3720, 12.1), eight bytes at a time: 1.5 GB/s and more without the instruction.  The tables are the
+ * caller's, so that there is no state here and no code that fills it twice. */
+typedef struct pn_crc32c {
+    uint32_t t[8][256];
+} pn_crc32c;
+
+PN_INTERNAL void pn_crc32c_init(pn_crc32c *c);
+/* Of what came before, which was `crc` (0: nothing), and these n bytes. */
+PN_INTERNAL uint32_t pn_crc32c_add(const pn_crc32c *c, uint32_t crc, const void *bytes, size_t n);
 
 typedef struct pn_map_slot {
     const char *key;        /* borrowed; NULL: free */
@@ -514,6 +524,38 @@ PN_INTERNAL uint32_t *pn_map_find(const pn_map *m, const char *key, size_t len);
 PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_t value, bool *existed);
 
 #endif /* PN_HASH_H */
+
+/* ---- Begin base/pn_digest.h ---- */
+/*
+ * pn_digest.h - names that nobody can make two things share: BLAKE2s (RFC 7693), unkeyed.
+ *
+ * For what is found again by its content: a page of keys and values by all tokens before it, a model by its
+ * parts.  pn_hash() is quicker, but who knows it can make collisions, and then one conversation would go on from
+ * another's keys.  Pure: no state but the caller's.
+ */
+#ifndef PN_DIGEST_H
+#define PN_DIGEST_H
+
+/* includes base/pn_base.h */
+
+enum { PN_DIGEST_BYTES = 16 };      /* 128 of the 256 bits: 2^64 tries for any two that are alike */
+
+typedef struct pn_digest {
+    uint32_t h[8];
+    uint8_t block[64];
+    uint32_t n;                     /* bytes in block */
+    uint64_t total;                 /* bytes hashed before those */
+} pn_digest;
+
+/* n_out: 1 to 32 bytes that pn_digest_end() will give. */
+PN_INTERNAL void pn_digest_begin(pn_digest *d, size_t n_out);
+PN_INTERNAL void pn_digest_add(pn_digest *d, const void *bytes, size_t n);
+PN_INTERNAL void pn_digest_end(pn_digest *d, void *out, size_t n_out);
+
+/* The eight bytes of a number, little-endian. */
+PN_INTERNAL void pn_digest_add_u64(pn_digest *d, uint64_t v);
+
+#endif /* PN_DIGEST_H */
 
 /* ---- Begin base/pn_thread.h ---- */
 /*
@@ -748,7 +790,7 @@ struct pn_host {
 
 /* ---- Begin base/pn_os_direct.h ---- */
 /*
- * pn_os_direct.h - reading a file past the page cache.
+ * pn_os_direct.h - reading and writing a file past the page cache.
  *
  * Weights that do not fit are read again in every step, in the same order.  Through the page cache that
  * is the worst case of every LRU, and under a memory limit each page read pushes out one that would have
@@ -758,6 +800,9 @@ struct pn_host {
  * how many of the bytes they need, for the last block of a file is short.  Where the system refuses (tmpfs,
  * some overlay and network file systems, devices with larger blocks), the same reads go through the cache
  * and what they left there is dropped behind them.
+ *
+ * Writing is the same the other way round: dirty pages of the cache count against the memory limit that made
+ * us write.  Where they cannot be avoided, pn_os_direct_flush() waits for them and gives them back.
  *
  * Threads: reads of one file from any number; open and close from one.
  */
@@ -787,6 +832,17 @@ PN_INTERNAL void pn_os_direct_close(pn_os_direct *f);               /* closed: n
  * PN_DIRECT_ALIGN. */
 PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *dst, size_t n, size_t need, pn_err *err);
 
+/* The file as it is, for reading.  pn_os_direct_create: a new one, for both; the name must be free. */
+PN_INTERNAL pn_status pn_os_direct_open_alone(pn_os_direct *f, const char *path, pn_err *err);
+PN_INTERNAL pn_status pn_os_direct_create(pn_os_direct *f, const char *path, pn_err *err);
+
+/* All n bytes at offset; src, offset and n are multiples of PN_DIRECT_ALIGN.  PN_E_BUDGET: the device or the user's
+ * share of it is full.  f->size grows with what was written. */
+PN_INTERNAL pn_status pn_os_direct_write(pn_os_direct *f, uint64_t offset, const void *src, size_t n, pn_err *err);
+
+/* What went through the cache is on the device, and out of the cache.  Direct writes need none. */
+PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err);
+
 /* Ask for large pages behind [p, p + n): a device fills scattered small ones at a third of the speed. */
 PN_INTERNAL void pn_os_huge(void *p, size_t n);
 
@@ -797,6 +853,33 @@ PN_INTERNAL void pn_os_give_back(void *p, size_t n);
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map);
 
 #endif /* PN_OS_DIRECT_H */
+
+/* ---- Begin base/pn_os_dir.h ---- */
+/*
+ * pn_os_dir.h - a directory that is ours: make it, see what is in it, rename and remove.
+ *
+ * Where the build has no files all of it is refused, in the same file.
+ */
+#ifndef PN_OS_DIR_H
+#define PN_OS_DIR_H
+
+/* includes base/pn_base.h */
+
+/* For this user alone; one that exists is fine.  Its parent must exist. */
+PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err);
+
+/* Every regular file in it, in no order, until `see` says false.  modified: nanoseconds since 1970. */
+typedef bool (*pn_os_dir_see)(void *user, const char *name, uint64_t bytes, uint64_t modified);
+PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err);
+
+/* Bytes that this user may still write there; UINT64_MAX: nobody knows. */
+PN_INTERNAL uint64_t pn_os_dir_free(const char *path);
+
+PN_INTERNAL bool pn_os_rename(const char *from, const char *to);        /* takes the place of what is there */
+PN_INTERNAL bool pn_os_remove(const char *path);                        /* a file */
+PN_INTERNAL void pn_os_touch(const char *path);                         /* it was used now */
+
+#endif /* PN_OS_DIR_H */
 
 /* ---- Begin base/pn_cgroup.h ---- */
 /*
@@ -7365,6 +7448,10 @@ PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t g, uint32_t i);
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p);
 PN_INTERNAL void pn_kv_release(pn_kv_page *p);                  /* NULL is a no-op */
 
+/* A common page of a group with one holder, the caller, whose content is anything: to be filled before somebody else
+ * gets it.  NULL: no memory. */
+PN_INTERNAL pn_kv_page *pn_kv_page_new(pn_mem *mem, const pn_stream_group *g, uint32_t type);
+
 /* What sharing this page costs whoever keeps it: header and data. */
 PN_INTERNAL uint64_t pn_kv_page_cost(const pn_state_spec *spec, uint32_t g, uint32_t type);
 
@@ -7377,6 +7464,15 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
 /* The sequence is finished and will only be shared from and closed.  Gives back the unused reserve
  * at once; sharing needs no memory any more. */
 PN_INTERNAL void pn_kv_retire(pn_kv *kv);
+
+/* ---- parking ------------------------------------------------------------------------------ */
+
+/* By the turn: every page goes back, reserve included; length and reserve are remembered.  Until the pages in its table
+ * are back (pn_kv_put_page for each, then pn_kv_reserve to kv->reserved) nothing but this and pn_kv_close may be called. */
+PN_INTERNAL void pn_kv_unload(pn_kv *kv);
+
+/* An own page of this type as entry i of group g, for the caller to fill; NULL: no memory. */
+PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
 
 /* ---- smaller pages ------------------------------------------------------------------------- */
 
@@ -7441,6 +7537,9 @@ PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv);
  *      common pages that sequences use and the cache has forgotten.
  *   4. Leaf first: a node goes after its children.  A pinned node stays, and so its ancestors; one
  *      whose pages a sequence still uses stays too, since evicting it would free nothing.
+ *
+ * Below it there may be a slower store (pn_cold.h), of which the cache knows nothing: nodes carry a name for it,
+ * pn_prefix_follow() shows what a prompt's way holds, pn_prefix_go() puts in what came back, a page at a time.
  *
  * Threads: one owner at a time, under the lock of the pages (pn_kv.h).  No call blocks, does I/O or looks
  * at a clock.
@@ -7515,6 +7614,32 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
+
+/* ---- with a store below ------------------------------------------------------------------- */
+
+/* A node of a way. */
+typedef struct pn_prefix_stop {
+    uint64_t *name;             /* [2] the caller's, zero at first */
+    const pn_token *tokens;     /* [PN_KV_PAGE_TOKENS] */
+    pn_kv_page *const *pages;   /* [n_groups]; NULL: a window had passed */
+    uint32_t depth, n_groups;   /* pages up to here, this one included */
+    uint64_t bytes;             /* that evicting it gives back */
+} pn_prefix_stop;
+
+/* Every node that the key's tokens pass, from the first page on, until `see` says false. */
+typedef bool (*pn_prefix_see)(void *user, const pn_prefix_stop *s);
+PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefix_see see, void *user);
+
+/* From *at, pinned (NULL: the beginning), to the node of the key's next page, which is pinned instead.  pages NULL: to
+ * the one that is there; else [n_groups] common pages, NULL for those there are not: the node is made, or what it
+ * lacks filled in, with references of its own.  False: it is not there and cannot be made of these, or there is no room; *at stays.  At the end
+ * pn_prefix_leave(). */
+PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick);
+PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at);       /* not pinned any more; NULL is a no-op */
+
+/* As pn_prefix_shrink(), but only what `may` allows goes.  _each: all that could go now, in no order. */
+PN_INTERNAL uint64_t pn_prefix_shrink_if(pn_prefix *c, uint64_t bytes, pn_prefix_see may, void *user);
+PN_INTERNAL void pn_prefix_each(pn_prefix *c, pn_prefix_see see, void *user);
 /* Most that shrinking could give back now: a node behind which something is pinned or used counts, and stays. */
 PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c);
 /* A new budget, kept from now on; shrinks at once. */
@@ -7540,6 +7665,213 @@ PN_INTERNAL void pn_prefix_visit(const pn_prefix *c, void (*see)(void *user, con
 PN_INTERNAL bool pn_prefix_sound(const pn_prefix *c);
 
 #endif /* PN_PREFIX_H */
+
+/* ---- Begin store/pn_identity.h ---- */
+/*
+ * pn_identity.h - which model, and what arithmetic, made these keys and values?
+ *
+ * Several digests, so that a refusal can say what differs.  Keys and values are a function of the tokens and of all
+ * of these: with the same identity they are the same bits, with another one they are somebody else's.
+ */
+#ifndef PN_IDENTITY_H
+#define PN_IDENTITY_H
+
+/* includes base/pn_digest.h */
+
+typedef enum pn_identity_part {
+    PN_ID_ARCH = 0,             /* family and hyper-parameters */
+    PN_ID_ROPE,                 /* rotary settings */
+    PN_ID_VOCAB,                /* tokens, merges, special tokens; not the chat template */
+    PN_ID_TENSORS,              /* names, types and shapes */
+    PN_ID_BYTES,                /* a sample of each tensor's bytes, small ones whole */
+    PN_ID_ARITHMETIC,           /* version, backend, instruction set: for one build and one of these bits are the same */
+    PN_ID_PARTS
+} pn_identity_part;
+
+typedef struct pn_identity {
+    uint8_t part[PN_ID_PARTS][PN_DIGEST_BYTES];
+} pn_identity;
+
+/* What differs first, for a message; NULL: nothing. */
+static inline const char *pn_identity_differs(const pn_identity *a, const pn_identity *b)
+{
+    static const char *const names[PN_ID_PARTS] = {"architecture", "rotary settings", "vocabulary", "tensor table", "tensor bytes",
+                                                   "arithmetic"};
+    for (int i = 0; i < PN_ID_PARTS; i++)
+        if (memcmp(a->part[i], b->part[i], PN_DIGEST_BYTES) != 0)
+            return names[i];
+    return NULL;
+}
+
+#endif /* PN_IDENTITY_H */
+
+/* ---- Begin store/pn_cold_file.h ---- */
+/*
+ * pn_cold_file.h - a page of a conversation as a file: all its groups, and whose it is.
+ *
+ * One file is what one node of the prefix tree is: PN_KV_PAGE_TOKENS tokens with a page of every stream group that
+ * had one (that of a windowed group may have been recycled before).  It is found by a key that names everything
+ * its content depends on:
+ *
+ *     root    = digest(identity of the model, geometry of the groups, type, rotary table, salt)
+ *     key(i)  = digest(key(i - 1), tokens of page i)           key(-1) = root
+ *
+ * so conversations that begin alike share their files, and two that do not never do.
+ *
+ * Layout.  Blocks of 4096 bytes, for direct I/O; numbers little-endian.
+ *
+ *     head, one block
+ *         0      8  "PNCOLD\x1a\n"
+ *         8      4  version, 1
+ *        12      4  PN_KV_PAGE_TOKENS
+ *        16     96  identity, 6 digests of 16 bytes (pn_identity.h)
+ *       112     16  key
+ *       128     16  key of the page before, or root
+ *       144      4  type of keys and values (pn_dtype)
+ *       148      4  number of groups
+ *       152      8  bytes of the file
+ *       160    256  tokens, 64 of 4 bytes
+ *       416  8 * 40 groups: n_layers, n_heads, d_k, d_v, window, part (6 * 4 bytes), present, k_type, v_type, rotated
+ *                   (4 * 1), 4 zeros, bytes of the payload (8); all zero behind the last group
+ *       736         zeros
+ *      4092      4  CRC-32C of the bytes before
+ *     payload of each group that is present, as the page lies in memory, zeros up to the next block
+ *     foot, one block, written last
+ *         0      8  "PNCOLDOK"
+ *         8      8  bytes of the file
+ *        16      4  CRC-32C of the head
+ *        20  8 * 4  CRC-32C of each group's payload, its zeros included; 0 where it is not present
+ *        52         zeros
+ *      4092      4  CRC-32C of the bytes before
+ *
+ * Reading believes nothing.  Given what is looked for, a head has one right content but for which groups are
+ * present: it is made anew and compared whole, and so is the foot.  Every byte of a file is under one of the sums,
+ * and its length follows from the head, so whatever differs is refused, a byte behind the end included.  The
+ * directory is trusted as far as its owner is: sums find accidents, not somebody who can write there.
+ *
+ * Threads: any; nothing here has state.  Pages are common, so they do not change while they are written.
+ */
+#ifndef PN_COLD_FILE_H
+#define PN_COLD_FILE_H
+
+/* includes base/pn_hash.h */
+/* includes store/pn_identity.h */
+/* includes store/pn_kv.h */
+
+enum {
+    PN_COLD_BLOCK = 4096,
+    PN_COLD_PIECE = 128 << 10   /* bytes moved at a time */
+};
+
+typedef struct pn_cold_key {
+    uint8_t b[PN_DIGEST_BYTES];
+} pn_cold_key;
+
+/* Whose pages: what all pages of a kind have in common. */
+typedef struct pn_cold_kind {
+    const pn_identity *model;
+    const pn_state_spec *spec;  /* without recurrent state */
+    uint32_t type;
+} pn_cold_kind;
+
+/* A page that is looked for, or written. */
+typedef struct pn_cold_unit {
+    pn_cold_kind kind;          /* borrowed, as the tokens are */
+    pn_cold_key key, parent;
+    const pn_token *tokens;     /* [PN_KV_PAGE_TOKENS] */
+} pn_cold_unit;
+
+PN_INTERNAL pn_cold_key pn_cold_root(const pn_cold_kind *kind, uint32_t rotary, uint64_t salt);
+PN_INTERNAL pn_cold_key pn_cold_next(const pn_cold_key *parent, const pn_token *tokens);
+
+/* Bytes of a file with these groups (bit g: group g). */
+PN_INTERNAL uint64_t pn_cold_file_bytes(const pn_cold_kind *kind, uint32_t groups);
+
+/* Where whole blocks go, and come from: n and offset are multiples of PN_COLD_BLOCK. */
+typedef struct pn_cold_io {
+    pn_status (*write)(void *user, uint64_t offset, const void *src, size_t n, pn_err *err);
+    pn_status (*read)(void *user, uint64_t offset, void *dst, size_t n, pn_err *err);
+    void *user;
+    uint64_t bytes;             /* reading: of the file */
+} pn_cold_io;
+
+/* pages[g]: NULL where there is none.  piece: [PN_COLD_PIECE], aligned to a block. */
+PN_INTERNAL pn_status pn_cold_write(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, pn_kv_page *const *pages,
+                                    void *piece, pn_err *err);
+
+/* The groups of `want`, into new pages from mem[part of the group]; pages[g] is NULL for the others.  On failure all
+ * are.  PN_E_FORMAT: damaged; PN_E_INVALID: whole, but of something else; PN_E_STATE: a wanted group is not there;
+ * PN_E_IO; PN_E_NOMEM. */
+PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, uint32_t want,
+                                   pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], void *piece, pn_err *err);
+
+#endif /* PN_COLD_FILE_H */
+
+/* ---- Begin store/pn_cold.h ---- */
+/*
+ * pn_cold.h - what memory cannot keep of conversations, kept on disk.
+ *
+ * Computing a page of keys and values again takes from some milliseconds on a GPU to seconds on an old CPU; reading
+ * it takes a fraction of that.  So pages that come into the prefix cache are written behind it, each a file of its own
+ * (pn_cold_file.h), and one that was dropped for want of memory, or that belongs to the last run of the program,
+ * is read instead of computed.
+ *
+ *     session dir/  <key>-<groups>.pnkv        the key in 32, the groups that are present in 2 hexadecimal digits
+ *                   <key>.tmp                  being written; what a crash left is removed at opening
+ *
+ * The index, from keys to sizes, is in memory: made from the names at opening, least recently used first (a file's
+ * time says when), and bounded.  It is a cache in every respect: whatever goes wrong with a file, the page is
+ * computed.  A file that is broken, or not what its name says, is removed and counted.
+ *
+ * Writing is behind: one thread, a queue bounded in bytes.  A queued page has a reference of its own, so memory may
+ * want it back: pn_cold_forget().  A full queue means the page is not saved.  After three failures in a row
+ * nothing is written for a minute.  Reading is on the caller's thread, which holds no lock.
+ *
+ * Threads: any.  The lock here is a leaf and not held during input or output; who calls pn_cold_save() and
+ * pn_cold_forget() holds the lock of the pages, the store's own thread takes it to release them.  Memory is taken for
+ * PN_ACCT_PREFIX where a lock may be held, else for PN_ACCT_STAGE.  Where the build has no threads pages are
+ * written while pn_cold_save() is called.
+ */
+#ifndef PN_COLD_H
+#define PN_COLD_H
+
+/* includes base/pn_thread.h */
+/* includes store/pn_cold_file.h */
+
+typedef struct pn_cold pn_cold;
+
+/* dir: made if it is not there.  quota: most bytes of files; 0: 8 GiB or a tenth of what is free, whichever is less. */
+PN_INTERNAL pn_status pn_cold_open(pn_cold **out, pn_mem *mem, const char *dir, uint64_t quota, pn_err *err);
+/* What is queued is written.  NULL is a no-op. */
+PN_INTERNAL void pn_cold_close(pn_cold *c);
+
+/* Groups of the page that can be loaded; 0: it is not there.  _known: or are about to be. */
+PN_INTERNAL uint32_t pn_cold_groups(pn_cold *c, const pn_cold_key *key);
+PN_INTERNAL uint32_t pn_cold_known(pn_cold *c, const pn_cold_key *key);
+
+/* Is writing and reading a page of so many bytes less than half the time that computing it takes at so many tokens a
+ * second?  0: unknown, so yes. */
+PN_INTERNAL bool pn_cold_worth(pn_cold *c, uint64_t bytes, uint32_t tokens_per_second);
+
+/* Write the page when there is time.  pages: common, of the unit's type; retained.  lock: theirs, held.  False: it is
+ * known, or will not be saved. */
+PN_INTERNAL bool pn_cold_save(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_mutex *lock);
+
+/* Bytes of pages under this lock, which is held, that only wait to be written; let go of them. */
+PN_INTERNAL uint64_t pn_cold_waiting(pn_cold *c, const pn_mutex *lock);
+PN_INTERNAL void pn_cold_forget(pn_cold *c, const pn_mutex *lock);
+
+/* As pn_cold_read(). */
+PN_INTERNAL pn_status pn_cold_load(pn_cold *c, const pn_cold_unit *u, uint32_t want, pn_mem *const mem[2],
+                                   pn_kv_page *pages[PN_MAX_GROUPS], pn_err *err);
+
+PN_INTERNAL void pn_cold_report(pn_cold *c, pn_cold_info *out);
+
+/* For others who keep something there. */
+PN_INTERNAL const char *pn_cold_dir(const pn_cold *c);
+PN_INTERNAL const pn_crc32c *pn_cold_crc(const pn_cold *c);
+
+#endif /* PN_COLD_H */
 
 /* ---- Begin device/pn_team.h ---- */
 /*
@@ -8045,7 +8377,7 @@ PN_INTERNAL void pn_govern_event(struct pn_engine *e, const pn_mem_event *ev);  
  *     pn_die.lock     the flags of a die; a step has the die by `busy`, not by holding this
  *     pn_model.lock   plans, caps, the number of sessions
  *     pn_cache.lock   a die's prefix tree and all its pages with more than one holder (pn_cache.h)
- *     leaves          pn_drive.lock (who steps), pn_engine.clock_lock, pn_sim_memory.lock
+ *     leaves          pn_drive.lock (who steps), pn_engine.clock_lock, pn_sim_memory.lock, pn_cold's
  *
  * There is one of the first, second and fourth for every die; nobody holds two of a kind.  Who needs two dies for a
  * step takes the one with the lower number first, or tries the second and gives the first back.  Any of the first
@@ -8066,6 +8398,7 @@ PN_INTERNAL void pn_govern_event(struct pn_engine *e, const pn_mem_event *ev);  
 /* includes format/pn_weights.h */
 /* includes mem/pn_ledger.h */
 /* includes model/pn_desc.h */
+/* includes store/pn_cold.h */
 /* includes store/pn_kv.h */
 /* includes store/pn_prefix.h */
 /* includes store/pn_residency.h */
@@ -8113,6 +8446,8 @@ struct pn_engine {
     pn_mutex admit_lock;        /* looking for memory and taking it is one thing */
     pn_mutex models_lock;       /* the next ones */
     pn_model *models;           /* all of them */
+    pn_cold *cold;              /* owned; NULL: nothing is kept on disk */
+    bool cold_always;
     atomic_uint n_turns;        /* that hold a reserve */
     atomic_ullong floor_bytes;  /* kept by all models, in PN_ACCT_KV */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
@@ -8185,6 +8520,9 @@ struct pn_model {
     uint32_t n_sessions;
     pn_session *sessions;       /* all of them */
     pn_kv_gate gate[ENGINE_KV_IDS];     /* what probing has found, n_positions 0: nothing yet; under lock */
+    pn_identity identity;       /* if identified */
+    bool identified;
+    atomic_uint prefill_rate;   /* tokens a second, of the last long prompt; 0: unknown */
     uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
 
@@ -8206,6 +8544,7 @@ struct pn_session {
     uint32_t *out_rows;         /* [n_batch] */
     pn_cached_plan *plans[ENGINE_BUCKETS];
     pn_budget_info budget;      /* of the last turn that was refused; size 0: none was */
+    struct pn_parked *parked;   /* its pages are on disk (pn_park.h); NULL: they are not */
     struct pn_embed *embed;     /* NULL before the first embedding (pn_embed.c) */
     atomic_bool cancelled;
     pn_tick_fn tick;
@@ -8414,6 +8753,49 @@ PN_INTERNAL uint64_t pn_cache_give_all(pn_engine *e, uint64_t bytes);
 PN_INTERNAL void pn_cache_forget(pn_model *m);
 
 #endif /* PN_CACHE_H */
+
+/* ---- Begin engine/pn_tier.h ---- */
+/*
+ * pn_tier.h - the prefix cache and the disk below it: what goes down, what comes up.
+ *
+ *     insert ── new pages ──> queue ── I/O thread ──> files            pn_tier_save, under the cache's lock
+ *     adopt  <── tree <── pages <── files                              pn_tier_restore, no lock while it reads
+ *
+ * Down goes what the tree has and the disk has not, where reading it would be worth its while.  Up comes what a prompt can
+ * go on from and the tree has not, on the thread that opens the generation: a caller's, or a server's lane, never the
+ * one that steps, unless somebody begins a generation from a callback.  So nobody's tokens wait for the disk.
+ *
+ * What comes up needs memory that the turn would have reserved otherwise, so it may take what is available, but
+ * no more, and evicts only what the cache would evict for any insertion.
+ */
+#ifndef PN_TIER_H
+#define PN_TIER_H
+
+/* includes engine/pn_engine_int.h */
+/* includes store/pn_cold.h */
+
+PN_INTERNAL pn_status pn_tier_open(pn_engine *e, const pn_engine_params *p, pn_err *err);
+/* Before the dies go: what is queued has references on their pages. */
+PN_INTERNAL void pn_tier_close(pn_engine *e);
+
+/* A model is loaded: whose its pages are.  Without that, nothing of it is saved. */
+PN_INTERNAL void pn_tier_know(pn_model *m);
+
+/* A prompt of n tokens was computed in so many seconds. */
+PN_INTERNAL void pn_tier_note_prefill(pn_model *m, size_t n, double seconds);
+
+/* The tree is there and has the key's space.  Nothing, where there is no disk. */
+PN_INTERNAL void pn_tier_restore(pn_session *s, const pn_prefix_key *k);
+PN_INTERNAL void pn_tier_save(pn_session *s, const pn_prefix_key *k);         /* the cache's lock is held */
+
+/* Rung 9: pages that are on disk and that nobody uses. */
+PN_INTERNAL uint64_t pn_tier_gain(void *engine, uint32_t resource);
+PN_INTERNAL pn_rung_state pn_tier_apply(void *engine, uint32_t resource, uint64_t want, double deadline, uint64_t *freed);
+
+/* Which model this is, for whatever leaves the process. */
+PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_err *err);
+
+#endif /* PN_TIER_H */
 
 /* ---- Begin engine/pn_rungs.h ---- */
 /*
@@ -8870,6 +9252,46 @@ PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_param
 PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp, bool exact, pn_stream_bytes *out, pn_err *err);
 
 #endif /* PN_FIT_H */
+
+/* ---- Begin engine/pn_park.h ---- */
+/*
+ * pn_park.h - a running sequence steps aside: its keys and values on disk, its memory back.
+ *
+ *     running ──park──> parked ──unpark──> running        between steps alone
+ *                          └── drop ──> empty
+ *
+ * All pages go: those that are its own, the partly filled last one, and what it shares, since after a prompt nearly
+ * everything is shared with the prefix cache and only without its holder can that give it up.  The reserve that the turn has
+ * not used goes as well.  What is in memory stays as it was: tokens, logits, sampler, grammar, stop strings.  So the
+ * sequence goes on with the same bits.
+ *
+ * The file is in the session directory, without a name: whatever happens to the program, nothing is left.  What it
+ * holds is known here, with a check sum for each page; nothing of the file is believed.
+ *
+ * A parked session has no pages, so nothing may compute in it, share from it or truncate it; freeing it is fine.
+ *
+ * Threads: the session's owner; nobody else is in it (pn_session_enter).  The caller holds no lock.
+ */
+#ifndef PN_PARK_H
+#define PN_PARK_H
+
+/* includes engine/pn_engine_int.h */
+
+/* PN_E_UNSUPPORTED: no session directory, or a session that was opened whole.  On failure nothing has changed.
+ * freed: bytes that came back, as the ledger shows them; may be NULL. */
+PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *err);
+
+/* PN_E_BUDGET, PN_E_NOMEM: there is no room, it stays parked.  PN_E_IO: the pages are lost; the session is empty, and
+ * who worked on it has to fail. */
+PN_INTERNAL pn_status pn_session_unpark(pn_session *s, pn_err *err);
+
+/* Give up what is on disk; the session is empty then.  Not parked: a no-op. */
+PN_INTERNAL void pn_session_park_drop(pn_session *s);
+
+/* What unparking takes at most. */
+PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s);
+
+#endif /* PN_PARK_H */
 
 /* ---- Begin engine/pn_replay.h ---- */
 /*
@@ -10341,6 +10763,34 @@ PN_INTERNAL uint64_t pn_hash(const void *bytes, size_t n, uint64_t seed)
     return hash_fold(h ^ (uint64_t)n, k1);
 }
 
+/* t[0] is the table of one byte; t[k] is what a byte does that k more follow. */
+PN_INTERNAL void pn_crc32c_init(pn_crc32c *c)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t r = i;
+        for (int bit = 0; bit < 8; bit++)
+            r = r >> 1 ^ (r & 1 ? 0x82f63b78u : 0);         /* 0x1edc6f41, reflected */
+        c->t[0][i] = r;
+    }
+    for (uint32_t k = 1; k < 8; k++)
+        for (uint32_t i = 0; i < 256; i++)
+            c->t[k][i] = c->t[k - 1][i] >> 8 ^ c->t[0][c->t[k - 1][i] & 255];
+}
+
+PN_INTERNAL uint32_t pn_crc32c_add(const pn_crc32c *c, uint32_t crc, const void *bytes, size_t n)
+{
+    const uint8_t *p = bytes;
+    uint32_t r = ~crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint32_t a = pn_le32(p) ^ r, b = pn_le32(p + 4);
+        r = c->t[7][a & 255] ^ c->t[6][a >> 8 & 255] ^ c->t[5][a >> 16 & 255] ^ c->t[4][a >> 24] ^
+            c->t[3][b & 255] ^ c->t[2][b >> 8 & 255] ^ c->t[1][b >> 16 & 255] ^ c->t[0][b >> 24];
+    }
+    for (; n; n--)
+        r = r >> 8 ^ c->t[0][(r ^ *p++) & 255];
+    return ~r;
+}
+
 PN_INTERNAL void pn_map_init(pn_map *m, pn_mem *mem, pn_account account)
 {
     *m = (pn_map){.mem = mem, .account = account};
@@ -10412,6 +10862,104 @@ PN_INTERNAL uint32_t *pn_map_put(pn_map *m, const char *key, size_t len, uint32_
         m->count++;
     }
     return &s->value;
+}
+#endif
+
+/* ---- Begin base/pn_digest.c ---- */
+#ifndef PN_DROP_BASE_PN_DIGEST_C
+#define PN_DROP_BASE_PN_DIGEST_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes base/pn_digest.h */
+
+/* RFC 7693, 2.6 and 2.7. */
+static const uint32_t digest_iv[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+static const uint8_t digest_sigma[10][16] = {
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4}, {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
+    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13}, {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
+    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11}, {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
+    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0}};
+
+static uint32_t digest_turn(uint32_t x, int n) { return x >> n | x << (32 - n); }
+
+static void digest_mix(uint32_t v[16], int a, int b, int c, int d, uint32_t x, uint32_t y)
+{
+    v[a] += v[b] + x;
+    v[d] = digest_turn(v[d] ^ v[a], 16);
+    v[c] += v[d];
+    v[b] = digest_turn(v[b] ^ v[c], 12);
+    v[a] += v[b] + y;
+    v[d] = digest_turn(v[d] ^ v[a], 8);
+    v[c] += v[d];
+    v[b] = digest_turn(v[b] ^ v[c], 7);
+}
+
+/* d->block, which ends `total` bytes of input. */
+static void digest_block(pn_digest *d, bool last)
+{
+    uint32_t v[16], m[16];
+    for (int i = 0; i < 8; i++) {
+        v[i] = d->h[i];
+        v[i + 8] = digest_iv[i];
+    }
+    for (int i = 0; i < 16; i++)
+        m[i] = pn_le32(d->block + 4 * i);
+    v[12] ^= (uint32_t)d->total;
+    v[13] ^= (uint32_t)(d->total >> 32);
+    v[14] ^= last ? UINT32_MAX : 0;
+    for (int r = 0; r < 10; r++) {
+        const uint8_t *s = digest_sigma[r];
+        for (int i = 0; i < 4; i++)
+            digest_mix(v, i, i + 4, i + 8, i + 12, m[s[2 * i]], m[s[2 * i + 1]]);
+        for (int i = 0; i < 4; i++)
+            digest_mix(v, i, (i + 1) % 4 + 4, (i + 2) % 4 + 8, (i + 3) % 4 + 12, m[s[8 + 2 * i]], m[s[9 + 2 * i]]);
+    }
+    for (int i = 0; i < 8; i++)
+        d->h[i] ^= v[i] ^ v[i + 8];
+}
+
+PN_INTERNAL void pn_digest_begin(pn_digest *d, size_t n_out)
+{
+    *d = (pn_digest){.n = 0};
+    memcpy(d->h, digest_iv, sizeof d->h);
+    d->h[0] ^= 0x01010000u ^ (uint32_t)n_out;
+}
+
+/* A full block waits for more: the last one is mixed differently. */
+PN_INTERNAL void pn_digest_add(pn_digest *d, const void *bytes, size_t n)
+{
+    const uint8_t *p = bytes;
+    while (n) {
+        if (d->n == sizeof d->block) {
+            d->total += d->n;
+            digest_block(d, false);
+            d->n = 0;
+        }
+        size_t take = PN_MIN(n, sizeof d->block - d->n);
+        memcpy(d->block + d->n, p, take);
+        d->n += (uint32_t)take;
+        p += take;
+        n -= take;
+    }
+}
+
+PN_INTERNAL void pn_digest_end(pn_digest *d, void *out, size_t n_out)
+{
+    uint8_t *o = out;
+    memset(d->block + d->n, 0, sizeof d->block - d->n);
+    d->total += d->n;
+    digest_block(d, true);
+    for (size_t i = 0; i < n_out; i++)
+        o[i] = (uint8_t)(d->h[i / 4] >> 8 * (i % 4));
+}
+
+PN_INTERNAL void pn_digest_add_u64(pn_digest *d, uint64_t v)
+{
+    uint8_t b[8];
+    for (int i = 0; i < 8; i++)
+        b[i] = (uint8_t)(v >> 8 * i);
+    pn_digest_add(d, b, sizeof b);
 }
 #endif
 
@@ -11036,6 +11584,7 @@ PN_INTERNAL uint32_t pn_os_cores(void) { return 1; }
 #if defined(__GLIBC__) && !defined(__LP64__)            /* 64-bit offsets, as in pn_os_posix.c */
 #define OSX_O_LARGE O_LARGEFILE
 #define osx_pread pread64
+#define osx_pwrite pwrite64
 #define osx_fstat fstat64
 #define osx_fadvise posix_fadvise64
 typedef struct stat64 osx_stat_buf;
@@ -11043,6 +11592,7 @@ typedef off64_t osx_off;
 #else
 #define OSX_O_LARGE 0
 #define osx_pread pread
+#define osx_pwrite pwrite
 #define osx_fstat fstat
 #define osx_fadvise posix_fadvise
 typedef struct stat osx_stat_buf;
@@ -11175,6 +11725,73 @@ PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *
     return PN_OK;
 }
 
+static pn_status direct_open(pn_os_direct *f, const char *path, int flags, pn_err *err)
+{
+    osx_stat_buf st;
+    int fd;
+    f->fd = -1;
+    f->size = 0;
+    do
+        fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | OSX_O_LARGE, 0600);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0)
+        return pn_fail(err, errno == ENOSPC || errno == EDQUOT ? PN_E_BUDGET : PN_E_IO, "cannot open '%s' (errno %d)", path, errno);
+    if (osx_fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return pn_fail(err, PN_E_IO, "cannot open '%s': not a regular file", path);
+    }
+    f->fd = fd;
+    f->size = (uint64_t)st.st_size;
+    atomic_init(&f->direct, direct_begin(fd));
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_os_direct_open_alone(pn_os_direct *f, const char *path, pn_err *err) { return direct_open(f, path, O_RDONLY, err); }
+
+/* For this user alone: it holds what people said. */
+PN_INTERNAL pn_status pn_os_direct_create(pn_os_direct *f, const char *path, pn_err *err)
+{
+    return direct_open(f, path, O_RDWR | O_CREAT | O_EXCL, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_write(pn_os_direct *f, uint64_t offset, const void *src, size_t n, pn_err *err)
+{
+    const uint8_t *p = src;
+    size_t have = 0;
+    if (f->fd < 0 || offset > INT64_MAX || n > INT64_MAX - offset)
+        return pn_fail(err, PN_E_IO, f->fd < 0 ? "the file is closed" : "the offset is beyond any file");
+    while (have < n) {
+        bool direct = atomic_load(&f->direct);
+        ssize_t put = osx_pwrite(f->fd, p + have, n - have, (osx_off)(offset + have));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0 && errno == EINVAL && direct) {
+            direct_give_up(f);
+            continue;
+        }
+        if (put <= 0) {
+            bool full = put == 0 || errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+            return pn_fail(err, full ? PN_E_BUDGET : PN_E_IO, "writing %zu bytes at offset %" PRIu64 ": %s (errno %d)", n - have,
+                           offset + have, full ? "no space left on the device" : "the system refused", put ? errno : ENOSPC);
+        }
+        have += (size_t)put;
+        if (direct && have < n && have % PN_DIRECT_ALIGN)       /* the next one would have to begin at a multiple */
+            direct_give_up(f);
+    }
+    f->size = PN_MAX(f->size, offset + n);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err)
+{
+    if (f->fd < 0 || atomic_load(&f->direct))
+        return PN_OK;
+    if (fsync(f->fd) != 0 && errno != EINVAL && errno != ENOTSUP)
+        return pn_fail(err, errno == ENOSPC || errno == EDQUOT ? PN_E_BUDGET : PN_E_IO, "writing a file to its end (errno %d)", errno);
+    direct_forget(f->fd, 0, f->size);
+    return PN_OK;
+}
+
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map)
 {
     if (map)
@@ -11185,6 +11802,7 @@ PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map)
 
 #undef OSX_O_LARGE
 #undef osx_pread
+#undef osx_pwrite
 #undef osx_fstat
 #undef osx_fadvise
 
@@ -11207,7 +11825,160 @@ PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *
 
 PN_INTERNAL void pn_os_huge(void *p, size_t n) { (void)p, (void)n; }
 PN_INTERNAL void pn_os_give_back(void *p, size_t n) { (void)p, (void)n; }
+static pn_status direct_none(pn_os_direct *f, pn_err *err)
+{
+    f->fd = -1;
+    return pn_fail(err, PN_E_UNSUPPORTED, "this build has no files");
+}
+
+PN_INTERNAL pn_status pn_os_direct_open_alone(pn_os_direct *f, const char *path, pn_err *err)
+{
+    (void)path;
+    return direct_none(f, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_create(pn_os_direct *f, const char *path, pn_err *err)
+{
+    (void)path;
+    return direct_none(f, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_write(pn_os_direct *f, uint64_t offset, const void *src, size_t n, pn_err *err)
+{
+    (void)offset, (void)src, (void)n;
+    return direct_none(f, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err) { return direct_none(f, err); }
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map) { (void)f, (void)map; }
+
+#endif
+#endif
+
+/* ---- Begin base/pn_os_dir.c ---- */
+#ifndef PN_DROP_BASE_PN_OS_DIR_C
+#define PN_DROP_BASE_PN_OS_DIR_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes base/pn_os_dir.h */
+
+/* includes base/pn_err.h */
+
+#if PN_ENABLE_FILES && (defined(__linux__) || defined(__APPLE__))
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#if defined(__GLIBC__) && !defined(__LP64__)            /* 64-bit sizes and inodes, as in pn_os_posix.c */
+#define osd_fstatat fstatat64
+#define osd_readdir readdir64
+#define osd_statvfs statvfs64
+typedef struct stat64 osd_stat_buf;
+typedef struct dirent64 osd_dirent;
+typedef struct statvfs64 osd_statvfs_buf;
+#else
+#define osd_fstatat fstatat
+#define osd_readdir readdir
+#define osd_statvfs statvfs
+typedef struct stat osd_stat_buf;
+typedef struct dirent osd_dirent;
+typedef struct statvfs osd_statvfs_buf;
+#endif
+
+static pn_status osd_fail(pn_err *err, const char *what, const char *path)
+{
+    return pn_fail(err, PN_E_IO, "%s '%s' (errno %d)", what, path, errno);
+}
+
+PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err)
+{
+    osd_stat_buf st;
+    if (mkdir(path, 0700) == 0)
+        return PN_OK;
+    if (errno != EEXIST)
+        return osd_fail(err, "cannot make the directory", path);
+    if (osd_fstatat(AT_FDCWD, path, &st, 0) != 0)
+        return osd_fail(err, "cannot inspect", path);
+    return S_ISDIR(st.st_mode) ? PN_OK : pn_fail(err, PN_E_INVALID, "'%s' is not a directory", path);
+}
+
+static uint64_t osd_modified(const osd_stat_buf *st)
+{
+#if defined(__APPLE__)
+    const struct timespec t = st->st_mtimespec;
+#else
+    const struct timespec t = st->st_mtim;
+#endif
+    return t.tv_sec < 0 ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err)
+{
+    osd_stat_buf st;
+    DIR *d = opendir(path);
+    if (!d)
+        return osd_fail(err, "cannot read the directory", path);
+    bool more = true;
+    for (osd_dirent *e; more && (e = osd_readdir(d)) != NULL;)
+        if (osd_fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+            more = see(user, e->d_name, (uint64_t)st.st_size, osd_modified(&st));
+    closedir(d);
+    return PN_OK;
+}
+
+PN_INTERNAL uint64_t pn_os_dir_free(const char *path)
+{
+    osd_statvfs_buf v;
+    return osd_statvfs(path, &v) == 0 && v.f_blocks ? pn_mul_sat(v.f_bavail, v.f_frsize) : UINT64_MAX;
+}
+
+PN_INTERNAL bool pn_os_rename(const char *from, const char *to) { return rename(from, to) == 0; }
+PN_INTERNAL bool pn_os_remove(const char *path) { return unlink(path) == 0; }
+PN_INTERNAL void pn_os_touch(const char *path) { (void)utimensat(AT_FDCWD, path, NULL, 0); }
+
+#undef osd_fstatat
+#undef osd_readdir
+#undef osd_statvfs
+
+#else
+
+static pn_status osd_none(pn_err *err) { return pn_fail(err, PN_E_UNSUPPORTED, "this build has no files"); }
+
+PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err)
+{
+    (void)path;
+    return osd_none(err);
+}
+
+PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err)
+{
+    (void)path, (void)see, (void)user;
+    return osd_none(err);
+}
+
+PN_INTERNAL uint64_t pn_os_dir_free(const char *path)
+{
+    (void)path;
+    return 0;
+}
+
+PN_INTERNAL bool pn_os_rename(const char *from, const char *to)
+{
+    (void)from, (void)to;
+    return false;
+}
+
+PN_INTERNAL bool pn_os_remove(const char *path)
+{
+    (void)path;
+    return false;
+}
+
+PN_INTERNAL void pn_os_touch(const char *path) { (void)path; }
 
 #endif
 #endif
@@ -55168,6 +55939,19 @@ static void kv_page_free(pn_kv_page *p)
     pn_mem_free(b->mem, p->common ? PN_ACCT_PREFIX : b->written ? PN_ACCT_KV : PN_ACCT_KV_RESERVE, b, (size_t)b->bytes);
 }
 
+PN_INTERNAL pn_kv_page *pn_kv_page_new(pn_mem *mem, const pn_stream_group *g, uint32_t type)
+{
+    pn_kv_page *p = kv_page_new(mem, pn_kv_page_bytes(g, type, type), type);
+    if (!p)
+        return NULL;
+    kv_block *b = (kv_block *)(void *)p;
+    pn_mem_move(mem, PN_ACCT_KV_RESERVE, PN_ACCT_PREFIX, (size_t)b->bytes);
+    b->written = true;
+    p->common = 1;
+    p->refs = 1;
+    return p;
+}
+
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p)
 {
     PN_ASSERT(p->common && p->refs && p->refs < UINT32_MAX);
@@ -55496,6 +56280,34 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
 }
 
 /* ------------------------------------------------------------------------------------------
+ * Parking
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_kv_unload(pn_kv *kv)
+{
+    PN_ASSERT(kv->by_turn && !kv->retired);
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
+        pn_kv_group *g = &kv->group[gi];
+        for (uint32_t i = 0; i < g->n_table; i++)
+            kv_drop(kv, g, i);
+        kv_group_shrink(g, 0);
+    }
+}
+
+PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    pn_kv_group *g = &kv->group[gi];
+    PN_ASSERT(i < g->n_table && !g->table[i]);
+    pn_kv_page *p = kv_page_new(g->mem, pn_kv_page_bytes(&kv->spec->group[gi], type, type), type);
+    if (!p)
+        return NULL;
+    kv_write(p);
+    g->table[i] = p;
+    g->n_pages++;
+    return p;
+}
+
+/* ------------------------------------------------------------------------------------------
  * Smaller pages
  * ------------------------------------------------------------------------------------------ */
 
@@ -55635,6 +56447,7 @@ struct pn_prefix_node {
     uint32_t space, hits, pins, n_children;
     uint32_t depth;                     /* pages up to here, this one included */
     uint32_t heap_at;                   /* place in the heap, if a leaf */
+    uint64_t name[2];                   /* for the store below */
     pn_token tokens[PREFIX_PAGE];
     pn_kv_page *pages[];                /* [n_groups of the space]; NULL: a window had passed */
 };
@@ -55819,16 +56632,28 @@ static bool prefix_in_use(const pn_prefix *c, const pn_prefix_node *n)
     return false;
 }
 
-/* Evict until `bytes` are left or nothing more can go.  used_too: pages of sequences as well.  Leaves
- * that must stay are set aside at the end of the heap's memory; those in use are at most one a
+static pn_prefix_stop prefix_stop(const pn_prefix *c, pn_prefix_node *n)
+{
+    return (pn_prefix_stop){.name = n->name, .tokens = n->tokens, .pages = n->pages, .depth = n->depth,
+                            .n_groups = prefix_n_groups(c, n->space), .bytes = prefix_node_bytes(c, n)};
+}
+
+static bool prefix_allows(const pn_prefix *c, pn_prefix_node *n, pn_prefix_see may, void *user)
+{
+    const pn_prefix_stop s = prefix_stop(c, n);
+    return may(user, &s);
+}
+
+/* Evict until `bytes` are left or nothing more can go.  used_too: pages of sequences as well.  may: NULL or what else
+ * has to agree.  Leaves that must stay are set aside at the end of the heap's memory; those in use are at most one a
  * sequence. */
-static void prefix_evict(pn_prefix *c, uint64_t bytes, bool used_too)
+static void prefix_evict_if(pn_prefix *c, uint64_t bytes, bool used_too, pn_prefix_see may, void *user)
 {
     size_t aside = c->heap_cap;
     while (c->stats.bytes > bytes && c->n_heap) {
         pn_prefix_node *n = c->heap[0];
         prefix_heap_remove(c, n);
-        if (n->pins || (!used_too && prefix_in_use(c, n)))
+        if (n->pins || (!used_too && prefix_in_use(c, n)) || (may && !prefix_allows(c, n, may, user)))
             c->heap[--aside] = n;
         else
             prefix_remove_leaf(c, n);
@@ -55836,6 +56661,8 @@ static void prefix_evict(pn_prefix *c, uint64_t bytes, bool used_too)
     while (aside < c->heap_cap)
         prefix_heap_push(c, c->heap[aside++]);
 }
+
+static void prefix_evict(pn_prefix *c, uint64_t bytes, bool used_too) { prefix_evict_if(c, bytes, used_too, NULL, NULL); }
 
 static bool prefix_room(pn_prefix *c, uint64_t need)
 {
@@ -56009,6 +56836,22 @@ PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes)
     return before - c->stats.bytes;
 }
 
+PN_INTERNAL uint64_t pn_prefix_shrink_if(pn_prefix *c, uint64_t bytes, pn_prefix_see may, void *user)
+{
+    uint64_t before = c->stats.bytes;
+    prefix_evict_if(c, bytes, false, may, user);
+    return before - c->stats.bytes;
+}
+
+PN_INTERNAL void pn_prefix_each(pn_prefix *c, pn_prefix_see see, void *user)
+{
+    bool more = true;
+    for (size_t i = 0; i < c->n_buckets && more; i++)
+        for (pn_prefix_node *n = c->bucket[i]; n && more; n = n->chain)
+            if (!n->pins && !prefix_in_use(c, n))
+                more = prefix_allows(c, n, see, user);
+}
+
 PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c)
 {
     uint64_t bytes = 0;
@@ -56147,14 +56990,13 @@ static bool prefix_fill(pn_prefix *c, pn_prefix_node *n, pn_kv *kv)
     return true;
 }
 
-/* A new child of `parent`, which is pinned if there is one; NULL: no room. */
-static pn_prefix_node *prefix_add(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node *parent, const pn_token *tokens,
-                                  uint64_t hash, pn_kv *kv)
+/* A new child of `parent`, which is pinned if there is one, without pages and in no table yet; NULL: no room. */
+static pn_prefix_node *prefix_node_new(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node *parent, const pn_token *tokens, uint64_t hash)
 {
     uint32_t depth = parent ? parent->depth + 1 : 1;
     if (!prefix_grow(c, depth))
         return NULL;
-    pn_prefix_node *n = prefix_get_mem(c, 1, prefix_node_size(kv->spec->n_groups));
+    pn_prefix_node *n = prefix_get_mem(c, 1, prefix_node_size(prefix_n_groups(c, k->space)));
     if (!n)
         return NULL;
     n->parent = parent;
@@ -56163,18 +57005,32 @@ static pn_prefix_node *prefix_add(pn_prefix *c, const pn_prefix_key *k, pn_prefi
     n->space = k->space;
     n->depth = depth;
     memcpy(n->tokens, tokens, sizeof n->tokens);
-    if (!prefix_fill(c, n, kv)) {
-        prefix_node_free(c, n);
-        return NULL;
-    }
-    n->chain = c->bucket[hash & (c->n_buckets - 1)];
-    c->bucket[hash & (c->n_buckets - 1)] = n;
+    return n;
+}
+
+/* It has its pages: into the tree with it. */
+static pn_prefix_node *prefix_node_add(pn_prefix *c, pn_prefix_node *n)
+{
+    pn_prefix_node *parent = n->parent;
+    n->chain = c->bucket[n->hash & (c->n_buckets - 1)];
+    c->bucket[n->hash & (c->n_buckets - 1)] = n;
     if (parent && parent->n_children++ == 0)
         prefix_heap_remove(c, parent);
     prefix_heap_push(c, n);
     c->stats.nodes++;
     c->stats.inserted++;
     return n;
+}
+
+static pn_prefix_node *prefix_add(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node *parent, const pn_token *tokens,
+                                  uint64_t hash, pn_kv *kv)
+{
+    pn_prefix_node *n = prefix_node_new(c, k, parent, tokens, hash);
+    if (n && !prefix_fill(c, n, kv)) {
+        prefix_node_free(c, n);
+        return NULL;
+    }
+    return n ? prefix_node_add(c, n) : NULL;
 }
 
 /* The snapshot goes to `n` if that has none and there is room, else it is dropped. */
@@ -56220,6 +57076,84 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 }
 
 /* ------------------------------------------------------------------------------------------
+ * With a store below
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefix_see see, void *user)
+{
+    uint32_t depth = prefix_walk(c, k);
+    for (uint32_t i = 0; i < depth && prefix_allows(c, c->way[i], see, user); i++)
+        ;
+}
+
+/* Those of the pages that the node lacks, as far as there is room; what is evicted for it must not be the node. */
+static bool prefix_put_pages(pn_prefix *c, pn_prefix_node *n, pn_kv_page *const *pages)
+{
+    for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++) {
+        uint64_t cost = pn_kv_page_cost(c->spaces[n->space].spec, g, c->spaces[n->space].type);
+        if (!pages[g] || n->pages[g])
+            continue;
+        if (!prefix_room(c, cost))
+            return false;
+        pn_kv_retain(pages[g]);
+        n->pages[g] = pages[g];
+        c->stats.bytes += cost;
+    }
+    return true;
+}
+
+/* Pages of which a node can be made: those of groups without a window are all there. */
+static bool prefix_makes_node(const pn_prefix *c, uint32_t space, pn_kv_page *const *pages)
+{
+    const pn_state_spec *spec = c->spaces[space].spec;
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        if (!pages[g] && !spec->group[g].window)
+            return false;
+    return true;
+}
+
+/* The node that takes *at's place, pinned. */
+static pn_prefix_node *prefix_arrive(pn_prefix *c, pn_prefix_node *n, uint64_t tick)
+{
+    n->pins++;
+    prefix_value(c, n, tick);
+    return n;
+}
+
+PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick)
+{
+    pn_prefix_node *from = *at, *n;
+    const pn_token *t = k->tokens + (from ? (size_t)from->depth * PREFIX_PAGE : 0);
+    uint64_t hash = prefix_hash(c, k, from, t);
+    n = prefix_child(c, k, from, t, hash);
+    if (!n && (!pages || !prefix_makes_node(c, k->space, pages)))
+        return false;
+    if (n) {
+        n = prefix_arrive(c, n, tick);          /* first: what makes room must not take it */
+        if (pages)
+            (void)prefix_put_pages(c, n, pages);
+    } else {
+        n = prefix_node_new(c, k, from, t, hash);
+        if (n && !prefix_put_pages(c, n, pages)) {
+            prefix_node_free(c, n);
+            n = NULL;
+        }
+        if (!n)
+            return false;
+        n = prefix_arrive(c, prefix_node_add(c, n), tick);
+    }
+    pn_prefix_leave(from);
+    *at = n;
+    return true;
+}
+
+PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at)
+{
+    if (at)
+        at->pins--;
+}
+
+/* ------------------------------------------------------------------------------------------
  * For tests and reports
  * ------------------------------------------------------------------------------------------ */
 
@@ -56257,6 +57191,963 @@ PN_INTERNAL bool pn_prefix_sound(const pn_prefix *c)
     for (size_t i = 1; i < c->n_heap; i++)
         ok = ok && !prefix_before(c->heap[i], c->heap[(i - 1) / 2]);
     return ok && bytes == c->stats.bytes && nodes == c->stats.nodes && kids == children && leaves == c->n_heap;
+}
+#endif
+
+/* ---- Begin store/pn_cold_file.c ---- */
+#ifndef PN_DROP_STORE_PN_COLD_FILE_C
+#define PN_DROP_STORE_PN_COLD_FILE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes store/pn_cold_file.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_err.h */
+
+enum { COLD_VERSION = 1, COLD_SUM = PN_COLD_BLOCK - 4, COLD_GROUPS = 416, COLD_GROUP = 40, COLD_PRESENT = 24 };
+
+static const char cold_magic[8] = {'P', 'N', 'C', 'O', 'L', 'D', '\x1a', '\n'};
+static const char cold_done[8] = {'P', 'N', 'C', 'O', 'L', 'D', 'O', 'K'};
+
+/* ------------------------------------------------------------------------------------------
+ * Keys
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_cold_key pn_cold_root(const pn_cold_kind *kind, uint32_t rotary, uint64_t salt)
+{
+    const pn_state_spec *s = kind->spec;
+    pn_cold_key key;
+    pn_digest d;
+    pn_digest_begin(&d, sizeof key.b);
+    pn_digest_add(&d, kind->model, sizeof *kind->model);
+    pn_digest_add_u64(&d, PN_KV_PAGE_TOKENS);
+    pn_digest_add_u64(&d, kind->type);
+    pn_digest_add_u64(&d, rotary);
+    pn_digest_add_u64(&d, salt);
+    pn_digest_add_u64(&d, s->n_groups);
+    for (uint32_t i = 0; i < s->n_groups; i++) {
+        const pn_stream_group *g = &s->group[i];
+        const uint32_t shape[] = {g->n_layers, g->n_heads, g->d_k, g->d_v, g->window, g->part};
+        for (size_t k = 0; k < PN_COUNT_OF(shape); k++)
+            pn_digest_add_u64(&d, shape[k]);
+    }
+    pn_digest_end(&d, key.b, sizeof key.b);
+    return key;
+}
+
+static void cold_put32(uint8_t *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++)
+        p[i] = (uint8_t)(v >> 8 * i);
+}
+
+static void cold_put64(uint8_t *p, uint64_t v)
+{
+    cold_put32(p, (uint32_t)v);
+    cold_put32(p + 4, (uint32_t)(v >> 32));
+}
+
+static void cold_put_tokens(uint8_t *p, const pn_token *tokens)
+{
+    for (uint32_t i = 0; i < PN_KV_PAGE_TOKENS; i++)
+        cold_put32(p + 4 * i, (uint32_t)tokens[i]);
+}
+
+PN_INTERNAL pn_cold_key pn_cold_next(const pn_cold_key *parent, const pn_token *tokens)
+{
+    uint8_t bytes[4 * PN_KV_PAGE_TOKENS];
+    pn_cold_key key;
+    pn_digest d;
+    cold_put_tokens(bytes, tokens);
+    pn_digest_begin(&d, sizeof key.b);
+    pn_digest_add(&d, parent->b, sizeof parent->b);
+    pn_digest_add(&d, bytes, sizeof bytes);
+    pn_digest_end(&d, key.b, sizeof key.b);
+    return key;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Head and foot
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t cold_page_bytes(const pn_cold_kind *k, uint32_t g)
+{
+    return pn_kv_page_bytes(&k->spec->group[g], k->type, k->type);
+}
+
+static uint64_t cold_payload(const pn_cold_kind *k, uint32_t g) { return pn_align_up(cold_page_bytes(k, g), PN_COLD_BLOCK); }
+
+PN_INTERNAL uint64_t pn_cold_file_bytes(const pn_cold_kind *kind, uint32_t groups)
+{
+    uint64_t n = 2 * PN_COLD_BLOCK;
+    for (uint32_t g = 0; g < kind->spec->n_groups; g++)
+        n += groups >> g & 1 ? cold_payload(kind, g) : 0;
+    return n;
+}
+
+static void cold_seal(const pn_crc32c *crc, uint8_t *block) { cold_put32(block + COLD_SUM, pn_crc32c_add(crc, 0, block, COLD_SUM)); }
+
+static void cold_head(const pn_crc32c *crc, const pn_cold_unit *u, uint32_t groups, uint8_t *h)
+{
+    const pn_cold_kind *k = &u->kind;
+    memset(h, 0, PN_COLD_BLOCK);
+    memcpy(h, cold_magic, sizeof cold_magic);
+    cold_put32(h + 8, COLD_VERSION);
+    cold_put32(h + 12, PN_KV_PAGE_TOKENS);
+    memcpy(h + 16, k->model, sizeof *k->model);
+    memcpy(h + 112, u->key.b, sizeof u->key.b);
+    memcpy(h + 128, u->parent.b, sizeof u->parent.b);
+    cold_put32(h + 144, k->type);
+    cold_put32(h + 148, k->spec->n_groups);
+    cold_put64(h + 152, pn_cold_file_bytes(k, groups));
+    cold_put_tokens(h + 160, u->tokens);
+    for (uint32_t i = 0; i < k->spec->n_groups; i++) {
+        const pn_stream_group *g = &k->spec->group[i];
+        const uint32_t shape[] = {g->n_layers, g->n_heads, g->d_k, g->d_v, g->window, g->part};
+        uint8_t *at = h + COLD_GROUPS + i * COLD_GROUP;
+        for (size_t s = 0; s < PN_COUNT_OF(shape); s++)
+            cold_put32(at + 4 * s, shape[s]);
+        at[COLD_PRESENT] = groups >> i & 1;
+        at[COLD_PRESENT + 1] = at[COLD_PRESENT + 2] = (uint8_t)k->type;
+        at[COLD_PRESENT + 3] = pn_kv_is_block(k->type);
+        cold_put64(at + 32, cold_page_bytes(k, i));
+    }
+    cold_seal(crc, h);
+}
+
+/* sums: [PN_MAX_GROUPS] of the payloads. */
+static void cold_foot(const pn_crc32c *crc, uint64_t bytes, uint32_t head_sum, const uint32_t *sums, uint8_t *f)
+{
+    memset(f, 0, PN_COLD_BLOCK);
+    memcpy(f, cold_done, sizeof cold_done);
+    cold_put64(f + 8, bytes);
+    cold_put32(f + 16, head_sum);
+    for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
+        cold_put32(f + 20 + 4 * g, sums[g]);
+    cold_seal(crc, f);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Writing
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status cold_write_page(const pn_cold_io *io, const pn_crc32c *crc, uint64_t at, const uint8_t *data, uint64_t bytes, uint8_t *piece,
+                                 uint32_t *sum, pn_err *err)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        size_t n = (size_t)PN_MIN(bytes - done, (uint64_t)PN_COLD_PIECE), whole = (size_t)pn_align_up(n, PN_COLD_BLOCK);
+        memcpy(piece, data + done, n);
+        memset(piece + n, 0, whole - n);
+        *sum = pn_crc32c_add(crc, *sum, piece, whole);
+        pn_status st = io->write(io->user, at + done, piece, whole, err);
+        if (st)
+            return st;
+        done += n;
+    }
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_cold_write(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, pn_kv_page *const *pages,
+                                    void *piece, pn_err *err)
+{
+    const pn_cold_kind *k = &u->kind;
+    uint32_t groups = 0, sums[PN_MAX_GROUPS] = {0};
+    for (uint32_t g = 0; g < k->spec->n_groups; g++)
+        groups |= pages[g] ? UINT32_C(1) << g : 0;
+    cold_head(crc, u, groups, piece);
+    uint32_t head_sum = pn_crc32c_add(crc, 0, piece, PN_COLD_BLOCK);
+    pn_status st = io->write(io->user, 0, piece, PN_COLD_BLOCK, err);
+    uint64_t at = PN_COLD_BLOCK;
+    for (uint32_t g = 0; g < k->spec->n_groups && !st; g++)
+        if (pages[g]) {
+            st = cold_write_page(io, crc, at, pages[g]->data, cold_page_bytes(k, g), piece, &sums[g], err);
+            at += cold_payload(k, g);
+        }
+    if (st)
+        return st;
+    cold_foot(crc, at + PN_COLD_BLOCK, head_sum, sums, piece);
+    return io->write(io->user, at, piece, PN_COLD_BLOCK, err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Reading
+ * ------------------------------------------------------------------------------------------ */
+
+/* Why a head that is whole is not the one. */
+static pn_status cold_stranger(const pn_cold_unit *u, const uint8_t *h, pn_err *err)
+{
+    pn_identity other;
+    memcpy(&other, h + 16, sizeof other);
+    const char *what = pn_identity_differs(&other, u->kind.model);
+    return pn_fail(err, PN_E_INVALID, "the page was made by another model or for other tokens: %s differ%s", what ? what : "keys or geometry",
+                   what ? "s" : "");
+}
+
+/* The head, which must be the one of `u` with whatever groups it says.  scratch: a block. */
+static pn_status cold_check_head(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, uint8_t *h, uint8_t *scratch,
+                                 uint32_t *groups, pn_err *err)
+{
+    *groups = 0;
+    if (io->bytes < 2 * PN_COLD_BLOCK || io->bytes % PN_COLD_BLOCK)
+        return pn_fail(err, PN_E_FORMAT, "%" PRIu64 " bytes: not whole blocks of %d", io->bytes, PN_COLD_BLOCK);
+    pn_status st = io->read(io->user, 0, h, PN_COLD_BLOCK, err);
+    if (st)
+        return st;
+    if (memcmp(h, cold_magic, sizeof cold_magic) != 0 || pn_le32(h + 8) != COLD_VERSION)
+        return pn_fail(err, PN_E_FORMAT, "not a page of version %d", COLD_VERSION);
+    if (pn_le32(h + COLD_SUM) != pn_crc32c_add(crc, 0, h, COLD_SUM))
+        return pn_fail(err, PN_E_FORMAT, "the head is damaged");
+    for (uint32_t g = 0; g < u->kind.spec->n_groups; g++)
+        *groups |= h[COLD_GROUPS + g * COLD_GROUP + COLD_PRESENT] ? UINT32_C(1) << g : 0;
+    cold_head(crc, u, *groups, scratch);
+    if (memcmp(h, scratch, PN_COLD_BLOCK) != 0)
+        return cold_stranger(u, h, err);
+    uint64_t want = pn_cold_file_bytes(&u->kind, *groups);
+    return io->bytes == want ? PN_OK : pn_fail(err, PN_E_FORMAT, "%" PRIu64 " bytes, expected %" PRIu64, io->bytes, want);
+}
+
+/* The foot; sums: what it says of the payloads. */
+static pn_status cold_check_foot(const pn_cold_io *io, const pn_crc32c *crc, uint32_t head_sum, uint32_t groups, uint8_t *f, uint8_t *scratch,
+                                 uint32_t *sums, pn_err *err)
+{
+    pn_status st = io->read(io->user, io->bytes - PN_COLD_BLOCK, f, PN_COLD_BLOCK, err);
+    if (st)
+        return st;
+    for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
+        sums[g] = groups >> g & 1 ? pn_le32(f + 20 + 4 * g) : 0;
+    cold_foot(crc, io->bytes, head_sum, sums, scratch);
+    return memcmp(f, scratch, PN_COLD_BLOCK) == 0 ? PN_OK : pn_fail(err, PN_E_FORMAT, "the foot is damaged, or the file was never finished");
+}
+
+static pn_status cold_read_page(const pn_cold_io *io, const pn_crc32c *crc, uint64_t at, uint8_t *data, uint64_t bytes, uint8_t *piece,
+                                uint32_t want, pn_err *err)
+{
+    uint32_t sum = 0;
+    uint8_t rest = 0;                   /* what is behind the page, which is zeros */
+    for (uint64_t done = 0; done < bytes;) {
+        size_t n = (size_t)PN_MIN(bytes - done, (uint64_t)PN_COLD_PIECE), whole = (size_t)pn_align_up(n, PN_COLD_BLOCK);
+        pn_status st = io->read(io->user, at + done, piece, whole, err);
+        if (st)
+            return st;
+        sum = pn_crc32c_add(crc, sum, piece, whole);
+        memcpy(data + done, piece, n);
+        for (size_t i = n; i < whole; i++)
+            rest |= piece[i];
+        done += n;
+    }
+    return sum == want && !rest ? PN_OK : pn_fail(err, PN_E_FORMAT, "the keys and values at byte %" PRIu64 " are damaged", at);
+}
+
+PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, uint32_t want,
+                                   pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], void *piece, pn_err *err)
+{
+    const pn_cold_kind *k = &u->kind;
+    uint8_t *block = piece, *scratch = block + PN_COLD_BLOCK;
+    uint32_t groups, sums[PN_MAX_GROUPS];
+    memset(pages, 0, PN_MAX_GROUPS * sizeof *pages);
+    pn_status st = cold_check_head(io, crc, u, block, scratch, &groups, err);
+    if (!st)
+        st = cold_check_foot(io, crc, pn_crc32c_add(crc, 0, block, PN_COLD_BLOCK), groups, block, scratch, sums, err);
+    if (!st && want & ~groups)
+        st = pn_fail(err, PN_E_STATE, "a window had passed when the page was saved");
+    uint64_t at = PN_COLD_BLOCK;
+    for (uint32_t g = 0; g < k->spec->n_groups && !st; g++) {
+        if (want >> g & 1) {
+            pages[g] = pn_kv_page_new(mem[k->spec->group[g].part], &k->spec->group[g], k->type);
+            st = pages[g] ? cold_read_page(io, crc, at, pages[g]->data, cold_page_bytes(k, g), piece, sums[g], err)
+                          : pn_fail_nomem(err, "a page of keys and values", cold_page_bytes(k, g));
+        }
+        at += groups >> g & 1 ? cold_payload(k, g) : 0;
+    }
+    for (uint32_t g = 0; g < PN_MAX_GROUPS && st; g++) {
+        pn_kv_release(pages[g]);
+        pages[g] = NULL;
+    }
+    return st;
+}
+#endif
+
+/* ---- Begin store/pn_cold.c ---- */
+#ifndef PN_DROP_STORE_PN_COLD_C
+#define PN_DROP_STORE_PN_COLD_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes store/pn_cold.h */
+
+#include <stdio.h>
+
+/* includes base/pn_err.h */
+/* includes base/pn_os_dir.h */
+/* includes base/pn_os_direct.h */
+
+enum {
+    COLD_NONE = -1,
+    COLD_ENTRIES = 1 << 20,     /* most files: 48 bytes each in memory */
+    COLD_QUEUE = 32 << 20,      /* bytes of pages that wait to be written */
+    COLD_SHARE = 10,            /* of what is free on the disk */
+    COLD_FAILURES = 3,
+    COLD_NAME = 2 * PN_DIGEST_BYTES,
+    COLD_PATH = 1024
+};
+static const uint64_t cold_default = UINT64_C(8) << 30;
+static const double cold_pause = 60;            /* seconds without writing after that many failures */
+static const double cold_touch = 600;           /* a file's time is at most that old */
+static const double cold_guess = 200e6;         /* bytes a second, until something was measured */
+
+/* A file that is there (groups != 0), or about to be (pending). */
+typedef struct cold_entry {
+    pn_cold_key key;
+    int32_t chain;              /* next in the bucket, or of the free ones */
+    int32_t newer, older;       /* by use */
+    uint32_t blocks;            /* of the file */
+    uint8_t groups;
+    bool pending;
+    double touched;             /* the clock when its time was set; while opening: the file's time */
+} cold_entry;
+
+typedef struct cold_job {
+    struct cold_job *next;
+    pn_identity model;
+    pn_state_spec spec;
+    pn_token tokens[PN_KV_PAGE_TOKENS];
+    pn_cold_unit unit;          /* points into this job */
+    pn_kv_page *pages[PN_MAX_GROUPS];
+    uint32_t groups;
+    uint64_t page_bytes;
+    pn_mutex *lock;
+} cold_job;
+
+struct pn_cold {
+    pn_mem *mem;
+    char *dir;
+    uint64_t quota;
+    pn_crc32c crc;
+    void *piece_mem;            /* [2 pieces] */
+    uint8_t *piece;             /* the writer's, aligned */
+    bool threaded;
+    pn_thread thread;
+
+    pn_mutex lock;              /* the next ones */
+    pn_cond work;
+    bool stop;
+    cold_job *first, **last;    /* the queue */
+    uint64_t queued;            /* bytes of its pages, the one being written included */
+    cold_entry *entry;          /* [cap] */
+    size_t cap;
+    int32_t *bucket;            /* [cap], a power of two */
+    int32_t free, newest, oldest;
+    uint64_t n_entries;
+    uint32_t failures;          /* in a row */
+    double resume;              /* no writing before */
+    pn_cold_info info;
+};
+
+/* ------------------------------------------------------------------------------------------
+ * The index.  With the lock held.
+ * ------------------------------------------------------------------------------------------ */
+
+static size_t cold_bucket(const pn_cold *c, const pn_cold_key *key) { return (size_t)pn_le64(key->b) & (c->cap - 1); }
+
+static int32_t cold_find(const pn_cold *c, const pn_cold_key *key)
+{
+    int32_t i = c->cap ? c->bucket[cold_bucket(c, key)] : COLD_NONE;
+    while (i != COLD_NONE && memcmp(&c->entry[i].key, key, sizeof *key) != 0)
+        i = c->entry[i].chain;
+    return i;
+}
+
+static void cold_chain(pn_cold *c, int32_t i)
+{
+    int32_t *b = &c->bucket[cold_bucket(c, &c->entry[i].key)];
+    c->entry[i].chain = *b;
+    *b = i;
+}
+
+static void cold_unlink(pn_cold *c, int32_t i)
+{
+    cold_entry *e = &c->entry[i];
+    *(e->newer == COLD_NONE ? &c->newest : &c->entry[e->newer].older) = e->older;
+    *(e->older == COLD_NONE ? &c->oldest : &c->entry[e->older].newer) = e->newer;
+}
+
+static void cold_link(pn_cold *c, int32_t i)
+{
+    cold_entry *e = &c->entry[i];
+    e->newer = COLD_NONE;
+    e->older = c->newest;
+    *(c->newest == COLD_NONE ? &c->oldest : &c->entry[c->newest].newer) = i;
+    c->newest = i;
+}
+
+/* Room for an entry more; the new ones are free. */
+static bool cold_grow(pn_cold *c)
+{
+    size_t cap = c->cap ? 2 * c->cap : 64;
+    if (c->free != COLD_NONE)
+        return true;
+    int32_t *b = cap <= COLD_ENTRIES ? pn_mem_alloc(c->mem, PN_ACCT_PREFIX, cap * sizeof *b) : NULL;
+    cold_entry *e = b ? pn_mem_resize(c->mem, PN_ACCT_PREFIX, c->entry, c->cap * sizeof *e, cap * sizeof *e) : NULL;
+    if (!e) {
+        pn_mem_free(c->mem, PN_ACCT_PREFIX, b, cap * sizeof *b);
+        return false;
+    }
+    pn_mem_free(c->mem, PN_ACCT_PREFIX, c->bucket, c->cap * sizeof *b);
+    size_t had = c->cap;
+    c->entry = e;
+    c->bucket = b;
+    c->cap = cap;
+    memset(b, 0xff, cap * sizeof *b);
+    for (size_t i = 0; i < had; i++)
+        cold_chain(c, (int32_t)i);
+    for (size_t i = cap; i-- > had;) {
+        e[i].chain = c->free;
+        c->free = (int32_t)i;
+    }
+    return true;
+}
+
+/* A new entry, the newest; COLD_NONE: no room. */
+static int32_t cold_add(pn_cold *c, const pn_cold_key *key)
+{
+    if (!cold_grow(c))
+        return COLD_NONE;
+    int32_t i = c->free;
+    c->free = c->entry[i].chain;
+    c->entry[i] = (cold_entry){.key = *key};
+    cold_chain(c, i);
+    cold_link(c, i);
+    c->n_entries++;
+    return i;
+}
+
+static void cold_forget_entry(pn_cold *c, int32_t i)
+{
+    cold_entry *e = &c->entry[i];
+    int32_t *at = &c->bucket[cold_bucket(c, &e->key)];
+    while (*at != i)
+        at = &c->entry[*at].chain;
+    *at = e->chain;
+    cold_unlink(c, i);
+    e->chain = c->free;
+    c->free = i;
+    c->n_entries--;
+}
+
+/* The entry's file is this one from now on; 0 groups: it is none. */
+static void cold_set_file(pn_cold *c, int32_t i, uint32_t groups, uint64_t bytes)
+{
+    cold_entry *e = &c->entry[i];
+    c->info.bytes -= (uint64_t)e->blocks * PN_COLD_BLOCK;
+    c->info.pages -= e->groups != 0;
+    e->groups = (uint8_t)groups;
+    e->blocks = (uint32_t)(bytes / PN_COLD_BLOCK);
+    c->info.bytes += bytes;
+    c->info.pages += groups != 0;
+    if (!groups && !e->pending)
+        cold_forget_entry(c, i);
+}
+
+static uint32_t cold_look(pn_cold *c, const pn_cold_key *key, bool pending_too)
+{
+    pn_mutex_lock(&c->lock);
+    int32_t i = cold_find(c, key);
+    uint32_t groups = i == COLD_NONE ? 0 : c->entry[i].groups;
+    if (i != COLD_NONE && pending_too && c->entry[i].pending)
+        groups = UINT32_MAX;
+    pn_mutex_unlock(&c->lock);
+    return groups;
+}
+
+PN_INTERNAL uint32_t pn_cold_groups(pn_cold *c, const pn_cold_key *key) { return cold_look(c, key, false); }
+PN_INTERNAL uint32_t pn_cold_known(pn_cold *c, const pn_cold_key *key) { return cold_look(c, key, true); }
+
+/* ------------------------------------------------------------------------------------------
+ * Names
+ * ------------------------------------------------------------------------------------------ */
+
+static void cold_hex(const pn_cold_key *key, char out[COLD_NAME + 1])
+{
+    static const char digit[] = "0123456789abcdef";
+    for (int i = 0; i < PN_DIGEST_BYTES; i++) {
+        out[2 * i] = digit[key->b[i] >> 4];
+        out[2 * i + 1] = digit[key->b[i] & 15];
+    }
+    out[COLD_NAME] = 0;
+}
+
+/* groups 0: the one being written. */
+static void cold_path(const pn_cold *c, const pn_cold_key *key, uint32_t groups, char path[COLD_PATH])
+{
+    char hex[COLD_NAME + 1];
+    cold_hex(key, hex);
+    if (groups)
+        snprintf(path, COLD_PATH, "%s/%s-%02x.pnkv", c->dir, hex, (unsigned)groups);
+    else
+        snprintf(path, COLD_PATH, "%s/%s.tmp", c->dir, hex);
+}
+
+static int cold_digit(char ch) { return ch >= '0' && ch <= '9' ? ch - '0' : ch >= 'a' && ch <= 'f' ? ch - 'a' + 10 : -1; }
+
+static bool cold_byte(const char *p, uint8_t *out)
+{
+    int hi = cold_digit(p[0]), lo = hi < 0 ? -1 : cold_digit(p[1]);
+    if (lo >= 0)
+        *out = (uint8_t)(hi * 16 + lo);
+    return lo >= 0;
+}
+
+/* Is it a name of ours?  *groups 0: of a file that was being written. */
+static bool cold_parse(const char *name, pn_cold_key *key, uint8_t *groups)
+{
+    *groups = 0;
+    for (int i = 0; i < PN_DIGEST_BYTES; i++)
+        if (!cold_byte(name + 2 * i, &key->b[i]))
+            return false;
+    name += COLD_NAME;
+    return strcmp(name, ".tmp") == 0 || (name[0] == '-' && cold_byte(name + 1, groups) && *groups && strcmp(name + 3, ".pnkv") == 0);
+}
+
+static void cold_remove(const pn_cold *c, const pn_cold_key *key, uint32_t groups)
+{
+    char path[COLD_PATH];
+    cold_path(c, key, groups, path);
+    pn_os_remove(path);
+}
+
+/* Remove the least recently used files until `need` more bytes are within the quota.  False: they never are. */
+static bool cold_room(pn_cold *c, uint64_t need)
+{
+    bool fits = false;
+    for (;;) {
+        pn_mutex_lock(&c->lock);
+        int32_t i = c->oldest;
+        fits = need <= c->quota && c->info.bytes <= c->quota - need;
+        while (!fits && i != COLD_NONE && (c->entry[i].pending || !c->entry[i].groups))
+            i = c->entry[i].newer;
+        if (fits || i == COLD_NONE || need > c->quota)
+            break;
+        const cold_entry e = c->entry[i];
+        cold_set_file(c, i, 0, 0);
+        c->info.evicted++;
+        pn_mutex_unlock(&c->lock);
+        cold_remove(c, &e.key, e.groups);
+    }
+    pn_mutex_unlock(&c->lock);
+    return fits;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Writing
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status cold_put(void *user, uint64_t offset, const void *src, size_t n, pn_err *err) { return pn_os_direct_write(user, offset, src, n, err); }
+static pn_status cold_get(void *user, uint64_t offset, void *dst, size_t n, pn_err *err) { return pn_os_direct_read(user, offset, dst, n, n, err); }
+
+static double cold_mean(double had, double now) { return had > 0 ? 0.8 * had + 0.2 * now : now; }
+
+/* The file, under its name or not at all. */
+static pn_status cold_write_file(pn_cold *c, const cold_job *j)
+{
+    char tmp[COLD_PATH], path[COLD_PATH];
+    pn_os_direct f;
+    const pn_cold_io io = {.write = cold_put, .user = &f};
+    cold_path(c, &j->unit.key, 0, tmp);
+    cold_path(c, &j->unit.key, j->groups, path);
+    pn_status st = pn_os_direct_create(&f, tmp, NULL);
+    if (st)
+        return st;
+    st = pn_cold_write(&io, &c->crc, &j->unit, j->pages, c->piece, NULL);
+    if (!st)
+        st = pn_os_direct_flush(&f, NULL);
+    pn_os_direct_close(&f);
+    if (!st && !pn_os_rename(tmp, path))
+        st = PN_E_IO;
+    if (st)
+        pn_os_remove(tmp);
+    return st;
+}
+
+/* What came of it.  Returns the groups of the file it takes the place of; 0: none. */
+static uint32_t cold_note_written(pn_cold *c, const cold_job *j, pn_status st, uint64_t bytes, double seconds)
+{
+    pn_mutex_lock(&c->lock);
+    int32_t i = cold_find(c, &j->unit.key);
+    cold_entry *e = &c->entry[i];
+    uint32_t had = e->groups != j->groups ? e->groups : 0;
+    e->pending = false;
+    e->touched = pn_os_now();
+    cold_set_file(c, i, st ? e->groups : j->groups, st ? (uint64_t)e->blocks * PN_COLD_BLOCK : bytes);
+    c->failures = st ? c->failures + 1 : 0;
+    if (c->failures >= COLD_FAILURES)
+        c->resume = pn_os_now() + cold_pause;
+    if (st) {
+        *(st == PN_E_BUDGET ? &c->info.failed_full : &c->info.failed_write) += 1;
+    } else {
+        c->info.saved++;
+        c->info.saved_bytes += bytes;
+        c->info.write_rate = cold_mean(c->info.write_rate, (double)bytes / PN_MAX(seconds, 1e-6));
+    }
+    pn_mutex_unlock(&c->lock);
+    return st ? 0 : had;
+}
+
+/* The lock of the pages is held. */
+static void cold_free_job(pn_cold *c, cold_job *j)
+{
+    for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
+        pn_kv_release(j->pages[g]);
+    pn_mem_free(c->mem, PN_ACCT_PREFIX, j, sizeof *j);
+}
+
+static void cold_do(pn_cold *c, cold_job *j)
+{
+    uint64_t bytes = pn_cold_file_bytes(&j->unit.kind, j->groups);
+    double since = pn_os_now();
+    pn_status st = cold_room(c, bytes) ? cold_write_file(c, j) : PN_E_BUDGET;
+    uint32_t old = cold_note_written(c, j, st, bytes, pn_os_now() - since);
+    if (old)
+        cold_remove(c, &j->unit.key, old);
+    pn_mutex *lock = j->lock;
+    uint64_t page_bytes = j->page_bytes;
+    pn_mutex_lock(lock);
+    cold_free_job(c, j);
+    pn_mutex_unlock(lock);
+    pn_mutex_lock(&c->lock);
+    c->queued -= page_bytes;            /* last: who waits for 0 may drop the pages then */
+    pn_mutex_unlock(&c->lock);
+}
+
+/* The next job; NULL: there is none, and none will come. */
+static cold_job *cold_take(pn_cold *c, bool wait)
+{
+    pn_mutex_lock(&c->lock);
+    while (wait && !c->first && !c->stop)
+        pn_cond_wait(&c->work, &c->lock);
+    cold_job *j = c->first;
+    if (j && !(c->first = j->next))
+        c->last = &c->first;
+    pn_mutex_unlock(&c->lock);
+    return j;
+}
+
+static void cold_run(void *store)
+{
+    pn_cold *c = store;
+    for (cold_job *j; (j = cold_take(c, c->threaded)) != NULL;)
+        cold_do(c, j);
+}
+
+/* May it be queued?  Then its entry is there, and pending.  With the lock held. */
+static bool cold_accept(pn_cold *c, const pn_cold_unit *u, uint32_t groups, uint64_t page_bytes)
+{
+    int32_t i = cold_find(c, &u->key);
+    if (i != COLD_NONE && (c->entry[i].pending || !(groups & ~(uint32_t)c->entry[i].groups)))
+        return false;
+    if (c->queued + page_bytes > COLD_QUEUE || pn_os_now() < c->resume) {
+        c->info.not_saved_busy++;
+        return false;
+    }
+    if (i == COLD_NONE)
+        i = cold_add(c, &u->key);
+    if (i == COLD_NONE) {
+        c->info.failed_memory++;
+        return false;
+    }
+    c->entry[i].pending = true;
+    return true;
+}
+
+static cold_job *cold_job_new(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_mutex *lock)
+{
+    cold_job *j = pn_mem_calloc(c->mem, PN_ACCT_PREFIX, 1, sizeof *j);
+    if (!j)
+        return NULL;
+    j->model = *u->kind.model;
+    j->spec = *u->kind.spec;
+    memcpy(j->tokens, u->tokens, sizeof j->tokens);
+    j->unit = *u;
+    j->unit.kind = (pn_cold_kind){&j->model, &j->spec, u->kind.type};
+    j->unit.tokens = j->tokens;
+    j->lock = lock;
+    for (uint32_t g = 0; g < j->spec.n_groups; g++)
+        if (pages[g]) {
+            pn_kv_retain(pages[g]);
+            j->pages[g] = pages[g];
+            j->groups |= UINT32_C(1) << g;
+            j->page_bytes += pn_kv_page_cost(&j->spec, g, u->kind.type);
+        }
+    return j;
+}
+
+PN_INTERNAL bool pn_cold_save(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_mutex *lock)
+{
+    cold_job *j = cold_job_new(c, u, pages, lock);
+    pn_mutex_lock(&c->lock);
+    c->info.failed_memory += j == NULL;
+    bool ok = j && j->groups && cold_accept(c, u, j->groups, j->page_bytes);
+    if (ok) {
+        *c->last = j;
+        c->last = &j->next;
+        c->queued += j->page_bytes;
+        pn_cond_broadcast(&c->work);
+    }
+    pn_mutex_unlock(&c->lock);
+    if (j && !ok)
+        cold_free_job(c, j);
+    if (ok && !c->threaded)
+        cold_run(c);
+    return ok;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * When memory wants them back
+ * ------------------------------------------------------------------------------------------ */
+
+/* Nobody but the tree and this job holds a page of it. */
+static bool cold_only_waits(const cold_job *j, const pn_mutex *lock)
+{
+    bool only = j->lock == lock;        /* first: it guards what follows */
+    for (uint32_t g = 0; g < PN_MAX_GROUPS && only; g++)
+        only = !j->pages[g] || j->pages[g]->refs <= 2;
+    return only;
+}
+
+PN_INTERNAL uint64_t pn_cold_waiting(pn_cold *c, const pn_mutex *lock)
+{
+    uint64_t bytes = 0;
+    pn_mutex_lock(&c->lock);
+    for (const cold_job *j = c->first; j; j = j->next)
+        bytes += cold_only_waits(j, lock) ? j->page_bytes : 0;
+    pn_mutex_unlock(&c->lock);
+    return bytes;
+}
+
+PN_INTERNAL void pn_cold_forget(pn_cold *c, const pn_mutex *lock)
+{
+    pn_mutex_lock(&c->lock);
+    for (cold_job **at = &c->first; *at;) {
+        cold_job *j = *at;
+        if (j->lock != lock) {
+            at = &j->next;
+            continue;
+        }
+        int32_t i = cold_find(c, &j->unit.key);
+        c->entry[i].pending = false;
+        cold_set_file(c, i, c->entry[i].groups, (uint64_t)c->entry[i].blocks * PN_COLD_BLOCK);
+        c->info.not_saved_busy++;
+        c->queued -= j->page_bytes;
+        *at = j->next;
+        cold_free_job(c, j);
+    }
+    c->last = &c->first;
+    while (*c->last)
+        c->last = &(*c->last)->next;
+    pn_mutex_unlock(&c->lock);
+}
+
+PN_INTERNAL bool pn_cold_worth(pn_cold *c, uint64_t bytes, uint32_t tokens_per_second)
+{
+    pn_mutex_lock(&c->lock);
+    double w = c->info.write_rate, r = c->info.read_rate;
+    w = w > 0 ? w : r > 0 ? r : cold_guess;
+    r = r > 0 ? r : w;
+    bool worth = !tokens_per_second || (double)bytes / w + (double)bytes / r < 0.5 * PN_KV_PAGE_TOKENS / tokens_per_second;
+    c->info.not_saved_slow += !worth;
+    pn_mutex_unlock(&c->lock);
+    return worth;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Reading
+ * ------------------------------------------------------------------------------------------ */
+
+/* True: the file's time is to be set. */
+static bool cold_note_read(pn_cold *c, const pn_cold_key *key, pn_status st, uint64_t bytes, double seconds)
+{
+    double now = pn_os_now();
+    pn_mutex_lock(&c->lock);
+    int32_t i = cold_find(c, key);
+    bool touch = !st && i != COLD_NONE && now - c->entry[i].touched > cold_touch;
+    if (touch)
+        c->entry[i].touched = now;
+    if (!st && i != COLD_NONE) {
+        cold_unlink(c, i);
+        cold_link(c, i);
+    }
+    if (!st) {
+        c->info.restored++;
+        c->info.restored_bytes += bytes;
+        c->info.read_rate = cold_mean(c->info.read_rate, (double)bytes / PN_MAX(seconds, 1e-6));
+    } else {
+        *(st == PN_E_NOMEM ? &c->info.failed_memory : st == PN_E_FORMAT ? &c->info.failed_damaged
+          : st == PN_E_INVALID || st == PN_E_STATE ? &c->info.failed_stranger : &c->info.failed_read) += 1;
+        if (st != PN_E_NOMEM && i != COLD_NONE)
+            cold_set_file(c, i, 0, 0);
+    }
+    pn_mutex_unlock(&c->lock);
+    return touch;
+}
+
+static pn_status cold_load_file(pn_cold *c, const char *path, const pn_cold_unit *u, uint32_t want, pn_mem *const mem[2],
+                                pn_kv_page *pages[PN_MAX_GROUPS], pn_err *err)
+{
+    enum { ROOM = PN_COLD_PIECE + PN_COLD_BLOCK };
+    pn_os_direct f;
+    void *room = pn_mem_alloc(c->mem, PN_ACCT_STAGE, ROOM);
+    if (!room)
+        return pn_fail_nomem(err, "reading a saved page", ROOM);
+    pn_status st = pn_os_direct_open_alone(&f, path, err);
+    if (!st) {
+        const pn_cold_io io = {.read = cold_get, .user = &f, .bytes = f.size};
+        st = pn_cold_read(&io, &c->crc, u, want, mem, pages, (void *)(uintptr_t)pn_align_up((uintptr_t)room, PN_COLD_BLOCK), err);
+        pn_os_direct_close(&f);
+    }
+    pn_mem_free(c->mem, PN_ACCT_STAGE, room, ROOM);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_cold_load(pn_cold *c, const pn_cold_unit *u, uint32_t want, pn_mem *const mem[2],
+                                   pn_kv_page *pages[PN_MAX_GROUPS], pn_err *err)
+{
+    char path[COLD_PATH];
+    double since = pn_os_now();
+    uint32_t groups = pn_cold_groups(c, &u->key);
+    memset(pages, 0, PN_MAX_GROUPS * sizeof *pages);
+    if (!groups || want & ~groups)
+        return pn_fail(err, PN_E_STATE, "the page is not on disk");
+    cold_path(c, &u->key, groups, path);
+    pn_status st = cold_load_file(c, path, u, want, mem, pages, err);
+    if (cold_note_read(c, &u->key, st, pn_cold_file_bytes(&u->kind, want), pn_os_now() - since))
+        pn_os_touch(path);
+    if (st && st != PN_E_NOMEM)
+        pn_os_remove(path);
+    return st;
+}
+
+PN_INTERNAL void pn_cold_report(pn_cold *c, pn_cold_info *out)
+{
+    pn_mutex_lock(&c->lock);
+    *out = c->info;
+    out->bytes_max = c->quota;
+    out->queued_bytes = c->queued;
+    pn_mutex_unlock(&c->lock);
+}
+
+PN_INTERNAL const char *pn_cold_dir(const pn_cold *c) { return c->dir; }
+PN_INTERNAL const pn_crc32c *pn_cold_crc(const pn_cold *c) { return &c->crc; }
+
+/* ------------------------------------------------------------------------------------------
+ * Opening
+ * ------------------------------------------------------------------------------------------ */
+
+/* A file of the directory. */
+static bool cold_see(void *user, const char *name, uint64_t bytes, uint64_t modified)
+{
+    pn_cold *c = user;
+    pn_cold_key key;
+    uint8_t groups;
+    if (!cold_parse(name, &key, &groups))
+        return true;
+    bool whole = groups && bytes && bytes % PN_COLD_BLOCK == 0 && bytes / PN_COLD_BLOCK <= UINT32_MAX;
+    bool twice = cold_find(c, &key) != COLD_NONE;       /* one with more groups was to take its place, or took it */
+    int32_t i = whole && !twice ? cold_add(c, &key) : COLD_NONE;
+    if (!whole || twice)
+        cold_remove(c, &key, groups);
+    if (i == COLD_NONE)
+        return !whole || c->n_entries < COLD_ENTRIES;
+    cold_set_file(c, i, groups, bytes);
+    c->entry[i].touched = (double)modified;
+    return true;
+}
+
+/* While the index is made, entries [0, n) are in no order: let the use be that of the files' times. */
+static void cold_sort(pn_cold *c)
+{
+    cold_entry *e = c->entry;
+    size_t n = (size_t)c->n_entries;
+    for (size_t gap = n / 2; gap; gap /= 2)                     /* shell sort: no libc qsort, no recursion */
+        for (size_t i = gap; i < n; i++)
+            for (size_t k = i; k >= gap && e[k - gap].touched > e[k].touched; k -= gap) {
+                const cold_entry t = e[k];
+                e[k] = e[k - gap];
+                e[k - gap] = t;
+            }
+    if (c->cap)
+        memset(c->bucket, 0xff, c->cap * sizeof *c->bucket);
+    c->newest = c->oldest = COLD_NONE;
+    for (size_t i = 0; i < n; i++) {
+        e[i].touched = 0;
+        cold_chain(c, (int32_t)i);
+        cold_link(c, (int32_t)i);
+    }
+}
+
+static pn_status cold_open(pn_cold *c, const char *dir, pn_err *err)
+{
+    size_t len = strlen(dir);
+    if (!len || len > COLD_PATH - COLD_NAME - 16)
+        return pn_fail(err, PN_E_INVALID, "the directory for conversations has a name of %zu bytes, expected 1 to %d", len,
+                       COLD_PATH - COLD_NAME - 16);
+    c->dir = pn_mem_strndup(c->mem, PN_ACCT_MISC, dir, len);
+    c->piece_mem = pn_mem_alloc(c->mem, PN_ACCT_STAGE, PN_COLD_PIECE + PN_COLD_BLOCK);
+    if (!c->dir || !c->piece_mem)
+        return pn_fail_nomem(err, "the directory for conversations", PN_COLD_PIECE + PN_COLD_BLOCK);
+    c->piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)c->piece_mem, PN_COLD_BLOCK);
+    pn_status st = pn_os_dir_make(dir, err);
+    if (!st)
+        st = pn_os_dir_each(dir, cold_see, c, err);
+    if (st)
+        return st;
+    cold_sort(c);
+    if (!c->quota)
+        c->quota = PN_MIN(cold_default, pn_os_dir_free(dir) / COLD_SHARE + c->info.bytes);
+    (void)cold_room(c, 0);
+    c->threaded = PN_ENABLE_THREADS;
+    if (c->threaded && !pn_thread_start(&c->thread, cold_run, c)) {
+        c->threaded = false;
+        return pn_fail(err, PN_E_UNSUPPORTED, "the system gives no thread to write conversations");
+    }
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_cold_open(pn_cold **out, pn_mem *mem, const char *dir, uint64_t quota, pn_err *err)
+{
+    pn_cold *c = pn_mem_calloc(mem, PN_ACCT_PREFIX, 1, sizeof *c);
+    *out = NULL;
+    if (!c)
+        return pn_fail_nomem(err, "the directory for conversations", sizeof *c);
+    c->mem = mem;
+    c->quota = quota;
+    c->last = &c->first;
+    c->free = c->newest = c->oldest = COLD_NONE;
+    pn_crc32c_init(&c->crc);
+    pn_mutex_init(&c->lock);
+    pn_cond_init(&c->work);
+    pn_status st = cold_open(c, dir, err);
+    if (st)
+        pn_cold_close(c);
+    else
+        *out = c;
+    return st;
+}
+
+PN_INTERNAL void pn_cold_close(pn_cold *c)
+{
+    if (!c)
+        return;
+    pn_mutex_lock(&c->lock);
+    c->stop = true;
+    pn_cond_broadcast(&c->work);
+    pn_mutex_unlock(&c->lock);
+    if (c->threaded)
+        pn_thread_join(&c->thread);
+    pn_cond_fini(&c->work);
+    pn_mutex_fini(&c->lock);
+    pn_mem_free(c->mem, PN_ACCT_PREFIX, c->entry, c->cap * sizeof *c->entry);
+    pn_mem_free(c->mem, PN_ACCT_PREFIX, c->bucket, c->cap * sizeof *c->bucket);
+    pn_mem_free(c->mem, PN_ACCT_STAGE, c->piece_mem, PN_COLD_PIECE + PN_COLD_BLOCK);
+    if (c->dir)
+        pn_mem_free(c->mem, PN_ACCT_MISC, c->dir, strlen(c->dir) + 1);
+    pn_mem_free(c->mem, PN_ACCT_PREFIX, c, sizeof *c);
 }
 #endif
 
@@ -57476,6 +59367,7 @@ PN_INTERNAL uint64_t pn_sim_free_bytes(pn_sim_memory *m)
  */
 /* includes engine/pn_cache.h */
 /* includes engine/pn_govern.h */
+/* includes engine/pn_tier.h */
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -57638,6 +59530,8 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
     pn_mutex_init(&e->models_lock);
     pn_status st = engine_dies(e, p.sim_dies, err);
     if (!st)
+        st = pn_tier_open(e, &p, err);
+    if (!st)
         st = pn_govern_open(e, &p, err);
     if (st) {
         pn_engine_close(e);
@@ -57653,6 +59547,7 @@ PN_API void pn_engine_close(pn_engine *e)
     if (!e)
         return;
     pn_engine_stop(e);
+    pn_tier_close(e);
     for (uint32_t i = 0; i < e->n_dies; i++)
         pn_die_close(&e->dies[i]);
     pn_mem_free(pn_engine_mem(e), PN_ACCT_MISC, e->dies, e->n_dies * sizeof *e->dies);
@@ -58287,6 +60182,7 @@ PN_API void pn_mem_rung_remove(pn_engine *e, const void *user)
 
 /* includes engine/pn_cache.h */
 /* includes engine/pn_sched.h */
+/* includes engine/pn_tier.h */
 
 static uint64_t rungs_sum(pn_engine *e, uint32_t resource, uint64_t (*of)(pn_die *die))
 {
@@ -58490,7 +60386,10 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
         {.rank = 11, .name = "step_rows", .level = PN_LEVEL_TIGHT, .gain = rung_rows_gain, .apply = rung_rows_apply, .retake = rung_rows_retake,
          .undo = rung_rows_undo},
     };
+    const pn_rung cold = {.rank = 9, .name = "cold", .level = PN_LEVEL_TIGHT, .gain = pn_tier_gain, .apply = pn_tier_apply};
     pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
+    if (e->cold)
+        pn_rungs_register(e, &cold, 1);
     pn_rungs_add_kv(e);
     pn_rungs_add_weights(e);
 }
@@ -60355,6 +62254,7 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
  */
 /* includes engine/pn_cache.h */
 /* includes engine/pn_fit.h */
+/* includes engine/pn_tier.h */
 
 /* includes sample/pn_grammar.h */
 
@@ -60834,6 +62734,8 @@ static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *
         pn_model_free(m);
         return st;
     }
+    if (!m->vocab_only)
+        pn_tier_know(m);
     model_list(m);
     *out = m;
     return PN_OK;
@@ -60946,11 +62848,705 @@ PN_API void pn_model_describe(const pn_model *m, pn_model_info *out)
 }
 #endif
 
+/* ---- Begin engine/pn_identity.c ---- */
+#ifndef PN_DROP_ENGINE_PN_IDENTITY_C
+#define PN_DROP_ENGINE_PN_IDENTITY_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_identity.c - a model's identity (store/pn_identity.h), from the header and a sample of the weights.
+ *
+ * Metadata goes in as the file has it, key by key: what a key means is not asked, so a key that matters and is new
+ * counts too.  Of each tensor two pieces of 64 bytes are read, one in the middle and the last one; small ones
+ * (norms, rotary factors) whole.  Two models that were trained on from one differ in nearly all bytes.
+ */
+/* includes engine/pn_tier.h */
+
+/* includes cpu/pn_cpu.h */
+
+enum { IDENTITY_PIECE = 64, IDENTITY_WHOLE = 4096 };
+
+static bool identity_begins(pn_bytes s, const char *with)
+{
+    size_t n = strlen(with);
+    return s.len >= n && memcmp(s.data, with, n) == 0;
+}
+
+/* Which part a key of the metadata belongs to; PN_ID_PARTS: none. */
+static pn_identity_part identity_of(const pn_desc *d, pn_bytes key)
+{
+    size_t n = strlen(d->arch_name);
+    if (identity_begins(key, "tokenizer."))
+        return identity_begins(key, "tokenizer.chat_template") ? PN_ID_PARTS : PN_ID_VOCAB;
+    if (identity_begins(key, d->arch_name) && key.len > n && key.data[n] == '.')
+        return identity_begins((pn_bytes){key.data + n + 1, key.len - n - 1}, "rope.") ? PN_ID_ROPE : PN_ID_ARCH;
+    return identity_begins(key, "general.architecture") ? PN_ID_ARCH : PN_ID_PARTS;
+}
+
+static void identity_add_bytes(pn_digest *d, const void *bytes, size_t n)
+{
+    pn_digest_add_u64(d, n);
+    pn_digest_add(d, bytes, n);
+}
+
+static void identity_header(const pn_model *m, pn_digest *d)
+{
+    const pn_weights *w = &m->file.weights;
+    for (size_t i = 0; i < w->gguf[0].n_kv; i++) {
+        const pn_gguf_kv *kv = &w->gguf[0].kv[i];
+        pn_identity_part part = identity_of(&m->desc, kv->key);
+        if (part == PN_ID_PARTS)
+            continue;
+        identity_add_bytes(&d[part], kv->key.data, kv->key.len);
+        pn_digest_add_u64(&d[part], kv->type);
+        identity_add_bytes(&d[part], kv->data, (size_t)kv->data_len);
+    }
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        const pn_gguf_tensor *t = w->tensors[i].t;
+        identity_add_bytes(&d[PN_ID_TENSORS], t->name, strlen(t->name));
+        pn_digest_add_u64(&d[PN_ID_TENSORS], t->dtype);
+        for (uint32_t k = 0; k < t->n_dims; k++)
+            pn_digest_add_u64(&d[PN_ID_TENSORS], t->ne[k]);
+    }
+}
+
+static pn_status identity_sample(const pn_weights *w, const pn_dir_tensor *t, pn_digest *d, pn_err *err)
+{
+    uint8_t bytes[IDENTITY_WHOLE];
+    uint64_t size = t->t->bytes;
+    if (size <= sizeof bytes) {
+        pn_status st = pn_weights_read(w, t, 0, bytes, (size_t)size, err);
+        identity_add_bytes(d, bytes, st ? 0 : (size_t)size);
+        return st;
+    }
+    pn_status st = pn_weights_read(w, t, size / 2, bytes, IDENTITY_PIECE, err);
+    if (!st)
+        st = pn_weights_read(w, t, size - IDENTITY_PIECE, bytes + IDENTITY_PIECE, IDENTITY_PIECE, err);
+    if (!st)
+        identity_add_bytes(d, bytes, 2 * IDENTITY_PIECE);
+    return st;
+}
+
+/* What decides about bits beside the model. */
+static void identity_arithmetic(const pn_model *m, pn_digest *d)
+{
+    const char *const names[] = {PN_VERSION, m->n_dies ? m->dies[0]->ops->name : "", pn_cpu_get()->name, m->exact ? "exact" : "fast"};
+    for (size_t i = 0; i < PN_COUNT_OF(names); i++)
+        identity_add_bytes(d, names[i], strlen(names[i]));
+}
+
+PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_err *err)
+{
+    const pn_weights *w = &m->file.weights;
+    pn_digest d[PN_ID_PARTS];
+    pn_status st = PN_OK;
+    for (int i = 0; i < PN_ID_PARTS; i++)
+        pn_digest_begin(&d[i], PN_DIGEST_BYTES);
+    identity_header(m, d);
+    identity_arithmetic(m, &d[PN_ID_ARITHMETIC]);
+    for (size_t i = 0; i < w->n_tensors && !st; i++)
+        st = identity_sample(w, &w->tensors[i], &d[PN_ID_BYTES], err);
+    for (int i = 0; i < PN_ID_PARTS; i++)
+        pn_digest_end(&d[i], out->part[i], PN_DIGEST_BYTES);
+    return st;
+}
+#endif
+
+/* ---- Begin engine/pn_tier.c ---- */
+#ifndef PN_DROP_ENGINE_PN_TIER_C
+#define PN_DROP_ENGINE_PN_TIER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_tier.h */
+
+enum { TIER_PAGE = PN_KV_PAGE_TOKENS };
+
+PN_INTERNAL pn_status pn_tier_open(pn_engine *e, const pn_engine_params *p, pn_err *err)
+{
+    e->cold_always = p->session_always != 0;
+    return p->session_dir ? pn_cold_open(&e->cold, pn_engine_mem(e), p->session_dir, p->session_quota, err) : PN_OK;
+}
+
+PN_INTERNAL void pn_tier_close(pn_engine *e)
+{
+    pn_cold_close(e->cold);
+    e->cold = NULL;
+}
+
+PN_INTERNAL void pn_tier_know(pn_model *m)
+{
+    pn_err err = {0};
+    if (!m->engine->cold)
+        return;
+    m->identified = pn_model_identity(m, &m->identity, &err) == PN_OK;
+    if (!m->identified)
+        pn_engine_logf(m->engine, PN_LOG_WARN, "conversations are not kept on disk: %s", err.text);
+}
+
+PN_INTERNAL void pn_tier_note_prefill(pn_model *m, size_t n, double seconds)
+{
+    double rate = (double)n / PN_MAX(seconds, 1e-6);
+    if (n >= TIER_PAGE)             /* a shorter one says more about the step than about the tokens */
+        atomic_store(&m->prefill_rate, (unsigned)PN_MAX(1.0, PN_MIN(rate, 1e9)));
+}
+
+PN_API void pn_engine_cold(pn_engine *e, pn_cold_info *out)
+{
+    memset(out, 0, sizeof *out);
+    if (e->cold)
+        pn_cold_report(e->cold, out);
+}
+
+static pn_cold_kind tier_kind(const pn_session *s)
+{
+    return (pn_cold_kind){.model = &s->model->identity, .spec = s->kv.spec, .type = s->kv_type};
+}
+
+static pn_cold_key tier_root(const pn_session *s, uint64_t salt)
+{
+    const pn_cold_kind kind = tier_kind(s);
+    return pn_cold_root(&kind, s->plans[0]->long_ctx, salt);
+}
+
+static bool tier_has(const pn_session *s) { return s->model->engine->cold && s->model->identified && !s->kv.spec->slot_bytes; }
+
+static uint32_t tier_groups(const pn_prefix_stop *p)
+{
+    uint32_t groups = 0;
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        groups |= p->pages[g] ? UINT32_C(1) << g : 0;
+    return groups;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Down
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct tier_saving {
+    pn_session *s;
+    pn_cold_key before;         /* of the page before, or the root */
+} tier_saving;
+
+static bool tier_worth(const pn_session *s, uint64_t bytes)
+{
+    const pn_engine *e = s->model->engine;
+    return e->cold_always || pn_cold_worth(e->cold, bytes, atomic_load(&s->model->prefill_rate));
+}
+
+static bool tier_save_page(void *user, const pn_prefix_stop *p)
+{
+    tier_saving *t = user;
+    pn_cold *cold = t->s->model->engine->cold;
+    pn_cold_unit u = {.kind = tier_kind(t->s), .parent = t->before, .tokens = p->tokens};
+    PN_ASSERT(sizeof u.key == 2 * sizeof *p->name);
+    if (!p->name[0] && !p->name[1]) {
+        u.key = pn_cold_next(&t->before, p->tokens);
+        memcpy(p->name, &u.key, sizeof u.key);
+    }
+    memcpy(&u.key, p->name, sizeof u.key);
+    t->before = u.key;
+    uint32_t groups = tier_groups(p);
+    if (!(groups & ~pn_cold_known(cold, &u.key)))
+        return true;
+    if (!tier_worth(t->s, p->bytes))
+        return false;
+    pn_cold_save(cold, &u, p->pages, &pn_session_die(t->s)->cache.lock);
+    return true;
+}
+
+PN_INTERNAL void pn_tier_save(pn_session *s, const pn_prefix_key *k)
+{
+    if (!tier_has(s))
+        return;
+    tier_saving t = {.s = s, .before = tier_root(s, k->salt)};
+    pn_prefix_follow(pn_session_die(s)->cache.tree, k, tier_save_page, &t);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Up
+ * ------------------------------------------------------------------------------------------ */
+
+/* A page of the prompt: groups that memory has, that the disk has. */
+typedef struct tier_page {
+    pn_cold_key key;
+    uint32_t have, disk;
+} tier_page;
+
+typedef struct tier_way {
+    pn_session *s;
+    const pn_prefix_key *k;
+    pn_cold_key root;
+    tier_page *page;            /* owned, [n] */
+    uint32_t n;
+} tier_way;
+
+static bool tier_note_page(void *user, const pn_prefix_stop *p)
+{
+    tier_way *w = user;
+    w->page[p->depth - 1].have = tier_groups(p);
+    return p->depth < w->n;
+}
+
+/* What there is of the prompt, here and there; returns the pages that are somewhere. */
+static uint32_t tier_survey(tier_way *w)
+{
+    pn_cache *c = &pn_session_die(w->s)->cache;
+    uint32_t i = 0;
+    pn_mutex_lock(&c->lock);
+    pn_prefix_follow(c->tree, w->k, tier_note_page, w);
+    pn_mutex_unlock(&c->lock);
+    for (const pn_cold_key *before = &w->root; i < w->n; before = &w->page[i++].key) {
+        tier_page *p = &w->page[i];
+        p->key = pn_cold_next(before, w->k->tokens + (size_t)i * TIER_PAGE);
+        p->disk = pn_cold_groups(w->s->model->engine->cold, &p->key);
+        if (!(p->have | p->disk))
+            break;
+    }
+    return i;
+}
+
+/* The deepest of the first `depth` pages from which a sequence can go on (as pn_prefix.c has it), with what memory has
+ * and, if disk_too, what the disk has. */
+static uint32_t tier_usable(const tier_way *w, uint32_t depth, bool disk_too)
+{
+    const pn_state_spec *spec = w->s->kv.spec;
+    uint32_t in_a_row[PN_MAX_GROUPS] = {0}, best = 0;
+    for (uint32_t i = 0; i < depth; i++) {
+        uint32_t groups = w->page[i].have | (disk_too ? w->page[i].disk : 0);
+        bool whole = groups != 0;
+        for (uint32_t g = 0; g < spec->n_groups; g++) {
+            in_a_row[g] = groups >> g & 1 ? in_a_row[g] + 1 : 0;
+            whole = whole && in_a_row[g] + pn_kv_first_page(spec, g, (i + 1) * TIER_PAGE) >= i + 1;
+        }
+        if (!groups)
+            break;
+        best = whole ? i + 1 : best;
+    }
+    return best;
+}
+
+/* Groups that page i needs for a sequence of `depth` pages. */
+static uint32_t tier_needs(const pn_state_spec *spec, uint32_t i, uint32_t depth)
+{
+    uint32_t groups = 0;
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        groups |= i >= pn_kv_first_page(spec, g, depth * TIER_PAGE) ? UINT32_C(1) << g : 0;
+    return groups;
+}
+
+static pn_status tier_read(const tier_way *w, uint32_t i, uint32_t want, pn_kv_page *pages[PN_MAX_GROUPS])
+{
+    const pn_model *m = w->s->model;
+    pn_mem *const mem[2] = {pn_die_mem(m->dies[0]), pn_die_mem(m->dies[m->n_dies - 1])};
+    const pn_cold_unit u = {.kind = tier_kind(w->s), .key = w->page[i].key, .parent = i ? w->page[i - 1].key : w->root,
+                            .tokens = w->k->tokens + (size_t)i * TIER_PAGE};
+    return pn_cold_load(m->engine->cold, &u, want, mem, pages, NULL);
+}
+
+/* From *at to page i, from memory or with what is read.  False: it ends here; so it does where a page was there in part
+ * when we looked, and has gone since. */
+static bool tier_step(const tier_way *w, uint32_t i, uint32_t needs, pn_prefix_node **at, uint64_t tick)
+{
+    pn_cache *c = &pn_session_die(w->s)->cache;
+    pn_kv_page *pages[PN_MAX_GROUPS];
+    const tier_page *p = &w->page[i];
+    uint32_t lacks = needs & ~p->have;
+    pn_mutex_lock(&c->lock);
+    bool there = !lacks && pn_prefix_go(c->tree, w->k, at, NULL, tick);
+    pn_mutex_unlock(&c->lock);
+    if (there)
+        return true;
+    if (tier_read(w, i, lacks ? lacks : needs, pages))
+        return false;
+    pn_mutex_lock(&c->lock);
+    bool ok = pn_prefix_go(c->tree, w->k, at, pages, tick);
+    for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
+        pn_kv_release(pages[g]);
+    pn_mutex_unlock(&c->lock);
+    return ok;
+}
+
+static void tier_bring(const tier_way *w, uint32_t depth)
+{
+    pn_cache *c = &pn_session_die(w->s)->cache;
+    pn_prefix_node *at = NULL;
+    pn_prefix_stats st;
+    uint64_t available = pn_model_available(w->s->model);
+    pn_mutex_lock(&c->lock);
+    uint64_t tick = ++c->tick;
+    pn_prefix_get_stats(c->tree, &st);
+    pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, pn_add_sat(st.bytes, available)));
+    pn_mutex_unlock(&c->lock);
+    for (uint32_t i = 0; i < depth && tier_step(w, i, tier_needs(w->s->kv.spec, i, depth), &at, tick); i++)
+        ;
+    pn_mutex_lock(&c->lock);
+    pn_prefix_leave(at);
+    pn_mutex_unlock(&c->lock);
+}
+
+PN_INTERNAL void pn_tier_restore(pn_session *s, const pn_prefix_key *k)
+{
+    pn_mem *mem = pn_engine_mem(s->model->engine);
+    tier_way w = {.s = s, .k = k, .n = (uint32_t)(k->n / TIER_PAGE)};
+    if (!tier_has(s) || !w.n || !(w.page = pn_mem_calloc(mem, PN_ACCT_MISC, w.n, sizeof *w.page)))
+        return;
+    w.root = tier_root(s, k->salt);
+    uint32_t depth = tier_survey(&w), best = tier_usable(&w, depth, true);
+    if (best > tier_usable(&w, depth, false))
+        tier_bring(&w, best);
+    pn_mem_free(mem, PN_ACCT_MISC, w.page, w.n * sizeof *w.page);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Rung 9.  What is worth saving is on its way to the disk since it came into the tree, so nothing is written here: a
+ * slice never waits for a device.  What is not there yet follows when it is.
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct tier_rung {
+    pn_cold *cold;
+    uint64_t bytes;
+} tier_rung;
+
+static bool tier_on_disk(void *user, const pn_prefix_stop *p)
+{
+    const tier_rung *t = user;
+    pn_cold_key key;
+    memcpy(&key, p->name, sizeof key);
+    return (p->name[0] || p->name[1]) && !(tier_groups(p) & ~pn_cold_groups(t->cold, &key));
+}
+
+static bool tier_count(void *user, const pn_prefix_stop *p)
+{
+    tier_rung *t = user;
+    t->bytes += tier_on_disk(t, p) ? p->bytes : 0;
+    return true;
+}
+
+PN_INTERNAL uint64_t pn_tier_gain(void *engine, uint32_t resource)
+{
+    pn_engine *e = engine;
+    tier_rung t = {.cold = e->cold};
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_cache *c = &e->dies[i].cache;
+        if (resource && resource != 1 + i)
+            continue;
+        pn_mutex_lock(&c->lock);
+        if (c->tree)
+            pn_prefix_each(c->tree, tier_count, &t);
+        pn_mutex_unlock(&c->lock);
+    }
+    return t.bytes;
+}
+
+PN_INTERNAL pn_rung_state pn_tier_apply(void *engine, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    pn_engine *e = engine;
+    tier_rung t = {.cold = e->cold};
+    pn_prefix_stats st;
+    (void)deadline;
+    for (uint32_t i = 0; i < e->n_dies && *freed < want; i++) {
+        pn_cache *c = &e->dies[i].cache;
+        if (resource && resource != 1 + i)
+            continue;
+        pn_mutex_lock(&c->lock);
+        if (c->tree) {
+            pn_prefix_get_stats(c->tree, &st);
+            *freed += pn_prefix_shrink_if(c->tree, st.bytes - PN_MIN(st.bytes, want - *freed), tier_on_disk, &t);
+        }
+        pn_mutex_unlock(&c->lock);
+    }
+    return PN_RUNG_DONE;
+}
+#endif
+
+/* ---- Begin engine/pn_park.c ---- */
+#ifndef PN_DROP_ENGINE_PN_PARK_C
+#define PN_DROP_ENGINE_PN_PARK_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_park.h */
+
+/* includes engine/pn_cache.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes base/pn_os_dir.h */
+/* includes base/pn_os_direct.h */
+
+enum { PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
+
+/* A page in the file: whole blocks, one behind the other in this order. */
+typedef struct park_page {
+    uint64_t bytes;             /* without the zeros up to the next block */
+    uint32_t index;             /* in its group's table */
+    uint32_t sum;               /* CRC-32C, zeros included */
+    uint8_t group, type;
+} park_page;
+
+typedef struct pn_parked {
+    pn_os_direct file;          /* it has no name any more */
+    bool in_turn;               /* it held a reserve */
+    uint32_t n;
+    park_page page[];           /* [n] */
+} pn_parked;
+
+static size_t park_size(uint32_t n) { return sizeof(pn_parked) + n * sizeof(park_page); }
+
+/* Moving a page: the buffer, and where in the file it is. */
+typedef struct park_way {
+    pn_parked *p;
+    const pn_crc32c *crc;
+    void *room;                 /* owned, [PARK_ROOM] */
+    uint8_t *piece;             /* in it, aligned */
+    uint64_t at;
+} park_way;
+
+static pn_status park_begin(park_way *w, pn_session *s, pn_parked *p, pn_err *err)
+{
+    *w = (park_way){.p = p, .crc = pn_cold_crc(s->model->engine->cold)};
+    w->room = pn_mem_alloc(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, PARK_ROOM);
+    w->piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)w->room, PARK_BLOCK);
+    return w->room ? PN_OK : pn_fail_nomem(err, "moving keys and values", PARK_ROOM);
+}
+
+static void park_end(park_way *w, pn_session *s) { pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, w->room, PARK_ROOM); }
+
+/* ------------------------------------------------------------------------------------------
+ * Away
+ * ------------------------------------------------------------------------------------------ */
+
+static uint32_t park_count(const pn_kv *kv)
+{
+    uint32_t n = 0;
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = 0; i < kv->group[g].n_table; i++)
+            n += kv->group[g].table[i] != NULL;
+    return n;
+}
+
+static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
+{
+    char path[1100];
+    snprintf(path, sizeof path, "%s/%016" PRIx64 ".parked", pn_cold_dir(s->model->engine->cold), pn_os_entropy());
+    pn_status st = pn_os_direct_create(f, path, err);
+    if (!st && !pn_os_remove(path)) {
+        pn_os_direct_close(f);
+        st = pn_fail(err, PN_E_IO, "'%s' cannot be used without a name", path);
+    }
+    return st;
+}
+
+static pn_status park_write(park_way *w, park_page *r, const uint8_t *data, pn_err *err)
+{
+    pn_status st = PN_OK;
+    for (uint64_t done = 0; done < r->bytes && !st;) {
+        size_t n = (size_t)PN_MIN(r->bytes - done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
+        memcpy(w->piece, data + done, n);
+        memset(w->piece + n, 0, whole - n);
+        r->sum = pn_crc32c_add(w->crc, r->sum, w->piece, whole);
+        st = pn_os_direct_write(&w->p->file, w->at, w->piece, whole, err);
+        w->at += whole;
+        done += n;
+        if (!st && w->at % PARK_FLUSH == 0)     /* where it goes through the cache: no more than this is dirty */
+            st = pn_os_direct_flush(&w->p->file, err);
+    }
+    return st;
+}
+
+static pn_status park_write_all(pn_session *s, pn_parked *p, pn_err *err)
+{
+    const pn_kv *kv = &s->kv;
+    park_way w;
+    pn_status st = park_begin(&w, s, p, err);
+    for (uint32_t g = 0; g < kv->spec->n_groups && !st; g++)
+        for (uint32_t i = 0; i < kv->group[g].n_table && !st; i++) {
+            const pn_kv_page *page = kv->group[g].table[i];
+            if (!page)
+                continue;
+            park_page *r = &p->page[p->n++];
+            *r = (park_page){.bytes = pn_kv_page_bytes(&kv->spec->group[g], page->k_type, page->v_type), .index = i, .group = (uint8_t)g,
+                             .type = page->k_type};
+            st = park_write(&w, r, page->data, err);
+        }
+    if (!st)
+        st = pn_os_direct_flush(&p->file, err);
+    park_end(&w, s);
+    return st;
+}
+
+static void park_free(pn_session *s, pn_parked *p, uint32_t n)
+{
+    pn_os_direct_close(&p->file);
+    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_MISC, p, park_size(n));
+}
+
+/* Every page and the reserve. */
+static void park_unload(pn_session *s)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    pn_kv_unload(&s->kv);
+    pn_mutex_unlock(pages);
+}
+
+PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *err)
+{
+    pn_engine *e = s->model->engine;
+    uint32_t n = park_count(&s->kv);
+    if (!e->cold || !s->kv.by_turn)
+        return pn_fail(err, PN_E_UNSUPPORTED, "%s", e->cold ? "the session has its memory for good" : "there is no directory to park a session in");
+    if (s->parked)
+        return pn_fail(err, PN_E_STATE, "the session is parked");
+    pn_parked *p = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, park_size(n));
+    if (!p)
+        return pn_fail_nomem(err, "parking a session", park_size(n));
+    p->file.fd = -1;
+    pn_status st = park_file(s, &p->file, err);
+    if (!st)
+        st = park_write_all(s, p, err);
+    if (st) {
+        park_free(s, p, n);
+        return st;
+    }
+    uint64_t before = atomic_load(&e->ledger.total);
+    park_unload(s);
+    uint64_t after = atomic_load(&e->ledger.total);
+    if (freed)
+        *freed = pn_sub_sat(before, after);
+    s->parked = p;
+    p->in_turn = s->in_turn;
+    if (s->in_turn)
+        atomic_fetch_sub(&e->n_turns, 1u);
+    s->in_turn = false;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Back
+ * ------------------------------------------------------------------------------------------ */
+
+/* Bytes of pages, and of what the turn may still take, on each of the model's dies. */
+static pn_need park_need(const pn_session *s)
+{
+    const pn_kv *kv = &s->kv;
+    pn_need need = {0};
+    for (uint32_t i = 0; i < s->parked->n; i++) {
+        const park_page *r = &s->parked->page[i];
+        need.die[kv->spec->group[r->group].part] += pn_kv_page_cost(kv->spec, r->group, r->type);
+    }
+    for (uint32_t i = 0; i < s->model->n_dies; i++)
+        need.all += need.die[i] += pn_kv_reserve_bytes(kv, kv->reserved, i);
+    return need;
+}
+
+PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s) { return s->parked ? park_need(s).all : 0; }
+
+/* Pages for all of it and the reserve, or nothing. */
+static bool park_take(pn_session *s)
+{
+    bool ok = true;
+    for (uint32_t i = 0; i < s->parked->n && ok; i++) {
+        const park_page *r = &s->parked->page[i];
+        ok = pn_kv_put_page(&s->kv, r->group, r->index, r->type) != NULL;
+    }
+    ok = ok && pn_kv_reserve(&s->kv, s->kv.reserved);
+    if (!ok)
+        park_unload(s);
+    return ok;
+}
+
+static pn_status park_admit(pn_session *s, pn_err *err)
+{
+    pn_engine *e = s->model->engine;
+    const pn_need need = park_need(s);
+    pn_lack lack = {0};
+    pn_mutex_lock(&e->admit_lock);
+    bool room = pn_model_room(s->model, atomic_load(&e->n_turns) == 0, &need, &need, &lack);
+    bool ok = room && (park_take(s) || (pn_cache_give_all(e, need.all) && park_take(s)));
+    pn_mutex_unlock(&e->admit_lock);
+    return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "the session's keys and values need %" PRIu64 " bytes, %" PRIu64 " are available%s", lack.need,
+                                lack.available, lack.where);
+}
+
+static pn_status park_read(park_way *w, const park_page *r, uint8_t *data, pn_err *err)
+{
+    uint32_t sum = 0;
+    for (uint64_t done = 0; done < r->bytes;) {
+        size_t n = (size_t)PN_MIN(r->bytes - done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
+        pn_status st = pn_os_direct_read(&w->p->file, w->at, w->piece, whole, whole, err);
+        if (st)
+            return st;
+        sum = pn_crc32c_add(w->crc, sum, w->piece, whole);
+        memcpy(data + done, w->piece, n);
+        w->at += whole;
+        done += n;
+    }
+    return sum == r->sum ? PN_OK : pn_fail(err, PN_E_IO, "keys and values that were put away came back damaged");
+}
+
+static pn_status park_read_all(pn_session *s, park_way *w, pn_err *err)
+{
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; i < s->parked->n && !st; i++) {
+        const park_page *r = &s->parked->page[i];
+        st = park_read(w, r, s->kv.group[r->group].table[r->index]->data, err);
+    }
+    return st;
+}
+
+/* There are pages for all of it: what the file holds, or nothing. */
+static pn_status park_fill(pn_session *s, park_way *w, pn_err *err)
+{
+    pn_status st = park_read_all(s, w, err);
+    s->in_turn = s->parked->in_turn;
+    if (s->in_turn)
+        atomic_fetch_add(&s->model->engine->n_turns, 1u);
+    if (st) {
+        park_unload(s);
+        pn_session_park_drop(s);
+        pn_session_end_turn(s);
+        return PN_E_IO;
+    }
+    park_free(s, s->parked, s->parked->n);
+    s->parked = NULL;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_session_unpark(pn_session *s, pn_err *err)
+{
+    park_way w;
+    if (!s->parked)
+        return PN_OK;
+    pn_status st = park_begin(&w, s, s->parked, err);
+    if (!st)
+        st = park_admit(s, err);
+    if (!st)
+        st = park_fill(s, &w, err);
+    park_end(&w, s);
+    return st;
+}
+
+PN_INTERNAL void pn_session_park_drop(pn_session *s)
+{
+    if (!s->parked)
+        return;
+    park_free(s, s->parked, s->parked->n);
+    s->parked = NULL;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    (void)pn_kv_truncate(&s->kv, 0);
+    pn_mutex_unlock(pages);
+    s->has_logits = false;
+    s->salt = 0;
+    s->apart = false;
+}
+#endif
+
 /* ---- Begin engine/pn_cache.c ---- */
 #ifndef PN_DROP_ENGINE_PN_CACHE_C
 #define PN_DROP_ENGINE_PN_CACHE_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /* includes engine/pn_cache.h */
+
+/* includes engine/pn_tier.h */
 
 enum {
     CACHE_SHARE = 10,               /* memory sheet 18: a tenth of the budget */
@@ -60995,6 +63591,34 @@ static bool cache_key(const pn_session *s, uint64_t salt, const pn_token *tokens
     return space && n >= PN_KV_PAGE_TOKENS;
 }
 
+/* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
+static bool cache_ready(pn_session *s)
+{
+    pn_die *die = pn_session_die(s);
+    pn_cache *c = &die->cache;
+    uint32_t *space = cache_space(s);
+    const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
+    if (!c->tree && pn_prefix_new(&c->tree, pn_die_mem(die), &p, NULL))
+        return false;
+    if (!*space && pn_prefix_space_new(c->tree, s->kv.spec, s->kv_type, space, NULL) == PN_OK)
+        ++*space;
+    return *space != 0;
+}
+
+/* What the disk knows and memory does not comes into the tree. */
+static void cache_restore(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
+{
+    pn_cache *c = &pn_session_die(s)->cache;
+    pn_prefix_key k;
+    if (!s->model->engine->cold)
+        return;
+    pn_mutex_lock(&c->lock);
+    bool ready = cache_ready(s) && cache_key(s, salt, tokens, n, &k);
+    pn_mutex_unlock(&c->lock);
+    if (ready)
+        pn_tier_restore(s, &k);
+}
+
 PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
 {
     pn_cache *c = &pn_session_die(s)->cache;
@@ -61002,6 +63626,7 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
     pn_prefix_key k;
     if (!c->bytes_max || !n)
         return 0;
+    cache_restore(s, salt, tokens, n - 1);
     pn_mutex_lock(&c->lock);
     c->n_queries++;
     c->tokens_asked += n;
@@ -61047,26 +63672,12 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
  * Keeping
  * ------------------------------------------------------------------------------------------ */
 
-/* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
-static bool cache_ready(pn_session *s)
-{
-    pn_die *die = pn_session_die(s);
-    pn_cache *c = &die->cache;
-    uint32_t *space = cache_space(s);
-    const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
-    if (!c->tree && pn_prefix_new(&c->tree, pn_die_mem(die), &p, NULL))
-        return false;
-    if (!*space && pn_prefix_space_new(c->tree, s->kv.spec, s->kv_type, space, NULL) == PN_OK)
-        ++*space;
-    return *space != 0;
-}
-
 PN_INTERNAL void pn_cache_insert(pn_session *s)
 {
     pn_cache *c = &pn_session_die(s)->cache;
     pn_prefix_key k;
     pn_prefix_stats st;
-    if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes)
+    if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes || s->parked)
         return;
     uint64_t available = pn_model_available(s->model);
     bool held = atomic_load(&c->held);
@@ -61074,7 +63685,8 @@ PN_INTERNAL void pn_cache_insert(pn_session *s)
     if (cache_ready(s) && cache_key(s, s->salt, s->tokens, s->kv.length, &k)) {
         pn_prefix_get_stats(c->tree, &st);
         pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, st.bytes + (held ? 0 : available / 2)));
-        pn_prefix_insert(c->tree, &k, &s->kv, 0, ++c->tick);
+        k.n = pn_prefix_insert(c->tree, &k, &s->kv, 0, ++c->tick);
+        pn_tier_save(s, &k);
     }
     pn_mutex_unlock(&c->lock);
 }
@@ -61088,8 +63700,23 @@ PN_INTERNAL uint64_t pn_cache_droppable(pn_die *die)
     pn_cache *c = &die->cache;
     pn_mutex_lock(&c->lock);
     uint64_t bytes = c->tree ? pn_prefix_droppable(c->tree) : 0;
+    if (die->engine->cold)
+        bytes += pn_cold_waiting(die->engine->cold, &c->lock);
     pn_mutex_unlock(&c->lock);
     return bytes;
+}
+
+/* With the lock held: to `bytes`, of which `missing` are to come back.  Before they are short, what only waits for the
+ * disk is not saved. */
+static uint64_t cache_shrink(pn_die *die, uint64_t bytes, uint64_t missing)
+{
+    pn_cache *c = &die->cache;
+    uint64_t given = pn_prefix_shrink(c->tree, bytes);
+    if (given < missing && die->engine->cold && pn_cold_waiting(die->engine->cold, &c->lock)) {
+        pn_cold_forget(die->engine->cold, &c->lock);
+        given += pn_prefix_shrink(c->tree, bytes);
+    }
+    return given;
 }
 
 PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes)
@@ -61100,7 +63727,7 @@ PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes)
     pn_mutex_lock(&c->lock);
     if (c->tree) {
         pn_prefix_get_stats(c->tree, &st);
-        given = pn_prefix_shrink(c->tree, st.bytes - PN_MIN(st.bytes, bytes));
+        given = cache_shrink(die, st.bytes - PN_MIN(st.bytes, bytes), bytes);
     }
     pn_mutex_unlock(&c->lock);
     return given;
@@ -61168,6 +63795,7 @@ PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out)
  * once it is finished (pn_kv_commit), so a torn step leaves nothing behind.
  */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_park.h */
 /* includes engine/pn_rungs.h */
 /* includes engine/pn_sched.h */
 
@@ -61417,6 +64045,7 @@ PN_API void pn_session_free(pn_session *s)
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
+    pn_session_park_drop(s);
     pn_mutex_lock(&pn_session_die(s)->cache.lock);
     pn_kv_close(&s->kv);
     pn_mutex_unlock(&pn_session_die(s)->cache.lock);
@@ -61441,6 +64070,12 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
     pn_session_enter(s);
+    pn_status st = n ? pn_session_unpark(s, err) : PN_OK;
+    if (st) {
+        pn_session_leave(s);
+        return st;
+    }
+    pn_session_park_drop(s);
     pn_mutex_lock(&pn_session_die(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
     pn_mutex_unlock(&pn_session_die(s)->cache.lock);
@@ -61639,7 +64274,9 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
         return st;
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
-    st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
+    st = pn_session_unpark(s, err);
+    if (!st)
+        st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {
         rows = PN_MIN((uint32_t)n - done, pn_session_rows(s));
         st = all ? session_chunk_all(s, tokens + done, rows, done, (uint32_t)n, all + (size_t)done * s->model->desc.n_vocab, err)
@@ -62571,6 +65208,8 @@ PN_API pn_status pn_logprobs(const pn_model *m, const float *logits, pn_token ch
 
 /* includes base/pn_str.h */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_park.h */
+/* includes engine/pn_tier.h */
 /* includes sample/pn_budget.h */
 /* includes sample/pn_sampler.h */
 
@@ -62768,9 +65407,12 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
     g->since = pn_os_now();
+    pn_status st = pn_session_unpark(s, err);
+    if (st)
+        return st;
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
-    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
+    st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
     if (st == PN_E_CONTEXT)
         pn_session_note_context(s, s->kv.length + (uint64_t)p->n_prompt, s->kv.length + (uint64_t)p->n_prompt + p->max_tokens);
     if (st)
@@ -62810,6 +65452,7 @@ PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err)
     if (g->in_prompt) {
         double now = pn_os_now();
         g->r.prefill_seconds = now - g->since;
+        pn_tier_note_prefill(g->s->model, g->s->kv.length - PN_MIN(g->s->kv.length, g->r.n_cached), g->r.prefill_seconds);
         g->since = now;
         g->first = g->s->kv.length;
         g->in_prompt = false;
@@ -62856,6 +65499,8 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
         g->r.finish = PN_FINISH_CANCELLED;
         st = PN_OK;
     }
+    if (!st && g->s->kv.length < g->first)
+        st = pn_fail(err, PN_E_IO, "the keys and values of the session were lost while it was parked");
     if (!st)
         st = generate_end(g, err);
     if (!st)

@@ -166,6 +166,10 @@ typedef struct pn_engine_params {
     const char *pressure_script;    /* for tests: a file of readings instead of the machine's; NULL: the machine's */
     double (*clock)(void *user);    /* for tests: seconds by which memory is watched; NULL: the system's */
     void *clock_user;
+    const char *session_dir;    /* a directory for what the prefix cache has no memory for, made if it is not there, and
+                                   read again by the next engine; NULL: none.  Needs the prefix cache */
+    uint64_t session_quota;     /* most bytes of files there; 0: 8 GiB or a tenth of what is free, whichever is less */
+    int session_always;         /* for tests: 1: also where computing again is faster than writing and reading */
 } pn_engine_params;
 
 /* Create an engine.  `params` may be NULL. */
@@ -311,6 +315,29 @@ typedef struct pn_prefix_info {
 } pn_prefix_info;
 
 PN_API void pn_engine_prefix(pn_engine *e, pn_prefix_info *out);        /* from any thread */
+
+/* Conversations on disk (pn_engine_params.session_dir).  Pages of the prefix cache are written behind it, and read
+ * when a generation begins with tokens whose pages memory no longer has: with the same bits, and counted as cached.
+ * A file that is broken or of another model is removed and its page computed, so nothing here ever fails a request. */
+typedef struct pn_cold_info {
+    uint64_t bytes, bytes_max;          /* of files; the quota */
+    uint64_t pages;                     /* of 64 tokens, a file each */
+    uint64_t queued_bytes;              /* of pages that wait to be written */
+    uint64_t saved, saved_bytes;        /* pages and bytes of files, ever, as the next */
+    uint64_t restored, restored_bytes;
+    uint64_t evicted;                   /* removed for the quota */
+    uint64_t not_saved_busy;            /* pages: the disk was behind, or memory wanted them back */
+    uint64_t not_saved_slow;            /* computing is faster */
+    uint64_t failed_write, failed_full; /* not written: an error; no space */
+    uint64_t failed_read;               /* not read: an error */
+    uint64_t failed_damaged;            /* cut short, or a flipped bit */
+    uint64_t failed_stranger;           /* of another model, or for other tokens */
+    uint64_t failed_memory;             /* no memory to write or read it */
+    double write_rate, read_rate;       /* bytes a second, lately; 0: unknown */
+} pn_cold_info;
+
+/* All zero without a directory.  From any thread. */
+PN_API void pn_engine_cold(pn_engine *e, pn_cold_info *out);
 
 /* How much of a prompt a generation without a salt would find now: a hint for choosing where to run it.
  * From any thread. */

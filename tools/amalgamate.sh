@@ -25,9 +25,9 @@ drop_files()
 {
     case $1 in
     pantheon.c) cat <<-LIST
-	base/pn_err.c base/pn_mem.c base/pn_str.c base/pn_utf8.c base/pn_json.c base/pn_hash.c
+	base/pn_err.c base/pn_mem.c base/pn_str.c base/pn_utf8.c base/pn_json.c base/pn_hash.c base/pn_digest.c
 	base/pn_thread.c base/pn_thread_none.c base/pn_os_posix.c base/pn_os_linux.c base/pn_os_darwin.c
-	base/pn_os_none.c base/pn_os_direct.c base/pn_cgroup.c base/pn_host_linux.c base/pn_host_darwin.c base/pn_host_none.c base/pn_host.c
+	base/pn_os_none.c base/pn_os_direct.c base/pn_os_dir.c base/pn_cgroup.c base/pn_host_linux.c base/pn_host_darwin.c base/pn_host_none.c base/pn_host.c
 	num/pn_dtype.c num/pn_math.c num/pn_tab_iq.c num/pn_quant.c num/pn_quant_32.c num/pn_quant_4.c
 	num/pn_quant_k.c num/pn_quant_kenc.c num/pn_quant_iq.c
 	cpu/pn_cpu_unpack.c cpu/pn_cpu_ref.c cpu/pn_cpu_x86.c cpu/pn_cpu_sse41.c cpu/pn_cpu_avx2_unpack.c
@@ -53,10 +53,10 @@ drop_files()
 	mem/pn_ledger.c mem/pn_mscript.c mem/pn_msrc.c mem/pn_pressure.c mem/pn_ladder.c
 	model/pn_desc.c model/pn_rope.c model/pn_blocks.c model/pn_arch_llama.c model/pn_arch_qwen.c
 	model/pn_arch_phi3.c model/pn_arch_gemma.c model/pn_arch_list.c
-	store/pn_reads.c store/pn_ring.c store/pn_rows.c store/pn_experts.c store/pn_stream.c store/pn_residency.c store/pn_kv.c store/pn_prefix.c
+	store/pn_reads.c store/pn_ring.c store/pn_rows.c store/pn_experts.c store/pn_stream.c store/pn_residency.c store/pn_kv.c store/pn_prefix.c store/pn_cold_file.c store/pn_cold.c
 	device/pn_team.c device/pn_cpu_attn.c device/pn_cpu_ops.c device/pn_device_cpu.c device/pn_device_sim.c
 	engine/pn_engine.c engine/pn_govern.c engine/pn_rungs.c engine/pn_rungs_kv.c engine/pn_rungs_weights.c engine/pn_admit.c engine/pn_die.c engine/pn_file.c engine/pn_fit.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_model.c
-	engine/pn_cache.c engine/pn_session.c engine/pn_embed.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_emit.c engine/pn_sampler_api.c
+	engine/pn_identity.c engine/pn_tier.c engine/pn_park.c engine/pn_cache.c engine/pn_session.c engine/pn_embed.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_emit.c engine/pn_sampler_api.c
 	engine/pn_generate.c engine/pn_sched.c engine/pn_gate_text.c engine/pn_gate.c
 	engine/pn_text_api.c engine/pn_template_api.c engine/pn_output_api.c engine/pn_replay.c
 	engine/pn_conversation.c engine/pn_request.c

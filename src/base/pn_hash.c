@@ -25,6 +25,34 @@ PN_INTERNAL uint64_t pn_hash(const void *bytes, size_t n, uint64_t seed)
     return hash_fold(h ^ (uint64_t)n, k1);
 }
 
+/* t[0] is the table of one byte; t[k] is what a byte does that k more follow. */
+PN_INTERNAL void pn_crc32c_init(pn_crc32c *c)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t r = i;
+        for (int bit = 0; bit < 8; bit++)
+            r = r >> 1 ^ (r & 1 ? 0x82f63b78u : 0);         /* 0x1edc6f41, reflected */
+        c->t[0][i] = r;
+    }
+    for (uint32_t k = 1; k < 8; k++)
+        for (uint32_t i = 0; i < 256; i++)
+            c->t[k][i] = c->t[k - 1][i] >> 8 ^ c->t[0][c->t[k - 1][i] & 255];
+}
+
+PN_INTERNAL uint32_t pn_crc32c_add(const pn_crc32c *c, uint32_t crc, const void *bytes, size_t n)
+{
+    const uint8_t *p = bytes;
+    uint32_t r = ~crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint32_t a = pn_le32(p) ^ r, b = pn_le32(p + 4);
+        r = c->t[7][a & 255] ^ c->t[6][a >> 8 & 255] ^ c->t[5][a >> 16 & 255] ^ c->t[4][a >> 24] ^
+            c->t[3][b & 255] ^ c->t[2][b >> 8 & 255] ^ c->t[1][b >> 16 & 255] ^ c->t[0][b >> 24];
+    }
+    for (; n; n--)
+        r = r >> 8 ^ c->t[0][(r ^ *p++) & 255];
+    return ~r;
+}
+
 PN_INTERNAL void pn_map_init(pn_map *m, pn_mem *mem, pn_account account)
 {
     *m = (pn_map){.mem = mem, .account = account};

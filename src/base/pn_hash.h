@@ -1,5 +1,5 @@
 /*
- * pn_hash.h - one hash function and one hash table: byte strings to 32-bit values.
+ * pn_hash.h - one hash function and one hash table: byte strings to 32-bit values; and a check sum.
  *
  * Used for metadata keys, tensor names and vocabularies.  Open addressing, linear probing, power of
  * two, at most 3/4 full; keys are borrowed (they point into the file or an arena that outlives the
@@ -13,6 +13,16 @@
 
 /* 64-bit hash of n bytes: 64 x 64 -> 128-bit multiply, folded. */
 PN_INTERNAL uint64_t pn_hash(const void *bytes, size_t n, uint64_t seed);
+
+/* CRC-32C (RFC 3720, 12.1), eight bytes at a time: 1.5 GB/s and more without the instruction.  The tables are the
+ * caller's, so that there is no state here and no code that fills it twice. */
+typedef struct pn_crc32c {
+    uint32_t t[8][256];
+} pn_crc32c;
+
+PN_INTERNAL void pn_crc32c_init(pn_crc32c *c);
+/* Of what came before, which was `crc` (0: nothing), and these n bytes. */
+PN_INTERNAL uint32_t pn_crc32c_add(const pn_crc32c *c, uint32_t crc, const void *bytes, size_t n);
 
 typedef struct pn_map_slot {
     const char *key;        /* borrowed; NULL: free */

@@ -24,6 +24,7 @@
 #if defined(__GLIBC__) && !defined(__LP64__)            /* 64-bit offsets, as in pn_os_posix.c */
 #define OSX_O_LARGE O_LARGEFILE
 #define osx_pread pread64
+#define osx_pwrite pwrite64
 #define osx_fstat fstat64
 #define osx_fadvise posix_fadvise64
 typedef struct stat64 osx_stat_buf;
@@ -31,6 +32,7 @@ typedef off64_t osx_off;
 #else
 #define OSX_O_LARGE 0
 #define osx_pread pread
+#define osx_pwrite pwrite
 #define osx_fstat fstat
 #define osx_fadvise posix_fadvise
 typedef struct stat osx_stat_buf;
@@ -163,6 +165,73 @@ PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *
     return PN_OK;
 }
 
+static pn_status direct_open(pn_os_direct *f, const char *path, int flags, pn_err *err)
+{
+    osx_stat_buf st;
+    int fd;
+    f->fd = -1;
+    f->size = 0;
+    do
+        fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | OSX_O_LARGE, 0600);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0)
+        return pn_fail(err, errno == ENOSPC || errno == EDQUOT ? PN_E_BUDGET : PN_E_IO, "cannot open '%s' (errno %d)", path, errno);
+    if (osx_fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return pn_fail(err, PN_E_IO, "cannot open '%s': not a regular file", path);
+    }
+    f->fd = fd;
+    f->size = (uint64_t)st.st_size;
+    atomic_init(&f->direct, direct_begin(fd));
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_os_direct_open_alone(pn_os_direct *f, const char *path, pn_err *err) { return direct_open(f, path, O_RDONLY, err); }
+
+/* For this user alone: it holds what people said. */
+PN_INTERNAL pn_status pn_os_direct_create(pn_os_direct *f, const char *path, pn_err *err)
+{
+    return direct_open(f, path, O_RDWR | O_CREAT | O_EXCL, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_write(pn_os_direct *f, uint64_t offset, const void *src, size_t n, pn_err *err)
+{
+    const uint8_t *p = src;
+    size_t have = 0;
+    if (f->fd < 0 || offset > INT64_MAX || n > INT64_MAX - offset)
+        return pn_fail(err, PN_E_IO, f->fd < 0 ? "the file is closed" : "the offset is beyond any file");
+    while (have < n) {
+        bool direct = atomic_load(&f->direct);
+        ssize_t put = osx_pwrite(f->fd, p + have, n - have, (osx_off)(offset + have));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0 && errno == EINVAL && direct) {
+            direct_give_up(f);
+            continue;
+        }
+        if (put <= 0) {
+            bool full = put == 0 || errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+            return pn_fail(err, full ? PN_E_BUDGET : PN_E_IO, "writing %zu bytes at offset %" PRIu64 ": %s (errno %d)", n - have,
+                           offset + have, full ? "no space left on the device" : "the system refused", put ? errno : ENOSPC);
+        }
+        have += (size_t)put;
+        if (direct && have < n && have % PN_DIRECT_ALIGN)       /* the next one would have to begin at a multiple */
+            direct_give_up(f);
+    }
+    f->size = PN_MAX(f->size, offset + n);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err)
+{
+    if (f->fd < 0 || atomic_load(&f->direct))
+        return PN_OK;
+    if (fsync(f->fd) != 0 && errno != EINVAL && errno != ENOTSUP)
+        return pn_fail(err, errno == ENOSPC || errno == EDQUOT ? PN_E_BUDGET : PN_E_IO, "writing a file to its end (errno %d)", errno);
+    direct_forget(f->fd, 0, f->size);
+    return PN_OK;
+}
+
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map)
 {
     if (map)
@@ -173,6 +242,7 @@ PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map)
 
 #undef OSX_O_LARGE
 #undef osx_pread
+#undef osx_pwrite
 #undef osx_fstat
 #undef osx_fadvise
 
@@ -195,6 +265,31 @@ PN_INTERNAL pn_status pn_os_direct_read(pn_os_direct *f, uint64_t offset, void *
 
 PN_INTERNAL void pn_os_huge(void *p, size_t n) { (void)p, (void)n; }
 PN_INTERNAL void pn_os_give_back(void *p, size_t n) { (void)p, (void)n; }
+static pn_status direct_none(pn_os_direct *f, pn_err *err)
+{
+    f->fd = -1;
+    return pn_fail(err, PN_E_UNSUPPORTED, "this build has no files");
+}
+
+PN_INTERNAL pn_status pn_os_direct_open_alone(pn_os_direct *f, const char *path, pn_err *err)
+{
+    (void)path;
+    return direct_none(f, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_create(pn_os_direct *f, const char *path, pn_err *err)
+{
+    (void)path;
+    return direct_none(f, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_write(pn_os_direct *f, uint64_t offset, const void *src, size_t n, pn_err *err)
+{
+    (void)offset, (void)src, (void)n;
+    return direct_none(f, err);
+}
+
+PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err) { return direct_none(f, err); }
 PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map) { (void)f, (void)map; }
 
 #endif

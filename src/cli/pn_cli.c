@@ -276,6 +276,16 @@ PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
 
+PN_INTERNAL int pn_cli_open_engine_kept(pn_cli *c, const pn_engine_params *as)
+{
+    pn_engine_params p = *as;
+    p.session_dir = pn_args_text(&c->args, "session-dir", NULL);
+    p.session_quota = pn_args_size(&c->args, "session-quota", 0);
+    if (p.session_quota && !p.session_dir)
+        return pn_cli_usage(c, "--session-quota is for --session-dir, which is not given");
+    return pn_cli_open_engine_as(c, &p);
+}
+
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads)
 {
     return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = n_threads, .no_prefix = 1});

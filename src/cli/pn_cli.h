@@ -93,9 +93,10 @@ PN_INTERNAL pn_tool_choice pn_cli_tool_choice(const pn_cli *c);
 PN_INTERNAL const char *pn_cli_tool_name(const pn_cli *c);
 
 /* --mem-limit, and the dies that PN_SIM_DIES says.  Without a prefix cache, from which one prompt gains nothing; _as:
- * with the caller's threads and prefix cache. */
+ * with the caller's threads and prefix cache; _kept: and with --session-dir and --session-quota. */
 PN_INTERNAL int pn_cli_open_engine(pn_cli *c, uint32_t n_threads);
 PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as);
+PN_INTERNAL int pn_cli_open_engine_kept(pn_cli *c, const pn_engine_params *as);
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
@@ -190,6 +191,10 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"pressure-script", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "for tests: readings of memory instead of the machine's"}
 #define PN_ROW_PREFIX_CACHE(fallback) \
     {"prefix-cache", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", fallback, "most memory for prompts that were computed before"}
+#define PN_ROW_SESSION_DIR \
+    {"session-dir", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "DIR", "none", "keep conversations there, for when memory is short and the next start"}
+#define PN_ROW_SESSION_QUOTA \
+    {"session-quota", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "8G or a tenth of the free disk", "most bytes of files there"}
 #define PN_ROW_THREADS \
     {"threads", NULL, 't', PN_FLAG_INT, false, 1, 1024, "N", "usable cores", "threads that compute"}
 /* each: of one model of several (`serve`). */

@@ -55,7 +55,9 @@ static const pn_flag run_flags[] = {
     PN_ROW_MEM_LIMIT,
     PN_ROW_MEM_RESERVE,
     PN_ROW_PRESSURE_SCRIPT,
-    PN_ROW_PREFIX_CACHE("none"),
+    PN_ROW_PREFIX_CACHE("none; with --session-dir a tenth of memory"),
+    PN_ROW_SESSION_DIR,
+    PN_ROW_SESSION_QUOTA,
     PN_ROWS_RESIDENCY(false),
     PN_ROW_EXACT,
     {"temp", NULL, 0, PN_FLAG_REAL, false, 0, 1000, "T", "0.8 or the model's", "temperature; 0 is greedy"},
@@ -702,10 +704,11 @@ static int run_open(run_state *r)
 {
     pn_cli *c = r->c;
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
-    int code = pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
-                                                            .prefix_bytes = cache, .no_prefix = cache == 0,
-                                                            .mem_reserve = pn_args_size(&c->args, "mem-reserve", 0),
-                                                            .pressure_script = pn_args_text(&c->args, "pressure-script", NULL)});
+    int code = pn_cli_open_engine_kept(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
+                                                              .prefix_bytes = cache,
+                                                              .no_prefix = cache == 0 && !pn_args_has(&c->args, "session-dir"),
+                                                              .mem_reserve = pn_args_size(&c->args, "mem-reserve", 0),
+                                                              .pressure_script = pn_args_text(&c->args, "pressure-script", NULL)});
     if (!code)
         code = run_read_grammar(r);
     if (!code)

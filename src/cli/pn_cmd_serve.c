@@ -48,6 +48,8 @@ static const pn_flag serve_flags[] = {
     PN_ROW_MEM_RESERVE,
     PN_ROW_PRESSURE_SCRIPT,
     PN_ROW_PREFIX_CACHE("a tenth of memory"),
+    PN_ROW_SESSION_DIR,
+    PN_ROW_SESSION_QUOTA,
     PN_ROW_QUIET,
     PN_ROW_END
 };
@@ -228,7 +230,7 @@ static int serve_open(pn_cli *c, const pn_serve_config *cfg, pn_str keys[2])
 static int serve_engine(pn_cli *c)
 {
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
-    return pn_cli_open_engine_as(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0), .prefix_bytes = cache,
+    return pn_cli_open_engine_kept(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0), .prefix_bytes = cache,
                                                         .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache,
                                                         .mem_reserve = pn_args_size(&c->args, "mem-reserve", 0),
                                                         .pressure_script = pn_args_text(&c->args, "pressure-script", NULL)});

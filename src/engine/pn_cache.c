@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 #include "engine/pn_cache.h"
 
+#include "engine/pn_tier.h"
+
 enum {
     CACHE_SHARE = 10,               /* memory sheet 18: a tenth of the budget */
     CACHE_HIT_TICKS = 16            /* look-ups by which twice as many hits outlive fewer */
@@ -44,6 +46,34 @@ static bool cache_key(const pn_session *s, uint64_t salt, const pn_token *tokens
     return space && n >= PN_KV_PAGE_TOKENS;
 }
 
+/* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
+static bool cache_ready(pn_session *s)
+{
+    pn_die *die = pn_session_die(s);
+    pn_cache *c = &die->cache;
+    uint32_t *space = cache_space(s);
+    const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
+    if (!c->tree && pn_prefix_new(&c->tree, pn_die_mem(die), &p, NULL))
+        return false;
+    if (!*space && pn_prefix_space_new(c->tree, s->kv.spec, s->kv_type, space, NULL) == PN_OK)
+        ++*space;
+    return *space != 0;
+}
+
+/* What the disk knows and memory does not comes into the tree. */
+static void cache_restore(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
+{
+    pn_cache *c = &pn_session_die(s)->cache;
+    pn_prefix_key k;
+    if (!s->model->engine->cold)
+        return;
+    pn_mutex_lock(&c->lock);
+    bool ready = cache_ready(s) && cache_key(s, salt, tokens, n, &k);
+    pn_mutex_unlock(&c->lock);
+    if (ready)
+        pn_tier_restore(s, &k);
+}
+
 PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n)
 {
     pn_cache *c = &pn_session_die(s)->cache;
@@ -51,6 +81,7 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
     pn_prefix_key k;
     if (!c->bytes_max || !n)
         return 0;
+    cache_restore(s, salt, tokens, n - 1);
     pn_mutex_lock(&c->lock);
     c->n_queries++;
     c->tokens_asked += n;
@@ -96,26 +127,12 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
  * Keeping
  * ------------------------------------------------------------------------------------------ */
 
-/* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
-static bool cache_ready(pn_session *s)
-{
-    pn_die *die = pn_session_die(s);
-    pn_cache *c = &die->cache;
-    uint32_t *space = cache_space(s);
-    const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
-    if (!c->tree && pn_prefix_new(&c->tree, pn_die_mem(die), &p, NULL))
-        return false;
-    if (!*space && pn_prefix_space_new(c->tree, s->kv.spec, s->kv_type, space, NULL) == PN_OK)
-        ++*space;
-    return *space != 0;
-}
-
 PN_INTERNAL void pn_cache_insert(pn_session *s)
 {
     pn_cache *c = &pn_session_die(s)->cache;
     pn_prefix_key k;
     pn_prefix_stats st;
-    if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes)
+    if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes || s->parked)
         return;
     uint64_t available = pn_model_available(s->model);
     bool held = atomic_load(&c->held);
@@ -123,7 +140,8 @@ PN_INTERNAL void pn_cache_insert(pn_session *s)
     if (cache_ready(s) && cache_key(s, s->salt, s->tokens, s->kv.length, &k)) {
         pn_prefix_get_stats(c->tree, &st);
         pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, st.bytes + (held ? 0 : available / 2)));
-        pn_prefix_insert(c->tree, &k, &s->kv, 0, ++c->tick);
+        k.n = pn_prefix_insert(c->tree, &k, &s->kv, 0, ++c->tick);
+        pn_tier_save(s, &k);
     }
     pn_mutex_unlock(&c->lock);
 }
@@ -137,8 +155,23 @@ PN_INTERNAL uint64_t pn_cache_droppable(pn_die *die)
     pn_cache *c = &die->cache;
     pn_mutex_lock(&c->lock);
     uint64_t bytes = c->tree ? pn_prefix_droppable(c->tree) : 0;
+    if (die->engine->cold)
+        bytes += pn_cold_waiting(die->engine->cold, &c->lock);
     pn_mutex_unlock(&c->lock);
     return bytes;
+}
+
+/* With the lock held: to `bytes`, of which `missing` are to come back.  Before they are short, what only waits for the
+ * disk is not saved. */
+static uint64_t cache_shrink(pn_die *die, uint64_t bytes, uint64_t missing)
+{
+    pn_cache *c = &die->cache;
+    uint64_t given = pn_prefix_shrink(c->tree, bytes);
+    if (given < missing && die->engine->cold && pn_cold_waiting(die->engine->cold, &c->lock)) {
+        pn_cold_forget(die->engine->cold, &c->lock);
+        given += pn_prefix_shrink(c->tree, bytes);
+    }
+    return given;
 }
 
 PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes)
@@ -149,7 +182,7 @@ PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes)
     pn_mutex_lock(&c->lock);
     if (c->tree) {
         pn_prefix_get_stats(c->tree, &st);
-        given = pn_prefix_shrink(c->tree, st.bytes - PN_MIN(st.bytes, bytes));
+        given = cache_shrink(die, st.bytes - PN_MIN(st.bytes, bytes), bytes);
     }
     pn_mutex_unlock(&c->lock);
     return given;

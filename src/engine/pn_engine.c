@@ -4,6 +4,7 @@
  */
 #include "engine/pn_cache.h"
 #include "engine/pn_govern.h"
+#include "engine/pn_tier.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -166,6 +167,8 @@ PN_API pn_status pn_engine_open(pn_engine **out, const pn_engine_params *params,
     pn_mutex_init(&e->models_lock);
     pn_status st = engine_dies(e, p.sim_dies, err);
     if (!st)
+        st = pn_tier_open(e, &p, err);
+    if (!st)
         st = pn_govern_open(e, &p, err);
     if (st) {
         pn_engine_close(e);
@@ -181,6 +184,7 @@ PN_API void pn_engine_close(pn_engine *e)
     if (!e)
         return;
     pn_engine_stop(e);
+    pn_tier_close(e);
     for (uint32_t i = 0; i < e->n_dies; i++)
         pn_die_close(&e->dies[i]);
     pn_mem_free(pn_engine_mem(e), PN_ACCT_MISC, e->dies, e->n_dies * sizeof *e->dies);

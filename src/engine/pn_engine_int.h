@@ -14,7 +14,7 @@
  *     pn_die.lock     the flags of a die; a step has the die by `busy`, not by holding this
  *     pn_model.lock   plans, caps, the number of sessions
  *     pn_cache.lock   a die's prefix tree and all its pages with more than one holder (pn_cache.h)
- *     leaves          pn_drive.lock (who steps), pn_engine.clock_lock, pn_sim_memory.lock
+ *     leaves          pn_drive.lock (who steps), pn_engine.clock_lock, pn_sim_memory.lock, pn_cold's
  *
  * There is one of the first, second and fourth for every die; nobody holds two of a kind.  Who needs two dies for a
  * step takes the one with the lower number first, or tries the second and gives the first back.  Any of the first
@@ -35,6 +35,7 @@
 #include "format/pn_weights.h"
 #include "mem/pn_ledger.h"
 #include "model/pn_desc.h"
+#include "store/pn_cold.h"
 #include "store/pn_kv.h"
 #include "store/pn_prefix.h"
 #include "store/pn_residency.h"
@@ -82,6 +83,8 @@ struct pn_engine {
     pn_mutex admit_lock;        /* looking for memory and taking it is one thing */
     pn_mutex models_lock;       /* the next ones */
     pn_model *models;           /* all of them */
+    pn_cold *cold;              /* owned; NULL: nothing is kept on disk */
+    bool cold_always;
     atomic_uint n_turns;        /* that hold a reserve */
     atomic_ullong floor_bytes;  /* kept by all models, in PN_ACCT_KV */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
@@ -154,6 +157,9 @@ struct pn_model {
     uint32_t n_sessions;
     pn_session *sessions;       /* all of them */
     pn_kv_gate gate[ENGINE_KV_IDS];     /* what probing has found, n_positions 0: nothing yet; under lock */
+    pn_identity identity;       /* if identified */
+    bool identified;
+    atomic_uint prefill_rate;   /* tokens a second, of the last long prompt; 0: unknown */
     uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
 
@@ -175,6 +181,7 @@ struct pn_session {
     uint32_t *out_rows;         /* [n_batch] */
     pn_cached_plan *plans[ENGINE_BUCKETS];
     pn_budget_info budget;      /* of the last turn that was refused; size 0: none was */
+    struct pn_parked *parked;   /* its pages are on disk (pn_park.h); NULL: they are not */
     struct pn_embed *embed;     /* NULL before the first embedding (pn_embed.c) */
     atomic_bool cancelled;
     pn_tick_fn tick;

@@ -12,6 +12,8 @@
 
 #include "base/pn_str.h"
 #include "engine/pn_cache.h"
+#include "engine/pn_park.h"
+#include "engine/pn_tier.h"
 #include "sample/pn_budget.h"
 #include "sample/pn_sampler.h"
 
@@ -209,9 +211,12 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
     g->since = pn_os_now();
+    pn_status st = pn_session_unpark(s, err);
+    if (st)
+        return st;
     if (!p->n_prompt && !s->has_logits)
         return pn_fail(err, PN_E_STATE, "nothing to continue from: the prompt is empty and the session has no logits");
-    pn_status st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
+    st = pn_session_check_more(s, p->prompt, p->n_prompt, err);
     if (st == PN_E_CONTEXT)
         pn_session_note_context(s, s->kv.length + (uint64_t)p->n_prompt, s->kv.length + (uint64_t)p->n_prompt + p->max_tokens);
     if (st)
@@ -251,6 +256,7 @@ PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err)
     if (g->in_prompt) {
         double now = pn_os_now();
         g->r.prefill_seconds = now - g->since;
+        pn_tier_note_prefill(g->s->model, g->s->kv.length - PN_MIN(g->s->kv.length, g->r.n_cached), g->r.prefill_seconds);
         g->since = now;
         g->first = g->s->kv.length;
         g->in_prompt = false;
@@ -297,6 +303,8 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
         g->r.finish = PN_FINISH_CANCELLED;
         st = PN_OK;
     }
+    if (!st && g->s->kv.length < g->first)
+        st = pn_fail(err, PN_E_IO, "the keys and values of the session were lost while it was parked");
     if (!st)
         st = generate_end(g, err);
     if (!st)

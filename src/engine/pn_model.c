@@ -4,6 +4,7 @@
  */
 #include "engine/pn_cache.h"
 #include "engine/pn_fit.h"
+#include "engine/pn_tier.h"
 
 #include "sample/pn_grammar.h"
 
@@ -483,6 +484,8 @@ static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *
         pn_model_free(m);
         return st;
     }
+    if (!m->vocab_only)
+        pn_tier_know(m);
     model_list(m);
     *out = m;
     return PN_OK;

@@ -10,6 +10,7 @@
 
 #include "engine/pn_cache.h"
 #include "engine/pn_sched.h"
+#include "engine/pn_tier.h"
 
 static uint64_t rungs_sum(pn_engine *e, uint32_t resource, uint64_t (*of)(pn_die *die))
 {
@@ -213,7 +214,10 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
         {.rank = 11, .name = "step_rows", .level = PN_LEVEL_TIGHT, .gain = rung_rows_gain, .apply = rung_rows_apply, .retake = rung_rows_retake,
          .undo = rung_rows_undo},
     };
+    const pn_rung cold = {.rank = 9, .name = "cold", .level = PN_LEVEL_TIGHT, .gain = pn_tier_gain, .apply = pn_tier_apply};
     pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
+    if (e->cold)
+        pn_rungs_register(e, &cold, 1);
     pn_rungs_add_kv(e);
     pn_rungs_add_weights(e);
 }

@@ -7,6 +7,7 @@
  * once it is finished (pn_kv_commit), so a torn step leaves nothing behind.
  */
 #include "engine/pn_cache.h"
+#include "engine/pn_park.h"
 #include "engine/pn_rungs.h"
 #include "engine/pn_sched.h"
 
@@ -256,6 +257,7 @@ PN_API void pn_session_free(pn_session *s)
     for (uint32_t i = 0; i < ENGINE_BUCKETS; i++)
         pn_model_put_plan(s->model, s->plans[i]);
     pn_embed_free(s);
+    pn_session_park_drop(s);
     pn_mutex_lock(&pn_session_die(s)->cache.lock);
     pn_kv_close(&s->kv);
     pn_mutex_unlock(&pn_session_die(s)->cache.lock);
@@ -280,6 +282,12 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
     pn_session_enter(s);
+    pn_status st = n ? pn_session_unpark(s, err) : PN_OK;
+    if (st) {
+        pn_session_leave(s);
+        return st;
+    }
+    pn_session_park_drop(s);
     pn_mutex_lock(&pn_session_die(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
     pn_mutex_unlock(&pn_session_die(s)->cache.lock);
@@ -478,7 +486,9 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
         return st;
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
-    st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
+    st = pn_session_unpark(s, err);
+    if (!st)
+        st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {
         rows = PN_MIN((uint32_t)n - done, pn_session_rows(s));
         st = all ? session_chunk_all(s, tokens + done, rows, done, (uint32_t)n, all + (size_t)done * s->model->desc.n_vocab, err)

@@ -121,6 +121,19 @@ static void kv_page_free(pn_kv_page *p)
     pn_mem_free(b->mem, p->common ? PN_ACCT_PREFIX : b->written ? PN_ACCT_KV : PN_ACCT_KV_RESERVE, b, (size_t)b->bytes);
 }
 
+PN_INTERNAL pn_kv_page *pn_kv_page_new(pn_mem *mem, const pn_stream_group *g, uint32_t type)
+{
+    pn_kv_page *p = kv_page_new(mem, pn_kv_page_bytes(g, type, type), type);
+    if (!p)
+        return NULL;
+    kv_block *b = (kv_block *)(void *)p;
+    pn_mem_move(mem, PN_ACCT_KV_RESERVE, PN_ACCT_PREFIX, (size_t)b->bytes);
+    b->written = true;
+    p->common = 1;
+    p->refs = 1;
+    return p;
+}
+
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p)
 {
     PN_ASSERT(p->common && p->refs && p->refs < UINT32_MAX);
@@ -446,6 +459,34 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
     }
     kv->length = n;
     return true;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Parking
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_kv_unload(pn_kv *kv)
+{
+    PN_ASSERT(kv->by_turn && !kv->retired);
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
+        pn_kv_group *g = &kv->group[gi];
+        for (uint32_t i = 0; i < g->n_table; i++)
+            kv_drop(kv, g, i);
+        kv_group_shrink(g, 0);
+    }
+}
+
+PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    pn_kv_group *g = &kv->group[gi];
+    PN_ASSERT(i < g->n_table && !g->table[i]);
+    pn_kv_page *p = kv_page_new(g->mem, pn_kv_page_bytes(&kv->spec->group[gi], type, type), type);
+    if (!p)
+        return NULL;
+    kv_write(p);
+    g->table[i] = p;
+    g->n_pages++;
+    return p;
 }
 
 /* ------------------------------------------------------------------------------------------

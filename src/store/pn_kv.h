@@ -133,6 +133,10 @@ PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t g, uint32_t i);
 PN_INTERNAL void pn_kv_retain(pn_kv_page *p);
 PN_INTERNAL void pn_kv_release(pn_kv_page *p);                  /* NULL is a no-op */
 
+/* A common page of a group with one holder, the caller, whose content is anything: to be filled before somebody else
+ * gets it.  NULL: no memory. */
+PN_INTERNAL pn_kv_page *pn_kv_page_new(pn_mem *mem, const pn_stream_group *g, uint32_t type);
+
 /* What sharing this page costs whoever keeps it: header and data. */
 PN_INTERNAL uint64_t pn_kv_page_cost(const pn_state_spec *spec, uint32_t g, uint32_t type);
 
@@ -145,6 +149,15 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
 /* The sequence is finished and will only be shared from and closed.  Gives back the unused reserve
  * at once; sharing needs no memory any more. */
 PN_INTERNAL void pn_kv_retire(pn_kv *kv);
+
+/* ---- parking ------------------------------------------------------------------------------ */
+
+/* By the turn: every page goes back, reserve included; length and reserve are remembered.  Until the pages in its table
+ * are back (pn_kv_put_page for each, then pn_kv_reserve to kv->reserved) nothing but this and pn_kv_close may be called. */
+PN_INTERNAL void pn_kv_unload(pn_kv *kv);
+
+/* An own page of this type as entry i of group g, for the caller to fill; NULL: no memory. */
+PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
 
 /* ---- smaller pages ------------------------------------------------------------------------- */
 

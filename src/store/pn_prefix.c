@@ -17,6 +17,7 @@ struct pn_prefix_node {
     uint32_t space, hits, pins, n_children;
     uint32_t depth;                     /* pages up to here, this one included */
     uint32_t heap_at;                   /* place in the heap, if a leaf */
+    uint64_t name[2];                   /* for the store below */
     pn_token tokens[PREFIX_PAGE];
     pn_kv_page *pages[];                /* [n_groups of the space]; NULL: a window had passed */
 };
@@ -201,16 +202,28 @@ static bool prefix_in_use(const pn_prefix *c, const pn_prefix_node *n)
     return false;
 }
 
-/* Evict until `bytes` are left or nothing more can go.  used_too: pages of sequences as well.  Leaves
- * that must stay are set aside at the end of the heap's memory; those in use are at most one a
+static pn_prefix_stop prefix_stop(const pn_prefix *c, pn_prefix_node *n)
+{
+    return (pn_prefix_stop){.name = n->name, .tokens = n->tokens, .pages = n->pages, .depth = n->depth,
+                            .n_groups = prefix_n_groups(c, n->space), .bytes = prefix_node_bytes(c, n)};
+}
+
+static bool prefix_allows(const pn_prefix *c, pn_prefix_node *n, pn_prefix_see may, void *user)
+{
+    const pn_prefix_stop s = prefix_stop(c, n);
+    return may(user, &s);
+}
+
+/* Evict until `bytes` are left or nothing more can go.  used_too: pages of sequences as well.  may: NULL or what else
+ * has to agree.  Leaves that must stay are set aside at the end of the heap's memory; those in use are at most one a
  * sequence. */
-static void prefix_evict(pn_prefix *c, uint64_t bytes, bool used_too)
+static void prefix_evict_if(pn_prefix *c, uint64_t bytes, bool used_too, pn_prefix_see may, void *user)
 {
     size_t aside = c->heap_cap;
     while (c->stats.bytes > bytes && c->n_heap) {
         pn_prefix_node *n = c->heap[0];
         prefix_heap_remove(c, n);
-        if (n->pins || (!used_too && prefix_in_use(c, n)))
+        if (n->pins || (!used_too && prefix_in_use(c, n)) || (may && !prefix_allows(c, n, may, user)))
             c->heap[--aside] = n;
         else
             prefix_remove_leaf(c, n);
@@ -218,6 +231,8 @@ static void prefix_evict(pn_prefix *c, uint64_t bytes, bool used_too)
     while (aside < c->heap_cap)
         prefix_heap_push(c, c->heap[aside++]);
 }
+
+static void prefix_evict(pn_prefix *c, uint64_t bytes, bool used_too) { prefix_evict_if(c, bytes, used_too, NULL, NULL); }
 
 static bool prefix_room(pn_prefix *c, uint64_t need)
 {
@@ -391,6 +406,22 @@ PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes)
     return before - c->stats.bytes;
 }
 
+PN_INTERNAL uint64_t pn_prefix_shrink_if(pn_prefix *c, uint64_t bytes, pn_prefix_see may, void *user)
+{
+    uint64_t before = c->stats.bytes;
+    prefix_evict_if(c, bytes, false, may, user);
+    return before - c->stats.bytes;
+}
+
+PN_INTERNAL void pn_prefix_each(pn_prefix *c, pn_prefix_see see, void *user)
+{
+    bool more = true;
+    for (size_t i = 0; i < c->n_buckets && more; i++)
+        for (pn_prefix_node *n = c->bucket[i]; n && more; n = n->chain)
+            if (!n->pins && !prefix_in_use(c, n))
+                more = prefix_allows(c, n, see, user);
+}
+
 PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c)
 {
     uint64_t bytes = 0;
@@ -529,14 +560,13 @@ static bool prefix_fill(pn_prefix *c, pn_prefix_node *n, pn_kv *kv)
     return true;
 }
 
-/* A new child of `parent`, which is pinned if there is one; NULL: no room. */
-static pn_prefix_node *prefix_add(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node *parent, const pn_token *tokens,
-                                  uint64_t hash, pn_kv *kv)
+/* A new child of `parent`, which is pinned if there is one, without pages and in no table yet; NULL: no room. */
+static pn_prefix_node *prefix_node_new(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node *parent, const pn_token *tokens, uint64_t hash)
 {
     uint32_t depth = parent ? parent->depth + 1 : 1;
     if (!prefix_grow(c, depth))
         return NULL;
-    pn_prefix_node *n = prefix_get_mem(c, 1, prefix_node_size(kv->spec->n_groups));
+    pn_prefix_node *n = prefix_get_mem(c, 1, prefix_node_size(prefix_n_groups(c, k->space)));
     if (!n)
         return NULL;
     n->parent = parent;
@@ -545,18 +575,32 @@ static pn_prefix_node *prefix_add(pn_prefix *c, const pn_prefix_key *k, pn_prefi
     n->space = k->space;
     n->depth = depth;
     memcpy(n->tokens, tokens, sizeof n->tokens);
-    if (!prefix_fill(c, n, kv)) {
-        prefix_node_free(c, n);
-        return NULL;
-    }
-    n->chain = c->bucket[hash & (c->n_buckets - 1)];
-    c->bucket[hash & (c->n_buckets - 1)] = n;
+    return n;
+}
+
+/* It has its pages: into the tree with it. */
+static pn_prefix_node *prefix_node_add(pn_prefix *c, pn_prefix_node *n)
+{
+    pn_prefix_node *parent = n->parent;
+    n->chain = c->bucket[n->hash & (c->n_buckets - 1)];
+    c->bucket[n->hash & (c->n_buckets - 1)] = n;
     if (parent && parent->n_children++ == 0)
         prefix_heap_remove(c, parent);
     prefix_heap_push(c, n);
     c->stats.nodes++;
     c->stats.inserted++;
     return n;
+}
+
+static pn_prefix_node *prefix_add(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node *parent, const pn_token *tokens,
+                                  uint64_t hash, pn_kv *kv)
+{
+    pn_prefix_node *n = prefix_node_new(c, k, parent, tokens, hash);
+    if (n && !prefix_fill(c, n, kv)) {
+        prefix_node_free(c, n);
+        return NULL;
+    }
+    return n ? prefix_node_add(c, n) : NULL;
 }
 
 /* The snapshot goes to `n` if that has none and there is room, else it is dropped. */
@@ -599,6 +643,84 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
     if (n)
         n->pins--;
     return depth * PREFIX_PAGE;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * With a store below
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefix_see see, void *user)
+{
+    uint32_t depth = prefix_walk(c, k);
+    for (uint32_t i = 0; i < depth && prefix_allows(c, c->way[i], see, user); i++)
+        ;
+}
+
+/* Those of the pages that the node lacks, as far as there is room; what is evicted for it must not be the node. */
+static bool prefix_put_pages(pn_prefix *c, pn_prefix_node *n, pn_kv_page *const *pages)
+{
+    for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++) {
+        uint64_t cost = pn_kv_page_cost(c->spaces[n->space].spec, g, c->spaces[n->space].type);
+        if (!pages[g] || n->pages[g])
+            continue;
+        if (!prefix_room(c, cost))
+            return false;
+        pn_kv_retain(pages[g]);
+        n->pages[g] = pages[g];
+        c->stats.bytes += cost;
+    }
+    return true;
+}
+
+/* Pages of which a node can be made: those of groups without a window are all there. */
+static bool prefix_makes_node(const pn_prefix *c, uint32_t space, pn_kv_page *const *pages)
+{
+    const pn_state_spec *spec = c->spaces[space].spec;
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        if (!pages[g] && !spec->group[g].window)
+            return false;
+    return true;
+}
+
+/* The node that takes *at's place, pinned. */
+static pn_prefix_node *prefix_arrive(pn_prefix *c, pn_prefix_node *n, uint64_t tick)
+{
+    n->pins++;
+    prefix_value(c, n, tick);
+    return n;
+}
+
+PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick)
+{
+    pn_prefix_node *from = *at, *n;
+    const pn_token *t = k->tokens + (from ? (size_t)from->depth * PREFIX_PAGE : 0);
+    uint64_t hash = prefix_hash(c, k, from, t);
+    n = prefix_child(c, k, from, t, hash);
+    if (!n && (!pages || !prefix_makes_node(c, k->space, pages)))
+        return false;
+    if (n) {
+        n = prefix_arrive(c, n, tick);          /* first: what makes room must not take it */
+        if (pages)
+            (void)prefix_put_pages(c, n, pages);
+    } else {
+        n = prefix_node_new(c, k, from, t, hash);
+        if (n && !prefix_put_pages(c, n, pages)) {
+            prefix_node_free(c, n);
+            n = NULL;
+        }
+        if (!n)
+            return false;
+        n = prefix_arrive(c, prefix_node_add(c, n), tick);
+    }
+    pn_prefix_leave(from);
+    *at = n;
+    return true;
+}
+
+PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at)
+{
+    if (at)
+        at->pins--;
 }
 
 /* ------------------------------------------------------------------------------------------

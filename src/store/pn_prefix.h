@@ -40,6 +40,9 @@
  *   4. Leaf first: a node goes after its children.  A pinned node stays, and so its ancestors; one
  *      whose pages a sequence still uses stays too, since evicting it would free nothing.
  *
+ * Below it there may be a slower store (pn_cold.h), of which the cache knows nothing: nodes carry a name for it,
+ * pn_prefix_follow() shows what a prompt's way holds, pn_prefix_go() puts in what came back, a page at a time.
+ *
  * Threads: one owner at a time, under the lock of the pages (pn_kv.h).  No call blocks, does I/O or looks
  * at a clock.
  */
@@ -113,6 +116,32 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
+
+/* ---- with a store below ------------------------------------------------------------------- */
+
+/* A node of a way. */
+typedef struct pn_prefix_stop {
+    uint64_t *name;             /* [2] the caller's, zero at first */
+    const pn_token *tokens;     /* [PN_KV_PAGE_TOKENS] */
+    pn_kv_page *const *pages;   /* [n_groups]; NULL: a window had passed */
+    uint32_t depth, n_groups;   /* pages up to here, this one included */
+    uint64_t bytes;             /* that evicting it gives back */
+} pn_prefix_stop;
+
+/* Every node that the key's tokens pass, from the first page on, until `see` says false. */
+typedef bool (*pn_prefix_see)(void *user, const pn_prefix_stop *s);
+PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefix_see see, void *user);
+
+/* From *at, pinned (NULL: the beginning), to the node of the key's next page, which is pinned instead.  pages NULL: to
+ * the one that is there; else [n_groups] common pages, NULL for those there are not: the node is made, or what it
+ * lacks filled in, with references of its own.  False: it is not there and cannot be made of these, or there is no room; *at stays.  At the end
+ * pn_prefix_leave(). */
+PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick);
+PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at);       /* not pinned any more; NULL is a no-op */
+
+/* As pn_prefix_shrink(), but only what `may` allows goes.  _each: all that could go now, in no order. */
+PN_INTERNAL uint64_t pn_prefix_shrink_if(pn_prefix *c, uint64_t bytes, pn_prefix_see may, void *user);
+PN_INTERNAL void pn_prefix_each(pn_prefix *c, pn_prefix_see see, void *user);
 /* Most that shrinking could give back now: a node behind which something is pinned or used counts, and stays. */
 PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c);
 /* A new budget, kept from now on; shrinks at once. */

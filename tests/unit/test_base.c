@@ -3,6 +3,7 @@
 #include "pn_test.h"
 
 #include "base/pn_err.h"
+#include "base/pn_digest.h"
 #include "base/pn_hash.h"
 #include "base/pn_str.h"
 #include "base/pn_utf8.h"
@@ -242,6 +243,48 @@ static void test_hash_sees_every_byte_and_the_length(void)
     }
 }
 
+static bool digest_is(const uint8_t *got, const char *want)
+{
+    char text[65];
+    for (size_t i = 0; i < strlen(want) / 2; i++)
+        snprintf(text + 2 * i, 3, "%02x", got[i]);
+    return strcmp(text, want) == 0;
+}
+
+/* RFC 7693, appendix B; and the digest of the digests of 1000 lengths, as Python's hashlib makes it. */
+static void test_digest_is_blake2s(void)
+{
+    uint8_t data[1000], out[32];
+    pn_digest d, all;
+    pn_digest_begin(&d, 32);
+    pn_digest_add(&d, "abc", 3);
+    pn_digest_end(&d, out, 32);
+    PN_CHECK(digest_is(out, "508c5e8c327c14e2e1a72ba34eeb452f37458b209ed63a294d999b4c86675982"), "abc");
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(7 * i + 3);
+    pn_digest_begin(&all, 16);
+    for (size_t n = 0; n < sizeof data; n++) {
+        pn_digest_begin(&d, 16);
+        pn_digest_add(&d, data, n / 3);
+        pn_digest_add(&d, data + n / 3, n - n / 3);
+        pn_digest_end(&d, out, 16);
+        pn_digest_add(&all, out, 16);
+    }
+    pn_digest_end(&all, out, 16);
+    PN_CHECK(digest_is(out, "88d61a69012d7c34f0a6886055a2a458"), "1000 lengths");
+}
+
+/* RFC 3720, B.4; every split of a text gives the same. */
+static void test_crc32c(void)
+{
+    static pn_crc32c c;
+    const uint8_t zeros[32] = {0};
+    pn_crc32c_init(&c);
+    PN_CHECK(pn_crc32c_add(&c, 0, "123456789", 9) == 0xe3069283u && pn_crc32c_add(&c, 0, zeros, 32) == 0x8a9136aau);
+    for (size_t i = 0; i <= 9; i++)
+        PN_CHECK(pn_crc32c_add(&c, pn_crc32c_add(&c, 0, "123456789", i), "123456789" + i, 9 - i) == 0xe3069283u, "split at %zu", i);
+}
+
 static void test_map_finds_what_was_put(void)
 {
     enum { N = 5000 };
@@ -383,6 +426,8 @@ int main(void)
     test_libc_memory_is_aligned();
     test_checked_arithmetic();
     test_hash_sees_every_byte_and_the_length();
+    test_digest_is_blake2s();
+    test_crc32c();
     test_map_finds_what_was_put();
     test_map_survives_failure();
     test_utf8_every_character_goes_round();

@@ -95,6 +95,48 @@ static void another_file_in_its_place_is_refused(const char *dir)
     remove(direct_path);
 }
 
+static void what_is_written_is_read(const char *dir)
+{
+    pn_os_direct d;
+    pn_err err = {0};
+    size_t n = 3 * PN_DIRECT_ALIGN;
+    snprintf(direct_path, sizeof direct_path, "%s/pn_direct_w_%ld", dir, (long)getpid());
+    faults_clear();
+    if (pn_os_direct_create(&d, direct_path, &err) != PN_OK) {
+        pn_test_skip("%s", err.text);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        direct_got[i] = (uint8_t)(i * 7 / 5);
+    memcpy(direct_want, direct_got, n);
+    PN_CHECK(pn_os_direct_write(&d, 0, direct_got, n, &err) == PN_OK && pn_os_direct_write(&d, n, direct_got, PN_DIRECT_ALIGN, &err) == PN_OK &&
+             pn_os_direct_flush(&d, &err) == PN_OK && d.size == n + PN_DIRECT_ALIGN, "%s", err.text);
+    pn_os_direct again;
+    PN_CHECK(pn_os_direct_create(&again, direct_path, &err) == PN_E_IO, "made twice");
+    pn_os_direct_close(&d);
+    PN_CHECK(pn_os_direct_open_alone(&d, direct_path, &err) == PN_OK && d.size == n + PN_DIRECT_ALIGN, "%s", err.text);
+    memset(direct_got, 0, n);
+    PN_CHECK(pn_os_direct_read(&d, 0, direct_got, n, n, &err) == PN_OK && memcmp(direct_got, direct_want, n) == 0, "%s: %s", dir, err.text);
+    PN_CHECK(pn_os_direct_write(&d, 0, direct_got, n, &err) == PN_E_IO, "it is for reading");
+    pn_os_direct_close(&d);
+    PN_CHECK(pn_os_direct_open_alone(&d, dir, &err) == PN_E_IO, "a directory");
+    remove(direct_path);
+}
+
+/* A device that is always full, if there is one. */
+static void a_full_device_is_told_apart(void)
+{
+    pn_os_direct d = {.fd = open("/dev/full", O_RDWR)};
+    pn_err err = {0};
+    if (d.fd < 0) {
+        pn_test_skip("no /dev/full");
+        return;
+    }
+    atomic_init(&d.direct, false);
+    PN_CHECK(pn_os_direct_write(&d, 0, direct_got, PN_DIRECT_ALIGN, &err) == PN_E_BUDGET && strstr(err.text, "no space"), "%s", err.text);
+    pn_os_direct_close(&d);
+}
+
 int main(void)
 {
     void *raw = malloc(DIRECT_MOST + PN_DIRECT_ALIGN);
@@ -104,6 +146,9 @@ int main(void)
         trouble_is_overcome_or_told(dirs[i]);
         another_file_in_its_place_is_refused(dirs[i]);
     }
+        what_is_written_is_read(dirs[i]);
+    }
+    a_full_device_is_told_apart();
     free(raw);
     return pn_test_end();
 }

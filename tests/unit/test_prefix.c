@@ -750,6 +750,68 @@ static void many_siblings_and_long_ways_are_cheap(void)
     free(tokens);
 }
 
+/* ---- with a store below ------------------------------------------------------------------- */
+
+static bool rig_count_stop(void *user, const pn_prefix_stop *s)
+{
+    uint32_t *n = user;
+    n[0]++;
+    n[1] += s->name[0] == 7;
+    s->name[0] = 7;
+    return n[0] < 3;
+}
+
+static bool rig_first_alone(void *user, const pn_prefix_stop *s)
+{
+    (void)user;
+    return s->depth > 1;
+}
+
+/* Pages come back one by one, some without what a window had passed; half a page is refused. */
+static void what_came_back_is_put_in(void)
+{
+    pn_test_mem m;
+    pn_prefix *c = NULL;
+    pn_kv_page *p[3][2];
+    pn_token tokens[3 * P];
+    uint32_t space, n[2] = {0};
+    pn_prefix_hit hit;
+    pn_prefix_stats st;
+    pn_test_mem_init(&m, 0);
+    PN_CHECK(pn_prefix_new(&c, &m.mem, &(pn_prefix_params){.bytes_max = 1 << 20}, NULL) == PN_OK && pn_prefix_space_new(c, &rig_spec[1], PN_DTYPE_F16, &space, NULL) == PN_OK);
+    for (int i = 0; i < 3 * P; i++)
+        tokens[i] = i;
+    for (int i = 0; i < 6; i++)
+        p[i / 2][i % 2] = pn_kv_page_new(&m.mem, &rig_spec[1].group[i % 2], PN_DTYPE_F16);
+    const pn_prefix_key k = {.space = space, .tokens = tokens, .n = 3 * P};
+    pn_prefix_node *at = NULL;
+    PN_CHECK(!pn_prefix_go(c, &k, &at, NULL, 1) && !pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL, p[0][1]}, 1) && !at, "made of nothing");
+    for (int i = 0; i < 3; i++)
+        PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){p[i][0], i == 1 ? NULL : p[i][1]}, 1) && pn_prefix_sound(c), "page %d", i);
+    pn_prefix_leave(at);
+    PN_CHECK(pn_prefix_peek(c, &k) == P, "a window is missing: %u", (unsigned)pn_prefix_peek(c, &k));
+    at = NULL;
+    PN_CHECK(pn_prefix_go(c, &k, &at, NULL, 2) && pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL, p[1][1]}, 2) && pn_prefix_go(c, &k, &at, NULL, 2), "filled");
+    pn_prefix_leave(at);
+    for (int i = 0; i < 6; i++) {
+        PN_CHECK(p[i / 2][i % 2]->refs == 2, "page %d has %u holders", i, (unsigned)p[i / 2][i % 2]->refs);
+        pn_kv_release(p[i / 2][i % 2]);
+    }
+    PN_CHECK(pn_prefix_sound(c) && pn_prefix_find(c, &k, 3, &hit) == 3 * P && hit.pages[1][1] == p[1][1], "%u tokens", (unsigned)hit.n_tokens);
+    pn_prefix_unpin(c, &hit);
+    pn_prefix_follow(c, &k, rig_count_stop, n);
+    PN_CHECK(n[0] == 3 && n[1] == 0, "%u stops", (unsigned)n[0]);
+    n[0] = 0;
+    pn_prefix_each(c, rig_count_stop, n);
+    PN_CHECK(n[0] == 3 && n[1] == 3, "names are not kept");
+    PN_CHECK(pn_prefix_shrink_if(c, 0, rig_first_alone, NULL) > 0 && pn_prefix_peek(c, &k) == P && pn_prefix_sound(c), "others went, too");
+    pn_prefix_limit(c, 1);
+    pn_prefix_get_stats(c, &st);
+    PN_CHECK(st.nodes == 0, "%u nodes", (unsigned)st.nodes);
+    pn_prefix_free(c);
+    PN_CHECK(m.outstanding == 0, "%ld blocks leak", m.outstanding);
+}
+
 int main(void)
 {
     only_whole_pages_of_the_same_space_and_salt_are_found();
@@ -760,5 +822,6 @@ int main(void)
     random_requests_agree_with_the_plain_list();
     a_failing_allocation_costs_a_page_and_nothing_else();
     many_siblings_and_long_ways_are_cheap();
+    what_came_back_is_put_in();
     return pn_test_end();
 }

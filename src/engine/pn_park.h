@@ -1,0 +1,38 @@
+/*
+ * pn_park.h - a running sequence steps aside: its keys and values on disk, its memory back.
+ *
+ *     running ──park──> parked ──unpark──> running        between steps alone
+ *                          └── drop ──> empty
+ *
+ * All pages go: those that are its own, the partly filled last one, and what it shares, since after a prompt nearly
+ * everything is shared with the prefix cache and only without its holder can that give it up.  The reserve that the turn has
+ * not used goes as well.  What is in memory stays as it was: tokens, logits, sampler, grammar, stop strings.  So the
+ * sequence goes on with the same bits.
+ *
+ * The file is in the session directory, without a name: whatever happens to the program, nothing is left.  What it
+ * holds is known here, with a check sum for each page; nothing of the file is believed.
+ *
+ * A parked session has no pages, so nothing may compute in it, share from it or truncate it; freeing it is fine.
+ *
+ * Threads: the session's owner; nobody else is in it (pn_session_enter).  The caller holds no lock.
+ */
+#ifndef PN_PARK_H
+#define PN_PARK_H
+
+#include "engine/pn_engine_int.h"
+
+/* PN_E_UNSUPPORTED: no session directory, or a session that was opened whole.  On failure nothing has changed.
+ * freed: bytes that came back, as the ledger shows them; may be NULL. */
+PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *err);
+
+/* PN_E_BUDGET, PN_E_NOMEM: there is no room, it stays parked.  PN_E_IO: the pages are lost; the session is empty, and
+ * who worked on it has to fail. */
+PN_INTERNAL pn_status pn_session_unpark(pn_session *s, pn_err *err);
+
+/* Give up what is on disk; the session is empty then.  Not parked: a no-op. */
+PN_INTERNAL void pn_session_park_drop(pn_session *s);
+
+/* What unparking takes at most. */
+PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s);
+
+#endif /* PN_PARK_H */
