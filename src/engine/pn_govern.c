@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 #include "engine/pn_cache.h"
 #include "engine/pn_rungs.h"
+#include "engine/pn_sched.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -338,6 +339,7 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
     govern_look(e, now, active);
     govern_climb(e, now);
     govern_refill(e);
+    (void)pn_sched_resume(e, true);             /* with nobody left at work the first of those put aside goes on */
 }
 
 PN_INTERNAL void pn_govern_glance(pn_engine *e)

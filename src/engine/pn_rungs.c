@@ -191,6 +191,32 @@ static pn_rung_state rung_rows_undo(void *user, uint32_t resource)
 }
 
 /* ------------------------------------------------------------------------------------------
+ * 15  one at a time: the others stand aside, newest first, their keys and values on disk; they go on oldest first
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t rung_park_gain(void *user, uint32_t resource) { return resource ? 0 : pn_sched_parkable(user); }
+
+static pn_rung_state rung_park_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    (void)deadline;
+    *freed = pn_sched_park(user);
+    return *freed && *freed < want && rung_park_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
+}
+
+static uint64_t rung_park_retake(void *user, uint32_t resource)
+{
+    (void)resource;
+    return pn_sched_parked(user);
+}
+
+static pn_rung_state rung_park_undo(void *user, uint32_t resource)
+{
+    (void)resource;
+    (void)pn_sched_resume(user, false);
+    return pn_sched_parked(user) ? PN_RUNG_MORE : PN_RUNG_DONE;
+}
+
+/* ------------------------------------------------------------------------------------------
  * All of them
  * ------------------------------------------------------------------------------------------ */
 
@@ -214,10 +240,14 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
         {.rank = 11, .name = "step_rows", .level = PN_LEVEL_TIGHT, .gain = rung_rows_gain, .apply = rung_rows_apply, .retake = rung_rows_retake,
          .undo = rung_rows_undo},
     };
-    const pn_rung cold = {.rank = 9, .name = "cold", .level = PN_LEVEL_TIGHT, .gain = pn_tier_gain, .apply = pn_tier_apply};
+    const pn_rung disk[] = {
+        {.rank = 9, .name = "cold", .level = PN_LEVEL_TIGHT, .gain = pn_tier_gain, .apply = pn_tier_apply},
+        {.rank = 15, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_park_gain, .apply = rung_park_apply, .retake = rung_park_retake,
+         .undo = rung_park_undo},
+    };
     pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
     if (e->cold)
-        pn_rungs_register(e, &cold, 1);
+        pn_rungs_register(e, disk, PN_COUNT_OF(disk));
     pn_rungs_add_kv(e);
     pn_rungs_add_weights(e);
 }

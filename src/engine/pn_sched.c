@@ -8,6 +8,7 @@
  */
 #include "engine/pn_sched.h"
 
+#include "engine/pn_park.h"
 #include "engine/pn_rungs.h"
 
 #include <inttypes.h>
@@ -71,6 +72,7 @@ static void sched_begin_job(pn_job *j)
     w->n_work++;
     w->n_ready--;
     j->begun = true;
+    j->began_at = pn_os_now();
     sched_count_peers(j, 1);
 }
 
@@ -79,7 +81,7 @@ static pn_job *sched_next(const pn_queue *w, bool all)
 {
     pn_job *best = NULL;
     for (pn_job *j = w->waiting; j && !(best && (all || best->peers == 0)); j = j->next)
-        if (!j->paused && (!best || j->peers < best->peers))
+        if (!j->held && (!best || j->peers < best->peers))
             best = j;
     return best;
 }
@@ -400,7 +402,7 @@ static void sched_unlist(pn_sched *q, pn_job *j)
     PN_ASSERT(j->listed);
     sched_take_out(j->begun ? &w->work : &w->waiting, j);
     w->n_work -= j->begun;
-    w->n_ready -= !j->begun && !j->paused;
+    w->n_ready -= !j->begun && !j->held;
     if (j->begun)
         sched_count_peers(j, -1);
     j->listed = false;
@@ -888,16 +890,21 @@ static void sched_put_back(pn_job *j)
     j->begun = false;
 }
 
+/* With the lock held, and the job in no step. */
+static void sched_hold_job(pn_job *j, int held)
+{
+    if (held && j->begun)
+        sched_put_back(j);
+    sched_queue(j)->n_ready += (j->held == 0) != (held == 0) ? held ? -1 : 1 : 0;
+    j->held = (uint8_t)held;
+}
+
 PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused)
 {
     pn_sched *q = sched_of(j);
     pn_mutex_lock(&q->lock);
-    if (j->listed && j->paused != paused) {
-        if (j->begun)
-            sched_put_back(j);
-        sched_queue(j)->n_ready += paused ? -1 : 1;
-        j->paused = paused;
-    }
+    if (j->listed)
+        sched_hold_job(j, paused ? j->held | SCHED_PAUSED : j->held & ~SCHED_PAUSED);
     pn_mutex_unlock(&q->lock);
     pn_sched_wake(q->die->engine);
 }
@@ -932,3 +939,130 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j)
     pn_mutex_unlock(&q->lock);
     return how;
 }
+
+/* ------------------------------------------------------------------------------------------
+ * Putting aside
+ * ------------------------------------------------------------------------------------------ */
+
+/* With the lock held: the one that began last, and how many there are. */
+static pn_job *sched_newest(pn_sched *q, uint32_t *n)
+{
+    pn_job *newest = NULL;
+    for (pn_model *m = q->models; m; m = m->queue.next)
+        for (pn_job *j = m->queue.work; j; j = j->next) {
+            newest = !newest || j->began_at >= newest->began_at ? j : newest;
+            ++*n;
+        }
+    return newest;
+}
+
+/* With the lock held: the one that was put aside first. */
+static pn_job *sched_first_parked(pn_sched *q)
+{
+    pn_job *first = NULL;
+    for (pn_model *m = q->models; m; m = m->queue.next)
+        for (pn_job *j = m->queue.waiting; j; j = j->next)
+            if ((j->held & SCHED_PARKED) && (!first || j->parked_at < first->parked_at))
+                first = j;
+    return first;
+}
+
+/* Its keys and values are nobody else's while its scheduler is entered, lock or no lock. */
+static uint64_t sched_park_one(pn_sched *q)
+{
+    uint32_t n = 0;
+    uint64_t freed = 0;
+    pn_mutex_lock(&q->lock);
+    pn_job *j = sched_newest(q, &n);
+    if (n > 1) {
+        sched_hold_job(j, j->held | SCHED_PARKED);
+        j->parked_at = pn_os_now();
+    }
+    pn_mutex_unlock(&q->lock);
+    if (n < 2 || pn_session_park(j->s, &freed, NULL) == PN_OK)
+        return freed;
+    pn_mutex_lock(&q->lock);
+    sched_hold_job(j, j->held & ~SCHED_PARKED);
+    pn_mutex_unlock(&q->lock);
+    return 0;
+}
+
+/* PN_E_IO ends it; anything else leaves it where it is. */
+static bool sched_resume_one(pn_sched *q, bool idle_only)
+{
+    uint32_t n = 0;
+    pn_mutex_lock(&q->lock);
+    pn_job *j = sched_first_parked(q);
+    (void)sched_newest(q, &n);
+    pn_mutex_unlock(&q->lock);
+    if (!j || (idle_only && n))
+        return false;
+    pn_status st = pn_session_unpark(j->s, &j->err);
+    if (st == PN_E_BUDGET || st == PN_E_NOMEM)
+        return false;
+    j->gen.r.parked_seconds += pn_os_now() - j->parked_at;
+    j->gen.r.level_max = PN_LEVEL_CRITICAL;     /* nothing less puts anybody aside */
+    pn_mutex_lock(&q->lock);
+    sched_hold_job(j, j->held & ~SCHED_PARKED);
+    pn_mutex_unlock(&q->lock);
+    if (st)
+        sched_end(q, j, st);
+    return true;
+}
+
+/* fn for each scheduler that has no step open, on the stepping thread; the sum of what it returns. */
+static uint64_t sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag)
+{
+    uint64_t sum = 0;
+    bool ours;
+    if (!sched_hold(e, &ours))
+        return 0;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        if (!sched_enter(q))
+            continue;
+        if (!q->open && !q->computed)
+            sum += fn(q, flag);
+        sched_leave(q);
+    }
+    if (ours)
+        sched_let_go(e);
+    return sum;
+}
+
+static uint64_t sched_park_call(pn_sched *q, bool flag)
+{
+    (void)flag;
+    return sched_park_one(q);
+}
+
+static uint64_t sched_resume_call(pn_sched *q, bool idle_only) { return sched_resume_one(q, idle_only); }
+
+static uint64_t sched_parkable_call(pn_sched *q, bool flag)
+{
+    uint64_t bytes = 0;
+    uint32_t n = 0;
+    (void)flag;
+    pn_mutex_lock(&q->lock);
+    const pn_job *newest = sched_newest(q, &n);
+    if (n > 1)
+        for (uint32_t i = 0; i < newest->s->model->n_dies; i++)
+            bytes += pn_kv_turn_bytes(&newest->s->kv, newest->s->kv.reserved, i);
+    pn_mutex_unlock(&q->lock);
+    return bytes * (n ? n - 1 : 0);
+}
+
+static uint64_t sched_parked_call(pn_sched *q, bool flag)
+{
+    (void)flag;
+    pn_mutex_lock(&q->lock);
+    const pn_job *j = sched_first_parked(q);
+    uint64_t bytes = j ? PN_MAX(pn_session_parked_bytes(j->s), UINT64_C(1)) : 0;
+    pn_mutex_unlock(&q->lock);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_sched_park(pn_engine *e) { return sched_each_idle(e, sched_park_call, false); }
+PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e) { return sched_each_idle(e, sched_parkable_call, false); }
+PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e) { return sched_each_idle(e, sched_parked_call, false); }
+PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only) { return sched_each_idle(e, sched_resume_call, idle_only) > 0; }

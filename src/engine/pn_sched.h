@@ -29,6 +29,8 @@
 
 enum { SCHED_CHUNK = 64, SCHED_RUNS = 64, SCHED_SHARE = 16 };      /* SHARE: fewest rows worth a run of a prompt */
 
+typedef enum sched_held { SCHED_PAUSED = 1, SCHED_PARKED = 2 } sched_held;     /* by its owner, by the ladder */
+
 /* What a request is for; the scheduler knows no more of it. */
 typedef struct pn_job {
     pn_gen gen;
@@ -38,7 +40,8 @@ typedef struct pn_job {
     pn_err err;                 /* of this job alone */
     struct pn_job *next;        /* in its model's queue */
     bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent), it is in queue.work */
-    bool paused;                /* in no step that begins from now on; then not begun */
+    uint8_t held;               /* sched_held: in no step that begins from now on; then not begun */
+    double began_at, parked_at; /* when its turn came; when the ladder put it aside */
     uint32_t peers;             /* of the same model and client, those that are under way */
     bool left;                  /* removed by its owner from within a callback */
     bool leaving;               /* its owner waits in pn_sched_remove: on_done is not called */
@@ -87,6 +90,18 @@ PN_INTERNAL uint64_t pn_sched_idle_bytes(pn_sched *q, bool drop);
 /* For every request that is not over and in no step: nobody else touches its session meanwhile.  fn is called with the
  * scheduler's lock held and takes only what is below it.  False: another thread steps just now. */
 PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), void *user);
+
+/* Put the request aside that began last, of at least two that are worked on; its keys and values go to disk.  Returns
+ * the bytes that came back. */
+PN_INTERNAL uint64_t pn_sched_park(pn_engine *e);
+
+/* Bytes that putting all but one aside would give, at most.  Bytes that the one put aside first wants back; 0: none is. */
+PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e);
+PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e);
+
+/* The one put aside first goes on, if there is memory for it.  idle_only: if nothing else is worked on.  False: nobody
+ * went on. */
+PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only);
 
 /* Requests that are worked on, of the model with most; *n_ready: that could be. */
 PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready);

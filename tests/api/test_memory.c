@@ -283,6 +283,51 @@ static void fewer_at_once_and_back_with_the_same_bits(void)
     memory_close(&g);
 }
 
+/* CRITICAL: all but one stand aside, their keys and values on disk; then they go on, and nobody can tell. */
+static void one_at_a_time_and_back_with_the_same_bits(void)
+{
+    memory_rig g;
+    cache_said alone[MEMORY_MANY];
+    pn_session *s[MEMORY_MANY];
+    pn_request *q[MEMORY_MANY];
+    pn_generate_params p[MEMORY_MANY];
+    pn_err err = {0};
+    char dir[64];
+    snprintf(dir, sizeof dir, "/tmp/pn_memory_dir_%ld", (long)getpid());
+    if (!memory_open(&g, "budget 200M\n0 150M\n4 6M\n9 150M\n", (pn_engine_params){.session_dir = dir}))
+        return;
+    for (uint32_t i = 0; i < MEMORY_MANY; i++) {
+        p[i] = cache_ask(i & 1 ? g.r.ids : g.r.other, 200 + 30 * i);
+        p[i].max_tokens = 200;
+        p[i].no_cache = 1;
+        pn_session *t = cache_session(&g.r, 600, 0);
+        PN_CHECK(pn_session_generate(t, &p[i], NULL, &err) == PN_OK, "%s", err.text);
+        cache_keep(&g.r, t, &alone[i]);
+        pn_session_free(t);
+    }
+    memory_many(&g, s, q, p);
+    memory_step(&g, s, 24);                     /* 6 s: CRITICAL since 4 */
+    PN_CHECK(pn_mem_level(g.r.e) == PN_LEVEL_CRITICAL && memory_rung(g.r.e, 15).in_force, "nobody stands aside");
+    uint64_t freed = memory_rung(g.r.e, 15).freed;
+    PN_CHECK(freed > 3 * 100000, "%llu bytes", (unsigned long long)freed);
+    PN_CHECK(memory_step(&g, s, 4) == 1, "more than one goes on");
+    double parked = 0;
+    for (size_t i = 0; i < MEMORY_MANY; i++) {
+        pn_generate_result a;
+        for (int k = 0; k < 4000 && !pn_request_done(q[i]); k++)
+            memory_step(&g, s, 1);
+        PN_CHECK(pn_request_result(q[i], &a, &err) == PN_OK && a.n_generated == 200 && !a.kv_degraded && a.level_max == PN_LEVEL_CRITICAL, "%s", err.text);
+        cache_same(&g.r, s[i], &alone[i], "after it stood aside");
+        parked += a.parked_seconds > 0;
+        pn_request_free(q[i]);
+        pn_session_free(s[i]);
+        free(alone[i].logits);
+    }
+    PN_CHECK(parked == MEMORY_MANY - 1, "%.0f stood aside", parked);
+    memory_close(&g);
+    rmdir(dir);
+}
+
 /* A step that was formed while rows were few, and a session opened then, are like any other. */
 static void small_steps_have_the_same_bits(void)
 {
@@ -538,6 +583,7 @@ int main(void)
     a_script_that_is_none_is_refused();
     the_prefix_cache_goes_first_and_answers_stay_the_same();
     fewer_at_once_and_back_with_the_same_bits();
+    one_at_a_time_and_back_with_the_same_bits();
     small_steps_have_the_same_bits();
     keys_and_values_become_smaller_if_the_gate_lets_them();
     a_refusal_tells_what_fits();

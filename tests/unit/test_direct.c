@@ -145,7 +145,6 @@ int main(void)
     for (size_t i = 0; i < PN_COUNT_OF(dirs); i++) {
         trouble_is_overcome_or_told(dirs[i]);
         another_file_in_its_place_is_refused(dirs[i]);
-    }
         what_is_written_is_read(dirs[i]);
     }
     a_full_device_is_told_apart();
