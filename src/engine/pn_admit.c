@@ -231,10 +231,13 @@ PN_INTERNAL void pn_floor_close(pn_model *m)
     m->floor_bytes = 0;
 }
 
+/* Not from what others have been promised since: they write it, and both is more than there is. */
 PN_INTERNAL void pn_floor_refill(pn_model *m)
 {
+    const pn_need need = {.all = m->floor_bytes, .die = {m->floor_bytes}};
+    pn_lack lack;
     pn_mutex_lock(&m->engine->admit_lock);
-    if (m->floor_bytes && !m->floor && !m->floor_used)
+    if (m->floor_bytes && !m->floor && !m->floor_used && pn_model_room(m, true, &need, &need, &lack))
         (void)floor_take(m);
     pn_mutex_unlock(&m->engine->admit_lock);
 }
