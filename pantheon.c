@@ -8449,7 +8449,8 @@ struct pn_engine {
     pn_cold *cold;              /* owned; NULL: nothing is kept on disk */
     bool cold_always;
     atomic_uint n_turns;        /* that hold a reserve */
-    atomic_ullong floor_bytes;  /* kept by all models, in PN_ACCT_KV */
+    atomic_ullong floor_bytes;  /* of all models' floors, in PN_ACCT_KV: kept, or of the turn that runs on it */
+    atomic_ullong floor_owed;   /* the rest of them, of the host's memory: free, and for nobody else */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
     double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
@@ -8488,6 +8489,7 @@ struct pn_model {
     void *floor;                /* owned, touched [floor_bytes]: memory for one turn, NULL while a turn uses it; under the
                                    engine's admit_lock, as the next */
     uint64_t floor_bytes;       /* 0: none is kept */
+    uint64_t floor_owed;        /* of those, what is not there while a turn uses it or until it is filled again */
     uint32_t floor_tokens;
     bool floor_used;
     pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
@@ -52474,9 +52476,9 @@ static void press_set_thresholds(pn_pressure *p, uint64_t b)
         e[PN_LEVEL_TIGHT] = press_share(b, 6);
         e[PN_LEVEL_CRITICAL] = press_share(b, 2);
     } else if (b < PRESS_SMALL_HOST) {
-        e[PN_LEVEL_WATCH] = press_share(b, 20);
-        e[PN_LEVEL_TIGHT] = press_share(b, 10);
         e[PN_LEVEL_CRITICAL] = PN_MAX(press_share(b, 4), 8 * PRESS_MIB);
+        e[PN_LEVEL_TIGHT] = PN_MAX(press_share(b, 10), e[PN_LEVEL_CRITICAL]);      /* below 80 MiB the least rules */
+        e[PN_LEVEL_WATCH] = PN_MAX(press_share(b, 20), e[PN_LEVEL_TIGHT]);
     } else {
         e[PN_LEVEL_WATCH] = press_clamp(press_share(b, 20), 256 * PRESS_MIB, 4096 * PRESS_MIB);
         e[PN_LEVEL_TIGHT] = press_clamp(press_share(b, 10), 128 * PRESS_MIB, 2048 * PRESS_MIB);
@@ -59687,7 +59689,7 @@ static uint64_t govern_host_room(pn_engine *e, bool alone)
     if (govern_now(g) - g->sample.t > govern_fresh)
         govern_read(e);
     uint64_t room = govern_since(e, g->sample.soft);
-    room = room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone));
+    room = room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone) + atomic_load(&e->floor_owed));
     pn_mutex_unlock(&g->lock);
     return room;
 }
@@ -59696,7 +59698,8 @@ static uint64_t govern_host_room(pn_engine *e, bool alone)
 static uint64_t govern_room(pn_engine *e, bool alone)
 {
     uint64_t host = govern_host_room(e, alone), buffers = pn_sub_sat(atomic_load(&e->govern.headroom), atomic_load(&e->ledger.used[PN_ACCT_CONN]));
-    return govern_limit(e) ? pn_sub_sat(govern_capped(e, host), GOVERN_SLACK + buffers) : host;
+    uint64_t kept = GOVERN_SLACK + buffers + atomic_load(&e->floor_owed);
+    return govern_limit(e) ? PN_MIN(host, pn_sub_sat(govern_capped(e, UINT64_MAX), kept)) : host;
 }
 
 PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }
@@ -61123,7 +61126,11 @@ static bool admit_alone(const pn_session *s) { return atomic_load(&s->model->eng
 typedef enum admit_when { ADMIT_NOW, ADMIT_ALONE, ADMIT_UNPRESSURED } admit_when;
 
 /* What a turn of this session may count on beside what there is room for. */
-static uint64_t admit_floor_bytes(const pn_session *s) { return s->model->floor ? s->model->floor_bytes : 0; }
+static uint64_t admit_floor_bytes(const pn_session *s)
+{
+    const pn_model *m = s->model;
+    return m->floor ? m->floor_bytes : m->floor_used && !s->on_floor ? 0 : m->floor_owed;
+}
 
 /* Bytes of a place: with the caches gone; with everybody else gone as well; with the rest of the machine gone, too. */
 static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when)
@@ -61235,14 +61242,23 @@ static uint64_t floor_need(const pn_model *m, uint32_t tokens)
     return bytes;
 }
 
+/* What of it is not there: the turn that runs on it did not need it, or nobody has filled it again yet.  It is kept from
+ * everybody else.  Under the lock. */
+static void floor_owe(pn_model *m, uint64_t bytes)
+{
+    uint64_t more = bytes - m->floor_owed;      /* or less: it wraps */
+    atomic_fetch_sub(&m->engine->floor_bytes, more);
+    if (!m->dies[0]->simulated)
+        atomic_fetch_add(&m->engine->floor_owed, more);
+    m->floor_owed = bytes;
+}
+
 /* Touched: a promise that the system has not kept yet is none. */
 static bool floor_take(pn_model *m)
 {
     m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_KV, (size_t)m->floor_bytes) : NULL;
-    if (m->floor) {
+    if (m->floor)
         memset(m->floor, 0, (size_t)m->floor_bytes);
-        atomic_fetch_add(&m->engine->floor_bytes, m->floor_bytes);
-    }
     return m->floor != NULL;
 }
 
@@ -61250,7 +61266,6 @@ static void floor_give(pn_model *m)
 {
     pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_KV, m->floor, (size_t)m->floor_bytes);
     m->floor = NULL;
-    atomic_fetch_sub(&m->engine->floor_bytes, m->floor_bytes);
 }
 
 PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
@@ -61270,6 +61285,7 @@ PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
     bool ok = m->floor != NULL;
     if (!ok)
         m->floor_bytes = 0;
+    atomic_fetch_add(&e->floor_bytes, m->floor_bytes);
     pn_mutex_unlock(&e->admit_lock);
     return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "to keep memory for one turn of %" PRIu32 " tokens takes %" PRIu64 " bytes, %" PRIu64 " are available%s",
                                 m->floor_tokens, lack.need, lack.available, lack.where);
@@ -61279,14 +61295,23 @@ PN_INTERNAL void pn_floor_close(pn_model *m)
 {
     if (m->floor)
         floor_give(m);
+    if (m->floor_bytes)
+        floor_owe(m, 0);
+    atomic_fetch_sub(&m->engine->floor_bytes, m->floor_bytes);
     m->floor_bytes = 0;
 }
 
+/* Not from what others have been promised since: they write it, and both is more than there is. */
 PN_INTERNAL void pn_floor_refill(pn_model *m)
 {
+    const pn_need need = {.all = m->floor_bytes, .die = {m->floor_bytes}};
+    pn_lack lack;
     pn_mutex_lock(&m->engine->admit_lock);
-    if (m->floor_bytes && !m->floor && !m->floor_used)
-        (void)floor_take(m);
+    if (m->floor_bytes && !m->floor && !m->floor_used) {
+        floor_owe(m, 0);
+        if (!pn_model_room(m, true, &need, &need, &lack) || !floor_take(m))
+            floor_owe(m, m->floor_bytes);
+    }
     pn_mutex_unlock(&m->engine->admit_lock);
 }
 
@@ -61315,21 +61340,25 @@ static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
     return false;
 }
 
-/* Under the lock: the same with the model's floor, which is there whatever the machine says. */
+/* Under the lock: the same with the model's floor, which is there whatever the machine says; or with what of it is owed. */
 static bool admit_with_floor(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
 {
     pn_model *m = s->model;
-    if (!m->floor)
+    bool kept = m->floor != NULL, fits = kept && need->all <= m->floor_bytes;
+    uint64_t has = kept ? m->floor_bytes : m->floor_owed;
+    if (!has || (m->floor_used && !s->on_floor))
         return false;
-    floor_give(m);
-    bool fits = need->all <= m->floor_bytes;
+    if (kept)
+        floor_give(m);
+    floor_owe(m, 0);
+    uint64_t took = need->all;
     *need = (pn_need){0};
-    if (fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack)) {
+    bool ok = fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack);
+    if (ok)
         s->on_floor = m->floor_used = true;
-        return true;
-    }
-    (void)floor_take(m);
-    return false;
+    if (ok || !kept || !floor_take(m))
+        floor_owe(m, ok ? pn_sub_sat(has, took) : has);
+    return ok;
 }
 
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
@@ -61366,6 +61395,7 @@ PN_INTERNAL void pn_session_end_turn(pn_session *s)
     if (s->on_floor) {
         pn_mutex_lock(&m->engine->admit_lock);
         s->on_floor = m->floor_used = false;
+        floor_owe(m, m->floor_bytes);
         pn_mutex_unlock(&m->engine->admit_lock);
     }
     pn_floor_refill(m);
@@ -61863,9 +61893,26 @@ static pn_status fit_fill(const pn_desc *d, pn_fit_params *p, uint64_t room, pn_
     return PN_OK;
 }
 
+/* The least that streaming takes: a ring as usual, or a smaller one where that does not fit `room` and
+ * nobody asked for a size. */
+static pn_status fit_ring(const pn_desc *d, pn_fit_params *p, uint64_t room, pn_stream_bytes *out, pn_err *err)
+{
+    static const pn_stream_params smaller[] = {{.block_bytes = 2 << 20, .depth = 4}, {.block_bytes = 1 << 20, .depth = 4}, {.block_bytes = 1 << 20, .depth = 2}};
+    pn_stream_params ring = {.block_bytes = p->stream.block_bytes, .depth = p->stream.depth};
+    pn_status st = pn_fit_stream(d, &ring, p->exact, out, err);
+    bool ours = !ring.block_bytes && !ring.depth;
+    for (size_t i = 0; ours && !st && out->stage + out->experts_floor > room && i < PN_COUNT_OF(smaller); i++) {
+        ring = smaller[i];
+        st = pn_fit_stream(d, &ring, p->exact, out, err);
+    }
+    p->stream.block_bytes = ring.block_bytes;
+    p->stream.depth = ring.depth;
+    return st;
+}
+
 PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err)
 {
-    uint64_t host = pn_govern_room_mapped(e), room = pn_govern_room(e, 0, false), least, good;
+    uint64_t host = pn_govern_room_mapped(e), room = pn_govern_room(e, 0, false), alone = pn_govern_room(e, 0, true), least, good;
     pn_stream_bytes bare;
     if (p->residency != PN_RESIDENCY_AUTO)
         return PN_OK;
@@ -61873,16 +61920,16 @@ PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_param
     pn_status st = fit_rest(d, p, PN_FIT_CTX, PN_FIT_BATCH, &least, err);
     if (st || !p->file || pn_add_sat(d->weight_bytes, least) <= host)
         return st;
-    st = pn_fit_stream(d, &(pn_stream_params){.block_bytes = p->stream.block_bytes, .depth = p->stream.depth}, p->exact, &bare, err);
+    st = fit_ring(d, p, pn_sub_sat(alone, least), &bare, err);
     if (!st)
         st = fit_rest(d, p, PN_FIT_CTX_GOOD, ENGINE_DEFAULT_BATCH, &good, err);
     if (st)
         return st;
-    uint64_t ring = bare.stage + bare.experts_floor, alone = pn_govern_room(e, 0, true);
+    uint64_t ring = bare.stage + bare.experts_floor;
+    p->residency = PN_RESIDENCY_STREAM;
     if (ring + least > alone)
         return pn_fail(err, PN_E_BUDGET, "weights of %" PRIu64 " bytes do not fit, and to stream them takes %" PRIu64 " (%" PRIu64
                        " of it a conversation of %d tokens); %" PRIu64 " are available", d->weight_bytes, ring + least, least, PN_FIT_CTX, alone);
-    p->residency = PN_RESIDENCY_STREAM;
     return fit_fill(d, p, pn_sub_sat(room, bare.stage + (good + ring <= room ? good : least)), err);
 }
 #endif
@@ -62629,6 +62676,8 @@ static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, p
         return PN_OK;
     pn_status st = pn_fit_choose(m->engine, &m->desc, &fit, err);
     p->residency = fit.residency;
+    p->stream_block = fit.stream.block_bytes;
+    p->stream_depth = fit.stream.depth;
     p->pin_bytes = fit.stream.pin_bytes;
     p->expert_cache_bytes = fit.stream.expert_bytes;
     return st;

@@ -75,7 +75,11 @@ static bool admit_alone(const pn_session *s) { return atomic_load(&s->model->eng
 typedef enum admit_when { ADMIT_NOW, ADMIT_ALONE, ADMIT_UNPRESSURED } admit_when;
 
 /* What a turn of this session may count on beside what there is room for. */
-static uint64_t admit_floor_bytes(const pn_session *s) { return s->model->floor ? s->model->floor_bytes : 0; }
+static uint64_t admit_floor_bytes(const pn_session *s)
+{
+    const pn_model *m = s->model;
+    return m->floor ? m->floor_bytes : m->floor_used && !s->on_floor ? 0 : m->floor_owed;
+}
 
 /* Bytes of a place: with the caches gone; with everybody else gone as well; with the rest of the machine gone, too. */
 static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when)
@@ -187,14 +191,23 @@ static uint64_t floor_need(const pn_model *m, uint32_t tokens)
     return bytes;
 }
 
+/* What of it is not there: the turn that runs on it did not need it, or nobody has filled it again yet.  It is kept from
+ * everybody else.  Under the lock. */
+static void floor_owe(pn_model *m, uint64_t bytes)
+{
+    uint64_t more = bytes - m->floor_owed;      /* or less: it wraps */
+    atomic_fetch_sub(&m->engine->floor_bytes, more);
+    if (!m->dies[0]->simulated)
+        atomic_fetch_add(&m->engine->floor_owed, more);
+    m->floor_owed = bytes;
+}
+
 /* Touched: a promise that the system has not kept yet is none. */
 static bool floor_take(pn_model *m)
 {
     m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_KV, (size_t)m->floor_bytes) : NULL;
-    if (m->floor) {
+    if (m->floor)
         memset(m->floor, 0, (size_t)m->floor_bytes);
-        atomic_fetch_add(&m->engine->floor_bytes, m->floor_bytes);
-    }
     return m->floor != NULL;
 }
 
@@ -202,7 +215,6 @@ static void floor_give(pn_model *m)
 {
     pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_KV, m->floor, (size_t)m->floor_bytes);
     m->floor = NULL;
-    atomic_fetch_sub(&m->engine->floor_bytes, m->floor_bytes);
 }
 
 PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
@@ -222,6 +234,7 @@ PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
     bool ok = m->floor != NULL;
     if (!ok)
         m->floor_bytes = 0;
+    atomic_fetch_add(&e->floor_bytes, m->floor_bytes);
     pn_mutex_unlock(&e->admit_lock);
     return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "to keep memory for one turn of %" PRIu32 " tokens takes %" PRIu64 " bytes, %" PRIu64 " are available%s",
                                 m->floor_tokens, lack.need, lack.available, lack.where);
@@ -231,14 +244,23 @@ PN_INTERNAL void pn_floor_close(pn_model *m)
 {
     if (m->floor)
         floor_give(m);
+    if (m->floor_bytes)
+        floor_owe(m, 0);
+    atomic_fetch_sub(&m->engine->floor_bytes, m->floor_bytes);
     m->floor_bytes = 0;
 }
 
+/* Not from what others have been promised since: they write it, and both is more than there is. */
 PN_INTERNAL void pn_floor_refill(pn_model *m)
 {
+    const pn_need need = {.all = m->floor_bytes, .die = {m->floor_bytes}};
+    pn_lack lack;
     pn_mutex_lock(&m->engine->admit_lock);
-    if (m->floor_bytes && !m->floor && !m->floor_used)
-        (void)floor_take(m);
+    if (m->floor_bytes && !m->floor && !m->floor_used) {
+        floor_owe(m, 0);
+        if (!pn_model_room(m, true, &need, &need, &lack) || !floor_take(m))
+            floor_owe(m, m->floor_bytes);
+    }
     pn_mutex_unlock(&m->engine->admit_lock);
 }
 
@@ -267,21 +289,25 @@ static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
     return false;
 }
 
-/* Under the lock: the same with the model's floor, which is there whatever the machine says. */
+/* Under the lock: the same with the model's floor, which is there whatever the machine says; or with what of it is owed. */
 static bool admit_with_floor(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
 {
     pn_model *m = s->model;
-    if (!m->floor)
+    bool kept = m->floor != NULL, fits = kept && need->all <= m->floor_bytes;
+    uint64_t has = kept ? m->floor_bytes : m->floor_owed;
+    if (!has || (m->floor_used && !s->on_floor))
         return false;
-    floor_give(m);
-    bool fits = need->all <= m->floor_bytes;
+    if (kept)
+        floor_give(m);
+    floor_owe(m, 0);
+    uint64_t took = need->all;
     *need = (pn_need){0};
-    if (fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack)) {
+    bool ok = fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack);
+    if (ok)
         s->on_floor = m->floor_used = true;
-        return true;
-    }
-    (void)floor_take(m);
-    return false;
+    if (ok || !kept || !floor_take(m))
+        floor_owe(m, ok ? pn_sub_sat(has, took) : has);
+    return ok;
 }
 
 PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
@@ -318,6 +344,7 @@ PN_INTERNAL void pn_session_end_turn(pn_session *s)
     if (s->on_floor) {
         pn_mutex_lock(&m->engine->admit_lock);
         s->on_floor = m->floor_used = false;
+        floor_owe(m, m->floor_bytes);
         pn_mutex_unlock(&m->engine->admit_lock);
     }
     pn_floor_refill(m);

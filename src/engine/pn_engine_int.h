@@ -86,7 +86,8 @@ struct pn_engine {
     pn_cold *cold;              /* owned; NULL: nothing is kept on disk */
     bool cold_always;
     atomic_uint n_turns;        /* that hold a reserve */
-    atomic_ullong floor_bytes;  /* kept by all models, in PN_ACCT_KV */
+    atomic_ullong floor_bytes;  /* of all models' floors, in PN_ACCT_KV: kept, or of the turn that runs on it */
+    atomic_ullong floor_owed;   /* the rest of them, of the host's memory: free, and for nobody else */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
     double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
@@ -125,6 +126,7 @@ struct pn_model {
     void *floor;                /* owned, touched [floor_bytes]: memory for one turn, NULL while a turn uses it; under the
                                    engine's admit_lock, as the next */
     uint64_t floor_bytes;       /* 0: none is kept */
+    uint64_t floor_owed;        /* of those, what is not there while a turn uses it or until it is filled again */
     uint32_t floor_tokens;
     bool floor_used;
     pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */

@@ -44,9 +44,26 @@ static pn_status fit_fill(const pn_desc *d, pn_fit_params *p, uint64_t room, pn_
     return PN_OK;
 }
 
+/* The least that streaming takes: a ring as usual, or a smaller one where that does not fit `room` and
+ * nobody asked for a size. */
+static pn_status fit_ring(const pn_desc *d, pn_fit_params *p, uint64_t room, pn_stream_bytes *out, pn_err *err)
+{
+    static const pn_stream_params smaller[] = {{.block_bytes = 2 << 20, .depth = 4}, {.block_bytes = 1 << 20, .depth = 4}, {.block_bytes = 1 << 20, .depth = 2}};
+    pn_stream_params ring = {.block_bytes = p->stream.block_bytes, .depth = p->stream.depth};
+    pn_status st = pn_fit_stream(d, &ring, p->exact, out, err);
+    bool ours = !ring.block_bytes && !ring.depth;
+    for (size_t i = 0; ours && !st && out->stage + out->experts_floor > room && i < PN_COUNT_OF(smaller); i++) {
+        ring = smaller[i];
+        st = pn_fit_stream(d, &ring, p->exact, out, err);
+    }
+    p->stream.block_bytes = ring.block_bytes;
+    p->stream.depth = ring.depth;
+    return st;
+}
+
 PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err)
 {
-    uint64_t host = pn_govern_room_mapped(e), room = pn_govern_room(e, 0, false), least, good;
+    uint64_t host = pn_govern_room_mapped(e), room = pn_govern_room(e, 0, false), alone = pn_govern_room(e, 0, true), least, good;
     pn_stream_bytes bare;
     if (p->residency != PN_RESIDENCY_AUTO)
         return PN_OK;
@@ -54,15 +71,15 @@ PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_param
     pn_status st = fit_rest(d, p, PN_FIT_CTX, PN_FIT_BATCH, &least, err);
     if (st || !p->file || pn_add_sat(d->weight_bytes, least) <= host)
         return st;
-    st = pn_fit_stream(d, &(pn_stream_params){.block_bytes = p->stream.block_bytes, .depth = p->stream.depth}, p->exact, &bare, err);
+    st = fit_ring(d, p, pn_sub_sat(alone, least), &bare, err);
     if (!st)
         st = fit_rest(d, p, PN_FIT_CTX_GOOD, ENGINE_DEFAULT_BATCH, &good, err);
     if (st)
         return st;
-    uint64_t ring = bare.stage + bare.experts_floor, alone = pn_govern_room(e, 0, true);
+    uint64_t ring = bare.stage + bare.experts_floor;
+    p->residency = PN_RESIDENCY_STREAM;
     if (ring + least > alone)
         return pn_fail(err, PN_E_BUDGET, "weights of %" PRIu64 " bytes do not fit, and to stream them takes %" PRIu64 " (%" PRIu64
                        " of it a conversation of %d tokens); %" PRIu64 " are available", d->weight_bytes, ring + least, least, PN_FIT_CTX, alone);
-    p->residency = PN_RESIDENCY_STREAM;
     return fit_fill(d, p, pn_sub_sat(room, bare.stage + (good + ring <= room ? good : least)), err);
 }

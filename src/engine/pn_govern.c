@@ -86,7 +86,7 @@ static uint64_t govern_host_room(pn_engine *e, bool alone)
     if (govern_now(g) - g->sample.t > govern_fresh)
         govern_read(e);
     uint64_t room = govern_since(e, g->sample.soft);
-    room = room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone));
+    room = room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone) + atomic_load(&e->floor_owed));
     pn_mutex_unlock(&g->lock);
     return room;
 }
@@ -95,7 +95,8 @@ static uint64_t govern_host_room(pn_engine *e, bool alone)
 static uint64_t govern_room(pn_engine *e, bool alone)
 {
     uint64_t host = govern_host_room(e, alone), buffers = pn_sub_sat(atomic_load(&e->govern.headroom), atomic_load(&e->ledger.used[PN_ACCT_CONN]));
-    return govern_limit(e) ? pn_sub_sat(govern_capped(e, host), GOVERN_SLACK + buffers) : host;
+    uint64_t kept = GOVERN_SLACK + buffers + atomic_load(&e->floor_owed);
+    return govern_limit(e) ? PN_MIN(host, pn_sub_sat(govern_capped(e, UINT64_MAX), kept)) : host;
 }
 
 PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }

@@ -332,6 +332,8 @@ static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, p
         return PN_OK;
     pn_status st = pn_fit_choose(m->engine, &m->desc, &fit, err);
     p->residency = fit.residency;
+    p->stream_block = fit.stream.block_bytes;
+    p->stream_depth = fit.stream.depth;
     p->pin_bytes = fit.stream.pin_bytes;
     p->expert_cache_bytes = fit.stream.expert_bytes;
     return st;
