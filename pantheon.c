@@ -52476,9 +52476,10 @@ static void press_set_thresholds(pn_pressure *p, uint64_t b)
         e[PN_LEVEL_TIGHT] = press_share(b, 6);
         e[PN_LEVEL_CRITICAL] = press_share(b, 2);
     } else if (b < PRESS_SMALL_HOST) {
-        e[PN_LEVEL_CRITICAL] = PN_MAX(press_share(b, 4), 8 * PRESS_MIB);
-        e[PN_LEVEL_TIGHT] = PN_MAX(press_share(b, 10), e[PN_LEVEL_CRITICAL]);      /* below 80 MiB the least rules */
-        e[PN_LEVEL_WATCH] = PN_MAX(press_share(b, 20), e[PN_LEVEL_TIGHT]);
+        e[PN_LEVEL_WATCH] = press_share(b, 20);
+        e[PN_LEVEL_TIGHT] = press_share(b, 10);
+        /* Below 80 MiB the sheet's least of 8 MiB would be above TIGHT. */
+        e[PN_LEVEL_CRITICAL] = PN_MIN(PN_MAX(press_share(b, 4), 8 * PRESS_MIB), e[PN_LEVEL_TIGHT]);
     } else {
         e[PN_LEVEL_WATCH] = press_clamp(press_share(b, 20), 256 * PRESS_MIB, 4096 * PRESS_MIB);
         e[PN_LEVEL_TIGHT] = press_clamp(press_share(b, 10), 128 * PRESS_MIB, 2048 * PRESS_MIB);
@@ -63966,6 +63967,19 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, p
     return PN_OK;
 }
 
+/* Its largest step wants more working memory than its dies have. */
+static bool session_grows(const pn_session *s)
+{
+    const pn_model *m = s->model;
+    pn_session_need n;
+    if (pn_session_needs(&m->desc, s->n_ctx, pn_session_rows(s), m->engine->n_threads, s->kv_type, m->exact, &n, NULL))
+        return true;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        if (n.work_part[i] > atomic_load(&m->dies[i]->work_bytes))
+            return true;
+    return false;
+}
+
 /* Fewer rows of a step than the default, where nobody asked for a number. */
 static bool session_fewer_rows(pn_session *s, const pn_session_params *p)
 {
@@ -63986,7 +64000,7 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        bool little = p->by_turn && need.all <= SESSION_LITTLE;     /* its turns ask for what counts */
+        bool little = p->by_turn && !session_grows(s) && need.all <= SESSION_LITTLE;    /* its turns ask for what counts */
         if ((little && !smaller) || pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
         if (!smaller && !session_fewer_rows(s, p))

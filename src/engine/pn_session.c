@@ -82,6 +82,19 @@ static pn_status session_need(const pn_session *s, const pn_session_params *p, p
     return PN_OK;
 }
 
+/* Its largest step wants more working memory than its dies have. */
+static bool session_grows(const pn_session *s)
+{
+    const pn_model *m = s->model;
+    pn_session_need n;
+    if (pn_session_needs(&m->desc, s->n_ctx, pn_session_rows(s), m->engine->n_threads, s->kv_type, m->exact, &n, NULL))
+        return true;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        if (n.work_part[i] > atomic_load(&m->dies[i]->work_bytes))
+            return true;
+    return false;
+}
+
 /* Fewer rows of a step than the default, where nobody asked for a number. */
 static bool session_fewer_rows(pn_session *s, const pn_session_params *p)
 {
@@ -102,7 +115,7 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
         if (st)
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
-        bool little = p->by_turn && need.all <= SESSION_LITTLE;     /* its turns ask for what counts */
+        bool little = p->by_turn && !session_grows(s) && need.all <= SESSION_LITTLE;    /* its turns ask for what counts */
         if ((little && !smaller) || pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
         if (!smaller && !session_fewer_rows(s, p))

@@ -42,9 +42,10 @@ static void press_set_thresholds(pn_pressure *p, uint64_t b)
         e[PN_LEVEL_TIGHT] = press_share(b, 6);
         e[PN_LEVEL_CRITICAL] = press_share(b, 2);
     } else if (b < PRESS_SMALL_HOST) {
-        e[PN_LEVEL_CRITICAL] = PN_MAX(press_share(b, 4), 8 * PRESS_MIB);
-        e[PN_LEVEL_TIGHT] = PN_MAX(press_share(b, 10), e[PN_LEVEL_CRITICAL]);      /* below 80 MiB the least rules */
-        e[PN_LEVEL_WATCH] = PN_MAX(press_share(b, 20), e[PN_LEVEL_TIGHT]);
+        e[PN_LEVEL_WATCH] = press_share(b, 20);
+        e[PN_LEVEL_TIGHT] = press_share(b, 10);
+        /* Below 80 MiB the sheet's least of 8 MiB would be above TIGHT. */
+        e[PN_LEVEL_CRITICAL] = PN_MIN(PN_MAX(press_share(b, 4), 8 * PRESS_MIB), e[PN_LEVEL_TIGHT]);
     } else {
         e[PN_LEVEL_WATCH] = press_clamp(press_share(b, 20), 256 * PRESS_MIB, 4096 * PRESS_MIB);
         e[PN_LEVEL_TIGHT] = press_clamp(press_share(b, 10), 128 * PRESS_MIB, 2048 * PRESS_MIB);

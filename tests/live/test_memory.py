@@ -53,7 +53,7 @@ def settle(s):
 
 def refusals(pantheon, model, low):
     """What is told to fit, fits; a page more does not."""
-    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "64", "--ctx", "2048", "--mem-limit", str(low + 3 * MIB // 2)) as s:
+    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "64", "--ctx", "2048", "--mem-limit", str(low - MIB // 2)) as s:
         settle(s)
         for n in 1900, 1850, 1950:
             r = ask(s, n, strict_budget=True)
@@ -167,8 +167,7 @@ def eviction(pantheon, model, tmp, low):
         r = s.post("/admin/models/load", {"name": "copy", "path": copy, "wait": True})
         equal([r.status, r.json().get("state")], [200, "ready"], "the second is loaded")
         equal({m["id"]: m["state"] for m in s.get("/v1/models").json()["data"]}, {"demo": "parked", "copy": "ready"}, "instead of the first")
-        r = s.post("/admin/models/load", {"name": "big", "path": copy, "ctx_cap": 1 << 20, "wait": True})
-    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "2048", "--mem-limit", str(low + MIB // 4), ready=False) as s:
+    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "2048", "--mem-limit", str(MIB), ready=False) as s:
         equal(s.wait(), 3, "one that does not fit alone is refused")
 
 
