@@ -162,7 +162,7 @@ def eviction(pantheon, model, tmp, low):
     copy = os.path.join(tmp, "copy.gguf")
     with open(model, "rb") as a, open(copy, "wb") as b:
         b.write(a.read())
-    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "2048", "--mem-limit", str(low + 6 * MIB)) as s:
+    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "512", "--mem-limit", str(3 * MIB)) as s:
         equal(ask(s, 5).status, 200, "the first model answers")
         r = s.post("/admin/models/load", {"name": "copy", "path": copy, "wait": True})
         equal([r.status, r.json().get("state")], [200, "ready"], "the second is loaded")
