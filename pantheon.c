@@ -60931,20 +60931,17 @@ static uint64_t rung_pin_to(pn_model *m, uint64_t bytes)
     return before > after ? before - after : after - before;
 }
 
-/* Streamed from now on, and as much pinned as is not missing. */
-static uint64_t rung_stream(pn_model *m, uint64_t want)
+/* Streamed from now on, nothing pinned.  How much of the mapped pages is left to take their place nobody knows: who
+ * presses has taken of them already, and pinned ones cannot be taken back by the system, which kills instead.  The way
+ * back pins what is seen to be free. */
+static uint64_t rung_stream(pn_model *m)
 {
-    uint64_t mapped = m->mapped_bytes, pinned = 0, n = 1;
+    uint64_t mapped = m->mapped_bytes;
     const pn_model_params p = {.residency = PN_RESIDENCY_STREAM};
     if (pn_model_convert(m, &p, NULL) != PN_OK)
         return 0;
     pn_residency_info i = rung_info(m);
-    uint64_t gave = pn_sub_sat(mapped, i.ring_bytes + i.expert_bytes), spare = pn_sub_sat(gave, want);
-    while (n && pinned + mapped / RUNG_PIN_STEPS < spare) {
-        n = rung_pin_to(m, rung_info(m).pinned_bytes + mapped / RUNG_PIN_STEPS);
-        pinned += n;
-    }
-    return pn_sub_sat(gave, pinned);
+    return pn_sub_sat(mapped, i.ring_bytes + i.expert_bytes);
 }
 
 static uint64_t rung_weights_shrink(pn_model *m, uint64_t want)
@@ -60952,7 +60949,7 @@ static uint64_t rung_weights_shrink(pn_model *m, uint64_t want)
     uint64_t held = rung_weights_held(m, want);
     if (!held)
         return 0;
-    return m->store.stream ? rung_pin_to(m, pn_sub_sat(rung_info(m).pinned_bytes, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS))) : rung_stream(m, want);
+    return m->store.stream ? rung_pin_to(m, pn_sub_sat(rung_info(m).pinned_bytes, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS))) : rung_stream(m);
 }
 
 static uint64_t rung_weights_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_weights_held); }

@@ -1283,6 +1283,9 @@ PN_INTERNAL void pn_metrics_memory(pn_metrics *m, const pn_mem_info *i);
 /* A gauge's or counter's value, for reports; of a histogram the number of values seen.  0 for what is not there. */
 PN_INTERNAL double pn_metrics_get(const pn_metrics *m, pn_metric id, uint32_t model, uint32_t label);
 
+/* A label's value: the format escapes backslash, quote and line end, and wants UTF-8. */
+PN_INTERNAL void pn_metrics_escape(pn_str *s, const char *value, size_t n);
+
 /* The page, onto `out` (out->failed: memory ran out).  vllm: with vLLM's names, too. */
 PN_INTERNAL void pn_metrics_write(const pn_metrics *m, pn_str *out, bool vllm);
 
@@ -3393,6 +3396,10 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"mem-limit", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "none", "most memory beside mapped weights"}
 #define PN_ROW_MEM_RESERVE \
     {"mem-reserve", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "a tenth", "memory of the machine that turns leave alone"}
+#define PN_ROWS_KV_LEAST \
+    {"kv-min-type", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "f16|q8_0|q5_1|q5_0|q4_1|q4_0", "q4_0", \
+     "what keys and values may become when memory is short; f16: never smaller"}, \
+    {"kv-min-quality", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "kl=X,top1=Y", "kl=0.02,top1=0.97", "and what that may cost a model"}
 #define PN_ROW_PRESSURE_SCRIPT \
     {"pressure-script", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "for tests: readings of memory instead of the machine's"}
 #define PN_ROW_PREFIX_CACHE(fallback) \
@@ -9529,13 +9536,8 @@ PN_INTERNAL double pn_metrics_get(const pn_metrics *m, pn_metric id, uint32_t mo
  * Beginning and end
  * ------------------------------------------------------------------------------------------ */
 
-/* `{name="value"` or `,name="value"`: the format escapes backslash, quote and line end, and wants UTF-8. */
-static void metrics_label(pn_str *s, bool *first, const char *name, const char *value, size_t n)
+PN_INTERNAL void pn_metrics_escape(pn_str *s, const char *value, size_t n)
 {
-    pn_str_addz(s, *first ? "{" : ",");
-    *first = false;
-    pn_str_addz(s, name);
-    pn_str_addz(s, "=\"");
     for (size_t i = 0, k; i < n; i += k) {
         uint32_t cp;
         k = pn_utf8_decode(value + i, n - i, &cp);
@@ -9548,6 +9550,16 @@ static void metrics_label(pn_str *s, bool *first, const char *name, const char *
         else
             pn_str_add(s, value + i, k);
     }
+}
+
+/* `{name="value"` or `,name="value"`. */
+static void metrics_label(pn_str *s, bool *first, const char *name, const char *value, size_t n)
+{
+    pn_str_addz(s, *first ? "{" : ",");
+    *first = false;
+    pn_str_addz(s, name);
+    pn_str_addz(s, "=\"");
+    pn_metrics_escape(s, value, n);
     pn_str_addc(s, '"');
 }
 
@@ -15754,11 +15766,62 @@ static void memory_rung_counters(pn_server *v, pn_str *s)
                     memory_name(v, all[i].resource, &state), all[i].freed);
 }
 
+/* Streamed weights; replicas are told apart by their first die. */
+static void memory_weights(pn_server *v, pn_str *s)
+{
+    static const struct { const char *name, *type, *help; } families[] = {
+        {"pinned_bytes", "gauge", "Streamed models: weights that stay in memory."},
+        {"disk_bandwidth_bytes", "gauge", "Streamed models: bytes a second that the disk gives."},
+        {"expected_tps", "gauge", "Streamed models: tokens a second of one sequence that disk and processor allow."},
+        {"stream_bytes_total", "counter", "Streamed models: bytes of weights read."},
+        {"stream_wait_seconds_total", "counter", "Streamed models: seconds that steps waited for reads."},
+        {"expert_hits_total", "counter", "Streamed models: experts that were in memory."},
+        {"expert_misses_total", "counter", "Streamed models: experts that had to be read."},
+    };
+    for (size_t k = 0; k < PN_COUNT_OF(families); k++) {
+        memory_head(s, families[k].name, families[k].type, families[k].help);
+        for (const serve_model *m = v->models; m; m = m->next)
+            for (const serve_replica *r = m->replicas; r; r = r->next) {
+                pn_residency_info i = {.mode = PN_RESIDENCY_MAP};
+                if (r->state == SERVE_MODEL_READY)
+                    pn_model_residency(r->m, &i);
+                if (i.mode != PN_RESIDENCY_STREAM)
+                    continue;
+                const double values[] = {(double)i.pinned_bytes, i.disk_bytes_per_second, i.expected_tps, (double)i.stream_bytes, i.stream_wait_seconds,
+                                         (double)i.expert_hits, (double)i.expert_misses};
+                pn_str_addf(s, "pantheon_mem_%s{model=\"", families[k].name);
+                pn_metrics_escape(s, m->name, strlen(m->name));
+                pn_str_addf(s, "\",die=\"%" PRIu32 "\"} ", r->dies[0]);
+                pn_json_write_f64(s, values[k]);
+                pn_str_addc(s, '\n');
+            }
+    }
+}
+
+/* Conversations on disk. */
+static void memory_cold(pn_server *v, pn_str *s)
+{
+    pn_cold_info c;
+    pn_engine_cold(v->e, &c);
+    const struct { const char *name, *type, *help; uint64_t value; } all[] = {
+        {"cold_bytes", "gauge", "Bytes of conversations on disk.", c.bytes},
+        {"evict_bytes_total", "counter", "Bytes of conversations written to disk.", c.saved_bytes},
+        {"restore_bytes_total", "counter", "Bytes of conversations read from disk.", c.restored_bytes},
+        {"restore_fail_total", "counter", "Pages on disk that could not be used.", c.failed_read + c.failed_damaged + c.failed_stranger + c.failed_memory},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(all) && c.bytes_max; i++) {
+        memory_head(s, all[i].name, all[i].type, all[i].help);
+        pn_str_addf(s, "pantheon_mem_%s %" PRIu64 "\n", all[i].name, all[i].value);
+    }
+}
+
 PN_INTERNAL void serve_memory_metrics(pn_server *v, pn_str *s)
 {
     pn_mem_state host;
     memory_gauges(v, s);
     memory_rung_counters(v, s);
+    memory_weights(v, s);
+    memory_cold(v, s);
     if (pn_mem_get(v->e, 0, &host) != PN_OK)
         return;
     memory_head(s, "admit_total", "counter", "Turns by what was decided about their memory.");
@@ -20970,9 +21033,33 @@ PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
 
+/* "kl=0.02,top1=0.97": either, or both. */
+static bool cli_quality(const char *text, double *kl, double *top1)
+{
+    static const struct { const char *name; size_t len; } words[] = {{"kl=", 3}, {"top1=", 5}};
+    double *out[] = {kl, top1};
+    for (const char *p = text; *p;) {
+        const char *end = NULL;
+        size_t i = strncmp(p, words[0].name, words[0].len) == 0 ? 0 : 1;
+        if (strncmp(p, words[i].name, words[i].len) != 0 || !pn_parse_f64(p + words[i].len, p + strcspn(p, ","), out[i], &end) ||
+            !(*out[i] > 0) || (i == 1 && *out[i] > 1))
+            return false;
+        p = *end == ',' && end[1] ? end + 1 : end;
+        if (p == end && *p)
+            return false;
+    }
+    return *text != 0;
+}
+
 PN_INTERNAL int pn_cli_open_engine_kept(pn_cli *c, const pn_engine_params *as)
 {
     pn_engine_params p = *as;
+    const char *quality = pn_args_text(&c->args, "kv-min-quality", NULL);
+    p.mem_reserve = pn_args_size(&c->args, "mem-reserve", 0);
+    p.pressure_script = pn_args_text(&c->args, "pressure-script", NULL);
+    p.kv_min_type = (int)pn_dtype_parse(pn_args_text(&c->args, "kv-min-type", "q4_0"));
+    if (quality && !cli_quality(quality, &p.kv_max_kl, &p.kv_min_top1))
+        return pn_cli_usage(c, "--kv-min-quality: expected numbers above 0, top1 at most 1, as in kl=0.02,top1=0.97, found '%s'", quality);
     p.session_dir = pn_args_text(&c->args, "session-dir", NULL);
     p.session_quota = pn_args_size(&c->args, "session-quota", 0);
     if (p.session_quota && !p.session_dir)
@@ -23120,6 +23207,7 @@ static const pn_flag run_flags[] = {
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
     PN_ROW_MEM_RESERVE,
+    PN_ROWS_KV_LEAST,
     PN_ROW_PRESSURE_SCRIPT,
     PN_ROW_PREFIX_CACHE("none; with --session-dir a tenth of memory"),
     PN_ROW_SESSION_DIR,
@@ -23772,9 +23860,7 @@ static int run_open(run_state *r)
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
     int code = pn_cli_open_engine_kept(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
                                                               .prefix_bytes = cache,
-                                                              .no_prefix = cache == 0 && !pn_args_has(&c->args, "session-dir"),
-                                                              .mem_reserve = pn_args_size(&c->args, "mem-reserve", 0),
-                                                              .pressure_script = pn_args_text(&c->args, "pressure-script", NULL)});
+                                                              .no_prefix = cache == 0 && !pn_args_has(&c->args, "session-dir")});
     if (!code)
         code = run_read_grammar(r);
     if (!code)
@@ -24404,6 +24490,7 @@ static const pn_flag serve_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_MEM_LIMIT,
     PN_ROW_MEM_RESERVE,
+    PN_ROWS_KV_LEAST,
     PN_ROW_PRESSURE_SCRIPT,
     PN_ROW_PREFIX_CACHE("a tenth of memory"),
     PN_ROW_SESSION_DIR,
@@ -24589,9 +24676,7 @@ static int serve_engine(pn_cli *c)
 {
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
     return pn_cli_open_engine_kept(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0), .prefix_bytes = cache,
-                                                        .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache,
-                                                        .mem_reserve = pn_args_size(&c->args, "mem-reserve", 0),
-                                                        .pressure_script = pn_args_text(&c->args, "pressure-script", NULL)});
+                                                        .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache});
 }
 
 static int serve_main(pn_cli *c)

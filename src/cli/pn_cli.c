@@ -276,9 +276,33 @@ PN_INTERNAL int pn_cli_open_engine_as(pn_cli *c, const pn_engine_params *as)
     return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
 }
 
+/* "kl=0.02,top1=0.97": either, or both. */
+static bool cli_quality(const char *text, double *kl, double *top1)
+{
+    static const struct { const char *name; size_t len; } words[] = {{"kl=", 3}, {"top1=", 5}};
+    double *out[] = {kl, top1};
+    for (const char *p = text; *p;) {
+        const char *end = NULL;
+        size_t i = strncmp(p, words[0].name, words[0].len) == 0 ? 0 : 1;
+        if (strncmp(p, words[i].name, words[i].len) != 0 || !pn_parse_f64(p + words[i].len, p + strcspn(p, ","), out[i], &end) ||
+            !(*out[i] > 0) || (i == 1 && *out[i] > 1))
+            return false;
+        p = *end == ',' && end[1] ? end + 1 : end;
+        if (p == end && *p)
+            return false;
+    }
+    return *text != 0;
+}
+
 PN_INTERNAL int pn_cli_open_engine_kept(pn_cli *c, const pn_engine_params *as)
 {
     pn_engine_params p = *as;
+    const char *quality = pn_args_text(&c->args, "kv-min-quality", NULL);
+    p.mem_reserve = pn_args_size(&c->args, "mem-reserve", 0);
+    p.pressure_script = pn_args_text(&c->args, "pressure-script", NULL);
+    p.kv_min_type = (int)pn_dtype_parse(pn_args_text(&c->args, "kv-min-type", "q4_0"));
+    if (quality && !cli_quality(quality, &p.kv_max_kl, &p.kv_min_top1))
+        return pn_cli_usage(c, "--kv-min-quality: expected numbers above 0, top1 at most 1, as in kl=0.02,top1=0.97, found '%s'", quality);
     p.session_dir = pn_args_text(&c->args, "session-dir", NULL);
     p.session_quota = pn_args_size(&c->args, "session-quota", 0);
     if (p.session_quota && !p.session_dir)

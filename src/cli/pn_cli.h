@@ -187,6 +187,10 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"mem-limit", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "none", "most memory beside mapped weights"}
 #define PN_ROW_MEM_RESERVE \
     {"mem-reserve", NULL, 0, PN_FLAG_SIZE, false, 0, 0, "SIZE", "a tenth", "memory of the machine that turns leave alone"}
+#define PN_ROWS_KV_LEAST \
+    {"kv-min-type", NULL, 0, PN_FLAG_CHOICE, false, 0, 0, "f16|q8_0|q5_1|q5_0|q4_1|q4_0", "q4_0", \
+     "what keys and values may become when memory is short; f16: never smaller"}, \
+    {"kv-min-quality", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "kl=X,top1=Y", "kl=0.02,top1=0.97", "and what that may cost a model"}
 #define PN_ROW_PRESSURE_SCRIPT \
     {"pressure-script", NULL, 0, PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "for tests: readings of memory instead of the machine's"}
 #define PN_ROW_PREFIX_CACHE(fallback) \

@@ -54,6 +54,7 @@ static const pn_flag run_flags[] = {
     PN_ROW_KV_TYPE,
     PN_ROW_MEM_LIMIT,
     PN_ROW_MEM_RESERVE,
+    PN_ROWS_KV_LEAST,
     PN_ROW_PRESSURE_SCRIPT,
     PN_ROW_PREFIX_CACHE("none; with --session-dir a tenth of memory"),
     PN_ROW_SESSION_DIR,
@@ -706,9 +707,7 @@ static int run_open(run_state *r)
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
     int code = pn_cli_open_engine_kept(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0),
                                                               .prefix_bytes = cache,
-                                                              .no_prefix = cache == 0 && !pn_args_has(&c->args, "session-dir"),
-                                                              .mem_reserve = pn_args_size(&c->args, "mem-reserve", 0),
-                                                              .pressure_script = pn_args_text(&c->args, "pressure-script", NULL)});
+                                                              .no_prefix = cache == 0 && !pn_args_has(&c->args, "session-dir")});
     if (!code)
         code = run_read_grammar(r);
     if (!code)

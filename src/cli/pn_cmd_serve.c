@@ -46,6 +46,7 @@ static const pn_flag serve_flags[] = {
     PN_ROW_THREADS,
     PN_ROW_MEM_LIMIT,
     PN_ROW_MEM_RESERVE,
+    PN_ROWS_KV_LEAST,
     PN_ROW_PRESSURE_SCRIPT,
     PN_ROW_PREFIX_CACHE("a tenth of memory"),
     PN_ROW_SESSION_DIR,
@@ -231,9 +232,7 @@ static int serve_engine(pn_cli *c)
 {
     uint64_t cache = pn_args_size(&c->args, "prefix-cache", 0);
     return pn_cli_open_engine_kept(c, &(pn_engine_params){.n_threads = (uint32_t)pn_args_int(&c->args, "threads", 0), .prefix_bytes = cache,
-                                                        .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache,
-                                                        .mem_reserve = pn_args_size(&c->args, "mem-reserve", 0),
-                                                        .pressure_script = pn_args_text(&c->args, "pressure-script", NULL)});
+                                                        .no_prefix = pn_args_has(&c->args, "prefix-cache") && !cache});
 }
 
 static int serve_main(pn_cli *c)

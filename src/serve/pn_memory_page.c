@@ -210,11 +210,62 @@ static void memory_rung_counters(pn_server *v, pn_str *s)
                     memory_name(v, all[i].resource, &state), all[i].freed);
 }
 
+/* Streamed weights; replicas are told apart by their first die. */
+static void memory_weights(pn_server *v, pn_str *s)
+{
+    static const struct { const char *name, *type, *help; } families[] = {
+        {"pinned_bytes", "gauge", "Streamed models: weights that stay in memory."},
+        {"disk_bandwidth_bytes", "gauge", "Streamed models: bytes a second that the disk gives."},
+        {"expected_tps", "gauge", "Streamed models: tokens a second of one sequence that disk and processor allow."},
+        {"stream_bytes_total", "counter", "Streamed models: bytes of weights read."},
+        {"stream_wait_seconds_total", "counter", "Streamed models: seconds that steps waited for reads."},
+        {"expert_hits_total", "counter", "Streamed models: experts that were in memory."},
+        {"expert_misses_total", "counter", "Streamed models: experts that had to be read."},
+    };
+    for (size_t k = 0; k < PN_COUNT_OF(families); k++) {
+        memory_head(s, families[k].name, families[k].type, families[k].help);
+        for (const serve_model *m = v->models; m; m = m->next)
+            for (const serve_replica *r = m->replicas; r; r = r->next) {
+                pn_residency_info i = {.mode = PN_RESIDENCY_MAP};
+                if (r->state == SERVE_MODEL_READY)
+                    pn_model_residency(r->m, &i);
+                if (i.mode != PN_RESIDENCY_STREAM)
+                    continue;
+                const double values[] = {(double)i.pinned_bytes, i.disk_bytes_per_second, i.expected_tps, (double)i.stream_bytes, i.stream_wait_seconds,
+                                         (double)i.expert_hits, (double)i.expert_misses};
+                pn_str_addf(s, "pantheon_mem_%s{model=\"", families[k].name);
+                pn_metrics_escape(s, m->name, strlen(m->name));
+                pn_str_addf(s, "\",die=\"%" PRIu32 "\"} ", r->dies[0]);
+                pn_json_write_f64(s, values[k]);
+                pn_str_addc(s, '\n');
+            }
+    }
+}
+
+/* Conversations on disk. */
+static void memory_cold(pn_server *v, pn_str *s)
+{
+    pn_cold_info c;
+    pn_engine_cold(v->e, &c);
+    const struct { const char *name, *type, *help; uint64_t value; } all[] = {
+        {"cold_bytes", "gauge", "Bytes of conversations on disk.", c.bytes},
+        {"evict_bytes_total", "counter", "Bytes of conversations written to disk.", c.saved_bytes},
+        {"restore_bytes_total", "counter", "Bytes of conversations read from disk.", c.restored_bytes},
+        {"restore_fail_total", "counter", "Pages on disk that could not be used.", c.failed_read + c.failed_damaged + c.failed_stranger + c.failed_memory},
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(all) && c.bytes_max; i++) {
+        memory_head(s, all[i].name, all[i].type, all[i].help);
+        pn_str_addf(s, "pantheon_mem_%s %" PRIu64 "\n", all[i].name, all[i].value);
+    }
+}
+
 PN_INTERNAL void serve_memory_metrics(pn_server *v, pn_str *s)
 {
     pn_mem_state host;
     memory_gauges(v, s);
     memory_rung_counters(v, s);
+    memory_weights(v, s);
+    memory_cold(v, s);
     if (pn_mem_get(v->e, 0, &host) != PN_OK)
         return;
     memory_head(s, "admit_total", "counter", "Turns by what was decided about their memory.");

@@ -266,13 +266,8 @@ PN_INTERNAL double pn_metrics_get(const pn_metrics *m, pn_metric id, uint32_t mo
  * Beginning and end
  * ------------------------------------------------------------------------------------------ */
 
-/* `{name="value"` or `,name="value"`: the format escapes backslash, quote and line end, and wants UTF-8. */
-static void metrics_label(pn_str *s, bool *first, const char *name, const char *value, size_t n)
+PN_INTERNAL void pn_metrics_escape(pn_str *s, const char *value, size_t n)
 {
-    pn_str_addz(s, *first ? "{" : ",");
-    *first = false;
-    pn_str_addz(s, name);
-    pn_str_addz(s, "=\"");
     for (size_t i = 0, k; i < n; i += k) {
         uint32_t cp;
         k = pn_utf8_decode(value + i, n - i, &cp);
@@ -285,6 +280,16 @@ static void metrics_label(pn_str *s, bool *first, const char *name, const char *
         else
             pn_str_add(s, value + i, k);
     }
+}
+
+/* `{name="value"` or `,name="value"`. */
+static void metrics_label(pn_str *s, bool *first, const char *name, const char *value, size_t n)
+{
+    pn_str_addz(s, *first ? "{" : ",");
+    *first = false;
+    pn_str_addz(s, name);
+    pn_str_addz(s, "=\"");
+    pn_metrics_escape(s, value, n);
     pn_str_addc(s, '"');
 }
 

@@ -114,6 +114,9 @@ PN_INTERNAL void pn_metrics_memory(pn_metrics *m, const pn_mem_info *i);
 /* A gauge's or counter's value, for reports; of a histogram the number of values seen.  0 for what is not there. */
 PN_INTERNAL double pn_metrics_get(const pn_metrics *m, pn_metric id, uint32_t model, uint32_t label);
 
+/* A label's value: the format escapes backslash, quote and line end, and wants UTF-8. */
+PN_INTERNAL void pn_metrics_escape(pn_str *s, const char *value, size_t n);
+
 /* The page, onto `out` (out->failed: memory ran out).  vllm: with vLLM's names, too. */
 PN_INTERNAL void pn_metrics_write(const pn_metrics *m, pn_str *out, bool vllm);
 
