@@ -169,7 +169,8 @@ test:
 # EMULATED=1 leaves out what is about text, sockets or turns alone and takes minutes there: the other ISA's kernels
 # are what the emulator is for.
 NOT_EMULATED := %/test_injection %/test_replay %/test_stop %/test_tools %/test_server \
-                %/test_cache %/test_turns %/test_dies %/test_sharing %/test_requests %/test_kv_types %/test_requant
+                %/test_cache %/test_turns %/test_dies %/test_sharing %/test_requests %/test_kv_types %/test_requant \
+                %/test_cold %/test_tier %/test_park %/test_memory %/test_faults %/test_weather %/test_stream %/test_conversation
 QUICK := $(filter-out %/test_golden %/test_real $(if $(EMULATED),$(NOT_EMULATED)),$(UNIT) $(API))
 test-unit:
 	@built=; $(MAKE) --no-print-directory -k $(QUICK) || built=-b; \
