@@ -59615,7 +59615,8 @@ PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
 static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
 static const double govern_hint = 5;
-static const double govern_rest = 5;            /* seconds without work before the gate is looked at */
+static const double govern_rest = 5;            /* seconds without work before the gate is looked at, */
+static const double govern_rest_short = 30;     /* and while memory is short: what it takes would keep the level up */
 
 static double govern_now(const pn_governor *g) { return g->clock ? g->clock(g->clock_user) : pn_os_now(); }
 
@@ -59962,7 +59963,8 @@ PN_INTERNAL bool pn_govern_idle(pn_engine *e)
 {
     pn_governor *g = &e->govern;
     pn_mutex_lock(&g->lock);
-    bool idle = g->was_short && atomic_load(&g->worst) <= PN_LEVEL_WATCH && g->idle_since >= 0 && govern_now(g) - g->idle_since >= govern_rest;
+    double rest = g->level[0] ? govern_rest_short : govern_rest;
+    bool idle = g->was_short && atomic_load(&g->worst) <= PN_LEVEL_WATCH && g->idle_since >= 0 && govern_now(g) - g->idle_since >= rest;
     pn_mutex_unlock(&g->lock);
     return idle;
 }
@@ -60387,22 +60389,22 @@ static pn_rung_state rung_rows_undo(void *user, uint32_t resource)
  * 15  one at a time: the others stand aside, newest first, their keys and values on disk; they go on oldest first
  * ------------------------------------------------------------------------------------------ */
 
-static uint64_t rung_park_gain(void *user, uint32_t resource) { return resource ? 0 : pn_sched_parkable(user); }
+static uint64_t rung_aside_gain(void *user, uint32_t resource) { return resource ? 0 : pn_sched_parkable(user); }
 
-static pn_rung_state rung_park_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+static pn_rung_state rung_aside_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
     (void)deadline;
     *freed = pn_sched_park(user);
-    return *freed && *freed < want && rung_park_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
+    return *freed && *freed < want && rung_aside_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
-static uint64_t rung_park_retake(void *user, uint32_t resource)
+static uint64_t rung_aside_retake(void *user, uint32_t resource)
 {
     (void)resource;
     return pn_sched_parked(user);
 }
 
-static pn_rung_state rung_park_undo(void *user, uint32_t resource)
+static pn_rung_state rung_aside_undo(void *user, uint32_t resource)
 {
     (void)resource;
     (void)pn_sched_resume(user, false);
@@ -60435,8 +60437,8 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
     };
     const pn_rung disk[] = {
         {.rank = 9, .name = "cold", .level = PN_LEVEL_TIGHT, .gain = pn_tier_gain, .apply = pn_tier_apply},
-        {.rank = 15, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_park_gain, .apply = rung_park_apply, .retake = rung_park_retake,
-         .undo = rung_park_undo},
+        {.rank = 15, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_aside_gain, .apply = rung_aside_apply, .retake = rung_aside_retake,
+         .undo = rung_aside_undo},
     };
     pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
     if (e->cold)
@@ -60623,9 +60625,9 @@ static pn_rung_state rung_walk_apply(pn_engine *e, rung_walk w, void (*walk)(pn_
     return w.bytes && w.bytes < w.want && rung_walk_gain(e, w.resource, w.smallest, walk) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
-static uint64_t rung_idle_gain(void *user, uint32_t resource) { return rung_walk_gain(user, resource, false, rung_walk_idle); }
+static uint64_t rung_kvidle_gain(void *user, uint32_t resource) { return rung_walk_gain(user, resource, false, rung_walk_idle); }
 
-static pn_rung_state rung_idle_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+static pn_rung_state rung_kvidle_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
     return rung_walk_apply(user, (rung_walk){.resource = resource, .want = want, .deadline = deadline}, rung_walk_idle, freed);
 }
@@ -60654,7 +60656,7 @@ PN_INTERNAL void pn_rungs_add_kv(pn_engine *e)
 {
     const pn_rung rungs[] = {
         {.rank = 6, .name = "kv_new_smaller", .level = PN_LEVEL_WATCH, .gain = rung_new_gain, .apply = rung_new_apply, .undo = rung_new_undo},
-        {.rank = 7, .name = "kv_idle_smaller", .level = PN_LEVEL_WATCH, .gain = rung_idle_gain, .apply = rung_idle_apply},
+        {.rank = 7, .name = "kv_idle_smaller", .level = PN_LEVEL_WATCH, .gain = rung_kvidle_gain, .apply = rung_kvidle_apply},
         {.rank = 8, .name = "kv_live_smaller", .level = PN_LEVEL_WATCH, .gain = rung_live_gain, .apply = rung_live_apply},
         {.rank = 17, .name = "kv_all_smallest", .level = PN_LEVEL_CRITICAL, .gain = rung_all_gain, .apply = rung_all_apply},
     };

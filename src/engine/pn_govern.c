@@ -11,7 +11,8 @@
 static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
 static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
 static const double govern_hint = 5;
-static const double govern_rest = 5;            /* seconds without work before the gate is looked at */
+static const double govern_rest = 5;            /* seconds without work before the gate is looked at, */
+static const double govern_rest_short = 30;     /* and while memory is short: what it takes would keep the level up */
 
 static double govern_now(const pn_governor *g) { return g->clock ? g->clock(g->clock_user) : pn_os_now(); }
 
@@ -358,7 +359,8 @@ PN_INTERNAL bool pn_govern_idle(pn_engine *e)
 {
     pn_governor *g = &e->govern;
     pn_mutex_lock(&g->lock);
-    bool idle = g->was_short && atomic_load(&g->worst) <= PN_LEVEL_WATCH && g->idle_since >= 0 && govern_now(g) - g->idle_since >= govern_rest;
+    double rest = g->level[0] ? govern_rest_short : govern_rest;
+    bool idle = g->was_short && atomic_load(&g->worst) <= PN_LEVEL_WATCH && g->idle_since >= 0 && govern_now(g) - g->idle_since >= rest;
     pn_mutex_unlock(&g->lock);
     return idle;
 }

@@ -194,22 +194,22 @@ static pn_rung_state rung_rows_undo(void *user, uint32_t resource)
  * 15  one at a time: the others stand aside, newest first, their keys and values on disk; they go on oldest first
  * ------------------------------------------------------------------------------------------ */
 
-static uint64_t rung_park_gain(void *user, uint32_t resource) { return resource ? 0 : pn_sched_parkable(user); }
+static uint64_t rung_aside_gain(void *user, uint32_t resource) { return resource ? 0 : pn_sched_parkable(user); }
 
-static pn_rung_state rung_park_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+static pn_rung_state rung_aside_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
     (void)deadline;
     *freed = pn_sched_park(user);
-    return *freed && *freed < want && rung_park_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
+    return *freed && *freed < want && rung_aside_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
-static uint64_t rung_park_retake(void *user, uint32_t resource)
+static uint64_t rung_aside_retake(void *user, uint32_t resource)
 {
     (void)resource;
     return pn_sched_parked(user);
 }
 
-static pn_rung_state rung_park_undo(void *user, uint32_t resource)
+static pn_rung_state rung_aside_undo(void *user, uint32_t resource)
 {
     (void)resource;
     (void)pn_sched_resume(user, false);
@@ -242,8 +242,8 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
     };
     const pn_rung disk[] = {
         {.rank = 9, .name = "cold", .level = PN_LEVEL_TIGHT, .gain = pn_tier_gain, .apply = pn_tier_apply},
-        {.rank = 15, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_park_gain, .apply = rung_park_apply, .retake = rung_park_retake,
-         .undo = rung_park_undo},
+        {.rank = 15, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_aside_gain, .apply = rung_aside_apply, .retake = rung_aside_retake,
+         .undo = rung_aside_undo},
     };
     pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
     if (e->cold)

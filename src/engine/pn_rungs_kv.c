@@ -172,9 +172,9 @@ static pn_rung_state rung_walk_apply(pn_engine *e, rung_walk w, void (*walk)(pn_
     return w.bytes && w.bytes < w.want && rung_walk_gain(e, w.resource, w.smallest, walk) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
-static uint64_t rung_idle_gain(void *user, uint32_t resource) { return rung_walk_gain(user, resource, false, rung_walk_idle); }
+static uint64_t rung_kvidle_gain(void *user, uint32_t resource) { return rung_walk_gain(user, resource, false, rung_walk_idle); }
 
-static pn_rung_state rung_idle_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+static pn_rung_state rung_kvidle_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
     return rung_walk_apply(user, (rung_walk){.resource = resource, .want = want, .deadline = deadline}, rung_walk_idle, freed);
 }
@@ -203,7 +203,7 @@ PN_INTERNAL void pn_rungs_add_kv(pn_engine *e)
 {
     const pn_rung rungs[] = {
         {.rank = 6, .name = "kv_new_smaller", .level = PN_LEVEL_WATCH, .gain = rung_new_gain, .apply = rung_new_apply, .undo = rung_new_undo},
-        {.rank = 7, .name = "kv_idle_smaller", .level = PN_LEVEL_WATCH, .gain = rung_idle_gain, .apply = rung_idle_apply},
+        {.rank = 7, .name = "kv_idle_smaller", .level = PN_LEVEL_WATCH, .gain = rung_kvidle_gain, .apply = rung_kvidle_apply},
         {.rank = 8, .name = "kv_live_smaller", .level = PN_LEVEL_WATCH, .gain = rung_live_gain, .apply = rung_live_apply},
         {.rank = 17, .name = "kv_all_smallest", .level = PN_LEVEL_CRITICAL, .gain = rung_all_gain, .apply = rung_all_apply},
     };
