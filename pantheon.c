@@ -300,6 +300,7 @@ struct pn_str {
 PN_INTERNAL void pn_str_init(pn_str *s, pn_mem *mem, pn_account account);
 PN_INTERNAL void pn_str_fini(pn_str *s);                       /* leaves an empty, usable string */
 PN_INTERNAL void pn_str_clear(pn_str *s);                      /* len = 0, failed = false */
+PN_INTERNAL bool pn_str_reserve(pn_str *s, size_t n);          /* so that n more bytes need no memory; false: failed */
 PN_INTERNAL void pn_str_add(pn_str *s, const void *bytes, size_t n);
 PN_INTERNAL void pn_str_addz(pn_str *s, const char *text);
 PN_INTERNAL void pn_str_addc(pn_str *s, char c);
@@ -9213,7 +9214,7 @@ PN_INTERNAL void pn_str_clear(pn_str *s)
 }
 
 /* Room for n more bytes and the NUL. */
-static bool str_reserve(pn_str *s, size_t n)
+PN_INTERNAL bool pn_str_reserve(pn_str *s, size_t n)
 {
     if (s->failed)
         return false;
@@ -9227,7 +9228,7 @@ static bool str_reserve(pn_str *s, size_t n)
 
 PN_INTERNAL void pn_str_add(pn_str *s, const void *bytes, size_t n)
 {
-    if (!str_reserve(s, n))
+    if (!pn_str_reserve(s, n))
         return;
     if (n)
         memcpy(s->data + s->len, bytes, n);
@@ -9245,7 +9246,7 @@ PN_INTERNAL void pn_str_addf(pn_str *s, const char *fmt, ...)
     va_start(ap, fmt);
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
-    if (n >= 0 && str_reserve(s, (size_t)n)) {
+    if (n >= 0 && pn_str_reserve(s, (size_t)n)) {
         vsnprintf(s->data + s->len, (size_t)n + 1, fmt, again);
         s->len += (size_t)n;
     }
@@ -62019,7 +62020,10 @@ PN_INTERNAL bool pn_constraint_done(const pn_constraint *c) { return c->guide &&
 /* includes base/pn_utf8.h */
 /* includes sample/pn_sampler.h */
 
-enum { EMIT_WAIT = 32 };        /* tokens that may wait without growing */
+enum {
+    EMIT_WAIT = 32,             /* tokens that may wait without growing */
+    EMIT_PIECE = 256            /* bytes of a token's text, beyond which memory is asked for */
+};
 
 /* ------------------------------------------------------------------------------------------
  * Life
@@ -62032,6 +62036,18 @@ static bool emit_room(pn_emit *e, size_t n)
            (row == 0 ||
             (pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->top, &e->cap_top, n * row, sizeof *e->top) &&
              pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->top_lp, &e->cap_top_lp, n * row, sizeof *e->top_lp)));
+}
+
+/* A stop string may be held but for its last byte when a token's text comes: no memory is asked for in the middle of a turn. */
+static bool emit_room_held(pn_emit *e, const pn_generate_params *p)
+{
+    size_t longest = 0;
+    for (size_t i = 0; i < p->n_stop; i++) {
+        size_t n = p->stop[i] ? strlen(p->stop[i]) : 0;
+        longest = PN_MAX(longest, n);
+    }
+    longest = PN_MIN(longest, SIZE_MAX / 16 - EMIT_PIECE) + EMIT_PIECE;
+    return pn_str_reserve(&e->held, longest) && pn_str_reserve(&e->held_at, longest * sizeof(size_t));
 }
 
 PN_INTERNAL pn_status pn_emit_open(pn_emit *e, const pn_model *m, const pn_generate_params *p, bool special,
@@ -62048,7 +62064,7 @@ PN_INTERNAL pn_status pn_emit_open(pn_emit *e, const pn_model *m, const pn_gener
     if (p->n_stop > INT32_MAX || (p->n_stop && !p->stop))
         return pn_fail(err, PN_E_INVALID, "%zu stop strings, expected a list of at most 2^31 - 1", p->n_stop);
     e->out = pn_mem_calloc(mem, PN_ACCT_MISC, p->on_logprob ? p->n_top : 0, sizeof *e->out);
-    if (!e->out || !emit_room(e, EMIT_WAIT))
+    if (!e->out || !emit_room(e, EMIT_WAIT) || !emit_room_held(e, p))
         return pn_fail_nomem(err, "tokens on their way out", EMIT_WAIT * sizeof *e->wait);
     return PN_OK;
 }
@@ -64157,6 +64173,8 @@ PN_API uint32_t pn_vocab_size(const pn_model *m) { return pn_vocab_n_logits(m->v
  * Streaming
  * ------------------------------------------------------------------------------------------ */
 
+enum { TEXT_PIECE = 256 };      /* bytes of a token's text, beyond which memory is asked for */
+
 struct pn_detok {
     const pn_model *model;
     bool special;
@@ -64173,6 +64191,10 @@ PN_API pn_status pn_detok_new(const pn_model *m, int special, pn_detok **out, pn
     d->model = m;
     d->special = special != 0;
     pn_str_init(&d->out, mem, PN_ACCT_MISC);
+    if (!pn_str_reserve(&d->out, TEXT_PIECE)) {
+        pn_detok_free(d);
+        return pn_fail_nomem(err, "a detokenizer", TEXT_PIECE);
+    }
     *out = d;
     return PN_OK;
 }
