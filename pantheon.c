@@ -8087,7 +8087,8 @@ typedef struct pn_drive {
     pn_cond work;               /* for the driver: there is news */
     uint64_t news;              /* a job came or went on, some session was cancelled */
     bool driving, stop;
-    bool stepping;              /* a thread is in pn_engine_step */
+    bool stepping;              /* a thread is in pn_engine_step, or */
+    bool visiting;              /* in pn_sched_each, for which others wait */
     pn_thread_id stepper;       /* that thread */
     pn_thread driver;
 } pn_drive;
@@ -63533,7 +63534,7 @@ static bool sched_hold(pn_engine *e, bool *ours)
     *ours = !d->stepping;
     bool ok = *ours || pn_thread_is_self(d->stepper);
     if (*ours) {
-        d->stepping = true;
+        d->stepping = d->visiting = true;
         d->stepper = pn_thread_self();
     }
     pn_mutex_unlock(&d->lock);
@@ -63543,7 +63544,9 @@ static bool sched_hold(pn_engine *e, bool *ours)
 static void sched_let_go(pn_engine *e)
 {
     pn_mutex_lock(&e->drive.lock);
-    e->drive.stepping = false;
+    if (e->drive.visiting)
+        pn_cond_broadcast(&e->drive.work);
+    e->drive.stepping = e->drive.visiting = false;
     pn_mutex_unlock(&e->drive.lock);
 }
 
@@ -63583,6 +63586,8 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
     if (!e || seconds < 0)
         return pn_fail(err, PN_E_INVALID, "%s", e ? "expected a time of 0 or more seconds" : "no engine given");
     pn_mutex_lock(&e->drive.lock);
+    while (e->drive.visiting && !pn_thread_is_self(e->drive.stepper))
+        pn_cond_wait(&e->drive.work, &e->drive.lock);
     bool busy = e->drive.stepping;
     e->drive.stepping = true;
     if (!busy)

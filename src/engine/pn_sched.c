@@ -664,7 +664,7 @@ static bool sched_hold(pn_engine *e, bool *ours)
     *ours = !d->stepping;
     bool ok = *ours || pn_thread_is_self(d->stepper);
     if (*ours) {
-        d->stepping = true;
+        d->stepping = d->visiting = true;
         d->stepper = pn_thread_self();
     }
     pn_mutex_unlock(&d->lock);
@@ -674,7 +674,9 @@ static bool sched_hold(pn_engine *e, bool *ours)
 static void sched_let_go(pn_engine *e)
 {
     pn_mutex_lock(&e->drive.lock);
-    e->drive.stepping = false;
+    if (e->drive.visiting)
+        pn_cond_broadcast(&e->drive.work);
+    e->drive.stepping = e->drive.visiting = false;
     pn_mutex_unlock(&e->drive.lock);
 }
 
@@ -714,6 +716,8 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
     if (!e || seconds < 0)
         return pn_fail(err, PN_E_INVALID, "%s", e ? "expected a time of 0 or more seconds" : "no engine given");
     pn_mutex_lock(&e->drive.lock);
+    while (e->drive.visiting && !pn_thread_is_self(e->drive.stepper))
+        pn_cond_wait(&e->drive.work, &e->drive.lock);
     bool busy = e->drive.stepping;
     e->drive.stepping = true;
     if (!busy)

@@ -11,13 +11,13 @@
  *
  * PANTHEON_WEATHER=n: so many schedules instead of the usual; PANTHEON_SEED=x: this one alone.
  */
-#define _XOPEN_SOURCE 700       /* getpid */
+#define _XOPEN_SOURCE 700       /* getpid, nanosleep */
 #include "pantheon.h"
 #include "pn_api_test.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { WX_MODELS = 2, WX_PROMPTS = 6, WX_LONGEST = 220, WX_MOST = 90, WX_SLOTS = 6, WX_EVENTS = 60 };
@@ -416,9 +416,141 @@ static void random_days(void)
         printf("%ld days: %lu turns ended, %lu were refused, %lu rungs moved\n", n, totals[0], totals[1], totals[2]);
 }
 
+/* --- with threads ---------------------------------------------------------------------------- */
+
+enum { WX_CLIENTS = 3, WX_ROUNDS = 12 };
+
+typedef struct wx_client {
+    wx_rig *r;
+    uint64_t seed;
+    int model;                  /* 1: loads its own */
+    int hurry;
+    unsigned long n_done;
+} wx_client;
+
+static atomic_int wx_over;
+
+static void wx_sleep(long us) { nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL); }
+
+/* One turn, from one thread while the engine's own steps. */
+static void wx_client_turn(wx_client *c, pn_model *m, int model)
+{
+    const wx_said *w = &wx_want[model][pn_test_rand(&c->seed) % WX_PROMPTS];
+    pn_session *s = NULL;
+    pn_request *q = NULL;
+    pn_generate_result a;
+    pn_err err = {0};
+    const pn_generate_params p = {.prompt = w->prompt, .n_prompt = w->n_prompt, .max_tokens = 1 + (uint32_t)(pn_test_rand(&c->seed) % 30), .sampling = &wx_how};
+    int leave = pn_test_rand(&c->seed) % 4 == 0, by_hand = pn_test_rand(&c->seed) % 4 == 0;
+    pn_status st = pn_session_new(m, &(pn_session_params){.n_ctx = 400, .n_batch = 60, .by_turn = 1}, &s, &err);
+    if (!st && by_hand)
+        st = pn_session_generate(s, &p, NULL, &err);
+    else if (!st)
+        st = pn_request_new(s, &p, &q, &err);
+    for (int n = 0; q && !pn_request_done(q) && !(leave && n > 20); n++)
+        wx_sleep(200);
+    if (q && pn_request_done(q))
+        st = pn_request_result(q, &a, &err);
+    PN_CHECK(st == PN_OK || st == PN_E_BUDGET, "a client's turn: %s", err.text);
+    if (!st && (by_hand || (q && pn_request_done(q)))) {
+        uint32_t n = pn_session_length(s);
+        PN_CHECK(n == w->n_prompt + p.max_tokens && memcmp(pn_session_tokens(s), w->tokens, n * sizeof(pn_token)) == 0, "a client's turn: other tokens");
+        c->n_done++;
+    }
+    pn_request_free(q);
+    pn_session_free(s);
+}
+
+static void *wx_client_run(void *user)
+{
+    wx_client *c = user;
+    for (int i = 0; i < WX_ROUNDS; i++) {
+        pn_model *m = c->r->m[0];
+        pn_err err = {0};
+        pn_status st = c->model ? pn_model_load(c->r->e, wx_paths[1], &(pn_model_params){.residency = PN_RESIDENCY_MAP, .floor_tokens = 512}, &m, &err) : PN_OK;
+        PN_CHECK(st == PN_OK || st == PN_E_BUDGET, "%s", err.text);
+        if (st)
+            continue;
+        for (int k = 0; k < 2; k++)
+            wx_client_turn(c, m, c->model);
+        if (c->model)
+            pn_model_free(m);
+    }
+    return NULL;
+}
+
+/* Looks, and makes weather. */
+static void *wx_watch(void *user)
+{
+    wx_client *c = user;
+    pn_engine *e = c->r->e;
+    while (!atomic_load(&wx_over)) {
+        pn_mem_state s;
+        pn_mem_event ev[8];
+        pn_mem_rung rungs[8];
+        pn_residency_info i;
+        atomic_fetch_add(&wx_ms, c->hurry ? 2 : 100 + (long long)(pn_test_rand(&c->seed) % 400));
+        switch (pn_test_rand(&c->seed) % 6) {
+        case 0: pn_mem_hint(e, (pn_level)(pn_test_rand(&c->seed) % 4)); break;
+        case 1: pn_mem_release(e, 1 << 16, NULL); break;
+        case 2: pn_mem_limit(e, pn_test_rand(&c->seed) % 2 ? 1 << 20 : 0, -1, NULL); break;
+        default: pn_mem_poll(e); break;
+        }
+        pn_mem_get(e, 0, &s);
+        pn_mem_events(e, ev, 8);
+        pn_mem_rungs(e, rungs, 8);
+        pn_model_residency(c->r->m[0], &i);
+        wx_sleep(c->hurry ? 1 : 500);
+    }
+    return NULL;
+}
+
+static void wx_quiet(void *user, const pn_mem_event *ev) { (void)user, (void)ev; }
+
+/* own: the engine's thread steps; else this one does, and is never told that somebody else does. */
+static void many_threads(int own)
+{
+    wx_rig r;
+    wx_client c[WX_CLIENTS + 2];
+    pthread_t t[WX_CLIENTS + 2];
+    pn_err err = {0};
+    if (!wx_open(&r, 77 + (uint64_t)own))
+        return;
+    pn_mem_on_event(r.e, wx_quiet, NULL);
+    atomic_store(&wx_over, 0);
+    PN_CHECK(!own || pn_engine_start(r.e, &err) == PN_OK, "%s", err.text);
+    for (int i = 0; i < WX_CLIENTS + 2; i++) {
+        c[i] = (wx_client){.r = &r, .seed = 5 + (uint64_t)i, .model = i == WX_CLIENTS - 1, .hurry = !own};
+        pthread_create(&t[i], NULL, i < WX_CLIENTS ? wx_client_run : wx_watch, &c[i]);
+    }
+    if (own)
+        for (int i = 0; i < WX_CLIENTS; i++)
+            pthread_join(t[i], NULL);
+    else
+        for (int n = 0; n < 20000; n++) {
+            PN_CHECK(pn_engine_step(r.e, 0, NULL, &err) == PN_OK, "%s", err.text);
+        }
+    atomic_store(&wx_over, own);
+    if (!own) {
+        PN_CHECK(pn_engine_start(r.e, &err) == PN_OK, "%s", err.text);
+        for (int i = 0; i < WX_CLIENTS; i++)
+            pthread_join(t[i], NULL);
+        atomic_store(&wx_over, 1);
+    }
+    for (int i = WX_CLIENTS; i < WX_CLIENTS + 2; i++)
+        pthread_join(t[i], NULL);
+    pn_engine_stop(r.e);
+    PN_CHECK(c[0].n_done + c[1].n_done > 0, "no client had an answer");
+    r.event = "threads";
+    wx_end(&r);
+}
+
 int main(void)
 {
     wx_learn();
-    random_days();
+    many_threads(1);
+    many_threads(0);
+    if (!getenv("PANTHEON_THREADS"))            /* set: these alone, for the thread sanitizer */
+        random_days();
     return pn_test_end();
 }
