@@ -57899,10 +57899,13 @@ static void govern_look(pn_engine *e, double now, bool active)
     pn_governor *g = &e->govern;
     bool changed[PN_LADDER_RESOURCES] = {false};
     pn_level from[PN_LADDER_RESOURCES];
+    const char *why[PN_LADDER_RESOURCES];       /* another thread may look while this one tells */
     pn_mutex_lock(&g->lock);
     govern_read(e);
-    for (uint32_t r = 0; r < g->n; r++)
+    for (uint32_t r = 0; r < g->n; r++) {
         changed[r] = govern_has(e, r) && govern_feed(e, r, now, active, &from[r]);
+        why[r] = g->pressure[r].why;
+    }
     g->due = now + pn_pressure_due(&g->pressure[0], now);
     atomic_store(&g->worst, govern_worst(g));
     g->was_short = g->was_short || g->level[0] > PN_LEVEL_OK;
@@ -57911,7 +57914,7 @@ static void govern_look(pn_engine *e, double now, bool active)
     for (uint32_t r = 0; r < g->n; r++)
         if (changed[r]) {
             pn_mem_event ev = {.kind = PN_MEM_LEVEL, .resource = r, .from = from[r]};
-            snprintf(ev.what, sizeof ev.what, "%s", g->pressure[r].why);
+            snprintf(ev.what, sizeof ev.what, "%s", why[r]);
             pn_govern_event(e, &ev);
         }
 }
@@ -58680,12 +58683,12 @@ PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
     limits.user = &p;
     pn_status st = pn_model_kv_gate(m, (pn_dtype)type, &limits, &g, NULL);
     m->gate_failed = st && st != PN_E_CANCELLED;        /* no memory, or the type does not suit: not again */
+    atomic_store(&m->probing, false);                   /* from here on it may be gone */
     if (!st) {
         pn_mem_event ev = {.kind = PN_MEM_GATE, .kl = g.kl, .top1 = g.top1, .eligible = g.eligible};
         snprintf(ev.what, sizeof ev.what, "%s", pn_kv_type_name((pn_dtype)type));
         pn_govern_event(e, &ev);
     }
-    atomic_store(&m->probing, false);
 }
 #endif
 
@@ -63510,12 +63513,16 @@ static uint32_t sched_jobs(pn_engine *e)
 }
 
 /* A step of some die is under way; on the stepping thread. */
-static bool sched_any_open(const pn_engine *e)
+static bool sched_any_open(pn_engine *e)
 {
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (e->dies[i].sched->open)
-            return true;
-    return false;
+    bool open = false;
+    for (uint32_t i = 0; i < e->n_dies && !open; i++) {
+        pn_sched *q = e->dies[i].sched;
+        pn_mutex_lock(&q->lock);
+        open = q->settling || q->open;          /* another thread that settles it writes `open` without the lock */
+        pn_mutex_unlock(&q->lock);
+    }
+    return open;
 }
 
 static bool sched_inside(pn_engine *e)
@@ -63698,6 +63705,7 @@ PN_API void pn_engine_stop(pn_engine *e)
         return;
     pn_mutex_lock(&d->lock);
     d->stop = true;
+    d->news++;                  /* a probe ends */
     pn_cond_broadcast(&d->work);
     pn_mutex_unlock(&d->lock);
     pn_thread_join(&d->driver);

@@ -640,12 +640,16 @@ static uint32_t sched_jobs(pn_engine *e)
 }
 
 /* A step of some die is under way; on the stepping thread. */
-static bool sched_any_open(const pn_engine *e)
+static bool sched_any_open(pn_engine *e)
 {
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (e->dies[i].sched->open)
-            return true;
-    return false;
+    bool open = false;
+    for (uint32_t i = 0; i < e->n_dies && !open; i++) {
+        pn_sched *q = e->dies[i].sched;
+        pn_mutex_lock(&q->lock);
+        open = q->settling || q->open;          /* another thread that settles it writes `open` without the lock */
+        pn_mutex_unlock(&q->lock);
+    }
+    return open;
 }
 
 static bool sched_inside(pn_engine *e)
@@ -828,6 +832,7 @@ PN_API void pn_engine_stop(pn_engine *e)
         return;
     pn_mutex_lock(&d->lock);
     d->stop = true;
+    d->news++;                  /* a probe ends */
     pn_cond_broadcast(&d->work);
     pn_mutex_unlock(&d->lock);
     pn_thread_join(&d->driver);
