@@ -300,6 +300,7 @@ struct pn_str {
 PN_INTERNAL void pn_str_init(pn_str *s, pn_mem *mem, pn_account account);
 PN_INTERNAL void pn_str_fini(pn_str *s);                       /* leaves an empty, usable string */
 PN_INTERNAL void pn_str_clear(pn_str *s);                      /* len = 0, failed = false */
+PN_INTERNAL bool pn_str_reserve(pn_str *s, size_t n);          /* so that n more bytes need no memory; false: failed */
 PN_INTERNAL void pn_str_add(pn_str *s, const void *bytes, size_t n);
 PN_INTERNAL void pn_str_addz(pn_str *s, const char *text);
 PN_INTERNAL void pn_str_addc(pn_str *s, char c);
@@ -8427,7 +8428,8 @@ typedef struct pn_drive {
     pn_cond work;               /* for the driver: there is news */
     uint64_t news;              /* a job came or went on, some session was cancelled */
     bool driving, stop;
-    bool stepping;              /* a thread is in pn_engine_step */
+    bool stepping;              /* a thread is in pn_engine_step, or */
+    bool visiting;              /* in pn_sched_each, for which others wait */
     pn_thread_id stepper;       /* that thread */
     pn_thread driver;
 } pn_drive;
@@ -9660,7 +9662,7 @@ PN_INTERNAL void pn_str_clear(pn_str *s)
 }
 
 /* Room for n more bytes and the NUL. */
-static bool str_reserve(pn_str *s, size_t n)
+PN_INTERNAL bool pn_str_reserve(pn_str *s, size_t n)
 {
     if (s->failed)
         return false;
@@ -9674,7 +9676,7 @@ static bool str_reserve(pn_str *s, size_t n)
 
 PN_INTERNAL void pn_str_add(pn_str *s, const void *bytes, size_t n)
 {
-    if (!str_reserve(s, n))
+    if (!pn_str_reserve(s, n))
         return;
     if (n)
         memcpy(s->data + s->len, bytes, n);
@@ -9692,7 +9694,7 @@ PN_INTERNAL void pn_str_addf(pn_str *s, const char *fmt, ...)
     va_start(ap, fmt);
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
-    if (n >= 0 && str_reserve(s, (size_t)n)) {
+    if (n >= 0 && pn_str_reserve(s, (size_t)n)) {
         vsnprintf(s->data + s->len, (size_t)n + 1, fmt, again);
         s->len += (size_t)n;
     }
@@ -59835,10 +59837,13 @@ static void govern_look(pn_engine *e, double now, bool active)
     pn_governor *g = &e->govern;
     bool changed[PN_LADDER_RESOURCES] = {false};
     pn_level from[PN_LADDER_RESOURCES];
+    const char *why[PN_LADDER_RESOURCES];       /* another thread may look while this one tells */
     pn_mutex_lock(&g->lock);
     govern_read(e);
-    for (uint32_t r = 0; r < g->n; r++)
+    for (uint32_t r = 0; r < g->n; r++) {
         changed[r] = govern_has(e, r) && govern_feed(e, r, now, active, &from[r]);
+        why[r] = g->pressure[r].why;
+    }
     g->due = now + pn_pressure_due(&g->pressure[0], now);
     atomic_store(&g->worst, govern_worst(g));
     g->was_short = g->was_short || g->level[0] > PN_LEVEL_OK;
@@ -59847,7 +59852,7 @@ static void govern_look(pn_engine *e, double now, bool active)
     for (uint32_t r = 0; r < g->n; r++)
         if (changed[r]) {
             pn_mem_event ev = {.kind = PN_MEM_LEVEL, .resource = r, .from = from[r]};
-            snprintf(ev.what, sizeof ev.what, "%s", g->pressure[r].why);
+            snprintf(ev.what, sizeof ev.what, "%s", why[r]);
             pn_govern_event(e, &ev);
         }
 }
@@ -60726,12 +60731,12 @@ PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
     limits.user = &p;
     pn_status st = pn_model_kv_gate(m, (pn_dtype)type, &limits, &g, NULL);
     m->gate_failed = st && st != PN_E_CANCELLED;        /* no memory, or the type does not suit: not again */
+    atomic_store(&m->probing, false);                   /* from here on it may be gone */
     if (!st) {
         pn_mem_event ev = {.kind = PN_MEM_GATE, .kl = g.kl, .top1 = g.top1, .eligible = g.eligible};
         snprintf(ev.what, sizeof ev.what, "%s", pn_kv_type_name((pn_dtype)type));
         pn_govern_event(e, &ev);
     }
-    atomic_store(&m->probing, false);
 }
 #endif
 
@@ -64864,7 +64869,10 @@ PN_INTERNAL bool pn_constraint_done(const pn_constraint *c) { return c->guide &&
 /* includes base/pn_utf8.h */
 /* includes sample/pn_sampler.h */
 
-enum { EMIT_WAIT = 32 };        /* tokens that may wait without growing */
+enum {
+    EMIT_WAIT = 32,             /* tokens that may wait without growing */
+    EMIT_PIECE = 256            /* bytes of a token's text, beyond which memory is asked for */
+};
 
 /* ------------------------------------------------------------------------------------------
  * Life
@@ -64877,6 +64885,18 @@ static bool emit_room(pn_emit *e, size_t n)
            (row == 0 ||
             (pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->top, &e->cap_top, n * row, sizeof *e->top) &&
              pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->top_lp, &e->cap_top_lp, n * row, sizeof *e->top_lp)));
+}
+
+/* A stop string may be held but for its last byte when a token's text comes: no memory is asked for in the middle of a turn. */
+static bool emit_room_held(pn_emit *e, const pn_generate_params *p)
+{
+    size_t longest = 0;
+    for (size_t i = 0; i < p->n_stop; i++) {
+        size_t n = p->stop[i] ? strlen(p->stop[i]) : 0;
+        longest = PN_MAX(longest, n);
+    }
+    longest = PN_MIN(longest, SIZE_MAX / 16 - EMIT_PIECE) + EMIT_PIECE;
+    return pn_str_reserve(&e->held, longest) && pn_str_reserve(&e->held_at, longest * sizeof(size_t));
 }
 
 PN_INTERNAL pn_status pn_emit_open(pn_emit *e, const pn_model *m, const pn_generate_params *p, bool special,
@@ -64893,7 +64913,7 @@ PN_INTERNAL pn_status pn_emit_open(pn_emit *e, const pn_model *m, const pn_gener
     if (p->n_stop > INT32_MAX || (p->n_stop && !p->stop))
         return pn_fail(err, PN_E_INVALID, "%zu stop strings, expected a list of at most 2^31 - 1", p->n_stop);
     e->out = pn_mem_calloc(mem, PN_ACCT_MISC, p->on_logprob ? p->n_top : 0, sizeof *e->out);
-    if (!e->out || !emit_room(e, EMIT_WAIT))
+    if (!e->out || !emit_room(e, EMIT_WAIT) || !emit_room_held(e, p))
         return pn_fail_nomem(err, "tokens on their way out", EMIT_WAIT * sizeof *e->wait);
     return PN_OK;
 }
@@ -66353,12 +66373,16 @@ static uint32_t sched_jobs(pn_engine *e)
 }
 
 /* A step of some die is under way; on the stepping thread. */
-static bool sched_any_open(const pn_engine *e)
+static bool sched_any_open(pn_engine *e)
 {
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (e->dies[i].sched->open)
-            return true;
-    return false;
+    bool open = false;
+    for (uint32_t i = 0; i < e->n_dies && !open; i++) {
+        pn_sched *q = e->dies[i].sched;
+        pn_mutex_lock(&q->lock);
+        open = q->settling || q->open;          /* another thread that settles it writes `open` without the lock */
+        pn_mutex_unlock(&q->lock);
+    }
+    return open;
 }
 
 static bool sched_inside(pn_engine *e)
@@ -66377,7 +66401,7 @@ static bool sched_hold(pn_engine *e, bool *ours)
     *ours = !d->stepping;
     bool ok = *ours || pn_thread_is_self(d->stepper);
     if (*ours) {
-        d->stepping = true;
+        d->stepping = d->visiting = true;
         d->stepper = pn_thread_self();
     }
     pn_mutex_unlock(&d->lock);
@@ -66387,7 +66411,9 @@ static bool sched_hold(pn_engine *e, bool *ours)
 static void sched_let_go(pn_engine *e)
 {
     pn_mutex_lock(&e->drive.lock);
-    e->drive.stepping = false;
+    if (e->drive.visiting)
+        pn_cond_broadcast(&e->drive.work);
+    e->drive.stepping = e->drive.visiting = false;
     pn_mutex_unlock(&e->drive.lock);
 }
 
@@ -66427,6 +66453,8 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
     if (!e || seconds < 0)
         return pn_fail(err, PN_E_INVALID, "%s", e ? "expected a time of 0 or more seconds" : "no engine given");
     pn_mutex_lock(&e->drive.lock);
+    while (e->drive.visiting && !pn_thread_is_self(e->drive.stepper))
+        pn_cond_wait(&e->drive.work, &e->drive.lock);
     bool busy = e->drive.stepping;
     e->drive.stepping = true;
     if (!busy)
@@ -66537,6 +66565,7 @@ PN_API void pn_engine_stop(pn_engine *e)
         return;
     pn_mutex_lock(&d->lock);
     d->stop = true;
+    d->news++;                  /* a probe ends */
     pn_cond_broadcast(&d->work);
     pn_mutex_unlock(&d->lock);
     pn_thread_join(&d->driver);
@@ -67149,6 +67178,8 @@ PN_API uint32_t pn_vocab_size(const pn_model *m) { return pn_vocab_n_logits(m->v
  * Streaming
  * ------------------------------------------------------------------------------------------ */
 
+enum { TEXT_PIECE = 256 };      /* bytes of a token's text, beyond which memory is asked for */
+
 struct pn_detok {
     const pn_model *model;
     bool special;
@@ -67165,6 +67196,10 @@ PN_API pn_status pn_detok_new(const pn_model *m, int special, pn_detok **out, pn
     d->model = m;
     d->special = special != 0;
     pn_str_init(&d->out, mem, PN_ACCT_MISC);
+    if (!pn_str_reserve(&d->out, TEXT_PIECE)) {
+        pn_detok_free(d);
+        return pn_fail_nomem(err, "a detokenizer", TEXT_PIECE);
+    }
     *out = d;
     return PN_OK;
 }

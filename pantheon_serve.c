@@ -300,6 +300,7 @@ struct pn_str {
 PN_INTERNAL void pn_str_init(pn_str *s, pn_mem *mem, pn_account account);
 PN_INTERNAL void pn_str_fini(pn_str *s);                       /* leaves an empty, usable string */
 PN_INTERNAL void pn_str_clear(pn_str *s);                      /* len = 0, failed = false */
+PN_INTERNAL bool pn_str_reserve(pn_str *s, size_t n);          /* so that n more bytes need no memory; false: failed */
 PN_INTERNAL void pn_str_add(pn_str *s, const void *bytes, size_t n);
 PN_INTERNAL void pn_str_addz(pn_str *s, const char *text);
 PN_INTERNAL void pn_str_addc(pn_str *s, char c);
@@ -3660,7 +3661,7 @@ PN_INTERNAL void pn_str_clear(pn_str *s)
 }
 
 /* Room for n more bytes and the NUL. */
-static bool str_reserve(pn_str *s, size_t n)
+PN_INTERNAL bool pn_str_reserve(pn_str *s, size_t n)
 {
     if (s->failed)
         return false;
@@ -3674,7 +3675,7 @@ static bool str_reserve(pn_str *s, size_t n)
 
 PN_INTERNAL void pn_str_add(pn_str *s, const void *bytes, size_t n)
 {
-    if (!str_reserve(s, n))
+    if (!pn_str_reserve(s, n))
         return;
     if (n)
         memcpy(s->data + s->len, bytes, n);
@@ -3692,7 +3693,7 @@ PN_INTERNAL void pn_str_addf(pn_str *s, const char *fmt, ...)
     va_start(ap, fmt);
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
-    if (n >= 0 && str_reserve(s, (size_t)n)) {
+    if (n >= 0 && pn_str_reserve(s, (size_t)n)) {
         vsnprintf(s->data + s->len, (size_t)n + 1, fmt, again);
         s->len += (size_t)n;
     }

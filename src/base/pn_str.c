@@ -28,7 +28,7 @@ PN_INTERNAL void pn_str_clear(pn_str *s)
 }
 
 /* Room for n more bytes and the NUL. */
-static bool str_reserve(pn_str *s, size_t n)
+PN_INTERNAL bool pn_str_reserve(pn_str *s, size_t n)
 {
     if (s->failed)
         return false;
@@ -42,7 +42,7 @@ static bool str_reserve(pn_str *s, size_t n)
 
 PN_INTERNAL void pn_str_add(pn_str *s, const void *bytes, size_t n)
 {
-    if (!str_reserve(s, n))
+    if (!pn_str_reserve(s, n))
         return;
     if (n)
         memcpy(s->data + s->len, bytes, n);
@@ -60,7 +60,7 @@ PN_INTERNAL void pn_str_addf(pn_str *s, const char *fmt, ...)
     va_start(ap, fmt);
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
-    if (n >= 0 && str_reserve(s, (size_t)n)) {
+    if (n >= 0 && pn_str_reserve(s, (size_t)n)) {
         vsnprintf(s->data + s->len, (size_t)n + 1, fmt, again);
         s->len += (size_t)n;
     }

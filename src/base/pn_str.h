@@ -22,6 +22,7 @@ struct pn_str {
 PN_INTERNAL void pn_str_init(pn_str *s, pn_mem *mem, pn_account account);
 PN_INTERNAL void pn_str_fini(pn_str *s);                       /* leaves an empty, usable string */
 PN_INTERNAL void pn_str_clear(pn_str *s);                      /* len = 0, failed = false */
+PN_INTERNAL bool pn_str_reserve(pn_str *s, size_t n);          /* so that n more bytes need no memory; false: failed */
 PN_INTERNAL void pn_str_add(pn_str *s, const void *bytes, size_t n);
 PN_INTERNAL void pn_str_addz(pn_str *s, const char *text);
 PN_INTERNAL void pn_str_addc(pn_str *s, char c);

@@ -7,7 +7,10 @@
 #include "base/pn_utf8.h"
 #include "sample/pn_sampler.h"
 
-enum { EMIT_WAIT = 32 };        /* tokens that may wait without growing */
+enum {
+    EMIT_WAIT = 32,             /* tokens that may wait without growing */
+    EMIT_PIECE = 256            /* bytes of a token's text, beyond which memory is asked for */
+};
 
 /* ------------------------------------------------------------------------------------------
  * Life
@@ -20,6 +23,18 @@ static bool emit_room(pn_emit *e, size_t n)
            (row == 0 ||
             (pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->top, &e->cap_top, n * row, sizeof *e->top) &&
              pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->top_lp, &e->cap_top_lp, n * row, sizeof *e->top_lp)));
+}
+
+/* A stop string may be held but for its last byte when a token's text comes: no memory is asked for in the middle of a turn. */
+static bool emit_room_held(pn_emit *e, const pn_generate_params *p)
+{
+    size_t longest = 0;
+    for (size_t i = 0; i < p->n_stop; i++) {
+        size_t n = p->stop[i] ? strlen(p->stop[i]) : 0;
+        longest = PN_MAX(longest, n);
+    }
+    longest = PN_MIN(longest, SIZE_MAX / 16 - EMIT_PIECE) + EMIT_PIECE;
+    return pn_str_reserve(&e->held, longest) && pn_str_reserve(&e->held_at, longest * sizeof(size_t));
 }
 
 PN_INTERNAL pn_status pn_emit_open(pn_emit *e, const pn_model *m, const pn_generate_params *p, bool special,
@@ -36,7 +51,7 @@ PN_INTERNAL pn_status pn_emit_open(pn_emit *e, const pn_model *m, const pn_gener
     if (p->n_stop > INT32_MAX || (p->n_stop && !p->stop))
         return pn_fail(err, PN_E_INVALID, "%zu stop strings, expected a list of at most 2^31 - 1", p->n_stop);
     e->out = pn_mem_calloc(mem, PN_ACCT_MISC, p->on_logprob ? p->n_top : 0, sizeof *e->out);
-    if (!e->out || !emit_room(e, EMIT_WAIT))
+    if (!e->out || !emit_room(e, EMIT_WAIT) || !emit_room_held(e, p))
         return pn_fail_nomem(err, "tokens on their way out", EMIT_WAIT * sizeof *e->wait);
     return PN_OK;
 }

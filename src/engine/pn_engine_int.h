@@ -64,7 +64,8 @@ typedef struct pn_drive {
     pn_cond work;               /* for the driver: there is news */
     uint64_t news;              /* a job came or went on, some session was cancelled */
     bool driving, stop;
-    bool stepping;              /* a thread is in pn_engine_step */
+    bool stepping;              /* a thread is in pn_engine_step, or */
+    bool visiting;              /* in pn_sched_each, for which others wait */
     pn_thread_id stepper;       /* that thread */
     pn_thread driver;
 } pn_drive;

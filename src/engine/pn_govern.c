@@ -232,10 +232,13 @@ static void govern_look(pn_engine *e, double now, bool active)
     pn_governor *g = &e->govern;
     bool changed[PN_LADDER_RESOURCES] = {false};
     pn_level from[PN_LADDER_RESOURCES];
+    const char *why[PN_LADDER_RESOURCES];       /* another thread may look while this one tells */
     pn_mutex_lock(&g->lock);
     govern_read(e);
-    for (uint32_t r = 0; r < g->n; r++)
+    for (uint32_t r = 0; r < g->n; r++) {
         changed[r] = govern_has(e, r) && govern_feed(e, r, now, active, &from[r]);
+        why[r] = g->pressure[r].why;
+    }
     g->due = now + pn_pressure_due(&g->pressure[0], now);
     atomic_store(&g->worst, govern_worst(g));
     g->was_short = g->was_short || g->level[0] > PN_LEVEL_OK;
@@ -244,7 +247,7 @@ static void govern_look(pn_engine *e, double now, bool active)
     for (uint32_t r = 0; r < g->n; r++)
         if (changed[r]) {
             pn_mem_event ev = {.kind = PN_MEM_LEVEL, .resource = r, .from = from[r]};
-            snprintf(ev.what, sizeof ev.what, "%s", g->pressure[r].why);
+            snprintf(ev.what, sizeof ev.what, "%s", why[r]);
             pn_govern_event(e, &ev);
         }
 }

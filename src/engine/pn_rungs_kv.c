@@ -273,10 +273,10 @@ PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
     limits.user = &p;
     pn_status st = pn_model_kv_gate(m, (pn_dtype)type, &limits, &g, NULL);
     m->gate_failed = st && st != PN_E_CANCELLED;        /* no memory, or the type does not suit: not again */
+    atomic_store(&m->probing, false);                   /* from here on it may be gone */
     if (!st) {
         pn_mem_event ev = {.kind = PN_MEM_GATE, .kl = g.kl, .top1 = g.top1, .eligible = g.eligible};
         snprintf(ev.what, sizeof ev.what, "%s", pn_kv_type_name((pn_dtype)type));
         pn_govern_event(e, &ev);
     }
-    atomic_store(&m->probing, false);
 }

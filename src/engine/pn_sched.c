@@ -642,12 +642,16 @@ static uint32_t sched_jobs(pn_engine *e)
 }
 
 /* A step of some die is under way; on the stepping thread. */
-static bool sched_any_open(const pn_engine *e)
+static bool sched_any_open(pn_engine *e)
 {
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (e->dies[i].sched->open)
-            return true;
-    return false;
+    bool open = false;
+    for (uint32_t i = 0; i < e->n_dies && !open; i++) {
+        pn_sched *q = e->dies[i].sched;
+        pn_mutex_lock(&q->lock);
+        open = q->settling || q->open;          /* another thread that settles it writes `open` without the lock */
+        pn_mutex_unlock(&q->lock);
+    }
+    return open;
 }
 
 static bool sched_inside(pn_engine *e)
@@ -666,7 +670,7 @@ static bool sched_hold(pn_engine *e, bool *ours)
     *ours = !d->stepping;
     bool ok = *ours || pn_thread_is_self(d->stepper);
     if (*ours) {
-        d->stepping = true;
+        d->stepping = d->visiting = true;
         d->stepper = pn_thread_self();
     }
     pn_mutex_unlock(&d->lock);
@@ -676,7 +680,9 @@ static bool sched_hold(pn_engine *e, bool *ours)
 static void sched_let_go(pn_engine *e)
 {
     pn_mutex_lock(&e->drive.lock);
-    e->drive.stepping = false;
+    if (e->drive.visiting)
+        pn_cond_broadcast(&e->drive.work);
+    e->drive.stepping = e->drive.visiting = false;
     pn_mutex_unlock(&e->drive.lock);
 }
 
@@ -716,6 +722,8 @@ PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active
     if (!e || seconds < 0)
         return pn_fail(err, PN_E_INVALID, "%s", e ? "expected a time of 0 or more seconds" : "no engine given");
     pn_mutex_lock(&e->drive.lock);
+    while (e->drive.visiting && !pn_thread_is_self(e->drive.stepper))
+        pn_cond_wait(&e->drive.work, &e->drive.lock);
     bool busy = e->drive.stepping;
     e->drive.stepping = true;
     if (!busy)
@@ -826,6 +834,7 @@ PN_API void pn_engine_stop(pn_engine *e)
         return;
     pn_mutex_lock(&d->lock);
     d->stop = true;
+    d->news++;                  /* a probe ends */
     pn_cond_broadcast(&d->work);
     pn_mutex_unlock(&d->lock);
     pn_thread_join(&d->driver);

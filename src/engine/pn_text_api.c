@@ -84,6 +84,8 @@ PN_API uint32_t pn_vocab_size(const pn_model *m) { return pn_vocab_n_logits(m->v
  * Streaming
  * ------------------------------------------------------------------------------------------ */
 
+enum { TEXT_PIECE = 256 };      /* bytes of a token's text, beyond which memory is asked for */
+
 struct pn_detok {
     const pn_model *model;
     bool special;
@@ -100,6 +102,10 @@ PN_API pn_status pn_detok_new(const pn_model *m, int special, pn_detok **out, pn
     d->model = m;
     d->special = special != 0;
     pn_str_init(&d->out, mem, PN_ACCT_MISC);
+    if (!pn_str_reserve(&d->out, TEXT_PIECE)) {
+        pn_detok_free(d);
+        return pn_fail_nomem(err, "a detokenizer", TEXT_PIECE);
+    }
     *out = d;
     return PN_OK;
 }
