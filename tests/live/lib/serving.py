@@ -78,12 +78,13 @@ class Checks:
 # --- the server --------------------------------------------------------------------------------------
 
 class Server:
-    """`pantheon serve ARGS` on a free port of the loopback; killed at the latest with `with`."""
+    """`pantheon serve ARGS` on a free port of the loopback; killed at the latest with `with`.
+    start: instead of subprocess.Popen, of a group with a limit for example."""
 
-    def __init__(self, program, *args, ready=True, env=None, port=True):
+    def __init__(self, program, *args, ready=True, env=None, port=True, start=subprocess.Popen):
         argv = [program, "serve"] + (["--port", "0"] if port else []) + list(args)
         self.err = tempfile.TemporaryFile()
-        self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.err,
+        self.p = start(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.err,
                                   env=env or clean_env())
         self.lines = []
         self.port = None
