@@ -59616,6 +59616,7 @@ PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 
 static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
 static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
+static const double govern_disk = 500e6;        /* bytes a second: what refaults are measured by, for no weights are read to find out */
 static const double govern_hint = 5;
 static const double govern_rest = 5;            /* seconds without work before the gate is looked at, */
 static const double govern_rest_short = 30;     /* and while memory is short: what it takes would keep the level up */
@@ -60006,6 +60007,7 @@ PN_INTERNAL pn_status pn_govern_open(pn_engine *e, const pn_engine_params *p, pn
     for (uint32_t r = 0; r < g->n; r++) {
         const pn_mem_sample s = govern_sample(e, r, now);
         pn_pressure_init(&g->pressure[r], r > 0, now);
+        pn_pressure_disk(&g->pressure[r], govern_disk);
         g->level[r] = pn_pressure_feed(&g->pressure[r], &s, PN_WORK_NONE);
     }
     pn_rungs_add(e);
