@@ -8266,7 +8266,7 @@ PN_INTERNAL double pn_die_computed(pn_die *const *dies, uint32_t n, const double
  * system, so they are subtracted (PN_ACCT_KV_RESERVE): a promise is as good as a use.
  *
  *     available(host) = min(soft reading - own growth since - promised, limit - used)
- *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used - GOVERN_SLACK)
+ *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used)
  *
  * where the reserve is what TIGHT begins at, and for the only turn there is what CRITICAL begins at, unless the caller
  * sets it.  A limit of the caller's is exact and needs no such reserve.
@@ -8342,6 +8342,9 @@ PN_INTERNAL double pn_govern_wait(struct pn_engine *e);
 /* Bytes that may be promised now; UINT64_MAX: nobody knows a limit.  alone: to the only turn.  The host's reading is at
  * most a second old. */
 PN_INTERNAL uint64_t pn_govern_room(struct pn_engine *e, uint32_t resource, bool alone);
+
+/* What a turn has to leave of a limit, for what comes with it: samplers, texts, the host program's buffers. */
+PN_INTERNAL uint64_t pn_govern_slack(struct pn_engine *e);
 
 /* What mapped weights may take: page cache, which the limit does not count. */
 PN_INTERNAL uint64_t pn_govern_room_mapped(struct pn_engine *e);
@@ -8513,6 +8516,7 @@ struct pn_model {
     atomic_bool probing, closing;       /* the driver's thread probes it; it is to go */
     uint64_t mapped_bytes;      /* of page cache that mapped weights need */
     uint64_t experts_whole;     /* the expert cache before the ladder made it smaller; 0: it did not.  Under the engine's models_lock */
+    uint64_t stage_bytes;       /* of mapped weights, if they were streamed: ring and experts; UINT64_MAX: they cannot be */
     bool was_mapped;            /* before the ladder streamed it */
     atomic_bool parked;         /* mapped, but nobody has used it since the ladder let its page cache go */
     pn_mutex lock;              /* plans */
@@ -59699,12 +59703,16 @@ static uint64_t govern_host_room(pn_engine *e, bool alone)
     return room;
 }
 
-/* Within a limit something is left for what comes with a turn: samplers, texts, and the host program's buffers. */
 static uint64_t govern_room(pn_engine *e, bool alone)
 {
-    uint64_t host = govern_host_room(e, alone), buffers = pn_sub_sat(atomic_load(&e->govern.headroom), atomic_load(&e->ledger.used[PN_ACCT_CONN]));
-    uint64_t kept = GOVERN_SLACK + buffers + atomic_load(&e->floor_owed);
-    return govern_limit(e) ? PN_MIN(host, pn_sub_sat(govern_capped(e, UINT64_MAX), kept)) : host;
+    uint64_t host = govern_host_room(e, alone);
+    return govern_limit(e) ? PN_MIN(host, pn_sub_sat(govern_capped(e, UINT64_MAX), atomic_load(&e->floor_owed))) : host;
+}
+
+PN_INTERNAL uint64_t pn_govern_slack(pn_engine *e)
+{
+    uint64_t buffers = pn_sub_sat(atomic_load(&e->govern.headroom), atomic_load(&e->ledger.used[PN_ACCT_CONN]));
+    return govern_limit(e) ? GOVERN_SLACK + buffers : 0;
 }
 
 PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }
@@ -60760,7 +60768,6 @@ PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
  * The list of models is held while one is converted, and its dies are: nobody computes with it meanwhile.
  */
 /* includes engine/pn_cache.h */
-/* includes engine/pn_fit.h */
 /* includes engine/pn_rungs.h */
 /* includes engine/pn_sched.h */
 
@@ -60913,19 +60920,13 @@ static bool rung_may_stream(const pn_model *m)
     return m->mapped_bytes && !atomic_load(&m->parked) && m->file.weights.parts[0].map_owned && !m->dies[0]->simulated && !m->store.lease_rows;
 }
 
-static uint64_t rung_stage_bytes(const pn_model *m)
-{
-    pn_stream_bytes n;
-    return pn_fit_stream(&m->desc, &(pn_stream_params){0}, m->exact, &n, NULL) == PN_OK ? n.stage + n.experts : UINT64_MAX;
-}
-
 /* What streaming with nothing pinned, or pinning less, would give. */
 static uint64_t rung_weights_held(pn_model *m, uint64_t want)
 {
     (void)want;
     if (m->store.stream)
         return rung_info(m).pinned_bytes;
-    return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes, rung_stage_bytes(m)) : 0;
+    return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes, m->stage_bytes) : 0;
 }
 
 /* One step of pinning, with all dies. */
@@ -61144,8 +61145,11 @@ static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when
 {
     const pn_model *m = s->model;
     uint64_t now = pn_govern_room(m->engine, at.resource, admit_alone(s)), alone = pn_govern_room_alone(m->engine, at.resource);
+    uint64_t slack = at.die ? 0 : pn_govern_slack(m->engine);
     if (now == UINT64_MAX)
         return now;
+    now = pn_sub_sat(now, slack);
+    alone = pn_sub_sat(alone, slack);
     switch (when) {
     case ADMIT_NOW: return now + admit_droppable(m, at) + admit_floor_bytes(s);
     case ADMIT_ALONE: return m->floor_bytes + (at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone);
@@ -61339,7 +61343,14 @@ static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
     pn_engine *e = s->model->engine;
     for (uint32_t i = 0; i < s->model->n_dies; i++)
         need->all += need->die[i] = pn_kv_reserve_bytes(&s->kv, n, i);
-    bool room = need->all == 0 || pn_model_room(s->model, admit_alone(s), need, need, lack);
+    pn_need padded = *need;
+    uint64_t slack = pn_govern_slack(e);
+    padded.all += slack;
+    bool room = need->all == 0 || pn_model_room(s->model, admit_alone(s), &padded, &padded, lack);
+    if (!lack->resource) {
+        lack->need = need->all;
+        lack->available = pn_sub_sat(lack->available, slack);
+    }
     if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give_all(e, need->all) && pn_kv_reserve(&s->kv, n))))
         return true;
     if (room)
@@ -62673,6 +62684,15 @@ static void model_note_map(pn_model *m)
     m->mapped_bytes = bytes;
 }
 
+/* What streaming them would take, known before anybody is short of memory. */
+static pn_status model_note_stage(pn_model *m, pn_err *err)
+{
+    pn_stream_bytes n = {.stage = UINT64_MAX};
+    pn_status st = pn_fit_stream(&m->desc, &(pn_stream_params){.block_bytes = 0}, m->exact, &n, err);
+    m->stage_bytes = st ? UINT64_MAX : n.stage + n.experts;
+    return st == PN_E_UNSUPPORTED ? PN_OK : st;
+}
+
 /* AUTO becomes what memory suggests.  Simulated dies have their own. */
 static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, pn_err *err)
 {
@@ -62722,6 +62742,8 @@ static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, 
     model_free_plans(m, plans, rp.n_plans);
     if (!st)
         model_note_map(m);
+    if (!st && m->mapped_bytes)
+        st = model_note_stage(m, err);
     return st;
 }
 

@@ -86,8 +86,11 @@ static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when
 {
     const pn_model *m = s->model;
     uint64_t now = pn_govern_room(m->engine, at.resource, admit_alone(s)), alone = pn_govern_room_alone(m->engine, at.resource);
+    uint64_t slack = at.die ? 0 : pn_govern_slack(m->engine);
     if (now == UINT64_MAX)
         return now;
+    now = pn_sub_sat(now, slack);
+    alone = pn_sub_sat(alone, slack);
     switch (when) {
     case ADMIT_NOW: return now + admit_droppable(m, at) + admit_floor_bytes(s);
     case ADMIT_ALONE: return m->floor_bytes + (at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone);
@@ -281,7 +284,14 @@ static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
     pn_engine *e = s->model->engine;
     for (uint32_t i = 0; i < s->model->n_dies; i++)
         need->all += need->die[i] = pn_kv_reserve_bytes(&s->kv, n, i);
-    bool room = need->all == 0 || pn_model_room(s->model, admit_alone(s), need, need, lack);
+    pn_need padded = *need;
+    uint64_t slack = pn_govern_slack(e);
+    padded.all += slack;
+    bool room = need->all == 0 || pn_model_room(s->model, admit_alone(s), &padded, &padded, lack);
+    if (!lack->resource) {
+        lack->need = need->all;
+        lack->available = pn_sub_sat(lack->available, slack);
+    }
     if (room && (pn_kv_reserve(&s->kv, n) || (pn_cache_give_all(e, need->all) && pn_kv_reserve(&s->kv, n))))
         return true;
     if (room)

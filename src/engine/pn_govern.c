@@ -93,12 +93,16 @@ static uint64_t govern_host_room(pn_engine *e, bool alone)
     return room;
 }
 
-/* Within a limit something is left for what comes with a turn: samplers, texts, and the host program's buffers. */
 static uint64_t govern_room(pn_engine *e, bool alone)
 {
-    uint64_t host = govern_host_room(e, alone), buffers = pn_sub_sat(atomic_load(&e->govern.headroom), atomic_load(&e->ledger.used[PN_ACCT_CONN]));
-    uint64_t kept = GOVERN_SLACK + buffers + atomic_load(&e->floor_owed);
-    return govern_limit(e) ? PN_MIN(host, pn_sub_sat(govern_capped(e, UINT64_MAX), kept)) : host;
+    uint64_t host = govern_host_room(e, alone);
+    return govern_limit(e) ? PN_MIN(host, pn_sub_sat(govern_capped(e, UINT64_MAX), atomic_load(&e->floor_owed))) : host;
+}
+
+PN_INTERNAL uint64_t pn_govern_slack(pn_engine *e)
+{
+    uint64_t buffers = pn_sub_sat(atomic_load(&e->govern.headroom), atomic_load(&e->ledger.used[PN_ACCT_CONN]));
+    return govern_limit(e) ? GOVERN_SLACK + buffers : 0;
 }
 
 PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }

@@ -11,7 +11,7 @@
  * system, so they are subtracted (PN_ACCT_KV_RESERVE): a promise is as good as a use.
  *
  *     available(host) = min(soft reading - own growth since - promised, limit - used)
- *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used - GOVERN_SLACK)
+ *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used)
  *
  * where the reserve is what TIGHT begins at, and for the only turn there is what CRITICAL begins at, unless the caller
  * sets it.  A limit of the caller's is exact and needs no such reserve.
@@ -87,6 +87,9 @@ PN_INTERNAL double pn_govern_wait(struct pn_engine *e);
 /* Bytes that may be promised now; UINT64_MAX: nobody knows a limit.  alone: to the only turn.  The host's reading is at
  * most a second old. */
 PN_INTERNAL uint64_t pn_govern_room(struct pn_engine *e, uint32_t resource, bool alone);
+
+/* What a turn has to leave of a limit, for what comes with it: samplers, texts, the host program's buffers. */
+PN_INTERNAL uint64_t pn_govern_slack(struct pn_engine *e);
 
 /* What mapped weights may take: page cache, which the limit does not count. */
 PN_INTERNAL uint64_t pn_govern_room_mapped(struct pn_engine *e);

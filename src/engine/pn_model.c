@@ -322,6 +322,15 @@ static void model_note_map(pn_model *m)
     m->mapped_bytes = bytes;
 }
 
+/* What streaming them would take, known before anybody is short of memory. */
+static pn_status model_note_stage(pn_model *m, pn_err *err)
+{
+    pn_stream_bytes n = {.stage = UINT64_MAX};
+    pn_status st = pn_fit_stream(&m->desc, &(pn_stream_params){.block_bytes = 0}, m->exact, &n, err);
+    m->stage_bytes = st ? UINT64_MAX : n.stage + n.experts;
+    return st == PN_E_UNSUPPORTED ? PN_OK : st;
+}
+
 /* AUTO becomes what memory suggests.  Simulated dies have their own. */
 static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, pn_err *err)
 {
@@ -371,6 +380,8 @@ static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, 
     model_free_plans(m, plans, rp.n_plans);
     if (!st)
         model_note_map(m);
+    if (!st && m->mapped_bytes)
+        st = model_note_stage(m, err);
     return st;
 }
 

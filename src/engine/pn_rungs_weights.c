@@ -13,7 +13,6 @@
  * The list of models is held while one is converted, and its dies are: nobody computes with it meanwhile.
  */
 #include "engine/pn_cache.h"
-#include "engine/pn_fit.h"
 #include "engine/pn_rungs.h"
 #include "engine/pn_sched.h"
 
@@ -166,19 +165,13 @@ static bool rung_may_stream(const pn_model *m)
     return m->mapped_bytes && !atomic_load(&m->parked) && m->file.weights.parts[0].map_owned && !m->dies[0]->simulated && !m->store.lease_rows;
 }
 
-static uint64_t rung_stage_bytes(const pn_model *m)
-{
-    pn_stream_bytes n;
-    return pn_fit_stream(&m->desc, &(pn_stream_params){0}, m->exact, &n, NULL) == PN_OK ? n.stage + n.experts : UINT64_MAX;
-}
-
 /* What streaming with nothing pinned, or pinning less, would give. */
 static uint64_t rung_weights_held(pn_model *m, uint64_t want)
 {
     (void)want;
     if (m->store.stream)
         return rung_info(m).pinned_bytes;
-    return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes, rung_stage_bytes(m)) : 0;
+    return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes, m->stage_bytes) : 0;
 }
 
 /* One step of pinning, with all dies. */

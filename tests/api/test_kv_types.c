@@ -254,7 +254,7 @@ static void a_gate_without_memory_says_so(void)
     pn_model *m = NULL;
     pn_err err = {0};
     pn_kv_gate g;
-    PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = 1, .mem_limit = 8 << 20}, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = 1, .mem_limit = 3 << 20}, &err) == PN_OK, "%s", err.text);
     PN_CHECK(pn_model_load(e, "models/demo.gguf", NULL, &m, &err) == PN_OK, "%s", err.text);
     PN_CHECK(pn_model_kv_gate(m, PN_DTYPE_Q8_0, NULL, &g, &err) == PN_E_BUDGET, "%s", err.text);
     pn_model_free(m);

@@ -280,7 +280,7 @@ static void cors(const pn_cors *c, const char *line, const char *fields, const c
     pn_http_fini(&p);
 }
 
-#define EXPOSE "Access-Control-Expose-Headers: x-request-id, retry-after, retry-after-ms, x-should-retry, x-pantheon-ignored\r\n"
+#define EXPOSE "Access-Control-Expose-Headers: x-request-id, retry-after, retry-after-ms, x-should-retry, x-pantheon-ignored, x-pantheon-pressure\r\n"
 #define ASK "Access-Control-Request-Method: POST\r\n"
 #define METHODS "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
 
