@@ -85,8 +85,11 @@ class Hog:
     def close(self):
         self.p.kill()
         self.p.wait()
-        self.p.stdin.close()
-        self.p.stdout.close()
+        for f in (self.p.stdin, self.p.stdout):
+            try:
+                f.close()
+            except BrokenPipeError:         # a wish that was still to be written
+                pass
 
     def __enter__(self):
         return self
