@@ -460,7 +460,7 @@ static void fault_run(const fault_case *c)
     fault_rig r;
     fault_seen seen = {0};
     pn_token want[FAULT_SAID];
-    long from = c->from ? (c->from + 1) / 2 : 12;
+    long from = getenv("PANTHEON_QUICK") ? 4 : c->from ? (c->from + 1) / 2 : 12;      /* the first so many one by one */
     double began = fault_seconds();
     for (int on = 0; on < 2; on++) {
         int more = fault_open(&r, c->path) && PN_CHECK(fault_reference(&r, want, NULL) == PN_OK, "%s", c->name);
