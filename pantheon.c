@@ -59428,7 +59428,7 @@ PN_API const char *pn_status_name(pn_status s)
 
 PN_API const char *pn_account_name(pn_account a)
 {
-    static const char *const names[PN_ACCT_COUNT] = {"misc", "weights", "weights_map", "vocab", "kv", "kv_reserve",
+    static const char *const names[PN_ACCT_COUNT] = {"misc", "weights", "weights_map", "vocab", "kv", "kv_reserve", "floor",
                                                      "state", "scratch", "prefix", "stage", "grammar", "conn"};
     return (unsigned)a < PN_ACCT_COUNT ? names[a] : "?";
 }
@@ -59729,7 +59729,7 @@ static uint64_t govern_passing(const pn_engine *e)
     uint64_t n = 0;
     for (size_t i = 0; i < PN_COUNT_OF(passing); i++)
         n += atomic_load(&e->ledger.used[passing[i]]);
-    return pn_sub_sat(n, atomic_load(&e->floor_bytes));     /* which stay */
+    return pn_sub_sat(n, pn_sub_sat(atomic_load(&e->floor_bytes), atomic_load(&e->ledger.used[PN_ACCT_FLOOR])));   /* lent floors stay */
 }
 
 PN_INTERNAL uint64_t pn_govern_room_alone(pn_engine *e, uint32_t resource)
@@ -61267,7 +61267,7 @@ static void floor_owe(pn_model *m, uint64_t bytes)
 /* Touched: a promise that the system has not kept yet is none. */
 static bool floor_take(pn_model *m)
 {
-    m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_KV, (size_t)m->floor_bytes) : NULL;
+    m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_FLOOR, (size_t)m->floor_bytes) : NULL;
     if (m->floor)
         memset(m->floor, 0, (size_t)m->floor_bytes);
     return m->floor != NULL;
@@ -61275,7 +61275,7 @@ static bool floor_take(pn_model *m)
 
 static void floor_give(pn_model *m)
 {
-    pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_KV, m->floor, (size_t)m->floor_bytes);
+    pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_FLOOR, m->floor, (size_t)m->floor_bytes);
     m->floor = NULL;
 }
 

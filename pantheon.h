@@ -103,6 +103,7 @@ typedef enum pn_account {
     PN_ACCT_VOCAB,          /* token tables, merges */
     PN_ACCT_KV,             /* keys and values */
     PN_ACCT_KV_RESERVE,     /* promised to turns for keys and values, not written yet: the system has not given it */
+    PN_ACCT_FLOOR,          /* kept for one turn of a model, whatever happens (pn_model_params.floor_tokens) */
     PN_ACCT_STATE,          /* recurrent state and snapshots */
     PN_ACCT_SCRATCH,        /* activations of a step, per-thread tiles */
     PN_ACCT_PREFIX,         /* prefix cache */

@@ -208,7 +208,7 @@ static void floor_owe(pn_model *m, uint64_t bytes)
 /* Touched: a promise that the system has not kept yet is none. */
 static bool floor_take(pn_model *m)
 {
-    m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_KV, (size_t)m->floor_bytes) : NULL;
+    m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_FLOOR, (size_t)m->floor_bytes) : NULL;
     if (m->floor)
         memset(m->floor, 0, (size_t)m->floor_bytes);
     return m->floor != NULL;
@@ -216,7 +216,7 @@ static bool floor_take(pn_model *m)
 
 static void floor_give(pn_model *m)
 {
-    pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_KV, m->floor, (size_t)m->floor_bytes);
+    pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_FLOOR, m->floor, (size_t)m->floor_bytes);
     m->floor = NULL;
 }
 

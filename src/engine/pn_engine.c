@@ -41,7 +41,7 @@ PN_API const char *pn_status_name(pn_status s)
 
 PN_API const char *pn_account_name(pn_account a)
 {
-    static const char *const names[PN_ACCT_COUNT] = {"misc", "weights", "weights_map", "vocab", "kv", "kv_reserve",
+    static const char *const names[PN_ACCT_COUNT] = {"misc", "weights", "weights_map", "vocab", "kv", "kv_reserve", "floor",
                                                      "state", "scratch", "prefix", "stage", "grammar", "conn"};
     return (unsigned)a < PN_ACCT_COUNT ? names[a] : "?";
 }

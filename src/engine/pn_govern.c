@@ -119,7 +119,7 @@ static uint64_t govern_passing(const pn_engine *e)
     uint64_t n = 0;
     for (size_t i = 0; i < PN_COUNT_OF(passing); i++)
         n += atomic_load(&e->ledger.used[passing[i]]);
-    return pn_sub_sat(n, atomic_load(&e->floor_bytes));     /* which stay */
+    return pn_sub_sat(n, pn_sub_sat(atomic_load(&e->floor_bytes), atomic_load(&e->ledger.used[PN_ACCT_FLOOR])));   /* lent floors stay */
 }
 
 PN_INTERNAL uint64_t pn_govern_room_alone(pn_engine *e, uint32_t resource)

@@ -30,9 +30,9 @@ static bool relief_rests(const serve_replica *r, uint64_t ms)
     return r->state == SERVE_MODEL_READY && r->m && !r->n_running && !r->model->n_queued && r->model->server->now - r->used_ms >= ms;
 }
 
-/* The one used longest ago, of those that have rested so long.  The last one that is ready stays, unless it is for the
- * sake of one that is being loaded: a server with little memory would do nothing but load. */
-static serve_replica *relief_oldest(const pn_server *s, const serve_replica *loading, uint64_t ms)
+/* The one used longest ago, of those that have rested so long.  The last one that is ready stays: a server with little
+ * memory would do nothing but load. */
+static serve_replica *relief_oldest(const pn_server *s, uint64_t ms)
 {
     serve_replica *best = NULL;
     uint32_t ready = 0;
@@ -42,7 +42,7 @@ static serve_replica *relief_oldest(const pn_server *s, const serve_replica *loa
             if (relief_rests(r, ms) && (!best || r->used_ms < best->used_ms))
                 best = r;
         }
-    return ready > 1 || loading ? best : NULL;
+    return ready > 1 ? best : NULL;
 }
 
 static uint64_t relief_park(serve_replica *r)
@@ -57,23 +57,41 @@ static uint64_t relief_park(serve_replica *r)
 PN_INTERNAL void serve_relieve(pn_server *s)
 {
     uint64_t rest = 0, want = atomic_exchange(&s->relief, 0);
-    for (serve_replica *r; want && (r = relief_oldest(s, NULL, RELIEF_REST_MS)) != NULL;) {
+    for (serve_replica *r; want && (r = relief_oldest(s, RELIEF_REST_MS)) != NULL;) {
         uint64_t n = relief_park(r);
         want -= want < n ? want : n;
     }
-    for (serve_model *m = s->models; m && relief_oldest(s, NULL, 0); m = m->next)
+    for (serve_model *m = s->models; m && relief_oldest(s, 0); m = m->next)
         for (serve_replica *r = m->replicas; r; r = r->next)
             rest += relief_rests(r, 0) ? relief_bytes(r) : 0;
     atomic_store(&s->at_rest, rest);
     pn_mem_headroom(s->e, (uint64_t)(s->n_conns + RELIEF_CONNS / 2 + RELIEF_CONNS) / RELIEF_CONNS * RELIEF_CONNS * RELIEF_CONN_BYTES);
 }
 
+/* Is it in the memory that r wants? */
+static bool relief_helps(const serve_replica *other, const serve_replica *r)
+{
+    bool same = r->model->server->n_dies == 1;
+    for (uint32_t i = 0; i < other->n_dies; i++)
+        for (uint32_t k = 0; k < r->n_dies; k++)
+            same = same || other->dies[i] == r->dies[k];
+    return same && other != r && relief_rests(other, 0);
+}
+
 PN_INTERNAL bool serve_relief_for(serve_replica *r)
 {
-    serve_replica *other = relief_oldest(r->model->server, r, 0);
-    if (other)
-        (void)relief_park(other);
-    return other != NULL;
+    serve_replica *oldest = NULL;
+    uint64_t sum = 0, need = r->plan.floor_bytes, available = r->plan.available_bytes;
+    for (serve_model *m = r->model->server->models; m; m = m->next)
+        for (serve_replica *o = m->replicas; o; o = o->next)
+            if (relief_helps(o, r)) {
+                sum += relief_bytes(o);
+                oldest = !oldest || o->used_ms < oldest->used_ms ? o : oldest;
+            }
+    if (!oldest || need <= available || need - available > sum)     /* nobody goes in vain */
+        return false;
+    (void)relief_park(oldest);
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------------

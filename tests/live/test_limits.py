@@ -48,7 +48,7 @@ def hog(s, group, where):
         one.start()
         check(h.take(0.8 * s.memory()["resources"][0]["available_soft"], 0.002), where + ": the hog lives")
         one.join()
-        until(lambda: levels.names() & {"TIGHT", "CRITICAL"} or None, where + ": TIGHT is reached", 3)
+        until(lambda: levels.names() & {"TIGHT", "CRITICAL"} or None, where + ": TIGHT is reached", 20)
         h.leave()
         left = time.monotonic()
         until(lambda: s.memory()["level"] == "OK" or None, where + ": OK is reached again", 20)
