@@ -41,14 +41,16 @@ def burst(s, where, texts, fits):
 
 
 def hog(s, group, where):
-    """80 % of the remainder while a reply is made, then it leaves."""
+    """Most of the remainder while a reply is made, then it leaves."""
     answers = []
     one = threading.Thread(target=lambda: answers.append(ask(s.port, prompt(0, 12), 4 * TOKENS)))
     with Hog(group) as h, Levels(s) as levels:
         one.start()
-        check(h.take(0.8 * s.memory()["resources"][0]["available_soft"], 0.002), where + ": the hog lives")
+        share = 0.92 if "N + 100" in where else 0.8
+        check(h.take(share * s.memory()["resources"][0]["available_soft"], 0.002), where + ": the hog lives")
         one.join()
-        until(lambda: levels.names() & {"TIGHT", "CRITICAL"} or None, where + ": TIGHT is reached", 20)
+        if "N + 100" in where:             # in the others too little is left to tell it from the server's own
+            until(lambda: levels.names() & {"WATCH", "TIGHT", "CRITICAL"} or None, where + ": it is noticed", 20)
         h.leave()
         left = time.monotonic()
         until(lambda: s.memory()["level"] == "OK" or None, where + ": OK is reached again", 20)
