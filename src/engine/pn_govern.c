@@ -204,6 +204,7 @@ static pn_mem_sample govern_sample(const pn_engine *e, uint32_t resource, double
                                .hard = govern_available(e, resource), .soft = govern_available(e, resource)};
     }
     s.budget = govern_budget(e);
+    s.own_budget = s.budget != e->govern.sample.budget;
     s.soft = govern_available(e, 0);
     s.hard = govern_capped(e, govern_since(e, s.hard));
     return s;

@@ -47,6 +47,7 @@ typedef struct pn_mem_sample {
     bool lost;                      /* no reading: numbers are the last good ones, 0 before there was one */
     uint64_t host_total;            /* physical bytes; 0: unknown */
     uint64_t budget;                /* B, the most we could ever have; 0: unknown */
+    bool own_budget;                /* that is a limit of ours, not a machine's; set by who feeds the levels */
     uint64_t hard, soft;            /* bytes available now */
     pn_mem_term limited_by;         /* the smallest term of `soft` */
     /* Counters that only grow, except when we are moved to another control group. */

@@ -31,7 +31,7 @@ static uint64_t press_share(uint64_t b, uint64_t percent) { return b / 100 * per
 
 static uint64_t press_clamp(uint64_t v, uint64_t lo, uint64_t hi) { return PN_MIN(PN_MAX(v, lo), hi); }
 
-static void press_set_thresholds(pn_pressure *p, uint64_t b)
+static void press_set_thresholds(pn_pressure *p, uint64_t b, bool own)
 {
     uint64_t *e = p->enter;
     p->budget = b;
@@ -42,10 +42,10 @@ static void press_set_thresholds(pn_pressure *p, uint64_t b)
         e[PN_LEVEL_TIGHT] = press_share(b, 6);
         e[PN_LEVEL_CRITICAL] = press_share(b, 2);
     } else if (b < PRESS_SMALL_HOST) {
-        e[PN_LEVEL_WATCH] = press_share(b, 20);
-        e[PN_LEVEL_TIGHT] = press_share(b, 10);
-        /* Below 80 MiB the sheet's least of 8 MiB would be above TIGHT. */
-        e[PN_LEVEL_CRITICAL] = PN_MIN(PN_MAX(press_share(b, 4), 8 * PRESS_MIB), e[PN_LEVEL_TIGHT]);
+        uint64_t least = own ? 0 : 8 * PRESS_MIB;       /* below 80 MiB of a machine the least rules */
+        e[PN_LEVEL_CRITICAL] = PN_MAX(press_share(b, 4), least);
+        e[PN_LEVEL_TIGHT] = PN_MAX(press_share(b, 10), e[PN_LEVEL_CRITICAL]);
+        e[PN_LEVEL_WATCH] = PN_MAX(press_share(b, 20), e[PN_LEVEL_TIGHT]);
     } else {
         e[PN_LEVEL_WATCH] = press_clamp(press_share(b, 20), 256 * PRESS_MIB, 4096 * PRESS_MIB);
         e[PN_LEVEL_TIGHT] = press_clamp(press_share(b, 10), 128 * PRESS_MIB, 2048 * PRESS_MIB);
@@ -255,7 +255,7 @@ PN_INTERNAL pn_level pn_pressure_feed(pn_pressure *p, const pn_mem_sample *s, pn
     p->t = s->t;
     p->available = s->soft;
     if (s->budget != p->budget)
-        press_set_thresholds(p, s->budget);
+        press_set_thresholds(p, s->budget, s->own_budget);
     press_counters(p, s);
 
     const char *why = "avail";

@@ -41,16 +41,13 @@ def burst(s, where, texts, fits):
 
 
 def hog(s, group, where):
-    """Most of the remainder while a reply is made, then it leaves."""
+    """80 % of the remainder while a reply is made, then it leaves: how far the level rises depends on the remainder's share."""
     answers = []
     one = threading.Thread(target=lambda: answers.append(ask(s.port, prompt(0, 12), 4 * TOKENS)))
-    with Hog(group) as h, Levels(s) as levels:
+    with Hog(group) as h:
         one.start()
-        share = 0.92 if "N + 100" in where else 0.8
-        check(h.take(share * s.memory()["resources"][0]["available_soft"], 0.002), where + ": the hog lives")
+        check(h.take(0.8 * s.memory()["resources"][0]["available_soft"], 0.002), where + ": the hog lives")
         one.join()
-        if "N + 100" in where:             # in the others too little is left to tell it from the server's own
-            until(lambda: levels.names() & {"WATCH", "TIGHT", "CRITICAL"} or None, where + ": it is noticed", 20)
         h.leave()
         left = time.monotonic()
         until(lambda: s.memory()["level"] == "OK" or None, where + ": OK is reached again", 20)

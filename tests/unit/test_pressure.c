@@ -84,8 +84,8 @@ static void thresholds_follow_the_budget(void)
     expect_thresholds(false, 1536 * MIB, 322122547, 161061273, 64 * MIB);       /* a lower clamp, of C */
     expect_thresholds(false, 1000 * MIB, 200 * MIB, 100 * MIB, 40 * MIB);       /* small hosts: shares */
     expect_thresholds(false, 100 * MIB, 20 * MIB, 10 * MIB, 8 * MIB);
-    expect_thresholds(false, 50 * MIB, 10 * MIB, 5 * MIB, 5 * MIB);             /* no level begins below a worse one */
-    expect_thresholds(false, 30 * MIB, 6 * MIB, 3 * MIB, 3 * MIB);
+    expect_thresholds(false, 50 * MIB, 10 * MIB, 8 * MIB, 8 * MIB);             /* no level begins below a worse one */
+    expect_thresholds(false, 30 * MIB, 8 * MIB, 8 * MIB, 8 * MIB);
     expect_thresholds(true, 1000 * MIB, 120 * MIB, 60 * MIB, 20 * MIB);
     expect_thresholds(true, 100 * GIB, 12 * GIB, 6 * GIB, 2 * GIB);
     expect_thresholds(false, 0, 0, 0, 0);                                       /* unknown: never short */
