@@ -345,6 +345,7 @@ PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r);
 PN_INTERNAL pn_status serve_relief_open(pn_server *s, pn_err *err);
 PN_INTERNAL void serve_relief_close(pn_server *s);
 PN_INTERNAL void serve_relieve(pn_server *s);                  /* each time round the loop */
+PN_INTERNAL uint64_t serve_replica_bytes(const serve_replica *r);   /* memory that goes when it is unloaded; it is ready */
 PN_INTERNAL bool serve_relief_for(serve_replica *r);           /* it did not fit: another one that nobody uses goes first */
 
 /* --- pn_memory_page.c ---------------------------------------------------------------------------- */
