@@ -625,6 +625,9 @@ PN_INTERNAL void pn_oai_error_budget(pn_oai_error *e, const pn_budget_info *b, b
 /* The same without numbers but those of `text`. */
 PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waits, uint32_t retry_ms);
 
+/* A model that does not fit: 507.  The sums of its plan are members of the error; `text` says which of them is too much. */
+PN_INTERNAL void pn_oai_error_load(pn_oai_error *e, const char *name, const pn_plan_info *p, const char *text);
+
 /* What the library said about a request. */
 PN_INTERNAL void pn_oai_error_status(pn_oai_error *e, pn_status st, const char *text);
 
@@ -2534,6 +2537,7 @@ PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r);
 PN_INTERNAL pn_status serve_relief_open(pn_server *s, pn_err *err);
 PN_INTERNAL void serve_relief_close(pn_server *s);
 PN_INTERNAL void serve_relieve(pn_server *s);                  /* each time round the loop */
+PN_INTERNAL uint64_t serve_replica_bytes(const serve_replica *r);   /* memory that goes when it is unloaded; it is ready */
 PN_INTERNAL bool serve_relief_for(serve_replica *r);           /* it did not fit: another one that nobody uses goes first */
 
 /* --- pn_memory_page.c ---------------------------------------------------------------------------- */
@@ -5164,6 +5168,19 @@ PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool wai
         pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
                          "the request exceeds the available context size that memory allows: %s", text);
     e->retry_ms = waits ? retry_ms : 0;
+}
+
+PN_INTERNAL void pn_oai_error_load(pn_oai_error *e, const char *name, const pn_plan_info *p, const char *text)
+{
+    pn_oai_error_set(e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", name, text);
+    snprintf(e->extra, sizeof e->extra,
+             "\"plan\":{\"weights\":%" PRIu64 ",\"pinned\":%" PRIu64 ",\"stage\":%" PRIu64 ",\"experts\":%" PRIu64
+             ",\"kv_per_token\":%" PRIu64 ",\"kv\":%" PRIu64 ",\"state\":%" PRIu64 ",\"scratch\":%" PRIu64 ",\"vocab\":%" PRIu64
+             ",\"total\":%" PRIu64 ",\"least\":%" PRIu64 ",\"available\":%" PRIu64 ",\"short\":%" PRIu64 "}",
+             p->weight_bytes, p->pinned_bytes, p->stage_bytes, p->expert_bytes, p->kv_bytes_per_token, p->kv_bytes,
+             p->state_bytes, p->scratch_bytes, p->vocab_bytes, p->total_bytes, p->floor_bytes, p->available_bytes,
+             p->floor_bytes > p->available_bytes ? p->floor_bytes - p->available_bytes : 0);
+    e->no_retry = true;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -15438,9 +15455,10 @@ static const char *const page_lines[] = {
     "b.lastChild.style.width = Math.min(100, 100 * used / of) + \"%\";\n",
     "return b;\n",
     "}\n",
-    "const accounts = {weights: \"weights, own memory\", weights_map: \"weights, mapped\", kv: \"keys and values\", prefix: \"cached prefixes\", scratch: \"scratch\", vocab: \"vocabulary\",\n",
+    "const accounts = {weights: \"weights, own memory\", weights_map: \"weights, mapped\", kv: \"keys and values\",\n",
+    "kv_reserve: \"promised to running turns\", floor: \"kept for one conversation\", prefix: \"cached prefixes\", scratch: \"scratch\", vocab: \"vocabulary\",\n",
     "conn: \"connections\", misc: \"other\", state: \"states\", stage: \"staging\", grammar: \"grammars\"};\n",
-    "/* m: as /admin/memory has it.  `level` and `rungs` belong to the ladder; older servers do not tell them. */\n",
+    "/* m: as /admin/memory has it. */\n",
     "function tellMemory(m) {\n",
     "const named = Object.entries(m.accounts).filter(([, a]) => a.used || a.peak > 65536).sort((a, b) => b[1].used - a[1].used);\n",
     "const most = Math.max(1, ...named.map(([, a]) => a.peak)), out = [];\n",
@@ -15453,11 +15471,10 @@ static const char *const page_lines[] = {
     "if (a.peak > most / 100) out.push(bar(a.used, a.peak, most));       /* less could not be seen */\n",
     "}\n",
     "$(\"memory\").replaceChildren(...out);\n",
-    "const level = m.level || (m.ladder && m.ladder.level) || \"\", rungs = m.rungs || (m.ladder && m.ladder.rungs) || [];\n",
-    "$(\"level\").replaceWith(Object.assign(tag(String(level)), {id: \"level\"}));\n",
-    "$(\"rungs\").hidden = !rungs.length;\n",
-    "$(\"rungs\").replaceChildren(...rungs.map(r => el(\"li\", \"\", typeof r !== \"object\" ? String(r)\n",
-    ": [r.name || r.rung, r.model, r.freed ? `freed ${bytes(r.freed)}` : \"\"].filter(Boolean).join(\" \\u00b7 \"))));\n",
+    "$(\"level\").replaceWith(Object.assign(tag(m.level), {id: \"level\"}));\n",
+    "$(\"rungs\").hidden = !m.rungs.length;\n",
+    "$(\"rungs\").replaceChildren(...m.rungs.map(r =>\n",
+    "el(\"li\", \"\", [r.name.replaceAll(\"_\", \" \"), r.freed ? `freed ${bytes(r.freed)}` : \"\"].filter(Boolean).join(\" \\u00b7 \"))));\n",
     "}\n",
     "/* name, labels, value of each sample of the text format */\n",
     "function samples(text) {\n",
@@ -15876,7 +15893,7 @@ enum { RELIEF_RANK = 14, RELIEF_REST_MS = 10000 };     /* nobody has asked for i
  * dozen and a bit, so that what fits does not change with each. */
 enum { RELIEF_CONN_BYTES = 32 << 10, RELIEF_CONNS = 16 };
 
-static uint64_t relief_bytes(const serve_replica *r)
+PN_INTERNAL uint64_t serve_replica_bytes(const serve_replica *r)
 {
     pn_residency_info i;
     pn_model_residency(r->m, &i);
@@ -15906,7 +15923,7 @@ static serve_replica *relief_oldest(const pn_server *s, uint64_t ms)
 
 static uint64_t relief_park(serve_replica *r)
 {
-    uint64_t bytes = relief_bytes(r);
+    uint64_t bytes = serve_replica_bytes(r);
     serve_logf(r->model->server, PN_LOG_INFO, "model %s: parked, %" PRIu64 " bytes are needed elsewhere", r->model->name, bytes);
     r->parks = true;
     (void)serve_replica_unload(r, NULL);
@@ -15922,7 +15939,7 @@ PN_INTERNAL void serve_relieve(pn_server *s)
     }
     for (serve_model *m = s->models; m && relief_oldest(s, 0); m = m->next)
         for (serve_replica *r = m->replicas; r; r = r->next)
-            rest += relief_rests(r, 0) ? relief_bytes(r) : 0;
+            rest += relief_rests(r, 0) ? serve_replica_bytes(r) : 0;
     atomic_store(&s->at_rest, rest);
     pn_mem_headroom(s->e, (uint64_t)(s->n_conns + RELIEF_CONNS / 2 + RELIEF_CONNS) / RELIEF_CONNS * RELIEF_CONNS * RELIEF_CONN_BYTES);
 }
@@ -15944,7 +15961,7 @@ PN_INTERNAL bool serve_relief_for(serve_replica *r)
     for (serve_model *m = r->model->server->models; m; m = m->next)
         for (serve_replica *o = m->replicas; o; o = o->next)
             if (relief_helps(o, r)) {
-                sum += relief_bytes(o);
+                sum += serve_replica_bytes(o);
                 oldest = !oldest || o->used_ms < oldest->used_ms ? o : oldest;
             }
     if (!oldest || need <= available || need - available > sum)     /* nobody goes in vain */
@@ -16260,6 +16277,45 @@ static bool admin_read(serve_conn *c, admin_load *l)
     return ok;
 }
 
+/* In the order of the largest first, and a fixed one among equals. */
+static bool admin_before(const serve_replica *a, const serve_replica *b)
+{
+    uint64_t x = serve_replica_bytes(a), y = serve_replica_bytes(b);
+    return x != y ? x > y : a < b;
+}
+
+/* Who has the memory: the largest models, as many as the error has room for. */
+static void admin_consumers(pn_server *s, pn_oai_error *e)
+{
+    const serve_replica *last = NULL, *next;
+    pn_str list;
+    pn_str_init(&list, &s->mem, PN_ACCT_CONN);
+    pn_str_addz(&list, ",\"consumers\":[");
+    do {
+        size_t before = list.len;
+        next = NULL;
+        for (serve_model *m = s->models; m; m = m->next)
+            for (serve_replica *r = m->replicas; r; r = r->next)
+                if (r->state == SERVE_MODEL_READY && (!last || admin_before(last, r)) && (!next || admin_before(r, next)))
+                    next = r;
+        if (next) {
+            pn_json_item(&list);
+            pn_str_addz(&list, "{\"name\":");
+            pn_json_write_strz(&list, next->model->name);
+            pn_str_addf(&list, ",\"bytes\":%" PRIu64 "}", serve_replica_bytes(next));
+        }
+        if (strlen(e->extra) + list.len + sizeof "]" > sizeof e->extra) {
+            list.len = before;
+            next = NULL;
+        }
+        last = next;
+    } while (next);
+    pn_str_addc(&list, ']');
+    if (!list.failed)
+        snprintf(e->extra + strlen(e->extra), sizeof e->extra - strlen(e->extra), "%.*s", (int)list.len, list.data);
+    pn_str_fini(&list);
+}
+
 static void admin_loaded(serve_conn *c, const serve_replica *r)
 {
     const char *name = r->model->name;
@@ -16267,9 +16323,10 @@ static void admin_loaded(serve_conn *c, const serve_replica *r)
     pn_str s;
     if (r->state == SERVE_FAILED) {
         pn_oai_error_status(&e, r->err.status, r->err.text);
-        if (r->err.status == PN_E_BUDGET)
-            pn_oai_error_set(&e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", name, r->err.text);
-        else if (e.status >= 500)
+        if (r->err.status == PN_E_BUDGET) {
+            pn_oai_error_load(&e, name, &r->plan, r->err.text);
+            admin_consumers(c->server, &e);
+        } else if (e.status >= 500)
             pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", "path", "%s", r->err.text);
         e.no_retry = true;
         serve_error(c, &e);
