@@ -9121,7 +9121,7 @@ typedef struct pn_job {
     pn_err err;                 /* of this job alone */
     struct pn_job *next;        /* in its model's queue */
     bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent), it is in queue.work */
-    uint8_t held;               /* sched_held: in no step that begins from now on; then not begun */
+    atomic_uchar held;          /* sched_held: in no step that begins from now on; then not begun.  Set with the lock held */
     double began_at, parked_at; /* when its turn came; when the ladder put it aside */
     uint32_t peers;             /* of the same model and client, those that are under way */
     bool left;                  /* removed by its owner from within a callback */
@@ -66681,7 +66681,7 @@ static void sched_hold_job(pn_job *j, int held)
     if (held && j->begun)
         sched_put_back(j);
     sched_queue(j)->n_ready += (j->held == 0) != (held == 0) ? held ? -1 : 1 : 0;
-    j->held = (uint8_t)held;
+    atomic_store(&j->held, (unsigned char)held);
 }
 
 PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused)
@@ -68977,6 +68977,8 @@ PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params,
 }
 
 PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->job.over); }
+
+PN_API int pn_request_parked(const pn_request *r) { return (atomic_load(&r->job.held) & SCHED_PARKED) != 0; }
 
 PN_API void pn_request_prompt(const pn_request *r, uint32_t *n_prompt, uint32_t *n_cached)
 {

@@ -1668,6 +1668,9 @@ PN_INTERNAL pn_status pn_sse_last_event(pn_sse *s, const char *event, const char
  * Dropped when the queue is not empty (then bytes are under way anyway). */
 PN_INTERNAL pn_status pn_sse_ping(pn_sse *s);
 
+/* ": text", which clients ignore; of one line.  PN_E_BUDGET: the queue is full. */
+PN_INTERNAL pn_status pn_sse_comment(pn_sse *s, const char *text);
+
 /* "data: [DONE]", then the end of the body; with done == false only the end. */
 PN_INTERNAL pn_status pn_sse_end(pn_sse *s, bool done);
 
@@ -2388,6 +2391,7 @@ struct serve_ask {
     size_t out_at;
     bool adding;                /* the lane is at it; meanwhile the ask does not end */
     bool streaming, ended;      /* the head went out; the reply has been told its end */
+    bool aside;                 /* the stream has been told that its request is parked */
     bool counted;               /* in the metrics */
     uint64_t asked_ms, queued_ms, begun_ms;     /* begun 0: it has no place */
     double prefill, decode;     /* seconds */
@@ -2443,6 +2447,7 @@ struct pn_server {
     uint64_t started;           /* ms */
     int64_t started_unix;
     uint64_t n_requests;
+    atomic_bool parks;          /* requests were put aside, or go on: streams want to be told */
     atomic_ullong at_rest, relief;      /* bytes of models that nobody uses; that the engine wants back: pn_relief.c */
 };
 
@@ -11101,13 +11106,13 @@ PN_INTERNAL pn_status pn_sse_last_event(pn_sse *s, const char *event, const char
     return sse_put(s, event, data, n, 64);      /* for [DONE] and the last chunk */
 }
 
-PN_INTERNAL pn_status pn_sse_ping(pn_sse *s)
+PN_INTERNAL pn_status pn_sse_comment(pn_sse *s, const char *text)
 {
-    static const pn_bytes ping = {": ping\n\n", 8};
-    if (s->ended)
-        return PN_E_STATE;
-    return pn_sendq_len(s->q) ? PN_OK : pn_http_stream_put(s->q, s->framing, &ping, 1, PN_SSE_SPARE);
+    const pn_bytes parts[] = {{": ", 2}, {text, strlen(text)}, {"\n\n", 2}};
+    return s->ended ? PN_E_STATE : pn_http_stream_put(s->q, s->framing, parts, PN_COUNT_OF(parts), PN_SSE_SPARE);
 }
+
+PN_INTERNAL pn_status pn_sse_ping(pn_sse *s) { return s->ended || !pn_sendq_len(s->q) ? pn_sse_comment(s, "ping") : PN_OK; }
 
 PN_INTERNAL pn_status pn_sse_end(pn_sse *s, bool done)
 {
@@ -14639,6 +14644,18 @@ static void ask_send_body(serve_ask *a)
         serve_errorf(a->conn, 503, "server_error", NULL, "out of memory while the answer was written");
 }
 
+/* A stream stays open while its request stands aside: a comment says why nothing comes. */
+static void ask_tell_parked(serve_ask *a)
+{
+    bool aside = false;
+    pn_mutex_lock(&a->lock);
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        aside = aside || (a->choice[i].begun && !a->choice[i].done && pn_request_parked(a->choice[i].request));
+    pn_mutex_unlock(&a->lock);
+    if (aside != a->aside && pn_sse_comment(&a->conn->c.sse, aside ? "pn parked" : "pn resumed") == PN_OK)
+        a->aside = aside;
+}
+
 PN_INTERNAL void serve_ask_flow(serve_ask *a)
 {
     serve_conn *c = a->conn;
@@ -14653,6 +14670,7 @@ PN_INTERNAL void serve_ask_flow(serve_ask *a)
             ask_break(a);
             return;
         }
+        ask_tell_parked(a);
         if (!ask_send_events(a) || !a->ended)
             return;
         if (a->failed && !a->error.status) {
@@ -14757,9 +14775,10 @@ static void ask_look(serve_ask *a)
 
 PN_INTERNAL void serve_ask_look(pn_server *s)
 {
+    bool parks = atomic_exchange(&s->parks, false);
     for (serve_ask *a = s->asks, *next; a; a = next) {
         next = a->next;
-        if (a->phase == SERVE_RUNNING && (atomic_exchange(&a->news, false) || (a->ended && !a->conn)))
+        if (a->phase == SERVE_RUNNING && (atomic_exchange(&a->news, false) || (a->ended && !a->conn) || (parks && a->streaming)))
             ask_look(a);
     }
 }
@@ -15583,7 +15602,7 @@ PN_INTERNAL const char *pn_page_line(size_t i) { return i < PN_COUNT_OF(page_lin
 
 #include <inttypes.h>
 
-enum { MEMORY_RUNGS = 128, MEMORY_EVENTS = 64 };
+enum { MEMORY_RUNGS = 128, MEMORY_EVENTS = 64, MEMORY_RANK_ASIDE = 15 };
 
 static void memory_text(pn_str *s, const char *key, const char *value)
 {
@@ -15864,6 +15883,10 @@ PN_INTERNAL void serve_memory_event(void *server, const pn_mem_event *ev)
         return;
     pn_str_init(&s, &v->mem, PN_ACCT_CONN);
     memory_event(v, ev, &s);
+    if (ev->kind == PN_MEM_RUNG && ev->rank == MEMORY_RANK_ASIDE) {
+        atomic_store(&v->parks, true);
+        serve_wake(v);
+    }
     bool worse = ev->kind == PN_MEM_LEVEL && ev->level > ev->from;
     if (!s.failed)
         serve_log_object(v, ev->kind == PN_MEM_BUG ? PN_LOG_ERROR : worse ? PN_LOG_WARN : PN_LOG_INFO, "memory", s.data);
