@@ -6623,6 +6623,7 @@ struct pn_desc {
     union {                                 /* what else a family wants to remember */
         struct { uint32_t rope_short, rope_long, ctx_short; } longrope;
         struct { uint32_t rope_swa; float q_scale, attn_cap, logit_cap; } gemma;
+        struct { bool moe_norm; } qwen;
     } u;
 
     pn_status status;                       /* first failure */
@@ -6696,6 +6697,7 @@ typedef struct pn_rope_spec {
     double factor;              /* expansion f; frequencies are multiplied by 1/f */
     bool yarn;
     double beta_fast, beta_slow, ctx_orig;
+    bool fractional;            /* yarn's ramp may begin and end between dimensions */
     float magnitude;
     const float *factors;       /* [n_rot/2] divisors, or NULL */
     bool neox;
@@ -6703,8 +6705,9 @@ typedef struct pn_rope_spec {
     uint32_t temp_ctx;
 } pn_rope_spec;
 
-/* What {arch}.rope.* says: base, scaling type and factor, yarn with its magnitude.  `lambda`: the
- * yarn log multiplier where the family reads one, else 0. */
+/* What {arch}.rope.* says: base, scaling type and factor, yarn with its magnitude.  `neox`: pairs are halves of a head
+ * in this family's files, unless the key rope.pairing ("neox", "norm") says otherwise.  `lambda`: the yarn log
+ * multiplier where the family reads one, else 0. */
 PN_INTERNAL pn_rope_spec pn_hp_rope(pn_desc *d, bool neox, float lambda);
 
 /* Make the frequencies; returns the rope's number. */
@@ -6736,8 +6739,8 @@ typedef struct pn_block {
     uint8_t windowed;
 } pn_block;
 
-/* attn_norm, projections (fused or not) with optional biases, output, ffn_norm.  window: tokens, 0:
- * all. */
+/* attn_norm, projections (fused or not) with optional biases, output, ffn_norm.  window: tokens of this layer in
+ * the family's files, 0: all; the key attention.layer_windows, one number a layer, overrides it. */
 PN_INTERNAL void pn_block_bind_attn(pn_desc *d, pn_block *k, uint32_t il, uint32_t window);
 PN_INTERNAL void pn_block_bind_qk_norm(pn_desc *d, pn_block *k, uint32_t il);      /* required */
 
@@ -53423,7 +53426,8 @@ PN_INTERNAL uint64_t pn_desc_bytes_per_token(const pn_desc *d)
  *     linear      freq_i = s base^(-2i/n) / ff_i                    s = 1 / factor
  *     yarn        freq_i = ((1 - r_i) s + r_i) base^(-2i/n) / ff_i  (Peng et al. 2023, section 3.2)
  *                 r_i falls from 1 (high frequency, kept) to 0 (interpolated) between the dimensions
- *                 that turn beta_fast and beta_slow times within the original context
+ *                 that turn beta_fast and beta_slow times within the original context; whole dimensions, unless
+ *                 the file says not to truncate them
  *     magnitude   yarn: A (1 + 0.1 ln f), or A ms(1)/ms(lambda) with a log multiplier lambda
  *
  * Angles are products of a position and a double, reduced in double (num/pn_math.c), so a position
@@ -53445,9 +53449,19 @@ static double rope_corr_dim(double n, double ctx, double beta, double base)
 
 static double rope_magnitude_step(double factor, double x) { return factor <= 1 ? 1 : 1 + 0.1 * x * pn_log(factor); }
 
+/* A key of our own: rows of q and k that were not permuted, whatever the family's files do. */
+static bool rope_neox(pn_desc *d, bool neox)
+{
+    if (!pn_hp_has(d, "rope.pairing"))
+        return neox;
+    if (!pn_hp_str_is(d, "rope.pairing", "neox") && !pn_hp_str_is(d, "rope.pairing", "norm"))
+        pn_desc_fail(d, PN_E_UNSUPPORTED, "key '%s.rope.pairing' is none of neox, norm", d->arch_name);
+    return pn_hp_str_is(d, "rope.pairing", "neox");
+}
+
 PN_INTERNAL pn_rope_spec pn_hp_rope(pn_desc *d, bool neox, float lambda)
 {
-    pn_rope_spec s = {.n_rot = d->n_rot, .neox = neox, .factor = 1, .magnitude = 1};
+    pn_rope_spec s = {.n_rot = d->n_rot, .neox = rope_neox(d, neox), .factor = 1, .magnitude = 1};
     s.base = (double)pn_hp_f32_or(d, "rope.freq_base", 10000.0f);
     if (!(s.base > 0))
         pn_desc_fail(d, PN_E_FORMAT, "key '%s.rope.freq_base' is %g, expected a positive number", d->arch_name, s.base);
@@ -53462,8 +53476,9 @@ PN_INTERNAL pn_rope_spec pn_hp_rope(pn_desc *d, bool neox, float lambda)
                      d->arch_name);
     if ((s.yarn || linear) && factor > 0)
         s.factor = factor;
-    s.beta_fast = 32;
-    s.beta_slow = 1;
+    s.beta_fast = (double)pn_hp_f32_or(d, "rope.scaling.yarn_beta_fast", 32);
+    s.beta_slow = (double)pn_hp_f32_or(d, "rope.scaling.yarn_beta_slow", 1);
+    s.fractional = !pn_hp_u32_or(d, "rope.scaling.yarn_truncate", 0, 1, 1);
     if (s.yarn) {
         double m = rope_magnitude_step(s.factor, 1);
         if (lambda != 0)
@@ -53487,8 +53502,10 @@ PN_INTERNAL uint32_t pn_desc_rope(pn_desc *d, const pn_rope_spec *s)
     }
     double n = s->n_rot, low = 0, high = 0;
     if (s->yarn) {
-        low = PN_MAX(0.0, floor(rope_corr_dim(n, s->ctx_orig, s->beta_fast, s->base)));
-        high = PN_MIN(n - 1, ceil(rope_corr_dim(n, s->ctx_orig, s->beta_slow, s->base)));
+        low = rope_corr_dim(n, s->ctx_orig, s->beta_fast, s->base);
+        high = rope_corr_dim(n, s->ctx_orig, s->beta_slow, s->base);
+        low = PN_MAX(0.0, s->fractional ? low : floor(low));
+        high = PN_MIN(n - 1, s->fractional ? high : ceil(high));
     }
     for (uint32_t i = 0; i < half; i++) {
         double f = pn_pow(s->base, -2.0 * i / n), mix = 0;
@@ -53517,6 +53534,7 @@ PN_INTERNAL void pn_block_bind_attn(pn_desc *d, pn_block *k, uint32_t il, uint32
     uint64_t D = d->n_embd, H = (uint64_t)d->n_heads * d->d_k, K = (uint64_t)d->n_heads_kv * d->d_k;
     uint64_t V = (uint64_t)d->n_heads_kv * d->d_v, O = (uint64_t)d->n_heads * d->d_v;
     memset(k, 0xff, sizeof *k);             /* PN_NO_WEIGHT everywhere */
+    window = pn_hp_u32_at(d, "attention.layer_windows", il, 0, 1u << 30, window);
     k->windowed = window != 0;
     k->attn_norm = pn_bind_vec(d, "blk.%u.attn_norm.weight", il, D);
     k->qkv = pn_bind_opt(d, "blk.%u.attn_qkv.weight", il, D, H + K + V, 1);
@@ -53630,7 +53648,8 @@ PN_INTERNAL void pn_block_logits(const pn_desc *d, pn_builder *b, uint32_t x, fl
  *     x = x + W2 (silu(W1 n) * W3 n)                      n = RMS(x), or a mixture of experts
  *     logits = Wout RMS(x)
  *
- * Rows of Wq and Wk are stored so that rotary pairs are neighbours (arch sheet 1, section 0.1).
+ * Rows of Wq and Wk are stored so that rotary pairs are neighbours (arch sheet 1, section 0.1), unless the key
+ * rope.pairing says that they are halves of a head, as in a Hugging Face folder.
  * mistral3 adds a yarn log multiplier and a query temperature that grows with position.
  */
 /* includes model/pn_blocks.h */
@@ -53645,8 +53664,6 @@ static void llama_ropes(pn_desc *d)
     bool m3 = llama_is_mistral3(d);
     pn_rope_spec s = pn_hp_rope(d, false, m3 ? pn_hp_f32_or(d, "rope.scaling.yarn_log_multiplier", 0) : 0);
     if (m3) {
-        s.beta_fast = (double)pn_hp_f32_or(d, "rope.scaling.yarn_beta_fast", 32);
-        s.beta_slow = (double)pn_hp_f32_or(d, "rope.scaling.yarn_beta_slow", 1);
         s.temp_beta = pn_hp_f32_or(d, "attention.temperature_scale", 0);
         s.temp_ctx = (uint32_t)s.ctx_orig;
     }
@@ -53718,6 +53735,8 @@ PN_INTERNAL const pn_arch *pn_arch_llama(void)
  *                 sigmoid gates
  *     qwen3moe    renormalised, no shared expert
  *
+ * The key expert_weights_norm overrides that.
+ *
  * Rotary pairs are halves of a head (NEOX), never permuted (arch sheet 1, sections 10 and 11).
  */
 /* includes model/pn_blocks.h */
@@ -53744,6 +53763,7 @@ static void qwen_load(pn_desc *d)
         pn_desc_fail(d, PN_E_FORMAT, "key '%s.expert_count' is missing", d->arch_name);
     if (!d->status && qwen_is(d, "qwen2moe") && d->w_out == d->w_embd)
         pn_desc_fail(d, PN_E_FORMAT, "tensor 'output.weight' is missing");
+    d->u.qwen.moe_norm = pn_hp_u32_or(d, "expert_weights_norm", 0, 1, v3) != 0;
     uint32_t used = PN_MAX(d->n_expert_used, 1u);
     pn_block *layers = d->layers;
     for (uint32_t il = 0; il < d->n_layers && !d->status; il++) {
@@ -53766,13 +53786,13 @@ static void qwen_load(pn_desc *d)
 static uint32_t qwen_moe(const pn_desc *d, pn_builder *b, const pn_block *k, uint32_t n, uint32_t x)
 {
     if (k->sh_up == PN_NO_WEIGHT)
-        return pn_block_moe(d, b, k, n, true, x);
+        return pn_block_moe(d, b, k, n, d->u.qwen.moe_norm, x);
     pn_block shared = *k;
     shared.gate = k->sh_gate;
     shared.up = k->sh_up;
     shared.down = k->sh_down;
     shared.b_gate = shared.b_up = shared.b_down = PN_NO_WEIGHT;
-    x = pn_block_moe(d, b, k, n, false, x);
+    x = pn_block_moe(d, b, k, n, d->u.qwen.moe_norm, x);
     uint32_t s = pn_b_matmul(b, k->sh_router, n, PN_NO_WEIGHT, PN_NO_OPERAND);
     return pn_b_gate_add(b, s, pn_block_ffn(d, b, &shared, n, PN_GLU_SILU, PN_NO_OPERAND), x);
 }
@@ -53914,7 +53934,11 @@ static void gemma_load(pn_desc *d)
         d->u.gemma.rope_swa = pn_desc_rope(d, &s);
     }
     uint32_t big = v2 ? 46 : 62;            /* the 27B of each generation scales by D / heads */
-    d->u.gemma.q_scale = 1 / sqrtf(d->n_layers == big ? (float)d->n_embd / (float)d->n_heads : (float)d->d_k);
+    float scalar = d->n_layers == big ? (float)d->n_embd / (float)d->n_heads : (float)d->d_k;
+    scalar = pn_hp_f32_or(d, "attention.query_scalar", scalar);
+    if (!(scalar > 0))
+        pn_desc_fail(d, PN_E_FORMAT, "key '%s.attention.query_scalar' is %g, expected a positive number", d->arch_name, (double)scalar);
+    d->u.gemma.q_scale = 1 / sqrtf(scalar);
     d->u.gemma.attn_cap = v2 ? pn_hp_f32_or(d, "attn_logit_softcapping", 50) : 0;
     d->u.gemma.logit_cap = pn_hp_f32_or(d, "final_logit_softcapping", v2 ? 30 : 0);
     pn_block *layers = d->layers;
