@@ -2759,10 +2759,23 @@ typedef struct pn_part {
     pn_source src;              /* .user is &.file while the part is read by position */
 } pn_part;
 
+/* Where one matrix of a stack begins. */
+typedef struct pn_piece {
+    uint64_t offset;
+    uint32_t part;
+} pn_piece;
+
 typedef struct pn_dir_tensor {
     const pn_gguf_tensor *t;    /* borrowed from its part's table */
     uint32_t part;
+    const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at t->offset */
 } pn_dir_tensor;
+
+/* Where matrix `i` of a stack begins. */
+static inline pn_piece pn_weights_piece(const pn_dir_tensor *d, uint64_t i)
+{
+    return d->pieces ? d->pieces[i] : (pn_piece){d->t->offset + i * (d->t->bytes / d->t->ne[2]), d->part};
+}
 
 typedef struct pn_weights {
     pn_mem *mem;
@@ -2794,8 +2807,14 @@ PN_INTERNAL const pn_gguf_kv *pn_weights_meta(const pn_weights *w, const char *k
  * callback). */
 PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err);
 
-/* Address of a tensor's bytes when its part is mapped or in memory, else NULL. */
+/* Address of a tensor's bytes when they lie together and their part is mapped or in memory, else NULL. */
 PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t);
+
+/* The same for one matrix of a stack, scattered or not. */
+PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i);
+
+/* Weights are read by position: they were not to be mapped, could not be, or come from a callback. */
+static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_parts - 1].src.read != NULL; }
 
 /* Copy n bytes from byte `at` of a tensor.  A file is read by position even when it is mapped, so
  * one that shrank gives PN_E_IO and no signal. */
@@ -7147,9 +7166,10 @@ typedef struct pn_expert_part {
 
 /* One weight: the rows of all experts. */
 typedef struct pn_expert_stack {
-    uint32_t w, layer, part;    /* part: of a split model */
+    uint32_t w, layer;
     uint32_t part0;             /* [n_expert of the layer] parts from here on, as many as there are slots in use */
-    uint64_t offset, row_bytes, slice_bytes, at;    /* at: in a slot */
+    const pn_dir_tensor *from;  /* where they are; borrowed from the file's directory */
+    uint64_t row_bytes, slice_bytes, at;    /* at: in a slot */
     uint32_t rows;              /* of one expert */
     uint32_t promised;          /* so many of the layer's wanted experts have parts */
     atomic_uint *slot_of;       /* [n_expert] 1 + slot; owned by pn_experts */
@@ -7183,7 +7203,7 @@ PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *read
 PN_INTERNAL void pn_experts_close(pn_experts *e);
 
 /* The next stack, of the layer before or of a new one, in the order in which they are multiplied. */
-PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset, bool new_layer,
+PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, const pn_dir_tensor *from, bool new_layer,
                                         uint32_t n_expert, uint32_t n_used, pn_err *err);
 
 /* Memory of all experts, the least that works - what a token uses in every layer, and two more under way - and
@@ -7312,7 +7332,8 @@ typedef struct pn_residency_store {
     const pn_weight *weights;               /* [n], borrowed from the model */
     const pn_dir_tensor *const *tensors;    /* [n], borrowed from the model */
     uint32_t n;
-    const uint8_t **base;                   /* [n] first byte of each matrix; NULL: not resident */
+    const uint8_t **base;                   /* [n] first byte of each matrix; NULL: not resident, or a mapped stack whose
+                                               matrices lie scattered */
     uint8_t *anon;                          /* owned copy of all matrices, or NULL */
     uint64_t anon_bytes;
     uint32_t lease_rows;                    /* 0: no ring */
@@ -24599,20 +24620,22 @@ PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err)
     return PN_OK;
 }
 
-PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t)
+PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i)
 {
-    const uint8_t *map = w->parts[t->part].map;
-    return map ? map + t->t->offset : NULL;
+    const pn_piece at = pn_weights_piece(t, i);
+    const uint8_t *map = w->parts[at.part].map;
+    return map ? map + at.offset : NULL;
 }
 
-PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
-                                      size_t n, pn_err *err)
+PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t)
 {
-    const pn_part *p = &w->parts[t->part];
-    if (at > t->t->bytes || n > t->t->bytes - at)
-        return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
-                       t->t->name, t->t->bytes, n, at);
-    uint64_t offset = t->t->offset + at;
+    return t->pieces ? NULL : pn_weights_piece_ptr(w, t, 0);
+}
+
+static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, uint32_t part, uint64_t offset, void *dst,
+                                 size_t n, pn_err *err)
+{
+    const pn_part *p = &w->parts[part];
     pn_status st = PN_OK;
     if (p->file.fd >= 0) {
         st = pn_os_read(&p->file, offset, dst, n, err);
@@ -24624,6 +24647,26 @@ PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *
     }
     if (st != PN_OK)
         pn_err_prefix(err, st, "%s: tensor '%s'", weights_tail(p->path), t->t->name);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
+                                      size_t n, pn_err *err)
+{
+    if (at > t->t->bytes || n > t->t->bytes - at)
+        return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
+                       t->t->name, t->t->bytes, n, at);
+    if (!t->pieces)
+        return weights_read_at(w, t, t->part, t->t->offset + at, dst, n, err);
+    uint64_t each = t->t->bytes / t->t->ne[2];
+    pn_status st = PN_OK;
+    for (size_t done = 0; done < n && !st;) {
+        const pn_piece *p = &t->pieces[at / each];
+        size_t some = (size_t)PN_MIN(each - at % each, (uint64_t)(n - done));
+        st = weights_read_at(w, t, p->part, p->offset + at % each, (uint8_t *)dst + done, some, err);
+        done += some;
+        at += some;
+    }
     return st;
 }
 
@@ -55766,7 +55809,7 @@ PN_INTERNAL void pn_experts_close(pn_experts *e)
     e->mem = NULL;
 }
 
-PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset, bool new_layer,
+PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, const pn_dir_tensor *from, bool new_layer,
                                         uint32_t n_expert, uint32_t n_used, pn_err *err)
 {
     if (!pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->stacks, &e->cap_stacks, e->n_stacks + 1, sizeof *e->stacks) ||
@@ -55777,7 +55820,7 @@ PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weig
                                                      .slot_bytes = PN_DIRECT_ALIGN};
     pn_expert_layer *l = &e->layers[e->n_layers - 1];
     pn_expert_stack *s = &e->stacks[e->n_stacks++];
-    *s = (pn_expert_stack){.w = w, .layer = (uint32_t)(e->n_layers - 1), .part = part, .offset = offset, .row_bytes = weight->row_bytes,
+    *s = (pn_expert_stack){.w = w, .layer = (uint32_t)(e->n_layers - 1), .from = from, .row_bytes = weight->row_bytes,
                            .rows = weight->rows_per_expert, .at = l->slot_bytes - PN_DIRECT_ALIGN, .part0 = e->n_parts};
     s->slice_bytes = s->rows * s->row_bytes;
     l->n_stacks++;
@@ -56016,10 +56059,10 @@ static pn_expert_part *experts_replace(pn_experts *e, const pn_expert_layer *l, 
         return NULL;
     pn_expert_part *p = experts_part(e, s, slot);
     experts_empty(s, p);
-    uint64_t from = s->offset + expert * s->slice_bytes;
+    const pn_piece from = pn_weights_piece(s->from, expert);
     p->expert = expert;
-    p->skip = from % PN_DIRECT_ALIGN;
-    p->extent = pn_extent_of(s->part, from, s->slice_bytes, 0);
+    p->skip = from.offset % PN_DIRECT_ALIGN;
+    p->extent = pn_extent_of(from.part, from.offset, s->slice_bytes, 0);
     atomic_store(&s->slot_of[expert], slot + 1);
     experts_queue(e, p);
     return p;
@@ -56192,8 +56235,10 @@ static pn_status stream_add(stream_setup *u, const pn_plan *plan, const pn_op *o
     if (op->code != PN_OP_EMBED && op->code != PN_OP_MATMUL && op->code != PN_OP_MOE_MATMUL)
         return PN_OK;
     const pn_weight *weight = &u->weights[op->w];
-    uint32_t part = u->tensors[op->w]->part;
-    uint64_t offset = u->tensors[op->w]->t->offset;
+    const pn_dir_tensor *from = u->tensors[op->w];
+    uint32_t part = from->part;
+    uint64_t offset = from->t->offset;
+    PN_ASSERT(!from->pieces || op->code == PN_OP_MOE_MATMUL);       /* what is no stack lies together */
     if (op->code == PN_OP_EMBED) {
         if (s->rows.weight != PN_NO_WEIGHT && s->rows.weight != op->w)
             return pn_fail(err, PN_E_UNSUPPORTED, "'%s' and another embedding cannot both be streamed", weight->name);
@@ -56208,7 +56253,7 @@ static pn_status stream_add(stream_setup *u, const pn_plan *plan, const pn_op *o
     bool new_layer = u->plan != plan || u->index != op->b;
     u->plan = plan;
     u->index = op->b;
-    return pn_experts_append(&s->experts, op->w, weight, part, offset, new_layer, op->u.moe.n_expert, op->u.moe.n_used, err);
+    return pn_experts_append(&s->experts, op->w, weight, from, new_layer, op->u.moe.n_expert, op->u.moe.n_used, err);
 }
 
 static void stream_defaults(pn_stream_params *p, const pn_experts *e)
@@ -56421,11 +56466,23 @@ static pn_lease_state residency_pick(void *store, uint32_t w, uint64_t row, uint
     return s->host.acquire(s, w, row, 1, out);
 }
 
+/* Row `row0` of a weight, and as many of the `*n` from there on as follow it in memory.  Experts of a mapped model may lie
+ * scattered: then those of one. */
+static const uint8_t *residency_rows(const pn_residency_store *s, uint32_t w, uint64_t row0, uint64_t *n)
+{
+    const pn_weight *weight = &s->weights[w];
+    if (s->base[w])
+        return s->base[w] + row0 * weight->row_bytes;
+    uint64_t in = row0 % weight->rows_per_expert;
+    const uint8_t *p = pn_weights_piece_ptr(s->file, s->tensors[w], row0 / weight->rows_per_expert);
+    *n = PN_MIN(*n, weight->rows_per_expert - in);
+    return p + in * weight->row_bytes;
+}
+
 static pn_lease_state residency_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
 {
-    pn_residency_store *s = store;
-    *out = (pn_lease){.ptr = s->base[w] + row0 * s->weights[w].row_bytes, .row0 = row0,
-                      .rows = (uint32_t)PN_MIN(n, (uint64_t)UINT32_MAX)};
+    const uint8_t *p = residency_rows(store, w, row0, &n);
+    *out = (pn_lease){.ptr = p, .row0 = row0, .rows = (uint32_t)PN_MIN(n, (uint64_t)UINT32_MAX)};
     return PN_LEASE_OK;
 }
 
@@ -56437,7 +56494,8 @@ static pn_lease_state residency_ring_acquire(void *store, uint32_t w, uint64_t r
     if (atomic_flag_test_and_set_explicit(&s->ring_busy, memory_order_acquire))
         return PN_LEASE_WAIT;
     uint64_t rows = PN_MIN(n, (uint64_t)s->lease_rows), row_bytes = s->weights[w].row_bytes;
-    memcpy(s->ring, s->base[w] + row0 * row_bytes, (size_t)(rows * row_bytes));
+    const uint8_t *p = residency_rows(s, w, row0, &rows);
+    memcpy(s->ring, p, (size_t)(rows * row_bytes));
     *out = (pn_lease){.ptr = s->ring, .row0 = row0, .rows = (uint32_t)rows};
     return PN_LEASE_OK;
 }
@@ -56596,7 +56654,7 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
     pn_status st = PN_OK;
     if (!s->base)
         st = pn_fail_nomem(err, "a weight table", n * sizeof *s->base);
-    bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && file->parts[0].src.read);
+    bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && pn_weights_reads(file));
     if (!st && p->mode == PN_RESIDENCY_STREAM)
         st = residency_new_stream(s, p, &s->stream, err);
     else if (!st)
@@ -62890,7 +62948,7 @@ static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn
 static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
 {
     bool simulated = f->engine->dies[0].simulated;
-    pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !f->weights.parts[0].src.read && !simulated,
+    pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !pn_weights_reads(&f->weights) && !simulated,
                          .vocab_bytes = o->vocab_bytes, .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
                          .stream = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
                                     .expert_bytes = p->expert_cache_bytes}};
@@ -63576,7 +63634,7 @@ static pn_status model_note_stage(pn_model *m, pn_err *err)
 static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, pn_err *err)
 {
     const pn_part *part = &m->file.weights.parts[0];
-    pn_fit_params fit = {.residency = p->residency, .file = part->path && !part->src.read, .n_threads = m->engine->n_threads,
+    pn_fit_params fit = {.residency = p->residency, .file = part->path && !pn_weights_reads(&m->file.weights), .n_threads = m->engine->n_threads,
                          .kv_type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, .exact = m->exact, .stream = model_stream_params(p)};
     if (m->dies[0]->simulated || p->lease_rows)
         return PN_OK;

@@ -335,7 +335,7 @@ static pn_status model_note_stage(pn_model *m, pn_err *err)
 static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, pn_err *err)
 {
     const pn_part *part = &m->file.weights.parts[0];
-    pn_fit_params fit = {.residency = p->residency, .file = part->path && !part->src.read, .n_threads = m->engine->n_threads,
+    pn_fit_params fit = {.residency = p->residency, .file = part->path && !pn_weights_reads(&m->file.weights), .n_threads = m->engine->n_threads,
                          .kv_type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, .exact = m->exact, .stream = model_stream_params(p)};
     if (m->dies[0]->simulated || p->lease_rows)
         return PN_OK;

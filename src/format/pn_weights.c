@@ -359,20 +359,22 @@ PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err)
     return PN_OK;
 }
 
-PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t)
+PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i)
 {
-    const uint8_t *map = w->parts[t->part].map;
-    return map ? map + t->t->offset : NULL;
+    const pn_piece at = pn_weights_piece(t, i);
+    const uint8_t *map = w->parts[at.part].map;
+    return map ? map + at.offset : NULL;
 }
 
-PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
-                                      size_t n, pn_err *err)
+PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t)
 {
-    const pn_part *p = &w->parts[t->part];
-    if (at > t->t->bytes || n > t->t->bytes - at)
-        return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
-                       t->t->name, t->t->bytes, n, at);
-    uint64_t offset = t->t->offset + at;
+    return t->pieces ? NULL : pn_weights_piece_ptr(w, t, 0);
+}
+
+static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, uint32_t part, uint64_t offset, void *dst,
+                                 size_t n, pn_err *err)
+{
+    const pn_part *p = &w->parts[part];
     pn_status st = PN_OK;
     if (p->file.fd >= 0) {
         st = pn_os_read(&p->file, offset, dst, n, err);
@@ -384,6 +386,26 @@ PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *
     }
     if (st != PN_OK)
         pn_err_prefix(err, st, "%s: tensor '%s'", weights_tail(p->path), t->t->name);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
+                                      size_t n, pn_err *err)
+{
+    if (at > t->t->bytes || n > t->t->bytes - at)
+        return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
+                       t->t->name, t->t->bytes, n, at);
+    if (!t->pieces)
+        return weights_read_at(w, t, t->part, t->t->offset + at, dst, n, err);
+    uint64_t each = t->t->bytes / t->t->ne[2];
+    pn_status st = PN_OK;
+    for (size_t done = 0; done < n && !st;) {
+        const pn_piece *p = &t->pieces[at / each];
+        size_t some = (size_t)PN_MIN(each - at % each, (uint64_t)(n - done));
+        st = weights_read_at(w, t, p->part, p->offset + at % each, (uint8_t *)dst + done, some, err);
+        done += some;
+        at += some;
+    }
     return st;
 }
 

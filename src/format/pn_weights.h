@@ -21,10 +21,23 @@ typedef struct pn_part {
     pn_source src;              /* .user is &.file while the part is read by position */
 } pn_part;
 
+/* Where one matrix of a stack begins. */
+typedef struct pn_piece {
+    uint64_t offset;
+    uint32_t part;
+} pn_piece;
+
 typedef struct pn_dir_tensor {
     const pn_gguf_tensor *t;    /* borrowed from its part's table */
     uint32_t part;
+    const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at t->offset */
 } pn_dir_tensor;
+
+/* Where matrix `i` of a stack begins. */
+static inline pn_piece pn_weights_piece(const pn_dir_tensor *d, uint64_t i)
+{
+    return d->pieces ? d->pieces[i] : (pn_piece){d->t->offset + i * (d->t->bytes / d->t->ne[2]), d->part};
+}
 
 typedef struct pn_weights {
     pn_mem *mem;
@@ -56,8 +69,14 @@ PN_INTERNAL const pn_gguf_kv *pn_weights_meta(const pn_weights *w, const char *k
  * callback). */
 PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err);
 
-/* Address of a tensor's bytes when its part is mapped or in memory, else NULL. */
+/* Address of a tensor's bytes when they lie together and their part is mapped or in memory, else NULL. */
 PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t);
+
+/* The same for one matrix of a stack, scattered or not. */
+PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i);
+
+/* Weights are read by position: they were not to be mapped, could not be, or come from a callback. */
+static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_parts - 1].src.read != NULL; }
 
 /* Copy n bytes from byte `at` of a tensor.  A file is read by position even when it is mapped, so
  * one that shrank gives PN_E_IO and no signal. */
