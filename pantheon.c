@@ -2577,6 +2577,42 @@ PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint3
 
 #endif /* PN_CPU_NEON_KV_H */
 
+/* ---- Begin format/pn_source.h ---- */
+/*
+ * pn_source.h - where the bytes of a model file come from: a mapping, memory, or a callback.
+ *
+ * Every container of this folder is read from one of these, so that the same checks serve files,
+ * buffers and the caller's own storage.
+ */
+#ifndef PN_SOURCE_H
+#define PN_SOURCE_H
+
+/* includes base/pn_base.h */
+
+/* One of `bytes` and `read` is set. */
+typedef struct pn_source {
+    const uint8_t *bytes;       /* whole file in memory, or NULL */
+    pn_status (*read)(void *user, uint64_t offset, void *dst, size_t n);
+    void *user;
+    uint64_t size;
+    const char *name;           /* for messages, borrowed while the source is used; never NULL */
+} pn_source;
+
+/* n bytes at offset to dst.  Asking beyond the end is PN_E_FORMAT, a callback that fails PN_E_IO; both name the
+ * offset and the numbers. */
+PN_INTERNAL pn_status pn_source_read(const pn_source *src, uint64_t offset, void *dst, size_t n, pn_err *err);
+
+/* Put the file's name (the end of a long one) in front of a message; returns `status`. */
+PN_INTERNAL pn_status pn_source_fail(const pn_source *src, pn_status status, pn_err *err);
+
+/* Outside bytes made fit for a message: at most 60 characters, printable ASCII. */
+typedef struct pn_shown {
+    char s[72];
+} pn_shown;
+PN_INTERNAL pn_shown pn_show(const char *bytes, uint64_t len);
+
+#endif /* PN_SOURCE_H */
+
 /* ---- Begin format/pn_gguf.h ---- */
 /*
  * pn_gguf.h - the GGUF container, versions 2 and 3: reading hostile files, writing clean ones.
@@ -2593,15 +2629,7 @@ PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint3
 /* includes base/pn_hash.h */
 /* includes base/pn_mem.h */
 /* includes base/pn_str.h */
-
-/* Where bytes come from: a mapping, memory, or a callback.  One of `bytes` and `read` is set. */
-typedef struct pn_source {
-    const uint8_t *bytes;       /* whole file in memory, or NULL */
-    pn_status (*read)(void *user, uint64_t offset, void *dst, size_t n);
-    void *user;
-    uint64_t size;
-    const char *name;           /* for messages, borrowed while the source is used; never NULL */
-} pn_source;
+/* includes format/pn_source.h */
 
 typedef struct pn_gguf_kv {
     pn_bytes key;
@@ -2688,6 +2716,142 @@ PN_INTERNAL bool pn_gguf_header(const pn_gguf_writer *w, pn_str *out);
 static inline uint64_t pn_gguf_pad(uint64_t bytes) { return pn_align_up(bytes, 32) - bytes; }
 
 #endif /* PN_GGUF_H */
+
+/* ---- Begin format/pn_safetensors.h ---- */
+/*
+ * pn_safetensors.h - the safetensors container: reading hostile files, writing clean ones; and the
+ * index that joins several of them.
+ *
+ *     u64 n, little-endian;  n bytes of JSON;  data to the end of the file
+ *     {"__metadata__": {string: string}, NAME: {"dtype": "BF16", "shape": [rows, cols], "data_offsets": [begin, end]}, ...}
+ *
+ * Offsets in the file are relative to the data section, here to the file.  Data are little-endian,
+ * row-major and packed; nothing promises that a tensor begins at a multiple of its element's size.
+ *
+ * What was read holds (docs/formats.md has the rules): names of 1 to 512 bytes, UTF-8, without NULs,
+ * each once; at most 8 dimensions; element counts and sizes that do not overflow and agree with the
+ * offsets; tensors that cover the data section without hole, overlap or rest.  Zero-size tensors
+ * are allowed, any number at one offset.
+ */
+#ifndef PN_SAFETENSORS_H
+#define PN_SAFETENSORS_H
+
+/* includes base/pn_hash.h */
+/* includes base/pn_str.h */
+/* includes format/pn_source.h */
+
+enum { PN_ST_MAX_RANK = 8, PN_ST_MAX_NAME = 512 };
+
+/* Every number format, in the order in which the reference writer lays tensors out. */
+typedef enum pn_st_dtype {
+    PN_ST_U64, PN_ST_I64, PN_ST_F64, PN_ST_C64, PN_ST_F32, PN_ST_U32, PN_ST_I32, PN_ST_BF16, PN_ST_F16, PN_ST_U16,
+    PN_ST_I16, PN_ST_F8_E5M2FNUZ, PN_ST_F8_E4M3FNUZ, PN_ST_F8_E8M0, PN_ST_F8_E4M3, PN_ST_F8_E5M2, PN_ST_I8, PN_ST_U8,
+    PN_ST_F6_E3M2, PN_ST_F6_E2M3, PN_ST_F4, PN_ST_BOOL,
+    PN_ST_DTYPE_COUNT
+} pn_st_dtype;
+
+typedef struct pn_st_dtype_info {
+    const char *name;           /* "BF16" */
+    uint32_t bits;              /* of an element: 4, 6, or a multiple of 8 */
+    uint32_t dtype;             /* the same thing as a pn_dtype; PN_DTYPE_COUNT: there is none */
+} pn_st_dtype_info;
+
+/* Never NULL; an id out of range has name NULL and no bits. */
+PN_INTERNAL const pn_st_dtype_info *pn_st_dtype_get(uint32_t dtype);
+PN_INTERNAL uint32_t pn_st_dtype_find(const char *name, size_t len);    /* case-sensitive; PN_ST_DTYPE_COUNT: unknown */
+
+/* Elements and bytes of a shape; the message says which dimension overflows, or that bits are left over. */
+PN_INTERNAL pn_status pn_st_size(uint32_t dtype, uint32_t rank, const uint64_t *shape, uint64_t *n_elems,
+                                 uint64_t *bytes, pn_err *err);
+
+typedef struct pn_st_tensor {
+    const char *name;           /* NUL-terminated, owned by the table */
+    uint32_t dtype;             /* pn_st_dtype */
+    uint32_t rank;              /* 0: a scalar, one element */
+    uint64_t shape[PN_ST_MAX_RANK];     /* slowest first, as in the file; 1 beyond rank */
+    uint64_t n_elems, bytes;
+    uint64_t offset;            /* from the start of the file */
+} pn_st_tensor;
+
+typedef struct pn_st_meta {
+    pn_bytes key, value;        /* owned by the table, followed by NULs that are not counted */
+} pn_st_meta;
+
+/* --- reading one file ------------------------------------------------------------------------- */
+
+typedef struct pn_safetensors {
+    pn_mem *mem;
+    uint64_t data_start;        /* of the data section, from the start of the file */
+    pn_st_tensor *tensors;      /* owned, [n_tensors], by (offset, bytes, name) */
+    size_t n_tensors;
+    pn_st_meta *meta;           /* owned, [n_meta], in the file's order */
+    size_t n_meta;
+    /* below: private */
+    pn_map index;
+    char *text;                 /* owned, [text_bytes]: names, keys, values */
+    size_t text_bytes, cap_meta;
+} pn_safetensors;
+
+/* Read the header of `src`.  On failure *s is empty (fini is harmless) and the text names the file, the tensor or
+ * JSON byte, and the numbers that disagree.  Nothing is borrowed from src.  The struct may be moved. */
+PN_INTERNAL pn_status pn_safetensors_read(pn_safetensors *s, pn_mem *mem, const pn_source *src, pn_err *err);
+PN_INTERNAL void pn_safetensors_fini(pn_safetensors *s);
+
+PN_INTERNAL const pn_st_tensor *pn_safetensors_find(const pn_safetensors *s, const char *name);
+
+/* --- reading an index (pn_safetensors_index.c) ------------------------------------------------
+ * model.safetensors.index.json or pytorch_model.bin.index.json: which file has which tensor. */
+
+typedef struct pn_st_place {
+    const char *tensor;         /* NUL-terminated, owned by the index */
+    uint32_t file;              /* index into files */
+} pn_st_place;
+
+typedef struct pn_st_file {
+    const char *name;           /* [A-Za-z0-9._-]+ without a leading dot: no path; owned by the index */
+    uint32_t n_tensors;         /* mapped to it, at least 1 */
+} pn_st_file;
+
+typedef struct pn_st_index {
+    pn_mem *mem;
+    pn_st_place *places;        /* owned, [n_places], in the file's order */
+    size_t n_places;
+    pn_st_file *files;          /* owned, [n_files], in the order of their first tensors */
+    size_t n_files;
+    /* below: private */
+    pn_map index;
+    char *text;
+    size_t text_bytes, cap_files;
+} pn_st_index;
+
+PN_INTERNAL pn_status pn_st_index_read(pn_st_index *x, pn_mem *mem, const pn_source *src, pn_err *err);
+PN_INTERNAL void pn_st_index_fini(pn_st_index *x);
+PN_INTERNAL const pn_st_place *pn_st_index_find(const pn_st_index *x, const char *tensor);
+
+/* Does files[file], opened as `s`, hold exactly the tensors that the index says?  The text names the tensor that does
+ * not agree.  All files of an index passing means that no tensor is missing and none is there twice. */
+PN_INTERNAL pn_status pn_st_index_check(const pn_st_index *x, uint32_t file, const pn_safetensors *s, pn_err *err);
+
+/* --- writing (pn_safetensors_write.c) ---------------------------------------------------------
+ * The header is made from a list; the data follow in the list's new order without gaps. */
+
+/* list[0..n): name, dtype, rank and shape are given.  Sorts it into the reference writer's order, fills in n_elems,
+ * bytes and offset, and appends the whole header (length, JSON, padding to a multiple of 8) to out.  PN_E_INVALID: a
+ * name twice or not allowed, a size that overflows, or a header beyond what is read. */
+PN_INTERNAL pn_status pn_st_header(pn_str *out, pn_st_tensor *list, size_t n, const pn_st_meta *meta, size_t n_meta,
+                                   pn_err *err);
+
+/* --- private, shared by the files of this module ---------------------------------------------- */
+
+#define PN_ST_HEADER_MAX ((uint64_t)100000000)      /* bytes of JSON */
+
+/* Heapsort, no order makes it slow and libc's qsort may call malloc. */
+PN_INTERNAL void pn_st_sort(pn_st_tensor *t, size_t n, bool (*after)(const pn_st_tensor *a, const pn_st_tensor *b));
+
+/* NULL, or what is wrong with it as the name of a tensor. */
+PN_INTERNAL const char *pn_st_name_fault(const char *name, size_t len);
+
+#endif /* PN_SAFETENSORS_H */
 
 /* ---- Begin format/pn_hf_config.h ---- */
 /*
@@ -22403,6 +22567,49 @@ PN_INTERNAL size_t pn_cpu_tile_bytes(uint32_t k)
 }
 #endif
 
+/* ---- Begin format/pn_source.c ---- */
+#ifndef PN_DROP_FORMAT_PN_SOURCE_C
+#define PN_DROP_FORMAT_PN_SOURCE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes format/pn_source.h */
+
+/* includes base/pn_err.h */
+
+#include <inttypes.h>
+
+PN_INTERNAL pn_status pn_source_read(const pn_source *src, uint64_t offset, void *dst, size_t n, pn_err *err)
+{
+    if (offset > src->size || n > src->size - offset)
+        return pn_fail(err, PN_E_FORMAT, "truncated: %zu bytes are needed at offset %" PRIu64 ", the file has %" PRIu64,
+                       n, offset, src->size);
+    if (n == 0)
+        return PN_OK;
+    if (src->bytes) {
+        memcpy(dst, src->bytes + offset, n);
+        return PN_OK;
+    }
+    if (src->read(src->user, offset, dst, n) != PN_OK)
+        return pn_fail(err, PN_E_IO, "reading %zu bytes at offset %" PRIu64 " failed", n, offset);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_source_fail(const pn_source *src, pn_status status, pn_err *err)
+{
+    size_t len = strlen(src->name), keep = 160;         /* leave room for the message itself */
+    return pn_err_prefix(err, status, "%s%s", len > keep ? "..." : "", src->name + (len > keep ? len - keep : 0));
+}
+
+PN_INTERNAL pn_shown pn_show(const char *bytes, uint64_t len)
+{
+    pn_shown t;
+    size_t n = (size_t)PN_MIN(len, (uint64_t)60);
+    for (size_t i = 0; i < n; i++)
+        t.s[i] = bytes[i] >= 32 && bytes[i] < 127 ? bytes[i] : '?';
+    memcpy(t.s + n, len > n ? "..." : "", len > n ? 4 : 1);
+    return t;
+}
+#endif
+
 /* ---- Begin format/pn_gguf.c ---- */
 #ifndef PN_DROP_FORMAT_PN_GGUF_C
 #define PN_DROP_FORMAT_PN_GGUF_C
@@ -22470,7 +22677,7 @@ typedef struct gguf_cursor {
 } gguf_cursor;
 
 /* ------------------------------------------------------------------------------------------
- * Small parts: value sizes, text for messages, owned blocks
+ * Small parts: value sizes, owned blocks
  * ------------------------------------------------------------------------------------------ */
 
 /* Bytes of a scalar; a string's is the smallest it can be; 0: no such type, or an array. */
@@ -22478,21 +22685,6 @@ static uint32_t gguf_type_bytes(uint32_t type)
 {
     static const uint8_t size[13] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 0, 8, 8, 8};
     return type < PN_COUNT_OF(size) ? size[type] : 0;
-}
-
-/* Outside bytes made fit for a message: at most 60 characters, printable ASCII. */
-typedef struct gguf_text {
-    char s[72];
-} gguf_text;
-
-static gguf_text gguf_show(const char *bytes, uint64_t len)
-{
-    gguf_text t;
-    size_t n = (size_t)PN_MIN(len, (uint64_t)60);
-    for (size_t i = 0; i < n; i++)
-        t.s[i] = bytes[i] >= 32 && bytes[i] < 127 ? bytes[i] : '?';
-    memcpy(t.s + n, len > n ? "..." : "", len > n ? 4 : 1);
-    return t;
 }
 
 /* `size` bytes that live as long as g; NULL: out of memory. */
@@ -22684,7 +22876,7 @@ static pn_status gguf_need(const gguf_cursor *c, uint64_t n, const char *what)
 {
     if (PN_LIKELY(n <= c->have - c->pos))
         return PN_OK;
-    gguf_text who = gguf_show(c->who ? c->who : "", c->who_len);
+    pn_shown who = pn_show(c->who ? c->who : "", c->who_len);
     const char *open = c->who ? " of '" : "", *close = c->who ? "'" : "";
     if (n > c->size - c->pos)
         return pn_fail(c->err, PN_E_FORMAT, "truncated: %s%s%s%s at offset %" PRIu64 " needs %" PRIu64
@@ -22818,7 +23010,7 @@ static pn_status gguf_header(gguf_cursor *c, pn_gguf *g, uint64_t *n_tensors, ui
 static pn_status gguf_value_fail(const gguf_cursor *c, const pn_gguf_kv *kv, const char *text, uint64_t found)
 {
     return pn_fail(c->err, PN_E_FORMAT, "key '%s' at offset %" PRIu64 ": %s, found %" PRIu64,
-                   gguf_show(kv->key.data, kv->key.len).s, c->pos, text, found);
+                   pn_show(kv->key.data, kv->key.len).s, c->pos, text, found);
 }
 
 /* Walk one string value or element. */
@@ -22943,7 +23135,7 @@ static pn_status gguf_entries(gguf_cursor *c, pn_gguf *g, uint64_t n)
             return pn_fail_nomem(c->err, "the index of keys", (uint64_t)g->kv_index.cap * sizeof(pn_map_slot));
         if (existed)
             return pn_fail(c->err, PN_E_FORMAT, "duplicate key '%s' at offset %" PRIu64,
-                           gguf_show(kv.key.data, kv.key.len).s, at);
+                           pn_show(kv.key.data, kv.key.len).s, at);
         st = gguf_value(c, g, &kv);
         if (st != PN_OK)
             return st;
@@ -23186,8 +23378,7 @@ PN_INTERNAL pn_status pn_gguf_read(pn_gguf *g, pn_mem *mem, const pn_source *src
         st = gguf_parse(g, src, err);
     if (st != PN_OK) {
         pn_gguf_fini(g);
-        size_t len = strlen(src->name), keep = 160;             /* leave room for the message itself */
-        pn_err_prefix(err, st, "%s%s", len > keep ? "..." : "", src->name + (len > keep ? len - keep : 0));
+        pn_source_fail(src, st, err);
     }
     return st;
 }
@@ -23446,6 +23637,787 @@ PN_INTERNAL bool pn_gguf_header(const pn_gguf_writer *w, pn_str *out)
     pn_str_add(out, w->table.data, w->table.len);
     pn_str_add(out, zeroes, (size_t)pn_gguf_pad(bytes));
     return !out->failed;
+}
+#endif
+
+/* ---- Begin format/pn_safetensors.c ---- */
+#ifndef PN_DROP_FORMAT_PN_SAFETENSORS_C
+#define PN_DROP_FORMAT_PN_SAFETENSORS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_safetensors.c - reading a safetensors header that may have been written by an enemy.
+ *
+ * The length in front is compared with the file and with 100,000,000 before anything is taken; then
+ * the JSON goes through base/pn_json.h, which has no recursion, refuses a key that comes twice and
+ * keeps numbers as written.  Its tree is bounded by ST_NODES_MAX, not by the text alone: 28 bytes a
+ * node would be fourteen times the text at worst.  The table is made from entries that were met,
+ * and all its text lies in one block whose size is known by then.
+ *
+ * Invariants
+ *   1. No sum or product of numbers from the file before the check that it fits.
+ *   2. Tensors are put in order of place once; from neighbours alone follow hole, overlap and rest.
+ *
+ * Source: the format's description (huggingface/safetensors, README, "Format"), which the rules
+ * here restrict where it leaves room: docs/formats.md.
+ */
+/* includes format/pn_safetensors.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_json.h */
+
+#include <inttypes.h>
+
+#define ST_NODES_MAX ((size_t)1 << 24)
+#define ST_TENSORS_MAX ((size_t)1 << 20)        /* real files have up to some tens of thousands */
+#define ST_INT63_MAX ((uint64_t)INT64_MAX)
+#define ST_METADATA "__metadata__"
+
+typedef struct st_reader {
+    pn_safetensors *s;
+    pn_json_doc doc;
+    uint64_t data_bytes;        /* of the data section */
+    char *free_text;            /* in s->text */
+    pn_err *err;
+} st_reader;
+
+/* ------------------------------------------------------------------------------------------
+ * Number formats
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL const pn_st_dtype_info *pn_st_dtype_get(uint32_t dtype)
+{
+    static const pn_st_dtype_info info[PN_ST_DTYPE_COUNT + 1] = {
+        [PN_ST_U64] = {"U64", 64, PN_DTYPE_COUNT},
+        [PN_ST_I64] = {"I64", 64, PN_DTYPE_I64},
+        [PN_ST_F64] = {"F64", 64, PN_DTYPE_F64},
+        [PN_ST_C64] = {"C64", 64, PN_DTYPE_COUNT},
+        [PN_ST_F32] = {"F32", 32, PN_DTYPE_F32},
+        [PN_ST_U32] = {"U32", 32, PN_DTYPE_COUNT},
+        [PN_ST_I32] = {"I32", 32, PN_DTYPE_I32},
+        [PN_ST_BF16] = {"BF16", 16, PN_DTYPE_BF16},
+        [PN_ST_F16] = {"F16", 16, PN_DTYPE_F16},
+        [PN_ST_U16] = {"U16", 16, PN_DTYPE_COUNT},
+        [PN_ST_I16] = {"I16", 16, PN_DTYPE_I16},
+        [PN_ST_F8_E5M2FNUZ] = {"F8_E5M2FNUZ", 8, PN_DTYPE_COUNT},
+        [PN_ST_F8_E4M3FNUZ] = {"F8_E4M3FNUZ", 8, PN_DTYPE_COUNT},
+        [PN_ST_F8_E8M0] = {"F8_E8M0", 8, PN_DTYPE_COUNT},
+        [PN_ST_F8_E4M3] = {"F8_E4M3", 8, PN_DTYPE_COUNT},
+        [PN_ST_F8_E5M2] = {"F8_E5M2", 8, PN_DTYPE_COUNT},
+        [PN_ST_I8] = {"I8", 8, PN_DTYPE_I8},
+        [PN_ST_U8] = {"U8", 8, PN_DTYPE_COUNT},
+        [PN_ST_F6_E3M2] = {"F6_E3M2", 6, PN_DTYPE_COUNT},
+        [PN_ST_F6_E2M3] = {"F6_E2M3", 6, PN_DTYPE_COUNT},
+        [PN_ST_F4] = {"F4", 4, PN_DTYPE_COUNT},
+        [PN_ST_BOOL] = {"BOOL", 8, PN_DTYPE_COUNT},
+        [PN_ST_DTYPE_COUNT] = {NULL, 0, PN_DTYPE_COUNT},
+    };
+    return &info[PN_MIN(dtype, (uint32_t)PN_ST_DTYPE_COUNT)];
+}
+
+PN_INTERNAL uint32_t pn_st_dtype_find(const char *name, size_t len)
+{
+    uint32_t d = 0;
+    while (d < PN_ST_DTYPE_COUNT) {
+        const char *known = pn_st_dtype_get(d)->name;
+        if (strlen(known) == len && memcmp(known, name, len) == 0)
+            break;
+        d++;
+    }
+    return d;
+}
+
+PN_INTERNAL pn_status pn_st_size(uint32_t dtype, uint32_t rank, const uint64_t *shape, uint64_t *n_elems,
+                                 uint64_t *bytes, pn_err *err)
+{
+    const pn_st_dtype_info *d = pn_st_dtype_get(dtype);
+    uint64_t n = 1, bits;
+    for (uint32_t k = 0; k < rank; k++) {
+        uint64_t product;
+        if (!pn_mul_u64(n, shape[k], &product) || product > ST_INT63_MAX)
+            return pn_fail(err, PN_E_FORMAT, "the element count overflows: %" PRIu64 " x %" PRIu64 " (dimension %" PRIu32
+                           ") is more than 2^63-1", n, shape[k], k);
+        n = product;
+    }
+    if (!pn_mul_u64(n, d->bits, &bits))
+        return pn_fail(err, PN_E_FORMAT, "the size overflows: %" PRIu64 " elements of %" PRIu32
+                       " bits are more than 2^64-1 bits", n, d->bits);
+    if (bits % 8 != 0)
+        return pn_fail(err, PN_E_FORMAT, "%" PRIu64 " elements of %" PRIu32 " bits are %" PRIu64
+                       " bits: expected whole bytes", n, d->bits, bits);
+    *n_elems = n;
+    *bytes = bits / 8;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Small parts
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL const char *pn_st_name_fault(const char *name, size_t len)
+{
+    if (len == 0)
+        return "the name is empty";
+    if (len > PN_ST_MAX_NAME)
+        return "the name is longer than 512 bytes";
+    return memchr(name, 0, len) ? "the name holds a NUL" : NULL;
+}
+
+/* Restore the heap (last in the order on top) under t[i]. */
+static void st_sift(pn_st_tensor *t, size_t i, size_t n, bool (*after)(const pn_st_tensor *, const pn_st_tensor *))
+{
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && after(&t[child + 1], &t[child]))
+            child++;
+        if (!after(&t[child], &t[i]))
+            return;
+        pn_st_tensor swap = t[i];
+        t[i] = t[child];
+        t[child] = swap;
+    }
+}
+
+PN_INTERNAL void pn_st_sort(pn_st_tensor *t, size_t n, bool (*after)(const pn_st_tensor *a, const pn_st_tensor *b))
+{
+    size_t sorted = 1;
+    while (sorted < n && !after(&t[sorted - 1], &t[sorted]))
+        sorted++;
+    if (sorted >= n)
+        return;                         /* as most files are */
+    for (size_t i = n / 2; i-- > 0;)
+        st_sift(t, i, n, after);
+    for (size_t end = n; end-- > 1;) {
+        pn_st_tensor swap = t[0];
+        t[0] = t[end];
+        t[end] = swap;
+        st_sift(t, 0, end, after);
+    }
+}
+
+/* A copy in the block of text, with a NUL; the block was made large enough. */
+static pn_bytes st_keep(st_reader *r, pn_bytes b)
+{
+    char *copy = r->free_text;
+    memcpy(copy, b.data, b.len);
+    copy[b.len] = 0;
+    r->free_text += b.len + 1;
+    return (pn_bytes){copy, b.len};
+}
+
+/* ------------------------------------------------------------------------------------------
+ * One entry
+ * ------------------------------------------------------------------------------------------ */
+
+/* A number as the format writes it: digits and nothing else, below 2^63. */
+static bool st_number(const st_reader *r, uint32_t node, uint64_t *out, pn_bytes *text)
+{
+    uint64_t v = 0;
+    *text = (pn_bytes){"", 0};
+    if (!pn_json_num(&r->doc, node, text))
+        return false;
+    for (size_t i = 0; i < text->len; i++) {
+        unsigned digit = (unsigned)((uint8_t)text->data[i] - '0');
+        if (digit > 9 || v > (ST_INT63_MAX - digit) / 10)
+            return false;
+        v = v * 10 + digit;
+    }
+    *out = v;
+    return true;
+}
+
+/* An array of numbers under `field`, at most `max`. */
+static pn_status st_numbers(st_reader *r, uint32_t entry, const char *name, const char *field, uint32_t max,
+                            uint64_t *out, uint32_t *n)
+{
+    uint32_t list = pn_json_get(&r->doc, entry, field), i = 0;
+    pn_json_type type = pn_json_type_of(&r->doc, list);
+    if (type != PN_JSON_ARRAY)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected an array of integers as '%s', found %s", name, field,
+                       pn_json_type_name(type));
+    if (pn_json_count(&r->doc, list) > max)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected at most %" PRIu32 " numbers in '%s', found %" PRIu32, name,
+                       max, field, pn_json_count(&r->doc, list));
+    for (uint32_t at = pn_json_first(&r->doc, list); at != PN_JSON_NONE; at = pn_json_next(&r->doc, at), i++) {
+        pn_bytes text;
+        if (!st_number(r, at, &out[i], &text))
+            return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': '%s' item %" PRIu32 ": expected an integer of 0 to 2^63-1, found %s",
+                           name, field, i,
+                           text.len ? pn_show(text.data, text.len).s : pn_json_type_name(pn_json_type_of(&r->doc, at)));
+    }
+    *n = i;
+    return PN_OK;
+}
+
+static pn_status st_dtype(st_reader *r, uint32_t entry, pn_st_tensor *t)
+{
+    uint32_t node = pn_json_get(&r->doc, entry, "dtype");
+    pn_bytes text;
+    if (!pn_json_str(&r->doc, node, &text))
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected a string as 'dtype', found %s", t->name,
+                       pn_json_type_name(pn_json_type_of(&r->doc, node)));
+    t->dtype = pn_st_dtype_find(text.data, text.len);
+    if (t->dtype == PN_ST_DTYPE_COUNT)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "tensor '%s': dtype '%s' is not known", t->name,
+                       pn_show(text.data, text.len).s);
+    return PN_OK;
+}
+
+/* t->offset stays relative to the data section until all are placed. */
+static pn_status st_entry(st_reader *r, uint32_t entry, pn_st_tensor *t)
+{
+    uint64_t range[2] = {0, 0};
+    uint32_t n = 0;
+    if (pn_json_type_of(&r->doc, entry) != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected an object, found %s", t->name,
+                       pn_json_type_name(pn_json_type_of(&r->doc, entry)));
+    pn_status st = st_dtype(r, entry, t);
+    if (!st)
+        st = st_numbers(r, entry, t->name, "shape", PN_ST_MAX_RANK, t->shape, &t->rank);
+    for (uint32_t k = t->rank; k < PN_ST_MAX_RANK; k++)
+        t->shape[k] = 1;
+    if (!st)
+        st = st_numbers(r, entry, t->name, "data_offsets", 2, range, &n);
+    if (st)
+        return st;
+    if (n != 2 || range[1] < range[0])
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected a begin and an end not before it as 'data_offsets', found %"
+                       PRIu32 " numbers, %" PRIu64 " and %" PRIu64, t->name, n, range[0], range[1]);
+    if ((st = pn_st_size(t->dtype, t->rank, t->shape, &t->n_elems, &t->bytes, r->err)))
+        return pn_err_prefix(r->err, st, "tensor '%s'", t->name);
+    if (t->bytes != range[1] - range[0])
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': the shape needs %" PRIu64 " bytes, 'data_offsets' %" PRIu64 " to %"
+                       PRIu64 " declare %" PRIu64, t->name, t->bytes, range[0], range[1], range[1] - range[0]);
+    t->offset = range[0];
+    return PN_OK;
+}
+
+static pn_status st_metadata(st_reader *r, uint32_t node)
+{
+    pn_safetensors *s = r->s;
+    if (pn_json_type_of(&r->doc, node) != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "'" ST_METADATA "': expected an object, found %s",
+                       pn_json_type_name(pn_json_type_of(&r->doc, node)));
+    for (uint32_t at = pn_json_first(&r->doc, node); at != PN_JSON_NONE; at = pn_json_next(&r->doc, at)) {
+        pn_bytes key = pn_json_key_of(&r->doc, at), value;
+        if (!pn_json_str(&r->doc, at, &value))
+            return pn_fail(r->err, PN_E_FORMAT, "'" ST_METADATA "', key '%s': expected a string, found %s",
+                           pn_show(key.data, key.len).s, pn_json_type_name(pn_json_type_of(&r->doc, at)));
+        s->meta[s->n_meta].key = st_keep(r, key);
+        s->meta[s->n_meta++].value = st_keep(r, value);
+    }
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Place: the tensors cover the data section
+ * ------------------------------------------------------------------------------------------ */
+
+static bool st_after(const pn_st_tensor *a, const pn_st_tensor *b)
+{
+    if (a->offset != b->offset)
+        return a->offset > b->offset;
+    if (a->bytes != b->bytes)
+        return a->bytes > b->bytes;
+    return strcmp(a->name, b->name) > 0;
+}
+
+static pn_status st_gap(const st_reader *r, const pn_st_tensor *before, const pn_st_tensor *t, uint64_t end)
+{
+    if (!before)
+        return pn_fail(r->err, PN_E_FORMAT, "the first %" PRIu64 " bytes of data, before '%s', belong to no tensor",
+                       t->offset, t->name);
+    if (t->offset > end)
+        return pn_fail(r->err, PN_E_FORMAT, "%" PRIu64 " bytes between '%s' and '%s' belong to no tensor (data offsets %"
+                       PRIu64 " to %" PRIu64 ")", t->offset - end, before->name, t->name, end, t->offset);
+    return pn_fail(r->err, PN_E_FORMAT, "tensor '%s' overlaps '%s': it begins at data offset %" PRIu64
+                   ", the other ends at %" PRIu64, t->name, before->name, t->offset, end);
+}
+
+static pn_status st_place(st_reader *r)
+{
+    pn_safetensors *s = r->s;
+    uint64_t end = 0;
+    pn_st_sort(s->tensors, s->n_tensors, st_after);
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        pn_st_tensor *t = &s->tensors[i];
+        if (t->offset != end)
+            return st_gap(r, i ? t - 1 : NULL, t, end);
+        if (t->bytes > r->data_bytes - end)
+            return pn_fail(r->err, PN_E_FORMAT, "truncated: tensor '%s' needs %" PRIu64 " bytes at data offset %" PRIu64
+                           ", the data section has %" PRIu64 " in all, %" PRIu64 " short", t->name, t->bytes, end,
+                           r->data_bytes, t->bytes - (r->data_bytes - end));
+        end += t->bytes;
+    }
+    if (end != r->data_bytes)
+        return pn_fail(r->err, PN_E_FORMAT, "%" PRIu64 " bytes after the last tensor%s%s belong to none: data end at %" PRIu64
+                       ", the data section at %" PRIu64, r->data_bytes - end, s->n_tensors ? " " : "",
+                       s->n_tensors ? s->tensors[s->n_tensors - 1].name : "", end, r->data_bytes);
+    for (size_t i = 0; i < s->n_tensors; i++)
+        s->tensors[i].offset += s->data_start;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All of it
+ * ------------------------------------------------------------------------------------------ */
+
+/* Take the tables: their sizes are known from the tree. */
+static pn_status st_tables(st_reader *r, uint32_t meta)
+{
+    pn_safetensors *s = r->s;
+    const pn_json_doc *d = &r->doc;
+    size_t n = pn_json_count(d, PN_JSON_ROOT) - (meta != PN_JSON_NONE), n_meta = pn_json_count(d, meta), bytes = 0;
+    if (n > ST_TENSORS_MAX)
+        return pn_fail(r->err, PN_E_FORMAT, "the header has %zu tensors, at most %zu are accepted", n, ST_TENSORS_MAX);
+    for (uint32_t at = pn_json_first(d, PN_JSON_ROOT); at != PN_JSON_NONE; at = pn_json_next(d, at))
+        bytes += pn_json_key_of(d, at).len + 1;
+    for (uint32_t at = pn_json_first(d, meta); at != PN_JSON_NONE; at = pn_json_next(d, at)) {
+        pn_bytes value = {NULL, 0};
+        pn_json_str(d, at, &value);
+        bytes += pn_json_key_of(d, at).len + value.len + 2;
+    }
+    s->text = pn_mem_alloc(s->mem, PN_ACCT_MISC, bytes);
+    s->text_bytes = bytes;
+    s->tensors = pn_mem_calloc(s->mem, PN_ACCT_MISC, n, sizeof *s->tensors);
+    s->n_tensors = s->tensors ? n : 0;
+    s->meta = pn_mem_calloc(s->mem, PN_ACCT_MISC, n_meta, sizeof *s->meta);
+    s->cap_meta = n_meta;
+    r->free_text = s->text;
+    if (!s->text || !s->tensors || !s->meta || !pn_map_reserve(&s->index, (uint32_t)n))
+        return pn_fail_nomem(r->err, "the table of tensors", bytes + n * (sizeof *s->tensors + sizeof(pn_map_slot)));
+    return PN_OK;
+}
+
+static pn_status st_entries(st_reader *r)
+{
+    pn_safetensors *s = r->s;
+    uint32_t meta = pn_json_get(&r->doc, PN_JSON_ROOT, ST_METADATA);
+    size_t i = 0;
+    pn_status st = st_tables(r, meta);
+    for (uint32_t at = pn_json_first(&r->doc, PN_JSON_ROOT); at != PN_JSON_NONE && !st; at = pn_json_next(&r->doc, at)) {
+        pn_bytes key = pn_json_key_of(&r->doc, at);
+        if (at == meta) {
+            st = st_metadata(r, at);
+            continue;
+        }
+        const char *fault = pn_st_name_fault(key.data, key.len);
+        if (fault)
+            return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': %s", pn_show(key.data, key.len).s, fault);
+        s->tensors[i].name = st_keep(r, key).data;
+        st = st_entry(r, at, &s->tensors[i++]);
+    }
+    if (!st)
+        st = st_place(r);
+    for (i = 0; i < s->n_tensors && !st; i++)
+        if (!pn_map_put(&s->index, s->tensors[i].name, strlen(s->tensors[i].name), (uint32_t)i, NULL))
+            st = pn_fail_nomem(r->err, "the index of tensors", s->n_tensors * sizeof(pn_map_slot));
+    return st;
+}
+
+static pn_status st_parse(st_reader *r, const char *text, uint64_t n)
+{
+    static const pn_json_params limits = {.max_depth = 4, .max_bytes = PN_ST_HEADER_MAX, .max_nodes = ST_NODES_MAX,
+                                          .unique_keys = true};
+    if (n == 0 || text[0] != '{')
+        return pn_fail(r->err, PN_E_FORMAT, "not a safetensors file: expected '{' at offset 8, found %s%s",
+                       n ? pn_show(text, 1).s : "an empty header",
+                       n && text[0] == ' ' ? " (a space)" : "");
+    pn_status st = pn_json_parse(&r->doc, r->s->mem, PN_ACCT_MISC, text, (size_t)n, &limits, r->err);
+    if (st)
+        return pn_err_prefix(r->err, st, "header");
+    st = st_entries(r);
+    pn_json_fini(&r->doc);
+    return st;
+}
+
+static pn_status st_read(st_reader *r, const pn_source *src)
+{
+    pn_safetensors *s = r->s;
+    uint8_t length[8];
+    if (src->size < 8)
+        return pn_fail(r->err, PN_E_FORMAT, "not a safetensors file: expected at least 8 bytes, found %" PRIu64, src->size);
+    pn_status st = pn_source_read(src, 0, length, sizeof length, r->err);
+    if (st)
+        return st;
+    uint64_t n = pn_le64(length);
+    if (n > PN_ST_HEADER_MAX)
+        return pn_fail(r->err, PN_E_FORMAT, "not a safetensors file, or a broken one: the header length at offset 0 is %" PRIu64
+                       ", above %" PRIu64, n, PN_ST_HEADER_MAX);
+    if (n > src->size - 8)
+        return pn_fail(r->err, PN_E_FORMAT, "truncated: the header has %" PRIu64 " bytes from offset 8, the file %" PRIu64
+                       " in all", n, src->size);
+    s->data_start = 8 + n;
+    r->data_bytes = src->size - s->data_start;
+    if (src->bytes)
+        return st_parse(r, (const char *)src->bytes + 8, n);
+    char *text = pn_mem_alloc(s->mem, PN_ACCT_MISC, (size_t)n);
+    if (!text)
+        return pn_fail_nomem(r->err, "the header", n);
+    st = pn_source_read(src, 8, text, (size_t)n, r->err);
+    if (!st)
+        st = st_parse(r, text, n);
+    pn_mem_free(s->mem, PN_ACCT_MISC, text, (size_t)n);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_safetensors_read(pn_safetensors *s, pn_mem *mem, const pn_source *src, pn_err *err)
+{
+    *s = (pn_safetensors){.mem = mem};
+    pn_map_init(&s->index, mem, PN_ACCT_MISC);
+    st_reader r = {.s = s, .err = err};
+    pn_status st = st_read(&r, src);
+    if (st) {
+        pn_safetensors_fini(s);
+        pn_source_fail(src, st, err);
+    }
+    return st;
+}
+
+PN_INTERNAL void pn_safetensors_fini(pn_safetensors *s)
+{
+    if (!s->mem)
+        return;
+    pn_map_fini(&s->index);
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->tensors, s->n_tensors * sizeof *s->tensors);
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->meta, s->cap_meta * sizeof *s->meta);
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->text, s->text_bytes);
+    *s = (pn_safetensors){0};
+}
+
+PN_INTERNAL const pn_st_tensor *pn_safetensors_find(const pn_safetensors *s, const char *name)
+{
+    const uint32_t *i = pn_map_find(&s->index, name, strlen(name));
+    return i ? &s->tensors[*i] : NULL;
+}
+
+#undef ST_NODES_MAX
+#undef ST_TENSORS_MAX
+#undef ST_INT63_MAX
+#undef ST_METADATA
+#endif
+
+/* ---- Begin format/pn_safetensors_index.c ---- */
+#ifndef PN_DROP_FORMAT_PN_SAFETENSORS_INDEX_C
+#define PN_DROP_FORMAT_PN_SAFETENSORS_INDEX_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_safetensors_index.c - which of several files has which tensor.
+ *
+ *     {"metadata": anything, "weight_map": {TENSOR: FILE, ...}}
+ *
+ * The names of files are a stranger's and will be opened, so they may only be plain names in the
+ * index's own folder.  Their number is small beside that of tensors; a map finds them again.
+ */
+/* includes format/pn_safetensors.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_json.h */
+
+#include <inttypes.h>
+
+#define STIDX_NODES_MAX ((size_t)1 << 22)
+
+typedef struct stidx_reader {
+    pn_st_index *x;
+    pn_json_doc doc;
+    pn_map files;               /* name -> number; keys in doc */
+    char *free_text;
+    pn_err *err;
+} stidx_reader;
+
+static bool stidx_plain(pn_bytes name)
+{
+    for (size_t i = 0; i < name.len; i++) {
+        char c = name.data[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!letter && c != '.' && c != '_' && c != '-')
+            return false;
+    }
+    return name.len > 0 && name.len < 256 && name.data[0] != '.';
+}
+
+static const char *stidx_keep(stidx_reader *r, pn_bytes b)
+{
+    char *copy = r->free_text;
+    memcpy(copy, b.data, b.len);
+    copy[b.len] = 0;
+    r->free_text += b.len + 1;
+    return copy;
+}
+
+/* The number of a file, new or met before. */
+static pn_status stidx_file(stidx_reader *r, const char *tensor, pn_bytes name, uint32_t *file)
+{
+    pn_st_index *x = r->x;
+    bool existed;
+    if (!stidx_plain(name))
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': file name '%s': expected 1 to 255 of A-Z a-z 0-9 . _ - without a "
+                       "leading dot: no path", tensor, pn_show(name.data, name.len).s);
+    uint32_t *at = pn_map_put(&r->files, name.data, name.len, (uint32_t)x->n_files, &existed);
+    if (!at)
+        return pn_fail_nomem(r->err, "the names of files", (uint64_t)r->files.cap * sizeof(pn_map_slot));
+    *file = *at;
+    if (!existed) {
+        if (!pn_mem_grow(x->mem, PN_ACCT_MISC, (void **)&x->files, &x->cap_files, x->n_files + 1, sizeof *x->files))
+            return pn_fail_nomem(r->err, "the list of files", (x->n_files + 1) * sizeof *x->files);
+        x->files[x->n_files++] = (pn_st_file){.name = stidx_keep(r, name)};
+    }
+    x->files[*file].n_tensors++;
+    return PN_OK;
+}
+
+static pn_status stidx_place(stidx_reader *r, uint32_t node, pn_st_place *p)
+{
+    pn_bytes key = pn_json_key_of(&r->doc, node), name;
+    const char *fault = pn_st_name_fault(key.data, key.len);
+    if (fault)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': %s", pn_show(key.data, key.len).s, fault);
+    p->tensor = stidx_keep(r, key);
+    if (!pn_json_str(&r->doc, node, &name))
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected a string, the name of its file, found %s", p->tensor,
+                       pn_json_type_name(pn_json_type_of(&r->doc, node)));
+    return stidx_file(r, p->tensor, name, &p->file);
+}
+
+static pn_status stidx_map(stidx_reader *r, size_t json_bytes)
+{
+    pn_st_index *x = r->x;
+    uint32_t map = pn_json_get(&r->doc, PN_JSON_ROOT, "weight_map");
+    if (pn_json_type_of(&r->doc, map) != PN_JSON_OBJECT || pn_json_count(&r->doc, map) == 0)
+        return pn_fail(r->err, PN_E_FORMAT, "expected 'weight_map' to be an object of tensors and their files, found %s",
+                       pn_json_type_of(&r->doc, map) == PN_JSON_OBJECT ? "an empty one"
+                       : pn_json_type_name(pn_json_type_of(&r->doc, map)));
+    size_t n = pn_json_count(&r->doc, map), i = 0;
+    x->text_bytes = json_bytes;         /* each name was there between two quotes */
+    x->text = pn_mem_alloc(x->mem, PN_ACCT_MISC, x->text_bytes);
+    x->places = pn_mem_calloc(x->mem, PN_ACCT_MISC, n, sizeof *x->places);
+    x->n_places = x->places ? n : 0;
+    r->free_text = x->text;
+    if (!x->text || !x->places || !pn_map_reserve(&x->index, (uint32_t)n))
+        return pn_fail_nomem(r->err, "the index", json_bytes + n * (sizeof *x->places + sizeof(pn_map_slot)));
+    pn_status st = PN_OK;
+    for (uint32_t at = pn_json_first(&r->doc, map); at != PN_JSON_NONE && !st; at = pn_json_next(&r->doc, at), i++) {
+        st = stidx_place(r, at, &x->places[i]);
+        if (!st && !pn_map_put(&x->index, x->places[i].tensor, strlen(x->places[i].tensor), (uint32_t)i, NULL))
+            st = pn_fail_nomem(r->err, "the index", n * sizeof(pn_map_slot));
+    }
+    return st;
+}
+
+static pn_status stidx_read(stidx_reader *r, const pn_source *src)
+{
+    static const pn_json_params limits = {.max_depth = 16, .max_bytes = PN_ST_HEADER_MAX, .max_nodes = STIDX_NODES_MAX,
+                                          .unique_keys = true};
+    pn_mem *mem = r->x->mem;
+    if (src->size > PN_ST_HEADER_MAX)
+        return pn_fail(r->err, PN_E_FORMAT, "expected an index of at most %" PRIu64 " bytes, found %" PRIu64,
+                       PN_ST_HEADER_MAX, src->size);
+    size_t n = (size_t)src->size;
+    char *text = pn_mem_alloc(mem, PN_ACCT_MISC, n);
+    if (!text)
+        return pn_fail_nomem(r->err, "the index", n);
+    pn_status st = pn_source_read(src, 0, text, n, r->err);
+    if (!st)
+        st = pn_json_parse(&r->doc, mem, PN_ACCT_MISC, text, n, &limits, r->err);
+    pn_mem_free(mem, PN_ACCT_MISC, text, n);
+    if (!st)
+        st = stidx_map(r, n);
+    pn_json_fini(&r->doc);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_st_index_read(pn_st_index *x, pn_mem *mem, const pn_source *src, pn_err *err)
+{
+    *x = (pn_st_index){.mem = mem};
+    stidx_reader r = {.x = x, .err = err};
+    pn_map_init(&x->index, mem, PN_ACCT_MISC);
+    pn_map_init(&r.files, mem, PN_ACCT_MISC);
+    pn_status st = stidx_read(&r, src);
+    pn_map_fini(&r.files);
+    if (st) {
+        pn_st_index_fini(x);
+        pn_source_fail(src, st, err);
+    }
+    return st;
+}
+
+PN_INTERNAL void pn_st_index_fini(pn_st_index *x)
+{
+    if (!x->mem)
+        return;
+    pn_map_fini(&x->index);
+    pn_mem_free(x->mem, PN_ACCT_MISC, x->places, x->n_places * sizeof *x->places);
+    pn_mem_free(x->mem, PN_ACCT_MISC, x->files, x->cap_files * sizeof *x->files);
+    pn_mem_free(x->mem, PN_ACCT_MISC, x->text, x->text_bytes);
+    *x = (pn_st_index){0};
+}
+
+PN_INTERNAL const pn_st_place *pn_st_index_find(const pn_st_index *x, const char *tensor)
+{
+    const uint32_t *i = pn_map_find(&x->index, tensor, strlen(tensor));
+    return i ? &x->places[*i] : NULL;
+}
+
+PN_INTERNAL pn_status pn_st_index_check(const pn_st_index *x, uint32_t file, const pn_safetensors *s, pn_err *err)
+{
+    const pn_st_file *f = &x->files[file];
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const pn_st_place *p = pn_st_index_find(x, s->tensors[i].name);
+        if (!p || p->file != file)
+            return pn_fail(err, PN_E_FORMAT, "%s: holds tensor '%s', which the index %s%s", f->name, s->tensors[i].name,
+                           p ? "has in " : "does not list", p ? x->files[p->file].name : "");
+    }
+    if (s->n_tensors == f->n_tensors)           /* names are unique on both sides */
+        return PN_OK;
+    for (size_t i = 0; i < x->n_places; i++)
+        if (x->places[i].file == file && !pn_safetensors_find(s, x->places[i].tensor))
+            return pn_fail(err, PN_E_FORMAT, "%s: tensor '%s' is missing, the index has it there", f->name,
+                           x->places[i].tensor);
+    return pn_fail(err, PN_E_INTERNAL, "%s: the index and the file cannot be told apart", f->name);
+}
+
+#undef STIDX_NODES_MAX
+#endif
+
+/* ---- Begin format/pn_safetensors_write.c ---- */
+#ifndef PN_DROP_FORMAT_PN_SAFETENSORS_WRITE_C
+#define PN_DROP_FORMAT_PN_SAFETENSORS_WRITE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_safetensors_write.c - the header of a safetensors file, as the reference writer would make it.
+ *
+ * Formats with larger elements come first, names in byte order within a format; so every tensor
+ * lies on its element's size, and a file converted from another container equals the one that
+ * the usual library writes.  Compact JSON, metadata first, entries in the order of the data,
+ * padded with spaces so that the data section begins at a multiple of 8.
+ */
+/* includes format/pn_safetensors.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_json.h */
+/* includes base/pn_utf8.h */
+
+#include <inttypes.h>
+
+static bool stw_after(const pn_st_tensor *a, const pn_st_tensor *b)
+{
+    return a->dtype != b->dtype ? a->dtype > b->dtype : strcmp(a->name, b->name) > 0;
+}
+
+/* Sizes and offsets relative to the data section; `list` is sorted. */
+static pn_status stw_place(pn_st_tensor *list, size_t n, pn_err *err)
+{
+    uint64_t end = 0;
+    for (size_t i = 0; i < n; i++) {
+        pn_st_tensor *t = &list[i];
+        for (uint32_t k = t->rank; k < PN_ST_MAX_RANK; k++)
+            t->shape[k] = 1;
+        if (pn_st_size(t->dtype, t->rank, t->shape, &t->n_elems, &t->bytes, err))
+            return pn_err_prefix(err, PN_E_INVALID, "tensor '%s'", t->name);
+        t->offset = end;
+        if (!pn_add_u64(end, t->bytes, &end) || end > (uint64_t)1 << 60)
+            return pn_fail(err, PN_E_INVALID, "tensor '%s' ends beyond 2^60 bytes", t->name);
+    }
+    return PN_OK;
+}
+
+static pn_status stw_check(const pn_st_tensor *t, pn_err *err)
+{
+    size_t len = strlen(t->name);
+    const char *fault = pn_st_name_fault(t->name, len);
+    if (!fault && pn_utf8_valid(t->name, len) != len)
+        fault = "the name is not UTF-8";
+    if (!fault && strcmp(t->name, "__metadata__") == 0)
+        fault = "the name means something else";
+    if (!fault && t->rank > PN_ST_MAX_RANK)
+        fault = "it has more than 8 dimensions";
+    if (!fault && t->dtype >= PN_ST_DTYPE_COUNT)
+        fault = "its number format is not one of safetensors";
+    return fault ? pn_fail(err, PN_E_INVALID, "tensor '%s': %s", pn_show(t->name, len).s, fault) : PN_OK;
+}
+
+/* The same name twice need not be neighbours in `list`: the formats may differ. */
+static pn_status stw_unique(pn_mem *mem, const pn_st_tensor *list, size_t n, pn_err *err)
+{
+    pn_map seen;
+    pn_status st = PN_OK;
+    pn_map_init(&seen, mem, PN_ACCT_MISC);
+    for (size_t i = 0; i < n && !st; i++) {
+        bool existed;
+        if (!pn_map_put(&seen, list[i].name, strlen(list[i].name), 0, &existed))
+            st = pn_fail_nomem(err, "the names of tensors", n * sizeof(pn_map_slot));
+        else if (existed)
+            st = pn_fail(err, PN_E_INVALID, "tensor '%s' comes twice", list[i].name);
+    }
+    pn_map_fini(&seen);
+    return st;
+}
+
+static void stw_entry(pn_str *out, const pn_st_tensor *t)
+{
+    pn_json_key(out, t->name);
+    pn_str_addz(out, "{\"dtype\":");
+    pn_json_write_strz(out, pn_st_dtype_get(t->dtype)->name);
+    pn_str_addz(out, ",\"shape\":[");
+    for (uint32_t k = 0; k < t->rank; k++)
+        pn_str_addf(out, "%s%" PRIu64, k ? "," : "", t->shape[k]);
+    pn_str_addf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->offset, t->offset + t->bytes);
+}
+
+static void stw_meta(pn_str *out, const pn_st_meta *meta, size_t n)
+{
+    pn_str_addz(out, "\"__metadata__\":{");
+    for (size_t i = 0; i < n; i++) {
+        pn_json_item(out);
+        pn_json_write_str(out, meta[i].key.data, meta[i].key.len);
+        pn_str_addc(out, ':');
+        pn_json_write_str(out, meta[i].value.data, meta[i].value.len);
+    }
+    pn_str_addc(out, '}');
+}
+
+/* The JSON and its padding behind 8 bytes for the length, which follow last. */
+static pn_status stw_json(pn_str *out, const pn_st_tensor *list, size_t n, const pn_st_meta *meta, size_t n_meta,
+                          pn_err *err)
+{
+    size_t start = out->len;
+    pn_str_add(out, "\0\0\0\0\0\0\0\0", 8);
+    pn_str_addc(out, '{');
+    if (n_meta)
+        stw_meta(out, meta, n_meta);
+    for (size_t i = 0; i < n; i++)
+        stw_entry(out, &list[i]);
+    pn_str_addc(out, '}');
+    while (!out->failed && (out->len - start) % 8 != 0)
+        pn_str_addc(out, ' ');
+    if (out->failed)
+        return pn_fail_nomem(err, "a header", out->len);
+    uint64_t len = out->len - start - 8;
+    if (len > PN_ST_HEADER_MAX)
+        return pn_fail(err, PN_E_INVALID, "the header would have %" PRIu64 " bytes, at most %" PRIu64 " are possible", len,
+                       PN_ST_HEADER_MAX);
+    for (int i = 0; i < 8; i++)
+        out->data[start + (size_t)i] = (char)(len >> (8 * i) & 255);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_st_header(pn_str *out, pn_st_tensor *list, size_t n, const pn_st_meta *meta, size_t n_meta,
+                                   pn_err *err)
+{
+    pn_status st = PN_OK;
+    size_t start = out->len;
+    for (size_t i = 0; i < n && !st; i++)
+        st = stw_check(&list[i], err);
+    if (st)
+        return st;
+    pn_st_sort(list, n, stw_after);
+    st = stw_unique(out->mem, list, n, err);
+    if (!st)
+        st = stw_place(list, n, err);
+    if (!st)
+        st = stw_json(out, list, n, meta, n_meta, err);
+    for (size_t i = 0; i < n && !st; i++)
+        list[i].offset += out->len - start;
+    return st;
 }
 #endif
 
