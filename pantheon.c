@@ -869,6 +869,9 @@ PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map);
 /* For this user alone; one that exists is fine.  Its parent must exist. */
 PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err);
 
+/* There is a directory of that name (links followed). */
+PN_INTERNAL bool pn_os_is_dir(const char *path);
+
 /* Every regular file in it, in no order, until `see` says false.  modified: nanoseconds since 1970. */
 typedef bool (*pn_os_dir_see)(void *user, const char *name, uint64_t bytes, uint64_t modified);
 PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err);
@@ -2899,13 +2902,63 @@ PN_INTERNAL void pn_hf_config_fini(pn_hf_config *c);
 
 #endif /* PN_HF_CONFIG_H */
 
+/* ---- Begin format/pn_hf_names.h ---- */
+/*
+ * pn_hf_names.h - what the tensors of a Hugging Face model are called, and which of ours they are.
+ *
+ * A configuration says exactly which tensors a model has and of which shape; this lists them.  So every tensor is
+ * bound, or is on the short list of those that carry nothing, or is too much; none is missing; and no shape is a guess.
+ *
+ * Names begin in several ways, which mean the same ("model.", "language_model.model.", "model.language_model.", and
+ * before them "module." or "_orig_mod."): pn_hf_name() takes that off.
+ */
+#ifndef PN_HF_NAMES_H
+#define PN_HF_NAMES_H
+
+/* includes format/pn_hf_config.h */
+
+typedef enum pn_hf_how {
+    PN_HF_MATRIX, PN_HF_VECTOR,
+    PN_HF_NORM,                 /* a vector that may be stored minus one */
+    PN_HF_STACK                 /* one matrix for each expert, or all in one tensor */
+} pn_hf_how;
+
+enum { PN_HF_NAME_MAX = 160, PN_HF_OURS_MAX = 64 };
+
+/* One tensor of ours.  '#' in a name stands for a number: first the layer, then the expert. */
+typedef struct pn_hf_want {
+    const char *names[3];       /* how it may be called, [NULL]-terminated */
+    const char *fused[3];       /* PN_HF_STACK: what a tensor of all experts may be called, likewise */
+    const char *ours;
+    uint64_t rows, cols;        /* of one matrix; a vector has no rows: 0 */
+    const char *rows_are, *cols_are;    /* by what config.json calls them */
+    uint64_t fused_rows, fused_from;    /* of which `rows` from this one on are ours */
+    uint8_t how;
+    bool optional;
+} pn_hf_want;
+
+/* The i-th tensor of a layer, or of those outside of layers.  False: there are no more. */
+PN_INTERNAL bool pn_hf_want_at(const pn_hf_config *c, bool layer, uint32_t i, pn_hf_want *out);
+
+/* A name with its numbers; cut when it does not fit. */
+PN_INTERNAL void pn_hf_spell(char *out, size_t cap, const char *name, uint32_t first, uint32_t second);
+
+/* What is left of a file's name for a tensor: "layers.0...", "embed_tokens.weight", ... */
+PN_INTERNAL const char *pn_hf_name(const char *name);
+
+/* Such a tensor (as pn_hf_name gives it) is in files and of no use to the text model. */
+PN_INTERNAL bool pn_hf_skips(const pn_hf_config *c, const char *name);
+
+#endif /* PN_HF_NAMES_H */
+
 /* ---- Begin format/pn_weights.h ---- */
 /*
  * pn_weights.h - one tensor directory over every container and every part of a split model.
  *
  * Opens a model from a path, memory or a callback; follows split parts (prefix-NNNNN-of-MMMMM.gguf,
  * built from the user's own path and integers only); merges their tensor tables with unique names.
- * Metadata is that of the first part.  Above this nobody knows what kind of file it was.
+ * Metadata is that of the first part.  A path to a Hugging Face folder is opened by pn_hf_dir.h, which makes
+ * a first part in memory.  Above this nobody knows what kind of file it was.
  *
  * Threads: opening and closing from one; everything that takes a const pn_weights from any.
  */
@@ -2950,6 +3003,7 @@ typedef struct pn_weights {
     size_t n_tensors;
     pn_map index;               /* name -> tensor */
     uint64_t file_bytes;        /* all parts */
+    struct pn_hf_dir *hf;       /* owned; NULL: not a Hugging Face folder */
     /* below: private */
     bool map;                   /* parts opened from now on are mapped */
     size_t cap_parts, cap_gguf, cap_tensors;
@@ -2985,7 +3039,63 @@ static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
                                       size_t n, pn_err *err);
 
+/* --- private: for pn_hf_dir.c, while it opens a folder ------------------------------------------
+ * A part without bytes; a part that is a file, opened and mapped as wished; the GGUF header of part 0,
+ * borrowed, and its tensors; one tensor of another part, whose name and table stay where they are. */
+PN_INTERNAL pn_status pn_weights_add_part(pn_weights *w, const char *path, pn_err *err);
+PN_INTERNAL pn_status pn_weights_add_file(pn_weights *w, const char *path, pn_part **out, pn_err *err);
+PN_INTERNAL pn_status pn_weights_set_header(pn_weights *w, const void *bytes, size_t n, pn_err *err);
+PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *t, pn_err *err);
+
 #endif /* PN_WEIGHTS_H */
+
+/* ---- Begin format/pn_hf_dir.h ---- */
+/*
+ * pn_hf_dir.h - a Hugging Face folder as a model: its safetensors files are the parts, nothing is converted.
+ *
+ * Part 0 is no file.  It is a GGUF header made in memory: keys from config.json (pn_hf_config.h), and as its tensors the few
+ * vectors that have to be computed - norms stored minus one, divisors of rotary frequencies - and whatever cannot be
+ * used where it lies (F64, or data at an address that no processor likes).  All other tensors lie in parts 1 and up and
+ * are used there: matrices of any alignment above their elements', experts through a list of their places.
+ *
+ * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
+ * with it; generation_config.json.  Nothing else is opened here, and no name that is a path.  A path to a single .safetensors
+ * file means that file with the rest of its folder.
+ *
+ * Invariant: every tensor that the configuration asks for is there once, with the shape it says; and every tensor that is
+ * there is asked for, or on a list of those that carry nothing.
+ */
+#ifndef PN_HF_DIR_H
+#define PN_HF_DIR_H
+
+/* includes format/pn_weights.h */
+
+struct pn_hf_tensor;
+
+typedef struct pn_hf_dir {
+    char *folder;               /* owned: path up to and with the last '/', or "" */
+    const char *warning;        /* something worth a line in the log; static, or NULL */
+    /* below: private */
+    struct pn_hf_tensor *tensors;       /* owned, [n] in the parts from 1 on */
+    pn_piece *pieces;           /* owned: places of experts, one list after the other */
+    size_t n, cap, n_pieces, cap_pieces;
+    uint8_t *image;             /* owned: part 0 */
+    size_t image_bytes;
+} pn_hf_dir;
+
+/* The path names a folder, or a file that is used as part of one. */
+PN_INTERNAL bool pn_hf_dir_is(const char *path);
+
+/* For pn_weights_open_path: *w is empty but for its memory and whether to map. */
+PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *err);
+PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem);         /* NULL is a no-op */
+
+/* A file of the folder as a whole, in PN_ACCT_STAGE; *out is {NULL, 0} when there is none.  More than `most` bytes are
+ * refused.  A NUL follows; freed by pn_hf_file_free. */
+PN_INTERNAL pn_status pn_hf_file_read(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t most, pn_bytes *out, pn_err *err);
+PN_INTERNAL void pn_hf_file_free(pn_mem *mem, pn_bytes *file);
+
+#endif /* PN_HF_DIR_H */
 
 /* ---- Begin text/pn_unicode.h ---- */
 /*
@@ -12164,6 +12274,12 @@ PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err)
     return S_ISDIR(st.st_mode) ? PN_OK : pn_fail(err, PN_E_INVALID, "'%s' is not a directory", path);
 }
 
+PN_INTERNAL bool pn_os_is_dir(const char *path)
+{
+    osd_stat_buf st;
+    return osd_fstatat(AT_FDCWD, path, &st, 0) == 0 && S_ISDIR(st.st_mode);
+}
+
 static uint64_t osd_modified(const osd_stat_buf *st)
 {
 #if defined(__APPLE__)
@@ -12210,6 +12326,12 @@ PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err)
 {
     (void)path;
     return osd_none(err);
+}
+
+PN_INTERNAL bool pn_os_is_dir(const char *path)
+{
+    (void)path;
+    return false;
 }
 
 PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err)
@@ -25228,6 +25350,803 @@ PN_INTERNAL void pn_hf_config_fini(pn_hf_config *c)
 #undef HFC_MODELS
 #endif
 
+/* ---- Begin format/pn_hf_names.c ---- */
+#ifndef PN_DROP_FORMAT_PN_HF_NAMES_C
+#define PN_DROP_FORMAT_PN_HF_NAMES_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes format/pn_hf_names.h */
+
+#include <stdio.h>
+
+/* Sizes by what they are; in the order of hfn_sizes. */
+typedef enum hfn_dim {
+    HFN_NONE, HFN_ONE, HFN_D, HFN_Q, HFN_K, HFN_QKV, HFN_HEAD, HFN_F, HFN_F2, HFN_V, HFN_E, HFN_FE, HFN_FS
+} hfn_dim;
+
+/* Which models have it. */
+typedef enum hfn_when {
+    HFN_ALWAYS, HFN_SPLIT, HFN_FUSED, HFN_BIAS_QKV, HFN_BIAS_O, HFN_BIAS_MLP, HFN_QK_NORM, HFN_PRE, HFN_POST, HFN_DENSE,
+    HFN_DENSE_SPLIT, HFN_DENSE_FUSED, HFN_EXPERTS, HFN_SHARED
+} hfn_when;
+
+typedef struct hfn_row {
+    uint8_t when, how, rows, cols;
+    const char *names[3], *ours, *fused[3];
+    uint8_t halves;             /* of the fused tensor: 0 all rows, 1 the first half, 2 the second */
+} hfn_row;
+
+#define HFN_EXPERT(ours_, rows_, cols_, w, proj, all, halves_)                                                                       \
+    {HFN_EXPERTS, PN_HF_STACK, rows_, cols_, {"layers.#.mlp.experts.#." proj ".weight", "layers.#.block_sparse_moe.experts.#." w ".weight", NULL}, \
+     ours_, {"layers.#.mlp.experts." all, "layers.#.block_sparse_moe.experts." all, NULL}, halves_}
+#define HFN_ROW(when_, how_, rows_, cols_, name, ours_) {when_, how_, rows_, cols_, {name, NULL, NULL}, ours_, {NULL, NULL, NULL}, 0}
+
+/* Rows of a fused expert: gate first, then up. */
+static const hfn_row hfn_layer[] = {
+    HFN_ROW(HFN_ALWAYS, PN_HF_NORM, HFN_NONE, HFN_D, "layers.#.input_layernorm.weight", "blk.#.attn_norm.weight"),
+    HFN_ROW(HFN_FUSED, PN_HF_MATRIX, HFN_QKV, HFN_D, "layers.#.self_attn.qkv_proj.weight", "blk.#.attn_qkv.weight"),
+    HFN_ROW(HFN_SPLIT, PN_HF_MATRIX, HFN_Q, HFN_D, "layers.#.self_attn.q_proj.weight", "blk.#.attn_q.weight"),
+    HFN_ROW(HFN_SPLIT, PN_HF_MATRIX, HFN_K, HFN_D, "layers.#.self_attn.k_proj.weight", "blk.#.attn_k.weight"),
+    HFN_ROW(HFN_SPLIT, PN_HF_MATRIX, HFN_K, HFN_D, "layers.#.self_attn.v_proj.weight", "blk.#.attn_v.weight"),
+    HFN_ROW(HFN_BIAS_QKV, PN_HF_VECTOR, HFN_NONE, HFN_Q, "layers.#.self_attn.q_proj.bias", "blk.#.attn_q.bias"),
+    HFN_ROW(HFN_BIAS_QKV, PN_HF_VECTOR, HFN_NONE, HFN_K, "layers.#.self_attn.k_proj.bias", "blk.#.attn_k.bias"),
+    HFN_ROW(HFN_BIAS_QKV, PN_HF_VECTOR, HFN_NONE, HFN_K, "layers.#.self_attn.v_proj.bias", "blk.#.attn_v.bias"),
+    HFN_ROW(HFN_QK_NORM, PN_HF_NORM, HFN_NONE, HFN_HEAD, "layers.#.self_attn.q_norm.weight", "blk.#.attn_q_norm.weight"),
+    HFN_ROW(HFN_QK_NORM, PN_HF_NORM, HFN_NONE, HFN_HEAD, "layers.#.self_attn.k_norm.weight", "blk.#.attn_k_norm.weight"),
+    HFN_ROW(HFN_ALWAYS, PN_HF_MATRIX, HFN_D, HFN_Q, "layers.#.self_attn.o_proj.weight", "blk.#.attn_output.weight"),
+    HFN_ROW(HFN_BIAS_O, PN_HF_VECTOR, HFN_NONE, HFN_D, "layers.#.self_attn.o_proj.bias", "blk.#.attn_output.bias"),
+    HFN_ROW(HFN_PRE, PN_HF_NORM, HFN_NONE, HFN_D, "layers.#.post_attention_layernorm.weight", "blk.#.ffn_norm.weight"),
+    HFN_ROW(HFN_POST, PN_HF_NORM, HFN_NONE, HFN_D, "layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight"),
+    HFN_ROW(HFN_POST, PN_HF_NORM, HFN_NONE, HFN_D, "layers.#.pre_feedforward_layernorm.weight", "blk.#.ffn_norm.weight"),
+    HFN_ROW(HFN_POST, PN_HF_NORM, HFN_NONE, HFN_D, "layers.#.post_feedforward_layernorm.weight", "blk.#.post_ffw_norm.weight"),
+    HFN_ROW(HFN_DENSE_SPLIT, PN_HF_MATRIX, HFN_F, HFN_D, "layers.#.mlp.gate_proj.weight", "blk.#.ffn_gate.weight"),
+    HFN_ROW(HFN_DENSE_SPLIT, PN_HF_MATRIX, HFN_F, HFN_D, "layers.#.mlp.up_proj.weight", "blk.#.ffn_up.weight"),
+    HFN_ROW(HFN_DENSE_FUSED, PN_HF_MATRIX, HFN_F2, HFN_D, "layers.#.mlp.gate_up_proj.weight", "blk.#.ffn_up.weight"),
+    HFN_ROW(HFN_DENSE, PN_HF_MATRIX, HFN_D, HFN_F, "layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight"),
+    HFN_ROW(HFN_BIAS_MLP, PN_HF_VECTOR, HFN_NONE, HFN_F, "layers.#.mlp.gate_proj.bias", "blk.#.ffn_gate.bias"),
+    HFN_ROW(HFN_BIAS_MLP, PN_HF_VECTOR, HFN_NONE, HFN_F, "layers.#.mlp.up_proj.bias", "blk.#.ffn_up.bias"),
+    HFN_ROW(HFN_BIAS_MLP, PN_HF_VECTOR, HFN_NONE, HFN_D, "layers.#.mlp.down_proj.bias", "blk.#.ffn_down.bias"),
+    {HFN_EXPERTS, PN_HF_MATRIX, HFN_E, HFN_D, {"layers.#.mlp.gate.weight", "layers.#.block_sparse_moe.gate.weight", NULL},
+     "blk.#.ffn_gate_inp.weight", {NULL, NULL, NULL}, 0},
+    HFN_EXPERT("blk.#.ffn_gate_exps.weight", HFN_FE, HFN_D, "w1", "gate_proj", "gate_up_proj", 1),
+    HFN_EXPERT("blk.#.ffn_up_exps.weight", HFN_FE, HFN_D, "w3", "up_proj", "gate_up_proj", 2),
+    HFN_EXPERT("blk.#.ffn_down_exps.weight", HFN_D, HFN_FE, "w2", "down_proj", "down_proj", 0),
+    HFN_ROW(HFN_SHARED, PN_HF_MATRIX, HFN_ONE, HFN_D, "layers.#.mlp.shared_expert_gate.weight", "blk.#.ffn_gate_inp_shexp.weight"),
+    HFN_ROW(HFN_SHARED, PN_HF_MATRIX, HFN_FS, HFN_D, "layers.#.mlp.shared_expert.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"),
+    HFN_ROW(HFN_SHARED, PN_HF_MATRIX, HFN_FS, HFN_D, "layers.#.mlp.shared_expert.up_proj.weight", "blk.#.ffn_up_shexp.weight"),
+    HFN_ROW(HFN_SHARED, PN_HF_MATRIX, HFN_D, HFN_FS, "layers.#.mlp.shared_expert.down_proj.weight", "blk.#.ffn_down_shexp.weight"),
+};
+
+/* The head may be missing: then it is the embedding. */
+static const hfn_row hfn_once[] = {
+    HFN_ROW(HFN_ALWAYS, PN_HF_MATRIX, HFN_V, HFN_D, "embed_tokens.weight", "token_embd.weight"),
+    HFN_ROW(HFN_ALWAYS, PN_HF_NORM, HFN_NONE, HFN_D, "norm.weight", "output_norm.weight"),
+    HFN_ROW(HFN_ALWAYS, PN_HF_MATRIX, HFN_V, HFN_D, "lm_head.weight", "output.weight"),
+};
+
+static bool hfn_has(const pn_hf_config *c, uint8_t when)
+{
+    switch (when) {
+    case HFN_SPLIT: return !c->fused;
+    case HFN_FUSED: return c->fused;
+    case HFN_BIAS_QKV: return c->bias_qkv;
+    case HFN_BIAS_O: return c->bias_o;
+    case HFN_BIAS_MLP: return c->bias_mlp;
+    case HFN_QK_NORM: return c->qk_norm;
+    case HFN_PRE: return !c->post_norms;
+    case HFN_POST: return c->post_norms;
+    case HFN_DENSE: return !c->n_expert;
+    case HFN_DENSE_SPLIT: return !c->n_expert && !c->fused;
+    case HFN_DENSE_FUSED: return !c->n_expert && c->fused;
+    case HFN_EXPERTS: return c->n_expert != 0;
+    case HFN_SHARED: return c->n_ff_shared != 0;
+    default: return true;
+    }
+}
+
+static uint64_t hfn_size(const pn_hf_config *c, uint8_t dim, const char **is)
+{
+    static const char *const names[] = {"", "1", "hidden_size", "num_attention_heads x head_dim", "num_key_value_heads x head_dim",
+                                        "(num_attention_heads + 2 num_key_value_heads) x head_dim", "head_dim", "intermediate_size",
+                                        "2 x intermediate_size", "vocab_size", "the number of experts", "the width of an expert",
+                                        "shared_expert_intermediate_size"};
+    uint64_t d = c->d_head;
+    *is = names[dim];
+    switch (dim) {
+    case HFN_ONE: return 1;
+    case HFN_D: return c->n_embd;
+    case HFN_Q: return c->n_heads * d;
+    case HFN_K: return c->n_heads_kv * d;
+    case HFN_QKV: return (c->n_heads + 2 * (uint64_t)c->n_heads_kv) * d;
+    case HFN_HEAD: return d;
+    case HFN_F: return c->n_ff;
+    case HFN_F2: return 2 * (uint64_t)c->n_ff;
+    case HFN_V: return c->n_vocab;
+    case HFN_E: return c->n_expert;
+    case HFN_FE: return c->n_ff_exp;
+    case HFN_FS: return c->n_ff_shared;
+    default: return 0;
+    }
+}
+
+PN_INTERNAL bool pn_hf_want_at(const pn_hf_config *c, bool layer, uint32_t i, pn_hf_want *out)
+{
+    const hfn_row *rows = layer ? hfn_layer : hfn_once;
+    size_t n = layer ? PN_COUNT_OF(hfn_layer) : PN_COUNT_OF(hfn_once), k = 0;
+    for (; k < n; k++)
+        if (hfn_has(c, rows[k].when) && i-- == 0)
+            break;
+    if (k == n)
+        return false;
+    const hfn_row *r = &rows[k];
+    *out = (pn_hf_want){.ours = r->ours, .how = r->how, .optional = rows == hfn_once && k + 1 == n};
+    memcpy(out->names, r->names, sizeof out->names);
+    memcpy(out->fused, r->fused, sizeof out->fused);
+    out->rows = hfn_size(c, r->rows, &out->rows_are);
+    out->cols = hfn_size(c, r->cols, &out->cols_are);
+    out->fused_rows = r->halves ? 2 * out->rows : out->rows;
+    out->fused_from = r->halves == 2 ? out->rows : 0;
+    return true;
+}
+
+PN_INTERNAL void pn_hf_spell(char *out, size_t cap, const char *name, uint32_t first, uint32_t second)
+{
+    size_t n = 0;
+    for (uint32_t number = first; *name && n + 12 < cap; name++) {
+        if (*name != '#') {
+            out[n++] = *name;
+            continue;
+        }
+        n += (size_t)snprintf(out + n, cap - n, "%u", (unsigned)number);
+        number = second;
+    }
+    out[n] = 0;
+}
+
+PN_INTERNAL const char *pn_hf_name(const char *name)
+{
+    static const char *const wraps[] = {"_orig_mod.", "module."};
+    static const char *const parts[] = {"language_model.model.model.", "language_model.model.", "model.language_model.", "language_model.", "model."};
+    for (size_t i = 0; i < PN_COUNT_OF(wraps); i++)
+        if (strncmp(name, wraps[i], strlen(wraps[i])) == 0) {
+            name += strlen(wraps[i]);
+            i = (size_t)-1;             /* from the start: both, in any order */
+        }
+    for (size_t i = 0; i < PN_COUNT_OF(parts); i++)
+        if (strncmp(name, parts[i], strlen(parts[i])) == 0)
+            return name + strlen(parts[i]);
+    return name;
+}
+
+PN_INTERNAL bool pn_hf_skips(const pn_hf_config *c, const char *name)
+{
+    static const char *const ends[] = {".rotary_emb.inv_freq", ".masked_bias", ".attention.bias"};
+    static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "vision_model.", "visual."};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < PN_COUNT_OF(ends); i++)
+        if (n >= strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    for (size_t i = 0; i < PN_COUNT_OF(parts) && c->wrapped; i++)
+        if (strncmp(name, parts[i], strlen(parts[i])) == 0)
+            return true;
+    return strncmp(name, "mtp.", 4) == 0 || strcmp(name, "rotary_emb.inv_freq") == 0;
+}
+
+#undef HFN_EXPERT
+#undef HFN_ROW
+#endif
+
+/* ---- Begin format/pn_hf_dir.c ---- */
+#ifndef PN_DROP_FORMAT_PN_HF_DIR_C
+#define PN_DROP_FORMAT_PN_HF_DIR_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes format/pn_hf_dir.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes base/pn_err.h */
+/* includes base/pn_os_dir.h */
+/* includes format/pn_hf_names.h */
+/* includes format/pn_safetensors.h */
+/* includes num/pn_quant.h */
+
+enum { HFD_CONFIG_MAX = 16 << 20, HFD_CHUNK = 4096 };
+
+/* Why a tensor is computed into part 0. */
+typedef enum hfd_why { HFD_IN_PLACE, HFD_COPY, HFD_TO_F32 } hfd_why;
+
+struct pn_hf_tensor {
+    pn_gguf_tensor t;           /* as it lies in the file; ours of name */
+    char name[PN_HF_OURS_MAX];
+    size_t piece0;              /* in pieces, when `scattered` */
+    uint32_t part;
+    uint8_t why;
+    bool plus_one;              /* it is stored minus one */
+    bool f64;
+    bool scattered;
+};
+
+/* A tensor of a file. */
+typedef struct hfd_ref {
+    const pn_st_tensor *t;
+    uint32_t part;
+    bool used;
+} hfd_ref;
+
+/* A folder being opened. */
+typedef struct hfd {
+    pn_weights *w;
+    pn_mem *mem;
+    pn_hf_dir *d;
+    pn_err *err;
+    pn_hf_config c;
+    pn_gguf_writer header;
+    pn_st_index index;
+    bool indexed;
+    pn_safetensors *files;      /* owned, [cap_files], those of parts 1 and up */
+    size_t n_files, cap_files;
+    hfd_ref *refs;              /* owned, [n_refs] */
+    size_t n_refs, cap_refs;
+    pn_map names;               /* pn_hf_name -> ref */
+} hfd;
+
+/* ------------------------------------------------------------------------------------------
+ * Files
+ * ------------------------------------------------------------------------------------------ */
+
+static bool hfd_ends(const char *path, const char *end)
+{
+    size_t n = strlen(path), k = strlen(end);
+    return n > k && strcmp(path + n - k, end) == 0;
+}
+
+PN_INTERNAL bool pn_hf_dir_is(const char *path) { return hfd_ends(path, ".safetensors") || pn_os_is_dir(path); }
+
+/* folder + name, in PN_ACCT_STAGE. */
+static char *hfd_path(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t *size)
+{
+    size_t a = strlen(d->folder), b = strlen(name);
+    char *path = pn_mem_alloc(mem, PN_ACCT_STAGE, *size = a + b + 1);
+    if (path) {
+        memcpy(path, d->folder, a);
+        memcpy(path + a, name, b + 1);
+    }
+    return path;
+}
+
+static bool hfd_exists(const hfd *h, const char *name, pn_status *st)
+{
+    size_t size;
+    char *path = hfd_path(h->d, h->mem, name, &size);
+    if (!path && !*st)
+        *st = pn_fail_nomem(h->err, "a path", size);
+    bool there = path && pn_os_same_file(path, path);
+    pn_mem_free(h->mem, PN_ACCT_STAGE, path, size);
+    return there;
+}
+
+static pn_status hfd_slurp(pn_mem *mem, const char *path, const char *name, size_t most, pn_bytes *out, pn_err *err)
+{
+    pn_os_file f = {.fd = -1};
+    pn_status st = pn_os_open(&f, path, err);
+    char *bytes = NULL;
+    if (!st && f.size > most)
+        st = pn_fail(err, PN_E_FORMAT, "%s has %" PRIu64 " bytes, expected at most %zu", name, f.size, most);
+    if (!st) {
+        bytes = pn_mem_alloc(mem, PN_ACCT_STAGE, (size_t)f.size + 1);
+        st = bytes ? pn_os_read(&f, 0, bytes, (size_t)f.size, err) : pn_fail_nomem(err, name, f.size + 1);
+    }
+    if (!st) {
+        bytes[f.size] = 0;
+        *out = (pn_bytes){bytes, (size_t)f.size};
+    } else if (bytes)
+        pn_mem_free(mem, PN_ACCT_STAGE, bytes, (size_t)f.size + 1);
+    pn_os_close(&f);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_hf_file_read(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t most, pn_bytes *out, pn_err *err)
+{
+    size_t size;
+    char *path = hfd_path(d, mem, name, &size);
+    *out = (pn_bytes){NULL, 0};
+    if (!path)
+        return pn_fail_nomem(err, "a path", size);
+    pn_status st = pn_os_same_file(path, path) ? hfd_slurp(mem, path, name, most, out, err) : PN_OK;
+    pn_mem_free(mem, PN_ACCT_STAGE, path, size);
+    return st;
+}
+
+PN_INTERNAL void pn_hf_file_free(pn_mem *mem, pn_bytes *file)
+{
+    pn_mem_free(mem, PN_ACCT_STAGE, (void *)(uintptr_t)file->data, file->len + 1);
+    *file = (pn_bytes){NULL, 0};
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Configuration
+ * ------------------------------------------------------------------------------------------ */
+
+/* What the model is called: its folder's last name. */
+static void hfd_folder_name(const pn_hf_dir *d, char out[64])
+{
+    size_t end = strlen(d->folder), n;
+    while (end && d->folder[end - 1] == '/')
+        end--;
+    size_t from = end;
+    while (from && d->folder[from - 1] != '/')
+        from--;
+    n = PN_MIN(end - from, (size_t)63);
+    memcpy(out, d->folder + from, n);
+    out[n] = 0;
+}
+
+/* There is no config.json: what is it then? */
+static pn_status hfd_no_config(hfd *h)
+{
+    static const struct { char file[24]; const char *say; } hints[] = {
+        {"adapter_config.json", "an adapter, not a model: it has to be merged into its base first"},
+        {"params.json", "a model in Mistral's own layout, which is not read: use the folder with config.json"}};
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < PN_COUNT_OF(hints) && !st; i++)
+        if (hfd_exists(h, hints[i].file, &st))
+            return pn_fail(h->err, PN_E_UNSUPPORTED, "%s without config.json: %s", hints[i].file, hints[i].say);
+    return st ? st : pn_fail(h->err, PN_E_FORMAT, "there is no config.json, so this is no model folder");
+}
+
+static pn_status hfd_config(hfd *h)
+{
+    pn_bytes config = {NULL, 0}, generation = {NULL, 0};
+    char name[64];
+    hfd_folder_name(h->d, name);
+    pn_status st = pn_hf_file_read(h->d, h->mem, "config.json", HFD_CONFIG_MAX, &config, h->err);
+    if (!st && !config.data)
+        st = hfd_no_config(h);
+    if (!st)
+        st = pn_hf_file_read(h->d, h->mem, "generation_config.json", HFD_CONFIG_MAX, &generation, h->err);
+    if (!st)
+        st = pn_hf_config_read(&h->c, h->mem, name, config, generation, &h->header, h->err);
+    pn_hf_file_free(h->mem, &config);
+    pn_hf_file_free(h->mem, &generation);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Parts
+ * ------------------------------------------------------------------------------------------ */
+
+/* Put the tensors of the newest file on the list. */
+static pn_status hfd_list(hfd *h, const pn_safetensors *s)
+{
+    if (!pn_map_reserve(&h->names, (uint32_t)(h->n_refs + s->n_tensors)) ||
+        !pn_mem_grow(h->mem, PN_ACCT_STAGE, (void **)&h->refs, &h->cap_refs, h->n_refs + s->n_tensors, sizeof *h->refs))
+        return pn_fail_nomem(h->err, "the list of tensors", (h->n_refs + s->n_tensors) * sizeof *h->refs);
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const pn_st_tensor *t = &s->tensors[i];
+        const char *name = pn_hf_name(t->name);
+        bool existed = false;
+        uint32_t *at = pn_map_put(&h->names, name, strlen(name), (uint32_t)h->n_refs, &existed);
+        if (!at)
+            return pn_fail_nomem(h->err, "the list of tensors", (h->n_refs + 1) * sizeof *h->refs);
+        if (existed)
+            return pn_fail(h->err, PN_E_FORMAT, "tensors '%s' and '%s' are the same one", pn_show(h->refs[*at].t->name, strlen(h->refs[*at].t->name)).s,
+                           pn_show(t->name, strlen(t->name)).s);
+        h->refs[h->n_refs++] = (hfd_ref){.t = t, .part = h->w->n_parts - 1};
+    }
+    return PN_OK;
+}
+
+static pn_status hfd_open_file(hfd *h, const char *name)
+{
+    size_t size;
+    char *path = hfd_path(h->d, h->mem, name, &size);
+    pn_part *p = NULL;
+    pn_status st = path ? pn_weights_add_file(h->w, path, &p, h->err) : pn_fail_nomem(h->err, "a path", size);
+    pn_mem_free(h->mem, PN_ACCT_STAGE, path, size);
+    if (st)
+        return st;
+    pn_source src = p->src;
+    src.name = name;            /* whoever opens a folder puts its path in front */
+    st = pn_safetensors_read(&h->files[h->n_files], h->mem, &src, h->err);
+    if (st)
+        return st;
+    const pn_safetensors *s = &h->files[h->n_files++];
+    if (h->indexed)
+        st = pn_st_index_check(&h->index, (uint32_t)(h->n_files - 1), s, h->err);
+    if (st)
+        return pn_err_prefix(h->err, st, "%s", name);
+    return hfd_list(h, s);
+}
+
+static pn_status hfd_read_index(hfd *h, const char *name)
+{
+    pn_bytes text;
+    pn_status st = pn_hf_file_read(h->d, h->mem, name, PN_ST_HEADER_MAX, &text, h->err);
+    if (!st && text.data) {
+        const pn_source src = {.bytes = (const uint8_t *)text.data, .size = text.len, .name = name};
+        st = pn_st_index_read(&h->index, h->mem, &src, h->err);
+        h->indexed = !st;
+    }
+    pn_hf_file_free(h->mem, &text);
+    return st;
+}
+
+/* Which files hold the weights; `only`: the one the user named, or NULL. */
+static pn_status hfd_files(hfd *h, const char *only)
+{
+    static const char one[] = "model.safetensors", many[] = "model.safetensors.index.json";
+    pn_status st = PN_OK;
+    if (!only && hfd_exists(h, one, &st))
+        only = one;
+    if (!st && !only)
+        st = hfd_read_index(h, many);
+    if (!st && !only && !h->indexed) {
+        if (hfd_exists(h, "pytorch_model.bin", &st) || (!st && hfd_exists(h, "pytorch_model.bin.index.json", &st)))
+            return pn_fail(h->err, PN_E_UNSUPPORTED, "the weights are in pytorch_model.bin, expected %s or %s", one, many);
+        return st ? st : pn_fail(h->err, PN_E_FORMAT, "there is neither %s nor %s", one, many);
+    }
+    h->cap_files = only ? 1 : h->index.n_files;
+    h->files = st ? NULL : pn_mem_calloc(h->mem, PN_ACCT_STAGE, h->cap_files, sizeof *h->files);
+    if (!st && !h->files)
+        st = pn_fail_nomem(h->err, "a table of files", h->cap_files * sizeof *h->files);
+    for (size_t i = 0; i < h->cap_files && !st; i++)
+        st = hfd_open_file(h, only ? only : h->index.files[i].name);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tensors
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct hfd_shape { char s[120]; } hfd_shape;
+
+static hfd_shape hfd_show_shape(const pn_st_tensor *t)
+{
+    hfd_shape out = {"["};
+    size_t n = 1;
+    for (uint32_t k = 0; k < t->rank; k++)
+        n += (size_t)snprintf(out.s + n, sizeof out.s - n, "%s%" PRIu64, k ? ", " : "", t->shape[k]) ;
+    n = PN_MIN(n, sizeof out.s - 2);
+    memcpy(out.s + n, "]", 2);
+    return out;
+}
+
+static hfd_ref *hfd_find(hfd *h, const char *const names[3], uint32_t il, uint32_t expert)
+{
+    char name[PN_HF_NAME_MAX];
+    for (int i = 0; names[i]; i++) {
+        pn_hf_spell(name, sizeof name, names[i], il, expert);
+        uint32_t *at = pn_map_find(&h->names, name, strlen(name));
+        if (at)
+            return &h->refs[*at];
+    }
+    return NULL;
+}
+
+static const char *hfd_file_name(const hfd *h, uint32_t part)
+{
+    const char *path = h->w->parts[part].path;
+    return path + strlen(h->d->folder);
+}
+
+/* [n][rows][cols], where dimensions of 1 count for nothing, and values that are weights. */
+static pn_status hfd_check(hfd *h, const hfd_ref *r, const pn_hf_want *want, uint64_t n, uint64_t rows)
+{
+    const uint64_t dims[] = {n, rows, want->cols};
+    const pn_st_tensor *t = r->t;
+    uint32_t a = 0, b = 0, dtype = pn_st_dtype_get(t->dtype)->dtype;
+    while (a < t->rank || b < 3) {
+        if (a < t->rank && t->shape[a] == 1)
+            a++;
+        else if (b < 3 && dims[b] <= 1)
+            b++;
+        else if (a < t->rank && b < 3 && t->shape[a] == dims[b])
+            a++, b++;
+        else
+            return pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' has shape %s, expected %s%" PRIu64 "%s%" PRIu64 " (%s%s%s)", hfd_file_name(h, r->part),
+                           pn_show(t->name, strlen(t->name)).s, hfd_show_shape(t).s, n > 1 ? "experts of " : "", rows ? rows : want->cols, rows ? " x " : "",
+                           rows ? want->cols : 1, rows ? want->rows_are : "", rows ? ", " : "", want->cols_are);
+    }
+    if (dtype != PN_DTYPE_F32 && dtype != PN_DTYPE_F16 && dtype != PN_DTYPE_BF16 && t->dtype != PN_ST_F64)
+        return pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected F32, F16, BF16 or F64", hfd_file_name(h, r->part),
+                       pn_show(t->name, strlen(t->name)).s, pn_st_dtype_get(t->dtype)->name);
+    return PN_OK;
+}
+
+static pn_status hfd_missing(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t expert)
+{
+    char name[PN_HF_NAME_MAX];
+    pn_hf_spell(name, sizeof name, want->names[0], il, expert);
+    return pn_fail(h->err, PN_E_FORMAT, "tensor '%s%s' is missing (num_hidden_layers is %" PRIu32 "%s)", strcmp(name, "lm_head.weight") ? "model." : "",
+                   name, h->c.n_layers, want->how == PN_HF_STACK ? ", or there are fewer experts" : "");
+}
+
+/* A new tensor of ours, of n matrices or a vector, as `r` is in the file. */
+static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint64_t n)
+{
+    pn_hf_dir *d = h->d;
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->tensors, &d->cap, d->n + 1, sizeof *d->tensors)) {
+        pn_fail_nomem(h->err, "the directory of tensors", (d->n + 1) * sizeof *d->tensors);
+        return NULL;
+    }
+    struct pn_hf_tensor *x = &d->tensors[d->n++];
+    uint64_t bits = pn_st_dtype_get(r->t->dtype)->bits / 8, rows = PN_MAX(want->rows, (uint64_t)1);
+    memset(x, 0, sizeof *x);
+    pn_hf_spell(x->name, sizeof x->name, want->ours, il, 0);
+    x->part = r->part;
+    x->t = (pn_gguf_tensor){.dtype = pn_st_dtype_get(r->t->dtype)->dtype, .n_dims = want->how == PN_HF_STACK ? 3 : want->rows ? 2 : 1,
+                            .ne = {want->cols, rows, n, 1}, .offset = r->t->offset, .row_bytes = want->cols * bits};
+    x->t.n_elems = want->cols * rows * n;           /* at most 2^20 x 2^20 x 2^16 */
+    x->t.bytes = x->t.n_elems * bits;
+    x->f64 = r->t->dtype == PN_ST_F64;
+    x->plus_one = want->how == PN_HF_NORM && h->c.post_norms;
+    x->why = x->f64 || x->plus_one ? HFD_TO_F32 : HFD_IN_PLACE;
+    if (x->why == HFD_IN_PLACE && want->rows && x->t.offset % bits)
+        x->why = HFD_COPY;              /* vectors are read, wherever they begin */
+    return x;
+}
+
+static pn_status hfd_bind_one(hfd *h, const pn_hf_want *want, uint32_t il)
+{
+    hfd_ref *r = hfd_find(h, want->names, il, 0);
+    if (!r)
+        return want->optional ? PN_OK : hfd_missing(h, want, il, 0);
+    pn_status st = hfd_check(h, r, want, 1, want->rows);
+    r->used = true;
+    return st ? st : hfd_new(h, want, il, r, 1) ? PN_OK : PN_E_NOMEM;
+}
+
+static pn_status hfd_piece(hfd *h, struct pn_hf_tensor *x, uint32_t part, uint64_t offset)
+{
+    pn_hf_dir *d = h->d;
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->pieces, &d->cap_pieces, d->n_pieces + 1, sizeof *d->pieces))
+        return pn_fail_nomem(h->err, "the places of experts", (d->n_pieces + 1) * sizeof *d->pieces);
+    d->pieces[d->n_pieces++] = (pn_piece){.offset = offset, .part = part};
+    if (x->why == HFD_IN_PLACE && offset % (x->t.row_bytes / x->t.ne[0]))
+        x->why = HFD_COPY;
+    return PN_OK;
+}
+
+/* All experts in one tensor: each has `fused_rows` rows there. */
+static pn_status hfd_bind_fused(hfd *h, const pn_hf_want *want, uint32_t il, hfd_ref *r)
+{
+    pn_status st = hfd_check(h, r, want, h->c.n_expert, want->fused_rows);
+    struct pn_hf_tensor *x = st ? NULL : hfd_new(h, want, il, r, h->c.n_expert);
+    r->used = true;
+    if (!x)
+        return st ? st : PN_E_NOMEM;
+    x->scattered = true;
+    x->piece0 = h->d->n_pieces;
+    for (uint64_t e = 0; e < h->c.n_expert && !st; e++)
+        st = hfd_piece(h, x, r->part, r->t->offset + (e * want->fused_rows + want->fused_from) * x->t.row_bytes);
+    x->t.offset = h->d->pieces[x->piece0].offset;
+    return st;
+}
+
+static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
+{
+    hfd_ref *r = hfd_find(h, want->fused, il, 0);
+    if (r)
+        return hfd_bind_fused(h, want, il, r);
+    struct pn_hf_tensor *x = NULL;
+    pn_status st = PN_OK;
+    uint32_t dtype = 0;
+    for (uint32_t e = 0; e < h->c.n_expert && !st; e++) {
+        r = hfd_find(h, want->names, il, e);
+        if (!r)
+            return hfd_missing(h, want, il, e);
+        st = hfd_check(h, r, want, 1, want->rows);
+        if (!st && e && r->t->dtype != dtype)
+            st = pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected %s as that of expert 0", hfd_file_name(h, r->part),
+                         pn_show(r->t->name, strlen(r->t->name)).s, pn_st_dtype_get(r->t->dtype)->name, pn_st_dtype_get(dtype)->name);
+        r->used = true;
+        if (!st && !e) {
+            x = hfd_new(h, want, il, r, h->c.n_expert);
+            if (!x)
+                return PN_E_NOMEM;
+            x->scattered = true;
+            x->piece0 = h->d->n_pieces;
+            dtype = r->t->dtype;
+        }
+        if (!st)
+            st = hfd_piece(h, x, r->part, r->t->offset);
+    }
+    return st;
+}
+
+static pn_status hfd_bind(hfd *h)
+{
+    pn_hf_want want;
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, false, i, &want); i++)
+        st = hfd_bind_one(h, &want, 0);
+    for (uint32_t il = 0; il < h->c.n_layers && !st; il++)
+        for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, true, i, &want); i++)
+            st = want.how == PN_HF_STACK ? hfd_bind_experts(h, &want, il) : hfd_bind_one(h, &want, il);
+    for (size_t i = 0; i < h->n_refs && !st; i++) {
+        const hfd_ref *r = &h->refs[i];
+        if (!r->used && !pn_hf_skips(&h->c, pn_hf_name(r->t->name)))
+            st = pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' belongs to nothing in a model of %" PRIu32 " layers with this config.json",
+                         hfd_file_name(h, r->part), pn_show(r->t->name, strlen(r->t->name)).s, h->c.n_layers);
+    }
+    if (!st && !h->c.tied && !hfd_find(h, (const char *const[3]){"lm_head.weight", NULL, NULL}, 0, 0))
+        h->d->warning = "there is no lm_head.weight, although tie_word_embeddings is false: the embedding is the output matrix";
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Part 0
+ * ------------------------------------------------------------------------------------------ */
+
+static uint32_t hfd_image_type(const struct pn_hf_tensor *x) { return x->why == HFD_COPY ? x->t.dtype : (uint32_t)PN_DTYPE_F32; }
+static uint64_t hfd_image_bytes(const struct pn_hf_tensor *x) { return x->why == HFD_COPY ? x->t.bytes : x->t.n_elems * sizeof(float); }
+
+static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
+{
+    return (pn_dir_tensor){.t = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
+}
+
+static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
+{
+    const pn_dir_tensor from = hfd_dir_tensor(h, x);
+    uint8_t raw[HFD_CHUNK];
+    float out[HFD_CHUNK / 2];
+    uint64_t size = x->t.bytes / x->t.n_elems;
+    pn_status st = PN_OK;
+    for (uint64_t at = 0; at < x->t.bytes && !st; at += sizeof raw) {
+        size_t n = (size_t)PN_MIN(x->t.bytes - at, (uint64_t)sizeof raw), k = (size_t)(n / size);
+        st = pn_weights_read(h->w, &from, at, x->why == HFD_COPY ? dst : raw, n, h->err);
+        if (st || x->why == HFD_COPY) {
+            dst += n;
+            continue;
+        }
+        if (x->f64)
+            for (size_t i = 0; i < k; i++) {
+                double v;
+                memcpy(&v, raw + 8 * i, 8);
+                out[i] = (float)v;
+            }
+        else
+            pn_dequant_row(x->t.dtype, raw, out, k);
+        for (size_t i = 0; i < k && x->plus_one; i++)
+            out[i] += 1;
+        memcpy(dst, out, k * sizeof *out);
+        dst += k * sizeof *out;
+    }
+    return st;
+}
+
+static const char *const hfd_factor_names[] = {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"};
+
+/* The table of tensors in part 0: factors, then what is computed. */
+static void hfd_image_table(hfd *h)
+{
+    const uint64_t n = h->c.n_rot / 2;
+    for (int i = 0; i < 2; i++)
+        if (h->c.factors[i])
+            pn_gguf_put_tensor(&h->header, hfd_factor_names[i + (h->c.factors[1] != NULL)], PN_DTYPE_F32, 1, &n, n * sizeof(float));
+    for (size_t i = 0; i < h->d->n; i++) {
+        const struct pn_hf_tensor *x = &h->d->tensors[i];
+        if (x->why != HFD_IN_PLACE)
+            pn_gguf_put_tensor(&h->header, x->name, hfd_image_type(x), x->t.n_dims, x->t.ne, hfd_image_bytes(x));
+    }
+}
+
+static pn_status hfd_image_data(hfd *h, uint8_t *at)
+{
+    size_t n = h->c.n_rot / 2 * sizeof(float);
+    pn_status st = PN_OK;
+    for (int i = 0; i < 2; i++)
+        if (h->c.factors[i]) {
+            memcpy(at, h->c.factors[i], n);
+            at += n + pn_gguf_pad(n);
+        }
+    for (size_t i = 0; i < h->d->n && !st; i++) {
+        const struct pn_hf_tensor *x = &h->d->tensors[i];
+        if (x->why == HFD_IN_PLACE)
+            continue;
+        st = hfd_compute(h, x, at);
+        at += hfd_image_bytes(x) + pn_gguf_pad(hfd_image_bytes(x));
+    }
+    return st;
+}
+
+static pn_status hfd_image(hfd *h)
+{
+    pn_str head;
+    pn_hf_dir *d = h->d;
+    pn_str_init(&head, h->mem, PN_ACCT_STAGE);
+    hfd_image_table(h);
+    pn_status st = pn_gguf_header(&h->header, &head) ? PN_OK : pn_fail_nomem(h->err, "a header", head.len);
+    uint64_t bytes = head.len + h->header.data_bytes;
+    if (!st) {
+        d->image = bytes <= SIZE_MAX ? pn_mem_calloc(h->mem, PN_ACCT_WEIGHTS, bytes, 1) : NULL;
+        d->image_bytes = d->image ? (size_t)bytes : 0;
+        st = d->image ? PN_OK : pn_fail_nomem(h->err, "the header and computed tensors", bytes);
+    }
+    if (!st) {
+        memcpy(d->image, head.data, head.len);
+        st = hfd_image_data(h, d->image + head.len);
+    }
+    pn_str_fini(&head);
+    return st ? st : pn_weights_set_header(h->w, d->image, d->image_bytes, h->err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Opening
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status hfd_directory(hfd *h)
+{
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < h->d->n && !st; i++) {
+        const struct pn_hf_tensor *x = &h->d->tensors[i];
+        const pn_dir_tensor t = hfd_dir_tensor(h, x);
+        if (x->why == HFD_IN_PLACE)
+            st = pn_weights_add_tensor(h->w, &t, h->err);
+    }
+    return st;
+}
+
+static pn_status hfd_open(hfd *h, const char *path)
+{
+    size_t len = strlen(path), cut = len;
+    bool file = hfd_ends(path, ".safetensors") && !pn_os_is_dir(path);
+    while (file && cut && path[cut - 1] != '/')
+        cut--;
+    bool slash = cut && path[cut - 1] != '/';
+    h->d->folder = pn_mem_strndup(h->mem, PN_ACCT_MISC, path, cut + slash);
+    if (!h->d->folder)
+        return pn_fail_nomem(h->err, "a path", (uint64_t)cut + 2);
+    if (slash)
+        h->d->folder[cut] = '/';
+    pn_status st = pn_weights_add_part(h->w, path, h->err);
+    if (!st)
+        st = hfd_config(h);
+    if (!st)
+        st = hfd_files(h, file ? path + cut : NULL);
+    if (!st)
+        st = hfd_bind(h);
+    for (size_t i = 0; i < h->d->n && !st; i++)
+        h->d->tensors[i].t.name = h->d->tensors[i].name;        /* the table has stopped moving */
+    if (!st)
+        st = hfd_image(h);
+    return st ? st : hfd_directory(h);
+}
+
+PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *err)
+{
+    hfd h = {.w = w, .mem = w->mem, .err = err};
+    h.d = w->hf = pn_mem_calloc(w->mem, PN_ACCT_MISC, 1, sizeof *h.d);
+    if (!h.d)
+        return pn_fail_nomem(err, "a folder", sizeof *h.d);
+    pn_gguf_writer_init(&h.header, w->mem);
+    pn_map_init(&h.names, w->mem, PN_ACCT_STAGE);
+    pn_status st = hfd_open(&h, path);
+    for (size_t i = 0; i < h.n_files; i++)
+        pn_safetensors_fini(&h.files[i]);
+    pn_mem_free(w->mem, PN_ACCT_STAGE, h.files, h.cap_files * sizeof *h.files);
+    pn_mem_free(w->mem, PN_ACCT_STAGE, h.refs, h.cap_refs * sizeof *h.refs);
+    pn_map_fini(&h.names);
+    pn_st_index_fini(&h.index);
+    pn_gguf_writer_fini(&h.header);
+    pn_hf_config_fini(&h.c);
+    return st;
+}
+
+PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
+{
+    if (!d)
+        return;
+    if (d->folder)
+        pn_mem_free(mem, PN_ACCT_MISC, d->folder, strlen(d->folder) + 1);
+    pn_mem_free(mem, PN_ACCT_MISC, d->tensors, d->cap * sizeof *d->tensors);
+    pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
+    pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
+    pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);
+}
+#endif
+
 /* ---- Begin format/pn_weights.c ---- */
 #ifndef PN_DROP_FORMAT_PN_WEIGHTS_C
 #define PN_DROP_FORMAT_PN_WEIGHTS_C
@@ -25250,6 +26169,7 @@ PN_INTERNAL void pn_hf_config_fini(pn_hf_config *c)
  *   3. After opening, tensor names are unique over all parts and their number is split.tensors.count.
  */
 /* includes format/pn_weights.h */
+/* includes format/pn_hf_dir.h */
 
 /* includes base/pn_err.h */
 
@@ -25301,30 +26221,48 @@ static pn_part *weights_part_new(pn_weights *w, const char *path, size_t path_le
     return p;
 }
 
-/* Put a part's tensors into the directory. */
-static pn_status weights_add_tensors(pn_weights *w, uint32_t part, pn_err *err)
+/* Room for n more tensors in the directory. */
+static pn_status weights_reserve(pn_weights *w, uint32_t part, size_t n, pn_err *err)
 {
-    const pn_gguf *g = &w->gguf[part];
-    uint64_t total = (uint64_t)w->n_tensors + g->n_tensors;
+    uint64_t total = (uint64_t)w->n_tensors + n;
     if (total > UINT32_MAX / 2)
         return pn_fail(err, PN_E_FORMAT, "%s: %" PRIu64 " tensors in all are too many",
                        weights_tail(w->parts[part].path), total);
     if (!pn_map_reserve(&w->index, (uint32_t)total) ||
         !pn_mem_grow(w->mem, PN_ACCT_MISC, (void **)&w->tensors, &w->cap_tensors, (size_t)total, sizeof *w->tensors))
         return pn_fail_nomem(err, "the directory of tensors", total * (sizeof *w->tensors + sizeof(pn_map_slot)));
-    for (size_t i = 0; i < g->n_tensors; i++) {
-        const pn_gguf_tensor *t = &g->tensors[i];
-        bool existed = false;
-        uint32_t *at = pn_map_put(&w->index, t->name, strlen(t->name), (uint32_t)w->n_tensors, &existed);
-        if (!at)
-            return pn_fail_nomem(err, "the directory of tensors", total * sizeof(pn_map_slot));
-        if (existed)
-            return pn_fail(err, PN_E_FORMAT, "%s: tensor '%s' is also in part %" PRIu32 " (%s)",
-                           weights_tail(w->parts[part].path), t->name, w->tensors[*at].part + 1,
-                           weights_tail(w->parts[w->tensors[*at].part].path));
-        w->tensors[w->n_tensors++] = (pn_dir_tensor){.t = t, .part = part};
-    }
     return PN_OK;
+}
+
+/* Into the directory, which has room for it. */
+static pn_status weights_put(pn_weights *w, const pn_dir_tensor *t, pn_err *err)
+{
+    bool existed = false;
+    uint32_t *at = pn_map_put(&w->index, t->t->name, strlen(t->t->name), (uint32_t)w->n_tensors, &existed);
+    if (!at)
+        return pn_fail_nomem(err, "the directory of tensors", (uint64_t)w->n_tensors * sizeof(pn_map_slot));
+    if (existed)
+        return pn_fail(err, PN_E_FORMAT, "%s: tensor '%s' is also in part %" PRIu32 " (%s)",
+                       weights_tail(w->parts[t->part].path), t->t->name, w->tensors[*at].part + 1,
+                       weights_tail(w->parts[w->tensors[*at].part].path));
+    w->tensors[w->n_tensors++] = *t;
+    return PN_OK;
+}
+
+/* Put a part's tensors into the directory. */
+static pn_status weights_add_tensors(pn_weights *w, uint32_t part, pn_err *err)
+{
+    const pn_gguf *g = &w->gguf[part];
+    pn_status st = weights_reserve(w, part, g->n_tensors, err);
+    for (size_t i = 0; i < g->n_tensors && !st; i++)
+        st = weights_put(w, &(pn_dir_tensor){.t = &g->tensors[i], .part = part}, err);
+    return st;
+}
+
+static pn_status weights_count_bytes(pn_weights *w, const pn_part *p, pn_err *err)
+{
+    return pn_add_u64(w->file_bytes, p->src.size, &w->file_bytes)
+               ? PN_OK : pn_fail(err, PN_E_FORMAT, "%s: the sizes of all parts overflow", weights_tail(p->path));
 }
 
 /* Read the header of the newest part, whose source is set up. */
@@ -25334,12 +26272,11 @@ static pn_status weights_read_part(pn_weights *w, pn_err *err)
     pn_status st = pn_gguf_read(&w->gguf[i], w->mem, &w->parts[i].src, err);
     if (st == PN_OK)
         st = weights_add_tensors(w, i, err);
-    if (st == PN_OK && !pn_add_u64(w->file_bytes, w->parts[i].src.size, &w->file_bytes))
-        st = pn_fail(err, PN_E_FORMAT, "%s: the sizes of all parts overflow", weights_tail(w->parts[i].path));
-    return st;
+    return st ? st : weights_count_bytes(w, &w->parts[i], err);
 }
 
-static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
+/* The newest part is a file: opened, and mapped if that is wished and can be had. */
+static pn_status weights_open_file(pn_weights *w, const char *path, pn_err *err)
 {
     pn_part *p = weights_part_new(w, path, strlen(path), err);
     if (!p)
@@ -25355,7 +26292,13 @@ static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
         p->src.read = weights_pread;
         p->src.user = &p->file;
     }
-    return weights_read_part(w, err);
+    return PN_OK;
+}
+
+static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
+{
+    pn_status st = weights_open_file(w, path, err);
+    return st ? st : weights_read_part(w, err);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -25477,6 +26420,38 @@ static pn_status weights_split_count(const pn_weights *w, uint32_t *count, pn_er
 }
 
 /* ------------------------------------------------------------------------------------------
+ * Parts of a folder
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_weights_add_part(pn_weights *w, const char *path, pn_err *err)
+{
+    return weights_part_new(w, path, strlen(path), err) ? PN_OK : PN_E_NOMEM;
+}
+
+PN_INTERNAL pn_status pn_weights_add_file(pn_weights *w, const char *path, pn_part **out, pn_err *err)
+{
+    pn_status st = weights_open_file(w, path, err);
+    if (!st)
+        st = weights_count_bytes(w, *out = &w->parts[w->n_parts - 1], err);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_weights_set_header(pn_weights *w, const void *bytes, size_t n, pn_err *err)
+{
+    pn_part *p = &w->parts[0];
+    p->map = p->src.bytes = bytes;
+    p->src.size = n;
+    pn_status st = pn_gguf_read(&w->gguf[0], w->mem, &p->src, err);
+    return st ? st : weights_add_tensors(w, 0, err);
+}
+
+PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *t, pn_err *err)
+{
+    pn_status st = weights_reserve(w, t->part, 1, err);
+    return st ? st : weights_put(w, t, err);
+}
+
+/* ------------------------------------------------------------------------------------------
  * Open and close
  * ------------------------------------------------------------------------------------------ */
 
@@ -25503,6 +26478,7 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     pn_mem_free(w->mem, PN_ACCT_MISC, w->parts, w->cap_parts * sizeof *w->parts);
     pn_mem_free(w->mem, PN_ACCT_MISC, w->gguf, w->cap_gguf * sizeof *w->gguf);
     pn_mem_free(w->mem, PN_ACCT_MISC, w->tensors, w->cap_tensors * sizeof *w->tensors);
+    pn_hf_dir_close(w->hf, w->mem);
     memset(w, 0, sizeof *w);
 }
 
@@ -25511,8 +26487,11 @@ PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const cha
     uint32_t count = 1;
     weights_init(w, mem);
     w->map = map;
-    pn_status st = weights_open_part(w, path, err);
-    if (st == PN_OK)
+    bool folder = pn_hf_dir_is(path);
+    pn_status st = folder ? pn_hf_dir_open(w, path, err) : weights_open_part(w, path, err);
+    if (st && folder)
+        pn_err_prefix(err, st, "%s", weights_tail(path));
+    if (st == PN_OK && !folder)
         st = weights_split_count(w, &count, err);
     if (st == PN_OK && count > 1)
         st = weights_open_rest(w, count, err);

@@ -3,7 +3,8 @@
  *
  * Opens a model from a path, memory or a callback; follows split parts (prefix-NNNNN-of-MMMMM.gguf,
  * built from the user's own path and integers only); merges their tensor tables with unique names.
- * Metadata is that of the first part.  Above this nobody knows what kind of file it was.
+ * Metadata is that of the first part.  A path to a Hugging Face folder is opened by pn_hf_dir.h, which makes
+ * a first part in memory.  Above this nobody knows what kind of file it was.
  *
  * Threads: opening and closing from one; everything that takes a const pn_weights from any.
  */
@@ -48,6 +49,7 @@ typedef struct pn_weights {
     size_t n_tensors;
     pn_map index;               /* name -> tensor */
     uint64_t file_bytes;        /* all parts */
+    struct pn_hf_dir *hf;       /* owned; NULL: not a Hugging Face folder */
     /* below: private */
     bool map;                   /* parts opened from now on are mapped */
     size_t cap_parts, cap_gguf, cap_tensors;
@@ -82,5 +84,13 @@ static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_
  * one that shrank gives PN_E_IO and no signal. */
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
                                       size_t n, pn_err *err);
+
+/* --- private: for pn_hf_dir.c, while it opens a folder ------------------------------------------
+ * A part without bytes; a part that is a file, opened and mapped as wished; the GGUF header of part 0,
+ * borrowed, and its tensors; one tensor of another part, whose name and table stay where they are. */
+PN_INTERNAL pn_status pn_weights_add_part(pn_weights *w, const char *path, pn_err *err);
+PN_INTERNAL pn_status pn_weights_add_file(pn_weights *w, const char *path, pn_part **out, pn_err *err);
+PN_INTERNAL pn_status pn_weights_set_header(pn_weights *w, const void *bytes, size_t n, pn_err *err);
+PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *t, pn_err *err);
 
 #endif /* PN_WEIGHTS_H */

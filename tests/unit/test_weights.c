@@ -264,7 +264,7 @@ static void paths_that_are_no_models(void)
 {
     char path[512];
     expect_open("absent", "absent.gguf", PN_E_IO, "no such file");
-    expect_open("directory", ".", PN_E_IO, "a directory, not a regular file");
+    expect_open("directory", ".", PN_E_FORMAT, "there is no config.json, so this is no model folder");
     save("empty.gguf", "", 0);
     expect_open("empty", "empty.gguf", PN_E_FORMAT, "empty.gguf: not a GGUF file: expected at least 24 bytes, found 0");
     unlink(path_in(path, "empty.gguf"));
