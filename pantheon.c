@@ -2856,6 +2856,217 @@ PN_INTERNAL const char *pn_st_name_fault(const char *name, size_t len);
 
 #endif /* PN_SAFETENSORS_H */
 
+/* ---- Begin format/pn_zip.h ---- */
+/*
+ * pn_zip.h - the members of a zip archive that does not compress, which is what torch writes.
+ *
+ * Members are found by the central directory at the end alone: the headers in front of the data have
+ * sizes of zero in torch's files.  What was read holds: names of 1 to 512 bytes, without NULs, each
+ * once; members stored as they are, not encrypted, inside the file, before the directory, disjoint.
+ * Deflated members are refused: torch never writes them, and whoever expands can be made to expand
+ * without end.
+ */
+#ifndef PN_ZIP_H
+#define PN_ZIP_H
+
+/* includes base/pn_hash.h */
+/* includes base/pn_mem.h */
+/* includes format/pn_source.h */
+
+typedef struct pn_zip_member {
+    const char *name;           /* NUL-terminated, owned by the table */
+    uint64_t header;            /* offset of its local header */
+    uint64_t offset, bytes;     /* its data, from the start of the file */
+} pn_zip_member;
+
+typedef struct pn_zip {
+    pn_mem *mem;
+    pn_zip_member *members;     /* owned, [n_members], by place */
+    size_t n_members;
+    /* below: private */
+    size_t cap_members;
+    pn_map index;
+    char *text;                 /* owned, [text_bytes]: names */
+    size_t text_bytes;
+} pn_zip;
+
+/* On failure *z is empty (fini is harmless); the text names the member, or the record, and the numbers that disagree,
+ * but not the file.  Nothing is borrowed from src. */
+PN_INTERNAL pn_status pn_zip_read(pn_zip *z, pn_mem *mem, const pn_source *src, pn_err *err);
+PN_INTERNAL void pn_zip_fini(pn_zip *z);
+PN_INTERNAL const pn_zip_member *pn_zip_find(const pn_zip *z, const char *name);
+
+#endif /* PN_ZIP_H */
+
+/* ---- Begin format/pn_pickle.h ---- */
+/*
+ * pn_pickle.h - what a pickle of tensors says, without running anything.
+ *
+ * A pickle is a program for a stack machine whose instructions may import and call any function.
+ * This machine knows the instructions that torch writes for a dictionary of tensors and the 35
+ * names they need; a name that is not among them is refused where it stands, used or not.  A call
+ * leaves a note of itself (PN_PICKLE_CALL) and nothing else happens.
+ *
+ * Values form a graph in one array: they may be shared, and a container may hold itself.  So a
+ * reader looks at what it wants by number and never walks everything below a value.
+ *
+ * Memory is bounded by the bytes of the pickle and by fixed limits (pn_pickle.c): an instruction
+ * makes at most one value, and each item of a container was pushed by one.
+ */
+#ifndef PN_PICKLE_H
+#define PN_PICKLE_H
+
+/* includes base/pn_mem.h */
+
+typedef enum pn_pickle_kind {
+    PN_PICKLE_NONE, PN_PICKLE_BOOL, PN_PICKLE_INT, PN_PICKLE_FLOAT, PN_PICKLE_STR, PN_PICKLE_TUPLE,
+    PN_PICKLE_LIST,             /* also a set */
+    PN_PICKLE_DICT,             /* also an OrderedDict */
+    PN_PICKLE_GLOBAL,           /* a name of the list */
+    PN_PICKLE_CALL,             /* one of the functions that rebuild a tensor, with its arguments */
+    PN_PICKLE_PERSID            /* something outside the pickle: a storage */
+} pn_pickle_kind;
+
+typedef struct pn_pickle_value {
+    uint8_t kind;
+    uint8_t global;             /* GLOBAL, CALL: for pn_pickle_global_get */
+    uint32_t n;                 /* STR: bytes; TUPLE, LIST, DICT: items */
+    union {
+        int64_t i;              /* BOOL, INT */
+        double f;
+        struct {
+            uint32_t first;     /* STR: offset in the pickle; containers: first cell; CALL: its tuple of arguments;
+                                   PERSID: its id */
+            uint32_t last;      /* containers: last cell */
+        } at;
+    } u;
+} pn_pickle_value;
+
+#define PN_PICKLE_NIL UINT32_MAX
+
+typedef struct pn_pickle_cell {
+    uint32_t key, value;        /* values; key PN_PICKLE_NIL but in a dictionary */
+    uint32_t next;              /* cell, or PN_PICKLE_NIL */
+} pn_pickle_cell;
+
+typedef enum pn_pickle_role {
+    PN_PICKLE_ORDERED_DICT, PN_PICKLE_REBUILD_TENSOR, PN_PICKLE_REBUILD_TENSOR_V2, PN_PICKLE_REBUILD_TENSOR_V3,
+    PN_PICKLE_REBUILD_PARAMETER, PN_PICKLE_SIZE, PN_PICKLE_STORAGE, PN_PICKLE_UNTYPED_STORAGE, PN_PICKLE_DTYPE
+} pn_pickle_role;
+
+typedef struct pn_pickle_global {
+    const char *module, *name;
+    uint8_t role;               /* pn_pickle_role */
+    uint8_t dtype;              /* pn_st_dtype of storages and dtypes */
+} pn_pickle_global;
+
+typedef struct pn_pickle {
+    pn_mem *mem;
+    const uint8_t *bytes;       /* [size], borrowed as long as strings are looked at */
+    size_t size;
+    size_t used;                /* bytes up to and with STOP */
+    uint32_t root;              /* the value left at STOP */
+    pn_pickle_value *values;    /* owned */
+    size_t n_values, cap_values;
+    pn_pickle_cell *cells;      /* owned */
+    size_t n_cells, cap_cells;
+    bool cut;                   /* it failed because the bytes ended */
+} pn_pickle;
+
+/* Interpret one pickle at the start of bytes[0..size), which may be followed by others.  On failure there are no values
+ * (fini is harmless) and the text has the offset and what is wrong there.  `base` is added to offsets in messages. */
+PN_INTERNAL pn_status pn_pickle_read(pn_pickle *p, pn_mem *mem, const uint8_t *bytes, size_t size, uint64_t base, pn_err *err);
+PN_INTERNAL void pn_pickle_fini(pn_pickle *p);
+
+PN_INTERNAL const pn_pickle_global *pn_pickle_global_get(uint32_t global);
+
+/* The value when it is of that kind, else NULL.  v may be PN_PICKLE_NIL. */
+PN_INTERNAL const pn_pickle_value *pn_pickle_as(const pn_pickle *p, uint32_t v, pn_pickle_kind kind);
+
+/* Item i of a tuple or list, by walking: for the few arguments of a call.  PN_PICKLE_NIL: there is none. */
+PN_INTERNAL uint32_t pn_pickle_item(const pn_pickle *p, uint32_t v, uint32_t i);
+
+/* The bytes of a string; false: it is none. */
+PN_INTERNAL bool pn_pickle_str(const pn_pickle *p, uint32_t v, pn_bytes *out);
+
+/* "a tuple", for messages; static. */
+PN_INTERNAL const char *pn_pickle_kind_name(const pn_pickle *p, uint32_t v);
+
+#endif /* PN_PICKLE_H */
+
+/* ---- Begin format/pn_pth.h ---- */
+/*
+ * pn_pth.h - the tensors of a .pth, .pt or .bin file, without running what is in it.
+ *
+ * torch writes a zip archive: ROOT/data.pkl says in pickle which tensors there are, ROOT/data/KEY
+ * holds the bytes of each storage.  Before 1.6 it was five pickles and the storages one after the
+ * other; both forms are read.  A tensor is a view of a storage: it begins at an element and has a
+ * stride for each dimension, so it may be transposed, a slice, repeated (stride 0), or the same as
+ * another.
+ *
+ * What was opened holds: names of 1 to 512 bytes, UTF-8, without NULs, each once; storages that lie in
+ * the file with just the bytes that were declared; tensors of at most 8 dimensions that stay inside
+ * their storage, and none larger than the file (stride 0 could make them so).
+ */
+#ifndef PN_PTH_H
+#define PN_PTH_H
+
+/* includes format/pn_safetensors.h */
+/* includes format/pn_source.h */
+
+typedef struct pn_pth_storage {
+    char key[24];               /* decimal digits */
+    uint64_t offset, bytes;     /* in the file */
+    uint64_t count;             /* elements as declared */
+    uint32_t dtype;             /* pn_st_dtype of its class; U8 for untyped ones */
+} pn_pth_storage;
+
+typedef struct pn_pth_tensor {
+    const char *name;           /* NUL-terminated, owned by the table */
+    uint32_t dtype;             /* pn_st_dtype, whole bytes */
+    uint32_t rank;
+    uint64_t shape[PN_ST_MAX_RANK], stride[PN_ST_MAX_RANK];     /* slowest first; strides in elements */
+    uint64_t first;             /* element of the storage where it begins */
+    uint64_t n_elems, bytes;    /* packed */
+    uint32_t storage;           /* index into storages */
+    bool contiguous;            /* row-major without gaps: `bytes` bytes at pn_pth_offset() */
+} pn_pth_tensor;
+
+typedef struct pn_pth {
+    pn_mem *mem;
+    pn_source src;              /* copied; what it points at is borrowed until pn_pth_close */
+    pn_pth_tensor *tensors;     /* owned, [n_tensors], in the file's order */
+    size_t n_tensors;
+    pn_pth_storage *storages;   /* owned, [n_storages] */
+    size_t n_storages, cap_storages;
+    size_t n_others;            /* entries beside the tensors that were left out */
+    bool big_endian;            /* pn_pth_stream swaps; in place nothing can be used */
+    /* below: private */
+    size_t cap_tensors;
+    char *text;
+    size_t text_bytes;
+} pn_pth;
+
+/* On failure *p is empty (close is harmless); the text names the file, and tensor, storage, member or offset in the
+ * pickle with the numbers that disagree.  The struct may be moved. */
+PN_INTERNAL pn_status pn_pth_open(pn_pth *p, pn_mem *mem, const pn_source *src, pn_err *err);
+PN_INTERNAL void pn_pth_close(pn_pth *p);
+
+/* Where a contiguous tensor lies in the file. */
+PN_INTERNAL uint64_t pn_pth_offset(const pn_pth *p, const pn_pth_tensor *t);
+
+/* Called with the next n bytes of a tensor, whole elements, row-major, little-endian.  Not PN_OK: stop with that. */
+typedef pn_status (*pn_pth_sink)(void *user, const void *bytes, size_t n, pn_err *err);
+
+/* All elements of t, in pieces.  Contiguous ones are read straight, at most 1 MiB at a time; others are gathered, by
+ * tiles of at most 16 MiB. */
+PN_INTERNAL pn_status pn_pth_stream(const pn_pth *p, const pn_pth_tensor *t, pn_pth_sink sink, void *user, pn_err *err);
+
+/* Two tensors that are the same view of the same storage. */
+PN_INTERNAL bool pn_pth_same_view(const pn_pth_tensor *a, const pn_pth_tensor *b);
+
+#endif /* PN_PTH_H */
+
 /* ---- Begin format/pn_hf_config.h ---- */
 /*
  * pn_hf_config.h - config.json and generation_config.json of a Hugging Face folder, as GGUF metadata.
@@ -24539,6 +24750,1745 @@ PN_INTERNAL pn_status pn_st_header(pn_str *out, pn_st_tensor *list, size_t n, co
         st = stw_json(out, list, n, meta, n_meta, err);
     for (size_t i = 0; i < n && !st; i++)
         list[i].offset += out->len - start;
+    return st;
+}
+#endif
+
+/* ---- Begin format/pn_zip.c ---- */
+#ifndef PN_DROP_FORMAT_PN_ZIP_C
+#define PN_DROP_FORMAT_PN_ZIP_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_zip.c - reading the directory of a zip archive that may have been written by an enemy.
+ *
+ *     { local header 30, name, extra, data, descriptor }...     PK 3 4
+ *     { central entry 46, name, extra, comment }...             PK 1 2    the directory
+ *     zip64 end record 56, its locator 20                       PK 6 6, PK 6 7; when a number is too large
+ *     end record 22, comment                                    PK 5 6
+ *
+ * A number of all ones in the end record or in a central entry stands in the zip64 record or in the
+ * entry's extra field 1; that field holds the missing ones only, in the order size, compressed size,
+ * offset of the header.
+ *
+ * Why the local headers are read too, one small read each: where the data begin depends on the
+ * length of their extra field, which pads to 64 bytes and is not in the directory.
+ *
+ * Source: PKWARE APPNOTE 6.3.10, sections 4.3 and 4.5.3.
+ */
+/* includes format/pn_zip.h */
+
+/* includes base/pn_err.h */
+
+#include <inttypes.h>
+
+#define ZIP_END_BYTES 22u
+#define ZIP_END64_BYTES 56u
+#define ZIP_LOCATOR_BYTES 20u
+#define ZIP_ENTRY_BYTES 46u
+#define ZIP_LOCAL_BYTES 30u
+#define ZIP_NAME_MAX 512u
+#define ZIP_COMMENT_MAX 65535u
+#define ZIP_DIRECTORY_MAX ((uint64_t)64 << 20)  /* bytes; about 600,000 members */
+
+typedef struct zip_reader {
+    pn_zip *z;
+    const pn_source *src;
+    uint64_t at, bytes, count;  /* the directory */
+    uint64_t end;               /* where what follows the directory begins */
+    uint8_t *dir;               /* [bytes], the directory in memory */
+    char *free_text;            /* in z->text */
+    pn_err *err;
+} zip_reader;
+
+/* ------------------------------------------------------------------------------------------
+ * The end: where is the directory?
+ * ------------------------------------------------------------------------------------------ */
+
+/* The last end record whose comment reaches to the end of the file. */
+static pn_status zip_find_end(zip_reader *r, uint8_t end[ZIP_END_BYTES])
+{
+    uint64_t size = r->src->size, tail = PN_MIN(size, (uint64_t)ZIP_END_BYTES + ZIP_COMMENT_MAX);
+    if (size < ZIP_END_BYTES)
+        return pn_fail(r->err, PN_E_FORMAT, "not a zip archive: %" PRIu64 " bytes are less than an end record", size);
+    uint8_t *buf = pn_mem_alloc(r->z->mem, PN_ACCT_MISC, (size_t)tail);
+    if (!buf)
+        return pn_fail_nomem(r->err, "the end of the archive", tail);
+    pn_status st = pn_source_read(r->src, size - tail, buf, (size_t)tail, r->err);
+    bool found = false;
+    for (uint64_t i = tail - ZIP_END_BYTES + 1; i-- > 0 && !st && !found;) {
+        found = memcmp(buf + i, "PK\5\6", 4) == 0 && pn_le16(buf + i + 20) == tail - i - ZIP_END_BYTES;
+        if (found) {
+            memcpy(end, buf + i, ZIP_END_BYTES);
+            r->end = size - tail + i;
+        }
+    }
+    pn_mem_free(r->z->mem, PN_ACCT_MISC, buf, (size_t)tail);
+    if (!st && !found)
+        st = pn_fail(r->err, PN_E_FORMAT, "truncated, or not a zip archive: no end record in the last %" PRIu64 " bytes", tail);
+    return st;
+}
+
+/* The end record has saturated numbers: take those from the zip64 record. */
+static pn_status zip_end64(zip_reader *r, bool count, bool bytes, bool at)
+{
+    uint8_t locator[ZIP_LOCATOR_BYTES], record[ZIP_END64_BYTES];
+    uint64_t end = r->end;
+    if (end < ZIP_LOCATOR_BYTES + ZIP_END64_BYTES)
+        return pn_fail(r->err, PN_E_FORMAT, "the end record at offset %" PRIu64 " asks for a zip64 record, but there is no room for one",
+                       end);
+    pn_status st = pn_source_read(r->src, end - ZIP_LOCATOR_BYTES, locator, sizeof locator, r->err);
+    if (st)
+        return st;
+    if (memcmp(locator, "PK\6\7", 4) != 0)
+        return pn_fail(r->err, PN_E_FORMAT, "the end record at offset %" PRIu64 " asks for a zip64 record, but no locator is at offset %"
+                       PRIu64, end, end - ZIP_LOCATOR_BYTES);
+    uint64_t where = pn_le64(locator + 8), limit = end - ZIP_LOCATOR_BYTES - ZIP_END64_BYTES;
+    if (where > limit)
+        return pn_fail(r->err, PN_E_FORMAT, "the zip64 record would be at offset %" PRIu64 ", expected at most %" PRIu64, where, limit);
+    st = pn_source_read(r->src, where, record, sizeof record, r->err);
+    if (st)
+        return st;
+    if (memcmp(record, "PK\6\6", 4) != 0)
+        return pn_fail(r->err, PN_E_FORMAT, "no zip64 record at offset %" PRIu64 ", where the locator says", where);
+    if (pn_le32(record + 16) != 0 || pn_le32(record + 20) != 0)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "an archive in several volumes is not read");
+    if (count)
+        r->count = pn_le64(record + 32);
+    if (bytes)
+        r->bytes = pn_le64(record + 40);
+    if (at)
+        r->at = pn_le64(record + 48);
+    r->end = where;
+    return PN_OK;
+}
+
+static pn_status zip_end(zip_reader *r)
+{
+    uint8_t end[ZIP_END_BYTES] = {0};
+    pn_status st = zip_find_end(r, end);
+    if (st)
+        return st;
+    r->count = pn_le16(end + 10);
+    r->bytes = pn_le32(end + 12);
+    r->at = pn_le32(end + 16);
+    bool count = r->count == 0xFFFF, bytes = r->bytes == 0xFFFFFFFF, at = r->at == 0xFFFFFFFF;
+    if (count || bytes || at)
+        st = zip_end64(r, count, bytes, at);
+    else if (pn_le16(end + 4) != 0 || pn_le16(end + 6) != 0 || pn_le16(end + 8) != r->count)
+        st = pn_fail(r->err, PN_E_UNSUPPORTED, "an archive in several volumes is not read");
+    if (st)
+        return st;
+    if (r->at > r->end || r->bytes > r->end - r->at)
+        return pn_fail(r->err, PN_E_FORMAT, "the central directory (%" PRIu64 " bytes at offset %" PRIu64
+                       ") is outside the file: expected it to end by offset %" PRIu64, r->bytes, r->at, r->end);
+    if (r->bytes > ZIP_DIRECTORY_MAX)
+        return pn_fail(r->err, PN_E_FORMAT, "the central directory has %" PRIu64 " bytes, at most %" PRIu64 " are accepted", r->bytes,
+                       ZIP_DIRECTORY_MAX);
+    if (r->count > r->bytes / ZIP_ENTRY_BYTES)
+        return pn_fail(r->err, PN_E_FORMAT, "the archive claims %" PRIu64 " members of at least %u bytes, its directory has %" PRIu64
+                       " bytes", r->count, ZIP_ENTRY_BYTES, r->bytes);
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The directory
+ * ------------------------------------------------------------------------------------------ */
+
+/* The saturated ones of size, compressed size and header offset, from extra field 1. */
+static bool zip_extra64(const uint8_t *extra, size_t n, uint64_t *bytes, uint64_t *packed, uint64_t *header)
+{
+    uint64_t *wanted[3];
+    size_t n_wanted = 0;
+    if (*bytes == 0xFFFFFFFF)
+        wanted[n_wanted++] = bytes;
+    if (*packed == 0xFFFFFFFF)
+        wanted[n_wanted++] = packed;
+    if (*header == 0xFFFFFFFF)
+        wanted[n_wanted++] = header;
+    if (n_wanted == 0)
+        return true;
+    while (n >= 4) {
+        size_t len = pn_le16(extra + 2);
+        if (len > n - 4)
+            return false;
+        if (pn_le16(extra) == 1) {
+            for (size_t i = 0; i < n_wanted; i++) {
+                if (len < 8 * (i + 1))
+                    return false;
+                *wanted[i] = pn_le64(extra + 4 + 8 * i);
+            }
+            return true;
+        }
+        extra += 4 + len;
+        n -= 4 + len;
+    }
+    return false;
+}
+
+/* What the fixed part of an entry must be; `m` has its name and sizes. */
+static pn_status zip_check(const zip_reader *r, const pn_zip_member *m, uint32_t flags, uint32_t method, uint64_t packed)
+{
+    if (flags & 0x2041)                 /* bits 0, 6, 13: encrypted, strongly, with hidden headers */
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "member '%s' is encrypted (flags %04" PRIx32 ")", m->name, flags);
+    if (method != 0)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "member '%s' is compressed (method %" PRIu32 "%s): expected it stored; unpack the "
+                       "archive and save it again with torch", m->name, method, method == 8 ? ", deflate" : "");
+    if (packed != m->bytes)
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s' is stored, but has %" PRIu64 " bytes packed and %" PRIu64 " unpacked", m->name,
+                       packed, m->bytes);
+    return PN_OK;
+}
+
+static pn_status zip_entry(zip_reader *r, const uint8_t *e, size_t left, pn_zip_member *m, size_t *used)
+{
+    uint64_t index = r->z->n_members;
+    if (left < ZIP_ENTRY_BYTES || memcmp(e, "PK\1\2", 4) != 0)
+        return pn_fail(r->err, PN_E_FORMAT, "member %" PRIu64 ": no entry at offset %" PRIu64 " of the file, where the directory should go on",
+                       index, r->at + r->bytes - left);
+    size_t n_name = pn_le16(e + 28), n_extra = pn_le16(e + 30), n_comment = pn_le16(e + 32);
+    *used = ZIP_ENTRY_BYTES + n_name + n_extra + n_comment;
+    if (*used > left)
+        return pn_fail(r->err, PN_E_FORMAT, "member %" PRIu64 ": its entry has %zu bytes, the directory %zu left", index, *used, left);
+    const uint8_t *name = e + ZIP_ENTRY_BYTES;
+    if (n_name == 0 || n_name > ZIP_NAME_MAX || memchr(name, 0, n_name))
+        return pn_fail(r->err, PN_E_FORMAT, "member %" PRIu64 ": expected a name of 1 to %u bytes without NULs, found %zu bytes", index,
+                       ZIP_NAME_MAX, n_name);
+    memcpy(r->free_text, name, n_name);
+    r->free_text[n_name] = 0;
+    m->name = r->free_text;
+    r->free_text += n_name + 1;
+    uint64_t packed = pn_le32(e + 20);
+    m->bytes = pn_le32(e + 24);
+    m->header = pn_le32(e + 42);
+    if (!zip_extra64(name + n_name, n_extra, &m->bytes, &packed, &m->header))
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s' asks for a zip64 field, but its entry has none that fits", m->name);
+    if (pn_le16(e + 34) != 0)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "member '%s' is in another volume", m->name);
+    return zip_check(r, m, pn_le16(e + 8), pn_le16(e + 10), packed);
+}
+
+/* The local header: where do the data begin, and is it the same member? */
+static pn_status zip_local(const zip_reader *r, pn_zip_member *m)
+{
+    uint8_t local[ZIP_LOCAL_BYTES + ZIP_NAME_MAX];
+    size_t n_name = strlen(m->name), n = ZIP_LOCAL_BYTES + n_name;
+    if (m->header > r->at || n > r->at - m->header)
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s': its header of %zu bytes at offset %" PRIu64
+                       " is not before the directory at offset %" PRIu64, m->name, n, m->header, r->at);
+    pn_status st = pn_source_read(r->src, m->header, local, n, r->err);
+    if (st)
+        return st;
+    if (memcmp(local, "PK\3\4", 4) != 0 || pn_le16(local + 26) != n_name || memcmp(local + ZIP_LOCAL_BYTES, m->name, n_name) != 0)
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s': no header of that name at offset %" PRIu64, m->name, m->header);
+    st = zip_check(r, m, pn_le16(local + 6), pn_le16(local + 8), m->bytes);
+    if (st)
+        return st;
+    m->offset = m->header + n + pn_le16(local + 28);
+    if (m->offset > r->at || m->bytes > r->at - m->offset)
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s': %" PRIu64 " bytes at offset %" PRIu64
+                       " are not before the directory at offset %" PRIu64, m->name, m->bytes, m->offset, r->at);
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Order, overlap, names
+ * ------------------------------------------------------------------------------------------ */
+
+static void zip_sift(pn_zip_member *m, size_t i, size_t n)
+{
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && m[child + 1].header > m[child].header)
+            child++;
+        if (m[child].header <= m[i].header)
+            return;
+        pn_zip_member swap = m[i];
+        m[i] = m[child];
+        m[child] = swap;
+    }
+}
+
+static void zip_sort(pn_zip_member *m, size_t n)
+{
+    for (size_t i = n / 2; i-- > 0;)
+        zip_sift(m, i, n);
+    for (size_t end = n; end-- > 1;) {
+        pn_zip_member swap = m[0];
+        m[0] = m[end];
+        m[end] = swap;
+        zip_sift(m, 0, end);
+    }
+}
+
+static pn_status zip_join(zip_reader *r)
+{
+    pn_zip *z = r->z;
+    zip_sort(z->members, z->n_members);
+    for (size_t i = 0; i < z->n_members; i++) {
+        const pn_zip_member *m = &z->members[i];
+        bool existed;
+        if (i && m->header < m[-1].offset + m[-1].bytes)
+            return pn_fail(r->err, PN_E_FORMAT, "members overlap: '%s' ends at offset %" PRIu64 ", '%s' begins at %" PRIu64, m[-1].name,
+                           m[-1].offset + m[-1].bytes, m->name, m->header);
+        if (!pn_map_put(&z->index, m->name, strlen(m->name), (uint32_t)i, &existed))
+            return pn_fail_nomem(r->err, "the index of members", z->n_members * sizeof(pn_map_slot));
+        if (existed)
+            return pn_fail(r->err, PN_E_FORMAT, "member '%s' comes twice", m->name);
+    }
+    return PN_OK;
+}
+
+static pn_status zip_members(zip_reader *r)
+{
+    pn_zip *z = r->z;
+    size_t pos = 0, used = 0;
+    pn_status st = PN_OK;
+    while (z->n_members < r->count && !st) {
+        pn_zip_member *m = &z->members[z->n_members];
+        st = zip_entry(r, r->dir + pos, (size_t)r->bytes - pos, m, &used);
+        if (!st)
+            st = zip_local(r, m);
+        if (!st) {
+            z->n_members++;
+            pos += used;
+        }
+    }
+    if (!st && pos != r->bytes)
+        st = pn_fail(r->err, PN_E_FORMAT, "the directory has %zu bytes after its %" PRIu64 " members", (size_t)r->bytes - pos, r->count);
+    return st ? st : zip_join(r);
+}
+
+static pn_status zip_directory(zip_reader *r)
+{
+    pn_zip *z = r->z;
+    size_t bytes = (size_t)r->bytes;
+    r->dir = pn_mem_alloc(z->mem, PN_ACCT_MISC, bytes);
+    if (!r->dir)
+        return pn_fail_nomem(r->err, "the central directory", bytes);
+    pn_status st = pn_source_read(r->src, r->at, r->dir, bytes, r->err);
+    if (!st) {
+        z->cap_members = (size_t)r->count;
+        z->text_bytes = bytes;          /* each name and its NUL have room where its entry stood */
+        z->members = pn_mem_calloc(z->mem, PN_ACCT_MISC, r->count, sizeof *z->members);
+        z->text = pn_mem_alloc(z->mem, PN_ACCT_MISC, bytes);
+        r->free_text = z->text;
+        st = z->members && z->text ? zip_members(r)
+                                   : pn_fail_nomem(r->err, "the table of members", bytes + r->count * sizeof *z->members);
+    }
+    pn_mem_free(z->mem, PN_ACCT_MISC, r->dir, bytes);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_zip_read(pn_zip *z, pn_mem *mem, const pn_source *src, pn_err *err)
+{
+    *z = (pn_zip){.mem = mem};
+    pn_map_init(&z->index, mem, PN_ACCT_MISC);
+    zip_reader r = {.z = z, .src = src, .err = err};
+    pn_status st = zip_end(&r);
+    if (!st)
+        st = zip_directory(&r);
+    if (st)
+        pn_zip_fini(z);
+    return st;
+}
+
+PN_INTERNAL void pn_zip_fini(pn_zip *z)
+{
+    if (!z->mem)
+        return;
+    pn_map_fini(&z->index);
+    pn_mem_free(z->mem, PN_ACCT_MISC, z->members, z->cap_members * sizeof *z->members);
+    pn_mem_free(z->mem, PN_ACCT_MISC, z->text, z->text_bytes);
+    *z = (pn_zip){0};
+}
+
+PN_INTERNAL const pn_zip_member *pn_zip_find(const pn_zip *z, const char *name)
+{
+    const uint32_t *i = pn_map_find(&z->index, name, strlen(name));
+    return i ? &z->members[*i] : NULL;
+}
+
+#undef ZIP_END_BYTES
+#undef ZIP_END64_BYTES
+#undef ZIP_LOCATOR_BYTES
+#undef ZIP_ENTRY_BYTES
+#undef ZIP_LOCAL_BYTES
+#undef ZIP_NAME_MAX
+#undef ZIP_COMMENT_MAX
+#undef ZIP_DIRECTORY_MAX
+#endif
+
+/* ---- Begin format/pn_pickle.c ---- */
+#ifndef PN_DROP_FORMAT_PN_PICKLE_C
+#define PN_DROP_FORMAT_PN_PICKLE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_pickle.c - the stack machine.
+ *
+ * One loop, one switch, no recursion.  The stack holds numbers of values; a MARK is a number that no
+ * value has, so "not below the innermost mark" is one comparison in pickle_pop.  Containers are
+ * chains of cells, because they grow after others have begun to refer to them.
+ *
+ * Invariants
+ *   1. Each value, cell, entry of the stack and of the memo was paid for by a byte of the pickle, and
+ *      there are at most PICKLE_MAX of each.
+ *   2. Values refer to values that were made before them, containers also to later ones: nothing here
+ *      follows such references further than one step.
+ *
+ * Source: Python's pickletools (the meaning of each opcode), protocol 2.
+ */
+/* includes format/pn_pickle.h */
+
+/* includes base/pn_err.h */
+/* includes format/pn_safetensors.h */
+
+#include <inttypes.h>
+
+#define PICKLE_MAX ((size_t)1 << 23)    /* real checkpoints need some twenty values a tensor */
+#define PICKLE_NAME_MAX 256u            /* bytes of a module or name */
+#define PICKLE_MARK UINT32_MAX
+#define PICKLE_UNSET UINT32_MAX
+
+typedef struct pickle_vm {
+    pn_pickle *p;
+    const uint8_t *b;           /* p->bytes */
+    size_t at, op_at;           /* next byte; where the instruction began */
+    uint32_t *stack;            /* owned, [cap_stack] */
+    size_t n_stack, cap_stack;
+    uint32_t *memo;             /* owned, [cap_memo]; PICKLE_UNSET: nothing */
+    size_t n_memo, cap_memo;
+    uint64_t base;
+    bool stopped;
+    pn_err *err;
+} pickle_vm;
+
+/* ------------------------------------------------------------------------------------------
+ * The names
+ * ------------------------------------------------------------------------------------------ */
+
+static const pn_pickle_global pickle_globals[] = {
+    {"collections", "OrderedDict", PN_PICKLE_ORDERED_DICT, 0},
+    {"torch._utils", "_rebuild_tensor_v2", PN_PICKLE_REBUILD_TENSOR_V2, 0},
+    {"torch._utils", "_rebuild_tensor", PN_PICKLE_REBUILD_TENSOR, 0},
+    {"torch._utils", "_rebuild_tensor_v3", PN_PICKLE_REBUILD_TENSOR_V3, 0},
+    {"torch._utils", "_rebuild_parameter", PN_PICKLE_REBUILD_PARAMETER, 0},
+    {"torch", "Size", PN_PICKLE_SIZE, 0},
+    {"torch", "BFloat16Storage", PN_PICKLE_STORAGE, PN_ST_BF16},
+    {"torch", "HalfStorage", PN_PICKLE_STORAGE, PN_ST_F16},
+    {"torch", "FloatStorage", PN_PICKLE_STORAGE, PN_ST_F32},
+    {"torch", "DoubleStorage", PN_PICKLE_STORAGE, PN_ST_F64},
+    {"torch", "LongStorage", PN_PICKLE_STORAGE, PN_ST_I64},
+    {"torch", "IntStorage", PN_PICKLE_STORAGE, PN_ST_I32},
+    {"torch", "ShortStorage", PN_PICKLE_STORAGE, PN_ST_I16},
+    {"torch", "CharStorage", PN_PICKLE_STORAGE, PN_ST_I8},
+    {"torch", "ByteStorage", PN_PICKLE_STORAGE, PN_ST_U8},
+    {"torch", "BoolStorage", PN_PICKLE_STORAGE, PN_ST_BOOL},
+    {"torch.storage", "UntypedStorage", PN_PICKLE_UNTYPED_STORAGE, PN_ST_U8},
+    {"torch", "bfloat16", PN_PICKLE_DTYPE, PN_ST_BF16},
+    {"torch", "float16", PN_PICKLE_DTYPE, PN_ST_F16},
+    {"torch", "float32", PN_PICKLE_DTYPE, PN_ST_F32},
+    {"torch", "float64", PN_PICKLE_DTYPE, PN_ST_F64},
+    {"torch", "int64", PN_PICKLE_DTYPE, PN_ST_I64},
+    {"torch", "int32", PN_PICKLE_DTYPE, PN_ST_I32},
+    {"torch", "int16", PN_PICKLE_DTYPE, PN_ST_I16},
+    {"torch", "int8", PN_PICKLE_DTYPE, PN_ST_I8},
+    {"torch", "uint8", PN_PICKLE_DTYPE, PN_ST_U8},
+    {"torch", "uint16", PN_PICKLE_DTYPE, PN_ST_U16},
+    {"torch", "uint32", PN_PICKLE_DTYPE, PN_ST_U32},
+    {"torch", "uint64", PN_PICKLE_DTYPE, PN_ST_U64},
+    {"torch", "bool", PN_PICKLE_DTYPE, PN_ST_BOOL},
+    {"torch", "float8_e4m3fn", PN_PICKLE_DTYPE, PN_ST_F8_E4M3},
+    {"torch", "float8_e5m2", PN_PICKLE_DTYPE, PN_ST_F8_E5M2},
+    {"torch", "float8_e4m3fnuz", PN_PICKLE_DTYPE, PN_ST_F8_E4M3FNUZ},
+    {"torch", "float8_e5m2fnuz", PN_PICKLE_DTYPE, PN_ST_F8_E5M2FNUZ},
+    {"torch", "float8_e8m0fnu", PN_PICKLE_DTYPE, PN_ST_F8_E8M0},
+};
+
+PN_INTERNAL const pn_pickle_global *pn_pickle_global_get(uint32_t global) { return &pickle_globals[global]; }
+
+static bool pickle_is(const uint8_t *text, size_t n, const char *name)
+{
+    return strlen(name) == n && memcmp(text, name, n) == 0;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Bytes, values, stack
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status pickle_fail(const pickle_vm *vm, const char *what)
+{
+    return pn_fail(vm->err, PN_E_FORMAT, "pickle offset %" PRIu64 ", opcode %02x: %s", vm->base + vm->op_at,
+                   (unsigned)vm->b[vm->op_at], what);
+}
+
+static pn_status pickle_nomem(const pickle_vm *vm, uint64_t n, size_t size)
+{
+    return pn_fail_nomem(vm->err, "the pickle", n * size);
+}
+
+/* n bytes of the instruction's argument; NULL: there are fewer, the error is set. */
+static const uint8_t *pickle_take(pickle_vm *vm, uint64_t n)
+{
+    size_t left = vm->p->size - vm->at;
+    if (n > left) {
+        vm->p->cut = true;
+        pn_fail(vm->err, PN_E_FORMAT, "pickle offset %" PRIu64 ", opcode %02x: %" PRIu64 " bytes are needed, %zu are left",
+                vm->base + vm->op_at, (unsigned)vm->b[vm->op_at], n, left);
+        return NULL;
+    }
+    const uint8_t *bytes = vm->b + vm->at;
+    vm->at += (size_t)n;
+    return bytes;
+}
+
+static pn_status pickle_push(pickle_vm *vm, uint32_t v)
+{
+    if (vm->n_stack >= PICKLE_MAX)
+        return pickle_fail(vm, "the stack is deeper than 2^23");
+    if (!pn_mem_grow(vm->p->mem, PN_ACCT_MISC, (void **)&vm->stack, &vm->cap_stack, vm->n_stack + 1, sizeof *vm->stack))
+        return pickle_nomem(vm, vm->n_stack + 1, sizeof *vm->stack);
+    vm->stack[vm->n_stack++] = v;
+    return PN_OK;
+}
+
+static pn_status pickle_pop(pickle_vm *vm, uint32_t *v)
+{
+    if (vm->n_stack == 0 || vm->stack[vm->n_stack - 1] == PICKLE_MARK)
+        return pickle_fail(vm, "stack underflow");
+    *v = vm->stack[--vm->n_stack];
+    return PN_OK;
+}
+
+/* The top, which stays; the error is set when there is none. */
+static pn_status pickle_top(pickle_vm *vm, uint32_t *v)
+{
+    pn_status st = pickle_pop(vm, v);
+    if (!st)
+        vm->n_stack++;
+    return st;
+}
+
+/* Where what lies above the innermost mark begins; PN_E_FORMAT: there is no mark. */
+static pn_status pickle_mark(pickle_vm *vm, size_t *first)
+{
+    size_t i = vm->n_stack;
+    while (i > 0 && vm->stack[i - 1] != PICKLE_MARK)
+        i--;
+    *first = i;
+    return i > 0 ? PN_OK : pickle_fail(vm, "stack underflow: no MARK");
+}
+
+static pn_status pickle_new(pickle_vm *vm, pn_pickle_value value, uint32_t *v)
+{
+    pn_pickle *p = vm->p;
+    if (p->n_values >= PICKLE_MAX)
+        return pickle_fail(vm, "there are more than 2^23 values");
+    if (!pn_mem_grow(p->mem, PN_ACCT_MISC, (void **)&p->values, &p->cap_values, p->n_values + 1, sizeof value))
+        return pickle_nomem(vm, p->n_values + 1, sizeof value);
+    *v = (uint32_t)p->n_values;
+    p->values[p->n_values++] = value;
+    return PN_OK;
+}
+
+static pn_status pickle_push_new(pickle_vm *vm, pn_pickle_value value)
+{
+    uint32_t v;
+    pn_status st = pickle_new(vm, value, &v);
+    return st ? st : pickle_push(vm, v);
+}
+
+static pn_pickle_value pickle_container(pn_pickle_kind kind)
+{
+    return (pn_pickle_value){.kind = (uint8_t)kind, .u.at = {PN_PICKLE_NIL, PN_PICKLE_NIL}};
+}
+
+static pn_pickle_value pickle_int(int64_t i) { return (pn_pickle_value){.kind = PN_PICKLE_INT, .u.i = i}; }
+
+/* Append to the container `to`. */
+static pn_status pickle_add(pickle_vm *vm, uint32_t to, uint32_t key, uint32_t value)
+{
+    pn_pickle *p = vm->p;
+    if (p->n_cells >= PICKLE_MAX)
+        return pickle_fail(vm, "there are more than 2^23 items");
+    if (!pn_mem_grow(p->mem, PN_ACCT_MISC, (void **)&p->cells, &p->cap_cells, p->n_cells + 1, sizeof *p->cells))
+        return pickle_nomem(vm, p->n_cells + 1, sizeof *p->cells);
+    uint32_t cell = (uint32_t)p->n_cells++;
+    p->cells[cell] = (pn_pickle_cell){key, value, PN_PICKLE_NIL};
+    pn_pickle_value *c = &p->values[to];
+    if (c->u.at.first == PN_PICKLE_NIL)
+        c->u.at.first = cell;
+    else
+        p->cells[c->u.at.last].next = cell;
+    c->u.at.last = cell;
+    c->n++;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Instructions
+ * ------------------------------------------------------------------------------------------ */
+
+/* The top n values as a tuple in their place. */
+static pn_status pickle_tuple(pickle_vm *vm, size_t n)
+{
+    uint32_t tuple, v;
+    pn_status st = pickle_new(vm, pickle_container(PN_PICKLE_TUPLE), &tuple);
+    size_t first = vm->n_stack - PN_MIN(n, vm->n_stack);
+    for (size_t i = 0; i < n && !st; i++)
+        st = pickle_pop(vm, &v);
+    for (size_t i = 0; i < n && !st; i++)
+        st = pickle_add(vm, tuple, PN_PICKLE_NIL, vm->stack[first + i]);
+    return st ? st : pickle_push(vm, tuple);
+}
+
+static pn_status pickle_tuple_mark(pickle_vm *vm)
+{
+    size_t first;
+    pn_status st = pickle_mark(vm, &first);
+    if (!st)
+        st = pickle_tuple(vm, vm->n_stack - first);
+    if (st)
+        return st;
+    vm->stack[vm->n_stack - 2] = vm->stack[vm->n_stack - 1];   /* over the mark */
+    vm->n_stack--;
+    return PN_OK;
+}
+
+/* The items stack[first..) go into the container below them (and the mark, if there is one). */
+static pn_status pickle_fill(pickle_vm *vm, size_t first, size_t mark, pn_pickle_kind kind)
+{
+    size_t items = vm->n_stack - first, step = kind == PN_PICKLE_DICT ? 2 : 1;
+    if (first <= mark || vm->stack[first - mark - 1] == PICKLE_MARK)
+        return pickle_fail(vm, "stack underflow: no container");
+    uint32_t to = vm->stack[first - mark - 1];
+    if (vm->p->values[to].kind != kind)
+        return pickle_fail(vm, kind == PN_PICKLE_DICT ? "expected a dictionary to put items into" : "expected a list to append to");
+    if (items % step != 0)
+        return pickle_fail(vm, "a key without a value");
+    pn_status st = PN_OK;
+    for (size_t i = first; i < vm->n_stack && !st; i += step)
+        st = step == 2 ? pickle_add(vm, to, vm->stack[i], vm->stack[i + 1]) : pickle_add(vm, to, PN_PICKLE_NIL, vm->stack[i]);
+    vm->n_stack = first - mark;
+    return st;
+}
+
+static pn_status pickle_fill_some(pickle_vm *vm, size_t n, pn_pickle_kind kind)
+{
+    for (size_t i = 0; i < n; i++)
+        if (vm->n_stack < i + 1 || vm->stack[vm->n_stack - 1 - i] == PICKLE_MARK)
+            return pickle_fail(vm, "stack underflow");
+    return pickle_fill(vm, vm->n_stack - n, 0, kind);
+}
+
+static pn_status pickle_fill_mark(pickle_vm *vm, pn_pickle_kind kind)
+{
+    size_t first;
+    pn_status st = pickle_mark(vm, &first);
+    return st ? st : pickle_fill(vm, first, 1, kind);
+}
+
+/* One line of a GLOBAL. */
+static pn_status pickle_line(pickle_vm *vm, const uint8_t **text, size_t *n)
+{
+    size_t left = vm->p->size - vm->at;
+    const uint8_t *start = vm->b + vm->at;
+    const uint8_t *end = memchr(start, '\n', PN_MIN(left, (size_t)PICKLE_NAME_MAX + 1));
+    if (!end) {
+        vm->p->cut = left <= PICKLE_NAME_MAX;
+        return pickle_fail(vm, "expected the name of a global in a line of at most 256 bytes");
+    }
+    *text = start;
+    *n = (size_t)(end - start);
+    vm->at += *n + 1;
+    return PN_OK;
+}
+
+static pn_status pickle_global(pickle_vm *vm)
+{
+    const uint8_t *module = NULL, *name = NULL;
+    size_t n_module = 0, n_name = 0;
+    pn_status st = pickle_line(vm, &module, &n_module);
+    if (!st)
+        st = pickle_line(vm, &name, &n_name);
+    if (st)
+        return st;
+    for (uint32_t i = 0; i < PN_COUNT_OF(pickle_globals); i++)
+        if (pickle_is(module, n_module, pickle_globals[i].module) && pickle_is(name, n_name, pickle_globals[i].name))
+            return pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_GLOBAL, .global = (uint8_t)i});
+    return pn_fail(vm->err, PN_E_UNSUPPORTED, "pickle offset %" PRIu64 ": global '%s.%s' is not one that tensors need: refused, "
+                   "nothing was run (expected a state_dict of tensors)", vm->base + vm->op_at,
+                   pn_show((const char *)module, n_module).s, pn_show((const char *)name, n_name).s);
+}
+
+/* OrderedDict(), or OrderedDict([(key, value), ...]) as Python 2 wrote it. */
+static pn_status pickle_ordered(pickle_vm *vm, uint32_t args)
+{
+    const pn_pickle *p = vm->p;
+    uint32_t dict, pairs = pn_pickle_item(p, args, 0);
+    if (p->values[args].n > 1 || (p->values[args].n == 1 && !pn_pickle_as(p, pairs, PN_PICKLE_LIST)))
+        return pickle_fail(vm, "expected nothing or one list of pairs as arguments of OrderedDict");
+    pn_status st = pickle_new(vm, pickle_container(PN_PICKLE_DICT), &dict);
+    /* The list may be given again and again, but each of its items costs a cell, and there are so many. */
+    for (uint32_t c = p->values[args].n ? p->values[pairs].u.at.first : PN_PICKLE_NIL; c != PN_PICKLE_NIL && !st; c = p->cells[c].next) {
+        uint32_t pair = p->cells[c].value;
+        if ((!pn_pickle_as(p, pair, PN_PICKLE_TUPLE) && !pn_pickle_as(p, pair, PN_PICKLE_LIST)) || p->values[pair].n != 2)
+            return pickle_fail(vm, "expected pairs as items of OrderedDict");
+        st = pickle_add(vm, dict, pn_pickle_item(p, pair, 0), pn_pickle_item(p, pair, 1));
+    }
+    return st ? st : pickle_push(vm, dict);
+}
+
+/* Call the global `f` with a tuple of arguments: a note, a new dictionary, or one of the arguments. */
+static pn_status pickle_call(pickle_vm *vm, uint32_t f, uint32_t args)
+{
+    const pn_pickle *p = vm->p;
+    const pn_pickle_value *callee = pn_pickle_as(p, f, PN_PICKLE_GLOBAL);
+    if (!callee || !pn_pickle_as(p, args, PN_PICKLE_TUPLE))
+        return pickle_fail(vm, "expected a global and a tuple of arguments");
+    uint32_t first = pn_pickle_item(p, args, 0), global = callee->global;
+    switch (pickle_globals[global].role) {
+    case PN_PICKLE_ORDERED_DICT:
+        return pickle_ordered(vm, args);
+    case PN_PICKLE_SIZE:
+        if (p->values[args].n != 1 || !pn_pickle_as(p, first, PN_PICKLE_TUPLE))
+            return pickle_fail(vm, "expected one tuple as argument of Size");
+        return pickle_push(vm, first);
+    case PN_PICKLE_REBUILD_PARAMETER:
+        if (p->values[args].n < 1 || !pn_pickle_as(p, first, PN_PICKLE_CALL))
+            return pickle_fail(vm, "expected a tensor as first argument of _rebuild_parameter");
+        return pickle_push(vm, first);
+    case PN_PICKLE_REBUILD_TENSOR: case PN_PICKLE_REBUILD_TENSOR_V2: case PN_PICKLE_REBUILD_TENSOR_V3:
+        return pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_CALL, .global = (uint8_t)global, .u.at = {args, 0}});
+    default:
+        return pn_fail(vm->err, PN_E_FORMAT, "pickle offset %" PRIu64 ": '%s' is not a function", vm->base + vm->op_at,
+                       pickle_globals[global].name);
+    }
+}
+
+static pn_status pickle_reduce(pickle_vm *vm, bool new_object)
+{
+    uint32_t f = 0, args = 0;
+    pn_status st = pickle_pop(vm, &args);
+    if (!st)
+        st = pickle_pop(vm, &f);
+    if (st)
+        return st;
+    const pn_pickle_value *callee = pn_pickle_as(vm->p, f, PN_PICKLE_GLOBAL);
+    if (new_object && (!callee || pickle_globals[callee->global].role != PN_PICKLE_ORDERED_DICT))
+        return pickle_fail(vm, "expected OrderedDict as the class of a new object");
+    return pickle_call(vm, f, args);
+}
+
+/* Attributes of a dictionary (_metadata of a state_dict): of no use here. */
+static pn_status pickle_build(pickle_vm *vm)
+{
+    uint32_t state = 0, object = 0;
+    pn_status st = pickle_pop(vm, &state);
+    if (!st)
+        st = pickle_top(vm, &object);
+    if (!st && !pn_pickle_as(vm->p, object, PN_PICKLE_DICT))
+        st = pickle_fail(vm, "expected an OrderedDict to set attributes of");
+    return st;
+}
+
+static pn_status pickle_persid(pickle_vm *vm)
+{
+    uint32_t id = 0;
+    pn_status st = pickle_pop(vm, &id);
+    return st ? st : pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_PERSID, .u.at = {id, 0}});
+}
+
+static pn_status pickle_string(pickle_vm *vm, uint64_t n)
+{
+    uint32_t offset = (uint32_t)vm->at;         /* size < 2^32 */
+    if (!pickle_take(vm, n))
+        return PN_E_FORMAT;
+    return pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_STR, .n = (uint32_t)n, .u.at = {offset, 0}});
+}
+
+/* LONG1: two's complement, up to 8 bytes. */
+static pn_status pickle_long(pickle_vm *vm, uint32_t n)
+{
+    const uint8_t *b = n <= 8 ? pickle_take(vm, n) : NULL;
+    uint64_t v = 0;
+    if (n > 8)
+        return pickle_fail(vm, "an integer of more than 8 bytes");
+    if (!b)
+        return PN_E_FORMAT;
+    if (n && b[n - 1] & 0x80)
+        v = UINT64_MAX;
+    for (uint32_t i = n; i-- > 0;)
+        v = v << 8 | b[i];
+    return pickle_push_new(vm, pickle_int(v > INT64_MAX ? -(int64_t)~v - 1 : (int64_t)v));
+}
+
+static pn_status pickle_float(pickle_vm *vm, const uint8_t *b)
+{
+    uint64_t bits = 0;
+    pn_pickle_value v = {.kind = PN_PICKLE_FLOAT};
+    for (int i = 0; i < 8; i++)
+        bits = bits << 8 | b[i];
+    memcpy(&v.u.f, &bits, sizeof bits);
+    return pickle_push_new(vm, v);
+}
+
+static pn_status pickle_put(pickle_vm *vm, uint32_t index)
+{
+    uint32_t v = 0;
+    pn_status st = pickle_top(vm, &v);
+    if (st)
+        return st;
+    if (index > vm->at || index >= PICKLE_MAX)          /* writers count up from 0 */
+        return pickle_fail(vm, "the number of a memo is larger than the bytes so far");
+    if (!pn_mem_grow(vm->p->mem, PN_ACCT_MISC, (void **)&vm->memo, &vm->cap_memo, (size_t)index + 1, sizeof *vm->memo))
+        return pickle_nomem(vm, (uint64_t)index + 1, sizeof *vm->memo);
+    while (vm->n_memo <= index)
+        vm->memo[vm->n_memo++] = PICKLE_UNSET;
+    vm->memo[index] = v;
+    return PN_OK;
+}
+
+static pn_status pickle_get(pickle_vm *vm, uint32_t index)
+{
+    if (index >= vm->n_memo || vm->memo[index] == PICKLE_UNSET)
+        return pn_fail(vm->err, PN_E_FORMAT, "pickle offset %" PRIu64 ": memo %" PRIu32 " was never set", vm->base + vm->op_at, index);
+    return pickle_push(vm, vm->memo[index]);
+}
+
+static pn_status pickle_proto(pickle_vm *vm, uint32_t version)
+{
+    if (version == 2)
+        return PN_OK;
+    return pn_fail(vm->err, PN_E_UNSUPPORTED, "pickle offset %" PRIu64 ": protocol %" PRIu32 ", expected 2, which torch.save writes",
+                   vm->base + vm->op_at, version);
+}
+
+static pn_status pickle_stop(pickle_vm *vm)
+{
+    if (vm->n_stack != 1 || vm->stack[0] == PICKLE_MARK)
+        return pn_fail(vm->err, PN_E_FORMAT, "pickle offset %" PRIu64 ": expected one object on the stack at the end, found %zu",
+                       vm->base + vm->op_at, vm->n_stack);
+    vm->p->root = vm->stack[0];
+    vm->stopped = true;
+    return PN_OK;
+}
+
+/* Bytes of the fixed part of an instruction's argument. */
+static uint32_t pickle_operand(uint8_t op)
+{
+    switch (op) {
+    case 0x80: case 'K': case 0x8A: case 'U': case 'q': case 'h': return 1;
+    case 'M': return 2;
+    case 'J': case 'X': case 'r': case 'j': return 4;
+    case 'G': return 8;
+    default: return 0;
+    }
+}
+
+static pn_status pickle_step(pickle_vm *vm)
+{
+    vm->op_at = vm->at++;
+    uint8_t op = vm->b[vm->op_at];
+    const uint8_t *arg = pickle_take(vm, pickle_operand(op));
+    if (!arg)
+        return PN_E_FORMAT;
+    switch (op) {
+    case 0x80: return pickle_proto(vm, arg[0]);
+    case '(': return pickle_push(vm, PICKLE_MARK);
+    case ')': return pickle_tuple(vm, 0);
+    case 0x85: case 0x86: case 0x87: return pickle_tuple(vm, op - 0x84u);
+    case 't': return pickle_tuple_mark(vm);
+    case ']': case 0x8F: return pickle_push_new(vm, pickle_container(PN_PICKLE_LIST));
+    case 'a': return pickle_fill_some(vm, 1, PN_PICKLE_LIST);
+    case 'e': return pickle_fill_mark(vm, PN_PICKLE_LIST);
+    case '}': return pickle_push_new(vm, pickle_container(PN_PICKLE_DICT));
+    case 's': return pickle_fill_some(vm, 2, PN_PICKLE_DICT);
+    case 'u': return pickle_fill_mark(vm, PN_PICKLE_DICT);
+    case 'N': return pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_NONE});
+    case 0x88: case 0x89: return pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_BOOL, .u.i = op == 0x88});
+    case 'K': return pickle_push_new(vm, pickle_int(arg[0]));
+    case 'M': return pickle_push_new(vm, pickle_int(pn_le16(arg)));
+    case 'J': return pickle_push_new(vm, pickle_int((int64_t)(pn_le32(arg) ^ 0x80000000u) - 0x80000000LL));
+    case 0x8A: return pickle_long(vm, arg[0]);
+    case 'G': return pickle_float(vm, arg);
+    case 'X': return pickle_string(vm, pn_le32(arg));
+    case 'U': return pickle_string(vm, arg[0]);
+    case 'c': return pickle_global(vm);
+    case 'R': return pickle_reduce(vm, false);
+    case 0x81: return pickle_reduce(vm, true);
+    case 'b': return pickle_build(vm);
+    case 'Q': return pickle_persid(vm);
+    case 'q': return pickle_put(vm, arg[0]);
+    case 'r': return pickle_put(vm, pn_le32(arg));
+    case 'h': return pickle_get(vm, arg[0]);
+    case 'j': return pickle_get(vm, pn_le32(arg));
+    case '.': return pickle_stop(vm);
+    default: return pickle_fail(vm, "this instruction is not one that tensors need");
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All of it, and looking around
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_pickle_read(pn_pickle *p, pn_mem *mem, const uint8_t *bytes, size_t size, uint64_t base, pn_err *err)
+{
+    *p = (pn_pickle){.mem = mem, .bytes = bytes, .size = size};
+    pickle_vm vm = {.p = p, .b = bytes, .base = base, .err = err};
+    pn_status st = PN_OK;
+    if (size > UINT32_MAX - 1)
+        return pn_fail(err, PN_E_FORMAT, "a pickle of %zu bytes is too long", size);
+    if (size < 2 || bytes[0] != 0x80) {
+        p->cut = size < 2;
+        st = pn_fail(err, PN_E_FORMAT, "pickle offset %" PRIu64 ": expected 80 02, the start of a pickle", base);
+    }
+    while (!st && !vm.stopped) {
+        if (vm.at == size) {
+            p->cut = true;
+            st = pn_fail(err, PN_E_FORMAT, "pickle offset %" PRIu64 ": the bytes end before STOP", base + size);
+        } else {
+            st = pickle_step(&vm);
+        }
+    }
+    pn_mem_free(mem, PN_ACCT_MISC, vm.stack, vm.cap_stack * sizeof *vm.stack);
+    pn_mem_free(mem, PN_ACCT_MISC, vm.memo, vm.cap_memo * sizeof *vm.memo);
+    p->used = vm.at;
+    if (st) {
+        bool cut = p->cut;
+        pn_pickle_fini(p);
+        p->cut = cut;
+    }
+    return st;
+}
+
+PN_INTERNAL void pn_pickle_fini(pn_pickle *p)
+{
+    if (p->mem) {
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->values, p->cap_values * sizeof *p->values);
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->cells, p->cap_cells * sizeof *p->cells);
+    }
+    *p = (pn_pickle){0};
+}
+
+PN_INTERNAL const pn_pickle_value *pn_pickle_as(const pn_pickle *p, uint32_t v, pn_pickle_kind kind)
+{
+    return v < p->n_values && p->values[v].kind == kind ? &p->values[v] : NULL;
+}
+
+PN_INTERNAL uint32_t pn_pickle_item(const pn_pickle *p, uint32_t v, uint32_t i)
+{
+    const pn_pickle_value *c = v < p->n_values ? &p->values[v] : NULL;
+    if (!c || (c->kind != PN_PICKLE_TUPLE && c->kind != PN_PICKLE_LIST) || i >= c->n)
+        return PN_PICKLE_NIL;
+    uint32_t cell = c->u.at.first;
+    while (i-- > 0)
+        cell = p->cells[cell].next;
+    return p->cells[cell].value;
+}
+
+PN_INTERNAL bool pn_pickle_str(const pn_pickle *p, uint32_t v, pn_bytes *out)
+{
+    const pn_pickle_value *s = pn_pickle_as(p, v, PN_PICKLE_STR);
+    if (s)
+        *out = (pn_bytes){(const char *)p->bytes + s->u.at.first, s->n};
+    return s != NULL;
+}
+
+PN_INTERNAL const char *pn_pickle_kind_name(const pn_pickle *p, uint32_t v)
+{
+    static const char *const names[] = {"None", "a boolean", "an integer", "a float", "a string", "a tuple", "a list",
+                                        "a dictionary", "a class", "a tensor", "a storage"};
+    return v < p->n_values ? names[p->values[v].kind] : "nothing";
+}
+
+#undef PICKLE_MAX
+#undef PICKLE_NAME_MAX
+#undef PICKLE_MARK
+#undef PICKLE_UNSET
+#endif
+
+/* ---- Begin format/pn_pth.c ---- */
+#ifndef PN_DROP_FORMAT_PN_PTH_C
+#define PN_DROP_FORMAT_PN_PTH_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_pth.c - opening a file of torch: container, storages, tensors.  pn_pth_stream.c reads elements.
+ *
+ * The order is that of trust: first the container is checked (pn_zip.h), then the pickle becomes a
+ * graph of values (pn_pickle.h), then every storage the graph mentions is found in the file with the
+ * bytes that it claims, and at last each tensor is held against its storage.  The graph is not
+ * walked: storages are found by going through the array of values, tensors are the items of one
+ * dictionary, so lists inside lists inside lists cost nothing.
+ *
+ * Source: torch's serialization.py and _utils.py (what is written) and the description of its zip
+ * form in torch's documentation.
+ */
+/* includes format/pn_pth.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_utf8.h */
+/* includes format/pn_pickle.h */
+/* includes format/pn_zip.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define PTH_PICKLE_MAX ((uint64_t)64 << 20)     /* bytes; some 100 a tensor are usual */
+#define PTH_LEGACY_FIRST ((uint64_t)1 << 20)    /* bytes tried first where the pickles' length is unknown */
+#define PTH_SMALL ((uint64_t)64 << 10)          /* a tensor may be so large, whatever the file */
+#define PTH_TOTAL 16u                           /* all tensors together: so many times the file */
+
+typedef struct pth_reader {
+    pn_pth *p;
+    pn_zip zip;
+    bool legacy;
+    char root[520];             /* "archive/" */
+    uint8_t *pkl;               /* the bytes of the pickle, or of all five, owned, [n_pkl] */
+    size_t n_pkl;
+    uint64_t pkl_at;            /* where they lie in the file */
+    pn_pickle pickle;           /* the object */
+    pn_map keys;                /* storage key -> number; keys in pkl */
+    char *free_text;            /* in p->text */
+    pn_err *err;
+} pth_reader;
+
+/* ------------------------------------------------------------------------------------------
+ * Storages
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t pth_elem_bytes(uint32_t dtype) { return pn_st_dtype_get(dtype)->bits / 8; }
+
+/* The five or six items of a persistent id. */
+static pn_status pth_storage_id(pth_reader *r, uint32_t id, pn_bytes *key, pn_pth_storage *s)
+{
+    const pn_pickle *k = &r->pickle;
+    const pn_pickle_value *tuple = pn_pickle_as(k, id, PN_PICKLE_TUPLE);
+    pn_bytes word = {NULL, 0};
+    uint32_t want = r->legacy ? 6 : 5;
+    if (tuple && tuple->n && pn_pickle_str(k, pn_pickle_item(k, id, 0), &word) && word.len == 6 && memcmp(word.data, "module", 6) == 0)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "a whole module was saved: expected a state_dict of tensors");
+    if (!tuple || tuple->n != want || word.len != 7 || memcmp(word.data, "storage", 7) != 0)
+        return pn_fail(r->err, PN_E_FORMAT, "a persistent id is %s of %" PRIu32 " items: expected ('storage', class, key, location, "
+                       "count) of %" PRIu32, pn_pickle_kind_name(k, id), tuple ? tuple->n : 0, want);
+    const pn_pickle_value *class = pn_pickle_as(k, pn_pickle_item(k, id, 1), PN_PICKLE_GLOBAL);
+    const pn_pickle_global *g = class ? pn_pickle_global_get(class->global) : NULL;
+    if (!pn_pickle_str(k, pn_pickle_item(k, id, 2), key))
+        return pn_fail(r->err, PN_E_FORMAT, "the key of a storage is %s: expected a string", pn_pickle_kind_name(k, pn_pickle_item(k, id, 2)));
+    bool digits = key->len > 0 && key->len < sizeof s->key;
+    for (size_t i = 0; i < key->len && digits; i++)
+        digits = key->data[i] >= '0' && key->data[i] <= '9';
+    if (!digits)
+        return pn_fail(r->err, PN_E_FORMAT, "the storage key '%s' is not a number", pn_show(key->data, key->len).s);
+    memcpy(s->key, key->data, key->len);
+    if (!g || (g->role != PN_PICKLE_STORAGE && g->role != PN_PICKLE_UNTYPED_STORAGE))
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s: its class is %s: expected a storage class", s->key, g ? g->name : "none");
+    s->dtype = g->dtype;
+    const pn_pickle_value *count = pn_pickle_as(k, pn_pickle_item(k, id, 4), PN_PICKLE_INT);
+    if (!count || count->u.i < 0)
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s: expected an element count of 0 or more, found %s%" PRId64, s->key,
+                       count ? "" : "none, ", count ? count->u.i : 0);
+    s->count = (uint64_t)count->u.i;
+    if (!pn_mul_u64(s->count, pth_elem_bytes(s->dtype), &s->bytes))
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s: %" PRIu64 " elements of %" PRIu64 " bytes overflow", s->key, s->count,
+                       pth_elem_bytes(s->dtype));
+    if (r->legacy && !pn_pickle_as(k, pn_pickle_item(k, id, 5), PN_PICKLE_NONE))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "storage %s is a view of another: re-save the file with torch 1.6 or later", s->key);
+    return PN_OK;
+}
+
+/* The member of the archive that holds a storage. */
+static pn_status pth_storage_member(pth_reader *r, pn_pth_storage *s)
+{
+    char name[sizeof r->root + 32];
+    snprintf(name, sizeof name, "%sdata/%s", r->root, s->key);
+    const pn_zip_member *m = pn_zip_find(&r->zip, name);
+    if (!m)
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s is not in the archive: no member '%s'", s->key, pn_show(name, strlen(name)).s);
+    if (m->bytes != s->bytes)
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s has %" PRIu64 " bytes in the archive, %" PRIu64 " are declared", s->key, m->bytes,
+                       s->bytes);
+    s->offset = m->offset;
+    return PN_OK;
+}
+
+static pn_status pth_storage_add(pth_reader *r, uint32_t id)
+{
+    pn_pth *p = r->p;
+    pn_pth_storage s = {.key = ""};
+    pn_bytes key = {NULL, 0};
+    bool existed;
+    pn_status st = pth_storage_id(r, id, &key, &s);
+    if (st)
+        return st;
+    const uint32_t *at = pn_map_put(&r->keys, key.data, key.len, (uint32_t)p->n_storages, &existed);
+    if (!at)
+        return pn_fail_nomem(r->err, "the keys of storages", (uint64_t)r->keys.cap * sizeof(pn_map_slot));
+    if (existed) {
+        if (p->storages[*at].bytes == s.bytes)
+            return PN_OK;
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s is declared with %" PRIu64 " bytes and with %" PRIu64, s.key,
+                       p->storages[*at].bytes, s.bytes);
+    }
+    if (!r->legacy && (st = pth_storage_member(r, &s)))
+        return st;
+    if (!pn_mem_grow(p->mem, PN_ACCT_MISC, (void **)&p->storages, &p->cap_storages, p->n_storages + 1, sizeof s))
+        return pn_fail_nomem(r->err, "the table of storages", (p->n_storages + 1) * sizeof s);
+    p->storages[p->n_storages++] = s;
+    return PN_OK;
+}
+
+/* All that the pickle mentions, in the order of its values. */
+static pn_status pth_storages(pth_reader *r)
+{
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < r->pickle.n_values && !st; i++)
+        if (r->pickle.values[i].kind == PN_PICKLE_PERSID)
+            st = pth_storage_add(r, r->pickle.values[i].u.at.first);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tensors
+ * ------------------------------------------------------------------------------------------ */
+
+/* Item i of the arguments as a number of 0 or more. */
+static pn_status pth_number(pth_reader *r, const char *name, const char *what, uint32_t v, uint64_t *out)
+{
+    const pn_pickle_value *n = pn_pickle_as(&r->pickle, v, PN_PICKLE_INT);
+    if (!n)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': its %s is %s: expected an integer", name, what, pn_pickle_kind_name(&r->pickle, v));
+    if (n->u.i < 0)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': negative %s %" PRId64, name, what, n->u.i);
+    *out = (uint64_t)n->u.i;
+    return PN_OK;
+}
+
+/* A tuple of up to 8 numbers. */
+static pn_status pth_numbers(pth_reader *r, const char *name, const char *what, uint32_t v, uint64_t out[PN_ST_MAX_RANK], uint32_t *n)
+{
+    const pn_pickle_value *t = pn_pickle_as(&r->pickle, v, PN_PICKLE_TUPLE);
+    if (!t || t->n > PN_ST_MAX_RANK)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': its %s is %s of %" PRIu32 " items: expected a tuple of at most 8 integers", name,
+                       what, pn_pickle_kind_name(&r->pickle, v), t ? t->n : 0);
+    pn_status st = PN_OK;
+    *n = t->n;
+    for (uint32_t k = 0; k < t->n && !st; k++)
+        st = pth_number(r, name, what, pn_pickle_item(&r->pickle, v, k), &out[k]);
+    return st;
+}
+
+/* Row-major without gaps; dimensions of 1 may have any stride. */
+static bool pth_contiguous(const pn_pth_tensor *t)
+{
+    uint64_t step = 1;
+    for (uint32_t k = t->rank; k-- > 0;) {
+        if (t->shape[k] != 1 && t->stride[k] != step && t->n_elems)
+            return false;
+        step *= t->shape[k];            /* the product is n_elems, which fits */
+    }
+    return true;
+}
+
+/* Does it stay inside its storage, and is it of a size that a file like this may have? */
+static pn_status pth_bounds(pth_reader *r, pn_pth_tensor *t)
+{
+    const pn_pth_storage *s = &r->p->storages[t->storage];
+    uint64_t last = t->first, have = s->bytes / pth_elem_bytes(t->dtype), most = PN_MAX(r->p->src.size, PTH_SMALL);
+    pn_status st = pn_st_size(t->dtype, t->rank, t->shape, &t->n_elems, &t->bytes, r->err);
+    if (st)
+        return pn_err_prefix(r->err, st, "tensor '%s'", t->name);
+    for (uint32_t k = 0; k < t->rank && t->n_elems; k++) {
+        uint64_t step;
+        if (!pn_mul_u64(t->shape[k] - 1, t->stride[k], &step) || !pn_add_u64(last, step, &last))
+            return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': its offset %" PRIu64 " and strides overflow: size %" PRIu64 ", stride %"
+                           PRIu64 " (dimension %" PRIu32 ")", t->name, t->first, t->shape[k], t->stride[k], k);
+    }
+    if (t->n_elems && last >= have)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s' needs element %" PRIu64 ", its storage %s has %" PRIu64, t->name, last, s->key,
+                       have);
+    if (t->bytes > most)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s' repeats elements until it has %" PRIu64 " of them, %" PRIu64
+                       " bytes: expected at most %" PRIu64 " in a file of %" PRIu64, t->name, t->n_elems, t->bytes, most, r->p->src.size);
+    t->contiguous = pth_contiguous(t);
+    return PN_OK;
+}
+
+/* Empty, or None: what else torch may have to say of a tensor (that it is conjugate, negated). */
+static bool pth_no_metadata(const pn_pickle *k, uint32_t v)
+{
+    const pn_pickle_value *d = pn_pickle_as(k, v, PN_PICKLE_DICT);
+    return pn_pickle_as(k, v, PN_PICKLE_NONE) || (d && d->n == 0);
+}
+
+/* The number of the storage that a PERSID names; it was entered before. */
+static pn_status pth_tensor_storage(pth_reader *r, pn_pth_tensor *t, uint32_t v)
+{
+    const pn_pickle_value *persid = pn_pickle_as(&r->pickle, v, PN_PICKLE_PERSID);
+    pn_bytes key = {NULL, 0};
+    if (!persid)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected a storage, found %s", t->name, pn_pickle_kind_name(&r->pickle, v));
+    pn_pickle_str(&r->pickle, pn_pickle_item(&r->pickle, persid->u.at.first, 2), &key);
+    t->storage = *pn_map_find(&r->keys, key.data, key.len);
+    /* Not the storage's own: one key may come with two classes, as long as they agree about the bytes. */
+    const pn_pickle_value *class = pn_pickle_as(&r->pickle, pn_pickle_item(&r->pickle, persid->u.at.first, 1), PN_PICKLE_GLOBAL);
+    t->dtype = pn_pickle_global_get(class->global)->dtype;
+    return PN_OK;
+}
+
+/* The arguments of _rebuild_tensor(storage, offset, size, stride), _v2(..., requires_grad, hooks[, metadata]) or
+ * _v3(..., requires_grad, hooks, dtype[, metadata]). */
+static pn_status pth_tensor(pth_reader *r, const pn_pickle_value *call, pn_pth_tensor *t)
+{
+    const pn_pickle *k = &r->pickle;
+    uint32_t args = call->u.at.first, n = k->values[args].n, role = pn_pickle_global_get(call->global)->role, n_strides = 0;
+    uint32_t least = role == PN_PICKLE_REBUILD_TENSOR ? 4 : role == PN_PICKLE_REBUILD_TENSOR_V2 ? 6 : 7;
+    if (n < least || n > least + (least > 4))
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': %s has %" PRIu32 " arguments: expected %" PRIu32, t->name,
+                       pn_pickle_global_get(call->global)->name, n, least);
+    pn_status st = pth_tensor_storage(r, t, pn_pickle_item(k, args, 0));
+    if (!st)
+        st = pth_number(r, t->name, "offset", pn_pickle_item(k, args, 1), &t->first);
+    if (!st)
+        st = pth_numbers(r, t->name, "size", pn_pickle_item(k, args, 2), t->shape, &t->rank);
+    if (!st)
+        st = pth_numbers(r, t->name, "stride", pn_pickle_item(k, args, 3), t->stride, &n_strides);
+    if (st)
+        return st;
+    if (t->rank != n_strides)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s' has %" PRIu32 " sizes and %" PRIu32 " strides", t->name, t->rank, n_strides);
+    if (role == PN_PICKLE_REBUILD_TENSOR_V3) {
+        const pn_pickle_value *d = pn_pickle_as(k, pn_pickle_item(k, args, 6), PN_PICKLE_GLOBAL);
+        if (!d || pn_pickle_global_get(d->global)->role != PN_PICKLE_DTYPE)
+            return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected a dtype, found %s", t->name,
+                           pn_pickle_kind_name(k, pn_pickle_item(k, args, 6)));
+        t->dtype = pn_pickle_global_get(d->global)->dtype;
+    }
+    if (n > least && !pth_no_metadata(k, pn_pickle_item(k, args, n - 1)))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "tensor '%s' has metadata (conjugate or negated): save it as a plain tensor", t->name);
+    return pth_bounds(r, t);
+}
+
+static pn_status pth_name(pth_reader *r, uint32_t v, pn_map *names, pn_pth_tensor *t)
+{
+    pn_bytes name = {NULL, 0};
+    bool existed;
+    if (!pn_pickle_str(&r->pickle, v, &name))
+        return pn_fail(r->err, PN_E_FORMAT, "the name of a tensor is %s: expected a string", pn_pickle_kind_name(&r->pickle, v));
+    const char *fault = pn_st_name_fault(name.data, name.len);
+    if (!fault && pn_utf8_valid(name.data, name.len) != name.len)
+        fault = "the name is not UTF-8";
+    if (fault)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': %s", pn_show(name.data, name.len).s, fault);
+    memcpy(r->free_text, name.data, name.len);
+    r->free_text[name.len] = 0;
+    t->name = r->free_text;
+    r->free_text += name.len + 1;
+    if (!pn_map_put(names, t->name, name.len, 0, &existed))
+        return pn_fail_nomem(r->err, "the names of tensors", (uint64_t)names->cap * sizeof(pn_map_slot));
+    return existed ? pn_fail(r->err, PN_E_FORMAT, "tensor '%s' comes twice", t->name) : PN_OK;
+}
+
+/* How many tensors a dictionary has as its own items. */
+static size_t pth_count(const pn_pickle *k, uint32_t dict, size_t *text)
+{
+    size_t n = 0;
+    const pn_pickle_value *d = pn_pickle_as(k, dict, PN_PICKLE_DICT);
+    for (uint32_t c = d ? d->u.at.first : PN_PICKLE_NIL; c != PN_PICKLE_NIL; c = k->cells[c].next) {
+        pn_bytes name;
+        if (!pn_pickle_as(k, k->cells[c].value, PN_PICKLE_CALL))
+            continue;
+        n++;
+        if (pn_pickle_str(k, k->cells[c].key, &name))
+            *text += name.len + 1;
+    }
+    return n;
+}
+
+/* The dictionary that has the tensors: the top one, or one under a name that training scripts use. */
+static uint32_t pth_state_dict(const pn_pickle *k)
+{
+    static const char *const under[] = {"state_dict", "model", "module"};
+    const pn_pickle_value *top = pn_pickle_as(k, k->root, PN_PICKLE_DICT);
+    uint32_t found[PN_COUNT_OF(under)] = {PN_PICKLE_NIL, PN_PICKLE_NIL, PN_PICKLE_NIL};
+    size_t ignored = 0;
+    for (uint32_t c = top ? top->u.at.first : PN_PICKLE_NIL; c != PN_PICKLE_NIL; c = k->cells[c].next) {
+        pn_bytes name = {NULL, 0};
+        if (!pn_pickle_as(k, k->cells[c].value, PN_PICKLE_DICT) || !pn_pickle_str(k, k->cells[c].key, &name))
+            continue;
+        for (size_t i = 0; i < PN_COUNT_OF(under); i++)
+            if (name.len == strlen(under[i]) && memcmp(name.data, under[i], name.len) == 0)
+                found[i] = k->cells[c].value;
+    }
+    for (size_t i = 0; i < PN_COUNT_OF(under); i++)
+        if (pth_count(k, found[i], &ignored))
+            return found[i];
+    return k->root;
+}
+
+static pn_status pth_tensors(pth_reader *r)
+{
+    const pn_pickle *k = &r->pickle;
+    pn_pth *p = r->p;
+    pn_map names;
+    uint32_t dict = pth_state_dict(k);
+    uint64_t total = 0, most = pn_mul_sat(PN_MAX(p->src.size, PTH_SMALL), PTH_TOTAL);
+    size_t n = pth_count(k, dict, &p->text_bytes);
+    if (n == 0)
+        return pn_fail(r->err, PN_E_FORMAT, "no tensors: expected a dictionary of them at the top or under 'state_dict', 'model' or "
+                       "'module', found %s", pn_pickle_kind_name(k, k->root));
+    p->text = pn_mem_alloc(p->mem, PN_ACCT_MISC, p->text_bytes);
+    p->tensors = pn_mem_calloc(p->mem, PN_ACCT_MISC, n, sizeof *p->tensors);
+    p->cap_tensors = n;
+    r->free_text = p->text;
+    if (!p->text || !p->tensors)
+        return pn_fail_nomem(r->err, "the table of tensors", p->text_bytes + n * sizeof *p->tensors);
+    pn_map_init(&names, p->mem, PN_ACCT_MISC);
+    pn_status st = PN_OK;
+    for (uint32_t c = k->values[dict].u.at.first; c != PN_PICKLE_NIL && !st; c = k->cells[c].next) {
+        const pn_pickle_value *call = pn_pickle_as(k, k->cells[c].value, PN_PICKLE_CALL);
+        if (!call) {
+            p->n_others++;
+            continue;
+        }
+        pn_pth_tensor *t = &p->tensors[p->n_tensors++];
+        st = pth_name(r, k->cells[c].key, &names, t);
+        if (!st)
+            st = pth_tensor(r, call, t);
+        total = pn_add_sat(total, t->bytes);
+        if (!st && total > most)
+            st = pn_fail(r->err, PN_E_FORMAT, "tensor '%s': the tensors so far have %" PRIu64 " bytes, expected at most %" PRIu64
+                         " in a file of %" PRIu64, t->name, total, most, p->src.size);
+    }
+    if (!st && dict != k->root)
+        p->n_others += k->values[k->root].n - 1;
+    pn_map_fini(&names);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The zip form
+ * ------------------------------------------------------------------------------------------ */
+
+/* ROOT, from the one member ROOT/data.pkl. */
+static pn_status pth_find_root(pth_reader *r, const pn_zip_member **pkl)
+{
+    *pkl = NULL;
+    for (size_t i = 0; i < r->zip.n_members; i++) {
+        const pn_zip_member *m = &r->zip.members[i];
+        const char *slash = strchr(m->name, '/');
+        if (!slash || strchr(slash + 1, '/'))
+            continue;
+        if (strcmp(slash, "/constants.pkl") == 0)
+            return pn_fail(r->err, PN_E_UNSUPPORTED, "member '%s': this is TorchScript, a program: expected a state_dict of tensors", m->name);
+        if (strcmp(slash, "/data.pkl") != 0)
+            continue;
+        if (*pkl)
+            return pn_fail(r->err, PN_E_FORMAT, "two pickles, '%s' and '%s': expected one */data.pkl", (*pkl)->name, m->name);
+        *pkl = m;
+    }
+    if (!*pkl)
+        return pn_fail(r->err, PN_E_FORMAT, "a zip archive of %zu members, but none is */data.pkl: not written by torch.save",
+                       r->zip.n_members);
+    size_t n = strlen((*pkl)->name) - strlen("data.pkl");
+    memcpy(r->root, (*pkl)->name, n);           /* a name has at most 512 bytes */
+    r->root[n] = 0;
+    return PN_OK;
+}
+
+static pn_status pth_byteorder(pth_reader *r)
+{
+    char name[sizeof r->root + 16], word[8] = "";
+    snprintf(name, sizeof name, "%sbyteorder", r->root);
+    const pn_zip_member *m = pn_zip_find(&r->zip, name);
+    if (!m)
+        return PN_OK;                   /* older files have none and are little-endian */
+    pn_status st = pn_source_read(&r->p->src, m->offset, word, (size_t)PN_MIN(m->bytes, sizeof word - 1), r->err);
+    if (st)
+        return st;
+    r->p->big_endian = m->bytes == 3 && memcmp(word, "big", 3) == 0;
+    if (!r->p->big_endian && !(m->bytes == 6 && memcmp(word, "little", 6) == 0))
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s': expected 'little' or 'big', found '%s'", m->name, pn_show(word, strlen(word)).s);
+    return PN_OK;
+}
+
+/* n bytes at `at` as the pickle's; those from an earlier try go. */
+static pn_status pth_load_pickle(pth_reader *r, uint64_t at, uint64_t n)
+{
+    pn_mem_free(r->p->mem, PN_ACCT_MISC, r->pkl, r->n_pkl);
+    r->pkl = pn_mem_alloc(r->p->mem, PN_ACCT_MISC, (size_t)n);
+    r->n_pkl = (size_t)n;
+    r->pkl_at = at;
+    if (!r->pkl)
+        return pn_fail_nomem(r->err, "the pickle", n);
+    return pn_source_read(&r->p->src, at, r->pkl, (size_t)n, r->err);
+}
+
+static pn_status pth_open_zip(pth_reader *r)
+{
+    const pn_zip_member *pkl = NULL;
+    pn_status st = pn_zip_read(&r->zip, r->p->mem, &r->p->src, r->err);
+    if (!st)
+        st = pth_find_root(r, &pkl);
+    if (!st)
+        st = pth_byteorder(r);
+    if (!st && pkl->bytes > PTH_PICKLE_MAX)
+        st = pn_fail(r->err, PN_E_FORMAT, "member '%s' has %" PRIu64 " bytes, at most %" PRIu64 " are accepted", pkl->name, pkl->bytes,
+                     PTH_PICKLE_MAX);
+    if (!st)
+        st = pth_load_pickle(r, pkl->offset, pkl->bytes);
+    if (!st && (st = pn_pickle_read(&r->pickle, r->p->mem, r->pkl, r->n_pkl, 0, r->err)))
+        st = pn_err_prefix(r->err, st, "%s", pkl->name);
+    if (!st)
+        st = pth_storages(r);
+    return st ? st : pth_tensors(r);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The form before torch 1.6: magic, version, facts of the machine, the object, the keys; then storages
+ * ------------------------------------------------------------------------------------------ */
+
+/* PROTO 2, LONG1 0x1950a86a20f9469cfc6c, STOP: a pickle by itself. */
+static const uint8_t pth_magic[15] = {0x80, 2, 0x8A, 10, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19, 0x2E};
+
+/* The pickle at *at of r->pkl; *at moves behind it. */
+static pn_status pth_next_pickle(pth_reader *r, pn_pickle *k, size_t *at)
+{
+    pn_status st = pn_pickle_read(k, r->p->mem, r->pkl + *at, r->n_pkl - *at, r->pkl_at + *at, r->err);
+    if (!st)
+        *at += k->used;
+    return st;
+}
+
+/* The version, and the byte order from {"little_endian": True, ...}. */
+static pn_status pth_legacy_facts(pth_reader *r, const pn_pickle *version, const pn_pickle *facts)
+{
+    const pn_pickle_value *v = pn_pickle_as(version, version->root, PN_PICKLE_INT), *d = pn_pickle_as(facts, facts->root, PN_PICKLE_DICT);
+    if (!v || v->u.i != 1001)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "protocol version %" PRId64 " of torch's old form: expected 1001", v ? v->u.i : -1);
+    for (uint32_t c = d ? d->u.at.first : PN_PICKLE_NIL; c != PN_PICKLE_NIL; c = facts->cells[c].next) {
+        pn_bytes name;
+        const pn_pickle_value *b = pn_pickle_as(facts, facts->cells[c].value, PN_PICKLE_BOOL);
+        if (b && pn_pickle_str(facts, facts->cells[c].key, &name) && name.len == 13 && memcmp(name.data, "little_endian", 13) == 0)
+            r->p->big_endian = b->u.i == 0;
+    }
+    return PN_OK;
+}
+
+/* The list of keys, and behind it each storage in that order: a count, then the elements. */
+static pn_status pth_legacy_storages(pth_reader *r, const pn_pickle *keys, uint64_t at)
+{
+    const pn_pickle_value *list = pn_pickle_as(keys, keys->root, PN_PICKLE_LIST);
+    pn_pth *p = r->p;
+    if (!list || list->n != p->n_storages)
+        return pn_fail(r->err, PN_E_FORMAT, "the list of storages has %" PRIu32 " keys, the tensors mention %zu", list ? list->n : 0,
+                       p->n_storages);
+    for (uint32_t c = list->u.at.first; c != PN_PICKLE_NIL; c = keys->cells[c].next) {
+        pn_bytes key = {NULL, 0};
+        uint8_t count[8];
+        pn_pickle_str(keys, keys->cells[c].value, &key);
+        const uint32_t *i = key.data ? pn_map_find(&r->keys, key.data, key.len) : NULL;
+        if (!i || p->storages[*i].offset)
+            return pn_fail(r->err, PN_E_FORMAT, "storage key '%s' of the list %s", pn_show(key.data, key.len).s,
+                           i ? "comes twice" : "is not one that a tensor mentions");
+        pn_pth_storage *s = &p->storages[*i];
+        pn_status st = pn_source_read(&p->src, at, count, sizeof count, r->err);
+        if (st)
+            return pn_err_prefix(r->err, st, "storage %s", s->key);
+        if (pn_le64(count) != s->count)
+            return pn_fail(r->err, PN_E_FORMAT, "storage %s has %" PRIu64 " elements at offset %" PRIu64 ", %" PRIu64 " are declared", s->key,
+                           pn_le64(count), at, s->count);
+        s->offset = at + sizeof count;
+        if (s->bytes > p->src.size - s->offset)
+            return pn_fail(r->err, PN_E_FORMAT, "truncated: storage %s needs %" PRIu64 " bytes at offset %" PRIu64 ", the file has %" PRIu64,
+                           s->key, s->bytes, s->offset, p->src.size);
+        at = s->offset + s->bytes;
+    }
+    return PN_OK;
+}
+
+static pn_status pth_legacy_read(pth_reader *r, bool *cut)
+{
+    pn_pickle version = {0}, facts = {0}, keys = {0};
+    size_t at = 0;
+    pn_status st = pth_next_pickle(r, &version, &at);
+    if (!st)
+        st = pth_next_pickle(r, &facts, &at);
+    if (!st)
+        st = pth_legacy_facts(r, &version, &facts);
+    if (!st)
+        st = pth_next_pickle(r, &r->pickle, &at);
+    if (!st)
+        st = pth_next_pickle(r, &keys, &at);
+    *cut = version.cut || facts.cut || r->pickle.cut || keys.cut;
+    if (!st)
+        st = pth_storages(r);
+    if (!st)
+        st = pth_legacy_storages(r, &keys, r->pkl_at + at);
+    if (!st)
+        st = pth_tensors(r);
+    pn_pickle_fini(&version);
+    pn_pickle_fini(&facts);
+    pn_pickle_fini(&keys);
+    return st;
+}
+
+/* How long the pickles are nobody says: try with more until they end. */
+static pn_status pth_open_legacy(pth_reader *r)
+{
+    uint64_t at = sizeof pth_magic, most = PN_MIN(r->p->src.size - at, PTH_PICKLE_MAX);
+    bool cut = true;
+    pn_status st = PN_OK;
+    r->legacy = true;
+    for (uint64_t n = PN_MIN(PTH_LEGACY_FIRST, most); cut; n = PN_MIN(2 * n, most)) {
+        pn_pickle_fini(&r->pickle);
+        st = pth_load_pickle(r, at, n);
+        if (st)
+            return st;
+        st = pth_legacy_read(r, &cut);
+        if (n == most)
+            break;
+    }
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All of it
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status pth_open(pth_reader *r)
+{
+    uint8_t head[262] = {0};
+    const pn_source *src = &r->p->src;
+    pn_status st = pn_source_read(src, 0, head, (size_t)PN_MIN(src->size, sizeof head), r->err);
+    if (st)
+        return st;
+    if (memcmp(head, "PK\3\4", 4) == 0)
+        return pth_open_zip(r);
+    if (src->size >= sizeof pth_magic && memcmp(head, pth_magic, sizeof pth_magic) == 0)
+        return pth_open_legacy(r);
+    if (memcmp(head + 257, "ustar", 5) == 0)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "a tar archive, torch's form before 0.1.10: re-save the file with torch 1.6 or later");
+    return pn_fail(r->err, PN_E_FORMAT, "not a file of torch.save: expected 50 4b 03 04 or 80 02 8a 0a at offset 0, found %02x %02x %02x "
+                   "%02x%s", (unsigned)head[0], (unsigned)head[1], (unsigned)head[2], (unsigned)head[3],
+                   memcmp(head, "vers", 4) == 0 ? " (a Git LFS pointer? fetch the real file)" : "");
+}
+
+PN_INTERNAL pn_status pn_pth_open(pn_pth *p, pn_mem *mem, const pn_source *src, pn_err *err)
+{
+    *p = (pn_pth){.mem = mem, .src = *src};
+    pth_reader r = {.p = p, .err = err};
+    pn_map_init(&r.keys, mem, PN_ACCT_MISC);
+    pn_status st = pth_open(&r);
+    pn_zip_fini(&r.zip);
+    pn_pickle_fini(&r.pickle);
+    pn_map_fini(&r.keys);
+    pn_mem_free(mem, PN_ACCT_MISC, r.pkl, r.n_pkl);
+    if (st) {
+        pn_pth_close(p);
+        pn_source_fail(src, st, err);
+    }
+    return st;
+}
+
+PN_INTERNAL void pn_pth_close(pn_pth *p)
+{
+    if (p->mem) {
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->tensors, p->cap_tensors * sizeof *p->tensors);
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->storages, p->cap_storages * sizeof *p->storages);
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->text, p->text_bytes);
+    }
+    *p = (pn_pth){0};
+}
+
+PN_INTERNAL uint64_t pn_pth_offset(const pn_pth *p, const pn_pth_tensor *t)
+{
+    return p->storages[t->storage].offset + t->first * pth_elem_bytes(t->dtype);
+}
+
+PN_INTERNAL bool pn_pth_same_view(const pn_pth_tensor *a, const pn_pth_tensor *b)
+{
+    return a->storage == b->storage && a->first == b->first && a->dtype == b->dtype && a->rank == b->rank &&
+           memcmp(a->shape, b->shape, sizeof a->shape) == 0 && memcmp(a->stride, b->stride, sizeof a->stride) == 0;
+}
+
+#undef PTH_PICKLE_MAX
+#undef PTH_LEGACY_FIRST
+#undef PTH_SMALL
+#undef PTH_TOTAL
+#endif
+
+/* ---- Begin format/pn_pth_stream.c ---- */
+#ifndef PN_DROP_FORMAT_PN_PTH_STREAM_C
+#define PN_DROP_FORMAT_PN_PTH_STREAM_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_pth_stream.c - the elements of a tensor of torch in row-major order, whatever its strides.
+ *
+ * Dimensions of 1 go, neighbours that one stride describes become one.  What is left is cut into
+ *
+ *     outer dimensions | the lead: smallest stride | inner dimensions
+ *
+ * and gathered so that the file is read along the lead: k of its positions at a time, one read of a
+ * run of k elements for each inner position, put down a row apart.  A transposed matrix [R, C] with
+ * strides (1, R) has its rows as the lead: C runs of k elements make k rows.  The tile holds k times
+ * the inner elements, so k follows from its size; where not even one fits, inner goes in pieces.
+ *
+ * Where the lead's stride is not 1 a run is read with what lies between, as long as that is little.
+ */
+/* includes format/pn_pth.h */
+
+/* includes base/pn_err.h */
+
+enum {
+    PTHS_RUN = 1 << 20,         /* bytes read at once */
+    PTHS_TILE = 16 << 20,       /* bytes gathered before they go out */
+    PTHS_SPARSE = 4096          /* bytes between two elements that are not worth reading */
+};
+
+typedef struct pths_job {
+    const pn_source *src;
+    const char *name;
+    uint64_t base;              /* of the storage in the file */
+    uint32_t elem;              /* bytes of an element */
+    bool swap;
+    uint32_t n, lead;           /* dimensions */
+    uint64_t size[PN_ST_MAX_RANK], stride[PN_ST_MAX_RANK];
+    uint8_t *run;               /* owned, [run_bytes] */
+    uint8_t *tile;              /* owned, [tile_bytes], of which `filled` are waiting */
+    size_t run_bytes, tile_bytes, filled;
+    pn_pth_sink sink;
+    void *user;
+    pn_err *err;
+} pths_job;
+
+/* Fewest dimensions with the same elements in the same order. */
+static void pths_merge(pths_job *j, const pn_pth_tensor *t)
+{
+    for (uint32_t k = 0; k < t->rank; k++) {
+        uint64_t step;
+        if (t->shape[k] == 1)
+            continue;
+        if (j->n && pn_mul_u64(t->stride[k], t->shape[k], &step) && j->stride[j->n - 1] == step) {
+            j->size[j->n - 1] *= t->shape[k];
+            j->stride[j->n - 1] = t->stride[k];
+        } else {
+            j->size[j->n] = t->shape[k];
+            j->stride[j->n++] = t->stride[k];
+        }
+    }
+    if (j->n == 0) {
+        j->size[0] = j->stride[0] = 1;
+        j->n = 1;
+    }
+    for (uint32_t k = 0; k < j->n; k++)         /* the last of the smallest that move at all */
+        if (j->stride[j->lead] == 0 || (j->stride[k] != 0 && j->stride[k] <= j->stride[j->lead]))
+            j->lead = k;
+}
+
+static uint64_t pths_product(const pths_job *j, uint32_t from, uint32_t to)
+{
+    uint64_t n = 1;
+    for (uint32_t k = from; k < to; k++)
+        n *= j->size[k];
+    return n;
+}
+
+/* Offset in elements of the i-th combination of dimensions [from, to), row-major. */
+static uint64_t pths_offset(const pths_job *j, uint32_t from, uint32_t to, uint64_t i)
+{
+    uint64_t at = 0;
+    for (uint32_t k = to; k-- > from; i /= j->size[k])
+        at += i % j->size[k] * j->stride[k];
+    return at;
+}
+
+static pn_status pths_read(const pths_job *j, uint64_t elem, void *dst, uint64_t n)
+{
+    pn_status st = pn_source_read(j->src, j->base + elem * j->elem, dst, (size_t)(n * j->elem), j->err);
+    return st ? pn_err_prefix(j->err, st, "tensor '%s'", j->name) : PN_OK;
+}
+
+static pn_status pths_flush(pths_job *j)
+{
+    uint8_t *b = j->tile;
+    for (size_t i = 0; j->swap && i < j->filled; i += j->elem)
+        for (uint32_t lo = 0, hi = j->elem - 1; lo < hi; lo++, hi--) {
+            uint8_t swap = b[i + lo];
+            b[i + lo] = b[i + hi];
+            b[i + hi] = swap;
+        }
+    pn_status st = j->filled ? j->sink(j->user, b, j->filled, j->err) : PN_OK;
+    j->filled = 0;
+    return st;
+}
+
+/* n elements from `at` on, a stride of `step` apart, to dst, `apart` bytes from one to the next. */
+static pn_status pths_run(const pths_job *j, uint64_t at, uint64_t n, uint64_t step, uint8_t *dst, uint64_t apart)
+{
+    uint64_t room = j->run_bytes / j->elem, most = room;
+    if (step == 1 && apart == j->elem)
+        return pths_read(j, at, dst, n);
+    if (step > 0)
+        most = step * j->elem > PTHS_SPARSE ? 1 : (room - 1) / step + 1;
+    for (uint64_t done = 0; done < n;) {
+        uint64_t some = PN_MIN(n - done, most);
+        pn_status st = pths_read(j, at + done * step, j->run, step ? (some - 1) * step + 1 : 1);
+        if (st)
+            return st;
+        for (uint64_t i = 0; i < some; i++)
+            memcpy(dst + (done + i) * apart, j->run + i * step * j->elem, j->elem);
+        done += some;
+    }
+    return PN_OK;
+}
+
+/* Lead positions [r, r + k), inner positions [i, i + n): appended to the tile, where there is room. */
+static pn_status pths_gather(pths_job *j, uint64_t at, uint64_t r, uint64_t k, uint64_t i, uint64_t n)
+{
+    uint64_t step = j->stride[j->lead];
+    uint8_t *dst = j->tile + j->filled;
+    pn_status st = PN_OK;
+    for (uint64_t c = 0; c < n && !st; c++)
+        st = pths_run(j, at + r * step + pths_offset(j, j->lead + 1, j->n, i + c), k, step, dst + c * j->elem, n * j->elem);
+    j->filled += (size_t)(k * n * j->elem);
+    return st;
+}
+
+static pn_status pths_walk(pths_job *j, uint64_t first)
+{
+    uint64_t outer = pths_product(j, 0, j->lead), inner = pths_product(j, j->lead + 1, j->n), rows = j->size[j->lead];
+    uint64_t room = j->tile_bytes / j->elem, k = PN_MAX(room / inner, 1), n = PN_MIN(inner, room);
+    pn_status st = PN_OK;
+    for (uint64_t o = 0; o < outer && !st; o++) {
+        uint64_t at = first + pths_offset(j, 0, j->lead, o), some_k;
+        for (uint64_t r = 0; r < rows && !st; r += some_k) {
+            some_k = PN_MIN(k, rows - r);
+            for (uint64_t i = 0, some; i < inner && !st; i += some) {
+                some = PN_MIN(n, inner - i);
+                if (some_k * some * j->elem > j->tile_bytes - j->filled)
+                    st = pths_flush(j);
+                if (!st)
+                    st = pths_gather(j, at, r, some_k, i, some);
+            }
+        }
+    }
+    return st ? st : pths_flush(j);
+}
+
+PN_INTERNAL pn_status pn_pth_stream(const pn_pth *p, const pn_pth_tensor *t, pn_pth_sink sink, void *user, pn_err *err)
+{
+    pths_job j = {.src = &p->src, .name = t->name, .base = p->storages[t->storage].offset, .elem = pn_st_dtype_get(t->dtype)->bits / 8,
+                  .swap = p->big_endian, .sink = sink, .user = user, .err = err};
+    if (t->n_elems == 0)
+        return PN_OK;
+    pths_merge(&j, t);
+    bool straight = j.n == 1 && j.stride[0] == 1;
+    j.tile_bytes = (size_t)PN_MIN(t->bytes, straight ? (uint64_t)PTHS_RUN : (uint64_t)PTHS_TILE);     /* whole elements */
+    j.run_bytes = straight ? 0 : PTHS_RUN;
+    j.tile = pn_mem_alloc(p->mem, PN_ACCT_STAGE, j.tile_bytes);
+    j.run = pn_mem_alloc(p->mem, PN_ACCT_STAGE, j.run_bytes);
+    pn_status st = j.tile && j.run ? pths_walk(&j, t->first) : pn_fail_nomem(err, t->name, j.tile_bytes + j.run_bytes);
+    pn_mem_free(p->mem, PN_ACCT_STAGE, j.tile, j.tile_bytes);
+    pn_mem_free(p->mem, PN_ACCT_STAGE, j.run, j.run_bytes);
     return st;
 }
 #endif
