@@ -3242,7 +3242,9 @@ PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor 
 /* The same for one matrix of a stack, scattered or not. */
 PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i);
 
-/* Weights are read by position: they were not to be mapped, could not be, or come from a callback. */
+/* Weights are files that are mapped; or they are read by position: they were not to be mapped, could not be, or come
+ * from a callback. */
+static inline bool pn_weights_mapped(const pn_weights *w) { return w->parts[w->n_parts - 1].map_owned; }
 static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_parts - 1].src.read != NULL; }
 
 /* Copy n bytes from byte `at` of a tensor.  A file is read by position even when it is mapped, so
@@ -3262,16 +3264,17 @@ PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *
 
 /* ---- Begin format/pn_hf_dir.h ---- */
 /*
- * pn_hf_dir.h - a Hugging Face folder as a model: its safetensors files are the parts, nothing is converted.
+ * pn_hf_dir.h - a Hugging Face folder as a model: its weight files are the parts, nothing is converted.
  *
  * Part 0 is no file.  It is a GGUF header made in memory: keys from config.json (pn_hf_config.h), and as its tensors the few
  * vectors that have to be computed - norms stored minus one, divisors of rotary frequencies - and whatever cannot be
- * used where it lies (F64, or data at an address that no processor likes).  All other tensors lie in parts 1 and up and
+ * used where it lies (F64, data at an address that no processor likes, a transposed view).  All other tensors lie in parts 1 and up and
  * are used there: matrices of any alignment above their elements', experts through a list of their places.
  *
  * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
- * with it; generation_config.json.  Nothing else is opened here, and no name that is a path.  A path to a single .safetensors
- * file means that file with the rest of its folder.
+ * with it, else the same of pytorch_model.bin (pn_pth.h); generation_config.json.  Nothing else is opened here, and no
+ * name that is a path.  A path to a single .safetensors, .pth, .pt or pytorch_model*.bin file means that file with the
+ * rest of its folder.
  *
  * Invariant: every tensor that the configuration asks for is there once, with the shape it says; and every tensor that is
  * there is asked for, or on a list of those that carry nothing.
@@ -27497,6 +27500,7 @@ PN_INTERNAL bool pn_hf_skips(const pn_hf_config *c, const char *name)
 /* includes base/pn_err.h */
 /* includes base/pn_os_dir.h */
 /* includes format/pn_hf_names.h */
+/* includes format/pn_pth.h */
 /* includes format/pn_safetensors.h */
 /* includes num/pn_quant.h */
 
@@ -27514,11 +27518,18 @@ struct pn_hf_tensor {
     bool plus_one;              /* it is stored minus one */
     bool f64;
     bool scattered;
+    const pn_pth_tensor *gather;    /* its elements do not follow each other; while the folder is being opened */
 };
 
-/* A tensor of a file. */
+/* Tensors of a file, in the words of safetensors.  Those of a .bin are views of its storages. */
+typedef struct hfd_file {
+    pn_safetensors st;          /* of a .bin: made by hfd_read_bin, names borrowed from `bin` */
+    pn_pth bin;                 /* mem NULL: it is none */
+} hfd_file;
+
 typedef struct hfd_ref {
     const pn_st_tensor *t;
+    const pn_pth_tensor *gather;    /* NULL: it lies at t->offset */
     uint32_t part;
     bool used;
 } hfd_ref;
@@ -27533,7 +27544,7 @@ typedef struct hfd {
     pn_gguf_writer header;
     pn_st_index index;
     bool indexed;
-    pn_safetensors *files;      /* owned, [cap_files], those of parts 1 and up */
+    hfd_file *files;            /* owned, [cap_files], those of parts 1 and up */
     size_t n_files, cap_files;
     hfd_ref *refs;              /* owned, [n_refs] */
     size_t n_refs, cap_refs;
@@ -27550,7 +27561,15 @@ static bool hfd_ends(const char *path, const char *end)
     return n > k && strcmp(path + n - k, end) == 0;
 }
 
-PN_INTERNAL bool pn_hf_dir_is(const char *path) { return hfd_ends(path, ".safetensors") || pn_os_is_dir(path); }
+/* Weights that are nothing without the rest of their folder. */
+static bool hfd_is_file(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return hfd_ends(name, ".safetensors") || hfd_ends(name, ".pth") || hfd_ends(name, ".pt") ||
+           (hfd_ends(name, ".bin") && strncmp(name, "pytorch_model", 13) == 0);
+}
+
+PN_INTERNAL bool pn_hf_dir_is(const char *path) { return hfd_is_file(path) || pn_os_is_dir(path); }
 
 /* folder + name, in PN_ACCT_STAGE. */
 static char *hfd_path(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t *size)
@@ -27666,8 +27685,9 @@ static pn_status hfd_config(hfd *h)
  * ------------------------------------------------------------------------------------------ */
 
 /* Put the tensors of the newest file on the list. */
-static pn_status hfd_list(hfd *h, const pn_safetensors *s)
+static pn_status hfd_list(hfd *h, const hfd_file *f)
 {
+    const pn_safetensors *s = &f->st;
     if (!pn_map_reserve(&h->names, (uint32_t)(h->n_refs + s->n_tensors)) ||
         !pn_mem_grow(h->mem, PN_ACCT_STAGE, (void **)&h->refs, &h->cap_refs, h->n_refs + s->n_tensors, sizeof *h->refs))
         return pn_fail_nomem(h->err, "the list of tensors", (h->n_refs + s->n_tensors) * sizeof *h->refs);
@@ -27681,9 +27701,35 @@ static pn_status hfd_list(hfd *h, const pn_safetensors *s)
         if (existed)
             return pn_fail(h->err, PN_E_FORMAT, "tensors '%s' and '%s' are the same one", pn_show(h->refs[*at].t->name, strlen(h->refs[*at].t->name)).s,
                            pn_show(t->name, strlen(t->name)).s);
-        h->refs[h->n_refs++] = (hfd_ref){.t = t, .part = h->w->n_parts - 1};
+        hfd_ref *r = &h->refs[h->n_refs++];
+        *r = (hfd_ref){.t = t, .part = h->w->n_parts - 1};
+        if (f->bin.mem && (f->bin.big_endian || !f->bin.tensors[i].contiguous))
+            r->gather = &f->bin.tensors[i];
     }
     return PN_OK;
+}
+
+/* The table of a .bin, in the same order. */
+static pn_status hfd_read_bin(hfd *h, hfd_file *f, const pn_source *src)
+{
+    pn_status st = pn_pth_open(&f->bin, h->mem, src, h->err);
+    if (st)
+        return st;
+    size_t n = f->bin.n_tensors;
+    pn_safetensors *s = &f->st;
+    *s = (pn_safetensors){.mem = h->mem};
+    pn_map_init(&s->index, h->mem, PN_ACCT_MISC);
+    s->tensors = pn_mem_calloc(h->mem, PN_ACCT_MISC, n, sizeof *s->tensors);
+    s->n_tensors = s->tensors ? n : 0;
+    bool ok = s->tensors && pn_map_reserve(&s->index, (uint32_t)n);
+    for (size_t i = 0; i < n && ok; i++) {
+        const pn_pth_tensor *t = &f->bin.tensors[i];
+        s->tensors[i] = (pn_st_tensor){.name = t->name, .dtype = t->dtype, .rank = t->rank, .n_elems = t->n_elems, .bytes = t->bytes,
+                                       .offset = t->contiguous ? pn_pth_offset(&f->bin, t) : 0};
+        memcpy(s->tensors[i].shape, t->shape, sizeof t->shape);
+        ok = pn_map_put(&s->index, t->name, strlen(t->name), (uint32_t)i, NULL) != NULL;
+    }
+    return ok ? PN_OK : pn_fail_nomem(h->err, "a table of tensors", n * (sizeof *s->tensors + sizeof(pn_map_slot)));
 }
 
 static pn_status hfd_open_file(hfd *h, const char *name)
@@ -27697,15 +27743,11 @@ static pn_status hfd_open_file(hfd *h, const char *name)
         return st;
     pn_source src = p->src;
     src.name = name;            /* whoever opens a folder puts its path in front */
-    st = pn_safetensors_read(&h->files[h->n_files], h->mem, &src, h->err);
-    if (st)
-        return st;
-    const pn_safetensors *s = &h->files[h->n_files++];
-    if (h->indexed)
-        st = pn_st_index_check(&h->index, (uint32_t)(h->n_files - 1), s, h->err);
-    if (st)
-        return pn_err_prefix(h->err, st, "%s", name);
-    return hfd_list(h, s);
+    hfd_file *f = &h->files[h->n_files++];
+    st = hfd_ends(name, ".safetensors") ? pn_safetensors_read(&f->st, h->mem, &src, h->err) : hfd_read_bin(h, f, &src);
+    if (!st && h->indexed)
+        st = pn_st_index_check(&h->index, (uint32_t)(f - h->files), &f->st, h->err);
+    return st ? st : hfd_list(h, f);
 }
 
 static pn_status hfd_read_index(hfd *h, const char *name)
@@ -27721,20 +27763,20 @@ static pn_status hfd_read_index(hfd *h, const char *name)
     return st;
 }
 
-/* Which files hold the weights; `only`: the one the user named, or NULL. */
+/* Which files hold the weights; `only`: the one the user named, or NULL.  What exists first counts. */
 static pn_status hfd_files(hfd *h, const char *only)
 {
-    static const char one[] = "model.safetensors", many[] = "model.safetensors.index.json";
+    static const struct { char one[20], many[32]; } kinds[] = {
+        {"model.safetensors", "model.safetensors.index.json"}, {"pytorch_model.bin", "pytorch_model.bin.index.json"}};
     pn_status st = PN_OK;
-    if (!only && hfd_exists(h, one, &st))
-        only = one;
-    if (!st && !only)
-        st = hfd_read_index(h, many);
-    if (!st && !only && !h->indexed) {
-        if (hfd_exists(h, "pytorch_model.bin", &st) || (!st && hfd_exists(h, "pytorch_model.bin.index.json", &st)))
-            return pn_fail(h->err, PN_E_UNSUPPORTED, "the weights are in pytorch_model.bin, expected %s or %s", one, many);
-        return st ? st : pn_fail(h->err, PN_E_FORMAT, "there is neither %s nor %s", one, many);
+    for (size_t i = 0; i < PN_COUNT_OF(kinds) && !st && !only && !h->indexed; i++) {
+        if (hfd_exists(h, kinds[i].one, &st))
+            only = kinds[i].one;
+        else if (!st)
+            st = hfd_read_index(h, kinds[i].many);
     }
+    if (!st && !only && !h->indexed)
+        st = pn_fail(h->err, PN_E_FORMAT, "there is none of %s, %s, %s and %s", kinds[0].one, kinds[0].many, kinds[1].one, kinds[1].many);
     h->cap_files = only ? 1 : h->index.n_files;
     h->files = st ? NULL : pn_mem_calloc(h->mem, PN_ACCT_STAGE, h->cap_files, sizeof *h->files);
     if (!st && !h->files)
@@ -27830,7 +27872,8 @@ static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il,
     x->t.bytes = x->t.n_elems * bits;
     x->f64 = r->t->dtype == PN_ST_F64;
     x->plus_one = want->how == PN_HF_NORM && h->c.post_norms;
-    x->why = x->f64 || x->plus_one ? HFD_TO_F32 : HFD_IN_PLACE;
+    x->gather = r->gather;
+    x->why = x->f64 || x->plus_one ? HFD_TO_F32 : x->gather ? HFD_COPY : HFD_IN_PLACE;
     if (x->why == HFD_IN_PLACE && want->rows && x->t.offset % bits)
         x->why = HFD_COPY;              /* vectors are read, wherever they begin */
     return x;
@@ -27857,10 +27900,19 @@ static pn_status hfd_piece(hfd *h, struct pn_hf_tensor *x, uint32_t part, uint64
     return PN_OK;
 }
 
+/* Experts of a .bin are used where they lie, or not at all. */
+static pn_status hfd_together(hfd *h, const hfd_ref *r)
+{
+    return r->gather ? pn_fail(h->err, PN_E_UNSUPPORTED, "%s: the elements of expert tensor '%s' do not follow each other", hfd_file_name(h, r->part),
+                               pn_show(r->t->name, strlen(r->t->name)).s) : PN_OK;
+}
+
 /* All experts in one tensor: each has `fused_rows` rows there. */
 static pn_status hfd_bind_fused(hfd *h, const pn_hf_want *want, uint32_t il, hfd_ref *r)
 {
-    pn_status st = hfd_check(h, r, want, h->c.n_expert, want->fused_rows);
+    pn_status st = hfd_together(h, r);
+    if (!st)
+        st = hfd_check(h, r, want, h->c.n_expert, want->fused_rows);
     struct pn_hf_tensor *x = st ? NULL : hfd_new(h, want, il, r, h->c.n_expert);
     r->used = true;
     if (!x)
@@ -27885,7 +27937,9 @@ static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
         r = hfd_find(h, want->names, il, e);
         if (!r)
             return hfd_missing(h, want, il, e);
-        st = hfd_check(h, r, want, 1, want->rows);
+        st = hfd_together(h, r);
+        if (!st)
+            st = hfd_check(h, r, want, 1, want->rows);
         if (!st && e && r->t->dtype != dtype)
             st = pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected %s as that of expert 0", hfd_file_name(h, r->part),
                          pn_show(r->t->name, strlen(r->t->name)).s, pn_st_dtype_get(r->t->dtype)->name, pn_st_dtype_get(dtype)->name);
@@ -27936,32 +27990,55 @@ static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
     return (pn_dir_tensor){.t = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
 }
 
+/* Elements on their way to part 0. */
+typedef struct hfd_flow {
+    const struct pn_hf_tensor *x;
+    uint8_t *dst;
+} hfd_flow;
+
+static pn_status hfd_take(void *user, const void *bytes, size_t n, pn_err *err)
+{
+    hfd_flow *f = user;
+    const uint8_t *raw = bytes;
+    const struct pn_hf_tensor *x = f->x;
+    size_t size = (size_t)(x->t.bytes / x->t.n_elems);
+    float out[HFD_CHUNK / 2];
+    (void)err;
+    if (x->why == HFD_COPY) {
+        memcpy(f->dst, raw, n);
+        f->dst += n;
+        return PN_OK;
+    }
+    for (size_t k; n; raw += k * size, n -= k * size) {
+        k = PN_MIN(n / size, PN_COUNT_OF(out));
+        if (!x->f64)
+            pn_dequant_row(x->t.dtype, raw, out, k);
+        for (size_t i = 0; i < k && x->f64; i++) {
+            double v;
+            memcpy(&v, raw + 8 * i, 8);
+            out[i] = (float)v;
+        }
+        for (size_t i = 0; i < k && x->plus_one; i++)
+            out[i] += 1;
+        memcpy(f->dst, out, k * sizeof *out);
+        f->dst += k * sizeof *out;
+    }
+    return PN_OK;
+}
+
 static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
 {
     const pn_dir_tensor from = hfd_dir_tensor(h, x);
+    hfd_flow f = {.x = x, .dst = dst};
     uint8_t raw[HFD_CHUNK];
-    float out[HFD_CHUNK / 2];
-    uint64_t size = x->t.bytes / x->t.n_elems;
     pn_status st = PN_OK;
+    if (x->gather)
+        return pn_pth_stream(&h->files[x->part - 1].bin, x->gather, hfd_take, &f, h->err);
     for (uint64_t at = 0; at < x->t.bytes && !st; at += sizeof raw) {
-        size_t n = (size_t)PN_MIN(x->t.bytes - at, (uint64_t)sizeof raw), k = (size_t)(n / size);
-        st = pn_weights_read(h->w, &from, at, x->why == HFD_COPY ? dst : raw, n, h->err);
-        if (st || x->why == HFD_COPY) {
-            dst += n;
-            continue;
-        }
-        if (x->f64)
-            for (size_t i = 0; i < k; i++) {
-                double v;
-                memcpy(&v, raw + 8 * i, 8);
-                out[i] = (float)v;
-            }
-        else
-            pn_dequant_row(x->t.dtype, raw, out, k);
-        for (size_t i = 0; i < k && x->plus_one; i++)
-            out[i] += 1;
-        memcpy(dst, out, k * sizeof *out);
-        dst += k * sizeof *out;
+        size_t n = (size_t)PN_MIN(x->t.bytes - at, (uint64_t)sizeof raw);
+        st = pn_weights_read(h->w, &from, at, raw, n, h->err);
+        if (!st)
+            st = hfd_take(&f, raw, n, h->err);
     }
     return st;
 }
@@ -28041,7 +28118,7 @@ static pn_status hfd_directory(hfd *h)
 static pn_status hfd_open(hfd *h, const char *path)
 {
     size_t len = strlen(path), cut = len;
-    bool file = hfd_ends(path, ".safetensors") && !pn_os_is_dir(path);
+    bool file = hfd_is_file(path) && !pn_os_is_dir(path);
     while (file && cut && path[cut - 1] != '/')
         cut--;
     bool slash = cut && path[cut - 1] != '/';
@@ -28073,8 +28150,10 @@ PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *er
     pn_gguf_writer_init(&h.header, w->mem);
     pn_map_init(&h.names, w->mem, PN_ACCT_STAGE);
     pn_status st = hfd_open(&h, path);
-    for (size_t i = 0; i < h.n_files; i++)
-        pn_safetensors_fini(&h.files[i]);
+    for (size_t i = 0; i < h.n_files; i++) {
+        pn_safetensors_fini(&h.files[i].st);
+        pn_pth_close(&h.files[i].bin);
+    }
     pn_mem_free(w->mem, PN_ACCT_STAGE, h.files, h.cap_files * sizeof *h.files);
     pn_mem_free(w->mem, PN_ACCT_STAGE, h.refs, h.cap_refs * sizeof *h.refs);
     pn_map_fini(&h.names);

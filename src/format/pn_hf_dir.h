@@ -1,14 +1,15 @@
 /*
- * pn_hf_dir.h - a Hugging Face folder as a model: its safetensors files are the parts, nothing is converted.
+ * pn_hf_dir.h - a Hugging Face folder as a model: its weight files are the parts, nothing is converted.
  *
  * Part 0 is no file.  It is a GGUF header made in memory: keys from config.json (pn_hf_config.h), and as its tensors the few
  * vectors that have to be computed - norms stored minus one, divisors of rotary frequencies - and whatever cannot be
- * used where it lies (F64, or data at an address that no processor likes).  All other tensors lie in parts 1 and up and
+ * used where it lies (F64, data at an address that no processor likes, a transposed view).  All other tensors lie in parts 1 and up and
  * are used there: matrices of any alignment above their elements', experts through a list of their places.
  *
  * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
- * with it; generation_config.json.  Nothing else is opened here, and no name that is a path.  A path to a single .safetensors
- * file means that file with the rest of its folder.
+ * with it, else the same of pytorch_model.bin (pn_pth.h); generation_config.json.  Nothing else is opened here, and no
+ * name that is a path.  A path to a single .safetensors, .pth, .pt or pytorch_model*.bin file means that file with the
+ * rest of its folder.
  *
  * Invariant: every tensor that the configuration asks for is there once, with the shape it says; and every tensor that is
  * there is asked for, or on a list of those that carry nothing.

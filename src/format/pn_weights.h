@@ -77,7 +77,9 @@ PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor 
 /* The same for one matrix of a stack, scattered or not. */
 PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i);
 
-/* Weights are read by position: they were not to be mapped, could not be, or come from a callback. */
+/* Weights are files that are mapped; or they are read by position: they were not to be mapped, could not be, or come
+ * from a callback. */
+static inline bool pn_weights_mapped(const pn_weights *w) { return w->parts[w->n_parts - 1].map_owned; }
 static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_parts - 1].src.read != NULL; }
 
 /* Copy n bytes from byte `at` of a tensor.  A file is read by position even when it is mapped, so

@@ -502,14 +502,58 @@ static void folders_that_are_no_model_are_refused(void)
     copy_file(m, "tests/vectors/hf/hostile/index_missing/model.safetensors.index.json", "model.safetensors.index.json");
     refused(m, PN_E_IO, "model-0000", "");
     m = usual(0);
+    refused(m, PN_E_FORMAT, "there is none of model.safetensors", "pytorch_model.bin");
+    m = usual(0);
     made_file(m, "pytorch_model.bin", "x", 1);
-    refused(m, PN_E_UNSUPPORTED, "pytorch_model.bin", "model.safetensors");
+    refused(m, PN_E_FORMAT, "pytorch_model.bin: ", "");
+    m = usual(0);
+    copy_file(m, "tests/vectors/hf/hostile/global_system.pth", "pytorch_model.bin");
+    refused(m, PN_E_UNSUPPORTED, "system", "");
     m = usual(0);
     char path[128];
     snprintf(path, sizeof path, "%s/config.json", m->dir);
     unlink(path);
     made_file(m, "adapter_config.json", "{}", 2);
     refused(m, PN_E_UNSUPPORTED, "adapter", "not a model");
+}
+
+/* The same model by torch: a transposed matrix, two in one storage, the head and the embedding one view. */
+static void a_bin_holds_the_same_tensors(void)
+{
+    static const char *const files[] = {"tests/vectors/hf/pth/qwen3_tied.pth", "tests/vectors/hf/pth/qwen3_tied_legacy.pth"};
+    for (size_t k = 0; k < 2; k++) {
+        made *m = made_new("{}");
+        open_dir a, b;
+        size_t copied = 0;
+        copy_file(m, "tests/vectors/hf/qwen3_tied/config.json", "config.json");
+        copy_file(m, files[k], "pytorch_model.bin");
+        dir_open(&a, "tests/vectors/hf/qwen3_tied", true, 0);
+        dir_open(&b, m->dir, k == 0, 0);
+        PN_CHECK(a.st == PN_OK && b.st == PN_OK, "%s%s", a.err.text, b.err.text);
+        for (size_t i = 0; i < a.w.n_tensors && !b.st; i++) {
+            const pn_dir_tensor *x = &a.w.tensors[i], *y = pn_weights_find(&b.w, x->t->name);
+            size_t n = (size_t)x->t->bytes;
+            if (!PN_CHECK(y && y->t->bytes == n && y->t->dtype == x->t->dtype, "%s", x->t->name))
+                continue;
+            uint8_t *p = malloc(n), *q = malloc(n);
+            PN_CHECK(pn_weights_read(&a.w, x, 0, p, n, NULL) == PN_OK && pn_weights_read(&b.w, y, 0, q, n, NULL) == PN_OK && memcmp(p, q, n) == 0, "%s", x->t->name);
+            copied += y->part == 0;
+            free(p);
+            free(q);
+        }
+        PN_CHECK(copied >= 1 && (k || copied < 5), "%zu tensors are copies", copied);     /* the old form aligns nothing */
+        dir_close(&a);
+        dir_close(&b);
+        for (long f = 1; k == 0; f++) {
+            dir_open(&b, m->dir, true, f);
+            bool done = b.st == PN_OK && b.mem.n_calls < f;
+            PN_CHECK(b.st == PN_OK || b.st == PN_E_NOMEM, "%ld: %d %s", f, (int)b.st, b.err.text);
+            dir_close(&b);
+            if (done)
+                break;
+        }
+        made_free(m);
+    }
 }
 
 static void every_allocation_may_fail(void)
@@ -562,6 +606,7 @@ int main(void)
     useless_tensors_are_skipped();
     disagreements_are_refused_by_name();
     folders_that_are_no_model_are_refused();
+    a_bin_holds_the_same_tensors();
     every_allocation_may_fail();
     return pn_test_end();
 }
