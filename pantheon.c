@@ -3526,6 +3526,167 @@ PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
 
 #endif /* PN_TOOLCALL_H */
 
+/* ---- Begin text/pn_hf_vocab.h ---- */
+/*
+ * pn_hf_vocab.h - the vocabulary of a Hugging Face folder.
+ *
+ * Such a folder describes its tokenizer in up to eleven files.  Whoever opened the folder hands over
+ * their bytes; what comes back owns everything a pn_vocab_source needs.  Which file counts:
+ *
+ *     tokenizer.json > tokenizer.model > vocab.json with merges.txt
+ *     bos, eos, unk, pad: tokenizer_config.json > special_tokens_map.json > config.json
+ *     ends: generation_config.json and config.json, and the tables of pn_vocab_roles.c
+ *     template: chat_template.jinja > tokenizer_config.json > chat_template.json
+ *
+ * The pipeline of a tokenizer.json is followed step by step (pn_rules.h).  A step nobody here knows, a
+ * regular expression above all, is refused by name: a vocabulary that cuts text almost like the one
+ * the model was trained with is worse than none.
+ *
+ * Files are hostile: every message names file and key, nothing is allocated on a number's word (ids
+ * are below the rows of the embedding), nothing recurses, look-ups are by hash.
+ */
+#ifndef PN_HF_VOCAB_H
+#define PN_HF_VOCAB_H
+
+/* includes text/pn_vocab.h */
+
+/* The files as they are; {NULL, 0}: not there.  Borrowed during the call. */
+typedef struct pn_hf_files {
+    pn_bytes tokenizer_json, tokenizer_config, special_tokens_map, added_tokens;
+    pn_bytes vocab_json, merges_txt, tokenizer_model;
+    pn_bytes chat_template_jinja, chat_template_json;
+    pn_bytes generation_config, config;
+} pn_hf_files;
+
+typedef struct pn_hf_vocab pn_hf_vocab;
+
+/* Read the files.  n_rows: rows of the embedding, above every id.  PN_E_FORMAT: a file contradicts itself
+ * or another; PN_E_UNSUPPORTED: it asks for a step unknown here; PN_E_NOMEM. */
+PN_INTERNAL pn_status pn_hf_vocab_new(pn_hf_vocab **out, pn_mem *mem, const pn_hf_files *files, uint32_t n_rows,
+                                      pn_vocab_warn warn, void *user, pn_err *err);
+PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h);
+
+/* Fill *src for pn_vocab_new().  Everything in it is borrowed from h, which must outlive the vocabulary. */
+PN_INTERNAL void pn_hf_vocab_source(const pn_hf_vocab *h, pn_vocab_source *src);
+
+/* What only pn_vocab_new() needed (merges, scores, types) is given back; the source is not to be filled
+ * again. */
+PN_INTERNAL void pn_hf_vocab_trim(pn_hf_vocab *h);
+
+/* The model's chat template: the one for tools when there is one and `tools`; {NULL, 0}: none. */
+PN_INTERNAL pn_bytes pn_hf_vocab_template(const pn_hf_vocab *h, bool tools);
+
+PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h);      /* memory held */
+
+/* The same vocabulary in GGUF's terms, as far as it has them: a source without flags and rules, whose
+ * fields are the tokenizer.ggml.* keys (model, pre, tokens, scores, token_type, merges, the ids and flags).
+ * Borrowed from h, and made on the first call.  *notes gets a line for each thing that is lost.
+ * PN_E_UNSUPPORTED: no GGUF tokenizer cuts text this way; the text says what is missing. */
+PN_INTERNAL pn_status pn_hf_vocab_gguf(pn_hf_vocab *h, pn_vocab_source *src, pn_str *notes, pn_err *err);
+
+#endif /* PN_HF_VOCAB_H */
+
+/* ---- Begin text/pn_hf_impl.h ---- */
+/*
+ * pn_hf_impl.h - what the files of pn_hf_vocab share: the result, and one reading in progress.
+ *
+ * Private to text/: everybody else uses pn_hf_vocab.h.
+ */
+#ifndef PN_HF_IMPL_H
+#define PN_HF_IMPL_H
+
+/* includes base/pn_err.h */
+/* includes base/pn_hash.h */
+/* includes base/pn_json.h */
+/* includes text/pn_hf_vocab.h */
+/* includes text/pn_rules.h */
+
+/* In GGUF's terms, made when asked for. */
+typedef struct pn_hf_gguf {
+    pn_bytes *tokens, *merges;  /* owned, [n_rows], [n_merges] or NULL */
+    int32_t *types;             /* owned, [n_rows] */
+    float *scores;              /* owned, [n_rows] or NULL */
+    char *text;                 /* owned: texts of merges and of ids without token */
+    size_t text_len;
+    pn_vocab_source src;
+    pn_str notes;
+    bool made;
+} pn_hf_gguf;
+
+struct pn_hf_vocab {
+    pn_mem *mem;
+    pn_bytes *tokens;           /* owned, [n_tokens]; a hole has no text */
+    int32_t *types;             /* owned, [n_tokens] pn_token_kind; NULL after trim */
+    uint8_t *flags;             /* owned, [n_tokens] PN_TF_*; NULL after trim */
+    float *scores;              /* owned, [n_tokens]; NULL: none */
+    pn_rules_merge *merges;     /* owned, [n_merges]; NULL after trim */
+    uint32_t n_tokens, n_merges;
+    size_t cap_tokens, cap_types, cap_flags, cap_scores, cap_merges;
+    char *text;                 /* owned: the tokens' texts, the steps' and the charsmap */
+    size_t text_len;
+    pn_bytes model, pre;        /* GGUF's names; static */
+    pn_vocab_rules rules;       /* the steps' texts are in `text` */
+    bool has_rules;
+    pn_bytes charsmap;
+    int64_t bos, eos, unk, sep, pad, mask, cls;
+    int add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
+    pn_token prefix[PN_VOCAB_MAX_AROUND], suffix[PN_VOCAB_MAX_AROUND];
+    uint32_t n_prefix, n_suffix, n_rows;
+    pn_token *ends;             /* owned, [n_ends] */
+    uint32_t n_ends;
+    size_t cap_ends;
+    pn_str chat, chat_tools;    /* templates */
+    pn_hf_gguf gguf;
+};
+
+/* One reading.  Texts of tokens lie in the documents and files until the end, when they are copied. */
+typedef struct pn_hf_read {
+    pn_hf_vocab *h;
+    pn_mem *mem;
+    const pn_hf_files *files;
+    uint32_t n_rows;
+    pn_json_doc tokenizer, config, map, added, vocab, generation, model_config, chat;  /* empty: not there */
+    pn_map index;               /* text -> id */
+    pn_str scratch;
+    const char *file;           /* the one being read, for messages */
+    bool around;                /* a post-processor decided what stands around a text */
+    pn_vocab_warn warn;
+    void *user;
+    pn_err *err;
+} pn_hf_read;
+
+PN_INTERNAL void pn_hf_warn(pn_hf_read *r, const char *fmt, ...) PN_PRINTF(2, 3);
+
+/* A member that is a string, an integer, true; absent or of another type: the default. */
+PN_INTERNAL bool pn_hf_flag(const pn_json_doc *d, uint32_t node, const char *key, bool dflt);
+PN_INTERNAL pn_bytes pn_hf_text(const pn_json_doc *d, uint32_t node, const char *key);
+PN_INTERNAL bool pn_hf_is(pn_bytes b, const char *text);
+PN_INTERNAL int pn_hf_len(pn_bytes b);                         /* for %.*s: at most 80 */
+
+/* Token `id` is `text`; PN_TF_ADDED for an added token, which may be one of the model's already.  The text
+ * is borrowed until the reading ends.  `where`: the key, for messages. */
+PN_INTERNAL pn_status pn_hf_put(pn_hf_read *r, const char *where, pn_bytes text, int64_t id, int32_t kind, unsigned flags, float score);
+PN_INTERNAL int64_t pn_hf_find(const pn_hf_read *r, pn_bytes text);        /* -1: none */
+
+/* The sources: tokens, merges, rules. */
+PN_INTERNAL pn_status pn_hf_read_tokenizer(pn_hf_read *r);     /* tokenizer.json */
+PN_INTERNAL pn_status pn_hf_read_pipeline(pn_hf_read *r);  /* its four steps */
+PN_INTERNAL pn_status pn_hf_read_spm(pn_hf_read *r);           /* tokenizer.model */
+PN_INTERNAL pn_status pn_hf_read_slow(pn_hf_read *r);          /* vocab.json and merges.txt */
+PN_INTERNAL pn_status pn_hf_read_vocab(pn_hf_read *r, const pn_json_doc *d, uint32_t node, const char *where);
+PN_INTERNAL pn_status pn_hf_add_merge(pn_hf_read *r, const char *where, uint64_t rank, pn_bytes left, pn_bytes right);
+PN_INTERNAL pn_status pn_hf_split_merge(pn_hf_read *r, const char *where, uint64_t rank, pn_bytes both);
+
+/* Added tokens in a list of objects ("added_tokens") or an object by id ("added_tokens_decoder"). */
+PN_INTERNAL pn_status pn_hf_read_added(pn_hf_read *r, const pn_json_doc *d, uint32_t node, const char *where);
+
+PN_INTERNAL void pn_hf_gguf_drop(pn_hf_vocab *h);
+
+/* Roles, ends, template: the small files (pn_hf_special.c). */
+PN_INTERNAL pn_status pn_hf_read_special(pn_hf_read *r);
+
+#endif /* PN_HF_IMPL_H */
+
 /* ---- Begin text/pn_chat.h ---- */
 /*
  * pn_chat.h - conversations to prompts with the built-in formats.
@@ -30150,6 +30311,8 @@ static bool special_counts(const special_scan *sc, uint32_t t, size_t at, size_t
     if (v->flags && (v->flags[t] & PN_TF_SINGLE_WORD) &&
         (special_is_word(sc->s, sc->n, at, true) || special_is_word(sc->s, sc->n, end, false)))
         return false;
+    if (!sc->spanned && v->rules && !(v->flags[t] & PN_TF_ADDED))
+        return false;                           /* a marker by its looks, within spans only */
     if (!sc->spanned)
         return kind == PN_TOKEN_USER_DEFINED ||
                ((sc->flags & PN_ENC_SPECIAL) && (kind == PN_TOKEN_CONTROL || kind == PN_TOKEN_UNKNOWN));
@@ -31165,6 +31328,1845 @@ PN_INTERNAL void pn_detok_end(pn_detok_state *d, pn_str *out)
     pn_str_add(out, d->held, d->n_held);
     d->n_held = 0;
 }
+#endif
+
+/* ---- Begin text/pn_hf_vocab.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_VOCAB_C
+#define PN_DROP_TEXT_PN_HF_VOCAB_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_vocab.c - the order in which a folder's files are read, and the tokens they put together.
+ *
+ * While reading, texts stay where they are (parsed documents, the files themselves) and a hash finds
+ * them; at the end they are copied into one block, the documents go, and what is left is as compact
+ * as a vocabulary from a GGUF file.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+PN_INTERNAL void pn_hf_warn(pn_hf_read *r, const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+    if (!r->warn)
+        return;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    r->warn(r->user, text);
+}
+
+PN_INTERNAL bool pn_hf_flag(const pn_json_doc *d, uint32_t node, const char *key, bool dflt)
+{
+    bool v;
+    return pn_json_bool(d, pn_json_get(d, node, key), &v) ? v : dflt;
+}
+
+PN_INTERNAL pn_bytes pn_hf_text(const pn_json_doc *d, uint32_t node, const char *key)
+{
+    pn_bytes s;
+    return pn_json_str(d, pn_json_get(d, node, key), &s) ? s : (pn_bytes){NULL, 0};
+}
+
+PN_INTERNAL bool pn_hf_is(pn_bytes b, const char *text) { return b.len == strlen(text) && memcmp(b.data, text, b.len) == 0; }
+
+PN_INTERNAL int pn_hf_len(pn_bytes b) { return (int)PN_MIN(b.len, (size_t)80); }
+
+/* --- tokens ------------------------------------------------------------------------------- */
+
+static bool hfv_room(pn_hf_read *r, uint32_t n)
+{
+    pn_hf_vocab *h = r->h;
+    uint32_t old = h->n_tokens;
+    if (n <= old)
+        return true;
+    if (!pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->tokens, &h->cap_tokens, n, sizeof *h->tokens) ||
+        !pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->types, &h->cap_types, n, sizeof *h->types) ||
+        !pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->flags, &h->cap_flags, n, sizeof *h->flags) ||
+        !pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->scores, &h->cap_scores, n, sizeof *h->scores))
+        return false;
+    for (uint32_t i = old; i < n; i++) {
+        h->tokens[i] = (pn_bytes){"", 0};
+        h->types[i] = PN_TOKEN_UNUSED;
+        h->flags[i] = 0;
+        h->scores[i] = 0;
+    }
+    h->n_tokens = n;
+    return true;
+}
+
+PN_INTERNAL int64_t pn_hf_find(const pn_hf_read *r, pn_bytes text)
+{
+    uint32_t *id = text.len ? pn_map_find(&r->index, text.data, text.len) : NULL;
+    return id ? (int64_t)*id : -1;
+}
+
+PN_INTERNAL pn_status pn_hf_put(pn_hf_read *r, const char *where, pn_bytes text, int64_t id, int32_t kind, unsigned flags, float score)
+{
+    pn_hf_vocab *h = r->h;
+    if (id < 0 || id >= (int64_t)r->n_rows)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: token \"%.*s\" has id %" PRId64 ", but the embedding has %" PRIu32 " rows",
+                       r->file, where, pn_hf_len(text), text.data, id, r->n_rows);
+    if (text.len > INT32_MAX)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: token %" PRId64 " is longer than 2 GiB", r->file, where, id);
+    int64_t same = pn_hf_find(r, text);
+    if (same >= 0 && same != id)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: token \"%.*s\" has id %" PRId64 ", but was %" PRId64 " before", r->file, where,
+                       pn_hf_len(text), text.data, id, same);
+    if (!hfv_room(r, (uint32_t)id + 1))
+        return pn_fail_nomem(r->err, "tokens", (uint64_t)r->n_rows * sizeof *h->tokens);
+    pn_bytes had = h->tokens[id];
+    bool known = h->flags[id] & (PN_TF_MODEL | PN_TF_ADDED);
+    if (known && (had.len != text.len || (text.len && memcmp(had.data, text.data, text.len) != 0)))
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: token \"%.*s\" has id %" PRId64 ", which is \"%.*s\"", r->file, where,
+                       pn_hf_len(text), text.data, id, pn_hf_len(had), had.data);
+    if (!known && text.len && !pn_map_put(&r->index, text.data, text.len, (uint32_t)id, NULL))
+        return pn_fail_nomem(r->err, "the index of tokens", (uint64_t)h->n_tokens * sizeof(pn_map_slot));
+    if (!known) {
+        h->tokens[id] = text;
+        h->scores[id] = score;
+    }
+    h->types[id] = kind;
+    h->flags[id] |= (uint8_t)flags;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_hf_add_merge(pn_hf_read *r, const char *where, uint64_t rank, pn_bytes left, pn_bytes right)
+{
+    pn_hf_vocab *h = r->h;
+    int64_t a = pn_hf_find(r, left), b = pn_hf_find(r, right);
+    pn_bytes lost = a < 0 ? left : right;
+    if (a < 0 || b < 0)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s[%" PRIu64 "]: \"%.*s\" is not in the vocabulary", r->file, where, rank,
+                       pn_hf_len(lost), lost.data);
+    pn_str_clear(&r->scratch);
+    pn_str_add(&r->scratch, left.data, left.len);
+    pn_str_add(&r->scratch, right.data, right.len);
+    if (r->scratch.failed)
+        return pn_fail_nomem(r->err, "a merge", left.len + right.len);
+    pn_bytes both = {r->scratch.data, r->scratch.len};
+    int64_t to = pn_hf_find(r, both);
+    if (to < 0)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s[%" PRIu64 "]: \"%.*s\", which \"%.*s\" and \"%.*s\" become, is not in the vocabulary",
+                       r->file, where, rank, pn_hf_len(both), both.data, pn_hf_len(left), left.data, pn_hf_len(right), right.data);
+    if (h->n_merges >= INT32_MAX ||
+        !pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->merges, &h->cap_merges, (size_t)h->n_merges + 1, sizeof *h->merges))
+        return pn_fail_nomem(r->err, "merges", ((uint64_t)h->n_merges + 1) * sizeof *h->merges);
+    h->merges[h->n_merges++] = (pn_rules_merge){(uint32_t)a, (uint32_t)b, (uint32_t)to};
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_hf_split_merge(pn_hf_read *r, const char *where, uint64_t rank, pn_bytes both)
+{
+    const char *space = both.len ? memchr(both.data, ' ', both.len) : NULL;
+    size_t at = space ? (size_t)(space - both.data) : 0;
+    if (!space || !at || at + 1 == both.len || memchr(space + 1, ' ', both.len - at - 1))
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s[%" PRIu64 "]: \"%.*s\" is not two pieces with one space between them", r->file,
+                       where, rank, pn_hf_len(both), both.len ? both.data : "");
+    return pn_hf_add_merge(r, where, rank, (pn_bytes){both.data, at}, (pn_bytes){space + 1, both.len - at - 1});
+}
+
+PN_INTERNAL pn_status pn_hf_read_vocab(pn_hf_read *r, const pn_json_doc *d, uint32_t node, const char *where)
+{
+    if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s is not an object of texts and ids", r->file, where);
+    if (!pn_map_reserve(&r->index, pn_json_count(d, node)))
+        return pn_fail_nomem(r->err, "the index of tokens", (uint64_t)pn_json_count(d, node) * sizeof(pn_map_slot));
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        int64_t id;
+        pn_bytes text = pn_json_key_of(d, c);
+        if (!pn_json_i64(d, c, &id))
+            return pn_fail(r->err, PN_E_FORMAT, "%s: %s: the id of \"%.*s\" is not an integer", r->file, where, pn_hf_len(text), text.data);
+        pn_status st = pn_hf_put(r, where, text, id, PN_TOKEN_NORMAL, PN_TF_MODEL, 0);
+        if (st)
+            return st;
+    }
+    return PN_OK;
+}
+
+static pn_status hfv_added_one(pn_hf_read *r, const pn_json_doc *d, uint32_t c, const char *where)
+{
+    static const struct { const char *key; unsigned flag; } marks[] = {
+        {"normalized", PN_TF_NORMALIZED}, {"lstrip", PN_TF_LSTRIP}, {"rstrip", PN_TF_RSTRIP}, {"single_word", PN_TF_SINGLE_WORD},
+    };
+    int64_t id = -1;
+    pn_bytes text, key = pn_json_key_of(d, c);
+    if (!pn_json_str(d, pn_json_get(d, c, "content"), &text) || !text.len)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: an entry without a \"content\" text", r->file, where);
+    bool have = key.data ? pn_parse_i64(key.data, 0, UINT32_MAX, &id) : pn_json_i64(d, pn_json_get(d, c, "id"), &id);
+    if (!have)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: the id of \"%.*s\" is not an integer", r->file, where, pn_hf_len(text), text.data);
+    bool special = pn_hf_flag(d, c, "special", false);
+    unsigned flags = PN_TF_ADDED;
+    for (size_t i = 0; i < PN_COUNT_OF(marks); i++)     /* absent: normalized unless special, else no */
+        if (pn_hf_flag(d, c, marks[i].key, marks[i].flag == PN_TF_NORMALIZED && !special))
+            flags |= marks[i].flag;
+    return pn_hf_put(r, where, text, id, special ? PN_TOKEN_CONTROL : PN_TOKEN_USER_DEFINED, flags, 0);
+}
+
+PN_INTERNAL pn_status pn_hf_read_added(pn_hf_read *r, const pn_json_doc *d, uint32_t node, const char *where)
+{
+    pn_status st = PN_OK;
+    pn_json_type t = pn_json_type_of(d, node);
+    if (t == PN_JSON_ABSENT || t == PN_JSON_NULL)
+        return PN_OK;
+    if (t != PN_JSON_ARRAY && t != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s is not a list of tokens", r->file, where);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE && !st; c = pn_json_next(d, c))
+        st = hfv_added_one(r, d, c, where);
+    return st;
+}
+
+/* --- reading a folder --------------------------------------------------------------------- */
+
+static pn_status hfv_parse(pn_hf_read *r, pn_json_doc *d, pn_bytes file, const char *name)
+{
+    if (!file.data)
+        return PN_OK;
+    pn_status st = pn_json_parse(d, r->mem, PN_ACCT_VOCAB, file.data, file.len, NULL, r->err);
+    if (st)
+        return pn_err_prefix(r->err, st, "%s", name);
+    if (pn_json_type_of(d, 0) != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "%s is not an object but a JSON %s", name, pn_json_type_name(pn_json_type_of(d, 0)));
+    return PN_OK;
+}
+
+static pn_status hfv_read(pn_hf_read *r)
+{
+    const pn_hf_files *f = r->files;
+    const struct { pn_json_doc *doc; pn_bytes file; const char *name; } docs[] = {
+        {&r->config, f->tokenizer_config, "tokenizer_config.json"}, {&r->map, f->special_tokens_map, "special_tokens_map.json"},
+        {&r->generation, f->generation_config, "generation_config.json"}, {&r->model_config, f->config, "config.json"},
+        {&r->chat, f->chat_template_json, "chat_template.json"}, {&r->added, f->added_tokens, "added_tokens.json"},
+        {&r->tokenizer, f->tokenizer_json, "tokenizer.json"},
+    };
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < PN_COUNT_OF(docs) && !st; i++)
+        st = hfv_parse(r, docs[i].doc, docs[i].file, docs[i].name);
+    bool slow = !f->tokenizer_json.data && !f->tokenizer_model.data && f->vocab_json.data && f->merges_txt.data;
+    if (!st && slow)
+        st = hfv_parse(r, &r->vocab, f->vocab_json, "vocab.json");
+    if (st)
+        return st;
+    if (f->tokenizer_json.data)
+        st = pn_hf_read_tokenizer(r);
+    else if (f->tokenizer_model.data)
+        st = pn_hf_read_spm(r);
+    else if (slow)
+        st = pn_hf_read_slow(r);
+    else
+        return pn_fail(r->err, PN_E_FORMAT, "the folder has no vocabulary: neither tokenizer.json nor tokenizer.model nor vocab.json "
+                       "with merges.txt");
+    return st ? st : pn_hf_read_special(r);
+}
+
+/* Put s, if any, at `at` of the block being filled (NULL: measure); it is borrowed from there then. */
+static size_t hfv_keep(char *block, size_t at, pn_bytes *s)
+{
+    if (block && s->len) {
+        memcpy(block + at, s->data, s->len);
+        s->data = block + at;
+    }
+    return at + s->len;
+}
+
+/* Every text that lies in a document or a file moves into a block of our own. */
+static pn_status hfv_settle(pn_hf_read *r)
+{
+    pn_hf_vocab *h = r->h;
+    for (int fill = 0; fill < 2; fill++) {
+        size_t at = 0;
+        for (uint32_t i = 0; i < h->n_tokens; i++)
+            at = hfv_keep(h->text, at, &h->tokens[i]);
+        for (uint32_t i = 0; i < h->rules.n_steps; i++) {
+            at = hfv_keep(h->text, at, &h->rules.steps[i].from);
+            at = hfv_keep(h->text, at, &h->rules.steps[i].to);
+        }
+        at = hfv_keep(h->text, at, &h->charsmap);
+        if (fill)
+            break;
+        if (at > INT32_MAX)
+            return pn_fail(r->err, PN_E_FORMAT, "the texts of the tokens are longer than 2 GiB together");
+        h->text = pn_mem_alloc(r->mem, PN_ACCT_VOCAB, at);
+        if (!h->text)
+            return pn_fail_nomem(r->err, "the texts of the tokens", at);
+        h->text_len = at;
+    }
+    h->rules.merges = h->merges;
+    h->rules.n_merges = h->n_merges;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_hf_vocab_new(pn_hf_vocab **out, pn_mem *mem, const pn_hf_files *files, uint32_t n_rows,
+                                      pn_vocab_warn warn, void *user, pn_err *err)
+{
+    if (!n_rows || n_rows > INT32_MAX / 2)
+        return pn_fail(err, PN_E_INVALID, "a vocabulary for an embedding of %" PRIu32 " rows", n_rows);
+    pn_hf_vocab *h = pn_mem_calloc(mem, PN_ACCT_VOCAB, 1, sizeof *h);
+    if (!h)
+        return pn_fail_nomem(err, "a vocabulary", sizeof *h);
+    h->mem = mem;
+    h->n_rows = n_rows;
+    h->bos = h->eos = h->unk = h->sep = h->pad = h->mask = h->cls = -1;
+    h->add_bos = h->add_eos = h->add_space_prefix = h->remove_extra_whitespaces = -1;
+    h->rules.unk = -1;
+    pn_str_init(&h->chat, mem, PN_ACCT_VOCAB);
+    pn_str_init(&h->chat_tools, mem, PN_ACCT_VOCAB);
+    pn_str_init(&h->gguf.notes, mem, PN_ACCT_VOCAB);
+
+    pn_hf_read r = {.h = h, .mem = mem, .files = files, .n_rows = n_rows, .warn = warn, .user = user, .err = err};
+    pn_map_init(&r.index, mem, PN_ACCT_VOCAB);
+    pn_str_init(&r.scratch, mem, PN_ACCT_VOCAB);
+    pn_status st = hfv_read(&r);
+    if (!st)
+        st = hfv_settle(&r);
+    pn_json_doc *docs[] = {&r.tokenizer, &r.config, &r.map, &r.added, &r.vocab, &r.generation, &r.model_config, &r.chat};
+    for (size_t i = 0; i < PN_COUNT_OF(docs); i++)
+        if (docs[i]->mem)
+            pn_json_fini(docs[i]);
+    pn_map_fini(&r.index);
+    pn_str_fini(&r.scratch);
+    if (st) {
+        pn_hf_vocab_free(h);
+        return st;
+    }
+    *out = h;
+    return PN_OK;
+}
+
+/* --- using the result --------------------------------------------------------------------- */
+
+static void hfv_drop(pn_hf_vocab *h, void *p, size_t bytes) { pn_mem_free(h->mem, PN_ACCT_VOCAB, p, bytes); }
+
+PN_INTERNAL void pn_hf_vocab_trim(pn_hf_vocab *h)
+{
+    pn_hf_gguf_drop(h);
+    hfv_drop(h, h->types, h->cap_types * sizeof *h->types);
+    hfv_drop(h, h->flags, h->cap_flags * sizeof *h->flags);
+    hfv_drop(h, h->scores, h->cap_scores * sizeof *h->scores);
+    hfv_drop(h, h->merges, h->cap_merges * sizeof *h->merges);
+    hfv_drop(h, h->ends, h->cap_ends * sizeof *h->ends);
+    h->types = NULL;
+    h->flags = NULL;
+    h->scores = NULL;
+    h->merges = NULL;
+    h->ends = NULL;
+    h->cap_types = h->cap_flags = h->cap_scores = h->cap_merges = h->cap_ends = 0;
+    h->n_merges = h->n_ends = 0;
+}
+
+PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
+{
+    if (!h)
+        return;
+    pn_hf_vocab_trim(h);
+    hfv_drop(h, h->tokens, h->cap_tokens * sizeof *h->tokens);
+    hfv_drop(h, h->text, h->text_len);
+    pn_str_fini(&h->chat);
+    pn_str_fini(&h->chat_tools);
+    hfv_drop(h, h, sizeof *h);
+}
+
+PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h)
+{
+    return sizeof *h + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
+           h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->text_len + h->chat.cap + h->chat_tools.cap;
+}
+
+PN_INTERNAL pn_bytes pn_hf_vocab_template(const pn_hf_vocab *h, bool tools)
+{
+    const pn_str *s = tools && h->chat_tools.len ? &h->chat_tools : &h->chat;
+    return s->len ? (pn_bytes){s->data, s->len} : (pn_bytes){NULL, 0};
+}
+
+PN_INTERNAL void pn_hf_vocab_source(const pn_hf_vocab *h, pn_vocab_source *src)
+{
+    *src = (pn_vocab_source){
+        .model = h->model, .pre = h->pre, .tokens = h->tokens, .scores = h->scores, .types = h->types, .n_tokens = h->n_tokens,
+        .bos = h->bos, .eos = h->eos, .unk = h->unk, .sep = h->sep, .pad = h->pad, .mask = h->mask, .cls = h->cls,
+        .eot = -1, .eom = -1, .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1, .fim_rep = -1, .fim_sep = -1,
+        .add_bos = h->add_bos, .add_eos = h->add_eos, .add_sep = -1, .add_space_prefix = h->add_space_prefix,
+        .remove_extra_whitespaces = h->remove_extra_whitespaces, .lowercase = -1, .strip_accents = -1,
+        .charsmap = (const uint8_t *)h->charsmap.data, .charsmap_len = h->charsmap.len,
+        .chat_template = pn_hf_vocab_template(h, false), .n_logits = h->n_rows,
+        .flags = h->flags, .ends = h->ends, .n_ends = h->n_ends, .n_prefix = h->n_prefix, .n_suffix = h->n_suffix,
+        .rules = h->has_rules ? &h->rules : NULL,
+    };
+    memcpy(src->prefix, h->prefix, sizeof src->prefix);
+    memcpy(src->suffix, h->suffix, sizeof src->suffix);
+}
+#endif
+
+/* ---- Begin text/pn_hf_tokenizer.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_TOKENIZER_C
+#define PN_DROP_TEXT_PN_HF_TOKENIZER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_tokenizer.c - the model of a tokenizer.json: its tokens and merges; and the older pair of files.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+
+static pn_status hft_merges(pn_hf_read *r, uint32_t node)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    pn_status st = PN_OK;
+    uint64_t rank = 0;
+    pn_json_type all = PN_JSON_ABSENT;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: model.merges is not a list", r->file);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE && !st; c = pn_json_next(d, c), rank++) {
+        pn_json_type t = pn_json_type_of(d, c);
+        pn_bytes left, right;
+        uint32_t a = pn_json_first(d, c), b = pn_json_next(d, a);
+        all = all == PN_JSON_ABSENT ? t : all;
+        if (t != all)
+            return pn_fail(r->err, PN_E_FORMAT, "%s: model.merges[%" PRIu64 "]: merges are texts or pairs, not both", r->file, rank);
+        if (pn_json_str(d, c, &left))
+            st = pn_hf_split_merge(r, "model.merges", rank, left);
+        else if (t == PN_JSON_ARRAY && pn_json_count(d, c) == 2 && pn_json_str(d, a, &left) && pn_json_str(d, b, &right))
+            st = pn_hf_add_merge(r, "model.merges", rank, left, right);
+        else
+            return pn_fail(r->err, PN_E_FORMAT, "%s: model.merges[%" PRIu64 "] is not a pair of texts", r->file, rank);
+    }
+    return st;
+}
+
+/* "<0xHH>" is a byte where characters may fall back to bytes. */
+static bool hft_is_byte(pn_bytes t)
+{
+    if (t.len != 6 || memcmp(t.data, "<0x", 3) != 0 || t.data[5] != '>')
+        return false;
+    for (size_t i = 3; i < 5; i++)
+        if (!((t.data[i] >= '0' && t.data[i] <= '9') || (t.data[i] >= 'A' && t.data[i] <= 'F')))
+            return false;
+    return true;
+}
+
+static void hft_mark(pn_hf_read *r, bool bytes, int64_t unk)
+{
+    pn_hf_vocab *h = r->h;
+    for (uint32_t i = 0; i < h->n_tokens && bytes; i++)
+        if (h->types[i] == PN_TOKEN_NORMAL && hft_is_byte(h->tokens[i]))
+            h->types[i] = PN_TOKEN_BYTE;
+    if (unk >= 0)
+        h->types[unk] = PN_TOKEN_UNKNOWN;
+    h->unk = unk;
+}
+
+static pn_status hft_no_affix(pn_hf_read *r, uint32_t model, const char *key)
+{
+    pn_bytes s = pn_hf_text(&r->tokenizer, model, key);
+    if (!s.len)
+        return PN_OK;
+    return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: model.%s is \"%.*s\"; such pieces of words are not supported", r->file, key,
+                   pn_hf_len(s), s.data);
+}
+
+static pn_status hft_bpe(pn_hf_read *r, uint32_t model)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    pn_vocab_rules *rules = &r->h->rules;
+    pn_status st = hft_no_affix(r, model, "continuing_subword_prefix");
+    if (!st)
+        st = hft_no_affix(r, model, "end_of_word_suffix");
+    if (!st)
+        st = pn_hf_read_vocab(r, d, pn_json_get(d, model, "vocab"), "model.vocab");
+    if (!st)
+        st = hft_merges(r, pn_json_get(d, model, "merges"));
+    if (st)
+        return st;
+    pn_bytes unk = pn_hf_text(d, model, "unk_token");
+    int64_t unk_id = pn_hf_find(r, unk);
+    if (unk.len && unk_id < 0)
+        pn_hf_warn(r, "tokenizer.json: unk_token \"%.*s\" is not in the vocabulary; unknown characters are dropped", pn_hf_len(unk), unk.data);
+    rules->byte_fallback = pn_hf_flag(d, model, "byte_fallback", false);
+    rules->fuse_unk = pn_hf_flag(d, model, "fuse_unk", false);
+    rules->unk = (int32_t)unk_id;
+    rules->pretok.flags = pn_hf_flag(d, model, "ignore_merges", false) ? PN_PRETOK_IGNORE_MERGES : 0;
+    hft_mark(r, rules->byte_fallback, unk_id);
+    r->h->model = (pn_bytes){"gpt2", 4};
+    r->h->has_rules = true;
+    return PN_OK;
+}
+
+static pn_status hft_unigram(pn_hf_read *r, uint32_t model)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    uint32_t list = pn_json_get(d, model, "vocab");
+    int64_t id = 0, unk = -1;
+    if (pn_json_type_of(d, list) != PN_JSON_ARRAY)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: model.vocab of a Unigram model is not a list", r->file);
+    if (pn_hf_flag(d, model, "byte_fallback", false))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: model.byte_fallback of a Unigram model is not supported", r->file);
+    for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c), id++) {
+        pn_bytes text;
+        double score;
+        uint32_t a = pn_json_first(d, c);
+        if (pn_json_count(d, c) != 2 || !pn_json_str(d, a, &text) || !pn_json_f64(d, pn_json_next(d, a), &score))
+            return pn_fail(r->err, PN_E_FORMAT, "%s: model.vocab[%" PRId64 "] is not a text and a score", r->file, id);
+        pn_status st = pn_hf_put(r, "model.vocab", text, id, PN_TOKEN_NORMAL, PN_TF_MODEL, (float)score);
+        if (st)
+            return st;
+    }
+    uint32_t at = pn_json_get(d, model, "unk_id");
+    if (pn_json_type_of(d, at) == PN_JSON_NUMBER && (!pn_json_i64(d, at, &unk) || unk < 0 || unk >= id))
+        return pn_fail(r->err, PN_E_FORMAT, "%s: model.unk_id is not one of %" PRId64 " tokens", r->file, id);
+    hft_mark(r, false, unk);
+    r->h->model = (pn_bytes){"t5", 2};
+    return PN_OK;
+}
+
+static pn_status hft_model(pn_hf_read *r, uint32_t model)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    pn_bytes type = pn_hf_text(d, model, "type");
+    if (!type.len && pn_json_type_of(d, pn_json_get(d, model, "merges")) == PN_JSON_ARRAY)
+        return hft_bpe(r, model);               /* old files do not say */
+    if (!type.len && pn_json_type_of(d, pn_json_get(d, model, "vocab")) == PN_JSON_ARRAY)
+        return hft_unigram(r, model);
+    if (pn_hf_is(type, "BPE"))
+        return hft_bpe(r, model);
+    if (pn_hf_is(type, "Unigram"))
+        return hft_unigram(r, model);
+    return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: model.type \"%.*s\" is not supported; known are BPE and Unigram", r->file,
+                   pn_hf_len(type), type.len ? type.data : "");
+}
+
+PN_INTERNAL pn_status pn_hf_read_tokenizer(pn_hf_read *r)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    uint32_t model = pn_json_get(d, 0, "model");
+    r->file = "tokenizer.json";
+    if (pn_json_type_of(d, model) != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: there is no object \"model\"", r->file);
+    pn_status st = hft_model(r, model);
+    if (!st)
+        st = pn_hf_read_added(r, d, pn_json_get(d, 0, "added_tokens"), "added_tokens");
+    if (!st && r->h->unk >= 0)
+        r->h->types[r->h->unk] = PN_TOKEN_UNKNOWN;          /* whatever the list of added tokens calls it */
+    return st ? st : pn_hf_read_pipeline(r);
+}
+
+/* --- vocab.json and merges.txt ------------------------------------------------------------ */
+
+/* The pair of files does not say how text is cut: the class does. */
+static pn_status hft_slow_rules(pn_hf_read *r)
+{
+    static const struct { const char *name; const char *pre; bool nfc; } known[] = {
+        {"GPT2Tokenizer", "gpt-2", false}, {"GPT2TokenizerFast", "gpt-2", false}, {"CodeGenTokenizer", "gpt-2", false},
+        {"CodeGenTokenizerFast", "gpt-2", false}, {"Qwen2Tokenizer", "qwen2", true}, {"Qwen2TokenizerFast", "qwen2", true},
+        {"gpt2", "gpt-2", false}, {"qwen2", "qwen2", true}, {"qwen2_moe", "qwen2", true}, {"qwen3", "qwen2", true},
+        {"qwen3_moe", "qwen2", true},
+    };
+    pn_vocab_rules *rules = &r->h->rules;
+    pn_bytes name = pn_hf_text(&r->config, 0, "tokenizer_class");
+    if (!name.len)
+        name = pn_hf_text(&r->model_config, 0, "model_type");
+    for (size_t i = 0; i < PN_COUNT_OF(known); i++) {
+        if (!pn_hf_is(name, known[i].name))
+            continue;
+        rules->pretok = *pn_pretok_find(known[i].pre, strlen(known[i].pre));
+        rules->pretok.flags = 0;
+        rules->steps[0] = (pn_norm_step){.kind = PN_NORM_NFC};
+        rules->n_steps = known[i].nfc;
+        rules->unk = -1;
+        r->h->model = (pn_bytes){"gpt2", 4};
+        r->h->has_rules = true;
+        return PN_OK;
+    }
+    return pn_fail(r->err, PN_E_UNSUPPORTED, "vocab.json and merges.txt without tokenizer.json: how \"%.*s\" (tokenizer_class, "
+                   "model_type) cuts text is not known here", pn_hf_len(name), name.len ? name.data : "");
+}
+
+static pn_status hft_slow_merges(pn_hf_read *r)
+{
+    pn_bytes m = r->files->merges_txt;
+    uint64_t rank = 0;
+    r->file = "merges.txt";
+    for (size_t at = 0; at < m.len;) {
+        const char *end = memchr(m.data + at, '\n', m.len - at);
+        size_t len = (end ? (size_t)(end - m.data) : m.len) - at, next = at + len + 1;
+        pn_bytes line = {m.data + at, len && m.data[at + len - 1] == '\r' ? len - 1 : len};
+        if (line.len && !(at == 0 && line.len > 8 && memcmp(line.data, "#version", 8) == 0)) {
+            pn_status st = pn_hf_split_merge(r, "line", rank++, line);
+            if (st)
+                return st;
+        }
+        at = next;
+    }
+    return PN_OK;
+}
+
+/* added_tokens.json: texts and ids. */
+static pn_status hft_slow_added(pn_hf_read *r)
+{
+    r->file = "added_tokens.json";
+    for (uint32_t c = pn_json_first(&r->added, 0); c != PN_JSON_NONE; c = pn_json_next(&r->added, c)) {
+        int64_t id;
+        pn_bytes text = pn_json_key_of(&r->added, c);
+        if (!pn_json_i64(&r->added, c, &id))
+            return pn_fail(r->err, PN_E_FORMAT, "%s: the id of \"%.*s\" is not an integer", r->file, pn_hf_len(text), text.data);
+        int64_t had = pn_hf_find(r, text);
+        int32_t kind = had >= 0 && r->h->types[had] == PN_TOKEN_CONTROL ? PN_TOKEN_CONTROL : PN_TOKEN_USER_DEFINED;
+        pn_status st = pn_hf_put(r, "an added token", text, id, kind, PN_TF_ADDED, 0);
+        if (st)
+            return st;
+    }
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_hf_read_slow(pn_hf_read *r)
+{
+    r->file = "vocab.json";
+    pn_status st = hft_slow_rules(r);
+    if (!st)
+        st = pn_hf_read_vocab(r, &r->vocab, 0, "the vocabulary");
+    if (!st)
+        st = hft_slow_merges(r);
+    r->file = "tokenizer_config.json";
+    if (!st)
+        st = pn_hf_read_added(r, &r->config, pn_json_get(&r->config, 0, "added_tokens_decoder"), "added_tokens_decoder");
+    return st ? st : hft_slow_added(r);
+}
+#endif
+
+/* ---- Begin text/pn_hf_pipeline.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_PIPELINE_C
+#define PN_DROP_TEXT_PN_HF_PIPELINE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_pipeline.c - the four steps around the model of a tokenizer.json.
+ *
+ * Each of normalizer, pre_tokenizer, post_processor and decoder is one element or a "Sequence" of them,
+ * which may hold Sequences; they are laid out flat first, with a stack of fixed depth.  Then each
+ * element becomes a field of pn_vocab_rules, or the file is refused with the element's name.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+
+#define HFP_MAX_DEPTH 8
+#define HFP_MAX_ELEMENTS 16
+#define HFP_META "\xE2\x96\x81"
+
+typedef struct hfp_list {
+    const pn_json_doc *d;
+    const char *section;        /* "pre_tokenizer" */
+    uint32_t nodes[HFP_MAX_ELEMENTS];
+    size_t n;
+} hfp_list;
+
+static pn_bytes hfp_type(const hfp_list *l, size_t i) { return pn_hf_text(l->d, l->nodes[i], "type"); }
+
+/* The elements of a section in order, Sequences opened.  children: the key of a Sequence's list. */
+static pn_status hfp_flatten(pn_hf_read *r, hfp_list *l, const char *section, const char *children)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    uint32_t next[HFP_MAX_DEPTH + 1];           /* what comes after the element in hand, per level */
+    size_t depth = 0;
+    *l = (hfp_list){.d = d, .section = section};
+    next[0] = pn_json_get(d, 0, section);
+    if (pn_json_type_of(d, next[0]) == PN_JSON_NULL)
+        return PN_OK;
+    for (bool root = true; next[0] != PN_JSON_NONE || depth;) {
+        uint32_t c = next[depth];
+        if (c == PN_JSON_NONE) {
+            depth--;
+            continue;
+        }
+        next[depth] = root ? PN_JSON_NONE : pn_json_next(d, c);
+        root = false;
+        if (pn_json_type_of(d, c) != PN_JSON_OBJECT)
+            return pn_fail(r->err, PN_E_FORMAT, "%s: %s holds something that is not an object", r->file, section);
+        if (pn_hf_is(pn_hf_text(d, c, "type"), "Sequence")) {
+            uint32_t list = pn_json_get(d, c, children);
+            if (pn_json_type_of(d, list) != PN_JSON_ARRAY)
+                return pn_fail(r->err, PN_E_FORMAT, "%s: %s: a Sequence without a list \"%s\"", r->file, section, children);
+            if (++depth > HFP_MAX_DEPTH)
+                return pn_fail(r->err, PN_E_FORMAT, "%s: %s: Sequences inside each other more than %d deep", r->file, section, HFP_MAX_DEPTH);
+            next[depth] = pn_json_first(d, list);
+            continue;
+        }
+        if (l->n == HFP_MAX_ELEMENTS)
+            return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: %s has more than %d elements", r->file, section, HFP_MAX_ELEMENTS);
+        l->nodes[l->n++] = c;
+    }
+    return PN_OK;
+}
+
+static pn_status hfp_refuse(pn_hf_read *r, const hfp_list *l, size_t i, const char *why)
+{
+    pn_bytes t = hfp_type(l, i);
+    return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: %s \"%.*s\" %s", r->file, l->section, pn_hf_len(t), t.len ? t.data : "", why);
+}
+
+/* pattern: {"String": s} or a {"Regex": s}.  False: neither. */
+static bool hfp_pattern(const hfp_list *l, size_t i, pn_bytes *s, bool *regex)
+{
+    uint32_t p = pn_json_get(l->d, l->nodes[i], "pattern");
+    *regex = pn_json_str(l->d, pn_json_get(l->d, p, "Regex"), s);
+    return *regex || pn_json_str(l->d, pn_json_get(l->d, p, "String"), s);
+}
+
+/* A regular expression without anything special in it is a text. */
+static bool hfp_plain(pn_bytes s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (strchr("\\.[]{}()*+?^$|", s.data[i]))           /* NUL counts: strchr finds it */
+            return false;
+    return s.len > 0;
+}
+
+/* --- normalizer --------------------------------------------------------------------------- */
+
+typedef struct hfp_state {
+    bool spaces_gone;           /* no U+0020 is left after the normalizer */
+    bool collapses;             /* it makes one of several spaces */
+    bool byte_level;
+} hfp_state;
+
+/* Unigram: the encoder has its own steps; what says the same as they do is theirs. */
+static pn_status hfp_unigram_step(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
+{
+    pn_bytes t = hfp_type(l, i), from = {NULL, 0};
+    bool regex;
+    if (pn_hf_is(t, "Replace") && hfp_pattern(l, i, &from, &regex) && regex && pn_hf_is(from, " {2,}")) {
+        s->collapses = true;
+        return PN_OK;
+    }
+    if (pn_hf_is(t, "Strip"))
+        return PN_OK;
+    return hfp_refuse(r, l, i, "is not supported with a Unigram model");
+}
+
+static const struct { const char *name; pn_norm_kind kind; } hfp_forms[] = {
+    {"NFC", PN_NORM_NFC}, {"NFD", PN_NORM_NFD}, {"NFKC", PN_NORM_NFKC}, {"NFKD", PN_NORM_NFKD},
+    {"Lowercase", PN_NORM_LOWERCASE}, {"StripAccents", PN_NORM_STRIP_MARKS},
+};
+
+static pn_status hfp_replace(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s, pn_norm_step *step)
+{
+    bool regex;
+    if (!hfp_pattern(l, i, &step->from, &regex) || !pn_json_str(l->d, pn_json_get(l->d, l->nodes[i], "content"), &step->to) ||
+        !step->from.len)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: normalizer \"Replace\" without a pattern and a content", r->file);
+    if (regex && !hfp_plain(step->from))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: normalizer \"Replace\" has the regular expression \"%.*s\"; only plain text is "
+                       "supported", r->file, pn_hf_len(step->from), step->from.data);
+    step->kind = PN_NORM_REPLACE;
+    if (pn_hf_is(step->from, " "))
+        s->spaces_gone = !memchr(step->to.len ? step->to.data : "", ' ', step->to.len);
+    return PN_OK;
+}
+
+static pn_status hfp_step(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
+{
+    pn_vocab_rules *rules = &r->h->rules;
+    pn_bytes t = hfp_type(l, i);
+    if (rules->n_steps == PN_RULES_MAX_STEPS)
+        return hfp_refuse(r, l, i, "is one step too many");
+    pn_norm_step step = {0};
+    pn_status st = PN_OK;
+    bool known = false;
+    for (size_t k = 0; k < PN_COUNT_OF(hfp_forms); k++)
+        if (pn_hf_is(t, hfp_forms[k].name)) {
+            step.kind = hfp_forms[k].kind;
+            known = true;
+        }
+    if (pn_hf_is(t, "Strip")) {
+        step = (pn_norm_step){.kind = PN_NORM_TRIM, .left = pn_hf_flag(l->d, l->nodes[i], "strip_left", true),
+                              .right = pn_hf_flag(l->d, l->nodes[i], "strip_right", true)};
+    } else if (pn_hf_is(t, "Replace")) {
+        st = hfp_replace(r, l, i, s, &step);
+    } else if (pn_hf_is(t, "Prepend")) {
+        step.kind = PN_NORM_PREPEND;
+        if (!pn_json_str(l->d, pn_json_get(l->d, l->nodes[i], "prepend"), &step.to))
+            return pn_fail(r->err, PN_E_FORMAT, "%s: normalizer \"Prepend\" without a text", r->file);
+    } else if (!known) {
+        return hfp_refuse(r, l, i, "is not supported");
+    }
+    rules->steps[rules->n_steps++] = step;
+    return st;
+}
+
+/* RFC 4648, in place of the text it came from.  False: not base64. */
+static bool hfp_base64(pn_bytes in, char *out, size_t *n)
+{
+    uint32_t acc = 0;
+    int bits = 0;
+    size_t k = 0;
+    while (in.len && in.data[in.len - 1] == '=')
+        in.len--;
+    for (size_t i = 0; i < in.len; i++) {
+        char c = in.data[i];
+        int v = c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : c >= '0' && c <= '9' ? c - '0' + 52
+              : c == '+' ? 62 : c == '/' ? 63 : -1;
+        if (v < 0)
+            return false;
+        acc = (acc << 6 | (uint32_t)v) & 0xFFFFFF;
+        bits += 6;
+        if (bits >= 8) {
+            bits -= 8;
+            out[k++] = (char)(acc >> bits);
+        }
+    }
+    *n = k;
+    return true;
+}
+
+static pn_status hfp_charsmap(pn_hf_read *r, const hfp_list *l, size_t i)
+{
+    pn_bytes b = pn_hf_text(l->d, l->nodes[i], "precompiled_charsmap");
+    size_t n = 0;
+    if (!b.len)
+        return PN_OK;
+    /* The document's own block, which is ours until the reading ends: the result is shorter. */
+    if (!hfp_base64(b, r->tokenizer.text + (b.data - r->tokenizer.text), &n))
+        return pn_fail(r->err, PN_E_FORMAT, "%s: normalizer \"Precompiled\": precompiled_charsmap is not base64", r->file);
+    r->h->charsmap = (pn_bytes){b.data, n};
+    return PN_OK;
+}
+
+static pn_status hfp_normalizer(pn_hf_read *r, hfp_state *s)
+{
+    hfp_list l;
+    pn_status st = hfp_flatten(r, &l, "normalizer", "normalizers");
+    for (size_t i = 0; i < l.n && !st; i++) {
+        if (!r->h->has_rules && pn_hf_is(hfp_type(&l, i), "Precompiled") && i == 0)
+            st = hfp_charsmap(r, &l, i);
+        else if (!r->h->has_rules)
+            st = hfp_unigram_step(r, &l, i, s);
+        else
+            st = hfp_step(r, &l, i, s);
+    }
+    return st;
+}
+
+/* --- pre_tokenizer ------------------------------------------------------------------------ */
+
+static pn_status hfp_level(pn_hf_read *r, const hfp_list *l, size_t i, const pn_pretok_pattern *p)
+{
+    pn_pretok *t = &r->h->rules.pretok;
+    for (size_t k = 0; k < PN_PRETOK_MAX_LEVELS; k++)
+        if (!t->levels[k]) {
+            t->levels[k] = p;
+            return PN_OK;
+        }
+    return hfp_refuse(r, l, i, "is one level too many");
+}
+
+static pn_status hfp_split(pn_hf_read *r, const hfp_list *l, size_t i, const hfp_state *s)
+{
+    pn_bytes p, how = pn_hf_text(l->d, l->nodes[i], "behavior");
+    bool regex, total, invert = pn_hf_flag(l->d, l->nodes[i], "invert", false);
+    if (!hfp_pattern(l, i, &p, &regex) || !p.len)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Split\" without a pattern", r->file);
+    if (p.data[0] == ' ' && s->spaces_gone && (!regex || hfp_plain(p)))
+        return PN_OK;                           /* there are none left to split at */
+    const pn_pretok_pattern *known = pn_pretok_regex(p.data, regex ? p.len : 0, &total);
+    if (!known)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Split\": the %s \"%.*s\" is not one of the known patterns", r->file,
+                       regex ? "regular expression" : "text", (int)PN_MIN(p.len, (size_t)160), p.data);
+    /* Keeping only the matches is keeping all when there is nothing between them. */
+    if (!(pn_hf_is(how, "Isolated") && !invert) && !(pn_hf_is(how, "Removed") && invert && total))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Split\": behavior \"%.*s\"%s is not supported with \"%.*s\"", r->file,
+                       pn_hf_len(how), how.len ? how.data : "", invert ? ", inverted," : "", pn_hf_len(p), p.data);
+    return hfp_level(r, l, i, known);
+}
+
+static pn_status hfp_metaspace(pn_hf_read *r, const hfp_list *l, size_t i)
+{
+    pn_vocab_rules *rules = &r->h->rules;
+    uint32_t node = l->nodes[i];
+    pn_bytes with = pn_hf_text(l->d, node, "replacement"), scheme = pn_hf_text(l->d, node, "prepend_scheme");
+    if (!pn_hf_is(with, HFP_META))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Metaspace\": replacement \"%.*s\" is not supported, only U+2581",
+                       r->file, pn_hf_len(with), with.len ? with.data : "");
+    if (i)
+        return hfp_refuse(r, l, i, "behind another element is not supported with a BPE model");
+    rules->metaspace = true;
+    if (!scheme.len)
+        rules->space = pn_hf_flag(l->d, node, "add_prefix_space", true) ? PN_SPACE_ALWAYS : PN_SPACE_NEVER;
+    else if (pn_hf_is(scheme, "always"))
+        rules->space = PN_SPACE_ALWAYS;
+    else if (pn_hf_is(scheme, "first"))
+        rules->space = PN_SPACE_FIRST;
+    else if (!pn_hf_is(scheme, "never"))
+        return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Metaspace\": prepend_scheme \"%.*s\" is none of always, first, never",
+                       r->file, pn_hf_len(scheme), scheme.data);
+    if (pn_hf_flag(l->d, node, "split", true))
+        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_METASPACE));
+    return PN_OK;
+}
+
+static pn_status hfp_byte_level(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
+{
+    pn_vocab_rules *rules = &r->h->rules;
+    s->byte_level = true;
+    if (rules->metaspace)
+        return hfp_refuse(r, l, i, "behind Metaspace is not supported");
+    if (pn_hf_flag(l->d, l->nodes[i], "add_prefix_space", true)) {
+        if (i)
+            return hfp_refuse(r, l, i, "with add_prefix_space behind another element is not supported");
+        rules->space = PN_SPACE_ALWAYS;
+    }
+    if (pn_hf_flag(l->d, l->nodes[i], "use_regex", true))
+        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_GPT2));
+    return PN_OK;
+}
+
+/* Punctuation(Contiguous), ByteLevel, Digits(false), Split([0-9][0-9][0-9]): the one list that goes on
+ * behind the byte alphabet.  Numbers are runs of their own by then, which is what cutting them in threes
+ * before the alphabet gives too. */
+static bool hfp_is_falcon(const hfp_list *l)
+{
+    pn_bytes p;
+    bool regex;
+    return l->n == 4 && pn_hf_is(hfp_type(l, 0), "Punctuation") && pn_hf_is(pn_hf_text(l->d, l->nodes[0], "behavior"), "Contiguous") &&
+           pn_hf_is(hfp_type(l, 1), "ByteLevel") && !pn_hf_flag(l->d, l->nodes[1], "add_prefix_space", true) &&
+           pn_hf_flag(l->d, l->nodes[1], "use_regex", true) && pn_hf_is(hfp_type(l, 2), "Digits") &&
+           !pn_hf_flag(l->d, l->nodes[2], "individual_digits", false) && pn_hf_is(hfp_type(l, 3), "Split") &&
+           hfp_pattern(l, 3, &p, &regex) && regex && pn_hf_is(p, "[0-9][0-9][0-9]") &&
+           pn_hf_is(pn_hf_text(l->d, l->nodes[3], "behavior"), "Isolated");
+}
+
+static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
+{
+    pn_bytes t = hfp_type(l, i), how = pn_hf_text(l->d, l->nodes[i], "behavior");
+    if (s->byte_level)
+        return hfp_refuse(r, l, i, "behind ByteLevel is not supported");
+    if (pn_hf_is(t, "Split"))
+        return hfp_split(r, l, i, s);
+    if (pn_hf_is(t, "ByteLevel"))
+        return hfp_byte_level(r, l, i, s);
+    if (pn_hf_is(t, "Metaspace"))
+        return hfp_metaspace(r, l, i);
+    if (pn_hf_is(t, "Digits"))
+        return hfp_level(r, l, i, pn_pretok_pattern_of(pn_hf_flag(l->d, l->nodes[i], "individual_digits", false) ? PN_PIECE_DIGIT
+                                                                                                        : PN_PIECE_DIGITS));
+    if (pn_hf_is(t, "Punctuation") && (!how.len || pn_hf_is(how, "Isolated")))
+        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCT));
+    if (pn_hf_is(t, "Punctuation") && pn_hf_is(how, "Contiguous"))
+        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCTS));
+    return hfp_refuse(r, l, i, "is not supported with a BPE model");
+}
+
+static pn_status hfp_pretokenizer_bpe(pn_hf_read *r, hfp_state *s)
+{
+    hfp_list l;
+    pn_vocab_rules *rules = &r->h->rules;
+    pn_status st = hfp_flatten(r, &l, "pre_tokenizer", "pretokenizers");
+    if (!st && hfp_is_falcon(&l)) {
+        rules->pretok = *pn_pretok_find("falcon", 6);
+        s->byte_level = true;
+        return PN_OK;
+    }
+    for (size_t i = 0; i < l.n && !st; i++)
+        st = hfp_element(r, &l, i, s);
+    if (!st && !s->byte_level)
+        rules->pretok.flags |= PN_PRETOK_RAW;
+    return st;
+}
+
+/* Unigram: [WhitespaceSplit,] Metaspace. */
+static pn_status hfp_pretokenizer_unigram(pn_hf_read *r, const hfp_state *s)
+{
+    hfp_list l;
+    pn_status st = hfp_flatten(r, &l, "pre_tokenizer", "pretokenizers");
+    size_t i = 0;
+    if (st)
+        return st;
+    bool words = l.n && pn_hf_is(hfp_type(&l, 0), "WhitespaceSplit");
+    i += words;
+    if (i + 1 != l.n || !pn_hf_is(hfp_type(&l, i), "Metaspace"))
+        return i < l.n ? hfp_refuse(r, &l, i, "is not supported with a Unigram model")
+                       : pn_fail(r->err, PN_E_UNSUPPORTED, "%s: a Unigram model without the pre_tokenizer \"Metaspace\" is not supported",
+                                 r->file);
+    pn_vocab_rules *rules = &r->h->rules;
+    if ((st = hfp_metaspace(r, &(hfp_list){.d = l.d, .section = l.section, .nodes = {l.nodes[i]}, .n = 1}, 0)) != PN_OK)
+        return st;
+    r->h->add_space_prefix = rules->space != PN_SPACE_NEVER;
+    r->h->remove_extra_whitespaces = words || s->collapses;
+    *rules = (pn_vocab_rules){.unk = -1};
+    return PN_OK;
+}
+
+/* --- post_processor ----------------------------------------------------------------------- */
+
+static pn_status hfp_around(pn_hf_read *r, bool behind, int64_t id)
+{
+    pn_hf_vocab *h = r->h;
+    uint32_t *n = behind ? &h->n_suffix : &h->n_prefix;
+    if (id < 0 || id >= (int64_t)h->n_tokens)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: post_processor: token %" PRId64 " is not one of %" PRIu32, r->file, id, h->n_tokens);
+    if (*n == PN_VOCAB_MAX_AROUND)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: post_processor puts more than %d tokens around a text", r->file, PN_VOCAB_MAX_AROUND);
+    (behind ? h->suffix : h->prefix)[(*n)++] = (pn_token)id;
+    return PN_OK;
+}
+
+static pn_status hfp_template(pn_hf_read *r, const hfp_list *l, size_t i)
+{
+    const pn_json_doc *d = l->d;
+    uint32_t single = pn_json_get(d, l->nodes[i], "single"), texts = pn_json_get(d, l->nodes[i], "special_tokens");
+    bool behind = false;
+    if (pn_json_type_of(d, single) != PN_JSON_ARRAY)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: post_processor \"TemplateProcessing\" without a list \"single\"", r->file);
+    for (uint32_t c = pn_json_first(d, single); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        if (pn_json_type_of(d, pn_json_get(d, c, "Sequence")) == PN_JSON_OBJECT) {
+            behind = true;
+            continue;
+        }
+        pn_bytes name = pn_hf_text(d, pn_json_get(d, c, "SpecialToken"), "id");
+        uint32_t ids = pn_json_get(d, pn_json_find(d, texts, name.len ? name.data : "", name.len), "ids");
+        if (pn_json_type_of(d, ids) != PN_JSON_ARRAY)
+            return pn_fail(r->err, PN_E_FORMAT, "%s: post_processor: special token \"%.*s\" has no ids", r->file, pn_hf_len(name),
+                           name.len ? name.data : "");
+        for (uint32_t k = pn_json_first(d, ids); k != PN_JSON_NONE; k = pn_json_next(d, k)) {
+            int64_t id = -1;
+            pn_json_i64(d, k, &id);
+            pn_status st = hfp_around(r, behind, id);
+            if (st)
+                return st;
+        }
+    }
+    return PN_OK;
+}
+
+/* "cls": [text, id] in front and "sep" behind. */
+static pn_status hfp_pair(pn_hf_read *r, const hfp_list *l, size_t i)
+{
+    static const char *const keys[] = {"cls", "sep"};
+    pn_status st = PN_OK;
+    for (int k = 0; k < 2 && !st; k++) {
+        int64_t id = -1;
+        uint32_t pair = pn_json_get(l->d, l->nodes[i], keys[k]);
+        pn_json_i64(l->d, pn_json_next(l->d, pn_json_first(l->d, pair)), &id);
+        st = hfp_around(r, k, id);
+    }
+    return st;
+}
+
+static pn_status hfp_postprocessor(pn_hf_read *r)
+{
+    hfp_list l;
+    pn_status st = hfp_flatten(r, &l, "post_processor", "processors");
+    for (size_t i = 0; i < l.n && !st; i++) {
+        pn_bytes t = hfp_type(&l, i);
+        bool list = pn_hf_is(t, "TemplateProcessing"), pair = pn_hf_is(t, "BertProcessing") || pn_hf_is(t, "RobertaProcessing");
+        if ((list || pair) && r->around)
+            return hfp_refuse(r, &l, i, "behind another that puts tokens around a text is not supported");
+        r->around = r->around || list || pair;
+        if (list)
+            st = hfp_template(r, &l, i);
+        else if (pair)
+            st = hfp_pair(r, &l, i);
+        else if (!pn_hf_is(t, "ByteLevel"))
+            return hfp_refuse(r, &l, i, "is not supported");
+    }
+    return st;
+}
+
+/* --- decoder ------------------------------------------------------------------------------ */
+
+static pn_status hfp_decoder_element(pn_hf_read *r, const hfp_list *l, size_t i, bool byte_level)
+{
+    pn_bytes t = hfp_type(l, i), from = {NULL, 0};
+    int64_t start = -1, stop = -1;
+    bool regex;
+    if (pn_hf_is(t, "ByteLevel") && byte_level)
+        return PN_OK;
+    if (pn_hf_is(t, "Fuse") || (!byte_level && pn_hf_is(t, "ByteFallback")))
+        return PN_OK;
+    if (!byte_level && pn_hf_is(t, "Metaspace")) {
+        r->h->rules.strip_space = !pn_hf_is(pn_hf_text(l->d, l->nodes[i], "prepend_scheme"), "never") &&
+                                  pn_hf_flag(l->d, l->nodes[i], "add_prefix_space", true);
+        return PN_OK;
+    }
+    if (!byte_level && pn_hf_is(t, "Replace") && hfp_pattern(l, i, &from, &regex) && pn_hf_is(from, HFP_META) &&
+        pn_hf_is(pn_hf_text(l->d, l->nodes[i], "content"), " "))
+        return PN_OK;
+    pn_json_i64(l->d, pn_json_get(l->d, l->nodes[i], "start"), &start);
+    pn_json_i64(l->d, pn_json_get(l->d, l->nodes[i], "stop"), &stop);
+    if (!byte_level && pn_hf_is(t, "Strip") && pn_hf_is(pn_hf_text(l->d, l->nodes[i], "content"), " ") && start <= 1 && start >= 0 && stop == 0) {
+        r->h->rules.strip_space = start == 1;
+        return PN_OK;
+    }
+    return hfp_refuse(r, l, i, byte_level ? "does not belong to a vocabulary of bytes" : "is not supported");
+}
+
+static pn_status hfp_decoder(pn_hf_read *r, bool byte_level)
+{
+    hfp_list l;
+    pn_status st = hfp_flatten(r, &l, "decoder", "decoders");
+    for (size_t i = 0; i < l.n && !st; i++)
+        st = hfp_decoder_element(r, &l, i, byte_level);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_hf_read_pipeline(pn_hf_read *r)
+{
+    hfp_state s = {0};
+    pn_status st = hfp_normalizer(r, &s);
+    if (!st)
+        st = r->h->has_rules ? hfp_pretokenizer_bpe(r, &s) : hfp_pretokenizer_unigram(r, &s);
+    if (!st)
+        st = hfp_postprocessor(r);
+    return st ? st : hfp_decoder(r, s.byte_level);
+}
+
+#undef HFP_MAX_DEPTH
+#undef HFP_MAX_ELEMENTS
+#undef HFP_META
+#endif
+
+/* ---- Begin text/pn_hf_spm.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_SPM_C
+#define PN_DROP_TEXT_PN_HF_SPM_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_spm.c - a SentencePiece model file (tokenizer.model).
+ *
+ * A protobuf message (protobuf.dev, "Encoding"; fields of sentencepiece_model.proto):
+ *
+ *     ModelProto     1 pieces*, 2 trainer_spec, 3 normalizer_spec
+ *     SentencePiece  1 text, 2 score (float), 3 type (1 normal, 2 unknown, 3 control, 4 user, 5 unused, 6 byte)
+ *     TrainerSpec    3 model_type (1 unigram, 2 BPE), 24 treat_whitespace_as_suffix, 40 unk_id, 41 bos_id,
+ *                    42 eos_id, 43 pad_id
+ *     NormalizerSpec 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces,
+ *                    5 escape_whitespaces
+ *
+ * Piece n is token n, and its types are numbered as token kinds are.  A BPE model needs no merges: the
+ * scores order them.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+
+typedef struct hfm_field {
+    uint32_t number, wire;
+    uint64_t value;             /* wire types 0, 1, 5 */
+    pn_bytes bytes;             /* wire type 2 */
+} hfm_field;
+
+/* Reads the fields of one message; `at` counts from the start of the file. */
+typedef struct hfm_cursor {
+    pn_hf_read *r;
+    const char *base;
+    size_t at, end;
+    bool failed;
+} hfm_cursor;
+
+static bool hfm_bad(hfm_cursor *c, size_t at, const char *what)
+{
+    c->failed = true;
+    pn_fail(c->r->err, PN_E_FORMAT, "%s: at byte %zu: %s", c->r->file, at, what);
+    return false;
+}
+
+static bool hfm_varint(hfm_cursor *c, uint64_t *v)
+{
+    size_t from = c->at;
+    *v = 0;
+    for (unsigned shift = 0; c->at < c->end; shift += 7) {
+        uint8_t b = (uint8_t)c->base[c->at++];
+        if (shift > 63 || (shift == 63 && b > 1))
+            return hfm_bad(c, from, "a varint longer than 10 bytes or 64 bits");
+        *v |= (uint64_t)(b & 0x7F) << shift;
+        if (!(b & 0x80))
+            return true;
+    }
+    return hfm_bad(c, from, "a varint that does not end");
+}
+
+/* The next field; false at the end and on failure. */
+static bool hfm_next(hfm_cursor *c, hfm_field *f)
+{
+    uint64_t key, len;
+    size_t from = c->at;
+    if (c->failed || c->at == c->end || !hfm_varint(c, &key))
+        return false;
+    *f = (hfm_field){.number = (uint32_t)(key >> 3), .wire = (uint32_t)(key & 7)};
+    if (key >> 3 == 0 || key >> 3 > 0x1FFFFFFF)
+        return hfm_bad(c, from, "a field number out of range");
+    switch (f->wire) {
+    case 0:
+        return hfm_varint(c, &f->value);
+    case 1:
+    case 5:
+        len = f->wire == 1 ? 8 : 4;
+        if (c->end - c->at < len)
+            return hfm_bad(c, from, "a fixed-size field is cut off");
+        f->value = f->wire == 1 ? pn_le64(c->base + c->at) : pn_le32(c->base + c->at);
+        c->at += (size_t)len;
+        return true;
+    case 2:
+        if (!hfm_varint(c, &len))
+            return false;
+        if (len > c->end - c->at)
+            return hfm_bad(c, from, "a field is longer than the message around it");
+        f->bytes = (pn_bytes){c->base + c->at, (size_t)len};
+        c->at += (size_t)len;
+        return true;
+    default:
+        return hfm_bad(c, from, "a protobuf group or an unknown wire type");
+    }
+}
+
+static hfm_cursor hfm_inside(const hfm_cursor *c, pn_bytes message)
+{
+    size_t at = (size_t)(message.data - c->base);
+    return (hfm_cursor){.r = c->r, .base = c->base, .at = at, .end = at + message.len};
+}
+
+typedef struct hfm_model {
+    uint64_t type;
+    int64_t unk, bos, eos, pad;
+    bool suffix, prefix, extra, escape, bytes;
+} hfm_model;
+
+static pn_status hfm_piece(hfm_cursor c, int64_t id, bool *bytes)
+{
+    hfm_field f;
+    pn_bytes text = {"", 0};
+    float score = 0;
+    uint64_t type = PN_TOKEN_NORMAL;
+    while (hfm_next(&c, &f)) {
+        if (f.number == 1 && f.wire == 2)
+            text = f.bytes;
+        else if (f.number == 2 && f.wire == 5)
+            score = pn_f32_from_bits((uint32_t)f.value);
+        else if (f.number == 3 && f.wire == 0)
+            type = f.value;
+    }
+    if (c.failed)
+        return PN_E_FORMAT;
+    if (type < PN_TOKEN_NORMAL || type > PN_TOKEN_BYTE)
+        return pn_fail(c.r->err, PN_E_FORMAT, "%s: piece %" PRId64 " \"%.*s\" has the unknown type %" PRIu64, c.r->file, id, pn_hf_len(text),
+                       text.data, type);
+    if (!(score > -1e30f && score < 1e30f))
+        return pn_fail(c.r->err, PN_E_FORMAT, "%s: piece %" PRId64 " \"%.*s\" has a score that is not a number", c.r->file, id,
+                       pn_hf_len(text), text.data);
+    *bytes = *bytes || type == PN_TOKEN_BYTE;
+    unsigned flags = type == PN_TOKEN_USER_DEFINED || type == PN_TOKEN_CONTROL ? PN_TF_MODEL | PN_TF_ADDED : PN_TF_MODEL;
+    return pn_hf_put(c.r, "pieces", text, id, (int32_t)type, flags, score);
+}
+
+static void hfm_trainer(hfm_cursor *c, hfm_model *m)
+{
+    hfm_field f;
+    while (hfm_next(c, &f)) {
+        if (f.wire != 0)
+            continue;
+        switch (f.number) {
+        case 3: m->type = f.value; break;
+        case 24: m->suffix = f.value != 0; break;
+        case 40: m->unk = (int64_t)(int32_t)(uint32_t)f.value; break;      /* int32 fields: negatives fill 64 bits */
+        case 41: m->bos = (int64_t)(int32_t)(uint32_t)f.value; break;
+        case 42: m->eos = (int64_t)(int32_t)(uint32_t)f.value; break;
+        case 43: m->pad = (int64_t)(int32_t)(uint32_t)f.value; break;
+        }
+    }
+}
+
+static void hfm_normalizer(hfm_cursor *c, hfm_model *m)
+{
+    hfm_field f;
+    while (hfm_next(c, &f)) {
+        if (f.number == 2 && f.wire == 2)
+            c->r->h->charsmap = f.bytes;
+        else if (f.number == 3 && f.wire == 0)
+            m->prefix = f.value != 0;
+        else if (f.number == 4 && f.wire == 0)
+            m->extra = f.value != 0;
+        else if (f.number == 5 && f.wire == 0)
+            m->escape = f.value != 0;
+    }
+}
+
+static pn_status hfm_read_model(pn_hf_read *r, hfm_model *m)
+{
+    pn_bytes file = r->files->tokenizer_model;
+    hfm_cursor c = {.r = r, .base = file.data, .end = file.len};
+    hfm_field f;
+    int64_t id = 0;
+    while (hfm_next(&c, &f)) {
+        hfm_cursor in = hfm_inside(&c, f.bytes.data ? f.bytes : (pn_bytes){file.data, 0});
+        pn_status st = PN_OK;
+        if (f.number >= 1 && f.number <= 3 && f.wire != 2)
+            return pn_fail(r->err, PN_E_FORMAT, "%s: field %" PRIu32 " is not a message", r->file, f.number);
+        if (f.number == 1)
+            st = hfm_piece(in, id++, &m->bytes);
+        else if (f.number == 2)
+            hfm_trainer(&in, m);
+        else if (f.number == 3)
+            hfm_normalizer(&in, m);
+        if (st)
+            return st;
+        if (in.failed)
+            return PN_E_FORMAT;
+    }
+    if (c.failed)
+        return PN_E_FORMAT;
+    return id ? PN_OK : pn_fail(r->err, PN_E_FORMAT, "%s: no pieces", r->file);
+}
+
+static int64_t hfm_id(const pn_hf_read *r, int64_t id)
+{
+    return id >= 0 && id < (int64_t)r->h->n_tokens && r->h->tokens[id].len ? id : -1;
+}
+
+PN_INTERNAL pn_status pn_hf_read_spm(pn_hf_read *r)
+{
+    pn_hf_vocab *h = r->h;
+    hfm_model m = {.type = 1, .unk = 0, .bos = 1, .eos = 2, .pad = -1, .prefix = true, .extra = true, .escape = true};
+    r->file = "tokenizer.model";
+    pn_status st = hfm_read_model(r, &m);
+    if (st)
+        return st;
+    if (m.type != 1 && m.type != 2)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: trainer_spec.model_type %" PRIu64 " is not supported, only unigram and BPE", r->file, m.type);
+    if (m.suffix || !m.escape)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: %s is not supported", r->file,
+                       m.suffix ? "trainer_spec.treat_whitespace_as_suffix" : "normalizer_spec.escape_whitespaces off");
+    if (m.type == 1 && m.bytes)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: byte pieces of a unigram model are not supported", r->file);
+    if (m.type == 2 && h->charsmap.len)
+        pn_hf_warn(r, "tokenizer.model: characters are not normalised (precompiled_charsmap) in a BPE vocabulary");
+    if (m.type == 2 && m.extra)
+        pn_hf_warn(r, "tokenizer.model: repeated spaces are kept (remove_extra_whitespaces) in a BPE vocabulary");
+    h->model = m.type == 2 ? (pn_bytes){"llama", 5} : (pn_bytes){"t5", 2};
+    if (m.type == 2)
+        h->charsmap = (pn_bytes){NULL, 0};
+    h->add_space_prefix = m.prefix;
+    h->remove_extra_whitespaces = m.extra;
+    h->unk = hfm_id(r, m.unk);
+    h->bos = hfm_id(r, m.bos);
+    h->eos = hfm_id(r, m.eos);
+    h->pad = hfm_id(r, m.pad);
+    r->file = "tokenizer_config.json";
+    return pn_hf_read_added(r, &r->config, pn_json_get(&r->config, 0, "added_tokens_decoder"), "added_tokens_decoder");
+}
+#endif
+
+/* ---- Begin text/pn_hf_special.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_SPECIAL_C
+#define PN_DROP_TEXT_PN_HF_SPECIAL_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_special.c - the small files: which token begins and ends a text, and the chat template.
+ *
+ * Names come from tokenizer_config.json, else special_tokens_map.json, and are looked up among the
+ * tokens; config.json has numbers where no file has a name.  A name of null says "none": then the
+ * number in config.json is of a token nobody puts anywhere.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+
+/* A token's text: a string, or an object with "content". */
+static bool hfs_name(const pn_json_doc *d, uint32_t node, pn_bytes *s)
+{
+    return pn_json_str(d, node, s) || pn_json_str(d, pn_json_get(d, node, "content"), s);
+}
+
+/* config.json's id under `key`, also inside text_config; of a list the first.  -1: none. */
+static int64_t hfs_config_id(const pn_hf_read *r, const char *key)
+{
+    const pn_json_doc *d = &r->model_config;
+    int64_t id;
+    uint32_t at = pn_json_get(d, 0, key);
+    if (pn_json_type_of(d, at) == PN_JSON_ABSENT)
+        at = pn_json_get(d, pn_json_get(d, 0, "text_config"), key);
+    if (pn_json_type_of(d, at) == PN_JSON_ARRAY)
+        at = pn_json_first(d, at);
+    return pn_json_i64(d, at, &id) && id >= 0 && id < (int64_t)r->h->n_tokens && r->h->tokens[id].len ? id : -1;
+}
+
+/* A text named as special is one, and is cut, whatever the list of added tokens says. */
+static void hfs_make_special(pn_hf_read *r, int64_t id)
+{
+    r->h->flags[id] |= PN_TF_ADDED;
+    if (r->h->types[id] != PN_TOKEN_UNKNOWN)
+        r->h->types[id] = PN_TOKEN_CONTROL;
+}
+
+static void hfs_role(pn_hf_read *r, int64_t *role, const char *key, const char *id_key)
+{
+    pn_bytes name;
+    uint32_t at = pn_json_get(&r->config, 0, key);
+    bool null = pn_json_type_of(&r->config, at) == PN_JSON_NULL;
+    bool named = hfs_name(&r->config, at, &name) || (!null && hfs_name(&r->map, pn_json_get(&r->map, 0, key), &name));
+    if (named) {
+        int64_t id = pn_hf_find(r, name);
+        if (id < 0) {
+            pn_hf_warn(r, "%s \"%.*s\" is not in the vocabulary", key, pn_hf_len(name), name.data);
+            return;
+        }
+        *role = id;
+        hfs_make_special(r, id);
+    } else if (!null && *role < 0) {
+        *role = hfs_config_id(r, id_key);
+    }
+}
+
+/* additional_special_tokens: texts; extra_special_tokens: texts, or an object of them. */
+static void hfs_extra(pn_hf_read *r, const pn_json_doc *d, const char *key)
+{
+    uint32_t list = pn_json_get(d, 0, key);
+    for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes name;
+        int64_t id = hfs_name(d, c, &name) ? pn_hf_find(r, name) : -1;
+        if (id >= 0)
+            hfs_make_special(r, id);
+    }
+}
+
+/* --- ends --------------------------------------------------------------------------------- */
+
+static pn_status hfs_end(pn_hf_read *r, const pn_json_doc *d, uint32_t node, const char *file)
+{
+    pn_hf_vocab *h = r->h;
+    int64_t id;
+    if (!pn_json_i64(d, node, &id))
+        return PN_OK;
+    if (id < 0 || id >= (int64_t)r->n_rows) {
+        pn_hf_warn(r, "%s: eos_token_id %" PRId64 " is not below the %" PRIu32 " rows of the embedding; ignored", file, id, r->n_rows);
+        return PN_OK;
+    }
+    for (uint32_t i = 0; i < h->n_ends; i++)
+        if (h->ends[i] == id)
+            return PN_OK;
+    if (!pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->ends, &h->cap_ends, (size_t)h->n_ends + 1, sizeof *h->ends))
+        return pn_fail_nomem(r->err, "end tokens", ((uint64_t)h->n_ends + 1) * sizeof *h->ends);
+    h->ends[h->n_ends++] = (pn_token)id;
+    return PN_OK;
+}
+
+static pn_status hfs_ends(pn_hf_read *r, const pn_json_doc *d, uint32_t root, const char *file)
+{
+    uint32_t at = pn_json_get(d, root, "eos_token_id"), n = 0;
+    pn_status st = hfs_end(r, d, at, file);
+    for (uint32_t c = pn_json_first(d, at); c != PN_JSON_NONE && !st; c = pn_json_next(d, c)) {
+        if (++n > 1024)                         /* the list is searched for each */
+            return pn_fail(r->err, PN_E_FORMAT, "%s: eos_token_id has more than 1024 entries", file);
+        st = hfs_end(r, d, c, file);
+    }
+    return st;
+}
+
+/* --- around a text ------------------------------------------------------------------------ */
+
+/* One token in front that is BOS is what add_bos says; anything else stays a list. */
+static void hfs_simplify(int64_t *role, int *add, pn_token *list, uint32_t *n)
+{
+    *add = 0;
+    if (*n != 1 || (*role >= 0 && *role != list[0]))
+        return;
+    *role = list[0];
+    *add = 1;
+    *n = 0;
+}
+
+static void hfs_around(pn_hf_read *r)
+{
+    pn_hf_vocab *h = r->h;
+    bool v;
+    if (r->around) {
+        hfs_simplify(&h->bos, &h->add_bos, h->prefix, &h->n_prefix);
+        hfs_simplify(&h->eos, &h->add_eos, h->suffix, &h->n_suffix);
+        return;
+    }
+    bool json = r->files->tokenizer_json.data != NULL || h->has_rules;
+    h->add_bos = pn_json_bool(&r->config, pn_json_get(&r->config, 0, "add_bos_token"), &v) ? v : json ? 0 : -1;
+    h->add_eos = pn_json_bool(&r->config, pn_json_get(&r->config, 0, "add_eos_token"), &v) ? v : json ? 0 : -1;
+}
+
+/* --- the chat template -------------------------------------------------------------------- */
+
+static void hfs_template_of(pn_hf_read *r, const pn_json_doc *d)
+{
+    pn_hf_vocab *h = r->h;
+    uint32_t at = pn_json_get(d, 0, "chat_template");
+    pn_bytes text;
+    if (pn_json_str(d, at, &text))
+        pn_str_add(&h->chat, text.data, text.len);
+    if (pn_json_type_of(d, at) != PN_JSON_ARRAY)
+        return;
+    for (uint32_t c = pn_json_first(d, at); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes name = pn_hf_text(d, c, "name");
+        pn_str *to = pn_hf_is(name, "default") ? &h->chat : pn_hf_is(name, "tool_use") ? &h->chat_tools : NULL;
+        if (!to || !pn_json_str(d, pn_json_get(d, c, "template"), &text))
+            continue;
+        pn_str_clear(to);
+        pn_str_add(to, text.data, text.len);
+    }
+}
+
+static pn_status hfs_template(pn_hf_read *r)
+{
+    pn_hf_vocab *h = r->h;
+    pn_bytes jinja = r->files->chat_template_jinja;
+    if (jinja.len)
+        pn_str_add(&h->chat, jinja.data, jinja.len);
+    else
+        hfs_template_of(r, &r->config);
+    if (!h->chat.len && !h->chat_tools.len)
+        hfs_template_of(r, &r->chat);
+    if (h->chat.failed || h->chat_tools.failed)
+        return pn_fail_nomem(r->err, "the chat template", h->chat.len);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_hf_read_special(pn_hf_read *r)
+{
+    pn_hf_vocab *h = r->h;
+    hfs_role(r, &h->bos, "bos_token", "bos_token_id");
+    hfs_role(r, &h->eos, "eos_token", "eos_token_id");
+    hfs_role(r, &h->unk, "unk_token", "unk_token_id");
+    hfs_role(r, &h->pad, "pad_token", "pad_token_id");
+    hfs_role(r, &h->sep, "sep_token", "sep_token_id");
+    hfs_role(r, &h->cls, "cls_token", "cls_token_id");
+    hfs_role(r, &h->mask, "mask_token", "mask_token_id");
+    hfs_extra(r, &r->config, "additional_special_tokens");
+    hfs_extra(r, &r->config, "extra_special_tokens");
+    hfs_extra(r, &r->map, "additional_special_tokens");
+    if (h->eos < 0)
+        h->eos = hfs_config_id(r, "eos_token_id");          /* an engine wants one, even where a file says null */
+    hfs_around(r);
+    pn_status st = hfs_ends(r, &r->generation, 0, "generation_config.json");
+    if (!st)
+        st = hfs_ends(r, &r->model_config, 0, "config.json");
+    if (!st)
+        st = hfs_ends(r, &r->model_config, pn_json_get(&r->model_config, 0, "text_config"), "config.json");
+    return st ? st : hfs_template(r);
+}
+#endif
+
+/* ---- Begin text/pn_hf_gguf.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_GGUF_C
+#define PN_DROP_TEXT_PN_HF_GGUF_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_gguf.c - a folder's vocabulary as the keys of a GGUF file have it.
+ *
+ * A GGUF file names a tokenizer instead of describing it, so not everything fits.  What would cut text
+ * differently throughout is refused; what differs at the edges (normal forms, spaces around special
+ * tokens) is noted, which is what files in that format do without.
+ *
+ * Where pieces are characters and not bytes GGUF's tokenizer is SentencePiece's, which has scores where
+ * a tokenizer.json has merges.  The two agree when each token's merges stand together in the list, and
+ * no pair spells a token without being in it; what does not is counted.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define HFG_LAST (-1e6f)        /* a token no merge makes: after all that some merge makes */
+
+typedef struct hfg_write {
+    pn_hf_vocab *h;
+    pn_hf_gguf *g;
+    pn_err *err;
+} hfg_write;
+
+static pn_status hfg_lost(hfg_write *w, const char *what)
+{
+    return pn_fail(w->err, PN_E_UNSUPPORTED, "a GGUF file cannot say this vocabulary: %s", what);
+}
+
+/* Texts for ids without token, to `dst` (NULL: measure). */
+static size_t hfg_pads(hfg_write *w, char *dst)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < w->h->n_rows; i++) {
+        char text[24];
+        bool have = i < w->h->n_tokens && w->h->tokens[i].len;
+        if (have && dst)
+            w->g->tokens[i] = w->h->tokens[i];
+        if (have)
+            continue;
+        size_t n = (size_t)snprintf(text, sizeof text, "[PAD%" PRIu32 "]", i);
+        if (dst) {
+            memcpy(dst + at, text, n);
+            w->g->tokens[i] = (pn_bytes){dst + at, n};
+        }
+        at += n;
+    }
+    return at;
+}
+
+/* "left right" for each merge that counts, the last of equal pairs; to `dst` (NULL: measure). */
+static bool hfg_merges(hfg_write *w, char *dst, size_t *used, bool *spaces)
+{
+    const pn_hf_vocab *h = w->h;
+    pn_map seen;
+    bool ok = true;
+    size_t at = 0;
+    uint32_t n = 0;
+    pn_map_init(&seen, h->mem, PN_ACCT_VOCAB);
+    for (uint32_t i = h->n_merges; i-- && ok;) {        /* the first two fields of a merge are the key */
+        const pn_rules_merge *m = &h->merges[i];
+        pn_bytes a = h->tokens[m->left], b = h->tokens[m->right];
+        bool twice = false;
+        ok = pn_map_put(&seen, (const char *)m, 2 * sizeof m->left, i, &twice) != NULL;
+        *spaces = *spaces || memchr(a.data + 1, ' ', a.len - 1) || b.data[0] == ' ';
+        if (!ok || twice)
+            continue;
+        if (dst) {
+            memcpy(dst + at, a.data, a.len);
+            dst[at + a.len] = ' ';
+            memcpy(dst + at + a.len + 1, b.data, b.len);
+            w->g->merges[n] = (pn_bytes){dst + at, a.len + 1 + b.len};
+        }
+        at += a.len + 1 + b.len;
+        n++;
+    }
+    pn_map_fini(&seen);
+    for (uint32_t i = 0; dst && i < n / 2; i++) {       /* they were written last first */
+        pn_bytes swap = w->g->merges[i];
+        w->g->merges[i] = w->g->merges[n - 1 - i];
+        w->g->merges[n - 1 - i] = swap;
+    }
+    w->g->src.n_merges = n;
+    *used = at;
+    return ok;
+}
+
+static pn_status hfg_texts(hfg_write *w, bool merges)
+{
+    pn_hf_vocab *h = w->h;
+    pn_hf_gguf *g = w->g;
+    size_t pads = hfg_pads(w, NULL), used = 0;
+    bool spaces = false;
+    if (merges && !hfg_merges(w, NULL, &used, &spaces))
+        return pn_fail_nomem(w->err, "merges", (uint64_t)h->n_merges * 16);
+    if (spaces)
+        return hfg_lost(w, "a merge holds a space, which separates the two halves there");
+    g->tokens = pn_mem_calloc(h->mem, PN_ACCT_VOCAB, h->n_rows, sizeof *g->tokens);
+    g->types = pn_mem_calloc(h->mem, PN_ACCT_VOCAB, h->n_rows, sizeof *g->types);
+    g->merges = merges ? pn_mem_calloc(h->mem, PN_ACCT_VOCAB, h->n_merges, sizeof *g->merges) : NULL;
+    g->text = pn_mem_alloc(h->mem, PN_ACCT_VOCAB, pads + used);
+    if (!g->tokens || !g->types || (merges && !g->merges) || !g->text) {
+        g->text_len = g->text ? pads + used : 0;
+        return pn_fail_nomem(w->err, "the texts of a vocabulary", pads + used);
+    }
+    g->text_len = pads + used;
+    hfg_pads(w, g->text);
+    for (uint32_t i = 0; i < h->n_rows; i++)
+        g->types[i] = i < h->n_tokens && h->tokens[i].len ? h->types[i] : PN_TOKEN_UNUSED;
+    if (merges && !hfg_merges(w, g->text + pads, &used, &spaces))
+        return pn_fail_nomem(w->err, "merges", (uint64_t)h->n_merges * 16);
+    g->src.tokens = g->tokens;
+    g->src.types = g->types;
+    g->src.n_tokens = h->n_rows;
+    g->src.merges = g->merges;
+    return PN_OK;
+}
+
+/* --- merges as scores --------------------------------------------------------------------- */
+
+/* How many ways to cut token i in two give tokens that SentencePiece would join. */
+static bool hfg_splits(const hfg_write *w, const pn_map *index, uint32_t i, uint32_t *n)
+{
+    pn_bytes t = w->h->tokens[i];
+    *n = 0;
+    if (t.len > 1024)
+        return false;
+    for (size_t at = 1; at < t.len; at++)
+        if (((uint8_t)t.data[at] & 0xC0) != 0x80 && pn_map_find(index, t.data, at) && pn_map_find(index, t.data + at, t.len - at))
+            ++*n;
+    return true;
+}
+
+static pn_status hfg_scores(hfg_write *w)
+{
+    pn_hf_vocab *h = w->h;
+    pn_hf_gguf *g = w->g;
+    pn_map index, seen;
+    uint32_t apart = 0, other = 0;              /* tokens whose merges are not together; tokens spelt by other pairs */
+    bool ok = true;
+    uint32_t *ways = pn_mem_calloc(h->mem, PN_ACCT_VOCAB, h->n_tokens, sizeof *ways);
+    g->scores = pn_mem_calloc(h->mem, PN_ACCT_VOCAB, h->n_rows, sizeof *g->scores);
+    pn_map_init(&index, h->mem, PN_ACCT_VOCAB);
+    pn_map_init(&seen, h->mem, PN_ACCT_VOCAB);
+    ok = ways && g->scores;
+    for (uint32_t i = 0; i < h->n_tokens && ok; i++)
+        ok = !h->tokens[i].len || pn_map_put(&index, h->tokens[i].data, h->tokens[i].len, i, NULL);
+    for (uint32_t i = h->n_merges; i-- && ok;) {        /* of equal pairs the last counts */
+        const pn_rules_merge *m = &h->merges[i];
+        bool twice = false;
+        ok = pn_map_put(&seen, (const char *)m, 2 * sizeof m->left, i, &twice) != NULL;
+        if (!ok || twice)
+            continue;
+        apart += ways[m->to]++ && h->merges[i + 1].to != m->to;
+        g->scores[m->to] = -(float)(i + 1);
+    }
+    for (uint32_t i = 0; i < h->n_rows && ok; i++) {
+        uint32_t n = 0;
+        if (i < h->n_tokens && (!hfg_splits(w, &index, i, &n) || n != ways[i]))
+            other++;
+        if (i >= h->n_tokens || (!ways[i] && h->types[i] == PN_TOKEN_NORMAL && n))
+            g->scores[i] = HFG_LAST;
+    }
+    pn_map_fini(&index);
+    pn_map_fini(&seen);
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, ways, h->n_tokens * sizeof *ways);
+    if (!ok)
+        return pn_fail_nomem(w->err, "scores", (uint64_t)h->n_rows * 4);
+    if (apart || other)
+        pn_str_addf(&g->notes, "merges became scores; %" PRIu32 " merges and %" PRIu32 " tokens are then ordered or spelt differently\n",
+                    apart, other);
+    g->src.scores = g->scores;
+    return PN_OK;
+}
+
+/* --- the two kinds of rules --------------------------------------------------------------- */
+
+static pn_status hfg_bytes(hfg_write *w)
+{
+    const pn_vocab_rules *r = &w->h->rules;
+    pn_bytes name = pn_pretok_name(&r->pretok);
+    for (uint32_t i = 0; i < r->n_steps; i++) {
+        if (r->steps[i].kind != PN_NORM_NFC)
+            return hfg_lost(w, "it rewrites text before cutting it");
+        pn_str_addz(&w->g->notes, "text is not brought into normal form C\n");
+    }
+    if (r->space != PN_SPACE_NEVER)
+        return hfg_lost(w, "it puts a space in front of a text");
+    if (!name.len)
+        return hfg_lost(w, "no pre-tokenizer has a name that cuts text this way");
+    w->g->src.model = (pn_bytes){"gpt2", 4};
+    w->g->src.pre = name;
+    return hfg_texts(w, true);
+}
+
+static pn_status hfg_characters(hfg_write *w)
+{
+    const pn_vocab_rules *r = &w->h->rules;
+    bool prefix = r->metaspace && r->space != PN_SPACE_NEVER, escape = r->metaspace;
+    for (uint32_t i = 0; i < r->n_steps; i++) {
+        const pn_norm_step *s = &r->steps[i];
+        bool meta = s->to.len == 3 && memcmp(s->to.data, "\xE2\x96\x81", 3) == 0;
+        if (s->kind == PN_NORM_PREPEND && meta)
+            prefix = true;
+        else if (s->kind == PN_NORM_REPLACE && meta && pn_hf_is(s->from, " "))
+            escape = true;
+        else
+            return hfg_lost(w, "it rewrites text before cutting it");
+    }
+    if (!escape)
+        return hfg_lost(w, "its spaces are not U+2581");
+    if (r->pretok.levels[0])
+        return hfg_lost(w, "it cuts text into words");
+    if (r->pretok.flags & PN_PRETOK_IGNORE_MERGES)
+        return hfg_lost(w, "it takes whole stretches without merging (ignore_merges)");
+    if (!r->byte_fallback)
+        return hfg_lost(w, "characters do not fall back to bytes");
+    if (r->metaspace && r->space == PN_SPACE_FIRST)
+        pn_str_addz(&w->g->notes, "a space is put in front after special tokens too, not only of the text\n");
+    if (r->metaspace && r->space != PN_SPACE_NEVER)
+        pn_str_addz(&w->g->notes, "a space is put in front of a text that begins with one, too\n");
+    w->g->src.model = (pn_bytes){"llama", 5};
+    w->g->src.pre = (pn_bytes){"default", 7};
+    w->g->src.add_space_prefix = prefix;
+    pn_status st = hfg_texts(w, false);
+    return st ? st : hfg_scores(w);
+}
+
+/* Of tokenizer.model: the terms are the same. */
+static pn_status hfg_pieces(hfg_write *w)
+{
+    pn_status st = hfg_texts(w, false);
+    if (st)
+        return st;
+    w->g->scores = pn_mem_calloc(w->h->mem, PN_ACCT_VOCAB, w->h->n_rows, sizeof *w->g->scores);
+    if (!w->g->scores)
+        return pn_fail_nomem(w->err, "scores", (uint64_t)w->h->n_rows * 4);
+    for (uint32_t i = 0; i < w->h->n_rows; i++)
+        w->g->scores[i] = i < w->h->n_tokens ? w->h->scores[i] : HFG_LAST;
+    w->g->src.scores = w->g->scores;
+    return PN_OK;
+}
+
+static void hfg_edges(hfg_write *w)
+{
+    const pn_hf_vocab *h = w->h;
+    pn_vocab_source *s = &w->g->src;
+    uint32_t strip = 0, word = 0;
+    for (uint32_t i = 0; i < h->n_tokens; i++) {
+        strip += (h->flags[i] & (PN_TF_LSTRIP | PN_TF_RSTRIP)) != 0;
+        word += (h->flags[i] & PN_TF_SINGLE_WORD) != 0;
+    }
+    if (strip)
+        pn_str_addf(&w->g->notes, "%" PRIu32 " tokens do not swallow the white space around them\n", strip);
+    if (word)
+        pn_str_addf(&w->g->notes, "%" PRIu32 " tokens are cut inside words too\n", word);
+    if (h->n_prefix || h->n_suffix)
+        pn_str_addz(&w->g->notes, "the tokens around a text are more than a beginning and an end\n");
+    for (uint32_t i = 0; i < h->n_ends; i++) {
+        if (h->ends[i] == s->eos || (uint32_t)h->ends[i] >= h->n_tokens)
+            continue;
+        if (s->eot < 0)
+            s->eot = h->ends[i];
+        else
+            pn_str_addf(&w->g->notes, "token %" PRId32 " ends an answer only if its text is known for it\n", h->ends[i]);
+    }
+}
+
+PN_INTERNAL pn_status pn_hf_vocab_gguf(pn_hf_vocab *h, pn_vocab_source *src, pn_str *notes, pn_err *err)
+{
+    pn_hf_gguf *g = &h->gguf;
+    hfg_write w = {h, g, err};
+    pn_status st = PN_OK;
+    if (!g->made) {
+        if (!h->types)
+            return pn_fail(err, PN_E_INVALID, "a vocabulary that was trimmed");
+        pn_hf_gguf_drop(h);
+        pn_hf_vocab_source(h, &g->src);
+        g->src.flags = NULL;
+        g->src.rules = NULL;
+        g->src.ends = NULL;
+        g->src.n_ends = g->src.n_prefix = g->src.n_suffix = 0;
+        g->src.scores = NULL;
+        if (!h->has_rules)
+            st = hfg_pieces(&w);
+        else
+            st = h->rules.pretok.flags & PN_PRETOK_RAW ? hfg_characters(&w) : hfg_bytes(&w);
+        if (!st)
+            hfg_edges(&w);
+        if (!st && g->notes.failed)
+            st = pn_fail_nomem(err, "notes", g->notes.len);
+        if (st) {
+            pn_hf_gguf_drop(h);
+            return st;
+        }
+        g->made = true;
+    }
+    *src = g->src;
+    pn_str_add(notes, g->notes.data, g->notes.len);
+    return notes->failed ? pn_fail_nomem(err, "notes", g->notes.len) : PN_OK;
+}
+
+PN_INTERNAL void pn_hf_gguf_drop(pn_hf_vocab *h)
+{
+    pn_hf_gguf *g = &h->gguf;
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, g->tokens, h->n_rows * sizeof *g->tokens);
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, g->types, h->n_rows * sizeof *g->types);
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, g->merges, h->n_merges * sizeof *g->merges);
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, g->scores, h->n_rows * sizeof *g->scores);
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, g->text, g->text_len);
+    pn_str_fini(&g->notes);
+    *g = (pn_hf_gguf){.notes = g->notes};
+}
+
+#undef HFG_LAST
 #endif
 
 /* ---- Begin text/pn_chat.c ---- */

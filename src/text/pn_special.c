@@ -101,6 +101,8 @@ static bool special_counts(const special_scan *sc, uint32_t t, size_t at, size_t
     if (v->flags && (v->flags[t] & PN_TF_SINGLE_WORD) &&
         (special_is_word(sc->s, sc->n, at, true) || special_is_word(sc->s, sc->n, end, false)))
         return false;
+    if (!sc->spanned && v->rules && !(v->flags[t] & PN_TF_ADDED))
+        return false;                           /* a marker by its looks, within spans only */
     if (!sc->spanned)
         return kind == PN_TOKEN_USER_DEFINED ||
                ((sc->flags & PN_ENC_SPECIAL) && (kind == PN_TOKEN_CONTROL || kind == PN_TOKEN_UNKNOWN));
