@@ -37,9 +37,11 @@ drop_files()
 	format/pn_source.c format/pn_gguf.c format/pn_gguf_write.c format/pn_safetensors.c format/pn_safetensors_index.c format/pn_safetensors_write.c
 	format/pn_zip.c format/pn_pickle.c format/pn_pth.c format/pn_pth_stream.c
 	format/pn_hf_config.c format/pn_hf_names.c format/pn_hf_dir.c format/pn_weights.c
-	text/pn_tab_unicode.c text/pn_unicode.c text/pn_lex.c text/pn_pretok_rules.c text/pn_pretok.c
+	text/pn_tab_unicode.c text/pn_unicode.c text/pn_tab_norm.c text/pn_norm.c text/pn_lex.c text/pn_pretok_rules.c text/pn_pretok.c
 	text/pn_merge.c text/pn_bpe.c text/pn_spm.c text/pn_unigram.c text/pn_wordpiece.c text/pn_rwkv_trie.c
-	text/pn_special.c text/pn_vocab_roles.c text/pn_vocab.c text/pn_detok.c text/pn_chat.c
+	text/pn_rules.c text/pn_special.c text/pn_vocab_roles.c text/pn_vocab.c text/pn_detok.c
+	text/pn_hf_vocab.c text/pn_hf_tokenizer.c text/pn_hf_pipeline.c text/pn_hf_spm.c text/pn_hf_special.c text/pn_hf_gguf.c
+	text/pn_chat.c
 	text/pn_tpl_value.c text/pn_tpl_print.c text/pn_tpl_lex.c text/pn_tpl_parse.c text/pn_tpl_methods.c
 	text/pn_tpl_filters.c text/pn_tpl_eval.c text/pn_template.c text/pn_chat_norm.c
 	text/pn_out_detect.c text/pn_out_value.c text/pn_out_json.c text/pn_out_named.c text/pn_out_xml.c
