@@ -9412,6 +9412,7 @@ struct pn_model {
     pn_vocab *vocab;
     struct pn_gtrie *trie;      /* for grammars; made on first use, under lock */
     pn_bytes *token_text;       /* [n_token_text], borrowed by vocab */
+    struct pn_hf_vocab *folder_vocab;   /* owned, borrowed by vocab; NULL: not from a folder */
     uint32_t n_token_text;
     bool exact, vocab_only;
     bool gate_failed;           /* of the driver's thread: not probed again */
@@ -9613,6 +9614,11 @@ PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);
  * vocabulary borrows: free it (account VOCAB) after the vocabulary. */
 PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint32_t *n, pn_engine *e,
                                          const pn_weights *w, uint32_t n_logits, pn_err *err);
+/* The same from the files of a Hugging Face folder (pn_vocab_folder.c).  *files holds what the vocabulary borrows: free
+ * it after the vocabulary. */
+PN_INTERNAL pn_status pn_vocab_from_folder(pn_vocab **out, struct pn_hf_vocab **files, pn_engine *e, const pn_weights *w, pn_err *err);
+/* The folder's vocabulary as the keys of a GGUF file; what those cannot say is logged, or refused. */
+PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const pn_weights *file, pn_err *err);
 
 #endif /* PN_ENGINE_INT_H */
 
@@ -71370,7 +71376,7 @@ static pn_rung_state rung_park_apply(void *user, uint32_t resource, uint64_t wan
 
 static bool rung_may_stream(const pn_model *m)
 {
-    return m->mapped_bytes && !atomic_load(&m->parked) && m->file.weights.parts[0].map_owned && !m->dies[0]->simulated && !m->store.lease_rows;
+    return m->mapped_bytes && !atomic_load(&m->parked) && pn_weights_mapped(&m->file.weights) && !m->dies[0]->simulated && !m->store.lease_rows;
 }
 
 /* What streaming with nothing pinned, or pinning less, would give. */
@@ -72446,10 +72452,14 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
     return PN_OK;
 }
 
+enum { PLAN_FOLDER_TOKEN = 128 };      /* bytes a token of a folder takes, with its text and its merge */
+
 /* Token table, hash, merges, decoded pieces: what the text layer holds for a vocabulary of this
- * size, from the lengths in the header. */
-static uint64_t plan_vocab_bytes(const pn_weights *w)
+ * size, from the lengths in the header; of a folder, whose tokenizer files are not opened for this, from its rows. */
+static uint64_t plan_vocab_bytes(const pn_weights *w, uint32_t n_vocab)
 {
+    if (w->hf)
+        return (uint64_t)n_vocab * PLAN_FOLDER_TOKEN;
     const pn_gguf_kv *t = pn_weights_meta(w, "tokenizer.ggml.tokens"), *m = pn_weights_meta(w, "tokenizer.ggml.merges");
     uint64_t n = t && t->type == PN_META_ARRAY ? t->count : 0, nm = m && m->type == PN_META_ARRAY ? m->count : 0;
     return n * 64 + nm * 24 + (t ? t->data_len : 0);
@@ -72532,7 +72542,7 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->weight_bytes = d->weight_bytes;
     o->weight_bytes_per_token = pn_desc_bytes_per_token(d);
     o->file_bytes = f->weights.file_bytes;
-    o->vocab_bytes = plan_vocab_bytes(&f->weights);
+    o->vocab_bytes = plan_vocab_bytes(&f->weights, d->n_vocab);
     o->n_layers = d->n_layers;
     o->n_embd = d->n_embd;
     o->n_heads = d->n_heads;
@@ -72810,6 +72820,173 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 }
 #endif
 
+/* ---- Begin engine/pn_vocab_folder.c ---- */
+#ifndef PN_DROP_ENGINE_PN_VOCAB_FOLDER_C
+#define PN_DROP_ENGINE_PN_VOCAB_FOLDER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * The vocabulary of a Hugging Face folder: format/ finds the files, text/ reads them, this joins them.
+ */
+/* includes engine/pn_engine_int.h */
+
+/* includes format/pn_hf_dir.h */
+/* includes text/pn_hf_vocab.h */
+
+#include <stdio.h>
+
+enum { FOLDER_FILES = 11 };
+static const size_t folder_most = (size_t)128 << 20;    /* of one file */
+
+static void folder_warn(void *user, const char *text) { pn_engine_logf(user, PN_LOG_WARN, "%s", text); }
+
+/* Where each file goes. */
+static void folder_slots(pn_hf_files *f, pn_bytes *slot[FOLDER_FILES])
+{
+    pn_bytes *const all[FOLDER_FILES] = {&f->tokenizer_json, &f->tokenizer_config, &f->special_tokens_map, &f->added_tokens, &f->vocab_json,
+                                         &f->merges_txt, &f->tokenizer_model, &f->chat_template_jinja, &f->chat_template_json,
+                                         &f->generation_config, &f->config};
+    memcpy(slot, all, sizeof all);
+}
+
+static pn_status folder_read(pn_hf_files *f, pn_mem *mem, const pn_hf_dir *d, pn_err *err)
+{
+    static const char *const names[FOLDER_FILES] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json",
+                                                    "generation_config.json", "config.json"};
+    pn_bytes *slot[FOLDER_FILES];
+    pn_status st = PN_OK;
+    folder_slots(f, slot);
+    for (int i = 0; i < FOLDER_FILES && !st; i++)
+        st = pn_hf_file_read(d, mem, names[i], folder_most, slot[i], err);
+    return st;
+}
+
+static void folder_free(pn_hf_files *f, pn_mem *mem)
+{
+    pn_bytes *slot[FOLDER_FILES];
+    folder_slots(f, slot);
+    for (int i = 0; i < FOLDER_FILES; i++)
+        pn_hf_file_free(mem, slot[i]);
+}
+
+/* Rows of the embedding: every id is below. */
+static uint32_t folder_rows(const pn_weights *w)
+{
+    const pn_dir_tensor *t = pn_weights_find(w, "token_embd.weight");
+    return t ? (uint32_t)t->t->ne[1] : 0;
+}
+
+/* Read the folder's files. */
+static pn_status folder_open(pn_hf_vocab **out, pn_engine *e, const pn_weights *w, pn_err *err)
+{
+    pn_mem *mem = pn_engine_mem(e);
+    pn_hf_files f = {.config = {NULL, 0}};
+    pn_status st = folder_read(&f, mem, w->hf, err);
+    *out = NULL;
+    if (!st)
+        st = pn_hf_vocab_new(out, mem, &f, folder_rows(w), folder_warn, e, err);
+    folder_free(&f, mem);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_vocab_from_folder(pn_vocab **out, pn_hf_vocab **files, pn_engine *e, const pn_weights *w, pn_err *err)
+{
+    pn_vocab_source s = {.n_logits = 0};
+    pn_status st = folder_open(files, e, w, err);
+    if (st)
+        return st;
+    pn_hf_vocab_source(*files, &s);
+    s.n_logits = folder_rows(w);
+    st = pn_vocab_new(out, pn_engine_mem(e), &s, folder_warn, e, err);
+    if (st) {
+        pn_hf_vocab_free(*files);
+        *files = NULL;
+    } else
+        pn_hf_vocab_trim(*files);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Into a GGUF header
+ * ------------------------------------------------------------------------------------------ */
+
+static void folder_put_numbers(pn_gguf_writer *w, const pn_vocab_source *s)
+{
+    const struct { const char *key; int64_t id; } ids[] = {
+        {"bos_token_id", s->bos}, {"eos_token_id", s->eos}, {"eot_token_id", s->eot}, {"eom_token_id", s->eom}, {"unknown_token_id", s->unk},
+        {"seperator_token_id", s->sep}, {"padding_token_id", s->pad}, {"mask_token_id", s->mask}, {"cls_token_id", s->cls},
+        {"fim_pre_token_id", s->fim_pre}, {"fim_suf_token_id", s->fim_suf}, {"fim_mid_token_id", s->fim_mid}, {"fim_pad_token_id", s->fim_pad},
+        {"fim_rep_token_id", s->fim_rep}, {"fim_sep_token_id", s->fim_sep}};
+    const struct { const char *key; int flag; } flags[] = {
+        {"add_bos_token", s->add_bos}, {"add_eos_token", s->add_eos}, {"add_sep_token", s->add_sep}, {"add_space_prefix", s->add_space_prefix},
+        {"remove_extra_whitespaces", s->remove_extra_whitespaces}};
+    char key[64];
+    for (size_t i = 0; i < PN_COUNT_OF(ids); i++) {
+        snprintf(key, sizeof key, "tokenizer.ggml.%s", ids[i].key);
+        if (ids[i].id >= 0)
+            pn_gguf_put_u32(w, key, (uint32_t)ids[i].id);
+    }
+    for (size_t i = 0; i < PN_COUNT_OF(flags); i++) {
+        snprintf(key, sizeof key, "tokenizer.ggml.%s", flags[i].key);
+        if (flags[i].flag >= 0)
+            pn_gguf_put_bool(w, key, flags[i].flag != 0);
+    }
+}
+
+/* n numbers of four bytes, little-endian; f or i. */
+static void folder_put_words(pn_gguf_writer *w, pn_mem *mem, const char *key, const float *f, const int32_t *i, uint32_t n)
+{
+    pn_str s;
+    pn_str_init(&s, mem, PN_ACCT_STAGE);
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t v = f ? pn_f32_bits(f[k]) : (uint32_t)i[k];
+        const char b[4] = {(char)v, (char)(v >> 8), (char)(v >> 16), (char)(v >> 24)};
+        pn_str_add(&s, b, sizeof b);
+    }
+    pn_gguf_put_array(w, key, f ? PN_META_F32 : PN_META_I32, n, s.data, s.len);
+    w->kv.failed = w->kv.failed || s.failed;
+    pn_str_fini(&s);
+}
+
+static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s, pn_bytes chat)
+{
+    pn_gguf_put_str(w, "tokenizer.ggml.model", s->model.data, s->model.len);
+    if (s->pre.data)
+        pn_gguf_put_str(w, "tokenizer.ggml.pre", s->pre.data, s->pre.len);
+    pn_gguf_put_str_array(w, "tokenizer.ggml.tokens", s->n_tokens, s->tokens);
+    if (s->scores)
+        folder_put_words(w, mem, "tokenizer.ggml.scores", s->scores, NULL, s->n_tokens);
+    if (s->types)
+        folder_put_words(w, mem, "tokenizer.ggml.token_type", NULL, s->types, s->n_tokens);
+    if (s->n_merges)
+        pn_gguf_put_str_array(w, "tokenizer.ggml.merges", s->n_merges, s->merges);
+    folder_put_numbers(w, s);
+    if (s->charsmap)
+        pn_gguf_put_array(w, "tokenizer.ggml.precompiled_charsmap", PN_META_U8, s->charsmap_len, s->charsmap, s->charsmap_len);
+    if (chat.data)
+        pn_gguf_put_str(w, "tokenizer.chat_template", chat.data, chat.len);
+}
+
+PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const pn_weights *file, pn_err *err)
+{
+    pn_mem *mem = pn_engine_mem(e);
+    pn_hf_vocab *h;
+    pn_vocab_source s = {.n_logits = 0};
+    pn_str notes;
+    pn_str_init(&notes, mem, PN_ACCT_STAGE);
+    pn_status st = folder_open(&h, e, file, err);
+    if (!st)
+        st = pn_hf_vocab_gguf(h, &s, &notes, err);
+    if (!st)
+        folder_put(w, mem, &s, pn_hf_vocab_template(h, false));
+    for (const char *p = pn_str_cstr(&notes); !st && *p; p += strcspn(p, "\n"), p += *p == '\n')
+        pn_engine_logf(e, PN_LOG_WARN, "%.*s", (int)strcspn(p, "\n"), p);
+    pn_hf_vocab_free(h);
+    pn_str_fini(&notes);
+    return st;
+}
+#endif
+
 /* ---- Begin engine/pn_model.c ---- */
 #ifndef PN_DROP_ENGINE_PN_MODEL_C
 #define PN_DROP_ENGINE_PN_MODEL_C
@@ -72821,7 +72998,9 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 /* includes engine/pn_fit.h */
 /* includes engine/pn_tier.h */
 
+/* includes format/pn_hf_dir.h */
 /* includes sample/pn_grammar.h */
+/* includes text/pn_hf_vocab.h */
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -73217,10 +73396,27 @@ PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn
     return st;
 }
 
+/* With the template of its chats. */
+static pn_status model_open_vocab(pn_model *m, pn_err *err)
+{
+    pn_weights *w = &m->file.weights;
+    if (w->hf) {
+        pn_status st = pn_vocab_from_folder(&m->vocab, &m->folder_vocab, m->engine, w, err);
+        if (!st)
+            m->chat_template = pn_hf_vocab_template(m->folder_vocab, false);
+        if (!st && w->hf->warning)
+            pn_engine_logf(m->engine, PN_LOG_WARN, "%s: %s", w->parts[0].path, w->hf->warning);
+        return st;
+    }
+    const pn_gguf_kv *kv = pn_weights_meta(w, "tokenizer.chat_template");
+    if (kv)
+        pn_gguf_str(kv, 0, &m->chat_template);
+    return pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, w, m->desc.n_vocab, err);
+}
+
 /* m->file.weights is open; everything else follows from it. */
 static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
 {
-    pn_bytes s;
     pn_status st = PN_OK;
     uint32_t cut = 0;
     if (!p->vocab_only)
@@ -73230,15 +73426,11 @@ static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
     if (!st && !p->vocab_only)
         st = model_upload(m, err);
     if (!st)
-        st = pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, &m->file.weights,
-                                m->desc.n_vocab, err);
+        st = model_open_vocab(m, err);
     if (!st && !p->vocab_only)
         st = model_open_weights(m, p, err);
     if (st)
         return pn_err_prefix(err, st, "%s", m->file.weights.parts[0].src.name);
-    const pn_gguf_kv *kv = pn_weights_meta(&m->file.weights, "tokenizer.chat_template");
-    if (kv && pn_gguf_str(kv, 0, &s))
-        m->chat_template = s;
     if (!p->vocab_only)
         model_type_name(m);
     return PN_OK;
@@ -73375,6 +73567,7 @@ PN_API void pn_model_free(pn_model *m)
         pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);
     pn_gtrie_free(m->trie);
     pn_vocab_free(m->vocab);
+    pn_hf_vocab_free(m->folder_vocab);
     pn_mem_free(pn_engine_mem(m->engine), PN_ACCT_VOCAB, m->token_text, m->n_token_text * sizeof *m->token_text);
     pn_desc_close(&m->desc);
     pn_weights_close(&m->file.weights);
@@ -73504,6 +73697,17 @@ static pn_status identity_sample(const pn_weights *w, const pn_dir_tensor *t, pn
     return st;
 }
 
+/* The vocabulary of a folder, which has no keys: tokens and what kind they are.  How text is cut does not matter to a
+ * session, whose tokens are numbers. */
+static void identity_folder_vocab(const pn_model *m, pn_digest *d)
+{
+    for (uint32_t t = 0; m->folder_vocab && t < pn_vocab_n_tokens(m->vocab); t++) {
+        pn_bytes text = pn_vocab_text(m->vocab, (pn_token)t);
+        identity_add_bytes(d, text.data, text.len);
+        pn_digest_add_u64(d, (uint64_t)pn_vocab_kind(m->vocab, (pn_token)t));
+    }
+}
+
 /* What decides about bits beside the model. */
 static void identity_arithmetic(const pn_model *m, pn_digest *d)
 {
@@ -73520,6 +73724,7 @@ PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_
     for (int i = 0; i < PN_ID_PARTS; i++)
         pn_digest_begin(&d[i], PN_DIGEST_BYTES);
     identity_header(m, d);
+    identity_folder_vocab(m, &d[PN_ID_VOCAB]);
     identity_arithmetic(m, &d[PN_ID_ARITHMETIC]);
     for (size_t i = 0; i < w->n_tensors && !st; i++)
         st = identity_sample(w, &w->tensors[i], &d[PN_ID_BYTES], err);
@@ -79780,6 +79985,9 @@ PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now
  * Rows are independent, so a block is shared among the engine's threads; the bytes written do not
  * depend on how many there are.  The output appears under its name only when it is complete.
  *
+ * A Hugging Face folder becomes the file that a converter would write: its vocabulary is put into keys, and rows of q and k
+ * are permuted where the family's files have them so.
+ *
  * Decoding an already quantised model and encoding it again loses more than encoding the original
  * once; nothing here forbids it.
  */
@@ -79800,6 +80008,7 @@ typedef struct quantize_job {
     pn_team *team;
     pn_os_out out;
     bool out_open;
+    bool unpair;                /* rows of q and k are those of a folder whose family's GGUF files permute them */
     uint32_t *types;            /* [in.n_tensors] what each tensor becomes */
     uint64_t done, total;       /* bytes of the input's tensors */
     pn_progress_fn progress;
@@ -79821,19 +80030,25 @@ typedef struct quantize_block {
  * What becomes of each tensor
  * ------------------------------------------------------------------------------------------ */
 
-/* "<arch>.<key>" as a number; arrays (one value a layer): their first.  Absent: 0. */
-static uint32_t quantize_fact(const pn_weights *w, const char *key)
+/* "<arch>.<key>" */
+static const pn_gguf_kv *quantize_kv(const pn_weights *w, const char *key)
 {
     char name[160];
     pn_bytes arch;
-    uint64_t v = 0;
     const pn_gguf_kv *kv = pn_weights_meta(w, "general.architecture");
     if (!kv || !pn_gguf_str(kv, 0, &arch) || arch.len + strlen(key) + 2 > sizeof name)
-        return 0;
+        return NULL;
     memcpy(name, arch.data, arch.len);
     name[arch.len] = '.';
     memcpy(name + arch.len + 1, key, strlen(key) + 1);
-    kv = pn_weights_meta(w, name);
+    return pn_weights_meta(w, name);
+}
+
+/* The same as a number; arrays (one value a layer): their first.  Absent: 0. */
+static uint32_t quantize_fact(const pn_weights *w, const char *key)
+{
+    uint64_t v = 0;
+    const pn_gguf_kv *kv = quantize_kv(w, key);
     return kv && pn_gguf_u64(kv, 0, &v) && v <= UINT32_MAX ? (uint32_t)v : 0;
 }
 
@@ -79865,6 +80080,19 @@ static pn_status quantize_choose(quantize_job *q, pn_err *err)
  * Header
  * ------------------------------------------------------------------------------------------ */
 
+/* How rows of q and k of a folder are turned: heads in them, 0: as they are.  Where a GGUF file of the family permutes them
+ * (rope.pairing is "neox" in a folder, and no key in a file), row t d/2 + j of a head becomes row 2 j + t. */
+static uint32_t quantize_turned(const quantize_job *q, const pn_dir_tensor *d)
+{
+    static const struct { char end[20], key[32]; } rows[] = {{".attn_q.weight", "attention.head_count"}, {".attn_q.bias", "attention.head_count"},
+                                                            {".attn_k.weight", "attention.head_count_kv"}, {".attn_k.bias", "attention.head_count_kv"}};
+    size_t n = strlen(d->t->name);
+    for (size_t i = 0; i < PN_COUNT_OF(rows) && q->unpair; i++)
+        if (n > strlen(rows[i].end) && strcmp(d->t->name + n - strlen(rows[i].end), rows[i].end) == 0)
+            return quantize_fact(&q->in, rows[i].key);
+    return 0;
+}
+
 static bool quantize_key_is(const pn_gguf_kv *kv, const char *key)
 {
     return kv->key.len == strlen(key) && memcmp(kv->key.data, key, kv->key.len) == 0;
@@ -79878,7 +80106,8 @@ static void quantize_put_meta(const quantize_job *q, pn_gguf_writer *w)
     for (size_t i = 0; i < g->n_kv; i++) {
         const pn_gguf_kv *kv = &g->kv[i];
         bool split = kv->key.len > 6 && memcmp(kv->key.data, "split.", 6) == 0;
-        if (!split && !quantize_key_is(kv, file_type) && !quantize_key_is(kv, version))
+        bool pairing = q->unpair && kv->key.len > 13 && memcmp(kv->key.data + kv->key.len - 13, ".rope.pairing", 13) == 0;
+        if (!split && !pairing && !quantize_key_is(kv, file_type) && !quantize_key_is(kv, version))
             pn_gguf_put_kv(w, kv);
     }
     pn_gguf_put_u32(w, version, 2);
@@ -79907,7 +80136,9 @@ static pn_status quantize_header(quantize_job *q, pn_err *err)
     pn_gguf_writer_init(&w, mem);
     pn_str_init(&header, mem, PN_ACCT_MISC);
     quantize_put_meta(q, &w);
-    pn_status st = quantize_put_tensors(q, &w, err);
+    pn_status st = q->in.hf ? pn_folder_put_vocab(&w, q->engine, &q->in, err) : PN_OK;
+    if (!st)
+        st = quantize_put_tensors(q, &w, err);
     if (!st && !pn_gguf_header(&w, &header))
         st = pn_fail_nomem(err, "a header", w.kv.len + w.table.len);
     if (!st)
@@ -79942,16 +80173,35 @@ static pn_status quantize_report(quantize_job *q, uint64_t bytes, pn_err *err)
     return PN_OK;
 }
 
+/* Rows [row, row + n) of what is written, `bytes` each; heads: as quantize_turned() says. */
+static pn_status quantize_read(quantize_job *q, const pn_dir_tensor *d, uint64_t row, uint64_t n, uint64_t bytes, uint32_t heads, uint8_t *dst, pn_err *err)
+{
+    if (!heads)
+        return pn_weights_read(&q->in, d, row * bytes, dst, (size_t)(n * bytes), err);
+    if (d->t->n_dims == 1) {            /* a bias: its elements are the rows */
+        bytes /= d->t->ne[0];
+        n *= d->t->ne[0];
+    }
+    uint64_t size = d->t->bytes / bytes / heads;        /* of a head */
+    pn_status st = PN_OK;
+    for (uint64_t r = row; r < row + n && !st; r++, dst += bytes) {
+        uint64_t k = r % size, from = r - k + k % 2 * (size / 2) + k / 2;
+        st = pn_weights_read(&q->in, d, from * bytes, dst, (size_t)bytes, err);
+    }
+    return st;
+}
+
 /* Stream tensor t through buffers for `rows` rows at a time. */
 static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, quantize_block *b, uint64_t rows,
                                  uint8_t *src, pn_err *err)
 {
     uint64_t n_rows = d->t->bytes / b->from_bytes;
+    uint32_t heads = quantize_turned(q, d);
     pn_status st = PN_OK;
     for (uint64_t r = 0; r < n_rows && !st; r += rows) {
         b->n_rows = PN_MIN(rows, n_rows - r);
         size_t n = (size_t)(b->n_rows * b->from_bytes);
-        st = pn_weights_read(&q->in, d, r * b->from_bytes, src, n, err);
+        st = quantize_read(q, d, r, b->n_rows, b->from_bytes, heads, src, err);
         if (!st && b->to != b->from)
             pn_team_run(q->team, quantize_rows, b);
         if (!st)
@@ -80009,8 +80259,12 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
     for (uint32_t i = 0; i < q->in.n_parts && !st; i++)
         if (pn_os_same_file(q->in.parts[i].path, out))
             st = pn_fail(err, PN_E_INVALID, "'%s' is read from: expected another name to write to", out);
-    if (!st)
+    if (!st) {
+        pn_bytes pairing;
+        const pn_gguf_kv *kv = quantize_kv(&q->in, "rope.pairing");
+        q->unpair = kv && pn_gguf_str(kv, 0, &pairing) && pairing.len == 4 && memcmp(pairing.data, "neox", 4) == 0;
         st = quantize_choose(q, err);
+    }
     if (!st)
         st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->n_threads, err);
     if (!st)
