@@ -874,6 +874,9 @@ PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map);
 /* For this user alone; one that exists is fine.  Its parent must exist. */
 PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err);
 
+/* There is a directory of that name (links followed). */
+PN_INTERNAL bool pn_os_is_dir(const char *path);
+
 /* Every regular file in it, in no order, until `see` says false.  modified: nanoseconds since 1970. */
 typedef bool (*pn_os_dir_see)(void *user, const char *name, uint64_t bytes, uint64_t modified);
 PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err);
@@ -2582,6 +2585,42 @@ PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint3
 
 #endif /* PN_CPU_NEON_KV_H */
 
+/* ---- Begin format/pn_source.h ---- */
+/*
+ * pn_source.h - where the bytes of a model file come from: a mapping, memory, or a callback.
+ *
+ * Every container of this folder is read from one of these, so that the same checks serve files,
+ * buffers and the caller's own storage.
+ */
+#ifndef PN_SOURCE_H
+#define PN_SOURCE_H
+
+/* includes base/pn_base.h */
+
+/* One of `bytes` and `read` is set. */
+typedef struct pn_source {
+    const uint8_t *bytes;       /* whole file in memory, or NULL */
+    pn_status (*read)(void *user, uint64_t offset, void *dst, size_t n);
+    void *user;
+    uint64_t size;
+    const char *name;           /* for messages, borrowed while the source is used; never NULL */
+} pn_source;
+
+/* n bytes at offset to dst.  Asking beyond the end is PN_E_FORMAT, a callback that fails PN_E_IO; both name the
+ * offset and the numbers. */
+PN_INTERNAL pn_status pn_source_read(const pn_source *src, uint64_t offset, void *dst, size_t n, pn_err *err);
+
+/* Put the file's name (the end of a long one) in front of a message; returns `status`. */
+PN_INTERNAL pn_status pn_source_fail(const pn_source *src, pn_status status, pn_err *err);
+
+/* Outside bytes made fit for a message: at most 60 characters, printable ASCII. */
+typedef struct pn_shown {
+    char s[72];
+} pn_shown;
+PN_INTERNAL pn_shown pn_show(const char *bytes, uint64_t len);
+
+#endif /* PN_SOURCE_H */
+
 /* ---- Begin format/pn_gguf.h ---- */
 /*
  * pn_gguf.h - the GGUF container, versions 2 and 3: reading hostile files, writing clean ones.
@@ -2598,15 +2637,7 @@ PN_NEON_INLINE void pn_neon_kv32(const uint8_t *p, float32x4_t v[8], const uint3
 /* includes base/pn_hash.h */
 /* includes base/pn_mem.h */
 /* includes base/pn_str.h */
-
-/* Where bytes come from: a mapping, memory, or a callback.  One of `bytes` and `read` is set. */
-typedef struct pn_source {
-    const uint8_t *bytes;       /* whole file in memory, or NULL */
-    pn_status (*read)(void *user, uint64_t offset, void *dst, size_t n);
-    void *user;
-    uint64_t size;
-    const char *name;           /* for messages, borrowed while the source is used; never NULL */
-} pn_source;
+/* includes format/pn_source.h */
 
 typedef struct pn_gguf_kv {
     pn_bytes key;
@@ -2694,13 +2725,456 @@ static inline uint64_t pn_gguf_pad(uint64_t bytes) { return pn_align_up(bytes, 3
 
 #endif /* PN_GGUF_H */
 
+/* ---- Begin format/pn_safetensors.h ---- */
+/*
+ * pn_safetensors.h - the safetensors container: reading hostile files, writing clean ones; and the
+ * index that joins several of them.
+ *
+ *     u64 n, little-endian;  n bytes of JSON;  data to the end of the file
+ *     {"__metadata__": {string: string}, NAME: {"dtype": "BF16", "shape": [rows, cols], "data_offsets": [begin, end]}, ...}
+ *
+ * Offsets in the file are relative to the data section, here to the file.  Data are little-endian,
+ * row-major and packed; nothing promises that a tensor begins at a multiple of its element's size.
+ *
+ * What was read holds (docs/formats.md has the rules): names of 1 to 512 bytes, UTF-8, without NULs,
+ * each once; at most 8 dimensions; element counts and sizes that do not overflow and agree with the
+ * offsets; tensors that cover the data section without hole, overlap or rest.  Zero-size tensors
+ * are allowed, any number at one offset.
+ */
+#ifndef PN_SAFETENSORS_H
+#define PN_SAFETENSORS_H
+
+/* includes base/pn_hash.h */
+/* includes base/pn_str.h */
+/* includes format/pn_source.h */
+
+enum { PN_ST_MAX_RANK = 8, PN_ST_MAX_NAME = 512 };
+
+/* Every number format, in the order in which the reference writer lays tensors out. */
+typedef enum pn_st_dtype {
+    PN_ST_U64, PN_ST_I64, PN_ST_F64, PN_ST_C64, PN_ST_F32, PN_ST_U32, PN_ST_I32, PN_ST_BF16, PN_ST_F16, PN_ST_U16,
+    PN_ST_I16, PN_ST_F8_E5M2FNUZ, PN_ST_F8_E4M3FNUZ, PN_ST_F8_E8M0, PN_ST_F8_E4M3, PN_ST_F8_E5M2, PN_ST_I8, PN_ST_U8,
+    PN_ST_F6_E3M2, PN_ST_F6_E2M3, PN_ST_F4, PN_ST_BOOL,
+    PN_ST_DTYPE_COUNT
+} pn_st_dtype;
+
+typedef struct pn_st_dtype_info {
+    const char *name;           /* "BF16" */
+    uint32_t bits;              /* of an element: 4, 6, or a multiple of 8 */
+    uint32_t dtype;             /* the same thing as a pn_dtype; PN_DTYPE_COUNT: there is none */
+} pn_st_dtype_info;
+
+/* Never NULL; an id out of range has name NULL and no bits. */
+PN_INTERNAL const pn_st_dtype_info *pn_st_dtype_get(uint32_t dtype);
+PN_INTERNAL uint32_t pn_st_dtype_find(const char *name, size_t len);    /* case-sensitive; PN_ST_DTYPE_COUNT: unknown */
+
+/* Elements and bytes of a shape; the message says which dimension overflows, or that bits are left over. */
+PN_INTERNAL pn_status pn_st_size(uint32_t dtype, uint32_t rank, const uint64_t *shape, uint64_t *n_elems,
+                                 uint64_t *bytes, pn_err *err);
+
+typedef struct pn_st_tensor {
+    const char *name;           /* NUL-terminated, owned by the table */
+    uint32_t dtype;             /* pn_st_dtype */
+    uint32_t rank;              /* 0: a scalar, one element */
+    uint64_t shape[PN_ST_MAX_RANK];     /* slowest first, as in the file; 1 beyond rank */
+    uint64_t n_elems, bytes;
+    uint64_t offset;            /* from the start of the file */
+} pn_st_tensor;
+
+typedef struct pn_st_meta {
+    pn_bytes key, value;        /* owned by the table, followed by NULs that are not counted */
+} pn_st_meta;
+
+/* --- reading one file ------------------------------------------------------------------------- */
+
+typedef struct pn_safetensors {
+    pn_mem *mem;
+    uint64_t data_start;        /* of the data section, from the start of the file */
+    pn_st_tensor *tensors;      /* owned, [n_tensors], by (offset, bytes, name) */
+    size_t n_tensors;
+    pn_st_meta *meta;           /* owned, [n_meta], in the file's order */
+    size_t n_meta;
+    /* below: private */
+    pn_map index;
+    char *text;                 /* owned, [text_bytes]: names, keys, values */
+    size_t text_bytes, cap_meta;
+} pn_safetensors;
+
+/* Read the header of `src`.  On failure *s is empty (fini is harmless) and the text names the file, the tensor or
+ * JSON byte, and the numbers that disagree.  Nothing is borrowed from src.  The struct may be moved. */
+PN_INTERNAL pn_status pn_safetensors_read(pn_safetensors *s, pn_mem *mem, const pn_source *src, pn_err *err);
+PN_INTERNAL void pn_safetensors_fini(pn_safetensors *s);
+
+PN_INTERNAL const pn_st_tensor *pn_safetensors_find(const pn_safetensors *s, const char *name);
+
+/* --- reading an index (pn_safetensors_index.c) ------------------------------------------------
+ * model.safetensors.index.json or pytorch_model.bin.index.json: which file has which tensor. */
+
+typedef struct pn_st_place {
+    const char *tensor;         /* NUL-terminated, owned by the index */
+    uint32_t file;              /* index into files */
+} pn_st_place;
+
+typedef struct pn_st_file {
+    const char *name;           /* [A-Za-z0-9._-]+ without a leading dot: no path; owned by the index */
+    uint32_t n_tensors;         /* mapped to it, at least 1 */
+} pn_st_file;
+
+typedef struct pn_st_index {
+    pn_mem *mem;
+    pn_st_place *places;        /* owned, [n_places], in the file's order */
+    size_t n_places;
+    pn_st_file *files;          /* owned, [n_files], in the order of their first tensors */
+    size_t n_files;
+    /* below: private */
+    pn_map index;
+    char *text;
+    size_t text_bytes, cap_files;
+} pn_st_index;
+
+PN_INTERNAL pn_status pn_st_index_read(pn_st_index *x, pn_mem *mem, const pn_source *src, pn_err *err);
+PN_INTERNAL void pn_st_index_fini(pn_st_index *x);
+PN_INTERNAL const pn_st_place *pn_st_index_find(const pn_st_index *x, const char *tensor);
+
+/* Does files[file], opened as `s`, hold exactly the tensors that the index says?  The text names the tensor that does
+ * not agree.  All files of an index passing means that no tensor is missing and none is there twice. */
+PN_INTERNAL pn_status pn_st_index_check(const pn_st_index *x, uint32_t file, const pn_safetensors *s, pn_err *err);
+
+/* --- writing (pn_safetensors_write.c) ---------------------------------------------------------
+ * The header is made from a list; the data follow in the list's new order without gaps. */
+
+/* list[0..n): name, dtype, rank and shape are given.  Sorts it into the reference writer's order, fills in n_elems,
+ * bytes and offset, and appends the whole header (length, JSON, padding to a multiple of 8) to out.  PN_E_INVALID: a
+ * name twice or not allowed, a size that overflows, or a header beyond what is read. */
+PN_INTERNAL pn_status pn_st_header(pn_str *out, pn_st_tensor *list, size_t n, const pn_st_meta *meta, size_t n_meta,
+                                   pn_err *err);
+
+/* --- private, shared by the files of this module ---------------------------------------------- */
+
+#define PN_ST_HEADER_MAX ((uint64_t)100000000)      /* bytes of JSON */
+
+/* Heapsort, no order makes it slow and libc's qsort may call malloc. */
+PN_INTERNAL void pn_st_sort(pn_st_tensor *t, size_t n, bool (*after)(const pn_st_tensor *a, const pn_st_tensor *b));
+
+/* NULL, or what is wrong with it as the name of a tensor. */
+PN_INTERNAL const char *pn_st_name_fault(const char *name, size_t len);
+
+#endif /* PN_SAFETENSORS_H */
+
+/* ---- Begin format/pn_zip.h ---- */
+/*
+ * pn_zip.h - the members of a zip archive that does not compress, which is what torch writes.
+ *
+ * Members are found by the central directory at the end alone: the headers in front of the data have
+ * sizes of zero in torch's files.  What was read holds: names of 1 to 512 bytes, without NULs, each
+ * once; members stored as they are, not encrypted, inside the file, before the directory, disjoint.
+ * Deflated members are refused: torch never writes them, and whoever expands can be made to expand
+ * without end.
+ */
+#ifndef PN_ZIP_H
+#define PN_ZIP_H
+
+/* includes base/pn_hash.h */
+/* includes base/pn_mem.h */
+/* includes format/pn_source.h */
+
+typedef struct pn_zip_member {
+    const char *name;           /* NUL-terminated, owned by the table */
+    uint64_t header;            /* offset of its local header */
+    uint64_t offset, bytes;     /* its data, from the start of the file */
+} pn_zip_member;
+
+typedef struct pn_zip {
+    pn_mem *mem;
+    pn_zip_member *members;     /* owned, [n_members], by place */
+    size_t n_members;
+    /* below: private */
+    size_t cap_members;
+    pn_map index;
+    char *text;                 /* owned, [text_bytes]: names */
+    size_t text_bytes;
+} pn_zip;
+
+/* On failure *z is empty (fini is harmless); the text names the member, or the record, and the numbers that disagree,
+ * but not the file.  Nothing is borrowed from src. */
+PN_INTERNAL pn_status pn_zip_read(pn_zip *z, pn_mem *mem, const pn_source *src, pn_err *err);
+PN_INTERNAL void pn_zip_fini(pn_zip *z);
+PN_INTERNAL const pn_zip_member *pn_zip_find(const pn_zip *z, const char *name);
+
+#endif /* PN_ZIP_H */
+
+/* ---- Begin format/pn_pickle.h ---- */
+/*
+ * pn_pickle.h - what a pickle of tensors says, without running anything.
+ *
+ * A pickle is a program for a stack machine whose instructions may import and call any function.
+ * This machine knows the instructions that torch writes for a dictionary of tensors and the 35
+ * names they need; a name that is not among them is refused where it stands, used or not.  A call
+ * leaves a note of itself (PN_PICKLE_CALL) and nothing else happens.
+ *
+ * Values form a graph in one array: they may be shared, and a container may hold itself.  So a
+ * reader looks at what it wants by number and never walks everything below a value.
+ *
+ * Memory is bounded by the bytes of the pickle and by fixed limits (pn_pickle.c): an instruction
+ * makes at most one value, and each item of a container was pushed by one.
+ */
+#ifndef PN_PICKLE_H
+#define PN_PICKLE_H
+
+/* includes base/pn_mem.h */
+
+typedef enum pn_pickle_kind {
+    PN_PICKLE_NONE, PN_PICKLE_BOOL, PN_PICKLE_INT, PN_PICKLE_FLOAT, PN_PICKLE_STR, PN_PICKLE_TUPLE,
+    PN_PICKLE_LIST,             /* also a set */
+    PN_PICKLE_DICT,             /* also an OrderedDict */
+    PN_PICKLE_GLOBAL,           /* a name of the list */
+    PN_PICKLE_CALL,             /* one of the functions that rebuild a tensor, with its arguments */
+    PN_PICKLE_PERSID            /* something outside the pickle: a storage */
+} pn_pickle_kind;
+
+typedef struct pn_pickle_value {
+    uint8_t kind;
+    uint8_t global;             /* GLOBAL, CALL: for pn_pickle_global_get */
+    uint32_t n;                 /* STR: bytes; TUPLE, LIST, DICT: items */
+    union {
+        int64_t i;              /* BOOL, INT */
+        double f;
+        struct {
+            uint32_t first;     /* STR: offset in the pickle; containers: first cell; CALL: its tuple of arguments;
+                                   PERSID: its id */
+            uint32_t last;      /* containers: last cell */
+        } at;
+    } u;
+} pn_pickle_value;
+
+#define PN_PICKLE_NIL UINT32_MAX
+
+typedef struct pn_pickle_cell {
+    uint32_t key, value;        /* values; key PN_PICKLE_NIL but in a dictionary */
+    uint32_t next;              /* cell, or PN_PICKLE_NIL */
+} pn_pickle_cell;
+
+typedef enum pn_pickle_role {
+    PN_PICKLE_ORDERED_DICT, PN_PICKLE_REBUILD_TENSOR, PN_PICKLE_REBUILD_TENSOR_V2, PN_PICKLE_REBUILD_TENSOR_V3,
+    PN_PICKLE_REBUILD_PARAMETER, PN_PICKLE_SIZE, PN_PICKLE_STORAGE, PN_PICKLE_UNTYPED_STORAGE, PN_PICKLE_DTYPE
+} pn_pickle_role;
+
+typedef struct pn_pickle_global {
+    const char *module, *name;
+    uint8_t role;               /* pn_pickle_role */
+    uint8_t dtype;              /* pn_st_dtype of storages and dtypes */
+} pn_pickle_global;
+
+typedef struct pn_pickle {
+    pn_mem *mem;
+    const uint8_t *bytes;       /* [size], borrowed as long as strings are looked at */
+    size_t size;
+    size_t used;                /* bytes up to and with STOP */
+    uint32_t root;              /* the value left at STOP */
+    pn_pickle_value *values;    /* owned */
+    size_t n_values, cap_values;
+    pn_pickle_cell *cells;      /* owned */
+    size_t n_cells, cap_cells;
+    bool cut;                   /* it failed because the bytes ended */
+} pn_pickle;
+
+/* Interpret one pickle at the start of bytes[0..size), which may be followed by others.  On failure there are no values
+ * (fini is harmless) and the text has the offset and what is wrong there.  `base` is added to offsets in messages. */
+PN_INTERNAL pn_status pn_pickle_read(pn_pickle *p, pn_mem *mem, const uint8_t *bytes, size_t size, uint64_t base, pn_err *err);
+PN_INTERNAL void pn_pickle_fini(pn_pickle *p);
+
+PN_INTERNAL const pn_pickle_global *pn_pickle_global_get(uint32_t global);
+
+/* The value when it is of that kind, else NULL.  v may be PN_PICKLE_NIL. */
+PN_INTERNAL const pn_pickle_value *pn_pickle_as(const pn_pickle *p, uint32_t v, pn_pickle_kind kind);
+
+/* Item i of a tuple or list, by walking: for the few arguments of a call.  PN_PICKLE_NIL: there is none. */
+PN_INTERNAL uint32_t pn_pickle_item(const pn_pickle *p, uint32_t v, uint32_t i);
+
+/* The bytes of a string; false: it is none. */
+PN_INTERNAL bool pn_pickle_str(const pn_pickle *p, uint32_t v, pn_bytes *out);
+
+/* "a tuple", for messages; static. */
+PN_INTERNAL const char *pn_pickle_kind_name(const pn_pickle *p, uint32_t v);
+
+#endif /* PN_PICKLE_H */
+
+/* ---- Begin format/pn_pth.h ---- */
+/*
+ * pn_pth.h - the tensors of a .pth, .pt or .bin file, without running what is in it.
+ *
+ * torch writes a zip archive: ROOT/data.pkl says in pickle which tensors there are, ROOT/data/KEY
+ * holds the bytes of each storage.  Before 1.6 it was five pickles and the storages one after the
+ * other; both forms are read.  A tensor is a view of a storage: it begins at an element and has a
+ * stride for each dimension, so it may be transposed, a slice, repeated (stride 0), or the same as
+ * another.
+ *
+ * What was opened holds: names of 1 to 512 bytes, UTF-8, without NULs, each once; storages that lie in
+ * the file with just the bytes that were declared; tensors of at most 8 dimensions that stay inside
+ * their storage, and none larger than the file (stride 0 could make them so).
+ */
+#ifndef PN_PTH_H
+#define PN_PTH_H
+
+/* includes format/pn_safetensors.h */
+/* includes format/pn_source.h */
+
+typedef struct pn_pth_storage {
+    char key[24];               /* decimal digits */
+    uint64_t offset, bytes;     /* in the file */
+    uint64_t count;             /* elements as declared */
+    uint32_t dtype;             /* pn_st_dtype of its class; U8 for untyped ones */
+} pn_pth_storage;
+
+typedef struct pn_pth_tensor {
+    const char *name;           /* NUL-terminated, owned by the table */
+    uint32_t dtype;             /* pn_st_dtype, whole bytes */
+    uint32_t rank;
+    uint64_t shape[PN_ST_MAX_RANK], stride[PN_ST_MAX_RANK];     /* slowest first; strides in elements */
+    uint64_t first;             /* element of the storage where it begins */
+    uint64_t n_elems, bytes;    /* packed */
+    uint32_t storage;           /* index into storages */
+    bool contiguous;            /* row-major without gaps: `bytes` bytes at pn_pth_offset() */
+} pn_pth_tensor;
+
+typedef struct pn_pth {
+    pn_mem *mem;
+    pn_source src;              /* copied; what it points at is borrowed until pn_pth_close */
+    pn_pth_tensor *tensors;     /* owned, [n_tensors], in the file's order */
+    size_t n_tensors;
+    pn_pth_storage *storages;   /* owned, [n_storages] */
+    size_t n_storages, cap_storages;
+    size_t n_others;            /* entries beside the tensors that were left out */
+    bool big_endian;            /* pn_pth_stream swaps; in place nothing can be used */
+    /* below: private */
+    size_t cap_tensors;
+    char *text;
+    size_t text_bytes;
+} pn_pth;
+
+/* On failure *p is empty (close is harmless); the text names the file, and tensor, storage, member or offset in the
+ * pickle with the numbers that disagree.  The struct may be moved. */
+PN_INTERNAL pn_status pn_pth_open(pn_pth *p, pn_mem *mem, const pn_source *src, pn_err *err);
+PN_INTERNAL void pn_pth_close(pn_pth *p);
+
+/* Where a contiguous tensor lies in the file. */
+PN_INTERNAL uint64_t pn_pth_offset(const pn_pth *p, const pn_pth_tensor *t);
+
+/* Called with the next n bytes of a tensor, whole elements, row-major, little-endian.  Not PN_OK: stop with that. */
+typedef pn_status (*pn_pth_sink)(void *user, const void *bytes, size_t n, pn_err *err);
+
+/* All elements of t, in pieces.  Contiguous ones are read straight, at most 1 MiB at a time; others are gathered, by
+ * tiles of at most 16 MiB. */
+PN_INTERNAL pn_status pn_pth_stream(const pn_pth *p, const pn_pth_tensor *t, pn_pth_sink sink, void *user, pn_err *err);
+
+/* Two tensors that are the same view of the same storage. */
+PN_INTERNAL bool pn_pth_same_view(const pn_pth_tensor *a, const pn_pth_tensor *b);
+
+#endif /* PN_PTH_H */
+
+/* ---- Begin format/pn_hf_config.h ---- */
+/*
+ * pn_hf_config.h - config.json and generation_config.json of a Hugging Face folder, as GGUF metadata.
+ *
+ * Whoever runs a model reads keys of a GGUF header; so this writes the keys, with the values, that a converter would
+ * write for the model, and nobody above needs to know that there was no GGUF file.  What GGUF has no words for goes into keys
+ * of our own: {arch}.rope.pairing (rows of q and k are not permuted here), .rope.scaling.yarn_truncate,
+ * .attention.layer_windows and .attention.query_scalar where they are not what the family does by itself,
+ * .expert_weights_norm.
+ *
+ * Rules.  A key that is absent has the default of its model_type, which is not always that of the family's papers;
+ * `null` is not absent.  What would change the numbers and is not understood is refused: the message names key, value
+ * and what is allowed.  What cannot change them is ignored.  No number is trusted with memory: pn_hf_dir.h compares
+ * all of them with the tensors first.
+ */
+#ifndef PN_HF_CONFIG_H
+#define PN_HF_CONFIG_H
+
+/* includes format/pn_gguf.h */
+
+enum { PN_HF_LAYERS_MAX = 1024 };
+
+/* What the tensors of the model must be. */
+typedef struct pn_hf_config {
+    pn_mem *mem;
+    char arch[16];              /* general.architecture */
+    uint32_t n_layers, n_embd, n_heads, n_heads_kv, d_head, n_ff, n_vocab, n_ctx, n_rot;
+    uint32_t n_expert, n_expert_used, n_ff_exp, n_ff_shared;    /* 0: none */
+    bool bias_qkv, bias_o, bias_mlp;
+    bool qk_norm;               /* a norm on each head of q and k */
+    bool fused;                 /* q, k and v are one matrix, gate and up another */
+    bool post_norms;            /* norms after both blocks, and all norms are stored minus one (Gemma) */
+    bool tied;                  /* what tie_word_embeddings says */
+    bool wrapped;               /* the text part of a larger model: other parts are left alone */
+    float *factors[2];          /* owned, [n_rot / 2]: divisors of rotary frequencies.  The first alone: for every context;
+                                   both: for short and for long ones */
+} pn_hf_config;
+
+/* Read config[0..n) and generation[0..n_generation) (NULL: there is none) and write keys to `w`.  `folder`: what
+ * the model is called.  On failure *c is empty (fini is harmless). */
+PN_INTERNAL pn_status pn_hf_config_read(pn_hf_config *c, pn_mem *mem, const char *folder, pn_bytes config, pn_bytes generation,
+                                        pn_gguf_writer *w, pn_err *err);
+PN_INTERNAL void pn_hf_config_fini(pn_hf_config *c);
+
+#endif /* PN_HF_CONFIG_H */
+
+/* ---- Begin format/pn_hf_names.h ---- */
+/*
+ * pn_hf_names.h - what the tensors of a Hugging Face model are called, and which of ours they are.
+ *
+ * A configuration says exactly which tensors a model has and of which shape; this lists them.  So every tensor is
+ * bound, or is on the short list of those that carry nothing, or is too much; none is missing; and no shape is a guess.
+ *
+ * Names begin in several ways, which mean the same ("model.", "language_model.model.", "model.language_model.", and
+ * before them "module." or "_orig_mod."): pn_hf_name() takes that off.
+ */
+#ifndef PN_HF_NAMES_H
+#define PN_HF_NAMES_H
+
+/* includes format/pn_hf_config.h */
+
+typedef enum pn_hf_how {
+    PN_HF_MATRIX, PN_HF_VECTOR,
+    PN_HF_NORM,                 /* a vector that may be stored minus one */
+    PN_HF_STACK                 /* one matrix for each expert, or all in one tensor */
+} pn_hf_how;
+
+enum { PN_HF_NAME_MAX = 160, PN_HF_OURS_MAX = 64 };
+
+/* One tensor of ours.  '#' in a name stands for a number: first the layer, then the expert. */
+typedef struct pn_hf_want {
+    const char *names[3];       /* how it may be called, [NULL]-terminated */
+    const char *fused[3];       /* PN_HF_STACK: what a tensor of all experts may be called, likewise */
+    const char *ours;
+    uint64_t rows, cols;        /* of one matrix; a vector has no rows: 0 */
+    const char *rows_are, *cols_are;    /* by what config.json calls them */
+    uint64_t fused_rows, fused_from;    /* of which `rows` from this one on are ours */
+    uint8_t how;
+    bool optional;
+} pn_hf_want;
+
+/* The i-th tensor of a layer, or of those outside of layers.  False: there are no more. */
+PN_INTERNAL bool pn_hf_want_at(const pn_hf_config *c, bool layer, uint32_t i, pn_hf_want *out);
+
+/* A name with its numbers; cut when it does not fit. */
+PN_INTERNAL void pn_hf_spell(char *out, size_t cap, const char *name, uint32_t first, uint32_t second);
+
+/* What is left of a file's name for a tensor: "layers.0...", "embed_tokens.weight", ... */
+PN_INTERNAL const char *pn_hf_name(const char *name);
+
+/* Such a tensor (as pn_hf_name gives it) is in files and of no use to the text model. */
+PN_INTERNAL bool pn_hf_skips(const pn_hf_config *c, const char *name);
+
+#endif /* PN_HF_NAMES_H */
+
 /* ---- Begin format/pn_weights.h ---- */
 /*
  * pn_weights.h - one tensor directory over every container and every part of a split model.
  *
  * Opens a model from a path, memory or a callback; follows split parts (prefix-NNNNN-of-MMMMM.gguf,
  * built from the user's own path and integers only); merges their tensor tables with unique names.
- * Metadata is that of the first part.  Above this nobody knows what kind of file it was.
+ * Metadata is that of the first part.  A path to a Hugging Face folder is opened by pn_hf_dir.h, which makes
+ * a first part in memory.  Above this nobody knows what kind of file it was.
  *
  * Threads: opening and closing from one; everything that takes a const pn_weights from any.
  */
@@ -2718,10 +3192,23 @@ typedef struct pn_part {
     pn_source src;              /* .user is &.file while the part is read by position */
 } pn_part;
 
+/* Where one matrix of a stack begins. */
+typedef struct pn_piece {
+    uint64_t offset;
+    uint32_t part;
+} pn_piece;
+
 typedef struct pn_dir_tensor {
     const pn_gguf_tensor *t;    /* borrowed from its part's table */
     uint32_t part;
+    const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at t->offset */
 } pn_dir_tensor;
+
+/* Where matrix `i` of a stack begins. */
+static inline pn_piece pn_weights_piece(const pn_dir_tensor *d, uint64_t i)
+{
+    return d->pieces ? d->pieces[i] : (pn_piece){d->t->offset + i * (d->t->bytes / d->t->ne[2]), d->part};
+}
 
 typedef struct pn_weights {
     pn_mem *mem;
@@ -2732,6 +3219,7 @@ typedef struct pn_weights {
     size_t n_tensors;
     pn_map index;               /* name -> tensor */
     uint64_t file_bytes;        /* all parts */
+    struct pn_hf_dir *hf;       /* owned; NULL: not a Hugging Face folder */
     /* below: private */
     bool map;                   /* parts opened from now on are mapped */
     size_t cap_parts, cap_gguf, cap_tensors;
@@ -2753,15 +3241,80 @@ PN_INTERNAL const pn_gguf_kv *pn_weights_meta(const pn_weights *w, const char *k
  * callback). */
 PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err);
 
-/* Address of a tensor's bytes when its part is mapped or in memory, else NULL. */
+/* Address of a tensor's bytes when they lie together and their part is mapped or in memory, else NULL. */
 PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t);
+
+/* The same for one matrix of a stack, scattered or not. */
+PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i);
+
+/* Weights are files that are mapped; or they are read by position: they were not to be mapped, could not be, or come
+ * from a callback. */
+static inline bool pn_weights_mapped(const pn_weights *w) { return w->parts[w->n_parts - 1].map_owned; }
+static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_parts - 1].src.read != NULL; }
 
 /* Copy n bytes from byte `at` of a tensor.  A file is read by position even when it is mapped, so
  * one that shrank gives PN_E_IO and no signal. */
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
                                       size_t n, pn_err *err);
 
+/* --- private: for pn_hf_dir.c, while it opens a folder ------------------------------------------
+ * A part without bytes; a part that is a file, opened and mapped as wished; the GGUF header of part 0,
+ * borrowed, and its tensors; one tensor of another part, whose name and table stay where they are. */
+PN_INTERNAL pn_status pn_weights_add_part(pn_weights *w, const char *path, pn_err *err);
+PN_INTERNAL pn_status pn_weights_add_file(pn_weights *w, const char *path, pn_part **out, pn_err *err);
+PN_INTERNAL pn_status pn_weights_set_header(pn_weights *w, const void *bytes, size_t n, pn_err *err);
+PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *t, pn_err *err);
+
 #endif /* PN_WEIGHTS_H */
+
+/* ---- Begin format/pn_hf_dir.h ---- */
+/*
+ * pn_hf_dir.h - a Hugging Face folder as a model: its weight files are the parts, nothing is converted.
+ *
+ * Part 0 is no file.  It is a GGUF header made in memory: keys from config.json (pn_hf_config.h), and as its tensors the few
+ * vectors that have to be computed - norms stored minus one, divisors of rotary frequencies - and whatever cannot be
+ * used where it lies (F64, data at an address that no processor likes, a transposed view).  All other tensors lie in parts 1 and up and
+ * are used there: matrices of any alignment above their elements', experts through a list of their places.
+ *
+ * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
+ * with it, else the same of pytorch_model.bin (pn_pth.h); generation_config.json.  Nothing else is opened here, and no
+ * name that is a path.  A path to a single .safetensors, .pth, .pt or pytorch_model*.bin file means that file with the
+ * rest of its folder.
+ *
+ * Invariant: every tensor that the configuration asks for is there once, with the shape it says; and every tensor that is
+ * there is asked for, or on a list of those that carry nothing.
+ */
+#ifndef PN_HF_DIR_H
+#define PN_HF_DIR_H
+
+/* includes format/pn_weights.h */
+
+struct pn_hf_tensor;
+
+typedef struct pn_hf_dir {
+    char *folder;               /* owned: path up to and with the last '/', or "" */
+    const char *warning;        /* something worth a line in the log; static, or NULL */
+    /* below: private */
+    struct pn_hf_tensor *tensors;       /* owned, [n] in the parts from 1 on */
+    pn_piece *pieces;           /* owned: places of experts, one list after the other */
+    size_t n, cap, n_pieces, cap_pieces;
+    uint8_t *image;             /* owned: part 0 */
+    size_t image_bytes;
+} pn_hf_dir;
+
+/* The path names a folder, or a file that is used as part of one. */
+PN_INTERNAL bool pn_hf_dir_is(const char *path);
+
+/* For pn_weights_open_path: *w is empty but for its memory and whether to map. */
+PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *err);
+PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem);         /* NULL is a no-op */
+
+/* A file of the folder as a whole, in PN_ACCT_STAGE; *out is {NULL, 0} when there is none.  More than `most` bytes are
+ * refused.  A NUL follows; freed by pn_hf_file_free. */
+PN_INTERNAL pn_status pn_hf_file_read(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t most, pn_bytes *out, pn_err *err);
+PN_INTERNAL void pn_hf_file_free(pn_mem *mem, pn_bytes *file);
+
+#endif /* PN_HF_DIR_H */
 
 /* ---- Begin text/pn_unicode.h ---- */
 /*
@@ -2822,6 +3375,78 @@ typedef struct pn_uni_tables {
 PN_INTERNAL const pn_uni_tables *pn_uni_tab(void);
 
 #endif /* PN_UNICODE_H */
+
+/* ---- Begin text/pn_norm.h ---- */
+/*
+ * pn_norm.h - rewriting text before it is cut into tokens: normal forms, case, replacements.
+ *
+ * Files of the Hugging Face kind say which rewriting their vocabulary was trained with, as a list of
+ * steps.  A step reads one buffer and writes the other.  When asked to, the result also says for each
+ * byte from where in the original it comes, so that a token found in rewritten text can be held
+ * against the stretches of the original that are trusted (pn_vocab_encode).
+ *
+ * Bytes that are not UTF-8 pass through every step; they combine with nothing.
+ */
+#ifndef PN_NORM_H
+#define PN_NORM_H
+
+/* includes base/pn_str.h */
+
+typedef enum pn_norm_kind {
+    PN_NORM_NFC, PN_NORM_NFD, PN_NORM_NFKC, PN_NORM_NFKD,
+    PN_NORM_LOWERCASE,      /* full mapping of each character by itself */
+    PN_NORM_STRIP_MARKS,    /* drop \p{M} */
+    PN_NORM_TRIM,           /* white space off: left, right */
+    PN_NORM_REPLACE,        /* every `from`, left to right, becomes `to` */
+    PN_NORM_PREPEND         /* `to` in front, unless the text is empty */
+} pn_norm_kind;
+
+typedef struct pn_norm_step {
+    pn_norm_kind kind;
+    bool left, right;
+    pn_bytes from, to;      /* borrowed; from: not empty */
+} pn_norm_step;
+
+typedef struct pn_norm_text {
+    pn_str text;
+    uint32_t *src;          /* owned, [text.len] when tracked: where the original of a byte begins */
+    size_t cap_src;
+} pn_norm_text;
+
+typedef struct pn_norm_char { uint32_t cp, src; uint8_t ccc; } pn_norm_char;
+
+/* The working memory of one caller; reused from text to text. */
+typedef struct pn_norm {
+    pn_mem *mem;
+    pn_norm_text out, in;   /* the result is in `out` */
+    bool track;
+    pn_norm_char *seg, *sorted;     /* owned: a character with its marks, and room to order them */
+    size_t n_seg, cap_seg, cap_sorted;
+} pn_norm;
+
+PN_INTERNAL void pn_norm_init(pn_norm *nm, pn_mem *mem);
+PN_INTERNAL void pn_norm_fini(pn_norm *nm);
+
+/* s[0..n), below 2 GiB, through the steps to nm->out.text, with nm->out.src when `track`.  Linear in
+ * the text and what it grows to.  False: out of memory. */
+PN_INTERNAL bool pn_norm_run(pn_norm *nm, const pn_norm_step *steps, size_t n_steps, const char *s, size_t n, bool track);
+
+/* --- the tables, for pn_norm.c --------------------------------------------------------------- */
+
+typedef struct pn_norm_class { uint32_t first, last; uint8_t ccc; } pn_norm_class;
+typedef struct pn_norm_decomp { uint32_t cp; uint16_t at; uint8_t n, compat; } pn_norm_decomp;
+typedef struct pn_norm_comp { uint32_t a, b, to; } pn_norm_comp;
+typedef struct pn_norm_tables {
+    const pn_norm_class *classes;       /* sorted */
+    const pn_norm_decomp *decomp;       /* sorted by cp, then compat */
+    const uint16_t *pool;
+    const pn_norm_comp *comp;           /* sorted by a, then b */
+    size_t n_classes, n_decomp, n_comp;
+} pn_norm_tables;
+
+PN_INTERNAL const pn_norm_tables *pn_norm_tab(void);
+
+#endif /* PN_NORM_H */
 
 /* ---- Begin text/pn_lex.h ---- */
 /*
@@ -2953,6 +3578,28 @@ struct pn_pretok {
 
 PN_INTERNAL const pn_pretok *pn_pretok_table(size_t *n);
 
+/* --- putting a list together (tokenizer.json) ------------------------------------------------ */
+
+typedef enum pn_pretok_piece {
+    PN_PIECE_GPT2,          /* ByteLevel's own pattern */
+    PN_PIECE_DIGIT,         /* each number character by itself */
+    PN_PIECE_DIGITS,        /* runs of them */
+    PN_PIECE_PUNCT,         /* each punctuation character by itself */
+    PN_PIECE_PUNCTS,        /* runs of them */
+    PN_PIECE_METASPACE      /* cut before each U+2581 */
+} pn_pretok_piece;
+
+PN_INTERNAL const pn_pretok_pattern *pn_pretok_pattern_of(pn_pretok_piece piece);
+
+/* The pattern a published regular expression stands for, compared character by character (a CR or LF
+ * may stand for its escape, and a class of ranges for its members in any order).  NULL: unknown.
+ * *total: its matches cover every text, so nothing lies between them. */
+PN_INTERNAL const pn_pretok_pattern *pn_pretok_regex(const char *s, size_t n, bool *total);
+
+/* The first name in the table for these levels and these of the flags IGNORE_MERGES, RAW, ESCAPE;
+ * {NULL, 0}: it has none. */
+PN_INTERNAL pn_bytes pn_pretok_name(const pn_pretok *p);
+
 #endif /* PN_PRETOK_H */
 
 /* ---- Begin text/pn_merge.h ---- */
@@ -2998,6 +3645,51 @@ PN_INTERNAL bool pn_merge_run(pn_merge *m, pn_merge_lookup lookup, const void *c
 
 #endif /* PN_MERGE_H */
 
+/* ---- Begin text/pn_rules.h ---- */
+/*
+ * pn_rules.h - a BPE vocabulary whose file says every step itself (tokenizer.json).
+ *
+ * A GGUF file names its tokenizer and the engine knows the rest.  A tokenizer.json spells it out:
+ *
+ *     text -> cut added tokens that are not `normalized`     (pn_special.c)
+ *          -> each stretch: the steps, then cut the others   (pn_special.c, pn_norm.c)
+ *          -> U+0020 to U+2581, a space in front, words      (pn_rules.c, pn_pretok.c)
+ *          -> merges                                         (pn_bpe.c)
+ *          -> ids in front and behind
+ *
+ * These are the facts of that pipeline.  pn_vocab copies them; what it reads of them is the same for
+ * every text, so nothing here is looked up by name when encoding.
+ */
+#ifndef PN_RULES_H
+#define PN_RULES_H
+
+/* includes text/pn_norm.h */
+/* includes text/pn_pretok.h */
+
+/* Is a space (after the steps: U+2581, or U+0020 in the byte alphabet) put in front of a stretch that
+ * does not begin with one? */
+typedef enum pn_rules_space { PN_SPACE_NEVER, PN_SPACE_FIRST /* at offset 0 of the text */, PN_SPACE_ALWAYS } pn_rules_space;
+
+typedef struct pn_rules_merge { uint32_t left, right, to; } pn_rules_merge;
+
+#define PN_RULES_MAX_STEPS 8
+
+typedef struct pn_vocab_rules {
+    const pn_rules_merge *merges;   /* [n_merges] by rank; of equal pairs the last counts; borrowed during the call */
+    uint32_t n_merges;
+    pn_norm_step steps[PN_RULES_MAX_STEPS];     /* their texts are borrowed while the vocabulary lives */
+    uint32_t n_steps;
+    pn_pretok pretok;               /* levels; of the flags IGNORE_MERGES and RAW (no byte alphabet) */
+    bool metaspace;                 /* U+0020 becomes U+2581 before words are cut */
+    pn_rules_space space;
+    bool byte_fallback;             /* a character without token becomes its <0xHH> */
+    bool fuse_unk;                  /* a run of unknown characters is one unknown token */
+    int32_t unk;                    /* -1: unknown characters are dropped */
+    bool strip_space;               /* decoding takes one leading space off */
+} pn_vocab_rules;
+
+#endif /* PN_RULES_H */
+
 /* ---- Begin text/pn_vocab.h ---- */
 /*
  * pn_vocab.h - text to tokens and back.
@@ -3009,6 +3701,20 @@ PN_INTERNAL bool pn_merge_run(pn_merge *m, pn_merge_lookup lookup, const void *c
 #define PN_VOCAB_H
 
 /* includes base/pn_str.h */
+
+/* What a Hugging Face folder says about one token, beyond its kind. */
+enum {
+    PN_TF_MODEL = 1,            /* in the model's own vocabulary: merges and characters may become it */
+    PN_TF_ADDED = 2,            /* an added token: cut from the text before anything else */
+    PN_TF_NORMALIZED = 4,       /* looked for in normalised text */
+    PN_TF_LSTRIP = 8,           /* swallows white space before it */
+    PN_TF_RSTRIP = 16,          /* and after it */
+    PN_TF_SINGLE_WORD = 32      /* only where no letter, mark or digit touches it */
+};
+
+#define PN_VOCAB_MAX_AROUND 8   /* tokens in front of a text, and behind it */
+
+struct pn_vocab_rules;
 
 /* What a model file says about its vocabulary (docs: tokenizer.ggml.*).  Absent arrays are NULL,
  * absent ids -1, absent flags -1, absent strings {NULL, 0}.  Whoever fills it has checked that each
@@ -3031,6 +3737,15 @@ typedef struct pn_vocab_source {
     size_t charsmap_len;
     pn_bytes chat_template;     /* source of the model's own; borrowed during the call */
     uint32_t n_logits;          /* rows of the output matrix; >= n_tokens; 0: n_tokens */
+
+    /* Only Hugging Face folders say these; zero for a GGUF file.  With `flags` the file is exact: absent
+     * ids stay absent, and no table retypes an added token unless answers need its text. */
+    const uint8_t *flags;       /* [n_tokens] PN_TF_* or NULL; borrowed during the call */
+    const pn_token *ends;       /* [n_ends] ids that end an answer besides those of the tables */
+    uint32_t n_ends;
+    pn_token prefix[PN_VOCAB_MAX_AROUND], suffix[PN_VOCAB_MAX_AROUND];  /* instead of BOS and EOS */
+    uint32_t n_prefix, n_suffix;
+    const struct pn_vocab_rules *rules;     /* "gpt2": the pipeline (pn_rules.h); then flags must be given */
 } pn_vocab_source;
 
 typedef struct pn_vocab pn_vocab;
@@ -3107,6 +3822,7 @@ PN_INTERNAL void pn_detok_end(pn_detok_state *d, pn_str *out);    /* flush what 
 /* includes text/pn_lex.h */
 /* includes text/pn_merge.h */
 /* includes text/pn_pretok.h */
+/* includes text/pn_rules.h */
 /* includes text/pn_vocab.h */
 
 typedef enum pn_vocab_model {
@@ -3154,6 +3870,15 @@ struct pn_vocab {
     const uint8_t *charsmap;    /* UGM, borrowed */
     size_t charsmap_len;
 
+    uint8_t *flags;             /* [n_tokens] PN_TF_*; NULL: a GGUF file's */
+    pn_vocab_rules *rules;      /* BPE whose file says every step; NULL: known by name */
+    pn_lex special_norm;        /* rules: tokens looked for after the steps, */
+    char *norm_text;            /* by their own text after the steps, [norm_len], */
+    uint32_t *norm_off;         /* [n_tokens + 1] */
+    size_t norm_len;
+    pn_token prefix[PN_VOCAB_MAX_AROUND], suffix[PN_VOCAB_MAX_AROUND];
+    uint32_t n_prefix, n_suffix;
+
     bool add_bos, add_eos, add_space_prefix, remove_extra_ws, lowercase, strip_accents;
     bool words_apart;           /* no token has U+2581 after another character: words cannot join */
     pn_token bos, eos, eot, eom, unk, sep, pad, mask, cls, newline;
@@ -3170,6 +3895,7 @@ typedef struct pn_enc {
     const char *word;           /* the text the symbols in `merge` lie in */
     pn_merge merge;
     pn_str buf, buf2;           /* scratch */
+    pn_norm norm;               /* rules: a stretch after the steps */
     void *best;                 /* UGM: scratch of n_best bytes */
     size_t n_best;
 } pn_enc;
@@ -3180,6 +3906,12 @@ PN_INTERNAL bool pn_enc_push(pn_enc *e, pn_token t);
 static inline bool pn_enc_allows(const pn_enc *e, int32_t t)
 {
     return !e->guard || !(e->v->attr[t] & PN_TA_GUARD);
+}
+
+/* Is t of the model's own vocabulary, as far as the file tells them apart? */
+static inline bool pn_vocab_of_model(const pn_vocab *v, pn_token t)
+{
+    return t >= 0 && (!v->flags || (v->flags[t] & PN_TF_MODEL));
 }
 
 /* n zeroed elements for the vocabulary, counted in v->bytes; NULL: out of memory. */
@@ -3199,6 +3931,9 @@ PN_INTERNAL bool pn_special_encode(pn_enc *e, const char *s, size_t n, unsigned 
 /* The five encoders: build from the source; encode one stretch without special tokens. */
 PN_INTERNAL pn_status pn_bpe_build(pn_vocab *v, const pn_vocab_source *src, pn_vocab_warn warn, void *user, pn_err *err);
 PN_INTERNAL bool pn_bpe_encode(pn_enc *e, const char *s, size_t n);
+PN_INTERNAL bool pn_bpe_words(pn_enc *e, const char *s, size_t n);         /* rules: cut and merge */
+PN_INTERNAL bool pn_rules_build(pn_vocab *v);                  /* texts after the steps (pn_rules.c) */
+PN_INTERNAL bool pn_rules_encode(pn_enc *e, const char *s, size_t n, bool first);
 PN_INTERNAL uint32_t pn_bpe_byte_to_cp(uint8_t b);              /* GPT-2's alphabet of bytes */
 PN_INTERNAL int pn_bpe_cp_to_byte(uint32_t cp);                 /* -1: not of the alphabet */
 PN_INTERNAL pn_status pn_spm_build(pn_vocab *v, const pn_vocab_source *src, pn_err *err);
@@ -3348,6 +4083,167 @@ PN_INTERNAL int pn_out_collect(void *user, const pn_out_event *e);      /* a pn_
 PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
 
 #endif /* PN_TOOLCALL_H */
+
+/* ---- Begin text/pn_hf_vocab.h ---- */
+/*
+ * pn_hf_vocab.h - the vocabulary of a Hugging Face folder.
+ *
+ * Such a folder describes its tokenizer in up to eleven files.  Whoever opened the folder hands over
+ * their bytes; what comes back owns everything a pn_vocab_source needs.  Which file counts:
+ *
+ *     tokenizer.json > tokenizer.model > vocab.json with merges.txt
+ *     bos, eos, unk, pad: tokenizer_config.json > special_tokens_map.json > config.json
+ *     ends: generation_config.json and config.json, and the tables of pn_vocab_roles.c
+ *     template: chat_template.jinja > tokenizer_config.json > chat_template.json
+ *
+ * The pipeline of a tokenizer.json is followed step by step (pn_rules.h).  A step nobody here knows, a
+ * regular expression above all, is refused by name: a vocabulary that cuts text almost like the one
+ * the model was trained with is worse than none.
+ *
+ * Files are hostile: every message names file and key, nothing is allocated on a number's word (ids
+ * are below the rows of the embedding), nothing recurses, look-ups are by hash.
+ */
+#ifndef PN_HF_VOCAB_H
+#define PN_HF_VOCAB_H
+
+/* includes text/pn_vocab.h */
+
+/* The files as they are; {NULL, 0}: not there.  Borrowed during the call. */
+typedef struct pn_hf_files {
+    pn_bytes tokenizer_json, tokenizer_config, special_tokens_map, added_tokens;
+    pn_bytes vocab_json, merges_txt, tokenizer_model;
+    pn_bytes chat_template_jinja, chat_template_json;
+    pn_bytes generation_config, config;
+} pn_hf_files;
+
+typedef struct pn_hf_vocab pn_hf_vocab;
+
+/* Read the files.  n_rows: rows of the embedding, above every id.  PN_E_FORMAT: a file contradicts itself
+ * or another; PN_E_UNSUPPORTED: it asks for a step unknown here; PN_E_NOMEM. */
+PN_INTERNAL pn_status pn_hf_vocab_new(pn_hf_vocab **out, pn_mem *mem, const pn_hf_files *files, uint32_t n_rows,
+                                      pn_vocab_warn warn, void *user, pn_err *err);
+PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h);
+
+/* Fill *src for pn_vocab_new().  Everything in it is borrowed from h, which must outlive the vocabulary. */
+PN_INTERNAL void pn_hf_vocab_source(const pn_hf_vocab *h, pn_vocab_source *src);
+
+/* What only pn_vocab_new() needed (merges, scores, types) is given back; the source is not to be filled
+ * again. */
+PN_INTERNAL void pn_hf_vocab_trim(pn_hf_vocab *h);
+
+/* The model's chat template: the one for tools when there is one and `tools`; {NULL, 0}: none. */
+PN_INTERNAL pn_bytes pn_hf_vocab_template(const pn_hf_vocab *h, bool tools);
+
+PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h);      /* memory held */
+
+/* The same vocabulary in GGUF's terms, as far as it has them: a source without flags and rules, whose
+ * fields are the tokenizer.ggml.* keys (model, pre, tokens, scores, token_type, merges, the ids and flags).
+ * Borrowed from h, and made on the first call.  *notes gets a line for each thing that is lost.
+ * PN_E_UNSUPPORTED: no GGUF tokenizer cuts text this way; the text says what is missing. */
+PN_INTERNAL pn_status pn_hf_vocab_gguf(pn_hf_vocab *h, pn_vocab_source *src, pn_str *notes, pn_err *err);
+
+#endif /* PN_HF_VOCAB_H */
+
+/* ---- Begin text/pn_hf_impl.h ---- */
+/*
+ * pn_hf_impl.h - what the files of pn_hf_vocab share: the result, and one reading in progress.
+ *
+ * Private to text/: everybody else uses pn_hf_vocab.h.
+ */
+#ifndef PN_HF_IMPL_H
+#define PN_HF_IMPL_H
+
+/* includes base/pn_err.h */
+/* includes base/pn_hash.h */
+/* includes base/pn_json.h */
+/* includes text/pn_hf_vocab.h */
+/* includes text/pn_rules.h */
+
+/* In GGUF's terms, made when asked for. */
+typedef struct pn_hf_gguf {
+    pn_bytes *tokens, *merges;  /* owned, [n_rows], [n_merges] or NULL */
+    int32_t *types;             /* owned, [n_rows] */
+    float *scores;              /* owned, [n_rows] or NULL */
+    char *text;                 /* owned: texts of merges and of ids without token */
+    size_t text_len;
+    pn_vocab_source src;
+    pn_str notes;
+    bool made;
+} pn_hf_gguf;
+
+struct pn_hf_vocab {
+    pn_mem *mem;
+    pn_bytes *tokens;           /* owned, [n_tokens]; a hole has no text */
+    int32_t *types;             /* owned, [n_tokens] pn_token_kind; NULL after trim */
+    uint8_t *flags;             /* owned, [n_tokens] PN_TF_*; NULL after trim */
+    float *scores;              /* owned, [n_tokens]; NULL: none */
+    pn_rules_merge *merges;     /* owned, [n_merges]; NULL after trim */
+    uint32_t n_tokens, n_merges;
+    size_t cap_tokens, cap_types, cap_flags, cap_scores, cap_merges;
+    char *text;                 /* owned: the tokens' texts, the steps' and the charsmap */
+    size_t text_len;
+    pn_bytes model, pre;        /* GGUF's names; static */
+    pn_vocab_rules rules;       /* the steps' texts are in `text` */
+    bool has_rules;
+    pn_bytes charsmap;
+    int64_t bos, eos, unk, sep, pad, mask, cls;
+    int add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
+    pn_token prefix[PN_VOCAB_MAX_AROUND], suffix[PN_VOCAB_MAX_AROUND];
+    uint32_t n_prefix, n_suffix, n_rows;
+    pn_token *ends;             /* owned, [n_ends] */
+    uint32_t n_ends;
+    size_t cap_ends;
+    pn_str chat, chat_tools;    /* templates */
+    pn_hf_gguf gguf;
+};
+
+/* One reading.  Texts of tokens lie in the documents and files until the end, when they are copied. */
+typedef struct pn_hf_read {
+    pn_hf_vocab *h;
+    pn_mem *mem;
+    const pn_hf_files *files;
+    uint32_t n_rows;
+    pn_json_doc tokenizer, config, map, added, vocab, generation, model_config, chat;  /* empty: not there */
+    pn_map index;               /* text -> id */
+    pn_str scratch;
+    const char *file;           /* the one being read, for messages */
+    bool around;                /* a post-processor decided what stands around a text */
+    pn_vocab_warn warn;
+    void *user;
+    pn_err *err;
+} pn_hf_read;
+
+PN_INTERNAL void pn_hf_warn(pn_hf_read *r, const char *fmt, ...) PN_PRINTF(2, 3);
+
+/* A member that is a string, an integer, true; absent or of another type: the default. */
+PN_INTERNAL bool pn_hf_flag(const pn_json_doc *d, uint32_t node, const char *key, bool dflt);
+PN_INTERNAL pn_bytes pn_hf_text(const pn_json_doc *d, uint32_t node, const char *key);
+PN_INTERNAL bool pn_hf_is(pn_bytes b, const char *text);
+PN_INTERNAL int pn_hf_len(pn_bytes b);                         /* for %.*s: at most 80 */
+
+/* Token `id` is `text`; PN_TF_ADDED for an added token, which may be one of the model's already.  The text
+ * is borrowed until the reading ends.  `where`: the key, for messages. */
+PN_INTERNAL pn_status pn_hf_put(pn_hf_read *r, const char *where, pn_bytes text, int64_t id, int32_t kind, unsigned flags, float score);
+PN_INTERNAL int64_t pn_hf_find(const pn_hf_read *r, pn_bytes text);        /* -1: none */
+
+/* The sources: tokens, merges, rules. */
+PN_INTERNAL pn_status pn_hf_read_tokenizer(pn_hf_read *r);     /* tokenizer.json */
+PN_INTERNAL pn_status pn_hf_read_pipeline(pn_hf_read *r);  /* its four steps */
+PN_INTERNAL pn_status pn_hf_read_spm(pn_hf_read *r);           /* tokenizer.model */
+PN_INTERNAL pn_status pn_hf_read_slow(pn_hf_read *r);          /* vocab.json and merges.txt */
+PN_INTERNAL pn_status pn_hf_read_vocab(pn_hf_read *r, const pn_json_doc *d, uint32_t node, const char *where);
+PN_INTERNAL pn_status pn_hf_add_merge(pn_hf_read *r, const char *where, uint64_t rank, pn_bytes left, pn_bytes right);
+PN_INTERNAL pn_status pn_hf_split_merge(pn_hf_read *r, const char *where, uint64_t rank, pn_bytes both);
+
+/* Added tokens in a list of objects ("added_tokens") or an object by id ("added_tokens_decoder"). */
+PN_INTERNAL pn_status pn_hf_read_added(pn_hf_read *r, const pn_json_doc *d, uint32_t node, const char *where);
+
+PN_INTERNAL void pn_hf_gguf_drop(pn_hf_vocab *h);
+
+/* Roles, ends, template: the small files (pn_hf_special.c). */
+PN_INTERNAL pn_status pn_hf_read_special(pn_hf_read *r);
+
+#endif /* PN_HF_IMPL_H */
 
 /* ---- Begin text/pn_chat.h ---- */
 /*
@@ -6629,6 +7525,7 @@ struct pn_desc {
     union {                                 /* what else a family wants to remember */
         struct { uint32_t rope_short, rope_long, ctx_short; } longrope;
         struct { uint32_t rope_swa; float q_scale, attn_cap, logit_cap; } gemma;
+        struct { bool moe_norm; } qwen;
     } u;
 
     pn_status status;                       /* first failure */
@@ -6702,6 +7599,7 @@ typedef struct pn_rope_spec {
     double factor;              /* expansion f; frequencies are multiplied by 1/f */
     bool yarn;
     double beta_fast, beta_slow, ctx_orig;
+    bool fractional;            /* yarn's ramp may begin and end between dimensions */
     float magnitude;
     const float *factors;       /* [n_rot/2] divisors, or NULL */
     bool neox;
@@ -6709,8 +7607,9 @@ typedef struct pn_rope_spec {
     uint32_t temp_ctx;
 } pn_rope_spec;
 
-/* What {arch}.rope.* says: base, scaling type and factor, yarn with its magnitude.  `lambda`: the
- * yarn log multiplier where the family reads one, else 0. */
+/* What {arch}.rope.* says: base, scaling type and factor, yarn with its magnitude.  `neox`: pairs are halves of a head
+ * in this family's files, unless the key rope.pairing ("neox", "norm") says otherwise.  `lambda`: the yarn log
+ * multiplier where the family reads one, else 0. */
 PN_INTERNAL pn_rope_spec pn_hp_rope(pn_desc *d, bool neox, float lambda);
 
 /* Make the frequencies; returns the rope's number. */
@@ -6742,8 +7641,8 @@ typedef struct pn_block {
     uint8_t windowed;
 } pn_block;
 
-/* attn_norm, projections (fused or not) with optional biases, output, ffn_norm.  window: tokens, 0:
- * all. */
+/* attn_norm, projections (fused or not) with optional biases, output, ffn_norm.  window: tokens of this layer in
+ * the family's files, 0: all; the key attention.layer_windows, one number a layer, overrides it. */
 PN_INTERNAL void pn_block_bind_attn(pn_desc *d, pn_block *k, uint32_t il, uint32_t window);
 PN_INTERNAL void pn_block_bind_qk_norm(pn_desc *d, pn_block *k, uint32_t il);      /* required */
 
@@ -7104,9 +8003,10 @@ typedef struct pn_expert_part {
 
 /* One weight: the rows of all experts. */
 typedef struct pn_expert_stack {
-    uint32_t w, layer, part;    /* part: of a split model */
+    uint32_t w, layer;
     uint32_t part0;             /* [n_expert of the layer] parts from here on, as many as there are slots in use */
-    uint64_t offset, row_bytes, slice_bytes, at;    /* at: in a slot */
+    const pn_dir_tensor *from;  /* where they are; borrowed from the file's directory */
+    uint64_t row_bytes, slice_bytes, at;    /* at: in a slot */
     uint32_t rows;              /* of one expert */
     uint32_t promised;          /* so many of the layer's wanted experts have parts */
     atomic_uint *slot_of;       /* [n_expert] 1 + slot; owned by pn_experts */
@@ -7140,7 +8040,7 @@ PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *read
 PN_INTERNAL void pn_experts_close(pn_experts *e);
 
 /* The next stack, of the layer before or of a new one, in the order in which they are multiplied. */
-PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset, bool new_layer,
+PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, const pn_dir_tensor *from, bool new_layer,
                                         uint32_t n_expert, uint32_t n_used, pn_err *err);
 
 /* Memory of all experts, the least that works - what a token uses in every layer, and two more under way - and
@@ -7269,7 +8169,8 @@ typedef struct pn_residency_store {
     const pn_weight *weights;               /* [n], borrowed from the model */
     const pn_dir_tensor *const *tensors;    /* [n], borrowed from the model */
     uint32_t n;
-    const uint8_t **base;                   /* [n] first byte of each matrix; NULL: not resident */
+    const uint8_t **base;                   /* [n] first byte of each matrix; NULL: not resident, or a mapped stack whose
+                                               matrices lie scattered */
     uint8_t *anon;                          /* owned copy of all matrices, or NULL */
     uint64_t anon_bytes;
     uint32_t lease_rows;                    /* 0: no ring */
@@ -8517,6 +9418,7 @@ struct pn_model {
     pn_vocab *vocab;
     struct pn_gtrie *trie;      /* for grammars; made on first use, under lock */
     pn_bytes *token_text;       /* [n_token_text], borrowed by vocab */
+    struct pn_hf_vocab *folder_vocab;   /* owned, borrowed by vocab; NULL: not from a folder */
     uint32_t n_token_text;
     bool exact, vocab_only;
     bool gate_failed;           /* of the driver's thread: not probed again */
@@ -8718,6 +9620,11 @@ PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);
  * vocabulary borrows: free it (account VOCAB) after the vocabulary. */
 PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint32_t *n, pn_engine *e,
                                          const pn_weights *w, uint32_t n_logits, pn_err *err);
+/* The same from the files of a Hugging Face folder (pn_vocab_folder.c).  *files holds what the vocabulary borrows: free
+ * it after the vocabulary. */
+PN_INTERNAL pn_status pn_vocab_from_folder(pn_vocab **out, struct pn_hf_vocab **files, pn_engine *e, const pn_weights *w, pn_err *err);
+/* The folder's vocabulary as the keys of a GGUF file; what those cannot say is logged, or refused. */
+PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const pn_weights *file, pn_err *err);
 
 #endif /* PN_ENGINE_INT_H */
 
@@ -11936,6 +12843,12 @@ PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err)
     return S_ISDIR(st.st_mode) ? PN_OK : pn_fail(err, PN_E_INVALID, "'%s' is not a directory", path);
 }
 
+PN_INTERNAL bool pn_os_is_dir(const char *path)
+{
+    osd_stat_buf st;
+    return osd_fstatat(AT_FDCWD, path, &st, 0) == 0 && S_ISDIR(st.st_mode);
+}
+
 static uint64_t osd_modified(const osd_stat_buf *st)
 {
 #if defined(__APPLE__)
@@ -11982,6 +12895,12 @@ PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err)
 {
     (void)path;
     return osd_none(err);
+}
+
+PN_INTERNAL bool pn_os_is_dir(const char *path)
+{
+    (void)path;
+    return false;
 }
 
 PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err)
@@ -22348,6 +23267,49 @@ PN_INTERNAL size_t pn_cpu_tile_bytes(uint32_t k)
 }
 #endif
 
+/* ---- Begin format/pn_source.c ---- */
+#ifndef PN_DROP_FORMAT_PN_SOURCE_C
+#define PN_DROP_FORMAT_PN_SOURCE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes format/pn_source.h */
+
+/* includes base/pn_err.h */
+
+#include <inttypes.h>
+
+PN_INTERNAL pn_status pn_source_read(const pn_source *src, uint64_t offset, void *dst, size_t n, pn_err *err)
+{
+    if (offset > src->size || n > src->size - offset)
+        return pn_fail(err, PN_E_FORMAT, "truncated: %zu bytes are needed at offset %" PRIu64 ", the file has %" PRIu64,
+                       n, offset, src->size);
+    if (n == 0)
+        return PN_OK;
+    if (src->bytes) {
+        memcpy(dst, src->bytes + offset, n);
+        return PN_OK;
+    }
+    if (src->read(src->user, offset, dst, n) != PN_OK)
+        return pn_fail(err, PN_E_IO, "reading %zu bytes at offset %" PRIu64 " failed", n, offset);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_source_fail(const pn_source *src, pn_status status, pn_err *err)
+{
+    size_t len = strlen(src->name), keep = 160;         /* leave room for the message itself */
+    return pn_err_prefix(err, status, "%s%s", len > keep ? "..." : "", src->name + (len > keep ? len - keep : 0));
+}
+
+PN_INTERNAL pn_shown pn_show(const char *bytes, uint64_t len)
+{
+    pn_shown t;
+    size_t n = (size_t)PN_MIN(len, (uint64_t)60);
+    for (size_t i = 0; i < n; i++)
+        t.s[i] = bytes[i] >= 32 && bytes[i] < 127 ? bytes[i] : '?';
+    memcpy(t.s + n, len > n ? "..." : "", len > n ? 4 : 1);
+    return t;
+}
+#endif
+
 /* ---- Begin format/pn_gguf.c ---- */
 #ifndef PN_DROP_FORMAT_PN_GGUF_C
 #define PN_DROP_FORMAT_PN_GGUF_C
@@ -22415,7 +23377,7 @@ typedef struct gguf_cursor {
 } gguf_cursor;
 
 /* ------------------------------------------------------------------------------------------
- * Small parts: value sizes, text for messages, owned blocks
+ * Small parts: value sizes, owned blocks
  * ------------------------------------------------------------------------------------------ */
 
 /* Bytes of a scalar; a string's is the smallest it can be; 0: no such type, or an array. */
@@ -22423,21 +23385,6 @@ static uint32_t gguf_type_bytes(uint32_t type)
 {
     static const uint8_t size[13] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 0, 8, 8, 8};
     return type < PN_COUNT_OF(size) ? size[type] : 0;
-}
-
-/* Outside bytes made fit for a message: at most 60 characters, printable ASCII. */
-typedef struct gguf_text {
-    char s[72];
-} gguf_text;
-
-static gguf_text gguf_show(const char *bytes, uint64_t len)
-{
-    gguf_text t;
-    size_t n = (size_t)PN_MIN(len, (uint64_t)60);
-    for (size_t i = 0; i < n; i++)
-        t.s[i] = bytes[i] >= 32 && bytes[i] < 127 ? bytes[i] : '?';
-    memcpy(t.s + n, len > n ? "..." : "", len > n ? 4 : 1);
-    return t;
 }
 
 /* `size` bytes that live as long as g; NULL: out of memory. */
@@ -22629,7 +23576,7 @@ static pn_status gguf_need(const gguf_cursor *c, uint64_t n, const char *what)
 {
     if (PN_LIKELY(n <= c->have - c->pos))
         return PN_OK;
-    gguf_text who = gguf_show(c->who ? c->who : "", c->who_len);
+    pn_shown who = pn_show(c->who ? c->who : "", c->who_len);
     const char *open = c->who ? " of '" : "", *close = c->who ? "'" : "";
     if (n > c->size - c->pos)
         return pn_fail(c->err, PN_E_FORMAT, "truncated: %s%s%s%s at offset %" PRIu64 " needs %" PRIu64
@@ -22763,7 +23710,7 @@ static pn_status gguf_header(gguf_cursor *c, pn_gguf *g, uint64_t *n_tensors, ui
 static pn_status gguf_value_fail(const gguf_cursor *c, const pn_gguf_kv *kv, const char *text, uint64_t found)
 {
     return pn_fail(c->err, PN_E_FORMAT, "key '%s' at offset %" PRIu64 ": %s, found %" PRIu64,
-                   gguf_show(kv->key.data, kv->key.len).s, c->pos, text, found);
+                   pn_show(kv->key.data, kv->key.len).s, c->pos, text, found);
 }
 
 /* Walk one string value or element. */
@@ -22888,7 +23835,7 @@ static pn_status gguf_entries(gguf_cursor *c, pn_gguf *g, uint64_t n)
             return pn_fail_nomem(c->err, "the index of keys", (uint64_t)g->kv_index.cap * sizeof(pn_map_slot));
         if (existed)
             return pn_fail(c->err, PN_E_FORMAT, "duplicate key '%s' at offset %" PRIu64,
-                           gguf_show(kv.key.data, kv.key.len).s, at);
+                           pn_show(kv.key.data, kv.key.len).s, at);
         st = gguf_value(c, g, &kv);
         if (st != PN_OK)
             return st;
@@ -23131,8 +24078,7 @@ PN_INTERNAL pn_status pn_gguf_read(pn_gguf *g, pn_mem *mem, const pn_source *src
         st = gguf_parse(g, src, err);
     if (st != PN_OK) {
         pn_gguf_fini(g);
-        size_t len = strlen(src->name), keep = 160;             /* leave room for the message itself */
-        pn_err_prefix(err, st, "%s%s", len > keep ? "..." : "", src->name + (len > keep ? len - keep : 0));
+        pn_source_fail(src, st, err);
     }
     return st;
 }
@@ -23394,6 +24340,4206 @@ PN_INTERNAL bool pn_gguf_header(const pn_gguf_writer *w, pn_str *out)
 }
 #endif
 
+/* ---- Begin format/pn_safetensors.c ---- */
+#ifndef PN_DROP_FORMAT_PN_SAFETENSORS_C
+#define PN_DROP_FORMAT_PN_SAFETENSORS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_safetensors.c - reading a safetensors header that may have been written by an enemy.
+ *
+ * The length in front is compared with the file and with 100,000,000 before anything is taken; then
+ * the JSON goes through base/pn_json.h, which has no recursion, refuses a key that comes twice and
+ * keeps numbers as written.  Its tree is bounded by ST_NODES_MAX, not by the text alone: 28 bytes a
+ * node would be fourteen times the text at worst.  The table is made from entries that were met,
+ * and all its text lies in one block whose size is known by then.
+ *
+ * Invariants
+ *   1. No sum or product of numbers from the file before the check that it fits.
+ *   2. Tensors are put in order of place once; from neighbours alone follow hole, overlap and rest.
+ *
+ * Source: the format's description (huggingface/safetensors, README, "Format"), which the rules
+ * here restrict where it leaves room: docs/formats.md.
+ */
+/* includes format/pn_safetensors.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_json.h */
+
+#include <inttypes.h>
+
+#define ST_NODES_MAX ((size_t)1 << 24)
+#define ST_TENSORS_MAX ((size_t)1 << 20)        /* real files have up to some tens of thousands */
+#define ST_INT63_MAX ((uint64_t)INT64_MAX)
+#define ST_METADATA "__metadata__"
+
+typedef struct st_reader {
+    pn_safetensors *s;
+    pn_json_doc doc;
+    uint64_t data_bytes;        /* of the data section */
+    char *free_text;            /* in s->text */
+    pn_err *err;
+} st_reader;
+
+/* ------------------------------------------------------------------------------------------
+ * Number formats
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL const pn_st_dtype_info *pn_st_dtype_get(uint32_t dtype)
+{
+    static const pn_st_dtype_info info[PN_ST_DTYPE_COUNT + 1] = {
+        [PN_ST_U64] = {"U64", 64, PN_DTYPE_COUNT},
+        [PN_ST_I64] = {"I64", 64, PN_DTYPE_I64},
+        [PN_ST_F64] = {"F64", 64, PN_DTYPE_F64},
+        [PN_ST_C64] = {"C64", 64, PN_DTYPE_COUNT},
+        [PN_ST_F32] = {"F32", 32, PN_DTYPE_F32},
+        [PN_ST_U32] = {"U32", 32, PN_DTYPE_COUNT},
+        [PN_ST_I32] = {"I32", 32, PN_DTYPE_I32},
+        [PN_ST_BF16] = {"BF16", 16, PN_DTYPE_BF16},
+        [PN_ST_F16] = {"F16", 16, PN_DTYPE_F16},
+        [PN_ST_U16] = {"U16", 16, PN_DTYPE_COUNT},
+        [PN_ST_I16] = {"I16", 16, PN_DTYPE_I16},
+        [PN_ST_F8_E5M2FNUZ] = {"F8_E5M2FNUZ", 8, PN_DTYPE_COUNT},
+        [PN_ST_F8_E4M3FNUZ] = {"F8_E4M3FNUZ", 8, PN_DTYPE_COUNT},
+        [PN_ST_F8_E8M0] = {"F8_E8M0", 8, PN_DTYPE_COUNT},
+        [PN_ST_F8_E4M3] = {"F8_E4M3", 8, PN_DTYPE_COUNT},
+        [PN_ST_F8_E5M2] = {"F8_E5M2", 8, PN_DTYPE_COUNT},
+        [PN_ST_I8] = {"I8", 8, PN_DTYPE_I8},
+        [PN_ST_U8] = {"U8", 8, PN_DTYPE_COUNT},
+        [PN_ST_F6_E3M2] = {"F6_E3M2", 6, PN_DTYPE_COUNT},
+        [PN_ST_F6_E2M3] = {"F6_E2M3", 6, PN_DTYPE_COUNT},
+        [PN_ST_F4] = {"F4", 4, PN_DTYPE_COUNT},
+        [PN_ST_BOOL] = {"BOOL", 8, PN_DTYPE_COUNT},
+        [PN_ST_DTYPE_COUNT] = {NULL, 0, PN_DTYPE_COUNT},
+    };
+    return &info[PN_MIN(dtype, (uint32_t)PN_ST_DTYPE_COUNT)];
+}
+
+PN_INTERNAL uint32_t pn_st_dtype_find(const char *name, size_t len)
+{
+    uint32_t d = 0;
+    while (d < PN_ST_DTYPE_COUNT) {
+        const char *known = pn_st_dtype_get(d)->name;
+        if (strlen(known) == len && memcmp(known, name, len) == 0)
+            break;
+        d++;
+    }
+    return d;
+}
+
+PN_INTERNAL pn_status pn_st_size(uint32_t dtype, uint32_t rank, const uint64_t *shape, uint64_t *n_elems,
+                                 uint64_t *bytes, pn_err *err)
+{
+    const pn_st_dtype_info *d = pn_st_dtype_get(dtype);
+    uint64_t n = 1, bits;
+    for (uint32_t k = 0; k < rank; k++) {
+        uint64_t product;
+        if (!pn_mul_u64(n, shape[k], &product) || product > ST_INT63_MAX)
+            return pn_fail(err, PN_E_FORMAT, "the element count overflows: %" PRIu64 " x %" PRIu64 " (dimension %" PRIu32
+                           ") is more than 2^63-1", n, shape[k], k);
+        n = product;
+    }
+    if (!pn_mul_u64(n, d->bits, &bits))
+        return pn_fail(err, PN_E_FORMAT, "the size overflows: %" PRIu64 " elements of %" PRIu32
+                       " bits are more than 2^64-1 bits", n, d->bits);
+    if (bits % 8 != 0)
+        return pn_fail(err, PN_E_FORMAT, "%" PRIu64 " elements of %" PRIu32 " bits are %" PRIu64
+                       " bits: expected whole bytes", n, d->bits, bits);
+    *n_elems = n;
+    *bytes = bits / 8;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Small parts
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL const char *pn_st_name_fault(const char *name, size_t len)
+{
+    if (len == 0)
+        return "the name is empty";
+    if (len > PN_ST_MAX_NAME)
+        return "the name is longer than 512 bytes";
+    return memchr(name, 0, len) ? "the name holds a NUL" : NULL;
+}
+
+/* Restore the heap (last in the order on top) under t[i]. */
+static void st_sift(pn_st_tensor *t, size_t i, size_t n, bool (*after)(const pn_st_tensor *, const pn_st_tensor *))
+{
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && after(&t[child + 1], &t[child]))
+            child++;
+        if (!after(&t[child], &t[i]))
+            return;
+        pn_st_tensor swap = t[i];
+        t[i] = t[child];
+        t[child] = swap;
+    }
+}
+
+PN_INTERNAL void pn_st_sort(pn_st_tensor *t, size_t n, bool (*after)(const pn_st_tensor *a, const pn_st_tensor *b))
+{
+    size_t sorted = 1;
+    while (sorted < n && !after(&t[sorted - 1], &t[sorted]))
+        sorted++;
+    if (sorted >= n)
+        return;                         /* as most files are */
+    for (size_t i = n / 2; i-- > 0;)
+        st_sift(t, i, n, after);
+    for (size_t end = n; end-- > 1;) {
+        pn_st_tensor swap = t[0];
+        t[0] = t[end];
+        t[end] = swap;
+        st_sift(t, 0, end, after);
+    }
+}
+
+/* A copy in the block of text, with a NUL; the block was made large enough. */
+static pn_bytes st_keep(st_reader *r, pn_bytes b)
+{
+    char *copy = r->free_text;
+    memcpy(copy, b.data, b.len);
+    copy[b.len] = 0;
+    r->free_text += b.len + 1;
+    return (pn_bytes){copy, b.len};
+}
+
+/* ------------------------------------------------------------------------------------------
+ * One entry
+ * ------------------------------------------------------------------------------------------ */
+
+/* A number as the format writes it: digits and nothing else, below 2^63. */
+static bool st_number(const st_reader *r, uint32_t node, uint64_t *out, pn_bytes *text)
+{
+    uint64_t v = 0;
+    *text = (pn_bytes){"", 0};
+    if (!pn_json_num(&r->doc, node, text))
+        return false;
+    for (size_t i = 0; i < text->len; i++) {
+        unsigned digit = (unsigned)((uint8_t)text->data[i] - '0');
+        if (digit > 9 || v > (ST_INT63_MAX - digit) / 10)
+            return false;
+        v = v * 10 + digit;
+    }
+    *out = v;
+    return true;
+}
+
+/* An array of numbers under `field`, at most `max`. */
+static pn_status st_numbers(st_reader *r, uint32_t entry, const char *name, const char *field, uint32_t max,
+                            uint64_t *out, uint32_t *n)
+{
+    uint32_t list = pn_json_get(&r->doc, entry, field), i = 0;
+    pn_json_type type = pn_json_type_of(&r->doc, list);
+    if (type != PN_JSON_ARRAY)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected an array of integers as '%s', found %s", name, field,
+                       pn_json_type_name(type));
+    if (pn_json_count(&r->doc, list) > max)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected at most %" PRIu32 " numbers in '%s', found %" PRIu32, name,
+                       max, field, pn_json_count(&r->doc, list));
+    for (uint32_t at = pn_json_first(&r->doc, list); at != PN_JSON_NONE; at = pn_json_next(&r->doc, at), i++) {
+        pn_bytes text;
+        if (!st_number(r, at, &out[i], &text))
+            return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': '%s' item %" PRIu32 ": expected an integer of 0 to 2^63-1, found %s",
+                           name, field, i,
+                           text.len ? pn_show(text.data, text.len).s : pn_json_type_name(pn_json_type_of(&r->doc, at)));
+    }
+    *n = i;
+    return PN_OK;
+}
+
+static pn_status st_dtype(st_reader *r, uint32_t entry, pn_st_tensor *t)
+{
+    uint32_t node = pn_json_get(&r->doc, entry, "dtype");
+    pn_bytes text;
+    if (!pn_json_str(&r->doc, node, &text))
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected a string as 'dtype', found %s", t->name,
+                       pn_json_type_name(pn_json_type_of(&r->doc, node)));
+    t->dtype = pn_st_dtype_find(text.data, text.len);
+    if (t->dtype == PN_ST_DTYPE_COUNT)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "tensor '%s': dtype '%s' is not known", t->name,
+                       pn_show(text.data, text.len).s);
+    return PN_OK;
+}
+
+/* t->offset stays relative to the data section until all are placed. */
+static pn_status st_entry(st_reader *r, uint32_t entry, pn_st_tensor *t)
+{
+    uint64_t range[2] = {0, 0};
+    uint32_t n = 0;
+    if (pn_json_type_of(&r->doc, entry) != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected an object, found %s", t->name,
+                       pn_json_type_name(pn_json_type_of(&r->doc, entry)));
+    pn_status st = st_dtype(r, entry, t);
+    if (!st)
+        st = st_numbers(r, entry, t->name, "shape", PN_ST_MAX_RANK, t->shape, &t->rank);
+    for (uint32_t k = t->rank; k < PN_ST_MAX_RANK; k++)
+        t->shape[k] = 1;
+    if (!st)
+        st = st_numbers(r, entry, t->name, "data_offsets", 2, range, &n);
+    if (st)
+        return st;
+    if (n != 2 || range[1] < range[0])
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected a begin and an end not before it as 'data_offsets', found %"
+                       PRIu32 " numbers, %" PRIu64 " and %" PRIu64, t->name, n, range[0], range[1]);
+    if ((st = pn_st_size(t->dtype, t->rank, t->shape, &t->n_elems, &t->bytes, r->err)))
+        return pn_err_prefix(r->err, st, "tensor '%s'", t->name);
+    if (t->bytes != range[1] - range[0])
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': the shape needs %" PRIu64 " bytes, 'data_offsets' %" PRIu64 " to %"
+                       PRIu64 " declare %" PRIu64, t->name, t->bytes, range[0], range[1], range[1] - range[0]);
+    t->offset = range[0];
+    return PN_OK;
+}
+
+static pn_status st_metadata(st_reader *r, uint32_t node)
+{
+    pn_safetensors *s = r->s;
+    if (pn_json_type_of(&r->doc, node) != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "'" ST_METADATA "': expected an object, found %s",
+                       pn_json_type_name(pn_json_type_of(&r->doc, node)));
+    for (uint32_t at = pn_json_first(&r->doc, node); at != PN_JSON_NONE; at = pn_json_next(&r->doc, at)) {
+        pn_bytes key = pn_json_key_of(&r->doc, at), value;
+        if (!pn_json_str(&r->doc, at, &value))
+            return pn_fail(r->err, PN_E_FORMAT, "'" ST_METADATA "', key '%s': expected a string, found %s",
+                           pn_show(key.data, key.len).s, pn_json_type_name(pn_json_type_of(&r->doc, at)));
+        s->meta[s->n_meta].key = st_keep(r, key);
+        s->meta[s->n_meta++].value = st_keep(r, value);
+    }
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Place: the tensors cover the data section
+ * ------------------------------------------------------------------------------------------ */
+
+static bool st_after(const pn_st_tensor *a, const pn_st_tensor *b)
+{
+    if (a->offset != b->offset)
+        return a->offset > b->offset;
+    if (a->bytes != b->bytes)
+        return a->bytes > b->bytes;
+    return strcmp(a->name, b->name) > 0;
+}
+
+static pn_status st_gap(const st_reader *r, const pn_st_tensor *before, const pn_st_tensor *t, uint64_t end)
+{
+    if (!before)
+        return pn_fail(r->err, PN_E_FORMAT, "the first %" PRIu64 " bytes of data, before '%s', belong to no tensor",
+                       t->offset, t->name);
+    if (t->offset > end)
+        return pn_fail(r->err, PN_E_FORMAT, "%" PRIu64 " bytes between '%s' and '%s' belong to no tensor (data offsets %"
+                       PRIu64 " to %" PRIu64 ")", t->offset - end, before->name, t->name, end, t->offset);
+    return pn_fail(r->err, PN_E_FORMAT, "tensor '%s' overlaps '%s': it begins at data offset %" PRIu64
+                   ", the other ends at %" PRIu64, t->name, before->name, t->offset, end);
+}
+
+static pn_status st_place(st_reader *r)
+{
+    pn_safetensors *s = r->s;
+    uint64_t end = 0;
+    pn_st_sort(s->tensors, s->n_tensors, st_after);
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        pn_st_tensor *t = &s->tensors[i];
+        if (t->offset != end)
+            return st_gap(r, i ? t - 1 : NULL, t, end);
+        if (t->bytes > r->data_bytes - end)
+            return pn_fail(r->err, PN_E_FORMAT, "truncated: tensor '%s' needs %" PRIu64 " bytes at data offset %" PRIu64
+                           ", the data section has %" PRIu64 " in all, %" PRIu64 " short", t->name, t->bytes, end,
+                           r->data_bytes, t->bytes - (r->data_bytes - end));
+        end += t->bytes;
+    }
+    if (end != r->data_bytes)
+        return pn_fail(r->err, PN_E_FORMAT, "%" PRIu64 " bytes after the last tensor%s%s belong to none: data end at %" PRIu64
+                       ", the data section at %" PRIu64, r->data_bytes - end, s->n_tensors ? " " : "",
+                       s->n_tensors ? s->tensors[s->n_tensors - 1].name : "", end, r->data_bytes);
+    for (size_t i = 0; i < s->n_tensors; i++)
+        s->tensors[i].offset += s->data_start;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All of it
+ * ------------------------------------------------------------------------------------------ */
+
+/* Take the tables: their sizes are known from the tree. */
+static pn_status st_tables(st_reader *r, uint32_t meta)
+{
+    pn_safetensors *s = r->s;
+    const pn_json_doc *d = &r->doc;
+    size_t n = pn_json_count(d, PN_JSON_ROOT) - (meta != PN_JSON_NONE), n_meta = pn_json_count(d, meta), bytes = 0;
+    if (n > ST_TENSORS_MAX)
+        return pn_fail(r->err, PN_E_FORMAT, "the header has %zu tensors, at most %zu are accepted", n, ST_TENSORS_MAX);
+    for (uint32_t at = pn_json_first(d, PN_JSON_ROOT); at != PN_JSON_NONE; at = pn_json_next(d, at))
+        bytes += pn_json_key_of(d, at).len + 1;
+    for (uint32_t at = pn_json_first(d, meta); at != PN_JSON_NONE; at = pn_json_next(d, at)) {
+        pn_bytes value = {NULL, 0};
+        pn_json_str(d, at, &value);
+        bytes += pn_json_key_of(d, at).len + value.len + 2;
+    }
+    s->text = pn_mem_alloc(s->mem, PN_ACCT_MISC, bytes);
+    s->text_bytes = bytes;
+    s->tensors = pn_mem_calloc(s->mem, PN_ACCT_MISC, n, sizeof *s->tensors);
+    s->n_tensors = s->tensors ? n : 0;
+    s->meta = pn_mem_calloc(s->mem, PN_ACCT_MISC, n_meta, sizeof *s->meta);
+    s->cap_meta = n_meta;
+    r->free_text = s->text;
+    if (!s->text || !s->tensors || !s->meta || !pn_map_reserve(&s->index, (uint32_t)n))
+        return pn_fail_nomem(r->err, "the table of tensors", bytes + n * (sizeof *s->tensors + sizeof(pn_map_slot)));
+    return PN_OK;
+}
+
+static pn_status st_entries(st_reader *r)
+{
+    pn_safetensors *s = r->s;
+    uint32_t meta = pn_json_get(&r->doc, PN_JSON_ROOT, ST_METADATA);
+    size_t i = 0;
+    pn_status st = st_tables(r, meta);
+    for (uint32_t at = pn_json_first(&r->doc, PN_JSON_ROOT); at != PN_JSON_NONE && !st; at = pn_json_next(&r->doc, at)) {
+        pn_bytes key = pn_json_key_of(&r->doc, at);
+        if (at == meta) {
+            st = st_metadata(r, at);
+            continue;
+        }
+        const char *fault = pn_st_name_fault(key.data, key.len);
+        if (fault)
+            return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': %s", pn_show(key.data, key.len).s, fault);
+        s->tensors[i].name = st_keep(r, key).data;
+        st = st_entry(r, at, &s->tensors[i++]);
+    }
+    if (!st)
+        st = st_place(r);
+    for (i = 0; i < s->n_tensors && !st; i++)
+        if (!pn_map_put(&s->index, s->tensors[i].name, strlen(s->tensors[i].name), (uint32_t)i, NULL))
+            st = pn_fail_nomem(r->err, "the index of tensors", s->n_tensors * sizeof(pn_map_slot));
+    return st;
+}
+
+static pn_status st_parse(st_reader *r, const char *text, uint64_t n)
+{
+    static const pn_json_params limits = {.max_depth = 4, .max_bytes = PN_ST_HEADER_MAX, .max_nodes = ST_NODES_MAX,
+                                          .unique_keys = true};
+    if (n == 0 || text[0] != '{')
+        return pn_fail(r->err, PN_E_FORMAT, "not a safetensors file: expected '{' at offset 8, found %s%s",
+                       n ? pn_show(text, 1).s : "an empty header",
+                       n && text[0] == ' ' ? " (a space)" : "");
+    pn_status st = pn_json_parse(&r->doc, r->s->mem, PN_ACCT_MISC, text, (size_t)n, &limits, r->err);
+    if (st)
+        return pn_err_prefix(r->err, st, "header");
+    st = st_entries(r);
+    pn_json_fini(&r->doc);
+    return st;
+}
+
+static pn_status st_read(st_reader *r, const pn_source *src)
+{
+    pn_safetensors *s = r->s;
+    uint8_t length[8];
+    if (src->size < 8)
+        return pn_fail(r->err, PN_E_FORMAT, "not a safetensors file: expected at least 8 bytes, found %" PRIu64, src->size);
+    pn_status st = pn_source_read(src, 0, length, sizeof length, r->err);
+    if (st)
+        return st;
+    uint64_t n = pn_le64(length);
+    if (n > PN_ST_HEADER_MAX)
+        return pn_fail(r->err, PN_E_FORMAT, "not a safetensors file, or a broken one: the header length at offset 0 is %" PRIu64
+                       ", above %" PRIu64, n, PN_ST_HEADER_MAX);
+    if (n > src->size - 8)
+        return pn_fail(r->err, PN_E_FORMAT, "truncated: the header has %" PRIu64 " bytes from offset 8, the file %" PRIu64
+                       " in all", n, src->size);
+    s->data_start = 8 + n;
+    r->data_bytes = src->size - s->data_start;
+    if (src->bytes)
+        return st_parse(r, (const char *)src->bytes + 8, n);
+    char *text = pn_mem_alloc(s->mem, PN_ACCT_MISC, (size_t)n);
+    if (!text)
+        return pn_fail_nomem(r->err, "the header", n);
+    st = pn_source_read(src, 8, text, (size_t)n, r->err);
+    if (!st)
+        st = st_parse(r, text, n);
+    pn_mem_free(s->mem, PN_ACCT_MISC, text, (size_t)n);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_safetensors_read(pn_safetensors *s, pn_mem *mem, const pn_source *src, pn_err *err)
+{
+    *s = (pn_safetensors){.mem = mem};
+    pn_map_init(&s->index, mem, PN_ACCT_MISC);
+    st_reader r = {.s = s, .err = err};
+    pn_status st = st_read(&r, src);
+    if (st) {
+        pn_safetensors_fini(s);
+        pn_source_fail(src, st, err);
+    }
+    return st;
+}
+
+PN_INTERNAL void pn_safetensors_fini(pn_safetensors *s)
+{
+    if (!s->mem)
+        return;
+    pn_map_fini(&s->index);
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->tensors, s->n_tensors * sizeof *s->tensors);
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->meta, s->cap_meta * sizeof *s->meta);
+    pn_mem_free(s->mem, PN_ACCT_MISC, s->text, s->text_bytes);
+    *s = (pn_safetensors){0};
+}
+
+PN_INTERNAL const pn_st_tensor *pn_safetensors_find(const pn_safetensors *s, const char *name)
+{
+    const uint32_t *i = pn_map_find(&s->index, name, strlen(name));
+    return i ? &s->tensors[*i] : NULL;
+}
+
+#undef ST_NODES_MAX
+#undef ST_TENSORS_MAX
+#undef ST_INT63_MAX
+#undef ST_METADATA
+#endif
+
+/* ---- Begin format/pn_safetensors_index.c ---- */
+#ifndef PN_DROP_FORMAT_PN_SAFETENSORS_INDEX_C
+#define PN_DROP_FORMAT_PN_SAFETENSORS_INDEX_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_safetensors_index.c - which of several files has which tensor.
+ *
+ *     {"metadata": anything, "weight_map": {TENSOR: FILE, ...}}
+ *
+ * The names of files are a stranger's and will be opened, so they may only be plain names in the
+ * index's own folder.  Their number is small beside that of tensors; a map finds them again.
+ */
+/* includes format/pn_safetensors.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_json.h */
+
+#include <inttypes.h>
+
+#define STIDX_NODES_MAX ((size_t)1 << 22)
+
+typedef struct stidx_reader {
+    pn_st_index *x;
+    pn_json_doc doc;
+    pn_map files;               /* name -> number; keys in doc */
+    char *free_text;
+    pn_err *err;
+} stidx_reader;
+
+static bool stidx_plain(pn_bytes name)
+{
+    for (size_t i = 0; i < name.len; i++) {
+        char c = name.data[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!letter && c != '.' && c != '_' && c != '-')
+            return false;
+    }
+    return name.len > 0 && name.len < 256 && name.data[0] != '.';
+}
+
+static const char *stidx_keep(stidx_reader *r, pn_bytes b)
+{
+    char *copy = r->free_text;
+    memcpy(copy, b.data, b.len);
+    copy[b.len] = 0;
+    r->free_text += b.len + 1;
+    return copy;
+}
+
+/* The number of a file, new or met before. */
+static pn_status stidx_file(stidx_reader *r, const char *tensor, pn_bytes name, uint32_t *file)
+{
+    pn_st_index *x = r->x;
+    bool existed;
+    if (!stidx_plain(name))
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': file name '%s': expected 1 to 255 of A-Z a-z 0-9 . _ - without a "
+                       "leading dot: no path", tensor, pn_show(name.data, name.len).s);
+    uint32_t *at = pn_map_put(&r->files, name.data, name.len, (uint32_t)x->n_files, &existed);
+    if (!at)
+        return pn_fail_nomem(r->err, "the names of files", (uint64_t)r->files.cap * sizeof(pn_map_slot));
+    *file = *at;
+    if (!existed) {
+        if (!pn_mem_grow(x->mem, PN_ACCT_MISC, (void **)&x->files, &x->cap_files, x->n_files + 1, sizeof *x->files))
+            return pn_fail_nomem(r->err, "the list of files", (x->n_files + 1) * sizeof *x->files);
+        x->files[x->n_files++] = (pn_st_file){.name = stidx_keep(r, name)};
+    }
+    x->files[*file].n_tensors++;
+    return PN_OK;
+}
+
+static pn_status stidx_place(stidx_reader *r, uint32_t node, pn_st_place *p)
+{
+    pn_bytes key = pn_json_key_of(&r->doc, node), name;
+    const char *fault = pn_st_name_fault(key.data, key.len);
+    if (fault)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': %s", pn_show(key.data, key.len).s, fault);
+    p->tensor = stidx_keep(r, key);
+    if (!pn_json_str(&r->doc, node, &name))
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected a string, the name of its file, found %s", p->tensor,
+                       pn_json_type_name(pn_json_type_of(&r->doc, node)));
+    return stidx_file(r, p->tensor, name, &p->file);
+}
+
+static pn_status stidx_map(stidx_reader *r, size_t json_bytes)
+{
+    pn_st_index *x = r->x;
+    uint32_t map = pn_json_get(&r->doc, PN_JSON_ROOT, "weight_map");
+    if (pn_json_type_of(&r->doc, map) != PN_JSON_OBJECT || pn_json_count(&r->doc, map) == 0)
+        return pn_fail(r->err, PN_E_FORMAT, "expected 'weight_map' to be an object of tensors and their files, found %s",
+                       pn_json_type_of(&r->doc, map) == PN_JSON_OBJECT ? "an empty one"
+                       : pn_json_type_name(pn_json_type_of(&r->doc, map)));
+    size_t n = pn_json_count(&r->doc, map), i = 0;
+    x->text_bytes = json_bytes;         /* each name was there between two quotes */
+    x->text = pn_mem_alloc(x->mem, PN_ACCT_MISC, x->text_bytes);
+    x->places = pn_mem_calloc(x->mem, PN_ACCT_MISC, n, sizeof *x->places);
+    x->n_places = x->places ? n : 0;
+    r->free_text = x->text;
+    if (!x->text || !x->places || !pn_map_reserve(&x->index, (uint32_t)n))
+        return pn_fail_nomem(r->err, "the index", json_bytes + n * (sizeof *x->places + sizeof(pn_map_slot)));
+    pn_status st = PN_OK;
+    for (uint32_t at = pn_json_first(&r->doc, map); at != PN_JSON_NONE && !st; at = pn_json_next(&r->doc, at), i++) {
+        st = stidx_place(r, at, &x->places[i]);
+        if (!st && !pn_map_put(&x->index, x->places[i].tensor, strlen(x->places[i].tensor), (uint32_t)i, NULL))
+            st = pn_fail_nomem(r->err, "the index", n * sizeof(pn_map_slot));
+    }
+    return st;
+}
+
+static pn_status stidx_read(stidx_reader *r, const pn_source *src)
+{
+    static const pn_json_params limits = {.max_depth = 16, .max_bytes = PN_ST_HEADER_MAX, .max_nodes = STIDX_NODES_MAX,
+                                          .unique_keys = true};
+    pn_mem *mem = r->x->mem;
+    if (src->size > PN_ST_HEADER_MAX)
+        return pn_fail(r->err, PN_E_FORMAT, "expected an index of at most %" PRIu64 " bytes, found %" PRIu64,
+                       PN_ST_HEADER_MAX, src->size);
+    size_t n = (size_t)src->size;
+    char *text = pn_mem_alloc(mem, PN_ACCT_MISC, n);
+    if (!text)
+        return pn_fail_nomem(r->err, "the index", n);
+    pn_status st = pn_source_read(src, 0, text, n, r->err);
+    if (!st)
+        st = pn_json_parse(&r->doc, mem, PN_ACCT_MISC, text, n, &limits, r->err);
+    pn_mem_free(mem, PN_ACCT_MISC, text, n);
+    if (!st)
+        st = stidx_map(r, n);
+    pn_json_fini(&r->doc);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_st_index_read(pn_st_index *x, pn_mem *mem, const pn_source *src, pn_err *err)
+{
+    *x = (pn_st_index){.mem = mem};
+    stidx_reader r = {.x = x, .err = err};
+    pn_map_init(&x->index, mem, PN_ACCT_MISC);
+    pn_map_init(&r.files, mem, PN_ACCT_MISC);
+    pn_status st = stidx_read(&r, src);
+    pn_map_fini(&r.files);
+    if (st) {
+        pn_st_index_fini(x);
+        pn_source_fail(src, st, err);
+    }
+    return st;
+}
+
+PN_INTERNAL void pn_st_index_fini(pn_st_index *x)
+{
+    if (!x->mem)
+        return;
+    pn_map_fini(&x->index);
+    pn_mem_free(x->mem, PN_ACCT_MISC, x->places, x->n_places * sizeof *x->places);
+    pn_mem_free(x->mem, PN_ACCT_MISC, x->files, x->cap_files * sizeof *x->files);
+    pn_mem_free(x->mem, PN_ACCT_MISC, x->text, x->text_bytes);
+    *x = (pn_st_index){0};
+}
+
+PN_INTERNAL const pn_st_place *pn_st_index_find(const pn_st_index *x, const char *tensor)
+{
+    const uint32_t *i = pn_map_find(&x->index, tensor, strlen(tensor));
+    return i ? &x->places[*i] : NULL;
+}
+
+PN_INTERNAL pn_status pn_st_index_check(const pn_st_index *x, uint32_t file, const pn_safetensors *s, pn_err *err)
+{
+    const pn_st_file *f = &x->files[file];
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const pn_st_place *p = pn_st_index_find(x, s->tensors[i].name);
+        if (!p || p->file != file)
+            return pn_fail(err, PN_E_FORMAT, "%s: holds tensor '%s', which the index %s%s", f->name, s->tensors[i].name,
+                           p ? "has in " : "does not list", p ? x->files[p->file].name : "");
+    }
+    if (s->n_tensors == f->n_tensors)           /* names are unique on both sides */
+        return PN_OK;
+    for (size_t i = 0; i < x->n_places; i++)
+        if (x->places[i].file == file && !pn_safetensors_find(s, x->places[i].tensor))
+            return pn_fail(err, PN_E_FORMAT, "%s: tensor '%s' is missing, the index has it there", f->name,
+                           x->places[i].tensor);
+    return pn_fail(err, PN_E_INTERNAL, "%s: the index and the file cannot be told apart", f->name);
+}
+
+#undef STIDX_NODES_MAX
+#endif
+
+/* ---- Begin format/pn_safetensors_write.c ---- */
+#ifndef PN_DROP_FORMAT_PN_SAFETENSORS_WRITE_C
+#define PN_DROP_FORMAT_PN_SAFETENSORS_WRITE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_safetensors_write.c - the header of a safetensors file, as the reference writer would make it.
+ *
+ * Formats with larger elements come first, names in byte order within a format; so every tensor
+ * lies on its element's size, and a file converted from another container equals the one that
+ * the usual library writes.  Compact JSON, metadata first, entries in the order of the data,
+ * padded with spaces so that the data section begins at a multiple of 8.
+ */
+/* includes format/pn_safetensors.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_json.h */
+/* includes base/pn_utf8.h */
+
+#include <inttypes.h>
+
+static bool stw_after(const pn_st_tensor *a, const pn_st_tensor *b)
+{
+    return a->dtype != b->dtype ? a->dtype > b->dtype : strcmp(a->name, b->name) > 0;
+}
+
+/* Sizes and offsets relative to the data section; `list` is sorted. */
+static pn_status stw_place(pn_st_tensor *list, size_t n, pn_err *err)
+{
+    uint64_t end = 0;
+    for (size_t i = 0; i < n; i++) {
+        pn_st_tensor *t = &list[i];
+        for (uint32_t k = t->rank; k < PN_ST_MAX_RANK; k++)
+            t->shape[k] = 1;
+        if (pn_st_size(t->dtype, t->rank, t->shape, &t->n_elems, &t->bytes, err))
+            return pn_err_prefix(err, PN_E_INVALID, "tensor '%s'", t->name);
+        t->offset = end;
+        if (!pn_add_u64(end, t->bytes, &end) || end > (uint64_t)1 << 60)
+            return pn_fail(err, PN_E_INVALID, "tensor '%s' ends beyond 2^60 bytes", t->name);
+    }
+    return PN_OK;
+}
+
+static pn_status stw_check(const pn_st_tensor *t, pn_err *err)
+{
+    size_t len = strlen(t->name);
+    const char *fault = pn_st_name_fault(t->name, len);
+    if (!fault && pn_utf8_valid(t->name, len) != len)
+        fault = "the name is not UTF-8";
+    if (!fault && strcmp(t->name, "__metadata__") == 0)
+        fault = "the name means something else";
+    if (!fault && t->rank > PN_ST_MAX_RANK)
+        fault = "it has more than 8 dimensions";
+    if (!fault && t->dtype >= PN_ST_DTYPE_COUNT)
+        fault = "its number format is not one of safetensors";
+    return fault ? pn_fail(err, PN_E_INVALID, "tensor '%s': %s", pn_show(t->name, len).s, fault) : PN_OK;
+}
+
+/* The same name twice need not be neighbours in `list`: the formats may differ. */
+static pn_status stw_unique(pn_mem *mem, const pn_st_tensor *list, size_t n, pn_err *err)
+{
+    pn_map seen;
+    pn_status st = PN_OK;
+    pn_map_init(&seen, mem, PN_ACCT_MISC);
+    for (size_t i = 0; i < n && !st; i++) {
+        bool existed;
+        if (!pn_map_put(&seen, list[i].name, strlen(list[i].name), 0, &existed))
+            st = pn_fail_nomem(err, "the names of tensors", n * sizeof(pn_map_slot));
+        else if (existed)
+            st = pn_fail(err, PN_E_INVALID, "tensor '%s' comes twice", list[i].name);
+    }
+    pn_map_fini(&seen);
+    return st;
+}
+
+static void stw_entry(pn_str *out, const pn_st_tensor *t)
+{
+    pn_json_key(out, t->name);
+    pn_str_addz(out, "{\"dtype\":");
+    pn_json_write_strz(out, pn_st_dtype_get(t->dtype)->name);
+    pn_str_addz(out, ",\"shape\":[");
+    for (uint32_t k = 0; k < t->rank; k++)
+        pn_str_addf(out, "%s%" PRIu64, k ? "," : "", t->shape[k]);
+    pn_str_addf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->offset, t->offset + t->bytes);
+}
+
+static void stw_meta(pn_str *out, const pn_st_meta *meta, size_t n)
+{
+    pn_str_addz(out, "\"__metadata__\":{");
+    for (size_t i = 0; i < n; i++) {
+        pn_json_item(out);
+        pn_json_write_str(out, meta[i].key.data, meta[i].key.len);
+        pn_str_addc(out, ':');
+        pn_json_write_str(out, meta[i].value.data, meta[i].value.len);
+    }
+    pn_str_addc(out, '}');
+}
+
+/* The JSON and its padding behind 8 bytes for the length, which follow last. */
+static pn_status stw_json(pn_str *out, const pn_st_tensor *list, size_t n, const pn_st_meta *meta, size_t n_meta,
+                          pn_err *err)
+{
+    size_t start = out->len;
+    pn_str_add(out, "\0\0\0\0\0\0\0\0", 8);
+    pn_str_addc(out, '{');
+    if (n_meta)
+        stw_meta(out, meta, n_meta);
+    for (size_t i = 0; i < n; i++)
+        stw_entry(out, &list[i]);
+    pn_str_addc(out, '}');
+    while (!out->failed && (out->len - start) % 8 != 0)
+        pn_str_addc(out, ' ');
+    if (out->failed)
+        return pn_fail_nomem(err, "a header", out->len);
+    uint64_t len = out->len - start - 8;
+    if (len > PN_ST_HEADER_MAX)
+        return pn_fail(err, PN_E_INVALID, "the header would have %" PRIu64 " bytes, at most %" PRIu64 " are possible", len,
+                       PN_ST_HEADER_MAX);
+    for (int i = 0; i < 8; i++)
+        out->data[start + (size_t)i] = (char)(len >> (8 * i) & 255);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_st_header(pn_str *out, pn_st_tensor *list, size_t n, const pn_st_meta *meta, size_t n_meta,
+                                   pn_err *err)
+{
+    pn_status st = PN_OK;
+    size_t start = out->len;
+    for (size_t i = 0; i < n && !st; i++)
+        st = stw_check(&list[i], err);
+    if (st)
+        return st;
+    pn_st_sort(list, n, stw_after);
+    st = stw_unique(out->mem, list, n, err);
+    if (!st)
+        st = stw_place(list, n, err);
+    if (!st)
+        st = stw_json(out, list, n, meta, n_meta, err);
+    for (size_t i = 0; i < n && !st; i++)
+        list[i].offset += out->len - start;
+    return st;
+}
+#endif
+
+/* ---- Begin format/pn_zip.c ---- */
+#ifndef PN_DROP_FORMAT_PN_ZIP_C
+#define PN_DROP_FORMAT_PN_ZIP_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_zip.c - reading the directory of a zip archive that may have been written by an enemy.
+ *
+ *     { local header 30, name, extra, data, descriptor }...     PK 3 4
+ *     { central entry 46, name, extra, comment }...             PK 1 2    the directory
+ *     zip64 end record 56, its locator 20                       PK 6 6, PK 6 7; when a number is too large
+ *     end record 22, comment                                    PK 5 6
+ *
+ * A number of all ones in the end record or in a central entry stands in the zip64 record or in the
+ * entry's extra field 1; that field holds the missing ones only, in the order size, compressed size,
+ * offset of the header.
+ *
+ * Why the local headers are read too, one small read each: where the data begin depends on the
+ * length of their extra field, which pads to 64 bytes and is not in the directory.
+ *
+ * Source: PKWARE APPNOTE 6.3.10, sections 4.3 and 4.5.3.
+ */
+/* includes format/pn_zip.h */
+
+/* includes base/pn_err.h */
+
+#include <inttypes.h>
+
+#define ZIP_END_BYTES 22u
+#define ZIP_END64_BYTES 56u
+#define ZIP_LOCATOR_BYTES 20u
+#define ZIP_ENTRY_BYTES 46u
+#define ZIP_LOCAL_BYTES 30u
+#define ZIP_NAME_MAX 512u
+#define ZIP_COMMENT_MAX 65535u
+#define ZIP_DIRECTORY_MAX ((uint64_t)64 << 20)  /* bytes; about 600,000 members */
+
+typedef struct zip_reader {
+    pn_zip *z;
+    const pn_source *src;
+    uint64_t at, bytes, count;  /* the directory */
+    uint64_t end;               /* where what follows the directory begins */
+    uint8_t *dir;               /* [bytes], the directory in memory */
+    char *free_text;            /* in z->text */
+    pn_err *err;
+} zip_reader;
+
+/* ------------------------------------------------------------------------------------------
+ * The end: where is the directory?
+ * ------------------------------------------------------------------------------------------ */
+
+/* The last end record whose comment reaches to the end of the file. */
+static pn_status zip_find_end(zip_reader *r, uint8_t end[ZIP_END_BYTES])
+{
+    uint64_t size = r->src->size, tail = PN_MIN(size, (uint64_t)ZIP_END_BYTES + ZIP_COMMENT_MAX);
+    if (size < ZIP_END_BYTES)
+        return pn_fail(r->err, PN_E_FORMAT, "not a zip archive: %" PRIu64 " bytes are less than an end record", size);
+    uint8_t *buf = pn_mem_alloc(r->z->mem, PN_ACCT_MISC, (size_t)tail);
+    if (!buf)
+        return pn_fail_nomem(r->err, "the end of the archive", tail);
+    pn_status st = pn_source_read(r->src, size - tail, buf, (size_t)tail, r->err);
+    bool found = false;
+    for (uint64_t i = tail - ZIP_END_BYTES + 1; i-- > 0 && !st && !found;) {
+        found = memcmp(buf + i, "PK\5\6", 4) == 0 && pn_le16(buf + i + 20) == tail - i - ZIP_END_BYTES;
+        if (found) {
+            memcpy(end, buf + i, ZIP_END_BYTES);
+            r->end = size - tail + i;
+        }
+    }
+    pn_mem_free(r->z->mem, PN_ACCT_MISC, buf, (size_t)tail);
+    if (!st && !found)
+        st = pn_fail(r->err, PN_E_FORMAT, "truncated, or not a zip archive: no end record in the last %" PRIu64 " bytes", tail);
+    return st;
+}
+
+/* The end record has saturated numbers: take those from the zip64 record. */
+static pn_status zip_end64(zip_reader *r, bool count, bool bytes, bool at)
+{
+    uint8_t locator[ZIP_LOCATOR_BYTES], record[ZIP_END64_BYTES];
+    uint64_t end = r->end;
+    if (end < ZIP_LOCATOR_BYTES + ZIP_END64_BYTES)
+        return pn_fail(r->err, PN_E_FORMAT, "the end record at offset %" PRIu64 " asks for a zip64 record, but there is no room for one",
+                       end);
+    pn_status st = pn_source_read(r->src, end - ZIP_LOCATOR_BYTES, locator, sizeof locator, r->err);
+    if (st)
+        return st;
+    if (memcmp(locator, "PK\6\7", 4) != 0)
+        return pn_fail(r->err, PN_E_FORMAT, "the end record at offset %" PRIu64 " asks for a zip64 record, but no locator is at offset %"
+                       PRIu64, end, end - ZIP_LOCATOR_BYTES);
+    uint64_t where = pn_le64(locator + 8), limit = end - ZIP_LOCATOR_BYTES - ZIP_END64_BYTES;
+    if (where > limit)
+        return pn_fail(r->err, PN_E_FORMAT, "the zip64 record would be at offset %" PRIu64 ", expected at most %" PRIu64, where, limit);
+    st = pn_source_read(r->src, where, record, sizeof record, r->err);
+    if (st)
+        return st;
+    if (memcmp(record, "PK\6\6", 4) != 0)
+        return pn_fail(r->err, PN_E_FORMAT, "no zip64 record at offset %" PRIu64 ", where the locator says", where);
+    if (pn_le32(record + 16) != 0 || pn_le32(record + 20) != 0)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "an archive in several volumes is not read");
+    if (count)
+        r->count = pn_le64(record + 32);
+    if (bytes)
+        r->bytes = pn_le64(record + 40);
+    if (at)
+        r->at = pn_le64(record + 48);
+    r->end = where;
+    return PN_OK;
+}
+
+static pn_status zip_end(zip_reader *r)
+{
+    uint8_t end[ZIP_END_BYTES] = {0};
+    pn_status st = zip_find_end(r, end);
+    if (st)
+        return st;
+    r->count = pn_le16(end + 10);
+    r->bytes = pn_le32(end + 12);
+    r->at = pn_le32(end + 16);
+    bool count = r->count == 0xFFFF, bytes = r->bytes == 0xFFFFFFFF, at = r->at == 0xFFFFFFFF;
+    if (count || bytes || at)
+        st = zip_end64(r, count, bytes, at);
+    else if (pn_le16(end + 4) != 0 || pn_le16(end + 6) != 0 || pn_le16(end + 8) != r->count)
+        st = pn_fail(r->err, PN_E_UNSUPPORTED, "an archive in several volumes is not read");
+    if (st)
+        return st;
+    if (r->at > r->end || r->bytes > r->end - r->at)
+        return pn_fail(r->err, PN_E_FORMAT, "the central directory (%" PRIu64 " bytes at offset %" PRIu64
+                       ") is outside the file: expected it to end by offset %" PRIu64, r->bytes, r->at, r->end);
+    if (r->bytes > ZIP_DIRECTORY_MAX)
+        return pn_fail(r->err, PN_E_FORMAT, "the central directory has %" PRIu64 " bytes, at most %" PRIu64 " are accepted", r->bytes,
+                       ZIP_DIRECTORY_MAX);
+    if (r->count > r->bytes / ZIP_ENTRY_BYTES)
+        return pn_fail(r->err, PN_E_FORMAT, "the archive claims %" PRIu64 " members of at least %u bytes, its directory has %" PRIu64
+                       " bytes", r->count, ZIP_ENTRY_BYTES, r->bytes);
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The directory
+ * ------------------------------------------------------------------------------------------ */
+
+/* The saturated ones of size, compressed size and header offset, from extra field 1. */
+static bool zip_extra64(const uint8_t *extra, size_t n, uint64_t *bytes, uint64_t *packed, uint64_t *header)
+{
+    uint64_t *wanted[3];
+    size_t n_wanted = 0;
+    if (*bytes == 0xFFFFFFFF)
+        wanted[n_wanted++] = bytes;
+    if (*packed == 0xFFFFFFFF)
+        wanted[n_wanted++] = packed;
+    if (*header == 0xFFFFFFFF)
+        wanted[n_wanted++] = header;
+    if (n_wanted == 0)
+        return true;
+    while (n >= 4) {
+        size_t len = pn_le16(extra + 2);
+        if (len > n - 4)
+            return false;
+        if (pn_le16(extra) == 1) {
+            for (size_t i = 0; i < n_wanted; i++) {
+                if (len < 8 * (i + 1))
+                    return false;
+                *wanted[i] = pn_le64(extra + 4 + 8 * i);
+            }
+            return true;
+        }
+        extra += 4 + len;
+        n -= 4 + len;
+    }
+    return false;
+}
+
+/* What the fixed part of an entry must be; `m` has its name and sizes. */
+static pn_status zip_check(const zip_reader *r, const pn_zip_member *m, uint32_t flags, uint32_t method, uint64_t packed)
+{
+    if (flags & 0x2041)                 /* bits 0, 6, 13: encrypted, strongly, with hidden headers */
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "member '%s' is encrypted (flags %04" PRIx32 ")", m->name, flags);
+    if (method != 0)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "member '%s' is compressed (method %" PRIu32 "%s): expected it stored; unpack the "
+                       "archive and save it again with torch", m->name, method, method == 8 ? ", deflate" : "");
+    if (packed != m->bytes)
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s' is stored, but has %" PRIu64 " bytes packed and %" PRIu64 " unpacked", m->name,
+                       packed, m->bytes);
+    return PN_OK;
+}
+
+static pn_status zip_entry(zip_reader *r, const uint8_t *e, size_t left, pn_zip_member *m, size_t *used)
+{
+    uint64_t index = r->z->n_members;
+    if (left < ZIP_ENTRY_BYTES || memcmp(e, "PK\1\2", 4) != 0)
+        return pn_fail(r->err, PN_E_FORMAT, "member %" PRIu64 ": no entry at offset %" PRIu64 " of the file, where the directory should go on",
+                       index, r->at + r->bytes - left);
+    size_t n_name = pn_le16(e + 28), n_extra = pn_le16(e + 30), n_comment = pn_le16(e + 32);
+    *used = ZIP_ENTRY_BYTES + n_name + n_extra + n_comment;
+    if (*used > left)
+        return pn_fail(r->err, PN_E_FORMAT, "member %" PRIu64 ": its entry has %zu bytes, the directory %zu left", index, *used, left);
+    const uint8_t *name = e + ZIP_ENTRY_BYTES;
+    if (n_name == 0 || n_name > ZIP_NAME_MAX || memchr(name, 0, n_name))
+        return pn_fail(r->err, PN_E_FORMAT, "member %" PRIu64 ": expected a name of 1 to %u bytes without NULs, found %zu bytes", index,
+                       ZIP_NAME_MAX, n_name);
+    memcpy(r->free_text, name, n_name);
+    r->free_text[n_name] = 0;
+    m->name = r->free_text;
+    r->free_text += n_name + 1;
+    uint64_t packed = pn_le32(e + 20);
+    m->bytes = pn_le32(e + 24);
+    m->header = pn_le32(e + 42);
+    if (!zip_extra64(name + n_name, n_extra, &m->bytes, &packed, &m->header))
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s' asks for a zip64 field, but its entry has none that fits", m->name);
+    if (pn_le16(e + 34) != 0)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "member '%s' is in another volume", m->name);
+    return zip_check(r, m, pn_le16(e + 8), pn_le16(e + 10), packed);
+}
+
+/* The local header: where do the data begin, and is it the same member? */
+static pn_status zip_local(const zip_reader *r, pn_zip_member *m)
+{
+    uint8_t local[ZIP_LOCAL_BYTES + ZIP_NAME_MAX];
+    size_t n_name = strlen(m->name), n = ZIP_LOCAL_BYTES + n_name;
+    if (m->header > r->at || n > r->at - m->header)
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s': its header of %zu bytes at offset %" PRIu64
+                       " is not before the directory at offset %" PRIu64, m->name, n, m->header, r->at);
+    pn_status st = pn_source_read(r->src, m->header, local, n, r->err);
+    if (st)
+        return st;
+    if (memcmp(local, "PK\3\4", 4) != 0 || pn_le16(local + 26) != n_name || memcmp(local + ZIP_LOCAL_BYTES, m->name, n_name) != 0)
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s': no header of that name at offset %" PRIu64, m->name, m->header);
+    st = zip_check(r, m, pn_le16(local + 6), pn_le16(local + 8), m->bytes);
+    if (st)
+        return st;
+    m->offset = m->header + n + pn_le16(local + 28);
+    if (m->offset > r->at || m->bytes > r->at - m->offset)
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s': %" PRIu64 " bytes at offset %" PRIu64
+                       " are not before the directory at offset %" PRIu64, m->name, m->bytes, m->offset, r->at);
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Order, overlap, names
+ * ------------------------------------------------------------------------------------------ */
+
+static void zip_sift(pn_zip_member *m, size_t i, size_t n)
+{
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && m[child + 1].header > m[child].header)
+            child++;
+        if (m[child].header <= m[i].header)
+            return;
+        pn_zip_member swap = m[i];
+        m[i] = m[child];
+        m[child] = swap;
+    }
+}
+
+static void zip_sort(pn_zip_member *m, size_t n)
+{
+    for (size_t i = n / 2; i-- > 0;)
+        zip_sift(m, i, n);
+    for (size_t end = n; end-- > 1;) {
+        pn_zip_member swap = m[0];
+        m[0] = m[end];
+        m[end] = swap;
+        zip_sift(m, 0, end);
+    }
+}
+
+static pn_status zip_join(zip_reader *r)
+{
+    pn_zip *z = r->z;
+    zip_sort(z->members, z->n_members);
+    for (size_t i = 0; i < z->n_members; i++) {
+        const pn_zip_member *m = &z->members[i];
+        bool existed;
+        if (i && m->header < m[-1].offset + m[-1].bytes)
+            return pn_fail(r->err, PN_E_FORMAT, "members overlap: '%s' ends at offset %" PRIu64 ", '%s' begins at %" PRIu64, m[-1].name,
+                           m[-1].offset + m[-1].bytes, m->name, m->header);
+        if (!pn_map_put(&z->index, m->name, strlen(m->name), (uint32_t)i, &existed))
+            return pn_fail_nomem(r->err, "the index of members", z->n_members * sizeof(pn_map_slot));
+        if (existed)
+            return pn_fail(r->err, PN_E_FORMAT, "member '%s' comes twice", m->name);
+    }
+    return PN_OK;
+}
+
+static pn_status zip_members(zip_reader *r)
+{
+    pn_zip *z = r->z;
+    size_t pos = 0, used = 0;
+    pn_status st = PN_OK;
+    while (z->n_members < r->count && !st) {
+        pn_zip_member *m = &z->members[z->n_members];
+        st = zip_entry(r, r->dir + pos, (size_t)r->bytes - pos, m, &used);
+        if (!st)
+            st = zip_local(r, m);
+        if (!st) {
+            z->n_members++;
+            pos += used;
+        }
+    }
+    if (!st && pos != r->bytes)
+        st = pn_fail(r->err, PN_E_FORMAT, "the directory has %zu bytes after its %" PRIu64 " members", (size_t)r->bytes - pos, r->count);
+    return st ? st : zip_join(r);
+}
+
+static pn_status zip_directory(zip_reader *r)
+{
+    pn_zip *z = r->z;
+    size_t bytes = (size_t)r->bytes;
+    r->dir = pn_mem_alloc(z->mem, PN_ACCT_MISC, bytes);
+    if (!r->dir)
+        return pn_fail_nomem(r->err, "the central directory", bytes);
+    pn_status st = pn_source_read(r->src, r->at, r->dir, bytes, r->err);
+    if (!st) {
+        z->cap_members = (size_t)r->count;
+        z->text_bytes = bytes;          /* each name and its NUL have room where its entry stood */
+        z->members = pn_mem_calloc(z->mem, PN_ACCT_MISC, r->count, sizeof *z->members);
+        z->text = pn_mem_alloc(z->mem, PN_ACCT_MISC, bytes);
+        r->free_text = z->text;
+        st = z->members && z->text ? zip_members(r)
+                                   : pn_fail_nomem(r->err, "the table of members", bytes + r->count * sizeof *z->members);
+    }
+    pn_mem_free(z->mem, PN_ACCT_MISC, r->dir, bytes);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_zip_read(pn_zip *z, pn_mem *mem, const pn_source *src, pn_err *err)
+{
+    *z = (pn_zip){.mem = mem};
+    pn_map_init(&z->index, mem, PN_ACCT_MISC);
+    zip_reader r = {.z = z, .src = src, .err = err};
+    pn_status st = zip_end(&r);
+    if (!st)
+        st = zip_directory(&r);
+    if (st)
+        pn_zip_fini(z);
+    return st;
+}
+
+PN_INTERNAL void pn_zip_fini(pn_zip *z)
+{
+    if (!z->mem)
+        return;
+    pn_map_fini(&z->index);
+    pn_mem_free(z->mem, PN_ACCT_MISC, z->members, z->cap_members * sizeof *z->members);
+    pn_mem_free(z->mem, PN_ACCT_MISC, z->text, z->text_bytes);
+    *z = (pn_zip){0};
+}
+
+PN_INTERNAL const pn_zip_member *pn_zip_find(const pn_zip *z, const char *name)
+{
+    const uint32_t *i = pn_map_find(&z->index, name, strlen(name));
+    return i ? &z->members[*i] : NULL;
+}
+
+#undef ZIP_END_BYTES
+#undef ZIP_END64_BYTES
+#undef ZIP_LOCATOR_BYTES
+#undef ZIP_ENTRY_BYTES
+#undef ZIP_LOCAL_BYTES
+#undef ZIP_NAME_MAX
+#undef ZIP_COMMENT_MAX
+#undef ZIP_DIRECTORY_MAX
+#endif
+
+/* ---- Begin format/pn_pickle.c ---- */
+#ifndef PN_DROP_FORMAT_PN_PICKLE_C
+#define PN_DROP_FORMAT_PN_PICKLE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_pickle.c - the stack machine.
+ *
+ * One loop, one switch, no recursion.  The stack holds numbers of values; a MARK is a number that no
+ * value has, so "not below the innermost mark" is one comparison in pickle_pop.  Containers are
+ * chains of cells, because they grow after others have begun to refer to them.
+ *
+ * Invariants
+ *   1. Each value, cell, entry of the stack and of the memo was paid for by a byte of the pickle, and
+ *      there are at most PICKLE_MAX of each.
+ *   2. Values refer to values that were made before them, containers also to later ones: nothing here
+ *      follows such references further than one step.
+ *
+ * Source: Python's pickletools (the meaning of each opcode), protocol 2.
+ */
+/* includes format/pn_pickle.h */
+
+/* includes base/pn_err.h */
+/* includes format/pn_safetensors.h */
+
+#include <inttypes.h>
+
+#define PICKLE_MAX ((size_t)1 << 23)    /* real checkpoints need some twenty values a tensor */
+#define PICKLE_NAME_MAX 256u            /* bytes of a module or name */
+#define PICKLE_MARK UINT32_MAX
+#define PICKLE_UNSET UINT32_MAX
+
+typedef struct pickle_vm {
+    pn_pickle *p;
+    const uint8_t *b;           /* p->bytes */
+    size_t at, op_at;           /* next byte; where the instruction began */
+    uint32_t *stack;            /* owned, [cap_stack] */
+    size_t n_stack, cap_stack;
+    uint32_t *memo;             /* owned, [cap_memo]; PICKLE_UNSET: nothing */
+    size_t n_memo, cap_memo;
+    uint64_t base;
+    bool stopped;
+    pn_err *err;
+} pickle_vm;
+
+/* ------------------------------------------------------------------------------------------
+ * The names
+ * ------------------------------------------------------------------------------------------ */
+
+static const pn_pickle_global pickle_globals[] = {
+    {"collections", "OrderedDict", PN_PICKLE_ORDERED_DICT, 0},
+    {"torch._utils", "_rebuild_tensor_v2", PN_PICKLE_REBUILD_TENSOR_V2, 0},
+    {"torch._utils", "_rebuild_tensor", PN_PICKLE_REBUILD_TENSOR, 0},
+    {"torch._utils", "_rebuild_tensor_v3", PN_PICKLE_REBUILD_TENSOR_V3, 0},
+    {"torch._utils", "_rebuild_parameter", PN_PICKLE_REBUILD_PARAMETER, 0},
+    {"torch", "Size", PN_PICKLE_SIZE, 0},
+    {"torch", "BFloat16Storage", PN_PICKLE_STORAGE, PN_ST_BF16},
+    {"torch", "HalfStorage", PN_PICKLE_STORAGE, PN_ST_F16},
+    {"torch", "FloatStorage", PN_PICKLE_STORAGE, PN_ST_F32},
+    {"torch", "DoubleStorage", PN_PICKLE_STORAGE, PN_ST_F64},
+    {"torch", "LongStorage", PN_PICKLE_STORAGE, PN_ST_I64},
+    {"torch", "IntStorage", PN_PICKLE_STORAGE, PN_ST_I32},
+    {"torch", "ShortStorage", PN_PICKLE_STORAGE, PN_ST_I16},
+    {"torch", "CharStorage", PN_PICKLE_STORAGE, PN_ST_I8},
+    {"torch", "ByteStorage", PN_PICKLE_STORAGE, PN_ST_U8},
+    {"torch", "BoolStorage", PN_PICKLE_STORAGE, PN_ST_BOOL},
+    {"torch.storage", "UntypedStorage", PN_PICKLE_UNTYPED_STORAGE, PN_ST_U8},
+    {"torch", "bfloat16", PN_PICKLE_DTYPE, PN_ST_BF16},
+    {"torch", "float16", PN_PICKLE_DTYPE, PN_ST_F16},
+    {"torch", "float32", PN_PICKLE_DTYPE, PN_ST_F32},
+    {"torch", "float64", PN_PICKLE_DTYPE, PN_ST_F64},
+    {"torch", "int64", PN_PICKLE_DTYPE, PN_ST_I64},
+    {"torch", "int32", PN_PICKLE_DTYPE, PN_ST_I32},
+    {"torch", "int16", PN_PICKLE_DTYPE, PN_ST_I16},
+    {"torch", "int8", PN_PICKLE_DTYPE, PN_ST_I8},
+    {"torch", "uint8", PN_PICKLE_DTYPE, PN_ST_U8},
+    {"torch", "uint16", PN_PICKLE_DTYPE, PN_ST_U16},
+    {"torch", "uint32", PN_PICKLE_DTYPE, PN_ST_U32},
+    {"torch", "uint64", PN_PICKLE_DTYPE, PN_ST_U64},
+    {"torch", "bool", PN_PICKLE_DTYPE, PN_ST_BOOL},
+    {"torch", "float8_e4m3fn", PN_PICKLE_DTYPE, PN_ST_F8_E4M3},
+    {"torch", "float8_e5m2", PN_PICKLE_DTYPE, PN_ST_F8_E5M2},
+    {"torch", "float8_e4m3fnuz", PN_PICKLE_DTYPE, PN_ST_F8_E4M3FNUZ},
+    {"torch", "float8_e5m2fnuz", PN_PICKLE_DTYPE, PN_ST_F8_E5M2FNUZ},
+    {"torch", "float8_e8m0fnu", PN_PICKLE_DTYPE, PN_ST_F8_E8M0},
+};
+
+PN_INTERNAL const pn_pickle_global *pn_pickle_global_get(uint32_t global) { return &pickle_globals[global]; }
+
+static bool pickle_is(const uint8_t *text, size_t n, const char *name)
+{
+    return strlen(name) == n && memcmp(text, name, n) == 0;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Bytes, values, stack
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status pickle_fail(const pickle_vm *vm, const char *what)
+{
+    return pn_fail(vm->err, PN_E_FORMAT, "pickle offset %" PRIu64 ", opcode %02x: %s", vm->base + vm->op_at,
+                   (unsigned)vm->b[vm->op_at], what);
+}
+
+static pn_status pickle_nomem(const pickle_vm *vm, uint64_t n, size_t size)
+{
+    return pn_fail_nomem(vm->err, "the pickle", n * size);
+}
+
+/* n bytes of the instruction's argument; NULL: there are fewer, the error is set. */
+static const uint8_t *pickle_take(pickle_vm *vm, uint64_t n)
+{
+    size_t left = vm->p->size - vm->at;
+    if (n > left) {
+        vm->p->cut = true;
+        pn_fail(vm->err, PN_E_FORMAT, "pickle offset %" PRIu64 ", opcode %02x: %" PRIu64 " bytes are needed, %zu are left",
+                vm->base + vm->op_at, (unsigned)vm->b[vm->op_at], n, left);
+        return NULL;
+    }
+    const uint8_t *bytes = vm->b + vm->at;
+    vm->at += (size_t)n;
+    return bytes;
+}
+
+static pn_status pickle_push(pickle_vm *vm, uint32_t v)
+{
+    if (vm->n_stack >= PICKLE_MAX)
+        return pickle_fail(vm, "the stack is deeper than 2^23");
+    if (!pn_mem_grow(vm->p->mem, PN_ACCT_MISC, (void **)&vm->stack, &vm->cap_stack, vm->n_stack + 1, sizeof *vm->stack))
+        return pickle_nomem(vm, vm->n_stack + 1, sizeof *vm->stack);
+    vm->stack[vm->n_stack++] = v;
+    return PN_OK;
+}
+
+static pn_status pickle_pop(pickle_vm *vm, uint32_t *v)
+{
+    if (vm->n_stack == 0 || vm->stack[vm->n_stack - 1] == PICKLE_MARK)
+        return pickle_fail(vm, "stack underflow");
+    *v = vm->stack[--vm->n_stack];
+    return PN_OK;
+}
+
+/* The top, which stays; the error is set when there is none. */
+static pn_status pickle_top(pickle_vm *vm, uint32_t *v)
+{
+    pn_status st = pickle_pop(vm, v);
+    if (!st)
+        vm->n_stack++;
+    return st;
+}
+
+/* Where what lies above the innermost mark begins; PN_E_FORMAT: there is no mark. */
+static pn_status pickle_mark(pickle_vm *vm, size_t *first)
+{
+    size_t i = vm->n_stack;
+    while (i > 0 && vm->stack[i - 1] != PICKLE_MARK)
+        i--;
+    *first = i;
+    return i > 0 ? PN_OK : pickle_fail(vm, "stack underflow: no MARK");
+}
+
+static pn_status pickle_new(pickle_vm *vm, pn_pickle_value value, uint32_t *v)
+{
+    pn_pickle *p = vm->p;
+    if (p->n_values >= PICKLE_MAX)
+        return pickle_fail(vm, "there are more than 2^23 values");
+    if (!pn_mem_grow(p->mem, PN_ACCT_MISC, (void **)&p->values, &p->cap_values, p->n_values + 1, sizeof value))
+        return pickle_nomem(vm, p->n_values + 1, sizeof value);
+    *v = (uint32_t)p->n_values;
+    p->values[p->n_values++] = value;
+    return PN_OK;
+}
+
+static pn_status pickle_push_new(pickle_vm *vm, pn_pickle_value value)
+{
+    uint32_t v;
+    pn_status st = pickle_new(vm, value, &v);
+    return st ? st : pickle_push(vm, v);
+}
+
+static pn_pickle_value pickle_container(pn_pickle_kind kind)
+{
+    return (pn_pickle_value){.kind = (uint8_t)kind, .u.at = {PN_PICKLE_NIL, PN_PICKLE_NIL}};
+}
+
+static pn_pickle_value pickle_int(int64_t i) { return (pn_pickle_value){.kind = PN_PICKLE_INT, .u.i = i}; }
+
+/* Append to the container `to`. */
+static pn_status pickle_add(pickle_vm *vm, uint32_t to, uint32_t key, uint32_t value)
+{
+    pn_pickle *p = vm->p;
+    if (p->n_cells >= PICKLE_MAX)
+        return pickle_fail(vm, "there are more than 2^23 items");
+    if (!pn_mem_grow(p->mem, PN_ACCT_MISC, (void **)&p->cells, &p->cap_cells, p->n_cells + 1, sizeof *p->cells))
+        return pickle_nomem(vm, p->n_cells + 1, sizeof *p->cells);
+    uint32_t cell = (uint32_t)p->n_cells++;
+    p->cells[cell] = (pn_pickle_cell){key, value, PN_PICKLE_NIL};
+    pn_pickle_value *c = &p->values[to];
+    if (c->u.at.first == PN_PICKLE_NIL)
+        c->u.at.first = cell;
+    else
+        p->cells[c->u.at.last].next = cell;
+    c->u.at.last = cell;
+    c->n++;
+    return PN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Instructions
+ * ------------------------------------------------------------------------------------------ */
+
+/* The top n values as a tuple in their place. */
+static pn_status pickle_tuple(pickle_vm *vm, size_t n)
+{
+    uint32_t tuple, v;
+    pn_status st = pickle_new(vm, pickle_container(PN_PICKLE_TUPLE), &tuple);
+    size_t first = vm->n_stack - PN_MIN(n, vm->n_stack);
+    for (size_t i = 0; i < n && !st; i++)
+        st = pickle_pop(vm, &v);
+    for (size_t i = 0; i < n && !st; i++)
+        st = pickle_add(vm, tuple, PN_PICKLE_NIL, vm->stack[first + i]);
+    return st ? st : pickle_push(vm, tuple);
+}
+
+static pn_status pickle_tuple_mark(pickle_vm *vm)
+{
+    size_t first;
+    pn_status st = pickle_mark(vm, &first);
+    if (!st)
+        st = pickle_tuple(vm, vm->n_stack - first);
+    if (st)
+        return st;
+    vm->stack[vm->n_stack - 2] = vm->stack[vm->n_stack - 1];   /* over the mark */
+    vm->n_stack--;
+    return PN_OK;
+}
+
+/* The items stack[first..) go into the container below them (and the mark, if there is one). */
+static pn_status pickle_fill(pickle_vm *vm, size_t first, size_t mark, pn_pickle_kind kind)
+{
+    size_t items = vm->n_stack - first, step = kind == PN_PICKLE_DICT ? 2 : 1;
+    if (first <= mark || vm->stack[first - mark - 1] == PICKLE_MARK)
+        return pickle_fail(vm, "stack underflow: no container");
+    uint32_t to = vm->stack[first - mark - 1];
+    if (vm->p->values[to].kind != kind)
+        return pickle_fail(vm, kind == PN_PICKLE_DICT ? "expected a dictionary to put items into" : "expected a list to append to");
+    if (items % step != 0)
+        return pickle_fail(vm, "a key without a value");
+    pn_status st = PN_OK;
+    for (size_t i = first; i < vm->n_stack && !st; i += step)
+        st = step == 2 ? pickle_add(vm, to, vm->stack[i], vm->stack[i + 1]) : pickle_add(vm, to, PN_PICKLE_NIL, vm->stack[i]);
+    vm->n_stack = first - mark;
+    return st;
+}
+
+static pn_status pickle_fill_some(pickle_vm *vm, size_t n, pn_pickle_kind kind)
+{
+    for (size_t i = 0; i < n; i++)
+        if (vm->n_stack < i + 1 || vm->stack[vm->n_stack - 1 - i] == PICKLE_MARK)
+            return pickle_fail(vm, "stack underflow");
+    return pickle_fill(vm, vm->n_stack - n, 0, kind);
+}
+
+static pn_status pickle_fill_mark(pickle_vm *vm, pn_pickle_kind kind)
+{
+    size_t first;
+    pn_status st = pickle_mark(vm, &first);
+    return st ? st : pickle_fill(vm, first, 1, kind);
+}
+
+/* One line of a GLOBAL. */
+static pn_status pickle_line(pickle_vm *vm, const uint8_t **text, size_t *n)
+{
+    size_t left = vm->p->size - vm->at;
+    const uint8_t *start = vm->b + vm->at;
+    const uint8_t *end = memchr(start, '\n', PN_MIN(left, (size_t)PICKLE_NAME_MAX + 1));
+    if (!end) {
+        vm->p->cut = left <= PICKLE_NAME_MAX;
+        return pickle_fail(vm, "expected the name of a global in a line of at most 256 bytes");
+    }
+    *text = start;
+    *n = (size_t)(end - start);
+    vm->at += *n + 1;
+    return PN_OK;
+}
+
+static pn_status pickle_global(pickle_vm *vm)
+{
+    const uint8_t *module = NULL, *name = NULL;
+    size_t n_module = 0, n_name = 0;
+    pn_status st = pickle_line(vm, &module, &n_module);
+    if (!st)
+        st = pickle_line(vm, &name, &n_name);
+    if (st)
+        return st;
+    for (uint32_t i = 0; i < PN_COUNT_OF(pickle_globals); i++)
+        if (pickle_is(module, n_module, pickle_globals[i].module) && pickle_is(name, n_name, pickle_globals[i].name))
+            return pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_GLOBAL, .global = (uint8_t)i});
+    return pn_fail(vm->err, PN_E_UNSUPPORTED, "pickle offset %" PRIu64 ": global '%s.%s' is not one that tensors need: refused, "
+                   "nothing was run (expected a state_dict of tensors)", vm->base + vm->op_at,
+                   pn_show((const char *)module, n_module).s, pn_show((const char *)name, n_name).s);
+}
+
+/* OrderedDict(), or OrderedDict([(key, value), ...]) as Python 2 wrote it. */
+static pn_status pickle_ordered(pickle_vm *vm, uint32_t args)
+{
+    const pn_pickle *p = vm->p;
+    uint32_t dict, pairs = pn_pickle_item(p, args, 0);
+    if (p->values[args].n > 1 || (p->values[args].n == 1 && !pn_pickle_as(p, pairs, PN_PICKLE_LIST)))
+        return pickle_fail(vm, "expected nothing or one list of pairs as arguments of OrderedDict");
+    pn_status st = pickle_new(vm, pickle_container(PN_PICKLE_DICT), &dict);
+    /* The list may be given again and again, but each of its items costs a cell, and there are so many. */
+    for (uint32_t c = p->values[args].n ? p->values[pairs].u.at.first : PN_PICKLE_NIL; c != PN_PICKLE_NIL && !st; c = p->cells[c].next) {
+        uint32_t pair = p->cells[c].value;
+        if ((!pn_pickle_as(p, pair, PN_PICKLE_TUPLE) && !pn_pickle_as(p, pair, PN_PICKLE_LIST)) || p->values[pair].n != 2)
+            return pickle_fail(vm, "expected pairs as items of OrderedDict");
+        st = pickle_add(vm, dict, pn_pickle_item(p, pair, 0), pn_pickle_item(p, pair, 1));
+    }
+    return st ? st : pickle_push(vm, dict);
+}
+
+/* Call the global `f` with a tuple of arguments: a note, a new dictionary, or one of the arguments. */
+static pn_status pickle_call(pickle_vm *vm, uint32_t f, uint32_t args)
+{
+    const pn_pickle *p = vm->p;
+    const pn_pickle_value *callee = pn_pickle_as(p, f, PN_PICKLE_GLOBAL);
+    if (!callee || !pn_pickle_as(p, args, PN_PICKLE_TUPLE))
+        return pickle_fail(vm, "expected a global and a tuple of arguments");
+    uint32_t first = pn_pickle_item(p, args, 0), global = callee->global;
+    switch (pickle_globals[global].role) {
+    case PN_PICKLE_ORDERED_DICT:
+        return pickle_ordered(vm, args);
+    case PN_PICKLE_SIZE:
+        if (p->values[args].n != 1 || !pn_pickle_as(p, first, PN_PICKLE_TUPLE))
+            return pickle_fail(vm, "expected one tuple as argument of Size");
+        return pickle_push(vm, first);
+    case PN_PICKLE_REBUILD_PARAMETER:
+        if (p->values[args].n < 1 || !pn_pickle_as(p, first, PN_PICKLE_CALL))
+            return pickle_fail(vm, "expected a tensor as first argument of _rebuild_parameter");
+        return pickle_push(vm, first);
+    case PN_PICKLE_REBUILD_TENSOR: case PN_PICKLE_REBUILD_TENSOR_V2: case PN_PICKLE_REBUILD_TENSOR_V3:
+        return pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_CALL, .global = (uint8_t)global, .u.at = {args, 0}});
+    default:
+        return pn_fail(vm->err, PN_E_FORMAT, "pickle offset %" PRIu64 ": '%s' is not a function", vm->base + vm->op_at,
+                       pickle_globals[global].name);
+    }
+}
+
+static pn_status pickle_reduce(pickle_vm *vm, bool new_object)
+{
+    uint32_t f = 0, args = 0;
+    pn_status st = pickle_pop(vm, &args);
+    if (!st)
+        st = pickle_pop(vm, &f);
+    if (st)
+        return st;
+    const pn_pickle_value *callee = pn_pickle_as(vm->p, f, PN_PICKLE_GLOBAL);
+    if (new_object && (!callee || pickle_globals[callee->global].role != PN_PICKLE_ORDERED_DICT))
+        return pickle_fail(vm, "expected OrderedDict as the class of a new object");
+    return pickle_call(vm, f, args);
+}
+
+/* Attributes of a dictionary (_metadata of a state_dict): of no use here. */
+static pn_status pickle_build(pickle_vm *vm)
+{
+    uint32_t state = 0, object = 0;
+    pn_status st = pickle_pop(vm, &state);
+    if (!st)
+        st = pickle_top(vm, &object);
+    if (!st && !pn_pickle_as(vm->p, object, PN_PICKLE_DICT))
+        st = pickle_fail(vm, "expected an OrderedDict to set attributes of");
+    return st;
+}
+
+static pn_status pickle_persid(pickle_vm *vm)
+{
+    uint32_t id = 0;
+    pn_status st = pickle_pop(vm, &id);
+    return st ? st : pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_PERSID, .u.at = {id, 0}});
+}
+
+static pn_status pickle_string(pickle_vm *vm, uint64_t n)
+{
+    uint32_t offset = (uint32_t)vm->at;         /* size < 2^32 */
+    if (!pickle_take(vm, n))
+        return PN_E_FORMAT;
+    return pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_STR, .n = (uint32_t)n, .u.at = {offset, 0}});
+}
+
+/* LONG1: two's complement, up to 8 bytes. */
+static pn_status pickle_long(pickle_vm *vm, uint32_t n)
+{
+    const uint8_t *b = n <= 8 ? pickle_take(vm, n) : NULL;
+    uint64_t v = 0;
+    if (n > 8)
+        return pickle_fail(vm, "an integer of more than 8 bytes");
+    if (!b)
+        return PN_E_FORMAT;
+    if (n && b[n - 1] & 0x80)
+        v = UINT64_MAX;
+    for (uint32_t i = n; i-- > 0;)
+        v = v << 8 | b[i];
+    return pickle_push_new(vm, pickle_int(v > INT64_MAX ? -(int64_t)~v - 1 : (int64_t)v));
+}
+
+static pn_status pickle_float(pickle_vm *vm, const uint8_t *b)
+{
+    uint64_t bits = 0;
+    pn_pickle_value v = {.kind = PN_PICKLE_FLOAT};
+    for (int i = 0; i < 8; i++)
+        bits = bits << 8 | b[i];
+    memcpy(&v.u.f, &bits, sizeof bits);
+    return pickle_push_new(vm, v);
+}
+
+static pn_status pickle_put(pickle_vm *vm, uint32_t index)
+{
+    uint32_t v = 0;
+    pn_status st = pickle_top(vm, &v);
+    if (st)
+        return st;
+    if (index > vm->at || index >= PICKLE_MAX)          /* writers count up from 0 */
+        return pickle_fail(vm, "the number of a memo is larger than the bytes so far");
+    if (!pn_mem_grow(vm->p->mem, PN_ACCT_MISC, (void **)&vm->memo, &vm->cap_memo, (size_t)index + 1, sizeof *vm->memo))
+        return pickle_nomem(vm, (uint64_t)index + 1, sizeof *vm->memo);
+    while (vm->n_memo <= index)
+        vm->memo[vm->n_memo++] = PICKLE_UNSET;
+    vm->memo[index] = v;
+    return PN_OK;
+}
+
+static pn_status pickle_get(pickle_vm *vm, uint32_t index)
+{
+    if (index >= vm->n_memo || vm->memo[index] == PICKLE_UNSET)
+        return pn_fail(vm->err, PN_E_FORMAT, "pickle offset %" PRIu64 ": memo %" PRIu32 " was never set", vm->base + vm->op_at, index);
+    return pickle_push(vm, vm->memo[index]);
+}
+
+static pn_status pickle_proto(pickle_vm *vm, uint32_t version)
+{
+    if (version == 2)
+        return PN_OK;
+    return pn_fail(vm->err, PN_E_UNSUPPORTED, "pickle offset %" PRIu64 ": protocol %" PRIu32 ", expected 2, which torch.save writes",
+                   vm->base + vm->op_at, version);
+}
+
+static pn_status pickle_stop(pickle_vm *vm)
+{
+    if (vm->n_stack != 1 || vm->stack[0] == PICKLE_MARK)
+        return pn_fail(vm->err, PN_E_FORMAT, "pickle offset %" PRIu64 ": expected one object on the stack at the end, found %zu",
+                       vm->base + vm->op_at, vm->n_stack);
+    vm->p->root = vm->stack[0];
+    vm->stopped = true;
+    return PN_OK;
+}
+
+/* Bytes of the fixed part of an instruction's argument. */
+static uint32_t pickle_operand(uint8_t op)
+{
+    switch (op) {
+    case 0x80: case 'K': case 0x8A: case 'U': case 'q': case 'h': return 1;
+    case 'M': return 2;
+    case 'J': case 'X': case 'r': case 'j': return 4;
+    case 'G': return 8;
+    default: return 0;
+    }
+}
+
+static pn_status pickle_step(pickle_vm *vm)
+{
+    vm->op_at = vm->at++;
+    uint8_t op = vm->b[vm->op_at];
+    const uint8_t *arg = pickle_take(vm, pickle_operand(op));
+    if (!arg)
+        return PN_E_FORMAT;
+    switch (op) {
+    case 0x80: return pickle_proto(vm, arg[0]);
+    case '(': return pickle_push(vm, PICKLE_MARK);
+    case ')': return pickle_tuple(vm, 0);
+    case 0x85: case 0x86: case 0x87: return pickle_tuple(vm, op - 0x84u);
+    case 't': return pickle_tuple_mark(vm);
+    case ']': case 0x8F: return pickle_push_new(vm, pickle_container(PN_PICKLE_LIST));
+    case 'a': return pickle_fill_some(vm, 1, PN_PICKLE_LIST);
+    case 'e': return pickle_fill_mark(vm, PN_PICKLE_LIST);
+    case '}': return pickle_push_new(vm, pickle_container(PN_PICKLE_DICT));
+    case 's': return pickle_fill_some(vm, 2, PN_PICKLE_DICT);
+    case 'u': return pickle_fill_mark(vm, PN_PICKLE_DICT);
+    case 'N': return pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_NONE});
+    case 0x88: case 0x89: return pickle_push_new(vm, (pn_pickle_value){.kind = PN_PICKLE_BOOL, .u.i = op == 0x88});
+    case 'K': return pickle_push_new(vm, pickle_int(arg[0]));
+    case 'M': return pickle_push_new(vm, pickle_int(pn_le16(arg)));
+    case 'J': return pickle_push_new(vm, pickle_int((int64_t)(pn_le32(arg) ^ 0x80000000u) - 0x80000000LL));
+    case 0x8A: return pickle_long(vm, arg[0]);
+    case 'G': return pickle_float(vm, arg);
+    case 'X': return pickle_string(vm, pn_le32(arg));
+    case 'U': return pickle_string(vm, arg[0]);
+    case 'c': return pickle_global(vm);
+    case 'R': return pickle_reduce(vm, false);
+    case 0x81: return pickle_reduce(vm, true);
+    case 'b': return pickle_build(vm);
+    case 'Q': return pickle_persid(vm);
+    case 'q': return pickle_put(vm, arg[0]);
+    case 'r': return pickle_put(vm, pn_le32(arg));
+    case 'h': return pickle_get(vm, arg[0]);
+    case 'j': return pickle_get(vm, pn_le32(arg));
+    case '.': return pickle_stop(vm);
+    default: return pickle_fail(vm, "this instruction is not one that tensors need");
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All of it, and looking around
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_pickle_read(pn_pickle *p, pn_mem *mem, const uint8_t *bytes, size_t size, uint64_t base, pn_err *err)
+{
+    *p = (pn_pickle){.mem = mem, .bytes = bytes, .size = size};
+    pickle_vm vm = {.p = p, .b = bytes, .base = base, .err = err};
+    pn_status st = PN_OK;
+    if (size > UINT32_MAX - 1)
+        return pn_fail(err, PN_E_FORMAT, "a pickle of %zu bytes is too long", size);
+    if (size < 2 || bytes[0] != 0x80) {
+        p->cut = size < 2;
+        st = pn_fail(err, PN_E_FORMAT, "pickle offset %" PRIu64 ": expected 80 02, the start of a pickle", base);
+    }
+    while (!st && !vm.stopped) {
+        if (vm.at == size) {
+            p->cut = true;
+            st = pn_fail(err, PN_E_FORMAT, "pickle offset %" PRIu64 ": the bytes end before STOP", base + size);
+        } else {
+            st = pickle_step(&vm);
+        }
+    }
+    pn_mem_free(mem, PN_ACCT_MISC, vm.stack, vm.cap_stack * sizeof *vm.stack);
+    pn_mem_free(mem, PN_ACCT_MISC, vm.memo, vm.cap_memo * sizeof *vm.memo);
+    p->used = vm.at;
+    if (st) {
+        bool cut = p->cut;
+        pn_pickle_fini(p);
+        p->cut = cut;
+    }
+    return st;
+}
+
+PN_INTERNAL void pn_pickle_fini(pn_pickle *p)
+{
+    if (p->mem) {
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->values, p->cap_values * sizeof *p->values);
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->cells, p->cap_cells * sizeof *p->cells);
+    }
+    *p = (pn_pickle){0};
+}
+
+PN_INTERNAL const pn_pickle_value *pn_pickle_as(const pn_pickle *p, uint32_t v, pn_pickle_kind kind)
+{
+    return v < p->n_values && p->values[v].kind == kind ? &p->values[v] : NULL;
+}
+
+PN_INTERNAL uint32_t pn_pickle_item(const pn_pickle *p, uint32_t v, uint32_t i)
+{
+    const pn_pickle_value *c = v < p->n_values ? &p->values[v] : NULL;
+    if (!c || (c->kind != PN_PICKLE_TUPLE && c->kind != PN_PICKLE_LIST) || i >= c->n)
+        return PN_PICKLE_NIL;
+    uint32_t cell = c->u.at.first;
+    while (i-- > 0)
+        cell = p->cells[cell].next;
+    return p->cells[cell].value;
+}
+
+PN_INTERNAL bool pn_pickle_str(const pn_pickle *p, uint32_t v, pn_bytes *out)
+{
+    const pn_pickle_value *s = pn_pickle_as(p, v, PN_PICKLE_STR);
+    if (s)
+        *out = (pn_bytes){(const char *)p->bytes + s->u.at.first, s->n};
+    return s != NULL;
+}
+
+PN_INTERNAL const char *pn_pickle_kind_name(const pn_pickle *p, uint32_t v)
+{
+    static const char *const names[] = {"None", "a boolean", "an integer", "a float", "a string", "a tuple", "a list",
+                                        "a dictionary", "a class", "a tensor", "a storage"};
+    return v < p->n_values ? names[p->values[v].kind] : "nothing";
+}
+
+#undef PICKLE_MAX
+#undef PICKLE_NAME_MAX
+#undef PICKLE_MARK
+#undef PICKLE_UNSET
+#endif
+
+/* ---- Begin format/pn_pth.c ---- */
+#ifndef PN_DROP_FORMAT_PN_PTH_C
+#define PN_DROP_FORMAT_PN_PTH_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_pth.c - opening a file of torch: container, storages, tensors.  pn_pth_stream.c reads elements.
+ *
+ * The order is that of trust: first the container is checked (pn_zip.h), then the pickle becomes a
+ * graph of values (pn_pickle.h), then every storage the graph mentions is found in the file with the
+ * bytes that it claims, and at last each tensor is held against its storage.  The graph is not
+ * walked: storages are found by going through the array of values, tensors are the items of one
+ * dictionary, so lists inside lists inside lists cost nothing.
+ *
+ * Source: torch's serialization.py and _utils.py (what is written) and the description of its zip
+ * form in torch's documentation.
+ */
+/* includes format/pn_pth.h */
+
+/* includes base/pn_err.h */
+/* includes base/pn_utf8.h */
+/* includes format/pn_pickle.h */
+/* includes format/pn_zip.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define PTH_PICKLE_MAX ((uint64_t)64 << 20)     /* bytes; some 100 a tensor are usual */
+#define PTH_LEGACY_FIRST ((uint64_t)1 << 20)    /* bytes tried first where the pickles' length is unknown */
+#define PTH_SMALL ((uint64_t)64 << 10)          /* a tensor may be so large, whatever the file */
+#define PTH_TOTAL 16u                           /* all tensors together: so many times the file */
+
+typedef struct pth_reader {
+    pn_pth *p;
+    pn_zip zip;
+    bool legacy;
+    char root[520];             /* "archive/" */
+    uint8_t *pkl;               /* the bytes of the pickle, or of all five, owned, [n_pkl] */
+    size_t n_pkl;
+    uint64_t pkl_at;            /* where they lie in the file */
+    pn_pickle pickle;           /* the object */
+    pn_map keys;                /* storage key -> number; keys in pkl */
+    char *free_text;            /* in p->text */
+    pn_err *err;
+} pth_reader;
+
+/* ------------------------------------------------------------------------------------------
+ * Storages
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t pth_elem_bytes(uint32_t dtype) { return pn_st_dtype_get(dtype)->bits / 8; }
+
+/* The five or six items of a persistent id. */
+static pn_status pth_storage_id(pth_reader *r, uint32_t id, pn_bytes *key, pn_pth_storage *s)
+{
+    const pn_pickle *k = &r->pickle;
+    const pn_pickle_value *tuple = pn_pickle_as(k, id, PN_PICKLE_TUPLE);
+    pn_bytes word = {NULL, 0};
+    uint32_t want = r->legacy ? 6 : 5;
+    if (tuple && tuple->n && pn_pickle_str(k, pn_pickle_item(k, id, 0), &word) && word.len == 6 && memcmp(word.data, "module", 6) == 0)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "a whole module was saved: expected a state_dict of tensors");
+    if (!tuple || tuple->n != want || word.len != 7 || memcmp(word.data, "storage", 7) != 0)
+        return pn_fail(r->err, PN_E_FORMAT, "a persistent id is %s of %" PRIu32 " items: expected ('storage', class, key, location, "
+                       "count) of %" PRIu32, pn_pickle_kind_name(k, id), tuple ? tuple->n : 0, want);
+    const pn_pickle_value *class = pn_pickle_as(k, pn_pickle_item(k, id, 1), PN_PICKLE_GLOBAL);
+    const pn_pickle_global *g = class ? pn_pickle_global_get(class->global) : NULL;
+    if (!pn_pickle_str(k, pn_pickle_item(k, id, 2), key))
+        return pn_fail(r->err, PN_E_FORMAT, "the key of a storage is %s: expected a string", pn_pickle_kind_name(k, pn_pickle_item(k, id, 2)));
+    bool digits = key->len > 0 && key->len < sizeof s->key;
+    for (size_t i = 0; i < key->len && digits; i++)
+        digits = key->data[i] >= '0' && key->data[i] <= '9';
+    if (!digits)
+        return pn_fail(r->err, PN_E_FORMAT, "the storage key '%s' is not a number", pn_show(key->data, key->len).s);
+    memcpy(s->key, key->data, key->len);
+    if (!g || (g->role != PN_PICKLE_STORAGE && g->role != PN_PICKLE_UNTYPED_STORAGE))
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s: its class is %s: expected a storage class", s->key, g ? g->name : "none");
+    s->dtype = g->dtype;
+    const pn_pickle_value *count = pn_pickle_as(k, pn_pickle_item(k, id, 4), PN_PICKLE_INT);
+    if (!count || count->u.i < 0)
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s: expected an element count of 0 or more, found %s%" PRId64, s->key,
+                       count ? "" : "none, ", count ? count->u.i : 0);
+    s->count = (uint64_t)count->u.i;
+    if (!pn_mul_u64(s->count, pth_elem_bytes(s->dtype), &s->bytes))
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s: %" PRIu64 " elements of %" PRIu64 " bytes overflow", s->key, s->count,
+                       pth_elem_bytes(s->dtype));
+    if (r->legacy && !pn_pickle_as(k, pn_pickle_item(k, id, 5), PN_PICKLE_NONE))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "storage %s is a view of another: re-save the file with torch 1.6 or later", s->key);
+    return PN_OK;
+}
+
+/* The member of the archive that holds a storage. */
+static pn_status pth_storage_member(pth_reader *r, pn_pth_storage *s)
+{
+    char name[sizeof r->root + 32];
+    snprintf(name, sizeof name, "%sdata/%s", r->root, s->key);
+    const pn_zip_member *m = pn_zip_find(&r->zip, name);
+    if (!m)
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s is not in the archive: no member '%s'", s->key, pn_show(name, strlen(name)).s);
+    if (m->bytes != s->bytes)
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s has %" PRIu64 " bytes in the archive, %" PRIu64 " are declared", s->key, m->bytes,
+                       s->bytes);
+    s->offset = m->offset;
+    return PN_OK;
+}
+
+static pn_status pth_storage_add(pth_reader *r, uint32_t id)
+{
+    pn_pth *p = r->p;
+    pn_pth_storage s = {.key = ""};
+    pn_bytes key = {NULL, 0};
+    bool existed;
+    pn_status st = pth_storage_id(r, id, &key, &s);
+    if (st)
+        return st;
+    const uint32_t *at = pn_map_put(&r->keys, key.data, key.len, (uint32_t)p->n_storages, &existed);
+    if (!at)
+        return pn_fail_nomem(r->err, "the keys of storages", (uint64_t)r->keys.cap * sizeof(pn_map_slot));
+    if (existed) {
+        if (p->storages[*at].bytes == s.bytes)
+            return PN_OK;
+        return pn_fail(r->err, PN_E_FORMAT, "storage %s is declared with %" PRIu64 " bytes and with %" PRIu64, s.key,
+                       p->storages[*at].bytes, s.bytes);
+    }
+    if (!r->legacy && (st = pth_storage_member(r, &s)))
+        return st;
+    if (!pn_mem_grow(p->mem, PN_ACCT_MISC, (void **)&p->storages, &p->cap_storages, p->n_storages + 1, sizeof s))
+        return pn_fail_nomem(r->err, "the table of storages", (p->n_storages + 1) * sizeof s);
+    p->storages[p->n_storages++] = s;
+    return PN_OK;
+}
+
+/* All that the pickle mentions, in the order of its values. */
+static pn_status pth_storages(pth_reader *r)
+{
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < r->pickle.n_values && !st; i++)
+        if (r->pickle.values[i].kind == PN_PICKLE_PERSID)
+            st = pth_storage_add(r, r->pickle.values[i].u.at.first);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tensors
+ * ------------------------------------------------------------------------------------------ */
+
+/* Item i of the arguments as a number of 0 or more. */
+static pn_status pth_number(pth_reader *r, const char *name, const char *what, uint32_t v, uint64_t *out)
+{
+    const pn_pickle_value *n = pn_pickle_as(&r->pickle, v, PN_PICKLE_INT);
+    if (!n)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': its %s is %s: expected an integer", name, what, pn_pickle_kind_name(&r->pickle, v));
+    if (n->u.i < 0)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': negative %s %" PRId64, name, what, n->u.i);
+    *out = (uint64_t)n->u.i;
+    return PN_OK;
+}
+
+/* A tuple of up to 8 numbers. */
+static pn_status pth_numbers(pth_reader *r, const char *name, const char *what, uint32_t v, uint64_t out[PN_ST_MAX_RANK], uint32_t *n)
+{
+    const pn_pickle_value *t = pn_pickle_as(&r->pickle, v, PN_PICKLE_TUPLE);
+    if (!t || t->n > PN_ST_MAX_RANK)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': its %s is %s of %" PRIu32 " items: expected a tuple of at most 8 integers", name,
+                       what, pn_pickle_kind_name(&r->pickle, v), t ? t->n : 0);
+    pn_status st = PN_OK;
+    *n = t->n;
+    for (uint32_t k = 0; k < t->n && !st; k++)
+        st = pth_number(r, name, what, pn_pickle_item(&r->pickle, v, k), &out[k]);
+    return st;
+}
+
+/* Row-major without gaps; dimensions of 1 may have any stride. */
+static bool pth_contiguous(const pn_pth_tensor *t)
+{
+    uint64_t step = 1;
+    for (uint32_t k = t->rank; k-- > 0;) {
+        if (t->shape[k] != 1 && t->stride[k] != step && t->n_elems)
+            return false;
+        step *= t->shape[k];            /* the product is n_elems, which fits */
+    }
+    return true;
+}
+
+/* Does it stay inside its storage, and is it of a size that a file like this may have? */
+static pn_status pth_bounds(pth_reader *r, pn_pth_tensor *t)
+{
+    const pn_pth_storage *s = &r->p->storages[t->storage];
+    uint64_t last = t->first, have = s->bytes / pth_elem_bytes(t->dtype), most = PN_MAX(r->p->src.size, PTH_SMALL);
+    pn_status st = pn_st_size(t->dtype, t->rank, t->shape, &t->n_elems, &t->bytes, r->err);
+    if (st)
+        return pn_err_prefix(r->err, st, "tensor '%s'", t->name);
+    for (uint32_t k = 0; k < t->rank && t->n_elems; k++) {
+        uint64_t step;
+        if (!pn_mul_u64(t->shape[k] - 1, t->stride[k], &step) || !pn_add_u64(last, step, &last))
+            return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': its offset %" PRIu64 " and strides overflow: size %" PRIu64 ", stride %"
+                           PRIu64 " (dimension %" PRIu32 ")", t->name, t->first, t->shape[k], t->stride[k], k);
+    }
+    if (t->n_elems && last >= have)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s' needs element %" PRIu64 ", its storage %s has %" PRIu64, t->name, last, s->key,
+                       have);
+    if (t->bytes > most)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s' repeats elements until it has %" PRIu64 " of them, %" PRIu64
+                       " bytes: expected at most %" PRIu64 " in a file of %" PRIu64, t->name, t->n_elems, t->bytes, most, r->p->src.size);
+    t->contiguous = pth_contiguous(t);
+    return PN_OK;
+}
+
+/* Empty, or None: what else torch may have to say of a tensor (that it is conjugate, negated). */
+static bool pth_no_metadata(const pn_pickle *k, uint32_t v)
+{
+    const pn_pickle_value *d = pn_pickle_as(k, v, PN_PICKLE_DICT);
+    return pn_pickle_as(k, v, PN_PICKLE_NONE) || (d && d->n == 0);
+}
+
+/* The number of the storage that a PERSID names; it was entered before. */
+static pn_status pth_tensor_storage(pth_reader *r, pn_pth_tensor *t, uint32_t v)
+{
+    const pn_pickle_value *persid = pn_pickle_as(&r->pickle, v, PN_PICKLE_PERSID);
+    pn_bytes key = {NULL, 0};
+    if (!persid)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected a storage, found %s", t->name, pn_pickle_kind_name(&r->pickle, v));
+    pn_pickle_str(&r->pickle, pn_pickle_item(&r->pickle, persid->u.at.first, 2), &key);
+    t->storage = *pn_map_find(&r->keys, key.data, key.len);
+    /* Not the storage's own: one key may come with two classes, as long as they agree about the bytes. */
+    const pn_pickle_value *class = pn_pickle_as(&r->pickle, pn_pickle_item(&r->pickle, persid->u.at.first, 1), PN_PICKLE_GLOBAL);
+    t->dtype = pn_pickle_global_get(class->global)->dtype;
+    return PN_OK;
+}
+
+/* The arguments of _rebuild_tensor(storage, offset, size, stride), _v2(..., requires_grad, hooks[, metadata]) or
+ * _v3(..., requires_grad, hooks, dtype[, metadata]). */
+static pn_status pth_tensor(pth_reader *r, const pn_pickle_value *call, pn_pth_tensor *t)
+{
+    const pn_pickle *k = &r->pickle;
+    uint32_t args = call->u.at.first, n = k->values[args].n, role = pn_pickle_global_get(call->global)->role, n_strides = 0;
+    uint32_t least = role == PN_PICKLE_REBUILD_TENSOR ? 4 : role == PN_PICKLE_REBUILD_TENSOR_V2 ? 6 : 7;
+    if (n < least || n > least + (least > 4))
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': %s has %" PRIu32 " arguments: expected %" PRIu32, t->name,
+                       pn_pickle_global_get(call->global)->name, n, least);
+    pn_status st = pth_tensor_storage(r, t, pn_pickle_item(k, args, 0));
+    if (!st)
+        st = pth_number(r, t->name, "offset", pn_pickle_item(k, args, 1), &t->first);
+    if (!st)
+        st = pth_numbers(r, t->name, "size", pn_pickle_item(k, args, 2), t->shape, &t->rank);
+    if (!st)
+        st = pth_numbers(r, t->name, "stride", pn_pickle_item(k, args, 3), t->stride, &n_strides);
+    if (st)
+        return st;
+    if (t->rank != n_strides)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s' has %" PRIu32 " sizes and %" PRIu32 " strides", t->name, t->rank, n_strides);
+    if (role == PN_PICKLE_REBUILD_TENSOR_V3) {
+        const pn_pickle_value *d = pn_pickle_as(k, pn_pickle_item(k, args, 6), PN_PICKLE_GLOBAL);
+        if (!d || pn_pickle_global_get(d->global)->role != PN_PICKLE_DTYPE)
+            return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': expected a dtype, found %s", t->name,
+                           pn_pickle_kind_name(k, pn_pickle_item(k, args, 6)));
+        t->dtype = pn_pickle_global_get(d->global)->dtype;
+    }
+    if (n > least && !pth_no_metadata(k, pn_pickle_item(k, args, n - 1)))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "tensor '%s' has metadata (conjugate or negated): save it as a plain tensor", t->name);
+    return pth_bounds(r, t);
+}
+
+static pn_status pth_name(pth_reader *r, uint32_t v, pn_map *names, pn_pth_tensor *t)
+{
+    pn_bytes name = {NULL, 0};
+    bool existed;
+    if (!pn_pickle_str(&r->pickle, v, &name))
+        return pn_fail(r->err, PN_E_FORMAT, "the name of a tensor is %s: expected a string", pn_pickle_kind_name(&r->pickle, v));
+    const char *fault = pn_st_name_fault(name.data, name.len);
+    if (!fault && pn_utf8_valid(name.data, name.len) != name.len)
+        fault = "the name is not UTF-8";
+    if (fault)
+        return pn_fail(r->err, PN_E_FORMAT, "tensor '%s': %s", pn_show(name.data, name.len).s, fault);
+    memcpy(r->free_text, name.data, name.len);
+    r->free_text[name.len] = 0;
+    t->name = r->free_text;
+    r->free_text += name.len + 1;
+    if (!pn_map_put(names, t->name, name.len, 0, &existed))
+        return pn_fail_nomem(r->err, "the names of tensors", (uint64_t)names->cap * sizeof(pn_map_slot));
+    return existed ? pn_fail(r->err, PN_E_FORMAT, "tensor '%s' comes twice", t->name) : PN_OK;
+}
+
+/* How many tensors a dictionary has as its own items. */
+static size_t pth_count(const pn_pickle *k, uint32_t dict, size_t *text)
+{
+    size_t n = 0;
+    const pn_pickle_value *d = pn_pickle_as(k, dict, PN_PICKLE_DICT);
+    for (uint32_t c = d ? d->u.at.first : PN_PICKLE_NIL; c != PN_PICKLE_NIL; c = k->cells[c].next) {
+        pn_bytes name;
+        if (!pn_pickle_as(k, k->cells[c].value, PN_PICKLE_CALL))
+            continue;
+        n++;
+        if (pn_pickle_str(k, k->cells[c].key, &name))
+            *text += name.len + 1;
+    }
+    return n;
+}
+
+/* The dictionary that has the tensors: the top one, or one under a name that training scripts use. */
+static uint32_t pth_state_dict(const pn_pickle *k)
+{
+    static const char *const under[] = {"state_dict", "model", "module"};
+    const pn_pickle_value *top = pn_pickle_as(k, k->root, PN_PICKLE_DICT);
+    uint32_t found[PN_COUNT_OF(under)] = {PN_PICKLE_NIL, PN_PICKLE_NIL, PN_PICKLE_NIL};
+    size_t ignored = 0;
+    for (uint32_t c = top ? top->u.at.first : PN_PICKLE_NIL; c != PN_PICKLE_NIL; c = k->cells[c].next) {
+        pn_bytes name = {NULL, 0};
+        if (!pn_pickle_as(k, k->cells[c].value, PN_PICKLE_DICT) || !pn_pickle_str(k, k->cells[c].key, &name))
+            continue;
+        for (size_t i = 0; i < PN_COUNT_OF(under); i++)
+            if (name.len == strlen(under[i]) && memcmp(name.data, under[i], name.len) == 0)
+                found[i] = k->cells[c].value;
+    }
+    for (size_t i = 0; i < PN_COUNT_OF(under); i++)
+        if (pth_count(k, found[i], &ignored))
+            return found[i];
+    return k->root;
+}
+
+static pn_status pth_tensors(pth_reader *r)
+{
+    const pn_pickle *k = &r->pickle;
+    pn_pth *p = r->p;
+    pn_map names;
+    uint32_t dict = pth_state_dict(k);
+    uint64_t total = 0, most = pn_mul_sat(PN_MAX(p->src.size, PTH_SMALL), PTH_TOTAL);
+    size_t n = pth_count(k, dict, &p->text_bytes);
+    if (n == 0)
+        return pn_fail(r->err, PN_E_FORMAT, "no tensors: expected a dictionary of them at the top or under 'state_dict', 'model' or "
+                       "'module', found %s", pn_pickle_kind_name(k, k->root));
+    p->text = pn_mem_alloc(p->mem, PN_ACCT_MISC, p->text_bytes);
+    p->tensors = pn_mem_calloc(p->mem, PN_ACCT_MISC, n, sizeof *p->tensors);
+    p->cap_tensors = n;
+    r->free_text = p->text;
+    if (!p->text || !p->tensors)
+        return pn_fail_nomem(r->err, "the table of tensors", p->text_bytes + n * sizeof *p->tensors);
+    pn_map_init(&names, p->mem, PN_ACCT_MISC);
+    pn_status st = PN_OK;
+    for (uint32_t c = k->values[dict].u.at.first; c != PN_PICKLE_NIL && !st; c = k->cells[c].next) {
+        const pn_pickle_value *call = pn_pickle_as(k, k->cells[c].value, PN_PICKLE_CALL);
+        if (!call) {
+            p->n_others++;
+            continue;
+        }
+        pn_pth_tensor *t = &p->tensors[p->n_tensors++];
+        st = pth_name(r, k->cells[c].key, &names, t);
+        if (!st)
+            st = pth_tensor(r, call, t);
+        total = pn_add_sat(total, t->bytes);
+        if (!st && total > most)
+            st = pn_fail(r->err, PN_E_FORMAT, "tensor '%s': the tensors so far have %" PRIu64 " bytes, expected at most %" PRIu64
+                         " in a file of %" PRIu64, t->name, total, most, p->src.size);
+    }
+    if (!st && dict != k->root)
+        p->n_others += k->values[k->root].n - 1;
+    pn_map_fini(&names);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The zip form
+ * ------------------------------------------------------------------------------------------ */
+
+/* ROOT, from the one member ROOT/data.pkl. */
+static pn_status pth_find_root(pth_reader *r, const pn_zip_member **pkl)
+{
+    *pkl = NULL;
+    for (size_t i = 0; i < r->zip.n_members; i++) {
+        const pn_zip_member *m = &r->zip.members[i];
+        const char *slash = strchr(m->name, '/');
+        if (!slash || strchr(slash + 1, '/'))
+            continue;
+        if (strcmp(slash, "/constants.pkl") == 0)
+            return pn_fail(r->err, PN_E_UNSUPPORTED, "member '%s': this is TorchScript, a program: expected a state_dict of tensors", m->name);
+        if (strcmp(slash, "/data.pkl") != 0)
+            continue;
+        if (*pkl)
+            return pn_fail(r->err, PN_E_FORMAT, "two pickles, '%s' and '%s': expected one */data.pkl", (*pkl)->name, m->name);
+        *pkl = m;
+    }
+    if (!*pkl)
+        return pn_fail(r->err, PN_E_FORMAT, "a zip archive of %zu members, but none is */data.pkl: not written by torch.save",
+                       r->zip.n_members);
+    size_t n = strlen((*pkl)->name) - strlen("data.pkl");
+    memcpy(r->root, (*pkl)->name, n);           /* a name has at most 512 bytes */
+    r->root[n] = 0;
+    return PN_OK;
+}
+
+static pn_status pth_byteorder(pth_reader *r)
+{
+    char name[sizeof r->root + 16], word[8] = "";
+    snprintf(name, sizeof name, "%sbyteorder", r->root);
+    const pn_zip_member *m = pn_zip_find(&r->zip, name);
+    if (!m)
+        return PN_OK;                   /* older files have none and are little-endian */
+    pn_status st = pn_source_read(&r->p->src, m->offset, word, (size_t)PN_MIN(m->bytes, sizeof word - 1), r->err);
+    if (st)
+        return st;
+    r->p->big_endian = m->bytes == 3 && memcmp(word, "big", 3) == 0;
+    if (!r->p->big_endian && !(m->bytes == 6 && memcmp(word, "little", 6) == 0))
+        return pn_fail(r->err, PN_E_FORMAT, "member '%s': expected 'little' or 'big', found '%s'", m->name, pn_show(word, strlen(word)).s);
+    return PN_OK;
+}
+
+/* n bytes at `at` as the pickle's; those from an earlier try go. */
+static pn_status pth_load_pickle(pth_reader *r, uint64_t at, uint64_t n)
+{
+    pn_mem_free(r->p->mem, PN_ACCT_MISC, r->pkl, r->n_pkl);
+    r->pkl = pn_mem_alloc(r->p->mem, PN_ACCT_MISC, (size_t)n);
+    r->n_pkl = (size_t)n;
+    r->pkl_at = at;
+    if (!r->pkl)
+        return pn_fail_nomem(r->err, "the pickle", n);
+    return pn_source_read(&r->p->src, at, r->pkl, (size_t)n, r->err);
+}
+
+static pn_status pth_open_zip(pth_reader *r)
+{
+    const pn_zip_member *pkl = NULL;
+    pn_status st = pn_zip_read(&r->zip, r->p->mem, &r->p->src, r->err);
+    if (!st)
+        st = pth_find_root(r, &pkl);
+    if (!st)
+        st = pth_byteorder(r);
+    if (!st && pkl->bytes > PTH_PICKLE_MAX)
+        st = pn_fail(r->err, PN_E_FORMAT, "member '%s' has %" PRIu64 " bytes, at most %" PRIu64 " are accepted", pkl->name, pkl->bytes,
+                     PTH_PICKLE_MAX);
+    if (!st)
+        st = pth_load_pickle(r, pkl->offset, pkl->bytes);
+    if (!st && (st = pn_pickle_read(&r->pickle, r->p->mem, r->pkl, r->n_pkl, 0, r->err)))
+        st = pn_err_prefix(r->err, st, "%s", pkl->name);
+    if (!st)
+        st = pth_storages(r);
+    return st ? st : pth_tensors(r);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The form before torch 1.6: magic, version, facts of the machine, the object, the keys; then storages
+ * ------------------------------------------------------------------------------------------ */
+
+/* PROTO 2, LONG1 0x1950a86a20f9469cfc6c, STOP: a pickle by itself. */
+static const uint8_t pth_magic[15] = {0x80, 2, 0x8A, 10, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19, 0x2E};
+
+/* The pickle at *at of r->pkl; *at moves behind it. */
+static pn_status pth_next_pickle(pth_reader *r, pn_pickle *k, size_t *at)
+{
+    pn_status st = pn_pickle_read(k, r->p->mem, r->pkl + *at, r->n_pkl - *at, r->pkl_at + *at, r->err);
+    if (!st)
+        *at += k->used;
+    return st;
+}
+
+/* The version, and the byte order from {"little_endian": True, ...}. */
+static pn_status pth_legacy_facts(pth_reader *r, const pn_pickle *version, const pn_pickle *facts)
+{
+    const pn_pickle_value *v = pn_pickle_as(version, version->root, PN_PICKLE_INT), *d = pn_pickle_as(facts, facts->root, PN_PICKLE_DICT);
+    if (!v || v->u.i != 1001)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "protocol version %" PRId64 " of torch's old form: expected 1001", v ? v->u.i : -1);
+    for (uint32_t c = d ? d->u.at.first : PN_PICKLE_NIL; c != PN_PICKLE_NIL; c = facts->cells[c].next) {
+        pn_bytes name;
+        const pn_pickle_value *b = pn_pickle_as(facts, facts->cells[c].value, PN_PICKLE_BOOL);
+        if (b && pn_pickle_str(facts, facts->cells[c].key, &name) && name.len == 13 && memcmp(name.data, "little_endian", 13) == 0)
+            r->p->big_endian = b->u.i == 0;
+    }
+    return PN_OK;
+}
+
+/* The list of keys, and behind it each storage in that order: a count, then the elements. */
+static pn_status pth_legacy_storages(pth_reader *r, const pn_pickle *keys, uint64_t at)
+{
+    const pn_pickle_value *list = pn_pickle_as(keys, keys->root, PN_PICKLE_LIST);
+    pn_pth *p = r->p;
+    if (!list || list->n != p->n_storages)
+        return pn_fail(r->err, PN_E_FORMAT, "the list of storages has %" PRIu32 " keys, the tensors mention %zu", list ? list->n : 0,
+                       p->n_storages);
+    for (uint32_t c = list->u.at.first; c != PN_PICKLE_NIL; c = keys->cells[c].next) {
+        pn_bytes key = {NULL, 0};
+        uint8_t count[8];
+        pn_pickle_str(keys, keys->cells[c].value, &key);
+        const uint32_t *i = key.data ? pn_map_find(&r->keys, key.data, key.len) : NULL;
+        if (!i || p->storages[*i].offset)
+            return pn_fail(r->err, PN_E_FORMAT, "storage key '%s' of the list %s", pn_show(key.data, key.len).s,
+                           i ? "comes twice" : "is not one that a tensor mentions");
+        pn_pth_storage *s = &p->storages[*i];
+        pn_status st = pn_source_read(&p->src, at, count, sizeof count, r->err);
+        if (st)
+            return pn_err_prefix(r->err, st, "storage %s", s->key);
+        if (pn_le64(count) != s->count)
+            return pn_fail(r->err, PN_E_FORMAT, "storage %s has %" PRIu64 " elements at offset %" PRIu64 ", %" PRIu64 " are declared", s->key,
+                           pn_le64(count), at, s->count);
+        s->offset = at + sizeof count;
+        if (s->bytes > p->src.size - s->offset)
+            return pn_fail(r->err, PN_E_FORMAT, "truncated: storage %s needs %" PRIu64 " bytes at offset %" PRIu64 ", the file has %" PRIu64,
+                           s->key, s->bytes, s->offset, p->src.size);
+        at = s->offset + s->bytes;
+    }
+    return PN_OK;
+}
+
+static pn_status pth_legacy_read(pth_reader *r, bool *cut)
+{
+    pn_pickle version = {0}, facts = {0}, keys = {0};
+    size_t at = 0;
+    pn_status st = pth_next_pickle(r, &version, &at);
+    if (!st)
+        st = pth_next_pickle(r, &facts, &at);
+    if (!st)
+        st = pth_legacy_facts(r, &version, &facts);
+    if (!st)
+        st = pth_next_pickle(r, &r->pickle, &at);
+    if (!st)
+        st = pth_next_pickle(r, &keys, &at);
+    *cut = version.cut || facts.cut || r->pickle.cut || keys.cut;
+    if (!st)
+        st = pth_storages(r);
+    if (!st)
+        st = pth_legacy_storages(r, &keys, r->pkl_at + at);
+    if (!st)
+        st = pth_tensors(r);
+    pn_pickle_fini(&version);
+    pn_pickle_fini(&facts);
+    pn_pickle_fini(&keys);
+    return st;
+}
+
+/* How long the pickles are nobody says: try with more until they end. */
+static pn_status pth_open_legacy(pth_reader *r)
+{
+    uint64_t at = sizeof pth_magic, most = PN_MIN(r->p->src.size - at, PTH_PICKLE_MAX);
+    bool cut = true;
+    pn_status st = PN_OK;
+    r->legacy = true;
+    for (uint64_t n = PN_MIN(PTH_LEGACY_FIRST, most); cut; n = PN_MIN(2 * n, most)) {
+        pn_pickle_fini(&r->pickle);
+        st = pth_load_pickle(r, at, n);
+        if (st)
+            return st;
+        st = pth_legacy_read(r, &cut);
+        if (n == most)
+            break;
+    }
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * All of it
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status pth_open(pth_reader *r)
+{
+    uint8_t head[262] = {0};
+    const pn_source *src = &r->p->src;
+    pn_status st = pn_source_read(src, 0, head, (size_t)PN_MIN(src->size, sizeof head), r->err);
+    if (st)
+        return st;
+    if (memcmp(head, "PK\3\4", 4) == 0)
+        return pth_open_zip(r);
+    if (src->size >= sizeof pth_magic && memcmp(head, pth_magic, sizeof pth_magic) == 0)
+        return pth_open_legacy(r);
+    if (memcmp(head + 257, "ustar", 5) == 0)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "a tar archive, torch's form before 0.1.10: re-save the file with torch 1.6 or later");
+    return pn_fail(r->err, PN_E_FORMAT, "not a file of torch.save: expected 50 4b 03 04 or 80 02 8a 0a at offset 0, found %02x %02x %02x "
+                   "%02x%s", (unsigned)head[0], (unsigned)head[1], (unsigned)head[2], (unsigned)head[3],
+                   memcmp(head, "vers", 4) == 0 ? " (a Git LFS pointer? fetch the real file)" : "");
+}
+
+PN_INTERNAL pn_status pn_pth_open(pn_pth *p, pn_mem *mem, const pn_source *src, pn_err *err)
+{
+    *p = (pn_pth){.mem = mem, .src = *src};
+    pth_reader r = {.p = p, .err = err};
+    pn_map_init(&r.keys, mem, PN_ACCT_MISC);
+    pn_status st = pth_open(&r);
+    pn_zip_fini(&r.zip);
+    pn_pickle_fini(&r.pickle);
+    pn_map_fini(&r.keys);
+    pn_mem_free(mem, PN_ACCT_MISC, r.pkl, r.n_pkl);
+    if (st) {
+        pn_pth_close(p);
+        pn_source_fail(src, st, err);
+    }
+    return st;
+}
+
+PN_INTERNAL void pn_pth_close(pn_pth *p)
+{
+    if (p->mem) {
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->tensors, p->cap_tensors * sizeof *p->tensors);
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->storages, p->cap_storages * sizeof *p->storages);
+        pn_mem_free(p->mem, PN_ACCT_MISC, p->text, p->text_bytes);
+    }
+    *p = (pn_pth){0};
+}
+
+PN_INTERNAL uint64_t pn_pth_offset(const pn_pth *p, const pn_pth_tensor *t)
+{
+    return p->storages[t->storage].offset + t->first * pth_elem_bytes(t->dtype);
+}
+
+PN_INTERNAL bool pn_pth_same_view(const pn_pth_tensor *a, const pn_pth_tensor *b)
+{
+    return a->storage == b->storage && a->first == b->first && a->dtype == b->dtype && a->rank == b->rank &&
+           memcmp(a->shape, b->shape, sizeof a->shape) == 0 && memcmp(a->stride, b->stride, sizeof a->stride) == 0;
+}
+
+#undef PTH_PICKLE_MAX
+#undef PTH_LEGACY_FIRST
+#undef PTH_SMALL
+#undef PTH_TOTAL
+#endif
+
+/* ---- Begin format/pn_pth_stream.c ---- */
+#ifndef PN_DROP_FORMAT_PN_PTH_STREAM_C
+#define PN_DROP_FORMAT_PN_PTH_STREAM_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_pth_stream.c - the elements of a tensor of torch in row-major order, whatever its strides.
+ *
+ * Dimensions of 1 go, neighbours that one stride describes become one.  What is left is cut into
+ *
+ *     outer dimensions | the lead: smallest stride | inner dimensions
+ *
+ * and gathered so that the file is read along the lead: k of its positions at a time, one read of a
+ * run of k elements for each inner position, put down a row apart.  A transposed matrix [R, C] with
+ * strides (1, R) has its rows as the lead: C runs of k elements make k rows.  The tile holds k times
+ * the inner elements, so k follows from its size; where not even one fits, inner goes in pieces.
+ *
+ * Where the lead's stride is not 1 a run is read with what lies between, as long as that is little.
+ */
+/* includes format/pn_pth.h */
+
+/* includes base/pn_err.h */
+
+enum {
+    PTHS_RUN = 1 << 20,         /* bytes read at once */
+    PTHS_TILE = 16 << 20,       /* bytes gathered before they go out */
+    PTHS_SPARSE = 4096          /* bytes between two elements that are not worth reading */
+};
+
+typedef struct pths_job {
+    const pn_source *src;
+    const char *name;
+    uint64_t base;              /* of the storage in the file */
+    uint32_t elem;              /* bytes of an element */
+    bool swap;
+    uint32_t n, lead;           /* dimensions */
+    uint64_t size[PN_ST_MAX_RANK], stride[PN_ST_MAX_RANK];
+    uint8_t *run;               /* owned, [run_bytes] */
+    uint8_t *tile;              /* owned, [tile_bytes], of which `filled` are waiting */
+    size_t run_bytes, tile_bytes, filled;
+    pn_pth_sink sink;
+    void *user;
+    pn_err *err;
+} pths_job;
+
+/* Fewest dimensions with the same elements in the same order. */
+static void pths_merge(pths_job *j, const pn_pth_tensor *t)
+{
+    for (uint32_t k = 0; k < t->rank; k++) {
+        uint64_t step;
+        if (t->shape[k] == 1)
+            continue;
+        if (j->n && pn_mul_u64(t->stride[k], t->shape[k], &step) && j->stride[j->n - 1] == step) {
+            j->size[j->n - 1] *= t->shape[k];
+            j->stride[j->n - 1] = t->stride[k];
+        } else {
+            j->size[j->n] = t->shape[k];
+            j->stride[j->n++] = t->stride[k];
+        }
+    }
+    if (j->n == 0) {
+        j->size[0] = j->stride[0] = 1;
+        j->n = 1;
+    }
+    for (uint32_t k = 0; k < j->n; k++)         /* the last of the smallest that move at all */
+        if (j->stride[j->lead] == 0 || (j->stride[k] != 0 && j->stride[k] <= j->stride[j->lead]))
+            j->lead = k;
+}
+
+static uint64_t pths_product(const pths_job *j, uint32_t from, uint32_t to)
+{
+    uint64_t n = 1;
+    for (uint32_t k = from; k < to; k++)
+        n *= j->size[k];
+    return n;
+}
+
+/* Offset in elements of the i-th combination of dimensions [from, to), row-major. */
+static uint64_t pths_offset(const pths_job *j, uint32_t from, uint32_t to, uint64_t i)
+{
+    uint64_t at = 0;
+    for (uint32_t k = to; k-- > from; i /= j->size[k])
+        at += i % j->size[k] * j->stride[k];
+    return at;
+}
+
+static pn_status pths_read(const pths_job *j, uint64_t elem, void *dst, uint64_t n)
+{
+    pn_status st = pn_source_read(j->src, j->base + elem * j->elem, dst, (size_t)(n * j->elem), j->err);
+    return st ? pn_err_prefix(j->err, st, "tensor '%s'", j->name) : PN_OK;
+}
+
+static pn_status pths_flush(pths_job *j)
+{
+    uint8_t *b = j->tile;
+    for (size_t i = 0; j->swap && i < j->filled; i += j->elem)
+        for (uint32_t lo = 0, hi = j->elem - 1; lo < hi; lo++, hi--) {
+            uint8_t swap = b[i + lo];
+            b[i + lo] = b[i + hi];
+            b[i + hi] = swap;
+        }
+    pn_status st = j->filled ? j->sink(j->user, b, j->filled, j->err) : PN_OK;
+    j->filled = 0;
+    return st;
+}
+
+/* n elements from `at` on, a stride of `step` apart, to dst, `apart` bytes from one to the next. */
+static pn_status pths_run(const pths_job *j, uint64_t at, uint64_t n, uint64_t step, uint8_t *dst, uint64_t apart)
+{
+    uint64_t room = j->run_bytes / j->elem, most = room;
+    if (step == 1 && apart == j->elem)
+        return pths_read(j, at, dst, n);
+    if (step > 0)
+        most = step * j->elem > PTHS_SPARSE ? 1 : (room - 1) / step + 1;
+    for (uint64_t done = 0; done < n;) {
+        uint64_t some = PN_MIN(n - done, most);
+        pn_status st = pths_read(j, at + done * step, j->run, step ? (some - 1) * step + 1 : 1);
+        if (st)
+            return st;
+        for (uint64_t i = 0; i < some; i++)
+            memcpy(dst + (done + i) * apart, j->run + i * step * j->elem, j->elem);
+        done += some;
+    }
+    return PN_OK;
+}
+
+/* Lead positions [r, r + k), inner positions [i, i + n): appended to the tile, where there is room. */
+static pn_status pths_gather(pths_job *j, uint64_t at, uint64_t r, uint64_t k, uint64_t i, uint64_t n)
+{
+    uint64_t step = j->stride[j->lead];
+    uint8_t *dst = j->tile + j->filled;
+    pn_status st = PN_OK;
+    for (uint64_t c = 0; c < n && !st; c++)
+        st = pths_run(j, at + r * step + pths_offset(j, j->lead + 1, j->n, i + c), k, step, dst + c * j->elem, n * j->elem);
+    j->filled += (size_t)(k * n * j->elem);
+    return st;
+}
+
+static pn_status pths_walk(pths_job *j, uint64_t first)
+{
+    uint64_t outer = pths_product(j, 0, j->lead), inner = pths_product(j, j->lead + 1, j->n), rows = j->size[j->lead];
+    uint64_t room = j->tile_bytes / j->elem, k = PN_MAX(room / inner, 1), n = PN_MIN(inner, room);
+    pn_status st = PN_OK;
+    for (uint64_t o = 0; o < outer && !st; o++) {
+        uint64_t at = first + pths_offset(j, 0, j->lead, o), some_k;
+        for (uint64_t r = 0; r < rows && !st; r += some_k) {
+            some_k = PN_MIN(k, rows - r);
+            for (uint64_t i = 0, some; i < inner && !st; i += some) {
+                some = PN_MIN(n, inner - i);
+                if (some_k * some * j->elem > j->tile_bytes - j->filled)
+                    st = pths_flush(j);
+                if (!st)
+                    st = pths_gather(j, at, r, some_k, i, some);
+            }
+        }
+    }
+    return st ? st : pths_flush(j);
+}
+
+PN_INTERNAL pn_status pn_pth_stream(const pn_pth *p, const pn_pth_tensor *t, pn_pth_sink sink, void *user, pn_err *err)
+{
+    pths_job j = {.src = &p->src, .name = t->name, .base = p->storages[t->storage].offset, .elem = pn_st_dtype_get(t->dtype)->bits / 8,
+                  .swap = p->big_endian, .sink = sink, .user = user, .err = err};
+    if (t->n_elems == 0)
+        return PN_OK;
+    pths_merge(&j, t);
+    bool straight = j.n == 1 && j.stride[0] == 1;
+    j.tile_bytes = (size_t)PN_MIN(t->bytes, straight ? (uint64_t)PTHS_RUN : (uint64_t)PTHS_TILE);     /* whole elements */
+    j.run_bytes = straight ? 0 : PTHS_RUN;
+    j.tile = pn_mem_alloc(p->mem, PN_ACCT_STAGE, j.tile_bytes);
+    j.run = pn_mem_alloc(p->mem, PN_ACCT_STAGE, j.run_bytes);
+    pn_status st = j.tile && j.run ? pths_walk(&j, t->first) : pn_fail_nomem(err, t->name, j.tile_bytes + j.run_bytes);
+    pn_mem_free(p->mem, PN_ACCT_STAGE, j.tile, j.tile_bytes);
+    pn_mem_free(p->mem, PN_ACCT_STAGE, j.run, j.run_bytes);
+    return st;
+}
+#endif
+
+/* ---- Begin format/pn_hf_config.c ---- */
+#ifndef PN_DROP_FORMAT_PN_HF_CONFIG_C
+#define PN_DROP_FORMAT_PN_HF_CONFIG_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * Defaults are those of the configuration classes of transformers 5.24, as collected in our format notes; formulas of
+ * the rotary kinds are in model/pn_rope.c, which gets their parameters through the header.
+ */
+/* includes format/pn_hf_config.h */
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+/* includes base/pn_err.h */
+/* includes base/pn_json.h */
+/* includes num/pn_math.h */
+
+typedef enum hfc_kind {
+    HFC_LLAMA, HFC_MISTRAL, HFC_MIXTRAL, HFC_QWEN2, HFC_QWEN2_MOE, HFC_QWEN3, HFC_QWEN3_MOE, HFC_PHI3, HFC_GEMMA2, HFC_GEMMA3
+} hfc_kind;
+
+/* A model_type: defaults of keys that are absent.  0: none, or as the comment says. */
+typedef struct hfc_type {
+    char name[16], arch[12];
+    hfc_kind kind;
+    uint32_t heads, kv, d_head, vocab;      /* heads, vocab 0: required; kv 0: heads; d_head 0: width / heads */
+    double eps;
+    uint32_t n_ctx;
+    double base;
+    uint32_t window;
+    uint32_t n_expert, n_used, n_ff_exp, n_ff_shared;
+} hfc_type;
+
+static const hfc_type hfc_types[] = {
+    {"llama", "llama", HFC_LLAMA, 0, 0, 0, 0, 1e-6, 2048, 1e4, 0, 0, 0, 0, 0},
+    {"mistral", "llama", HFC_MISTRAL, 0, 8, 0, 0, 1e-6, 131072, 1e4, 4096, 0, 0, 0, 0},
+    {"ministral3", "mistral3", HFC_MISTRAL, 0, 8, 128, 0, 1e-5, 262144, 1e6, 0, 0, 0, 0, 0},
+    {"mixtral", "llama", HFC_MIXTRAL, 0, 8, 0, 0, 1e-5, 131072, 1e6, 0, 8, 2, 0, 0},
+    {"qwen2", "qwen2", HFC_QWEN2, 0, 32, 0, 0, 1e-6, 32768, 1e4, 4096, 0, 0, 0, 0},
+    {"qwen2_moe", "qwen2moe", HFC_QWEN2_MOE, 0, 16, 0, 0, 1e-6, 32768, 1e4, 4096, 60, 4, 1408, 5632},
+    {"qwen3", "qwen3", HFC_QWEN3, 0, 32, 128, 0, 1e-6, 32768, 1e4, 4096, 0, 0, 0, 0},
+    {"qwen3_moe", "qwen3moe", HFC_QWEN3_MOE, 0, 4, 0, 0, 1e-6, 32768, 1e4, 4096, 128, 8, 768, 0},
+    {"phi3", "phi3", HFC_PHI3, 0, 0, 0, 0, 1e-5, 4096, 1e4, 0, 0, 0, 0, 0},
+    {"gemma2", "gemma2", HFC_GEMMA2, 8, 4, 256, 256000, 1e-6, 8192, 1e4, 4096, 0, 0, 0, 0},
+    {"gemma3_text", "gemma3", HFC_GEMMA3, 8, 4, 256, 262208, 1e-6, 131072, 1e6, 4096, 0, 0, 0, 0},
+};
+
+#define HFC_REQUIRED UINT32_MAX
+#define HFC_MODELS "llama, mistral, ministral3, mistral3, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, phi3, gemma2, gemma3, gemma3_text"
+
+/* Reading: the first error is kept, later calls do nothing, so it reads straight down. */
+typedef struct hfc {
+    pn_hf_config *c;
+    const hfc_type *type;
+    pn_gguf_writer *w;
+    pn_json_doc doc;
+    const char *file;           /* for messages */
+    uint32_t root, text;        /* nodes: text_config, or the root again */
+    pn_status status;
+    pn_err *err;
+} hfc;
+
+static void hfc_fail(hfc *h, pn_status st, const char *fmt, ...) PN_PRINTF(3, 4);
+static void hfc_fail(hfc *h, pn_status st, const char *fmt, ...)
+{
+    char text[400];
+    if (h->status)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    h->status = pn_fail(h->err, st, "%s: %s", h->file, text);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * JSON
+ * ------------------------------------------------------------------------------------------ */
+
+/* NaN and Infinity, which JSON does not have and Python writes: an empty object in their place lets
+ * the text be read and serves nobody as a number. */
+static void hfc_tame(char *s, size_t n)
+{
+    static const char *const words[] = {"-Infinity", "Infinity", "NaN"};
+    bool in = false;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] == '"')
+            in = !in;
+        else if (in && s[i] == '\\')
+            i++;
+        for (size_t k = 0; k < PN_COUNT_OF(words) && !in; k++) {
+            size_t len = strlen(words[k]);
+            if (n - i >= len && memcmp(s + i, words[k], len) == 0) {
+                memset(s + i, ' ', len);
+                memcpy(s + i, "{}", 2);
+            }
+        }
+    }
+}
+
+static pn_status hfc_parse(hfc *h, pn_mem *mem, pn_bytes text)
+{
+    const pn_json_params p = {.max_depth = 64, .max_bytes = 64u << 20};
+    char *copy = pn_mem_strndup(mem, PN_ACCT_STAGE, text.data, text.len);
+    if (!copy)
+        return h->status = pn_fail_nomem(h->err, h->file, (uint64_t)text.len + 1);
+    hfc_tame(copy, text.len);
+    pn_status st = pn_json_parse(&h->doc, mem, PN_ACCT_STAGE, copy, text.len, &p, h->err);
+    pn_mem_free(mem, PN_ACCT_STAGE, copy, text.len + 1);
+    if (st)
+        return h->status = pn_err_prefix(h->err, st, "%s", h->file);
+    if (pn_json_type_of(&h->doc, PN_JSON_ROOT) != PN_JSON_OBJECT)
+        hfc_fail(h, PN_E_FORMAT, "expected an object, found %s", pn_json_type_name(pn_json_type_of(&h->doc, PN_JSON_ROOT)));
+    h->root = h->text = PN_JSON_ROOT;
+    return h->status;
+}
+
+static bool hfc_is(const hfc *h, uint32_t node, pn_json_type t) { return pn_json_type_of(&h->doc, node) == t; }
+static bool hfc_null(const hfc *h, uint32_t node) { return hfc_is(h, node, PN_JSON_NULL); }
+
+/* Neither absent nor null. */
+static bool hfc_there(const hfc *h, uint32_t node) { return node != PN_JSON_NONE && !hfc_null(h, node); }
+
+/* A key of the text model; where that says nothing, of what it is wrapped into. */
+static uint32_t hfc_get(const hfc *h, const char *key)
+{
+    uint32_t node = pn_json_get(&h->doc, h->text, key);
+    return node != PN_JSON_NONE ? node : pn_json_get(&h->doc, h->root, key);
+}
+
+/* What stands there, for a message. */
+typedef struct hfc_shown { char s[64]; } hfc_shown;
+
+static hfc_shown hfc_show(const hfc *h, uint32_t node)
+{
+    hfc_shown t = {""};
+    pn_bytes b;
+    bool on, text = pn_json_str(&h->doc, node, &b);
+    if (!text && !pn_json_num(&h->doc, node, &b)) {
+        const char *name = pn_json_bool(&h->doc, node, &on) ? on ? "true" : "false" : pn_json_type_name(pn_json_type_of(&h->doc, node));
+        b = (pn_bytes){name, strlen(name)};
+    }
+    size_t n = PN_MIN(b.len, sizeof t.s - 6), k = 0;
+    if (text)
+        t.s[k++] = '"';
+    for (size_t i = 0; i < n; i++)
+        t.s[k++] = b.data[i] >= 32 && b.data[i] < 127 ? b.data[i] : '?';
+    memcpy(t.s + k, n < b.len ? "..." : "", n < b.len ? 3 : 0);
+    if (text)
+        t.s[k + (n < b.len ? 3 : 0)] = '"';
+    return t;
+}
+
+static uint32_t hfc_int(hfc *h, const char *key, uint32_t node, uint32_t lo, uint32_t hi)
+{
+    int64_t v;
+    if (h->status)
+        return lo;
+    if (!hfc_is(h, node, PN_JSON_NUMBER) || !pn_json_i64(&h->doc, node, &v) || v < lo || v > hi) {
+        hfc_fail(h, PN_E_FORMAT, "key '%s' is %s, expected an integer from %" PRIu32 " to %" PRIu32, key, hfc_show(h, node).s, lo, hi);
+        return lo;
+    }
+    return (uint32_t)v;
+}
+
+static uint32_t hfc_u32(hfc *h, const char *key, uint32_t lo, uint32_t hi, uint32_t absent)
+{
+    uint32_t node = hfc_get(h, key);
+    if (node != PN_JSON_NONE)
+        return hfc_int(h, key, node, lo, hi);
+    if (absent == HFC_REQUIRED)
+        hfc_fail(h, PN_E_FORMAT, "key '%s' is missing", key);
+    return absent == HFC_REQUIRED ? lo : absent;
+}
+
+/* A finite number above `above`. */
+static double hfc_real(hfc *h, const char *key, uint32_t node, double above)
+{
+    double v = 0;
+    if (h->status)
+        return 1;
+    if (!pn_json_f64(&h->doc, node, &v) || !(v > above) || !(v <= 3e38)) {
+        hfc_fail(h, PN_E_FORMAT, "key '%s' is %s, expected a finite number above %g", key, hfc_show(h, node).s, above);
+        return 1;
+    }
+    return v;
+}
+
+static double hfc_f64(hfc *h, const char *key, double absent)
+{
+    uint32_t node = hfc_get(h, key);
+    return node == PN_JSON_NONE ? absent : hfc_real(h, key, node, 0);
+}
+
+static bool hfc_flag(hfc *h, const char *key, bool absent)
+{
+    uint32_t node = hfc_get(h, key);
+    bool v = absent;
+    if (node != PN_JSON_NONE && !pn_json_bool(&h->doc, node, &v))
+        hfc_fail(h, PN_E_FORMAT, "key '%s' is %s, expected true or false", key, hfc_show(h, node).s);
+    return v;
+}
+
+static bool hfc_text_is(const hfc *h, uint32_t node, const char *text)
+{
+    pn_bytes b;
+    return pn_json_str(&h->doc, node, &b) && b.len == strlen(text) && memcmp(b.data, text, b.len) == 0;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Which model
+ * ------------------------------------------------------------------------------------------ */
+
+static const hfc_type *hfc_find_type(const hfc *h, uint32_t node)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(hfc_types); i++)
+        if (hfc_text_is(h, node, hfc_types[i].name))
+            return &hfc_types[i];
+    return NULL;
+}
+
+/* Models that hold a text model: which one, when its own configuration does not say. */
+static const hfc_type *hfc_unwrap(hfc *h, uint32_t model_type)
+{
+    uint32_t vision = pn_json_get(&h->doc, pn_json_get(&h->doc, h->root, "vision_config"), "model_type");
+    uint32_t inner = pn_json_get(&h->doc, h->text, "model_type");
+    bool gemma = hfc_text_is(h, model_type, "gemma3"), mistral = hfc_text_is(h, model_type, "mistral3");
+    if (!gemma && !mistral && !(hfc_text_is(h, model_type, "llava") && hfc_text_is(h, vision, "pixtral")))
+        return NULL;
+    if (h->text == h->root)
+        hfc_fail(h, PN_E_FORMAT, "key 'text_config' is missing");
+    h->c->wrapped = true;
+    if (inner == PN_JSON_NONE)
+        return &hfc_types[gemma ? HFC_GEMMA3 + 1 : 1];
+    return hfc_find_type(h, inner);
+}
+
+static void hfc_model(hfc *h)
+{
+    uint32_t model_type = pn_json_get(&h->doc, h->root, "model_type"), text = pn_json_get(&h->doc, h->root, "text_config");
+    if (model_type == PN_JSON_NONE) {
+        hfc_fail(h, PN_E_FORMAT, "key 'model_type' is missing");
+        return;
+    }
+    if (hfc_is(h, text, PN_JSON_OBJECT))
+        h->text = text;
+    h->type = hfc_find_type(h, model_type);
+    if (!h->type)
+        h->type = hfc_unwrap(h, model_type);
+    if (!h->type) {
+        uint32_t inner = pn_json_get(&h->doc, h->text, "model_type");
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'model_type' is %s%s%s, expected one of %s (code in the folder is never run)", hfc_show(h, model_type).s,
+                 h->c->wrapped ? " around " : "", h->c->wrapped ? hfc_show(h, inner).s : "", HFC_MODELS);
+        return;
+    }
+    snprintf(h->c->arch, sizeof h->c->arch, "%s", hfc_text_is(h, model_type, "mistral3") ? "mistral3" : h->type->arch);
+}
+
+static bool hfc_gemma(const hfc *h) { return h->type->kind == HFC_GEMMA2 || h->type->kind == HFC_GEMMA3; }
+
+/* What would change the numbers and has only one value that is known here. */
+static void hfc_refuse(hfc *h)
+{
+    uint32_t list = pn_json_get(&h->doc, h->root, "architectures"), act;
+    for (int i = 0; i < 2; i++) {
+        uint32_t q = pn_json_get(&h->doc, i ? h->root : h->text, "quantization_config");
+        if (!hfc_there(h, q))
+            continue;
+        uint32_t format = pn_json_get(&h->doc, q, "format");
+        hfc_fail(h, PN_E_UNSUPPORTED, "quantization_config: quant_method is %s%s%s, expected weights that are not quantised",
+                 hfc_show(h, pn_json_get(&h->doc, q, "quant_method")).s, format == PN_JSON_NONE ? "" : ", format is ",
+                 format == PN_JSON_NONE ? "" : hfc_show(h, format).s);
+    }
+    pn_bytes name;
+    uint32_t first = pn_json_first(&h->doc, list);
+    if (hfc_is(h, list, PN_JSON_ARRAY) && first != PN_JSON_NONE && pn_json_str(&h->doc, first, &name)) {
+        static const char *const ends[] = {"ForCausalLM", "ForConditionalGeneration"};
+        bool ok = false;
+        for (size_t i = 0; i < PN_COUNT_OF(ends); i++)
+            ok = ok || (name.len >= strlen(ends[i]) && memcmp(name.data + name.len - strlen(ends[i]), ends[i], strlen(ends[i])) == 0);
+        if (!ok)
+            hfc_fail(h, PN_E_UNSUPPORTED, "key 'architectures' is %s, expected one that ends in %s or %s", hfc_show(h, first).s, ends[0], ends[1]);
+    }
+    const char *key = hfc_gemma(h) ? "hidden_activation" : "hidden_act", *want = hfc_gemma(h) ? "gelu_pytorch_tanh" : "silu";
+    act = hfc_get(h, key);
+    if (act != PN_JSON_NONE && !hfc_text_is(h, act, want) && !(hfc_gemma(h) && hfc_null(h, act)))
+        hfc_fail(h, PN_E_UNSUPPORTED, "key '%s' is %s, expected \"%s\"", key, hfc_show(h, act).s, want);
+    if (hfc_gemma(h) && hfc_there(h, hfc_get(h, "use_bidirectional_attention")) && hfc_flag(h, "use_bidirectional_attention", false))
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'use_bidirectional_attention' is true: attention to later tokens is not supported");
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Shape
+ * ------------------------------------------------------------------------------------------ */
+
+enum { HFC_WIDTH_MAX = 1 << 20, HFC_HEADS_MAX = 4096, HFC_VOCAB_MAX = 1 << 22, HFC_CTX_MAX = 1 << 30, HFC_EXPERTS_MAX = 65536 };
+
+static void hfc_heads(hfc *h)
+{
+    pn_hf_config *c = h->c;
+    const hfc_type *t = h->type;
+    c->n_heads = hfc_u32(h, "num_attention_heads", 1, HFC_HEADS_MAX, t->heads ? t->heads : HFC_REQUIRED);
+    uint32_t kv = hfc_get(h, "num_key_value_heads"), d = hfc_get(h, "head_dim");
+    c->n_heads_kv = hfc_null(h, kv) ? c->n_heads : hfc_u32(h, "num_key_value_heads", 1, HFC_HEADS_MAX, t->kv ? t->kv : c->n_heads);
+    if (!h->status && c->n_heads % c->n_heads_kv)
+        hfc_fail(h, PN_E_FORMAT, "num_key_value_heads is %" PRIu32 ", which does not divide num_attention_heads, %" PRIu32, c->n_heads_kv, c->n_heads);
+    if (h->status)
+        return;
+    if (hfc_there(h, d))
+        c->d_head = hfc_int(h, "head_dim", d, 1, 65536);
+    else
+        c->d_head = d == PN_JSON_NONE && t->d_head ? t->d_head : c->n_embd / c->n_heads;
+    if (!h->status && c->d_head == 0)
+        hfc_fail(h, PN_E_FORMAT, "num_attention_heads is %" PRIu32 ", more than hidden_size, %" PRIu32, c->n_heads, c->n_embd);
+}
+
+static void hfc_experts(hfc *h)
+{
+    pn_hf_config *c = h->c;
+    const hfc_type *t = h->type;
+    if (!t->n_expert)
+        return;
+    const char *key = hfc_there(h, hfc_get(h, "num_local_experts")) ? "num_local_experts" : "num_experts";
+    c->n_expert = hfc_u32(h, key, 1, HFC_EXPERTS_MAX, t->n_expert);
+    c->n_expert_used = hfc_u32(h, "num_experts_per_tok", 1, HFC_EXPERTS_MAX, t->n_used);
+    if (c->n_expert_used > c->n_expert)
+        hfc_fail(h, PN_E_FORMAT, "num_experts_per_tok is %" PRIu32 ", more than %s, %" PRIu32, c->n_expert_used, key, c->n_expert);
+    c->n_ff_exp = t->kind == HFC_MIXTRAL ? c->n_ff : hfc_u32(h, "moe_intermediate_size", 1, HFC_WIDTH_MAX, t->n_ff_exp);
+    if (t->n_ff_shared)
+        c->n_ff_shared = hfc_u32(h, "shared_expert_intermediate_size", 1, HFC_WIDTH_MAX, t->n_ff_shared);
+    uint32_t dense = hfc_get(h, "mlp_only_layers");
+    if (t->kind != HFC_MIXTRAL && hfc_there(h, dense) && pn_json_count(&h->doc, dense))
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'mlp_only_layers' lists layers, expected none: all layers must have experts");
+    if (t->kind != HFC_MIXTRAL && hfc_u32(h, "decoder_sparse_step", 0, HFC_WIDTH_MAX, 1) != 1)
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'decoder_sparse_step' is %s, expected 1: all layers must have experts",
+                 hfc_show(h, hfc_get(h, "decoder_sparse_step")).s);
+}
+
+static void hfc_shape(hfc *h)
+{
+    pn_hf_config *c = h->c;
+    const hfc_type *t = h->type;
+    bool routed = t->n_expert && t->kind != HFC_MIXTRAL;
+    c->n_embd = hfc_u32(h, "hidden_size", 1, HFC_WIDTH_MAX, HFC_REQUIRED);
+    c->n_layers = hfc_u32(h, "num_hidden_layers", 1, PN_HF_LAYERS_MAX, HFC_REQUIRED);
+    c->n_ff = hfc_u32(h, "intermediate_size", routed ? 0 : 1, HFC_WIDTH_MAX, routed ? 0 : HFC_REQUIRED);
+    c->n_vocab = hfc_u32(h, "vocab_size", 1, HFC_VOCAB_MAX, t->vocab ? t->vocab : HFC_REQUIRED);
+    c->n_ctx = hfc_u32(h, "max_position_embeddings", 1, HFC_CTX_MAX, t->n_ctx);
+    hfc_heads(h);
+    hfc_experts(h);
+    bool bias = (t->kind == HFC_LLAMA || t->kind == HFC_QWEN3 || t->kind == HFC_QWEN3_MOE || hfc_gemma(h)) && hfc_flag(h, "attention_bias", false);
+    c->bias_qkv = bias || t->kind == HFC_QWEN2 || (t->kind == HFC_QWEN2_MOE && hfc_flag(h, "qkv_bias", true));
+    c->bias_o = bias;
+    c->bias_mlp = t->kind == HFC_LLAMA && hfc_flag(h, "mlp_bias", false);
+    c->qk_norm = t->kind == HFC_QWEN3 || t->kind == HFC_QWEN3_MOE || t->kind == HFC_GEMMA3;
+    c->fused = t->kind == HFC_PHI3;
+    c->post_norms = hfc_gemma(h);
+    uint32_t outer = pn_json_get(&h->doc, h->root, "tie_word_embeddings");
+    c->tied = outer != PN_JSON_NONE ? pn_json_bool(&h->doc, outer, &c->tied) && c->tied : hfc_flag(h, "tie_word_embeddings", hfc_gemma(h));
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Keys
+ * ------------------------------------------------------------------------------------------ */
+
+static const char *hfc_name(const hfc *h, char name[96], const char *key)
+{
+    snprintf(name, 96, "%s.%s", h->c->arch, key);
+    return name;
+}
+
+static void hfc_put_u32(hfc *h, const char *key, uint32_t v) { char n[96]; pn_gguf_put_u32(h->w, hfc_name(h, n, key), v); }
+static void hfc_put_f32(hfc *h, const char *key, double v) { char n[96]; pn_gguf_put_f32(h->w, hfc_name(h, n, key), (float)v); }
+static void hfc_put_bool(hfc *h, const char *key, bool v) { char n[96]; pn_gguf_put_bool(h->w, hfc_name(h, n, key), v); }
+static void hfc_put_str(hfc *h, const char *key, const char *v) { char n[96]; pn_gguf_put_str(h->w, hfc_name(h, n, key), v, strlen(v)); }
+
+static void hfc_put_shape(hfc *h, const char *folder)
+{
+    const pn_hf_config *c = h->c;
+    pn_gguf_put_str(h->w, "general.architecture", c->arch, strlen(c->arch));
+    pn_gguf_put_str(h->w, "general.type", "model", 5);
+    pn_gguf_put_str(h->w, "general.name", folder, strlen(folder));
+    hfc_put_u32(h, "vocab_size", c->n_vocab);
+    hfc_put_u32(h, "context_length", c->n_ctx);
+    hfc_put_u32(h, "embedding_length", c->n_embd);
+    hfc_put_u32(h, "block_count", c->n_layers);
+    hfc_put_u32(h, "feed_forward_length", c->n_ff);
+    hfc_put_u32(h, "attention.head_count", c->n_heads);
+    hfc_put_u32(h, "attention.head_count_kv", c->n_heads_kv);
+    hfc_put_u32(h, "attention.key_length", c->d_head);
+    hfc_put_u32(h, "attention.value_length", c->d_head);
+    hfc_put_f32(h, "attention.layer_norm_rms_epsilon", hfc_f64(h, "rms_norm_eps", h->type->eps));
+    if (!c->n_expert)
+        return;
+    hfc_put_u32(h, "expert_count", c->n_expert);
+    hfc_put_u32(h, "expert_used_count", c->n_expert_used);
+    if (h->type->kind == HFC_MIXTRAL)
+        return;
+    hfc_put_u32(h, "expert_feed_forward_length", c->n_ff_exp);
+    if (c->n_ff_shared)
+        hfc_put_u32(h, "expert_shared_feed_forward_length", c->n_ff_shared);
+    hfc_put_bool(h, "expert_weights_norm", hfc_flag(h, "norm_topk_prob", false));
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Windows
+ * ------------------------------------------------------------------------------------------ */
+
+/* Tokens that the family's own code shows layer il (model/pn_arch_*.c); W: the window. */
+static uint32_t hfc_usual_window(const hfc *h, uint32_t il, uint32_t W)
+{
+    if (h->type->kind == HFC_GEMMA2)
+        return il % 2 == 0 ? W : 0;
+    return h->type->kind == HFC_GEMMA3 && il % 6 < 5 ? W : 0;
+}
+
+/* Without layer_types.  `from`: max_window_layers; `period`: of Gemma 3. */
+static bool hfc_slides(const hfc *h, uint32_t il, uint32_t from, uint32_t period)
+{
+    switch (h->type->kind) {
+    case HFC_MISTRAL: case HFC_MIXTRAL: case HFC_PHI3: case HFC_QWEN3_MOE: return true;
+    case HFC_QWEN2: case HFC_QWEN3: return il >= from;
+    case HFC_QWEN2_MOE: return il % 2 == 0 && il < from;
+    case HFC_GEMMA2: return il % 2 == 0;
+    case HFC_GEMMA3: return (il + 1) % period != 0;
+    default: return false;
+    }
+}
+
+/* One word of layer_types. */
+static bool hfc_layer_slides(hfc *h, uint32_t node, uint32_t W)
+{
+    bool slides = hfc_text_is(h, node, "sliding_attention");
+    if (!slides && !hfc_text_is(h, node, "full_attention"))
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'layer_types' has %s, expected \"full_attention\" or \"sliding_attention\"", hfc_show(h, node).s);
+    if (slides && !W)
+        hfc_fail(h, PN_E_FORMAT, "key 'layer_types' has \"sliding_attention\", but there is no 'sliding_window'");
+    return slides;
+}
+
+/* The width of windows; 0: there are none.  The classes of Qwen ignore it unless use_sliding_window is set. */
+static uint32_t hfc_window(hfc *h)
+{
+    bool qwen = h->type->kind >= HFC_QWEN2 && h->type->kind <= HFC_QWEN3_MOE;
+    if (h->type->kind == HFC_LLAMA || (qwen && !hfc_flag(h, "use_sliding_window", false)) || hfc_null(h, hfc_get(h, "sliding_window")))
+        return 0;
+    return hfc_u32(h, "sliding_window", 0, HFC_CTX_MAX, h->type->window);
+}
+
+static void hfc_windows(hfc *h)
+{
+    uint32_t window[PN_HF_LAYERS_MAX], W = hfc_window(h), n = h->c->n_layers, list = hfc_get(h, "layer_types"), node;
+    uint32_t from = hfc_there(h, hfc_get(h, "max_window_layers")) ? hfc_u32(h, "max_window_layers", 0, HFC_CTX_MAX, 28) : 28;
+    const char *key = hfc_get(h, "sliding_window_pattern") != PN_JSON_NONE ? "sliding_window_pattern" : "_sliding_window_pattern";
+    uint32_t period = h->type->kind == HFC_GEMMA3 && hfc_there(h, hfc_get(h, key)) ? hfc_u32(h, key, 1, HFC_CTX_MAX, 6) : 6;
+    bool words = hfc_there(h, list), usual = true;
+    if (h->status)
+        return;
+    if (words && (!hfc_is(h, list, PN_JSON_ARRAY) || pn_json_count(&h->doc, list) != n)) {
+        hfc_fail(h, PN_E_FORMAT, "key 'layer_types' is %s of %" PRIu32 ", expected an array of one word for each of %" PRIu32 " layers (num_hidden_layers)",
+                 hfc_show(h, list).s, pn_json_count(&h->doc, list), n);
+        return;
+    }
+    node = words ? pn_json_first(&h->doc, list) : PN_JSON_NONE;
+    for (uint32_t il = 0; il < n && !h->status; il++) {
+        bool slides = words ? hfc_layer_slides(h, node, W) : hfc_slides(h, il, from, period);
+        node = pn_json_next(&h->doc, node);
+        window[il] = slides && W < h->c->n_ctx ? W : 0;         /* what is as wide as the context hides nothing */
+        if (hfc_gemma(h))
+            window[il] = slides ? W : 0;                        /* there it chooses the rotary base, too */
+        usual = usual && window[il] == hfc_usual_window(h, il, W);
+    }
+    if (h->type->kind == HFC_PHI3 || hfc_gemma(h))
+        hfc_put_u32(h, "attention.sliding_window", W);
+    if (usual)
+        return;
+    uint8_t packed[4 * PN_HF_LAYERS_MAX];
+    for (uint32_t i = 0; i < 4 * n; i++)
+        packed[i] = (uint8_t)(window[i / 4] >> i % 4 * 8);
+    char name[96];
+    pn_gguf_put_array(h->w, hfc_name(h, name, "attention.layer_windows"), PN_META_U32, n, packed, 4 * (size_t)n);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * RoPE
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct hfc_rope {
+    uint32_t dict, kind;        /* nodes; kind NONE: default */
+    uint32_t ctx0;              /* original context */
+} hfc_rope;
+
+/* From the dictionary, else from the root. */
+static uint32_t hfc_rope_get(const hfc *h, const hfc_rope *r, const char *key)
+{
+    uint32_t node = pn_json_get(&h->doc, r->dict, key);
+    return node != PN_JSON_NONE ? node : hfc_get(h, key);
+}
+
+static double hfc_rope_f64(hfc *h, const hfc_rope *r, const char *key, double absent)
+{
+    uint32_t node = pn_json_get(&h->doc, r->dict, key);
+    return hfc_there(h, node) ? hfc_real(h, key, node, 0) : absent;
+}
+
+static double hfc_rope_required(hfc *h, const hfc_rope *r, const char *key)
+{
+    uint32_t node = pn_json_get(&h->doc, r->dict, key);
+    if (node == PN_JSON_NONE)
+        hfc_fail(h, PN_E_FORMAT, "rope_type %s needs the key '%s'", hfc_show(h, r->kind).s, key);
+    return hfc_real(h, key, node, 0);
+}
+
+static void hfc_rope_find(hfc *h, hfc_rope *r, const char *layers)
+{
+    uint32_t scaling = hfc_get(h, "rope_scaling");
+    r->dict = hfc_there(h, scaling) ? scaling : hfc_get(h, "rope_parameters");
+    uint32_t inner = pn_json_get(&h->doc, r->dict, layers);
+    if (inner != PN_JSON_NONE)
+        r->dict = inner;
+    if (hfc_there(h, r->dict) && !hfc_is(h, r->dict, PN_JSON_OBJECT))
+        hfc_fail(h, PN_E_FORMAT, "key '%s' is %s, expected an object", r->dict == scaling ? "rope_scaling" : "rope_parameters", hfc_show(h, r->dict).s);
+    r->kind = pn_json_get(&h->doc, r->dict, "rope_type");
+    if (r->kind == PN_JSON_NONE)
+        r->kind = pn_json_get(&h->doc, r->dict, "type");
+    uint32_t ctx0 = hfc_get(h, "original_max_position_embeddings");
+    if (!hfc_there(h, ctx0))
+        ctx0 = pn_json_get(&h->doc, r->dict, "original_max_position_embeddings");
+    r->ctx0 = hfc_there(h, ctx0) ? hfc_int(h, "original_max_position_embeddings", ctx0, 1, HFC_CTX_MAX) : h->c->n_ctx;
+}
+
+static bool hfc_rope_is(const hfc *h, const hfc_rope *r, const char *kind)
+{
+    return r->kind == PN_JSON_NONE ? strcmp(kind, "default") == 0 : hfc_text_is(h, r->kind, kind);
+}
+
+static float *hfc_factors(hfc *h, uint32_t i)
+{
+    uint32_t n = h->c->n_rot / 2;
+    h->c->factors[i] = pn_mem_calloc(h->c->mem, PN_ACCT_MISC, n, sizeof(float));
+    if (!h->c->factors[i])
+        h->status = pn_fail_nomem(h->err, "rotary factors", n * sizeof(float));
+    return h->c->factors[i];
+}
+
+/* Llama 3: waves longer than the old context are stretched, short ones are kept (arch sheet 1, section 3.4). */
+static void hfc_rope_llama3(hfc *h, const hfc_rope *r, double base)
+{
+    double f = hfc_rope_required(h, r, "factor"), low = hfc_rope_required(h, r, "low_freq_factor"), high = hfc_rope_required(h, r, "high_freq_factor");
+    if (!hfc_there(h, hfc_rope_get(h, r, "original_max_position_embeddings")))
+        hfc_fail(h, PN_E_FORMAT, "rope_type \"llama3\" needs the key 'original_max_position_embeddings'");
+    if (!h->status && !(high > low))
+        hfc_fail(h, PN_E_FORMAT, "key 'high_freq_factor' is %g, expected more than 'low_freq_factor', %g", high, low);
+    float *ff = h->status ? NULL : hfc_factors(h, 0);
+    for (uint32_t i = 0; ff && i < h->c->n_rot / 2; i++) {
+        double wave = 2 * 3.14159265358979323846 / pn_pow(base, -2.0 * i / h->c->n_rot), turns = r->ctx0 / wave;
+        double t = (turns - low) / (high - low);
+        ff[i] = (float)(turns > high ? 1 : turns < low ? f : 1 / ((1 - t) / f + t));
+    }
+}
+
+static void hfc_rope_table(hfc *h, const hfc_rope *r, const char *key, uint32_t which)
+{
+    uint32_t list = pn_json_get(&h->doc, r->dict, key), n = h->c->n_rot / 2, node;
+    if (h->status)
+        return;
+    if (!hfc_is(h, list, PN_JSON_ARRAY) || pn_json_count(&h->doc, list) != n) {
+        hfc_fail(h, PN_E_FORMAT, "key '%s' has %" PRIu32 " numbers, expected one for each of %" PRIu32 " rotary pairs", key, pn_json_count(&h->doc, list), n);
+        return;
+    }
+    float *ff = hfc_factors(h, which);
+    node = pn_json_first(&h->doc, list);
+    for (uint32_t i = 0; ff && i < n; i++, node = pn_json_next(&h->doc, node))
+        ff[i] = (float)hfc_real(h, key, node, 0);
+}
+
+static void hfc_rope_long(hfc *h, const hfc_rope *r, bool yarn)
+{
+    hfc_rope_table(h, r, "short_factor", 0);
+    hfc_rope_table(h, r, "long_factor", 1);
+    double f = hfc_rope_f64(h, r, "factor", (double)h->c->n_ctx / r->ctx0), m = 1;
+    if (f > 1)
+        m = yarn ? 1 + 0.1 * pn_log(f) : sqrt(1 + pn_log(f) / pn_log((double)r->ctx0));
+    hfc_put_u32(h, "rope.scaling.original_context_length", r->ctx0);
+    hfc_put_f32(h, "rope.scaling.attn_factor", hfc_rope_f64(h, r, "attention_factor", m));
+    if (h->type->kind != HFC_PHI3)
+        hfc_put_str(h, "rope.scaling.type", "longrope");
+}
+
+static double hfc_magnitude(double factor, double x) { return factor <= 1 ? 1 : 1 + 0.1 * x * pn_log(factor); }
+
+/* A number that may be null or 0, which both mean that it is not there. */
+static double hfc_rope_maybe(hfc *h, const hfc_rope *r, const char *key, double absent)
+{
+    uint32_t node = pn_json_get(&h->doc, r->dict, key);
+    double v;
+    return pn_json_f64(&h->doc, node, &v) && v == 0 ? absent : hfc_rope_f64(h, r, key, absent);
+}
+
+static void hfc_rope_yarn(hfc *h, const hfc_rope *r)
+{
+    uint32_t cut = pn_json_get(&h->doc, r->dict, "truncate");
+    double f = hfc_rope_f64(h, r, "factor", (double)h->c->n_ctx / r->ctx0), one = hfc_rope_maybe(h, r, "mscale", 0);
+    double all = hfc_rope_maybe(h, r, "mscale_all_dim", 0), usual = hfc_magnitude(f, 1);
+    double m = hfc_rope_f64(h, r, "attention_factor", one > 0 && all > 0 ? hfc_magnitude(f, one) / hfc_magnitude(f, all) : usual);
+    bool truncate = true;
+    if (hfc_there(h, cut) && !pn_json_bool(&h->doc, cut, &truncate))
+        hfc_fail(h, PN_E_FORMAT, "key 'truncate' is %s, expected true or false", hfc_show(h, cut).s);
+    hfc_put_str(h, "rope.scaling.type", "yarn");
+    hfc_put_f32(h, "rope.scaling.factor", f);
+    hfc_put_u32(h, "rope.scaling.original_context_length", r->ctx0);
+    hfc_put_f32(h, "rope.scaling.yarn_beta_fast", hfc_rope_maybe(h, r, "beta_fast", 32));
+    hfc_put_f32(h, "rope.scaling.yarn_beta_slow", hfc_rope_maybe(h, r, "beta_slow", 1));
+    if (!truncate)
+        hfc_put_bool(h, "rope.scaling.yarn_truncate", false);
+    if (strcmp(h->c->arch, "mistral3") == 0 && all > 0) {
+        hfc_put_f32(h, "rope.scaling.yarn_log_multiplier", all);
+        usual /= hfc_magnitude(f, all);
+    }
+    if (fabs(m - usual) > 1e-9)
+        hfc_put_f32(h, "rope.scaling.attn_factor", m / usual);
+}
+
+/* Ministral 3 without any dictionary. */
+static void hfc_rope_ministral(hfc *h)
+{
+    h->c->n_rot = h->c->d_head;
+    hfc_put_str(h, "rope.scaling.type", "yarn");
+    hfc_put_f32(h, "rope.scaling.factor", 16);
+    hfc_put_u32(h, "rope.scaling.original_context_length", 16384);
+    hfc_put_f32(h, "rope.scaling.yarn_log_multiplier", 1);
+    hfc_put_f32(h, "attention.temperature_scale", 0.1);
+}
+
+static void hfc_rope_kind(hfc *h, const hfc_rope *r, double base)
+{
+    bool phi3 = h->type->kind == HFC_PHI3, llama = h->type->kind <= HFC_MIXTRAL;
+    bool tables = pn_json_get(&h->doc, r->dict, "short_factor") != PN_JSON_NONE;
+    if (hfc_rope_is(h, r, "default") || hfc_rope_is(h, r, "dynamic"))   /* dynamic: plain as far as the model was trained */
+        return;
+    if (hfc_rope_is(h, r, "linear")) {
+        hfc_put_str(h, "rope.scaling.type", "linear");
+        hfc_put_f32(h, "rope.scaling.factor", hfc_rope_required(h, r, "factor"));
+    } else if (hfc_rope_is(h, r, "llama3") && llama)
+        hfc_rope_llama3(h, r, base);
+    else if ((hfc_rope_is(h, r, "longrope") || hfc_rope_is(h, r, "su")) && (llama || phi3))
+        hfc_rope_long(h, r, false);
+    else if (hfc_rope_is(h, r, "yarn") && phi3 && tables)
+        hfc_rope_long(h, r, true);
+    else if (hfc_rope_is(h, r, "yarn") && !phi3 && !hfc_gemma(h))
+        hfc_rope_yarn(h, r);
+    else
+        hfc_fail(h, PN_E_UNSUPPORTED, "rope_type is %s, expected for model_type %s one of default, dynamic, linear%s", hfc_show(h, r->kind).s,
+                 h->type->name, llama ? ", yarn, llama3, longrope" : phi3 ? ", longrope" : hfc_gemma(h) ? "" : ", yarn");
+}
+
+/* Dimensions of a head that rotate. */
+static void hfc_rope_part(hfc *h, const hfc_rope *r)
+{
+    uint32_t node = hfc_rope_get(h, r, "partial_rotary_factor");
+    double part = hfc_there(h, node) ? hfc_real(h, "partial_rotary_factor", node, 0) : 1;
+    h->c->n_rot = part <= 1 ? (uint32_t)(h->c->d_head * part) : 0;
+    if (!h->status && h->type->kind != HFC_PHI3 && part != 1)
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'partial_rotary_factor' is %s, expected 1 for model_type %s", hfc_show(h, node).s, h->type->name);
+    if (!h->status && (h->c->n_rot == 0 || h->c->n_rot % 2))
+        hfc_fail(h, PN_E_FORMAT, "head_dim is %" PRIu32 ", of which %" PRIu32 " dimensions rotate (partial_rotary_factor %g): expected an even number above 0",
+                 h->c->d_head, h->c->n_rot, part);
+}
+
+/* Gemma 3's windowed layers rotate by a base of their own, always plainly. */
+static void hfc_rope_local(hfc *h)
+{
+    hfc_rope r;
+    hfc_rope_find(h, &r, "sliding_attention");
+    bool nested = hfc_there(h, hfc_get(h, "rope_parameters")) && pn_json_get(&h->doc, hfc_get(h, "rope_parameters"), "sliding_attention") == r.dict;
+    if (nested && !hfc_rope_is(h, &r, "default"))
+        hfc_fail(h, PN_E_UNSUPPORTED, "rope_type of sliding_attention is %s, expected default", hfc_show(h, r.kind).s);
+    uint32_t base = nested ? pn_json_get(&h->doc, r.dict, "rope_theta") : hfc_get(h, "rope_local_base_freq");
+    hfc_put_f32(h, "rope.freq_base_swa", base == PN_JSON_NONE ? 1e4 : hfc_real(h, nested ? "rope_theta" : "rope_local_base_freq", base, 0));
+}
+
+static void hfc_ropes(hfc *h)
+{
+    hfc_rope r;
+    hfc_rope_find(h, &r, "full_attention");
+    if (h->status)
+        return;
+    uint32_t theta = hfc_rope_get(h, &r, "rope_theta"), beta = pn_json_get(&h->doc, r.dict, "llama_4_scaling_beta");
+    double base = theta == PN_JSON_NONE ? h->type->base : hfc_real(h, "rope_theta", theta, 0);
+    if (strcmp(h->type->name, "ministral3") == 0 && !hfc_there(h, r.dict))
+        hfc_rope_ministral(h);
+    else {
+        hfc_rope_part(h, &r);
+        hfc_rope_kind(h, &r, base);
+        if (h->type->kind == HFC_MISTRAL && hfc_there(h, beta)) {
+            if (hfc_rope_is(h, &r, "default"))
+                hfc_put_u32(h, "rope.scaling.original_context_length", r.ctx0);
+            hfc_put_f32(h, "attention.temperature_scale", hfc_real(h, "llama_4_scaling_beta", beta, -1));
+        }
+    }
+    hfc_put_f32(h, "rope.freq_base", base);
+    hfc_put_u32(h, "rope.dimension_count", h->c->n_rot);
+    if (h->type->kind <= HFC_MIXTRAL)
+        hfc_put_str(h, "rope.pairing", "neox");
+    if (h->type->kind == HFC_GEMMA3)
+        hfc_rope_local(h);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Gemma
+ * ------------------------------------------------------------------------------------------ */
+
+/* Null and 0: no cap. */
+static double hfc_cap(hfc *h, const char *key, double absent)
+{
+    uint32_t node = hfc_get(h, key);
+    if (node == PN_JSON_NONE || hfc_null(h, node))
+        return node == PN_JSON_NONE ? absent : 0;
+    return hfc_real(h, key, node, -1);
+}
+
+static void hfc_put_gemma(hfc *h)
+{
+    const pn_hf_config *c = h->c;
+    bool v2 = h->type->kind == HFC_GEMMA2;
+    double attn = hfc_cap(h, "attn_logit_softcapping", v2 ? 50 : 0), scalar = hfc_f64(h, "query_pre_attn_scalar", 256);
+    double usual = c->n_layers == (v2 ? 46u : 62u) ? (double)c->n_embd / c->n_heads : c->d_head;
+    if (!v2 && attn != 0)
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'attn_logit_softcapping' is %g, expected null for model_type gemma3_text", attn);
+    if (v2)
+        hfc_put_f32(h, "attn_logit_softcapping", attn);
+    hfc_put_f32(h, "final_logit_softcapping", hfc_cap(h, "final_logit_softcapping", v2 ? 30 : 0));
+    if (scalar != usual)
+        hfc_put_f32(h, "attention.query_scalar", scalar);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * What to sample with
+ * ------------------------------------------------------------------------------------------ */
+
+static void hfc_generation(hfc *h)
+{
+    static const struct { char key[20], ours[32]; } keys[] = {
+        {"temperature", "general.sampling.temp"}, {"top_k", "general.sampling.top_k"}, {"top_p", "general.sampling.top_p"},
+        {"min_p", "general.sampling.min_p"}, {"repetition_penalty", "general.sampling.penalty_repeat"}};
+    bool sample = true;
+    uint32_t flag = hfc_get(h, "do_sample");
+    if (hfc_there(h, flag) && !pn_json_bool(&h->doc, flag, &sample))
+        hfc_fail(h, PN_E_FORMAT, "key 'do_sample' is %s, expected true or false", hfc_show(h, flag).s);
+    for (size_t i = 0; i < PN_COUNT_OF(keys) && !h->status; i++) {
+        uint32_t node = hfc_get(h, keys[i].key);
+        double v = 0;
+        if (!hfc_there(h, node))
+            continue;
+        if (!pn_json_f64(&h->doc, node, &v) || !(fabs(v) <= 1e9))
+            hfc_fail(h, PN_E_FORMAT, "key '%s' is %s, expected a number", keys[i].key, hfc_show(h, node).s);
+        if (i > 0 || sample)
+            pn_gguf_put_f32(h->w, keys[i].ours, (float)v);
+    }
+    if (!sample)
+        pn_gguf_put_f32(h->w, keys[0].ours, 0);
+}
+
+PN_INTERNAL pn_status pn_hf_config_read(pn_hf_config *c, pn_mem *mem, const char *folder, pn_bytes config, pn_bytes generation,
+                                        pn_gguf_writer *w, pn_err *err)
+{
+    *c = (pn_hf_config){.mem = mem};
+    hfc h = {.c = c, .w = w, .file = "config.json", .err = err};
+    if (!hfc_parse(&h, mem, config))
+        hfc_model(&h);
+    if (!h.status)
+        hfc_refuse(&h);
+    if (!h.status)
+        hfc_shape(&h);
+    if (!h.status)
+        hfc_put_shape(&h, folder);
+    if (!h.status)
+        hfc_windows(&h);
+    if (!h.status)
+        hfc_ropes(&h);
+    if (!h.status && hfc_gemma(&h))
+        hfc_put_gemma(&h);
+    pn_json_fini(&h.doc);
+    if (!h.status && generation.data) {
+        h.file = "generation_config.json";
+        if (!hfc_parse(&h, mem, generation))
+            hfc_generation(&h);
+        pn_json_fini(&h.doc);
+    }
+    if (h.status)
+        pn_hf_config_fini(c);
+    return h.status;
+}
+
+PN_INTERNAL void pn_hf_config_fini(pn_hf_config *c)
+{
+    for (int i = 0; i < 2 && c->mem; i++)
+        pn_mem_free(c->mem, PN_ACCT_MISC, c->factors[i], c->n_rot / 2 * sizeof(float));
+    *c = (pn_hf_config){0};
+}
+
+#undef HFC_REQUIRED
+#undef HFC_MODELS
+#endif
+
+/* ---- Begin format/pn_hf_names.c ---- */
+#ifndef PN_DROP_FORMAT_PN_HF_NAMES_C
+#define PN_DROP_FORMAT_PN_HF_NAMES_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes format/pn_hf_names.h */
+
+#include <stdio.h>
+
+/* Sizes by what they are; in the order of hfn_sizes. */
+typedef enum hfn_dim {
+    HFN_NONE, HFN_ONE, HFN_D, HFN_Q, HFN_K, HFN_QKV, HFN_HEAD, HFN_F, HFN_F2, HFN_V, HFN_E, HFN_FE, HFN_FS
+} hfn_dim;
+
+/* Which models have it. */
+typedef enum hfn_when {
+    HFN_ALWAYS, HFN_SPLIT, HFN_FUSED, HFN_BIAS_QKV, HFN_BIAS_O, HFN_BIAS_MLP, HFN_QK_NORM, HFN_PRE, HFN_POST, HFN_DENSE,
+    HFN_DENSE_SPLIT, HFN_DENSE_FUSED, HFN_EXPERTS, HFN_SHARED
+} hfn_when;
+
+typedef struct hfn_row {
+    uint8_t when, how, rows, cols;
+    const char *names[3], *ours, *fused[3];
+    uint8_t halves;             /* of the fused tensor: 0 all rows, 1 the first half, 2 the second */
+} hfn_row;
+
+#define HFN_EXPERT(ours_, rows_, cols_, w, proj, all, halves_)                                                                       \
+    {HFN_EXPERTS, PN_HF_STACK, rows_, cols_, {"layers.#.mlp.experts.#." proj ".weight", "layers.#.block_sparse_moe.experts.#." w ".weight", NULL}, \
+     ours_, {"layers.#.mlp.experts." all, "layers.#.block_sparse_moe.experts." all, NULL}, halves_}
+#define HFN_ROW(when_, how_, rows_, cols_, name, ours_) {when_, how_, rows_, cols_, {name, NULL, NULL}, ours_, {NULL, NULL, NULL}, 0}
+
+/* Rows of a fused expert: gate first, then up. */
+static const hfn_row hfn_layer[] = {
+    HFN_ROW(HFN_ALWAYS, PN_HF_NORM, HFN_NONE, HFN_D, "layers.#.input_layernorm.weight", "blk.#.attn_norm.weight"),
+    HFN_ROW(HFN_FUSED, PN_HF_MATRIX, HFN_QKV, HFN_D, "layers.#.self_attn.qkv_proj.weight", "blk.#.attn_qkv.weight"),
+    HFN_ROW(HFN_SPLIT, PN_HF_MATRIX, HFN_Q, HFN_D, "layers.#.self_attn.q_proj.weight", "blk.#.attn_q.weight"),
+    HFN_ROW(HFN_SPLIT, PN_HF_MATRIX, HFN_K, HFN_D, "layers.#.self_attn.k_proj.weight", "blk.#.attn_k.weight"),
+    HFN_ROW(HFN_SPLIT, PN_HF_MATRIX, HFN_K, HFN_D, "layers.#.self_attn.v_proj.weight", "blk.#.attn_v.weight"),
+    HFN_ROW(HFN_BIAS_QKV, PN_HF_VECTOR, HFN_NONE, HFN_Q, "layers.#.self_attn.q_proj.bias", "blk.#.attn_q.bias"),
+    HFN_ROW(HFN_BIAS_QKV, PN_HF_VECTOR, HFN_NONE, HFN_K, "layers.#.self_attn.k_proj.bias", "blk.#.attn_k.bias"),
+    HFN_ROW(HFN_BIAS_QKV, PN_HF_VECTOR, HFN_NONE, HFN_K, "layers.#.self_attn.v_proj.bias", "blk.#.attn_v.bias"),
+    HFN_ROW(HFN_QK_NORM, PN_HF_NORM, HFN_NONE, HFN_HEAD, "layers.#.self_attn.q_norm.weight", "blk.#.attn_q_norm.weight"),
+    HFN_ROW(HFN_QK_NORM, PN_HF_NORM, HFN_NONE, HFN_HEAD, "layers.#.self_attn.k_norm.weight", "blk.#.attn_k_norm.weight"),
+    HFN_ROW(HFN_ALWAYS, PN_HF_MATRIX, HFN_D, HFN_Q, "layers.#.self_attn.o_proj.weight", "blk.#.attn_output.weight"),
+    HFN_ROW(HFN_BIAS_O, PN_HF_VECTOR, HFN_NONE, HFN_D, "layers.#.self_attn.o_proj.bias", "blk.#.attn_output.bias"),
+    HFN_ROW(HFN_PRE, PN_HF_NORM, HFN_NONE, HFN_D, "layers.#.post_attention_layernorm.weight", "blk.#.ffn_norm.weight"),
+    HFN_ROW(HFN_POST, PN_HF_NORM, HFN_NONE, HFN_D, "layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight"),
+    HFN_ROW(HFN_POST, PN_HF_NORM, HFN_NONE, HFN_D, "layers.#.pre_feedforward_layernorm.weight", "blk.#.ffn_norm.weight"),
+    HFN_ROW(HFN_POST, PN_HF_NORM, HFN_NONE, HFN_D, "layers.#.post_feedforward_layernorm.weight", "blk.#.post_ffw_norm.weight"),
+    HFN_ROW(HFN_DENSE_SPLIT, PN_HF_MATRIX, HFN_F, HFN_D, "layers.#.mlp.gate_proj.weight", "blk.#.ffn_gate.weight"),
+    HFN_ROW(HFN_DENSE_SPLIT, PN_HF_MATRIX, HFN_F, HFN_D, "layers.#.mlp.up_proj.weight", "blk.#.ffn_up.weight"),
+    HFN_ROW(HFN_DENSE_FUSED, PN_HF_MATRIX, HFN_F2, HFN_D, "layers.#.mlp.gate_up_proj.weight", "blk.#.ffn_up.weight"),
+    HFN_ROW(HFN_DENSE, PN_HF_MATRIX, HFN_D, HFN_F, "layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight"),
+    HFN_ROW(HFN_BIAS_MLP, PN_HF_VECTOR, HFN_NONE, HFN_F, "layers.#.mlp.gate_proj.bias", "blk.#.ffn_gate.bias"),
+    HFN_ROW(HFN_BIAS_MLP, PN_HF_VECTOR, HFN_NONE, HFN_F, "layers.#.mlp.up_proj.bias", "blk.#.ffn_up.bias"),
+    HFN_ROW(HFN_BIAS_MLP, PN_HF_VECTOR, HFN_NONE, HFN_D, "layers.#.mlp.down_proj.bias", "blk.#.ffn_down.bias"),
+    {HFN_EXPERTS, PN_HF_MATRIX, HFN_E, HFN_D, {"layers.#.mlp.gate.weight", "layers.#.block_sparse_moe.gate.weight", NULL},
+     "blk.#.ffn_gate_inp.weight", {NULL, NULL, NULL}, 0},
+    HFN_EXPERT("blk.#.ffn_gate_exps.weight", HFN_FE, HFN_D, "w1", "gate_proj", "gate_up_proj", 1),
+    HFN_EXPERT("blk.#.ffn_up_exps.weight", HFN_FE, HFN_D, "w3", "up_proj", "gate_up_proj", 2),
+    HFN_EXPERT("blk.#.ffn_down_exps.weight", HFN_D, HFN_FE, "w2", "down_proj", "down_proj", 0),
+    HFN_ROW(HFN_SHARED, PN_HF_MATRIX, HFN_ONE, HFN_D, "layers.#.mlp.shared_expert_gate.weight", "blk.#.ffn_gate_inp_shexp.weight"),
+    HFN_ROW(HFN_SHARED, PN_HF_MATRIX, HFN_FS, HFN_D, "layers.#.mlp.shared_expert.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"),
+    HFN_ROW(HFN_SHARED, PN_HF_MATRIX, HFN_FS, HFN_D, "layers.#.mlp.shared_expert.up_proj.weight", "blk.#.ffn_up_shexp.weight"),
+    HFN_ROW(HFN_SHARED, PN_HF_MATRIX, HFN_D, HFN_FS, "layers.#.mlp.shared_expert.down_proj.weight", "blk.#.ffn_down_shexp.weight"),
+};
+
+/* The head may be missing: then it is the embedding. */
+static const hfn_row hfn_once[] = {
+    HFN_ROW(HFN_ALWAYS, PN_HF_MATRIX, HFN_V, HFN_D, "embed_tokens.weight", "token_embd.weight"),
+    HFN_ROW(HFN_ALWAYS, PN_HF_NORM, HFN_NONE, HFN_D, "norm.weight", "output_norm.weight"),
+    HFN_ROW(HFN_ALWAYS, PN_HF_MATRIX, HFN_V, HFN_D, "lm_head.weight", "output.weight"),
+};
+
+static bool hfn_has(const pn_hf_config *c, uint8_t when)
+{
+    switch (when) {
+    case HFN_SPLIT: return !c->fused;
+    case HFN_FUSED: return c->fused;
+    case HFN_BIAS_QKV: return c->bias_qkv;
+    case HFN_BIAS_O: return c->bias_o;
+    case HFN_BIAS_MLP: return c->bias_mlp;
+    case HFN_QK_NORM: return c->qk_norm;
+    case HFN_PRE: return !c->post_norms;
+    case HFN_POST: return c->post_norms;
+    case HFN_DENSE: return !c->n_expert;
+    case HFN_DENSE_SPLIT: return !c->n_expert && !c->fused;
+    case HFN_DENSE_FUSED: return !c->n_expert && c->fused;
+    case HFN_EXPERTS: return c->n_expert != 0;
+    case HFN_SHARED: return c->n_ff_shared != 0;
+    default: return true;
+    }
+}
+
+static uint64_t hfn_size(const pn_hf_config *c, uint8_t dim, const char **is)
+{
+    static const char *const names[] = {"", "1", "hidden_size", "num_attention_heads x head_dim", "num_key_value_heads x head_dim",
+                                        "(num_attention_heads + 2 num_key_value_heads) x head_dim", "head_dim", "intermediate_size",
+                                        "2 x intermediate_size", "vocab_size", "the number of experts", "the width of an expert",
+                                        "shared_expert_intermediate_size"};
+    uint64_t d = c->d_head;
+    *is = names[dim];
+    switch (dim) {
+    case HFN_ONE: return 1;
+    case HFN_D: return c->n_embd;
+    case HFN_Q: return c->n_heads * d;
+    case HFN_K: return c->n_heads_kv * d;
+    case HFN_QKV: return (c->n_heads + 2 * (uint64_t)c->n_heads_kv) * d;
+    case HFN_HEAD: return d;
+    case HFN_F: return c->n_ff;
+    case HFN_F2: return 2 * (uint64_t)c->n_ff;
+    case HFN_V: return c->n_vocab;
+    case HFN_E: return c->n_expert;
+    case HFN_FE: return c->n_ff_exp;
+    case HFN_FS: return c->n_ff_shared;
+    default: return 0;
+    }
+}
+
+PN_INTERNAL bool pn_hf_want_at(const pn_hf_config *c, bool layer, uint32_t i, pn_hf_want *out)
+{
+    const hfn_row *rows = layer ? hfn_layer : hfn_once;
+    size_t n = layer ? PN_COUNT_OF(hfn_layer) : PN_COUNT_OF(hfn_once), k = 0;
+    for (; k < n; k++)
+        if (hfn_has(c, rows[k].when) && i-- == 0)
+            break;
+    if (k == n)
+        return false;
+    const hfn_row *r = &rows[k];
+    *out = (pn_hf_want){.ours = r->ours, .how = r->how, .optional = rows == hfn_once && k + 1 == n};
+    memcpy(out->names, r->names, sizeof out->names);
+    memcpy(out->fused, r->fused, sizeof out->fused);
+    out->rows = hfn_size(c, r->rows, &out->rows_are);
+    out->cols = hfn_size(c, r->cols, &out->cols_are);
+    out->fused_rows = r->halves ? 2 * out->rows : out->rows;
+    out->fused_from = r->halves == 2 ? out->rows : 0;
+    return true;
+}
+
+PN_INTERNAL void pn_hf_spell(char *out, size_t cap, const char *name, uint32_t first, uint32_t second)
+{
+    size_t n = 0;
+    for (uint32_t number = first; *name && n + 12 < cap; name++) {
+        if (*name != '#') {
+            out[n++] = *name;
+            continue;
+        }
+        n += (size_t)snprintf(out + n, cap - n, "%u", (unsigned)number);
+        number = second;
+    }
+    out[n] = 0;
+}
+
+PN_INTERNAL const char *pn_hf_name(const char *name)
+{
+    static const char *const wraps[] = {"_orig_mod.", "module."};
+    static const char *const parts[] = {"language_model.model.model.", "language_model.model.", "model.language_model.", "language_model.", "model."};
+    for (size_t i = 0; i < PN_COUNT_OF(wraps); i++)
+        if (strncmp(name, wraps[i], strlen(wraps[i])) == 0) {
+            name += strlen(wraps[i]);
+            i = (size_t)-1;             /* from the start: both, in any order */
+        }
+    for (size_t i = 0; i < PN_COUNT_OF(parts); i++)
+        if (strncmp(name, parts[i], strlen(parts[i])) == 0)
+            return name + strlen(parts[i]);
+    return name;
+}
+
+PN_INTERNAL bool pn_hf_skips(const pn_hf_config *c, const char *name)
+{
+    static const char *const ends[] = {".rotary_emb.inv_freq", ".masked_bias", ".attention.bias"};
+    static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "vision_model.", "visual."};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < PN_COUNT_OF(ends); i++)
+        if (n >= strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    for (size_t i = 0; i < PN_COUNT_OF(parts) && c->wrapped; i++)
+        if (strncmp(name, parts[i], strlen(parts[i])) == 0)
+            return true;
+    return strncmp(name, "mtp.", 4) == 0 || strcmp(name, "rotary_emb.inv_freq") == 0;
+}
+
+#undef HFN_EXPERT
+#undef HFN_ROW
+#endif
+
+/* ---- Begin format/pn_hf_dir.c ---- */
+#ifndef PN_DROP_FORMAT_PN_HF_DIR_C
+#define PN_DROP_FORMAT_PN_HF_DIR_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes format/pn_hf_dir.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes base/pn_err.h */
+/* includes base/pn_os_dir.h */
+/* includes format/pn_hf_names.h */
+/* includes format/pn_pth.h */
+/* includes format/pn_safetensors.h */
+/* includes num/pn_quant.h */
+
+enum { HFD_CONFIG_MAX = 16 << 20, HFD_CHUNK = 4096 };
+
+/* Why a tensor is computed into part 0. */
+typedef enum hfd_why { HFD_IN_PLACE, HFD_COPY, HFD_TO_F32 } hfd_why;
+
+struct pn_hf_tensor {
+    pn_gguf_tensor t;           /* as it lies in the file; ours of name */
+    char name[PN_HF_OURS_MAX];
+    size_t piece0;              /* in pieces, when `scattered` */
+    uint32_t part;
+    uint8_t why;
+    bool plus_one;              /* it is stored minus one */
+    bool f64;
+    bool scattered;
+    const pn_pth_tensor *gather;    /* its elements do not follow each other; while the folder is being opened */
+};
+
+/* Tensors of a file, in the words of safetensors.  Those of a .bin are views of its storages. */
+typedef struct hfd_file {
+    pn_safetensors st;          /* of a .bin: made by hfd_read_bin, names borrowed from `bin` */
+    pn_pth bin;                 /* mem NULL: it is none */
+} hfd_file;
+
+typedef struct hfd_ref {
+    const pn_st_tensor *t;
+    const pn_pth_tensor *gather;    /* NULL: it lies at t->offset */
+    uint32_t part;
+    bool used;
+} hfd_ref;
+
+/* A folder being opened. */
+typedef struct hfd {
+    pn_weights *w;
+    pn_mem *mem;
+    pn_hf_dir *d;
+    pn_err *err;
+    pn_hf_config c;
+    pn_gguf_writer header;
+    pn_st_index index;
+    bool indexed;
+    hfd_file *files;            /* owned, [cap_files], those of parts 1 and up */
+    size_t n_files, cap_files;
+    hfd_ref *refs;              /* owned, [n_refs] */
+    size_t n_refs, cap_refs;
+    pn_map names;               /* pn_hf_name -> ref */
+} hfd;
+
+/* ------------------------------------------------------------------------------------------
+ * Files
+ * ------------------------------------------------------------------------------------------ */
+
+static bool hfd_ends(const char *path, const char *end)
+{
+    size_t n = strlen(path), k = strlen(end);
+    return n > k && strcmp(path + n - k, end) == 0;
+}
+
+/* Weights that are nothing without the rest of their folder. */
+static bool hfd_is_file(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return hfd_ends(name, ".safetensors") || hfd_ends(name, ".pth") || hfd_ends(name, ".pt") ||
+           (hfd_ends(name, ".bin") && strncmp(name, "pytorch_model", 13) == 0);
+}
+
+PN_INTERNAL bool pn_hf_dir_is(const char *path) { return hfd_is_file(path) || pn_os_is_dir(path); }
+
+/* folder + name, in PN_ACCT_STAGE. */
+static char *hfd_path(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t *size)
+{
+    size_t a = strlen(d->folder), b = strlen(name);
+    char *path = pn_mem_alloc(mem, PN_ACCT_STAGE, *size = a + b + 1);
+    if (path) {
+        memcpy(path, d->folder, a);
+        memcpy(path + a, name, b + 1);
+    }
+    return path;
+}
+
+static bool hfd_exists(const hfd *h, const char *name, pn_status *st)
+{
+    size_t size;
+    char *path = hfd_path(h->d, h->mem, name, &size);
+    if (!path && !*st)
+        *st = pn_fail_nomem(h->err, "a path", size);
+    bool there = path && pn_os_same_file(path, path);
+    pn_mem_free(h->mem, PN_ACCT_STAGE, path, size);
+    return there;
+}
+
+static pn_status hfd_slurp(pn_mem *mem, const char *path, const char *name, size_t most, pn_bytes *out, pn_err *err)
+{
+    pn_os_file f = {.fd = -1};
+    pn_status st = pn_os_open(&f, path, err);
+    char *bytes = NULL;
+    if (!st && f.size > most)
+        st = pn_fail(err, PN_E_FORMAT, "%s has %" PRIu64 " bytes, expected at most %zu", name, f.size, most);
+    if (!st) {
+        bytes = pn_mem_alloc(mem, PN_ACCT_STAGE, (size_t)f.size + 1);
+        st = bytes ? pn_os_read(&f, 0, bytes, (size_t)f.size, err) : pn_fail_nomem(err, name, f.size + 1);
+    }
+    if (!st) {
+        bytes[f.size] = 0;
+        *out = (pn_bytes){bytes, (size_t)f.size};
+    } else if (bytes)
+        pn_mem_free(mem, PN_ACCT_STAGE, bytes, (size_t)f.size + 1);
+    pn_os_close(&f);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_hf_file_read(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t most, pn_bytes *out, pn_err *err)
+{
+    size_t size;
+    char *path = hfd_path(d, mem, name, &size);
+    *out = (pn_bytes){NULL, 0};
+    if (!path)
+        return pn_fail_nomem(err, "a path", size);
+    pn_status st = pn_os_same_file(path, path) ? hfd_slurp(mem, path, name, most, out, err) : PN_OK;
+    pn_mem_free(mem, PN_ACCT_STAGE, path, size);
+    return st;
+}
+
+PN_INTERNAL void pn_hf_file_free(pn_mem *mem, pn_bytes *file)
+{
+    pn_mem_free(mem, PN_ACCT_STAGE, (void *)(uintptr_t)file->data, file->len + 1);
+    *file = (pn_bytes){NULL, 0};
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Configuration
+ * ------------------------------------------------------------------------------------------ */
+
+/* What the model is called: its folder's last name. */
+static void hfd_folder_name(const pn_hf_dir *d, char out[64])
+{
+    size_t end = strlen(d->folder), n;
+    while (end && d->folder[end - 1] == '/')
+        end--;
+    size_t from = end;
+    while (from && d->folder[from - 1] != '/')
+        from--;
+    n = PN_MIN(end - from, (size_t)63);
+    memcpy(out, d->folder + from, n);
+    out[n] = 0;
+}
+
+/* There is no config.json: what is it then? */
+static pn_status hfd_no_config(hfd *h)
+{
+    static const struct { char file[24]; const char *say; } hints[] = {
+        {"adapter_config.json", "an adapter, not a model: it has to be merged into its base first"},
+        {"params.json", "a model in Mistral's own layout, which is not read: use the folder with config.json"}};
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < PN_COUNT_OF(hints) && !st; i++)
+        if (hfd_exists(h, hints[i].file, &st))
+            return pn_fail(h->err, PN_E_UNSUPPORTED, "%s without config.json: %s", hints[i].file, hints[i].say);
+    return st ? st : pn_fail(h->err, PN_E_FORMAT, "there is no config.json, so this is no model folder");
+}
+
+static pn_status hfd_config(hfd *h)
+{
+    pn_bytes config = {NULL, 0}, generation = {NULL, 0};
+    char name[64];
+    hfd_folder_name(h->d, name);
+    pn_status st = pn_hf_file_read(h->d, h->mem, "config.json", HFD_CONFIG_MAX, &config, h->err);
+    if (!st && !config.data)
+        st = hfd_no_config(h);
+    if (!st)
+        st = pn_hf_file_read(h->d, h->mem, "generation_config.json", HFD_CONFIG_MAX, &generation, h->err);
+    if (!st)
+        st = pn_hf_config_read(&h->c, h->mem, name, config, generation, &h->header, h->err);
+    pn_hf_file_free(h->mem, &config);
+    pn_hf_file_free(h->mem, &generation);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Parts
+ * ------------------------------------------------------------------------------------------ */
+
+/* Put the tensors of the newest file on the list. */
+static pn_status hfd_list(hfd *h, const hfd_file *f)
+{
+    const pn_safetensors *s = &f->st;
+    if (!pn_map_reserve(&h->names, (uint32_t)(h->n_refs + s->n_tensors)) ||
+        !pn_mem_grow(h->mem, PN_ACCT_STAGE, (void **)&h->refs, &h->cap_refs, h->n_refs + s->n_tensors, sizeof *h->refs))
+        return pn_fail_nomem(h->err, "the list of tensors", (h->n_refs + s->n_tensors) * sizeof *h->refs);
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const pn_st_tensor *t = &s->tensors[i];
+        const char *name = pn_hf_name(t->name);
+        bool existed = false;
+        uint32_t *at = pn_map_put(&h->names, name, strlen(name), (uint32_t)h->n_refs, &existed);
+        if (!at)
+            return pn_fail_nomem(h->err, "the list of tensors", (h->n_refs + 1) * sizeof *h->refs);
+        if (existed)
+            return pn_fail(h->err, PN_E_FORMAT, "tensors '%s' and '%s' are the same one", pn_show(h->refs[*at].t->name, strlen(h->refs[*at].t->name)).s,
+                           pn_show(t->name, strlen(t->name)).s);
+        hfd_ref *r = &h->refs[h->n_refs++];
+        *r = (hfd_ref){.t = t, .part = h->w->n_parts - 1};
+        if (f->bin.mem && (f->bin.big_endian || !f->bin.tensors[i].contiguous))
+            r->gather = &f->bin.tensors[i];
+    }
+    return PN_OK;
+}
+
+/* The table of a .bin, in the same order. */
+static pn_status hfd_read_bin(hfd *h, hfd_file *f, const pn_source *src)
+{
+    pn_status st = pn_pth_open(&f->bin, h->mem, src, h->err);
+    if (st)
+        return st;
+    size_t n = f->bin.n_tensors;
+    pn_safetensors *s = &f->st;
+    *s = (pn_safetensors){.mem = h->mem};
+    pn_map_init(&s->index, h->mem, PN_ACCT_MISC);
+    s->tensors = pn_mem_calloc(h->mem, PN_ACCT_MISC, n, sizeof *s->tensors);
+    s->n_tensors = s->tensors ? n : 0;
+    bool ok = s->tensors && pn_map_reserve(&s->index, (uint32_t)n);
+    for (size_t i = 0; i < n && ok; i++) {
+        const pn_pth_tensor *t = &f->bin.tensors[i];
+        s->tensors[i] = (pn_st_tensor){.name = t->name, .dtype = t->dtype, .rank = t->rank, .n_elems = t->n_elems, .bytes = t->bytes,
+                                       .offset = t->contiguous ? pn_pth_offset(&f->bin, t) : 0};
+        memcpy(s->tensors[i].shape, t->shape, sizeof t->shape);
+        ok = pn_map_put(&s->index, t->name, strlen(t->name), (uint32_t)i, NULL) != NULL;
+    }
+    return ok ? PN_OK : pn_fail_nomem(h->err, "a table of tensors", n * (sizeof *s->tensors + sizeof(pn_map_slot)));
+}
+
+static pn_status hfd_open_file(hfd *h, const char *name)
+{
+    size_t size;
+    char *path = hfd_path(h->d, h->mem, name, &size);
+    pn_part *p = NULL;
+    pn_status st = path ? pn_weights_add_file(h->w, path, &p, h->err) : pn_fail_nomem(h->err, "a path", size);
+    pn_mem_free(h->mem, PN_ACCT_STAGE, path, size);
+    if (st)
+        return st;
+    pn_source src = p->src;
+    src.name = name;            /* whoever opens a folder puts its path in front */
+    hfd_file *f = &h->files[h->n_files++];
+    st = hfd_ends(name, ".safetensors") ? pn_safetensors_read(&f->st, h->mem, &src, h->err) : hfd_read_bin(h, f, &src);
+    if (!st && h->indexed)
+        st = pn_st_index_check(&h->index, (uint32_t)(f - h->files), &f->st, h->err);
+    return st ? st : hfd_list(h, f);
+}
+
+static pn_status hfd_read_index(hfd *h, const char *name)
+{
+    pn_bytes text;
+    pn_status st = pn_hf_file_read(h->d, h->mem, name, PN_ST_HEADER_MAX, &text, h->err);
+    if (!st && text.data) {
+        const pn_source src = {.bytes = (const uint8_t *)text.data, .size = text.len, .name = name};
+        st = pn_st_index_read(&h->index, h->mem, &src, h->err);
+        h->indexed = !st;
+    }
+    pn_hf_file_free(h->mem, &text);
+    return st;
+}
+
+/* Which files hold the weights; `only`: the one the user named, or NULL.  What exists first counts. */
+static pn_status hfd_files(hfd *h, const char *only)
+{
+    static const struct { char one[20], many[32]; } kinds[] = {
+        {"model.safetensors", "model.safetensors.index.json"}, {"pytorch_model.bin", "pytorch_model.bin.index.json"}};
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < PN_COUNT_OF(kinds) && !st && !only && !h->indexed; i++) {
+        if (hfd_exists(h, kinds[i].one, &st))
+            only = kinds[i].one;
+        else if (!st)
+            st = hfd_read_index(h, kinds[i].many);
+    }
+    if (!st && !only && !h->indexed)
+        st = pn_fail(h->err, PN_E_FORMAT, "there is none of %s, %s, %s and %s", kinds[0].one, kinds[0].many, kinds[1].one, kinds[1].many);
+    h->cap_files = only ? 1 : h->index.n_files;
+    h->files = st ? NULL : pn_mem_calloc(h->mem, PN_ACCT_STAGE, h->cap_files, sizeof *h->files);
+    if (!st && !h->files)
+        st = pn_fail_nomem(h->err, "a table of files", h->cap_files * sizeof *h->files);
+    for (size_t i = 0; i < h->cap_files && !st; i++)
+        st = hfd_open_file(h, only ? only : h->index.files[i].name);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tensors
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct hfd_shape { char s[120]; } hfd_shape;
+
+static hfd_shape hfd_show_shape(const pn_st_tensor *t)
+{
+    hfd_shape out = {"["};
+    size_t n = 1;
+    for (uint32_t k = 0; k < t->rank; k++)
+        n += (size_t)snprintf(out.s + n, sizeof out.s - n, "%s%" PRIu64, k ? ", " : "", t->shape[k]) ;
+    n = PN_MIN(n, sizeof out.s - 2);
+    memcpy(out.s + n, "]", 2);
+    return out;
+}
+
+static hfd_ref *hfd_find(hfd *h, const char *const names[3], uint32_t il, uint32_t expert)
+{
+    char name[PN_HF_NAME_MAX];
+    for (int i = 0; names[i]; i++) {
+        pn_hf_spell(name, sizeof name, names[i], il, expert);
+        uint32_t *at = pn_map_find(&h->names, name, strlen(name));
+        if (at)
+            return &h->refs[*at];
+    }
+    return NULL;
+}
+
+static const char *hfd_file_name(const hfd *h, uint32_t part)
+{
+    const char *path = h->w->parts[part].path;
+    return path + strlen(h->d->folder);
+}
+
+/* [n][rows][cols], where dimensions of 1 count for nothing, and values that are weights. */
+static pn_status hfd_check(hfd *h, const hfd_ref *r, const pn_hf_want *want, uint64_t n, uint64_t rows)
+{
+    const uint64_t dims[] = {n, rows, want->cols};
+    const pn_st_tensor *t = r->t;
+    uint32_t a = 0, b = 0, dtype = pn_st_dtype_get(t->dtype)->dtype;
+    while (a < t->rank || b < 3) {
+        if (a < t->rank && t->shape[a] == 1)
+            a++;
+        else if (b < 3 && dims[b] <= 1)
+            b++;
+        else if (a < t->rank && b < 3 && t->shape[a] == dims[b])
+            a++, b++;
+        else
+            return pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' has shape %s, expected %s%" PRIu64 "%s%" PRIu64 " (%s%s%s)", hfd_file_name(h, r->part),
+                           pn_show(t->name, strlen(t->name)).s, hfd_show_shape(t).s, n > 1 ? "experts of " : "", rows ? rows : want->cols, rows ? " x " : "",
+                           rows ? want->cols : 1, rows ? want->rows_are : "", rows ? ", " : "", want->cols_are);
+    }
+    if (dtype != PN_DTYPE_F32 && dtype != PN_DTYPE_F16 && dtype != PN_DTYPE_BF16 && t->dtype != PN_ST_F64)
+        return pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected F32, F16, BF16 or F64", hfd_file_name(h, r->part),
+                       pn_show(t->name, strlen(t->name)).s, pn_st_dtype_get(t->dtype)->name);
+    return PN_OK;
+}
+
+static pn_status hfd_missing(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t expert)
+{
+    char name[PN_HF_NAME_MAX];
+    pn_hf_spell(name, sizeof name, want->names[0], il, expert);
+    return pn_fail(h->err, PN_E_FORMAT, "tensor '%s%s' is missing (num_hidden_layers is %" PRIu32 "%s)", strcmp(name, "lm_head.weight") ? "model." : "",
+                   name, h->c.n_layers, want->how == PN_HF_STACK ? ", or there are fewer experts" : "");
+}
+
+/* A new tensor of ours, of n matrices or a vector, as `r` is in the file. */
+static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint64_t n)
+{
+    pn_hf_dir *d = h->d;
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->tensors, &d->cap, d->n + 1, sizeof *d->tensors)) {
+        pn_fail_nomem(h->err, "the directory of tensors", (d->n + 1) * sizeof *d->tensors);
+        return NULL;
+    }
+    struct pn_hf_tensor *x = &d->tensors[d->n++];
+    uint64_t bits = pn_st_dtype_get(r->t->dtype)->bits / 8, rows = PN_MAX(want->rows, (uint64_t)1);
+    memset(x, 0, sizeof *x);
+    pn_hf_spell(x->name, sizeof x->name, want->ours, il, 0);
+    x->part = r->part;
+    x->t = (pn_gguf_tensor){.dtype = pn_st_dtype_get(r->t->dtype)->dtype, .n_dims = want->how == PN_HF_STACK ? 3 : want->rows ? 2 : 1,
+                            .ne = {want->cols, rows, n, 1}, .offset = r->t->offset, .row_bytes = want->cols * bits};
+    x->t.n_elems = want->cols * rows * n;           /* at most 2^20 x 2^20 x 2^16 */
+    x->t.bytes = x->t.n_elems * bits;
+    x->f64 = r->t->dtype == PN_ST_F64;
+    x->plus_one = want->how == PN_HF_NORM && h->c.post_norms;
+    x->gather = r->gather;
+    x->why = x->f64 || x->plus_one ? HFD_TO_F32 : x->gather ? HFD_COPY : HFD_IN_PLACE;
+    if (x->why == HFD_IN_PLACE && want->rows && x->t.offset % bits)
+        x->why = HFD_COPY;              /* vectors are read, wherever they begin */
+    return x;
+}
+
+static pn_status hfd_bind_one(hfd *h, const pn_hf_want *want, uint32_t il)
+{
+    hfd_ref *r = hfd_find(h, want->names, il, 0);
+    if (!r)
+        return want->optional ? PN_OK : hfd_missing(h, want, il, 0);
+    pn_status st = hfd_check(h, r, want, 1, want->rows);
+    r->used = true;
+    return st ? st : hfd_new(h, want, il, r, 1) ? PN_OK : PN_E_NOMEM;
+}
+
+static pn_status hfd_piece(hfd *h, struct pn_hf_tensor *x, uint32_t part, uint64_t offset)
+{
+    pn_hf_dir *d = h->d;
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->pieces, &d->cap_pieces, d->n_pieces + 1, sizeof *d->pieces))
+        return pn_fail_nomem(h->err, "the places of experts", (d->n_pieces + 1) * sizeof *d->pieces);
+    d->pieces[d->n_pieces++] = (pn_piece){.offset = offset, .part = part};
+    if (x->why == HFD_IN_PLACE && offset % (x->t.row_bytes / x->t.ne[0]))
+        x->why = HFD_COPY;
+    return PN_OK;
+}
+
+/* Experts of a .bin are used where they lie, or not at all. */
+static pn_status hfd_together(hfd *h, const hfd_ref *r)
+{
+    return r->gather ? pn_fail(h->err, PN_E_UNSUPPORTED, "%s: the elements of expert tensor '%s' do not follow each other", hfd_file_name(h, r->part),
+                               pn_show(r->t->name, strlen(r->t->name)).s) : PN_OK;
+}
+
+/* All experts in one tensor: each has `fused_rows` rows there. */
+static pn_status hfd_bind_fused(hfd *h, const pn_hf_want *want, uint32_t il, hfd_ref *r)
+{
+    pn_status st = hfd_together(h, r);
+    if (!st)
+        st = hfd_check(h, r, want, h->c.n_expert, want->fused_rows);
+    struct pn_hf_tensor *x = st ? NULL : hfd_new(h, want, il, r, h->c.n_expert);
+    r->used = true;
+    if (!x)
+        return st ? st : PN_E_NOMEM;
+    x->scattered = true;
+    x->piece0 = h->d->n_pieces;
+    for (uint64_t e = 0; e < h->c.n_expert && !st; e++)
+        st = hfd_piece(h, x, r->part, r->t->offset + (e * want->fused_rows + want->fused_from) * x->t.row_bytes);
+    x->t.offset = h->d->pieces[x->piece0].offset;
+    return st;
+}
+
+static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
+{
+    hfd_ref *r = hfd_find(h, want->fused, il, 0);
+    if (r)
+        return hfd_bind_fused(h, want, il, r);
+    struct pn_hf_tensor *x = NULL;
+    pn_status st = PN_OK;
+    uint32_t dtype = 0;
+    for (uint32_t e = 0; e < h->c.n_expert && !st; e++) {
+        r = hfd_find(h, want->names, il, e);
+        if (!r)
+            return hfd_missing(h, want, il, e);
+        st = hfd_together(h, r);
+        if (!st)
+            st = hfd_check(h, r, want, 1, want->rows);
+        if (!st && e && r->t->dtype != dtype)
+            st = pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected %s as that of expert 0", hfd_file_name(h, r->part),
+                         pn_show(r->t->name, strlen(r->t->name)).s, pn_st_dtype_get(r->t->dtype)->name, pn_st_dtype_get(dtype)->name);
+        r->used = true;
+        if (!st && !e) {
+            x = hfd_new(h, want, il, r, h->c.n_expert);
+            if (!x)
+                return PN_E_NOMEM;
+            x->scattered = true;
+            x->piece0 = h->d->n_pieces;
+            dtype = r->t->dtype;
+        }
+        if (!st)
+            st = hfd_piece(h, x, r->part, r->t->offset);
+    }
+    return st;
+}
+
+static pn_status hfd_bind(hfd *h)
+{
+    pn_hf_want want;
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, false, i, &want); i++)
+        st = hfd_bind_one(h, &want, 0);
+    for (uint32_t il = 0; il < h->c.n_layers && !st; il++)
+        for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, true, i, &want); i++)
+            st = want.how == PN_HF_STACK ? hfd_bind_experts(h, &want, il) : hfd_bind_one(h, &want, il);
+    for (size_t i = 0; i < h->n_refs && !st; i++) {
+        const hfd_ref *r = &h->refs[i];
+        if (!r->used && !pn_hf_skips(&h->c, pn_hf_name(r->t->name)))
+            st = pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' belongs to nothing in a model of %" PRIu32 " layers with this config.json",
+                         hfd_file_name(h, r->part), pn_show(r->t->name, strlen(r->t->name)).s, h->c.n_layers);
+    }
+    if (!st && !h->c.tied && !hfd_find(h, (const char *const[3]){"lm_head.weight", NULL, NULL}, 0, 0))
+        h->d->warning = "there is no lm_head.weight, although tie_word_embeddings is false: the embedding is the output matrix";
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Part 0
+ * ------------------------------------------------------------------------------------------ */
+
+static uint32_t hfd_image_type(const struct pn_hf_tensor *x) { return x->why == HFD_COPY ? x->t.dtype : (uint32_t)PN_DTYPE_F32; }
+static uint64_t hfd_image_bytes(const struct pn_hf_tensor *x) { return x->why == HFD_COPY ? x->t.bytes : x->t.n_elems * sizeof(float); }
+
+static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
+{
+    return (pn_dir_tensor){.t = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
+}
+
+/* Elements on their way to part 0. */
+typedef struct hfd_flow {
+    const struct pn_hf_tensor *x;
+    uint8_t *dst;
+} hfd_flow;
+
+static pn_status hfd_take(void *user, const void *bytes, size_t n, pn_err *err)
+{
+    hfd_flow *f = user;
+    const uint8_t *raw = bytes;
+    const struct pn_hf_tensor *x = f->x;
+    size_t size = (size_t)(x->t.bytes / x->t.n_elems);
+    float out[HFD_CHUNK / 2];
+    (void)err;
+    if (x->why == HFD_COPY) {
+        memcpy(f->dst, raw, n);
+        f->dst += n;
+        return PN_OK;
+    }
+    for (size_t k; n; raw += k * size, n -= k * size) {
+        k = PN_MIN(n / size, PN_COUNT_OF(out));
+        if (!x->f64)
+            pn_dequant_row(x->t.dtype, raw, out, k);
+        for (size_t i = 0; i < k && x->f64; i++) {
+            double v;
+            memcpy(&v, raw + 8 * i, 8);
+            out[i] = (float)v;
+        }
+        for (size_t i = 0; i < k && x->plus_one; i++)
+            out[i] += 1;
+        memcpy(f->dst, out, k * sizeof *out);
+        f->dst += k * sizeof *out;
+    }
+    return PN_OK;
+}
+
+static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
+{
+    const pn_dir_tensor from = hfd_dir_tensor(h, x);
+    hfd_flow f = {.x = x, .dst = dst};
+    uint8_t raw[HFD_CHUNK];
+    pn_status st = PN_OK;
+    if (x->gather)
+        return pn_pth_stream(&h->files[x->part - 1].bin, x->gather, hfd_take, &f, h->err);
+    for (uint64_t at = 0; at < x->t.bytes && !st; at += sizeof raw) {
+        size_t n = (size_t)PN_MIN(x->t.bytes - at, (uint64_t)sizeof raw);
+        st = pn_weights_read(h->w, &from, at, raw, n, h->err);
+        if (!st)
+            st = hfd_take(&f, raw, n, h->err);
+    }
+    return st;
+}
+
+static const char *const hfd_factor_names[] = {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"};
+
+/* The table of tensors in part 0: factors, then what is computed. */
+static void hfd_image_table(hfd *h)
+{
+    const uint64_t n = h->c.n_rot / 2;
+    for (int i = 0; i < 2; i++)
+        if (h->c.factors[i])
+            pn_gguf_put_tensor(&h->header, hfd_factor_names[i + (h->c.factors[1] != NULL)], PN_DTYPE_F32, 1, &n, n * sizeof(float));
+    for (size_t i = 0; i < h->d->n; i++) {
+        const struct pn_hf_tensor *x = &h->d->tensors[i];
+        if (x->why != HFD_IN_PLACE)
+            pn_gguf_put_tensor(&h->header, x->name, hfd_image_type(x), x->t.n_dims, x->t.ne, hfd_image_bytes(x));
+    }
+}
+
+static pn_status hfd_image_data(hfd *h, uint8_t *at)
+{
+    size_t n = h->c.n_rot / 2 * sizeof(float);
+    pn_status st = PN_OK;
+    for (int i = 0; i < 2; i++)
+        if (h->c.factors[i]) {
+            memcpy(at, h->c.factors[i], n);
+            at += n + pn_gguf_pad(n);
+        }
+    for (size_t i = 0; i < h->d->n && !st; i++) {
+        const struct pn_hf_tensor *x = &h->d->tensors[i];
+        if (x->why == HFD_IN_PLACE)
+            continue;
+        st = hfd_compute(h, x, at);
+        at += hfd_image_bytes(x) + pn_gguf_pad(hfd_image_bytes(x));
+    }
+    return st;
+}
+
+static pn_status hfd_image(hfd *h)
+{
+    pn_str head;
+    pn_hf_dir *d = h->d;
+    pn_str_init(&head, h->mem, PN_ACCT_STAGE);
+    hfd_image_table(h);
+    pn_status st = pn_gguf_header(&h->header, &head) ? PN_OK : pn_fail_nomem(h->err, "a header", head.len);
+    uint64_t bytes = head.len + h->header.data_bytes;
+    if (!st) {
+        d->image = bytes <= SIZE_MAX ? pn_mem_calloc(h->mem, PN_ACCT_WEIGHTS, bytes, 1) : NULL;
+        d->image_bytes = d->image ? (size_t)bytes : 0;
+        st = d->image ? PN_OK : pn_fail_nomem(h->err, "the header and computed tensors", bytes);
+    }
+    if (!st) {
+        memcpy(d->image, head.data, head.len);
+        st = hfd_image_data(h, d->image + head.len);
+    }
+    pn_str_fini(&head);
+    return st ? st : pn_weights_set_header(h->w, d->image, d->image_bytes, h->err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Opening
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status hfd_directory(hfd *h)
+{
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < h->d->n && !st; i++) {
+        const struct pn_hf_tensor *x = &h->d->tensors[i];
+        const pn_dir_tensor t = hfd_dir_tensor(h, x);
+        if (x->why == HFD_IN_PLACE)
+            st = pn_weights_add_tensor(h->w, &t, h->err);
+    }
+    return st;
+}
+
+static pn_status hfd_open(hfd *h, const char *path)
+{
+    size_t len = strlen(path), cut = len;
+    bool file = hfd_is_file(path) && !pn_os_is_dir(path);
+    while (file && cut && path[cut - 1] != '/')
+        cut--;
+    bool slash = cut && path[cut - 1] != '/';
+    h->d->folder = pn_mem_strndup(h->mem, PN_ACCT_MISC, path, cut + slash);
+    if (!h->d->folder)
+        return pn_fail_nomem(h->err, "a path", (uint64_t)cut + 2);
+    if (slash)
+        h->d->folder[cut] = '/';
+    pn_status st = pn_weights_add_part(h->w, path, h->err);
+    if (!st)
+        st = hfd_config(h);
+    if (!st)
+        st = hfd_files(h, file ? path + cut : NULL);
+    if (!st)
+        st = hfd_bind(h);
+    for (size_t i = 0; i < h->d->n && !st; i++)
+        h->d->tensors[i].t.name = h->d->tensors[i].name;        /* the table has stopped moving */
+    if (!st)
+        st = hfd_image(h);
+    return st ? st : hfd_directory(h);
+}
+
+PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *err)
+{
+    hfd h = {.w = w, .mem = w->mem, .err = err};
+    h.d = w->hf = pn_mem_calloc(w->mem, PN_ACCT_MISC, 1, sizeof *h.d);
+    if (!h.d)
+        return pn_fail_nomem(err, "a folder", sizeof *h.d);
+    pn_gguf_writer_init(&h.header, w->mem);
+    pn_map_init(&h.names, w->mem, PN_ACCT_STAGE);
+    pn_status st = hfd_open(&h, path);
+    for (size_t i = 0; i < h.n_files; i++) {
+        pn_safetensors_fini(&h.files[i].st);
+        pn_pth_close(&h.files[i].bin);
+    }
+    pn_mem_free(w->mem, PN_ACCT_STAGE, h.files, h.cap_files * sizeof *h.files);
+    pn_mem_free(w->mem, PN_ACCT_STAGE, h.refs, h.cap_refs * sizeof *h.refs);
+    pn_map_fini(&h.names);
+    pn_st_index_fini(&h.index);
+    pn_gguf_writer_fini(&h.header);
+    pn_hf_config_fini(&h.c);
+    return st;
+}
+
+PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
+{
+    if (!d)
+        return;
+    if (d->folder)
+        pn_mem_free(mem, PN_ACCT_MISC, d->folder, strlen(d->folder) + 1);
+    pn_mem_free(mem, PN_ACCT_MISC, d->tensors, d->cap * sizeof *d->tensors);
+    pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
+    pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
+    pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);
+}
+#endif
+
 /* ---- Begin format/pn_weights.c ---- */
 #ifndef PN_DROP_FORMAT_PN_WEIGHTS_C
 #define PN_DROP_FORMAT_PN_WEIGHTS_C
@@ -23416,6 +28562,7 @@ PN_INTERNAL bool pn_gguf_header(const pn_gguf_writer *w, pn_str *out)
  *   3. After opening, tensor names are unique over all parts and their number is split.tensors.count.
  */
 /* includes format/pn_weights.h */
+/* includes format/pn_hf_dir.h */
 
 /* includes base/pn_err.h */
 
@@ -23467,30 +28614,48 @@ static pn_part *weights_part_new(pn_weights *w, const char *path, size_t path_le
     return p;
 }
 
-/* Put a part's tensors into the directory. */
-static pn_status weights_add_tensors(pn_weights *w, uint32_t part, pn_err *err)
+/* Room for n more tensors in the directory. */
+static pn_status weights_reserve(pn_weights *w, uint32_t part, size_t n, pn_err *err)
 {
-    const pn_gguf *g = &w->gguf[part];
-    uint64_t total = (uint64_t)w->n_tensors + g->n_tensors;
+    uint64_t total = (uint64_t)w->n_tensors + n;
     if (total > UINT32_MAX / 2)
         return pn_fail(err, PN_E_FORMAT, "%s: %" PRIu64 " tensors in all are too many",
                        weights_tail(w->parts[part].path), total);
     if (!pn_map_reserve(&w->index, (uint32_t)total) ||
         !pn_mem_grow(w->mem, PN_ACCT_MISC, (void **)&w->tensors, &w->cap_tensors, (size_t)total, sizeof *w->tensors))
         return pn_fail_nomem(err, "the directory of tensors", total * (sizeof *w->tensors + sizeof(pn_map_slot)));
-    for (size_t i = 0; i < g->n_tensors; i++) {
-        const pn_gguf_tensor *t = &g->tensors[i];
-        bool existed = false;
-        uint32_t *at = pn_map_put(&w->index, t->name, strlen(t->name), (uint32_t)w->n_tensors, &existed);
-        if (!at)
-            return pn_fail_nomem(err, "the directory of tensors", total * sizeof(pn_map_slot));
-        if (existed)
-            return pn_fail(err, PN_E_FORMAT, "%s: tensor '%s' is also in part %" PRIu32 " (%s)",
-                           weights_tail(w->parts[part].path), t->name, w->tensors[*at].part + 1,
-                           weights_tail(w->parts[w->tensors[*at].part].path));
-        w->tensors[w->n_tensors++] = (pn_dir_tensor){.t = t, .part = part};
-    }
     return PN_OK;
+}
+
+/* Into the directory, which has room for it. */
+static pn_status weights_put(pn_weights *w, const pn_dir_tensor *t, pn_err *err)
+{
+    bool existed = false;
+    uint32_t *at = pn_map_put(&w->index, t->t->name, strlen(t->t->name), (uint32_t)w->n_tensors, &existed);
+    if (!at)
+        return pn_fail_nomem(err, "the directory of tensors", (uint64_t)w->n_tensors * sizeof(pn_map_slot));
+    if (existed)
+        return pn_fail(err, PN_E_FORMAT, "%s: tensor '%s' is also in part %" PRIu32 " (%s)",
+                       weights_tail(w->parts[t->part].path), t->t->name, w->tensors[*at].part + 1,
+                       weights_tail(w->parts[w->tensors[*at].part].path));
+    w->tensors[w->n_tensors++] = *t;
+    return PN_OK;
+}
+
+/* Put a part's tensors into the directory. */
+static pn_status weights_add_tensors(pn_weights *w, uint32_t part, pn_err *err)
+{
+    const pn_gguf *g = &w->gguf[part];
+    pn_status st = weights_reserve(w, part, g->n_tensors, err);
+    for (size_t i = 0; i < g->n_tensors && !st; i++)
+        st = weights_put(w, &(pn_dir_tensor){.t = &g->tensors[i], .part = part}, err);
+    return st;
+}
+
+static pn_status weights_count_bytes(pn_weights *w, const pn_part *p, pn_err *err)
+{
+    return pn_add_u64(w->file_bytes, p->src.size, &w->file_bytes)
+               ? PN_OK : pn_fail(err, PN_E_FORMAT, "%s: the sizes of all parts overflow", weights_tail(p->path));
 }
 
 /* Read the header of the newest part, whose source is set up. */
@@ -23500,12 +28665,11 @@ static pn_status weights_read_part(pn_weights *w, pn_err *err)
     pn_status st = pn_gguf_read(&w->gguf[i], w->mem, &w->parts[i].src, err);
     if (st == PN_OK)
         st = weights_add_tensors(w, i, err);
-    if (st == PN_OK && !pn_add_u64(w->file_bytes, w->parts[i].src.size, &w->file_bytes))
-        st = pn_fail(err, PN_E_FORMAT, "%s: the sizes of all parts overflow", weights_tail(w->parts[i].path));
-    return st;
+    return st ? st : weights_count_bytes(w, &w->parts[i], err);
 }
 
-static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
+/* The newest part is a file: opened, and mapped if that is wished and can be had. */
+static pn_status weights_open_file(pn_weights *w, const char *path, pn_err *err)
 {
     pn_part *p = weights_part_new(w, path, strlen(path), err);
     if (!p)
@@ -23521,7 +28685,13 @@ static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
         p->src.read = weights_pread;
         p->src.user = &p->file;
     }
-    return weights_read_part(w, err);
+    return PN_OK;
+}
+
+static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
+{
+    pn_status st = weights_open_file(w, path, err);
+    return st ? st : weights_read_part(w, err);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -23643,6 +28813,38 @@ static pn_status weights_split_count(const pn_weights *w, uint32_t *count, pn_er
 }
 
 /* ------------------------------------------------------------------------------------------
+ * Parts of a folder
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_weights_add_part(pn_weights *w, const char *path, pn_err *err)
+{
+    return weights_part_new(w, path, strlen(path), err) ? PN_OK : PN_E_NOMEM;
+}
+
+PN_INTERNAL pn_status pn_weights_add_file(pn_weights *w, const char *path, pn_part **out, pn_err *err)
+{
+    pn_status st = weights_open_file(w, path, err);
+    if (!st)
+        st = weights_count_bytes(w, *out = &w->parts[w->n_parts - 1], err);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_weights_set_header(pn_weights *w, const void *bytes, size_t n, pn_err *err)
+{
+    pn_part *p = &w->parts[0];
+    p->map = p->src.bytes = bytes;
+    p->src.size = n;
+    pn_status st = pn_gguf_read(&w->gguf[0], w->mem, &p->src, err);
+    return st ? st : weights_add_tensors(w, 0, err);
+}
+
+PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *t, pn_err *err)
+{
+    pn_status st = weights_reserve(w, t->part, 1, err);
+    return st ? st : weights_put(w, t, err);
+}
+
+/* ------------------------------------------------------------------------------------------
  * Open and close
  * ------------------------------------------------------------------------------------------ */
 
@@ -23669,6 +28871,7 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     pn_mem_free(w->mem, PN_ACCT_MISC, w->parts, w->cap_parts * sizeof *w->parts);
     pn_mem_free(w->mem, PN_ACCT_MISC, w->gguf, w->cap_gguf * sizeof *w->gguf);
     pn_mem_free(w->mem, PN_ACCT_MISC, w->tensors, w->cap_tensors * sizeof *w->tensors);
+    pn_hf_dir_close(w->hf, w->mem);
     memset(w, 0, sizeof *w);
 }
 
@@ -23677,8 +28880,11 @@ PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const cha
     uint32_t count = 1;
     weights_init(w, mem);
     w->map = map;
-    pn_status st = weights_open_part(w, path, err);
-    if (st == PN_OK)
+    bool folder = pn_hf_dir_is(path);
+    pn_status st = folder ? pn_hf_dir_open(w, path, err) : weights_open_part(w, path, err);
+    if (st && folder)
+        pn_err_prefix(err, st, "%s", weights_tail(path));
+    if (st == PN_OK && !folder)
         st = weights_split_count(w, &count, err);
     if (st == PN_OK && count > 1)
         st = weights_open_rest(w, count, err);
@@ -23758,20 +28964,22 @@ PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err)
     return PN_OK;
 }
 
-PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t)
+PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i)
 {
-    const uint8_t *map = w->parts[t->part].map;
-    return map ? map + t->t->offset : NULL;
+    const pn_piece at = pn_weights_piece(t, i);
+    const uint8_t *map = w->parts[at.part].map;
+    return map ? map + at.offset : NULL;
 }
 
-PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
-                                      size_t n, pn_err *err)
+PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t)
 {
-    const pn_part *p = &w->parts[t->part];
-    if (at > t->t->bytes || n > t->t->bytes - at)
-        return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
-                       t->t->name, t->t->bytes, n, at);
-    uint64_t offset = t->t->offset + at;
+    return t->pieces ? NULL : pn_weights_piece_ptr(w, t, 0);
+}
+
+static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, uint32_t part, uint64_t offset, void *dst,
+                                 size_t n, pn_err *err)
+{
+    const pn_part *p = &w->parts[part];
     pn_status st = PN_OK;
     if (p->file.fd >= 0) {
         st = pn_os_read(&p->file, offset, dst, n, err);
@@ -23783,6 +28991,26 @@ PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *
     }
     if (st != PN_OK)
         pn_err_prefix(err, st, "%s: tensor '%s'", weights_tail(p->path), t->t->name);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
+                                      size_t n, pn_err *err)
+{
+    if (at > t->t->bytes || n > t->t->bytes - at)
+        return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
+                       t->t->name, t->t->bytes, n, at);
+    if (!t->pieces)
+        return weights_read_at(w, t, t->part, t->t->offset + at, dst, n, err);
+    uint64_t each = t->t->bytes / t->t->ne[2];
+    pn_status st = PN_OK;
+    for (size_t done = 0; done < n && !st;) {
+        const pn_piece *p = &t->pieces[at / each];
+        size_t some = (size_t)PN_MIN(each - at % each, (uint64_t)(n - done));
+        st = weights_read_at(w, t, p->part, p->offset + at % each, (uint8_t *)dst + done, some, err);
+        done += some;
+        at += some;
+    }
     return st;
 }
 
@@ -24868,6 +30096,2815 @@ PN_INTERNAL uint32_t pn_uni_decomp_first(uint32_t cp)
 }
 #endif
 
+/* ---- Begin text/pn_tab_norm.c ---- */
+#ifndef PN_DROP_TEXT_PN_TAB_NORM_C
+#define PN_DROP_TEXT_PN_TAB_NORM_C
+/* Generated by tools/gen_norm.py from the Unicode Character Database 18.0.0; do not edit. */
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes text/pn_norm.h */
+
+/* Combining classes other than 0: first, last, class. */
+static const pn_norm_class norm_tab_class[] = {
+    {0x300, 0x314, 230}, {0x315, 0x315, 232}, {0x316, 0x319, 220}, {0x31a, 0x31a, 232},
+    {0x31b, 0x31b, 216}, {0x31c, 0x320, 220}, {0x321, 0x322, 202}, {0x323, 0x326, 220},
+    {0x327, 0x328, 202}, {0x329, 0x333, 220}, {0x334, 0x338, 1}, {0x339, 0x33c, 220},
+    {0x33d, 0x344, 230}, {0x345, 0x345, 240}, {0x346, 0x346, 230}, {0x347, 0x349, 220},
+    {0x34a, 0x34c, 230}, {0x34d, 0x34e, 220}, {0x350, 0x352, 230}, {0x353, 0x356, 220},
+    {0x357, 0x357, 230}, {0x358, 0x358, 232}, {0x359, 0x35a, 220}, {0x35b, 0x35b, 230},
+    {0x35c, 0x35c, 233}, {0x35d, 0x35e, 234}, {0x35f, 0x35f, 233}, {0x360, 0x361, 234},
+    {0x362, 0x362, 233}, {0x363, 0x36f, 230}, {0x483, 0x487, 230}, {0x591, 0x591, 220},
+    {0x592, 0x595, 230}, {0x596, 0x596, 220}, {0x597, 0x599, 230}, {0x59a, 0x59a, 222},
+    {0x59b, 0x59b, 220}, {0x59c, 0x5a1, 230}, {0x5a2, 0x5a7, 220}, {0x5a8, 0x5a9, 230},
+    {0x5aa, 0x5aa, 220}, {0x5ab, 0x5ac, 230}, {0x5ad, 0x5ad, 222}, {0x5ae, 0x5ae, 228},
+    {0x5af, 0x5af, 230}, {0x5b0, 0x5b0, 10}, {0x5b1, 0x5b1, 11}, {0x5b2, 0x5b2, 12},
+    {0x5b3, 0x5b3, 13}, {0x5b4, 0x5b4, 14}, {0x5b5, 0x5b5, 15}, {0x5b6, 0x5b6, 16},
+    {0x5b7, 0x5b7, 17}, {0x5b8, 0x5b8, 18}, {0x5b9, 0x5ba, 19}, {0x5bb, 0x5bb, 20},
+    {0x5bc, 0x5bc, 21}, {0x5bd, 0x5bd, 22}, {0x5bf, 0x5bf, 23}, {0x5c1, 0x5c1, 24},
+    {0x5c2, 0x5c2, 25}, {0x5c4, 0x5c4, 230}, {0x5c5, 0x5c5, 220}, {0x5c7, 0x5c7, 18},
+    {0x5c8, 0x5c8, 10}, {0x5c9, 0x5c9, 21}, {0x610, 0x617, 230}, {0x618, 0x618, 30},
+    {0x619, 0x619, 31}, {0x61a, 0x61a, 32}, {0x64b, 0x64b, 27}, {0x64c, 0x64c, 28},
+    {0x64d, 0x64d, 29}, {0x64e, 0x64e, 30}, {0x64f, 0x64f, 31}, {0x650, 0x650, 32},
+    {0x651, 0x651, 33}, {0x652, 0x652, 34}, {0x653, 0x654, 230}, {0x655, 0x656, 220},
+    {0x657, 0x65b, 230}, {0x65c, 0x65c, 220}, {0x65d, 0x65e, 230}, {0x65f, 0x65f, 220},
+    {0x670, 0x670, 35}, {0x6d6, 0x6dc, 230}, {0x6df, 0x6e2, 230}, {0x6e3, 0x6e3, 220},
+    {0x6e4, 0x6e4, 230}, {0x6e7, 0x6e8, 230}, {0x6ea, 0x6ea, 220}, {0x6eb, 0x6ec, 230},
+    {0x6ed, 0x6ed, 220}, {0x711, 0x711, 36}, {0x730, 0x730, 230}, {0x731, 0x731, 220},
+    {0x732, 0x733, 230}, {0x734, 0x734, 220}, {0x735, 0x736, 230}, {0x737, 0x739, 220},
+    {0x73a, 0x73a, 230}, {0x73b, 0x73c, 220}, {0x73d, 0x73d, 230}, {0x73e, 0x73e, 220},
+    {0x73f, 0x741, 230}, {0x742, 0x742, 220}, {0x743, 0x743, 230}, {0x744, 0x744, 220},
+    {0x745, 0x745, 230}, {0x746, 0x746, 220}, {0x747, 0x747, 230}, {0x748, 0x748, 220},
+    {0x749, 0x74a, 230}, {0x7eb, 0x7f1, 230}, {0x7f2, 0x7f2, 220}, {0x7f3, 0x7f3, 230},
+    {0x7fd, 0x7fd, 220}, {0x816, 0x819, 230}, {0x81b, 0x823, 230}, {0x825, 0x827, 230},
+    {0x829, 0x82d, 230}, {0x859, 0x85b, 220}, {0x897, 0x898, 230}, {0x899, 0x89b, 220},
+    {0x89c, 0x89f, 230}, {0x8ca, 0x8ce, 230}, {0x8cf, 0x8d3, 220}, {0x8d4, 0x8e1, 230},
+    {0x8e3, 0x8e3, 220}, {0x8e4, 0x8e5, 230}, {0x8e6, 0x8e6, 220}, {0x8e7, 0x8e8, 230},
+    {0x8e9, 0x8e9, 220}, {0x8ea, 0x8ec, 230}, {0x8ed, 0x8ef, 220}, {0x8f0, 0x8f0, 27},
+    {0x8f1, 0x8f1, 28}, {0x8f2, 0x8f2, 29}, {0x8f3, 0x8f5, 230}, {0x8f6, 0x8f6, 220},
+    {0x8f7, 0x8f8, 230}, {0x8f9, 0x8fa, 220}, {0x8fb, 0x8ff, 230}, {0x93c, 0x93c, 7},
+    {0x94d, 0x94d, 9}, {0x951, 0x951, 230}, {0x952, 0x952, 220}, {0x953, 0x954, 230},
+    {0x9bc, 0x9bc, 7}, {0x9cd, 0x9cd, 9}, {0x9fe, 0x9fe, 230}, {0xa3c, 0xa3c, 7}, {0xa4d, 0xa4d, 9},
+    {0xabc, 0xabc, 7}, {0xacd, 0xacd, 9}, {0xb3c, 0xb3c, 7}, {0xb4d, 0xb4d, 9}, {0xbcd, 0xbcd, 9},
+    {0xc3c, 0xc3c, 7}, {0xc4d, 0xc4d, 9}, {0xc55, 0xc55, 84}, {0xc56, 0xc56, 91}, {0xcbc, 0xcbc, 7},
+    {0xccd, 0xccd, 9}, {0xd3b, 0xd3c, 9}, {0xd4d, 0xd4d, 9}, {0xdca, 0xdca, 9}, {0xe38, 0xe39, 103},
+    {0xe3a, 0xe3a, 9}, {0xe48, 0xe4b, 107}, {0xeb8, 0xeb9, 118}, {0xeba, 0xeba, 9},
+    {0xec8, 0xecb, 122}, {0xf18, 0xf19, 220}, {0xf35, 0xf35, 220}, {0xf37, 0xf37, 220},
+    {0xf39, 0xf39, 216}, {0xf71, 0xf71, 129}, {0xf72, 0xf72, 130}, {0xf74, 0xf74, 132},
+    {0xf7a, 0xf7d, 130}, {0xf80, 0xf80, 130}, {0xf82, 0xf83, 230}, {0xf84, 0xf84, 9},
+    {0xf86, 0xf87, 230}, {0xfc6, 0xfc6, 220}, {0x1037, 0x1037, 7}, {0x1039, 0x103a, 9},
+    {0x108d, 0x108d, 220}, {0x135d, 0x135f, 230}, {0x1714, 0x1715, 9}, {0x1734, 0x1734, 9},
+    {0x17d2, 0x17d2, 9}, {0x17dd, 0x17dd, 230}, {0x18a9, 0x18a9, 228}, {0x1939, 0x1939, 222},
+    {0x193a, 0x193a, 230}, {0x193b, 0x193b, 220}, {0x1a17, 0x1a17, 230}, {0x1a18, 0x1a18, 220},
+    {0x1a60, 0x1a60, 9}, {0x1a75, 0x1a7c, 230}, {0x1a7f, 0x1a7f, 220}, {0x1ab0, 0x1ab4, 230},
+    {0x1ab5, 0x1aba, 220}, {0x1abb, 0x1abc, 230}, {0x1abd, 0x1abd, 220}, {0x1abf, 0x1ac0, 220},
+    {0x1ac1, 0x1ac2, 230}, {0x1ac3, 0x1ac4, 220}, {0x1ac5, 0x1ac9, 230}, {0x1aca, 0x1aca, 220},
+    {0x1acb, 0x1adc, 230}, {0x1add, 0x1add, 220}, {0x1ade, 0x1ae5, 230}, {0x1ae6, 0x1ae6, 220},
+    {0x1ae7, 0x1aea, 230}, {0x1aeb, 0x1aeb, 234}, {0x1aec, 0x1aed, 230}, {0x1aee, 0x1aef, 220},
+    {0x1af0, 0x1af0, 230}, {0x1b34, 0x1b34, 7}, {0x1b44, 0x1b44, 9}, {0x1b6b, 0x1b6b, 230},
+    {0x1b6c, 0x1b6c, 220}, {0x1b6d, 0x1b73, 230}, {0x1baa, 0x1bab, 9}, {0x1be6, 0x1be6, 7},
+    {0x1bf2, 0x1bf3, 9}, {0x1c37, 0x1c37, 7}, {0x1cd0, 0x1cd2, 230}, {0x1cd4, 0x1cd4, 1},
+    {0x1cd5, 0x1cd9, 220}, {0x1cda, 0x1cdb, 230}, {0x1cdc, 0x1cdf, 220}, {0x1ce0, 0x1ce0, 230},
+    {0x1ce2, 0x1ce8, 1}, {0x1ced, 0x1ced, 220}, {0x1cf4, 0x1cf4, 230}, {0x1cf8, 0x1cf9, 230},
+    {0x1dc0, 0x1dc1, 230}, {0x1dc2, 0x1dc2, 220}, {0x1dc3, 0x1dc9, 230}, {0x1dca, 0x1dca, 220},
+    {0x1dcb, 0x1dcc, 230}, {0x1dcd, 0x1dcd, 234}, {0x1dce, 0x1dce, 214}, {0x1dcf, 0x1dcf, 220},
+    {0x1dd0, 0x1dd0, 202}, {0x1dd1, 0x1df5, 230}, {0x1df6, 0x1df6, 232}, {0x1df7, 0x1df8, 228},
+    {0x1df9, 0x1df9, 220}, {0x1dfa, 0x1dfa, 218}, {0x1dfb, 0x1dfb, 230}, {0x1dfc, 0x1dfc, 233},
+    {0x1dfd, 0x1dfd, 220}, {0x1dfe, 0x1dfe, 230}, {0x1dff, 0x1dff, 220}, {0x20d0, 0x20d1, 230},
+    {0x20d2, 0x20d3, 1}, {0x20d4, 0x20d7, 230}, {0x20d8, 0x20da, 1}, {0x20db, 0x20dc, 230},
+    {0x20e1, 0x20e1, 230}, {0x20e5, 0x20e6, 1}, {0x20e7, 0x20e7, 230}, {0x20e8, 0x20e8, 220},
+    {0x20e9, 0x20e9, 230}, {0x20ea, 0x20eb, 1}, {0x20ec, 0x20ef, 220}, {0x20f0, 0x20f0, 230},
+    {0x2cef, 0x2cf1, 230}, {0x2d7f, 0x2d7f, 9}, {0x2de0, 0x2dff, 230}, {0x302a, 0x302a, 218},
+    {0x302b, 0x302b, 228}, {0x302c, 0x302c, 232}, {0x302d, 0x302d, 222}, {0x302e, 0x302f, 224},
+    {0x3099, 0x309a, 8}, {0xa66f, 0xa66f, 230}, {0xa674, 0xa67d, 230}, {0xa69e, 0xa69f, 230},
+    {0xa6f0, 0xa6f1, 230}, {0xa806, 0xa806, 9}, {0xa82c, 0xa82c, 9}, {0xa8c4, 0xa8c4, 9},
+    {0xa8e0, 0xa8f1, 230}, {0xa92b, 0xa92d, 220}, {0xa953, 0xa953, 9}, {0xa9b3, 0xa9b3, 7},
+    {0xa9c0, 0xa9c0, 9}, {0xaab0, 0xaab0, 230}, {0xaab2, 0xaab3, 230}, {0xaab4, 0xaab4, 220},
+    {0xaab7, 0xaab8, 230}, {0xaabe, 0xaabf, 230}, {0xaac1, 0xaac1, 230}, {0xaaf6, 0xaaf6, 9},
+    {0xabed, 0xabed, 9}, {0xfb1e, 0xfb1e, 26}, {0xfe20, 0xfe26, 230}, {0xfe27, 0xfe2d, 220},
+    {0xfe2e, 0xfe2f, 230}, {0x101fd, 0x101fd, 220}, {0x102e0, 0x102e0, 220},
+    {0x10376, 0x1037a, 230}, {0x10a0d, 0x10a0d, 220}, {0x10a0f, 0x10a0f, 230},
+    {0x10a38, 0x10a38, 230}, {0x10a39, 0x10a39, 1}, {0x10a3a, 0x10a3a, 220}, {0x10a3f, 0x10a3f, 9},
+    {0x10ae5, 0x10ae5, 230}, {0x10ae6, 0x10ae6, 220}, {0x10d24, 0x10d27, 230},
+    {0x10d69, 0x10d6d, 230}, {0x10eab, 0x10eac, 230}, {0x10ecb, 0x10ecb, 230},
+    {0x10ecc, 0x10ecd, 220}, {0x10ece, 0x10ecf, 230}, {0x10ef0, 0x10ef2, 220},
+    {0x10ef3, 0x10ef3, 230}, {0x10ef4, 0x10ef4, 220}, {0x10ef5, 0x10ef5, 230},
+    {0x10ef6, 0x10ef6, 220}, {0x10ef7, 0x10ef9, 230}, {0x10efa, 0x10efb, 220},
+    {0x10efd, 0x10eff, 220}, {0x10f46, 0x10f47, 220}, {0x10f48, 0x10f4a, 230},
+    {0x10f4b, 0x10f4b, 220}, {0x10f4c, 0x10f4c, 230}, {0x10f4d, 0x10f50, 220},
+    {0x10f82, 0x10f82, 230}, {0x10f83, 0x10f83, 220}, {0x10f84, 0x10f84, 230},
+    {0x10f85, 0x10f85, 220}, {0x11046, 0x11046, 9}, {0x11070, 0x11070, 9}, {0x1107f, 0x1107f, 9},
+    {0x110b9, 0x110b9, 9}, {0x110ba, 0x110ba, 7}, {0x11100, 0x11102, 230}, {0x11133, 0x11134, 9},
+    {0x11173, 0x11173, 7}, {0x111c0, 0x111c0, 9}, {0x111ca, 0x111ca, 7}, {0x11235, 0x11235, 9},
+    {0x11236, 0x11236, 7}, {0x112e9, 0x112e9, 7}, {0x112ea, 0x112ea, 9}, {0x1133b, 0x1133c, 7},
+    {0x1134d, 0x1134d, 9}, {0x11366, 0x1136c, 230}, {0x11370, 0x11374, 230}, {0x113ce, 0x113d0, 9},
+    {0x11442, 0x11442, 9}, {0x11446, 0x11446, 7}, {0x1145e, 0x1145e, 230}, {0x114c2, 0x114c2, 9},
+    {0x114c3, 0x114c3, 7}, {0x115bf, 0x115bf, 9}, {0x115c0, 0x115c0, 7}, {0x1163f, 0x1163f, 9},
+    {0x116b6, 0x116b6, 9}, {0x116b7, 0x116b7, 7}, {0x1172b, 0x1172b, 9}, {0x11839, 0x11839, 9},
+    {0x1183a, 0x1183a, 7}, {0x1193d, 0x1193e, 9}, {0x11943, 0x11943, 7}, {0x119e0, 0x119e0, 9},
+    {0x11a34, 0x11a34, 9}, {0x11a47, 0x11a47, 9}, {0x11a99, 0x11a99, 9}, {0x11c3f, 0x11c3f, 9},
+    {0x11d42, 0x11d42, 7}, {0x11d44, 0x11d45, 9}, {0x11d97, 0x11d97, 9}, {0x11f41, 0x11f42, 9},
+    {0x1612f, 0x1612f, 9}, {0x16af0, 0x16af4, 1}, {0x16b30, 0x16b36, 230}, {0x16ff0, 0x16ff1, 6},
+    {0x1bc9e, 0x1bc9e, 1}, {0x1d127, 0x1d128, 220}, {0x1d165, 0x1d166, 216}, {0x1d167, 0x1d169, 1},
+    {0x1d16d, 0x1d16d, 226}, {0x1d16e, 0x1d172, 216}, {0x1d17b, 0x1d182, 220},
+    {0x1d185, 0x1d189, 230}, {0x1d18a, 0x1d18b, 220}, {0x1d1aa, 0x1d1ad, 230},
+    {0x1d242, 0x1d244, 230}, {0x1d250, 0x1d252, 216}, {0x1d25b, 0x1d25c, 1},
+    {0x1d25f, 0x1d25f, 216}, {0x1d280, 0x1d281, 216}, {0x1e000, 0x1e006, 230},
+    {0x1e008, 0x1e018, 230}, {0x1e01b, 0x1e021, 230}, {0x1e023, 0x1e024, 230},
+    {0x1e026, 0x1e02a, 230}, {0x1e08f, 0x1e08f, 230}, {0x1e130, 0x1e136, 230},
+    {0x1e2ae, 0x1e2ae, 230}, {0x1e2ec, 0x1e2ef, 230}, {0x1e4ec, 0x1e4ed, 232},
+    {0x1e4ee, 0x1e4ee, 220}, {0x1e4ef, 0x1e4ef, 230}, {0x1e5ee, 0x1e5ee, 230},
+    {0x1e5ef, 0x1e5ef, 220}, {0x1e6e3, 0x1e6e3, 230}, {0x1e6e6, 0x1e6e6, 230},
+    {0x1e6ee, 0x1e6ef, 230}, {0x1e6f5, 0x1e6f5, 230}, {0x1e8d0, 0x1e8d6, 220},
+    {0x1e944, 0x1e949, 230}, {0x1e94a, 0x1e94a, 7},
+};
+
+/* Full decompositions: code point, where in the pool, UTF-16 units, only for compatibility. */
+static const pn_norm_decomp norm_tab_decomp[] = {
+    {0xa0, 0, 1, 1}, {0xa8, 1, 2, 1}, {0xaa, 3, 1, 1}, {0xaf, 4, 2, 1}, {0xb2, 6, 1, 1},
+    {0xb3, 7, 1, 1}, {0xb4, 8, 2, 1}, {0xb5, 10, 1, 1}, {0xb8, 11, 2, 1}, {0xb9, 13, 1, 1},
+    {0xba, 14, 1, 1}, {0xbc, 15, 3, 1}, {0xbd, 18, 3, 1}, {0xbe, 21, 3, 1}, {0xc0, 24, 2, 0},
+    {0xc1, 26, 2, 0}, {0xc2, 28, 2, 0}, {0xc3, 30, 2, 0}, {0xc4, 32, 2, 0}, {0xc5, 34, 2, 0},
+    {0xc7, 36, 2, 0}, {0xc8, 38, 2, 0}, {0xc9, 40, 2, 0}, {0xca, 42, 2, 0}, {0xcb, 44, 2, 0},
+    {0xcc, 46, 2, 0}, {0xcd, 48, 2, 0}, {0xce, 50, 2, 0}, {0xcf, 52, 2, 0}, {0xd1, 54, 2, 0},
+    {0xd2, 56, 2, 0}, {0xd3, 58, 2, 0}, {0xd4, 60, 2, 0}, {0xd5, 62, 2, 0}, {0xd6, 64, 2, 0},
+    {0xd9, 66, 2, 0}, {0xda, 68, 2, 0}, {0xdb, 70, 2, 0}, {0xdc, 72, 2, 0}, {0xdd, 74, 2, 0},
+    {0xe0, 76, 2, 0}, {0xe1, 78, 2, 0}, {0xe2, 80, 2, 0}, {0xe3, 82, 2, 0}, {0xe4, 84, 2, 0},
+    {0xe5, 86, 2, 0}, {0xe7, 88, 2, 0}, {0xe8, 90, 2, 0}, {0xe9, 92, 2, 0}, {0xea, 94, 2, 0},
+    {0xeb, 96, 2, 0}, {0xec, 98, 2, 0}, {0xed, 100, 2, 0}, {0xee, 102, 2, 0}, {0xef, 104, 2, 0},
+    {0xf1, 106, 2, 0}, {0xf2, 108, 2, 0}, {0xf3, 110, 2, 0}, {0xf4, 112, 2, 0}, {0xf5, 114, 2, 0},
+    {0xf6, 116, 2, 0}, {0xf9, 118, 2, 0}, {0xfa, 120, 2, 0}, {0xfb, 122, 2, 0}, {0xfc, 124, 2, 0},
+    {0xfd, 126, 2, 0}, {0xff, 128, 2, 0}, {0x100, 130, 2, 0}, {0x101, 132, 2, 0},
+    {0x102, 134, 2, 0}, {0x103, 136, 2, 0}, {0x104, 138, 2, 0}, {0x105, 140, 2, 0},
+    {0x106, 142, 2, 0}, {0x107, 144, 2, 0}, {0x108, 146, 2, 0}, {0x109, 148, 2, 0},
+    {0x10a, 150, 2, 0}, {0x10b, 152, 2, 0}, {0x10c, 154, 2, 0}, {0x10d, 156, 2, 0},
+    {0x10e, 158, 2, 0}, {0x10f, 160, 2, 0}, {0x112, 162, 2, 0}, {0x113, 164, 2, 0},
+    {0x114, 166, 2, 0}, {0x115, 168, 2, 0}, {0x116, 170, 2, 0}, {0x117, 172, 2, 0},
+    {0x118, 174, 2, 0}, {0x119, 176, 2, 0}, {0x11a, 178, 2, 0}, {0x11b, 180, 2, 0},
+    {0x11c, 182, 2, 0}, {0x11d, 184, 2, 0}, {0x11e, 186, 2, 0}, {0x11f, 188, 2, 0},
+    {0x120, 190, 2, 0}, {0x121, 192, 2, 0}, {0x122, 194, 2, 0}, {0x123, 196, 2, 0},
+    {0x124, 198, 2, 0}, {0x125, 200, 2, 0}, {0x128, 202, 2, 0}, {0x129, 204, 2, 0},
+    {0x12a, 206, 2, 0}, {0x12b, 208, 2, 0}, {0x12c, 210, 2, 0}, {0x12d, 212, 2, 0},
+    {0x12e, 214, 2, 0}, {0x12f, 216, 2, 0}, {0x130, 218, 2, 0}, {0x132, 220, 2, 1},
+    {0x133, 222, 2, 1}, {0x134, 224, 2, 0}, {0x135, 226, 2, 0}, {0x136, 228, 2, 0},
+    {0x137, 230, 2, 0}, {0x139, 232, 2, 0}, {0x13a, 234, 2, 0}, {0x13b, 236, 2, 0},
+    {0x13c, 238, 2, 0}, {0x13d, 240, 2, 0}, {0x13e, 242, 2, 0}, {0x13f, 244, 2, 1},
+    {0x140, 246, 2, 1}, {0x143, 248, 2, 0}, {0x144, 250, 2, 0}, {0x145, 252, 2, 0},
+    {0x146, 254, 2, 0}, {0x147, 256, 2, 0}, {0x148, 258, 2, 0}, {0x149, 260, 2, 1},
+    {0x14c, 262, 2, 0}, {0x14d, 264, 2, 0}, {0x14e, 266, 2, 0}, {0x14f, 268, 2, 0},
+    {0x150, 270, 2, 0}, {0x151, 272, 2, 0}, {0x154, 274, 2, 0}, {0x155, 276, 2, 0},
+    {0x156, 278, 2, 0}, {0x157, 280, 2, 0}, {0x158, 282, 2, 0}, {0x159, 284, 2, 0},
+    {0x15a, 286, 2, 0}, {0x15b, 288, 2, 0}, {0x15c, 290, 2, 0}, {0x15d, 292, 2, 0},
+    {0x15e, 294, 2, 0}, {0x15f, 296, 2, 0}, {0x160, 298, 2, 0}, {0x161, 300, 2, 0},
+    {0x162, 302, 2, 0}, {0x163, 304, 2, 0}, {0x164, 306, 2, 0}, {0x165, 308, 2, 0},
+    {0x168, 310, 2, 0}, {0x169, 312, 2, 0}, {0x16a, 314, 2, 0}, {0x16b, 316, 2, 0},
+    {0x16c, 318, 2, 0}, {0x16d, 320, 2, 0}, {0x16e, 322, 2, 0}, {0x16f, 324, 2, 0},
+    {0x170, 326, 2, 0}, {0x171, 328, 2, 0}, {0x172, 330, 2, 0}, {0x173, 332, 2, 0},
+    {0x174, 334, 2, 0}, {0x175, 336, 2, 0}, {0x176, 338, 2, 0}, {0x177, 340, 2, 0},
+    {0x178, 342, 2, 0}, {0x179, 344, 2, 0}, {0x17a, 346, 2, 0}, {0x17b, 348, 2, 0},
+    {0x17c, 350, 2, 0}, {0x17d, 352, 2, 0}, {0x17e, 354, 2, 0}, {0x17f, 356, 1, 1},
+    {0x1a0, 357, 2, 0}, {0x1a1, 359, 2, 0}, {0x1af, 361, 2, 0}, {0x1b0, 363, 2, 0},
+    {0x1c4, 365, 3, 1}, {0x1c5, 368, 3, 1}, {0x1c6, 371, 3, 1}, {0x1c7, 374, 2, 1},
+    {0x1c8, 376, 2, 1}, {0x1c9, 378, 2, 1}, {0x1ca, 380, 2, 1}, {0x1cb, 382, 2, 1},
+    {0x1cc, 384, 2, 1}, {0x1cd, 386, 2, 0}, {0x1ce, 388, 2, 0}, {0x1cf, 390, 2, 0},
+    {0x1d0, 392, 2, 0}, {0x1d1, 394, 2, 0}, {0x1d2, 396, 2, 0}, {0x1d3, 398, 2, 0},
+    {0x1d4, 400, 2, 0}, {0x1d5, 402, 3, 0}, {0x1d6, 405, 3, 0}, {0x1d7, 408, 3, 0},
+    {0x1d8, 411, 3, 0}, {0x1d9, 414, 3, 0}, {0x1da, 417, 3, 0}, {0x1db, 420, 3, 0},
+    {0x1dc, 423, 3, 0}, {0x1de, 426, 3, 0}, {0x1df, 429, 3, 0}, {0x1e0, 432, 3, 0},
+    {0x1e1, 435, 3, 0}, {0x1e2, 438, 2, 0}, {0x1e3, 440, 2, 0}, {0x1e6, 442, 2, 0},
+    {0x1e7, 444, 2, 0}, {0x1e8, 446, 2, 0}, {0x1e9, 448, 2, 0}, {0x1ea, 450, 2, 0},
+    {0x1eb, 452, 2, 0}, {0x1ec, 454, 3, 0}, {0x1ed, 457, 3, 0}, {0x1ee, 460, 2, 0},
+    {0x1ef, 462, 2, 0}, {0x1f0, 464, 2, 0}, {0x1f1, 466, 2, 1}, {0x1f2, 468, 2, 1},
+    {0x1f3, 470, 2, 1}, {0x1f4, 472, 2, 0}, {0x1f5, 474, 2, 0}, {0x1f8, 476, 2, 0},
+    {0x1f9, 478, 2, 0}, {0x1fa, 480, 3, 0}, {0x1fb, 483, 3, 0}, {0x1fc, 486, 2, 0},
+    {0x1fd, 488, 2, 0}, {0x1fe, 490, 2, 0}, {0x1ff, 492, 2, 0}, {0x200, 494, 2, 0},
+    {0x201, 496, 2, 0}, {0x202, 498, 2, 0}, {0x203, 500, 2, 0}, {0x204, 502, 2, 0},
+    {0x205, 504, 2, 0}, {0x206, 506, 2, 0}, {0x207, 508, 2, 0}, {0x208, 510, 2, 0},
+    {0x209, 512, 2, 0}, {0x20a, 514, 2, 0}, {0x20b, 516, 2, 0}, {0x20c, 518, 2, 0},
+    {0x20d, 520, 2, 0}, {0x20e, 522, 2, 0}, {0x20f, 524, 2, 0}, {0x210, 526, 2, 0},
+    {0x211, 528, 2, 0}, {0x212, 530, 2, 0}, {0x213, 532, 2, 0}, {0x214, 534, 2, 0},
+    {0x215, 536, 2, 0}, {0x216, 538, 2, 0}, {0x217, 540, 2, 0}, {0x218, 542, 2, 0},
+    {0x219, 544, 2, 0}, {0x21a, 546, 2, 0}, {0x21b, 548, 2, 0}, {0x21e, 550, 2, 0},
+    {0x21f, 552, 2, 0}, {0x226, 554, 2, 0}, {0x227, 556, 2, 0}, {0x228, 558, 2, 0},
+    {0x229, 560, 2, 0}, {0x22a, 562, 3, 0}, {0x22b, 565, 3, 0}, {0x22c, 568, 3, 0},
+    {0x22d, 571, 3, 0}, {0x22e, 574, 2, 0}, {0x22f, 576, 2, 0}, {0x230, 578, 3, 0},
+    {0x231, 581, 3, 0}, {0x232, 584, 2, 0}, {0x233, 586, 2, 0}, {0x2b0, 588, 1, 1},
+    {0x2b1, 589, 1, 1}, {0x2b2, 590, 1, 1}, {0x2b3, 591, 1, 1}, {0x2b4, 592, 1, 1},
+    {0x2b5, 593, 1, 1}, {0x2b6, 594, 1, 1}, {0x2b7, 595, 1, 1}, {0x2b8, 596, 1, 1},
+    {0x2d8, 597, 2, 1}, {0x2d9, 599, 2, 1}, {0x2da, 601, 2, 1}, {0x2db, 603, 2, 1},
+    {0x2dc, 605, 2, 1}, {0x2dd, 607, 2, 1}, {0x2e0, 609, 1, 1}, {0x2e1, 610, 1, 1},
+    {0x2e2, 356, 1, 1}, {0x2e3, 611, 1, 1}, {0x2e4, 612, 1, 1}, {0x340, 613, 1, 0},
+    {0x341, 614, 1, 0}, {0x343, 615, 1, 0}, {0x344, 616, 2, 0}, {0x374, 618, 1, 0},
+    {0x37a, 619, 2, 1}, {0x37e, 621, 1, 0}, {0x384, 8, 2, 1}, {0x385, 622, 2, 0},
+    {0x385, 624, 3, 1}, {0x386, 627, 2, 0}, {0x387, 629, 1, 0}, {0x388, 630, 2, 0},
+    {0x389, 632, 2, 0}, {0x38a, 634, 2, 0}, {0x38c, 636, 2, 0}, {0x38e, 638, 2, 0},
+    {0x38f, 640, 2, 0}, {0x390, 642, 3, 0}, {0x3aa, 645, 2, 0}, {0x3ab, 647, 2, 0},
+    {0x3ac, 649, 2, 0}, {0x3ad, 651, 2, 0}, {0x3ae, 653, 2, 0}, {0x3af, 655, 2, 0},
+    {0x3b0, 657, 3, 0}, {0x3ca, 660, 2, 0}, {0x3cb, 662, 2, 0}, {0x3cc, 664, 2, 0},
+    {0x3cd, 666, 2, 0}, {0x3ce, 668, 2, 0}, {0x3d0, 670, 1, 1}, {0x3d1, 671, 1, 1},
+    {0x3d2, 672, 1, 1}, {0x3d3, 673, 2, 0}, {0x3d3, 638, 2, 1}, {0x3d4, 675, 2, 0},
+    {0x3d4, 647, 2, 1}, {0x3d5, 677, 1, 1}, {0x3d6, 678, 1, 1}, {0x3f0, 679, 1, 1},
+    {0x3f1, 680, 1, 1}, {0x3f2, 681, 1, 1}, {0x3f4, 682, 1, 1}, {0x3f5, 683, 1, 1},
+    {0x3f9, 684, 1, 1}, {0x400, 685, 2, 0}, {0x401, 687, 2, 0}, {0x403, 689, 2, 0},
+    {0x407, 691, 2, 0}, {0x40c, 693, 2, 0}, {0x40d, 695, 2, 0}, {0x40e, 697, 2, 0},
+    {0x419, 699, 2, 0}, {0x439, 701, 2, 0}, {0x450, 703, 2, 0}, {0x451, 705, 2, 0},
+    {0x453, 707, 2, 0}, {0x457, 709, 2, 0}, {0x45c, 711, 2, 0}, {0x45d, 713, 2, 0},
+    {0x45e, 715, 2, 0}, {0x476, 717, 2, 0}, {0x477, 719, 2, 0}, {0x4c1, 721, 2, 0},
+    {0x4c2, 723, 2, 0}, {0x4d0, 725, 2, 0}, {0x4d1, 727, 2, 0}, {0x4d2, 729, 2, 0},
+    {0x4d3, 731, 2, 0}, {0x4d6, 733, 2, 0}, {0x4d7, 735, 2, 0}, {0x4da, 737, 2, 0},
+    {0x4db, 739, 2, 0}, {0x4dc, 741, 2, 0}, {0x4dd, 743, 2, 0}, {0x4de, 745, 2, 0},
+    {0x4df, 747, 2, 0}, {0x4e2, 749, 2, 0}, {0x4e3, 751, 2, 0}, {0x4e4, 753, 2, 0},
+    {0x4e5, 755, 2, 0}, {0x4e6, 757, 2, 0}, {0x4e7, 759, 2, 0}, {0x4ea, 761, 2, 0},
+    {0x4eb, 763, 2, 0}, {0x4ec, 765, 2, 0}, {0x4ed, 767, 2, 0}, {0x4ee, 769, 2, 0},
+    {0x4ef, 771, 2, 0}, {0x4f0, 773, 2, 0}, {0x4f1, 775, 2, 0}, {0x4f2, 777, 2, 0},
+    {0x4f3, 779, 2, 0}, {0x4f4, 781, 2, 0}, {0x4f5, 783, 2, 0}, {0x4f8, 785, 2, 0},
+    {0x4f9, 787, 2, 0}, {0x558, 789, 1, 1}, {0x587, 790, 2, 1}, {0x58b, 792, 1, 1},
+    {0x58c, 793, 1, 1}, {0x622, 794, 2, 0}, {0x623, 796, 2, 0}, {0x624, 798, 2, 0},
+    {0x625, 800, 2, 0}, {0x626, 802, 2, 0}, {0x675, 804, 2, 1}, {0x676, 806, 2, 1},
+    {0x677, 808, 2, 1}, {0x678, 810, 2, 1}, {0x6c0, 812, 2, 0}, {0x6c2, 814, 2, 0},
+    {0x6d3, 816, 2, 0}, {0x929, 818, 2, 0}, {0x931, 820, 2, 0}, {0x934, 822, 2, 0},
+    {0x958, 824, 2, 0}, {0x959, 826, 2, 0}, {0x95a, 828, 2, 0}, {0x95b, 830, 2, 0},
+    {0x95c, 832, 2, 0}, {0x95d, 834, 2, 0}, {0x95e, 836, 2, 0}, {0x95f, 838, 2, 0},
+    {0x9cb, 840, 2, 0}, {0x9cc, 842, 2, 0}, {0x9dc, 844, 2, 0}, {0x9dd, 846, 2, 0},
+    {0x9df, 848, 2, 0}, {0xa33, 850, 2, 0}, {0xa36, 852, 2, 0}, {0xa59, 854, 2, 0},
+    {0xa5a, 856, 2, 0}, {0xa5b, 858, 2, 0}, {0xa5e, 860, 2, 0}, {0xb48, 862, 2, 0},
+    {0xb4b, 864, 2, 0}, {0xb4c, 866, 2, 0}, {0xb5c, 868, 2, 0}, {0xb5d, 870, 2, 0},
+    {0xb94, 872, 2, 0}, {0xbca, 874, 2, 0}, {0xbcb, 876, 2, 0}, {0xbcc, 878, 2, 0},
+    {0xc48, 880, 2, 0}, {0xcc0, 882, 2, 0}, {0xcc7, 884, 2, 0}, {0xcc8, 886, 2, 0},
+    {0xcca, 888, 2, 0}, {0xccb, 890, 3, 0}, {0xd4a, 893, 2, 0}, {0xd4b, 895, 2, 0},
+    {0xd4c, 897, 2, 0}, {0xdda, 899, 2, 0}, {0xddc, 901, 2, 0}, {0xddd, 903, 3, 0},
+    {0xdde, 906, 2, 0}, {0xe33, 908, 2, 1}, {0xeb3, 910, 2, 1}, {0xedc, 912, 2, 1},
+    {0xedd, 914, 2, 1}, {0xf0c, 916, 1, 1}, {0xf43, 917, 2, 0}, {0xf4d, 919, 2, 0},
+    {0xf52, 921, 2, 0}, {0xf57, 923, 2, 0}, {0xf5c, 925, 2, 0}, {0xf69, 927, 2, 0},
+    {0xf73, 929, 2, 0}, {0xf75, 931, 2, 0}, {0xf76, 933, 2, 0}, {0xf77, 935, 3, 1},
+    {0xf78, 938, 2, 0}, {0xf79, 940, 3, 1}, {0xf81, 943, 2, 0}, {0xf93, 945, 2, 0},
+    {0xf9d, 947, 2, 0}, {0xfa2, 949, 2, 0}, {0xfa7, 951, 2, 0}, {0xfac, 953, 2, 0},
+    {0xfb9, 955, 2, 0}, {0x1026, 957, 2, 0}, {0x10fc, 959, 1, 1}, {0x1b06, 960, 2, 0},
+    {0x1b08, 962, 2, 0}, {0x1b0a, 964, 2, 0}, {0x1b0c, 966, 2, 0}, {0x1b0e, 968, 2, 0},
+    {0x1b12, 970, 2, 0}, {0x1b3b, 972, 2, 0}, {0x1b3d, 974, 2, 0}, {0x1b40, 976, 2, 0},
+    {0x1b41, 978, 2, 0}, {0x1b43, 980, 2, 0}, {0x1d2c, 982, 1, 1}, {0x1d2d, 983, 1, 1},
+    {0x1d2e, 984, 1, 1}, {0x1d30, 985, 1, 1}, {0x1d31, 986, 1, 1}, {0x1d32, 987, 1, 1},
+    {0x1d33, 988, 1, 1}, {0x1d34, 989, 1, 1}, {0x1d35, 990, 1, 1}, {0x1d36, 991, 1, 1},
+    {0x1d37, 992, 1, 1}, {0x1d38, 993, 1, 1}, {0x1d39, 994, 1, 1}, {0x1d3a, 995, 1, 1},
+    {0x1d3c, 996, 1, 1}, {0x1d3d, 997, 1, 1}, {0x1d3e, 998, 1, 1}, {0x1d3f, 999, 1, 1},
+    {0x1d40, 1000, 1, 1}, {0x1d41, 1001, 1, 1}, {0x1d42, 1002, 1, 1}, {0x1d43, 3, 1, 1},
+    {0x1d44, 1003, 1, 1}, {0x1d45, 1004, 1, 1}, {0x1d46, 1005, 1, 1}, {0x1d47, 1006, 1, 1},
+    {0x1d48, 1007, 1, 1}, {0x1d49, 1008, 1, 1}, {0x1d4a, 1009, 1, 1}, {0x1d4b, 1010, 1, 1},
+    {0x1d4c, 1011, 1, 1}, {0x1d4d, 1012, 1, 1}, {0x1d4f, 1013, 1, 1}, {0x1d50, 1014, 1, 1},
+    {0x1d51, 1015, 1, 1}, {0x1d52, 14, 1, 1}, {0x1d53, 1016, 1, 1}, {0x1d54, 1017, 1, 1},
+    {0x1d55, 1018, 1, 1}, {0x1d56, 1019, 1, 1}, {0x1d57, 1020, 1, 1}, {0x1d58, 1021, 1, 1},
+    {0x1d59, 1022, 1, 1}, {0x1d5a, 1023, 1, 1}, {0x1d5b, 1024, 1, 1}, {0x1d5c, 1025, 1, 1},
+    {0x1d5d, 670, 1, 1}, {0x1d5e, 1026, 1, 1}, {0x1d5f, 1027, 1, 1}, {0x1d60, 677, 1, 1},
+    {0x1d61, 1028, 1, 1}, {0x1d62, 1029, 1, 1}, {0x1d63, 591, 1, 1}, {0x1d64, 1021, 1, 1},
+    {0x1d65, 1024, 1, 1}, {0x1d66, 670, 1, 1}, {0x1d67, 1026, 1, 1}, {0x1d68, 680, 1, 1},
+    {0x1d69, 677, 1, 1}, {0x1d6a, 1028, 1, 1}, {0x1d78, 1030, 1, 1}, {0x1d9b, 1031, 1, 1},
+    {0x1d9c, 1032, 1, 1}, {0x1d9d, 1033, 1, 1}, {0x1d9e, 1034, 1, 1}, {0x1d9f, 1011, 1, 1},
+    {0x1da0, 1035, 1, 1}, {0x1da1, 1036, 1, 1}, {0x1da2, 1037, 1, 1}, {0x1da3, 1038, 1, 1},
+    {0x1da4, 1039, 1, 1}, {0x1da5, 1040, 1, 1}, {0x1da6, 1041, 1, 1}, {0x1da7, 1042, 1, 1},
+    {0x1da8, 1043, 1, 1}, {0x1da9, 1044, 1, 1}, {0x1daa, 1045, 1, 1}, {0x1dab, 1046, 1, 1},
+    {0x1dac, 1047, 1, 1}, {0x1dad, 1048, 1, 1}, {0x1dae, 1049, 1, 1}, {0x1daf, 1050, 1, 1},
+    {0x1db0, 1051, 1, 1}, {0x1db1, 1052, 1, 1}, {0x1db2, 1053, 1, 1}, {0x1db3, 1054, 1, 1},
+    {0x1db4, 1055, 1, 1}, {0x1db5, 1056, 1, 1}, {0x1db6, 1057, 1, 1}, {0x1db7, 1058, 1, 1},
+    {0x1db8, 1059, 1, 1}, {0x1db9, 1060, 1, 1}, {0x1dba, 1061, 1, 1}, {0x1dbb, 1062, 1, 1},
+    {0x1dbc, 1063, 1, 1}, {0x1dbd, 1064, 1, 1}, {0x1dbe, 1065, 1, 1}, {0x1dbf, 671, 1, 1},
+    {0x1e00, 1066, 2, 0}, {0x1e01, 1068, 2, 0}, {0x1e02, 1070, 2, 0}, {0x1e03, 1072, 2, 0},
+    {0x1e04, 1074, 2, 0}, {0x1e05, 1076, 2, 0}, {0x1e06, 1078, 2, 0}, {0x1e07, 1080, 2, 0},
+    {0x1e08, 1082, 3, 0}, {0x1e09, 1085, 3, 0}, {0x1e0a, 1088, 2, 0}, {0x1e0b, 1090, 2, 0},
+    {0x1e0c, 1092, 2, 0}, {0x1e0d, 1094, 2, 0}, {0x1e0e, 1096, 2, 0}, {0x1e0f, 1098, 2, 0},
+    {0x1e10, 1100, 2, 0}, {0x1e11, 1102, 2, 0}, {0x1e12, 1104, 2, 0}, {0x1e13, 1106, 2, 0},
+    {0x1e14, 1108, 3, 0}, {0x1e15, 1111, 3, 0}, {0x1e16, 1114, 3, 0}, {0x1e17, 1117, 3, 0},
+    {0x1e18, 1120, 2, 0}, {0x1e19, 1122, 2, 0}, {0x1e1a, 1124, 2, 0}, {0x1e1b, 1126, 2, 0},
+    {0x1e1c, 1128, 3, 0}, {0x1e1d, 1131, 3, 0}, {0x1e1e, 1134, 2, 0}, {0x1e1f, 1136, 2, 0},
+    {0x1e20, 1138, 2, 0}, {0x1e21, 1140, 2, 0}, {0x1e22, 1142, 2, 0}, {0x1e23, 1144, 2, 0},
+    {0x1e24, 1146, 2, 0}, {0x1e25, 1148, 2, 0}, {0x1e26, 1150, 2, 0}, {0x1e27, 1152, 2, 0},
+    {0x1e28, 1154, 2, 0}, {0x1e29, 1156, 2, 0}, {0x1e2a, 1158, 2, 0}, {0x1e2b, 1160, 2, 0},
+    {0x1e2c, 1162, 2, 0}, {0x1e2d, 1164, 2, 0}, {0x1e2e, 1166, 3, 0}, {0x1e2f, 1169, 3, 0},
+    {0x1e30, 1172, 2, 0}, {0x1e31, 1174, 2, 0}, {0x1e32, 1176, 2, 0}, {0x1e33, 1178, 2, 0},
+    {0x1e34, 1180, 2, 0}, {0x1e35, 1182, 2, 0}, {0x1e36, 1184, 2, 0}, {0x1e37, 1186, 2, 0},
+    {0x1e38, 1188, 3, 0}, {0x1e39, 1191, 3, 0}, {0x1e3a, 1194, 2, 0}, {0x1e3b, 1196, 2, 0},
+    {0x1e3c, 1198, 2, 0}, {0x1e3d, 1200, 2, 0}, {0x1e3e, 1202, 2, 0}, {0x1e3f, 1204, 2, 0},
+    {0x1e40, 1206, 2, 0}, {0x1e41, 1208, 2, 0}, {0x1e42, 1210, 2, 0}, {0x1e43, 1212, 2, 0},
+    {0x1e44, 1214, 2, 0}, {0x1e45, 1216, 2, 0}, {0x1e46, 1218, 2, 0}, {0x1e47, 1220, 2, 0},
+    {0x1e48, 1222, 2, 0}, {0x1e49, 1224, 2, 0}, {0x1e4a, 1226, 2, 0}, {0x1e4b, 1228, 2, 0},
+    {0x1e4c, 1230, 3, 0}, {0x1e4d, 1233, 3, 0}, {0x1e4e, 1236, 3, 0}, {0x1e4f, 1239, 3, 0},
+    {0x1e50, 1242, 3, 0}, {0x1e51, 1245, 3, 0}, {0x1e52, 1248, 3, 0}, {0x1e53, 1251, 3, 0},
+    {0x1e54, 1254, 2, 0}, {0x1e55, 1256, 2, 0}, {0x1e56, 1258, 2, 0}, {0x1e57, 1260, 2, 0},
+    {0x1e58, 1262, 2, 0}, {0x1e59, 1264, 2, 0}, {0x1e5a, 1266, 2, 0}, {0x1e5b, 1268, 2, 0},
+    {0x1e5c, 1270, 3, 0}, {0x1e5d, 1273, 3, 0}, {0x1e5e, 1276, 2, 0}, {0x1e5f, 1278, 2, 0},
+    {0x1e60, 1280, 2, 0}, {0x1e61, 1282, 2, 0}, {0x1e62, 1284, 2, 0}, {0x1e63, 1286, 2, 0},
+    {0x1e64, 1288, 3, 0}, {0x1e65, 1291, 3, 0}, {0x1e66, 1294, 3, 0}, {0x1e67, 1297, 3, 0},
+    {0x1e68, 1300, 3, 0}, {0x1e69, 1303, 3, 0}, {0x1e6a, 1306, 2, 0}, {0x1e6b, 1308, 2, 0},
+    {0x1e6c, 1310, 2, 0}, {0x1e6d, 1312, 2, 0}, {0x1e6e, 1314, 2, 0}, {0x1e6f, 1316, 2, 0},
+    {0x1e70, 1318, 2, 0}, {0x1e71, 1320, 2, 0}, {0x1e72, 1322, 2, 0}, {0x1e73, 1324, 2, 0},
+    {0x1e74, 1326, 2, 0}, {0x1e75, 1328, 2, 0}, {0x1e76, 1330, 2, 0}, {0x1e77, 1332, 2, 0},
+    {0x1e78, 1334, 3, 0}, {0x1e79, 1337, 3, 0}, {0x1e7a, 1340, 3, 0}, {0x1e7b, 1343, 3, 0},
+    {0x1e7c, 1346, 2, 0}, {0x1e7d, 1348, 2, 0}, {0x1e7e, 1350, 2, 0}, {0x1e7f, 1352, 2, 0},
+    {0x1e80, 1354, 2, 0}, {0x1e81, 1356, 2, 0}, {0x1e82, 1358, 2, 0}, {0x1e83, 1360, 2, 0},
+    {0x1e84, 1362, 2, 0}, {0x1e85, 1364, 2, 0}, {0x1e86, 1366, 2, 0}, {0x1e87, 1368, 2, 0},
+    {0x1e88, 1370, 2, 0}, {0x1e89, 1372, 2, 0}, {0x1e8a, 1374, 2, 0}, {0x1e8b, 1376, 2, 0},
+    {0x1e8c, 1378, 2, 0}, {0x1e8d, 1380, 2, 0}, {0x1e8e, 1382, 2, 0}, {0x1e8f, 1384, 2, 0},
+    {0x1e90, 1386, 2, 0}, {0x1e91, 1388, 2, 0}, {0x1e92, 1390, 2, 0}, {0x1e93, 1392, 2, 0},
+    {0x1e94, 1394, 2, 0}, {0x1e95, 1396, 2, 0}, {0x1e96, 1398, 2, 0}, {0x1e97, 1400, 2, 0},
+    {0x1e98, 1402, 2, 0}, {0x1e99, 1404, 2, 0}, {0x1e9a, 1406, 2, 1}, {0x1e9b, 1408, 2, 0},
+    {0x1e9b, 1282, 2, 1}, {0x1ea0, 1410, 2, 0}, {0x1ea1, 1412, 2, 0}, {0x1ea2, 1414, 2, 0},
+    {0x1ea3, 1416, 2, 0}, {0x1ea4, 1418, 3, 0}, {0x1ea5, 1421, 3, 0}, {0x1ea6, 1424, 3, 0},
+    {0x1ea7, 1427, 3, 0}, {0x1ea8, 1430, 3, 0}, {0x1ea9, 1433, 3, 0}, {0x1eaa, 1436, 3, 0},
+    {0x1eab, 1439, 3, 0}, {0x1eac, 1442, 3, 0}, {0x1ead, 1445, 3, 0}, {0x1eae, 1448, 3, 0},
+    {0x1eaf, 1451, 3, 0}, {0x1eb0, 1454, 3, 0}, {0x1eb1, 1457, 3, 0}, {0x1eb2, 1460, 3, 0},
+    {0x1eb3, 1463, 3, 0}, {0x1eb4, 1466, 3, 0}, {0x1eb5, 1469, 3, 0}, {0x1eb6, 1472, 3, 0},
+    {0x1eb7, 1475, 3, 0}, {0x1eb8, 1478, 2, 0}, {0x1eb9, 1480, 2, 0}, {0x1eba, 1482, 2, 0},
+    {0x1ebb, 1484, 2, 0}, {0x1ebc, 1486, 2, 0}, {0x1ebd, 1488, 2, 0}, {0x1ebe, 1490, 3, 0},
+    {0x1ebf, 1493, 3, 0}, {0x1ec0, 1496, 3, 0}, {0x1ec1, 1499, 3, 0}, {0x1ec2, 1502, 3, 0},
+    {0x1ec3, 1505, 3, 0}, {0x1ec4, 1508, 3, 0}, {0x1ec5, 1511, 3, 0}, {0x1ec6, 1514, 3, 0},
+    {0x1ec7, 1517, 3, 0}, {0x1ec8, 1520, 2, 0}, {0x1ec9, 1522, 2, 0}, {0x1eca, 1524, 2, 0},
+    {0x1ecb, 1526, 2, 0}, {0x1ecc, 1528, 2, 0}, {0x1ecd, 1530, 2, 0}, {0x1ece, 1532, 2, 0},
+    {0x1ecf, 1534, 2, 0}, {0x1ed0, 1536, 3, 0}, {0x1ed1, 1539, 3, 0}, {0x1ed2, 1542, 3, 0},
+    {0x1ed3, 1545, 3, 0}, {0x1ed4, 1548, 3, 0}, {0x1ed5, 1551, 3, 0}, {0x1ed6, 1554, 3, 0},
+    {0x1ed7, 1557, 3, 0}, {0x1ed8, 1560, 3, 0}, {0x1ed9, 1563, 3, 0}, {0x1eda, 1566, 3, 0},
+    {0x1edb, 1569, 3, 0}, {0x1edc, 1572, 3, 0}, {0x1edd, 1575, 3, 0}, {0x1ede, 1578, 3, 0},
+    {0x1edf, 1581, 3, 0}, {0x1ee0, 1584, 3, 0}, {0x1ee1, 1587, 3, 0}, {0x1ee2, 1590, 3, 0},
+    {0x1ee3, 1593, 3, 0}, {0x1ee4, 1596, 2, 0}, {0x1ee5, 1598, 2, 0}, {0x1ee6, 1600, 2, 0},
+    {0x1ee7, 1602, 2, 0}, {0x1ee8, 1604, 3, 0}, {0x1ee9, 1607, 3, 0}, {0x1eea, 1610, 3, 0},
+    {0x1eeb, 1613, 3, 0}, {0x1eec, 1616, 3, 0}, {0x1eed, 1619, 3, 0}, {0x1eee, 1622, 3, 0},
+    {0x1eef, 1625, 3, 0}, {0x1ef0, 1628, 3, 0}, {0x1ef1, 1631, 3, 0}, {0x1ef2, 1634, 2, 0},
+    {0x1ef3, 1636, 2, 0}, {0x1ef4, 1638, 2, 0}, {0x1ef5, 1640, 2, 0}, {0x1ef6, 1642, 2, 0},
+    {0x1ef7, 1644, 2, 0}, {0x1ef8, 1646, 2, 0}, {0x1ef9, 1648, 2, 0}, {0x1f00, 1650, 2, 0},
+    {0x1f01, 1652, 2, 0}, {0x1f02, 1654, 3, 0}, {0x1f03, 1657, 3, 0}, {0x1f04, 1660, 3, 0},
+    {0x1f05, 1663, 3, 0}, {0x1f06, 1666, 3, 0}, {0x1f07, 1669, 3, 0}, {0x1f08, 1672, 2, 0},
+    {0x1f09, 1674, 2, 0}, {0x1f0a, 1676, 3, 0}, {0x1f0b, 1679, 3, 0}, {0x1f0c, 1682, 3, 0},
+    {0x1f0d, 1685, 3, 0}, {0x1f0e, 1688, 3, 0}, {0x1f0f, 1691, 3, 0}, {0x1f10, 1694, 2, 0},
+    {0x1f11, 1696, 2, 0}, {0x1f12, 1698, 3, 0}, {0x1f13, 1701, 3, 0}, {0x1f14, 1704, 3, 0},
+    {0x1f15, 1707, 3, 0}, {0x1f18, 1710, 2, 0}, {0x1f19, 1712, 2, 0}, {0x1f1a, 1714, 3, 0},
+    {0x1f1b, 1717, 3, 0}, {0x1f1c, 1720, 3, 0}, {0x1f1d, 1723, 3, 0}, {0x1f20, 1726, 2, 0},
+    {0x1f21, 1728, 2, 0}, {0x1f22, 1730, 3, 0}, {0x1f23, 1733, 3, 0}, {0x1f24, 1736, 3, 0},
+    {0x1f25, 1739, 3, 0}, {0x1f26, 1742, 3, 0}, {0x1f27, 1745, 3, 0}, {0x1f28, 1748, 2, 0},
+    {0x1f29, 1750, 2, 0}, {0x1f2a, 1752, 3, 0}, {0x1f2b, 1755, 3, 0}, {0x1f2c, 1758, 3, 0},
+    {0x1f2d, 1761, 3, 0}, {0x1f2e, 1764, 3, 0}, {0x1f2f, 1767, 3, 0}, {0x1f30, 1770, 2, 0},
+    {0x1f31, 1772, 2, 0}, {0x1f32, 1774, 3, 0}, {0x1f33, 1777, 3, 0}, {0x1f34, 1780, 3, 0},
+    {0x1f35, 1783, 3, 0}, {0x1f36, 1786, 3, 0}, {0x1f37, 1789, 3, 0}, {0x1f38, 1792, 2, 0},
+    {0x1f39, 1794, 2, 0}, {0x1f3a, 1796, 3, 0}, {0x1f3b, 1799, 3, 0}, {0x1f3c, 1802, 3, 0},
+    {0x1f3d, 1805, 3, 0}, {0x1f3e, 1808, 3, 0}, {0x1f3f, 1811, 3, 0}, {0x1f40, 1814, 2, 0},
+    {0x1f41, 1816, 2, 0}, {0x1f42, 1818, 3, 0}, {0x1f43, 1821, 3, 0}, {0x1f44, 1824, 3, 0},
+    {0x1f45, 1827, 3, 0}, {0x1f48, 1830, 2, 0}, {0x1f49, 1832, 2, 0}, {0x1f4a, 1834, 3, 0},
+    {0x1f4b, 1837, 3, 0}, {0x1f4c, 1840, 3, 0}, {0x1f4d, 1843, 3, 0}, {0x1f50, 1846, 2, 0},
+    {0x1f51, 1848, 2, 0}, {0x1f52, 1850, 3, 0}, {0x1f53, 1853, 3, 0}, {0x1f54, 1856, 3, 0},
+    {0x1f55, 1859, 3, 0}, {0x1f56, 1862, 3, 0}, {0x1f57, 1865, 3, 0}, {0x1f59, 1868, 2, 0},
+    {0x1f5b, 1870, 3, 0}, {0x1f5d, 1873, 3, 0}, {0x1f5f, 1876, 3, 0}, {0x1f60, 1879, 2, 0},
+    {0x1f61, 1881, 2, 0}, {0x1f62, 1883, 3, 0}, {0x1f63, 1886, 3, 0}, {0x1f64, 1889, 3, 0},
+    {0x1f65, 1892, 3, 0}, {0x1f66, 1895, 3, 0}, {0x1f67, 1898, 3, 0}, {0x1f68, 1901, 2, 0},
+    {0x1f69, 1903, 2, 0}, {0x1f6a, 1905, 3, 0}, {0x1f6b, 1908, 3, 0}, {0x1f6c, 1911, 3, 0},
+    {0x1f6d, 1914, 3, 0}, {0x1f6e, 1917, 3, 0}, {0x1f6f, 1920, 3, 0}, {0x1f70, 1923, 2, 0},
+    {0x1f71, 649, 2, 0}, {0x1f72, 1925, 2, 0}, {0x1f73, 651, 2, 0}, {0x1f74, 1927, 2, 0},
+    {0x1f75, 653, 2, 0}, {0x1f76, 1929, 2, 0}, {0x1f77, 655, 2, 0}, {0x1f78, 1931, 2, 0},
+    {0x1f79, 664, 2, 0}, {0x1f7a, 1933, 2, 0}, {0x1f7b, 666, 2, 0}, {0x1f7c, 1935, 2, 0},
+    {0x1f7d, 668, 2, 0}, {0x1f80, 1937, 3, 0}, {0x1f81, 1940, 3, 0}, {0x1f82, 1943, 4, 0},
+    {0x1f83, 1947, 4, 0}, {0x1f84, 1951, 4, 0}, {0x1f85, 1955, 4, 0}, {0x1f86, 1959, 4, 0},
+    {0x1f87, 1963, 4, 0}, {0x1f88, 1967, 3, 0}, {0x1f89, 1970, 3, 0}, {0x1f8a, 1973, 4, 0},
+    {0x1f8b, 1977, 4, 0}, {0x1f8c, 1981, 4, 0}, {0x1f8d, 1985, 4, 0}, {0x1f8e, 1989, 4, 0},
+    {0x1f8f, 1993, 4, 0}, {0x1f90, 1997, 3, 0}, {0x1f91, 2000, 3, 0}, {0x1f92, 2003, 4, 0},
+    {0x1f93, 2007, 4, 0}, {0x1f94, 2011, 4, 0}, {0x1f95, 2015, 4, 0}, {0x1f96, 2019, 4, 0},
+    {0x1f97, 2023, 4, 0}, {0x1f98, 2027, 3, 0}, {0x1f99, 2030, 3, 0}, {0x1f9a, 2033, 4, 0},
+    {0x1f9b, 2037, 4, 0}, {0x1f9c, 2041, 4, 0}, {0x1f9d, 2045, 4, 0}, {0x1f9e, 2049, 4, 0},
+    {0x1f9f, 2053, 4, 0}, {0x1fa0, 2057, 3, 0}, {0x1fa1, 2060, 3, 0}, {0x1fa2, 2063, 4, 0},
+    {0x1fa3, 2067, 4, 0}, {0x1fa4, 2071, 4, 0}, {0x1fa5, 2075, 4, 0}, {0x1fa6, 2079, 4, 0},
+    {0x1fa7, 2083, 4, 0}, {0x1fa8, 2087, 3, 0}, {0x1fa9, 2090, 3, 0}, {0x1faa, 2093, 4, 0},
+    {0x1fab, 2097, 4, 0}, {0x1fac, 2101, 4, 0}, {0x1fad, 2105, 4, 0}, {0x1fae, 2109, 4, 0},
+    {0x1faf, 2113, 4, 0}, {0x1fb0, 2117, 2, 0}, {0x1fb1, 2119, 2, 0}, {0x1fb2, 2121, 3, 0},
+    {0x1fb3, 2124, 2, 0}, {0x1fb4, 2126, 3, 0}, {0x1fb6, 2129, 2, 0}, {0x1fb7, 2131, 3, 0},
+    {0x1fb8, 2134, 2, 0}, {0x1fb9, 2136, 2, 0}, {0x1fba, 2138, 2, 0}, {0x1fbb, 627, 2, 0},
+    {0x1fbc, 2140, 2, 0}, {0x1fbd, 2142, 2, 1}, {0x1fbe, 2144, 1, 0}, {0x1fbf, 2142, 2, 1},
+    {0x1fc0, 2145, 2, 1}, {0x1fc1, 2147, 2, 0}, {0x1fc1, 2149, 3, 1}, {0x1fc2, 2152, 3, 0},
+    {0x1fc3, 2155, 2, 0}, {0x1fc4, 2157, 3, 0}, {0x1fc6, 2160, 2, 0}, {0x1fc7, 2162, 3, 0},
+    {0x1fc8, 2165, 2, 0}, {0x1fc9, 630, 2, 0}, {0x1fca, 2167, 2, 0}, {0x1fcb, 632, 2, 0},
+    {0x1fcc, 2169, 2, 0}, {0x1fcd, 2171, 2, 0}, {0x1fcd, 2173, 3, 1}, {0x1fce, 2176, 2, 0},
+    {0x1fce, 2178, 3, 1}, {0x1fcf, 2181, 2, 0}, {0x1fcf, 2183, 3, 1}, {0x1fd0, 2186, 2, 0},
+    {0x1fd1, 2188, 2, 0}, {0x1fd2, 2190, 3, 0}, {0x1fd3, 642, 3, 0}, {0x1fd6, 2193, 2, 0},
+    {0x1fd7, 2195, 3, 0}, {0x1fd8, 2198, 2, 0}, {0x1fd9, 2200, 2, 0}, {0x1fda, 2202, 2, 0},
+    {0x1fdb, 634, 2, 0}, {0x1fdd, 2204, 2, 0}, {0x1fdd, 2206, 3, 1}, {0x1fde, 2209, 2, 0},
+    {0x1fde, 2211, 3, 1}, {0x1fdf, 2214, 2, 0}, {0x1fdf, 2216, 3, 1}, {0x1fe0, 2219, 2, 0},
+    {0x1fe1, 2221, 2, 0}, {0x1fe2, 2223, 3, 0}, {0x1fe3, 657, 3, 0}, {0x1fe4, 2226, 2, 0},
+    {0x1fe5, 2228, 2, 0}, {0x1fe6, 2230, 2, 0}, {0x1fe7, 2232, 3, 0}, {0x1fe8, 2235, 2, 0},
+    {0x1fe9, 2237, 2, 0}, {0x1fea, 2239, 2, 0}, {0x1feb, 638, 2, 0}, {0x1fec, 2241, 2, 0},
+    {0x1fed, 2243, 2, 0}, {0x1fed, 2245, 3, 1}, {0x1fee, 622, 2, 0}, {0x1fee, 624, 3, 1},
+    {0x1fef, 2248, 1, 0}, {0x1ff2, 2249, 3, 0}, {0x1ff3, 2252, 2, 0}, {0x1ff4, 2254, 3, 0},
+    {0x1ff6, 2257, 2, 0}, {0x1ff7, 2259, 3, 0}, {0x1ff8, 2262, 2, 0}, {0x1ff9, 636, 2, 0},
+    {0x1ffa, 2264, 2, 0}, {0x1ffb, 640, 2, 0}, {0x1ffc, 2266, 2, 0}, {0x1ffd, 2268, 1, 0},
+    {0x1ffd, 8, 2, 1}, {0x1ffe, 2269, 2, 1}, {0x2000, 2271, 1, 0}, {0x2000, 0, 1, 1},
+    {0x2001, 2272, 1, 0}, {0x2001, 0, 1, 1}, {0x2002, 0, 1, 1}, {0x2003, 0, 1, 1},
+    {0x2004, 0, 1, 1}, {0x2005, 0, 1, 1}, {0x2006, 0, 1, 1}, {0x2007, 0, 1, 1}, {0x2008, 0, 1, 1},
+    {0x2009, 0, 1, 1}, {0x200a, 0, 1, 1}, {0x2011, 2273, 1, 1}, {0x2017, 2274, 2, 1},
+    {0x2024, 2276, 1, 1}, {0x2025, 2277, 2, 1}, {0x2026, 2279, 3, 1}, {0x202f, 0, 1, 1},
+    {0x2033, 2282, 2, 1}, {0x2034, 2284, 3, 1}, {0x2036, 2287, 2, 1}, {0x2037, 2289, 3, 1},
+    {0x203c, 2292, 2, 1}, {0x203e, 2294, 2, 1}, {0x2047, 2296, 2, 1}, {0x2048, 2298, 2, 1},
+    {0x2049, 2300, 2, 1}, {0x2057, 2302, 4, 1}, {0x205f, 0, 1, 1}, {0x2070, 2306, 1, 1},
+    {0x2071, 1029, 1, 1}, {0x2074, 2307, 1, 1}, {0x2075, 2308, 1, 1}, {0x2076, 2309, 1, 1},
+    {0x2077, 2310, 1, 1}, {0x2078, 2311, 1, 1}, {0x2079, 2312, 1, 1}, {0x207a, 2313, 1, 1},
+    {0x207b, 2314, 1, 1}, {0x207c, 2315, 1, 1}, {0x207d, 2316, 1, 1}, {0x207e, 2317, 1, 1},
+    {0x207f, 2318, 1, 1}, {0x2080, 2306, 1, 1}, {0x2081, 13, 1, 1}, {0x2082, 6, 1, 1},
+    {0x2083, 7, 1, 1}, {0x2084, 2307, 1, 1}, {0x2085, 2308, 1, 1}, {0x2086, 2309, 1, 1},
+    {0x2087, 2310, 1, 1}, {0x2088, 2311, 1, 1}, {0x2089, 2312, 1, 1}, {0x208a, 2313, 1, 1},
+    {0x208b, 2314, 1, 1}, {0x208c, 2315, 1, 1}, {0x208d, 2316, 1, 1}, {0x208e, 2317, 1, 1},
+    {0x2090, 3, 1, 1}, {0x2091, 1008, 1, 1}, {0x2092, 14, 1, 1}, {0x2093, 611, 1, 1},
+    {0x2094, 1009, 1, 1}, {0x2095, 588, 1, 1}, {0x2096, 1013, 1, 1}, {0x2097, 610, 1, 1},
+    {0x2098, 1014, 1, 1}, {0x2099, 2318, 1, 1}, {0x209a, 1019, 1, 1}, {0x209b, 356, 1, 1},
+    {0x209c, 1020, 1, 1}, {0x209d, 595, 1, 1}, {0x209e, 596, 1, 1}, {0x209f, 1062, 1, 1},
+    {0x20a8, 2319, 2, 1}, {0x2100, 2321, 3, 1}, {0x2101, 2324, 3, 1}, {0x2102, 2327, 1, 1},
+    {0x2103, 2328, 2, 1}, {0x2105, 2330, 3, 1}, {0x2106, 2333, 3, 1}, {0x2107, 2336, 1, 1},
+    {0x2109, 2337, 2, 1}, {0x210a, 1012, 1, 1}, {0x210b, 989, 1, 1}, {0x210c, 989, 1, 1},
+    {0x210d, 989, 1, 1}, {0x210e, 588, 1, 1}, {0x210f, 2339, 1, 1}, {0x2110, 990, 1, 1},
+    {0x2111, 990, 1, 1}, {0x2112, 993, 1, 1}, {0x2113, 610, 1, 1}, {0x2115, 995, 1, 1},
+    {0x2116, 2340, 2, 1}, {0x2119, 998, 1, 1}, {0x211a, 2342, 1, 1}, {0x211b, 999, 1, 1},
+    {0x211c, 999, 1, 1}, {0x211d, 999, 1, 1}, {0x2120, 2343, 2, 1}, {0x2121, 2345, 3, 1},
+    {0x2122, 2348, 2, 1}, {0x2124, 2350, 1, 1}, {0x2126, 2351, 1, 0}, {0x2128, 2350, 1, 1},
+    {0x212a, 992, 1, 0}, {0x212b, 34, 2, 0}, {0x212c, 984, 1, 1}, {0x212d, 2327, 1, 1},
+    {0x212f, 1008, 1, 1}, {0x2130, 986, 1, 1}, {0x2131, 2352, 1, 1}, {0x2133, 994, 1, 1},
+    {0x2134, 14, 1, 1}, {0x2135, 2353, 1, 1}, {0x2136, 2354, 1, 1}, {0x2137, 2355, 1, 1},
+    {0x2138, 2356, 1, 1}, {0x2139, 1029, 1, 1}, {0x213b, 2357, 3, 1}, {0x213c, 678, 1, 1},
+    {0x213d, 1026, 1, 1}, {0x213e, 2360, 1, 1}, {0x213f, 2361, 1, 1}, {0x2140, 2362, 1, 1},
+    {0x2145, 985, 1, 1}, {0x2146, 1007, 1, 1}, {0x2147, 1008, 1, 1}, {0x2148, 1029, 1, 1},
+    {0x2149, 590, 1, 1}, {0x2150, 2363, 3, 1}, {0x2151, 2366, 3, 1}, {0x2152, 2369, 4, 1},
+    {0x2153, 2373, 3, 1}, {0x2154, 2376, 3, 1}, {0x2155, 2379, 3, 1}, {0x2156, 2382, 3, 1},
+    {0x2157, 2385, 3, 1}, {0x2158, 2388, 3, 1}, {0x2159, 2391, 3, 1}, {0x215a, 2394, 3, 1},
+    {0x215b, 2397, 3, 1}, {0x215c, 2400, 3, 1}, {0x215d, 2403, 3, 1}, {0x215e, 2406, 3, 1},
+    {0x215f, 2409, 2, 1}, {0x2160, 990, 1, 1}, {0x2161, 2411, 2, 1}, {0x2162, 2413, 3, 1},
+    {0x2163, 2416, 2, 1}, {0x2164, 2418, 1, 1}, {0x2165, 2419, 2, 1}, {0x2166, 2421, 3, 1},
+    {0x2167, 2424, 4, 1}, {0x2168, 2428, 2, 1}, {0x2169, 2430, 1, 1}, {0x216a, 2431, 2, 1},
+    {0x216b, 2433, 3, 1}, {0x216c, 993, 1, 1}, {0x216d, 2327, 1, 1}, {0x216e, 985, 1, 1},
+    {0x216f, 994, 1, 1}, {0x2170, 1029, 1, 1}, {0x2171, 2436, 2, 1}, {0x2172, 2438, 3, 1},
+    {0x2173, 2441, 2, 1}, {0x2174, 1024, 1, 1}, {0x2175, 2443, 2, 1}, {0x2176, 2445, 3, 1},
+    {0x2177, 2448, 4, 1}, {0x2178, 2452, 2, 1}, {0x2179, 611, 1, 1}, {0x217a, 2454, 2, 1},
+    {0x217b, 2456, 3, 1}, {0x217c, 610, 1, 1}, {0x217d, 1032, 1, 1}, {0x217e, 1007, 1, 1},
+    {0x217f, 1014, 1, 1}, {0x2189, 2459, 3, 1}, {0x219a, 2462, 2, 0}, {0x219b, 2464, 2, 0},
+    {0x21ae, 2466, 2, 0}, {0x21cd, 2468, 2, 0}, {0x21ce, 2470, 2, 0}, {0x21cf, 2472, 2, 0},
+    {0x2204, 2474, 2, 0}, {0x2209, 2476, 2, 0}, {0x220c, 2478, 2, 0}, {0x2224, 2480, 2, 0},
+    {0x2226, 2482, 2, 0}, {0x222c, 2484, 2, 1}, {0x222d, 2486, 3, 1}, {0x222f, 2489, 2, 1},
+    {0x2230, 2491, 3, 1}, {0x2241, 2494, 2, 0}, {0x2244, 2496, 2, 0}, {0x2247, 2498, 2, 0},
+    {0x2249, 2500, 2, 0}, {0x2260, 2502, 2, 0}, {0x2262, 2504, 2, 0}, {0x226d, 2506, 2, 0},
+    {0x226e, 2508, 2, 0}, {0x226f, 2510, 2, 0}, {0x2270, 2512, 2, 0}, {0x2271, 2514, 2, 0},
+    {0x2274, 2516, 2, 0}, {0x2275, 2518, 2, 0}, {0x2278, 2520, 2, 0}, {0x2279, 2522, 2, 0},
+    {0x2280, 2524, 2, 0}, {0x2281, 2526, 2, 0}, {0x2284, 2528, 2, 0}, {0x2285, 2530, 2, 0},
+    {0x2288, 2532, 2, 0}, {0x2289, 2534, 2, 0}, {0x22ac, 2536, 2, 0}, {0x22ad, 2538, 2, 0},
+    {0x22ae, 2540, 2, 0}, {0x22af, 2542, 2, 0}, {0x22e0, 2544, 2, 0}, {0x22e1, 2546, 2, 0},
+    {0x22e2, 2548, 2, 0}, {0x22e3, 2550, 2, 0}, {0x22ea, 2552, 2, 0}, {0x22eb, 2554, 2, 0},
+    {0x22ec, 2556, 2, 0}, {0x22ed, 2558, 2, 0}, {0x2329, 2560, 1, 0}, {0x232a, 2561, 1, 0},
+    {0x2460, 13, 1, 1}, {0x2461, 6, 1, 1}, {0x2462, 7, 1, 1}, {0x2463, 2307, 1, 1},
+    {0x2464, 2308, 1, 1}, {0x2465, 2309, 1, 1}, {0x2466, 2310, 1, 1}, {0x2467, 2311, 1, 1},
+    {0x2468, 2312, 1, 1}, {0x2469, 2562, 2, 1}, {0x246a, 2564, 2, 1}, {0x246b, 2566, 2, 1},
+    {0x246c, 2568, 2, 1}, {0x246d, 2570, 2, 1}, {0x246e, 2572, 2, 1}, {0x246f, 2574, 2, 1},
+    {0x2470, 2576, 2, 1}, {0x2471, 2578, 2, 1}, {0x2472, 2580, 2, 1}, {0x2473, 2582, 2, 1},
+    {0x2474, 2584, 3, 1}, {0x2475, 2587, 3, 1}, {0x2476, 2590, 3, 1}, {0x2477, 2593, 3, 1},
+    {0x2478, 2596, 3, 1}, {0x2479, 2599, 3, 1}, {0x247a, 2602, 3, 1}, {0x247b, 2605, 3, 1},
+    {0x247c, 2608, 3, 1}, {0x247d, 2611, 4, 1}, {0x247e, 2615, 4, 1}, {0x247f, 2619, 4, 1},
+    {0x2480, 2623, 4, 1}, {0x2481, 2627, 4, 1}, {0x2482, 2631, 4, 1}, {0x2483, 2635, 4, 1},
+    {0x2484, 2639, 4, 1}, {0x2485, 2643, 4, 1}, {0x2486, 2647, 4, 1}, {0x2487, 2651, 4, 1},
+    {0x2488, 2655, 2, 1}, {0x2489, 2657, 2, 1}, {0x248a, 2659, 2, 1}, {0x248b, 2661, 2, 1},
+    {0x248c, 2663, 2, 1}, {0x248d, 2665, 2, 1}, {0x248e, 2667, 2, 1}, {0x248f, 2669, 2, 1},
+    {0x2490, 2671, 2, 1}, {0x2491, 2673, 3, 1}, {0x2492, 2676, 3, 1}, {0x2493, 2679, 3, 1},
+    {0x2494, 2682, 3, 1}, {0x2495, 2685, 3, 1}, {0x2496, 2688, 3, 1}, {0x2497, 2691, 3, 1},
+    {0x2498, 2694, 3, 1}, {0x2499, 2697, 3, 1}, {0x249a, 2700, 3, 1}, {0x249b, 2703, 3, 1},
+    {0x249c, 2706, 3, 1}, {0x249d, 2709, 3, 1}, {0x249e, 2712, 3, 1}, {0x249f, 2715, 3, 1},
+    {0x24a0, 2718, 3, 1}, {0x24a1, 2721, 3, 1}, {0x24a2, 2724, 3, 1}, {0x24a3, 2727, 3, 1},
+    {0x24a4, 2730, 3, 1}, {0x24a5, 2733, 3, 1}, {0x24a6, 2736, 3, 1}, {0x24a7, 2739, 3, 1},
+    {0x24a8, 2742, 3, 1}, {0x24a9, 2745, 3, 1}, {0x24aa, 2748, 3, 1}, {0x24ab, 2751, 3, 1},
+    {0x24ac, 2754, 3, 1}, {0x24ad, 2757, 3, 1}, {0x24ae, 2760, 3, 1}, {0x24af, 2763, 3, 1},
+    {0x24b0, 2766, 3, 1}, {0x24b1, 2769, 3, 1}, {0x24b2, 2772, 3, 1}, {0x24b3, 2775, 3, 1},
+    {0x24b4, 2778, 3, 1}, {0x24b5, 2781, 3, 1}, {0x24b6, 982, 1, 1}, {0x24b7, 984, 1, 1},
+    {0x24b8, 2327, 1, 1}, {0x24b9, 985, 1, 1}, {0x24ba, 986, 1, 1}, {0x24bb, 2352, 1, 1},
+    {0x24bc, 988, 1, 1}, {0x24bd, 989, 1, 1}, {0x24be, 990, 1, 1}, {0x24bf, 991, 1, 1},
+    {0x24c0, 992, 1, 1}, {0x24c1, 993, 1, 1}, {0x24c2, 994, 1, 1}, {0x24c3, 995, 1, 1},
+    {0x24c4, 996, 1, 1}, {0x24c5, 998, 1, 1}, {0x24c6, 2342, 1, 1}, {0x24c7, 999, 1, 1},
+    {0x24c8, 2784, 1, 1}, {0x24c9, 1000, 1, 1}, {0x24ca, 1001, 1, 1}, {0x24cb, 2418, 1, 1},
+    {0x24cc, 1002, 1, 1}, {0x24cd, 2430, 1, 1}, {0x24ce, 2785, 1, 1}, {0x24cf, 2350, 1, 1},
+    {0x24d0, 3, 1, 1}, {0x24d1, 1006, 1, 1}, {0x24d2, 1032, 1, 1}, {0x24d3, 1007, 1, 1},
+    {0x24d4, 1008, 1, 1}, {0x24d5, 1035, 1, 1}, {0x24d6, 1012, 1, 1}, {0x24d7, 588, 1, 1},
+    {0x24d8, 1029, 1, 1}, {0x24d9, 590, 1, 1}, {0x24da, 1013, 1, 1}, {0x24db, 610, 1, 1},
+    {0x24dc, 1014, 1, 1}, {0x24dd, 2318, 1, 1}, {0x24de, 14, 1, 1}, {0x24df, 1019, 1, 1},
+    {0x24e0, 2786, 1, 1}, {0x24e1, 591, 1, 1}, {0x24e2, 356, 1, 1}, {0x24e3, 1020, 1, 1},
+    {0x24e4, 1021, 1, 1}, {0x24e5, 1024, 1, 1}, {0x24e6, 595, 1, 1}, {0x24e7, 611, 1, 1},
+    {0x24e8, 596, 1, 1}, {0x24e9, 1062, 1, 1}, {0x24ea, 2306, 1, 1}, {0x2a0c, 2787, 4, 1},
+    {0x2a74, 2791, 3, 1}, {0x2a75, 2794, 2, 1}, {0x2a76, 2796, 3, 1}, {0x2adc, 2799, 2, 0},
+    {0x2c7c, 590, 1, 1}, {0x2c7d, 2418, 1, 1}, {0x2d6f, 2801, 1, 1}, {0x2e9f, 2802, 1, 1},
+    {0x2ef3, 2803, 1, 1}, {0x2f00, 2804, 1, 1}, {0x2f01, 2805, 1, 1}, {0x2f02, 2806, 1, 1},
+    {0x2f03, 2807, 1, 1}, {0x2f04, 2808, 1, 1}, {0x2f05, 2809, 1, 1}, {0x2f06, 2810, 1, 1},
+    {0x2f07, 2811, 1, 1}, {0x2f08, 2812, 1, 1}, {0x2f09, 2813, 1, 1}, {0x2f0a, 2814, 1, 1},
+    {0x2f0b, 2815, 1, 1}, {0x2f0c, 2816, 1, 1}, {0x2f0d, 2817, 1, 1}, {0x2f0e, 2818, 1, 1},
+    {0x2f0f, 2819, 1, 1}, {0x2f10, 2820, 1, 1}, {0x2f11, 2821, 1, 1}, {0x2f12, 2822, 1, 1},
+    {0x2f13, 2823, 1, 1}, {0x2f14, 2824, 1, 1}, {0x2f15, 2825, 1, 1}, {0x2f16, 2826, 1, 1},
+    {0x2f17, 2827, 1, 1}, {0x2f18, 2828, 1, 1}, {0x2f19, 2829, 1, 1}, {0x2f1a, 2830, 1, 1},
+    {0x2f1b, 2831, 1, 1}, {0x2f1c, 2832, 1, 1}, {0x2f1d, 2833, 1, 1}, {0x2f1e, 2834, 1, 1},
+    {0x2f1f, 2835, 1, 1}, {0x2f20, 2836, 1, 1}, {0x2f21, 2837, 1, 1}, {0x2f22, 2838, 1, 1},
+    {0x2f23, 2839, 1, 1}, {0x2f24, 2840, 1, 1}, {0x2f25, 2841, 1, 1}, {0x2f26, 2842, 1, 1},
+    {0x2f27, 2843, 1, 1}, {0x2f28, 2844, 1, 1}, {0x2f29, 2845, 1, 1}, {0x2f2a, 2846, 1, 1},
+    {0x2f2b, 2847, 1, 1}, {0x2f2c, 2848, 1, 1}, {0x2f2d, 2849, 1, 1}, {0x2f2e, 2850, 1, 1},
+    {0x2f2f, 2851, 1, 1}, {0x2f30, 2852, 1, 1}, {0x2f31, 2853, 1, 1}, {0x2f32, 2854, 1, 1},
+    {0x2f33, 2855, 1, 1}, {0x2f34, 2856, 1, 1}, {0x2f35, 2857, 1, 1}, {0x2f36, 2858, 1, 1},
+    {0x2f37, 2859, 1, 1}, {0x2f38, 2860, 1, 1}, {0x2f39, 2861, 1, 1}, {0x2f3a, 2862, 1, 1},
+    {0x2f3b, 2863, 1, 1}, {0x2f3c, 2864, 1, 1}, {0x2f3d, 2865, 1, 1}, {0x2f3e, 2866, 1, 1},
+    {0x2f3f, 2867, 1, 1}, {0x2f40, 2868, 1, 1}, {0x2f41, 2869, 1, 1}, {0x2f42, 2870, 1, 1},
+    {0x2f43, 2871, 1, 1}, {0x2f44, 2872, 1, 1}, {0x2f45, 2873, 1, 1}, {0x2f46, 2874, 1, 1},
+    {0x2f47, 2875, 1, 1}, {0x2f48, 2876, 1, 1}, {0x2f49, 2877, 1, 1}, {0x2f4a, 2878, 1, 1},
+    {0x2f4b, 2879, 1, 1}, {0x2f4c, 2880, 1, 1}, {0x2f4d, 2881, 1, 1}, {0x2f4e, 2882, 1, 1},
+    {0x2f4f, 2883, 1, 1}, {0x2f50, 2884, 1, 1}, {0x2f51, 2885, 1, 1}, {0x2f52, 2886, 1, 1},
+    {0x2f53, 2887, 1, 1}, {0x2f54, 2888, 1, 1}, {0x2f55, 2889, 1, 1}, {0x2f56, 2890, 1, 1},
+    {0x2f57, 2891, 1, 1}, {0x2f58, 2892, 1, 1}, {0x2f59, 2893, 1, 1}, {0x2f5a, 2894, 1, 1},
+    {0x2f5b, 2895, 1, 1}, {0x2f5c, 2896, 1, 1}, {0x2f5d, 2897, 1, 1}, {0x2f5e, 2898, 1, 1},
+    {0x2f5f, 2899, 1, 1}, {0x2f60, 2900, 1, 1}, {0x2f61, 2901, 1, 1}, {0x2f62, 2902, 1, 1},
+    {0x2f63, 2903, 1, 1}, {0x2f64, 2904, 1, 1}, {0x2f65, 2905, 1, 1}, {0x2f66, 2906, 1, 1},
+    {0x2f67, 2907, 1, 1}, {0x2f68, 2908, 1, 1}, {0x2f69, 2909, 1, 1}, {0x2f6a, 2910, 1, 1},
+    {0x2f6b, 2911, 1, 1}, {0x2f6c, 2912, 1, 1}, {0x2f6d, 2913, 1, 1}, {0x2f6e, 2914, 1, 1},
+    {0x2f6f, 2915, 1, 1}, {0x2f70, 2916, 1, 1}, {0x2f71, 2917, 1, 1}, {0x2f72, 2918, 1, 1},
+    {0x2f73, 2919, 1, 1}, {0x2f74, 2920, 1, 1}, {0x2f75, 2921, 1, 1}, {0x2f76, 2922, 1, 1},
+    {0x2f77, 2923, 1, 1}, {0x2f78, 2924, 1, 1}, {0x2f79, 2925, 1, 1}, {0x2f7a, 2926, 1, 1},
+    {0x2f7b, 2927, 1, 1}, {0x2f7c, 2928, 1, 1}, {0x2f7d, 2929, 1, 1}, {0x2f7e, 2930, 1, 1},
+    {0x2f7f, 2931, 1, 1}, {0x2f80, 2932, 1, 1}, {0x2f81, 2933, 1, 1}, {0x2f82, 2934, 1, 1},
+    {0x2f83, 2935, 1, 1}, {0x2f84, 2936, 1, 1}, {0x2f85, 2937, 1, 1}, {0x2f86, 2938, 1, 1},
+    {0x2f87, 2939, 1, 1}, {0x2f88, 2940, 1, 1}, {0x2f89, 2941, 1, 1}, {0x2f8a, 2942, 1, 1},
+    {0x2f8b, 2943, 1, 1}, {0x2f8c, 2944, 1, 1}, {0x2f8d, 2945, 1, 1}, {0x2f8e, 2946, 1, 1},
+    {0x2f8f, 2947, 1, 1}, {0x2f90, 2948, 1, 1}, {0x2f91, 2949, 1, 1}, {0x2f92, 2950, 1, 1},
+    {0x2f93, 2951, 1, 1}, {0x2f94, 2952, 1, 1}, {0x2f95, 2953, 1, 1}, {0x2f96, 2954, 1, 1},
+    {0x2f97, 2955, 1, 1}, {0x2f98, 2956, 1, 1}, {0x2f99, 2957, 1, 1}, {0x2f9a, 2958, 1, 1},
+    {0x2f9b, 2959, 1, 1}, {0x2f9c, 2960, 1, 1}, {0x2f9d, 2961, 1, 1}, {0x2f9e, 2962, 1, 1},
+    {0x2f9f, 2963, 1, 1}, {0x2fa0, 2964, 1, 1}, {0x2fa1, 2965, 1, 1}, {0x2fa2, 2966, 1, 1},
+    {0x2fa3, 2967, 1, 1}, {0x2fa4, 2968, 1, 1}, {0x2fa5, 2969, 1, 1}, {0x2fa6, 2970, 1, 1},
+    {0x2fa7, 2971, 1, 1}, {0x2fa8, 2972, 1, 1}, {0x2fa9, 2973, 1, 1}, {0x2faa, 2974, 1, 1},
+    {0x2fab, 2975, 1, 1}, {0x2fac, 2976, 1, 1}, {0x2fad, 2977, 1, 1}, {0x2fae, 2978, 1, 1},
+    {0x2faf, 2979, 1, 1}, {0x2fb0, 2980, 1, 1}, {0x2fb1, 2981, 1, 1}, {0x2fb2, 2982, 1, 1},
+    {0x2fb3, 2983, 1, 1}, {0x2fb4, 2984, 1, 1}, {0x2fb5, 2985, 1, 1}, {0x2fb6, 2986, 1, 1},
+    {0x2fb7, 2987, 1, 1}, {0x2fb8, 2988, 1, 1}, {0x2fb9, 2989, 1, 1}, {0x2fba, 2990, 1, 1},
+    {0x2fbb, 2991, 1, 1}, {0x2fbc, 2992, 1, 1}, {0x2fbd, 2993, 1, 1}, {0x2fbe, 2994, 1, 1},
+    {0x2fbf, 2995, 1, 1}, {0x2fc0, 2996, 1, 1}, {0x2fc1, 2997, 1, 1}, {0x2fc2, 2998, 1, 1},
+    {0x2fc3, 2999, 1, 1}, {0x2fc4, 3000, 1, 1}, {0x2fc5, 3001, 1, 1}, {0x2fc6, 3002, 1, 1},
+    {0x2fc7, 3003, 1, 1}, {0x2fc8, 3004, 1, 1}, {0x2fc9, 3005, 1, 1}, {0x2fca, 3006, 1, 1},
+    {0x2fcb, 3007, 1, 1}, {0x2fcc, 3008, 1, 1}, {0x2fcd, 3009, 1, 1}, {0x2fce, 3010, 1, 1},
+    {0x2fcf, 3011, 1, 1}, {0x2fd0, 3012, 1, 1}, {0x2fd1, 3013, 1, 1}, {0x2fd2, 3014, 1, 1},
+    {0x2fd3, 3015, 1, 1}, {0x2fd4, 3016, 1, 1}, {0x2fd5, 3017, 1, 1}, {0x3000, 0, 1, 1},
+    {0x3036, 3018, 1, 1}, {0x3038, 2827, 1, 1}, {0x3039, 3019, 1, 1}, {0x303a, 3020, 1, 1},
+    {0x304c, 3021, 2, 0}, {0x304e, 3023, 2, 0}, {0x3050, 3025, 2, 0}, {0x3052, 3027, 2, 0},
+    {0x3054, 3029, 2, 0}, {0x3056, 3031, 2, 0}, {0x3058, 3033, 2, 0}, {0x305a, 3035, 2, 0},
+    {0x305c, 3037, 2, 0}, {0x305e, 3039, 2, 0}, {0x3060, 3041, 2, 0}, {0x3062, 3043, 2, 0},
+    {0x3065, 3045, 2, 0}, {0x3067, 3047, 2, 0}, {0x3069, 3049, 2, 0}, {0x3070, 3051, 2, 0},
+    {0x3071, 3053, 2, 0}, {0x3073, 3055, 2, 0}, {0x3074, 3057, 2, 0}, {0x3076, 3059, 2, 0},
+    {0x3077, 3061, 2, 0}, {0x3079, 3063, 2, 0}, {0x307a, 3065, 2, 0}, {0x307c, 3067, 2, 0},
+    {0x307d, 3069, 2, 0}, {0x3094, 3071, 2, 0}, {0x309b, 3073, 2, 1}, {0x309c, 3075, 2, 1},
+    {0x309e, 3077, 2, 0}, {0x309f, 3079, 2, 1}, {0x30ac, 3081, 2, 0}, {0x30ae, 3083, 2, 0},
+    {0x30b0, 3085, 2, 0}, {0x30b2, 3087, 2, 0}, {0x30b4, 3089, 2, 0}, {0x30b6, 3091, 2, 0},
+    {0x30b8, 3093, 2, 0}, {0x30ba, 3095, 2, 0}, {0x30bc, 3097, 2, 0}, {0x30be, 3099, 2, 0},
+    {0x30c0, 3101, 2, 0}, {0x30c2, 3103, 2, 0}, {0x30c5, 3105, 2, 0}, {0x30c7, 3107, 2, 0},
+    {0x30c9, 3109, 2, 0}, {0x30d0, 3111, 2, 0}, {0x30d1, 3113, 2, 0}, {0x30d3, 3115, 2, 0},
+    {0x30d4, 3117, 2, 0}, {0x30d6, 3119, 2, 0}, {0x30d7, 3121, 2, 0}, {0x30d9, 3123, 2, 0},
+    {0x30da, 3125, 2, 0}, {0x30dc, 3127, 2, 0}, {0x30dd, 3129, 2, 0}, {0x30f4, 3131, 2, 0},
+    {0x30f7, 3133, 2, 0}, {0x30f8, 3135, 2, 0}, {0x30f9, 3137, 2, 0}, {0x30fa, 3139, 2, 0},
+    {0x30fe, 3141, 2, 0}, {0x30ff, 3143, 2, 1}, {0x3131, 3145, 1, 1}, {0x3132, 3146, 1, 1},
+    {0x3133, 3147, 1, 1}, {0x3134, 3148, 1, 1}, {0x3135, 3149, 1, 1}, {0x3136, 3150, 1, 1},
+    {0x3137, 3151, 1, 1}, {0x3138, 3152, 1, 1}, {0x3139, 3153, 1, 1}, {0x313a, 3154, 1, 1},
+    {0x313b, 3155, 1, 1}, {0x313c, 3156, 1, 1}, {0x313d, 3157, 1, 1}, {0x313e, 3158, 1, 1},
+    {0x313f, 3159, 1, 1}, {0x3140, 3160, 1, 1}, {0x3141, 3161, 1, 1}, {0x3142, 3162, 1, 1},
+    {0x3143, 3163, 1, 1}, {0x3144, 3164, 1, 1}, {0x3145, 3165, 1, 1}, {0x3146, 3166, 1, 1},
+    {0x3147, 3167, 1, 1}, {0x3148, 3168, 1, 1}, {0x3149, 3169, 1, 1}, {0x314a, 3170, 1, 1},
+    {0x314b, 3171, 1, 1}, {0x314c, 3172, 1, 1}, {0x314d, 3173, 1, 1}, {0x314e, 3174, 1, 1},
+    {0x314f, 3175, 1, 1}, {0x3150, 3176, 1, 1}, {0x3151, 3177, 1, 1}, {0x3152, 3178, 1, 1},
+    {0x3153, 3179, 1, 1}, {0x3154, 3180, 1, 1}, {0x3155, 3181, 1, 1}, {0x3156, 3182, 1, 1},
+    {0x3157, 3183, 1, 1}, {0x3158, 3184, 1, 1}, {0x3159, 3185, 1, 1}, {0x315a, 3186, 1, 1},
+    {0x315b, 3187, 1, 1}, {0x315c, 3188, 1, 1}, {0x315d, 3189, 1, 1}, {0x315e, 3190, 1, 1},
+    {0x315f, 3191, 1, 1}, {0x3160, 3192, 1, 1}, {0x3161, 3193, 1, 1}, {0x3162, 3194, 1, 1},
+    {0x3163, 3195, 1, 1}, {0x3164, 3196, 1, 1}, {0x3165, 3197, 1, 1}, {0x3166, 3198, 1, 1},
+    {0x3167, 3199, 1, 1}, {0x3168, 3200, 1, 1}, {0x3169, 3201, 1, 1}, {0x316a, 3202, 1, 1},
+    {0x316b, 3203, 1, 1}, {0x316c, 3204, 1, 1}, {0x316d, 3205, 1, 1}, {0x316e, 3206, 1, 1},
+    {0x316f, 3207, 1, 1}, {0x3170, 3208, 1, 1}, {0x3171, 3209, 1, 1}, {0x3172, 3210, 1, 1},
+    {0x3173, 3211, 1, 1}, {0x3174, 3212, 1, 1}, {0x3175, 3213, 1, 1}, {0x3176, 3214, 1, 1},
+    {0x3177, 3215, 1, 1}, {0x3178, 3216, 1, 1}, {0x3179, 3217, 1, 1}, {0x317a, 3218, 1, 1},
+    {0x317b, 3219, 1, 1}, {0x317c, 3220, 1, 1}, {0x317d, 3221, 1, 1}, {0x317e, 3222, 1, 1},
+    {0x317f, 3223, 1, 1}, {0x3180, 3224, 1, 1}, {0x3181, 3225, 1, 1}, {0x3182, 3226, 1, 1},
+    {0x3183, 3227, 1, 1}, {0x3184, 3228, 1, 1}, {0x3185, 3229, 1, 1}, {0x3186, 3230, 1, 1},
+    {0x3187, 3231, 1, 1}, {0x3188, 3232, 1, 1}, {0x3189, 3233, 1, 1}, {0x318a, 3234, 1, 1},
+    {0x318b, 3235, 1, 1}, {0x318c, 3236, 1, 1}, {0x318d, 3237, 1, 1}, {0x318e, 3238, 1, 1},
+    {0x3192, 2804, 1, 1}, {0x3193, 2810, 1, 1}, {0x3194, 3239, 1, 1}, {0x3195, 3240, 1, 1},
+    {0x3196, 3241, 1, 1}, {0x3197, 3242, 1, 1}, {0x3198, 3243, 1, 1}, {0x3199, 3244, 1, 1},
+    {0x319a, 2808, 1, 1}, {0x319b, 3245, 1, 1}, {0x319c, 3246, 1, 1}, {0x319d, 3247, 1, 1},
+    {0x319e, 3248, 1, 1}, {0x319f, 2812, 1, 1}, {0x3200, 3249, 3, 1}, {0x3201, 3252, 3, 1},
+    {0x3202, 3255, 3, 1}, {0x3203, 3258, 3, 1}, {0x3204, 3261, 3, 1}, {0x3205, 3264, 3, 1},
+    {0x3206, 3267, 3, 1}, {0x3207, 3270, 3, 1}, {0x3208, 3273, 3, 1}, {0x3209, 3276, 3, 1},
+    {0x320a, 3279, 3, 1}, {0x320b, 3282, 3, 1}, {0x320c, 3285, 3, 1}, {0x320d, 3288, 3, 1},
+    {0x320e, 3291, 4, 1}, {0x320f, 3295, 4, 1}, {0x3210, 3299, 4, 1}, {0x3211, 3303, 4, 1},
+    {0x3212, 3307, 4, 1}, {0x3213, 3311, 4, 1}, {0x3214, 3315, 4, 1}, {0x3215, 3319, 4, 1},
+    {0x3216, 3323, 4, 1}, {0x3217, 3327, 4, 1}, {0x3218, 3331, 4, 1}, {0x3219, 3335, 4, 1},
+    {0x321a, 3339, 4, 1}, {0x321b, 3343, 4, 1}, {0x321c, 3347, 4, 1}, {0x321d, 3351, 7, 1},
+    {0x321e, 3358, 6, 1}, {0x3220, 3364, 3, 1}, {0x3221, 3367, 3, 1}, {0x3222, 3370, 3, 1},
+    {0x3223, 3373, 3, 1}, {0x3224, 3376, 3, 1}, {0x3225, 3379, 3, 1}, {0x3226, 3382, 3, 1},
+    {0x3227, 3385, 3, 1}, {0x3228, 3388, 3, 1}, {0x3229, 3391, 3, 1}, {0x322a, 3394, 3, 1},
+    {0x322b, 3397, 3, 1}, {0x322c, 3400, 3, 1}, {0x322d, 3403, 3, 1}, {0x322e, 3406, 3, 1},
+    {0x322f, 3409, 3, 1}, {0x3230, 3412, 3, 1}, {0x3231, 3415, 3, 1}, {0x3232, 3418, 3, 1},
+    {0x3233, 3421, 3, 1}, {0x3234, 3424, 3, 1}, {0x3235, 3427, 3, 1}, {0x3236, 3430, 3, 1},
+    {0x3237, 3433, 3, 1}, {0x3238, 3436, 3, 1}, {0x3239, 3439, 3, 1}, {0x323a, 3442, 3, 1},
+    {0x323b, 3445, 3, 1}, {0x323c, 3448, 3, 1}, {0x323d, 3451, 3, 1}, {0x323e, 3454, 3, 1},
+    {0x323f, 3457, 3, 1}, {0x3240, 3460, 3, 1}, {0x3241, 3463, 3, 1}, {0x3242, 3466, 3, 1},
+    {0x3243, 3469, 3, 1}, {0x3244, 3472, 1, 1}, {0x3245, 3473, 1, 1}, {0x3246, 2870, 1, 1},
+    {0x3247, 3474, 1, 1}, {0x3250, 3475, 3, 1}, {0x3251, 3478, 2, 1}, {0x3252, 3480, 2, 1},
+    {0x3253, 3482, 2, 1}, {0x3254, 3484, 2, 1}, {0x3255, 3486, 2, 1}, {0x3256, 3488, 2, 1},
+    {0x3257, 3490, 2, 1}, {0x3258, 3492, 2, 1}, {0x3259, 3494, 2, 1}, {0x325a, 3496, 2, 1},
+    {0x325b, 3498, 2, 1}, {0x325c, 3500, 2, 1}, {0x325d, 3502, 2, 1}, {0x325e, 3504, 2, 1},
+    {0x325f, 3506, 2, 1}, {0x3260, 3145, 1, 1}, {0x3261, 3148, 1, 1}, {0x3262, 3151, 1, 1},
+    {0x3263, 3153, 1, 1}, {0x3264, 3161, 1, 1}, {0x3265, 3162, 1, 1}, {0x3266, 3165, 1, 1},
+    {0x3267, 3167, 1, 1}, {0x3268, 3168, 1, 1}, {0x3269, 3170, 1, 1}, {0x326a, 3171, 1, 1},
+    {0x326b, 3172, 1, 1}, {0x326c, 3173, 1, 1}, {0x326d, 3174, 1, 1}, {0x326e, 3508, 2, 1},
+    {0x326f, 3510, 2, 1}, {0x3270, 3512, 2, 1}, {0x3271, 3514, 2, 1}, {0x3272, 3516, 2, 1},
+    {0x3273, 3518, 2, 1}, {0x3274, 3520, 2, 1}, {0x3275, 3522, 2, 1}, {0x3276, 3524, 2, 1},
+    {0x3277, 3526, 2, 1}, {0x3278, 3528, 2, 1}, {0x3279, 3530, 2, 1}, {0x327a, 3532, 2, 1},
+    {0x327b, 3534, 2, 1}, {0x327c, 3536, 5, 1}, {0x327d, 3541, 4, 1}, {0x327e, 3545, 2, 1},
+    {0x3280, 2804, 1, 1}, {0x3281, 2810, 1, 1}, {0x3282, 3239, 1, 1}, {0x3283, 3240, 1, 1},
+    {0x3284, 3547, 1, 1}, {0x3285, 3548, 1, 1}, {0x3286, 3549, 1, 1}, {0x3287, 2815, 1, 1},
+    {0x3288, 3550, 1, 1}, {0x3289, 2827, 1, 1}, {0x328a, 2877, 1, 1}, {0x328b, 2889, 1, 1},
+    {0x328c, 2888, 1, 1}, {0x328d, 2878, 1, 1}, {0x328e, 2970, 1, 1}, {0x328f, 2835, 1, 1},
+    {0x3290, 2875, 1, 1}, {0x3291, 3551, 1, 1}, {0x3292, 3552, 1, 1}, {0x3293, 3553, 1, 1},
+    {0x3294, 3554, 1, 1}, {0x3295, 3555, 1, 1}, {0x3296, 3556, 1, 1}, {0x3297, 3557, 1, 1},
+    {0x3298, 3558, 1, 1}, {0x3299, 3559, 1, 1}, {0x329a, 3560, 1, 1}, {0x329b, 2841, 1, 1},
+    {0x329c, 3561, 1, 1}, {0x329d, 3562, 1, 1}, {0x329e, 3563, 1, 1}, {0x329f, 3564, 1, 1},
+    {0x32a0, 3565, 1, 1}, {0x32a1, 3566, 1, 1}, {0x32a2, 3567, 1, 1}, {0x32a3, 3568, 1, 1},
+    {0x32a4, 3241, 1, 1}, {0x32a5, 3242, 1, 1}, {0x32a6, 3243, 1, 1}, {0x32a7, 3569, 1, 1},
+    {0x32a8, 3570, 1, 1}, {0x32a9, 3571, 1, 1}, {0x32aa, 3572, 1, 1}, {0x32ab, 3573, 1, 1},
+    {0x32ac, 3574, 1, 1}, {0x32ad, 3575, 1, 1}, {0x32ae, 3576, 1, 1}, {0x32af, 3577, 1, 1},
+    {0x32b0, 3578, 1, 1}, {0x32b1, 3579, 2, 1}, {0x32b2, 3581, 2, 1}, {0x32b3, 3583, 2, 1},
+    {0x32b4, 3585, 2, 1}, {0x32b5, 3587, 2, 1}, {0x32b6, 3589, 2, 1}, {0x32b7, 3591, 2, 1},
+    {0x32b8, 3593, 2, 1}, {0x32b9, 3595, 2, 1}, {0x32ba, 3597, 2, 1}, {0x32bb, 3599, 2, 1},
+    {0x32bc, 3601, 2, 1}, {0x32bd, 3603, 2, 1}, {0x32be, 3605, 2, 1}, {0x32bf, 3607, 2, 1},
+    {0x32c0, 3609, 2, 1}, {0x32c1, 3611, 2, 1}, {0x32c2, 3613, 2, 1}, {0x32c3, 3615, 2, 1},
+    {0x32c4, 3617, 2, 1}, {0x32c5, 3619, 2, 1}, {0x32c6, 3621, 2, 1}, {0x32c7, 3623, 2, 1},
+    {0x32c8, 3625, 2, 1}, {0x32c9, 3627, 3, 1}, {0x32ca, 3630, 3, 1}, {0x32cb, 3633, 3, 1},
+    {0x32cc, 3636, 2, 1}, {0x32cd, 3638, 3, 1}, {0x32ce, 3641, 2, 1}, {0x32cf, 3643, 3, 1},
+    {0x32d0, 3646, 1, 1}, {0x32d1, 3647, 1, 1}, {0x32d2, 3648, 1, 1}, {0x32d3, 3649, 1, 1},
+    {0x32d4, 3650, 1, 1}, {0x32d5, 3651, 1, 1}, {0x32d6, 3652, 1, 1}, {0x32d7, 3653, 1, 1},
+    {0x32d8, 3654, 1, 1}, {0x32d9, 3655, 1, 1}, {0x32da, 3656, 1, 1}, {0x32db, 3657, 1, 1},
+    {0x32dc, 3658, 1, 1}, {0x32dd, 3659, 1, 1}, {0x32de, 3660, 1, 1}, {0x32df, 3661, 1, 1},
+    {0x32e0, 3662, 1, 1}, {0x32e1, 3663, 1, 1}, {0x32e2, 3664, 1, 1}, {0x32e3, 3665, 1, 1},
+    {0x32e4, 3666, 1, 1}, {0x32e5, 3667, 1, 1}, {0x32e6, 3668, 1, 1}, {0x32e7, 3669, 1, 1},
+    {0x32e8, 3670, 1, 1}, {0x32e9, 3671, 1, 1}, {0x32ea, 3672, 1, 1}, {0x32eb, 3673, 1, 1},
+    {0x32ec, 3674, 1, 1}, {0x32ed, 3675, 1, 1}, {0x32ee, 3676, 1, 1}, {0x32ef, 3677, 1, 1},
+    {0x32f0, 3678, 1, 1}, {0x32f1, 3679, 1, 1}, {0x32f2, 3680, 1, 1}, {0x32f3, 3681, 1, 1},
+    {0x32f4, 3682, 1, 1}, {0x32f5, 3683, 1, 1}, {0x32f6, 3684, 1, 1}, {0x32f7, 3685, 1, 1},
+    {0x32f8, 3686, 1, 1}, {0x32f9, 3687, 1, 1}, {0x32fa, 3688, 1, 1}, {0x32fb, 3689, 1, 1},
+    {0x32fc, 3690, 1, 1}, {0x32fd, 3691, 1, 1}, {0x32fe, 3692, 1, 1}, {0x32ff, 3693, 2, 1},
+    {0x3300, 3695, 5, 1}, {0x3301, 3700, 4, 1}, {0x3302, 3704, 5, 1}, {0x3303, 3709, 3, 1},
+    {0x3304, 3712, 5, 1}, {0x3305, 3717, 3, 1}, {0x3306, 3720, 3, 1}, {0x3307, 3723, 6, 1},
+    {0x3308, 3729, 4, 1}, {0x3309, 3733, 3, 1}, {0x330a, 3736, 3, 1}, {0x330b, 3739, 3, 1},
+    {0x330c, 3742, 4, 1}, {0x330d, 3746, 4, 1}, {0x330e, 3750, 4, 1}, {0x330f, 3754, 4, 1},
+    {0x3310, 3758, 4, 1}, {0x3311, 3762, 4, 1}, {0x3312, 3766, 4, 1}, {0x3313, 3770, 6, 1},
+    {0x3314, 3776, 2, 1}, {0x3315, 3778, 6, 1}, {0x3316, 3784, 6, 1}, {0x3317, 3790, 5, 1},
+    {0x3318, 3795, 4, 1}, {0x3319, 3799, 6, 1}, {0x331a, 3805, 6, 1}, {0x331b, 3811, 4, 1},
+    {0x331c, 3815, 3, 1}, {0x331d, 3818, 3, 1}, {0x331e, 3821, 4, 1}, {0x331f, 3825, 4, 1},
+    {0x3320, 3829, 5, 1}, {0x3321, 3834, 5, 1}, {0x3322, 3839, 3, 1}, {0x3323, 3842, 3, 1},
+    {0x3324, 3845, 4, 1}, {0x3325, 3849, 3, 1}, {0x3326, 3852, 3, 1}, {0x3327, 3855, 2, 1},
+    {0x3328, 3857, 2, 1}, {0x3329, 3859, 3, 1}, {0x332a, 3862, 3, 1}, {0x332b, 3865, 6, 1},
+    {0x332c, 3871, 4, 1}, {0x332d, 3875, 5, 1}, {0x332e, 3880, 6, 1}, {0x332f, 3886, 4, 1},
+    {0x3330, 3890, 3, 1}, {0x3331, 3893, 3, 1}, {0x3332, 3896, 6, 1}, {0x3333, 3902, 4, 1},
+    {0x3334, 3906, 6, 1}, {0x3335, 3912, 3, 1}, {0x3336, 3915, 5, 1}, {0x3337, 3920, 3, 1},
+    {0x3338, 3923, 4, 1}, {0x3339, 3927, 3, 1}, {0x333a, 3930, 4, 1}, {0x333b, 3934, 5, 1},
+    {0x333c, 3939, 4, 1}, {0x333d, 3943, 5, 1}, {0x333e, 3948, 4, 1}, {0x333f, 3952, 2, 1},
+    {0x3340, 3954, 5, 1}, {0x3341, 3959, 3, 1}, {0x3342, 3962, 3, 1}, {0x3343, 3965, 4, 1},
+    {0x3344, 3969, 3, 1}, {0x3345, 3972, 3, 1}, {0x3346, 3975, 3, 1}, {0x3347, 3978, 5, 1},
+    {0x3348, 3983, 4, 1}, {0x3349, 3987, 2, 1}, {0x334a, 3989, 6, 1}, {0x334b, 3995, 3, 1},
+    {0x334c, 3998, 5, 1}, {0x334d, 4003, 4, 1}, {0x334e, 4007, 4, 1}, {0x334f, 4011, 3, 1},
+    {0x3350, 4014, 3, 1}, {0x3351, 4017, 4, 1}, {0x3352, 4021, 2, 1}, {0x3353, 4023, 4, 1},
+    {0x3354, 4027, 5, 1}, {0x3355, 4032, 2, 1}, {0x3356, 4034, 6, 1}, {0x3357, 4040, 3, 1},
+    {0x3358, 4043, 2, 1}, {0x3359, 4045, 2, 1}, {0x335a, 4047, 2, 1}, {0x335b, 4049, 2, 1},
+    {0x335c, 4051, 2, 1}, {0x335d, 4053, 2, 1}, {0x335e, 4055, 2, 1}, {0x335f, 4057, 2, 1},
+    {0x3360, 4059, 2, 1}, {0x3361, 4061, 2, 1}, {0x3362, 4063, 3, 1}, {0x3363, 4066, 3, 1},
+    {0x3364, 4069, 3, 1}, {0x3365, 4072, 3, 1}, {0x3366, 4075, 3, 1}, {0x3367, 4078, 3, 1},
+    {0x3368, 4081, 3, 1}, {0x3369, 4084, 3, 1}, {0x336a, 4087, 3, 1}, {0x336b, 4090, 3, 1},
+    {0x336c, 4093, 3, 1}, {0x336d, 4096, 3, 1}, {0x336e, 4099, 3, 1}, {0x336f, 4102, 3, 1},
+    {0x3370, 4105, 3, 1}, {0x3371, 4108, 3, 1}, {0x3372, 4111, 2, 1}, {0x3373, 4113, 2, 1},
+    {0x3374, 4115, 3, 1}, {0x3375, 4118, 2, 1}, {0x3376, 4120, 2, 1}, {0x3377, 4122, 2, 1},
+    {0x3378, 4124, 3, 1}, {0x3379, 4127, 3, 1}, {0x337a, 4130, 2, 1}, {0x337b, 4132, 2, 1},
+    {0x337c, 4134, 2, 1}, {0x337d, 4136, 2, 1}, {0x337e, 4138, 2, 1}, {0x337f, 4140, 4, 1},
+    {0x3380, 4144, 2, 1}, {0x3381, 4146, 2, 1}, {0x3382, 4148, 2, 1}, {0x3383, 4150, 2, 1},
+    {0x3384, 4152, 2, 1}, {0x3385, 4154, 2, 1}, {0x3386, 4156, 2, 1}, {0x3387, 4158, 2, 1},
+    {0x3388, 4160, 3, 1}, {0x3389, 4163, 4, 1}, {0x338a, 4167, 2, 1}, {0x338b, 4169, 2, 1},
+    {0x338c, 4171, 2, 1}, {0x338d, 4173, 2, 1}, {0x338e, 4175, 2, 1}, {0x338f, 4177, 2, 1},
+    {0x3390, 4179, 2, 1}, {0x3391, 4181, 3, 1}, {0x3392, 4184, 3, 1}, {0x3393, 4187, 3, 1},
+    {0x3394, 4190, 3, 1}, {0x3395, 4193, 2, 1}, {0x3396, 4195, 2, 1}, {0x3397, 4197, 2, 1},
+    {0x3398, 4199, 2, 1}, {0x3399, 4201, 2, 1}, {0x339a, 4203, 2, 1}, {0x339b, 4205, 2, 1},
+    {0x339c, 4207, 2, 1}, {0x339d, 4209, 2, 1}, {0x339e, 4211, 2, 1}, {0x339f, 4213, 3, 1},
+    {0x33a0, 4216, 3, 1}, {0x33a1, 4219, 2, 1}, {0x33a2, 4221, 3, 1}, {0x33a3, 4224, 3, 1},
+    {0x33a4, 4227, 3, 1}, {0x33a5, 4230, 2, 1}, {0x33a6, 4232, 3, 1}, {0x33a7, 4235, 3, 1},
+    {0x33a8, 4238, 4, 1}, {0x33a9, 4242, 2, 1}, {0x33aa, 4244, 3, 1}, {0x33ab, 4247, 3, 1},
+    {0x33ac, 4250, 3, 1}, {0x33ad, 4253, 3, 1}, {0x33ae, 4256, 5, 1}, {0x33af, 4261, 6, 1},
+    {0x33b0, 4267, 2, 1}, {0x33b1, 4269, 2, 1}, {0x33b2, 4271, 2, 1}, {0x33b3, 4273, 2, 1},
+    {0x33b4, 4275, 2, 1}, {0x33b5, 4277, 2, 1}, {0x33b6, 4279, 2, 1}, {0x33b7, 4281, 2, 1},
+    {0x33b8, 4283, 2, 1}, {0x33b9, 4285, 2, 1}, {0x33ba, 4287, 2, 1}, {0x33bb, 4289, 2, 1},
+    {0x33bc, 4291, 2, 1}, {0x33bd, 4293, 2, 1}, {0x33be, 4295, 2, 1}, {0x33bf, 4297, 2, 1},
+    {0x33c0, 4299, 2, 1}, {0x33c1, 4301, 2, 1}, {0x33c2, 4303, 4, 1}, {0x33c3, 4307, 2, 1},
+    {0x33c4, 4309, 2, 1}, {0x33c5, 4311, 2, 1}, {0x33c6, 4313, 4, 1}, {0x33c7, 4317, 3, 1},
+    {0x33c8, 4320, 2, 1}, {0x33c9, 4322, 2, 1}, {0x33ca, 4324, 2, 1}, {0x33cb, 4326, 2, 1},
+    {0x33cc, 4328, 2, 1}, {0x33cd, 4330, 2, 1}, {0x33ce, 4332, 2, 1}, {0x33cf, 4334, 2, 1},
+    {0x33d0, 4336, 2, 1}, {0x33d1, 4338, 2, 1}, {0x33d2, 4340, 3, 1}, {0x33d3, 4343, 2, 1},
+    {0x33d4, 4345, 2, 1}, {0x33d5, 4347, 3, 1}, {0x33d6, 4350, 3, 1}, {0x33d7, 4353, 2, 1},
+    {0x33d8, 4355, 4, 1}, {0x33d9, 4359, 3, 1}, {0x33da, 4362, 2, 1}, {0x33db, 4364, 2, 1},
+    {0x33dc, 4366, 2, 1}, {0x33dd, 4368, 2, 1}, {0x33de, 4370, 3, 1}, {0x33df, 4373, 3, 1},
+    {0x33e0, 4376, 2, 1}, {0x33e1, 4378, 2, 1}, {0x33e2, 4380, 2, 1}, {0x33e3, 4382, 2, 1},
+    {0x33e4, 4384, 2, 1}, {0x33e5, 4386, 2, 1}, {0x33e6, 4388, 2, 1}, {0x33e7, 4390, 2, 1},
+    {0x33e8, 4392, 2, 1}, {0x33e9, 4394, 3, 1}, {0x33ea, 4397, 3, 1}, {0x33eb, 4400, 3, 1},
+    {0x33ec, 4403, 3, 1}, {0x33ed, 4406, 3, 1}, {0x33ee, 4409, 3, 1}, {0x33ef, 4412, 3, 1},
+    {0x33f0, 4415, 3, 1}, {0x33f1, 4418, 3, 1}, {0x33f2, 4421, 3, 1}, {0x33f3, 4424, 3, 1},
+    {0x33f4, 4427, 3, 1}, {0x33f5, 4430, 3, 1}, {0x33f6, 4433, 3, 1}, {0x33f7, 4436, 3, 1},
+    {0x33f8, 4439, 3, 1}, {0x33f9, 4442, 3, 1}, {0x33fa, 4445, 3, 1}, {0x33fb, 4448, 3, 1},
+    {0x33fc, 4451, 3, 1}, {0x33fd, 4454, 3, 1}, {0x33fe, 4457, 3, 1}, {0x33ff, 4460, 3, 1},
+    {0xa69c, 4463, 1, 1}, {0xa69d, 4464, 1, 1}, {0xa770, 4465, 1, 1}, {0xa7f1, 2784, 1, 1},
+    {0xa7f2, 2327, 1, 1}, {0xa7f3, 2352, 1, 1}, {0xa7f4, 2342, 1, 1}, {0xa7f8, 4466, 1, 1},
+    {0xa7f9, 4467, 1, 1}, {0xab5c, 4468, 1, 1}, {0xab5d, 4469, 1, 1}, {0xab5e, 4470, 1, 1},
+    {0xab5f, 4471, 1, 1}, {0xab69, 4472, 1, 1}, {0xf900, 4473, 1, 0}, {0xf901, 4474, 1, 0},
+    {0xf902, 2962, 1, 0}, {0xf903, 4475, 1, 0}, {0xf904, 4476, 1, 0}, {0xf905, 4477, 1, 0},
+    {0xf906, 4478, 1, 0}, {0xf907, 3016, 1, 0}, {0xf908, 3016, 1, 0}, {0xf909, 4479, 1, 0},
+    {0xf90a, 2970, 1, 0}, {0xf90b, 4480, 1, 0}, {0xf90c, 4481, 1, 0}, {0xf90d, 4482, 1, 0},
+    {0xf90e, 4483, 1, 0}, {0xf90f, 4484, 1, 0}, {0xf910, 4485, 1, 0}, {0xf911, 4486, 1, 0},
+    {0xf912, 4487, 1, 0}, {0xf913, 4488, 1, 0}, {0xf914, 4489, 1, 0}, {0xf915, 4490, 1, 0},
+    {0xf916, 4491, 1, 0}, {0xf917, 4492, 1, 0}, {0xf918, 4493, 1, 0}, {0xf919, 4494, 1, 0},
+    {0xf91a, 4495, 1, 0}, {0xf91b, 4496, 1, 0}, {0xf91c, 4497, 1, 0}, {0xf91d, 4498, 1, 0},
+    {0xf91e, 4499, 1, 0}, {0xf91f, 4500, 1, 0}, {0xf920, 4501, 1, 0}, {0xf921, 4502, 1, 0},
+    {0xf922, 4503, 1, 0}, {0xf923, 4504, 1, 0}, {0xf924, 4505, 1, 0}, {0xf925, 4506, 1, 0},
+    {0xf926, 4507, 1, 0}, {0xf927, 4508, 1, 0}, {0xf928, 4509, 1, 0}, {0xf929, 4510, 1, 0},
+    {0xf92a, 4511, 1, 0}, {0xf92b, 4512, 1, 0}, {0xf92c, 4513, 1, 0}, {0xf92d, 4514, 1, 0},
+    {0xf92e, 4515, 1, 0}, {0xf92f, 4516, 1, 0}, {0xf930, 4517, 1, 0}, {0xf931, 4518, 1, 0},
+    {0xf932, 4519, 1, 0}, {0xf933, 4520, 1, 0}, {0xf934, 2928, 1, 0}, {0xf935, 4521, 1, 0},
+    {0xf936, 4522, 1, 0}, {0xf937, 4523, 1, 0}, {0xf938, 4524, 1, 0}, {0xf939, 4525, 1, 0},
+    {0xf93a, 4526, 1, 0}, {0xf93b, 4527, 1, 0}, {0xf93c, 4528, 1, 0}, {0xf93d, 4529, 1, 0},
+    {0xf93e, 4530, 1, 0}, {0xf93f, 4531, 1, 0}, {0xf940, 3001, 1, 0}, {0xf941, 4532, 1, 0},
+    {0xf942, 4533, 1, 0}, {0xf943, 4534, 1, 0}, {0xf944, 4535, 1, 0}, {0xf945, 4536, 1, 0},
+    {0xf946, 4537, 1, 0}, {0xf947, 4538, 1, 0}, {0xf948, 4539, 1, 0}, {0xf949, 4540, 1, 0},
+    {0xf94a, 4541, 1, 0}, {0xf94b, 4542, 1, 0}, {0xf94c, 4543, 1, 0}, {0xf94d, 4544, 1, 0},
+    {0xf94e, 4545, 1, 0}, {0xf94f, 4546, 1, 0}, {0xf950, 4547, 1, 0}, {0xf951, 4548, 1, 0},
+    {0xf952, 4549, 1, 0}, {0xf953, 4550, 1, 0}, {0xf954, 4551, 1, 0}, {0xf955, 4552, 1, 0},
+    {0xf956, 4553, 1, 0}, {0xf957, 4554, 1, 0}, {0xf958, 4555, 1, 0}, {0xf959, 4556, 1, 0},
+    {0xf95a, 4557, 1, 0}, {0xf95b, 4558, 1, 0}, {0xf95c, 4489, 1, 0}, {0xf95d, 4559, 1, 0},
+    {0xf95e, 4560, 1, 0}, {0xf95f, 4561, 1, 0}, {0xf960, 4562, 1, 0}, {0xf961, 4563, 1, 0},
+    {0xf962, 4564, 1, 0}, {0xf963, 4565, 1, 0}, {0xf964, 4566, 1, 0}, {0xf965, 4567, 1, 0},
+    {0xf966, 4568, 1, 0}, {0xf967, 4569, 1, 0}, {0xf968, 4570, 1, 0}, {0xf969, 4571, 1, 0},
+    {0xf96a, 4572, 1, 0}, {0xf96b, 4573, 1, 0}, {0xf96c, 4574, 1, 0}, {0xf96d, 4575, 1, 0},
+    {0xf96e, 4576, 1, 0}, {0xf96f, 4577, 1, 0}, {0xf970, 4578, 1, 0}, {0xf971, 2964, 1, 0},
+    {0xf972, 4579, 1, 0}, {0xf973, 4580, 1, 0}, {0xf974, 4581, 1, 0}, {0xf975, 4582, 1, 0},
+    {0xf976, 4583, 1, 0}, {0xf977, 4584, 1, 0}, {0xf978, 4585, 1, 0}, {0xf979, 4586, 1, 0},
+    {0xf97a, 4587, 1, 0}, {0xf97b, 4588, 1, 0}, {0xf97c, 4589, 1, 0}, {0xf97d, 4590, 1, 0},
+    {0xf97e, 4591, 1, 0}, {0xf97f, 4592, 1, 0}, {0xf980, 4593, 1, 0}, {0xf981, 2841, 1, 0},
+    {0xf982, 4594, 1, 0}, {0xf983, 4595, 1, 0}, {0xf984, 4596, 1, 0}, {0xf985, 4597, 1, 0},
+    {0xf986, 4598, 1, 0}, {0xf987, 4599, 1, 0}, {0xf988, 4600, 1, 0}, {0xf989, 4601, 1, 0},
+    {0xf98a, 2822, 1, 0}, {0xf98b, 4602, 1, 0}, {0xf98c, 4603, 1, 0}, {0xf98d, 4604, 1, 0},
+    {0xf98e, 4605, 1, 0}, {0xf98f, 4606, 1, 0}, {0xf990, 4607, 1, 0}, {0xf991, 4608, 1, 0},
+    {0xf992, 4609, 1, 0}, {0xf993, 4610, 1, 0}, {0xf994, 4611, 1, 0}, {0xf995, 4612, 1, 0},
+    {0xf996, 4613, 1, 0}, {0xf997, 4614, 1, 0}, {0xf998, 4615, 1, 0}, {0xf999, 4616, 1, 0},
+    {0xf99a, 4617, 1, 0}, {0xf99b, 4618, 1, 0}, {0xf99c, 4619, 1, 0}, {0xf99d, 4620, 1, 0},
+    {0xf99e, 4621, 1, 0}, {0xf99f, 4622, 1, 0}, {0xf9a0, 4623, 1, 0}, {0xf9a1, 4577, 1, 0},
+    {0xf9a2, 4624, 1, 0}, {0xf9a3, 4625, 1, 0}, {0xf9a4, 4626, 1, 0}, {0xf9a5, 4627, 1, 0},
+    {0xf9a6, 4628, 1, 0}, {0xf9a7, 4629, 1, 0}, {0xf9a8, 4630, 1, 0}, {0xf9a9, 4631, 1, 0},
+    {0xf9aa, 4561, 1, 0}, {0xf9ab, 4632, 1, 0}, {0xf9ac, 4633, 1, 0}, {0xf9ad, 4634, 1, 0},
+    {0xf9ae, 4635, 1, 0}, {0xf9af, 4636, 1, 0}, {0xf9b0, 4637, 1, 0}, {0xf9b1, 4638, 1, 0},
+    {0xf9b2, 4639, 1, 0}, {0xf9b3, 4640, 1, 0}, {0xf9b4, 4641, 1, 0}, {0xf9b5, 4642, 1, 0},
+    {0xf9b6, 4643, 1, 0}, {0xf9b7, 4644, 1, 0}, {0xf9b8, 4645, 1, 0}, {0xf9b9, 4646, 1, 0},
+    {0xf9ba, 4647, 1, 0}, {0xf9bb, 4648, 1, 0}, {0xf9bc, 4649, 1, 0}, {0xf9bd, 4650, 1, 0},
+    {0xf9be, 4651, 1, 0}, {0xf9bf, 4489, 1, 0}, {0xf9c0, 4652, 1, 0}, {0xf9c1, 4653, 1, 0},
+    {0xf9c2, 4654, 1, 0}, {0xf9c3, 4655, 1, 0}, {0xf9c4, 3015, 1, 0}, {0xf9c5, 4656, 1, 0},
+    {0xf9c6, 4657, 1, 0}, {0xf9c7, 4658, 1, 0}, {0xf9c8, 4659, 1, 0}, {0xf9c9, 4660, 1, 0},
+    {0xf9ca, 4661, 1, 0}, {0xf9cb, 4662, 1, 0}, {0xf9cc, 4663, 1, 0}, {0xf9cd, 4664, 1, 0},
+    {0xf9ce, 4665, 1, 0}, {0xf9cf, 4666, 1, 0}, {0xf9d0, 4667, 1, 0}, {0xf9d1, 3548, 1, 0},
+    {0xf9d2, 4668, 1, 0}, {0xf9d3, 4669, 1, 0}, {0xf9d4, 4670, 1, 0}, {0xf9d5, 4671, 1, 0},
+    {0xf9d6, 4672, 1, 0}, {0xf9d7, 4673, 1, 0}, {0xf9d8, 4674, 1, 0}, {0xf9d9, 4675, 1, 0},
+    {0xf9da, 4676, 1, 0}, {0xf9db, 4563, 1, 0}, {0xf9dc, 4677, 1, 0}, {0xf9dd, 4678, 1, 0},
+    {0xf9de, 4679, 1, 0}, {0xf9df, 4680, 1, 0}, {0xf9e0, 4681, 1, 0}, {0xf9e1, 4682, 1, 0},
+    {0xf9e2, 4683, 1, 0}, {0xf9e3, 4684, 1, 0}, {0xf9e4, 4685, 1, 0}, {0xf9e5, 4686, 1, 0},
+    {0xf9e6, 4687, 1, 0}, {0xf9e7, 4688, 1, 0}, {0xf9e8, 4689, 1, 0}, {0xf9e9, 2969, 1, 0},
+    {0xf9ea, 4690, 1, 0}, {0xf9eb, 4691, 1, 0}, {0xf9ec, 4692, 1, 0}, {0xf9ed, 4693, 1, 0},
+    {0xf9ee, 4694, 1, 0}, {0xf9ef, 4695, 1, 0}, {0xf9f0, 4696, 1, 0}, {0xf9f1, 4697, 1, 0},
+    {0xf9f2, 4698, 1, 0}, {0xf9f3, 4699, 1, 0}, {0xf9f4, 4700, 1, 0}, {0xf9f5, 4701, 1, 0},
+    {0xf9f6, 4702, 1, 0}, {0xf9f7, 2920, 1, 0}, {0xf9f8, 4703, 1, 0}, {0xf9f9, 4704, 1, 0},
+    {0xf9fa, 4705, 1, 0}, {0xf9fb, 4706, 1, 0}, {0xf9fc, 4707, 1, 0}, {0xf9fd, 4708, 1, 0},
+    {0xf9fe, 4709, 1, 0}, {0xf9ff, 4710, 1, 0}, {0xfa00, 4711, 1, 0}, {0xfa01, 4712, 1, 0},
+    {0xfa02, 4713, 1, 0}, {0xfa03, 4714, 1, 0}, {0xfa04, 4715, 1, 0}, {0xfa05, 4716, 1, 0},
+    {0xfa06, 4717, 1, 0}, {0xfa07, 4718, 1, 0}, {0xfa08, 2947, 1, 0}, {0xfa09, 4719, 1, 0},
+    {0xfa0a, 2950, 1, 0}, {0xfa0b, 4720, 1, 0}, {0xfa0c, 4721, 1, 0}, {0xfa0d, 4722, 1, 0},
+    {0xfa10, 4723, 1, 0}, {0xfa12, 4724, 1, 0}, {0xfa15, 4725, 1, 0}, {0xfa16, 4726, 1, 0},
+    {0xfa17, 4727, 1, 0}, {0xfa18, 4728, 1, 0}, {0xfa19, 4729, 1, 0}, {0xfa1a, 4730, 1, 0},
+    {0xfa1b, 4731, 1, 0}, {0xfa1c, 4732, 1, 0}, {0xfa1d, 4733, 1, 0}, {0xfa1e, 2927, 1, 0},
+    {0xfa20, 4734, 1, 0}, {0xfa22, 4735, 1, 0}, {0xfa25, 4736, 1, 0}, {0xfa26, 4737, 1, 0},
+    {0xfa2a, 4738, 1, 0}, {0xfa2b, 4739, 1, 0}, {0xfa2c, 4740, 1, 0}, {0xfa2d, 4741, 1, 0},
+    {0xfa2e, 4742, 1, 0}, {0xfa2f, 4743, 1, 0}, {0xfa30, 4744, 1, 0}, {0xfa31, 4745, 1, 0},
+    {0xfa32, 4746, 1, 0}, {0xfa33, 4747, 1, 0}, {0xfa34, 4748, 1, 0}, {0xfa35, 4749, 1, 0},
+    {0xfa36, 4750, 1, 0}, {0xfa37, 4751, 1, 0}, {0xfa38, 4752, 1, 0}, {0xfa39, 4753, 1, 0},
+    {0xfa3a, 4754, 1, 0}, {0xfa3b, 4755, 1, 0}, {0xfa3c, 2848, 1, 0}, {0xfa3d, 4756, 1, 0},
+    {0xfa3e, 4757, 1, 0}, {0xfa3f, 4758, 1, 0}, {0xfa40, 4759, 1, 0}, {0xfa41, 4760, 1, 0},
+    {0xfa42, 4761, 1, 0}, {0xfa43, 4762, 1, 0}, {0xfa44, 4763, 1, 0}, {0xfa45, 4764, 1, 0},
+    {0xfa46, 4765, 1, 0}, {0xfa47, 4766, 1, 0}, {0xfa48, 4767, 1, 0}, {0xfa49, 4768, 1, 0},
+    {0xfa4a, 4769, 1, 0}, {0xfa4b, 4770, 1, 0}, {0xfa4c, 3553, 1, 0}, {0xfa4d, 4771, 1, 0},
+    {0xfa4e, 4772, 1, 0}, {0xfa4f, 4773, 1, 0}, {0xfa50, 4774, 1, 0}, {0xfa51, 3557, 1, 0},
+    {0xfa52, 4775, 1, 0}, {0xfa53, 4776, 1, 0}, {0xfa54, 4777, 1, 0}, {0xfa55, 4778, 1, 0},
+    {0xfa56, 4779, 1, 0}, {0xfa57, 4613, 1, 0}, {0xfa58, 4780, 1, 0}, {0xfa59, 4781, 1, 0},
+    {0xfa5a, 4782, 1, 0}, {0xfa5b, 4783, 1, 0}, {0xfa5c, 4784, 1, 0}, {0xfa5d, 4785, 1, 0},
+    {0xfa5e, 4785, 1, 0}, {0xfa5f, 4786, 1, 0}, {0xfa60, 4787, 1, 0}, {0xfa61, 4788, 1, 0},
+    {0xfa62, 4789, 1, 0}, {0xfa63, 4790, 1, 0}, {0xfa64, 4791, 1, 0}, {0xfa65, 4792, 1, 0},
+    {0xfa66, 4793, 1, 0}, {0xfa67, 4736, 1, 0}, {0xfa68, 4794, 1, 0}, {0xfa69, 4795, 1, 0},
+    {0xfa6a, 4796, 1, 0}, {0xfa6b, 4797, 1, 0}, {0xfa6c, 4798, 2, 0}, {0xfa6d, 4800, 1, 0},
+    {0xfa70, 4801, 1, 0}, {0xfa71, 4802, 1, 0}, {0xfa72, 4803, 1, 0}, {0xfa73, 4804, 1, 0},
+    {0xfa74, 4805, 1, 0}, {0xfa75, 4806, 1, 0}, {0xfa76, 4807, 1, 0}, {0xfa77, 4808, 1, 0},
+    {0xfa78, 4750, 1, 0}, {0xfa79, 4809, 1, 0}, {0xfa7a, 4810, 1, 0}, {0xfa7b, 4811, 1, 0},
+    {0xfa7c, 4723, 1, 0}, {0xfa7d, 4812, 1, 0}, {0xfa7e, 4813, 1, 0}, {0xfa7f, 4814, 1, 0},
+    {0xfa80, 4815, 1, 0}, {0xfa81, 4816, 1, 0}, {0xfa82, 4817, 1, 0}, {0xfa83, 4818, 1, 0},
+    {0xfa84, 4819, 1, 0}, {0xfa85, 4820, 1, 0}, {0xfa86, 4821, 1, 0}, {0xfa87, 4822, 1, 0},
+    {0xfa88, 4823, 1, 0}, {0xfa89, 4758, 1, 0}, {0xfa8a, 4824, 1, 0}, {0xfa8b, 4759, 1, 0},
+    {0xfa8c, 4825, 1, 0}, {0xfa8d, 4826, 1, 0}, {0xfa8e, 4827, 1, 0}, {0xfa8f, 4828, 1, 0},
+    {0xfa90, 4829, 1, 0}, {0xfa91, 4724, 1, 0}, {0xfa92, 4510, 1, 0}, {0xfa93, 4830, 1, 0},
+    {0xfa94, 4831, 1, 0}, {0xfa95, 2881, 1, 0}, {0xfa96, 4578, 1, 0}, {0xfa97, 4661, 1, 0},
+    {0xfa98, 4832, 1, 0}, {0xfa99, 4833, 1, 0}, {0xfa9a, 4766, 1, 0}, {0xfa9b, 4834, 1, 0},
+    {0xfa9c, 4767, 1, 0}, {0xfa9d, 4835, 1, 0}, {0xfa9e, 4836, 1, 0}, {0xfa9f, 4837, 1, 0},
+    {0xfaa0, 4726, 1, 0}, {0xfaa1, 4838, 1, 0}, {0xfaa2, 4839, 1, 0}, {0xfaa3, 4840, 1, 0},
+    {0xfaa4, 4841, 1, 0}, {0xfaa5, 4842, 1, 0}, {0xfaa6, 4727, 1, 0}, {0xfaa7, 4843, 1, 0},
+    {0xfaa8, 4844, 1, 0}, {0xfaa9, 4845, 1, 0}, {0xfaaa, 4846, 1, 0}, {0xfaab, 4847, 1, 0},
+    {0xfaac, 4848, 1, 0}, {0xfaad, 4779, 1, 0}, {0xfaae, 4849, 1, 0}, {0xfaaf, 4850, 1, 0},
+    {0xfab0, 4613, 1, 0}, {0xfab1, 4851, 1, 0}, {0xfab2, 4783, 1, 0}, {0xfab3, 4852, 1, 0},
+    {0xfab4, 4853, 1, 0}, {0xfab5, 4854, 1, 0}, {0xfab6, 4855, 1, 0}, {0xfab7, 4856, 1, 0},
+    {0xfab8, 4788, 1, 0}, {0xfab9, 4857, 1, 0}, {0xfaba, 4735, 1, 0}, {0xfabb, 4858, 1, 0},
+    {0xfabc, 4789, 1, 0}, {0xfabd, 4559, 1, 0}, {0xfabe, 4859, 1, 0}, {0xfabf, 4790, 1, 0},
+    {0xfac0, 4860, 1, 0}, {0xfac1, 4792, 1, 0}, {0xfac2, 4861, 1, 0}, {0xfac3, 4862, 1, 0},
+    {0xfac4, 4863, 1, 0}, {0xfac5, 4864, 1, 0}, {0xfac6, 4865, 1, 0}, {0xfac7, 4794, 1, 0},
+    {0xfac8, 4732, 1, 0}, {0xfac9, 4866, 1, 0}, {0xfaca, 4795, 1, 0}, {0xfacb, 4867, 1, 0},
+    {0xfacc, 4796, 1, 0}, {0xfacd, 4868, 1, 0}, {0xface, 3016, 1, 0}, {0xfacf, 4869, 2, 0},
+    {0xfad0, 4871, 2, 0}, {0xfad1, 4873, 2, 0}, {0xfad2, 4875, 1, 0}, {0xfad3, 4876, 1, 0},
+    {0xfad4, 4877, 1, 0}, {0xfad5, 4878, 2, 0}, {0xfad6, 4880, 2, 0}, {0xfad7, 4882, 2, 0},
+    {0xfad8, 4884, 1, 0}, {0xfad9, 4885, 1, 0}, {0xfb00, 4886, 2, 1}, {0xfb01, 4888, 2, 1},
+    {0xfb02, 4890, 2, 1}, {0xfb03, 4892, 3, 1}, {0xfb04, 4895, 3, 1}, {0xfb05, 4898, 2, 1},
+    {0xfb06, 4898, 2, 1}, {0xfb13, 4900, 2, 1}, {0xfb14, 4902, 2, 1}, {0xfb15, 4904, 2, 1},
+    {0xfb16, 4906, 2, 1}, {0xfb17, 4908, 2, 1}, {0xfb1d, 4910, 2, 0}, {0xfb1f, 4912, 2, 0},
+    {0xfb20, 4914, 1, 1}, {0xfb21, 2353, 1, 1}, {0xfb22, 2356, 1, 1}, {0xfb23, 4915, 1, 1},
+    {0xfb24, 4916, 1, 1}, {0xfb25, 4917, 1, 1}, {0xfb26, 4918, 1, 1}, {0xfb27, 4919, 1, 1},
+    {0xfb28, 4920, 1, 1}, {0xfb29, 2313, 1, 1}, {0xfb2a, 4921, 2, 0}, {0xfb2b, 4923, 2, 0},
+    {0xfb2c, 4925, 3, 0}, {0xfb2d, 4928, 3, 0}, {0xfb2e, 4931, 2, 0}, {0xfb2f, 4933, 2, 0},
+    {0xfb30, 4935, 2, 0}, {0xfb31, 4937, 2, 0}, {0xfb32, 4939, 2, 0}, {0xfb33, 4941, 2, 0},
+    {0xfb34, 4943, 2, 0}, {0xfb35, 4945, 2, 0}, {0xfb36, 4947, 2, 0}, {0xfb38, 4949, 2, 0},
+    {0xfb39, 4951, 2, 0}, {0xfb3a, 4953, 2, 0}, {0xfb3b, 4955, 2, 0}, {0xfb3c, 4957, 2, 0},
+    {0xfb3e, 4959, 2, 0}, {0xfb40, 4961, 2, 0}, {0xfb41, 4963, 2, 0}, {0xfb43, 4965, 2, 0},
+    {0xfb44, 4967, 2, 0}, {0xfb46, 4969, 2, 0}, {0xfb47, 4971, 2, 0}, {0xfb48, 4973, 2, 0},
+    {0xfb49, 4975, 2, 0}, {0xfb4a, 4977, 2, 0}, {0xfb4b, 4979, 2, 0}, {0xfb4c, 4981, 2, 0},
+    {0xfb4d, 4983, 2, 0}, {0xfb4e, 4985, 2, 0}, {0xfb4f, 4987, 2, 1}, {0xfb50, 4989, 1, 1},
+    {0xfb51, 4989, 1, 1}, {0xfb52, 4990, 1, 1}, {0xfb53, 4990, 1, 1}, {0xfb54, 4990, 1, 1},
+    {0xfb55, 4990, 1, 1}, {0xfb56, 4991, 1, 1}, {0xfb57, 4991, 1, 1}, {0xfb58, 4991, 1, 1},
+    {0xfb59, 4991, 1, 1}, {0xfb5a, 4992, 1, 1}, {0xfb5b, 4992, 1, 1}, {0xfb5c, 4992, 1, 1},
+    {0xfb5d, 4992, 1, 1}, {0xfb5e, 4993, 1, 1}, {0xfb5f, 4993, 1, 1}, {0xfb60, 4993, 1, 1},
+    {0xfb61, 4993, 1, 1}, {0xfb62, 4994, 1, 1}, {0xfb63, 4994, 1, 1}, {0xfb64, 4994, 1, 1},
+    {0xfb65, 4994, 1, 1}, {0xfb66, 4995, 1, 1}, {0xfb67, 4995, 1, 1}, {0xfb68, 4995, 1, 1},
+    {0xfb69, 4995, 1, 1}, {0xfb6a, 4996, 1, 1}, {0xfb6b, 4996, 1, 1}, {0xfb6c, 4996, 1, 1},
+    {0xfb6d, 4996, 1, 1}, {0xfb6e, 4997, 1, 1}, {0xfb6f, 4997, 1, 1}, {0xfb70, 4997, 1, 1},
+    {0xfb71, 4997, 1, 1}, {0xfb72, 4998, 1, 1}, {0xfb73, 4998, 1, 1}, {0xfb74, 4998, 1, 1},
+    {0xfb75, 4998, 1, 1}, {0xfb76, 4999, 1, 1}, {0xfb77, 4999, 1, 1}, {0xfb78, 4999, 1, 1},
+    {0xfb79, 4999, 1, 1}, {0xfb7a, 5000, 1, 1}, {0xfb7b, 5000, 1, 1}, {0xfb7c, 5000, 1, 1},
+    {0xfb7d, 5000, 1, 1}, {0xfb7e, 5001, 1, 1}, {0xfb7f, 5001, 1, 1}, {0xfb80, 5001, 1, 1},
+    {0xfb81, 5001, 1, 1}, {0xfb82, 5002, 1, 1}, {0xfb83, 5002, 1, 1}, {0xfb84, 5003, 1, 1},
+    {0xfb85, 5003, 1, 1}, {0xfb86, 5004, 1, 1}, {0xfb87, 5004, 1, 1}, {0xfb88, 5005, 1, 1},
+    {0xfb89, 5005, 1, 1}, {0xfb8a, 5006, 1, 1}, {0xfb8b, 5006, 1, 1}, {0xfb8c, 5007, 1, 1},
+    {0xfb8d, 5007, 1, 1}, {0xfb8e, 5008, 1, 1}, {0xfb8f, 5008, 1, 1}, {0xfb90, 5008, 1, 1},
+    {0xfb91, 5008, 1, 1}, {0xfb92, 5009, 1, 1}, {0xfb93, 5009, 1, 1}, {0xfb94, 5009, 1, 1},
+    {0xfb95, 5009, 1, 1}, {0xfb96, 5010, 1, 1}, {0xfb97, 5010, 1, 1}, {0xfb98, 5010, 1, 1},
+    {0xfb99, 5010, 1, 1}, {0xfb9a, 5011, 1, 1}, {0xfb9b, 5011, 1, 1}, {0xfb9c, 5011, 1, 1},
+    {0xfb9d, 5011, 1, 1}, {0xfb9e, 5012, 1, 1}, {0xfb9f, 5012, 1, 1}, {0xfba0, 5013, 1, 1},
+    {0xfba1, 5013, 1, 1}, {0xfba2, 5013, 1, 1}, {0xfba3, 5013, 1, 1}, {0xfba4, 812, 2, 1},
+    {0xfba5, 812, 2, 1}, {0xfba6, 5014, 1, 1}, {0xfba7, 5014, 1, 1}, {0xfba8, 5014, 1, 1},
+    {0xfba9, 5014, 1, 1}, {0xfbaa, 5015, 1, 1}, {0xfbab, 5015, 1, 1}, {0xfbac, 5015, 1, 1},
+    {0xfbad, 5015, 1, 1}, {0xfbae, 5016, 1, 1}, {0xfbaf, 5016, 1, 1}, {0xfbb0, 816, 2, 1},
+    {0xfbb1, 816, 2, 1}, {0xfbd3, 5017, 1, 1}, {0xfbd4, 5017, 1, 1}, {0xfbd5, 5017, 1, 1},
+    {0xfbd6, 5017, 1, 1}, {0xfbd7, 5018, 1, 1}, {0xfbd8, 5018, 1, 1}, {0xfbd9, 5019, 1, 1},
+    {0xfbda, 5019, 1, 1}, {0xfbdb, 5020, 1, 1}, {0xfbdc, 5020, 1, 1}, {0xfbdd, 808, 2, 1},
+    {0xfbde, 5021, 1, 1}, {0xfbdf, 5021, 1, 1}, {0xfbe0, 5022, 1, 1}, {0xfbe1, 5022, 1, 1},
+    {0xfbe2, 5023, 1, 1}, {0xfbe3, 5023, 1, 1}, {0xfbe4, 5024, 1, 1}, {0xfbe5, 5024, 1, 1},
+    {0xfbe6, 5024, 1, 1}, {0xfbe7, 5024, 1, 1}, {0xfbe8, 5025, 1, 1}, {0xfbe9, 5025, 1, 1},
+    {0xfbea, 5026, 3, 1}, {0xfbeb, 5026, 3, 1}, {0xfbec, 5029, 3, 1}, {0xfbed, 5029, 3, 1},
+    {0xfbee, 5032, 3, 1}, {0xfbef, 5032, 3, 1}, {0xfbf0, 5035, 3, 1}, {0xfbf1, 5035, 3, 1},
+    {0xfbf2, 5038, 3, 1}, {0xfbf3, 5038, 3, 1}, {0xfbf4, 5041, 3, 1}, {0xfbf5, 5041, 3, 1},
+    {0xfbf6, 5044, 3, 1}, {0xfbf7, 5044, 3, 1}, {0xfbf8, 5044, 3, 1}, {0xfbf9, 5047, 3, 1},
+    {0xfbfa, 5047, 3, 1}, {0xfbfb, 5047, 3, 1}, {0xfbfc, 5050, 1, 1}, {0xfbfd, 5050, 1, 1},
+    {0xfbfe, 5050, 1, 1}, {0xfbff, 5050, 1, 1}, {0xfc00, 5051, 3, 1}, {0xfc01, 5054, 3, 1},
+    {0xfc02, 5057, 3, 1}, {0xfc03, 5047, 3, 1}, {0xfc04, 5060, 3, 1}, {0xfc05, 5063, 2, 1},
+    {0xfc06, 5065, 2, 1}, {0xfc07, 5067, 2, 1}, {0xfc08, 5069, 2, 1}, {0xfc09, 5071, 2, 1},
+    {0xfc0a, 5073, 2, 1}, {0xfc0b, 5075, 2, 1}, {0xfc0c, 5077, 2, 1}, {0xfc0d, 5079, 2, 1},
+    {0xfc0e, 5081, 2, 1}, {0xfc0f, 5083, 2, 1}, {0xfc10, 5085, 2, 1}, {0xfc11, 5087, 2, 1},
+    {0xfc12, 5089, 2, 1}, {0xfc13, 5091, 2, 1}, {0xfc14, 5093, 2, 1}, {0xfc15, 5095, 2, 1},
+    {0xfc16, 5097, 2, 1}, {0xfc17, 5099, 2, 1}, {0xfc18, 5101, 2, 1}, {0xfc19, 5103, 2, 1},
+    {0xfc1a, 5105, 2, 1}, {0xfc1b, 5107, 2, 1}, {0xfc1c, 5109, 2, 1}, {0xfc1d, 5111, 2, 1},
+    {0xfc1e, 5113, 2, 1}, {0xfc1f, 5115, 2, 1}, {0xfc20, 5117, 2, 1}, {0xfc21, 5119, 2, 1},
+    {0xfc22, 5121, 2, 1}, {0xfc23, 5123, 2, 1}, {0xfc24, 5125, 2, 1}, {0xfc25, 5127, 2, 1},
+    {0xfc26, 5129, 2, 1}, {0xfc27, 5131, 2, 1}, {0xfc28, 5133, 2, 1}, {0xfc29, 5135, 2, 1},
+    {0xfc2a, 5137, 2, 1}, {0xfc2b, 5139, 2, 1}, {0xfc2c, 5141, 2, 1}, {0xfc2d, 5143, 2, 1},
+    {0xfc2e, 5145, 2, 1}, {0xfc2f, 5147, 2, 1}, {0xfc30, 5149, 2, 1}, {0xfc31, 5151, 2, 1},
+    {0xfc32, 5153, 2, 1}, {0xfc33, 5155, 2, 1}, {0xfc34, 5157, 2, 1}, {0xfc35, 5159, 2, 1},
+    {0xfc36, 5161, 2, 1}, {0xfc37, 5163, 2, 1}, {0xfc38, 5165, 2, 1}, {0xfc39, 5167, 2, 1},
+    {0xfc3a, 5169, 2, 1}, {0xfc3b, 5171, 2, 1}, {0xfc3c, 5173, 2, 1}, {0xfc3d, 5175, 2, 1},
+    {0xfc3e, 5177, 2, 1}, {0xfc3f, 5179, 2, 1}, {0xfc40, 5181, 2, 1}, {0xfc41, 5183, 2, 1},
+    {0xfc42, 5185, 2, 1}, {0xfc43, 5187, 2, 1}, {0xfc44, 5189, 2, 1}, {0xfc45, 5191, 2, 1},
+    {0xfc46, 5193, 2, 1}, {0xfc47, 5195, 2, 1}, {0xfc48, 5197, 2, 1}, {0xfc49, 5199, 2, 1},
+    {0xfc4a, 5201, 2, 1}, {0xfc4b, 5203, 2, 1}, {0xfc4c, 5205, 2, 1}, {0xfc4d, 5207, 2, 1},
+    {0xfc4e, 5209, 2, 1}, {0xfc4f, 5211, 2, 1}, {0xfc50, 5213, 2, 1}, {0xfc51, 5215, 2, 1},
+    {0xfc52, 5217, 2, 1}, {0xfc53, 5219, 2, 1}, {0xfc54, 5221, 2, 1}, {0xfc55, 5223, 2, 1},
+    {0xfc56, 5225, 2, 1}, {0xfc57, 5227, 2, 1}, {0xfc58, 5229, 2, 1}, {0xfc59, 5231, 2, 1},
+    {0xfc5a, 5233, 2, 1}, {0xfc5b, 5235, 2, 1}, {0xfc5c, 5237, 2, 1}, {0xfc5d, 5239, 2, 1},
+    {0xfc5e, 5241, 3, 1}, {0xfc5f, 5244, 3, 1}, {0xfc60, 5247, 3, 1}, {0xfc61, 5250, 3, 1},
+    {0xfc62, 5253, 3, 1}, {0xfc63, 5256, 3, 1}, {0xfc64, 5259, 3, 1}, {0xfc65, 5262, 3, 1},
+    {0xfc66, 5057, 3, 1}, {0xfc67, 5265, 3, 1}, {0xfc68, 5047, 3, 1}, {0xfc69, 5060, 3, 1},
+    {0xfc6a, 5268, 2, 1}, {0xfc6b, 5270, 2, 1}, {0xfc6c, 5069, 2, 1}, {0xfc6d, 5272, 2, 1},
+    {0xfc6e, 5071, 2, 1}, {0xfc6f, 5073, 2, 1}, {0xfc70, 5274, 2, 1}, {0xfc71, 5276, 2, 1},
+    {0xfc72, 5081, 2, 1}, {0xfc73, 5278, 2, 1}, {0xfc74, 5083, 2, 1}, {0xfc75, 5085, 2, 1},
+    {0xfc76, 5280, 2, 1}, {0xfc77, 5282, 2, 1}, {0xfc78, 5089, 2, 1}, {0xfc79, 5284, 2, 1},
+    {0xfc7a, 5091, 2, 1}, {0xfc7b, 5093, 2, 1}, {0xfc7c, 5151, 2, 1}, {0xfc7d, 5153, 2, 1},
+    {0xfc7e, 5159, 2, 1}, {0xfc7f, 5161, 2, 1}, {0xfc80, 5163, 2, 1}, {0xfc81, 5171, 2, 1},
+    {0xfc82, 5173, 2, 1}, {0xfc83, 5175, 2, 1}, {0xfc84, 5177, 2, 1}, {0xfc85, 5185, 2, 1},
+    {0xfc86, 5187, 2, 1}, {0xfc87, 5189, 2, 1}, {0xfc88, 5286, 2, 1}, {0xfc89, 5197, 2, 1},
+    {0xfc8a, 5288, 2, 1}, {0xfc8b, 5290, 2, 1}, {0xfc8c, 5209, 2, 1}, {0xfc8d, 5292, 2, 1},
+    {0xfc8e, 5211, 2, 1}, {0xfc8f, 5213, 2, 1}, {0xfc90, 5239, 2, 1}, {0xfc91, 5294, 2, 1},
+    {0xfc92, 5296, 2, 1}, {0xfc93, 5229, 2, 1}, {0xfc94, 5298, 2, 1}, {0xfc95, 5231, 2, 1},
+    {0xfc96, 5233, 2, 1}, {0xfc97, 5051, 3, 1}, {0xfc98, 5054, 3, 1}, {0xfc99, 5300, 3, 1},
+    {0xfc9a, 5057, 3, 1}, {0xfc9b, 5303, 3, 1}, {0xfc9c, 5063, 2, 1}, {0xfc9d, 5065, 2, 1},
+    {0xfc9e, 5067, 2, 1}, {0xfc9f, 5069, 2, 1}, {0xfca0, 5306, 2, 1}, {0xfca1, 5075, 2, 1},
+    {0xfca2, 5077, 2, 1}, {0xfca3, 5079, 2, 1}, {0xfca4, 5081, 2, 1}, {0xfca5, 5308, 2, 1},
+    {0xfca6, 5089, 2, 1}, {0xfca7, 5095, 2, 1}, {0xfca8, 5097, 2, 1}, {0xfca9, 5099, 2, 1},
+    {0xfcaa, 5101, 2, 1}, {0xfcab, 5103, 2, 1}, {0xfcac, 5107, 2, 1}, {0xfcad, 5109, 2, 1},
+    {0xfcae, 5111, 2, 1}, {0xfcaf, 5113, 2, 1}, {0xfcb0, 5115, 2, 1}, {0xfcb1, 5117, 2, 1},
+    {0xfcb2, 5310, 2, 1}, {0xfcb3, 5119, 2, 1}, {0xfcb4, 5121, 2, 1}, {0xfcb5, 5123, 2, 1},
+    {0xfcb6, 5125, 2, 1}, {0xfcb7, 5127, 2, 1}, {0xfcb8, 5129, 2, 1}, {0xfcb9, 5133, 2, 1},
+    {0xfcba, 5135, 2, 1}, {0xfcbb, 5137, 2, 1}, {0xfcbc, 5139, 2, 1}, {0xfcbd, 5141, 2, 1},
+    {0xfcbe, 5143, 2, 1}, {0xfcbf, 5145, 2, 1}, {0xfcc0, 5147, 2, 1}, {0xfcc1, 5149, 2, 1},
+    {0xfcc2, 5155, 2, 1}, {0xfcc3, 5157, 2, 1}, {0xfcc4, 5165, 2, 1}, {0xfcc5, 5167, 2, 1},
+    {0xfcc6, 5169, 2, 1}, {0xfcc7, 5171, 2, 1}, {0xfcc8, 5173, 2, 1}, {0xfcc9, 5179, 2, 1},
+    {0xfcca, 5181, 2, 1}, {0xfccb, 5183, 2, 1}, {0xfccc, 5185, 2, 1}, {0xfccd, 5312, 2, 1},
+    {0xfcce, 5191, 2, 1}, {0xfccf, 5193, 2, 1}, {0xfcd0, 5195, 2, 1}, {0xfcd1, 5197, 2, 1},
+    {0xfcd2, 5203, 2, 1}, {0xfcd3, 5205, 2, 1}, {0xfcd4, 5207, 2, 1}, {0xfcd5, 5209, 2, 1},
+    {0xfcd6, 5314, 2, 1}, {0xfcd7, 5215, 2, 1}, {0xfcd8, 5217, 2, 1}, {0xfcd9, 5316, 2, 1},
+    {0xfcda, 5223, 2, 1}, {0xfcdb, 5225, 2, 1}, {0xfcdc, 5227, 2, 1}, {0xfcdd, 5229, 2, 1},
+    {0xfcde, 5318, 2, 1}, {0xfcdf, 5057, 3, 1}, {0xfce0, 5303, 3, 1}, {0xfce1, 5069, 2, 1},
+    {0xfce2, 5306, 2, 1}, {0xfce3, 5081, 2, 1}, {0xfce4, 5308, 2, 1}, {0xfce5, 5089, 2, 1},
+    {0xfce6, 5320, 2, 1}, {0xfce7, 5115, 2, 1}, {0xfce8, 5322, 2, 1}, {0xfce9, 5324, 2, 1},
+    {0xfcea, 5326, 2, 1}, {0xfceb, 5171, 2, 1}, {0xfcec, 5173, 2, 1}, {0xfced, 5185, 2, 1},
+    {0xfcee, 5209, 2, 1}, {0xfcef, 5314, 2, 1}, {0xfcf0, 5229, 2, 1}, {0xfcf1, 5318, 2, 1},
+    {0xfcf2, 5328, 3, 1}, {0xfcf3, 5331, 3, 1}, {0xfcf4, 5334, 3, 1}, {0xfcf5, 5337, 2, 1},
+    {0xfcf6, 5339, 2, 1}, {0xfcf7, 5341, 2, 1}, {0xfcf8, 5343, 2, 1}, {0xfcf9, 5345, 2, 1},
+    {0xfcfa, 5347, 2, 1}, {0xfcfb, 5349, 2, 1}, {0xfcfc, 5351, 2, 1}, {0xfcfd, 5353, 2, 1},
+    {0xfcfe, 5355, 2, 1}, {0xfcff, 5357, 2, 1}, {0xfd00, 5359, 2, 1}, {0xfd01, 5361, 2, 1},
+    {0xfd02, 5363, 2, 1}, {0xfd03, 5365, 2, 1}, {0xfd04, 5367, 2, 1}, {0xfd05, 5369, 2, 1},
+    {0xfd06, 5371, 2, 1}, {0xfd07, 5373, 2, 1}, {0xfd08, 5375, 2, 1}, {0xfd09, 5377, 2, 1},
+    {0xfd0a, 5379, 2, 1}, {0xfd0b, 5381, 2, 1}, {0xfd0c, 5324, 2, 1}, {0xfd0d, 5383, 2, 1},
+    {0xfd0e, 5385, 2, 1}, {0xfd0f, 5387, 2, 1}, {0xfd10, 5389, 2, 1}, {0xfd11, 5337, 2, 1},
+    {0xfd12, 5339, 2, 1}, {0xfd13, 5341, 2, 1}, {0xfd14, 5343, 2, 1}, {0xfd15, 5345, 2, 1},
+    {0xfd16, 5347, 2, 1}, {0xfd17, 5349, 2, 1}, {0xfd18, 5351, 2, 1}, {0xfd19, 5353, 2, 1},
+    {0xfd1a, 5355, 2, 1}, {0xfd1b, 5357, 2, 1}, {0xfd1c, 5359, 2, 1}, {0xfd1d, 5361, 2, 1},
+    {0xfd1e, 5363, 2, 1}, {0xfd1f, 5365, 2, 1}, {0xfd20, 5367, 2, 1}, {0xfd21, 5369, 2, 1},
+    {0xfd22, 5371, 2, 1}, {0xfd23, 5373, 2, 1}, {0xfd24, 5375, 2, 1}, {0xfd25, 5377, 2, 1},
+    {0xfd26, 5379, 2, 1}, {0xfd27, 5381, 2, 1}, {0xfd28, 5324, 2, 1}, {0xfd29, 5383, 2, 1},
+    {0xfd2a, 5385, 2, 1}, {0xfd2b, 5387, 2, 1}, {0xfd2c, 5389, 2, 1}, {0xfd2d, 5377, 2, 1},
+    {0xfd2e, 5379, 2, 1}, {0xfd2f, 5381, 2, 1}, {0xfd30, 5324, 2, 1}, {0xfd31, 5322, 2, 1},
+    {0xfd32, 5326, 2, 1}, {0xfd33, 5131, 2, 1}, {0xfd34, 5109, 2, 1}, {0xfd35, 5111, 2, 1},
+    {0xfd36, 5113, 2, 1}, {0xfd37, 5377, 2, 1}, {0xfd38, 5379, 2, 1}, {0xfd39, 5381, 2, 1},
+    {0xfd3a, 5131, 2, 1}, {0xfd3b, 5133, 2, 1}, {0xfd3c, 5391, 2, 1}, {0xfd3d, 5391, 2, 1},
+    {0xfd50, 5393, 3, 1}, {0xfd51, 5396, 3, 1}, {0xfd52, 5396, 3, 1}, {0xfd53, 5399, 3, 1},
+    {0xfd54, 5402, 3, 1}, {0xfd55, 5405, 3, 1}, {0xfd56, 5408, 3, 1}, {0xfd57, 5411, 3, 1},
+    {0xfd58, 5414, 3, 1}, {0xfd59, 5414, 3, 1}, {0xfd5a, 5417, 3, 1}, {0xfd5b, 5420, 3, 1},
+    {0xfd5c, 5423, 3, 1}, {0xfd5d, 5426, 3, 1}, {0xfd5e, 5429, 3, 1}, {0xfd5f, 5432, 3, 1},
+    {0xfd60, 5432, 3, 1}, {0xfd61, 5435, 3, 1}, {0xfd62, 5438, 3, 1}, {0xfd63, 5438, 3, 1},
+    {0xfd64, 5441, 3, 1}, {0xfd65, 5441, 3, 1}, {0xfd66, 5444, 3, 1}, {0xfd67, 5447, 3, 1},
+    {0xfd68, 5447, 3, 1}, {0xfd69, 5450, 3, 1}, {0xfd6a, 5453, 3, 1}, {0xfd6b, 5453, 3, 1},
+    {0xfd6c, 5456, 3, 1}, {0xfd6d, 5456, 3, 1}, {0xfd6e, 5459, 3, 1}, {0xfd6f, 5462, 3, 1},
+    {0xfd70, 5462, 3, 1}, {0xfd71, 5465, 3, 1}, {0xfd72, 5465, 3, 1}, {0xfd73, 5468, 3, 1},
+    {0xfd74, 5471, 3, 1}, {0xfd75, 5474, 3, 1}, {0xfd76, 5477, 3, 1}, {0xfd77, 5477, 3, 1},
+    {0xfd78, 5480, 3, 1}, {0xfd79, 5483, 3, 1}, {0xfd7a, 5486, 3, 1}, {0xfd7b, 5489, 3, 1},
+    {0xfd7c, 5492, 3, 1}, {0xfd7d, 5492, 3, 1}, {0xfd7e, 5495, 3, 1}, {0xfd7f, 5498, 3, 1},
+    {0xfd80, 5501, 3, 1}, {0xfd81, 5504, 3, 1}, {0xfd82, 5507, 3, 1}, {0xfd83, 5510, 3, 1},
+    {0xfd84, 5510, 3, 1}, {0xfd85, 5513, 3, 1}, {0xfd86, 5513, 3, 1}, {0xfd87, 5516, 3, 1},
+    {0xfd88, 5516, 3, 1}, {0xfd89, 5519, 3, 1}, {0xfd8a, 5522, 3, 1}, {0xfd8b, 5525, 3, 1},
+    {0xfd8c, 5528, 3, 1}, {0xfd8d, 5531, 3, 1}, {0xfd8e, 5534, 3, 1}, {0xfd8f, 5537, 3, 1},
+    {0xfd92, 5540, 3, 1}, {0xfd93, 5543, 3, 1}, {0xfd94, 5546, 3, 1}, {0xfd95, 5549, 3, 1},
+    {0xfd96, 5552, 3, 1}, {0xfd97, 5555, 3, 1}, {0xfd98, 5555, 3, 1}, {0xfd99, 5558, 3, 1},
+    {0xfd9a, 5561, 3, 1}, {0xfd9b, 5564, 3, 1}, {0xfd9c, 5567, 3, 1}, {0xfd9d, 5567, 3, 1},
+    {0xfd9e, 5570, 3, 1}, {0xfd9f, 5573, 3, 1}, {0xfda0, 5576, 3, 1}, {0xfda1, 5579, 3, 1},
+    {0xfda2, 5582, 3, 1}, {0xfda3, 5585, 3, 1}, {0xfda4, 5588, 3, 1}, {0xfda5, 5591, 3, 1},
+    {0xfda6, 5594, 3, 1}, {0xfda7, 5597, 3, 1}, {0xfda8, 5600, 3, 1}, {0xfda9, 5603, 3, 1},
+    {0xfdaa, 5606, 3, 1}, {0xfdab, 5609, 3, 1}, {0xfdac, 5612, 3, 1}, {0xfdad, 5615, 3, 1},
+    {0xfdae, 5618, 3, 1}, {0xfdaf, 5621, 3, 1}, {0xfdb0, 5624, 3, 1}, {0xfdb1, 5627, 3, 1},
+    {0xfdb2, 5630, 3, 1}, {0xfdb3, 5633, 3, 1}, {0xfdb4, 5495, 3, 1}, {0xfdb5, 5501, 3, 1},
+    {0xfdb6, 5636, 3, 1}, {0xfdb7, 5639, 3, 1}, {0xfdb8, 5642, 3, 1}, {0xfdb9, 5645, 3, 1},
+    {0xfdba, 5648, 3, 1}, {0xfdbb, 5651, 3, 1}, {0xfdbc, 5648, 3, 1}, {0xfdbd, 5642, 3, 1},
+    {0xfdbe, 5654, 3, 1}, {0xfdbf, 5657, 3, 1}, {0xfdc0, 5660, 3, 1}, {0xfdc1, 5663, 3, 1},
+    {0xfdc2, 5666, 3, 1}, {0xfdc3, 5651, 3, 1}, {0xfdc4, 5474, 3, 1}, {0xfdc5, 5444, 3, 1},
+    {0xfdc6, 5669, 3, 1}, {0xfdc7, 5672, 3, 1}, {0xfdf0, 5675, 3, 1}, {0xfdf1, 5678, 3, 1},
+    {0xfdf2, 5681, 4, 1}, {0xfdf3, 5685, 4, 1}, {0xfdf4, 5689, 4, 1}, {0xfdf5, 5693, 4, 1},
+    {0xfdf6, 5697, 4, 1}, {0xfdf7, 5701, 4, 1}, {0xfdf8, 5705, 4, 1}, {0xfdf9, 5709, 3, 1},
+    {0xfdfa, 5712, 18, 1}, {0xfdfb, 5730, 8, 1}, {0xfdfc, 5738, 4, 1}, {0xfe10, 5742, 1, 1},
+    {0xfe11, 5743, 1, 1}, {0xfe12, 5744, 1, 1}, {0xfe13, 5745, 1, 1}, {0xfe14, 621, 1, 1},
+    {0xfe15, 5746, 1, 1}, {0xfe16, 5747, 1, 1}, {0xfe17, 5748, 1, 1}, {0xfe18, 5749, 1, 1},
+    {0xfe19, 2279, 3, 1}, {0xfe30, 2277, 2, 1}, {0xfe31, 5750, 1, 1}, {0xfe32, 5751, 1, 1},
+    {0xfe33, 5752, 1, 1}, {0xfe34, 5752, 1, 1}, {0xfe35, 2316, 1, 1}, {0xfe36, 2317, 1, 1},
+    {0xfe37, 5753, 1, 1}, {0xfe38, 5754, 1, 1}, {0xfe39, 5755, 1, 1}, {0xfe3a, 5756, 1, 1},
+    {0xfe3b, 5757, 1, 1}, {0xfe3c, 5758, 1, 1}, {0xfe3d, 5759, 1, 1}, {0xfe3e, 5760, 1, 1},
+    {0xfe3f, 2560, 1, 1}, {0xfe40, 2561, 1, 1}, {0xfe41, 5761, 1, 1}, {0xfe42, 5762, 1, 1},
+    {0xfe43, 5763, 1, 1}, {0xfe44, 5764, 1, 1}, {0xfe47, 5765, 1, 1}, {0xfe48, 5766, 1, 1},
+    {0xfe49, 2294, 2, 1}, {0xfe4a, 2294, 2, 1}, {0xfe4b, 2294, 2, 1}, {0xfe4c, 2294, 2, 1},
+    {0xfe4d, 5752, 1, 1}, {0xfe4e, 5752, 1, 1}, {0xfe4f, 5752, 1, 1}, {0xfe50, 5742, 1, 1},
+    {0xfe51, 5743, 1, 1}, {0xfe52, 2276, 1, 1}, {0xfe54, 621, 1, 1}, {0xfe55, 5745, 1, 1},
+    {0xfe56, 5747, 1, 1}, {0xfe57, 5746, 1, 1}, {0xfe58, 5750, 1, 1}, {0xfe59, 2316, 1, 1},
+    {0xfe5a, 2317, 1, 1}, {0xfe5b, 5753, 1, 1}, {0xfe5c, 5754, 1, 1}, {0xfe5d, 5755, 1, 1},
+    {0xfe5e, 5756, 1, 1}, {0xfe5f, 5767, 1, 1}, {0xfe60, 5768, 1, 1}, {0xfe61, 5769, 1, 1},
+    {0xfe62, 2313, 1, 1}, {0xfe63, 5770, 1, 1}, {0xfe64, 5771, 1, 1}, {0xfe65, 5772, 1, 1},
+    {0xfe66, 2315, 1, 1}, {0xfe68, 5773, 1, 1}, {0xfe69, 5774, 1, 1}, {0xfe6a, 5775, 1, 1},
+    {0xfe6b, 5776, 1, 1}, {0xfe70, 5777, 2, 1}, {0xfe71, 5779, 2, 1}, {0xfe72, 5781, 2, 1},
+    {0xfe74, 5783, 2, 1}, {0xfe76, 5785, 2, 1}, {0xfe77, 5787, 2, 1}, {0xfe78, 5789, 2, 1},
+    {0xfe79, 5791, 2, 1}, {0xfe7a, 5793, 2, 1}, {0xfe7b, 5795, 2, 1}, {0xfe7c, 5797, 2, 1},
+    {0xfe7d, 5799, 2, 1}, {0xfe7e, 5801, 2, 1}, {0xfe7f, 5803, 2, 1}, {0xfe80, 5805, 1, 1},
+    {0xfe81, 794, 2, 1}, {0xfe82, 794, 2, 1}, {0xfe83, 796, 2, 1}, {0xfe84, 796, 2, 1},
+    {0xfe85, 798, 2, 1}, {0xfe86, 798, 2, 1}, {0xfe87, 800, 2, 1}, {0xfe88, 800, 2, 1},
+    {0xfe89, 802, 2, 1}, {0xfe8a, 802, 2, 1}, {0xfe8b, 802, 2, 1}, {0xfe8c, 802, 2, 1},
+    {0xfe8d, 5806, 1, 1}, {0xfe8e, 5806, 1, 1}, {0xfe8f, 5807, 1, 1}, {0xfe90, 5807, 1, 1},
+    {0xfe91, 5807, 1, 1}, {0xfe92, 5807, 1, 1}, {0xfe93, 5808, 1, 1}, {0xfe94, 5808, 1, 1},
+    {0xfe95, 5809, 1, 1}, {0xfe96, 5809, 1, 1}, {0xfe97, 5809, 1, 1}, {0xfe98, 5809, 1, 1},
+    {0xfe99, 5810, 1, 1}, {0xfe9a, 5810, 1, 1}, {0xfe9b, 5810, 1, 1}, {0xfe9c, 5810, 1, 1},
+    {0xfe9d, 5811, 1, 1}, {0xfe9e, 5811, 1, 1}, {0xfe9f, 5811, 1, 1}, {0xfea0, 5811, 1, 1},
+    {0xfea1, 5812, 1, 1}, {0xfea2, 5812, 1, 1}, {0xfea3, 5812, 1, 1}, {0xfea4, 5812, 1, 1},
+    {0xfea5, 5813, 1, 1}, {0xfea6, 5813, 1, 1}, {0xfea7, 5813, 1, 1}, {0xfea8, 5813, 1, 1},
+    {0xfea9, 5814, 1, 1}, {0xfeaa, 5814, 1, 1}, {0xfeab, 5815, 1, 1}, {0xfeac, 5815, 1, 1},
+    {0xfead, 5816, 1, 1}, {0xfeae, 5816, 1, 1}, {0xfeaf, 5817, 1, 1}, {0xfeb0, 5817, 1, 1},
+    {0xfeb1, 5818, 1, 1}, {0xfeb2, 5818, 1, 1}, {0xfeb3, 5818, 1, 1}, {0xfeb4, 5818, 1, 1},
+    {0xfeb5, 5819, 1, 1}, {0xfeb6, 5819, 1, 1}, {0xfeb7, 5819, 1, 1}, {0xfeb8, 5819, 1, 1},
+    {0xfeb9, 5820, 1, 1}, {0xfeba, 5820, 1, 1}, {0xfebb, 5820, 1, 1}, {0xfebc, 5820, 1, 1},
+    {0xfebd, 5821, 1, 1}, {0xfebe, 5821, 1, 1}, {0xfebf, 5821, 1, 1}, {0xfec0, 5821, 1, 1},
+    {0xfec1, 5822, 1, 1}, {0xfec2, 5822, 1, 1}, {0xfec3, 5822, 1, 1}, {0xfec4, 5822, 1, 1},
+    {0xfec5, 5823, 1, 1}, {0xfec6, 5823, 1, 1}, {0xfec7, 5823, 1, 1}, {0xfec8, 5823, 1, 1},
+    {0xfec9, 5824, 1, 1}, {0xfeca, 5824, 1, 1}, {0xfecb, 5824, 1, 1}, {0xfecc, 5824, 1, 1},
+    {0xfecd, 5825, 1, 1}, {0xfece, 5825, 1, 1}, {0xfecf, 5825, 1, 1}, {0xfed0, 5825, 1, 1},
+    {0xfed1, 5826, 1, 1}, {0xfed2, 5826, 1, 1}, {0xfed3, 5826, 1, 1}, {0xfed4, 5826, 1, 1},
+    {0xfed5, 5827, 1, 1}, {0xfed6, 5827, 1, 1}, {0xfed7, 5827, 1, 1}, {0xfed8, 5827, 1, 1},
+    {0xfed9, 5828, 1, 1}, {0xfeda, 5828, 1, 1}, {0xfedb, 5828, 1, 1}, {0xfedc, 5828, 1, 1},
+    {0xfedd, 5829, 1, 1}, {0xfede, 5829, 1, 1}, {0xfedf, 5829, 1, 1}, {0xfee0, 5829, 1, 1},
+    {0xfee1, 5830, 1, 1}, {0xfee2, 5830, 1, 1}, {0xfee3, 5830, 1, 1}, {0xfee4, 5830, 1, 1},
+    {0xfee5, 5831, 1, 1}, {0xfee6, 5831, 1, 1}, {0xfee7, 5831, 1, 1}, {0xfee8, 5831, 1, 1},
+    {0xfee9, 5832, 1, 1}, {0xfeea, 5832, 1, 1}, {0xfeeb, 5832, 1, 1}, {0xfeec, 5832, 1, 1},
+    {0xfeed, 5833, 1, 1}, {0xfeee, 5833, 1, 1}, {0xfeef, 5025, 1, 1}, {0xfef0, 5025, 1, 1},
+    {0xfef1, 5834, 1, 1}, {0xfef2, 5834, 1, 1}, {0xfef3, 5834, 1, 1}, {0xfef4, 5834, 1, 1},
+    {0xfef5, 5835, 3, 1}, {0xfef6, 5835, 3, 1}, {0xfef7, 5838, 3, 1}, {0xfef8, 5838, 3, 1},
+    {0xfef9, 5841, 3, 1}, {0xfefa, 5841, 3, 1}, {0xfefb, 5844, 2, 1}, {0xfefc, 5844, 2, 1},
+    {0xff01, 5746, 1, 1}, {0xff02, 5846, 1, 1}, {0xff03, 5767, 1, 1}, {0xff04, 5774, 1, 1},
+    {0xff05, 5775, 1, 1}, {0xff06, 5768, 1, 1}, {0xff07, 5847, 1, 1}, {0xff08, 2316, 1, 1},
+    {0xff09, 2317, 1, 1}, {0xff0a, 5769, 1, 1}, {0xff0b, 2313, 1, 1}, {0xff0c, 5742, 1, 1},
+    {0xff0d, 5770, 1, 1}, {0xff0e, 2276, 1, 1}, {0xff0f, 5848, 1, 1}, {0xff10, 2306, 1, 1},
+    {0xff11, 13, 1, 1}, {0xff12, 6, 1, 1}, {0xff13, 7, 1, 1}, {0xff14, 2307, 1, 1},
+    {0xff15, 2308, 1, 1}, {0xff16, 2309, 1, 1}, {0xff17, 2310, 1, 1}, {0xff18, 2311, 1, 1},
+    {0xff19, 2312, 1, 1}, {0xff1a, 5745, 1, 1}, {0xff1b, 621, 1, 1}, {0xff1c, 5771, 1, 1},
+    {0xff1d, 2315, 1, 1}, {0xff1e, 5772, 1, 1}, {0xff1f, 5747, 1, 1}, {0xff20, 5776, 1, 1},
+    {0xff21, 982, 1, 1}, {0xff22, 984, 1, 1}, {0xff23, 2327, 1, 1}, {0xff24, 985, 1, 1},
+    {0xff25, 986, 1, 1}, {0xff26, 2352, 1, 1}, {0xff27, 988, 1, 1}, {0xff28, 989, 1, 1},
+    {0xff29, 990, 1, 1}, {0xff2a, 991, 1, 1}, {0xff2b, 992, 1, 1}, {0xff2c, 993, 1, 1},
+    {0xff2d, 994, 1, 1}, {0xff2e, 995, 1, 1}, {0xff2f, 996, 1, 1}, {0xff30, 998, 1, 1},
+    {0xff31, 2342, 1, 1}, {0xff32, 999, 1, 1}, {0xff33, 2784, 1, 1}, {0xff34, 1000, 1, 1},
+    {0xff35, 1001, 1, 1}, {0xff36, 2418, 1, 1}, {0xff37, 1002, 1, 1}, {0xff38, 2430, 1, 1},
+    {0xff39, 2785, 1, 1}, {0xff3a, 2350, 1, 1}, {0xff3b, 5765, 1, 1}, {0xff3c, 5773, 1, 1},
+    {0xff3d, 5766, 1, 1}, {0xff3e, 5849, 1, 1}, {0xff3f, 5752, 1, 1}, {0xff40, 2248, 1, 1},
+    {0xff41, 3, 1, 1}, {0xff42, 1006, 1, 1}, {0xff43, 1032, 1, 1}, {0xff44, 1007, 1, 1},
+    {0xff45, 1008, 1, 1}, {0xff46, 1035, 1, 1}, {0xff47, 1012, 1, 1}, {0xff48, 588, 1, 1},
+    {0xff49, 1029, 1, 1}, {0xff4a, 590, 1, 1}, {0xff4b, 1013, 1, 1}, {0xff4c, 610, 1, 1},
+    {0xff4d, 1014, 1, 1}, {0xff4e, 2318, 1, 1}, {0xff4f, 14, 1, 1}, {0xff50, 1019, 1, 1},
+    {0xff51, 2786, 1, 1}, {0xff52, 591, 1, 1}, {0xff53, 356, 1, 1}, {0xff54, 1020, 1, 1},
+    {0xff55, 1021, 1, 1}, {0xff56, 1024, 1, 1}, {0xff57, 595, 1, 1}, {0xff58, 611, 1, 1},
+    {0xff59, 596, 1, 1}, {0xff5a, 1062, 1, 1}, {0xff5b, 5753, 1, 1}, {0xff5c, 5850, 1, 1},
+    {0xff5d, 5754, 1, 1}, {0xff5e, 5851, 1, 1}, {0xff5f, 5852, 1, 1}, {0xff60, 5853, 1, 1},
+    {0xff61, 5744, 1, 1}, {0xff62, 5761, 1, 1}, {0xff63, 5762, 1, 1}, {0xff64, 5743, 1, 1},
+    {0xff65, 5854, 1, 1}, {0xff66, 3692, 1, 1}, {0xff67, 5855, 1, 1}, {0xff68, 5856, 1, 1},
+    {0xff69, 5857, 1, 1}, {0xff6a, 5858, 1, 1}, {0xff6b, 5859, 1, 1}, {0xff6c, 5860, 1, 1},
+    {0xff6d, 5861, 1, 1}, {0xff6e, 5862, 1, 1}, {0xff6f, 5863, 1, 1}, {0xff70, 5864, 1, 1},
+    {0xff71, 3646, 1, 1}, {0xff72, 3647, 1, 1}, {0xff73, 3648, 1, 1}, {0xff74, 3649, 1, 1},
+    {0xff75, 3650, 1, 1}, {0xff76, 3651, 1, 1}, {0xff77, 3652, 1, 1}, {0xff78, 3653, 1, 1},
+    {0xff79, 3654, 1, 1}, {0xff7a, 3655, 1, 1}, {0xff7b, 3656, 1, 1}, {0xff7c, 3657, 1, 1},
+    {0xff7d, 3658, 1, 1}, {0xff7e, 3659, 1, 1}, {0xff7f, 3660, 1, 1}, {0xff80, 3661, 1, 1},
+    {0xff81, 3662, 1, 1}, {0xff82, 3663, 1, 1}, {0xff83, 3664, 1, 1}, {0xff84, 3665, 1, 1},
+    {0xff85, 3666, 1, 1}, {0xff86, 3667, 1, 1}, {0xff87, 3668, 1, 1}, {0xff88, 3669, 1, 1},
+    {0xff89, 3670, 1, 1}, {0xff8a, 3671, 1, 1}, {0xff8b, 3672, 1, 1}, {0xff8c, 3673, 1, 1},
+    {0xff8d, 3674, 1, 1}, {0xff8e, 3675, 1, 1}, {0xff8f, 3676, 1, 1}, {0xff90, 3677, 1, 1},
+    {0xff91, 3678, 1, 1}, {0xff92, 3679, 1, 1}, {0xff93, 3680, 1, 1}, {0xff94, 3681, 1, 1},
+    {0xff95, 3682, 1, 1}, {0xff96, 3683, 1, 1}, {0xff97, 3684, 1, 1}, {0xff98, 3685, 1, 1},
+    {0xff99, 3686, 1, 1}, {0xff9a, 3687, 1, 1}, {0xff9b, 3688, 1, 1}, {0xff9c, 3689, 1, 1},
+    {0xff9d, 5865, 1, 1}, {0xff9e, 5866, 1, 1}, {0xff9f, 5867, 1, 1}, {0xffa0, 3196, 1, 1},
+    {0xffa1, 3145, 1, 1}, {0xffa2, 3146, 1, 1}, {0xffa3, 3147, 1, 1}, {0xffa4, 3148, 1, 1},
+    {0xffa5, 3149, 1, 1}, {0xffa6, 3150, 1, 1}, {0xffa7, 3151, 1, 1}, {0xffa8, 3152, 1, 1},
+    {0xffa9, 3153, 1, 1}, {0xffaa, 3154, 1, 1}, {0xffab, 3155, 1, 1}, {0xffac, 3156, 1, 1},
+    {0xffad, 3157, 1, 1}, {0xffae, 3158, 1, 1}, {0xffaf, 3159, 1, 1}, {0xffb0, 3160, 1, 1},
+    {0xffb1, 3161, 1, 1}, {0xffb2, 3162, 1, 1}, {0xffb3, 3163, 1, 1}, {0xffb4, 3164, 1, 1},
+    {0xffb5, 3165, 1, 1}, {0xffb6, 3166, 1, 1}, {0xffb7, 3167, 1, 1}, {0xffb8, 3168, 1, 1},
+    {0xffb9, 3169, 1, 1}, {0xffba, 3170, 1, 1}, {0xffbb, 3171, 1, 1}, {0xffbc, 3172, 1, 1},
+    {0xffbd, 3173, 1, 1}, {0xffbe, 3174, 1, 1}, {0xffc2, 3175, 1, 1}, {0xffc3, 3176, 1, 1},
+    {0xffc4, 3177, 1, 1}, {0xffc5, 3178, 1, 1}, {0xffc6, 3179, 1, 1}, {0xffc7, 3180, 1, 1},
+    {0xffca, 3181, 1, 1}, {0xffcb, 3182, 1, 1}, {0xffcc, 3183, 1, 1}, {0xffcd, 3184, 1, 1},
+    {0xffce, 3185, 1, 1}, {0xffcf, 3186, 1, 1}, {0xffd2, 3187, 1, 1}, {0xffd3, 3188, 1, 1},
+    {0xffd4, 3189, 1, 1}, {0xffd5, 3190, 1, 1}, {0xffd6, 3191, 1, 1}, {0xffd7, 3192, 1, 1},
+    {0xffda, 3193, 1, 1}, {0xffdb, 3194, 1, 1}, {0xffdc, 3195, 1, 1}, {0xffe0, 5868, 1, 1},
+    {0xffe1, 5869, 1, 1}, {0xffe2, 5870, 1, 1}, {0xffe3, 4, 2, 1}, {0xffe4, 5871, 1, 1},
+    {0xffe5, 5872, 1, 1}, {0xffe6, 5873, 1, 1}, {0xffe8, 5874, 1, 1}, {0xffe9, 5875, 1, 1},
+    {0xffea, 5876, 1, 1}, {0xffeb, 5877, 1, 1}, {0xffec, 5878, 1, 1}, {0xffed, 5879, 1, 1},
+    {0xffee, 5880, 1, 1}, {0x105c9, 5881, 3, 0}, {0x105e4, 5884, 3, 0}, {0x10781, 5887, 1, 1},
+    {0x10782, 5888, 1, 1}, {0x10783, 5889, 1, 1}, {0x10784, 5890, 1, 1}, {0x10785, 5891, 1, 1},
+    {0x10787, 5892, 1, 1}, {0x10788, 5893, 1, 1}, {0x10789, 5894, 1, 1}, {0x1078a, 5895, 1, 1},
+    {0x1078b, 5896, 1, 1}, {0x1078c, 5897, 1, 1}, {0x1078d, 5898, 1, 1}, {0x1078e, 5899, 1, 1},
+    {0x1078f, 5900, 1, 1}, {0x10790, 5901, 1, 1}, {0x10791, 5902, 1, 1}, {0x10792, 5903, 1, 1},
+    {0x10793, 5904, 1, 1}, {0x10794, 5905, 1, 1}, {0x10795, 2339, 1, 1}, {0x10796, 5906, 1, 1},
+    {0x10797, 5907, 1, 1}, {0x10798, 5908, 1, 1}, {0x10799, 5909, 1, 1}, {0x1079a, 5910, 1, 1},
+    {0x1079b, 5911, 1, 1}, {0x1079c, 5912, 2, 1}, {0x1079d, 5914, 1, 1}, {0x1079e, 5915, 1, 1},
+    {0x1079f, 5916, 2, 1}, {0x107a0, 5918, 1, 1}, {0x107a1, 5919, 2, 1}, {0x107a2, 5921, 1, 1},
+    {0x107a3, 5922, 1, 1}, {0x107a4, 5923, 1, 1}, {0x107a5, 2786, 1, 1}, {0x107a6, 5924, 1, 1},
+    {0x107a7, 5925, 2, 1}, {0x107a8, 5927, 1, 1}, {0x107a9, 5928, 1, 1}, {0x107aa, 5929, 1, 1},
+    {0x107ab, 5930, 1, 1}, {0x107ac, 5931, 1, 1}, {0x107ad, 5932, 1, 1}, {0x107ae, 5933, 1, 1},
+    {0x107af, 5934, 1, 1}, {0x107b0, 5935, 1, 1}, {0x107b2, 5936, 1, 1}, {0x107b3, 5937, 1, 1},
+    {0x107b4, 5938, 1, 1}, {0x107b5, 5939, 1, 1}, {0x107b6, 5940, 1, 1}, {0x107b7, 5941, 1, 1},
+    {0x107b8, 5942, 1, 1}, {0x107b9, 5943, 2, 1}, {0x107ba, 5945, 2, 1}, {0x107bb, 5947, 1, 1},
+    {0x107bc, 5948, 1, 1}, {0x107bd, 5949, 1, 1}, {0x107be, 5950, 1, 1}, {0x107bf, 5951, 2, 1},
+    {0x1109a, 5953, 4, 0}, {0x1109c, 5957, 4, 0}, {0x110ab, 5961, 4, 0}, {0x1112e, 5965, 4, 0},
+    {0x1112f, 5969, 4, 0}, {0x1134b, 5973, 4, 0}, {0x1134c, 5977, 4, 0}, {0x11383, 5981, 4, 0},
+    {0x11385, 5985, 4, 0}, {0x1138e, 5989, 4, 0}, {0x11391, 5993, 4, 0}, {0x113c5, 5997, 4, 0},
+    {0x113c7, 6001, 4, 0}, {0x113c8, 6005, 4, 0}, {0x114bb, 6009, 4, 0}, {0x114bc, 6013, 4, 0},
+    {0x114be, 6017, 4, 0}, {0x115ba, 6021, 4, 0}, {0x115bb, 6025, 4, 0}, {0x11938, 6029, 4, 0},
+    {0x16121, 6033, 4, 0}, {0x16122, 6037, 4, 0}, {0x16123, 6041, 4, 0}, {0x16124, 6045, 4, 0},
+    {0x16125, 6049, 4, 0}, {0x16126, 6053, 6, 0}, {0x16127, 6059, 6, 0}, {0x16128, 6065, 6, 0},
+    {0x16d68, 6071, 4, 0}, {0x16d69, 6075, 4, 0}, {0x16d6a, 6079, 6, 0}, {0x1b123, 6085, 2, 1},
+    {0x1b124, 6087, 2, 1}, {0x1b125, 6089, 2, 1}, {0x1b126, 6091, 2, 1}, {0x1ccd6, 982, 1, 1},
+    {0x1ccd7, 984, 1, 1}, {0x1ccd8, 2327, 1, 1}, {0x1ccd9, 985, 1, 1}, {0x1ccda, 986, 1, 1},
+    {0x1ccdb, 2352, 1, 1}, {0x1ccdc, 988, 1, 1}, {0x1ccdd, 989, 1, 1}, {0x1ccde, 990, 1, 1},
+    {0x1ccdf, 991, 1, 1}, {0x1cce0, 992, 1, 1}, {0x1cce1, 993, 1, 1}, {0x1cce2, 994, 1, 1},
+    {0x1cce3, 995, 1, 1}, {0x1cce4, 996, 1, 1}, {0x1cce5, 998, 1, 1}, {0x1cce6, 2342, 1, 1},
+    {0x1cce7, 999, 1, 1}, {0x1cce8, 2784, 1, 1}, {0x1cce9, 1000, 1, 1}, {0x1ccea, 1001, 1, 1},
+    {0x1cceb, 2418, 1, 1}, {0x1ccec, 1002, 1, 1}, {0x1cced, 2430, 1, 1}, {0x1ccee, 2785, 1, 1},
+    {0x1ccef, 2350, 1, 1}, {0x1ccf0, 2306, 1, 1}, {0x1ccf1, 13, 1, 1}, {0x1ccf2, 6, 1, 1},
+    {0x1ccf3, 7, 1, 1}, {0x1ccf4, 2307, 1, 1}, {0x1ccf5, 2308, 1, 1}, {0x1ccf6, 2309, 1, 1},
+    {0x1ccf7, 2310, 1, 1}, {0x1ccf8, 2311, 1, 1}, {0x1ccf9, 2312, 1, 1}, {0x1d15e, 6093, 4, 0},
+    {0x1d15f, 6097, 4, 0}, {0x1d160, 6101, 6, 0}, {0x1d161, 6107, 6, 0}, {0x1d162, 6113, 6, 0},
+    {0x1d163, 6119, 6, 0}, {0x1d164, 6125, 6, 0}, {0x1d1bb, 6131, 4, 0}, {0x1d1bc, 6135, 4, 0},
+    {0x1d1bd, 6139, 6, 0}, {0x1d1be, 6145, 6, 0}, {0x1d1bf, 6151, 6, 0}, {0x1d1c0, 6157, 6, 0},
+    {0x1d400, 982, 1, 1}, {0x1d401, 984, 1, 1}, {0x1d402, 2327, 1, 1}, {0x1d403, 985, 1, 1},
+    {0x1d404, 986, 1, 1}, {0x1d405, 2352, 1, 1}, {0x1d406, 988, 1, 1}, {0x1d407, 989, 1, 1},
+    {0x1d408, 990, 1, 1}, {0x1d409, 991, 1, 1}, {0x1d40a, 992, 1, 1}, {0x1d40b, 993, 1, 1},
+    {0x1d40c, 994, 1, 1}, {0x1d40d, 995, 1, 1}, {0x1d40e, 996, 1, 1}, {0x1d40f, 998, 1, 1},
+    {0x1d410, 2342, 1, 1}, {0x1d411, 999, 1, 1}, {0x1d412, 2784, 1, 1}, {0x1d413, 1000, 1, 1},
+    {0x1d414, 1001, 1, 1}, {0x1d415, 2418, 1, 1}, {0x1d416, 1002, 1, 1}, {0x1d417, 2430, 1, 1},
+    {0x1d418, 2785, 1, 1}, {0x1d419, 2350, 1, 1}, {0x1d41a, 3, 1, 1}, {0x1d41b, 1006, 1, 1},
+    {0x1d41c, 1032, 1, 1}, {0x1d41d, 1007, 1, 1}, {0x1d41e, 1008, 1, 1}, {0x1d41f, 1035, 1, 1},
+    {0x1d420, 1012, 1, 1}, {0x1d421, 588, 1, 1}, {0x1d422, 1029, 1, 1}, {0x1d423, 590, 1, 1},
+    {0x1d424, 1013, 1, 1}, {0x1d425, 610, 1, 1}, {0x1d426, 1014, 1, 1}, {0x1d427, 2318, 1, 1},
+    {0x1d428, 14, 1, 1}, {0x1d429, 1019, 1, 1}, {0x1d42a, 2786, 1, 1}, {0x1d42b, 591, 1, 1},
+    {0x1d42c, 356, 1, 1}, {0x1d42d, 1020, 1, 1}, {0x1d42e, 1021, 1, 1}, {0x1d42f, 1024, 1, 1},
+    {0x1d430, 595, 1, 1}, {0x1d431, 611, 1, 1}, {0x1d432, 596, 1, 1}, {0x1d433, 1062, 1, 1},
+    {0x1d434, 982, 1, 1}, {0x1d435, 984, 1, 1}, {0x1d436, 2327, 1, 1}, {0x1d437, 985, 1, 1},
+    {0x1d438, 986, 1, 1}, {0x1d439, 2352, 1, 1}, {0x1d43a, 988, 1, 1}, {0x1d43b, 989, 1, 1},
+    {0x1d43c, 990, 1, 1}, {0x1d43d, 991, 1, 1}, {0x1d43e, 992, 1, 1}, {0x1d43f, 993, 1, 1},
+    {0x1d440, 994, 1, 1}, {0x1d441, 995, 1, 1}, {0x1d442, 996, 1, 1}, {0x1d443, 998, 1, 1},
+    {0x1d444, 2342, 1, 1}, {0x1d445, 999, 1, 1}, {0x1d446, 2784, 1, 1}, {0x1d447, 1000, 1, 1},
+    {0x1d448, 1001, 1, 1}, {0x1d449, 2418, 1, 1}, {0x1d44a, 1002, 1, 1}, {0x1d44b, 2430, 1, 1},
+    {0x1d44c, 2785, 1, 1}, {0x1d44d, 2350, 1, 1}, {0x1d44e, 3, 1, 1}, {0x1d44f, 1006, 1, 1},
+    {0x1d450, 1032, 1, 1}, {0x1d451, 1007, 1, 1}, {0x1d452, 1008, 1, 1}, {0x1d453, 1035, 1, 1},
+    {0x1d454, 1012, 1, 1}, {0x1d456, 1029, 1, 1}, {0x1d457, 590, 1, 1}, {0x1d458, 1013, 1, 1},
+    {0x1d459, 610, 1, 1}, {0x1d45a, 1014, 1, 1}, {0x1d45b, 2318, 1, 1}, {0x1d45c, 14, 1, 1},
+    {0x1d45d, 1019, 1, 1}, {0x1d45e, 2786, 1, 1}, {0x1d45f, 591, 1, 1}, {0x1d460, 356, 1, 1},
+    {0x1d461, 1020, 1, 1}, {0x1d462, 1021, 1, 1}, {0x1d463, 1024, 1, 1}, {0x1d464, 595, 1, 1},
+    {0x1d465, 611, 1, 1}, {0x1d466, 596, 1, 1}, {0x1d467, 1062, 1, 1}, {0x1d468, 982, 1, 1},
+    {0x1d469, 984, 1, 1}, {0x1d46a, 2327, 1, 1}, {0x1d46b, 985, 1, 1}, {0x1d46c, 986, 1, 1},
+    {0x1d46d, 2352, 1, 1}, {0x1d46e, 988, 1, 1}, {0x1d46f, 989, 1, 1}, {0x1d470, 990, 1, 1},
+    {0x1d471, 991, 1, 1}, {0x1d472, 992, 1, 1}, {0x1d473, 993, 1, 1}, {0x1d474, 994, 1, 1},
+    {0x1d475, 995, 1, 1}, {0x1d476, 996, 1, 1}, {0x1d477, 998, 1, 1}, {0x1d478, 2342, 1, 1},
+    {0x1d479, 999, 1, 1}, {0x1d47a, 2784, 1, 1}, {0x1d47b, 1000, 1, 1}, {0x1d47c, 1001, 1, 1},
+    {0x1d47d, 2418, 1, 1}, {0x1d47e, 1002, 1, 1}, {0x1d47f, 2430, 1, 1}, {0x1d480, 2785, 1, 1},
+    {0x1d481, 2350, 1, 1}, {0x1d482, 3, 1, 1}, {0x1d483, 1006, 1, 1}, {0x1d484, 1032, 1, 1},
+    {0x1d485, 1007, 1, 1}, {0x1d486, 1008, 1, 1}, {0x1d487, 1035, 1, 1}, {0x1d488, 1012, 1, 1},
+    {0x1d489, 588, 1, 1}, {0x1d48a, 1029, 1, 1}, {0x1d48b, 590, 1, 1}, {0x1d48c, 1013, 1, 1},
+    {0x1d48d, 610, 1, 1}, {0x1d48e, 1014, 1, 1}, {0x1d48f, 2318, 1, 1}, {0x1d490, 14, 1, 1},
+    {0x1d491, 1019, 1, 1}, {0x1d492, 2786, 1, 1}, {0x1d493, 591, 1, 1}, {0x1d494, 356, 1, 1},
+    {0x1d495, 1020, 1, 1}, {0x1d496, 1021, 1, 1}, {0x1d497, 1024, 1, 1}, {0x1d498, 595, 1, 1},
+    {0x1d499, 611, 1, 1}, {0x1d49a, 596, 1, 1}, {0x1d49b, 1062, 1, 1}, {0x1d49c, 982, 1, 1},
+    {0x1d49e, 2327, 1, 1}, {0x1d49f, 985, 1, 1}, {0x1d4a2, 988, 1, 1}, {0x1d4a5, 991, 1, 1},
+    {0x1d4a6, 992, 1, 1}, {0x1d4a9, 995, 1, 1}, {0x1d4aa, 996, 1, 1}, {0x1d4ab, 998, 1, 1},
+    {0x1d4ac, 2342, 1, 1}, {0x1d4ae, 2784, 1, 1}, {0x1d4af, 1000, 1, 1}, {0x1d4b0, 1001, 1, 1},
+    {0x1d4b1, 2418, 1, 1}, {0x1d4b2, 1002, 1, 1}, {0x1d4b3, 2430, 1, 1}, {0x1d4b4, 2785, 1, 1},
+    {0x1d4b5, 2350, 1, 1}, {0x1d4b6, 3, 1, 1}, {0x1d4b7, 1006, 1, 1}, {0x1d4b8, 1032, 1, 1},
+    {0x1d4b9, 1007, 1, 1}, {0x1d4bb, 1035, 1, 1}, {0x1d4bd, 588, 1, 1}, {0x1d4be, 1029, 1, 1},
+    {0x1d4bf, 590, 1, 1}, {0x1d4c0, 1013, 1, 1}, {0x1d4c1, 610, 1, 1}, {0x1d4c2, 1014, 1, 1},
+    {0x1d4c3, 2318, 1, 1}, {0x1d4c5, 1019, 1, 1}, {0x1d4c6, 2786, 1, 1}, {0x1d4c7, 591, 1, 1},
+    {0x1d4c8, 356, 1, 1}, {0x1d4c9, 1020, 1, 1}, {0x1d4ca, 1021, 1, 1}, {0x1d4cb, 1024, 1, 1},
+    {0x1d4cc, 595, 1, 1}, {0x1d4cd, 611, 1, 1}, {0x1d4ce, 596, 1, 1}, {0x1d4cf, 1062, 1, 1},
+    {0x1d4d0, 982, 1, 1}, {0x1d4d1, 984, 1, 1}, {0x1d4d2, 2327, 1, 1}, {0x1d4d3, 985, 1, 1},
+    {0x1d4d4, 986, 1, 1}, {0x1d4d5, 2352, 1, 1}, {0x1d4d6, 988, 1, 1}, {0x1d4d7, 989, 1, 1},
+    {0x1d4d8, 990, 1, 1}, {0x1d4d9, 991, 1, 1}, {0x1d4da, 992, 1, 1}, {0x1d4db, 993, 1, 1},
+    {0x1d4dc, 994, 1, 1}, {0x1d4dd, 995, 1, 1}, {0x1d4de, 996, 1, 1}, {0x1d4df, 998, 1, 1},
+    {0x1d4e0, 2342, 1, 1}, {0x1d4e1, 999, 1, 1}, {0x1d4e2, 2784, 1, 1}, {0x1d4e3, 1000, 1, 1},
+    {0x1d4e4, 1001, 1, 1}, {0x1d4e5, 2418, 1, 1}, {0x1d4e6, 1002, 1, 1}, {0x1d4e7, 2430, 1, 1},
+    {0x1d4e8, 2785, 1, 1}, {0x1d4e9, 2350, 1, 1}, {0x1d4ea, 3, 1, 1}, {0x1d4eb, 1006, 1, 1},
+    {0x1d4ec, 1032, 1, 1}, {0x1d4ed, 1007, 1, 1}, {0x1d4ee, 1008, 1, 1}, {0x1d4ef, 1035, 1, 1},
+    {0x1d4f0, 1012, 1, 1}, {0x1d4f1, 588, 1, 1}, {0x1d4f2, 1029, 1, 1}, {0x1d4f3, 590, 1, 1},
+    {0x1d4f4, 1013, 1, 1}, {0x1d4f5, 610, 1, 1}, {0x1d4f6, 1014, 1, 1}, {0x1d4f7, 2318, 1, 1},
+    {0x1d4f8, 14, 1, 1}, {0x1d4f9, 1019, 1, 1}, {0x1d4fa, 2786, 1, 1}, {0x1d4fb, 591, 1, 1},
+    {0x1d4fc, 356, 1, 1}, {0x1d4fd, 1020, 1, 1}, {0x1d4fe, 1021, 1, 1}, {0x1d4ff, 1024, 1, 1},
+    {0x1d500, 595, 1, 1}, {0x1d501, 611, 1, 1}, {0x1d502, 596, 1, 1}, {0x1d503, 1062, 1, 1},
+    {0x1d504, 982, 1, 1}, {0x1d505, 984, 1, 1}, {0x1d507, 985, 1, 1}, {0x1d508, 986, 1, 1},
+    {0x1d509, 2352, 1, 1}, {0x1d50a, 988, 1, 1}, {0x1d50d, 991, 1, 1}, {0x1d50e, 992, 1, 1},
+    {0x1d50f, 993, 1, 1}, {0x1d510, 994, 1, 1}, {0x1d511, 995, 1, 1}, {0x1d512, 996, 1, 1},
+    {0x1d513, 998, 1, 1}, {0x1d514, 2342, 1, 1}, {0x1d516, 2784, 1, 1}, {0x1d517, 1000, 1, 1},
+    {0x1d518, 1001, 1, 1}, {0x1d519, 2418, 1, 1}, {0x1d51a, 1002, 1, 1}, {0x1d51b, 2430, 1, 1},
+    {0x1d51c, 2785, 1, 1}, {0x1d51e, 3, 1, 1}, {0x1d51f, 1006, 1, 1}, {0x1d520, 1032, 1, 1},
+    {0x1d521, 1007, 1, 1}, {0x1d522, 1008, 1, 1}, {0x1d523, 1035, 1, 1}, {0x1d524, 1012, 1, 1},
+    {0x1d525, 588, 1, 1}, {0x1d526, 1029, 1, 1}, {0x1d527, 590, 1, 1}, {0x1d528, 1013, 1, 1},
+    {0x1d529, 610, 1, 1}, {0x1d52a, 1014, 1, 1}, {0x1d52b, 2318, 1, 1}, {0x1d52c, 14, 1, 1},
+    {0x1d52d, 1019, 1, 1}, {0x1d52e, 2786, 1, 1}, {0x1d52f, 591, 1, 1}, {0x1d530, 356, 1, 1},
+    {0x1d531, 1020, 1, 1}, {0x1d532, 1021, 1, 1}, {0x1d533, 1024, 1, 1}, {0x1d534, 595, 1, 1},
+    {0x1d535, 611, 1, 1}, {0x1d536, 596, 1, 1}, {0x1d537, 1062, 1, 1}, {0x1d538, 982, 1, 1},
+    {0x1d539, 984, 1, 1}, {0x1d53b, 985, 1, 1}, {0x1d53c, 986, 1, 1}, {0x1d53d, 2352, 1, 1},
+    {0x1d53e, 988, 1, 1}, {0x1d540, 990, 1, 1}, {0x1d541, 991, 1, 1}, {0x1d542, 992, 1, 1},
+    {0x1d543, 993, 1, 1}, {0x1d544, 994, 1, 1}, {0x1d546, 996, 1, 1}, {0x1d54a, 2784, 1, 1},
+    {0x1d54b, 1000, 1, 1}, {0x1d54c, 1001, 1, 1}, {0x1d54d, 2418, 1, 1}, {0x1d54e, 1002, 1, 1},
+    {0x1d54f, 2430, 1, 1}, {0x1d550, 2785, 1, 1}, {0x1d552, 3, 1, 1}, {0x1d553, 1006, 1, 1},
+    {0x1d554, 1032, 1, 1}, {0x1d555, 1007, 1, 1}, {0x1d556, 1008, 1, 1}, {0x1d557, 1035, 1, 1},
+    {0x1d558, 1012, 1, 1}, {0x1d559, 588, 1, 1}, {0x1d55a, 1029, 1, 1}, {0x1d55b, 590, 1, 1},
+    {0x1d55c, 1013, 1, 1}, {0x1d55d, 610, 1, 1}, {0x1d55e, 1014, 1, 1}, {0x1d55f, 2318, 1, 1},
+    {0x1d560, 14, 1, 1}, {0x1d561, 1019, 1, 1}, {0x1d562, 2786, 1, 1}, {0x1d563, 591, 1, 1},
+    {0x1d564, 356, 1, 1}, {0x1d565, 1020, 1, 1}, {0x1d566, 1021, 1, 1}, {0x1d567, 1024, 1, 1},
+    {0x1d568, 595, 1, 1}, {0x1d569, 611, 1, 1}, {0x1d56a, 596, 1, 1}, {0x1d56b, 1062, 1, 1},
+    {0x1d56c, 982, 1, 1}, {0x1d56d, 984, 1, 1}, {0x1d56e, 2327, 1, 1}, {0x1d56f, 985, 1, 1},
+    {0x1d570, 986, 1, 1}, {0x1d571, 2352, 1, 1}, {0x1d572, 988, 1, 1}, {0x1d573, 989, 1, 1},
+    {0x1d574, 990, 1, 1}, {0x1d575, 991, 1, 1}, {0x1d576, 992, 1, 1}, {0x1d577, 993, 1, 1},
+    {0x1d578, 994, 1, 1}, {0x1d579, 995, 1, 1}, {0x1d57a, 996, 1, 1}, {0x1d57b, 998, 1, 1},
+    {0x1d57c, 2342, 1, 1}, {0x1d57d, 999, 1, 1}, {0x1d57e, 2784, 1, 1}, {0x1d57f, 1000, 1, 1},
+    {0x1d580, 1001, 1, 1}, {0x1d581, 2418, 1, 1}, {0x1d582, 1002, 1, 1}, {0x1d583, 2430, 1, 1},
+    {0x1d584, 2785, 1, 1}, {0x1d585, 2350, 1, 1}, {0x1d586, 3, 1, 1}, {0x1d587, 1006, 1, 1},
+    {0x1d588, 1032, 1, 1}, {0x1d589, 1007, 1, 1}, {0x1d58a, 1008, 1, 1}, {0x1d58b, 1035, 1, 1},
+    {0x1d58c, 1012, 1, 1}, {0x1d58d, 588, 1, 1}, {0x1d58e, 1029, 1, 1}, {0x1d58f, 590, 1, 1},
+    {0x1d590, 1013, 1, 1}, {0x1d591, 610, 1, 1}, {0x1d592, 1014, 1, 1}, {0x1d593, 2318, 1, 1},
+    {0x1d594, 14, 1, 1}, {0x1d595, 1019, 1, 1}, {0x1d596, 2786, 1, 1}, {0x1d597, 591, 1, 1},
+    {0x1d598, 356, 1, 1}, {0x1d599, 1020, 1, 1}, {0x1d59a, 1021, 1, 1}, {0x1d59b, 1024, 1, 1},
+    {0x1d59c, 595, 1, 1}, {0x1d59d, 611, 1, 1}, {0x1d59e, 596, 1, 1}, {0x1d59f, 1062, 1, 1},
+    {0x1d5a0, 982, 1, 1}, {0x1d5a1, 984, 1, 1}, {0x1d5a2, 2327, 1, 1}, {0x1d5a3, 985, 1, 1},
+    {0x1d5a4, 986, 1, 1}, {0x1d5a5, 2352, 1, 1}, {0x1d5a6, 988, 1, 1}, {0x1d5a7, 989, 1, 1},
+    {0x1d5a8, 990, 1, 1}, {0x1d5a9, 991, 1, 1}, {0x1d5aa, 992, 1, 1}, {0x1d5ab, 993, 1, 1},
+    {0x1d5ac, 994, 1, 1}, {0x1d5ad, 995, 1, 1}, {0x1d5ae, 996, 1, 1}, {0x1d5af, 998, 1, 1},
+    {0x1d5b0, 2342, 1, 1}, {0x1d5b1, 999, 1, 1}, {0x1d5b2, 2784, 1, 1}, {0x1d5b3, 1000, 1, 1},
+    {0x1d5b4, 1001, 1, 1}, {0x1d5b5, 2418, 1, 1}, {0x1d5b6, 1002, 1, 1}, {0x1d5b7, 2430, 1, 1},
+    {0x1d5b8, 2785, 1, 1}, {0x1d5b9, 2350, 1, 1}, {0x1d5ba, 3, 1, 1}, {0x1d5bb, 1006, 1, 1},
+    {0x1d5bc, 1032, 1, 1}, {0x1d5bd, 1007, 1, 1}, {0x1d5be, 1008, 1, 1}, {0x1d5bf, 1035, 1, 1},
+    {0x1d5c0, 1012, 1, 1}, {0x1d5c1, 588, 1, 1}, {0x1d5c2, 1029, 1, 1}, {0x1d5c3, 590, 1, 1},
+    {0x1d5c4, 1013, 1, 1}, {0x1d5c5, 610, 1, 1}, {0x1d5c6, 1014, 1, 1}, {0x1d5c7, 2318, 1, 1},
+    {0x1d5c8, 14, 1, 1}, {0x1d5c9, 1019, 1, 1}, {0x1d5ca, 2786, 1, 1}, {0x1d5cb, 591, 1, 1},
+    {0x1d5cc, 356, 1, 1}, {0x1d5cd, 1020, 1, 1}, {0x1d5ce, 1021, 1, 1}, {0x1d5cf, 1024, 1, 1},
+    {0x1d5d0, 595, 1, 1}, {0x1d5d1, 611, 1, 1}, {0x1d5d2, 596, 1, 1}, {0x1d5d3, 1062, 1, 1},
+    {0x1d5d4, 982, 1, 1}, {0x1d5d5, 984, 1, 1}, {0x1d5d6, 2327, 1, 1}, {0x1d5d7, 985, 1, 1},
+    {0x1d5d8, 986, 1, 1}, {0x1d5d9, 2352, 1, 1}, {0x1d5da, 988, 1, 1}, {0x1d5db, 989, 1, 1},
+    {0x1d5dc, 990, 1, 1}, {0x1d5dd, 991, 1, 1}, {0x1d5de, 992, 1, 1}, {0x1d5df, 993, 1, 1},
+    {0x1d5e0, 994, 1, 1}, {0x1d5e1, 995, 1, 1}, {0x1d5e2, 996, 1, 1}, {0x1d5e3, 998, 1, 1},
+    {0x1d5e4, 2342, 1, 1}, {0x1d5e5, 999, 1, 1}, {0x1d5e6, 2784, 1, 1}, {0x1d5e7, 1000, 1, 1},
+    {0x1d5e8, 1001, 1, 1}, {0x1d5e9, 2418, 1, 1}, {0x1d5ea, 1002, 1, 1}, {0x1d5eb, 2430, 1, 1},
+    {0x1d5ec, 2785, 1, 1}, {0x1d5ed, 2350, 1, 1}, {0x1d5ee, 3, 1, 1}, {0x1d5ef, 1006, 1, 1},
+    {0x1d5f0, 1032, 1, 1}, {0x1d5f1, 1007, 1, 1}, {0x1d5f2, 1008, 1, 1}, {0x1d5f3, 1035, 1, 1},
+    {0x1d5f4, 1012, 1, 1}, {0x1d5f5, 588, 1, 1}, {0x1d5f6, 1029, 1, 1}, {0x1d5f7, 590, 1, 1},
+    {0x1d5f8, 1013, 1, 1}, {0x1d5f9, 610, 1, 1}, {0x1d5fa, 1014, 1, 1}, {0x1d5fb, 2318, 1, 1},
+    {0x1d5fc, 14, 1, 1}, {0x1d5fd, 1019, 1, 1}, {0x1d5fe, 2786, 1, 1}, {0x1d5ff, 591, 1, 1},
+    {0x1d600, 356, 1, 1}, {0x1d601, 1020, 1, 1}, {0x1d602, 1021, 1, 1}, {0x1d603, 1024, 1, 1},
+    {0x1d604, 595, 1, 1}, {0x1d605, 611, 1, 1}, {0x1d606, 596, 1, 1}, {0x1d607, 1062, 1, 1},
+    {0x1d608, 982, 1, 1}, {0x1d609, 984, 1, 1}, {0x1d60a, 2327, 1, 1}, {0x1d60b, 985, 1, 1},
+    {0x1d60c, 986, 1, 1}, {0x1d60d, 2352, 1, 1}, {0x1d60e, 988, 1, 1}, {0x1d60f, 989, 1, 1},
+    {0x1d610, 990, 1, 1}, {0x1d611, 991, 1, 1}, {0x1d612, 992, 1, 1}, {0x1d613, 993, 1, 1},
+    {0x1d614, 994, 1, 1}, {0x1d615, 995, 1, 1}, {0x1d616, 996, 1, 1}, {0x1d617, 998, 1, 1},
+    {0x1d618, 2342, 1, 1}, {0x1d619, 999, 1, 1}, {0x1d61a, 2784, 1, 1}, {0x1d61b, 1000, 1, 1},
+    {0x1d61c, 1001, 1, 1}, {0x1d61d, 2418, 1, 1}, {0x1d61e, 1002, 1, 1}, {0x1d61f, 2430, 1, 1},
+    {0x1d620, 2785, 1, 1}, {0x1d621, 2350, 1, 1}, {0x1d622, 3, 1, 1}, {0x1d623, 1006, 1, 1},
+    {0x1d624, 1032, 1, 1}, {0x1d625, 1007, 1, 1}, {0x1d626, 1008, 1, 1}, {0x1d627, 1035, 1, 1},
+    {0x1d628, 1012, 1, 1}, {0x1d629, 588, 1, 1}, {0x1d62a, 1029, 1, 1}, {0x1d62b, 590, 1, 1},
+    {0x1d62c, 1013, 1, 1}, {0x1d62d, 610, 1, 1}, {0x1d62e, 1014, 1, 1}, {0x1d62f, 2318, 1, 1},
+    {0x1d630, 14, 1, 1}, {0x1d631, 1019, 1, 1}, {0x1d632, 2786, 1, 1}, {0x1d633, 591, 1, 1},
+    {0x1d634, 356, 1, 1}, {0x1d635, 1020, 1, 1}, {0x1d636, 1021, 1, 1}, {0x1d637, 1024, 1, 1},
+    {0x1d638, 595, 1, 1}, {0x1d639, 611, 1, 1}, {0x1d63a, 596, 1, 1}, {0x1d63b, 1062, 1, 1},
+    {0x1d63c, 982, 1, 1}, {0x1d63d, 984, 1, 1}, {0x1d63e, 2327, 1, 1}, {0x1d63f, 985, 1, 1},
+    {0x1d640, 986, 1, 1}, {0x1d641, 2352, 1, 1}, {0x1d642, 988, 1, 1}, {0x1d643, 989, 1, 1},
+    {0x1d644, 990, 1, 1}, {0x1d645, 991, 1, 1}, {0x1d646, 992, 1, 1}, {0x1d647, 993, 1, 1},
+    {0x1d648, 994, 1, 1}, {0x1d649, 995, 1, 1}, {0x1d64a, 996, 1, 1}, {0x1d64b, 998, 1, 1},
+    {0x1d64c, 2342, 1, 1}, {0x1d64d, 999, 1, 1}, {0x1d64e, 2784, 1, 1}, {0x1d64f, 1000, 1, 1},
+    {0x1d650, 1001, 1, 1}, {0x1d651, 2418, 1, 1}, {0x1d652, 1002, 1, 1}, {0x1d653, 2430, 1, 1},
+    {0x1d654, 2785, 1, 1}, {0x1d655, 2350, 1, 1}, {0x1d656, 3, 1, 1}, {0x1d657, 1006, 1, 1},
+    {0x1d658, 1032, 1, 1}, {0x1d659, 1007, 1, 1}, {0x1d65a, 1008, 1, 1}, {0x1d65b, 1035, 1, 1},
+    {0x1d65c, 1012, 1, 1}, {0x1d65d, 588, 1, 1}, {0x1d65e, 1029, 1, 1}, {0x1d65f, 590, 1, 1},
+    {0x1d660, 1013, 1, 1}, {0x1d661, 610, 1, 1}, {0x1d662, 1014, 1, 1}, {0x1d663, 2318, 1, 1},
+    {0x1d664, 14, 1, 1}, {0x1d665, 1019, 1, 1}, {0x1d666, 2786, 1, 1}, {0x1d667, 591, 1, 1},
+    {0x1d668, 356, 1, 1}, {0x1d669, 1020, 1, 1}, {0x1d66a, 1021, 1, 1}, {0x1d66b, 1024, 1, 1},
+    {0x1d66c, 595, 1, 1}, {0x1d66d, 611, 1, 1}, {0x1d66e, 596, 1, 1}, {0x1d66f, 1062, 1, 1},
+    {0x1d670, 982, 1, 1}, {0x1d671, 984, 1, 1}, {0x1d672, 2327, 1, 1}, {0x1d673, 985, 1, 1},
+    {0x1d674, 986, 1, 1}, {0x1d675, 2352, 1, 1}, {0x1d676, 988, 1, 1}, {0x1d677, 989, 1, 1},
+    {0x1d678, 990, 1, 1}, {0x1d679, 991, 1, 1}, {0x1d67a, 992, 1, 1}, {0x1d67b, 993, 1, 1},
+    {0x1d67c, 994, 1, 1}, {0x1d67d, 995, 1, 1}, {0x1d67e, 996, 1, 1}, {0x1d67f, 998, 1, 1},
+    {0x1d680, 2342, 1, 1}, {0x1d681, 999, 1, 1}, {0x1d682, 2784, 1, 1}, {0x1d683, 1000, 1, 1},
+    {0x1d684, 1001, 1, 1}, {0x1d685, 2418, 1, 1}, {0x1d686, 1002, 1, 1}, {0x1d687, 2430, 1, 1},
+    {0x1d688, 2785, 1, 1}, {0x1d689, 2350, 1, 1}, {0x1d68a, 3, 1, 1}, {0x1d68b, 1006, 1, 1},
+    {0x1d68c, 1032, 1, 1}, {0x1d68d, 1007, 1, 1}, {0x1d68e, 1008, 1, 1}, {0x1d68f, 1035, 1, 1},
+    {0x1d690, 1012, 1, 1}, {0x1d691, 588, 1, 1}, {0x1d692, 1029, 1, 1}, {0x1d693, 590, 1, 1},
+    {0x1d694, 1013, 1, 1}, {0x1d695, 610, 1, 1}, {0x1d696, 1014, 1, 1}, {0x1d697, 2318, 1, 1},
+    {0x1d698, 14, 1, 1}, {0x1d699, 1019, 1, 1}, {0x1d69a, 2786, 1, 1}, {0x1d69b, 591, 1, 1},
+    {0x1d69c, 356, 1, 1}, {0x1d69d, 1020, 1, 1}, {0x1d69e, 1021, 1, 1}, {0x1d69f, 1024, 1, 1},
+    {0x1d6a0, 595, 1, 1}, {0x1d6a1, 611, 1, 1}, {0x1d6a2, 596, 1, 1}, {0x1d6a3, 1062, 1, 1},
+    {0x1d6a4, 6163, 1, 1}, {0x1d6a5, 6164, 1, 1}, {0x1d6a6, 6165, 1, 1}, {0x1d6a8, 6166, 1, 1},
+    {0x1d6a9, 6167, 1, 1}, {0x1d6aa, 2360, 1, 1}, {0x1d6ab, 6168, 1, 1}, {0x1d6ac, 6169, 1, 1},
+    {0x1d6ad, 6170, 1, 1}, {0x1d6ae, 6171, 1, 1}, {0x1d6af, 682, 1, 1}, {0x1d6b0, 6172, 1, 1},
+    {0x1d6b1, 6173, 1, 1}, {0x1d6b2, 6174, 1, 1}, {0x1d6b3, 6175, 1, 1}, {0x1d6b4, 6176, 1, 1},
+    {0x1d6b5, 6177, 1, 1}, {0x1d6b6, 6178, 1, 1}, {0x1d6b7, 2361, 1, 1}, {0x1d6b8, 6179, 1, 1},
+    {0x1d6b9, 682, 1, 1}, {0x1d6ba, 684, 1, 1}, {0x1d6bb, 6180, 1, 1}, {0x1d6bc, 672, 1, 1},
+    {0x1d6bd, 6181, 1, 1}, {0x1d6be, 6182, 1, 1}, {0x1d6bf, 6183, 1, 1}, {0x1d6c0, 2351, 1, 1},
+    {0x1d6c1, 6184, 1, 1}, {0x1d6c2, 6185, 1, 1}, {0x1d6c3, 670, 1, 1}, {0x1d6c4, 1026, 1, 1},
+    {0x1d6c5, 1027, 1, 1}, {0x1d6c6, 683, 1, 1}, {0x1d6c7, 6186, 1, 1}, {0x1d6c8, 6187, 1, 1},
+    {0x1d6c9, 671, 1, 1}, {0x1d6ca, 2144, 1, 1}, {0x1d6cb, 679, 1, 1}, {0x1d6cc, 6188, 1, 1},
+    {0x1d6cd, 10, 1, 1}, {0x1d6ce, 6189, 1, 1}, {0x1d6cf, 6190, 1, 1}, {0x1d6d0, 6191, 1, 1},
+    {0x1d6d1, 678, 1, 1}, {0x1d6d2, 680, 1, 1}, {0x1d6d3, 681, 1, 1}, {0x1d6d4, 6192, 1, 1},
+    {0x1d6d5, 6193, 1, 1}, {0x1d6d6, 6194, 1, 1}, {0x1d6d7, 677, 1, 1}, {0x1d6d8, 1028, 1, 1},
+    {0x1d6d9, 6195, 1, 1}, {0x1d6da, 6196, 1, 1}, {0x1d6db, 6197, 1, 1}, {0x1d6dc, 683, 1, 1},
+    {0x1d6dd, 671, 1, 1}, {0x1d6de, 679, 1, 1}, {0x1d6df, 677, 1, 1}, {0x1d6e0, 680, 1, 1},
+    {0x1d6e1, 678, 1, 1}, {0x1d6e2, 6166, 1, 1}, {0x1d6e3, 6167, 1, 1}, {0x1d6e4, 2360, 1, 1},
+    {0x1d6e5, 6168, 1, 1}, {0x1d6e6, 6169, 1, 1}, {0x1d6e7, 6170, 1, 1}, {0x1d6e8, 6171, 1, 1},
+    {0x1d6e9, 682, 1, 1}, {0x1d6ea, 6172, 1, 1}, {0x1d6eb, 6173, 1, 1}, {0x1d6ec, 6174, 1, 1},
+    {0x1d6ed, 6175, 1, 1}, {0x1d6ee, 6176, 1, 1}, {0x1d6ef, 6177, 1, 1}, {0x1d6f0, 6178, 1, 1},
+    {0x1d6f1, 2361, 1, 1}, {0x1d6f2, 6179, 1, 1}, {0x1d6f3, 682, 1, 1}, {0x1d6f4, 684, 1, 1},
+    {0x1d6f5, 6180, 1, 1}, {0x1d6f6, 672, 1, 1}, {0x1d6f7, 6181, 1, 1}, {0x1d6f8, 6182, 1, 1},
+    {0x1d6f9, 6183, 1, 1}, {0x1d6fa, 2351, 1, 1}, {0x1d6fb, 6184, 1, 1}, {0x1d6fc, 6185, 1, 1},
+    {0x1d6fd, 670, 1, 1}, {0x1d6fe, 1026, 1, 1}, {0x1d6ff, 1027, 1, 1}, {0x1d700, 683, 1, 1},
+    {0x1d701, 6186, 1, 1}, {0x1d702, 6187, 1, 1}, {0x1d703, 671, 1, 1}, {0x1d704, 2144, 1, 1},
+    {0x1d705, 679, 1, 1}, {0x1d706, 6188, 1, 1}, {0x1d707, 10, 1, 1}, {0x1d708, 6189, 1, 1},
+    {0x1d709, 6190, 1, 1}, {0x1d70a, 6191, 1, 1}, {0x1d70b, 678, 1, 1}, {0x1d70c, 680, 1, 1},
+    {0x1d70d, 681, 1, 1}, {0x1d70e, 6192, 1, 1}, {0x1d70f, 6193, 1, 1}, {0x1d710, 6194, 1, 1},
+    {0x1d711, 677, 1, 1}, {0x1d712, 1028, 1, 1}, {0x1d713, 6195, 1, 1}, {0x1d714, 6196, 1, 1},
+    {0x1d715, 6197, 1, 1}, {0x1d716, 683, 1, 1}, {0x1d717, 671, 1, 1}, {0x1d718, 679, 1, 1},
+    {0x1d719, 677, 1, 1}, {0x1d71a, 680, 1, 1}, {0x1d71b, 678, 1, 1}, {0x1d71c, 6166, 1, 1},
+    {0x1d71d, 6167, 1, 1}, {0x1d71e, 2360, 1, 1}, {0x1d71f, 6168, 1, 1}, {0x1d720, 6169, 1, 1},
+    {0x1d721, 6170, 1, 1}, {0x1d722, 6171, 1, 1}, {0x1d723, 682, 1, 1}, {0x1d724, 6172, 1, 1},
+    {0x1d725, 6173, 1, 1}, {0x1d726, 6174, 1, 1}, {0x1d727, 6175, 1, 1}, {0x1d728, 6176, 1, 1},
+    {0x1d729, 6177, 1, 1}, {0x1d72a, 6178, 1, 1}, {0x1d72b, 2361, 1, 1}, {0x1d72c, 6179, 1, 1},
+    {0x1d72d, 682, 1, 1}, {0x1d72e, 684, 1, 1}, {0x1d72f, 6180, 1, 1}, {0x1d730, 672, 1, 1},
+    {0x1d731, 6181, 1, 1}, {0x1d732, 6182, 1, 1}, {0x1d733, 6183, 1, 1}, {0x1d734, 2351, 1, 1},
+    {0x1d735, 6184, 1, 1}, {0x1d736, 6185, 1, 1}, {0x1d737, 670, 1, 1}, {0x1d738, 1026, 1, 1},
+    {0x1d739, 1027, 1, 1}, {0x1d73a, 683, 1, 1}, {0x1d73b, 6186, 1, 1}, {0x1d73c, 6187, 1, 1},
+    {0x1d73d, 671, 1, 1}, {0x1d73e, 2144, 1, 1}, {0x1d73f, 679, 1, 1}, {0x1d740, 6188, 1, 1},
+    {0x1d741, 10, 1, 1}, {0x1d742, 6189, 1, 1}, {0x1d743, 6190, 1, 1}, {0x1d744, 6191, 1, 1},
+    {0x1d745, 678, 1, 1}, {0x1d746, 680, 1, 1}, {0x1d747, 681, 1, 1}, {0x1d748, 6192, 1, 1},
+    {0x1d749, 6193, 1, 1}, {0x1d74a, 6194, 1, 1}, {0x1d74b, 677, 1, 1}, {0x1d74c, 1028, 1, 1},
+    {0x1d74d, 6195, 1, 1}, {0x1d74e, 6196, 1, 1}, {0x1d74f, 6197, 1, 1}, {0x1d750, 683, 1, 1},
+    {0x1d751, 671, 1, 1}, {0x1d752, 679, 1, 1}, {0x1d753, 677, 1, 1}, {0x1d754, 680, 1, 1},
+    {0x1d755, 678, 1, 1}, {0x1d756, 6166, 1, 1}, {0x1d757, 6167, 1, 1}, {0x1d758, 2360, 1, 1},
+    {0x1d759, 6168, 1, 1}, {0x1d75a, 6169, 1, 1}, {0x1d75b, 6170, 1, 1}, {0x1d75c, 6171, 1, 1},
+    {0x1d75d, 682, 1, 1}, {0x1d75e, 6172, 1, 1}, {0x1d75f, 6173, 1, 1}, {0x1d760, 6174, 1, 1},
+    {0x1d761, 6175, 1, 1}, {0x1d762, 6176, 1, 1}, {0x1d763, 6177, 1, 1}, {0x1d764, 6178, 1, 1},
+    {0x1d765, 2361, 1, 1}, {0x1d766, 6179, 1, 1}, {0x1d767, 682, 1, 1}, {0x1d768, 684, 1, 1},
+    {0x1d769, 6180, 1, 1}, {0x1d76a, 672, 1, 1}, {0x1d76b, 6181, 1, 1}, {0x1d76c, 6182, 1, 1},
+    {0x1d76d, 6183, 1, 1}, {0x1d76e, 2351, 1, 1}, {0x1d76f, 6184, 1, 1}, {0x1d770, 6185, 1, 1},
+    {0x1d771, 670, 1, 1}, {0x1d772, 1026, 1, 1}, {0x1d773, 1027, 1, 1}, {0x1d774, 683, 1, 1},
+    {0x1d775, 6186, 1, 1}, {0x1d776, 6187, 1, 1}, {0x1d777, 671, 1, 1}, {0x1d778, 2144, 1, 1},
+    {0x1d779, 679, 1, 1}, {0x1d77a, 6188, 1, 1}, {0x1d77b, 10, 1, 1}, {0x1d77c, 6189, 1, 1},
+    {0x1d77d, 6190, 1, 1}, {0x1d77e, 6191, 1, 1}, {0x1d77f, 678, 1, 1}, {0x1d780, 680, 1, 1},
+    {0x1d781, 681, 1, 1}, {0x1d782, 6192, 1, 1}, {0x1d783, 6193, 1, 1}, {0x1d784, 6194, 1, 1},
+    {0x1d785, 677, 1, 1}, {0x1d786, 1028, 1, 1}, {0x1d787, 6195, 1, 1}, {0x1d788, 6196, 1, 1},
+    {0x1d789, 6197, 1, 1}, {0x1d78a, 683, 1, 1}, {0x1d78b, 671, 1, 1}, {0x1d78c, 679, 1, 1},
+    {0x1d78d, 677, 1, 1}, {0x1d78e, 680, 1, 1}, {0x1d78f, 678, 1, 1}, {0x1d790, 6166, 1, 1},
+    {0x1d791, 6167, 1, 1}, {0x1d792, 2360, 1, 1}, {0x1d793, 6168, 1, 1}, {0x1d794, 6169, 1, 1},
+    {0x1d795, 6170, 1, 1}, {0x1d796, 6171, 1, 1}, {0x1d797, 682, 1, 1}, {0x1d798, 6172, 1, 1},
+    {0x1d799, 6173, 1, 1}, {0x1d79a, 6174, 1, 1}, {0x1d79b, 6175, 1, 1}, {0x1d79c, 6176, 1, 1},
+    {0x1d79d, 6177, 1, 1}, {0x1d79e, 6178, 1, 1}, {0x1d79f, 2361, 1, 1}, {0x1d7a0, 6179, 1, 1},
+    {0x1d7a1, 682, 1, 1}, {0x1d7a2, 684, 1, 1}, {0x1d7a3, 6180, 1, 1}, {0x1d7a4, 672, 1, 1},
+    {0x1d7a5, 6181, 1, 1}, {0x1d7a6, 6182, 1, 1}, {0x1d7a7, 6183, 1, 1}, {0x1d7a8, 2351, 1, 1},
+    {0x1d7a9, 6184, 1, 1}, {0x1d7aa, 6185, 1, 1}, {0x1d7ab, 670, 1, 1}, {0x1d7ac, 1026, 1, 1},
+    {0x1d7ad, 1027, 1, 1}, {0x1d7ae, 683, 1, 1}, {0x1d7af, 6186, 1, 1}, {0x1d7b0, 6187, 1, 1},
+    {0x1d7b1, 671, 1, 1}, {0x1d7b2, 2144, 1, 1}, {0x1d7b3, 679, 1, 1}, {0x1d7b4, 6188, 1, 1},
+    {0x1d7b5, 10, 1, 1}, {0x1d7b6, 6189, 1, 1}, {0x1d7b7, 6190, 1, 1}, {0x1d7b8, 6191, 1, 1},
+    {0x1d7b9, 678, 1, 1}, {0x1d7ba, 680, 1, 1}, {0x1d7bb, 681, 1, 1}, {0x1d7bc, 6192, 1, 1},
+    {0x1d7bd, 6193, 1, 1}, {0x1d7be, 6194, 1, 1}, {0x1d7bf, 677, 1, 1}, {0x1d7c0, 1028, 1, 1},
+    {0x1d7c1, 6195, 1, 1}, {0x1d7c2, 6196, 1, 1}, {0x1d7c3, 6197, 1, 1}, {0x1d7c4, 683, 1, 1},
+    {0x1d7c5, 671, 1, 1}, {0x1d7c6, 679, 1, 1}, {0x1d7c7, 677, 1, 1}, {0x1d7c8, 680, 1, 1},
+    {0x1d7c9, 678, 1, 1}, {0x1d7ca, 6198, 1, 1}, {0x1d7cb, 6199, 1, 1}, {0x1d7ce, 2306, 1, 1},
+    {0x1d7cf, 13, 1, 1}, {0x1d7d0, 6, 1, 1}, {0x1d7d1, 7, 1, 1}, {0x1d7d2, 2307, 1, 1},
+    {0x1d7d3, 2308, 1, 1}, {0x1d7d4, 2309, 1, 1}, {0x1d7d5, 2310, 1, 1}, {0x1d7d6, 2311, 1, 1},
+    {0x1d7d7, 2312, 1, 1}, {0x1d7d8, 2306, 1, 1}, {0x1d7d9, 13, 1, 1}, {0x1d7da, 6, 1, 1},
+    {0x1d7db, 7, 1, 1}, {0x1d7dc, 2307, 1, 1}, {0x1d7dd, 2308, 1, 1}, {0x1d7de, 2309, 1, 1},
+    {0x1d7df, 2310, 1, 1}, {0x1d7e0, 2311, 1, 1}, {0x1d7e1, 2312, 1, 1}, {0x1d7e2, 2306, 1, 1},
+    {0x1d7e3, 13, 1, 1}, {0x1d7e4, 6, 1, 1}, {0x1d7e5, 7, 1, 1}, {0x1d7e6, 2307, 1, 1},
+    {0x1d7e7, 2308, 1, 1}, {0x1d7e8, 2309, 1, 1}, {0x1d7e9, 2310, 1, 1}, {0x1d7ea, 2311, 1, 1},
+    {0x1d7eb, 2312, 1, 1}, {0x1d7ec, 2306, 1, 1}, {0x1d7ed, 13, 1, 1}, {0x1d7ee, 6, 1, 1},
+    {0x1d7ef, 7, 1, 1}, {0x1d7f0, 2307, 1, 1}, {0x1d7f1, 2308, 1, 1}, {0x1d7f2, 2309, 1, 1},
+    {0x1d7f3, 2310, 1, 1}, {0x1d7f4, 2311, 1, 1}, {0x1d7f5, 2312, 1, 1}, {0x1d7f6, 2306, 1, 1},
+    {0x1d7f7, 13, 1, 1}, {0x1d7f8, 6, 1, 1}, {0x1d7f9, 7, 1, 1}, {0x1d7fa, 2307, 1, 1},
+    {0x1d7fb, 2308, 1, 1}, {0x1d7fc, 2309, 1, 1}, {0x1d7fd, 2310, 1, 1}, {0x1d7fe, 2311, 1, 1},
+    {0x1d7ff, 2312, 1, 1}, {0x1df95, 6165, 1, 1}, {0x1dfcd, 6200, 2, 1}, {0x1dfce, 6202, 2, 1},
+    {0x1dfcf, 6204, 2, 1}, {0x1dfd0, 609, 1, 1}, {0x1dfd1, 6206, 1, 1}, {0x1dfd2, 6207, 1, 1},
+    {0x1dfd3, 6208, 1, 1}, {0x1dfd4, 6209, 1, 1}, {0x1dfd5, 6210, 1, 1}, {0x1dfd6, 6211, 1, 1},
+    {0x1dfd7, 6212, 2, 1}, {0x1dfd8, 6214, 2, 1}, {0x1dfd9, 6216, 1, 1}, {0x1dfda, 6217, 1, 1},
+    {0x1dfdb, 6218, 2, 1}, {0x1dfdc, 6220, 1, 1}, {0x1dfdd, 6221, 1, 1}, {0x1dfde, 6222, 1, 1},
+    {0x1dfdf, 6223, 1, 1}, {0x1dfe0, 6224, 2, 1}, {0x1dfe1, 6226, 2, 1}, {0x1dfe2, 6228, 1, 1},
+    {0x1dfe3, 6229, 1, 1}, {0x1dfe4, 6230, 2, 1}, {0x1dfe5, 6232, 2, 1}, {0x1dfe6, 6234, 1, 1},
+    {0x1dfe7, 6235, 1, 1}, {0x1dfe8, 6236, 1, 1}, {0x1dfe9, 6237, 1, 1}, {0x1dfea, 6238, 1, 1},
+    {0x1dfeb, 6239, 1, 1}, {0x1dfec, 6240, 1, 1}, {0x1dfed, 6241, 1, 1}, {0x1dfee, 6242, 1, 1},
+    {0x1dfef, 6243, 1, 1}, {0x1dff0, 6244, 1, 1}, {0x1dff1, 6245, 1, 1}, {0x1dff2, 6246, 1, 1},
+    {0x1dff3, 6195, 1, 1}, {0x1dff4, 6196, 1, 1}, {0x1dff5, 6247, 1, 1}, {0x1dff6, 6248, 1, 1},
+    {0x1dff7, 6249, 1, 1}, {0x1dff8, 6250, 1, 1}, {0x1dff9, 6251, 1, 1}, {0x1dffa, 6252, 1, 1},
+    {0x1dffb, 6253, 1, 1}, {0x1dffc, 6254, 1, 1}, {0x1dffd, 6255, 1, 1}, {0x1dffe, 6256, 1, 1},
+    {0x1dfff, 6257, 2, 1}, {0x1e030, 6259, 1, 1}, {0x1e031, 6260, 1, 1}, {0x1e032, 6261, 1, 1},
+    {0x1e033, 6262, 1, 1}, {0x1e034, 6263, 1, 1}, {0x1e035, 6264, 1, 1}, {0x1e036, 6265, 1, 1},
+    {0x1e037, 6266, 1, 1}, {0x1e038, 6267, 1, 1}, {0x1e039, 6268, 1, 1}, {0x1e03a, 6269, 1, 1},
+    {0x1e03b, 6270, 1, 1}, {0x1e03c, 6271, 1, 1}, {0x1e03d, 6272, 1, 1}, {0x1e03e, 6273, 1, 1},
+    {0x1e03f, 6274, 1, 1}, {0x1e040, 6275, 1, 1}, {0x1e041, 6276, 1, 1}, {0x1e042, 6277, 1, 1},
+    {0x1e043, 6278, 1, 1}, {0x1e044, 6279, 1, 1}, {0x1e045, 6280, 1, 1}, {0x1e046, 6281, 1, 1},
+    {0x1e047, 6282, 1, 1}, {0x1e048, 6283, 1, 1}, {0x1e049, 6284, 1, 1}, {0x1e04a, 6285, 1, 1},
+    {0x1e04b, 6286, 1, 1}, {0x1e04c, 6287, 1, 1}, {0x1e04d, 6288, 1, 1}, {0x1e04e, 6289, 1, 1},
+    {0x1e04f, 6290, 1, 1}, {0x1e050, 6291, 1, 1}, {0x1e051, 6259, 1, 1}, {0x1e052, 6260, 1, 1},
+    {0x1e053, 6261, 1, 1}, {0x1e054, 6262, 1, 1}, {0x1e055, 6263, 1, 1}, {0x1e056, 6264, 1, 1},
+    {0x1e057, 6265, 1, 1}, {0x1e058, 6266, 1, 1}, {0x1e059, 6267, 1, 1}, {0x1e05a, 6268, 1, 1},
+    {0x1e05b, 6269, 1, 1}, {0x1e05c, 6271, 1, 1}, {0x1e05d, 6272, 1, 1}, {0x1e05e, 6274, 1, 1},
+    {0x1e05f, 6276, 1, 1}, {0x1e060, 6277, 1, 1}, {0x1e061, 6278, 1, 1}, {0x1e062, 6279, 1, 1},
+    {0x1e063, 6280, 1, 1}, {0x1e064, 6281, 1, 1}, {0x1e065, 4463, 1, 1}, {0x1e066, 6282, 1, 1},
+    {0x1e067, 6292, 1, 1}, {0x1e068, 6287, 1, 1}, {0x1e069, 6293, 1, 1}, {0x1e06a, 6294, 1, 1},
+    {0x1e06b, 6295, 1, 1}, {0x1e06c, 6296, 1, 1}, {0x1e06d, 6297, 1, 1}, {0x1ee00, 5806, 1, 1},
+    {0x1ee01, 5807, 1, 1}, {0x1ee02, 5811, 1, 1}, {0x1ee03, 5814, 1, 1}, {0x1ee05, 5833, 1, 1},
+    {0x1ee06, 5817, 1, 1}, {0x1ee07, 5812, 1, 1}, {0x1ee08, 5822, 1, 1}, {0x1ee09, 5834, 1, 1},
+    {0x1ee0a, 5828, 1, 1}, {0x1ee0b, 5829, 1, 1}, {0x1ee0c, 5830, 1, 1}, {0x1ee0d, 5831, 1, 1},
+    {0x1ee0e, 5818, 1, 1}, {0x1ee0f, 5824, 1, 1}, {0x1ee10, 5826, 1, 1}, {0x1ee11, 5820, 1, 1},
+    {0x1ee12, 5827, 1, 1}, {0x1ee13, 5816, 1, 1}, {0x1ee14, 5819, 1, 1}, {0x1ee15, 5809, 1, 1},
+    {0x1ee16, 5810, 1, 1}, {0x1ee17, 5813, 1, 1}, {0x1ee18, 5815, 1, 1}, {0x1ee19, 5821, 1, 1},
+    {0x1ee1a, 5823, 1, 1}, {0x1ee1b, 5825, 1, 1}, {0x1ee1c, 6298, 1, 1}, {0x1ee1d, 5012, 1, 1},
+    {0x1ee1e, 6299, 1, 1}, {0x1ee1f, 6300, 1, 1}, {0x1ee21, 5807, 1, 1}, {0x1ee22, 5811, 1, 1},
+    {0x1ee24, 5832, 1, 1}, {0x1ee27, 5812, 1, 1}, {0x1ee29, 5834, 1, 1}, {0x1ee2a, 5828, 1, 1},
+    {0x1ee2b, 5829, 1, 1}, {0x1ee2c, 5830, 1, 1}, {0x1ee2d, 5831, 1, 1}, {0x1ee2e, 5818, 1, 1},
+    {0x1ee2f, 5824, 1, 1}, {0x1ee30, 5826, 1, 1}, {0x1ee31, 5820, 1, 1}, {0x1ee32, 5827, 1, 1},
+    {0x1ee34, 5819, 1, 1}, {0x1ee35, 5809, 1, 1}, {0x1ee36, 5810, 1, 1}, {0x1ee37, 5813, 1, 1},
+    {0x1ee39, 5821, 1, 1}, {0x1ee3b, 5825, 1, 1}, {0x1ee42, 5811, 1, 1}, {0x1ee47, 5812, 1, 1},
+    {0x1ee49, 5834, 1, 1}, {0x1ee4b, 5829, 1, 1}, {0x1ee4d, 5831, 1, 1}, {0x1ee4e, 5818, 1, 1},
+    {0x1ee4f, 5824, 1, 1}, {0x1ee51, 5820, 1, 1}, {0x1ee52, 5827, 1, 1}, {0x1ee54, 5819, 1, 1},
+    {0x1ee57, 5813, 1, 1}, {0x1ee59, 5821, 1, 1}, {0x1ee5b, 5825, 1, 1}, {0x1ee5d, 5012, 1, 1},
+    {0x1ee5f, 6300, 1, 1}, {0x1ee61, 5807, 1, 1}, {0x1ee62, 5811, 1, 1}, {0x1ee64, 5832, 1, 1},
+    {0x1ee67, 5812, 1, 1}, {0x1ee68, 5822, 1, 1}, {0x1ee69, 5834, 1, 1}, {0x1ee6a, 5828, 1, 1},
+    {0x1ee6c, 5830, 1, 1}, {0x1ee6d, 5831, 1, 1}, {0x1ee6e, 5818, 1, 1}, {0x1ee6f, 5824, 1, 1},
+    {0x1ee70, 5826, 1, 1}, {0x1ee71, 5820, 1, 1}, {0x1ee72, 5827, 1, 1}, {0x1ee74, 5819, 1, 1},
+    {0x1ee75, 5809, 1, 1}, {0x1ee76, 5810, 1, 1}, {0x1ee77, 5813, 1, 1}, {0x1ee79, 5821, 1, 1},
+    {0x1ee7a, 5823, 1, 1}, {0x1ee7b, 5825, 1, 1}, {0x1ee7c, 6298, 1, 1}, {0x1ee7e, 6299, 1, 1},
+    {0x1ee80, 5806, 1, 1}, {0x1ee81, 5807, 1, 1}, {0x1ee82, 5811, 1, 1}, {0x1ee83, 5814, 1, 1},
+    {0x1ee84, 5832, 1, 1}, {0x1ee85, 5833, 1, 1}, {0x1ee86, 5817, 1, 1}, {0x1ee87, 5812, 1, 1},
+    {0x1ee88, 5822, 1, 1}, {0x1ee89, 5834, 1, 1}, {0x1ee8b, 5829, 1, 1}, {0x1ee8c, 5830, 1, 1},
+    {0x1ee8d, 5831, 1, 1}, {0x1ee8e, 5818, 1, 1}, {0x1ee8f, 5824, 1, 1}, {0x1ee90, 5826, 1, 1},
+    {0x1ee91, 5820, 1, 1}, {0x1ee92, 5827, 1, 1}, {0x1ee93, 5816, 1, 1}, {0x1ee94, 5819, 1, 1},
+    {0x1ee95, 5809, 1, 1}, {0x1ee96, 5810, 1, 1}, {0x1ee97, 5813, 1, 1}, {0x1ee98, 5815, 1, 1},
+    {0x1ee99, 5821, 1, 1}, {0x1ee9a, 5823, 1, 1}, {0x1ee9b, 5825, 1, 1}, {0x1eea1, 5807, 1, 1},
+    {0x1eea2, 5811, 1, 1}, {0x1eea3, 5814, 1, 1}, {0x1eea5, 5833, 1, 1}, {0x1eea6, 5817, 1, 1},
+    {0x1eea7, 5812, 1, 1}, {0x1eea8, 5822, 1, 1}, {0x1eea9, 5834, 1, 1}, {0x1eeab, 5829, 1, 1},
+    {0x1eeac, 5830, 1, 1}, {0x1eead, 5831, 1, 1}, {0x1eeae, 5818, 1, 1}, {0x1eeaf, 5824, 1, 1},
+    {0x1eeb0, 5826, 1, 1}, {0x1eeb1, 5820, 1, 1}, {0x1eeb2, 5827, 1, 1}, {0x1eeb3, 5816, 1, 1},
+    {0x1eeb4, 5819, 1, 1}, {0x1eeb5, 5809, 1, 1}, {0x1eeb6, 5810, 1, 1}, {0x1eeb7, 5813, 1, 1},
+    {0x1eeb8, 5815, 1, 1}, {0x1eeb9, 5821, 1, 1}, {0x1eeba, 5823, 1, 1}, {0x1eebb, 5825, 1, 1},
+    {0x1f100, 6301, 2, 1}, {0x1f101, 6303, 2, 1}, {0x1f102, 6305, 2, 1}, {0x1f103, 6307, 2, 1},
+    {0x1f104, 6309, 2, 1}, {0x1f105, 6311, 2, 1}, {0x1f106, 6313, 2, 1}, {0x1f107, 6315, 2, 1},
+    {0x1f108, 6317, 2, 1}, {0x1f109, 6319, 2, 1}, {0x1f10a, 6321, 2, 1}, {0x1f110, 6323, 3, 1},
+    {0x1f111, 6326, 3, 1}, {0x1f112, 6329, 3, 1}, {0x1f113, 6332, 3, 1}, {0x1f114, 6335, 3, 1},
+    {0x1f115, 6338, 3, 1}, {0x1f116, 6341, 3, 1}, {0x1f117, 6344, 3, 1}, {0x1f118, 6347, 3, 1},
+    {0x1f119, 6350, 3, 1}, {0x1f11a, 6353, 3, 1}, {0x1f11b, 6356, 3, 1}, {0x1f11c, 6359, 3, 1},
+    {0x1f11d, 6362, 3, 1}, {0x1f11e, 6365, 3, 1}, {0x1f11f, 6368, 3, 1}, {0x1f120, 6371, 3, 1},
+    {0x1f121, 6374, 3, 1}, {0x1f122, 6377, 3, 1}, {0x1f123, 6380, 3, 1}, {0x1f124, 6383, 3, 1},
+    {0x1f125, 6386, 3, 1}, {0x1f126, 6389, 3, 1}, {0x1f127, 6392, 3, 1}, {0x1f128, 6395, 3, 1},
+    {0x1f129, 6398, 3, 1}, {0x1f12a, 6401, 3, 1}, {0x1f12b, 2327, 1, 1}, {0x1f12c, 999, 1, 1},
+    {0x1f12d, 6404, 2, 1}, {0x1f12e, 6406, 2, 1}, {0x1f130, 982, 1, 1}, {0x1f131, 984, 1, 1},
+    {0x1f132, 2327, 1, 1}, {0x1f133, 985, 1, 1}, {0x1f134, 986, 1, 1}, {0x1f135, 2352, 1, 1},
+    {0x1f136, 988, 1, 1}, {0x1f137, 989, 1, 1}, {0x1f138, 990, 1, 1}, {0x1f139, 991, 1, 1},
+    {0x1f13a, 992, 1, 1}, {0x1f13b, 993, 1, 1}, {0x1f13c, 994, 1, 1}, {0x1f13d, 995, 1, 1},
+    {0x1f13e, 996, 1, 1}, {0x1f13f, 998, 1, 1}, {0x1f140, 2342, 1, 1}, {0x1f141, 999, 1, 1},
+    {0x1f142, 2784, 1, 1}, {0x1f143, 1000, 1, 1}, {0x1f144, 1001, 1, 1}, {0x1f145, 2418, 1, 1},
+    {0x1f146, 1002, 1, 1}, {0x1f147, 2430, 1, 1}, {0x1f148, 2785, 1, 1}, {0x1f149, 2350, 1, 1},
+    {0x1f14a, 6408, 2, 1}, {0x1f14b, 4285, 2, 1}, {0x1f14c, 6410, 2, 1}, {0x1f14d, 6412, 2, 1},
+    {0x1f14e, 6414, 3, 1}, {0x1f14f, 6417, 2, 1}, {0x1f16a, 6419, 2, 1}, {0x1f16b, 6421, 2, 1},
+    {0x1f16c, 6423, 2, 1}, {0x1f190, 6425, 2, 1}, {0x1f200, 6427, 2, 1}, {0x1f201, 6429, 2, 1},
+    {0x1f202, 3656, 1, 1}, {0x1f210, 2867, 1, 1}, {0x1f211, 6431, 1, 1}, {0x1f212, 6432, 1, 1},
+    {0x1f213, 3107, 2, 1}, {0x1f214, 2810, 1, 1}, {0x1f215, 6433, 1, 1}, {0x1f216, 6434, 1, 1},
+    {0x1f217, 3247, 1, 1}, {0x1f218, 6435, 1, 1}, {0x1f219, 6436, 1, 1}, {0x1f21a, 6437, 1, 1},
+    {0x1f21b, 4651, 1, 1}, {0x1f21c, 6438, 1, 1}, {0x1f21d, 6439, 1, 1}, {0x1f21e, 6440, 1, 1},
+    {0x1f21f, 6441, 1, 1}, {0x1f220, 6442, 1, 1}, {0x1f221, 6443, 1, 1}, {0x1f222, 2903, 1, 1},
+    {0x1f223, 6444, 1, 1}, {0x1f224, 6445, 1, 1}, {0x1f225, 6446, 1, 1}, {0x1f226, 6447, 1, 1},
+    {0x1f227, 6448, 1, 1}, {0x1f228, 6449, 1, 1}, {0x1f229, 2804, 1, 1}, {0x1f22a, 3239, 1, 1},
+    {0x1f22b, 6450, 1, 1}, {0x1f22c, 3569, 1, 1}, {0x1f22d, 3242, 1, 1}, {0x1f22e, 3570, 1, 1},
+    {0x1f22f, 6451, 1, 1}, {0x1f230, 2959, 1, 1}, {0x1f231, 6452, 1, 1}, {0x1f232, 6453, 1, 1},
+    {0x1f233, 6454, 1, 1}, {0x1f234, 6455, 1, 1}, {0x1f235, 6456, 1, 1}, {0x1f236, 3552, 1, 1},
+    {0x1f237, 2877, 1, 1}, {0x1f238, 6457, 1, 1}, {0x1f239, 6458, 1, 1}, {0x1f23a, 6459, 1, 1},
+    {0x1f23b, 6460, 1, 1}, {0x1f240, 6461, 3, 1}, {0x1f241, 6464, 3, 1}, {0x1f242, 6467, 3, 1},
+    {0x1f243, 6470, 3, 1}, {0x1f244, 6473, 3, 1}, {0x1f245, 6476, 3, 1}, {0x1f246, 6479, 3, 1},
+    {0x1f247, 6482, 3, 1}, {0x1f248, 6485, 3, 1}, {0x1f250, 6488, 1, 1}, {0x1f251, 6489, 1, 1},
+    {0x1fbf0, 2306, 1, 1}, {0x1fbf1, 13, 1, 1}, {0x1fbf2, 6, 1, 1}, {0x1fbf3, 7, 1, 1},
+    {0x1fbf4, 2307, 1, 1}, {0x1fbf5, 2308, 1, 1}, {0x1fbf6, 2309, 1, 1}, {0x1fbf7, 2310, 1, 1},
+    {0x1fbf8, 2311, 1, 1}, {0x1fbf9, 2312, 1, 1}, {0x2f800, 6490, 1, 0}, {0x2f801, 6491, 1, 0},
+    {0x2f802, 6492, 1, 0}, {0x2f803, 6493, 2, 0}, {0x2f804, 6495, 1, 0}, {0x2f805, 4744, 1, 0},
+    {0x2f806, 6496, 1, 0}, {0x2f807, 6497, 1, 0}, {0x2f808, 6498, 1, 0}, {0x2f809, 6499, 1, 0},
+    {0x2f80a, 4745, 1, 0}, {0x2f80b, 6500, 1, 0}, {0x2f80c, 6501, 1, 0}, {0x2f80d, 6502, 2, 0},
+    {0x2f80e, 4746, 1, 0}, {0x2f80f, 6504, 1, 0}, {0x2f810, 6505, 1, 0}, {0x2f811, 6506, 1, 0},
+    {0x2f812, 6507, 2, 0}, {0x2f813, 6509, 1, 0}, {0x2f814, 6510, 1, 0}, {0x2f815, 6440, 1, 0},
+    {0x2f816, 6511, 2, 0}, {0x2f817, 6513, 1, 0}, {0x2f818, 6514, 1, 0}, {0x2f819, 6515, 1, 0},
+    {0x2f81a, 6516, 1, 0}, {0x2f81b, 4802, 1, 0}, {0x2f81c, 6517, 2, 0}, {0x2f81d, 2820, 1, 0},
+    {0x2f81e, 6519, 1, 0}, {0x2f81f, 6520, 1, 0}, {0x2f820, 6521, 1, 0}, {0x2f821, 6522, 1, 0},
+    {0x2f822, 6458, 1, 0}, {0x2f823, 6523, 1, 0}, {0x2f824, 6524, 1, 0}, {0x2f825, 4807, 1, 0},
+    {0x2f826, 4747, 1, 0}, {0x2f827, 4748, 1, 0}, {0x2f828, 4808, 1, 0}, {0x2f829, 6525, 1, 0},
+    {0x2f82a, 6526, 1, 0}, {0x2f82b, 4565, 1, 0}, {0x2f82c, 6527, 1, 0}, {0x2f82d, 4749, 1, 0},
+    {0x2f82e, 6528, 1, 0}, {0x2f82f, 6529, 1, 0}, {0x2f830, 6530, 1, 0}, {0x2f831, 6531, 1, 0},
+    {0x2f832, 6531, 1, 0}, {0x2f833, 6531, 1, 0}, {0x2f834, 6532, 2, 0}, {0x2f835, 6534, 1, 0},
+    {0x2f836, 6535, 1, 0}, {0x2f837, 6536, 1, 0}, {0x2f838, 6537, 2, 0}, {0x2f839, 6539, 1, 0},
+    {0x2f83a, 6540, 1, 0}, {0x2f83b, 6541, 1, 0}, {0x2f83c, 6542, 1, 0}, {0x2f83d, 6543, 1, 0},
+    {0x2f83e, 6544, 1, 0}, {0x2f83f, 6545, 1, 0}, {0x2f840, 6546, 1, 0}, {0x2f841, 6547, 1, 0},
+    {0x2f842, 6548, 1, 0}, {0x2f843, 6549, 1, 0}, {0x2f844, 6550, 1, 0}, {0x2f845, 6551, 1, 0},
+    {0x2f846, 6551, 1, 0}, {0x2f847, 4810, 1, 0}, {0x2f848, 6552, 1, 0}, {0x2f849, 6553, 1, 0},
+    {0x2f84a, 6554, 1, 0}, {0x2f84b, 6555, 1, 0}, {0x2f84c, 4751, 1, 0}, {0x2f84d, 6556, 1, 0},
+    {0x2f84e, 6557, 1, 0}, {0x2f84f, 6558, 1, 0}, {0x2f850, 4711, 1, 0}, {0x2f851, 6559, 1, 0},
+    {0x2f852, 6560, 1, 0}, {0x2f853, 6561, 1, 0}, {0x2f854, 6562, 1, 0}, {0x2f855, 6563, 1, 0},
+    {0x2f856, 6564, 1, 0}, {0x2f857, 6565, 1, 0}, {0x2f858, 6566, 1, 0}, {0x2f859, 6567, 2, 0},
+    {0x2f85a, 6569, 1, 0}, {0x2f85b, 6570, 1, 0}, {0x2f85c, 6571, 1, 0}, {0x2f85d, 6433, 1, 0},
+    {0x2f85e, 6572, 1, 0}, {0x2f85f, 6573, 1, 0}, {0x2f860, 6574, 2, 0}, {0x2f861, 6576, 2, 0},
+    {0x2f862, 6578, 1, 0}, {0x2f863, 6579, 1, 0}, {0x2f864, 6580, 1, 0}, {0x2f865, 6581, 1, 0},
+    {0x2f866, 6582, 1, 0}, {0x2f867, 6583, 1, 0}, {0x2f868, 6584, 1, 0}, {0x2f869, 6585, 1, 0},
+    {0x2f86a, 6586, 1, 0}, {0x2f86b, 6586, 1, 0}, {0x2f86c, 6587, 2, 0}, {0x2f86d, 6589, 1, 0},
+    {0x2f86e, 6590, 1, 0}, {0x2f86f, 4561, 1, 0}, {0x2f870, 6591, 1, 0}, {0x2f871, 6592, 2, 0},
+    {0x2f872, 6594, 1, 0}, {0x2f873, 6595, 1, 0}, {0x2f874, 6596, 1, 0}, {0x2f875, 2846, 1, 0},
+    {0x2f876, 6597, 1, 0}, {0x2f877, 6598, 1, 0}, {0x2f878, 2848, 1, 0}, {0x2f879, 6599, 1, 0},
+    {0x2f87a, 6600, 1, 0}, {0x2f87b, 6601, 2, 0}, {0x2f87c, 6603, 1, 0}, {0x2f87d, 6604, 2, 0},
+    {0x2f87e, 6606, 1, 0}, {0x2f87f, 6607, 1, 0}, {0x2f880, 6608, 1, 0}, {0x2f881, 6609, 1, 0},
+    {0x2f882, 6610, 1, 0}, {0x2f883, 6611, 1, 0}, {0x2f884, 6612, 1, 0}, {0x2f885, 6613, 1, 0},
+    {0x2f886, 6614, 1, 0}, {0x2f887, 6615, 1, 0}, {0x2f888, 6616, 1, 0}, {0x2f889, 6617, 2, 0},
+    {0x2f88a, 6619, 1, 0}, {0x2f88b, 6620, 1, 0}, {0x2f88c, 6621, 1, 0}, {0x2f88d, 6622, 1, 0},
+    {0x2f88e, 4509, 1, 0}, {0x2f88f, 6623, 2, 0}, {0x2f890, 2858, 1, 0}, {0x2f891, 6625, 2, 0},
+    {0x2f892, 6625, 2, 0}, {0x2f893, 6627, 1, 0}, {0x2f894, 6628, 1, 0}, {0x2f895, 6628, 1, 0},
+    {0x2f896, 6629, 1, 0}, {0x2f897, 6630, 2, 0}, {0x2f898, 6632, 2, 0}, {0x2f899, 6634, 1, 0},
+    {0x2f89a, 6635, 1, 0}, {0x2f89b, 6636, 1, 0}, {0x2f89c, 6637, 1, 0}, {0x2f89d, 6638, 1, 0},
+    {0x2f89e, 6639, 1, 0}, {0x2f89f, 6640, 1, 0}, {0x2f8a0, 6641, 1, 0}, {0x2f8a1, 6642, 1, 0},
+    {0x2f8a2, 6643, 1, 0}, {0x2f8a3, 4756, 1, 0}, {0x2f8a4, 6644, 2, 0}, {0x2f8a5, 6646, 1, 0},
+    {0x2f8a6, 6647, 1, 0}, {0x2f8a7, 6648, 1, 0}, {0x2f8a8, 4822, 1, 0}, {0x2f8a9, 6648, 1, 0},
+    {0x2f8aa, 6649, 1, 0}, {0x2f8ab, 4758, 1, 0}, {0x2f8ac, 6650, 1, 0}, {0x2f8ad, 6651, 1, 0},
+    {0x2f8ae, 6652, 1, 0}, {0x2f8af, 6653, 1, 0}, {0x2f8b0, 4759, 1, 0}, {0x2f8b1, 4482, 1, 0},
+    {0x2f8b2, 6654, 1, 0}, {0x2f8b3, 6655, 1, 0}, {0x2f8b4, 6656, 1, 0}, {0x2f8b5, 6657, 1, 0},
+    {0x2f8b6, 6658, 1, 0}, {0x2f8b7, 6659, 1, 0}, {0x2f8b8, 6660, 2, 0}, {0x2f8b9, 6662, 1, 0},
+    {0x2f8ba, 6663, 1, 0}, {0x2f8bb, 6664, 1, 0}, {0x2f8bc, 6665, 1, 0}, {0x2f8bd, 6666, 1, 0},
+    {0x2f8be, 6667, 2, 0}, {0x2f8bf, 6669, 1, 0}, {0x2f8c0, 6670, 1, 0}, {0x2f8c1, 6671, 1, 0},
+    {0x2f8c2, 6672, 1, 0}, {0x2f8c3, 6673, 1, 0}, {0x2f8c4, 6674, 1, 0}, {0x2f8c5, 6675, 1, 0},
+    {0x2f8c6, 6676, 1, 0}, {0x2f8c7, 6677, 1, 0}, {0x2f8c8, 4760, 1, 0}, {0x2f8c9, 6678, 1, 0},
+    {0x2f8ca, 6679, 2, 0}, {0x2f8cb, 6681, 1, 0}, {0x2f8cc, 6682, 1, 0}, {0x2f8cd, 6683, 1, 0},
+    {0x2f8ce, 6684, 1, 0}, {0x2f8cf, 4762, 1, 0}, {0x2f8d0, 6685, 1, 0}, {0x2f8d1, 6686, 1, 0},
+    {0x2f8d2, 6687, 1, 0}, {0x2f8d3, 6688, 1, 0}, {0x2f8d4, 6689, 1, 0}, {0x2f8d5, 6690, 1, 0},
+    {0x2f8d6, 6691, 1, 0}, {0x2f8d7, 6692, 1, 0}, {0x2f8d8, 4510, 1, 0}, {0x2f8d9, 4830, 1, 0},
+    {0x2f8da, 6693, 1, 0}, {0x2f8db, 6694, 1, 0}, {0x2f8dc, 6695, 1, 0}, {0x2f8dd, 6696, 2, 0},
+    {0x2f8de, 6698, 1, 0}, {0x2f8df, 6699, 1, 0}, {0x2f8e0, 6700, 1, 0}, {0x2f8e1, 6701, 1, 0},
+    {0x2f8e2, 4763, 1, 0}, {0x2f8e3, 6702, 2, 0}, {0x2f8e4, 6704, 1, 0}, {0x2f8e5, 6705, 1, 0},
+    {0x2f8e6, 6706, 1, 0}, {0x2f8e7, 4875, 1, 0}, {0x2f8e8, 6707, 1, 0}, {0x2f8e9, 6708, 1, 0},
+    {0x2f8ea, 6709, 1, 0}, {0x2f8eb, 6710, 1, 0}, {0x2f8ec, 6711, 2, 0}, {0x2f8ed, 6713, 1, 0},
+    {0x2f8ee, 6714, 1, 0}, {0x2f8ef, 6715, 1, 0}, {0x2f8f0, 6716, 2, 0}, {0x2f8f1, 6718, 1, 0},
+    {0x2f8f2, 6719, 1, 0}, {0x2f8f3, 6720, 1, 0}, {0x2f8f4, 6721, 1, 0}, {0x2f8f5, 4578, 1, 0},
+    {0x2f8f6, 6722, 1, 0}, {0x2f8f7, 6723, 2, 0}, {0x2f8f8, 6725, 2, 0}, {0x2f8f9, 6727, 2, 0},
+    {0x2f8fa, 6729, 1, 0}, {0x2f8fb, 6730, 2, 0}, {0x2f8fc, 6732, 1, 0}, {0x2f8fd, 6733, 1, 0},
+    {0x2f8fe, 6734, 1, 0}, {0x2f8ff, 6735, 1, 0}, {0x2f900, 6736, 1, 0}, {0x2f901, 4764, 1, 0},
+    {0x2f902, 4661, 1, 0}, {0x2f903, 6737, 1, 0}, {0x2f904, 6738, 1, 0}, {0x2f905, 6739, 1, 0},
+    {0x2f906, 6740, 2, 0}, {0x2f907, 6742, 1, 0}, {0x2f908, 6743, 1, 0}, {0x2f909, 6744, 1, 0},
+    {0x2f90a, 6745, 1, 0}, {0x2f90b, 4833, 1, 0}, {0x2f90c, 6746, 1, 0}, {0x2f90d, 6747, 2, 0},
+    {0x2f90e, 6749, 1, 0}, {0x2f90f, 6750, 1, 0}, {0x2f910, 6751, 2, 0}, {0x2f911, 6753, 2, 0},
+    {0x2f912, 6755, 1, 0}, {0x2f913, 6756, 1, 0}, {0x2f914, 4834, 1, 0}, {0x2f915, 6757, 1, 0},
+    {0x2f916, 6758, 1, 0}, {0x2f917, 6759, 1, 0}, {0x2f918, 6760, 1, 0}, {0x2f919, 6761, 1, 0},
+    {0x2f91a, 6762, 1, 0}, {0x2f91b, 6763, 2, 0}, {0x2f91c, 6765, 1, 0}, {0x2f91d, 6766, 2, 0},
+    {0x2f91e, 6768, 1, 0}, {0x2f91f, 6769, 2, 0}, {0x2f920, 6771, 1, 0}, {0x2f921, 4836, 1, 0},
+    {0x2f922, 6772, 1, 0}, {0x2f923, 6773, 2, 0}, {0x2f924, 6775, 1, 0}, {0x2f925, 6776, 1, 0},
+    {0x2f926, 6777, 2, 0}, {0x2f927, 6779, 2, 0}, {0x2f928, 6781, 1, 0}, {0x2f929, 6782, 1, 0},
+    {0x2f92a, 6783, 1, 0}, {0x2f92b, 6784, 1, 0}, {0x2f92c, 6785, 1, 0}, {0x2f92d, 6785, 1, 0},
+    {0x2f92e, 6786, 1, 0}, {0x2f92f, 6787, 1, 0}, {0x2f930, 4838, 1, 0}, {0x2f931, 6788, 1, 0},
+    {0x2f932, 6789, 1, 0}, {0x2f933, 6790, 1, 0}, {0x2f934, 6791, 1, 0}, {0x2f935, 6792, 2, 0},
+    {0x2f936, 6794, 1, 0}, {0x2f937, 6795, 2, 0}, {0x2f938, 4564, 1, 0}, {0x2f939, 6797, 2, 0},
+    {0x2f93a, 6799, 1, 0}, {0x2f93b, 6800, 2, 0}, {0x2f93c, 6802, 2, 0}, {0x2f93d, 6804, 2, 0},
+    {0x2f93e, 6806, 1, 0}, {0x2f93f, 6807, 1, 0}, {0x2f940, 4844, 1, 0}, {0x2f941, 6808, 2, 0},
+    {0x2f942, 6810, 2, 0}, {0x2f943, 6812, 2, 0}, {0x2f944, 6814, 2, 0}, {0x2f945, 6816, 1, 0},
+    {0x2f946, 6817, 1, 0}, {0x2f947, 6817, 1, 0}, {0x2f948, 4845, 1, 0}, {0x2f949, 4877, 1, 0},
+    {0x2f94a, 6818, 1, 0}, {0x2f94b, 6819, 1, 0}, {0x2f94c, 6820, 1, 0}, {0x2f94d, 6821, 2, 0},
+    {0x2f94e, 6823, 1, 0}, {0x2f94f, 4527, 1, 0}, {0x2f950, 4847, 1, 0}, {0x2f951, 6824, 1, 0},
+    {0x2f952, 6825, 2, 0}, {0x2f953, 4774, 1, 0}, {0x2f954, 6827, 2, 0}, {0x2f955, 6829, 2, 0},
+    {0x2f956, 4731, 1, 0}, {0x2f957, 6831, 1, 0}, {0x2f958, 6832, 1, 0}, {0x2f959, 4777, 1, 0},
+    {0x2f95a, 6833, 1, 0}, {0x2f95b, 6834, 1, 0}, {0x2f95c, 6835, 2, 0}, {0x2f95d, 6837, 2, 0},
+    {0x2f95e, 6837, 2, 0}, {0x2f95f, 6839, 1, 0}, {0x2f960, 6840, 1, 0}, {0x2f961, 6841, 2, 0},
+    {0x2f962, 6843, 1, 0}, {0x2f963, 6844, 1, 0}, {0x2f964, 6845, 1, 0}, {0x2f965, 6846, 2, 0},
+    {0x2f966, 6848, 1, 0}, {0x2f967, 6849, 1, 0}, {0x2f968, 6850, 1, 0}, {0x2f969, 6851, 1, 0},
+    {0x2f96a, 6852, 1, 0}, {0x2f96b, 6853, 2, 0}, {0x2f96c, 6855, 1, 0}, {0x2f96d, 6856, 1, 0},
+    {0x2f96e, 6857, 1, 0}, {0x2f96f, 6858, 1, 0}, {0x2f970, 6859, 1, 0}, {0x2f971, 6860, 1, 0},
+    {0x2f972, 6861, 2, 0}, {0x2f973, 6863, 2, 0}, {0x2f974, 6865, 1, 0}, {0x2f975, 6866, 2, 0},
+    {0x2f976, 6868, 1, 0}, {0x2f977, 6869, 2, 0}, {0x2f978, 6871, 1, 0}, {0x2f979, 6872, 1, 0},
+    {0x2f97a, 4783, 1, 0}, {0x2f97b, 6873, 2, 0}, {0x2f97c, 6875, 2, 0}, {0x2f97d, 6877, 1, 0},
+    {0x2f97e, 6878, 2, 0}, {0x2f97f, 6880, 1, 0}, {0x2f980, 6881, 2, 0}, {0x2f981, 6883, 1, 0},
+    {0x2f982, 6884, 1, 0}, {0x2f983, 6885, 1, 0}, {0x2f984, 6886, 1, 0}, {0x2f985, 6887, 1, 0},
+    {0x2f986, 6888, 1, 0}, {0x2f987, 6889, 2, 0}, {0x2f988, 6891, 2, 0}, {0x2f989, 6893, 2, 0},
+    {0x2f98a, 6895, 2, 0}, {0x2f98b, 6627, 1, 0}, {0x2f98c, 6897, 1, 0}, {0x2f98d, 6898, 1, 0},
+    {0x2f98e, 6899, 1, 0}, {0x2f98f, 6900, 1, 0}, {0x2f990, 6901, 1, 0}, {0x2f991, 6902, 1, 0},
+    {0x2f992, 6903, 1, 0}, {0x2f993, 6904, 1, 0}, {0x2f994, 6905, 1, 0}, {0x2f995, 6906, 1, 0},
+    {0x2f996, 6907, 1, 0}, {0x2f997, 6908, 2, 0}, {0x2f998, 4581, 1, 0}, {0x2f999, 6910, 1, 0},
+    {0x2f99a, 6911, 1, 0}, {0x2f99b, 6912, 1, 0}, {0x2f99c, 6913, 1, 0}, {0x2f99d, 6914, 1, 0},
+    {0x2f99e, 6915, 1, 0}, {0x2f99f, 4786, 1, 0}, {0x2f9a0, 6916, 1, 0}, {0x2f9a1, 6917, 1, 0},
+    {0x2f9a2, 6918, 1, 0}, {0x2f9a3, 6919, 1, 0}, {0x2f9a4, 6920, 2, 0}, {0x2f9a5, 6922, 2, 0},
+    {0x2f9a6, 6924, 2, 0}, {0x2f9a7, 6926, 1, 0}, {0x2f9a8, 6927, 1, 0}, {0x2f9a9, 6928, 1, 0},
+    {0x2f9aa, 6929, 1, 0}, {0x2f9ab, 6930, 2, 0}, {0x2f9ac, 6932, 1, 0}, {0x2f9ad, 6933, 2, 0},
+    {0x2f9ae, 6935, 1, 0}, {0x2f9af, 6936, 1, 0}, {0x2f9b0, 6937, 2, 0}, {0x2f9b1, 6939, 2, 0},
+    {0x2f9b2, 6941, 1, 0}, {0x2f9b3, 6942, 1, 0}, {0x2f9b4, 4522, 1, 0}, {0x2f9b5, 6943, 1, 0},
+    {0x2f9b6, 6944, 1, 0}, {0x2f9b7, 6945, 1, 0}, {0x2f9b8, 6946, 1, 0}, {0x2f9b9, 6947, 1, 0},
+    {0x2f9ba, 6948, 1, 0}, {0x2f9bb, 4854, 1, 0}, {0x2f9bc, 6949, 1, 0}, {0x2f9bd, 6950, 1, 0},
+    {0x2f9be, 6951, 1, 0}, {0x2f9bf, 6952, 1, 0}, {0x2f9c0, 6953, 1, 0}, {0x2f9c1, 6954, 1, 0},
+    {0x2f9c2, 6955, 1, 0}, {0x2f9c3, 6956, 1, 0}, {0x2f9c4, 2948, 1, 0}, {0x2f9c5, 6957, 2, 0},
+    {0x2f9c6, 6959, 1, 0}, {0x2f9c7, 6960, 1, 0}, {0x2f9c8, 6961, 1, 0}, {0x2f9c9, 6962, 1, 0},
+    {0x2f9ca, 6963, 1, 0}, {0x2f9cb, 6964, 2, 0}, {0x2f9cc, 6966, 2, 0}, {0x2f9cd, 6968, 1, 0},
+    {0x2f9ce, 6969, 1, 0}, {0x2f9cf, 6970, 1, 0}, {0x2f9d0, 4859, 1, 0}, {0x2f9d1, 4860, 1, 0},
+    {0x2f9d2, 2955, 1, 0}, {0x2f9d3, 6971, 2, 0}, {0x2f9d4, 6973, 1, 0}, {0x2f9d5, 6974, 1, 0},
+    {0x2f9d6, 6975, 1, 0}, {0x2f9d7, 6976, 1, 0}, {0x2f9d8, 6977, 2, 0}, {0x2f9d9, 6979, 2, 0},
+    {0x2f9da, 6981, 1, 0}, {0x2f9db, 6982, 1, 0}, {0x2f9dc, 6983, 1, 0}, {0x2f9dd, 6984, 2, 0},
+    {0x2f9de, 6986, 1, 0}, {0x2f9df, 4861, 1, 0}, {0x2f9e0, 6987, 2, 0}, {0x2f9e1, 6989, 2, 0},
+    {0x2f9e2, 6991, 1, 0}, {0x2f9e3, 6992, 1, 0}, {0x2f9e4, 6993, 1, 0}, {0x2f9e5, 6994, 2, 0},
+    {0x2f9e6, 6996, 1, 0}, {0x2f9e7, 6997, 1, 0}, {0x2f9e8, 6998, 1, 0}, {0x2f9e9, 6999, 1, 0},
+    {0x2f9ea, 7000, 1, 0}, {0x2f9eb, 7001, 1, 0}, {0x2f9ec, 7002, 1, 0}, {0x2f9ed, 7003, 2, 0},
+    {0x2f9ee, 7005, 1, 0}, {0x2f9ef, 7006, 1, 0}, {0x2f9f0, 7007, 1, 0}, {0x2f9f1, 7008, 2, 0},
+    {0x2f9f2, 7010, 1, 0}, {0x2f9f3, 7011, 1, 0}, {0x2f9f4, 7012, 1, 0}, {0x2f9f5, 7013, 1, 0},
+    {0x2f9f6, 7014, 2, 0}, {0x2f9f7, 7016, 2, 0}, {0x2f9f8, 7018, 1, 0}, {0x2f9f9, 7019, 1, 0},
+    {0x2f9fa, 7020, 1, 0}, {0x2f9fb, 7021, 2, 0}, {0x2f9fc, 7023, 1, 0}, {0x2f9fd, 7024, 2, 0},
+    {0x2f9fe, 4867, 1, 0}, {0x2f9ff, 4867, 1, 0}, {0x2fa00, 7026, 1, 0}, {0x2fa01, 7027, 2, 0},
+    {0x2fa02, 7029, 1, 0}, {0x2fa03, 7030, 1, 0}, {0x2fa04, 7031, 1, 0}, {0x2fa05, 7032, 1, 0},
+    {0x2fa06, 7033, 1, 0}, {0x2fa07, 7034, 1, 0}, {0x2fa08, 7035, 1, 0}, {0x2fa09, 7036, 2, 0},
+    {0x2fa0a, 4868, 1, 0}, {0x2fa0b, 7038, 1, 0}, {0x2fa0c, 7039, 1, 0}, {0x2fa0d, 7040, 1, 0},
+    {0x2fa0e, 7041, 1, 0}, {0x2fa0f, 7042, 1, 0}, {0x2fa10, 7043, 2, 0}, {0x2fa11, 7045, 1, 0},
+    {0x2fa12, 7046, 2, 0}, {0x2fa13, 7048, 2, 0}, {0x2fa14, 7050, 2, 0}, {0x2fa15, 3003, 1, 0},
+    {0x2fa16, 7052, 1, 0}, {0x2fa17, 3007, 1, 0}, {0x2fa18, 7053, 1, 0}, {0x2fa19, 7054, 1, 0},
+    {0x2fa1a, 7055, 1, 0}, {0x2fa1b, 7056, 1, 0}, {0x2fa1c, 3012, 1, 0}, {0x2fa1d, 7057, 2, 0},
+};
+
+static const uint16_t norm_tab_pool[] = {
+    0x20, 0x20, 0x308, 0x61, 0x20, 0x304, 0x32, 0x33, 0x20, 0x301, 0x3bc, 0x20, 0x327, 0x31, 0x6f,
+    0x31, 0x2044, 0x34, 0x31, 0x2044, 0x32, 0x33, 0x2044, 0x34, 0x41, 0x300, 0x41, 0x301, 0x41,
+    0x302, 0x41, 0x303, 0x41, 0x308, 0x41, 0x30a, 0x43, 0x327, 0x45, 0x300, 0x45, 0x301, 0x45,
+    0x302, 0x45, 0x308, 0x49, 0x300, 0x49, 0x301, 0x49, 0x302, 0x49, 0x308, 0x4e, 0x303, 0x4f,
+    0x300, 0x4f, 0x301, 0x4f, 0x302, 0x4f, 0x303, 0x4f, 0x308, 0x55, 0x300, 0x55, 0x301, 0x55,
+    0x302, 0x55, 0x308, 0x59, 0x301, 0x61, 0x300, 0x61, 0x301, 0x61, 0x302, 0x61, 0x303, 0x61,
+    0x308, 0x61, 0x30a, 0x63, 0x327, 0x65, 0x300, 0x65, 0x301, 0x65, 0x302, 0x65, 0x308, 0x69,
+    0x300, 0x69, 0x301, 0x69, 0x302, 0x69, 0x308, 0x6e, 0x303, 0x6f, 0x300, 0x6f, 0x301, 0x6f,
+    0x302, 0x6f, 0x303, 0x6f, 0x308, 0x75, 0x300, 0x75, 0x301, 0x75, 0x302, 0x75, 0x308, 0x79,
+    0x301, 0x79, 0x308, 0x41, 0x304, 0x61, 0x304, 0x41, 0x306, 0x61, 0x306, 0x41, 0x328, 0x61,
+    0x328, 0x43, 0x301, 0x63, 0x301, 0x43, 0x302, 0x63, 0x302, 0x43, 0x307, 0x63, 0x307, 0x43,
+    0x30c, 0x63, 0x30c, 0x44, 0x30c, 0x64, 0x30c, 0x45, 0x304, 0x65, 0x304, 0x45, 0x306, 0x65,
+    0x306, 0x45, 0x307, 0x65, 0x307, 0x45, 0x328, 0x65, 0x328, 0x45, 0x30c, 0x65, 0x30c, 0x47,
+    0x302, 0x67, 0x302, 0x47, 0x306, 0x67, 0x306, 0x47, 0x307, 0x67, 0x307, 0x47, 0x327, 0x67,
+    0x327, 0x48, 0x302, 0x68, 0x302, 0x49, 0x303, 0x69, 0x303, 0x49, 0x304, 0x69, 0x304, 0x49,
+    0x306, 0x69, 0x306, 0x49, 0x328, 0x69, 0x328, 0x49, 0x307, 0x49, 0x4a, 0x69, 0x6a, 0x4a, 0x302,
+    0x6a, 0x302, 0x4b, 0x327, 0x6b, 0x327, 0x4c, 0x301, 0x6c, 0x301, 0x4c, 0x327, 0x6c, 0x327, 0x4c,
+    0x30c, 0x6c, 0x30c, 0x4c, 0xb7, 0x6c, 0xb7, 0x4e, 0x301, 0x6e, 0x301, 0x4e, 0x327, 0x6e, 0x327,
+    0x4e, 0x30c, 0x6e, 0x30c, 0x2bc, 0x6e, 0x4f, 0x304, 0x6f, 0x304, 0x4f, 0x306, 0x6f, 0x306, 0x4f,
+    0x30b, 0x6f, 0x30b, 0x52, 0x301, 0x72, 0x301, 0x52, 0x327, 0x72, 0x327, 0x52, 0x30c, 0x72,
+    0x30c, 0x53, 0x301, 0x73, 0x301, 0x53, 0x302, 0x73, 0x302, 0x53, 0x327, 0x73, 0x327, 0x53,
+    0x30c, 0x73, 0x30c, 0x54, 0x327, 0x74, 0x327, 0x54, 0x30c, 0x74, 0x30c, 0x55, 0x303, 0x75,
+    0x303, 0x55, 0x304, 0x75, 0x304, 0x55, 0x306, 0x75, 0x306, 0x55, 0x30a, 0x75, 0x30a, 0x55,
+    0x30b, 0x75, 0x30b, 0x55, 0x328, 0x75, 0x328, 0x57, 0x302, 0x77, 0x302, 0x59, 0x302, 0x79,
+    0x302, 0x59, 0x308, 0x5a, 0x301, 0x7a, 0x301, 0x5a, 0x307, 0x7a, 0x307, 0x5a, 0x30c, 0x7a,
+    0x30c, 0x73, 0x4f, 0x31b, 0x6f, 0x31b, 0x55, 0x31b, 0x75, 0x31b, 0x44, 0x5a, 0x30c, 0x44, 0x7a,
+    0x30c, 0x64, 0x7a, 0x30c, 0x4c, 0x4a, 0x4c, 0x6a, 0x6c, 0x6a, 0x4e, 0x4a, 0x4e, 0x6a, 0x6e,
+    0x6a, 0x41, 0x30c, 0x61, 0x30c, 0x49, 0x30c, 0x69, 0x30c, 0x4f, 0x30c, 0x6f, 0x30c, 0x55, 0x30c,
+    0x75, 0x30c, 0x55, 0x308, 0x304, 0x75, 0x308, 0x304, 0x55, 0x308, 0x301, 0x75, 0x308, 0x301,
+    0x55, 0x308, 0x30c, 0x75, 0x308, 0x30c, 0x55, 0x308, 0x300, 0x75, 0x308, 0x300, 0x41, 0x308,
+    0x304, 0x61, 0x308, 0x304, 0x41, 0x307, 0x304, 0x61, 0x307, 0x304, 0xc6, 0x304, 0xe6, 0x304,
+    0x47, 0x30c, 0x67, 0x30c, 0x4b, 0x30c, 0x6b, 0x30c, 0x4f, 0x328, 0x6f, 0x328, 0x4f, 0x328,
+    0x304, 0x6f, 0x328, 0x304, 0x1b7, 0x30c, 0x292, 0x30c, 0x6a, 0x30c, 0x44, 0x5a, 0x44, 0x7a,
+    0x64, 0x7a, 0x47, 0x301, 0x67, 0x301, 0x4e, 0x300, 0x6e, 0x300, 0x41, 0x30a, 0x301, 0x61, 0x30a,
+    0x301, 0xc6, 0x301, 0xe6, 0x301, 0xd8, 0x301, 0xf8, 0x301, 0x41, 0x30f, 0x61, 0x30f, 0x41,
+    0x311, 0x61, 0x311, 0x45, 0x30f, 0x65, 0x30f, 0x45, 0x311, 0x65, 0x311, 0x49, 0x30f, 0x69,
+    0x30f, 0x49, 0x311, 0x69, 0x311, 0x4f, 0x30f, 0x6f, 0x30f, 0x4f, 0x311, 0x6f, 0x311, 0x52,
+    0x30f, 0x72, 0x30f, 0x52, 0x311, 0x72, 0x311, 0x55, 0x30f, 0x75, 0x30f, 0x55, 0x311, 0x75,
+    0x311, 0x53, 0x326, 0x73, 0x326, 0x54, 0x326, 0x74, 0x326, 0x48, 0x30c, 0x68, 0x30c, 0x41,
+    0x307, 0x61, 0x307, 0x45, 0x327, 0x65, 0x327, 0x4f, 0x308, 0x304, 0x6f, 0x308, 0x304, 0x4f,
+    0x303, 0x304, 0x6f, 0x303, 0x304, 0x4f, 0x307, 0x6f, 0x307, 0x4f, 0x307, 0x304, 0x6f, 0x307,
+    0x304, 0x59, 0x304, 0x79, 0x304, 0x68, 0x266, 0x6a, 0x72, 0x279, 0x27b, 0x281, 0x77, 0x79, 0x20,
+    0x306, 0x20, 0x307, 0x20, 0x30a, 0x20, 0x328, 0x20, 0x303, 0x20, 0x30b, 0x263, 0x6c, 0x78,
+    0x295, 0x300, 0x301, 0x313, 0x308, 0x301, 0x2b9, 0x20, 0x345, 0x3b, 0xa8, 0x301, 0x20, 0x308,
+    0x301, 0x391, 0x301, 0xb7, 0x395, 0x301, 0x397, 0x301, 0x399, 0x301, 0x39f, 0x301, 0x3a5, 0x301,
+    0x3a9, 0x301, 0x3b9, 0x308, 0x301, 0x399, 0x308, 0x3a5, 0x308, 0x3b1, 0x301, 0x3b5, 0x301,
+    0x3b7, 0x301, 0x3b9, 0x301, 0x3c5, 0x308, 0x301, 0x3b9, 0x308, 0x3c5, 0x308, 0x3bf, 0x301,
+    0x3c5, 0x301, 0x3c9, 0x301, 0x3b2, 0x3b8, 0x3a5, 0x3d2, 0x301, 0x3d2, 0x308, 0x3c6, 0x3c0,
+    0x3ba, 0x3c1, 0x3c2, 0x398, 0x3b5, 0x3a3, 0x415, 0x300, 0x415, 0x308, 0x413, 0x301, 0x406,
+    0x308, 0x41a, 0x301, 0x418, 0x300, 0x423, 0x306, 0x418, 0x306, 0x438, 0x306, 0x435, 0x300,
+    0x435, 0x308, 0x433, 0x301, 0x456, 0x308, 0x43a, 0x301, 0x438, 0x300, 0x443, 0x306, 0x474,
+    0x30f, 0x475, 0x30f, 0x416, 0x306, 0x436, 0x306, 0x410, 0x306, 0x430, 0x306, 0x410, 0x308,
+    0x430, 0x308, 0x415, 0x306, 0x435, 0x306, 0x4d8, 0x308, 0x4d9, 0x308, 0x416, 0x308, 0x436,
+    0x308, 0x417, 0x308, 0x437, 0x308, 0x418, 0x304, 0x438, 0x304, 0x418, 0x308, 0x438, 0x308,
+    0x41e, 0x308, 0x43e, 0x308, 0x4e8, 0x308, 0x4e9, 0x308, 0x42d, 0x308, 0x44d, 0x308, 0x423,
+    0x304, 0x443, 0x304, 0x423, 0x308, 0x443, 0x308, 0x423, 0x30b, 0x443, 0x30b, 0x427, 0x308,
+    0x447, 0x308, 0x42b, 0x308, 0x44b, 0x308, 0x567, 0x565, 0x582, 0x56b, 0x575, 0x627, 0x653,
+    0x627, 0x654, 0x648, 0x654, 0x627, 0x655, 0x64a, 0x654, 0x627, 0x674, 0x648, 0x674, 0x6c7,
+    0x674, 0x64a, 0x674, 0x6d5, 0x654, 0x6c1, 0x654, 0x6d2, 0x654, 0x928, 0x93c, 0x930, 0x93c,
+    0x933, 0x93c, 0x915, 0x93c, 0x916, 0x93c, 0x917, 0x93c, 0x91c, 0x93c, 0x921, 0x93c, 0x922,
+    0x93c, 0x92b, 0x93c, 0x92f, 0x93c, 0x9c7, 0x9be, 0x9c7, 0x9d7, 0x9a1, 0x9bc, 0x9a2, 0x9bc,
+    0x9af, 0x9bc, 0xa32, 0xa3c, 0xa38, 0xa3c, 0xa16, 0xa3c, 0xa17, 0xa3c, 0xa1c, 0xa3c, 0xa2b,
+    0xa3c, 0xb47, 0xb56, 0xb47, 0xb3e, 0xb47, 0xb57, 0xb21, 0xb3c, 0xb22, 0xb3c, 0xb92, 0xbd7,
+    0xbc6, 0xbbe, 0xbc7, 0xbbe, 0xbc6, 0xbd7, 0xc46, 0xc56, 0xcbf, 0xcd5, 0xcc6, 0xcd5, 0xcc6,
+    0xcd6, 0xcc6, 0xcc2, 0xcc6, 0xcc2, 0xcd5, 0xd46, 0xd3e, 0xd47, 0xd3e, 0xd46, 0xd57, 0xdd9,
+    0xdca, 0xdd9, 0xdcf, 0xdd9, 0xdcf, 0xdca, 0xdd9, 0xddf, 0xe4d, 0xe32, 0xecd, 0xeb2, 0xeab,
+    0xe99, 0xeab, 0xea1, 0xf0b, 0xf42, 0xfb7, 0xf4c, 0xfb7, 0xf51, 0xfb7, 0xf56, 0xfb7, 0xf5b,
+    0xfb7, 0xf40, 0xfb5, 0xf71, 0xf72, 0xf71, 0xf74, 0xfb2, 0xf80, 0xfb2, 0xf71, 0xf80, 0xfb3,
+    0xf80, 0xfb3, 0xf71, 0xf80, 0xf71, 0xf80, 0xf92, 0xfb7, 0xf9c, 0xfb7, 0xfa1, 0xfb7, 0xfa6,
+    0xfb7, 0xfab, 0xfb7, 0xf90, 0xfb5, 0x1025, 0x102e, 0x10dc, 0x1b05, 0x1b35, 0x1b07, 0x1b35,
+    0x1b09, 0x1b35, 0x1b0b, 0x1b35, 0x1b0d, 0x1b35, 0x1b11, 0x1b35, 0x1b3a, 0x1b35, 0x1b3c, 0x1b35,
+    0x1b3e, 0x1b35, 0x1b3f, 0x1b35, 0x1b42, 0x1b35, 0x41, 0xc6, 0x42, 0x44, 0x45, 0x18e, 0x47, 0x48,
+    0x49, 0x4a, 0x4b, 0x4c, 0x4d, 0x4e, 0x4f, 0x222, 0x50, 0x52, 0x54, 0x55, 0x57, 0x250, 0x251,
+    0x1d02, 0x62, 0x64, 0x65, 0x259, 0x25b, 0x25c, 0x67, 0x6b, 0x6d, 0x14b, 0x254, 0x1d16, 0x1d17,
+    0x70, 0x74, 0x75, 0x1d1d, 0x26f, 0x76, 0x1d25, 0x3b3, 0x3b4, 0x3c7, 0x69, 0x43d, 0x252, 0x63,
+    0x255, 0xf0, 0x66, 0x25f, 0x261, 0x265, 0x268, 0x269, 0x26a, 0x1d7b, 0x29d, 0x26d, 0x1d85,
+    0x29f, 0x271, 0x270, 0x272, 0x273, 0x274, 0x275, 0x278, 0x282, 0x283, 0x1ab, 0x289, 0x28a,
+    0x1d1c, 0x28b, 0x28c, 0x7a, 0x290, 0x291, 0x292, 0x41, 0x325, 0x61, 0x325, 0x42, 0x307, 0x62,
+    0x307, 0x42, 0x323, 0x62, 0x323, 0x42, 0x331, 0x62, 0x331, 0x43, 0x327, 0x301, 0x63, 0x327,
+    0x301, 0x44, 0x307, 0x64, 0x307, 0x44, 0x323, 0x64, 0x323, 0x44, 0x331, 0x64, 0x331, 0x44,
+    0x327, 0x64, 0x327, 0x44, 0x32d, 0x64, 0x32d, 0x45, 0x304, 0x300, 0x65, 0x304, 0x300, 0x45,
+    0x304, 0x301, 0x65, 0x304, 0x301, 0x45, 0x32d, 0x65, 0x32d, 0x45, 0x330, 0x65, 0x330, 0x45,
+    0x327, 0x306, 0x65, 0x327, 0x306, 0x46, 0x307, 0x66, 0x307, 0x47, 0x304, 0x67, 0x304, 0x48,
+    0x307, 0x68, 0x307, 0x48, 0x323, 0x68, 0x323, 0x48, 0x308, 0x68, 0x308, 0x48, 0x327, 0x68,
+    0x327, 0x48, 0x32e, 0x68, 0x32e, 0x49, 0x330, 0x69, 0x330, 0x49, 0x308, 0x301, 0x69, 0x308,
+    0x301, 0x4b, 0x301, 0x6b, 0x301, 0x4b, 0x323, 0x6b, 0x323, 0x4b, 0x331, 0x6b, 0x331, 0x4c,
+    0x323, 0x6c, 0x323, 0x4c, 0x323, 0x304, 0x6c, 0x323, 0x304, 0x4c, 0x331, 0x6c, 0x331, 0x4c,
+    0x32d, 0x6c, 0x32d, 0x4d, 0x301, 0x6d, 0x301, 0x4d, 0x307, 0x6d, 0x307, 0x4d, 0x323, 0x6d,
+    0x323, 0x4e, 0x307, 0x6e, 0x307, 0x4e, 0x323, 0x6e, 0x323, 0x4e, 0x331, 0x6e, 0x331, 0x4e,
+    0x32d, 0x6e, 0x32d, 0x4f, 0x303, 0x301, 0x6f, 0x303, 0x301, 0x4f, 0x303, 0x308, 0x6f, 0x303,
+    0x308, 0x4f, 0x304, 0x300, 0x6f, 0x304, 0x300, 0x4f, 0x304, 0x301, 0x6f, 0x304, 0x301, 0x50,
+    0x301, 0x70, 0x301, 0x50, 0x307, 0x70, 0x307, 0x52, 0x307, 0x72, 0x307, 0x52, 0x323, 0x72,
+    0x323, 0x52, 0x323, 0x304, 0x72, 0x323, 0x304, 0x52, 0x331, 0x72, 0x331, 0x53, 0x307, 0x73,
+    0x307, 0x53, 0x323, 0x73, 0x323, 0x53, 0x301, 0x307, 0x73, 0x301, 0x307, 0x53, 0x30c, 0x307,
+    0x73, 0x30c, 0x307, 0x53, 0x323, 0x307, 0x73, 0x323, 0x307, 0x54, 0x307, 0x74, 0x307, 0x54,
+    0x323, 0x74, 0x323, 0x54, 0x331, 0x74, 0x331, 0x54, 0x32d, 0x74, 0x32d, 0x55, 0x324, 0x75,
+    0x324, 0x55, 0x330, 0x75, 0x330, 0x55, 0x32d, 0x75, 0x32d, 0x55, 0x303, 0x301, 0x75, 0x303,
+    0x301, 0x55, 0x304, 0x308, 0x75, 0x304, 0x308, 0x56, 0x303, 0x76, 0x303, 0x56, 0x323, 0x76,
+    0x323, 0x57, 0x300, 0x77, 0x300, 0x57, 0x301, 0x77, 0x301, 0x57, 0x308, 0x77, 0x308, 0x57,
+    0x307, 0x77, 0x307, 0x57, 0x323, 0x77, 0x323, 0x58, 0x307, 0x78, 0x307, 0x58, 0x308, 0x78,
+    0x308, 0x59, 0x307, 0x79, 0x307, 0x5a, 0x302, 0x7a, 0x302, 0x5a, 0x323, 0x7a, 0x323, 0x5a,
+    0x331, 0x7a, 0x331, 0x68, 0x331, 0x74, 0x308, 0x77, 0x30a, 0x79, 0x30a, 0x61, 0x2be, 0x17f,
+    0x307, 0x41, 0x323, 0x61, 0x323, 0x41, 0x309, 0x61, 0x309, 0x41, 0x302, 0x301, 0x61, 0x302,
+    0x301, 0x41, 0x302, 0x300, 0x61, 0x302, 0x300, 0x41, 0x302, 0x309, 0x61, 0x302, 0x309, 0x41,
+    0x302, 0x303, 0x61, 0x302, 0x303, 0x41, 0x323, 0x302, 0x61, 0x323, 0x302, 0x41, 0x306, 0x301,
+    0x61, 0x306, 0x301, 0x41, 0x306, 0x300, 0x61, 0x306, 0x300, 0x41, 0x306, 0x309, 0x61, 0x306,
+    0x309, 0x41, 0x306, 0x303, 0x61, 0x306, 0x303, 0x41, 0x323, 0x306, 0x61, 0x323, 0x306, 0x45,
+    0x323, 0x65, 0x323, 0x45, 0x309, 0x65, 0x309, 0x45, 0x303, 0x65, 0x303, 0x45, 0x302, 0x301,
+    0x65, 0x302, 0x301, 0x45, 0x302, 0x300, 0x65, 0x302, 0x300, 0x45, 0x302, 0x309, 0x65, 0x302,
+    0x309, 0x45, 0x302, 0x303, 0x65, 0x302, 0x303, 0x45, 0x323, 0x302, 0x65, 0x323, 0x302, 0x49,
+    0x309, 0x69, 0x309, 0x49, 0x323, 0x69, 0x323, 0x4f, 0x323, 0x6f, 0x323, 0x4f, 0x309, 0x6f,
+    0x309, 0x4f, 0x302, 0x301, 0x6f, 0x302, 0x301, 0x4f, 0x302, 0x300, 0x6f, 0x302, 0x300, 0x4f,
+    0x302, 0x309, 0x6f, 0x302, 0x309, 0x4f, 0x302, 0x303, 0x6f, 0x302, 0x303, 0x4f, 0x323, 0x302,
+    0x6f, 0x323, 0x302, 0x4f, 0x31b, 0x301, 0x6f, 0x31b, 0x301, 0x4f, 0x31b, 0x300, 0x6f, 0x31b,
+    0x300, 0x4f, 0x31b, 0x309, 0x6f, 0x31b, 0x309, 0x4f, 0x31b, 0x303, 0x6f, 0x31b, 0x303, 0x4f,
+    0x31b, 0x323, 0x6f, 0x31b, 0x323, 0x55, 0x323, 0x75, 0x323, 0x55, 0x309, 0x75, 0x309, 0x55,
+    0x31b, 0x301, 0x75, 0x31b, 0x301, 0x55, 0x31b, 0x300, 0x75, 0x31b, 0x300, 0x55, 0x31b, 0x309,
+    0x75, 0x31b, 0x309, 0x55, 0x31b, 0x303, 0x75, 0x31b, 0x303, 0x55, 0x31b, 0x323, 0x75, 0x31b,
+    0x323, 0x59, 0x300, 0x79, 0x300, 0x59, 0x323, 0x79, 0x323, 0x59, 0x309, 0x79, 0x309, 0x59,
+    0x303, 0x79, 0x303, 0x3b1, 0x313, 0x3b1, 0x314, 0x3b1, 0x313, 0x300, 0x3b1, 0x314, 0x300, 0x3b1,
+    0x313, 0x301, 0x3b1, 0x314, 0x301, 0x3b1, 0x313, 0x342, 0x3b1, 0x314, 0x342, 0x391, 0x313,
+    0x391, 0x314, 0x391, 0x313, 0x300, 0x391, 0x314, 0x300, 0x391, 0x313, 0x301, 0x391, 0x314,
+    0x301, 0x391, 0x313, 0x342, 0x391, 0x314, 0x342, 0x3b5, 0x313, 0x3b5, 0x314, 0x3b5, 0x313,
+    0x300, 0x3b5, 0x314, 0x300, 0x3b5, 0x313, 0x301, 0x3b5, 0x314, 0x301, 0x395, 0x313, 0x395,
+    0x314, 0x395, 0x313, 0x300, 0x395, 0x314, 0x300, 0x395, 0x313, 0x301, 0x395, 0x314, 0x301,
+    0x3b7, 0x313, 0x3b7, 0x314, 0x3b7, 0x313, 0x300, 0x3b7, 0x314, 0x300, 0x3b7, 0x313, 0x301,
+    0x3b7, 0x314, 0x301, 0x3b7, 0x313, 0x342, 0x3b7, 0x314, 0x342, 0x397, 0x313, 0x397, 0x314,
+    0x397, 0x313, 0x300, 0x397, 0x314, 0x300, 0x397, 0x313, 0x301, 0x397, 0x314, 0x301, 0x397,
+    0x313, 0x342, 0x397, 0x314, 0x342, 0x3b9, 0x313, 0x3b9, 0x314, 0x3b9, 0x313, 0x300, 0x3b9,
+    0x314, 0x300, 0x3b9, 0x313, 0x301, 0x3b9, 0x314, 0x301, 0x3b9, 0x313, 0x342, 0x3b9, 0x314,
+    0x342, 0x399, 0x313, 0x399, 0x314, 0x399, 0x313, 0x300, 0x399, 0x314, 0x300, 0x399, 0x313,
+    0x301, 0x399, 0x314, 0x301, 0x399, 0x313, 0x342, 0x399, 0x314, 0x342, 0x3bf, 0x313, 0x3bf,
+    0x314, 0x3bf, 0x313, 0x300, 0x3bf, 0x314, 0x300, 0x3bf, 0x313, 0x301, 0x3bf, 0x314, 0x301,
+    0x39f, 0x313, 0x39f, 0x314, 0x39f, 0x313, 0x300, 0x39f, 0x314, 0x300, 0x39f, 0x313, 0x301,
+    0x39f, 0x314, 0x301, 0x3c5, 0x313, 0x3c5, 0x314, 0x3c5, 0x313, 0x300, 0x3c5, 0x314, 0x300,
+    0x3c5, 0x313, 0x301, 0x3c5, 0x314, 0x301, 0x3c5, 0x313, 0x342, 0x3c5, 0x314, 0x342, 0x3a5,
+    0x314, 0x3a5, 0x314, 0x300, 0x3a5, 0x314, 0x301, 0x3a5, 0x314, 0x342, 0x3c9, 0x313, 0x3c9,
+    0x314, 0x3c9, 0x313, 0x300, 0x3c9, 0x314, 0x300, 0x3c9, 0x313, 0x301, 0x3c9, 0x314, 0x301,
+    0x3c9, 0x313, 0x342, 0x3c9, 0x314, 0x342, 0x3a9, 0x313, 0x3a9, 0x314, 0x3a9, 0x313, 0x300,
+    0x3a9, 0x314, 0x300, 0x3a9, 0x313, 0x301, 0x3a9, 0x314, 0x301, 0x3a9, 0x313, 0x342, 0x3a9,
+    0x314, 0x342, 0x3b1, 0x300, 0x3b5, 0x300, 0x3b7, 0x300, 0x3b9, 0x300, 0x3bf, 0x300, 0x3c5,
+    0x300, 0x3c9, 0x300, 0x3b1, 0x313, 0x345, 0x3b1, 0x314, 0x345, 0x3b1, 0x313, 0x300, 0x345,
+    0x3b1, 0x314, 0x300, 0x345, 0x3b1, 0x313, 0x301, 0x345, 0x3b1, 0x314, 0x301, 0x345, 0x3b1,
+    0x313, 0x342, 0x345, 0x3b1, 0x314, 0x342, 0x345, 0x391, 0x313, 0x345, 0x391, 0x314, 0x345,
+    0x391, 0x313, 0x300, 0x345, 0x391, 0x314, 0x300, 0x345, 0x391, 0x313, 0x301, 0x345, 0x391,
+    0x314, 0x301, 0x345, 0x391, 0x313, 0x342, 0x345, 0x391, 0x314, 0x342, 0x345, 0x3b7, 0x313,
+    0x345, 0x3b7, 0x314, 0x345, 0x3b7, 0x313, 0x300, 0x345, 0x3b7, 0x314, 0x300, 0x345, 0x3b7,
+    0x313, 0x301, 0x345, 0x3b7, 0x314, 0x301, 0x345, 0x3b7, 0x313, 0x342, 0x345, 0x3b7, 0x314,
+    0x342, 0x345, 0x397, 0x313, 0x345, 0x397, 0x314, 0x345, 0x397, 0x313, 0x300, 0x345, 0x397,
+    0x314, 0x300, 0x345, 0x397, 0x313, 0x301, 0x345, 0x397, 0x314, 0x301, 0x345, 0x397, 0x313,
+    0x342, 0x345, 0x397, 0x314, 0x342, 0x345, 0x3c9, 0x313, 0x345, 0x3c9, 0x314, 0x345, 0x3c9,
+    0x313, 0x300, 0x345, 0x3c9, 0x314, 0x300, 0x345, 0x3c9, 0x313, 0x301, 0x345, 0x3c9, 0x314,
+    0x301, 0x345, 0x3c9, 0x313, 0x342, 0x345, 0x3c9, 0x314, 0x342, 0x345, 0x3a9, 0x313, 0x345,
+    0x3a9, 0x314, 0x345, 0x3a9, 0x313, 0x300, 0x345, 0x3a9, 0x314, 0x300, 0x345, 0x3a9, 0x313,
+    0x301, 0x345, 0x3a9, 0x314, 0x301, 0x345, 0x3a9, 0x313, 0x342, 0x345, 0x3a9, 0x314, 0x342,
+    0x345, 0x3b1, 0x306, 0x3b1, 0x304, 0x3b1, 0x300, 0x345, 0x3b1, 0x345, 0x3b1, 0x301, 0x345,
+    0x3b1, 0x342, 0x3b1, 0x342, 0x345, 0x391, 0x306, 0x391, 0x304, 0x391, 0x300, 0x391, 0x345, 0x20,
+    0x313, 0x3b9, 0x20, 0x342, 0xa8, 0x342, 0x20, 0x308, 0x342, 0x3b7, 0x300, 0x345, 0x3b7, 0x345,
+    0x3b7, 0x301, 0x345, 0x3b7, 0x342, 0x3b7, 0x342, 0x345, 0x395, 0x300, 0x397, 0x300, 0x397,
+    0x345, 0x1fbf, 0x300, 0x20, 0x313, 0x300, 0x1fbf, 0x301, 0x20, 0x313, 0x301, 0x1fbf, 0x342,
+    0x20, 0x313, 0x342, 0x3b9, 0x306, 0x3b9, 0x304, 0x3b9, 0x308, 0x300, 0x3b9, 0x342, 0x3b9, 0x308,
+    0x342, 0x399, 0x306, 0x399, 0x304, 0x399, 0x300, 0x1ffe, 0x300, 0x20, 0x314, 0x300, 0x1ffe,
+    0x301, 0x20, 0x314, 0x301, 0x1ffe, 0x342, 0x20, 0x314, 0x342, 0x3c5, 0x306, 0x3c5, 0x304, 0x3c5,
+    0x308, 0x300, 0x3c1, 0x313, 0x3c1, 0x314, 0x3c5, 0x342, 0x3c5, 0x308, 0x342, 0x3a5, 0x306,
+    0x3a5, 0x304, 0x3a5, 0x300, 0x3a1, 0x314, 0xa8, 0x300, 0x20, 0x308, 0x300, 0x60, 0x3c9, 0x300,
+    0x345, 0x3c9, 0x345, 0x3c9, 0x301, 0x345, 0x3c9, 0x342, 0x3c9, 0x342, 0x345, 0x39f, 0x300,
+    0x3a9, 0x300, 0x3a9, 0x345, 0xb4, 0x20, 0x314, 0x2002, 0x2003, 0x2010, 0x20, 0x333, 0x2e, 0x2e,
+    0x2e, 0x2e, 0x2e, 0x2e, 0x2032, 0x2032, 0x2032, 0x2032, 0x2032, 0x2035, 0x2035, 0x2035, 0x2035,
+    0x2035, 0x21, 0x21, 0x20, 0x305, 0x3f, 0x3f, 0x3f, 0x21, 0x21, 0x3f, 0x2032, 0x2032, 0x2032,
+    0x2032, 0x30, 0x34, 0x35, 0x36, 0x37, 0x38, 0x39, 0x2b, 0x2212, 0x3d, 0x28, 0x29, 0x6e, 0x52,
+    0x73, 0x61, 0x2f, 0x63, 0x61, 0x2f, 0x73, 0x43, 0xb0, 0x43, 0x63, 0x2f, 0x6f, 0x63, 0x2f, 0x75,
+    0x190, 0xb0, 0x46, 0x127, 0x4e, 0x6f, 0x51, 0x53, 0x4d, 0x54, 0x45, 0x4c, 0x54, 0x4d, 0x5a,
+    0x3a9, 0x46, 0x5d0, 0x5d1, 0x5d2, 0x5d3, 0x46, 0x41, 0x58, 0x393, 0x3a0, 0x2211, 0x31, 0x2044,
+    0x37, 0x31, 0x2044, 0x39, 0x31, 0x2044, 0x31, 0x30, 0x31, 0x2044, 0x33, 0x32, 0x2044, 0x33,
+    0x31, 0x2044, 0x35, 0x32, 0x2044, 0x35, 0x33, 0x2044, 0x35, 0x34, 0x2044, 0x35, 0x31, 0x2044,
+    0x36, 0x35, 0x2044, 0x36, 0x31, 0x2044, 0x38, 0x33, 0x2044, 0x38, 0x35, 0x2044, 0x38, 0x37,
+    0x2044, 0x38, 0x31, 0x2044, 0x49, 0x49, 0x49, 0x49, 0x49, 0x49, 0x56, 0x56, 0x56, 0x49, 0x56,
+    0x49, 0x49, 0x56, 0x49, 0x49, 0x49, 0x49, 0x58, 0x58, 0x58, 0x49, 0x58, 0x49, 0x49, 0x69, 0x69,
+    0x69, 0x69, 0x69, 0x69, 0x76, 0x76, 0x69, 0x76, 0x69, 0x69, 0x76, 0x69, 0x69, 0x69, 0x69, 0x78,
+    0x78, 0x69, 0x78, 0x69, 0x69, 0x30, 0x2044, 0x33, 0x2190, 0x338, 0x2192, 0x338, 0x2194, 0x338,
+    0x21d0, 0x338, 0x21d4, 0x338, 0x21d2, 0x338, 0x2203, 0x338, 0x2208, 0x338, 0x220b, 0x338,
+    0x2223, 0x338, 0x2225, 0x338, 0x222b, 0x222b, 0x222b, 0x222b, 0x222b, 0x222e, 0x222e, 0x222e,
+    0x222e, 0x222e, 0x223c, 0x338, 0x2243, 0x338, 0x2245, 0x338, 0x2248, 0x338, 0x3d, 0x338, 0x2261,
+    0x338, 0x224d, 0x338, 0x3c, 0x338, 0x3e, 0x338, 0x2264, 0x338, 0x2265, 0x338, 0x2272, 0x338,
+    0x2273, 0x338, 0x2276, 0x338, 0x2277, 0x338, 0x227a, 0x338, 0x227b, 0x338, 0x2282, 0x338,
+    0x2283, 0x338, 0x2286, 0x338, 0x2287, 0x338, 0x22a2, 0x338, 0x22a8, 0x338, 0x22a9, 0x338,
+    0x22ab, 0x338, 0x227c, 0x338, 0x227d, 0x338, 0x2291, 0x338, 0x2292, 0x338, 0x22b2, 0x338,
+    0x22b3, 0x338, 0x22b4, 0x338, 0x22b5, 0x338, 0x3008, 0x3009, 0x31, 0x30, 0x31, 0x31, 0x31, 0x32,
+    0x31, 0x33, 0x31, 0x34, 0x31, 0x35, 0x31, 0x36, 0x31, 0x37, 0x31, 0x38, 0x31, 0x39, 0x32, 0x30,
+    0x28, 0x31, 0x29, 0x28, 0x32, 0x29, 0x28, 0x33, 0x29, 0x28, 0x34, 0x29, 0x28, 0x35, 0x29, 0x28,
+    0x36, 0x29, 0x28, 0x37, 0x29, 0x28, 0x38, 0x29, 0x28, 0x39, 0x29, 0x28, 0x31, 0x30, 0x29, 0x28,
+    0x31, 0x31, 0x29, 0x28, 0x31, 0x32, 0x29, 0x28, 0x31, 0x33, 0x29, 0x28, 0x31, 0x34, 0x29, 0x28,
+    0x31, 0x35, 0x29, 0x28, 0x31, 0x36, 0x29, 0x28, 0x31, 0x37, 0x29, 0x28, 0x31, 0x38, 0x29, 0x28,
+    0x31, 0x39, 0x29, 0x28, 0x32, 0x30, 0x29, 0x31, 0x2e, 0x32, 0x2e, 0x33, 0x2e, 0x34, 0x2e, 0x35,
+    0x2e, 0x36, 0x2e, 0x37, 0x2e, 0x38, 0x2e, 0x39, 0x2e, 0x31, 0x30, 0x2e, 0x31, 0x31, 0x2e, 0x31,
+    0x32, 0x2e, 0x31, 0x33, 0x2e, 0x31, 0x34, 0x2e, 0x31, 0x35, 0x2e, 0x31, 0x36, 0x2e, 0x31, 0x37,
+    0x2e, 0x31, 0x38, 0x2e, 0x31, 0x39, 0x2e, 0x32, 0x30, 0x2e, 0x28, 0x61, 0x29, 0x28, 0x62, 0x29,
+    0x28, 0x63, 0x29, 0x28, 0x64, 0x29, 0x28, 0x65, 0x29, 0x28, 0x66, 0x29, 0x28, 0x67, 0x29, 0x28,
+    0x68, 0x29, 0x28, 0x69, 0x29, 0x28, 0x6a, 0x29, 0x28, 0x6b, 0x29, 0x28, 0x6c, 0x29, 0x28, 0x6d,
+    0x29, 0x28, 0x6e, 0x29, 0x28, 0x6f, 0x29, 0x28, 0x70, 0x29, 0x28, 0x71, 0x29, 0x28, 0x72, 0x29,
+    0x28, 0x73, 0x29, 0x28, 0x74, 0x29, 0x28, 0x75, 0x29, 0x28, 0x76, 0x29, 0x28, 0x77, 0x29, 0x28,
+    0x78, 0x29, 0x28, 0x79, 0x29, 0x28, 0x7a, 0x29, 0x53, 0x59, 0x71, 0x222b, 0x222b, 0x222b,
+    0x222b, 0x3a, 0x3a, 0x3d, 0x3d, 0x3d, 0x3d, 0x3d, 0x3d, 0x2add, 0x338, 0x2d61, 0x6bcd, 0x9f9f,
+    0x4e00, 0x4e28, 0x4e36, 0x4e3f, 0x4e59, 0x4e85, 0x4e8c, 0x4ea0, 0x4eba, 0x513f, 0x5165, 0x516b,
+    0x5182, 0x5196, 0x51ab, 0x51e0, 0x51f5, 0x5200, 0x529b, 0x52f9, 0x5315, 0x531a, 0x5338, 0x5341,
+    0x535c, 0x5369, 0x5382, 0x53b6, 0x53c8, 0x53e3, 0x56d7, 0x571f, 0x58eb, 0x5902, 0x590a, 0x5915,
+    0x5927, 0x5973, 0x5b50, 0x5b80, 0x5bf8, 0x5c0f, 0x5c22, 0x5c38, 0x5c6e, 0x5c71, 0x5ddb, 0x5de5,
+    0x5df1, 0x5dfe, 0x5e72, 0x5e7a, 0x5e7f, 0x5ef4, 0x5efe, 0x5f0b, 0x5f13, 0x5f50, 0x5f61, 0x5f73,
+    0x5fc3, 0x6208, 0x6236, 0x624b, 0x652f, 0x6534, 0x6587, 0x6597, 0x65a4, 0x65b9, 0x65e0, 0x65e5,
+    0x66f0, 0x6708, 0x6728, 0x6b20, 0x6b62, 0x6b79, 0x6bb3, 0x6bcb, 0x6bd4, 0x6bdb, 0x6c0f, 0x6c14,
+    0x6c34, 0x706b, 0x722a, 0x7236, 0x723b, 0x723f, 0x7247, 0x7259, 0x725b, 0x72ac, 0x7384, 0x7389,
+    0x74dc, 0x74e6, 0x7518, 0x751f, 0x7528, 0x7530, 0x758b, 0x7592, 0x7676, 0x767d, 0x76ae, 0x76bf,
+    0x76ee, 0x77db, 0x77e2, 0x77f3, 0x793a, 0x79b8, 0x79be, 0x7a74, 0x7acb, 0x7af9, 0x7c73, 0x7cf8,
+    0x7f36, 0x7f51, 0x7f8a, 0x7fbd, 0x8001, 0x800c, 0x8012, 0x8033, 0x807f, 0x8089, 0x81e3, 0x81ea,
+    0x81f3, 0x81fc, 0x820c, 0x821b, 0x821f, 0x826e, 0x8272, 0x8278, 0x864d, 0x866b, 0x8840, 0x884c,
+    0x8863, 0x897e, 0x898b, 0x89d2, 0x8a00, 0x8c37, 0x8c46, 0x8c55, 0x8c78, 0x8c9d, 0x8d64, 0x8d70,
+    0x8db3, 0x8eab, 0x8eca, 0x8f9b, 0x8fb0, 0x8fb5, 0x9091, 0x9149, 0x91c6, 0x91cc, 0x91d1, 0x9577,
+    0x9580, 0x961c, 0x96b6, 0x96b9, 0x96e8, 0x9751, 0x975e, 0x9762, 0x9769, 0x97cb, 0x97ed, 0x97f3,
+    0x9801, 0x98a8, 0x98db, 0x98df, 0x9996, 0x9999, 0x99ac, 0x9aa8, 0x9ad8, 0x9adf, 0x9b25, 0x9b2f,
+    0x9b32, 0x9b3c, 0x9b5a, 0x9ce5, 0x9e75, 0x9e7f, 0x9ea5, 0x9ebb, 0x9ec3, 0x9ecd, 0x9ed1, 0x9ef9,
+    0x9efd, 0x9f0e, 0x9f13, 0x9f20, 0x9f3b, 0x9f4a, 0x9f52, 0x9f8d, 0x9f9c, 0x9fa0, 0x3012, 0x5344,
+    0x5345, 0x304b, 0x3099, 0x304d, 0x3099, 0x304f, 0x3099, 0x3051, 0x3099, 0x3053, 0x3099, 0x3055,
+    0x3099, 0x3057, 0x3099, 0x3059, 0x3099, 0x305b, 0x3099, 0x305d, 0x3099, 0x305f, 0x3099, 0x3061,
+    0x3099, 0x3064, 0x3099, 0x3066, 0x3099, 0x3068, 0x3099, 0x306f, 0x3099, 0x306f, 0x309a, 0x3072,
+    0x3099, 0x3072, 0x309a, 0x3075, 0x3099, 0x3075, 0x309a, 0x3078, 0x3099, 0x3078, 0x309a, 0x307b,
+    0x3099, 0x307b, 0x309a, 0x3046, 0x3099, 0x20, 0x3099, 0x20, 0x309a, 0x309d, 0x3099, 0x3088,
+    0x308a, 0x30ab, 0x3099, 0x30ad, 0x3099, 0x30af, 0x3099, 0x30b1, 0x3099, 0x30b3, 0x3099, 0x30b5,
+    0x3099, 0x30b7, 0x3099, 0x30b9, 0x3099, 0x30bb, 0x3099, 0x30bd, 0x3099, 0x30bf, 0x3099, 0x30c1,
+    0x3099, 0x30c4, 0x3099, 0x30c6, 0x3099, 0x30c8, 0x3099, 0x30cf, 0x3099, 0x30cf, 0x309a, 0x30d2,
+    0x3099, 0x30d2, 0x309a, 0x30d5, 0x3099, 0x30d5, 0x309a, 0x30d8, 0x3099, 0x30d8, 0x309a, 0x30db,
+    0x3099, 0x30db, 0x309a, 0x30a6, 0x3099, 0x30ef, 0x3099, 0x30f0, 0x3099, 0x30f1, 0x3099, 0x30f2,
+    0x3099, 0x30fd, 0x3099, 0x30b3, 0x30c8, 0x1100, 0x1101, 0x11aa, 0x1102, 0x11ac, 0x11ad, 0x1103,
+    0x1104, 0x1105, 0x11b0, 0x11b1, 0x11b2, 0x11b3, 0x11b4, 0x11b5, 0x111a, 0x1106, 0x1107, 0x1108,
+    0x1121, 0x1109, 0x110a, 0x110b, 0x110c, 0x110d, 0x110e, 0x110f, 0x1110, 0x1111, 0x1112, 0x1161,
+    0x1162, 0x1163, 0x1164, 0x1165, 0x1166, 0x1167, 0x1168, 0x1169, 0x116a, 0x116b, 0x116c, 0x116d,
+    0x116e, 0x116f, 0x1170, 0x1171, 0x1172, 0x1173, 0x1174, 0x1175, 0x1160, 0x1114, 0x1115, 0x11c7,
+    0x11c8, 0x11cc, 0x11ce, 0x11d3, 0x11d7, 0x11d9, 0x111c, 0x11dd, 0x11df, 0x111d, 0x111e, 0x1120,
+    0x1122, 0x1123, 0x1127, 0x1129, 0x112b, 0x112c, 0x112d, 0x112e, 0x112f, 0x1132, 0x1136, 0x1140,
+    0x1147, 0x114c, 0x11f1, 0x11f2, 0x1157, 0x1158, 0x1159, 0x1184, 0x1185, 0x1188, 0x1191, 0x1192,
+    0x1194, 0x119e, 0x11a1, 0x4e09, 0x56db, 0x4e0a, 0x4e2d, 0x4e0b, 0x7532, 0x4e19, 0x4e01, 0x5929,
+    0x5730, 0x28, 0x1100, 0x29, 0x28, 0x1102, 0x29, 0x28, 0x1103, 0x29, 0x28, 0x1105, 0x29, 0x28,
+    0x1106, 0x29, 0x28, 0x1107, 0x29, 0x28, 0x1109, 0x29, 0x28, 0x110b, 0x29, 0x28, 0x110c, 0x29,
+    0x28, 0x110e, 0x29, 0x28, 0x110f, 0x29, 0x28, 0x1110, 0x29, 0x28, 0x1111, 0x29, 0x28, 0x1112,
+    0x29, 0x28, 0x1100, 0x1161, 0x29, 0x28, 0x1102, 0x1161, 0x29, 0x28, 0x1103, 0x1161, 0x29, 0x28,
+    0x1105, 0x1161, 0x29, 0x28, 0x1106, 0x1161, 0x29, 0x28, 0x1107, 0x1161, 0x29, 0x28, 0x1109,
+    0x1161, 0x29, 0x28, 0x110b, 0x1161, 0x29, 0x28, 0x110c, 0x1161, 0x29, 0x28, 0x110e, 0x1161,
+    0x29, 0x28, 0x110f, 0x1161, 0x29, 0x28, 0x1110, 0x1161, 0x29, 0x28, 0x1111, 0x1161, 0x29, 0x28,
+    0x1112, 0x1161, 0x29, 0x28, 0x110c, 0x116e, 0x29, 0x28, 0x110b, 0x1169, 0x110c, 0x1165, 0x11ab,
+    0x29, 0x28, 0x110b, 0x1169, 0x1112, 0x116e, 0x29, 0x28, 0x4e00, 0x29, 0x28, 0x4e8c, 0x29, 0x28,
+    0x4e09, 0x29, 0x28, 0x56db, 0x29, 0x28, 0x4e94, 0x29, 0x28, 0x516d, 0x29, 0x28, 0x4e03, 0x29,
+    0x28, 0x516b, 0x29, 0x28, 0x4e5d, 0x29, 0x28, 0x5341, 0x29, 0x28, 0x6708, 0x29, 0x28, 0x706b,
+    0x29, 0x28, 0x6c34, 0x29, 0x28, 0x6728, 0x29, 0x28, 0x91d1, 0x29, 0x28, 0x571f, 0x29, 0x28,
+    0x65e5, 0x29, 0x28, 0x682a, 0x29, 0x28, 0x6709, 0x29, 0x28, 0x793e, 0x29, 0x28, 0x540d, 0x29,
+    0x28, 0x7279, 0x29, 0x28, 0x8ca1, 0x29, 0x28, 0x795d, 0x29, 0x28, 0x52b4, 0x29, 0x28, 0x4ee3,
+    0x29, 0x28, 0x547c, 0x29, 0x28, 0x5b66, 0x29, 0x28, 0x76e3, 0x29, 0x28, 0x4f01, 0x29, 0x28,
+    0x8cc7, 0x29, 0x28, 0x5354, 0x29, 0x28, 0x796d, 0x29, 0x28, 0x4f11, 0x29, 0x28, 0x81ea, 0x29,
+    0x28, 0x81f3, 0x29, 0x554f, 0x5e7c, 0x7b8f, 0x50, 0x54, 0x45, 0x32, 0x31, 0x32, 0x32, 0x32,
+    0x33, 0x32, 0x34, 0x32, 0x35, 0x32, 0x36, 0x32, 0x37, 0x32, 0x38, 0x32, 0x39, 0x33, 0x30, 0x33,
+    0x31, 0x33, 0x32, 0x33, 0x33, 0x33, 0x34, 0x33, 0x35, 0x1100, 0x1161, 0x1102, 0x1161, 0x1103,
+    0x1161, 0x1105, 0x1161, 0x1106, 0x1161, 0x1107, 0x1161, 0x1109, 0x1161, 0x110b, 0x1161, 0x110c,
+    0x1161, 0x110e, 0x1161, 0x110f, 0x1161, 0x1110, 0x1161, 0x1111, 0x1161, 0x1112, 0x1161, 0x110e,
+    0x1161, 0x11b7, 0x1100, 0x1169, 0x110c, 0x116e, 0x110b, 0x1174, 0x110b, 0x116e, 0x4e94, 0x516d,
+    0x4e03, 0x4e5d, 0x682a, 0x6709, 0x793e, 0x540d, 0x7279, 0x8ca1, 0x795d, 0x52b4, 0x79d8, 0x7537,
+    0x9069, 0x512a, 0x5370, 0x6ce8, 0x9805, 0x4f11, 0x5199, 0x6b63, 0x5de6, 0x53f3, 0x533b, 0x5b97,
+    0x5b66, 0x76e3, 0x4f01, 0x8cc7, 0x5354, 0x591c, 0x33, 0x36, 0x33, 0x37, 0x33, 0x38, 0x33, 0x39,
+    0x34, 0x30, 0x34, 0x31, 0x34, 0x32, 0x34, 0x33, 0x34, 0x34, 0x34, 0x35, 0x34, 0x36, 0x34, 0x37,
+    0x34, 0x38, 0x34, 0x39, 0x35, 0x30, 0x31, 0x6708, 0x32, 0x6708, 0x33, 0x6708, 0x34, 0x6708,
+    0x35, 0x6708, 0x36, 0x6708, 0x37, 0x6708, 0x38, 0x6708, 0x39, 0x6708, 0x31, 0x30, 0x6708, 0x31,
+    0x31, 0x6708, 0x31, 0x32, 0x6708, 0x48, 0x67, 0x65, 0x72, 0x67, 0x65, 0x56, 0x4c, 0x54, 0x44,
+    0x30a2, 0x30a4, 0x30a6, 0x30a8, 0x30aa, 0x30ab, 0x30ad, 0x30af, 0x30b1, 0x30b3, 0x30b5, 0x30b7,
+    0x30b9, 0x30bb, 0x30bd, 0x30bf, 0x30c1, 0x30c4, 0x30c6, 0x30c8, 0x30ca, 0x30cb, 0x30cc, 0x30cd,
+    0x30ce, 0x30cf, 0x30d2, 0x30d5, 0x30d8, 0x30db, 0x30de, 0x30df, 0x30e0, 0x30e1, 0x30e2, 0x30e4,
+    0x30e6, 0x30e8, 0x30e9, 0x30ea, 0x30eb, 0x30ec, 0x30ed, 0x30ef, 0x30f0, 0x30f1, 0x30f2, 0x4ee4,
+    0x548c, 0x30a2, 0x30cf, 0x309a, 0x30fc, 0x30c8, 0x30a2, 0x30eb, 0x30d5, 0x30a1, 0x30a2, 0x30f3,
+    0x30d8, 0x309a, 0x30a2, 0x30a2, 0x30fc, 0x30eb, 0x30a4, 0x30cb, 0x30f3, 0x30af, 0x3099, 0x30a4,
+    0x30f3, 0x30c1, 0x30a6, 0x30a9, 0x30f3, 0x30a8, 0x30b9, 0x30af, 0x30fc, 0x30c8, 0x3099, 0x30a8,
+    0x30fc, 0x30ab, 0x30fc, 0x30aa, 0x30f3, 0x30b9, 0x30aa, 0x30fc, 0x30e0, 0x30ab, 0x30a4, 0x30ea,
+    0x30ab, 0x30e9, 0x30c3, 0x30c8, 0x30ab, 0x30ed, 0x30ea, 0x30fc, 0x30ab, 0x3099, 0x30ed, 0x30f3,
+    0x30ab, 0x3099, 0x30f3, 0x30de, 0x30ad, 0x3099, 0x30ab, 0x3099, 0x30ad, 0x3099, 0x30cb, 0x30fc,
+    0x30ad, 0x30e5, 0x30ea, 0x30fc, 0x30ad, 0x3099, 0x30eb, 0x30bf, 0x3099, 0x30fc, 0x30ad, 0x30ed,
+    0x30ad, 0x30ed, 0x30af, 0x3099, 0x30e9, 0x30e0, 0x30ad, 0x30ed, 0x30e1, 0x30fc, 0x30c8, 0x30eb,
+    0x30ad, 0x30ed, 0x30ef, 0x30c3, 0x30c8, 0x30af, 0x3099, 0x30e9, 0x30e0, 0x30af, 0x3099, 0x30e9,
+    0x30e0, 0x30c8, 0x30f3, 0x30af, 0x30eb, 0x30bb, 0x3099, 0x30a4, 0x30ed, 0x30af, 0x30ed, 0x30fc,
+    0x30cd, 0x30b1, 0x30fc, 0x30b9, 0x30b3, 0x30eb, 0x30ca, 0x30b3, 0x30fc, 0x30db, 0x309a, 0x30b5,
+    0x30a4, 0x30af, 0x30eb, 0x30b5, 0x30f3, 0x30c1, 0x30fc, 0x30e0, 0x30b7, 0x30ea, 0x30f3, 0x30af,
+    0x3099, 0x30bb, 0x30f3, 0x30c1, 0x30bb, 0x30f3, 0x30c8, 0x30bf, 0x3099, 0x30fc, 0x30b9, 0x30c6,
+    0x3099, 0x30b7, 0x30c8, 0x3099, 0x30eb, 0x30c8, 0x30f3, 0x30ca, 0x30ce, 0x30ce, 0x30c3, 0x30c8,
+    0x30cf, 0x30a4, 0x30c4, 0x30cf, 0x309a, 0x30fc, 0x30bb, 0x30f3, 0x30c8, 0x30cf, 0x309a, 0x30fc,
+    0x30c4, 0x30cf, 0x3099, 0x30fc, 0x30ec, 0x30eb, 0x30d2, 0x309a, 0x30a2, 0x30b9, 0x30c8, 0x30eb,
+    0x30d2, 0x309a, 0x30af, 0x30eb, 0x30d2, 0x309a, 0x30b3, 0x30d2, 0x3099, 0x30eb, 0x30d5, 0x30a1,
+    0x30e9, 0x30c3, 0x30c8, 0x3099, 0x30d5, 0x30a3, 0x30fc, 0x30c8, 0x30d5, 0x3099, 0x30c3, 0x30b7,
+    0x30a7, 0x30eb, 0x30d5, 0x30e9, 0x30f3, 0x30d8, 0x30af, 0x30bf, 0x30fc, 0x30eb, 0x30d8, 0x309a,
+    0x30bd, 0x30d8, 0x309a, 0x30cb, 0x30d2, 0x30d8, 0x30eb, 0x30c4, 0x30d8, 0x309a, 0x30f3, 0x30b9,
+    0x30d8, 0x309a, 0x30fc, 0x30b7, 0x3099, 0x30d8, 0x3099, 0x30fc, 0x30bf, 0x30db, 0x309a, 0x30a4,
+    0x30f3, 0x30c8, 0x30db, 0x3099, 0x30eb, 0x30c8, 0x30db, 0x30f3, 0x30db, 0x309a, 0x30f3, 0x30c8,
+    0x3099, 0x30db, 0x30fc, 0x30eb, 0x30db, 0x30fc, 0x30f3, 0x30de, 0x30a4, 0x30af, 0x30ed, 0x30de,
+    0x30a4, 0x30eb, 0x30de, 0x30c3, 0x30cf, 0x30de, 0x30eb, 0x30af, 0x30de, 0x30f3, 0x30b7, 0x30e7,
+    0x30f3, 0x30df, 0x30af, 0x30ed, 0x30f3, 0x30df, 0x30ea, 0x30df, 0x30ea, 0x30cf, 0x3099, 0x30fc,
+    0x30eb, 0x30e1, 0x30ab, 0x3099, 0x30e1, 0x30ab, 0x3099, 0x30c8, 0x30f3, 0x30e1, 0x30fc, 0x30c8,
+    0x30eb, 0x30e4, 0x30fc, 0x30c8, 0x3099, 0x30e4, 0x30fc, 0x30eb, 0x30e6, 0x30a2, 0x30f3, 0x30ea,
+    0x30c3, 0x30c8, 0x30eb, 0x30ea, 0x30e9, 0x30eb, 0x30d2, 0x309a, 0x30fc, 0x30eb, 0x30fc, 0x30d5,
+    0x3099, 0x30eb, 0x30ec, 0x30e0, 0x30ec, 0x30f3, 0x30c8, 0x30b1, 0x3099, 0x30f3, 0x30ef, 0x30c3,
+    0x30c8, 0x30, 0x70b9, 0x31, 0x70b9, 0x32, 0x70b9, 0x33, 0x70b9, 0x34, 0x70b9, 0x35, 0x70b9,
+    0x36, 0x70b9, 0x37, 0x70b9, 0x38, 0x70b9, 0x39, 0x70b9, 0x31, 0x30, 0x70b9, 0x31, 0x31, 0x70b9,
+    0x31, 0x32, 0x70b9, 0x31, 0x33, 0x70b9, 0x31, 0x34, 0x70b9, 0x31, 0x35, 0x70b9, 0x31, 0x36,
+    0x70b9, 0x31, 0x37, 0x70b9, 0x31, 0x38, 0x70b9, 0x31, 0x39, 0x70b9, 0x32, 0x30, 0x70b9, 0x32,
+    0x31, 0x70b9, 0x32, 0x32, 0x70b9, 0x32, 0x33, 0x70b9, 0x32, 0x34, 0x70b9, 0x68, 0x50, 0x61,
+    0x64, 0x61, 0x41, 0x55, 0x62, 0x61, 0x72, 0x6f, 0x56, 0x70, 0x63, 0x64, 0x6d, 0x64, 0x6d, 0x32,
+    0x64, 0x6d, 0x33, 0x49, 0x55, 0x5e73, 0x6210, 0x662d, 0x548c, 0x5927, 0x6b63, 0x660e, 0x6cbb,
+    0x682a, 0x5f0f, 0x4f1a, 0x793e, 0x70, 0x41, 0x6e, 0x41, 0x3bc, 0x41, 0x6d, 0x41, 0x6b, 0x41,
+    0x4b, 0x42, 0x4d, 0x42, 0x47, 0x42, 0x63, 0x61, 0x6c, 0x6b, 0x63, 0x61, 0x6c, 0x70, 0x46, 0x6e,
+    0x46, 0x3bc, 0x46, 0x3bc, 0x67, 0x6d, 0x67, 0x6b, 0x67, 0x48, 0x7a, 0x6b, 0x48, 0x7a, 0x4d,
+    0x48, 0x7a, 0x47, 0x48, 0x7a, 0x54, 0x48, 0x7a, 0x3bc, 0x6c, 0x6d, 0x6c, 0x64, 0x6c, 0x6b, 0x6c,
+    0x66, 0x6d, 0x6e, 0x6d, 0x3bc, 0x6d, 0x6d, 0x6d, 0x63, 0x6d, 0x6b, 0x6d, 0x6d, 0x6d, 0x32, 0x63,
+    0x6d, 0x32, 0x6d, 0x32, 0x6b, 0x6d, 0x32, 0x6d, 0x6d, 0x33, 0x63, 0x6d, 0x33, 0x6d, 0x33, 0x6b,
+    0x6d, 0x33, 0x6d, 0x2215, 0x73, 0x6d, 0x2215, 0x73, 0x32, 0x50, 0x61, 0x6b, 0x50, 0x61, 0x4d,
+    0x50, 0x61, 0x47, 0x50, 0x61, 0x72, 0x61, 0x64, 0x72, 0x61, 0x64, 0x2215, 0x73, 0x72, 0x61,
+    0x64, 0x2215, 0x73, 0x32, 0x70, 0x73, 0x6e, 0x73, 0x3bc, 0x73, 0x6d, 0x73, 0x70, 0x56, 0x6e,
+    0x56, 0x3bc, 0x56, 0x6d, 0x56, 0x6b, 0x56, 0x4d, 0x56, 0x70, 0x57, 0x6e, 0x57, 0x3bc, 0x57,
+    0x6d, 0x57, 0x6b, 0x57, 0x4d, 0x57, 0x6b, 0x3a9, 0x4d, 0x3a9, 0x61, 0x2e, 0x6d, 0x2e, 0x42,
+    0x71, 0x63, 0x63, 0x63, 0x64, 0x43, 0x2215, 0x6b, 0x67, 0x43, 0x6f, 0x2e, 0x64, 0x42, 0x47,
+    0x79, 0x68, 0x61, 0x48, 0x50, 0x69, 0x6e, 0x4b, 0x4b, 0x4b, 0x4d, 0x6b, 0x74, 0x6c, 0x6d, 0x6c,
+    0x6e, 0x6c, 0x6f, 0x67, 0x6c, 0x78, 0x6d, 0x62, 0x6d, 0x69, 0x6c, 0x6d, 0x6f, 0x6c, 0x50, 0x48,
+    0x70, 0x2e, 0x6d, 0x2e, 0x50, 0x50, 0x4d, 0x50, 0x52, 0x73, 0x72, 0x53, 0x76, 0x57, 0x62, 0x56,
+    0x2215, 0x6d, 0x41, 0x2215, 0x6d, 0x31, 0x65e5, 0x32, 0x65e5, 0x33, 0x65e5, 0x34, 0x65e5, 0x35,
+    0x65e5, 0x36, 0x65e5, 0x37, 0x65e5, 0x38, 0x65e5, 0x39, 0x65e5, 0x31, 0x30, 0x65e5, 0x31, 0x31,
+    0x65e5, 0x31, 0x32, 0x65e5, 0x31, 0x33, 0x65e5, 0x31, 0x34, 0x65e5, 0x31, 0x35, 0x65e5, 0x31,
+    0x36, 0x65e5, 0x31, 0x37, 0x65e5, 0x31, 0x38, 0x65e5, 0x31, 0x39, 0x65e5, 0x32, 0x30, 0x65e5,
+    0x32, 0x31, 0x65e5, 0x32, 0x32, 0x65e5, 0x32, 0x33, 0x65e5, 0x32, 0x34, 0x65e5, 0x32, 0x35,
+    0x65e5, 0x32, 0x36, 0x65e5, 0x32, 0x37, 0x65e5, 0x32, 0x38, 0x65e5, 0x32, 0x39, 0x65e5, 0x33,
+    0x30, 0x65e5, 0x33, 0x31, 0x65e5, 0x67, 0x61, 0x6c, 0x44a, 0x44c, 0xa76f, 0x126, 0x153, 0xa727,
+    0xab37, 0x26b, 0xab52, 0x28d, 0x8c48, 0x66f4, 0x8cc8, 0x6ed1, 0x4e32, 0x53e5, 0x5951, 0x5587,
+    0x5948, 0x61f6, 0x7669, 0x7f85, 0x863f, 0x87ba, 0x88f8, 0x908f, 0x6a02, 0x6d1b, 0x70d9, 0x73de,
+    0x843d, 0x916a, 0x99f1, 0x4e82, 0x5375, 0x6b04, 0x721b, 0x862d, 0x9e1e, 0x5d50, 0x6feb, 0x85cd,
+    0x8964, 0x62c9, 0x81d8, 0x881f, 0x5eca, 0x6717, 0x6d6a, 0x72fc, 0x90ce, 0x4f86, 0x51b7, 0x52de,
+    0x64c4, 0x6ad3, 0x7210, 0x76e7, 0x8606, 0x865c, 0x8def, 0x9732, 0x9b6f, 0x9dfa, 0x788c, 0x797f,
+    0x7da0, 0x83c9, 0x9304, 0x8ad6, 0x58df, 0x5f04, 0x7c60, 0x807e, 0x7262, 0x78ca, 0x8cc2, 0x96f7,
+    0x58d8, 0x5c62, 0x6a13, 0x6dda, 0x6f0f, 0x7d2f, 0x7e37, 0x964b, 0x52d2, 0x808b, 0x51dc, 0x51cc,
+    0x7a1c, 0x7dbe, 0x83f1, 0x9675, 0x8b80, 0x62cf, 0x8afe, 0x4e39, 0x5be7, 0x6012, 0x7387, 0x7570,
+    0x5317, 0x78fb, 0x4fbf, 0x5fa9, 0x4e0d, 0x6ccc, 0x6578, 0x7d22, 0x53c3, 0x585e, 0x7701, 0x8449,
+    0x8aaa, 0x6bba, 0x6c88, 0x62fe, 0x82e5, 0x63a0, 0x7565, 0x4eae, 0x5169, 0x51c9, 0x6881, 0x7ce7,
+    0x826f, 0x8ad2, 0x91cf, 0x52f5, 0x5442, 0x5eec, 0x65c5, 0x6ffe, 0x792a, 0x95ad, 0x9a6a, 0x9e97,
+    0x9ece, 0x66c6, 0x6b77, 0x8f62, 0x5e74, 0x6190, 0x6200, 0x649a, 0x6f23, 0x7149, 0x7489, 0x79ca,
+    0x7df4, 0x806f, 0x8f26, 0x84ee, 0x9023, 0x934a, 0x5217, 0x52a3, 0x54bd, 0x70c8, 0x88c2, 0x5ec9,
+    0x5ff5, 0x637b, 0x6bae, 0x7c3e, 0x7375, 0x4ee4, 0x56f9, 0x5dba, 0x601c, 0x73b2, 0x7469, 0x7f9a,
+    0x8046, 0x9234, 0x96f6, 0x9748, 0x9818, 0x4f8b, 0x79ae, 0x91b4, 0x96b8, 0x60e1, 0x4e86, 0x50da,
+    0x5bee, 0x5c3f, 0x6599, 0x71ce, 0x7642, 0x84fc, 0x907c, 0x6688, 0x962e, 0x5289, 0x677b, 0x67f3,
+    0x6d41, 0x6e9c, 0x7409, 0x7559, 0x786b, 0x7d10, 0x985e, 0x622e, 0x9678, 0x502b, 0x5d19, 0x6dea,
+    0x8f2a, 0x5f8b, 0x6144, 0x6817, 0x9686, 0x5229, 0x540f, 0x5c65, 0x6613, 0x674e, 0x68a8, 0x6ce5,
+    0x7406, 0x75e2, 0x7f79, 0x88cf, 0x88e1, 0x96e2, 0x533f, 0x6eba, 0x541d, 0x71d0, 0x7498, 0x85fa,
+    0x96a3, 0x9c57, 0x9e9f, 0x6797, 0x6dcb, 0x81e8, 0x7b20, 0x7c92, 0x72c0, 0x7099, 0x8b58, 0x4ec0,
+    0x8336, 0x523a, 0x5207, 0x5ea6, 0x62d3, 0x7cd6, 0x5b85, 0x6d1e, 0x66b4, 0x8f3b, 0x964d, 0x5ed3,
+    0x5140, 0x55c0, 0x585a, 0x6674, 0x51de, 0x732a, 0x76ca, 0x793c, 0x795e, 0x7965, 0x798f, 0x9756,
+    0x7cbe, 0x8612, 0x8af8, 0x9038, 0x90fd, 0x98ef, 0x98fc, 0x9928, 0x9db4, 0x90de, 0x96b7, 0x4fae,
+    0x50e7, 0x514d, 0x52c9, 0x52e4, 0x5351, 0x559d, 0x5606, 0x5668, 0x5840, 0x58a8, 0x5c64, 0x6094,
+    0x6168, 0x618e, 0x61f2, 0x654f, 0x65e2, 0x6691, 0x6885, 0x6d77, 0x6e1a, 0x6f22, 0x716e, 0x722b,
+    0x7422, 0x7891, 0x7949, 0x7948, 0x7950, 0x7956, 0x798d, 0x798e, 0x7a40, 0x7a81, 0x7bc0, 0x7e09,
+    0x7e41, 0x7f72, 0x8005, 0x81ed, 0x8279, 0x8457, 0x8910, 0x8996, 0x8b01, 0x8b39, 0x8cd3, 0x8d08,
+    0x8fb6, 0x96e3, 0x97ff, 0x983b, 0x6075, 0xd850, 0xdeee, 0x8218, 0x4e26, 0x51b5, 0x5168, 0x4f80,
+    0x5145, 0x5180, 0x52c7, 0x52fa, 0x5555, 0x5599, 0x55e2, 0x58b3, 0x5944, 0x5954, 0x5a62, 0x5b28,
+    0x5ed2, 0x5ed9, 0x5f69, 0x5fad, 0x60d8, 0x614e, 0x6108, 0x6160, 0x6234, 0x63c4, 0x641c, 0x6452,
+    0x6556, 0x671b, 0x6756, 0x6edb, 0x6ecb, 0x701e, 0x77a7, 0x7235, 0x72af, 0x7471, 0x7506, 0x753b,
+    0x761d, 0x761f, 0x76db, 0x76f4, 0x774a, 0x7740, 0x78cc, 0x7ab1, 0x7c7b, 0x7d5b, 0x7f3e, 0x8352,
+    0x83ef, 0x8779, 0x8941, 0x8986, 0x8abf, 0x8acb, 0x8aed, 0x8b8a, 0x8f38, 0x9072, 0x9199, 0x9276,
+    0x967c, 0x97db, 0x980b, 0x9b12, 0xd84a, 0xdc4a, 0xd84a, 0xdc44, 0xd84c, 0xdfd5, 0x3b9d, 0x4018,
+    0x4039, 0xd854, 0xde49, 0xd857, 0xdcd0, 0xd85f, 0xded3, 0x9f43, 0x9f8e, 0x66, 0x66, 0x66, 0x69,
+    0x66, 0x6c, 0x66, 0x66, 0x69, 0x66, 0x66, 0x6c, 0x73, 0x74, 0x574, 0x576, 0x574, 0x565, 0x574,
+    0x56b, 0x57e, 0x576, 0x574, 0x56d, 0x5d9, 0x5b4, 0x5f2, 0x5b7, 0x5e2, 0x5d4, 0x5db, 0x5dc,
+    0x5dd, 0x5e8, 0x5ea, 0x5e9, 0x5c1, 0x5e9, 0x5c2, 0x5e9, 0x5bc, 0x5c1, 0x5e9, 0x5bc, 0x5c2,
+    0x5d0, 0x5b7, 0x5d0, 0x5b8, 0x5d0, 0x5bc, 0x5d1, 0x5bc, 0x5d2, 0x5bc, 0x5d3, 0x5bc, 0x5d4,
+    0x5bc, 0x5d5, 0x5bc, 0x5d6, 0x5bc, 0x5d8, 0x5bc, 0x5d9, 0x5bc, 0x5da, 0x5bc, 0x5db, 0x5bc,
+    0x5dc, 0x5bc, 0x5de, 0x5bc, 0x5e0, 0x5bc, 0x5e1, 0x5bc, 0x5e3, 0x5bc, 0x5e4, 0x5bc, 0x5e6,
+    0x5bc, 0x5e7, 0x5bc, 0x5e8, 0x5bc, 0x5e9, 0x5bc, 0x5ea, 0x5bc, 0x5d5, 0x5b9, 0x5d1, 0x5bf,
+    0x5db, 0x5bf, 0x5e4, 0x5bf, 0x5d0, 0x5dc, 0x671, 0x67b, 0x67e, 0x680, 0x67a, 0x67f, 0x679,
+    0x6a4, 0x6a6, 0x684, 0x683, 0x686, 0x687, 0x68d, 0x68c, 0x68e, 0x688, 0x698, 0x691, 0x6a9,
+    0x6af, 0x6b3, 0x6b1, 0x6ba, 0x6bb, 0x6c1, 0x6be, 0x6d2, 0x6ad, 0x6c7, 0x6c6, 0x6c8, 0x6cb,
+    0x6c5, 0x6c9, 0x6d0, 0x649, 0x64a, 0x654, 0x627, 0x64a, 0x654, 0x6d5, 0x64a, 0x654, 0x648,
+    0x64a, 0x654, 0x6c7, 0x64a, 0x654, 0x6c6, 0x64a, 0x654, 0x6c8, 0x64a, 0x654, 0x6d0, 0x64a,
+    0x654, 0x649, 0x6cc, 0x64a, 0x654, 0x62c, 0x64a, 0x654, 0x62d, 0x64a, 0x654, 0x645, 0x64a,
+    0x654, 0x64a, 0x628, 0x62c, 0x628, 0x62d, 0x628, 0x62e, 0x628, 0x645, 0x628, 0x649, 0x628,
+    0x64a, 0x62a, 0x62c, 0x62a, 0x62d, 0x62a, 0x62e, 0x62a, 0x645, 0x62a, 0x649, 0x62a, 0x64a,
+    0x62b, 0x62c, 0x62b, 0x645, 0x62b, 0x649, 0x62b, 0x64a, 0x62c, 0x62d, 0x62c, 0x645, 0x62d,
+    0x62c, 0x62d, 0x645, 0x62e, 0x62c, 0x62e, 0x62d, 0x62e, 0x645, 0x633, 0x62c, 0x633, 0x62d,
+    0x633, 0x62e, 0x633, 0x645, 0x635, 0x62d, 0x635, 0x645, 0x636, 0x62c, 0x636, 0x62d, 0x636,
+    0x62e, 0x636, 0x645, 0x637, 0x62d, 0x637, 0x645, 0x638, 0x645, 0x639, 0x62c, 0x639, 0x645,
+    0x63a, 0x62c, 0x63a, 0x645, 0x641, 0x62c, 0x641, 0x62d, 0x641, 0x62e, 0x641, 0x645, 0x641,
+    0x649, 0x641, 0x64a, 0x642, 0x62d, 0x642, 0x645, 0x642, 0x649, 0x642, 0x64a, 0x643, 0x627,
+    0x643, 0x62c, 0x643, 0x62d, 0x643, 0x62e, 0x643, 0x644, 0x643, 0x645, 0x643, 0x649, 0x643,
+    0x64a, 0x644, 0x62c, 0x644, 0x62d, 0x644, 0x62e, 0x644, 0x645, 0x644, 0x649, 0x644, 0x64a,
+    0x645, 0x62c, 0x645, 0x62d, 0x645, 0x62e, 0x645, 0x645, 0x645, 0x649, 0x645, 0x64a, 0x646,
+    0x62c, 0x646, 0x62d, 0x646, 0x62e, 0x646, 0x645, 0x646, 0x649, 0x646, 0x64a, 0x647, 0x62c,
+    0x647, 0x645, 0x647, 0x649, 0x647, 0x64a, 0x64a, 0x62c, 0x64a, 0x62d, 0x64a, 0x62e, 0x64a,
+    0x645, 0x64a, 0x649, 0x64a, 0x64a, 0x630, 0x670, 0x631, 0x670, 0x649, 0x670, 0x20, 0x64c, 0x651,
+    0x20, 0x64d, 0x651, 0x20, 0x64e, 0x651, 0x20, 0x64f, 0x651, 0x20, 0x650, 0x651, 0x20, 0x651,
+    0x670, 0x64a, 0x654, 0x631, 0x64a, 0x654, 0x632, 0x64a, 0x654, 0x646, 0x628, 0x631, 0x628,
+    0x632, 0x628, 0x646, 0x62a, 0x631, 0x62a, 0x632, 0x62a, 0x646, 0x62b, 0x631, 0x62b, 0x632,
+    0x62b, 0x646, 0x645, 0x627, 0x646, 0x631, 0x646, 0x632, 0x646, 0x646, 0x64a, 0x631, 0x64a,
+    0x632, 0x64a, 0x646, 0x64a, 0x654, 0x62e, 0x64a, 0x654, 0x647, 0x628, 0x647, 0x62a, 0x647,
+    0x635, 0x62e, 0x644, 0x647, 0x646, 0x647, 0x647, 0x670, 0x64a, 0x647, 0x62b, 0x647, 0x633,
+    0x647, 0x634, 0x645, 0x634, 0x647, 0x640, 0x64e, 0x651, 0x640, 0x64f, 0x651, 0x640, 0x650,
+    0x651, 0x637, 0x649, 0x637, 0x64a, 0x639, 0x649, 0x639, 0x64a, 0x63a, 0x649, 0x63a, 0x64a,
+    0x633, 0x649, 0x633, 0x64a, 0x634, 0x649, 0x634, 0x64a, 0x62d, 0x649, 0x62d, 0x64a, 0x62c,
+    0x649, 0x62c, 0x64a, 0x62e, 0x649, 0x62e, 0x64a, 0x635, 0x649, 0x635, 0x64a, 0x636, 0x649,
+    0x636, 0x64a, 0x634, 0x62c, 0x634, 0x62d, 0x634, 0x62e, 0x634, 0x631, 0x633, 0x631, 0x635,
+    0x631, 0x636, 0x631, 0x627, 0x64b, 0x62a, 0x62c, 0x645, 0x62a, 0x62d, 0x62c, 0x62a, 0x62d,
+    0x645, 0x62a, 0x62e, 0x645, 0x62a, 0x645, 0x62c, 0x62a, 0x645, 0x62d, 0x62a, 0x645, 0x62e,
+    0x62c, 0x645, 0x62d, 0x62d, 0x645, 0x64a, 0x62d, 0x645, 0x649, 0x633, 0x62d, 0x62c, 0x633,
+    0x62c, 0x62d, 0x633, 0x62c, 0x649, 0x633, 0x645, 0x62d, 0x633, 0x645, 0x62c, 0x633, 0x645,
+    0x645, 0x635, 0x62d, 0x62d, 0x635, 0x645, 0x645, 0x634, 0x62d, 0x645, 0x634, 0x62c, 0x64a,
+    0x634, 0x645, 0x62e, 0x634, 0x645, 0x645, 0x636, 0x62d, 0x649, 0x636, 0x62e, 0x645, 0x637,
+    0x645, 0x62d, 0x637, 0x645, 0x645, 0x637, 0x645, 0x64a, 0x639, 0x62c, 0x645, 0x639, 0x645,
+    0x645, 0x639, 0x645, 0x649, 0x63a, 0x645, 0x645, 0x63a, 0x645, 0x64a, 0x63a, 0x645, 0x649,
+    0x641, 0x62e, 0x645, 0x642, 0x645, 0x62d, 0x642, 0x645, 0x645, 0x644, 0x62d, 0x645, 0x644,
+    0x62d, 0x64a, 0x644, 0x62d, 0x649, 0x644, 0x62c, 0x62c, 0x644, 0x62e, 0x645, 0x644, 0x645,
+    0x62d, 0x645, 0x62d, 0x62c, 0x645, 0x62d, 0x645, 0x645, 0x62d, 0x64a, 0x645, 0x62c, 0x62d,
+    0x645, 0x62c, 0x645, 0x645, 0x62e, 0x62c, 0x645, 0x62e, 0x645, 0x645, 0x62c, 0x62e, 0x647,
+    0x645, 0x62c, 0x647, 0x645, 0x645, 0x646, 0x62d, 0x645, 0x646, 0x62d, 0x649, 0x646, 0x62c,
+    0x645, 0x646, 0x62c, 0x649, 0x646, 0x645, 0x64a, 0x646, 0x645, 0x649, 0x64a, 0x645, 0x645,
+    0x628, 0x62e, 0x64a, 0x62a, 0x62c, 0x64a, 0x62a, 0x62c, 0x649, 0x62a, 0x62e, 0x64a, 0x62a,
+    0x62e, 0x649, 0x62a, 0x645, 0x64a, 0x62a, 0x645, 0x649, 0x62c, 0x645, 0x64a, 0x62c, 0x62d,
+    0x649, 0x62c, 0x645, 0x649, 0x633, 0x62e, 0x649, 0x635, 0x62d, 0x64a, 0x634, 0x62d, 0x64a,
+    0x636, 0x62d, 0x64a, 0x644, 0x62c, 0x64a, 0x644, 0x645, 0x64a, 0x64a, 0x62d, 0x64a, 0x64a,
+    0x62c, 0x64a, 0x64a, 0x645, 0x64a, 0x645, 0x645, 0x64a, 0x642, 0x645, 0x64a, 0x646, 0x62d,
+    0x64a, 0x639, 0x645, 0x64a, 0x643, 0x645, 0x64a, 0x646, 0x62c, 0x62d, 0x645, 0x62e, 0x64a,
+    0x644, 0x62c, 0x645, 0x643, 0x645, 0x645, 0x62c, 0x62d, 0x64a, 0x62d, 0x62c, 0x64a, 0x645,
+    0x62c, 0x64a, 0x641, 0x645, 0x64a, 0x628, 0x62d, 0x64a, 0x633, 0x62e, 0x64a, 0x646, 0x62c,
+    0x64a, 0x635, 0x644, 0x6d2, 0x642, 0x644, 0x6d2, 0x627, 0x644, 0x644, 0x647, 0x627, 0x643,
+    0x628, 0x631, 0x645, 0x62d, 0x645, 0x62f, 0x635, 0x644, 0x639, 0x645, 0x631, 0x633, 0x648,
+    0x644, 0x639, 0x644, 0x64a, 0x647, 0x648, 0x633, 0x644, 0x645, 0x635, 0x644, 0x649, 0x635,
+    0x644, 0x649, 0x20, 0x627, 0x644, 0x644, 0x647, 0x20, 0x639, 0x644, 0x64a, 0x647, 0x20, 0x648,
+    0x633, 0x644, 0x645, 0x62c, 0x644, 0x20, 0x62c, 0x644, 0x627, 0x644, 0x647, 0x631, 0x6cc, 0x627,
+    0x644, 0x2c, 0x3001, 0x3002, 0x3a, 0x21, 0x3f, 0x3016, 0x3017, 0x2014, 0x2013, 0x5f, 0x7b, 0x7d,
+    0x3014, 0x3015, 0x3010, 0x3011, 0x300a, 0x300b, 0x300c, 0x300d, 0x300e, 0x300f, 0x5b, 0x5d,
+    0x23, 0x26, 0x2a, 0x2d, 0x3c, 0x3e, 0x5c, 0x24, 0x25, 0x40, 0x20, 0x64b, 0x640, 0x64b, 0x20,
+    0x64c, 0x20, 0x64d, 0x20, 0x64e, 0x640, 0x64e, 0x20, 0x64f, 0x640, 0x64f, 0x20, 0x650, 0x640,
+    0x650, 0x20, 0x651, 0x640, 0x651, 0x20, 0x652, 0x640, 0x652, 0x621, 0x627, 0x628, 0x629, 0x62a,
+    0x62b, 0x62c, 0x62d, 0x62e, 0x62f, 0x630, 0x631, 0x632, 0x633, 0x634, 0x635, 0x636, 0x637,
+    0x638, 0x639, 0x63a, 0x641, 0x642, 0x643, 0x644, 0x645, 0x646, 0x647, 0x648, 0x64a, 0x644,
+    0x627, 0x653, 0x644, 0x627, 0x654, 0x644, 0x627, 0x655, 0x644, 0x627, 0x22, 0x27, 0x2f, 0x5e,
+    0x7c, 0x7e, 0x2985, 0x2986, 0x30fb, 0x30a1, 0x30a3, 0x30a5, 0x30a7, 0x30a9, 0x30e3, 0x30e5,
+    0x30e7, 0x30c3, 0x30fc, 0x30f3, 0x3099, 0x309a, 0xa2, 0xa3, 0xac, 0xa6, 0xa5, 0x20a9, 0x2502,
+    0x2190, 0x2191, 0x2192, 0x2193, 0x25a0, 0x25cb, 0xd801, 0xddd2, 0x307, 0xd801, 0xddda, 0x307,
+    0x2d0, 0x2d1, 0xe6, 0x299, 0x253, 0x2a3, 0xab66, 0x2a5, 0x2a4, 0x256, 0x257, 0x1d91, 0x258,
+    0x25e, 0x2a9, 0x264, 0x262, 0x260, 0x29b, 0x29c, 0x267, 0x284, 0x2aa, 0x2ab, 0x26c, 0xd837,
+    0xdf04, 0xa78e, 0x26e, 0xd837, 0xdf05, 0x28e, 0xd837, 0xdf06, 0xf8, 0x276, 0x277, 0x27a, 0xd837,
+    0xdf08, 0x27d, 0x27e, 0x280, 0x2a8, 0x2a6, 0xab67, 0x2a7, 0x288, 0x2c71, 0x28f, 0x2a1, 0x2a2,
+    0x298, 0x1c0, 0x1c1, 0x1c2, 0xd837, 0xdf0a, 0xd837, 0xdf1e, 0x287, 0x296, 0x297, 0x29e, 0xd837,
+    0xdf0b, 0xd804, 0xdc99, 0xd804, 0xdcba, 0xd804, 0xdc9b, 0xd804, 0xdcba, 0xd804, 0xdca5, 0xd804,
+    0xdcba, 0xd804, 0xdd31, 0xd804, 0xdd27, 0xd804, 0xdd32, 0xd804, 0xdd27, 0xd804, 0xdf47, 0xd804,
+    0xdf3e, 0xd804, 0xdf47, 0xd804, 0xdf57, 0xd804, 0xdf82, 0xd804, 0xdfc9, 0xd804, 0xdf84, 0xd804,
+    0xdfbb, 0xd804, 0xdf8b, 0xd804, 0xdfc2, 0xd804, 0xdf90, 0xd804, 0xdfc9, 0xd804, 0xdfc2, 0xd804,
+    0xdfc2, 0xd804, 0xdfc2, 0xd804, 0xdfb8, 0xd804, 0xdfc2, 0xd804, 0xdfc9, 0xd805, 0xdcb9, 0xd805,
+    0xdcba, 0xd805, 0xdcb9, 0xd805, 0xdcb0, 0xd805, 0xdcb9, 0xd805, 0xdcbd, 0xd805, 0xddb8, 0xd805,
+    0xddaf, 0xd805, 0xddb9, 0xd805, 0xddaf, 0xd806, 0xdd35, 0xd806, 0xdd30, 0xd818, 0xdd1e, 0xd818,
+    0xdd1e, 0xd818, 0xdd1e, 0xd818, 0xdd29, 0xd818, 0xdd1e, 0xd818, 0xdd1f, 0xd818, 0xdd29, 0xd818,
+    0xdd1f, 0xd818, 0xdd1e, 0xd818, 0xdd20, 0xd818, 0xdd1e, 0xd818, 0xdd1e, 0xd818, 0xdd1f, 0xd818,
+    0xdd1e, 0xd818, 0xdd29, 0xd818, 0xdd1f, 0xd818, 0xdd1e, 0xd818, 0xdd1e, 0xd818, 0xdd20, 0xd81b,
+    0xdd67, 0xd81b, 0xdd67, 0xd81b, 0xdd63, 0xd81b, 0xdd67, 0xd81b, 0xdd63, 0xd81b, 0xdd67, 0xd81b,
+    0xdd67, 0x3053, 0x3068, 0x30c8, 0x30ad, 0x30c8, 0x30c6, 0x30e8, 0x30ea, 0xd834, 0xdd57, 0xd834,
+    0xdd65, 0xd834, 0xdd58, 0xd834, 0xdd65, 0xd834, 0xdd58, 0xd834, 0xdd65, 0xd834, 0xdd6e, 0xd834,
+    0xdd58, 0xd834, 0xdd65, 0xd834, 0xdd6f, 0xd834, 0xdd58, 0xd834, 0xdd65, 0xd834, 0xdd70, 0xd834,
+    0xdd58, 0xd834, 0xdd65, 0xd834, 0xdd71, 0xd834, 0xdd58, 0xd834, 0xdd65, 0xd834, 0xdd72, 0xd834,
+    0xddb9, 0xd834, 0xdd65, 0xd834, 0xddba, 0xd834, 0xdd65, 0xd834, 0xddb9, 0xd834, 0xdd65, 0xd834,
+    0xdd6e, 0xd834, 0xddba, 0xd834, 0xdd65, 0xd834, 0xdd6e, 0xd834, 0xddb9, 0xd834, 0xdd65, 0xd834,
+    0xdd6f, 0xd834, 0xddba, 0xd834, 0xdd65, 0xd834, 0xdd6f, 0x131, 0x237, 0xdf, 0x391, 0x392, 0x394,
+    0x395, 0x396, 0x397, 0x399, 0x39a, 0x39b, 0x39c, 0x39d, 0x39e, 0x39f, 0x3a1, 0x3a4, 0x3a6,
+    0x3a7, 0x3a8, 0x2207, 0x3b1, 0x3b6, 0x3b7, 0x3bb, 0x3bd, 0x3be, 0x3bf, 0x3c3, 0x3c4, 0x3c5,
+    0x3c8, 0x3c9, 0x2202, 0x3dc, 0x3dd, 0xd837, 0xdf57, 0xd837, 0xdf58, 0xd837, 0xdf59, 0x1d18,
+    0x180, 0x111, 0x1e5, 0x142, 0x19a, 0xd837, 0xdf50, 0xd837, 0xdf3e, 0x249, 0x1d7f, 0xd837,
+    0xdf3f, 0x19e, 0x27c, 0x238, 0x239, 0xd837, 0xdf2b, 0xd837, 0xdf19, 0x286, 0x1d98, 0xd837,
+    0xdf2c, 0xd837, 0xdf1c, 0x293, 0x1d9a, 0x1d05, 0x1d00, 0x1d07, 0x27f, 0x285, 0x2ae, 0x2af,
+    0x221, 0x234, 0x235, 0x236, 0x1d81, 0xa795, 0x1d87, 0x1d8a, 0x1d8e, 0x188, 0x199, 0x1a5, 0x2a0,
+    0x1ad, 0xd837, 0xdf09, 0x430, 0x431, 0x432, 0x433, 0x434, 0x435, 0x436, 0x437, 0x438, 0x43a,
+    0x43b, 0x43c, 0x43e, 0x43f, 0x440, 0x441, 0x442, 0x443, 0x444, 0x445, 0x446, 0x447, 0x448,
+    0x44b, 0x44d, 0x44e, 0xa689, 0x4d9, 0x456, 0x458, 0x4e9, 0x4af, 0x4cf, 0x491, 0x455, 0x45f,
+    0x4ab, 0xa651, 0x4b1, 0x66e, 0x6a1, 0x66f, 0x30, 0x2e, 0x30, 0x2c, 0x31, 0x2c, 0x32, 0x2c, 0x33,
+    0x2c, 0x34, 0x2c, 0x35, 0x2c, 0x36, 0x2c, 0x37, 0x2c, 0x38, 0x2c, 0x39, 0x2c, 0x28, 0x41, 0x29,
+    0x28, 0x42, 0x29, 0x28, 0x43, 0x29, 0x28, 0x44, 0x29, 0x28, 0x45, 0x29, 0x28, 0x46, 0x29, 0x28,
+    0x47, 0x29, 0x28, 0x48, 0x29, 0x28, 0x49, 0x29, 0x28, 0x4a, 0x29, 0x28, 0x4b, 0x29, 0x28, 0x4c,
+    0x29, 0x28, 0x4d, 0x29, 0x28, 0x4e, 0x29, 0x28, 0x4f, 0x29, 0x28, 0x50, 0x29, 0x28, 0x51, 0x29,
+    0x28, 0x52, 0x29, 0x28, 0x53, 0x29, 0x28, 0x54, 0x29, 0x28, 0x55, 0x29, 0x28, 0x56, 0x29, 0x28,
+    0x57, 0x29, 0x28, 0x58, 0x29, 0x28, 0x59, 0x29, 0x28, 0x5a, 0x29, 0x3014, 0x53, 0x3015, 0x43,
+    0x44, 0x57, 0x5a, 0x48, 0x56, 0x53, 0x44, 0x53, 0x53, 0x50, 0x50, 0x56, 0x57, 0x43, 0x4d, 0x43,
+    0x4d, 0x44, 0x4d, 0x52, 0x44, 0x4a, 0x307b, 0x304b, 0x30b3, 0x30b3, 0x5b57, 0x53cc, 0x591a,
+    0x89e3, 0x4ea4, 0x6620, 0x7121, 0x524d, 0x5f8c, 0x518d, 0x65b0, 0x521d, 0x7d42, 0x8ca9, 0x58f0,
+    0x5439, 0x6f14, 0x6295, 0x6355, 0x904a, 0x6307, 0x6253, 0x7981, 0x7a7a, 0x5408, 0x6e80, 0x7533,
+    0x5272, 0x55b6, 0x914d, 0x3014, 0x672c, 0x3015, 0x3014, 0x4e09, 0x3015, 0x3014, 0x4e8c, 0x3015,
+    0x3014, 0x5b89, 0x3015, 0x3014, 0x70b9, 0x3015, 0x3014, 0x6253, 0x3015, 0x3014, 0x76d7, 0x3015,
+    0x3014, 0x52dd, 0x3015, 0x3014, 0x6557, 0x3015, 0x5f97, 0x53ef, 0x4e3d, 0x4e38, 0x4e41, 0xd840,
+    0xdd22, 0x4f60, 0x4fbb, 0x5002, 0x507a, 0x5099, 0x50cf, 0x349e, 0xd841, 0xde3a, 0x5154, 0x5164,
+    0x5177, 0xd841, 0xdd1c, 0x34b9, 0x5167, 0xd841, 0xdd4b, 0x5197, 0x51a4, 0x4ecc, 0x51ac, 0xd864,
+    0xdddf, 0x5203, 0x34df, 0x523b, 0x5246, 0x5277, 0x3515, 0x5305, 0x5306, 0x5349, 0x535a, 0x5373,
+    0x537d, 0x537f, 0xd842, 0xde2c, 0x7070, 0x53ca, 0x53df, 0xd842, 0xdf63, 0x53eb, 0x53f1, 0x5406,
+    0x549e, 0x5438, 0x5448, 0x5468, 0x54a2, 0x54f6, 0x5510, 0x5553, 0x5563, 0x5584, 0x55ab, 0x55b3,
+    0x55c2, 0x5716, 0x5717, 0x5651, 0x5674, 0x58ee, 0x57ce, 0x57f4, 0x580d, 0x578b, 0x5832, 0x5831,
+    0x58ac, 0xd845, 0xdce4, 0x58f2, 0x58f7, 0x5906, 0x5922, 0x5962, 0xd845, 0xdea8, 0xd845, 0xdeea,
+    0x59ec, 0x5a1b, 0x5a27, 0x59d8, 0x5a66, 0x36ee, 0x36fc, 0x5b08, 0x5b3e, 0xd846, 0xddc8, 0x5bc3,
+    0x5bd8, 0x5bf3, 0xd846, 0xdf18, 0x5bff, 0x5c06, 0x5f53, 0x3781, 0x5c60, 0x5cc0, 0x5c8d, 0xd847,
+    0xdde4, 0x5d43, 0xd847, 0xdde6, 0x5d6e, 0x5d6b, 0x5d7c, 0x5de1, 0x5de2, 0x382f, 0x5dfd, 0x5e28,
+    0x5e3d, 0x5e69, 0x3862, 0xd848, 0xdd83, 0x387c, 0x5eb0, 0x5eb3, 0x5eb6, 0xd868, 0xdf92, 0xd848,
+    0xdf31, 0x8201, 0x5f22, 0x38c7, 0xd84c, 0xdeb8, 0xd858, 0xddda, 0x5f62, 0x5f6b, 0x38e3, 0x5f9a,
+    0x5fcd, 0x5fd7, 0x5ff9, 0x6081, 0x393a, 0x391c, 0xd849, 0xded4, 0x60c7, 0x6148, 0x614c, 0x617a,
+    0x61b2, 0x61a4, 0x61af, 0x61de, 0x6210, 0x621b, 0x625d, 0x62b1, 0x62d4, 0x6350, 0xd84a, 0xdf0c,
+    0x633d, 0x62fc, 0x6368, 0x6383, 0x63e4, 0xd84a, 0xdff1, 0x6422, 0x63c5, 0x63a9, 0x3a2e, 0x6469,
+    0x647e, 0x649d, 0x6477, 0x3a6c, 0x656c, 0xd84c, 0xdc0a, 0x65e3, 0x66f8, 0x6649, 0x3b19, 0x3b08,
+    0x3ae4, 0x5192, 0x5195, 0x6700, 0x669c, 0x80ad, 0x43d9, 0x6721, 0x675e, 0x6753, 0xd84c, 0xdfc3,
+    0x3b49, 0x67fa, 0x6785, 0x6852, 0xd84d, 0xdc6d, 0x688e, 0x681f, 0x6914, 0x6942, 0x69a3, 0x69ea,
+    0x6aa8, 0xd84d, 0xdea3, 0x6adb, 0x3c18, 0x6b21, 0xd84e, 0xdca7, 0x6b54, 0x3c4e, 0x6b72, 0x6b9f,
+    0x6bbb, 0xd84e, 0xde8d, 0xd847, 0xdd0b, 0xd84e, 0xdefa, 0x6c4e, 0xd84f, 0xdcbc, 0x6cbf, 0x6ccd,
+    0x6c67, 0x6d16, 0x6d3e, 0x6d69, 0x6d78, 0x6d85, 0xd84f, 0xdd1e, 0x6d34, 0x6e2f, 0x6e6e, 0x3d33,
+    0x6ec7, 0xd84f, 0xded1, 0x6df9, 0x6f6e, 0xd84f, 0xdf5e, 0xd84f, 0xdf8e, 0x6fc6, 0x7039, 0x701b,
+    0x3d96, 0x704a, 0x707d, 0x7077, 0x70ad, 0xd841, 0xdd25, 0x7145, 0xd850, 0xde63, 0x719c, 0xd850,
+    0xdfab, 0x7228, 0x7250, 0xd851, 0xde08, 0x7280, 0x7295, 0xd851, 0xdf35, 0xd852, 0xdc14, 0x737a,
+    0x738b, 0x3eac, 0x73a5, 0x3eb8, 0x7447, 0x745c, 0x7485, 0x74ca, 0x3f1b, 0x7524, 0xd853, 0xdc36,
+    0x753e, 0xd853, 0xdc92, 0xd848, 0xdd9f, 0x7610, 0xd853, 0xdfa1, 0xd853, 0xdfb8, 0xd854, 0xdc44,
+    0x3ffc, 0x4008, 0xd854, 0xdcf3, 0xd854, 0xdcf2, 0xd854, 0xdd19, 0xd854, 0xdd33, 0x771e, 0x771f,
+    0x778b, 0x4046, 0x4096, 0xd855, 0xdc1d, 0x784e, 0x40e3, 0xd855, 0xde26, 0xd855, 0xde9a, 0xd855,
+    0xdec5, 0x79eb, 0x412f, 0x7a4a, 0x7a4f, 0xd856, 0xdd7c, 0xd856, 0xdea7, 0x7aee, 0x4202, 0xd856,
+    0xdfab, 0x7bc6, 0x7bc9, 0x4227, 0xd857, 0xdc80, 0x7cd2, 0x42a0, 0x7ce8, 0x7ce3, 0x7d00, 0xd857,
+    0xdf86, 0x7d63, 0x4301, 0x7dc7, 0x7e02, 0x7e45, 0x4334, 0xd858, 0xde28, 0xd858, 0xde47, 0x4359,
+    0xd858, 0xded9, 0x7f7a, 0xd858, 0xdf3e, 0x7f95, 0x7ffa, 0xd859, 0xdcda, 0xd859, 0xdd23, 0x8060,
+    0xd859, 0xdda8, 0x8070, 0xd84c, 0xdf5f, 0x43d5, 0x80b2, 0x8103, 0x440b, 0x813e, 0x5ab5, 0xd859,
+    0xdfa7, 0xd859, 0xdfb5, 0xd84c, 0xdf93, 0xd84c, 0xdf9c, 0x8204, 0x8f9e, 0x446b, 0x8291, 0x828b,
+    0x829d, 0x52b3, 0x82b1, 0x82b3, 0x82bd, 0x82e6, 0xd85a, 0xdf3c, 0x831d, 0x8363, 0x83ad, 0x8323,
+    0x83bd, 0x83e7, 0x8353, 0x83ca, 0x83cc, 0x83dc, 0xd85b, 0xdc36, 0xd85b, 0xdd6b, 0xd85b, 0xdcd5,
+    0x452b, 0x84f1, 0x84f3, 0x8516, 0xd85c, 0xdfca, 0x8564, 0xd85b, 0xdf2c, 0x455d, 0x4561, 0xd85b,
+    0xdfb1, 0xd85c, 0xdcd2, 0x456b, 0x8650, 0x8667, 0x8669, 0x86a9, 0x8688, 0x870e, 0x86e2, 0x8728,
+    0x876b, 0x8786, 0x45d7, 0x87e1, 0x8801, 0x45f9, 0x8860, 0xd85d, 0xde67, 0x88d7, 0x88de, 0x4635,
+    0x88fa, 0x34bb, 0xd85e, 0xdcae, 0xd85e, 0xdd66, 0x46be, 0x46c7, 0x8aa0, 0xd85f, 0xdca8, 0x8cab,
+    0x8cc1, 0x8d1b, 0x8d77, 0xd85f, 0xdf2f, 0xd842, 0xdc04, 0x8dcb, 0x8dbc, 0x8df0, 0xd842, 0xdcde,
+    0x8ed4, 0xd861, 0xddd2, 0xd861, 0xdded, 0x9094, 0x90f1, 0x9111, 0xd861, 0xdf2e, 0x911b, 0x9238,
+    0x92d7, 0x92d8, 0x927c, 0x93f9, 0x9415, 0xd862, 0xdffa, 0x958b, 0x4995, 0x95b7, 0xd863, 0xdd77,
+    0x49e6, 0x96c3, 0x5db2, 0x9723, 0xd864, 0xdd45, 0xd864, 0xde1a, 0x4a6e, 0x4a76, 0x97e0, 0xd865,
+    0xdc0a, 0x4ab2, 0xd865, 0xdc96, 0x9829, 0xd865, 0xddb6, 0x98e2, 0x4b33, 0x9929, 0x99a7, 0x99c2,
+    0x99fe, 0x4bce, 0xd866, 0xdf30, 0x9c40, 0x9cfd, 0x4cce, 0x4ced, 0x9d67, 0xd868, 0xdcce, 0x4cf8,
+    0xd868, 0xdd05, 0xd868, 0xde0e, 0xd868, 0xde91, 0x4d56, 0x9efe, 0x9f05, 0x9f0f, 0x9f16, 0xd869,
+    0xde00,
+};
+
+/* Compositions: first, second, composite. */
+static const pn_norm_comp norm_tab_comp[] = {
+    {0x3c, 0x338, 0x226e}, {0x3d, 0x338, 0x2260}, {0x3e, 0x338, 0x226f}, {0x41, 0x300, 0xc0},
+    {0x41, 0x301, 0xc1}, {0x41, 0x302, 0xc2}, {0x41, 0x303, 0xc3}, {0x41, 0x304, 0x100},
+    {0x41, 0x306, 0x102}, {0x41, 0x307, 0x226}, {0x41, 0x308, 0xc4}, {0x41, 0x309, 0x1ea2},
+    {0x41, 0x30a, 0xc5}, {0x41, 0x30c, 0x1cd}, {0x41, 0x30f, 0x200}, {0x41, 0x311, 0x202},
+    {0x41, 0x323, 0x1ea0}, {0x41, 0x325, 0x1e00}, {0x41, 0x328, 0x104}, {0x42, 0x307, 0x1e02},
+    {0x42, 0x323, 0x1e04}, {0x42, 0x331, 0x1e06}, {0x43, 0x301, 0x106}, {0x43, 0x302, 0x108},
+    {0x43, 0x307, 0x10a}, {0x43, 0x30c, 0x10c}, {0x43, 0x327, 0xc7}, {0x44, 0x307, 0x1e0a},
+    {0x44, 0x30c, 0x10e}, {0x44, 0x323, 0x1e0c}, {0x44, 0x327, 0x1e10}, {0x44, 0x32d, 0x1e12},
+    {0x44, 0x331, 0x1e0e}, {0x45, 0x300, 0xc8}, {0x45, 0x301, 0xc9}, {0x45, 0x302, 0xca},
+    {0x45, 0x303, 0x1ebc}, {0x45, 0x304, 0x112}, {0x45, 0x306, 0x114}, {0x45, 0x307, 0x116},
+    {0x45, 0x308, 0xcb}, {0x45, 0x309, 0x1eba}, {0x45, 0x30c, 0x11a}, {0x45, 0x30f, 0x204},
+    {0x45, 0x311, 0x206}, {0x45, 0x323, 0x1eb8}, {0x45, 0x327, 0x228}, {0x45, 0x328, 0x118},
+    {0x45, 0x32d, 0x1e18}, {0x45, 0x330, 0x1e1a}, {0x46, 0x307, 0x1e1e}, {0x47, 0x301, 0x1f4},
+    {0x47, 0x302, 0x11c}, {0x47, 0x304, 0x1e20}, {0x47, 0x306, 0x11e}, {0x47, 0x307, 0x120},
+    {0x47, 0x30c, 0x1e6}, {0x47, 0x327, 0x122}, {0x48, 0x302, 0x124}, {0x48, 0x307, 0x1e22},
+    {0x48, 0x308, 0x1e26}, {0x48, 0x30c, 0x21e}, {0x48, 0x323, 0x1e24}, {0x48, 0x327, 0x1e28},
+    {0x48, 0x32e, 0x1e2a}, {0x49, 0x300, 0xcc}, {0x49, 0x301, 0xcd}, {0x49, 0x302, 0xce},
+    {0x49, 0x303, 0x128}, {0x49, 0x304, 0x12a}, {0x49, 0x306, 0x12c}, {0x49, 0x307, 0x130},
+    {0x49, 0x308, 0xcf}, {0x49, 0x309, 0x1ec8}, {0x49, 0x30c, 0x1cf}, {0x49, 0x30f, 0x208},
+    {0x49, 0x311, 0x20a}, {0x49, 0x323, 0x1eca}, {0x49, 0x328, 0x12e}, {0x49, 0x330, 0x1e2c},
+    {0x4a, 0x302, 0x134}, {0x4b, 0x301, 0x1e30}, {0x4b, 0x30c, 0x1e8}, {0x4b, 0x323, 0x1e32},
+    {0x4b, 0x327, 0x136}, {0x4b, 0x331, 0x1e34}, {0x4c, 0x301, 0x139}, {0x4c, 0x30c, 0x13d},
+    {0x4c, 0x323, 0x1e36}, {0x4c, 0x327, 0x13b}, {0x4c, 0x32d, 0x1e3c}, {0x4c, 0x331, 0x1e3a},
+    {0x4d, 0x301, 0x1e3e}, {0x4d, 0x307, 0x1e40}, {0x4d, 0x323, 0x1e42}, {0x4e, 0x300, 0x1f8},
+    {0x4e, 0x301, 0x143}, {0x4e, 0x303, 0xd1}, {0x4e, 0x307, 0x1e44}, {0x4e, 0x30c, 0x147},
+    {0x4e, 0x323, 0x1e46}, {0x4e, 0x327, 0x145}, {0x4e, 0x32d, 0x1e4a}, {0x4e, 0x331, 0x1e48},
+    {0x4f, 0x300, 0xd2}, {0x4f, 0x301, 0xd3}, {0x4f, 0x302, 0xd4}, {0x4f, 0x303, 0xd5},
+    {0x4f, 0x304, 0x14c}, {0x4f, 0x306, 0x14e}, {0x4f, 0x307, 0x22e}, {0x4f, 0x308, 0xd6},
+    {0x4f, 0x309, 0x1ece}, {0x4f, 0x30b, 0x150}, {0x4f, 0x30c, 0x1d1}, {0x4f, 0x30f, 0x20c},
+    {0x4f, 0x311, 0x20e}, {0x4f, 0x31b, 0x1a0}, {0x4f, 0x323, 0x1ecc}, {0x4f, 0x328, 0x1ea},
+    {0x50, 0x301, 0x1e54}, {0x50, 0x307, 0x1e56}, {0x52, 0x301, 0x154}, {0x52, 0x307, 0x1e58},
+    {0x52, 0x30c, 0x158}, {0x52, 0x30f, 0x210}, {0x52, 0x311, 0x212}, {0x52, 0x323, 0x1e5a},
+    {0x52, 0x327, 0x156}, {0x52, 0x331, 0x1e5e}, {0x53, 0x301, 0x15a}, {0x53, 0x302, 0x15c},
+    {0x53, 0x307, 0x1e60}, {0x53, 0x30c, 0x160}, {0x53, 0x323, 0x1e62}, {0x53, 0x326, 0x218},
+    {0x53, 0x327, 0x15e}, {0x54, 0x307, 0x1e6a}, {0x54, 0x30c, 0x164}, {0x54, 0x323, 0x1e6c},
+    {0x54, 0x326, 0x21a}, {0x54, 0x327, 0x162}, {0x54, 0x32d, 0x1e70}, {0x54, 0x331, 0x1e6e},
+    {0x55, 0x300, 0xd9}, {0x55, 0x301, 0xda}, {0x55, 0x302, 0xdb}, {0x55, 0x303, 0x168},
+    {0x55, 0x304, 0x16a}, {0x55, 0x306, 0x16c}, {0x55, 0x308, 0xdc}, {0x55, 0x309, 0x1ee6},
+    {0x55, 0x30a, 0x16e}, {0x55, 0x30b, 0x170}, {0x55, 0x30c, 0x1d3}, {0x55, 0x30f, 0x214},
+    {0x55, 0x311, 0x216}, {0x55, 0x31b, 0x1af}, {0x55, 0x323, 0x1ee4}, {0x55, 0x324, 0x1e72},
+    {0x55, 0x328, 0x172}, {0x55, 0x32d, 0x1e76}, {0x55, 0x330, 0x1e74}, {0x56, 0x303, 0x1e7c},
+    {0x56, 0x323, 0x1e7e}, {0x57, 0x300, 0x1e80}, {0x57, 0x301, 0x1e82}, {0x57, 0x302, 0x174},
+    {0x57, 0x307, 0x1e86}, {0x57, 0x308, 0x1e84}, {0x57, 0x323, 0x1e88}, {0x58, 0x307, 0x1e8a},
+    {0x58, 0x308, 0x1e8c}, {0x59, 0x300, 0x1ef2}, {0x59, 0x301, 0xdd}, {0x59, 0x302, 0x176},
+    {0x59, 0x303, 0x1ef8}, {0x59, 0x304, 0x232}, {0x59, 0x307, 0x1e8e}, {0x59, 0x308, 0x178},
+    {0x59, 0x309, 0x1ef6}, {0x59, 0x323, 0x1ef4}, {0x5a, 0x301, 0x179}, {0x5a, 0x302, 0x1e90},
+    {0x5a, 0x307, 0x17b}, {0x5a, 0x30c, 0x17d}, {0x5a, 0x323, 0x1e92}, {0x5a, 0x331, 0x1e94},
+    {0x61, 0x300, 0xe0}, {0x61, 0x301, 0xe1}, {0x61, 0x302, 0xe2}, {0x61, 0x303, 0xe3},
+    {0x61, 0x304, 0x101}, {0x61, 0x306, 0x103}, {0x61, 0x307, 0x227}, {0x61, 0x308, 0xe4},
+    {0x61, 0x309, 0x1ea3}, {0x61, 0x30a, 0xe5}, {0x61, 0x30c, 0x1ce}, {0x61, 0x30f, 0x201},
+    {0x61, 0x311, 0x203}, {0x61, 0x323, 0x1ea1}, {0x61, 0x325, 0x1e01}, {0x61, 0x328, 0x105},
+    {0x62, 0x307, 0x1e03}, {0x62, 0x323, 0x1e05}, {0x62, 0x331, 0x1e07}, {0x63, 0x301, 0x107},
+    {0x63, 0x302, 0x109}, {0x63, 0x307, 0x10b}, {0x63, 0x30c, 0x10d}, {0x63, 0x327, 0xe7},
+    {0x64, 0x307, 0x1e0b}, {0x64, 0x30c, 0x10f}, {0x64, 0x323, 0x1e0d}, {0x64, 0x327, 0x1e11},
+    {0x64, 0x32d, 0x1e13}, {0x64, 0x331, 0x1e0f}, {0x65, 0x300, 0xe8}, {0x65, 0x301, 0xe9},
+    {0x65, 0x302, 0xea}, {0x65, 0x303, 0x1ebd}, {0x65, 0x304, 0x113}, {0x65, 0x306, 0x115},
+    {0x65, 0x307, 0x117}, {0x65, 0x308, 0xeb}, {0x65, 0x309, 0x1ebb}, {0x65, 0x30c, 0x11b},
+    {0x65, 0x30f, 0x205}, {0x65, 0x311, 0x207}, {0x65, 0x323, 0x1eb9}, {0x65, 0x327, 0x229},
+    {0x65, 0x328, 0x119}, {0x65, 0x32d, 0x1e19}, {0x65, 0x330, 0x1e1b}, {0x66, 0x307, 0x1e1f},
+    {0x67, 0x301, 0x1f5}, {0x67, 0x302, 0x11d}, {0x67, 0x304, 0x1e21}, {0x67, 0x306, 0x11f},
+    {0x67, 0x307, 0x121}, {0x67, 0x30c, 0x1e7}, {0x67, 0x327, 0x123}, {0x68, 0x302, 0x125},
+    {0x68, 0x307, 0x1e23}, {0x68, 0x308, 0x1e27}, {0x68, 0x30c, 0x21f}, {0x68, 0x323, 0x1e25},
+    {0x68, 0x327, 0x1e29}, {0x68, 0x32e, 0x1e2b}, {0x68, 0x331, 0x1e96}, {0x69, 0x300, 0xec},
+    {0x69, 0x301, 0xed}, {0x69, 0x302, 0xee}, {0x69, 0x303, 0x129}, {0x69, 0x304, 0x12b},
+    {0x69, 0x306, 0x12d}, {0x69, 0x308, 0xef}, {0x69, 0x309, 0x1ec9}, {0x69, 0x30c, 0x1d0},
+    {0x69, 0x30f, 0x209}, {0x69, 0x311, 0x20b}, {0x69, 0x323, 0x1ecb}, {0x69, 0x328, 0x12f},
+    {0x69, 0x330, 0x1e2d}, {0x6a, 0x302, 0x135}, {0x6a, 0x30c, 0x1f0}, {0x6b, 0x301, 0x1e31},
+    {0x6b, 0x30c, 0x1e9}, {0x6b, 0x323, 0x1e33}, {0x6b, 0x327, 0x137}, {0x6b, 0x331, 0x1e35},
+    {0x6c, 0x301, 0x13a}, {0x6c, 0x30c, 0x13e}, {0x6c, 0x323, 0x1e37}, {0x6c, 0x327, 0x13c},
+    {0x6c, 0x32d, 0x1e3d}, {0x6c, 0x331, 0x1e3b}, {0x6d, 0x301, 0x1e3f}, {0x6d, 0x307, 0x1e41},
+    {0x6d, 0x323, 0x1e43}, {0x6e, 0x300, 0x1f9}, {0x6e, 0x301, 0x144}, {0x6e, 0x303, 0xf1},
+    {0x6e, 0x307, 0x1e45}, {0x6e, 0x30c, 0x148}, {0x6e, 0x323, 0x1e47}, {0x6e, 0x327, 0x146},
+    {0x6e, 0x32d, 0x1e4b}, {0x6e, 0x331, 0x1e49}, {0x6f, 0x300, 0xf2}, {0x6f, 0x301, 0xf3},
+    {0x6f, 0x302, 0xf4}, {0x6f, 0x303, 0xf5}, {0x6f, 0x304, 0x14d}, {0x6f, 0x306, 0x14f},
+    {0x6f, 0x307, 0x22f}, {0x6f, 0x308, 0xf6}, {0x6f, 0x309, 0x1ecf}, {0x6f, 0x30b, 0x151},
+    {0x6f, 0x30c, 0x1d2}, {0x6f, 0x30f, 0x20d}, {0x6f, 0x311, 0x20f}, {0x6f, 0x31b, 0x1a1},
+    {0x6f, 0x323, 0x1ecd}, {0x6f, 0x328, 0x1eb}, {0x70, 0x301, 0x1e55}, {0x70, 0x307, 0x1e57},
+    {0x72, 0x301, 0x155}, {0x72, 0x307, 0x1e59}, {0x72, 0x30c, 0x159}, {0x72, 0x30f, 0x211},
+    {0x72, 0x311, 0x213}, {0x72, 0x323, 0x1e5b}, {0x72, 0x327, 0x157}, {0x72, 0x331, 0x1e5f},
+    {0x73, 0x301, 0x15b}, {0x73, 0x302, 0x15d}, {0x73, 0x307, 0x1e61}, {0x73, 0x30c, 0x161},
+    {0x73, 0x323, 0x1e63}, {0x73, 0x326, 0x219}, {0x73, 0x327, 0x15f}, {0x74, 0x307, 0x1e6b},
+    {0x74, 0x308, 0x1e97}, {0x74, 0x30c, 0x165}, {0x74, 0x323, 0x1e6d}, {0x74, 0x326, 0x21b},
+    {0x74, 0x327, 0x163}, {0x74, 0x32d, 0x1e71}, {0x74, 0x331, 0x1e6f}, {0x75, 0x300, 0xf9},
+    {0x75, 0x301, 0xfa}, {0x75, 0x302, 0xfb}, {0x75, 0x303, 0x169}, {0x75, 0x304, 0x16b},
+    {0x75, 0x306, 0x16d}, {0x75, 0x308, 0xfc}, {0x75, 0x309, 0x1ee7}, {0x75, 0x30a, 0x16f},
+    {0x75, 0x30b, 0x171}, {0x75, 0x30c, 0x1d4}, {0x75, 0x30f, 0x215}, {0x75, 0x311, 0x217},
+    {0x75, 0x31b, 0x1b0}, {0x75, 0x323, 0x1ee5}, {0x75, 0x324, 0x1e73}, {0x75, 0x328, 0x173},
+    {0x75, 0x32d, 0x1e77}, {0x75, 0x330, 0x1e75}, {0x76, 0x303, 0x1e7d}, {0x76, 0x323, 0x1e7f},
+    {0x77, 0x300, 0x1e81}, {0x77, 0x301, 0x1e83}, {0x77, 0x302, 0x175}, {0x77, 0x307, 0x1e87},
+    {0x77, 0x308, 0x1e85}, {0x77, 0x30a, 0x1e98}, {0x77, 0x323, 0x1e89}, {0x78, 0x307, 0x1e8b},
+    {0x78, 0x308, 0x1e8d}, {0x79, 0x300, 0x1ef3}, {0x79, 0x301, 0xfd}, {0x79, 0x302, 0x177},
+    {0x79, 0x303, 0x1ef9}, {0x79, 0x304, 0x233}, {0x79, 0x307, 0x1e8f}, {0x79, 0x308, 0xff},
+    {0x79, 0x309, 0x1ef7}, {0x79, 0x30a, 0x1e99}, {0x79, 0x323, 0x1ef5}, {0x7a, 0x301, 0x17a},
+    {0x7a, 0x302, 0x1e91}, {0x7a, 0x307, 0x17c}, {0x7a, 0x30c, 0x17e}, {0x7a, 0x323, 0x1e93},
+    {0x7a, 0x331, 0x1e95}, {0xa8, 0x300, 0x1fed}, {0xa8, 0x301, 0x385}, {0xa8, 0x342, 0x1fc1},
+    {0xc2, 0x300, 0x1ea6}, {0xc2, 0x301, 0x1ea4}, {0xc2, 0x303, 0x1eaa}, {0xc2, 0x309, 0x1ea8},
+    {0xc4, 0x304, 0x1de}, {0xc5, 0x301, 0x1fa}, {0xc6, 0x301, 0x1fc}, {0xc6, 0x304, 0x1e2},
+    {0xc7, 0x301, 0x1e08}, {0xca, 0x300, 0x1ec0}, {0xca, 0x301, 0x1ebe}, {0xca, 0x303, 0x1ec4},
+    {0xca, 0x309, 0x1ec2}, {0xcf, 0x301, 0x1e2e}, {0xd4, 0x300, 0x1ed2}, {0xd4, 0x301, 0x1ed0},
+    {0xd4, 0x303, 0x1ed6}, {0xd4, 0x309, 0x1ed4}, {0xd5, 0x301, 0x1e4c}, {0xd5, 0x304, 0x22c},
+    {0xd5, 0x308, 0x1e4e}, {0xd6, 0x304, 0x22a}, {0xd8, 0x301, 0x1fe}, {0xdc, 0x300, 0x1db},
+    {0xdc, 0x301, 0x1d7}, {0xdc, 0x304, 0x1d5}, {0xdc, 0x30c, 0x1d9}, {0xe2, 0x300, 0x1ea7},
+    {0xe2, 0x301, 0x1ea5}, {0xe2, 0x303, 0x1eab}, {0xe2, 0x309, 0x1ea9}, {0xe4, 0x304, 0x1df},
+    {0xe5, 0x301, 0x1fb}, {0xe6, 0x301, 0x1fd}, {0xe6, 0x304, 0x1e3}, {0xe7, 0x301, 0x1e09},
+    {0xea, 0x300, 0x1ec1}, {0xea, 0x301, 0x1ebf}, {0xea, 0x303, 0x1ec5}, {0xea, 0x309, 0x1ec3},
+    {0xef, 0x301, 0x1e2f}, {0xf4, 0x300, 0x1ed3}, {0xf4, 0x301, 0x1ed1}, {0xf4, 0x303, 0x1ed7},
+    {0xf4, 0x309, 0x1ed5}, {0xf5, 0x301, 0x1e4d}, {0xf5, 0x304, 0x22d}, {0xf5, 0x308, 0x1e4f},
+    {0xf6, 0x304, 0x22b}, {0xf8, 0x301, 0x1ff}, {0xfc, 0x300, 0x1dc}, {0xfc, 0x301, 0x1d8},
+    {0xfc, 0x304, 0x1d6}, {0xfc, 0x30c, 0x1da}, {0x102, 0x300, 0x1eb0}, {0x102, 0x301, 0x1eae},
+    {0x102, 0x303, 0x1eb4}, {0x102, 0x309, 0x1eb2}, {0x103, 0x300, 0x1eb1}, {0x103, 0x301, 0x1eaf},
+    {0x103, 0x303, 0x1eb5}, {0x103, 0x309, 0x1eb3}, {0x112, 0x300, 0x1e14}, {0x112, 0x301, 0x1e16},
+    {0x113, 0x300, 0x1e15}, {0x113, 0x301, 0x1e17}, {0x14c, 0x300, 0x1e50}, {0x14c, 0x301, 0x1e52},
+    {0x14d, 0x300, 0x1e51}, {0x14d, 0x301, 0x1e53}, {0x15a, 0x307, 0x1e64}, {0x15b, 0x307, 0x1e65},
+    {0x160, 0x307, 0x1e66}, {0x161, 0x307, 0x1e67}, {0x168, 0x301, 0x1e78}, {0x169, 0x301, 0x1e79},
+    {0x16a, 0x308, 0x1e7a}, {0x16b, 0x308, 0x1e7b}, {0x17f, 0x307, 0x1e9b}, {0x1a0, 0x300, 0x1edc},
+    {0x1a0, 0x301, 0x1eda}, {0x1a0, 0x303, 0x1ee0}, {0x1a0, 0x309, 0x1ede}, {0x1a0, 0x323, 0x1ee2},
+    {0x1a1, 0x300, 0x1edd}, {0x1a1, 0x301, 0x1edb}, {0x1a1, 0x303, 0x1ee1}, {0x1a1, 0x309, 0x1edf},
+    {0x1a1, 0x323, 0x1ee3}, {0x1af, 0x300, 0x1eea}, {0x1af, 0x301, 0x1ee8}, {0x1af, 0x303, 0x1eee},
+    {0x1af, 0x309, 0x1eec}, {0x1af, 0x323, 0x1ef0}, {0x1b0, 0x300, 0x1eeb}, {0x1b0, 0x301, 0x1ee9},
+    {0x1b0, 0x303, 0x1eef}, {0x1b0, 0x309, 0x1eed}, {0x1b0, 0x323, 0x1ef1}, {0x1b7, 0x30c, 0x1ee},
+    {0x1ea, 0x304, 0x1ec}, {0x1eb, 0x304, 0x1ed}, {0x226, 0x304, 0x1e0}, {0x227, 0x304, 0x1e1},
+    {0x228, 0x306, 0x1e1c}, {0x229, 0x306, 0x1e1d}, {0x22e, 0x304, 0x230}, {0x22f, 0x304, 0x231},
+    {0x292, 0x30c, 0x1ef}, {0x391, 0x300, 0x1fba}, {0x391, 0x301, 0x386}, {0x391, 0x304, 0x1fb9},
+    {0x391, 0x306, 0x1fb8}, {0x391, 0x313, 0x1f08}, {0x391, 0x314, 0x1f09}, {0x391, 0x345, 0x1fbc},
+    {0x395, 0x300, 0x1fc8}, {0x395, 0x301, 0x388}, {0x395, 0x313, 0x1f18}, {0x395, 0x314, 0x1f19},
+    {0x397, 0x300, 0x1fca}, {0x397, 0x301, 0x389}, {0x397, 0x313, 0x1f28}, {0x397, 0x314, 0x1f29},
+    {0x397, 0x345, 0x1fcc}, {0x399, 0x300, 0x1fda}, {0x399, 0x301, 0x38a}, {0x399, 0x304, 0x1fd9},
+    {0x399, 0x306, 0x1fd8}, {0x399, 0x308, 0x3aa}, {0x399, 0x313, 0x1f38}, {0x399, 0x314, 0x1f39},
+    {0x39f, 0x300, 0x1ff8}, {0x39f, 0x301, 0x38c}, {0x39f, 0x313, 0x1f48}, {0x39f, 0x314, 0x1f49},
+    {0x3a1, 0x314, 0x1fec}, {0x3a5, 0x300, 0x1fea}, {0x3a5, 0x301, 0x38e}, {0x3a5, 0x304, 0x1fe9},
+    {0x3a5, 0x306, 0x1fe8}, {0x3a5, 0x308, 0x3ab}, {0x3a5, 0x314, 0x1f59}, {0x3a9, 0x300, 0x1ffa},
+    {0x3a9, 0x301, 0x38f}, {0x3a9, 0x313, 0x1f68}, {0x3a9, 0x314, 0x1f69}, {0x3a9, 0x345, 0x1ffc},
+    {0x3ac, 0x345, 0x1fb4}, {0x3ae, 0x345, 0x1fc4}, {0x3b1, 0x300, 0x1f70}, {0x3b1, 0x301, 0x3ac},
+    {0x3b1, 0x304, 0x1fb1}, {0x3b1, 0x306, 0x1fb0}, {0x3b1, 0x313, 0x1f00}, {0x3b1, 0x314, 0x1f01},
+    {0x3b1, 0x342, 0x1fb6}, {0x3b1, 0x345, 0x1fb3}, {0x3b5, 0x300, 0x1f72}, {0x3b5, 0x301, 0x3ad},
+    {0x3b5, 0x313, 0x1f10}, {0x3b5, 0x314, 0x1f11}, {0x3b7, 0x300, 0x1f74}, {0x3b7, 0x301, 0x3ae},
+    {0x3b7, 0x313, 0x1f20}, {0x3b7, 0x314, 0x1f21}, {0x3b7, 0x342, 0x1fc6}, {0x3b7, 0x345, 0x1fc3},
+    {0x3b9, 0x300, 0x1f76}, {0x3b9, 0x301, 0x3af}, {0x3b9, 0x304, 0x1fd1}, {0x3b9, 0x306, 0x1fd0},
+    {0x3b9, 0x308, 0x3ca}, {0x3b9, 0x313, 0x1f30}, {0x3b9, 0x314, 0x1f31}, {0x3b9, 0x342, 0x1fd6},
+    {0x3bf, 0x300, 0x1f78}, {0x3bf, 0x301, 0x3cc}, {0x3bf, 0x313, 0x1f40}, {0x3bf, 0x314, 0x1f41},
+    {0x3c1, 0x313, 0x1fe4}, {0x3c1, 0x314, 0x1fe5}, {0x3c5, 0x300, 0x1f7a}, {0x3c5, 0x301, 0x3cd},
+    {0x3c5, 0x304, 0x1fe1}, {0x3c5, 0x306, 0x1fe0}, {0x3c5, 0x308, 0x3cb}, {0x3c5, 0x313, 0x1f50},
+    {0x3c5, 0x314, 0x1f51}, {0x3c5, 0x342, 0x1fe6}, {0x3c9, 0x300, 0x1f7c}, {0x3c9, 0x301, 0x3ce},
+    {0x3c9, 0x313, 0x1f60}, {0x3c9, 0x314, 0x1f61}, {0x3c9, 0x342, 0x1ff6}, {0x3c9, 0x345, 0x1ff3},
+    {0x3ca, 0x300, 0x1fd2}, {0x3ca, 0x301, 0x390}, {0x3ca, 0x342, 0x1fd7}, {0x3cb, 0x300, 0x1fe2},
+    {0x3cb, 0x301, 0x3b0}, {0x3cb, 0x342, 0x1fe7}, {0x3ce, 0x345, 0x1ff4}, {0x3d2, 0x301, 0x3d3},
+    {0x3d2, 0x308, 0x3d4}, {0x406, 0x308, 0x407}, {0x410, 0x306, 0x4d0}, {0x410, 0x308, 0x4d2},
+    {0x413, 0x301, 0x403}, {0x415, 0x300, 0x400}, {0x415, 0x306, 0x4d6}, {0x415, 0x308, 0x401},
+    {0x416, 0x306, 0x4c1}, {0x416, 0x308, 0x4dc}, {0x417, 0x308, 0x4de}, {0x418, 0x300, 0x40d},
+    {0x418, 0x304, 0x4e2}, {0x418, 0x306, 0x419}, {0x418, 0x308, 0x4e4}, {0x41a, 0x301, 0x40c},
+    {0x41e, 0x308, 0x4e6}, {0x423, 0x304, 0x4ee}, {0x423, 0x306, 0x40e}, {0x423, 0x308, 0x4f0},
+    {0x423, 0x30b, 0x4f2}, {0x427, 0x308, 0x4f4}, {0x42b, 0x308, 0x4f8}, {0x42d, 0x308, 0x4ec},
+    {0x430, 0x306, 0x4d1}, {0x430, 0x308, 0x4d3}, {0x433, 0x301, 0x453}, {0x435, 0x300, 0x450},
+    {0x435, 0x306, 0x4d7}, {0x435, 0x308, 0x451}, {0x436, 0x306, 0x4c2}, {0x436, 0x308, 0x4dd},
+    {0x437, 0x308, 0x4df}, {0x438, 0x300, 0x45d}, {0x438, 0x304, 0x4e3}, {0x438, 0x306, 0x439},
+    {0x438, 0x308, 0x4e5}, {0x43a, 0x301, 0x45c}, {0x43e, 0x308, 0x4e7}, {0x443, 0x304, 0x4ef},
+    {0x443, 0x306, 0x45e}, {0x443, 0x308, 0x4f1}, {0x443, 0x30b, 0x4f3}, {0x447, 0x308, 0x4f5},
+    {0x44b, 0x308, 0x4f9}, {0x44d, 0x308, 0x4ed}, {0x456, 0x308, 0x457}, {0x474, 0x30f, 0x476},
+    {0x475, 0x30f, 0x477}, {0x4d8, 0x308, 0x4da}, {0x4d9, 0x308, 0x4db}, {0x4e8, 0x308, 0x4ea},
+    {0x4e9, 0x308, 0x4eb}, {0x627, 0x653, 0x622}, {0x627, 0x654, 0x623}, {0x627, 0x655, 0x625},
+    {0x648, 0x654, 0x624}, {0x64a, 0x654, 0x626}, {0x6c1, 0x654, 0x6c2}, {0x6d2, 0x654, 0x6d3},
+    {0x6d5, 0x654, 0x6c0}, {0x928, 0x93c, 0x929}, {0x930, 0x93c, 0x931}, {0x933, 0x93c, 0x934},
+    {0x9c7, 0x9be, 0x9cb}, {0x9c7, 0x9d7, 0x9cc}, {0xb47, 0xb3e, 0xb4b}, {0xb47, 0xb56, 0xb48},
+    {0xb47, 0xb57, 0xb4c}, {0xb92, 0xbd7, 0xb94}, {0xbc6, 0xbbe, 0xbca}, {0xbc6, 0xbd7, 0xbcc},
+    {0xbc7, 0xbbe, 0xbcb}, {0xc46, 0xc56, 0xc48}, {0xcbf, 0xcd5, 0xcc0}, {0xcc6, 0xcc2, 0xcca},
+    {0xcc6, 0xcd5, 0xcc7}, {0xcc6, 0xcd6, 0xcc8}, {0xcca, 0xcd5, 0xccb}, {0xd46, 0xd3e, 0xd4a},
+    {0xd46, 0xd57, 0xd4c}, {0xd47, 0xd3e, 0xd4b}, {0xdd9, 0xdca, 0xdda}, {0xdd9, 0xdcf, 0xddc},
+    {0xdd9, 0xddf, 0xdde}, {0xddc, 0xdca, 0xddd}, {0x1025, 0x102e, 0x1026},
+    {0x1b05, 0x1b35, 0x1b06}, {0x1b07, 0x1b35, 0x1b08}, {0x1b09, 0x1b35, 0x1b0a},
+    {0x1b0b, 0x1b35, 0x1b0c}, {0x1b0d, 0x1b35, 0x1b0e}, {0x1b11, 0x1b35, 0x1b12},
+    {0x1b3a, 0x1b35, 0x1b3b}, {0x1b3c, 0x1b35, 0x1b3d}, {0x1b3e, 0x1b35, 0x1b40},
+    {0x1b3f, 0x1b35, 0x1b41}, {0x1b42, 0x1b35, 0x1b43}, {0x1e36, 0x304, 0x1e38},
+    {0x1e37, 0x304, 0x1e39}, {0x1e5a, 0x304, 0x1e5c}, {0x1e5b, 0x304, 0x1e5d},
+    {0x1e62, 0x307, 0x1e68}, {0x1e63, 0x307, 0x1e69}, {0x1ea0, 0x302, 0x1eac},
+    {0x1ea0, 0x306, 0x1eb6}, {0x1ea1, 0x302, 0x1ead}, {0x1ea1, 0x306, 0x1eb7},
+    {0x1eb8, 0x302, 0x1ec6}, {0x1eb9, 0x302, 0x1ec7}, {0x1ecc, 0x302, 0x1ed8},
+    {0x1ecd, 0x302, 0x1ed9}, {0x1f00, 0x300, 0x1f02}, {0x1f00, 0x301, 0x1f04},
+    {0x1f00, 0x342, 0x1f06}, {0x1f00, 0x345, 0x1f80}, {0x1f01, 0x300, 0x1f03},
+    {0x1f01, 0x301, 0x1f05}, {0x1f01, 0x342, 0x1f07}, {0x1f01, 0x345, 0x1f81},
+    {0x1f02, 0x345, 0x1f82}, {0x1f03, 0x345, 0x1f83}, {0x1f04, 0x345, 0x1f84},
+    {0x1f05, 0x345, 0x1f85}, {0x1f06, 0x345, 0x1f86}, {0x1f07, 0x345, 0x1f87},
+    {0x1f08, 0x300, 0x1f0a}, {0x1f08, 0x301, 0x1f0c}, {0x1f08, 0x342, 0x1f0e},
+    {0x1f08, 0x345, 0x1f88}, {0x1f09, 0x300, 0x1f0b}, {0x1f09, 0x301, 0x1f0d},
+    {0x1f09, 0x342, 0x1f0f}, {0x1f09, 0x345, 0x1f89}, {0x1f0a, 0x345, 0x1f8a},
+    {0x1f0b, 0x345, 0x1f8b}, {0x1f0c, 0x345, 0x1f8c}, {0x1f0d, 0x345, 0x1f8d},
+    {0x1f0e, 0x345, 0x1f8e}, {0x1f0f, 0x345, 0x1f8f}, {0x1f10, 0x300, 0x1f12},
+    {0x1f10, 0x301, 0x1f14}, {0x1f11, 0x300, 0x1f13}, {0x1f11, 0x301, 0x1f15},
+    {0x1f18, 0x300, 0x1f1a}, {0x1f18, 0x301, 0x1f1c}, {0x1f19, 0x300, 0x1f1b},
+    {0x1f19, 0x301, 0x1f1d}, {0x1f20, 0x300, 0x1f22}, {0x1f20, 0x301, 0x1f24},
+    {0x1f20, 0x342, 0x1f26}, {0x1f20, 0x345, 0x1f90}, {0x1f21, 0x300, 0x1f23},
+    {0x1f21, 0x301, 0x1f25}, {0x1f21, 0x342, 0x1f27}, {0x1f21, 0x345, 0x1f91},
+    {0x1f22, 0x345, 0x1f92}, {0x1f23, 0x345, 0x1f93}, {0x1f24, 0x345, 0x1f94},
+    {0x1f25, 0x345, 0x1f95}, {0x1f26, 0x345, 0x1f96}, {0x1f27, 0x345, 0x1f97},
+    {0x1f28, 0x300, 0x1f2a}, {0x1f28, 0x301, 0x1f2c}, {0x1f28, 0x342, 0x1f2e},
+    {0x1f28, 0x345, 0x1f98}, {0x1f29, 0x300, 0x1f2b}, {0x1f29, 0x301, 0x1f2d},
+    {0x1f29, 0x342, 0x1f2f}, {0x1f29, 0x345, 0x1f99}, {0x1f2a, 0x345, 0x1f9a},
+    {0x1f2b, 0x345, 0x1f9b}, {0x1f2c, 0x345, 0x1f9c}, {0x1f2d, 0x345, 0x1f9d},
+    {0x1f2e, 0x345, 0x1f9e}, {0x1f2f, 0x345, 0x1f9f}, {0x1f30, 0x300, 0x1f32},
+    {0x1f30, 0x301, 0x1f34}, {0x1f30, 0x342, 0x1f36}, {0x1f31, 0x300, 0x1f33},
+    {0x1f31, 0x301, 0x1f35}, {0x1f31, 0x342, 0x1f37}, {0x1f38, 0x300, 0x1f3a},
+    {0x1f38, 0x301, 0x1f3c}, {0x1f38, 0x342, 0x1f3e}, {0x1f39, 0x300, 0x1f3b},
+    {0x1f39, 0x301, 0x1f3d}, {0x1f39, 0x342, 0x1f3f}, {0x1f40, 0x300, 0x1f42},
+    {0x1f40, 0x301, 0x1f44}, {0x1f41, 0x300, 0x1f43}, {0x1f41, 0x301, 0x1f45},
+    {0x1f48, 0x300, 0x1f4a}, {0x1f48, 0x301, 0x1f4c}, {0x1f49, 0x300, 0x1f4b},
+    {0x1f49, 0x301, 0x1f4d}, {0x1f50, 0x300, 0x1f52}, {0x1f50, 0x301, 0x1f54},
+    {0x1f50, 0x342, 0x1f56}, {0x1f51, 0x300, 0x1f53}, {0x1f51, 0x301, 0x1f55},
+    {0x1f51, 0x342, 0x1f57}, {0x1f59, 0x300, 0x1f5b}, {0x1f59, 0x301, 0x1f5d},
+    {0x1f59, 0x342, 0x1f5f}, {0x1f60, 0x300, 0x1f62}, {0x1f60, 0x301, 0x1f64},
+    {0x1f60, 0x342, 0x1f66}, {0x1f60, 0x345, 0x1fa0}, {0x1f61, 0x300, 0x1f63},
+    {0x1f61, 0x301, 0x1f65}, {0x1f61, 0x342, 0x1f67}, {0x1f61, 0x345, 0x1fa1},
+    {0x1f62, 0x345, 0x1fa2}, {0x1f63, 0x345, 0x1fa3}, {0x1f64, 0x345, 0x1fa4},
+    {0x1f65, 0x345, 0x1fa5}, {0x1f66, 0x345, 0x1fa6}, {0x1f67, 0x345, 0x1fa7},
+    {0x1f68, 0x300, 0x1f6a}, {0x1f68, 0x301, 0x1f6c}, {0x1f68, 0x342, 0x1f6e},
+    {0x1f68, 0x345, 0x1fa8}, {0x1f69, 0x300, 0x1f6b}, {0x1f69, 0x301, 0x1f6d},
+    {0x1f69, 0x342, 0x1f6f}, {0x1f69, 0x345, 0x1fa9}, {0x1f6a, 0x345, 0x1faa},
+    {0x1f6b, 0x345, 0x1fab}, {0x1f6c, 0x345, 0x1fac}, {0x1f6d, 0x345, 0x1fad},
+    {0x1f6e, 0x345, 0x1fae}, {0x1f6f, 0x345, 0x1faf}, {0x1f70, 0x345, 0x1fb2},
+    {0x1f74, 0x345, 0x1fc2}, {0x1f7c, 0x345, 0x1ff2}, {0x1fb6, 0x345, 0x1fb7},
+    {0x1fbf, 0x300, 0x1fcd}, {0x1fbf, 0x301, 0x1fce}, {0x1fbf, 0x342, 0x1fcf},
+    {0x1fc6, 0x345, 0x1fc7}, {0x1ff6, 0x345, 0x1ff7}, {0x1ffe, 0x300, 0x1fdd},
+    {0x1ffe, 0x301, 0x1fde}, {0x1ffe, 0x342, 0x1fdf}, {0x2190, 0x338, 0x219a},
+    {0x2192, 0x338, 0x219b}, {0x2194, 0x338, 0x21ae}, {0x21d0, 0x338, 0x21cd},
+    {0x21d2, 0x338, 0x21cf}, {0x21d4, 0x338, 0x21ce}, {0x2203, 0x338, 0x2204},
+    {0x2208, 0x338, 0x2209}, {0x220b, 0x338, 0x220c}, {0x2223, 0x338, 0x2224},
+    {0x2225, 0x338, 0x2226}, {0x223c, 0x338, 0x2241}, {0x2243, 0x338, 0x2244},
+    {0x2245, 0x338, 0x2247}, {0x2248, 0x338, 0x2249}, {0x224d, 0x338, 0x226d},
+    {0x2261, 0x338, 0x2262}, {0x2264, 0x338, 0x2270}, {0x2265, 0x338, 0x2271},
+    {0x2272, 0x338, 0x2274}, {0x2273, 0x338, 0x2275}, {0x2276, 0x338, 0x2278},
+    {0x2277, 0x338, 0x2279}, {0x227a, 0x338, 0x2280}, {0x227b, 0x338, 0x2281},
+    {0x227c, 0x338, 0x22e0}, {0x227d, 0x338, 0x22e1}, {0x2282, 0x338, 0x2284},
+    {0x2283, 0x338, 0x2285}, {0x2286, 0x338, 0x2288}, {0x2287, 0x338, 0x2289},
+    {0x2291, 0x338, 0x22e2}, {0x2292, 0x338, 0x22e3}, {0x22a2, 0x338, 0x22ac},
+    {0x22a8, 0x338, 0x22ad}, {0x22a9, 0x338, 0x22ae}, {0x22ab, 0x338, 0x22af},
+    {0x22b2, 0x338, 0x22ea}, {0x22b3, 0x338, 0x22eb}, {0x22b4, 0x338, 0x22ec},
+    {0x22b5, 0x338, 0x22ed}, {0x3046, 0x3099, 0x3094}, {0x304b, 0x3099, 0x304c},
+    {0x304d, 0x3099, 0x304e}, {0x304f, 0x3099, 0x3050}, {0x3051, 0x3099, 0x3052},
+    {0x3053, 0x3099, 0x3054}, {0x3055, 0x3099, 0x3056}, {0x3057, 0x3099, 0x3058},
+    {0x3059, 0x3099, 0x305a}, {0x305b, 0x3099, 0x305c}, {0x305d, 0x3099, 0x305e},
+    {0x305f, 0x3099, 0x3060}, {0x3061, 0x3099, 0x3062}, {0x3064, 0x3099, 0x3065},
+    {0x3066, 0x3099, 0x3067}, {0x3068, 0x3099, 0x3069}, {0x306f, 0x3099, 0x3070},
+    {0x306f, 0x309a, 0x3071}, {0x3072, 0x3099, 0x3073}, {0x3072, 0x309a, 0x3074},
+    {0x3075, 0x3099, 0x3076}, {0x3075, 0x309a, 0x3077}, {0x3078, 0x3099, 0x3079},
+    {0x3078, 0x309a, 0x307a}, {0x307b, 0x3099, 0x307c}, {0x307b, 0x309a, 0x307d},
+    {0x309d, 0x3099, 0x309e}, {0x30a6, 0x3099, 0x30f4}, {0x30ab, 0x3099, 0x30ac},
+    {0x30ad, 0x3099, 0x30ae}, {0x30af, 0x3099, 0x30b0}, {0x30b1, 0x3099, 0x30b2},
+    {0x30b3, 0x3099, 0x30b4}, {0x30b5, 0x3099, 0x30b6}, {0x30b7, 0x3099, 0x30b8},
+    {0x30b9, 0x3099, 0x30ba}, {0x30bb, 0x3099, 0x30bc}, {0x30bd, 0x3099, 0x30be},
+    {0x30bf, 0x3099, 0x30c0}, {0x30c1, 0x3099, 0x30c2}, {0x30c4, 0x3099, 0x30c5},
+    {0x30c6, 0x3099, 0x30c7}, {0x30c8, 0x3099, 0x30c9}, {0x30cf, 0x3099, 0x30d0},
+    {0x30cf, 0x309a, 0x30d1}, {0x30d2, 0x3099, 0x30d3}, {0x30d2, 0x309a, 0x30d4},
+    {0x30d5, 0x3099, 0x30d6}, {0x30d5, 0x309a, 0x30d7}, {0x30d8, 0x3099, 0x30d9},
+    {0x30d8, 0x309a, 0x30da}, {0x30db, 0x3099, 0x30dc}, {0x30db, 0x309a, 0x30dd},
+    {0x30ef, 0x3099, 0x30f7}, {0x30f0, 0x3099, 0x30f8}, {0x30f1, 0x3099, 0x30f9},
+    {0x30f2, 0x3099, 0x30fa}, {0x30fd, 0x3099, 0x30fe}, {0x105d2, 0x307, 0x105c9},
+    {0x105da, 0x307, 0x105e4}, {0x11099, 0x110ba, 0x1109a}, {0x1109b, 0x110ba, 0x1109c},
+    {0x110a5, 0x110ba, 0x110ab}, {0x11131, 0x11127, 0x1112e}, {0x11132, 0x11127, 0x1112f},
+    {0x11347, 0x1133e, 0x1134b}, {0x11347, 0x11357, 0x1134c}, {0x11382, 0x113c9, 0x11383},
+    {0x11384, 0x113bb, 0x11385}, {0x1138b, 0x113c2, 0x1138e}, {0x11390, 0x113c9, 0x11391},
+    {0x113c2, 0x113b8, 0x113c7}, {0x113c2, 0x113c2, 0x113c5}, {0x113c2, 0x113c9, 0x113c8},
+    {0x114b9, 0x114b0, 0x114bc}, {0x114b9, 0x114ba, 0x114bb}, {0x114b9, 0x114bd, 0x114be},
+    {0x115b8, 0x115af, 0x115ba}, {0x115b9, 0x115af, 0x115bb}, {0x11935, 0x11930, 0x11938},
+    {0x1611e, 0x1611e, 0x16121}, {0x1611e, 0x1611f, 0x16123}, {0x1611e, 0x16120, 0x16125},
+    {0x1611e, 0x16129, 0x16122}, {0x16121, 0x1611f, 0x16126}, {0x16121, 0x16120, 0x16128},
+    {0x16122, 0x1611f, 0x16127}, {0x16129, 0x1611f, 0x16124}, {0x16d63, 0x16d67, 0x16d69},
+    {0x16d67, 0x16d67, 0x16d68}, {0x16d69, 0x16d67, 0x16d6a},
+};
+
+static const pn_norm_tables norm_tab_all = {
+    norm_tab_class, norm_tab_decomp, norm_tab_pool, norm_tab_comp,
+    PN_COUNT_OF(norm_tab_class), PN_COUNT_OF(norm_tab_decomp), PN_COUNT_OF(norm_tab_comp),
+};
+
+PN_INTERNAL const pn_norm_tables *pn_norm_tab(void) { return &norm_tab_all; }
+#endif
+
+/* ---- Begin text/pn_norm.c ---- */
+#ifndef PN_DROP_TEXT_PN_NORM_C
+#define PN_DROP_TEXT_PN_NORM_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_norm.c - the steps.
+ *
+ * Normal forms work on one character and its marks at a time (a segment): decompose, put the marks
+ * into canonical order, for NFC and NFKC compose what is not blocked (UAX 15, D117).  A segment may
+ * be as long as the text, all marks, so ordering is a counting sort, not a search for neighbours.
+ * Hangul syllables are computed (The Unicode Standard, 3.12).
+ */
+/* includes text/pn_norm.h */
+
+/* includes text/pn_unicode.h */
+
+enum {
+    UNORM_S = 0xAC00, UNORM_L = 0x1100, UNORM_V = 0x1161, UNORM_T = 0x11A7,
+    UNORM_N_L = 19, UNORM_N_V = 21, UNORM_N_T = 28, UNORM_N_S = UNORM_N_L * UNORM_N_V * UNORM_N_T
+};
+
+PN_INTERNAL void pn_norm_init(pn_norm *nm, pn_mem *mem)
+{
+    *nm = (pn_norm){.mem = mem};
+    pn_str_init(&nm->out.text, mem, PN_ACCT_MISC);
+    pn_str_init(&nm->in.text, mem, PN_ACCT_MISC);
+}
+
+PN_INTERNAL void pn_norm_fini(pn_norm *nm)
+{
+    pn_str_fini(&nm->out.text);
+    pn_str_fini(&nm->in.text);
+    pn_mem_free(nm->mem, PN_ACCT_MISC, nm->out.src, nm->out.cap_src * sizeof *nm->out.src);
+    pn_mem_free(nm->mem, PN_ACCT_MISC, nm->in.src, nm->in.cap_src * sizeof *nm->in.src);
+    pn_mem_free(nm->mem, PN_ACCT_MISC, nm->seg, nm->cap_seg * sizeof *nm->seg);
+    pn_mem_free(nm->mem, PN_ACCT_MISC, nm->sorted, nm->cap_sorted * sizeof *nm->sorted);
+    *nm = (pn_norm){.mem = nm->mem};
+}
+
+/* Bytes to the result, all of them from `src`. */
+static void unorm_put(pn_norm *nm, const char *s, size_t n, uint32_t src)
+{
+    pn_norm_text *o = &nm->out;
+    size_t at = o->text.len;
+    if (nm->track && !pn_mem_grow(nm->mem, PN_ACCT_MISC, (void **)&o->src, &o->cap_src, at + n, sizeof *o->src)) {
+        o->text.failed = true;
+        return;
+    }
+    pn_str_add(&o->text, s, n);
+    for (size_t i = 0; nm->track && i < n; i++)
+        o->src[at + i] = src;
+}
+
+static uint32_t unorm_src(const pn_norm *nm, size_t at) { return nm->track ? nm->in.src[at] : 0; }
+
+/* Bytes of the input as they are. */
+static void unorm_copy(pn_norm *nm, size_t at, size_t n)
+{
+    pn_norm_text *o = &nm->out;
+    size_t to = o->text.len;
+    if (nm->track && !pn_mem_grow(nm->mem, PN_ACCT_MISC, (void **)&o->src, &o->cap_src, to + n, sizeof *o->src)) {
+        o->text.failed = true;
+        return;
+    }
+    pn_str_add(&o->text, nm->in.text.data + at, n);
+    if (nm->track && n)
+        memcpy(o->src + to, nm->in.src + at, n * sizeof *o->src);
+}
+
+/* --- normal forms ------------------------------------------------------------------------- */
+
+static uint8_t unorm_ccc(uint32_t cp)
+{
+    const pn_norm_tables *t = pn_norm_tab();
+    size_t lo = 0, hi = t->n_classes;
+    if (cp < t->classes[0].first)
+        return 0;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (t->classes[mid].last < cp)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < t->n_classes && t->classes[lo].first <= cp ? t->classes[lo].ccc : 0;
+}
+
+/* The full decomposition of cp, or NULL: it has none. */
+static const pn_norm_decomp *unorm_decomp(uint32_t cp, bool compat)
+{
+    const pn_norm_tables *t = pn_norm_tab();
+    size_t lo = 0, hi = t->n_decomp;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (t->decomp[mid].cp < cp)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (lo == t->n_decomp || t->decomp[lo].cp != cp)
+        return NULL;
+    if (compat && lo + 1 < t->n_decomp && t->decomp[lo + 1].cp == cp)
+        return &t->decomp[lo + 1];
+    return compat || !t->decomp[lo].compat ? &t->decomp[lo] : NULL;
+}
+
+/* What a and b compose to; 0: nothing. */
+static uint32_t unorm_compose(uint32_t a, uint32_t b)
+{
+    const pn_norm_tables *t = pn_norm_tab();
+    size_t lo = 0, hi = t->n_comp;
+    if (a >= UNORM_L && a < UNORM_L + UNORM_N_L && b >= UNORM_V && b < UNORM_V + UNORM_N_V)
+        return UNORM_S + ((a - UNORM_L) * UNORM_N_V + (b - UNORM_V)) * UNORM_N_T;
+    if (a >= UNORM_S && a < UNORM_S + UNORM_N_S && (a - UNORM_S) % UNORM_N_T == 0 && b > UNORM_T && b < UNORM_T + UNORM_N_T)
+        return a + (b - UNORM_T);
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        const pn_norm_comp *c = &t->comp[mid];
+        if (c->a < a || (c->a == a && c->b < b))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < t->n_comp && t->comp[lo].a == a && t->comp[lo].b == b ? t->comp[lo].to : 0;
+}
+
+/* The marks seg[from..n_seg) into canonical order: stable, by class. */
+static bool unorm_order(pn_norm *nm, size_t from)
+{
+    size_t n = nm->n_seg - from, start[257] = {0};
+    bool done = true;
+    for (size_t i = 1; i < n && done; i++)
+        done = nm->seg[from + i - 1].ccc <= nm->seg[from + i].ccc;
+    if (done)
+        return true;
+    if (!pn_mem_grow(nm->mem, PN_ACCT_MISC, (void **)&nm->sorted, &nm->cap_sorted, n, sizeof *nm->sorted))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        start[nm->seg[from + i].ccc + 1]++;
+    for (size_t c = 1; c < 257; c++)
+        start[c] += start[c - 1];
+    for (size_t i = 0; i < n; i++)
+        nm->sorted[start[nm->seg[from + i].ccc]++] = nm->seg[from + i];
+    memcpy(nm->seg + from, nm->sorted, n * sizeof *nm->seg);
+    return true;
+}
+
+/* Order the segment and, if asked, compose it: seg[0] with every mark that nothing blocks. */
+static bool unorm_close(pn_norm *nm, bool compose)
+{
+    size_t from = nm->n_seg && nm->seg[0].ccc == 0 ? 1 : 0, k = from;
+    if (!unorm_order(nm, from))
+        return false;
+    if (!compose || !from)
+        return true;
+    uint8_t last = 0;                           /* class of the mark that stayed, 0: none has */
+    for (size_t i = 1; i < nm->n_seg; i++) {
+        pn_norm_char c = nm->seg[i];
+        uint32_t to = last < c.ccc ? unorm_compose(nm->seg[0].cp, c.cp) : 0;
+        if (to) {
+            nm->seg[0].cp = to;
+            continue;
+        }
+        last = c.ccc;
+        nm->seg[k++] = c;
+    }
+    nm->n_seg = k;
+    return true;
+}
+
+static void unorm_emit(pn_norm *nm)
+{
+    for (size_t i = 0; i < nm->n_seg; i++) {
+        char utf8[4];
+        unorm_put(nm, utf8, pn_utf8_encode(nm->seg[i].cp, utf8), nm->seg[i].src);
+    }
+    nm->n_seg = 0;
+}
+
+/* One character of a decomposition joins the segment, or ends it and begins the next. */
+static bool unorm_add(pn_norm *nm, uint32_t cp, uint32_t src, bool compose)
+{
+    uint8_t ccc = unorm_ccc(cp);
+    if (ccc == 0 && nm->n_seg) {
+        if (!unorm_close(nm, compose))
+            return false;
+        uint32_t to = compose && nm->n_seg == 1 && nm->seg[0].ccc == 0 ? unorm_compose(nm->seg[0].cp, cp) : 0;
+        if (to) {
+            nm->seg[0].cp = to;
+            return true;
+        }
+        unorm_emit(nm);
+    }
+    if (!pn_mem_grow(nm->mem, PN_ACCT_MISC, (void **)&nm->seg, &nm->cap_seg, nm->n_seg + 1, sizeof *nm->seg))
+        return false;
+    if (nm->n_seg)
+        src = nm->seg[0].src;                   /* marks change places; positions must ascend */
+    nm->seg[nm->n_seg++] = (pn_norm_char){cp, src, ccc};
+    return true;
+}
+
+static bool unorm_add_decomposed(pn_norm *nm, uint32_t cp, uint32_t src, bool compose, bool compat)
+{
+    if (cp >= UNORM_S && cp < UNORM_S + UNORM_N_S) {
+        uint32_t s = cp - UNORM_S, t = s % UNORM_N_T;
+        return unorm_add(nm, UNORM_L + s / (UNORM_N_V * UNORM_N_T), src, compose) &&
+               unorm_add(nm, UNORM_V + s / UNORM_N_T % UNORM_N_V, src, compose) &&
+               (!t || unorm_add(nm, UNORM_T + t, src, compose));
+    }
+    const pn_norm_decomp *d = cp < 0xA0 ? NULL : unorm_decomp(cp, compat);
+    if (!d)
+        return unorm_add(nm, cp, src, compose);
+    const uint16_t *u = pn_norm_tab()->pool + d->at;
+    for (size_t i = 0; i < d->n; i++) {
+        uint32_t c = u[i];
+        if (c >= 0xD800 && c < 0xDC00) {
+            i++;
+            c = 0x10000 + ((c - 0xD800) << 10) + (u[i] - 0xDC00u);
+        }
+        if (!unorm_add(nm, c, src, compose))
+            return false;
+    }
+    return true;
+}
+
+static bool unorm_form(pn_norm *nm, bool compose, bool compat)
+{
+    const char *s = nm->in.text.data;
+    size_t n = nm->in.text.len;
+    nm->n_seg = 0;
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        size_t ascii = i;
+        while (ascii < n && !(s[ascii] & 0x80))         /* all but the last: a mark may follow it */
+            ascii++;
+        len = ascii > i ? ascii - i - (ascii < n) : 0;
+        if (len) {
+            if (!unorm_close(nm, compose))
+                return false;
+            unorm_emit(nm);
+            unorm_copy(nm, i, len);
+            continue;
+        }
+        len = pn_utf8_decode(s + i, n - i, &cp);
+        if (cp == PN_UTF8_BAD && len == 1) {
+            if (!unorm_close(nm, compose))
+                return false;
+            unorm_emit(nm);
+            unorm_copy(nm, i, 1);
+        } else if (!unorm_add_decomposed(nm, cp, unorm_src(nm, i), compose, compat)) {
+            return false;
+        }
+    }
+    if (!unorm_close(nm, compose))
+        return false;
+    unorm_emit(nm);
+    return true;
+}
+
+/* --- the other steps ---------------------------------------------------------------------- */
+
+static void unorm_lowercase(pn_norm *nm)
+{
+    const char *s = nm->in.text.data;
+    size_t n = nm->in.text.len;
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        char utf8[4];
+        len = pn_utf8_decode(s + i, n - i, &cp);
+        if (cp == 0x130)                        /* the one character whose lower case is two */
+            unorm_put(nm, "i\xCC\x87", 3, unorm_src(nm, i));
+        else if (cp == PN_UTF8_BAD || pn_uni_lower(cp) == cp)
+            unorm_copy(nm, i, len);
+        else
+            unorm_put(nm, utf8, pn_utf8_encode(pn_uni_lower(cp), utf8), unorm_src(nm, i));
+    }
+}
+
+static void unorm_strip_marks(pn_norm *nm)
+{
+    const char *s = nm->in.text.data;
+    size_t n = nm->in.text.len;
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        len = pn_utf8_decode(s + i, n - i, &cp);
+        if (!(pn_uni_class(cp) & PN_US_M))
+            unorm_copy(nm, i, len);
+    }
+}
+
+static void unorm_trim(pn_norm *nm, const pn_norm_step *step)
+{
+    const char *s = nm->in.text.data;
+    size_t n = nm->in.text.len, from = n, to = 0;       /* what lies between the outermost other characters */
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        len = pn_utf8_decode(s + i, n - i, &cp);
+        if (pn_uni_class(cp) & PN_US_WS)
+            continue;
+        from = PN_MIN(from, i);
+        to = i + len;
+    }
+    from = step->left ? from : 0;
+    to = step->right ? to : n;
+    if (to > from)
+        unorm_copy(nm, from, to - from);
+}
+
+static void unorm_replace(pn_norm *nm, const pn_norm_step *step)
+{
+    const char *s = nm->in.text.data;
+    size_t n = nm->in.text.len, copied = 0, k = step->from.len;
+    for (size_t i = 0; k && n - i >= k;) {
+        const char *p = memchr(s + i, step->from.data[0], n - i - k + 1);
+        if (!p)
+            break;
+        i = (size_t)(p - s);
+        if (memcmp(p, step->from.data, k) != 0) {
+            i++;
+            continue;
+        }
+        unorm_copy(nm, copied, i - copied);
+        unorm_put(nm, step->to.data, step->to.len, unorm_src(nm, i));
+        i += k;
+        copied = i;
+    }
+    unorm_copy(nm, copied, n - copied);
+}
+
+static bool unorm_step(pn_norm *nm, const pn_norm_step *step)
+{
+    switch (step->kind) {
+    case PN_NORM_NFC: return unorm_form(nm, true, false);
+    case PN_NORM_NFD: return unorm_form(nm, false, false);
+    case PN_NORM_NFKC: return unorm_form(nm, true, true);
+    case PN_NORM_NFKD: return unorm_form(nm, false, true);
+    case PN_NORM_LOWERCASE: unorm_lowercase(nm); break;
+    case PN_NORM_STRIP_MARKS: unorm_strip_marks(nm); break;
+    case PN_NORM_TRIM: unorm_trim(nm, step); break;
+    case PN_NORM_REPLACE: unorm_replace(nm, step); break;
+    case PN_NORM_PREPEND:
+        if (nm->in.text.len)
+            unorm_put(nm, step->to.data, step->to.len, unorm_src(nm, 0));
+        unorm_copy(nm, 0, nm->in.text.len);
+        break;
+    }
+    return true;
+}
+
+PN_INTERNAL bool pn_norm_run(pn_norm *nm, const pn_norm_step *steps, size_t n_steps, const char *s, size_t n, bool track)
+{
+    pn_norm_text *o = &nm->out;
+    pn_str_clear(&o->text);
+    nm->track = track;
+    pn_str_add(&o->text, s, n);
+    if (o->text.failed || (track && !pn_mem_grow(nm->mem, PN_ACCT_MISC, (void **)&o->src, &o->cap_src, n, sizeof *o->src)))
+        return false;
+    for (size_t i = 0; track && i < n; i++)
+        o->src[i] = (uint32_t)i;
+    for (size_t k = 0; k < n_steps && o->text.len; k++) {       /* of nothing every step makes nothing */
+        pn_norm_text in = nm->out;
+        nm->out = nm->in;
+        nm->in = in;
+        pn_str_clear(&o->text);
+        if (!unorm_step(nm, &steps[k]) || o->text.failed)
+            return false;
+    }
+    return true;
+}
+#endif
+
 /* ---- Begin text/pn_lex.c ---- */
 #ifndef PN_DROP_TEXT_PN_LEX_C
 #define PN_DROP_TEXT_PN_LEX_C
@@ -25313,6 +33350,13 @@ RULES_PATTERN(newlines);
 static const pn_pretok_rule rules_list_whitespace[] = {RULES_RUN(rules_nonspace)};
 RULES_PATTERN(whitespace);
 
+/* before each U+2581 */
+static const pn_uni_pair rules_meta_chars[] = {{0x2581, 0x2581}, {0, 0}};
+static const pn_pretok_set rules_meta = {.add = rules_meta_chars};
+static const pn_pretok_set rules_not_meta = {.in = PN_US_ANY, .sub = rules_meta_chars};
+static const pn_pretok_rule rules_list_metaspace[] = {{PN_PRE_SEQ_MUST, &rules_meta, &rules_not_meta, NULL, 0, 0, 0}};
+RULES_PATTERN(metaspace);
+
 #define RULES_P(name) &rules_pat_##name
 
 static const pn_pretok rules_table[] = {
@@ -25360,6 +33404,183 @@ PN_INTERNAL const pn_pretok *pn_pretok_table(size_t *n)
     return rules_table;
 }
 
+PN_INTERNAL pn_bytes pn_pretok_name(const pn_pretok *p)
+{
+    unsigned mask = PN_PRETOK_IGNORE_MERGES | PN_PRETOK_RAW | PN_PRETOK_ESCAPE;
+    for (size_t i = 0; i < PN_COUNT_OF(rules_table); i++)
+        if (memcmp(p->levels, rules_table[i].levels, sizeof p->levels) == 0 &&
+            (p->flags & mask) == (rules_table[i].flags & (mask | PN_PRETOK_DROP_GAPS))) {
+            const char *name = rules_table[i].names + 1;
+            return (pn_bytes){name, (size_t)(strchr(name, ' ') - name)};
+        }
+    return (pn_bytes){NULL, 0};
+}
+
+PN_INTERNAL const pn_pretok_pattern *pn_pretok_pattern_of(pn_pretok_piece piece)
+{
+    switch (piece) {
+    case PN_PIECE_GPT2: return RULES_P(gpt2);
+    case PN_PIECE_DIGIT: return RULES_P(number1);
+    case PN_PIECE_DIGITS: return RULES_P(numbers);
+    case PN_PIECE_PUNCT: return RULES_P(punct1);
+    case PN_PIECE_PUNCTS: return RULES_P(falcon);
+    case PN_PIECE_METASPACE: return RULES_P(metaspace);
+    }
+    return NULL;
+}
+
+/* --- published regular expressions ---------------------------------------------------------- */
+
+#define RULES_RX_CI "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define RULES_RX_WORD "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
+#define RULES_RX_OTHER "| ?[^\\s\\p{L}\\p{N}]+"
+#define RULES_RX_TAIL "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define RULES_RX_UPPER(x) "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" x "]"
+#define RULES_RX_LOWER(x) "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" x "]"
+#define RULES_RX_CASED(x, ci) RULES_RX_UPPER(x) "*" RULES_RX_LOWER(x) "+" ci "|" RULES_RX_UPPER(x) "+" RULES_RX_LOWER(x) "*" ci
+#define RULES_RX_NOT_HAN "&&[^\\p{Han}]"
+
+typedef struct rules_regex {
+    const char *text;
+    const pn_pretok_pattern *pattern;
+    bool total;
+} rules_regex;
+
+static const rules_regex rules_regexes[] = {
+    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+" RULES_RX_OTHER "|\\s+(?!\\S)|\\s+", RULES_P(gpt2), true},
+    {RULES_RX_CI "|" RULES_RX_WORD "|\\p{N}{1,3}" RULES_RX_OTHER "[\\r\\n]*" RULES_RX_TAIL, RULES_P(llama3), true},
+    {RULES_RX_CI "|" RULES_RX_WORD "|\\p{N}" RULES_RX_OTHER "[\\r\\n]*" RULES_RX_TAIL, RULES_P(qwen2), true},
+    {RULES_RX_CI "|" RULES_RX_WORD "|\\p{N}+" RULES_RX_OTHER "[\\r\\n]*" RULES_RX_TAIL, RULES_P(minicpm5), true},
+    {RULES_RX_CI "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" RULES_RX_TAIL,
+     RULES_P(qwen35), true},
+    {RULES_RX_CASED("", "") "|\\p{N}" RULES_RX_OTHER "[\\r\\n/]*" RULES_RX_TAIL, RULES_P(tekken), true},
+    {RULES_RX_CASED("", RULES_RX_CI "?") "|\\p{N}{1,3}" RULES_RX_OTHER "[\\r\\n/]*" RULES_RX_TAIL, RULES_P(gpt4o), true},
+    {RULES_RX_CASED("", RULES_RX_CI "?") "|\\p{N}" RULES_RX_OTHER "[\\r\\n/]*" RULES_RX_TAIL, RULES_P(youtu2), true},
+    {"[\\p{Han}]+|" RULES_RX_CASED(RULES_RX_NOT_HAN, RULES_RX_CI "?") "|\\p{N}{1,3}" RULES_RX_OTHER "[\\r\\n]*" RULES_RX_TAIL,
+     RULES_P(kimi), true},
+    {"\\p{Han}+|" RULES_RX_CASED(RULES_RX_NOT_HAN, RULES_RX_CI "?") "|\\p{N}{1,3}" RULES_RX_OTHER "[\\r\\n]*" RULES_RX_TAIL,
+     RULES_P(kimi), true},
+    /* \s*[\r\n] takes the run to its last line end, as \s*[\r\n]+ does */
+    {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
+     RULES_P(qwen2), true},
+    {RULES_RX_CI "|" RULES_RX_WORD "|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+" RULES_RX_TAIL, RULES_P(seed), true},
+    {RULES_RX_CI "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}" RULES_RX_OTHER
+     "[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+", RULES_P(exaone_moe), true},
+    {RULES_RX_CI "|" RULES_RX_WORD "|\\p{N}{1,3}" RULES_RX_OTHER "[\\r\\n]*|\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)"
+     "|\\s{128}(?!\\S)|\\s{64}(?!\\S)|\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s{1}",
+     RULES_P(jais2), true},
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"
+     RULES_RX_TAIL, RULES_P(v3), false},
+    {"[0-9][0-9][0-9]", RULES_P(three), false},
+    {"\\p{N}", RULES_P(number1), false},
+    {"\\p{N}{1,3}", RULES_P(number3), false},
+    {"\\p{N}+", RULES_P(numbers), false},
+    {"\\d{1,3}(?=(?:\\d{3})*\\b)", RULES_P(right3_word), false},
+    {"(?=(\\d{3})+(?!\\d))", RULES_P(right3), false},
+    {"[\\r\\n]", RULES_P(nl1), false},
+    {"\\s?\\p{L}+", RULES_P(ds_word), false},
+    {"\\s?\\p{P}+", RULES_P(ds_punct), false},
+    {"\\s+$", RULES_P(ws_end), false},
+    {" ?[^(\\s|.,!?\xE2\x80\xA6\xE3\x80\x82\xEF\xBC\x8C\xE3\x80\x81\xE0\xA5\xA4\xDB\x94\xD8\x8C)]+", RULES_P(poro), false},
+    {" ?[^(\\s|[.,!?\xE2\x80\xA6\xE3\x80\x82\xEF\xBC\x8C\xE3\x80\x81\xE0\xA5\xA4\xDB\x94\xD8\x8C])]+", RULES_P(poro), false},
+    {"[^\\n]+|[\\n]+", RULES_P(newlines), true},
+    {"<sentinel:[0-9]+>", RULES_P(sentinel), false},
+    {"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", RULES_P(image), false},
+    {"([\\t\\n]|    |  )", RULES_P(indent), false},
+    {"[\\p{P}!-/:-@\\[-`{-~]", RULES_P(punct1), false},
+};
+
+/* The same with a class written as ranges: prefix, the members, "]+". */
+static const struct { const char *prefix; const pn_uni_pair *members; const pn_pretok_pattern *pattern; } rules_ranges[] = {
+    {"[", rules_ds_cjk, RULES_P(ds_cjk)},
+    {"[", rules_v3_cjk, RULES_P(v3_cjk)},
+    {"[", rules_afmoe_blocks, RULES_P(afmoe)},
+    {"\\s?[", rules_ds_letters, RULES_P(llm_word)},
+    {"\\s?[", rules_ds_punct, RULES_P(llm_punct)},
+};
+
+/* s[0..n) is `text`, where a CR or LF may stand for its escape. */
+static bool rules_same(const char *s, size_t n, const char *text)
+{
+    size_t at = 0;
+    for (; *text && at < n; at++) {
+        if (s[at] == '\r' || s[at] == '\n') {
+            if (text[0] != '\\' || text[1] != (s[at] == '\r' ? 'r' : 'n'))
+                return false;
+            text += 2;
+        } else if (s[at] != *text++) {
+            return false;
+        }
+    }
+    return at == n && !*text;
+}
+
+/* The list of characters and ranges s[0..n) holds exactly `members`, in any order. */
+static bool rules_same_members(const char *s, size_t n, const pn_uni_pair *members)
+{
+    pn_uni_pair got[128];
+    size_t k = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t a, b;
+        i += pn_utf8_decode(s + i, n - i, &a);
+        b = a;
+        if (a == '\\' || a == '[' || a == ']' || a == '&')      /* no such class has them plain */
+            return false;
+        if (i + 1 < n && s[i] == '-') {
+            i++;
+            i += pn_utf8_decode(s + i, n - i, &b);
+        }
+        if (b < a || k == PN_COUNT_OF(got))
+            return false;
+        size_t at = k++;
+        for (; at && got[at - 1].a > a; at--)
+            got[at] = got[at - 1];
+        got[at] = (pn_uni_pair){a, b};
+    }
+    size_t joined = 0;
+    for (size_t i = 0; i < k; i++) {
+        if (joined && got[i].a <= got[joined - 1].b + 1)
+            got[joined - 1].b = PN_MAX(got[joined - 1].b, got[i].b);
+        else
+            got[joined++] = got[i];
+    }
+    size_t i = 0;
+    while (i < joined && members->b) {          /* the table may have neighbours apart */
+        pn_uni_pair m = *members++;
+        for (; members->b && members->a <= m.b + 1; members++)
+            m.b = members->b;
+        if (got[i].a != m.a || got[i].b != m.b)
+            return false;
+        i++;
+    }
+    return i == joined && !members->b;
+}
+
+PN_INTERNAL const pn_pretok_pattern *pn_pretok_regex(const char *s, size_t n, bool *total)
+{
+    *total = false;
+    for (size_t i = 0; i < PN_COUNT_OF(rules_regexes); i++)
+        if (rules_same(s, n, rules_regexes[i].text)) {
+            *total = rules_regexes[i].total;
+            return rules_regexes[i].pattern;
+        }
+    for (size_t i = 0; i < PN_COUNT_OF(rules_ranges); i++) {
+        size_t head = strlen(rules_ranges[i].prefix);
+        if (n > head + 2 && memcmp(s, rules_ranges[i].prefix, head) == 0 && s[n - 2] == ']' && s[n - 1] == '+' &&
+            rules_same_members(s + head, n - head - 2, rules_ranges[i].members))
+            return rules_ranges[i].pattern;
+    }
+    return NULL;
+}
+
+#undef RULES_RX_CI
+#undef RULES_RX_WORD
+#undef RULES_RX_OTHER
+#undef RULES_RX_TAIL
+#undef RULES_RX_UPPER
+#undef RULES_RX_LOWER
+#undef RULES_RX_CASED
+#undef RULES_RX_NOT_HAN
 #undef RULES_NL
 #undef RULES_UPPER
 #undef RULES_LOWER
@@ -25970,9 +34191,20 @@ static void bpe_put(pn_vocab *v, uint32_t left, uint32_t right, uint32_t rank, u
 {
     uint32_t i = bpe_slot(v, left, right);
     for (; v->pairs[i].rank != UINT32_MAX; i = i + 1 == v->n_pairs ? 0 : i + 1)
-        if (v->pairs[i].left == left && v->pairs[i].right == right)
-            return;                             /* the first of equal pairs wins */
+        if (v->pairs[i].left == left && v->pairs[i].right == right) {
+            if (!v->rules)
+                return;                         /* the first of equal pairs wins */
+            break;                              /* the last, in a tokenizer.json */
+        }
     v->pairs[i] = (pn_bpe_pair){left, right, rank, to};
+}
+
+static bool bpe_add_merge_ids(pn_vocab *v, pn_rules_merge m, uint32_t rank)
+{
+    if (m.left >= v->n_tokens || m.right >= v->n_tokens || m.to >= v->n_tokens)
+        return false;
+    bpe_put(v, m.left, m.right, rank, m.to);
+    return true;
 }
 
 /* One merge.  False: out of memory; *bad counts entries that are no pair. */
@@ -26005,6 +34237,7 @@ static void bpe_byte_symbols(bpe_build *b)
         size_t n = pn_utf8_encode(pn_bpe_byte_to_cp((uint8_t)c), utf8);
         pn_token t = pn_vocab_find(b->v, utf8, n);
         uint32_t *extra = t < 0 ? pn_map_find(&b->extra, utf8, n) : NULL;
+        t = pn_vocab_of_model(b->v, t) ? t : -1;
         b->v->byte_sym[c] = extra ? (int32_t)*extra : t;
     }
 }
@@ -26012,6 +34245,11 @@ static void bpe_byte_symbols(bpe_build *b)
 static pn_status bpe_find_pretok(pn_vocab *v, const pn_vocab_source *src, pn_vocab_warn warn, void *user, pn_err *err)
 {
     pn_bytes pre = src->pre;
+    if (v->rules) {
+        v->pretok = &v->rules->pretok;
+        v->pretok_flags = v->pretok->flags;
+        return PN_OK;
+    }
     if (src->model.len == 6 && memcmp(src->model.data, "gemma4", 6) == 0)
         pre = (pn_bytes){"gemma4", 6};
     else if (src->model.len == 10 && memcmp(src->model.data, "whitespace", 10) == 0)
@@ -26035,28 +34273,34 @@ PN_INTERNAL pn_status pn_bpe_build(pn_vocab *v, const pn_vocab_source *src, pn_v
     pn_status st = bpe_find_pretok(v, src, warn, user, err);
     if (st)
         return st;
-    uint64_t slots = (uint64_t)src->n_merges * 4 / 3 + 8;
+    uint32_t n_merges = v->rules ? v->rules->n_merges : src->n_merges;
+    uint64_t slots = (uint64_t)n_merges * 4 / 3 + 8;
     if (slots > UINT32_MAX)
-        return pn_fail(err, PN_E_FORMAT, "%lu merges: more than this build can index", (unsigned long)src->n_merges);
+        return pn_fail(err, PN_E_FORMAT, "%lu merges: more than this build can index", (unsigned long)n_merges);
     v->pairs = pn_vocab_alloc(v, slots, sizeof *v->pairs);
     if (!v->pairs)
         return pn_fail_nomem(err, "the merge table", slots * sizeof *v->pairs);
     v->n_pairs = (uint32_t)slots;
     for (uint32_t i = 0; i < v->n_pairs; i++)
         v->pairs[i].rank = UINT32_MAX;
-    if (!src->n_merges && warn)
+    if (!n_merges && warn)
         warn(user, "the vocabulary has no merges (tokenizer.ggml.merges); text falls apart into single characters");
 
     bpe_build b = {.v = v};
     pn_map_init(&b.extra, v->mem, PN_ACCT_VOCAB);
     pn_str_init(&b.joint, v->mem, PN_ACCT_VOCAB);
     uint32_t bad = 0;
-    for (uint32_t i = 0; i < src->n_merges && !st; i++)
+    for (uint32_t i = 0; v->rules && i < n_merges && !st; i++)
+        if (!bpe_add_merge_ids(v, v->rules->merges[i], i))
+            st = pn_fail(err, PN_E_INVALID, "merge %lu names a token out of range", (unsigned long)i);
+    for (uint32_t i = 0; !v->rules && i < n_merges && !st; i++)
         if (!bpe_add_merge(&b, src->merges[i], i, &bad))
             st = pn_fail_nomem(err, "merge pieces that are no tokens", b.joint.len);
     if (!st)
         bpe_byte_symbols(&b);
     bpe_build_fini(&b);
+    if (v->rules)
+        v->rules->merges = NULL;                /* the caller's, and only now */
     if (!st && bad && warn)
         warn(user, "some merges are not two pieces separated by a space; they are ignored");
     return st;
@@ -26127,7 +34371,7 @@ static pn_token bpe_whole(pn_enc *e, const char *word, size_t n)
         }
         t = e->buf2.failed ? -1 : pn_vocab_find(e->v, e->buf2.data, e->buf2.len);
     }
-    return t >= 0 && pn_enc_allows(e, t) ? t : -1;
+    return t >= 0 && pn_vocab_of_model(e->v, t) && pn_enc_allows(e, t) ? t : -1;
 }
 
 static bool bpe_only_newlines(const char *s, size_t n)
@@ -26167,6 +34411,75 @@ static bool bpe_word(void *user, const char *word, size_t n)
     }
     e->merge.n = k;
     return pn_merge_run(&e->merge, bpe_lookup, e) && bpe_push_symbols(e, word);
+}
+
+/* Symbols of a word, the way a tokenizer.json has it: bytes of a character without token, and unknown
+ * ones, are symbols like others, and what is dropped is not in the way of a merge. */
+static void bpe_rules_symbols(pn_enc *e, const char *word, size_t n)
+{
+    const pn_vocab *v = e->v;
+    const pn_vocab_rules *r = v->rules;
+    pn_sym *syms = e->merge.syms;
+    size_t k = 0;
+    bool raw = v->pretok_flags & PN_PRETOK_RAW, unknown = false;    /* the symbol before is an unknown one */
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        len = raw ? pn_utf8_decode(word + i, n - i, &cp) : 1;
+        pn_token t = raw ? pn_vocab_find(v, word + i, len) : v->byte_sym[(uint8_t)word[i]];
+        if (pn_vocab_of_model(v, t) && pn_enc_allows(e, t)) {
+            syms[k++] = (pn_sym){.at = (uint32_t)i, .len = (uint32_t)len, .id = t};
+            unknown = false;
+            continue;
+        }
+        bool bytes = raw && r->byte_fallback;
+        for (size_t j = 0; j < len && bytes; j++) {
+            t = v->byte_tok[(uint8_t)word[i + j]];
+            bytes = pn_vocab_of_model(v, t) && pn_enc_allows(e, t);
+        }
+        for (size_t j = 0; j < len && bytes; j++)
+            syms[k++] = (pn_sym){.at = (uint32_t)(i + j), .len = 1, .id = v->byte_tok[(uint8_t)word[i + j]]};
+        if (!bytes && unknown && r->fuse_unk)
+            syms[k - 1].len += (uint32_t)len;
+        else if (!bytes && r->unk >= 0)
+            syms[k++] = (pn_sym){.at = (uint32_t)i, .len = (uint32_t)len, .id = r->unk};
+        unknown = !bytes && (unknown || r->unk >= 0);
+    }
+    e->merge.n = k;
+}
+
+/* pn_pretok_emit: one word. */
+static bool bpe_rules_word(void *user, const char *word, size_t n)
+{
+    pn_enc *e = user;
+    if (e->v->pretok_flags & PN_PRETOK_IGNORE_MERGES) {
+        pn_token t = bpe_whole(e, word, n);
+        if (e->buf2.failed)
+            return false;
+        if (t >= 0)
+            return pn_enc_push(e, t);
+    }
+    if (!pn_merge_reserve(&e->merge, n))
+        return false;
+    bpe_rules_symbols(e, word, n);
+    if (!pn_merge_run(&e->merge, bpe_lookup, e))
+        return false;
+    for (size_t i = 0; i < e->merge.n; i++)
+        if (!pn_enc_push(e, e->merge.syms[i].id))
+            return false;
+    return true;
+}
+
+PN_INTERNAL bool pn_bpe_words(pn_enc *e, const char *s, size_t n)
+{
+    const pn_vocab *v = e->v;
+    if (v->pretok->levels[0] || !(v->pretok_flags & PN_PRETOK_RAW))
+        return pn_pretok_split(v->pretok, s, n, bpe_rules_word, e);
+    for (size_t i = 0, len; i < n; i += len) {          /* nothing is cut, but words may stand alone */
+        len = pn_vocab_word(v, s + i, n - i);
+        if (!bpe_rules_word(e, s + i, len))
+            return false;
+    }
+    return true;
 }
 
 /* Lower case for the "whitespace" model, in place of e->buf. */
@@ -26711,6 +35024,87 @@ PN_INTERNAL bool pn_rwkv_encode(pn_enc *e, const char *s, size_t n)
 }
 #endif
 
+/* ---- Begin text/pn_rules.c ---- */
+#ifndef PN_DROP_TEXT_PN_RULES_C
+#define PN_DROP_TEXT_PN_RULES_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_rules.c - the middle of a tokenizer.json's pipeline: between added tokens and words.
+ */
+/* includes text/pn_rules.h */
+
+/* includes text/pn_vocab_impl.h */
+
+/* The texts of tokens that are looked for after the steps went through the steps themselves. */
+static bool rules_norm_texts(pn_vocab *v, pn_norm *nm, pn_str *texts)
+{
+    const pn_vocab_rules *r = v->rules;
+    for (uint32_t i = 0; i < v->n_tokens; i++) {
+        v->norm_off[i] = (uint32_t)texts->len;
+        if (!(v->flags[i] & PN_TF_ADDED) || !(v->flags[i] & PN_TF_NORMALIZED))
+            continue;
+        if (!pn_norm_run(nm, r->steps, r->n_steps, v->tokens[i].data, v->tokens[i].len, false))
+            return false;
+        pn_str_add(texts, nm->out.text.data, nm->out.text.len);
+        if (texts->failed || texts->len > INT32_MAX)
+            return false;
+        if (nm->out.text.len)
+            v->special_norm.ids[v->special_norm.n++] = i;
+    }
+    v->norm_off[v->n_tokens] = (uint32_t)texts->len;
+    return true;
+}
+
+PN_INTERNAL bool pn_rules_build(pn_vocab *v)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < v->n_tokens && v->rules->n_steps; i++)
+        n += (v->flags[i] & PN_TF_ADDED) && (v->flags[i] & PN_TF_NORMALIZED);
+    if (!n)
+        return true;
+    v->special_norm.ids = pn_vocab_alloc(v, n, sizeof *v->special_norm.ids);
+    v->special_norm.cap = v->special_norm.ids ? n : 0;
+    v->norm_off = pn_vocab_alloc(v, (uint64_t)v->n_tokens + 1, sizeof *v->norm_off);
+    if (!v->special_norm.ids || !v->norm_off)
+        return false;
+    pn_norm nm;
+    pn_str texts;
+    pn_norm_init(&nm, v->mem);
+    pn_str_init(&texts, v->mem, PN_ACCT_VOCAB);
+    bool ok = rules_norm_texts(v, &nm, &texts);
+    if (ok && (v->norm_text = pn_vocab_alloc(v, texts.len, 1)) != NULL) {
+        v->norm_len = texts.len;
+        if (texts.len)
+            memcpy(v->norm_text, texts.data, texts.len);
+    }
+    ok = ok && v->norm_text;
+    pn_str_fini(&texts);
+    pn_norm_fini(&nm);
+    v->special_norm.arena = v->norm_text;
+    v->special_norm.off = v->norm_off;
+    return ok && pn_lex_build(&v->special_norm, v->mem);
+}
+
+/* A stretch after the steps and between added tokens.  first: it begins the text. */
+PN_INTERNAL bool pn_rules_encode(pn_enc *e, const char *s, size_t n, bool first)
+{
+    const pn_vocab_rules *r = e->v->rules;
+    bool raw = r->pretok.flags & PN_PRETOK_RAW, space = r->space == PN_SPACE_ALWAYS || (r->space == PN_SPACE_FIRST && first);
+    if (!r->metaspace && (!space || s[0] == ' '))
+        return pn_bpe_words(e, s, n);
+    pn_str_clear(&e->buf);
+    if (!raw) {
+        pn_str_addc(&e->buf, ' ');
+        pn_str_add(&e->buf, s, n);
+    } else {
+        if (space && s[0] != ' ' && !(n >= 3 && memcmp(s, "\xE2\x96\x81", 3) == 0))
+            pn_enc_escape(&e->buf, " ", 1);
+        pn_enc_escape(&e->buf, s, n);
+    }
+    return !e->buf.failed && pn_bpe_words(e, e->buf.data, e->buf.len);
+}
+#endif
+
 /* ---- Begin text/pn_special.c ---- */
 #ifndef PN_DROP_TEXT_PN_SPECIAL_C
 #define PN_DROP_TEXT_PN_SPECIAL_C
@@ -26729,8 +35123,24 @@ PN_INTERNAL bool pn_rwkv_encode(pn_enc *e, const char *s, size_t n)
  * out of the encoders by way of merges (pn_enc_allows).  What lies between two matches is encoded as
  * one stretch even when a span ends inside it, so that a template's " " and a message's first word
  * merge as they did in training.
+ *
+ * Where the file says every step (pn_rules.h) only its added tokens count, and markers within spans.
+ * Some of them are looked for a second time round, in the rewritten text of each stretch; a place there
+ * is held against the spans by where it comes from.
  */
+/* includes text/pn_unicode.h */
 /* includes text/pn_vocab_impl.h */
+
+/* Is token i looked for in the text at all, and on which of the two rounds? */
+static bool special_is_candidate(const pn_vocab *v, uint32_t i)
+{
+    unsigned kind = v->attr[i] & PN_TA_KIND;
+    if (v->attr[i] & PN_TA_MARKER)
+        return !v->special_norm.n || !(v->flags[i] & PN_TF_ADDED) || !(v->flags[i] & PN_TF_NORMALIZED);
+    if (v->rules)
+        return (v->flags[i] & PN_TF_ADDED) && !(v->special_norm.n && (v->flags[i] & PN_TF_NORMALIZED));
+    return kind == PN_TOKEN_CONTROL || kind == PN_TOKEN_USER_DEFINED || kind == PN_TOKEN_UNKNOWN;
+}
 
 PN_INTERNAL bool pn_special_build(pn_vocab *v)
 {
@@ -26738,9 +35148,7 @@ PN_INTERNAL bool pn_special_build(pn_vocab *v)
     for (int fill = 0; fill < 2; fill++) {
         uint32_t k = 0;
         for (uint32_t i = 0; i < v->n_tokens; i++) {
-            unsigned kind = v->attr[i] & PN_TA_KIND;
-            if (kind != PN_TOKEN_CONTROL && kind != PN_TOKEN_USER_DEFINED && kind != PN_TOKEN_UNKNOWN &&
-                !(v->attr[i] & PN_TA_MARKER))
+            if (!special_is_candidate(v, i))
                 continue;
             if (fill)
                 v->special.ids[k] = i;
@@ -26756,36 +35164,72 @@ PN_INTERNAL bool pn_special_build(pn_vocab *v)
     return pn_lex_build(&v->special, v->mem);
 }
 
+/* Looking through s[0..n), which is the text or one rewritten stretch of it. */
 typedef struct special_scan {
     const pn_enc *e;
+    const pn_lex *lex;
     const char *s;
     size_t n;
     unsigned flags;
     const pn_span *spans;       /* those that do not end before the current place */
     size_t n_spans;
     bool spanned;
+    const uint32_t *src;        /* [n] rewritten and with spans: where a byte comes from, after src_at */
+    size_t src_at, src_end;     /* the stretch of the text this is */
 } special_scan;
+
+/* Where in the text the byte at `at` begins, and where the one before `end` ends. */
+static size_t special_begin(const special_scan *sc, size_t at) { return sc->src ? sc->src_at + sc->src[at] : at; }
+
+static size_t special_end(const special_scan *sc, size_t end)
+{
+    if (!sc->src)
+        return end;
+    uint32_t last = sc->src[end - 1];
+    while (end < sc->n && sc->src[end] == last)         /* the rest of what one character became */
+        end++;
+    return end < sc->n ? sc->src_at + sc->src[end] : sc->src_end;
+}
+
+/* A letter, mark, digit or connector at s[at], or, `before`, the one that ends there. */
+static bool special_is_word(const char *s, size_t n, size_t at, bool before)
+{
+    uint32_t cp;
+    if (before ? at == 0 : at == n)
+        return false;
+    if (before)
+        for (at--; at && ((uint8_t)s[at] & 0xC0) == 0x80;)
+            at--;
+    pn_utf8_decode(s + at, n - at, &cp);
+    return pn_uni_class(cp) & (PN_US_L | PN_US_M | PN_US(ND) | PN_US(NL) | PN_US(PC));
+}
 
 static bool special_counts(const special_scan *sc, uint32_t t, size_t at, size_t end)
 {
-    unsigned a = sc->e->v->attr[t], kind = a & PN_TA_KIND;
+    const pn_vocab *v = sc->e->v;
+    unsigned a = v->attr[t], kind = a & PN_TA_KIND;
+    if (v->flags && (v->flags[t] & PN_TF_SINGLE_WORD) &&
+        (special_is_word(sc->s, sc->n, at, true) || special_is_word(sc->s, sc->n, end, false)))
+        return false;
+    if (!sc->spanned && v->rules && !(v->flags[t] & PN_TF_ADDED))
+        return false;                           /* a marker by its looks, within spans only */
     if (!sc->spanned)
         return kind == PN_TOKEN_USER_DEFINED ||
                ((sc->flags & PN_ENC_SPECIAL) && (kind == PN_TOKEN_CONTROL || kind == PN_TOKEN_UNKNOWN));
     if (!(a & PN_TA_GUARD))
         return true;
-    return sc->n_spans && sc->spans[0].begin <= at && end <= sc->spans[0].end;
+    return sc->n_spans && sc->spans[0].begin <= special_begin(sc, at) && special_end(sc, end) <= sc->spans[0].end;
 }
 
 /* Length of the longest special token at `at`, 0: none. */
 static size_t special_match(special_scan *sc, size_t at, pn_token *t)
 {
-    const pn_lex *l = &sc->e->v->special;
+    const pn_lex *l = sc->lex;
     uint8_t c = (uint8_t)sc->s[at];
     size_t len = 0;
     if (l->first[c] == l->first[c + 1])
         return 0;
-    while (sc->n_spans && sc->spans[0].end <= at) {
+    while (sc->n_spans && sc->spans[0].end <= special_begin(sc, at)) {
         sc->spans++;
         sc->n_spans--;
     }
@@ -26814,33 +35258,112 @@ static bool special_raw(pn_enc *e, const char *s, size_t n, bool after_special)
     return true;
 }
 
-static bool special_is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
-PN_INTERNAL bool pn_special_encode(pn_enc *e, const char *s, size_t n, unsigned flags,
-                                   const pn_span *spans, size_t n_spans)
+/* Bytes of white space s[0..n) ends with; with a folder's flags Unicode's, else ASCII's. */
+static size_t special_space_before(const pn_vocab *v, const char *s, size_t n)
 {
-    special_scan sc = {e, s, n, flags, spans, n_spans, spans != NULL};
+    size_t at = n;
+    while (at) {
+        size_t one = at - 1;
+        uint32_t cp;
+        while (v->flags && one && ((uint8_t)s[one] & 0xC0) == 0x80)
+            one--;
+        size_t len = pn_utf8_decode(s + one, at - one, &cp);
+        bool space = v->flags ? len == at - one && (pn_uni_class(cp) & PN_US_WS) : s[one] == ' ' || (s[one] >= '\t' && s[one] <= '\r');
+        if (!space)
+            break;
+        at = one;
+    }
+    return n - at;
+}
+
+static size_t special_space_after(const pn_vocab *v, const char *s, size_t n)
+{
+    size_t at = 0;
+    while (at < n) {
+        uint32_t cp;
+        size_t len = pn_utf8_decode(s + at, n - at, &cp);
+        bool space = v->flags ? (pn_uni_class(cp) & PN_US_WS) != 0 : s[at] == ' ' || (s[at] >= '\t' && s[at] <= '\r');
+        if (!space)
+            break;
+        at += len;
+    }
+    return at;
+}
+
+/* What to do with a stretch [from, to) of what is scanned; `after`: it follows a special token or begins. */
+typedef bool (*special_stretch)(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user);
+
+static bool special_cut(pn_enc *e, special_scan *sc, special_stretch stretch, void *user)
+{
     size_t raw = 0;
-    bool after_special = true;              /* the beginning counts as such */
-    for (size_t i = 0; i < n;) {
+    for (size_t i = 0; i < sc->n;) {
         pn_token t = -1;
-        size_t len = special_match(&sc, i, &t);
+        size_t len = special_match(sc, i, &t);
         if (!len) {
             i++;
             continue;
         }
         size_t end = i;
-        while ((e->v->attr[t] & PN_TA_LSTRIP) && end > raw && special_is_space(s[end - 1]))
-            end--;
-        if (!special_raw(e, s + raw, end - raw, after_special) || !pn_enc_push(e, t))
+        if (e->v->attr[t] & PN_TA_LSTRIP)
+            end -= special_space_before(e->v, sc->s + raw, end - raw);
+        if (!stretch(e, sc, raw, end, true, user) || !pn_enc_push(e, t))
             return false;
         i += len;
-        while ((e->v->attr[t] & PN_TA_RSTRIP) && i < n && special_is_space(s[i]))
-            i++;
+        if (e->v->attr[t] & PN_TA_RSTRIP)
+            i += special_space_after(e->v, sc->s + i, sc->n - i);
         raw = i;
-        after_special = true;
     }
-    return special_raw(e, s + raw, n - raw, after_special);
+    return stretch(e, sc, raw, sc->n, true, user);
+}
+
+static bool special_stretch_raw(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user)
+{
+    (void)user;
+    return special_raw(e, sc->s + from, to - from, after);
+}
+
+/* Between added tokens of the second round: words and merges. */
+static bool special_stretch_words(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user)
+{
+    (void)after, (void)user;
+    return from == to || pn_rules_encode(e, sc->s + from, to - from, sc->src_at == 0 && from == 0);
+}
+
+/* Between those of the first: the steps, then the second round.  user: its scan, whose spans move on. */
+static bool special_stretch_steps(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user)
+{
+    const pn_vocab *v = e->v;
+    special_scan *second = user;
+    (void)after;
+    if (from == to)
+        return true;
+    second->s = sc->s + from;
+    second->n = to - from;
+    second->src_at = from;
+    second->src_end = to;
+    second->src = NULL;
+    if (v->rules->n_steps) {
+        bool track = second->spanned && v->special_norm.n;
+        if (!pn_norm_run(&e->norm, v->rules->steps, v->rules->n_steps, second->s, second->n, track))
+            return false;
+        second->s = pn_str_cstr(&e->norm.out.text);
+        second->n = e->norm.out.text.len;
+        second->src = track ? e->norm.out.src : NULL;
+    }
+    if (!v->special_norm.n)
+        return special_stretch_words(e, second, 0, second->n, true, NULL);
+    return special_cut(e, second, special_stretch_words, NULL);
+}
+
+PN_INTERNAL bool pn_special_encode(pn_enc *e, const char *s, size_t n, unsigned flags,
+                                   const pn_span *spans, size_t n_spans)
+{
+    const pn_vocab *v = e->v;
+    special_scan sc = {.e = e, .lex = &v->special, .s = s, .n = n, .flags = flags, .spans = spans, .n_spans = n_spans,
+                       .spanned = spans != NULL};
+    special_scan second = sc;
+    second.lex = &v->special_norm;
+    return special_cut(e, &sc, v->rules ? special_stretch_steps : special_stretch_raw, &second);
 }
 #endif
 
@@ -26907,6 +35430,8 @@ static pn_token roles_find(const pn_vocab *v, const char *text) { return pn_voca
 
 static void roles_set_kind(pn_vocab *v, pn_token t, unsigned kind)
 {
+    if (kind == PN_TOKEN_CONTROL && v->flags && (v->flags[t] & PN_TF_ADDED))
+        return;                         /* the folder says what its added tokens are */
     v->attr[t] = (uint8_t)((v->attr[t] & ~(unsigned)PN_TA_KIND) | kind);
 }
 
@@ -26932,7 +35457,7 @@ static void roles_ids(pn_vocab *v, const pn_vocab_source *s, pn_vocab_warn warn,
         [PN_VOCAB_BPE] = {11, 11, -1, -1, -1, -1},  [PN_VOCAB_WPM] = {101, -1, 100, 102, 0, 103},
         [PN_VOCAB_UGM] = {-1, 1, 2, -1, 0, -1},     [PN_VOCAB_RWKV] = {-1, -1, -1, -1, -1, -1},
     };
-    const int16_t *d = dflt[v->model];
+    const int16_t *d = dflt[s->flags ? PN_VOCAB_NONE : v->model];
     bool none = (v->pretok_flags & PN_PRETOK_NO_BOS) || (v->pretok_flags & PN_PRETOK_FORCE_BOS);
     const int64_t fim[6] = {s->fim_pre, s->fim_suf, s->fim_mid, s->fim_pad, s->fim_rep, s->fim_sep};
     static const char *const fim_keys[6] = {"fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"};
@@ -26982,8 +35507,11 @@ static void roles_unmark_end(pn_vocab *v, const char *text, unsigned kind)
     roles_set_kind(v, t, kind);
 }
 
-static void roles_ends_of_answers(pn_vocab *v)
+static void roles_ends_of_answers(pn_vocab *v, const pn_vocab_source *src)
 {
+    for (uint32_t i = 0; i < src->n_ends; i++)
+        if (src->ends[i] < (int64_t)v->n_tokens)
+            roles_mark_end(v, src->ends[i]);
     roles_mark_end(v, v->eos);
     roles_mark_end(v, v->eot);
     roles_mark_end(v, v->eom);
@@ -27033,6 +35561,10 @@ static void roles_attr(pn_vocab *v, const char *text, unsigned set, unsigned cle
 /* GGUF has no field for "swallows white space"; these models are known by name. */
 static void roles_strip(pn_vocab *v, const pn_vocab_source *src)
 {
+    for (uint32_t i = 0; v->flags && i < v->n_tokens; i++)
+        v->attr[i] |= (uint8_t)((v->flags[i] & PN_TF_LSTRIP ? PN_TA_LSTRIP : 0) | (v->flags[i] & PN_TF_RSTRIP ? PN_TA_RSTRIP : 0));
+    if (v->flags)
+        return;
     if (roles_contains(src->pre, "jina-v2-de", false) || roles_contains(src->pre, "jina-v2-es", false) ||
         roles_contains(src->pre, "jina-v2-code", false) || roles_contains(src->arch, "nomic-bert-moe", false) ||
         roles_contains(src->arch, "jina-bert-v3", false))
@@ -27138,7 +35670,7 @@ PN_INTERNAL void pn_vocab_roles(pn_vocab *v, const pn_vocab_source *src, pn_voca
     roles_detect(v, &v->eom, roles_eom, PN_COUNT_OF(roles_eom));
     for (int i = 0; i < 6; i++)
         roles_detect(v, &v->fim[i], roles_fim[i], PN_COUNT_OF(roles_fim[i]));
-    roles_ends_of_answers(v);
+    roles_ends_of_answers(v, src);
     for (size_t i = 0; i < PN_COUNT_OF(roles_visible); i++) {
         pn_token t = roles_find(v, roles_visible[i]);
         if (t >= 0)
@@ -27190,7 +35722,12 @@ PN_INTERNAL void pn_vocab_free(pn_vocab *v)
     vocab_release(v, v->prio, n * sizeof *v->prio);
     vocab_release(v, v->scores, n * sizeof *v->scores);
     vocab_release(v, v->pairs, v->n_pairs * sizeof *v->pairs);
+    vocab_release(v, v->flags, n);
+    vocab_release(v, v->rules, sizeof *v->rules);
+    vocab_release(v, v->norm_text, v->norm_len);
+    vocab_release(v, v->norm_off, (n + 1) * sizeof *v->norm_off);
     pn_lex_fini(&v->special, v->mem);
+    pn_lex_fini(&v->special_norm, v->mem);
     pn_lex_fini(&v->lex, v->mem);
     vocab_release(v, v, sizeof *v);
 }
@@ -27264,13 +35801,16 @@ static pn_status vocab_index(pn_vocab *v, pn_err *err)
     return PN_OK;
 }
 
-/* No token has U+2581 behind another character: what stands before a word cannot join with it. */
+/* No token has U+2581 behind another character: what stands before a word cannot join with it.  (An
+ * unknown U+2581 could be one with the unknown character before it.) */
 static bool vocab_words_apart(const pn_vocab *v)
 {
+    if (v->rules && !pn_vocab_of_model(v, pn_vocab_find(v, "\xE2\x96\x81", 3)))
+        return false;
     for (uint32_t i = 0; i < v->n_tokens; i++) {
         const char *s = v->tokens[i].data;
         size_t n = v->tokens[i].len;
-        if (n > 3 && pn_vocab_word(v, s, n) < n)
+        if (n > 3 && pn_vocab_of_model(v, (pn_token)i) && pn_vocab_word(v, s, n) < n)
             return false;
     }
     return true;
@@ -27418,8 +35958,10 @@ static pn_status vocab_newline(pn_vocab *v, pn_err *err)
     v->newline = v->pad;
     if (v->model == PN_VOCAB_WPM || v->model == PN_VOCAB_NONE)
         return PN_OK;
-    if (v->model == PN_VOCAB_SPM) {
-        v->newline = v->byte_tok['\n'];
+    if (v->rules && (v->pretok_flags & PN_PRETOK_RAW))         /* encoding it may put a space in front */
+        v->newline = pn_vocab_find(v, "\n", 1);
+    if (v->model == PN_VOCAB_SPM || (v->rules && (v->pretok_flags & PN_PRETOK_RAW))) {
+        v->newline = v->rules && v->newline >= 0 ? v->newline : v->byte_tok['\n'];
         return PN_OK;
     }
     pn_status st = pn_vocab_encode(v, v->mem, "\n", 1, 0, NULL, 0, &out, &n, &cap, err);
@@ -27430,9 +35972,37 @@ static pn_status vocab_newline(pn_vocab *v, pn_err *err)
     return st;
 }
 
+/* What a Hugging Face folder says beyond GGUF's keys. */
+static pn_status vocab_folder(pn_vocab *v, const pn_vocab_source *src, pn_err *err)
+{
+    if (src->n_prefix > PN_VOCAB_MAX_AROUND || src->n_suffix > PN_VOCAB_MAX_AROUND ||
+        (src->rules && (!src->flags || v->model != PN_VOCAB_BPE || src->rules->n_steps > PN_RULES_MAX_STEPS)))
+        return pn_fail(err, PN_E_INVALID, "a vocabulary whose rules do not fit its kind");
+    memcpy(v->prefix, src->prefix, sizeof v->prefix);
+    memcpy(v->suffix, src->suffix, sizeof v->suffix);
+    v->n_prefix = src->n_prefix;
+    v->n_suffix = src->n_suffix;
+    for (uint32_t i = 0; i < v->n_prefix + v->n_suffix; i++) {
+        pn_token t = i < v->n_prefix ? v->prefix[i] : v->suffix[i - v->n_prefix];
+        if (t < 0 || (uint32_t)t >= v->n_tokens)
+            return pn_fail(err, PN_E_FORMAT, "token %ld around every text is not one of %lu", (long)t, (unsigned long)v->n_tokens);
+    }
+    if (src->flags && !(v->flags = pn_vocab_alloc(v, v->n_tokens, 1)))
+        return pn_fail_nomem(err, "token flags", v->n_tokens);
+    if (src->flags && v->n_tokens)
+        memcpy(v->flags, src->flags, v->n_tokens);
+    if (src->rules && !(v->rules = pn_vocab_alloc(v, 1, sizeof *v->rules)))
+        return pn_fail_nomem(err, "the rules of a vocabulary", sizeof *v->rules);
+    if (src->rules)
+        *v->rules = *src->rules;
+    return PN_OK;
+}
+
 static pn_status vocab_build(pn_vocab *v, const pn_vocab_source *src, pn_vocab_warn warn, void *user, pn_err *err)
 {
     pn_status st = vocab_model(v, src->model, err);
+    if (!st)
+        st = vocab_folder(v, src, err);
     if (!st)
         st = vocab_kinds(v, src, err);
     if (!st)
@@ -27449,7 +36019,7 @@ static pn_status vocab_build(pn_vocab *v, const pn_vocab_source *src, pn_vocab_w
     st = vocab_pieces(v, err);
     if (!st)
         st = vocab_lexicon(v, src, err);
-    if (!st && !pn_special_build(v))
+    if (!st && ((v->rules && !pn_rules_build(v)) || !pn_special_build(v)))
         st = pn_fail_nomem(err, "the list of special tokens", (uint64_t)v->n_tokens * 4);
     return st ? st : vocab_newline(v, err);
 }
@@ -27513,10 +36083,20 @@ static bool vocab_encode_all(pn_enc *e, const char *text, size_t len, unsigned f
     const pn_vocab *v = e->v;
     bool wpm = v->model == PN_VOCAB_WPM, ends = flags & PN_ENC_BOS;
     pn_token first = wpm ? v->cls : v->add_bos ? v->bos : -1, last = wpm ? v->sep : v->add_eos ? v->eos : -1;
+    if (ends && v->n_prefix)
+        first = -1;
+    if (ends && v->n_suffix)
+        last = -1;
+    for (uint32_t i = 0; ends && i < v->n_prefix; i++)
+        if (!pn_enc_push(e, v->prefix[i]))
+            return false;
     if (ends && first >= 0 && !pn_enc_push(e, first))
         return false;
     if (!pn_special_encode(e, text, len, flags, spans, n_spans))
         return false;
+    for (uint32_t i = 0; ends && i < v->n_suffix; i++)
+        if (!pn_enc_push(e, v->suffix[i]))
+            return false;
     return !ends || last < 0 || pn_enc_push(e, last);
 }
 
@@ -27533,10 +36113,12 @@ PN_INTERNAL pn_status pn_vocab_encode(const pn_vocab *v, pn_mem *mem, const char
     pn_merge_init(&e.merge, mem);
     pn_str_init(&e.buf, mem, PN_ACCT_MISC);
     pn_str_init(&e.buf2, mem, PN_ACCT_MISC);
+    pn_norm_init(&e.norm, mem);
     bool ok = vocab_encode_all(&e, text, len, flags, spans, n_spans);
     pn_merge_fini(&e.merge);
     pn_str_fini(&e.buf);
     pn_str_fini(&e.buf2);
+    pn_norm_fini(&e.norm);
     if (e.best)
         pn_mem_free(mem, PN_ACCT_MISC, e.best, e.n_best);
     if (ok)
@@ -27586,7 +36168,7 @@ PN_INTERNAL pn_token pn_vocab_special(const pn_vocab *v, pn_special which)
 
 PN_INTERNAL bool pn_vocab_strips_leading_space(const pn_vocab *v)
 {
-    return v->add_space_prefix || v->model == PN_VOCAB_WPM;
+    return v->rules ? v->rules->strip_space : v->add_space_prefix || v->model == PN_VOCAB_WPM;
 }
 
 PN_INTERNAL uint32_t pn_vocab_n_tokens(const pn_vocab *v) { return v->n_tokens; }
@@ -27646,6 +36228,1845 @@ PN_INTERNAL void pn_detok_end(pn_detok_state *d, pn_str *out)
     pn_str_add(out, d->held, d->n_held);
     d->n_held = 0;
 }
+#endif
+
+/* ---- Begin text/pn_hf_vocab.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_VOCAB_C
+#define PN_DROP_TEXT_PN_HF_VOCAB_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_vocab.c - the order in which a folder's files are read, and the tokens they put together.
+ *
+ * While reading, texts stay where they are (parsed documents, the files themselves) and a hash finds
+ * them; at the end they are copied into one block, the documents go, and what is left is as compact
+ * as a vocabulary from a GGUF file.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+PN_INTERNAL void pn_hf_warn(pn_hf_read *r, const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+    if (!r->warn)
+        return;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    r->warn(r->user, text);
+}
+
+PN_INTERNAL bool pn_hf_flag(const pn_json_doc *d, uint32_t node, const char *key, bool dflt)
+{
+    bool v;
+    return pn_json_bool(d, pn_json_get(d, node, key), &v) ? v : dflt;
+}
+
+PN_INTERNAL pn_bytes pn_hf_text(const pn_json_doc *d, uint32_t node, const char *key)
+{
+    pn_bytes s;
+    return pn_json_str(d, pn_json_get(d, node, key), &s) ? s : (pn_bytes){NULL, 0};
+}
+
+PN_INTERNAL bool pn_hf_is(pn_bytes b, const char *text) { return b.len == strlen(text) && memcmp(b.data, text, b.len) == 0; }
+
+PN_INTERNAL int pn_hf_len(pn_bytes b) { return (int)PN_MIN(b.len, (size_t)80); }
+
+/* --- tokens ------------------------------------------------------------------------------- */
+
+static bool hfv_room(pn_hf_read *r, uint32_t n)
+{
+    pn_hf_vocab *h = r->h;
+    uint32_t old = h->n_tokens;
+    if (n <= old)
+        return true;
+    if (!pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->tokens, &h->cap_tokens, n, sizeof *h->tokens) ||
+        !pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->types, &h->cap_types, n, sizeof *h->types) ||
+        !pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->flags, &h->cap_flags, n, sizeof *h->flags) ||
+        !pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->scores, &h->cap_scores, n, sizeof *h->scores))
+        return false;
+    for (uint32_t i = old; i < n; i++) {
+        h->tokens[i] = (pn_bytes){"", 0};
+        h->types[i] = PN_TOKEN_UNUSED;
+        h->flags[i] = 0;
+        h->scores[i] = 0;
+    }
+    h->n_tokens = n;
+    return true;
+}
+
+PN_INTERNAL int64_t pn_hf_find(const pn_hf_read *r, pn_bytes text)
+{
+    uint32_t *id = text.len ? pn_map_find(&r->index, text.data, text.len) : NULL;
+    return id ? (int64_t)*id : -1;
+}
+
+PN_INTERNAL pn_status pn_hf_put(pn_hf_read *r, const char *where, pn_bytes text, int64_t id, int32_t kind, unsigned flags, float score)
+{
+    pn_hf_vocab *h = r->h;
+    if (id < 0 || id >= (int64_t)r->n_rows)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: token \"%.*s\" has id %" PRId64 ", but the embedding has %" PRIu32 " rows",
+                       r->file, where, pn_hf_len(text), text.data, id, r->n_rows);
+    if (text.len > INT32_MAX)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: token %" PRId64 " is longer than 2 GiB", r->file, where, id);
+    int64_t same = pn_hf_find(r, text);
+    if (same >= 0 && same != id)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: token \"%.*s\" has id %" PRId64 ", but was %" PRId64 " before", r->file, where,
+                       pn_hf_len(text), text.data, id, same);
+    if (!hfv_room(r, (uint32_t)id + 1))
+        return pn_fail_nomem(r->err, "tokens", (uint64_t)r->n_rows * sizeof *h->tokens);
+    pn_bytes had = h->tokens[id];
+    bool known = h->flags[id] & (PN_TF_MODEL | PN_TF_ADDED);
+    if (known && (had.len != text.len || (text.len && memcmp(had.data, text.data, text.len) != 0)))
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: token \"%.*s\" has id %" PRId64 ", which is \"%.*s\"", r->file, where,
+                       pn_hf_len(text), text.data, id, pn_hf_len(had), had.data);
+    if (!known && text.len && !pn_map_put(&r->index, text.data, text.len, (uint32_t)id, NULL))
+        return pn_fail_nomem(r->err, "the index of tokens", (uint64_t)h->n_tokens * sizeof(pn_map_slot));
+    if (!known) {
+        h->tokens[id] = text;
+        h->scores[id] = score;
+    }
+    h->types[id] = kind;
+    h->flags[id] |= (uint8_t)flags;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_hf_add_merge(pn_hf_read *r, const char *where, uint64_t rank, pn_bytes left, pn_bytes right)
+{
+    pn_hf_vocab *h = r->h;
+    int64_t a = pn_hf_find(r, left), b = pn_hf_find(r, right);
+    pn_bytes lost = a < 0 ? left : right;
+    if (a < 0 || b < 0)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s[%" PRIu64 "]: \"%.*s\" is not in the vocabulary", r->file, where, rank,
+                       pn_hf_len(lost), lost.data);
+    pn_str_clear(&r->scratch);
+    pn_str_add(&r->scratch, left.data, left.len);
+    pn_str_add(&r->scratch, right.data, right.len);
+    if (r->scratch.failed)
+        return pn_fail_nomem(r->err, "a merge", left.len + right.len);
+    pn_bytes both = {r->scratch.data, r->scratch.len};
+    int64_t to = pn_hf_find(r, both);
+    if (to < 0)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s[%" PRIu64 "]: \"%.*s\", which \"%.*s\" and \"%.*s\" become, is not in the vocabulary",
+                       r->file, where, rank, pn_hf_len(both), both.data, pn_hf_len(left), left.data, pn_hf_len(right), right.data);
+    if (h->n_merges >= INT32_MAX ||
+        !pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->merges, &h->cap_merges, (size_t)h->n_merges + 1, sizeof *h->merges))
+        return pn_fail_nomem(r->err, "merges", ((uint64_t)h->n_merges + 1) * sizeof *h->merges);
+    h->merges[h->n_merges++] = (pn_rules_merge){(uint32_t)a, (uint32_t)b, (uint32_t)to};
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_hf_split_merge(pn_hf_read *r, const char *where, uint64_t rank, pn_bytes both)
+{
+    const char *space = both.len ? memchr(both.data, ' ', both.len) : NULL;
+    size_t at = space ? (size_t)(space - both.data) : 0;
+    if (!space || !at || at + 1 == both.len || memchr(space + 1, ' ', both.len - at - 1))
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s[%" PRIu64 "]: \"%.*s\" is not two pieces with one space between them", r->file,
+                       where, rank, pn_hf_len(both), both.len ? both.data : "");
+    return pn_hf_add_merge(r, where, rank, (pn_bytes){both.data, at}, (pn_bytes){space + 1, both.len - at - 1});
+}
+
+PN_INTERNAL pn_status pn_hf_read_vocab(pn_hf_read *r, const pn_json_doc *d, uint32_t node, const char *where)
+{
+    if (pn_json_type_of(d, node) != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s is not an object of texts and ids", r->file, where);
+    if (!pn_map_reserve(&r->index, pn_json_count(d, node)))
+        return pn_fail_nomem(r->err, "the index of tokens", (uint64_t)pn_json_count(d, node) * sizeof(pn_map_slot));
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        int64_t id;
+        pn_bytes text = pn_json_key_of(d, c);
+        if (!pn_json_i64(d, c, &id))
+            return pn_fail(r->err, PN_E_FORMAT, "%s: %s: the id of \"%.*s\" is not an integer", r->file, where, pn_hf_len(text), text.data);
+        pn_status st = pn_hf_put(r, where, text, id, PN_TOKEN_NORMAL, PN_TF_MODEL, 0);
+        if (st)
+            return st;
+    }
+    return PN_OK;
+}
+
+static pn_status hfv_added_one(pn_hf_read *r, const pn_json_doc *d, uint32_t c, const char *where)
+{
+    static const struct { const char *key; unsigned flag; } marks[] = {
+        {"normalized", PN_TF_NORMALIZED}, {"lstrip", PN_TF_LSTRIP}, {"rstrip", PN_TF_RSTRIP}, {"single_word", PN_TF_SINGLE_WORD},
+    };
+    int64_t id = -1;
+    pn_bytes text, key = pn_json_key_of(d, c);
+    if (!pn_json_str(d, pn_json_get(d, c, "content"), &text) || !text.len)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: an entry without a \"content\" text", r->file, where);
+    bool have = key.data ? pn_parse_i64(key.data, 0, UINT32_MAX, &id) : pn_json_i64(d, pn_json_get(d, c, "id"), &id);
+    if (!have)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s: the id of \"%.*s\" is not an integer", r->file, where, pn_hf_len(text), text.data);
+    bool special = pn_hf_flag(d, c, "special", false);
+    unsigned flags = PN_TF_ADDED;
+    for (size_t i = 0; i < PN_COUNT_OF(marks); i++)     /* absent: normalized unless special, else no */
+        if (pn_hf_flag(d, c, marks[i].key, marks[i].flag == PN_TF_NORMALIZED && !special))
+            flags |= marks[i].flag;
+    return pn_hf_put(r, where, text, id, special ? PN_TOKEN_CONTROL : PN_TOKEN_USER_DEFINED, flags, 0);
+}
+
+PN_INTERNAL pn_status pn_hf_read_added(pn_hf_read *r, const pn_json_doc *d, uint32_t node, const char *where)
+{
+    pn_status st = PN_OK;
+    pn_json_type t = pn_json_type_of(d, node);
+    if (t == PN_JSON_ABSENT || t == PN_JSON_NULL)
+        return PN_OK;
+    if (t != PN_JSON_ARRAY && t != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: %s is not a list of tokens", r->file, where);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE && !st; c = pn_json_next(d, c))
+        st = hfv_added_one(r, d, c, where);
+    return st;
+}
+
+/* --- reading a folder --------------------------------------------------------------------- */
+
+static pn_status hfv_parse(pn_hf_read *r, pn_json_doc *d, pn_bytes file, const char *name)
+{
+    if (!file.data)
+        return PN_OK;
+    pn_status st = pn_json_parse(d, r->mem, PN_ACCT_VOCAB, file.data, file.len, NULL, r->err);
+    if (st)
+        return pn_err_prefix(r->err, st, "%s", name);
+    if (pn_json_type_of(d, 0) != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "%s is not an object but a JSON %s", name, pn_json_type_name(pn_json_type_of(d, 0)));
+    return PN_OK;
+}
+
+static pn_status hfv_read(pn_hf_read *r)
+{
+    const pn_hf_files *f = r->files;
+    const struct { pn_json_doc *doc; pn_bytes file; const char *name; } docs[] = {
+        {&r->config, f->tokenizer_config, "tokenizer_config.json"}, {&r->map, f->special_tokens_map, "special_tokens_map.json"},
+        {&r->generation, f->generation_config, "generation_config.json"}, {&r->model_config, f->config, "config.json"},
+        {&r->chat, f->chat_template_json, "chat_template.json"}, {&r->added, f->added_tokens, "added_tokens.json"},
+        {&r->tokenizer, f->tokenizer_json, "tokenizer.json"},
+    };
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < PN_COUNT_OF(docs) && !st; i++)
+        st = hfv_parse(r, docs[i].doc, docs[i].file, docs[i].name);
+    bool slow = !f->tokenizer_json.data && !f->tokenizer_model.data && f->vocab_json.data && f->merges_txt.data;
+    if (!st && slow)
+        st = hfv_parse(r, &r->vocab, f->vocab_json, "vocab.json");
+    if (st)
+        return st;
+    if (f->tokenizer_json.data)
+        st = pn_hf_read_tokenizer(r);
+    else if (f->tokenizer_model.data)
+        st = pn_hf_read_spm(r);
+    else if (slow)
+        st = pn_hf_read_slow(r);
+    else
+        return pn_fail(r->err, PN_E_FORMAT, "the folder has no vocabulary: neither tokenizer.json nor tokenizer.model nor vocab.json "
+                       "with merges.txt");
+    return st ? st : pn_hf_read_special(r);
+}
+
+/* Put s, if any, at `at` of the block being filled (NULL: measure); it is borrowed from there then. */
+static size_t hfv_keep(char *block, size_t at, pn_bytes *s)
+{
+    if (block && s->len) {
+        memcpy(block + at, s->data, s->len);
+        s->data = block + at;
+    }
+    return at + s->len;
+}
+
+/* Every text that lies in a document or a file moves into a block of our own. */
+static pn_status hfv_settle(pn_hf_read *r)
+{
+    pn_hf_vocab *h = r->h;
+    for (int fill = 0; fill < 2; fill++) {
+        size_t at = 0;
+        for (uint32_t i = 0; i < h->n_tokens; i++)
+            at = hfv_keep(h->text, at, &h->tokens[i]);
+        for (uint32_t i = 0; i < h->rules.n_steps; i++) {
+            at = hfv_keep(h->text, at, &h->rules.steps[i].from);
+            at = hfv_keep(h->text, at, &h->rules.steps[i].to);
+        }
+        at = hfv_keep(h->text, at, &h->charsmap);
+        if (fill)
+            break;
+        if (at > INT32_MAX)
+            return pn_fail(r->err, PN_E_FORMAT, "the texts of the tokens are longer than 2 GiB together");
+        h->text = pn_mem_alloc(r->mem, PN_ACCT_VOCAB, at);
+        if (!h->text)
+            return pn_fail_nomem(r->err, "the texts of the tokens", at);
+        h->text_len = at;
+    }
+    h->rules.merges = h->merges;
+    h->rules.n_merges = h->n_merges;
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_hf_vocab_new(pn_hf_vocab **out, pn_mem *mem, const pn_hf_files *files, uint32_t n_rows,
+                                      pn_vocab_warn warn, void *user, pn_err *err)
+{
+    if (!n_rows || n_rows > INT32_MAX / 2)
+        return pn_fail(err, PN_E_INVALID, "a vocabulary for an embedding of %" PRIu32 " rows", n_rows);
+    pn_hf_vocab *h = pn_mem_calloc(mem, PN_ACCT_VOCAB, 1, sizeof *h);
+    if (!h)
+        return pn_fail_nomem(err, "a vocabulary", sizeof *h);
+    h->mem = mem;
+    h->n_rows = n_rows;
+    h->bos = h->eos = h->unk = h->sep = h->pad = h->mask = h->cls = -1;
+    h->add_bos = h->add_eos = h->add_space_prefix = h->remove_extra_whitespaces = -1;
+    h->rules.unk = -1;
+    pn_str_init(&h->chat, mem, PN_ACCT_VOCAB);
+    pn_str_init(&h->chat_tools, mem, PN_ACCT_VOCAB);
+    pn_str_init(&h->gguf.notes, mem, PN_ACCT_VOCAB);
+
+    pn_hf_read r = {.h = h, .mem = mem, .files = files, .n_rows = n_rows, .warn = warn, .user = user, .err = err};
+    pn_map_init(&r.index, mem, PN_ACCT_VOCAB);
+    pn_str_init(&r.scratch, mem, PN_ACCT_VOCAB);
+    pn_status st = hfv_read(&r);
+    if (!st)
+        st = hfv_settle(&r);
+    pn_json_doc *docs[] = {&r.tokenizer, &r.config, &r.map, &r.added, &r.vocab, &r.generation, &r.model_config, &r.chat};
+    for (size_t i = 0; i < PN_COUNT_OF(docs); i++)
+        if (docs[i]->mem)
+            pn_json_fini(docs[i]);
+    pn_map_fini(&r.index);
+    pn_str_fini(&r.scratch);
+    if (st) {
+        pn_hf_vocab_free(h);
+        return st;
+    }
+    *out = h;
+    return PN_OK;
+}
+
+/* --- using the result --------------------------------------------------------------------- */
+
+static void hfv_drop(pn_hf_vocab *h, void *p, size_t bytes) { pn_mem_free(h->mem, PN_ACCT_VOCAB, p, bytes); }
+
+PN_INTERNAL void pn_hf_vocab_trim(pn_hf_vocab *h)
+{
+    pn_hf_gguf_drop(h);
+    hfv_drop(h, h->types, h->cap_types * sizeof *h->types);
+    hfv_drop(h, h->flags, h->cap_flags * sizeof *h->flags);
+    hfv_drop(h, h->scores, h->cap_scores * sizeof *h->scores);
+    hfv_drop(h, h->merges, h->cap_merges * sizeof *h->merges);
+    hfv_drop(h, h->ends, h->cap_ends * sizeof *h->ends);
+    h->types = NULL;
+    h->flags = NULL;
+    h->scores = NULL;
+    h->merges = NULL;
+    h->ends = NULL;
+    h->cap_types = h->cap_flags = h->cap_scores = h->cap_merges = h->cap_ends = 0;
+    h->n_merges = h->n_ends = 0;
+}
+
+PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
+{
+    if (!h)
+        return;
+    pn_hf_vocab_trim(h);
+    hfv_drop(h, h->tokens, h->cap_tokens * sizeof *h->tokens);
+    hfv_drop(h, h->text, h->text_len);
+    pn_str_fini(&h->chat);
+    pn_str_fini(&h->chat_tools);
+    hfv_drop(h, h, sizeof *h);
+}
+
+PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h)
+{
+    return sizeof *h + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
+           h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->text_len + h->chat.cap + h->chat_tools.cap;
+}
+
+PN_INTERNAL pn_bytes pn_hf_vocab_template(const pn_hf_vocab *h, bool tools)
+{
+    const pn_str *s = tools && h->chat_tools.len ? &h->chat_tools : &h->chat;
+    return s->len ? (pn_bytes){s->data, s->len} : (pn_bytes){NULL, 0};
+}
+
+PN_INTERNAL void pn_hf_vocab_source(const pn_hf_vocab *h, pn_vocab_source *src)
+{
+    *src = (pn_vocab_source){
+        .model = h->model, .pre = h->pre, .tokens = h->tokens, .scores = h->scores, .types = h->types, .n_tokens = h->n_tokens,
+        .bos = h->bos, .eos = h->eos, .unk = h->unk, .sep = h->sep, .pad = h->pad, .mask = h->mask, .cls = h->cls,
+        .eot = -1, .eom = -1, .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1, .fim_rep = -1, .fim_sep = -1,
+        .add_bos = h->add_bos, .add_eos = h->add_eos, .add_sep = -1, .add_space_prefix = h->add_space_prefix,
+        .remove_extra_whitespaces = h->remove_extra_whitespaces, .lowercase = -1, .strip_accents = -1,
+        .charsmap = (const uint8_t *)h->charsmap.data, .charsmap_len = h->charsmap.len,
+        .chat_template = pn_hf_vocab_template(h, false), .n_logits = h->n_rows,
+        .flags = h->flags, .ends = h->ends, .n_ends = h->n_ends, .n_prefix = h->n_prefix, .n_suffix = h->n_suffix,
+        .rules = h->has_rules ? &h->rules : NULL,
+    };
+    memcpy(src->prefix, h->prefix, sizeof src->prefix);
+    memcpy(src->suffix, h->suffix, sizeof src->suffix);
+}
+#endif
+
+/* ---- Begin text/pn_hf_tokenizer.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_TOKENIZER_C
+#define PN_DROP_TEXT_PN_HF_TOKENIZER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_tokenizer.c - the model of a tokenizer.json: its tokens and merges; and the older pair of files.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+
+static pn_status hft_merges(pn_hf_read *r, uint32_t node)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    pn_status st = PN_OK;
+    uint64_t rank = 0;
+    pn_json_type all = PN_JSON_ABSENT;
+    if (pn_json_type_of(d, node) != PN_JSON_ARRAY)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: model.merges is not a list", r->file);
+    for (uint32_t c = pn_json_first(d, node); c != PN_JSON_NONE && !st; c = pn_json_next(d, c), rank++) {
+        pn_json_type t = pn_json_type_of(d, c);
+        pn_bytes left, right;
+        uint32_t a = pn_json_first(d, c), b = pn_json_next(d, a);
+        all = all == PN_JSON_ABSENT ? t : all;
+        if (t != all)
+            return pn_fail(r->err, PN_E_FORMAT, "%s: model.merges[%" PRIu64 "]: merges are texts or pairs, not both", r->file, rank);
+        if (pn_json_str(d, c, &left))
+            st = pn_hf_split_merge(r, "model.merges", rank, left);
+        else if (t == PN_JSON_ARRAY && pn_json_count(d, c) == 2 && pn_json_str(d, a, &left) && pn_json_str(d, b, &right))
+            st = pn_hf_add_merge(r, "model.merges", rank, left, right);
+        else
+            return pn_fail(r->err, PN_E_FORMAT, "%s: model.merges[%" PRIu64 "] is not a pair of texts", r->file, rank);
+    }
+    return st;
+}
+
+/* "<0xHH>" is a byte where characters may fall back to bytes. */
+static bool hft_is_byte(pn_bytes t)
+{
+    if (t.len != 6 || memcmp(t.data, "<0x", 3) != 0 || t.data[5] != '>')
+        return false;
+    for (size_t i = 3; i < 5; i++)
+        if (!((t.data[i] >= '0' && t.data[i] <= '9') || (t.data[i] >= 'A' && t.data[i] <= 'F')))
+            return false;
+    return true;
+}
+
+static void hft_mark(pn_hf_read *r, bool bytes, int64_t unk)
+{
+    pn_hf_vocab *h = r->h;
+    for (uint32_t i = 0; i < h->n_tokens && bytes; i++)
+        if (h->types[i] == PN_TOKEN_NORMAL && hft_is_byte(h->tokens[i]))
+            h->types[i] = PN_TOKEN_BYTE;
+    if (unk >= 0)
+        h->types[unk] = PN_TOKEN_UNKNOWN;
+    h->unk = unk;
+}
+
+static pn_status hft_no_affix(pn_hf_read *r, uint32_t model, const char *key)
+{
+    pn_bytes s = pn_hf_text(&r->tokenizer, model, key);
+    if (!s.len)
+        return PN_OK;
+    return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: model.%s is \"%.*s\"; such pieces of words are not supported", r->file, key,
+                   pn_hf_len(s), s.data);
+}
+
+static pn_status hft_bpe(pn_hf_read *r, uint32_t model)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    pn_vocab_rules *rules = &r->h->rules;
+    pn_status st = hft_no_affix(r, model, "continuing_subword_prefix");
+    if (!st)
+        st = hft_no_affix(r, model, "end_of_word_suffix");
+    if (!st)
+        st = pn_hf_read_vocab(r, d, pn_json_get(d, model, "vocab"), "model.vocab");
+    if (!st)
+        st = hft_merges(r, pn_json_get(d, model, "merges"));
+    if (st)
+        return st;
+    pn_bytes unk = pn_hf_text(d, model, "unk_token");
+    int64_t unk_id = pn_hf_find(r, unk);
+    if (unk.len && unk_id < 0)
+        pn_hf_warn(r, "tokenizer.json: unk_token \"%.*s\" is not in the vocabulary; unknown characters are dropped", pn_hf_len(unk), unk.data);
+    rules->byte_fallback = pn_hf_flag(d, model, "byte_fallback", false);
+    rules->fuse_unk = pn_hf_flag(d, model, "fuse_unk", false);
+    rules->unk = (int32_t)unk_id;
+    rules->pretok.flags = pn_hf_flag(d, model, "ignore_merges", false) ? PN_PRETOK_IGNORE_MERGES : 0;
+    hft_mark(r, rules->byte_fallback, unk_id);
+    r->h->model = (pn_bytes){"gpt2", 4};
+    r->h->has_rules = true;
+    return PN_OK;
+}
+
+static pn_status hft_unigram(pn_hf_read *r, uint32_t model)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    uint32_t list = pn_json_get(d, model, "vocab");
+    int64_t id = 0, unk = -1;
+    if (pn_json_type_of(d, list) != PN_JSON_ARRAY)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: model.vocab of a Unigram model is not a list", r->file);
+    if (pn_hf_flag(d, model, "byte_fallback", false))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: model.byte_fallback of a Unigram model is not supported", r->file);
+    for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c), id++) {
+        pn_bytes text;
+        double score;
+        uint32_t a = pn_json_first(d, c);
+        if (pn_json_count(d, c) != 2 || !pn_json_str(d, a, &text) || !pn_json_f64(d, pn_json_next(d, a), &score))
+            return pn_fail(r->err, PN_E_FORMAT, "%s: model.vocab[%" PRId64 "] is not a text and a score", r->file, id);
+        pn_status st = pn_hf_put(r, "model.vocab", text, id, PN_TOKEN_NORMAL, PN_TF_MODEL, (float)score);
+        if (st)
+            return st;
+    }
+    uint32_t at = pn_json_get(d, model, "unk_id");
+    if (pn_json_type_of(d, at) == PN_JSON_NUMBER && (!pn_json_i64(d, at, &unk) || unk < 0 || unk >= id))
+        return pn_fail(r->err, PN_E_FORMAT, "%s: model.unk_id is not one of %" PRId64 " tokens", r->file, id);
+    hft_mark(r, false, unk);
+    r->h->model = (pn_bytes){"t5", 2};
+    return PN_OK;
+}
+
+static pn_status hft_model(pn_hf_read *r, uint32_t model)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    pn_bytes type = pn_hf_text(d, model, "type");
+    if (!type.len && pn_json_type_of(d, pn_json_get(d, model, "merges")) == PN_JSON_ARRAY)
+        return hft_bpe(r, model);               /* old files do not say */
+    if (!type.len && pn_json_type_of(d, pn_json_get(d, model, "vocab")) == PN_JSON_ARRAY)
+        return hft_unigram(r, model);
+    if (pn_hf_is(type, "BPE"))
+        return hft_bpe(r, model);
+    if (pn_hf_is(type, "Unigram"))
+        return hft_unigram(r, model);
+    return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: model.type \"%.*s\" is not supported; known are BPE and Unigram", r->file,
+                   pn_hf_len(type), type.len ? type.data : "");
+}
+
+PN_INTERNAL pn_status pn_hf_read_tokenizer(pn_hf_read *r)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    uint32_t model = pn_json_get(d, 0, "model");
+    r->file = "tokenizer.json";
+    if (pn_json_type_of(d, model) != PN_JSON_OBJECT)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: there is no object \"model\"", r->file);
+    pn_status st = hft_model(r, model);
+    if (!st)
+        st = pn_hf_read_added(r, d, pn_json_get(d, 0, "added_tokens"), "added_tokens");
+    if (!st && r->h->unk >= 0)
+        r->h->types[r->h->unk] = PN_TOKEN_UNKNOWN;          /* whatever the list of added tokens calls it */
+    return st ? st : pn_hf_read_pipeline(r);
+}
+
+/* --- vocab.json and merges.txt ------------------------------------------------------------ */
+
+/* The pair of files does not say how text is cut: the class does. */
+static pn_status hft_slow_rules(pn_hf_read *r)
+{
+    static const struct { const char *name; const char *pre; bool nfc; } known[] = {
+        {"GPT2Tokenizer", "gpt-2", false}, {"GPT2TokenizerFast", "gpt-2", false}, {"CodeGenTokenizer", "gpt-2", false},
+        {"CodeGenTokenizerFast", "gpt-2", false}, {"Qwen2Tokenizer", "qwen2", true}, {"Qwen2TokenizerFast", "qwen2", true},
+        {"gpt2", "gpt-2", false}, {"qwen2", "qwen2", true}, {"qwen2_moe", "qwen2", true}, {"qwen3", "qwen2", true},
+        {"qwen3_moe", "qwen2", true},
+    };
+    pn_vocab_rules *rules = &r->h->rules;
+    pn_bytes name = pn_hf_text(&r->config, 0, "tokenizer_class");
+    if (!name.len)
+        name = pn_hf_text(&r->model_config, 0, "model_type");
+    for (size_t i = 0; i < PN_COUNT_OF(known); i++) {
+        if (!pn_hf_is(name, known[i].name))
+            continue;
+        rules->pretok = *pn_pretok_find(known[i].pre, strlen(known[i].pre));
+        rules->pretok.flags = 0;
+        rules->steps[0] = (pn_norm_step){.kind = PN_NORM_NFC};
+        rules->n_steps = known[i].nfc;
+        rules->unk = -1;
+        r->h->model = (pn_bytes){"gpt2", 4};
+        r->h->has_rules = true;
+        return PN_OK;
+    }
+    return pn_fail(r->err, PN_E_UNSUPPORTED, "vocab.json and merges.txt without tokenizer.json: how \"%.*s\" (tokenizer_class, "
+                   "model_type) cuts text is not known here", pn_hf_len(name), name.len ? name.data : "");
+}
+
+static pn_status hft_slow_merges(pn_hf_read *r)
+{
+    pn_bytes m = r->files->merges_txt;
+    uint64_t rank = 0;
+    r->file = "merges.txt";
+    for (size_t at = 0; at < m.len;) {
+        const char *end = memchr(m.data + at, '\n', m.len - at);
+        size_t len = (end ? (size_t)(end - m.data) : m.len) - at, next = at + len + 1;
+        pn_bytes line = {m.data + at, len && m.data[at + len - 1] == '\r' ? len - 1 : len};
+        if (line.len && !(at == 0 && line.len > 8 && memcmp(line.data, "#version", 8) == 0)) {
+            pn_status st = pn_hf_split_merge(r, "line", rank++, line);
+            if (st)
+                return st;
+        }
+        at = next;
+    }
+    return PN_OK;
+}
+
+/* added_tokens.json: texts and ids. */
+static pn_status hft_slow_added(pn_hf_read *r)
+{
+    r->file = "added_tokens.json";
+    for (uint32_t c = pn_json_first(&r->added, 0); c != PN_JSON_NONE; c = pn_json_next(&r->added, c)) {
+        int64_t id;
+        pn_bytes text = pn_json_key_of(&r->added, c);
+        if (!pn_json_i64(&r->added, c, &id))
+            return pn_fail(r->err, PN_E_FORMAT, "%s: the id of \"%.*s\" is not an integer", r->file, pn_hf_len(text), text.data);
+        int64_t had = pn_hf_find(r, text);
+        int32_t kind = had >= 0 && r->h->types[had] == PN_TOKEN_CONTROL ? PN_TOKEN_CONTROL : PN_TOKEN_USER_DEFINED;
+        pn_status st = pn_hf_put(r, "an added token", text, id, kind, PN_TF_ADDED, 0);
+        if (st)
+            return st;
+    }
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_hf_read_slow(pn_hf_read *r)
+{
+    r->file = "vocab.json";
+    pn_status st = hft_slow_rules(r);
+    if (!st)
+        st = pn_hf_read_vocab(r, &r->vocab, 0, "the vocabulary");
+    if (!st)
+        st = hft_slow_merges(r);
+    r->file = "tokenizer_config.json";
+    if (!st)
+        st = pn_hf_read_added(r, &r->config, pn_json_get(&r->config, 0, "added_tokens_decoder"), "added_tokens_decoder");
+    return st ? st : hft_slow_added(r);
+}
+#endif
+
+/* ---- Begin text/pn_hf_pipeline.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_PIPELINE_C
+#define PN_DROP_TEXT_PN_HF_PIPELINE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_pipeline.c - the four steps around the model of a tokenizer.json.
+ *
+ * Each of normalizer, pre_tokenizer, post_processor and decoder is one element or a "Sequence" of them,
+ * which may hold Sequences; they are laid out flat first, with a stack of fixed depth.  Then each
+ * element becomes a field of pn_vocab_rules, or the file is refused with the element's name.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+
+#define HFP_MAX_DEPTH 8
+#define HFP_MAX_ELEMENTS 16
+#define HFP_META "\xE2\x96\x81"
+
+typedef struct hfp_list {
+    const pn_json_doc *d;
+    const char *section;        /* "pre_tokenizer" */
+    uint32_t nodes[HFP_MAX_ELEMENTS];
+    size_t n;
+} hfp_list;
+
+static pn_bytes hfp_type(const hfp_list *l, size_t i) { return pn_hf_text(l->d, l->nodes[i], "type"); }
+
+/* The elements of a section in order, Sequences opened.  children: the key of a Sequence's list. */
+static pn_status hfp_flatten(pn_hf_read *r, hfp_list *l, const char *section, const char *children)
+{
+    const pn_json_doc *d = &r->tokenizer;
+    uint32_t next[HFP_MAX_DEPTH + 1];           /* what comes after the element in hand, per level */
+    size_t depth = 0;
+    *l = (hfp_list){.d = d, .section = section};
+    next[0] = pn_json_get(d, 0, section);
+    if (pn_json_type_of(d, next[0]) == PN_JSON_NULL)
+        return PN_OK;
+    for (bool root = true; next[0] != PN_JSON_NONE || depth;) {
+        uint32_t c = next[depth];
+        if (c == PN_JSON_NONE) {
+            depth--;
+            continue;
+        }
+        next[depth] = root ? PN_JSON_NONE : pn_json_next(d, c);
+        root = false;
+        if (pn_json_type_of(d, c) != PN_JSON_OBJECT)
+            return pn_fail(r->err, PN_E_FORMAT, "%s: %s holds something that is not an object", r->file, section);
+        if (pn_hf_is(pn_hf_text(d, c, "type"), "Sequence")) {
+            uint32_t list = pn_json_get(d, c, children);
+            if (pn_json_type_of(d, list) != PN_JSON_ARRAY)
+                return pn_fail(r->err, PN_E_FORMAT, "%s: %s: a Sequence without a list \"%s\"", r->file, section, children);
+            if (++depth > HFP_MAX_DEPTH)
+                return pn_fail(r->err, PN_E_FORMAT, "%s: %s: Sequences inside each other more than %d deep", r->file, section, HFP_MAX_DEPTH);
+            next[depth] = pn_json_first(d, list);
+            continue;
+        }
+        if (l->n == HFP_MAX_ELEMENTS)
+            return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: %s has more than %d elements", r->file, section, HFP_MAX_ELEMENTS);
+        l->nodes[l->n++] = c;
+    }
+    return PN_OK;
+}
+
+static pn_status hfp_refuse(pn_hf_read *r, const hfp_list *l, size_t i, const char *why)
+{
+    pn_bytes t = hfp_type(l, i);
+    return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: %s \"%.*s\" %s", r->file, l->section, pn_hf_len(t), t.len ? t.data : "", why);
+}
+
+/* pattern: {"String": s} or a {"Regex": s}.  False: neither. */
+static bool hfp_pattern(const hfp_list *l, size_t i, pn_bytes *s, bool *regex)
+{
+    uint32_t p = pn_json_get(l->d, l->nodes[i], "pattern");
+    *regex = pn_json_str(l->d, pn_json_get(l->d, p, "Regex"), s);
+    return *regex || pn_json_str(l->d, pn_json_get(l->d, p, "String"), s);
+}
+
+/* A regular expression without anything special in it is a text. */
+static bool hfp_plain(pn_bytes s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (strchr("\\.[]{}()*+?^$|", s.data[i]))           /* NUL counts: strchr finds it */
+            return false;
+    return s.len > 0;
+}
+
+/* --- normalizer --------------------------------------------------------------------------- */
+
+typedef struct hfp_state {
+    bool spaces_gone;           /* no U+0020 is left after the normalizer */
+    bool collapses;             /* it makes one of several spaces */
+    bool byte_level;
+} hfp_state;
+
+/* Unigram: the encoder has its own steps; what says the same as they do is theirs. */
+static pn_status hfp_unigram_step(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
+{
+    pn_bytes t = hfp_type(l, i), from = {NULL, 0};
+    bool regex;
+    if (pn_hf_is(t, "Replace") && hfp_pattern(l, i, &from, &regex) && regex && pn_hf_is(from, " {2,}")) {
+        s->collapses = true;
+        return PN_OK;
+    }
+    if (pn_hf_is(t, "Strip"))
+        return PN_OK;
+    return hfp_refuse(r, l, i, "is not supported with a Unigram model");
+}
+
+static const struct { const char *name; pn_norm_kind kind; } hfp_forms[] = {
+    {"NFC", PN_NORM_NFC}, {"NFD", PN_NORM_NFD}, {"NFKC", PN_NORM_NFKC}, {"NFKD", PN_NORM_NFKD},
+    {"Lowercase", PN_NORM_LOWERCASE}, {"StripAccents", PN_NORM_STRIP_MARKS},
+};
+
+static pn_status hfp_replace(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s, pn_norm_step *step)
+{
+    bool regex;
+    if (!hfp_pattern(l, i, &step->from, &regex) || !pn_json_str(l->d, pn_json_get(l->d, l->nodes[i], "content"), &step->to) ||
+        !step->from.len)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: normalizer \"Replace\" without a pattern and a content", r->file);
+    if (regex && !hfp_plain(step->from))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: normalizer \"Replace\" has the regular expression \"%.*s\"; only plain text is "
+                       "supported", r->file, pn_hf_len(step->from), step->from.data);
+    step->kind = PN_NORM_REPLACE;
+    if (pn_hf_is(step->from, " "))
+        s->spaces_gone = !memchr(step->to.len ? step->to.data : "", ' ', step->to.len);
+    return PN_OK;
+}
+
+static pn_status hfp_step(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
+{
+    pn_vocab_rules *rules = &r->h->rules;
+    pn_bytes t = hfp_type(l, i);
+    if (rules->n_steps == PN_RULES_MAX_STEPS)
+        return hfp_refuse(r, l, i, "is one step too many");
+    pn_norm_step step = {0};
+    pn_status st = PN_OK;
+    bool known = false;
+    for (size_t k = 0; k < PN_COUNT_OF(hfp_forms); k++)
+        if (pn_hf_is(t, hfp_forms[k].name)) {
+            step.kind = hfp_forms[k].kind;
+            known = true;
+        }
+    if (pn_hf_is(t, "Strip")) {
+        step = (pn_norm_step){.kind = PN_NORM_TRIM, .left = pn_hf_flag(l->d, l->nodes[i], "strip_left", true),
+                              .right = pn_hf_flag(l->d, l->nodes[i], "strip_right", true)};
+    } else if (pn_hf_is(t, "Replace")) {
+        st = hfp_replace(r, l, i, s, &step);
+    } else if (pn_hf_is(t, "Prepend")) {
+        step.kind = PN_NORM_PREPEND;
+        if (!pn_json_str(l->d, pn_json_get(l->d, l->nodes[i], "prepend"), &step.to))
+            return pn_fail(r->err, PN_E_FORMAT, "%s: normalizer \"Prepend\" without a text", r->file);
+    } else if (!known) {
+        return hfp_refuse(r, l, i, "is not supported");
+    }
+    rules->steps[rules->n_steps++] = step;
+    return st;
+}
+
+/* RFC 4648, in place of the text it came from.  False: not base64. */
+static bool hfp_base64(pn_bytes in, char *out, size_t *n)
+{
+    uint32_t acc = 0;
+    int bits = 0;
+    size_t k = 0;
+    while (in.len && in.data[in.len - 1] == '=')
+        in.len--;
+    for (size_t i = 0; i < in.len; i++) {
+        char c = in.data[i];
+        int v = c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : c >= '0' && c <= '9' ? c - '0' + 52
+              : c == '+' ? 62 : c == '/' ? 63 : -1;
+        if (v < 0)
+            return false;
+        acc = (acc << 6 | (uint32_t)v) & 0xFFFFFF;
+        bits += 6;
+        if (bits >= 8) {
+            bits -= 8;
+            out[k++] = (char)(acc >> bits);
+        }
+    }
+    *n = k;
+    return true;
+}
+
+static pn_status hfp_charsmap(pn_hf_read *r, const hfp_list *l, size_t i)
+{
+    pn_bytes b = pn_hf_text(l->d, l->nodes[i], "precompiled_charsmap");
+    size_t n = 0;
+    if (!b.len)
+        return PN_OK;
+    /* The document's own block, which is ours until the reading ends: the result is shorter. */
+    if (!hfp_base64(b, r->tokenizer.text + (b.data - r->tokenizer.text), &n))
+        return pn_fail(r->err, PN_E_FORMAT, "%s: normalizer \"Precompiled\": precompiled_charsmap is not base64", r->file);
+    r->h->charsmap = (pn_bytes){b.data, n};
+    return PN_OK;
+}
+
+static pn_status hfp_normalizer(pn_hf_read *r, hfp_state *s)
+{
+    hfp_list l;
+    pn_status st = hfp_flatten(r, &l, "normalizer", "normalizers");
+    for (size_t i = 0; i < l.n && !st; i++) {
+        if (!r->h->has_rules && pn_hf_is(hfp_type(&l, i), "Precompiled") && i == 0)
+            st = hfp_charsmap(r, &l, i);
+        else if (!r->h->has_rules)
+            st = hfp_unigram_step(r, &l, i, s);
+        else
+            st = hfp_step(r, &l, i, s);
+    }
+    return st;
+}
+
+/* --- pre_tokenizer ------------------------------------------------------------------------ */
+
+static pn_status hfp_level(pn_hf_read *r, const hfp_list *l, size_t i, const pn_pretok_pattern *p)
+{
+    pn_pretok *t = &r->h->rules.pretok;
+    for (size_t k = 0; k < PN_PRETOK_MAX_LEVELS; k++)
+        if (!t->levels[k]) {
+            t->levels[k] = p;
+            return PN_OK;
+        }
+    return hfp_refuse(r, l, i, "is one level too many");
+}
+
+static pn_status hfp_split(pn_hf_read *r, const hfp_list *l, size_t i, const hfp_state *s)
+{
+    pn_bytes p, how = pn_hf_text(l->d, l->nodes[i], "behavior");
+    bool regex, total, invert = pn_hf_flag(l->d, l->nodes[i], "invert", false);
+    if (!hfp_pattern(l, i, &p, &regex) || !p.len)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Split\" without a pattern", r->file);
+    if (p.data[0] == ' ' && s->spaces_gone && (!regex || hfp_plain(p)))
+        return PN_OK;                           /* there are none left to split at */
+    const pn_pretok_pattern *known = pn_pretok_regex(p.data, regex ? p.len : 0, &total);
+    if (!known)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Split\": the %s \"%.*s\" is not one of the known patterns", r->file,
+                       regex ? "regular expression" : "text", (int)PN_MIN(p.len, (size_t)160), p.data);
+    /* Keeping only the matches is keeping all when there is nothing between them. */
+    if (!(pn_hf_is(how, "Isolated") && !invert) && !(pn_hf_is(how, "Removed") && invert && total))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Split\": behavior \"%.*s\"%s is not supported with \"%.*s\"", r->file,
+                       pn_hf_len(how), how.len ? how.data : "", invert ? ", inverted," : "", pn_hf_len(p), p.data);
+    return hfp_level(r, l, i, known);
+}
+
+static pn_status hfp_metaspace(pn_hf_read *r, const hfp_list *l, size_t i)
+{
+    pn_vocab_rules *rules = &r->h->rules;
+    uint32_t node = l->nodes[i];
+    pn_bytes with = pn_hf_text(l->d, node, "replacement"), scheme = pn_hf_text(l->d, node, "prepend_scheme");
+    if (!pn_hf_is(with, HFP_META))
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Metaspace\": replacement \"%.*s\" is not supported, only U+2581",
+                       r->file, pn_hf_len(with), with.len ? with.data : "");
+    if (i)
+        return hfp_refuse(r, l, i, "behind another element is not supported with a BPE model");
+    rules->metaspace = true;
+    if (!scheme.len)
+        rules->space = pn_hf_flag(l->d, node, "add_prefix_space", true) ? PN_SPACE_ALWAYS : PN_SPACE_NEVER;
+    else if (pn_hf_is(scheme, "always"))
+        rules->space = PN_SPACE_ALWAYS;
+    else if (pn_hf_is(scheme, "first"))
+        rules->space = PN_SPACE_FIRST;
+    else if (!pn_hf_is(scheme, "never"))
+        return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Metaspace\": prepend_scheme \"%.*s\" is none of always, first, never",
+                       r->file, pn_hf_len(scheme), scheme.data);
+    if (pn_hf_flag(l->d, node, "split", true))
+        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_METASPACE));
+    return PN_OK;
+}
+
+static pn_status hfp_byte_level(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
+{
+    pn_vocab_rules *rules = &r->h->rules;
+    s->byte_level = true;
+    if (rules->metaspace)
+        return hfp_refuse(r, l, i, "behind Metaspace is not supported");
+    if (pn_hf_flag(l->d, l->nodes[i], "add_prefix_space", true)) {
+        if (i)
+            return hfp_refuse(r, l, i, "with add_prefix_space behind another element is not supported");
+        rules->space = PN_SPACE_ALWAYS;
+    }
+    if (pn_hf_flag(l->d, l->nodes[i], "use_regex", true))
+        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_GPT2));
+    return PN_OK;
+}
+
+/* Punctuation(Contiguous), ByteLevel, Digits(false), Split([0-9][0-9][0-9]): the one list that goes on
+ * behind the byte alphabet.  Numbers are runs of their own by then, which is what cutting them in threes
+ * before the alphabet gives too. */
+static bool hfp_is_falcon(const hfp_list *l)
+{
+    pn_bytes p;
+    bool regex;
+    return l->n == 4 && pn_hf_is(hfp_type(l, 0), "Punctuation") && pn_hf_is(pn_hf_text(l->d, l->nodes[0], "behavior"), "Contiguous") &&
+           pn_hf_is(hfp_type(l, 1), "ByteLevel") && !pn_hf_flag(l->d, l->nodes[1], "add_prefix_space", true) &&
+           pn_hf_flag(l->d, l->nodes[1], "use_regex", true) && pn_hf_is(hfp_type(l, 2), "Digits") &&
+           !pn_hf_flag(l->d, l->nodes[2], "individual_digits", false) && pn_hf_is(hfp_type(l, 3), "Split") &&
+           hfp_pattern(l, 3, &p, &regex) && regex && pn_hf_is(p, "[0-9][0-9][0-9]") &&
+           pn_hf_is(pn_hf_text(l->d, l->nodes[3], "behavior"), "Isolated");
+}
+
+static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
+{
+    pn_bytes t = hfp_type(l, i), how = pn_hf_text(l->d, l->nodes[i], "behavior");
+    if (s->byte_level)
+        return hfp_refuse(r, l, i, "behind ByteLevel is not supported");
+    if (pn_hf_is(t, "Split"))
+        return hfp_split(r, l, i, s);
+    if (pn_hf_is(t, "ByteLevel"))
+        return hfp_byte_level(r, l, i, s);
+    if (pn_hf_is(t, "Metaspace"))
+        return hfp_metaspace(r, l, i);
+    if (pn_hf_is(t, "Digits"))
+        return hfp_level(r, l, i, pn_pretok_pattern_of(pn_hf_flag(l->d, l->nodes[i], "individual_digits", false) ? PN_PIECE_DIGIT
+                                                                                                        : PN_PIECE_DIGITS));
+    if (pn_hf_is(t, "Punctuation") && (!how.len || pn_hf_is(how, "Isolated")))
+        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCT));
+    if (pn_hf_is(t, "Punctuation") && pn_hf_is(how, "Contiguous"))
+        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCTS));
+    return hfp_refuse(r, l, i, "is not supported with a BPE model");
+}
+
+static pn_status hfp_pretokenizer_bpe(pn_hf_read *r, hfp_state *s)
+{
+    hfp_list l;
+    pn_vocab_rules *rules = &r->h->rules;
+    pn_status st = hfp_flatten(r, &l, "pre_tokenizer", "pretokenizers");
+    if (!st && hfp_is_falcon(&l)) {
+        rules->pretok = *pn_pretok_find("falcon", 6);
+        s->byte_level = true;
+        return PN_OK;
+    }
+    for (size_t i = 0; i < l.n && !st; i++)
+        st = hfp_element(r, &l, i, s);
+    if (!st && !s->byte_level)
+        rules->pretok.flags |= PN_PRETOK_RAW;
+    return st;
+}
+
+/* Unigram: [WhitespaceSplit,] Metaspace. */
+static pn_status hfp_pretokenizer_unigram(pn_hf_read *r, const hfp_state *s)
+{
+    hfp_list l;
+    pn_status st = hfp_flatten(r, &l, "pre_tokenizer", "pretokenizers");
+    size_t i = 0;
+    if (st)
+        return st;
+    bool words = l.n && pn_hf_is(hfp_type(&l, 0), "WhitespaceSplit");
+    i += words;
+    if (i + 1 != l.n || !pn_hf_is(hfp_type(&l, i), "Metaspace"))
+        return i < l.n ? hfp_refuse(r, &l, i, "is not supported with a Unigram model")
+                       : pn_fail(r->err, PN_E_UNSUPPORTED, "%s: a Unigram model without the pre_tokenizer \"Metaspace\" is not supported",
+                                 r->file);
+    pn_vocab_rules *rules = &r->h->rules;
+    if ((st = hfp_metaspace(r, &(hfp_list){.d = l.d, .section = l.section, .nodes = {l.nodes[i]}, .n = 1}, 0)) != PN_OK)
+        return st;
+    r->h->add_space_prefix = rules->space != PN_SPACE_NEVER;
+    r->h->remove_extra_whitespaces = words || s->collapses;
+    *rules = (pn_vocab_rules){.unk = -1};
+    return PN_OK;
+}
+
+/* --- post_processor ----------------------------------------------------------------------- */
+
+static pn_status hfp_around(pn_hf_read *r, bool behind, int64_t id)
+{
+    pn_hf_vocab *h = r->h;
+    uint32_t *n = behind ? &h->n_suffix : &h->n_prefix;
+    if (id < 0 || id >= (int64_t)h->n_tokens)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: post_processor: token %" PRId64 " is not one of %" PRIu32, r->file, id, h->n_tokens);
+    if (*n == PN_VOCAB_MAX_AROUND)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: post_processor puts more than %d tokens around a text", r->file, PN_VOCAB_MAX_AROUND);
+    (behind ? h->suffix : h->prefix)[(*n)++] = (pn_token)id;
+    return PN_OK;
+}
+
+static pn_status hfp_template(pn_hf_read *r, const hfp_list *l, size_t i)
+{
+    const pn_json_doc *d = l->d;
+    uint32_t single = pn_json_get(d, l->nodes[i], "single"), texts = pn_json_get(d, l->nodes[i], "special_tokens");
+    bool behind = false;
+    if (pn_json_type_of(d, single) != PN_JSON_ARRAY)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: post_processor \"TemplateProcessing\" without a list \"single\"", r->file);
+    for (uint32_t c = pn_json_first(d, single); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        if (pn_json_type_of(d, pn_json_get(d, c, "Sequence")) == PN_JSON_OBJECT) {
+            behind = true;
+            continue;
+        }
+        pn_bytes name = pn_hf_text(d, pn_json_get(d, c, "SpecialToken"), "id");
+        uint32_t ids = pn_json_get(d, pn_json_find(d, texts, name.len ? name.data : "", name.len), "ids");
+        if (pn_json_type_of(d, ids) != PN_JSON_ARRAY)
+            return pn_fail(r->err, PN_E_FORMAT, "%s: post_processor: special token \"%.*s\" has no ids", r->file, pn_hf_len(name),
+                           name.len ? name.data : "");
+        for (uint32_t k = pn_json_first(d, ids); k != PN_JSON_NONE; k = pn_json_next(d, k)) {
+            int64_t id = -1;
+            pn_json_i64(d, k, &id);
+            pn_status st = hfp_around(r, behind, id);
+            if (st)
+                return st;
+        }
+    }
+    return PN_OK;
+}
+
+/* "cls": [text, id] in front and "sep" behind. */
+static pn_status hfp_pair(pn_hf_read *r, const hfp_list *l, size_t i)
+{
+    static const char *const keys[] = {"cls", "sep"};
+    pn_status st = PN_OK;
+    for (int k = 0; k < 2 && !st; k++) {
+        int64_t id = -1;
+        uint32_t pair = pn_json_get(l->d, l->nodes[i], keys[k]);
+        pn_json_i64(l->d, pn_json_next(l->d, pn_json_first(l->d, pair)), &id);
+        st = hfp_around(r, k, id);
+    }
+    return st;
+}
+
+static pn_status hfp_postprocessor(pn_hf_read *r)
+{
+    hfp_list l;
+    pn_status st = hfp_flatten(r, &l, "post_processor", "processors");
+    for (size_t i = 0; i < l.n && !st; i++) {
+        pn_bytes t = hfp_type(&l, i);
+        bool list = pn_hf_is(t, "TemplateProcessing"), pair = pn_hf_is(t, "BertProcessing") || pn_hf_is(t, "RobertaProcessing");
+        if ((list || pair) && r->around)
+            return hfp_refuse(r, &l, i, "behind another that puts tokens around a text is not supported");
+        r->around = r->around || list || pair;
+        if (list)
+            st = hfp_template(r, &l, i);
+        else if (pair)
+            st = hfp_pair(r, &l, i);
+        else if (!pn_hf_is(t, "ByteLevel"))
+            return hfp_refuse(r, &l, i, "is not supported");
+    }
+    return st;
+}
+
+/* --- decoder ------------------------------------------------------------------------------ */
+
+static pn_status hfp_decoder_element(pn_hf_read *r, const hfp_list *l, size_t i, bool byte_level)
+{
+    pn_bytes t = hfp_type(l, i), from = {NULL, 0};
+    int64_t start = -1, stop = -1;
+    bool regex;
+    if (pn_hf_is(t, "ByteLevel") && byte_level)
+        return PN_OK;
+    if (pn_hf_is(t, "Fuse") || (!byte_level && pn_hf_is(t, "ByteFallback")))
+        return PN_OK;
+    if (!byte_level && pn_hf_is(t, "Metaspace")) {
+        r->h->rules.strip_space = !pn_hf_is(pn_hf_text(l->d, l->nodes[i], "prepend_scheme"), "never") &&
+                                  pn_hf_flag(l->d, l->nodes[i], "add_prefix_space", true);
+        return PN_OK;
+    }
+    if (!byte_level && pn_hf_is(t, "Replace") && hfp_pattern(l, i, &from, &regex) && pn_hf_is(from, HFP_META) &&
+        pn_hf_is(pn_hf_text(l->d, l->nodes[i], "content"), " "))
+        return PN_OK;
+    pn_json_i64(l->d, pn_json_get(l->d, l->nodes[i], "start"), &start);
+    pn_json_i64(l->d, pn_json_get(l->d, l->nodes[i], "stop"), &stop);
+    if (!byte_level && pn_hf_is(t, "Strip") && pn_hf_is(pn_hf_text(l->d, l->nodes[i], "content"), " ") && start <= 1 && start >= 0 && stop == 0) {
+        r->h->rules.strip_space = start == 1;
+        return PN_OK;
+    }
+    return hfp_refuse(r, l, i, byte_level ? "does not belong to a vocabulary of bytes" : "is not supported");
+}
+
+static pn_status hfp_decoder(pn_hf_read *r, bool byte_level)
+{
+    hfp_list l;
+    pn_status st = hfp_flatten(r, &l, "decoder", "decoders");
+    for (size_t i = 0; i < l.n && !st; i++)
+        st = hfp_decoder_element(r, &l, i, byte_level);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_hf_read_pipeline(pn_hf_read *r)
+{
+    hfp_state s = {0};
+    pn_status st = hfp_normalizer(r, &s);
+    if (!st)
+        st = r->h->has_rules ? hfp_pretokenizer_bpe(r, &s) : hfp_pretokenizer_unigram(r, &s);
+    if (!st)
+        st = hfp_postprocessor(r);
+    return st ? st : hfp_decoder(r, s.byte_level);
+}
+
+#undef HFP_MAX_DEPTH
+#undef HFP_MAX_ELEMENTS
+#undef HFP_META
+#endif
+
+/* ---- Begin text/pn_hf_spm.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_SPM_C
+#define PN_DROP_TEXT_PN_HF_SPM_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_spm.c - a SentencePiece model file (tokenizer.model).
+ *
+ * A protobuf message (protobuf.dev, "Encoding"; fields of sentencepiece_model.proto):
+ *
+ *     ModelProto     1 pieces*, 2 trainer_spec, 3 normalizer_spec
+ *     SentencePiece  1 text, 2 score (float), 3 type (1 normal, 2 unknown, 3 control, 4 user, 5 unused, 6 byte)
+ *     TrainerSpec    3 model_type (1 unigram, 2 BPE), 24 treat_whitespace_as_suffix, 40 unk_id, 41 bos_id,
+ *                    42 eos_id, 43 pad_id
+ *     NormalizerSpec 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces,
+ *                    5 escape_whitespaces
+ *
+ * Piece n is token n, and its types are numbered as token kinds are.  A BPE model needs no merges: the
+ * scores order them.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+
+typedef struct hfm_field {
+    uint32_t number, wire;
+    uint64_t value;             /* wire types 0, 1, 5 */
+    pn_bytes bytes;             /* wire type 2 */
+} hfm_field;
+
+/* Reads the fields of one message; `at` counts from the start of the file. */
+typedef struct hfm_cursor {
+    pn_hf_read *r;
+    const char *base;
+    size_t at, end;
+    bool failed;
+} hfm_cursor;
+
+static bool hfm_bad(hfm_cursor *c, size_t at, const char *what)
+{
+    c->failed = true;
+    pn_fail(c->r->err, PN_E_FORMAT, "%s: at byte %zu: %s", c->r->file, at, what);
+    return false;
+}
+
+static bool hfm_varint(hfm_cursor *c, uint64_t *v)
+{
+    size_t from = c->at;
+    *v = 0;
+    for (unsigned shift = 0; c->at < c->end; shift += 7) {
+        uint8_t b = (uint8_t)c->base[c->at++];
+        if (shift > 63 || (shift == 63 && b > 1))
+            return hfm_bad(c, from, "a varint longer than 10 bytes or 64 bits");
+        *v |= (uint64_t)(b & 0x7F) << shift;
+        if (!(b & 0x80))
+            return true;
+    }
+    return hfm_bad(c, from, "a varint that does not end");
+}
+
+/* The next field; false at the end and on failure. */
+static bool hfm_next(hfm_cursor *c, hfm_field *f)
+{
+    uint64_t key, len;
+    size_t from = c->at;
+    if (c->failed || c->at == c->end || !hfm_varint(c, &key))
+        return false;
+    *f = (hfm_field){.number = (uint32_t)(key >> 3), .wire = (uint32_t)(key & 7)};
+    if (key >> 3 == 0 || key >> 3 > 0x1FFFFFFF)
+        return hfm_bad(c, from, "a field number out of range");
+    switch (f->wire) {
+    case 0:
+        return hfm_varint(c, &f->value);
+    case 1:
+    case 5:
+        len = f->wire == 1 ? 8 : 4;
+        if (c->end - c->at < len)
+            return hfm_bad(c, from, "a fixed-size field is cut off");
+        f->value = f->wire == 1 ? pn_le64(c->base + c->at) : pn_le32(c->base + c->at);
+        c->at += (size_t)len;
+        return true;
+    case 2:
+        if (!hfm_varint(c, &len))
+            return false;
+        if (len > c->end - c->at)
+            return hfm_bad(c, from, "a field is longer than the message around it");
+        f->bytes = (pn_bytes){c->base + c->at, (size_t)len};
+        c->at += (size_t)len;
+        return true;
+    default:
+        return hfm_bad(c, from, "a protobuf group or an unknown wire type");
+    }
+}
+
+static hfm_cursor hfm_inside(const hfm_cursor *c, pn_bytes message)
+{
+    size_t at = (size_t)(message.data - c->base);
+    return (hfm_cursor){.r = c->r, .base = c->base, .at = at, .end = at + message.len};
+}
+
+typedef struct hfm_model {
+    uint64_t type;
+    int64_t unk, bos, eos, pad;
+    bool suffix, prefix, extra, escape, bytes;
+} hfm_model;
+
+static pn_status hfm_piece(hfm_cursor c, int64_t id, bool *bytes)
+{
+    hfm_field f;
+    pn_bytes text = {"", 0};
+    float score = 0;
+    uint64_t type = PN_TOKEN_NORMAL;
+    while (hfm_next(&c, &f)) {
+        if (f.number == 1 && f.wire == 2)
+            text = f.bytes;
+        else if (f.number == 2 && f.wire == 5)
+            score = pn_f32_from_bits((uint32_t)f.value);
+        else if (f.number == 3 && f.wire == 0)
+            type = f.value;
+    }
+    if (c.failed)
+        return PN_E_FORMAT;
+    if (type < PN_TOKEN_NORMAL || type > PN_TOKEN_BYTE)
+        return pn_fail(c.r->err, PN_E_FORMAT, "%s: piece %" PRId64 " \"%.*s\" has the unknown type %" PRIu64, c.r->file, id, pn_hf_len(text),
+                       text.data, type);
+    if (!(score > -1e30f && score < 1e30f))
+        return pn_fail(c.r->err, PN_E_FORMAT, "%s: piece %" PRId64 " \"%.*s\" has a score that is not a number", c.r->file, id,
+                       pn_hf_len(text), text.data);
+    *bytes = *bytes || type == PN_TOKEN_BYTE;
+    unsigned flags = type == PN_TOKEN_USER_DEFINED || type == PN_TOKEN_CONTROL ? PN_TF_MODEL | PN_TF_ADDED : PN_TF_MODEL;
+    return pn_hf_put(c.r, "pieces", text, id, (int32_t)type, flags, score);
+}
+
+static void hfm_trainer(hfm_cursor *c, hfm_model *m)
+{
+    hfm_field f;
+    while (hfm_next(c, &f)) {
+        if (f.wire != 0)
+            continue;
+        switch (f.number) {
+        case 3: m->type = f.value; break;
+        case 24: m->suffix = f.value != 0; break;
+        case 40: m->unk = (int64_t)(int32_t)(uint32_t)f.value; break;      /* int32 fields: negatives fill 64 bits */
+        case 41: m->bos = (int64_t)(int32_t)(uint32_t)f.value; break;
+        case 42: m->eos = (int64_t)(int32_t)(uint32_t)f.value; break;
+        case 43: m->pad = (int64_t)(int32_t)(uint32_t)f.value; break;
+        }
+    }
+}
+
+static void hfm_normalizer(hfm_cursor *c, hfm_model *m)
+{
+    hfm_field f;
+    while (hfm_next(c, &f)) {
+        if (f.number == 2 && f.wire == 2)
+            c->r->h->charsmap = f.bytes;
+        else if (f.number == 3 && f.wire == 0)
+            m->prefix = f.value != 0;
+        else if (f.number == 4 && f.wire == 0)
+            m->extra = f.value != 0;
+        else if (f.number == 5 && f.wire == 0)
+            m->escape = f.value != 0;
+    }
+}
+
+static pn_status hfm_read_model(pn_hf_read *r, hfm_model *m)
+{
+    pn_bytes file = r->files->tokenizer_model;
+    hfm_cursor c = {.r = r, .base = file.data, .end = file.len};
+    hfm_field f;
+    int64_t id = 0;
+    while (hfm_next(&c, &f)) {
+        hfm_cursor in = hfm_inside(&c, f.bytes.data ? f.bytes : (pn_bytes){file.data, 0});
+        pn_status st = PN_OK;
+        if (f.number >= 1 && f.number <= 3 && f.wire != 2)
+            return pn_fail(r->err, PN_E_FORMAT, "%s: field %" PRIu32 " is not a message", r->file, f.number);
+        if (f.number == 1)
+            st = hfm_piece(in, id++, &m->bytes);
+        else if (f.number == 2)
+            hfm_trainer(&in, m);
+        else if (f.number == 3)
+            hfm_normalizer(&in, m);
+        if (st)
+            return st;
+        if (in.failed)
+            return PN_E_FORMAT;
+    }
+    if (c.failed)
+        return PN_E_FORMAT;
+    return id ? PN_OK : pn_fail(r->err, PN_E_FORMAT, "%s: no pieces", r->file);
+}
+
+static int64_t hfm_id(const pn_hf_read *r, int64_t id)
+{
+    return id >= 0 && id < (int64_t)r->h->n_tokens && r->h->tokens[id].len ? id : -1;
+}
+
+PN_INTERNAL pn_status pn_hf_read_spm(pn_hf_read *r)
+{
+    pn_hf_vocab *h = r->h;
+    hfm_model m = {.type = 1, .unk = 0, .bos = 1, .eos = 2, .pad = -1, .prefix = true, .extra = true, .escape = true};
+    r->file = "tokenizer.model";
+    pn_status st = hfm_read_model(r, &m);
+    if (st)
+        return st;
+    if (m.type != 1 && m.type != 2)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: trainer_spec.model_type %" PRIu64 " is not supported, only unigram and BPE", r->file, m.type);
+    if (m.suffix || !m.escape)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: %s is not supported", r->file,
+                       m.suffix ? "trainer_spec.treat_whitespace_as_suffix" : "normalizer_spec.escape_whitespaces off");
+    if (m.type == 1 && m.bytes)
+        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: byte pieces of a unigram model are not supported", r->file);
+    if (m.type == 2 && h->charsmap.len)
+        pn_hf_warn(r, "tokenizer.model: characters are not normalised (precompiled_charsmap) in a BPE vocabulary");
+    if (m.type == 2 && m.extra)
+        pn_hf_warn(r, "tokenizer.model: repeated spaces are kept (remove_extra_whitespaces) in a BPE vocabulary");
+    h->model = m.type == 2 ? (pn_bytes){"llama", 5} : (pn_bytes){"t5", 2};
+    if (m.type == 2)
+        h->charsmap = (pn_bytes){NULL, 0};
+    h->add_space_prefix = m.prefix;
+    h->remove_extra_whitespaces = m.extra;
+    h->unk = hfm_id(r, m.unk);
+    h->bos = hfm_id(r, m.bos);
+    h->eos = hfm_id(r, m.eos);
+    h->pad = hfm_id(r, m.pad);
+    r->file = "tokenizer_config.json";
+    return pn_hf_read_added(r, &r->config, pn_json_get(&r->config, 0, "added_tokens_decoder"), "added_tokens_decoder");
+}
+#endif
+
+/* ---- Begin text/pn_hf_special.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_SPECIAL_C
+#define PN_DROP_TEXT_PN_HF_SPECIAL_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_special.c - the small files: which token begins and ends a text, and the chat template.
+ *
+ * Names come from tokenizer_config.json, else special_tokens_map.json, and are looked up among the
+ * tokens; config.json has numbers where no file has a name.  A name of null says "none": then the
+ * number in config.json is of a token nobody puts anywhere.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+
+/* A token's text: a string, or an object with "content". */
+static bool hfs_name(const pn_json_doc *d, uint32_t node, pn_bytes *s)
+{
+    return pn_json_str(d, node, s) || pn_json_str(d, pn_json_get(d, node, "content"), s);
+}
+
+/* config.json's id under `key`, also inside text_config; of a list the first.  -1: none. */
+static int64_t hfs_config_id(const pn_hf_read *r, const char *key)
+{
+    const pn_json_doc *d = &r->model_config;
+    int64_t id;
+    uint32_t at = pn_json_get(d, 0, key);
+    if (pn_json_type_of(d, at) == PN_JSON_ABSENT)
+        at = pn_json_get(d, pn_json_get(d, 0, "text_config"), key);
+    if (pn_json_type_of(d, at) == PN_JSON_ARRAY)
+        at = pn_json_first(d, at);
+    return pn_json_i64(d, at, &id) && id >= 0 && id < (int64_t)r->h->n_tokens && r->h->tokens[id].len ? id : -1;
+}
+
+/* A text named as special is one, and is cut, whatever the list of added tokens says. */
+static void hfs_make_special(pn_hf_read *r, int64_t id)
+{
+    r->h->flags[id] |= PN_TF_ADDED;
+    if (r->h->types[id] != PN_TOKEN_UNKNOWN)
+        r->h->types[id] = PN_TOKEN_CONTROL;
+}
+
+static void hfs_role(pn_hf_read *r, int64_t *role, const char *key, const char *id_key)
+{
+    pn_bytes name;
+    uint32_t at = pn_json_get(&r->config, 0, key);
+    bool null = pn_json_type_of(&r->config, at) == PN_JSON_NULL;
+    bool named = hfs_name(&r->config, at, &name) || (!null && hfs_name(&r->map, pn_json_get(&r->map, 0, key), &name));
+    if (named) {
+        int64_t id = pn_hf_find(r, name);
+        if (id < 0) {
+            pn_hf_warn(r, "%s \"%.*s\" is not in the vocabulary", key, pn_hf_len(name), name.data);
+            return;
+        }
+        *role = id;
+        hfs_make_special(r, id);
+    } else if (!null && *role < 0) {
+        *role = hfs_config_id(r, id_key);
+    }
+}
+
+/* additional_special_tokens: texts; extra_special_tokens: texts, or an object of them. */
+static void hfs_extra(pn_hf_read *r, const pn_json_doc *d, const char *key)
+{
+    uint32_t list = pn_json_get(d, 0, key);
+    for (uint32_t c = pn_json_first(d, list); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes name;
+        int64_t id = hfs_name(d, c, &name) ? pn_hf_find(r, name) : -1;
+        if (id >= 0)
+            hfs_make_special(r, id);
+    }
+}
+
+/* --- ends --------------------------------------------------------------------------------- */
+
+static pn_status hfs_end(pn_hf_read *r, const pn_json_doc *d, uint32_t node, const char *file)
+{
+    pn_hf_vocab *h = r->h;
+    int64_t id;
+    if (!pn_json_i64(d, node, &id))
+        return PN_OK;
+    if (id < 0 || id >= (int64_t)r->n_rows) {
+        pn_hf_warn(r, "%s: eos_token_id %" PRId64 " is not below the %" PRIu32 " rows of the embedding; ignored", file, id, r->n_rows);
+        return PN_OK;
+    }
+    for (uint32_t i = 0; i < h->n_ends; i++)
+        if (h->ends[i] == id)
+            return PN_OK;
+    if (!pn_mem_grow(r->mem, PN_ACCT_VOCAB, (void **)&h->ends, &h->cap_ends, (size_t)h->n_ends + 1, sizeof *h->ends))
+        return pn_fail_nomem(r->err, "end tokens", ((uint64_t)h->n_ends + 1) * sizeof *h->ends);
+    h->ends[h->n_ends++] = (pn_token)id;
+    return PN_OK;
+}
+
+static pn_status hfs_ends(pn_hf_read *r, const pn_json_doc *d, uint32_t root, const char *file)
+{
+    uint32_t at = pn_json_get(d, root, "eos_token_id"), n = 0;
+    pn_status st = hfs_end(r, d, at, file);
+    for (uint32_t c = pn_json_first(d, at); c != PN_JSON_NONE && !st; c = pn_json_next(d, c)) {
+        if (++n > 1024)                         /* the list is searched for each */
+            return pn_fail(r->err, PN_E_FORMAT, "%s: eos_token_id has more than 1024 entries", file);
+        st = hfs_end(r, d, c, file);
+    }
+    return st;
+}
+
+/* --- around a text ------------------------------------------------------------------------ */
+
+/* One token in front that is BOS is what add_bos says; anything else stays a list. */
+static void hfs_simplify(int64_t *role, int *add, pn_token *list, uint32_t *n)
+{
+    *add = 0;
+    if (*n != 1 || (*role >= 0 && *role != list[0]))
+        return;
+    *role = list[0];
+    *add = 1;
+    *n = 0;
+}
+
+static void hfs_around(pn_hf_read *r)
+{
+    pn_hf_vocab *h = r->h;
+    bool v;
+    if (r->around) {
+        hfs_simplify(&h->bos, &h->add_bos, h->prefix, &h->n_prefix);
+        hfs_simplify(&h->eos, &h->add_eos, h->suffix, &h->n_suffix);
+        return;
+    }
+    bool json = r->files->tokenizer_json.data != NULL || h->has_rules;
+    h->add_bos = pn_json_bool(&r->config, pn_json_get(&r->config, 0, "add_bos_token"), &v) ? v : json ? 0 : -1;
+    h->add_eos = pn_json_bool(&r->config, pn_json_get(&r->config, 0, "add_eos_token"), &v) ? v : json ? 0 : -1;
+}
+
+/* --- the chat template -------------------------------------------------------------------- */
+
+static void hfs_template_of(pn_hf_read *r, const pn_json_doc *d)
+{
+    pn_hf_vocab *h = r->h;
+    uint32_t at = pn_json_get(d, 0, "chat_template");
+    pn_bytes text;
+    if (pn_json_str(d, at, &text))
+        pn_str_add(&h->chat, text.data, text.len);
+    if (pn_json_type_of(d, at) != PN_JSON_ARRAY)
+        return;
+    for (uint32_t c = pn_json_first(d, at); c != PN_JSON_NONE; c = pn_json_next(d, c)) {
+        pn_bytes name = pn_hf_text(d, c, "name");
+        pn_str *to = pn_hf_is(name, "default") ? &h->chat : pn_hf_is(name, "tool_use") ? &h->chat_tools : NULL;
+        if (!to || !pn_json_str(d, pn_json_get(d, c, "template"), &text))
+            continue;
+        pn_str_clear(to);
+        pn_str_add(to, text.data, text.len);
+    }
+}
+
+static pn_status hfs_template(pn_hf_read *r)
+{
+    pn_hf_vocab *h = r->h;
+    pn_bytes jinja = r->files->chat_template_jinja;
+    if (jinja.len)
+        pn_str_add(&h->chat, jinja.data, jinja.len);
+    else
+        hfs_template_of(r, &r->config);
+    if (!h->chat.len && !h->chat_tools.len)
+        hfs_template_of(r, &r->chat);
+    if (h->chat.failed || h->chat_tools.failed)
+        return pn_fail_nomem(r->err, "the chat template", h->chat.len);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_hf_read_special(pn_hf_read *r)
+{
+    pn_hf_vocab *h = r->h;
+    hfs_role(r, &h->bos, "bos_token", "bos_token_id");
+    hfs_role(r, &h->eos, "eos_token", "eos_token_id");
+    hfs_role(r, &h->unk, "unk_token", "unk_token_id");
+    hfs_role(r, &h->pad, "pad_token", "pad_token_id");
+    hfs_role(r, &h->sep, "sep_token", "sep_token_id");
+    hfs_role(r, &h->cls, "cls_token", "cls_token_id");
+    hfs_role(r, &h->mask, "mask_token", "mask_token_id");
+    hfs_extra(r, &r->config, "additional_special_tokens");
+    hfs_extra(r, &r->config, "extra_special_tokens");
+    hfs_extra(r, &r->map, "additional_special_tokens");
+    if (h->eos < 0)
+        h->eos = hfs_config_id(r, "eos_token_id");          /* an engine wants one, even where a file says null */
+    hfs_around(r);
+    pn_status st = hfs_ends(r, &r->generation, 0, "generation_config.json");
+    if (!st)
+        st = hfs_ends(r, &r->model_config, 0, "config.json");
+    if (!st)
+        st = hfs_ends(r, &r->model_config, pn_json_get(&r->model_config, 0, "text_config"), "config.json");
+    return st ? st : hfs_template(r);
+}
+#endif
+
+/* ---- Begin text/pn_hf_gguf.c ---- */
+#ifndef PN_DROP_TEXT_PN_HF_GGUF_C
+#define PN_DROP_TEXT_PN_HF_GGUF_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_gguf.c - a folder's vocabulary as the keys of a GGUF file have it.
+ *
+ * A GGUF file names a tokenizer instead of describing it, so not everything fits.  What would cut text
+ * differently throughout is refused; what differs at the edges (normal forms, spaces around special
+ * tokens) is noted, which is what files in that format do without.
+ *
+ * Where pieces are characters and not bytes GGUF's tokenizer is SentencePiece's, which has scores where
+ * a tokenizer.json has merges.  The two agree when each token's merges stand together in the list, and
+ * no pair spells a token without being in it; what does not is counted.
+ */
+/* includes text/pn_hf_impl.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define HFG_LAST (-1e6f)        /* a token no merge makes: after all that some merge makes */
+
+typedef struct hfg_write {
+    pn_hf_vocab *h;
+    pn_hf_gguf *g;
+    pn_err *err;
+} hfg_write;
+
+static pn_status hfg_lost(hfg_write *w, const char *what)
+{
+    return pn_fail(w->err, PN_E_UNSUPPORTED, "a GGUF file cannot say this vocabulary: %s", what);
+}
+
+/* Texts for ids without token, to `dst` (NULL: measure). */
+static size_t hfg_pads(hfg_write *w, char *dst)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < w->h->n_rows; i++) {
+        char text[24];
+        bool have = i < w->h->n_tokens && w->h->tokens[i].len;
+        if (have && dst)
+            w->g->tokens[i] = w->h->tokens[i];
+        if (have)
+            continue;
+        size_t n = (size_t)snprintf(text, sizeof text, "[PAD%" PRIu32 "]", i);
+        if (dst) {
+            memcpy(dst + at, text, n);
+            w->g->tokens[i] = (pn_bytes){dst + at, n};
+        }
+        at += n;
+    }
+    return at;
+}
+
+/* "left right" for each merge that counts, the last of equal pairs; to `dst` (NULL: measure). */
+static bool hfg_merges(hfg_write *w, char *dst, size_t *used, bool *spaces)
+{
+    const pn_hf_vocab *h = w->h;
+    pn_map seen;
+    bool ok = true;
+    size_t at = 0;
+    uint32_t n = 0;
+    pn_map_init(&seen, h->mem, PN_ACCT_VOCAB);
+    for (uint32_t i = h->n_merges; i-- && ok;) {        /* the first two fields of a merge are the key */
+        const pn_rules_merge *m = &h->merges[i];
+        pn_bytes a = h->tokens[m->left], b = h->tokens[m->right];
+        bool twice = false;
+        ok = pn_map_put(&seen, (const char *)m, 2 * sizeof m->left, i, &twice) != NULL;
+        *spaces = *spaces || memchr(a.data + 1, ' ', a.len - 1) || b.data[0] == ' ';
+        if (!ok || twice)
+            continue;
+        if (dst) {
+            memcpy(dst + at, a.data, a.len);
+            dst[at + a.len] = ' ';
+            memcpy(dst + at + a.len + 1, b.data, b.len);
+            w->g->merges[n] = (pn_bytes){dst + at, a.len + 1 + b.len};
+        }
+        at += a.len + 1 + b.len;
+        n++;
+    }
+    pn_map_fini(&seen);
+    for (uint32_t i = 0; dst && i < n / 2; i++) {       /* they were written last first */
+        pn_bytes swap = w->g->merges[i];
+        w->g->merges[i] = w->g->merges[n - 1 - i];
+        w->g->merges[n - 1 - i] = swap;
+    }
+    w->g->src.n_merges = n;
+    *used = at;
+    return ok;
+}
+
+static pn_status hfg_texts(hfg_write *w, bool merges)
+{
+    pn_hf_vocab *h = w->h;
+    pn_hf_gguf *g = w->g;
+    size_t pads = hfg_pads(w, NULL), used = 0;
+    bool spaces = false;
+    if (merges && !hfg_merges(w, NULL, &used, &spaces))
+        return pn_fail_nomem(w->err, "merges", (uint64_t)h->n_merges * 16);
+    if (spaces)
+        return hfg_lost(w, "a merge holds a space, which separates the two halves there");
+    g->tokens = pn_mem_calloc(h->mem, PN_ACCT_VOCAB, h->n_rows, sizeof *g->tokens);
+    g->types = pn_mem_calloc(h->mem, PN_ACCT_VOCAB, h->n_rows, sizeof *g->types);
+    g->merges = merges ? pn_mem_calloc(h->mem, PN_ACCT_VOCAB, h->n_merges, sizeof *g->merges) : NULL;
+    g->text = pn_mem_alloc(h->mem, PN_ACCT_VOCAB, pads + used);
+    if (!g->tokens || !g->types || (merges && !g->merges) || !g->text) {
+        g->text_len = g->text ? pads + used : 0;
+        return pn_fail_nomem(w->err, "the texts of a vocabulary", pads + used);
+    }
+    g->text_len = pads + used;
+    hfg_pads(w, g->text);
+    for (uint32_t i = 0; i < h->n_rows; i++)
+        g->types[i] = i < h->n_tokens && h->tokens[i].len ? h->types[i] : PN_TOKEN_UNUSED;
+    if (merges && !hfg_merges(w, g->text + pads, &used, &spaces))
+        return pn_fail_nomem(w->err, "merges", (uint64_t)h->n_merges * 16);
+    g->src.tokens = g->tokens;
+    g->src.types = g->types;
+    g->src.n_tokens = h->n_rows;
+    g->src.merges = g->merges;
+    return PN_OK;
+}
+
+/* --- merges as scores --------------------------------------------------------------------- */
+
+/* How many ways to cut token i in two give tokens that SentencePiece would join. */
+static bool hfg_splits(const hfg_write *w, const pn_map *index, uint32_t i, uint32_t *n)
+{
+    pn_bytes t = w->h->tokens[i];
+    *n = 0;
+    if (t.len > 1024)
+        return false;
+    for (size_t at = 1; at < t.len; at++)
+        if (((uint8_t)t.data[at] & 0xC0) != 0x80 && pn_map_find(index, t.data, at) && pn_map_find(index, t.data + at, t.len - at))
+            ++*n;
+    return true;
+}
+
+static pn_status hfg_scores(hfg_write *w)
+{
+    pn_hf_vocab *h = w->h;
+    pn_hf_gguf *g = w->g;
+    pn_map index, seen;
+    uint32_t apart = 0, other = 0;              /* tokens whose merges are not together; tokens spelt by other pairs */
+    bool ok = true;
+    uint32_t *ways = pn_mem_calloc(h->mem, PN_ACCT_VOCAB, h->n_tokens, sizeof *ways);
+    g->scores = pn_mem_calloc(h->mem, PN_ACCT_VOCAB, h->n_rows, sizeof *g->scores);
+    pn_map_init(&index, h->mem, PN_ACCT_VOCAB);
+    pn_map_init(&seen, h->mem, PN_ACCT_VOCAB);
+    ok = ways && g->scores;
+    for (uint32_t i = 0; i < h->n_tokens && ok; i++)
+        ok = !h->tokens[i].len || pn_map_put(&index, h->tokens[i].data, h->tokens[i].len, i, NULL);
+    for (uint32_t i = h->n_merges; i-- && ok;) {        /* of equal pairs the last counts */
+        const pn_rules_merge *m = &h->merges[i];
+        bool twice = false;
+        ok = pn_map_put(&seen, (const char *)m, 2 * sizeof m->left, i, &twice) != NULL;
+        if (!ok || twice)
+            continue;
+        apart += ways[m->to]++ && h->merges[i + 1].to != m->to;
+        g->scores[m->to] = -(float)(i + 1);
+    }
+    for (uint32_t i = 0; i < h->n_rows && ok; i++) {
+        uint32_t n = 0;
+        if (i < h->n_tokens && (!hfg_splits(w, &index, i, &n) || n != ways[i]))
+            other++;
+        if (i >= h->n_tokens || (!ways[i] && h->types[i] == PN_TOKEN_NORMAL && n))
+            g->scores[i] = HFG_LAST;
+    }
+    pn_map_fini(&index);
+    pn_map_fini(&seen);
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, ways, h->n_tokens * sizeof *ways);
+    if (!ok)
+        return pn_fail_nomem(w->err, "scores", (uint64_t)h->n_rows * 4);
+    if (apart || other)
+        pn_str_addf(&g->notes, "merges became scores; %" PRIu32 " merges and %" PRIu32 " tokens are then ordered or spelt differently\n",
+                    apart, other);
+    g->src.scores = g->scores;
+    return PN_OK;
+}
+
+/* --- the two kinds of rules --------------------------------------------------------------- */
+
+static pn_status hfg_bytes(hfg_write *w)
+{
+    const pn_vocab_rules *r = &w->h->rules;
+    pn_bytes name = pn_pretok_name(&r->pretok);
+    for (uint32_t i = 0; i < r->n_steps; i++) {
+        if (r->steps[i].kind != PN_NORM_NFC)
+            return hfg_lost(w, "it rewrites text before cutting it");
+        pn_str_addz(&w->g->notes, "text is not brought into normal form C\n");
+    }
+    if (r->space != PN_SPACE_NEVER)
+        return hfg_lost(w, "it puts a space in front of a text");
+    if (!name.len)
+        return hfg_lost(w, "no pre-tokenizer has a name that cuts text this way");
+    w->g->src.model = (pn_bytes){"gpt2", 4};
+    w->g->src.pre = name;
+    return hfg_texts(w, true);
+}
+
+static pn_status hfg_characters(hfg_write *w)
+{
+    const pn_vocab_rules *r = &w->h->rules;
+    bool prefix = r->metaspace && r->space != PN_SPACE_NEVER, escape = r->metaspace;
+    for (uint32_t i = 0; i < r->n_steps; i++) {
+        const pn_norm_step *s = &r->steps[i];
+        bool meta = s->to.len == 3 && memcmp(s->to.data, "\xE2\x96\x81", 3) == 0;
+        if (s->kind == PN_NORM_PREPEND && meta)
+            prefix = true;
+        else if (s->kind == PN_NORM_REPLACE && meta && pn_hf_is(s->from, " "))
+            escape = true;
+        else
+            return hfg_lost(w, "it rewrites text before cutting it");
+    }
+    if (!escape)
+        return hfg_lost(w, "its spaces are not U+2581");
+    if (r->pretok.levels[0])
+        return hfg_lost(w, "it cuts text into words");
+    if (r->pretok.flags & PN_PRETOK_IGNORE_MERGES)
+        return hfg_lost(w, "it takes whole stretches without merging (ignore_merges)");
+    if (!r->byte_fallback)
+        return hfg_lost(w, "characters do not fall back to bytes");
+    if (r->metaspace && r->space == PN_SPACE_FIRST)
+        pn_str_addz(&w->g->notes, "a space is put in front after special tokens too, not only of the text\n");
+    if (r->metaspace && r->space != PN_SPACE_NEVER)
+        pn_str_addz(&w->g->notes, "a space is put in front of a text that begins with one, too\n");
+    w->g->src.model = (pn_bytes){"llama", 5};
+    w->g->src.pre = (pn_bytes){"default", 7};
+    w->g->src.add_space_prefix = prefix;
+    pn_status st = hfg_texts(w, false);
+    return st ? st : hfg_scores(w);
+}
+
+/* Of tokenizer.model: the terms are the same. */
+static pn_status hfg_pieces(hfg_write *w)
+{
+    pn_status st = hfg_texts(w, false);
+    if (st)
+        return st;
+    w->g->scores = pn_mem_calloc(w->h->mem, PN_ACCT_VOCAB, w->h->n_rows, sizeof *w->g->scores);
+    if (!w->g->scores)
+        return pn_fail_nomem(w->err, "scores", (uint64_t)w->h->n_rows * 4);
+    for (uint32_t i = 0; i < w->h->n_rows; i++)
+        w->g->scores[i] = i < w->h->n_tokens ? w->h->scores[i] : HFG_LAST;
+    w->g->src.scores = w->g->scores;
+    return PN_OK;
+}
+
+static void hfg_edges(hfg_write *w)
+{
+    const pn_hf_vocab *h = w->h;
+    pn_vocab_source *s = &w->g->src;
+    uint32_t strip = 0, word = 0;
+    for (uint32_t i = 0; i < h->n_tokens; i++) {
+        strip += (h->flags[i] & (PN_TF_LSTRIP | PN_TF_RSTRIP)) != 0;
+        word += (h->flags[i] & PN_TF_SINGLE_WORD) != 0;
+    }
+    if (strip)
+        pn_str_addf(&w->g->notes, "%" PRIu32 " tokens do not swallow the white space around them\n", strip);
+    if (word)
+        pn_str_addf(&w->g->notes, "%" PRIu32 " tokens are cut inside words too\n", word);
+    if (h->n_prefix || h->n_suffix)
+        pn_str_addz(&w->g->notes, "the tokens around a text are more than a beginning and an end\n");
+    for (uint32_t i = 0; i < h->n_ends; i++) {
+        if (h->ends[i] == s->eos || (uint32_t)h->ends[i] >= h->n_tokens)
+            continue;
+        if (s->eot < 0)
+            s->eot = h->ends[i];
+        else
+            pn_str_addf(&w->g->notes, "token %" PRId32 " ends an answer only if its text is known for it\n", h->ends[i]);
+    }
+}
+
+PN_INTERNAL pn_status pn_hf_vocab_gguf(pn_hf_vocab *h, pn_vocab_source *src, pn_str *notes, pn_err *err)
+{
+    pn_hf_gguf *g = &h->gguf;
+    hfg_write w = {h, g, err};
+    pn_status st = PN_OK;
+    if (!g->made) {
+        if (!h->types)
+            return pn_fail(err, PN_E_INVALID, "a vocabulary that was trimmed");
+        pn_hf_gguf_drop(h);
+        pn_hf_vocab_source(h, &g->src);
+        g->src.flags = NULL;
+        g->src.rules = NULL;
+        g->src.ends = NULL;
+        g->src.n_ends = g->src.n_prefix = g->src.n_suffix = 0;
+        g->src.scores = NULL;
+        if (!h->has_rules)
+            st = hfg_pieces(&w);
+        else
+            st = h->rules.pretok.flags & PN_PRETOK_RAW ? hfg_characters(&w) : hfg_bytes(&w);
+        if (!st)
+            hfg_edges(&w);
+        if (!st && g->notes.failed)
+            st = pn_fail_nomem(err, "notes", g->notes.len);
+        if (st) {
+            pn_hf_gguf_drop(h);
+            return st;
+        }
+        g->made = true;
+    }
+    *src = g->src;
+    pn_str_add(notes, g->notes.data, g->notes.len);
+    return notes->failed ? pn_fail_nomem(err, "notes", g->notes.len) : PN_OK;
+}
+
+PN_INTERNAL void pn_hf_gguf_drop(pn_hf_vocab *h)
+{
+    pn_hf_gguf *g = &h->gguf;
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, g->tokens, h->n_rows * sizeof *g->tokens);
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, g->types, h->n_rows * sizeof *g->types);
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, g->merges, h->n_merges * sizeof *g->merges);
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, g->scores, h->n_rows * sizeof *g->scores);
+    pn_mem_free(h->mem, PN_ACCT_VOCAB, g->text, g->text_len);
+    pn_str_fini(&g->notes);
+    *g = (pn_hf_gguf){.notes = g->notes};
+}
+
+#undef HFG_LAST
 #endif
 
 /* ---- Begin text/pn_chat.c ---- */
@@ -53442,7 +63863,8 @@ PN_INTERNAL uint64_t pn_desc_bytes_per_token(const pn_desc *d)
  *     linear      freq_i = s base^(-2i/n) / ff_i                    s = 1 / factor
  *     yarn        freq_i = ((1 - r_i) s + r_i) base^(-2i/n) / ff_i  (Peng et al. 2023, section 3.2)
  *                 r_i falls from 1 (high frequency, kept) to 0 (interpolated) between the dimensions
- *                 that turn beta_fast and beta_slow times within the original context
+ *                 that turn beta_fast and beta_slow times within the original context; whole dimensions, unless
+ *                 the file says not to truncate them
  *     magnitude   yarn: A (1 + 0.1 ln f), or A ms(1)/ms(lambda) with a log multiplier lambda
  *
  * Angles are products of a position and a double, reduced in double (num/pn_math.c), so a position
@@ -53464,9 +63886,19 @@ static double rope_corr_dim(double n, double ctx, double beta, double base)
 
 static double rope_magnitude_step(double factor, double x) { return factor <= 1 ? 1 : 1 + 0.1 * x * pn_log(factor); }
 
+/* A key of our own: rows of q and k that were not permuted, whatever the family's files do. */
+static bool rope_neox(pn_desc *d, bool neox)
+{
+    if (!pn_hp_has(d, "rope.pairing"))
+        return neox;
+    if (!pn_hp_str_is(d, "rope.pairing", "neox") && !pn_hp_str_is(d, "rope.pairing", "norm"))
+        pn_desc_fail(d, PN_E_UNSUPPORTED, "key '%s.rope.pairing' is none of neox, norm", d->arch_name);
+    return pn_hp_str_is(d, "rope.pairing", "neox");
+}
+
 PN_INTERNAL pn_rope_spec pn_hp_rope(pn_desc *d, bool neox, float lambda)
 {
-    pn_rope_spec s = {.n_rot = d->n_rot, .neox = neox, .factor = 1, .magnitude = 1};
+    pn_rope_spec s = {.n_rot = d->n_rot, .neox = rope_neox(d, neox), .factor = 1, .magnitude = 1};
     s.base = (double)pn_hp_f32_or(d, "rope.freq_base", 10000.0f);
     if (!(s.base > 0))
         pn_desc_fail(d, PN_E_FORMAT, "key '%s.rope.freq_base' is %g, expected a positive number", d->arch_name, s.base);
@@ -53481,8 +63913,9 @@ PN_INTERNAL pn_rope_spec pn_hp_rope(pn_desc *d, bool neox, float lambda)
                      d->arch_name);
     if ((s.yarn || linear) && factor > 0)
         s.factor = factor;
-    s.beta_fast = 32;
-    s.beta_slow = 1;
+    s.beta_fast = (double)pn_hp_f32_or(d, "rope.scaling.yarn_beta_fast", 32);
+    s.beta_slow = (double)pn_hp_f32_or(d, "rope.scaling.yarn_beta_slow", 1);
+    s.fractional = !pn_hp_u32_or(d, "rope.scaling.yarn_truncate", 0, 1, 1);
     if (s.yarn) {
         double m = rope_magnitude_step(s.factor, 1);
         if (lambda != 0)
@@ -53506,8 +63939,10 @@ PN_INTERNAL uint32_t pn_desc_rope(pn_desc *d, const pn_rope_spec *s)
     }
     double n = s->n_rot, low = 0, high = 0;
     if (s->yarn) {
-        low = PN_MAX(0.0, floor(rope_corr_dim(n, s->ctx_orig, s->beta_fast, s->base)));
-        high = PN_MIN(n - 1, ceil(rope_corr_dim(n, s->ctx_orig, s->beta_slow, s->base)));
+        low = rope_corr_dim(n, s->ctx_orig, s->beta_fast, s->base);
+        high = rope_corr_dim(n, s->ctx_orig, s->beta_slow, s->base);
+        low = PN_MAX(0.0, s->fractional ? low : floor(low));
+        high = PN_MIN(n - 1, s->fractional ? high : ceil(high));
     }
     for (uint32_t i = 0; i < half; i++) {
         double f = pn_pow(s->base, -2.0 * i / n), mix = 0;
@@ -53536,6 +63971,7 @@ PN_INTERNAL void pn_block_bind_attn(pn_desc *d, pn_block *k, uint32_t il, uint32
     uint64_t D = d->n_embd, H = (uint64_t)d->n_heads * d->d_k, K = (uint64_t)d->n_heads_kv * d->d_k;
     uint64_t V = (uint64_t)d->n_heads_kv * d->d_v, O = (uint64_t)d->n_heads * d->d_v;
     memset(k, 0xff, sizeof *k);             /* PN_NO_WEIGHT everywhere */
+    window = pn_hp_u32_at(d, "attention.layer_windows", il, 0, 1u << 30, window);
     k->windowed = window != 0;
     k->attn_norm = pn_bind_vec(d, "blk.%u.attn_norm.weight", il, D);
     k->qkv = pn_bind_opt(d, "blk.%u.attn_qkv.weight", il, D, H + K + V, 1);
@@ -53649,7 +64085,8 @@ PN_INTERNAL void pn_block_logits(const pn_desc *d, pn_builder *b, uint32_t x, fl
  *     x = x + W2 (silu(W1 n) * W3 n)                      n = RMS(x), or a mixture of experts
  *     logits = Wout RMS(x)
  *
- * Rows of Wq and Wk are stored so that rotary pairs are neighbours (arch sheet 1, section 0.1).
+ * Rows of Wq and Wk are stored so that rotary pairs are neighbours (arch sheet 1, section 0.1), unless the key
+ * rope.pairing says that they are halves of a head, as in a Hugging Face folder.
  * mistral3 adds a yarn log multiplier and a query temperature that grows with position.
  */
 /* includes model/pn_blocks.h */
@@ -53664,8 +64101,6 @@ static void llama_ropes(pn_desc *d)
     bool m3 = llama_is_mistral3(d);
     pn_rope_spec s = pn_hp_rope(d, false, m3 ? pn_hp_f32_or(d, "rope.scaling.yarn_log_multiplier", 0) : 0);
     if (m3) {
-        s.beta_fast = (double)pn_hp_f32_or(d, "rope.scaling.yarn_beta_fast", 32);
-        s.beta_slow = (double)pn_hp_f32_or(d, "rope.scaling.yarn_beta_slow", 1);
         s.temp_beta = pn_hp_f32_or(d, "attention.temperature_scale", 0);
         s.temp_ctx = (uint32_t)s.ctx_orig;
     }
@@ -53737,6 +64172,8 @@ PN_INTERNAL const pn_arch *pn_arch_llama(void)
  *                 sigmoid gates
  *     qwen3moe    renormalised, no shared expert
  *
+ * The key expert_weights_norm overrides that.
+ *
  * Rotary pairs are halves of a head (NEOX), never permuted (arch sheet 1, sections 10 and 11).
  */
 /* includes model/pn_blocks.h */
@@ -53763,6 +64200,7 @@ static void qwen_load(pn_desc *d)
         pn_desc_fail(d, PN_E_FORMAT, "key '%s.expert_count' is missing", d->arch_name);
     if (!d->status && qwen_is(d, "qwen2moe") && d->w_out == d->w_embd)
         pn_desc_fail(d, PN_E_FORMAT, "tensor 'output.weight' is missing");
+    d->u.qwen.moe_norm = pn_hp_u32_or(d, "expert_weights_norm", 0, 1, v3) != 0;
     uint32_t used = PN_MAX(d->n_expert_used, 1u);
     pn_block *layers = d->layers;
     for (uint32_t il = 0; il < d->n_layers && !d->status; il++) {
@@ -53785,13 +64223,13 @@ static void qwen_load(pn_desc *d)
 static uint32_t qwen_moe(const pn_desc *d, pn_builder *b, const pn_block *k, uint32_t n, uint32_t x)
 {
     if (k->sh_up == PN_NO_WEIGHT)
-        return pn_block_moe(d, b, k, n, true, x);
+        return pn_block_moe(d, b, k, n, d->u.qwen.moe_norm, x);
     pn_block shared = *k;
     shared.gate = k->sh_gate;
     shared.up = k->sh_up;
     shared.down = k->sh_down;
     shared.b_gate = shared.b_up = shared.b_down = PN_NO_WEIGHT;
-    x = pn_block_moe(d, b, k, n, false, x);
+    x = pn_block_moe(d, b, k, n, d->u.qwen.moe_norm, x);
     uint32_t s = pn_b_matmul(b, k->sh_router, n, PN_NO_WEIGHT, PN_NO_OPERAND);
     return pn_b_gate_add(b, s, pn_block_ffn(d, b, &shared, n, PN_GLU_SILU, PN_NO_OPERAND), x);
 }
@@ -53933,7 +64371,11 @@ static void gemma_load(pn_desc *d)
         d->u.gemma.rope_swa = pn_desc_rope(d, &s);
     }
     uint32_t big = v2 ? 46 : 62;            /* the 27B of each generation scales by D / heads */
-    d->u.gemma.q_scale = 1 / sqrtf(d->n_layers == big ? (float)d->n_embd / (float)d->n_heads : (float)d->d_k);
+    float scalar = d->n_layers == big ? (float)d->n_embd / (float)d->n_heads : (float)d->d_k;
+    scalar = pn_hp_f32_or(d, "attention.query_scalar", scalar);
+    if (!(scalar > 0))
+        pn_desc_fail(d, PN_E_FORMAT, "key '%s.attention.query_scalar' is %g, expected a positive number", d->arch_name, (double)scalar);
+    d->u.gemma.q_scale = 1 / sqrtf(scalar);
     d->u.gemma.attn_cap = v2 ? pn_hp_f32_or(d, "attn_logit_softcapping", 50) : 0;
     d->u.gemma.logit_cap = pn_hp_f32_or(d, "final_logit_softcapping", v2 ? 30 : 0);
     pn_block *layers = d->layers;
@@ -54908,7 +65350,7 @@ PN_INTERNAL void pn_experts_close(pn_experts *e)
     e->mem = NULL;
 }
 
-PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset, bool new_layer,
+PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, const pn_dir_tensor *from, bool new_layer,
                                         uint32_t n_expert, uint32_t n_used, pn_err *err)
 {
     if (!pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->stacks, &e->cap_stacks, e->n_stacks + 1, sizeof *e->stacks) ||
@@ -54919,7 +65361,7 @@ PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weig
                                                      .slot_bytes = PN_DIRECT_ALIGN};
     pn_expert_layer *l = &e->layers[e->n_layers - 1];
     pn_expert_stack *s = &e->stacks[e->n_stacks++];
-    *s = (pn_expert_stack){.w = w, .layer = (uint32_t)(e->n_layers - 1), .part = part, .offset = offset, .row_bytes = weight->row_bytes,
+    *s = (pn_expert_stack){.w = w, .layer = (uint32_t)(e->n_layers - 1), .from = from, .row_bytes = weight->row_bytes,
                            .rows = weight->rows_per_expert, .at = l->slot_bytes - PN_DIRECT_ALIGN, .part0 = e->n_parts};
     s->slice_bytes = s->rows * s->row_bytes;
     l->n_stacks++;
@@ -55158,10 +65600,10 @@ static pn_expert_part *experts_replace(pn_experts *e, const pn_expert_layer *l, 
         return NULL;
     pn_expert_part *p = experts_part(e, s, slot);
     experts_empty(s, p);
-    uint64_t from = s->offset + expert * s->slice_bytes;
+    const pn_piece from = pn_weights_piece(s->from, expert);
     p->expert = expert;
-    p->skip = from % PN_DIRECT_ALIGN;
-    p->extent = pn_extent_of(s->part, from, s->slice_bytes, 0);
+    p->skip = from.offset % PN_DIRECT_ALIGN;
+    p->extent = pn_extent_of(from.part, from.offset, s->slice_bytes, 0);
     atomic_store(&s->slot_of[expert], slot + 1);
     experts_queue(e, p);
     return p;
@@ -55334,8 +65776,10 @@ static pn_status stream_add(stream_setup *u, const pn_plan *plan, const pn_op *o
     if (op->code != PN_OP_EMBED && op->code != PN_OP_MATMUL && op->code != PN_OP_MOE_MATMUL)
         return PN_OK;
     const pn_weight *weight = &u->weights[op->w];
-    uint32_t part = u->tensors[op->w]->part;
-    uint64_t offset = u->tensors[op->w]->t->offset;
+    const pn_dir_tensor *from = u->tensors[op->w];
+    uint32_t part = from->part;
+    uint64_t offset = from->t->offset;
+    PN_ASSERT(!from->pieces || op->code == PN_OP_MOE_MATMUL);       /* what is no stack lies together */
     if (op->code == PN_OP_EMBED) {
         if (s->rows.weight != PN_NO_WEIGHT && s->rows.weight != op->w)
             return pn_fail(err, PN_E_UNSUPPORTED, "'%s' and another embedding cannot both be streamed", weight->name);
@@ -55350,7 +65794,7 @@ static pn_status stream_add(stream_setup *u, const pn_plan *plan, const pn_op *o
     bool new_layer = u->plan != plan || u->index != op->b;
     u->plan = plan;
     u->index = op->b;
-    return pn_experts_append(&s->experts, op->w, weight, part, offset, new_layer, op->u.moe.n_expert, op->u.moe.n_used, err);
+    return pn_experts_append(&s->experts, op->w, weight, from, new_layer, op->u.moe.n_expert, op->u.moe.n_used, err);
 }
 
 static void stream_defaults(pn_stream_params *p, const pn_experts *e)
@@ -55563,11 +66007,23 @@ static pn_lease_state residency_pick(void *store, uint32_t w, uint64_t row, uint
     return s->host.acquire(s, w, row, 1, out);
 }
 
+/* Row `row0` of a weight, and as many of the `*n` from there on as follow it in memory.  Experts of a mapped model may lie
+ * scattered: then those of one. */
+static const uint8_t *residency_rows(const pn_residency_store *s, uint32_t w, uint64_t row0, uint64_t *n)
+{
+    const pn_weight *weight = &s->weights[w];
+    if (s->base[w])
+        return s->base[w] + row0 * weight->row_bytes;
+    uint64_t in = row0 % weight->rows_per_expert;
+    const uint8_t *p = pn_weights_piece_ptr(s->file, s->tensors[w], row0 / weight->rows_per_expert);
+    *n = PN_MIN(*n, weight->rows_per_expert - in);
+    return p + in * weight->row_bytes;
+}
+
 static pn_lease_state residency_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
 {
-    pn_residency_store *s = store;
-    *out = (pn_lease){.ptr = s->base[w] + row0 * s->weights[w].row_bytes, .row0 = row0,
-                      .rows = (uint32_t)PN_MIN(n, (uint64_t)UINT32_MAX)};
+    const uint8_t *p = residency_rows(store, w, row0, &n);
+    *out = (pn_lease){.ptr = p, .row0 = row0, .rows = (uint32_t)PN_MIN(n, (uint64_t)UINT32_MAX)};
     return PN_LEASE_OK;
 }
 
@@ -55579,7 +66035,8 @@ static pn_lease_state residency_ring_acquire(void *store, uint32_t w, uint64_t r
     if (atomic_flag_test_and_set_explicit(&s->ring_busy, memory_order_acquire))
         return PN_LEASE_WAIT;
     uint64_t rows = PN_MIN(n, (uint64_t)s->lease_rows), row_bytes = s->weights[w].row_bytes;
-    memcpy(s->ring, s->base[w] + row0 * row_bytes, (size_t)(rows * row_bytes));
+    const uint8_t *p = residency_rows(s, w, row0, &rows);
+    memcpy(s->ring, p, (size_t)(rows * row_bytes));
     *out = (pn_lease){.ptr = s->ring, .row0 = row0, .rows = (uint32_t)rows};
     return PN_LEASE_OK;
 }
@@ -55738,7 +66195,7 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
     pn_status st = PN_OK;
     if (!s->base)
         st = pn_fail_nomem(err, "a weight table", n * sizeof *s->base);
-    bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && file->parts[0].src.read);
+    bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && pn_weights_reads(file));
     if (!st && p->mode == PN_RESIDENCY_STREAM)
         st = residency_new_stream(s, p, &s->stream, err);
     else if (!st)
@@ -60938,7 +71395,7 @@ static pn_rung_state rung_park_apply(void *user, uint32_t resource, uint64_t wan
 
 static bool rung_may_stream(const pn_model *m)
 {
-    return m->mapped_bytes && !atomic_load(&m->parked) && m->file.weights.parts[0].map_owned && !m->dies[0]->simulated && !m->store.lease_rows;
+    return m->mapped_bytes && !atomic_load(&m->parked) && pn_weights_mapped(&m->file.weights) && !m->dies[0]->simulated && !m->store.lease_rows;
 }
 
 /* What streaming with nothing pinned, or pinning less, would give. */
@@ -62014,10 +72471,14 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
     return PN_OK;
 }
 
+enum { PLAN_FOLDER_TOKEN = 128 };      /* bytes a token of a folder takes, with its text and its merge */
+
 /* Token table, hash, merges, decoded pieces: what the text layer holds for a vocabulary of this
- * size, from the lengths in the header. */
-static uint64_t plan_vocab_bytes(const pn_weights *w)
+ * size, from the lengths in the header; of a folder, whose tokenizer files are not opened for this, from its rows. */
+static uint64_t plan_vocab_bytes(const pn_weights *w, uint32_t n_vocab)
 {
+    if (w->hf)
+        return (uint64_t)n_vocab * PLAN_FOLDER_TOKEN;
     const pn_gguf_kv *t = pn_weights_meta(w, "tokenizer.ggml.tokens"), *m = pn_weights_meta(w, "tokenizer.ggml.merges");
     uint64_t n = t && t->type == PN_META_ARRAY ? t->count : 0, nm = m && m->type == PN_META_ARRAY ? m->count : 0;
     return n * 64 + nm * 24 + (t ? t->data_len : 0);
@@ -62032,7 +72493,7 @@ static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn
 static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
 {
     bool simulated = f->engine->dies[0].simulated;
-    pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !f->weights.parts[0].src.read && !simulated,
+    pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !pn_weights_reads(&f->weights) && !simulated,
                          .vocab_bytes = o->vocab_bytes, .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
                          .stream = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
                                     .expert_bytes = p->expert_cache_bytes}};
@@ -62100,7 +72561,7 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->weight_bytes = d->weight_bytes;
     o->weight_bytes_per_token = pn_desc_bytes_per_token(d);
     o->file_bytes = f->weights.file_bytes;
-    o->vocab_bytes = plan_vocab_bytes(&f->weights);
+    o->vocab_bytes = plan_vocab_bytes(&f->weights, d->n_vocab);
     o->n_layers = d->n_layers;
     o->n_embd = d->n_embd;
     o->n_heads = d->n_heads;
@@ -62378,6 +72839,173 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 }
 #endif
 
+/* ---- Begin engine/pn_vocab_folder.c ---- */
+#ifndef PN_DROP_ENGINE_PN_VOCAB_FOLDER_C
+#define PN_DROP_ENGINE_PN_VOCAB_FOLDER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * The vocabulary of a Hugging Face folder: format/ finds the files, text/ reads them, this joins them.
+ */
+/* includes engine/pn_engine_int.h */
+
+/* includes format/pn_hf_dir.h */
+/* includes text/pn_hf_vocab.h */
+
+#include <stdio.h>
+
+enum { FOLDER_FILES = 11 };
+static const size_t folder_most = (size_t)128 << 20;    /* of one file */
+
+static void folder_warn(void *user, const char *text) { pn_engine_logf(user, PN_LOG_WARN, "%s", text); }
+
+/* Where each file goes. */
+static void folder_slots(pn_hf_files *f, pn_bytes *slot[FOLDER_FILES])
+{
+    pn_bytes *const all[FOLDER_FILES] = {&f->tokenizer_json, &f->tokenizer_config, &f->special_tokens_map, &f->added_tokens, &f->vocab_json,
+                                         &f->merges_txt, &f->tokenizer_model, &f->chat_template_jinja, &f->chat_template_json,
+                                         &f->generation_config, &f->config};
+    memcpy(slot, all, sizeof all);
+}
+
+static pn_status folder_read(pn_hf_files *f, pn_mem *mem, const pn_hf_dir *d, pn_err *err)
+{
+    static const char *const names[FOLDER_FILES] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json",
+                                                    "generation_config.json", "config.json"};
+    pn_bytes *slot[FOLDER_FILES];
+    pn_status st = PN_OK;
+    folder_slots(f, slot);
+    for (int i = 0; i < FOLDER_FILES && !st; i++)
+        st = pn_hf_file_read(d, mem, names[i], folder_most, slot[i], err);
+    return st;
+}
+
+static void folder_free(pn_hf_files *f, pn_mem *mem)
+{
+    pn_bytes *slot[FOLDER_FILES];
+    folder_slots(f, slot);
+    for (int i = 0; i < FOLDER_FILES; i++)
+        pn_hf_file_free(mem, slot[i]);
+}
+
+/* Rows of the embedding: every id is below. */
+static uint32_t folder_rows(const pn_weights *w)
+{
+    const pn_dir_tensor *t = pn_weights_find(w, "token_embd.weight");
+    return t ? (uint32_t)t->t->ne[1] : 0;
+}
+
+/* Read the folder's files. */
+static pn_status folder_open(pn_hf_vocab **out, pn_engine *e, const pn_weights *w, pn_err *err)
+{
+    pn_mem *mem = pn_engine_mem(e);
+    pn_hf_files f = {.config = {NULL, 0}};
+    pn_status st = folder_read(&f, mem, w->hf, err);
+    *out = NULL;
+    if (!st)
+        st = pn_hf_vocab_new(out, mem, &f, folder_rows(w), folder_warn, e, err);
+    folder_free(&f, mem);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_vocab_from_folder(pn_vocab **out, pn_hf_vocab **files, pn_engine *e, const pn_weights *w, pn_err *err)
+{
+    pn_vocab_source s = {.n_logits = 0};
+    pn_status st = folder_open(files, e, w, err);
+    if (st)
+        return st;
+    pn_hf_vocab_source(*files, &s);
+    s.n_logits = folder_rows(w);
+    st = pn_vocab_new(out, pn_engine_mem(e), &s, folder_warn, e, err);
+    if (st) {
+        pn_hf_vocab_free(*files);
+        *files = NULL;
+    } else
+        pn_hf_vocab_trim(*files);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Into a GGUF header
+ * ------------------------------------------------------------------------------------------ */
+
+static void folder_put_numbers(pn_gguf_writer *w, const pn_vocab_source *s)
+{
+    const struct { const char *key; int64_t id; } ids[] = {
+        {"bos_token_id", s->bos}, {"eos_token_id", s->eos}, {"eot_token_id", s->eot}, {"eom_token_id", s->eom}, {"unknown_token_id", s->unk},
+        {"seperator_token_id", s->sep}, {"padding_token_id", s->pad}, {"mask_token_id", s->mask}, {"cls_token_id", s->cls},
+        {"fim_pre_token_id", s->fim_pre}, {"fim_suf_token_id", s->fim_suf}, {"fim_mid_token_id", s->fim_mid}, {"fim_pad_token_id", s->fim_pad},
+        {"fim_rep_token_id", s->fim_rep}, {"fim_sep_token_id", s->fim_sep}};
+    const struct { const char *key; int flag; } flags[] = {
+        {"add_bos_token", s->add_bos}, {"add_eos_token", s->add_eos}, {"add_sep_token", s->add_sep}, {"add_space_prefix", s->add_space_prefix},
+        {"remove_extra_whitespaces", s->remove_extra_whitespaces}};
+    char key[64];
+    for (size_t i = 0; i < PN_COUNT_OF(ids); i++) {
+        snprintf(key, sizeof key, "tokenizer.ggml.%s", ids[i].key);
+        if (ids[i].id >= 0)
+            pn_gguf_put_u32(w, key, (uint32_t)ids[i].id);
+    }
+    for (size_t i = 0; i < PN_COUNT_OF(flags); i++) {
+        snprintf(key, sizeof key, "tokenizer.ggml.%s", flags[i].key);
+        if (flags[i].flag >= 0)
+            pn_gguf_put_bool(w, key, flags[i].flag != 0);
+    }
+}
+
+/* n numbers of four bytes, little-endian; f or i. */
+static void folder_put_words(pn_gguf_writer *w, pn_mem *mem, const char *key, const float *f, const int32_t *i, uint32_t n)
+{
+    pn_str s;
+    pn_str_init(&s, mem, PN_ACCT_STAGE);
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t v = f ? pn_f32_bits(f[k]) : (uint32_t)i[k];
+        const char b[4] = {(char)v, (char)(v >> 8), (char)(v >> 16), (char)(v >> 24)};
+        pn_str_add(&s, b, sizeof b);
+    }
+    pn_gguf_put_array(w, key, f ? PN_META_F32 : PN_META_I32, n, s.data, s.len);
+    w->kv.failed = w->kv.failed || s.failed;
+    pn_str_fini(&s);
+}
+
+static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s, pn_bytes chat)
+{
+    pn_gguf_put_str(w, "tokenizer.ggml.model", s->model.data, s->model.len);
+    if (s->pre.data)
+        pn_gguf_put_str(w, "tokenizer.ggml.pre", s->pre.data, s->pre.len);
+    pn_gguf_put_str_array(w, "tokenizer.ggml.tokens", s->n_tokens, s->tokens);
+    if (s->scores)
+        folder_put_words(w, mem, "tokenizer.ggml.scores", s->scores, NULL, s->n_tokens);
+    if (s->types)
+        folder_put_words(w, mem, "tokenizer.ggml.token_type", NULL, s->types, s->n_tokens);
+    if (s->n_merges)
+        pn_gguf_put_str_array(w, "tokenizer.ggml.merges", s->n_merges, s->merges);
+    folder_put_numbers(w, s);
+    if (s->charsmap)
+        pn_gguf_put_array(w, "tokenizer.ggml.precompiled_charsmap", PN_META_U8, s->charsmap_len, s->charsmap, s->charsmap_len);
+    if (chat.data)
+        pn_gguf_put_str(w, "tokenizer.chat_template", chat.data, chat.len);
+}
+
+PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const pn_weights *file, pn_err *err)
+{
+    pn_mem *mem = pn_engine_mem(e);
+    pn_hf_vocab *h;
+    pn_vocab_source s = {.n_logits = 0};
+    pn_str notes;
+    pn_str_init(&notes, mem, PN_ACCT_STAGE);
+    pn_status st = folder_open(&h, e, file, err);
+    if (!st)
+        st = pn_hf_vocab_gguf(h, &s, &notes, err);
+    if (!st)
+        folder_put(w, mem, &s, pn_hf_vocab_template(h, false));
+    for (const char *p = pn_str_cstr(&notes); !st && *p; p += strcspn(p, "\n"), p += *p == '\n')
+        pn_engine_logf(e, PN_LOG_WARN, "%.*s", (int)strcspn(p, "\n"), p);
+    pn_hf_vocab_free(h);
+    pn_str_fini(&notes);
+    return st;
+}
+#endif
+
 /* ---- Begin engine/pn_model.c ---- */
 #ifndef PN_DROP_ENGINE_PN_MODEL_C
 #define PN_DROP_ENGINE_PN_MODEL_C
@@ -62389,7 +73017,9 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 /* includes engine/pn_fit.h */
 /* includes engine/pn_tier.h */
 
+/* includes format/pn_hf_dir.h */
 /* includes sample/pn_grammar.h */
+/* includes text/pn_hf_vocab.h */
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -62718,7 +73348,7 @@ static pn_status model_note_stage(pn_model *m, pn_err *err)
 static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, pn_err *err)
 {
     const pn_part *part = &m->file.weights.parts[0];
-    pn_fit_params fit = {.residency = p->residency, .file = part->path && !part->src.read, .n_threads = m->engine->n_threads,
+    pn_fit_params fit = {.residency = p->residency, .file = part->path && !pn_weights_reads(&m->file.weights), .n_threads = m->engine->n_threads,
                          .kv_type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, .exact = m->exact, .stream = model_stream_params(p)};
     if (m->dies[0]->simulated || p->lease_rows)
         return PN_OK;
@@ -62785,10 +73415,27 @@ PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn
     return st;
 }
 
+/* With the template of its chats. */
+static pn_status model_open_vocab(pn_model *m, pn_err *err)
+{
+    pn_weights *w = &m->file.weights;
+    if (w->hf) {
+        pn_status st = pn_vocab_from_folder(&m->vocab, &m->folder_vocab, m->engine, w, err);
+        if (!st)
+            m->chat_template = pn_hf_vocab_template(m->folder_vocab, false);
+        if (!st && w->hf->warning)
+            pn_engine_logf(m->engine, PN_LOG_WARN, "%s: %s", w->parts[0].path, w->hf->warning);
+        return st;
+    }
+    const pn_gguf_kv *kv = pn_weights_meta(w, "tokenizer.chat_template");
+    if (kv)
+        pn_gguf_str(kv, 0, &m->chat_template);
+    return pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, w, m->desc.n_vocab, err);
+}
+
 /* m->file.weights is open; everything else follows from it. */
 static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
 {
-    pn_bytes s;
     pn_status st = PN_OK;
     uint32_t cut = 0;
     if (!p->vocab_only)
@@ -62798,15 +73445,11 @@ static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
     if (!st && !p->vocab_only)
         st = model_upload(m, err);
     if (!st)
-        st = pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, &m->file.weights,
-                                m->desc.n_vocab, err);
+        st = model_open_vocab(m, err);
     if (!st && !p->vocab_only)
         st = model_open_weights(m, p, err);
     if (st)
         return pn_err_prefix(err, st, "%s", m->file.weights.parts[0].src.name);
-    const pn_gguf_kv *kv = pn_weights_meta(&m->file.weights, "tokenizer.chat_template");
-    if (kv && pn_gguf_str(kv, 0, &s))
-        m->chat_template = s;
     if (!p->vocab_only)
         model_type_name(m);
     return PN_OK;
@@ -62943,6 +73586,7 @@ PN_API void pn_model_free(pn_model *m)
         pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);
     pn_gtrie_free(m->trie);
     pn_vocab_free(m->vocab);
+    pn_hf_vocab_free(m->folder_vocab);
     pn_mem_free(pn_engine_mem(m->engine), PN_ACCT_VOCAB, m->token_text, m->n_token_text * sizeof *m->token_text);
     pn_desc_close(&m->desc);
     pn_weights_close(&m->file.weights);
@@ -63072,6 +73716,17 @@ static pn_status identity_sample(const pn_weights *w, const pn_dir_tensor *t, pn
     return st;
 }
 
+/* The vocabulary of a folder, which has no keys: tokens and what kind they are.  How text is cut does not matter to a
+ * session, whose tokens are numbers. */
+static void identity_folder_vocab(const pn_model *m, pn_digest *d)
+{
+    for (uint32_t t = 0; m->folder_vocab && t < pn_vocab_n_tokens(m->vocab); t++) {
+        pn_bytes text = pn_vocab_text(m->vocab, (pn_token)t);
+        identity_add_bytes(d, text.data, text.len);
+        pn_digest_add_u64(d, (uint64_t)pn_vocab_kind(m->vocab, (pn_token)t));
+    }
+}
+
 /* What decides about bits beside the model. */
 static void identity_arithmetic(const pn_model *m, pn_digest *d)
 {
@@ -63088,6 +73743,7 @@ PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_
     for (int i = 0; i < PN_ID_PARTS; i++)
         pn_digest_begin(&d[i], PN_DIGEST_BYTES);
     identity_header(m, d);
+    identity_folder_vocab(m, &d[PN_ID_VOCAB]);
     identity_arithmetic(m, &d[PN_ID_ARITHMETIC]);
     for (size_t i = 0; i < w->n_tensors && !st; i++)
         st = identity_sample(w, &w->tensors[i], &d[PN_ID_BYTES], err);
@@ -69350,6 +80006,9 @@ PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now
  * Rows are independent, so a block is shared among the engine's threads; the bytes written do not
  * depend on how many there are.  The output appears under its name only when it is complete.
  *
+ * A Hugging Face folder becomes the file that a converter would write: its vocabulary is put into keys, and rows of q and k
+ * are permuted where the family's files have them so.
+ *
  * Decoding an already quantised model and encoding it again loses more than encoding the original
  * once; nothing here forbids it.
  */
@@ -69370,6 +80029,7 @@ typedef struct quantize_job {
     pn_team *team;
     pn_os_out out;
     bool out_open;
+    bool unpair;                /* rows of q and k are those of a folder whose family's GGUF files permute them */
     uint32_t *types;            /* [in.n_tensors] what each tensor becomes */
     uint64_t done, total;       /* bytes of the input's tensors */
     pn_progress_fn progress;
@@ -69391,19 +80051,25 @@ typedef struct quantize_block {
  * What becomes of each tensor
  * ------------------------------------------------------------------------------------------ */
 
-/* "<arch>.<key>" as a number; arrays (one value a layer): their first.  Absent: 0. */
-static uint32_t quantize_fact(const pn_weights *w, const char *key)
+/* "<arch>.<key>" */
+static const pn_gguf_kv *quantize_kv(const pn_weights *w, const char *key)
 {
     char name[160];
     pn_bytes arch;
-    uint64_t v = 0;
     const pn_gguf_kv *kv = pn_weights_meta(w, "general.architecture");
     if (!kv || !pn_gguf_str(kv, 0, &arch) || arch.len + strlen(key) + 2 > sizeof name)
-        return 0;
+        return NULL;
     memcpy(name, arch.data, arch.len);
     name[arch.len] = '.';
     memcpy(name + arch.len + 1, key, strlen(key) + 1);
-    kv = pn_weights_meta(w, name);
+    return pn_weights_meta(w, name);
+}
+
+/* The same as a number; arrays (one value a layer): their first.  Absent: 0. */
+static uint32_t quantize_fact(const pn_weights *w, const char *key)
+{
+    uint64_t v = 0;
+    const pn_gguf_kv *kv = quantize_kv(w, key);
     return kv && pn_gguf_u64(kv, 0, &v) && v <= UINT32_MAX ? (uint32_t)v : 0;
 }
 
@@ -69435,6 +80101,19 @@ static pn_status quantize_choose(quantize_job *q, pn_err *err)
  * Header
  * ------------------------------------------------------------------------------------------ */
 
+/* How rows of q and k of a folder are turned: heads in them, 0: as they are.  Where a GGUF file of the family permutes them
+ * (rope.pairing is "neox" in a folder, and no key in a file), row t d/2 + j of a head becomes row 2 j + t. */
+static uint32_t quantize_turned(const quantize_job *q, const pn_dir_tensor *d)
+{
+    static const struct { char end[20], key[32]; } rows[] = {{".attn_q.weight", "attention.head_count"}, {".attn_q.bias", "attention.head_count"},
+                                                            {".attn_k.weight", "attention.head_count_kv"}, {".attn_k.bias", "attention.head_count_kv"}};
+    size_t n = strlen(d->t->name);
+    for (size_t i = 0; i < PN_COUNT_OF(rows) && q->unpair; i++)
+        if (n > strlen(rows[i].end) && strcmp(d->t->name + n - strlen(rows[i].end), rows[i].end) == 0)
+            return quantize_fact(&q->in, rows[i].key);
+    return 0;
+}
+
 static bool quantize_key_is(const pn_gguf_kv *kv, const char *key)
 {
     return kv->key.len == strlen(key) && memcmp(kv->key.data, key, kv->key.len) == 0;
@@ -69448,7 +80127,8 @@ static void quantize_put_meta(const quantize_job *q, pn_gguf_writer *w)
     for (size_t i = 0; i < g->n_kv; i++) {
         const pn_gguf_kv *kv = &g->kv[i];
         bool split = kv->key.len > 6 && memcmp(kv->key.data, "split.", 6) == 0;
-        if (!split && !quantize_key_is(kv, file_type) && !quantize_key_is(kv, version))
+        bool pairing = q->unpair && kv->key.len > 13 && memcmp(kv->key.data + kv->key.len - 13, ".rope.pairing", 13) == 0;
+        if (!split && !pairing && !quantize_key_is(kv, file_type) && !quantize_key_is(kv, version))
             pn_gguf_put_kv(w, kv);
     }
     pn_gguf_put_u32(w, version, 2);
@@ -69477,7 +80157,9 @@ static pn_status quantize_header(quantize_job *q, pn_err *err)
     pn_gguf_writer_init(&w, mem);
     pn_str_init(&header, mem, PN_ACCT_MISC);
     quantize_put_meta(q, &w);
-    pn_status st = quantize_put_tensors(q, &w, err);
+    pn_status st = q->in.hf ? pn_folder_put_vocab(&w, q->engine, &q->in, err) : PN_OK;
+    if (!st)
+        st = quantize_put_tensors(q, &w, err);
     if (!st && !pn_gguf_header(&w, &header))
         st = pn_fail_nomem(err, "a header", w.kv.len + w.table.len);
     if (!st)
@@ -69512,16 +80194,35 @@ static pn_status quantize_report(quantize_job *q, uint64_t bytes, pn_err *err)
     return PN_OK;
 }
 
+/* Rows [row, row + n) of what is written, `bytes` each; heads: as quantize_turned() says. */
+static pn_status quantize_read(quantize_job *q, const pn_dir_tensor *d, uint64_t row, uint64_t n, uint64_t bytes, uint32_t heads, uint8_t *dst, pn_err *err)
+{
+    if (!heads)
+        return pn_weights_read(&q->in, d, row * bytes, dst, (size_t)(n * bytes), err);
+    if (d->t->n_dims == 1) {            /* a bias: its elements are the rows */
+        bytes /= d->t->ne[0];
+        n *= d->t->ne[0];
+    }
+    uint64_t size = d->t->bytes / bytes / heads;        /* of a head */
+    pn_status st = PN_OK;
+    for (uint64_t r = row; r < row + n && !st; r++, dst += bytes) {
+        uint64_t k = r % size, from = r - k + k % 2 * (size / 2) + k / 2;
+        st = pn_weights_read(&q->in, d, from * bytes, dst, (size_t)bytes, err);
+    }
+    return st;
+}
+
 /* Stream tensor t through buffers for `rows` rows at a time. */
 static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, quantize_block *b, uint64_t rows,
                                  uint8_t *src, pn_err *err)
 {
     uint64_t n_rows = d->t->bytes / b->from_bytes;
+    uint32_t heads = quantize_turned(q, d);
     pn_status st = PN_OK;
     for (uint64_t r = 0; r < n_rows && !st; r += rows) {
         b->n_rows = PN_MIN(rows, n_rows - r);
         size_t n = (size_t)(b->n_rows * b->from_bytes);
-        st = pn_weights_read(&q->in, d, r * b->from_bytes, src, n, err);
+        st = quantize_read(q, d, r, b->n_rows, b->from_bytes, heads, src, err);
         if (!st && b->to != b->from)
             pn_team_run(q->team, quantize_rows, b);
         if (!st)
@@ -69579,8 +80280,12 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
     for (uint32_t i = 0; i < q->in.n_parts && !st; i++)
         if (pn_os_same_file(q->in.parts[i].path, out))
             st = pn_fail(err, PN_E_INVALID, "'%s' is read from: expected another name to write to", out);
-    if (!st)
+    if (!st) {
+        pn_bytes pairing;
+        const pn_gguf_kv *kv = quantize_kv(&q->in, "rope.pairing");
+        q->unpair = kv && pn_gguf_str(kv, 0, &pairing) && pairing.len == 4 && memcmp(pairing.data, "neox", 4) == 0;
         st = quantize_choose(q, err);
+    }
     if (!st)
         st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->n_threads, err);
     if (!st)

@@ -391,8 +391,9 @@ typedef struct pn_reader {
     const char *name;           /* for messages; may be NULL */
 } pn_reader;
 
-/* Read and check a header: GGUF v2/v3, any part count (give the first part).  Metadata and tensor
- * table are validated completely; no weight is read. */
+/* Read and check a header: GGUF v2/v3, any part count (give the first part); or a Hugging Face folder, or
+ * one of its weight files, which looks like a GGUF file of as many parts (docs/folders.md).  Metadata and
+ * tensor table are validated completely; no matrix is read. */
 PN_API pn_status pn_file_open(pn_engine *e, const char *path, pn_file **out, pn_err *err);
 
 /* The same from memory.  `bytes` is borrowed: it must outlive the file and models made from it;

@@ -2482,7 +2482,8 @@ PN_INTERNAL void serve_request_complete(serve_conn *c);
 
 PN_INTERNAL serve_model *serve_model_find(const pn_server *s, pn_bytes name);  /* by name or alias */
 PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e);       /* NULL: *e says why */
-/* What a model is called that nobody named: the file's name without folder and ".gguf". */
+/* What a model is called that nobody named: the file's name without folder and ".gguf", or the last folder of a path
+ * that names one or a file in one (.safetensors). */
 PN_INTERNAL pn_bytes serve_file_name(const char *path);
 PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_error *e);        /* 404 */
 /* As pn_server_load.  *out (may be NULL): what is loading now. */
@@ -3399,7 +3400,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
 
 /* Rows that several tables hold: same flag, same words. */
 #define PN_ROW_MODEL \
-    {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file; of a split model the first part"}
+    {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file, of a split model the first part; or a Hugging Face folder"}
 #define PN_ROW_QUIET \
     {"quiet", NULL, 'q', PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "no progress, no remarks, no last line"}
 #define PN_ROW_MEM_LIMIT \
@@ -12808,9 +12809,17 @@ static void registry_done(pn_task *t)
 
 PN_INTERNAL pn_bytes serve_file_name(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    size_t n = strlen(name);
-    return (pn_bytes){name, n > 5 && memcmp(name + n - 5, ".gguf", 5) == 0 ? n - 5 : n};
+    static const char one[] = ".safetensors";
+    size_t end = strlen(path), from, k = sizeof one - 1;
+    if (end > k && memcmp(path + end - k, one, k) == 0 && strchr(path, '/'))
+        while (path[end - 1] != '/')
+            end--;
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (from = end; from && path[from - 1] != '/'; from--)
+        ;
+    size_t n = end - from;
+    return (pn_bytes){path + from, n > 5 && memcmp(path + end - 5, ".gguf", 5) == 0 ? n - 5 : n};
 }
 
 static pn_status registry_new(pn_server *s, const pn_server_model *p, pn_bytes name, serve_model **out, pn_err *err)
@@ -24558,7 +24567,7 @@ PN_INTERNAL void pn_serve_config_fini(pn_serve_config *cfg)
 #include <unistd.h>
 
 static const pn_flag serve_flags[] = {
-    {"model", NULL, 'm', PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "GGUF file to serve; repeatable, and the flags down to --template are for the one before"},
+    {"model", NULL, 'm', PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "GGUF file or Hugging Face folder to serve; repeatable, and the flags down to --template are for the one before"},
     {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "file name", "what clients call it"},
     {"alias", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", NULL, "another name for it"},
     {"dies", NULL, 0, PN_FLAG_INTS, true, 0, 63, "LIST", "one that is free", "where it runs; two: split over both"},

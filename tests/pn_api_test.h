@@ -70,7 +70,7 @@ static inline int api_json_str(const char *json, const char *key, char *out, siz
         if (*p == 'u')
             p += api_json_unicode(p + 1, out, &n);
         else
-            out[n++] = *p == 'n' ? '\n' : *p == 't' ? '\t' : *p;
+            out[n++] = *p == 'n' ? '\n' : *p == 't' ? '\t' : *p == 'r' ? '\r' : *p;
     }
     out[n] = 0;
     return 1;

@@ -34,10 +34,14 @@ drop_files()
 	cpu/pn_cpu_avx2_ops.c cpu/pn_cpu_avx2_kv.c cpu/pn_cpu_avx2_attn.c cpu/pn_cpu_avx2_float.c cpu/pn_cpu_avx2.c cpu/pn_cpu_avx512.c
 	cpu/pn_cpu_avx512vnni.c cpu/pn_cpu_dotprod.c cpu/pn_cpu_neon.c cpu/pn_cpu_neon_float.c
 	cpu/pn_cpu_neon_ops.c cpu/pn_cpu_neon_kv.c cpu/pn_cpu_neon_attn.c cpu/pn_cpu_neon_unpack.c cpu/pn_cpu.c
-	format/pn_gguf.c format/pn_gguf_write.c format/pn_weights.c
-	text/pn_tab_unicode.c text/pn_unicode.c text/pn_lex.c text/pn_pretok_rules.c text/pn_pretok.c
+	format/pn_source.c format/pn_gguf.c format/pn_gguf_write.c format/pn_safetensors.c format/pn_safetensors_index.c format/pn_safetensors_write.c
+	format/pn_zip.c format/pn_pickle.c format/pn_pth.c format/pn_pth_stream.c
+	format/pn_hf_config.c format/pn_hf_names.c format/pn_hf_dir.c format/pn_weights.c
+	text/pn_tab_unicode.c text/pn_unicode.c text/pn_tab_norm.c text/pn_norm.c text/pn_lex.c text/pn_pretok_rules.c text/pn_pretok.c
 	text/pn_merge.c text/pn_bpe.c text/pn_spm.c text/pn_unigram.c text/pn_wordpiece.c text/pn_rwkv_trie.c
-	text/pn_special.c text/pn_vocab_roles.c text/pn_vocab.c text/pn_detok.c text/pn_chat.c
+	text/pn_rules.c text/pn_special.c text/pn_vocab_roles.c text/pn_vocab.c text/pn_detok.c
+	text/pn_hf_vocab.c text/pn_hf_tokenizer.c text/pn_hf_pipeline.c text/pn_hf_spm.c text/pn_hf_special.c text/pn_hf_gguf.c
+	text/pn_chat.c
 	text/pn_tpl_value.c text/pn_tpl_print.c text/pn_tpl_lex.c text/pn_tpl_parse.c text/pn_tpl_methods.c
 	text/pn_tpl_filters.c text/pn_tpl_eval.c text/pn_template.c text/pn_chat_norm.c
 	text/pn_out_detect.c text/pn_out_value.c text/pn_out_json.c text/pn_out_named.c text/pn_out_xml.c
@@ -55,7 +59,7 @@ drop_files()
 	model/pn_arch_phi3.c model/pn_arch_gemma.c model/pn_arch_list.c
 	store/pn_reads.c store/pn_ring.c store/pn_rows.c store/pn_experts.c store/pn_stream.c store/pn_residency.c store/pn_kv.c store/pn_prefix.c store/pn_cold_file.c store/pn_cold.c
 	device/pn_team.c device/pn_cpu_attn.c device/pn_cpu_ops.c device/pn_device_cpu.c device/pn_device_sim.c
-	engine/pn_engine.c engine/pn_govern.c engine/pn_rungs.c engine/pn_rungs_kv.c engine/pn_rungs_weights.c engine/pn_admit.c engine/pn_die.c engine/pn_file.c engine/pn_fit.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_model.c
+	engine/pn_engine.c engine/pn_govern.c engine/pn_rungs.c engine/pn_rungs_kv.c engine/pn_rungs_weights.c engine/pn_admit.c engine/pn_die.c engine/pn_file.c engine/pn_fit.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_vocab_folder.c engine/pn_model.c
 	engine/pn_identity.c engine/pn_tier.c engine/pn_park.c engine/pn_cache.c engine/pn_session.c engine/pn_embed.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_emit.c engine/pn_sampler_api.c
 	engine/pn_generate.c engine/pn_sched.c engine/pn_gate_text.c engine/pn_gate.c
 	engine/pn_text_api.c engine/pn_template_api.c engine/pn_output_api.c engine/pn_replay.c

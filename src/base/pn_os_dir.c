@@ -46,6 +46,12 @@ PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err)
     return S_ISDIR(st.st_mode) ? PN_OK : pn_fail(err, PN_E_INVALID, "'%s' is not a directory", path);
 }
 
+PN_INTERNAL bool pn_os_is_dir(const char *path)
+{
+    osd_stat_buf st;
+    return osd_fstatat(AT_FDCWD, path, &st, 0) == 0 && S_ISDIR(st.st_mode);
+}
+
 static uint64_t osd_modified(const osd_stat_buf *st)
 {
 #if defined(__APPLE__)
@@ -92,6 +98,12 @@ PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err)
 {
     (void)path;
     return osd_none(err);
+}
+
+PN_INTERNAL bool pn_os_is_dir(const char *path)
+{
+    (void)path;
+    return false;
 }
 
 PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err)

@@ -11,6 +11,9 @@
 /* For this user alone; one that exists is fine.  Its parent must exist. */
 PN_INTERNAL pn_status pn_os_dir_make(const char *path, pn_err *err);
 
+/* There is a directory of that name (links followed). */
+PN_INTERNAL bool pn_os_is_dir(const char *path);
+
 /* Every regular file in it, in no order, until `see` says false.  modified: nanoseconds since 1970. */
 typedef bool (*pn_os_dir_see)(void *user, const char *name, uint64_t bytes, uint64_t modified);
 PN_INTERNAL pn_status pn_os_dir_each(const char *path, pn_os_dir_see see, void *user, pn_err *err);

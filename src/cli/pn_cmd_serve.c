@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 static const pn_flag serve_flags[] = {
-    {"model", NULL, 'm', PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "GGUF file to serve; repeatable, and the flags down to --template are for the one before"},
+    {"model", NULL, 'm', PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "GGUF file or Hugging Face folder to serve; repeatable, and the flags down to --template are for the one before"},
     {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "file name", "what clients call it"},
     {"alias", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", NULL, "another name for it"},
     {"dies", NULL, 0, PN_FLAG_INTS, true, 0, 63, "LIST", "one that is free", "where it runs; two: split over both"},

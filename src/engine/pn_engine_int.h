@@ -143,6 +143,7 @@ struct pn_model {
     pn_vocab *vocab;
     struct pn_gtrie *trie;      /* for grammars; made on first use, under lock */
     pn_bytes *token_text;       /* [n_token_text], borrowed by vocab */
+    struct pn_hf_vocab *folder_vocab;   /* owned, borrowed by vocab; NULL: not from a folder */
     uint32_t n_token_text;
     bool exact, vocab_only;
     bool gate_failed;           /* of the driver's thread: not probed again */
@@ -344,5 +345,10 @@ PN_INTERNAL bool pn_detok_is_whole(const pn_detok *d);
  * vocabulary borrows: free it (account VOCAB) after the vocabulary. */
 PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint32_t *n, pn_engine *e,
                                          const pn_weights *w, uint32_t n_logits, pn_err *err);
+/* The same from the files of a Hugging Face folder (pn_vocab_folder.c).  *files holds what the vocabulary borrows: free
+ * it after the vocabulary. */
+PN_INTERNAL pn_status pn_vocab_from_folder(pn_vocab **out, struct pn_hf_vocab **files, pn_engine *e, const pn_weights *w, pn_err *err);
+/* The folder's vocabulary as the keys of a GGUF file; what those cannot say is logged, or refused. */
+PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const pn_weights *file, pn_err *err);
 
 #endif /* PN_ENGINE_INT_H */

@@ -73,6 +73,17 @@ static pn_status identity_sample(const pn_weights *w, const pn_dir_tensor *t, pn
     return st;
 }
 
+/* The vocabulary of a folder, which has no keys: tokens and what kind they are.  How text is cut does not matter to a
+ * session, whose tokens are numbers. */
+static void identity_folder_vocab(const pn_model *m, pn_digest *d)
+{
+    for (uint32_t t = 0; m->folder_vocab && t < pn_vocab_n_tokens(m->vocab); t++) {
+        pn_bytes text = pn_vocab_text(m->vocab, (pn_token)t);
+        identity_add_bytes(d, text.data, text.len);
+        pn_digest_add_u64(d, (uint64_t)pn_vocab_kind(m->vocab, (pn_token)t));
+    }
+}
+
 /* What decides about bits beside the model. */
 static void identity_arithmetic(const pn_model *m, pn_digest *d)
 {
@@ -89,6 +100,7 @@ PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_
     for (int i = 0; i < PN_ID_PARTS; i++)
         pn_digest_begin(&d[i], PN_DIGEST_BYTES);
     identity_header(m, d);
+    identity_folder_vocab(m, &d[PN_ID_VOCAB]);
     identity_arithmetic(m, &d[PN_ID_ARITHMETIC]);
     for (size_t i = 0; i < w->n_tensors && !st; i++)
         st = identity_sample(w, &w->tensors[i], &d[PN_ID_BYTES], err);

@@ -6,7 +6,9 @@
 #include "engine/pn_fit.h"
 #include "engine/pn_tier.h"
 
+#include "format/pn_hf_dir.h"
 #include "sample/pn_grammar.h"
+#include "text/pn_hf_vocab.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -335,7 +337,7 @@ static pn_status model_note_stage(pn_model *m, pn_err *err)
 static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, pn_err *err)
 {
     const pn_part *part = &m->file.weights.parts[0];
-    pn_fit_params fit = {.residency = p->residency, .file = part->path && !part->src.read, .n_threads = m->engine->n_threads,
+    pn_fit_params fit = {.residency = p->residency, .file = part->path && !pn_weights_reads(&m->file.weights), .n_threads = m->engine->n_threads,
                          .kv_type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, .exact = m->exact, .stream = model_stream_params(p)};
     if (m->dies[0]->simulated || p->lease_rows)
         return PN_OK;
@@ -402,10 +404,27 @@ PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn
     return st;
 }
 
+/* With the template of its chats. */
+static pn_status model_open_vocab(pn_model *m, pn_err *err)
+{
+    pn_weights *w = &m->file.weights;
+    if (w->hf) {
+        pn_status st = pn_vocab_from_folder(&m->vocab, &m->folder_vocab, m->engine, w, err);
+        if (!st)
+            m->chat_template = pn_hf_vocab_template(m->folder_vocab, false);
+        if (!st && w->hf->warning)
+            pn_engine_logf(m->engine, PN_LOG_WARN, "%s: %s", w->parts[0].path, w->hf->warning);
+        return st;
+    }
+    const pn_gguf_kv *kv = pn_weights_meta(w, "tokenizer.chat_template");
+    if (kv)
+        pn_gguf_str(kv, 0, &m->chat_template);
+    return pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, w, m->desc.n_vocab, err);
+}
+
 /* m->file.weights is open; everything else follows from it. */
 static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
 {
-    pn_bytes s;
     pn_status st = PN_OK;
     uint32_t cut = 0;
     if (!p->vocab_only)
@@ -415,15 +434,11 @@ static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
     if (!st && !p->vocab_only)
         st = model_upload(m, err);
     if (!st)
-        st = pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, &m->file.weights,
-                                m->desc.n_vocab, err);
+        st = model_open_vocab(m, err);
     if (!st && !p->vocab_only)
         st = model_open_weights(m, p, err);
     if (st)
         return pn_err_prefix(err, st, "%s", m->file.weights.parts[0].src.name);
-    const pn_gguf_kv *kv = pn_weights_meta(&m->file.weights, "tokenizer.chat_template");
-    if (kv && pn_gguf_str(kv, 0, &s))
-        m->chat_template = s;
     if (!p->vocab_only)
         model_type_name(m);
     return PN_OK;
@@ -560,6 +575,7 @@ PN_API void pn_model_free(pn_model *m)
         pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);
     pn_gtrie_free(m->trie);
     pn_vocab_free(m->vocab);
+    pn_hf_vocab_free(m->folder_vocab);
     pn_mem_free(pn_engine_mem(m->engine), PN_ACCT_VOCAB, m->token_text, m->n_token_text * sizeof *m->token_text);
     pn_desc_close(&m->desc);
     pn_weights_close(&m->file.weights);

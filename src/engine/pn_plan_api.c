@@ -36,10 +36,14 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
     return PN_OK;
 }
 
+enum { PLAN_FOLDER_TOKEN = 128 };      /* bytes a token of a folder takes, with its text and its merge */
+
 /* Token table, hash, merges, decoded pieces: what the text layer holds for a vocabulary of this
- * size, from the lengths in the header. */
-static uint64_t plan_vocab_bytes(const pn_weights *w)
+ * size, from the lengths in the header; of a folder, whose tokenizer files are not opened for this, from its rows. */
+static uint64_t plan_vocab_bytes(const pn_weights *w, uint32_t n_vocab)
 {
+    if (w->hf)
+        return (uint64_t)n_vocab * PLAN_FOLDER_TOKEN;
     const pn_gguf_kv *t = pn_weights_meta(w, "tokenizer.ggml.tokens"), *m = pn_weights_meta(w, "tokenizer.ggml.merges");
     uint64_t n = t && t->type == PN_META_ARRAY ? t->count : 0, nm = m && m->type == PN_META_ARRAY ? m->count : 0;
     return n * 64 + nm * 24 + (t ? t->data_len : 0);
@@ -54,7 +58,7 @@ static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn
 static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_params *p, pn_plan_info *o, pn_err *err)
 {
     bool simulated = f->engine->dies[0].simulated;
-    pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !f->weights.parts[0].src.read && !simulated,
+    pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !pn_weights_reads(&f->weights) && !simulated,
                          .vocab_bytes = o->vocab_bytes, .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
                          .stream = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
                                     .expert_bytes = p->expert_cache_bytes}};
@@ -122,7 +126,7 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->weight_bytes = d->weight_bytes;
     o->weight_bytes_per_token = pn_desc_bytes_per_token(d);
     o->file_bytes = f->weights.file_bytes;
-    o->vocab_bytes = plan_vocab_bytes(&f->weights);
+    o->vocab_bytes = plan_vocab_bytes(&f->weights, d->n_vocab);
     o->n_layers = d->n_layers;
     o->n_embd = d->n_embd;
     o->n_heads = d->n_heads;

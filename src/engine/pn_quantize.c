@@ -10,6 +10,9 @@
  * Rows are independent, so a block is shared among the engine's threads; the bytes written do not
  * depend on how many there are.  The output appears under its name only when it is complete.
  *
+ * A Hugging Face folder becomes the file that a converter would write: its vocabulary is put into keys, and rows of q and k
+ * are permuted where the family's files have them so.
+ *
  * Decoding an already quantised model and encoding it again loses more than encoding the original
  * once; nothing here forbids it.
  */
@@ -30,6 +33,7 @@ typedef struct quantize_job {
     pn_team *team;
     pn_os_out out;
     bool out_open;
+    bool unpair;                /* rows of q and k are those of a folder whose family's GGUF files permute them */
     uint32_t *types;            /* [in.n_tensors] what each tensor becomes */
     uint64_t done, total;       /* bytes of the input's tensors */
     pn_progress_fn progress;
@@ -51,19 +55,25 @@ typedef struct quantize_block {
  * What becomes of each tensor
  * ------------------------------------------------------------------------------------------ */
 
-/* "<arch>.<key>" as a number; arrays (one value a layer): their first.  Absent: 0. */
-static uint32_t quantize_fact(const pn_weights *w, const char *key)
+/* "<arch>.<key>" */
+static const pn_gguf_kv *quantize_kv(const pn_weights *w, const char *key)
 {
     char name[160];
     pn_bytes arch;
-    uint64_t v = 0;
     const pn_gguf_kv *kv = pn_weights_meta(w, "general.architecture");
     if (!kv || !pn_gguf_str(kv, 0, &arch) || arch.len + strlen(key) + 2 > sizeof name)
-        return 0;
+        return NULL;
     memcpy(name, arch.data, arch.len);
     name[arch.len] = '.';
     memcpy(name + arch.len + 1, key, strlen(key) + 1);
-    kv = pn_weights_meta(w, name);
+    return pn_weights_meta(w, name);
+}
+
+/* The same as a number; arrays (one value a layer): their first.  Absent: 0. */
+static uint32_t quantize_fact(const pn_weights *w, const char *key)
+{
+    uint64_t v = 0;
+    const pn_gguf_kv *kv = quantize_kv(w, key);
     return kv && pn_gguf_u64(kv, 0, &v) && v <= UINT32_MAX ? (uint32_t)v : 0;
 }
 
@@ -95,6 +105,19 @@ static pn_status quantize_choose(quantize_job *q, pn_err *err)
  * Header
  * ------------------------------------------------------------------------------------------ */
 
+/* How rows of q and k of a folder are turned: heads in them, 0: as they are.  Where a GGUF file of the family permutes them
+ * (rope.pairing is "neox" in a folder, and no key in a file), row t d/2 + j of a head becomes row 2 j + t. */
+static uint32_t quantize_turned(const quantize_job *q, const pn_dir_tensor *d)
+{
+    static const struct { char end[20], key[32]; } rows[] = {{".attn_q.weight", "attention.head_count"}, {".attn_q.bias", "attention.head_count"},
+                                                            {".attn_k.weight", "attention.head_count_kv"}, {".attn_k.bias", "attention.head_count_kv"}};
+    size_t n = strlen(d->t->name);
+    for (size_t i = 0; i < PN_COUNT_OF(rows) && q->unpair; i++)
+        if (n > strlen(rows[i].end) && strcmp(d->t->name + n - strlen(rows[i].end), rows[i].end) == 0)
+            return quantize_fact(&q->in, rows[i].key);
+    return 0;
+}
+
 static bool quantize_key_is(const pn_gguf_kv *kv, const char *key)
 {
     return kv->key.len == strlen(key) && memcmp(kv->key.data, key, kv->key.len) == 0;
@@ -108,7 +131,8 @@ static void quantize_put_meta(const quantize_job *q, pn_gguf_writer *w)
     for (size_t i = 0; i < g->n_kv; i++) {
         const pn_gguf_kv *kv = &g->kv[i];
         bool split = kv->key.len > 6 && memcmp(kv->key.data, "split.", 6) == 0;
-        if (!split && !quantize_key_is(kv, file_type) && !quantize_key_is(kv, version))
+        bool pairing = q->unpair && kv->key.len > 13 && memcmp(kv->key.data + kv->key.len - 13, ".rope.pairing", 13) == 0;
+        if (!split && !pairing && !quantize_key_is(kv, file_type) && !quantize_key_is(kv, version))
             pn_gguf_put_kv(w, kv);
     }
     pn_gguf_put_u32(w, version, 2);
@@ -137,7 +161,9 @@ static pn_status quantize_header(quantize_job *q, pn_err *err)
     pn_gguf_writer_init(&w, mem);
     pn_str_init(&header, mem, PN_ACCT_MISC);
     quantize_put_meta(q, &w);
-    pn_status st = quantize_put_tensors(q, &w, err);
+    pn_status st = q->in.hf ? pn_folder_put_vocab(&w, q->engine, &q->in, err) : PN_OK;
+    if (!st)
+        st = quantize_put_tensors(q, &w, err);
     if (!st && !pn_gguf_header(&w, &header))
         st = pn_fail_nomem(err, "a header", w.kv.len + w.table.len);
     if (!st)
@@ -172,16 +198,35 @@ static pn_status quantize_report(quantize_job *q, uint64_t bytes, pn_err *err)
     return PN_OK;
 }
 
+/* Rows [row, row + n) of what is written, `bytes` each; heads: as quantize_turned() says. */
+static pn_status quantize_read(quantize_job *q, const pn_dir_tensor *d, uint64_t row, uint64_t n, uint64_t bytes, uint32_t heads, uint8_t *dst, pn_err *err)
+{
+    if (!heads)
+        return pn_weights_read(&q->in, d, row * bytes, dst, (size_t)(n * bytes), err);
+    if (d->t->n_dims == 1) {            /* a bias: its elements are the rows */
+        bytes /= d->t->ne[0];
+        n *= d->t->ne[0];
+    }
+    uint64_t size = d->t->bytes / bytes / heads;        /* of a head */
+    pn_status st = PN_OK;
+    for (uint64_t r = row; r < row + n && !st; r++, dst += bytes) {
+        uint64_t k = r % size, from = r - k + k % 2 * (size / 2) + k / 2;
+        st = pn_weights_read(&q->in, d, from * bytes, dst, (size_t)bytes, err);
+    }
+    return st;
+}
+
 /* Stream tensor t through buffers for `rows` rows at a time. */
 static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, quantize_block *b, uint64_t rows,
                                  uint8_t *src, pn_err *err)
 {
     uint64_t n_rows = d->t->bytes / b->from_bytes;
+    uint32_t heads = quantize_turned(q, d);
     pn_status st = PN_OK;
     for (uint64_t r = 0; r < n_rows && !st; r += rows) {
         b->n_rows = PN_MIN(rows, n_rows - r);
         size_t n = (size_t)(b->n_rows * b->from_bytes);
-        st = pn_weights_read(&q->in, d, r * b->from_bytes, src, n, err);
+        st = quantize_read(q, d, r, b->n_rows, b->from_bytes, heads, src, err);
         if (!st && b->to != b->from)
             pn_team_run(q->team, quantize_rows, b);
         if (!st)
@@ -239,8 +284,12 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
     for (uint32_t i = 0; i < q->in.n_parts && !st; i++)
         if (pn_os_same_file(q->in.parts[i].path, out))
             st = pn_fail(err, PN_E_INVALID, "'%s' is read from: expected another name to write to", out);
-    if (!st)
+    if (!st) {
+        pn_bytes pairing;
+        const pn_gguf_kv *kv = quantize_kv(&q->in, "rope.pairing");
+        q->unpair = kv && pn_gguf_str(kv, 0, &pairing) && pairing.len == 4 && memcmp(pairing.data, "neox", 4) == 0;
         st = quantize_choose(q, err);
+    }
     if (!st)
         st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->n_threads, err);
     if (!st)

@@ -162,7 +162,7 @@ static pn_rung_state rung_park_apply(void *user, uint32_t resource, uint64_t wan
 
 static bool rung_may_stream(const pn_model *m)
 {
-    return m->mapped_bytes && !atomic_load(&m->parked) && m->file.weights.parts[0].map_owned && !m->dies[0]->simulated && !m->store.lease_rows;
+    return m->mapped_bytes && !atomic_load(&m->parked) && pn_weights_mapped(&m->file.weights) && !m->dies[0]->simulated && !m->store.lease_rows;
 }
 
 /* What streaming with nothing pinned, or pinning less, would give. */

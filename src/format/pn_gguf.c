@@ -62,7 +62,7 @@ typedef struct gguf_cursor {
 } gguf_cursor;
 
 /* ------------------------------------------------------------------------------------------
- * Small parts: value sizes, text for messages, owned blocks
+ * Small parts: value sizes, owned blocks
  * ------------------------------------------------------------------------------------------ */
 
 /* Bytes of a scalar; a string's is the smallest it can be; 0: no such type, or an array. */
@@ -70,21 +70,6 @@ static uint32_t gguf_type_bytes(uint32_t type)
 {
     static const uint8_t size[13] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 0, 8, 8, 8};
     return type < PN_COUNT_OF(size) ? size[type] : 0;
-}
-
-/* Outside bytes made fit for a message: at most 60 characters, printable ASCII. */
-typedef struct gguf_text {
-    char s[72];
-} gguf_text;
-
-static gguf_text gguf_show(const char *bytes, uint64_t len)
-{
-    gguf_text t;
-    size_t n = (size_t)PN_MIN(len, (uint64_t)60);
-    for (size_t i = 0; i < n; i++)
-        t.s[i] = bytes[i] >= 32 && bytes[i] < 127 ? bytes[i] : '?';
-    memcpy(t.s + n, len > n ? "..." : "", len > n ? 4 : 1);
-    return t;
 }
 
 /* `size` bytes that live as long as g; NULL: out of memory. */
@@ -276,7 +261,7 @@ static pn_status gguf_need(const gguf_cursor *c, uint64_t n, const char *what)
 {
     if (PN_LIKELY(n <= c->have - c->pos))
         return PN_OK;
-    gguf_text who = gguf_show(c->who ? c->who : "", c->who_len);
+    pn_shown who = pn_show(c->who ? c->who : "", c->who_len);
     const char *open = c->who ? " of '" : "", *close = c->who ? "'" : "";
     if (n > c->size - c->pos)
         return pn_fail(c->err, PN_E_FORMAT, "truncated: %s%s%s%s at offset %" PRIu64 " needs %" PRIu64
@@ -410,7 +395,7 @@ static pn_status gguf_header(gguf_cursor *c, pn_gguf *g, uint64_t *n_tensors, ui
 static pn_status gguf_value_fail(const gguf_cursor *c, const pn_gguf_kv *kv, const char *text, uint64_t found)
 {
     return pn_fail(c->err, PN_E_FORMAT, "key '%s' at offset %" PRIu64 ": %s, found %" PRIu64,
-                   gguf_show(kv->key.data, kv->key.len).s, c->pos, text, found);
+                   pn_show(kv->key.data, kv->key.len).s, c->pos, text, found);
 }
 
 /* Walk one string value or element. */
@@ -535,7 +520,7 @@ static pn_status gguf_entries(gguf_cursor *c, pn_gguf *g, uint64_t n)
             return pn_fail_nomem(c->err, "the index of keys", (uint64_t)g->kv_index.cap * sizeof(pn_map_slot));
         if (existed)
             return pn_fail(c->err, PN_E_FORMAT, "duplicate key '%s' at offset %" PRIu64,
-                           gguf_show(kv.key.data, kv.key.len).s, at);
+                           pn_show(kv.key.data, kv.key.len).s, at);
         st = gguf_value(c, g, &kv);
         if (st != PN_OK)
             return st;
@@ -778,8 +763,7 @@ PN_INTERNAL pn_status pn_gguf_read(pn_gguf *g, pn_mem *mem, const pn_source *src
         st = gguf_parse(g, src, err);
     if (st != PN_OK) {
         pn_gguf_fini(g);
-        size_t len = strlen(src->name), keep = 160;             /* leave room for the message itself */
-        pn_err_prefix(err, st, "%s%s", len > keep ? "..." : "", src->name + (len > keep ? len - keep : 0));
+        pn_source_fail(src, st, err);
     }
     return st;
 }

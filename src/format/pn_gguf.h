@@ -13,15 +13,7 @@
 #include "base/pn_hash.h"
 #include "base/pn_mem.h"
 #include "base/pn_str.h"
-
-/* Where bytes come from: a mapping, memory, or a callback.  One of `bytes` and `read` is set. */
-typedef struct pn_source {
-    const uint8_t *bytes;       /* whole file in memory, or NULL */
-    pn_status (*read)(void *user, uint64_t offset, void *dst, size_t n);
-    void *user;
-    uint64_t size;
-    const char *name;           /* for messages, borrowed while the source is used; never NULL */
-} pn_source;
+#include "format/pn_source.h"
 
 typedef struct pn_gguf_kv {
     pn_bytes key;

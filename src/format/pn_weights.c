@@ -17,6 +17,7 @@
  *   3. After opening, tensor names are unique over all parts and their number is split.tensors.count.
  */
 #include "format/pn_weights.h"
+#include "format/pn_hf_dir.h"
 
 #include "base/pn_err.h"
 
@@ -68,30 +69,48 @@ static pn_part *weights_part_new(pn_weights *w, const char *path, size_t path_le
     return p;
 }
 
-/* Put a part's tensors into the directory. */
-static pn_status weights_add_tensors(pn_weights *w, uint32_t part, pn_err *err)
+/* Room for n more tensors in the directory. */
+static pn_status weights_reserve(pn_weights *w, uint32_t part, size_t n, pn_err *err)
 {
-    const pn_gguf *g = &w->gguf[part];
-    uint64_t total = (uint64_t)w->n_tensors + g->n_tensors;
+    uint64_t total = (uint64_t)w->n_tensors + n;
     if (total > UINT32_MAX / 2)
         return pn_fail(err, PN_E_FORMAT, "%s: %" PRIu64 " tensors in all are too many",
                        weights_tail(w->parts[part].path), total);
     if (!pn_map_reserve(&w->index, (uint32_t)total) ||
         !pn_mem_grow(w->mem, PN_ACCT_MISC, (void **)&w->tensors, &w->cap_tensors, (size_t)total, sizeof *w->tensors))
         return pn_fail_nomem(err, "the directory of tensors", total * (sizeof *w->tensors + sizeof(pn_map_slot)));
-    for (size_t i = 0; i < g->n_tensors; i++) {
-        const pn_gguf_tensor *t = &g->tensors[i];
-        bool existed = false;
-        uint32_t *at = pn_map_put(&w->index, t->name, strlen(t->name), (uint32_t)w->n_tensors, &existed);
-        if (!at)
-            return pn_fail_nomem(err, "the directory of tensors", total * sizeof(pn_map_slot));
-        if (existed)
-            return pn_fail(err, PN_E_FORMAT, "%s: tensor '%s' is also in part %" PRIu32 " (%s)",
-                           weights_tail(w->parts[part].path), t->name, w->tensors[*at].part + 1,
-                           weights_tail(w->parts[w->tensors[*at].part].path));
-        w->tensors[w->n_tensors++] = (pn_dir_tensor){.t = t, .part = part};
-    }
     return PN_OK;
+}
+
+/* Into the directory, which has room for it. */
+static pn_status weights_put(pn_weights *w, const pn_dir_tensor *t, pn_err *err)
+{
+    bool existed = false;
+    uint32_t *at = pn_map_put(&w->index, t->t->name, strlen(t->t->name), (uint32_t)w->n_tensors, &existed);
+    if (!at)
+        return pn_fail_nomem(err, "the directory of tensors", (uint64_t)w->n_tensors * sizeof(pn_map_slot));
+    if (existed)
+        return pn_fail(err, PN_E_FORMAT, "%s: tensor '%s' is also in part %" PRIu32 " (%s)",
+                       weights_tail(w->parts[t->part].path), t->t->name, w->tensors[*at].part + 1,
+                       weights_tail(w->parts[w->tensors[*at].part].path));
+    w->tensors[w->n_tensors++] = *t;
+    return PN_OK;
+}
+
+/* Put a part's tensors into the directory. */
+static pn_status weights_add_tensors(pn_weights *w, uint32_t part, pn_err *err)
+{
+    const pn_gguf *g = &w->gguf[part];
+    pn_status st = weights_reserve(w, part, g->n_tensors, err);
+    for (size_t i = 0; i < g->n_tensors && !st; i++)
+        st = weights_put(w, &(pn_dir_tensor){.t = &g->tensors[i], .part = part}, err);
+    return st;
+}
+
+static pn_status weights_count_bytes(pn_weights *w, const pn_part *p, pn_err *err)
+{
+    return pn_add_u64(w->file_bytes, p->src.size, &w->file_bytes)
+               ? PN_OK : pn_fail(err, PN_E_FORMAT, "%s: the sizes of all parts overflow", weights_tail(p->path));
 }
 
 /* Read the header of the newest part, whose source is set up. */
@@ -101,12 +120,11 @@ static pn_status weights_read_part(pn_weights *w, pn_err *err)
     pn_status st = pn_gguf_read(&w->gguf[i], w->mem, &w->parts[i].src, err);
     if (st == PN_OK)
         st = weights_add_tensors(w, i, err);
-    if (st == PN_OK && !pn_add_u64(w->file_bytes, w->parts[i].src.size, &w->file_bytes))
-        st = pn_fail(err, PN_E_FORMAT, "%s: the sizes of all parts overflow", weights_tail(w->parts[i].path));
-    return st;
+    return st ? st : weights_count_bytes(w, &w->parts[i], err);
 }
 
-static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
+/* The newest part is a file: opened, and mapped if that is wished and can be had. */
+static pn_status weights_open_file(pn_weights *w, const char *path, pn_err *err)
 {
     pn_part *p = weights_part_new(w, path, strlen(path), err);
     if (!p)
@@ -122,7 +140,13 @@ static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
         p->src.read = weights_pread;
         p->src.user = &p->file;
     }
-    return weights_read_part(w, err);
+    return PN_OK;
+}
+
+static pn_status weights_open_part(pn_weights *w, const char *path, pn_err *err)
+{
+    pn_status st = weights_open_file(w, path, err);
+    return st ? st : weights_read_part(w, err);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -244,6 +268,38 @@ static pn_status weights_split_count(const pn_weights *w, uint32_t *count, pn_er
 }
 
 /* ------------------------------------------------------------------------------------------
+ * Parts of a folder
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_status pn_weights_add_part(pn_weights *w, const char *path, pn_err *err)
+{
+    return weights_part_new(w, path, strlen(path), err) ? PN_OK : PN_E_NOMEM;
+}
+
+PN_INTERNAL pn_status pn_weights_add_file(pn_weights *w, const char *path, pn_part **out, pn_err *err)
+{
+    pn_status st = weights_open_file(w, path, err);
+    if (!st)
+        st = weights_count_bytes(w, *out = &w->parts[w->n_parts - 1], err);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_weights_set_header(pn_weights *w, const void *bytes, size_t n, pn_err *err)
+{
+    pn_part *p = &w->parts[0];
+    p->map = p->src.bytes = bytes;
+    p->src.size = n;
+    pn_status st = pn_gguf_read(&w->gguf[0], w->mem, &p->src, err);
+    return st ? st : weights_add_tensors(w, 0, err);
+}
+
+PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *t, pn_err *err)
+{
+    pn_status st = weights_reserve(w, t->part, 1, err);
+    return st ? st : weights_put(w, t, err);
+}
+
+/* ------------------------------------------------------------------------------------------
  * Open and close
  * ------------------------------------------------------------------------------------------ */
 
@@ -270,6 +326,7 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     pn_mem_free(w->mem, PN_ACCT_MISC, w->parts, w->cap_parts * sizeof *w->parts);
     pn_mem_free(w->mem, PN_ACCT_MISC, w->gguf, w->cap_gguf * sizeof *w->gguf);
     pn_mem_free(w->mem, PN_ACCT_MISC, w->tensors, w->cap_tensors * sizeof *w->tensors);
+    pn_hf_dir_close(w->hf, w->mem);
     memset(w, 0, sizeof *w);
 }
 
@@ -278,8 +335,11 @@ PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const cha
     uint32_t count = 1;
     weights_init(w, mem);
     w->map = map;
-    pn_status st = weights_open_part(w, path, err);
-    if (st == PN_OK)
+    bool folder = pn_hf_dir_is(path);
+    pn_status st = folder ? pn_hf_dir_open(w, path, err) : weights_open_part(w, path, err);
+    if (st && folder)
+        pn_err_prefix(err, st, "%s", weights_tail(path));
+    if (st == PN_OK && !folder)
         st = weights_split_count(w, &count, err);
     if (st == PN_OK && count > 1)
         st = weights_open_rest(w, count, err);
@@ -359,20 +419,22 @@ PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err)
     return PN_OK;
 }
 
-PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t)
+PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i)
 {
-    const uint8_t *map = w->parts[t->part].map;
-    return map ? map + t->t->offset : NULL;
+    const pn_piece at = pn_weights_piece(t, i);
+    const uint8_t *map = w->parts[at.part].map;
+    return map ? map + at.offset : NULL;
 }
 
-PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
-                                      size_t n, pn_err *err)
+PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t)
 {
-    const pn_part *p = &w->parts[t->part];
-    if (at > t->t->bytes || n > t->t->bytes - at)
-        return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
-                       t->t->name, t->t->bytes, n, at);
-    uint64_t offset = t->t->offset + at;
+    return t->pieces ? NULL : pn_weights_piece_ptr(w, t, 0);
+}
+
+static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, uint32_t part, uint64_t offset, void *dst,
+                                 size_t n, pn_err *err)
+{
+    const pn_part *p = &w->parts[part];
     pn_status st = PN_OK;
     if (p->file.fd >= 0) {
         st = pn_os_read(&p->file, offset, dst, n, err);
@@ -384,6 +446,26 @@ PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *
     }
     if (st != PN_OK)
         pn_err_prefix(err, st, "%s: tensor '%s'", weights_tail(p->path), t->t->name);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
+                                      size_t n, pn_err *err)
+{
+    if (at > t->t->bytes || n > t->t->bytes - at)
+        return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
+                       t->t->name, t->t->bytes, n, at);
+    if (!t->pieces)
+        return weights_read_at(w, t, t->part, t->t->offset + at, dst, n, err);
+    uint64_t each = t->t->bytes / t->t->ne[2];
+    pn_status st = PN_OK;
+    for (size_t done = 0; done < n && !st;) {
+        const pn_piece *p = &t->pieces[at / each];
+        size_t some = (size_t)PN_MIN(each - at % each, (uint64_t)(n - done));
+        st = weights_read_at(w, t, p->part, p->offset + at % each, (uint8_t *)dst + done, some, err);
+        done += some;
+        at += some;
+    }
     return st;
 }
 

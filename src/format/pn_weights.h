@@ -3,7 +3,8 @@
  *
  * Opens a model from a path, memory or a callback; follows split parts (prefix-NNNNN-of-MMMMM.gguf,
  * built from the user's own path and integers only); merges their tensor tables with unique names.
- * Metadata is that of the first part.  Above this nobody knows what kind of file it was.
+ * Metadata is that of the first part.  A path to a Hugging Face folder is opened by pn_hf_dir.h, which makes
+ * a first part in memory.  Above this nobody knows what kind of file it was.
  *
  * Threads: opening and closing from one; everything that takes a const pn_weights from any.
  */
@@ -21,10 +22,23 @@ typedef struct pn_part {
     pn_source src;              /* .user is &.file while the part is read by position */
 } pn_part;
 
+/* Where one matrix of a stack begins. */
+typedef struct pn_piece {
+    uint64_t offset;
+    uint32_t part;
+} pn_piece;
+
 typedef struct pn_dir_tensor {
     const pn_gguf_tensor *t;    /* borrowed from its part's table */
     uint32_t part;
+    const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at t->offset */
 } pn_dir_tensor;
+
+/* Where matrix `i` of a stack begins. */
+static inline pn_piece pn_weights_piece(const pn_dir_tensor *d, uint64_t i)
+{
+    return d->pieces ? d->pieces[i] : (pn_piece){d->t->offset + i * (d->t->bytes / d->t->ne[2]), d->part};
+}
 
 typedef struct pn_weights {
     pn_mem *mem;
@@ -35,6 +49,7 @@ typedef struct pn_weights {
     size_t n_tensors;
     pn_map index;               /* name -> tensor */
     uint64_t file_bytes;        /* all parts */
+    struct pn_hf_dir *hf;       /* owned; NULL: not a Hugging Face folder */
     /* below: private */
     bool map;                   /* parts opened from now on are mapped */
     size_t cap_parts, cap_gguf, cap_tensors;
@@ -56,12 +71,28 @@ PN_INTERNAL const pn_gguf_kv *pn_weights_meta(const pn_weights *w, const char *k
  * callback). */
 PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err);
 
-/* Address of a tensor's bytes when its part is mapped or in memory, else NULL. */
+/* Address of a tensor's bytes when they lie together and their part is mapped or in memory, else NULL. */
 PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t);
+
+/* The same for one matrix of a stack, scattered or not. */
+PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i);
+
+/* Weights are files that are mapped; or they are read by position: they were not to be mapped, could not be, or come
+ * from a callback. */
+static inline bool pn_weights_mapped(const pn_weights *w) { return w->parts[w->n_parts - 1].map_owned; }
+static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_parts - 1].src.read != NULL; }
 
 /* Copy n bytes from byte `at` of a tensor.  A file is read by position even when it is mapped, so
  * one that shrank gives PN_E_IO and no signal. */
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
                                       size_t n, pn_err *err);
+
+/* --- private: for pn_hf_dir.c, while it opens a folder ------------------------------------------
+ * A part without bytes; a part that is a file, opened and mapped as wished; the GGUF header of part 0,
+ * borrowed, and its tensors; one tensor of another part, whose name and table stay where they are. */
+PN_INTERNAL pn_status pn_weights_add_part(pn_weights *w, const char *path, pn_err *err);
+PN_INTERNAL pn_status pn_weights_add_file(pn_weights *w, const char *path, pn_part **out, pn_err *err);
+PN_INTERNAL pn_status pn_weights_set_header(pn_weights *w, const void *bytes, size_t n, pn_err *err);
+PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *t, pn_err *err);
 
 #endif /* PN_WEIGHTS_H */

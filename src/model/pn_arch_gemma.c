@@ -44,7 +44,11 @@ static void gemma_load(pn_desc *d)
         d->u.gemma.rope_swa = pn_desc_rope(d, &s);
     }
     uint32_t big = v2 ? 46 : 62;            /* the 27B of each generation scales by D / heads */
-    d->u.gemma.q_scale = 1 / sqrtf(d->n_layers == big ? (float)d->n_embd / (float)d->n_heads : (float)d->d_k);
+    float scalar = d->n_layers == big ? (float)d->n_embd / (float)d->n_heads : (float)d->d_k;
+    scalar = pn_hp_f32_or(d, "attention.query_scalar", scalar);
+    if (!(scalar > 0))
+        pn_desc_fail(d, PN_E_FORMAT, "key '%s.attention.query_scalar' is %g, expected a positive number", d->arch_name, (double)scalar);
+    d->u.gemma.q_scale = 1 / sqrtf(scalar);
     d->u.gemma.attn_cap = v2 ? pn_hp_f32_or(d, "attn_logit_softcapping", 50) : 0;
     d->u.gemma.logit_cap = pn_hp_f32_or(d, "final_logit_softcapping", v2 ? 30 : 0);
     pn_block *layers = d->layers;

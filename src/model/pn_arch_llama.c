@@ -7,7 +7,8 @@
  *     x = x + W2 (silu(W1 n) * W3 n)                      n = RMS(x), or a mixture of experts
  *     logits = Wout RMS(x)
  *
- * Rows of Wq and Wk are stored so that rotary pairs are neighbours (arch sheet 1, section 0.1).
+ * Rows of Wq and Wk are stored so that rotary pairs are neighbours (arch sheet 1, section 0.1), unless the key
+ * rope.pairing says that they are halves of a head, as in a Hugging Face folder.
  * mistral3 adds a yarn log multiplier and a query temperature that grows with position.
  */
 #include "model/pn_blocks.h"
@@ -22,8 +23,6 @@ static void llama_ropes(pn_desc *d)
     bool m3 = llama_is_mistral3(d);
     pn_rope_spec s = pn_hp_rope(d, false, m3 ? pn_hp_f32_or(d, "rope.scaling.yarn_log_multiplier", 0) : 0);
     if (m3) {
-        s.beta_fast = (double)pn_hp_f32_or(d, "rope.scaling.yarn_beta_fast", 32);
-        s.beta_slow = (double)pn_hp_f32_or(d, "rope.scaling.yarn_beta_slow", 1);
         s.temp_beta = pn_hp_f32_or(d, "attention.temperature_scale", 0);
         s.temp_ctx = (uint32_t)s.ctx_orig;
     }

@@ -6,6 +6,8 @@
  *                 sigmoid gates
  *     qwen3moe    renormalised, no shared expert
  *
+ * The key expert_weights_norm overrides that.
+ *
  * Rotary pairs are halves of a head (NEOX), never permuted (arch sheet 1, sections 10 and 11).
  */
 #include "model/pn_blocks.h"
@@ -32,6 +34,7 @@ static void qwen_load(pn_desc *d)
         pn_desc_fail(d, PN_E_FORMAT, "key '%s.expert_count' is missing", d->arch_name);
     if (!d->status && qwen_is(d, "qwen2moe") && d->w_out == d->w_embd)
         pn_desc_fail(d, PN_E_FORMAT, "tensor 'output.weight' is missing");
+    d->u.qwen.moe_norm = pn_hp_u32_or(d, "expert_weights_norm", 0, 1, v3) != 0;
     uint32_t used = PN_MAX(d->n_expert_used, 1u);
     pn_block *layers = d->layers;
     for (uint32_t il = 0; il < d->n_layers && !d->status; il++) {
@@ -54,13 +57,13 @@ static void qwen_load(pn_desc *d)
 static uint32_t qwen_moe(const pn_desc *d, pn_builder *b, const pn_block *k, uint32_t n, uint32_t x)
 {
     if (k->sh_up == PN_NO_WEIGHT)
-        return pn_block_moe(d, b, k, n, true, x);
+        return pn_block_moe(d, b, k, n, d->u.qwen.moe_norm, x);
     pn_block shared = *k;
     shared.gate = k->sh_gate;
     shared.up = k->sh_up;
     shared.down = k->sh_down;
     shared.b_gate = shared.b_up = shared.b_down = PN_NO_WEIGHT;
-    x = pn_block_moe(d, b, k, n, false, x);
+    x = pn_block_moe(d, b, k, n, d->u.qwen.moe_norm, x);
     uint32_t s = pn_b_matmul(b, k->sh_router, n, PN_NO_WEIGHT, PN_NO_OPERAND);
     return pn_b_gate_add(b, s, pn_block_ffn(d, b, &shared, n, PN_GLU_SILU, PN_NO_OPERAND), x);
 }

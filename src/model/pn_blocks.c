@@ -6,6 +6,7 @@ PN_INTERNAL void pn_block_bind_attn(pn_desc *d, pn_block *k, uint32_t il, uint32
     uint64_t D = d->n_embd, H = (uint64_t)d->n_heads * d->d_k, K = (uint64_t)d->n_heads_kv * d->d_k;
     uint64_t V = (uint64_t)d->n_heads_kv * d->d_v, O = (uint64_t)d->n_heads * d->d_v;
     memset(k, 0xff, sizeof *k);             /* PN_NO_WEIGHT everywhere */
+    window = pn_hp_u32_at(d, "attention.layer_windows", il, 0, 1u << 30, window);
     k->windowed = window != 0;
     k->attn_norm = pn_bind_vec(d, "blk.%u.attn_norm.weight", il, D);
     k->qkv = pn_bind_opt(d, "blk.%u.attn_qkv.weight", il, D, H + K + V, 1);

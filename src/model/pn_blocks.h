@@ -18,8 +18,8 @@ typedef struct pn_block {
     uint8_t windowed;
 } pn_block;
 
-/* attn_norm, projections (fused or not) with optional biases, output, ffn_norm.  window: tokens, 0:
- * all. */
+/* attn_norm, projections (fused or not) with optional biases, output, ffn_norm.  window: tokens of this layer in
+ * the family's files, 0: all; the key attention.layer_windows, one number a layer, overrides it. */
 PN_INTERNAL void pn_block_bind_attn(pn_desc *d, pn_block *k, uint32_t il, uint32_t window);
 PN_INTERNAL void pn_block_bind_qk_norm(pn_desc *d, pn_block *k, uint32_t il);      /* required */
 

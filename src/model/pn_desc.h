@@ -55,6 +55,7 @@ struct pn_desc {
     union {                                 /* what else a family wants to remember */
         struct { uint32_t rope_short, rope_long, ctx_short; } longrope;
         struct { uint32_t rope_swa; float q_scale, attn_cap, logit_cap; } gemma;
+        struct { bool moe_norm; } qwen;
     } u;
 
     pn_status status;                       /* first failure */
@@ -128,6 +129,7 @@ typedef struct pn_rope_spec {
     double factor;              /* expansion f; frequencies are multiplied by 1/f */
     bool yarn;
     double beta_fast, beta_slow, ctx_orig;
+    bool fractional;            /* yarn's ramp may begin and end between dimensions */
     float magnitude;
     const float *factors;       /* [n_rot/2] divisors, or NULL */
     bool neox;
@@ -135,8 +137,9 @@ typedef struct pn_rope_spec {
     uint32_t temp_ctx;
 } pn_rope_spec;
 
-/* What {arch}.rope.* says: base, scaling type and factor, yarn with its magnitude.  `lambda`: the
- * yarn log multiplier where the family reads one, else 0. */
+/* What {arch}.rope.* says: base, scaling type and factor, yarn with its magnitude.  `neox`: pairs are halves of a head
+ * in this family's files, unless the key rope.pairing ("neox", "norm") says otherwise.  `lambda`: the yarn log
+ * multiplier where the family reads one, else 0. */
 PN_INTERNAL pn_rope_spec pn_hp_rope(pn_desc *d, bool neox, float lambda);
 
 /* Make the frequencies; returns the rope's number. */

@@ -296,9 +296,17 @@ static void registry_done(pn_task *t)
 
 PN_INTERNAL pn_bytes serve_file_name(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    size_t n = strlen(name);
-    return (pn_bytes){name, n > 5 && memcmp(name + n - 5, ".gguf", 5) == 0 ? n - 5 : n};
+    static const char one[] = ".safetensors";
+    size_t end = strlen(path), from, k = sizeof one - 1;
+    if (end > k && memcmp(path + end - k, one, k) == 0 && strchr(path, '/'))
+        while (path[end - 1] != '/')
+            end--;
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (from = end; from && path[from - 1] != '/'; from--)
+        ;
+    size_t n = end - from;
+    return (pn_bytes){path + from, n > 5 && memcmp(path + end - 5, ".gguf", 5) == 0 ? n - 5 : n};
 }
 
 static pn_status registry_new(pn_server *s, const pn_server_model *p, pn_bytes name, serve_model **out, pn_err *err)

@@ -287,7 +287,8 @@ PN_INTERNAL void serve_request_complete(serve_conn *c);
 
 PN_INTERNAL serve_model *serve_model_find(const pn_server *s, pn_bytes name);  /* by name or alias */
 PN_INTERNAL serve_model *serve_model_route(pn_server *s, pn_bytes name, pn_oai_error *e);       /* NULL: *e says why */
-/* What a model is called that nobody named: the file's name without folder and ".gguf". */
+/* What a model is called that nobody named: the file's name without folder and ".gguf", or the last folder of a path
+ * that names one or a file in one (.safetensors). */
 PN_INTERNAL pn_bytes serve_file_name(const char *path);
 PN_INTERNAL void serve_model_unknown(const pn_server *s, pn_bytes name, pn_oai_error *e);        /* 404 */
 /* As pn_server_load.  *out (may be NULL): what is loading now. */

@@ -56,7 +56,7 @@ PN_INTERNAL void pn_experts_close(pn_experts *e)
     e->mem = NULL;
 }
 
-PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset, bool new_layer,
+PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, const pn_dir_tensor *from, bool new_layer,
                                         uint32_t n_expert, uint32_t n_used, pn_err *err)
 {
     if (!pn_mem_grow(e->mem, PN_ACCT_MISC, (void **)&e->stacks, &e->cap_stacks, e->n_stacks + 1, sizeof *e->stacks) ||
@@ -67,7 +67,7 @@ PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weig
                                                      .slot_bytes = PN_DIRECT_ALIGN};
     pn_expert_layer *l = &e->layers[e->n_layers - 1];
     pn_expert_stack *s = &e->stacks[e->n_stacks++];
-    *s = (pn_expert_stack){.w = w, .layer = (uint32_t)(e->n_layers - 1), .part = part, .offset = offset, .row_bytes = weight->row_bytes,
+    *s = (pn_expert_stack){.w = w, .layer = (uint32_t)(e->n_layers - 1), .from = from, .row_bytes = weight->row_bytes,
                            .rows = weight->rows_per_expert, .at = l->slot_bytes - PN_DIRECT_ALIGN, .part0 = e->n_parts};
     s->slice_bytes = s->rows * s->row_bytes;
     l->n_stacks++;
@@ -306,10 +306,10 @@ static pn_expert_part *experts_replace(pn_experts *e, const pn_expert_layer *l, 
         return NULL;
     pn_expert_part *p = experts_part(e, s, slot);
     experts_empty(s, p);
-    uint64_t from = s->offset + expert * s->slice_bytes;
+    const pn_piece from = pn_weights_piece(s->from, expert);
     p->expert = expert;
-    p->skip = from % PN_DIRECT_ALIGN;
-    p->extent = pn_extent_of(s->part, from, s->slice_bytes, 0);
+    p->skip = from.offset % PN_DIRECT_ALIGN;
+    p->extent = pn_extent_of(from.part, from.offset, s->slice_bytes, 0);
     atomic_store(&s->slot_of[expert], slot + 1);
     experts_queue(e, p);
     return p;

@@ -36,9 +36,10 @@ typedef struct pn_expert_part {
 
 /* One weight: the rows of all experts. */
 typedef struct pn_expert_stack {
-    uint32_t w, layer, part;    /* part: of a split model */
+    uint32_t w, layer;
     uint32_t part0;             /* [n_expert of the layer] parts from here on, as many as there are slots in use */
-    uint64_t offset, row_bytes, slice_bytes, at;    /* at: in a slot */
+    const pn_dir_tensor *from;  /* where they are; borrowed from the file's directory */
+    uint64_t row_bytes, slice_bytes, at;    /* at: in a slot */
     uint32_t rows;              /* of one expert */
     uint32_t promised;          /* so many of the layer's wanted experts have parts */
     atomic_uint *slot_of;       /* [n_expert] 1 + slot; owned by pn_experts */
@@ -72,7 +73,7 @@ PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *read
 PN_INTERNAL void pn_experts_close(pn_experts *e);
 
 /* The next stack, of the layer before or of a new one, in the order in which they are multiplied. */
-PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, uint32_t part, uint64_t offset, bool new_layer,
+PN_INTERNAL pn_status pn_experts_append(pn_experts *e, uint32_t w, const pn_weight *weight, const pn_dir_tensor *from, bool new_layer,
                                         uint32_t n_expert, uint32_t n_used, pn_err *err);
 
 /* Memory of all experts, the least that works - what a token uses in every layer, and two more under way - and

@@ -17,11 +17,23 @@ static pn_lease_state residency_pick(void *store, uint32_t w, uint64_t row, uint
     return s->host.acquire(s, w, row, 1, out);
 }
 
+/* Row `row0` of a weight, and as many of the `*n` from there on as follow it in memory.  Experts of a mapped model may lie
+ * scattered: then those of one. */
+static const uint8_t *residency_rows(const pn_residency_store *s, uint32_t w, uint64_t row0, uint64_t *n)
+{
+    const pn_weight *weight = &s->weights[w];
+    if (s->base[w])
+        return s->base[w] + row0 * weight->row_bytes;
+    uint64_t in = row0 % weight->rows_per_expert;
+    const uint8_t *p = pn_weights_piece_ptr(s->file, s->tensors[w], row0 / weight->rows_per_expert);
+    *n = PN_MIN(*n, weight->rows_per_expert - in);
+    return p + in * weight->row_bytes;
+}
+
 static pn_lease_state residency_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
 {
-    pn_residency_store *s = store;
-    *out = (pn_lease){.ptr = s->base[w] + row0 * s->weights[w].row_bytes, .row0 = row0,
-                      .rows = (uint32_t)PN_MIN(n, (uint64_t)UINT32_MAX)};
+    const uint8_t *p = residency_rows(store, w, row0, &n);
+    *out = (pn_lease){.ptr = p, .row0 = row0, .rows = (uint32_t)PN_MIN(n, (uint64_t)UINT32_MAX)};
     return PN_LEASE_OK;
 }
 
@@ -33,7 +45,8 @@ static pn_lease_state residency_ring_acquire(void *store, uint32_t w, uint64_t r
     if (atomic_flag_test_and_set_explicit(&s->ring_busy, memory_order_acquire))
         return PN_LEASE_WAIT;
     uint64_t rows = PN_MIN(n, (uint64_t)s->lease_rows), row_bytes = s->weights[w].row_bytes;
-    memcpy(s->ring, s->base[w] + row0 * row_bytes, (size_t)(rows * row_bytes));
+    const uint8_t *p = residency_rows(s, w, row0, &rows);
+    memcpy(s->ring, p, (size_t)(rows * row_bytes));
     *out = (pn_lease){.ptr = s->ring, .row0 = row0, .rows = (uint32_t)rows};
     return PN_LEASE_OK;
 }
@@ -192,7 +205,7 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
     pn_status st = PN_OK;
     if (!s->base)
         st = pn_fail_nomem(err, "a weight table", n * sizeof *s->base);
-    bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && file->parts[0].src.read);
+    bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && pn_weights_reads(file));
     if (!st && p->mode == PN_RESIDENCY_STREAM)
         st = residency_new_stream(s, p, &s->stream, err);
     else if (!st)

@@ -24,7 +24,8 @@ typedef struct pn_residency_store {
     const pn_weight *weights;               /* [n], borrowed from the model */
     const pn_dir_tensor *const *tensors;    /* [n], borrowed from the model */
     uint32_t n;
-    const uint8_t **base;                   /* [n] first byte of each matrix; NULL: not resident */
+    const uint8_t **base;                   /* [n] first byte of each matrix; NULL: not resident, or a mapped stack whose
+                                               matrices lie scattered */
     uint8_t *anon;                          /* owned copy of all matrices, or NULL */
     uint64_t anon_bytes;
     uint32_t lease_rows;                    /* 0: no ring */

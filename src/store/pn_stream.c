@@ -33,8 +33,10 @@ static pn_status stream_add(stream_setup *u, const pn_plan *plan, const pn_op *o
     if (op->code != PN_OP_EMBED && op->code != PN_OP_MATMUL && op->code != PN_OP_MOE_MATMUL)
         return PN_OK;
     const pn_weight *weight = &u->weights[op->w];
-    uint32_t part = u->tensors[op->w]->part;
-    uint64_t offset = u->tensors[op->w]->t->offset;
+    const pn_dir_tensor *from = u->tensors[op->w];
+    uint32_t part = from->part;
+    uint64_t offset = from->t->offset;
+    PN_ASSERT(!from->pieces || op->code == PN_OP_MOE_MATMUL);       /* what is no stack lies together */
     if (op->code == PN_OP_EMBED) {
         if (s->rows.weight != PN_NO_WEIGHT && s->rows.weight != op->w)
             return pn_fail(err, PN_E_UNSUPPORTED, "'%s' and another embedding cannot both be streamed", weight->name);
@@ -49,7 +51,7 @@ static pn_status stream_add(stream_setup *u, const pn_plan *plan, const pn_op *o
     bool new_layer = u->plan != plan || u->index != op->b;
     u->plan = plan;
     u->index = op->b;
-    return pn_experts_append(&s->experts, op->w, weight, part, offset, new_layer, op->u.moe.n_expert, op->u.moe.n_used, err);
+    return pn_experts_append(&s->experts, op->w, weight, from, new_layer, op->u.moe.n_expert, op->u.moe.n_used, err);
 }
 
 static void stream_defaults(pn_stream_params *p, const pn_experts *e)

@@ -106,9 +106,20 @@ static void bpe_put(pn_vocab *v, uint32_t left, uint32_t right, uint32_t rank, u
 {
     uint32_t i = bpe_slot(v, left, right);
     for (; v->pairs[i].rank != UINT32_MAX; i = i + 1 == v->n_pairs ? 0 : i + 1)
-        if (v->pairs[i].left == left && v->pairs[i].right == right)
-            return;                             /* the first of equal pairs wins */
+        if (v->pairs[i].left == left && v->pairs[i].right == right) {
+            if (!v->rules)
+                return;                         /* the first of equal pairs wins */
+            break;                              /* the last, in a tokenizer.json */
+        }
     v->pairs[i] = (pn_bpe_pair){left, right, rank, to};
+}
+
+static bool bpe_add_merge_ids(pn_vocab *v, pn_rules_merge m, uint32_t rank)
+{
+    if (m.left >= v->n_tokens || m.right >= v->n_tokens || m.to >= v->n_tokens)
+        return false;
+    bpe_put(v, m.left, m.right, rank, m.to);
+    return true;
 }
 
 /* One merge.  False: out of memory; *bad counts entries that are no pair. */
@@ -141,6 +152,7 @@ static void bpe_byte_symbols(bpe_build *b)
         size_t n = pn_utf8_encode(pn_bpe_byte_to_cp((uint8_t)c), utf8);
         pn_token t = pn_vocab_find(b->v, utf8, n);
         uint32_t *extra = t < 0 ? pn_map_find(&b->extra, utf8, n) : NULL;
+        t = pn_vocab_of_model(b->v, t) ? t : -1;
         b->v->byte_sym[c] = extra ? (int32_t)*extra : t;
     }
 }
@@ -148,6 +160,11 @@ static void bpe_byte_symbols(bpe_build *b)
 static pn_status bpe_find_pretok(pn_vocab *v, const pn_vocab_source *src, pn_vocab_warn warn, void *user, pn_err *err)
 {
     pn_bytes pre = src->pre;
+    if (v->rules) {
+        v->pretok = &v->rules->pretok;
+        v->pretok_flags = v->pretok->flags;
+        return PN_OK;
+    }
     if (src->model.len == 6 && memcmp(src->model.data, "gemma4", 6) == 0)
         pre = (pn_bytes){"gemma4", 6};
     else if (src->model.len == 10 && memcmp(src->model.data, "whitespace", 10) == 0)
@@ -171,28 +188,34 @@ PN_INTERNAL pn_status pn_bpe_build(pn_vocab *v, const pn_vocab_source *src, pn_v
     pn_status st = bpe_find_pretok(v, src, warn, user, err);
     if (st)
         return st;
-    uint64_t slots = (uint64_t)src->n_merges * 4 / 3 + 8;
+    uint32_t n_merges = v->rules ? v->rules->n_merges : src->n_merges;
+    uint64_t slots = (uint64_t)n_merges * 4 / 3 + 8;
     if (slots > UINT32_MAX)
-        return pn_fail(err, PN_E_FORMAT, "%lu merges: more than this build can index", (unsigned long)src->n_merges);
+        return pn_fail(err, PN_E_FORMAT, "%lu merges: more than this build can index", (unsigned long)n_merges);
     v->pairs = pn_vocab_alloc(v, slots, sizeof *v->pairs);
     if (!v->pairs)
         return pn_fail_nomem(err, "the merge table", slots * sizeof *v->pairs);
     v->n_pairs = (uint32_t)slots;
     for (uint32_t i = 0; i < v->n_pairs; i++)
         v->pairs[i].rank = UINT32_MAX;
-    if (!src->n_merges && warn)
+    if (!n_merges && warn)
         warn(user, "the vocabulary has no merges (tokenizer.ggml.merges); text falls apart into single characters");
 
     bpe_build b = {.v = v};
     pn_map_init(&b.extra, v->mem, PN_ACCT_VOCAB);
     pn_str_init(&b.joint, v->mem, PN_ACCT_VOCAB);
     uint32_t bad = 0;
-    for (uint32_t i = 0; i < src->n_merges && !st; i++)
+    for (uint32_t i = 0; v->rules && i < n_merges && !st; i++)
+        if (!bpe_add_merge_ids(v, v->rules->merges[i], i))
+            st = pn_fail(err, PN_E_INVALID, "merge %lu names a token out of range", (unsigned long)i);
+    for (uint32_t i = 0; !v->rules && i < n_merges && !st; i++)
         if (!bpe_add_merge(&b, src->merges[i], i, &bad))
             st = pn_fail_nomem(err, "merge pieces that are no tokens", b.joint.len);
     if (!st)
         bpe_byte_symbols(&b);
     bpe_build_fini(&b);
+    if (v->rules)
+        v->rules->merges = NULL;                /* the caller's, and only now */
     if (!st && bad && warn)
         warn(user, "some merges are not two pieces separated by a space; they are ignored");
     return st;
@@ -263,7 +286,7 @@ static pn_token bpe_whole(pn_enc *e, const char *word, size_t n)
         }
         t = e->buf2.failed ? -1 : pn_vocab_find(e->v, e->buf2.data, e->buf2.len);
     }
-    return t >= 0 && pn_enc_allows(e, t) ? t : -1;
+    return t >= 0 && pn_vocab_of_model(e->v, t) && pn_enc_allows(e, t) ? t : -1;
 }
 
 static bool bpe_only_newlines(const char *s, size_t n)
@@ -303,6 +326,75 @@ static bool bpe_word(void *user, const char *word, size_t n)
     }
     e->merge.n = k;
     return pn_merge_run(&e->merge, bpe_lookup, e) && bpe_push_symbols(e, word);
+}
+
+/* Symbols of a word, the way a tokenizer.json has it: bytes of a character without token, and unknown
+ * ones, are symbols like others, and what is dropped is not in the way of a merge. */
+static void bpe_rules_symbols(pn_enc *e, const char *word, size_t n)
+{
+    const pn_vocab *v = e->v;
+    const pn_vocab_rules *r = v->rules;
+    pn_sym *syms = e->merge.syms;
+    size_t k = 0;
+    bool raw = v->pretok_flags & PN_PRETOK_RAW, unknown = false;    /* the symbol before is an unknown one */
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        len = raw ? pn_utf8_decode(word + i, n - i, &cp) : 1;
+        pn_token t = raw ? pn_vocab_find(v, word + i, len) : v->byte_sym[(uint8_t)word[i]];
+        if (pn_vocab_of_model(v, t) && pn_enc_allows(e, t)) {
+            syms[k++] = (pn_sym){.at = (uint32_t)i, .len = (uint32_t)len, .id = t};
+            unknown = false;
+            continue;
+        }
+        bool bytes = raw && r->byte_fallback;
+        for (size_t j = 0; j < len && bytes; j++) {
+            t = v->byte_tok[(uint8_t)word[i + j]];
+            bytes = pn_vocab_of_model(v, t) && pn_enc_allows(e, t);
+        }
+        for (size_t j = 0; j < len && bytes; j++)
+            syms[k++] = (pn_sym){.at = (uint32_t)(i + j), .len = 1, .id = v->byte_tok[(uint8_t)word[i + j]]};
+        if (!bytes && unknown && r->fuse_unk)
+            syms[k - 1].len += (uint32_t)len;
+        else if (!bytes && r->unk >= 0)
+            syms[k++] = (pn_sym){.at = (uint32_t)i, .len = (uint32_t)len, .id = r->unk};
+        unknown = !bytes && (unknown || r->unk >= 0);
+    }
+    e->merge.n = k;
+}
+
+/* pn_pretok_emit: one word. */
+static bool bpe_rules_word(void *user, const char *word, size_t n)
+{
+    pn_enc *e = user;
+    if (e->v->pretok_flags & PN_PRETOK_IGNORE_MERGES) {
+        pn_token t = bpe_whole(e, word, n);
+        if (e->buf2.failed)
+            return false;
+        if (t >= 0)
+            return pn_enc_push(e, t);
+    }
+    if (!pn_merge_reserve(&e->merge, n))
+        return false;
+    bpe_rules_symbols(e, word, n);
+    if (!pn_merge_run(&e->merge, bpe_lookup, e))
+        return false;
+    for (size_t i = 0; i < e->merge.n; i++)
+        if (!pn_enc_push(e, e->merge.syms[i].id))
+            return false;
+    return true;
+}
+
+PN_INTERNAL bool pn_bpe_words(pn_enc *e, const char *s, size_t n)
+{
+    const pn_vocab *v = e->v;
+    if (v->pretok->levels[0] || !(v->pretok_flags & PN_PRETOK_RAW))
+        return pn_pretok_split(v->pretok, s, n, bpe_rules_word, e);
+    for (size_t i = 0, len; i < n; i += len) {          /* nothing is cut, but words may stand alone */
+        len = pn_vocab_word(v, s + i, n - i);
+        if (!bpe_rules_word(e, s + i, len))
+            return false;
+    }
+    return true;
 }
 
 /* Lower case for the "whitespace" model, in place of e->buf. */

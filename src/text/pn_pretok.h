@@ -87,4 +87,26 @@ struct pn_pretok {
 
 PN_INTERNAL const pn_pretok *pn_pretok_table(size_t *n);
 
+/* --- putting a list together (tokenizer.json) ------------------------------------------------ */
+
+typedef enum pn_pretok_piece {
+    PN_PIECE_GPT2,          /* ByteLevel's own pattern */
+    PN_PIECE_DIGIT,         /* each number character by itself */
+    PN_PIECE_DIGITS,        /* runs of them */
+    PN_PIECE_PUNCT,         /* each punctuation character by itself */
+    PN_PIECE_PUNCTS,        /* runs of them */
+    PN_PIECE_METASPACE      /* cut before each U+2581 */
+} pn_pretok_piece;
+
+PN_INTERNAL const pn_pretok_pattern *pn_pretok_pattern_of(pn_pretok_piece piece);
+
+/* The pattern a published regular expression stands for, compared character by character (a CR or LF
+ * may stand for its escape, and a class of ranges for its members in any order).  NULL: unknown.
+ * *total: its matches cover every text, so nothing lies between them. */
+PN_INTERNAL const pn_pretok_pattern *pn_pretok_regex(const char *s, size_t n, bool *total);
+
+/* The first name in the table for these levels and these of the flags IGNORE_MERGES, RAW, ESCAPE;
+ * {NULL, 0}: it has none. */
+PN_INTERNAL pn_bytes pn_pretok_name(const pn_pretok *p);
+
 #endif /* PN_PRETOK_H */

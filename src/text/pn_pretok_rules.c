@@ -287,6 +287,13 @@ RULES_PATTERN(newlines);
 static const pn_pretok_rule rules_list_whitespace[] = {RULES_RUN(rules_nonspace)};
 RULES_PATTERN(whitespace);
 
+/* before each U+2581 */
+static const pn_uni_pair rules_meta_chars[] = {{0x2581, 0x2581}, {0, 0}};
+static const pn_pretok_set rules_meta = {.add = rules_meta_chars};
+static const pn_pretok_set rules_not_meta = {.in = PN_US_ANY, .sub = rules_meta_chars};
+static const pn_pretok_rule rules_list_metaspace[] = {{PN_PRE_SEQ_MUST, &rules_meta, &rules_not_meta, NULL, 0, 0, 0}};
+RULES_PATTERN(metaspace);
+
 #define RULES_P(name) &rules_pat_##name
 
 static const pn_pretok rules_table[] = {
@@ -334,6 +341,183 @@ PN_INTERNAL const pn_pretok *pn_pretok_table(size_t *n)
     return rules_table;
 }
 
+PN_INTERNAL pn_bytes pn_pretok_name(const pn_pretok *p)
+{
+    unsigned mask = PN_PRETOK_IGNORE_MERGES | PN_PRETOK_RAW | PN_PRETOK_ESCAPE;
+    for (size_t i = 0; i < PN_COUNT_OF(rules_table); i++)
+        if (memcmp(p->levels, rules_table[i].levels, sizeof p->levels) == 0 &&
+            (p->flags & mask) == (rules_table[i].flags & (mask | PN_PRETOK_DROP_GAPS))) {
+            const char *name = rules_table[i].names + 1;
+            return (pn_bytes){name, (size_t)(strchr(name, ' ') - name)};
+        }
+    return (pn_bytes){NULL, 0};
+}
+
+PN_INTERNAL const pn_pretok_pattern *pn_pretok_pattern_of(pn_pretok_piece piece)
+{
+    switch (piece) {
+    case PN_PIECE_GPT2: return RULES_P(gpt2);
+    case PN_PIECE_DIGIT: return RULES_P(number1);
+    case PN_PIECE_DIGITS: return RULES_P(numbers);
+    case PN_PIECE_PUNCT: return RULES_P(punct1);
+    case PN_PIECE_PUNCTS: return RULES_P(falcon);
+    case PN_PIECE_METASPACE: return RULES_P(metaspace);
+    }
+    return NULL;
+}
+
+/* --- published regular expressions ---------------------------------------------------------- */
+
+#define RULES_RX_CI "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define RULES_RX_WORD "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
+#define RULES_RX_OTHER "| ?[^\\s\\p{L}\\p{N}]+"
+#define RULES_RX_TAIL "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define RULES_RX_UPPER(x) "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" x "]"
+#define RULES_RX_LOWER(x) "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" x "]"
+#define RULES_RX_CASED(x, ci) RULES_RX_UPPER(x) "*" RULES_RX_LOWER(x) "+" ci "|" RULES_RX_UPPER(x) "+" RULES_RX_LOWER(x) "*" ci
+#define RULES_RX_NOT_HAN "&&[^\\p{Han}]"
+
+typedef struct rules_regex {
+    const char *text;
+    const pn_pretok_pattern *pattern;
+    bool total;
+} rules_regex;
+
+static const rules_regex rules_regexes[] = {
+    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+" RULES_RX_OTHER "|\\s+(?!\\S)|\\s+", RULES_P(gpt2), true},
+    {RULES_RX_CI "|" RULES_RX_WORD "|\\p{N}{1,3}" RULES_RX_OTHER "[\\r\\n]*" RULES_RX_TAIL, RULES_P(llama3), true},
+    {RULES_RX_CI "|" RULES_RX_WORD "|\\p{N}" RULES_RX_OTHER "[\\r\\n]*" RULES_RX_TAIL, RULES_P(qwen2), true},
+    {RULES_RX_CI "|" RULES_RX_WORD "|\\p{N}+" RULES_RX_OTHER "[\\r\\n]*" RULES_RX_TAIL, RULES_P(minicpm5), true},
+    {RULES_RX_CI "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" RULES_RX_TAIL,
+     RULES_P(qwen35), true},
+    {RULES_RX_CASED("", "") "|\\p{N}" RULES_RX_OTHER "[\\r\\n/]*" RULES_RX_TAIL, RULES_P(tekken), true},
+    {RULES_RX_CASED("", RULES_RX_CI "?") "|\\p{N}{1,3}" RULES_RX_OTHER "[\\r\\n/]*" RULES_RX_TAIL, RULES_P(gpt4o), true},
+    {RULES_RX_CASED("", RULES_RX_CI "?") "|\\p{N}" RULES_RX_OTHER "[\\r\\n/]*" RULES_RX_TAIL, RULES_P(youtu2), true},
+    {"[\\p{Han}]+|" RULES_RX_CASED(RULES_RX_NOT_HAN, RULES_RX_CI "?") "|\\p{N}{1,3}" RULES_RX_OTHER "[\\r\\n]*" RULES_RX_TAIL,
+     RULES_P(kimi), true},
+    {"\\p{Han}+|" RULES_RX_CASED(RULES_RX_NOT_HAN, RULES_RX_CI "?") "|\\p{N}{1,3}" RULES_RX_OTHER "[\\r\\n]*" RULES_RX_TAIL,
+     RULES_P(kimi), true},
+    /* \s*[\r\n] takes the run to its last line end, as \s*[\r\n]+ does */
+    {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
+     RULES_P(qwen2), true},
+    {RULES_RX_CI "|" RULES_RX_WORD "|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+" RULES_RX_TAIL, RULES_P(seed), true},
+    {RULES_RX_CI "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}" RULES_RX_OTHER
+     "[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+", RULES_P(exaone_moe), true},
+    {RULES_RX_CI "|" RULES_RX_WORD "|\\p{N}{1,3}" RULES_RX_OTHER "[\\r\\n]*|\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)"
+     "|\\s{128}(?!\\S)|\\s{64}(?!\\S)|\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s{1}",
+     RULES_P(jais2), true},
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"
+     RULES_RX_TAIL, RULES_P(v3), false},
+    {"[0-9][0-9][0-9]", RULES_P(three), false},
+    {"\\p{N}", RULES_P(number1), false},
+    {"\\p{N}{1,3}", RULES_P(number3), false},
+    {"\\p{N}+", RULES_P(numbers), false},
+    {"\\d{1,3}(?=(?:\\d{3})*\\b)", RULES_P(right3_word), false},
+    {"(?=(\\d{3})+(?!\\d))", RULES_P(right3), false},
+    {"[\\r\\n]", RULES_P(nl1), false},
+    {"\\s?\\p{L}+", RULES_P(ds_word), false},
+    {"\\s?\\p{P}+", RULES_P(ds_punct), false},
+    {"\\s+$", RULES_P(ws_end), false},
+    {" ?[^(\\s|.,!?\xE2\x80\xA6\xE3\x80\x82\xEF\xBC\x8C\xE3\x80\x81\xE0\xA5\xA4\xDB\x94\xD8\x8C)]+", RULES_P(poro), false},
+    {" ?[^(\\s|[.,!?\xE2\x80\xA6\xE3\x80\x82\xEF\xBC\x8C\xE3\x80\x81\xE0\xA5\xA4\xDB\x94\xD8\x8C])]+", RULES_P(poro), false},
+    {"[^\\n]+|[\\n]+", RULES_P(newlines), true},
+    {"<sentinel:[0-9]+>", RULES_P(sentinel), false},
+    {"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", RULES_P(image), false},
+    {"([\\t\\n]|    |  )", RULES_P(indent), false},
+    {"[\\p{P}!-/:-@\\[-`{-~]", RULES_P(punct1), false},
+};
+
+/* The same with a class written as ranges: prefix, the members, "]+". */
+static const struct { const char *prefix; const pn_uni_pair *members; const pn_pretok_pattern *pattern; } rules_ranges[] = {
+    {"[", rules_ds_cjk, RULES_P(ds_cjk)},
+    {"[", rules_v3_cjk, RULES_P(v3_cjk)},
+    {"[", rules_afmoe_blocks, RULES_P(afmoe)},
+    {"\\s?[", rules_ds_letters, RULES_P(llm_word)},
+    {"\\s?[", rules_ds_punct, RULES_P(llm_punct)},
+};
+
+/* s[0..n) is `text`, where a CR or LF may stand for its escape. */
+static bool rules_same(const char *s, size_t n, const char *text)
+{
+    size_t at = 0;
+    for (; *text && at < n; at++) {
+        if (s[at] == '\r' || s[at] == '\n') {
+            if (text[0] != '\\' || text[1] != (s[at] == '\r' ? 'r' : 'n'))
+                return false;
+            text += 2;
+        } else if (s[at] != *text++) {
+            return false;
+        }
+    }
+    return at == n && !*text;
+}
+
+/* The list of characters and ranges s[0..n) holds exactly `members`, in any order. */
+static bool rules_same_members(const char *s, size_t n, const pn_uni_pair *members)
+{
+    pn_uni_pair got[128];
+    size_t k = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t a, b;
+        i += pn_utf8_decode(s + i, n - i, &a);
+        b = a;
+        if (a == '\\' || a == '[' || a == ']' || a == '&')      /* no such class has them plain */
+            return false;
+        if (i + 1 < n && s[i] == '-') {
+            i++;
+            i += pn_utf8_decode(s + i, n - i, &b);
+        }
+        if (b < a || k == PN_COUNT_OF(got))
+            return false;
+        size_t at = k++;
+        for (; at && got[at - 1].a > a; at--)
+            got[at] = got[at - 1];
+        got[at] = (pn_uni_pair){a, b};
+    }
+    size_t joined = 0;
+    for (size_t i = 0; i < k; i++) {
+        if (joined && got[i].a <= got[joined - 1].b + 1)
+            got[joined - 1].b = PN_MAX(got[joined - 1].b, got[i].b);
+        else
+            got[joined++] = got[i];
+    }
+    size_t i = 0;
+    while (i < joined && members->b) {          /* the table may have neighbours apart */
+        pn_uni_pair m = *members++;
+        for (; members->b && members->a <= m.b + 1; members++)
+            m.b = members->b;
+        if (got[i].a != m.a || got[i].b != m.b)
+            return false;
+        i++;
+    }
+    return i == joined && !members->b;
+}
+
+PN_INTERNAL const pn_pretok_pattern *pn_pretok_regex(const char *s, size_t n, bool *total)
+{
+    *total = false;
+    for (size_t i = 0; i < PN_COUNT_OF(rules_regexes); i++)
+        if (rules_same(s, n, rules_regexes[i].text)) {
+            *total = rules_regexes[i].total;
+            return rules_regexes[i].pattern;
+        }
+    for (size_t i = 0; i < PN_COUNT_OF(rules_ranges); i++) {
+        size_t head = strlen(rules_ranges[i].prefix);
+        if (n > head + 2 && memcmp(s, rules_ranges[i].prefix, head) == 0 && s[n - 2] == ']' && s[n - 1] == '+' &&
+            rules_same_members(s + head, n - head - 2, rules_ranges[i].members))
+            return rules_ranges[i].pattern;
+    }
+    return NULL;
+}
+
+#undef RULES_RX_CI
+#undef RULES_RX_WORD
+#undef RULES_RX_OTHER
+#undef RULES_RX_TAIL
+#undef RULES_RX_UPPER
+#undef RULES_RX_LOWER
+#undef RULES_RX_CASED
+#undef RULES_RX_NOT_HAN
 #undef RULES_NL
 #undef RULES_UPPER
 #undef RULES_LOWER

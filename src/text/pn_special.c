@@ -13,8 +13,24 @@
  * out of the encoders by way of merges (pn_enc_allows).  What lies between two matches is encoded as
  * one stretch even when a span ends inside it, so that a template's " " and a message's first word
  * merge as they did in training.
+ *
+ * Where the file says every step (pn_rules.h) only its added tokens count, and markers within spans.
+ * Some of them are looked for a second time round, in the rewritten text of each stretch; a place there
+ * is held against the spans by where it comes from.
  */
+#include "text/pn_unicode.h"
 #include "text/pn_vocab_impl.h"
+
+/* Is token i looked for in the text at all, and on which of the two rounds? */
+static bool special_is_candidate(const pn_vocab *v, uint32_t i)
+{
+    unsigned kind = v->attr[i] & PN_TA_KIND;
+    if (v->attr[i] & PN_TA_MARKER)
+        return !v->special_norm.n || !(v->flags[i] & PN_TF_ADDED) || !(v->flags[i] & PN_TF_NORMALIZED);
+    if (v->rules)
+        return (v->flags[i] & PN_TF_ADDED) && !(v->special_norm.n && (v->flags[i] & PN_TF_NORMALIZED));
+    return kind == PN_TOKEN_CONTROL || kind == PN_TOKEN_USER_DEFINED || kind == PN_TOKEN_UNKNOWN;
+}
 
 PN_INTERNAL bool pn_special_build(pn_vocab *v)
 {
@@ -22,9 +38,7 @@ PN_INTERNAL bool pn_special_build(pn_vocab *v)
     for (int fill = 0; fill < 2; fill++) {
         uint32_t k = 0;
         for (uint32_t i = 0; i < v->n_tokens; i++) {
-            unsigned kind = v->attr[i] & PN_TA_KIND;
-            if (kind != PN_TOKEN_CONTROL && kind != PN_TOKEN_USER_DEFINED && kind != PN_TOKEN_UNKNOWN &&
-                !(v->attr[i] & PN_TA_MARKER))
+            if (!special_is_candidate(v, i))
                 continue;
             if (fill)
                 v->special.ids[k] = i;
@@ -40,36 +54,72 @@ PN_INTERNAL bool pn_special_build(pn_vocab *v)
     return pn_lex_build(&v->special, v->mem);
 }
 
+/* Looking through s[0..n), which is the text or one rewritten stretch of it. */
 typedef struct special_scan {
     const pn_enc *e;
+    const pn_lex *lex;
     const char *s;
     size_t n;
     unsigned flags;
     const pn_span *spans;       /* those that do not end before the current place */
     size_t n_spans;
     bool spanned;
+    const uint32_t *src;        /* [n] rewritten and with spans: where a byte comes from, after src_at */
+    size_t src_at, src_end;     /* the stretch of the text this is */
 } special_scan;
+
+/* Where in the text the byte at `at` begins, and where the one before `end` ends. */
+static size_t special_begin(const special_scan *sc, size_t at) { return sc->src ? sc->src_at + sc->src[at] : at; }
+
+static size_t special_end(const special_scan *sc, size_t end)
+{
+    if (!sc->src)
+        return end;
+    uint32_t last = sc->src[end - 1];
+    while (end < sc->n && sc->src[end] == last)         /* the rest of what one character became */
+        end++;
+    return end < sc->n ? sc->src_at + sc->src[end] : sc->src_end;
+}
+
+/* A letter, mark, digit or connector at s[at], or, `before`, the one that ends there. */
+static bool special_is_word(const char *s, size_t n, size_t at, bool before)
+{
+    uint32_t cp;
+    if (before ? at == 0 : at == n)
+        return false;
+    if (before)
+        for (at--; at && ((uint8_t)s[at] & 0xC0) == 0x80;)
+            at--;
+    pn_utf8_decode(s + at, n - at, &cp);
+    return pn_uni_class(cp) & (PN_US_L | PN_US_M | PN_US(ND) | PN_US(NL) | PN_US(PC));
+}
 
 static bool special_counts(const special_scan *sc, uint32_t t, size_t at, size_t end)
 {
-    unsigned a = sc->e->v->attr[t], kind = a & PN_TA_KIND;
+    const pn_vocab *v = sc->e->v;
+    unsigned a = v->attr[t], kind = a & PN_TA_KIND;
+    if (v->flags && (v->flags[t] & PN_TF_SINGLE_WORD) &&
+        (special_is_word(sc->s, sc->n, at, true) || special_is_word(sc->s, sc->n, end, false)))
+        return false;
+    if (!sc->spanned && v->rules && !(v->flags[t] & PN_TF_ADDED))
+        return false;                           /* a marker by its looks, within spans only */
     if (!sc->spanned)
         return kind == PN_TOKEN_USER_DEFINED ||
                ((sc->flags & PN_ENC_SPECIAL) && (kind == PN_TOKEN_CONTROL || kind == PN_TOKEN_UNKNOWN));
     if (!(a & PN_TA_GUARD))
         return true;
-    return sc->n_spans && sc->spans[0].begin <= at && end <= sc->spans[0].end;
+    return sc->n_spans && sc->spans[0].begin <= special_begin(sc, at) && special_end(sc, end) <= sc->spans[0].end;
 }
 
 /* Length of the longest special token at `at`, 0: none. */
 static size_t special_match(special_scan *sc, size_t at, pn_token *t)
 {
-    const pn_lex *l = &sc->e->v->special;
+    const pn_lex *l = sc->lex;
     uint8_t c = (uint8_t)sc->s[at];
     size_t len = 0;
     if (l->first[c] == l->first[c + 1])
         return 0;
-    while (sc->n_spans && sc->spans[0].end <= at) {
+    while (sc->n_spans && sc->spans[0].end <= special_begin(sc, at)) {
         sc->spans++;
         sc->n_spans--;
     }
@@ -98,31 +148,110 @@ static bool special_raw(pn_enc *e, const char *s, size_t n, bool after_special)
     return true;
 }
 
-static bool special_is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
-PN_INTERNAL bool pn_special_encode(pn_enc *e, const char *s, size_t n, unsigned flags,
-                                   const pn_span *spans, size_t n_spans)
+/* Bytes of white space s[0..n) ends with; with a folder's flags Unicode's, else ASCII's. */
+static size_t special_space_before(const pn_vocab *v, const char *s, size_t n)
 {
-    special_scan sc = {e, s, n, flags, spans, n_spans, spans != NULL};
+    size_t at = n;
+    while (at) {
+        size_t one = at - 1;
+        uint32_t cp;
+        while (v->flags && one && ((uint8_t)s[one] & 0xC0) == 0x80)
+            one--;
+        size_t len = pn_utf8_decode(s + one, at - one, &cp);
+        bool space = v->flags ? len == at - one && (pn_uni_class(cp) & PN_US_WS) : s[one] == ' ' || (s[one] >= '\t' && s[one] <= '\r');
+        if (!space)
+            break;
+        at = one;
+    }
+    return n - at;
+}
+
+static size_t special_space_after(const pn_vocab *v, const char *s, size_t n)
+{
+    size_t at = 0;
+    while (at < n) {
+        uint32_t cp;
+        size_t len = pn_utf8_decode(s + at, n - at, &cp);
+        bool space = v->flags ? (pn_uni_class(cp) & PN_US_WS) != 0 : s[at] == ' ' || (s[at] >= '\t' && s[at] <= '\r');
+        if (!space)
+            break;
+        at += len;
+    }
+    return at;
+}
+
+/* What to do with a stretch [from, to) of what is scanned; `after`: it follows a special token or begins. */
+typedef bool (*special_stretch)(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user);
+
+static bool special_cut(pn_enc *e, special_scan *sc, special_stretch stretch, void *user)
+{
     size_t raw = 0;
-    bool after_special = true;              /* the beginning counts as such */
-    for (size_t i = 0; i < n;) {
+    for (size_t i = 0; i < sc->n;) {
         pn_token t = -1;
-        size_t len = special_match(&sc, i, &t);
+        size_t len = special_match(sc, i, &t);
         if (!len) {
             i++;
             continue;
         }
         size_t end = i;
-        while ((e->v->attr[t] & PN_TA_LSTRIP) && end > raw && special_is_space(s[end - 1]))
-            end--;
-        if (!special_raw(e, s + raw, end - raw, after_special) || !pn_enc_push(e, t))
+        if (e->v->attr[t] & PN_TA_LSTRIP)
+            end -= special_space_before(e->v, sc->s + raw, end - raw);
+        if (!stretch(e, sc, raw, end, true, user) || !pn_enc_push(e, t))
             return false;
         i += len;
-        while ((e->v->attr[t] & PN_TA_RSTRIP) && i < n && special_is_space(s[i]))
-            i++;
+        if (e->v->attr[t] & PN_TA_RSTRIP)
+            i += special_space_after(e->v, sc->s + i, sc->n - i);
         raw = i;
-        after_special = true;
     }
-    return special_raw(e, s + raw, n - raw, after_special);
+    return stretch(e, sc, raw, sc->n, true, user);
+}
+
+static bool special_stretch_raw(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user)
+{
+    (void)user;
+    return special_raw(e, sc->s + from, to - from, after);
+}
+
+/* Between added tokens of the second round: words and merges. */
+static bool special_stretch_words(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user)
+{
+    (void)after, (void)user;
+    return from == to || pn_rules_encode(e, sc->s + from, to - from, sc->src_at == 0 && from == 0);
+}
+
+/* Between those of the first: the steps, then the second round.  user: its scan, whose spans move on. */
+static bool special_stretch_steps(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user)
+{
+    const pn_vocab *v = e->v;
+    special_scan *second = user;
+    (void)after;
+    if (from == to)
+        return true;
+    second->s = sc->s + from;
+    second->n = to - from;
+    second->src_at = from;
+    second->src_end = to;
+    second->src = NULL;
+    if (v->rules->n_steps) {
+        bool track = second->spanned && v->special_norm.n;
+        if (!pn_norm_run(&e->norm, v->rules->steps, v->rules->n_steps, second->s, second->n, track))
+            return false;
+        second->s = pn_str_cstr(&e->norm.out.text);
+        second->n = e->norm.out.text.len;
+        second->src = track ? e->norm.out.src : NULL;
+    }
+    if (!v->special_norm.n)
+        return special_stretch_words(e, second, 0, second->n, true, NULL);
+    return special_cut(e, second, special_stretch_words, NULL);
+}
+
+PN_INTERNAL bool pn_special_encode(pn_enc *e, const char *s, size_t n, unsigned flags,
+                                   const pn_span *spans, size_t n_spans)
+{
+    const pn_vocab *v = e->v;
+    special_scan sc = {.e = e, .lex = &v->special, .s = s, .n = n, .flags = flags, .spans = spans, .n_spans = n_spans,
+                       .spanned = spans != NULL};
+    special_scan second = sc;
+    second.lex = &v->special_norm;
+    return special_cut(e, &sc, v->rules ? special_stretch_steps : special_stretch_raw, &second);
 }

@@ -36,7 +36,12 @@ PN_INTERNAL void pn_vocab_free(pn_vocab *v)
     vocab_release(v, v->prio, n * sizeof *v->prio);
     vocab_release(v, v->scores, n * sizeof *v->scores);
     vocab_release(v, v->pairs, v->n_pairs * sizeof *v->pairs);
+    vocab_release(v, v->flags, n);
+    vocab_release(v, v->rules, sizeof *v->rules);
+    vocab_release(v, v->norm_text, v->norm_len);
+    vocab_release(v, v->norm_off, (n + 1) * sizeof *v->norm_off);
     pn_lex_fini(&v->special, v->mem);
+    pn_lex_fini(&v->special_norm, v->mem);
     pn_lex_fini(&v->lex, v->mem);
     vocab_release(v, v, sizeof *v);
 }
@@ -110,13 +115,16 @@ static pn_status vocab_index(pn_vocab *v, pn_err *err)
     return PN_OK;
 }
 
-/* No token has U+2581 behind another character: what stands before a word cannot join with it. */
+/* No token has U+2581 behind another character: what stands before a word cannot join with it.  (An
+ * unknown U+2581 could be one with the unknown character before it.) */
 static bool vocab_words_apart(const pn_vocab *v)
 {
+    if (v->rules && !pn_vocab_of_model(v, pn_vocab_find(v, "\xE2\x96\x81", 3)))
+        return false;
     for (uint32_t i = 0; i < v->n_tokens; i++) {
         const char *s = v->tokens[i].data;
         size_t n = v->tokens[i].len;
-        if (n > 3 && pn_vocab_word(v, s, n) < n)
+        if (n > 3 && pn_vocab_of_model(v, (pn_token)i) && pn_vocab_word(v, s, n) < n)
             return false;
     }
     return true;
@@ -264,8 +272,10 @@ static pn_status vocab_newline(pn_vocab *v, pn_err *err)
     v->newline = v->pad;
     if (v->model == PN_VOCAB_WPM || v->model == PN_VOCAB_NONE)
         return PN_OK;
-    if (v->model == PN_VOCAB_SPM) {
-        v->newline = v->byte_tok['\n'];
+    if (v->rules && (v->pretok_flags & PN_PRETOK_RAW))         /* encoding it may put a space in front */
+        v->newline = pn_vocab_find(v, "\n", 1);
+    if (v->model == PN_VOCAB_SPM || (v->rules && (v->pretok_flags & PN_PRETOK_RAW))) {
+        v->newline = v->rules && v->newline >= 0 ? v->newline : v->byte_tok['\n'];
         return PN_OK;
     }
     pn_status st = pn_vocab_encode(v, v->mem, "\n", 1, 0, NULL, 0, &out, &n, &cap, err);
@@ -276,9 +286,37 @@ static pn_status vocab_newline(pn_vocab *v, pn_err *err)
     return st;
 }
 
+/* What a Hugging Face folder says beyond GGUF's keys. */
+static pn_status vocab_folder(pn_vocab *v, const pn_vocab_source *src, pn_err *err)
+{
+    if (src->n_prefix > PN_VOCAB_MAX_AROUND || src->n_suffix > PN_VOCAB_MAX_AROUND ||
+        (src->rules && (!src->flags || v->model != PN_VOCAB_BPE || src->rules->n_steps > PN_RULES_MAX_STEPS)))
+        return pn_fail(err, PN_E_INVALID, "a vocabulary whose rules do not fit its kind");
+    memcpy(v->prefix, src->prefix, sizeof v->prefix);
+    memcpy(v->suffix, src->suffix, sizeof v->suffix);
+    v->n_prefix = src->n_prefix;
+    v->n_suffix = src->n_suffix;
+    for (uint32_t i = 0; i < v->n_prefix + v->n_suffix; i++) {
+        pn_token t = i < v->n_prefix ? v->prefix[i] : v->suffix[i - v->n_prefix];
+        if (t < 0 || (uint32_t)t >= v->n_tokens)
+            return pn_fail(err, PN_E_FORMAT, "token %ld around every text is not one of %lu", (long)t, (unsigned long)v->n_tokens);
+    }
+    if (src->flags && !(v->flags = pn_vocab_alloc(v, v->n_tokens, 1)))
+        return pn_fail_nomem(err, "token flags", v->n_tokens);
+    if (src->flags && v->n_tokens)
+        memcpy(v->flags, src->flags, v->n_tokens);
+    if (src->rules && !(v->rules = pn_vocab_alloc(v, 1, sizeof *v->rules)))
+        return pn_fail_nomem(err, "the rules of a vocabulary", sizeof *v->rules);
+    if (src->rules)
+        *v->rules = *src->rules;
+    return PN_OK;
+}
+
 static pn_status vocab_build(pn_vocab *v, const pn_vocab_source *src, pn_vocab_warn warn, void *user, pn_err *err)
 {
     pn_status st = vocab_model(v, src->model, err);
+    if (!st)
+        st = vocab_folder(v, src, err);
     if (!st)
         st = vocab_kinds(v, src, err);
     if (!st)
@@ -295,7 +333,7 @@ static pn_status vocab_build(pn_vocab *v, const pn_vocab_source *src, pn_vocab_w
     st = vocab_pieces(v, err);
     if (!st)
         st = vocab_lexicon(v, src, err);
-    if (!st && !pn_special_build(v))
+    if (!st && ((v->rules && !pn_rules_build(v)) || !pn_special_build(v)))
         st = pn_fail_nomem(err, "the list of special tokens", (uint64_t)v->n_tokens * 4);
     return st ? st : vocab_newline(v, err);
 }
@@ -359,10 +397,20 @@ static bool vocab_encode_all(pn_enc *e, const char *text, size_t len, unsigned f
     const pn_vocab *v = e->v;
     bool wpm = v->model == PN_VOCAB_WPM, ends = flags & PN_ENC_BOS;
     pn_token first = wpm ? v->cls : v->add_bos ? v->bos : -1, last = wpm ? v->sep : v->add_eos ? v->eos : -1;
+    if (ends && v->n_prefix)
+        first = -1;
+    if (ends && v->n_suffix)
+        last = -1;
+    for (uint32_t i = 0; ends && i < v->n_prefix; i++)
+        if (!pn_enc_push(e, v->prefix[i]))
+            return false;
     if (ends && first >= 0 && !pn_enc_push(e, first))
         return false;
     if (!pn_special_encode(e, text, len, flags, spans, n_spans))
         return false;
+    for (uint32_t i = 0; ends && i < v->n_suffix; i++)
+        if (!pn_enc_push(e, v->suffix[i]))
+            return false;
     return !ends || last < 0 || pn_enc_push(e, last);
 }
 
@@ -379,10 +427,12 @@ PN_INTERNAL pn_status pn_vocab_encode(const pn_vocab *v, pn_mem *mem, const char
     pn_merge_init(&e.merge, mem);
     pn_str_init(&e.buf, mem, PN_ACCT_MISC);
     pn_str_init(&e.buf2, mem, PN_ACCT_MISC);
+    pn_norm_init(&e.norm, mem);
     bool ok = vocab_encode_all(&e, text, len, flags, spans, n_spans);
     pn_merge_fini(&e.merge);
     pn_str_fini(&e.buf);
     pn_str_fini(&e.buf2);
+    pn_norm_fini(&e.norm);
     if (e.best)
         pn_mem_free(mem, PN_ACCT_MISC, e.best, e.n_best);
     if (ok)
@@ -432,7 +482,7 @@ PN_INTERNAL pn_token pn_vocab_special(const pn_vocab *v, pn_special which)
 
 PN_INTERNAL bool pn_vocab_strips_leading_space(const pn_vocab *v)
 {
-    return v->add_space_prefix || v->model == PN_VOCAB_WPM;
+    return v->rules ? v->rules->strip_space : v->add_space_prefix || v->model == PN_VOCAB_WPM;
 }
 
 PN_INTERNAL uint32_t pn_vocab_n_tokens(const pn_vocab *v) { return v->n_tokens; }

@@ -9,6 +9,20 @@
 
 #include "base/pn_str.h"
 
+/* What a Hugging Face folder says about one token, beyond its kind. */
+enum {
+    PN_TF_MODEL = 1,            /* in the model's own vocabulary: merges and characters may become it */
+    PN_TF_ADDED = 2,            /* an added token: cut from the text before anything else */
+    PN_TF_NORMALIZED = 4,       /* looked for in normalised text */
+    PN_TF_LSTRIP = 8,           /* swallows white space before it */
+    PN_TF_RSTRIP = 16,          /* and after it */
+    PN_TF_SINGLE_WORD = 32      /* only where no letter, mark or digit touches it */
+};
+
+#define PN_VOCAB_MAX_AROUND 8   /* tokens in front of a text, and behind it */
+
+struct pn_vocab_rules;
+
 /* What a model file says about its vocabulary (docs: tokenizer.ggml.*).  Absent arrays are NULL,
  * absent ids -1, absent flags -1, absent strings {NULL, 0}.  Whoever fills it has checked that each
  * array has the length given here (a file's type list may be shorter than its token list). */
@@ -30,6 +44,15 @@ typedef struct pn_vocab_source {
     size_t charsmap_len;
     pn_bytes chat_template;     /* source of the model's own; borrowed during the call */
     uint32_t n_logits;          /* rows of the output matrix; >= n_tokens; 0: n_tokens */
+
+    /* Only Hugging Face folders say these; zero for a GGUF file.  With `flags` the file is exact: absent
+     * ids stay absent, and no table retypes an added token unless answers need its text. */
+    const uint8_t *flags;       /* [n_tokens] PN_TF_* or NULL; borrowed during the call */
+    const pn_token *ends;       /* [n_ends] ids that end an answer besides those of the tables */
+    uint32_t n_ends;
+    pn_token prefix[PN_VOCAB_MAX_AROUND], suffix[PN_VOCAB_MAX_AROUND];  /* instead of BOS and EOS */
+    uint32_t n_prefix, n_suffix;
+    const struct pn_vocab_rules *rules;     /* "gpt2": the pipeline (pn_rules.h); then flags must be given */
 } pn_vocab_source;
 
 typedef struct pn_vocab pn_vocab;

@@ -11,6 +11,7 @@
 #include "text/pn_lex.h"
 #include "text/pn_merge.h"
 #include "text/pn_pretok.h"
+#include "text/pn_rules.h"
 #include "text/pn_vocab.h"
 
 typedef enum pn_vocab_model {
@@ -58,6 +59,15 @@ struct pn_vocab {
     const uint8_t *charsmap;    /* UGM, borrowed */
     size_t charsmap_len;
 
+    uint8_t *flags;             /* [n_tokens] PN_TF_*; NULL: a GGUF file's */
+    pn_vocab_rules *rules;      /* BPE whose file says every step; NULL: known by name */
+    pn_lex special_norm;        /* rules: tokens looked for after the steps, */
+    char *norm_text;            /* by their own text after the steps, [norm_len], */
+    uint32_t *norm_off;         /* [n_tokens + 1] */
+    size_t norm_len;
+    pn_token prefix[PN_VOCAB_MAX_AROUND], suffix[PN_VOCAB_MAX_AROUND];
+    uint32_t n_prefix, n_suffix;
+
     bool add_bos, add_eos, add_space_prefix, remove_extra_ws, lowercase, strip_accents;
     bool words_apart;           /* no token has U+2581 after another character: words cannot join */
     pn_token bos, eos, eot, eom, unk, sep, pad, mask, cls, newline;
@@ -74,6 +84,7 @@ typedef struct pn_enc {
     const char *word;           /* the text the symbols in `merge` lie in */
     pn_merge merge;
     pn_str buf, buf2;           /* scratch */
+    pn_norm norm;               /* rules: a stretch after the steps */
     void *best;                 /* UGM: scratch of n_best bytes */
     size_t n_best;
 } pn_enc;
@@ -84,6 +95,12 @@ PN_INTERNAL bool pn_enc_push(pn_enc *e, pn_token t);
 static inline bool pn_enc_allows(const pn_enc *e, int32_t t)
 {
     return !e->guard || !(e->v->attr[t] & PN_TA_GUARD);
+}
+
+/* Is t of the model's own vocabulary, as far as the file tells them apart? */
+static inline bool pn_vocab_of_model(const pn_vocab *v, pn_token t)
+{
+    return t >= 0 && (!v->flags || (v->flags[t] & PN_TF_MODEL));
 }
 
 /* n zeroed elements for the vocabulary, counted in v->bytes; NULL: out of memory. */
@@ -103,6 +120,9 @@ PN_INTERNAL bool pn_special_encode(pn_enc *e, const char *s, size_t n, unsigned 
 /* The five encoders: build from the source; encode one stretch without special tokens. */
 PN_INTERNAL pn_status pn_bpe_build(pn_vocab *v, const pn_vocab_source *src, pn_vocab_warn warn, void *user, pn_err *err);
 PN_INTERNAL bool pn_bpe_encode(pn_enc *e, const char *s, size_t n);
+PN_INTERNAL bool pn_bpe_words(pn_enc *e, const char *s, size_t n);         /* rules: cut and merge */
+PN_INTERNAL bool pn_rules_build(pn_vocab *v);                  /* texts after the steps (pn_rules.c) */
+PN_INTERNAL bool pn_rules_encode(pn_enc *e, const char *s, size_t n, bool first);
 PN_INTERNAL uint32_t pn_bpe_byte_to_cp(uint8_t b);              /* GPT-2's alphabet of bytes */
 PN_INTERNAL int pn_bpe_cp_to_byte(uint32_t cp);                 /* -1: not of the alphabet */
 PN_INTERNAL pn_status pn_spm_build(pn_vocab *v, const pn_vocab_source *src, pn_err *err);

@@ -58,6 +58,8 @@ static pn_token roles_find(const pn_vocab *v, const char *text) { return pn_voca
 
 static void roles_set_kind(pn_vocab *v, pn_token t, unsigned kind)
 {
+    if (kind == PN_TOKEN_CONTROL && v->flags && (v->flags[t] & PN_TF_ADDED))
+        return;                         /* the folder says what its added tokens are */
     v->attr[t] = (uint8_t)((v->attr[t] & ~(unsigned)PN_TA_KIND) | kind);
 }
 
@@ -83,7 +85,7 @@ static void roles_ids(pn_vocab *v, const pn_vocab_source *s, pn_vocab_warn warn,
         [PN_VOCAB_BPE] = {11, 11, -1, -1, -1, -1},  [PN_VOCAB_WPM] = {101, -1, 100, 102, 0, 103},
         [PN_VOCAB_UGM] = {-1, 1, 2, -1, 0, -1},     [PN_VOCAB_RWKV] = {-1, -1, -1, -1, -1, -1},
     };
-    const int16_t *d = dflt[v->model];
+    const int16_t *d = dflt[s->flags ? PN_VOCAB_NONE : v->model];
     bool none = (v->pretok_flags & PN_PRETOK_NO_BOS) || (v->pretok_flags & PN_PRETOK_FORCE_BOS);
     const int64_t fim[6] = {s->fim_pre, s->fim_suf, s->fim_mid, s->fim_pad, s->fim_rep, s->fim_sep};
     static const char *const fim_keys[6] = {"fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"};
@@ -133,8 +135,11 @@ static void roles_unmark_end(pn_vocab *v, const char *text, unsigned kind)
     roles_set_kind(v, t, kind);
 }
 
-static void roles_ends_of_answers(pn_vocab *v)
+static void roles_ends_of_answers(pn_vocab *v, const pn_vocab_source *src)
 {
+    for (uint32_t i = 0; i < src->n_ends; i++)
+        if (src->ends[i] < (int64_t)v->n_tokens)
+            roles_mark_end(v, src->ends[i]);
     roles_mark_end(v, v->eos);
     roles_mark_end(v, v->eot);
     roles_mark_end(v, v->eom);
@@ -184,6 +189,10 @@ static void roles_attr(pn_vocab *v, const char *text, unsigned set, unsigned cle
 /* GGUF has no field for "swallows white space"; these models are known by name. */
 static void roles_strip(pn_vocab *v, const pn_vocab_source *src)
 {
+    for (uint32_t i = 0; v->flags && i < v->n_tokens; i++)
+        v->attr[i] |= (uint8_t)((v->flags[i] & PN_TF_LSTRIP ? PN_TA_LSTRIP : 0) | (v->flags[i] & PN_TF_RSTRIP ? PN_TA_RSTRIP : 0));
+    if (v->flags)
+        return;
     if (roles_contains(src->pre, "jina-v2-de", false) || roles_contains(src->pre, "jina-v2-es", false) ||
         roles_contains(src->pre, "jina-v2-code", false) || roles_contains(src->arch, "nomic-bert-moe", false) ||
         roles_contains(src->arch, "jina-bert-v3", false))
@@ -289,7 +298,7 @@ PN_INTERNAL void pn_vocab_roles(pn_vocab *v, const pn_vocab_source *src, pn_voca
     roles_detect(v, &v->eom, roles_eom, PN_COUNT_OF(roles_eom));
     for (int i = 0; i < 6; i++)
         roles_detect(v, &v->fim[i], roles_fim[i], PN_COUNT_OF(roles_fim[i]));
-    roles_ends_of_answers(v);
+    roles_ends_of_answers(v, src);
     for (size_t i = 0; i < PN_COUNT_OF(roles_visible); i++) {
         pn_token t = roles_find(v, roles_visible[i]);
         if (t >= 0)

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char fault_demo[] = "models/demo.gguf", fault_tiny[] = "tests/vectors/golden/arch/qwen3.gguf";
+static const char fault_demo[] = "models/demo.gguf", fault_tiny[] = "tests/vectors/golden/arch/qwen3.gguf", fault_folder[] = "tests/vectors/hf/mixtral_f32";
 static char fault_script[64], fault_large[64];
 static double fault_time;
 
@@ -362,6 +362,10 @@ static const fault_case fault_cases[] = {
     {"load mapped", fault_tiny, NULL, fault_load_map, 0, 0},
     {"load copied", fault_tiny, NULL, fault_load_anon, 0, 0},
     {"load streamed", fault_tiny, NULL, fault_load_stream, 0, 0},
+    {"plan a folder", fault_folder, NULL, fault_plan, 20, 0},
+    {"load a folder mapped", fault_folder, NULL, fault_load_map, 0, 0},
+    {"load a folder copied", fault_folder, NULL, fault_load_anon, 0, 0},
+    {"load a folder streamed", fault_folder, NULL, fault_load_stream, 0, 0},
     {"load with a floor", fault_tiny, NULL, fault_load_floor, 0, 0},
     {"tokenise", fault_demo, NULL, fault_tokenise, 0, 0},
     {"grammars", fault_demo, NULL, fault_grammars, 0, 0},

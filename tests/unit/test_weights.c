@@ -264,7 +264,7 @@ static void paths_that_are_no_models(void)
 {
     char path[512];
     expect_open("absent", "absent.gguf", PN_E_IO, "no such file");
-    expect_open("directory", ".", PN_E_IO, "a directory, not a regular file");
+    expect_open("directory", ".", PN_E_FORMAT, "there is no config.json, so this is no model folder");
     save("empty.gguf", "", 0);
     expect_open("empty", "empty.gguf", PN_E_FORMAT, "empty.gguf: not a GGUF file: expected at least 24 bytes, found 0");
     unlink(path_in(path, "empty.gguf"));
@@ -365,6 +365,40 @@ static void the_demo_model_opens(void)
     PN_CHECK(mem.outstanding == 0);
 }
 
+static void a_stack_may_lie_scattered(void)
+{
+    pn_test_mem mem;
+    pn_weights w;
+    pn_err err = {0};
+    pn_test_mem_init(&mem, 0);
+    if (!PN_CHECK(pn_weights_open_path(&w, &mem.mem, "tests/vectors/golden/arch/llama_moe.gguf", true, &err) == PN_OK, "%s", err.text))
+        return;
+    const pn_dir_tensor *stack = pn_weights_find(&w, "blk.0.ffn_gate_exps.weight");
+    size_t n = (size_t)stack->t->ne[2], all = (size_t)stack->t->bytes, each = all / n;
+    pn_piece *pieces = malloc(n * sizeof *pieces);
+    for (size_t i = 0; i < n; i++)          /* the last first */
+        pieces[i] = pn_weights_piece(stack, n - 1 - i);
+    const pn_dir_tensor turned = {.t = stack->t, .part = stack->part, .pieces = pieces};
+    const uint8_t *base = pn_weights_ptr(&w, stack);
+    PN_CHECK(n > 2 && base && !pn_weights_ptr(&w, &turned));
+    uint8_t *want = malloc(all), *got = malloc(all);
+    for (size_t i = 0; i < n; i++) {
+        PN_CHECK(pn_weights_piece_ptr(&w, stack, i) == base + i * each && pn_weights_piece_ptr(&w, &turned, i) == base + (n - 1 - i) * each);
+        memcpy(want + i * each, base + (n - 1 - i) * each, each);
+    }
+    static const double ranges[][2] = {{0, 1}, {0.4, 1}, {0, 0.1}, {0.3, 0.7}, {1, 1}};
+    for (size_t k = 0; k < sizeof ranges / sizeof *ranges; k++) {
+        size_t from = (size_t)(ranges[k][0] * (double)all), to = (size_t)(ranges[k][1] * (double)all);
+        PN_CHECK(pn_weights_read(&w, &turned, from, got, to - from, &err) == PN_OK && memcmp(got, want + from, to - from) == 0, "%zu to %zu", from, to);
+    }
+    PN_CHECK(pn_weights_read(&w, &turned, 1, got, all, &err) == PN_E_INVALID);
+    free(want);
+    free(got);
+    free(pieces);
+    pn_weights_close(&w);
+    PN_CHECK(mem.outstanding == 0);
+}
+
 int main(void)
 {
     const char *tmp = getenv("TMPDIR");
@@ -381,5 +415,6 @@ int main(void)
     what_cannot_be_mapped_is_read();
     the_demo_model_opens();
     PN_CHECK(rmdir(test_dir) == 0, "files left in %s", test_dir);
+    a_stack_may_lie_scattered();
     return pn_test_end();
 }

@@ -1,0 +1,683 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+#include "format/pn_hf_dir.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/pn_err.h"
+#include "base/pn_os_dir.h"
+#include "format/pn_hf_names.h"
+#include "format/pn_pth.h"
+#include "format/pn_safetensors.h"
+#include "num/pn_quant.h"
+
+enum { HFD_CONFIG_MAX = 16 << 20, HFD_CHUNK = 4096 };
+
+/* Why a tensor is computed into part 0. */
+typedef enum hfd_why { HFD_IN_PLACE, HFD_COPY, HFD_TO_F32 } hfd_why;
+
+struct pn_hf_tensor {
+    pn_gguf_tensor t;           /* as it lies in the file; ours of name */
+    char name[PN_HF_OURS_MAX];
+    size_t piece0;              /* in pieces, when `scattered` */
+    uint32_t part;
+    uint8_t why;
+    bool plus_one;              /* it is stored minus one */
+    bool f64;
+    bool scattered;
+    const pn_pth_tensor *gather;    /* its elements do not follow each other; while the folder is being opened */
+};
+
+/* Tensors of a file, in the words of safetensors.  Those of a .bin are views of its storages. */
+typedef struct hfd_file {
+    pn_safetensors st;          /* of a .bin: made by hfd_read_bin, names borrowed from `bin` */
+    pn_pth bin;                 /* mem NULL: it is none */
+} hfd_file;
+
+typedef struct hfd_ref {
+    const pn_st_tensor *t;
+    const pn_pth_tensor *gather;    /* NULL: it lies at t->offset */
+    uint32_t part;
+    bool used;
+} hfd_ref;
+
+/* A folder being opened. */
+typedef struct hfd {
+    pn_weights *w;
+    pn_mem *mem;
+    pn_hf_dir *d;
+    pn_err *err;
+    pn_hf_config c;
+    pn_gguf_writer header;
+    pn_st_index index;
+    bool indexed;
+    hfd_file *files;            /* owned, [cap_files], those of parts 1 and up */
+    size_t n_files, cap_files;
+    hfd_ref *refs;              /* owned, [n_refs] */
+    size_t n_refs, cap_refs;
+    pn_map names;               /* pn_hf_name -> ref */
+} hfd;
+
+/* ------------------------------------------------------------------------------------------
+ * Files
+ * ------------------------------------------------------------------------------------------ */
+
+static bool hfd_ends(const char *path, const char *end)
+{
+    size_t n = strlen(path), k = strlen(end);
+    return n > k && strcmp(path + n - k, end) == 0;
+}
+
+/* Weights that are nothing without the rest of their folder. */
+static bool hfd_is_file(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return hfd_ends(name, ".safetensors") || hfd_ends(name, ".pth") || hfd_ends(name, ".pt") ||
+           (hfd_ends(name, ".bin") && strncmp(name, "pytorch_model", 13) == 0);
+}
+
+PN_INTERNAL bool pn_hf_dir_is(const char *path) { return hfd_is_file(path) || pn_os_is_dir(path); }
+
+/* folder + name, in PN_ACCT_STAGE. */
+static char *hfd_path(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t *size)
+{
+    size_t a = strlen(d->folder), b = strlen(name);
+    char *path = pn_mem_alloc(mem, PN_ACCT_STAGE, *size = a + b + 1);
+    if (path) {
+        memcpy(path, d->folder, a);
+        memcpy(path + a, name, b + 1);
+    }
+    return path;
+}
+
+static bool hfd_exists(const hfd *h, const char *name, pn_status *st)
+{
+    size_t size;
+    char *path = hfd_path(h->d, h->mem, name, &size);
+    if (!path && !*st)
+        *st = pn_fail_nomem(h->err, "a path", size);
+    bool there = path && pn_os_same_file(path, path);
+    pn_mem_free(h->mem, PN_ACCT_STAGE, path, size);
+    return there;
+}
+
+static pn_status hfd_slurp(pn_mem *mem, const char *path, const char *name, size_t most, pn_bytes *out, pn_err *err)
+{
+    pn_os_file f = {.fd = -1};
+    pn_status st = pn_os_open(&f, path, err);
+    char *bytes = NULL;
+    if (!st && f.size > most)
+        st = pn_fail(err, PN_E_FORMAT, "%s has %" PRIu64 " bytes, expected at most %zu", name, f.size, most);
+    if (!st) {
+        bytes = pn_mem_alloc(mem, PN_ACCT_STAGE, (size_t)f.size + 1);
+        st = bytes ? pn_os_read(&f, 0, bytes, (size_t)f.size, err) : pn_fail_nomem(err, name, f.size + 1);
+    }
+    if (!st) {
+        bytes[f.size] = 0;
+        *out = (pn_bytes){bytes, (size_t)f.size};
+    } else if (bytes)
+        pn_mem_free(mem, PN_ACCT_STAGE, bytes, (size_t)f.size + 1);
+    pn_os_close(&f);
+    return st;
+}
+
+PN_INTERNAL pn_status pn_hf_file_read(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t most, pn_bytes *out, pn_err *err)
+{
+    size_t size;
+    char *path = hfd_path(d, mem, name, &size);
+    *out = (pn_bytes){NULL, 0};
+    if (!path)
+        return pn_fail_nomem(err, "a path", size);
+    pn_status st = pn_os_same_file(path, path) ? hfd_slurp(mem, path, name, most, out, err) : PN_OK;
+    pn_mem_free(mem, PN_ACCT_STAGE, path, size);
+    return st;
+}
+
+PN_INTERNAL void pn_hf_file_free(pn_mem *mem, pn_bytes *file)
+{
+    pn_mem_free(mem, PN_ACCT_STAGE, (void *)(uintptr_t)file->data, file->len + 1);
+    *file = (pn_bytes){NULL, 0};
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Configuration
+ * ------------------------------------------------------------------------------------------ */
+
+/* What the model is called: its folder's last name. */
+static void hfd_folder_name(const pn_hf_dir *d, char out[64])
+{
+    size_t end = strlen(d->folder), n;
+    while (end && d->folder[end - 1] == '/')
+        end--;
+    size_t from = end;
+    while (from && d->folder[from - 1] != '/')
+        from--;
+    n = PN_MIN(end - from, (size_t)63);
+    memcpy(out, d->folder + from, n);
+    out[n] = 0;
+}
+
+/* There is no config.json: what is it then? */
+static pn_status hfd_no_config(hfd *h)
+{
+    static const struct { char file[24]; const char *say; } hints[] = {
+        {"adapter_config.json", "an adapter, not a model: it has to be merged into its base first"},
+        {"params.json", "a model in Mistral's own layout, which is not read: use the folder with config.json"}};
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < PN_COUNT_OF(hints) && !st; i++)
+        if (hfd_exists(h, hints[i].file, &st))
+            return pn_fail(h->err, PN_E_UNSUPPORTED, "%s without config.json: %s", hints[i].file, hints[i].say);
+    return st ? st : pn_fail(h->err, PN_E_FORMAT, "there is no config.json, so this is no model folder");
+}
+
+static pn_status hfd_config(hfd *h)
+{
+    pn_bytes config = {NULL, 0}, generation = {NULL, 0};
+    char name[64];
+    hfd_folder_name(h->d, name);
+    pn_status st = pn_hf_file_read(h->d, h->mem, "config.json", HFD_CONFIG_MAX, &config, h->err);
+    if (!st && !config.data)
+        st = hfd_no_config(h);
+    if (!st)
+        st = pn_hf_file_read(h->d, h->mem, "generation_config.json", HFD_CONFIG_MAX, &generation, h->err);
+    if (!st)
+        st = pn_hf_config_read(&h->c, h->mem, name, config, generation, &h->header, h->err);
+    pn_hf_file_free(h->mem, &config);
+    pn_hf_file_free(h->mem, &generation);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Parts
+ * ------------------------------------------------------------------------------------------ */
+
+/* Put the tensors of the newest file on the list. */
+static pn_status hfd_list(hfd *h, const hfd_file *f)
+{
+    const pn_safetensors *s = &f->st;
+    if (!pn_map_reserve(&h->names, (uint32_t)(h->n_refs + s->n_tensors)) ||
+        !pn_mem_grow(h->mem, PN_ACCT_STAGE, (void **)&h->refs, &h->cap_refs, h->n_refs + s->n_tensors, sizeof *h->refs))
+        return pn_fail_nomem(h->err, "the list of tensors", (h->n_refs + s->n_tensors) * sizeof *h->refs);
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const pn_st_tensor *t = &s->tensors[i];
+        const char *name = pn_hf_name(t->name);
+        bool existed = false;
+        uint32_t *at = pn_map_put(&h->names, name, strlen(name), (uint32_t)h->n_refs, &existed);
+        if (!at)
+            return pn_fail_nomem(h->err, "the list of tensors", (h->n_refs + 1) * sizeof *h->refs);
+        if (existed)
+            return pn_fail(h->err, PN_E_FORMAT, "tensors '%s' and '%s' are the same one", pn_show(h->refs[*at].t->name, strlen(h->refs[*at].t->name)).s,
+                           pn_show(t->name, strlen(t->name)).s);
+        hfd_ref *r = &h->refs[h->n_refs++];
+        *r = (hfd_ref){.t = t, .part = h->w->n_parts - 1};
+        if (f->bin.mem && (f->bin.big_endian || !f->bin.tensors[i].contiguous))
+            r->gather = &f->bin.tensors[i];
+    }
+    return PN_OK;
+}
+
+/* The table of a .bin, in the same order. */
+static pn_status hfd_read_bin(hfd *h, hfd_file *f, const pn_source *src)
+{
+    pn_status st = pn_pth_open(&f->bin, h->mem, src, h->err);
+    if (st)
+        return st;
+    size_t n = f->bin.n_tensors;
+    pn_safetensors *s = &f->st;
+    *s = (pn_safetensors){.mem = h->mem};
+    pn_map_init(&s->index, h->mem, PN_ACCT_MISC);
+    s->tensors = pn_mem_calloc(h->mem, PN_ACCT_MISC, n, sizeof *s->tensors);
+    s->n_tensors = s->tensors ? n : 0;
+    bool ok = s->tensors && pn_map_reserve(&s->index, (uint32_t)n);
+    for (size_t i = 0; i < n && ok; i++) {
+        const pn_pth_tensor *t = &f->bin.tensors[i];
+        s->tensors[i] = (pn_st_tensor){.name = t->name, .dtype = t->dtype, .rank = t->rank, .n_elems = t->n_elems, .bytes = t->bytes,
+                                       .offset = t->contiguous ? pn_pth_offset(&f->bin, t) : 0};
+        memcpy(s->tensors[i].shape, t->shape, sizeof t->shape);
+        ok = pn_map_put(&s->index, t->name, strlen(t->name), (uint32_t)i, NULL) != NULL;
+    }
+    return ok ? PN_OK : pn_fail_nomem(h->err, "a table of tensors", n * (sizeof *s->tensors + sizeof(pn_map_slot)));
+}
+
+static pn_status hfd_open_file(hfd *h, const char *name)
+{
+    size_t size;
+    char *path = hfd_path(h->d, h->mem, name, &size);
+    pn_part *p = NULL;
+    pn_status st = path ? pn_weights_add_file(h->w, path, &p, h->err) : pn_fail_nomem(h->err, "a path", size);
+    pn_mem_free(h->mem, PN_ACCT_STAGE, path, size);
+    if (st)
+        return st;
+    pn_source src = p->src;
+    src.name = name;            /* whoever opens a folder puts its path in front */
+    hfd_file *f = &h->files[h->n_files++];
+    st = hfd_ends(name, ".safetensors") ? pn_safetensors_read(&f->st, h->mem, &src, h->err) : hfd_read_bin(h, f, &src);
+    if (!st && h->indexed)
+        st = pn_st_index_check(&h->index, (uint32_t)(f - h->files), &f->st, h->err);
+    return st ? st : hfd_list(h, f);
+}
+
+static pn_status hfd_read_index(hfd *h, const char *name)
+{
+    pn_bytes text;
+    pn_status st = pn_hf_file_read(h->d, h->mem, name, PN_ST_HEADER_MAX, &text, h->err);
+    if (!st && text.data) {
+        const pn_source src = {.bytes = (const uint8_t *)text.data, .size = text.len, .name = name};
+        st = pn_st_index_read(&h->index, h->mem, &src, h->err);
+        h->indexed = !st;
+    }
+    pn_hf_file_free(h->mem, &text);
+    return st;
+}
+
+/* Which files hold the weights; `only`: the one the user named, or NULL.  What exists first counts. */
+static pn_status hfd_files(hfd *h, const char *only)
+{
+    static const struct { char one[20], many[32]; } kinds[] = {
+        {"model.safetensors", "model.safetensors.index.json"}, {"pytorch_model.bin", "pytorch_model.bin.index.json"}};
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < PN_COUNT_OF(kinds) && !st && !only && !h->indexed; i++) {
+        if (hfd_exists(h, kinds[i].one, &st))
+            only = kinds[i].one;
+        else if (!st)
+            st = hfd_read_index(h, kinds[i].many);
+    }
+    if (!st && !only && !h->indexed)
+        st = pn_fail(h->err, PN_E_FORMAT, "there is none of %s, %s, %s and %s", kinds[0].one, kinds[0].many, kinds[1].one, kinds[1].many);
+    h->cap_files = only ? 1 : h->index.n_files;
+    h->files = st ? NULL : pn_mem_calloc(h->mem, PN_ACCT_STAGE, h->cap_files, sizeof *h->files);
+    if (!st && !h->files)
+        st = pn_fail_nomem(h->err, "a table of files", h->cap_files * sizeof *h->files);
+    for (size_t i = 0; i < h->cap_files && !st; i++)
+        st = hfd_open_file(h, only ? only : h->index.files[i].name);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Tensors
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct hfd_shape { char s[120]; } hfd_shape;
+
+static hfd_shape hfd_show_shape(const pn_st_tensor *t)
+{
+    hfd_shape out = {"["};
+    size_t n = 1;
+    for (uint32_t k = 0; k < t->rank; k++)
+        n += (size_t)snprintf(out.s + n, sizeof out.s - n, "%s%" PRIu64, k ? ", " : "", t->shape[k]) ;
+    n = PN_MIN(n, sizeof out.s - 2);
+    memcpy(out.s + n, "]", 2);
+    return out;
+}
+
+static hfd_ref *hfd_find(hfd *h, const char *const names[3], uint32_t il, uint32_t expert)
+{
+    char name[PN_HF_NAME_MAX];
+    for (int i = 0; names[i]; i++) {
+        pn_hf_spell(name, sizeof name, names[i], il, expert);
+        uint32_t *at = pn_map_find(&h->names, name, strlen(name));
+        if (at)
+            return &h->refs[*at];
+    }
+    return NULL;
+}
+
+static const char *hfd_file_name(const hfd *h, uint32_t part)
+{
+    const char *path = h->w->parts[part].path;
+    return path + strlen(h->d->folder);
+}
+
+/* [n][rows][cols], where dimensions of 1 count for nothing, and values that are weights. */
+static pn_status hfd_check(hfd *h, const hfd_ref *r, const pn_hf_want *want, uint64_t n, uint64_t rows)
+{
+    const uint64_t dims[] = {n, rows, want->cols};
+    const pn_st_tensor *t = r->t;
+    uint32_t a = 0, b = 0, dtype = pn_st_dtype_get(t->dtype)->dtype;
+    while (a < t->rank || b < 3) {
+        if (a < t->rank && t->shape[a] == 1)
+            a++;
+        else if (b < 3 && dims[b] <= 1)
+            b++;
+        else if (a < t->rank && b < 3 && t->shape[a] == dims[b])
+            a++, b++;
+        else
+            return pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' has shape %s, expected %s%" PRIu64 "%s%" PRIu64 " (%s%s%s)", hfd_file_name(h, r->part),
+                           pn_show(t->name, strlen(t->name)).s, hfd_show_shape(t).s, n > 1 ? "experts of " : "", rows ? rows : want->cols, rows ? " x " : "",
+                           rows ? want->cols : 1, rows ? want->rows_are : "", rows ? ", " : "", want->cols_are);
+    }
+    if (dtype != PN_DTYPE_F32 && dtype != PN_DTYPE_F16 && dtype != PN_DTYPE_BF16 && t->dtype != PN_ST_F64)
+        return pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected F32, F16, BF16 or F64", hfd_file_name(h, r->part),
+                       pn_show(t->name, strlen(t->name)).s, pn_st_dtype_get(t->dtype)->name);
+    return PN_OK;
+}
+
+static pn_status hfd_missing(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t expert)
+{
+    char name[PN_HF_NAME_MAX];
+    pn_hf_spell(name, sizeof name, want->names[0], il, expert);
+    return pn_fail(h->err, PN_E_FORMAT, "tensor '%s%s' is missing (num_hidden_layers is %" PRIu32 "%s)", strcmp(name, "lm_head.weight") ? "model." : "",
+                   name, h->c.n_layers, want->how == PN_HF_STACK ? ", or there are fewer experts" : "");
+}
+
+/* A new tensor of ours, of n matrices or a vector, as `r` is in the file. */
+static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint64_t n)
+{
+    pn_hf_dir *d = h->d;
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->tensors, &d->cap, d->n + 1, sizeof *d->tensors)) {
+        pn_fail_nomem(h->err, "the directory of tensors", (d->n + 1) * sizeof *d->tensors);
+        return NULL;
+    }
+    struct pn_hf_tensor *x = &d->tensors[d->n++];
+    uint64_t bits = pn_st_dtype_get(r->t->dtype)->bits / 8, rows = PN_MAX(want->rows, (uint64_t)1);
+    memset(x, 0, sizeof *x);
+    pn_hf_spell(x->name, sizeof x->name, want->ours, il, 0);
+    x->part = r->part;
+    x->t = (pn_gguf_tensor){.dtype = pn_st_dtype_get(r->t->dtype)->dtype, .n_dims = want->how == PN_HF_STACK ? 3 : want->rows ? 2 : 1,
+                            .ne = {want->cols, rows, n, 1}, .offset = r->t->offset, .row_bytes = want->cols * bits};
+    x->t.n_elems = want->cols * rows * n;           /* at most 2^20 x 2^20 x 2^16 */
+    x->t.bytes = x->t.n_elems * bits;
+    x->f64 = r->t->dtype == PN_ST_F64;
+    x->plus_one = want->how == PN_HF_NORM && h->c.post_norms;
+    x->gather = r->gather;
+    x->why = x->f64 || x->plus_one ? HFD_TO_F32 : x->gather ? HFD_COPY : HFD_IN_PLACE;
+    if (x->why == HFD_IN_PLACE && want->rows && x->t.offset % bits)
+        x->why = HFD_COPY;              /* vectors are read, wherever they begin */
+    return x;
+}
+
+static pn_status hfd_bind_one(hfd *h, const pn_hf_want *want, uint32_t il)
+{
+    hfd_ref *r = hfd_find(h, want->names, il, 0);
+    if (!r)
+        return want->optional ? PN_OK : hfd_missing(h, want, il, 0);
+    pn_status st = hfd_check(h, r, want, 1, want->rows);
+    r->used = true;
+    return st ? st : hfd_new(h, want, il, r, 1) ? PN_OK : PN_E_NOMEM;
+}
+
+static pn_status hfd_piece(hfd *h, struct pn_hf_tensor *x, uint32_t part, uint64_t offset)
+{
+    pn_hf_dir *d = h->d;
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->pieces, &d->cap_pieces, d->n_pieces + 1, sizeof *d->pieces))
+        return pn_fail_nomem(h->err, "the places of experts", (d->n_pieces + 1) * sizeof *d->pieces);
+    d->pieces[d->n_pieces++] = (pn_piece){.offset = offset, .part = part};
+    if (x->why == HFD_IN_PLACE && offset % (x->t.row_bytes / x->t.ne[0]))
+        x->why = HFD_COPY;
+    return PN_OK;
+}
+
+/* Experts of a .bin are used where they lie, or not at all. */
+static pn_status hfd_together(hfd *h, const hfd_ref *r)
+{
+    return r->gather ? pn_fail(h->err, PN_E_UNSUPPORTED, "%s: the elements of expert tensor '%s' do not follow each other", hfd_file_name(h, r->part),
+                               pn_show(r->t->name, strlen(r->t->name)).s) : PN_OK;
+}
+
+/* All experts in one tensor: each has `fused_rows` rows there. */
+static pn_status hfd_bind_fused(hfd *h, const pn_hf_want *want, uint32_t il, hfd_ref *r)
+{
+    pn_status st = hfd_together(h, r);
+    if (!st)
+        st = hfd_check(h, r, want, h->c.n_expert, want->fused_rows);
+    struct pn_hf_tensor *x = st ? NULL : hfd_new(h, want, il, r, h->c.n_expert);
+    r->used = true;
+    if (!x)
+        return st ? st : PN_E_NOMEM;
+    x->scattered = true;
+    x->piece0 = h->d->n_pieces;
+    for (uint64_t e = 0; e < h->c.n_expert && !st; e++)
+        st = hfd_piece(h, x, r->part, r->t->offset + (e * want->fused_rows + want->fused_from) * x->t.row_bytes);
+    x->t.offset = h->d->pieces[x->piece0].offset;
+    return st;
+}
+
+static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
+{
+    hfd_ref *r = hfd_find(h, want->fused, il, 0);
+    if (r)
+        return hfd_bind_fused(h, want, il, r);
+    struct pn_hf_tensor *x = NULL;
+    pn_status st = PN_OK;
+    uint32_t dtype = 0;
+    for (uint32_t e = 0; e < h->c.n_expert && !st; e++) {
+        r = hfd_find(h, want->names, il, e);
+        if (!r)
+            return hfd_missing(h, want, il, e);
+        st = hfd_together(h, r);
+        if (!st)
+            st = hfd_check(h, r, want, 1, want->rows);
+        if (!st && e && r->t->dtype != dtype)
+            st = pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected %s as that of expert 0", hfd_file_name(h, r->part),
+                         pn_show(r->t->name, strlen(r->t->name)).s, pn_st_dtype_get(r->t->dtype)->name, pn_st_dtype_get(dtype)->name);
+        r->used = true;
+        if (!st && !e) {
+            x = hfd_new(h, want, il, r, h->c.n_expert);
+            if (!x)
+                return PN_E_NOMEM;
+            x->scattered = true;
+            x->piece0 = h->d->n_pieces;
+            dtype = r->t->dtype;
+        }
+        if (!st)
+            st = hfd_piece(h, x, r->part, r->t->offset);
+    }
+    return st;
+}
+
+static pn_status hfd_bind(hfd *h)
+{
+    pn_hf_want want;
+    pn_status st = PN_OK;
+    for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, false, i, &want); i++)
+        st = hfd_bind_one(h, &want, 0);
+    for (uint32_t il = 0; il < h->c.n_layers && !st; il++)
+        for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, true, i, &want); i++)
+            st = want.how == PN_HF_STACK ? hfd_bind_experts(h, &want, il) : hfd_bind_one(h, &want, il);
+    for (size_t i = 0; i < h->n_refs && !st; i++) {
+        const hfd_ref *r = &h->refs[i];
+        if (!r->used && !pn_hf_skips(&h->c, pn_hf_name(r->t->name)))
+            st = pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' belongs to nothing in a model of %" PRIu32 " layers with this config.json",
+                         hfd_file_name(h, r->part), pn_show(r->t->name, strlen(r->t->name)).s, h->c.n_layers);
+    }
+    if (!st && !h->c.tied && !hfd_find(h, (const char *const[3]){"lm_head.weight", NULL, NULL}, 0, 0))
+        h->d->warning = "there is no lm_head.weight, although tie_word_embeddings is false: the embedding is the output matrix";
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Part 0
+ * ------------------------------------------------------------------------------------------ */
+
+static uint32_t hfd_image_type(const struct pn_hf_tensor *x) { return x->why == HFD_COPY ? x->t.dtype : (uint32_t)PN_DTYPE_F32; }
+static uint64_t hfd_image_bytes(const struct pn_hf_tensor *x) { return x->why == HFD_COPY ? x->t.bytes : x->t.n_elems * sizeof(float); }
+
+static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
+{
+    return (pn_dir_tensor){.t = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
+}
+
+/* Elements on their way to part 0. */
+typedef struct hfd_flow {
+    const struct pn_hf_tensor *x;
+    uint8_t *dst;
+} hfd_flow;
+
+static pn_status hfd_take(void *user, const void *bytes, size_t n, pn_err *err)
+{
+    hfd_flow *f = user;
+    const uint8_t *raw = bytes;
+    const struct pn_hf_tensor *x = f->x;
+    size_t size = (size_t)(x->t.bytes / x->t.n_elems);
+    float out[HFD_CHUNK / 2];
+    (void)err;
+    if (x->why == HFD_COPY) {
+        memcpy(f->dst, raw, n);
+        f->dst += n;
+        return PN_OK;
+    }
+    for (size_t k; n; raw += k * size, n -= k * size) {
+        k = PN_MIN(n / size, PN_COUNT_OF(out));
+        if (!x->f64)
+            pn_dequant_row(x->t.dtype, raw, out, k);
+        for (size_t i = 0; i < k && x->f64; i++) {
+            double v;
+            memcpy(&v, raw + 8 * i, 8);
+            out[i] = (float)v;
+        }
+        for (size_t i = 0; i < k && x->plus_one; i++)
+            out[i] += 1;
+        memcpy(f->dst, out, k * sizeof *out);
+        f->dst += k * sizeof *out;
+    }
+    return PN_OK;
+}
+
+static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
+{
+    const pn_dir_tensor from = hfd_dir_tensor(h, x);
+    hfd_flow f = {.x = x, .dst = dst};
+    uint8_t raw[HFD_CHUNK];
+    pn_status st = PN_OK;
+    if (x->gather)
+        return pn_pth_stream(&h->files[x->part - 1].bin, x->gather, hfd_take, &f, h->err);
+    for (uint64_t at = 0; at < x->t.bytes && !st; at += sizeof raw) {
+        size_t n = (size_t)PN_MIN(x->t.bytes - at, (uint64_t)sizeof raw);
+        st = pn_weights_read(h->w, &from, at, raw, n, h->err);
+        if (!st)
+            st = hfd_take(&f, raw, n, h->err);
+    }
+    return st;
+}
+
+static const char *const hfd_factor_names[] = {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"};
+
+/* The table of tensors in part 0: factors, then what is computed. */
+static void hfd_image_table(hfd *h)
+{
+    const uint64_t n = h->c.n_rot / 2;
+    for (int i = 0; i < 2; i++)
+        if (h->c.factors[i])
+            pn_gguf_put_tensor(&h->header, hfd_factor_names[i + (h->c.factors[1] != NULL)], PN_DTYPE_F32, 1, &n, n * sizeof(float));
+    for (size_t i = 0; i < h->d->n; i++) {
+        const struct pn_hf_tensor *x = &h->d->tensors[i];
+        if (x->why != HFD_IN_PLACE)
+            pn_gguf_put_tensor(&h->header, x->name, hfd_image_type(x), x->t.n_dims, x->t.ne, hfd_image_bytes(x));
+    }
+}
+
+static pn_status hfd_image_data(hfd *h, uint8_t *at)
+{
+    size_t n = h->c.n_rot / 2 * sizeof(float);
+    pn_status st = PN_OK;
+    for (int i = 0; i < 2; i++)
+        if (h->c.factors[i]) {
+            memcpy(at, h->c.factors[i], n);
+            at += n + pn_gguf_pad(n);
+        }
+    for (size_t i = 0; i < h->d->n && !st; i++) {
+        const struct pn_hf_tensor *x = &h->d->tensors[i];
+        if (x->why == HFD_IN_PLACE)
+            continue;
+        st = hfd_compute(h, x, at);
+        at += hfd_image_bytes(x) + pn_gguf_pad(hfd_image_bytes(x));
+    }
+    return st;
+}
+
+static pn_status hfd_image(hfd *h)
+{
+    pn_str head;
+    pn_hf_dir *d = h->d;
+    pn_str_init(&head, h->mem, PN_ACCT_STAGE);
+    hfd_image_table(h);
+    pn_status st = pn_gguf_header(&h->header, &head) ? PN_OK : pn_fail_nomem(h->err, "a header", head.len);
+    uint64_t bytes = head.len + h->header.data_bytes;
+    if (!st) {
+        d->image = bytes <= SIZE_MAX ? pn_mem_calloc(h->mem, PN_ACCT_WEIGHTS, bytes, 1) : NULL;
+        d->image_bytes = d->image ? (size_t)bytes : 0;
+        st = d->image ? PN_OK : pn_fail_nomem(h->err, "the header and computed tensors", bytes);
+    }
+    if (!st) {
+        memcpy(d->image, head.data, head.len);
+        st = hfd_image_data(h, d->image + head.len);
+    }
+    pn_str_fini(&head);
+    return st ? st : pn_weights_set_header(h->w, d->image, d->image_bytes, h->err);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Opening
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status hfd_directory(hfd *h)
+{
+    pn_status st = PN_OK;
+    for (size_t i = 0; i < h->d->n && !st; i++) {
+        const struct pn_hf_tensor *x = &h->d->tensors[i];
+        const pn_dir_tensor t = hfd_dir_tensor(h, x);
+        if (x->why == HFD_IN_PLACE)
+            st = pn_weights_add_tensor(h->w, &t, h->err);
+    }
+    return st;
+}
+
+static pn_status hfd_open(hfd *h, const char *path)
+{
+    size_t len = strlen(path), cut = len;
+    bool file = hfd_is_file(path) && !pn_os_is_dir(path);
+    while (file && cut && path[cut - 1] != '/')
+        cut--;
+    bool slash = cut && path[cut - 1] != '/';
+    h->d->folder = pn_mem_strndup(h->mem, PN_ACCT_MISC, path, cut + slash);
+    if (!h->d->folder)
+        return pn_fail_nomem(h->err, "a path", (uint64_t)cut + 2);
+    if (slash)
+        h->d->folder[cut] = '/';
+    pn_status st = pn_weights_add_part(h->w, path, h->err);
+    if (!st)
+        st = hfd_config(h);
+    if (!st)
+        st = hfd_files(h, file ? path + cut : NULL);
+    if (!st)
+        st = hfd_bind(h);
+    for (size_t i = 0; i < h->d->n && !st; i++)
+        h->d->tensors[i].t.name = h->d->tensors[i].name;        /* the table has stopped moving */
+    if (!st)
+        st = hfd_image(h);
+    return st ? st : hfd_directory(h);
+}
+
+PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *err)
+{
+    hfd h = {.w = w, .mem = w->mem, .err = err};
+    h.d = w->hf = pn_mem_calloc(w->mem, PN_ACCT_MISC, 1, sizeof *h.d);
+    if (!h.d)
+        return pn_fail_nomem(err, "a folder", sizeof *h.d);
+    pn_gguf_writer_init(&h.header, w->mem);
+    pn_map_init(&h.names, w->mem, PN_ACCT_STAGE);
+    pn_status st = hfd_open(&h, path);
+    for (size_t i = 0; i < h.n_files; i++) {
+        pn_safetensors_fini(&h.files[i].st);
+        pn_pth_close(&h.files[i].bin);
+    }
+    pn_mem_free(w->mem, PN_ACCT_STAGE, h.files, h.cap_files * sizeof *h.files);
+    pn_mem_free(w->mem, PN_ACCT_STAGE, h.refs, h.cap_refs * sizeof *h.refs);
+    pn_map_fini(&h.names);
+    pn_st_index_fini(&h.index);
+    pn_gguf_writer_fini(&h.header);
+    pn_hf_config_fini(&h.c);
+    return st;
+}
+
+PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
+{
+    if (!d)
+        return;
+    if (d->folder)
+        pn_mem_free(mem, PN_ACCT_MISC, d->folder, strlen(d->folder) + 1);
+    pn_mem_free(mem, PN_ACCT_MISC, d->tensors, d->cap * sizeof *d->tensors);
+    pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
+    pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
+    pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);
+}

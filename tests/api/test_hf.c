@@ -1,0 +1,304 @@
+/*
+ * test_hf.c - models as published: Hugging Face folders through the public API, against what transformers computes.
+ *
+ *     llama_bf16     two shards, BF16, stretched rotary waves    qwen3_tied     norms on heads, tied
+ *     phi3_f16       fused matrices, two rotary tables           mixtral_f32    experts that lie scattered
+ *
+ * Single misreadings - a permuted head, a wrong base, a swapped expert - move some logit by 1.9 and more.
+ */
+#define _XOPEN_SOURCE 700       /* getpid */
+#include "golden_case.h"
+
+#include <unistd.h>
+
+static const char hf_root[] = "tests/vectors/hf";
+static const char *const hf_models[] = {"llama_bf16", "qwen3_tied", "phi3_f16", "mixtral_f32"};
+enum { HF_MODELS = sizeof hf_models / sizeof *hf_models };
+
+typedef struct hf_way {
+    const char *what;
+    uint32_t threads, batch;
+    pn_model_params p;
+} hf_way;
+
+/* Logits of the whole prompt, malloc'd; and greedy tokens, when wanted. */
+static float *hf_logits(const golden_case *c, const char *path, const hf_way *w, pn_token *greedy, long n_greedy)
+{
+    pn_engine *e = NULL;
+    pn_model *m = NULL;
+    pn_session *s = NULL;
+    pn_err err = {0};
+    float *out = malloc((size_t)(c->n * c->n_vocab) * sizeof *out);
+    const pn_session_params sp = {.n_ctx = (uint32_t)c->n_ctx, .n_batch = w->batch, .has_kv_type = 1, .kv_type = PN_DTYPE_F32};
+    int ok = PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = w->threads}, &err) == PN_OK, "%s", err.text) &&
+             PN_CHECK(pn_model_load(e, path, &w->p, &m, &err) == PN_OK, "%s: %s", w->what, err.text) &&
+             PN_CHECK(pn_session_new(m, &sp, &s, &err) == PN_OK, "%s", err.text) &&
+             PN_CHECK(pn_session_eval_all(s, c->tokens, (size_t)c->n, out, &err) == PN_OK, "%s: %s", w->what, err.text);
+    for (long i = 0; i < n_greedy && ok; i++) {
+        greedy[i] = (pn_token)api_argmax(pn_session_logits(s), c->n_vocab);
+        ok = PN_CHECK(pn_session_eval(s, &greedy[i], 1, &err) == PN_OK, "%s", err.text);
+    }
+    pn_session_free(s);
+    pn_model_free(m);
+    pn_engine_close(e);
+    return out;
+}
+
+static void logits_are_the_references(const golden_case *c, const char *name)
+{
+    for (size_t i = 0; pn_cpu_isa_at(i); i++)
+        for (int exact = 0; exact < 2; exact++)
+            for (int step = 0; step < 2; step++) {
+                const hf_way w = {.what = step ? "token by token" : "at once", .threads = 1, .batch = step ? 1 : 512, .p = {.exact = exact}};
+                pn_token greedy[64];
+                long n = c->greedy_steps < 64 ? c->greedy_steps : 64;
+                double worst;
+                pn_err err = {0};
+                PN_CHECK(pn_cpu_force(pn_cpu_isa_at(i), &err) == PN_OK, "%s", err.text);
+                float *our = hf_logits(c, c->path, &w, greedy, n);
+                golden_compare(c, c->logits, our, &worst);
+                PN_CHECK(worst <= c->max_abs, "%s %s %s exact %d: |d| %g > %g", pn_cpu_isa(), name, w.what, exact, worst, c->max_abs);
+                PN_CHECK(golden_flips(c, our) == 0, "%s %s: argmax differs", pn_cpu_isa(), name);
+                for (long k = 0; k < n && k < c->n_greedy; k++)
+                    PN_CHECK(greedy[k] == c->greedy[k], "%s %s: greedy token %ld is %d, expected %d", pn_cpu_isa(), name, k, (int)greedy[k], (int)c->greedy[k]);
+                if (!step)
+                    printf("%-12s %-12s %s: |d| %.2g of %.2g\n", name, pn_cpu_isa(), exact ? "exact" : "usual", worst, c->max_abs);
+                free(our);
+            }
+    pn_cpu_force(pn_cpu_isa_at(0), NULL);
+}
+
+static void bits_are_the_same_wherever_weights_are(const golden_case *c, const char *name)
+{
+    const hf_way ways[] = {
+        {"mapped", 1, 512, {.residency = PN_RESIDENCY_MAP}},
+        {"mapped, token by token, two threads", 2, 1, {.residency = PN_RESIDENCY_MAP}},
+        {"mapped, five rows a lease", 2, 512, {.residency = PN_RESIDENCY_MAP, .lease_rows = 5}},
+        {"in memory", 2, 512, {.residency = PN_RESIDENCY_ANON}},
+        {"streamed", 1, 512, {.residency = PN_RESIDENCY_STREAM}},
+        {"streamed, small blocks, two threads", 2, 7, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 2}},
+        {"streamed, some pinned", 2, 1, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 1, .pin_bytes = 100000}},
+    };
+    size_t bytes = (size_t)(c->n * c->n_vocab) * sizeof(float);
+    float *want = hf_logits(c, c->path, &ways[0], NULL, 0);
+    for (size_t i = 1; i < sizeof ways / sizeof *ways; i++) {
+        float *got = hf_logits(c, c->path, &ways[i], NULL, 0);
+        PN_CHECK(memcmp(want, got, bytes) == 0, "%s, %s: other bits", name, ways[i].what);
+        free(got);
+    }
+    free(want);
+}
+
+/* --- what is around the weights ------------------------------------------------------------------- */
+
+/* The next object of an array of the fixture, copied; *at goes on behind it.  NULL: there are no more. */
+static char *hf_next(const char **at)
+{
+    const char *p = *at;
+    while (*p && *p != '{' && *p != ']')
+        p++;
+    if (*p != '{')
+        return NULL;
+    int depth = 0, text = 0;
+    const char *from = p;
+    do {
+        if (*p == '"')
+            text = !text;
+        else if (text && *p == '\\')
+            p++;
+        else if (!text)
+            depth += *p == '{' ? 1 : *p == '}' ? -1 : 0;
+        p++;
+    } while (depth && *p);
+    char *out = malloc((size_t)(p - from) + 1);
+    memcpy(out, from, (size_t)(p - from));
+    out[p - from] = 0;
+    *at = p;
+    return out;
+}
+
+static void text_becomes_the_references_tokens(const golden_case *c, const pn_model *m)
+{
+    static const struct { const char *key; unsigned flags; } ways[] = {
+        {"special", PN_TOKENIZE_SPECIAL}, {"bos_special", PN_TOKENIZE_SPECIAL | PN_TOKENIZE_BOS}};
+    const char *at = api_json_find(c->json, "tokenize");
+    for (char *one; (one = hf_next(&at)) != NULL; free(one)) {
+        char text[4096];
+        if (strstr(one, "\\u0000") || !api_json_str(one, "text", text, sizeof text))
+            continue;
+        for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+            long n_want = 0;
+            size_t n = 0;
+            pn_err err = {0};
+            pn_token got[4096];
+            pn_token *want = api_json_ints(one, ways[k].key, &n_want);
+            PN_CHECK(pn_tokenize(m, text, strlen(text), ways[k].flags, got, 4096, &n, &err) == PN_OK, "%s", err.text);
+            PN_CHECK(want && n == (size_t)n_want && memcmp(got, want, n * sizeof *got) == 0, "%s: %zu tokens of %s, expected %ld", c->path, n, one, n_want);
+            free(want);
+        }
+    }
+}
+
+static void chats_are_written_by_the_folders_template(const golden_case *c, const pn_model *m)
+{
+    const char *at = api_json_find(c->json, "chat");
+    pn_template *t = NULL;
+    pn_err err = {0};
+    int n = 0;
+    if (!PN_CHECK(pn_template_open_model(m, &t, &err) == PN_OK, "%s: %s", c->path, err.text))
+        return;
+    for (char *one; (one = hf_next(&at)) != NULL; free(one), n++) {
+        char want[4096];
+        pn_rendered *r = NULL;
+        if (PN_CHECK(api_json_str(one, "text", want, sizeof want)) &&
+            PN_CHECK(pn_template_render_json(t, one, strlen(one), PN_RENDER_RAW, &r, &err) == PN_OK, "%s: %s", c->path, err.text))
+            PN_CHECK(strcmp(pn_rendered_text(r, NULL), want) == 0, "%s: %s, expected %s", c->path, pn_rendered_text(r, NULL), want);
+        pn_rendered_free(r);
+    }
+    PN_CHECK(n > 0);
+    pn_template_close(t);
+}
+
+static void answers_end_where_the_folder_says(const golden_case *c, const pn_model *m)
+{
+    long n = 0;
+    int32_t *ends = api_json_ints(c->json, "end_tokens", &n);
+    PN_CHECK(n > 0);
+    for (long i = 0; i < n; i++)
+        PN_CHECK(pn_token_ends(m, ends[i]), "%s: %d", c->path, (int)ends[i]);
+    PN_CHECK(!pn_token_ends(m, 5));
+    free(ends);
+}
+
+static void the_sampler_is_the_folders(const pn_model *m, const char *name)
+{
+    static const struct { const char *name; float temperature; int top_k; float top_p; } rows[] = {
+        {"llama_bf16", 0.6f, 40, 0.9f}, {"qwen3_tied", 0.6f, 20, 0.95f}, {"phi3_f16", 0.8f, 40, 0.95f}};
+    pn_sampling s;
+    pn_sampling_default(m, &s);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        PN_CHECK(strcmp(rows[i].name, name) || (s.temperature == rows[i].temperature && s.top_k == rows[i].top_k && s.top_p == rows[i].top_p), "%s: %g %d %g", name,
+                 (double)s.temperature, (int)s.top_k, (double)s.top_p);
+}
+
+/* The header alone: what it says, what it would need; and models made from it, or from one of its files. */
+static void a_folder_is_a_file(const golden_case *c, pn_engine *e, const char *name)
+{
+    pn_err err = {0};
+    pn_file *f = NULL;
+    pn_model *m = NULL;
+    pn_plan_info p;
+    pn_model_info info;
+    double v = 0;
+    const char *arch = NULL;
+    size_t len = 0;
+    if (!PN_CHECK(pn_file_open(e, c->path, &f, &err) == PN_OK, "%s", err.text))
+        return;
+    PN_CHECK(pn_file_meta_string(f, "general.name", 0, &arch, &len) == PN_OK && len == strlen(name) && memcmp(arch, name, len) == 0);
+    PN_CHECK(pn_file_meta_string(f, "general.architecture", 0, &arch, &len) == PN_OK);
+    char key[64];
+    snprintf(key, sizeof key, "%.*s.vocab_size", (int)len, arch);
+    PN_CHECK(pn_file_meta_number(f, key, 0, &v) == PN_OK && v == (double)c->n_vocab, "%s %g", key, v);
+    PN_CHECK(pn_file_plan(f, &(pn_plan_params){.n_ctx = 64}, &p, &err) == PN_OK && p.n_vocab == (uint32_t)c->n_vocab && p.vocab_bytes > 0, "%s", err.text);
+    uint64_t mapped = p.weight_bytes;
+    PN_CHECK(pn_file_plan(f, &(pn_plan_params){.n_ctx = 64, .residency = PN_RESIDENCY_STREAM, .stream_block = 8192}, &p, &err) == PN_OK && p.stage_bytes > 0 &&
+             (p.expert_bytes > 0) == (strcmp(name, "mixtral_f32") == 0), "%s", err.text);
+    if (PN_CHECK(pn_model_load_file(f, NULL, &m, &err) == PN_OK, "%s", err.text)) {
+        pn_model_describe(m, &info);
+        PN_CHECK(info.weight_bytes == mapped && info.n_vocab == (uint32_t)c->n_vocab && info.has_chat_template && strcmp(info.name, name) == 0);
+        PN_CHECK(strcmp(info.type, strstr(name, "bf16") ? "BF16" : strstr(name, "f16") ? "F16" : "F32") == 0, "%s", info.type);
+    }
+    pn_model_free(m);
+    pn_file_close(f);
+}
+
+static void one_file_brings_its_folder(const golden_case *c)
+{
+    char path[800];
+    const hf_way w = {.what = "one file", .threads = 1, .batch = 512};
+    snprintf(path, sizeof path, "%s/model.safetensors", c->path);
+    float *a = hf_logits(c, c->path, &w, NULL, 0), *b = hf_logits(c, path, &w, NULL, 0);
+    PN_CHECK(memcmp(a, b, (size_t)(c->n * c->n_vocab) * sizeof *a) == 0);
+    free(a);
+    free(b);
+}
+
+/* As a converter would write it: rows of q and k are permuted where the family has them so. */
+static void a_folder_becomes_a_file(const golden_case *c, pn_engine *e, const char *name)
+{
+    char path[100];
+    pn_err err = {0};
+    pn_file *f = NULL;
+    const char *text = NULL;
+    size_t len;
+    double worst;
+    const hf_way w = {.what = "quantize", .threads = 1, .batch = 512};
+    snprintf(path, sizeof path, "/tmp/pn_hf_%ld.gguf", (long)getpid());
+    if (PN_CHECK(pn_quantize(e, c->path, path, &(pn_quantize_params){.preset = "F32"}, &err) == PN_OK, "%s", err.text)) {
+        float *our = hf_logits(c, path, &w, NULL, 0);
+        golden_compare(c, c->logits, our, &worst);
+        PN_CHECK(worst <= c->max_abs, "%s as a file: |d| %g > %g", name, worst, c->max_abs);
+        PN_CHECK(pn_file_open(e, path, &f, &err) == PN_OK && pn_file_meta_string(f, "tokenizer.ggml.model", 0, &text, &len) == PN_OK &&
+                 pn_file_meta_string(f, "tokenizer.chat_template", 0, &text, &len) == PN_OK &&
+                 pn_file_meta_string(f, "llama.rope.pairing", 0, &text, &len) != PN_OK, "%s %s", name, err.text);
+        pn_file_close(f);
+        free(our);
+    }
+    remove(path);
+}
+
+static void a_vocabulary_alone(const golden_case *c, pn_engine *e)
+{
+    pn_model *m = NULL;
+    pn_err err = {0};
+    PN_CHECK(pn_model_load(e, c->path, &(pn_model_params){.vocab_only = 1}, &m, &err) == PN_OK && pn_vocab_size(m) == (uint32_t)c->n_vocab, "%s", err.text);
+    pn_model_free(m);
+}
+
+static void what_is_around_the_weights(const golden_case *c, const char *name)
+{
+    pn_engine *e = NULL;
+    pn_model *m = NULL;
+    pn_err err = {0};
+    if (PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK, "%s", err.text) && PN_CHECK(pn_model_load(e, c->path, NULL, &m, &err) == PN_OK, "%s", err.text)) {
+        text_becomes_the_references_tokens(c, m);
+        chats_are_written_by_the_folders_template(c, m);
+        answers_end_where_the_folder_says(c, m);
+        the_sampler_is_the_folders(m, name);
+        a_folder_is_a_file(c, e, name);
+        a_vocabulary_alone(c, e);
+        a_folder_becomes_a_file(c, e, name);
+    }
+    pn_model_free(m);
+    pn_engine_close(e);
+}
+
+static void what_is_no_model_is_refused(void)
+{
+    static const char *const paths[] = {"tests/vectors/hf/st", "tests/vectors/hf/st/odd.safetensors", "tests/vectors/hf/hostile/index_missing"};
+    pn_engine *e = NULL;
+    pn_err err = {0};
+    PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK, "%s", err.text);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        pn_model *m = NULL;
+        PN_CHECK(pn_model_load(e, paths[i], NULL, &m, &err) == PN_E_FORMAT && strstr(err.text, "config.json") && strstr(err.text, paths[i]), "%s", err.text);
+    }
+    pn_engine_close(e);
+}
+
+int main(void)
+{
+    what_is_no_model_is_refused();
+    for (int i = 0; i < HF_MODELS; i++) {
+        golden_case c;
+        if (PN_CHECK(golden_load(&c, hf_root, hf_models[i]), "%s", hf_models[i])) {
+            logits_are_the_references(&c, hf_models[i]);
+            bits_are_the_same_wherever_weights_are(&c, hf_models[i]);
+            what_is_around_the_weights(&c, hf_models[i]);
+            if (i)
+                one_file_brings_its_folder(&c);
+        }
+        golden_free(&c);
+    }
+    return pn_test_end();
+}
