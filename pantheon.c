@@ -4088,7 +4088,7 @@ PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
 /*
  * pn_hf_vocab.h - the vocabulary of a Hugging Face folder.
  *
- * Such a folder describes its tokenizer in up to eleven files.  Whoever opened the folder hands over
+ * Such a folder describes its tokenizer in up to twelve files.  Whoever opened the folder hands over
  * their bytes; what comes back owns everything a pn_vocab_source needs.  Which file counts:
  *
  *     tokenizer.json > tokenizer.model > vocab.json with merges.txt
@@ -4113,6 +4113,7 @@ typedef struct pn_hf_files {
     pn_bytes tokenizer_json, tokenizer_config, special_tokens_map, added_tokens;
     pn_bytes vocab_json, merges_txt, tokenizer_model;
     pn_bytes chat_template_jinja, chat_template_json;
+    pn_bytes tool_use_jinja;    /* additional_chat_templates/tool_use.jinja */
     pn_bytes generation_config, config;
 } pn_hf_files;
 
@@ -4134,7 +4135,7 @@ PN_INTERNAL void pn_hf_vocab_trim(pn_hf_vocab *h);
 /* The model's chat template: the one for tools when there is one and `tools`; {NULL, 0}: none. */
 PN_INTERNAL pn_bytes pn_hf_vocab_template(const pn_hf_vocab *h, bool tools);
 
-PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h);      /* memory held */
+PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h);      /* memory held, GGUF's terms apart */
 
 /* The same vocabulary in GGUF's terms, as far as it has them: a source without flags and rules, whose
  * fields are the tokenizer.ggml.* keys (model, pre, tokens, scores, token_type, merges, the ids and flags).
@@ -34432,14 +34433,17 @@ static void bpe_rules_symbols(pn_enc *e, const char *word, size_t n)
     const pn_vocab_rules *r = v->rules;
     pn_sym *syms = e->merge.syms;
     size_t k = 0;
-    bool raw = v->pretok_flags & PN_PRETOK_RAW, unknown = false;    /* the symbol before is an unknown one */
+    bool raw = v->pretok_flags & PN_PRETOK_RAW;
+    pn_sym unk = {.id = r->unk};                /* waits (len > 0) for the next known character */
     for (size_t i = 0, len; i < n; i += len) {
         uint32_t cp;
         len = raw ? pn_utf8_decode(word + i, n - i, &cp) : 1;
         pn_token t = raw ? pn_vocab_find(v, word + i, len) : v->byte_sym[(uint8_t)word[i]];
         if (pn_vocab_of_model(v, t) && pn_enc_allows(e, t)) {
+            if (unk.len)
+                syms[k++] = unk;
             syms[k++] = (pn_sym){.at = (uint32_t)i, .len = (uint32_t)len, .id = t};
-            unknown = false;
+            unk.len = 0;
             continue;
         }
         bool bytes = raw && r->byte_fallback;
@@ -34449,12 +34453,17 @@ static void bpe_rules_symbols(pn_enc *e, const char *word, size_t n)
         }
         for (size_t j = 0; j < len && bytes; j++)
             syms[k++] = (pn_sym){.at = (uint32_t)(i + j), .len = 1, .id = v->byte_tok[(uint8_t)word[i + j]]};
-        if (!bytes && unknown && r->fuse_unk)
-            syms[k - 1].len += (uint32_t)len;
-        else if (!bytes && r->unk >= 0)
-            syms[k++] = (pn_sym){.at = (uint32_t)i, .len = (uint32_t)len, .id = r->unk};
-        unknown = !bytes && (unknown || r->unk >= 0);
+        if (bytes || r->unk < 0)
+            continue;
+        if (unk.len && !r->fuse_unk) {
+            syms[k++] = unk;
+            unk.len = 0;
+        }
+        unk.at = unk.len ? unk.at : (uint32_t)i;
+        unk.len += (uint32_t)len;
     }
+    if (unk.len)
+        syms[k++] = unk;
     e->merge.n = k;
 }
 
@@ -35069,7 +35078,7 @@ static bool rules_norm_texts(pn_vocab *v, pn_norm *nm, pn_str *texts)
 PN_INTERNAL bool pn_rules_build(pn_vocab *v)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < v->n_tokens && v->rules->n_steps; i++)
+    for (uint32_t i = 0; i < v->n_tokens; i++)
         n += (v->flags[i] & PN_TF_ADDED) && (v->flags[i] & PN_TF_NORMALIZED);
     if (!n)
         return true;
@@ -35187,19 +35196,23 @@ typedef struct special_scan {
     bool spanned;
     const uint32_t *src;        /* [n] rewritten and with spans: where a byte comes from, after src_at */
     size_t src_at, src_end;     /* the stretch of the text this is */
+    size_t run_from, run_to;    /* known: bytes that come from one place */
 } special_scan;
 
 /* Where in the text the byte at `at` begins, and where the one before `end` ends. */
-static size_t special_begin(const special_scan *sc, size_t at) { return sc->src ? sc->src_at + sc->src[at] : at; }
+static size_t special_begin(const special_scan *sc, size_t at) { return sc->src_at + (sc->src ? sc->src[at] : at); }
 
-static size_t special_end(const special_scan *sc, size_t end)
+static size_t special_end(special_scan *sc, size_t end)
 {
     if (!sc->src)
-        return end;
-    uint32_t last = sc->src[end - 1];
-    while (end < sc->n && sc->src[end] == last)         /* the rest of what one character became */
-        end++;
-    return end < sc->n ? sc->src_at + sc->src[end] : sc->src_end;
+        return sc->src_at + end;
+    if (end - 1 < sc->run_from || end - 1 >= sc->run_to) {      /* else seen before, however long it is */
+        sc->run_from = end - 1;
+        sc->run_to = end;
+        while (sc->run_to < sc->n && sc->src[sc->run_to] == sc->src[end - 1])
+            sc->run_to++;
+    }
+    return sc->run_to < sc->n ? sc->src_at + sc->src[sc->run_to] : sc->src_end;
 }
 
 /* A letter, mark, digit or connector at s[at], or, `before`, the one that ends there. */
@@ -35215,7 +35228,7 @@ static bool special_is_word(const char *s, size_t n, size_t at, bool before)
     return pn_uni_class(cp) & (PN_US_L | PN_US_M | PN_US(ND) | PN_US(NL) | PN_US(PC));
 }
 
-static bool special_counts(const special_scan *sc, uint32_t t, size_t at, size_t end)
+static bool special_counts(special_scan *sc, uint32_t t, size_t at, size_t end)
 {
     const pn_vocab *v = sc->e->v;
     unsigned a = v->attr[t], kind = a & PN_TA_KIND;
@@ -35232,7 +35245,8 @@ static bool special_counts(const special_scan *sc, uint32_t t, size_t at, size_t
     return sc->n_spans && sc->spans[0].begin <= special_begin(sc, at) && special_end(sc, end) <= sc->spans[0].end;
 }
 
-/* Length of the longest special token at `at`, 0: none. */
+/* Length of the longest special token at `at`, 0: none.  *t < 0: a folder's token that does not count
+ * here; as in the reference, it keeps others from being found within it. */
 static size_t special_match(special_scan *sc, size_t at, pn_token *t)
 {
     const pn_lex *l = sc->lex;
@@ -35246,11 +35260,13 @@ static size_t special_match(special_scan *sc, size_t at, pn_token *t)
     }
     pn_lex_walk w;
     pn_lex_begin(l, &w);
-    for (int32_t here; (here = pn_lex_next(l, &w, sc->s + at, sc->n - at)) >= 0;)
-        if (special_counts(sc, (uint32_t)here, at, at + w.depth)) {
-            *t = here;
-            len = w.depth;
-        }
+    for (int32_t here; (here = pn_lex_next(l, &w, sc->s + at, sc->n - at)) >= 0;) {
+        bool counts = special_counts(sc, (uint32_t)here, at, at + w.depth);
+        if (!counts && (sc->spanned || !sc->e->v->rules || !(sc->e->v->flags[here] & PN_TF_ADDED)))
+            continue;
+        *t = counts ? here : -1;
+        len = w.depth;
+    }
     return len;
 }
 
@@ -35306,23 +35322,26 @@ typedef bool (*special_stretch)(pn_enc *e, special_scan *sc, size_t from, size_t
 
 static bool special_cut(pn_enc *e, special_scan *sc, special_stretch stretch, void *user)
 {
-    size_t raw = 0;
+    size_t raw = 0, spaces = 0;                 /* all white space up to here, from any place looked at since */
     for (size_t i = 0; i < sc->n;) {
         pn_token t = -1;
         size_t len = special_match(sc, i, &t);
-        if (!len) {
-            i++;
+        if (!len || t < 0) {
+            i += len ? len : 1;
             continue;
         }
-        size_t end = i;
+        size_t end = PN_MAX(i, raw), after = i + len;
         if (e->v->attr[t] & PN_TA_LSTRIP)
             end -= special_space_before(e->v, sc->s + raw, end - raw);
-        if (!stretch(e, sc, raw, end, true, user) || !pn_enc_push(e, t))
-            return false;
-        i += len;
+        if ((e->v->attr[t] & PN_TA_RSTRIP) && after >= spaces)
+            spaces = after + special_space_after(e->v, sc->s + after, sc->n - after);
         if (e->v->attr[t] & PN_TA_RSTRIP)
-            i += special_space_after(e->v, sc->s + i, sc->n - i);
-        raw = i;
+            after = spaces;
+        bool gone = (e->v->attr[t] & PN_TA_LSTRIP) && end >= after;     /* swallowed by the one before it */
+        if (!stretch(e, sc, raw, end, true, user) || (!gone && !pn_enc_push(e, t)))
+            return false;
+        i = e->v->rules ? i + len : after;      /* with rules a token of white space is found there all the same */
+        raw = after;
     }
     return stretch(e, sc, raw, sc->n, true, user);
 }
@@ -35337,7 +35356,7 @@ static bool special_stretch_raw(pn_enc *e, special_scan *sc, size_t from, size_t
 static bool special_stretch_words(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user)
 {
     (void)after, (void)user;
-    return from == to || pn_rules_encode(e, sc->s + from, to - from, sc->src_at == 0 && from == 0);
+    return from == to || pn_rules_encode(e, sc->s + from, to - from, sc->src_at == 0 && (sc->src ? sc->src[from] == 0 : from == 0));
 }
 
 /* Between those of the first: the steps, then the second round.  user: its scan, whose spans move on. */
@@ -35353,8 +35372,9 @@ static bool special_stretch_steps(pn_enc *e, special_scan *sc, size_t from, size
     second->src_at = from;
     second->src_end = to;
     second->src = NULL;
+    second->run_from = second->run_to = 0;
     if (v->rules->n_steps) {
-        bool track = second->spanned && v->special_norm.n;
+        bool track = (second->spanned && v->special_norm.n) || v->rules->space == PN_SPACE_FIRST;
         if (!pn_norm_run(&e->norm, v->rules->steps, v->rules->n_steps, second->s, second->n, track))
             return false;
         second->s = pn_str_cstr(&e->norm.out.text);
@@ -36584,7 +36604,8 @@ PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
 PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h)
 {
     return sizeof *h + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
-           h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->text_len + h->chat.cap + h->chat_tools.cap;
+           h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->cap_ends * sizeof *h->ends + h->text_len +
+           h->chat.cap + h->chat_tools.cap;
 }
 
 PN_INTERNAL pn_bytes pn_hf_vocab_template(const pn_hf_vocab *h, bool tools)
@@ -37167,6 +37188,21 @@ static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_sta
     return hfp_refuse(r, l, i, "is not supported with a BPE model");
 }
 
+/* Files of Mistral's larger vocabularies were published with another family's pattern.  What the file says
+ * is done, and that it is said. */
+static void hfp_doubt(pn_hf_read *r)
+{
+    static const char *const types[] = {"mistral", "mistral3", "ministral", "pixtral", "voxtral"};
+    const pn_pretok *tekken = pn_pretok_find("tekken", 6);
+    pn_bytes type = pn_hf_text(&r->model_config, 0, "model_type");
+    if (r->h->n_tokens <= 100000 || r->h->rules.pretok.levels[0] == tekken->levels[0])
+        return;
+    for (size_t i = 0; i < PN_COUNT_OF(types); i++)
+        if (pn_hf_is(type, types[i]))
+            pn_hf_warn(r, "tokenizer.json: a %s vocabulary of %" PRIu32 " tokens without the pattern such models are trained with; "
+                       "text may be cut differently from training", types[i], r->h->n_tokens);
+}
+
 static pn_status hfp_pretokenizer_bpe(pn_hf_read *r, hfp_state *s)
 {
     hfp_list l;
@@ -37181,6 +37217,8 @@ static pn_status hfp_pretokenizer_bpe(pn_hf_read *r, hfp_state *s)
         st = hfp_element(r, &l, i, s);
     if (!st && !s->byte_level)
         rules->pretok.flags |= PN_PRETOK_RAW;
+    if (!st)
+        hfp_doubt(r);
     return st;
 }
 
@@ -37723,10 +37761,13 @@ static pn_status hfs_template(pn_hf_read *r)
 {
     pn_hf_vocab *h = r->h;
     pn_bytes jinja = r->files->chat_template_jinja;
-    if (jinja.len)
+    pn_bytes tools = r->files->tool_use_jinja;
+    if (jinja.len) {
         pn_str_add(&h->chat, jinja.data, jinja.len);
-    else
+        pn_str_add(&h->chat_tools, tools.data, tools.len);
+    } else {
         hfs_template_of(r, &r->config);
+    }
     if (!h->chat.len && !h->chat_tools.len)
         hfs_template_of(r, &r->chat);
     if (h->chat.failed || h->chat_tools.failed)
@@ -37940,10 +37981,27 @@ static pn_status hfg_scores(hfg_write *w)
 
 /* --- the two kinds of rules --------------------------------------------------------------- */
 
+/* The list's name; GGUF's deepseek-llm cuts out runs of digits where the published list cuts each. */
+static pn_bytes hfg_name(hfg_write *w)
+{
+    pn_pretok p = w->h->rules.pretok;
+    pn_bytes name = pn_pretok_name(&p);
+    size_t n = 0;
+    while (n < PN_PRETOK_MAX_LEVELS && p.levels[n])
+        n++;
+    if (name.len || !n || p.levels[n - 1] != pn_pretok_pattern_of(PN_PIECE_DIGIT))
+        return name;
+    p.levels[n - 1] = pn_pretok_pattern_of(PN_PIECE_DIGITS);
+    name = pn_pretok_name(&p);
+    if (name.len)
+        pn_str_addz(&w->g->notes, "numbers are not cut into digits\n");
+    return name;
+}
+
 static pn_status hfg_bytes(hfg_write *w)
 {
     const pn_vocab_rules *r = &w->h->rules;
-    pn_bytes name = pn_pretok_name(&r->pretok);
+    pn_bytes name = hfg_name(w);
     for (uint32_t i = 0; i < r->n_steps; i++) {
         if (r->steps[i].kind != PN_NORM_NFC)
             return hfg_lost(w, "it rewrites text before cutting it");

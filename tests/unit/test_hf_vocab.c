@@ -434,6 +434,14 @@ static void added_tokens_keep_their_flags(void)
     steps_give(TOKEN("<s>", 11, ",\"rstrip\":true,\"normalized\":false"), SPACE, "", FACTS({"a  <s> \u2003b", "0 7 11 1"}));
     steps_give(TOKEN("ab", 4, ",\"single_word\":true") "," TOKEN("abc", 8, ",\"single_word\":true"), SPACE, "",
                FACTS({"abc", "8"}, {"ab abc", "4 3 8"}, {"xabc", "15 0 5"}, {"abcx", "0 5 15"}));
+    /* as the reference has it: white space that is gone can still be a token; what is left in the text hides
+     * others; tokens that are not normalized come first wherever they are */
+    steps_give(TOKEN("<s>", 11, ",\"rstrip\":true,\"normalized\":false") "," TOKEN("  ", 20, ",\"normalized\":false"), SPACE, "",
+               FACTS({"a<s>  b", "0 11 20 1"}, {"a<s> b", "0 11 1"}));
+    steps_give(TOKEN("xa", 20, ",\"special\":true") "," TOKEN("a1", 21, ",\"normalized\":false"), "", "", FACTS({"xa1", "15 0 16"}, {"ba1", "1 21"}));
+    steps_give(TOKEN("xa", 20, ",\"normalized\":true") "," TOKEN("a1", 21, ",\"normalized\":false"), "", "", FACTS({"xa1", "15 21"}));
+    /* what a step takes from the front leaves no beginning */
+    steps_give("", ",\"normalizer\":{\"type\":\"StripAccents\"}" METASPACE("first", "false"), "", FACTS({"\u0301a", "0"}, {"a\u0301", "6"}));
     /* the longest at the leftmost place; an id of its own */
     steps_give(TOKEN("xx", 20, "") "," TOKEN("xxx", 21, ""), "", "", FACTS({"axxxxx", "0 21 20"}, {"xaxx", "15 0 20"}));
     /* normalized: looked for after the steps, its own text rewritten too; others before them */
@@ -517,6 +525,11 @@ static void small_files_say_who_is_who(void)
     d = pn_hf_vocab_template(l.h, true);
     PN_CHECK(d.len == 1 && d.data[0] == 'J');
     unload(&l);
+    dir.f.tool_use_jinja = z("U");
+    PN_CHECK(!load(&l, &libc_mem, &dir.f, 384, &err), "%s", err.text);
+    d = pn_hf_vocab_template(l.h, true);
+    PN_CHECK(d.len == 1 && d.data[0] == 'U');
+    unload(&l);
 
     dir.f.tokenizer_config = dir.f.chat_template_jinja = (pn_bytes){NULL, 0};
     dir.f.chat_template_json = z("{\"chat_template\":\"C\"}");
@@ -593,6 +606,42 @@ static void gguf_terms_give_the_same_ids(void)
         folder_close(&dir);
         free(text);
     }
+}
+
+/* What no GGUF tokenizer does is refused, saying what; what it does almost is noted. */
+static void what_gguf_cannot_say_is_said(void)
+{
+    static const struct { const char *beside, *inside, *word; } cases[] = {
+        {"", "", "U+2581"},
+        {SPACE, "", "do not fall back"},
+        {SPACE, ",\"byte_fallback\":true,\"ignore_merges\":true", "ignore_merges"},
+        {METASPACE("always", "true"), ",\"byte_fallback\":true", "into words"},
+        {",\"normalizer\":{\"type\":\"NFKC\"}", ",\"byte_fallback\":true", "rewrites"},
+        {",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true}", "", "a space in front"},
+        {",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}", "", "no pre-tokenizer has a name"},
+    };
+    pn_vocab_source src;
+    pn_str notes;
+    loaded l;
+    pn_err err = {0};
+    pn_str_init(&notes, &libc_mem, PN_ACCT_MISC);
+    for (size_t i = 0; i < PN_COUNT_OF(cases); i++) {
+        loaded none;
+        PN_CHECK(!small(&none, "", cases[i].beside, cases[i].inside, &err), "%s: %s", cases[i].beside, err.text);
+        PN_CHECK(pn_hf_vocab_gguf(none.h, &src, &notes, &err) == PN_E_INVALID);             /* trimmed */
+        unload(&none);
+        l = (loaded){0};
+        pn_str s;
+        pn_str_init(&s, &libc_mem, PN_ACCT_MISC);
+        pn_str_addf(&s, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]%s}%s}", cases[i].inside, cases[i].beside);
+        pn_hf_files f = {.tokenizer_json = {s.data, s.len}};
+        PN_CHECK(!pn_hf_vocab_new(&l.h, &libc_mem, &f, 5, NULL, NULL, &err), "%s", err.text);
+        PN_CHECK(pn_hf_vocab_gguf(l.h, &src, &notes, &err) == PN_E_UNSUPPORTED && strstr(err.text, cases[i].word), "%s%s: %s", cases[i].beside,
+                 cases[i].inside, err.text);
+        unload(&l);
+        pn_str_fini(&s);
+    }
+    pn_str_fini(&notes);
 }
 
 /* --- hostile files ------------------------------------------------------------------------ */
@@ -730,6 +779,12 @@ static void every_failing_allocation_is_a_status_and_no_leak(void)
                 pn_hf_vocab_source(h, &src);
                 st = pn_vocab_new(&v, &tm.mem, &src, NULL, NULL, &err);
             }
+            if (!st) {
+                pn_str_fini(&notes);
+                pn_hf_vocab_trim(h);
+                PN_CHECK(tm.bytes == pn_hf_vocab_bytes(h) + pn_vocab_bytes(v), "%s holds %" PRIu64 ", says %" PRIu64 " + %" PRIu64, dirs[k],
+                         tm.bytes, pn_hf_vocab_bytes(h), pn_vocab_bytes(v));
+            }
             if (!st)
                 st = pn_vocab_encode(v, &tm.mem, "e\u0301 kel<think>abcdefghijklmnopqrstuvwxyzabcdefghijklmnopq", 47, PN_ENC_BOS, &span, 1, &ids, &n, &cap, &err);
             done = tm.n_calls < at;
@@ -760,6 +815,7 @@ int main(int argc, char **argv)
     small_files_say_who_is_who();
     tokens_around_a_text_may_be_several();
     gguf_terms_give_the_same_ids();
+    what_gguf_cannot_say_is_said();
     broken_files_are_refused_naming_what_is_broken();
     large_files_take_no_time();
     every_failing_allocation_is_a_status_and_no_leak();
