@@ -89,6 +89,44 @@ static void bits_are_the_same_wherever_weights_are(const golden_case *c, const c
     free(want);
 }
 
+/* The same folder with a window of 16 tokens in its config.json. */
+static void windows_hide_what_is_far(const golden_case *c)
+{
+    enum { W = 16 };
+    static const char *const files[] = {"model.safetensors", "tokenizer.json", "tokenizer_config.json"};
+    const hf_way w = {.what = "window", .threads = 1, .batch = 512}, s = {.what = "window, token by token", .threads = 1, .batch = 1};
+    char dir[] = "/tmp/pn_hf_XXXXXX", from[1024], to[1024];
+    size_t row = (size_t)c->n_vocab * sizeof(float), bytes = (size_t)c->n * row;
+    snprintf(from, sizeof from, "%s/config.json", c->path);
+    char *config = api_read_file(from, NULL), *at = config ? strstr(config, "\"sliding_window\": null") : NULL;
+    if (!PN_CHECK(at && mkdtemp(dir)))
+        return;
+    memcpy(at, "\"sliding_window\": 16  ", strlen("\"sliding_window\": null"));
+    snprintf(to, sizeof to, "%s/config.json", dir);
+    FILE *f = fopen(to, "wb");
+    if (PN_CHECK(f && fwrite(config, strlen(config), 1, f) == 1))
+        fclose(f);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *here = realpath(c->path, NULL);
+        snprintf(from, sizeof from, "%s/%s", here, files[i]);
+        snprintf(to, sizeof to, "%s/%s", dir, files[i]);
+        PN_CHECK(symlink(from, to) == 0);
+        free(here);
+    }
+    float *all = hf_logits(c, c->path, &w, NULL, 0), *some = hf_logits(c, dir, &w, NULL, 0), *step = hf_logits(c, dir, &s, NULL, 0);
+    PN_CHECK(memcmp(all, some, W * row) == 0 && memcmp((char *)all + W * row, (char *)some + W * row, row) != 0);
+    PN_CHECK(memcmp(some, step, bytes) == 0);
+    free(all);
+    free(some);
+    free(step);
+    free(config);
+    for (size_t i = 0; i <= sizeof files / sizeof *files; i++) {
+        snprintf(to, sizeof to, "%s/%s", dir, i ? files[i - 1] : "config.json");
+        unlink(to);
+    }
+    PN_CHECK(rmdir(dir) == 0);
+}
+
 /* --- what is around the weights ------------------------------------------------------------------- */
 
 /* The next object of an array of the fixture, copied; *at goes on behind it.  NULL: there are no more. */
@@ -297,6 +335,8 @@ int main(void)
             what_is_around_the_weights(&c, hf_models[i]);
             if (i)
                 one_file_brings_its_folder(&c);
+            if (i == 3)
+                windows_hide_what_is_far(&c);
         }
         golden_free(&c);
     }

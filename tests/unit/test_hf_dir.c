@@ -10,6 +10,7 @@
 #include "format/pn_hf_names.h"
 #include "model/pn_desc.h"
 #include "num/pn_half.h"
+#include "serve/pn_server_int.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -594,8 +595,19 @@ static void the_fixtures_open(void)
     }
 }
 
+static void a_folder_is_served_under_its_name(void)
+{
+    static const char *const rows[][2] = {{"models/x.gguf", "x"}, {"x.gguf", "x"}, {"x", "x"}, {"models/Llama-3.2-1B", "Llama-3.2-1B"}, {"/m/Llama/", "Llama"},
+                                          {"Llama//", "Llama"}, {"/m/Llama/model.safetensors", "Llama"}, {"model.safetensors", "model.safetensors"}, {"/", ""}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        pn_bytes name = serve_file_name(rows[i][0]);
+        PN_CHECK(name.len == strlen(rows[i][1]) && memcmp(name.data, rows[i][1], name.len) == 0, "%s: %.*s", rows[i][0], (int)name.len, name.data);
+    }
+}
+
 int main(void)
 {
+    a_folder_is_served_under_its_name();
     the_fixtures_open();
     every_family_is_found_and_can_be_planned();
     experts_may_be_one_tensor_or_many();
