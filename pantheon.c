@@ -3304,6 +3304,9 @@ PN_INTERNAL bool pn_hf_dir_is(const char *path);
 PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *err);
 PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem);         /* NULL is a no-op */
 
+/* Memory of part 0 and of the directory. */
+PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d);
+
 /* A file of the folder as a whole, in PN_ACCT_STAGE; *out is {NULL, 0} when there is none.  More than `most` bytes are
  * refused.  A NUL follows; freed by pn_hf_file_free. */
 PN_INTERNAL pn_status pn_hf_file_read(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t most, pn_bytes *out, pn_err *err);
@@ -28522,6 +28525,11 @@ PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
     pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
     pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);
+}
+
+PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d)
+{
+    return (uint64_t)d->image_bytes + d->cap * sizeof *d->tensors + d->cap_pieces * sizeof *d->pieces;
 }
 #endif
 
@@ -72423,6 +72431,7 @@ PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_param
 /* includes engine/pn_cache.h */
 /* includes engine/pn_fit.h */
 /* includes engine/pn_sched.h */
+/* includes format/pn_hf_dir.h */
 
 #include <inttypes.h>
 
@@ -72465,9 +72474,12 @@ static uint64_t plan_vocab_bytes(const pn_weights *w, uint32_t n_vocab)
     return n * 64 + nm * 24 + (t ? t->data_len : 0);
 }
 
+/* What of a folder is in memory before any weight is. */
+static uint64_t plan_folder_bytes(const pn_weights *w) { return w->hf ? pn_hf_dir_bytes(w->hf) : 0; }
+
 static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn_session_need *n, uint32_t sessions)
 {
-    return d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
+    return plan_folder_bytes(d->file) + d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
 }
 
 /* How the weights would be loaded now, and what of streamed ones is in memory then. */
@@ -72475,7 +72487,7 @@ static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_para
 {
     bool simulated = f->engine->dies[0].simulated;
     pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !pn_weights_reads(&f->weights) && !simulated,
-                         .vocab_bytes = o->vocab_bytes, .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
+                         .vocab_bytes = o->vocab_bytes + plan_folder_bytes(&f->weights), .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
                          .stream = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
                                     .expert_bytes = p->expert_cache_bytes}};
     pn_stream_bytes n = {0};
