@@ -3384,6 +3384,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_logits(void);
 PN_INTERNAL const pn_cmd *pn_cmd_perplexity(void);
 PN_INTERNAL const pn_cmd *pn_cmd_bench(void);
 PN_INTERNAL const pn_cmd *pn_cmd_quantize(void);
+PN_INTERNAL const pn_cmd *pn_cmd_convert(void);
 PN_INTERNAL const pn_cmd *pn_cmd_synth(void);
 PN_INTERNAL const pn_cmd *pn_cmd_grammar(void);
 PN_INTERNAL const pn_cmd *pn_cmd_serve(void);
@@ -22846,7 +22847,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_perplexity(void)
 #define PN_DROP_CLI_PN_CMD_MAKE_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_cmd_make.c - `pantheon quantize` and `pantheon synth`: write model files.
+ * pn_cmd_make.c - `pantheon quantize`, `convert` and `synth`: write model files.
  */
 /* includes cli/pn_cli.h */
 
@@ -22858,6 +22859,12 @@ PN_INTERNAL const pn_cmd *pn_cmd_perplexity(void)
 static const pn_flag quantize_flags[] = {
     {"keep-output-type", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "leave the output matrix as it is"},
     PN_ROW_THREADS,
+    PN_ROW_MEM_LIMIT,
+    PN_ROW_QUIET,
+    PN_ROW_END
+};
+
+static const pn_flag convert_flags[] = {
     PN_ROW_MEM_LIMIT,
     PN_ROW_QUIET,
     PN_ROW_END
@@ -22909,6 +22916,22 @@ static int quantize_main(pn_cli *c)
     return make_done(c, pn_quantize(c->engine, in, out, &p, &c->err), out, start);
 }
 
+static int convert_main(pn_cli *c)
+{
+    const char *in = pn_args_pos(&c->args, 0), *out = pn_args_pos(&c->args, 1);
+    int code = pn_cli_open_engine(c, 1);
+    if (code)
+        return code;
+    pn_cli_catch_interrupt();
+    pn_convert_params p;
+    memset(&p, 0, sizeof p);
+    p.size = sizeof p;
+    p.progress = pn_cli_progress;
+    p.progress_user = c;
+    double start = pn_out_now();
+    return make_done(c, pn_convert(c->engine, in, out, &p, &c->err), out, start);
+}
+
 static int synth_main(pn_cli *c)
 {
     const char *out = pn_args_pos(&c->args, 0);
@@ -22934,6 +22957,12 @@ PN_INTERNAL const pn_cmd *pn_cmd_quantize(void)
 {
     static const pn_cmd cmd = {"quantize", "IN OUT TYPE [FLAGS]", "convert a model's weights (Q8_0, Q4_K_M, ...)",
                                quantize_flags, 3, 3, quantize_main};
+    return &cmd;
+}
+
+PN_INTERNAL const pn_cmd *pn_cmd_convert(void)
+{
+    static const pn_cmd cmd = {"convert", "IN OUT [FLAGS]", "write the tensors of a .pth as safetensors", convert_flags, 2, 2, convert_main};
     return &cmd;
 }
 
@@ -24891,7 +24920,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void)
 
 extern char **environ;          /* declared by unistd.h on some systems only */
 
-#define MAIN_COMMANDS 15
+#define MAIN_COMMANDS 16
 
 #ifdef PN_BUILD_ID              /* the Makefile sets it to a string */
 #define MAIN_BUILD PN_BUILD_ID
@@ -24913,10 +24942,11 @@ static void main_commands(const pn_cmd *out[MAIN_COMMANDS])
     out[8] = pn_cmd_perplexity();
     out[9] = pn_cmd_bench();
     out[10] = pn_cmd_quantize();
-    out[11] = pn_cmd_synth();
-    out[12] = pn_cmd_parse();
-    out[13] = pn_cmd_grammar();
-    out[14] = pn_cmd_render();
+    out[11] = pn_cmd_convert();
+    out[12] = pn_cmd_synth();
+    out[13] = pn_cmd_parse();
+    out[14] = pn_cmd_grammar();
+    out[15] = pn_cmd_render();
 }
 
 static const pn_cmd *main_find(const pn_cmd *const *cmds, const char *name)

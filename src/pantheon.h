@@ -1290,6 +1290,19 @@ typedef struct pn_quantize_params {
  * is replaced, when it is complete; it may not be the file read. */
 PN_API pn_status pn_quantize(pn_engine *e, const char *in, const char *out, const pn_quantize_params *p, pn_err *err);
 
+typedef struct pn_convert_params {
+    size_t size;
+    pn_progress_fn progress;
+    void *progress_user;
+} pn_convert_params;
+
+/* Write the tensors of a file of torch (`in`: .pth, .pt, .bin; a state_dict, at the top or under "state_dict", "model" or
+ * "module") as safetensors.  Nothing in the file is run: what is more than tensors is refused by name (PN_E_UNSUPPORTED) or
+ * left out with a line in the log.  Values stay as they are; a tensor under two names is written once and the metadata tell
+ * the other name.  Peak memory: 32 MiB and the tables.  `out` appears, or is replaced, when it is complete; it may not be
+ * the file read. */
+PN_API pn_status pn_convert(pn_engine *e, const char *in, const char *out, const pn_convert_params *p, pn_err *err);
+
 typedef struct pn_synth_params {
     size_t size;
     const char *shape;          /* "135m", "1b", "3b", "8b", "moe64", "tiny" */

@@ -64,7 +64,7 @@ drop_files()
 	engine/pn_generate.c engine/pn_sched.c engine/pn_gate_text.c engine/pn_gate.c
 	engine/pn_text_api.c engine/pn_template_api.c engine/pn_output_api.c engine/pn_replay.c
 	engine/pn_conversation.c engine/pn_request.c
-	engine/pn_presets.c engine/pn_quantize.c engine/pn_synth.c
+	engine/pn_presets.c engine/pn_quantize.c engine/pn_convert.c engine/pn_synth.c
 	LIST
         ;;
     pantheon_serve.c) cat <<-LIST

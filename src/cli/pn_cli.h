@@ -173,6 +173,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_logits(void);
 PN_INTERNAL const pn_cmd *pn_cmd_perplexity(void);
 PN_INTERNAL const pn_cmd *pn_cmd_bench(void);
 PN_INTERNAL const pn_cmd *pn_cmd_quantize(void);
+PN_INTERNAL const pn_cmd *pn_cmd_convert(void);
 PN_INTERNAL const pn_cmd *pn_cmd_synth(void);
 PN_INTERNAL const pn_cmd *pn_cmd_grammar(void);
 PN_INTERNAL const pn_cmd *pn_cmd_serve(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_cmd_make.c - `pantheon quantize` and `pantheon synth`: write model files.
+ * pn_cmd_make.c - `pantheon quantize`, `convert` and `synth`: write model files.
  */
 #include "cli/pn_cli.h"
 
@@ -12,6 +12,12 @@
 static const pn_flag quantize_flags[] = {
     {"keep-output-type", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "leave the output matrix as it is"},
     PN_ROW_THREADS,
+    PN_ROW_MEM_LIMIT,
+    PN_ROW_QUIET,
+    PN_ROW_END
+};
+
+static const pn_flag convert_flags[] = {
     PN_ROW_MEM_LIMIT,
     PN_ROW_QUIET,
     PN_ROW_END
@@ -63,6 +69,22 @@ static int quantize_main(pn_cli *c)
     return make_done(c, pn_quantize(c->engine, in, out, &p, &c->err), out, start);
 }
 
+static int convert_main(pn_cli *c)
+{
+    const char *in = pn_args_pos(&c->args, 0), *out = pn_args_pos(&c->args, 1);
+    int code = pn_cli_open_engine(c, 1);
+    if (code)
+        return code;
+    pn_cli_catch_interrupt();
+    pn_convert_params p;
+    memset(&p, 0, sizeof p);
+    p.size = sizeof p;
+    p.progress = pn_cli_progress;
+    p.progress_user = c;
+    double start = pn_out_now();
+    return make_done(c, pn_convert(c->engine, in, out, &p, &c->err), out, start);
+}
+
 static int synth_main(pn_cli *c)
 {
     const char *out = pn_args_pos(&c->args, 0);
@@ -88,6 +110,12 @@ PN_INTERNAL const pn_cmd *pn_cmd_quantize(void)
 {
     static const pn_cmd cmd = {"quantize", "IN OUT TYPE [FLAGS]", "convert a model's weights (Q8_0, Q4_K_M, ...)",
                                quantize_flags, 3, 3, quantize_main};
+    return &cmd;
+}
+
+PN_INTERNAL const pn_cmd *pn_cmd_convert(void)
+{
+    static const pn_cmd cmd = {"convert", "IN OUT [FLAGS]", "write the tensors of a .pth as safetensors", convert_flags, 2, 2, convert_main};
     return &cmd;
 }
 

@@ -15,7 +15,7 @@
 
 extern char **environ;          /* declared by unistd.h on some systems only */
 
-#define MAIN_COMMANDS 15
+#define MAIN_COMMANDS 16
 
 #ifdef PN_BUILD_ID              /* the Makefile sets it to a string */
 #define MAIN_BUILD PN_BUILD_ID
@@ -37,10 +37,11 @@ static void main_commands(const pn_cmd *out[MAIN_COMMANDS])
     out[8] = pn_cmd_perplexity();
     out[9] = pn_cmd_bench();
     out[10] = pn_cmd_quantize();
-    out[11] = pn_cmd_synth();
-    out[12] = pn_cmd_parse();
-    out[13] = pn_cmd_grammar();
-    out[14] = pn_cmd_render();
+    out[11] = pn_cmd_convert();
+    out[12] = pn_cmd_synth();
+    out[13] = pn_cmd_parse();
+    out[14] = pn_cmd_grammar();
+    out[15] = pn_cmd_render();
 }
 
 static const pn_cmd *main_find(const pn_cmd *const *cmds, const char *name)

@@ -184,7 +184,7 @@ static pn_status pth_bounds(pth_reader *r, pn_pth_tensor *t)
     uint64_t last = t->first, have = s->bytes / pth_elem_bytes(t->dtype), most = PN_MAX(r->p->src.size, PTH_SMALL);
     pn_status st = pn_st_size(t->dtype, t->rank, t->shape, &t->n_elems, &t->bytes, r->err);
     if (st)
-        return pn_err_prefix(r->err, st, "tensor '%s'", t->name);
+        return pn_err_prefix(r->err, st, "tensor '%s', a view of %" PRIu64 " elements", t->name, have);
     for (uint32_t k = 0; k < t->rank && t->n_elems; k++) {
         uint64_t step;
         if (!pn_mul_u64(t->shape[k] - 1, t->stride[k], &step) || !pn_add_u64(last, step, &last))

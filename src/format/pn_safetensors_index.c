@@ -157,22 +157,33 @@ PN_INTERNAL const pn_st_place *pn_st_index_find(const pn_st_index *x, const char
     return i ? &x->places[*i] : NULL;
 }
 
+/* A tensor that the index has in files[file], but s does not hold; NULL: there is none. */
+static const char *stidx_missing(const pn_st_index *x, uint32_t file, const pn_safetensors *s)
+{
+    for (size_t i = 0; i < x->n_places; i++)
+        if (x->places[i].file == file && !pn_safetensors_find(s, x->places[i].tensor))
+            return x->places[i].tensor;
+    return NULL;
+}
+
 PN_INTERNAL pn_status pn_st_index_check(const pn_st_index *x, uint32_t file, const pn_safetensors *s, pn_err *err)
 {
     const pn_st_file *f = &x->files[file];
-    for (size_t i = 0; i < s->n_tensors; i++) {
-        const pn_st_place *p = pn_st_index_find(x, s->tensors[i].name);
+    const pn_st_place *p = NULL;
+    const char *extra = NULL;
+    for (size_t i = 0; i < s->n_tensors && !extra; i++) {
+        p = pn_st_index_find(x, s->tensors[i].name);
         if (!p || p->file != file)
-            return pn_fail(err, PN_E_FORMAT, "%s: holds tensor '%s', which the index %s%s", f->name, s->tensors[i].name,
-                           p ? "has in " : "does not list", p ? x->files[p->file].name : "");
+            extra = s->tensors[i].name;
     }
-    if (s->n_tensors == f->n_tensors)           /* names are unique on both sides */
+    if (!extra && s->n_tensors == f->n_tensors)         /* names are unique on both sides */
         return PN_OK;
-    for (size_t i = 0; i < x->n_places; i++)
-        if (x->places[i].file == file && !pn_safetensors_find(s, x->places[i].tensor))
-            return pn_fail(err, PN_E_FORMAT, "%s: tensor '%s' is missing, the index has it there", f->name,
-                           x->places[i].tensor);
-    return pn_fail(err, PN_E_INTERNAL, "%s: the index and the file cannot be told apart", f->name);
+    const char *missing = stidx_missing(x, file, s);
+    if (!extra)
+        return pn_fail(err, PN_E_FORMAT, "%s: tensor '%.200s' is missing, the index has it there", f->name, missing ? missing : "");
+    return pn_fail(err, PN_E_FORMAT, "%s: holds tensor '%.100s', which the index %s%s%s%.100s%s", f->name, extra,
+                   p ? "has in " : "does not list", p ? x->files[p->file].name : "", missing ? "; tensor '" : "",
+                   missing ? missing : "", missing ? "', which it has there, is missing" : "");
 }
 
 #undef STIDX_NODES_MAX

@@ -78,7 +78,7 @@ check "backend: one word"
 exits 0 "no arguments: help"
 grep -q 'usage: pantheon' "$tmp/out"
 check "help names the usage"
-for command in run inspect plan tokenize detokenize logits perplexity bench quantize synth; do
+for command in run inspect plan tokenize detokenize logits perplexity bench quantize convert synth; do
     exits 0 "$command --help" $command --help
     grep -q -e '--quiet' "$tmp/out"
     check "$command --help lists flags"
@@ -384,6 +384,9 @@ usage "run --tool-choice without tools" tools run -m "$model" --chat --tool-choi
 
 # --- making files ----------------------------------------------------------------------------------
 
+exits 0 "convert" convert tests/vectors/hf/pth/odd.pth "$tmp/odd.safetensors"
+test -s "$tmp/odd.safetensors"
+check "convert writes a file"
 exits 0 "quantize" quantize "$model" "$tmp/q.gguf" Q4_0
 exits 0 "run what was quantised" run -m "$tmp/q.gguf" -p "Once upon a time" --temp 0 -n 8
 usage "quantize: unknown type" . quantize "$model" "$tmp/x.gguf" Q9_9

@@ -320,7 +320,7 @@ static void hostile_files_are_refused(void)
         {"storage_short", PN_E_FORMAT, "storage 0 has 12 bytes in the archive, 16 are declared"},
         {"storage_missing", PN_E_FORMAT, "storage 7 is not in the archive: no member 'archive/data/7'"},
         {"storage_key_path", PN_E_FORMAT, "the storage key '../data.pkl' is not a number"},
-        {"expand_huge", PN_E_FORMAT, "tensor 'w': the size overflows: 1152921504606846976 elements"},
+        {"expand_huge", PN_E_FORMAT, "tensor 'w', a view of 4 elements: the size overflows: 1152921504606846976 elements"},
         {"compressed", PN_E_UNSUPPORTED, "is compressed (method 8, deflate)"},
         {"memo_bomb", PN_E_FORMAT, "no tensors"},
         {"self_reference", PN_E_FORMAT, "no tensors"},

@@ -467,7 +467,7 @@ static void hostile_indexes_are_refused(void)
     PN_CHECK(index_open(&x, &mem, &m, false, &err) == PN_E_FORMAT && strstr(err.text, "'../overlap.safetensors'"), "%s", err.text);
     img_free(&m);
     index_disagrees("hostile/index_disagrees/model.safetensors.index.json", "hostile/index_disagrees/model-00001-of-00001.safetensors",
-                    "holds tensor 'w', which the index does not list");
+                    "holds tensor 'w', which the index does not list; tensor 'v', which it has there, is missing");
     index_disagrees("hostile/index_missing/model.safetensors.index.json", "hostile/index_missing/model-00001-of-00002.safetensors", NULL);
     m = hf_file("hostile/index_missing/model.safetensors.index.json");
     if (PN_CHECK(index_open(&x, &mem, &m, false, &err) == PN_OK))
@@ -538,8 +538,8 @@ static void what_is_written_reads_back(void)
     PN_CHECK(mem.outstanding == 0);
 }
 
-/* The reference's own file, from its tensors in another order. */
-static void the_header_is_the_reference_writers(void)
+/* The reference's own file, its header made anew from its tensors in another order. */
+static void header_is_made_again(const img *m, const char *who)
 {
     pn_mem mem;
     pn_safetensors s;
@@ -548,20 +548,70 @@ static void the_header_is_the_reference_writers(void)
     reader r;
     pn_mem_init_libc(&mem);
     pn_str_init(&out, &mem, PN_ACCT_MISC);
-    img m = hf_file("qwen3_tied/model.safetensors");
-    pn_source src = img_source(&m, true, &r);
-    if (!PN_CHECK(pn_safetensors_read(&s, &mem, &src, &err) == PN_OK, "%s", err.text))
+    pn_source src = img_source(m, true, &r);
+    if (!PN_CHECK(pn_safetensors_read(&s, &mem, &src, &err) == PN_OK, "%s: %s", who, err.text))
         return;
     for (size_t i = 0; i < s.n_tensors / 2; i++) {
         pn_st_tensor swap = s.tensors[i];
         s.tensors[i] = s.tensors[s.n_tensors - 1 - i];
         s.tensors[s.n_tensors - 1 - i] = swap;
     }
-    PN_CHECK(pn_st_header(&out, s.tensors, s.n_tensors, s.meta, s.n_meta, &err) == PN_OK, "%s", err.text);
-    PN_CHECK(out.len == s.data_start && memcmp(out.data, m.b, out.len) == 0);
+    PN_CHECK(pn_st_header(&out, s.tensors, s.n_tensors, s.meta, s.n_meta, &err) == PN_OK, "%s: %s", who, err.text);
+    PN_CHECK(out.len == s.data_start && memcmp(out.data, m->b, out.len) == 0, "%s", who);
     pn_str_fini(&out);
     pn_safetensors_fini(&s);
+}
+
+static void the_header_is_the_reference_writers(void)
+{
+    img m = hf_file("qwen3_tied/model.safetensors");
+    header_is_made_again(&m, "qwen3_tied");
     img_free(&m);
+}
+
+static img golden_file(const char *name)
+{
+    const char *dir = getenv("PANTHEON_GOLDEN") ? getenv("PANTHEON_GOLDEN") : "../shared/golden";
+    char path[512];
+    img m = {0};
+    snprintf(path, sizeof path, "%s/hf/%s", dir, name);
+    m.b = (uint8_t *)pn_test_read_file(path, &m.n);
+    return m;
+}
+
+static void golden_checkpoints_are_read(void)
+{
+    static const char *const files[] = {"llama_bf16/model-00001-of-00002.safetensors", "llama_bf16/model-00002-of-00002.safetensors",
+                                        "mixtral_f32/model.safetensors", "phi3_f16/model.safetensors"};
+    pn_mem mem;
+    pn_st_index x;
+    pn_err err = {0};
+    pn_mem_init_libc(&mem);
+    img index = golden_file("llama_bf16/model.safetensors.index.json");
+    if (!index.b) {
+        pn_test_skip("checkpoints: no golden fixtures");
+        return;
+    }
+    PN_CHECK(index_open(&x, &mem, &index, false, &err) == PN_OK && x.n_files == 2, "%s", err.text);
+    for (size_t i = 0; i < PN_COUNT_OF(files); i++) {
+        img m = golden_file(files[i]);
+        if (!PN_CHECK(m.b, "%s", files[i]))
+            continue;
+        header_is_made_again(&m, files[i]);
+        for (uint32_t f = 0; f < x.n_files; f++) {
+            pn_safetensors s;
+            reader r;
+            pn_source src = img_source(&m, false, &r);
+            if (strcmp(strchr(files[i], '/') + 1, x.files[f].name) != 0)
+                continue;
+            PN_CHECK(pn_safetensors_read(&s, &mem, &src, &err) == PN_OK && pn_st_index_check(&x, f, &s, &err) == PN_OK, "%s", err.text);
+            PN_CHECK(pn_st_index_check(&x, 1 - f, &s, &err) == PN_E_FORMAT, "%s", err.text);
+            pn_safetensors_fini(&s);
+        }
+        img_free(&m);
+    }
+    pn_st_index_fini(&x);
+    img_free(&index);
 }
 
 static void what_cannot_be_written_is_refused(void)
@@ -620,6 +670,7 @@ int main(void)
     hostile_indexes_are_refused();
     what_is_written_reads_back();
     the_header_is_the_reference_writers();
+    golden_checkpoints_are_read();
     what_cannot_be_written_is_refused();
     return pn_test_end();
 }
