@@ -23,7 +23,7 @@ typedef struct made_tensor {
     char name[PN_HF_NAME_MAX];
     char dtype[8];
     uint32_t rank;
-    uint64_t shape[4];
+    uint64_t shape[8];
 } made_tensor;
 
 typedef struct made {
@@ -458,6 +458,13 @@ static void disagreements_are_refused_by_name(void)
     made_find(m, "model.norm.weight")->shape[0] = 8;
     made_write(m, "model.safetensors");
     refused(m, PN_E_FORMAT, "'model.norm.weight' has shape [8], expected 16", "hidden_size");
+    m = usual(0);
+    made_tensor *wide = made_find(m, "model.norm.weight");
+    wide->rank = 8;
+    for (int k = 0; k < 8; k++)
+        wide->shape[k] = k ? INT64_MAX : 0;
+    made_write(m, "model.safetensors");
+    refused(m, PN_E_FORMAT, "'model.norm.weight' has shape [0, 9223372036854775807, ", "9223372036854775807], expected 16");
     m = usual(0);
     snprintf(made_find(m, "model.norm.weight")->dtype, 8, "I32");
     made_write(m, "model.safetensors");
