@@ -4086,7 +4086,7 @@ PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
 /*
  * pn_hf_vocab.h - the vocabulary of a Hugging Face folder.
  *
- * Such a folder describes its tokenizer in up to eleven files.  Whoever opened the folder hands over
+ * Such a folder describes its tokenizer in up to twelve files.  Whoever opened the folder hands over
  * their bytes; what comes back owns everything a pn_vocab_source needs.  Which file counts:
  *
  *     tokenizer.json > tokenizer.model > vocab.json with merges.txt
@@ -4111,6 +4111,7 @@ typedef struct pn_hf_files {
     pn_bytes tokenizer_json, tokenizer_config, special_tokens_map, added_tokens;
     pn_bytes vocab_json, merges_txt, tokenizer_model;
     pn_bytes chat_template_jinja, chat_template_json;
+    pn_bytes tool_use_jinja;    /* additional_chat_templates/tool_use.jinja */
     pn_bytes generation_config, config;
 } pn_hf_files;
 
@@ -4132,7 +4133,7 @@ PN_INTERNAL void pn_hf_vocab_trim(pn_hf_vocab *h);
 /* The model's chat template: the one for tools when there is one and `tools`; {NULL, 0}: none. */
 PN_INTERNAL pn_bytes pn_hf_vocab_template(const pn_hf_vocab *h, bool tools);
 
-PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h);      /* memory held */
+PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h);      /* memory held, GGUF's terms apart */
 
 /* The same vocabulary in GGUF's terms, as far as it has them: a source without flags and rules, whose
  * fields are the tokenizer.ggml.* keys (model, pre, tokens, scores, token_type, merges, the ids and flags).
@@ -34428,14 +34429,17 @@ static void bpe_rules_symbols(pn_enc *e, const char *word, size_t n)
     const pn_vocab_rules *r = v->rules;
     pn_sym *syms = e->merge.syms;
     size_t k = 0;
-    bool raw = v->pretok_flags & PN_PRETOK_RAW, unknown = false;    /* the symbol before is an unknown one */
+    bool raw = v->pretok_flags & PN_PRETOK_RAW;
+    pn_sym unk = {.id = r->unk};                /* waits (len > 0) for the next known character */
     for (size_t i = 0, len; i < n; i += len) {
         uint32_t cp;
         len = raw ? pn_utf8_decode(word + i, n - i, &cp) : 1;
         pn_token t = raw ? pn_vocab_find(v, word + i, len) : v->byte_sym[(uint8_t)word[i]];
         if (pn_vocab_of_model(v, t) && pn_enc_allows(e, t)) {
+            if (unk.len)
+                syms[k++] = unk;
             syms[k++] = (pn_sym){.at = (uint32_t)i, .len = (uint32_t)len, .id = t};
-            unknown = false;
+            unk.len = 0;
             continue;
         }
         bool bytes = raw && r->byte_fallback;
@@ -34445,12 +34449,17 @@ static void bpe_rules_symbols(pn_enc *e, const char *word, size_t n)
         }
         for (size_t j = 0; j < len && bytes; j++)
             syms[k++] = (pn_sym){.at = (uint32_t)(i + j), .len = 1, .id = v->byte_tok[(uint8_t)word[i + j]]};
-        if (!bytes && unknown && r->fuse_unk)
-            syms[k - 1].len += (uint32_t)len;
-        else if (!bytes && r->unk >= 0)
-            syms[k++] = (pn_sym){.at = (uint32_t)i, .len = (uint32_t)len, .id = r->unk};
-        unknown = !bytes && (unknown || r->unk >= 0);
+        if (bytes || r->unk < 0)
+            continue;
+        if (unk.len && !r->fuse_unk) {
+            syms[k++] = unk;
+            unk.len = 0;
+        }
+        unk.at = unk.len ? unk.at : (uint32_t)i;
+        unk.len += (uint32_t)len;
     }
+    if (unk.len)
+        syms[k++] = unk;
     e->merge.n = k;
 }
 
@@ -35065,7 +35074,7 @@ static bool rules_norm_texts(pn_vocab *v, pn_norm *nm, pn_str *texts)
 PN_INTERNAL bool pn_rules_build(pn_vocab *v)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < v->n_tokens && v->rules->n_steps; i++)
+    for (uint32_t i = 0; i < v->n_tokens; i++)
         n += (v->flags[i] & PN_TF_ADDED) && (v->flags[i] & PN_TF_NORMALIZED);
     if (!n)
         return true;
@@ -35186,12 +35195,12 @@ typedef struct special_scan {
 } special_scan;
 
 /* Where in the text the byte at `at` begins, and where the one before `end` ends. */
-static size_t special_begin(const special_scan *sc, size_t at) { return sc->src ? sc->src_at + sc->src[at] : at; }
+static size_t special_begin(const special_scan *sc, size_t at) { return sc->src_at + (sc->src ? sc->src[at] : at); }
 
 static size_t special_end(const special_scan *sc, size_t end)
 {
     if (!sc->src)
-        return end;
+        return sc->src_at + end;
     uint32_t last = sc->src[end - 1];
     while (end < sc->n && sc->src[end] == last)         /* the rest of what one character became */
         end++;
@@ -35228,7 +35237,8 @@ static bool special_counts(const special_scan *sc, uint32_t t, size_t at, size_t
     return sc->n_spans && sc->spans[0].begin <= special_begin(sc, at) && special_end(sc, end) <= sc->spans[0].end;
 }
 
-/* Length of the longest special token at `at`, 0: none. */
+/* Length of the longest special token at `at`, 0: none.  *t < 0: a folder's token that does not count
+ * here; as in the reference, it keeps others from being found within it. */
 static size_t special_match(special_scan *sc, size_t at, pn_token *t)
 {
     const pn_lex *l = sc->lex;
@@ -35242,11 +35252,13 @@ static size_t special_match(special_scan *sc, size_t at, pn_token *t)
     }
     pn_lex_walk w;
     pn_lex_begin(l, &w);
-    for (int32_t here; (here = pn_lex_next(l, &w, sc->s + at, sc->n - at)) >= 0;)
-        if (special_counts(sc, (uint32_t)here, at, at + w.depth)) {
-            *t = here;
-            len = w.depth;
-        }
+    for (int32_t here; (here = pn_lex_next(l, &w, sc->s + at, sc->n - at)) >= 0;) {
+        bool counts = special_counts(sc, (uint32_t)here, at, at + w.depth);
+        if (!counts && (sc->spanned || !sc->e->v->rules || !(sc->e->v->flags[here] & PN_TF_ADDED)))
+            continue;
+        *t = counts ? here : -1;
+        len = w.depth;
+    }
     return len;
 }
 
@@ -35306,19 +35318,20 @@ static bool special_cut(pn_enc *e, special_scan *sc, special_stretch stretch, vo
     for (size_t i = 0; i < sc->n;) {
         pn_token t = -1;
         size_t len = special_match(sc, i, &t);
-        if (!len) {
-            i++;
+        if (!len || t < 0) {
+            i += len ? len : 1;
             continue;
         }
-        size_t end = i;
+        size_t end = PN_MAX(i, raw), after = i + len;
         if (e->v->attr[t] & PN_TA_LSTRIP)
             end -= special_space_before(e->v, sc->s + raw, end - raw);
-        if (!stretch(e, sc, raw, end, true, user) || !pn_enc_push(e, t))
-            return false;
-        i += len;
         if (e->v->attr[t] & PN_TA_RSTRIP)
-            i += special_space_after(e->v, sc->s + i, sc->n - i);
-        raw = i;
+            after += special_space_after(e->v, sc->s + after, sc->n - after);
+        bool gone = (e->v->attr[t] & PN_TA_LSTRIP) && end >= after;     /* swallowed by the one before it */
+        if (!stretch(e, sc, raw, end, true, user) || (!gone && !pn_enc_push(e, t)))
+            return false;
+        i = e->v->rules ? i + len : after;      /* with rules a token of white space is found there all the same */
+        raw = after;
     }
     return stretch(e, sc, raw, sc->n, true, user);
 }
@@ -35333,7 +35346,7 @@ static bool special_stretch_raw(pn_enc *e, special_scan *sc, size_t from, size_t
 static bool special_stretch_words(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user)
 {
     (void)after, (void)user;
-    return from == to || pn_rules_encode(e, sc->s + from, to - from, sc->src_at == 0 && from == 0);
+    return from == to || pn_rules_encode(e, sc->s + from, to - from, sc->src_at == 0 && (sc->src ? sc->src[from] == 0 : from == 0));
 }
 
 /* Between those of the first: the steps, then the second round.  user: its scan, whose spans move on. */
@@ -35350,7 +35363,7 @@ static bool special_stretch_steps(pn_enc *e, special_scan *sc, size_t from, size
     second->src_end = to;
     second->src = NULL;
     if (v->rules->n_steps) {
-        bool track = second->spanned && v->special_norm.n;
+        bool track = (second->spanned && v->special_norm.n) || v->rules->space == PN_SPACE_FIRST;
         if (!pn_norm_run(&e->norm, v->rules->steps, v->rules->n_steps, second->s, second->n, track))
             return false;
         second->s = pn_str_cstr(&e->norm.out.text);
@@ -36580,7 +36593,8 @@ PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
 PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h)
 {
     return sizeof *h + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
-           h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->text_len + h->chat.cap + h->chat_tools.cap;
+           h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->cap_ends * sizeof *h->ends + h->text_len +
+           h->chat.cap + h->chat_tools.cap;
 }
 
 PN_INTERNAL pn_bytes pn_hf_vocab_template(const pn_hf_vocab *h, bool tools)
@@ -37163,6 +37177,21 @@ static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_sta
     return hfp_refuse(r, l, i, "is not supported with a BPE model");
 }
 
+/* Files of Mistral's larger vocabularies were published with another family's pattern.  What the file says
+ * is done, and that it is said. */
+static void hfp_doubt(pn_hf_read *r)
+{
+    static const char *const types[] = {"mistral", "mistral3", "ministral", "pixtral", "voxtral"};
+    const pn_pretok *tekken = pn_pretok_find("tekken", 6);
+    pn_bytes type = pn_hf_text(&r->model_config, 0, "model_type");
+    if (r->h->n_tokens <= 100000 || r->h->rules.pretok.levels[0] == tekken->levels[0])
+        return;
+    for (size_t i = 0; i < PN_COUNT_OF(types); i++)
+        if (pn_hf_is(type, types[i]))
+            pn_hf_warn(r, "tokenizer.json: a %s vocabulary of %" PRIu32 " tokens without the pattern such models are trained with; "
+                       "text may be cut differently from training", types[i], r->h->n_tokens);
+}
+
 static pn_status hfp_pretokenizer_bpe(pn_hf_read *r, hfp_state *s)
 {
     hfp_list l;
@@ -37177,6 +37206,8 @@ static pn_status hfp_pretokenizer_bpe(pn_hf_read *r, hfp_state *s)
         st = hfp_element(r, &l, i, s);
     if (!st && !s->byte_level)
         rules->pretok.flags |= PN_PRETOK_RAW;
+    if (!st)
+        hfp_doubt(r);
     return st;
 }
 
@@ -37719,10 +37750,13 @@ static pn_status hfs_template(pn_hf_read *r)
 {
     pn_hf_vocab *h = r->h;
     pn_bytes jinja = r->files->chat_template_jinja;
-    if (jinja.len)
+    pn_bytes tools = r->files->tool_use_jinja;
+    if (jinja.len) {
         pn_str_add(&h->chat, jinja.data, jinja.len);
-    else
+        pn_str_add(&h->chat_tools, tools.data, tools.len);
+    } else {
         hfs_template_of(r, &r->config);
+    }
     if (!h->chat.len && !h->chat_tools.len)
         hfs_template_of(r, &r->chat);
     if (h->chat.failed || h->chat_tools.failed)

@@ -336,14 +336,17 @@ static void bpe_rules_symbols(pn_enc *e, const char *word, size_t n)
     const pn_vocab_rules *r = v->rules;
     pn_sym *syms = e->merge.syms;
     size_t k = 0;
-    bool raw = v->pretok_flags & PN_PRETOK_RAW, unknown = false;    /* the symbol before is an unknown one */
+    bool raw = v->pretok_flags & PN_PRETOK_RAW;
+    pn_sym unk = {.id = r->unk};                /* waits (len > 0) for the next known character */
     for (size_t i = 0, len; i < n; i += len) {
         uint32_t cp;
         len = raw ? pn_utf8_decode(word + i, n - i, &cp) : 1;
         pn_token t = raw ? pn_vocab_find(v, word + i, len) : v->byte_sym[(uint8_t)word[i]];
         if (pn_vocab_of_model(v, t) && pn_enc_allows(e, t)) {
+            if (unk.len)
+                syms[k++] = unk;
             syms[k++] = (pn_sym){.at = (uint32_t)i, .len = (uint32_t)len, .id = t};
-            unknown = false;
+            unk.len = 0;
             continue;
         }
         bool bytes = raw && r->byte_fallback;
@@ -353,12 +356,17 @@ static void bpe_rules_symbols(pn_enc *e, const char *word, size_t n)
         }
         for (size_t j = 0; j < len && bytes; j++)
             syms[k++] = (pn_sym){.at = (uint32_t)(i + j), .len = 1, .id = v->byte_tok[(uint8_t)word[i + j]]};
-        if (!bytes && unknown && r->fuse_unk)
-            syms[k - 1].len += (uint32_t)len;
-        else if (!bytes && r->unk >= 0)
-            syms[k++] = (pn_sym){.at = (uint32_t)i, .len = (uint32_t)len, .id = r->unk};
-        unknown = !bytes && (unknown || r->unk >= 0);
+        if (bytes || r->unk < 0)
+            continue;
+        if (unk.len && !r->fuse_unk) {
+            syms[k++] = unk;
+            unk.len = 0;
+        }
+        unk.at = unk.len ? unk.at : (uint32_t)i;
+        unk.len += (uint32_t)len;
     }
+    if (unk.len)
+        syms[k++] = unk;
     e->merge.n = k;
 }
 

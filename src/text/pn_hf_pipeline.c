@@ -316,6 +316,21 @@ static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_sta
     return hfp_refuse(r, l, i, "is not supported with a BPE model");
 }
 
+/* Files of Mistral's larger vocabularies were published with another family's pattern.  What the file says
+ * is done, and that it is said. */
+static void hfp_doubt(pn_hf_read *r)
+{
+    static const char *const types[] = {"mistral", "mistral3", "ministral", "pixtral", "voxtral"};
+    const pn_pretok *tekken = pn_pretok_find("tekken", 6);
+    pn_bytes type = pn_hf_text(&r->model_config, 0, "model_type");
+    if (r->h->n_tokens <= 100000 || r->h->rules.pretok.levels[0] == tekken->levels[0])
+        return;
+    for (size_t i = 0; i < PN_COUNT_OF(types); i++)
+        if (pn_hf_is(type, types[i]))
+            pn_hf_warn(r, "tokenizer.json: a %s vocabulary of %" PRIu32 " tokens without the pattern such models are trained with; "
+                       "text may be cut differently from training", types[i], r->h->n_tokens);
+}
+
 static pn_status hfp_pretokenizer_bpe(pn_hf_read *r, hfp_state *s)
 {
     hfp_list l;
@@ -330,6 +345,8 @@ static pn_status hfp_pretokenizer_bpe(pn_hf_read *r, hfp_state *s)
         st = hfp_element(r, &l, i, s);
     if (!st && !s->byte_level)
         rules->pretok.flags |= PN_PRETOK_RAW;
+    if (!st)
+        hfp_doubt(r);
     return st;
 }
 

@@ -338,7 +338,8 @@ PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
 PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h)
 {
     return sizeof *h + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
-           h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->text_len + h->chat.cap + h->chat_tools.cap;
+           h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->cap_ends * sizeof *h->ends + h->text_len +
+           h->chat.cap + h->chat_tools.cap;
 }
 
 PN_INTERNAL pn_bytes pn_hf_vocab_template(const pn_hf_vocab *h, bool tools)

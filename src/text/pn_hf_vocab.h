@@ -1,7 +1,7 @@
 /*
  * pn_hf_vocab.h - the vocabulary of a Hugging Face folder.
  *
- * Such a folder describes its tokenizer in up to eleven files.  Whoever opened the folder hands over
+ * Such a folder describes its tokenizer in up to twelve files.  Whoever opened the folder hands over
  * their bytes; what comes back owns everything a pn_vocab_source needs.  Which file counts:
  *
  *     tokenizer.json > tokenizer.model > vocab.json with merges.txt
@@ -26,6 +26,7 @@ typedef struct pn_hf_files {
     pn_bytes tokenizer_json, tokenizer_config, special_tokens_map, added_tokens;
     pn_bytes vocab_json, merges_txt, tokenizer_model;
     pn_bytes chat_template_jinja, chat_template_json;
+    pn_bytes tool_use_jinja;    /* additional_chat_templates/tool_use.jinja */
     pn_bytes generation_config, config;
 } pn_hf_files;
 
@@ -47,7 +48,7 @@ PN_INTERNAL void pn_hf_vocab_trim(pn_hf_vocab *h);
 /* The model's chat template: the one for tools when there is one and `tools`; {NULL, 0}: none. */
 PN_INTERNAL pn_bytes pn_hf_vocab_template(const pn_hf_vocab *h, bool tools);
 
-PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h);      /* memory held */
+PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h);      /* memory held, GGUF's terms apart */
 
 /* The same vocabulary in GGUF's terms, as far as it has them: a source without flags and rules, whose
  * fields are the tokenizer.ggml.* keys (model, pre, tokens, scores, token_type, merges, the ids and flags).

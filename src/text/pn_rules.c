@@ -29,7 +29,7 @@ static bool rules_norm_texts(pn_vocab *v, pn_norm *nm, pn_str *texts)
 PN_INTERNAL bool pn_rules_build(pn_vocab *v)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < v->n_tokens && v->rules->n_steps; i++)
+    for (uint32_t i = 0; i < v->n_tokens; i++)
         n += (v->flags[i] & PN_TF_ADDED) && (v->flags[i] & PN_TF_NORMALIZED);
     if (!n)
         return true;

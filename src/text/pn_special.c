@@ -69,12 +69,12 @@ typedef struct special_scan {
 } special_scan;
 
 /* Where in the text the byte at `at` begins, and where the one before `end` ends. */
-static size_t special_begin(const special_scan *sc, size_t at) { return sc->src ? sc->src_at + sc->src[at] : at; }
+static size_t special_begin(const special_scan *sc, size_t at) { return sc->src_at + (sc->src ? sc->src[at] : at); }
 
 static size_t special_end(const special_scan *sc, size_t end)
 {
     if (!sc->src)
-        return end;
+        return sc->src_at + end;
     uint32_t last = sc->src[end - 1];
     while (end < sc->n && sc->src[end] == last)         /* the rest of what one character became */
         end++;
@@ -111,7 +111,8 @@ static bool special_counts(const special_scan *sc, uint32_t t, size_t at, size_t
     return sc->n_spans && sc->spans[0].begin <= special_begin(sc, at) && special_end(sc, end) <= sc->spans[0].end;
 }
 
-/* Length of the longest special token at `at`, 0: none. */
+/* Length of the longest special token at `at`, 0: none.  *t < 0: a folder's token that does not count
+ * here; as in the reference, it keeps others from being found within it. */
 static size_t special_match(special_scan *sc, size_t at, pn_token *t)
 {
     const pn_lex *l = sc->lex;
@@ -125,11 +126,13 @@ static size_t special_match(special_scan *sc, size_t at, pn_token *t)
     }
     pn_lex_walk w;
     pn_lex_begin(l, &w);
-    for (int32_t here; (here = pn_lex_next(l, &w, sc->s + at, sc->n - at)) >= 0;)
-        if (special_counts(sc, (uint32_t)here, at, at + w.depth)) {
-            *t = here;
-            len = w.depth;
-        }
+    for (int32_t here; (here = pn_lex_next(l, &w, sc->s + at, sc->n - at)) >= 0;) {
+        bool counts = special_counts(sc, (uint32_t)here, at, at + w.depth);
+        if (!counts && (sc->spanned || !sc->e->v->rules || !(sc->e->v->flags[here] & PN_TF_ADDED)))
+            continue;
+        *t = counts ? here : -1;
+        len = w.depth;
+    }
     return len;
 }
 
@@ -189,19 +192,20 @@ static bool special_cut(pn_enc *e, special_scan *sc, special_stretch stretch, vo
     for (size_t i = 0; i < sc->n;) {
         pn_token t = -1;
         size_t len = special_match(sc, i, &t);
-        if (!len) {
-            i++;
+        if (!len || t < 0) {
+            i += len ? len : 1;
             continue;
         }
-        size_t end = i;
+        size_t end = PN_MAX(i, raw), after = i + len;
         if (e->v->attr[t] & PN_TA_LSTRIP)
             end -= special_space_before(e->v, sc->s + raw, end - raw);
-        if (!stretch(e, sc, raw, end, true, user) || !pn_enc_push(e, t))
-            return false;
-        i += len;
         if (e->v->attr[t] & PN_TA_RSTRIP)
-            i += special_space_after(e->v, sc->s + i, sc->n - i);
-        raw = i;
+            after += special_space_after(e->v, sc->s + after, sc->n - after);
+        bool gone = (e->v->attr[t] & PN_TA_LSTRIP) && end >= after;     /* swallowed by the one before it */
+        if (!stretch(e, sc, raw, end, true, user) || (!gone && !pn_enc_push(e, t)))
+            return false;
+        i = e->v->rules ? i + len : after;      /* with rules a token of white space is found there all the same */
+        raw = after;
     }
     return stretch(e, sc, raw, sc->n, true, user);
 }
@@ -216,7 +220,7 @@ static bool special_stretch_raw(pn_enc *e, special_scan *sc, size_t from, size_t
 static bool special_stretch_words(pn_enc *e, special_scan *sc, size_t from, size_t to, bool after, void *user)
 {
     (void)after, (void)user;
-    return from == to || pn_rules_encode(e, sc->s + from, to - from, sc->src_at == 0 && from == 0);
+    return from == to || pn_rules_encode(e, sc->s + from, to - from, sc->src_at == 0 && (sc->src ? sc->src[from] == 0 : from == 0));
 }
 
 /* Between those of the first: the steps, then the second round.  user: its scan, whose spans move on. */
@@ -233,7 +237,7 @@ static bool special_stretch_steps(pn_enc *e, special_scan *sc, size_t from, size
     second->src_end = to;
     second->src = NULL;
     if (v->rules->n_steps) {
-        bool track = second->spanned && v->special_norm.n;
+        bool track = (second->spanned && v->special_norm.n) || v->rules->space == PN_SPACE_FIRST;
         if (!pn_norm_run(&e->norm, v->rules->steps, v->rules->n_steps, second->s, second->n, track))
             return false;
         second->s = pn_str_cstr(&e->norm.out.text);

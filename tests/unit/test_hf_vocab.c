@@ -434,6 +434,14 @@ static void added_tokens_keep_their_flags(void)
     steps_give(TOKEN("<s>", 11, ",\"rstrip\":true,\"normalized\":false"), SPACE, "", FACTS({"a  <s> \u2003b", "0 7 11 1"}));
     steps_give(TOKEN("ab", 4, ",\"single_word\":true") "," TOKEN("abc", 8, ",\"single_word\":true"), SPACE, "",
                FACTS({"abc", "8"}, {"ab abc", "4 3 8"}, {"xabc", "15 0 5"}, {"abcx", "0 5 15"}));
+    /* as the reference has it: white space that is gone can still be a token; what is left in the text hides
+     * others; tokens that are not normalized come first wherever they are */
+    steps_give(TOKEN("<s>", 11, ",\"rstrip\":true,\"normalized\":false") "," TOKEN("  ", 20, ",\"normalized\":false"), SPACE, "",
+               FACTS({"a<s>  b", "0 11 20 1"}, {"a<s> b", "0 11 1"}));
+    steps_give(TOKEN("xa", 20, ",\"special\":true") "," TOKEN("a1", 21, ",\"normalized\":false"), "", "", FACTS({"xa1", "15 0 16"}, {"ba1", "1 21"}));
+    steps_give(TOKEN("xa", 20, ",\"normalized\":true") "," TOKEN("a1", 21, ",\"normalized\":false"), "", "", FACTS({"xa1", "15 21"}));
+    /* what a step takes from the front leaves no beginning */
+    steps_give("", ",\"normalizer\":{\"type\":\"StripAccents\"}" METASPACE("first", "false"), "", FACTS({"\u0301a", "0"}, {"a\u0301", "6"}));
     /* the longest at the leftmost place; an id of its own */
     steps_give(TOKEN("xx", 20, "") "," TOKEN("xxx", 21, ""), "", "", FACTS({"axxxxx", "0 21 20"}, {"xaxx", "15 0 20"}));
     /* normalized: looked for after the steps, its own text rewritten too; others before them */
@@ -516,6 +524,11 @@ static void small_files_say_who_is_who(void)
     PN_CHECK(!load(&l, &libc_mem, &dir.f, 384, &err), "%s", err.text);
     d = pn_hf_vocab_template(l.h, true);
     PN_CHECK(d.len == 1 && d.data[0] == 'J');
+    unload(&l);
+    dir.f.tool_use_jinja = z("U");
+    PN_CHECK(!load(&l, &libc_mem, &dir.f, 384, &err), "%s", err.text);
+    d = pn_hf_vocab_template(l.h, true);
+    PN_CHECK(d.len == 1 && d.data[0] == 'U');
     unload(&l);
 
     dir.f.tokenizer_config = dir.f.chat_template_jinja = (pn_bytes){NULL, 0};
@@ -729,6 +742,12 @@ static void every_failing_allocation_is_a_status_and_no_leak(void)
             if (!st) {
                 pn_hf_vocab_source(h, &src);
                 st = pn_vocab_new(&v, &tm.mem, &src, NULL, NULL, &err);
+            }
+            if (!st) {
+                pn_str_fini(&notes);
+                pn_hf_vocab_trim(h);
+                PN_CHECK(tm.bytes == pn_hf_vocab_bytes(h) + pn_vocab_bytes(v), "%s holds %" PRIu64 ", says %" PRIu64 " + %" PRIu64, dirs[k],
+                         tm.bytes, pn_hf_vocab_bytes(h), pn_vocab_bytes(v));
             }
             if (!st)
                 st = pn_vocab_encode(v, &tm.mem, "e\u0301 kel<think>abcdefghijklmnopqrstuvwxyzabcdefghijklmnopq", 47, PN_ENC_BOS, &span, 1, &ids, &n, &cap, &err);
