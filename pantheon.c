@@ -731,6 +731,7 @@ typedef struct pn_host_reading {
     bool lost;                  /* nothing could be read: the rest means nothing */
     uint64_t total, available;  /* the machine's; available: without swapping */
     uint64_t mapped;            /* pages of mapped files, of all processes */
+    uint64_t unused;            /* pages that hold nothing, not even page cache; 0: unknown */
     uint64_t commit_limit, commit_left;     /* strict overcommit, else unknown */
     uint64_t rlimit, rlimit_left;           /* the smaller of RLIMIT_AS and RLIMIT_DATA */
     uint32_t n_groups;
@@ -763,6 +764,10 @@ PN_INTERNAL uint64_t pn_host_budget(const pn_host_reading *r);
  * though the system calls their page cache free; 0 gives A_hard, else A_soft.  *by (may be NULL)
  * says which term it was. */
 PN_INTERNAL uint64_t pn_host_free(const pn_host_reading *r, uint64_t r_map, pn_mem_term *by);
+
+/* What can be taken without evicting anything: while there is some, nobody's page cache goes for want of memory at
+ * our level.  0: unknown, or none. */
+PN_INTERNAL uint64_t pn_host_unused(const pn_host_reading *r);
 
 /* --- exposed for its size only ------------------------------------------------------------------- */
 
@@ -7227,6 +7232,7 @@ typedef struct pn_mem_sample {
     bool own_budget;                /* that is a limit of ours, not a machine's; set by who feeds the levels */
     uint64_t hard, soft;            /* bytes available now */
     pn_mem_term limited_by;         /* the smallest term of `soft` */
+    uint64_t unused;                /* can be taken without evicting page cache; 0: unknown, or none */
     /* Counters that only grow, except when we are moved to another control group. */
     uint32_t known;                 /* which there are: PN_HOST_REFAULT | PN_HOST_SWAPIN | ... */
     double counted;                 /* when refault and swapin were read: at most a second before t */
@@ -10026,7 +10032,7 @@ typedef struct pn_job {
     pn_err err;                 /* of this job alone */
     struct pn_job *next;        /* in its model's queue */
     bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent), it is in queue.work */
-    uint8_t held;               /* sched_held: in no step that begins from now on; then not begun */
+    atomic_uchar held;          /* sched_held: in no step that begins from now on; then not begun.  Set with the lock held */
     double began_at, parked_at; /* when its turn came; when the ladder put it aside */
     uint32_t peers;             /* of the same model and client, those that are under way */
     bool left;                  /* removed by its owner from within a callback */
@@ -13473,6 +13479,7 @@ static void host_read_machine(pn_host *h, pn_host_reading *r)
     if (!f[1].found && f[2].found)              /* before Linux 3.14 */
         r->available = pn_sub_sat(pn_add_sat(pn_add_sat(f[2].value, f[3].value), f[4].value), f[5].value);
     r->mapped = f[6].value;
+    r->unused = f[2].value;
     if (h->strict && f[7].found) {
         r->commit_limit = f[7].value;
         r->commit_left = pn_sub_sat(f[7].value, f[8].value);
@@ -13814,6 +13821,14 @@ PN_INTERNAL uint64_t pn_host_free(const pn_host_reading *r, uint64_t r_map, pn_m
     host_term(&least, &term, r->commit_left, PN_MEM_TERM_OVERCOMMIT);
     if (by)
         *by = term;
+    return least;
+}
+
+PN_INTERNAL uint64_t pn_host_unused(const pn_host_reading *r)
+{
+    uint64_t least = r->unused;
+    for (uint32_t i = 0; i < r->n_groups; i++)
+        least = PN_MIN(least, pn_sub_sat(r->groups[i].limit, r->groups[i].usage));
     return least;
 }
 
@@ -62864,6 +62879,7 @@ static bool msrc_read_machine(pn_msrc *s, const pn_msrc_use *use, pn_mem_sample 
         msrc_guess(&r, use, out);
     else
         msrc_measure(&r, use, out);
+    out->unused = pn_host_unused(&r);
     out->known = r.known;
     out->counted = r.counted;
     out->refault = r.refault;
@@ -62927,6 +62943,8 @@ PN_INTERNAL uint32_t pn_msrc_cores(const pn_msrc *s) { return pn_host_cores(s->p
 static const double press_confirm_s = 0.2;      /* between the two samples that raise to WATCH or TIGHT */
 static const double press_calm_s = 5, press_calm_critical_s = 3, press_dwell_s = 2;
 static const double press_lost_s = 5;           /* 14.1 */
+/* With more than this part of the budget unused, what is read again is somebody's in a smaller box: a container beside us. */
+enum { PRESS_UNUSED = 16 };
 static const double press_rate_s = 2;           /* how long refaults or swapping must last */
 static const double press_refault[2] = {0.05, 0.25};            /* of B_disk: WATCH, TIGHT */
 static const double press_swapin = 1048576;                     /* bytes a second: TIGHT */
@@ -63044,10 +63062,11 @@ static void press_counters(pn_pressure *p, const pn_mem_sample *s)
 {
     const double refault[2] = {press_refault[0] * p->disk_rate, press_refault[1] * p->disk_rate};
     const double swapin[2] = {press_swapin, press_swapin};
+    bool full = s->unused <= s->budget / PRESS_UNUSED;
     if (p->device)
         return;
-    press_rate_feed(&p->refault, (s->known & PN_HOST_REFAULT) && p->disk_rate > 0, s->counted, s->refault, refault);
-    press_rate_feed(&p->swapin, s->known & PN_HOST_SWAPIN, s->counted, s->swapin, swapin);
+    press_rate_feed(&p->refault, full && (s->known & PN_HOST_REFAULT) && p->disk_rate > 0, s->counted, s->refault, refault);
+    press_rate_feed(&p->swapin, full && (s->known & PN_HOST_SWAPIN), s->counted, s->swapin, swapin);
     press_psi_feed(p, s->known & PN_HOST_PSI, s->t, s->psi_us);
     press_oom_feed(p, s->known & PN_HOST_OOM, s->t, s->oom);
     p->thrashing = press_rate_lasts(&p->refault, 0);
@@ -77378,7 +77397,7 @@ static void sched_hold_job(pn_job *j, int held)
     if (held && j->begun)
         sched_put_back(j);
     sched_queue(j)->n_ready += (j->held == 0) != (held == 0) ? held ? -1 : 1 : 0;
-    j->held = (uint8_t)held;
+    atomic_store(&j->held, (unsigned char)held);
 }
 
 PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused)
@@ -79674,6 +79693,8 @@ PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params,
 }
 
 PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->job.over); }
+
+PN_API int pn_request_parked(const pn_request *r) { return (atomic_load(&r->job.held) & SCHED_PARKED) != 0; }
 
 PN_API void pn_request_prompt(const pn_request *r, uint32_t *n_prompt, uint32_t *n_cached)
 {

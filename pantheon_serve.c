@@ -625,6 +625,9 @@ PN_INTERNAL void pn_oai_error_budget(pn_oai_error *e, const pn_budget_info *b, b
 /* The same without numbers but those of `text`. */
 PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waits, uint32_t retry_ms);
 
+/* A model that does not fit: 507.  The sums of its plan are members of the error; `text` says which of them is too much. */
+PN_INTERNAL void pn_oai_error_load(pn_oai_error *e, const char *name, const pn_plan_info *p, const char *text);
+
 /* What the library said about a request. */
 PN_INTERNAL void pn_oai_error_status(pn_oai_error *e, pn_status st, const char *text);
 
@@ -1665,6 +1668,9 @@ PN_INTERNAL pn_status pn_sse_last_event(pn_sse *s, const char *event, const char
  * Dropped when the queue is not empty (then bytes are under way anyway). */
 PN_INTERNAL pn_status pn_sse_ping(pn_sse *s);
 
+/* ": text", which clients ignore; of one line.  PN_E_BUDGET: the queue is full. */
+PN_INTERNAL pn_status pn_sse_comment(pn_sse *s, const char *text);
+
 /* "data: [DONE]", then the end of the body; with done == false only the end. */
 PN_INTERNAL pn_status pn_sse_end(pn_sse *s, bool done);
 
@@ -2385,6 +2391,7 @@ struct serve_ask {
     size_t out_at;
     bool adding;                /* the lane is at it; meanwhile the ask does not end */
     bool streaming, ended;      /* the head went out; the reply has been told its end */
+    bool aside;                 /* the stream has been told that its request is parked */
     bool counted;               /* in the metrics */
     uint64_t asked_ms, queued_ms, begun_ms;     /* begun 0: it has no place */
     double prefill, decode;     /* seconds */
@@ -2440,6 +2447,7 @@ struct pn_server {
     uint64_t started;           /* ms */
     int64_t started_unix;
     uint64_t n_requests;
+    atomic_bool parks;          /* requests were put aside, or go on: streams want to be told */
     atomic_ullong at_rest, relief;      /* bytes of models that nobody uses; that the engine wants back: pn_relief.c */
 };
 
@@ -2535,6 +2543,7 @@ PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r);
 PN_INTERNAL pn_status serve_relief_open(pn_server *s, pn_err *err);
 PN_INTERNAL void serve_relief_close(pn_server *s);
 PN_INTERNAL void serve_relieve(pn_server *s);                  /* each time round the loop */
+PN_INTERNAL uint64_t serve_replica_bytes(const serve_replica *r);   /* memory that goes when it is unloaded; it is ready */
 PN_INTERNAL bool serve_relief_for(serve_replica *r);           /* it did not fit: another one that nobody uses goes first */
 
 /* --- pn_memory_page.c ---------------------------------------------------------------------------- */
@@ -5166,6 +5175,19 @@ PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool wai
         pn_oai_error_set(e, 400, "context_over_budget", "context_length_exceeded", "messages",
                          "the request exceeds the available context size that memory allows: %s", text);
     e->retry_ms = waits ? retry_ms : 0;
+}
+
+PN_INTERNAL void pn_oai_error_load(pn_oai_error *e, const char *name, const pn_plan_info *p, const char *text)
+{
+    pn_oai_error_set(e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", name, text);
+    snprintf(e->extra, sizeof e->extra,
+             "\"plan\":{\"weights\":%" PRIu64 ",\"pinned\":%" PRIu64 ",\"stage\":%" PRIu64 ",\"experts\":%" PRIu64
+             ",\"kv_per_token\":%" PRIu64 ",\"kv\":%" PRIu64 ",\"state\":%" PRIu64 ",\"scratch\":%" PRIu64 ",\"vocab\":%" PRIu64
+             ",\"total\":%" PRIu64 ",\"least\":%" PRIu64 ",\"available\":%" PRIu64 ",\"short\":%" PRIu64 "}",
+             p->weight_bytes, p->pinned_bytes, p->stage_bytes, p->expert_bytes, p->kv_bytes_per_token, p->kv_bytes,
+             p->state_bytes, p->scratch_bytes, p->vocab_bytes, p->total_bytes, p->floor_bytes, p->available_bytes,
+             p->floor_bytes > p->available_bytes ? p->floor_bytes - p->available_bytes : 0);
+    e->no_retry = true;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -11086,13 +11108,13 @@ PN_INTERNAL pn_status pn_sse_last_event(pn_sse *s, const char *event, const char
     return sse_put(s, event, data, n, 64);      /* for [DONE] and the last chunk */
 }
 
-PN_INTERNAL pn_status pn_sse_ping(pn_sse *s)
+PN_INTERNAL pn_status pn_sse_comment(pn_sse *s, const char *text)
 {
-    static const pn_bytes ping = {": ping\n\n", 8};
-    if (s->ended)
-        return PN_E_STATE;
-    return pn_sendq_len(s->q) ? PN_OK : pn_http_stream_put(s->q, s->framing, &ping, 1, PN_SSE_SPARE);
+    const pn_bytes parts[] = {{": ", 2}, {text, strlen(text)}, {"\n\n", 2}};
+    return s->ended ? PN_E_STATE : pn_http_stream_put(s->q, s->framing, parts, PN_COUNT_OF(parts), PN_SSE_SPARE);
 }
+
+PN_INTERNAL pn_status pn_sse_ping(pn_sse *s) { return s->ended || !pn_sendq_len(s->q) ? pn_sse_comment(s, "ping") : PN_OK; }
 
 PN_INTERNAL pn_status pn_sse_end(pn_sse *s, bool done)
 {
@@ -14632,6 +14654,18 @@ static void ask_send_body(serve_ask *a)
         serve_errorf(a->conn, 503, "server_error", NULL, "out of memory while the answer was written");
 }
 
+/* A stream stays open while its request stands aside: a comment says why nothing comes. */
+static void ask_tell_parked(serve_ask *a)
+{
+    bool aside = false;
+    pn_mutex_lock(&a->lock);
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        aside = aside || (a->choice[i].begun && !a->choice[i].done && pn_request_parked(a->choice[i].request));
+    pn_mutex_unlock(&a->lock);
+    if (aside != a->aside && pn_sse_comment(&a->conn->c.sse, aside ? "pn parked" : "pn resumed") == PN_OK)
+        a->aside = aside;
+}
+
 PN_INTERNAL void serve_ask_flow(serve_ask *a)
 {
     serve_conn *c = a->conn;
@@ -14646,6 +14680,7 @@ PN_INTERNAL void serve_ask_flow(serve_ask *a)
             ask_break(a);
             return;
         }
+        ask_tell_parked(a);
         if (!ask_send_events(a) || !a->ended)
             return;
         if (a->failed && !a->error.status) {
@@ -14750,9 +14785,10 @@ static void ask_look(serve_ask *a)
 
 PN_INTERNAL void serve_ask_look(pn_server *s)
 {
+    bool parks = atomic_exchange(&s->parks, false);
     for (serve_ask *a = s->asks, *next; a; a = next) {
         next = a->next;
-        if (a->phase == SERVE_RUNNING && (atomic_exchange(&a->news, false) || (a->ended && !a->conn)))
+        if (a->phase == SERVE_RUNNING && (atomic_exchange(&a->news, false) || (a->ended && !a->conn) || (parks && a->streaming)))
             ask_look(a);
     }
 }
@@ -15576,7 +15612,7 @@ PN_INTERNAL const char *pn_page_line(size_t i) { return i < PN_COUNT_OF(page_lin
 
 #include <inttypes.h>
 
-enum { MEMORY_RUNGS = 128, MEMORY_EVENTS = 64 };
+enum { MEMORY_RUNGS = 128, MEMORY_EVENTS = 64, MEMORY_RANK_ASIDE = 15 };
 
 static void memory_text(pn_str *s, const char *key, const char *value)
 {
@@ -15857,6 +15893,10 @@ PN_INTERNAL void serve_memory_event(void *server, const pn_mem_event *ev)
         return;
     pn_str_init(&s, &v->mem, PN_ACCT_CONN);
     memory_event(v, ev, &s);
+    if (ev->kind == PN_MEM_RUNG && ev->rank == MEMORY_RANK_ASIDE) {
+        atomic_store(&v->parks, true);
+        serve_wake(v);
+    }
     bool worse = ev->kind == PN_MEM_LEVEL && ev->level > ev->from;
     if (!s.failed)
         serve_log_object(v, ev->kind == PN_MEM_BUG ? PN_LOG_ERROR : worse ? PN_LOG_WARN : PN_LOG_INFO, "memory", s.data);
@@ -15886,7 +15926,7 @@ enum { RELIEF_RANK = 14, RELIEF_REST_MS = 10000 };     /* nobody has asked for i
  * dozen and a bit, so that what fits does not change with each. */
 enum { RELIEF_CONN_BYTES = 32 << 10, RELIEF_CONNS = 16 };
 
-static uint64_t relief_bytes(const serve_replica *r)
+PN_INTERNAL uint64_t serve_replica_bytes(const serve_replica *r)
 {
     pn_residency_info i;
     pn_model_residency(r->m, &i);
@@ -15916,7 +15956,7 @@ static serve_replica *relief_oldest(const pn_server *s, uint64_t ms)
 
 static uint64_t relief_park(serve_replica *r)
 {
-    uint64_t bytes = relief_bytes(r);
+    uint64_t bytes = serve_replica_bytes(r);
     serve_logf(r->model->server, PN_LOG_INFO, "model %s: parked, %" PRIu64 " bytes are needed elsewhere", r->model->name, bytes);
     r->parks = true;
     (void)serve_replica_unload(r, NULL);
@@ -15932,7 +15972,7 @@ PN_INTERNAL void serve_relieve(pn_server *s)
     }
     for (serve_model *m = s->models; m && relief_oldest(s, 0); m = m->next)
         for (serve_replica *r = m->replicas; r; r = r->next)
-            rest += relief_rests(r, 0) ? relief_bytes(r) : 0;
+            rest += relief_rests(r, 0) ? serve_replica_bytes(r) : 0;
     atomic_store(&s->at_rest, rest);
     pn_mem_headroom(s->e, (uint64_t)(s->n_conns + RELIEF_CONNS / 2 + RELIEF_CONNS) / RELIEF_CONNS * RELIEF_CONNS * RELIEF_CONN_BYTES);
 }
@@ -15954,7 +15994,7 @@ PN_INTERNAL bool serve_relief_for(serve_replica *r)
     for (serve_model *m = r->model->server->models; m; m = m->next)
         for (serve_replica *o = m->replicas; o; o = o->next)
             if (relief_helps(o, r)) {
-                sum += relief_bytes(o);
+                sum += serve_replica_bytes(o);
                 oldest = !oldest || o->used_ms < oldest->used_ms ? o : oldest;
             }
     if (!oldest || need <= available || need - available > sum)     /* nobody goes in vain */
@@ -16270,6 +16310,45 @@ static bool admin_read(serve_conn *c, admin_load *l)
     return ok;
 }
 
+/* In the order of the largest first, and a fixed one among equals. */
+static bool admin_before(const serve_replica *a, const serve_replica *b)
+{
+    uint64_t x = serve_replica_bytes(a), y = serve_replica_bytes(b);
+    return x != y ? x > y : a < b;
+}
+
+/* Who has the memory: the largest models, as many as the error has room for. */
+static void admin_consumers(pn_server *s, pn_oai_error *e)
+{
+    const serve_replica *last = NULL, *next;
+    pn_str list;
+    pn_str_init(&list, &s->mem, PN_ACCT_CONN);
+    pn_str_addz(&list, ",\"consumers\":[");
+    do {
+        size_t before = list.len;
+        next = NULL;
+        for (serve_model *m = s->models; m; m = m->next)
+            for (serve_replica *r = m->replicas; r; r = r->next)
+                if (r->state == SERVE_MODEL_READY && (!last || admin_before(last, r)) && (!next || admin_before(r, next)))
+                    next = r;
+        if (next) {
+            pn_json_item(&list);
+            pn_str_addz(&list, "{\"name\":");
+            pn_json_write_strz(&list, next->model->name);
+            pn_str_addf(&list, ",\"bytes\":%" PRIu64 "}", serve_replica_bytes(next));
+        }
+        if (strlen(e->extra) + list.len + sizeof "]" > sizeof e->extra) {
+            list.len = before;
+            next = NULL;
+        }
+        last = next;
+    } while (next);
+    pn_str_addc(&list, ']');
+    if (!list.failed)
+        snprintf(e->extra + strlen(e->extra), sizeof e->extra - strlen(e->extra), "%.*s", (int)list.len, list.data);
+    pn_str_fini(&list);
+}
+
 static void admin_loaded(serve_conn *c, const serve_replica *r)
 {
     const char *name = r->model->name;
@@ -16277,9 +16356,10 @@ static void admin_loaded(serve_conn *c, const serve_replica *r)
     pn_str s;
     if (r->state == SERVE_FAILED) {
         pn_oai_error_status(&e, r->err.status, r->err.text);
-        if (r->err.status == PN_E_BUDGET)
-            pn_oai_error_set(&e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", name, r->err.text);
-        else if (e.status >= 500)
+        if (r->err.status == PN_E_BUDGET) {
+            pn_oai_error_load(&e, name, &r->plan, r->err.text);
+            admin_consumers(c->server, &e);
+        } else if (e.status >= 500)
             pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", "path", "%s", r->err.text);
         e.no_retry = true;
         serve_error(c, &e);

@@ -1238,6 +1238,7 @@ PN_API pn_status pn_request_new(pn_session *s, const pn_generate_params *p, pn_r
 PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params, pn_request **out, pn_err *err);
 
 PN_API int pn_request_done(const pn_request *r);       /* from any thread */
+PN_API int pn_request_parked(const pn_request *r);     /* 1: it stands aside until there is memory; from any thread */
 
 /* Tokens in the session before the answer, and how many of them need not be computed.  Known from the
  * beginning; from any thread.  Either may be NULL. */

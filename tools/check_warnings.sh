@@ -37,11 +37,11 @@ if have gcc; then
     add gcc -std=c17 -O0
 fi
 if have clang; then
-    add clang -std=c11 -O2
+    add clang -std=c11 -O1
     add clang -std=gnu11 -O0
 fi
 have gcc $m32 && add gcc -std=c11 -O1 $m32
-have aarch64-linux-gnu-gcc && add aarch64-linux-gnu-gcc -std=c11 -O2
+have aarch64-linux-gnu-gcc && add aarch64-linux-gnu-gcc -std=c11 -O1
 if [ "${FULL-0}" = 1 ]; then
     for cc in gcc clang; do
         have $cc || continue
@@ -54,7 +54,7 @@ if [ "${FULL-0}" = 1 ]; then
     have aarch64-linux-gnu-gcc && add aarch64-linux-gnu-gcc -std=gnu11 -O3
 fi
 for option in THREADS=0 FILES=0 SIMD=0 ASSERT=0; do
-    add ${CC:-cc} -std=c11 -O1 -DPN_ENABLE_$option
+    add ${CC:-cc} -std=c11 -O0 -DPN_ENABLE_$option
 done
 [ "$drops" = pantheon.c ] || sed -n 's/^pantheon_serve.c \(.*\)/pantheon_serve.c \1 -DPANTHEON_CLI/p' "$list" >> "$list.cli"
 [ ! -f "$list.cli" ] || { cat "$list.cli" >> "$list"; rm -f "$list.cli"; }

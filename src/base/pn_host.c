@@ -44,6 +44,14 @@ PN_INTERNAL uint64_t pn_host_free(const pn_host_reading *r, uint64_t r_map, pn_m
     return least;
 }
 
+PN_INTERNAL uint64_t pn_host_unused(const pn_host_reading *r)
+{
+    uint64_t least = r->unused;
+    for (uint32_t i = 0; i < r->n_groups; i++)
+        least = PN_MIN(least, pn_sub_sat(r->groups[i].limit, r->groups[i].usage));
+    return least;
+}
+
 /* pn_os.h's convention: 0 is "unknown", so a known nothing becomes one byte. */
 static uint64_t host_known(uint64_t v) { return v == PN_HOST_UNKNOWN ? 0 : PN_MAX(v, (uint64_t)1); }
 

@@ -48,6 +48,7 @@ typedef struct pn_host_reading {
     bool lost;                  /* nothing could be read: the rest means nothing */
     uint64_t total, available;  /* the machine's; available: without swapping */
     uint64_t mapped;            /* pages of mapped files, of all processes */
+    uint64_t unused;            /* pages that hold nothing, not even page cache; 0: unknown */
     uint64_t commit_limit, commit_left;     /* strict overcommit, else unknown */
     uint64_t rlimit, rlimit_left;           /* the smaller of RLIMIT_AS and RLIMIT_DATA */
     uint32_t n_groups;
@@ -80,6 +81,10 @@ PN_INTERNAL uint64_t pn_host_budget(const pn_host_reading *r);
  * though the system calls their page cache free; 0 gives A_hard, else A_soft.  *by (may be NULL)
  * says which term it was. */
 PN_INTERNAL uint64_t pn_host_free(const pn_host_reading *r, uint64_t r_map, pn_mem_term *by);
+
+/* What can be taken without evicting anything: while there is some, nobody's page cache goes for want of memory at
+ * our level.  0: unknown, or none. */
+PN_INTERNAL uint64_t pn_host_unused(const pn_host_reading *r);
 
 /* --- exposed for its size only ------------------------------------------------------------------- */
 

@@ -291,6 +291,7 @@ static void host_read_machine(pn_host *h, pn_host_reading *r)
     if (!f[1].found && f[2].found)              /* before Linux 3.14 */
         r->available = pn_sub_sat(pn_add_sat(pn_add_sat(f[2].value, f[3].value), f[4].value), f[5].value);
     r->mapped = f[6].value;
+    r->unused = f[2].value;
     if (h->strict && f[7].found) {
         r->commit_limit = f[7].value;
         r->commit_left = pn_sub_sat(f[7].value, f[8].value);

@@ -151,6 +151,8 @@ PN_API pn_status pn_request_chat(pn_chat *c, const pn_chat_reply_params *params,
 
 PN_API int pn_request_done(const pn_request *r) { return atomic_load(&r->job.over); }
 
+PN_API int pn_request_parked(const pn_request *r) { return (atomic_load(&r->job.held) & SCHED_PARKED) != 0; }
+
 PN_API void pn_request_prompt(const pn_request *r, uint32_t *n_prompt, uint32_t *n_cached)
 {
     if (n_prompt)

@@ -905,7 +905,7 @@ static void sched_hold_job(pn_job *j, int held)
     if (held && j->begun)
         sched_put_back(j);
     sched_queue(j)->n_ready += (j->held == 0) != (held == 0) ? held ? -1 : 1 : 0;
-    j->held = (uint8_t)held;
+    atomic_store(&j->held, (unsigned char)held);
 }
 
 PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused)

@@ -40,7 +40,7 @@ typedef struct pn_job {
     pn_err err;                 /* of this job alone */
     struct pn_job *next;        /* in its model's queue */
     bool listed, begun;         /* begun: its turn has come (pn_model_caps.concurrent), it is in queue.work */
-    uint8_t held;               /* sched_held: in no step that begins from now on; then not begun */
+    atomic_uchar held;          /* sched_held: in no step that begins from now on; then not begun.  Set with the lock held */
     double began_at, parked_at; /* when its turn came; when the ladder put it aside */
     uint32_t peers;             /* of the same model and client, those that are under way */
     bool left;                  /* removed by its owner from within a callback */

@@ -88,6 +88,7 @@ static bool msrc_read_machine(pn_msrc *s, const pn_msrc_use *use, pn_mem_sample 
         msrc_guess(&r, use, out);
     else
         msrc_measure(&r, use, out);
+    out->unused = pn_host_unused(&r);
     out->known = r.known;
     out->counted = r.counted;
     out->refault = r.refault;

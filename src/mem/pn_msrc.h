@@ -50,6 +50,7 @@ typedef struct pn_mem_sample {
     bool own_budget;                /* that is a limit of ours, not a machine's; set by who feeds the levels */
     uint64_t hard, soft;            /* bytes available now */
     pn_mem_term limited_by;         /* the smallest term of `soft` */
+    uint64_t unused;                /* can be taken without evicting page cache; 0: unknown, or none */
     /* Counters that only grow, except when we are moved to another control group. */
     uint32_t known;                 /* which there are: PN_HOST_REFAULT | PN_HOST_SWAPIN | ... */
     double counted;                 /* when refault and swapin were read: at most a second before t */

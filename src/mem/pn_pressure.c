@@ -9,6 +9,8 @@
 static const double press_confirm_s = 0.2;      /* between the two samples that raise to WATCH or TIGHT */
 static const double press_calm_s = 5, press_calm_critical_s = 3, press_dwell_s = 2;
 static const double press_lost_s = 5;           /* 14.1 */
+/* With more than this part of the budget unused, what is read again is somebody's in a smaller box: a container beside us. */
+enum { PRESS_UNUSED = 16 };
 static const double press_rate_s = 2;           /* how long refaults or swapping must last */
 static const double press_refault[2] = {0.05, 0.25};            /* of B_disk: WATCH, TIGHT */
 static const double press_swapin = 1048576;                     /* bytes a second: TIGHT */
@@ -126,10 +128,11 @@ static void press_counters(pn_pressure *p, const pn_mem_sample *s)
 {
     const double refault[2] = {press_refault[0] * p->disk_rate, press_refault[1] * p->disk_rate};
     const double swapin[2] = {press_swapin, press_swapin};
+    bool full = s->unused <= s->budget / PRESS_UNUSED;
     if (p->device)
         return;
-    press_rate_feed(&p->refault, (s->known & PN_HOST_REFAULT) && p->disk_rate > 0, s->counted, s->refault, refault);
-    press_rate_feed(&p->swapin, s->known & PN_HOST_SWAPIN, s->counted, s->swapin, swapin);
+    press_rate_feed(&p->refault, full && (s->known & PN_HOST_REFAULT) && p->disk_rate > 0, s->counted, s->refault, refault);
+    press_rate_feed(&p->swapin, full && (s->known & PN_HOST_SWAPIN), s->counted, s->swapin, swapin);
     press_psi_feed(p, s->known & PN_HOST_PSI, s->t, s->psi_us);
     press_oom_feed(p, s->known & PN_HOST_OOM, s->t, s->oom);
     p->thrashing = press_rate_lasts(&p->refault, 0);

@@ -278,6 +278,45 @@ static bool admin_read(serve_conn *c, admin_load *l)
     return ok;
 }
 
+/* In the order of the largest first, and a fixed one among equals. */
+static bool admin_before(const serve_replica *a, const serve_replica *b)
+{
+    uint64_t x = serve_replica_bytes(a), y = serve_replica_bytes(b);
+    return x != y ? x > y : a < b;
+}
+
+/* Who has the memory: the largest models, as many as the error has room for. */
+static void admin_consumers(pn_server *s, pn_oai_error *e)
+{
+    const serve_replica *last = NULL, *next;
+    pn_str list;
+    pn_str_init(&list, &s->mem, PN_ACCT_CONN);
+    pn_str_addz(&list, ",\"consumers\":[");
+    do {
+        size_t before = list.len;
+        next = NULL;
+        for (serve_model *m = s->models; m; m = m->next)
+            for (serve_replica *r = m->replicas; r; r = r->next)
+                if (r->state == SERVE_MODEL_READY && (!last || admin_before(last, r)) && (!next || admin_before(r, next)))
+                    next = r;
+        if (next) {
+            pn_json_item(&list);
+            pn_str_addz(&list, "{\"name\":");
+            pn_json_write_strz(&list, next->model->name);
+            pn_str_addf(&list, ",\"bytes\":%" PRIu64 "}", serve_replica_bytes(next));
+        }
+        if (strlen(e->extra) + list.len + sizeof "]" > sizeof e->extra) {
+            list.len = before;
+            next = NULL;
+        }
+        last = next;
+    } while (next);
+    pn_str_addc(&list, ']');
+    if (!list.failed)
+        snprintf(e->extra + strlen(e->extra), sizeof e->extra - strlen(e->extra), "%.*s", (int)list.len, list.data);
+    pn_str_fini(&list);
+}
+
 static void admin_loaded(serve_conn *c, const serve_replica *r)
 {
     const char *name = r->model->name;
@@ -285,9 +324,10 @@ static void admin_loaded(serve_conn *c, const serve_replica *r)
     pn_str s;
     if (r->state == SERVE_FAILED) {
         pn_oai_error_status(&e, r->err.status, r->err.text);
-        if (r->err.status == PN_E_BUDGET)
-            pn_oai_error_set(&e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", name, r->err.text);
-        else if (e.status >= 500)
+        if (r->err.status == PN_E_BUDGET) {
+            pn_oai_error_load(&e, name, &r->plan, r->err.text);
+            admin_consumers(c->server, &e);
+        } else if (e.status >= 500)
             pn_oai_error_set(&e, 400, "invalid_request_error", "invalid_value", "path", "%s", r->err.text);
         e.no_retry = true;
         serve_error(c, &e);

@@ -395,6 +395,18 @@ static void ask_send_body(serve_ask *a)
         serve_errorf(a->conn, 503, "server_error", NULL, "out of memory while the answer was written");
 }
 
+/* A stream stays open while its request stands aside: a comment says why nothing comes. */
+static void ask_tell_parked(serve_ask *a)
+{
+    bool aside = false;
+    pn_mutex_lock(&a->lock);
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        aside = aside || (a->choice[i].begun && !a->choice[i].done && pn_request_parked(a->choice[i].request));
+    pn_mutex_unlock(&a->lock);
+    if (aside != a->aside && pn_sse_comment(&a->conn->c.sse, aside ? "pn parked" : "pn resumed") == PN_OK)
+        a->aside = aside;
+}
+
 PN_INTERNAL void serve_ask_flow(serve_ask *a)
 {
     serve_conn *c = a->conn;
@@ -409,6 +421,7 @@ PN_INTERNAL void serve_ask_flow(serve_ask *a)
             ask_break(a);
             return;
         }
+        ask_tell_parked(a);
         if (!ask_send_events(a) || !a->ended)
             return;
         if (a->failed && !a->error.status) {
@@ -513,9 +526,10 @@ static void ask_look(serve_ask *a)
 
 PN_INTERNAL void serve_ask_look(pn_server *s)
 {
+    bool parks = atomic_exchange(&s->parks, false);
     for (serve_ask *a = s->asks, *next; a; a = next) {
         next = a->next;
-        if (a->phase == SERVE_RUNNING && (atomic_exchange(&a->news, false) || (a->ended && !a->conn)))
+        if (a->phase == SERVE_RUNNING && (atomic_exchange(&a->news, false) || (a->ended && !a->conn) || (parks && a->streaming)))
             ask_look(a);
     }
 }

@@ -9,7 +9,7 @@
 
 #include <inttypes.h>
 
-enum { MEMORY_RUNGS = 128, MEMORY_EVENTS = 64 };
+enum { MEMORY_RUNGS = 128, MEMORY_EVENTS = 64, MEMORY_RANK_ASIDE = 15 };
 
 static void memory_text(pn_str *s, const char *key, const char *value)
 {
@@ -290,6 +290,10 @@ PN_INTERNAL void serve_memory_event(void *server, const pn_mem_event *ev)
         return;
     pn_str_init(&s, &v->mem, PN_ACCT_CONN);
     memory_event(v, ev, &s);
+    if (ev->kind == PN_MEM_RUNG && ev->rank == MEMORY_RANK_ASIDE) {
+        atomic_store(&v->parks, true);
+        serve_wake(v);
+    }
     bool worse = ev->kind == PN_MEM_LEVEL && ev->level > ev->from;
     if (!s.failed)
         serve_log_object(v, ev->kind == PN_MEM_BUG ? PN_LOG_ERROR : worse ? PN_LOG_WARN : PN_LOG_INFO, "memory", s.data);

@@ -169,6 +169,19 @@ PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool wai
     e->retry_ms = waits ? retry_ms : 0;
 }
 
+PN_INTERNAL void pn_oai_error_load(pn_oai_error *e, const char *name, const pn_plan_info *p, const char *text)
+{
+    pn_oai_error_set(e, 507, "model_over_budget", "insufficient_memory", "", "The model '%s' does not fit: %s", name, text);
+    snprintf(e->extra, sizeof e->extra,
+             "\"plan\":{\"weights\":%" PRIu64 ",\"pinned\":%" PRIu64 ",\"stage\":%" PRIu64 ",\"experts\":%" PRIu64
+             ",\"kv_per_token\":%" PRIu64 ",\"kv\":%" PRIu64 ",\"state\":%" PRIu64 ",\"scratch\":%" PRIu64 ",\"vocab\":%" PRIu64
+             ",\"total\":%" PRIu64 ",\"least\":%" PRIu64 ",\"available\":%" PRIu64 ",\"short\":%" PRIu64 "}",
+             p->weight_bytes, p->pinned_bytes, p->stage_bytes, p->expert_bytes, p->kv_bytes_per_token, p->kv_bytes,
+             p->state_bytes, p->scratch_bytes, p->vocab_bytes, p->total_bytes, p->floor_bytes, p->available_bytes,
+             p->floor_bytes > p->available_bytes ? p->floor_bytes - p->available_bytes : 0);
+    e->no_retry = true;
+}
+
 /* ------------------------------------------------------------------------------------------
  * What the library said
  * ------------------------------------------------------------------------------------------ */

@@ -46,6 +46,9 @@ PN_INTERNAL void pn_oai_error_budget(pn_oai_error *e, const pn_budget_info *b, b
 /* The same without numbers but those of `text`. */
 PN_INTERNAL void pn_oai_error_memory(pn_oai_error *e, const char *text, bool waits, uint32_t retry_ms);
 
+/* A model that does not fit: 507.  The sums of its plan are members of the error; `text` says which of them is too much. */
+PN_INTERNAL void pn_oai_error_load(pn_oai_error *e, const char *name, const pn_plan_info *p, const char *text);
+
 /* What the library said about a request. */
 PN_INTERNAL void pn_oai_error_status(pn_oai_error *e, pn_status st, const char *text);
 

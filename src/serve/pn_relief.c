@@ -17,7 +17,7 @@ enum { RELIEF_RANK = 14, RELIEF_REST_MS = 10000 };     /* nobody has asked for i
  * dozen and a bit, so that what fits does not change with each. */
 enum { RELIEF_CONN_BYTES = 32 << 10, RELIEF_CONNS = 16 };
 
-static uint64_t relief_bytes(const serve_replica *r)
+PN_INTERNAL uint64_t serve_replica_bytes(const serve_replica *r)
 {
     pn_residency_info i;
     pn_model_residency(r->m, &i);
@@ -47,7 +47,7 @@ static serve_replica *relief_oldest(const pn_server *s, uint64_t ms)
 
 static uint64_t relief_park(serve_replica *r)
 {
-    uint64_t bytes = relief_bytes(r);
+    uint64_t bytes = serve_replica_bytes(r);
     serve_logf(r->model->server, PN_LOG_INFO, "model %s: parked, %" PRIu64 " bytes are needed elsewhere", r->model->name, bytes);
     r->parks = true;
     (void)serve_replica_unload(r, NULL);
@@ -63,7 +63,7 @@ PN_INTERNAL void serve_relieve(pn_server *s)
     }
     for (serve_model *m = s->models; m && relief_oldest(s, 0); m = m->next)
         for (serve_replica *r = m->replicas; r; r = r->next)
-            rest += relief_rests(r, 0) ? relief_bytes(r) : 0;
+            rest += relief_rests(r, 0) ? serve_replica_bytes(r) : 0;
     atomic_store(&s->at_rest, rest);
     pn_mem_headroom(s->e, (uint64_t)(s->n_conns + RELIEF_CONNS / 2 + RELIEF_CONNS) / RELIEF_CONNS * RELIEF_CONNS * RELIEF_CONN_BYTES);
 }
@@ -85,7 +85,7 @@ PN_INTERNAL bool serve_relief_for(serve_replica *r)
     for (serve_model *m = r->model->server->models; m; m = m->next)
         for (serve_replica *o = m->replicas; o; o = o->next)
             if (relief_helps(o, r)) {
-                sum += relief_bytes(o);
+                sum += serve_replica_bytes(o);
                 oldest = !oldest || o->used_ms < oldest->used_ms ? o : oldest;
             }
     if (!oldest || need <= available || need - available > sum)     /* nobody goes in vain */

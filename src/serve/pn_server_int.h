@@ -196,6 +196,7 @@ struct serve_ask {
     size_t out_at;
     bool adding;                /* the lane is at it; meanwhile the ask does not end */
     bool streaming, ended;      /* the head went out; the reply has been told its end */
+    bool aside;                 /* the stream has been told that its request is parked */
     bool counted;               /* in the metrics */
     uint64_t asked_ms, queued_ms, begun_ms;     /* begun 0: it has no place */
     double prefill, decode;     /* seconds */
@@ -251,6 +252,7 @@ struct pn_server {
     uint64_t started;           /* ms */
     int64_t started_unix;
     uint64_t n_requests;
+    atomic_bool parks;          /* requests were put aside, or go on: streams want to be told */
     atomic_ullong at_rest, relief;      /* bytes of models that nobody uses; that the engine wants back: pn_relief.c */
 };
 
@@ -346,6 +348,7 @@ PN_INTERNAL void serve_admin_waiters(serve_conn **list, const serve_replica *r);
 PN_INTERNAL pn_status serve_relief_open(pn_server *s, pn_err *err);
 PN_INTERNAL void serve_relief_close(pn_server *s);
 PN_INTERNAL void serve_relieve(pn_server *s);                  /* each time round the loop */
+PN_INTERNAL uint64_t serve_replica_bytes(const serve_replica *r);   /* memory that goes when it is unloaded; it is ready */
 PN_INTERNAL bool serve_relief_for(serve_replica *r);           /* it did not fit: another one that nobody uses goes first */
 
 /* --- pn_memory_page.c ---------------------------------------------------------------------------- */

@@ -52,13 +52,13 @@ PN_INTERNAL pn_status pn_sse_last_event(pn_sse *s, const char *event, const char
     return sse_put(s, event, data, n, 64);      /* for [DONE] and the last chunk */
 }
 
-PN_INTERNAL pn_status pn_sse_ping(pn_sse *s)
+PN_INTERNAL pn_status pn_sse_comment(pn_sse *s, const char *text)
 {
-    static const pn_bytes ping = {": ping\n\n", 8};
-    if (s->ended)
-        return PN_E_STATE;
-    return pn_sendq_len(s->q) ? PN_OK : pn_http_stream_put(s->q, s->framing, &ping, 1, PN_SSE_SPARE);
+    const pn_bytes parts[] = {{": ", 2}, {text, strlen(text)}, {"\n\n", 2}};
+    return s->ended ? PN_E_STATE : pn_http_stream_put(s->q, s->framing, parts, PN_COUNT_OF(parts), PN_SSE_SPARE);
 }
+
+PN_INTERNAL pn_status pn_sse_ping(pn_sse *s) { return s->ended || !pn_sendq_len(s->q) ? pn_sse_comment(s, "ping") : PN_OK; }
 
 PN_INTERNAL pn_status pn_sse_end(pn_sse *s, bool done)
 {

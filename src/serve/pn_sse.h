@@ -38,6 +38,9 @@ PN_INTERNAL pn_status pn_sse_last_event(pn_sse *s, const char *event, const char
  * Dropped when the queue is not empty (then bytes are under way anyway). */
 PN_INTERNAL pn_status pn_sse_ping(pn_sse *s);
 
+/* ": text", which clients ignore; of one line.  PN_E_BUDGET: the queue is full. */
+PN_INTERNAL pn_status pn_sse_comment(pn_sse *s, const char *text);
+
 /* "data: [DONE]", then the end of the body; with done == false only the end. */
 PN_INTERNAL pn_status pn_sse_end(pn_sse *s, bool done);
 

@@ -321,6 +321,7 @@ static void one_at_a_time_and_back_with_the_same_bits(void)
         parked += a.parked_seconds > 0;
         pn_request_free(q[i]);
         pn_session_free(s[i]);
+        s[i] = NULL;
         free(alone[i].logits);
     }
     PN_CHECK(parked == MEMORY_MANY - 1, "%.0f stood aside", parked);

@@ -15,6 +15,9 @@ enum { STOP_MAX = 256, STOP_TOP = 4 };
 /* Overlaps itself, has characters of two to four bytes, and looks like markup. */
 static const char stop_text[] = "Say aab aabaabc: h\xc3\xa9llo \xe6\xbc\xa2\xe5\xad\x97 \xf0\x9f\x99\x82 <tool> STSTOP";
 
+/* Everywhere in a text, or where sanitizers and emulators are to see each path: here and there. */
+static size_t stop_stride(void) { return getenv("PANTHEON_QUICK") ? 5 : 1; }
+
 typedef struct stop_rig {
     pn_engine *e;
     pn_model *m;
@@ -210,7 +213,7 @@ static void stop_strings_are_exact_wherever_tokens_end(void)
             cuts += free.n_entries;
             for (size_t i = 0; i < free.n_entries; i++)
                 halves += ((unsigned char)stop_text[free.entry[i].begin] & 0xc0) == 0x80;
-            for (size_t from = 0; from < len; from++)
+            for (size_t from = 0; from < len; from += stop_stride())
                 for (size_t n = 1; from + n <= len; n = n < 3 ? n + 1 : n == len - from ? n + 1 : len - from) {
                     char stop[sizeof stop_text] = {0};
                     memcpy(stop, stop_text + from, n);
@@ -561,7 +564,7 @@ static void stop_check_talk(const stop_script *t)
         for (uint64_t seed = 1; seed <= 2; seed++) {
             pn_chat_free(stop_ask(&r, t, NULL, 0, seed, &free));
             stop_check_parts(t, &free);
-            for (size_t from = 0; from <= len; from++) {
+            for (size_t from = 0; from <= len; from += stop_stride()) {
                 char one[2] = {t->content[from], 0};
                 pn_chat_free(stop_check_answer(&r, t, &free, from < len ? one : "never", seed));
                 pn_chat *c = stop_check_answer(&r, t, &free, from < len ? t->content + from : "X", seed);
@@ -654,7 +657,7 @@ static pn_status stop_life(pn_engine *e)
 
 static void every_allocation_may_fail(void)
 {
-    for (long k = 1;; k += k < 100 ? 1 : 1 + k / 50) {
+    for (long k = 1, some = stop_stride() > 1 ? 10 : 100;; k += k < some ? 1 : 1 + 2 * k / some) {
         api_heap h = {.fail_at = k};
         pn_engine *e = NULL;
         pn_status st = pn_engine_open(&e, &(pn_engine_params){.n_threads = 1, .allocator = {api_heap_alloc, api_heap_free, &h}}, NULL);

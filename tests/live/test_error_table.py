@@ -345,13 +345,21 @@ def loading(pantheon, model, big):
 
 def memory(pantheon, model, long_model, big):
     """A load over the budget: 507; a conversation over it: an overflow that agents know."""
-    with Server(pantheon, "-m", model, "--name", "demo", "--mem-limit", "24M", "--prefix-cache", "1M") as s:
-        r = s.post("/admin/models/load", {"name": "big", "path": long_model, "ctx_cap": 40960})
-        if r.status == 200:
-            checks.skip("a model over the budget: it fits")
-        else:
+    for limit in range(12, 6, -1):              # where the small one fits and the large one does not
+        with Server(pantheon, "-m", model, "--name", "demo", "--mem-limit", "%dM" % limit, "--prefix-cache", "1M") as s:
+            r = s.post("/admin/models/load", {"name": "big", "path": big, "ctx_cap": 40960})
+            if r.status != 507:
+                continue
             e = error(r, 507, "a model over the budget", "model_over_budget", "insufficient_memory", words=r"\d+ bytes are needed")
             check("weights" in e["message"] and "available" in e["message"], "a model over the budget: the classes", e["message"])
+            p = e.get("plan", {})
+            check(p.get("short", 0) > 0 and p["least"] - p["available"] == p["short"] and p["weights"] > 0 and p["kv_per_token"] > 0, "a model over the budget: the sums", e)
+            check(isinstance(e.get("consumers"), list), "a model over the budget: who has the memory", e)
+            break
+    else:
+        check(False, "a model over the budget: none is")
+    with Server(pantheon, "-m", model, "--name", "demo", "--mem-limit", "24M", "--prefix-cache", "1M") as s:
+        s.post("/admin/models/load", {"name": "big", "path": long_model, "ctx_cap": 40960})
         equal(s.post(CHAT, body(model="demo")).status, 200, "the one that is there is not disturbed")
         s.post("/admin/models/unload", {"name": "big"})
     with Server(pantheon, "-m", long_model, "--name", "long", "--ctx-cap", "4096", "--prefix-cache", "1M") as s:

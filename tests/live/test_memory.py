@@ -6,6 +6,7 @@
 
 Run from the repository root.  Needs Python's standard library alone.
 """
+import json
 import os
 import sys
 import tempfile
@@ -157,6 +158,34 @@ def models(pantheon, model, tmp):
         until(lambda: ask(s, 5, model=parked).status == 200 or None, "and gets an answer")
 
 
+def aside(pantheon, model, tmp):
+    """CRITICAL for some seconds, again and again: who is put aside is told so on its stream, and its answer is whole."""
+    script = os.path.join(tmp, "aside")
+    with open(script, "w") as f:
+        f.write("budget 200M\n0 150M\n" + "".join("%d 6M\n%d 150M\n" % (t, t + 3) for t in range(2, 600, 6)))
+    body = {"model": "demo", "prompt": FOX, "temperature": 0, "ignore_eos": True, "max_tokens": 1900, "stream": True, "cache_prompt": False}
+    told, texts, stop = [], set(), time.monotonic() + 120
+    with Server(pantheon, "-m", model, "--pressure-script", script, "--session-dir", os.path.join(tmp, "sessions")) as s:
+        def client():
+            while not told and time.monotonic() < stop:
+                c, r = s.open("POST", "/v1/completions", body)
+                lines = [line.decode().strip() for line in r]
+                c.close()
+                comments = [line for line in lines if line.startswith(": pn ")]
+                texts.add("".join(json.loads(line[6:])["choices"][0]["text"] for line in lines if line.startswith("data: {")))
+                check(lines[-2:] == ["data: [DONE]", ""], "a stream is whole", lines[-3:])
+                equal(comments, [": pn parked", ": pn resumed"] * (len(comments) // 2), "comments go in pairs")
+                if comments:
+                    told.append(comments)
+        threads = [threading.Thread(target=client) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        check(told, "a stream is told that its request is parked")
+        equal(len(texts), 1, "the text is the same")
+
+
 def eviction(pantheon, model, tmp, low):
     """A load that does not fit beside a model at rest takes its place."""
     copy = os.path.join(tmp, "copy.gguf")
@@ -164,6 +193,7 @@ def eviction(pantheon, model, tmp, low):
         b.write(a.read())
     with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "512", "--mem-limit", str(3 * MIB)) as s:
         equal(ask(s, 5).status, 200, "the first model answers")
+        s.wait_counts("demo", running=0, queued=0)
         r = s.post("/admin/models/load", {"name": "copy", "path": copy, "wait": True})
         equal([r.status, r.json().get("state")], [200, "ready"], "the second is loaded")
         equal({m["id"]: m["state"] for m in s.get("/v1/models").json()["data"]}, {"demo": "parked", "copy": "ready"}, "instead of the first")
@@ -182,6 +212,7 @@ def main():
         no_wait(pantheon, model, low)
         levels(pantheon, model, tmp)
         models(pantheon, model, tmp)
+        aside(pantheon, model, tmp)
         eviction(pantheon, model, tmp, low)
     return checks.end()
 

@@ -154,7 +154,9 @@ def start_errors(pantheon, model):
     refused(pantheon, model, "a die too small", "demo", 3, *demo, env=sim("2;bytes=1M"))
     with Server(pantheon, *demo, "--dies", "0", env=sim("2;die1.bytes=1M")) as s:
         r = load(s, model, dies=[1])
-        equal([r.status, r.error()["code"]], [507, "insufficient_memory"], "507: a die too small")
+        e = r.error()
+        equal([r.status, e["code"], [c["name"] for c in e["consumers"]]], [507, "insufficient_memory", ["demo"]], "507: a die too small")
+        check(e["plan"]["short"] == e["plan"]["least"] - e["plan"]["available"] > 0, "507: the sums", e)
         m = entry(s)
         equal([m["state"], [r["state"] for r in m["replicas"]]], ["ready", ["ready", "failed"]], "the other replica stays")
         equal(s.get("/v1/models").json()["data"][0]["replicas"], 1, "replicas: those that are ready")

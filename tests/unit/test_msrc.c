@@ -244,7 +244,19 @@ static void no_cgroups_means_the_machine(void)
     tree_new("", "");
     expect_host("no cgroup lines");
     expect_cores("no cgroup lines", 8);
-    PN_CHECK(tree_sample().host_total == 8 * GIB);
+    PN_CHECK(tree_sample().host_total == 8 * GIB && tree_sample().unused == GIB);
+}
+
+static void a_full_group_has_nothing_unused(void)
+{
+    tree_new("0::/a\n", MOUNT_V2);
+    for (uint64_t usage = GIB / 2; usage <= 2 * GIB; usage += GIB / 2) {
+        char text[32];
+        snprintf(text, sizeof text, "%" PRIu64 "\n", usage);
+        tree_file("/sys/fs/cgroup/a/memory.max", "1073741824\n");
+        tree_file("/sys/fs/cgroup/a/memory.current", text);
+        PN_CHECK(tree_sample().unused == (usage < GIB ? GIB - usage : 0), "%" PRIu64 " of 1 GiB used: %" PRIu64, usage, tree_sample().unused);
+    }
 }
 
 static void strict_overcommit_counts_commitments(void)      /* 14.1 */
@@ -774,6 +786,7 @@ static void trees(void)
     if (!PN_CHECK(mkdtemp(test_dir) != NULL))
         return;
     no_cgroups_means_the_machine();
+    a_full_group_has_nothing_unused();
     strict_overcommit_counts_commitments();
     old_kernels_have_no_memavailable();
     resource_limits_count();

@@ -315,6 +315,24 @@ static void a_device_has_no_share_in_the_hosts_troubles(void)
     PN_CHECK(!p.thrashing);
 }
 
+/* Memory lies unused, and still pages are read again: a box beside us is too small, not ours. */
+static void refaults_of_others_are_not_ours(void)
+{
+    for (uint64_t unused = GIB / 16; unused <= GIB / 8; unused += GIB / 16) {
+        pn_pressure p;
+        pn_level most = OK;
+        pn_pressure_init(&p, false, 0);
+        pn_pressure_disk(&p, 1e9);
+        for (int i = 0; i < 40; i++) {
+            uint64_t n = (uint64_t)i;
+            pn_mem_sample s = {.t = i * 0.25, .counted = i * 0.25, .budget = GIB, .soft = GIB, .unused = unused,
+                               .known = PN_HOST_REFAULT | PN_HOST_SWAPIN, .refault = n * GIB, .swapin = n * GIB};
+            most = PN_MAX(most, pn_pressure_feed(&p, &s, PN_WORK_ACTIVE));
+        }
+        PN_CHECK(most == (unused > GIB / 16 ? OK : PN_LEVEL_TIGHT), "%llu unused: level %d", (unsigned long long)unused, (int)most);
+    }
+}
+
 static void counters_that_fall_are_another_groups(void)
 {
     pn_pressure p;
@@ -461,6 +479,7 @@ int main(void)
     a_lost_sensor_keeps_the_level_then_watches();
     a_stuck_sensor_cannot_hide_thrashing();
     refaults_are_measured_by_the_disk();
+    refaults_of_others_are_not_ours();
     stalls_raise_by_their_share();
     swapping_in_is_tight();
     an_oom_event_is_critical_for_half_a_minute();
