@@ -19,6 +19,7 @@ typedef struct hf_way {
     const char *what;
     uint32_t threads, batch;
     pn_model_params p;
+    const char *sim;            /* dies, or NULL */
 } hf_way;
 
 /* Logits of the whole prompt, malloc'd; and greedy tokens, when wanted. */
@@ -30,7 +31,7 @@ static float *hf_logits(const golden_case *c, const char *path, const hf_way *w,
     pn_err err = {0};
     float *out = malloc((size_t)(c->n * c->n_vocab) * sizeof *out);
     const pn_session_params sp = {.n_ctx = (uint32_t)c->n_ctx, .n_batch = w->batch, .has_kv_type = 1, .kv_type = PN_DTYPE_F32};
-    int ok = PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = w->threads}, &err) == PN_OK, "%s", err.text) &&
+    int ok = PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = w->threads, .sim_dies = w->sim}, &err) == PN_OK, "%s", err.text) &&
              PN_CHECK(pn_model_load(e, path, &w->p, &m, &err) == PN_OK, "%s: %s", w->what, err.text) &&
              PN_CHECK(pn_session_new(m, &sp, &s, &err) == PN_OK, "%s", err.text) &&
              PN_CHECK(pn_session_eval_all(s, c->tokens, (size_t)c->n, out, &err) == PN_OK, "%s: %s", w->what, err.text);
@@ -70,14 +71,16 @@ static void logits_are_the_references(const golden_case *c, const char *name)
 
 static void bits_are_the_same_wherever_weights_are(const golden_case *c, const char *name)
 {
+    static const uint32_t both[] = {0, 1};
     const hf_way ways[] = {
-        {"mapped", 1, 512, {.residency = PN_RESIDENCY_MAP}},
-        {"mapped, token by token, two threads", 2, 1, {.residency = PN_RESIDENCY_MAP}},
-        {"mapped, five rows a lease", 2, 512, {.residency = PN_RESIDENCY_MAP, .lease_rows = 5}},
-        {"in memory", 2, 512, {.residency = PN_RESIDENCY_ANON}},
-        {"streamed", 1, 512, {.residency = PN_RESIDENCY_STREAM}},
-        {"streamed, small blocks, two threads", 2, 7, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 2}},
-        {"streamed, some pinned", 2, 1, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 1, .pin_bytes = 100000}},
+        {"mapped", 1, 512, {.residency = PN_RESIDENCY_MAP}, NULL},
+        {"mapped, token by token, two threads", 2, 1, {.residency = PN_RESIDENCY_MAP}, NULL},
+        {"mapped, five rows a lease", 2, 512, {.residency = PN_RESIDENCY_MAP, .lease_rows = 5}, NULL},
+        {"in memory", 2, 512, {.residency = PN_RESIDENCY_ANON}, NULL},
+        {"split over two dies", 1, 512, {.dies = both, .n_dies = 2}, "2;bytes=16M"},
+        {"streamed", 1, 512, {.residency = PN_RESIDENCY_STREAM}, NULL},
+        {"streamed, small blocks, two threads", 2, 7, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 2}, NULL},
+        {"streamed, some pinned", 2, 1, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 1, .pin_bytes = 100000}, NULL},
     };
     size_t bytes = (size_t)(c->n * c->n_vocab) * sizeof(float);
     float *want = hf_logits(c, c->path, &ways[0], NULL, 0);
