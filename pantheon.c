@@ -3080,7 +3080,7 @@ PN_INTERNAL bool pn_pth_same_view(const pn_pth_tensor *a, const pn_pth_tensor *b
  * write for the model, and nobody above needs to know that there was no GGUF file.  What GGUF has no words for goes into keys
  * of our own: {arch}.rope.pairing (rows of q and k are not permuted here), .rope.scaling.yarn_truncate,
  * .attention.layer_windows and .attention.query_scalar where they are not what the family does by itself,
- * .expert_weights_norm.
+ * .expert_weights_norm, .context_limit where longer contexts would need what is not done here.
  *
  * Rules.  A key that is absent has the default of its model_type, which is not always that of the family's papers;
  * `null` is not absent.  What would change the numbers and is not understood is refused: the message names key, value
@@ -7509,6 +7509,7 @@ struct pn_desc {
 
     /* hyper-parameters every family has (arch sheet 1, section 2) */
     uint32_t n_ctx_train, n_embd, n_layers, n_heads, n_heads_kv, n_ff, n_vocab;
+    uint32_t n_ctx_most;                    /* no longer context can be computed rightly; 0: any can */
     uint32_t d_k, d_v, n_rot;
     uint32_t n_expert, n_expert_used;
     float eps;
@@ -27521,7 +27522,9 @@ static void hfc_rope_kind(hfc *h, const hfc_rope *r, double base)
 {
     bool phi3 = h->type->kind == HFC_PHI3, llama = h->type->kind <= HFC_MIXTRAL;
     bool tables = pn_json_get(&h->doc, r->dict, "short_factor") != PN_JSON_NONE;
-    if (hfc_rope_is(h, r, "default") || hfc_rope_is(h, r, "dynamic"))   /* dynamic: plain as far as the model was trained */
+    if (hfc_rope_is(h, r, "dynamic"))           /* plain as far as the model was trained */
+        hfc_put_u32(h, "context_limit", h->c->n_ctx);
+    if (hfc_rope_is(h, r, "default") || hfc_rope_is(h, r, "dynamic"))
         return;
     if (hfc_rope_is(h, r, "linear")) {
         hfc_put_str(h, "rope.scaling.type", "linear");
@@ -63775,6 +63778,7 @@ static void desc_causal(pn_desc *d)
 static void desc_common(pn_desc *d)
 {
     d->n_ctx_train = pn_hp_u32(d, "context_length", 1, 1u << 30);
+    d->n_ctx_most = pn_hp_u32_or(d, "context_limit", 1, 1u << 30, 0);
     d->n_embd = pn_hp_u32(d, "embedding_length", 1, DESC_MAX_WIDTH);
     d->n_layers = pn_hp_u32(d, "block_count", 1, DESC_MAX_LAYERS);
     d->n_layers -= PN_MIN(d->n_layers - 1, pn_hp_u32_or(d, "nextn_predict_layers", 0, DESC_MAX_LAYERS, 0));
@@ -74841,6 +74845,8 @@ static pn_status session_count(pn_session *s, pn_model *m, uint32_t n_ctx, pn_er
         st = pn_fail(err, PN_E_BUDGET, "the model has %" PRIu32 " sessions, as many as it may", m->n_sessions);
     else if (m->caps.ctx && n_ctx > m->caps.ctx)
         st = pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens was asked for, the model's may have %" PRIu32, n_ctx, m->caps.ctx);
+    else if (m->desc.n_ctx_most && n_ctx > m->desc.n_ctx_most)
+        st = pn_fail(err, PN_E_UNSUPPORTED, "a session of %" PRIu32 " tokens was asked for, this model's positions are known up to %" PRIu32, n_ctx, m->desc.n_ctx_most);
     else
         m->n_sessions++;
     pn_mutex_unlock(&m->lock);

@@ -641,7 +641,9 @@ static void hfc_rope_kind(hfc *h, const hfc_rope *r, double base)
 {
     bool phi3 = h->type->kind == HFC_PHI3, llama = h->type->kind <= HFC_MIXTRAL;
     bool tables = pn_json_get(&h->doc, r->dict, "short_factor") != PN_JSON_NONE;
-    if (hfc_rope_is(h, r, "default") || hfc_rope_is(h, r, "dynamic"))   /* dynamic: plain as far as the model was trained */
+    if (hfc_rope_is(h, r, "dynamic"))           /* plain as far as the model was trained */
+        hfc_put_u32(h, "context_limit", h->c->n_ctx);
+    if (hfc_rope_is(h, r, "default") || hfc_rope_is(h, r, "dynamic"))
         return;
     if (hfc_rope_is(h, r, "linear")) {
         hfc_put_str(h, "rope.scaling.type", "linear");

@@ -92,42 +92,76 @@ static void bits_are_the_same_wherever_weights_are(const golden_case *c, const c
     free(want);
 }
 
-/* The same folder with a window of 16 tokens in its config.json. */
-static void windows_hide_what_is_far(const golden_case *c)
+static const char *const hf_files[] = {"model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"};
+
+/* The same folder with other words in its config.json, no longer than those that are there; in dir, a template. */
+static int hf_reworded(const golden_case *c, char *dir, const char *words, const char *others)
 {
-    enum { W = 16 };
-    static const char *const files[] = {"model.safetensors", "tokenizer.json", "tokenizer_config.json"};
-    const hf_way w = {.what = "window", .threads = 1, .batch = 512}, s = {.what = "window, token by token", .threads = 1, .batch = 1};
-    char dir[] = "/tmp/pn_hf_XXXXXX", from[1024], to[1024];
-    size_t row = (size_t)c->n_vocab * sizeof(float), bytes = (size_t)c->n * row;
+    char from[1024], to[1024];
     snprintf(from, sizeof from, "%s/config.json", c->path);
-    char *config = api_read_file(from, NULL), *at = config ? strstr(config, "\"sliding_window\": null") : NULL;
-    if (!PN_CHECK(at && mkdtemp(dir)))
-        return;
-    memcpy(at, "\"sliding_window\": 16  ", strlen("\"sliding_window\": null"));
+    char *config = api_read_file(from, NULL), *at = config ? strstr(config, words) : NULL, *here = realpath(c->path, NULL);
+    if (!PN_CHECK(at && here && mkdtemp(dir)))
+        return 0;
+    memset(at, ' ', strlen(words));
+    memcpy(at, others, strlen(others));
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(from, sizeof from, "%s/%s", here, hf_files[i]);
+        snprintf(to, sizeof to, "%s/%s", dir, hf_files[i]);
+        PN_CHECK(symlink(from, to) == 0);
+    }
     snprintf(to, sizeof to, "%s/config.json", dir);
     FILE *f = fopen(to, "wb");
     if (PN_CHECK(f && fwrite(config, strlen(config), 1, f) == 1))
         fclose(f);
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char *here = realpath(c->path, NULL);
-        snprintf(from, sizeof from, "%s/%s", here, files[i]);
-        snprintf(to, sizeof to, "%s/%s", dir, files[i]);
-        PN_CHECK(symlink(from, to) == 0);
-        free(here);
+    free(config);
+    free(here);
+    return 1;
+}
+
+static void hf_remove(const char *dir)
+{
+    char path[1024];
+    for (size_t i = 0; i < sizeof hf_files / sizeof *hf_files; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, hf_files[i]);
+        unlink(path);
     }
+    PN_CHECK(rmdir(dir) == 0);
+}
+
+static void windows_hide_what_is_far(const golden_case *c)
+{
+    enum { W = 16 };
+    const hf_way w = {.what = "window", .threads = 1, .batch = 512}, s = {.what = "window, token by token", .threads = 1, .batch = 1};
+    char dir[] = "/tmp/pn_hf_XXXXXX";
+    size_t row = (size_t)c->n_vocab * sizeof(float), bytes = (size_t)c->n * row;
+    if (!hf_reworded(c, dir, "\"sliding_window\": null", "\"sliding_window\": 16"))
+        return;
     float *all = hf_logits(c, c->path, &w, NULL, 0), *some = hf_logits(c, dir, &w, NULL, 0), *step = hf_logits(c, dir, &s, NULL, 0);
     PN_CHECK(memcmp(all, some, W * row) == 0 && memcmp((char *)all + W * row, (char *)some + W * row, row) != 0);
     PN_CHECK(memcmp(some, step, bytes) == 0);
     free(all);
     free(some);
     free(step);
-    free(config);
-    for (size_t i = 0; i <= sizeof files / sizeof *files; i++) {
-        snprintf(to, sizeof to, "%s/%s", dir, i ? files[i - 1] : "config.json");
-        unlink(to);
+    hf_remove(dir);
+}
+
+static void a_context_beyond_what_is_known_is_refused(const golden_case *c)
+{
+    char dir[] = "/tmp/pn_hf_XXXXXX";
+    pn_engine *e = NULL;
+    pn_model *m = NULL;
+    pn_session *s = NULL;
+    pn_err err = {0};
+    if (!hf_reworded(c, dir, "\"rope_type\": \"default\"", "\"rope_type\": \"dynamic\""))
+        return;
+    if (PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK && pn_model_load(e, dir, NULL, &m, &err) == PN_OK, "%s", err.text)) {
+        PN_CHECK(pn_session_new(m, &(pn_session_params){.n_ctx = 513}, &s, &err) == PN_E_UNSUPPORTED && strstr(err.text, "513") && strstr(err.text, "512"), "%s", err.text);
+        PN_CHECK(pn_session_new(m, &(pn_session_params){.n_ctx = 512}, &s, &err) == PN_OK, "%s", err.text);
     }
-    PN_CHECK(rmdir(dir) == 0);
+    pn_session_free(s);
+    pn_model_free(m);
+    pn_engine_close(e);
+    hf_remove(dir);
 }
 
 /* --- what is around the weights ------------------------------------------------------------------- */
@@ -338,6 +372,8 @@ int main(void)
             what_is_around_the_weights(&c, hf_models[i]);
             if (i)
                 one_file_brings_its_folder(&c);
+            if (i == 1)
+                a_context_beyond_what_is_known_is_refused(&c);
             if (i == 3)
                 windows_hide_what_is_far(&c);
         }
