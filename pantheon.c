@@ -35216,19 +35216,23 @@ typedef struct special_scan {
     bool spanned;
     const uint32_t *src;        /* [n] rewritten and with spans: where a byte comes from, after src_at */
     size_t src_at, src_end;     /* the stretch of the text this is */
+    size_t run_from, run_to;    /* known: bytes that come from one place */
 } special_scan;
 
 /* Where in the text the byte at `at` begins, and where the one before `end` ends. */
 static size_t special_begin(const special_scan *sc, size_t at) { return sc->src_at + (sc->src ? sc->src[at] : at); }
 
-static size_t special_end(const special_scan *sc, size_t end)
+static size_t special_end(special_scan *sc, size_t end)
 {
     if (!sc->src)
         return sc->src_at + end;
-    uint32_t last = sc->src[end - 1];
-    while (end < sc->n && sc->src[end] == last)         /* the rest of what one character became */
-        end++;
-    return end < sc->n ? sc->src_at + sc->src[end] : sc->src_end;
+    if (end - 1 < sc->run_from || end - 1 >= sc->run_to) {      /* else seen before, however long it is */
+        sc->run_from = end - 1;
+        sc->run_to = end;
+        while (sc->run_to < sc->n && sc->src[sc->run_to] == sc->src[end - 1])
+            sc->run_to++;
+    }
+    return sc->run_to < sc->n ? sc->src_at + sc->src[sc->run_to] : sc->src_end;
 }
 
 /* A letter, mark, digit or connector at s[at], or, `before`, the one that ends there. */
@@ -35244,7 +35248,7 @@ static bool special_is_word(const char *s, size_t n, size_t at, bool before)
     return pn_uni_class(cp) & (PN_US_L | PN_US_M | PN_US(ND) | PN_US(NL) | PN_US(PC));
 }
 
-static bool special_counts(const special_scan *sc, uint32_t t, size_t at, size_t end)
+static bool special_counts(special_scan *sc, uint32_t t, size_t at, size_t end)
 {
     const pn_vocab *v = sc->e->v;
     unsigned a = v->attr[t], kind = a & PN_TA_KIND;
@@ -35338,7 +35342,7 @@ typedef bool (*special_stretch)(pn_enc *e, special_scan *sc, size_t from, size_t
 
 static bool special_cut(pn_enc *e, special_scan *sc, special_stretch stretch, void *user)
 {
-    size_t raw = 0;
+    size_t raw = 0, spaces = 0;                 /* all white space up to here, from any place looked at since */
     for (size_t i = 0; i < sc->n;) {
         pn_token t = -1;
         size_t len = special_match(sc, i, &t);
@@ -35349,8 +35353,10 @@ static bool special_cut(pn_enc *e, special_scan *sc, special_stretch stretch, vo
         size_t end = PN_MAX(i, raw), after = i + len;
         if (e->v->attr[t] & PN_TA_LSTRIP)
             end -= special_space_before(e->v, sc->s + raw, end - raw);
+        if ((e->v->attr[t] & PN_TA_RSTRIP) && after >= spaces)
+            spaces = after + special_space_after(e->v, sc->s + after, sc->n - after);
         if (e->v->attr[t] & PN_TA_RSTRIP)
-            after += special_space_after(e->v, sc->s + after, sc->n - after);
+            after = spaces;
         bool gone = (e->v->attr[t] & PN_TA_LSTRIP) && end >= after;     /* swallowed by the one before it */
         if (!stretch(e, sc, raw, end, true, user) || (!gone && !pn_enc_push(e, t)))
             return false;
@@ -35386,6 +35392,7 @@ static bool special_stretch_steps(pn_enc *e, special_scan *sc, size_t from, size
     second->src_at = from;
     second->src_end = to;
     second->src = NULL;
+    second->run_from = second->run_to = 0;
     if (v->rules->n_steps) {
         bool track = (second->spanned && v->special_norm.n) || v->rules->space == PN_SPACE_FIRST;
         if (!pn_norm_run(&e->norm, v->rules->steps, v->rules->n_steps, second->s, second->n, track))
@@ -37994,10 +38001,27 @@ static pn_status hfg_scores(hfg_write *w)
 
 /* --- the two kinds of rules --------------------------------------------------------------- */
 
+/* The list's name; GGUF's deepseek-llm cuts out runs of digits where the published list cuts each. */
+static pn_bytes hfg_name(hfg_write *w)
+{
+    pn_pretok p = w->h->rules.pretok;
+    pn_bytes name = pn_pretok_name(&p);
+    size_t n = 0;
+    while (n < PN_PRETOK_MAX_LEVELS && p.levels[n])
+        n++;
+    if (name.len || !n || p.levels[n - 1] != pn_pretok_pattern_of(PN_PIECE_DIGIT))
+        return name;
+    p.levels[n - 1] = pn_pretok_pattern_of(PN_PIECE_DIGITS);
+    name = pn_pretok_name(&p);
+    if (name.len)
+        pn_str_addz(&w->g->notes, "numbers are not cut into digits\n");
+    return name;
+}
+
 static pn_status hfg_bytes(hfg_write *w)
 {
     const pn_vocab_rules *r = &w->h->rules;
-    pn_bytes name = pn_pretok_name(&r->pretok);
+    pn_bytes name = hfg_name(w);
     for (uint32_t i = 0; i < r->n_steps; i++) {
         if (r->steps[i].kind != PN_NORM_NFC)
             return hfg_lost(w, "it rewrites text before cutting it");

@@ -176,10 +176,27 @@ static pn_status hfg_scores(hfg_write *w)
 
 /* --- the two kinds of rules --------------------------------------------------------------- */
 
+/* The list's name; GGUF's deepseek-llm cuts out runs of digits where the published list cuts each. */
+static pn_bytes hfg_name(hfg_write *w)
+{
+    pn_pretok p = w->h->rules.pretok;
+    pn_bytes name = pn_pretok_name(&p);
+    size_t n = 0;
+    while (n < PN_PRETOK_MAX_LEVELS && p.levels[n])
+        n++;
+    if (name.len || !n || p.levels[n - 1] != pn_pretok_pattern_of(PN_PIECE_DIGIT))
+        return name;
+    p.levels[n - 1] = pn_pretok_pattern_of(PN_PIECE_DIGITS);
+    name = pn_pretok_name(&p);
+    if (name.len)
+        pn_str_addz(&w->g->notes, "numbers are not cut into digits\n");
+    return name;
+}
+
 static pn_status hfg_bytes(hfg_write *w)
 {
     const pn_vocab_rules *r = &w->h->rules;
-    pn_bytes name = pn_pretok_name(&r->pretok);
+    pn_bytes name = hfg_name(w);
     for (uint32_t i = 0; i < r->n_steps; i++) {
         if (r->steps[i].kind != PN_NORM_NFC)
             return hfg_lost(w, "it rewrites text before cutting it");

@@ -196,7 +196,9 @@ def s6(a, kind):
             want = group.limit - int(group.stat().get("total_rss", 0)) - 16 * MIB
             took = h.take(0.9 * want, 0.0005)
             one.join()
-            h.leave() if took else None
+            if took:
+                h.leave()
+            time.sleep(20)              # rungs are undone ten seconds after the last change
             after = ask(s.port, prompt(3, 12), 24, a.box, PATH)
         return "before %.1f, meanwhile %s %.1f, after %.1f tok/s%s" % (speed(alone), told(answers), speed(answers[0]), speed(after),
                                                                      "" if took else "; the hog was killed")

@@ -608,6 +608,42 @@ static void gguf_terms_give_the_same_ids(void)
     }
 }
 
+/* What no GGUF tokenizer does is refused, saying what; what it does almost is noted. */
+static void what_gguf_cannot_say_is_said(void)
+{
+    static const struct { const char *beside, *inside, *word; } cases[] = {
+        {"", "", "U+2581"},
+        {SPACE, "", "do not fall back"},
+        {SPACE, ",\"byte_fallback\":true,\"ignore_merges\":true", "ignore_merges"},
+        {METASPACE("always", "true"), ",\"byte_fallback\":true", "into words"},
+        {",\"normalizer\":{\"type\":\"NFKC\"}", ",\"byte_fallback\":true", "rewrites"},
+        {",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true}", "", "a space in front"},
+        {",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}", "", "no pre-tokenizer has a name"},
+    };
+    pn_vocab_source src;
+    pn_str notes;
+    loaded l;
+    pn_err err = {0};
+    pn_str_init(&notes, &libc_mem, PN_ACCT_MISC);
+    for (size_t i = 0; i < PN_COUNT_OF(cases); i++) {
+        loaded none;
+        PN_CHECK(!small(&none, "", cases[i].beside, cases[i].inside, &err), "%s: %s", cases[i].beside, err.text);
+        PN_CHECK(pn_hf_vocab_gguf(none.h, &src, &notes, &err) == PN_E_INVALID);             /* trimmed */
+        unload(&none);
+        l = (loaded){0};
+        pn_str s;
+        pn_str_init(&s, &libc_mem, PN_ACCT_MISC);
+        pn_str_addf(&s, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]%s}%s}", cases[i].inside, cases[i].beside);
+        pn_hf_files f = {.tokenizer_json = {s.data, s.len}};
+        PN_CHECK(!pn_hf_vocab_new(&l.h, &libc_mem, &f, 5, NULL, NULL, &err), "%s", err.text);
+        PN_CHECK(pn_hf_vocab_gguf(l.h, &src, &notes, &err) == PN_E_UNSUPPORTED && strstr(err.text, cases[i].word), "%s%s: %s", cases[i].beside,
+                 cases[i].inside, err.text);
+        unload(&l);
+        pn_str_fini(&s);
+    }
+    pn_str_fini(&notes);
+}
+
 /* --- hostile files ------------------------------------------------------------------------ */
 
 static void broken_files_are_refused_naming_what_is_broken(void)
@@ -779,6 +815,7 @@ int main(int argc, char **argv)
     small_files_say_who_is_who();
     tokens_around_a_text_may_be_several();
     gguf_terms_give_the_same_ids();
+    what_gguf_cannot_say_is_said();
     broken_files_are_refused_naming_what_is_broken();
     large_files_take_no_time();
     every_failing_allocation_is_a_status_and_no_leak();
