@@ -3080,7 +3080,7 @@ PN_INTERNAL bool pn_pth_same_view(const pn_pth_tensor *a, const pn_pth_tensor *b
  * write for the model, and nobody above needs to know that there was no GGUF file.  What GGUF has no words for goes into keys
  * of our own: {arch}.rope.pairing (rows of q and k are not permuted here), .rope.scaling.yarn_truncate,
  * .attention.layer_windows and .attention.query_scalar where they are not what the family does by itself,
- * .expert_weights_norm.
+ * .expert_weights_norm, .context_limit where longer contexts would need what is not done here.
  *
  * Rules.  A key that is absent has the default of its model_type, which is not always that of the family's papers;
  * `null` is not absent.  What would change the numbers and is not understood is refused: the message names key, value
@@ -3308,6 +3308,9 @@ PN_INTERNAL bool pn_hf_dir_is(const char *path);
 /* For pn_weights_open_path: *w is empty but for its memory and whether to map. */
 PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *err);
 PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem);         /* NULL is a no-op */
+
+/* Memory of part 0 and of the directory. */
+PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d);
 
 /* A file of the folder as a whole, in PN_ACCT_STAGE; *out is {NULL, 0} when there is none.  More than `most` bytes are
  * refused.  A NUL follows; freed by pn_hf_file_free. */
@@ -7506,6 +7509,7 @@ struct pn_desc {
 
     /* hyper-parameters every family has (arch sheet 1, section 2) */
     uint32_t n_ctx_train, n_embd, n_layers, n_heads, n_heads_kv, n_ff, n_vocab;
+    uint32_t n_ctx_most;                    /* no longer context can be computed rightly; 0: any can */
     uint32_t d_k, d_v, n_rot;
     uint32_t n_expert, n_expert_used;
     float eps;
@@ -27087,12 +27091,18 @@ static bool hfc_text_is(const hfc *h, uint32_t node, const char *text)
  * Which model
  * ------------------------------------------------------------------------------------------ */
 
-static const hfc_type *hfc_find_type(const hfc *h, uint32_t node)
+static const hfc_type *hfc_type_named(pn_bytes name)
 {
     for (size_t i = 0; i < PN_COUNT_OF(hfc_types); i++)
-        if (hfc_text_is(h, node, hfc_types[i].name))
+        if (name.len == strlen(hfc_types[i].name) && memcmp(name.data, hfc_types[i].name, name.len) == 0)
             return &hfc_types[i];
     return NULL;
+}
+
+static const hfc_type *hfc_find_type(const hfc *h, uint32_t node)
+{
+    pn_bytes name;
+    return pn_json_str(&h->doc, node, &name) ? hfc_type_named(name) : NULL;
 }
 
 /* Models that hold a text model: which one, when its own configuration does not say. */
@@ -27107,7 +27117,7 @@ static const hfc_type *hfc_unwrap(hfc *h, uint32_t model_type)
         hfc_fail(h, PN_E_FORMAT, "key 'text_config' is missing");
     h->c->wrapped = true;
     if (inner == PN_JSON_NONE)
-        return &hfc_types[gemma ? HFC_GEMMA3 + 1 : 1];
+        return hfc_type_named(gemma ? (pn_bytes){"gemma3_text", 11} : (pn_bytes){"mistral", 7});
     return hfc_find_type(h, inner);
 }
 
@@ -27512,7 +27522,9 @@ static void hfc_rope_kind(hfc *h, const hfc_rope *r, double base)
 {
     bool phi3 = h->type->kind == HFC_PHI3, llama = h->type->kind <= HFC_MIXTRAL;
     bool tables = pn_json_get(&h->doc, r->dict, "short_factor") != PN_JSON_NONE;
-    if (hfc_rope_is(h, r, "default") || hfc_rope_is(h, r, "dynamic"))   /* dynamic: plain as far as the model was trained */
+    if (hfc_rope_is(h, r, "dynamic"))           /* plain as far as the model was trained */
+        hfc_put_u32(h, "context_limit", h->c->n_ctx);
+    if (hfc_rope_is(h, r, "default") || hfc_rope_is(h, r, "dynamic"))
         return;
     if (hfc_rope_is(h, r, "linear")) {
         hfc_put_str(h, "rope.scaling.type", "linear");
@@ -28166,15 +28178,15 @@ static pn_status hfd_files(hfd *h, const char *only)
  * Tensors
  * ------------------------------------------------------------------------------------------ */
 
-typedef struct hfd_shape { char s[120]; } hfd_shape;
+/* Eight dimensions of 19 digits. */
+typedef struct hfd_shape { char s[PN_ST_MAX_RANK * 21 + 3]; } hfd_shape;
 
 static hfd_shape hfd_show_shape(const pn_st_tensor *t)
 {
     hfd_shape out = {"["};
     size_t n = 1;
     for (uint32_t k = 0; k < t->rank; k++)
-        n += (size_t)snprintf(out.s + n, sizeof out.s - n, "%s%" PRIu64, k ? ", " : "", t->shape[k]) ;
-    n = PN_MIN(n, sizeof out.s - 2);
+        n += (size_t)snprintf(out.s + n, sizeof out.s - n, "%s%" PRIu64, k ? ", " : "", t->shape[k]);
     memcpy(out.s + n, "]", 2);
     return out;
 }
@@ -28408,8 +28420,11 @@ static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
     hfd_flow f = {.x = x, .dst = dst};
     uint8_t raw[HFD_CHUNK];
     pn_status st = PN_OK;
-    if (x->gather)
-        return pn_pth_stream(&h->files[x->part - 1].bin, x->gather, hfd_take, &f, h->err);
+    if (x->gather) {
+        pn_pth *bin = &h->files[x->part - 1].bin;
+        bin->src = h->w->parts[x->part].src;            /* parts have moved since it was opened */
+        return pn_pth_stream(bin, x->gather, hfd_take, &f, h->err);
+    }
     for (uint64_t at = 0; at < x->t.bytes && !st; at += sizeof raw) {
         size_t n = (size_t)PN_MIN(x->t.bytes - at, (uint64_t)sizeof raw);
         st = pn_weights_read(h->w, &from, at, raw, n, h->err);
@@ -28549,6 +28564,11 @@ PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
     pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
     pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);
+}
+
+PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d)
+{
+    return (uint64_t)d->image_bytes + d->cap * sizeof *d->tensors + d->cap_pieces * sizeof *d->pieces;
 }
 #endif
 
@@ -63782,6 +63802,7 @@ static void desc_causal(pn_desc *d)
 static void desc_common(pn_desc *d)
 {
     d->n_ctx_train = pn_hp_u32(d, "context_length", 1, 1u << 30);
+    d->n_ctx_most = pn_hp_u32_or(d, "context_limit", 1, 1u << 30, 0);
     d->n_embd = pn_hp_u32(d, "embedding_length", 1, DESC_MAX_WIDTH);
     d->n_layers = pn_hp_u32(d, "block_count", 1, DESC_MAX_LAYERS);
     d->n_layers -= PN_MIN(d->n_layers - 1, pn_hp_u32_or(d, "nextn_predict_layers", 0, DESC_MAX_LAYERS, 0));
@@ -72511,6 +72532,7 @@ PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_param
 /* includes engine/pn_cache.h */
 /* includes engine/pn_fit.h */
 /* includes engine/pn_sched.h */
+/* includes format/pn_hf_dir.h */
 
 #include <inttypes.h>
 
@@ -72553,9 +72575,12 @@ static uint64_t plan_vocab_bytes(const pn_weights *w, uint32_t n_vocab)
     return n * 64 + nm * 24 + (t ? t->data_len : 0);
 }
 
+/* What of a folder is in memory before any weight is. */
+static uint64_t plan_folder_bytes(const pn_weights *w) { return w->hf ? pn_hf_dir_bytes(w->hf) : 0; }
+
 static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn_session_need *n, uint32_t sessions)
 {
-    return d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
+    return plan_folder_bytes(d->file) + d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
 }
 
 /* How the weights would be loaded now, and what of streamed ones is in memory then. */
@@ -72563,7 +72588,7 @@ static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_para
 {
     bool simulated = f->engine->dies[0].simulated;
     pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !pn_weights_reads(&f->weights) && !simulated,
-                         .vocab_bytes = o->vocab_bytes, .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
+                         .vocab_bytes = o->vocab_bytes + plan_folder_bytes(&f->weights), .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
                          .stream = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
                                     .expert_bytes = p->expert_cache_bytes}};
     pn_stream_bytes n = {0};
@@ -74844,6 +74869,8 @@ static pn_status session_count(pn_session *s, pn_model *m, uint32_t n_ctx, pn_er
         st = pn_fail(err, PN_E_BUDGET, "the model has %" PRIu32 " sessions, as many as it may", m->n_sessions);
     else if (m->caps.ctx && n_ctx > m->caps.ctx)
         st = pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens was asked for, the model's may have %" PRIu32, n_ctx, m->caps.ctx);
+    else if (m->desc.n_ctx_most && n_ctx > m->desc.n_ctx_most)
+        st = pn_fail(err, PN_E_UNSUPPORTED, "a session of %" PRIu32 " tokens was asked for, this model's positions are known up to %" PRIu32, n_ctx, m->desc.n_ctx_most);
     else
         m->n_sessions++;
     pn_mutex_unlock(&m->lock);

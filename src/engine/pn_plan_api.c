@@ -7,6 +7,7 @@
 #include "engine/pn_cache.h"
 #include "engine/pn_fit.h"
 #include "engine/pn_sched.h"
+#include "format/pn_hf_dir.h"
 
 #include <inttypes.h>
 
@@ -49,9 +50,12 @@ static uint64_t plan_vocab_bytes(const pn_weights *w, uint32_t n_vocab)
     return n * 64 + nm * 24 + (t ? t->data_len : 0);
 }
 
+/* What of a folder is in memory before any weight is. */
+static uint64_t plan_folder_bytes(const pn_weights *w) { return w->hf ? pn_hf_dir_bytes(w->hf) : 0; }
+
 static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn_session_need *n, uint32_t sessions)
 {
-    return d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
+    return plan_folder_bytes(d->file) + d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
 }
 
 /* How the weights would be loaded now, and what of streamed ones is in memory then. */
@@ -59,7 +63,7 @@ static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_para
 {
     bool simulated = f->engine->dies[0].simulated;
     pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !pn_weights_reads(&f->weights) && !simulated,
-                         .vocab_bytes = o->vocab_bytes, .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
+                         .vocab_bytes = o->vocab_bytes + plan_folder_bytes(&f->weights), .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
                          .stream = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
                                     .expert_bytes = p->expert_cache_bytes}};
     pn_stream_bytes n = {0};

@@ -185,6 +185,8 @@ static pn_status session_count(pn_session *s, pn_model *m, uint32_t n_ctx, pn_er
         st = pn_fail(err, PN_E_BUDGET, "the model has %" PRIu32 " sessions, as many as it may", m->n_sessions);
     else if (m->caps.ctx && n_ctx > m->caps.ctx)
         st = pn_fail(err, PN_E_BUDGET, "a session of %" PRIu32 " tokens was asked for, the model's may have %" PRIu32, n_ctx, m->caps.ctx);
+    else if (m->desc.n_ctx_most && n_ctx > m->desc.n_ctx_most)
+        st = pn_fail(err, PN_E_UNSUPPORTED, "a session of %" PRIu32 " tokens was asked for, this model's positions are known up to %" PRIu32, n_ctx, m->desc.n_ctx_most);
     else
         m->n_sessions++;
     pn_mutex_unlock(&m->lock);

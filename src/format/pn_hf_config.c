@@ -210,12 +210,18 @@ static bool hfc_text_is(const hfc *h, uint32_t node, const char *text)
  * Which model
  * ------------------------------------------------------------------------------------------ */
 
-static const hfc_type *hfc_find_type(const hfc *h, uint32_t node)
+static const hfc_type *hfc_type_named(pn_bytes name)
 {
     for (size_t i = 0; i < PN_COUNT_OF(hfc_types); i++)
-        if (hfc_text_is(h, node, hfc_types[i].name))
+        if (name.len == strlen(hfc_types[i].name) && memcmp(name.data, hfc_types[i].name, name.len) == 0)
             return &hfc_types[i];
     return NULL;
+}
+
+static const hfc_type *hfc_find_type(const hfc *h, uint32_t node)
+{
+    pn_bytes name;
+    return pn_json_str(&h->doc, node, &name) ? hfc_type_named(name) : NULL;
 }
 
 /* Models that hold a text model: which one, when its own configuration does not say. */
@@ -230,7 +236,7 @@ static const hfc_type *hfc_unwrap(hfc *h, uint32_t model_type)
         hfc_fail(h, PN_E_FORMAT, "key 'text_config' is missing");
     h->c->wrapped = true;
     if (inner == PN_JSON_NONE)
-        return &hfc_types[gemma ? HFC_GEMMA3 + 1 : 1];
+        return hfc_type_named(gemma ? (pn_bytes){"gemma3_text", 11} : (pn_bytes){"mistral", 7});
     return hfc_find_type(h, inner);
 }
 
@@ -635,7 +641,9 @@ static void hfc_rope_kind(hfc *h, const hfc_rope *r, double base)
 {
     bool phi3 = h->type->kind == HFC_PHI3, llama = h->type->kind <= HFC_MIXTRAL;
     bool tables = pn_json_get(&h->doc, r->dict, "short_factor") != PN_JSON_NONE;
-    if (hfc_rope_is(h, r, "default") || hfc_rope_is(h, r, "dynamic"))   /* dynamic: plain as far as the model was trained */
+    if (hfc_rope_is(h, r, "dynamic"))           /* plain as far as the model was trained */
+        hfc_put_u32(h, "context_limit", h->c->n_ctx);
+    if (hfc_rope_is(h, r, "default") || hfc_rope_is(h, r, "dynamic"))
         return;
     if (hfc_rope_is(h, r, "linear")) {
         hfc_put_str(h, "rope.scaling.type", "linear");

@@ -5,7 +5,7 @@
  * write for the model, and nobody above needs to know that there was no GGUF file.  What GGUF has no words for goes into keys
  * of our own: {arch}.rope.pairing (rows of q and k are not permuted here), .rope.scaling.yarn_truncate,
  * .attention.layer_windows and .attention.query_scalar where they are not what the family does by itself,
- * .expert_weights_norm.
+ * .expert_weights_norm, .context_limit where longer contexts would need what is not done here.
  *
  * Rules.  A key that is absent has the default of its model_type, which is not always that of the family's papers;
  * `null` is not absent.  What would change the numbers and is not understood is refused: the message names key, value

@@ -297,15 +297,15 @@ static pn_status hfd_files(hfd *h, const char *only)
  * Tensors
  * ------------------------------------------------------------------------------------------ */
 
-typedef struct hfd_shape { char s[120]; } hfd_shape;
+/* Eight dimensions of 19 digits. */
+typedef struct hfd_shape { char s[PN_ST_MAX_RANK * 21 + 3]; } hfd_shape;
 
 static hfd_shape hfd_show_shape(const pn_st_tensor *t)
 {
     hfd_shape out = {"["};
     size_t n = 1;
     for (uint32_t k = 0; k < t->rank; k++)
-        n += (size_t)snprintf(out.s + n, sizeof out.s - n, "%s%" PRIu64, k ? ", " : "", t->shape[k]) ;
-    n = PN_MIN(n, sizeof out.s - 2);
+        n += (size_t)snprintf(out.s + n, sizeof out.s - n, "%s%" PRIu64, k ? ", " : "", t->shape[k]);
     memcpy(out.s + n, "]", 2);
     return out;
 }
@@ -539,8 +539,11 @@ static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
     hfd_flow f = {.x = x, .dst = dst};
     uint8_t raw[HFD_CHUNK];
     pn_status st = PN_OK;
-    if (x->gather)
-        return pn_pth_stream(&h->files[x->part - 1].bin, x->gather, hfd_take, &f, h->err);
+    if (x->gather) {
+        pn_pth *bin = &h->files[x->part - 1].bin;
+        bin->src = h->w->parts[x->part].src;            /* parts have moved since it was opened */
+        return pn_pth_stream(bin, x->gather, hfd_take, &f, h->err);
+    }
     for (uint64_t at = 0; at < x->t.bytes && !st; at += sizeof raw) {
         size_t n = (size_t)PN_MIN(x->t.bytes - at, (uint64_t)sizeof raw);
         st = pn_weights_read(h->w, &from, at, raw, n, h->err);
@@ -680,4 +683,9 @@ PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
     pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
     pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);
+}
+
+PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d)
+{
+    return (uint64_t)d->image_bytes + d->cap * sizeof *d->tensors + d->cap_pieces * sizeof *d->pieces;
 }

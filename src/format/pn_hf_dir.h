@@ -39,6 +39,9 @@ PN_INTERNAL bool pn_hf_dir_is(const char *path);
 PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *err);
 PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem);         /* NULL is a no-op */
 
+/* Memory of part 0 and of the directory. */
+PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d);
+
 /* A file of the folder as a whole, in PN_ACCT_STAGE; *out is {NULL, 0} when there is none.  More than `most` bytes are
  * refused.  A NUL follows; freed by pn_hf_file_free. */
 PN_INTERNAL pn_status pn_hf_file_read(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t most, pn_bytes *out, pn_err *err);

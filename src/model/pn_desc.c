@@ -370,6 +370,7 @@ static void desc_causal(pn_desc *d)
 static void desc_common(pn_desc *d)
 {
     d->n_ctx_train = pn_hp_u32(d, "context_length", 1, 1u << 30);
+    d->n_ctx_most = pn_hp_u32_or(d, "context_limit", 1, 1u << 30, 0);
     d->n_embd = pn_hp_u32(d, "embedding_length", 1, DESC_MAX_WIDTH);
     d->n_layers = pn_hp_u32(d, "block_count", 1, DESC_MAX_LAYERS);
     d->n_layers -= PN_MIN(d->n_layers - 1, pn_hp_u32_or(d, "nextn_predict_layers", 0, DESC_MAX_LAYERS, 0));

@@ -35,6 +35,7 @@ struct pn_desc {
 
     /* hyper-parameters every family has (arch sheet 1, section 2) */
     uint32_t n_ctx_train, n_embd, n_layers, n_heads, n_heads_kv, n_ff, n_vocab;
+    uint32_t n_ctx_most;                    /* no longer context can be computed rightly; 0: any can */
     uint32_t d_k, d_v, n_rot;
     uint32_t n_expert, n_expert_used;
     float eps;

@@ -19,6 +19,7 @@ typedef struct hf_way {
     const char *what;
     uint32_t threads, batch;
     pn_model_params p;
+    const char *sim;            /* dies, or NULL */
 } hf_way;
 
 /* Logits of the whole prompt, malloc'd; and greedy tokens, when wanted. */
@@ -30,7 +31,7 @@ static float *hf_logits(const golden_case *c, const char *path, const hf_way *w,
     pn_err err = {0};
     float *out = malloc((size_t)(c->n * c->n_vocab) * sizeof *out);
     const pn_session_params sp = {.n_ctx = (uint32_t)c->n_ctx, .n_batch = w->batch, .has_kv_type = 1, .kv_type = PN_DTYPE_F32};
-    int ok = PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = w->threads}, &err) == PN_OK, "%s", err.text) &&
+    int ok = PN_CHECK(pn_engine_open(&e, &(pn_engine_params){.n_threads = w->threads, .sim_dies = w->sim}, &err) == PN_OK, "%s", err.text) &&
              PN_CHECK(pn_model_load(e, path, &w->p, &m, &err) == PN_OK, "%s: %s", w->what, err.text) &&
              PN_CHECK(pn_session_new(m, &sp, &s, &err) == PN_OK, "%s", err.text) &&
              PN_CHECK(pn_session_eval_all(s, c->tokens, (size_t)c->n, out, &err) == PN_OK, "%s: %s", w->what, err.text);
@@ -70,14 +71,16 @@ static void logits_are_the_references(const golden_case *c, const char *name)
 
 static void bits_are_the_same_wherever_weights_are(const golden_case *c, const char *name)
 {
+    static const uint32_t both[] = {0, 1};
     const hf_way ways[] = {
-        {"mapped", 1, 512, {.residency = PN_RESIDENCY_MAP}},
-        {"mapped, token by token, two threads", 2, 1, {.residency = PN_RESIDENCY_MAP}},
-        {"mapped, five rows a lease", 2, 512, {.residency = PN_RESIDENCY_MAP, .lease_rows = 5}},
-        {"in memory", 2, 512, {.residency = PN_RESIDENCY_ANON}},
-        {"streamed", 1, 512, {.residency = PN_RESIDENCY_STREAM}},
-        {"streamed, small blocks, two threads", 2, 7, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 2}},
-        {"streamed, some pinned", 2, 1, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 1, .pin_bytes = 100000}},
+        {"mapped", 1, 512, {.residency = PN_RESIDENCY_MAP}, NULL},
+        {"mapped, token by token, two threads", 2, 1, {.residency = PN_RESIDENCY_MAP}, NULL},
+        {"mapped, five rows a lease", 2, 512, {.residency = PN_RESIDENCY_MAP, .lease_rows = 5}, NULL},
+        {"in memory", 2, 512, {.residency = PN_RESIDENCY_ANON}, NULL},
+        {"split over two dies", 1, 512, {.dies = both, .n_dies = 2}, "2;bytes=16M"},
+        {"streamed", 1, 512, {.residency = PN_RESIDENCY_STREAM}, NULL},
+        {"streamed, small blocks, two threads", 2, 7, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 2}, NULL},
+        {"streamed, some pinned", 2, 1, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 1, .pin_bytes = 100000}, NULL},
     };
     size_t bytes = (size_t)(c->n * c->n_vocab) * sizeof(float);
     float *want = hf_logits(c, c->path, &ways[0], NULL, 0);
@@ -87,6 +90,78 @@ static void bits_are_the_same_wherever_weights_are(const golden_case *c, const c
         free(got);
     }
     free(want);
+}
+
+static const char *const hf_files[] = {"model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"};
+
+/* The same folder with other words in its config.json, no longer than those that are there; in dir, a template. */
+static int hf_reworded(const golden_case *c, char *dir, const char *words, const char *others)
+{
+    char from[1024], to[1024];
+    snprintf(from, sizeof from, "%s/config.json", c->path);
+    char *config = api_read_file(from, NULL), *at = config ? strstr(config, words) : NULL, *here = realpath(c->path, NULL);
+    if (!PN_CHECK(at && here && mkdtemp(dir)))
+        return 0;
+    memset(at, ' ', strlen(words));
+    memcpy(at, others, strlen(others));
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(from, sizeof from, "%s/%s", here, hf_files[i]);
+        snprintf(to, sizeof to, "%s/%s", dir, hf_files[i]);
+        PN_CHECK(symlink(from, to) == 0);
+    }
+    snprintf(to, sizeof to, "%s/config.json", dir);
+    FILE *f = fopen(to, "wb");
+    if (PN_CHECK(f && fwrite(config, strlen(config), 1, f) == 1))
+        fclose(f);
+    free(config);
+    free(here);
+    return 1;
+}
+
+static void hf_remove(const char *dir)
+{
+    char path[1024];
+    for (size_t i = 0; i < sizeof hf_files / sizeof *hf_files; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, hf_files[i]);
+        unlink(path);
+    }
+    PN_CHECK(rmdir(dir) == 0);
+}
+
+static void windows_hide_what_is_far(const golden_case *c)
+{
+    enum { W = 16 };
+    const hf_way w = {.what = "window", .threads = 1, .batch = 512}, s = {.what = "window, token by token", .threads = 1, .batch = 1};
+    char dir[] = "/tmp/pn_hf_XXXXXX";
+    size_t row = (size_t)c->n_vocab * sizeof(float), bytes = (size_t)c->n * row;
+    if (!hf_reworded(c, dir, "\"sliding_window\": null", "\"sliding_window\": 16"))
+        return;
+    float *all = hf_logits(c, c->path, &w, NULL, 0), *some = hf_logits(c, dir, &w, NULL, 0), *step = hf_logits(c, dir, &s, NULL, 0);
+    PN_CHECK(memcmp(all, some, W * row) == 0 && memcmp((char *)all + W * row, (char *)some + W * row, row) != 0);
+    PN_CHECK(memcmp(some, step, bytes) == 0);
+    free(all);
+    free(some);
+    free(step);
+    hf_remove(dir);
+}
+
+static void a_context_beyond_what_is_known_is_refused(const golden_case *c)
+{
+    char dir[] = "/tmp/pn_hf_XXXXXX";
+    pn_engine *e = NULL;
+    pn_model *m = NULL;
+    pn_session *s = NULL;
+    pn_err err = {0};
+    if (!hf_reworded(c, dir, "\"rope_type\": \"default\"", "\"rope_type\": \"dynamic\""))
+        return;
+    if (PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK && pn_model_load(e, dir, NULL, &m, &err) == PN_OK, "%s", err.text)) {
+        PN_CHECK(pn_session_new(m, &(pn_session_params){.n_ctx = 513}, &s, &err) == PN_E_UNSUPPORTED && strstr(err.text, "513") && strstr(err.text, "512"), "%s", err.text);
+        PN_CHECK(pn_session_new(m, &(pn_session_params){.n_ctx = 512}, &s, &err) == PN_OK, "%s", err.text);
+    }
+    pn_session_free(s);
+    pn_model_free(m);
+    pn_engine_close(e);
+    hf_remove(dir);
 }
 
 /* --- what is around the weights ------------------------------------------------------------------- */
@@ -297,6 +372,10 @@ int main(void)
             what_is_around_the_weights(&c, hf_models[i]);
             if (i)
                 one_file_brings_its_folder(&c);
+            if (i == 1)
+                a_context_beyond_what_is_known_is_refused(&c);
+            if (i == 3)
+                windows_hide_what_is_far(&c);
         }
         golden_free(&c);
     }

@@ -161,6 +161,26 @@ else
     skip "JSON checks: no python3"
 fi
 
+# --- a Hugging Face folder -------------------------------------------------------------------------
+
+folder=tests/vectors/hf/mixtral_f32
+if [ -d "$folder" ]; then
+    exits 0 "inspect a folder" inspect "$folder" --tensors
+    grep -q 'llama.rope.pairing .*"neox"' "$tmp/out" && grep -q '48 x 64 x 4 .*blk.1.ffn_up_exps.weight' "$tmp/out"
+    check "inspect shows a folder as a file"
+    exits 0 "plan a folder" plan "$folder/" --ctx 128
+    grep -q -x fits "$tmp/out"
+    check "plan of a folder tells the verdict"
+    exits 0 "run a folder" run -m "$folder" --prompt kel -n 4 --temp 0
+    exits 0 "run one of its files" run -m "$folder/model.safetensors" --prompt kel -n 4 --temp 0 --residency stream
+    exits 0 "tokenize with a folder" tokenize -m "$folder" kel
+    exits 0 "quantize a folder" quantize "$folder" "$tmp/folder.gguf" F32
+    exits 0 "run what became of it" run -m "$tmp/folder.gguf" --prompt kel -n 4 --temp 0
+    exits 1 "a folder without a model" inspect tests/vectors/hf/st
+    grep -q 'there is no config.json' "$tmp/err"
+    check "a folder without a model says so"
+fi
+
 # --- run -------------------------------------------------------------------------------------------
 
 exits 0 "run" run -m "$model" -p "Once upon a time" --temp 0 -n 24

@@ -233,6 +233,26 @@ static void the_text_model_is_found_inside(void)
     conf_close(&x);
 }
 
+static void a_wrapper_knows_what_is_usually_inside(void)
+{
+    static const struct { const char *config, *arch; int heads, ctx; } rows[] = {
+        {"{'model_type':'gemma3','text_config':{'hidden_size':64,'num_hidden_layers':1,'intermediate_size':32}}", "gemma3", 8, 131072},
+        {"{'model_type':'mistral3','text_config':{'hidden_size':64,'num_hidden_layers':1,'intermediate_size':32,'num_attention_heads':16,'vocab_size':9}}", "mistral3", 16, 131072},
+        {"{'model_type':'llava','vision_config':{'model_type':'pixtral'},'text_config':{'model_type':'mistral','hidden_size':64,'num_hidden_layers':1,'intermediate_size':32,"
+         "'num_attention_heads':16,'vocab_size':9}}", "llama", 16, 131072}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        conf x;
+        char key[64];
+        conf_read(&x, rows[i].config, NULL, 0);
+        PN_CHECK(x.st == PN_OK && x.c.wrapped && text_is(&x, "general.architecture", rows[i].arch), "%s: %s", rows[i].config, x.err.text);
+        snprintf(key, sizeof key, "%s.attention.head_count", rows[i].arch);
+        PN_CHECK(num(&x, key) == rows[i].heads, "%s", rows[i].config);
+        snprintf(key, sizeof key, "%s.context_length", rows[i].arch);
+        PN_CHECK(num(&x, key) == rows[i].ctx, "%s", rows[i].config);
+        conf_close(&x);
+    }
+}
+
 /* --- sampling ------------------------------------------------------------------------------------- */
 
 static void the_samplers_defaults_are_the_models(void)
@@ -333,6 +353,7 @@ int main(void)
     rotary_kinds_become_keys_and_factors();
     windows_follow_the_model_type();
     the_text_model_is_found_inside();
+    a_wrapper_knows_what_is_usually_inside();
     the_samplers_defaults_are_the_models();
     what_is_not_understood_is_refused_by_name();
     hostile_files_are_refused_by_name();

@@ -10,6 +10,7 @@
 #include "format/pn_hf_names.h"
 #include "model/pn_desc.h"
 #include "num/pn_half.h"
+#include "serve/pn_server_int.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ typedef struct made_tensor {
     char name[PN_HF_NAME_MAX];
     char dtype[8];
     uint32_t rank;
-    uint64_t shape[4];
+    uint64_t shape[8];
 } made_tensor;
 
 typedef struct made {
@@ -458,6 +459,13 @@ static void disagreements_are_refused_by_name(void)
     made_write(m, "model.safetensors");
     refused(m, PN_E_FORMAT, "'model.norm.weight' has shape [8], expected 16", "hidden_size");
     m = usual(0);
+    made_tensor *wide = made_find(m, "model.norm.weight");
+    wide->rank = 8;
+    for (int k = 0; k < 8; k++)
+        wide->shape[k] = k ? INT64_MAX : 0;
+    made_write(m, "model.safetensors");
+    refused(m, PN_E_FORMAT, "'model.norm.weight' has shape [0, 9223372036854775807, ", "9223372036854775807], expected 16");
+    m = usual(0);
     snprintf(made_find(m, "model.norm.weight")->dtype, 8, "I32");
     made_write(m, "model.safetensors");
     refused(m, PN_E_UNSUPPORTED, "'model.norm.weight' has type I32", "BF16");
@@ -594,8 +602,19 @@ static void the_fixtures_open(void)
     }
 }
 
+static void a_folder_is_served_under_its_name(void)
+{
+    static const char *const rows[][2] = {{"models/x.gguf", "x"}, {"x.gguf", "x"}, {"x", "x"}, {"models/Llama-3.2-1B", "Llama-3.2-1B"}, {"/m/Llama/", "Llama"},
+                                          {"Llama//", "Llama"}, {"/m/Llama/model.safetensors", "Llama"}, {"model.safetensors", "model.safetensors"}, {"/", ""}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        pn_bytes name = serve_file_name(rows[i][0]);
+        PN_CHECK(name.len == strlen(rows[i][1]) && memcmp(name.data, rows[i][1], name.len) == 0, "%s: %.*s", rows[i][0], (int)name.len, name.data);
+    }
+}
+
 int main(void)
 {
+    a_folder_is_served_under_its_name();
     the_fixtures_open();
     every_family_is_found_and_can_be_planned();
     experts_may_be_one_tensor_or_many();
