@@ -159,7 +159,7 @@ static void made_write(const made *m, const char *name)
         json[len++] = ' ';
     uint8_t *file = calloc(1, 8 + len + at), *p = file + 8 + len;
     for (int k = 0; k < 8; k++)
-        file[k] = (uint8_t)(len >> 8 * k);
+        file[k] = (uint8_t)((uint64_t)len >> 8 * k);
     memcpy(file + 8, json, len);
     for (int i = 0; i < m->n; i++)
         for (size_t k = 0; k < made_elems(&m->t[i]); k++, p += made_elem(&m->t[i]))

@@ -205,7 +205,7 @@ static bool apart_make(apart *x, const family *f, const char *path)
         pn_str_addc(&x->json, ' ');
     uint8_t head[8];
     for (int k = 0; k < 8; k++)
-        head[k] = (uint8_t)(x->json.len >> 8 * k);
+        head[k] = (uint8_t)((uint64_t)x->json.len >> 8 * k);
     pn_str file;
     pn_str_init(&file, &x->mem, PN_ACCT_MISC);
     pn_str_add(&file, head, 8);
