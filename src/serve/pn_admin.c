@@ -34,7 +34,8 @@ static const char *admin_kv_type(const serve_model *m)
 /* Where the weights are. */
 static const char *admin_residency(const serve_model *m)
 {
-    return m->params.residency == PN_RESIDENCY_STREAM ? "stream" : m->params.residency == PN_RESIDENCY_ANON ? "anon" : "map";
+    bool made = m->load_type && m->replicas && m->replicas->plan.load_bytes;
+    return m->params.residency == PN_RESIDENCY_STREAM ? "stream" : m->params.residency == PN_RESIDENCY_ANON || made ? "anon" : "map";
 }
 
 /* ------------------------------------------------------------------------------------------

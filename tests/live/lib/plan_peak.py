@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Compare the plan of a model with the peak memory of a run that fills its context.
 
-    python3 plan_peak.py PANTHEON NAME MODEL CTX BATCH
+    python3 plan_peak.py PANTHEON NAME MODEL CTX BATCH [FLAGS of plan and run]
 
 Prints one line and exits with 0 (agrees), 1 (differs, or something failed) or 75 (cannot be
 measured here).  The bar: 5 % of the plan or 16 MiB, whichever is more.
@@ -99,7 +99,7 @@ def prompt_of(pantheon, model, n_tokens, path):
 def main():
     pantheon, name, model = sys.argv[1:4]
     ctx, batch = int(sys.argv[4]), int(sys.argv[5])
-    shape = ["--ctx", str(ctx), "--batch", str(batch), "--threads", "2"]
+    shape = ["--ctx", str(ctx), "--batch", str(batch), "--threads", "2"] + sys.argv[6:]
     refuse_sanitizers(pantheon)
     become_subreaper()
     with tempfile.TemporaryDirectory() as tmp:
