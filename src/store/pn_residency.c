@@ -269,6 +269,8 @@ PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_resid
     pn_status st = PN_OK;
     if (p->lease_rows || s->lease_rows || (p->mode != PN_RESIDENCY_MAP && p->mode != PN_RESIDENCY_STREAM))
         return pn_fail(err, PN_E_UNSUPPORTED, "weights change to mapped or streamed ones only");
+    if (s->file->n_retyped)
+        return pn_fail(err, PN_E_UNSUPPORTED, "weights of another type than the file's can only be in memory");
     if (p->mode == PN_RESIDENCY_STREAM && !s->stream)
         st = residency_to_stream(s, p, err);
     else if (p->mode == PN_RESIDENCY_MAP && s->stream) {

@@ -125,6 +125,48 @@ static void a_folders_file_is_as_exact(const char *path, const char *type)
     lt_remove("f32.gguf");
 }
 
+static pn_status lt_read(void *user, uint64_t offset, void *dst, size_t n)
+{
+    memcpy(dst, (const char *)user + offset, n);
+    return PN_OK;
+}
+
+/* From memory, through a callback, on two dies. */
+static void it_does_not_matter_where_it_comes_from_or_goes(const char *path)
+{
+    size_t len = 0;
+    char *bytes = api_read_file(path, &len);
+    static const uint32_t dies[] = {1, 0};
+    lt_out want = lt_run(path, 1, &(pn_model_params){.load_type = "q8_0"});
+    for (int way = 0; way < 3; way++) {
+        pn_engine *e = NULL;
+        pn_file *f = NULL;
+        pn_model *m = NULL;
+        pn_session *s = NULL;
+        pn_err err = {0};
+        lt_out got = {.n = want.n, .logits = malloc(want.n * sizeof *got.logits)};
+        const pn_reader r = {.read = lt_read, .user = bytes, .size = len, .name = "callback"};
+        pn_model_params p = {.load_type = "q8_0", .dies = way == 2 ? dies : NULL, .n_dies = way == 2 ? 2 : 0};
+        pn_status st = pn_engine_open(&e, &(pn_engine_params){.sim_dies = way == 2 ? "2;bytes=64M" : NULL}, &err);
+        if (!st)
+            st = way == 0 ? pn_file_open_memory(e, bytes, len, &f, &err) : way == 1 ? pn_file_open_reader(e, &r, &f, &err) : pn_file_open(e, path, &f, &err);
+        if (!st)
+            st = pn_model_load_file(f, &p, &m, &err);
+        if (!st)
+            st = pn_session_new(m, &(pn_session_params){.n_ctx = 64}, &s, &err);
+        if (!st)
+            st = pn_session_eval_all(s, lt_tokens, LT_TOKENS, got.logits, &err);
+        PN_CHECK(st == PN_OK && lt_same(&want, &got), "way %d: %s", way, err.text);
+        pn_session_free(s);
+        pn_model_free(m);
+        pn_file_close(f);
+        pn_engine_close(e);
+        lt_free(&got);
+    }
+    lt_free(&want);
+    free(bytes);
+}
+
 /* Weights and the block under way to the byte; the whole but for tables. */
 static void the_peak_is_what_was_planned(const char *path, uint32_t threads, const char *type, int exact)
 {
@@ -333,6 +375,7 @@ int main(void)
     the_peak_is_what_was_planned(lt_path("f16.gguf"), 1, "q8_0", 1);
     the_peak_is_what_was_planned(lt_path("f16.gguf"), 2, "q4_k_m", 1);
     the_peak_is_what_was_planned(lt_experts, 2, "q8_0", 0);
+    it_does_not_matter_where_it_comes_from_or_goes(lt_path("f16.gguf"));
     a_file_still_says_what_is_in_it();
     what_is_quantised_already_stays();
     what_cannot_be_is_refused();

@@ -1,5 +1,6 @@
 /* Rows that change their type while they are loaded, against one row after the other encoded by hand. */
 #include "engine/pn_retype.h"
+#include "engine/pn_tier.h"
 #include "num/pn_quant.h"
 
 #include "pn_test.h"
@@ -66,6 +67,30 @@ static void a_directory_of_its_own(pn_mem *mem, const char *folder, const char *
     pn_weights_close(&w);
 }
 
+/* What sessions on disk are compared by: a type of the model's own is in it; and the ladder has no way to such weights. */
+static void a_model_knows_its_types(void)
+{
+    static const char *const types[] = {NULL, "q8_0", "Q8_0", "q5_0"};
+    pn_engine *e = NULL;
+    pn_identity id[PN_COUNT_OF(types)];
+    pn_err err = {0};
+    if (!PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK, "%s", err.text))
+        return;
+    for (size_t i = 0; i < PN_COUNT_OF(types); i++) {
+        pn_model *m = NULL;
+        if (PN_CHECK(pn_model_load(e, retype_folders[0], &(pn_model_params){.load_type = types[i]}, &m, &err) == PN_OK, "%s", err.text)) {
+            PN_CHECK(pn_model_identity(m, &id[i], &err) == PN_OK, "%s", err.text);
+            PN_CHECK((m->mapped_bytes == 0) == (types[i] != NULL));
+            for (int how = PN_RESIDENCY_MAP; types[i] && how <= PN_RESIDENCY_STREAM; how++)
+                PN_CHECK(pn_model_convert(m, &(pn_model_params){.residency = (pn_residency)how}, &err) == PN_E_UNSUPPORTED, "%s", err.text);
+        }
+        pn_model_free(m);
+    }
+    const char *other = pn_identity_differs(&id[0], &id[1]), *another = pn_identity_differs(&id[1], &id[3]);
+    PN_CHECK(other && strcmp(other, "tensor table") == 0 && another && strcmp(another, "tensor table") == 0 && !pn_identity_differs(&id[1], &id[2]));
+    pn_engine_close(e);
+}
+
 int main(void)
 {
     pn_mem mem;
@@ -75,5 +100,6 @@ int main(void)
         a_directory_of_its_own(&mem, retype_folders[i], "q4_k_m");
         a_directory_of_its_own(&mem, retype_folders[i], i == 1 ? "bf16" : "f16");
     }
+    a_model_knows_its_types();
     return pn_test_end();
 }
