@@ -3176,6 +3176,9 @@ PN_INTERNAL bool pn_hf_skips(const pn_hf_config *c, const char *name);
  * Metadata is that of the first part.  A path to a Hugging Face folder is opened by pn_hf_dir.h, which makes
  * a first part in memory.  Above this nobody knows what kind of file it was.
  *
+ * A tensor has two descriptions: as it lies in its file, and as the model has it.  They are one and the same, unless
+ * pn_weights_retype() gave it another type: then it has no address, and whoever loads it makes its rows from the file's.
+ *
  * Threads: opening and closing from one; everything that takes a const pn_weights from any.
  */
 #ifndef PN_WEIGHTS_H
@@ -3199,15 +3202,19 @@ typedef struct pn_piece {
 } pn_piece;
 
 typedef struct pn_dir_tensor {
-    const pn_gguf_tensor *t;    /* borrowed from its part's table */
+    const pn_gguf_tensor *t;    /* as the model has it; borrowed from its part's table or from `retyped` */
+    const pn_gguf_tensor *file; /* as it lies in the file; borrowed from its part's table */
     uint32_t part;
-    const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at t->offset */
+    const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at file->offset */
 } pn_dir_tensor;
 
-/* Where matrix `i` of a stack begins. */
+/* The model has it in another type than the file. */
+static inline bool pn_weights_retyped(const pn_dir_tensor *d) { return d->t != d->file; }
+
+/* Where matrix `i` of a stack begins in the file. */
 static inline pn_piece pn_weights_piece(const pn_dir_tensor *d, uint64_t i)
 {
-    return d->pieces ? d->pieces[i] : (pn_piece){d->t->offset + i * (d->t->bytes / d->t->ne[2]), d->part};
+    return d->pieces ? d->pieces[i] : (pn_piece){d->file->offset + i * (d->file->bytes / d->file->ne[2]), d->part};
 }
 
 typedef struct pn_weights {
@@ -3220,8 +3227,11 @@ typedef struct pn_weights {
     pn_map index;               /* name -> tensor */
     uint64_t file_bytes;        /* all parts */
     struct pn_hf_dir *hf;       /* owned; NULL: not a Hugging Face folder */
+    pn_gguf_tensor *retyped;    /* owned, [n_retyped] */
+    size_t n_retyped;
     /* below: private */
     bool map;                   /* parts opened from now on are mapped */
+    bool shares;                /* only `tensors` and `retyped` are its own */
     size_t cap_parts, cap_gguf, cap_tensors;
 } pn_weights;
 
@@ -3241,7 +3251,14 @@ PN_INTERNAL const pn_gguf_kv *pn_weights_meta(const pn_weights *w, const char *k
  * callback). */
 PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err);
 
-/* Address of a tensor's bytes when they lie together and their part is mapped or in memory, else NULL. */
+/* The same files with a directory of its own, which may be retyped; *w has to stay. */
+PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_err *err);
+
+/* Once: tensor i is to have type types[i], [n_tensors].  PN_E_UNSUPPORTED: its rows do not fit the type. */
+PN_INTERNAL pn_status pn_weights_retype(pn_weights *w, const uint32_t *types, pn_err *err);
+
+/* Address of a tensor's bytes when they lie together and their part is mapped or in memory, else NULL; of a retyped one
+ * always NULL. */
 PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t);
 
 /* The same for one matrix of a stack, scattered or not. */
@@ -3252,7 +3269,7 @@ PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_t
 static inline bool pn_weights_mapped(const pn_weights *w) { return w->parts[w->n_parts - 1].map_owned; }
 static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_parts - 1].src.read != NULL; }
 
-/* Copy n bytes from byte `at` of a tensor.  A file is read by position even when it is mapped, so
+/* Copy n bytes from byte `at` of a tensor as it lies in the file.  A file is read by position even when it is mapped, so
  * one that shrank gives PN_E_IO and no signal. */
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
                                       size_t n, pn_err *err);
@@ -8152,7 +8169,8 @@ PN_INTERNAL void pn_stream_release(pn_stream *s, const pn_lease *l);
  * pn_residency.h - where a model's weights are, and the lease by which a device reads them.
  *
  *   map    as they lie in the file: the page cache, shared between processes
- *   anon   read into memory of our own (the only way for callback sources)
+ *   anon   read into memory of our own (the only way for callback sources, and for matrices that get another type
+ *          while they are loaded: whoever opens the store lends a function that makes their rows)
  *   stream some pinned, the others read in every step (pn_stream.h)
  *   ring   for tests: leases of at most `lease_rows` rows, served from one buffer that the next lease
  *          overwrites.  A second lease has to WAIT.
@@ -8187,8 +8205,13 @@ typedef struct pn_residency_store {
     pn_host_ops host;
 } pn_residency_store;
 
+/* Make rows [row, row + n) of a retyped tensor, which is [ne1 ne2][ne0] whatever its pieces, at dst. */
+typedef pn_status (*pn_make_rows_fn)(void *user, const pn_dir_tensor *t, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err);
+
 typedef struct pn_residency_params {
-    pn_residency mode;
+    pn_residency mode;                      /* ANON when any tensor is retyped */
+    pn_make_rows_fn make_rows;              /* for those; used while opening only */
+    void *make_user;
     uint32_t lease_rows;
     pn_progress_fn progress;
     void *progress_user;
@@ -10158,6 +10181,128 @@ PN_INTERNAL const char *pn_gate_text(size_t i);
 
 #endif /* PN_GATE_H */
 
+/* ---- Begin engine/pn_presets.h ---- */
+/*
+ * pn_presets.h - which number format each matrix of a model gets.
+ *
+ * A preset ("Q4_K_M") is a base format and a few rules that spend more bits where they help most:
+ * values (attn_v), the way back into the residual (attn_output, ffn_down), the output matrix.  The
+ * rules are the usual ones (docs/formats.md, "presets"), so that our files compare with others'.
+ *
+ * A name that is only a number format ("Q4_K") gives that format to every matrix but the output
+ * matrix; pn_mix_open_type() gives it to every one.  Whoever writes a file opens a mix, sets the
+ * facts of the model, shows it every tensor once with pn_mix_note(), and then asks for each type:
+ * some rules count tensors of a class, others want to know whether there is an output matrix apart
+ * from the embedding.
+ *
+ * No memory, no state beyond the struct; the tables are constant.
+ */
+#ifndef PN_PRESETS_H
+#define PN_PRESETS_H
+
+/* includes base/pn_base.h */
+
+enum { PN_MIX_MAX_LAYERS = 1024 };
+
+struct pn_preset;
+
+typedef struct pn_mix {
+    const struct pn_preset *preset;     /* NULL: pure */
+    uint32_t base;                      /* pn_dtype of whatever no rule names */
+    uint32_t file_type;                 /* general.file_type */
+    /* Facts of the model, set by the caller; 0: unknown, the rules that ask for them do not apply. */
+    uint32_t n_layers, n_heads, n_heads_kv, n_expert;
+    bool keep_output;                   /* leave the output matrix as it is */
+    /* below: private */
+    bool all_matrices;                  /* the output matrix too */
+    bool has_output;                    /* there is an output.weight */
+    uint32_t n_values;                  /* tensors of the attn_v class */
+    uint64_t value_layers[PN_MIX_MAX_LAYERS / 64];      /* layers that have one, a bit each */
+} pn_mix;
+
+/* By the name of a preset or number format, any case.  PN_E_INVALID: unknown; the text lists them. */
+PN_INTERNAL pn_status pn_mix_open(pn_mix *m, const char *name, pn_err *err);
+
+/* One format for every matrix, the output included. */
+PN_INTERNAL pn_status pn_mix_open_type(pn_mix *m, uint32_t dtype, pn_err *err);
+
+/* The preset's own spelling: "Q4_K_M". */
+PN_INTERNAL const char *pn_mix_name(const pn_mix *m);
+
+PN_INTERNAL void pn_mix_note(pn_mix *m, const char *name);
+
+/* The type tensor `name` is written in: `now` when it stays as it is (vectors, routers, types that
+ * hold no weights), else one that its rows (ne[0] elements) fit. */
+PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now, uint32_t n_dims,
+                                 const uint64_t *ne);
+
+#endif /* PN_PRESETS_H */
+
+/* ---- Begin engine/pn_retype.h ---- */
+/*
+ * pn_retype.h - matrices on their way into another number format: which become what, and how their rows do.
+ *
+ * Two walk this way, writing a file (pn_quantize.c) and loading a model with load_type.  Both ask here, so that a loaded
+ * matrix has the bytes that the file would have.
+ *
+ * Loading: pn_retype_open() gives the directory of tensors its types in memory, from which description, plan and
+ * identity follow; when the matrices are read, a pn_retyper makes their rows.  It holds one block of rows as the file has
+ * them and one decoded row a thread, pn_retype_stage() bytes in all, whatever the model's size; the result is encoded
+ * where it is to stay.  Source rows are read by position, never through a mapping, so they are nobody's memory.
+ *
+ * Rows are independent: a block is shared among threads, and bytes do not depend on how many there are.
+ */
+#ifndef PN_RETYPE_H
+#define PN_RETYPE_H
+
+/* includes device/pn_team.h */
+/* includes engine/pn_engine_int.h */
+/* includes engine/pn_presets.h */
+
+/* Key "<arch>.<key>", or NULL; and as a number: of arrays (one value a layer) the first, absent 0. */
+PN_INTERNAL const pn_gguf_kv *pn_retype_kv(const pn_weights *w, const char *key);
+PN_INTERNAL uint32_t pn_retype_fact(const pn_weights *w, const char *key);
+
+/* What each tensor becomes: *types [n_tensors], in PN_ACCT_MISC, is the caller's.  Sets the mix's facts of the model. */
+PN_INTERNAL pn_status pn_retype_choose(pn_mix *m, const pn_weights *w, uint32_t **types, pn_err *err);
+
+/* A block of rows. */
+typedef struct pn_retype_block {
+    uint32_t from, to;          /* dtypes */
+    uint64_t n_cols, n_rows;
+    uint64_t from_bytes, to_bytes;      /* of a row */
+    uint32_t n_threads;
+    const uint8_t *src;
+    uint8_t *dst;
+    float *rows;                /* [n_threads, n_cols] decoded */
+} pn_retype_block;
+
+/* Decode and encode it, with all of the team. */
+PN_INTERNAL void pn_retype_run(pn_team *t, pn_retype_block *b);
+
+/* The matrices of 16 and 32 bits get the types of this mixture or type; w->n_retyped says how many did.  `how`: where
+ * weights were wished, AUTO or ANON.  PN_E_INVALID: no such type, or wished elsewhere. */
+PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residency how, pn_mix *m, pn_err *err);
+
+/* Most bytes of PN_ACCT_STAGE while retyped matrices are loaded with so many threads; 0: there are none. */
+PN_INTERNAL uint64_t pn_retype_stage(const pn_weights *w, uint32_t n_threads);
+
+typedef struct pn_retyper {
+    pn_mem *mem;
+    const pn_weights *file;     /* borrowed */
+    pn_team *team;              /* owned */
+    uint8_t *stage;             /* owned, [stage_bytes]: decoded rows, then a block */
+    size_t stage_bytes;
+    uint64_t row_floats;        /* of all threads' decoded rows */
+} pn_retyper;
+
+PN_INTERNAL pn_status pn_retyper_open(pn_retyper *r, pn_mem *mem, const pn_weights *file, uint32_t n_threads, pn_err *err);
+PN_INTERNAL void pn_retyper_close(pn_retyper *r);
+/* A pn_make_rows_fn; user is the pn_retyper. */
+PN_INTERNAL pn_status pn_retyper_rows(void *user, const pn_dir_tensor *t, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err);
+
+#endif /* PN_RETYPE_H */
+
 /* ---- Begin engine/pn_fit.h ---- */
 /*
  * pn_fit.h - how are a model's weights to lie, for what there is now?
@@ -10167,6 +10312,8 @@ PN_INTERNAL const char *pn_gate_text(size_t i);
  *     map      all weights and the floor fit into what the host can give without hurting anybody
  *     stream   else; as much pinned as leaves room for a conversation, experts get what is left
  *     refuse   not even the ring, the least of experts and the floor fit
+ *
+ * Weights that get another type while they are loaded are in memory of their own, or refused.
  *
  * The floor is one conversation of PN_FIT_CTX tokens in steps of PN_FIT_BATCH rows; streaming leaves room for one
  * of PN_FIT_CTX_GOOD in steps as usual where there is that much.
@@ -10184,6 +10331,7 @@ typedef struct pn_fit_params {
     uint64_t vocab_bytes;       /* that are still to be taken */
     uint32_t n_threads, kv_type;
     bool exact;
+    uint64_t load_bytes;        /* beside the weights while they are loaded, when some are retyped (pn_retype.h); 0: none is */
     pn_stream_params stream;    /* what was asked for; pin_bytes and expert_bytes 0: ours to choose */
 } pn_fit_params;
 
@@ -10348,63 +10496,6 @@ PN_INTERNAL pn_status pn_answer_close(pn_answer *a, pn_status st, const pn_gener
 PN_INTERNAL pn_session *pn_chat_session(pn_chat *c);
 
 #endif /* PN_ANSWER_H */
-
-/* ---- Begin engine/pn_presets.h ---- */
-/*
- * pn_presets.h - which number format each matrix of a model gets.
- *
- * A preset ("Q4_K_M") is a base format and a few rules that spend more bits where they help most:
- * values (attn_v), the way back into the residual (attn_output, ffn_down), the output matrix.  The
- * rules are the usual ones (docs/formats.md, "presets"), so that our files compare with others'.
- *
- * A name that is only a number format ("Q4_K") gives that format to every matrix but the output
- * matrix; pn_mix_open_type() gives it to every one.  Whoever writes a file opens a mix, sets the
- * facts of the model, shows it every tensor once with pn_mix_note(), and then asks for each type:
- * some rules count tensors of a class, others want to know whether there is an output matrix apart
- * from the embedding.
- *
- * No memory, no state beyond the struct; the tables are constant.
- */
-#ifndef PN_PRESETS_H
-#define PN_PRESETS_H
-
-/* includes base/pn_base.h */
-
-enum { PN_MIX_MAX_LAYERS = 1024 };
-
-struct pn_preset;
-
-typedef struct pn_mix {
-    const struct pn_preset *preset;     /* NULL: pure */
-    uint32_t base;                      /* pn_dtype of whatever no rule names */
-    uint32_t file_type;                 /* general.file_type */
-    /* Facts of the model, set by the caller; 0: unknown, the rules that ask for them do not apply. */
-    uint32_t n_layers, n_heads, n_heads_kv, n_expert;
-    bool keep_output;                   /* leave the output matrix as it is */
-    /* below: private */
-    bool all_matrices;                  /* the output matrix too */
-    bool has_output;                    /* there is an output.weight */
-    uint32_t n_values;                  /* tensors of the attn_v class */
-    uint64_t value_layers[PN_MIX_MAX_LAYERS / 64];      /* layers that have one, a bit each */
-} pn_mix;
-
-/* By the name of a preset or number format, any case.  PN_E_INVALID: unknown; the text lists them. */
-PN_INTERNAL pn_status pn_mix_open(pn_mix *m, const char *name, pn_err *err);
-
-/* One format for every matrix, the output included. */
-PN_INTERNAL pn_status pn_mix_open_type(pn_mix *m, uint32_t dtype, pn_err *err);
-
-/* The preset's own spelling: "Q4_K_M". */
-PN_INTERNAL const char *pn_mix_name(const pn_mix *m);
-
-PN_INTERNAL void pn_mix_note(pn_mix *m, const char *name);
-
-/* The type tensor `name` is written in: `now` when it stays as it is (vectors, routers, types that
- * hold no weights), else one that its rows (ne[0] elements) fit. */
-PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now, uint32_t n_dims,
-                                 const uint64_t *ne);
-
-#endif /* PN_PRESETS_H */
 #if defined(__clang__)
 #pragma clang diagnostic pop
 #endif
@@ -28375,7 +28466,7 @@ static uint64_t hfd_image_bytes(const struct pn_hf_tensor *x) { return x->why ==
 
 static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
 {
-    return (pn_dir_tensor){.t = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
+    return (pn_dir_tensor){.t = &x->t, .file = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
 }
 
 /* Elements on their way to part 0. */
@@ -28597,6 +28688,7 @@ PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d)
 /* includes format/pn_hf_dir.h */
 
 /* includes base/pn_err.h */
+/* includes num/pn_dtype.h */
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -28680,7 +28772,7 @@ static pn_status weights_add_tensors(pn_weights *w, uint32_t part, pn_err *err)
     const pn_gguf *g = &w->gguf[part];
     pn_status st = weights_reserve(w, part, g->n_tensors, err);
     for (size_t i = 0; i < g->n_tensors && !st; i++)
-        st = weights_put(w, &(pn_dir_tensor){.t = &g->tensors[i], .part = part}, err);
+        st = weights_put(w, &(pn_dir_tensor){.t = &g->tensors[i], .file = &g->tensors[i], .part = part}, err);
     return st;
 }
 
@@ -28891,6 +28983,12 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
 {
     if (!w || !w->mem)
         return;
+    pn_mem_free(w->mem, PN_ACCT_MISC, w->tensors, w->cap_tensors * sizeof *w->tensors);
+    pn_mem_free(w->mem, PN_ACCT_MISC, w->retyped, w->n_retyped * sizeof *w->retyped);
+    if (w->shares) {
+        memset(w, 0, sizeof *w);
+        return;
+    }
     for (uint32_t i = 0; i < w->n_parts; i++) {
         pn_part *p = &w->parts[i];
         pn_gguf_fini(&w->gguf[i]);
@@ -28902,7 +29000,6 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     pn_map_fini(&w->index);
     pn_mem_free(w->mem, PN_ACCT_MISC, w->parts, w->cap_parts * sizeof *w->parts);
     pn_mem_free(w->mem, PN_ACCT_MISC, w->gguf, w->cap_gguf * sizeof *w->gguf);
-    pn_mem_free(w->mem, PN_ACCT_MISC, w->tensors, w->cap_tensors * sizeof *w->tensors);
     pn_hf_dir_close(w->hf, w->mem);
     memset(w, 0, sizeof *w);
 }
@@ -28996,11 +29093,52 @@ PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err)
     return PN_OK;
 }
 
+PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_err *err)
+{
+    *out = *w;
+    out->shares = true;
+    out->retyped = NULL;
+    out->n_retyped = 0;
+    out->cap_tensors = w->n_tensors;
+    out->tensors = pn_mem_alloc(w->mem, PN_ACCT_MISC, w->n_tensors * sizeof *w->tensors);
+    if (!out->tensors) {
+        out->mem = NULL;
+        return pn_fail_nomem(err, "a directory of tensors", (uint64_t)w->n_tensors * sizeof *w->tensors);
+    }
+    memcpy(out->tensors, w->tensors, w->n_tensors * sizeof *w->tensors);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_weights_retype(pn_weights *w, const uint32_t *types, pn_err *err)
+{
+    size_t n = 0, k = 0;
+    for (size_t i = 0; i < w->n_tensors; i++)
+        n += types[i] != w->tensors[i].t->dtype;
+    w->retyped = pn_mem_alloc(w->mem, PN_ACCT_MISC, n * sizeof *w->retyped);
+    if (!w->retyped)
+        return pn_fail_nomem(err, "a list of tensors", (uint64_t)n * sizeof *w->retyped);
+    w->n_retyped = n;
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        pn_dir_tensor *d = &w->tensors[i];
+        const pn_gguf_tensor *t = d->file;
+        if (types[i] == t->dtype)
+            continue;
+        pn_gguf_tensor *as = &w->retyped[k++];
+        *as = *t;
+        as->dtype = types[i];
+        if (!pn_dtype_row_bytes(types[i], t->ne[0], &as->row_bytes) || !pn_mul_u64(as->row_bytes, t->n_elems / t->ne[0], &as->bytes))
+            return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements do not fit type %s", t->name, t->ne[0],
+                           pn_dtype_name((pn_dtype)types[i]));
+        d->t = as;
+    }
+    return PN_OK;
+}
+
 PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i)
 {
     const pn_piece at = pn_weights_piece(t, i);
     const uint8_t *map = w->parts[at.part].map;
-    return map ? map + at.offset : NULL;
+    return map && !pn_weights_retyped(t) ? map + at.offset : NULL;
 }
 
 PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t)
@@ -29029,12 +29167,12 @@ static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, ui
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
                                       size_t n, pn_err *err)
 {
-    if (at > t->t->bytes || n > t->t->bytes - at)
+    if (at > t->file->bytes || n > t->file->bytes - at)
         return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
-                       t->t->name, t->t->bytes, n, at);
+                       t->t->name, t->file->bytes, n, at);
     if (!t->pieces)
-        return weights_read_at(w, t, t->part, t->t->offset + at, dst, n, err);
-    uint64_t each = t->t->bytes / t->t->ne[2];
+        return weights_read_at(w, t, t->part, t->file->offset + at, dst, n, err);
+    uint64_t each = t->file->bytes / t->file->ne[2];
     pn_status st = PN_OK;
     for (size_t done = 0; done < n && !st;) {
         const pn_piece *p = &t->pieces[at / each];
@@ -66085,7 +66223,7 @@ PN_INTERNAL void pn_stream_release(pn_stream *s, const pn_lease *l)
 
 /* includes base/pn_err.h */
 
-enum { RESIDENCY_CHUNK = 4 << 20 };     /* bytes read between two progress reports */
+enum { RESIDENCY_CHUNK = 4 << 20, RESIDENCY_MADE = 1 << 20 };   /* bytes read, or made, between two progress reports */
 
 static void residency_begin(void *store, const pn_plan *plan, const pn_step *step) { (void)store, (void)plan, (void)step; }
 static void residency_want(void *store, uint32_t stack, uint32_t *experts, uint32_t n) { (void)store, (void)stack, (void)experts, (void)n; }
@@ -66171,6 +66309,19 @@ static uint64_t residency_matrix_bytes(const pn_residency_store *s, uint32_t i)
     return s->weights[i].pinned ? 0 : s->weights[i].rows * s->weights[i].row_bytes;
 }
 
+/* Bytes [at, at + *n) of a matrix to dst, *n in whole rows where they have to be made. */
+static pn_status residency_read_some(const pn_residency_store *s, const pn_residency_params *p, uint32_t i, uint64_t at, uint64_t *n, uint8_t *dst,
+                                     pn_err *err)
+{
+    uint64_t row = s->weights[i].row_bytes;
+    if (!pn_weights_retyped(s->tensors[i])) {
+        *n = PN_MIN(*n, (uint64_t)RESIDENCY_CHUNK);
+        return pn_weights_read(s->file, s->tensors[i], at, dst, (size_t)*n, err);
+    }
+    *n = PN_MIN(*n, PN_MAX(RESIDENCY_MADE / row, UINT64_C(1)) * row);
+    return p->make_rows(p->make_user, s->tensors[i], at / row, *n / row, dst, err);
+}
+
 /* Read every matrix into one block, in plan order, reporting as we go. */
 static pn_status residency_read_all(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
 {
@@ -66187,8 +66338,8 @@ static pn_status residency_read_all(pn_residency_store *s, const pn_residency_pa
         uint64_t bytes = residency_matrix_bytes(s, i);
         uint8_t *dst = s->anon + done;
         for (uint64_t at = 0; at < bytes;) {
-            size_t n = (size_t)PN_MIN(bytes - at, (uint64_t)RESIDENCY_CHUNK);
-            pn_status st = pn_weights_read(s->file, s->tensors[i], at, dst + at, n, err);
+            uint64_t n = bytes - at;
+            pn_status st = residency_read_some(s, p, i, at, &n, dst + at, err);
             if (st)
                 return st;
             at += n;
@@ -66336,6 +66487,8 @@ PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_resid
     pn_status st = PN_OK;
     if (p->lease_rows || s->lease_rows || (p->mode != PN_RESIDENCY_MAP && p->mode != PN_RESIDENCY_STREAM))
         return pn_fail(err, PN_E_UNSUPPORTED, "weights change to mapped or streamed ones only");
+    if (s->file->n_retyped)
+        return pn_fail(err, PN_E_UNSUPPORTED, "weights of another type than the file's can only be in memory");
     if (p->mode == PN_RESIDENCY_STREAM && !s->stream)
         st = residency_to_stream(s, p, err);
     else if (p->mode == PN_RESIDENCY_MAP && s->stream) {
@@ -72421,13 +72574,488 @@ PN_API pn_status pn_file_tensor_at(const pn_file *f, size_t i, pn_tensor_info *o
     if (i >= f->weights.n_tensors)
         return PN_E_INVALID;
     const pn_dir_tensor *d = &f->weights.tensors[i];
-    *out = (pn_tensor_info){.name = d->t->name, .dtype = (pn_dtype)d->t->dtype, .n_dims = d->t->n_dims,
-                            .bytes = d->t->bytes, .offset = d->t->offset, .part = d->part};
-    memcpy(out->ne, d->t->ne, sizeof out->ne);
+    const pn_gguf_tensor *t = d->file;
+    *out = (pn_tensor_info){.name = t->name, .dtype = (pn_dtype)t->dtype, .n_dims = t->n_dims, .bytes = t->bytes,
+                            .offset = t->offset, .part = d->part};
+    memcpy(out->ne, t->ne, sizeof out->ne);
     return PN_OK;
 }
 
 PN_API uint32_t pn_file_part_count(const pn_file *f) { return f->weights.n_parts; }
+#endif
+
+/* ---- Begin engine/pn_presets.c ---- */
+#ifndef PN_DROP_ENGINE_PN_PRESETS_C
+#define PN_DROP_ENGINE_PN_PRESETS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_presets.c - the usual mixtures as a table, and the few adjustments around it.
+ *
+ * A rule is a condition on the layer and two formats, one for each answer.  The order of decisions
+ * for a tensor: stays as it is (norms, routers, vectors); output matrix; rule of its class, then
+ * the adjustments for models with eight experts or eighty layers; last, when its rows do not divide
+ * into the chosen format's blocks, the next format with smaller ones.
+ */
+/* includes engine/pn_presets.h */
+
+#include <stdio.h>
+
+/* includes base/pn_err.h */
+/* includes num/pn_quant.h */
+
+/* ------------------------------------------------------------------------------------------
+ * The table
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum mix_when {
+    MIX_NEVER = 0,
+    MIX_ALWAYS,
+    MIX_MORE,           /* first and last eighth of the layers, and every third between */
+    MIX_FIRST_2,        /* of the class */
+    MIX_FIRST_4,
+    MIX_EIGHTH,         /* first eighth of the layers */
+    MIX_SIXTEENTH,
+    MIX_SHARED          /* four query heads or more share a key/value head */
+} mix_when;
+
+/* `yes` where the condition holds, else `no`; MIX_BASE: the preset's base. */
+typedef struct mix_rule {
+    uint8_t when, yes, no;
+} mix_rule;
+
+typedef struct pn_preset {
+    char name[12];
+    uint8_t file_type, base;
+    uint8_t embedding;          /* token_embd */
+    uint8_t experts;            /* stacks of expert matrices */
+    uint8_t plain;              /* only a format's name: no rule but that of the output matrix */
+    uint8_t wide_output;        /* eight experts: attn_output gets Q5_K, else its rule is off */
+    mix_rule values, attn_output, ffn_down;
+} pn_preset;
+
+#define MIX_BASE 255
+#define MIX_F(t) PN_DTYPE_##t
+#define MIX_ALL(t) {MIX_ALWAYS, PN_DTYPE_##t, MIX_BASE}
+#define MIX_IF(when, t) {MIX_##when, PN_DTYPE_##t, MIX_BASE}
+#define MIX_ELSE(when, yes, no) {MIX_##when, PN_DTYPE_##yes, PN_DTYPE_##no}
+#define MIX_NONE {MIX_NEVER, MIX_BASE, MIX_BASE}
+#define MIX_SAME(t, id) {#t, id, MIX_F(t), MIX_BASE, MIX_BASE, 0, 0, MIX_NONE, MIX_NONE, MIX_NONE}
+#define MIX_PLAIN(t, id) {#t, id, MIX_F(t), MIX_BASE, MIX_BASE, 1, 0, MIX_NONE, MIX_NONE, MIX_NONE}
+
+static const pn_preset mix_presets[] = {
+    MIX_SAME(F32, 0), MIX_SAME(F16, 1), MIX_SAME(BF16, 32), MIX_SAME(Q8_0, 7),
+    MIX_SAME(Q4_0, 2), MIX_SAME(Q4_1, 3), MIX_SAME(Q5_0, 8), MIX_SAME(Q5_1, 9),
+    {"Q2_K", 10, MIX_F(Q2_K), MIX_BASE, MIX_BASE, 0, 1, MIX_ELSE(SHARED, Q4_K, Q3_K), MIX_ALL(Q3_K), MIX_ALL(Q3_K)},
+    {"Q3_K_S", 11, MIX_F(Q3_K), MIX_BASE, MIX_BASE, 0, 1, MIX_NONE, MIX_NONE, MIX_NONE},
+    {"Q3_K_M", 12, MIX_F(Q3_K), MIX_BASE, MIX_BASE, 0, 1, MIX_ELSE(FIRST_2, Q5_K, Q4_K), MIX_ALL(Q4_K),
+     MIX_ELSE(SIXTEENTH, Q5_K, Q4_K)},
+    {"Q3_K_L", 13, MIX_F(Q3_K), MIX_BASE, MIX_BASE, 0, 0, MIX_ALL(Q5_K), MIX_ALL(Q5_K), MIX_ALL(Q5_K)},
+    {"Q4_K_S", 14, MIX_F(Q4_K), MIX_BASE, MIX_BASE, 0, 1, MIX_IF(FIRST_4, Q5_K), MIX_NONE, MIX_IF(EIGHTH, Q5_K)},
+    {"Q4_K_M", 15, MIX_F(Q4_K), MIX_BASE, MIX_BASE, 0, 1, MIX_IF(MORE, Q6_K), MIX_NONE, MIX_IF(MORE, Q6_K)},
+    {"Q5_K_S", 16, MIX_F(Q5_K), MIX_BASE, MIX_BASE, 0, 0, MIX_NONE, MIX_NONE, MIX_NONE},
+    {"Q5_K_M", 17, MIX_F(Q5_K), MIX_BASE, MIX_BASE, 0, 0, MIX_IF(MORE, Q6_K), MIX_NONE, MIX_IF(MORE, Q6_K)},
+    MIX_SAME(Q6_K, 18),
+    {"IQ4_NL", 25, MIX_F(IQ4_NL), MIX_BASE, MIX_BASE, 0, 1, MIX_IF(SHARED, Q5_K), MIX_NONE, MIX_IF(EIGHTH, Q5_K)},
+    {"MXFP4_MOE", 38, MIX_F(Q8_0), MIX_BASE, MIX_F(MXFP4), 0, 0, MIX_NONE, MIX_NONE, MIX_NONE},
+    {"TQ1_0", 36, MIX_F(TQ1_0), MIX_F(Q4_K), MIX_BASE, 0, 0, MIX_NONE, MIX_NONE, MIX_NONE},
+    {"TQ2_0", 37, MIX_F(TQ2_0), MIX_F(Q4_K), MIX_BASE, 0, 0, MIX_NONE, MIX_NONE, MIX_NONE},
+    MIX_SAME(Q1_0, 40),
+    {"Q2_0", 41, MIX_F(Q2_0), MIX_F(Q4_K), MIX_BASE, 0, 0, MIX_NONE, MIX_NONE, MIX_NONE},
+    /* Formats that no preset is called after: the output rule alone, and the nearest file type. */
+    MIX_PLAIN(Q3_K, 11), MIX_PLAIN(Q4_K, 14), MIX_PLAIN(Q5_K, 16), MIX_PLAIN(MXFP4, 38), MIX_PLAIN(NVFP4, 39)
+};
+
+/* ASCII only: the locale must not decide what "q4_k_m" means. */
+static bool mix_same_name(const char *a, const char *b)
+{
+    for (;; a++, b++) {
+        char x = *a >= 'a' && *a <= 'z' ? (char)(*a - 'a' + 'A') : *a;
+        if (x != *b)
+            return false;
+        if (x == 0)
+            return true;
+    }
+}
+
+PN_INTERNAL pn_status pn_mix_open(pn_mix *m, const char *name, pn_err *err)
+{
+    char list[256];
+    size_t len = 0;
+    memset(m, 0, sizeof *m);
+    for (size_t i = 0; i < PN_COUNT_OF(mix_presets); i++) {
+        const pn_preset *p = &mix_presets[i];
+        if (name && mix_same_name(name, p->name)) {
+            m->preset = p;
+            m->base = p->base;
+            m->file_type = p->file_type;
+            return PN_OK;
+        }
+        int n = snprintf(list + len, sizeof list - len, "%s%s", i ? " " : "", p->name);
+        len = PN_MIN(len + (size_t)PN_MAX(n, 0), sizeof list - 1);
+    }
+    return pn_fail(err, PN_E_INVALID, "'%.40s' is no type to write, expected one of: %s", name ? name : "", list);
+}
+
+PN_INTERNAL pn_status pn_mix_open_type(pn_mix *m, uint32_t dtype, pn_err *err)
+{
+    if (!pn_dtype_is_weight(dtype) || !pn_quant_can_encode(dtype))
+        return pn_fail(err, PN_E_INVALID, "weights cannot be written as %s (type %u): nothing here encodes it",
+                       pn_dtype_name((pn_dtype)dtype), (unsigned)dtype);
+    pn_status st = pn_mix_open(m, pn_dtype_name((pn_dtype)dtype), err);
+    m->preset = NULL;
+    m->base = dtype;
+    m->all_matrices = true;
+    return st;
+}
+
+PN_INTERNAL const char *pn_mix_name(const pn_mix *m)
+{
+    return m->preset ? m->preset->name : pn_dtype_name((pn_dtype)m->base);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Names
+ * ------------------------------------------------------------------------------------------ */
+
+static bool mix_has(const char *name, const char *part) { return strstr(name, part) != NULL; }
+
+static bool mix_ends(const char *name, const char *tail)
+{
+    size_t n = strlen(name), k = strlen(tail);
+    return n >= k && strcmp(name + n - k, tail) == 0;
+}
+
+/* N of "blk.N.rest"; PN_MIX_MAX_LAYERS when there is none below it. */
+static uint32_t mix_layer(const char *name)
+{
+    uint32_t il = 0;
+    if (strncmp(name, "blk.", 4) != 0)
+        return PN_MIX_MAX_LAYERS;
+    for (name += 4; *name >= '0' && *name <= '9'; name++) {
+        il = il * 10 + (uint32_t)(*name - '0');
+        if (il >= PN_MIX_MAX_LAYERS)
+            return PN_MIX_MAX_LAYERS;
+    }
+    return *name == '.' ? il : PN_MIX_MAX_LAYERS;
+}
+
+static bool mix_is_values(const char *name)
+{
+    return mix_has(name, "attn_v.weight") || mix_has(name, "attn_qkv.weight") || mix_has(name, "attn_kv_b.weight");
+}
+
+/* Kept in the type they came in: they are small, and rounding them costs much. */
+static bool mix_stays(const char *name, uint32_t n_dims, const uint64_t *ne)
+{
+    static const char *const parts[] = {
+        "ffn_gate_inp", "ssm_conv1d", "shortconv", "position_embd", "token_types", "per_layer_model_proj",
+        "time_mix_first", "time_mix_w0", "time_mix_w1", "time_mix_w2", "time_mix_a0", "time_mix_a1", "time_mix_a2",
+        "time_mix_v0", "time_mix_v1", "time_mix_v2", "time_mix_g1", "time_mix_g2", "time_mix_decay_w1",
+        "time_mix_decay_w2", "time_mix_lerp_fused", ".patch_embd", ".patch_merger"};
+    if (n_dims < 2 || (ne[1] == 1 && ne[2] == 1 && ne[3] == 1))
+        return true;
+    if (!mix_ends(name, "weight") || mix_ends(name, "_norm.weight"))
+        return true;
+    for (size_t i = 0; i < PN_COUNT_OF(parts); i++)
+        if (mix_has(name, parts[i]))
+            return true;
+    return false;
+}
+
+PN_INTERNAL void pn_mix_note(pn_mix *m, const char *name)
+{
+    uint32_t il = mix_layer(name);
+    if (strcmp(name, "output.weight") == 0)
+        m->has_output = true;
+    if (mix_is_values(name)) {
+        m->n_values++;
+        if (il < PN_MIX_MAX_LAYERS)
+            m->value_layers[il / 64] |= (uint64_t)1 << il % 64;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Rules
+ * ------------------------------------------------------------------------------------------ */
+
+/* How many tensors of the attn_v class come before layer il's. */
+static uint32_t mix_value_index(const pn_mix *m, uint32_t il)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < il && i < PN_MIX_MAX_LAYERS; i++)
+        n += (uint32_t)(m->value_layers[i / 64] >> i % 64) & 1;
+    return n;
+}
+
+static bool mix_holds(const pn_mix *m, uint8_t when, uint32_t i, uint32_t n)
+{
+    switch ((mix_when)when) {
+    case MIX_NEVER: return false;
+    case MIX_ALWAYS: return true;
+    case MIX_MORE: return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
+    case MIX_FIRST_2: return i < 2;
+    case MIX_FIRST_4: return i < 4;
+    case MIX_EIGHTH: return i < n / 8;
+    case MIX_SIXTEENTH: return i < n / 16;
+    case MIX_SHARED: return m->n_heads_kv != 0 && m->n_heads / m->n_heads_kv >= 4;
+    }
+    return false;
+}
+
+static uint32_t mix_apply(const pn_mix *m, mix_rule r, uint32_t i, uint32_t n)
+{
+    uint32_t t = mix_holds(m, r.when, i, n) ? r.yes : r.no;
+    return t == MIX_BASE ? m->base : t;
+}
+
+/* Eighty layers are the 70B class: many heads share few values, whose matrix is therefore small. */
+static uint32_t mix_values(const pn_mix *m, uint32_t il)
+{
+    if (m->n_expert == 8)
+        return PN_DTYPE_Q8_0;
+    uint32_t t = mix_apply(m, m->preset->values, mix_value_index(m, il), m->n_values);
+    return m->n_layers == 80 && (t == PN_DTYPE_Q3_K || t == PN_DTYPE_Q4_K) ? (uint32_t)PN_DTYPE_Q5_K : t;
+}
+
+static uint32_t mix_class(const pn_mix *m, const char *name, const uint64_t *ne)
+{
+    const pn_preset *p = m->preset;
+    uint32_t il = mix_layer(name);
+    if (p->plain)
+        return m->base;
+    if (p->experts != MIX_BASE)
+        return ne[2] > 1 ? p->experts : m->base;
+    if (strcmp(name, "token_embd.weight") == 0)
+        return p->embedding == MIX_BASE ? m->base : p->embedding;
+    if (mix_is_values(name))
+        return mix_values(m, il);
+    if (mix_has(name, "attn_k.weight") && m->n_expert == 8)
+        return PN_DTYPE_Q8_0;
+    if (mix_has(name, "attn_output.weight") && m->n_expert == 8)
+        return p->wide_output ? (uint32_t)PN_DTYPE_Q5_K : m->base;
+    if (mix_has(name, "attn_output.weight"))
+        return mix_apply(m, p->attn_output, il, m->n_layers);
+    if (mix_has(name, "ffn_down"))
+        return mix_apply(m, p->ffn_down, il, m->n_layers);
+    return m->base;
+}
+
+static bool mix_is_output(const pn_mix *m, const char *name)
+{
+    return strcmp(name, m->has_output ? "output.weight" : "token_embd.weight") == 0;
+}
+
+/* Every logit comes from here: never fewer than six bits. */
+static uint32_t mix_output(const pn_mix *m, uint64_t ne0)
+{
+    if (m->base == PN_DTYPE_Q8_0 || m->base == PN_DTYPE_MXFP4 || ne0 % pn_dtype_get(m->base)->block_elems != 0)
+        return PN_DTYPE_Q8_0;
+    return PN_DTYPE_Q6_K;
+}
+
+/* The type itself, or one with smaller blocks that a row divides into. */
+static uint32_t mix_fit(uint32_t type, uint64_t ne0)
+{
+    if (ne0 % pn_dtype_get(type)->block_elems == 0)
+        return type;
+    if (ne0 % 32 != 0)
+        return PN_DTYPE_F16;
+    switch (type) {
+    case PN_DTYPE_Q4_K: return PN_DTYPE_Q5_0;
+    case PN_DTYPE_Q5_K: return PN_DTYPE_Q5_1;
+    case PN_DTYPE_Q6_K: return PN_DTYPE_Q8_0;
+    default: return PN_DTYPE_Q4_0;
+    }
+}
+
+PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now, uint32_t n_dims, const uint64_t *ne)
+{
+    uint32_t type = m->base;
+    if (!pn_dtype_is_weight(now) || mix_stays(name, n_dims, ne))
+        return now;
+    if (m->keep_output && mix_is_output(m, name))
+        return now;
+    if (!m->all_matrices && pn_dtype_is_quantised(type))
+        type = mix_is_output(m, name) ? mix_output(m, ne[0]) : mix_class(m, name, ne);
+    return mix_fit(type, ne[0]);
+}
+
+#undef MIX_BASE
+#undef MIX_F
+#undef MIX_ALL
+#undef MIX_IF
+#undef MIX_ELSE
+#undef MIX_NONE
+#undef MIX_SAME
+#undef MIX_PLAIN
+#endif
+
+/* ---- Begin engine/pn_retype.c ---- */
+#ifndef PN_DROP_ENGINE_PN_RETYPE_C
+#define PN_DROP_ENGINE_PN_RETYPE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_retype.h */
+
+/* includes num/pn_quant.h */
+
+enum { RETYPE_BLOCK = 256 << 10 };      /* bytes of the file's rows, a thread */
+
+/* ------------------------------------------------------------------------------------------
+ * What becomes of each tensor
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL const pn_gguf_kv *pn_retype_kv(const pn_weights *w, const char *key)
+{
+    char name[160];
+    pn_bytes arch;
+    const pn_gguf_kv *kv = pn_weights_meta(w, "general.architecture");
+    if (!kv || !pn_gguf_str(kv, 0, &arch) || arch.len + strlen(key) + 2 > sizeof name)
+        return NULL;
+    memcpy(name, arch.data, arch.len);
+    name[arch.len] = '.';
+    memcpy(name + arch.len + 1, key, strlen(key) + 1);
+    return pn_weights_meta(w, name);
+}
+
+PN_INTERNAL uint32_t pn_retype_fact(const pn_weights *w, const char *key)
+{
+    uint64_t v = 0;
+    const pn_gguf_kv *kv = pn_retype_kv(w, key);
+    return kv && pn_gguf_u64(kv, 0, &v) && v <= UINT32_MAX ? (uint32_t)v : 0;
+}
+
+PN_INTERNAL pn_status pn_retype_choose(pn_mix *m, const pn_weights *w, uint32_t **types, pn_err *err)
+{
+    m->n_layers = pn_retype_fact(w, "block_count");
+    m->n_heads = pn_retype_fact(w, "attention.head_count");
+    m->n_heads_kv = pn_retype_fact(w, "attention.head_count_kv");
+    m->n_expert = pn_retype_fact(w, "expert_count");
+    if (m->n_heads_kv == 0)
+        m->n_heads_kv = m->n_heads;
+    uint32_t *out = *types = pn_mem_calloc(w->mem, PN_ACCT_MISC, w->n_tensors, sizeof *out);
+    if (!out)
+        return pn_fail_nomem(err, "a list of types", w->n_tensors * sizeof *out);
+    for (size_t i = 0; i < w->n_tensors; i++)
+        pn_mix_note(m, w->tensors[i].file->name);
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        const pn_gguf_tensor *t = w->tensors[i].file;
+        out[i] = t->bytes ? pn_mix_type(m, t->name, t->dtype, t->n_dims, t->ne) : t->dtype;
+    }
+    return PN_OK;
+}
+
+static bool retype_is_wide(uint32_t dtype) { return dtype == PN_DTYPE_F32 || dtype == PN_DTYPE_F16 || dtype == PN_DTYPE_BF16; }
+
+PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residency how, pn_mix *m, pn_err *err)
+{
+    uint32_t *types = NULL;
+    pn_status st = pn_mix_open(m, type, err);
+    if (st)
+        return pn_err_prefix(err, st, "load type");
+    if (how == PN_RESIDENCY_MAP || how == PN_RESIDENCY_STREAM)
+        return pn_fail(err, PN_E_INVALID, "load type %s makes weights in memory of their own, which cannot be %s: expected residency auto or anon",
+                       pn_mix_name(m), how == PN_RESIDENCY_MAP ? "mapped" : "streamed");
+    st = pn_retype_choose(m, w, &types, err);
+    for (size_t i = 0; i < w->n_tensors && !st; i++)
+        if (!retype_is_wide(w->tensors[i].file->dtype))
+            types[i] = w->tensors[i].file->dtype;
+    if (!st)
+        st = pn_weights_retype(w, types, err);
+    pn_mem_free(w->mem, PN_ACCT_MISC, types, w->n_tensors * sizeof *types);
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Rows
+ * ------------------------------------------------------------------------------------------ */
+
+/* Rows thread, thread + n_threads, ... of a block. */
+static void retype_rows(void *arg, uint32_t thread)
+{
+    const pn_retype_block *b = arg;
+    size_t n = (size_t)b->n_cols;
+    float *row = b->rows + thread * n;
+    for (uint64_t r = thread; r < b->n_rows; r += b->n_threads) {
+        pn_dequant_row(b->from, b->src + r * b->from_bytes, row, n);
+        pn_quant_row(b->to, row, b->dst + r * b->to_bytes, n);
+    }
+}
+
+PN_INTERNAL void pn_retype_run(pn_team *t, pn_retype_block *b)
+{
+    b->n_threads = pn_team_size(t);
+    pn_team_run(t, retype_rows, b);
+}
+
+/* Rows of a tensor that are under way at once. */
+static uint64_t retype_rows_at_once(const pn_gguf_tensor *t, uint32_t n_threads)
+{
+    uint64_t rows = PN_MAX((uint64_t)RETYPE_BLOCK * n_threads / t->row_bytes, UINT64_C(1));
+    return PN_MIN(rows, t->bytes / t->row_bytes);
+}
+
+/* Bytes of a block, and floats of one decoded row. */
+static void retype_sizes(const pn_weights *w, uint32_t n_threads, uint64_t *block, uint64_t *cols)
+{
+    *block = *cols = 0;
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        const pn_gguf_tensor *t = w->tensors[i].file;
+        if (!pn_weights_retyped(&w->tensors[i]))
+            continue;
+        *block = PN_MAX(*block, retype_rows_at_once(t, n_threads) * t->row_bytes);
+        *cols = PN_MAX(*cols, t->ne[0]);
+    }
+}
+
+PN_INTERNAL uint64_t pn_retype_stage(const pn_weights *w, uint32_t n_threads)
+{
+    uint64_t block, cols, rows, all;
+    retype_sizes(w, n_threads, &block, &cols);
+    return pn_mul_u64(cols, (uint64_t)n_threads * sizeof(float), &rows) && pn_add_u64(rows, block, &all) ? all : UINT64_MAX;
+}
+
+PN_INTERNAL pn_status pn_retyper_open(pn_retyper *r, pn_mem *mem, const pn_weights *file, uint32_t n_threads, pn_err *err)
+{
+    *r = (pn_retyper){.mem = mem, .file = file};
+    pn_status st = pn_team_new(&r->team, mem, n_threads, err);
+    if (st)
+        return st;
+    uint64_t block, cols, bytes = pn_retype_stage(file, pn_team_size(r->team));
+    retype_sizes(file, pn_team_size(r->team), &block, &cols);
+    r->row_floats = cols * pn_team_size(r->team);
+    r->stage_bytes = (size_t)bytes;
+    r->stage = bytes > SIZE_MAX / 2 ? NULL : pn_mem_alloc(mem, PN_ACCT_STAGE, r->stage_bytes);
+    if (r->stage)
+        return PN_OK;
+    r->stage_bytes = 0;
+    pn_retyper_close(r);
+    return pn_fail_nomem(err, "rows that change their type", bytes);
+}
+
+PN_INTERNAL void pn_retyper_close(pn_retyper *r)
+{
+    pn_team_free(r->team);
+    pn_mem_free(r->mem, PN_ACCT_STAGE, r->stage, r->stage_bytes);
+    r->team = NULL;
+    r->stage = NULL;
+}
+
+PN_INTERNAL pn_status pn_retyper_rows(void *user, const pn_dir_tensor *t, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err)
+{
+    pn_retyper *r = user;
+    uint8_t *src = r->stage + r->row_floats * sizeof(float);
+    uint64_t most = retype_rows_at_once(t->file, pn_team_size(r->team));
+    pn_retype_block b = {.from = t->file->dtype, .to = t->t->dtype, .n_cols = t->file->ne[0], .from_bytes = t->file->row_bytes,
+                         .to_bytes = t->t->row_bytes, .src = src, .dst = dst, .rows = (float *)(void *)r->stage};
+    pn_status st = PN_OK;
+    for (; n && !st; n -= b.n_rows, row += b.n_rows, b.dst += b.n_rows * b.to_bytes) {
+        b.n_rows = PN_MIN(n, most);
+        st = pn_weights_read(r->file, t, row * b.from_bytes, src, (size_t)(b.n_rows * b.from_bytes), err);
+        if (!st)
+            pn_retype_run(r->team, &b);
+    }
+    return st;
+}
 #endif
 
 /* ---- Begin engine/pn_fit.c ---- */
@@ -72496,10 +73124,25 @@ static pn_status fit_ring(const pn_desc *d, pn_fit_params *p, uint64_t room, pn_
     return st;
 }
 
+/* Retyped weights: they have to fit, with a conversation or with what loading them takes. */
+static pn_status fit_anon(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err)
+{
+    uint64_t least, room = pn_govern_room(e, 0, true);
+    p->residency = PN_RESIDENCY_ANON;
+    pn_status st = fit_rest(d, p, PN_FIT_CTX, PN_FIT_BATCH, &least, err);
+    uint64_t need = pn_add_sat(d->weight_bytes, PN_MAX(least, p->load_bytes));
+    if (!st && need > room)
+        st = pn_fail(err, PN_E_BUDGET, "weights of %" PRIu64 " bytes in the types they are to have do not fit: with a conversation of %d tokens they take %"
+                     PRIu64 ", %" PRIu64 " are available", d->weight_bytes, PN_FIT_CTX, need, room);
+    return st;
+}
+
 PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err)
 {
     uint64_t host = pn_govern_room_mapped(e), room = pn_govern_room(e, 0, false), alone = pn_govern_room(e, 0, true), least, good;
     pn_stream_bytes bare;
+    if (p->load_bytes)
+        return fit_anon(e, d, p, err);
     if (p->residency != PN_RESIDENCY_AUTO)
         return PN_OK;
     p->residency = p->file ? PN_RESIDENCY_MAP : PN_RESIDENCY_ANON;
@@ -72531,6 +73174,7 @@ PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_param
  */
 /* includes engine/pn_cache.h */
 /* includes engine/pn_fit.h */
+/* includes engine/pn_retype.h */
 /* includes engine/pn_sched.h */
 /* includes format/pn_hf_dir.h */
 
@@ -72588,7 +73232,9 @@ static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_para
 {
     bool simulated = f->engine->dies[0].simulated;
     pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !pn_weights_reads(&f->weights) && !simulated,
-                         .vocab_bytes = o->vocab_bytes + plan_folder_bytes(&f->weights), .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
+                         .vocab_bytes = o->vocab_bytes + plan_folder_bytes(&f->weights), .n_threads = o->n_threads, .kv_type = o->kv_type,
+                         .exact = p->exact != 0,
+                         .load_bytes = pn_retype_stage(d->file, o->n_threads),
                          .stream = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
                                     .expert_bytes = p->expert_cache_bytes}};
     pn_stream_bytes n = {0};
@@ -72604,6 +73250,16 @@ static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_para
     o->expert_floor_bytes = n.experts_floor;
     o->streamed_bytes = n.streamed;
     return st;
+}
+
+/* What is held when the last matrix has been converted: every one on a line of its own (pn_residency.c). */
+static uint64_t plan_load_bytes(const pn_desc *d, const pn_plan_info *o)
+{
+    uint64_t stage = pn_retype_stage(d->file, o->n_threads), sum = d->pinned_bytes + o->vocab_bytes;
+    for (size_t i = 0; i < d->n_weights; i++)
+        if (!d->weights[i].pinned)
+            sum += pn_align_up(d->weights[i].rows * d->weights[i].row_bytes, 64);
+    return stage ? pn_add_sat(sum, stage) : 0;
 }
 
 /* Memory of the weights, mapped or not, and the least it can be. */
@@ -72685,10 +73341,11 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     uint64_t together = pn_sched_bytes(o->n_sessions, o->n_batch, d->n_vocab);
     o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions + together;
     o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions) + together;
-    o->total_bytes = o->anon_bytes + plan_resident(o);
-    if (o->stage_bytes)         /* nothing of them is page cache */
+    o->load_bytes = plan_load_bytes(d, o);
+    o->total_bytes = PN_MAX(o->anon_bytes + plan_resident(o), o->load_bytes);
+    if (o->stage_bytes || o->load_bytes)        /* nothing of them is page cache */
         o->anon_bytes = o->total_bytes;
-    o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + plan_resident_floor(o);
+    o->floor_bytes = PN_MAX(plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + plan_resident_floor(o), o->load_bytes);
     return PN_OK;
 }
 
@@ -72717,13 +73374,34 @@ static pn_status plan_available(pn_engine *e, const pn_plan_params *p, const pn_
     return PN_OK;
 }
 
+/* The description of the header, with a directory of its own where types change. */
+static pn_status plan_open(pn_file *f, const pn_plan_params *p, pn_weights *w, pn_desc *d, pn_err *err)
+{
+    pn_mix mix;
+    pn_status st = pn_weights_share(w, &f->weights, err);
+    if (!st && p->load_type)
+        st = pn_retype_open(w, p->load_type, p->residency, &mix, err);
+    if (!st)
+        st = pn_desc_open(d, pn_engine_mem(f->engine), w, true, err);
+    if (st)
+        pn_weights_close(w);
+    return st;
+}
+
+static void plan_close(pn_weights *w, pn_desc *d)
+{
+    pn_desc_close(d);
+    pn_weights_close(w);
+}
+
 PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_info *out, pn_err *err)
 {
     pn_plan_params p;
     pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     pn_plan_info o = {0};
     pn_desc d;
-    pn_status st = pn_desc_open(&d, pn_engine_mem(f->engine), &f->weights, true, err);
+    pn_weights w;
+    pn_status st = plan_open(f, &p, &w, &d, err);
     if (st)
         return st;
     st = plan_fill(f, &d, &p, &o, err);
@@ -72734,7 +73412,7 @@ PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_
         o.n_ctx_fits = o.available_bytes ? plan_ctx_fits(&d, &o, o.n_threads, p.exact) : o.n_ctx;
         *out = o;
     }
-    pn_desc_close(&d);
+    plan_close(&w, &d);
     return st;
 }
 
@@ -72748,8 +73426,9 @@ PN_API pn_status pn_file_plan_dot(pn_file *f, const pn_plan_params *params, pn_w
                        rows, ENGINE_MAX_BATCH);
     pn_mem *mem = pn_engine_mem(f->engine);
     pn_desc d;
+    pn_weights w;
     pn_plan plan;
-    pn_status st = pn_desc_open(&d, mem, &f->weights, true, err);
+    pn_status st = plan_open(f, &p, &w, &d, err);
     if (st)
         return st;
     st = pn_desc_plan(&d, &plan, rows, rows, p.n_ctx ? p.n_ctx : d.n_ctx_train, p.exact != 0, err);
@@ -72757,7 +73436,7 @@ PN_API pn_status pn_file_plan_dot(pn_file *f, const pn_plan_params *params, pn_w
         st = pn_plan_dot(&plan, mem, write, user, err);
         pn_plan_free(&plan, mem);
     }
-    pn_desc_close(&d);
+    plan_close(&w, &d);
     return st;
 }
 #endif
@@ -73109,6 +73788,7 @@ PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const
  */
 /* includes engine/pn_cache.h */
 /* includes engine/pn_fit.h */
+/* includes engine/pn_retype.h */
 /* includes engine/pn_tier.h */
 
 /* includes format/pn_hf_dir.h */
@@ -73443,7 +74123,10 @@ static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, p
 {
     const pn_part *part = &m->file.weights.parts[0];
     pn_fit_params fit = {.residency = p->residency, .file = part->path && !pn_weights_reads(&m->file.weights), .n_threads = m->engine->n_threads,
-                         .kv_type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, .exact = m->exact, .stream = model_stream_params(p)};
+                         .kv_type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, .exact = m->exact, .stream = model_stream_params(p),
+                         .load_bytes = pn_retype_stage(&m->file.weights, m->engine->n_threads)};
+    if (fit.load_bytes)
+        p->residency = PN_RESIDENCY_ANON;
     if (m->dies[0]->simulated || p->lease_rows)
         return PN_OK;
     pn_status st = pn_fit_choose(m->engine, &m->desc, &fit, err);
@@ -73473,6 +74156,35 @@ PN_INTERNAL void pn_model_unpark(pn_model *m)
         pn_ledger_note_map(&m->engine->ledger, (int64_t)m->mapped_bytes);
 }
 
+/* Types in memory, before anything is described. */
+static pn_status model_retype(pn_model *m, const pn_model_params *p, pn_err *err)
+{
+    pn_mix mix;
+    if (!p->load_type || m->vocab_only)
+        return PN_OK;
+    pn_status st = pn_retype_open(&m->file.weights, p->load_type, p->residency, &mix, err);
+    if (!st && m->file.weights.n_retyped)
+        snprintf(m->type_name, sizeof m->type_name, "%s", pn_mix_name(&mix));
+    else if (!st)
+        pn_engine_logf(m->engine, PN_LOG_WARN, "%s: no matrix of 16 or 32 bits that would become %s: loaded as it is",
+                       m->file.weights.parts[0].src.name, pn_mix_name(&mix));
+    return st;
+}
+
+static pn_status model_open_store(pn_model *m, pn_residency_params *rp, pn_err *err)
+{
+    pn_weights *w = &m->file.weights;
+    pn_mem *mem = pn_engine_mem(m->engine);
+    pn_retyper r = {.mem = mem};
+    pn_status st = w->n_retyped ? pn_retyper_open(&r, mem, w, m->engine->n_threads, err) : PN_OK;
+    rp->make_rows = pn_retyper_rows;
+    rp->make_user = &r;
+    if (!st)
+        st = pn_residency_open(&m->store, mem, w, m->desc.weights, m->desc.tensors, (uint32_t)m->desc.n_weights, rp, err);
+    pn_retyper_close(&r);
+    return st;
+}
+
 static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, pn_err *err)
 {
     pn_plan plans[PN_MAX_PARTS];
@@ -73482,8 +74194,7 @@ static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, 
     if (!st)
         st = model_residency_params(m, p, plans, &rp, err);
     if (!st)
-        st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights, m->desc.tensors,
-                               (uint32_t)m->desc.n_weights, &rp, err);
+        st = model_open_store(m, &rp, err);
     model_free_plans(m, plans, rp.n_plans);
     if (!st)
         model_note_map(m);
@@ -73530,9 +74241,9 @@ static pn_status model_open_vocab(pn_model *m, pn_err *err)
 /* m->file.weights is open; everything else follows from it. */
 static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
 {
-    pn_status st = PN_OK;
     uint32_t cut = 0;
-    if (!p->vocab_only)
+    pn_status st = model_retype(m, p, err);
+    if (!st && !p->vocab_only)
         st = model_cut(m, &cut, err);
     if (!st && !p->vocab_only)
         st = pn_desc_open_cut(&m->desc, pn_engine_mem(m->engine), &m->file.weights, false, cut, err);
@@ -73544,7 +74255,7 @@ static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
         st = model_open_weights(m, p, err);
     if (st)
         return pn_err_prefix(err, st, "%s", m->file.weights.parts[0].src.name);
-    if (!p->vocab_only)
+    if (!p->vocab_only && !m->type_name[0])
         model_type_name(m);
     return PN_OK;
 }
@@ -73796,7 +74507,7 @@ static void identity_header(const pn_model *m, pn_digest *d)
 static pn_status identity_sample(const pn_weights *w, const pn_dir_tensor *t, pn_digest *d, pn_err *err)
 {
     uint8_t bytes[IDENTITY_WHOLE];
-    uint64_t size = t->t->bytes;
+    uint64_t size = t->file->bytes;         /* the type that a matrix has in memory is in the header's part */
     if (size <= sizeof bytes) {
         pn_status st = pn_weights_read(w, t, 0, bytes, (size_t)size, err);
         identity_add_bytes(d, bytes, st ? 0 : (size_t)size);
@@ -79781,312 +80492,6 @@ PN_API void pn_request_free(pn_request *r)
 }
 #endif
 
-/* ---- Begin engine/pn_presets.c ---- */
-#ifndef PN_DROP_ENGINE_PN_PRESETS_C
-#define PN_DROP_ENGINE_PN_PRESETS_C
-/* SPDX-License-Identifier: AGPL-3.0-only */
-/*
- * pn_presets.c - the usual mixtures as a table, and the few adjustments around it.
- *
- * A rule is a condition on the layer and two formats, one for each answer.  The order of decisions
- * for a tensor: stays as it is (norms, routers, vectors); output matrix; rule of its class, then
- * the adjustments for models with eight experts or eighty layers; last, when its rows do not divide
- * into the chosen format's blocks, the next format with smaller ones.
- */
-/* includes engine/pn_presets.h */
-
-#include <stdio.h>
-
-/* includes base/pn_err.h */
-/* includes num/pn_quant.h */
-
-/* ------------------------------------------------------------------------------------------
- * The table
- * ------------------------------------------------------------------------------------------ */
-
-typedef enum mix_when {
-    MIX_NEVER = 0,
-    MIX_ALWAYS,
-    MIX_MORE,           /* first and last eighth of the layers, and every third between */
-    MIX_FIRST_2,        /* of the class */
-    MIX_FIRST_4,
-    MIX_EIGHTH,         /* first eighth of the layers */
-    MIX_SIXTEENTH,
-    MIX_SHARED          /* four query heads or more share a key/value head */
-} mix_when;
-
-/* `yes` where the condition holds, else `no`; MIX_BASE: the preset's base. */
-typedef struct mix_rule {
-    uint8_t when, yes, no;
-} mix_rule;
-
-typedef struct pn_preset {
-    char name[12];
-    uint8_t file_type, base;
-    uint8_t embedding;          /* token_embd */
-    uint8_t experts;            /* stacks of expert matrices */
-    uint8_t plain;              /* only a format's name: no rule but that of the output matrix */
-    uint8_t wide_output;        /* eight experts: attn_output gets Q5_K, else its rule is off */
-    mix_rule values, attn_output, ffn_down;
-} pn_preset;
-
-#define MIX_BASE 255
-#define MIX_F(t) PN_DTYPE_##t
-#define MIX_ALL(t) {MIX_ALWAYS, PN_DTYPE_##t, MIX_BASE}
-#define MIX_IF(when, t) {MIX_##when, PN_DTYPE_##t, MIX_BASE}
-#define MIX_ELSE(when, yes, no) {MIX_##when, PN_DTYPE_##yes, PN_DTYPE_##no}
-#define MIX_NONE {MIX_NEVER, MIX_BASE, MIX_BASE}
-#define MIX_SAME(t, id) {#t, id, MIX_F(t), MIX_BASE, MIX_BASE, 0, 0, MIX_NONE, MIX_NONE, MIX_NONE}
-#define MIX_PLAIN(t, id) {#t, id, MIX_F(t), MIX_BASE, MIX_BASE, 1, 0, MIX_NONE, MIX_NONE, MIX_NONE}
-
-static const pn_preset mix_presets[] = {
-    MIX_SAME(F32, 0), MIX_SAME(F16, 1), MIX_SAME(BF16, 32), MIX_SAME(Q8_0, 7),
-    MIX_SAME(Q4_0, 2), MIX_SAME(Q4_1, 3), MIX_SAME(Q5_0, 8), MIX_SAME(Q5_1, 9),
-    {"Q2_K", 10, MIX_F(Q2_K), MIX_BASE, MIX_BASE, 0, 1, MIX_ELSE(SHARED, Q4_K, Q3_K), MIX_ALL(Q3_K), MIX_ALL(Q3_K)},
-    {"Q3_K_S", 11, MIX_F(Q3_K), MIX_BASE, MIX_BASE, 0, 1, MIX_NONE, MIX_NONE, MIX_NONE},
-    {"Q3_K_M", 12, MIX_F(Q3_K), MIX_BASE, MIX_BASE, 0, 1, MIX_ELSE(FIRST_2, Q5_K, Q4_K), MIX_ALL(Q4_K),
-     MIX_ELSE(SIXTEENTH, Q5_K, Q4_K)},
-    {"Q3_K_L", 13, MIX_F(Q3_K), MIX_BASE, MIX_BASE, 0, 0, MIX_ALL(Q5_K), MIX_ALL(Q5_K), MIX_ALL(Q5_K)},
-    {"Q4_K_S", 14, MIX_F(Q4_K), MIX_BASE, MIX_BASE, 0, 1, MIX_IF(FIRST_4, Q5_K), MIX_NONE, MIX_IF(EIGHTH, Q5_K)},
-    {"Q4_K_M", 15, MIX_F(Q4_K), MIX_BASE, MIX_BASE, 0, 1, MIX_IF(MORE, Q6_K), MIX_NONE, MIX_IF(MORE, Q6_K)},
-    {"Q5_K_S", 16, MIX_F(Q5_K), MIX_BASE, MIX_BASE, 0, 0, MIX_NONE, MIX_NONE, MIX_NONE},
-    {"Q5_K_M", 17, MIX_F(Q5_K), MIX_BASE, MIX_BASE, 0, 0, MIX_IF(MORE, Q6_K), MIX_NONE, MIX_IF(MORE, Q6_K)},
-    MIX_SAME(Q6_K, 18),
-    {"IQ4_NL", 25, MIX_F(IQ4_NL), MIX_BASE, MIX_BASE, 0, 1, MIX_IF(SHARED, Q5_K), MIX_NONE, MIX_IF(EIGHTH, Q5_K)},
-    {"MXFP4_MOE", 38, MIX_F(Q8_0), MIX_BASE, MIX_F(MXFP4), 0, 0, MIX_NONE, MIX_NONE, MIX_NONE},
-    {"TQ1_0", 36, MIX_F(TQ1_0), MIX_F(Q4_K), MIX_BASE, 0, 0, MIX_NONE, MIX_NONE, MIX_NONE},
-    {"TQ2_0", 37, MIX_F(TQ2_0), MIX_F(Q4_K), MIX_BASE, 0, 0, MIX_NONE, MIX_NONE, MIX_NONE},
-    MIX_SAME(Q1_0, 40),
-    {"Q2_0", 41, MIX_F(Q2_0), MIX_F(Q4_K), MIX_BASE, 0, 0, MIX_NONE, MIX_NONE, MIX_NONE},
-    /* Formats that no preset is called after: the output rule alone, and the nearest file type. */
-    MIX_PLAIN(Q3_K, 11), MIX_PLAIN(Q4_K, 14), MIX_PLAIN(Q5_K, 16), MIX_PLAIN(MXFP4, 38), MIX_PLAIN(NVFP4, 39)
-};
-
-/* ASCII only: the locale must not decide what "q4_k_m" means. */
-static bool mix_same_name(const char *a, const char *b)
-{
-    for (;; a++, b++) {
-        char x = *a >= 'a' && *a <= 'z' ? (char)(*a - 'a' + 'A') : *a;
-        if (x != *b)
-            return false;
-        if (x == 0)
-            return true;
-    }
-}
-
-PN_INTERNAL pn_status pn_mix_open(pn_mix *m, const char *name, pn_err *err)
-{
-    char list[256];
-    size_t len = 0;
-    memset(m, 0, sizeof *m);
-    for (size_t i = 0; i < PN_COUNT_OF(mix_presets); i++) {
-        const pn_preset *p = &mix_presets[i];
-        if (name && mix_same_name(name, p->name)) {
-            m->preset = p;
-            m->base = p->base;
-            m->file_type = p->file_type;
-            return PN_OK;
-        }
-        int n = snprintf(list + len, sizeof list - len, "%s%s", i ? " " : "", p->name);
-        len = PN_MIN(len + (size_t)PN_MAX(n, 0), sizeof list - 1);
-    }
-    return pn_fail(err, PN_E_INVALID, "'%.40s' is no type to write, expected one of: %s", name ? name : "", list);
-}
-
-PN_INTERNAL pn_status pn_mix_open_type(pn_mix *m, uint32_t dtype, pn_err *err)
-{
-    if (!pn_dtype_is_weight(dtype) || !pn_quant_can_encode(dtype))
-        return pn_fail(err, PN_E_INVALID, "weights cannot be written as %s (type %u): nothing here encodes it",
-                       pn_dtype_name((pn_dtype)dtype), (unsigned)dtype);
-    pn_status st = pn_mix_open(m, pn_dtype_name((pn_dtype)dtype), err);
-    m->preset = NULL;
-    m->base = dtype;
-    m->all_matrices = true;
-    return st;
-}
-
-PN_INTERNAL const char *pn_mix_name(const pn_mix *m)
-{
-    return m->preset ? m->preset->name : pn_dtype_name((pn_dtype)m->base);
-}
-
-/* ------------------------------------------------------------------------------------------
- * Names
- * ------------------------------------------------------------------------------------------ */
-
-static bool mix_has(const char *name, const char *part) { return strstr(name, part) != NULL; }
-
-static bool mix_ends(const char *name, const char *tail)
-{
-    size_t n = strlen(name), k = strlen(tail);
-    return n >= k && strcmp(name + n - k, tail) == 0;
-}
-
-/* N of "blk.N.rest"; PN_MIX_MAX_LAYERS when there is none below it. */
-static uint32_t mix_layer(const char *name)
-{
-    uint32_t il = 0;
-    if (strncmp(name, "blk.", 4) != 0)
-        return PN_MIX_MAX_LAYERS;
-    for (name += 4; *name >= '0' && *name <= '9'; name++) {
-        il = il * 10 + (uint32_t)(*name - '0');
-        if (il >= PN_MIX_MAX_LAYERS)
-            return PN_MIX_MAX_LAYERS;
-    }
-    return *name == '.' ? il : PN_MIX_MAX_LAYERS;
-}
-
-static bool mix_is_values(const char *name)
-{
-    return mix_has(name, "attn_v.weight") || mix_has(name, "attn_qkv.weight") || mix_has(name, "attn_kv_b.weight");
-}
-
-/* Kept in the type they came in: they are small, and rounding them costs much. */
-static bool mix_stays(const char *name, uint32_t n_dims, const uint64_t *ne)
-{
-    static const char *const parts[] = {
-        "ffn_gate_inp", "ssm_conv1d", "shortconv", "position_embd", "token_types", "per_layer_model_proj",
-        "time_mix_first", "time_mix_w0", "time_mix_w1", "time_mix_w2", "time_mix_a0", "time_mix_a1", "time_mix_a2",
-        "time_mix_v0", "time_mix_v1", "time_mix_v2", "time_mix_g1", "time_mix_g2", "time_mix_decay_w1",
-        "time_mix_decay_w2", "time_mix_lerp_fused", ".patch_embd", ".patch_merger"};
-    if (n_dims < 2 || (ne[1] == 1 && ne[2] == 1 && ne[3] == 1))
-        return true;
-    if (!mix_ends(name, "weight") || mix_ends(name, "_norm.weight"))
-        return true;
-    for (size_t i = 0; i < PN_COUNT_OF(parts); i++)
-        if (mix_has(name, parts[i]))
-            return true;
-    return false;
-}
-
-PN_INTERNAL void pn_mix_note(pn_mix *m, const char *name)
-{
-    uint32_t il = mix_layer(name);
-    if (strcmp(name, "output.weight") == 0)
-        m->has_output = true;
-    if (mix_is_values(name)) {
-        m->n_values++;
-        if (il < PN_MIX_MAX_LAYERS)
-            m->value_layers[il / 64] |= (uint64_t)1 << il % 64;
-    }
-}
-
-/* ------------------------------------------------------------------------------------------
- * Rules
- * ------------------------------------------------------------------------------------------ */
-
-/* How many tensors of the attn_v class come before layer il's. */
-static uint32_t mix_value_index(const pn_mix *m, uint32_t il)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < il && i < PN_MIX_MAX_LAYERS; i++)
-        n += (uint32_t)(m->value_layers[i / 64] >> i % 64) & 1;
-    return n;
-}
-
-static bool mix_holds(const pn_mix *m, uint8_t when, uint32_t i, uint32_t n)
-{
-    switch ((mix_when)when) {
-    case MIX_NEVER: return false;
-    case MIX_ALWAYS: return true;
-    case MIX_MORE: return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
-    case MIX_FIRST_2: return i < 2;
-    case MIX_FIRST_4: return i < 4;
-    case MIX_EIGHTH: return i < n / 8;
-    case MIX_SIXTEENTH: return i < n / 16;
-    case MIX_SHARED: return m->n_heads_kv != 0 && m->n_heads / m->n_heads_kv >= 4;
-    }
-    return false;
-}
-
-static uint32_t mix_apply(const pn_mix *m, mix_rule r, uint32_t i, uint32_t n)
-{
-    uint32_t t = mix_holds(m, r.when, i, n) ? r.yes : r.no;
-    return t == MIX_BASE ? m->base : t;
-}
-
-/* Eighty layers are the 70B class: many heads share few values, whose matrix is therefore small. */
-static uint32_t mix_values(const pn_mix *m, uint32_t il)
-{
-    if (m->n_expert == 8)
-        return PN_DTYPE_Q8_0;
-    uint32_t t = mix_apply(m, m->preset->values, mix_value_index(m, il), m->n_values);
-    return m->n_layers == 80 && (t == PN_DTYPE_Q3_K || t == PN_DTYPE_Q4_K) ? (uint32_t)PN_DTYPE_Q5_K : t;
-}
-
-static uint32_t mix_class(const pn_mix *m, const char *name, const uint64_t *ne)
-{
-    const pn_preset *p = m->preset;
-    uint32_t il = mix_layer(name);
-    if (p->plain)
-        return m->base;
-    if (p->experts != MIX_BASE)
-        return ne[2] > 1 ? p->experts : m->base;
-    if (strcmp(name, "token_embd.weight") == 0)
-        return p->embedding == MIX_BASE ? m->base : p->embedding;
-    if (mix_is_values(name))
-        return mix_values(m, il);
-    if (mix_has(name, "attn_k.weight") && m->n_expert == 8)
-        return PN_DTYPE_Q8_0;
-    if (mix_has(name, "attn_output.weight") && m->n_expert == 8)
-        return p->wide_output ? (uint32_t)PN_DTYPE_Q5_K : m->base;
-    if (mix_has(name, "attn_output.weight"))
-        return mix_apply(m, p->attn_output, il, m->n_layers);
-    if (mix_has(name, "ffn_down"))
-        return mix_apply(m, p->ffn_down, il, m->n_layers);
-    return m->base;
-}
-
-static bool mix_is_output(const pn_mix *m, const char *name)
-{
-    return strcmp(name, m->has_output ? "output.weight" : "token_embd.weight") == 0;
-}
-
-/* Every logit comes from here: never fewer than six bits. */
-static uint32_t mix_output(const pn_mix *m, uint64_t ne0)
-{
-    if (m->base == PN_DTYPE_Q8_0 || m->base == PN_DTYPE_MXFP4 || ne0 % pn_dtype_get(m->base)->block_elems != 0)
-        return PN_DTYPE_Q8_0;
-    return PN_DTYPE_Q6_K;
-}
-
-/* The type itself, or one with smaller blocks that a row divides into. */
-static uint32_t mix_fit(uint32_t type, uint64_t ne0)
-{
-    if (ne0 % pn_dtype_get(type)->block_elems == 0)
-        return type;
-    if (ne0 % 32 != 0)
-        return PN_DTYPE_F16;
-    switch (type) {
-    case PN_DTYPE_Q4_K: return PN_DTYPE_Q5_0;
-    case PN_DTYPE_Q5_K: return PN_DTYPE_Q5_1;
-    case PN_DTYPE_Q6_K: return PN_DTYPE_Q8_0;
-    default: return PN_DTYPE_Q4_0;
-    }
-}
-
-PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now, uint32_t n_dims, const uint64_t *ne)
-{
-    uint32_t type = m->base;
-    if (!pn_dtype_is_weight(now) || mix_stays(name, n_dims, ne))
-        return now;
-    if (m->keep_output && mix_is_output(m, name))
-        return now;
-    if (!m->all_matrices && pn_dtype_is_quantised(type))
-        type = mix_is_output(m, name) ? mix_output(m, ne[0]) : mix_class(m, name, ne);
-    return mix_fit(type, ne[0]);
-}
-
-#undef MIX_BASE
-#undef MIX_F
-#undef MIX_ALL
-#undef MIX_IF
-#undef MIX_ELSE
-#undef MIX_NONE
-#undef MIX_SAME
-#undef MIX_PLAIN
-#endif
-
 /* ---- Begin engine/pn_quantize.c ---- */
 #ifndef PN_DROP_ENGINE_PN_QUANTIZE_C
 #define PN_DROP_ENGINE_PN_QUANTIZE_C
@@ -80108,13 +80513,9 @@ PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now
  * Decoding an already quantised model and encoding it again loses more than encoding the original
  * once; nothing here forbids it.
  */
-/* includes engine/pn_presets.h */
-/* includes engine/pn_engine_int.h */
+/* includes engine/pn_retype.h */
 
 #include <inttypes.h>
-
-/* includes device/pn_team.h */
-/* includes num/pn_quant.h */
 
 enum { QUANTIZE_BLOCK = 2 << 20 };
 
@@ -80132,67 +80533,6 @@ typedef struct quantize_job {
     void *progress_user;
 } quantize_job;
 
-/* One block of rows on its way through. */
-typedef struct quantize_block {
-    uint32_t from, to;          /* dtypes */
-    uint64_t n_cols, n_rows;
-    uint64_t from_bytes, to_bytes;      /* of a row */
-    uint32_t n_threads;
-    const uint8_t *src;
-    uint8_t *dst;
-    float *rows;                /* [n_threads, n_cols] decoded */
-} quantize_block;
-
-/* ------------------------------------------------------------------------------------------
- * What becomes of each tensor
- * ------------------------------------------------------------------------------------------ */
-
-/* "<arch>.<key>" */
-static const pn_gguf_kv *quantize_kv(const pn_weights *w, const char *key)
-{
-    char name[160];
-    pn_bytes arch;
-    const pn_gguf_kv *kv = pn_weights_meta(w, "general.architecture");
-    if (!kv || !pn_gguf_str(kv, 0, &arch) || arch.len + strlen(key) + 2 > sizeof name)
-        return NULL;
-    memcpy(name, arch.data, arch.len);
-    name[arch.len] = '.';
-    memcpy(name + arch.len + 1, key, strlen(key) + 1);
-    return pn_weights_meta(w, name);
-}
-
-/* The same as a number; arrays (one value a layer): their first.  Absent: 0. */
-static uint32_t quantize_fact(const pn_weights *w, const char *key)
-{
-    uint64_t v = 0;
-    const pn_gguf_kv *kv = quantize_kv(w, key);
-    return kv && pn_gguf_u64(kv, 0, &v) && v <= UINT32_MAX ? (uint32_t)v : 0;
-}
-
-static pn_status quantize_choose(quantize_job *q, pn_err *err)
-{
-    pn_mix *m = &q->mix;
-    const pn_weights *w = &q->in;
-    m->n_layers = quantize_fact(w, "block_count");
-    m->n_heads = quantize_fact(w, "attention.head_count");
-    m->n_heads_kv = quantize_fact(w, "attention.head_count_kv");
-    m->n_expert = quantize_fact(w, "expert_count");
-    if (m->n_heads_kv == 0)
-        m->n_heads_kv = m->n_heads;
-    q->types = pn_mem_calloc(pn_engine_mem(q->engine), PN_ACCT_MISC, w->n_tensors, sizeof *q->types);
-    if (!q->types)
-        return pn_fail_nomem(err, "a list of types", w->n_tensors * sizeof *q->types);
-    for (size_t i = 0; i < w->n_tensors; i++) {
-        pn_mix_note(m, w->tensors[i].t->name);
-        q->total += w->tensors[i].t->bytes;
-    }
-    for (size_t i = 0; i < w->n_tensors; i++) {
-        const pn_gguf_tensor *t = w->tensors[i].t;
-        q->types[i] = t->bytes ? pn_mix_type(m, t->name, t->dtype, t->n_dims, t->ne) : t->dtype;
-    }
-    return PN_OK;
-}
-
 /* ------------------------------------------------------------------------------------------
  * Header
  * ------------------------------------------------------------------------------------------ */
@@ -80206,7 +80546,7 @@ static uint32_t quantize_turned(const quantize_job *q, const pn_dir_tensor *d)
     size_t n = strlen(d->t->name);
     for (size_t i = 0; i < PN_COUNT_OF(rows) && q->unpair; i++)
         if (n > strlen(rows[i].end) && strcmp(d->t->name + n - strlen(rows[i].end), rows[i].end) == 0)
-            return quantize_fact(&q->in, rows[i].key);
+            return pn_retype_fact(&q->in, rows[i].key);
     return 0;
 }
 
@@ -80269,18 +80609,6 @@ static pn_status quantize_header(quantize_job *q, pn_err *err)
  * Data
  * ------------------------------------------------------------------------------------------ */
 
-/* Rows thread, thread + n_threads, ... of a block. */
-static void quantize_rows(void *arg, uint32_t thread)
-{
-    const quantize_block *b = arg;
-    size_t n = (size_t)b->n_cols;
-    float *row = b->rows + thread * n;
-    for (uint64_t r = thread; r < b->n_rows; r += b->n_threads) {
-        pn_dequant_row(b->from, b->src + r * b->from_bytes, row, n);
-        pn_quant_row(b->to, row, b->dst + r * b->to_bytes, n);
-    }
-}
-
 static pn_status quantize_report(quantize_job *q, uint64_t bytes, pn_err *err)
 {
     q->done += bytes;
@@ -80309,7 +80637,7 @@ static pn_status quantize_read(quantize_job *q, const pn_dir_tensor *d, uint64_t
 }
 
 /* Stream tensor t through buffers for `rows` rows at a time. */
-static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, quantize_block *b, uint64_t rows,
+static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, pn_retype_block *b, uint64_t rows,
                                  uint8_t *src, pn_err *err)
 {
     uint64_t n_rows = d->t->bytes / b->from_bytes;
@@ -80320,7 +80648,7 @@ static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, quanti
         size_t n = (size_t)(b->n_rows * b->from_bytes);
         st = quantize_read(q, d, r, b->n_rows, b->from_bytes, heads, src, err);
         if (!st && b->to != b->from)
-            pn_team_run(q->team, quantize_rows, b);
+            pn_retype_run(q->team, b);
         if (!st)
             st = pn_os_write(&q->out, b->to != b->from ? b->dst : src, (size_t)(b->n_rows * b->to_bytes), err);
         if (!st)
@@ -80339,13 +80667,13 @@ static pn_status quantize_tensor(quantize_job *q, const pn_dir_tensor *d, uint32
 {
     pn_mem *mem = pn_engine_mem(q->engine);
     const pn_gguf_tensor *t = d->t;
-    quantize_block b = {.from = t->dtype, .to = to, .n_cols = t->ne[0], .from_bytes = t->row_bytes,
-                        .to_bytes = t->row_bytes, .n_threads = pn_team_size(q->team)};
+    pn_retype_block b = {.from = t->dtype, .to = to, .n_cols = t->ne[0], .from_bytes = t->row_bytes,
+                        .to_bytes = t->row_bytes};
     uint64_t src_bytes, dst_bytes = 0, row_floats = 0;
     if (t->bytes == 0)
         return PN_OK;
     if (to != t->dtype && (!pn_dtype_row_bytes(to, t->ne[0], &b.to_bytes) ||
-                           !pn_mul_u64(t->ne[0], (uint64_t)b.n_threads * sizeof(float), &row_floats)))
+                           !pn_mul_u64(t->ne[0], (uint64_t)pn_team_size(q->team) * sizeof(float), &row_floats)))
         return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements are too long", t->name,
                        t->ne[0]);
     uint64_t rows = PN_MAX(QUANTIZE_BLOCK / PN_MAX(b.from_bytes, b.to_bytes), 1u);
@@ -80378,10 +80706,12 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
             st = pn_fail(err, PN_E_INVALID, "'%s' is read from: expected another name to write to", out);
     if (!st) {
         pn_bytes pairing;
-        const pn_gguf_kv *kv = quantize_kv(&q->in, "rope.pairing");
+        const pn_gguf_kv *kv = pn_retype_kv(&q->in, "rope.pairing");
         q->unpair = kv && pn_gguf_str(kv, 0, &pairing) && pairing.len == 4 && memcmp(pairing.data, "neox", 4) == 0;
-        st = quantize_choose(q, err);
+        st = pn_retype_choose(&q->mix, &q->in, &q->types, err);
     }
+    for (size_t i = 0; i < q->in.n_tensors && !st; i++)
+        q->total += q->in.tensors[i].t->bytes;
     if (!st)
         st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->n_threads, err);
     if (!st)

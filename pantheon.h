@@ -467,12 +467,13 @@ typedef struct pn_plan_params {
     pn_residency residency;     /* this and the next ones as for pn_model_params */
     uint64_t pin_bytes, stream_block, expert_cache_bytes;
     uint32_t stream_depth;
+    const char *load_type;
 } pn_plan_params;
 
 typedef struct pn_plan_info {
     char arch[32];
     uint64_t n_params;              /* elements of all tensors used */
-    uint64_t weight_bytes;          /* tensors used, as they lie in the file */
+    uint64_t weight_bytes;          /* tensors used, as they lie in the file, or as load_type makes them */
     uint64_t weight_bytes_per_token;/* read by one decode step: embedding table only by row */
     uint64_t file_bytes;            /* all parts */
     uint64_t vocab_bytes;           /* estimate of token tables; exact after load */
@@ -497,6 +498,8 @@ typedef struct pn_plan_info {
     uint64_t stage_bytes;           /* the ring that the others pass through, rows of the embedding */
     uint64_t expert_bytes, expert_floor_bytes;  /* cache of experts; the least it may be given */
     uint64_t streamed_bytes;        /* read by every step, experts aside */
+    uint64_t load_bytes;            /* load_type: most memory while weights are converted, with them and the vocabulary;
+                                       total_bytes and floor_bytes are not less.  0: nothing is converted */
 } pn_plan_info;
 
 /* Header only; allocates a few KiB, touches no weights. */
@@ -534,6 +537,9 @@ typedef struct pn_model_params {
     uint64_t expert_cache_bytes;/* most memory of experts (MoE); 0: a quarter of them, or the least that works */
     uint32_t floor_tokens;      /* keep memory for one turn by the turn of so many tokens (fewer, down to 512, where there
                                    is less), so that one always runs, however short memory gets; 0: none */
+    const char *load_type;      /* "Q8_0", "Q4_K_M", ... (the presets of pn_quantize): matrices of 16 and 32 bits are
+                                   quantised while they are loaded, into memory of their own (AUTO or ANON), with the bytes
+                                   that pn_quantize would write; all else is as in the file.  NULL: all is */
 } pn_model_params;
 
 /* Load a model.  `params` may be NULL.  The file handle may be closed afterwards. */
@@ -1394,6 +1400,7 @@ typedef struct pn_server_model {
     const char *template_text;      /* Jinja instead of the model's own template; NULL: its own */
     const uint32_t *dies;           /* [n_dies]; none: the server chooses */
     size_t n_dies;
+    const char *load_type;          /* as for pn_model_params */
 } pn_server_model;
 
 /* Begin to load a model, on a thread of the server; pn_server_poll goes on meanwhile, and requests for it get 503.

@@ -2290,7 +2290,7 @@ struct serve_replica {
 struct serve_model {
     pn_server *server;
     serve_model *next;
-    char *name, *path;          /* owned */
+    char *name, *path, *load_type;      /* owned; load_type may be NULL */
     pn_str aliases;             /* owned: names, each followed by a NUL */
     pn_str template_text;       /* owned */
     pn_server_model params;     /* texts are not valid any more */
@@ -3267,6 +3267,7 @@ PN_INTERNAL void pn_cli_close_session(pn_cli *c);
 PN_INTERNAL int pn_cli_usage(pn_cli *c, const char *fmt, ...) PN_PRINTF(2, 3);
 PN_INTERNAL int pn_cli_failed(pn_cli *c, const char *fmt, ...) PN_PRINTF(2, 3);
 PN_INTERNAL int pn_cli_fail(pn_cli *c, pn_status status);      /* the text in c->err */
+PN_INTERNAL int pn_cli_fail_load(pn_cli *c, pn_status status); /* the same, but a --load-type that cannot be is a usage error */
 PN_INTERNAL int pn_cli_nomem(pn_cli *c);
 
 /* A remark on stderr, dropped by --quiet. */
@@ -3320,7 +3321,7 @@ PN_INTERNAL int pn_cli_open_engine_kept(pn_cli *c, const pn_engine_params *as);
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
-/* Weights, with a bar: --model --residency --exact. */
+/* Weights, with a bar: --model --residency --load-type --exact. */
 PN_INTERNAL int pn_cli_open_model(pn_cli *c);
 
 /* "auto", "map", "anon" or "stream". */
@@ -3429,7 +3430,8 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"pin-bytes", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "none", "streamed: most memory of weights that stay"}, \
     {"stream-block", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "4M", "streamed: read at once"}, \
     {"stream-depth", NULL, 0, PN_FLAG_INT, each, 2, 64, "N", "4", "streamed: blocks, so many are read ahead"}, \
-    {"expert-cache", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "a quarter of them", "streamed: most memory of experts"}
+    {"expert-cache", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "a quarter of them", "streamed: most memory of experts"}, \
+    {"load-type", NULL, 0, PN_FLAG_TEXT, each, 0, 0, "TYPE", "as in the file", "quantise 16- and 32-bit matrices while loading: a type that 'quantize' takes"}
 #define PN_ROW_EXACT \
     {"exact", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "slow reference arithmetic"}
 #define PN_ROW_BATCH \
@@ -12667,7 +12669,8 @@ static pn_status registry_plan(serve_replica *r, pn_file *f, pn_err *err)
     const pn_server_model *of = &r->model->params;
     const pn_plan_params p = {.n_ctx = r->ctx_cap, .kv_type = of->kv_type, .has_kv_type = of->has_kv_type, .dies = r->dies, .n_dies = r->n_dies,
                               .residency = of->residency, .pin_bytes = of->pin_bytes, .stream_block = of->stream_block,
-                              .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
+                              .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes,
+                              .load_type = of->load_type};
     pn_status st = pn_file_plan(f, &p, &r->plan, err);
     if (st)
         return st;
@@ -12691,7 +12694,8 @@ static pn_status registry_load(serve_replica *r, pn_err *err)
     const pn_server_model *of = &m->params;
     st = registry_plan(r, f, err);
     const pn_model_params p = {.floor_tokens = PN_MIN(m->server->params.ctx_floor, r->n_ctx ? r->n_ctx : UINT32_MAX), .residency = of->residency, .dies = r->dies, .n_dies = r->n_dies, .pin_bytes = of->pin_bytes,
-                               .stream_block = of->stream_block, .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
+                               .stream_block = of->stream_block, .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes,
+                               .load_type = of->load_type};
     if (!st)
         st = pn_model_load_file(f, &p, &r->m, err);
     pn_file_close(f);
@@ -12731,6 +12735,8 @@ static void registry_free(serve_model *m)
         pn_mem_free(&s->mem, PN_ACCT_CONN, m->name, strlen(m->name) + 1);
     if (m->path)
         pn_mem_free(&s->mem, PN_ACCT_CONN, m->path, strlen(m->path) + 1);
+    if (m->load_type)
+        pn_mem_free(&s->mem, PN_ACCT_CONN, m->load_type, strlen(m->load_type) + 1);
     pn_str_fini(&m->aliases);
     pn_str_fini(&m->template_text);
     pn_mem_free(&s->mem, PN_ACCT_CONN, m, sizeof *m);
@@ -12840,10 +12846,13 @@ static pn_status registry_new(pn_server *s, const pn_server_model *p, pn_bytes n
         pn_str_addz(&m->template_text, p->template_text);
     m->name = pn_mem_strndup(&s->mem, PN_ACCT_CONN, name.data, name.len);
     m->path = pn_mem_strndup(&s->mem, PN_ACCT_CONN, p->path, strlen(p->path));
+    if (p->load_type)
+        m->load_type = pn_mem_strndup(&s->mem, PN_ACCT_CONN, p->load_type, strlen(p->load_type));
+    m->params.load_type = m->load_type;
     m->metrics = UINT32_MAX;            /* of nobody: when there are too many it is not counted */
     if (m->name)
         pn_metrics_model(s->metrics, m->name, name.len, &m->metrics, NULL);
-    if (!m->name || !m->path || m->aliases.failed || m->template_text.failed) {
+    if (!m->name || !m->path || (p->load_type && !m->load_type) || m->aliases.failed || m->template_text.failed) {
         registry_free(m);
         return pn_fail_nomem(err, "a model's entry", name.len);
     }
@@ -16066,7 +16075,9 @@ static const char *admin_kv_type(const serve_model *m)
 /* Where the weights are. */
 static const char *admin_residency(const serve_model *m)
 {
-    return m->params.residency == PN_RESIDENCY_STREAM ? "stream" : m->params.residency == PN_RESIDENCY_ANON ? "anon" : "map";
+    const serve_replica *r = m->replicas;
+    bool made = m->load_type && r && r->state == SERVE_MODEL_READY && r->plan.load_bytes;    /* before, the plan is the loader's */
+    return m->params.residency == PN_RESIDENCY_STREAM ? "stream" : m->params.residency == PN_RESIDENCY_ANON || made ? "anon" : "map";
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -20964,6 +20975,12 @@ PN_INTERNAL int pn_cli_fail(pn_cli *c, pn_status status)
     return status == PN_E_BUDGET ? PN_EXIT_REFUSED : PN_EXIT_FAILED;
 }
 
+PN_INTERNAL int pn_cli_fail_load(pn_cli *c, pn_status status)
+{
+    int code = pn_cli_fail(c, status);
+    return status == PN_E_INVALID && pn_args_has(&c->args, "load-type") ? PN_EXIT_USAGE : code;
+}
+
 PN_INTERNAL int pn_cli_nomem(pn_cli *c)
 {
     return pn_cli_failed(c, "out of memory");
@@ -21260,12 +21277,13 @@ PN_INTERNAL int pn_cli_open_model(pn_cli *c)
     p.stream_block = pn_args_size(&c->args, "stream-block", 0);
     p.stream_depth = (uint32_t)pn_args_int(&c->args, "stream-depth", 0);
     p.expert_cache_bytes = pn_args_size(&c->args, "expert-cache", 0);
+    p.load_type = pn_args_text(&c->args, "load-type", NULL);
     p.exact = pn_args_on(&c->args, "exact");
     p.progress = cli_loading;
     p.progress_user = c;
     pn_status st = pn_model_load(c->engine, path, &p, &c->model, &c->err);
     pn_cli_bar_end(c);
-    return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+    return st ? pn_cli_fail_load(c, st) : PN_EXIT_OK;
 }
 
 PN_INTERNAL bool pn_cli_kv_type(const pn_cli *c, pn_dtype *out)
@@ -22291,6 +22309,7 @@ static void plan_json(pn_str *s, const pn_plan_info *p, bool fits)
     pn_out_json_u64(s, "expert_bytes", p->expert_bytes);
     pn_out_json_u64(s, "expert_floor_bytes", p->expert_floor_bytes);
     pn_out_json_u64(s, "streamed_bytes", p->streamed_bytes);
+    pn_out_json_u64(s, "load_bytes", p->load_bytes);
     pn_out_json_u64(s, "available_bytes", p->available_bytes);
     pn_out_json_u64(s, "n_ctx", p->n_ctx);
     pn_out_json_u64(s, "n_ctx_train", p->n_ctx_train);
@@ -22338,7 +22357,9 @@ static void plan_table(pn_str *s, const pn_plan_info *p, bool fits)
     plan_row(s, "recurrent state", p->state_bytes, "");
     plan_row(s, "scratch", p->scratch_bytes, "");
     plan_row(s, "total", p->total_bytes, "");
-    plan_row(s, "of it not page cache", p->anon_bytes, "when weights are mapped");
+    plan_row(s, "of it not page cache", p->anon_bytes, p->load_bytes ? "" : "when weights are mapped");
+    if (p->load_bytes)
+        plan_row(s, "while loading", p->load_bytes, "most, with the weights and a block of rows that change their type");
     plan_row(s, "floor", p->floor_bytes, "one conversation, smallest context and batch");
     if (p->available_bytes)
         plan_row(s, "available now", p->available_bytes, "");
@@ -22361,6 +22382,7 @@ static void plan_params(pn_cli *c, pn_plan_params *p)
     p->stream_block = pn_args_size(a, "stream-block", 0);
     p->stream_depth = (uint32_t)pn_args_int(a, "stream-depth", 0);
     p->expert_cache_bytes = pn_args_size(a, "expert-cache", 0);
+    p->load_type = pn_args_text(a, "load-type", NULL);
 }
 
 static int plan_make(pn_cli *c, pn_plan_info *out)
@@ -22368,7 +22390,7 @@ static int plan_make(pn_cli *c, pn_plan_info *out)
     pn_plan_params p;
     plan_params(c, &p);
     pn_status st = pn_file_plan(c->file, &p, out, &c->err);
-    return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+    return st ? pn_cli_fail_load(c, st) : PN_EXIT_OK;
 }
 
 static int plan_write(void *user, const char *text, size_t len)
@@ -24364,7 +24386,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_grammar(void)
  * ------------------------------------------------------------------------------------------ */
 
 static const char *const config_keys[] = {"name", "alias", "dies", "ctx-cap", "max-sessions", "max-concurrent", "reasoning-budget",
-                                          "kv-type", "residency", "pin-bytes", "stream-block", "stream-depth", "expert-cache", "template"};
+                                          "kv-type", "residency", "pin-bytes", "stream-block", "stream-depth", "expert-cache", "load-type", "template"};
 
 static bool config_is_model_key(const char *key)
 {
@@ -24416,6 +24438,8 @@ static int config_set(pn_cli *c, pn_serve_entry *m, const char *key, const char 
         p->stream_depth = config_number(text);
     else if (strcmp(key, "expert-cache") == 0)
         p->expert_cache_bytes = config_size(text);
+    else if (strcmp(key, "load-type") == 0)
+        p->load_type = text;
     else if (strcmp(key, "dies") == 0)
         p->n_dies = pn_parse_ints(text, 0, 63, m->dies);
     else if (strcmp(key, "template") == 0) {
@@ -24650,7 +24674,7 @@ static int serve_check(pn_cli *c, const pn_serve_config *cfg)
         const pn_server_model *m = &cfg->model[i].p;
         const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type, .dies = m->dies, .n_dies = m->n_dies,
                                   .residency = m->residency, .pin_bytes = m->pin_bytes, .stream_block = m->stream_block,
-                                  .stream_depth = m->stream_depth, .expert_cache_bytes = m->expert_cache_bytes};
+                                  .stream_depth = m->stream_depth, .expert_cache_bytes = m->expert_cache_bytes, .load_type = m->load_type};
         pn_plan_info info;
         pn_status st = pn_file_open(c->engine, m->path, &c->file, &c->err);
         if (!st)

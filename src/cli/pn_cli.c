@@ -98,6 +98,12 @@ PN_INTERNAL int pn_cli_fail(pn_cli *c, pn_status status)
     return status == PN_E_BUDGET ? PN_EXIT_REFUSED : PN_EXIT_FAILED;
 }
 
+PN_INTERNAL int pn_cli_fail_load(pn_cli *c, pn_status status)
+{
+    int code = pn_cli_fail(c, status);
+    return status == PN_E_INVALID && pn_args_has(&c->args, "load-type") ? PN_EXIT_USAGE : code;
+}
+
 PN_INTERNAL int pn_cli_nomem(pn_cli *c)
 {
     return pn_cli_failed(c, "out of memory");
@@ -394,12 +400,13 @@ PN_INTERNAL int pn_cli_open_model(pn_cli *c)
     p.stream_block = pn_args_size(&c->args, "stream-block", 0);
     p.stream_depth = (uint32_t)pn_args_int(&c->args, "stream-depth", 0);
     p.expert_cache_bytes = pn_args_size(&c->args, "expert-cache", 0);
+    p.load_type = pn_args_text(&c->args, "load-type", NULL);
     p.exact = pn_args_on(&c->args, "exact");
     p.progress = cli_loading;
     p.progress_user = c;
     pn_status st = pn_model_load(c->engine, path, &p, &c->model, &c->err);
     pn_cli_bar_end(c);
-    return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+    return st ? pn_cli_fail_load(c, st) : PN_EXIT_OK;
 }
 
 PN_INTERNAL bool pn_cli_kv_type(const pn_cli *c, pn_dtype *out)

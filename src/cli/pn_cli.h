@@ -47,6 +47,7 @@ PN_INTERNAL void pn_cli_close_session(pn_cli *c);
 PN_INTERNAL int pn_cli_usage(pn_cli *c, const char *fmt, ...) PN_PRINTF(2, 3);
 PN_INTERNAL int pn_cli_failed(pn_cli *c, const char *fmt, ...) PN_PRINTF(2, 3);
 PN_INTERNAL int pn_cli_fail(pn_cli *c, pn_status status);      /* the text in c->err */
+PN_INTERNAL int pn_cli_fail_load(pn_cli *c, pn_status status); /* the same, but a --load-type that cannot be is a usage error */
 PN_INTERNAL int pn_cli_nomem(pn_cli *c);
 
 /* A remark on stderr, dropped by --quiet. */
@@ -100,7 +101,7 @@ PN_INTERNAL int pn_cli_open_engine_kept(pn_cli *c, const pn_engine_params *as);
 PN_INTERNAL int pn_cli_open_file(pn_cli *c);                            /* the first word, or --model */
 PN_INTERNAL int pn_cli_open_vocab(pn_cli *c);                           /* engine, tokenizer only */
 
-/* Weights, with a bar: --model --residency --exact. */
+/* Weights, with a bar: --model --residency --load-type --exact. */
 PN_INTERNAL int pn_cli_open_model(pn_cli *c);
 
 /* "auto", "map", "anon" or "stream". */
@@ -209,7 +210,8 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
     {"pin-bytes", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "none", "streamed: most memory of weights that stay"}, \
     {"stream-block", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "4M", "streamed: read at once"}, \
     {"stream-depth", NULL, 0, PN_FLAG_INT, each, 2, 64, "N", "4", "streamed: blocks, so many are read ahead"}, \
-    {"expert-cache", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "a quarter of them", "streamed: most memory of experts"}
+    {"expert-cache", NULL, 0, PN_FLAG_SIZE, each, 0, 0, "SIZE", "a quarter of them", "streamed: most memory of experts"}, \
+    {"load-type", NULL, 0, PN_FLAG_TEXT, each, 0, 0, "TYPE", "as in the file", "quantise 16- and 32-bit matrices while loading: a type that 'quantize' takes"}
 #define PN_ROW_EXACT \
     {"exact", NULL, 0, PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "slow reference arithmetic"}
 #define PN_ROW_BATCH \

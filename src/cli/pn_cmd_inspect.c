@@ -263,6 +263,7 @@ static void plan_json(pn_str *s, const pn_plan_info *p, bool fits)
     pn_out_json_u64(s, "expert_bytes", p->expert_bytes);
     pn_out_json_u64(s, "expert_floor_bytes", p->expert_floor_bytes);
     pn_out_json_u64(s, "streamed_bytes", p->streamed_bytes);
+    pn_out_json_u64(s, "load_bytes", p->load_bytes);
     pn_out_json_u64(s, "available_bytes", p->available_bytes);
     pn_out_json_u64(s, "n_ctx", p->n_ctx);
     pn_out_json_u64(s, "n_ctx_train", p->n_ctx_train);
@@ -310,7 +311,9 @@ static void plan_table(pn_str *s, const pn_plan_info *p, bool fits)
     plan_row(s, "recurrent state", p->state_bytes, "");
     plan_row(s, "scratch", p->scratch_bytes, "");
     plan_row(s, "total", p->total_bytes, "");
-    plan_row(s, "of it not page cache", p->anon_bytes, "when weights are mapped");
+    plan_row(s, "of it not page cache", p->anon_bytes, p->load_bytes ? "" : "when weights are mapped");
+    if (p->load_bytes)
+        plan_row(s, "while loading", p->load_bytes, "most, with the weights and a block of rows that change their type");
     plan_row(s, "floor", p->floor_bytes, "one conversation, smallest context and batch");
     if (p->available_bytes)
         plan_row(s, "available now", p->available_bytes, "");
@@ -333,6 +336,7 @@ static void plan_params(pn_cli *c, pn_plan_params *p)
     p->stream_block = pn_args_size(a, "stream-block", 0);
     p->stream_depth = (uint32_t)pn_args_int(a, "stream-depth", 0);
     p->expert_cache_bytes = pn_args_size(a, "expert-cache", 0);
+    p->load_type = pn_args_text(a, "load-type", NULL);
 }
 
 static int plan_make(pn_cli *c, pn_plan_info *out)
@@ -340,7 +344,7 @@ static int plan_make(pn_cli *c, pn_plan_info *out)
     pn_plan_params p;
     plan_params(c, &p);
     pn_status st = pn_file_plan(c->file, &p, out, &c->err);
-    return st ? pn_cli_fail(c, st) : PN_EXIT_OK;
+    return st ? pn_cli_fail_load(c, st) : PN_EXIT_OK;
 }
 
 static int plan_write(void *user, const char *text, size_t len)

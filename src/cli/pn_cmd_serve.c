@@ -69,7 +69,7 @@ static int serve_check(pn_cli *c, const pn_serve_config *cfg)
         const pn_server_model *m = &cfg->model[i].p;
         const pn_plan_params p = {.n_ctx = m->ctx_cap, .kv_type = m->kv_type, .has_kv_type = m->has_kv_type, .dies = m->dies, .n_dies = m->n_dies,
                                   .residency = m->residency, .pin_bytes = m->pin_bytes, .stream_block = m->stream_block,
-                                  .stream_depth = m->stream_depth, .expert_cache_bytes = m->expert_cache_bytes};
+                                  .stream_depth = m->stream_depth, .expert_cache_bytes = m->expert_cache_bytes, .load_type = m->load_type};
         pn_plan_info info;
         pn_status st = pn_file_open(c->engine, m->path, &c->file, &c->err);
         if (!st)

@@ -10,7 +10,7 @@
  * ------------------------------------------------------------------------------------------ */
 
 static const char *const config_keys[] = {"name", "alias", "dies", "ctx-cap", "max-sessions", "max-concurrent", "reasoning-budget",
-                                          "kv-type", "residency", "pin-bytes", "stream-block", "stream-depth", "expert-cache", "template"};
+                                          "kv-type", "residency", "pin-bytes", "stream-block", "stream-depth", "expert-cache", "load-type", "template"};
 
 static bool config_is_model_key(const char *key)
 {
@@ -62,6 +62,8 @@ static int config_set(pn_cli *c, pn_serve_entry *m, const char *key, const char 
         p->stream_depth = config_number(text);
     else if (strcmp(key, "expert-cache") == 0)
         p->expert_cache_bytes = config_size(text);
+    else if (strcmp(key, "load-type") == 0)
+        p->load_type = text;
     else if (strcmp(key, "dies") == 0)
         p->n_dies = pn_parse_ints(text, 0, 63, m->dies);
     else if (strcmp(key, "template") == 0) {

@@ -115,9 +115,10 @@ PN_API pn_status pn_file_tensor_at(const pn_file *f, size_t i, pn_tensor_info *o
     if (i >= f->weights.n_tensors)
         return PN_E_INVALID;
     const pn_dir_tensor *d = &f->weights.tensors[i];
-    *out = (pn_tensor_info){.name = d->t->name, .dtype = (pn_dtype)d->t->dtype, .n_dims = d->t->n_dims,
-                            .bytes = d->t->bytes, .offset = d->t->offset, .part = d->part};
-    memcpy(out->ne, d->t->ne, sizeof out->ne);
+    const pn_gguf_tensor *t = d->file;
+    *out = (pn_tensor_info){.name = t->name, .dtype = (pn_dtype)t->dtype, .n_dims = t->n_dims, .bytes = t->bytes,
+                            .offset = t->offset, .part = d->part};
+    memcpy(out->ne, t->ne, sizeof out->ne);
     return PN_OK;
 }
 

@@ -61,10 +61,25 @@ static pn_status fit_ring(const pn_desc *d, pn_fit_params *p, uint64_t room, pn_
     return st;
 }
 
+/* Retyped weights: they have to fit, with a conversation or with what loading them takes. */
+static pn_status fit_anon(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err)
+{
+    uint64_t least, room = pn_govern_room(e, 0, true);
+    p->residency = PN_RESIDENCY_ANON;
+    pn_status st = fit_rest(d, p, PN_FIT_CTX, PN_FIT_BATCH, &least, err);
+    uint64_t need = pn_add_sat(d->weight_bytes, PN_MAX(least, p->load_bytes));
+    if (!st && need > room)
+        st = pn_fail(err, PN_E_BUDGET, "weights of %" PRIu64 " bytes in the types they are to have do not fit: with a conversation of %d tokens they take %"
+                     PRIu64 ", %" PRIu64 " are available", d->weight_bytes, PN_FIT_CTX, need, room);
+    return st;
+}
+
 PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err)
 {
     uint64_t host = pn_govern_room_mapped(e), room = pn_govern_room(e, 0, false), alone = pn_govern_room(e, 0, true), least, good;
     pn_stream_bytes bare;
+    if (p->load_bytes)
+        return fit_anon(e, d, p, err);
     if (p->residency != PN_RESIDENCY_AUTO)
         return PN_OK;
     p->residency = p->file ? PN_RESIDENCY_MAP : PN_RESIDENCY_ANON;

@@ -7,6 +7,8 @@
  *     stream   else; as much pinned as leaves room for a conversation, experts get what is left
  *     refuse   not even the ring, the least of experts and the floor fit
  *
+ * Weights that get another type while they are loaded are in memory of their own, or refused.
+ *
  * The floor is one conversation of PN_FIT_CTX tokens in steps of PN_FIT_BATCH rows; streaming leaves room for one
  * of PN_FIT_CTX_GOOD in steps as usual where there is that much.
  */
@@ -23,6 +25,7 @@ typedef struct pn_fit_params {
     uint64_t vocab_bytes;       /* that are still to be taken */
     uint32_t n_threads, kv_type;
     bool exact;
+    uint64_t load_bytes;        /* beside the weights while they are loaded, when some are retyped (pn_retype.h); 0: none is */
     pn_stream_params stream;    /* what was asked for; pin_bytes and expert_bytes 0: ours to choose */
 } pn_fit_params;
 

@@ -59,7 +59,7 @@ static void identity_header(const pn_model *m, pn_digest *d)
 static pn_status identity_sample(const pn_weights *w, const pn_dir_tensor *t, pn_digest *d, pn_err *err)
 {
     uint8_t bytes[IDENTITY_WHOLE];
-    uint64_t size = t->t->bytes;
+    uint64_t size = t->file->bytes;         /* the type that a matrix has in memory is in the header's part */
     if (size <= sizeof bytes) {
         pn_status st = pn_weights_read(w, t, 0, bytes, (size_t)size, err);
         identity_add_bytes(d, bytes, st ? 0 : (size_t)size);

@@ -4,6 +4,7 @@
  */
 #include "engine/pn_cache.h"
 #include "engine/pn_fit.h"
+#include "engine/pn_retype.h"
 #include "engine/pn_tier.h"
 
 #include "format/pn_hf_dir.h"
@@ -338,7 +339,10 @@ static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, p
 {
     const pn_part *part = &m->file.weights.parts[0];
     pn_fit_params fit = {.residency = p->residency, .file = part->path && !pn_weights_reads(&m->file.weights), .n_threads = m->engine->n_threads,
-                         .kv_type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, .exact = m->exact, .stream = model_stream_params(p)};
+                         .kv_type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, .exact = m->exact, .stream = model_stream_params(p),
+                         .load_bytes = pn_retype_stage(&m->file.weights, m->engine->n_threads)};
+    if (fit.load_bytes)
+        p->residency = PN_RESIDENCY_ANON;
     if (m->dies[0]->simulated || p->lease_rows)
         return PN_OK;
     pn_status st = pn_fit_choose(m->engine, &m->desc, &fit, err);
@@ -368,6 +372,35 @@ PN_INTERNAL void pn_model_unpark(pn_model *m)
         pn_ledger_note_map(&m->engine->ledger, (int64_t)m->mapped_bytes);
 }
 
+/* Types in memory, before anything is described. */
+static pn_status model_retype(pn_model *m, const pn_model_params *p, pn_err *err)
+{
+    pn_mix mix;
+    if (!p->load_type || m->vocab_only)
+        return PN_OK;
+    pn_status st = pn_retype_open(&m->file.weights, p->load_type, p->residency, &mix, err);
+    if (!st && m->file.weights.n_retyped)
+        snprintf(m->type_name, sizeof m->type_name, "%s", pn_mix_name(&mix));
+    else if (!st)
+        pn_engine_logf(m->engine, PN_LOG_WARN, "%s: no matrix of 16 or 32 bits that would become %s: loaded as it is",
+                       m->file.weights.parts[0].src.name, pn_mix_name(&mix));
+    return st;
+}
+
+static pn_status model_open_store(pn_model *m, pn_residency_params *rp, pn_err *err)
+{
+    pn_weights *w = &m->file.weights;
+    pn_mem *mem = pn_engine_mem(m->engine);
+    pn_retyper r = {.mem = mem};
+    pn_status st = w->n_retyped ? pn_retyper_open(&r, mem, w, m->engine->n_threads, err) : PN_OK;
+    rp->make_rows = pn_retyper_rows;
+    rp->make_user = &r;
+    if (!st)
+        st = pn_residency_open(&m->store, mem, w, m->desc.weights, m->desc.tensors, (uint32_t)m->desc.n_weights, rp, err);
+    pn_retyper_close(&r);
+    return st;
+}
+
 static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, pn_err *err)
 {
     pn_plan plans[PN_MAX_PARTS];
@@ -377,8 +410,7 @@ static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, 
     if (!st)
         st = model_residency_params(m, p, plans, &rp, err);
     if (!st)
-        st = pn_residency_open(&m->store, pn_engine_mem(m->engine), &m->file.weights, m->desc.weights, m->desc.tensors,
-                               (uint32_t)m->desc.n_weights, &rp, err);
+        st = model_open_store(m, &rp, err);
     model_free_plans(m, plans, rp.n_plans);
     if (!st)
         model_note_map(m);
@@ -425,9 +457,9 @@ static pn_status model_open_vocab(pn_model *m, pn_err *err)
 /* m->file.weights is open; everything else follows from it. */
 static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
 {
-    pn_status st = PN_OK;
     uint32_t cut = 0;
-    if (!p->vocab_only)
+    pn_status st = model_retype(m, p, err);
+    if (!st && !p->vocab_only)
         st = model_cut(m, &cut, err);
     if (!st && !p->vocab_only)
         st = pn_desc_open_cut(&m->desc, pn_engine_mem(m->engine), &m->file.weights, false, cut, err);
@@ -439,7 +471,7 @@ static pn_status model_open(pn_model *m, const pn_model_params *p, pn_err *err)
         st = model_open_weights(m, p, err);
     if (st)
         return pn_err_prefix(err, st, "%s", m->file.weights.parts[0].src.name);
-    if (!p->vocab_only)
+    if (!p->vocab_only && !m->type_name[0])
         model_type_name(m);
     return PN_OK;
 }

@@ -6,6 +6,7 @@
  */
 #include "engine/pn_cache.h"
 #include "engine/pn_fit.h"
+#include "engine/pn_retype.h"
 #include "engine/pn_sched.h"
 #include "format/pn_hf_dir.h"
 
@@ -63,7 +64,9 @@ static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_para
 {
     bool simulated = f->engine->dies[0].simulated;
     pn_fit_params fit = {.residency = p->residency, .file = f->weights.parts[0].path && !pn_weights_reads(&f->weights) && !simulated,
-                         .vocab_bytes = o->vocab_bytes + plan_folder_bytes(&f->weights), .n_threads = o->n_threads, .kv_type = o->kv_type, .exact = p->exact != 0,
+                         .vocab_bytes = o->vocab_bytes + plan_folder_bytes(&f->weights), .n_threads = o->n_threads, .kv_type = o->kv_type,
+                         .exact = p->exact != 0,
+                         .load_bytes = pn_retype_stage(d->file, o->n_threads),
                          .stream = {.block_bytes = p->stream_block, .depth = p->stream_depth, .pin_bytes = p->pin_bytes,
                                     .expert_bytes = p->expert_cache_bytes}};
     pn_stream_bytes n = {0};
@@ -79,6 +82,16 @@ static pn_status plan_residency(pn_file *f, const pn_desc *d, const pn_plan_para
     o->expert_floor_bytes = n.experts_floor;
     o->streamed_bytes = n.streamed;
     return st;
+}
+
+/* What is held when the last matrix has been converted: every one on a line of its own (pn_residency.c). */
+static uint64_t plan_load_bytes(const pn_desc *d, const pn_plan_info *o)
+{
+    uint64_t stage = pn_retype_stage(d->file, o->n_threads), sum = d->pinned_bytes + o->vocab_bytes;
+    for (size_t i = 0; i < d->n_weights; i++)
+        if (!d->weights[i].pinned)
+            sum += pn_align_up(d->weights[i].rows * d->weights[i].row_bytes, 64);
+    return stage ? pn_add_sat(sum, stage) : 0;
 }
 
 /* Memory of the weights, mapped or not, and the least it can be. */
@@ -160,10 +173,11 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     uint64_t together = pn_sched_bytes(o->n_sessions, o->n_batch, d->n_vocab);
     o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions + together;
     o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions) + together;
-    o->total_bytes = o->anon_bytes + plan_resident(o);
-    if (o->stage_bytes)         /* nothing of them is page cache */
+    o->load_bytes = plan_load_bytes(d, o);
+    o->total_bytes = PN_MAX(o->anon_bytes + plan_resident(o), o->load_bytes);
+    if (o->stage_bytes || o->load_bytes)        /* nothing of them is page cache */
         o->anon_bytes = o->total_bytes;
-    o->floor_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + plan_resident_floor(o);
+    o->floor_bytes = PN_MAX(plan_mapped_file_anon(d, o->vocab_bytes, &floor_need, 1) + plan_resident_floor(o), o->load_bytes);
     return PN_OK;
 }
 
@@ -192,13 +206,34 @@ static pn_status plan_available(pn_engine *e, const pn_plan_params *p, const pn_
     return PN_OK;
 }
 
+/* The description of the header, with a directory of its own where types change. */
+static pn_status plan_open(pn_file *f, const pn_plan_params *p, pn_weights *w, pn_desc *d, pn_err *err)
+{
+    pn_mix mix;
+    pn_status st = pn_weights_share(w, &f->weights, err);
+    if (!st && p->load_type)
+        st = pn_retype_open(w, p->load_type, p->residency, &mix, err);
+    if (!st)
+        st = pn_desc_open(d, pn_engine_mem(f->engine), w, true, err);
+    if (st)
+        pn_weights_close(w);
+    return st;
+}
+
+static void plan_close(pn_weights *w, pn_desc *d)
+{
+    pn_desc_close(d);
+    pn_weights_close(w);
+}
+
 PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_info *out, pn_err *err)
 {
     pn_plan_params p;
     pn_params_copy(&p, sizeof p, params, params ? params->size : 0);
     pn_plan_info o = {0};
     pn_desc d;
-    pn_status st = pn_desc_open(&d, pn_engine_mem(f->engine), &f->weights, true, err);
+    pn_weights w;
+    pn_status st = plan_open(f, &p, &w, &d, err);
     if (st)
         return st;
     st = plan_fill(f, &d, &p, &o, err);
@@ -209,7 +244,7 @@ PN_API pn_status pn_file_plan(pn_file *f, const pn_plan_params *params, pn_plan_
         o.n_ctx_fits = o.available_bytes ? plan_ctx_fits(&d, &o, o.n_threads, p.exact) : o.n_ctx;
         *out = o;
     }
-    pn_desc_close(&d);
+    plan_close(&w, &d);
     return st;
 }
 
@@ -223,8 +258,9 @@ PN_API pn_status pn_file_plan_dot(pn_file *f, const pn_plan_params *params, pn_w
                        rows, ENGINE_MAX_BATCH);
     pn_mem *mem = pn_engine_mem(f->engine);
     pn_desc d;
+    pn_weights w;
     pn_plan plan;
-    pn_status st = pn_desc_open(&d, mem, &f->weights, true, err);
+    pn_status st = plan_open(f, &p, &w, &d, err);
     if (st)
         return st;
     st = pn_desc_plan(&d, &plan, rows, rows, p.n_ctx ? p.n_ctx : d.n_ctx_train, p.exact != 0, err);
@@ -232,6 +268,6 @@ PN_API pn_status pn_file_plan_dot(pn_file *f, const pn_plan_params *params, pn_w
         st = pn_plan_dot(&plan, mem, write, user, err);
         pn_plan_free(&plan, mem);
     }
-    pn_desc_close(&d);
+    plan_close(&w, &d);
     return st;
 }

@@ -16,13 +16,9 @@
  * Decoding an already quantised model and encoding it again loses more than encoding the original
  * once; nothing here forbids it.
  */
-#include "engine/pn_presets.h"
-#include "engine/pn_engine_int.h"
+#include "engine/pn_retype.h"
 
 #include <inttypes.h>
-
-#include "device/pn_team.h"
-#include "num/pn_quant.h"
 
 enum { QUANTIZE_BLOCK = 2 << 20 };
 
@@ -40,67 +36,6 @@ typedef struct quantize_job {
     void *progress_user;
 } quantize_job;
 
-/* One block of rows on its way through. */
-typedef struct quantize_block {
-    uint32_t from, to;          /* dtypes */
-    uint64_t n_cols, n_rows;
-    uint64_t from_bytes, to_bytes;      /* of a row */
-    uint32_t n_threads;
-    const uint8_t *src;
-    uint8_t *dst;
-    float *rows;                /* [n_threads, n_cols] decoded */
-} quantize_block;
-
-/* ------------------------------------------------------------------------------------------
- * What becomes of each tensor
- * ------------------------------------------------------------------------------------------ */
-
-/* "<arch>.<key>" */
-static const pn_gguf_kv *quantize_kv(const pn_weights *w, const char *key)
-{
-    char name[160];
-    pn_bytes arch;
-    const pn_gguf_kv *kv = pn_weights_meta(w, "general.architecture");
-    if (!kv || !pn_gguf_str(kv, 0, &arch) || arch.len + strlen(key) + 2 > sizeof name)
-        return NULL;
-    memcpy(name, arch.data, arch.len);
-    name[arch.len] = '.';
-    memcpy(name + arch.len + 1, key, strlen(key) + 1);
-    return pn_weights_meta(w, name);
-}
-
-/* The same as a number; arrays (one value a layer): their first.  Absent: 0. */
-static uint32_t quantize_fact(const pn_weights *w, const char *key)
-{
-    uint64_t v = 0;
-    const pn_gguf_kv *kv = quantize_kv(w, key);
-    return kv && pn_gguf_u64(kv, 0, &v) && v <= UINT32_MAX ? (uint32_t)v : 0;
-}
-
-static pn_status quantize_choose(quantize_job *q, pn_err *err)
-{
-    pn_mix *m = &q->mix;
-    const pn_weights *w = &q->in;
-    m->n_layers = quantize_fact(w, "block_count");
-    m->n_heads = quantize_fact(w, "attention.head_count");
-    m->n_heads_kv = quantize_fact(w, "attention.head_count_kv");
-    m->n_expert = quantize_fact(w, "expert_count");
-    if (m->n_heads_kv == 0)
-        m->n_heads_kv = m->n_heads;
-    q->types = pn_mem_calloc(pn_engine_mem(q->engine), PN_ACCT_MISC, w->n_tensors, sizeof *q->types);
-    if (!q->types)
-        return pn_fail_nomem(err, "a list of types", w->n_tensors * sizeof *q->types);
-    for (size_t i = 0; i < w->n_tensors; i++) {
-        pn_mix_note(m, w->tensors[i].t->name);
-        q->total += w->tensors[i].t->bytes;
-    }
-    for (size_t i = 0; i < w->n_tensors; i++) {
-        const pn_gguf_tensor *t = w->tensors[i].t;
-        q->types[i] = t->bytes ? pn_mix_type(m, t->name, t->dtype, t->n_dims, t->ne) : t->dtype;
-    }
-    return PN_OK;
-}
-
 /* ------------------------------------------------------------------------------------------
  * Header
  * ------------------------------------------------------------------------------------------ */
@@ -114,7 +49,7 @@ static uint32_t quantize_turned(const quantize_job *q, const pn_dir_tensor *d)
     size_t n = strlen(d->t->name);
     for (size_t i = 0; i < PN_COUNT_OF(rows) && q->unpair; i++)
         if (n > strlen(rows[i].end) && strcmp(d->t->name + n - strlen(rows[i].end), rows[i].end) == 0)
-            return quantize_fact(&q->in, rows[i].key);
+            return pn_retype_fact(&q->in, rows[i].key);
     return 0;
 }
 
@@ -177,18 +112,6 @@ static pn_status quantize_header(quantize_job *q, pn_err *err)
  * Data
  * ------------------------------------------------------------------------------------------ */
 
-/* Rows thread, thread + n_threads, ... of a block. */
-static void quantize_rows(void *arg, uint32_t thread)
-{
-    const quantize_block *b = arg;
-    size_t n = (size_t)b->n_cols;
-    float *row = b->rows + thread * n;
-    for (uint64_t r = thread; r < b->n_rows; r += b->n_threads) {
-        pn_dequant_row(b->from, b->src + r * b->from_bytes, row, n);
-        pn_quant_row(b->to, row, b->dst + r * b->to_bytes, n);
-    }
-}
-
 static pn_status quantize_report(quantize_job *q, uint64_t bytes, pn_err *err)
 {
     q->done += bytes;
@@ -217,7 +140,7 @@ static pn_status quantize_read(quantize_job *q, const pn_dir_tensor *d, uint64_t
 }
 
 /* Stream tensor t through buffers for `rows` rows at a time. */
-static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, quantize_block *b, uint64_t rows,
+static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, pn_retype_block *b, uint64_t rows,
                                  uint8_t *src, pn_err *err)
 {
     uint64_t n_rows = d->t->bytes / b->from_bytes;
@@ -228,7 +151,7 @@ static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, quanti
         size_t n = (size_t)(b->n_rows * b->from_bytes);
         st = quantize_read(q, d, r, b->n_rows, b->from_bytes, heads, src, err);
         if (!st && b->to != b->from)
-            pn_team_run(q->team, quantize_rows, b);
+            pn_retype_run(q->team, b);
         if (!st)
             st = pn_os_write(&q->out, b->to != b->from ? b->dst : src, (size_t)(b->n_rows * b->to_bytes), err);
         if (!st)
@@ -247,13 +170,13 @@ static pn_status quantize_tensor(quantize_job *q, const pn_dir_tensor *d, uint32
 {
     pn_mem *mem = pn_engine_mem(q->engine);
     const pn_gguf_tensor *t = d->t;
-    quantize_block b = {.from = t->dtype, .to = to, .n_cols = t->ne[0], .from_bytes = t->row_bytes,
-                        .to_bytes = t->row_bytes, .n_threads = pn_team_size(q->team)};
+    pn_retype_block b = {.from = t->dtype, .to = to, .n_cols = t->ne[0], .from_bytes = t->row_bytes,
+                        .to_bytes = t->row_bytes};
     uint64_t src_bytes, dst_bytes = 0, row_floats = 0;
     if (t->bytes == 0)
         return PN_OK;
     if (to != t->dtype && (!pn_dtype_row_bytes(to, t->ne[0], &b.to_bytes) ||
-                           !pn_mul_u64(t->ne[0], (uint64_t)b.n_threads * sizeof(float), &row_floats)))
+                           !pn_mul_u64(t->ne[0], (uint64_t)pn_team_size(q->team) * sizeof(float), &row_floats)))
         return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements are too long", t->name,
                        t->ne[0]);
     uint64_t rows = PN_MAX(QUANTIZE_BLOCK / PN_MAX(b.from_bytes, b.to_bytes), 1u);
@@ -286,10 +209,12 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
             st = pn_fail(err, PN_E_INVALID, "'%s' is read from: expected another name to write to", out);
     if (!st) {
         pn_bytes pairing;
-        const pn_gguf_kv *kv = quantize_kv(&q->in, "rope.pairing");
+        const pn_gguf_kv *kv = pn_retype_kv(&q->in, "rope.pairing");
         q->unpair = kv && pn_gguf_str(kv, 0, &pairing) && pairing.len == 4 && memcmp(pairing.data, "neox", 4) == 0;
-        st = quantize_choose(q, err);
+        st = pn_retype_choose(&q->mix, &q->in, &q->types, err);
     }
+    for (size_t i = 0; i < q->in.n_tensors && !st; i++)
+        q->total += q->in.tensors[i].t->bytes;
     if (!st)
         st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->n_threads, err);
     if (!st)

@@ -494,7 +494,7 @@ static uint64_t hfd_image_bytes(const struct pn_hf_tensor *x) { return x->why ==
 
 static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
 {
-    return (pn_dir_tensor){.t = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
+    return (pn_dir_tensor){.t = &x->t, .file = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
 }
 
 /* Elements on their way to part 0. */

@@ -20,6 +20,7 @@
 #include "format/pn_hf_dir.h"
 
 #include "base/pn_err.h"
+#include "num/pn_dtype.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -103,7 +104,7 @@ static pn_status weights_add_tensors(pn_weights *w, uint32_t part, pn_err *err)
     const pn_gguf *g = &w->gguf[part];
     pn_status st = weights_reserve(w, part, g->n_tensors, err);
     for (size_t i = 0; i < g->n_tensors && !st; i++)
-        st = weights_put(w, &(pn_dir_tensor){.t = &g->tensors[i], .part = part}, err);
+        st = weights_put(w, &(pn_dir_tensor){.t = &g->tensors[i], .file = &g->tensors[i], .part = part}, err);
     return st;
 }
 
@@ -314,6 +315,12 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
 {
     if (!w || !w->mem)
         return;
+    pn_mem_free(w->mem, PN_ACCT_MISC, w->tensors, w->cap_tensors * sizeof *w->tensors);
+    pn_mem_free(w->mem, PN_ACCT_MISC, w->retyped, w->n_retyped * sizeof *w->retyped);
+    if (w->shares) {
+        memset(w, 0, sizeof *w);
+        return;
+    }
     for (uint32_t i = 0; i < w->n_parts; i++) {
         pn_part *p = &w->parts[i];
         pn_gguf_fini(&w->gguf[i]);
@@ -325,7 +332,6 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     pn_map_fini(&w->index);
     pn_mem_free(w->mem, PN_ACCT_MISC, w->parts, w->cap_parts * sizeof *w->parts);
     pn_mem_free(w->mem, PN_ACCT_MISC, w->gguf, w->cap_gguf * sizeof *w->gguf);
-    pn_mem_free(w->mem, PN_ACCT_MISC, w->tensors, w->cap_tensors * sizeof *w->tensors);
     pn_hf_dir_close(w->hf, w->mem);
     memset(w, 0, sizeof *w);
 }
@@ -419,11 +425,52 @@ PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err)
     return PN_OK;
 }
 
+PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_err *err)
+{
+    *out = *w;
+    out->shares = true;
+    out->retyped = NULL;
+    out->n_retyped = 0;
+    out->cap_tensors = w->n_tensors;
+    out->tensors = pn_mem_alloc(w->mem, PN_ACCT_MISC, w->n_tensors * sizeof *w->tensors);
+    if (!out->tensors) {
+        out->mem = NULL;
+        return pn_fail_nomem(err, "a directory of tensors", (uint64_t)w->n_tensors * sizeof *w->tensors);
+    }
+    memcpy(out->tensors, w->tensors, w->n_tensors * sizeof *w->tensors);
+    return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_weights_retype(pn_weights *w, const uint32_t *types, pn_err *err)
+{
+    size_t n = 0, k = 0;
+    for (size_t i = 0; i < w->n_tensors; i++)
+        n += types[i] != w->tensors[i].t->dtype;
+    w->retyped = pn_mem_alloc(w->mem, PN_ACCT_MISC, n * sizeof *w->retyped);
+    if (!w->retyped)
+        return pn_fail_nomem(err, "a list of tensors", (uint64_t)n * sizeof *w->retyped);
+    w->n_retyped = n;
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        pn_dir_tensor *d = &w->tensors[i];
+        const pn_gguf_tensor *t = d->file;
+        if (types[i] == t->dtype)
+            continue;
+        pn_gguf_tensor *as = &w->retyped[k++];
+        *as = *t;
+        as->dtype = types[i];
+        if (!pn_dtype_row_bytes(types[i], t->ne[0], &as->row_bytes) || !pn_mul_u64(as->row_bytes, t->n_elems / t->ne[0], &as->bytes))
+            return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements do not fit type %s", t->name, t->ne[0],
+                           pn_dtype_name((pn_dtype)types[i]));
+        d->t = as;
+    }
+    return PN_OK;
+}
+
 PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i)
 {
     const pn_piece at = pn_weights_piece(t, i);
     const uint8_t *map = w->parts[at.part].map;
-    return map ? map + at.offset : NULL;
+    return map && !pn_weights_retyped(t) ? map + at.offset : NULL;
 }
 
 PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t)
@@ -452,12 +499,12 @@ static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, ui
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
                                       size_t n, pn_err *err)
 {
-    if (at > t->t->bytes || n > t->t->bytes - at)
+    if (at > t->file->bytes || n > t->file->bytes - at)
         return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
-                       t->t->name, t->t->bytes, n, at);
+                       t->t->name, t->file->bytes, n, at);
     if (!t->pieces)
-        return weights_read_at(w, t, t->part, t->t->offset + at, dst, n, err);
-    uint64_t each = t->t->bytes / t->t->ne[2];
+        return weights_read_at(w, t, t->part, t->file->offset + at, dst, n, err);
+    uint64_t each = t->file->bytes / t->file->ne[2];
     pn_status st = PN_OK;
     for (size_t done = 0; done < n && !st;) {
         const pn_piece *p = &t->pieces[at / each];

@@ -6,6 +6,9 @@
  * Metadata is that of the first part.  A path to a Hugging Face folder is opened by pn_hf_dir.h, which makes
  * a first part in memory.  Above this nobody knows what kind of file it was.
  *
+ * A tensor has two descriptions: as it lies in its file, and as the model has it.  They are one and the same, unless
+ * pn_weights_retype() gave it another type: then it has no address, and whoever loads it makes its rows from the file's.
+ *
  * Threads: opening and closing from one; everything that takes a const pn_weights from any.
  */
 #ifndef PN_WEIGHTS_H
@@ -29,15 +32,19 @@ typedef struct pn_piece {
 } pn_piece;
 
 typedef struct pn_dir_tensor {
-    const pn_gguf_tensor *t;    /* borrowed from its part's table */
+    const pn_gguf_tensor *t;    /* as the model has it; borrowed from its part's table or from `retyped` */
+    const pn_gguf_tensor *file; /* as it lies in the file; borrowed from its part's table */
     uint32_t part;
-    const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at t->offset */
+    const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at file->offset */
 } pn_dir_tensor;
 
-/* Where matrix `i` of a stack begins. */
+/* The model has it in another type than the file. */
+static inline bool pn_weights_retyped(const pn_dir_tensor *d) { return d->t != d->file; }
+
+/* Where matrix `i` of a stack begins in the file. */
 static inline pn_piece pn_weights_piece(const pn_dir_tensor *d, uint64_t i)
 {
-    return d->pieces ? d->pieces[i] : (pn_piece){d->t->offset + i * (d->t->bytes / d->t->ne[2]), d->part};
+    return d->pieces ? d->pieces[i] : (pn_piece){d->file->offset + i * (d->file->bytes / d->file->ne[2]), d->part};
 }
 
 typedef struct pn_weights {
@@ -50,8 +57,11 @@ typedef struct pn_weights {
     pn_map index;               /* name -> tensor */
     uint64_t file_bytes;        /* all parts */
     struct pn_hf_dir *hf;       /* owned; NULL: not a Hugging Face folder */
+    pn_gguf_tensor *retyped;    /* owned, [n_retyped] */
+    size_t n_retyped;
     /* below: private */
     bool map;                   /* parts opened from now on are mapped */
+    bool shares;                /* only `tensors` and `retyped` are its own */
     size_t cap_parts, cap_gguf, cap_tensors;
 } pn_weights;
 
@@ -71,7 +81,14 @@ PN_INTERNAL const pn_gguf_kv *pn_weights_meta(const pn_weights *w, const char *k
  * callback). */
 PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err);
 
-/* Address of a tensor's bytes when they lie together and their part is mapped or in memory, else NULL. */
+/* The same files with a directory of its own, which may be retyped; *w has to stay. */
+PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_err *err);
+
+/* Once: tensor i is to have type types[i], [n_tensors].  PN_E_UNSUPPORTED: its rows do not fit the type. */
+PN_INTERNAL pn_status pn_weights_retype(pn_weights *w, const uint32_t *types, pn_err *err);
+
+/* Address of a tensor's bytes when they lie together and their part is mapped or in memory, else NULL; of a retyped one
+ * always NULL. */
 PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor *t);
 
 /* The same for one matrix of a stack, scattered or not. */
@@ -82,7 +99,7 @@ PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_t
 static inline bool pn_weights_mapped(const pn_weights *w) { return w->parts[w->n_parts - 1].map_owned; }
 static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_parts - 1].src.read != NULL; }
 
-/* Copy n bytes from byte `at` of a tensor.  A file is read by position even when it is mapped, so
+/* Copy n bytes from byte `at` of a tensor as it lies in the file.  A file is read by position even when it is mapped, so
  * one that shrank gives PN_E_IO and no signal. */
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
                                       size_t n, pn_err *err);

@@ -153,7 +153,8 @@ static pn_status registry_plan(serve_replica *r, pn_file *f, pn_err *err)
     const pn_server_model *of = &r->model->params;
     const pn_plan_params p = {.n_ctx = r->ctx_cap, .kv_type = of->kv_type, .has_kv_type = of->has_kv_type, .dies = r->dies, .n_dies = r->n_dies,
                               .residency = of->residency, .pin_bytes = of->pin_bytes, .stream_block = of->stream_block,
-                              .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
+                              .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes,
+                              .load_type = of->load_type};
     pn_status st = pn_file_plan(f, &p, &r->plan, err);
     if (st)
         return st;
@@ -177,7 +178,8 @@ static pn_status registry_load(serve_replica *r, pn_err *err)
     const pn_server_model *of = &m->params;
     st = registry_plan(r, f, err);
     const pn_model_params p = {.floor_tokens = PN_MIN(m->server->params.ctx_floor, r->n_ctx ? r->n_ctx : UINT32_MAX), .residency = of->residency, .dies = r->dies, .n_dies = r->n_dies, .pin_bytes = of->pin_bytes,
-                               .stream_block = of->stream_block, .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes};
+                               .stream_block = of->stream_block, .stream_depth = of->stream_depth, .expert_cache_bytes = of->expert_cache_bytes,
+                               .load_type = of->load_type};
     if (!st)
         st = pn_model_load_file(f, &p, &r->m, err);
     pn_file_close(f);
@@ -217,6 +219,8 @@ static void registry_free(serve_model *m)
         pn_mem_free(&s->mem, PN_ACCT_CONN, m->name, strlen(m->name) + 1);
     if (m->path)
         pn_mem_free(&s->mem, PN_ACCT_CONN, m->path, strlen(m->path) + 1);
+    if (m->load_type)
+        pn_mem_free(&s->mem, PN_ACCT_CONN, m->load_type, strlen(m->load_type) + 1);
     pn_str_fini(&m->aliases);
     pn_str_fini(&m->template_text);
     pn_mem_free(&s->mem, PN_ACCT_CONN, m, sizeof *m);
@@ -326,10 +330,13 @@ static pn_status registry_new(pn_server *s, const pn_server_model *p, pn_bytes n
         pn_str_addz(&m->template_text, p->template_text);
     m->name = pn_mem_strndup(&s->mem, PN_ACCT_CONN, name.data, name.len);
     m->path = pn_mem_strndup(&s->mem, PN_ACCT_CONN, p->path, strlen(p->path));
+    if (p->load_type)
+        m->load_type = pn_mem_strndup(&s->mem, PN_ACCT_CONN, p->load_type, strlen(p->load_type));
+    m->params.load_type = m->load_type;
     m->metrics = UINT32_MAX;            /* of nobody: when there are too many it is not counted */
     if (m->name)
         pn_metrics_model(s->metrics, m->name, name.len, &m->metrics, NULL);
-    if (!m->name || !m->path || m->aliases.failed || m->template_text.failed) {
+    if (!m->name || !m->path || (p->load_type && !m->load_type) || m->aliases.failed || m->template_text.failed) {
         registry_free(m);
         return pn_fail_nomem(err, "a model's entry", name.len);
     }

@@ -95,7 +95,7 @@ struct serve_replica {
 struct serve_model {
     pn_server *server;
     serve_model *next;
-    char *name, *path;          /* owned */
+    char *name, *path, *load_type;      /* owned; load_type may be NULL */
     pn_str aliases;             /* owned: names, each followed by a NUL */
     pn_str template_text;       /* owned */
     pn_server_model params;     /* texts are not valid any more */

@@ -5,7 +5,7 @@
 
 #include "base/pn_err.h"
 
-enum { RESIDENCY_CHUNK = 4 << 20 };     /* bytes read between two progress reports */
+enum { RESIDENCY_CHUNK = 4 << 20, RESIDENCY_MADE = 1 << 20 };   /* bytes read, or made, between two progress reports */
 
 static void residency_begin(void *store, const pn_plan *plan, const pn_step *step) { (void)store, (void)plan, (void)step; }
 static void residency_want(void *store, uint32_t stack, uint32_t *experts, uint32_t n) { (void)store, (void)stack, (void)experts, (void)n; }
@@ -91,6 +91,19 @@ static uint64_t residency_matrix_bytes(const pn_residency_store *s, uint32_t i)
     return s->weights[i].pinned ? 0 : s->weights[i].rows * s->weights[i].row_bytes;
 }
 
+/* Bytes [at, at + *n) of a matrix to dst, *n in whole rows where they have to be made. */
+static pn_status residency_read_some(const pn_residency_store *s, const pn_residency_params *p, uint32_t i, uint64_t at, uint64_t *n, uint8_t *dst,
+                                     pn_err *err)
+{
+    uint64_t row = s->weights[i].row_bytes;
+    if (!pn_weights_retyped(s->tensors[i])) {
+        *n = PN_MIN(*n, (uint64_t)RESIDENCY_CHUNK);
+        return pn_weights_read(s->file, s->tensors[i], at, dst, (size_t)*n, err);
+    }
+    *n = PN_MIN(*n, PN_MAX(RESIDENCY_MADE / row, UINT64_C(1)) * row);
+    return p->make_rows(p->make_user, s->tensors[i], at / row, *n / row, dst, err);
+}
+
 /* Read every matrix into one block, in plan order, reporting as we go. */
 static pn_status residency_read_all(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
 {
@@ -107,8 +120,8 @@ static pn_status residency_read_all(pn_residency_store *s, const pn_residency_pa
         uint64_t bytes = residency_matrix_bytes(s, i);
         uint8_t *dst = s->anon + done;
         for (uint64_t at = 0; at < bytes;) {
-            size_t n = (size_t)PN_MIN(bytes - at, (uint64_t)RESIDENCY_CHUNK);
-            pn_status st = pn_weights_read(s->file, s->tensors[i], at, dst + at, n, err);
+            uint64_t n = bytes - at;
+            pn_status st = residency_read_some(s, p, i, at, &n, dst + at, err);
             if (st)
                 return st;
             at += n;
@@ -256,6 +269,8 @@ PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_resid
     pn_status st = PN_OK;
     if (p->lease_rows || s->lease_rows || (p->mode != PN_RESIDENCY_MAP && p->mode != PN_RESIDENCY_STREAM))
         return pn_fail(err, PN_E_UNSUPPORTED, "weights change to mapped or streamed ones only");
+    if (s->file->n_retyped)
+        return pn_fail(err, PN_E_UNSUPPORTED, "weights of another type than the file's can only be in memory");
     if (p->mode == PN_RESIDENCY_STREAM && !s->stream)
         st = residency_to_stream(s, p, err);
     else if (p->mode == PN_RESIDENCY_MAP && s->stream) {

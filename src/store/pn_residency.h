@@ -2,7 +2,8 @@
  * pn_residency.h - where a model's weights are, and the lease by which a device reads them.
  *
  *   map    as they lie in the file: the page cache, shared between processes
- *   anon   read into memory of our own (the only way for callback sources)
+ *   anon   read into memory of our own (the only way for callback sources, and for matrices that get another type
+ *          while they are loaded: whoever opens the store lends a function that makes their rows)
  *   stream some pinned, the others read in every step (pn_stream.h)
  *   ring   for tests: leases of at most `lease_rows` rows, served from one buffer that the next lease
  *          overwrites.  A second lease has to WAIT.
@@ -37,8 +38,13 @@ typedef struct pn_residency_store {
     pn_host_ops host;
 } pn_residency_store;
 
+/* Make rows [row, row + n) of a retyped tensor, which is [ne1 ne2][ne0] whatever its pieces, at dst. */
+typedef pn_status (*pn_make_rows_fn)(void *user, const pn_dir_tensor *t, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err);
+
 typedef struct pn_residency_params {
-    pn_residency mode;
+    pn_residency mode;                      /* ANON when any tensor is retyped */
+    pn_make_rows_fn make_rows;              /* for those; used while opening only */
+    void *make_user;
     uint32_t lease_rows;
     pn_progress_fn progress;
     void *progress_user;

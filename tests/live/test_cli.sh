@@ -414,6 +414,24 @@ exits 0 "synth" synth "$tmp/s.gguf" --shape tiny --seed 1
 exits 0 "plan what was made" plan "$tmp/s.gguf" --ctx 256
 exits 0 "run what was made" run -m "$tmp/s.gguf" -p "a" --temp 0 -n 4 --ctx 64
 
+# --- quantised while loading: what quantize would have written -----------------------------------------
+
+exits 0 "synth, 16 bits" synth "$tmp/h.gguf" --shape tiny --type F16 --seed 1
+exits 0 "quantize it" quantize "$tmp/h.gguf" "$tmp/hq.gguf" Q4_K_M
+exits 0 "logits of the file" logits -m "$tmp/hq.gguf" --tokens 1,2,3 -o "$tmp/a.f32"
+exits 0 "logits, --load-type" logits -m "$tmp/h.gguf" --tokens 1,2,3 -o "$tmp/b.f32" --load-type q4_k_m
+cmp -s "$tmp/a.f32" "$tmp/b.f32"
+check "--load-type: the file's bits"
+PN_LOAD_TYPE=q8_0 "$pantheon" plan "$tmp/h.gguf" --json | grep -q '"load_bytes":[1-9]'
+check "PN_LOAD_TYPE: plan"
+exits 0 "serve --check, --load-type" serve -m "$tmp/h.gguf" --load-type q8_0 --check
+printf '[model a]\nmodel = %s\nload-type = q8_0\n' "$tmp/h.gguf" >"$tmp/serve.conf"
+exits 0 "perplexity, --load-type" perplexity -m "$tmp/h.gguf" --file "$0" --ctx 32 --chunks 2 --load-type q8_0
+exits 0 "serve --check, load-type in a file" serve --config "$tmp/serve.conf" --check
+usage "--load-type: unknown" Q4_K_M run -m "$tmp/h.gguf" -p "a" -n 1 --load-type q9_9
+usage "plan --load-type: unknown" Q4_K_M plan "$tmp/h.gguf" --load-type q9_9
+usage "--load-type and mapped" anon run -m "$tmp/h.gguf" -p "a" -n 1 --load-type q8_0 --residency map
+
 if [ $skipped -gt 0 ]; then
     echo "$passed passed, $failed failed, $skipped skipped"
 else

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: AGPL-3.0-only
 #
-# test_plan.sh - `pantheon plan` against the peak memory of a run, on ten models.
+# test_plan.sh - `pantheon plan` against the peak memory of a run, on twelve models.
 #
 #     sh tests/live/test_plan.sh build/pantheon
 #
@@ -43,7 +43,7 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
 
-# compare NAME MODEL CTX BATCH
+# compare NAME MODEL CTX BATCH [FLAGS]
 compare() {
     if [ ! -r "$2" ]; then
         echo "SKIP $1: $2 is not there"
@@ -58,10 +58,10 @@ compare() {
     esac
 }
 
-# synthetic SHAPE TYPE CTX BATCH
+# synthetic SHAPE TYPE CTX BATCH [TYPE as which it is loaded]
 synthetic() {
     if "$pantheon" synth "$tmp/model.gguf" --shape "$1" --type "$2" -q; then
-        compare "$1 $2" "$tmp/model.gguf" "$3" "$4"
+        compare "$1 $2${5:+ as $5}" "$tmp/model.gguf" "$3" "$4" ${5:+--load-type "$5"}
         rm -f "$tmp/model.gguf"
     else
         echo "FAIL $1 $2: synth"
@@ -73,6 +73,8 @@ synthetic tiny Q4_K_M 2048 512
 synthetic 135m Q4_0 2048 512
 synthetic 135m Q8_0 1024 256
 synthetic 135m F16 512 64
+synthetic 135m F16 512 64 Q8_0
+synthetic 135m F16 512 64 Q4_K_M
 compare demo models/demo.gguf 2048 512
 compare gemma3 $golden/arch/gemma3.gguf 1024 128
 compare qwen3moe $golden/arch/qwen3moe.gguf 512 64

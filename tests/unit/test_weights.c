@@ -378,7 +378,7 @@ static void a_stack_may_lie_scattered(void)
     pn_piece *pieces = malloc(n * sizeof *pieces);
     for (size_t i = 0; i < n; i++)          /* the last first */
         pieces[i] = pn_weights_piece(stack, n - 1 - i);
-    const pn_dir_tensor turned = {.t = stack->t, .part = stack->part, .pieces = pieces};
+    const pn_dir_tensor turned = {.t = stack->t, .file = stack->file, .part = stack->part, .pieces = pieces};
     const uint8_t *base = pn_weights_ptr(&w, stack);
     PN_CHECK(n > 2 && base && !pn_weights_ptr(&w, &turned));
     uint8_t *want = malloc(all), *got = malloc(all);
