@@ -420,12 +420,13 @@ typedef struct pn_meta {
 
 typedef struct pn_tensor_info {
     const char *name;           /* borrowed until the file is closed, NUL-terminated */
-    pn_dtype dtype;
+    pn_dtype dtype;             /* PN_DTYPE_COUNT: none that this build computes with */
     uint32_t n_dims;
-    uint64_t ne[4];             /* ne[0] contiguous; missing dimensions are 1 */
+    uint64_t ne[4];             /* ne[0] contiguous; missing dimensions are 1, of more than four the slowest are one */
     uint64_t bytes;
     uint64_t offset;            /* from the start of part `part` */
     uint32_t part;              /* which file of a split model */
+    const char *type;           /* the format in words: "BF16", "F8_E4M3"; static */
 } pn_tensor_info;
 
 PN_API size_t pn_file_meta_count(const pn_file *f);

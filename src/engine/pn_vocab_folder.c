@@ -155,7 +155,7 @@ PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const
     if (!st)
         folder_put(w, mem, &s, pn_hf_vocab_template(h, false));
     for (const char *p = pn_str_cstr(&notes); !st && *p; p += strcspn(p, "\n"), p += *p == '\n')
-        pn_engine_logf(e, PN_LOG_WARN, "%.*s", (int)strcspn(p, "\n"), p);
+        pn_engine_logf(e, PN_LOG_WARN, "GGUF has no words for all of this tokenizer: %.*s", (int)strcspn(p, "\n"), p);
     pn_hf_vocab_free(h);
     pn_str_fini(&notes);
     return st;
