@@ -9442,7 +9442,7 @@ struct pn_model {
     pn_mutex lock;              /* plans */
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
-    pn_bytes chat_template;
+    pn_bytes chat_template, tool_template;  /* the second of chats with tools, where it has one */
     pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
@@ -9453,6 +9453,12 @@ struct pn_model {
     atomic_uint prefill_rate;   /* tokens a second, of the last long prompt; 0: unknown */
     uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
+
+/* The template of its chats with or without tools. */
+static inline pn_bytes pn_model_template(const pn_model *m, bool tools)
+{
+    return tools && m->tool_template.len ? m->tool_template : m->chat_template;
+}
 
 struct pn_session {
     pn_model *model;
@@ -73093,7 +73099,7 @@ static void folder_put_words(pn_gguf_writer *w, pn_mem *mem, const char *key, co
     pn_str_fini(&s);
 }
 
-static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s, pn_bytes chat)
+static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s, pn_bytes chat, pn_bytes tools)
 {
     pn_gguf_put_str(w, "tokenizer.ggml.model", s->model.data, s->model.len);
     if (s->pre.data)
@@ -73110,6 +73116,11 @@ static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s,
         pn_gguf_put_array(w, "tokenizer.ggml.precompiled_charsmap", PN_META_U8, s->charsmap_len, s->charsmap, s->charsmap_len);
     if (chat.data)
         pn_gguf_put_str(w, "tokenizer.chat_template", chat.data, chat.len);
+    if (tools.data != chat.data) {
+        static const pn_bytes names[] = {{"tool_use", 8}};
+        pn_gguf_put_str_array(w, "tokenizer.chat_templates", 1, names);
+        pn_gguf_put_str(w, "tokenizer.chat_template.tool_use", tools.data, tools.len);
+    }
 }
 
 PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const pn_weights *file, pn_err *err)
@@ -73123,7 +73134,7 @@ PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const
     if (!st)
         st = pn_hf_vocab_gguf(h, &s, &notes, err);
     if (!st)
-        folder_put(w, mem, &s, pn_hf_vocab_template(h, false));
+        folder_put(w, mem, &s, pn_hf_vocab_template(h, false), pn_hf_vocab_template(h, true));
     for (const char *p = pn_str_cstr(&notes); !st && *p; p += strcspn(p, "\n"), p += *p == '\n')
         pn_engine_logf(e, PN_LOG_WARN, "GGUF has no words for all of this tokenizer: %.*s", (int)strcspn(p, "\n"), p);
     pn_hf_vocab_free(h);
@@ -73547,15 +73558,19 @@ static pn_status model_open_vocab(pn_model *m, pn_err *err)
     pn_weights *w = &m->file.weights;
     if (w->hf) {
         pn_status st = pn_vocab_from_folder(&m->vocab, &m->folder_vocab, m->engine, w, err);
-        if (!st)
+        if (!st) {
             m->chat_template = pn_hf_vocab_template(m->folder_vocab, false);
+            m->tool_template = pn_hf_vocab_template(m->folder_vocab, true);
+        }
         if (!st && w->hf->warning)
             pn_engine_logf(m->engine, PN_LOG_WARN, "%s: %s", w->parts[0].path, w->hf->warning);
         return st;
     }
-    const pn_gguf_kv *kv = pn_weights_meta(w, "tokenizer.chat_template");
+    const pn_gguf_kv *kv = pn_weights_meta(w, "tokenizer.chat_template"), *tools = pn_weights_meta(w, "tokenizer.chat_template.tool_use");
     if (kv)
         pn_gguf_str(kv, 0, &m->chat_template);
+    if (tools)
+        pn_gguf_str(tools, 0, &m->tool_template);
     return pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, w, m->desc.n_vocab, err);
 }
 
@@ -75573,7 +75588,7 @@ PN_API pn_status pn_grammar_tools(pn_engine *e, const pn_model *m, const pn_tool
         return pn_fail(err, PN_E_INVALID, "pn_grammar_tools: engine, tools and out must be given");
     if (p.name && p.choice != PN_TOOLS_REQUIRED)
         return pn_fail(err, PN_E_INVALID, "a function is named, so the choice of tools has to be PN_TOOLS_REQUIRED");
-    pn_bytes text = m ? m->chat_template : (pn_bytes){"", 0};
+    pn_bytes text = m ? pn_model_template(m, true) : (pn_bytes){"", 0};
     if (p.chat_template)
         text = (pn_bytes){p.chat_template, p.chat_template_len ? p.chat_template_len : strlen(p.chat_template)};
     pn_out_detect(&format, text.data ? text.data : "", text.len);
@@ -78122,8 +78137,8 @@ PN_API pn_status pn_chat_tokenize(const pn_model *m, const char *format, const p
 
 struct pn_template {
     pn_mem *mem;
-    pn_tpl *program;
-    pn_tpl_caps caps;
+    pn_tpl *program, *tool_program;     /* the second, if it is not NULL, when there are tools */
+    pn_tpl_caps caps, tool_caps;
     pn_str tokens;              /* "bos_token":"<s>",...  empty without a model */
 };
 
@@ -78168,6 +78183,13 @@ PN_API pn_status pn_template_open_model(const pn_model *m, pn_template **out, pn
     if (!m->chat_template.len)
         return pn_fail(err, PN_E_UNSUPPORTED, "the model's file has no chat template (tokenizer.chat_template)");
     pn_status st = tapi_open(pn_engine_mem(m->engine), m->chat_template.data, m->chat_template.len, &t, err);
+    if (!st && m->tool_template.len && m->tool_template.data != m->chat_template.data) {
+        st = pn_tpl_new(&t->tool_program, t->mem, m->tool_template.data, m->tool_template.len, err);
+        if (!st)
+            st = pn_tpl_probe(t->tool_program, t->mem, &t->tool_caps, err);
+        if (st)
+            pn_template_close(t);
+    }
     if (st)
         return pn_err_prefix(err, st, "the model's chat template");
     for (size_t i = 0; i < PN_COUNT_OF(tokens); i++) {
@@ -78190,13 +78212,14 @@ PN_API void pn_template_close(pn_template *t)
         return;
     pn_mem *mem = t->mem;
     pn_tpl_free(t->program);
+    pn_tpl_free(t->tool_program);
     pn_str_fini(&t->tokens);
     pn_mem_free(mem, PN_ACCT_MISC, t, sizeof *t);
 }
 
 /* The variables as JSON text.  Of equal keys the last one counts: raw input has its way, a request has
  * not. */
-static pn_status tapi_variables(const pn_template *t, const pn_json_doc *in, bool raw, pn_str *out, pn_err *err)
+static pn_status tapi_variables(const pn_template *t, const pn_tpl_caps *caps, const pn_json_doc *in, bool raw, pn_str *out, pn_err *err)
 {
     pn_str body;
     pn_str_init(&body, t->mem, PN_ACCT_MISC);
@@ -78204,7 +78227,7 @@ static pn_status tapi_variables(const pn_template *t, const pn_json_doc *in, boo
     if (raw)
         pn_json_write_node(&body, in, PN_JSON_ROOT);
     else
-        st = pn_chat_normalize(&t->caps, t->mem, in, &body, err);
+        st = pn_chat_normalize(caps, t->mem, in, &body, err);
     if (!st && !body.failed) {
         const char *inner = body.data + 1;
         size_t len = body.len - 2;
@@ -78234,12 +78257,14 @@ static pn_status tapi_render(const pn_template *t, const pn_json_doc *in, bool r
     if (pn_json_type_of(in, PN_JSON_ROOT) != PN_JSON_OBJECT)
         return pn_fail(err, PN_E_INVALID, "expected a JSON object of variables, found %s",
                        pn_json_type_name(pn_json_type_of(in, PN_JSON_ROOT)));
+    const uint32_t tools = pn_json_get(in, PN_JSON_ROOT, "tools");
+    const bool called = t->tool_program && pn_json_type_of(in, tools) == PN_JSON_ARRAY && pn_json_count(in, tools) > 0;
     pn_str_init(&text, t->mem, PN_ACCT_MISC);
-    pn_status st = tapi_variables(t, in, raw, &text, err);
+    pn_status st = tapi_variables(t, called ? &t->tool_caps : &t->caps, in, raw, &text, err);
     if (!st)
         st = pn_json_parse(&vars, t->mem, PN_ACCT_MISC, text.data, text.len, NULL, err);
     if (!st) {
-        st = pn_tpl_render(t->program, t->mem, &vars, NULL, out, err);
+        st = pn_tpl_render(called ? t->tool_program : t->program, t->mem, &vars, NULL, out, err);
         pn_json_fini(&vars);
     }
     pn_str_fini(&text);
@@ -78516,7 +78541,7 @@ PN_API pn_status pn_output_new(pn_engine *e, const pn_model *m, const pn_output_
         return pn_fail(err, PN_E_INVALID, "pn_output_new: engine, fn and out must be given");
     pn_bytes tmpl = output_text(p.chat_template, p.chat_template_len);
     if (!tmpl.data && m)
-        tmpl = m->chat_template;
+        tmpl = pn_model_template(m, p.tools != NULL);
     pn_mem *mem = pn_engine_mem(e);
     pn_output *o = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *o);
     if (!o)
@@ -78942,7 +78967,7 @@ struct pn_chat {
 static pn_status talk_open_template(pn_chat *c, const pn_chat_params *p, pn_err *err)
 {
     const pn_model *m = c->s->model;
-    pn_bytes text = p->template_text ? (pn_bytes){p->template_text, p->template_len} : m->chat_template;
+    pn_bytes text = p->template_text ? (pn_bytes){p->template_text, p->template_len} : pn_model_template(m, c->tools.len > 2);
     pn_out_detect(&c->syntax, text.data, text.len);
     if (p->syntax && !pn_out_find(&c->syntax, p->syntax))
         return pn_fail(err, PN_E_INVALID, "output syntax '%.60s' is not known; hermes, harmony, llama3 are some that are", p->syntax);

@@ -667,7 +667,8 @@ typedef struct pn_template pn_template;
 PN_API pn_status pn_template_open(pn_engine *e, const char *text, size_t len, pn_template **out, pn_err *err);
 
 /* The model's own, with the texts of its special tokens as bos_token, eos_token, ...; the model may be
- * freed before it.  PN_E_UNSUPPORTED: the model has none. */
+ * freed before it.  Where it has a second one for requests with tools (tool_use), they are rendered by that.
+ * PN_E_UNSUPPORTED: the model has none. */
 PN_API pn_status pn_template_open_model(const pn_model *m, pn_template **out, pn_err *err);
 PN_API void pn_template_close(pn_template *t);
 

@@ -123,7 +123,7 @@ static void folder_put_words(pn_gguf_writer *w, pn_mem *mem, const char *key, co
     pn_str_fini(&s);
 }
 
-static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s, pn_bytes chat)
+static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s, pn_bytes chat, pn_bytes tools)
 {
     pn_gguf_put_str(w, "tokenizer.ggml.model", s->model.data, s->model.len);
     if (s->pre.data)
@@ -140,6 +140,11 @@ static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s,
         pn_gguf_put_array(w, "tokenizer.ggml.precompiled_charsmap", PN_META_U8, s->charsmap_len, s->charsmap, s->charsmap_len);
     if (chat.data)
         pn_gguf_put_str(w, "tokenizer.chat_template", chat.data, chat.len);
+    if (tools.data != chat.data) {
+        static const pn_bytes names[] = {{"tool_use", 8}};
+        pn_gguf_put_str_array(w, "tokenizer.chat_templates", 1, names);
+        pn_gguf_put_str(w, "tokenizer.chat_template.tool_use", tools.data, tools.len);
+    }
 }
 
 PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const pn_weights *file, pn_err *err)
@@ -153,7 +158,7 @@ PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const
     if (!st)
         st = pn_hf_vocab_gguf(h, &s, &notes, err);
     if (!st)
-        folder_put(w, mem, &s, pn_hf_vocab_template(h, false));
+        folder_put(w, mem, &s, pn_hf_vocab_template(h, false), pn_hf_vocab_template(h, true));
     for (const char *p = pn_str_cstr(&notes); !st && *p; p += strcspn(p, "\n"), p += *p == '\n')
         pn_engine_logf(e, PN_LOG_WARN, "GGUF has no words for all of this tokenizer: %.*s", (int)strcspn(p, "\n"), p);
     pn_hf_vocab_free(h);
