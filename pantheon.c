@@ -4099,13 +4099,13 @@ PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
 /*
  * pn_hf_vocab.h - the vocabulary of a Hugging Face folder.
  *
- * Such a folder describes its tokenizer in up to eleven files.  Whoever opened the folder hands over
+ * Such a folder describes its tokenizer in up to twelve files.  Whoever opened the folder hands over
  * their bytes; what comes back owns everything a pn_vocab_source needs.  Which file counts:
  *
  *     tokenizer.json > tokenizer.model > vocab.json with merges.txt
  *     bos, eos, unk, pad: tokenizer_config.json > special_tokens_map.json > config.json
  *     ends: generation_config.json and config.json, and the tables of pn_vocab_roles.c
- *     template: chat_template.jinja > tokenizer_config.json > chat_template.json
+ *     template: chat_template.jinja (with tool_use.jinja) > tokenizer_config.json > chat_template.json
  *
  * The pipeline of a tokenizer.json is followed step by step (pn_rules.h).  A step nobody here knows, a
  * regular expression above all, is refused by name: a vocabulary that cuts text almost like the one
@@ -4123,7 +4123,7 @@ PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
 typedef struct pn_hf_files {
     pn_bytes tokenizer_json, tokenizer_config, special_tokens_map, added_tokens;
     pn_bytes vocab_json, merges_txt, tokenizer_model;
-    pn_bytes chat_template_jinja, chat_template_json;
+    pn_bytes chat_template_jinja, tool_use_jinja, chat_template_json;
     pn_bytes generation_config, config;
 } pn_hf_files;
 
@@ -37837,10 +37837,11 @@ static void hfs_template_of(pn_hf_read *r, const pn_json_doc *d)
 static pn_status hfs_template(pn_hf_read *r)
 {
     pn_hf_vocab *h = r->h;
-    pn_bytes jinja = r->files->chat_template_jinja;
-    if (jinja.len)
+    pn_bytes jinja = r->files->chat_template_jinja, tools = r->files->tool_use_jinja;
+    if (jinja.len) {
         pn_str_add(&h->chat, jinja.data, jinja.len);
-    else
+        pn_str_add(&h->chat_tools, tools.data ? tools.data : "", tools.len);
+    } else
         hfs_template_of(r, &r->config);
     if (!h->chat.len && !h->chat_tools.len)
         hfs_template_of(r, &r->chat);
@@ -72985,7 +72986,7 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 
 #include <stdio.h>
 
-enum { FOLDER_FILES = 11 };
+enum { FOLDER_FILES = 12 };
 static const size_t folder_most = (size_t)128 << 20;    /* of one file */
 
 static void folder_warn(void *user, const char *text) { pn_engine_logf(user, PN_LOG_WARN, "%s", text); }
@@ -72994,16 +72995,17 @@ static void folder_warn(void *user, const char *text) { pn_engine_logf(user, PN_
 static void folder_slots(pn_hf_files *f, pn_bytes *slot[FOLDER_FILES])
 {
     pn_bytes *const all[FOLDER_FILES] = {&f->tokenizer_json, &f->tokenizer_config, &f->special_tokens_map, &f->added_tokens, &f->vocab_json,
-                                         &f->merges_txt, &f->tokenizer_model, &f->chat_template_jinja, &f->chat_template_json,
-                                         &f->generation_config, &f->config};
+                                         &f->merges_txt, &f->tokenizer_model, &f->chat_template_jinja, &f->tool_use_jinja,
+                                         &f->chat_template_json, &f->generation_config, &f->config};
     memcpy(slot, all, sizeof all);
 }
 
 static pn_status folder_read(pn_hf_files *f, pn_mem *mem, const pn_hf_dir *d, pn_err *err)
 {
     static const char *const names[FOLDER_FILES] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                                                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json",
-                                                    "generation_config.json", "config.json"};
+                                                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja",
+                                                    "additional_chat_templates/tool_use.jinja", "chat_template.json", "generation_config.json",
+                                                    "config.json"};
     pn_bytes *slot[FOLDER_FILES];
     pn_status st = PN_OK;
     folder_slots(f, slot);

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-enum { FOLDER_FILES = 11 };
+enum { FOLDER_FILES = 12 };
 static const size_t folder_most = (size_t)128 << 20;    /* of one file */
 
 static void folder_warn(void *user, const char *text) { pn_engine_logf(user, PN_LOG_WARN, "%s", text); }
@@ -18,16 +18,17 @@ static void folder_warn(void *user, const char *text) { pn_engine_logf(user, PN_
 static void folder_slots(pn_hf_files *f, pn_bytes *slot[FOLDER_FILES])
 {
     pn_bytes *const all[FOLDER_FILES] = {&f->tokenizer_json, &f->tokenizer_config, &f->special_tokens_map, &f->added_tokens, &f->vocab_json,
-                                         &f->merges_txt, &f->tokenizer_model, &f->chat_template_jinja, &f->chat_template_json,
-                                         &f->generation_config, &f->config};
+                                         &f->merges_txt, &f->tokenizer_model, &f->chat_template_jinja, &f->tool_use_jinja,
+                                         &f->chat_template_json, &f->generation_config, &f->config};
     memcpy(slot, all, sizeof all);
 }
 
 static pn_status folder_read(pn_hf_files *f, pn_mem *mem, const pn_hf_dir *d, pn_err *err)
 {
     static const char *const names[FOLDER_FILES] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                                                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json",
-                                                    "generation_config.json", "config.json"};
+                                                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja",
+                                                    "additional_chat_templates/tool_use.jinja", "chat_template.json", "generation_config.json",
+                                                    "config.json"};
     pn_bytes *slot[FOLDER_FILES];
     pn_status st = PN_OK;
     folder_slots(f, slot);

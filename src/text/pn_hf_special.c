@@ -152,10 +152,11 @@ static void hfs_template_of(pn_hf_read *r, const pn_json_doc *d)
 static pn_status hfs_template(pn_hf_read *r)
 {
     pn_hf_vocab *h = r->h;
-    pn_bytes jinja = r->files->chat_template_jinja;
-    if (jinja.len)
+    pn_bytes jinja = r->files->chat_template_jinja, tools = r->files->tool_use_jinja;
+    if (jinja.len) {
         pn_str_add(&h->chat, jinja.data, jinja.len);
-    else
+        pn_str_add(&h->chat_tools, tools.data ? tools.data : "", tools.len);
+    } else
         hfs_template_of(r, &r->config);
     if (!h->chat.len && !h->chat_tools.len)
         hfs_template_of(r, &r->chat);

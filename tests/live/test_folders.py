@@ -137,9 +137,15 @@ def with_tool_template(folder):
 
 
 def tool_templates(pantheon, tmp):
+    files = copy(os.path.join(tmp, "files"), *[QWEN + "/" + f for f in os.listdir(QWEN)])
+    os.mkdir(files + "/additional_chat_templates")
+    for name, text in ("chat_template.jinja", "<|im_start|>one"), ("additional_chat_templates/tool_use.jinja", "<|im_end|>"):
+        with open(os.path.join(files, name), "w") as f:
+            f.write(text)
+    request = {"messages": [{"role": "user", "content": "Hi"}]}
+    equal((len(ids(pantheon, files, request, tmp)), len(ids(pantheon, files, dict(request, tools=TOOLS), tmp))), (3, 1), "templates in files")
     folder, gguf = with_tool_template(os.path.join(tmp, "caller")), os.path.join(tmp, "caller.gguf")
     equal(Done(pantheon, "quantize", folder, gguf, "F32").code, 0, "quantize of a folder with two templates")
-    request = {"messages": [{"role": "user", "content": "Hi"}]}
     plain, tools = ids(pantheon, folder, request, tmp), ids(pantheon, folder, dict(request, tools=TOOLS), tmp)
     check(plain != tools, "render: tools have their own template")
     equal(ids(pantheon, folder, dict(request, tools=[]), tmp), plain, "render: no tool is no tools")
