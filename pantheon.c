@@ -3285,7 +3285,7 @@ PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *
  * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
  * with it, else the same of pytorch_model.bin (pn_pth.h); generation_config.json.  Nothing else is opened here, and no
  * name that is a path.  A path to a single .safetensors, .pth, .pt or pytorch_model*.bin file means that file with the
- * rest of its folder.  Such a file without a config.json is no model, but somebody who only looks (pn_weights_look) gets its
+ * rest of its folder, and those that an index names with it.  Such a file without a config.json is no model, but somebody who only looks (pn_weights_look) gets its
  * tensors under their own names.
  *
  * Invariant: every tensor that the configuration asks for is there once, with the shape it says; and every tensor that is
@@ -23666,6 +23666,8 @@ static pn_status gguf_not_gguf(const gguf_cursor *c)
         hint = " (a web page? the download failed)";
     else if (memcmp(b, "PK\3\4", 4) == 0)
         hint = " (a zip archive)";
+    else if (b[0] == '{')
+        hint = " (JSON? of a Hugging Face folder the folder is to be named)";
     return pn_fail(c->err, PN_E_FORMAT,
                    "not a GGUF file: expected 47 47 55 46 at offset 0, found %02x %02x %02x %02x%s",
                    (unsigned)b[0], (unsigned)b[1], (unsigned)b[2], (unsigned)b[3], hint);
@@ -24758,7 +24760,7 @@ static pn_status st_read(st_reader *r, const pn_source *src)
     uint64_t n = pn_le64(length);
     if (n > PN_ST_HEADER_MAX)
         return pn_fail(r->err, PN_E_FORMAT, "not a safetensors file, or a broken one: the header length at offset 0 is %" PRIu64
-                       ", above %" PRIu64, n, PN_ST_HEADER_MAX);
+                       ", above %" PRIu64 "%s", n, PN_ST_HEADER_MAX, memcmp(length, "version ", 8) == 0 ? " (a Git LFS pointer? fetch the real file)" : "");
     if (n > src->size - 8)
         return pn_fail(r->err, PN_E_FORMAT, "truncated: the header has %" PRIu64 " bytes from offset 8, the file %" PRIu64
                        " in all", n, src->size);
@@ -27999,6 +28001,8 @@ static pn_status hfd_slurp(pn_mem *mem, const char *path, const char *name, size
         bytes = pn_mem_alloc(mem, PN_ACCT_STAGE, (size_t)f.size + 1);
         st = bytes ? pn_os_read(&f, 0, bytes, (size_t)f.size, err) : pn_fail_nomem(err, name, f.size + 1);
     }
+    if (!st && f.size > 20 && memcmp(bytes, "version https://git-", 20) == 0)
+        st = pn_fail(err, PN_E_FORMAT, "%s is a Git LFS pointer: fetch the real file", name);
     if (!st) {
         bytes[f.size] = 0;
         *out = (pn_bytes){bytes, (size_t)f.size};
@@ -28186,12 +28190,29 @@ static pn_status hfd_read_index(hfd *h, const char *name)
     return st;
 }
 
+/* Of a file of several the user means all: read the index that names it, if there is one. */
+static pn_status hfd_siblings(hfd *h, const char **only)
+{
+    pn_status st = hfd_read_index(h, hfd_ends(*only, ".safetensors") ? "model.safetensors.index.json" : "pytorch_model.bin.index.json");
+    bool named = false;
+    for (size_t i = 0; i < h->index.n_files && h->indexed; i++)
+        named = named || strcmp(h->index.files[i].name, *only) == 0;
+    if (named)
+        *only = NULL;
+    else if (h->indexed) {
+        pn_st_index_fini(&h->index);
+        h->indexed = false;
+    }
+    return st;
+}
+
 /* Which files hold the weights; `only`: the one the user named, or NULL.  What exists first counts. */
 static pn_status hfd_files(hfd *h, const char *only)
 {
     static const struct { char one[20], many[32]; } kinds[] = {
         {"model.safetensors", "model.safetensors.index.json"}, {"pytorch_model.bin", "pytorch_model.bin.index.json"}};
-    pn_status st = PN_OK;
+    bool whole = only && (h->w->bare || strcmp(only, kinds[0].one) == 0 || strcmp(only, kinds[1].one) == 0);
+    pn_status st = only && !whole ? hfd_siblings(h, &only) : PN_OK;
     for (size_t i = 0; i < PN_COUNT_OF(kinds) && !st && !only && !h->indexed; i++) {
         if (hfd_exists(h, kinds[i].one, &st))
             only = kinds[i].one;

@@ -114,6 +114,8 @@ static pn_status hfd_slurp(pn_mem *mem, const char *path, const char *name, size
         bytes = pn_mem_alloc(mem, PN_ACCT_STAGE, (size_t)f.size + 1);
         st = bytes ? pn_os_read(&f, 0, bytes, (size_t)f.size, err) : pn_fail_nomem(err, name, f.size + 1);
     }
+    if (!st && f.size > 20 && memcmp(bytes, "version https://git-", 20) == 0)
+        st = pn_fail(err, PN_E_FORMAT, "%s is a Git LFS pointer: fetch the real file", name);
     if (!st) {
         bytes[f.size] = 0;
         *out = (pn_bytes){bytes, (size_t)f.size};
@@ -301,12 +303,29 @@ static pn_status hfd_read_index(hfd *h, const char *name)
     return st;
 }
 
+/* Of a file of several the user means all: read the index that names it, if there is one. */
+static pn_status hfd_siblings(hfd *h, const char **only)
+{
+    pn_status st = hfd_read_index(h, hfd_ends(*only, ".safetensors") ? "model.safetensors.index.json" : "pytorch_model.bin.index.json");
+    bool named = false;
+    for (size_t i = 0; i < h->index.n_files && h->indexed; i++)
+        named = named || strcmp(h->index.files[i].name, *only) == 0;
+    if (named)
+        *only = NULL;
+    else if (h->indexed) {
+        pn_st_index_fini(&h->index);
+        h->indexed = false;
+    }
+    return st;
+}
+
 /* Which files hold the weights; `only`: the one the user named, or NULL.  What exists first counts. */
 static pn_status hfd_files(hfd *h, const char *only)
 {
     static const struct { char one[20], many[32]; } kinds[] = {
         {"model.safetensors", "model.safetensors.index.json"}, {"pytorch_model.bin", "pytorch_model.bin.index.json"}};
-    pn_status st = PN_OK;
+    bool whole = only && (h->w->bare || strcmp(only, kinds[0].one) == 0 || strcmp(only, kinds[1].one) == 0);
+    pn_status st = only && !whole ? hfd_siblings(h, &only) : PN_OK;
     for (size_t i = 0; i < PN_COUNT_OF(kinds) && !st && !only && !h->indexed; i++) {
         if (hfd_exists(h, kinds[i].one, &st))
             only = kinds[i].one;

@@ -108,7 +108,12 @@ def refusals(pantheon, tmp, gguf):
     with open(os.path.join(adapter, "adapter_config.json"), "w") as f:
         f.write("{}")
     os.remove(os.path.join(shard, "model-00002-of-00002.safetensors"))
-    rows = (made("empty"), "no config.json"), (adapter, "adapter"), (made("around", gguf), "'" + os.path.basename(gguf) + "'"), \
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9942981696\n"
+    lfs = [made("lfs%d" % i, *[QWEN + "/" + f for f in os.listdir(QWEN)]) for i in range(3)]
+    for folder, name in zip(lfs, ("config.json", "tokenizer.json", "model.safetensors")):
+        with open(os.path.join(folder, name), "wb") as f:
+            f.write(pointer)
+    rows = (made("empty"), "no config.json"), (lfs[0], "Git LFS"), (lfs[1], "Git LFS"), (lfs[2], "Git LFS"), (QWEN + "/config.json", "folder"), (adapter, "adapter"), (made("around", gguf), "'" + os.path.basename(gguf) + "'"), \
         (made("both", gguf, QWEN + "/config.json"), "'" + os.path.basename(gguf) + "'"), (shard, "model-00002-of-00002.safetensors"), \
         (made("tensors", QWEN + "/model.safetensors") + "/model.safetensors", "config.json"), \
         (os.path.join(tmp, "none.pth"), "no such file"), (os.path.join(tmp, "none/model.safetensors"), "no such file"), \
