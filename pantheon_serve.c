@@ -3401,7 +3401,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
 
 /* Rows that several tables hold: same flag, same words. */
 #define PN_ROW_MODEL \
-    {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file, of a split model the first part; or a Hugging Face folder"}
+    {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file, of a split model the first part; or a Hugging Face folder, or its .safetensors or .pth"}
 #define PN_ROW_QUIET \
     {"quiet", NULL, 'q', PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "no progress, no remarks, no last line"}
 #define PN_ROW_MEM_LIMIT \
@@ -23039,14 +23039,14 @@ static int synth_main(pn_cli *c)
 
 PN_INTERNAL const pn_cmd *pn_cmd_quantize(void)
 {
-    static const pn_cmd cmd = {"quantize", "IN OUT TYPE [FLAGS]", "convert a model's weights (Q8_0, Q4_K_M, ...)",
+    static const pn_cmd cmd = {"quantize", "IN OUT TYPE [FLAGS]", "a model's weights in another format (Q8_0, Q4_K_M, ...); IN may be a folder, OUT is GGUF",
                                quantize_flags, 3, 3, quantize_main};
     return &cmd;
 }
 
 PN_INTERNAL const pn_cmd *pn_cmd_convert(void)
 {
-    static const pn_cmd cmd = {"convert", "IN OUT [FLAGS]", "write the tensors of a .pth as safetensors", convert_flags, 2, 2, convert_main};
+    static const pn_cmd cmd = {"convert", "IN OUT [FLAGS]", "write the tensors of a .pth or .bin as safetensors", convert_flags, 2, 2, convert_main};
     return &cmd;
 }
 
@@ -24601,7 +24601,7 @@ PN_INTERNAL void pn_serve_config_fini(pn_serve_config *cfg)
 
 static const pn_flag serve_flags[] = {
     {"model", NULL, 'm', PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "GGUF file or Hugging Face folder to serve; repeatable, and the flags down to --template are for the one before"},
-    {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "file name", "what clients call it"},
+    {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "name of the file or folder", "what clients call it"},
     {"alias", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", NULL, "another name for it"},
     {"dies", NULL, 0, PN_FLAG_INTS, true, 0, 63, "LIST", "one that is free", "where it runs; two: split over both"},
     {"ctx-cap", "ctx", 0, PN_FLAG_INT, true, 1, 1 << 30, "N", "as trained, as memory allows", "most tokens of a conversation"},

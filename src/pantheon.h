@@ -393,7 +393,8 @@ typedef struct pn_reader {
 
 /* Read and check a header: GGUF v2/v3, any part count (give the first part); or a Hugging Face folder, or
  * one of its weight files, which looks like a GGUF file of as many parts (docs/folders.md).  Metadata and
- * tensor table are validated completely; no matrix is read. */
+ * tensor table are validated completely; no matrix is read.  A .safetensors or .pth without config.json beside it has no metadata
+ * but tensors, under their own names; nothing else can be done with it. */
 PN_API pn_status pn_file_open(pn_engine *e, const char *path, pn_file **out, pn_err *err);
 
 /* The same from memory.  `bytes` is borrowed: it must outlive the file and models made from it;
@@ -1288,7 +1289,7 @@ typedef struct pn_quantize_params {
     void *progress_user;
 } pn_quantize_params;
 
-/* Write `in` (all its parts) with its matrices converted, to one file.  Rows that do not divide into
+/* Write `in` (all its parts; a file or a Hugging Face folder) with its matrices converted, to one GGUF file.  Rows that do not divide into
  * the type's blocks get the next type with smaller ones.  Peak memory: a few MiB.  `out` appears, or
  * is replaced, when it is complete; it may not be the file read. */
 PN_API pn_status pn_quantize(pn_engine *e, const char *in, const char *out, const pn_quantize_params *p, pn_err *err);
