@@ -3227,11 +3227,13 @@ typedef struct pn_weights {
     pn_map index;               /* name -> tensor */
     uint64_t file_bytes;        /* all parts */
     struct pn_hf_dir *hf;       /* owned; NULL: not a Hugging Face folder */
+    bool bare;                  /* tensors without a model: it can be looked at, not computed with */
     pn_gguf_tensor *retyped;    /* owned, [n_retyped] */
     size_t n_retyped;
     /* below: private */
     bool map;                   /* parts opened from now on are mapped */
     bool shares;                /* only `tensors` and `retyped` are its own */
+    bool look;                  /* what is bare is welcome */
     size_t cap_parts, cap_gguf, cap_tensors;
 } pn_weights;
 
@@ -3243,6 +3245,10 @@ PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const cha
 PN_INTERNAL pn_status pn_weights_open_memory(pn_weights *w, pn_mem *mem, const void *bytes, size_t n, pn_err *err);
 PN_INTERNAL pn_status pn_weights_open_reader(pn_weights *w, pn_mem *mem, const pn_reader *r, pn_err *err);
 PN_INTERNAL void pn_weights_close(pn_weights *w);
+
+/* For those who look at a file: as open_path with `map`, and a .safetensors or .pth without config.json gives its tensors under
+ * their own names (w->bare).  Their dtype may be PN_DTYPE_COUNT and their elements need not follow each other. */
+PN_INTERNAL pn_status pn_weights_look(pn_weights *w, pn_mem *mem, const char *path, pn_err *err);
 
 PN_INTERNAL const pn_dir_tensor *pn_weights_find(const pn_weights *w, const char *name);
 PN_INTERNAL const pn_gguf_kv *pn_weights_meta(const pn_weights *w, const char *key);
@@ -3296,7 +3302,8 @@ PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *
  * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
  * with it, else the same of pytorch_model.bin (pn_pth.h); generation_config.json.  Nothing else is opened here, and no
  * name that is a path.  A path to a single .safetensors, .pth, .pt or pytorch_model*.bin file means that file with the
- * rest of its folder.
+ * rest of its folder, and those that an index names with it.  Such a file without a config.json is no model, but somebody who only looks (pn_weights_look) gets its
+ * tensors under their own names.
  *
  * Invariant: every tensor that the configuration asks for is there once, with the shape it says; and every tensor that is
  * there is asked for, or on a list of those that carry nothing.
@@ -3315,15 +3322,19 @@ typedef struct pn_hf_dir {
     struct pn_hf_tensor *tensors;       /* owned, [n] in the parts from 1 on */
     pn_piece *pieces;           /* owned: places of experts, one list after the other */
     size_t n, cap, n_pieces, cap_pieces;
+    char *names;                /* owned: of a file that is only looked at */
+    size_t names_bytes;
     uint8_t *image;             /* owned: part 0 */
     size_t image_bytes;
 } pn_hf_dir;
 
-/* The path names a folder, or a file that is used as part of one. */
+/* The path names a folder, or a file that is used as part of one, and it is there. */
 PN_INTERNAL bool pn_hf_dir_is(const char *path);
 
 /* For pn_weights_open_path: *w is empty but for its memory and whether to map. */
 PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *err);
+/* Of a file that is only looked at (w->bare): what it calls the format of tensor i. */
+PN_INTERNAL const char *pn_hf_dir_type(const pn_hf_dir *d, size_t i);
 PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem);         /* NULL is a no-op */
 
 /* Memory of part 0 and of the directory. */
@@ -4114,7 +4125,7 @@ PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
  *     tokenizer.json > tokenizer.model > vocab.json with merges.txt
  *     bos, eos, unk, pad: tokenizer_config.json > special_tokens_map.json > config.json
  *     ends: generation_config.json and config.json, and the tables of pn_vocab_roles.c
- *     template: chat_template.jinja > tokenizer_config.json > chat_template.json
+ *     template: chat_template.jinja (with tool_use.jinja) > tokenizer_config.json > chat_template.json
  *
  * The pipeline of a tokenizer.json is followed step by step (pn_rules.h).  A step nobody here knows, a
  * regular expression above all, is refused by name: a vocabulary that cuts text almost like the one
@@ -4132,8 +4143,7 @@ PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
 typedef struct pn_hf_files {
     pn_bytes tokenizer_json, tokenizer_config, special_tokens_map, added_tokens;
     pn_bytes vocab_json, merges_txt, tokenizer_model;
-    pn_bytes chat_template_jinja, chat_template_json;
-    pn_bytes tool_use_jinja;    /* additional_chat_templates/tool_use.jinja */
+    pn_bytes chat_template_jinja, tool_use_jinja, chat_template_json;
     pn_bytes generation_config, config;
 } pn_hf_files;
 
@@ -9459,7 +9469,7 @@ struct pn_model {
     pn_mutex lock;              /* plans */
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
-    pn_bytes chat_template;
+    pn_bytes chat_template, tool_template;  /* the second of chats with tools, where it has one */
     pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
@@ -9470,6 +9480,12 @@ struct pn_model {
     atomic_uint prefill_rate;   /* tokens a second, of the last long prompt; 0: unknown */
     uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
+
+/* The template of its chats with or without tools. */
+static inline pn_bytes pn_model_template(const pn_model *m, bool tools)
+{
+    return tools && m->tool_template.len ? m->tool_template : m->chat_template;
+}
 
 struct pn_session {
     pn_model *model;
@@ -23745,6 +23761,8 @@ static pn_status gguf_not_gguf(const gguf_cursor *c)
         hint = " (a web page? the download failed)";
     else if (memcmp(b, "PK\3\4", 4) == 0)
         hint = " (a zip archive)";
+    else if (b[0] == '{')
+        hint = " (JSON? of a Hugging Face folder the folder is to be named)";
     return pn_fail(c->err, PN_E_FORMAT,
                    "not a GGUF file: expected 47 47 55 46 at offset 0, found %02x %02x %02x %02x%s",
                    (unsigned)b[0], (unsigned)b[1], (unsigned)b[2], (unsigned)b[3], hint);
@@ -24837,7 +24855,7 @@ static pn_status st_read(st_reader *r, const pn_source *src)
     uint64_t n = pn_le64(length);
     if (n > PN_ST_HEADER_MAX)
         return pn_fail(r->err, PN_E_FORMAT, "not a safetensors file, or a broken one: the header length at offset 0 is %" PRIu64
-                       ", above %" PRIu64, n, PN_ST_HEADER_MAX);
+                       ", above %" PRIu64 "%s", n, PN_ST_HEADER_MAX, memcmp(length, "version ", 8) == 0 ? " (a Git LFS pointer? fetch the real file)" : "");
     if (n > src->size - 8)
         return pn_fail(r->err, PN_E_FORMAT, "truncated: the header has %" PRIu64 " bytes from offset 8, the file %" PRIu64
                        " in all", n, src->size);
@@ -27994,6 +28012,7 @@ struct pn_hf_tensor {
     size_t piece0;              /* in pieces, when `scattered` */
     uint32_t part;
     uint8_t why;
+    uint8_t st_dtype;           /* pn_st_dtype */
     bool plus_one;              /* it is stored minus one */
     bool f64;
     bool scattered;
@@ -28011,6 +28030,7 @@ typedef struct hfd_ref {
     const pn_pth_tensor *gather;    /* NULL: it lies at t->offset */
     uint32_t part;
     bool used;
+    bool alias;                 /* a head that is the embedding under a second name */
 } hfd_ref;
 
 /* A folder being opened. */
@@ -28048,7 +28068,7 @@ static bool hfd_is_file(const char *path)
            (hfd_ends(name, ".bin") && strncmp(name, "pytorch_model", 13) == 0);
 }
 
-PN_INTERNAL bool pn_hf_dir_is(const char *path) { return hfd_is_file(path) || pn_os_is_dir(path); }
+PN_INTERNAL bool pn_hf_dir_is(const char *path) { return hfd_is_file(path) ? pn_os_same_file(path, path) : pn_os_is_dir(path); }
 
 /* folder + name, in PN_ACCT_STAGE. */
 static char *hfd_path(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t *size)
@@ -28084,6 +28104,8 @@ static pn_status hfd_slurp(pn_mem *mem, const char *path, const char *name, size
         bytes = pn_mem_alloc(mem, PN_ACCT_STAGE, (size_t)f.size + 1);
         st = bytes ? pn_os_read(&f, 0, bytes, (size_t)f.size, err) : pn_fail_nomem(err, name, f.size + 1);
     }
+    if (!st && f.size > 20 && memcmp(bytes, "version https://git-", 20) == 0)
+        st = pn_fail(err, PN_E_FORMAT, "%s is a Git LFS pointer: fetch the real file", name);
     if (!st) {
         bytes[f.size] = 0;
         *out = (pn_bytes){bytes, (size_t)f.size};
@@ -28115,7 +28137,7 @@ PN_INTERNAL void pn_hf_file_free(pn_mem *mem, pn_bytes *file)
  * Configuration
  * ------------------------------------------------------------------------------------------ */
 
-/* What the model is called: its folder's last name. */
+/* What the model is called: its folder's last name, if the path says one. */
 static void hfd_folder_name(const pn_hf_dir *d, char out[64])
 {
     size_t end = strlen(d->folder), n;
@@ -28127,10 +28149,37 @@ static void hfd_folder_name(const pn_hf_dir *d, char out[64])
     n = PN_MIN(end - from, (size_t)63);
     memcpy(out, d->folder + from, n);
     out[n] = 0;
+    if (strspn(out, ".") == n)
+        memcpy(out, "model", sizeof "model");
+}
+
+/* For people who give the folder around a GGUF file: its first one in byte order, or "". */
+typedef struct hfd_gguf { char name[128]; } hfd_gguf;
+
+static bool hfd_see_gguf(void *user, const char *name, uint64_t bytes, uint64_t modified)
+{
+    hfd_gguf *g = user;
+    size_t n = strlen(name);
+    (void)bytes, (void)modified;
+    if (hfd_ends(name, ".gguf") && n < sizeof g->name && strncmp(name, "mmproj", 6) && (!g->name[0] || strcmp(name, g->name) < 0))
+        memcpy(g->name, name, n + 1);
+    return true;
+}
+
+/* What to add to a refusal of the folder, or nothing. */
+typedef struct hfd_text { char s[160]; } hfd_text;
+
+static hfd_text hfd_hint(const hfd *h)
+{
+    hfd_gguf g = {""};
+    hfd_text out = {""};
+    if (pn_os_dir_each(h->d->folder[0] ? h->d->folder : ".", hfd_see_gguf, &g, NULL) == PN_OK && g.name[0])
+        snprintf(out.s, sizeof out.s, "; the GGUF file in it has to be named: '%s'", pn_show(g.name, strlen(g.name)).s);
+    return out;
 }
 
 /* There is no config.json: what is it then? */
-static pn_status hfd_no_config(hfd *h)
+static pn_status hfd_no_config(hfd *h, bool file)
 {
     static const struct { char file[24]; const char *say; } hints[] = {
         {"adapter_config.json", "an adapter, not a model: it has to be merged into its base first"},
@@ -28139,17 +28188,19 @@ static pn_status hfd_no_config(hfd *h)
     for (size_t i = 0; i < PN_COUNT_OF(hints) && !st; i++)
         if (hfd_exists(h, hints[i].file, &st))
             return pn_fail(h->err, PN_E_UNSUPPORTED, "%s without config.json: %s", hints[i].file, hints[i].say);
-    return st ? st : pn_fail(h->err, PN_E_FORMAT, "there is no config.json, so this is no model folder");
+    if (!st && file)
+        st = pn_fail(h->err, PN_E_FORMAT, "there is no config.json beside it, and tensors alone are no model");
+    return st ? st : pn_fail(h->err, PN_E_FORMAT, "there is no config.json, so this is no model folder%s", hfd_hint(h).s);
 }
 
-static pn_status hfd_config(hfd *h)
+static pn_status hfd_config(hfd *h, bool file)
 {
     pn_bytes config = {NULL, 0}, generation = {NULL, 0};
     char name[64];
     hfd_folder_name(h->d, name);
     pn_status st = pn_hf_file_read(h->d, h->mem, "config.json", HFD_CONFIG_MAX, &config, h->err);
     if (!st && !config.data)
-        st = hfd_no_config(h);
+        st = hfd_no_config(h, file);
     if (!st)
         st = pn_hf_file_read(h->d, h->mem, "generation_config.json", HFD_CONFIG_MAX, &generation, h->err);
     if (!st)
@@ -28172,7 +28223,7 @@ static pn_status hfd_list(hfd *h, const hfd_file *f)
         return pn_fail_nomem(h->err, "the list of tensors", (h->n_refs + s->n_tensors) * sizeof *h->refs);
     for (size_t i = 0; i < s->n_tensors; i++) {
         const pn_st_tensor *t = &s->tensors[i];
-        const char *name = pn_hf_name(t->name);
+        const char *name = h->w->bare ? t->name : pn_hf_name(t->name);
         bool existed = false;
         uint32_t *at = pn_map_put(&h->names, name, strlen(name), (uint32_t)h->n_refs, &existed);
         if (!at)
@@ -28242,12 +28293,29 @@ static pn_status hfd_read_index(hfd *h, const char *name)
     return st;
 }
 
+/* Of a file of several the user means all: read the index that names it, if there is one. */
+static pn_status hfd_siblings(hfd *h, const char **only)
+{
+    pn_status st = hfd_read_index(h, hfd_ends(*only, ".safetensors") ? "model.safetensors.index.json" : "pytorch_model.bin.index.json");
+    bool named = false;
+    for (size_t i = 0; i < h->index.n_files && h->indexed; i++)
+        named = named || strcmp(h->index.files[i].name, *only) == 0;
+    if (named)
+        *only = NULL;
+    else if (h->indexed) {
+        pn_st_index_fini(&h->index);
+        h->indexed = false;
+    }
+    return st;
+}
+
 /* Which files hold the weights; `only`: the one the user named, or NULL.  What exists first counts. */
 static pn_status hfd_files(hfd *h, const char *only)
 {
     static const struct { char one[20], many[32]; } kinds[] = {
         {"model.safetensors", "model.safetensors.index.json"}, {"pytorch_model.bin", "pytorch_model.bin.index.json"}};
-    pn_status st = PN_OK;
+    bool whole = only && (h->w->bare || strcmp(only, kinds[0].one) == 0 || strcmp(only, kinds[1].one) == 0);
+    pn_status st = only && !whole ? hfd_siblings(h, &only) : PN_OK;
     for (size_t i = 0; i < PN_COUNT_OF(kinds) && !st && !only && !h->indexed; i++) {
         if (hfd_exists(h, kinds[i].one, &st))
             only = kinds[i].one;
@@ -28255,7 +28323,8 @@ static pn_status hfd_files(hfd *h, const char *only)
             st = hfd_read_index(h, kinds[i].many);
     }
     if (!st && !only && !h->indexed)
-        st = pn_fail(h->err, PN_E_FORMAT, "there is none of %s, %s, %s and %s", kinds[0].one, kinds[0].many, kinds[1].one, kinds[1].many);
+        st = pn_fail(h->err, PN_E_FORMAT, "there is none of %s, %s, %s and %s%s", kinds[0].one, kinds[0].many, kinds[1].one, kinds[1].many,
+                     hfd_hint(h).s);
     h->cap_files = only ? 1 : h->index.n_files;
     h->files = st ? NULL : pn_mem_calloc(h->mem, PN_ACCT_STAGE, h->cap_files, sizeof *h->files);
     if (!st && !h->files)
@@ -28361,7 +28430,7 @@ static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il,
 static pn_status hfd_bind_one(hfd *h, const pn_hf_want *want, uint32_t il)
 {
     hfd_ref *r = hfd_find(h, want->names, il, 0);
-    if (!r)
+    if (!r || r->alias)
         return want->optional ? PN_OK : hfd_missing(h, want, il, 0);
     pn_status st = hfd_check(h, r, want, 1, want->rows);
     r->used = true;
@@ -28437,10 +28506,24 @@ static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
     return st;
 }
 
+static const char *const hfd_embd[3] = {"embed_tokens.weight"}, *const hfd_head[3] = {"lm_head.weight"};
+
+/* torch saves a tied head as a second view of the embedding: one matrix, to be counted and read once. */
+static void hfd_tie(hfd *h)
+{
+    hfd_ref *e = hfd_find(h, hfd_embd, 0, 0), *l = hfd_find(h, hfd_head, 0, 0);
+    if (!e || !l || e->part != l->part || e->t->dtype != l->t->dtype || e->t->rank != l->t->rank ||
+        memcmp(e->t->shape, l->t->shape, sizeof e->t->shape) != 0)
+        return;
+    if (e->gather && l->gather ? pn_pth_same_view(e->gather, l->gather) : !e->gather && !l->gather && e->t->offset == l->t->offset)
+        l->used = l->alias = true;
+}
+
 static pn_status hfd_bind(hfd *h)
 {
     pn_hf_want want;
     pn_status st = PN_OK;
+    hfd_tie(h);
     for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, false, i, &want); i++)
         st = hfd_bind_one(h, &want, 0);
     for (uint32_t il = 0; il < h->c.n_layers && !st; il++)
@@ -28452,7 +28535,7 @@ static pn_status hfd_bind(hfd *h)
             st = pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' belongs to nothing in a model of %" PRIu32 " layers with this config.json",
                          hfd_file_name(h, r->part), pn_show(r->t->name, strlen(r->t->name)).s, h->c.n_layers);
     }
-    if (!st && !h->c.tied && !hfd_find(h, (const char *const[3]){"lm_head.weight", NULL, NULL}, 0, 0))
+    if (!st && !h->c.tied && !hfd_find(h, hfd_head, 0, 0))
         h->d->warning = "there is no lm_head.weight, although tie_word_embeddings is false: the embedding is the output matrix";
     return st;
 }
@@ -28597,6 +28680,42 @@ static pn_status hfd_directory(hfd *h)
     return st;
 }
 
+/* One tensor of a file that is only looked at. */
+static void hfd_look_at(const hfd *h, const hfd_ref *r, struct pn_hf_tensor *x)
+{
+    const pn_st_tensor *t = r->t;
+    const pn_st_dtype_info *info = pn_st_dtype_get(t->dtype);
+    *x = (struct pn_hf_tensor){.part = r->part, .st_dtype = (uint8_t)t->dtype};
+    x->t = (pn_gguf_tensor){.dtype = info->dtype, .n_dims = PN_MIN(t->rank, 4u), .ne = {1, 1, 1, 1}, .n_elems = t->n_elems, .bytes = t->bytes};
+    for (uint32_t k = 0; k < t->rank; k++)              /* of more than four dimensions the slowest become one */
+        x->t.ne[PN_MIN(t->rank - 1 - k, 3u)] *= t->shape[k];
+    x->t.row_bytes = x->t.ne[0] * info->bits / 8;
+    x->t.offset = r->gather ? pn_pth_offset(&h->files[r->part - 1].bin, r->gather) : t->offset;
+}
+
+/* The tensors of one file as they are; no keys. */
+static pn_status hfd_look(hfd *h, const char *name)
+{
+    pn_hf_dir *d = h->d;
+    pn_status st = hfd_files(h, name);
+    for (size_t i = 0; i < h->n_refs && !st; i++)
+        d->names_bytes += strlen(h->refs[i].t->name) + 1;
+    if (!st && h->n_refs) {
+        d->names = pn_mem_alloc(h->mem, PN_ACCT_MISC, d->names_bytes);
+        if (!d->names || !pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->tensors, &d->cap, h->n_refs, sizeof *d->tensors))
+            return pn_fail_nomem(h->err, "the directory of tensors", h->n_refs * sizeof *d->tensors + d->names_bytes);
+    }
+    for (size_t at = 0; d->n < h->n_refs && !st; d->n++) {
+        size_t n = strlen(h->refs[d->n].t->name) + 1;
+        hfd_look_at(h, &h->refs[d->n], &d->tensors[d->n]);
+        d->tensors[d->n].t.name = memcpy(d->names + at, h->refs[d->n].t->name, n);
+        at += n;
+    }
+    return st;
+}
+
+PN_INTERNAL const char *pn_hf_dir_type(const pn_hf_dir *d, size_t i) { return pn_st_dtype_get(d->tensors[i].st_dtype)->name; }
+
 static pn_status hfd_open(hfd *h, const char *path)
 {
     size_t len = strlen(path), cut = len;
@@ -28610,13 +28729,16 @@ static pn_status hfd_open(hfd *h, const char *path)
     if (slash)
         h->d->folder[cut] = '/';
     pn_status st = pn_weights_add_part(h->w, path, h->err);
-    if (!st)
-        st = hfd_config(h);
-    if (!st)
+    h->w->bare = !st && h->w->look && file && !hfd_exists(h, "config.json", &st);
+    if (!st && h->w->bare)
+        st = hfd_look(h, path + cut);
+    else if (!st)
+        st = hfd_config(h, file);
+    if (!st && !h->w->bare)
         st = hfd_files(h, file ? path + cut : NULL);
-    if (!st)
+    if (!st && !h->w->bare)
         st = hfd_bind(h);
-    for (size_t i = 0; i < h->d->n && !st; i++)
+    for (size_t i = 0; i < h->d->n && !st && !h->w->bare; i++)
         h->d->tensors[i].t.name = h->d->tensors[i].name;        /* the table has stopped moving */
     if (!st)
         st = hfd_image(h);
@@ -28652,6 +28774,7 @@ PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
     if (d->folder)
         pn_mem_free(mem, PN_ACCT_MISC, d->folder, strlen(d->folder) + 1);
     pn_mem_free(mem, PN_ACCT_MISC, d->tensors, d->cap * sizeof *d->tensors);
+    pn_mem_free(mem, PN_ACCT_MISC, d->names, d->names_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
     pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);
@@ -29004,11 +29127,9 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     memset(w, 0, sizeof *w);
 }
 
-PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, bool map, pn_err *err)
+static pn_status weights_open(pn_weights *w, const char *path, pn_err *err)
 {
     uint32_t count = 1;
-    weights_init(w, mem);
-    w->map = map;
     bool folder = pn_hf_dir_is(path);
     pn_status st = folder ? pn_hf_dir_open(w, path, err) : weights_open_part(w, path, err);
     if (st && folder)
@@ -29020,6 +29141,20 @@ PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const cha
     if (st != PN_OK)
         pn_weights_close(w);
     return st;
+}
+
+PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, bool map, pn_err *err)
+{
+    weights_init(w, mem);
+    w->map = map;
+    return weights_open(w, path, err);
+}
+
+PN_INTERNAL pn_status pn_weights_look(pn_weights *w, pn_mem *mem, const char *path, pn_err *err)
+{
+    weights_init(w, mem);
+    w->map = w->look = true;
+    return weights_open(w, path, err);
 }
 
 /* A model that is one source: memory or a callback. */
@@ -37918,11 +38053,10 @@ static void hfs_template_of(pn_hf_read *r, const pn_json_doc *d)
 static pn_status hfs_template(pn_hf_read *r)
 {
     pn_hf_vocab *h = r->h;
-    pn_bytes jinja = r->files->chat_template_jinja;
-    pn_bytes tools = r->files->tool_use_jinja;
+    pn_bytes jinja = r->files->chat_template_jinja, tools = r->files->tool_use_jinja;
     if (jinja.len) {
         pn_str_add(&h->chat, jinja.data, jinja.len);
-        pn_str_add(&h->chat_tools, tools.data, tools.len);
+        pn_str_add(&h->chat_tools, tools.data ? tools.data : "", tools.len);
     } else {
         hfs_template_of(r, &r->config);
     }
@@ -63995,7 +64129,10 @@ PN_INTERNAL pn_status pn_desc_open_cut(pn_desc *d, pn_mem *mem, pn_weights *file
 {
     pn_err local;
     *d = (pn_desc){.mem = mem, .file = file, .header_only = header_only, .cut = cut, .err = err ? err : &local};
-    desc_arch(d);
+    if (file->bare)
+        pn_desc_fail(d, PN_E_FORMAT, "%s: there is no config.json beside it, and tensors alone are no model", file->parts[0].path);
+    else
+        desc_arch(d);
     if (!d->status)
         desc_vocab(d);
     if (!d->status)
@@ -72463,6 +72600,8 @@ PN_API pn_status pn_engine_die(const pn_engine *e, uint32_t index, pn_die_info *
  */
 /* includes engine/pn_engine_int.h */
 
+/* includes format/pn_hf_dir.h */
+
 static pn_file *file_new(pn_engine *e, pn_err *err)
 {
     pn_file *f = e ? pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, sizeof *f) : NULL;
@@ -72491,7 +72630,7 @@ PN_API pn_status pn_file_open(pn_engine *e, const char *path, pn_file **out, pn_
     pn_file *f = file_new(e, err);
     if (!f)
         return e ? PN_E_NOMEM : PN_E_INVALID;
-    return file_done(f, pn_weights_open_path(&f->weights, pn_engine_mem(e), path, true, err), out);
+    return file_done(f, pn_weights_look(&f->weights, pn_engine_mem(e), path, err), out);
 }
 
 PN_API pn_status pn_file_open_memory(pn_engine *e, const void *bytes, size_t n, pn_file **out, pn_err *err)
@@ -72577,6 +72716,7 @@ PN_API pn_status pn_file_tensor_at(const pn_file *f, size_t i, pn_tensor_info *o
     const pn_gguf_tensor *t = d->file;
     *out = (pn_tensor_info){.name = t->name, .dtype = (pn_dtype)t->dtype, .n_dims = t->n_dims, .bytes = t->bytes,
                             .offset = t->offset, .part = d->part};
+    out->type = f->weights.bare ? pn_hf_dir_type(f->weights.hf, i) : pn_dtype_name(out->dtype);
     memcpy(out->ne, t->ne, sizeof out->ne);
     return PN_OK;
 }
@@ -73626,7 +73766,7 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
 
 #include <stdio.h>
 
-enum { FOLDER_FILES = 11 };
+enum { FOLDER_FILES = 12 };
 static const size_t folder_most = (size_t)128 << 20;    /* of one file */
 
 static void folder_warn(void *user, const char *text) { pn_engine_logf(user, PN_LOG_WARN, "%s", text); }
@@ -73635,16 +73775,17 @@ static void folder_warn(void *user, const char *text) { pn_engine_logf(user, PN_
 static void folder_slots(pn_hf_files *f, pn_bytes *slot[FOLDER_FILES])
 {
     pn_bytes *const all[FOLDER_FILES] = {&f->tokenizer_json, &f->tokenizer_config, &f->special_tokens_map, &f->added_tokens, &f->vocab_json,
-                                         &f->merges_txt, &f->tokenizer_model, &f->chat_template_jinja, &f->chat_template_json,
-                                         &f->generation_config, &f->config};
+                                         &f->merges_txt, &f->tokenizer_model, &f->chat_template_jinja, &f->tool_use_jinja,
+                                         &f->chat_template_json, &f->generation_config, &f->config};
     memcpy(slot, all, sizeof all);
 }
 
 static pn_status folder_read(pn_hf_files *f, pn_mem *mem, const pn_hf_dir *d, pn_err *err)
 {
     static const char *const names[FOLDER_FILES] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                                                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json",
-                                                    "generation_config.json", "config.json"};
+                                                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja",
+                                                    "additional_chat_templates/tool_use.jinja", "chat_template.json", "generation_config.json",
+                                                    "config.json"};
     pn_bytes *slot[FOLDER_FILES];
     pn_status st = PN_OK;
     folder_slots(f, slot);
@@ -73740,7 +73881,7 @@ static void folder_put_words(pn_gguf_writer *w, pn_mem *mem, const char *key, co
     pn_str_fini(&s);
 }
 
-static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s, pn_bytes chat)
+static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s, pn_bytes chat, pn_bytes tools)
 {
     pn_gguf_put_str(w, "tokenizer.ggml.model", s->model.data, s->model.len);
     if (s->pre.data)
@@ -73757,6 +73898,11 @@ static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s,
         pn_gguf_put_array(w, "tokenizer.ggml.precompiled_charsmap", PN_META_U8, s->charsmap_len, s->charsmap, s->charsmap_len);
     if (chat.data)
         pn_gguf_put_str(w, "tokenizer.chat_template", chat.data, chat.len);
+    if (tools.data != chat.data) {
+        static const pn_bytes names[] = {{"tool_use", 8}};
+        pn_gguf_put_str_array(w, "tokenizer.chat_templates", 1, names);
+        pn_gguf_put_str(w, "tokenizer.chat_template.tool_use", tools.data, tools.len);
+    }
 }
 
 PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const pn_weights *file, pn_err *err)
@@ -73770,9 +73916,9 @@ PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const
     if (!st)
         st = pn_hf_vocab_gguf(h, &s, &notes, err);
     if (!st)
-        folder_put(w, mem, &s, pn_hf_vocab_template(h, false));
+        folder_put(w, mem, &s, pn_hf_vocab_template(h, false), pn_hf_vocab_template(h, true));
     for (const char *p = pn_str_cstr(&notes); !st && *p; p += strcspn(p, "\n"), p += *p == '\n')
-        pn_engine_logf(e, PN_LOG_WARN, "%.*s", (int)strcspn(p, "\n"), p);
+        pn_engine_logf(e, PN_LOG_WARN, "GGUF has no words for all of this tokenizer: %.*s", (int)strcspn(p, "\n"), p);
     pn_hf_vocab_free(h);
     pn_str_fini(&notes);
     return st;
@@ -74226,15 +74372,19 @@ static pn_status model_open_vocab(pn_model *m, pn_err *err)
     pn_weights *w = &m->file.weights;
     if (w->hf) {
         pn_status st = pn_vocab_from_folder(&m->vocab, &m->folder_vocab, m->engine, w, err);
-        if (!st)
+        if (!st) {
             m->chat_template = pn_hf_vocab_template(m->folder_vocab, false);
+            m->tool_template = pn_hf_vocab_template(m->folder_vocab, true);
+        }
         if (!st && w->hf->warning)
             pn_engine_logf(m->engine, PN_LOG_WARN, "%s: %s", w->parts[0].path, w->hf->warning);
         return st;
     }
-    const pn_gguf_kv *kv = pn_weights_meta(w, "tokenizer.chat_template");
+    const pn_gguf_kv *kv = pn_weights_meta(w, "tokenizer.chat_template"), *tools = pn_weights_meta(w, "tokenizer.chat_template.tool_use");
     if (kv)
         pn_gguf_str(kv, 0, &m->chat_template);
+    if (tools)
+        pn_gguf_str(tools, 0, &m->tool_template);
     return pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, w, m->desc.n_vocab, err);
 }
 
@@ -76254,7 +76404,7 @@ PN_API pn_status pn_grammar_tools(pn_engine *e, const pn_model *m, const pn_tool
         return pn_fail(err, PN_E_INVALID, "pn_grammar_tools: engine, tools and out must be given");
     if (p.name && p.choice != PN_TOOLS_REQUIRED)
         return pn_fail(err, PN_E_INVALID, "a function is named, so the choice of tools has to be PN_TOOLS_REQUIRED");
-    pn_bytes text = m ? m->chat_template : (pn_bytes){"", 0};
+    pn_bytes text = m ? pn_model_template(m, true) : (pn_bytes){"", 0};
     if (p.chat_template)
         text = (pn_bytes){p.chat_template, p.chat_template_len ? p.chat_template_len : strlen(p.chat_template)};
     pn_out_detect(&format, text.data ? text.data : "", text.len);
@@ -78803,8 +78953,8 @@ PN_API pn_status pn_chat_tokenize(const pn_model *m, const char *format, const p
 
 struct pn_template {
     pn_mem *mem;
-    pn_tpl *program;
-    pn_tpl_caps caps;
+    pn_tpl *program, *tool_program;     /* the second, if it is not NULL, when there are tools */
+    pn_tpl_caps caps, tool_caps;
     pn_str tokens;              /* "bos_token":"<s>",...  empty without a model */
 };
 
@@ -78849,6 +78999,13 @@ PN_API pn_status pn_template_open_model(const pn_model *m, pn_template **out, pn
     if (!m->chat_template.len)
         return pn_fail(err, PN_E_UNSUPPORTED, "the model's file has no chat template (tokenizer.chat_template)");
     pn_status st = tapi_open(pn_engine_mem(m->engine), m->chat_template.data, m->chat_template.len, &t, err);
+    if (!st && m->tool_template.len && m->tool_template.data != m->chat_template.data) {
+        st = pn_tpl_new(&t->tool_program, t->mem, m->tool_template.data, m->tool_template.len, err);
+        if (!st)
+            st = pn_tpl_probe(t->tool_program, t->mem, &t->tool_caps, err);
+        if (st)
+            pn_template_close(t);
+    }
     if (st)
         return pn_err_prefix(err, st, "the model's chat template");
     for (size_t i = 0; i < PN_COUNT_OF(tokens); i++) {
@@ -78871,13 +79028,14 @@ PN_API void pn_template_close(pn_template *t)
         return;
     pn_mem *mem = t->mem;
     pn_tpl_free(t->program);
+    pn_tpl_free(t->tool_program);
     pn_str_fini(&t->tokens);
     pn_mem_free(mem, PN_ACCT_MISC, t, sizeof *t);
 }
 
 /* The variables as JSON text.  Of equal keys the last one counts: raw input has its way, a request has
  * not. */
-static pn_status tapi_variables(const pn_template *t, const pn_json_doc *in, bool raw, pn_str *out, pn_err *err)
+static pn_status tapi_variables(const pn_template *t, const pn_tpl_caps *caps, const pn_json_doc *in, bool raw, pn_str *out, pn_err *err)
 {
     pn_str body;
     pn_str_init(&body, t->mem, PN_ACCT_MISC);
@@ -78885,7 +79043,7 @@ static pn_status tapi_variables(const pn_template *t, const pn_json_doc *in, boo
     if (raw)
         pn_json_write_node(&body, in, PN_JSON_ROOT);
     else
-        st = pn_chat_normalize(&t->caps, t->mem, in, &body, err);
+        st = pn_chat_normalize(caps, t->mem, in, &body, err);
     if (!st && !body.failed) {
         const char *inner = body.data + 1;
         size_t len = body.len - 2;
@@ -78915,12 +79073,14 @@ static pn_status tapi_render(const pn_template *t, const pn_json_doc *in, bool r
     if (pn_json_type_of(in, PN_JSON_ROOT) != PN_JSON_OBJECT)
         return pn_fail(err, PN_E_INVALID, "expected a JSON object of variables, found %s",
                        pn_json_type_name(pn_json_type_of(in, PN_JSON_ROOT)));
+    const uint32_t tools = pn_json_get(in, PN_JSON_ROOT, "tools");
+    const bool called = t->tool_program && pn_json_type_of(in, tools) == PN_JSON_ARRAY && pn_json_count(in, tools) > 0;
     pn_str_init(&text, t->mem, PN_ACCT_MISC);
-    pn_status st = tapi_variables(t, in, raw, &text, err);
+    pn_status st = tapi_variables(t, called ? &t->tool_caps : &t->caps, in, raw, &text, err);
     if (!st)
         st = pn_json_parse(&vars, t->mem, PN_ACCT_MISC, text.data, text.len, NULL, err);
     if (!st) {
-        st = pn_tpl_render(t->program, t->mem, &vars, NULL, out, err);
+        st = pn_tpl_render(called ? t->tool_program : t->program, t->mem, &vars, NULL, out, err);
         pn_json_fini(&vars);
     }
     pn_str_fini(&text);
@@ -79197,7 +79357,7 @@ PN_API pn_status pn_output_new(pn_engine *e, const pn_model *m, const pn_output_
         return pn_fail(err, PN_E_INVALID, "pn_output_new: engine, fn and out must be given");
     pn_bytes tmpl = output_text(p.chat_template, p.chat_template_len);
     if (!tmpl.data && m)
-        tmpl = m->chat_template;
+        tmpl = pn_model_template(m, p.tools != NULL);
     pn_mem *mem = pn_engine_mem(e);
     pn_output *o = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *o);
     if (!o)
@@ -79623,7 +79783,7 @@ struct pn_chat {
 static pn_status talk_open_template(pn_chat *c, const pn_chat_params *p, pn_err *err)
 {
     const pn_model *m = c->s->model;
-    pn_bytes text = p->template_text ? (pn_bytes){p->template_text, p->template_len} : m->chat_template;
+    pn_bytes text = p->template_text ? (pn_bytes){p->template_text, p->template_len} : pn_model_template(m, c->tools.len > 2);
     pn_out_detect(&c->syntax, text.data, text.len);
     if (p->syntax && !pn_out_find(&c->syntax, p->syntax))
         return pn_fail(err, PN_E_INVALID, "output syntax '%.60s' is not known; hermes, harmony, llama3 are some that are", p->syntax);
@@ -80555,20 +80715,19 @@ static bool quantize_key_is(const pn_gguf_kv *kv, const char *key)
     return kv->key.len == strlen(key) && memcmp(kv->key.data, key, kv->key.len) == 0;
 }
 
-/* Everything as it is, but for what is no longer true: the type, and being one part of several. */
+static const char quantize_file_type[] = "general.file_type", quantize_version[] = "general.quantization_version";
+
+/* Everything as it is, but for what is no longer true: the type (which comes last), and being one part of several. */
 static void quantize_put_meta(const quantize_job *q, pn_gguf_writer *w)
 {
-    static const char file_type[] = "general.file_type", version[] = "general.quantization_version";
     const pn_gguf *g = &q->in.gguf[0];
     for (size_t i = 0; i < g->n_kv; i++) {
         const pn_gguf_kv *kv = &g->kv[i];
         bool split = kv->key.len > 6 && memcmp(kv->key.data, "split.", 6) == 0;
         bool pairing = q->unpair && kv->key.len > 13 && memcmp(kv->key.data + kv->key.len - 13, ".rope.pairing", 13) == 0;
-        if (!split && !pairing && !quantize_key_is(kv, file_type) && !quantize_key_is(kv, version))
+        if (!split && !pairing && !quantize_key_is(kv, quantize_file_type) && !quantize_key_is(kv, quantize_version))
             pn_gguf_put_kv(w, kv);
     }
-    pn_gguf_put_u32(w, version, 2);
-    pn_gguf_put_u32(w, file_type, q->mix.file_type);
 }
 
 static pn_status quantize_put_tensors(const quantize_job *q, pn_gguf_writer *w, pn_err *err)
@@ -80594,6 +80753,8 @@ static pn_status quantize_header(quantize_job *q, pn_err *err)
     pn_str_init(&header, mem, PN_ACCT_MISC);
     quantize_put_meta(q, &w);
     pn_status st = q->in.hf ? pn_folder_put_vocab(&w, q->engine, &q->in, err) : PN_OK;
+    pn_gguf_put_u32(&w, quantize_version, 2);
+    pn_gguf_put_u32(&w, quantize_file_type, q->mix.file_type);
     if (!st)
         st = quantize_put_tensors(q, &w, err);
     if (!st && !pn_gguf_header(&w, &header))

@@ -3402,7 +3402,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
 
 /* Rows that several tables hold: same flag, same words. */
 #define PN_ROW_MODEL \
-    {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file, of a split model the first part; or a Hugging Face folder"}
+    {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file, of a split model the first part; or a Hugging Face folder, or its .safetensors or .pth"}
 #define PN_ROW_QUIET \
     {"quiet", NULL, 'q', PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "no progress, no remarks, no last line"}
 #define PN_ROW_MEM_LIMIT \
@@ -12816,11 +12816,14 @@ static void registry_done(pn_task *t)
 
 PN_INTERNAL pn_bytes serve_file_name(const char *path)
 {
-    static const char one[] = ".safetensors";
-    size_t end = strlen(path), from, k = sizeof one - 1;
-    if (end > k && memcmp(path + end - k, one, k) == 0 && strchr(path, '/'))
-        while (path[end - 1] != '/')
-            end--;
+    static const char ends[][13] = {".safetensors", ".pth", ".pt", ".bin"};     /* their folder has the name */
+    size_t end = strlen(path), from;
+    for (size_t i = 0, len = end; i < PN_COUNT_OF(ends) && strchr(path, '/'); i++) {
+        size_t k = strlen(ends[i]);
+        if (len > k && memcmp(path + len - k, ends[i], k) == 0)
+            while (path[end - 1] != '/')
+                end--;
+    }
     while (end > 1 && path[end - 1] == '/')
         end--;
     for (from = end; from && path[from - 1] != '/'; from--)
@@ -22218,7 +22221,7 @@ static void inspect_tensor(pn_str *out, const pn_tensor_info *t)
     int n = snprintf(shape, sizeof shape, "%" PRIu64, t->ne[0]);
     for (uint32_t d = 1; d < t->n_dims && d < 4 && n > 0 && (size_t)n < sizeof shape; d++)
         n += snprintf(shape + n, sizeof shape - (size_t)n, " x %" PRIu64, t->ne[d]);
-    pn_str_addf(out, "  %-8s %-24s %10s  ", pn_dtype_name(t->dtype), shape, pn_out_bytes(t->bytes).text);
+    pn_str_addf(out, "  %-8s %-24s %10s  ", t->type, shape, pn_out_bytes(t->bytes).text);
     pn_out_safe(out, t->name, strlen(t->name), INSPECT_WIDTH);
     pn_str_addc(out, '\n');
 }
@@ -22228,7 +22231,7 @@ static void inspect_tensor_json(pn_str *out, const pn_tensor_info *t)
     pn_json_item(out);
     pn_str_addc(out, '{');
     pn_out_json_text(out, "name", t->name);
-    pn_out_json_text(out, "type", pn_dtype_name(t->dtype));
+    pn_out_json_text(out, "type", t->type);
     pn_json_key(out, "shape");
     pn_str_addc(out, '[');
     for (uint32_t d = 0; d < t->n_dims && d < 4; d++) {
@@ -22255,28 +22258,28 @@ static void inspect_all_tensors(pn_cli *c, pn_str *out, bool json)
     }
 }
 
-/* How many tensors, elements and bytes of each number format. */
+/* How many tensors, elements and bytes of each number format; what we do not compute with is one. */
 static void inspect_types(pn_cli *c, pn_str *out, bool json)
 {
-    struct { uint64_t n, elems, bytes; } sum[PN_DTYPE_COUNT];
+    struct { uint64_t n, elems, bytes; } sum[PN_DTYPE_COUNT + 1];
     memset(sum, 0, sizeof sum);
     for (size_t i = 0; i < pn_file_tensor_count(c->file); i++) {
         pn_tensor_info t;
-        if (pn_file_tensor_at(c->file, i, &t) != PN_OK || (unsigned)t.dtype >= PN_DTYPE_COUNT)
+        if (pn_file_tensor_at(c->file, i, &t) != PN_OK || (unsigned)t.dtype > PN_DTYPE_COUNT)
             continue;
         sum[t.dtype].n++;
         sum[t.dtype].elems += t.ne[0] * t.ne[1] * t.ne[2] * t.ne[3];
         sum[t.dtype].bytes += t.bytes;
     }
-    for (size_t k = 0; k < PN_DTYPE_COUNT; k++) {
+    for (size_t k = 0; k <= PN_DTYPE_COUNT; k++) {
+        const char *name = k < PN_DTYPE_COUNT ? pn_dtype_name((pn_dtype)k) : "other";
         if (!sum[k].n)
             continue;
         if (!json) {
-            pn_str_addf(out, "  %-8s %6" PRIu64 " tensors  %10s elements  %10s\n", pn_dtype_name((pn_dtype)k),
-                        sum[k].n, pn_out_count(sum[k].elems).text, pn_out_bytes(sum[k].bytes).text);
+            pn_str_addf(out, "  %-8s %6" PRIu64 " tensors  %10s elements  %10s\n", name, sum[k].n, pn_out_count(sum[k].elems).text, pn_out_bytes(sum[k].bytes).text);
             continue;
         }
-        pn_json_key(out, pn_dtype_name((pn_dtype)k));
+        pn_json_key(out, name);
         pn_str_addc(out, '{');
         pn_out_json_u64(out, "tensors", sum[k].n);
         pn_out_json_u64(out, "elements", sum[k].elems);
@@ -22474,8 +22477,9 @@ static void inspect_plan(pn_cli *c, pn_str *out, bool json)
 static void inspect_text(pn_cli *c, pn_str *out)
 {
     inspect_plan(c, out, false);
-    pn_str_addf(out, "\nmetadata: %zu entries in %" PRIu32 " file%s\n", pn_file_meta_count(c->file),
-                pn_file_part_count(c->file), pn_file_part_count(c->file) == 1 ? "" : "s");
+    if (pn_file_meta_count(c->file))
+        pn_str_addf(out, "\nmetadata: %zu entries in %" PRIu32 " file%s\n", pn_file_meta_count(c->file),
+                    pn_file_part_count(c->file), pn_file_part_count(c->file) == 1 ? "" : "s");
     inspect_all_meta(c, out, false);
     pn_str_addf(out, "\ntensors: %zu\n", pn_file_tensor_count(c->file));
     inspect_types(c, out, false);
@@ -23057,14 +23061,14 @@ static int synth_main(pn_cli *c)
 
 PN_INTERNAL const pn_cmd *pn_cmd_quantize(void)
 {
-    static const pn_cmd cmd = {"quantize", "IN OUT TYPE [FLAGS]", "convert a model's weights (Q8_0, Q4_K_M, ...)",
+    static const pn_cmd cmd = {"quantize", "IN OUT TYPE [FLAGS]", "a model's weights in another format (Q8_0, Q4_K_M, ...); IN may be a folder, OUT is GGUF",
                                quantize_flags, 3, 3, quantize_main};
     return &cmd;
 }
 
 PN_INTERNAL const pn_cmd *pn_cmd_convert(void)
 {
-    static const pn_cmd cmd = {"convert", "IN OUT [FLAGS]", "write the tensors of a .pth as safetensors", convert_flags, 2, 2, convert_main};
+    static const pn_cmd cmd = {"convert", "IN OUT [FLAGS]", "write the tensors of a .pth or .bin as safetensors", convert_flags, 2, 2, convert_main};
     return &cmd;
 }
 
@@ -24621,7 +24625,7 @@ PN_INTERNAL void pn_serve_config_fini(pn_serve_config *cfg)
 
 static const pn_flag serve_flags[] = {
     {"model", NULL, 'm', PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "GGUF file or Hugging Face folder to serve; repeatable, and the flags down to --template are for the one before"},
-    {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "file name", "what clients call it"},
+    {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "name of the file or folder", "what clients call it"},
     {"alias", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", NULL, "another name for it"},
     {"dies", NULL, 0, PN_FLAG_INTS, true, 0, 63, "LIST", "one that is free", "where it runs; two: split over both"},
     {"ctx-cap", "ctx", 0, PN_FLAG_INT, true, 1, 1 << 30, "N", "as trained, as memory allows", "most tokens of a conversation"},

@@ -393,7 +393,8 @@ typedef struct pn_reader {
 
 /* Read and check a header: GGUF v2/v3, any part count (give the first part); or a Hugging Face folder, or
  * one of its weight files, which looks like a GGUF file of as many parts (docs/folders.md).  Metadata and
- * tensor table are validated completely; no matrix is read. */
+ * tensor table are validated completely; no matrix is read.  A .safetensors or .pth without config.json beside it has no metadata
+ * but tensors, under their own names; nothing else can be done with it. */
 PN_API pn_status pn_file_open(pn_engine *e, const char *path, pn_file **out, pn_err *err);
 
 /* The same from memory.  `bytes` is borrowed: it must outlive the file and models made from it;
@@ -420,12 +421,13 @@ typedef struct pn_meta {
 
 typedef struct pn_tensor_info {
     const char *name;           /* borrowed until the file is closed, NUL-terminated */
-    pn_dtype dtype;
+    pn_dtype dtype;             /* PN_DTYPE_COUNT: none that this build computes with */
     uint32_t n_dims;
-    uint64_t ne[4];             /* ne[0] contiguous; missing dimensions are 1 */
+    uint64_t ne[4];             /* ne[0] contiguous; missing dimensions are 1, of more than four the slowest are one */
     uint64_t bytes;
     uint64_t offset;            /* from the start of part `part` */
     uint32_t part;              /* which file of a split model */
+    const char *type;           /* the format in words: "BF16", "F8_E4M3"; static */
 } pn_tensor_info;
 
 PN_API size_t pn_file_meta_count(const pn_file *f);
@@ -672,7 +674,8 @@ typedef struct pn_template pn_template;
 PN_API pn_status pn_template_open(pn_engine *e, const char *text, size_t len, pn_template **out, pn_err *err);
 
 /* The model's own, with the texts of its special tokens as bos_token, eos_token, ...; the model may be
- * freed before it.  PN_E_UNSUPPORTED: the model has none. */
+ * freed before it.  Where it has a second one for requests with tools (tool_use), they are rendered by that.
+ * PN_E_UNSUPPORTED: the model has none. */
 PN_API pn_status pn_template_open_model(const pn_model *m, pn_template **out, pn_err *err);
 PN_API void pn_template_close(pn_template *t);
 
@@ -1292,7 +1295,7 @@ typedef struct pn_quantize_params {
     void *progress_user;
 } pn_quantize_params;
 
-/* Write `in` (all its parts) with its matrices converted, to one file.  Rows that do not divide into
+/* Write `in` (all its parts; a file or a Hugging Face folder) with its matrices converted, to one GGUF file.  Rows that do not divide into
  * the type's blocks get the next type with smaller ones.  Peak memory: a few MiB.  `out` appears, or
  * is replaced, when it is complete; it may not be the file read. */
 PN_API pn_status pn_quantize(pn_engine *e, const char *in, const char *out, const pn_quantize_params *p, pn_err *err);

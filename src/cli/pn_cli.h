@@ -182,7 +182,7 @@ PN_INTERNAL const pn_cmd *pn_cmd_router(void);
 
 /* Rows that several tables hold: same flag, same words. */
 #define PN_ROW_MODEL \
-    {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file, of a split model the first part; or a Hugging Face folder"}
+    {"model", NULL, 'm', PN_FLAG_TEXT, false, 0, 0, "FILE", NULL, "GGUF file, of a split model the first part; or a Hugging Face folder, or its .safetensors or .pth"}
 #define PN_ROW_QUIET \
     {"quiet", NULL, 'q', PN_FLAG_BOOL, false, 0, 0, NULL, NULL, "no progress, no remarks, no last line"}
 #define PN_ROW_MEM_LIMIT \

@@ -172,7 +172,7 @@ static void inspect_tensor(pn_str *out, const pn_tensor_info *t)
     int n = snprintf(shape, sizeof shape, "%" PRIu64, t->ne[0]);
     for (uint32_t d = 1; d < t->n_dims && d < 4 && n > 0 && (size_t)n < sizeof shape; d++)
         n += snprintf(shape + n, sizeof shape - (size_t)n, " x %" PRIu64, t->ne[d]);
-    pn_str_addf(out, "  %-8s %-24s %10s  ", pn_dtype_name(t->dtype), shape, pn_out_bytes(t->bytes).text);
+    pn_str_addf(out, "  %-8s %-24s %10s  ", t->type, shape, pn_out_bytes(t->bytes).text);
     pn_out_safe(out, t->name, strlen(t->name), INSPECT_WIDTH);
     pn_str_addc(out, '\n');
 }
@@ -182,7 +182,7 @@ static void inspect_tensor_json(pn_str *out, const pn_tensor_info *t)
     pn_json_item(out);
     pn_str_addc(out, '{');
     pn_out_json_text(out, "name", t->name);
-    pn_out_json_text(out, "type", pn_dtype_name(t->dtype));
+    pn_out_json_text(out, "type", t->type);
     pn_json_key(out, "shape");
     pn_str_addc(out, '[');
     for (uint32_t d = 0; d < t->n_dims && d < 4; d++) {
@@ -209,28 +209,28 @@ static void inspect_all_tensors(pn_cli *c, pn_str *out, bool json)
     }
 }
 
-/* How many tensors, elements and bytes of each number format. */
+/* How many tensors, elements and bytes of each number format; what we do not compute with is one. */
 static void inspect_types(pn_cli *c, pn_str *out, bool json)
 {
-    struct { uint64_t n, elems, bytes; } sum[PN_DTYPE_COUNT];
+    struct { uint64_t n, elems, bytes; } sum[PN_DTYPE_COUNT + 1];
     memset(sum, 0, sizeof sum);
     for (size_t i = 0; i < pn_file_tensor_count(c->file); i++) {
         pn_tensor_info t;
-        if (pn_file_tensor_at(c->file, i, &t) != PN_OK || (unsigned)t.dtype >= PN_DTYPE_COUNT)
+        if (pn_file_tensor_at(c->file, i, &t) != PN_OK || (unsigned)t.dtype > PN_DTYPE_COUNT)
             continue;
         sum[t.dtype].n++;
         sum[t.dtype].elems += t.ne[0] * t.ne[1] * t.ne[2] * t.ne[3];
         sum[t.dtype].bytes += t.bytes;
     }
-    for (size_t k = 0; k < PN_DTYPE_COUNT; k++) {
+    for (size_t k = 0; k <= PN_DTYPE_COUNT; k++) {
+        const char *name = k < PN_DTYPE_COUNT ? pn_dtype_name((pn_dtype)k) : "other";
         if (!sum[k].n)
             continue;
         if (!json) {
-            pn_str_addf(out, "  %-8s %6" PRIu64 " tensors  %10s elements  %10s\n", pn_dtype_name((pn_dtype)k),
-                        sum[k].n, pn_out_count(sum[k].elems).text, pn_out_bytes(sum[k].bytes).text);
+            pn_str_addf(out, "  %-8s %6" PRIu64 " tensors  %10s elements  %10s\n", name, sum[k].n, pn_out_count(sum[k].elems).text, pn_out_bytes(sum[k].bytes).text);
             continue;
         }
-        pn_json_key(out, pn_dtype_name((pn_dtype)k));
+        pn_json_key(out, name);
         pn_str_addc(out, '{');
         pn_out_json_u64(out, "tensors", sum[k].n);
         pn_out_json_u64(out, "elements", sum[k].elems);
@@ -428,8 +428,9 @@ static void inspect_plan(pn_cli *c, pn_str *out, bool json)
 static void inspect_text(pn_cli *c, pn_str *out)
 {
     inspect_plan(c, out, false);
-    pn_str_addf(out, "\nmetadata: %zu entries in %" PRIu32 " file%s\n", pn_file_meta_count(c->file),
-                pn_file_part_count(c->file), pn_file_part_count(c->file) == 1 ? "" : "s");
+    if (pn_file_meta_count(c->file))
+        pn_str_addf(out, "\nmetadata: %zu entries in %" PRIu32 " file%s\n", pn_file_meta_count(c->file),
+                    pn_file_part_count(c->file), pn_file_part_count(c->file) == 1 ? "" : "s");
     inspect_all_meta(c, out, false);
     pn_str_addf(out, "\ntensors: %zu\n", pn_file_tensor_count(c->file));
     inspect_types(c, out, false);

@@ -108,14 +108,14 @@ static int synth_main(pn_cli *c)
 
 PN_INTERNAL const pn_cmd *pn_cmd_quantize(void)
 {
-    static const pn_cmd cmd = {"quantize", "IN OUT TYPE [FLAGS]", "convert a model's weights (Q8_0, Q4_K_M, ...)",
+    static const pn_cmd cmd = {"quantize", "IN OUT TYPE [FLAGS]", "a model's weights in another format (Q8_0, Q4_K_M, ...); IN may be a folder, OUT is GGUF",
                                quantize_flags, 3, 3, quantize_main};
     return &cmd;
 }
 
 PN_INTERNAL const pn_cmd *pn_cmd_convert(void)
 {
-    static const pn_cmd cmd = {"convert", "IN OUT [FLAGS]", "write the tensors of a .pth as safetensors", convert_flags, 2, 2, convert_main};
+    static const pn_cmd cmd = {"convert", "IN OUT [FLAGS]", "write the tensors of a .pth or .bin as safetensors", convert_flags, 2, 2, convert_main};
     return &cmd;
 }
 

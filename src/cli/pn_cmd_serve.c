@@ -16,7 +16,7 @@
 
 static const pn_flag serve_flags[] = {
     {"model", NULL, 'm', PN_FLAG_TEXT, true, 0, 0, "FILE", NULL, "GGUF file or Hugging Face folder to serve; repeatable, and the flags down to --template are for the one before"},
-    {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "file name", "what clients call it"},
+    {"name", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", "name of the file or folder", "what clients call it"},
     {"alias", NULL, 0, PN_FLAG_TEXT, true, 0, 0, "NAME", NULL, "another name for it"},
     {"dies", NULL, 0, PN_FLAG_INTS, true, 0, 63, "LIST", "one that is free", "where it runs; two: split over both"},
     {"ctx-cap", "ctx", 0, PN_FLAG_INT, true, 1, 1 << 30, "N", "as trained, as memory allows", "most tokens of a conversation"},

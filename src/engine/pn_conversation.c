@@ -45,7 +45,7 @@ struct pn_chat {
 static pn_status talk_open_template(pn_chat *c, const pn_chat_params *p, pn_err *err)
 {
     const pn_model *m = c->s->model;
-    pn_bytes text = p->template_text ? (pn_bytes){p->template_text, p->template_len} : m->chat_template;
+    pn_bytes text = p->template_text ? (pn_bytes){p->template_text, p->template_len} : pn_model_template(m, c->tools.len > 2);
     pn_out_detect(&c->syntax, text.data, text.len);
     if (p->syntax && !pn_out_find(&c->syntax, p->syntax))
         return pn_fail(err, PN_E_INVALID, "output syntax '%.60s' is not known; hermes, harmony, llama3 are some that are", p->syntax);

@@ -156,7 +156,7 @@ struct pn_model {
     pn_mutex lock;              /* plans */
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
-    pn_bytes chat_template;
+    pn_bytes chat_template, tool_template;  /* the second of chats with tools, where it has one */
     pn_queue queue;
     pn_model_caps caps;         /* under lock, as the next */
     uint32_t n_sessions;
@@ -167,6 +167,12 @@ struct pn_model {
     atomic_uint prefill_rate;   /* tokens a second, of the last long prompt; 0: unknown */
     uint32_t spaces[ENGINE_SPACES];     /* 1 + space of the prefix tree (pn_cache.c says whose); under the cache's lock */
 };
+
+/* The template of its chats with or without tools. */
+static inline pn_bytes pn_model_template(const pn_model *m, bool tools)
+{
+    return tools && m->tool_template.len ? m->tool_template : m->chat_template;
+}
 
 struct pn_session {
     pn_model *model;

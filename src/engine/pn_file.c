@@ -4,6 +4,8 @@
  */
 #include "engine/pn_engine_int.h"
 
+#include "format/pn_hf_dir.h"
+
 static pn_file *file_new(pn_engine *e, pn_err *err)
 {
     pn_file *f = e ? pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, sizeof *f) : NULL;
@@ -32,7 +34,7 @@ PN_API pn_status pn_file_open(pn_engine *e, const char *path, pn_file **out, pn_
     pn_file *f = file_new(e, err);
     if (!f)
         return e ? PN_E_NOMEM : PN_E_INVALID;
-    return file_done(f, pn_weights_open_path(&f->weights, pn_engine_mem(e), path, true, err), out);
+    return file_done(f, pn_weights_look(&f->weights, pn_engine_mem(e), path, err), out);
 }
 
 PN_API pn_status pn_file_open_memory(pn_engine *e, const void *bytes, size_t n, pn_file **out, pn_err *err)
@@ -118,6 +120,7 @@ PN_API pn_status pn_file_tensor_at(const pn_file *f, size_t i, pn_tensor_info *o
     const pn_gguf_tensor *t = d->file;
     *out = (pn_tensor_info){.name = t->name, .dtype = (pn_dtype)t->dtype, .n_dims = t->n_dims, .bytes = t->bytes,
                             .offset = t->offset, .part = d->part};
+    out->type = f->weights.bare ? pn_hf_dir_type(f->weights.hf, i) : pn_dtype_name(out->dtype);
     memcpy(out->ne, t->ne, sizeof out->ne);
     return PN_OK;
 }

@@ -127,7 +127,7 @@ PN_API pn_status pn_grammar_tools(pn_engine *e, const pn_model *m, const pn_tool
         return pn_fail(err, PN_E_INVALID, "pn_grammar_tools: engine, tools and out must be given");
     if (p.name && p.choice != PN_TOOLS_REQUIRED)
         return pn_fail(err, PN_E_INVALID, "a function is named, so the choice of tools has to be PN_TOOLS_REQUIRED");
-    pn_bytes text = m ? m->chat_template : (pn_bytes){"", 0};
+    pn_bytes text = m ? pn_model_template(m, true) : (pn_bytes){"", 0};
     if (p.chat_template)
         text = (pn_bytes){p.chat_template, p.chat_template_len ? p.chat_template_len : strlen(p.chat_template)};
     pn_out_detect(&format, text.data ? text.data : "", text.len);

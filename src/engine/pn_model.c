@@ -442,15 +442,19 @@ static pn_status model_open_vocab(pn_model *m, pn_err *err)
     pn_weights *w = &m->file.weights;
     if (w->hf) {
         pn_status st = pn_vocab_from_folder(&m->vocab, &m->folder_vocab, m->engine, w, err);
-        if (!st)
+        if (!st) {
             m->chat_template = pn_hf_vocab_template(m->folder_vocab, false);
+            m->tool_template = pn_hf_vocab_template(m->folder_vocab, true);
+        }
         if (!st && w->hf->warning)
             pn_engine_logf(m->engine, PN_LOG_WARN, "%s: %s", w->parts[0].path, w->hf->warning);
         return st;
     }
-    const pn_gguf_kv *kv = pn_weights_meta(w, "tokenizer.chat_template");
+    const pn_gguf_kv *kv = pn_weights_meta(w, "tokenizer.chat_template"), *tools = pn_weights_meta(w, "tokenizer.chat_template.tool_use");
     if (kv)
         pn_gguf_str(kv, 0, &m->chat_template);
+    if (tools)
+        pn_gguf_str(tools, 0, &m->tool_template);
     return pn_vocab_from_file(&m->vocab, &m->token_text, &m->n_token_text, m->engine, w, m->desc.n_vocab, err);
 }
 

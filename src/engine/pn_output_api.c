@@ -153,7 +153,7 @@ PN_API pn_status pn_output_new(pn_engine *e, const pn_model *m, const pn_output_
         return pn_fail(err, PN_E_INVALID, "pn_output_new: engine, fn and out must be given");
     pn_bytes tmpl = output_text(p.chat_template, p.chat_template_len);
     if (!tmpl.data && m)
-        tmpl = m->chat_template;
+        tmpl = pn_model_template(m, p.tools != NULL);
     pn_mem *mem = pn_engine_mem(e);
     pn_output *o = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *o);
     if (!o)

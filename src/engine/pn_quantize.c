@@ -58,20 +58,19 @@ static bool quantize_key_is(const pn_gguf_kv *kv, const char *key)
     return kv->key.len == strlen(key) && memcmp(kv->key.data, key, kv->key.len) == 0;
 }
 
-/* Everything as it is, but for what is no longer true: the type, and being one part of several. */
+static const char quantize_file_type[] = "general.file_type", quantize_version[] = "general.quantization_version";
+
+/* Everything as it is, but for what is no longer true: the type (which comes last), and being one part of several. */
 static void quantize_put_meta(const quantize_job *q, pn_gguf_writer *w)
 {
-    static const char file_type[] = "general.file_type", version[] = "general.quantization_version";
     const pn_gguf *g = &q->in.gguf[0];
     for (size_t i = 0; i < g->n_kv; i++) {
         const pn_gguf_kv *kv = &g->kv[i];
         bool split = kv->key.len > 6 && memcmp(kv->key.data, "split.", 6) == 0;
         bool pairing = q->unpair && kv->key.len > 13 && memcmp(kv->key.data + kv->key.len - 13, ".rope.pairing", 13) == 0;
-        if (!split && !pairing && !quantize_key_is(kv, file_type) && !quantize_key_is(kv, version))
+        if (!split && !pairing && !quantize_key_is(kv, quantize_file_type) && !quantize_key_is(kv, quantize_version))
             pn_gguf_put_kv(w, kv);
     }
-    pn_gguf_put_u32(w, version, 2);
-    pn_gguf_put_u32(w, file_type, q->mix.file_type);
 }
 
 static pn_status quantize_put_tensors(const quantize_job *q, pn_gguf_writer *w, pn_err *err)
@@ -97,6 +96,8 @@ static pn_status quantize_header(quantize_job *q, pn_err *err)
     pn_str_init(&header, mem, PN_ACCT_MISC);
     quantize_put_meta(q, &w);
     pn_status st = q->in.hf ? pn_folder_put_vocab(&w, q->engine, &q->in, err) : PN_OK;
+    pn_gguf_put_u32(&w, quantize_version, 2);
+    pn_gguf_put_u32(&w, quantize_file_type, q->mix.file_type);
     if (!st)
         st = quantize_put_tensors(q, &w, err);
     if (!st && !pn_gguf_header(&w, &header))

@@ -12,8 +12,8 @@
 
 struct pn_template {
     pn_mem *mem;
-    pn_tpl *program;
-    pn_tpl_caps caps;
+    pn_tpl *program, *tool_program;     /* the second, if it is not NULL, when there are tools */
+    pn_tpl_caps caps, tool_caps;
     pn_str tokens;              /* "bos_token":"<s>",...  empty without a model */
 };
 
@@ -58,6 +58,13 @@ PN_API pn_status pn_template_open_model(const pn_model *m, pn_template **out, pn
     if (!m->chat_template.len)
         return pn_fail(err, PN_E_UNSUPPORTED, "the model's file has no chat template (tokenizer.chat_template)");
     pn_status st = tapi_open(pn_engine_mem(m->engine), m->chat_template.data, m->chat_template.len, &t, err);
+    if (!st && m->tool_template.len && m->tool_template.data != m->chat_template.data) {
+        st = pn_tpl_new(&t->tool_program, t->mem, m->tool_template.data, m->tool_template.len, err);
+        if (!st)
+            st = pn_tpl_probe(t->tool_program, t->mem, &t->tool_caps, err);
+        if (st)
+            pn_template_close(t);
+    }
     if (st)
         return pn_err_prefix(err, st, "the model's chat template");
     for (size_t i = 0; i < PN_COUNT_OF(tokens); i++) {
@@ -80,13 +87,14 @@ PN_API void pn_template_close(pn_template *t)
         return;
     pn_mem *mem = t->mem;
     pn_tpl_free(t->program);
+    pn_tpl_free(t->tool_program);
     pn_str_fini(&t->tokens);
     pn_mem_free(mem, PN_ACCT_MISC, t, sizeof *t);
 }
 
 /* The variables as JSON text.  Of equal keys the last one counts: raw input has its way, a request has
  * not. */
-static pn_status tapi_variables(const pn_template *t, const pn_json_doc *in, bool raw, pn_str *out, pn_err *err)
+static pn_status tapi_variables(const pn_template *t, const pn_tpl_caps *caps, const pn_json_doc *in, bool raw, pn_str *out, pn_err *err)
 {
     pn_str body;
     pn_str_init(&body, t->mem, PN_ACCT_MISC);
@@ -94,7 +102,7 @@ static pn_status tapi_variables(const pn_template *t, const pn_json_doc *in, boo
     if (raw)
         pn_json_write_node(&body, in, PN_JSON_ROOT);
     else
-        st = pn_chat_normalize(&t->caps, t->mem, in, &body, err);
+        st = pn_chat_normalize(caps, t->mem, in, &body, err);
     if (!st && !body.failed) {
         const char *inner = body.data + 1;
         size_t len = body.len - 2;
@@ -124,12 +132,14 @@ static pn_status tapi_render(const pn_template *t, const pn_json_doc *in, bool r
     if (pn_json_type_of(in, PN_JSON_ROOT) != PN_JSON_OBJECT)
         return pn_fail(err, PN_E_INVALID, "expected a JSON object of variables, found %s",
                        pn_json_type_name(pn_json_type_of(in, PN_JSON_ROOT)));
+    const uint32_t tools = pn_json_get(in, PN_JSON_ROOT, "tools");
+    const bool called = t->tool_program && pn_json_type_of(in, tools) == PN_JSON_ARRAY && pn_json_count(in, tools) > 0;
     pn_str_init(&text, t->mem, PN_ACCT_MISC);
-    pn_status st = tapi_variables(t, in, raw, &text, err);
+    pn_status st = tapi_variables(t, called ? &t->tool_caps : &t->caps, in, raw, &text, err);
     if (!st)
         st = pn_json_parse(&vars, t->mem, PN_ACCT_MISC, text.data, text.len, NULL, err);
     if (!st) {
-        st = pn_tpl_render(t->program, t->mem, &vars, NULL, out, err);
+        st = pn_tpl_render(called ? t->tool_program : t->program, t->mem, &vars, NULL, out, err);
         pn_json_fini(&vars);
     }
     pn_str_fini(&text);

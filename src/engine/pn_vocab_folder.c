@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-enum { FOLDER_FILES = 11 };
+enum { FOLDER_FILES = 12 };
 static const size_t folder_most = (size_t)128 << 20;    /* of one file */
 
 static void folder_warn(void *user, const char *text) { pn_engine_logf(user, PN_LOG_WARN, "%s", text); }
@@ -18,16 +18,17 @@ static void folder_warn(void *user, const char *text) { pn_engine_logf(user, PN_
 static void folder_slots(pn_hf_files *f, pn_bytes *slot[FOLDER_FILES])
 {
     pn_bytes *const all[FOLDER_FILES] = {&f->tokenizer_json, &f->tokenizer_config, &f->special_tokens_map, &f->added_tokens, &f->vocab_json,
-                                         &f->merges_txt, &f->tokenizer_model, &f->chat_template_jinja, &f->chat_template_json,
-                                         &f->generation_config, &f->config};
+                                         &f->merges_txt, &f->tokenizer_model, &f->chat_template_jinja, &f->tool_use_jinja,
+                                         &f->chat_template_json, &f->generation_config, &f->config};
     memcpy(slot, all, sizeof all);
 }
 
 static pn_status folder_read(pn_hf_files *f, pn_mem *mem, const pn_hf_dir *d, pn_err *err)
 {
     static const char *const names[FOLDER_FILES] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                                                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json",
-                                                    "generation_config.json", "config.json"};
+                                                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja",
+                                                    "additional_chat_templates/tool_use.jinja", "chat_template.json", "generation_config.json",
+                                                    "config.json"};
     pn_bytes *slot[FOLDER_FILES];
     pn_status st = PN_OK;
     folder_slots(f, slot);
@@ -123,7 +124,7 @@ static void folder_put_words(pn_gguf_writer *w, pn_mem *mem, const char *key, co
     pn_str_fini(&s);
 }
 
-static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s, pn_bytes chat)
+static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s, pn_bytes chat, pn_bytes tools)
 {
     pn_gguf_put_str(w, "tokenizer.ggml.model", s->model.data, s->model.len);
     if (s->pre.data)
@@ -140,6 +141,11 @@ static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s,
         pn_gguf_put_array(w, "tokenizer.ggml.precompiled_charsmap", PN_META_U8, s->charsmap_len, s->charsmap, s->charsmap_len);
     if (chat.data)
         pn_gguf_put_str(w, "tokenizer.chat_template", chat.data, chat.len);
+    if (tools.data != chat.data) {
+        static const pn_bytes names[] = {{"tool_use", 8}};
+        pn_gguf_put_str_array(w, "tokenizer.chat_templates", 1, names);
+        pn_gguf_put_str(w, "tokenizer.chat_template.tool_use", tools.data, tools.len);
+    }
 }
 
 PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const pn_weights *file, pn_err *err)
@@ -153,9 +159,9 @@ PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const
     if (!st)
         st = pn_hf_vocab_gguf(h, &s, &notes, err);
     if (!st)
-        folder_put(w, mem, &s, pn_hf_vocab_template(h, false));
+        folder_put(w, mem, &s, pn_hf_vocab_template(h, false), pn_hf_vocab_template(h, true));
     for (const char *p = pn_str_cstr(&notes); !st && *p; p += strcspn(p, "\n"), p += *p == '\n')
-        pn_engine_logf(e, PN_LOG_WARN, "%.*s", (int)strcspn(p, "\n"), p);
+        pn_engine_logf(e, PN_LOG_WARN, "GGUF has no words for all of this tokenizer: %.*s", (int)strcspn(p, "\n"), p);
     pn_hf_vocab_free(h);
     pn_str_fini(&notes);
     return st;

@@ -334,6 +334,8 @@ static pn_status gguf_not_gguf(const gguf_cursor *c)
         hint = " (a web page? the download failed)";
     else if (memcmp(b, "PK\3\4", 4) == 0)
         hint = " (a zip archive)";
+    else if (b[0] == '{')
+        hint = " (JSON? of a Hugging Face folder the folder is to be named)";
     return pn_fail(c->err, PN_E_FORMAT,
                    "not a GGUF file: expected 47 47 55 46 at offset 0, found %02x %02x %02x %02x%s",
                    (unsigned)b[0], (unsigned)b[1], (unsigned)b[2], (unsigned)b[3], hint);

@@ -22,6 +22,7 @@ struct pn_hf_tensor {
     size_t piece0;              /* in pieces, when `scattered` */
     uint32_t part;
     uint8_t why;
+    uint8_t st_dtype;           /* pn_st_dtype */
     bool plus_one;              /* it is stored minus one */
     bool f64;
     bool scattered;
@@ -39,6 +40,7 @@ typedef struct hfd_ref {
     const pn_pth_tensor *gather;    /* NULL: it lies at t->offset */
     uint32_t part;
     bool used;
+    bool alias;                 /* a head that is the embedding under a second name */
 } hfd_ref;
 
 /* A folder being opened. */
@@ -76,7 +78,7 @@ static bool hfd_is_file(const char *path)
            (hfd_ends(name, ".bin") && strncmp(name, "pytorch_model", 13) == 0);
 }
 
-PN_INTERNAL bool pn_hf_dir_is(const char *path) { return hfd_is_file(path) || pn_os_is_dir(path); }
+PN_INTERNAL bool pn_hf_dir_is(const char *path) { return hfd_is_file(path) ? pn_os_same_file(path, path) : pn_os_is_dir(path); }
 
 /* folder + name, in PN_ACCT_STAGE. */
 static char *hfd_path(const pn_hf_dir *d, pn_mem *mem, const char *name, size_t *size)
@@ -112,6 +114,8 @@ static pn_status hfd_slurp(pn_mem *mem, const char *path, const char *name, size
         bytes = pn_mem_alloc(mem, PN_ACCT_STAGE, (size_t)f.size + 1);
         st = bytes ? pn_os_read(&f, 0, bytes, (size_t)f.size, err) : pn_fail_nomem(err, name, f.size + 1);
     }
+    if (!st && f.size > 20 && memcmp(bytes, "version https://git-", 20) == 0)
+        st = pn_fail(err, PN_E_FORMAT, "%s is a Git LFS pointer: fetch the real file", name);
     if (!st) {
         bytes[f.size] = 0;
         *out = (pn_bytes){bytes, (size_t)f.size};
@@ -143,7 +147,7 @@ PN_INTERNAL void pn_hf_file_free(pn_mem *mem, pn_bytes *file)
  * Configuration
  * ------------------------------------------------------------------------------------------ */
 
-/* What the model is called: its folder's last name. */
+/* What the model is called: its folder's last name, if the path says one. */
 static void hfd_folder_name(const pn_hf_dir *d, char out[64])
 {
     size_t end = strlen(d->folder), n;
@@ -155,10 +159,37 @@ static void hfd_folder_name(const pn_hf_dir *d, char out[64])
     n = PN_MIN(end - from, (size_t)63);
     memcpy(out, d->folder + from, n);
     out[n] = 0;
+    if (strspn(out, ".") == n)
+        memcpy(out, "model", sizeof "model");
+}
+
+/* For people who give the folder around a GGUF file: its first one in byte order, or "". */
+typedef struct hfd_gguf { char name[128]; } hfd_gguf;
+
+static bool hfd_see_gguf(void *user, const char *name, uint64_t bytes, uint64_t modified)
+{
+    hfd_gguf *g = user;
+    size_t n = strlen(name);
+    (void)bytes, (void)modified;
+    if (hfd_ends(name, ".gguf") && n < sizeof g->name && strncmp(name, "mmproj", 6) && (!g->name[0] || strcmp(name, g->name) < 0))
+        memcpy(g->name, name, n + 1);
+    return true;
+}
+
+/* What to add to a refusal of the folder, or nothing. */
+typedef struct hfd_text { char s[160]; } hfd_text;
+
+static hfd_text hfd_hint(const hfd *h)
+{
+    hfd_gguf g = {""};
+    hfd_text out = {""};
+    if (pn_os_dir_each(h->d->folder[0] ? h->d->folder : ".", hfd_see_gguf, &g, NULL) == PN_OK && g.name[0])
+        snprintf(out.s, sizeof out.s, "; the GGUF file in it has to be named: '%s'", pn_show(g.name, strlen(g.name)).s);
+    return out;
 }
 
 /* There is no config.json: what is it then? */
-static pn_status hfd_no_config(hfd *h)
+static pn_status hfd_no_config(hfd *h, bool file)
 {
     static const struct { char file[24]; const char *say; } hints[] = {
         {"adapter_config.json", "an adapter, not a model: it has to be merged into its base first"},
@@ -167,17 +198,19 @@ static pn_status hfd_no_config(hfd *h)
     for (size_t i = 0; i < PN_COUNT_OF(hints) && !st; i++)
         if (hfd_exists(h, hints[i].file, &st))
             return pn_fail(h->err, PN_E_UNSUPPORTED, "%s without config.json: %s", hints[i].file, hints[i].say);
-    return st ? st : pn_fail(h->err, PN_E_FORMAT, "there is no config.json, so this is no model folder");
+    if (!st && file)
+        st = pn_fail(h->err, PN_E_FORMAT, "there is no config.json beside it, and tensors alone are no model");
+    return st ? st : pn_fail(h->err, PN_E_FORMAT, "there is no config.json, so this is no model folder%s", hfd_hint(h).s);
 }
 
-static pn_status hfd_config(hfd *h)
+static pn_status hfd_config(hfd *h, bool file)
 {
     pn_bytes config = {NULL, 0}, generation = {NULL, 0};
     char name[64];
     hfd_folder_name(h->d, name);
     pn_status st = pn_hf_file_read(h->d, h->mem, "config.json", HFD_CONFIG_MAX, &config, h->err);
     if (!st && !config.data)
-        st = hfd_no_config(h);
+        st = hfd_no_config(h, file);
     if (!st)
         st = pn_hf_file_read(h->d, h->mem, "generation_config.json", HFD_CONFIG_MAX, &generation, h->err);
     if (!st)
@@ -200,7 +233,7 @@ static pn_status hfd_list(hfd *h, const hfd_file *f)
         return pn_fail_nomem(h->err, "the list of tensors", (h->n_refs + s->n_tensors) * sizeof *h->refs);
     for (size_t i = 0; i < s->n_tensors; i++) {
         const pn_st_tensor *t = &s->tensors[i];
-        const char *name = pn_hf_name(t->name);
+        const char *name = h->w->bare ? t->name : pn_hf_name(t->name);
         bool existed = false;
         uint32_t *at = pn_map_put(&h->names, name, strlen(name), (uint32_t)h->n_refs, &existed);
         if (!at)
@@ -270,12 +303,29 @@ static pn_status hfd_read_index(hfd *h, const char *name)
     return st;
 }
 
+/* Of a file of several the user means all: read the index that names it, if there is one. */
+static pn_status hfd_siblings(hfd *h, const char **only)
+{
+    pn_status st = hfd_read_index(h, hfd_ends(*only, ".safetensors") ? "model.safetensors.index.json" : "pytorch_model.bin.index.json");
+    bool named = false;
+    for (size_t i = 0; i < h->index.n_files && h->indexed; i++)
+        named = named || strcmp(h->index.files[i].name, *only) == 0;
+    if (named)
+        *only = NULL;
+    else if (h->indexed) {
+        pn_st_index_fini(&h->index);
+        h->indexed = false;
+    }
+    return st;
+}
+
 /* Which files hold the weights; `only`: the one the user named, or NULL.  What exists first counts. */
 static pn_status hfd_files(hfd *h, const char *only)
 {
     static const struct { char one[20], many[32]; } kinds[] = {
         {"model.safetensors", "model.safetensors.index.json"}, {"pytorch_model.bin", "pytorch_model.bin.index.json"}};
-    pn_status st = PN_OK;
+    bool whole = only && (h->w->bare || strcmp(only, kinds[0].one) == 0 || strcmp(only, kinds[1].one) == 0);
+    pn_status st = only && !whole ? hfd_siblings(h, &only) : PN_OK;
     for (size_t i = 0; i < PN_COUNT_OF(kinds) && !st && !only && !h->indexed; i++) {
         if (hfd_exists(h, kinds[i].one, &st))
             only = kinds[i].one;
@@ -283,7 +333,8 @@ static pn_status hfd_files(hfd *h, const char *only)
             st = hfd_read_index(h, kinds[i].many);
     }
     if (!st && !only && !h->indexed)
-        st = pn_fail(h->err, PN_E_FORMAT, "there is none of %s, %s, %s and %s", kinds[0].one, kinds[0].many, kinds[1].one, kinds[1].many);
+        st = pn_fail(h->err, PN_E_FORMAT, "there is none of %s, %s, %s and %s%s", kinds[0].one, kinds[0].many, kinds[1].one, kinds[1].many,
+                     hfd_hint(h).s);
     h->cap_files = only ? 1 : h->index.n_files;
     h->files = st ? NULL : pn_mem_calloc(h->mem, PN_ACCT_STAGE, h->cap_files, sizeof *h->files);
     if (!st && !h->files)
@@ -389,7 +440,7 @@ static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il,
 static pn_status hfd_bind_one(hfd *h, const pn_hf_want *want, uint32_t il)
 {
     hfd_ref *r = hfd_find(h, want->names, il, 0);
-    if (!r)
+    if (!r || r->alias)
         return want->optional ? PN_OK : hfd_missing(h, want, il, 0);
     pn_status st = hfd_check(h, r, want, 1, want->rows);
     r->used = true;
@@ -465,10 +516,24 @@ static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
     return st;
 }
 
+static const char *const hfd_embd[3] = {"embed_tokens.weight"}, *const hfd_head[3] = {"lm_head.weight"};
+
+/* torch saves a tied head as a second view of the embedding: one matrix, to be counted and read once. */
+static void hfd_tie(hfd *h)
+{
+    hfd_ref *e = hfd_find(h, hfd_embd, 0, 0), *l = hfd_find(h, hfd_head, 0, 0);
+    if (!e || !l || e->part != l->part || e->t->dtype != l->t->dtype || e->t->rank != l->t->rank ||
+        memcmp(e->t->shape, l->t->shape, sizeof e->t->shape) != 0)
+        return;
+    if (e->gather && l->gather ? pn_pth_same_view(e->gather, l->gather) : !e->gather && !l->gather && e->t->offset == l->t->offset)
+        l->used = l->alias = true;
+}
+
 static pn_status hfd_bind(hfd *h)
 {
     pn_hf_want want;
     pn_status st = PN_OK;
+    hfd_tie(h);
     for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, false, i, &want); i++)
         st = hfd_bind_one(h, &want, 0);
     for (uint32_t il = 0; il < h->c.n_layers && !st; il++)
@@ -480,7 +545,7 @@ static pn_status hfd_bind(hfd *h)
             st = pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' belongs to nothing in a model of %" PRIu32 " layers with this config.json",
                          hfd_file_name(h, r->part), pn_show(r->t->name, strlen(r->t->name)).s, h->c.n_layers);
     }
-    if (!st && !h->c.tied && !hfd_find(h, (const char *const[3]){"lm_head.weight", NULL, NULL}, 0, 0))
+    if (!st && !h->c.tied && !hfd_find(h, hfd_head, 0, 0))
         h->d->warning = "there is no lm_head.weight, although tie_word_embeddings is false: the embedding is the output matrix";
     return st;
 }
@@ -625,6 +690,42 @@ static pn_status hfd_directory(hfd *h)
     return st;
 }
 
+/* One tensor of a file that is only looked at. */
+static void hfd_look_at(const hfd *h, const hfd_ref *r, struct pn_hf_tensor *x)
+{
+    const pn_st_tensor *t = r->t;
+    const pn_st_dtype_info *info = pn_st_dtype_get(t->dtype);
+    *x = (struct pn_hf_tensor){.part = r->part, .st_dtype = (uint8_t)t->dtype};
+    x->t = (pn_gguf_tensor){.dtype = info->dtype, .n_dims = PN_MIN(t->rank, 4u), .ne = {1, 1, 1, 1}, .n_elems = t->n_elems, .bytes = t->bytes};
+    for (uint32_t k = 0; k < t->rank; k++)              /* of more than four dimensions the slowest become one */
+        x->t.ne[PN_MIN(t->rank - 1 - k, 3u)] *= t->shape[k];
+    x->t.row_bytes = x->t.ne[0] * info->bits / 8;
+    x->t.offset = r->gather ? pn_pth_offset(&h->files[r->part - 1].bin, r->gather) : t->offset;
+}
+
+/* The tensors of one file as they are; no keys. */
+static pn_status hfd_look(hfd *h, const char *name)
+{
+    pn_hf_dir *d = h->d;
+    pn_status st = hfd_files(h, name);
+    for (size_t i = 0; i < h->n_refs && !st; i++)
+        d->names_bytes += strlen(h->refs[i].t->name) + 1;
+    if (!st && h->n_refs) {
+        d->names = pn_mem_alloc(h->mem, PN_ACCT_MISC, d->names_bytes);
+        if (!d->names || !pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->tensors, &d->cap, h->n_refs, sizeof *d->tensors))
+            return pn_fail_nomem(h->err, "the directory of tensors", h->n_refs * sizeof *d->tensors + d->names_bytes);
+    }
+    for (size_t at = 0; d->n < h->n_refs && !st; d->n++) {
+        size_t n = strlen(h->refs[d->n].t->name) + 1;
+        hfd_look_at(h, &h->refs[d->n], &d->tensors[d->n]);
+        d->tensors[d->n].t.name = memcpy(d->names + at, h->refs[d->n].t->name, n);
+        at += n;
+    }
+    return st;
+}
+
+PN_INTERNAL const char *pn_hf_dir_type(const pn_hf_dir *d, size_t i) { return pn_st_dtype_get(d->tensors[i].st_dtype)->name; }
+
 static pn_status hfd_open(hfd *h, const char *path)
 {
     size_t len = strlen(path), cut = len;
@@ -638,13 +739,16 @@ static pn_status hfd_open(hfd *h, const char *path)
     if (slash)
         h->d->folder[cut] = '/';
     pn_status st = pn_weights_add_part(h->w, path, h->err);
-    if (!st)
-        st = hfd_config(h);
-    if (!st)
+    h->w->bare = !st && h->w->look && file && !hfd_exists(h, "config.json", &st);
+    if (!st && h->w->bare)
+        st = hfd_look(h, path + cut);
+    else if (!st)
+        st = hfd_config(h, file);
+    if (!st && !h->w->bare)
         st = hfd_files(h, file ? path + cut : NULL);
-    if (!st)
+    if (!st && !h->w->bare)
         st = hfd_bind(h);
-    for (size_t i = 0; i < h->d->n && !st; i++)
+    for (size_t i = 0; i < h->d->n && !st && !h->w->bare; i++)
         h->d->tensors[i].t.name = h->d->tensors[i].name;        /* the table has stopped moving */
     if (!st)
         st = hfd_image(h);
@@ -680,6 +784,7 @@ PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
     if (d->folder)
         pn_mem_free(mem, PN_ACCT_MISC, d->folder, strlen(d->folder) + 1);
     pn_mem_free(mem, PN_ACCT_MISC, d->tensors, d->cap * sizeof *d->tensors);
+    pn_mem_free(mem, PN_ACCT_MISC, d->names, d->names_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
     pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);

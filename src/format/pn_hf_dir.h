@@ -9,7 +9,8 @@
  * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
  * with it, else the same of pytorch_model.bin (pn_pth.h); generation_config.json.  Nothing else is opened here, and no
  * name that is a path.  A path to a single .safetensors, .pth, .pt or pytorch_model*.bin file means that file with the
- * rest of its folder.
+ * rest of its folder, and those that an index names with it.  Such a file without a config.json is no model, but somebody who only looks (pn_weights_look) gets its
+ * tensors under their own names.
  *
  * Invariant: every tensor that the configuration asks for is there once, with the shape it says; and every tensor that is
  * there is asked for, or on a list of those that carry nothing.
@@ -28,15 +29,19 @@ typedef struct pn_hf_dir {
     struct pn_hf_tensor *tensors;       /* owned, [n] in the parts from 1 on */
     pn_piece *pieces;           /* owned: places of experts, one list after the other */
     size_t n, cap, n_pieces, cap_pieces;
+    char *names;                /* owned: of a file that is only looked at */
+    size_t names_bytes;
     uint8_t *image;             /* owned: part 0 */
     size_t image_bytes;
 } pn_hf_dir;
 
-/* The path names a folder, or a file that is used as part of one. */
+/* The path names a folder, or a file that is used as part of one, and it is there. */
 PN_INTERNAL bool pn_hf_dir_is(const char *path);
 
 /* For pn_weights_open_path: *w is empty but for its memory and whether to map. */
 PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *err);
+/* Of a file that is only looked at (w->bare): what it calls the format of tensor i. */
+PN_INTERNAL const char *pn_hf_dir_type(const pn_hf_dir *d, size_t i);
 PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem);         /* NULL is a no-op */
 
 /* Memory of part 0 and of the directory. */

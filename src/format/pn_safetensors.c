@@ -396,7 +396,7 @@ static pn_status st_read(st_reader *r, const pn_source *src)
     uint64_t n = pn_le64(length);
     if (n > PN_ST_HEADER_MAX)
         return pn_fail(r->err, PN_E_FORMAT, "not a safetensors file, or a broken one: the header length at offset 0 is %" PRIu64
-                       ", above %" PRIu64, n, PN_ST_HEADER_MAX);
+                       ", above %" PRIu64 "%s", n, PN_ST_HEADER_MAX, memcmp(length, "version ", 8) == 0 ? " (a Git LFS pointer? fetch the real file)" : "");
     if (n > src->size - 8)
         return pn_fail(r->err, PN_E_FORMAT, "truncated: the header has %" PRIu64 " bytes from offset 8, the file %" PRIu64
                        " in all", n, src->size);

@@ -336,11 +336,9 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     memset(w, 0, sizeof *w);
 }
 
-PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, bool map, pn_err *err)
+static pn_status weights_open(pn_weights *w, const char *path, pn_err *err)
 {
     uint32_t count = 1;
-    weights_init(w, mem);
-    w->map = map;
     bool folder = pn_hf_dir_is(path);
     pn_status st = folder ? pn_hf_dir_open(w, path, err) : weights_open_part(w, path, err);
     if (st && folder)
@@ -352,6 +350,20 @@ PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const cha
     if (st != PN_OK)
         pn_weights_close(w);
     return st;
+}
+
+PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const char *path, bool map, pn_err *err)
+{
+    weights_init(w, mem);
+    w->map = map;
+    return weights_open(w, path, err);
+}
+
+PN_INTERNAL pn_status pn_weights_look(pn_weights *w, pn_mem *mem, const char *path, pn_err *err)
+{
+    weights_init(w, mem);
+    w->map = w->look = true;
+    return weights_open(w, path, err);
 }
 
 /* A model that is one source: memory or a callback. */

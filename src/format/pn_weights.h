@@ -57,11 +57,13 @@ typedef struct pn_weights {
     pn_map index;               /* name -> tensor */
     uint64_t file_bytes;        /* all parts */
     struct pn_hf_dir *hf;       /* owned; NULL: not a Hugging Face folder */
+    bool bare;                  /* tensors without a model: it can be looked at, not computed with */
     pn_gguf_tensor *retyped;    /* owned, [n_retyped] */
     size_t n_retyped;
     /* below: private */
     bool map;                   /* parts opened from now on are mapped */
     bool shares;                /* only `tensors` and `retyped` are its own */
+    bool look;                  /* what is bare is welcome */
     size_t cap_parts, cap_gguf, cap_tensors;
 } pn_weights;
 
@@ -73,6 +75,10 @@ PN_INTERNAL pn_status pn_weights_open_path(pn_weights *w, pn_mem *mem, const cha
 PN_INTERNAL pn_status pn_weights_open_memory(pn_weights *w, pn_mem *mem, const void *bytes, size_t n, pn_err *err);
 PN_INTERNAL pn_status pn_weights_open_reader(pn_weights *w, pn_mem *mem, const pn_reader *r, pn_err *err);
 PN_INTERNAL void pn_weights_close(pn_weights *w);
+
+/* For those who look at a file: as open_path with `map`, and a .safetensors or .pth without config.json gives its tensors under
+ * their own names (w->bare).  Their dtype may be PN_DTYPE_COUNT and their elements need not follow each other. */
+PN_INTERNAL pn_status pn_weights_look(pn_weights *w, pn_mem *mem, const char *path, pn_err *err);
 
 PN_INTERNAL const pn_dir_tensor *pn_weights_find(const pn_weights *w, const char *name);
 PN_INTERNAL const pn_gguf_kv *pn_weights_meta(const pn_weights *w, const char *key);

@@ -425,7 +425,10 @@ PN_INTERNAL pn_status pn_desc_open_cut(pn_desc *d, pn_mem *mem, pn_weights *file
 {
     pn_err local;
     *d = (pn_desc){.mem = mem, .file = file, .header_only = header_only, .cut = cut, .err = err ? err : &local};
-    desc_arch(d);
+    if (file->bare)
+        pn_desc_fail(d, PN_E_FORMAT, "%s: there is no config.json beside it, and tensors alone are no model", file->parts[0].path);
+    else
+        desc_arch(d);
     if (!d->status)
         desc_vocab(d);
     if (!d->status)

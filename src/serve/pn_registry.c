@@ -300,11 +300,14 @@ static void registry_done(pn_task *t)
 
 PN_INTERNAL pn_bytes serve_file_name(const char *path)
 {
-    static const char one[] = ".safetensors";
-    size_t end = strlen(path), from, k = sizeof one - 1;
-    if (end > k && memcmp(path + end - k, one, k) == 0 && strchr(path, '/'))
-        while (path[end - 1] != '/')
-            end--;
+    static const char ends[][13] = {".safetensors", ".pth", ".pt", ".bin"};     /* their folder has the name */
+    size_t end = strlen(path), from;
+    for (size_t i = 0, len = end; i < PN_COUNT_OF(ends) && strchr(path, '/'); i++) {
+        size_t k = strlen(ends[i]);
+        if (len > k && memcmp(path + len - k, ends[i], k) == 0)
+            while (path[end - 1] != '/')
+                end--;
+    }
     while (end > 1 && path[end - 1] == '/')
         end--;
     for (from = end; from && path[from - 1] != '/'; from--)

@@ -152,11 +152,10 @@ static void hfs_template_of(pn_hf_read *r, const pn_json_doc *d)
 static pn_status hfs_template(pn_hf_read *r)
 {
     pn_hf_vocab *h = r->h;
-    pn_bytes jinja = r->files->chat_template_jinja;
-    pn_bytes tools = r->files->tool_use_jinja;
+    pn_bytes jinja = r->files->chat_template_jinja, tools = r->files->tool_use_jinja;
     if (jinja.len) {
         pn_str_add(&h->chat, jinja.data, jinja.len);
-        pn_str_add(&h->chat_tools, tools.data, tools.len);
+        pn_str_add(&h->chat_tools, tools.data ? tools.data : "", tools.len);
     } else {
         hfs_template_of(r, &r->config);
     }

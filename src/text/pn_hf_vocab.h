@@ -7,7 +7,7 @@
  *     tokenizer.json > tokenizer.model > vocab.json with merges.txt
  *     bos, eos, unk, pad: tokenizer_config.json > special_tokens_map.json > config.json
  *     ends: generation_config.json and config.json, and the tables of pn_vocab_roles.c
- *     template: chat_template.jinja > tokenizer_config.json > chat_template.json
+ *     template: chat_template.jinja (with tool_use.jinja) > tokenizer_config.json > chat_template.json
  *
  * The pipeline of a tokenizer.json is followed step by step (pn_rules.h).  A step nobody here knows, a
  * regular expression above all, is refused by name: a vocabulary that cuts text almost like the one
@@ -25,8 +25,7 @@
 typedef struct pn_hf_files {
     pn_bytes tokenizer_json, tokenizer_config, special_tokens_map, added_tokens;
     pn_bytes vocab_json, merges_txt, tokenizer_model;
-    pn_bytes chat_template_jinja, chat_template_json;
-    pn_bytes tool_use_jinja;    /* additional_chat_templates/tool_use.jinja */
+    pn_bytes chat_template_jinja, tool_use_jinja, chat_template_json;
     pn_bytes generation_config, config;
 } pn_hf_files;
 

@@ -6,7 +6,7 @@
  *
  * Single misreadings - a permuted head, a wrong base, a swapped expert - move some logit by 1.9 and more.
  */
-#define _XOPEN_SOURCE 700       /* getpid */
+#define _XOPEN_SOURCE 700       /* getpid, mkdtemp */
 #include "golden_case.h"
 
 #include <unistd.h>
@@ -291,11 +291,124 @@ static void one_file_brings_its_folder(const golden_case *c)
 {
     char path[800];
     const hf_way w = {.what = "one file", .threads = 1, .batch = 512};
-    snprintf(path, sizeof path, "%s/model.safetensors", c->path);
+    snprintf(path, sizeof path, "%s/%s", c->path, strstr(c->path, "llama") ? "model-00002-of-00002.safetensors" : "model.safetensors");
     float *a = hf_logits(c, c->path, &w, NULL, 0), *b = hf_logits(c, path, &w, NULL, 0);
     PN_CHECK(memcmp(a, b, (size_t)(c->n * c->n_vocab) * sizeof *a) == 0);
     free(a);
     free(b);
+}
+
+/* --- one model, many containers ------------------------------------------------------------------- */
+
+enum { WEIGHTS_MAX = 1 << 20 };
+
+/* A whole file, malloc'd; empty when there is none. */
+static char *hf_bytes(const char *path, size_t *n)
+{
+    char *bytes = malloc(WEIGHTS_MAX);
+    FILE *f = fopen(path, "rb");
+    *n = f ? fread(bytes, 1, WEIGHTS_MAX, f) : 0;
+    if (f)
+        fclose(f);
+    return bytes;
+}
+
+static int hf_same_bytes(const char *a, const char *b)
+{
+    size_t n, m;
+    char *x = hf_bytes(a, &n), *y = hf_bytes(b, &m);
+    int same = n && n == m && memcmp(x, y, n) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+static void hf_copy(const char *from, const char *to)
+{
+    size_t n;
+    char *bytes = hf_bytes(from, &n);
+    FILE *f = fopen(to, "wb");
+    if (PN_CHECK(f && n, "%s to %s", from, to))
+        PN_CHECK(fwrite(bytes, 1, n, f) == n);
+    if (f)
+        fclose(f);
+    free(bytes);
+}
+
+/* Same bits of the weights, same bits of the logits: as they are stored, and as F32.  Where a GGUF file permutes the rows of q and k
+ * (general.architecture is llama) sums over a head have another order. */
+static void containers_give_the_same_bits(const golden_case *c, pn_engine *e, const char *name)
+{
+    const char *presets[] = {"F32", strstr(name, "bf16") ? "BF16" : strstr(name, "f16") ? "F16" : "F32"};
+    size_t bytes = (size_t)(c->n * c->n_vocab) * sizeof(float);
+    const hf_way w = {.what = "as a container", .threads = 1, .batch = 512};
+    int permuted = strncmp(name, "llama", 5) == 0 || strncmp(name, "mixtral", 7) == 0;
+    char path[2][100];
+    float *got[2], *want = hf_logits(c, c->path, &w, NULL, 0);
+    pn_err err = {0};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "/tmp/pn_hf_%ld_%d.gguf", (long)getpid(), i);
+        PN_CHECK(pn_quantize(e, c->path, path[i], &(pn_quantize_params){.preset = presets[i]}, &err) == PN_OK, "%s", err.text);
+        got[i] = hf_logits(c, path[i], &w, NULL, 0);
+        PN_CHECK((memcmp(got[i], want, bytes) == 0) == !permuted, "%s as %s", name, presets[i]);
+    }
+    PN_CHECK(memcmp(got[0], got[1], bytes) == 0, "%s as %s and as F32", name, presets[1]);
+    free(got[0]);
+    free(got[1]);
+    free(want);
+    /* Quantised at once or by way of F32. */
+    static const char *const types[] = {"Q8_0", "Q4_K_M"};
+    for (int i = 0; i < 2; i++) {
+        char via[120];
+        snprintf(via, sizeof via, "%s.via", path[1]);
+        PN_CHECK(pn_quantize(e, c->path, path[1], &(pn_quantize_params){.preset = types[i]}, &err) == PN_OK, "%s", err.text);
+        PN_CHECK(pn_quantize(e, path[0], via, &(pn_quantize_params){.preset = types[i]}, &err) == PN_OK, "%s", err.text);
+        PN_CHECK(hf_same_bytes(path[1], via), "%s as %s: other bytes by way of F32", name, types[i]);
+        remove(via);
+    }
+    remove(path[0]);
+    remove(path[1]);
+}
+
+/* A .pth of any name with the rest of its folder, in both forms of torch; the tied head it repeats is the embedding. */
+static void a_pth_is_the_model_it_was_saved_from(const golden_case *c, pn_engine *e)
+{
+    static const char *const rest[] = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"};
+    static const char *const forms[] = {"qwen3_tied", "qwen3_tied_legacy"};
+    const hf_way ways[] = {{"a .pth", 1, 512, {.residency = PN_RESIDENCY_MAP}, NULL}, {"a .pth in memory", 2, 7, {.residency = PN_RESIDENCY_ANON}, NULL},
+                           {"a .pth, streamed", 1, 512, {.residency = PN_RESIDENCY_STREAM, .stream_block = 8192, .stream_depth = 2}, NULL}};
+    float *want = hf_logits(c, c->path, &ways[0], NULL, 0);
+    char dir[] = "/tmp/pn_hf_XXXXXX", from[800], to[200], path[200];
+    if (!PN_CHECK(mkdtemp(dir) != NULL))
+        return;
+    snprintf(path, sizeof path, "%s/what I trained.pth", dir);
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
+        snprintf(from, sizeof from, "%s/%s", c->path, rest[i]);
+        snprintf(to, sizeof to, "%s/%s", dir, rest[i]);
+        hf_copy(from, to);
+    }
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        pn_file *f = NULL;
+        pn_plan_info p;
+        pn_err err = {0};
+        snprintf(from, sizeof from, "%s/pth/%s.pth", hf_root, forms[i]);
+        hf_copy(from, path);
+        for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+            float *got = hf_logits(c, path, &ways[k], NULL, 0);
+            PN_CHECK(memcmp(got, want, (size_t)(c->n * c->n_vocab) * sizeof *want) == 0, "%s, %s: other bits", forms[i], ways[k].what);
+            free(got);
+        }
+        PN_CHECK(pn_file_open(e, path, &f, &err) == PN_OK && pn_file_plan(f, NULL, &p, &err) == PN_OK && p.n_params == 77168, "%s %d", err.text,
+                 f ? (int)p.n_params : 0);
+        pn_file_close(f);
+    }
+    free(want);
+    remove(path);
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
+        snprintf(to, sizeof to, "%s/%s", dir, rest[i]);
+        remove(to);
+    }
+    remove(dir);
 }
 
 /* As a converter would write it: rows of q and k are permuted where the family has them so. */
@@ -343,6 +456,9 @@ static void what_is_around_the_weights(const golden_case *c, const char *name)
         a_folder_is_a_file(c, e, name);
         a_vocabulary_alone(c, e);
         a_folder_becomes_a_file(c, e, name);
+        containers_give_the_same_bits(c, e, name);
+        if (strcmp(name, "qwen3_tied") == 0)
+            a_pth_is_the_model_it_was_saved_from(c, e);
     }
     pn_model_free(m);
     pn_engine_close(e);
@@ -361,8 +477,41 @@ static void what_is_no_model_is_refused(void)
     pn_engine_close(e);
 }
 
+/* Tensors alone can be looked at, not loaded. */
+static void tensors_alone_can_be_looked_at(void)
+{
+    static const struct { const char *path, *name, *type; size_t n; uint32_t dtype; uint64_t ne[4]; } rows[] = {
+        {"tests/vectors/hf/st/odd.safetensors", "f8", "F8_E4M3", 7, PN_DTYPE_COUNT, {1, 2, 1, 1}},
+        {"tests/vectors/hf/pth/odd.pth", "transposed", "F32", 90, PN_DTYPE_F32, {4, 6, 1, 1}},
+        {"tests/vectors/hf/pth/odd.pth", "bool", "BOOL", 90, PN_DTYPE_COUNT, {2, 1, 1, 1}},
+        {"tests/vectors/hf/pth/qwen3_tied_legacy.pth", "lm_head.weight", "F32", 25, PN_DTYPE_F32, {48, 304, 1, 1}}};
+    pn_engine *e = NULL;
+    pn_err err = {0};
+    PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK, "%s", err.text);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        pn_file *f = NULL;
+        pn_model *m = NULL;
+        pn_tensor_info t;
+        pn_plan_info p;
+        int seen = 0;
+        if (!PN_CHECK(pn_file_open(e, rows[i].path, &f, &err) == PN_OK, "%s", err.text))
+            continue;
+        PN_CHECK(pn_file_tensor_count(f) == rows[i].n && pn_file_meta_count(f) == 0, "%zu", pn_file_tensor_count(f));
+        for (size_t k = 0; k < pn_file_tensor_count(f); k++)
+            if (pn_file_tensor_at(f, k, &t) == PN_OK && strcmp(t.name, rows[i].name) == 0)
+                seen += PN_CHECK(strcmp(t.type, rows[i].type) == 0 && (uint32_t)t.dtype == rows[i].dtype && memcmp(t.ne, rows[i].ne, sizeof t.ne) == 0 &&
+                                 t.part == 1 && t.offset > 0, "%s %s %d", t.name, t.type, (int)t.ne[0]);
+        PN_CHECK(seen == 1, "%s %s", rows[i].path, rows[i].name);
+        PN_CHECK(pn_file_plan(f, NULL, &p, &err) == PN_E_FORMAT && strstr(err.text, "config.json") && strstr(err.text, rows[i].path), "%s", err.text);
+        PN_CHECK(pn_model_load_file(f, NULL, &m, &err) == PN_E_FORMAT && strstr(err.text, "config.json"), "%s", err.text);
+        pn_file_close(f);
+    }
+    pn_engine_close(e);
+}
+
 int main(void)
 {
+    tensors_alone_can_be_looked_at();
     what_is_no_model_is_refused();
     for (int i = 0; i < HF_MODELS; i++) {
         golden_case c;
@@ -370,8 +519,7 @@ int main(void)
             logits_are_the_references(&c, hf_models[i]);
             bits_are_the_same_wherever_weights_are(&c, hf_models[i]);
             what_is_around_the_weights(&c, hf_models[i]);
-            if (i)
-                one_file_brings_its_folder(&c);
+            one_file_brings_its_folder(&c);
             if (i == 1)
                 a_context_beyond_what_is_known_is_refused(&c);
             if (i == 3)

@@ -29,7 +29,7 @@ if ! tools/amalgamate.sh "$dir" > "$dir/log" 2>&1; then
     echo "0 passed, 1 failed"
     exit 1
 fi
-cp examples/embed.c examples/many.c examples/from_memory.c "$dir"
+cp examples/embed.c examples/many.c examples/folder.c examples/from_memory.c "$dir"
 printf '#define PN_API static\n#include "pantheon.c"\n#include <stdio.h>\nint main(void) { return puts(pn_version()) < 0; }\n' > "$dir/one.c"
 root=$PWD
 archive=$(cd "$(dirname "$program")" && pwd)/libpantheon.a
@@ -57,6 +57,7 @@ build from_memory -O1 -DPN_ENABLE_THREADS=0 -DPN_ENABLE_FILES=0 from_memory.c pa
 wait
 build one -O0 -w one.c -lm -lpthread
 build many -O2 many.c "$archive" -lm -lpthread
+build folder -O2 folder.c "$archive" -lm -lpthread
 wait
 
 compiles embed 'the example compiles'
@@ -64,6 +65,9 @@ check 'the example answers' sh -c '"$1/embed" models/demo.gguf "What is the capi
 check 'the example says what is wrong' sh -c '! "$1/embed" /nowhere.gguf 2> "$1/err" && grep -q nowhere "$1/err"' sh "$dir"
 compiles many 'the example of many compiles'
 check 'and tells every story' sh -c '"$1/many" models/demo.gguf "Once upon a time" "The dog" > "$1/many.txt" && grep -q "^Once upon a time." "$1/many.txt" && grep -q "^The dog." "$1/many.txt"' sh "$dir"
+compiles folder 'the example of a folder compiles'
+check 'and goes on with a text' sh -c '"$1/folder" tests/vectors/hf/qwen3_tied "Once" > "$1/folder.txt" && grep -q "^qwen3_tied: qwen3, weights F32" "$1/folder.txt" && test "$(wc -l < "$1/folder.txt")" -gt 1' sh "$dir"
+check 'and says what is wrong' sh -c '! "$1/folder" "$1" 2> "$1/err" && grep -q "no config.json" "$1/err"' sh "$dir"
 
 compiles pantheon 'the program compiles'
 run "$program" > "$dir/tree" && run "$dir/pantheon" > "$dir/drop"

@@ -585,6 +585,72 @@ static void every_allocation_may_fail(void)
     }
 }
 
+/* Somebody only looks: all of a file's tensors, by the names they have there. */
+static void tensors_alone_can_be_looked_at(void)
+{
+    static const struct { const char *path; size_t n; } rows[] = {
+        {"tests/vectors/hf/st/odd.safetensors", 7}, {"tests/vectors/hf/pth/odd.pth", 90}, {"tests/vectors/hf/pth/qwen3_tied_legacy.pth", 25},
+        {"tests/vectors/hf/hostile/many_empty.safetensors", 0}, {"tests/vectors/hf/hostile/cut.safetensors", 0},
+        {"tests/vectors/hf/hostile/expand_huge.pth", 0}, {"tests/vectors/hf/hostile/global_system.pth", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (long k = 0;; k++) {                /* 0: nothing fails */
+            open_dir o = {.st = PN_OK};
+            pn_test_mem_init(&o.mem, k);
+            o.st = pn_weights_look(&o.w, &o.mem.mem, rows[i].path, &o.err);
+            bool done = k && o.mem.n_calls < k;
+            if (k)
+                PN_CHECK(o.st == PN_E_NOMEM || done, "%s %ld: %d %s", rows[i].path, k, (int)o.st, o.err.text);
+            else if (rows[i].n)
+                PN_CHECK(o.st == PN_OK && o.w.bare && o.w.n_tensors == rows[i].n && o.w.n_parts == 2 && o.w.gguf[0].n_kv == 0, "%s", o.err.text);
+            else
+                PN_CHECK(o.st == PN_OK ? o.w.n_tensors == 1000 : strstr(o.err.text, rows[i].path) != NULL, "%s: %s", rows[i].path, o.err.text);
+            for (size_t t = 0; t < o.w.n_tensors && !o.st; t++)
+                PN_CHECK(pn_hf_dir_type(o.w.hf, t) && o.w.tensors[t].t->offset + (o.w.tensors[t].t->dtype == PN_DTYPE_COUNT) > 0);
+            dir_close(&o);
+            if (done)
+                break;
+        }
+    made *m = usual(0);
+    made_add(m, "model.a", "F32", 0, 4);
+    made_add(m, "a", "F32", 0, 4);
+    made_write(m, "model.safetensors");
+    char path[100];
+    snprintf(path, sizeof path, "%s/config.json", m->dir);
+    remove(path);
+    snprintf(path, sizeof path, "%s/model.safetensors", m->dir);
+    open_dir o;
+    pn_test_mem_init(&o.mem, 0);
+    o.st = pn_weights_look(&o.w, &o.mem.mem, path, &o.err);
+    PN_CHECK(o.st == PN_OK && pn_weights_find(&o.w, "model.a") && pn_weights_find(&o.w, "a"), "%s", o.err.text);
+    dir_close(&o);
+    made_free(m);
+}
+
+/* The path was the folder's; the model is a file in it. */
+static void the_file_that_was_meant_is_named(void)
+{
+    made *m = usual(0);
+    made_file(m, "b-00001-of-00002.gguf", "", 0);
+    made_file(m, "a.gguf", "", 0);
+    made_file(m, "Mmproj.gguf.part", "", 0);
+    for (int i = 0; i < 2; i++) {
+        open_dir o;
+        char path[100];
+        dir_open(&o, m->dir, true, 0);
+        PN_CHECK(o.st == PN_E_FORMAT && strstr(o.err.text, "'a.gguf'") && strstr(o.err.text, i ? "config.json" : "pytorch_model.bin"), "%s", o.err.text);
+        dir_close(&o);
+        snprintf(path, sizeof path, "%s/config.json", m->dir);
+        remove(path);
+    }
+    static const char *const names[] = {"b-00001-of-00002.gguf", "a.gguf", "Mmproj.gguf.part"};
+    for (size_t i = 0; i < 3; i++) {
+        char path[100];
+        snprintf(path, sizeof path, "%s/%s", m->dir, names[i]);
+        remove(path);
+    }
+    made_free(m);
+}
+
 static void the_fixtures_open(void)
 {
     static const struct { const char *name; size_t tensors; uint32_t parts; } rows[] = {
@@ -626,6 +692,8 @@ int main(void)
     disagreements_are_refused_by_name();
     folders_that_are_no_model_are_refused();
     a_bin_holds_the_same_tensors();
+    tensors_alone_can_be_looked_at();
+    the_file_that_was_meant_is_named();
     every_allocation_may_fail();
     return pn_test_end();
 }
