@@ -9,7 +9,8 @@ Needs root and a memory controller.  load: one request.  burst: --clients at onc
 hog: 80 % of the remainder is taken during an answer and given back after it.  Each cell is a server of its own that has
 --box seconds; requests that are not through by then count as `slow`.  Columns: how the weights lay, statuses, kills, peak of
 the group over the limit (page cache counts, so 1.00 is normal for mapped weights), time to the first token and tokens a
-second (of the first answer; of all for a burst), and the worst level seen.  Exit 1: somebody was killed, an answer broke off,
+second (of the first answer; of all for a burst), and the worst level seen; for a hog the seconds from its last byte to TIGHT (if what it
+leaves is as little) and from its leaving to OK.  Exit 1: somebody was killed, an answer broke off,
 or what was planned to fit was not served.
 """
 import argparse
@@ -42,9 +43,21 @@ def load_hog(s, group, a):
     with Hog(group) as h:
         one.start()
         h.take(0.8 * s.memory()["resources"][0]["available_soft"], 0.0005)
+        a.tight = within(s, ("TIGHT", "CRITICAL"), 5)
         one.join()
         h.leave()
+        a.ok = within(s, ("OK",), 30)
     return answers
+
+
+def within(s, levels, most):
+    """Seconds until the server is at one of the levels; None: not in `most`."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < most:
+        if s.memory()["level"] in levels:
+            return time.monotonic() - begun
+        time.sleep(0.02)
+    return None
 
 
 LOADS = {"load": load_one, "burst": load_burst, "long": load_long, "hog": load_hog}
@@ -54,7 +67,7 @@ def cell(a, model, limit, load):
     with fresh_group(limit, model) as group:
         p = plan(group, a.pantheon, model, "--ctx", "512", "--batch", "16")
         how = "streamed, %.0f %% pinned" % (100.0 * p["pinned_bytes"] / p["weight_bytes"]) if p.get("stage_bytes") else "mapped"
-        answers, levels, took = [], set(), 0
+        answers, levels, took, a.tight, a.ok = [], set(), 0, None, None
         try:
             with Limited(group, a.pantheon, "-m", model, "--name", "x", "--queue", "64") as s:
                 with Levels(s) as seen:
@@ -75,7 +88,7 @@ def cell(a, model, limit, load):
     worst = [n for n in ("CRITICAL", "TIGHT", "WATCH", "OK") if n in levels][:1]
     bad = kills or broken or not alive or (p["fits"] and answers and not good and load == "load")
     print("| %s | %s | %s | %s | %s%s | %d | %.2f | %s | %.1f | %s |%s" % (a.name, a.limit_name, load, how, statuses(answers) or "-", " (%d slow)" % len(slow) if slow else "",
-          kills, peak / limit, first, tps, "".join(worst) or "-", " **BAD** " + str([str(x) for x in broken][:3]) if bad else ""), flush=True)
+          kills, peak / limit, first, tps, ("".join(worst) or "-") + ("" if load != "hog" else " (after %s, OK %s)" % tuple("-" if t is None else "%.2f s" % t for t in (a.tight, a.ok))), " **BAD** " + str([str(x) for x in broken][:3]) if bad else ""), flush=True)
     return bool(bad)
 
 
