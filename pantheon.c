@@ -10247,6 +10247,9 @@ PN_INTERNAL const char *pn_mix_name(const pn_mix *m);
 
 PN_INTERNAL void pn_mix_note(pn_mix *m, const char *name);
 
+/* Small and costly to round: vectors, norms, routers and the like stay in the type they came in. */
+PN_INTERNAL bool pn_mix_keeps(const char *name, uint32_t n_dims, const uint64_t *ne);
+
 /* The type tensor `name` is written in: `now` when it stays as it is (vectors, routers, types that
  * hold no weights), else one that its rows (ne[0] elements) fit. */
 PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now, uint32_t n_dims,
@@ -72884,8 +72887,7 @@ static bool mix_is_values(const char *name)
     return mix_has(name, "attn_v.weight") || mix_has(name, "attn_qkv.weight") || mix_has(name, "attn_kv_b.weight");
 }
 
-/* Kept in the type they came in: they are small, and rounding them costs much. */
-static bool mix_stays(const char *name, uint32_t n_dims, const uint64_t *ne)
+PN_INTERNAL bool pn_mix_keeps(const char *name, uint32_t n_dims, const uint64_t *ne)
 {
     static const char *const parts[] = {
         "ffn_gate_inp", "ssm_conv1d", "shortconv", "position_embd", "token_types", "per_layer_model_proj",
@@ -73011,7 +73013,7 @@ static uint32_t mix_fit(uint32_t type, uint64_t ne0)
 PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now, uint32_t n_dims, const uint64_t *ne)
 {
     uint32_t type = m->base;
-    if (!pn_dtype_is_weight(now) || mix_stays(name, n_dims, ne))
+    if (!pn_dtype_is_weight(now) || pn_mix_keeps(name, n_dims, ne))
         return now;
     if (m->keep_output && mix_is_output(m, name))
         return now;
@@ -80870,6 +80872,11 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
         const pn_gguf_kv *kv = pn_retype_kv(&q->in, "rope.pairing");
         q->unpair = kv && pn_gguf_str(kv, 0, &pairing) && pairing.len == 4 && memcmp(pairing.data, "neox", 4) == 0;
         st = pn_retype_choose(&q->mix, &q->in, &q->types, err);
+    }
+    for (size_t i = 0; i < q->in.n_tensors && !st && q->in.hf; i++) {
+        const pn_gguf_tensor *t = q->in.tensors[i].t;           /* what no format touches is f32 in GGUF files */
+        if ((t->dtype == PN_DTYPE_F16 || t->dtype == PN_DTYPE_BF16) && pn_mix_keeps(t->name, t->n_dims, t->ne))
+            q->types[i] = PN_DTYPE_F32;
     }
     for (size_t i = 0; i < q->in.n_tensors && !st; i++)
         q->total += q->in.tensors[i].t->bytes;

@@ -155,8 +155,7 @@ static bool mix_is_values(const char *name)
     return mix_has(name, "attn_v.weight") || mix_has(name, "attn_qkv.weight") || mix_has(name, "attn_kv_b.weight");
 }
 
-/* Kept in the type they came in: they are small, and rounding them costs much. */
-static bool mix_stays(const char *name, uint32_t n_dims, const uint64_t *ne)
+PN_INTERNAL bool pn_mix_keeps(const char *name, uint32_t n_dims, const uint64_t *ne)
 {
     static const char *const parts[] = {
         "ffn_gate_inp", "ssm_conv1d", "shortconv", "position_embd", "token_types", "per_layer_model_proj",
@@ -282,7 +281,7 @@ static uint32_t mix_fit(uint32_t type, uint64_t ne0)
 PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now, uint32_t n_dims, const uint64_t *ne)
 {
     uint32_t type = m->base;
-    if (!pn_dtype_is_weight(now) || mix_stays(name, n_dims, ne))
+    if (!pn_dtype_is_weight(now) || pn_mix_keeps(name, n_dims, ne))
         return now;
     if (m->keep_output && mix_is_output(m, name))
         return now;

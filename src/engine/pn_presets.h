@@ -47,6 +47,9 @@ PN_INTERNAL const char *pn_mix_name(const pn_mix *m);
 
 PN_INTERNAL void pn_mix_note(pn_mix *m, const char *name);
 
+/* Small and costly to round: vectors, norms, routers and the like stay in the type they came in. */
+PN_INTERNAL bool pn_mix_keeps(const char *name, uint32_t n_dims, const uint64_t *ne);
+
 /* The type tensor `name` is written in: `now` when it stays as it is (vectors, routers, types that
  * hold no weights), else one that its rows (ne[0] elements) fit. */
 PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now, uint32_t n_dims,

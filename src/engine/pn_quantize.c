@@ -214,6 +214,11 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
         q->unpair = kv && pn_gguf_str(kv, 0, &pairing) && pairing.len == 4 && memcmp(pairing.data, "neox", 4) == 0;
         st = pn_retype_choose(&q->mix, &q->in, &q->types, err);
     }
+    for (size_t i = 0; i < q->in.n_tensors && !st && q->in.hf; i++) {
+        const pn_gguf_tensor *t = q->in.tensors[i].t;           /* what no format touches is f32 in GGUF files */
+        if ((t->dtype == PN_DTYPE_F16 || t->dtype == PN_DTYPE_BF16) && pn_mix_keeps(t->name, t->n_dims, t->ne))
+            q->types[i] = PN_DTYPE_F32;
+    }
     for (size_t i = 0; i < q->in.n_tensors && !st; i++)
         q->total += q->in.tensors[i].t->bytes;
     if (!st)

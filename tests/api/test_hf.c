@@ -429,6 +429,10 @@ static void a_folder_becomes_a_file(const golden_case *c, pn_engine *e, const ch
         PN_CHECK(pn_file_open(e, path, &f, &err) == PN_OK && pn_file_meta_string(f, "tokenizer.ggml.model", 0, &text, &len) == PN_OK &&
                  pn_file_meta_string(f, "tokenizer.chat_template", 0, &text, &len) == PN_OK &&
                  pn_file_meta_string(f, "llama.rope.pairing", 0, &text, &len) != PN_OK, "%s %s", name, err.text);
+        for (size_t i = 0; i < pn_file_tensor_count(f); i++) {      /* others refuse vectors of 16 bits */
+            pn_tensor_info t;
+            PN_CHECK(pn_file_tensor_at(f, i, &t) == PN_OK && t.dtype == PN_DTYPE_F32, "%s: '%s' is not f32", name, t.name);
+        }
         pn_file_close(f);
         free(our);
     }
