@@ -25786,7 +25786,7 @@ static pn_status pickle_new(pickle_vm *vm, pn_pickle_value value, uint32_t *v)
 
 static pn_status pickle_push_new(pickle_vm *vm, pn_pickle_value value)
 {
-    uint32_t v;
+    uint32_t v = PICKLE_UNSET;
     pn_status st = pickle_new(vm, value, &v);
     return st ? st : pickle_push(vm, v);
 }
