@@ -9,8 +9,8 @@
  * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
  * with it, else the same of pytorch_model.bin (pn_pth.h); generation_config.json.  Nothing else is opened here, and no
  * name that is a path.  A path to a single .safetensors, .pth, .pt or pytorch_model*.bin file means that file with the
- * rest of its folder, and those that an index names with it.  Such a file without a config.json is no model, but somebody who only looks (pn_weights_look) gets its
- * tensors under their own names.
+ * rest of its folder, and those that an index names with it.  Such a file without a config.json is no model, but
+ * somebody who only looks (pn_weights_look) gets its tensors under their own names.
  *
  * Invariant: every tensor that the configuration asks for is there once, with the shape it says; and every tensor that is
  * there is asked for, or on a list of those that carry nothing.

@@ -296,21 +296,32 @@ static bool bpe_only_newlines(const char *s, size_t n)
     return n == 0;
 }
 
+/* A word that is taken whole where there is a token for it; else room for its symbols.  *done: it was.  False: out of
+ * memory. */
+static bool bpe_begin_word(pn_enc *e, const char *word, size_t n, bool *done)
+{
+    unsigned f = e->v->pretok_flags;
+    *done = false;
+    if ((f & PN_PRETOK_IGNORE_MERGES) || ((f & PN_PRETOK_WHOLE_NEWLINES) && bpe_only_newlines(word, n))) {
+        pn_token t = bpe_whole(e, word, n);
+        *done = t >= 0;
+        if (e->buf2.failed || *done)
+            return !e->buf2.failed && pn_enc_push(e, t);
+    }
+    return pn_merge_reserve(&e->merge, n);
+}
+
 /* pn_pretok_emit: one word. */
 static bool bpe_word(void *user, const char *word, size_t n)
 {
     pn_enc *e = user;
     const pn_vocab *v = e->v;
     unsigned f = v->pretok_flags;
-    if ((f & PN_PRETOK_IGNORE_MERGES) || ((f & PN_PRETOK_WHOLE_NEWLINES) && bpe_only_newlines(word, n))) {
-        pn_token t = bpe_whole(e, word, n);
-        if (e->buf2.failed)
-            return false;
-        if (t >= 0)
-            return pn_enc_push(e, t);
-    }
-    if (!pn_merge_reserve(&e->merge, n))
+    bool done;
+    if (!bpe_begin_word(e, word, n, &done))
         return false;
+    if (done)
+        return true;
     size_t k = 0;
     for (size_t i = 0, len; i < n; i += len, k++) {
         uint32_t cp;
@@ -374,15 +385,11 @@ static void bpe_rules_symbols(pn_enc *e, const char *word, size_t n)
 static bool bpe_rules_word(void *user, const char *word, size_t n)
 {
     pn_enc *e = user;
-    if (e->v->pretok_flags & PN_PRETOK_IGNORE_MERGES) {
-        pn_token t = bpe_whole(e, word, n);
-        if (e->buf2.failed)
-            return false;
-        if (t >= 0)
-            return pn_enc_push(e, t);
-    }
-    if (!pn_merge_reserve(&e->merge, n))
+    bool done;
+    if (!bpe_begin_word(e, word, n, &done))
         return false;
+    if (done)
+        return true;
     bpe_rules_symbols(e, word, n);
     if (!pn_merge_run(&e->merge, bpe_lookup, e))
         return false;

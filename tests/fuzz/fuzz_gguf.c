@@ -6,31 +6,10 @@
  * what was accepted is touched everywhere, copied through the writer and read again.
  * Seeds: gen_corpus_gguf.py writes corpus/gguf/.
  */
-#include "pn_fuzz.h"
+#include "fuzz_source.h"
 
 #include "format/pn_gguf.h"
 #include "format/pn_weights.h"
-
-#define FUZZ_MUST(c) ((c) ? (void)0 : fuzz_broken(#c, __LINE__))
-
-static void fuzz_broken(const char *what, int line)
-{
-    fprintf(stderr, "line %d: %s does not hold\n", line, what);
-    abort();
-}
-
-typedef struct fuzz_bytes {
-    const uint8_t *data;
-    size_t size;
-} fuzz_bytes;
-
-static pn_status fuzz_read(void *user, uint64_t offset, void *dst, size_t n)
-{
-    const fuzz_bytes *b = user;
-    FUZZ_MUST(offset <= b->size && n <= b->size - offset);      /* never asks beyond the end */
-    memcpy(dst, b->data + offset, n);
-    return PN_OK;
-}
 
 /* A sum over everything the table points at, so that sanitizers see it. */
 static unsigned fuzz_touch(const pn_gguf *g, size_t size)
@@ -95,12 +74,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pn_mem mem;
     pn_gguf a, b;
     pn_err ea = {0}, eb = {0};
-    fuzz_bytes bytes = {data, size};
-    static const uint8_t none[1] = {0};
+    fuzz_source both;
     pn_mem_init_libc(&mem);
-    pn_source memory = {.bytes = data ? data : none, .size = size, .name = "input"};
-    pn_source callback = {.read = fuzz_read, .user = &bytes, .size = size, .name = "input"};
-    pn_status sa = pn_gguf_read(&a, &mem, &memory, &ea), sb = pn_gguf_read(&b, &mem, &callback, &eb);
+    fuzz_source_init(&both, data, size);
+    pn_status sa = pn_gguf_read(&a, &mem, &both.memory, &ea), sb = pn_gguf_read(&b, &mem, &both.callback, &eb);
     FUZZ_MUST(sa == sb && strcmp(ea.text, eb.text) == 0);
     if (sa == PN_OK) {
         FUZZ_MUST(a.n_kv == b.n_kv && a.n_tensors == b.n_tensors && a.data_start == b.data_start);

@@ -6,33 +6,12 @@
  * that was accepted is read.  What begins like a pickle is also put into a sound archive with two storages, so that
  * what it says of tensors is looked at.  Seeds: small files of tests/vectors/hf/hostile, and pickles.
  */
-#include "pn_fuzz.h"
+#include "fuzz_source.h"
 
 #include "base/pn_str.h"
 #include "format/pn_pickle.h"
 #include "format/pn_pth.h"
 #include "format/pn_zip.h"
-
-#define FUZZ_MUST(c) ((c) ? (void)0 : fuzz_broken(#c, __LINE__))
-
-static void fuzz_broken(const char *what, int line)
-{
-    fprintf(stderr, "line %d: %s does not hold\n", line, what);
-    abort();
-}
-
-typedef struct fuzz_bytes {
-    const uint8_t *data;
-    size_t size;
-} fuzz_bytes;
-
-static pn_status fuzz_read(void *user, uint64_t offset, void *dst, size_t n)
-{
-    const fuzz_bytes *b = user;
-    FUZZ_MUST(offset <= b->size && n <= b->size - offset);
-    memcpy(dst, b->data + offset, n);
-    return PN_OK;
-}
 
 typedef struct fuzz_sum {
     uint64_t bytes, sum;
@@ -69,10 +48,9 @@ static void fuzz_file(pn_mem *mem, const uint8_t *data, size_t size)
 {
     pn_pth a, b;
     pn_err ea = {0}, eb = {0};
-    fuzz_bytes bytes = {data, size};
-    pn_source memory = {.bytes = data, .size = size, .name = "input"};
-    pn_source callback = {.read = fuzz_read, .user = &bytes, .size = size, .name = "input"};
-    pn_status sa = pn_pth_open(&a, mem, &memory, &ea), sb = pn_pth_open(&b, mem, &callback, &eb);
+    fuzz_source both;
+    fuzz_source_init(&both, data, size);
+    pn_status sa = pn_pth_open(&a, mem, &both.memory, &ea), sb = pn_pth_open(&b, mem, &both.callback, &eb);
     FUZZ_MUST(sa == sb && strcmp(ea.text, eb.text) == 0);
     if (sa == PN_OK)
         FUZZ_MUST(a.n_tensors > 0 && a.n_tensors == b.n_tensors && fuzz_tensors(&a, size) == fuzz_tensors(&b, size));
