@@ -153,17 +153,21 @@ static void sampler_run(pn_chain *c, const float *logits, const uint32_t *allowe
     }
 }
 
-/* Lowest id among the largest; -1: nothing finite.  +inf ranks as the largest float. */
-static pn_token sampler_argmax(const float *logits, const uint32_t *allowed, uint32_t n)
+static bool sampler_banned(const pn_chain *c, pn_token t)
+{
+    return sampler_in(c->never, c->n_never, t) || (sampler_ends_banned(c) && sampler_in(c->ends, c->n_ends, t));
+}
+
+/* Lowest id among the largest that may come; -1: nothing finite.  +inf ranks as the largest float.  Bans are looked up
+ * for the few that lead for a while, so they need no list. */
+static pn_token sampler_argmax(const pn_chain *c, const float *logits, const uint32_t *allowed)
 {
     float best = -INFINITY;
     pn_token id = -1;
-    for (uint32_t i = 0; i < n; i++) {
-        if (logits[i] > best && (!allowed || sampler_allows(allowed, i))) {     /* false for NaN */
-            best = pn_cand_clean(logits[i]);
+    for (uint32_t i = 0; i < c->n_live && best < FLT_MAX; i++) {
+        if (logits[i] > best && (!allowed || sampler_allows(allowed, i)) && !sampler_banned(c, (pn_token)i)) {
+            best = pn_cand_clean(logits[i]);    /* the comparison is false for NaN */
             id = (pn_token)i;
-            if (best == FLT_MAX)
-                break;
         }
     }
     return id;
@@ -194,7 +198,7 @@ PN_INTERNAL pn_status pn_chain_pick_masked(pn_chain *c, const float *logits, con
                                            pn_err *err)
 {
     if (!c->c.list) {
-        pn_token t = sampler_argmax(logits, allowed, c->n_live);
+        pn_token t = sampler_argmax(c, logits, allowed);
         if (t < 0)
             return sampler_none_left(c, allowed, err);
         *out = t;
@@ -220,7 +224,7 @@ PN_INTERNAL pn_status pn_chain_pick(pn_chain *c, const float *logits, pn_token *
 PN_INTERNAL size_t pn_chain_candidates(pn_chain *c, const float *logits, pn_token *ids, float *out, size_t cap)
 {
     if (!c->c.list) {
-        pn_token t = sampler_argmax(logits, NULL, c->n_live);
+        pn_token t = sampler_argmax(c, logits, NULL);
         if (t >= 0 && cap) {
             ids[0] = t;
             out[0] = pn_cand_clean(logits[t]);
@@ -497,8 +501,7 @@ PN_INTERNAL pn_status pn_chain_new(pn_chain **out, pn_mem *mem, const pn_samplin
         !sampler_copy_ids(c, never, n_never, &c->never, &c->n_never) ||
         !sampler_copy_bias(c, p->bias, p->n_bias) || !sampler_new_state(c))
         goto nomem;
-    c->edits = c->penalties || c->dry_on || c->p.n_bias || c->n_never ||
-               (c->n_ends && (p->ignore_eos || p->min_tokens));
+    c->edits = c->penalties || c->dry_on || c->p.n_bias;
     if (!c->greedy || c->edits) {
         c->c.list = pn_mem_calloc(mem, PN_ACCT_SCRATCH, n_live, sizeof *c->c.list);
         if (!c->c.list)

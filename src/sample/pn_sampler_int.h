@@ -136,7 +136,7 @@ struct pn_chain {
     pn_sampling p;              /* p.bias: our copy, owned; p.dry_breakers: not kept */
     uint64_t seed;
     uint32_t n_vocab, n_live;
-    bool greedy, edits;         /* edits: somebody may change a logit, so greedy needs the list */
+    bool greedy, edits;         /* edits: somebody may change a logit (not just ban), so greedy needs the list */
     bool penalties, dry_on;     /* counting, remembering is worth while */
     bool mirostat;
     uint8_t steps[PN_SAMPLER_ORDER_MAX];
