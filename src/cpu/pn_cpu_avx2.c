@@ -3,17 +3,18 @@
  * pn_cpu_avx2.c - products of quantised weights, AVX2 with FMA.
  *
  * Three ways to the same bits, all with output rows in the lanes of a float accumulator:
- *   one activation row    codes go from the block to the product in registers (common formats).
- *   few                   8 weight rows of a chunk are unpacked to the first-level cache and
- *                         multiplied there, row by row; 8 vectors of partial sums are transposed
- *                         into one vector of 8 sums.
- *   many                  8 rows (several times, as the tile has room) are unpacked once into
- *                         panels whose lanes are rows; 4 activation rows at a time run over them.
+ *   one     a single activation row: codes go from the block to the product in registers.
+ *   few     up to 4 rows and a format whose codes come from grids: 8 weight rows of a chunk are
+ *           unpacked to the first-level cache and multiplied there, row by row; 8 vectors of
+ *           partial sums are transposed into one vector of 8 sums.
+ *   many    8 weight rows of a chunk become a panel, whose lanes are rows, and 2, 4 or 8
+ *           activation rows, spread over all lanes, run over it.
  * Integer sums are exact, so only the chain of float additions matters, and it is the same.
  *
  * maddubs (u8 x i8) adds pairs with saturation at 16 bits.  Codes up to 129 are safe
  * (2 * 129 * 127 < 2^15), and for small codes several results fit before widening: `n` below is
- * how many.  int8 weights ("wide") are multiplied as |w| * sign(x, w): |w| <= 128, |x| <= 127.
+ * how many.  int8 weights ("wide"): one row takes |w| * sign(x, w), as |w| <= 128 and |x| <= 127; many
+ * take them apart into nibbles.
  */
 #include "cpu/pn_cpu_avx2_codes.h"
 #include "cpu/pn_cpu_x86_mm.h"
@@ -22,7 +23,7 @@
 
 /* Rows of activations up to which unpacking into panels does not pay. */
 #define AVX2_FEW 4
-#define AVX2_X 4                /* activation rows run over a panel together */
+#define AVX2_X 8                /* activation rows run over a panel together, at most */
 
 PN_AVX2_INLINE __m256i avx2_load(const void *p) { return _mm256_load_si256((const __m256i *)p); }
 PN_AVX2_INLINE __m256i avx2_loadu(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -80,35 +81,27 @@ PN_AVX2_INLINE __m256i avx2_mul32(__m256i c, __m256i x, const bool wide)
     return _mm256_madd_epi16(_mm256_maddubs_epi16(c, x), one);
 }
 
-PN_AVX2_INLINE __m256i avx2_dot32(const uint8_t *w, __m256i x, const bool wide)
-{
-    return avx2_mul32(avx2_load(w), x, wide);
-}
+PN_AVX2_INLINE __m256i avx2_dot32(const uint8_t *w, __m256i x) { return avx2_mul32(avx2_load(w), x, false); }
 
-/* Blocks of 32 of one chunk and one activation row; off: what narrow codes carry. */
-PN_AVX2_INLINE __m256 avx2_few32(const pn_x86_oct *o, size_t n, pn_x86_x x, int off, __m256 acc,
-                                 const bool wide, const bool has_min)
+/* Blocks of 32 of one chunk and one activation row; off: what codes carry. */
+PN_AVX2_INLINE __m256 avx2_few32(const pn_x86_oct *o, size_t n, pn_x86_x x, int off, __m256 acc)
 {
-    const __m256i offs = _mm256_set1_epi16((short)off), one = _mm256_set1_epi16(1);
+    const __m256i offs = _mm256_set1_epi16((short)off);
     for (size_t b = 0; b < n / 32; b++) {
         const uint8_t *w = o->q[0] + 32 * b;
         __m256i q = avx2_loadu(x.q + 32 * b), s = avx2_splat4(x.s + 2 * b);
-        __m256 dx = _mm256_broadcast_ss(x.d + b);
-        __m256i lo = avx2_tree4(avx2_dot32(w, q, wide), avx2_dot32(w + 256, q, wide),
-                                avx2_dot32(w + 512, q, wide), avx2_dot32(w + 768, q, wide));
-        __m256i hi = avx2_tree4(avx2_dot32(w + 1024, q, wide), avx2_dot32(w + 1280, q, wide),
-                                avx2_dot32(w + 1536, q, wide), avx2_dot32(w + 1792, q, wide));
+        __m256i lo = avx2_tree4(avx2_dot32(w, q), avx2_dot32(w + 256, q), avx2_dot32(w + 512, q), avx2_dot32(w + 768, q));
+        __m256i hi = avx2_tree4(avx2_dot32(w + 1024, q), avx2_dot32(w + 1280, q), avx2_dot32(w + 1536, q),
+                                avx2_dot32(w + 1792, q));
         __m256i i = _mm256_add_epi32(_mm256_permute2x128_si256(lo, hi, 0x20),
                                      _mm256_permute2x128_si256(lo, hi, 0x31));
-        if (!wide && !has_min)
-            i = _mm256_sub_epi32(i, _mm256_madd_epi16(offs, s));
-        acc = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_load_ps(o->d[b]), dx), _mm256_cvtepi32_ps(i), acc);
-        if (has_min)
-            acc = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_load_ps(o->m[b]), dx),
-                                  _mm256_cvtepi32_ps(_mm256_madd_epi16(one, s)), acc);
+        i = _mm256_sub_epi32(i, _mm256_madd_epi16(offs, s));
+        acc = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_load_ps(o->d[b]), _mm256_broadcast_ss(x.d + b)),
+                              _mm256_cvtepi32_ps(i), acc);
     }
     return acc;
 }
+
 
 /* NVFP4: the two halves of 32 products have factors of their own. */
 PN_AVX2_INLINE __m256 avx2_few16(const pn_x86_oct *o, size_t n, pn_x86_x x, int off, __m256 acc)
@@ -118,10 +111,10 @@ PN_AVX2_INLINE __m256 avx2_few16(const pn_x86_oct *o, size_t n, pn_x86_x x, int 
         const uint8_t *w = o->q[0] + 32 * b;
         __m256i q = avx2_loadu(x.q + 32 * b), s = avx2_splat4(x.s + 2 * b);
         __m256 dx = _mm256_broadcast_ss(x.d + b);
-        __m256i lo = avx2_tree4(avx2_dot32(w, q, false), avx2_dot32(w + 256, q, false),
-                                avx2_dot32(w + 512, q, false), avx2_dot32(w + 768, q, false));
-        __m256i hi = avx2_tree4(avx2_dot32(w + 1024, q, false), avx2_dot32(w + 1280, q, false),
-                                avx2_dot32(w + 1536, q, false), avx2_dot32(w + 1792, q, false));
+        __m256i lo = avx2_tree4(avx2_dot32(w, q), avx2_dot32(w + 256, q),
+                                avx2_dot32(w + 512, q), avx2_dot32(w + 768, q));
+        __m256i hi = avx2_tree4(avx2_dot32(w + 1024, q), avx2_dot32(w + 1280, q),
+                                avx2_dot32(w + 1536, q), avx2_dot32(w + 1792, q));
         __m256i i0 = _mm256_permute2x128_si256(lo, hi, 0x20), i1 = _mm256_permute2x128_si256(lo, hi, 0x31);
         i0 = _mm256_sub_epi32(i0, _mm256_madd_epi16(off0, s));
         i1 = _mm256_sub_epi32(i1, _mm256_madd_epi16(off1, s));
@@ -140,41 +133,32 @@ PN_AVX2_INLINE __m256i avx2_mul32_scaled(__m256i c, __m256i q, __m256i s, const 
 }
 
 /* 32 products times the two scales of their halves. */
-PN_AVX2_INLINE __m256i avx2_dot32_scaled(const uint8_t *w, const int8_t *x, const int16_t *sc, const bool wide)
+PN_AVX2_INLINE __m256i avx2_dot32_scaled(const uint8_t *w, const int8_t *x, const int16_t *sc)
 {
     const __m256i halves = _mm256_setr_epi64x(0x0100010001000100, 0x0100010001000100,
                                               0x0302030203020302, 0x0302030203020302);
-    return avx2_mul32_scaled(avx2_load(w), avx2_loadu(x), _mm256_shuffle_epi8(avx2_splat4(sc), halves), wide);
+    return avx2_mul32_scaled(avx2_load(w), avx2_loadu(x), _mm256_shuffle_epi8(avx2_splat4(sc), halves), false);
 }
 
 /* One block of 256 and one activation row. */
-PN_AVX2_INLINE __m256 avx2_few256(const pn_x86_oct *o, pn_x86_x x, __m256 acc, const bool wide, const bool has_min)
+PN_AVX2_INLINE __m256 avx2_few256(const pn_x86_oct *o, pn_x86_x x, __m256 acc)
 {
-    __m256i v[8], u[8], s = avx2_loadu(x.s);
+    __m256i v[8], s = avx2_loadu(x.s);
     __m256 dx = _mm256_broadcast_ss(x.d);
     for (size_t r = 0; r < 8; r++) {
         const uint8_t *w = o->q[r];
         const int16_t *sc = o->sc[r];
-        __m256i a = avx2_dot32_scaled(w, x.q, sc, wide);
-        __m256i b = avx2_dot32_scaled(w + 32, x.q + 32, sc + 2, wide);
-        a = _mm256_add_epi32(a, avx2_dot32_scaled(w + 64, x.q + 64, sc + 4, wide));
-        b = _mm256_add_epi32(b, avx2_dot32_scaled(w + 96, x.q + 96, sc + 6, wide));
-        a = _mm256_add_epi32(a, avx2_dot32_scaled(w + 128, x.q + 128, sc + 8, wide));
-        b = _mm256_add_epi32(b, avx2_dot32_scaled(w + 160, x.q + 160, sc + 10, wide));
-        a = _mm256_add_epi32(a, avx2_dot32_scaled(w + 192, x.q + 192, sc + 12, wide));
-        b = _mm256_add_epi32(b, avx2_dot32_scaled(w + 224, x.q + 224, sc + 14, wide));
-        a = _mm256_add_epi32(a, b);
-        if (!wide) {
-            u[r] = _mm256_madd_epi16(avx2_load(o->cr[r]), s);
-            if (!has_min)
-                a = _mm256_sub_epi32(a, u[r]);
-        }
-        v[r] = a;
+        __m256i a = avx2_dot32_scaled(w, x.q, sc);
+        __m256i b = avx2_dot32_scaled(w + 32, x.q + 32, sc + 2);
+        a = _mm256_add_epi32(a, avx2_dot32_scaled(w + 64, x.q + 64, sc + 4));
+        b = _mm256_add_epi32(b, avx2_dot32_scaled(w + 96, x.q + 96, sc + 6));
+        a = _mm256_add_epi32(a, avx2_dot32_scaled(w + 128, x.q + 128, sc + 8));
+        b = _mm256_add_epi32(b, avx2_dot32_scaled(w + 160, x.q + 160, sc + 10));
+        a = _mm256_add_epi32(a, avx2_dot32_scaled(w + 192, x.q + 192, sc + 12));
+        b = _mm256_add_epi32(b, avx2_dot32_scaled(w + 224, x.q + 224, sc + 14));
+        v[r] = _mm256_sub_epi32(_mm256_add_epi32(a, b), _mm256_madd_epi16(avx2_load(o->cr[r]), s));
     }
-    acc = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_load_ps(o->d[0]), dx), _mm256_cvtepi32_ps(avx2_tree8(v)), acc);
-    if (has_min)
-        acc = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_load_ps(o->m[0]), dx), _mm256_cvtepi32_ps(avx2_tree8(u)), acc);
-    return acc;
+    return _mm256_fmadd_ps(_mm256_mul_ps(_mm256_load_ps(o->d[0]), dx), _mm256_cvtepi32_ps(avx2_tree8(v)), acc);
 }
 
 /* Ternary: codes up to 2, all scales 1, so 16-bit sums hold the whole block. */
@@ -200,21 +184,12 @@ PN_AVX2_INLINE __m256 avx2_few_ternary(const pn_x86_oct *o, pn_x86_x x, __m256 a
 
 PN_AVX2 static __m256 avx2_few_chunk(const pn_x86_oct *o, pn_cpu_form f, size_t n, pn_x86_x x, __m256 acc)
 {
-    bool wide = f.cmax == 255;
-    if (f.family == PN_CPU_B256 && f.off == 1)
-        return avx2_few_ternary(o, x, acc);
     if (f.family == PN_CPU_B256)
-        return wide        ? avx2_few256(o, x, acc, true, false)
-               : f.has_min ? avx2_few256(o, x, acc, false, true)
-                           : avx2_few256(o, x, acc, false, false);
-    if (f.family == PN_CPU_B16)
-        return avx2_few16(o, n, x, f.off, acc);
-    return wide        ? avx2_few32(o, n, x, 0, acc, true, false)
-           : f.has_min ? avx2_few32(o, n, x, 0, acc, false, true)
-                       : avx2_few32(o, n, x, f.off, acc, false, false);
+        return f.off == 1 ? avx2_few_ternary(o, x, acc) : avx2_few256(o, x, acc);
+    return f.family == PN_CPU_B16 ? avx2_few16(o, n, x, f.off, acc) : avx2_few32(o, n, x, f.off, acc);
 }
 
-/* m <= AVX2_FEW. */
+/* m <= AVX2_FEW, and formats that are unpacked to an oct (no minimum, no wide codes). */
 PN_AVX2 static void avx2_matmul_few(const pn_cpu_mm *a, pn_cpu_form f)
 {
     pn_x86_unpack_fn unpack = pn_x86_unpack_of(a->dtype);
@@ -253,34 +228,6 @@ PN_AVX2 static void avx2_matmul_few(const pn_cpu_mm *a, pn_cpu_form f)
 
 #define AVX2_ONE(r) avx2_mul32(unp_codes32(type, p[r] + at, table), q, wide)
 
-/* The f16 at p[r] + at of 8 rows. */
-PN_AVX2_INLINE __m256 avx2_halves8(const uint8_t *const *p, size_t at)
-{
-    __m128i h = _mm_cvtsi32_si128(pn_le16(p[0] + at));
-    h = _mm_insert_epi16(h, pn_le16(p[1] + at), 1);
-    h = _mm_insert_epi16(h, pn_le16(p[2] + at), 2);
-    h = _mm_insert_epi16(h, pn_le16(p[3] + at), 3);
-    h = _mm_insert_epi16(h, pn_le16(p[4] + at), 4);
-    h = _mm_insert_epi16(h, pn_le16(p[5] + at), 5);
-    h = _mm_insert_epi16(h, pn_le16(p[6] + at), 6);
-    h = _mm_insert_epi16(h, pn_le16(p[7] + at), 7);
-    return _mm256_cvtph_ps(h);
-}
-
-/* The E8M0 byte at p[r] + at of 8 rows. */
-PN_AVX2_INLINE __m256 avx2_e8m0_8(const uint8_t *const *p, size_t at)
-{
-    __m128i e = _mm_cvtsi32_si128(p[0][at]);
-    e = _mm_insert_epi8(e, p[1][at], 1);
-    e = _mm_insert_epi8(e, p[2][at], 2);
-    e = _mm_insert_epi8(e, p[3][at], 3);
-    e = _mm_insert_epi8(e, p[4][at], 4);
-    e = _mm_insert_epi8(e, p[5][at], 5);
-    e = _mm_insert_epi8(e, p[6][at], 6);
-    e = _mm_insert_epi8(e, p[7][at], 7);
-    return unp_e8m0(e);
-}
-
 PN_AVX2_INLINE void avx2_one32(const pn_cpu_mm *a, pn_cpu_form f, const int type, const size_t bytes,
                                const bool wide, const bool has_min)
 {
@@ -302,10 +249,10 @@ PN_AVX2_INLINE void avx2_one32(const pn_cpu_mm *a, pn_cpu_form f, const int type
                                          _mm256_permute2x128_si256(lo, hi, 0x31));
             if (!wide && !has_min)
                 i = _mm256_sub_epi32(i, _mm256_madd_epi16(offs, s));
-            __m256 d = type == PN_DTYPE_MXFP4 ? avx2_e8m0_8(p, at) : avx2_halves8(p, at);
+            __m256 d = type == PN_DTYPE_MXFP4 ? unp_e8m0_8(p, at) : unp_halves8(p, at);
             acc = _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(i), acc);
             if (has_min)
-                acc = _mm256_fmadd_ps(_mm256_mul_ps(avx2_halves8(p, at + 2), dx),
+                acc = _mm256_fmadd_ps(_mm256_mul_ps(unp_halves8(p, at + 2), dx),
                                       _mm256_cvtepi32_ps(_mm256_madd_epi16(one, s)), acc);
         }
         avx2_store(a, r0, 0, acc);
@@ -392,9 +339,9 @@ PN_AVX2_INLINE void avx2_one_k(const pn_cpu_mm *a, pn_cpu_form f, const int type
                 if (!m_at && type != PN_DTYPE_IQ4_XS)
                     v[r] = _mm256_sub_epi32(v[r], u[r]);
             }
-            acc = _mm256_fmadd_ps(_mm256_mul_ps(avx2_halves8(p, at + d_at), dx), _mm256_cvtepi32_ps(avx2_tree8(v)), acc);
+            acc = _mm256_fmadd_ps(_mm256_mul_ps(unp_halves8(p, at + d_at), dx), _mm256_cvtepi32_ps(avx2_tree8(v)), acc);
             if (m_at) {
-                __m256 m = _mm256_xor_ps(avx2_halves8(p, at + m_at), _mm256_set1_ps(-0.0f));
+                __m256 m = _mm256_xor_ps(unp_halves8(p, at + m_at), _mm256_set1_ps(-0.0f));
                 acc = _mm256_fmadd_ps(_mm256_mul_ps(m, dx), _mm256_cvtepi32_ps(avx2_tree8(u)), acc);
             }
         }
@@ -436,274 +383,343 @@ static bool avx2_matmul_one(const pn_cpu_mm *a, pn_cpu_form f)
 }
 
 /* ------------------------------------------------------------------------------------------
- * Many activation rows: 4 of them (x0 .. x3) over one panel
+ * Two and more activation rows over panels
  * ------------------------------------------------------------------------------------------ */
 
-/* t* = 4 products of 8 rows (two int16 a row) at dword k of the panel; ADD4 adds to them. */
-#define AVX2_MUL(k) \
-    do { \
-        w = avx2_load(q + 32 * (k)); \
-        t0 = _mm256_maddubs_epi16(w, avx2_splat4(x0 + 4 * (k))); \
-        t1 = _mm256_maddubs_epi16(w, avx2_splat4(x1 + 4 * (k))); \
-        t2 = _mm256_maddubs_epi16(w, avx2_splat4(x2 + 4 * (k))); \
-        t3 = _mm256_maddubs_epi16(w, avx2_splat4(x3 + 4 * (k))); \
-    } while (0)
-#define AVX2_ADD(k) \
-    do { \
-        w = avx2_load(q + 32 * (k)); \
-        t0 = _mm256_add_epi16(t0, _mm256_maddubs_epi16(w, avx2_splat4(x0 + 4 * (k)))); \
-        t1 = _mm256_add_epi16(t1, _mm256_maddubs_epi16(w, avx2_splat4(x1 + 4 * (k)))); \
-        t2 = _mm256_add_epi16(t2, _mm256_maddubs_epi16(w, avx2_splat4(x2 + 4 * (k)))); \
-        t3 = _mm256_add_epi16(t3, _mm256_maddubs_epi16(w, avx2_splat4(x3 + 4 * (k)))); \
-    } while (0)
-#define AVX2_MULW(k) \
-    do { \
-        w = avx2_load(q + 32 * (k)); \
-        __m256i aw = _mm256_abs_epi8(w); \
-        t0 = _mm256_maddubs_epi16(aw, _mm256_sign_epi8(avx2_splat4(x0 + 4 * (k)), w)); \
-        t1 = _mm256_maddubs_epi16(aw, _mm256_sign_epi8(avx2_splat4(x1 + 4 * (k)), w)); \
-        t2 = _mm256_maddubs_epi16(aw, _mm256_sign_epi8(avx2_splat4(x2 + 4 * (k)), w)); \
-        t3 = _mm256_maddubs_epi16(aw, _mm256_sign_epi8(avx2_splat4(x3 + 4 * (k)), w)); \
-    } while (0)
-/* i* = (or +=) t* widened and multiplied by c (ones, or scales). */
-#define AVX2_SET(c) \
-    do { \
-        i0 = _mm256_madd_epi16(t0, c); \
-        i1 = _mm256_madd_epi16(t1, c); \
-        i2 = _mm256_madd_epi16(t2, c); \
-        i3 = _mm256_madd_epi16(t3, c); \
-    } while (0)
-#define AVX2_SUM(c) \
-    do { \
-        i0 = _mm256_add_epi32(i0, _mm256_madd_epi16(t0, c)); \
-        i1 = _mm256_add_epi32(i1, _mm256_madd_epi16(t1, c)); \
-        i2 = _mm256_add_epi32(i2, _mm256_madd_epi16(t2, c)); \
-        i3 = _mm256_add_epi32(i3, _mm256_madd_epi16(t3, c)); \
-    } while (0)
-/* i* -= c times pairs of sums of q. */
-#define AVX2_CORRECT(c, at) \
-    do { \
-        i0 = _mm256_sub_epi32(i0, _mm256_madd_epi16(c, avx2_splat4(s0 + (at)))); \
-        i1 = _mm256_sub_epi32(i1, _mm256_madd_epi16(c, avx2_splat4(s1 + (at)))); \
-        i2 = _mm256_sub_epi32(i2, _mm256_madd_epi16(c, avx2_splat4(s2 + (at)))); \
-        i3 = _mm256_sub_epi32(i3, _mm256_madd_epi16(c, avx2_splat4(s3 + (at)))); \
-    } while (0)
-/* acc* += (dw * dx) * i*, dx at index b of the activation's scales. */
-#define AVX2_FMA(dw, b) \
-    do { \
-        a0 = _mm256_fmadd_ps(_mm256_mul_ps(dw, _mm256_broadcast_ss(x[0].d + (b))), _mm256_cvtepi32_ps(i0), a0); \
-        a1 = _mm256_fmadd_ps(_mm256_mul_ps(dw, _mm256_broadcast_ss(x[1].d + (b))), _mm256_cvtepi32_ps(i1), a1); \
-        a2 = _mm256_fmadd_ps(_mm256_mul_ps(dw, _mm256_broadcast_ss(x[2].d + (b))), _mm256_cvtepi32_ps(i2), a2); \
-        a3 = _mm256_fmadd_ps(_mm256_mul_ps(dw, _mm256_broadcast_ss(x[3].d + (b))), _mm256_cvtepi32_ps(i3), a3); \
-    } while (0)
-#define AVX2_SPREAD(name, i) \
-    const int8_t *name##0 = x[0].q + (i), *name##1 = x[1].q + (i), *name##2 = x[2].q + (i), *name##3 = x[3].q + (i)
-#define AVX2_SPREAD_S(i) \
-    const int16_t *s0 = x[0].s + (i), *s1 = x[1].s + (i), *s2 = x[2].s + (i), *s3 = x[3].s + (i)
+/* A chunk of up to 8 activation rows, every dword already in all lanes: products take it from memory as it lies, and
+ * all panels of a tile share it.  Made for nx rows, arrays are [..][nx][8 lanes]. */
+typedef struct avx2_spread {
+    _Alignas(64) int8_t q[PN_CPU_CHUNK / 4 * AVX2_X * 32];
+    float d[8 * AVX2_X * 8];            /* a block's factor (B256: one) */
+    union {
+        int32_t i[16 * AVX2_X * 8];     /* what the codes' offset adds, to be taken off: B32 a block, B16 a half block */
+        float f[16 * AVX2_X * 8];       /* B32 with a minimum: sums of q, a block */
+        int16_t s[8 * AVX2_X * 16];     /* B256: pairs of sums over 16 */
+    } u;
+} avx2_spread;
+
+/* Eight numbers, those of blocks 0 .. n - 1, each in all lanes: block b of row j at out[b][j]. */
+PN_AVX2_INLINE void avx2_spread8(__m256 v, size_t n, size_t nx, float *out)
+{
+    _Alignas(32) float tmp[8];
+    _mm256_store_ps(tmp, v);
+    for (size_t b = 0; b < n; b++)
+        _mm256_store_ps(out + 8 * nx * b, _mm256_broadcast_ss(tmp + b));
+}
+
+/* n elements of x[nx]. */
+PN_AVX2_INLINE void avx2_spread_codes(avx2_spread *o, const pn_x86_x *x, const size_t nx, size_t n)
+{
+    const int8_t *q[AVX2_X];
+    PN_UNROLL
+    for (size_t j = 0; j < nx; j++)
+        q[j] = x[j].q;
+    for (size_t i = 0; i < n; i += 4) {
+        __m256i *to = (__m256i *)(void *)(o->q + 8 * i * nx);
+        PN_UNROLL
+        for (size_t j = 0; j < nx; j++)
+            _mm256_store_si256(to + j, avx2_splat4(q[j] + i));
+    }
+}
+
+PN_AVX2 static void avx2_spread_rows(avx2_spread *o, pn_cpu_form f, const pn_x86_x *x, size_t nx, size_t n)
+{
+    const __m256i off = _mm256_set1_epi16(f.has_min ? 1 : f.off);
+    if (nx == 8)
+        avx2_spread_codes(o, x, 8, n);
+    else if (nx == 4)
+        avx2_spread_codes(o, x, 4, n);
+    else
+        avx2_spread_codes(o, x, 2, n);
+    for (size_t j = 0; j < nx; j++) {
+        const __m256i s = avx2_loadu(x[j].s);           /* 16: sections are padded */
+        if (f.family == PN_CPU_B256) {
+            _mm256_store_ps(o->d + 8 * j, _mm256_broadcast_ss(x[j].d));
+            for (size_t i = 0; i < 8; i++)
+                _mm256_store_si256((__m256i *)(void *)(o->u.s + 16 * (i * nx + j)), avx2_splat4(x[j].s + 2 * i));
+            continue;
+        }
+        for (size_t b = 0; b < n / 32; b++)
+            _mm256_store_ps(o->d + 8 * (b * nx + j), _mm256_broadcast_ss(x[j].d + b));
+        if (f.family == PN_CPU_B16) {
+            __m256i even = _mm256_srai_epi32(_mm256_slli_epi32(s, 16), 16), odd = _mm256_srai_epi32(s, 16);
+            even = _mm256_mullo_epi32(even, _mm256_set1_epi32(f.off));
+            odd = _mm256_mullo_epi32(odd, _mm256_set1_epi32(f.off));
+            avx2_spread8(_mm256_castsi256_ps(even), n / 32, 2 * nx, o->u.f + 8 * j);
+            avx2_spread8(_mm256_castsi256_ps(odd), n / 32, 2 * nx, o->u.f + 8 * (nx + j));
+        } else {
+            __m256i sum = _mm256_madd_epi16(s, off);
+            avx2_spread8(f.has_min ? _mm256_cvtepi32_ps(sum) : _mm256_castsi256_ps(sum), n / 32, nx, o->u.f + 8 * j);
+        }
+    }
+}
+
+/* The value is in a register now.  Without it gcc adds in another order, computes all products first and spills them. */
+#define AVX2_KEEP(v) __asm__("" : "+x"(v))
+
+/* For every row j of the nx. */
+#define AVX2_EACH PN_UNROLL for (size_t j = 0; j < nx; j++)
+
+/* i[j] = (more: +=) t[j] times c. */
+PN_AVX2_INLINE void avx2_widen(const __m256i *t, const size_t nx, __m256i c, const bool more, __m256i *i)
+{
+    AVX2_EACH {
+        __m256i v = _mm256_madd_epi16(t[j], c);
+        i[j] = more ? _mm256_add_epi32(i[j], v) : v;
+        AVX2_KEEP(i[j]);
+    }
+}
+
+/* Codes of dword k of a panel's 8 rows.  Of int8 ones (w + 128) & 15 or (w + 128) >> 4: nibbles leave 16 bits room for
+ * eight sums, while |w| times x with w's sign leaves none, and costs as many instructions as both nibbles. */
+typedef enum avx2_part { AVX2_WHOLE, AVX2_LOW, AVX2_HIGH } avx2_part;
+
+PN_AVX2_INLINE __m256i avx2_codes(const uint8_t *q, const size_t k, const avx2_part part)
+{
+    const __m256i low = _mm256_set1_epi8(15), eight = _mm256_set1_epi8(8);
+    __m256i w = avx2_load(q + 32 * k);
+    return part == AVX2_WHOLE ? w
+           : part == AVX2_LOW ? _mm256_and_si256(w, low)
+                              : _mm256_xor_si256(_mm256_and_si256(_mm256_srli_epi16(w, 4), low), eight);
+}
+
+/* t[j] = (more: +=) products of dword k, two int16 each. */
+PN_AVX2_INLINE void avx2_products(const uint8_t *q, const int8_t *x, const size_t nx, const size_t k,
+                                  const avx2_part part, const bool more, __m256i *t)
+{
+    const __m256i w = avx2_codes(q, k, part);
+    AVX2_EACH {
+        __m256i v = _mm256_maddubs_epi16(w, avx2_load(x + 32 * (k * nx + j)));
+        t[j] = more ? _mm256_add_epi16(t[j], v) : v;
+        AVX2_KEEP(t[j]);
+    }
+}
+
+/* All of a block of 32; n: results that fit in 16 bits, 4 or 8. */
+PN_AVX2_INLINE void avx2_products32(const uint8_t *q, const int8_t *x, const size_t nx, const avx2_part part, const int n,
+                                    __m256i c, const bool more, __m256i *i)
+{
+    __m256i t[AVX2_X];
+    avx2_products(q, x, nx, 0, part, false, t);
+    avx2_products(q, x, nx, 1, part, true, t);
+    avx2_products(q, x, nx, 2, part, true, t);
+    avx2_products(q, x, nx, 3, part, true, t);
+    if (n == 4)
+        avx2_widen(t, nx, c, more, i);
+    avx2_products(q, x, nx, 4, part, n > 4, t);
+    avx2_products(q, x, nx, 5, part, true, t);
+    avx2_products(q, x, nx, 6, part, true, t);
+    avx2_products(q, x, nx, 7, part, true, t);
+    avx2_widen(t, nx, c, more || n == 4, i);
+}
+
+/* acc[j] += (d dx) i[j]. */
+PN_AVX2_INLINE void avx2_add_scaled(const float *d, const float *dx, const size_t nx, const __m256i *i, __m256 *acc)
+{
+    const __m256 dw = _mm256_load_ps(d);
+    AVX2_EACH
+        acc[j] = _mm256_fmadd_ps(_mm256_mul_ps(dw, _mm256_load_ps(dx + 8 * j)), _mm256_cvtepi32_ps(i[j]), acc[j]);
+}
 
 /* n: results of maddubs that fit in 16 bits; 0: wide. */
-PN_AVX2_INLINE void avx2_many32(const pn_x86_panel *p, size_t k, const pn_x86_x x[AVX2_X], int off,
-                                __m256 acc[AVX2_X], const int n, const bool has_min)
+PN_AVX2_INLINE void avx2_many32(const pn_x86_panel *p, size_t k, const avx2_spread *x, __m256 *acc, const size_t nx,
+                                const int n, const bool has_min)
 {
-    const __m256i one = _mm256_set1_epi16(1), offs = _mm256_set1_epi16((short)off);
-    __m256 a0 = acc[0], a1 = acc[1], a2 = acc[2], a3 = acc[3];
+    const __m256i one = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
     for (size_t b = 0; b < k / 32; b++) {
-        const uint8_t *q = p[b / 8].q[b % 8 * 8][0];
-        AVX2_SPREAD(x, 32 * b);
-        AVX2_SPREAD_S(2 * b);
-        __m256i w, t0, t1, t2, t3, i0, i1, i2, i3;
+        const uint8_t *q = p->q[b * 8][0];
+        const int8_t *xq = x->q + b * 8 * nx * 32;
+        const size_t at = b * nx * 8;
+        __m256i i[AVX2_X];
         if (n == 0) {
-            AVX2_MULW(0); AVX2_SET(one);
-            AVX2_MULW(1); AVX2_SUM(one);
-            AVX2_MULW(2); AVX2_SUM(one);
-            AVX2_MULW(3); AVX2_SUM(one);
-            AVX2_MULW(4); AVX2_SUM(one);
-            AVX2_MULW(5); AVX2_SUM(one);
-            AVX2_MULW(6); AVX2_SUM(one);
-            AVX2_MULW(7); AVX2_SUM(one);
+            avx2_products32(q, xq, nx, AVX2_LOW, 8, one, false, i);
+            avx2_products32(q, xq, nx, AVX2_HIGH, 8, sixteen, true, i);
         } else {
-            AVX2_MUL(0); AVX2_ADD(1); AVX2_ADD(2); AVX2_ADD(3);
-            if (n == 4) {
-                AVX2_SET(one);
-                AVX2_MUL(4);
-            } else {
-                AVX2_ADD(4);
-            }
-            AVX2_ADD(5); AVX2_ADD(6); AVX2_ADD(7);
-            if (n == 4)
-                AVX2_SUM(one);
-            else
-                AVX2_SET(one);
+            avx2_products32(q, xq, nx, AVX2_WHOLE, n, one, false, i);
         }
-        if (n && !has_min)
-            AVX2_CORRECT(offs, 0);
-        __m256 d = _mm256_load_ps(p[b / 8].u.b32.d[b % 8]);
-        AVX2_FMA(d, b);
+        if (!has_min)
+            AVX2_EACH
+                i[j] = _mm256_sub_epi32(i[j], avx2_load(x->u.i + at + 8 * j));
+        avx2_add_scaled(p->u.b32.d[b], x->d + at, nx, i, acc);
         if (has_min) {
-            d = _mm256_load_ps(p[b / 8].u.b32.m[b % 8]);
-            i0 = _mm256_madd_epi16(one, avx2_splat4(s0));
-            i1 = _mm256_madd_epi16(one, avx2_splat4(s1));
-            i2 = _mm256_madd_epi16(one, avx2_splat4(s2));
-            i3 = _mm256_madd_epi16(one, avx2_splat4(s3));
-            AVX2_FMA(d, b);
+            const __m256 m = _mm256_load_ps(p->u.b32.m[b]);
+            AVX2_EACH
+                acc[j] = _mm256_fmadd_ps(_mm256_mul_ps(m, _mm256_load_ps(x->d + at + 8 * j)),
+                                         _mm256_load_ps(x->u.f + at + 8 * j), acc[j]);
         }
     }
-    acc[0] = a0, acc[1] = a1, acc[2] = a2, acc[3] = a3;
 }
 
-PN_AVX2_INLINE void avx2_many16(const pn_x86_panel *p, size_t k, const pn_x86_x x[AVX2_X], int off,
-                                __m256 acc[AVX2_X])
+PN_AVX2_INLINE void avx2_many16(const pn_x86_panel *p, size_t k, const avx2_spread *x, __m256 *acc, const size_t nx)
 {
     const __m256i one = _mm256_set1_epi16(1);
-    const __m256i off0 = _mm256_set1_epi32(off), off1 = _mm256_set1_epi32(off * 65536);
-    __m256 a0 = acc[0], a1 = acc[1], a2 = acc[2], a3 = acc[3], d;
-    for (size_t b = 0; b < k / 32; b++) {
-        const uint8_t *q = p[b / 8].q[b % 8 * 8][0];
-        AVX2_SPREAD(x, 32 * b);
-        AVX2_SPREAD_S(2 * b);
-        __m256i w, t0, t1, t2, t3, i0, i1, i2, i3;
-        AVX2_MUL(0); AVX2_ADD(1); AVX2_ADD(2); AVX2_ADD(3);
-        AVX2_SET(one);
-        AVX2_CORRECT(off0, 0);
-        d = _mm256_load_ps(p[b / 8].u.d16[b % 8 * 2]);
-        AVX2_FMA(d, b);
-        AVX2_MUL(4); AVX2_ADD(5); AVX2_ADD(6); AVX2_ADD(7);
-        AVX2_SET(one);
-        AVX2_CORRECT(off1, 0);
-        d = _mm256_load_ps(p[b / 8].u.d16[b % 8 * 2 + 1]);
-        AVX2_FMA(d, b);
+    for (size_t h = 0; h < k / 16; h++) {
+        const uint8_t *q = p->q[h * 4][0];
+        const int8_t *xq = x->q + h * 4 * nx * 32;
+        __m256i t[AVX2_X], i[AVX2_X];
+        avx2_products(q, xq, nx, 0, AVX2_WHOLE, false, t);
+        avx2_products(q, xq, nx, 1, AVX2_WHOLE, true, t);
+        avx2_products(q, xq, nx, 2, AVX2_WHOLE, true, t);
+        avx2_products(q, xq, nx, 3, AVX2_WHOLE, true, t);
+        avx2_widen(t, nx, one, false, i);
+        AVX2_EACH
+            i[j] = _mm256_sub_epi32(i[j], avx2_load(x->u.i + (h * nx + j) * 8));
+        avx2_add_scaled(p->u.d16[h], x->d + h / 2 * nx * 8, nx, i, acc);
     }
-    acc[0] = a0, acc[1] = a1, acc[2] = a2, acc[3] = a3;
 }
 
-PN_AVX2_INLINE void avx2_many256(const pn_x86_panel *p, size_t k, const pn_x86_x x[AVX2_X],
-                                 __m256 acc[AVX2_X], const int n, const bool has_min)
+/* i[j] -= the pairs of factors times pairs of sums. */
+PN_AVX2_INLINE void avx2_correct(const pn_x86_panel *p, const avx2_spread *x, const size_t nx, __m256i *i)
 {
-    __m256 a0 = acc[0], a1 = acc[1], a2 = acc[2], a3 = acc[3], d;
-    for (size_t b = 0; b < k / 256; b++, p++) {
-        __m256i w, t0, t1, t2, t3, i0, i1, i2, i3;
-        i0 = i1 = i2 = i3 = _mm256_setzero_si256();
-        for (size_t t = 0; t < 16; t++) {
-            const uint8_t *q = p->q[4 * t][0];
-            __m256i sc = avx2_load(p->u.b256.sc[t]);
-            AVX2_SPREAD(x, 256 * b + 16 * t);
-            if (n == 0) {
-                AVX2_MULW(0); AVX2_SUM(sc);
-                AVX2_MULW(1); AVX2_SUM(sc);
-                AVX2_MULW(2); AVX2_SUM(sc);
-                AVX2_MULW(3); AVX2_SUM(sc);
-            } else if (n == 1) {
-                AVX2_MUL(0); AVX2_SUM(sc);
-                AVX2_MUL(1); AVX2_SUM(sc);
-                AVX2_MUL(2); AVX2_SUM(sc);
-                AVX2_MUL(3); AVX2_SUM(sc);
-            } else {
-                AVX2_MUL(0); AVX2_ADD(1);
-                if (n == 2) {
-                    AVX2_SUM(sc);
-                    AVX2_MUL(2);
-                } else {
-                    AVX2_ADD(2);
-                }
-                AVX2_ADD(3); AVX2_SUM(sc);
-            }
-        }
-        AVX2_SPREAD_S(16 * b);
-        if (n && !has_min)
-            for (size_t t = 0; t < 8; t++) {
-                w = avx2_load(p->u.b256.cr[t]);
-                AVX2_CORRECT(w, 2 * t);
-            }
-        d = _mm256_load_ps(p->u.b256.d);
-        AVX2_FMA(d, b);
-        if (has_min) {
-            i0 = i1 = i2 = i3 = _mm256_setzero_si256();
-            for (size_t t = 0; t < 8; t++) {
-                w = avx2_load(p->u.b256.cr[t]);
-                AVX2_CORRECT(w, 2 * t);
-            }
-            /* CORRECT subtracts and m is exact in sign: (-m) * (-sum) has the bits of m * sum. */
-            d = _mm256_xor_ps(_mm256_load_ps(p->u.b256.m), _mm256_set1_ps(-0.0f));
-            AVX2_FMA(d, b);
-        }
+    for (size_t t = 0; t < 8; t++) {
+        const __m256i c = avx2_load(p->u.b256.cr[t]);
+        AVX2_EACH
+            i[j] = _mm256_sub_epi32(i[j], _mm256_madd_epi16(c, avx2_load(x->u.s + 16 * (t * nx + j))));
     }
-    acc[0] = a0, acc[1] = a1, acc[2] = a2, acc[3] = a3;
 }
 
-#undef AVX2_MUL
-#undef AVX2_ADD
-#undef AVX2_MULW
-#undef AVX2_SET
-#undef AVX2_SUM
-#undef AVX2_CORRECT
-#undef AVX2_FMA
-#undef AVX2_SPREAD
-#undef AVX2_SPREAD_S
+PN_AVX2_INLINE void avx2_many256(const pn_x86_panel *p, const avx2_spread *x, __m256 *acc, const size_t nx, const int n,
+                                 const bool has_min)
+{
+    __m256i t[AVX2_X], i[AVX2_X];
+    AVX2_EACH
+        i[j] = _mm256_setzero_si256();
+    for (size_t g = 0; g < 16; g++) {
+        const uint8_t *q = p->q[4 * g][0];
+        const int8_t *xq = x->q + g * 4 * nx * 32;
+        const __m256i sc = avx2_load(p->u.b256.sc[g]);
+        if (n == 0) {
+            avx2_products(q, xq, nx, 0, AVX2_LOW, false, t);
+            avx2_products(q, xq, nx, 1, AVX2_LOW, true, t);
+            avx2_products(q, xq, nx, 2, AVX2_LOW, true, t);
+            avx2_products(q, xq, nx, 3, AVX2_LOW, true, t);
+            avx2_widen(t, nx, sc, true, i);
+            avx2_products(q, xq, nx, 0, AVX2_HIGH, false, t);
+            avx2_products(q, xq, nx, 1, AVX2_HIGH, true, t);
+            avx2_products(q, xq, nx, 2, AVX2_HIGH, true, t);
+            avx2_products(q, xq, nx, 3, AVX2_HIGH, true, t);
+            avx2_widen(t, nx, _mm256_slli_epi16(sc, 4), true, i);
+            continue;
+        }
+        avx2_products(q, xq, nx, 0, AVX2_WHOLE, false, t);
+        if (n == 1)
+            avx2_widen(t, nx, sc, true, i);
+        avx2_products(q, xq, nx, 1, AVX2_WHOLE, n > 1, t);
+        if (n <= 2)
+            avx2_widen(t, nx, sc, true, i);
+        avx2_products(q, xq, nx, 2, AVX2_WHOLE, n > 2, t);
+        if (n == 1)
+            avx2_widen(t, nx, sc, true, i);
+        avx2_products(q, xq, nx, 3, AVX2_WHOLE, n > 1, t);
+        avx2_widen(t, nx, sc, true, i);
+    }
+    if (!has_min)
+        avx2_correct(p, x, nx, i);
+    avx2_add_scaled(p->u.b256.d, x->d, nx, i, acc);
+    if (has_min) {
+        /* avx2_correct subtracts and m is exact in sign: (-m) * (-sum) has the bits of m * sum. */
+        const __m256 m = _mm256_xor_ps(_mm256_load_ps(p->u.b256.m), _mm256_set1_ps(-0.0f));
+        AVX2_EACH
+            i[j] = _mm256_setzero_si256();
+        avx2_correct(p, x, nx, i);
+        AVX2_EACH
+            acc[j] = _mm256_fmadd_ps(_mm256_mul_ps(m, _mm256_load_ps(x->d + 8 * j)), _mm256_cvtepi32_ps(i[j]), acc[j]);
+    }
+}
 
 /* One function a variant: in a single large one gcc spills the accumulators (30 % slower). */
-typedef void (*avx2_many_fn)(const pn_x86_panel *p, size_t k, const pn_x86_x x[AVX2_X], int off,
-                             __m256 acc[AVX2_X]);
+typedef void (*avx2_many_fn)(const pn_x86_panel *p, size_t k, const avx2_spread *x, __m256 *acc);
 
-#define AVX2_MANY(name, call) \
-    PN_AVX2 static void name(const pn_x86_panel *p, size_t k, const pn_x86_x x[AVX2_X], int off, \
-                             __m256 acc[AVX2_X]) \
+#define AVX2_MANY_X(name, rows, call) \
+    PN_AVX2 static void name##_##rows(const pn_x86_panel *p, size_t k, const avx2_spread *x, __m256 *acc) \
     { \
-        (void)off; \
+        const size_t nx = rows; \
+        (void)k; \
         call; \
     }
-AVX2_MANY(avx2_many_b16, avx2_many16(p, k, x, off, acc))
-AVX2_MANY(avx2_many_b32_wide, avx2_many32(p, k, x, 0, acc, 0, false))
-AVX2_MANY(avx2_many_b32_15, avx2_many32(p, k, x, off, acc, 8, false))
-AVX2_MANY(avx2_many_b32_15_min, avx2_many32(p, k, x, 0, acc, 8, true))
-AVX2_MANY(avx2_many_b32_31, avx2_many32(p, k, x, off, acc, 4, false))
-AVX2_MANY(avx2_many_b32_31_min, avx2_many32(p, k, x, 0, acc, 4, true))
-AVX2_MANY(avx2_many_b256_wide, avx2_many256(p, k, x, acc, 0, false))
-AVX2_MANY(avx2_many_b256_31_min, avx2_many256(p, k, x, acc, 4, true))
-AVX2_MANY(avx2_many_b256_31, avx2_many256(p, k, x, acc, 4, false))
-AVX2_MANY(avx2_many_b256_63, avx2_many256(p, k, x, acc, 2, false))
-AVX2_MANY(avx2_many_b256_126, avx2_many256(p, k, x, acc, 1, false))
+#define AVX2_MANY(name, call) AVX2_MANY_X(name, 2, call) AVX2_MANY_X(name, 4, call) AVX2_MANY_X(name, 8, call)
+AVX2_MANY(avx2_many_b16, avx2_many16(p, k, x, acc, nx))
+AVX2_MANY(avx2_many_b32_wide, avx2_many32(p, k, x, acc, nx, 0, false))
+AVX2_MANY(avx2_many_b32_15, avx2_many32(p, k, x, acc, nx, 8, false))
+AVX2_MANY(avx2_many_b32_15_min, avx2_many32(p, k, x, acc, nx, 8, true))
+AVX2_MANY(avx2_many_b32_31, avx2_many32(p, k, x, acc, nx, 4, false))
+AVX2_MANY(avx2_many_b32_31_min, avx2_many32(p, k, x, acc, nx, 4, true))
+AVX2_MANY(avx2_many_b256_wide, avx2_many256(p, x, acc, nx, 0, false))
+AVX2_MANY(avx2_many_b256_31_min, avx2_many256(p, x, acc, nx, 4, true))
+AVX2_MANY(avx2_many_b256_31, avx2_many256(p, x, acc, nx, 4, false))
+AVX2_MANY(avx2_many_b256_63, avx2_many256(p, x, acc, nx, 2, false))
+AVX2_MANY(avx2_many_b256_126, avx2_many256(p, x, acc, nx, 1, false))
 #undef AVX2_MANY
+#undef AVX2_MANY_X
+#undef AVX2_EACH
+#undef AVX2_KEEP
 
-static avx2_many_fn avx2_many_of(pn_cpu_form f)
+#define AVX2_PICK(name) (nx == 2 ? name##_2 : nx == 4 ? name##_4 : name##_8)
+
+static avx2_many_fn avx2_many_of(pn_cpu_form f, size_t nx)
 {
     if (f.family == PN_CPU_B16)
-        return avx2_many_b16;
+        return AVX2_PICK(avx2_many_b16);
     if (f.family == PN_CPU_B32) {
         if (f.cmax == 255)
-            return avx2_many_b32_wide;
+            return AVX2_PICK(avx2_many_b32_wide);
         if (f.cmax <= 15)
-            return f.has_min ? avx2_many_b32_15_min : avx2_many_b32_15;
-        return f.has_min ? avx2_many_b32_31_min : avx2_many_b32_31;
+            return f.has_min ? AVX2_PICK(avx2_many_b32_15_min) : AVX2_PICK(avx2_many_b32_15);
+        return f.has_min ? AVX2_PICK(avx2_many_b32_31_min) : AVX2_PICK(avx2_many_b32_31);
     }
     if (f.cmax == 255)
-        return avx2_many_b256_wide;
+        return AVX2_PICK(avx2_many_b256_wide);
     if (f.has_min)
-        return avx2_many_b256_31_min;           /* Q2_K Q4_K Q5_K */
-    return f.cmax <= 31 ? avx2_many_b256_31 : f.cmax <= 63 ? avx2_many_b256_63 : avx2_many_b256_126;
+        return AVX2_PICK(avx2_many_b256_31_min);        /* Q2_K Q4_K Q5_K */
+    if (f.cmax <= 31)
+        return AVX2_PICK(avx2_many_b256_31);
+    return f.cmax <= 63 ? AVX2_PICK(avx2_many_b256_63) : AVX2_PICK(avx2_many_b256_126);
+}
+
+#undef AVX2_PICK
+
+/* Rows of activations whose sums wait together, and most panels that share a spread chunk of them. */
+enum { AVX2_SLAB = 128, AVX2_PANELS = 32 };
+
+/* Chunk by chunk of k: a panel is made where it is needed, in the first-level cache, and the sums wait in the tile. */
+PN_AVX2 static void avx2_matmul_slab(const pn_cpu_mm *a, pn_cpu_form f, uint32_t j0, uint32_t m)
+{
+    const uint32_t rows8 = (a->rows + 7) / 8, mx = m > 4 ? (m + 7) / 8 * 8 : m > 2 ? 4 : 2;
+    const size_t room = pn_cpu_tile_bytes(a->k) / (sizeof(pn_x86_panel) + mx * sizeof(__m256));
+    const uint32_t most = (uint32_t)PN_MIN(PN_MIN(room, (size_t)AVX2_PANELS), (size_t)rows8);
+    pn_x86_panel *panels = a->tile;
+    __m256 *sums = (__m256 *)(void *)(panels + most);      /* [panel][row] */
+    avx2_spread spread;
+    for (uint32_t p0 = 0, np; p0 < rows8; p0 += np) {
+        np = PN_MIN(most, rows8 - p0);
+        for (size_t i = 0; i < (size_t)np * mx; i++)
+            sums[i] = _mm256_setzero_ps();
+        for (size_t e = 0; e < a->k; e += PN_CPU_CHUNK) {
+            const size_t n = PN_MIN((size_t)PN_CPU_CHUNK, a->k - e);
+            for (uint32_t j = 0, nx; j < mx; j += nx) {
+                pn_x86_x x[AVX2_X];
+                nx = PN_MIN(mx, (uint32_t)AVX2_X);
+                const avx2_many_fn many = avx2_many_of(f, nx);
+                for (uint32_t v = 0; v < nx; v++)
+                    x[v] = pn_x86_x_from(pn_x86_x_at(a, f, j0 + PN_MIN(j + v, m - 1)), f, e);
+                avx2_spread_rows(&spread, f, x, nx, n);
+                for (uint32_t p = 0; p < np; p++) {
+                    if (j == 0)
+                        pn_x86_panel_fill(a, f, 8 * (p0 + p), e, n, panels + p);
+                    many(panels + p, n, &spread, sums + (size_t)p * mx + j);
+                }
+            }
+        }
+        for (uint32_t p = 0; p < np; p++)
+            for (uint32_t j = 0; j < m; j++)
+                avx2_store(a, 8 * (p0 + p), j0 + j, sums[(size_t)p * mx + j]);
+    }
 }
 
 PN_AVX2 static void avx2_matmul_many(const pn_cpu_mm *a, pn_cpu_form f)
 {
-    pn_x86_panel *panels = a->tile;
-    const avx2_many_fn many = avx2_many_of(f);
-    size_t chunks = (a->k + PN_CPU_CHUNK - 1) / PN_CPU_CHUNK;
-    uint32_t step = 8 * pn_x86_panels_in_tile(a->k);
-    for (uint32_t r0 = 0; r0 < a->rows; r0 += step) {
-        uint32_t r1 = PN_MIN(step, a->rows - r0) + r0;
-        for (uint32_t r = r0; r < r1; r += 8)
-            pn_x86_panel_fill(a, f, r, panels + (r - r0) / 8 * chunks);
-        for (uint32_t j = 0; j < a->m; j += AVX2_X) {
-            pn_x86_x x[AVX2_X];
-            for (uint32_t i = 0; i < AVX2_X; i++)
-                x[i] = pn_x86_x_at(a, f, PN_MIN(j + i, a->m - 1));
-            for (uint32_t r = r0; r < r1; r += 8) {
-                __m256 acc[AVX2_X] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-                many(panels + (r - r0) / 8 * chunks, a->k, x, f.off, acc);
-                for (uint32_t i = 0; i < AVX2_X && j + i < a->m; i++)
-                    avx2_store(a, r, j + i, acc[i]);
-            }
-        }
-    }
+    for (uint32_t j = 0; j < a->m; j += AVX2_SLAB)
+        avx2_matmul_slab(a, f, j, PN_MIN(a->m - j, (uint32_t)AVX2_SLAB));
 }
 
 PN_AVX2 PN_INTERNAL void pn_avx2_matmul(const pn_cpu_mm *a)
@@ -713,7 +729,7 @@ PN_AVX2 PN_INTERNAL void pn_avx2_matmul(const pn_cpu_mm *a)
         pn_avx2_matmul_float(a);
     else if (a->m == 1 && avx2_matmul_one(a, f))
         return;
-    else if (a->m <= AVX2_FEW)
+    else if (a->m <= AVX2_FEW && pn_x86_unpack_of(a->dtype))
         avx2_matmul_few(a, f);
     else
         avx2_matmul_many(a, f);

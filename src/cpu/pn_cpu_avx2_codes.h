@@ -56,6 +56,57 @@ PN_AVX2_INLINE __m256 unp_e8m0(__m128i e)
     return _mm256_castsi256_ps(normal);
 }
 
+/* The f16 at p[r] + at of 8 rows. */
+PN_AVX2_INLINE __m256 unp_halves8(const uint8_t *const *p, size_t at)
+{
+    __m128i h = _mm_cvtsi32_si128(pn_le16(p[0] + at));
+    h = _mm_insert_epi16(h, pn_le16(p[1] + at), 1);
+    h = _mm_insert_epi16(h, pn_le16(p[2] + at), 2);
+    h = _mm_insert_epi16(h, pn_le16(p[3] + at), 3);
+    h = _mm_insert_epi16(h, pn_le16(p[4] + at), 4);
+    h = _mm_insert_epi16(h, pn_le16(p[5] + at), 5);
+    h = _mm_insert_epi16(h, pn_le16(p[6] + at), 6);
+    h = _mm_insert_epi16(h, pn_le16(p[7] + at), 7);
+    return _mm256_cvtph_ps(h);
+}
+
+/* The E8M0 byte at p[r] + at of 8 rows. */
+PN_AVX2_INLINE __m256 unp_e8m0_8(const uint8_t *const *p, size_t at)
+{
+    __m128i e = _mm_cvtsi32_si128(p[0][at]);
+    e = _mm_insert_epi8(e, p[1][at], 1);
+    e = _mm_insert_epi8(e, p[2][at], 2);
+    e = _mm_insert_epi8(e, p[3][at], 3);
+    e = _mm_insert_epi8(e, p[4][at], 4);
+    e = _mm_insert_epi8(e, p[5][at], 5);
+    e = _mm_insert_epi8(e, p[6][at], 6);
+    e = _mm_insert_epi8(e, p[7][at], 7);
+    return unp_e8m0(e);
+}
+
+/* The 32-bit word at p[r] + at of 8 rows. */
+PN_AVX2_INLINE __m256i unp_words8(const uint8_t *const *p, size_t at)
+{
+    __m128i a = _mm_cvtsi32_si128((int)pn_le32(p[0] + at)), b = _mm_cvtsi32_si128((int)pn_le32(p[4] + at));
+    a = _mm_insert_epi32(a, (int)pn_le32(p[1] + at), 1);
+    b = _mm_insert_epi32(b, (int)pn_le32(p[5] + at), 1);
+    a = _mm_insert_epi32(a, (int)pn_le32(p[2] + at), 2);
+    b = _mm_insert_epi32(b, (int)pn_le32(p[6] + at), 2);
+    a = _mm_insert_epi32(a, (int)pn_le32(p[3] + at), 3);
+    b = _mm_insert_epi32(b, (int)pn_le32(p[7] + at), 3);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
+}
+
+/* The two f16 there. */
+PN_AVX2_INLINE void unp_halves_pair8(const uint8_t *const *p, size_t at, __m256 *first, __m256 *second)
+{
+    __m256i w = unp_words8(p, at);
+    w = _mm256_packus_epi32(_mm256_and_si256(w, _mm256_set1_epi32(0xffff)), _mm256_srli_epi32(w, 16));
+    w = _mm256_permute4x64_epi64(w, 0xd8);
+    *first = _mm256_cvtph_ps(_mm256_castsi256_si128(w));
+    *second = _mm256_cvtph_ps(_mm256_extracti128_si256(w, 1));
+}
+
 /* 8 UE4M3 bytes to half their values (pn_f32_from_ue4m3_half). */
 PN_AVX2_INLINE void unp_ue4m3(const uint8_t *u, float *d)
 {
@@ -165,18 +216,19 @@ PN_AVX2_INLINE void unp_codes_k(const int type, const uint8_t *s, __m256i c[8])
     }
 }
 
-PN_AVX2_INLINE __m256i unp_scales_q3(const uint8_t *b)
+/* 16 scales, int8. */
+PN_AVX2_INLINE __m128i unp_scales_q3(const uint8_t *b)
 {
     uint32_t l0 = pn_le32(b), l1 = pn_le32(b + 4), h = pn_le32(b + 8);
     uint32_t nib = 0x0f0f0f0f, two = 0x03030303;
     __m128i v = _mm_setr_epi32((int)((l0 & nib) | (h & two) << 4), (int)((l1 & nib) | (h >> 2 & two) << 4),
                                (int)((l0 >> 4 & nib) | (h >> 4 & two) << 4),
                                (int)((l1 >> 4 & nib) | (h >> 6 & two) << 4));
-    return _mm256_cvtepi8_epi16(_mm_sub_epi8(v, _mm_set1_epi8(32)));
+    return _mm_sub_epi8(v, _mm_set1_epi8(32));
 }
 
-/* 6-bit scales and mins of 8 groups of 32, each doubled; p: the block, bytes 4..15 hold them. */
-PN_AVX2_INLINE void unp_scales_k4(const uint8_t *p, __m256i *sc, __m256i *mn)
+/* 6-bit scales and mins of 8 groups of 32: 8 bytes each; p: the block, bytes 4..15 hold them. */
+PN_AVX2_INLINE __m128i unp_scales_k4(const uint8_t *p)
 {
     const __m128i low_mask = _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f);
     const __m128i high_mask = _mm_setr_epi32(0, 0x30303030, 0, 0x30303030);
@@ -185,9 +237,7 @@ PN_AVX2_INLINE void unp_scales_k4(const uint8_t *p, __m256i *sc, __m256i *mn)
     low = _mm_and_si128(_mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 0, 4)), low_mask);
     __m128i high = _mm_shuffle_epi32(v, 0x94);              /* - x - y */
     high = _mm_and_si128(_mm_srli_epi32(high, 2), high_mask);
-    v = _mm_or_si128(low, high);                            /* 8 scales, 8 mins */
-    *sc = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(v, v));
-    *mn = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(v, v));
+    return _mm_or_si128(low, high);
 }
 
 /* 8 int16 to 16, each twice. */
@@ -196,14 +246,17 @@ PN_AVX2_INLINE __m256i unp_double16(__m128i v)
     return _mm256_set_m128i(_mm_unpackhi_epi16(v, v), _mm_unpacklo_epi16(v, v));
 }
 
-PN_AVX2_INLINE __m256i unp_scales_iq4(const uint8_t *s)
+/* 8 scales, each twice, int8. */
+PN_AVX2_INLINE __m128i unp_scales_iq4(const uint8_t *s)
 {
     const __m128i up = _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1);
     __m128i l = _mm_cvtsi32_si128((int)pn_le32(s + 4)), nib = _mm_set1_epi8(15);
     __m128i low = _mm_unpacklo_epi8(_mm_and_si128(l, nib), _mm_and_si128(_mm_srli_epi16(l, 4), nib));
     __m128i high = _mm_srli_epi16(_mm_mullo_epi16(_mm_set1_epi16((short)pn_le16(s + 2)), up), 14);
     __m128i v = _mm_or_si128(_mm_cvtepu8_epi16(low), _mm_slli_epi16(high, 4));
-    return unp_double16(_mm_sub_epi16(v, _mm_set1_epi16(32)));
+    v = _mm_sub_epi16(v, _mm_set1_epi16(32));
+    v = _mm_packs_epi16(v, v);
+    return _mm_unpacklo_epi8(v, v);
 }
 
 /* Scales, and mins or scales times the codes' offset. */
@@ -214,18 +267,20 @@ PN_AVX2_INLINE void unp_scales_k(const int type, const uint8_t *s, __m256i *sc, 
         *sc = _mm256_cvtepu8_epi16(_mm_and_si128(v, low));
         *cr = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(v, 4), low));
     } else if (type == PN_DTYPE_Q3_K) {
-        *sc = unp_scales_q3(s + 96);
+        *sc = _mm256_cvtepi8_epi16(unp_scales_q3(s + 96));
         *cr = _mm256_slli_epi16(*sc, 2);
     } else if (type == PN_DTYPE_TQ2_0) {
         *sc = *cr = _mm256_set1_epi16(1);
     } else if (type == PN_DTYPE_IQ4_XS) {
-        *sc = unp_scales_iq4(s);
+        *sc = _mm256_cvtepi8_epi16(unp_scales_iq4(s));
         *cr = _mm256_slli_epi16(*sc, 7);
     } else if (type == PN_DTYPE_Q6_K) {
         *sc = _mm256_cvtepi8_epi16(unp_load16(s + 192));
         *cr = _mm256_slli_epi16(*sc, 5);
     } else {
-        unp_scales_k4(s, sc, cr);
+        __m128i v = unp_scales_k4(s);
+        *sc = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(v, v));
+        *cr = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(v, v));
     }
 }
 

@@ -22,49 +22,6 @@
  * Blocks of 32
  * ------------------------------------------------------------------------------------------ */
 
-PN_AVX2_INLINE void unp_rows32(const int type, const size_t bytes, const uint8_t *const *p, size_t n,
-                               pn_x86_oct *o)
-{
-    const bool has_min = type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1;
-    _Alignas(16) uint16_t d[8][8], m[8][8];
-    uint8_t e8[8][8];
-    const __m256i table = unp_table_of(type);
-    for (size_t r = 0; r < 8; r++) {
-        const uint8_t *s = p[r];
-        for (size_t b = 0; b < n / 32; b++, s += bytes) {
-            unp_store32(o->q[r] + 32 * b, unp_codes32(type, s, table));
-            if (type == PN_DTYPE_MXFP4)
-                e8[b][r] = s[0];
-            else
-                memcpy(&d[b][r], s, 2);
-            if (has_min)
-                memcpy(&m[b][r], s + 2, 2);
-        }
-    }
-    for (size_t b = 0; b < n / 32; b++) {
-        if (type == PN_DTYPE_MXFP4)
-            _mm256_store_ps(o->d[b], unp_e8m0(_mm_loadl_epi64((const __m128i *)(const void *)e8[b])));
-        else
-            unp_halves(d[b], o->d[b], 1.0f);
-        if (has_min)
-            unp_halves(m[b], o->m[b], 1.0f);
-    }
-}
-
-#define UNP_ROWS32(name, type, bytes) \
-    PN_AVX2 static void name(const uint8_t *const *p, size_t n, pn_x86_oct *o) \
-    { \
-        unp_rows32(type, bytes, p, n, o); \
-    }
-UNP_ROWS32(unp_q4_0, PN_DTYPE_Q4_0, 18)
-UNP_ROWS32(unp_q4_1, PN_DTYPE_Q4_1, 20)
-UNP_ROWS32(unp_q5_0, PN_DTYPE_Q5_0, 22)
-UNP_ROWS32(unp_q5_1, PN_DTYPE_Q5_1, 24)
-UNP_ROWS32(unp_q8_0, PN_DTYPE_Q8_0, 34)
-UNP_ROWS32(unp_iq4_nl, PN_DTYPE_IQ4_NL, 18)
-UNP_ROWS32(unp_mxfp4, PN_DTYPE_MXFP4, 17)
-#undef UNP_ROWS32
-
 PN_AVX2 static void unp_q1_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
 {
     _Alignas(16) uint16_t d[2][8];
@@ -131,7 +88,7 @@ PN_AVX2 static void unp_nvfp4(const uint8_t *const *p, size_t n, pn_x86_oct *o)
 }
 
 /* ------------------------------------------------------------------------------------------
- * Blocks of 256 whose codes are bit planes or nibbles
+ * IQ and ternary
  * ------------------------------------------------------------------------------------------ */
 
 PN_AVX2_INLINE void unp_scales(int16_t *sc, __m256i v, int16_t *cr, int shift)
@@ -139,54 +96,6 @@ PN_AVX2_INLINE void unp_scales(int16_t *sc, __m256i v, int16_t *cr, int shift)
     unp_store32(sc, v);
     unp_store32(cr, _mm256_slli_epi16(v, shift));
 }
-
-/* d_at, m_at: offsets of the f16 factors; m_at 0: no mins. */
-PN_AVX2_INLINE void unp_rows_k(const int type, const size_t d_at, const size_t m_at, const uint8_t *const *p,
-                               pn_x86_oct *o)
-{
-    _Alignas(16) uint16_t d[8], m[8];
-    for (size_t r = 0; r < 8; r++) {
-        const uint8_t *s = p[r];
-        __m256i c[8], sc, cr;
-        unp_codes_k(type, s, c);
-        unp_scales_k(type, s, &sc, &cr);
-        unp_store32(o->q[r], c[0]);
-        unp_store32(o->q[r] + 32, c[1]);
-        unp_store32(o->q[r] + 64, c[2]);
-        unp_store32(o->q[r] + 96, c[3]);
-        unp_store32(o->q[r] + 128, c[4]);
-        unp_store32(o->q[r] + 160, c[5]);
-        unp_store32(o->q[r] + 192, c[6]);
-        unp_store32(o->q[r] + 224, c[7]);
-        unp_store32(o->sc[r], sc);
-        unp_store32(o->cr[r], cr);
-        memcpy(&d[r], s + d_at, 2);
-        if (m_at)
-            memcpy(&m[r], s + m_at, 2);
-    }
-    unp_halves(d, o->d[0], 1.0f);
-    if (m_at)
-        unp_halves(m, o->m[0], -1.0f);
-}
-
-#define UNP_ROWS_K(name, type, d_at, m_at) \
-    PN_AVX2 static void name(const uint8_t *const *p, size_t n, pn_x86_oct *o) \
-    { \
-        (void)n; \
-        unp_rows_k(type, d_at, m_at, p, o); \
-    }
-UNP_ROWS_K(unp_q2_k, PN_DTYPE_Q2_K, 80, 82)
-UNP_ROWS_K(unp_q3_k, PN_DTYPE_Q3_K, 108, 0)
-UNP_ROWS_K(unp_q4_k, PN_DTYPE_Q4_K, 0, 2)
-UNP_ROWS_K(unp_q5_k, PN_DTYPE_Q5_K, 0, 2)
-UNP_ROWS_K(unp_q6_k, PN_DTYPE_Q6_K, 208, 0)
-UNP_ROWS_K(unp_iq4_xs, PN_DTYPE_IQ4_XS, 0, 0)
-UNP_ROWS_K(unp_tq2_0, PN_DTYPE_TQ2_0, 64, 0)
-#undef UNP_ROWS_K
-
-/* ------------------------------------------------------------------------------------------
- * IQ and ternary
- * ------------------------------------------------------------------------------------------ */
 
 /* Magnitudes with one sign bit each, plus an offset: off + G or off - G. */
 PN_AVX2_INLINE __m256i unp_signed(__m256i grid, uint32_t signs, int off)
@@ -447,22 +356,9 @@ PN_AVX2 static void unp_tq1_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
 PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype)
 {
     switch (dtype) {
-    case PN_DTYPE_Q4_0: return unp_q4_0;
-    case PN_DTYPE_Q4_1: return unp_q4_1;
-    case PN_DTYPE_Q5_0: return unp_q5_0;
-    case PN_DTYPE_Q5_1: return unp_q5_1;
-    case PN_DTYPE_Q8_0: return unp_q8_0;
-    case PN_DTYPE_IQ4_NL: return unp_iq4_nl;
-    case PN_DTYPE_MXFP4: return unp_mxfp4;
     case PN_DTYPE_NVFP4: return unp_nvfp4;
     case PN_DTYPE_Q1_0: return unp_q1_0;
     case PN_DTYPE_Q2_0: return unp_q2_0;
-    case PN_DTYPE_Q2_K: return unp_q2_k;
-    case PN_DTYPE_Q3_K: return unp_q3_k;
-    case PN_DTYPE_Q4_K: return unp_q4_k;
-    case PN_DTYPE_Q5_K: return unp_q5_k;
-    case PN_DTYPE_Q6_K: return unp_q6_k;
-    case PN_DTYPE_IQ4_XS: return unp_iq4_xs;
     case PN_DTYPE_IQ2_XXS: return unp_iq2_xxs;
     case PN_DTYPE_IQ2_XS: return unp_iq2_xs;
     case PN_DTYPE_IQ2_S: return unp_iq2_s;
@@ -471,7 +367,7 @@ PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype)
     case PN_DTYPE_IQ1_S: return unp_iq1_s;
     case PN_DTYPE_IQ1_M: return unp_iq1_m;
     case PN_DTYPE_TQ1_0: return unp_tq1_0;
-    default: return unp_tq2_0;
+    default: return NULL;
     }
 }
 

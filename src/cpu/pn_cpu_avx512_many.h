@@ -32,8 +32,11 @@ static inline void pn_avx512_frame(const pn_cpu_mm *a, pn_cpu_form f, pn_avx512_
         uint32_t r1 = PN_MIN(step, a->rows - r0) + r0;
         for (uint32_t r = r0; r < r1; r += 16) {
             pn_x86_panel *p = panels + (r - r0) / 8 * chunks;
-            pn_x86_panel_fill(a, f, r, p);
-            pn_x86_panel_fill(a, f, r + 8, p + chunks);
+            for (size_t c = 0; c < chunks; c++) {
+                size_t e = c * PN_CPU_CHUNK, n = PN_MIN((size_t)PN_CPU_CHUNK, a->k - e);
+                pn_x86_panel_fill(a, f, r, e, n, p + c);
+                pn_x86_panel_fill(a, f, r + 8, e, n, p + chunks + c);
+            }
         }
         for (uint32_t j = 0; j < a->m; j += PN_AVX512_X) {
             pn_x86_x x[PN_AVX512_X];

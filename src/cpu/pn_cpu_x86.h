@@ -75,11 +75,16 @@ typedef struct pn_x86_panel {
 /* Chunk [n elements] of 8 rows; p[r] points at the chunk's first block in row r. */
 typedef void (*pn_x86_unpack_fn)(const uint8_t *const p[8], size_t n, pn_x86_oct *o);
 
+/* The same, to a panel. */
+typedef void (*pn_x86_panel_fn)(const uint8_t *const p[8], size_t n, pn_x86_panel *o);
+
 #if PN_CPU_X64
-/* AVX2's unpackers, used by the AVX-512 files too.  Never NULL for a quantised type. */
+/* AVX2's, used by the AVX-512 files too.  A quantised type has one of the two, the other is NULL: formats whose
+ * codes are nibbles or bit planes go straight to a panel, the others by way of an oct. */
+PN_INTERNAL pn_x86_panel_fn pn_x86_panel_of(uint32_t dtype);
 PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype);
 
-/* Oct to panel (AVX2). */
+/* Oct to panel. */
 PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, pn_x86_panel *p);
 #endif
 

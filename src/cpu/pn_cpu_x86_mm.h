@@ -62,19 +62,25 @@ static inline uint32_t pn_x86_panels_in_tile(uint32_t k)
 }
 
 #if PN_CPU_X64
-/* Rows r .. r+8, all of k, into panels[chunks]. */
-static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t r, pn_x86_panel *panels)
+/* Elements e .. e+n, a chunk, of rows r .. r+8 into a panel; the 8 rows behind them are asked for meanwhile. */
+static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t r, size_t e, size_t n,
+                                     pn_x86_panel *panel)
 {
-    pn_x86_unpack_fn unpack = pn_x86_unpack_of(a->dtype);
+    const pn_x86_panel_fn fill = pn_x86_panel_of(a->dtype);
+    const size_t chunk = pn_x86_chunk_bytes(a->dtype), bytes = chunk * n / PN_CPU_CHUNK, at = chunk * (e / PN_CPU_CHUNK);
     const uint8_t *p[8];
-    pn_x86_oct o;
-    size_t step = pn_x86_chunk_bytes(a->dtype);
     pn_x86_row_pointers(a, r, p);
-    for (size_t e = 0; e < a->k; e += PN_CPU_CHUNK, panels++) {
-        unpack(p, PN_MIN((size_t)PN_CPU_CHUNK, a->k - e), &o);
-        pn_x86_transpose(&o, f, panels);
-        for (int i = 0; i < 8; i++)
-            p[i] += step;
+    for (uint32_t i = 0; i < 8; i++) {
+        p[i] += at;
+        if (r + 16 <= a->rows)
+            pn_x86_prefetch(p[i] + 8 * a->w_stride, bytes);
+    }
+    if (fill) {
+        fill(p, n, panel);
+    } else {
+        pn_x86_oct o;
+        pn_x86_unpack_of(a->dtype)(p, n, &o);
+        pn_x86_transpose(&o, f, panel);
     }
 }
 

@@ -916,6 +916,16 @@ static void test_ends_bias_and_never(void)
     PN_CHECK(pn_chain_pick(c, logits, &t, NULL) == PN_OK && t == 3);
     pn_chain_free(c);
 
+    p = (pn_sampling){.ignore_eos = 1};         /* bans alone need no list of candidates */
+    c = NULL;
+    PN_CHECK(pn_chain_new(&c, &mem.mem, &p, 4, 4, ends, 3, never, 1, NULL) == PN_OK);
+    PN_CHECK(pn_chain_pick(c, logits, &t, NULL) == PN_OK && t == 2);
+    uint32_t allowed = 1u << 3 | 1u << 1 | 1u;
+    PN_CHECK(pn_chain_pick_masked(c, logits, &allowed, &t, NULL) == PN_OK && t == 3);
+    allowed = 3;
+    PN_CHECK(pn_chain_pick_masked(c, logits, &allowed, &t, NULL) == PN_E_NUMERIC);
+    pn_chain_free(c);
+
     /* ends are not punished */
     p = (pn_sampling){.repeat_penalty = 2};
     c = make(&p, 4, 4, ends, 3);
