@@ -144,6 +144,8 @@ async function shows(url) {
   await page.waitForFunction(() => document.querySelector("#running").textContent === "1", null, {timeout: 15000});
   await page.waitForFunction(() => Number(document.querySelector("#speed").textContent) > 0, null, {timeout: 15000});
   check("the server's speed is told while it works", true);
+  const sessions = await page.locator("#sessions").textContent();
+  check("what is kept of sessions is told", /kept; \d+ % of prompt tokens/.test(sessions), sessions);
   await shot(page, "busy-dark");
   await page.click("#stop");
   await ended(page);
