@@ -120,6 +120,13 @@ PN_AVX2 static void flt_few(const pn_cpu_mm *a)
 /* Partial sums of an output between two pieces of k. */
 typedef float flt_part[16];
 
+/* gcc would load what two products share twice, as an operand of each. */
+PN_AVX2_INLINE __m256 flt_once(__m256 v)
+{
+    __asm__("" : "+x"(v));
+    return v;
+}
+
 /* k elements (a multiple of 16) of three weight rows times two activation rows, added to p[w] and
  * q[w]. */
 PN_AVX2_INLINE void flt_dot3x2(const void *const w[3], size_t at, const float *x, const float *y, size_t k,
@@ -132,23 +139,23 @@ PN_AVX2_INLINE void flt_dot3x2(const void *const w[3], size_t at, const float *x
     const void *u = w[0], *s = w[1], *t = w[2];
     for (size_t i = 0; i < k; i += 16) {
         __m256 x0 = _mm256_loadu_ps(x + i), y0 = _mm256_loadu_ps(y + i);
-        v = flt_load(u, at + i, type);
+        v = flt_once(flt_load(u, at + i, type));
         a0 = _mm256_fmadd_ps(v, x0, a0);
         d0 = _mm256_fmadd_ps(v, y0, d0);
-        v = flt_load(s, at + i, type);
+        v = flt_once(flt_load(s, at + i, type));
         b0 = _mm256_fmadd_ps(v, x0, b0);
         e0 = _mm256_fmadd_ps(v, y0, e0);
-        v = flt_load(t, at + i, type);
+        v = flt_once(flt_load(t, at + i, type));
         c0 = _mm256_fmadd_ps(v, x0, c0);
         f0 = _mm256_fmadd_ps(v, y0, f0);
         x0 = _mm256_loadu_ps(x + i + 8), y0 = _mm256_loadu_ps(y + i + 8);
-        v = flt_load(u, at + i + 8, type);
+        v = flt_once(flt_load(u, at + i + 8, type));
         a1 = _mm256_fmadd_ps(v, x0, a1);
         d1 = _mm256_fmadd_ps(v, y0, d1);
-        v = flt_load(s, at + i + 8, type);
+        v = flt_once(flt_load(s, at + i + 8, type));
         b1 = _mm256_fmadd_ps(v, x0, b1);
         e1 = _mm256_fmadd_ps(v, y0, e1);
-        v = flt_load(t, at + i + 8, type);
+        v = flt_once(flt_load(t, at + i + 8, type));
         c1 = _mm256_fmadd_ps(v, x0, c1);
         f1 = _mm256_fmadd_ps(v, y0, f1);
     }
