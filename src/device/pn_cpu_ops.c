@@ -11,7 +11,8 @@
 #include "num/pn_quant.h"
 
 enum {
-    CPU_MM_ROWS = 64,           /* weight rows of a prefill chunk */
+    CPU_MM_ROWS = 64,           /* fewest weight rows of a chunk for several activation rows: they are spread for each */
+    CPU_MM_OUTPUTS = 64 << 9,   /* most outputs of one */
     CPU_MM_BYTES = 16384        /* smallest decode chunk worth an atomic, in weight bytes */
 };
 
@@ -271,18 +272,25 @@ PN_INTERNAL uint32_t pn_cpu_op_local(pn_exec *x, cpu_lane *lane, const pn_op *op
  * Matrix products
  * ------------------------------------------------------------------------------------------ */
 
-/* Weight rows of a chunk.  Few activation rows: a few chunks a thread, so that a slow core does not
- * hold up the others; many: small enough that a step can be stopped within milliseconds. */
+/* Weight rows of a chunk.  Two to four chunks a lane, whichever split keeps the busiest lane shortest, so that a slow core
+ * does not hold up the others; with many activation rows small enough that a step can be stopped within milliseconds. */
 static uint32_t ops_mm_chunk(const pn_exec *x, const pn_weight *W, uint32_t n_out, uint32_t m)
 {
-    if (m > 4)
-        return CPU_MM_ROWS;
-    uint64_t share = (n_out + 4u * x->n_lanes - 1) / (4u * x->n_lanes);
-    uint64_t least = (CPU_MM_BYTES + W->row_bytes - 1) / W->row_bytes;
+    uint64_t least = m > 4 ? CPU_MM_ROWS : (CPU_MM_BYTES + W->row_bytes - 1) / W->row_bytes;
+    uint64_t most = m > 4 ? PN_MAX((uint64_t)CPU_MM_OUTPUTS / m, (uint64_t)CPU_MM_ROWS) : 1u << 20;
+    uint64_t best = 0, shortest = UINT64_MAX;
     if (x->host->piece_bytes)           /* lanes share what little of the matrix is there */
-        share = PN_MIN(share, x->host->piece_bytes / W->row_bytes);
-    uint64_t rows = pn_align_up(PN_MAX(PN_MAX(share, least), 1u), 16);
-    return (uint32_t)PN_MIN(rows, 1u << 20);
+        most = PN_MIN(most, PN_MAX(x->host->piece_bytes / W->row_bytes, UINT64_C(1)));
+    for (uint32_t a_lane = 4; a_lane >= 2; a_lane--) {
+        uint64_t n = (uint64_t)a_lane * x->n_lanes, rows = PN_MIN(PN_MAX((n_out + n - 1) / n, least), most);
+        rows = pn_align_up(rows, 16);
+        uint64_t chunks = (n_out + rows - 1) / rows, busiest = (chunks + x->n_lanes - 1) / x->n_lanes * rows;
+        if (busiest < shortest) {
+            shortest = busiest;
+            best = rows;
+        }
+    }
+    return (uint32_t)best;
 }
 
 /* Lease rows [row, end) of a weight piece by piece and multiply each.  lane->done counts rows of
