@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 #include "engine/pn_retype.h"
 
+#include "format/pn_packed.h"
 #include "num/pn_quant.h"
 
 enum { RETYPE_BLOCK = 256 << 10 };      /* bytes of the file's rows, a thread */
@@ -50,6 +51,17 @@ PN_INTERNAL pn_status pn_retype_choose(pn_mix *m, const pn_weights *w, uint32_t 
 }
 
 static bool retype_is_wide(uint32_t dtype) { return dtype == PN_DTYPE_F32 || dtype == PN_DTYPE_F16 || dtype == PN_DTYPE_BF16; }
+
+PN_INTERNAL pn_status pn_retype_place(const pn_weights *w, pn_residency how, pn_err *err)
+{
+    for (size_t i = 0; i < w->n_tensors && (how == PN_RESIDENCY_MAP || how == PN_RESIDENCY_STREAM); i++) {
+        const pn_dir_tensor *d = &w->tensors[i];
+        if (d->packed)
+            return pn_fail(err, PN_E_INVALID, "tensor '%s' is %s with scales, which becomes %s in memory of its own and cannot be %s: expected residency auto or anon",
+                           d->file->name, pn_packed_name(d->packed), pn_dtype_name((pn_dtype)d->t->dtype), how == PN_RESIDENCY_MAP ? "mapped" : "streamed");
+    }
+    return PN_OK;
+}
 
 PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residency how, pn_mix *m, pn_err *err)
 {
@@ -148,6 +160,8 @@ PN_INTERNAL void pn_retyper_close(pn_retyper *r)
 PN_INTERNAL pn_status pn_retyper_rows(void *user, const pn_dir_tensor *t, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err)
 {
     pn_retyper *r = user;
+    if (t->repacked)
+        return pn_packed_rows_q4_0(r->file, t, row, n, dst, err);
     uint8_t *src = r->stage + r->row_floats * sizeof(float);
     uint64_t most = retype_rows_at_once(t->file, pn_team_size(r->team));
     pn_retype_block b = {.from = t->file->dtype, .to = t->t->dtype, .n_cols = t->file->ne[0], .from_bytes = t->file->row_bytes,

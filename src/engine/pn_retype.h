@@ -9,6 +9,9 @@
  * them and one decoded row a thread, pn_retype_stage() bytes in all, whatever the model's size; the result is encoded
  * where it is to stay.  Source rows are read by position, never through a mapping, so they are nobody's memory.
  *
+ * The matrices of a quantised folder walk it without anybody's wish, into the types that pn_packed.h chooses or into those of a
+ * load_type.  What the file has is then f32 to whoever reads it; only those that move to Q4_0 are never decoded.
+ *
  * Rows are independent: a block is shared among threads, and bytes do not depend on how many there are.
  */
 #ifndef PN_RETYPE_H
@@ -39,9 +42,13 @@ typedef struct pn_retype_block {
 /* Decode and encode it, with all of the team. */
 PN_INTERNAL void pn_retype_run(pn_team *t, pn_retype_block *b);
 
-/* The matrices of 16 and 32 bits get the types of this mixture or type; w->n_retyped says how many did.  `how`: where
+/* The matrices of 16 and 32 bits, and quantised ones of a folder, get the types of this mixture or type; w->n_retyped says how many did.  `how`: where
  * weights were wished, AUTO or ANON.  PN_E_INVALID: no such type, or wished elsewhere. */
 PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residency how, pn_mix *m, pn_err *err);
+
+/* Some matrices are quantised in a way that no kernel knows: they are made in memory of their own, so wished elsewhere
+ * they are PN_E_INVALID. */
+PN_INTERNAL pn_status pn_retype_place(const pn_weights *w, pn_residency how, pn_err *err);
 
 /* Most bytes of PN_ACCT_STAGE while retyped matrices are loaded with so many threads; 0: there are none. */
 PN_INTERNAL uint64_t pn_retype_stage(const pn_weights *w, uint32_t n_threads);

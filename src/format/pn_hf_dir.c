@@ -7,6 +7,7 @@
 #include "base/pn_err.h"
 #include "base/pn_os_dir.h"
 #include "format/pn_hf_names.h"
+#include "format/pn_hf_quant.h"
 #include "format/pn_pth.h"
 #include "format/pn_safetensors.h"
 #include "num/pn_quant.h"
@@ -17,7 +18,9 @@ enum { HFD_CONFIG_MAX = 16 << 20, HFD_CHUNK = 4096 };
 typedef enum hfd_why { HFD_IN_PLACE, HFD_COPY, HFD_TO_F32 } hfd_why;
 
 struct pn_hf_tensor {
-    pn_gguf_tensor t;           /* as it lies in the file; ours of name */
+    pn_gguf_tensor t;           /* as it lies in the file, or what its codes mean; ours of name */
+    pn_gguf_tensor as;          /* a quantised one: as the model has it */
+    size_t packed;              /* 0: it is not quantised; else which of d->packed, from 1 */
     char name[PN_HF_OURS_MAX];
     size_t piece0;              /* in pieces, when `scattered` */
     uint32_t part;
@@ -361,17 +364,22 @@ static hfd_shape hfd_show_shape(const pn_st_tensor *t)
     return out;
 }
 
-static hfd_ref *hfd_find(hfd *h, const char *const names[3], uint32_t il, uint32_t expert)
+/* A tensor by one of its names, with `end` behind it. */
+static hfd_ref *hfd_find_end(hfd *h, const char *const names[3], const char *end, uint32_t il, uint32_t expert)
 {
-    char name[PN_HF_NAME_MAX];
+    char name[PN_HF_NAME_MAX + 16];
     for (int i = 0; names[i]; i++) {
-        pn_hf_spell(name, sizeof name, names[i], il, expert);
-        uint32_t *at = pn_map_find(&h->names, name, strlen(name));
+        pn_hf_spell(name, PN_HF_NAME_MAX, names[i], il, expert);
+        size_t n = strlen(name);
+        memcpy(name + n, end, strlen(end) + 1);
+        uint32_t *at = pn_map_find(&h->names, name, n + strlen(end));
         if (at)
             return &h->refs[*at];
     }
     return NULL;
 }
+
+static hfd_ref *hfd_find(hfd *h, const char *const names[3], uint32_t il, uint32_t expert) { return hfd_find_end(h, names, "", il, expert); }
 
 static const char *hfd_file_name(const hfd *h, uint32_t part)
 {
@@ -411,8 +419,8 @@ static pn_status hfd_missing(hfd *h, const pn_hf_want *want, uint32_t il, uint32
                    name, h->c.n_layers, want->how == PN_HF_STACK ? ", or there are fewer experts" : "");
 }
 
-/* A new tensor of ours, of n matrices or a vector, as `r` is in the file. */
-static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint64_t n)
+/* A new tensor of ours, of n matrices or a vector, of elements that have so many bytes. */
+static struct pn_hf_tensor *hfd_new_tensor(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint64_t n, uint32_t dtype, uint64_t size)
 {
     pn_hf_dir *d = h->d;
     if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->tensors, &d->cap, d->n + 1, sizeof *d->tensors)) {
@@ -420,26 +428,154 @@ static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il,
         return NULL;
     }
     struct pn_hf_tensor *x = &d->tensors[d->n++];
-    uint64_t bits = pn_st_dtype_get(r->t->dtype)->bits / 8, rows = PN_MAX(want->rows, (uint64_t)1);
+    uint64_t rows = PN_MAX(want->rows, (uint64_t)1);
     memset(x, 0, sizeof *x);
     pn_hf_spell(x->name, sizeof x->name, want->ours, il, 0);
     x->part = r->part;
-    x->t = (pn_gguf_tensor){.dtype = pn_st_dtype_get(r->t->dtype)->dtype, .n_dims = want->how == PN_HF_STACK ? 3 : want->rows ? 2 : 1,
-                            .ne = {want->cols, rows, n, 1}, .offset = r->t->offset, .row_bytes = want->cols * bits};
+    x->t = (pn_gguf_tensor){.dtype = dtype, .n_dims = want->how == PN_HF_STACK ? 3 : want->rows ? 2 : 1,
+                            .ne = {want->cols, rows, n, 1}, .offset = r->t->offset, .row_bytes = want->cols * size};
     x->t.n_elems = want->cols * rows * n;           /* at most 2^20 x 2^20 x 2^16 */
-    x->t.bytes = x->t.n_elems * bits;
+    x->t.bytes = x->t.n_elems * size;
+    return x;
+}
+
+/* As `r` is in the file. */
+static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint64_t n)
+{
+    const pn_st_dtype_info *info = pn_st_dtype_get(r->t->dtype);
+    struct pn_hf_tensor *x = hfd_new_tensor(h, want, il, r, n, info->dtype, info->bits / 8);
+    if (!x)
+        return NULL;
     x->f64 = r->t->dtype == PN_ST_F64;
     x->plus_one = want->how == PN_HF_NORM && h->c.post_norms;
     x->gather = r->gather;
     x->why = x->f64 || x->plus_one ? HFD_TO_F32 : x->gather ? HFD_COPY : HFD_IN_PLACE;
-    if (x->why == HFD_IN_PLACE && want->rows && x->t.offset % bits)
+    if (x->why == HFD_IN_PLACE && want->rows && x->t.offset % (info->bits / 8))
         x->why = HFD_COPY;              /* vectors are read, wherever they begin */
     return x;
 }
 
+/* ------------------------------------------------------------------------------------------
+ * Quantised matrices
+ * ------------------------------------------------------------------------------------------ */
+
+/* The codes of such a matrix, or NULL: it is not quantised. */
+static hfd_ref *hfd_codes(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t expert)
+{
+    const char *end = pn_hf_quant_code_end(&h->c.quant);
+    hfd_ref *r = want->rows && h->c.quant.scheme ? hfd_find_end(h, want->names, end ? end : "", il, expert) : NULL;
+    return r && (end || pn_hf_quant_is_code(&h->c.quant, r->t->dtype)) ? r : NULL;
+}
+
+/* A part of it: *t and *part, when it is there. */
+static pn_status hfd_part(hfd *h, const pn_hf_want *want, const char *end, uint32_t il, uint32_t expert, const pn_st_tensor **t, uint32_t *part)
+{
+    hfd_ref *r = hfd_find_end(h, want->names, end, il, expert);
+    if (!r)
+        return PN_OK;
+    r->used = true;
+    *t = r->t;
+    *part = r->part;
+    return r->gather ? pn_fail(h->err, PN_E_UNSUPPORTED, "%s: the elements of '%s' do not follow each other", hfd_file_name(h, r->part),
+                               pn_show(r->t->name, strlen(r->t->name)).s) : PN_OK;
+}
+
+/* The parts of one matrix, all there. */
+static pn_status hfd_parts(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t expert, pn_hf_parts *x)
+{
+    const pn_hf_quant *q = &h->c.quant;
+    const char *code = pn_hf_quant_code_end(q), *ends[] = {code ? code : "", pn_hf_quant_scale_end(q), "_shape", "_zero_point", "_g_idx"};
+    const pn_st_tensor *order = NULL;
+    uint32_t order_part;
+    *x = (pn_hf_parts){.code = NULL};
+    pn_status st = hfd_part(h, want, ends[0], il, expert, &x->code, &x->code_part);
+    if (!st)
+        st = hfd_part(h, want, ends[1], il, expert, &x->scale, &x->scale_part);
+    if (!st && code)
+        st = hfd_part(h, want, ends[2], il, expert, &x->shape, &x->shape_part);
+    if (!st && q->zeros)
+        st = hfd_part(h, want, ends[3], il, expert, &x->zero, &x->zero_part);
+    if (!st && code)
+        st = hfd_part(h, want, ends[4], il, expert, &order, &order_part);
+    if (st)
+        return st;
+    if (order)
+        return pn_fail(h->err, PN_E_UNSUPPORTED, "tensor '%s' gives columns a group each, in an order of its own: expected none", pn_show(order->name, strlen(order->name)).s);
+    const char *end = !x->scale ? ends[1] : code && !x->shape ? ends[2] : q->zeros && !x->zero ? ends[3] : NULL;
+    if (!end)
+        return PN_OK;
+    size_t n = strlen(x->code->name) - strlen(ends[0]);
+    return pn_fail(h->err, PN_E_FORMAT, "tensor '%s%s' is missing, without which '%s' means nothing", pn_show(x->code->name, n).s, end,
+                   pn_show(x->code->name, strlen(x->code->name)).s);
+}
+
+static bool hfd_same_form(const pn_packed *a, const pn_packed *b)
+{
+    return a->code == b->code && a->scale == b->scale && a->zeros == b->zeros && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
+}
+
+/* Matrix e of the n that become one tensor of ours, of the form of the first. */
+static pn_status hfd_place(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t e, pn_packed *form)
+{
+    pn_hf_dir *d = h->d;
+    pn_hf_parts parts;
+    pn_packed p;
+    const hfd_ref *plain = hfd_codes(h, want, il, e) ? NULL : hfd_find(h, want->names, il, e);
+    if (plain)
+        return pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' is not quantised, but that of expert 0 is", hfd_file_name(h, plain->part),
+                       pn_show(plain->t->name, strlen(plain->t->name)).s);
+    if (!hfd_codes(h, want, il, e))
+        return hfd_missing(h, want, il, e);
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->places, &d->cap_places, d->n_places + 1, sizeof *d->places))
+        return pn_fail_nomem(h->err, "the places of quantised matrices", (d->n_places + 1) * sizeof *d->places);
+    pn_status st = hfd_parts(h, want, il, e, &parts);
+    if (!st)
+        st = pn_hf_quant_bind(h->w, &h->c.quant, &parts, want->rows, want->cols, &p, &d->places[d->n_places], h->err);
+    if (!st && e && !hfd_same_form(form, &p))
+        st = pn_fail(h->err, PN_E_UNSUPPORTED, "tensor '%s' is not quantised as that of expert 0", pn_show(parts.code->name, strlen(parts.code->name)).s);
+    if (st)
+        return pn_err_prefix(h->err, st, "%s", hfd_file_name(h, hfd_codes(h, want, il, e)->part));
+    d->n_places++;
+    if (!e)
+        *form = p;
+    return PN_OK;
+}
+
+/* n matrices, of which the first has the codes r: one matrix, or experts. */
+static pn_status hfd_bind_packed(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint32_t n)
+{
+    pn_hf_dir *d = h->d;
+    pn_packed form = {.places = NULL};
+    pn_status st = PN_OK;
+    size_t place0 = d->n_places;
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->packed, &d->cap_packed, d->n_packed + 1, sizeof *d->packed))
+        return pn_fail_nomem(h->err, "the list of quantised matrices", (d->n_packed + 1) * sizeof *d->packed);
+    for (uint32_t e = 0; e < n && !st; e++)
+        st = hfd_place(h, want, il, e, &form);
+    struct pn_hf_tensor *x = st ? NULL : hfd_new_tensor(h, want, il, r, n, PN_DTYPE_F32, sizeof(float));
+    if (!x)
+        return st ? st : PN_E_NOMEM;
+    x->why = HFD_IN_PLACE;
+    x->as = x->t;
+    st = pn_packed_survey(h->w, &form, d->places + place0, n, x->name, &x->as.dtype, h->err);
+    pn_dtype_row_bytes(x->as.dtype, want->cols, &x->as.row_bytes);
+    x->as.bytes = x->as.row_bytes * (x->t.n_elems / want->cols);
+    form.place0 = place0;
+    d->packed[d->n_packed] = form;
+    x->packed = ++d->n_packed;
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Binding
+ * ------------------------------------------------------------------------------------------ */
+
 static pn_status hfd_bind_one(hfd *h, const pn_hf_want *want, uint32_t il)
 {
-    hfd_ref *r = hfd_find(h, want->names, il, 0);
+    hfd_ref *r = hfd_codes(h, want, il, 0);
+    if (r)
+        return hfd_bind_packed(h, want, il, r, 1);
+    r = hfd_find(h, want->names, il, 0);
     if (!r || r->alias)
         return want->optional ? PN_OK : hfd_missing(h, want, il, 0);
     pn_status st = hfd_check(h, r, want, 1, want->rows);
@@ -488,6 +624,9 @@ static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
     hfd_ref *r = hfd_find(h, want->fused, il, 0);
     if (r)
         return hfd_bind_fused(h, want, il, r);
+    r = hfd_codes(h, want, il, 0);
+    if (r)
+        return hfd_bind_packed(h, want, il, r, h->c.n_expert);
     struct pn_hf_tensor *x = NULL;
     pn_status st = PN_OK;
     uint32_t dtype = 0;
@@ -541,11 +680,13 @@ static pn_status hfd_bind(hfd *h)
             st = want.how == PN_HF_STACK ? hfd_bind_experts(h, &want, il) : hfd_bind_one(h, &want, il);
     for (size_t i = 0; i < h->n_refs && !st; i++) {
         const hfd_ref *r = &h->refs[i];
-        if (!r->used && !pn_hf_skips(&h->c, pn_hf_name(r->t->name)))
+        const char *name = pn_hf_name(r->t->name);
+        if (!r->used && !pn_hf_skips(&h->c, name) && !pn_hf_quant_skips(&h->c.quant, name))
             st = pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' belongs to nothing in a model of %" PRIu32 " layers with this config.json",
                          hfd_file_name(h, r->part), pn_show(r->t->name, strlen(r->t->name)).s, h->c.n_layers);
     }
-    if (!st && !h->c.tied && !hfd_find(h, hfd_head, 0, 0))
+    const char *end = pn_hf_quant_code_end(&h->c.quant);
+    if (!st && !h->c.tied && !hfd_find(h, hfd_head, 0, 0) && !(end && hfd_find_end(h, hfd_head, end, 0, 0)))
         h->d->warning = "there is no lm_head.weight, although tie_word_embeddings is false: the embedding is the output matrix";
     return st;
 }
@@ -559,6 +700,10 @@ static uint64_t hfd_image_bytes(const struct pn_hf_tensor *x) { return x->why ==
 
 static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
 {
+    if (x->packed) {
+        const pn_packed *p = &h->d->packed[x->packed - 1];
+        return (pn_dir_tensor){.t = x->as.dtype == x->t.dtype ? &x->t : &x->as, .file = &x->t, .part = x->part, .repacked = p->repacks, .packed = p};
+    }
     return (pn_dir_tensor){.t = &x->t, .file = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
 }
 
@@ -749,7 +894,9 @@ static pn_status hfd_open(hfd *h, const char *path)
     if (!st && !h->w->bare)
         st = hfd_bind(h);
     for (size_t i = 0; i < h->d->n && !st && !h->w->bare; i++)
-        h->d->tensors[i].t.name = h->d->tensors[i].name;        /* the table has stopped moving */
+        h->d->tensors[i].t.name = h->d->tensors[i].as.name = h->d->tensors[i].name;     /* the tables have stopped moving */
+    for (size_t i = 0; i < h->d->n_packed && !st; i++)
+        h->d->packed[i].places = h->d->places + h->d->packed[i].place0;
     if (!st)
         st = hfd_image(h);
     return st ? st : hfd_directory(h);
@@ -786,11 +933,14 @@ PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
     pn_mem_free(mem, PN_ACCT_MISC, d->tensors, d->cap * sizeof *d->tensors);
     pn_mem_free(mem, PN_ACCT_MISC, d->names, d->names_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
+    pn_mem_free(mem, PN_ACCT_MISC, d->packed, d->cap_packed * sizeof *d->packed);
+    pn_mem_free(mem, PN_ACCT_MISC, d->places, d->cap_places * sizeof *d->places);
     pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);
 }
 
 PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d)
 {
-    return (uint64_t)d->image_bytes + d->cap * sizeof *d->tensors + d->cap_pieces * sizeof *d->pieces;
+    return (uint64_t)d->image_bytes + d->cap * sizeof *d->tensors + d->cap_pieces * sizeof *d->pieces + d->cap_packed * sizeof *d->packed +
+           d->cap_places * sizeof *d->places;
 }

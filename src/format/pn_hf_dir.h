@@ -29,6 +29,9 @@ typedef struct pn_hf_dir {
     struct pn_hf_tensor *tensors;       /* owned, [n] in the parts from 1 on */
     pn_piece *pieces;           /* owned: places of experts, one list after the other */
     size_t n, cap, n_pieces, cap_pieces;
+    struct pn_packed *packed;   /* owned: quantised matrices and stacks of them */
+    struct pn_packed_place *places;     /* owned: where their parts are, one list after the other */
+    size_t n_packed, cap_packed, n_places, cap_places;
     char *names;                /* owned: of a file that is only looked at */
     size_t names_bytes;
     uint8_t *image;             /* owned: part 0 */
