@@ -155,7 +155,7 @@ static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, pn_ret
         size_t n = (size_t)(b->n_rows * b->from_bytes);
         st = quantize_read(q, d, r, b->n_rows, b->from_bytes, heads, src, err);
         if (!st && b->to != b->from)
-            pn_retype_run(q->team, b);
+            st = pn_retype_run(q->team, b, err);
         if (!st)
             st = pn_os_write(&q->out, b->to != b->from ? b->dst : src, (size_t)(b->n_rows * b->to_bytes), err);
         if (!st)

@@ -86,22 +86,49 @@ PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residen
  * Rows
  * ------------------------------------------------------------------------------------------ */
 
+/* A thread's share of a quantised matrix: rows that follow each other, for scales are read some at a time. */
+static void retype_packed(pn_retype_block *b, float *row, uint32_t thread)
+{
+    uint64_t r = b->n_rows * thread / b->n_threads, end = b->n_rows * (thread + 1) / b->n_threads;
+    pn_err err = {.status = PN_OK};
+    pn_status st = PN_OK;
+    if (b->packed->repacked)
+        st = pn_packed_rows_q4_0(b->file, b->packed, b->row0 + r, end - r, b->dst + r * b->to_bytes, &err);
+    else
+        for (; r < end && !st; r++) {
+            st = pn_weights_read(b->file, b->packed, (b->row0 + r) * b->from_bytes, row, (size_t)b->from_bytes, &err);
+            if (!st)
+                pn_quant_row(b->to, row, b->dst + r * b->to_bytes, (size_t)b->n_cols);
+        }
+    if (st && !atomic_exchange(&b->failed, true)) {
+        b->status = st;
+        b->err = err;
+    }
+}
+
 /* Rows thread, thread + n_threads, ... of a block. */
 static void retype_rows(void *arg, uint32_t thread)
 {
-    const pn_retype_block *b = arg;
+    pn_retype_block *b = arg;
     size_t n = (size_t)b->n_cols;
     float *row = b->rows + thread * n;
+    if (b->packed) {
+        retype_packed(b, row, thread);
+        return;
+    }
     for (uint64_t r = thread; r < b->n_rows; r += b->n_threads) {
         pn_dequant_row(b->from, b->src + r * b->from_bytes, row, n);
         pn_quant_row(b->to, row, b->dst + r * b->to_bytes, n);
     }
 }
 
-PN_INTERNAL void pn_retype_run(pn_team *t, pn_retype_block *b)
+PN_INTERNAL pn_status pn_retype_run(pn_team *t, pn_retype_block *b, pn_err *err)
 {
     b->n_threads = pn_team_size(t);
     pn_team_run(t, retype_rows, b);
+    if (b->status && err)
+        *err = b->err;
+    return b->status;
 }
 
 /* Rows of a tensor that are under way at once. */
@@ -119,7 +146,8 @@ static void retype_sizes(const pn_weights *w, uint32_t n_threads, uint64_t *bloc
         const pn_gguf_tensor *t = w->tensors[i].file;
         if (!pn_weights_retyped(&w->tensors[i]))
             continue;
-        *block = PN_MAX(*block, retype_rows_at_once(t, n_threads) * t->row_bytes);
+        if (!w->tensors[i].packed)
+            *block = PN_MAX(*block, retype_rows_at_once(t, n_threads) * t->row_bytes);
         *cols = PN_MAX(*cols, t->ne[0]);
     }
 }
@@ -160,18 +188,22 @@ PN_INTERNAL void pn_retyper_close(pn_retyper *r)
 PN_INTERNAL pn_status pn_retyper_rows(void *user, const pn_dir_tensor *t, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err)
 {
     pn_retyper *r = user;
-    if (t->repacked)
-        return pn_packed_rows_q4_0(r->file, t, row, n, dst, err);
     uint8_t *src = r->stage + r->row_floats * sizeof(float);
-    uint64_t most = retype_rows_at_once(t->file, pn_team_size(r->team));
+    uint64_t most = t->packed ? n : retype_rows_at_once(t->file, pn_team_size(r->team));
     pn_retype_block b = {.from = t->file->dtype, .to = t->t->dtype, .n_cols = t->file->ne[0], .from_bytes = t->file->row_bytes,
                          .to_bytes = t->t->row_bytes, .src = src, .dst = dst, .rows = (float *)(void *)r->stage};
     pn_status st = PN_OK;
+    if (t->packed) {
+        b.file = r->file;
+        b.packed = t;
+    }
     for (; n && !st; n -= b.n_rows, row += b.n_rows, b.dst += b.n_rows * b.to_bytes) {
         b.n_rows = PN_MIN(n, most);
-        st = pn_weights_read(r->file, t, row * b.from_bytes, src, (size_t)(b.n_rows * b.from_bytes), err);
+        b.row0 = row;
+        if (!t->packed)
+            st = pn_weights_read(r->file, t, row * b.from_bytes, src, (size_t)(b.n_rows * b.from_bytes), err);
         if (!st)
-            pn_retype_run(r->team, &b);
+            st = pn_retype_run(r->team, &b, err);
     }
     return st;
 }

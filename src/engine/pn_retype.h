@@ -10,7 +10,7 @@
  * where it is to stay.  Source rows are read by position, never through a mapping, so they are nobody's memory.
  *
  * The matrices of a quantised folder walk it without anybody's wish, into the types that pn_packed.h chooses or into those of a
- * load_type.  What the file has is then f32 to whoever reads it; only those that move to Q4_0 are never decoded.
+ * load_type.  Each thread decodes rows of its own there, so no block is held; those that move to Q4_0 are never decoded.
  *
  * Rows are independent: a block is shared among threads, and bytes do not depend on how many there are.
  */
@@ -21,6 +21,8 @@
 #include "engine/pn_engine_int.h"
 #include "engine/pn_presets.h"
 
+#include <stdatomic.h>
+
 /* Key "<arch>.<key>", or NULL; and as a number: of arrays (one value a layer) the first, absent 0. */
 PN_INTERNAL const pn_gguf_kv *pn_retype_kv(const pn_weights *w, const char *key);
 PN_INTERNAL uint32_t pn_retype_fact(const pn_weights *w, const char *key);
@@ -28,7 +30,7 @@ PN_INTERNAL uint32_t pn_retype_fact(const pn_weights *w, const char *key);
 /* What each tensor becomes: *types [n_tensors], in PN_ACCT_MISC, is the caller's.  Sets the mix's facts of the model. */
 PN_INTERNAL pn_status pn_retype_choose(pn_mix *m, const pn_weights *w, uint32_t **types, pn_err *err);
 
-/* A block of rows. */
+/* A block of rows: `src`, or rows of a quantised matrix, which threads read for themselves. */
 typedef struct pn_retype_block {
     uint32_t from, to;          /* dtypes */
     uint64_t n_cols, n_rows;
@@ -37,10 +39,16 @@ typedef struct pn_retype_block {
     const uint8_t *src;
     uint8_t *dst;
     float *rows;                /* [n_threads, n_cols] decoded */
+    const pn_weights *file;     /* with `packed`, of whose rows this one is the first; NULL: rows are in src */
+    const pn_dir_tensor *packed;
+    uint64_t row0;
+    atomic_bool failed;         /* of threads the first to fail writes: */
+    pn_status status;
+    pn_err err;
 } pn_retype_block;
 
-/* Decode and encode it, with all of the team. */
-PN_INTERNAL void pn_retype_run(pn_team *t, pn_retype_block *b);
+/* Decode and encode it, with all of the team.  Only a quantised matrix can fail. */
+PN_INTERNAL pn_status pn_retype_run(pn_team *t, pn_retype_block *b, pn_err *err);
 
 /* The matrices of 16 and 32 bits, and quantised ones of a folder, get the types of this mixture or type; w->n_retyped says how many did.  `how`: where
  * weights were wished, AUTO or ANON.  PN_E_INVALID: no such type, or wished elsewhere. */
