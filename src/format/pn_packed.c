@@ -15,6 +15,31 @@
 
 enum { PACKED_CODES = 4096, PACKED_SCALES = 2048, PACKED_RUN = 256 };   /* bytes; elements decoded at once */
 
+/* ------------------------------------------------------------------------------------------
+ * Sizes
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t packed_up(uint64_t n, uint64_t by) { return n / by + (n % by != 0); }
+static uint64_t packed_n_scales(const pn_packed *p) { return packed_up(p->rows, p->block_rows) * packed_up(p->cols, p->block_cols); }
+static size_t packed_scale_size(const pn_packed *p) { return pn_st_dtype_get(p->scale)->bits / 8; }
+static uint64_t packed_row_bytes(const pn_packed *p) { return p->code == PN_PACKED_INT4 ? packed_up(p->cols, 8) * 4 : p->cols; }
+static uint64_t packed_zero_bytes(const pn_packed *p) { return p->zeros ? packed_up(p->rows, 8) * packed_up(p->cols, p->block_cols) * 4 : 0; }
+
+PN_INTERNAL uint64_t pn_packed_bytes(const pn_packed *p)
+{
+    return p->rows * packed_row_bytes(p) + packed_n_scales(p) * packed_scale_size(p) + packed_zero_bytes(p);
+}
+
+PN_INTERNAL const char *pn_packed_name(const pn_packed *p)
+{
+    static const char names[][8] = {"F8_E4M3", "F8_E5M2", "I4"};
+    return names[p->code];
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Reading
+ * ------------------------------------------------------------------------------------------ */
+
 /* A piece of a file that is in memory. */
 typedef struct packed_window {
     uint8_t *bytes;             /* [cap] */
@@ -30,9 +55,11 @@ typedef struct packed_reader {
     const char *name;
     pn_err *err;
     pn_status status;
+    uint64_t scale_cols, n_scales, row_bytes, zero_bytes;   /* of a matrix; row_bytes are codes */
+    size_t scale_size;
     packed_window code, scale, zero;
     float value[256];           /* of codes of eight bits */
-    uint8_t code_bytes[PACKED_CODES], scale_bytes[PACKED_SCALES], zero_bytes[PACKED_SCALES];
+    uint8_t code_room[PACKED_CODES], scale_room[PACKED_SCALES], zero_room[PACKED_SCALES];
 } packed_reader;
 
 static void packed_begin(packed_reader *r, const pn_weights *w, const pn_packed *p, const char *name, pn_err *err)
@@ -42,9 +69,14 @@ static void packed_begin(packed_reader *r, const pn_weights *w, const pn_packed 
     r->name = name;
     r->err = err;
     r->status = PN_OK;
-    r->code = (packed_window){.bytes = r->code_bytes, .cap = sizeof r->code_bytes};
-    r->scale = (packed_window){.bytes = r->scale_bytes, .cap = sizeof r->scale_bytes};
-    r->zero = (packed_window){.bytes = r->zero_bytes, .cap = sizeof r->zero_bytes};
+    r->scale_cols = packed_up(p->cols, p->block_cols);
+    r->n_scales = packed_n_scales(p);
+    r->scale_size = packed_scale_size(p);
+    r->row_bytes = packed_row_bytes(p);
+    r->zero_bytes = packed_zero_bytes(p);
+    r->code = (packed_window){.bytes = r->code_room, .cap = sizeof r->code_room};
+    r->scale = (packed_window){.bytes = r->scale_room, .cap = sizeof r->scale_room};
+    r->zero = (packed_window){.bytes = r->zero_room, .cap = sizeof r->zero_room};
     for (int i = 0; i < 256; i++)
         r->value[i] = p->code == PN_PACKED_E5M2 ? pn_f32_from_e5m2((uint8_t)i) : pn_f32_from_e4m3((uint8_t)i);
 }
@@ -69,28 +101,6 @@ static const uint8_t *packed_take(packed_reader *r, packed_window *win, uint32_t
 }
 
 /* ------------------------------------------------------------------------------------------
- * Sizes
- * ------------------------------------------------------------------------------------------ */
-
-static uint64_t packed_up(uint64_t n, uint64_t by) { return n / by + (n % by != 0); }
-static uint64_t packed_scale_cols(const pn_packed *p) { return packed_up(p->cols, p->block_cols); }
-static uint64_t packed_n_scales(const pn_packed *p) { return packed_up(p->rows, p->block_rows) * packed_scale_cols(p); }
-static size_t packed_scale_size(const pn_packed *p) { return pn_st_dtype_get(p->scale)->bits / 8; }
-static uint64_t packed_row_bytes(const pn_packed *p) { return p->code == PN_PACKED_INT4 ? packed_up(p->cols, 8) * 4 : p->cols; }
-static uint64_t packed_zero_bytes(const pn_packed *p) { return p->zeros ? packed_up(p->rows, 8) * packed_scale_cols(p) * 4 : 0; }
-
-PN_INTERNAL uint64_t pn_packed_bytes(const pn_packed *p)
-{
-    return p->rows * packed_row_bytes(p) + packed_n_scales(p) * packed_scale_size(p) + packed_zero_bytes(p);
-}
-
-PN_INTERNAL const char *pn_packed_name(const pn_packed *p)
-{
-    static const char names[][8] = {"F8_E4M3", "F8_E5M2", "I4"};
-    return names[p->code];
-}
-
-/* ------------------------------------------------------------------------------------------
  * Elements
  * ------------------------------------------------------------------------------------------ */
 
@@ -107,8 +117,8 @@ static float packed_scale_value(const pn_packed *p, const uint8_t *b)
 /* Scale i of a matrix. */
 static float packed_scale(packed_reader *r, const pn_packed_place *at, uint64_t i)
 {
-    size_t size = packed_scale_size(r->p);
-    return packed_scale_value(r->p, packed_take(r, &r->scale, at->scale_part, at->scale + i * size, size, at->scale + packed_n_scales(r->p) * size));
+    size_t size = r->scale_size;
+    return packed_scale_value(r->p, packed_take(r, &r->scale, at->scale_part, at->scale + i * size, size, at->scale + r->n_scales * size));
 }
 
 /* Zero point of a row and a column of scales, as it is stored. */
@@ -116,15 +126,14 @@ static int packed_zero(packed_reader *r, const pn_packed_place *at, uint64_t row
 {
     if (!r->p->zeros)
         return 8;
-    uint64_t word = row / 8 * packed_scale_cols(r->p) + col;
-    return (int)(pn_le32(packed_take(r, &r->zero, at->zero_part, at->zero + word * 4, 4, at->zero + packed_zero_bytes(r->p))) >> row % 8 * 4 & 15);
+    uint64_t word = row / 8 * r->scale_cols + col;
+    return (int)(pn_le32(packed_take(r, &r->zero, at->zero_part, at->zero + word * 4, 4, at->zero + r->zero_bytes)) >> row % 8 * 4 & 15);
 }
 
 /* Bytes of codes of a row, from byte `from`. */
 static const uint8_t *packed_codes(packed_reader *r, const pn_packed_place *at, uint64_t row, uint64_t from, size_t n)
 {
-    uint64_t bytes = packed_row_bytes(r->p);
-    return packed_take(r, &r->code, at->code_part, at->code + row * bytes + from, n, at->code + r->p->rows * bytes);
+    return packed_take(r, &r->code, at->code_part, at->code + row * r->row_bytes + from, n, at->code + r->p->rows * r->row_bytes);
 }
 
 static bool packed_is_number(float f) { return (pn_f32_bits(f) & 0x7f800000u) != 0x7f800000u; }
@@ -161,7 +170,7 @@ static void packed_decode(packed_reader *r, const pn_packed_place *at, uint64_t 
     for (size_t done = 0; done < k;) {
         uint64_t block = (col + done) / p->block_cols;
         size_t some = (size_t)PN_MIN((uint64_t)(k - done), (block + 1) * p->block_cols - (col + done));
-        float scale = packed_scale(r, at, row / p->block_rows * packed_scale_cols(p) + block);
+        float scale = packed_scale(r, at, row / p->block_rows * r->scale_cols + block);
         if (p->code == PN_PACKED_INT4)
             packed_nibbles(r, at, row, col + done, some, scale, packed_zero(r, at, row, block), out + done);
         else
@@ -212,9 +221,9 @@ PN_INTERNAL pn_status pn_packed_rows_q4_0(const pn_weights *w, const pn_dir_tens
     packed_begin(&r, w, p, d->file->name, err);
     for (uint64_t end = row + n; row < end && !r.status; row++) {
         const pn_packed_place *at = &p->places[row / p->rows];
-        uint64_t in = row % p->rows;
+        uint64_t in = row % p->rows, scales = in / p->block_rows * r.scale_cols;
         for (uint64_t col = 0; col < p->cols; col += 32, dst += 18) {
-            float scale = packed_scale(&r, at, in / p->block_rows * packed_scale_cols(p) + col / p->block_cols);
+            float scale = packed_scale(&r, at, scales + col / p->block_cols);
             packed_block_q4_0(packed_codes(&r, at, in, col / 2, 16), scale, dst);
         }
     }
@@ -262,7 +271,7 @@ PN_INTERNAL pn_status pn_packed_survey(const pn_weights *w, pn_packed *p, const 
     packed_reader r;
     packed_begin(&r, w, p, name, err);
     for (uint64_t m = 0; m < n && !r.status; m++)
-        for (uint64_t i = 0; i < packed_n_scales(p) && !r.status; i++) {
+        for (uint64_t i = 0; i < r.n_scales && !r.status; i++) {
             float s = packed_scale(&r, &places[m], i);
             if (!packed_is_number(s) && !r.status)
                 return pn_fail(err, PN_E_FORMAT, "tensor '%s': scale %" PRIu64 " is %s", name, i, s != s ? "NaN" : "infinite");
