@@ -93,7 +93,7 @@ static void retype_packed(pn_retype_block *b, float *row, uint32_t thread)
     pn_err err = {.status = PN_OK};
     pn_status st = PN_OK;
     if (b->packed->repacked)
-        st = pn_packed_rows_q4_0(b->file, b->packed, b->row0 + r, end - r, b->dst + r * b->to_bytes, &err);
+        st = pn_packed_move(b->file, b->packed, b->row0 + r, end - r, b->dst + r * b->to_bytes, &err);
     else
         for (; r < end && !st; r++) {
             st = pn_weights_read(b->file, b->packed, (b->row0 + r) * b->from_bytes, row, (size_t)b->from_bytes, &err);

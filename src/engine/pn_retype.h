@@ -10,7 +10,7 @@
  * where it is to stay.  Source rows are read by position, never through a mapping, so they are nobody's memory.
  *
  * The matrices of a quantised folder walk it without anybody's wish, into the types that pn_packed.h chooses or into those of a
- * load_type.  Each thread decodes rows of its own there, so no block is held; those that move to Q4_0 are never decoded.
+ * load_type.  Each thread decodes rows of its own there, so no block is held; those that move to Q4_0 or Q4_1 are never decoded.
  *
  * Rows are independent: a block is shared among threads, and bytes do not depend on how many there are.
  */

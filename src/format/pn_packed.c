@@ -201,30 +201,34 @@ PN_INTERNAL pn_status pn_packed_read(const pn_weights *w, const pn_dir_tensor *d
 }
 
 /* ------------------------------------------------------------------------------------------
- * Q4_0
+ * Q4_0, Q4_1
  * ------------------------------------------------------------------------------------------ */
 
 /* 32 codes in their order become a block: there element j and j + 16 share a byte. */
-static void packed_block_q4_0(const uint8_t *code, float scale, uint8_t *out)
+static void packed_block(const uint8_t *code, uint8_t *out)
 {
-    pn_put16(out, pn_f16_from_f32(scale));
     for (int j = 0; j < 16; j++) {
         int low = code[j / 2] >> j % 2 * 4 & 15, high = code[8 + j / 2] >> j % 2 * 4 & 15;
-        out[2 + j] = (uint8_t)(low | high << 4);
+        out[j] = (uint8_t)(low | high << 4);
     }
 }
 
-PN_INTERNAL pn_status pn_packed_rows_q4_0(const pn_weights *w, const pn_dir_tensor *d, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err)
+PN_INTERNAL pn_status pn_packed_move(const pn_weights *w, const pn_dir_tensor *d, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err)
 {
     const pn_packed *p = d->packed;
+    size_t head = p->zeros ? 4 : 2;
     packed_reader r;
     packed_begin(&r, w, p, d->file->name, err);
     for (uint64_t end = row + n; row < end && !r.status; row++) {
         const pn_packed_place *at = &p->places[row / p->rows];
-        uint64_t in = row % p->rows, scales = in / p->block_rows * r.scale_cols;
-        for (uint64_t col = 0; col < p->cols; col += 32, dst += 18) {
-            float scale = packed_scale(&r, at, scales + col / p->block_cols);
-            packed_block_q4_0(packed_codes(&r, at, in, col / 2, 16), scale, dst);
+        uint64_t in = row % p->rows;
+        for (uint64_t col = 0; col < p->cols; col += 32, dst += head + 16) {
+            uint64_t block = col / p->block_cols;
+            float scale = packed_scale(&r, at, in / p->block_rows * r.scale_cols + block);
+            pn_put16(dst, pn_f16_from_f32(scale));
+            if (p->zeros)
+                pn_put16(dst + 2, pn_f16_from_f32(pn_mulf((float)-packed_zero(&r, at, in, block), scale)));
+            packed_block(packed_codes(&r, at, in, col / 2, 16), dst + head);
         }
     }
     return r.status;
@@ -254,9 +258,9 @@ static float packed_largest(const pn_packed *p) { return p->code == PN_PACKED_E4
 static uint32_t packed_type(pn_packed *p, const packed_facts *f)
 {
     double most = (double)f->most * (double)packed_largest(p);
-    p->repacks = p->code == PN_PACKED_INT4 && !p->zeros && f->f16 && p->rows > 1 && p->cols % 32 == 0 && p->block_cols % 32 == 0;
+    p->repacks = p->code == PN_PACKED_INT4 && f->f16 && most <= 65504 && p->rows > 1 && p->cols % 32 == 0 && p->block_cols % 32 == 0;
     if (p->repacks)
-        return PN_DTYPE_Q4_0;
+        return p->zeros ? PN_DTYPE_Q4_1 : PN_DTYPE_Q4_0;
     if (p->rows == 1)
         return PN_DTYPE_F32;
     if (f->four_bits)

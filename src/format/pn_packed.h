@@ -18,8 +18,10 @@
  *
  *     Q4_0   four bits without zero points, blocks of whole 32s, scales that f16 has: the same codes and scales,
  *            moved (`repacks`).  Nothing is decoded or rounded
+ *     Q4_1   the same with zero points: moved, too, but -zero x scale is rounded to f16, which is off by 15/2048 of a
+ *            scale at the most; f16 would lose as much of the largest values, in three times the memory
  *     BF16   every scale has at most four bits of its own (powers of two above all): all products are exact there
- *     F16    the largest value there can be is between 2^-12 and 65504: rounded to 11 bits, off by 2^-12 of itself or, deep
+ *     F16    the largest value there can be is between 2^-12 and 65504: rounded to 11 bits, off by 2^-11 of itself or, deep
  *            below the largest, by 2^-13 of that at the most.  Codes of eight bits have four
  *     F32    else; and a matrix of one row, which is a vector to whoever binds it
  */
@@ -40,7 +42,7 @@ typedef struct pn_packed {
     uint8_t code;               /* pn_packed_code */
     uint8_t scale;              /* pn_st_dtype: F32, BF16, F16, F8_E8M0, or U8 that means the last */
     bool zeros;                 /* there are zero points */
-    bool repacks;               /* to Q4_0 */
+    bool repacks;               /* to Q4_0, with zero points to Q4_1 */
     uint64_t rows, cols;        /* of one matrix */
     uint64_t block_rows, block_cols;    /* of one scale; at most rows, cols */
     uint64_t place0;            /* in a list of places, while that moves */
@@ -60,7 +62,7 @@ PN_INTERNAL pn_status pn_packed_survey(const pn_weights *w, pn_packed *p, const 
 /* Bytes [at, at + n) of the f32 values of all matrices in turn.  Inside of d->file->bytes. */
 PN_INTERNAL pn_status pn_packed_read(const pn_weights *w, const pn_dir_tensor *d, uint64_t at, void *dst, size_t n, pn_err *err);
 
-/* Rows [row, row + n) of all matrices in turn, as Q4_0; for one that `repacks`. */
-PN_INTERNAL pn_status pn_packed_rows_q4_0(const pn_weights *w, const pn_dir_tensor *d, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err);
+/* Rows [row, row + n) of all matrices in turn, as Q4_0 or Q4_1; for one that `repacks`. */
+PN_INTERNAL pn_status pn_packed_move(const pn_weights *w, const pn_dir_tensor *d, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err);
 
 #endif /* PN_PACKED_H */

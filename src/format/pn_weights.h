@@ -38,7 +38,7 @@ typedef struct pn_dir_tensor {
     const pn_gguf_tensor *t;    /* as the model has it; borrowed from its part's table or from `retyped` */
     const pn_gguf_tensor *file; /* as it lies in the file; borrowed from its part's table */
     uint32_t part;
-    bool repacked;              /* to Q4_0, without being decoded */
+    bool repacked;              /* codes and scales move into blocks of `t`, without being decoded */
     const struct pn_packed *packed;     /* `file` is f32 that pn_weights_read() makes of codes and scales; NULL: it lies there */
     const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at file->offset */
 } pn_dir_tensor;

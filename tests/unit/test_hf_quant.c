@@ -83,6 +83,7 @@ static const form forms[] = {
     {"int4 groups of 64", PACK("'strategy':'group','group_size':64,'symmetric':true"), PN_ST_I32, PN_ST_BF16, 1, 64, false, false, PN_DTYPE_Q4_0},
     {"int4 groups of 32 f32", PACK("'strategy':'group','group_size':32,'symmetric':true"), PN_ST_I32, PN_ST_F32, 1, 32, false, false, PN_DTYPE_F16},
     {"int4 zeros groups", PACK("'strategy':'group','group_size':8,'symmetric':false"), PN_ST_I32, PN_ST_BF16, 1, 8, true, false, PN_DTYPE_F16},
+    {"int4 zeros groups of 32", PACK("'strategy':'group','group_size':32,'symmetric':false"), PN_ST_I32, PN_ST_BF16, 1, 32, true, false, PN_DTYPE_Q4_1},
     {"int4 zeros rows", PACK("'strategy':'channel','symmetric':false"), PN_ST_I32, PN_ST_F32, 1, 0, true, false, PN_DTYPE_F16},
 };
 
@@ -330,6 +331,8 @@ static void fx_encode(const form *f, fx *to, const char *name, float *w, size_t 
                         *v = (float)(fx_value(f->code, q) * s);        /* exact in double, rounded once */
                     } else {
                         int q = (int)fmin(15, fmax(0, round((double)*v / s) + zero));
+                        if (f->zeros)                   /* both ends are there, as Q4_1's encoder has them */
+                            q = (double)*v <= min ? 0 : (double)*v >= max ? 15 : q;
                         codes[(r * words + c / 8) * 4 + c % 8 / 2] |= (uint8_t)(q << c % 2 * 4);
                         *v = (float)((q - zero) * s);
                     }
@@ -349,7 +352,7 @@ static bool fx_is_matrix(const fx_tensor *t)
 static uint32_t fx_float(uint32_t dtype) { return dtype == PN_DTYPE_BF16 ? PN_ST_BF16 : dtype == PN_DTYPE_F32 ? PN_ST_F32 : PN_ST_F16; }
 
 /* Folder "q" has the matrices of a fixture quantised, those that the form can; folder "d" has what their codes mean in f32.  Other
- * matrices have in both the type that the quantised ones become (Q4_0: F16).  How many are quantised. */
+ * matrices have in both the type that the quantised ones become (Q4_0, Q4_1: F16).  How many are quantised. */
 static int fx_make(const form *f, const char *folder)
 {
     fx *from = calloc(1, sizeof *from), *q = calloc(1, sizeof *q), *d = calloc(1, sizeof *d);
@@ -422,6 +425,18 @@ static float *rows_made(pn_mem *mem, const pn_weights *w, const pn_dir_tensor *d
     return out;
 }
 
+/* The scale of the 32 values around element i, whose ends have codes 0 and 15. */
+static float rows_step(const float *v, size_t i, uint64_t cols)
+{
+    const float *from = v + i - i % (size_t)cols % 32;
+    float min = from[0], max = from[0];
+    for (int j = 1; j < 32; j++) {
+        min = fminf(min, from[j]);
+        max = fmaxf(max, from[j]);
+    }
+    return (max - min) / 15;
+}
+
 static void values_are_those_the_codes_mean(const form *f, const char *folder, int made)
 {
     static const size_t pieces[] = {SIZE_MAX / 2, 7, 1026, 4096};
@@ -442,7 +457,7 @@ static void values_are_those_the_codes_mean(const form *f, const char *folder, i
             continue;
         }
         n += (int)x->file->ne[2];
-        PN_CHECK(x->t->dtype == f->becomes && x->repacked == (f->becomes == PN_DTYPE_Q4_0) && x->file->dtype == PN_DTYPE_F32 && x->file->bytes == y->t->bytes,
+        PN_CHECK(x->t->dtype == f->becomes && x->repacked == pn_dtype_is_quantised(f->becomes) && x->file->dtype == PN_DTYPE_F32 && x->file->bytes == y->t->bytes,
                  "%s, %s: %s becomes type %u, expected %u", f->name, folder, x->t->name, (unsigned)x->t->dtype, (unsigned)f->becomes);
         PN_CHECK(!pn_weights_ptr(&q, x) && !pn_weights_piece_ptr(&q, x, 0));
         float *want = rows_read(&d, y, SIZE_MAX / 2);
@@ -456,7 +471,7 @@ static void values_are_those_the_codes_mean(const form *f, const char *folder, i
             size_t wrong = 0;
             for (size_t e = 0; e < x->file->n_elems; e++) {
                 float as = f->becomes == PN_DTYPE_F16 ? pn_f32_from_f16(pn_f16_from_f32(want[e])) : want[e];     /* BF16 and Q4_0 are exact */
-                wrong += !(got[e] == as);
+                wrong += f->becomes == PN_DTYPE_Q4_1 ? !(fabsf(got[e] - as) <= rows_step(want, e, x->file->ne[0]) * (15 / 2048.0f)) : !(got[e] == as);
             }
             PN_CHECK(wrong == 0, "%s, %s: %zu values of %s", f->name, folder, wrong, x->t->name);
             free(got);
@@ -528,7 +543,7 @@ static void logits_are_those_of_the_values(const form *f, const char *folder)
 
 static void any_other_type_may_be_wished(const form *f, const char *folder)
 {
-    static const char *const types[] = {"q8_0", "Q4_K_M", "f32", "bf16", "q4_0"};
+    static const char *const types[] = {"q8_0", "Q4_K_M", "f32", "bf16", "q4_0", "q4_1"};
     for (size_t i = 0; i < PN_COUNT_OF(types); i++) {
         const pn_model_params p = {.load_type = types[i]};
         run want = run_model(fx_path("d", ""), 1, &p), got = run_model(fx_path("q", ""), 1 + (uint32_t)i % 2, &p);
@@ -564,14 +579,15 @@ static void quantised_files_are_those_of_the_values(const form *f, const char *f
     }
 }
 
-/* Codes that move are those of a Q4_0 file, where the extreme of each block has code -8; and no rotary pairs are turned. */
+/* Codes that move are those of a Q4_0 or Q4_1 file, where the extremes of each block have the first and last code; and no rotary
+ * pairs are turned. */
 static void moved_codes_compute_as_a_file_of_them(const form *f, const char *folder)
 {
     pn_engine *e = NULL;
     pn_err err = {0};
     char out[FX_PATH];
     snprintf(out, sizeof out, "%s/d.gguf", fx_root);
-    PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK && pn_quantize(e, fx_path("d", ""), out, &(pn_quantize_params){.type = PN_DTYPE_Q4_0}, &err) == PN_OK, "%s", err.text);
+    PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK && pn_quantize(e, fx_path("d", ""), out, &(pn_quantize_params){.type = (pn_dtype)f->becomes}, &err) == PN_OK, "%s", err.text);
     pn_engine_close(e);
     run want = run_model(out, 1, NULL);
     for (uint32_t threads = 1; threads <= 2; threads++) {
@@ -832,6 +848,45 @@ static void what_is_wrong_is_named(void)
     }
 }
 
+/* One scale of a matrix decides what becomes of it. */
+static void the_type_follows_the_scales(void)
+{
+    static const struct { int form; const char *part, *ours; uint32_t scale, dtype; } rows[] = {
+        {0, "q_proj.weight_scale_inv", "blk.0.attn_q.weight", 0x3b000000, PN_DTYPE_BF16},         /* 2^-9 */
+        {0, "q_proj.weight_scale_inv", "blk.0.attn_q.weight", 0xbb700000, PN_DTYPE_BF16},         /* four bits */
+        {0, "q_proj.weight_scale_inv", "blk.0.attn_q.weight", 0x3b080000, PN_DTYPE_F16},          /* five */
+        {0, "q_proj.weight_scale_inv", "blk.0.attn_q.weight", 0, PN_DTYPE_BF16},
+        {0, "q_proj.weight_scale_inv", "blk.0.attn_q.weight", 0x43120001, PN_DTYPE_F16},          /* x 448 just below 65504 */
+        {0, "q_proj.weight_scale_inv", "blk.0.attn_q.weight", 0x43130001, PN_DTYPE_F32},
+        {0, "q_proj.weight_scale_inv", "blk.0.attn_q.weight", 0x35200001, PN_DTYPE_F16},          /* just above 2^-12 */
+        {0, "q_proj.weight_scale_inv", "blk.0.attn_q.weight", 0x35100001, PN_DTYPE_F32},
+        {0, "q_proj.weight_scale_inv", "blk.0.attn_q.weight", 0x0a000000, PN_DTYPE_F32},          /* a power of two, but f32 ends near */
+        {12, "o_proj.weight_scale", "blk.0.attn_output.weight", 0x3b000001, PN_DTYPE_F16},
+        {11, "w2.weight_scale", "blk.0.ffn_down_exps.weight", 0x3c013c01, PN_DTYPE_Q4_0},         /* two scales */
+        {11, "w2.weight_scale", "blk.0.ffn_down_exps.weight", 0x3c010001, PN_DTYPE_F16},          /* one of them is too small for f16 */
+    };
+    for (size_t i = 0; i < PN_COUNT_OF(rows); i++) {
+        const char *folder = fx_folders[rows[i].form == 11 ? 2 : 0];
+        const wrong w = {.part = rows[i].part, .how = WRONG_VALUE, .value = rows[i].scale};
+        fx *x = calloc(1, sizeof *x);
+        pn_engine *e = NULL;
+        pn_model *m = NULL;
+        pn_err err = {0};
+        wrong_read(x, &forms[rows[i].form], folder);
+        wrong_change(x, &w);
+        fx_write(x, "q");
+        fx_copy(folder, "q", forms[rows[i].form].config);
+        if (PN_CHECK(pn_engine_open(&e, NULL, &err) == PN_OK && pn_model_load(e, fx_path("q", ""), NULL, &m, &err) == PN_OK, "%zu: %s", i, err.text)) {
+            const pn_dir_tensor *d = pn_weights_find(&m->file.weights, rows[i].ours);
+            PN_CHECK(d && d->packed && d->t->dtype == rows[i].dtype, "%zu: %s becomes type %u, expected %u", i, rows[i].ours, d ? (unsigned)d->t->dtype : 0u, (unsigned)rows[i].dtype);
+        }
+        pn_model_free(m);
+        pn_engine_close(e);
+        fx_free(x);
+        free(x);
+    }
+}
+
 /* Codes that are no number are met when rows are made. */
 static void what_is_no_number_is_named(void)
 {
@@ -924,7 +979,7 @@ int main(void)
             if (n == 0)
                 continue;           /* no row of it is whole groups */
             values_are_those_the_codes_mean(f, fx_folders[k], n);
-            if (f->becomes != PN_DTYPE_Q4_0)
+            if (!pn_dtype_is_quantised(f->becomes))
                 logits_are_those_of_the_values(f, fx_folders[k]);
             if (i % 3 == k % 3)
                 any_other_type_may_be_wished(f, fx_folders[k]);
@@ -934,6 +989,8 @@ int main(void)
         }
         PN_CHECK(quick || made, "%s: no matrix of any folder", forms[i].name);
     }
+    fx_make(&forms[14], fx_folders[0]);
+    moved_codes_compute_as_a_file_of_them(&forms[14], fx_folders[0]);
     fx_make(&forms[10], fx_folders[0]);
     moved_codes_compute_as_a_file_of_them(&forms[10], fx_folders[0]);
     moved_codes_have_an_identity();
@@ -942,6 +999,7 @@ int main(void)
     for (int on = 0; on < 2; on++)
         a_failing_load_leaves_nothing(on ? "q8_0" : NULL, on);
     what_is_wrong_is_named();
+    the_type_follows_the_scales();
     what_is_no_number_is_named();
     experts_are_quantised_alike();
     clean();
