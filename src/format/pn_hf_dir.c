@@ -30,6 +30,7 @@ struct pn_hf_tensor {
     bool f64;
     bool scattered;
     const pn_pth_tensor *gather;    /* its elements do not follow each other; while the folder is being opened */
+    uint64_t period, from;      /* of the tensor of all experts that is gathered: bytes of one, of which ours begin at `from` */
 };
 
 /* Tensors of a file, in the words of safetensors.  Those of a .bin are views of its storages. */
@@ -61,6 +62,8 @@ typedef struct hfd {
     hfd_ref *refs;              /* owned, [n_refs] */
     size_t n_refs, cap_refs;
     pn_map names;               /* pn_hf_name -> ref */
+    const pn_pth_tensor **gathers;      /* owned, [cap_gathers]: of d->pieces; NULL: it lies there */
+    size_t cap_gathers;
 } hfd;
 
 /* ------------------------------------------------------------------------------------------
@@ -448,7 +451,7 @@ static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il,
         return NULL;
     x->f64 = r->t->dtype == PN_ST_F64;
     x->plus_one = want->how == PN_HF_NORM && h->c.post_norms;
-    x->gather = r->gather;
+    x->gather = want->how == PN_HF_STACK ? NULL : r->gather;
     x->why = x->f64 || x->plus_one ? HFD_TO_F32 : x->gather ? HFD_COPY : HFD_IN_PLACE;
     if (x->why == HFD_IN_PLACE && want->rows && x->t.offset % (info->bits / 8))
         x->why = HFD_COPY;              /* vectors are read, wherever they begin */
@@ -583,30 +586,24 @@ static pn_status hfd_bind_one(hfd *h, const pn_hf_want *want, uint32_t il)
     return st ? st : hfd_new(h, want, il, r, 1) ? PN_OK : PN_E_NOMEM;
 }
 
-static pn_status hfd_piece(hfd *h, struct pn_hf_tensor *x, uint32_t part, uint64_t offset)
+/* Where an expert of x is; gather: it has to be gathered, and x to be copied. */
+static pn_status hfd_piece(hfd *h, struct pn_hf_tensor *x, uint32_t part, uint64_t offset, const pn_pth_tensor *gather)
 {
     pn_hf_dir *d = h->d;
-    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->pieces, &d->cap_pieces, d->n_pieces + 1, sizeof *d->pieces))
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->pieces, &d->cap_pieces, d->n_pieces + 1, sizeof *d->pieces) ||
+        !pn_mem_grow(h->mem, PN_ACCT_STAGE, (void **)&h->gathers, &h->cap_gathers, d->n_pieces + 1, sizeof *h->gathers))
         return pn_fail_nomem(h->err, "the places of experts", (d->n_pieces + 1) * sizeof *d->pieces);
+    h->gathers[d->n_pieces] = gather;
     d->pieces[d->n_pieces++] = (pn_piece){.offset = offset, .part = part};
-    if (x->why == HFD_IN_PLACE && offset % (x->t.row_bytes / x->t.ne[0]))
+    if (x->why == HFD_IN_PLACE && (gather || offset % (x->t.row_bytes / x->t.ne[0])))
         x->why = HFD_COPY;
     return PN_OK;
-}
-
-/* Experts of a .bin are used where they lie, or not at all. */
-static pn_status hfd_together(hfd *h, const hfd_ref *r)
-{
-    return r->gather ? pn_fail(h->err, PN_E_UNSUPPORTED, "%s: the elements of expert tensor '%s' do not follow each other", hfd_file_name(h, r->part),
-                               pn_show(r->t->name, strlen(r->t->name)).s) : PN_OK;
 }
 
 /* All experts in one tensor: each has `fused_rows` rows there. */
 static pn_status hfd_bind_fused(hfd *h, const pn_hf_want *want, uint32_t il, hfd_ref *r)
 {
-    pn_status st = hfd_together(h, r);
-    if (!st)
-        st = hfd_check(h, r, want, h->c.n_expert, want->fused_rows);
+    pn_status st = hfd_check(h, r, want, h->c.n_expert, want->fused_rows);
     struct pn_hf_tensor *x = st ? NULL : hfd_new(h, want, il, r, h->c.n_expert);
     r->used = true;
     if (!x)
@@ -614,8 +611,12 @@ static pn_status hfd_bind_fused(hfd *h, const pn_hf_want *want, uint32_t il, hfd
     x->scattered = true;
     x->piece0 = h->d->n_pieces;
     for (uint64_t e = 0; e < h->c.n_expert && !st; e++)
-        st = hfd_piece(h, x, r->part, r->t->offset + (e * want->fused_rows + want->fused_from) * x->t.row_bytes);
-    x->t.offset = h->d->pieces[x->piece0].offset;
+        st = hfd_piece(h, x, r->part, r->t->offset + (e * want->fused_rows + want->fused_from) * x->t.row_bytes, r->gather);
+    x->gather = r->gather;
+    x->period = want->fused_rows * x->t.row_bytes;
+    x->from = want->fused_from * x->t.row_bytes;
+    if (!st)
+        x->t.offset = h->d->pieces[x->piece0].offset;
     return st;
 }
 
@@ -634,9 +635,7 @@ static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
         r = hfd_find(h, want->names, il, e);
         if (!r)
             return hfd_missing(h, want, il, e);
-        st = hfd_together(h, r);
-        if (!st)
-            st = hfd_check(h, r, want, 1, want->rows);
+        st = hfd_check(h, r, want, 1, want->rows);
         if (!st && e && r->t->dtype != dtype)
             st = pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected %s as that of expert 0", hfd_file_name(h, r->part),
                          pn_show(r->t->name, strlen(r->t->name)).s, pn_st_dtype_get(r->t->dtype)->name, pn_st_dtype_get(dtype)->name);
@@ -650,7 +649,7 @@ static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
             dtype = r->t->dtype;
         }
         if (!st)
-            st = hfd_piece(h, x, r->part, r->t->offset);
+            st = hfd_piece(h, x, r->part, r->t->offset, r->gather);
     }
     return st;
 }
@@ -711,6 +710,7 @@ static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
 typedef struct hfd_flow {
     const struct pn_hf_tensor *x;
     uint8_t *dst;
+    uint64_t at, period, from, n;       /* of a stream at `at`: of each period n bytes, `from` its beginning, are ours */
 } hfd_flow;
 
 static pn_status hfd_take(void *user, const void *bytes, size_t n, pn_err *err)
@@ -743,22 +743,58 @@ static pn_status hfd_take(void *user, const void *bytes, size_t n, pn_err *err)
     return PN_OK;
 }
 
-static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
+/* A pn_pth_sink: what is ours of a tensor that holds more. */
+static pn_status hfd_pick(void *user, const void *bytes, size_t n, pn_err *err)
 {
-    const pn_dir_tensor from = hfd_dir_tensor(h, x);
-    hfd_flow f = {.x = x, .dst = dst};
+    hfd_flow *f = user;
+    const uint8_t *raw = bytes;
+    for (size_t some; n; raw += some, n -= some, f->at += some) {
+        uint64_t in = f->at % f->period, end = in < f->from ? f->from : in < f->from + f->n ? f->from + f->n : f->period;
+        some = (size_t)PN_MIN(end - in, (uint64_t)n);
+        pn_status st = end == f->from + f->n && in >= f->from ? hfd_take(f, raw, some, err) : PN_OK;
+        if (st)
+            return st;
+    }
+    return PN_OK;
+}
+
+static pn_status hfd_gather(hfd *h, hfd_flow *f, uint32_t part, const pn_pth_tensor *t, uint64_t period, uint64_t from, uint64_t n)
+{
+    pn_pth *bin = &h->files[part - 1].bin;
+    bin->src = h->w->parts[part].src;           /* parts have moved since it was opened */
+    f->at = 0;
+    f->period = period;
+    f->from = from;
+    f->n = n;
+    return pn_pth_stream(bin, t, hfd_pick, f, h->err);
+}
+
+/* Bytes [at, end) of x, which lie in their file. */
+static pn_status hfd_copy(hfd *h, hfd_flow *f, uint64_t at, uint64_t end)
+{
+    const pn_dir_tensor from = hfd_dir_tensor(h, f->x);
     uint8_t raw[HFD_CHUNK];
     pn_status st = PN_OK;
-    if (x->gather) {
-        pn_pth *bin = &h->files[x->part - 1].bin;
-        bin->src = h->w->parts[x->part].src;            /* parts have moved since it was opened */
-        return pn_pth_stream(bin, x->gather, hfd_take, &f, h->err);
-    }
-    for (uint64_t at = 0; at < x->t.bytes && !st; at += sizeof raw) {
-        size_t n = (size_t)PN_MIN(x->t.bytes - at, (uint64_t)sizeof raw);
+    for (; at < end && !st; at += sizeof raw) {
+        size_t n = (size_t)PN_MIN(end - at, (uint64_t)sizeof raw);
         st = pn_weights_read(h->w, &from, at, raw, n, h->err);
         if (!st)
-            st = hfd_take(&f, raw, n, h->err);
+            st = hfd_take(f, raw, n, h->err);
+    }
+    return st;
+}
+
+static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
+{
+    uint64_t each = x->t.bytes / x->t.ne[2];
+    hfd_flow f = {.x = x, .dst = dst};
+    pn_status st = PN_OK;
+    if (x->gather)
+        return hfd_gather(h, &f, x->part, x->gather, x->period ? x->period : x->t.bytes, x->from, each);
+    for (uint64_t e = 0; e < x->t.ne[2] && !st; e++) {
+        size_t piece = x->piece0 + (size_t)e;
+        const pn_pth_tensor *g = x->scattered ? h->gathers[piece] : NULL;
+        st = g ? hfd_gather(h, &f, h->d->pieces[piece].part, g, each, 0, each) : hfd_copy(h, &f, e * each, (e + 1) * each);
     }
     return st;
 }
@@ -917,6 +953,7 @@ PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *er
     }
     pn_mem_free(w->mem, PN_ACCT_STAGE, h.files, h.cap_files * sizeof *h.files);
     pn_mem_free(w->mem, PN_ACCT_STAGE, h.refs, h.cap_refs * sizeof *h.refs);
+    pn_mem_free(w->mem, PN_ACCT_STAGE, h.gathers, h.cap_gathers * sizeof *h.gathers);
     pn_map_fini(&h.names);
     pn_st_index_fini(&h.index);
     pn_gguf_writer_fini(&h.header);

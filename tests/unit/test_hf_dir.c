@@ -4,7 +4,7 @@
  * what is computed on the way in, and every disagreement between config.json, index and files.
  */
 #define _XOPEN_SOURCE 700       /* mkdtemp */
-#include "pn_test.h"
+#include "pth_image.h"
 
 #include "format/pn_hf_dir.h"
 #include "format/pn_hf_names.h"
@@ -309,6 +309,112 @@ static void experts_may_be_one_tensor_or_many(void)
                 holds(&o, ours, fused ? PN_DTYPE_BF16 : PN_DTYPE_F32, e * 192, name, !fused ? 0 : k < 2 ? e * 384 + k * 192 : e * 192, 192, 0);
             }
         dir_close(&o);
+        made_free(m);
+    }
+}
+
+/* A file of torch of it; its storage begins at a multiple of 4. */
+static img made_archive(const img *pickle, const img *data, bool big)
+{
+    static const char last[] = "archive/data/0";
+    for (unsigned fill = 0;; fill++) {
+        img p = {0};
+        put(&p, pickle->b, pickle->n);
+        pk_str(&p, "fill");
+        pk_str(&p, "    " + fill % 4);
+        img file = pth_of(p, data->b, data->n, big ? "big" : "little");
+        size_t at = 0;
+        while (memcmp(file.b + at, last, sizeof last - 1) != 0)
+            at++;
+        if ((at + sizeof last - 1 + 31) % 4 == 0 || fill > 3)
+            return file;
+        img_free(&file);
+    }
+}
+
+/* All of them in one storage of a file of torch; those with `part` in their names transposed.  big: turned. */
+static void made_write_bin(const made *m, const char *part, bool big)
+{
+    img pickle = pk_begin(), data = {0};
+    size_t all = 0;
+    for (int i = 0; i < m->n; i++)
+        all += made_elems(&m->t[i]);
+    for (int i = 0; i < m->n; i++) {
+        const made_tensor *t = &m->t[i];
+        size_t first = data.n / 4, n = made_elems(t), cols = (size_t)t->shape[t->rank - 1], rows = t->rank > 1 ? (size_t)t->shape[t->rank - 2] : 1;
+        bool turned = part && strstr(t->name, part) && t->rank > 1;
+        int64_t shape[3], stride[3] = {(int64_t)(rows * cols), (int64_t)cols, 1};
+        for (uint32_t k = 0; k < t->rank; k++)
+            shape[k] = (int64_t)t->shape[k];
+        if (turned) {
+            stride[1] = 1;
+            stride[2] = (int64_t)rows;
+        }
+        for (size_t e = 0; e < n; e++) {            /* in the order of the storage */
+            size_t in = e % (rows * cols), from = turned ? e - in + in % rows * cols + in / rows : e;
+            uint32_t bits = pn_f32_bits((float)made_value(t->name, from));
+            for (int k = 0; k < 4; k++)
+                put8(&data, bits >> 8 * (big ? 3 - k : k) & 255);
+        }
+        pk_tensor(&pickle, t->name, (int64_t)all, (int64_t)first, shape, stride + 3 - t->rank, t->rank);
+    }
+    img file = made_archive(&pickle, &data, big);
+    made_file(m, "pytorch_model.bin", file.b, file.n);
+    img_free(&file);
+    img_free(&pickle);
+    img_free(&data);
+}
+
+/* Experts of a .bin, in one tensor each or in all, some of them or all with elements that do not follow each other. */
+static void experts_of_torch_are_gathered(void)
+{
+    static const struct { const char *part; bool fused, big; int copied; } rows[] = {
+        {NULL, false, false, 0}, {"experts.2.", false, false, 3}, {"experts.", false, false, 3}, {NULL, false, true, 3},
+        {NULL, true, false, 0}, {"experts.gate_up", true, false, 2}, {"experts.", true, false, 3}, {NULL, true, true, 3}};
+    static const char *const stacks[] = {"gate", "up", "down"};
+    const char *config = families[9];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        made *m = made_new(config);
+        open_dir o;
+        char name[100], ours[64];
+        int copied = 0;
+        made_model(m, config, "model.", "F32");
+        for (int k = 0; k < m->n && rows[i].fused;)
+            if (strstr(m->t[k].name, ".experts."))
+                m->t[k] = m->t[--m->n];
+            else
+                k++;
+        for (int il = 0; il < 2 && rows[i].fused; il++) {
+            snprintf(name, sizeof name, "model.layers.%d.mlp.experts.gate_up_proj", il);
+            made_stack(made_add(m, name, "F32", 24, 16));
+            snprintf(name, sizeof name, "model.layers.%d.mlp.experts.down_proj", il);
+            made_stack(made_add(m, name, "F32", 16, 12));
+        }
+        made_write_bin(m, rows[i].part, rows[i].big);
+        dir_open(&o, m->dir, i % 2 == 0, 0);
+        PN_CHECK(o.st == PN_OK, "%zu: %s", i, o.err.text);
+        for (size_t k = 0; k < 3 && !o.st; k++) {
+            snprintf(ours, sizeof ours, "blk.1.ffn_%s_exps.weight", stacks[k]);
+            const pn_dir_tensor *d = pn_weights_find(&o.w, ours);
+            copied += d && d->part == 0;
+            for (size_t e = 0; e < 4; e++) {
+                if (rows[i].fused)
+                    snprintf(name, sizeof name, "model.layers.1.mlp.experts.%s", k < 2 ? "gate_up_proj" : "down_proj");
+                else
+                    snprintf(name, sizeof name, "model.layers.1.mlp.experts.%d.%s_proj.weight", (int)e, stacks[k]);
+                holds(&o, ours, PN_DTYPE_F32, e * 192, name, !rows[i].fused ? 0 : k < 2 ? e * 384 + k * 192 : e * 192, 192, 0);
+            }
+        }
+        PN_CHECK(copied == rows[i].copied, "%zu: %d stacks are copied, expected %d", i, copied, rows[i].copied);
+        dir_close(&o);
+        for (long f = 1; i == 1 || i == 6; f++) {
+            dir_open(&o, m->dir, true, f);
+            bool done = o.st == PN_OK && o.mem.n_calls < f;
+            PN_CHECK(o.st == PN_OK || o.st == PN_E_NOMEM, "%ld: %d %s", f, (int)o.st, o.err.text);
+            dir_close(&o);
+            if (done)
+                break;
+        }
         made_free(m);
     }
 }
@@ -684,6 +790,7 @@ int main(void)
     the_fixtures_open();
     every_family_is_found_and_can_be_planned();
     experts_may_be_one_tensor_or_many();
+    experts_of_torch_are_gathered();
     norms_stored_minus_one_are_computed();
     odd_addresses_are_copied();
     the_head_may_be_missing();
