@@ -23,7 +23,7 @@
  *     BF16   every scale has at most four bits of its own (powers of two above all): all products are exact there
  *     F16    the largest value there can be is between 2^-12 and 65504: rounded to 11 bits, off by 2^-11 of itself or, deep
  *            below the largest, by 2^-13 of that at the most.  Codes of eight bits have four
- *     F32    else; and a matrix of one row, which is a vector to whoever binds it
+ *     F32    else; and a matrix of one row, which has that type in files, too
  */
 #ifndef PN_PACKED_H
 #define PN_PACKED_H

@@ -83,7 +83,10 @@ static void made_stack(made_tensor *t)
     t->shape[0] = 4;
 }
 
-static size_t made_elem(const made_tensor *t) { return strchr("BF", t->dtype[0]) && strstr(t->dtype, "16") ? 2 : strstr(t->dtype, "64") ? 8 : 4; }
+static size_t made_elem(const made_tensor *t)
+{
+    return strncmp(t->dtype, "F8", 2) == 0 ? 1 : strchr("BF", t->dtype[0]) && strstr(t->dtype, "16") ? 2 : strstr(t->dtype, "64") ? 8 : 4;
+}
 
 static size_t made_elems(const made_tensor *t)
 {
@@ -134,6 +137,7 @@ static void made_put(uint8_t *p, const made_tensor *t, double v)
     float f = (float)v;
     uint16_t h = t->dtype[0] == 'B' ? (uint16_t)(pn_f32_bits(f) >> 16) : (uint16_t)pn_f16_from_f32(f);
     switch (made_elem(t)) {
+    case 1: *p = (uint8_t)((int)v + 64); break;
     case 2: memcpy(p, &h, 2); break;
     case 8: memcpy(p, &v, 8); break;
     default: memcpy(p, &f, 4); break;
@@ -417,6 +421,31 @@ static void experts_of_torch_are_gathered(void)
         }
         made_free(m);
     }
+}
+
+/* As in files, a matrix of one row is f32. */
+static void a_quantised_row_is_f32(void)
+{
+    static const char config[] = "{'quantization_config':{'quant_method':'fp8'},'model_type':'qwen2_moe'," SMALL EXPERTS "}";
+    static const char gate[] = "model.layers.1.mlp.shared_expert_gate.weight", scale[] = "model.layers.1.mlp.shared_expert_gate.weight_scale_inv";
+    made *m = made_new(config);
+    open_dir o;
+    pn_desc d;
+    float row[16];
+    made_model(m, config, "model.", "F32");
+    snprintf(made_find(m, gate)->dtype, 8, "F8_E4M3");
+    made_add(m, scale, "F32", 0, 1);
+    made_write(m, "model.safetensors");
+    dir_open(&o, m->dir, true, 0);
+    const pn_dir_tensor *t = o.st ? NULL : pn_weights_find(&o.w, "blk.1.ffn_gate_inp_shexp.weight");
+    PN_CHECK(t && t->packed && t->t->dtype == PN_DTYPE_F32 && t->t == t->file && o.w.n_retyped == 1, "%s", o.err.text);
+    if (t && PN_CHECK(pn_weights_read(&o.w, t, 0, row, sizeof row, &o.err) == PN_OK && pn_desc_open(&d, &o.mem.mem, &o.w, false, &o.err) == PN_OK, "%s", o.err.text)) {
+        for (size_t e = 0; e < 16; e++)
+            PN_CHECK(row[e] == pn_f32_from_e4m3((uint8_t)((int)made_value(gate, e) + 64)) * (float)made_value(scale, 0), "%zu", e);
+        pn_desc_close(&d);
+    }
+    dir_close(&o);
+    made_free(m);
 }
 
 static void norms_stored_minus_one_are_computed(void)
@@ -791,6 +820,7 @@ int main(void)
     every_family_is_found_and_can_be_planned();
     experts_may_be_one_tensor_or_many();
     experts_of_torch_are_gathered();
+    a_quantised_row_is_f32();
     norms_stored_minus_one_are_computed();
     odd_addresses_are_copied();
     the_head_may_be_missing();
