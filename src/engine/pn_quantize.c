@@ -134,7 +134,7 @@ static pn_status quantize_read(quantize_job *q, const pn_dir_tensor *d, uint64_t
         bytes /= d->file->ne[0];
         n *= d->file->ne[0];
     }
-    uint64_t size = d->file->bytes / bytes / heads;        /* of a head */
+    uint64_t size = d->file->bytes / bytes / heads;     /* of a head */
     pn_status st = PN_OK;
     for (uint64_t r = row; r < row + n && !st; r++, dst += bytes) {
         uint64_t k = r % size, from = r - k + k % 2 * (size / 2) + k / 2;

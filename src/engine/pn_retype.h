@@ -39,10 +39,10 @@ typedef struct pn_retype_block {
     const uint8_t *src;
     uint8_t *dst;
     float *rows;                /* [n_threads, n_cols] decoded */
-    const pn_weights *file;     /* with `packed`, of whose rows this one is the first; NULL: rows are in src */
-    const pn_dir_tensor *packed;
-    uint64_t row0;
-    atomic_bool failed;         /* of threads the first to fail writes: */
+    const pn_dir_tensor *packed;    /* NULL: rows are in src */
+    const pn_weights *file;     /* of `packed` */
+    uint64_t row0;              /* of `packed`: the first row */
+    atomic_bool failed;         /* some thread did; the first writes: */
     pn_status status;
     pn_err err;
 } pn_retype_block;
@@ -50,8 +50,8 @@ typedef struct pn_retype_block {
 /* Decode and encode it, with all of the team.  Only a quantised matrix can fail. */
 PN_INTERNAL pn_status pn_retype_run(pn_team *t, pn_retype_block *b, pn_err *err);
 
-/* The matrices of 16 and 32 bits, and quantised ones of a folder, get the types of this mixture or type; w->n_retyped says how many did.  `how`: where
- * weights were wished, AUTO or ANON.  PN_E_INVALID: no such type, or wished elsewhere. */
+/* The matrices of 16 and 32 bits, and quantised ones of a folder, get the types of this mixture or type; w->n_retyped says how
+ * many did.  `how`: where weights were wished, AUTO or ANON.  PN_E_INVALID: no such type, or wished elsewhere. */
 PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residency how, pn_mix *m, pn_err *err);
 
 /* Some matrices are quantised in a way that no kernel knows: they are made in memory of their own, so wished elsewhere

@@ -6,6 +6,9 @@
  * used where it lies (F64, data at an address that no processor likes, a transposed view).  All other tensors lie in parts 1 and up and
  * are used there: matrices of any alignment above their elements', experts through a list of their places.
  *
+ * A quantised matrix (pn_hf_quant.h) is one tensor of ours and two or three of theirs; its rows are made while it is loaded
+ * (pn_packed.h).
+ *
  * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
  * with it, else the same of pytorch_model.bin (pn_pth.h); generation_config.json.  Nothing else is opened here, and no
  * name that is a path.  A path to a single .safetensors, .pth, .pt or pytorch_model*.bin file means that file with the
