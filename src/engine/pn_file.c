@@ -5,6 +5,7 @@
 #include "engine/pn_engine_int.h"
 
 #include "format/pn_hf_dir.h"
+#include "format/pn_packed.h"
 
 static pn_file *file_new(pn_engine *e, pn_err *err)
 {
@@ -122,6 +123,11 @@ PN_API pn_status pn_file_tensor_at(const pn_file *f, size_t i, pn_tensor_info *o
                             .offset = t->offset, .part = d->part};
     out->type = f->weights.bare ? pn_hf_dir_type(f->weights.hf, i) : pn_dtype_name(out->dtype);
     memcpy(out->ne, t->ne, sizeof out->ne);
+    if (d->packed) {
+        out->dtype = PN_DTYPE_COUNT;
+        out->type = pn_packed_name(d->packed);
+        out->bytes = pn_packed_bytes(d->packed) * t->ne[2];
+    }
     return PN_OK;
 }
 

@@ -53,6 +53,8 @@ static void identity_header(const pn_model *m, pn_digest *d)
         pn_digest_add_u64(&d[PN_ID_TENSORS], t->dtype);
         for (uint32_t k = 0; k < t->n_dims; k++)
             pn_digest_add_u64(&d[PN_ID_TENSORS], t->ne[k]);
+        if (w->tensors[i].repacked)             /* encoded anew it has the same type and other bits */
+            identity_add_bytes(&d[PN_ID_TENSORS], "repacked", 8);
     }
 }
 

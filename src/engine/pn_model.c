@@ -376,9 +376,12 @@ PN_INTERNAL void pn_model_unpark(pn_model *m)
 static pn_status model_retype(pn_model *m, const pn_model_params *p, pn_err *err)
 {
     pn_mix mix;
-    if (!p->load_type || m->vocab_only)
+    if (m->vocab_only)
         return PN_OK;
-    pn_status st = pn_retype_open(&m->file.weights, p->load_type, p->residency, &mix, err);
+    pn_status st = pn_retype_place(&m->file.weights, p->residency, err);
+    if (st || !p->load_type)
+        return st;
+    st = pn_retype_open(&m->file.weights, p->load_type, p->residency, &mix, err);
     if (!st && m->file.weights.n_retyped)
         snprintf(m->type_name, sizeof m->type_name, "%s", pn_mix_name(&mix));
     else if (!st)

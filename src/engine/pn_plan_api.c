@@ -211,6 +211,8 @@ static pn_status plan_open(pn_file *f, const pn_plan_params *p, pn_weights *w, p
 {
     pn_mix mix;
     pn_status st = pn_weights_share(w, &f->weights, err);
+    if (!st)
+        st = pn_retype_place(w, p->residency, err);
     if (!st && p->load_type)
         st = pn_retype_open(w, p->load_type, p->residency, &mix, err);
     if (!st)

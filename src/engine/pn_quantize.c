@@ -10,6 +10,9 @@
  * Rows are independent, so a block is shared among the engine's threads; the bytes written do not
  * depend on how many there are.  The output appears under its name only when it is complete.
  *
+ * A matrix of a quantised folder is, as everywhere, the f32 that its codes mean (pn_packed.h); so the output is that of the folder
+ * with its weights decoded.
+ *
  * A Hugging Face folder becomes the file that a converter would write: its vocabulary is put into keys, and rows of q and k
  * are permuted where the family's files have them so.
  *
@@ -46,9 +49,9 @@ static uint32_t quantize_turned(const quantize_job *q, const pn_dir_tensor *d)
 {
     static const struct { char end[20], key[32]; } rows[] = {{".attn_q.weight", "attention.head_count"}, {".attn_q.bias", "attention.head_count"},
                                                             {".attn_k.weight", "attention.head_count_kv"}, {".attn_k.bias", "attention.head_count_kv"}};
-    size_t n = strlen(d->t->name);
+    size_t n = strlen(d->file->name);
     for (size_t i = 0; i < PN_COUNT_OF(rows) && q->unpair; i++)
-        if (n > strlen(rows[i].end) && strcmp(d->t->name + n - strlen(rows[i].end), rows[i].end) == 0)
+        if (n > strlen(rows[i].end) && strcmp(d->file->name + n - strlen(rows[i].end), rows[i].end) == 0)
             return pn_retype_fact(&q->in, rows[i].key);
     return 0;
 }
@@ -76,7 +79,7 @@ static void quantize_put_meta(const quantize_job *q, pn_gguf_writer *w)
 static pn_status quantize_put_tensors(const quantize_job *q, pn_gguf_writer *w, pn_err *err)
 {
     for (size_t i = 0; i < q->in.n_tensors; i++) {
-        const pn_gguf_tensor *t = q->in.tensors[i].t;
+        const pn_gguf_tensor *t = q->in.tensors[i].file;
         uint64_t row, bytes = t->bytes;
         if (q->types[i] != t->dtype &&
             (!pn_dtype_row_bytes(q->types[i], t->ne[0], &row) || !pn_mul_u64(row, t->n_elems / t->ne[0], &bytes)))
@@ -127,11 +130,11 @@ static pn_status quantize_read(quantize_job *q, const pn_dir_tensor *d, uint64_t
 {
     if (!heads)
         return pn_weights_read(&q->in, d, row * bytes, dst, (size_t)(n * bytes), err);
-    if (d->t->n_dims == 1) {            /* a bias: its elements are the rows */
-        bytes /= d->t->ne[0];
-        n *= d->t->ne[0];
+    if (d->file->n_dims == 1) {         /* a bias: its elements are the rows */
+        bytes /= d->file->ne[0];
+        n *= d->file->ne[0];
     }
-    uint64_t size = d->t->bytes / bytes / heads;        /* of a head */
+    uint64_t size = d->file->bytes / bytes / heads;     /* of a head */
     pn_status st = PN_OK;
     for (uint64_t r = row; r < row + n && !st; r++, dst += bytes) {
         uint64_t k = r % size, from = r - k + k % 2 * (size / 2) + k / 2;
@@ -144,7 +147,7 @@ static pn_status quantize_read(quantize_job *q, const pn_dir_tensor *d, uint64_t
 static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, pn_retype_block *b, uint64_t rows,
                                  uint8_t *src, pn_err *err)
 {
-    uint64_t n_rows = d->t->bytes / b->from_bytes;
+    uint64_t n_rows = d->file->bytes / b->from_bytes;
     uint32_t heads = quantize_turned(q, d);
     pn_status st = PN_OK;
     for (uint64_t r = 0; r < n_rows && !st; r += rows) {
@@ -152,7 +155,7 @@ static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, pn_ret
         size_t n = (size_t)(b->n_rows * b->from_bytes);
         st = quantize_read(q, d, r, b->n_rows, b->from_bytes, heads, src, err);
         if (!st && b->to != b->from)
-            pn_retype_run(q->team, b);
+            st = pn_retype_run(q->team, b, err);
         if (!st)
             st = pn_os_write(&q->out, b->to != b->from ? b->dst : src, (size_t)(b->n_rows * b->to_bytes), err);
         if (!st)
@@ -170,7 +173,7 @@ static pn_status quantize_pad(quantize_job *q, uint64_t bytes, pn_err *err)
 static pn_status quantize_tensor(quantize_job *q, const pn_dir_tensor *d, uint32_t to, pn_err *err)
 {
     pn_mem *mem = pn_engine_mem(q->engine);
-    const pn_gguf_tensor *t = d->t;
+    const pn_gguf_tensor *t = d->file;
     pn_retype_block b = {.from = t->dtype, .to = to, .n_cols = t->ne[0], .from_bytes = t->row_bytes,
                         .to_bytes = t->row_bytes};
     uint64_t src_bytes, dst_bytes = 0, row_floats = 0;
@@ -215,12 +218,12 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
         st = pn_retype_choose(&q->mix, &q->in, &q->types, err);
     }
     for (size_t i = 0; i < q->in.n_tensors && !st && q->in.hf; i++) {
-        const pn_gguf_tensor *t = q->in.tensors[i].t;           /* what no format touches is f32 in GGUF files */
+        const pn_gguf_tensor *t = q->in.tensors[i].file;        /* what no format touches is f32 in GGUF files */
         if ((t->dtype == PN_DTYPE_F16 || t->dtype == PN_DTYPE_BF16) && pn_mix_keeps(t->name, t->n_dims, t->ne))
             q->types[i] = PN_DTYPE_F32;
     }
     for (size_t i = 0; i < q->in.n_tensors && !st; i++)
-        q->total += q->in.tensors[i].t->bytes;
+        q->total += q->in.tensors[i].file->bytes;
     if (!st)
         st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->n_threads, err);
     if (!st)

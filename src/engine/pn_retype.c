@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 #include "engine/pn_retype.h"
 
+#include "format/pn_packed.h"
 #include "num/pn_quant.h"
 
 enum { RETYPE_BLOCK = 256 << 10 };      /* bytes of the file's rows, a thread */
@@ -51,6 +52,17 @@ PN_INTERNAL pn_status pn_retype_choose(pn_mix *m, const pn_weights *w, uint32_t 
 
 static bool retype_is_wide(uint32_t dtype) { return dtype == PN_DTYPE_F32 || dtype == PN_DTYPE_F16 || dtype == PN_DTYPE_BF16; }
 
+PN_INTERNAL pn_status pn_retype_place(const pn_weights *w, pn_residency how, pn_err *err)
+{
+    for (size_t i = 0; i < w->n_tensors && (how == PN_RESIDENCY_MAP || how == PN_RESIDENCY_STREAM); i++) {
+        const pn_dir_tensor *d = &w->tensors[i];
+        if (d->packed)
+            return pn_fail(err, PN_E_INVALID, "tensor '%s' is %s with scales, which becomes %s in memory of its own and cannot be %s: expected residency auto or anon",
+                           d->file->name, pn_packed_name(d->packed), pn_dtype_name((pn_dtype)d->t->dtype), how == PN_RESIDENCY_MAP ? "mapped" : "streamed");
+    }
+    return PN_OK;
+}
+
 PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residency how, pn_mix *m, pn_err *err)
 {
     uint32_t *types = NULL;
@@ -74,22 +86,49 @@ PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residen
  * Rows
  * ------------------------------------------------------------------------------------------ */
 
+/* A thread's share of a quantised matrix: rows that follow each other, for scales are read some at a time. */
+static void retype_packed(pn_retype_block *b, float *row, uint32_t thread)
+{
+    uint64_t r = b->n_rows * thread / b->n_threads, end = b->n_rows * (thread + 1) / b->n_threads;
+    pn_err err = {.status = PN_OK};
+    pn_status st = PN_OK;
+    if (b->packed->repacked)
+        st = pn_packed_move(b->file, b->packed, b->row0 + r, end - r, b->dst + r * b->to_bytes, &err);
+    else
+        for (; r < end && !st; r++) {
+            st = pn_weights_read(b->file, b->packed, (b->row0 + r) * b->from_bytes, row, (size_t)b->from_bytes, &err);
+            if (!st)
+                pn_quant_row(b->to, row, b->dst + r * b->to_bytes, (size_t)b->n_cols);
+        }
+    if (st && !atomic_exchange(&b->failed, true)) {
+        b->status = st;
+        b->err = err;
+    }
+}
+
 /* Rows thread, thread + n_threads, ... of a block. */
 static void retype_rows(void *arg, uint32_t thread)
 {
-    const pn_retype_block *b = arg;
+    pn_retype_block *b = arg;
     size_t n = (size_t)b->n_cols;
     float *row = b->rows + thread * n;
+    if (b->packed) {
+        retype_packed(b, row, thread);
+        return;
+    }
     for (uint64_t r = thread; r < b->n_rows; r += b->n_threads) {
         pn_dequant_row(b->from, b->src + r * b->from_bytes, row, n);
         pn_quant_row(b->to, row, b->dst + r * b->to_bytes, n);
     }
 }
 
-PN_INTERNAL void pn_retype_run(pn_team *t, pn_retype_block *b)
+PN_INTERNAL pn_status pn_retype_run(pn_team *t, pn_retype_block *b, pn_err *err)
 {
     b->n_threads = pn_team_size(t);
     pn_team_run(t, retype_rows, b);
+    if (b->status && err)
+        *err = b->err;
+    return b->status;
 }
 
 /* Rows of a tensor that are under way at once. */
@@ -107,7 +146,8 @@ static void retype_sizes(const pn_weights *w, uint32_t n_threads, uint64_t *bloc
         const pn_gguf_tensor *t = w->tensors[i].file;
         if (!pn_weights_retyped(&w->tensors[i]))
             continue;
-        *block = PN_MAX(*block, retype_rows_at_once(t, n_threads) * t->row_bytes);
+        if (!w->tensors[i].packed)
+            *block = PN_MAX(*block, retype_rows_at_once(t, n_threads) * t->row_bytes);
         *cols = PN_MAX(*cols, t->ne[0]);
     }
 }
@@ -149,15 +189,21 @@ PN_INTERNAL pn_status pn_retyper_rows(void *user, const pn_dir_tensor *t, uint64
 {
     pn_retyper *r = user;
     uint8_t *src = r->stage + r->row_floats * sizeof(float);
-    uint64_t most = retype_rows_at_once(t->file, pn_team_size(r->team));
+    uint64_t most = t->packed ? n : retype_rows_at_once(t->file, pn_team_size(r->team));
     pn_retype_block b = {.from = t->file->dtype, .to = t->t->dtype, .n_cols = t->file->ne[0], .from_bytes = t->file->row_bytes,
                          .to_bytes = t->t->row_bytes, .src = src, .dst = dst, .rows = (float *)(void *)r->stage};
     pn_status st = PN_OK;
+    if (t->packed) {
+        b.file = r->file;
+        b.packed = t;
+    }
     for (; n && !st; n -= b.n_rows, row += b.n_rows, b.dst += b.n_rows * b.to_bytes) {
         b.n_rows = PN_MIN(n, most);
-        st = pn_weights_read(r->file, t, row * b.from_bytes, src, (size_t)(b.n_rows * b.from_bytes), err);
+        b.row0 = row;
+        if (!t->packed)
+            st = pn_weights_read(r->file, t, row * b.from_bytes, src, (size_t)(b.n_rows * b.from_bytes), err);
         if (!st)
-            pn_retype_run(r->team, &b);
+            st = pn_retype_run(r->team, &b, err);
     }
     return st;
 }

@@ -267,15 +267,6 @@ static bool hfc_gemma(const hfc *h) { return h->type->kind == HFC_GEMMA2 || h->t
 static void hfc_refuse(hfc *h)
 {
     uint32_t list = pn_json_get(&h->doc, h->root, "architectures"), act;
-    for (int i = 0; i < 2; i++) {
-        uint32_t q = pn_json_get(&h->doc, i ? h->root : h->text, "quantization_config");
-        if (!hfc_there(h, q))
-            continue;
-        uint32_t format = pn_json_get(&h->doc, q, "format");
-        hfc_fail(h, PN_E_UNSUPPORTED, "quantization_config: quant_method is %s%s%s, expected weights that are not quantised",
-                 hfc_show(h, pn_json_get(&h->doc, q, "quant_method")).s, format == PN_JSON_NONE ? "" : ", format is ",
-                 format == PN_JSON_NONE ? "" : hfc_show(h, format).s);
-    }
     pn_bytes name;
     uint32_t first = pn_json_first(&h->doc, list);
     if (hfc_is(h, list, PN_JSON_ARRAY) && first != PN_JSON_NONE && pn_json_str(&h->doc, first, &name)) {
@@ -292,6 +283,88 @@ static void hfc_refuse(hfc *h)
         hfc_fail(h, PN_E_UNSUPPORTED, "key '%s' is %s, expected \"%s\"", key, hfc_show(h, act).s, want);
     if (hfc_gemma(h) && hfc_there(h, hfc_get(h, "use_bidirectional_attention")) && hfc_flag(h, "use_bidirectional_attention", false))
         hfc_fail(h, PN_E_UNSUPPORTED, "key 'use_bidirectional_attention' is true: attention to later tokens is not supported");
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Quantised weights
+ * ------------------------------------------------------------------------------------------ */
+
+enum { HFC_BLOCK_MAX = 1 << 20 };
+
+/* "fp8": one scale a matrix, or one a block. */
+static void hfc_quant_fp8(hfc *h, uint32_t q)
+{
+    uint32_t block = pn_json_get(&h->doc, q, "weight_block_size"), fmt = pn_json_get(&h->doc, q, "scale_fmt");
+    pn_hf_quant *out = &h->c->quant;
+    out->scheme = PN_HF_FP8;
+    if (hfc_there(h, block)) {
+        uint32_t a = pn_json_first(&h->doc, block);
+        if (!hfc_is(h, block, PN_JSON_ARRAY) || pn_json_count(&h->doc, block) != 2)
+            hfc_fail(h, PN_E_FORMAT, "key 'weight_block_size' is %s, expected two integers", hfc_show(h, block).s);
+        out->block_rows = hfc_int(h, "weight_block_size", a, 1, HFC_BLOCK_MAX);
+        out->block_cols = hfc_int(h, "weight_block_size", a == PN_JSON_NONE ? a : pn_json_next(&h->doc, a), 1, HFC_BLOCK_MAX);
+    }
+    out->ue8m0 = hfc_text_is(h, fmt, "ue8m0");
+    if (hfc_there(h, fmt) && !out->ue8m0 && !hfc_text_is(h, fmt, "float"))
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'scale_fmt' is %s, expected \"ue8m0\" or \"float\"", hfc_show(h, fmt).s);
+}
+
+/* What one group of "pack-quantized" says of its weights. */
+static void hfc_quant_group(hfc *h, uint32_t group, pn_hf_quant *out)
+{
+    uint32_t w = pn_json_get(&h->doc, group, "weights"), bits = pn_json_get(&h->doc, w, "num_bits"), type = pn_json_get(&h->doc, w, "type");
+    uint32_t how = pn_json_get(&h->doc, w, "strategy"), size = pn_json_get(&h->doc, w, "group_size"), symmetric = pn_json_get(&h->doc, w, "symmetric");
+    int64_t n = 0;
+    bool same = true, there = hfc_there(h, size);
+    *out = (pn_hf_quant){.scheme = PN_HF_INT4, .block_rows = 1};
+    if (!pn_json_i64(&h->doc, bits, &n) || n != 4 || (hfc_there(h, type) && !hfc_text_is(h, type, "int")))
+        hfc_fail(h, PN_E_UNSUPPORTED, "quantization_config: pack-quantized weights have num_bits %s of type %s, expected 4 of type \"int\"",
+                 hfc_show(h, bits).s, hfc_show(h, type).s);
+    if (hfc_there(h, symmetric) && !pn_json_bool(&h->doc, symmetric, &same))
+        hfc_fail(h, PN_E_FORMAT, "key 'symmetric' is %s, expected true or false", hfc_show(h, symmetric).s);
+    out->zeros = !same;
+    if (hfc_text_is(h, how, "group") || (!hfc_there(h, how) && there))
+        out->block_cols = hfc_int(h, "group_size", size, 1, HFC_BLOCK_MAX);
+    else if (!hfc_text_is(h, how, "channel"))
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'strategy' is %s, expected \"group\" or \"channel\"", hfc_show(h, how).s);
+}
+
+/* "pack-quantized": groups name modules by patterns, which nobody needs who sees the tensors; so they have to agree. */
+static void hfc_quant_packed(hfc *h, uint32_t q)
+{
+    uint32_t groups = pn_json_get(&h->doc, q, "config_groups"), g = pn_json_first(&h->doc, groups);
+    if (!hfc_is(h, groups, PN_JSON_OBJECT) || g == PN_JSON_NONE)
+        hfc_fail(h, PN_E_FORMAT, "quantization_config: compressed-tensors of format pack-quantized without config_groups");
+    else
+        hfc_quant_group(h, g, &h->c->quant);
+    for (; g != PN_JSON_NONE && !h->status; g = pn_json_next(&h->doc, g)) {
+        const pn_hf_quant *a = &h->c->quant;
+        pn_hf_quant b;
+        hfc_quant_group(h, g, &b);
+        if (a->block_cols != b.block_cols || a->zeros != b.zeros)
+            hfc_fail(h, PN_E_UNSUPPORTED, "quantization_config: config_groups differ in group_size or symmetric");
+    }
+}
+
+/* How weights are quantised, in one of the ways that are known here. */
+static void hfc_quant(hfc *h)
+{
+    uint32_t q = pn_json_get(&h->doc, h->text, "quantization_config");
+    if (!hfc_there(h, q))
+        q = pn_json_get(&h->doc, h->root, "quantization_config");
+    if (!hfc_there(h, q))
+        return;
+    uint32_t method = pn_json_get(&h->doc, q, "quant_method"), format = pn_json_get(&h->doc, q, "format");
+    bool tensors = hfc_text_is(h, method, "compressed-tensors");
+    if (hfc_text_is(h, method, "fp8"))
+        hfc_quant_fp8(h, q);
+    else if (tensors && hfc_text_is(h, format, "float-quantized"))
+        h->c->quant.scheme = PN_HF_FP8_ROWS;
+    else if (tensors && hfc_text_is(h, format, "pack-quantized"))
+        hfc_quant_packed(h, q);
+    else
+        hfc_fail(h, PN_E_UNSUPPORTED, "quantization_config: quant_method is %s%s%s, expected fp8, or compressed-tensors of format float-quantized or pack-quantized",
+                 hfc_show(h, method).s, format == PN_JSON_NONE ? "" : ", format is ", format == PN_JSON_NONE ? "" : hfc_show(h, format).s);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -777,6 +850,8 @@ PN_INTERNAL pn_status pn_hf_config_read(pn_hf_config *c, pn_mem *mem, const char
         hfc_model(&h);
     if (!h.status)
         hfc_refuse(&h);
+    if (!h.status)
+        hfc_quant(&h);
     if (!h.status)
         hfc_shape(&h);
     if (!h.status)

@@ -19,6 +19,21 @@
 
 enum { PN_HF_LAYERS_MAX = 1024 };
 
+/* How weights are quantised.  Which of them are is nobody's word but their own: a matrix is when its tensors say so. */
+typedef enum pn_hf_scheme {
+    PN_HF_PLAIN,
+    PN_HF_FP8,                  /* P.weight in eight bits, P.weight_scale_inv: one, or one a block */
+    PN_HF_FP8_ROWS,             /* P.weight in eight bits, P.weight_scale: one, or one a row */
+    PN_HF_INT4                  /* P.weight_packed, P.weight_scale, P.weight_shape, and P.weight_zero_point */
+} pn_hf_scheme;
+
+typedef struct pn_hf_quant {
+    uint8_t scheme;             /* pn_hf_scheme */
+    bool ue8m0;                 /* scales may be bytes that are exponents */
+    bool zeros;                 /* int4: there are zero points */
+    uint32_t block_rows, block_cols;    /* of one scale; 0: all.  int4: block_rows is 1 */
+} pn_hf_quant;
+
 /* What the tensors of the model must be. */
 typedef struct pn_hf_config {
     pn_mem *mem;
@@ -31,6 +46,7 @@ typedef struct pn_hf_config {
     bool post_norms;            /* norms after both blocks, and all norms are stored minus one (Gemma) */
     bool tied;                  /* what tie_word_embeddings says */
     bool wrapped;               /* the text part of a larger model: other parts are left alone */
+    pn_hf_quant quant;
     float *factors[2];          /* owned, [n_rot / 2]: divisors of rotary frequencies.  The first alone: for every context;
                                    both: for short and for long ones */
 } pn_hf_config;

@@ -1,64 +1,14 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
-#include "format/pn_hf_dir.h"
+#include "format/pn_hf_dir_impl.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "base/pn_err.h"
 #include "base/pn_os_dir.h"
-#include "format/pn_hf_names.h"
-#include "format/pn_pth.h"
-#include "format/pn_safetensors.h"
 #include "num/pn_quant.h"
 
 enum { HFD_CONFIG_MAX = 16 << 20, HFD_CHUNK = 4096 };
-
-/* Why a tensor is computed into part 0. */
-typedef enum hfd_why { HFD_IN_PLACE, HFD_COPY, HFD_TO_F32 } hfd_why;
-
-struct pn_hf_tensor {
-    pn_gguf_tensor t;           /* as it lies in the file; ours of name */
-    char name[PN_HF_OURS_MAX];
-    size_t piece0;              /* in pieces, when `scattered` */
-    uint32_t part;
-    uint8_t why;
-    uint8_t st_dtype;           /* pn_st_dtype */
-    bool plus_one;              /* it is stored minus one */
-    bool f64;
-    bool scattered;
-    const pn_pth_tensor *gather;    /* its elements do not follow each other; while the folder is being opened */
-};
-
-/* Tensors of a file, in the words of safetensors.  Those of a .bin are views of its storages. */
-typedef struct hfd_file {
-    pn_safetensors st;          /* of a .bin: made by hfd_read_bin, names borrowed from `bin` */
-    pn_pth bin;                 /* mem NULL: it is none */
-} hfd_file;
-
-typedef struct hfd_ref {
-    const pn_st_tensor *t;
-    const pn_pth_tensor *gather;    /* NULL: it lies at t->offset */
-    uint32_t part;
-    bool used;
-    bool alias;                 /* a head that is the embedding under a second name */
-} hfd_ref;
-
-/* A folder being opened. */
-typedef struct hfd {
-    pn_weights *w;
-    pn_mem *mem;
-    pn_hf_dir *d;
-    pn_err *err;
-    pn_hf_config c;
-    pn_gguf_writer header;
-    pn_st_index index;
-    bool indexed;
-    hfd_file *files;            /* owned, [cap_files], those of parts 1 and up */
-    size_t n_files, cap_files;
-    hfd_ref *refs;              /* owned, [n_refs] */
-    size_t n_refs, cap_refs;
-    pn_map names;               /* pn_hf_name -> ref */
-} hfd;
 
 /* ------------------------------------------------------------------------------------------
  * Files
@@ -345,212 +295,6 @@ static pn_status hfd_files(hfd *h, const char *only)
 }
 
 /* ------------------------------------------------------------------------------------------
- * Tensors
- * ------------------------------------------------------------------------------------------ */
-
-/* Eight dimensions of 19 digits. */
-typedef struct hfd_shape { char s[PN_ST_MAX_RANK * 21 + 3]; } hfd_shape;
-
-static hfd_shape hfd_show_shape(const pn_st_tensor *t)
-{
-    hfd_shape out = {"["};
-    size_t n = 1;
-    for (uint32_t k = 0; k < t->rank; k++)
-        n += (size_t)snprintf(out.s + n, sizeof out.s - n, "%s%" PRIu64, k ? ", " : "", t->shape[k]);
-    memcpy(out.s + n, "]", 2);
-    return out;
-}
-
-static hfd_ref *hfd_find(hfd *h, const char *const names[3], uint32_t il, uint32_t expert)
-{
-    char name[PN_HF_NAME_MAX];
-    for (int i = 0; names[i]; i++) {
-        pn_hf_spell(name, sizeof name, names[i], il, expert);
-        uint32_t *at = pn_map_find(&h->names, name, strlen(name));
-        if (at)
-            return &h->refs[*at];
-    }
-    return NULL;
-}
-
-static const char *hfd_file_name(const hfd *h, uint32_t part)
-{
-    const char *path = h->w->parts[part].path;
-    return path + strlen(h->d->folder);
-}
-
-/* [n][rows][cols], where dimensions of 1 count for nothing, and values that are weights. */
-static pn_status hfd_check(hfd *h, const hfd_ref *r, const pn_hf_want *want, uint64_t n, uint64_t rows)
-{
-    const uint64_t dims[] = {n, rows, want->cols};
-    const pn_st_tensor *t = r->t;
-    uint32_t a = 0, b = 0, dtype = pn_st_dtype_get(t->dtype)->dtype;
-    while (a < t->rank || b < 3) {
-        if (a < t->rank && t->shape[a] == 1)
-            a++;
-        else if (b < 3 && dims[b] <= 1)
-            b++;
-        else if (a < t->rank && b < 3 && t->shape[a] == dims[b])
-            a++, b++;
-        else
-            return pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' has shape %s, expected %s%" PRIu64 "%s%" PRIu64 " (%s%s%s)", hfd_file_name(h, r->part),
-                           pn_show(t->name, strlen(t->name)).s, hfd_show_shape(t).s, n > 1 ? "experts of " : "", rows ? rows : want->cols, rows ? " x " : "",
-                           rows ? want->cols : 1, rows ? want->rows_are : "", rows ? ", " : "", want->cols_are);
-    }
-    if (dtype != PN_DTYPE_F32 && dtype != PN_DTYPE_F16 && dtype != PN_DTYPE_BF16 && t->dtype != PN_ST_F64)
-        return pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected F32, F16, BF16 or F64", hfd_file_name(h, r->part),
-                       pn_show(t->name, strlen(t->name)).s, pn_st_dtype_get(t->dtype)->name);
-    return PN_OK;
-}
-
-static pn_status hfd_missing(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t expert)
-{
-    char name[PN_HF_NAME_MAX];
-    pn_hf_spell(name, sizeof name, want->names[0], il, expert);
-    return pn_fail(h->err, PN_E_FORMAT, "tensor '%s%s' is missing (num_hidden_layers is %" PRIu32 "%s)", strcmp(name, "lm_head.weight") ? "model." : "",
-                   name, h->c.n_layers, want->how == PN_HF_STACK ? ", or there are fewer experts" : "");
-}
-
-/* A new tensor of ours, of n matrices or a vector, as `r` is in the file. */
-static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint64_t n)
-{
-    pn_hf_dir *d = h->d;
-    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->tensors, &d->cap, d->n + 1, sizeof *d->tensors)) {
-        pn_fail_nomem(h->err, "the directory of tensors", (d->n + 1) * sizeof *d->tensors);
-        return NULL;
-    }
-    struct pn_hf_tensor *x = &d->tensors[d->n++];
-    uint64_t bits = pn_st_dtype_get(r->t->dtype)->bits / 8, rows = PN_MAX(want->rows, (uint64_t)1);
-    memset(x, 0, sizeof *x);
-    pn_hf_spell(x->name, sizeof x->name, want->ours, il, 0);
-    x->part = r->part;
-    x->t = (pn_gguf_tensor){.dtype = pn_st_dtype_get(r->t->dtype)->dtype, .n_dims = want->how == PN_HF_STACK ? 3 : want->rows ? 2 : 1,
-                            .ne = {want->cols, rows, n, 1}, .offset = r->t->offset, .row_bytes = want->cols * bits};
-    x->t.n_elems = want->cols * rows * n;           /* at most 2^20 x 2^20 x 2^16 */
-    x->t.bytes = x->t.n_elems * bits;
-    x->f64 = r->t->dtype == PN_ST_F64;
-    x->plus_one = want->how == PN_HF_NORM && h->c.post_norms;
-    x->gather = r->gather;
-    x->why = x->f64 || x->plus_one ? HFD_TO_F32 : x->gather ? HFD_COPY : HFD_IN_PLACE;
-    if (x->why == HFD_IN_PLACE && want->rows && x->t.offset % bits)
-        x->why = HFD_COPY;              /* vectors are read, wherever they begin */
-    return x;
-}
-
-static pn_status hfd_bind_one(hfd *h, const pn_hf_want *want, uint32_t il)
-{
-    hfd_ref *r = hfd_find(h, want->names, il, 0);
-    if (!r || r->alias)
-        return want->optional ? PN_OK : hfd_missing(h, want, il, 0);
-    pn_status st = hfd_check(h, r, want, 1, want->rows);
-    r->used = true;
-    return st ? st : hfd_new(h, want, il, r, 1) ? PN_OK : PN_E_NOMEM;
-}
-
-static pn_status hfd_piece(hfd *h, struct pn_hf_tensor *x, uint32_t part, uint64_t offset)
-{
-    pn_hf_dir *d = h->d;
-    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->pieces, &d->cap_pieces, d->n_pieces + 1, sizeof *d->pieces))
-        return pn_fail_nomem(h->err, "the places of experts", (d->n_pieces + 1) * sizeof *d->pieces);
-    d->pieces[d->n_pieces++] = (pn_piece){.offset = offset, .part = part};
-    if (x->why == HFD_IN_PLACE && offset % (x->t.row_bytes / x->t.ne[0]))
-        x->why = HFD_COPY;
-    return PN_OK;
-}
-
-/* Experts of a .bin are used where they lie, or not at all. */
-static pn_status hfd_together(hfd *h, const hfd_ref *r)
-{
-    return r->gather ? pn_fail(h->err, PN_E_UNSUPPORTED, "%s: the elements of expert tensor '%s' do not follow each other", hfd_file_name(h, r->part),
-                               pn_show(r->t->name, strlen(r->t->name)).s) : PN_OK;
-}
-
-/* All experts in one tensor: each has `fused_rows` rows there. */
-static pn_status hfd_bind_fused(hfd *h, const pn_hf_want *want, uint32_t il, hfd_ref *r)
-{
-    pn_status st = hfd_together(h, r);
-    if (!st)
-        st = hfd_check(h, r, want, h->c.n_expert, want->fused_rows);
-    struct pn_hf_tensor *x = st ? NULL : hfd_new(h, want, il, r, h->c.n_expert);
-    r->used = true;
-    if (!x)
-        return st ? st : PN_E_NOMEM;
-    x->scattered = true;
-    x->piece0 = h->d->n_pieces;
-    for (uint64_t e = 0; e < h->c.n_expert && !st; e++)
-        st = hfd_piece(h, x, r->part, r->t->offset + (e * want->fused_rows + want->fused_from) * x->t.row_bytes);
-    x->t.offset = h->d->pieces[x->piece0].offset;
-    return st;
-}
-
-static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
-{
-    hfd_ref *r = hfd_find(h, want->fused, il, 0);
-    if (r)
-        return hfd_bind_fused(h, want, il, r);
-    struct pn_hf_tensor *x = NULL;
-    pn_status st = PN_OK;
-    uint32_t dtype = 0;
-    for (uint32_t e = 0; e < h->c.n_expert && !st; e++) {
-        r = hfd_find(h, want->names, il, e);
-        if (!r)
-            return hfd_missing(h, want, il, e);
-        st = hfd_together(h, r);
-        if (!st)
-            st = hfd_check(h, r, want, 1, want->rows);
-        if (!st && e && r->t->dtype != dtype)
-            st = pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected %s as that of expert 0", hfd_file_name(h, r->part),
-                         pn_show(r->t->name, strlen(r->t->name)).s, pn_st_dtype_get(r->t->dtype)->name, pn_st_dtype_get(dtype)->name);
-        r->used = true;
-        if (!st && !e) {
-            x = hfd_new(h, want, il, r, h->c.n_expert);
-            if (!x)
-                return PN_E_NOMEM;
-            x->scattered = true;
-            x->piece0 = h->d->n_pieces;
-            dtype = r->t->dtype;
-        }
-        if (!st)
-            st = hfd_piece(h, x, r->part, r->t->offset);
-    }
-    return st;
-}
-
-static const char *const hfd_embd[3] = {"embed_tokens.weight"}, *const hfd_head[3] = {"lm_head.weight"};
-
-/* torch saves a tied head as a second view of the embedding: one matrix, to be counted and read once. */
-static void hfd_tie(hfd *h)
-{
-    hfd_ref *e = hfd_find(h, hfd_embd, 0, 0), *l = hfd_find(h, hfd_head, 0, 0);
-    if (!e || !l || e->part != l->part || e->t->dtype != l->t->dtype || e->t->rank != l->t->rank ||
-        memcmp(e->t->shape, l->t->shape, sizeof e->t->shape) != 0)
-        return;
-    if (e->gather && l->gather ? pn_pth_same_view(e->gather, l->gather) : !e->gather && !l->gather && e->t->offset == l->t->offset)
-        l->used = l->alias = true;
-}
-
-static pn_status hfd_bind(hfd *h)
-{
-    pn_hf_want want;
-    pn_status st = PN_OK;
-    hfd_tie(h);
-    for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, false, i, &want); i++)
-        st = hfd_bind_one(h, &want, 0);
-    for (uint32_t il = 0; il < h->c.n_layers && !st; il++)
-        for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, true, i, &want); i++)
-            st = want.how == PN_HF_STACK ? hfd_bind_experts(h, &want, il) : hfd_bind_one(h, &want, il);
-    for (size_t i = 0; i < h->n_refs && !st; i++) {
-        const hfd_ref *r = &h->refs[i];
-        if (!r->used && !pn_hf_skips(&h->c, pn_hf_name(r->t->name)))
-            st = pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' belongs to nothing in a model of %" PRIu32 " layers with this config.json",
-                         hfd_file_name(h, r->part), pn_show(r->t->name, strlen(r->t->name)).s, h->c.n_layers);
-    }
-    if (!st && !h->c.tied && !hfd_find(h, hfd_head, 0, 0))
-        h->d->warning = "there is no lm_head.weight, although tie_word_embeddings is false: the embedding is the output matrix";
-    return st;
-}
-
-/* ------------------------------------------------------------------------------------------
  * Part 0
  * ------------------------------------------------------------------------------------------ */
 
@@ -559,6 +303,10 @@ static uint64_t hfd_image_bytes(const struct pn_hf_tensor *x) { return x->why ==
 
 static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
 {
+    if (x->packed) {
+        const pn_packed *p = &h->d->packed[x->packed - 1];
+        return (pn_dir_tensor){.t = x->as.dtype == x->t.dtype ? &x->t : &x->as, .file = &x->t, .part = x->part, .repacked = p->repacks, .packed = p};
+    }
     return (pn_dir_tensor){.t = &x->t, .file = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
 }
 
@@ -566,6 +314,7 @@ static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
 typedef struct hfd_flow {
     const struct pn_hf_tensor *x;
     uint8_t *dst;
+    uint64_t at, period, from, n;       /* of a stream at `at`: of each period n bytes, `from` its beginning, are ours */
 } hfd_flow;
 
 static pn_status hfd_take(void *user, const void *bytes, size_t n, pn_err *err)
@@ -598,22 +347,58 @@ static pn_status hfd_take(void *user, const void *bytes, size_t n, pn_err *err)
     return PN_OK;
 }
 
-static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
+/* A pn_pth_sink: what is ours of a tensor that holds more. */
+static pn_status hfd_pick(void *user, const void *bytes, size_t n, pn_err *err)
 {
-    const pn_dir_tensor from = hfd_dir_tensor(h, x);
-    hfd_flow f = {.x = x, .dst = dst};
+    hfd_flow *f = user;
+    const uint8_t *raw = bytes;
+    for (size_t some; n; raw += some, n -= some, f->at += some) {
+        uint64_t in = f->at % f->period, end = in < f->from ? f->from : in < f->from + f->n ? f->from + f->n : f->period;
+        some = (size_t)PN_MIN(end - in, (uint64_t)n);
+        pn_status st = end == f->from + f->n && in >= f->from ? hfd_take(f, raw, some, err) : PN_OK;
+        if (st)
+            return st;
+    }
+    return PN_OK;
+}
+
+static pn_status hfd_gather(hfd *h, hfd_flow *f, uint32_t part, const pn_pth_tensor *t, uint64_t period, uint64_t from, uint64_t n)
+{
+    pn_pth *bin = &h->files[part - 1].bin;
+    bin->src = h->w->parts[part].src;           /* parts have moved since it was opened */
+    f->at = 0;
+    f->period = period;
+    f->from = from;
+    f->n = n;
+    return pn_pth_stream(bin, t, hfd_pick, f, h->err);
+}
+
+/* Bytes [at, end) of x, which lie in their file. */
+static pn_status hfd_copy(hfd *h, hfd_flow *f, uint64_t at, uint64_t end)
+{
+    const pn_dir_tensor from = hfd_dir_tensor(h, f->x);
     uint8_t raw[HFD_CHUNK];
     pn_status st = PN_OK;
-    if (x->gather) {
-        pn_pth *bin = &h->files[x->part - 1].bin;
-        bin->src = h->w->parts[x->part].src;            /* parts have moved since it was opened */
-        return pn_pth_stream(bin, x->gather, hfd_take, &f, h->err);
-    }
-    for (uint64_t at = 0; at < x->t.bytes && !st; at += sizeof raw) {
-        size_t n = (size_t)PN_MIN(x->t.bytes - at, (uint64_t)sizeof raw);
+    for (; at < end && !st; at += sizeof raw) {
+        size_t n = (size_t)PN_MIN(end - at, (uint64_t)sizeof raw);
         st = pn_weights_read(h->w, &from, at, raw, n, h->err);
         if (!st)
-            st = hfd_take(&f, raw, n, h->err);
+            st = hfd_take(f, raw, n, h->err);
+    }
+    return st;
+}
+
+static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
+{
+    uint64_t each = x->t.bytes / x->t.ne[2];
+    hfd_flow f = {.x = x, .dst = dst};
+    pn_status st = PN_OK;
+    if (x->gather)
+        return hfd_gather(h, &f, x->part, x->gather, x->period ? x->period : x->t.bytes, x->from, each);
+    for (uint64_t e = 0; e < x->t.ne[2] && !st; e++) {
+        size_t piece = x->piece0 + (size_t)e;
+        const pn_pth_tensor *g = x->scattered ? h->gathers[piece] : NULL;
+        st = g ? hfd_gather(h, &f, h->d->pieces[piece].part, g, each, 0, each) : hfd_copy(h, &f, e * each, (e + 1) * each);
     }
     return st;
 }
@@ -747,9 +532,11 @@ static pn_status hfd_open(hfd *h, const char *path)
     if (!st && !h->w->bare)
         st = hfd_files(h, file ? path + cut : NULL);
     if (!st && !h->w->bare)
-        st = hfd_bind(h);
+        st = pn_hf_bind(h);
     for (size_t i = 0; i < h->d->n && !st && !h->w->bare; i++)
-        h->d->tensors[i].t.name = h->d->tensors[i].name;        /* the table has stopped moving */
+        h->d->tensors[i].t.name = h->d->tensors[i].as.name = h->d->tensors[i].name;     /* the tables have stopped moving */
+    for (size_t i = 0; i < h->d->n_packed && !st; i++)
+        h->d->packed[i].places = h->d->places + h->d->packed[i].place0;
     if (!st)
         st = hfd_image(h);
     return st ? st : hfd_directory(h);
@@ -770,6 +557,7 @@ PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *er
     }
     pn_mem_free(w->mem, PN_ACCT_STAGE, h.files, h.cap_files * sizeof *h.files);
     pn_mem_free(w->mem, PN_ACCT_STAGE, h.refs, h.cap_refs * sizeof *h.refs);
+    pn_mem_free(w->mem, PN_ACCT_STAGE, h.gathers, h.cap_gathers * sizeof *h.gathers);
     pn_map_fini(&h.names);
     pn_st_index_fini(&h.index);
     pn_gguf_writer_fini(&h.header);
@@ -786,11 +574,14 @@ PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
     pn_mem_free(mem, PN_ACCT_MISC, d->tensors, d->cap * sizeof *d->tensors);
     pn_mem_free(mem, PN_ACCT_MISC, d->names, d->names_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
+    pn_mem_free(mem, PN_ACCT_MISC, d->packed, d->cap_packed * sizeof *d->packed);
+    pn_mem_free(mem, PN_ACCT_MISC, d->places, d->cap_places * sizeof *d->places);
     pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);
 }
 
 PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d)
 {
-    return (uint64_t)d->image_bytes + d->cap * sizeof *d->tensors + d->cap_pieces * sizeof *d->pieces;
+    return (uint64_t)d->image_bytes + d->cap * sizeof *d->tensors + d->cap_pieces * sizeof *d->pieces + d->cap_packed * sizeof *d->packed +
+           d->cap_places * sizeof *d->places;
 }

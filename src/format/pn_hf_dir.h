@@ -6,6 +6,9 @@
  * used where it lies (F64, data at an address that no processor likes, a transposed view).  All other tensors lie in parts 1 and up and
  * are used there: matrices of any alignment above their elements', experts through a list of their places.
  *
+ * A quantised matrix (pn_hf_quant.h) is one tensor of ours and two or three of theirs; its rows are made while it is loaded
+ * (pn_packed.h).
+ *
  * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
  * with it, else the same of pytorch_model.bin (pn_pth.h); generation_config.json.  Nothing else is opened here, and no
  * name that is a path.  A path to a single .safetensors, .pth, .pt or pytorch_model*.bin file means that file with the
@@ -29,6 +32,9 @@ typedef struct pn_hf_dir {
     struct pn_hf_tensor *tensors;       /* owned, [n] in the parts from 1 on */
     pn_piece *pieces;           /* owned: places of experts, one list after the other */
     size_t n, cap, n_pieces, cap_pieces;
+    struct pn_packed *packed;   /* owned: quantised matrices and stacks of them */
+    struct pn_packed_place *places;     /* owned: where their parts are, one list after the other */
+    size_t n_packed, cap_packed, n_places, cap_places;
     char *names;                /* owned: of a file that is only looked at */
     size_t names_bytes;
     uint8_t *image;             /* owned: part 0 */

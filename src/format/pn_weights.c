@@ -18,6 +18,7 @@
  */
 #include "format/pn_weights.h"
 #include "format/pn_hf_dir.h"
+#include "format/pn_packed.h"
 
 #include "base/pn_err.h"
 #include "num/pn_dtype.h"
@@ -95,6 +96,7 @@ static pn_status weights_put(pn_weights *w, const pn_dir_tensor *t, pn_err *err)
                        weights_tail(w->parts[t->part].path), t->t->name, w->tensors[*at].part + 1,
                        weights_tail(w->parts[w->tensors[*at].part].path));
     w->tensors[w->n_tensors++] = *t;
+    w->n_retyped += pn_weights_retyped(t);
     return PN_OK;
 }
 
@@ -316,7 +318,7 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     if (!w || !w->mem)
         return;
     pn_mem_free(w->mem, PN_ACCT_MISC, w->tensors, w->cap_tensors * sizeof *w->tensors);
-    pn_mem_free(w->mem, PN_ACCT_MISC, w->retyped, w->n_retyped * sizeof *w->retyped);
+    pn_mem_free(w->mem, PN_ACCT_MISC, w->retyped, w->n_own * sizeof *w->retyped);
     if (w->shares) {
         memset(w, 0, sizeof *w);
         return;
@@ -442,7 +444,7 @@ PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_
     *out = *w;
     out->shares = true;
     out->retyped = NULL;
-    out->n_retyped = 0;
+    out->n_own = 0;
     out->cap_tensors = w->n_tensors;
     out->tensors = pn_mem_alloc(w->mem, PN_ACCT_MISC, w->n_tensors * sizeof *w->tensors);
     if (!out->tensors) {
@@ -457,23 +459,28 @@ PN_INTERNAL pn_status pn_weights_retype(pn_weights *w, const uint32_t *types, pn
 {
     size_t n = 0, k = 0;
     for (size_t i = 0; i < w->n_tensors; i++)
-        n += types[i] != w->tensors[i].t->dtype;
+        n += types[i] != w->tensors[i].t->dtype && types[i] != w->tensors[i].file->dtype;
     w->retyped = pn_mem_alloc(w->mem, PN_ACCT_MISC, n * sizeof *w->retyped);
     if (!w->retyped)
         return pn_fail_nomem(err, "a list of tensors", (uint64_t)n * sizeof *w->retyped);
-    w->n_retyped = n;
+    w->n_own = n;
+    w->n_retyped = 0;
     for (size_t i = 0; i < w->n_tensors; i++) {
         pn_dir_tensor *d = &w->tensors[i];
         const pn_gguf_tensor *t = d->file;
         if (types[i] == t->dtype)
-            continue;
-        pn_gguf_tensor *as = &w->retyped[k++];
-        *as = *t;
-        as->dtype = types[i];
-        if (!pn_dtype_row_bytes(types[i], t->ne[0], &as->row_bytes) || !pn_mul_u64(as->row_bytes, t->n_elems / t->ne[0], &as->bytes))
-            return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements do not fit type %s", t->name, t->ne[0],
-                           pn_dtype_name((pn_dtype)types[i]));
-        d->t = as;
+            d->t = t;
+        else if (types[i] != d->t->dtype) {
+            pn_gguf_tensor *as = &w->retyped[k++];
+            *as = *t;
+            as->dtype = types[i];
+            if (!pn_dtype_row_bytes(types[i], t->ne[0], &as->row_bytes) || !pn_mul_u64(as->row_bytes, t->n_elems / t->ne[0], &as->bytes))
+                return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements do not fit type %s", t->name, t->ne[0],
+                               pn_dtype_name((pn_dtype)types[i]));
+            d->t = as;
+        }
+        d->repacked = false;
+        w->n_retyped += pn_weights_retyped(d);
     }
     return PN_OK;
 }
@@ -490,8 +497,7 @@ PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor 
     return t->pieces ? NULL : pn_weights_piece_ptr(w, t, 0);
 }
 
-static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, uint32_t part, uint64_t offset, void *dst,
-                                 size_t n, pn_err *err)
+static pn_status weights_read_raw(const pn_weights *w, uint32_t part, uint64_t offset, void *dst, size_t n, pn_err *err)
 {
     const pn_part *p = &w->parts[part];
     pn_status st = PN_OK;
@@ -503,9 +509,20 @@ static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, ui
     } else if (n && p->src.read(p->src.user, offset, dst, n) != PN_OK) {
         st = pn_fail(err, PN_E_IO, "reading %zu bytes at offset %" PRIu64 " failed", n, offset);
     }
-    if (st != PN_OK)
-        pn_err_prefix(err, st, "%s: tensor '%s'", weights_tail(p->path), t->t->name);
     return st;
+}
+
+PN_INTERNAL pn_status pn_weights_read_part(const pn_weights *w, uint32_t part, uint64_t offset, void *dst, size_t n, pn_err *err)
+{
+    pn_status st = weights_read_raw(w, part, offset, dst, n, err);
+    return st ? pn_err_prefix(err, st, "%s", weights_tail(w->parts[part].path)) : PN_OK;
+}
+
+static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, uint32_t part, uint64_t offset, void *dst,
+                                 size_t n, pn_err *err)
+{
+    pn_status st = weights_read_raw(w, part, offset, dst, n, err);
+    return st ? pn_err_prefix(err, st, "%s: tensor '%s'", weights_tail(w->parts[part].path), t->t->name) : PN_OK;
 }
 
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
@@ -514,6 +531,8 @@ PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *
     if (at > t->file->bytes || n > t->file->bytes - at)
         return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
                        t->t->name, t->file->bytes, n, at);
+    if (t->packed)
+        return pn_packed_read(w, t, at, dst, n, err);
     if (!t->pieces)
         return weights_read_at(w, t, t->part, t->file->offset + at, dst, n, err);
     uint64_t each = t->file->bytes / t->file->ne[2];

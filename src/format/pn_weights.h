@@ -8,6 +8,7 @@
  *
  * A tensor has two descriptions: as it lies in its file, and as the model has it.  They are one and the same, unless
  * pn_weights_retype() gave it another type: then it has no address, and whoever loads it makes its rows from the file's.
+ * So it is with a matrix of a quantised folder, whose description of the file is what its codes mean (pn_packed.h).
  *
  * Threads: opening and closing from one; everything that takes a const pn_weights from any.
  */
@@ -31,15 +32,19 @@ typedef struct pn_piece {
     uint32_t part;
 } pn_piece;
 
+struct pn_packed;
+
 typedef struct pn_dir_tensor {
     const pn_gguf_tensor *t;    /* as the model has it; borrowed from its part's table or from `retyped` */
     const pn_gguf_tensor *file; /* as it lies in the file; borrowed from its part's table */
     uint32_t part;
+    bool repacked;              /* codes and scales move into blocks of `t`, without being decoded */
+    const struct pn_packed *packed;     /* `file` is f32 that pn_weights_read() makes of codes and scales; NULL: it lies there */
     const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at file->offset */
 } pn_dir_tensor;
 
-/* The model has it in another type than the file. */
-static inline bool pn_weights_retyped(const pn_dir_tensor *d) { return d->t != d->file; }
+/* Its rows have to be made: the model has it in another type than the file, or the file in a form that nobody computes with. */
+static inline bool pn_weights_retyped(const pn_dir_tensor *d) { return d->t != d->file || d->packed; }
 
 /* Where matrix `i` of a stack begins in the file. */
 static inline pn_piece pn_weights_piece(const pn_dir_tensor *d, uint64_t i)
@@ -58,9 +63,10 @@ typedef struct pn_weights {
     uint64_t file_bytes;        /* all parts */
     struct pn_hf_dir *hf;       /* owned; NULL: not a Hugging Face folder */
     bool bare;                  /* tensors without a model: it can be looked at, not computed with */
-    pn_gguf_tensor *retyped;    /* owned, [n_retyped] */
-    size_t n_retyped;
+    size_t n_retyped;           /* tensors that are */
     /* below: private */
+    pn_gguf_tensor *retyped;    /* owned, [n_own] */
+    size_t n_own;
     bool map;                   /* parts opened from now on are mapped */
     bool shares;                /* only `tensors` and `retyped` are its own */
     bool look;                  /* what is bare is welcome */
@@ -90,7 +96,8 @@ PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err);
 /* The same files with a directory of its own, which may be retyped; *w has to stay. */
 PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_err *err);
 
-/* Once: tensor i is to have type types[i], [n_tensors].  PN_E_UNSUPPORTED: its rows do not fit the type. */
+/* Once: tensor i is to have type types[i], [n_tensors], made from the values in its file.  PN_E_UNSUPPORTED: its rows do not
+ * fit the type. */
 PN_INTERNAL pn_status pn_weights_retype(pn_weights *w, const uint32_t *types, pn_err *err);
 
 /* Address of a tensor's bytes when they lie together and their part is mapped or in memory, else NULL; of a retyped one
@@ -105,10 +112,13 @@ PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_t
 static inline bool pn_weights_mapped(const pn_weights *w) { return w->parts[w->n_parts - 1].map_owned; }
 static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_parts - 1].src.read != NULL; }
 
-/* Copy n bytes from byte `at` of a tensor as it lies in the file.  A file is read by position even when it is mapped, so
- * one that shrank gives PN_E_IO and no signal. */
+/* Copy n bytes from byte `at` of a tensor as it lies in the file, or as its codes mean.  A file is read by position even when
+ * it is mapped, so one that shrank gives PN_E_IO and no signal. */
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
                                       size_t n, pn_err *err);
+
+/* The same of a part; what is asked for has to be inside. */
+PN_INTERNAL pn_status pn_weights_read_part(const pn_weights *w, uint32_t part, uint64_t offset, void *dst, size_t n, pn_err *err);
 
 /* --- private: for pn_hf_dir.c, while it opens a folder ------------------------------------------
  * A part without bytes; a part that is a file, opened and mapped as wished; the GGUF header of part 0,

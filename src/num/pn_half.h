@@ -3,6 +3,7 @@
  *
  * f16: IEEE half, round to nearest even, NaN kept quiet.  bf16: round to nearest even, NaN kept.
  * e8m0: 2^(e-127) (OCP MX 1.0 section 5.4.1); ue4m3: unsigned 4-bit exponent, 3-bit mantissa.
+ * e4m3, e5m2: signed, as checkpoints have them (OCP OFP8 1.0, tables 1 and 2).
  */
 #ifndef PN_HALF_H
 #define PN_HALF_H
@@ -58,6 +59,25 @@ static inline float pn_f32_from_ue4m3_half(uint8_t u)
     if ((u & 0x7f) == 0x7f)
         return 0;
     return e ? pn_f32_from_bits((e + 119) << 23 | m << 20) : (float)m * 0x1p-10f;
+}
+
+/* Exponents 1 to 15 with bias 7, no infinity: the largest is 448, 0x7f and 0xff are NaN. */
+static inline float pn_f32_from_e4m3(uint8_t u)
+{
+    uint32_t sign = (uint32_t)(u & 0x80) << 24, e = (u >> 3) & 15, m = u & 7;
+    if ((u & 0x7f) == 0x7f)
+        return pn_f32_from_bits(sign | 0x7fc00000u);
+    float f = (float)m * 0x1p-9f;           /* subnormal: exact in f32 */
+    return pn_f32_from_bits(sign | (e ? (e + 120) << 23 | m << 20 : pn_f32_bits(f)));
+}
+
+/* The upper byte of an f16. */
+static inline float pn_f32_from_e5m2(uint8_t u) { return pn_f32_from_f16((uint16_t)(u << 8)); }
+
+/* 2^(e-127); 255 is NaN. */
+static inline float pn_f32_from_e8m0(uint8_t e)
+{
+    return pn_f32_from_bits(e == 255 ? 0x7fc00000u : e ? (uint32_t)e << 23 : 0x00400000u);
 }
 
 #endif /* PN_HALF_H */

@@ -35,7 +35,7 @@ static const char *admin_kv_type(const serve_model *m)
 static const char *admin_residency(const serve_model *m)
 {
     const serve_replica *r = m->replicas;
-    bool made = m->load_type && r && r->state == SERVE_MODEL_READY && r->plan.load_bytes;    /* before, the plan is the loader's */
+    bool made = r && r->state == SERVE_MODEL_READY && r->plan.load_bytes;    /* before, the plan is the loader's */
     return m->params.residency == PN_RESIDENCY_STREAM ? "stream" : m->params.residency == PN_RESIDENCY_ANON || made ? "anon" : "map";
 }
 

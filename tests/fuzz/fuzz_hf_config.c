@@ -34,6 +34,8 @@ static void fuzz_hf_wants(const pn_hf_config *c)
     if (c->n_heads == 0 || c->n_heads_kv == 0 || c->n_heads % c->n_heads_kv || c->n_rot == 0 || c->n_rot % 2 || c->n_rot > c->d_head ||
         c->n_layers == 0 || c->n_layers > PN_HF_LAYERS_MAX || c->n_expert_used > c->n_expert)
         abort();
+    if (c->quant.scheme > PN_HF_INT4 || c->quant.block_rows > 1u << 20 || c->quant.block_cols > 1u << 20 || (c->quant.scheme == PN_HF_PLAIN && c->quant.block_rows))
+        abort();
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; c->factors[k] && i < c->n_rot / 2; i++)
             if (!(c->factors[k][i] > 0))

@@ -10,6 +10,7 @@ matter, this is about what a user sees.
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -141,6 +142,58 @@ def with_tool_template(folder):
     return folder
 
 
+def fp8_of(model, folder):
+    """The fixture with FP8 codes of one scale each in place of its layers' matrices: numbers without a meaning, but a model."""
+    copy(folder, *around(model))
+    with open(os.path.join(model, "model.safetensors"), "rb") as f:
+        raw = f.read()
+    n = struct.unpack("<Q", raw[:8])[0]
+    header, data, out, at = {}, raw[8 + n:], [], 0
+
+    def put(name, dtype, shape, body):
+        nonlocal at
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(body)]}
+        out.append(body)
+        at += len(body)
+
+    for name, t in json.loads(raw[8:8 + n]).items():
+        if name.endswith("_proj.weight"):
+            size = t["shape"][0] * t["shape"][1]
+            put(name, "F8_E4M3", t["shape"], bytes((i * 37 % 64 + 24) | i % 3 % 2 << 7 for i in range(size)))
+            put(name + "_scale_inv", "F32", [], struct.pack("<f", 0.013))
+        elif name != "__metadata__":
+            put(name, t["dtype"], t["shape"], data[t["data_offsets"][0]:t["data_offsets"][1]])
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(out))
+    with open(os.path.join(folder, "config.json")) as f:
+        config = json.load(f)
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "static"}
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config, f)
+    return folder
+
+
+def quantised(pantheon, tmp):
+    path, gguf = fp8_of(QWEN, os.path.join(tmp, "fp8")), os.path.join(tmp, "fp8.gguf")
+    i = Done(pantheon, "inspect", path, "--json", "--tensors").json()
+    equal(sorted({t["type"] for t in i["tensors"]}), ["F32", "F8_E4M3"], "formats of a quantised folder")
+    r = Done(pantheon, "inspect", path)
+    check(b"  F8_E4M3      14 tensors" in r.out, "it says how many are quantised", r.out)
+    plan, less = (Done(pantheon, "plan", path, "--ctx", "64", "--json", *more).json() for more in ([], ["--load-type", "q8_0"]))
+    check(less["load_bytes"] and plan["load_bytes"] and less["weight_bytes"] < plan["weight_bytes"], "a smaller type is a smaller plan", (plan, less))
+    r = Done(pantheon, "run", "-m", path, "--chat", "-p", "Hi", "-n", "5", "--temp", "0")
+    check(r.code == 0 and "qwen3 F16" in r.err, "run of a quantised folder", r.err)
+    for how in "map", "stream":
+        no = Done(pantheon, "run", "-m", path, "-p", "Hi", "--residency", how)
+        check(no.code == 1 and "F8_E4M3" in no.err and "auto or anon" in no.err, "quantised weights, --residency %s" % how, no.err)
+    equal(Done(pantheon, "quantize", path, gguf, "F16").code, 0, "quantize of a quantised folder")
+    equal(Done(pantheon, "run", "-m", gguf, "--chat", "-p", "Hi", "-n", "5", "--temp", "0").out, r.out, "its file in F16 says the same")
+    with Server(pantheon, "-m", path, "--ctx", "256") as s:
+        equal(s.post("/v1/chat/completions", chat("Hi", model="fp8", max_tokens=3)).status, 200, "a quantised folder is served")
+        equal(s.model("fp8")["residency"], "anon", "and its weights are in memory")
+
+
 def tool_templates(pantheon, tmp):
     files = copy(os.path.join(tmp, "files"), *[QWEN + "/" + f for f in os.listdir(QWEN)])
     os.mkdir(files + "/additional_chat_templates")
@@ -202,6 +255,7 @@ def main():
         checks.section(commands, pantheon, tmp, pth)
         checks.section(tensors_alone, pantheon, tmp)
         checks.section(refusals, pantheon, tmp, gguf)
+        checks.section(quantised, pantheon, tmp)
         checks.section(tool_templates, pantheon, tmp)
         checks.section(served, pantheon, tmp, pth, gguf)
     return checks.end()

@@ -273,6 +273,31 @@ static void the_samplers_defaults_are_the_models(void)
 
 /* --- refusals ------------------------------------------------------------------------------------- */
 
+#define PACKED(weights) "'quantization_config':{'quant_method':'compressed-tensors','format':'pack-quantized','config_groups':{'group_0':{'weights':{" weights "}}}}}"
+
+/* At either level of a wrapper; what is said of activations and modules does not matter. */
+static void quantised_weights_are_described(void)
+{
+    static const struct { const char *config; pn_hf_quant q; } rows[] = {
+        {LLAMA "'quantization_config':null}", {.scheme = PN_HF_PLAIN}},
+        {LLAMA "'quantization_config':{'quant_method':'fp8','activation_scheme':'static','modules_to_not_convert':['lm_head']}}", {.scheme = PN_HF_FP8}},
+        {LLAMA "'quantization_config':{'quant_method':'fp8','weight_block_size':[128,64],'scale_fmt':'ue8m0','fmt':'e4m3'}}",
+         {.scheme = PN_HF_FP8, .ue8m0 = true, .block_rows = 128, .block_cols = 64}},
+        {LLAMA "'quantization_config':{'quant_method':'compressed-tensors','format':'float-quantized'}}", {.scheme = PN_HF_FP8_ROWS}},
+        {LLAMA PACKED("'num_bits':4,'type':'int','strategy':'group','group_size':128,'symmetric':true"), {.scheme = PN_HF_INT4, .block_rows = 1, .block_cols = 128}},
+        {LLAMA PACKED("'num_bits':4,'strategy':'channel','group_size':null,'symmetric':false"), {.scheme = PN_HF_INT4, .zeros = true, .block_rows = 1}},
+        {"{'model_type':'mistral3','quantization_config':{'quant_method':'fp8'},'text_config':{'model_type':'ministral3','hidden_size':64,'num_hidden_layers':1,"
+         "'intermediate_size':64,'num_attention_heads':8,'vocab_size':9}}", {.scheme = PN_HF_FP8}}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        conf x;
+        conf_read(&x, rows[i].config, NULL, 0);
+        const pn_hf_quant *q = &x.c.quant, *want = &rows[i].q;
+        PN_CHECK(x.st == PN_OK && q->scheme == want->scheme && q->ue8m0 == want->ue8m0 && q->zeros == want->zeros && q->block_rows == want->block_rows &&
+                 q->block_cols == want->block_cols, "%s: %s", rows[i].config, x.err.text);
+        conf_close(&x);
+    }
+}
+
 static void what_is_not_understood_is_refused_by_name(void)
 {
     static const struct { const char *config; pn_status st; const char *say[2]; } rows[] = {
@@ -285,7 +310,22 @@ static void what_is_not_understood_is_refused_by_name(void)
         {"{'model_type':'llama'}", PN_E_FORMAT, {"hidden_size", "missing"}},
         {LLAMA "'hidden_act':'relu'}", PN_E_UNSUPPORTED, {"hidden_act", "\"relu\""}},
         {LLAMA "'architectures':['LlamaForSequenceClassification']}", PN_E_UNSUPPORTED, {"architectures", "ForCausalLM"}},
-        {LLAMA "'quantization_config':{'quant_method':'compressed-tensors','format':'pack-quantized'}}", PN_E_UNSUPPORTED, {"compressed-tensors", "pack-quantized"}},
+        {LLAMA "'quantization_config':{'quant_method':'gptq','bits':4}}", PN_E_UNSUPPORTED, {"quant_method is \"gptq\"", "expected fp8"}},
+        {LLAMA "'quantization_config':{}}", PN_E_UNSUPPORTED, {"quant_method is nothing", "expected fp8"}},
+        {LLAMA "'quantization_config':{'quant_method':'compressed-tensors','format':'nvfp4-pack-quantized'}}", PN_E_UNSUPPORTED, {"compressed-tensors", "\"nvfp4-pack-quantized\""}},
+        {LLAMA "'quantization_config':{'quant_method':'compressed-tensors','format':'pack-quantized'}}", PN_E_FORMAT, {"pack-quantized", "without config_groups"}},
+        {LLAMA PACKED("'num_bits':8,'strategy':'channel'"), PN_E_UNSUPPORTED, {"num_bits 8", "expected 4"}},
+        {LLAMA PACKED("'num_bits':4,'type':'float','strategy':'channel'"), PN_E_UNSUPPORTED, {"type \"float\"", "int"}},
+        {LLAMA PACKED("'num_bits':4,'strategy':'tensor'"), PN_E_UNSUPPORTED, {"strategy", "\"tensor\""}},
+        {LLAMA PACKED("'num_bits':4,'strategy':'group'"), PN_E_FORMAT, {"group_size", "nothing"}},
+        {LLAMA PACKED("'num_bits':4,'strategy':'group','group_size':-1"), PN_E_FORMAT, {"group_size", "-1"}},
+        {LLAMA PACKED("'num_bits':4,'strategy':'channel','symmetric':1"), PN_E_FORMAT, {"symmetric", "expected true or false"}},
+        {LLAMA "'quantization_config':{'quant_method':'compressed-tensors','format':'pack-quantized','config_groups':{'a':{'weights':{'num_bits':4,'group_size':32}},"
+         "'b':{'weights':{'num_bits':4,'group_size':64}}}}}", PN_E_UNSUPPORTED, {"config_groups differ", "group_size"}},
+        {LLAMA "'quantization_config':{'quant_method':'fp8','weight_block_size':[128]}}", PN_E_FORMAT, {"weight_block_size", "two integers"}},
+        {LLAMA "'quantization_config':{'quant_method':'fp8','weight_block_size':128}}", PN_E_FORMAT, {"weight_block_size", "two integers"}},
+        {LLAMA "'quantization_config':{'quant_method':'fp8','weight_block_size':[128,0]}}", PN_E_FORMAT, {"weight_block_size", "is 0"}},
+        {LLAMA "'quantization_config':{'quant_method':'fp8','scale_fmt':'e5m3'}}", PN_E_UNSUPPORTED, {"scale_fmt", "\"e5m3\""}},
         {LLAMA "'rope_scaling':{'type':'llama3','factor':8}}", PN_E_FORMAT, {"llama3", "low_freq_factor"}},
         {LLAMA "'rope_scaling':{'type':'linear'}}", PN_E_FORMAT, {"linear", "factor"}},
         {LLAMA "'rope_scaling':{'type':'linear','factor':-1}}", PN_E_FORMAT, {"factor", "-1"}},
@@ -355,6 +395,7 @@ int main(void)
     the_text_model_is_found_inside();
     a_wrapper_knows_what_is_usually_inside();
     the_samplers_defaults_are_the_models();
+    quantised_weights_are_described();
     what_is_not_understood_is_refused_by_name();
     hostile_files_are_refused_by_name();
     every_allocation_may_fail();

@@ -4,7 +4,7 @@
  * what is computed on the way in, and every disagreement between config.json, index and files.
  */
 #define _XOPEN_SOURCE 700       /* mkdtemp */
-#include "pn_test.h"
+#include "pth_image.h"
 
 #include "format/pn_hf_dir.h"
 #include "format/pn_hf_names.h"
@@ -83,7 +83,10 @@ static void made_stack(made_tensor *t)
     t->shape[0] = 4;
 }
 
-static size_t made_elem(const made_tensor *t) { return strchr("BF", t->dtype[0]) && strstr(t->dtype, "16") ? 2 : strstr(t->dtype, "64") ? 8 : 4; }
+static size_t made_elem(const made_tensor *t)
+{
+    return strncmp(t->dtype, "F8", 2) == 0 ? 1 : strchr("BF", t->dtype[0]) && strstr(t->dtype, "16") ? 2 : strstr(t->dtype, "64") ? 8 : 4;
+}
 
 static size_t made_elems(const made_tensor *t)
 {
@@ -134,6 +137,7 @@ static void made_put(uint8_t *p, const made_tensor *t, double v)
     float f = (float)v;
     uint16_t h = t->dtype[0] == 'B' ? (uint16_t)(pn_f32_bits(f) >> 16) : (uint16_t)pn_f16_from_f32(f);
     switch (made_elem(t)) {
+    case 1: *p = (uint8_t)((int)v + 64); break;
     case 2: memcpy(p, &h, 2); break;
     case 8: memcpy(p, &v, 8); break;
     default: memcpy(p, &f, 4); break;
@@ -311,6 +315,137 @@ static void experts_may_be_one_tensor_or_many(void)
         dir_close(&o);
         made_free(m);
     }
+}
+
+/* A file of torch of it; its storage begins at a multiple of 4. */
+static img made_archive(const img *pickle, const img *data, bool big)
+{
+    static const char last[] = "archive/data/0";
+    for (unsigned fill = 0;; fill++) {
+        img p = {0};
+        put(&p, pickle->b, pickle->n);
+        pk_str(&p, "fill");
+        pk_str(&p, "    " + fill % 4);
+        img file = pth_of(p, data->b, data->n, big ? "big" : "little");
+        size_t at = 0;
+        while (memcmp(file.b + at, last, sizeof last - 1) != 0)
+            at++;
+        if ((at + sizeof last - 1 + 31) % 4 == 0 || fill > 3)
+            return file;
+        img_free(&file);
+    }
+}
+
+/* All of them in one storage of a file of torch; those with `part` in their names transposed.  big: turned. */
+static void made_write_bin(const made *m, const char *part, bool big)
+{
+    img pickle = pk_begin(), data = {0};
+    size_t all = 0;
+    for (int i = 0; i < m->n; i++)
+        all += made_elems(&m->t[i]);
+    for (int i = 0; i < m->n; i++) {
+        const made_tensor *t = &m->t[i];
+        size_t first = data.n / 4, n = made_elems(t), cols = (size_t)t->shape[t->rank - 1], rows = t->rank > 1 ? (size_t)t->shape[t->rank - 2] : 1;
+        bool turned = part && strstr(t->name, part) && t->rank > 1;
+        int64_t shape[3], stride[3] = {(int64_t)(rows * cols), (int64_t)cols, 1};
+        for (uint32_t k = 0; k < t->rank; k++)
+            shape[k] = (int64_t)t->shape[k];
+        if (turned) {
+            stride[1] = 1;
+            stride[2] = (int64_t)rows;
+        }
+        for (size_t e = 0; e < n; e++) {            /* in the order of the storage */
+            size_t in = e % (rows * cols), from = turned ? e - in + in % rows * cols + in / rows : e;
+            uint32_t bits = pn_f32_bits((float)made_value(t->name, from));
+            for (int k = 0; k < 4; k++)
+                put8(&data, bits >> 8 * (big ? 3 - k : k) & 255);
+        }
+        pk_tensor(&pickle, t->name, (int64_t)all, (int64_t)first, shape, stride + 3 - t->rank, t->rank);
+    }
+    img file = made_archive(&pickle, &data, big);
+    made_file(m, "pytorch_model.bin", file.b, file.n);
+    img_free(&file);
+    img_free(&pickle);
+    img_free(&data);
+}
+
+/* Experts of a .bin, in one tensor each or in all, some of them or all with elements that do not follow each other. */
+static void experts_of_torch_are_gathered(void)
+{
+    static const struct { const char *part; bool fused, big; int copied; } rows[] = {
+        {NULL, false, false, 0}, {"experts.2.", false, false, 3}, {"experts.", false, false, 3}, {NULL, false, true, 3},
+        {NULL, true, false, 0}, {"experts.gate_up", true, false, 2}, {"experts.", true, false, 3}, {NULL, true, true, 3}};
+    static const char *const stacks[] = {"gate", "up", "down"};
+    const char *config = families[9];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        made *m = made_new(config);
+        open_dir o;
+        char name[100], ours[64];
+        int copied = 0;
+        made_model(m, config, "model.", "F32");
+        for (int k = 0; k < m->n && rows[i].fused;)
+            if (strstr(m->t[k].name, ".experts."))
+                m->t[k] = m->t[--m->n];
+            else
+                k++;
+        for (int il = 0; il < 2 && rows[i].fused; il++) {
+            snprintf(name, sizeof name, "model.layers.%d.mlp.experts.gate_up_proj", il);
+            made_stack(made_add(m, name, "F32", 24, 16));
+            snprintf(name, sizeof name, "model.layers.%d.mlp.experts.down_proj", il);
+            made_stack(made_add(m, name, "F32", 16, 12));
+        }
+        made_write_bin(m, rows[i].part, rows[i].big);
+        dir_open(&o, m->dir, i % 2 == 0, 0);
+        PN_CHECK(o.st == PN_OK, "%zu: %s", i, o.err.text);
+        for (size_t k = 0; k < 3 && !o.st; k++) {
+            snprintf(ours, sizeof ours, "blk.1.ffn_%s_exps.weight", stacks[k]);
+            const pn_dir_tensor *d = pn_weights_find(&o.w, ours);
+            copied += d && d->part == 0;
+            for (size_t e = 0; e < 4; e++) {
+                if (rows[i].fused)
+                    snprintf(name, sizeof name, "model.layers.1.mlp.experts.%s", k < 2 ? "gate_up_proj" : "down_proj");
+                else
+                    snprintf(name, sizeof name, "model.layers.1.mlp.experts.%d.%s_proj.weight", (int)e, stacks[k]);
+                holds(&o, ours, PN_DTYPE_F32, e * 192, name, !rows[i].fused ? 0 : k < 2 ? e * 384 + k * 192 : e * 192, 192, 0);
+            }
+        }
+        PN_CHECK(copied == rows[i].copied, "%zu: %d stacks are copied, expected %d", i, copied, rows[i].copied);
+        dir_close(&o);
+        for (long f = 1; i == 1 || i == 6; f++) {
+            dir_open(&o, m->dir, true, f);
+            bool done = o.st == PN_OK && o.mem.n_calls < f;
+            PN_CHECK(o.st == PN_OK || o.st == PN_E_NOMEM, "%ld: %d %s", f, (int)o.st, o.err.text);
+            dir_close(&o);
+            if (done)
+                break;
+        }
+        made_free(m);
+    }
+}
+
+/* As in files, a matrix of one row is f32. */
+static void a_quantised_row_is_f32(void)
+{
+    static const char config[] = "{'quantization_config':{'quant_method':'fp8'},'model_type':'qwen2_moe'," SMALL EXPERTS "}";
+    static const char gate[] = "model.layers.1.mlp.shared_expert_gate.weight", scale[] = "model.layers.1.mlp.shared_expert_gate.weight_scale_inv";
+    made *m = made_new(config);
+    open_dir o;
+    pn_desc d;
+    float row[16];
+    made_model(m, config, "model.", "F32");
+    snprintf(made_find(m, gate)->dtype, 8, "F8_E4M3");
+    made_add(m, scale, "F32", 0, 1);
+    made_write(m, "model.safetensors");
+    dir_open(&o, m->dir, true, 0);
+    const pn_dir_tensor *t = o.st ? NULL : pn_weights_find(&o.w, "blk.1.ffn_gate_inp_shexp.weight");
+    PN_CHECK(t && t->packed && t->t->dtype == PN_DTYPE_F32 && t->t == t->file && o.w.n_retyped == 1, "%s", o.err.text);
+    if (t && PN_CHECK(pn_weights_read(&o.w, t, 0, row, sizeof row, &o.err) == PN_OK && pn_desc_open(&d, &o.mem.mem, &o.w, false, &o.err) == PN_OK, "%s", o.err.text)) {
+        for (size_t e = 0; e < 16; e++)
+            PN_CHECK(row[e] == pn_f32_from_e4m3((uint8_t)((int)made_value(gate, e) + 64)) * (float)made_value(scale, 0), "%zu", e);
+        pn_desc_close(&d);
+    }
+    dir_close(&o);
+    made_free(m);
 }
 
 static void norms_stored_minus_one_are_computed(void)
@@ -684,6 +819,8 @@ int main(void)
     the_fixtures_open();
     every_family_is_found_and_can_be_planned();
     experts_may_be_one_tensor_or_many();
+    experts_of_torch_are_gathered();
+    a_quantised_row_is_f32();
     norms_stored_minus_one_are_computed();
     odd_addresses_are_copied();
     the_head_may_be_missing();
