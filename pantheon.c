@@ -1239,6 +1239,7 @@ PN_INTERNAL pn_block_encode pn_block_encode_4(uint32_t type);
  *
  * f16: IEEE half, round to nearest even, NaN kept quiet.  bf16: round to nearest even, NaN kept.
  * e8m0: 2^(e-127) (OCP MX 1.0 section 5.4.1); ue4m3: unsigned 4-bit exponent, 3-bit mantissa.
+ * e4m3, e5m2: signed, as checkpoints have them (OCP OFP8 1.0, tables 1 and 2).
  */
 #ifndef PN_HALF_H
 #define PN_HALF_H
@@ -1294,6 +1295,25 @@ static inline float pn_f32_from_ue4m3_half(uint8_t u)
     if ((u & 0x7f) == 0x7f)
         return 0;
     return e ? pn_f32_from_bits((e + 119) << 23 | m << 20) : (float)m * 0x1p-10f;
+}
+
+/* Exponents 1 to 15 with bias 7, no infinity: the largest is 448, 0x7f and 0xff are NaN. */
+static inline float pn_f32_from_e4m3(uint8_t u)
+{
+    uint32_t sign = (uint32_t)(u & 0x80) << 24, e = (u >> 3) & 15, m = u & 7;
+    if ((u & 0x7f) == 0x7f)
+        return pn_f32_from_bits(sign | 0x7fc00000u);
+    float f = (float)m * 0x1p-9f;           /* subnormal: exact in f32 */
+    return pn_f32_from_bits(sign | (e ? (e + 120) << 23 | m << 20 : pn_f32_bits(f)));
+}
+
+/* The upper byte of an f16. */
+static inline float pn_f32_from_e5m2(uint8_t u) { return pn_f32_from_f16((uint16_t)(u << 8)); }
+
+/* 2^(e-127); 255 is NaN. */
+static inline float pn_f32_from_e8m0(uint8_t e)
+{
+    return pn_f32_from_bits(e == 255 ? 0x7fc00000u : e ? (uint32_t)e << 23 : 0x00400000u);
 }
 
 #endif /* PN_HALF_H */
@@ -3163,6 +3183,21 @@ PN_INTERNAL bool pn_pth_same_view(const pn_pth_tensor *a, const pn_pth_tensor *b
 
 enum { PN_HF_LAYERS_MAX = 1024 };
 
+/* How weights are quantised.  Which of them are is nobody's word but their own: a matrix is when its tensors say so. */
+typedef enum pn_hf_scheme {
+    PN_HF_PLAIN,
+    PN_HF_FP8,                  /* P.weight in eight bits, P.weight_scale_inv: one, or one a block */
+    PN_HF_FP8_ROWS,             /* P.weight in eight bits, P.weight_scale: one, or one a row */
+    PN_HF_INT4                  /* P.weight_packed, P.weight_scale, P.weight_shape, and P.weight_zero_point */
+} pn_hf_scheme;
+
+typedef struct pn_hf_quant {
+    uint8_t scheme;             /* pn_hf_scheme */
+    bool ue8m0;                 /* scales may be bytes that are exponents */
+    bool zeros;                 /* int4: there are zero points */
+    uint32_t block_rows, block_cols;    /* of one scale; 0: all.  int4: block_rows is 1 */
+} pn_hf_quant;
+
 /* What the tensors of the model must be. */
 typedef struct pn_hf_config {
     pn_mem *mem;
@@ -3175,6 +3210,7 @@ typedef struct pn_hf_config {
     bool post_norms;            /* norms after both blocks, and all norms are stored minus one (Gemma) */
     bool tied;                  /* what tie_word_embeddings says */
     bool wrapped;               /* the text part of a larger model: other parts are left alone */
+    pn_hf_quant quant;
     float *factors[2];          /* owned, [n_rot / 2]: divisors of rotary frequencies.  The first alone: for every context;
                                    both: for short and for long ones */
 } pn_hf_config;
@@ -3247,6 +3283,7 @@ PN_INTERNAL bool pn_hf_skips(const pn_hf_config *c, const char *name);
  *
  * A tensor has two descriptions: as it lies in its file, and as the model has it.  They are one and the same, unless
  * pn_weights_retype() gave it another type: then it has no address, and whoever loads it makes its rows from the file's.
+ * So it is with a matrix of a quantised folder, whose description of the file is what its codes mean (pn_packed.h).
  *
  * Threads: opening and closing from one; everything that takes a const pn_weights from any.
  */
@@ -3270,15 +3307,19 @@ typedef struct pn_piece {
     uint32_t part;
 } pn_piece;
 
+struct pn_packed;
+
 typedef struct pn_dir_tensor {
     const pn_gguf_tensor *t;    /* as the model has it; borrowed from its part's table or from `retyped` */
     const pn_gguf_tensor *file; /* as it lies in the file; borrowed from its part's table */
     uint32_t part;
+    bool repacked;              /* codes and scales move into blocks of `t`, without being decoded */
+    const struct pn_packed *packed;     /* `file` is f32 that pn_weights_read() makes of codes and scales; NULL: it lies there */
     const pn_piece *pieces;     /* [t->ne[2]] a stack whose matrices lie scattered; NULL: all of it is at file->offset */
 } pn_dir_tensor;
 
-/* The model has it in another type than the file. */
-static inline bool pn_weights_retyped(const pn_dir_tensor *d) { return d->t != d->file; }
+/* Its rows have to be made: the model has it in another type than the file, or the file in a form that nobody computes with. */
+static inline bool pn_weights_retyped(const pn_dir_tensor *d) { return d->t != d->file || d->packed; }
 
 /* Where matrix `i` of a stack begins in the file. */
 static inline pn_piece pn_weights_piece(const pn_dir_tensor *d, uint64_t i)
@@ -3297,9 +3338,10 @@ typedef struct pn_weights {
     uint64_t file_bytes;        /* all parts */
     struct pn_hf_dir *hf;       /* owned; NULL: not a Hugging Face folder */
     bool bare;                  /* tensors without a model: it can be looked at, not computed with */
-    pn_gguf_tensor *retyped;    /* owned, [n_retyped] */
-    size_t n_retyped;
+    size_t n_retyped;           /* tensors that are */
     /* below: private */
+    pn_gguf_tensor *retyped;    /* owned, [n_own] */
+    size_t n_own;
     bool map;                   /* parts opened from now on are mapped */
     bool shares;                /* only `tensors` and `retyped` are its own */
     bool look;                  /* what is bare is welcome */
@@ -3329,7 +3371,8 @@ PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err);
 /* The same files with a directory of its own, which may be retyped; *w has to stay. */
 PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_err *err);
 
-/* Once: tensor i is to have type types[i], [n_tensors].  PN_E_UNSUPPORTED: its rows do not fit the type. */
+/* Once: tensor i is to have type types[i], [n_tensors], made from the values in its file.  PN_E_UNSUPPORTED: its rows do not
+ * fit the type. */
 PN_INTERNAL pn_status pn_weights_retype(pn_weights *w, const uint32_t *types, pn_err *err);
 
 /* Address of a tensor's bytes when they lie together and their part is mapped or in memory, else NULL; of a retyped one
@@ -3344,10 +3387,13 @@ PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_t
 static inline bool pn_weights_mapped(const pn_weights *w) { return w->parts[w->n_parts - 1].map_owned; }
 static inline bool pn_weights_reads(const pn_weights *w) { return w->parts[w->n_parts - 1].src.read != NULL; }
 
-/* Copy n bytes from byte `at` of a tensor as it lies in the file.  A file is read by position even when it is mapped, so
- * one that shrank gives PN_E_IO and no signal. */
+/* Copy n bytes from byte `at` of a tensor as it lies in the file, or as its codes mean.  A file is read by position even when
+ * it is mapped, so one that shrank gives PN_E_IO and no signal. */
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
                                       size_t n, pn_err *err);
+
+/* The same of a part; what is asked for has to be inside. */
+PN_INTERNAL pn_status pn_weights_read_part(const pn_weights *w, uint32_t part, uint64_t offset, void *dst, size_t n, pn_err *err);
 
 /* --- private: for pn_hf_dir.c, while it opens a folder ------------------------------------------
  * A part without bytes; a part that is a file, opened and mapped as wished; the GGUF header of part 0,
@@ -3359,6 +3405,118 @@ PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *
 
 #endif /* PN_WEIGHTS_H */
 
+/* ---- Begin format/pn_packed.h ---- */
+/*
+ * pn_packed.h - rows of a quantised checkpoint: codes here, scales there, values on the way out.
+ *
+ * A matrix of such a folder is two or three tensors: codes (E4M3, E5M2, or four bits), scales of blocks, perhaps zero
+ * points.  No kernel knows these forms, so the matrix is described twice (pn_weights.h): `file` is what its codes mean, in
+ * f32, though no such bytes are anywhere; `t` is the type it gets in memory.  Whoever reads bytes of it through
+ * pn_weights_read() gets that f32, decoded from the codes that it takes, and needs no room beside what it asked for.
+ *
+ *     value = code x scale of its block            one product in f32; four bits: (code - zero point) x scale
+ *
+ * Rows of codes are whole bytes, or words of eight codes with the first in the lowest bits.  A zero point lies where the
+ * codes of its rows would, eight rows a word.  Codes and zero points of four bits are both stored plus 8.
+ *
+ * Codes that are no number (0x7f of E4M3; E5M2 has infinity, too) are refused when they are met, scales that are none when
+ * the folder is opened.
+ *
+ * Which type.  pn_packed_survey() looks at all scales, once, and says what the matrix becomes when nobody wishes anything:
+ *
+ *     Q4_0   four bits without zero points, blocks of whole 32s, scales that f16 has: the same codes and scales,
+ *            moved (`repacks`).  Nothing is decoded or rounded
+ *     Q4_1   the same with zero points: moved, too, but -zero x scale is rounded to f16, which is off by 15/2048 of a
+ *            scale at the most; f16 would lose as much of the largest values, in three times the memory
+ *     BF16   every scale has at most four bits of its own (powers of two above all): all products are exact there
+ *     F16    the largest value there can be is between 2^-12 and 65504: rounded to 11 bits, off by 2^-11 of itself or, deep
+ *            below the largest, by 2^-13 of that at the most.  Codes of eight bits have four
+ *     F32    else; and a matrix of one row, which has that type in files, too
+ */
+#ifndef PN_PACKED_H
+#define PN_PACKED_H
+
+/* includes format/pn_weights.h */
+
+typedef enum pn_packed_code { PN_PACKED_E4M3, PN_PACKED_E5M2, PN_PACKED_INT4 } pn_packed_code;
+
+/* Where a matrix has its parts. */
+typedef struct pn_packed_place {
+    uint64_t code, scale, zero;         /* offsets */
+    uint32_t code_part, scale_part, zero_part;
+} pn_packed_place;
+
+typedef struct pn_packed {
+    uint8_t code;               /* pn_packed_code */
+    uint8_t scale;              /* pn_st_dtype: F32, BF16, F16, F8_E8M0, or U8 that means the last */
+    bool zeros;                 /* there are zero points */
+    bool repacks;               /* to Q4_0, with zero points to Q4_1 */
+    uint64_t rows, cols;        /* of one matrix */
+    uint64_t block_rows, block_cols;    /* of one scale; at most rows, cols */
+    uint64_t place0;            /* in a list of places, while that moves */
+    const pn_packed_place *places;      /* borrowed: one for each matrix of a stack */
+} pn_packed;
+
+/* What inspect calls it: "F8_E4M3", "F8_E5M2", "I4"; static. */
+PN_INTERNAL const char *pn_packed_name(const pn_packed *p);
+
+/* Bytes of one matrix in the files, with scales and zero points. */
+PN_INTERNAL uint64_t pn_packed_bytes(const pn_packed *p);
+
+/* Look at the scales of n matrices, sets p->repacks, and says which type suits them.  `name` is for the message. */
+PN_INTERNAL pn_status pn_packed_survey(const pn_weights *w, pn_packed *p, const pn_packed_place *places, uint64_t n, const char *name,
+                                       uint32_t *dtype, pn_err *err);
+
+/* Bytes [at, at + n) of the f32 values of all matrices in turn.  Inside of d->file->bytes. */
+PN_INTERNAL pn_status pn_packed_read(const pn_weights *w, const pn_dir_tensor *d, uint64_t at, void *dst, size_t n, pn_err *err);
+
+/* Rows [row, row + n) of all matrices in turn, as Q4_0 or Q4_1; for one that `repacks`. */
+PN_INTERNAL pn_status pn_packed_move(const pn_weights *w, const pn_dir_tensor *d, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err);
+
+#endif /* PN_PACKED_H */
+
+/* ---- Begin format/pn_hf_quant.h ---- */
+/*
+ * pn_hf_quant.h - the tensors that are one quantised matrix: what they are called, and whether they fit together.
+ *
+ *     scheme             codes of a linear P [o, i]             scales
+ *     fp8                P.weight F8_E4M3, F8_E5M2 [o, i]       P.weight_scale_inv, one, or [o/a, i/b] (rounded up)
+ *     float-quantized    the same                               P.weight_scale, one, or [o, 1]
+ *     pack-quantized     P.weight_packed I32 [o, i/8]           P.weight_scale [o, i/g] or [o, 1]; P.weight_shape I64 [2];
+ *                                                               P.weight_zero_point I32 [o/8, i/g] or [o/8, 1]
+ *
+ * Scales are F32, BF16 or F16; F8_E8M0, or U8 where scale_fmt is "ue8m0".  P.weight_g_idx, which gives each column a group of its
+ * own, is refused.  Scales of activations change no weight and are left alone.
+ */
+#ifndef PN_HF_QUANT_H
+#define PN_HF_QUANT_H
+
+/* includes format/pn_hf_config.h */
+/* includes format/pn_packed.h */
+/* includes format/pn_safetensors.h */
+
+/* What a matrix is made of; NULL: not there. */
+typedef struct pn_hf_parts {
+    const pn_st_tensor *code, *scale, *zero, *shape;
+    uint32_t code_part, scale_part, zero_part, shape_part;
+} pn_hf_parts;
+
+/* What follows the name of a weight; NULL: the scheme has none. */
+PN_INTERNAL const char *pn_hf_quant_code_end(const pn_hf_quant *q);
+PN_INTERNAL const char *pn_hf_quant_scale_end(const pn_hf_quant *q);
+
+/* A tensor of this format holds codes of the scheme. */
+PN_INTERNAL bool pn_hf_quant_is_code(const pn_hf_quant *q, uint32_t st_dtype);
+
+/* The parts are a matrix of rows x cols (what config.json says), or the message names the part that is not. */
+PN_INTERNAL pn_status pn_hf_quant_bind(const pn_weights *w, const pn_hf_quant *q, const pn_hf_parts *x, uint64_t rows, uint64_t cols, pn_packed *p,
+                                       pn_packed_place *at, pn_err *err);
+
+/* Such a tensor (as pn_hf_name gives it) belongs to activations. */
+PN_INTERNAL bool pn_hf_quant_skips(const pn_hf_quant *q, const char *name);
+
+#endif /* PN_HF_QUANT_H */
+
 /* ---- Begin format/pn_hf_dir.h ---- */
 /*
  * pn_hf_dir.h - a Hugging Face folder as a model: its weight files are the parts, nothing is converted.
@@ -3367,6 +3525,9 @@ PN_INTERNAL pn_status pn_weights_add_tensor(pn_weights *w, const pn_dir_tensor *
  * vectors that have to be computed - norms stored minus one, divisors of rotary frequencies - and whatever cannot be
  * used where it lies (F64, data at an address that no processor likes, a transposed view).  All other tensors lie in parts 1 and up and
  * are used there: matrices of any alignment above their elements', experts through a list of their places.
+ *
+ * A quantised matrix (pn_hf_quant.h) is one tensor of ours and two or three of theirs; its rows are made while it is loaded
+ * (pn_packed.h).
  *
  * Which files.  config.json; model.safetensors, else model.safetensors.index.json and what it names, which must agree
  * with it, else the same of pytorch_model.bin (pn_pth.h); generation_config.json.  Nothing else is opened here, and no
@@ -3391,6 +3552,9 @@ typedef struct pn_hf_dir {
     struct pn_hf_tensor *tensors;       /* owned, [n] in the parts from 1 on */
     pn_piece *pieces;           /* owned: places of experts, one list after the other */
     size_t n, cap, n_pieces, cap_pieces;
+    struct pn_packed *packed;   /* owned: quantised matrices and stacks of them */
+    struct pn_packed_place *places;     /* owned: where their parts are, one list after the other */
+    size_t n_packed, cap_packed, n_places, cap_places;
     char *names;                /* owned: of a file that is only looked at */
     size_t names_bytes;
     uint8_t *image;             /* owned: part 0 */
@@ -3415,6 +3579,76 @@ PN_INTERNAL pn_status pn_hf_file_read(const pn_hf_dir *d, pn_mem *mem, const cha
 PN_INTERNAL void pn_hf_file_free(pn_mem *mem, pn_bytes *file);
 
 #endif /* PN_HF_DIR_H */
+
+/* ---- Begin format/pn_hf_dir_impl.h ---- */
+/*
+ * pn_hf_dir_impl.h - a folder while it is being opened; for pn_hf_dir.c and pn_hf_bind.c alone.
+ */
+#ifndef PN_HF_DIR_IMPL_H
+#define PN_HF_DIR_IMPL_H
+
+/* includes format/pn_hf_dir.h */
+/* includes format/pn_hf_names.h */
+/* includes format/pn_hf_quant.h */
+/* includes format/pn_pth.h */
+
+/* Why a tensor is computed into part 0. */
+typedef enum hfd_why { HFD_IN_PLACE, HFD_COPY, HFD_TO_F32 } hfd_why;
+
+struct pn_hf_tensor {
+    pn_gguf_tensor t;           /* as it lies in the file, or what its codes mean; ours of name */
+    pn_gguf_tensor as;          /* a quantised one: as the model has it */
+    size_t packed;              /* 0: it is not quantised; else which of d->packed, from 1 */
+    char name[PN_HF_OURS_MAX];
+    size_t piece0;              /* in pieces, when `scattered` */
+    uint32_t part;
+    uint8_t why;
+    uint8_t st_dtype;           /* pn_st_dtype */
+    bool plus_one;              /* it is stored minus one */
+    bool f64;
+    bool scattered;
+    const pn_pth_tensor *gather;    /* its elements do not follow each other; while the folder is being opened */
+    uint64_t period, from;      /* of the tensor of all experts that is gathered: bytes of one, of which ours begin at `from` */
+};
+
+/* Tensors of a file, in the words of safetensors.  Those of a .bin are views of its storages. */
+typedef struct hfd_file {
+    pn_safetensors st;          /* of a .bin: made by hfd_read_bin, names borrowed from `bin` */
+    pn_pth bin;                 /* mem NULL: it is none */
+} hfd_file;
+
+typedef struct hfd_ref {
+    const pn_st_tensor *t;
+    const pn_pth_tensor *gather;    /* NULL: it lies at t->offset */
+    uint32_t part;
+    bool used;
+    bool alias;                 /* a head that is the embedding under a second name */
+} hfd_ref;
+
+/* A folder being opened. */
+typedef struct hfd {
+    pn_weights *w;
+    pn_mem *mem;
+    pn_hf_dir *d;
+    pn_err *err;
+    pn_hf_config c;
+    pn_gguf_writer header;
+    pn_st_index index;
+    bool indexed;
+    hfd_file *files;            /* owned, [cap_files], those of parts 1 and up */
+    size_t n_files, cap_files;
+    hfd_ref *refs;              /* owned, [n_refs] */
+    size_t n_refs, cap_refs;
+    pn_map names;               /* pn_hf_name -> ref */
+    const pn_pth_tensor **gathers;      /* owned, [cap_gathers]: of d->pieces; NULL: it lies there */
+    size_t cap_gathers;
+} hfd;
+
+/* Fill d->tensors from the refs; every ref is used or carries nothing.  Names of d->tensors are set by the caller, when the
+ * table has stopped moving. */
+PN_INTERNAL pn_status pn_hf_bind(hfd *h);
+
+#endif /* PN_HF_DIR_IMPL_H */
 
 /* ---- Begin text/pn_unicode.h ---- */
 /*
@@ -10338,6 +10572,9 @@ PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now
  * them and one decoded row a thread, pn_retype_stage() bytes in all, whatever the model's size; the result is encoded
  * where it is to stay.  Source rows are read by position, never through a mapping, so they are nobody's memory.
  *
+ * The matrices of a quantised folder walk it without anybody's wish, into the types that pn_packed.h chooses or into those of a
+ * load_type.  Each thread decodes rows of its own there, so no block is held; those that move to Q4_0 or Q4_1 are never decoded.
+ *
  * Rows are independent: a block is shared among threads, and bytes do not depend on how many there are.
  */
 #ifndef PN_RETYPE_H
@@ -10347,6 +10584,8 @@ PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now
 /* includes engine/pn_engine_int.h */
 /* includes engine/pn_presets.h */
 
+#include <stdatomic.h>
+
 /* Key "<arch>.<key>", or NULL; and as a number: of arrays (one value a layer) the first, absent 0. */
 PN_INTERNAL const pn_gguf_kv *pn_retype_kv(const pn_weights *w, const char *key);
 PN_INTERNAL uint32_t pn_retype_fact(const pn_weights *w, const char *key);
@@ -10354,7 +10593,7 @@ PN_INTERNAL uint32_t pn_retype_fact(const pn_weights *w, const char *key);
 /* What each tensor becomes: *types [n_tensors], in PN_ACCT_MISC, is the caller's.  Sets the mix's facts of the model. */
 PN_INTERNAL pn_status pn_retype_choose(pn_mix *m, const pn_weights *w, uint32_t **types, pn_err *err);
 
-/* A block of rows. */
+/* A block of rows: `src`, or rows of a quantised matrix, which threads read for themselves. */
 typedef struct pn_retype_block {
     uint32_t from, to;          /* dtypes */
     uint64_t n_cols, n_rows;
@@ -10363,14 +10602,24 @@ typedef struct pn_retype_block {
     const uint8_t *src;
     uint8_t *dst;
     float *rows;                /* [n_threads, n_cols] decoded */
+    const pn_dir_tensor *packed;    /* NULL: rows are in src */
+    const pn_weights *file;     /* of `packed` */
+    uint64_t row0;              /* of `packed`: the first row */
+    atomic_bool failed;         /* some thread did; the first writes: */
+    pn_status status;
+    pn_err err;
 } pn_retype_block;
 
-/* Decode and encode it, with all of the team. */
-PN_INTERNAL void pn_retype_run(pn_team *t, pn_retype_block *b);
+/* Decode and encode it, with all of the team.  Only a quantised matrix can fail. */
+PN_INTERNAL pn_status pn_retype_run(pn_team *t, pn_retype_block *b, pn_err *err);
 
-/* The matrices of 16 and 32 bits get the types of this mixture or type; w->n_retyped says how many did.  `how`: where
- * weights were wished, AUTO or ANON.  PN_E_INVALID: no such type, or wished elsewhere. */
+/* The matrices of 16 and 32 bits, and quantised ones of a folder, get the types of this mixture or type; w->n_retyped says how
+ * many did.  `how`: where weights were wished, AUTO or ANON.  PN_E_INVALID: no such type, or wished elsewhere. */
 PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residency how, pn_mix *m, pn_err *err);
+
+/* Some matrices are quantised in a way that no kernel knows: they are made in memory of their own, so wished elsewhere
+ * they are PN_E_INVALID. */
+PN_INTERNAL pn_status pn_retype_place(const pn_weights *w, pn_residency how, pn_err *err);
 
 /* Most bytes of PN_ACCT_STAGE while retyped matrices are loaded with so many threads; 0: there are none. */
 PN_INTERNAL uint64_t pn_retype_stage(const pn_weights *w, uint32_t n_threads);
@@ -27631,15 +27880,6 @@ static bool hfc_gemma(const hfc *h) { return h->type->kind == HFC_GEMMA2 || h->t
 static void hfc_refuse(hfc *h)
 {
     uint32_t list = pn_json_get(&h->doc, h->root, "architectures"), act;
-    for (int i = 0; i < 2; i++) {
-        uint32_t q = pn_json_get(&h->doc, i ? h->root : h->text, "quantization_config");
-        if (!hfc_there(h, q))
-            continue;
-        uint32_t format = pn_json_get(&h->doc, q, "format");
-        hfc_fail(h, PN_E_UNSUPPORTED, "quantization_config: quant_method is %s%s%s, expected weights that are not quantised",
-                 hfc_show(h, pn_json_get(&h->doc, q, "quant_method")).s, format == PN_JSON_NONE ? "" : ", format is ",
-                 format == PN_JSON_NONE ? "" : hfc_show(h, format).s);
-    }
     pn_bytes name;
     uint32_t first = pn_json_first(&h->doc, list);
     if (hfc_is(h, list, PN_JSON_ARRAY) && first != PN_JSON_NONE && pn_json_str(&h->doc, first, &name)) {
@@ -27656,6 +27896,88 @@ static void hfc_refuse(hfc *h)
         hfc_fail(h, PN_E_UNSUPPORTED, "key '%s' is %s, expected \"%s\"", key, hfc_show(h, act).s, want);
     if (hfc_gemma(h) && hfc_there(h, hfc_get(h, "use_bidirectional_attention")) && hfc_flag(h, "use_bidirectional_attention", false))
         hfc_fail(h, PN_E_UNSUPPORTED, "key 'use_bidirectional_attention' is true: attention to later tokens is not supported");
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Quantised weights
+ * ------------------------------------------------------------------------------------------ */
+
+enum { HFC_BLOCK_MAX = 1 << 20 };
+
+/* "fp8": one scale a matrix, or one a block. */
+static void hfc_quant_fp8(hfc *h, uint32_t q)
+{
+    uint32_t block = pn_json_get(&h->doc, q, "weight_block_size"), fmt = pn_json_get(&h->doc, q, "scale_fmt");
+    pn_hf_quant *out = &h->c->quant;
+    out->scheme = PN_HF_FP8;
+    if (hfc_there(h, block)) {
+        uint32_t a = pn_json_first(&h->doc, block);
+        if (!hfc_is(h, block, PN_JSON_ARRAY) || pn_json_count(&h->doc, block) != 2)
+            hfc_fail(h, PN_E_FORMAT, "key 'weight_block_size' is %s, expected two integers", hfc_show(h, block).s);
+        out->block_rows = hfc_int(h, "weight_block_size", a, 1, HFC_BLOCK_MAX);
+        out->block_cols = hfc_int(h, "weight_block_size", a == PN_JSON_NONE ? a : pn_json_next(&h->doc, a), 1, HFC_BLOCK_MAX);
+    }
+    out->ue8m0 = hfc_text_is(h, fmt, "ue8m0");
+    if (hfc_there(h, fmt) && !out->ue8m0 && !hfc_text_is(h, fmt, "float"))
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'scale_fmt' is %s, expected \"ue8m0\" or \"float\"", hfc_show(h, fmt).s);
+}
+
+/* What one group of "pack-quantized" says of its weights. */
+static void hfc_quant_group(hfc *h, uint32_t group, pn_hf_quant *out)
+{
+    uint32_t w = pn_json_get(&h->doc, group, "weights"), bits = pn_json_get(&h->doc, w, "num_bits"), type = pn_json_get(&h->doc, w, "type");
+    uint32_t how = pn_json_get(&h->doc, w, "strategy"), size = pn_json_get(&h->doc, w, "group_size"), symmetric = pn_json_get(&h->doc, w, "symmetric");
+    int64_t n = 0;
+    bool same = true, there = hfc_there(h, size);
+    *out = (pn_hf_quant){.scheme = PN_HF_INT4, .block_rows = 1};
+    if (!pn_json_i64(&h->doc, bits, &n) || n != 4 || (hfc_there(h, type) && !hfc_text_is(h, type, "int")))
+        hfc_fail(h, PN_E_UNSUPPORTED, "quantization_config: pack-quantized weights have num_bits %s of type %s, expected 4 of type \"int\"",
+                 hfc_show(h, bits).s, hfc_show(h, type).s);
+    if (hfc_there(h, symmetric) && !pn_json_bool(&h->doc, symmetric, &same))
+        hfc_fail(h, PN_E_FORMAT, "key 'symmetric' is %s, expected true or false", hfc_show(h, symmetric).s);
+    out->zeros = !same;
+    if (hfc_text_is(h, how, "group") || (!hfc_there(h, how) && there))
+        out->block_cols = hfc_int(h, "group_size", size, 1, HFC_BLOCK_MAX);
+    else if (!hfc_text_is(h, how, "channel"))
+        hfc_fail(h, PN_E_UNSUPPORTED, "key 'strategy' is %s, expected \"group\" or \"channel\"", hfc_show(h, how).s);
+}
+
+/* "pack-quantized": groups name modules by patterns, which nobody needs who sees the tensors; so they have to agree. */
+static void hfc_quant_packed(hfc *h, uint32_t q)
+{
+    uint32_t groups = pn_json_get(&h->doc, q, "config_groups"), g = pn_json_first(&h->doc, groups);
+    if (!hfc_is(h, groups, PN_JSON_OBJECT) || g == PN_JSON_NONE)
+        hfc_fail(h, PN_E_FORMAT, "quantization_config: compressed-tensors of format pack-quantized without config_groups");
+    else
+        hfc_quant_group(h, g, &h->c->quant);
+    for (; g != PN_JSON_NONE && !h->status; g = pn_json_next(&h->doc, g)) {
+        const pn_hf_quant *a = &h->c->quant;
+        pn_hf_quant b;
+        hfc_quant_group(h, g, &b);
+        if (a->block_cols != b.block_cols || a->zeros != b.zeros)
+            hfc_fail(h, PN_E_UNSUPPORTED, "quantization_config: config_groups differ in group_size or symmetric");
+    }
+}
+
+/* How weights are quantised, in one of the ways that are known here. */
+static void hfc_quant(hfc *h)
+{
+    uint32_t q = pn_json_get(&h->doc, h->text, "quantization_config");
+    if (!hfc_there(h, q))
+        q = pn_json_get(&h->doc, h->root, "quantization_config");
+    if (!hfc_there(h, q))
+        return;
+    uint32_t method = pn_json_get(&h->doc, q, "quant_method"), format = pn_json_get(&h->doc, q, "format");
+    bool tensors = hfc_text_is(h, method, "compressed-tensors");
+    if (hfc_text_is(h, method, "fp8"))
+        hfc_quant_fp8(h, q);
+    else if (tensors && hfc_text_is(h, format, "float-quantized"))
+        h->c->quant.scheme = PN_HF_FP8_ROWS;
+    else if (tensors && hfc_text_is(h, format, "pack-quantized"))
+        hfc_quant_packed(h, q);
+    else
+        hfc_fail(h, PN_E_UNSUPPORTED, "quantization_config: quant_method is %s%s%s, expected fp8, or compressed-tensors of format float-quantized or pack-quantized",
+                 hfc_show(h, method).s, format == PN_JSON_NONE ? "" : ", format is ", format == PN_JSON_NONE ? "" : hfc_show(h, format).s);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -28142,6 +28464,8 @@ PN_INTERNAL pn_status pn_hf_config_read(pn_hf_config *c, pn_mem *mem, const char
     if (!h.status)
         hfc_refuse(&h);
     if (!h.status)
+        hfc_quant(&h);
+    if (!h.status)
         hfc_shape(&h);
     if (!h.status)
         hfc_put_shape(&h, folder);
@@ -28359,70 +28683,817 @@ PN_INTERNAL bool pn_hf_skips(const pn_hf_config *c, const char *name)
 #undef HFN_ROW
 #endif
 
+/* ---- Begin format/pn_hf_quant.c ---- */
+#ifndef PN_DROP_FORMAT_PN_HF_QUANT_C
+#define PN_DROP_FORMAT_PN_HF_QUANT_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes format/pn_hf_quant.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes base/pn_err.h */
+
+PN_INTERNAL const char *pn_hf_quant_code_end(const pn_hf_quant *q) { return q->scheme == PN_HF_INT4 ? "_packed" : NULL; }
+PN_INTERNAL const char *pn_hf_quant_scale_end(const pn_hf_quant *q) { return q->scheme == PN_HF_FP8 ? "_scale_inv" : "_scale"; }
+
+PN_INTERNAL bool pn_hf_quant_is_code(const pn_hf_quant *q, uint32_t st_dtype)
+{
+    return (q->scheme == PN_HF_FP8 || q->scheme == PN_HF_FP8_ROWS) && (st_dtype == PN_ST_F8_E4M3 || st_dtype == PN_ST_F8_E5M2);
+}
+
+PN_INTERNAL bool pn_hf_quant_skips(const pn_hf_quant *q, const char *name)
+{
+    static const char *const ends[] = {".input_scale", ".input_zero_point", ".output_scale", ".activation_scale", ".q_scale", ".k_scale", ".v_scale"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < PN_COUNT_OF(ends) && q->scheme; i++)
+        if (n > strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return false;
+}
+
+static uint64_t hfq_up(uint64_t n, uint64_t by) { return n / by + (n % by != 0); }
+
+/* Two dimensions of a tensor of at most two: a vector is a column. */
+static bool hfq_is(const pn_st_tensor *t, uint64_t rows, uint64_t cols)
+{
+    if (t->rank > 2)
+        return false;
+    return t->rank == 2 ? t->shape[0] == rows && t->shape[1] == cols : t->n_elems == rows && cols == 1;
+}
+
+/* "[a, b]" of whatever has few dimensions. */
+typedef struct hfq_shown { char s[80]; } hfq_shown;
+
+static hfq_shown hfq_show(const pn_st_tensor *t)
+{
+    hfq_shown out;
+    if (t->rank == 0)
+        snprintf(out.s, sizeof out.s, "[]");
+    else if (t->rank == 1)
+        snprintf(out.s, sizeof out.s, "[%" PRIu64 "]", t->shape[0]);
+    else
+        snprintf(out.s, sizeof out.s, "[%" PRIu64 ", %" PRIu64 "%s]", t->shape[0], t->shape[1], t->rank > 2 ? ", ..." : "");
+    return out;
+}
+
+static pn_status hfq_shape_fail(const pn_st_tensor *t, uint64_t rows, uint64_t cols, const char *more, pn_err *err)
+{
+    return pn_fail(err, PN_E_FORMAT, "tensor '%s' has shape %s, expected [%" PRIu64 ", %" PRIu64 "]%s", pn_show(t->name, strlen(t->name)).s, hfq_show(t).s,
+                   rows, cols, more);
+}
+
+static pn_status hfq_type_fail(const pn_st_tensor *t, const char *expected, pn_err *err)
+{
+    return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s' has type %s, expected %s", pn_show(t->name, strlen(t->name)).s, pn_st_dtype_get(t->dtype)->name, expected);
+}
+
+static pn_status hfq_scale_type(const pn_hf_quant *q, const pn_st_tensor *t, pn_err *err)
+{
+    switch (t->dtype) {
+    case PN_ST_F32: case PN_ST_BF16: case PN_ST_F16: case PN_ST_F8_E8M0: return PN_OK;
+    case PN_ST_U8:
+        if (q->ue8m0)
+            return PN_OK;
+        return hfq_type_fail(t, "F32, BF16, F16 or F8_E8M0 (U8 with scale_fmt \"ue8m0\")", err);
+    default: return hfq_type_fail(t, q->ue8m0 ? "F32, BF16, F16, F8_E8M0 or U8" : "F32, BF16, F16 or F8_E8M0", err);
+    }
+}
+
+/* One for all, or one a block: p->block_*. */
+static pn_status hfq_scale_shape(const pn_hf_quant *q, const pn_st_tensor *t, pn_packed *p, pn_err *err)
+{
+    bool blocks = q->scheme == PN_HF_FP8 && q->block_rows;
+    p->block_rows = blocks ? PN_MIN((uint64_t)q->block_rows, p->rows) : q->scheme == PN_HF_FP8 ? p->rows : 1;
+    p->block_cols = q->block_cols ? PN_MIN((uint64_t)q->block_cols, p->cols) : p->cols;
+    if (q->scheme == PN_HF_INT4 && p->cols % p->block_cols)
+        return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements are no whole groups of %" PRIu64,
+                       pn_show(t->name, strlen(t->name)).s, p->cols, p->block_cols);
+    if (q->scheme == PN_HF_FP8_ROWS && t->n_elems == 1 && t->rank < 3)
+        p->block_rows = p->rows;
+    if (!blocks && q->scheme == PN_HF_FP8)
+        return t->n_elems == 1 && t->rank < 3 ? PN_OK : hfq_shape_fail(t, 1, 1, ", for there is no weight_block_size", err);
+    uint64_t rows = hfq_up(p->rows, p->block_rows), cols = hfq_up(p->cols, p->block_cols);
+    return hfq_is(t, rows, cols) || (t->n_elems == 1 && rows * cols == 1 && t->rank < 3) ? PN_OK : hfq_shape_fail(t, rows, cols, "", err);
+}
+
+static pn_status hfq_zero(const pn_st_tensor *t, const pn_packed *p, pn_err *err)
+{
+    uint64_t rows = hfq_up(p->rows, 8), cols = hfq_up(p->cols, p->block_cols);
+    if (t->dtype != PN_ST_I32)
+        return hfq_type_fail(t, "I32", err);
+    return hfq_is(t, rows, cols) ? PN_OK : hfq_shape_fail(t, rows, cols, "", err);
+}
+
+/* What the codes unpack to is stored, too. */
+static pn_status hfq_unpacked(const pn_weights *w, const pn_hf_parts *x, uint64_t rows, uint64_t cols, pn_err *err)
+{
+    const pn_st_tensor *t = x->shape;
+    uint8_t raw[16];
+    if (t->dtype != PN_ST_I64 && t->dtype != PN_ST_I32)
+        return hfq_type_fail(t, "I64", err);
+    if (t->n_elems != 2)
+        return pn_fail(err, PN_E_FORMAT, "tensor '%s' has %" PRIu64 " elements, expected 2", pn_show(t->name, strlen(t->name)).s, t->n_elems);
+    pn_status st = pn_weights_read_part(w, x->shape_part, t->offset, raw, (size_t)t->bytes, err);
+    if (st)
+        return st;
+    bool wide = t->dtype == PN_ST_I64;
+    uint64_t a = wide ? pn_le64(raw) : pn_le32(raw), b = wide ? pn_le64(raw + 8) : pn_le32(raw + 4);
+    return a == rows && b == cols ? PN_OK : pn_fail(err, PN_E_FORMAT, "tensor '%s' says %" PRIu64 " x %" PRIu64 ", expected %" PRIu64 " x %" PRIu64,
+                                                    pn_show(t->name, strlen(t->name)).s, a, b, rows, cols);
+}
+
+PN_INTERNAL pn_status pn_hf_quant_bind(const pn_weights *w, const pn_hf_quant *q, const pn_hf_parts *x, uint64_t rows, uint64_t cols, pn_packed *p,
+                                       pn_packed_place *at, pn_err *err)
+{
+    bool int4 = q->scheme == PN_HF_INT4;
+    uint64_t wide = int4 ? hfq_up(cols, 8) : cols;
+    *p = (pn_packed){.code = int4 ? PN_PACKED_INT4 : x->code->dtype == PN_ST_F8_E5M2 ? PN_PACKED_E5M2 : PN_PACKED_E4M3, .scale = (uint8_t)x->scale->dtype,
+                     .zeros = x->zero != NULL, .rows = rows, .cols = cols};
+    if (int4 && x->code->dtype != PN_ST_I32)
+        return hfq_type_fail(x->code, "I32", err);
+    if (!hfq_is(x->code, rows, wide))
+        return hfq_shape_fail(x->code, rows, wide, int4 ? ", eight codes a word" : "", err);
+    pn_status st = hfq_scale_type(q, x->scale, err);
+    if (!st)
+        st = hfq_scale_shape(q, x->scale, p, err);
+    if (!st && x->zero)
+        st = hfq_zero(x->zero, p, err);
+    if (!st && x->shape)
+        st = hfq_unpacked(w, x, rows, cols, err);
+    *at = (pn_packed_place){.code = x->code->offset, .code_part = x->code_part, .scale = x->scale->offset, .scale_part = x->scale_part,
+                            .zero = x->zero ? x->zero->offset : 0, .zero_part = x->zero_part};
+    return st;
+}
+#endif
+
+/* ---- Begin format/pn_packed.c ---- */
+#ifndef PN_DROP_FORMAT_PN_PACKED_C
+#define PN_DROP_FORMAT_PN_PACKED_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * Files are read through windows: a few KiB from where something was missed, so rows in their order cost one read for many.
+ * They are on the stack, since whoever decodes may be short of memory.
+ */
+/* includes format/pn_packed.h */
+
+#include <inttypes.h>
+
+/* includes base/pn_err.h */
+/* includes format/pn_safetensors.h */
+/* includes num/pn_half.h */
+/* includes num/pn_quant.h */
+/* includes num/pn_strict.h */
+
+enum { PACKED_CODES = 4096, PACKED_SCALES = 2048, PACKED_RUN = 256 };   /* bytes; elements decoded at once */
+
+/* ------------------------------------------------------------------------------------------
+ * Sizes
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t packed_up(uint64_t n, uint64_t by) { return n / by + (n % by != 0); }
+static uint64_t packed_n_scales(const pn_packed *p) { return packed_up(p->rows, p->block_rows) * packed_up(p->cols, p->block_cols); }
+static size_t packed_scale_size(const pn_packed *p) { return pn_st_dtype_get(p->scale)->bits / 8; }
+static uint64_t packed_row_bytes(const pn_packed *p) { return p->code == PN_PACKED_INT4 ? packed_up(p->cols, 8) * 4 : p->cols; }
+static uint64_t packed_zero_bytes(const pn_packed *p) { return p->zeros ? packed_up(p->rows, 8) * packed_up(p->cols, p->block_cols) * 4 : 0; }
+
+PN_INTERNAL uint64_t pn_packed_bytes(const pn_packed *p)
+{
+    return p->rows * packed_row_bytes(p) + packed_n_scales(p) * packed_scale_size(p) + packed_zero_bytes(p);
+}
+
+PN_INTERNAL const char *pn_packed_name(const pn_packed *p)
+{
+    static const char names[][8] = {"F8_E4M3", "F8_E5M2", "I4"};
+    return names[p->code];
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Reading
+ * ------------------------------------------------------------------------------------------ */
+
+/* A piece of a file that is in memory. */
+typedef struct packed_window {
+    uint8_t *bytes;             /* [cap] */
+    size_t cap, n;
+    uint64_t at;
+    uint32_t part;
+} packed_window;
+
+/* Somebody who decodes. */
+typedef struct packed_reader {
+    const pn_weights *w;
+    const pn_packed *p;
+    const char *name;
+    pn_err *err;
+    pn_status status;
+    uint64_t scale_cols, n_scales, row_bytes, zero_bytes;   /* of a matrix; row_bytes are codes */
+    size_t scale_size;
+    packed_window code, scale, zero;
+    float value[256];           /* of codes of eight bits */
+    uint8_t code_room[PACKED_CODES], scale_room[PACKED_SCALES], zero_room[PACKED_SCALES];
+} packed_reader;
+
+static void packed_begin(packed_reader *r, const pn_weights *w, const pn_packed *p, const char *name, pn_err *err)
+{
+    r->w = w;
+    r->p = p;
+    r->name = name;
+    r->err = err;
+    r->status = PN_OK;
+    r->scale_cols = packed_up(p->cols, p->block_cols);
+    r->n_scales = packed_n_scales(p);
+    r->scale_size = packed_scale_size(p);
+    r->row_bytes = packed_row_bytes(p);
+    r->zero_bytes = packed_zero_bytes(p);
+    r->code = (packed_window){.bytes = r->code_room, .cap = sizeof r->code_room};
+    r->scale = (packed_window){.bytes = r->scale_room, .cap = sizeof r->scale_room};
+    r->zero = (packed_window){.bytes = r->zero_room, .cap = sizeof r->zero_room};
+    for (int i = 0; i < 256; i++)
+        r->value[i] = p->code == PN_PACKED_E5M2 ? pn_f32_from_e5m2((uint8_t)i) : pn_f32_from_e4m3((uint8_t)i);
+}
+
+/* n bytes at `at` of a tensor that ends at `end`; n is at most the window's.  Zeroes after a failure. */
+static const uint8_t *packed_take(packed_reader *r, packed_window *win, uint32_t part, uint64_t at, size_t n, uint64_t end)
+{
+    if (part == win->part && at >= win->at && at - win->at + n <= win->n)
+        return win->bytes + (at - win->at);
+    size_t some = (size_t)PN_MIN(end - at, (uint64_t)win->cap);
+    pn_status st = r->status ? r->status : pn_weights_read_part(r->w, part, at, win->bytes, some, r->err);
+    if (st && !r->status) {
+        pn_err_prefix(r->err, st, "tensor '%s'", r->name);
+        r->status = st;
+    }
+    if (st)
+        memset(win->bytes, 0, some);
+    win->part = part;
+    win->at = at;
+    win->n = some;
+    return win->bytes;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Elements
+ * ------------------------------------------------------------------------------------------ */
+
+static float packed_scale_value(const pn_packed *p, const uint8_t *b)
+{
+    switch (p->scale) {
+    case PN_ST_F32: return pn_f32_from_bits(pn_le32(b));
+    case PN_ST_BF16: return pn_f32_from_bf16(pn_le16(b));
+    case PN_ST_F16: return pn_f32_from_f16(pn_le16(b));
+    default: return pn_f32_from_e8m0(*b);
+    }
+}
+
+/* Scale i of a matrix. */
+static float packed_scale(packed_reader *r, const pn_packed_place *at, uint64_t i)
+{
+    size_t size = r->scale_size;
+    return packed_scale_value(r->p, packed_take(r, &r->scale, at->scale_part, at->scale + i * size, size, at->scale + r->n_scales * size));
+}
+
+/* Zero point of a row and a column of scales, as it is stored. */
+static int packed_zero(packed_reader *r, const pn_packed_place *at, uint64_t row, uint64_t col)
+{
+    if (!r->p->zeros)
+        return 8;
+    uint64_t word = row / 8 * r->scale_cols + col;
+    return (int)(pn_le32(packed_take(r, &r->zero, at->zero_part, at->zero + word * 4, 4, at->zero + r->zero_bytes)) >> row % 8 * 4 & 15);
+}
+
+/* Bytes of codes of a row, from byte `from`. */
+static const uint8_t *packed_codes(packed_reader *r, const pn_packed_place *at, uint64_t row, uint64_t from, size_t n)
+{
+    return packed_take(r, &r->code, at->code_part, at->code + row * r->row_bytes + from, n, at->code + r->p->rows * r->row_bytes);
+}
+
+static bool packed_is_number(float f) { return (pn_f32_bits(f) & 0x7f800000u) != 0x7f800000u; }
+
+/* k codes of eight bits, of one scale. */
+static void packed_bytes(packed_reader *r, const pn_packed_place *at, uint64_t row, uint64_t col, size_t k, float scale, float *out)
+{
+    const uint8_t *code = packed_codes(r, at, row, col, k);
+    for (size_t i = 0; i < k; i++) {
+        float f = r->value[code[i]];
+        if (!packed_is_number(f) && !r->status)
+            r->status = pn_fail(r->err, PN_E_FORMAT, "tensor '%s': row %" PRIu64 ", column %" PRIu64 " is %s (0x%02x)", r->name, row, col + i,
+                                f != f ? "NaN" : "infinite", (unsigned)code[i]);
+        out[i] = pn_mulf(f, scale);
+    }
+}
+
+/* k codes of four bits, of one scale and zero point. */
+static void packed_nibbles(packed_reader *r, const pn_packed_place *at, uint64_t row, uint64_t col, size_t k, float scale, int zero, float *out)
+{
+    uint64_t from = col / 2;            /* the word's bytes are little-endian, so codes follow each other in nibbles */
+    const uint8_t *b = packed_codes(r, at, row, from, (size_t)((col + k + 1) / 2 - from));
+    for (size_t i = 0; i < k; i++) {
+        uint64_t j = col % 2 + i;
+        int code = b[j / 2] >> j % 2 * 4 & 15;
+        out[i] = pn_mulf((float)(code - zero), scale);
+    }
+}
+
+/* k elements of one row; k at most PACKED_RUN. */
+static void packed_decode(packed_reader *r, const pn_packed_place *at, uint64_t row, uint64_t col, size_t k, float *out)
+{
+    const pn_packed *p = r->p;
+    for (size_t done = 0; done < k;) {
+        uint64_t block = (col + done) / p->block_cols;
+        size_t some = (size_t)PN_MIN((uint64_t)(k - done), (block + 1) * p->block_cols - (col + done));
+        float scale = packed_scale(r, at, row / p->block_rows * r->scale_cols + block);
+        if (p->code == PN_PACKED_INT4)
+            packed_nibbles(r, at, row, col + done, some, scale, packed_zero(r, at, row, block), out + done);
+        else
+            packed_bytes(r, at, row, col + done, some, scale, out + done);
+        done += some;
+    }
+}
+
+PN_INTERNAL pn_status pn_packed_read(const pn_weights *w, const pn_dir_tensor *d, uint64_t at, void *dst, size_t n, pn_err *err)
+{
+    const pn_packed *p = d->packed;
+    packed_reader r;
+    float run[PACKED_RUN];
+    uint8_t *out = dst;
+    packed_begin(&r, w, p, d->file->name, err);
+    while (n && !r.status) {
+        uint64_t e = at / sizeof *run, row = e / p->cols, col = e % p->cols;
+        size_t skip = (size_t)(at % sizeof *run), k = (size_t)PN_MIN(p->cols - col, (uint64_t)PACKED_RUN);
+        k = PN_MIN(k, (n + skip + sizeof *run - 1) / sizeof *run);
+        packed_decode(&r, &p->places[row / p->rows], row % p->rows, col, k, run);
+        size_t some = PN_MIN(n, k * sizeof *run - skip);
+        memcpy(out, (const uint8_t *)run + skip, some);
+        out += some;
+        at += some;
+        n -= some;
+    }
+    return r.status;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Q4_0, Q4_1
+ * ------------------------------------------------------------------------------------------ */
+
+/* 32 codes in their order become a block: there element j and j + 16 share a byte. */
+static void packed_block(const uint8_t *code, uint8_t *out)
+{
+    for (int j = 0; j < 16; j++) {
+        int low = code[j / 2] >> j % 2 * 4 & 15, high = code[8 + j / 2] >> j % 2 * 4 & 15;
+        out[j] = (uint8_t)(low | high << 4);
+    }
+}
+
+PN_INTERNAL pn_status pn_packed_move(const pn_weights *w, const pn_dir_tensor *d, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err)
+{
+    const pn_packed *p = d->packed;
+    size_t head = p->zeros ? 4 : 2;
+    packed_reader r;
+    packed_begin(&r, w, p, d->file->name, err);
+    for (uint64_t end = row + n; row < end && !r.status; row++) {
+        const pn_packed_place *at = &p->places[row / p->rows];
+        uint64_t in = row % p->rows;
+        for (uint64_t col = 0; col < p->cols; col += 32, dst += head + 16) {
+            uint64_t block = col / p->block_cols;
+            float scale = packed_scale(&r, at, in / p->block_rows * r.scale_cols + block);
+            pn_put16(dst, pn_f16_from_f32(scale));
+            if (p->zeros)
+                pn_put16(dst + 2, pn_f16_from_f32(pn_mulf((float)-packed_zero(&r, at, in, block), scale)));
+            packed_block(packed_codes(&r, at, in, col / 2, 16), dst + head);
+        }
+    }
+    return r.status;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Scales
+ * ------------------------------------------------------------------------------------------ */
+
+/* What all scales have in common. */
+typedef struct packed_facts {
+    float most;                 /* magnitude */
+    bool f16, four_bits;        /* f16 has them; at most four bits of significand and far from the ends of f32 */
+} packed_facts;
+
+static void packed_note(packed_facts *f, float s)
+{
+    float a = s < 0 ? -s : s;
+    f->most = PN_MAX(f->most, a);
+    f->f16 = f->f16 && pn_f32_from_f16(pn_f16_from_f32(s)) == s;
+    f->four_bits = f->four_bits && (a == 0 || ((pn_f32_bits(a) & 0xfffff) == 0 && a >= 0x1p-100f && a <= 0x1p+100f));
+}
+
+/* The largest magnitude of a code. */
+static float packed_largest(const pn_packed *p) { return p->code == PN_PACKED_E4M3 ? 448.0f : p->code == PN_PACKED_E5M2 ? 57344.0f : p->zeros ? 15.0f : 8.0f; }
+
+static uint32_t packed_type(pn_packed *p, const packed_facts *f)
+{
+    double most = (double)f->most * (double)packed_largest(p);
+    p->repacks = p->code == PN_PACKED_INT4 && f->f16 && most <= 65504 && p->rows > 1 && p->cols % 32 == 0 && p->block_cols % 32 == 0;
+    if (p->repacks)
+        return p->zeros ? PN_DTYPE_Q4_1 : PN_DTYPE_Q4_0;
+    if (p->rows == 1)
+        return PN_DTYPE_F32;
+    if (f->four_bits)
+        return PN_DTYPE_BF16;
+    return most >= 0x1p-12 && most <= 65504 ? PN_DTYPE_F16 : PN_DTYPE_F32;
+}
+
+PN_INTERNAL pn_status pn_packed_survey(const pn_weights *w, pn_packed *p, const pn_packed_place *places, uint64_t n, const char *name,
+                                       uint32_t *dtype, pn_err *err)
+{
+    packed_facts f = {.f16 = true, .four_bits = true};
+    packed_reader r;
+    packed_begin(&r, w, p, name, err);
+    for (uint64_t m = 0; m < n && !r.status; m++)
+        for (uint64_t i = 0; i < r.n_scales && !r.status; i++) {
+            float s = packed_scale(&r, &places[m], i);
+            if (!packed_is_number(s) && !r.status)
+                return pn_fail(err, PN_E_FORMAT, "tensor '%s': scale %" PRIu64 " is %s", name, i, s != s ? "NaN" : "infinite");
+            if (!packed_is_number(pn_mulf(s, packed_largest(p))))
+                return pn_fail(err, PN_E_FORMAT, "tensor '%s': scale %" PRIu64 " is %g, products with codes up to %g overflow", name, i, (double)s, (double)packed_largest(p));
+            packed_note(&f, s);
+        }
+    *dtype = packed_type(p, &f);
+    return r.status;
+}
+#endif
+
+/* ---- Begin format/pn_hf_bind.c ---- */
+#ifndef PN_DROP_FORMAT_PN_HF_BIND_C
+#define PN_DROP_FORMAT_PN_HF_BIND_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_hf_bind.c - which tensor of a folder is which of ours.
+ *
+ * The configuration says what there has to be; each is looked for by its names and compared with the shape it has to have.
+ * One of ours may be many of theirs: experts, and the codes and scales of a quantised matrix.  What is left over in the end
+ * is on a list of those that carry nothing, or too much.
+ */
+/* includes format/pn_hf_dir_impl.h */
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* includes base/pn_err.h */
+/* includes num/pn_dtype.h */
+
+/* ------------------------------------------------------------------------------------------
+ * Names and shapes
+ * ------------------------------------------------------------------------------------------ */
+
+/* Eight dimensions of 19 digits. */
+typedef struct hfb_shape { char s[PN_ST_MAX_RANK * 21 + 3]; } hfb_shape;
+
+static hfb_shape hfb_show_shape(const pn_st_tensor *t)
+{
+    hfb_shape out = {"["};
+    size_t n = 1;
+    for (uint32_t k = 0; k < t->rank; k++)
+        n += (size_t)snprintf(out.s + n, sizeof out.s - n, "%s%" PRIu64, k ? ", " : "", t->shape[k]);
+    memcpy(out.s + n, "]", 2);
+    return out;
+}
+
+/* A tensor by one of its names, with `end` behind it. */
+static hfd_ref *hfb_find_end(hfd *h, const char *const names[3], const char *end, uint32_t il, uint32_t expert)
+{
+    char name[PN_HF_NAME_MAX + 16];
+    for (int i = 0; names[i]; i++) {
+        pn_hf_spell(name, PN_HF_NAME_MAX, names[i], il, expert);
+        size_t n = strlen(name);
+        memcpy(name + n, end, strlen(end) + 1);
+        uint32_t *at = pn_map_find(&h->names, name, n + strlen(end));
+        if (at)
+            return &h->refs[*at];
+    }
+    return NULL;
+}
+
+static hfd_ref *hfb_find(hfd *h, const char *const names[3], uint32_t il, uint32_t expert) { return hfb_find_end(h, names, "", il, expert); }
+
+static const char *hfb_file_name(const hfd *h, uint32_t part)
+{
+    const char *path = h->w->parts[part].path;
+    return path + strlen(h->d->folder);
+}
+
+/* [n][rows][cols], where dimensions of 1 count for nothing, and values that are weights. */
+static pn_status hfb_check(hfd *h, const hfd_ref *r, const pn_hf_want *want, uint64_t n, uint64_t rows)
+{
+    const uint64_t dims[] = {n, rows, want->cols};
+    const pn_st_tensor *t = r->t;
+    uint32_t a = 0, b = 0, dtype = pn_st_dtype_get(t->dtype)->dtype;
+    while (a < t->rank || b < 3) {
+        if (a < t->rank && t->shape[a] == 1)
+            a++;
+        else if (b < 3 && dims[b] <= 1)
+            b++;
+        else if (a < t->rank && b < 3 && t->shape[a] == dims[b])
+            a++, b++;
+        else
+            return pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' has shape %s, expected %s%" PRIu64 "%s%" PRIu64 " (%s%s%s)", hfb_file_name(h, r->part),
+                           pn_show(t->name, strlen(t->name)).s, hfb_show_shape(t).s, n > 1 ? "experts of " : "", rows ? rows : want->cols, rows ? " x " : "",
+                           rows ? want->cols : 1, rows ? want->rows_are : "", rows ? ", " : "", want->cols_are);
+    }
+    if (dtype != PN_DTYPE_F32 && dtype != PN_DTYPE_F16 && dtype != PN_DTYPE_BF16 && t->dtype != PN_ST_F64)
+        return pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected F32, F16, BF16 or F64", hfb_file_name(h, r->part),
+                       pn_show(t->name, strlen(t->name)).s, pn_st_dtype_get(t->dtype)->name);
+    return PN_OK;
+}
+
+static pn_status hfb_missing(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t expert)
+{
+    char name[PN_HF_NAME_MAX];
+    pn_hf_spell(name, sizeof name, want->names[0], il, expert);
+    return pn_fail(h->err, PN_E_FORMAT, "tensor '%s%s' is missing (num_hidden_layers is %" PRIu32 "%s)", strcmp(name, "lm_head.weight") ? "model." : "",
+                   name, h->c.n_layers, want->how == PN_HF_STACK ? ", or there are fewer experts" : "");
+}
+
+/* A new tensor of ours, of n matrices or a vector, of elements that have so many bytes. */
+static struct pn_hf_tensor *hfb_new_tensor(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint64_t n, uint32_t dtype, uint64_t size)
+{
+    pn_hf_dir *d = h->d;
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->tensors, &d->cap, d->n + 1, sizeof *d->tensors)) {
+        pn_fail_nomem(h->err, "the directory of tensors", (d->n + 1) * sizeof *d->tensors);
+        return NULL;
+    }
+    struct pn_hf_tensor *x = &d->tensors[d->n++];
+    uint64_t rows = PN_MAX(want->rows, (uint64_t)1);
+    memset(x, 0, sizeof *x);
+    pn_hf_spell(x->name, sizeof x->name, want->ours, il, 0);
+    x->part = r->part;
+    x->t = (pn_gguf_tensor){.dtype = dtype, .n_dims = want->how == PN_HF_STACK ? 3 : want->rows ? 2 : 1,
+                            .ne = {want->cols, rows, n, 1}, .offset = r->t->offset, .row_bytes = want->cols * size};
+    x->t.n_elems = want->cols * rows * n;           /* at most 2^20 x 2^20 x 2^16 */
+    x->t.bytes = x->t.n_elems * size;
+    return x;
+}
+
+/* As `r` is in the file. */
+static struct pn_hf_tensor *hfb_new(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint64_t n)
+{
+    const pn_st_dtype_info *info = pn_st_dtype_get(r->t->dtype);
+    struct pn_hf_tensor *x = hfb_new_tensor(h, want, il, r, n, info->dtype, info->bits / 8);
+    if (!x)
+        return NULL;
+    x->f64 = r->t->dtype == PN_ST_F64;
+    x->plus_one = want->how == PN_HF_NORM && h->c.post_norms;
+    x->gather = want->how == PN_HF_STACK ? NULL : r->gather;
+    x->why = x->f64 || x->plus_one ? HFD_TO_F32 : x->gather ? HFD_COPY : HFD_IN_PLACE;
+    if (x->why == HFD_IN_PLACE && want->rows && x->t.offset % (info->bits / 8))
+        x->why = HFD_COPY;              /* vectors are read, wherever they begin */
+    return x;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Quantised matrices
+ * ------------------------------------------------------------------------------------------ */
+
+/* The codes of such a matrix, or NULL: it is not quantised. */
+static hfd_ref *hfb_codes(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t expert)
+{
+    const char *end = pn_hf_quant_code_end(&h->c.quant);
+    hfd_ref *r = want->rows && h->c.quant.scheme ? hfb_find_end(h, want->names, end ? end : "", il, expert) : NULL;
+    return r && (end || pn_hf_quant_is_code(&h->c.quant, r->t->dtype)) ? r : NULL;
+}
+
+/* A part of it: *t and *part, when it is there. */
+static pn_status hfb_part(hfd *h, const pn_hf_want *want, const char *end, uint32_t il, uint32_t expert, const pn_st_tensor **t, uint32_t *part)
+{
+    hfd_ref *r = hfb_find_end(h, want->names, end, il, expert);
+    if (!r)
+        return PN_OK;
+    r->used = true;
+    *t = r->t;
+    *part = r->part;
+    return r->gather ? pn_fail(h->err, PN_E_UNSUPPORTED, "%s: the elements of '%s' do not follow each other", hfb_file_name(h, r->part),
+                               pn_show(r->t->name, strlen(r->t->name)).s) : PN_OK;
+}
+
+/* The parts of one matrix, all there. */
+static pn_status hfb_parts(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t expert, pn_hf_parts *x)
+{
+    const pn_hf_quant *q = &h->c.quant;
+    const char *code = pn_hf_quant_code_end(q), *ends[] = {code ? code : "", pn_hf_quant_scale_end(q), "_shape", "_zero_point", "_g_idx"};
+    const pn_st_tensor *order = NULL;
+    uint32_t order_part;
+    *x = (pn_hf_parts){.code = NULL};
+    pn_status st = hfb_part(h, want, ends[0], il, expert, &x->code, &x->code_part);
+    if (!st)
+        st = hfb_part(h, want, ends[1], il, expert, &x->scale, &x->scale_part);
+    if (!st && code)
+        st = hfb_part(h, want, ends[2], il, expert, &x->shape, &x->shape_part);
+    if (!st && q->zeros)
+        st = hfb_part(h, want, ends[3], il, expert, &x->zero, &x->zero_part);
+    if (!st && code)
+        st = hfb_part(h, want, ends[4], il, expert, &order, &order_part);
+    if (st)
+        return st;
+    if (order)
+        return pn_fail(h->err, PN_E_UNSUPPORTED, "tensor '%s' gives columns a group each, in an order of its own: expected none", pn_show(order->name, strlen(order->name)).s);
+    const char *end = !x->scale ? ends[1] : code && !x->shape ? ends[2] : q->zeros && !x->zero ? ends[3] : NULL;
+    if (!end)
+        return PN_OK;
+    size_t n = strlen(x->code->name) - strlen(ends[0]);
+    return pn_fail(h->err, PN_E_FORMAT, "tensor '%s%s' is missing, without which '%s' means nothing", pn_show(x->code->name, n).s, end,
+                   pn_show(x->code->name, strlen(x->code->name)).s);
+}
+
+static bool hfb_same_form(const pn_packed *a, const pn_packed *b)
+{
+    return a->code == b->code && a->scale == b->scale && a->zeros == b->zeros && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
+}
+
+/* Matrix e of the n that become one tensor of ours, of the form of the first. */
+static pn_status hfb_place(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t e, pn_packed *form)
+{
+    pn_hf_dir *d = h->d;
+    pn_hf_parts parts;
+    pn_packed p;
+    const hfd_ref *plain = hfb_codes(h, want, il, e) ? NULL : hfb_find(h, want->names, il, e);
+    if (plain)
+        return pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' is not quantised, but that of expert 0 is", hfb_file_name(h, plain->part),
+                       pn_show(plain->t->name, strlen(plain->t->name)).s);
+    if (!hfb_codes(h, want, il, e))
+        return hfb_missing(h, want, il, e);
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->places, &d->cap_places, d->n_places + 1, sizeof *d->places))
+        return pn_fail_nomem(h->err, "the places of quantised matrices", (d->n_places + 1) * sizeof *d->places);
+    pn_status st = hfb_parts(h, want, il, e, &parts);
+    if (!st)
+        st = pn_hf_quant_bind(h->w, &h->c.quant, &parts, want->rows, want->cols, &p, &d->places[d->n_places], h->err);
+    if (!st && e && !hfb_same_form(form, &p))
+        st = pn_fail(h->err, PN_E_UNSUPPORTED, "tensor '%s' is not quantised as that of expert 0", pn_show(parts.code->name, strlen(parts.code->name)).s);
+    if (st)
+        return pn_err_prefix(h->err, st, "%s", hfb_file_name(h, hfb_codes(h, want, il, e)->part));
+    d->n_places++;
+    if (!e)
+        *form = p;
+    return PN_OK;
+}
+
+/* n matrices, of which the first has the codes r: one matrix, or experts. */
+static pn_status hfb_bind_packed(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint32_t n)
+{
+    pn_hf_dir *d = h->d;
+    pn_packed form = {.places = NULL};
+    pn_status st = PN_OK;
+    size_t place0 = d->n_places;
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->packed, &d->cap_packed, d->n_packed + 1, sizeof *d->packed))
+        return pn_fail_nomem(h->err, "the list of quantised matrices", (d->n_packed + 1) * sizeof *d->packed);
+    for (uint32_t e = 0; e < n && !st; e++)
+        st = hfb_place(h, want, il, e, &form);
+    struct pn_hf_tensor *x = st ? NULL : hfb_new_tensor(h, want, il, r, n, PN_DTYPE_F32, sizeof(float));
+    if (!x)
+        return st ? st : PN_E_NOMEM;
+    x->why = HFD_IN_PLACE;
+    x->as = x->t;
+    st = pn_packed_survey(h->w, &form, d->places + place0, n, x->name, &x->as.dtype, h->err);
+    pn_dtype_row_bytes(x->as.dtype, want->cols, &x->as.row_bytes);
+    x->as.bytes = x->as.row_bytes * (x->t.n_elems / want->cols);
+    form.place0 = place0;
+    d->packed[d->n_packed] = form;
+    x->packed = ++d->n_packed;
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Binding
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status hfb_bind_one(hfd *h, const pn_hf_want *want, uint32_t il)
+{
+    hfd_ref *r = hfb_codes(h, want, il, 0);
+    if (r)
+        return hfb_bind_packed(h, want, il, r, 1);
+    r = hfb_find(h, want->names, il, 0);
+    if (!r || r->alias)
+        return want->optional ? PN_OK : hfb_missing(h, want, il, 0);
+    pn_status st = hfb_check(h, r, want, 1, want->rows);
+    r->used = true;
+    return st ? st : hfb_new(h, want, il, r, 1) ? PN_OK : PN_E_NOMEM;
+}
+
+/* Where an expert of x is; gather: it has to be gathered, and x to be copied. */
+static pn_status hfb_piece(hfd *h, struct pn_hf_tensor *x, uint32_t part, uint64_t offset, const pn_pth_tensor *gather)
+{
+    pn_hf_dir *d = h->d;
+    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->pieces, &d->cap_pieces, d->n_pieces + 1, sizeof *d->pieces) ||
+        !pn_mem_grow(h->mem, PN_ACCT_STAGE, (void **)&h->gathers, &h->cap_gathers, d->n_pieces + 1, sizeof *h->gathers))
+        return pn_fail_nomem(h->err, "the places of experts", (d->n_pieces + 1) * sizeof *d->pieces);
+    h->gathers[d->n_pieces] = gather;
+    d->pieces[d->n_pieces++] = (pn_piece){.offset = offset, .part = part};
+    if (x->why == HFD_IN_PLACE && (gather || offset % (x->t.row_bytes / x->t.ne[0])))
+        x->why = HFD_COPY;
+    return PN_OK;
+}
+
+/* All experts in one tensor: each has `fused_rows` rows there. */
+static pn_status hfb_bind_fused(hfd *h, const pn_hf_want *want, uint32_t il, hfd_ref *r)
+{
+    pn_status st = hfb_check(h, r, want, h->c.n_expert, want->fused_rows);
+    struct pn_hf_tensor *x = st ? NULL : hfb_new(h, want, il, r, h->c.n_expert);
+    r->used = true;
+    if (!x)
+        return st ? st : PN_E_NOMEM;
+    x->scattered = true;
+    x->piece0 = h->d->n_pieces;
+    for (uint64_t e = 0; e < h->c.n_expert && !st; e++)
+        st = hfb_piece(h, x, r->part, r->t->offset + (e * want->fused_rows + want->fused_from) * x->t.row_bytes, r->gather);
+    x->gather = r->gather;
+    x->period = want->fused_rows * x->t.row_bytes;
+    x->from = want->fused_from * x->t.row_bytes;
+    if (!st)
+        x->t.offset = h->d->pieces[x->piece0].offset;
+    return st;
+}
+
+static pn_status hfb_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
+{
+    hfd_ref *r = hfb_find(h, want->fused, il, 0);
+    if (r)
+        return hfb_bind_fused(h, want, il, r);
+    r = hfb_codes(h, want, il, 0);
+    if (r)
+        return hfb_bind_packed(h, want, il, r, h->c.n_expert);
+    struct pn_hf_tensor *x = NULL;
+    pn_status st = PN_OK;
+    uint32_t dtype = 0;
+    for (uint32_t e = 0; e < h->c.n_expert && !st; e++) {
+        r = hfb_find(h, want->names, il, e);
+        if (!r)
+            return hfb_missing(h, want, il, e);
+        st = hfb_check(h, r, want, 1, want->rows);
+        if (!st && e && r->t->dtype != dtype)
+            st = pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected %s as that of expert 0", hfb_file_name(h, r->part),
+                         pn_show(r->t->name, strlen(r->t->name)).s, pn_st_dtype_get(r->t->dtype)->name, pn_st_dtype_get(dtype)->name);
+        r->used = true;
+        if (!st && !e) {
+            x = hfb_new(h, want, il, r, h->c.n_expert);
+            if (!x)
+                return PN_E_NOMEM;
+            x->scattered = true;
+            x->piece0 = h->d->n_pieces;
+            dtype = r->t->dtype;
+        }
+        if (!st)
+            st = hfb_piece(h, x, r->part, r->t->offset, r->gather);
+    }
+    return st;
+}
+
+static const char *const hfb_embd[3] = {"embed_tokens.weight"}, *const hfb_head[3] = {"lm_head.weight"};
+
+/* torch saves a tied head as a second view of the embedding: one matrix, to be counted and read once. */
+static void hfb_tie(hfd *h)
+{
+    hfd_ref *e = hfb_find(h, hfb_embd, 0, 0), *l = hfb_find(h, hfb_head, 0, 0);
+    if (!e || !l || e->part != l->part || e->t->dtype != l->t->dtype || e->t->rank != l->t->rank ||
+        memcmp(e->t->shape, l->t->shape, sizeof e->t->shape) != 0)
+        return;
+    if (e->gather && l->gather ? pn_pth_same_view(e->gather, l->gather) : !e->gather && !l->gather && e->t->offset == l->t->offset)
+        l->used = l->alias = true;
+}
+
+PN_INTERNAL pn_status pn_hf_bind(hfd *h)
+{
+    pn_hf_want want;
+    pn_status st = PN_OK;
+    hfb_tie(h);
+    for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, false, i, &want); i++)
+        st = hfb_bind_one(h, &want, 0);
+    for (uint32_t il = 0; il < h->c.n_layers && !st; il++)
+        for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, true, i, &want); i++)
+            st = want.how == PN_HF_STACK ? hfb_bind_experts(h, &want, il) : hfb_bind_one(h, &want, il);
+    for (size_t i = 0; i < h->n_refs && !st; i++) {
+        const hfd_ref *r = &h->refs[i];
+        const char *name = pn_hf_name(r->t->name);
+        if (!r->used && !pn_hf_skips(&h->c, name) && !pn_hf_quant_skips(&h->c.quant, name))
+            st = pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' belongs to nothing in a model of %" PRIu32 " layers with this config.json",
+                         hfb_file_name(h, r->part), pn_show(r->t->name, strlen(r->t->name)).s, h->c.n_layers);
+    }
+    const char *end = pn_hf_quant_code_end(&h->c.quant);
+    if (!st && !h->c.tied && !hfb_find(h, hfb_head, 0, 0) && !(end && hfb_find_end(h, hfb_head, end, 0, 0)))
+        h->d->warning = "there is no lm_head.weight, although tie_word_embeddings is false: the embedding is the output matrix";
+    return st;
+}
+#endif
+
 /* ---- Begin format/pn_hf_dir.c ---- */
 #ifndef PN_DROP_FORMAT_PN_HF_DIR_C
 #define PN_DROP_FORMAT_PN_HF_DIR_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
-/* includes format/pn_hf_dir.h */
+/* includes format/pn_hf_dir_impl.h */
 
 #include <inttypes.h>
 #include <stdio.h>
 
 /* includes base/pn_err.h */
 /* includes base/pn_os_dir.h */
-/* includes format/pn_hf_names.h */
-/* includes format/pn_pth.h */
-/* includes format/pn_safetensors.h */
 /* includes num/pn_quant.h */
 
 enum { HFD_CONFIG_MAX = 16 << 20, HFD_CHUNK = 4096 };
-
-/* Why a tensor is computed into part 0. */
-typedef enum hfd_why { HFD_IN_PLACE, HFD_COPY, HFD_TO_F32 } hfd_why;
-
-struct pn_hf_tensor {
-    pn_gguf_tensor t;           /* as it lies in the file; ours of name */
-    char name[PN_HF_OURS_MAX];
-    size_t piece0;              /* in pieces, when `scattered` */
-    uint32_t part;
-    uint8_t why;
-    uint8_t st_dtype;           /* pn_st_dtype */
-    bool plus_one;              /* it is stored minus one */
-    bool f64;
-    bool scattered;
-    const pn_pth_tensor *gather;    /* its elements do not follow each other; while the folder is being opened */
-};
-
-/* Tensors of a file, in the words of safetensors.  Those of a .bin are views of its storages. */
-typedef struct hfd_file {
-    pn_safetensors st;          /* of a .bin: made by hfd_read_bin, names borrowed from `bin` */
-    pn_pth bin;                 /* mem NULL: it is none */
-} hfd_file;
-
-typedef struct hfd_ref {
-    const pn_st_tensor *t;
-    const pn_pth_tensor *gather;    /* NULL: it lies at t->offset */
-    uint32_t part;
-    bool used;
-    bool alias;                 /* a head that is the embedding under a second name */
-} hfd_ref;
-
-/* A folder being opened. */
-typedef struct hfd {
-    pn_weights *w;
-    pn_mem *mem;
-    pn_hf_dir *d;
-    pn_err *err;
-    pn_hf_config c;
-    pn_gguf_writer header;
-    pn_st_index index;
-    bool indexed;
-    hfd_file *files;            /* owned, [cap_files], those of parts 1 and up */
-    size_t n_files, cap_files;
-    hfd_ref *refs;              /* owned, [n_refs] */
-    size_t n_refs, cap_refs;
-    pn_map names;               /* pn_hf_name -> ref */
-} hfd;
 
 /* ------------------------------------------------------------------------------------------
  * Files
@@ -28709,212 +29780,6 @@ static pn_status hfd_files(hfd *h, const char *only)
 }
 
 /* ------------------------------------------------------------------------------------------
- * Tensors
- * ------------------------------------------------------------------------------------------ */
-
-/* Eight dimensions of 19 digits. */
-typedef struct hfd_shape { char s[PN_ST_MAX_RANK * 21 + 3]; } hfd_shape;
-
-static hfd_shape hfd_show_shape(const pn_st_tensor *t)
-{
-    hfd_shape out = {"["};
-    size_t n = 1;
-    for (uint32_t k = 0; k < t->rank; k++)
-        n += (size_t)snprintf(out.s + n, sizeof out.s - n, "%s%" PRIu64, k ? ", " : "", t->shape[k]);
-    memcpy(out.s + n, "]", 2);
-    return out;
-}
-
-static hfd_ref *hfd_find(hfd *h, const char *const names[3], uint32_t il, uint32_t expert)
-{
-    char name[PN_HF_NAME_MAX];
-    for (int i = 0; names[i]; i++) {
-        pn_hf_spell(name, sizeof name, names[i], il, expert);
-        uint32_t *at = pn_map_find(&h->names, name, strlen(name));
-        if (at)
-            return &h->refs[*at];
-    }
-    return NULL;
-}
-
-static const char *hfd_file_name(const hfd *h, uint32_t part)
-{
-    const char *path = h->w->parts[part].path;
-    return path + strlen(h->d->folder);
-}
-
-/* [n][rows][cols], where dimensions of 1 count for nothing, and values that are weights. */
-static pn_status hfd_check(hfd *h, const hfd_ref *r, const pn_hf_want *want, uint64_t n, uint64_t rows)
-{
-    const uint64_t dims[] = {n, rows, want->cols};
-    const pn_st_tensor *t = r->t;
-    uint32_t a = 0, b = 0, dtype = pn_st_dtype_get(t->dtype)->dtype;
-    while (a < t->rank || b < 3) {
-        if (a < t->rank && t->shape[a] == 1)
-            a++;
-        else if (b < 3 && dims[b] <= 1)
-            b++;
-        else if (a < t->rank && b < 3 && t->shape[a] == dims[b])
-            a++, b++;
-        else
-            return pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' has shape %s, expected %s%" PRIu64 "%s%" PRIu64 " (%s%s%s)", hfd_file_name(h, r->part),
-                           pn_show(t->name, strlen(t->name)).s, hfd_show_shape(t).s, n > 1 ? "experts of " : "", rows ? rows : want->cols, rows ? " x " : "",
-                           rows ? want->cols : 1, rows ? want->rows_are : "", rows ? ", " : "", want->cols_are);
-    }
-    if (dtype != PN_DTYPE_F32 && dtype != PN_DTYPE_F16 && dtype != PN_DTYPE_BF16 && t->dtype != PN_ST_F64)
-        return pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected F32, F16, BF16 or F64", hfd_file_name(h, r->part),
-                       pn_show(t->name, strlen(t->name)).s, pn_st_dtype_get(t->dtype)->name);
-    return PN_OK;
-}
-
-static pn_status hfd_missing(hfd *h, const pn_hf_want *want, uint32_t il, uint32_t expert)
-{
-    char name[PN_HF_NAME_MAX];
-    pn_hf_spell(name, sizeof name, want->names[0], il, expert);
-    return pn_fail(h->err, PN_E_FORMAT, "tensor '%s%s' is missing (num_hidden_layers is %" PRIu32 "%s)", strcmp(name, "lm_head.weight") ? "model." : "",
-                   name, h->c.n_layers, want->how == PN_HF_STACK ? ", or there are fewer experts" : "");
-}
-
-/* A new tensor of ours, of n matrices or a vector, as `r` is in the file. */
-static struct pn_hf_tensor *hfd_new(hfd *h, const pn_hf_want *want, uint32_t il, const hfd_ref *r, uint64_t n)
-{
-    pn_hf_dir *d = h->d;
-    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->tensors, &d->cap, d->n + 1, sizeof *d->tensors)) {
-        pn_fail_nomem(h->err, "the directory of tensors", (d->n + 1) * sizeof *d->tensors);
-        return NULL;
-    }
-    struct pn_hf_tensor *x = &d->tensors[d->n++];
-    uint64_t bits = pn_st_dtype_get(r->t->dtype)->bits / 8, rows = PN_MAX(want->rows, (uint64_t)1);
-    memset(x, 0, sizeof *x);
-    pn_hf_spell(x->name, sizeof x->name, want->ours, il, 0);
-    x->part = r->part;
-    x->t = (pn_gguf_tensor){.dtype = pn_st_dtype_get(r->t->dtype)->dtype, .n_dims = want->how == PN_HF_STACK ? 3 : want->rows ? 2 : 1,
-                            .ne = {want->cols, rows, n, 1}, .offset = r->t->offset, .row_bytes = want->cols * bits};
-    x->t.n_elems = want->cols * rows * n;           /* at most 2^20 x 2^20 x 2^16 */
-    x->t.bytes = x->t.n_elems * bits;
-    x->f64 = r->t->dtype == PN_ST_F64;
-    x->plus_one = want->how == PN_HF_NORM && h->c.post_norms;
-    x->gather = r->gather;
-    x->why = x->f64 || x->plus_one ? HFD_TO_F32 : x->gather ? HFD_COPY : HFD_IN_PLACE;
-    if (x->why == HFD_IN_PLACE && want->rows && x->t.offset % bits)
-        x->why = HFD_COPY;              /* vectors are read, wherever they begin */
-    return x;
-}
-
-static pn_status hfd_bind_one(hfd *h, const pn_hf_want *want, uint32_t il)
-{
-    hfd_ref *r = hfd_find(h, want->names, il, 0);
-    if (!r || r->alias)
-        return want->optional ? PN_OK : hfd_missing(h, want, il, 0);
-    pn_status st = hfd_check(h, r, want, 1, want->rows);
-    r->used = true;
-    return st ? st : hfd_new(h, want, il, r, 1) ? PN_OK : PN_E_NOMEM;
-}
-
-static pn_status hfd_piece(hfd *h, struct pn_hf_tensor *x, uint32_t part, uint64_t offset)
-{
-    pn_hf_dir *d = h->d;
-    if (!pn_mem_grow(h->mem, PN_ACCT_MISC, (void **)&d->pieces, &d->cap_pieces, d->n_pieces + 1, sizeof *d->pieces))
-        return pn_fail_nomem(h->err, "the places of experts", (d->n_pieces + 1) * sizeof *d->pieces);
-    d->pieces[d->n_pieces++] = (pn_piece){.offset = offset, .part = part};
-    if (x->why == HFD_IN_PLACE && offset % (x->t.row_bytes / x->t.ne[0]))
-        x->why = HFD_COPY;
-    return PN_OK;
-}
-
-/* Experts of a .bin are used where they lie, or not at all. */
-static pn_status hfd_together(hfd *h, const hfd_ref *r)
-{
-    return r->gather ? pn_fail(h->err, PN_E_UNSUPPORTED, "%s: the elements of expert tensor '%s' do not follow each other", hfd_file_name(h, r->part),
-                               pn_show(r->t->name, strlen(r->t->name)).s) : PN_OK;
-}
-
-/* All experts in one tensor: each has `fused_rows` rows there. */
-static pn_status hfd_bind_fused(hfd *h, const pn_hf_want *want, uint32_t il, hfd_ref *r)
-{
-    pn_status st = hfd_together(h, r);
-    if (!st)
-        st = hfd_check(h, r, want, h->c.n_expert, want->fused_rows);
-    struct pn_hf_tensor *x = st ? NULL : hfd_new(h, want, il, r, h->c.n_expert);
-    r->used = true;
-    if (!x)
-        return st ? st : PN_E_NOMEM;
-    x->scattered = true;
-    x->piece0 = h->d->n_pieces;
-    for (uint64_t e = 0; e < h->c.n_expert && !st; e++)
-        st = hfd_piece(h, x, r->part, r->t->offset + (e * want->fused_rows + want->fused_from) * x->t.row_bytes);
-    x->t.offset = h->d->pieces[x->piece0].offset;
-    return st;
-}
-
-static pn_status hfd_bind_experts(hfd *h, const pn_hf_want *want, uint32_t il)
-{
-    hfd_ref *r = hfd_find(h, want->fused, il, 0);
-    if (r)
-        return hfd_bind_fused(h, want, il, r);
-    struct pn_hf_tensor *x = NULL;
-    pn_status st = PN_OK;
-    uint32_t dtype = 0;
-    for (uint32_t e = 0; e < h->c.n_expert && !st; e++) {
-        r = hfd_find(h, want->names, il, e);
-        if (!r)
-            return hfd_missing(h, want, il, e);
-        st = hfd_together(h, r);
-        if (!st)
-            st = hfd_check(h, r, want, 1, want->rows);
-        if (!st && e && r->t->dtype != dtype)
-            st = pn_fail(h->err, PN_E_UNSUPPORTED, "%s: tensor '%s' has type %s, expected %s as that of expert 0", hfd_file_name(h, r->part),
-                         pn_show(r->t->name, strlen(r->t->name)).s, pn_st_dtype_get(r->t->dtype)->name, pn_st_dtype_get(dtype)->name);
-        r->used = true;
-        if (!st && !e) {
-            x = hfd_new(h, want, il, r, h->c.n_expert);
-            if (!x)
-                return PN_E_NOMEM;
-            x->scattered = true;
-            x->piece0 = h->d->n_pieces;
-            dtype = r->t->dtype;
-        }
-        if (!st)
-            st = hfd_piece(h, x, r->part, r->t->offset);
-    }
-    return st;
-}
-
-static const char *const hfd_embd[3] = {"embed_tokens.weight"}, *const hfd_head[3] = {"lm_head.weight"};
-
-/* torch saves a tied head as a second view of the embedding: one matrix, to be counted and read once. */
-static void hfd_tie(hfd *h)
-{
-    hfd_ref *e = hfd_find(h, hfd_embd, 0, 0), *l = hfd_find(h, hfd_head, 0, 0);
-    if (!e || !l || e->part != l->part || e->t->dtype != l->t->dtype || e->t->rank != l->t->rank ||
-        memcmp(e->t->shape, l->t->shape, sizeof e->t->shape) != 0)
-        return;
-    if (e->gather && l->gather ? pn_pth_same_view(e->gather, l->gather) : !e->gather && !l->gather && e->t->offset == l->t->offset)
-        l->used = l->alias = true;
-}
-
-static pn_status hfd_bind(hfd *h)
-{
-    pn_hf_want want;
-    pn_status st = PN_OK;
-    hfd_tie(h);
-    for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, false, i, &want); i++)
-        st = hfd_bind_one(h, &want, 0);
-    for (uint32_t il = 0; il < h->c.n_layers && !st; il++)
-        for (uint32_t i = 0; !st && pn_hf_want_at(&h->c, true, i, &want); i++)
-            st = want.how == PN_HF_STACK ? hfd_bind_experts(h, &want, il) : hfd_bind_one(h, &want, il);
-    for (size_t i = 0; i < h->n_refs && !st; i++) {
-        const hfd_ref *r = &h->refs[i];
-        if (!r->used && !pn_hf_skips(&h->c, pn_hf_name(r->t->name)))
-            st = pn_fail(h->err, PN_E_FORMAT, "%s: tensor '%s' belongs to nothing in a model of %" PRIu32 " layers with this config.json",
-                         hfd_file_name(h, r->part), pn_show(r->t->name, strlen(r->t->name)).s, h->c.n_layers);
-    }
-    if (!st && !h->c.tied && !hfd_find(h, hfd_head, 0, 0))
-        h->d->warning = "there is no lm_head.weight, although tie_word_embeddings is false: the embedding is the output matrix";
-    return st;
-}
-
-/* ------------------------------------------------------------------------------------------
  * Part 0
  * ------------------------------------------------------------------------------------------ */
 
@@ -28923,6 +29788,10 @@ static uint64_t hfd_image_bytes(const struct pn_hf_tensor *x) { return x->why ==
 
 static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
 {
+    if (x->packed) {
+        const pn_packed *p = &h->d->packed[x->packed - 1];
+        return (pn_dir_tensor){.t = x->as.dtype == x->t.dtype ? &x->t : &x->as, .file = &x->t, .part = x->part, .repacked = p->repacks, .packed = p};
+    }
     return (pn_dir_tensor){.t = &x->t, .file = &x->t, .part = x->part, .pieces = x->scattered ? h->d->pieces + x->piece0 : NULL};
 }
 
@@ -28930,6 +29799,7 @@ static pn_dir_tensor hfd_dir_tensor(const hfd *h, const struct pn_hf_tensor *x)
 typedef struct hfd_flow {
     const struct pn_hf_tensor *x;
     uint8_t *dst;
+    uint64_t at, period, from, n;       /* of a stream at `at`: of each period n bytes, `from` its beginning, are ours */
 } hfd_flow;
 
 static pn_status hfd_take(void *user, const void *bytes, size_t n, pn_err *err)
@@ -28962,22 +29832,58 @@ static pn_status hfd_take(void *user, const void *bytes, size_t n, pn_err *err)
     return PN_OK;
 }
 
-static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
+/* A pn_pth_sink: what is ours of a tensor that holds more. */
+static pn_status hfd_pick(void *user, const void *bytes, size_t n, pn_err *err)
 {
-    const pn_dir_tensor from = hfd_dir_tensor(h, x);
-    hfd_flow f = {.x = x, .dst = dst};
+    hfd_flow *f = user;
+    const uint8_t *raw = bytes;
+    for (size_t some; n; raw += some, n -= some, f->at += some) {
+        uint64_t in = f->at % f->period, end = in < f->from ? f->from : in < f->from + f->n ? f->from + f->n : f->period;
+        some = (size_t)PN_MIN(end - in, (uint64_t)n);
+        pn_status st = end == f->from + f->n && in >= f->from ? hfd_take(f, raw, some, err) : PN_OK;
+        if (st)
+            return st;
+    }
+    return PN_OK;
+}
+
+static pn_status hfd_gather(hfd *h, hfd_flow *f, uint32_t part, const pn_pth_tensor *t, uint64_t period, uint64_t from, uint64_t n)
+{
+    pn_pth *bin = &h->files[part - 1].bin;
+    bin->src = h->w->parts[part].src;           /* parts have moved since it was opened */
+    f->at = 0;
+    f->period = period;
+    f->from = from;
+    f->n = n;
+    return pn_pth_stream(bin, t, hfd_pick, f, h->err);
+}
+
+/* Bytes [at, end) of x, which lie in their file. */
+static pn_status hfd_copy(hfd *h, hfd_flow *f, uint64_t at, uint64_t end)
+{
+    const pn_dir_tensor from = hfd_dir_tensor(h, f->x);
     uint8_t raw[HFD_CHUNK];
     pn_status st = PN_OK;
-    if (x->gather) {
-        pn_pth *bin = &h->files[x->part - 1].bin;
-        bin->src = h->w->parts[x->part].src;            /* parts have moved since it was opened */
-        return pn_pth_stream(bin, x->gather, hfd_take, &f, h->err);
-    }
-    for (uint64_t at = 0; at < x->t.bytes && !st; at += sizeof raw) {
-        size_t n = (size_t)PN_MIN(x->t.bytes - at, (uint64_t)sizeof raw);
+    for (; at < end && !st; at += sizeof raw) {
+        size_t n = (size_t)PN_MIN(end - at, (uint64_t)sizeof raw);
         st = pn_weights_read(h->w, &from, at, raw, n, h->err);
         if (!st)
-            st = hfd_take(&f, raw, n, h->err);
+            st = hfd_take(f, raw, n, h->err);
+    }
+    return st;
+}
+
+static pn_status hfd_compute(hfd *h, const struct pn_hf_tensor *x, uint8_t *dst)
+{
+    uint64_t each = x->t.bytes / x->t.ne[2];
+    hfd_flow f = {.x = x, .dst = dst};
+    pn_status st = PN_OK;
+    if (x->gather)
+        return hfd_gather(h, &f, x->part, x->gather, x->period ? x->period : x->t.bytes, x->from, each);
+    for (uint64_t e = 0; e < x->t.ne[2] && !st; e++) {
+        size_t piece = x->piece0 + (size_t)e;
+        const pn_pth_tensor *g = x->scattered ? h->gathers[piece] : NULL;
+        st = g ? hfd_gather(h, &f, h->d->pieces[piece].part, g, each, 0, each) : hfd_copy(h, &f, e * each, (e + 1) * each);
     }
     return st;
 }
@@ -29111,9 +30017,11 @@ static pn_status hfd_open(hfd *h, const char *path)
     if (!st && !h->w->bare)
         st = hfd_files(h, file ? path + cut : NULL);
     if (!st && !h->w->bare)
-        st = hfd_bind(h);
+        st = pn_hf_bind(h);
     for (size_t i = 0; i < h->d->n && !st && !h->w->bare; i++)
-        h->d->tensors[i].t.name = h->d->tensors[i].name;        /* the table has stopped moving */
+        h->d->tensors[i].t.name = h->d->tensors[i].as.name = h->d->tensors[i].name;     /* the tables have stopped moving */
+    for (size_t i = 0; i < h->d->n_packed && !st; i++)
+        h->d->packed[i].places = h->d->places + h->d->packed[i].place0;
     if (!st)
         st = hfd_image(h);
     return st ? st : hfd_directory(h);
@@ -29134,6 +30042,7 @@ PN_INTERNAL pn_status pn_hf_dir_open(pn_weights *w, const char *path, pn_err *er
     }
     pn_mem_free(w->mem, PN_ACCT_STAGE, h.files, h.cap_files * sizeof *h.files);
     pn_mem_free(w->mem, PN_ACCT_STAGE, h.refs, h.cap_refs * sizeof *h.refs);
+    pn_mem_free(w->mem, PN_ACCT_STAGE, h.gathers, h.cap_gathers * sizeof *h.gathers);
     pn_map_fini(&h.names);
     pn_st_index_fini(&h.index);
     pn_gguf_writer_fini(&h.header);
@@ -29150,13 +30059,16 @@ PN_INTERNAL void pn_hf_dir_close(pn_hf_dir *d, pn_mem *mem)
     pn_mem_free(mem, PN_ACCT_MISC, d->tensors, d->cap * sizeof *d->tensors);
     pn_mem_free(mem, PN_ACCT_MISC, d->names, d->names_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d->pieces, d->cap_pieces * sizeof *d->pieces);
+    pn_mem_free(mem, PN_ACCT_MISC, d->packed, d->cap_packed * sizeof *d->packed);
+    pn_mem_free(mem, PN_ACCT_MISC, d->places, d->cap_places * sizeof *d->places);
     pn_mem_free(mem, PN_ACCT_WEIGHTS, d->image, d->image_bytes);
     pn_mem_free(mem, PN_ACCT_MISC, d, sizeof *d);
 }
 
 PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d)
 {
-    return (uint64_t)d->image_bytes + d->cap * sizeof *d->tensors + d->cap_pieces * sizeof *d->pieces;
+    return (uint64_t)d->image_bytes + d->cap * sizeof *d->tensors + d->cap_pieces * sizeof *d->pieces + d->cap_packed * sizeof *d->packed +
+           d->cap_places * sizeof *d->places;
 }
 #endif
 
@@ -29183,6 +30095,7 @@ PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d)
  */
 /* includes format/pn_weights.h */
 /* includes format/pn_hf_dir.h */
+/* includes format/pn_packed.h */
 
 /* includes base/pn_err.h */
 /* includes num/pn_dtype.h */
@@ -29260,6 +30173,7 @@ static pn_status weights_put(pn_weights *w, const pn_dir_tensor *t, pn_err *err)
                        weights_tail(w->parts[t->part].path), t->t->name, w->tensors[*at].part + 1,
                        weights_tail(w->parts[w->tensors[*at].part].path));
     w->tensors[w->n_tensors++] = *t;
+    w->n_retyped += pn_weights_retyped(t);
     return PN_OK;
 }
 
@@ -29481,7 +30395,7 @@ PN_INTERNAL void pn_weights_close(pn_weights *w)
     if (!w || !w->mem)
         return;
     pn_mem_free(w->mem, PN_ACCT_MISC, w->tensors, w->cap_tensors * sizeof *w->tensors);
-    pn_mem_free(w->mem, PN_ACCT_MISC, w->retyped, w->n_retyped * sizeof *w->retyped);
+    pn_mem_free(w->mem, PN_ACCT_MISC, w->retyped, w->n_own * sizeof *w->retyped);
     if (w->shares) {
         memset(w, 0, sizeof *w);
         return;
@@ -29607,7 +30521,7 @@ PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_
     *out = *w;
     out->shares = true;
     out->retyped = NULL;
-    out->n_retyped = 0;
+    out->n_own = 0;
     out->cap_tensors = w->n_tensors;
     out->tensors = pn_mem_alloc(w->mem, PN_ACCT_MISC, w->n_tensors * sizeof *w->tensors);
     if (!out->tensors) {
@@ -29622,23 +30536,28 @@ PN_INTERNAL pn_status pn_weights_retype(pn_weights *w, const uint32_t *types, pn
 {
     size_t n = 0, k = 0;
     for (size_t i = 0; i < w->n_tensors; i++)
-        n += types[i] != w->tensors[i].t->dtype;
+        n += types[i] != w->tensors[i].t->dtype && types[i] != w->tensors[i].file->dtype;
     w->retyped = pn_mem_alloc(w->mem, PN_ACCT_MISC, n * sizeof *w->retyped);
     if (!w->retyped)
         return pn_fail_nomem(err, "a list of tensors", (uint64_t)n * sizeof *w->retyped);
-    w->n_retyped = n;
+    w->n_own = n;
+    w->n_retyped = 0;
     for (size_t i = 0; i < w->n_tensors; i++) {
         pn_dir_tensor *d = &w->tensors[i];
         const pn_gguf_tensor *t = d->file;
         if (types[i] == t->dtype)
-            continue;
-        pn_gguf_tensor *as = &w->retyped[k++];
-        *as = *t;
-        as->dtype = types[i];
-        if (!pn_dtype_row_bytes(types[i], t->ne[0], &as->row_bytes) || !pn_mul_u64(as->row_bytes, t->n_elems / t->ne[0], &as->bytes))
-            return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements do not fit type %s", t->name, t->ne[0],
-                           pn_dtype_name((pn_dtype)types[i]));
-        d->t = as;
+            d->t = t;
+        else if (types[i] != d->t->dtype) {
+            pn_gguf_tensor *as = &w->retyped[k++];
+            *as = *t;
+            as->dtype = types[i];
+            if (!pn_dtype_row_bytes(types[i], t->ne[0], &as->row_bytes) || !pn_mul_u64(as->row_bytes, t->n_elems / t->ne[0], &as->bytes))
+                return pn_fail(err, PN_E_UNSUPPORTED, "tensor '%s': rows of %" PRIu64 " elements do not fit type %s", t->name, t->ne[0],
+                               pn_dtype_name((pn_dtype)types[i]));
+            d->t = as;
+        }
+        d->repacked = false;
+        w->n_retyped += pn_weights_retyped(d);
     }
     return PN_OK;
 }
@@ -29655,8 +30574,7 @@ PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor 
     return t->pieces ? NULL : pn_weights_piece_ptr(w, t, 0);
 }
 
-static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, uint32_t part, uint64_t offset, void *dst,
-                                 size_t n, pn_err *err)
+static pn_status weights_read_raw(const pn_weights *w, uint32_t part, uint64_t offset, void *dst, size_t n, pn_err *err)
 {
     const pn_part *p = &w->parts[part];
     pn_status st = PN_OK;
@@ -29668,9 +30586,20 @@ static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, ui
     } else if (n && p->src.read(p->src.user, offset, dst, n) != PN_OK) {
         st = pn_fail(err, PN_E_IO, "reading %zu bytes at offset %" PRIu64 " failed", n, offset);
     }
-    if (st != PN_OK)
-        pn_err_prefix(err, st, "%s: tensor '%s'", weights_tail(p->path), t->t->name);
     return st;
+}
+
+PN_INTERNAL pn_status pn_weights_read_part(const pn_weights *w, uint32_t part, uint64_t offset, void *dst, size_t n, pn_err *err)
+{
+    pn_status st = weights_read_raw(w, part, offset, dst, n, err);
+    return st ? pn_err_prefix(err, st, "%s", weights_tail(w->parts[part].path)) : PN_OK;
+}
+
+static pn_status weights_read_at(const pn_weights *w, const pn_dir_tensor *t, uint32_t part, uint64_t offset, void *dst,
+                                 size_t n, pn_err *err)
+{
+    pn_status st = weights_read_raw(w, part, offset, dst, n, err);
+    return st ? pn_err_prefix(err, st, "%s: tensor '%s'", weights_tail(w->parts[part].path), t->t->name) : PN_OK;
 }
 
 PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *t, uint64_t at, void *dst,
@@ -29679,6 +30608,8 @@ PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *
     if (at > t->file->bytes || n > t->file->bytes - at)
         return pn_fail(err, PN_E_INVALID, "tensor '%s' has %" PRIu64 " bytes: cannot read %zu at %" PRIu64,
                        t->t->name, t->file->bytes, n, at);
+    if (t->packed)
+        return pn_packed_read(w, t, at, dst, n, err);
     if (!t->pieces)
         return weights_read_at(w, t, t->part, t->file->offset + at, dst, n, err);
     uint64_t each = t->file->bytes / t->file->ne[2];
@@ -69718,7 +70649,8 @@ PN_INTERNAL void pn_cpu_attn_chunk(pn_exec *x, cpu_lane *lane, const pn_op *op, 
 /* includes num/pn_quant.h */
 
 enum {
-    CPU_MM_ROWS = 64,           /* weight rows of a prefill chunk */
+    CPU_MM_ROWS = 64,           /* fewest weight rows of a chunk for several activation rows: they are spread for each */
+    CPU_MM_OUTPUTS = 64 << 9,   /* most outputs of one */
     CPU_MM_BYTES = 16384        /* smallest decode chunk worth an atomic, in weight bytes */
 };
 
@@ -69978,18 +70910,25 @@ PN_INTERNAL uint32_t pn_cpu_op_local(pn_exec *x, cpu_lane *lane, const pn_op *op
  * Matrix products
  * ------------------------------------------------------------------------------------------ */
 
-/* Weight rows of a chunk.  Few activation rows: a few chunks a thread, so that a slow core does not
- * hold up the others; many: small enough that a step can be stopped within milliseconds. */
+/* Weight rows of a chunk.  Two to four chunks a lane, whichever split keeps the busiest lane shortest, so that a slow core
+ * does not hold up the others; with many activation rows small enough that a step can be stopped within milliseconds. */
 static uint32_t ops_mm_chunk(const pn_exec *x, const pn_weight *W, uint32_t n_out, uint32_t m)
 {
-    if (m > 4)
-        return CPU_MM_ROWS;
-    uint64_t share = (n_out + 4u * x->n_lanes - 1) / (4u * x->n_lanes);
-    uint64_t least = (CPU_MM_BYTES + W->row_bytes - 1) / W->row_bytes;
+    uint64_t least = m > 4 ? CPU_MM_ROWS : (CPU_MM_BYTES + W->row_bytes - 1) / W->row_bytes;
+    uint64_t most = m > 4 ? PN_MAX((uint64_t)CPU_MM_OUTPUTS / m, (uint64_t)CPU_MM_ROWS) : 1u << 20;
+    uint64_t best = 0, shortest = UINT64_MAX;
     if (x->host->piece_bytes)           /* lanes share what little of the matrix is there */
-        share = PN_MIN(share, x->host->piece_bytes / W->row_bytes);
-    uint64_t rows = pn_align_up(PN_MAX(PN_MAX(share, least), 1u), 16);
-    return (uint32_t)PN_MIN(rows, 1u << 20);
+        most = PN_MIN(most, PN_MAX(x->host->piece_bytes / W->row_bytes, UINT64_C(1)));
+    for (uint32_t a_lane = 4; a_lane >= 2; a_lane--) {
+        uint64_t n = (uint64_t)a_lane * x->n_lanes, rows = PN_MIN(PN_MAX((n_out + n - 1) / n, least), most);
+        rows = pn_align_up(rows, 16);
+        uint64_t chunks = (n_out + rows - 1) / rows, busiest = (chunks + x->n_lanes - 1) / x->n_lanes * rows;
+        if (busiest < shortest) {
+            shortest = busiest;
+            best = rows;
+        }
+    }
+    return (uint32_t)best;
 }
 
 /* Lease rows [row, end) of a weight piece by piece and multiply each.  lane->done counts rows of
@@ -72985,6 +73924,7 @@ PN_API pn_status pn_engine_die(const pn_engine *e, uint32_t index, pn_die_info *
 /* includes engine/pn_engine_int.h */
 
 /* includes format/pn_hf_dir.h */
+/* includes format/pn_packed.h */
 
 static pn_file *file_new(pn_engine *e, pn_err *err)
 {
@@ -73102,6 +74042,11 @@ PN_API pn_status pn_file_tensor_at(const pn_file *f, size_t i, pn_tensor_info *o
                             .offset = t->offset, .part = d->part};
     out->type = f->weights.bare ? pn_hf_dir_type(f->weights.hf, i) : pn_dtype_name(out->dtype);
     memcpy(out->ne, t->ne, sizeof out->ne);
+    if (d->packed) {
+        out->dtype = PN_DTYPE_COUNT;
+        out->type = pn_packed_name(d->packed);
+        out->bytes = pn_packed_bytes(d->packed) * t->ne[2];
+    }
     return PN_OK;
 }
 
@@ -73419,6 +74364,7 @@ PN_INTERNAL uint32_t pn_mix_type(const pn_mix *m, const char *name, uint32_t now
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /* includes engine/pn_retype.h */
 
+/* includes format/pn_packed.h */
 /* includes num/pn_quant.h */
 
 enum { RETYPE_BLOCK = 256 << 10 };      /* bytes of the file's rows, a thread */
@@ -73469,6 +74415,17 @@ PN_INTERNAL pn_status pn_retype_choose(pn_mix *m, const pn_weights *w, uint32_t 
 
 static bool retype_is_wide(uint32_t dtype) { return dtype == PN_DTYPE_F32 || dtype == PN_DTYPE_F16 || dtype == PN_DTYPE_BF16; }
 
+PN_INTERNAL pn_status pn_retype_place(const pn_weights *w, pn_residency how, pn_err *err)
+{
+    for (size_t i = 0; i < w->n_tensors && (how == PN_RESIDENCY_MAP || how == PN_RESIDENCY_STREAM); i++) {
+        const pn_dir_tensor *d = &w->tensors[i];
+        if (d->packed)
+            return pn_fail(err, PN_E_INVALID, "tensor '%s' is %s with scales, which becomes %s in memory of its own and cannot be %s: expected residency auto or anon",
+                           d->file->name, pn_packed_name(d->packed), pn_dtype_name((pn_dtype)d->t->dtype), how == PN_RESIDENCY_MAP ? "mapped" : "streamed");
+    }
+    return PN_OK;
+}
+
 PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residency how, pn_mix *m, pn_err *err)
 {
     uint32_t *types = NULL;
@@ -73492,22 +74449,49 @@ PN_INTERNAL pn_status pn_retype_open(pn_weights *w, const char *type, pn_residen
  * Rows
  * ------------------------------------------------------------------------------------------ */
 
+/* A thread's share of a quantised matrix: rows that follow each other, for scales are read some at a time. */
+static void retype_packed(pn_retype_block *b, float *row, uint32_t thread)
+{
+    uint64_t r = b->n_rows * thread / b->n_threads, end = b->n_rows * (thread + 1) / b->n_threads;
+    pn_err err = {.status = PN_OK};
+    pn_status st = PN_OK;
+    if (b->packed->repacked)
+        st = pn_packed_move(b->file, b->packed, b->row0 + r, end - r, b->dst + r * b->to_bytes, &err);
+    else
+        for (; r < end && !st; r++) {
+            st = pn_weights_read(b->file, b->packed, (b->row0 + r) * b->from_bytes, row, (size_t)b->from_bytes, &err);
+            if (!st)
+                pn_quant_row(b->to, row, b->dst + r * b->to_bytes, (size_t)b->n_cols);
+        }
+    if (st && !atomic_exchange(&b->failed, true)) {
+        b->status = st;
+        b->err = err;
+    }
+}
+
 /* Rows thread, thread + n_threads, ... of a block. */
 static void retype_rows(void *arg, uint32_t thread)
 {
-    const pn_retype_block *b = arg;
+    pn_retype_block *b = arg;
     size_t n = (size_t)b->n_cols;
     float *row = b->rows + thread * n;
+    if (b->packed) {
+        retype_packed(b, row, thread);
+        return;
+    }
     for (uint64_t r = thread; r < b->n_rows; r += b->n_threads) {
         pn_dequant_row(b->from, b->src + r * b->from_bytes, row, n);
         pn_quant_row(b->to, row, b->dst + r * b->to_bytes, n);
     }
 }
 
-PN_INTERNAL void pn_retype_run(pn_team *t, pn_retype_block *b)
+PN_INTERNAL pn_status pn_retype_run(pn_team *t, pn_retype_block *b, pn_err *err)
 {
     b->n_threads = pn_team_size(t);
     pn_team_run(t, retype_rows, b);
+    if (b->status && err)
+        *err = b->err;
+    return b->status;
 }
 
 /* Rows of a tensor that are under way at once. */
@@ -73525,7 +74509,8 @@ static void retype_sizes(const pn_weights *w, uint32_t n_threads, uint64_t *bloc
         const pn_gguf_tensor *t = w->tensors[i].file;
         if (!pn_weights_retyped(&w->tensors[i]))
             continue;
-        *block = PN_MAX(*block, retype_rows_at_once(t, n_threads) * t->row_bytes);
+        if (!w->tensors[i].packed)
+            *block = PN_MAX(*block, retype_rows_at_once(t, n_threads) * t->row_bytes);
         *cols = PN_MAX(*cols, t->ne[0]);
     }
 }
@@ -73567,15 +74552,21 @@ PN_INTERNAL pn_status pn_retyper_rows(void *user, const pn_dir_tensor *t, uint64
 {
     pn_retyper *r = user;
     uint8_t *src = r->stage + r->row_floats * sizeof(float);
-    uint64_t most = retype_rows_at_once(t->file, pn_team_size(r->team));
+    uint64_t most = t->packed ? n : retype_rows_at_once(t->file, pn_team_size(r->team));
     pn_retype_block b = {.from = t->file->dtype, .to = t->t->dtype, .n_cols = t->file->ne[0], .from_bytes = t->file->row_bytes,
                          .to_bytes = t->t->row_bytes, .src = src, .dst = dst, .rows = (float *)(void *)r->stage};
     pn_status st = PN_OK;
+    if (t->packed) {
+        b.file = r->file;
+        b.packed = t;
+    }
     for (; n && !st; n -= b.n_rows, row += b.n_rows, b.dst += b.n_rows * b.to_bytes) {
         b.n_rows = PN_MIN(n, most);
-        st = pn_weights_read(r->file, t, row * b.from_bytes, src, (size_t)(b.n_rows * b.from_bytes), err);
+        b.row0 = row;
+        if (!t->packed)
+            st = pn_weights_read(r->file, t, row * b.from_bytes, src, (size_t)(b.n_rows * b.from_bytes), err);
         if (!st)
-            pn_retype_run(r->team, &b);
+            st = pn_retype_run(r->team, &b, err);
     }
     return st;
 }
@@ -73902,6 +74893,8 @@ static pn_status plan_open(pn_file *f, const pn_plan_params *p, pn_weights *w, p
 {
     pn_mix mix;
     pn_status st = pn_weights_share(w, &f->weights, err);
+    if (!st)
+        st = pn_retype_place(w, p->residency, err);
     if (!st && p->load_type)
         st = pn_retype_open(w, p->load_type, p->residency, &mix, err);
     if (!st)
@@ -74689,9 +75682,12 @@ PN_INTERNAL void pn_model_unpark(pn_model *m)
 static pn_status model_retype(pn_model *m, const pn_model_params *p, pn_err *err)
 {
     pn_mix mix;
-    if (!p->load_type || m->vocab_only)
+    if (m->vocab_only)
         return PN_OK;
-    pn_status st = pn_retype_open(&m->file.weights, p->load_type, p->residency, &mix, err);
+    pn_status st = pn_retype_place(&m->file.weights, p->residency, err);
+    if (st || !p->load_type)
+        return st;
+    st = pn_retype_open(&m->file.weights, p->load_type, p->residency, &mix, err);
     if (!st && m->file.weights.n_retyped)
         snprintf(m->type_name, sizeof m->type_name, "%s", pn_mix_name(&mix));
     else if (!st)
@@ -75034,6 +76030,8 @@ static void identity_header(const pn_model *m, pn_digest *d)
         pn_digest_add_u64(&d[PN_ID_TENSORS], t->dtype);
         for (uint32_t k = 0; k < t->n_dims; k++)
             pn_digest_add_u64(&d[PN_ID_TENSORS], t->ne[k]);
+        if (w->tensors[i].repacked)             /* encoded anew it has the same type and other bits */
+            identity_add_bytes(&d[PN_ID_TENSORS], "repacked", 8);
     }
 }
 
@@ -81050,6 +82048,9 @@ PN_API void pn_request_free(pn_request *r)
  * Rows are independent, so a block is shared among the engine's threads; the bytes written do not
  * depend on how many there are.  The output appears under its name only when it is complete.
  *
+ * A matrix of a quantised folder is, as everywhere, the f32 that its codes mean (pn_packed.h); so the output is that of the folder
+ * with its weights decoded.
+ *
  * A Hugging Face folder becomes the file that a converter would write: its vocabulary is put into keys, and rows of q and k
  * are permuted where the family's files have them so.
  *
@@ -81086,9 +82087,9 @@ static uint32_t quantize_turned(const quantize_job *q, const pn_dir_tensor *d)
 {
     static const struct { char end[20], key[32]; } rows[] = {{".attn_q.weight", "attention.head_count"}, {".attn_q.bias", "attention.head_count"},
                                                             {".attn_k.weight", "attention.head_count_kv"}, {".attn_k.bias", "attention.head_count_kv"}};
-    size_t n = strlen(d->t->name);
+    size_t n = strlen(d->file->name);
     for (size_t i = 0; i < PN_COUNT_OF(rows) && q->unpair; i++)
-        if (n > strlen(rows[i].end) && strcmp(d->t->name + n - strlen(rows[i].end), rows[i].end) == 0)
+        if (n > strlen(rows[i].end) && strcmp(d->file->name + n - strlen(rows[i].end), rows[i].end) == 0)
             return pn_retype_fact(&q->in, rows[i].key);
     return 0;
 }
@@ -81116,7 +82117,7 @@ static void quantize_put_meta(const quantize_job *q, pn_gguf_writer *w)
 static pn_status quantize_put_tensors(const quantize_job *q, pn_gguf_writer *w, pn_err *err)
 {
     for (size_t i = 0; i < q->in.n_tensors; i++) {
-        const pn_gguf_tensor *t = q->in.tensors[i].t;
+        const pn_gguf_tensor *t = q->in.tensors[i].file;
         uint64_t row, bytes = t->bytes;
         if (q->types[i] != t->dtype &&
             (!pn_dtype_row_bytes(q->types[i], t->ne[0], &row) || !pn_mul_u64(row, t->n_elems / t->ne[0], &bytes)))
@@ -81167,11 +82168,11 @@ static pn_status quantize_read(quantize_job *q, const pn_dir_tensor *d, uint64_t
 {
     if (!heads)
         return pn_weights_read(&q->in, d, row * bytes, dst, (size_t)(n * bytes), err);
-    if (d->t->n_dims == 1) {            /* a bias: its elements are the rows */
-        bytes /= d->t->ne[0];
-        n *= d->t->ne[0];
+    if (d->file->n_dims == 1) {         /* a bias: its elements are the rows */
+        bytes /= d->file->ne[0];
+        n *= d->file->ne[0];
     }
-    uint64_t size = d->t->bytes / bytes / heads;        /* of a head */
+    uint64_t size = d->file->bytes / bytes / heads;     /* of a head */
     pn_status st = PN_OK;
     for (uint64_t r = row; r < row + n && !st; r++, dst += bytes) {
         uint64_t k = r % size, from = r - k + k % 2 * (size / 2) + k / 2;
@@ -81184,7 +82185,7 @@ static pn_status quantize_read(quantize_job *q, const pn_dir_tensor *d, uint64_t
 static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, pn_retype_block *b, uint64_t rows,
                                  uint8_t *src, pn_err *err)
 {
-    uint64_t n_rows = d->t->bytes / b->from_bytes;
+    uint64_t n_rows = d->file->bytes / b->from_bytes;
     uint32_t heads = quantize_turned(q, d);
     pn_status st = PN_OK;
     for (uint64_t r = 0; r < n_rows && !st; r += rows) {
@@ -81192,7 +82193,7 @@ static pn_status quantize_stream(quantize_job *q, const pn_dir_tensor *d, pn_ret
         size_t n = (size_t)(b->n_rows * b->from_bytes);
         st = quantize_read(q, d, r, b->n_rows, b->from_bytes, heads, src, err);
         if (!st && b->to != b->from)
-            pn_retype_run(q->team, b);
+            st = pn_retype_run(q->team, b, err);
         if (!st)
             st = pn_os_write(&q->out, b->to != b->from ? b->dst : src, (size_t)(b->n_rows * b->to_bytes), err);
         if (!st)
@@ -81210,7 +82211,7 @@ static pn_status quantize_pad(quantize_job *q, uint64_t bytes, pn_err *err)
 static pn_status quantize_tensor(quantize_job *q, const pn_dir_tensor *d, uint32_t to, pn_err *err)
 {
     pn_mem *mem = pn_engine_mem(q->engine);
-    const pn_gguf_tensor *t = d->t;
+    const pn_gguf_tensor *t = d->file;
     pn_retype_block b = {.from = t->dtype, .to = to, .n_cols = t->ne[0], .from_bytes = t->row_bytes,
                         .to_bytes = t->row_bytes};
     uint64_t src_bytes, dst_bytes = 0, row_floats = 0;
@@ -81255,12 +82256,12 @@ static pn_status quantize_open(quantize_job *q, const char *in, const char *out,
         st = pn_retype_choose(&q->mix, &q->in, &q->types, err);
     }
     for (size_t i = 0; i < q->in.n_tensors && !st && q->in.hf; i++) {
-        const pn_gguf_tensor *t = q->in.tensors[i].t;           /* what no format touches is f32 in GGUF files */
+        const pn_gguf_tensor *t = q->in.tensors[i].file;        /* what no format touches is f32 in GGUF files */
         if ((t->dtype == PN_DTYPE_F16 || t->dtype == PN_DTYPE_BF16) && pn_mix_keeps(t->name, t->n_dims, t->ne))
             q->types[i] = PN_DTYPE_F32;
     }
     for (size_t i = 0; i < q->in.n_tensors && !st; i++)
-        q->total += q->in.tensors[i].t->bytes;
+        q->total += q->in.tensors[i].file->bytes;
     if (!st)
         st = pn_team_new(&q->team, pn_engine_mem(q->engine), q->engine->n_threads, err);
     if (!st)

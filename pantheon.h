@@ -427,7 +427,8 @@ typedef struct pn_tensor_info {
     uint64_t bytes;
     uint64_t offset;            /* from the start of part `part` */
     uint32_t part;              /* which file of a split model */
-    const char *type;           /* the format in words: "BF16", "F8_E4M3"; static */
+    const char *type;           /* the format in words: "BF16", "F8_E4M3", "I4"; static.  A quantised matrix of a folder has
+                                   codes and scales, and the bytes of both */
 } pn_tensor_info;
 
 PN_API size_t pn_file_meta_count(const pn_file *f);
@@ -475,7 +476,7 @@ typedef struct pn_plan_params {
 typedef struct pn_plan_info {
     char arch[32];
     uint64_t n_params;              /* elements of all tensors used */
-    uint64_t weight_bytes;          /* tensors used, as they lie in the file, or as load_type makes them */
+    uint64_t weight_bytes;          /* tensors used, as they lie in the file, or as they are made of it */
     uint64_t weight_bytes_per_token;/* read by one decode step: embedding table only by row */
     uint64_t file_bytes;            /* all parts */
     uint64_t vocab_bytes;           /* estimate of token tables; exact after load */
@@ -500,7 +501,7 @@ typedef struct pn_plan_info {
     uint64_t stage_bytes;           /* the ring that the others pass through, rows of the embedding */
     uint64_t expert_bytes, expert_floor_bytes;  /* cache of experts; the least it may be given */
     uint64_t streamed_bytes;        /* read by every step, experts aside */
-    uint64_t load_bytes;            /* load_type: most memory while weights are converted, with them and the vocabulary;
+    uint64_t load_bytes;            /* load_type, or a quantised folder: most memory while weights are converted, with them and the vocabulary;
                                        total_bytes and floor_bytes are not less.  0: nothing is converted */
 } pn_plan_info;
 
@@ -541,7 +542,8 @@ typedef struct pn_model_params {
                                    is less), so that one always runs, however short memory gets; 0: none */
     const char *load_type;      /* "Q8_0", "Q4_K_M", ... (the presets of pn_quantize): matrices of 16 and 32 bits are
                                    quantised while they are loaded, into memory of their own (AUTO or ANON), with the bytes
-                                   that pn_quantize would write; all else is as in the file.  NULL: all is */
+                                   that pn_quantize would write; all else is as in the file.  NULL: all is, but for quantised
+                                   matrices of a folder (docs/folders.md), which get a type that keeps their values */
 } pn_model_params;
 
 /* Load a model.  `params` may be NULL.  The file handle may be closed afterwards. */

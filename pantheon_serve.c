@@ -16085,7 +16085,7 @@ static const char *admin_kv_type(const serve_model *m)
 static const char *admin_residency(const serve_model *m)
 {
     const serve_replica *r = m->replicas;
-    bool made = m->load_type && r && r->state == SERVE_MODEL_READY && r->plan.load_bytes;    /* before, the plan is the loader's */
+    bool made = r && r->state == SERVE_MODEL_READY && r->plan.load_bytes;    /* before, the plan is the loader's */
     return m->params.residency == PN_RESIDENCY_STREAM ? "stream" : m->params.residency == PN_RESIDENCY_ANON || made ? "anon" : "map";
 }
 
@@ -22264,21 +22264,25 @@ static void inspect_all_tensors(pn_cli *c, pn_str *out, bool json)
     }
 }
 
-/* How many tensors, elements and bytes of each number format; what we do not compute with is one. */
+/* How many tensors, elements and bytes of each number format; what we do not compute with is one, and called by its name
+ * where all of it has the same. */
 static void inspect_types(pn_cli *c, pn_str *out, bool json)
 {
     struct { uint64_t n, elems, bytes; } sum[PN_DTYPE_COUNT + 1];
+    const char *other = NULL;
     memset(sum, 0, sizeof sum);
     for (size_t i = 0; i < pn_file_tensor_count(c->file); i++) {
         pn_tensor_info t;
         if (pn_file_tensor_at(c->file, i, &t) != PN_OK || (unsigned)t.dtype > PN_DTYPE_COUNT)
             continue;
+        if (t.dtype == PN_DTYPE_COUNT)
+            other = !other || strcmp(other, t.type) == 0 ? t.type : "other";
         sum[t.dtype].n++;
         sum[t.dtype].elems += t.ne[0] * t.ne[1] * t.ne[2] * t.ne[3];
         sum[t.dtype].bytes += t.bytes;
     }
     for (size_t k = 0; k <= PN_DTYPE_COUNT; k++) {
-        const char *name = k < PN_DTYPE_COUNT ? pn_dtype_name((pn_dtype)k) : "other";
+        const char *name = k < PN_DTYPE_COUNT ? pn_dtype_name((pn_dtype)k) : other;
         if (!sum[k].n)
             continue;
         if (!json) {
