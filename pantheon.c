@@ -78947,25 +78947,44 @@ static uint32_t sched_room(pn_sched *q, uint32_t rows, uint32_t runs, uint32_t n
     return PN_MAX(1u, (uint32_t)PN_MIN(q->cap_logits / n_vocab, (size_t)runs));
 }
 
+/* Whoever had a turn goes behind those that had no place in the step. */
+static void sched_turn(pn_sched *q, pn_queue *w)
+{
+    for (uint32_t i = 0; i < q->n_runs; i++) {
+        sched_take_out(&w->work, q->in[i]);
+        sched_append(&w->work, q->in[i]);
+    }
+}
+
 /* One row for everyone who decodes, then prompts. */
 static void sched_fill(pn_sched *q, pn_job *first, uint32_t max_rows)
 {
     const pn_token *tokens;
-    uint32_t n = 0, prompts = 0;
+    uint32_t n = 0, prompts = 0, others = 0;
     for (pn_job *j = first; j; j = j->next) {
         n += sched_fits(j->s, first->s);
         prompts += sched_fits(j->s, first->s) && j->gen.in_prompt;
+        others += !sched_fits(j->s, first->s);
     }
     uint32_t max_runs = PN_MIN(sched_room(q, max_rows, n, first->s->model->desc.n_vocab), max_rows);
-    for (pn_job *j = first; j && q->n_runs < max_runs; j = j->next)
-        if (sched_fits(j->s, first->s) && !j->gen.in_prompt && pn_gen_wants(&j->gen, &tokens))
+    uint32_t places = max_runs;         /* for the first of the list, whatever they do: prompts do not wait for decoders to end */
+    for (pn_job *j = first; j && places; j = j->next) {
+        if (!sched_fits(j->s, first->s) || !pn_gen_wants(&j->gen, &tokens))
+            continue;
+        places--;
+        if (!j->gen.in_prompt)
             sched_take(q, j, 1);
+    }
     uint32_t room = max_rows - q->n_rows;
     if (q->n_runs)
         room = PN_MIN(room, (uint32_t)SCHED_CHUNK);
-    for (pn_job *j = first; j && room && q->n_runs < max_runs; j = j->next) {
+    places = max_runs;
+    for (pn_job *j = first; j && room && places; j = j->next) {
         size_t wants = pn_gen_wants(&j->gen, &tokens);
-        if (!sched_fits(j->s, first->s) || !j->gen.in_prompt || !wants)
+        if (!sched_fits(j->s, first->s) || !wants)
+            continue;
+        places--;
+        if (!j->gen.in_prompt)
             continue;
         uint32_t share = PN_MAX(room / prompts, (uint32_t)SCHED_SHARE);        /* what one leaves is for the next */
         uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)PN_MIN(room, share)), (size_t)j->s->n_batch);
@@ -78973,6 +78992,8 @@ static void sched_fill(pn_sched *q, pn_job *first, uint32_t max_rows)
         room -= rows;
         prompts -= prompts > 1;
     }
+    if (others || n > max_runs)
+        sched_turn(q, &first->s->model->queue);
 }
 
 /* Tokens and wanted rows side by side; one run's lie so already. */

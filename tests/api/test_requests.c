@@ -825,6 +825,39 @@ static void the_plan_knows_what_steps_take(void)
     pn_engine_close(e);
 }
 
+/* More than a step has runs for: nobody waits for the end of another. */
+static void a_crowd_goes_on_together(req_rig *r)
+{
+    enum { N = 150, TOKENS = 20 };
+    static int heard[N], *where[N];
+    pn_session *s[N];
+    pn_request *q[N];
+    pn_err err = {0};
+    pn_token one[] = {5};
+    uint32_t active = 1;
+    const pn_sampling on = {.ignore_eos = 1};
+    for (int i = 0; i < N; i++) {
+        PN_CHECK(pn_session_new(r->m, &(pn_session_params){.n_ctx = 64, .n_batch = 256}, &s[i], &err) == PN_OK, "%s", err.text);
+        where[i] = &heard[i];
+        const pn_generate_params p = {.prompt = one, .n_prompt = 1, .max_tokens = TOKENS, .sampling = &on, .on_text = req_first, .user = &where[i]};
+        PN_CHECK(pn_request_new(s[i], &p, &q[i], &err) == PN_OK, "%s", err.text);
+    }
+    for (bool ended = false; active && !ended;) {
+        PN_CHECK(pn_engine_step(r->e, 0, &active, &err) == PN_OK, "%s", err.text);
+        for (int i = 0; i < N; i++)
+            ended = ended || pn_request_done(q[i]);
+    }
+    for (int i = 0; i < N; i++)
+        PN_CHECK(heard[i] >= TOKENS - 4, "when the first is done, request %d has %d tokens", i, heard[i]);
+    while (active)
+        PN_CHECK(pn_engine_step(r->e, 0, &active, &err) == PN_OK, "%s", err.text);
+    for (int i = 0; i < N; i++) {
+        PN_CHECK(pn_request_result(q[i], NULL, &err) == PN_OK, "%s", err.text);
+        pn_request_free(q[i]);
+        pn_session_free(s[i]);
+    }
+}
+
 /* A short prompt does not wait for the end of a long one. */
 static void a_long_prompt_shares_its_steps(req_rig *r)
 {
@@ -946,6 +979,7 @@ int main(void)
         freed_while_its_end_is_told(&r);
         caps_hold_and_clients_take_turns(&r);
         a_long_queue_comes_to_its_end(&r);
+        a_crowd_goes_on_together(&r);
         a_long_prompt_shares_its_steps(&r);
         for (size_t i = 0; i < N_TEXTS; i++)
             free(r.alone[i].logits);
