@@ -403,7 +403,7 @@ PN_INTERNAL bool pn_bpe_words(pn_enc *e, const char *s, size_t n)
 {
     const pn_vocab *v = e->v;
     if (v->pretok->levels[0] || !(v->pretok_flags & PN_PRETOK_RAW))
-        return pn_pretok_split(v->pretok, s, n, bpe_rules_word, e);
+        return pn_pretok_split(v->pretok, e->mem, s, n, bpe_rules_word, e);
     for (size_t i = 0, len; i < n; i += len) {          /* nothing is cut, but words may stand alone */
         len = pn_vocab_word(v, s + i, n - i);
         if (!bpe_rules_word(e, s + i, len))
@@ -436,8 +436,8 @@ PN_INTERNAL bool pn_bpe_encode(pn_enc *e, const char *s, size_t n)
     else if ((f & PN_PRETOK_DROP_GAPS) && e->v->lowercase)
         bpe_lower(e, s, n);
     else
-        return pn_pretok_split(e->v->pretok, s, n, bpe_word, e);
-    return !e->buf.failed && pn_pretok_split(e->v->pretok, e->buf.data, e->buf.len, bpe_word, e);
+        return pn_pretok_split(e->v->pretok, e->mem, s, n, bpe_word, e);
+    return !e->buf.failed && pn_pretok_split(e->v->pretok, e->mem, e->buf.data, e->buf.len, bpe_word, e);
 }
 
 #undef BPE_BLOCK

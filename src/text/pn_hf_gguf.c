@@ -204,6 +204,9 @@ static pn_status hfg_bytes(hfg_write *w)
     }
     if (r->space != PN_SPACE_NEVER)
         return hfg_lost(w, "it puts a space in front of a text");
+    if (!name.len && w->h->nameless[0])
+        return pn_fail(w->err, PN_E_UNSUPPORTED, "a GGUF file cannot say this vocabulary: it has names for ways to cut text, and none for "
+                       "\"%s\"; the folder itself can be used", w->h->nameless);
     if (!name.len)
         return hfg_lost(w, "no pre-tokenizer has a name that cuts text this way");
     w->g->src.model = (pn_bytes){"gpt2", 4};

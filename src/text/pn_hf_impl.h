@@ -38,6 +38,9 @@ struct pn_hf_vocab {
     pn_bytes model, pre;        /* GGUF's names; static */
     pn_vocab_rules rules;       /* the steps' texts are in `text` */
     bool has_rules;
+    pn_pretok_pattern cuts[PN_PRETOK_MAX_LEVELS];       /* levels of `rules` that have no table, their programs owned */
+    uint32_t n_cuts;
+    char nameless[128];         /* the first of them in words, as the file has it; "": none */
     pn_bytes charsmap;
     int64_t bos, eos, unk, sep, pad, mask, cls;
     int add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;

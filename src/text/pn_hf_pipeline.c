@@ -9,6 +9,7 @@
 #include "text/pn_hf_impl.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #define HFP_MAX_DEPTH 8
 #define HFP_MAX_ELEMENTS 16
@@ -220,23 +221,65 @@ static pn_status hfp_level(pn_hf_read *r, const hfp_list *l, size_t i, const pn_
     return hfp_refuse(r, l, i, "is one level too many");
 }
 
+/* "behavior" of an element; absent: *cut is left.  False: it is none of those there are. */
+static bool hfp_cut(const hfp_list *l, size_t i, pn_pretok_cut *cut)
+{
+    static const struct { const char *name; pn_pretok_cut cut; } known[] = {
+        {"Isolated", PN_CUT_ISOLATED}, {"Removed", PN_CUT_REMOVED}, {"MergedWithPrevious", PN_CUT_WITH_PREVIOUS},
+        {"MergedWithNext", PN_CUT_WITH_NEXT}, {"Contiguous", PN_CUT_CONTIGUOUS},
+    };
+    pn_bytes how = pn_hf_text(l->d, l->nodes[i], "behavior");
+    for (size_t k = 0; k < PN_COUNT_OF(known); k++)
+        if (pn_hf_is(how, known[k].name)) {
+            *cut = known[k].cut;
+            return true;
+        }
+    return !how.len;
+}
+
+/* A level of our own.  `text`: how the file has it, for what is said of it later. */
+static pn_status hfp_own_level(pn_hf_read *r, const hfp_list *l, size_t i, pn_pretok_pattern level, pn_bytes text)
+{
+    pn_hf_vocab *h = r->h;
+    if (h->n_cuts == PN_PRETOK_MAX_LEVELS) {
+        pn_pattern_free(level.program);
+        return hfp_refuse(r, l, i, "is one level too many");
+    }
+    h->cuts[h->n_cuts] = level;                 /* freed with h from here on */
+    if (!h->nameless[0])
+        snprintf(h->nameless, sizeof h->nameless, "%.*s", pn_hf_len(text), text.len ? text.data : "");
+    return hfp_level(r, l, i, &h->cuts[h->n_cuts++]);
+}
+
+static pn_status hfp_program(pn_hf_read *r, const hfp_list *l, size_t i, pn_bytes p, bool regex, pn_pretok_pattern level)
+{
+    pn_err why = {0};
+    pn_status st = pn_pattern_new(&level.program, r->mem, p.data, p.len, !regex, &why);
+    if (st == PN_E_NOMEM)
+        return pn_fail_nomem(r->err, "a regular expression", p.len);
+    if (st)
+        return pn_fail(r->err, st, "%s: pre_tokenizer \"Split\": the %s \"%.*s\" is not supported: %s", r->file,
+                       regex ? "regular expression" : "text", (int)PN_MIN(p.len, (size_t)160), p.data, why.text);
+    return hfp_own_level(r, l, i, level, p);
+}
+
 static pn_status hfp_split(pn_hf_read *r, const hfp_list *l, size_t i, const hfp_state *s)
 {
     pn_bytes p, how = pn_hf_text(l->d, l->nodes[i], "behavior");
-    bool regex, total, invert = pn_hf_flag(l->d, l->nodes[i], "invert", false);
+    bool regex, total;
+    pn_pretok_pattern level = {.invert = pn_hf_flag(l->d, l->nodes[i], "invert", false)};
     if (!hfp_pattern(l, i, &p, &regex) || !p.len)
         return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Split\" without a pattern", r->file);
-    if (p.data[0] == ' ' && s->spaces_gone && (!regex || hfp_plain(p)))
+    if (!hfp_cut(l, i, &level.cut) || !how.len)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Split\": behavior \"%.*s\" is none of Isolated, Removed, "
+                       "MergedWithPrevious, MergedWithNext, Contiguous", r->file, pn_hf_len(how), how.len ? how.data : "");
+    if (p.data[0] == ' ' && s->spaces_gone && (!regex || hfp_plain(p)) && (level.cut != PN_CUT_REMOVED || !level.invert))
         return PN_OK;                           /* there are none left to split at */
     const pn_pretok_pattern *known = pn_pretok_regex(p.data, regex ? p.len : 0, &total);
-    if (!known)
-        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Split\": the %s \"%.*s\" is not one of the known patterns", r->file,
-                       regex ? "regular expression" : "text", (int)PN_MIN(p.len, (size_t)160), p.data);
     /* Keeping only the matches is keeping all when there is nothing between them. */
-    if (!(pn_hf_is(how, "Isolated") && !invert) && !(pn_hf_is(how, "Removed") && invert && total))
-        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Split\": behavior \"%.*s\"%s is not supported with \"%.*s\"", r->file,
-                       pn_hf_len(how), how.len ? how.data : "", invert ? ", inverted," : "", pn_hf_len(p), p.data);
-    return hfp_level(r, l, i, known);
+    if (known && ((level.cut == PN_CUT_ISOLATED && !level.invert) || (level.cut == PN_CUT_REMOVED && level.invert && total)))
+        return hfp_level(r, l, i, known);
+    return hfp_program(r, l, i, p, regex, level);
 }
 
 static pn_status hfp_metaspace(pn_hf_read *r, const hfp_list *l, size_t i)
@@ -295,8 +338,19 @@ static bool hfp_is_falcon(const hfp_list *l)
            pn_hf_is(pn_hf_text(l->d, l->nodes[3], "behavior"), "Isolated");
 }
 
+static pn_status hfp_punctuation(pn_hf_read *r, const hfp_list *l, size_t i)
+{
+    pn_pretok_pattern level = *pn_pretok_pattern_of(PN_PIECE_PUNCT);
+    if (!hfp_cut(l, i, &level.cut))
+        return hfp_refuse(r, l, i, "has a behavior that is not known");
+    if (level.cut == PN_CUT_ISOLATED)
+        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCT));
+    return hfp_own_level(r, l, i, level, hfp_type(l, i));
+}
+
 static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
 {
+    static const char words[] = "[\\w\\u200C\\u200D]+|[^\\w\\u200C\\u200D\\s]+";
     pn_bytes t = hfp_type(l, i), how = pn_hf_text(l->d, l->nodes[i], "behavior");
     if (s->byte_level)
         return hfp_refuse(r, l, i, "behind ByteLevel is not supported");
@@ -309,10 +363,14 @@ static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_sta
     if (pn_hf_is(t, "Digits"))
         return hfp_level(r, l, i, pn_pretok_pattern_of(pn_hf_flag(l->d, l->nodes[i], "individual_digits", false) ? PN_PIECE_DIGIT
                                                                                                         : PN_PIECE_DIGITS));
-    if (pn_hf_is(t, "Punctuation") && (!how.len || pn_hf_is(how, "Isolated")))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCT));
     if (pn_hf_is(t, "Punctuation") && pn_hf_is(how, "Contiguous"))
         return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCTS));
+    if (pn_hf_is(t, "Punctuation"))
+        return hfp_punctuation(r, l, i);
+    if (pn_hf_is(t, "WhitespaceSplit"))
+        return hfp_program(r, l, i, (pn_bytes){"\\s", 2}, true, (pn_pretok_pattern){.cut = PN_CUT_REMOVED});
+    if (pn_hf_is(t, "Whitespace"))              /* \w+|[^\w\s]+ of an engine that counts the joiners as \w */
+        return hfp_program(r, l, i, (pn_bytes){words, sizeof words - 1}, true, (pn_pretok_pattern){.cut = PN_CUT_REMOVED, .invert = true});
     return hfp_refuse(r, l, i, "is not supported with a BPE model");
 }
 

@@ -327,6 +327,8 @@ PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
 {
     if (!h)
         return;
+    for (uint32_t i = 0; i < h->n_cuts; i++)
+        pn_pattern_free(h->cuts[i].program);
     pn_hf_vocab_trim(h);
     hfv_drop(h, h->tokens, h->cap_tokens * sizeof *h->tokens);
     hfv_drop(h, h->text, h->text_len);
@@ -337,7 +339,10 @@ PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
 
 PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h)
 {
-    return sizeof *h + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
+    uint64_t programs = 0;
+    for (uint32_t i = 0; i < h->n_cuts; i++)
+        programs += h->cuts[i].program ? pn_pattern_bytes(h->cuts[i].program) : 0;
+    return sizeof *h + programs + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
            h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->cap_ends * sizeof *h->ends + h->text_len +
            h->chat.cap + h->chat_tools.cap;
 }

@@ -114,7 +114,7 @@ static const pn_pretok_set rules_set_bopomofo = {.add = rules_youtu_bopomofo};
 #define RULES_SPACES RULES_ONLY(PN_PRE_SPACE_AHEAD), RULES_RUN(rules_ws)
 #define RULES_TAIL RULES_ONLY(PN_PRE_NEWLINES), RULES_SPACES
 #define RULES_PATTERN(name) \
-    static const pn_pretok_pattern rules_pat_##name = {rules_list_##name, PN_COUNT_OF(rules_list_##name)}
+    static const pn_pretok_pattern rules_pat_##name = {.rules = rules_list_##name, .n_rules = PN_COUNT_OF(rules_list_##name)}
 
 /* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
 static const pn_pretok_rule rules_list_gpt2[] = {
@@ -237,7 +237,7 @@ static const pn_pretok_rule rules_list_poro[] = {RULES_SEQ(&rules_space, &rules_
 RULES_PATTERN(poro);
 
 /* (?=(\d{3})+(?!\d)) and \d{1,3}(?=(?:\d{3})*\b); AFMOE: number runs, the remainder first */
-static const pn_pretok_rule rules_list_right3[] = {{PN_PRE_RIGHT3, NULL, &rules_decimal, NULL, 0, 0, 0}};
+static const pn_pretok_rule rules_list_right3[] = {{PN_PRE_RIGHT3_EDGE, NULL, &rules_decimal, NULL, 0, 0, 0}};
 RULES_PATTERN(right3);
 static const pn_pretok_rule rules_list_right3_word[] = {
     {PN_PRE_RIGHT3_WORD, NULL, &rules_decimal, NULL, 0, 0, 0},

@@ -396,6 +396,10 @@ static void steps_give(const char *added, const char *beside, const char *inside
 #define SPACE ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" META "\"}"
 #define METASPACE(scheme, split) \
     ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" META "\",\"prepend_scheme\":\"" scheme "\",\"split\":" split "}"
+#define SPLIT(regex, how, invert) ",\"pre_tokenizer\":" SPLIT_ELEMENT("Regex", regex, how, invert)
+#define SPLIT_ELEMENT(kind, regex, how, invert) \
+    "{\"type\":\"Split\",\"pattern\":{\"" kind "\":\"" regex "\"},\"behavior\":\"" how "\",\"invert\":" invert "}"
+#define ELEMENTS(...) ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" __VA_ARGS__ "]}"
 #define TOKEN(text, id, flags) "{\"id\":" #id ",\"content\":\"" text "\"" flags "}"
 #define UNK ",\"unk_token\":\"<unk>\""
 
@@ -420,6 +424,21 @@ static void each_step_does_what_the_file_says(void)
     steps_give("", ",\"pre_tokenizer\":{\"type\":\"Digits\",\"individual_digits\":false}", "", FACTS({"11ab", "17 4"}));
     steps_give("", ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
                "\"[0-9][0-9][0-9]\"},\"behavior\":\"Isolated\",\"invert\":false}]}", "", FACTS({"11111ab", "17 16 17 4"}));
+    /* patterns that have no name */
+    steps_give("", SPLIT("bc", "Isolated", "false"), "", FACTS({"abcab", "0 5 4"}, {"abb", "4 1"}));
+    steps_give("", SPLIT("[ab]", "Removed", "false"), "", FACTS({"abc1", "2 16"}));
+    steps_give("", SPLIT("[ab]", "Removed", "true"), "", FACTS({"abc1ab", "0 1 0 1"}));
+    steps_give("", SPLIT("x", "MergedWithPrevious", "false"), "", FACTS({"abxab", "4 15 4"}));
+    steps_give("", SPLIT("\\\\p{N}", "MergedWithNext", "false"), "", FACTS({"1111", "16 16 16 16"}));
+    steps_give("", SPLIT("\\\\p{N}", "Contiguous", "false"), "", FACTS({"1111", "17 17"}));
+    steps_give("", ",\"pre_tokenizer\":" SPLIT_ELEMENT("String", "|", "Removed", "false"), "", FACTS({"a|b", "0 1"}, {"ab", "4"}));
+    steps_give("", ",\"pre_tokenizer\":" SPLIT_ELEMENT("String", "a+", "Isolated", "false"), "", FACTS({"aab", "0 4"}));
+    steps_give("", ",\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"}", "", FACTS({"ab a  b", "4 0 1"}));
+    steps_give("", ",\"pre_tokenizer\":{\"type\":\"Whitespace\"}", UNK, FACTS({"ab a,b", "4 0 9 1"}, {"a\u200Db", "0 9 1"}, {"a\u00B2b", "0 9 1"}));
+    steps_give("", ",\"pre_tokenizer\":{\"type\":\"Punctuation\",\"behavior\":\"Removed\"}", "", FACTS({"a,b", "0 1"}));
+    steps_give("", ELEMENTS(SPLIT_ELEMENT("Regex", "a(?=b)", "MergedWithPrevious", "false") ",{\"type\":\"Digits\",\"individual_digits\":true},"
+               "{\"type\":\"Punctuation\"}," SPLIT_ELEMENT("String", "c", "Removed", "false")), "", FACTS({"abc11", "0 1 16 16"}));
+    steps_give("", METASPACE("always", "true") , "", FACTS({"ab ab", "3 4 3 4"}));
     /* rewriting */
     steps_give("", ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}", "",
                FACTS({"AE\u0301", "0 10"}, {"e\u0301", "10"}));
@@ -476,8 +495,10 @@ static void steps_nobody_knows_are_refused_by_name(void)
         {"", ",\"normalizer\":{\"type\":\"Nmt\"}", "", "\"Nmt\""},
         {"", ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a+\"},\"content\":\"\"}", "", "a+"},
         {"", ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}", "", "\"UnicodeScripts\""},
-        {"", ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"|\"},\"behavior\":\"Removed\",\"invert\":false}", "", "\"|\""},
-        {"", ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}\"},\"behavior\":\"MergedWithNext\"}", "", "MergedWithNext"},
+        {"", SPLIT("(a)\\\\1", "Isolated", "false"), "", "\"(a)\\1\" is not supported: offset 4"},
+        {"", SPLIT("a", "Merged", "false"), "", "\"Merged\""},
+        {"", ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"}}", "", "behavior"},
+        {"", ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"\"},\"behavior\":\"Removed\"}", "", "without a pattern"},
         {"", ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\"}", "", "\"_\""},
         {"", ",\"post_processor\":{\"type\":\"X\"}", "", "post_processor \"X\""},
         {"", ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"<s>\",11],\"sep\":[\"x\",4000]}", "", "4000"},
@@ -619,6 +640,8 @@ static void what_gguf_cannot_say_is_said(void)
         {",\"normalizer\":{\"type\":\"NFKC\"}", ",\"byte_fallback\":true", "rewrites"},
         {",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true}", "", "a space in front"},
         {",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}", "", "no pre-tokenizer has a name"},
+        {ELEMENTS(SPLIT_ELEMENT("Regex", "a|b+", "Isolated", "false") ",{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}"), "",
+         "none for \"a|b+\""},
     };
     pn_vocab_source src;
     pn_str notes;
