@@ -14,7 +14,8 @@
  *
  * So a row of values at i needs the row of the next character and itself.  Places are sorted such that
  * what a place needs of its own row stands before it; where that cannot be, a repetition would go on
- * without taking a character, and the pattern is refused.
+ * without taking a character, and the pattern is refused.  Those that need nothing come first, by kind, so
+ * that most of a row is two short loops without a branch (half the time of one loop over all kinds).
  *
  * An atomic group keeps what it took even when what follows fails, and then the whole group fails.
  * Failure has a level for that: inside a group of depth d a place fails with d, behind it with less.  A
@@ -28,7 +29,8 @@
 #define PAT_MAX_OPS 4096
 #define PAT_MAX_WORK 65536              /* nodes turned into places, counting repetitions */
 
-typedef enum pat_kind { PAT_MATCH, PAT_FOUND, PAT_CHAR, PAT_SET, PAT_ALT, PAT_LOOK, PAT_ENTER, PAT_ASSERT } pat_kind;
+/* In the order in which they are sorted. */
+typedef enum pat_kind { PAT_MATCH, PAT_FOUND, PAT_SET, PAT_CHAR, PAT_ALT, PAT_LOOK, PAT_ENTER, PAT_ASSERT } pat_kind;
 
 typedef struct pat_op {
     uint8_t kind, what;         /* pat_kind, pn_pat_assert */
@@ -42,6 +44,7 @@ struct pn_pattern {
     pn_mem *mem;
     pat_op *ops;                /* owned, [n_ops], sorted */
     uint32_t n_ops, entry;
+    uint32_t sets, chars, rest; /* where each kind begins: MATCH and FOUND, SET, CHAR, the others */
     size_t cap_ops;
     uint32_t *starts;           /* owned, [n_starts]: code points from here on ... */
     uint64_t *bits;             /* owned, [n_starts]: ... are in these sets */
@@ -158,7 +161,7 @@ enum { PAT_NEW, PAT_OPEN, PAT_DONE };
 
 typedef struct pat_order {
     uint16_t place[PAT_MAX_OPS];    /* the new number of each */
-    uint16_t list[PAT_MAX_OPS];     /* and the old one */
+    uint16_t list[PAT_MAX_OPS];     /* and the old one, in the order they were found in */
     uint16_t stack[PAT_MAX_OPS];
     uint8_t state[PAT_MAX_OPS], edge[PAT_MAX_OPS];
     uint32_t n;
@@ -188,7 +191,6 @@ static bool pat_visit(const pn_pattern *p, pat_order *o, uint16_t root)
         int32_t need = pat_needs(&p->ops[at], o->edge[at]++);
         if (need < 0) {
             o->state[at] = PAT_DONE;
-            o->place[at] = (uint16_t)o->n;
             o->list[o->n++] = at;
             depth--;
         } else if (o->state[need] == PAT_OPEN) {
@@ -199,6 +201,28 @@ static bool pat_visit(const pn_pattern *p, pat_order *o, uint16_t root)
         }
     }
     return true;
+}
+
+/* The new order: by kind what needs nothing, then the others as they were found. */
+static void pat_place(pn_pattern *p, pat_order *o)
+{
+    static const pat_kind last[] = {PAT_FOUND, PAT_SET, PAT_CHAR, PAT_ASSERT};
+    uint32_t *begins[] = {&p->sets, &p->chars, &p->rest, &p->n_ops}, n = 0;
+    for (unsigned k = 0; k < PN_COUNT_OF(last); k++) {
+        for (uint32_t i = 0; i < o->n; i++) {
+            pat_kind kind = (pat_kind)p->ops[o->list[i]].kind;
+            if (kind > last[k] || (k && kind <= last[k - 1]))
+                continue;
+            o->place[o->list[i]] = (uint16_t)n;
+            o->ops[n++] = p->ops[o->list[i]];
+        }
+        *begins[k] = n;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        p->ops[i] = o->ops[i];
+        p->ops[i].a = o->place[o->ops[i].a];
+        p->ops[i].b = o->place[o->ops[i].b];
+    }
 }
 
 static pn_status pat_sort(pat_build *b, uint16_t entry)
@@ -213,14 +237,8 @@ static pn_status pat_sort(pat_build *b, uint16_t entry)
         if (op->kind == PAT_CHAR || op->kind == PAT_SET)
             ok = pat_visit(p, o, op->a);
     }
-    for (uint32_t i = 0; i < o->n && ok; i++) {
-        o->ops[i] = p->ops[o->list[i]];
-        o->ops[i].a = o->place[o->ops[i].a];
-        o->ops[i].b = o->place[o->ops[i].b];
-    }
     if (ok) {
-        memcpy(p->ops, o->ops, o->n * sizeof *p->ops);
-        p->n_ops = o->n;
+        pat_place(p, o);
         p->entry = o->place[entry];
     }
     pn_mem_free(p->mem, PN_ACCT_VOCAB, o, sizeof *o);
@@ -364,30 +382,47 @@ static bool pat_assert(const pat_op *op, const pat_char *before, const pat_char 
     return false;
 }
 
+/* Masks, for which of these fit changes with every character. */
+static void pat_sets(const pn_pattern *p, uint64_t bits, uint32_t *row, const uint32_t *later)
+{
+    const pat_op *ops = p->ops;
+    for (uint32_t i = p->sets; i < p->chars; i++) {
+        uint32_t in = 0u - (uint32_t)(bits >> ops[i].arg & 1);
+        row[i] = (later[ops[i].a] & in) | (ops[i].fail & ~in);
+    }
+}
+
+static void pat_chars(const pn_pattern *p, uint32_t cp, uint32_t *row, const uint32_t *later)
+{
+    const pat_op *ops = p->ops;
+    for (uint32_t i = p->chars; i < p->rest; i++) {
+        uint32_t in = 0u - (uint32_t)(cp == ops[i].arg);
+        row[i] = (later[ops[i].a] & in) | (ops[i].fail & ~in);
+    }
+}
+
 PN_INTERNAL size_t pn_pattern_scratch(const pn_pattern *p) { return 2 * (size_t)p->n_ops; }
 
 PN_INTERNAL void pn_pattern_run(const pn_pattern *p, const char *text, size_t n, uint32_t *ends, uint32_t *scratch)
 {
     uint32_t *row = scratch, *later = scratch + p->n_ops;
-    const pat_op *ops = p->ops;
     pat_char at = {UINT32_MAX, 0, 0};
     memset(later, 0xFF, p->n_ops * sizeof *later);          /* behind the end everything fails */
     for (size_t pos = n;; pos -= at.len) {
         pat_char before = pat_before(p, text, pos);
-        for (uint32_t i = 0; i < p->n_ops; i++) {
-            const pat_op *op = &ops[i];
-            uint32_t v = op->fail;
+        for (uint32_t i = 0; i < p->sets; i++)
+            row[i] = p->ops[i].kind == PAT_MATCH ? (uint32_t)pos : 0;
+        pat_sets(p, at.bits, row, later);
+        pat_chars(p, at.cp, row, later);
+        for (uint32_t i = p->rest; i < p->n_ops; i++) {
+            const pat_op *op = &p->ops[i];
+            uint32_t a = row[op->a], b = row[op->b];
             switch ((pat_kind)op->kind) {
-            case PAT_MATCH: v = (uint32_t)pos; break;
-            case PAT_FOUND: v = 0; break;
-            case PAT_CHAR: v = at.cp == op->arg ? later[op->a] : v; break;
-            case PAT_SET: v = at.bits >> op->arg & 1 ? later[op->a] : v; break;
-            case PAT_ALT: v = row[op->a] < v ? row[op->a] : row[op->b]; break;
-            case PAT_LOOK: v = (row[op->b] < PAT_FAIL) != op->negated ? row[op->a] : v; break;
-            case PAT_ENTER: v = PN_MIN(row[op->a], v); break;
-            case PAT_ASSERT: v = pat_assert(op, &before, &at, pos, n) ? row[op->a] : v; break;
+            case PAT_LOOK: row[i] = (b < PAT_FAIL) != op->negated ? a : op->fail; break;
+            case PAT_ENTER: row[i] = PN_MIN(a, op->fail); break;
+            case PAT_ASSERT: row[i] = pat_assert(op, &before, &at, pos, n) ? a : op->fail; break;
+            default: row[i] = a < op->fail ? a : b; break;              /* ALT */
             }
-            row[i] = v;
         }
         ends[pos] = row[p->entry] < PAT_FAIL ? row[p->entry] : PN_PATTERN_NONE;
         if (!pos)
