@@ -165,6 +165,13 @@ static pn_status bpe_find_pretok(pn_vocab *v, const pn_vocab_source *src, pn_voc
         v->pretok_flags = v->pretok->flags;
         return PN_OK;
     }
+    if (pre.len == sizeof PN_CUTS_NAME - 1 && memcmp(pre.data, PN_CUTS_NAME, pre.len) == 0) {
+        v->pretok = &v->own_pretok;
+        v->pretok_flags = v->own_pretok.flags = src->ignore_merges ? PN_PRETOK_IGNORE_MERGES : 0;
+        pn_status st = pn_cuts_read(&v->cuts, v->mem, &v->own_pretok, src->cuts, src->n_cuts, err);
+        v->bytes += pn_cuts_bytes(&v->cuts);
+        return st;
+    }
     if (src->model.len == 6 && memcmp(src->model.data, "gemma4", 6) == 0)
         pre = (pn_bytes){"gemma4", 6};
     else if (src->model.len == 10 && memcmp(src->model.data, "whitespace", 10) == 0)

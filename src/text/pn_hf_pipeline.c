@@ -9,7 +9,6 @@
 #include "text/pn_hf_impl.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 #define HFP_MAX_DEPTH 8
 #define HFP_MAX_ELEMENTS 16
@@ -221,6 +220,33 @@ static pn_status hfp_level(pn_hf_read *r, const hfp_list *l, size_t i, const pn_
     return hfp_refuse(r, l, i, "is one level too many");
 }
 
+/* Cut by a pattern; what it is in words is kept for a GGUF file. */
+static pn_status hfp_pattern_level(pn_hf_read *r, const hfp_list *l, size_t i, pn_bytes p, bool literal, pn_pretok_cut cut, bool invert)
+{
+    pn_hf_vocab *h = r->h;
+    const pn_pretok_pattern *level = NULL;
+    pn_err why = {0};
+    pn_bytes t = hfp_type(l, i);
+    pn_status st = pn_cuts_level(&h->cuts, r->mem, p, literal, cut, invert, &level, &why);
+    if (st == PN_E_UNSUPPORTED)
+        return pn_fail(r->err, st, "%s: pre_tokenizer \"%.*s\": the %s \"%.*s\" is not supported: %s", r->file, pn_hf_len(t),
+                       t.len ? t.data : "", literal ? "text" : "regular expression", (int)PN_MIN(p.len, (size_t)160), p.data, why.text);
+    if (!st)
+        pn_cuts_write(&h->cut_words, p, literal, cut, invert);
+    if (st || h->cut_words.failed)
+        return pn_fail_nomem(r->err, "a pattern", p.len);
+    st = hfp_level(r, l, i, level);
+    if (!st)
+        h->cut_ends[h->n_cut_words++] = h->cut_words.len;
+    return st;
+}
+
+static pn_status hfp_piece(pn_hf_read *r, const hfp_list *l, size_t i, pn_pretok_piece piece, pn_pretok_cut cut)
+{
+    const char *regex = pn_pretok_regex_of(piece);
+    return hfp_pattern_level(r, l, i, (pn_bytes){regex, strlen(regex)}, false, cut, false);
+}
+
 /* "behavior" of an element; absent: *cut is left.  False: it is none of those there are. */
 static bool hfp_cut(const hfp_list *l, size_t i, pn_pretok_cut *cut)
 {
@@ -237,49 +263,19 @@ static bool hfp_cut(const hfp_list *l, size_t i, pn_pretok_cut *cut)
     return !how.len;
 }
 
-/* A level of our own.  `text`: how the file has it, for what is said of it later. */
-static pn_status hfp_own_level(pn_hf_read *r, const hfp_list *l, size_t i, pn_pretok_pattern level, pn_bytes text)
-{
-    pn_hf_vocab *h = r->h;
-    if (h->n_cuts == PN_PRETOK_MAX_LEVELS) {
-        pn_pattern_free(level.program);
-        return hfp_refuse(r, l, i, "is one level too many");
-    }
-    h->cuts[h->n_cuts] = level;                 /* freed with h from here on */
-    if (!h->nameless[0])
-        snprintf(h->nameless, sizeof h->nameless, "%.*s", pn_hf_len(text), text.len ? text.data : "");
-    return hfp_level(r, l, i, &h->cuts[h->n_cuts++]);
-}
-
-static pn_status hfp_program(pn_hf_read *r, const hfp_list *l, size_t i, pn_bytes p, bool regex, pn_pretok_pattern level)
-{
-    pn_err why = {0};
-    pn_status st = pn_pattern_new(&level.program, r->mem, p.data, p.len, !regex, &why);
-    if (st == PN_E_NOMEM)
-        return pn_fail_nomem(r->err, "a regular expression", p.len);
-    if (st)
-        return pn_fail(r->err, st, "%s: pre_tokenizer \"Split\": the %s \"%.*s\" is not supported: %s", r->file,
-                       regex ? "regular expression" : "text", (int)PN_MIN(p.len, (size_t)160), p.data, why.text);
-    return hfp_own_level(r, l, i, level, p);
-}
-
 static pn_status hfp_split(pn_hf_read *r, const hfp_list *l, size_t i, const hfp_state *s)
 {
     pn_bytes p, how = pn_hf_text(l->d, l->nodes[i], "behavior");
-    bool regex, total;
-    pn_pretok_pattern level = {.invert = pn_hf_flag(l->d, l->nodes[i], "invert", false)};
+    bool regex, invert = pn_hf_flag(l->d, l->nodes[i], "invert", false);
+    pn_pretok_cut cut = PN_CUT_ISOLATED;
     if (!hfp_pattern(l, i, &p, &regex) || !p.len)
         return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Split\" without a pattern", r->file);
-    if (!hfp_cut(l, i, &level.cut) || !how.len)
+    if (!hfp_cut(l, i, &cut) || !how.len)
         return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Split\": behavior \"%.*s\" is none of Isolated, Removed, "
                        "MergedWithPrevious, MergedWithNext, Contiguous", r->file, pn_hf_len(how), how.len ? how.data : "");
-    if (p.data[0] == ' ' && s->spaces_gone && (!regex || hfp_plain(p)) && (level.cut != PN_CUT_REMOVED || !level.invert))
+    if (p.data[0] == ' ' && s->spaces_gone && (!regex || hfp_plain(p)) && (cut != PN_CUT_REMOVED || !invert))
         return PN_OK;                           /* there are none left to split at */
-    const pn_pretok_pattern *known = pn_pretok_regex(p.data, regex ? p.len : 0, &total);
-    /* Keeping only the matches is keeping all when there is nothing between them. */
-    if (known && ((level.cut == PN_CUT_ISOLATED && !level.invert) || (level.cut == PN_CUT_REMOVED && level.invert && total)))
-        return hfp_level(r, l, i, known);
-    return hfp_program(r, l, i, p, regex, level);
+    return hfp_pattern_level(r, l, i, p, !regex, cut, invert);
 }
 
 static pn_status hfp_metaspace(pn_hf_read *r, const hfp_list *l, size_t i)
@@ -319,7 +315,7 @@ static pn_status hfp_byte_level(pn_hf_read *r, const hfp_list *l, size_t i, hfp_
         rules->space = PN_SPACE_ALWAYS;
     }
     if (pn_hf_flag(l->d, l->nodes[i], "use_regex", true))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_GPT2));
+        return hfp_piece(r, l, i, PN_PIECE_GPT2, PN_CUT_ISOLATED);
     return PN_OK;
 }
 
@@ -338,20 +334,11 @@ static bool hfp_is_falcon(const hfp_list *l)
            pn_hf_is(pn_hf_text(l->d, l->nodes[3], "behavior"), "Isolated");
 }
 
-static pn_status hfp_punctuation(pn_hf_read *r, const hfp_list *l, size_t i)
-{
-    pn_pretok_pattern level = *pn_pretok_pattern_of(PN_PIECE_PUNCT);
-    if (!hfp_cut(l, i, &level.cut))
-        return hfp_refuse(r, l, i, "has a behavior that is not known");
-    if (level.cut == PN_CUT_ISOLATED)
-        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCT));
-    return hfp_own_level(r, l, i, level, hfp_type(l, i));
-}
-
 static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
 {
     static const char words[] = "[\\w\\u200C\\u200D]+|[^\\w\\u200C\\u200D\\s]+";
-    pn_bytes t = hfp_type(l, i), how = pn_hf_text(l->d, l->nodes[i], "behavior");
+    pn_bytes t = hfp_type(l, i);
+    pn_pretok_cut cut = PN_CUT_ISOLATED;
     if (s->byte_level)
         return hfp_refuse(r, l, i, "behind ByteLevel is not supported");
     if (pn_hf_is(t, "Split"))
@@ -361,16 +348,13 @@ static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_sta
     if (pn_hf_is(t, "Metaspace"))
         return hfp_metaspace(r, l, i);
     if (pn_hf_is(t, "Digits"))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(pn_hf_flag(l->d, l->nodes[i], "individual_digits", false) ? PN_PIECE_DIGIT
-                                                                                                        : PN_PIECE_DIGITS));
-    if (pn_hf_is(t, "Punctuation") && pn_hf_is(how, "Contiguous"))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCTS));
-    if (pn_hf_is(t, "Punctuation"))
-        return hfp_punctuation(r, l, i);
+        return hfp_piece(r, l, i, pn_hf_flag(l->d, l->nodes[i], "individual_digits", false) ? PN_PIECE_DIGIT : PN_PIECE_DIGITS, cut);
+    if (pn_hf_is(t, "Punctuation") && hfp_cut(l, i, &cut))
+        return cut == PN_CUT_CONTIGUOUS ? hfp_piece(r, l, i, PN_PIECE_PUNCTS, PN_CUT_ISOLATED) : hfp_piece(r, l, i, PN_PIECE_PUNCT, cut);
     if (pn_hf_is(t, "WhitespaceSplit"))
-        return hfp_program(r, l, i, (pn_bytes){"\\s", 2}, true, (pn_pretok_pattern){.cut = PN_CUT_REMOVED});
+        return hfp_pattern_level(r, l, i, (pn_bytes){"\\s", 2}, false, PN_CUT_REMOVED, false);
     if (pn_hf_is(t, "Whitespace"))              /* \w+|[^\w\s]+ of an engine that counts the joiners as \w */
-        return hfp_program(r, l, i, (pn_bytes){words, sizeof words - 1}, true, (pn_pretok_pattern){.cut = PN_CUT_REMOVED, .invert = true});
+        return hfp_pattern_level(r, l, i, (pn_bytes){words, sizeof words - 1}, false, PN_CUT_REMOVED, true);
     return hfp_refuse(r, l, i, "is not supported with a BPE model");
 }
 

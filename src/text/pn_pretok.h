@@ -115,6 +115,7 @@ typedef enum pn_pretok_piece {
 } pn_pretok_piece;
 
 PN_INTERNAL const pn_pretok_pattern *pn_pretok_pattern_of(pn_pretok_piece piece);
+PN_INTERNAL const char *pn_pretok_regex_of(pn_pretok_piece piece);      /* the expression for it; "": none */
 
 /* The pattern a published regular expression stands for, compared character by character (a CR or LF
  * may stand for its escape, and a class of ranges for its members in any order).  NULL: unknown.

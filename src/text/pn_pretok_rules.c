@@ -366,6 +366,19 @@ PN_INTERNAL const pn_pretok_pattern *pn_pretok_pattern_of(pn_pretok_piece piece)
     return NULL;
 }
 
+PN_INTERNAL const char *pn_pretok_regex_of(pn_pretok_piece piece)
+{
+    switch (piece) {
+    case PN_PIECE_GPT2: return "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    case PN_PIECE_DIGIT: return "\\p{N}";
+    case PN_PIECE_DIGITS: return "\\p{N}+";
+    case PN_PIECE_PUNCT: return "[\\p{P}!-/:-@\\[-`{-~]";
+    case PN_PIECE_PUNCTS: return "[\\p{P}\\$\\+<=>\\^~\\|`]+";
+    case PN_PIECE_METASPACE: break;
+    }
+    return "";
+}
+
 /* --- published regular expressions ---------------------------------------------------------- */
 
 #define RULES_RX_CI "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -408,6 +421,7 @@ static const rules_regex rules_regexes[] = {
      RULES_P(jais2), true},
     {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"
      RULES_RX_TAIL, RULES_P(v3), false},
+    {"[\\p{P}\\$\\+<=>\\^~\\|`]+", RULES_P(falcon), false},
     {"[0-9][0-9][0-9]", RULES_P(three), false},
     {"\\p{N}", RULES_P(number1), false},
     {"\\p{N}{1,3}", RULES_P(number3), false},

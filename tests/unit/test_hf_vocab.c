@@ -629,6 +629,77 @@ static void gguf_terms_give_the_same_ids(void)
     }
 }
 
+/* A source with `words` instead of what *src says. */
+static pn_status with_cuts(const pn_vocab_source *src, const pn_bytes *words, uint32_t n, pn_err *err)
+{
+    pn_vocab *v = NULL;
+    pn_vocab_source other = *src;
+    other.cuts = words;
+    other.n_cuts = n;
+    pn_status st = pn_vocab_new(&v, &libc_mem, &other, NULL, NULL, err);
+    pn_vocab_free(v);
+    return st;
+}
+
+/* Patterns without a name go into the file in words of our own, under a name that others do not know. */
+static void patterns_without_a_name_are_kept_in_words(void)
+{
+    static const char *const want[] = {
+        "next a|b+", "removed! (?:[^c]|c)\\|?", "isolated \\p{N}", "removed [\\p{P}!-/:-@\\[-`{-~]", "contiguous x\\.\\\\ty\\x0a\xC3\xA9 ",
+        "isolated 's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+    };
+    static const char *const texts[] = {"abbab", "ab1 1,ba|cab", " ab", "x.y", "", "11"};
+    static const struct { const char *words; const char *why; } bad[] = {
+        {"isolated", "not a cut"}, {"isolated ", "not a cut"}, {"together a", "not a cut"}, {"removed!a", "not a cut"}, {"", "not a cut"},
+        {"isolated (a)\\1", "patterns[0]: the regular expression \"(a)\\1\" is not supported: offset 4"},
+    };
+    pn_str json, notes;
+    pn_hf_vocab *h = NULL;
+    pn_vocab *named = NULL, *file = NULL;
+    pn_vocab_source src, ours;
+    pn_err err = {0};
+    pn_str_init(&json, &libc_mem, PN_ACCT_MISC);
+    pn_str_init(&notes, &libc_mem, PN_ACCT_MISC);
+    pn_str_addz(&json, "{\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"1\":3,\"\xC4\xA0\":4,\"x\":5,\".\":6,\"y\":7,\"aba\":8,"
+                       "\"bab\":9},\"merges\":[\"a b\"]}" ELEMENTS(
+        SPLIT_ELEMENT("Regex", "a|b+", "MergedWithNext", "false") "," SPLIT_ELEMENT("Regex", "(?:[^c]|c)\\\\|?", "Removed", "true")
+        ",{\"type\":\"Digits\",\"individual_digits\":true},{\"type\":\"Punctuation\",\"behavior\":\"Removed\"},"
+        SPLIT_ELEMENT("String", "x.\\\\ty\\n\u00e9 ", "Contiguous", "false") ",{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}") "}");
+    pn_hf_files f = {.tokenizer_json = {json.data, json.len}};
+    bool ok = !pn_hf_vocab_new(&h, &libc_mem, &f, 12, NULL, NULL, &err) && !pn_hf_vocab_gguf(h, &src, &notes, &err);
+    if (PN_CHECK(ok, "%s", err.text)) {
+        PN_CHECK(src.pre.len == 17 && memcmp(src.pre.data, "pantheon-patterns", 17) == 0 && src.ignore_merges && src.n_cuts == 6);
+        PN_CHECK(strstr(pn_str_cstr(&notes), "others refuse it") != NULL, "%s", pn_str_cstr(&notes));
+        for (size_t i = 0; i < src.n_cuts && i < PN_COUNT_OF(want); i++)
+            PN_CHECK(src.cuts[i].len == strlen(want[i]) && memcmp(src.cuts[i].data, want[i], src.cuts[i].len) == 0, "wanted %s, got %.*s", want[i],
+                     (int)src.cuts[i].len, src.cuts[i].data);
+        pn_hf_vocab_source(h, &ours);
+        ok = !pn_vocab_new(&file, &libc_mem, &src, NULL, NULL, &err) && !pn_vocab_new(&named, &libc_mem, &ours, NULL, NULL, &err);
+        PN_CHECK(ok, "%s", err.text);
+        for (size_t i = 0; i < PN_COUNT_OF(texts) && ok; i++) {
+            char *a = ids_of(file, &libc_mem, z(texts[i]), 0, NULL, 0), *b = ids_of(named, &libc_mem, z(texts[i]), 0, NULL, 0);
+            PN_CHECK(strcmp(a, b) == 0, "\"%s\": the file gives [%s], the folder [%s]", texts[i], a, b);
+            free(a);
+            free(b);
+        }
+        for (size_t i = 0; i < PN_COUNT_OF(bad); i++) {
+            pn_bytes word = z(bad[i].words);
+            PN_CHECK(with_cuts(&src, &word, 1, &err) != PN_OK && strstr(err.text, bad[i].why), "%s: %s", bad[i].words, err.text);
+        }
+        pn_bytes many[9];
+        for (int i = 0; i < 9; i++)
+            many[i] = z("isolated a|b");
+        PN_CHECK(with_cuts(&src, many, 8, &err) == PN_OK, "%s", err.text);
+        PN_CHECK(with_cuts(&src, many, 9, &err) == PN_E_FORMAT && strstr(err.text, "1 to 8"), "%s", err.text);
+        PN_CHECK(with_cuts(&src, NULL, 0, &err) == PN_E_FORMAT && strstr(err.text, "pantheon.tokenizer.patterns"), "%s", err.text);
+    }
+    pn_vocab_free(named);
+    pn_vocab_free(file);
+    pn_hf_vocab_free(h);
+    pn_str_fini(&json);
+    pn_str_fini(&notes);
+}
+
 /* What no GGUF tokenizer does is refused, saying what; what it does almost is noted. */
 static void what_gguf_cannot_say_is_said(void)
 {
@@ -640,8 +711,6 @@ static void what_gguf_cannot_say_is_said(void)
         {",\"normalizer\":{\"type\":\"NFKC\"}", ",\"byte_fallback\":true", "rewrites"},
         {",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true}", "", "a space in front"},
         {",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}", "", "no pre-tokenizer has a name"},
-        {ELEMENTS(SPLIT_ELEMENT("Regex", "a|b+", "Isolated", "false") ",{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}"), "",
-         "none for \"a|b+\""},
     };
     pn_vocab_source src;
     pn_str notes;
@@ -838,6 +907,7 @@ int main(int argc, char **argv)
     small_files_say_who_is_who();
     tokens_around_a_text_may_be_several();
     gguf_terms_give_the_same_ids();
+    patterns_without_a_name_are_kept_in_words();
     what_gguf_cannot_say_is_said();
     broken_files_are_refused_naming_what_is_broken();
     large_files_take_no_time();
