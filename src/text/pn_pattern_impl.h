@@ -36,7 +36,6 @@ PN_INTERNAL void pn_pat_set_sort(pn_pat_set *s);
 /* Of sorted sets: */
 PN_INTERNAL bool pn_pat_set_not(pn_pat_set *s);
 PN_INTERNAL bool pn_pat_set_and(pn_pat_set *s, const pn_pat_set *other);
-PN_INTERNAL bool pn_pat_set_has(const pn_pat_set *s, uint32_t cp);
 PN_INTERNAL bool pn_pat_set_same(const pn_pat_set *a, const pn_pat_set *b);
 
 /* --- the tree (pn_pattern_read.c) ------------------------------------------------------------- */

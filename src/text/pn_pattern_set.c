@@ -87,19 +87,6 @@ PN_INTERNAL bool pn_pat_set_and(pn_pat_set *s, const pn_pat_set *other)
     return ok;
 }
 
-PN_INTERNAL bool pn_pat_set_has(const pn_pat_set *s, uint32_t cp)
-{
-    size_t lo = 0, hi = s->n;
-    while (lo < hi) {                           /* the first range that ends at cp or behind it */
-        size_t mid = lo + (hi - lo) / 2;
-        if (s->r[mid].b < cp)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < s->n && s->r[lo].a <= cp;
-}
-
 PN_INTERNAL bool pn_pat_set_same(const pn_pat_set *a, const pn_pat_set *b)
 {
     return a->n == b->n && (!a->n || memcmp(a->r, b->r, a->n * sizeof *a->r) == 0);

@@ -68,7 +68,14 @@ static uint32_t slow_go(slow *w, size_t pos, const rest *k)
     return end;
 }
 
-static bool slow_in(const slow *w, uint32_t set, bool have, uint32_t cp) { return have && pn_pat_set_has(&w->t->sets[set], cp); }
+static bool slow_in(const slow *w, uint32_t set, bool have, uint32_t cp)
+{
+    const pn_pat_set *s = &w->t->sets[set];
+    size_t i = 0;
+    while (i < s->n && s->r[i].b < cp)
+        i++;
+    return have && i < s->n && s->r[i].a <= cp;
+}
 
 static bool slow_assert(slow *w, const pn_pat_node *n, size_t pos)
 {
@@ -103,7 +110,7 @@ static uint32_t slow_node(slow *w, int32_t at, size_t pos, const rest *k)
     case PN_PAT_CHAR:
     case PN_PAT_SET: {
         size_t len = pn_utf8_decode(w->s + pos, w->n - pos, &cp);
-        bool fits = len && (n->kind == PN_PAT_CHAR ? cp == n->cp : pn_pat_set_has(&w->t->sets[n->cp], cp));
+        bool fits = len && (n->kind == PN_PAT_CHAR ? cp == n->cp : slow_in(w, n->cp, true, cp));
         return fits ? slow_go(w, pos + len, k) : PN_PATTERN_NONE;
     }
     case PN_PAT_SEQ:
