@@ -3822,6 +3822,136 @@ PN_INTERNAL int32_t pn_lex_next(const pn_lex *l, pn_lex_walk *w, const char *s, 
 
 #endif /* PN_LEX_H */
 
+/* ---- Begin text/pn_pattern.h ---- */
+/*
+ * pn_pattern.h - regular expressions of pre-tokenizers that no table knows.
+ *
+ * The published patterns have rules written for them (pn_pretok_rules.c).  Any other pattern is run here,
+ * with the meaning it has for the program that trained the vocabulary: the leftmost match, of several the
+ * first alternative, greedy, lazy and possessive repetitions as written.  What could mean something else
+ * there is refused by name, not approximated.
+ *
+ *     understood   characters, . \t \n \r \f \v \a \e \xHH \x{H..} \uHHHH, a backslash before punctuation
+ *                  classes with ranges, ^, classes inside, &&; \s \S \d \D \w \W; \p{..} and \P{..} of general
+ *                  categories, Han and White_Space; [:punct:] [:space:] [:digit:]
+ *                  | ( ) (?: ) (?> ) (?i: ), (?i) in front of everything
+ *                  ? * + with ? or + behind; {m} {m,} {m,n}, with ? or + behind what those mean there
+ *                  (?= ) (?! ), (?<= ) and (?<! ) of one character; ^ $ \A \z \Z \b \B
+ *     refused      the rest; also a repetition without limit of something that may be empty, and without
+ *                  case: what has partners beyond ASCII, and letters that one character stands for (ss, st, ff)
+ *
+ * There is no backtracking.  What a place in the program gives at a position of the text depends on the
+ * text behind it alone, so one walk from the end of the text to its beginning, with a row of values for
+ * one position and for the next, knows every match.  Hence time is the length of the text times that of
+ * the program whatever either says, nothing recurses, and memory is four bytes for a byte of text.
+ *
+ * A pattern is constant once made: any number of threads.
+ */
+#ifndef PN_PATTERN_H
+#define PN_PATTERN_H
+
+/* includes base/pn_err.h */
+/* includes base/pn_mem.h */
+
+typedef struct pn_pattern pn_pattern;
+
+#define PN_PATTERN_NONE UINT32_MAX      /* no match begins here */
+
+/* literal: s[0..n) is a text, not an expression.  PN_E_UNSUPPORTED: refused, with offset and reason; PN_E_NOMEM. */
+PN_INTERNAL pn_status pn_pattern_new(pn_pattern **out, pn_mem *mem, const char *s, size_t n, bool literal, pn_err *err);
+PN_INTERNAL void pn_pattern_free(pn_pattern *p);               /* NULL is a no-op */
+PN_INTERNAL uint64_t pn_pattern_bytes(const pn_pattern *p);    /* memory held */
+
+/* ends[i] for each i in [0, n] at which a character begins, or the text ends: where the match that begins
+ * at i ends, which may be i, or PN_PATTERN_NONE.  n < 2^31.  scratch: pn_pattern_scratch(p) numbers. */
+PN_INTERNAL void pn_pattern_run(const pn_pattern *p, const char *text, size_t n, uint32_t *ends, uint32_t *scratch);
+PN_INTERNAL size_t pn_pattern_scratch(const pn_pattern *p);
+
+#endif /* PN_PATTERN_H */
+
+/* ---- Begin text/pn_pattern_impl.h ---- */
+/*
+ * pn_pattern_impl.h - what the files of pn_pattern share: sets of characters, and a pattern as a tree.
+ *
+ * Private to text/.
+ */
+#ifndef PN_PATTERN_IMPL_H
+#define PN_PATTERN_IMPL_H
+
+/* includes text/pn_pattern.h */
+/* includes text/pn_unicode.h */
+
+enum {
+    PN_PAT_MAX_LEN = 8192,      /* bytes of a pattern; the longest published one has two thousand */
+    PN_PAT_MAX_SETS = 64,       /* a character's membership is one word of bits */
+    PN_PAT_MAX_RANGES = 1 << 16,
+    PN_PAT_MAX_NEST = 32,
+    PN_PAT_MAX_REPEAT = 1000
+};
+
+/* --- sets (pn_pattern_set.c) ------------------------------------------------------------------ */
+
+/* Code points; ascending and apart after pn_pat_set_sort, in any order before.  Functions that add
+ * return false when memory, or the number of ranges, ran out. */
+typedef struct pn_pat_set {
+    pn_mem *mem;
+    pn_uni_pair *r;             /* owned, [n] inclusive */
+    size_t n, cap;
+} pn_pat_set;
+
+PN_INTERNAL void pn_pat_set_fini(pn_pat_set *s);
+PN_INTERNAL bool pn_pat_set_add(pn_pat_set *s, uint32_t a, uint32_t b);
+PN_INTERNAL bool pn_pat_set_join(pn_pat_set *s, const pn_pat_set *other);
+/* What pn_uni_class() gives one of the bits of `mask`, or everything else. */
+PN_INTERNAL bool pn_pat_set_class(pn_pat_set *s, uint64_t mask, const pn_uni_pair *more, bool negated);
+PN_INTERNAL void pn_pat_set_sort(pn_pat_set *s);
+/* Of sorted sets: */
+PN_INTERNAL bool pn_pat_set_not(pn_pat_set *s);
+PN_INTERNAL bool pn_pat_set_and(pn_pat_set *s, const pn_pat_set *other);
+PN_INTERNAL bool pn_pat_set_same(const pn_pat_set *a, const pn_pat_set *b);
+
+/* --- the tree (pn_pattern_read.c) ------------------------------------------------------------- */
+
+typedef enum pn_pat_kind {
+    PN_PAT_CHAR,                /* cp */
+    PN_PAT_SET,                 /* cp: number of the set */
+    PN_PAT_SEQ,                 /* children one after the other; none: empty */
+    PN_PAT_ALT,                 /* the first child that works */
+    PN_PAT_REPEAT,              /* child {min,max} */
+    PN_PAT_ATOMIC,              /* child, and what it took it keeps */
+    PN_PAT_LOOK,                /* child follows (negated: does not) */
+    PN_PAT_ASSERT               /* cp: pn_pat_assert; set: of BEHIND */
+} pn_pat_kind;
+
+typedef enum pn_pat_assert {
+    PN_PAT_BEGIN, PN_PAT_END, PN_PAT_LINE_BEGIN, PN_PAT_LINE_END, PN_PAT_LAST_LINE_END, PN_PAT_BOUNDARY, PN_PAT_BEHIND
+} pn_pat_assert;
+
+#define PN_PAT_MANY UINT32_MAX
+
+typedef struct pn_pat_node {
+    pn_pat_kind kind;
+    bool lazy, negated;
+    uint32_t cp, set;
+    uint32_t min, max;          /* max PN_PAT_MANY: no limit */
+    int32_t child;              /* the last one, -1: none */
+    int32_t prev;               /* the sibling in front, -1: none */
+} pn_pat_node;
+
+typedef struct pn_pat_tree {
+    pn_mem *mem;
+    pn_pat_node *nodes;         /* owned */
+    size_t n_nodes, cap_nodes;
+    int32_t root;
+    pn_pat_set sets[PN_PAT_MAX_SETS];   /* sorted, no two the same */
+    uint32_t n_sets;
+} pn_pat_tree;
+
+PN_INTERNAL pn_status pn_pat_read(pn_pat_tree *t, pn_mem *mem, const char *s, size_t n, bool literal, pn_err *err);
+PN_INTERNAL void pn_pat_tree_fini(pn_pat_tree *t);
+
+#endif /* PN_PATTERN_IMPL_H */
+
 /* ---- Begin text/pn_pretok.h ---- */
 /*
  * pn_pretok.h - cutting text into the words within which BPE may merge.
@@ -3831,12 +3961,15 @@ PN_INTERNAL int32_t pn_lex_next(const pn_lex *l, pn_lex_walk *w, const char *s, 
  * such rules over character classes, tried in order at each place, and each rule is linear by
  * construction: there is nothing to backtrack into, whatever the text.
  *
+ * A pattern that no table knows is a program instead (pn_pattern.h), which is linear too.
+ *
  * Where published patterns and common approximations of them differ (upper and lower case beyond
  * ASCII, marks, the Han script) the published patterns are followed.
  */
 #ifndef PN_PRETOK_H
 #define PN_PRETOK_H
 
+/* includes text/pn_pattern.h */
 /* includes text/pn_unicode.h */
 
 enum {
@@ -3859,9 +3992,9 @@ PN_INTERNAL unsigned pn_pretok_flags(const pn_pretok *p);
 /* One word; false stops the split. */
 typedef bool (*pn_pretok_emit)(void *user, const char *word, size_t len);
 
-/* Cut text[0..n): the words in order, together the whole text (but for DROP_GAPS).  False when emit
- * said so. */
-PN_INTERNAL bool pn_pretok_split(const pn_pretok *p, const char *text, size_t n, pn_pretok_emit emit, void *user);
+/* Cut text[0..n): the words in order, together the whole text (but for what is removed).  n < 2^31.  mem:
+ * scratch of patterns that are programs.  False when emit said so or memory ran out. */
+PN_INTERNAL bool pn_pretok_split(const pn_pretok *p, pn_mem *mem, const char *text, size_t n, pn_pretok_emit emit, void *user);
 
 /* --- between pn_pretok.c and the tables in pn_pretok_rules.c -------------------------------- */
 
@@ -3885,6 +4018,7 @@ typedef enum pn_pretok_kind {
     PN_PRE_SPACE_POW2,      /* \s{512}(?!\S)|...|\s{4}(?!\S)|\s{1,2}(?!\S)|\s */
     PN_PRE_RIGHT3,          /* a run of body in groups of three counted from its end */
     PN_PRE_RIGHT3_WORD,     /* the same where the run ends at a word boundary */
+    PN_PRE_RIGHT3_EDGE,     /* (?=(body{3})+(?!body)): between two such places */
     PN_PRE_SUPERWORD,       /* pre? (L M* ( L M*)*)+ */
     PN_PRE_SENTINEL,        /* <sentinel:[0-9]+> */
     PN_PRE_IMAGE,           /* IMGIMG[A-I]{1,4}Z */
@@ -3897,12 +4031,24 @@ typedef struct pn_pretok_rule {
     uint8_t min, max, tail_max;     /* max, tail_max 0: no limit */
 } pn_pretok_rule;
 
+/* What becomes of the matches and of what lies between them ("behavior" of a tokenizer.json). */
+typedef enum pn_pretok_cut {
+    PN_CUT_ISOLATED,        /* each is a piece */
+    PN_CUT_REMOVED,         /* what lies between is, the matches are dropped */
+    PN_CUT_WITH_PREVIOUS,   /* a match goes with what lies in front of it */
+    PN_CUT_WITH_NEXT,       /* and with what lies behind it */
+    PN_CUT_CONTIGUOUS       /* matches that touch are one piece */
+} pn_pretok_cut;
+
 typedef struct pn_pretok_pattern {
     const pn_pretok_rule *rules;
     size_t n_rules;
+    pn_pattern *program;        /* instead of rules; who made it frees it */
+    pn_pretok_cut cut;
+    bool invert;                /* matches are what lies between them, and the other way round */
 } pn_pretok_pattern;
 
-#define PN_PRETOK_MAX_LEVELS 6
+#define PN_PRETOK_MAX_LEVELS 8
 
 struct pn_pretok {
     const char *names;              /* separated and surrounded by spaces */
@@ -3924,6 +4070,7 @@ typedef enum pn_pretok_piece {
 } pn_pretok_piece;
 
 PN_INTERNAL const pn_pretok_pattern *pn_pretok_pattern_of(pn_pretok_piece piece);
+PN_INTERNAL const char *pn_pretok_regex_of(pn_pretok_piece piece);      /* the expression for it; "": none */
 
 /* The pattern a published regular expression stands for, compared character by character (a CR or LF
  * may stand for its escape, and a class of ranges for its members in any order).  NULL: unknown.
@@ -3935,6 +4082,50 @@ PN_INTERNAL const pn_pretok_pattern *pn_pretok_regex(const char *s, size_t n, bo
 PN_INTERNAL pn_bytes pn_pretok_name(const pn_pretok *p);
 
 #endif /* PN_PRETOK_H */
+
+/* ---- Begin text/pn_cuts.h ---- */
+/*
+ * pn_cuts.h - how text is cut, in words that a file can hold.
+ *
+ * A GGUF file has names for the published ways to cut text and for no others.  Where a tokenizer.json has
+ * another, a file of ours holds it as it is, under keys of our own and a name that nobody knows, so that
+ * other programs refuse the file and do not cut text in a way of theirs:
+ *
+ *     tokenizer.ggml.pre                  "pantheon-patterns"
+ *     pantheon.tokenizer.patterns         [string], one a level: a cut, a space, a regular expression
+ *     pantheon.tokenizer.ignore_merges    bool: a word that is a token as a whole is that token
+ *
+ * The cut is one of isolated, removed, previous, next, contiguous; with ! behind it, it is inverted.
+ */
+#ifndef PN_CUTS_H
+#define PN_CUTS_H
+
+/* includes base/pn_str.h */
+/* includes text/pn_pretok.h */
+
+#define PN_CUTS_NAME "pantheon-patterns"
+
+/* Levels that have no table; their programs are owned. */
+typedef struct pn_cuts {
+    pn_pretok_pattern own[PN_PRETOK_MAX_LEVELS];
+    uint32_t n;
+} pn_cuts;
+
+PN_INTERNAL void pn_cuts_fini(pn_cuts *c);
+PN_INTERNAL uint64_t pn_cuts_bytes(const pn_cuts *c);          /* memory held by programs */
+
+/* The level that does this: a table when a published pattern is used as it was published, else one of
+ * c->own.  literal: a text and not an expression.  PN_E_UNSUPPORTED with place and reason; PN_E_NOMEM. */
+PN_INTERNAL pn_status pn_cuts_level(pn_cuts *c, pn_mem *mem, pn_bytes pattern, bool literal, pn_pretok_cut cut, bool invert,
+                                    const pn_pretok_pattern **level, pn_err *err);
+
+/* The same in words, behind what *out holds; out->failed: no memory. */
+PN_INTERNAL void pn_cuts_write(pn_str *out, pn_bytes pattern, bool literal, pn_pretok_cut cut, bool invert);
+
+/* A list of such words, into p->levels.  *c owns what was made, also of a list that fails. */
+PN_INTERNAL pn_status pn_cuts_read(pn_cuts *c, pn_mem *mem, pn_pretok *p, const pn_bytes *words, size_t n, pn_err *err);
+
+#endif /* PN_CUTS_H */
 
 /* ---- Begin text/pn_merge.h ---- */
 /*
@@ -4056,6 +4247,9 @@ struct pn_vocab_rules;
 typedef struct pn_vocab_source {
     pn_bytes model;             /* "llama", "gpt2", "bert", "t5", "rwkv", "gemma4", ... */
     pn_bytes pre;               /* pre-tokenizer name */
+    const pn_bytes *cuts;       /* [n_cuts], of the name PN_CUTS_NAME: how text is cut (pn_cuts.h); borrowed during the call */
+    uint32_t n_cuts;
+    bool ignore_merges;         /* of that name, too */
     pn_bytes arch, name;        /* general.architecture, general.name (strip rules) */
     const pn_bytes *tokens;     /* [n_tokens] borrowed while the vocabulary lives (bytes, and array) */
     const float *scores;        /* [n_tokens] or NULL; borrowed during the call */
@@ -4153,6 +4347,7 @@ PN_INTERNAL void pn_detok_end(pn_detok_state *d, pn_str *out);    /* flush what 
 
 /* includes base/pn_err.h */
 /* includes base/pn_hash.h */
+/* includes text/pn_cuts.h */
 /* includes text/pn_lex.h */
 /* includes text/pn_merge.h */
 /* includes text/pn_pretok.h */
@@ -4199,7 +4394,9 @@ struct pn_vocab {
     uint32_t n_pairs;
     int32_t byte_sym[256];      /* BPE in the byte alphabet: symbol of a byte; >= n_tokens: no token; -1: nothing */
     int32_t byte_tok[256];      /* <0xHH>, -1: none */
-    const pn_pretok *pretok;    /* BPE */
+    const pn_pretok *pretok;    /* BPE: a table's, the rules', or */
+    pn_pretok own_pretok;       /* of a file that says it in words (pn_cuts.h) */
+    pn_cuts cuts;               /* its levels */
     unsigned pretok_flags;
     const uint8_t *charsmap;    /* UGM, borrowed */
     size_t charsmap_len;
@@ -4430,9 +4627,9 @@ PN_INTERNAL void pn_out_result_json(const pn_out_result *r, pn_str *out);
  *     ends: generation_config.json and config.json, and the tables of pn_vocab_roles.c
  *     template: chat_template.jinja (with tool_use.jinja) > tokenizer_config.json > chat_template.json
  *
- * The pipeline of a tokenizer.json is followed step by step (pn_rules.h).  A step nobody here knows, a
- * regular expression above all, is refused by name: a vocabulary that cuts text almost like the one
- * the model was trained with is worse than none.
+ * The pipeline of a tokenizer.json is followed step by step (pn_rules.h).  A step nobody here knows is
+ * refused by name, and so is a regular expression that might mean something else here: a vocabulary that
+ * cuts text almost like the one the model was trained with is worse than none.
  *
  * Files are hostile: every message names file and key, nothing is allocated on a number's word (ids
  * are below the rows of the embedding), nothing recurses, look-ups are by hash.
@@ -4490,6 +4687,7 @@ PN_INTERNAL pn_status pn_hf_vocab_gguf(pn_hf_vocab *h, pn_vocab_source *src, pn_
 /* includes base/pn_err.h */
 /* includes base/pn_hash.h */
 /* includes base/pn_json.h */
+/* includes text/pn_cuts.h */
 /* includes text/pn_hf_vocab.h */
 /* includes text/pn_rules.h */
 
@@ -4500,6 +4698,7 @@ typedef struct pn_hf_gguf {
     float *scores;              /* owned, [n_rows] or NULL */
     char *text;                 /* owned: texts of merges and of ids without token */
     size_t text_len;
+    pn_bytes cuts[PN_PRETOK_MAX_LEVELS];        /* in h->cut_words */
     pn_vocab_source src;
     pn_str notes;
     bool made;
@@ -4519,6 +4718,10 @@ struct pn_hf_vocab {
     pn_bytes model, pre;        /* GGUF's names; static */
     pn_vocab_rules rules;       /* the steps' texts are in `text` */
     bool has_rules;
+    pn_cuts cuts;               /* levels of `rules` that have no table */
+    pn_str cut_words;           /* all levels in the words of pn_cuts.h, one after the other, ... */
+    size_t cut_ends[PN_PRETOK_MAX_LEVELS];      /* ... where each ends */
+    uint32_t n_cut_words;       /* fewer than levels: one cannot be said */
     pn_bytes charsmap;
     int64_t bos, eos, unk, sep, pad, mask, cls;
     int add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
@@ -34668,6 +34871,1250 @@ PN_INTERNAL int32_t pn_lex_next(const pn_lex *l, pn_lex_walk *w, const char *s, 
 }
 #endif
 
+/* ---- Begin text/pn_pattern_set.c ---- */
+#ifndef PN_DROP_TEXT_PN_PATTERN_SET_C
+#define PN_DROP_TEXT_PN_PATTERN_SET_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_pattern_set.c - sets of code points as ranges.
+ */
+/* includes text/pn_pattern_impl.h */
+
+#define PSET_TOP 0x10FFFFu
+
+PN_INTERNAL void pn_pat_set_fini(pn_pat_set *s)
+{
+    pn_mem_free(s->mem, PN_ACCT_VOCAB, s->r, s->cap * sizeof *s->r);
+    s->r = NULL;
+    s->n = s->cap = 0;
+}
+
+PN_INTERNAL bool pn_pat_set_add(pn_pat_set *s, uint32_t a, uint32_t b)
+{
+    if (s->n && a == s->r[s->n - 1].b + 1 && b >= a) {
+        s->r[s->n - 1].b = b;                   /* what comes in order stays short */
+        return true;
+    }
+    if (s->n == PN_PAT_MAX_RANGES || !pn_mem_grow(s->mem, PN_ACCT_VOCAB, (void **)&s->r, &s->cap, s->n + 1, sizeof *s->r))
+        return false;
+    s->r[s->n++] = (pn_uni_pair){a, b};
+    return true;
+}
+
+PN_INTERNAL bool pn_pat_set_join(pn_pat_set *s, const pn_pat_set *other)
+{
+    bool ok = true;
+    for (size_t i = 0; i < other->n && ok; i++)
+        ok = pn_pat_set_add(s, other->r[i].a, other->r[i].b);
+    return ok;
+}
+
+PN_INTERNAL void pn_pat_set_sort(pn_pat_set *s)
+{
+    size_t joined = 0;
+    for (size_t gap = s->n / 2; gap; gap /= 2)          /* shell sort: no libc qsort, no recursion */
+        for (size_t i = gap; i < s->n; i++) {
+            pn_uni_pair p = s->r[i];
+            size_t at = i;
+            for (; at >= gap && s->r[at - gap].a > p.a; at -= gap)
+                s->r[at] = s->r[at - gap];
+            s->r[at] = p;
+        }
+    for (size_t i = 0; i < s->n; i++)
+        if (joined && s->r[i].a <= s->r[joined - 1].b + 1)
+            s->r[joined - 1].b = PN_MAX(s->r[joined - 1].b, s->r[i].b);
+        else
+            s->r[joined++] = s->r[i];
+    s->n = joined;
+}
+
+PN_INTERNAL bool pn_pat_set_not(pn_pat_set *s)
+{
+    pn_pat_set out = {.mem = s->mem};
+    uint32_t next = 0;
+    bool ok = true;
+    for (size_t i = 0; i < s->n && ok; i++) {
+        if (s->r[i].a > next)
+            ok = pn_pat_set_add(&out, next, s->r[i].a - 1);
+        next = s->r[i].b + 1;
+    }
+    if (ok && next <= PSET_TOP)
+        ok = pn_pat_set_add(&out, next, PSET_TOP);
+    pn_pat_set_fini(s);
+    *s = out;
+    return ok;
+}
+
+PN_INTERNAL bool pn_pat_set_and(pn_pat_set *s, const pn_pat_set *other)
+{
+    pn_pat_set out = {.mem = s->mem};
+    bool ok = true;
+    for (size_t i = 0, k = 0; i < s->n && k < other->n && ok;) {
+        uint32_t a = PN_MAX(s->r[i].a, other->r[k].a), b = PN_MIN(s->r[i].b, other->r[k].b);
+        if (a <= b)
+            ok = pn_pat_set_add(&out, a, b);
+        if (s->r[i].b < other->r[k].b)
+            i++;
+        else
+            k++;
+    }
+    pn_pat_set_fini(s);
+    *s = out;
+    return ok;
+}
+
+PN_INTERNAL bool pn_pat_set_same(const pn_pat_set *a, const pn_pat_set *b)
+{
+    return a->n == b->n && (!a->n || memcmp(a->r, b->r, a->n * sizeof *a->r) == 0);
+}
+
+/* The table has runs of one category each, so no code point is looked up by itself. */
+PN_INTERNAL bool pn_pat_set_class(pn_pat_set *s, uint64_t mask, const pn_uni_pair *more, bool negated)
+{
+    static const pn_uni_pair spaces[] = {
+        {0x09, 0x0D}, {0x20, 0x20}, {0x85, 0x85}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A},
+        {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000},
+    };
+    const pn_uni_tables *t = pn_uni_tab();
+    uint64_t categories = mask & (PN_US_WS - 1);
+    pn_pat_set own = {.mem = s->mem};
+    bool ok = true;
+    for (size_t i = 0; i < t->n_runs && ok && categories; i++)
+        if (categories >> (t->runs[i] & 31) & 1)
+            ok = pn_pat_set_add(&own, t->runs[i] >> 5, i + 1 < t->n_runs ? (t->runs[i + 1] >> 5) - 1 : PSET_TOP);
+    for (size_t i = 0; i < PN_COUNT_OF(spaces) && ok && (mask & PN_US_WS); i++)
+        ok = pn_pat_set_add(&own, spaces[i].a, spaces[i].b);
+    for (size_t i = 0; i < t->n_han && ok && (mask & PN_US_HAN); i++)
+        ok = pn_pat_set_add(&own, t->han[i].a, t->han[i].b);
+    for (; more && more->b && ok; more++)
+        ok = pn_pat_set_add(&own, more->a, more->b);
+    pn_pat_set_sort(&own);
+    ok = ok && (!negated || pn_pat_set_not(&own)) && pn_pat_set_join(s, &own);
+    pn_pat_set_fini(&own);
+    return ok;
+}
+
+#undef PSET_TOP
+#endif
+
+/* ---- Begin text/pn_pattern_read.c ---- */
+#ifndef PN_DROP_TEXT_PN_PATTERN_READ_C
+#define PN_DROP_TEXT_PN_PATTERN_READ_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_pattern_read.c - the text of a regular expression to a tree.
+ *
+ * Descent by groups, no deeper than PN_PAT_MAX_NEST.  Each construct was tried on the engine that
+ * Hugging Face's tokenizers run (Oniguruma, its own syntax), and what it reads in a way of its own is
+ * refused here or done like that:
+ *
+ *   - ^ and $ are those of lines, . is all but \n, (?i) in the middle is refused
+ *   - {m,n}+ is not possessive there but ({m,n})+, and {m}? is not lazy but ({m})?
+ *   - \w outside brackets, and \b, count the Latin-1 digits U+00B2, B3, B9 and fractions U+00BC to BE;
+ *     \w inside brackets does not
+ *   - without case, \p{..} and \w outside brackets are what they are with case; inside brackets they
+ *     would gain partners that only that engine's tables have: refused
+ *   - a negated class inside another that leaves nothing beyond ASCII makes the outer one lose what it has
+ *     there: refused
+ */
+/* includes text/pn_pattern_impl.h */
+
+typedef struct patr {
+    pn_pat_tree *t;
+    const char *s;
+    size_t n, at;
+    pn_status st;
+    pn_err *err;
+    unsigned depth;
+    uint32_t last;              /* the letter just read without case, that the next may be joined to; 0: none */
+} patr;
+
+/* Always -1: `return patr_no(...)`. */
+static int32_t patr_no(patr *r, size_t at, const char *what)
+{
+    if (!r->st)
+        r->st = pn_fail(r->err, PN_E_UNSUPPORTED, "offset %zu: %s", at, what);
+    return -1;
+}
+
+static int32_t patr_nomem(patr *r)
+{
+    if (!r->st)
+        r->st = pn_fail_nomem(r->err, "a regular expression", r->n);
+    return -1;
+}
+
+/* A set could not grow. */
+static int32_t patr_full(patr *r, const pn_pat_set *s)
+{
+    return s->n == PN_PAT_MAX_RANGES ? patr_no(r, r->at, "a class of too many ranges") : patr_nomem(r);
+}
+
+static int patr_peek(const patr *r, size_t ahead) { return ahead < r->n - r->at ? (uint8_t)r->s[r->at + ahead] : -1; }
+
+static bool patr_is(const patr *r, const char *text)
+{
+    size_t n = strlen(text);
+    return n <= r->n - r->at && memcmp(r->s + r->at, text, n) == 0;
+}
+
+static bool patr_take(patr *r, const char *text)
+{
+    bool is = patr_is(r, text);
+    r->at += is ? strlen(text) : 0;
+    return is;
+}
+
+static int32_t patr_node(patr *r, pn_pat_node node)
+{
+    pn_pat_tree *t = r->t;
+    if (!pn_mem_grow(t->mem, PN_ACCT_VOCAB, (void **)&t->nodes, &t->cap_nodes, t->n_nodes + 1, sizeof *t->nodes))
+        return patr_nomem(r);
+    node.prev = -1;
+    t->nodes[t->n_nodes] = node;
+    return (int32_t)t->n_nodes++;
+}
+
+static int32_t patr_over(patr *r, pn_pat_kind kind, int32_t child)
+{
+    return child < 0 ? -1 : patr_node(r, (pn_pat_node){.kind = kind, .child = child});
+}
+
+/* Keep a sorted set; its number, or -1.  *s is taken over. */
+static int32_t patr_set(patr *r, pn_pat_set *s)
+{
+    pn_pat_tree *t = r->t;
+    for (uint32_t i = 0; i < t->n_sets; i++)
+        if (pn_pat_set_same(&t->sets[i], s)) {
+            pn_pat_set_fini(s);
+            return (int32_t)i;
+        }
+    if (t->n_sets == PN_PAT_MAX_SETS) {
+        pn_pat_set_fini(s);
+        return patr_no(r, r->at, "more than 64 different classes");
+    }
+    t->sets[t->n_sets] = *s;
+    return (int32_t)t->n_sets++;
+}
+
+static int32_t patr_set_node(patr *r, pn_pat_set *s)
+{
+    int32_t set = patr_set(r, s);
+    return set < 0 ? -1 : patr_node(r, (pn_pat_node){.kind = PN_PAT_SET, .cp = (uint32_t)set, .child = -1});
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Characters
+ * ------------------------------------------------------------------------------------------ */
+
+/* The other spellings of an ASCII letter: its other case, the long s, the Kelvin sign. */
+static bool patr_fold(pn_pat_set *s, uint32_t cp)
+{
+    uint32_t small = cp | 0x20;
+    if (small < 'a' || small > 'z')
+        return pn_pat_set_add(s, cp, cp);
+    return pn_pat_set_add(s, small, small) && pn_pat_set_add(s, small - 0x20, small - 0x20) &&
+           (small != 's' || pn_pat_set_add(s, 0x17F, 0x17F)) && (small != 'k' || pn_pat_set_add(s, 0x212A, 0x212A));
+}
+
+/* Has cp no other case, whoever's table it is? */
+static bool patr_caseless(uint32_t cp)
+{
+    return cp < 0x80 || (pn_uni_class(cp) & (PN_US(LO) | PN_US(ND) | PN_US(NO) | PN_US_P | PN_US(SM) | PN_US(SC) | PN_US(SK) | PN_US(ZS)));
+}
+
+/* a, then b, in a text without case: is there one character for both? */
+static bool patr_ligature(uint32_t a, uint32_t b)
+{
+    a |= 0x20;
+    b |= 0x20;
+    return (a == 's' && (b == 's' || b == 't')) || (a == 'f' && (b == 'f' || b == 'i' || b == 'l'));
+}
+
+static int32_t patr_char(patr *r, uint32_t cp, bool ci)
+{
+    bool letter = (cp | 0x20) >= 'a' && (cp | 0x20) <= 'z';
+    uint32_t last = r->last;
+    r->last = ci ? cp : 0;
+    if (ci && !patr_caseless(cp))
+        return patr_no(r, r->at, "a letter beyond ASCII without case");
+    if (ci && cp >= 0x80 && last)
+        return patr_no(r, r->at, "ASCII and other characters next to each other without case");
+    if (ci && last && (last >= 0x80 || patr_ligature(last, cp)))
+        return patr_no(r, r->at, "characters next to each other that one character may stand for without case");
+    if (!ci || !letter)
+        return patr_node(r, (pn_pat_node){.kind = PN_PAT_CHAR, .cp = cp, .child = -1});
+    pn_pat_set s = {.mem = r->t->mem};
+    if (!patr_fold(&s, cp)) {
+        pn_pat_set_fini(&s);
+        return patr_nomem(r);
+    }
+    pn_pat_set_sort(&s);
+    return patr_set_node(r, &s);
+}
+
+static int32_t patr_hex(patr *r, size_t at, size_t min, size_t max)
+{
+    uint32_t v = 0;
+    size_t k = 0;
+    for (; k < max; k++, r->at++) {
+        int c = patr_peek(r, 0), d = c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
+        if (d < 0)
+            break;
+        v = v << 4 | (uint32_t)d;
+    }
+    if (k < min || v > 0x10FFFF || (v >= 0xD800 && v <= 0xDFFF))
+        return patr_no(r, at, "an escape that is no character");
+    return (int32_t)v;
+}
+
+/* The character behind a backslash, r->at on it; -1: none, or not one that is understood. */
+static int32_t patr_escaped(patr *r)
+{
+    static const char names[] = "tnrfvae", values[] = "\t\n\r\f\v\a\x1B";
+    size_t at = r->at;
+    int c = patr_peek(r, 0);
+    if (c < 0)
+        return patr_no(r, at, "a backslash at the end");
+    r->at++;
+    const char *name = strchr(names, c);
+    if (c && name)
+        return values[name - names];
+    if (c == 'u')
+        return patr_hex(r, at, 4, 4);
+    if (c == 'x' && patr_take(r, "{")) {
+        int32_t v = patr_hex(r, at, 1, 6);
+        return v < 0 || patr_take(r, "}") ? v : patr_no(r, at, "an escape that is no character");
+    }
+    if (c == 'x') {
+        int32_t v = patr_hex(r, at, 2, 2);
+        return v < 0x80 ? v : patr_no(r, at, "an escaped byte of a character");
+    }
+    if (c <= ' ' || c >= 0x7F || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z'))
+        return c == ' ' ? ' ' : patr_no(r, at, "an escape that is not understood (a back reference, a property, an anchor)");
+    return c;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Classes
+ * ------------------------------------------------------------------------------------------ */
+
+#define PATR_WORD (PN_US_L | PN_US_M | PN_US(ND) | PN_US(NL) | PN_US(PC))
+#define PATR_CASELESS (PN_US(ND) | PN_US(NO) | PN_US_P | PN_US(SM) | PN_US(SC) | PN_US(SK) | PN_US(ZS) | PN_US(ZL) | PN_US(ZP) | PN_US_WS | PN_US_HAN)
+
+/* Alphabetic characters that are no letters, marks or numbers: circled and squared letters. */
+static const pn_uni_pair patr_circled[] = {
+    {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}, {0, 0},
+};
+static const pn_uni_pair patr_circled_latin1[] = {
+    {0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}, {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}, {0, 0},
+};
+
+/* The set of a name in \p{..}; 0: unknown. */
+static uint64_t patr_property(const char *name, size_t n)
+{
+    static const char list[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";  /* PN_UC_LU on */
+    static const struct { const char *name; uint64_t set; } words[] = {
+        {"Han", PN_US_HAN}, {"White_Space", PN_US_WS}, {"Letter", PN_US_L}, {"Mark", PN_US_M}, {"Number", PN_US_N},
+        {"Punctuation", PN_US_P}, {"Symbol", PN_US_S}, {"Separator", PN_US(ZS) | PN_US(ZL) | PN_US(ZP)},
+    };
+    uint64_t set = 0;
+    for (size_t i = 0; i < PN_COUNT_OF(words); i++)
+        if (strlen(words[i].name) == n && memcmp(words[i].name, name, n) == 0)
+            return words[i].set;
+    if (n < 1 || n > 2)
+        return 0;
+    for (size_t i = 0; list[2 * i]; i++)
+        if (list[2 * i] == name[0] && (n == 1 || list[2 * i + 1] == name[1]))
+            set |= (uint64_t)1 << (i + 1);
+    if (name[0] == 'C' && (n == 1 || name[1] == 'n'))
+        set |= PN_US(CN);
+    return set;
+}
+
+/* A class with a name at r->at, behind the backslash: added to *s.  1: it was one, 0: none, -1: refused. */
+static int patr_named(patr *r, pn_pat_set *s, bool inside, bool ci)
+{
+    size_t at = r->at;
+    int c = patr_peek(r, 0), small = c | 0x20;
+    bool negated = c != small;
+    uint64_t mask = small == 's' ? PN_US_WS : small == 'd' ? PN_US(ND) : small == 'w' ? PATR_WORD : 0;
+    const pn_uni_pair *more = small != 'w' ? NULL : inside ? patr_circled : patr_circled_latin1;
+    if (c < 0 || (!mask && small != 'p'))
+        return 0;
+    r->at++;
+    if (small == 'p') {
+        if (!patr_take(r, "{"))
+            return patr_no(r, at, "a property that is not in braces");
+        negated ^= patr_take(r, "^");
+        size_t begin = r->at;
+        while (patr_peek(r, 0) >= 0 && patr_peek(r, 0) != '}')
+            r->at++;
+        mask = patr_property(r->s + begin, r->at - begin);
+        if (!mask || !patr_take(r, "}"))
+            return patr_no(r, at, "a property that is not known here");
+    }
+    if (inside && ci && (negated || (mask & ~PATR_CASELESS)))
+        return patr_no(r, at, "a class of letters in brackets without case");
+    return pn_pat_set_class(s, mask, more, negated) ? 1 : patr_full(r, s);
+}
+
+/* [:name:], r->at on it. */
+static int patr_posix(patr *r, pn_pat_set *s)
+{
+    uint64_t mask = patr_take(r, "[:punct:]") ? PN_US_P | PN_US_S : patr_take(r, "[:space:]") ? PN_US_WS
+                  : patr_take(r, "[:digit:]") ? PN_US(ND) : 0;
+    if (!mask)
+        return patr_no(r, r->at, "a class in [: :] that is not known here");
+    return pn_pat_set_class(s, mask, NULL, false) ? 1 : patr_full(r, s);
+}
+
+/* A character of a class; -1: refused. */
+static int32_t patr_member(patr *r)
+{
+    uint32_t cp;
+    if (patr_take(r, "\\"))
+        return patr_escaped(r);
+    size_t len = pn_utf8_decode(r->s + r->at, r->n - r->at, &cp);
+    if (!len || (len == 1 && cp >= 0x80))
+        return patr_no(r, r->at, len ? "a byte that is no character" : "a class without end");
+    r->at += len;
+    return (int32_t)cp;
+}
+
+/* One character or range, into *s. */
+static bool patr_range(patr *r, pn_pat_set *s, bool ci)
+{
+    size_t at = r->at;
+    int32_t a = patr_member(r), b = a;
+    if (a < 0)
+        return false;
+    if (patr_peek(r, 0) == '-' && patr_peek(r, 1) != ']') {
+        r->at++;
+        if (patr_is(r, "[") || patr_is(r, "&&") || patr_is(r, "-"))
+            return patr_no(r, at, "a range without an end") >= 0;
+        b = patr_member(r);
+        if (b < 0)
+            return false;
+        if (b < a)
+            return patr_no(r, at, "a range from a higher to a lower character") >= 0;
+        if (patr_peek(r, 0) == '-' && patr_peek(r, 1) != ']')
+            return patr_no(r, at, "a range that goes on") >= 0;
+    }
+    if (!ci)
+        return pn_pat_set_add(s, (uint32_t)a, (uint32_t)b) || patr_full(r, s) >= 0;
+    if (b >= 0x80 && (a != b || !patr_caseless((uint32_t)a)))
+        return patr_no(r, at, "letters beyond ASCII without case") >= 0;
+    for (int32_t c = a; c <= b; c++)
+        if (!patr_fold(s, (uint32_t)c))
+            return patr_full(r, s) >= 0;
+    return true;
+}
+
+static bool patr_class(patr *r, pn_pat_set *out, bool ci, bool inside);
+
+/* The members up to ] or &&, into *s, which is empty. */
+static bool patr_members(patr *r, pn_pat_set *s, bool ci)
+{
+    for (size_t begin = r->at; !patr_is(r, "]") && !patr_is(r, "&&");) {
+        size_t at = r->at;
+        int named = 0;
+        if (patr_is(r, "[:")) {
+            named = patr_posix(r, s);
+            if (ci && named > 0)
+                return patr_no(r, at, "a class inside a class without case") >= 0;
+        } else if (patr_peek(r, 0) == '[') {
+            if (ci)
+                return patr_no(r, at, "a class inside a class without case") >= 0;
+            r->at++;
+            pn_pat_set inner = {.mem = s->mem};
+            bool ok = patr_class(r, &inner, ci, true);
+            if (ok && !pn_pat_set_join(s, &inner))
+                ok = patr_full(r, s) >= 0;
+            pn_pat_set_fini(&inner);
+            if (!ok)
+                return false;
+            named = 1;
+        } else if (patr_peek(r, 0) == '\\') {
+            r->at++;
+            named = patr_named(r, s, true, ci);
+            if (named == 0)
+                r->at--;
+        } else if (patr_peek(r, 0) == '-' && at != begin && patr_peek(r, 1) != ']') {
+            return patr_no(r, at, "a hyphen between members of a class; it needs a backslash") >= 0;
+        }
+        if (named < 0 || (named == 0 && !patr_range(r, s, ci)))
+            return false;
+        if (named && patr_peek(r, 0) == '-' && patr_peek(r, 1) != ']')
+            return patr_no(r, r->at, "a range of a class") >= 0;
+    }
+    pn_pat_set_sort(s);
+    return true;
+}
+
+/* Behind the [: the set, sorted.  inside: another class. */
+static bool patr_class(patr *r, pn_pat_set *out, bool ci, bool inside)
+{
+    size_t at = r->at;
+    bool negated = patr_take(r, "^"), first = true, ok = true;
+    if (r->depth == PN_PAT_MAX_NEST)
+        return patr_no(r, at, "classes or groups too deep inside each other") >= 0;
+    r->depth++;
+    if (patr_is(r, "]"))
+        ok = patr_no(r, at, "a class that is empty or begins with ]") >= 0;
+    for (; ok; first = false) {
+        pn_pat_set part = {.mem = out->mem};
+        size_t begin = r->at;
+        ok = patr_members(r, &part, ci);
+        if (ok && r->at == begin)
+            ok = patr_no(r, at, "an intersection with nothing") >= 0;
+        if (ok && first)
+            ok = pn_pat_set_join(out, &part) || patr_full(r, out) >= 0;
+        else if (ok)
+            ok = pn_pat_set_and(out, &part) || patr_full(r, out) >= 0;
+        pn_pat_set_fini(&part);
+        if (!ok || patr_take(r, "]"))
+            break;
+        if (!patr_take(r, "&&"))
+            ok = patr_no(r, at, "a class without end") >= 0;
+        else if (ci)
+            ok = patr_no(r, at, "an intersection without case") >= 0;
+    }
+    r->depth--;
+    if (ok && negated)
+        ok = pn_pat_set_not(out) || patr_full(r, out) >= 0;
+    if (ok && negated && inside && (!out->n || out->r[out->n - 1].b < 0x80))
+        ok = patr_no(r, at, "a class inside a class that leaves nothing beyond ASCII") >= 0;
+    return ok;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Groups, sequences, repetitions
+ * ------------------------------------------------------------------------------------------ */
+
+static int32_t patr_alternatives(patr *r, bool ci);
+
+static int32_t patr_assert(patr *r, pn_pat_assert what, bool negated)
+{
+    return patr_node(r, (pn_pat_node){.kind = PN_PAT_ASSERT, .cp = what, .negated = negated, .child = -1});
+}
+
+/* \b: its set goes first. */
+static int32_t patr_boundary(patr *r, bool negated)
+{
+    pn_pat_set s = {.mem = r->t->mem};
+    if (!pn_pat_set_class(&s, PATR_WORD, patr_circled_latin1, false)) {
+        pn_pat_set_fini(&s);
+        return patr_full(r, &s);
+    }
+    pn_pat_set_sort(&s);
+    int32_t set = patr_set(r, &s);
+    return set < 0 ? -1 : patr_node(r, (pn_pat_node){.kind = PN_PAT_ASSERT, .cp = PN_PAT_BOUNDARY, .set = (uint32_t)set,
+                                                      .negated = negated, .child = -1});
+}
+
+/* A look behind at one character. */
+static int32_t patr_behind(patr *r, size_t at, int32_t child, bool negated)
+{
+    if (child < 0)
+        return -1;
+    const pn_pat_node *c = &r->t->nodes[child];
+    while ((c->kind == PN_PAT_SEQ || c->kind == PN_PAT_ALT) && c->child >= 0 && r->t->nodes[c->child].prev < 0)
+        c = &r->t->nodes[c->child];
+    uint32_t set = c->cp;
+    if (c->kind != PN_PAT_CHAR && c->kind != PN_PAT_SET)
+        return patr_no(r, at, "a look behind at more than one character");
+    if (c->kind == PN_PAT_CHAR) {
+        pn_pat_set s = {.mem = r->t->mem};
+        if (!pn_pat_set_add(&s, c->cp, c->cp))
+            return patr_nomem(r);
+        int32_t had = patr_set(r, &s);
+        if (had < 0)
+            return -1;
+        set = (uint32_t)had;
+    }
+    return patr_node(r, (pn_pat_node){.kind = PN_PAT_ASSERT, .cp = PN_PAT_BEHIND, .set = set, .negated = negated, .child = -1});
+}
+
+/* Behind the (. */
+static int32_t patr_group(patr *r, bool ci)
+{
+    size_t at = r->at - 1;
+    bool ahead = false, behind = false, negated = false, atomic = false;
+    if (patr_take(r, "?i:"))
+        ci = true;
+    else if (patr_take(r, "?=") || patr_take(r, "?!"))
+        ahead = true;
+    else if (patr_take(r, "?<=") || patr_take(r, "?<!"))
+        behind = true;
+    else if (patr_take(r, "?>"))
+        atomic = true;
+    else if (!patr_take(r, "?:") && patr_is(r, "?"))
+        return patr_no(r, at, "a group of a kind that is not understood");
+    negated = r->s[r->at - 1] == '!' && (ahead || behind);
+    if (r->depth == PN_PAT_MAX_NEST)
+        return patr_no(r, at, "groups too deep inside each other");
+    r->depth++;
+    r->last = ahead || behind ? 0 : r->last;
+    int32_t child = patr_alternatives(r, ci);
+    r->last = ahead || behind ? 0 : r->last;
+    r->depth--;
+    if (child >= 0 && !patr_take(r, ")"))
+        return patr_no(r, at, "a group without end");
+    if (behind)
+        return patr_behind(r, at, child, negated);
+    int32_t node = ahead ? patr_over(r, PN_PAT_LOOK, child) : atomic ? patr_over(r, PN_PAT_ATOMIC, child) : child;
+    if (node >= 0 && ahead)
+        r->t->nodes[node].negated = negated;
+    return node;
+}
+
+/* Behind a backslash: an anchor, a class or a character. */
+static int32_t patr_escape(patr *r, bool ci)
+{
+    int c = patr_peek(r, 0);
+    static const char anchors[] = "AzZbB";
+    if (c > 0 && strchr(anchors, c)) {
+        r->at++;
+        r->last = 0;
+        if (c == 'b' || c == 'B')
+            return patr_boundary(r, c == 'B');
+        return patr_assert(r, c == 'A' ? PN_PAT_BEGIN : c == 'z' ? PN_PAT_END : PN_PAT_LAST_LINE_END, false);
+    }
+    pn_pat_set s = {.mem = r->t->mem};
+    int named = patr_named(r, &s, false, ci);
+    if (named > 0) {
+        pn_pat_set_sort(&s);
+        r->last = 0;
+        return patr_set_node(r, &s);
+    }
+    pn_pat_set_fini(&s);
+    int32_t cp = named < 0 ? -1 : patr_escaped(r);
+    return cp < 0 ? -1 : patr_char(r, (uint32_t)cp, ci);
+}
+
+static int32_t patr_bracket(patr *r, bool ci)
+{
+    pn_pat_set s = {.mem = r->t->mem};
+    r->last = 0;
+    if (!patr_class(r, &s, ci, false)) {
+        pn_pat_set_fini(&s);
+        return -1;
+    }
+    return patr_set_node(r, &s);
+}
+
+static int32_t patr_dot(patr *r)
+{
+    pn_pat_set s = {.mem = r->t->mem};
+    r->last = 0;
+    if (!pn_pat_set_add(&s, '\n', '\n') || !pn_pat_set_not(&s)) {
+        pn_pat_set_fini(&s);
+        return patr_nomem(r);
+    }
+    return patr_set_node(r, &s);
+}
+
+static int32_t patr_atom(patr *r, bool ci)
+{
+    uint32_t cp;
+    size_t at = r->at, len = pn_utf8_decode(r->s + at, r->n - at, &cp);
+    if (len == 1 && cp >= 0x80)
+        return patr_no(r, at, "a byte that is no character");
+    r->at += len;
+    switch (cp) {
+    case '(': return patr_group(r, ci);
+    case '[': return patr_bracket(r, ci);
+    case '\\': return patr_escape(r, ci);
+    case '.': return patr_dot(r);
+    case '^':
+    case '$':
+        r->last = 0;
+        return patr_assert(r, cp == '^' ? PN_PAT_LINE_BEGIN : PN_PAT_LINE_END, false);
+    case '?':
+    case '*':
+    case '+':
+    case '{': return patr_no(r, at, "a repetition of nothing, or a brace that needs a backslash");
+    default: return patr_char(r, cp, ci);
+    }
+}
+
+/* Decimal digits; -1: none, or too large. */
+static int32_t patr_count(patr *r)
+{
+    int32_t v = -1;
+    for (int c; (c = patr_peek(r, 0)) >= '0' && c <= '9'; r->at++) {
+        v = (v < 0 ? 0 : v * 10) + (c - '0');
+        if (v > PN_PAT_MAX_REPEAT)
+            return -1;
+    }
+    return v;
+}
+
+/* {m} {m,} {m,n}, behind the brace. */
+static bool patr_braces(patr *r, size_t at, uint32_t *min, uint32_t *max)
+{
+    int32_t lo = patr_count(r), hi = lo;
+    if (lo >= 0 && patr_take(r, ",")) {
+        bool open = patr_peek(r, 0) == '}';
+        hi = open ? 0 : patr_count(r);
+        *max = open ? PN_PAT_MANY : (uint32_t)hi;
+        if (!open && hi < lo)
+            hi = -1;
+    } else {
+        *max = (uint32_t)hi;
+    }
+    *min = (uint32_t)lo;
+    if (lo < 0 || hi < 0 || !patr_take(r, "}"))
+        return patr_no(r, at, "a repetition that is not {m}, {m,} or {m,n} of at most 1000") >= 0;
+    return true;
+}
+
+/* What stands behind an atom. */
+static int32_t patr_repeat(patr *r, int32_t child)
+{
+    size_t at = r->at;
+    int c = patr_peek(r, 0);
+    pn_pat_node node = {.kind = PN_PAT_REPEAT, .child = child, .min = c == '+', .max = c == '?' ? 1 : PN_PAT_MANY};
+    if (child < 0 || (c != '?' && c != '*' && c != '+' && c != '{'))
+        return child;
+    if (r->t->nodes[child].kind == PN_PAT_ASSERT || r->t->nodes[child].kind == PN_PAT_LOOK)
+        return patr_no(r, at, "a repetition of something without length");
+    r->at++;
+    if (c == '{' && !patr_braces(r, at, &node.min, &node.max))
+        return -1;
+    bool exact = c == '{' && node.min == node.max, lazy = !exact && patr_take(r, "?");
+    int behind = lazy ? 0 : patr_peek(r, 0);
+    bool again = behind == '+' || (exact && behind == '?');
+    r->at += again;
+    int after = patr_peek(r, 0);
+    if (after == '?' || after == '*' || after == '+' || after == '{')
+        return patr_no(r, at, "a repetition of a repetition; it needs a group");
+    node.lazy = lazy;
+    int32_t repeat = patr_node(r, node);
+    if (!again || repeat < 0)
+        return repeat;
+    if (c != '{')
+        return patr_over(r, PN_PAT_ATOMIC, repeat);
+    return patr_node(r, (pn_pat_node){.kind = PN_PAT_REPEAT, .child = repeat, .min = behind == '+', .max = behind == '+' ? PN_PAT_MANY : 1});
+}
+
+static int32_t patr_sequence(patr *r, bool ci)
+{
+    int32_t seq = patr_node(r, (pn_pat_node){.kind = PN_PAT_SEQ, .child = -1});
+    while (seq >= 0 && r->at < r->n && r->s[r->at] != '|' && r->s[r->at] != ')') {
+        int32_t item = patr_repeat(r, patr_atom(r, ci));
+        if (item < 0)
+            return -1;
+        r->t->nodes[item].prev = r->t->nodes[seq].child;
+        r->t->nodes[seq].child = item;
+    }
+    return seq;
+}
+
+static int32_t patr_alternatives(patr *r, bool ci)
+{
+    int32_t alt = patr_node(r, (pn_pat_node){.kind = PN_PAT_ALT, .child = -1});
+    while (alt >= 0) {
+        int32_t seq = patr_sequence(r, ci);
+        if (seq < 0)
+            return -1;
+        r->t->nodes[seq].prev = r->t->nodes[alt].child;
+        r->t->nodes[alt].child = seq;
+        if (!patr_take(r, "|"))
+            break;
+        r->last = 0;
+    }
+    return alt;
+}
+
+static int32_t patr_literal(patr *r)
+{
+    int32_t seq = patr_node(r, (pn_pat_node){.kind = PN_PAT_SEQ, .child = -1});
+    while (seq >= 0 && r->at < r->n) {
+        uint32_t cp;
+        size_t len = pn_utf8_decode(r->s + r->at, r->n - r->at, &cp);
+        r->at += len;
+        int32_t item = len == 1 && cp >= 0x80 ? patr_no(r, r->at - 1, "a byte that is no character") : patr_char(r, cp, false);
+        if (item < 0)
+            return -1;
+        r->t->nodes[item].prev = r->t->nodes[seq].child;
+        r->t->nodes[seq].child = item;
+    }
+    return seq;
+}
+
+PN_INTERNAL pn_status pn_pat_read(pn_pat_tree *t, pn_mem *mem, const char *s, size_t n, bool literal, pn_err *err)
+{
+    patr r = {.t = t, .s = s, .n = n, .err = err};
+    *t = (pn_pat_tree){.mem = mem, .root = -1};
+    if (n > PN_PAT_MAX_LEN)
+        return pn_fail(err, PN_E_UNSUPPORTED, "%zu bytes; at most %d are read", n, PN_PAT_MAX_LEN);
+    bool ci = !literal && patr_take(&r, "(?i)");
+    t->root = literal ? patr_literal(&r) : patr_alternatives(&r, ci);
+    if (!r.st && r.at < n)
+        patr_no(&r, r.at, "a closing bracket too many");
+    return r.st;
+}
+
+PN_INTERNAL void pn_pat_tree_fini(pn_pat_tree *t)
+{
+    for (uint32_t i = 0; i < t->n_sets; i++)
+        pn_pat_set_fini(&t->sets[i]);
+    pn_mem_free(t->mem, PN_ACCT_VOCAB, t->nodes, t->cap_nodes * sizeof *t->nodes);
+    t->nodes = NULL;
+    t->n_nodes = t->cap_nodes = 0;
+    t->n_sets = 0;
+}
+
+#undef PATR_WORD
+#undef PATR_CASELESS
+#endif
+
+/* ---- Begin text/pn_pattern.c ---- */
+#ifndef PN_DROP_TEXT_PN_PATTERN_C
+#define PN_DROP_TEXT_PN_PATTERN_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_pattern.c - the tree becomes a program; the program walks a text from its end.
+ *
+ * A program is a list of places.  The value of a place at position i says how matching goes on from
+ * there: where the match ends, or that it fails.
+ *
+ *     MATCH          i
+ *     CHAR, SET      the value of the next place at i + one character, if that character fits
+ *     ALT            the value of the first of two places, or if that fails the second's
+ *     LOOK           the value of the next place if another place, a program of its own, does (not) fail
+ *     ENTER          the value of an atomic group, below
+ *     ASSERT         the value of the next place if the characters around i are right
+ *
+ * So a row of values at i needs the row of the next character and itself.  Places are sorted such that
+ * what a place needs of its own row stands before it; where that cannot be, a repetition would go on
+ * without taking a character, and the pattern is refused.  Those that need nothing come first, by kind, so
+ * that most of a row is two short loops without a branch (half the time of one loop over all kinds).
+ *
+ * An atomic group keeps what it took even when what follows fails, and then the whole group fails.
+ * Failure has a level for that: inside a group of depth d a place fails with d, behind it with less.  A
+ * choice inside tries its second way only when the first failed with at least its own depth: had it come
+ * out of the group and failed later, there is nothing more to try.  ENTER makes of a failure inside one of
+ * its own depth.
+ */
+/* includes text/pn_pattern_impl.h */
+
+#define PAT_FAIL 0x80000000u            /* | depth; values below are positions */
+#define PAT_MAX_OPS 4096
+#define PAT_MAX_WORK 65536              /* nodes turned into places, counting repetitions */
+
+/* In the order in which they are sorted. */
+typedef enum pat_kind { PAT_MATCH, PAT_FOUND, PAT_SET, PAT_CHAR, PAT_ALT, PAT_LOOK, PAT_ENTER, PAT_ASSERT } pat_kind;
+
+typedef struct pat_op {
+    uint8_t kind, what;         /* pat_kind, pn_pat_assert */
+    bool negated;
+    uint16_t a, b;              /* ALT: first, second; LOOK: next, what is looked for; else a: next */
+    uint32_t arg;               /* character, or number of a set */
+    uint32_t fail;              /* PAT_FAIL | depth */
+} pat_op;
+
+struct pn_pattern {
+    pn_mem *mem;
+    pat_op *ops;                /* owned, [n_ops], sorted */
+    uint32_t n_ops, entry;
+    uint32_t sets, chars, rest; /* where each kind begins: MATCH and FOUND, SET, CHAR, the others */
+    size_t cap_ops;
+    uint32_t *starts;           /* owned, [n_starts]: code points from here on ... */
+    uint64_t *bits;             /* owned, [n_starts]: ... are in these sets */
+    size_t n_starts, cap_starts, cap_bits;
+    uint64_t latin[256];
+};
+
+/* ------------------------------------------------------------------------------------------
+ * The tree to places, each knowing what follows it
+ * ------------------------------------------------------------------------------------------ */
+
+typedef struct pat_build {
+    pn_pattern *p;
+    const pn_pat_tree *t;
+    uint32_t work;
+    pn_status st;
+    pn_err *err;
+} pat_build;
+
+static uint16_t pat_refuse(pat_build *b, const char *what)
+{
+    if (!b->st)
+        b->st = pn_fail(b->err, PN_E_UNSUPPORTED, "%s", what);
+    return 0;
+}
+
+static uint16_t pat_emit(pat_build *b, unsigned depth, pat_op op)
+{
+    pn_pattern *p = b->p;
+    if (b->st)
+        return 0;
+    if (p->n_ops == PAT_MAX_OPS)
+        return pat_refuse(b, "too long with its repetitions written out");
+    if (!pn_mem_grow(p->mem, PN_ACCT_VOCAB, (void **)&p->ops, &p->cap_ops, (size_t)p->n_ops + 1, sizeof *p->ops)) {
+        b->st = pn_fail_nomem(b->err, "the program of a regular expression", p->cap_ops * sizeof *p->ops);
+        return 0;
+    }
+    op.fail = PAT_FAIL | depth;
+    p->ops[p->n_ops] = op;
+    return (uint16_t)p->n_ops++;
+}
+
+static uint16_t pat_node(pat_build *b, int32_t at, uint16_t next, unsigned depth);
+
+static uint16_t pat_choice(pat_build *b, unsigned depth, bool lazy, uint16_t more, uint16_t next)
+{
+    return pat_emit(b, depth, (pat_op){.kind = PAT_ALT, .a = lazy ? next : more, .b = lazy ? more : next});
+}
+
+static uint16_t pat_repeat(pat_build *b, const pn_pat_node *n, uint16_t next, unsigned depth)
+{
+    uint16_t out = next;
+    uint32_t must = n->min;
+    if (n->max == PN_PAT_MANY) {
+        uint16_t again = pat_choice(b, depth, n->lazy, next, next);
+        uint16_t body = pat_node(b, n->child, again, depth);
+        if (b->st)
+            return 0;
+        *(n->lazy ? &b->p->ops[again].b : &b->p->ops[again].a) = body;
+        out = must ? body : again;
+        must -= must != 0;
+    } else {
+        for (uint32_t i = n->min; i < n->max && !b->st; i++)
+            out = pat_choice(b, depth, n->lazy, pat_node(b, n->child, out, depth), next);
+    }
+    for (; must && !b->st; must--)
+        out = pat_node(b, n->child, out, depth);
+    return out;
+}
+
+static uint16_t pat_alternatives(pat_build *b, const pn_pat_node *n, uint16_t next, unsigned depth)
+{
+    int32_t c = n->child;
+    uint16_t out = pat_node(b, c, next, depth);
+    for (c = b->t->nodes[c].prev; c >= 0 && !b->st; c = b->t->nodes[c].prev)
+        out = pat_choice(b, depth, false, pat_node(b, c, next, depth), out);
+    return out;
+}
+
+/* Places for a node with `next` behind it; the first of them. */
+static uint16_t pat_node(pat_build *b, int32_t at, uint16_t next, unsigned depth)
+{
+    const pn_pat_node *n = &b->t->nodes[at];
+    if (b->st)
+        return 0;
+    if (++b->work > PAT_MAX_WORK)
+        return pat_refuse(b, "too long with its repetitions written out");
+    switch (n->kind) {
+    case PN_PAT_CHAR: return pat_emit(b, depth, (pat_op){.kind = PAT_CHAR, .arg = n->cp, .a = next});
+    case PN_PAT_SET: return pat_emit(b, depth, (pat_op){.kind = PAT_SET, .arg = n->cp, .a = next});
+    case PN_PAT_SEQ:
+        for (int32_t c = n->child; c >= 0 && !b->st; c = b->t->nodes[c].prev)
+            next = pat_node(b, c, next, depth);
+        return next;
+    case PN_PAT_ALT: return pat_alternatives(b, n, next, depth);
+    case PN_PAT_REPEAT: return pat_repeat(b, n, next, depth);
+    case PN_PAT_ATOMIC: return pat_emit(b, depth, (pat_op){.kind = PAT_ENTER, .a = pat_node(b, n->child, next, depth + 1)});
+    case PN_PAT_LOOK: {
+        uint16_t found = pat_emit(b, depth, (pat_op){.kind = PAT_FOUND});
+        uint16_t what = pat_node(b, n->child, found, depth);
+        return pat_emit(b, depth, (pat_op){.kind = PAT_LOOK, .negated = n->negated, .a = next, .b = what});
+    }
+    case PN_PAT_ASSERT:
+        return pat_emit(b, depth, (pat_op){.kind = PAT_ASSERT, .what = (uint8_t)n->cp, .arg = n->set, .negated = n->negated, .a = next});
+    }
+    return next;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Sorting the places
+ * ------------------------------------------------------------------------------------------ */
+
+enum { PAT_NEW, PAT_OPEN, PAT_DONE };
+
+typedef struct pat_order {
+    uint16_t place[PAT_MAX_OPS];    /* the new number of each */
+    uint16_t list[PAT_MAX_OPS];     /* and the old one, in the order they were found in */
+    uint16_t stack[PAT_MAX_OPS];
+    uint8_t state[PAT_MAX_OPS], edge[PAT_MAX_OPS];
+    uint32_t n;
+    pat_op ops[PAT_MAX_OPS];
+} pat_order;
+
+/* What of its own row a place needs; -1: no more. */
+static int32_t pat_needs(const pat_op *op, unsigned k)
+{
+    if (op->kind == PAT_MATCH || op->kind == PAT_FOUND || op->kind == PAT_CHAR || op->kind == PAT_SET)
+        return -1;
+    if (k == 0)
+        return op->a;
+    return k == 1 && (op->kind == PAT_ALT || op->kind == PAT_LOOK) ? op->b : -1;
+}
+
+/* `root` and what it needs, depth first.  False: it needs itself. */
+static bool pat_visit(const pn_pattern *p, pat_order *o, uint16_t root)
+{
+    size_t depth = 0;
+    if (o->state[root] != PAT_NEW)
+        return true;
+    o->stack[depth++] = root;
+    o->state[root] = PAT_OPEN;
+    while (depth) {
+        uint16_t at = o->stack[depth - 1];
+        int32_t need = pat_needs(&p->ops[at], o->edge[at]++);
+        if (need < 0) {
+            o->state[at] = PAT_DONE;
+            o->list[o->n++] = at;
+            depth--;
+        } else if (o->state[need] == PAT_OPEN) {
+            return false;
+        } else if (o->state[need] == PAT_NEW) {
+            o->state[need] = PAT_OPEN;
+            o->stack[depth++] = (uint16_t)need;
+        }
+    }
+    return true;
+}
+
+/* The new order: by kind what needs nothing, then the others as they were found. */
+static void pat_place(pn_pattern *p, pat_order *o)
+{
+    static const pat_kind last[] = {PAT_FOUND, PAT_SET, PAT_CHAR, PAT_ASSERT};
+    uint32_t *begins[] = {&p->sets, &p->chars, &p->rest, &p->n_ops}, n = 0;
+    for (unsigned k = 0; k < PN_COUNT_OF(last); k++) {
+        for (uint32_t i = 0; i < o->n; i++) {
+            pat_kind kind = (pat_kind)p->ops[o->list[i]].kind;
+            if (kind > last[k] || (k && kind <= last[k - 1]))
+                continue;
+            o->place[o->list[i]] = (uint16_t)n;
+            o->ops[n++] = p->ops[o->list[i]];
+        }
+        *begins[k] = n;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        p->ops[i] = o->ops[i];
+        p->ops[i].a = o->place[o->ops[i].a];
+        p->ops[i].b = o->place[o->ops[i].b];
+    }
+}
+
+static pn_status pat_sort(pat_build *b, uint16_t entry)
+{
+    pn_pattern *p = b->p;
+    pat_order *o = pn_mem_calloc(p->mem, PN_ACCT_VOCAB, 1, sizeof *o);
+    if (!o)
+        return pn_fail_nomem(b->err, "the program of a regular expression", sizeof *o);
+    bool ok = pat_visit(p, o, entry);
+    for (uint32_t i = 0; i < o->n && ok; i++) {         /* o->n grows: what is needed of the next row */
+        const pat_op *op = &p->ops[o->list[i]];
+        if (op->kind == PAT_CHAR || op->kind == PAT_SET)
+            ok = pat_visit(p, o, op->a);
+    }
+    if (ok) {
+        pat_place(p, o);
+        p->entry = o->place[entry];
+    }
+    pn_mem_free(p->mem, PN_ACCT_VOCAB, o, sizeof *o);
+    return ok ? PN_OK : pn_fail(b->err, PN_E_UNSUPPORTED, "a repetition without limit of something that may be empty");
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Which sets is a character in?
+ * ------------------------------------------------------------------------------------------ */
+
+/* All borders of all sets, and between them one word of bits. */
+static pn_status pat_classes(pat_build *b)
+{
+    pn_pattern *p = b->p;
+    const pn_pat_tree *t = b->t;
+    size_t at[PN_PAT_MAX_SETS] = {0};
+    for (uint32_t from = 0; from <= 0x10FFFF;) {
+        uint32_t next = 0x110000;
+        uint64_t bits = 0;
+        for (uint32_t i = 0; i < t->n_sets; i++) {
+            const pn_pat_set *s = &t->sets[i];
+            while (at[i] < s->n && s->r[at[i]].b < from)
+                at[i]++;
+            if (at[i] == s->n)
+                continue;
+            bool in = s->r[at[i]].a <= from;
+            bits |= (uint64_t)in << i;
+            next = PN_MIN(next, in ? s->r[at[i]].b + 1 : s->r[at[i]].a);
+        }
+        if (!pn_mem_grow(p->mem, PN_ACCT_VOCAB, (void **)&p->starts, &p->cap_starts, p->n_starts + 1, sizeof *p->starts) ||
+            !pn_mem_grow(p->mem, PN_ACCT_VOCAB, (void **)&p->bits, &p->cap_bits, p->n_starts + 1, sizeof *p->bits))
+            return pn_fail_nomem(b->err, "the classes of a regular expression", p->n_starts * sizeof *p->bits);
+        p->starts[p->n_starts] = from;
+        p->bits[p->n_starts++] = bits;
+        for (uint32_t c = from; c < 256 && c < next; c++)
+            p->latin[c] = bits;
+        from = next;
+    }
+    return PN_OK;
+}
+
+static uint64_t pat_bits(const pn_pattern *p, uint32_t cp)
+{
+    size_t lo = 0, hi = p->n_starts;
+    if (cp < 256)
+        return p->latin[cp];
+    while (hi - lo > 1) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (p->starts[mid] <= cp)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return p->bits[lo];
+}
+
+PN_INTERNAL pn_status pn_pattern_new(pn_pattern **out, pn_mem *mem, const char *s, size_t n, bool literal, pn_err *err)
+{
+    pn_pat_tree t;
+    pn_pattern *p = pn_mem_calloc(mem, PN_ACCT_VOCAB, 1, sizeof *p);
+    if (!p)
+        return pn_fail_nomem(err, "a regular expression", sizeof *p);
+    p->mem = mem;
+    pat_build b = {.p = p, .t = &t, .err = err};
+    b.st = pn_pat_read(&t, mem, s, n, literal, err);
+    if (!b.st) {
+        uint16_t match = pat_emit(&b, 0, (pat_op){.kind = PAT_MATCH});
+        uint16_t entry = pat_node(&b, t.root, match, 0);
+        b.st = b.st ? b.st : pat_sort(&b, entry);
+    }
+    if (!b.st)
+        b.st = pat_classes(&b);
+    pn_pat_tree_fini(&t);
+    if (b.st) {
+        pn_pattern_free(p);
+        return b.st;
+    }
+    *out = p;
+    return PN_OK;
+}
+
+PN_INTERNAL void pn_pattern_free(pn_pattern *p)
+{
+    if (!p)
+        return;
+    pn_mem_free(p->mem, PN_ACCT_VOCAB, p->ops, p->cap_ops * sizeof *p->ops);
+    pn_mem_free(p->mem, PN_ACCT_VOCAB, p->starts, p->cap_starts * sizeof *p->starts);
+    pn_mem_free(p->mem, PN_ACCT_VOCAB, p->bits, p->cap_bits * sizeof *p->bits);
+    pn_mem_free(p->mem, PN_ACCT_VOCAB, p, sizeof *p);
+}
+
+PN_INTERNAL uint64_t pn_pattern_bytes(const pn_pattern *p)
+{
+    return sizeof *p + p->cap_ops * sizeof *p->ops + p->cap_starts * sizeof *p->starts + p->cap_bits * sizeof *p->bits;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * The walk
+ * ------------------------------------------------------------------------------------------ */
+
+/* A character, or what lies beyond an end of the text: no code point, in no set. */
+typedef struct pat_char {
+    uint32_t cp, len;
+    uint64_t bits;
+} pat_char;
+
+/* The character that ends at s + pos.  Reading forward gives the same ones, for no character begins
+ * inside another. */
+static pat_char pat_before(const pn_pattern *p, const char *s, size_t pos)
+{
+    pat_char c = {UINT32_MAX, 0, 0};
+    uint8_t last = pos ? (uint8_t)s[pos - 1] : 0;
+    if (!pos)
+        return c;
+    c = (pat_char){last, 1, 0};
+    if (last >= 0x80) {
+        c.cp = PN_UTF8_BAD;
+        for (size_t k = 2; k <= 4 && k <= pos; k++) {
+            uint32_t cp;
+            if (pn_utf8_decode(s + pos - k, k, &cp) == k) {
+                c = (pat_char){cp, (uint32_t)k, 0};
+                break;
+            }
+        }
+    }
+    c.bits = pat_bits(p, c.cp);
+    return c;
+}
+
+static bool pat_assert(const pat_op *op, const pat_char *before, const pat_char *at, size_t pos, size_t n)
+{
+    switch ((pn_pat_assert)op->what) {
+    case PN_PAT_BEGIN: return pos == 0;
+    case PN_PAT_END: return pos == n;
+    case PN_PAT_LINE_BEGIN: return pos == 0 || (before->cp == '\n' && pos < n);
+    case PN_PAT_LINE_END: return pos == n || at->cp == '\n';
+    case PN_PAT_LAST_LINE_END: return pos == n || (at->cp == '\n' && pos + 1 == n);
+    case PN_PAT_BOUNDARY: return (((before->bits ^ at->bits) >> op->arg & 1) != 0) != op->negated;
+    case PN_PAT_BEHIND: return (before->bits >> op->arg & 1) != op->negated;
+    }
+    return false;
+}
+
+/* Masks, for which of these fit changes with every character. */
+static void pat_sets(const pn_pattern *p, uint64_t bits, uint32_t *row, const uint32_t *later)
+{
+    const pat_op *ops = p->ops;
+    for (uint32_t i = p->sets; i < p->chars; i++) {
+        uint32_t in = 0u - (uint32_t)(bits >> ops[i].arg & 1);
+        row[i] = (later[ops[i].a] & in) | (ops[i].fail & ~in);
+    }
+}
+
+static void pat_chars(const pn_pattern *p, uint32_t cp, uint32_t *row, const uint32_t *later)
+{
+    const pat_op *ops = p->ops;
+    for (uint32_t i = p->chars; i < p->rest; i++) {
+        uint32_t in = 0u - (uint32_t)(cp == ops[i].arg);
+        row[i] = (later[ops[i].a] & in) | (ops[i].fail & ~in);
+    }
+}
+
+PN_INTERNAL size_t pn_pattern_scratch(const pn_pattern *p) { return 2 * (size_t)p->n_ops; }
+
+PN_INTERNAL void pn_pattern_run(const pn_pattern *p, const char *text, size_t n, uint32_t *ends, uint32_t *scratch)
+{
+    uint32_t *row = scratch, *later = scratch + p->n_ops;
+    pat_char at = {UINT32_MAX, 0, 0};
+    memset(later, 0xFF, p->n_ops * sizeof *later);          /* behind the end everything fails */
+    for (size_t pos = n;; pos -= at.len) {
+        pat_char before = pat_before(p, text, pos);
+        for (uint32_t i = 0; i < p->sets; i++)
+            row[i] = p->ops[i].kind == PAT_MATCH ? (uint32_t)pos : 0;
+        pat_sets(p, at.bits, row, later);
+        pat_chars(p, at.cp, row, later);
+        for (uint32_t i = p->rest; i < p->n_ops; i++) {
+            const pat_op *op = &p->ops[i];
+            uint32_t a = row[op->a], b = row[op->b];
+            switch ((pat_kind)op->kind) {
+            case PAT_LOOK: row[i] = (b < PAT_FAIL) != op->negated ? a : op->fail; break;
+            case PAT_ENTER: row[i] = PN_MIN(a, op->fail); break;
+            case PAT_ASSERT: row[i] = pat_assert(op, &before, &at, pos, n) ? a : op->fail; break;
+            default: row[i] = a < op->fail ? a : b; break;              /* ALT */
+            }
+        }
+        ends[pos] = row[p->entry] < PAT_FAIL ? row[p->entry] : PN_PATTERN_NONE;
+        if (!pos)
+            return;
+        uint32_t *swap = row;
+        row = later;
+        later = swap;
+        at = before;
+    }
+}
+
+#undef PAT_FAIL
+#undef PAT_MAX_OPS
+#undef PAT_MAX_WORK
+#endif
+
 /* ---- Begin text/pn_pretok_rules.c ---- */
 #ifndef PN_DROP_TEXT_PN_PRETOK_RULES_C
 #define PN_DROP_TEXT_PN_PRETOK_RULES_C
@@ -34787,7 +36234,7 @@ static const pn_pretok_set rules_set_bopomofo = {.add = rules_youtu_bopomofo};
 #define RULES_SPACES RULES_ONLY(PN_PRE_SPACE_AHEAD), RULES_RUN(rules_ws)
 #define RULES_TAIL RULES_ONLY(PN_PRE_NEWLINES), RULES_SPACES
 #define RULES_PATTERN(name) \
-    static const pn_pretok_pattern rules_pat_##name = {rules_list_##name, PN_COUNT_OF(rules_list_##name)}
+    static const pn_pretok_pattern rules_pat_##name = {.rules = rules_list_##name, .n_rules = PN_COUNT_OF(rules_list_##name)}
 
 /* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
 static const pn_pretok_rule rules_list_gpt2[] = {
@@ -34910,7 +36357,7 @@ static const pn_pretok_rule rules_list_poro[] = {RULES_SEQ(&rules_space, &rules_
 RULES_PATTERN(poro);
 
 /* (?=(\d{3})+(?!\d)) and \d{1,3}(?=(?:\d{3})*\b); AFMOE: number runs, the remainder first */
-static const pn_pretok_rule rules_list_right3[] = {{PN_PRE_RIGHT3, NULL, &rules_decimal, NULL, 0, 0, 0}};
+static const pn_pretok_rule rules_list_right3[] = {{PN_PRE_RIGHT3_EDGE, NULL, &rules_decimal, NULL, 0, 0, 0}};
 RULES_PATTERN(right3);
 static const pn_pretok_rule rules_list_right3_word[] = {
     {PN_PRE_RIGHT3_WORD, NULL, &rules_decimal, NULL, 0, 0, 0},
@@ -35039,6 +36486,19 @@ PN_INTERNAL const pn_pretok_pattern *pn_pretok_pattern_of(pn_pretok_piece piece)
     return NULL;
 }
 
+PN_INTERNAL const char *pn_pretok_regex_of(pn_pretok_piece piece)
+{
+    switch (piece) {
+    case PN_PIECE_GPT2: return "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    case PN_PIECE_DIGIT: return "\\p{N}";
+    case PN_PIECE_DIGITS: return "\\p{N}+";
+    case PN_PIECE_PUNCT: return "[\\p{P}!-/:-@\\[-`{-~]";
+    case PN_PIECE_PUNCTS: return "[\\p{P}\\$\\+<=>\\^~\\|`]+";
+    case PN_PIECE_METASPACE: break;
+    }
+    return "";
+}
+
 /* --- published regular expressions ---------------------------------------------------------- */
 
 #define RULES_RX_CI "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -35081,6 +36541,7 @@ static const rules_regex rules_regexes[] = {
      RULES_P(jais2), true},
     {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"
      RULES_RX_TAIL, RULES_P(v3), false},
+    {"[\\p{P}\\$\\+<=>\\^~\\|`]+", RULES_P(falcon), false},
     {"[0-9][0-9][0-9]", RULES_P(three), false},
     {"\\p{N}", RULES_P(number1), false},
     {"\\p{N}{1,3}", RULES_P(number3), false},
@@ -35219,7 +36680,8 @@ PN_INTERNAL const pn_pretok_pattern *pn_pretok_regex(const char *s, size_t n, bo
  * then cuts each piece as if it were a text of its own, which is why look-ahead sees the piece's end.
  *
  * Linear time: a rule that fails has looked at a bounded number of characters, or at a run of white
- * space or digits whose extent is remembered (pre_run), so no run is walked once per character.
+ * space or digits whose extent is remembered (pre_run), so no run is walked once per character.  A program
+ * says all its matches at once.
  */
 /* includes text/pn_pretok.h */
 
@@ -35227,6 +36689,7 @@ typedef struct pre_run {
     size_t from, to;        /* known extent; positions in [from, to) belong to the run */
     size_t last;            /* start of its last character */
     size_t after_nl;        /* end of its last CR or LF; 0: none */
+    size_t last_lf;         /* its last LF, not when it begins the run; 0: none */
     size_t left;            /* characters from `from` on */
 } pre_run;
 
@@ -35238,8 +36701,11 @@ typedef struct pre_text {
 
 typedef struct pre_split {
     const pn_pretok *p;
+    pn_mem *mem;
     pn_pretok_emit emit;
     void *user;
+    uint32_t *ends[PN_PRETOK_MAX_LEVELS];       /* of a program's matches, and its scratch */
+    size_t cap[PN_PRETOK_MAX_LEVELS];
 } pre_split;
 
 static bool pre_in_ranges(const pn_uni_pair *r, uint32_t cp)
@@ -35302,6 +36768,8 @@ static const pre_run *pre_find_run(const pre_text *t, pre_run *r, size_t p, cons
         r->last = r->to;
         if (pre_take(t, r->to, &newline))
             r->after_nl = r->to + len;
+        if (t->s[r->to] == '\n')
+            r->last_lf = r->to;
         r->left++;
     }
     return r;
@@ -35408,12 +36876,31 @@ static size_t pre_space_pow2(pre_text *t, size_t p)
 
 static size_t pre_right3(pre_text *t, size_t p, const pn_pretok_rule *r)
 {
-    static const pn_pretok_set word = {.in = PN_US_L | PN_US_M | PN_US(ND) | PN_US(PC)};
+    static const pn_uni_pair more[] = {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}, {0x24B6, 0x24E9},
+                                       {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}, {0, 0}};
+    static const pn_pretok_set word = {.in = PN_US_L | PN_US_M | PN_US(ND) | PN_US(NL) | PN_US(PC), .add = more};
     const pre_run *d = pre_find_run(t, &t->digits, p, r->body);
     if (d->to == p || (r->kind == PN_PRE_RIGHT3_WORD && pre_take(t, d->to, &word)))
         return p;
     size_t k = d->left % 3 ? d->left % 3 : 3, end = p;
     for (uint32_t cp; k; k--)
+        end += pn_utf8_decode(t->s + end, t->n - end, &cp);
+    return end;
+}
+
+/* Is p in front of 3, 6, 9 ... digits and no more? */
+static bool pre_is_edge(pre_text *t, size_t p, const pn_pretok_rule *r)
+{
+    const pre_run *d = pre_find_run(t, &t->digits, p, r->body);
+    return d->to > p && d->left % 3 == 0;
+}
+
+static size_t pre_right3_edge(pre_text *t, size_t p, const pn_pretok_rule *r)
+{
+    size_t end = p;
+    if (!pre_is_edge(t, p, r))
+        return p;
+    for (uint32_t cp; end == p || (end < t->n && !pre_is_edge(t, end, r));)
         end += pn_utf8_decode(t->s + end, t->n - end, &cp);
     return end;
 }
@@ -35474,11 +36961,12 @@ static size_t pre_rule(pre_text *t, size_t p, const pn_pretok_rule *r)
         return w->after_nl > p ? w->after_nl : p;
     case PN_PRE_SPACE_AHEAD: return pre_space_ahead(t, p);
     case PN_PRE_SPACE_END:
-        w = pre_spaces(t, p);
-        return w->to == t->n ? w->to : p;
+        w = pre_spaces(t, p);           /* $ is in front of a line's end, too */
+        return w->to == t->n ? w->to : w->last_lf > p ? w->last_lf : p;
     case PN_PRE_SPACE_POW2: return pre_space_pow2(t, p);
     case PN_PRE_RIGHT3:
     case PN_PRE_RIGHT3_WORD: return pre_right3(t, p, r);
+    case PN_PRE_RIGHT3_EDGE: return pre_right3_edge(t, p, r);
     case PN_PRE_SUPERWORD: return pre_superword(t, p, r);
     case PN_PRE_SENTINEL: return pre_sentinel(t, p);
     case PN_PRE_IMAGE: return pre_image(t, p);
@@ -35487,8 +36975,88 @@ static size_t pre_rule(pre_text *t, size_t p, const pn_pretok_rule *r)
     return p;
 }
 
+static bool pre_level(pre_split *sp, size_t level, const char *s, size_t n);
+
+/* Matches and what lies between them, in order, on their way to becoming pieces. */
+typedef struct pre_items {
+    pre_split *sp;
+    size_t level;
+    const char *s;
+    pn_pretok_cut cut;
+    bool invert;
+    bool have, match;           /* s[from..to) waits; the last item was a match */
+    size_t from, to;
+} pre_items;
+
+static bool pre_flush(pre_items *it)
+{
+    bool have = it->have;
+    it->have = false;
+    return !have || pre_level(it->sp, it->level + 1, it->s + it->from, it->to - it->from);
+}
+
+static bool pre_item(pre_items *it, size_t from, size_t to, bool match)
+{
+    bool last = it->match, joins = false;
+    match ^= it->invert;
+    it->match = match;
+    switch (it->cut) {
+    case PN_CUT_ISOLATED: break;
+    case PN_CUT_REMOVED: break;
+    case PN_CUT_WITH_PREVIOUS: joins = match && !last; break;
+    case PN_CUT_WITH_NEXT: joins = !match && last; break;
+    case PN_CUT_CONTIGUOUS: joins = match == last; break;
+    }
+    if (joins && it->have) {
+        it->to = to;
+        return true;
+    }
+    if (!pre_flush(it))
+        return false;
+    it->have = it->cut != PN_CUT_REMOVED || !match;
+    it->from = from;
+    it->to = to;
+    return true;
+}
+
+static size_t pre_step(const pre_text *t, size_t p)
+{
+    uint32_t cp;
+    return p < t->n ? pn_utf8_decode(t->s + p, t->n - p, &cp) : 1;
+}
+
+/* Any pattern, any cut.  A match may be empty, but not right behind another. */
+static bool pre_cut(pre_split *sp, size_t level, const char *s, size_t n)
+{
+    const pn_pretok_pattern *pat = sp->p->levels[level];
+    pre_text t = {.s = s, .n = n};
+    pre_items it = {.sp = sp, .level = level, .s = s, .cut = pat->cut, .invert = pat->invert};
+    size_t done = 0;
+    bool any = false;
+    if (pat->program) {
+        size_t need = n + 1 + pn_pattern_scratch(pat->program);
+        if (!pn_mem_grow(sp->mem, PN_ACCT_MISC, (void **)&sp->ends[level], &sp->cap[level], need, sizeof **sp->ends))
+            return false;
+        pn_pattern_run(pat->program, s, n, sp->ends[level], sp->ends[level] + n + 1);
+    }
+    for (size_t p = 0; p < n + (pat->program != NULL);) {
+        size_t q = pat->program ? sp->ends[level][p] : p;
+        for (size_t i = 0; i < pat->n_rules && q == p; i++)
+            q = pre_rule(&t, p, &pat->rules[i]);
+        if (pat->program ? q == PN_PATTERN_NONE || (q == p && any && done == p) : q == p) {
+            p += pre_step(&t, p);
+            continue;
+        }
+        if ((done != p && !pre_item(&it, done, p, false)) || !pre_item(&it, p, q, true))
+            return false;
+        done = p = q;
+        any = true;
+    }
+    return (done == n || pre_item(&it, done, n, false)) && pre_flush(&it);
+}
+
 /* Cut s[0..n) by level `level` of the list and what follows it. */
-static bool pre_level(const pre_split *sp, size_t level, const char *s, size_t n)
+static bool pre_level(pre_split *sp, size_t level, const char *s, size_t n)
 {
     if (!n)
         return true;
@@ -35498,13 +37066,14 @@ static bool pre_level(const pre_split *sp, size_t level, const char *s, size_t n
     bool keep_gaps = !(sp->p->flags & PN_PRETOK_DROP_GAPS);
     pre_text t = {.s = s, .n = n};
     size_t gap = 0, p = 0;
+    if (pat->program || pat->cut != PN_CUT_ISOLATED)
+        return pre_cut(sp, level, s, n);
     while (p < n) {
         size_t q = p;
         for (size_t i = 0; i < pat->n_rules && q == p; i++)
             q = pre_rule(&t, p, &pat->rules[i]);
         if (q == p) {
-            uint32_t cp;
-            p += pn_utf8_decode(s + p, n - p, &cp);
+            p += pre_step(&t, p);
             continue;
         }
         if (keep_gaps && !pre_level(sp, level + 1, s + gap, p - gap))
@@ -35516,10 +37085,13 @@ static bool pre_level(const pre_split *sp, size_t level, const char *s, size_t n
     return !keep_gaps || pre_level(sp, level + 1, s + gap, n - gap);
 }
 
-PN_INTERNAL bool pn_pretok_split(const pn_pretok *p, const char *text, size_t n, pn_pretok_emit emit, void *user)
+PN_INTERNAL bool pn_pretok_split(const pn_pretok *p, pn_mem *mem, const char *text, size_t n, pn_pretok_emit emit, void *user)
 {
-    pre_split sp = {.p = p, .emit = emit, .user = user};
-    return pre_level(&sp, 0, text, n);
+    pre_split sp = {.p = p, .mem = mem, .emit = emit, .user = user};
+    bool ok = pre_level(&sp, 0, text, n);
+    for (size_t i = 0; i < PN_PRETOK_MAX_LEVELS; i++)
+        pn_mem_free(mem, PN_ACCT_MISC, sp.ends[i], sp.cap[i] * sizeof *sp.ends[i]);
+    return ok;
 }
 
 PN_INTERNAL unsigned pn_pretok_flags(const pn_pretok *p) { return p->flags; }
@@ -35538,6 +37110,111 @@ PN_INTERNAL const pn_pretok *pn_pretok_find(const char *name, size_t len)
                 return &t[i];
     }
     return NULL;
+}
+#endif
+
+/* ---- Begin text/pn_cuts.c ---- */
+#ifndef PN_DROP_TEXT_PN_CUTS_C
+#define PN_DROP_TEXT_PN_CUTS_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_cuts.c - from patterns to levels, and to words and back.
+ */
+/* includes text/pn_cuts.h */
+
+static const char *const cuts_names[] = {"isolated", "removed", "previous", "next", "contiguous"};     /* by pn_pretok_cut */
+
+PN_INTERNAL void pn_cuts_fini(pn_cuts *c)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        pn_pattern_free(c->own[i].program);
+    c->n = 0;
+}
+
+PN_INTERNAL uint64_t pn_cuts_bytes(const pn_cuts *c)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < c->n; i++)
+        sum += pn_pattern_bytes(c->own[i].program);
+    return sum;
+}
+
+PN_INTERNAL pn_status pn_cuts_level(pn_cuts *c, pn_mem *mem, pn_bytes pattern, bool literal, pn_pretok_cut cut, bool invert,
+                                    const pn_pretok_pattern **level, pn_err *err)
+{
+    bool total = false;
+    const pn_pretok_pattern *known = literal ? NULL : pn_pretok_regex(pattern.data, pattern.len, &total);
+    /* Keeping only the matches is keeping all when there is nothing between them. */
+    if (known && ((cut == PN_CUT_ISOLATED && !invert) || (cut == PN_CUT_REMOVED && invert && total))) {
+        *level = known;
+        return PN_OK;
+    }
+    if (c->n == PN_PRETOK_MAX_LEVELS)
+        return pn_fail(err, PN_E_UNSUPPORTED, "more than %d patterns", PN_PRETOK_MAX_LEVELS);
+    pn_pretok_pattern *own = &c->own[c->n];
+    *own = (pn_pretok_pattern){.cut = cut, .invert = invert};
+    pn_status st = pn_pattern_new(&own->program, mem, pattern.data, pattern.len, literal, err);
+    if (!st) {
+        *level = own;
+        c->n++;
+    }
+    return st;
+}
+
+PN_INTERNAL void pn_cuts_write(pn_str *out, pn_bytes pattern, bool literal, pn_pretok_cut cut, bool invert)
+{
+    pn_str_addz(out, cuts_names[cut]);
+    pn_str_addz(out, invert ? "! " : " ");
+    if (!literal)
+        pn_str_add(out, pattern.data, pattern.len);
+    for (size_t i = 0; i < pattern.len && literal; i++) {
+        unsigned char b = (unsigned char)pattern.data[i];
+        bool word = b >= 0x80 || b == ' ' || (b >= '0' && b <= '9') || ((b | 0x20) >= 'a' && (b | 0x20) <= 'z');
+        if (b < 0x20 || b == 0x7F)
+            pn_str_addf(out, "\\x%02x", b);
+        else
+            pn_str_addf(out, word ? "%c" : "\\%c", b);
+    }
+}
+
+/* The cut at the beginning of `word`, which then is the pattern. */
+static bool cuts_take(pn_bytes *word, pn_pretok_cut *cut, bool *invert)
+{
+    for (size_t i = 0; i < PN_COUNT_OF(cuts_names); i++) {
+        size_t n = strlen(cuts_names[i]);
+        if (word->len < n || memcmp(word->data, cuts_names[i], n) != 0)
+            continue;
+        *invert = word->len > n && word->data[n] == '!';
+        n += *invert;
+        if (word->len < n + 2 || word->data[n] != ' ')
+            return false;
+        *cut = (pn_pretok_cut)i;
+        *word = (pn_bytes){word->data + n + 1, word->len - n - 1};
+        return true;
+    }
+    return false;
+}
+
+PN_INTERNAL pn_status pn_cuts_read(pn_cuts *c, pn_mem *mem, pn_pretok *p, const pn_bytes *words, size_t n, pn_err *err)
+{
+    if (!n || n > PN_PRETOK_MAX_LEVELS)
+        return pn_fail(err, PN_E_FORMAT, "%zu ways to cut text (pantheon.tokenizer.patterns), expected 1 to %d", n, PN_PRETOK_MAX_LEVELS);
+    for (size_t i = 0; i < n; i++) {
+        pn_bytes word = words[i];
+        pn_pretok_cut cut = PN_CUT_ISOLATED;
+        bool invert = false;
+        pn_err why = {0};
+        if (!cuts_take(&word, &cut, &invert))
+            return pn_fail(err, PN_E_FORMAT, "pantheon.tokenizer.patterns[%zu] \"%.*s\" is not a cut and a pattern", i,
+                           (int)PN_MIN(word.len, (size_t)80), word.len ? word.data : "");
+        pn_status st = pn_cuts_level(c, mem, word, false, cut, invert, &p->levels[i], &why);
+        if (st == PN_E_NOMEM)
+            return pn_fail_nomem(err, "a regular expression", word.len);
+        if (st)
+            return pn_fail(err, st, "pantheon.tokenizer.patterns[%zu]: the regular expression \"%.*s\" is not supported: %s", i,
+                           (int)PN_MIN(word.len, (size_t)160), word.data, why.text);
+    }
+    return PN_OK;
 }
 #endif
 
@@ -35860,6 +37537,13 @@ static pn_status bpe_find_pretok(pn_vocab *v, const pn_vocab_source *src, pn_voc
         v->pretok_flags = v->pretok->flags;
         return PN_OK;
     }
+    if (pre.len == sizeof PN_CUTS_NAME - 1 && memcmp(pre.data, PN_CUTS_NAME, pre.len) == 0) {
+        v->pretok = &v->own_pretok;
+        v->pretok_flags = v->own_pretok.flags = src->ignore_merges ? PN_PRETOK_IGNORE_MERGES : 0;
+        pn_status st = pn_cuts_read(&v->cuts, v->mem, &v->own_pretok, src->cuts, src->n_cuts, err);
+        v->bytes += pn_cuts_bytes(&v->cuts);
+        return st;
+    }
     if (src->model.len == 6 && memcmp(src->model.data, "gemma4", 6) == 0)
         pre = (pn_bytes){"gemma4", 6};
     else if (src->model.len == 10 && memcmp(src->model.data, "whitespace", 10) == 0)
@@ -36098,7 +37782,7 @@ PN_INTERNAL bool pn_bpe_words(pn_enc *e, const char *s, size_t n)
 {
     const pn_vocab *v = e->v;
     if (v->pretok->levels[0] || !(v->pretok_flags & PN_PRETOK_RAW))
-        return pn_pretok_split(v->pretok, s, n, bpe_rules_word, e);
+        return pn_pretok_split(v->pretok, e->mem, s, n, bpe_rules_word, e);
     for (size_t i = 0, len; i < n; i += len) {          /* nothing is cut, but words may stand alone */
         len = pn_vocab_word(v, s + i, n - i);
         if (!bpe_rules_word(e, s + i, len))
@@ -36131,8 +37815,8 @@ PN_INTERNAL bool pn_bpe_encode(pn_enc *e, const char *s, size_t n)
     else if ((f & PN_PRETOK_DROP_GAPS) && e->v->lowercase)
         bpe_lower(e, s, n);
     else
-        return pn_pretok_split(e->v->pretok, s, n, bpe_word, e);
-    return !e->buf.failed && pn_pretok_split(e->v->pretok, e->buf.data, e->buf.len, bpe_word, e);
+        return pn_pretok_split(e->v->pretok, e->mem, s, n, bpe_word, e);
+    return !e->buf.failed && pn_pretok_split(e->v->pretok, e->mem, e->buf.data, e->buf.len, bpe_word, e);
 }
 
 #undef BPE_BLOCK
@@ -37362,6 +39046,7 @@ PN_INTERNAL void pn_vocab_free(pn_vocab *v)
     vocab_release(v, v->rules, sizeof *v->rules);
     vocab_release(v, v->norm_text, v->norm_len);
     vocab_release(v, v->norm_off, (n + 1) * sizeof *v->norm_off);
+    pn_cuts_fini(&v->cuts);
     pn_lex_fini(&v->special, v->mem);
     pn_lex_fini(&v->special_norm, v->mem);
     pn_lex_fini(&v->lex, v->mem);
@@ -38152,6 +39837,7 @@ PN_INTERNAL pn_status pn_hf_vocab_new(pn_hf_vocab **out, pn_mem *mem, const pn_h
     pn_str_init(&h->chat, mem, PN_ACCT_VOCAB);
     pn_str_init(&h->chat_tools, mem, PN_ACCT_VOCAB);
     pn_str_init(&h->gguf.notes, mem, PN_ACCT_VOCAB);
+    pn_str_init(&h->cut_words, mem, PN_ACCT_VOCAB);
 
     pn_hf_read r = {.h = h, .mem = mem, .files = files, .n_rows = n_rows, .warn = warn, .user = user, .err = err};
     pn_map_init(&r.index, mem, PN_ACCT_VOCAB);
@@ -38198,6 +39884,8 @@ PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
 {
     if (!h)
         return;
+    pn_cuts_fini(&h->cuts);
+    pn_str_fini(&h->cut_words);
     pn_hf_vocab_trim(h);
     hfv_drop(h, h->tokens, h->cap_tokens * sizeof *h->tokens);
     hfv_drop(h, h->text, h->text_len);
@@ -38208,7 +39896,7 @@ PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
 
 PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h)
 {
-    return sizeof *h + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
+    return sizeof *h + pn_cuts_bytes(&h->cuts) + h->cut_words.cap + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
            h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->cap_ends * sizeof *h->ends + h->text_len +
            h->chat.cap + h->chat_tools.cap;
 }
@@ -38697,23 +40385,62 @@ static pn_status hfp_level(pn_hf_read *r, const hfp_list *l, size_t i, const pn_
     return hfp_refuse(r, l, i, "is one level too many");
 }
 
+/* Cut by a pattern; what it is in words is kept for a GGUF file. */
+static pn_status hfp_pattern_level(pn_hf_read *r, const hfp_list *l, size_t i, pn_bytes p, bool literal, pn_pretok_cut cut, bool invert)
+{
+    pn_hf_vocab *h = r->h;
+    const pn_pretok_pattern *level = NULL;
+    pn_err why = {0};
+    pn_bytes t = hfp_type(l, i);
+    pn_status st = pn_cuts_level(&h->cuts, r->mem, p, literal, cut, invert, &level, &why);
+    if (st == PN_E_UNSUPPORTED)
+        return pn_fail(r->err, st, "%s: pre_tokenizer \"%.*s\": the %s \"%.*s\" is not supported: %s", r->file, pn_hf_len(t),
+                       t.len ? t.data : "", literal ? "text" : "regular expression", (int)PN_MIN(p.len, (size_t)160), p.data, why.text);
+    if (!st)
+        pn_cuts_write(&h->cut_words, p, literal, cut, invert);
+    if (st || h->cut_words.failed)
+        return pn_fail_nomem(r->err, "a pattern", p.len);
+    st = hfp_level(r, l, i, level);
+    if (!st)
+        h->cut_ends[h->n_cut_words++] = h->cut_words.len;
+    return st;
+}
+
+static pn_status hfp_piece(pn_hf_read *r, const hfp_list *l, size_t i, pn_pretok_piece piece, pn_pretok_cut cut)
+{
+    const char *regex = pn_pretok_regex_of(piece);
+    return hfp_pattern_level(r, l, i, (pn_bytes){regex, strlen(regex)}, false, cut, false);
+}
+
+/* "behavior" of an element; absent: *cut is left.  False: it is none of those there are. */
+static bool hfp_cut(const hfp_list *l, size_t i, pn_pretok_cut *cut)
+{
+    static const struct { const char *name; pn_pretok_cut cut; } known[] = {
+        {"Isolated", PN_CUT_ISOLATED}, {"Removed", PN_CUT_REMOVED}, {"MergedWithPrevious", PN_CUT_WITH_PREVIOUS},
+        {"MergedWithNext", PN_CUT_WITH_NEXT}, {"Contiguous", PN_CUT_CONTIGUOUS},
+    };
+    pn_bytes how = pn_hf_text(l->d, l->nodes[i], "behavior");
+    for (size_t k = 0; k < PN_COUNT_OF(known); k++)
+        if (pn_hf_is(how, known[k].name)) {
+            *cut = known[k].cut;
+            return true;
+        }
+    return !how.len;
+}
+
 static pn_status hfp_split(pn_hf_read *r, const hfp_list *l, size_t i, const hfp_state *s)
 {
     pn_bytes p, how = pn_hf_text(l->d, l->nodes[i], "behavior");
-    bool regex, total, invert = pn_hf_flag(l->d, l->nodes[i], "invert", false);
+    bool regex, invert = pn_hf_flag(l->d, l->nodes[i], "invert", false);
+    pn_pretok_cut cut = PN_CUT_ISOLATED;
     if (!hfp_pattern(l, i, &p, &regex) || !p.len)
         return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Split\" without a pattern", r->file);
-    if (p.data[0] == ' ' && s->spaces_gone && (!regex || hfp_plain(p)))
+    if (!hfp_cut(l, i, &cut) || !how.len)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Split\": behavior \"%.*s\" is none of Isolated, Removed, "
+                       "MergedWithPrevious, MergedWithNext, Contiguous", r->file, pn_hf_len(how), how.len ? how.data : "");
+    if (p.data[0] == ' ' && s->spaces_gone && (!regex || hfp_plain(p)) && (cut != PN_CUT_REMOVED || !invert))
         return PN_OK;                           /* there are none left to split at */
-    const pn_pretok_pattern *known = pn_pretok_regex(p.data, regex ? p.len : 0, &total);
-    if (!known)
-        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Split\": the %s \"%.*s\" is not one of the known patterns", r->file,
-                       regex ? "regular expression" : "text", (int)PN_MIN(p.len, (size_t)160), p.data);
-    /* Keeping only the matches is keeping all when there is nothing between them. */
-    if (!(pn_hf_is(how, "Isolated") && !invert) && !(pn_hf_is(how, "Removed") && invert && total))
-        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Split\": behavior \"%.*s\"%s is not supported with \"%.*s\"", r->file,
-                       pn_hf_len(how), how.len ? how.data : "", invert ? ", inverted," : "", pn_hf_len(p), p.data);
-    return hfp_level(r, l, i, known);
+    return hfp_pattern_level(r, l, i, p, !regex, cut, invert);
 }
 
 static pn_status hfp_metaspace(pn_hf_read *r, const hfp_list *l, size_t i)
@@ -38753,7 +40480,7 @@ static pn_status hfp_byte_level(pn_hf_read *r, const hfp_list *l, size_t i, hfp_
         rules->space = PN_SPACE_ALWAYS;
     }
     if (pn_hf_flag(l->d, l->nodes[i], "use_regex", true))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_GPT2));
+        return hfp_piece(r, l, i, PN_PIECE_GPT2, PN_CUT_ISOLATED);
     return PN_OK;
 }
 
@@ -38774,7 +40501,9 @@ static bool hfp_is_falcon(const hfp_list *l)
 
 static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
 {
-    pn_bytes t = hfp_type(l, i), how = pn_hf_text(l->d, l->nodes[i], "behavior");
+    static const char words[] = "[\\w\\u200C\\u200D]+|[^\\w\\u200C\\u200D\\s]+";
+    pn_bytes t = hfp_type(l, i);
+    pn_pretok_cut cut = PN_CUT_ISOLATED;
     if (s->byte_level)
         return hfp_refuse(r, l, i, "behind ByteLevel is not supported");
     if (pn_hf_is(t, "Split"))
@@ -38784,12 +40513,13 @@ static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_sta
     if (pn_hf_is(t, "Metaspace"))
         return hfp_metaspace(r, l, i);
     if (pn_hf_is(t, "Digits"))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(pn_hf_flag(l->d, l->nodes[i], "individual_digits", false) ? PN_PIECE_DIGIT
-                                                                                                        : PN_PIECE_DIGITS));
-    if (pn_hf_is(t, "Punctuation") && (!how.len || pn_hf_is(how, "Isolated")))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCT));
-    if (pn_hf_is(t, "Punctuation") && pn_hf_is(how, "Contiguous"))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCTS));
+        return hfp_piece(r, l, i, pn_hf_flag(l->d, l->nodes[i], "individual_digits", false) ? PN_PIECE_DIGIT : PN_PIECE_DIGITS, cut);
+    if (pn_hf_is(t, "Punctuation") && hfp_cut(l, i, &cut))
+        return cut == PN_CUT_CONTIGUOUS ? hfp_piece(r, l, i, PN_PIECE_PUNCTS, PN_CUT_ISOLATED) : hfp_piece(r, l, i, PN_PIECE_PUNCT, cut);
+    if (pn_hf_is(t, "WhitespaceSplit"))
+        return hfp_pattern_level(r, l, i, (pn_bytes){"\\s", 2}, false, PN_CUT_REMOVED, false);
+    if (pn_hf_is(t, "Whitespace"))              /* \w+|[^\w\s]+ of an engine that counts the joiners as \w */
+        return hfp_pattern_level(r, l, i, (pn_bytes){words, sizeof words - 1}, false, PN_CUT_REMOVED, true);
     return hfp_refuse(r, l, i, "is not supported with a BPE model");
 }
 
@@ -39602,6 +41332,27 @@ static pn_bytes hfg_name(hfg_write *w)
     return name;
 }
 
+/* What has no name is said in words of our own, when all of it can be. */
+static pn_bytes hfg_own_name(hfg_write *w)
+{
+    const pn_hf_vocab *h = w->h;
+    pn_hf_gguf *g = w->g;
+    uint32_t n = 0;
+    while (n < PN_PRETOK_MAX_LEVELS && h->rules.pretok.levels[n])
+        n++;
+    if (!n || n != h->n_cut_words)
+        return (pn_bytes){NULL, 0};
+    for (uint32_t i = 0; i < n; i++) {
+        size_t begin = i ? h->cut_ends[i - 1] : 0;
+        g->cuts[i] = (pn_bytes){h->cut_words.data + begin, h->cut_ends[i] - begin};
+    }
+    g->src.cuts = g->cuts;
+    g->src.n_cuts = n;
+    g->src.ignore_merges = h->rules.pretok.flags & PN_PRETOK_IGNORE_MERGES;
+    pn_str_addz(&g->notes, "how text is cut has no name there; the file keeps the patterns for this program, others refuse it\n");
+    return (pn_bytes){PN_CUTS_NAME, sizeof PN_CUTS_NAME - 1};
+}
+
 static pn_status hfg_bytes(hfg_write *w)
 {
     const pn_vocab_rules *r = &w->h->rules;
@@ -39613,6 +41364,8 @@ static pn_status hfg_bytes(hfg_write *w)
     }
     if (r->space != PN_SPACE_NEVER)
         return hfg_lost(w, "it puts a space in front of a text");
+    if (!name.len)
+        name = hfg_own_name(w);
     if (!name.len)
         return hfg_lost(w, "no pre-tokenizer has a name that cuts text this way");
     w->g->src.model = (pn_bytes){"gpt2", 4};
@@ -74969,10 +76722,10 @@ PN_API pn_status pn_file_plan_dot(pn_file *f, const pn_plan_params *params, pn_w
 #include <inttypes.h>
 
 typedef struct join_arrays {
-    pn_bytes *tokens, *merges;
+    pn_bytes *tokens, *merges, *cuts;
     float *scores;
     int32_t *types;
-    uint64_t n_tokens, n_merges;
+    uint64_t n_tokens, n_merges, n_cuts;
 } join_arrays;
 
 static int64_t join_id(const pn_weights *w, const char *key)
@@ -75077,11 +76830,14 @@ static pn_status join_numbers(pn_mem *mem, const pn_weights *w, const char *key,
 static pn_status join_read(pn_mem *mem, const pn_weights *w, join_arrays *a, pn_err *err)
 {
     const pn_gguf_kv *t = pn_weights_meta(w, "tokenizer.ggml.tokens"), *m = pn_weights_meta(w, "tokenizer.ggml.merges");
+    const pn_gguf_kv *c = pn_weights_meta(w, "pantheon.tokenizer.patterns");
     if (!t)
         return pn_fail(err, PN_E_FORMAT, "key 'tokenizer.ggml.tokens' is missing: the file has no vocabulary");
     pn_status st = join_strings(mem, t, "tokenizer.ggml.tokens", &a->tokens, &a->n_tokens, err);
     if (!st && m)
         st = join_strings(mem, m, "tokenizer.ggml.merges", &a->merges, &a->n_merges, err);
+    if (!st && c)
+        st = join_strings(mem, c, "pantheon.tokenizer.patterns", &a->cuts, &a->n_cuts, err);
     if (!st && (a->n_tokens > INT32_MAX || a->n_merges > INT32_MAX))
         st = pn_fail(err, PN_E_FORMAT, "a vocabulary of %" PRIu64 " tokens and %" PRIu64 " merges is too large",
                      a->n_tokens, a->n_merges);
@@ -75102,9 +76858,11 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
     pn_status st = join_read(mem, w, &a, err);
     if (!st) {
         pn_vocab_source s = {.tokens = a.tokens, .scores = a.scores, .types = a.types, .n_tokens = (uint32_t)a.n_tokens,
-                             .merges = a.merges, .n_merges = (uint32_t)a.n_merges, .n_logits = n_logits};
+                             .merges = a.merges, .n_merges = (uint32_t)a.n_merges, .n_logits = n_logits, .cuts = a.cuts,
+                             .n_cuts = (uint32_t)PN_MIN(a.n_cuts, (uint64_t)UINT32_MAX)};
         s.model = join_str(w, "tokenizer.ggml.model");
         s.pre = join_str(w, "tokenizer.ggml.pre");
+        s.ignore_merges = join_flag(w, "pantheon.tokenizer.ignore_merges") > 0;
         s.arch = join_str(w, "general.architecture");
         s.name = join_str(w, "general.name");
         join_ids(w, &s);
@@ -75118,6 +76876,7 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
     pn_mem_free(mem, PN_ACCT_STAGE, a.scores, (size_t)a.n_tokens * 4);
     pn_mem_free(mem, PN_ACCT_STAGE, a.types, (size_t)a.n_tokens * 4);
     pn_mem_free(mem, PN_ACCT_VOCAB, a.merges, (size_t)a.n_merges * sizeof *a.merges);
+    pn_mem_free(mem, PN_ACCT_VOCAB, a.cuts, (size_t)a.n_cuts * sizeof *a.cuts);
     if (st)
         pn_mem_free(mem, PN_ACCT_VOCAB, a.tokens, (size_t)a.n_tokens * sizeof *a.tokens);
     else {
@@ -75262,6 +77021,10 @@ static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s,
     pn_gguf_put_str(w, "tokenizer.ggml.model", s->model.data, s->model.len);
     if (s->pre.data)
         pn_gguf_put_str(w, "tokenizer.ggml.pre", s->pre.data, s->pre.len);
+    if (s->n_cuts) {
+        pn_gguf_put_str_array(w, "pantheon.tokenizer.patterns", s->n_cuts, s->cuts);
+        pn_gguf_put_bool(w, "pantheon.tokenizer.ignore_merges", s->ignore_merges);
+    }
     pn_gguf_put_str_array(w, "tokenizer.ggml.tokens", s->n_tokens, s->tokens);
     if (s->scores)
         folder_put_words(w, mem, "tokenizer.ggml.scores", s->scores, NULL, s->n_tokens);

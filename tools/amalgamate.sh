@@ -37,7 +37,8 @@ drop_files()
 	format/pn_source.c format/pn_gguf.c format/pn_gguf_write.c format/pn_safetensors.c format/pn_safetensors_index.c format/pn_safetensors_write.c
 	format/pn_zip.c format/pn_pickle.c format/pn_pth.c format/pn_pth_stream.c
 	format/pn_hf_config.c format/pn_hf_names.c format/pn_hf_quant.c format/pn_packed.c format/pn_hf_bind.c format/pn_hf_dir.c format/pn_weights.c
-	text/pn_tab_unicode.c text/pn_unicode.c text/pn_tab_norm.c text/pn_norm.c text/pn_lex.c text/pn_pretok_rules.c text/pn_pretok.c
+	text/pn_tab_unicode.c text/pn_unicode.c text/pn_tab_norm.c text/pn_norm.c text/pn_lex.c text/pn_pattern_set.c text/pn_pattern_read.c text/pn_pattern.c
+	text/pn_pretok_rules.c text/pn_pretok.c text/pn_cuts.c
 	text/pn_merge.c text/pn_bpe.c text/pn_spm.c text/pn_unigram.c text/pn_wordpiece.c text/pn_rwkv_trie.c
 	text/pn_rules.c text/pn_special.c text/pn_vocab_roles.c text/pn_vocab.c text/pn_detok.c
 	text/pn_hf_vocab.c text/pn_hf_tokenizer.c text/pn_hf_pipeline.c text/pn_hf_spm.c text/pn_hf_special.c text/pn_hf_gguf.c

@@ -129,6 +129,10 @@ static void folder_put(pn_gguf_writer *w, pn_mem *mem, const pn_vocab_source *s,
     pn_gguf_put_str(w, "tokenizer.ggml.model", s->model.data, s->model.len);
     if (s->pre.data)
         pn_gguf_put_str(w, "tokenizer.ggml.pre", s->pre.data, s->pre.len);
+    if (s->n_cuts) {
+        pn_gguf_put_str_array(w, "pantheon.tokenizer.patterns", s->n_cuts, s->cuts);
+        pn_gguf_put_bool(w, "pantheon.tokenizer.ignore_merges", s->ignore_merges);
+    }
     pn_gguf_put_str_array(w, "tokenizer.ggml.tokens", s->n_tokens, s->tokens);
     if (s->scores)
         folder_put_words(w, mem, "tokenizer.ggml.scores", s->scores, NULL, s->n_tokens);

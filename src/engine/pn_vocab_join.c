@@ -7,10 +7,10 @@
 #include <inttypes.h>
 
 typedef struct join_arrays {
-    pn_bytes *tokens, *merges;
+    pn_bytes *tokens, *merges, *cuts;
     float *scores;
     int32_t *types;
-    uint64_t n_tokens, n_merges;
+    uint64_t n_tokens, n_merges, n_cuts;
 } join_arrays;
 
 static int64_t join_id(const pn_weights *w, const char *key)
@@ -115,11 +115,14 @@ static pn_status join_numbers(pn_mem *mem, const pn_weights *w, const char *key,
 static pn_status join_read(pn_mem *mem, const pn_weights *w, join_arrays *a, pn_err *err)
 {
     const pn_gguf_kv *t = pn_weights_meta(w, "tokenizer.ggml.tokens"), *m = pn_weights_meta(w, "tokenizer.ggml.merges");
+    const pn_gguf_kv *c = pn_weights_meta(w, "pantheon.tokenizer.patterns");
     if (!t)
         return pn_fail(err, PN_E_FORMAT, "key 'tokenizer.ggml.tokens' is missing: the file has no vocabulary");
     pn_status st = join_strings(mem, t, "tokenizer.ggml.tokens", &a->tokens, &a->n_tokens, err);
     if (!st && m)
         st = join_strings(mem, m, "tokenizer.ggml.merges", &a->merges, &a->n_merges, err);
+    if (!st && c)
+        st = join_strings(mem, c, "pantheon.tokenizer.patterns", &a->cuts, &a->n_cuts, err);
     if (!st && (a->n_tokens > INT32_MAX || a->n_merges > INT32_MAX))
         st = pn_fail(err, PN_E_FORMAT, "a vocabulary of %" PRIu64 " tokens and %" PRIu64 " merges is too large",
                      a->n_tokens, a->n_merges);
@@ -140,9 +143,11 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
     pn_status st = join_read(mem, w, &a, err);
     if (!st) {
         pn_vocab_source s = {.tokens = a.tokens, .scores = a.scores, .types = a.types, .n_tokens = (uint32_t)a.n_tokens,
-                             .merges = a.merges, .n_merges = (uint32_t)a.n_merges, .n_logits = n_logits};
+                             .merges = a.merges, .n_merges = (uint32_t)a.n_merges, .n_logits = n_logits, .cuts = a.cuts,
+                             .n_cuts = (uint32_t)PN_MIN(a.n_cuts, (uint64_t)UINT32_MAX)};
         s.model = join_str(w, "tokenizer.ggml.model");
         s.pre = join_str(w, "tokenizer.ggml.pre");
+        s.ignore_merges = join_flag(w, "pantheon.tokenizer.ignore_merges") > 0;
         s.arch = join_str(w, "general.architecture");
         s.name = join_str(w, "general.name");
         join_ids(w, &s);
@@ -156,6 +161,7 @@ PN_INTERNAL pn_status pn_vocab_from_file(pn_vocab **out, pn_bytes **tokens, uint
     pn_mem_free(mem, PN_ACCT_STAGE, a.scores, (size_t)a.n_tokens * 4);
     pn_mem_free(mem, PN_ACCT_STAGE, a.types, (size_t)a.n_tokens * 4);
     pn_mem_free(mem, PN_ACCT_VOCAB, a.merges, (size_t)a.n_merges * sizeof *a.merges);
+    pn_mem_free(mem, PN_ACCT_VOCAB, a.cuts, (size_t)a.n_cuts * sizeof *a.cuts);
     if (st)
         pn_mem_free(mem, PN_ACCT_VOCAB, a.tokens, (size_t)a.n_tokens * sizeof *a.tokens);
     else {

@@ -165,6 +165,13 @@ static pn_status bpe_find_pretok(pn_vocab *v, const pn_vocab_source *src, pn_voc
         v->pretok_flags = v->pretok->flags;
         return PN_OK;
     }
+    if (pre.len == sizeof PN_CUTS_NAME - 1 && memcmp(pre.data, PN_CUTS_NAME, pre.len) == 0) {
+        v->pretok = &v->own_pretok;
+        v->pretok_flags = v->own_pretok.flags = src->ignore_merges ? PN_PRETOK_IGNORE_MERGES : 0;
+        pn_status st = pn_cuts_read(&v->cuts, v->mem, &v->own_pretok, src->cuts, src->n_cuts, err);
+        v->bytes += pn_cuts_bytes(&v->cuts);
+        return st;
+    }
     if (src->model.len == 6 && memcmp(src->model.data, "gemma4", 6) == 0)
         pre = (pn_bytes){"gemma4", 6};
     else if (src->model.len == 10 && memcmp(src->model.data, "whitespace", 10) == 0)
@@ -403,7 +410,7 @@ PN_INTERNAL bool pn_bpe_words(pn_enc *e, const char *s, size_t n)
 {
     const pn_vocab *v = e->v;
     if (v->pretok->levels[0] || !(v->pretok_flags & PN_PRETOK_RAW))
-        return pn_pretok_split(v->pretok, s, n, bpe_rules_word, e);
+        return pn_pretok_split(v->pretok, e->mem, s, n, bpe_rules_word, e);
     for (size_t i = 0, len; i < n; i += len) {          /* nothing is cut, but words may stand alone */
         len = pn_vocab_word(v, s + i, n - i);
         if (!bpe_rules_word(e, s + i, len))
@@ -436,8 +443,8 @@ PN_INTERNAL bool pn_bpe_encode(pn_enc *e, const char *s, size_t n)
     else if ((f & PN_PRETOK_DROP_GAPS) && e->v->lowercase)
         bpe_lower(e, s, n);
     else
-        return pn_pretok_split(e->v->pretok, s, n, bpe_word, e);
-    return !e->buf.failed && pn_pretok_split(e->v->pretok, e->buf.data, e->buf.len, bpe_word, e);
+        return pn_pretok_split(e->v->pretok, e->mem, s, n, bpe_word, e);
+    return !e->buf.failed && pn_pretok_split(e->v->pretok, e->mem, e->buf.data, e->buf.len, bpe_word, e);
 }
 
 #undef BPE_BLOCK

@@ -193,6 +193,27 @@ static pn_bytes hfg_name(hfg_write *w)
     return name;
 }
 
+/* What has no name is said in words of our own, when all of it can be. */
+static pn_bytes hfg_own_name(hfg_write *w)
+{
+    const pn_hf_vocab *h = w->h;
+    pn_hf_gguf *g = w->g;
+    uint32_t n = 0;
+    while (n < PN_PRETOK_MAX_LEVELS && h->rules.pretok.levels[n])
+        n++;
+    if (!n || n != h->n_cut_words)
+        return (pn_bytes){NULL, 0};
+    for (uint32_t i = 0; i < n; i++) {
+        size_t begin = i ? h->cut_ends[i - 1] : 0;
+        g->cuts[i] = (pn_bytes){h->cut_words.data + begin, h->cut_ends[i] - begin};
+    }
+    g->src.cuts = g->cuts;
+    g->src.n_cuts = n;
+    g->src.ignore_merges = h->rules.pretok.flags & PN_PRETOK_IGNORE_MERGES;
+    pn_str_addz(&g->notes, "how text is cut has no name there; the file keeps the patterns for this program, others refuse it\n");
+    return (pn_bytes){PN_CUTS_NAME, sizeof PN_CUTS_NAME - 1};
+}
+
 static pn_status hfg_bytes(hfg_write *w)
 {
     const pn_vocab_rules *r = &w->h->rules;
@@ -204,6 +225,8 @@ static pn_status hfg_bytes(hfg_write *w)
     }
     if (r->space != PN_SPACE_NEVER)
         return hfg_lost(w, "it puts a space in front of a text");
+    if (!name.len)
+        name = hfg_own_name(w);
     if (!name.len)
         return hfg_lost(w, "no pre-tokenizer has a name that cuts text this way");
     w->g->src.model = (pn_bytes){"gpt2", 4};

@@ -9,6 +9,7 @@
 #include "base/pn_err.h"
 #include "base/pn_hash.h"
 #include "base/pn_json.h"
+#include "text/pn_cuts.h"
 #include "text/pn_hf_vocab.h"
 #include "text/pn_rules.h"
 
@@ -19,6 +20,7 @@ typedef struct pn_hf_gguf {
     float *scores;              /* owned, [n_rows] or NULL */
     char *text;                 /* owned: texts of merges and of ids without token */
     size_t text_len;
+    pn_bytes cuts[PN_PRETOK_MAX_LEVELS];        /* in h->cut_words */
     pn_vocab_source src;
     pn_str notes;
     bool made;
@@ -38,6 +40,10 @@ struct pn_hf_vocab {
     pn_bytes model, pre;        /* GGUF's names; static */
     pn_vocab_rules rules;       /* the steps' texts are in `text` */
     bool has_rules;
+    pn_cuts cuts;               /* levels of `rules` that have no table */
+    pn_str cut_words;           /* all levels in the words of pn_cuts.h, one after the other, ... */
+    size_t cut_ends[PN_PRETOK_MAX_LEVELS];      /* ... where each ends */
+    uint32_t n_cut_words;       /* fewer than levels: one cannot be said */
     pn_bytes charsmap;
     int64_t bos, eos, unk, sep, pad, mask, cls;
     int add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;

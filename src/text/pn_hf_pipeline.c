@@ -220,23 +220,62 @@ static pn_status hfp_level(pn_hf_read *r, const hfp_list *l, size_t i, const pn_
     return hfp_refuse(r, l, i, "is one level too many");
 }
 
+/* Cut by a pattern; what it is in words is kept for a GGUF file. */
+static pn_status hfp_pattern_level(pn_hf_read *r, const hfp_list *l, size_t i, pn_bytes p, bool literal, pn_pretok_cut cut, bool invert)
+{
+    pn_hf_vocab *h = r->h;
+    const pn_pretok_pattern *level = NULL;
+    pn_err why = {0};
+    pn_bytes t = hfp_type(l, i);
+    pn_status st = pn_cuts_level(&h->cuts, r->mem, p, literal, cut, invert, &level, &why);
+    if (st == PN_E_UNSUPPORTED)
+        return pn_fail(r->err, st, "%s: pre_tokenizer \"%.*s\": the %s \"%.*s\" is not supported: %s", r->file, pn_hf_len(t),
+                       t.len ? t.data : "", literal ? "text" : "regular expression", (int)PN_MIN(p.len, (size_t)160), p.data, why.text);
+    if (!st)
+        pn_cuts_write(&h->cut_words, p, literal, cut, invert);
+    if (st || h->cut_words.failed)
+        return pn_fail_nomem(r->err, "a pattern", p.len);
+    st = hfp_level(r, l, i, level);
+    if (!st)
+        h->cut_ends[h->n_cut_words++] = h->cut_words.len;
+    return st;
+}
+
+static pn_status hfp_piece(pn_hf_read *r, const hfp_list *l, size_t i, pn_pretok_piece piece, pn_pretok_cut cut)
+{
+    const char *regex = pn_pretok_regex_of(piece);
+    return hfp_pattern_level(r, l, i, (pn_bytes){regex, strlen(regex)}, false, cut, false);
+}
+
+/* "behavior" of an element; absent: *cut is left.  False: it is none of those there are. */
+static bool hfp_cut(const hfp_list *l, size_t i, pn_pretok_cut *cut)
+{
+    static const struct { const char *name; pn_pretok_cut cut; } known[] = {
+        {"Isolated", PN_CUT_ISOLATED}, {"Removed", PN_CUT_REMOVED}, {"MergedWithPrevious", PN_CUT_WITH_PREVIOUS},
+        {"MergedWithNext", PN_CUT_WITH_NEXT}, {"Contiguous", PN_CUT_CONTIGUOUS},
+    };
+    pn_bytes how = pn_hf_text(l->d, l->nodes[i], "behavior");
+    for (size_t k = 0; k < PN_COUNT_OF(known); k++)
+        if (pn_hf_is(how, known[k].name)) {
+            *cut = known[k].cut;
+            return true;
+        }
+    return !how.len;
+}
+
 static pn_status hfp_split(pn_hf_read *r, const hfp_list *l, size_t i, const hfp_state *s)
 {
     pn_bytes p, how = pn_hf_text(l->d, l->nodes[i], "behavior");
-    bool regex, total, invert = pn_hf_flag(l->d, l->nodes[i], "invert", false);
+    bool regex, invert = pn_hf_flag(l->d, l->nodes[i], "invert", false);
+    pn_pretok_cut cut = PN_CUT_ISOLATED;
     if (!hfp_pattern(l, i, &p, &regex) || !p.len)
         return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Split\" without a pattern", r->file);
-    if (p.data[0] == ' ' && s->spaces_gone && (!regex || hfp_plain(p)))
+    if (!hfp_cut(l, i, &cut) || !how.len)
+        return pn_fail(r->err, PN_E_FORMAT, "%s: pre_tokenizer \"Split\": behavior \"%.*s\" is none of Isolated, Removed, "
+                       "MergedWithPrevious, MergedWithNext, Contiguous", r->file, pn_hf_len(how), how.len ? how.data : "");
+    if (p.data[0] == ' ' && s->spaces_gone && (!regex || hfp_plain(p)) && (cut != PN_CUT_REMOVED || !invert))
         return PN_OK;                           /* there are none left to split at */
-    const pn_pretok_pattern *known = pn_pretok_regex(p.data, regex ? p.len : 0, &total);
-    if (!known)
-        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Split\": the %s \"%.*s\" is not one of the known patterns", r->file,
-                       regex ? "regular expression" : "text", (int)PN_MIN(p.len, (size_t)160), p.data);
-    /* Keeping only the matches is keeping all when there is nothing between them. */
-    if (!(pn_hf_is(how, "Isolated") && !invert) && !(pn_hf_is(how, "Removed") && invert && total))
-        return pn_fail(r->err, PN_E_UNSUPPORTED, "%s: pre_tokenizer \"Split\": behavior \"%.*s\"%s is not supported with \"%.*s\"", r->file,
-                       pn_hf_len(how), how.len ? how.data : "", invert ? ", inverted," : "", pn_hf_len(p), p.data);
-    return hfp_level(r, l, i, known);
+    return hfp_pattern_level(r, l, i, p, !regex, cut, invert);
 }
 
 static pn_status hfp_metaspace(pn_hf_read *r, const hfp_list *l, size_t i)
@@ -276,7 +315,7 @@ static pn_status hfp_byte_level(pn_hf_read *r, const hfp_list *l, size_t i, hfp_
         rules->space = PN_SPACE_ALWAYS;
     }
     if (pn_hf_flag(l->d, l->nodes[i], "use_regex", true))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_GPT2));
+        return hfp_piece(r, l, i, PN_PIECE_GPT2, PN_CUT_ISOLATED);
     return PN_OK;
 }
 
@@ -297,7 +336,9 @@ static bool hfp_is_falcon(const hfp_list *l)
 
 static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_state *s)
 {
-    pn_bytes t = hfp_type(l, i), how = pn_hf_text(l->d, l->nodes[i], "behavior");
+    static const char words[] = "[\\w\\u200C\\u200D]+|[^\\w\\u200C\\u200D\\s]+";
+    pn_bytes t = hfp_type(l, i);
+    pn_pretok_cut cut = PN_CUT_ISOLATED;
     if (s->byte_level)
         return hfp_refuse(r, l, i, "behind ByteLevel is not supported");
     if (pn_hf_is(t, "Split"))
@@ -307,12 +348,13 @@ static pn_status hfp_element(pn_hf_read *r, const hfp_list *l, size_t i, hfp_sta
     if (pn_hf_is(t, "Metaspace"))
         return hfp_metaspace(r, l, i);
     if (pn_hf_is(t, "Digits"))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(pn_hf_flag(l->d, l->nodes[i], "individual_digits", false) ? PN_PIECE_DIGIT
-                                                                                                        : PN_PIECE_DIGITS));
-    if (pn_hf_is(t, "Punctuation") && (!how.len || pn_hf_is(how, "Isolated")))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCT));
-    if (pn_hf_is(t, "Punctuation") && pn_hf_is(how, "Contiguous"))
-        return hfp_level(r, l, i, pn_pretok_pattern_of(PN_PIECE_PUNCTS));
+        return hfp_piece(r, l, i, pn_hf_flag(l->d, l->nodes[i], "individual_digits", false) ? PN_PIECE_DIGIT : PN_PIECE_DIGITS, cut);
+    if (pn_hf_is(t, "Punctuation") && hfp_cut(l, i, &cut))
+        return cut == PN_CUT_CONTIGUOUS ? hfp_piece(r, l, i, PN_PIECE_PUNCTS, PN_CUT_ISOLATED) : hfp_piece(r, l, i, PN_PIECE_PUNCT, cut);
+    if (pn_hf_is(t, "WhitespaceSplit"))
+        return hfp_pattern_level(r, l, i, (pn_bytes){"\\s", 2}, false, PN_CUT_REMOVED, false);
+    if (pn_hf_is(t, "Whitespace"))              /* \w+|[^\w\s]+ of an engine that counts the joiners as \w */
+        return hfp_pattern_level(r, l, i, (pn_bytes){words, sizeof words - 1}, false, PN_CUT_REMOVED, true);
     return hfp_refuse(r, l, i, "is not supported with a BPE model");
 }
 

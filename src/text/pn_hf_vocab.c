@@ -281,6 +281,7 @@ PN_INTERNAL pn_status pn_hf_vocab_new(pn_hf_vocab **out, pn_mem *mem, const pn_h
     pn_str_init(&h->chat, mem, PN_ACCT_VOCAB);
     pn_str_init(&h->chat_tools, mem, PN_ACCT_VOCAB);
     pn_str_init(&h->gguf.notes, mem, PN_ACCT_VOCAB);
+    pn_str_init(&h->cut_words, mem, PN_ACCT_VOCAB);
 
     pn_hf_read r = {.h = h, .mem = mem, .files = files, .n_rows = n_rows, .warn = warn, .user = user, .err = err};
     pn_map_init(&r.index, mem, PN_ACCT_VOCAB);
@@ -327,6 +328,8 @@ PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
 {
     if (!h)
         return;
+    pn_cuts_fini(&h->cuts);
+    pn_str_fini(&h->cut_words);
     pn_hf_vocab_trim(h);
     hfv_drop(h, h->tokens, h->cap_tokens * sizeof *h->tokens);
     hfv_drop(h, h->text, h->text_len);
@@ -337,7 +340,7 @@ PN_INTERNAL void pn_hf_vocab_free(pn_hf_vocab *h)
 
 PN_INTERNAL uint64_t pn_hf_vocab_bytes(const pn_hf_vocab *h)
 {
-    return sizeof *h + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
+    return sizeof *h + pn_cuts_bytes(&h->cuts) + h->cut_words.cap + h->cap_tokens * sizeof *h->tokens + h->cap_types * sizeof *h->types + h->cap_flags +
            h->cap_scores * sizeof *h->scores + h->cap_merges * sizeof *h->merges + h->cap_ends * sizeof *h->ends + h->text_len +
            h->chat.cap + h->chat_tools.cap;
 }

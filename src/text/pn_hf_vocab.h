@@ -9,9 +9,9 @@
  *     ends: generation_config.json and config.json, and the tables of pn_vocab_roles.c
  *     template: chat_template.jinja (with tool_use.jinja) > tokenizer_config.json > chat_template.json
  *
- * The pipeline of a tokenizer.json is followed step by step (pn_rules.h).  A step nobody here knows, a
- * regular expression above all, is refused by name: a vocabulary that cuts text almost like the one
- * the model was trained with is worse than none.
+ * The pipeline of a tokenizer.json is followed step by step (pn_rules.h).  A step nobody here knows is
+ * refused by name, and so is a regular expression that might mean something else here: a vocabulary that
+ * cuts text almost like the one the model was trained with is worse than none.
  *
  * Files are hostile: every message names file and key, nothing is allocated on a number's word (ids
  * are below the rows of the embedding), nothing recurses, look-ups are by hash.

@@ -7,7 +7,8 @@
  * then cuts each piece as if it were a text of its own, which is why look-ahead sees the piece's end.
  *
  * Linear time: a rule that fails has looked at a bounded number of characters, or at a run of white
- * space or digits whose extent is remembered (pre_run), so no run is walked once per character.
+ * space or digits whose extent is remembered (pre_run), so no run is walked once per character.  A program
+ * says all its matches at once.
  */
 #include "text/pn_pretok.h"
 
@@ -15,6 +16,7 @@ typedef struct pre_run {
     size_t from, to;        /* known extent; positions in [from, to) belong to the run */
     size_t last;            /* start of its last character */
     size_t after_nl;        /* end of its last CR or LF; 0: none */
+    size_t last_lf;         /* its last LF, not when it begins the run; 0: none */
     size_t left;            /* characters from `from` on */
 } pre_run;
 
@@ -26,8 +28,11 @@ typedef struct pre_text {
 
 typedef struct pre_split {
     const pn_pretok *p;
+    pn_mem *mem;
     pn_pretok_emit emit;
     void *user;
+    uint32_t *ends[PN_PRETOK_MAX_LEVELS];       /* of a program's matches, and its scratch */
+    size_t cap[PN_PRETOK_MAX_LEVELS];
 } pre_split;
 
 static bool pre_in_ranges(const pn_uni_pair *r, uint32_t cp)
@@ -90,6 +95,8 @@ static const pre_run *pre_find_run(const pre_text *t, pre_run *r, size_t p, cons
         r->last = r->to;
         if (pre_take(t, r->to, &newline))
             r->after_nl = r->to + len;
+        if (t->s[r->to] == '\n')
+            r->last_lf = r->to;
         r->left++;
     }
     return r;
@@ -196,12 +203,31 @@ static size_t pre_space_pow2(pre_text *t, size_t p)
 
 static size_t pre_right3(pre_text *t, size_t p, const pn_pretok_rule *r)
 {
-    static const pn_pretok_set word = {.in = PN_US_L | PN_US_M | PN_US(ND) | PN_US(PC)};
+    static const pn_uni_pair more[] = {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}, {0x24B6, 0x24E9},
+                                       {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}, {0, 0}};
+    static const pn_pretok_set word = {.in = PN_US_L | PN_US_M | PN_US(ND) | PN_US(NL) | PN_US(PC), .add = more};
     const pre_run *d = pre_find_run(t, &t->digits, p, r->body);
     if (d->to == p || (r->kind == PN_PRE_RIGHT3_WORD && pre_take(t, d->to, &word)))
         return p;
     size_t k = d->left % 3 ? d->left % 3 : 3, end = p;
     for (uint32_t cp; k; k--)
+        end += pn_utf8_decode(t->s + end, t->n - end, &cp);
+    return end;
+}
+
+/* Is p in front of 3, 6, 9 ... digits and no more? */
+static bool pre_is_edge(pre_text *t, size_t p, const pn_pretok_rule *r)
+{
+    const pre_run *d = pre_find_run(t, &t->digits, p, r->body);
+    return d->to > p && d->left % 3 == 0;
+}
+
+static size_t pre_right3_edge(pre_text *t, size_t p, const pn_pretok_rule *r)
+{
+    size_t end = p;
+    if (!pre_is_edge(t, p, r))
+        return p;
+    for (uint32_t cp; end == p || (end < t->n && !pre_is_edge(t, end, r));)
         end += pn_utf8_decode(t->s + end, t->n - end, &cp);
     return end;
 }
@@ -262,11 +288,12 @@ static size_t pre_rule(pre_text *t, size_t p, const pn_pretok_rule *r)
         return w->after_nl > p ? w->after_nl : p;
     case PN_PRE_SPACE_AHEAD: return pre_space_ahead(t, p);
     case PN_PRE_SPACE_END:
-        w = pre_spaces(t, p);
-        return w->to == t->n ? w->to : p;
+        w = pre_spaces(t, p);           /* $ is in front of a line's end, too */
+        return w->to == t->n ? w->to : w->last_lf > p ? w->last_lf : p;
     case PN_PRE_SPACE_POW2: return pre_space_pow2(t, p);
     case PN_PRE_RIGHT3:
     case PN_PRE_RIGHT3_WORD: return pre_right3(t, p, r);
+    case PN_PRE_RIGHT3_EDGE: return pre_right3_edge(t, p, r);
     case PN_PRE_SUPERWORD: return pre_superword(t, p, r);
     case PN_PRE_SENTINEL: return pre_sentinel(t, p);
     case PN_PRE_IMAGE: return pre_image(t, p);
@@ -275,8 +302,88 @@ static size_t pre_rule(pre_text *t, size_t p, const pn_pretok_rule *r)
     return p;
 }
 
+static bool pre_level(pre_split *sp, size_t level, const char *s, size_t n);
+
+/* Matches and what lies between them, in order, on their way to becoming pieces. */
+typedef struct pre_items {
+    pre_split *sp;
+    size_t level;
+    const char *s;
+    pn_pretok_cut cut;
+    bool invert;
+    bool have, match;           /* s[from..to) waits; the last item was a match */
+    size_t from, to;
+} pre_items;
+
+static bool pre_flush(pre_items *it)
+{
+    bool have = it->have;
+    it->have = false;
+    return !have || pre_level(it->sp, it->level + 1, it->s + it->from, it->to - it->from);
+}
+
+static bool pre_item(pre_items *it, size_t from, size_t to, bool match)
+{
+    bool last = it->match, joins = false;
+    match ^= it->invert;
+    it->match = match;
+    switch (it->cut) {
+    case PN_CUT_ISOLATED: break;
+    case PN_CUT_REMOVED: break;
+    case PN_CUT_WITH_PREVIOUS: joins = match && !last; break;
+    case PN_CUT_WITH_NEXT: joins = !match && last; break;
+    case PN_CUT_CONTIGUOUS: joins = match == last; break;
+    }
+    if (joins && it->have) {
+        it->to = to;
+        return true;
+    }
+    if (!pre_flush(it))
+        return false;
+    it->have = it->cut != PN_CUT_REMOVED || !match;
+    it->from = from;
+    it->to = to;
+    return true;
+}
+
+static size_t pre_step(const pre_text *t, size_t p)
+{
+    uint32_t cp;
+    return p < t->n ? pn_utf8_decode(t->s + p, t->n - p, &cp) : 1;
+}
+
+/* Any pattern, any cut.  A match may be empty, but not right behind another. */
+static bool pre_cut(pre_split *sp, size_t level, const char *s, size_t n)
+{
+    const pn_pretok_pattern *pat = sp->p->levels[level];
+    pre_text t = {.s = s, .n = n};
+    pre_items it = {.sp = sp, .level = level, .s = s, .cut = pat->cut, .invert = pat->invert};
+    size_t done = 0;
+    bool any = false;
+    if (pat->program) {
+        size_t need = n + 1 + pn_pattern_scratch(pat->program);
+        if (!pn_mem_grow(sp->mem, PN_ACCT_MISC, (void **)&sp->ends[level], &sp->cap[level], need, sizeof **sp->ends))
+            return false;
+        pn_pattern_run(pat->program, s, n, sp->ends[level], sp->ends[level] + n + 1);
+    }
+    for (size_t p = 0; p < n + (pat->program != NULL);) {
+        size_t q = pat->program ? sp->ends[level][p] : p;
+        for (size_t i = 0; i < pat->n_rules && q == p; i++)
+            q = pre_rule(&t, p, &pat->rules[i]);
+        if (pat->program ? q == PN_PATTERN_NONE || (q == p && any && done == p) : q == p) {
+            p += pre_step(&t, p);
+            continue;
+        }
+        if ((done != p && !pre_item(&it, done, p, false)) || !pre_item(&it, p, q, true))
+            return false;
+        done = p = q;
+        any = true;
+    }
+    return (done == n || pre_item(&it, done, n, false)) && pre_flush(&it);
+}
+
 /* Cut s[0..n) by level `level` of the list and what follows it. */
-static bool pre_level(const pre_split *sp, size_t level, const char *s, size_t n)
+static bool pre_level(pre_split *sp, size_t level, const char *s, size_t n)
 {
     if (!n)
         return true;
@@ -286,13 +393,14 @@ static bool pre_level(const pre_split *sp, size_t level, const char *s, size_t n
     bool keep_gaps = !(sp->p->flags & PN_PRETOK_DROP_GAPS);
     pre_text t = {.s = s, .n = n};
     size_t gap = 0, p = 0;
+    if (pat->program || pat->cut != PN_CUT_ISOLATED)
+        return pre_cut(sp, level, s, n);
     while (p < n) {
         size_t q = p;
         for (size_t i = 0; i < pat->n_rules && q == p; i++)
             q = pre_rule(&t, p, &pat->rules[i]);
         if (q == p) {
-            uint32_t cp;
-            p += pn_utf8_decode(s + p, n - p, &cp);
+            p += pre_step(&t, p);
             continue;
         }
         if (keep_gaps && !pre_level(sp, level + 1, s + gap, p - gap))
@@ -304,10 +412,13 @@ static bool pre_level(const pre_split *sp, size_t level, const char *s, size_t n
     return !keep_gaps || pre_level(sp, level + 1, s + gap, n - gap);
 }
 
-PN_INTERNAL bool pn_pretok_split(const pn_pretok *p, const char *text, size_t n, pn_pretok_emit emit, void *user)
+PN_INTERNAL bool pn_pretok_split(const pn_pretok *p, pn_mem *mem, const char *text, size_t n, pn_pretok_emit emit, void *user)
 {
-    pre_split sp = {.p = p, .emit = emit, .user = user};
-    return pre_level(&sp, 0, text, n);
+    pre_split sp = {.p = p, .mem = mem, .emit = emit, .user = user};
+    bool ok = pre_level(&sp, 0, text, n);
+    for (size_t i = 0; i < PN_PRETOK_MAX_LEVELS; i++)
+        pn_mem_free(mem, PN_ACCT_MISC, sp.ends[i], sp.cap[i] * sizeof *sp.ends[i]);
+    return ok;
 }
 
 PN_INTERNAL unsigned pn_pretok_flags(const pn_pretok *p) { return p->flags; }

@@ -6,12 +6,15 @@
  * such rules over character classes, tried in order at each place, and each rule is linear by
  * construction: there is nothing to backtrack into, whatever the text.
  *
+ * A pattern that no table knows is a program instead (pn_pattern.h), which is linear too.
+ *
  * Where published patterns and common approximations of them differ (upper and lower case beyond
  * ASCII, marks, the Han script) the published patterns are followed.
  */
 #ifndef PN_PRETOK_H
 #define PN_PRETOK_H
 
+#include "text/pn_pattern.h"
 #include "text/pn_unicode.h"
 
 enum {
@@ -34,9 +37,9 @@ PN_INTERNAL unsigned pn_pretok_flags(const pn_pretok *p);
 /* One word; false stops the split. */
 typedef bool (*pn_pretok_emit)(void *user, const char *word, size_t len);
 
-/* Cut text[0..n): the words in order, together the whole text (but for DROP_GAPS).  False when emit
- * said so. */
-PN_INTERNAL bool pn_pretok_split(const pn_pretok *p, const char *text, size_t n, pn_pretok_emit emit, void *user);
+/* Cut text[0..n): the words in order, together the whole text (but for what is removed).  n < 2^31.  mem:
+ * scratch of patterns that are programs.  False when emit said so or memory ran out. */
+PN_INTERNAL bool pn_pretok_split(const pn_pretok *p, pn_mem *mem, const char *text, size_t n, pn_pretok_emit emit, void *user);
 
 /* --- between pn_pretok.c and the tables in pn_pretok_rules.c -------------------------------- */
 
@@ -60,6 +63,7 @@ typedef enum pn_pretok_kind {
     PN_PRE_SPACE_POW2,      /* \s{512}(?!\S)|...|\s{4}(?!\S)|\s{1,2}(?!\S)|\s */
     PN_PRE_RIGHT3,          /* a run of body in groups of three counted from its end */
     PN_PRE_RIGHT3_WORD,     /* the same where the run ends at a word boundary */
+    PN_PRE_RIGHT3_EDGE,     /* (?=(body{3})+(?!body)): between two such places */
     PN_PRE_SUPERWORD,       /* pre? (L M* ( L M*)*)+ */
     PN_PRE_SENTINEL,        /* <sentinel:[0-9]+> */
     PN_PRE_IMAGE,           /* IMGIMG[A-I]{1,4}Z */
@@ -72,12 +76,24 @@ typedef struct pn_pretok_rule {
     uint8_t min, max, tail_max;     /* max, tail_max 0: no limit */
 } pn_pretok_rule;
 
+/* What becomes of the matches and of what lies between them ("behavior" of a tokenizer.json). */
+typedef enum pn_pretok_cut {
+    PN_CUT_ISOLATED,        /* each is a piece */
+    PN_CUT_REMOVED,         /* what lies between is, the matches are dropped */
+    PN_CUT_WITH_PREVIOUS,   /* a match goes with what lies in front of it */
+    PN_CUT_WITH_NEXT,       /* and with what lies behind it */
+    PN_CUT_CONTIGUOUS       /* matches that touch are one piece */
+} pn_pretok_cut;
+
 typedef struct pn_pretok_pattern {
     const pn_pretok_rule *rules;
     size_t n_rules;
+    pn_pattern *program;        /* instead of rules; who made it frees it */
+    pn_pretok_cut cut;
+    bool invert;                /* matches are what lies between them, and the other way round */
 } pn_pretok_pattern;
 
-#define PN_PRETOK_MAX_LEVELS 6
+#define PN_PRETOK_MAX_LEVELS 8
 
 struct pn_pretok {
     const char *names;              /* separated and surrounded by spaces */
@@ -99,6 +115,7 @@ typedef enum pn_pretok_piece {
 } pn_pretok_piece;
 
 PN_INTERNAL const pn_pretok_pattern *pn_pretok_pattern_of(pn_pretok_piece piece);
+PN_INTERNAL const char *pn_pretok_regex_of(pn_pretok_piece piece);      /* the expression for it; "": none */
 
 /* The pattern a published regular expression stands for, compared character by character (a CR or LF
  * may stand for its escape, and a class of ranges for its members in any order).  NULL: unknown.

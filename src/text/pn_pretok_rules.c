@@ -114,7 +114,7 @@ static const pn_pretok_set rules_set_bopomofo = {.add = rules_youtu_bopomofo};
 #define RULES_SPACES RULES_ONLY(PN_PRE_SPACE_AHEAD), RULES_RUN(rules_ws)
 #define RULES_TAIL RULES_ONLY(PN_PRE_NEWLINES), RULES_SPACES
 #define RULES_PATTERN(name) \
-    static const pn_pretok_pattern rules_pat_##name = {rules_list_##name, PN_COUNT_OF(rules_list_##name)}
+    static const pn_pretok_pattern rules_pat_##name = {.rules = rules_list_##name, .n_rules = PN_COUNT_OF(rules_list_##name)}
 
 /* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
 static const pn_pretok_rule rules_list_gpt2[] = {
@@ -237,7 +237,7 @@ static const pn_pretok_rule rules_list_poro[] = {RULES_SEQ(&rules_space, &rules_
 RULES_PATTERN(poro);
 
 /* (?=(\d{3})+(?!\d)) and \d{1,3}(?=(?:\d{3})*\b); AFMOE: number runs, the remainder first */
-static const pn_pretok_rule rules_list_right3[] = {{PN_PRE_RIGHT3, NULL, &rules_decimal, NULL, 0, 0, 0}};
+static const pn_pretok_rule rules_list_right3[] = {{PN_PRE_RIGHT3_EDGE, NULL, &rules_decimal, NULL, 0, 0, 0}};
 RULES_PATTERN(right3);
 static const pn_pretok_rule rules_list_right3_word[] = {
     {PN_PRE_RIGHT3_WORD, NULL, &rules_decimal, NULL, 0, 0, 0},
@@ -366,6 +366,19 @@ PN_INTERNAL const pn_pretok_pattern *pn_pretok_pattern_of(pn_pretok_piece piece)
     return NULL;
 }
 
+PN_INTERNAL const char *pn_pretok_regex_of(pn_pretok_piece piece)
+{
+    switch (piece) {
+    case PN_PIECE_GPT2: return "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    case PN_PIECE_DIGIT: return "\\p{N}";
+    case PN_PIECE_DIGITS: return "\\p{N}+";
+    case PN_PIECE_PUNCT: return "[\\p{P}!-/:-@\\[-`{-~]";
+    case PN_PIECE_PUNCTS: return "[\\p{P}\\$\\+<=>\\^~\\|`]+";
+    case PN_PIECE_METASPACE: break;
+    }
+    return "";
+}
+
 /* --- published regular expressions ---------------------------------------------------------- */
 
 #define RULES_RX_CI "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -408,6 +421,7 @@ static const rules_regex rules_regexes[] = {
      RULES_P(jais2), true},
     {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"
      RULES_RX_TAIL, RULES_P(v3), false},
+    {"[\\p{P}\\$\\+<=>\\^~\\|`]+", RULES_P(falcon), false},
     {"[0-9][0-9][0-9]", RULES_P(three), false},
     {"\\p{N}", RULES_P(number1), false},
     {"\\p{N}{1,3}", RULES_P(number3), false},

@@ -40,6 +40,7 @@ PN_INTERNAL void pn_vocab_free(pn_vocab *v)
     vocab_release(v, v->rules, sizeof *v->rules);
     vocab_release(v, v->norm_text, v->norm_len);
     vocab_release(v, v->norm_off, (n + 1) * sizeof *v->norm_off);
+    pn_cuts_fini(&v->cuts);
     pn_lex_fini(&v->special, v->mem);
     pn_lex_fini(&v->special_norm, v->mem);
     pn_lex_fini(&v->lex, v->mem);

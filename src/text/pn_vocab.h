@@ -29,6 +29,9 @@ struct pn_vocab_rules;
 typedef struct pn_vocab_source {
     pn_bytes model;             /* "llama", "gpt2", "bert", "t5", "rwkv", "gemma4", ... */
     pn_bytes pre;               /* pre-tokenizer name */
+    const pn_bytes *cuts;       /* [n_cuts], of the name PN_CUTS_NAME: how text is cut (pn_cuts.h); borrowed during the call */
+    uint32_t n_cuts;
+    bool ignore_merges;         /* of that name, too */
     pn_bytes arch, name;        /* general.architecture, general.name (strip rules) */
     const pn_bytes *tokens;     /* [n_tokens] borrowed while the vocabulary lives (bytes, and array) */
     const float *scores;        /* [n_tokens] or NULL; borrowed during the call */

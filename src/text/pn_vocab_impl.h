@@ -8,6 +8,7 @@
 
 #include "base/pn_err.h"
 #include "base/pn_hash.h"
+#include "text/pn_cuts.h"
 #include "text/pn_lex.h"
 #include "text/pn_merge.h"
 #include "text/pn_pretok.h"
@@ -54,7 +55,9 @@ struct pn_vocab {
     uint32_t n_pairs;
     int32_t byte_sym[256];      /* BPE in the byte alphabet: symbol of a byte; >= n_tokens: no token; -1: nothing */
     int32_t byte_tok[256];      /* <0xHH>, -1: none */
-    const pn_pretok *pretok;    /* BPE */
+    const pn_pretok *pretok;    /* BPE: a table's, the rules', or */
+    pn_pretok own_pretok;       /* of a file that says it in words (pn_cuts.h) */
+    pn_cuts cuts;               /* its levels */
     unsigned pretok_flags;
     const uint8_t *charsmap;    /* UGM, borrowed */
     size_t charsmap_len;

@@ -8,7 +8,7 @@
  * streaming gives back all bytes, a text with an empty list of trusted spans makes no guarded token.
  */
 #include "base/pn_base.h"
-#include "text/pn_pretok.h"
+#include "text/pn_cuts.h"
 #include "text/pn_vocab.h"
 #include "text/pn_vocab_impl.h"
 
@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const models[] = {"gpt2", "llama", "bert", "t5", "rwkv", "gemma4", "whitespace", "none"};
-    static pn_bytes tokens[256], merges[64];
+    static pn_bytes tokens[256], merges[64], cuts[4];
     static int32_t types[256];
     static float scores[256];
     fuzz_bytes b = {data, size};
@@ -96,6 +96,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         s.types = types;
     if (f & 4)
         s.scores = scores;
+    if (f & 64) {
+        s.pre = (pn_bytes){PN_CUTS_NAME, sizeof PN_CUTS_NAME - 1};
+        s.cuts = cuts;
+        s.n_cuts = take(&b) % PN_COUNT_OF(cuts);
+    }
+    for (uint32_t i = 0; i < s.n_cuts; i++)
+        cuts[i] = take_text(&b, take(&b) & 31);
     s.n_tokens = take(&b);
     for (uint32_t i = 0; i < s.n_tokens; i++) {
         unsigned len = take(&b), type = take(&b);

@@ -215,6 +215,30 @@ def tool_templates(pantheon, tmp):
             equal((n, m), (len(plain), len(tools)), "chat: tools have their own template")
 
 
+def patterns(pantheon, tmp):
+    """qwen3_tied, cut by patterns that have no name: the folder and a GGUF file of it give the same ids, other ones than before."""
+    folder, gguf = copy(os.path.join(tmp, "patterns"), *[QWEN + "/" + f for f in os.listdir(QWEN)]), os.path.join(tmp, "patterns.gguf")
+    path = os.path.join(folder, "tokenizer.json")
+    with open(path) as f:
+        tokenizer = json.load(f)
+    split = tokenizer["pre_tokenizer"]["pretokenizers"]
+    split[0] = {"type": "Split", "pattern": {"Regex": r"(?<=[a-z])[a-z](?![a-z])|\s++|."}, "behavior": "MergedWithPrevious", "invert": False}
+    split.insert(1, {"type": "Split", "pattern": {"String": "l"}, "behavior": "Isolated", "invert": False})
+    with open(path, "w") as f:
+        json.dump(tokenizer, f)
+    r = Done(pantheon, "quantize", folder, gguf, "F32")
+    equal(r.code, 0, "quantize of a folder with patterns: %s" % r.err)
+    check("others refuse it" in r.err, "quantize says that others refuse the file", r.err)
+    r = Done(pantheon, "inspect", gguf)
+    check(b"pantheon-patterns" in r.out and b"pantheon.tokenizer.patterns" in r.out, "inspect shows the patterns", r.out)
+    differ = 0
+    for text in "Hello  world", "all the hills", "1234 l\n":
+        cut = [Done(pantheon, "tokenize", "-m", m, text).out for m in (folder, gguf, QWEN)]
+        check(cut[0] and cut[0] == cut[1], "one text, one list of ids: %r" % text, cut)
+        differ += cut[0] != cut[2]
+    check(differ, "the patterns count")
+
+
 def served(pantheon, tmp, pth, gguf):
     folder = HF + "/llama_bf16"
     with Server(pantheon, "-m", folder, "--max-concurrent", "2") as s:
@@ -257,6 +281,7 @@ def main():
         checks.section(refusals, pantheon, tmp, gguf)
         checks.section(quantised, pantheon, tmp)
         checks.section(tool_templates, pantheon, tmp)
+        checks.section(patterns, pantheon, tmp)
         checks.section(served, pantheon, tmp, pth, gguf)
     return checks.end()
 

@@ -396,6 +396,10 @@ static void steps_give(const char *added, const char *beside, const char *inside
 #define SPACE ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" META "\"}"
 #define METASPACE(scheme, split) \
     ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" META "\",\"prepend_scheme\":\"" scheme "\",\"split\":" split "}"
+#define SPLIT(regex, how, invert) ",\"pre_tokenizer\":" SPLIT_ELEMENT("Regex", regex, how, invert)
+#define SPLIT_ELEMENT(kind, regex, how, invert) \
+    "{\"type\":\"Split\",\"pattern\":{\"" kind "\":\"" regex "\"},\"behavior\":\"" how "\",\"invert\":" invert "}"
+#define ELEMENTS(...) ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" __VA_ARGS__ "]}"
 #define TOKEN(text, id, flags) "{\"id\":" #id ",\"content\":\"" text "\"" flags "}"
 #define UNK ",\"unk_token\":\"<unk>\""
 
@@ -420,6 +424,21 @@ static void each_step_does_what_the_file_says(void)
     steps_give("", ",\"pre_tokenizer\":{\"type\":\"Digits\",\"individual_digits\":false}", "", FACTS({"11ab", "17 4"}));
     steps_give("", ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
                "\"[0-9][0-9][0-9]\"},\"behavior\":\"Isolated\",\"invert\":false}]}", "", FACTS({"11111ab", "17 16 17 4"}));
+    /* patterns that have no name */
+    steps_give("", SPLIT("bc", "Isolated", "false"), "", FACTS({"abcab", "0 5 4"}, {"abb", "4 1"}));
+    steps_give("", SPLIT("[ab]", "Removed", "false"), "", FACTS({"abc1", "2 16"}));
+    steps_give("", SPLIT("[ab]", "Removed", "true"), "", FACTS({"abc1ab", "0 1 0 1"}));
+    steps_give("", SPLIT("x", "MergedWithPrevious", "false"), "", FACTS({"abxab", "4 15 4"}));
+    steps_give("", SPLIT("\\\\p{N}", "MergedWithNext", "false"), "", FACTS({"1111", "16 16 16 16"}));
+    steps_give("", SPLIT("\\\\p{N}", "Contiguous", "false"), "", FACTS({"1111", "17 17"}));
+    steps_give("", ",\"pre_tokenizer\":" SPLIT_ELEMENT("String", "|", "Removed", "false"), "", FACTS({"a|b", "0 1"}, {"ab", "4"}));
+    steps_give("", ",\"pre_tokenizer\":" SPLIT_ELEMENT("String", "a+", "Isolated", "false"), "", FACTS({"aab", "0 4"}));
+    steps_give("", ",\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"}", "", FACTS({"ab a  b", "4 0 1"}));
+    steps_give("", ",\"pre_tokenizer\":{\"type\":\"Whitespace\"}", UNK, FACTS({"ab a,b", "4 0 9 1"}, {"a\u200Db", "0 9 1"}, {"a\u00B2b", "0 9 1"}));
+    steps_give("", ",\"pre_tokenizer\":{\"type\":\"Punctuation\",\"behavior\":\"Removed\"}", "", FACTS({"a,b", "0 1"}));
+    steps_give("", ELEMENTS(SPLIT_ELEMENT("Regex", "a(?=b)", "MergedWithPrevious", "false") ",{\"type\":\"Digits\",\"individual_digits\":true},"
+               "{\"type\":\"Punctuation\"}," SPLIT_ELEMENT("String", "c", "Removed", "false")), "", FACTS({"abc11", "0 1 16 16"}));
+    steps_give("", METASPACE("always", "true") , "", FACTS({"ab ab", "3 4 3 4"}));
     /* rewriting */
     steps_give("", ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}", "",
                FACTS({"AE\u0301", "0 10"}, {"e\u0301", "10"}));
@@ -476,8 +495,10 @@ static void steps_nobody_knows_are_refused_by_name(void)
         {"", ",\"normalizer\":{\"type\":\"Nmt\"}", "", "\"Nmt\""},
         {"", ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a+\"},\"content\":\"\"}", "", "a+"},
         {"", ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}", "", "\"UnicodeScripts\""},
-        {"", ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"|\"},\"behavior\":\"Removed\",\"invert\":false}", "", "\"|\""},
-        {"", ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}\"},\"behavior\":\"MergedWithNext\"}", "", "MergedWithNext"},
+        {"", SPLIT("(a)\\\\1", "Isolated", "false"), "", "\"(a)\\1\" is not supported: offset 4"},
+        {"", SPLIT("a", "Merged", "false"), "", "\"Merged\""},
+        {"", ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"}}", "", "behavior"},
+        {"", ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"\"},\"behavior\":\"Removed\"}", "", "without a pattern"},
         {"", ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\"}", "", "\"_\""},
         {"", ",\"post_processor\":{\"type\":\"X\"}", "", "post_processor \"X\""},
         {"", ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"<s>\",11],\"sep\":[\"x\",4000]}", "", "4000"},
@@ -606,6 +627,77 @@ static void gguf_terms_give_the_same_ids(void)
         folder_close(&dir);
         free(text);
     }
+}
+
+/* A source with `words` instead of what *src says. */
+static pn_status with_cuts(const pn_vocab_source *src, const pn_bytes *words, uint32_t n, pn_err *err)
+{
+    pn_vocab *v = NULL;
+    pn_vocab_source other = *src;
+    other.cuts = words;
+    other.n_cuts = n;
+    pn_status st = pn_vocab_new(&v, &libc_mem, &other, NULL, NULL, err);
+    pn_vocab_free(v);
+    return st;
+}
+
+/* Patterns without a name go into the file in words of our own, under a name that others do not know. */
+static void patterns_without_a_name_are_kept_in_words(void)
+{
+    static const char *const want[] = {
+        "next a|b+", "removed! (?:[^c]|c)\\|?", "isolated \\p{N}", "removed [\\p{P}!-/:-@\\[-`{-~]", "contiguous x\\.\\\\ty\\x0a\xC3\xA9 ",
+        "isolated 's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+    };
+    static const char *const texts[] = {"abbab", "ab1 1,ba|cab", " ab", "x.y", "", "11"};
+    static const struct { const char *words; const char *why; } bad[] = {
+        {"isolated", "not a cut"}, {"isolated ", "not a cut"}, {"together a", "not a cut"}, {"removed!a", "not a cut"}, {"", "not a cut"},
+        {"isolated (a)\\1", "patterns[0]: the regular expression \"(a)\\1\" is not supported: offset 4"},
+    };
+    pn_str json, notes;
+    pn_hf_vocab *h = NULL;
+    pn_vocab *named = NULL, *file = NULL;
+    pn_vocab_source src, ours;
+    pn_err err = {0};
+    pn_str_init(&json, &libc_mem, PN_ACCT_MISC);
+    pn_str_init(&notes, &libc_mem, PN_ACCT_MISC);
+    pn_str_addz(&json, "{\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"1\":3,\"\xC4\xA0\":4,\"x\":5,\".\":6,\"y\":7,\"aba\":8,"
+                       "\"bab\":9},\"merges\":[\"a b\"]}" ELEMENTS(
+        SPLIT_ELEMENT("Regex", "a|b+", "MergedWithNext", "false") "," SPLIT_ELEMENT("Regex", "(?:[^c]|c)\\\\|?", "Removed", "true")
+        ",{\"type\":\"Digits\",\"individual_digits\":true},{\"type\":\"Punctuation\",\"behavior\":\"Removed\"},"
+        SPLIT_ELEMENT("String", "x.\\\\ty\\n\u00e9 ", "Contiguous", "false") ",{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}") "}");
+    pn_hf_files f = {.tokenizer_json = {json.data, json.len}};
+    bool ok = !pn_hf_vocab_new(&h, &libc_mem, &f, 12, NULL, NULL, &err) && !pn_hf_vocab_gguf(h, &src, &notes, &err);
+    if (PN_CHECK(ok, "%s", err.text)) {
+        PN_CHECK(src.pre.len == 17 && memcmp(src.pre.data, "pantheon-patterns", 17) == 0 && src.ignore_merges && src.n_cuts == 6);
+        PN_CHECK(strstr(pn_str_cstr(&notes), "others refuse it") != NULL, "%s", pn_str_cstr(&notes));
+        for (size_t i = 0; i < src.n_cuts && i < PN_COUNT_OF(want); i++)
+            PN_CHECK(src.cuts[i].len == strlen(want[i]) && memcmp(src.cuts[i].data, want[i], src.cuts[i].len) == 0, "wanted %s, got %.*s", want[i],
+                     (int)src.cuts[i].len, src.cuts[i].data);
+        pn_hf_vocab_source(h, &ours);
+        ok = !pn_vocab_new(&file, &libc_mem, &src, NULL, NULL, &err) && !pn_vocab_new(&named, &libc_mem, &ours, NULL, NULL, &err);
+        PN_CHECK(ok, "%s", err.text);
+        for (size_t i = 0; i < PN_COUNT_OF(texts) && ok; i++) {
+            char *a = ids_of(file, &libc_mem, z(texts[i]), 0, NULL, 0), *b = ids_of(named, &libc_mem, z(texts[i]), 0, NULL, 0);
+            PN_CHECK(strcmp(a, b) == 0, "\"%s\": the file gives [%s], the folder [%s]", texts[i], a, b);
+            free(a);
+            free(b);
+        }
+        for (size_t i = 0; i < PN_COUNT_OF(bad); i++) {
+            pn_bytes word = z(bad[i].words);
+            PN_CHECK(with_cuts(&src, &word, 1, &err) != PN_OK && strstr(err.text, bad[i].why), "%s: %s", bad[i].words, err.text);
+        }
+        pn_bytes many[9];
+        for (int i = 0; i < 9; i++)
+            many[i] = z("isolated a|b");
+        PN_CHECK(with_cuts(&src, many, 8, &err) == PN_OK, "%s", err.text);
+        PN_CHECK(with_cuts(&src, many, 9, &err) == PN_E_FORMAT && strstr(err.text, "1 to 8"), "%s", err.text);
+        PN_CHECK(with_cuts(&src, NULL, 0, &err) == PN_E_FORMAT && strstr(err.text, "pantheon.tokenizer.patterns"), "%s", err.text);
+    }
+    pn_vocab_free(named);
+    pn_vocab_free(file);
+    pn_hf_vocab_free(h);
+    pn_str_fini(&json);
+    pn_str_fini(&notes);
 }
 
 /* What no GGUF tokenizer does is refused, saying what; what it does almost is noted. */
@@ -815,6 +907,7 @@ int main(int argc, char **argv)
     small_files_say_who_is_who();
     tokens_around_a_text_may_be_several();
     gguf_terms_give_the_same_ids();
+    patterns_without_a_name_are_kept_in_words();
     what_gguf_cannot_say_is_said();
     broken_files_are_refused_naming_what_is_broken();
     large_files_take_no_time();

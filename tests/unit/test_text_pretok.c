@@ -9,6 +9,8 @@
 
 #define HOLDS(cond) PN_CHECK(cond, " ")
 
+static pn_mem mem;
+
 typedef struct got_words {
     char text[1 << 14];     /* pieces in hex, separated by blanks */
     size_t len, n;
@@ -68,7 +70,7 @@ static void published_vectors_are_reproduced(void)
         got_words g = {.n = 0};
         size_t n = unhex(line, text);
         if (p)
-            pn_pretok_split(p, text, n, collect, &g);
+            pn_pretok_split(p, &mem, text, n, collect, &g);
         PN_CHECK(strcmp(g.text, line) == 0, "%s: wanted\n  %s\n  %s", name, line, g.text);
     }
     free(file);
@@ -90,7 +92,7 @@ static void check_pieces(const char *name, const char *pieces)
     got_words g = {.n = 0};
     const pn_pretok *p = pn_pretok_find(name, strlen(name));
     if (PN_CHECK(p != NULL, "%s", name)) {
-        pn_pretok_split(p, text, n, collect, &g);
+        pn_pretok_split(p, &mem, text, n, collect, &g);
         PN_CHECK(strcmp(g.text, want) == 0, "%s: wanted\n  %s\n  %s", name, want, g.text);
     }
 }
@@ -119,7 +121,7 @@ static void lists_without_vectors_follow_their_patterns(void)
 static void whitespace_words_drop_what_is_between(void)
 {
     got_words g = {.n = 0};
-    pn_pretok_split(pn_pretok_find("whitespace", 10), " a bc\n", 6, collect, &g);
+    pn_pretok_split(pn_pretok_find("whitespace", 10), &mem, " a bc\n", 6, collect, &g);
     PN_CHECK(strcmp(g.text, "61 6263") == 0, "%s", g.text);
 }
 
@@ -139,7 +141,7 @@ static void long_runs_take_linear_time(void)
             text[n] = 'x';
             for (size_t i = 0; i < n_table; i++) {
                 got_words g = {.n = 0};
-                pn_pretok_split(&t[i], text, n + (size_t)tail, count_words, &g);
+                pn_pretok_split(&t[i], &mem, text, n + (size_t)tail, count_words, &g);
                 if (!(pn_pretok_flags(&t[i]) & PN_PRETOK_DROP_GAPS))
                     HOLDS(g.bytes == n + (size_t)tail);
             }
@@ -172,6 +174,7 @@ static void characters_have_their_classes(void)
 
 int main(void)
 {
+    pn_mem_init_libc(&mem);
     published_vectors_are_reproduced();
     lists_without_vectors_follow_their_patterns();
     whitespace_words_drop_what_is_between();
