@@ -86,7 +86,7 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
     c->n_queries++;
     c->tokens_asked += n;
     if (cache_key(s, salt, tokens, n - 1, &k) && pn_prefix_find(c->tree, &k, ++c->tick, &hit)) {
-        if (pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens)) {
+        if (pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens, NULL)) {
             memcpy(s->tokens, tokens, hit.n_tokens * sizeof *tokens);
             c->n_hits++;
             c->tokens_hit += hit.n_tokens;

@@ -10,7 +10,7 @@
  *
  * The lock is a leaf (pn_engine_int.h has the order) and guards every page that may have a second holder, so
  * it is held around pn_kv_prepare, _truncate, _close and whatever shares and adopts, in any session.  While
- * it is held, memory is taken for PN_ACCT_KV and PN_ACCT_PREFIX alone: for every other account the allocator
+ * it is held, memory is taken for PN_ACCT_KV, PN_ACCT_STATE and PN_ACCT_PREFIX alone: for every other account the allocator
  * may come here to make room.
  */
 #ifndef PN_CACHE_H

@@ -313,11 +313,11 @@ PN_INTERNAL pn_status pn_model_get_hidden_plan(pn_model *m, uint32_t max_rows, u
                                                pn_err *err);
 PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p);
 
-/* Bytes a session takes beside the weights, to the byte: keys and values, tokens, logits, and the
+/* Bytes a session takes beside the weights, to the byte: keys and values, recurrent state, tokens, logits, and the
  * working memory of its largest step on n_threads threads. */
 typedef struct pn_session_need {
-    uint64_t kv_bytes, kv_pages, work_bytes, misc_bytes;
-    uint64_t kv_part[PN_MAX_PARTS], work_part[PN_MAX_PARTS];   /* of kv_bytes and work_bytes: the parts of a split model */
+    uint64_t kv_bytes, kv_pages, state_bytes, work_bytes, misc_bytes;
+    uint64_t kv_part[PN_MAX_PARTS], work_part[PN_MAX_PARTS];   /* the parts of a split model: of kv_bytes and state_bytes, of work_bytes */
 } pn_session_need;
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,

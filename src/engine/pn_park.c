@@ -129,8 +129,9 @@ PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *er
 {
     pn_engine *e = s->model->engine;
     uint32_t n = park_count(&s->kv);
-    if (!e->cold || !s->kv.by_turn)
-        return pn_fail(err, PN_E_UNSUPPORTED, "%s", e->cold ? "the session has its memory for good" : "there is no directory to park a session in");
+    if (!e->cold || !s->kv.by_turn || s->kv.state.slot_bytes)
+        return pn_fail(err, PN_E_UNSUPPORTED, "%s", !e->cold ? "there is no directory to park a session in"
+                                                    : s->kv.by_turn ? "the session has recurrent state" : "the session has its memory for good");
     if (s->parked)
         return pn_fail(err, PN_E_STATE, "the session is parked");
     pn_parked *p = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, park_size(n));

@@ -310,8 +310,9 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         pn_session_end_turn(s);
     pn_session_leave(s);
     if (!done)
-        return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
-                       ": truncate to 0 and evaluate again", n);
+        return pn_fail(err, PN_E_STATE, "%s position %" PRIu32 ": truncate to 0 and evaluate again",
+                       s->kv.state.slot_bytes ? "the model is recurrent and has no snapshot of its state at"
+                                              : "the model's sliding window has moved past", n);
     s->has_logits = false;
     if (n == 0) {
         s->salt = 0;
@@ -418,9 +419,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
 {
     const pn_model *m = s->model;
     pn_session_prepare(s, p->n);
-    pn_run run = {.n_rows = p->n, .pos0 = s->kv.length};
-    for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
-        run.pages[g] = s->kv.group[g].table;
+    const pn_run run = pn_kv_run(&s->kv, p->n);
     pn_status st = PN_OK;
     pn_die_arrive(m->dies, m->n_dies);
     pn_model_take(m);

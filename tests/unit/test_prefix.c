@@ -46,7 +46,7 @@ typedef struct rig_seq {
 } rig_seq;
 
 typedef struct rig {
-    pn_test_mem m;
+    pn_test_mem m, snaps;               /* snaps: what sequences begin with */
     pn_prefix *c;
     uint32_t space[RIG_SPACES];
     rig_seq seq[RIG_SEQS];
@@ -221,7 +221,7 @@ static void rig_check(rig *r)
         if (!x->open)
             continue;
         pn_kv_bytes(x->kv.spec, RIG_CTX, RIG_BATCH, PN_DTYPE_F16, &one, &pages);
-        bytes += one;
+        bytes += one + pn_state_turn_bytes(x->kv.spec->slot_bytes);
         for (uint32_t g = 0; g < x->kv.spec->n_groups; g++) {
             uint32_t own = x->kv.group[g].n_free;
             for (uint32_t i = 0; i < RIG_PAGES; i++) {
@@ -362,7 +362,10 @@ static void rig_request(rig *r, rig_seq *s)
     rig_tokens(r, s->tokens, keep, RIG_CTX);
     pn_kv_truncate(&s->kv, 0);
     if (rig_find(r, s, prompt - 1, &hit), hit.n_tokens) {
-        PN_CHECK(pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens) && s->kv.length == hit.n_tokens, "adopting a hit");
+        pn_snap *in = s->kv.spec->slot_bytes ? pn_snap_new(&r->snaps.mem, s->kv.spec->slot_bytes) : NULL;
+        PN_CHECK(!in || !pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens, NULL), "pages without state");
+        PN_CHECK(pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens, in) && s->kv.length == hit.n_tokens, "adopting a hit");
+        pn_snap_release(in);
         uint32_t p = (uint32_t)rig_rand(r, RIG_PINS);
         if (r->pin[p].n_tokens)
             rig_by_node(&r->list, r->pin[p].node)->pins--;
@@ -456,6 +459,7 @@ static bool rig_open(rig *r, uint64_t seed, long fail_at, uint64_t bytes_max, ui
 {
     memset(r, 0, sizeof *r);
     pn_test_mem_init(&r->m, fail_at);
+    pn_test_mem_init(&r->snaps, 0);
     r->seed = seed;
     r->hit_ticks = hit_ticks;
     const pn_prefix_params p = {.bytes_max = bytes_max, .hit_ticks = hit_ticks, .drop_state = rig_drop_state, .user = r};
@@ -487,7 +491,7 @@ static long rig_end(rig *r)
             pn_kv_close(&r->seq[q].kv);
     for (uint64_t i = 1; i <= r->n_states; i++)
         PN_CHECK(!r->state_live[i], "snapshot %" PRIu64 " left", i);
-    PN_CHECK(r->m.outstanding == 0 && r->m.bytes == 0, "%ld blocks left", r->m.outstanding);
+    PN_CHECK(r->m.outstanding == 0 && r->m.bytes == 0 && r->snaps.outstanding == 0, "%ld blocks left", r->m.outstanding);
     return r->m.n_calls;
 }
 
@@ -615,7 +619,7 @@ static void pinned_and_used_pages_stay(void)
     r->seq[0].open = false;
     pn_prefix_clear(r->c);
     PN_CHECK(fact_find(r, &r->seq[1], RIG_CTX) == 2 * P, "pinned, and what leads there");
-    PN_CHECK(pn_kv_adopt(&r->seq[1].kv, hit.pages, 2 * P), " ");
+    PN_CHECK(pn_kv_adopt(&r->seq[1].kv, hit.pages, 2 * P, NULL), " ");
     pn_prefix_unpin(r->c, &hit);
     PN_CHECK(pn_prefix_shrink(r->c, 0) == 0, "adopted");
     pn_prefix_clear(r->c);
@@ -653,7 +657,7 @@ static void accounts_follow_the_pages(void)
     pn_kv_close(&a);
     PN_CHECK(l.used[PN_ACCT_KV] == 0 && l.used[PN_ACCT_PREFIX] == s.bytes, "the cache alone");
     PN_CHECK(!pn_kv_open(&b, &l.mem, spec, 4 * P, P, PN_DTYPE_F16, NULL), " ");
-    PN_CHECK(pn_prefix_find(c, &k, 2, &hit) == 3 * P && pn_kv_adopt(&b, hit.pages, 3 * P), " ");
+    PN_CHECK(pn_prefix_find(c, &k, 2, &hit) == 3 * P && pn_kv_adopt(&b, hit.pages, 3 * P, NULL), " ");
     pn_prefix_unpin(c, &hit);
     PN_CHECK(l.used[PN_ACCT_KV] + l.used[PN_ACCT_KV_RESERVE] == kv && l.used[PN_ACCT_PREFIX] == s.bytes, "adopting is free");
     pn_prefix_clear(c);
