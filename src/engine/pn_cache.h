@@ -29,8 +29,15 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
 /* How many that would be. */
 PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n);
 
-/* Keep the session's tokens, as far as there is room. */
-PN_INTERNAL void pn_cache_insert(pn_session *s);
+/* Keep the session's tokens, as far as there is room.  Of a recurrent model: those before its last snapshot, which the
+ * cache takes over; whole: also the one at the last page boundary, which is another's as long as there are more tokens. */
+PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole);
+
+/* Is it worth while to make a snapshot of the session's state?  last_only: at the last page boundary alone. */
+PN_INTERNAL bool pn_cache_wants_state(const pn_session *s, bool *last_only);
+
+/* A session of a recurrent model goes back to n tokens, where the cache has a snapshot.  False: it has none. */
+PN_INTERNAL bool pn_cache_rewind(pn_session *s, uint32_t n);
 
 /* Bytes that nobody uses at the moment, at most; give them back, at least `bytes` if there are as many.  Returns
  * what came of it.  Any thread, any lock but this one. */

@@ -184,6 +184,8 @@ struct pn_session {
     bool busy;                  /* a request works on it */
     bool on_floor;              /* its turn uses the model's floor */
     bool in_turn;               /* counted in the engine's n_turns */
+    bool keeps_state;           /* a generation that tells the prefix cache: snapshots are made of its recurrent state */
+    pn_checkpoint marks[PN_STATE_MARKS];        /* of the step under way */
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
     bool has_logits;
@@ -258,8 +260,8 @@ PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
  * cost of the cache if it has to be.  alone: for the only turn there is, or for what somebody wants to keep. */
 PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack);
 
-/* pn_kv_prepare, under the lock of the pages. */
-PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
+/* The session's part in a step of n rows: pages prepared under their lock, snapshots where the cache wants some. */
+PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n);
 
 /* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
  * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free. */

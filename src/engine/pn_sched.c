@@ -133,8 +133,7 @@ static void sched_take(pn_sched *q, pn_job *j, uint32_t n)
     const pn_token *tokens;
     size_t wants = pn_gen_wants(&j->gen, &tokens);
     pn_session *s = j->s;
-    pn_session_prepare(s, n);
-    q->runs[q->n_runs] = pn_kv_run(&s->kv, n);
+    q->runs[q->n_runs] = pn_session_run(s, n);
     q->runs[q->n_runs].row0 = q->n_rows;
     j->rows = n;
     q->wanted[q->n_runs] = n == wants;

@@ -18,6 +18,7 @@ struct pn_prefix_node {
     uint32_t depth;                     /* pages up to here, this one included */
     uint32_t heap_at;                   /* place in the heap, if a leaf */
     uint64_t name[2];                   /* for the store below */
+    bool covered;                       /* pn_prefix_thin's: a node behind it has a snapshot */
     pn_token tokens[PREFIX_PAGE];
     pn_kv_page *pages[];                /* [n_groups of the space]; NULL: a window had passed */
 };
@@ -140,11 +141,14 @@ static void prefix_unhash(pn_prefix *c, const pn_prefix_node *n)
     *at = n->chain;
 }
 
+/* What a snapshot costs whoever keeps it. */
+static uint64_t prefix_state_bytes(const pn_prefix *c, uint32_t space) { return pn_snap_cost(c->spaces[space].spec->slot_bytes); }
+
 /* All that goes with the node. */
 static uint64_t prefix_node_bytes(const pn_prefix *c, const pn_prefix_node *n)
 {
     const prefix_space *s = &c->spaces[n->space];
-    uint64_t bytes = prefix_node_size(s->spec->n_groups) + (n->state ? s->spec->slot_bytes : 0);
+    uint64_t bytes = prefix_node_size(s->spec->n_groups) + (n->state ? prefix_state_bytes(c, n->space) : 0);
     for (uint32_t g = 0; g < s->spec->n_groups; g++)
         bytes += n->pages[g] ? pn_kv_page_cost(s->spec, g, s->type) : 0;
     return bytes;
@@ -166,15 +170,22 @@ static void prefix_drop_state(pn_prefix *c, uint64_t state)
         c->params.drop_state(c->params.user, state);
 }
 
+static void prefix_put_state(pn_prefix *c, pn_prefix_node *n)
+{
+    if (!n->state)
+        return;
+    c->stats.bytes -= prefix_state_bytes(c, n->space);
+    prefix_drop_state(c, n->state);
+    n->state = 0;
+}
+
 /* Pages, snapshot and memory; the node is in no table any more. */
 static void prefix_node_free(pn_prefix *c, pn_prefix_node *n)
 {
     uint32_t n_groups = prefix_n_groups(c, n->space);
     for (uint32_t g = 0; g < n_groups; g++)
         prefix_put_page(c, n, g);
-    if (n->state)
-        c->stats.bytes -= c->spaces[n->space].spec->slot_bytes;
-    prefix_drop_state(c, n->state);
+    prefix_put_state(c, n);
     c->stats.bytes -= prefix_node_size(n_groups);
     pn_mem_free(c->mem, PN_ACCT_PREFIX, n, prefix_node_size(n_groups));
 }
@@ -205,7 +216,7 @@ static bool prefix_in_use(const pn_prefix *c, const pn_prefix_node *n)
 static pn_prefix_stop prefix_stop(const pn_prefix *c, pn_prefix_node *n)
 {
     return (pn_prefix_stop){.name = n->name, .tokens = n->tokens, .pages = n->pages, .depth = n->depth,
-                            .n_groups = prefix_n_groups(c, n->space), .bytes = prefix_node_bytes(c, n)};
+                            .n_groups = prefix_n_groups(c, n->space), .state = n->state, .bytes = prefix_node_bytes(c, n)};
 }
 
 static bool prefix_allows(const pn_prefix *c, pn_prefix_node *n, pn_prefix_see may, void *user)
@@ -432,6 +443,51 @@ PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c)
     return bytes;
 }
 
+/* Which nodes have a snapshot behind them.  The way up ends where another one has gone it. */
+static void prefix_cover(pn_prefix *c)
+{
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            n->covered = false;
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            for (pn_prefix_node *p = n->state ? n->parent : NULL; p && !p->covered; p = p->parent)
+                p->covered = true;
+}
+
+/* Its snapshot may go: others are behind it, and nobody is at it. */
+static bool prefix_thins(const pn_prefix *c, const pn_prefix_node *n)
+{
+    return n->state && n->covered && !n->pins && !(c->params.state_held && c->params.state_held(c->params.user, n->state));
+}
+
+PN_INTERNAL uint64_t pn_prefix_thin_bytes(pn_prefix *c)
+{
+    uint64_t bytes = 0;
+    prefix_cover(c);
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (const pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            bytes += prefix_thins(c, n) ? prefix_state_bytes(c, n->space) : 0;
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes)
+{
+    uint64_t before = c->stats.bytes;
+    prefix_cover(c);
+    while (before - c->stats.bytes < bytes) {
+        pn_prefix_node *least = NULL;
+        for (size_t i = 0; i < c->n_buckets; i++)
+            for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+                if (prefix_thins(c, n) && (!least || prefix_before(n, least)))
+                    least = n;
+        if (!least)
+            break;
+        prefix_put_state(c, least);
+    }
+    return before - c->stats.bytes;
+}
+
 PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max)
 {
     c->params.bytes_max = bytes_max ? bytes_max : UINT64_MAX;
@@ -606,7 +662,7 @@ static pn_prefix_node *prefix_add(pn_prefix *c, const pn_prefix_key *k, pn_prefi
 /* The snapshot goes to `n` if that has none and there is room, else it is dropped. */
 static void prefix_add_state(pn_prefix *c, pn_prefix_node *n, uint64_t state)
 {
-    uint64_t bytes = n ? c->spaces[n->space].spec->slot_bytes : 0;
+    uint64_t bytes = n ? prefix_state_bytes(c, n->space) : 0;
     if (!n || n->state || !prefix_room(c, bytes)) {
         prefix_drop_state(c, state);
         return;

@@ -58,8 +58,10 @@ typedef struct pn_prefix_node pn_prefix_node;
 typedef struct pn_prefix_params {
     uint64_t bytes_max;         /* 0: what the ledger allows */
     uint64_t hit_ticks;         /* what twice as many hits are worth; 0: plain least recently used */
-    /* A snapshot is not needed any more.  Must not call the cache; may be NULL where models have none. */
+    /* A snapshot is not needed any more; would that give nothing back, because others hold it, too?  Must not call the
+     * cache; may be NULL where models have none. */
     void (*drop_state)(void *user, uint64_t state);
+    bool (*state_held)(void *user, uint64_t state);
     void *user;
 } pn_prefix_params;
 
@@ -117,6 +119,11 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
 
+/* Snapshots alone go, least value first, until `bytes` have come back: those behind which there is another one, so that
+ * every way keeps its last.  Returns what came back.  _thin_bytes: what there is of it. */
+PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes);
+PN_INTERNAL uint64_t pn_prefix_thin_bytes(pn_prefix *c);
+
 /* ---- with a store below ------------------------------------------------------------------- */
 
 /* A node of a way. */
@@ -125,6 +132,7 @@ typedef struct pn_prefix_stop {
     const pn_token *tokens;     /* [PN_KV_PAGE_TOKENS] */
     pn_kv_page *const *pages;   /* [n_groups]; NULL: a window had passed */
     uint32_t depth, n_groups;   /* pages up to here, this one included */
+    uint64_t state;             /* snapshot behind it, still the cache's; 0: none */
     uint64_t bytes;             /* that evicting it gives back */
 } pn_prefix_stop;
 

@@ -102,7 +102,7 @@ PN_INTERNAL uint32_t pn_state_mark_step(pn_state *s, uint32_t length, uint32_t n
 {
     const uint32_t P = PN_KV_PAGE_TOKENS, end = (length + n) / P * P;
     uint32_t n_out = 0;
-    state_drop_marks(s, s->n_ready, s->n_marks);
+    pn_state_unmark(s, false);
     for (uint32_t pos = (length / P + 1) * P; s->slot_bytes && pos <= end && s->n_marks < PN_STATE_MARKS; pos += P) {
         if (pos != end && (last_only || pos % PN_STATE_EVERY))
             continue;
@@ -132,16 +132,35 @@ PN_INTERNAL void pn_state_commit(pn_state *s)
     s->n_ready = s->n_marks;
 }
 
-PN_INTERNAL pn_snap *pn_state_take(pn_state *s, uint32_t *pos)
+static bool state_stays(const pn_state_mark *m, bool all) { return all || m->pos % PN_STATE_EVERY == 0; }
+
+PN_INTERNAL uint32_t pn_state_marked(const pn_state *s, bool all)
 {
-    if (!s->n_ready)
+    uint32_t pos = 0;
+    for (uint32_t i = 0; i < s->n_ready; i++)
+        pos = state_stays(&s->mark[i], all) ? s->mark[i].pos : pos;
+    return pos;
+}
+
+PN_INTERNAL pn_snap *pn_state_take(pn_state *s, bool all, uint32_t *pos)
+{
+    uint32_t i = 0;
+    while (i < s->n_ready && !state_stays(&s->mark[i], all))
+        i++;
+    if (i == s->n_ready)
         return NULL;
-    pn_snap *snap = s->mark[0].snap;
-    *pos = s->mark[0].pos;
-    s->n_marks--;
+    pn_snap *snap = s->mark[i].snap;
+    *pos = s->mark[i].pos;
+    s->mark[i].snap = NULL;
+    state_drop_marks(s, i, i + 1);
     s->n_ready--;
-    memmove(&s->mark[0], &s->mark[1], s->n_marks * sizeof *s->mark);
     return snap;
+}
+
+PN_INTERNAL void pn_state_unmark(pn_state *s, bool all)
+{
+    s->n_ready = all ? 0 : s->n_ready;
+    state_drop_marks(s, s->n_ready, s->n_marks);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -150,8 +169,7 @@ PN_INTERNAL pn_snap *pn_state_take(pn_state *s, uint32_t *pos)
 
 PN_INTERNAL void pn_state_set(pn_state *s, pn_snap *at)
 {
-    state_drop_marks(s, 0, s->n_marks);
-    s->n_ready = 0;
+    pn_state_unmark(s, true);
     if (at)
         pn_snap_retain(at);
     if (state_is_own(s) && s->n_free < PN_COUNT_OF(s->free))

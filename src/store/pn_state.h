@@ -94,8 +94,14 @@ PN_INTERNAL void pn_state_commit(pn_state *s);
 /* Another place: a snapshot, which is retained, or NULL: the beginning.  Marks go. */
 PN_INTERNAL void pn_state_set(pn_state *s, pn_snap *at);
 
-/* The first mark is the caller's from now on; NULL: there is none behind at most `length` tokens. */
-PN_INTERNAL pn_snap *pn_state_take(pn_state *s, uint32_t *pos);
+/* Tokens before the last mark that counts, all: or before the last of those that stay; 0: there is none. */
+PN_INTERNAL uint32_t pn_state_marked(const pn_state *s, bool all);
+
+/* The first mark of these is the caller's from now on; NULL: there is none. */
+PN_INTERNAL pn_snap *pn_state_take(pn_state *s, bool all, uint32_t *pos);
+
+/* Marks go: all, or those of the step that is torn. */
+PN_INTERNAL void pn_state_unmark(pn_state *s, bool all);
 
 /* A slot of its own to be filled, as where the sequence is; NULL: no memory. */
 PN_INTERNAL pn_snap *pn_state_put(pn_state *s);

@@ -166,11 +166,140 @@ static void cuts_and_threads_change_no_bit(void)
     free(first);
 }
 
+/* ------------------------------------------------------------------------------------------
+ * Snapshots
+ * ------------------------------------------------------------------------------------------ */
+
+/* What is known is known where there is a snapshot, and gives the bits of a cold run. */
+static void a_hit_is_where_a_snapshot_is(void)
+{
+    cache_rig r;
+    if (cache_open(&r, hybrid_path)) {
+        cache_said cold, cold_other, longer;
+        cache_cold(&r, r.ids, CACHE_PROMPT, &cold);
+        cache_cold(&r, r.other, CACHE_PROMPT, &cold_other);
+        const pn_generate_params p = cache_ask(r.ids, CACHE_PROMPT), q = cache_ask(r.other, CACHE_PROMPT);
+        PN_CHECK(hybrid_used(r.e, PN_ACCT_STATE) == 0, "snapshots without a cache");
+        for (int by_turn = 0; by_turn < 2; by_turn++) {
+            PN_CHECK(cache_run(&r, &p, by_turn, &cold, "first") == (by_turn ? 4 * P : 0), "not what is known");
+            PN_CHECK(cache_run(&r, &p, by_turn, &cold, "again") == 4 * P, "not what is known");
+            /* 150 tokens are the same, and no snapshot is there */
+            PN_CHECK(cache_run(&r, &q, by_turn, &cold_other, "other") == (by_turn ? 4 * P : 0), "a hit without a snapshot");
+            PN_CHECK(pn_model_cached(r.m, r.ids, CACHE_PROMPT) == 4 * P && pn_model_cached(r.m, r.ids, 4 * P) == 0 &&
+                     pn_model_cached(r.m, r.other, CACHE_PROMPT) == 4 * P, "what is known");
+        }
+        pn_token more[CACHE_PROMPT + CACHE_NEW + 40];
+        memcpy(more, cold.tokens, cold.n * sizeof *more);
+        memcpy(more + cold.n, r.ids, 40 * sizeof *more);
+        cache_cold(&r, more, cold.n + 40, &longer);
+        const pn_generate_params l = cache_ask(more, cold.n + 40);
+        PN_CHECK(cold.n == 320 && cache_run(&r, &l, 1, &longer, "an answer") == 5 * P, "an answer is not known");
+        pn_prefix_info i = cache_info(r.e);
+        PN_CHECK(i.hits == 5 && i.queries == 7 && i.evicted == 0, "%u of %u", (unsigned)i.hits, (unsigned)i.queries);
+        PN_CHECK(hybrid_used(r.e, PN_ACCT_STATE) > 0 && hybrid_used(r.e, PN_ACCT_STATE) + hybrid_used(r.e, PN_ACCT_PREFIX) == i.bytes,
+                 "%u bytes of snapshots", (unsigned)hybrid_used(r.e, PN_ACCT_STATE));
+        pn_model_free(r.m);
+        r.m = NULL;
+        PN_CHECK(hybrid_used(r.e, PN_ACCT_STATE) == 0, "snapshots outlive the model");
+        free(cold.logits);
+        free(cold_other.logits);
+        free(longer.logits);
+    }
+    cache_close(&r);
+}
+
+enum { TURNS = 6, TURN_NEW = 37, TURN_SAYS = 21, TURN_ALL = TURNS * (TURN_NEW + TURN_SAYS) };
+
+/* Turn after turn, each in a session of its own that is sent the whole conversation: what is computed is what is behind the
+ * last page boundary of the turn before, and the bits are those of no cache. */
+static void turns_compute_what_is_new(uint32_t n_batch, int request)
+{
+    cache_rig r;
+    pn_err err = {0};
+    if (cache_open(&r, hybrid_path)) {
+        pn_token said[TURN_ALL + 1];
+        uint32_t n = 0, computed = 0, held = 0;
+        float *cold = malloc(r.V * sizeof *cold);
+        for (uint32_t turn = 0; turn < TURNS; turn++) {
+            for (uint32_t i = 0; i < TURN_NEW; i++)
+                said[n++] = r.ids[(turn * TURN_NEW + i) % CACHE_PROMPT];
+            pn_token answers[2][TURN_SAYS];
+            for (int warm = 0; warm < 2; warm++) {
+                pn_session *s = NULL;
+                pn_generate_result g = {0};
+                pn_generate_params p = cache_ask(said, n);
+                p.max_tokens = TURN_SAYS;
+                p.no_cache = !warm;
+                PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = 512, .n_batch = n_batch, .by_turn = 1}, &s, &err) == PN_OK, "%s", err.text);
+                if (request) {
+                    pn_request *q = NULL;
+                    uint32_t active = 1;
+                    PN_CHECK(pn_request_new(s, &p, &q, &err) == PN_OK, "%s", err.text);
+                    while (active)
+                        pn_engine_step(r.e, 0, &active, &err);
+                    PN_CHECK(pn_request_result(q, &g, &err) == PN_OK, "%s", err.text);
+                    pn_request_free(q);
+                } else {
+                    PN_CHECK(pn_session_generate(s, &p, &g, &err) == PN_OK, "%s", err.text);
+                }
+                memcpy(answers[warm], pn_session_tokens(s) + n, sizeof answers[warm]);
+                if (warm) {
+                    PN_CHECK(memcmp(answers[0], answers[1], sizeof answers[0]) == 0, "turn %u: other tokens", (unsigned)turn);
+                    PN_CHECK(memcmp(cold, pn_session_logits(s), r.V * sizeof *cold) == 0, "turn %u: other bits", (unsigned)turn);
+                    PN_CHECK(g.n_cached == held, "turn %u: %u of %u tokens cached, %u known", (unsigned)turn, (unsigned)g.n_cached, (unsigned)n, (unsigned)held);
+                    computed += g.n_context - g.n_cached;
+                    held = pn_session_length(s) / P * P;
+                } else {
+                    memcpy(cold, pn_session_logits(s), r.V * sizeof *cold);
+                }
+                pn_session_free(s);
+            }
+            memcpy(said + n, answers[0], sizeof answers[0]);
+            n += TURN_SAYS;
+        }
+        PN_CHECK(held >= 5 * P && computed < TURNS * (TURN_NEW + P), "%u tokens computed", (unsigned)computed);
+        free(cold);
+    }
+    cache_close(&r);
+}
+
+/* A session can be cut where the cache has a snapshot, and nowhere else but at 0. */
+static void a_session_goes_back_to_a_snapshot(void)
+{
+    cache_rig r;
+    pn_err err = {0};
+    if (cache_open(&r, hybrid_path))
+        for (int by_turn = 0; by_turn < 2; by_turn++) {
+            pn_session *s = cache_session(&r, 600, by_turn), *fresh = cache_session(&r, 600, by_turn);
+            const pn_generate_params p = cache_ask(r.ids, CACHE_PROMPT);
+            PN_CHECK(pn_session_generate(s, &p, NULL, &err) == PN_OK && pn_session_length(s) == 320, "%s", err.text);
+            PN_CHECK(pn_session_truncate(s, 200, &err) == PN_E_STATE && strstr(err.text, "recurrent") && pn_session_length(s) == 320, "%s", err.text);
+            PN_CHECK(pn_session_truncate(s, 192, &err) == PN_E_STATE && pn_session_truncate(s, 320, &err) == PN_OK && pn_session_logits(s), "%s", err.text);
+            PN_CHECK(pn_session_truncate(s, 256, &err) == PN_OK && pn_session_length(s) == 256 && !pn_session_logits(s), "%s", err.text);
+            PN_CHECK(pn_session_eval(s, r.other, 50, &err) == PN_OK && pn_session_eval(fresh, r.ids, 256, &err) == PN_OK &&
+                     pn_session_eval(fresh, r.other, 50, &err) == PN_OK, "%s", err.text);
+            PN_CHECK(memcmp(pn_session_logits(s), pn_session_logits(fresh), r.V * sizeof(float)) == 0, "other bits");
+            /* What was evaluated behind it is no generation's: the cache does not know it. */
+            PN_CHECK(pn_session_truncate(s, 256, &err) == PN_OK && pn_session_truncate(s, 0, &err) == PN_OK && pn_session_eval(s, r.ids, 100, &err) == PN_OK &&
+                     pn_session_truncate(s, 64, &err) == PN_E_STATE, "%s", err.text);
+            pn_session_free(s);
+            pn_session_free(fresh);
+        }
+    cache_close(&r);
+}
+
 int main(void)
 {
     what_does_not_fit_together_is_refused();
     the_plan_counts_the_state();
     admission_counts_the_state();
     cuts_and_threads_change_no_bit();
+    a_hit_is_where_a_snapshot_is();
+    for (int request = 0; request < 2; request++) {
+        turns_compute_what_is_new(512, request);
+        turns_compute_what_is_new(50, request);
+        turns_compute_what_is_new(7, request);
+    }
+    a_session_goes_back_to_a_snapshot();
     return pn_test_end();
 }

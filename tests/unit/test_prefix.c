@@ -240,7 +240,7 @@ static void rig_check(rig *r)
             common += rig_part(r, e->pages[g], &rig_spec[e->space], g);
             bytes -= e->pages[g] ? pn_kv_page_cost(&rig_spec[e->space], g, PN_DTYPE_F16) : 0;
         }
-        bytes -= e->state ? rig_spec[e->space].slot_bytes : 0;
+        bytes -= e->state ? pn_snap_cost(rig_spec[e->space].slot_bytes) : 0;
         states += e->state != 0;
         PN_CHECK(!e->state || r->state_live[e->state], "a dead snapshot");
     }

@@ -73,7 +73,7 @@ static void rig_step(rig *r, uint32_t n, bool torn, bool last_only)
 static void rig_take(rig *r)
 {
     uint32_t pos = 0, before = 0;
-    for (pn_snap *s; (s = pn_state_take(&r->s, &pos)) != NULL; before = pos) {
+    for (pn_snap *s; (s = pn_state_take(&r->s, true, &pos)) != NULL; before = pos) {
         PN_CHECK(pos > before && pos <= r->length && pos % PN_KV_PAGE_TOKENS == 0, "a mark behind %u of %u tokens", (unsigned)pos, (unsigned)r->length);
         if (r->n_snaps == SNAPS) {
             pn_snap_release(s);
@@ -206,7 +206,7 @@ static void without_state_there_is_nothing(void)
     pn_state_run(&s, &run);
     pn_state_commit(&s);
     pn_state_set(&s, NULL);
-    PN_CHECK(!run.slot_in && !run.slot_out && !pn_state_take(&s, &pos) && m.n_calls == 0);
+    PN_CHECK(!run.slot_in && !run.slot_out && !pn_state_take(&s, true, &pos) && m.n_calls == 0);
     pn_state_unload(&s);
 }
 
