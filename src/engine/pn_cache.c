@@ -257,6 +257,26 @@ PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes)
     return given;
 }
 
+PN_INTERNAL uint64_t pn_cache_state_bytes(pn_die *die)
+{
+    pn_cache *c = &die->cache;
+    pn_mutex_lock(&c->lock);
+    uint64_t bytes = c->tree ? pn_prefix_thin_bytes(c->tree) : 0;
+    pn_mutex_unlock(&c->lock);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_cache_give_states(pn_die *die, uint64_t bytes)
+{
+    pn_cache *c = &die->cache;
+    pn_mutex_lock(&c->lock);
+    uint64_t given = c->tree ? pn_prefix_thin(c->tree, bytes) : 0;
+    pn_mutex_unlock(&c->lock);
+    return given;
+}
+
+PN_INTERNAL void pn_cache_few_states(pn_die *die, bool few) { atomic_store(&die->cache.few_states, few); }
+
 PN_INTERNAL uint64_t pn_cache_droppable_all(pn_engine *e)
 {
     uint64_t bytes = 0;

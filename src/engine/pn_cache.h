@@ -47,6 +47,11 @@ PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes);
 PN_INTERNAL uint64_t pn_cache_droppable_all(pn_engine *e);
 PN_INTERNAL uint64_t pn_cache_give_all(pn_engine *e, uint64_t bytes);
 
+/* The same of snapshots alone: of each conversation the last one stays, and as long as `few` no others are made. */
+PN_INTERNAL uint64_t pn_cache_state_bytes(pn_die *die);
+PN_INTERNAL uint64_t pn_cache_give_states(pn_die *die, uint64_t bytes);
+PN_INTERNAL void pn_cache_few_states(pn_die *die, bool few);
+
 /* The model goes, and all of it with it.  It has no sessions any more. */
 PN_INTERNAL void pn_cache_forget(pn_model *m);
 

@@ -104,12 +104,13 @@ PN_INTERNAL uint32_t pn_state_mark_step(pn_state *s, uint32_t length, uint32_t n
     uint32_t n_out = 0;
     pn_state_unmark(s, false);
     for (uint32_t pos = (length / P + 1) * P; s->slot_bytes && pos <= end && s->n_marks < PN_STATE_MARKS; pos += P) {
-        if (pos != end && (last_only || pos % PN_STATE_EVERY))
+        bool stays = !last_only && pos % PN_STATE_EVERY == 0;
+        if (pos != end && !stays)
             continue;
         pn_snap *snap = pn_snap_new(s->mem, s->slot_bytes);
         if (!snap)
             break;
-        s->mark[s->n_marks++] = (pn_state_mark){pos, snap};
+        s->mark[s->n_marks++] = (pn_state_mark){pos, stays, snap};
         out[n_out++] = (pn_checkpoint){pos - length, pn_snap_data(snap)};
     }
     return n_out;
@@ -123,7 +124,7 @@ PN_INTERNAL void pn_state_commit(pn_state *s)
     state_leave(s);
     s->in = out;
     for (uint32_t i = 0; i + 1 < s->n_marks;)           /* of those between, only the last so far was wanted */
-        if (i < s->n_ready && s->n_ready < s->n_marks && s->mark[i].pos % PN_STATE_EVERY) {
+        if (i < s->n_ready && s->n_ready < s->n_marks && !s->mark[i].stays) {
             state_drop_marks(s, i, i + 1);
             s->n_ready--;
         } else {
@@ -132,20 +133,18 @@ PN_INTERNAL void pn_state_commit(pn_state *s)
     s->n_ready = s->n_marks;
 }
 
-static bool state_stays(const pn_state_mark *m, bool all) { return all || m->pos % PN_STATE_EVERY == 0; }
-
 PN_INTERNAL uint32_t pn_state_marked(const pn_state *s, bool all)
 {
     uint32_t pos = 0;
     for (uint32_t i = 0; i < s->n_ready; i++)
-        pos = state_stays(&s->mark[i], all) ? s->mark[i].pos : pos;
+        pos = all || s->mark[i].stays ? s->mark[i].pos : pos;
     return pos;
 }
 
 PN_INTERNAL pn_snap *pn_state_take(pn_state *s, bool all, uint32_t *pos)
 {
     uint32_t i = 0;
-    while (i < s->n_ready && !state_stays(&s->mark[i], all))
+    while (i < s->n_ready && !(all || s->mark[i].stays))
         i++;
     if (i == s->n_ready)
         return NULL;

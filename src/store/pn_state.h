@@ -57,6 +57,7 @@ PN_INTERNAL void pn_snap_release(pn_snap *s);           /* NULL is a no-op */
 
 typedef struct pn_state_mark {
     uint32_t pos;               /* tokens it is behind */
+    bool stays;                 /* when others follow it */
     pn_snap *snap;              /* owned */
 } pn_state_mark;
 

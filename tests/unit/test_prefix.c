@@ -816,6 +816,72 @@ static void what_came_back_is_put_in(void)
     PN_CHECK(m.outstanding == 0, "%ld blocks leak", m.outstanding);
 }
 
+/* ---- snapshots alone ---------------------------------------------------------------------- */
+
+static uint64_t thin_dropped[8];
+static uint32_t thin_n;
+
+static void thin_drop(void *user, uint64_t state)
+{
+    (void)user;
+    if (thin_n < PN_COUNT_OF(thin_dropped))
+        thin_dropped[thin_n++] = state;
+}
+
+static bool thin_held(void *user, uint64_t state) { return state == *(const uint64_t *)user; }
+
+/* Two ways with snapshots, one of which others hold, another one pinned: those behind which there is one go, the least
+ * valuable first, and the pages stay. */
+static void thinning_leaves_each_way_its_last_snapshot(void)
+{
+    const pn_state_spec *spec = &rig_spec[2];
+    uint64_t held = 3, slot = pn_snap_cost(spec->slot_bytes);
+    pn_test_mem m;
+    pn_prefix *c = NULL;
+    pn_kv kv;
+    pn_token tokens[6 * P];
+    uint32_t space;
+    pn_prefix_hit hit;
+    pn_prefix_stats before, after;
+    pn_test_mem_init(&m, 0);
+    thin_n = 0;
+    const pn_prefix_params params = {.drop_state = thin_drop, .state_held = thin_held, .user = &held};
+    PN_CHECK(pn_prefix_new(&c, &m.mem, &params, NULL) == PN_OK && pn_prefix_space_new(c, spec, PN_DTYPE_F16, &space, NULL) == PN_OK &&
+             pn_kv_open(&kv, &m.mem, spec, 6 * P, 6 * P, PN_DTYPE_F16, NULL) == PN_OK);
+    pn_kv_prepare(&kv, 6 * P);
+    pn_kv_commit(&kv, 6 * P);
+    for (int way = 0; way < 2; way++) {                 /* snapshots 1 to 6 behind as many pages; of the other way 7 behind 6 */
+        for (int i = 0; i < 6 * P; i++)
+            tokens[i] = i < 4 * P ? i : i + way;
+        for (uint32_t i = way ? 6 : 1; i <= 6; i++) {
+            const pn_prefix_key k = {.space = space, .tokens = tokens, .n = (size_t)i * P};
+            PN_CHECK(pn_prefix_insert(c, &k, &kv, way ? 7 : i, (uint64_t)100 - i) == (size_t)i * P, " ");
+        }
+    }
+    const pn_prefix_key two = {.space = space, .tokens = tokens, .n = 2 * P};
+    PN_CHECK(pn_prefix_find(c, &two, 100, &hit) == 2 * P && hit.state == 2, "%u tokens", (unsigned)hit.n_tokens);
+    pn_prefix_get_stats(c, &before);
+    PN_CHECK(pn_prefix_thin_bytes(c) == 3 * slot, "%u bytes", (unsigned)pn_prefix_thin_bytes(c));     /* 1, 4 and 5 */
+    PN_CHECK(pn_prefix_thin(c, 1) == slot && thin_n == 1 && thin_dropped[0] == 5, "%u went first", (unsigned)thin_dropped[0]);
+    PN_CHECK(pn_prefix_thin(c, UINT64_MAX) == 2 * slot && thin_n == 3 && thin_dropped[1] == 4 && thin_dropped[2] == 1, "%u went", (unsigned)thin_n);
+    PN_CHECK(pn_prefix_thin_bytes(c) == 0 && pn_prefix_thin(c, UINT64_MAX) == 0, "what others hold went");
+    pn_prefix_unpin(c, &hit);
+    held = 0;
+    PN_CHECK(pn_prefix_thin(c, UINT64_MAX) == 2 * slot, "2 and 3 stay");
+    pn_prefix_get_stats(c, &after);
+    PN_CHECK(pn_prefix_sound(c) && after.nodes == before.nodes && before.bytes - after.bytes == 5 * slot, "pages went");
+    for (int way = 0; way < 2; way++) {
+        const pn_prefix_key k = {.space = space, .tokens = tokens, .n = 6 * P};
+        for (int i = 4 * P; i < 6 * P; i++)
+            tokens[i] = i + way;
+        PN_CHECK(pn_prefix_peek(c, &k) == 6 * P && pn_prefix_find(c, &k, 200, &hit) == 6 * P && hit.state == (way ? 7u : 6u), "way %d", way);
+        pn_prefix_unpin(c, &hit);
+    }
+    pn_kv_close(&kv);
+    pn_prefix_free(c);
+    PN_CHECK(m.outstanding == 0 && thin_n == 7, "%ld blocks left", m.outstanding);
+}
+
 int main(void)
 {
     only_whole_pages_of_the_same_space_and_salt_are_found();
@@ -827,5 +893,6 @@ int main(void)
     a_failing_allocation_costs_a_page_and_nothing_else();
     many_siblings_and_long_ways_are_cheap();
     what_came_back_is_put_in();
+    thinning_leaves_each_way_its_last_snapshot();
     return pn_test_end();
 }
