@@ -746,7 +746,7 @@ static pn_prefix_node *prefix_arrive(pn_prefix *c, pn_prefix_node *n, uint64_t t
     return n;
 }
 
-PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick)
+static bool prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick)
 {
     pn_prefix_node *from = *at, *n;
     const pn_token *t = k->tokens + (from ? (size_t)from->depth * PREFIX_PAGE : 0);
@@ -771,6 +771,15 @@ PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_no
     pn_prefix_leave(from);
     *at = n;
     return true;
+}
+
+PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t state,
+                              uint64_t tick)
+{
+    bool there = prefix_go(c, k, at, pages, tick);
+    if (state)
+        prefix_add_state(c, there ? *at : NULL, state);
+    return there;
 }
 
 PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at)

@@ -142,9 +142,11 @@ PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefi
 
 /* From *at, pinned (NULL: the beginning), to the node of the key's next page, which is pinned instead.  pages NULL: to
  * the one that is there; else [n_groups] common pages, NULL for those there are not: the node is made, or what it
- * lacks filled in, with references of its own.  False: it is not there and cannot be made of these, or there is no room; *at stays.  At the end
+ * lacks filled in, with references of its own.  state: a snapshot behind it, which is the cache's from now on whatever
+ * happens; 0: none.  False: it is not there and cannot be made of these, or there is no room; *at stays.  At the end
  * pn_prefix_leave(). */
-PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick);
+PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t state,
+                              uint64_t tick);
 PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at);       /* not pinned any more; NULL is a no-op */
 
 /* As pn_prefix_shrink(), but only what `may` allows goes.  _each: all that could go now, in no order. */

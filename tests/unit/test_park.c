@@ -17,8 +17,8 @@ enum { PARK_PROMPT = 150, PARK_NEW = 60, PARK_SAID = PARK_PROMPT + PARK_NEW };
 
 static char dir[200];
 
-/* full attention; a window of 32 */
-static const char *const park_models[] = {"models/demo.gguf", "tests/vectors/golden/arch/gemma3.gguf"};
+/* full attention; a window of 32; recurrent layers */
+static const char *const park_models[] = {"models/demo.gguf", "tests/vectors/golden/arch/gemma3.gguf", "tests/vectors/golden/arch/lfm2.gguf"};
 
 static const pn_sampling greedy = {.size = sizeof greedy, .ignore_eos = 1};
 static const pn_sampling seeded = {.size = sizeof seeded, .ignore_eos = 1, .temperature = 0.9f, .has_seed = 1, .seed = 3, .repeat_penalty = 1.1f,

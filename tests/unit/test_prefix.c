@@ -789,13 +789,13 @@ static void what_came_back_is_put_in(void)
         p[i / 2][i % 2] = pn_kv_page_new(&m.mem, &rig_spec[1].group[i % 2], PN_DTYPE_F16);
     const pn_prefix_key k = {.space = space, .tokens = tokens, .n = 3 * P};
     pn_prefix_node *at = NULL;
-    PN_CHECK(!pn_prefix_go(c, &k, &at, NULL, 1) && !pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL, p[0][1]}, 1) && !at, "made of nothing");
+    PN_CHECK(!pn_prefix_go(c, &k, &at, NULL, 0, 1) && !pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL, p[0][1]}, 0, 1) && !at, "made of nothing");
     for (int i = 0; i < 3; i++)
-        PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){p[i][0], i == 1 ? NULL : p[i][1]}, 1) && pn_prefix_sound(c), "page %d", i);
+        PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){p[i][0], i == 1 ? NULL : p[i][1]}, 0, 1) && pn_prefix_sound(c), "page %d", i);
     pn_prefix_leave(at);
     PN_CHECK(pn_prefix_peek(c, &k) == P, "a window is missing: %u", (unsigned)pn_prefix_peek(c, &k));
     at = NULL;
-    PN_CHECK(pn_prefix_go(c, &k, &at, NULL, 2) && pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL, p[1][1]}, 2) && pn_prefix_go(c, &k, &at, NULL, 2), "filled");
+    PN_CHECK(pn_prefix_go(c, &k, &at, NULL, 0, 2) && pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL, p[1][1]}, 0, 2) && pn_prefix_go(c, &k, &at, NULL, 0, 2), "filled");
     pn_prefix_leave(at);
     for (int i = 0; i < 6; i++) {
         PN_CHECK(p[i / 2][i % 2]->refs == 2, "page %d has %u holders", i, (unsigned)p[i / 2][i % 2]->refs);
@@ -816,8 +816,6 @@ static void what_came_back_is_put_in(void)
     PN_CHECK(m.outstanding == 0, "%ld blocks leak", m.outstanding);
 }
 
-/* ---- snapshots alone ---------------------------------------------------------------------- */
-
 static uint64_t thin_dropped[8];
 static uint32_t thin_n;
 
@@ -827,6 +825,43 @@ static void thin_drop(void *user, uint64_t state)
     if (thin_n < PN_COUNT_OF(thin_dropped))
         thin_dropped[thin_n++] = state;
 }
+
+/* A page comes back with its snapshot, or the snapshot alone to a page that is there; where nothing can be put it goes. */
+static void a_snapshot_is_put_in(void)
+{
+    const pn_state_spec *spec = &rig_spec[2];
+    uint64_t none = 0;
+    pn_test_mem m;
+    pn_prefix *c = NULL;
+    pn_token tokens[2 * P];
+    uint32_t space;
+    pn_prefix_hit hit;
+    pn_test_mem_init(&m, 0);
+    thin_n = 0;
+    const pn_prefix_params params = {.bytes_max = 1 << 20, .drop_state = thin_drop, .user = &none};
+    PN_CHECK(pn_prefix_new(&c, &m.mem, &params, NULL) == PN_OK && pn_prefix_space_new(c, spec, PN_DTYPE_F16, &space, NULL) == PN_OK);
+    for (int i = 0; i < 2 * P; i++)
+        tokens[i] = i;
+    pn_kv_page *p = pn_kv_page_new(&m.mem, &spec->group[0], PN_DTYPE_F16);
+    const pn_prefix_key k = {.space = space, .tokens = tokens, .n = 2 * P};
+    pn_prefix_node *at = NULL;
+    PN_CHECK(!pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL}, 1, 1) && thin_n == 1 && thin_dropped[0] == 1, "a snapshot without a page");
+    PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){p}, 0, 1) && pn_prefix_peek(c, &k) == 0, "a page without one");
+    PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){p}, 2, 1) && pn_prefix_peek(c, &k) == 2 * P, "both");
+    pn_prefix_leave(at);
+    at = NULL;
+    PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL}, 3, 2) && pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL}, 4, 2) && thin_n == 2 && thin_dropped[1] == 4,
+             "to a page that has one");
+    pn_prefix_leave(at);
+    PN_CHECK(pn_prefix_sound(c) && pn_prefix_find(c, &(pn_prefix_key){.space = space, .tokens = tokens, .n = P}, 3, &hit) == P && hit.state == 3, "%u tokens",
+             (unsigned)hit.n_tokens);
+    pn_prefix_unpin(c, &hit);
+    pn_kv_release(p);
+    pn_prefix_free(c);
+    PN_CHECK(m.outstanding == 0 && thin_n == 4, "%ld blocks leak", m.outstanding);
+}
+
+/* ---- snapshots alone ---------------------------------------------------------------------- */
 
 static bool thin_held(void *user, uint64_t state) { return state == *(const uint64_t *)user; }
 
@@ -893,6 +928,7 @@ int main(void)
     a_failing_allocation_costs_a_page_and_nothing_else();
     many_siblings_and_long_ways_are_cheap();
     what_came_back_is_put_in();
+    a_snapshot_is_put_in();
     thinning_leaves_each_way_its_last_snapshot();
     return pn_test_end();
 }
