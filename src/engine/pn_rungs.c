@@ -107,7 +107,8 @@ static uint64_t rung_slots_gain(void *user, uint32_t resource)
         uint32_t ready, n = resource == 0 || resource == 1 + i ? pn_sched_at_work(e->dies[i].sched, &ready) : 0;
         n = PN_MIN(n, atomic_load(&e->dies[i].slots));
         if (n > 1)              /* what those that wait then have reserved comes back when the others have ended */
-            gain = (atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE])) / 2;
+            gain = (atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE]) +
+                    atomic_load(&e->ledger.used[PN_ACCT_STATE])) / 2;
     }
     return gain;
 }

@@ -129,9 +129,28 @@ static void what_a_session_begins_with_stays(void)
     rig_close(&r);
 }
 
+/* What there is room for alone is what is there once all sequences are gone, their state too. */
+static void state_goes_with_the_sequences(void)
+{
+    rig r;
+    pn_err err = {0};
+    pn_session *s = NULL;
+    if (rig_open(&r)) {
+        const atomic_ullong *used = r.e->ledger.used;
+        rig_say(&r, 10, SNAP_PROMPT, &s, NULL);
+        PN_CHECK(pn_mem_limit(r.e, -1, (int64_t)pn_mem_used(r.e) + (1 << 20), &err) == PN_OK, "%s", err.text);
+        uint64_t gone = pn_govern_room_alone(r.e, 0) - pn_govern_room(r.e, 0, true);
+        PN_CHECK(used[PN_ACCT_STATE] > 0 && gone == used[PN_ACCT_KV] + used[PN_ACCT_KV_RESERVE] + used[PN_ACCT_STATE] + used[PN_ACCT_PREFIX],
+                 "%u bytes go, state has %u", (unsigned)gone, (unsigned)used[PN_ACCT_STATE]);
+        pn_session_free(s);
+    }
+    rig_close(&r);
+}
+
 int main(void)
 {
     of_each_conversation_the_last_stays();
     what_a_session_begins_with_stays();
+    state_goes_with_the_sequences();
     return pn_test_end();
 }
