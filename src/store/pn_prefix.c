@@ -42,6 +42,7 @@ struct pn_prefix {
     pn_prefix_node **way;               /* [way_cap >= deepest node]: the last way found */
     pn_kv_page **way_pages;             /* [PN_MAX_GROUPS][way_cap] */
     size_t way_cap;
+    bool thin;                          /* there was no snapshot that could go alone when we last looked, and none has come */
 };
 
 /* ------------------------------------------------------------------------------------------
@@ -245,11 +246,50 @@ static void prefix_evict_if(pn_prefix *c, uint64_t bytes, bool used_too, pn_pref
 
 static void prefix_evict(pn_prefix *c, uint64_t bytes, bool used_too) { prefix_evict_if(c, bytes, used_too, NULL, NULL); }
 
+/* Which nodes have a snapshot behind them on the one way there is: where ways part, the last before serves them all. */
+static void prefix_cover(pn_prefix *c)
+{
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            n->covered = false;
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            for (pn_prefix_node *p = n->state ? n->parent : NULL; p && p->n_children == 1 && !p->covered; p = p->parent)
+                p->covered = true;
+}
+
+/* Its snapshot may go: others are behind it, and nobody is at it. */
+static bool prefix_thins(const pn_prefix *c, const pn_prefix_node *n)
+{
+    return n->state && n->covered && !n->pins && !(c->params.state_held && c->params.state_held(c->params.user, n->state));
+}
+
+PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes)
+{
+    uint64_t before = c->stats.bytes;
+    prefix_cover(c);
+    while (before - c->stats.bytes < bytes) {
+        pn_prefix_node *least = NULL;
+        for (size_t i = 0; i < c->n_buckets; i++)
+            for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+                if (prefix_thins(c, n) && (!least || prefix_before(n, least)))
+                    least = n;
+        if (!least) {
+            c->thin = true;
+            break;
+        }
+        prefix_put_state(c, least);
+    }
+    return before - c->stats.bytes;
+}
+
 static bool prefix_room(pn_prefix *c, uint64_t need)
 {
     uint64_t max = c->params.bytes_max;
     if (need > max)
         return false;
+    if (!c->thin && c->stats.bytes > max - need)
+        (void)pn_prefix_thin(c, c->stats.bytes - (max - need));
     prefix_evict(c, max - need, false);
     return c->stats.bytes <= max - need;
 }
@@ -443,24 +483,6 @@ PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c)
     return bytes;
 }
 
-/* Which nodes have a snapshot behind them.  The way up ends where another one has gone it. */
-static void prefix_cover(pn_prefix *c)
-{
-    for (size_t i = 0; i < c->n_buckets; i++)
-        for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
-            n->covered = false;
-    for (size_t i = 0; i < c->n_buckets; i++)
-        for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
-            for (pn_prefix_node *p = n->state ? n->parent : NULL; p && !p->covered; p = p->parent)
-                p->covered = true;
-}
-
-/* Its snapshot may go: others are behind it, and nobody is at it. */
-static bool prefix_thins(const pn_prefix *c, const pn_prefix_node *n)
-{
-    return n->state && n->covered && !n->pins && !(c->params.state_held && c->params.state_held(c->params.user, n->state));
-}
-
 PN_INTERNAL uint64_t pn_prefix_thin_bytes(pn_prefix *c)
 {
     uint64_t bytes = 0;
@@ -469,23 +491,6 @@ PN_INTERNAL uint64_t pn_prefix_thin_bytes(pn_prefix *c)
         for (const pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
             bytes += prefix_thins(c, n) ? prefix_state_bytes(c, n->space) : 0;
     return bytes;
-}
-
-PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes)
-{
-    uint64_t before = c->stats.bytes;
-    prefix_cover(c);
-    while (before - c->stats.bytes < bytes) {
-        pn_prefix_node *least = NULL;
-        for (size_t i = 0; i < c->n_buckets; i++)
-            for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
-                if (prefix_thins(c, n) && (!least || prefix_before(n, least)))
-                    least = n;
-        if (!least)
-            break;
-        prefix_put_state(c, least);
-    }
-    return before - c->stats.bytes;
 }
 
 PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max)
@@ -578,6 +583,7 @@ PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit)
     if (hit->node) {
         PN_ASSERT(hit->node->pins);
         hit->node->pins--;
+        c->thin = c->thin && !hit->node->state;
         prefix_evict(c, c->params.bytes_max, false);    /* a smaller budget may have waited for this */
     }
     *hit = (pn_prefix_hit){0};
@@ -669,6 +675,7 @@ static void prefix_add_state(pn_prefix *c, pn_prefix_node *n, uint64_t state)
     }
     n->state = state;
     c->stats.bytes += bytes;
+    c->thin = false;
 }
 
 PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv *kv, uint64_t state, uint64_t tick)

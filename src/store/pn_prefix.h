@@ -29,6 +29,8 @@
  * A use counts for the whole way to the hit, so a parent is worth at least as much as its child, and
  * among equals the deeper goes first: the least valuable node is a leaf.  Size and depth need no term
  * of their own: nodes of a space have one size, and depth speaks through the order.
+ * Before any node, snapshots go that others follow (pn_prefix_thin): they may be as large as hundreds of pages, and
+ * help only who leaves the way just there.
  *
  * Invariants
  *   1. A node holds one reference on each page it names (pn_kv_share, pn_kv_release).
@@ -119,8 +121,9 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
 
-/* Snapshots alone go, least value first, until `bytes` have come back: those behind which there is another one, so that
- * every way keeps its last.  Returns what came back.  _thin_bytes: what there is of it. */
+/* Snapshots alone go, least value first, until `bytes` have come back: those behind which there is another one before any
+ * ways part, so that every way keeps its last, and where ways part, the last before.  Returns what came back.
+ * _thin_bytes: what there is of it. */
 PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes);
 PN_INTERNAL uint64_t pn_prefix_thin_bytes(pn_prefix *c);
 

@@ -288,6 +288,42 @@ static void a_session_goes_back_to_a_snapshot(void)
     cache_close(&r);
 }
 
+/* Agents that take turns, with a cache too small for all of their snapshots: those in the middle go, and what is used again
+ * stays nine tenths of what is sent. */
+static void many_turns_of_agents_use_what_is_known(void)
+{
+    enum { AGENTS = 4, MANY = 40, BUDGET = 1090000 };
+    cache_rig r;
+    pn_err err = {0};
+    if (cache_open_with(&r, hybrid_path, &(pn_engine_params){.n_threads = 1, .prefix_bytes = BUDGET})) {
+        static pn_token said[AGENTS][MANY * (TURN_NEW + TURN_SAYS) + 1];
+        uint32_t n[AGENTS] = {0};
+        uint64_t sent = 0, cached = 0, seed = 4;
+        for (int turn = 0; turn < MANY; turn++)
+            for (int a = 0; a < AGENTS; a++) {
+                for (int i = 0; i < TURN_NEW; i++)
+                    said[a][n[a]++] = (pn_token)(pn_test_rand(&seed) % r.V);
+                pn_session *s = NULL;
+                pn_generate_result g = {0};
+                pn_generate_params p = cache_ask(said[a], n[a]);
+                p.max_tokens = TURN_SAYS;
+                PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = 2400, .by_turn = 1}, &s, &err) == PN_OK &&
+                         pn_session_generate(s, &p, &g, &err) == PN_OK, "%s", err.text);
+                memcpy(said[a] + n[a], pn_session_tokens(s) + n[a], TURN_SAYS * sizeof(pn_token));
+                n[a] += TURN_SAYS;
+                sent += g.n_context;
+                cached += g.n_cached;
+                pn_session_free(s);
+                pn_prefix_info i = cache_info(r.e);
+                PN_CHECK(i.bytes <= BUDGET && hybrid_used(r.e, PN_ACCT_STATE) <= BUDGET, "%u bytes", (unsigned)i.bytes);
+            }
+        printf("%d agents, %d turns: %.1f %% used again, %u evicted, %u bytes of state\n", AGENTS, MANY, 100.0 * (double)cached / (double)sent,
+               (unsigned)cache_info(r.e).evicted, (unsigned)hybrid_used(r.e, PN_ACCT_STATE));
+        PN_CHECK(cached * 10 >= sent * 9 && cache_info(r.e).evicted == 0, "%u of %u tokens", (unsigned)cached, (unsigned)sent);
+    }
+    cache_close(&r);
+}
+
 int main(void)
 {
     what_does_not_fit_together_is_refused();
@@ -301,5 +337,6 @@ int main(void)
         turns_compute_what_is_new(7, request);
     }
     a_session_goes_back_to_a_snapshot();
+    many_turns_of_agents_use_what_is_known();
     return pn_test_end();
 }
