@@ -141,8 +141,8 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
  * Keeping
  * ------------------------------------------------------------------------------------------ */
 
-/* With the lock held: the pages before each snapshot, which is the tree's from then on whatever happens; then the key's.
- * Returns the tokens that are cached. */
+/* With the lock held: the pages of the key's tokens; of a recurrent model those before each snapshot, which is the tree's
+ * from then on whatever happens.  Returns the tokens that are cached. */
 static size_t cache_put(pn_session *s, pn_prefix_key *k, bool whole)
 {
     pn_cache *c = &pn_session_die(s)->cache;

@@ -206,12 +206,18 @@ static void prefix_remove_leaf(pn_prefix *c, pn_prefix_node *n)
  * Room
  * ------------------------------------------------------------------------------------------ */
 
+/* Others hold its snapshot, too. */
+static bool prefix_state_held(const pn_prefix *c, const pn_prefix_node *n)
+{
+    return n->state && c->params.state_held && c->params.state_held(c->params.user, n->state);
+}
+
 static bool prefix_in_use(const pn_prefix *c, const pn_prefix_node *n)
 {
     for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
         if (n->pages[g] && n->pages[g]->refs > 1)
             return true;
-    return false;
+    return prefix_state_held(c, n);
 }
 
 static pn_prefix_stop prefix_stop(const pn_prefix *c, pn_prefix_node *n)
@@ -261,7 +267,7 @@ static void prefix_cover(pn_prefix *c)
 /* Its snapshot may go: others are behind it, and nobody is at it. */
 static bool prefix_thins(const pn_prefix *c, const pn_prefix_node *n)
 {
-    return n->state && n->covered && !n->pins && !(c->params.state_held && c->params.state_held(c->params.user, n->state));
+    return n->state && n->covered && !n->pins && !prefix_state_held(c, n);
 }
 
 PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes)
@@ -283,14 +289,20 @@ PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes)
     return before - c->stats.bytes;
 }
 
+/* Down to `bytes` with what hurts least: snapshots that others follow, then nodes. */
+static void prefix_shrink(pn_prefix *c, uint64_t bytes)
+{
+    if (!c->thin && c->stats.bytes > bytes)
+        (void)pn_prefix_thin(c, c->stats.bytes - bytes);
+    prefix_evict(c, bytes, false);
+}
+
 static bool prefix_room(pn_prefix *c, uint64_t need)
 {
     uint64_t max = c->params.bytes_max;
     if (need > max)
         return false;
-    if (!c->thin && c->stats.bytes > max - need)
-        (void)pn_prefix_thin(c, c->stats.bytes - (max - need));
-    prefix_evict(c, max - need, false);
+    prefix_shrink(c, max - need);
     return c->stats.bytes <= max - need;
 }
 
@@ -453,7 +465,7 @@ PN_INTERNAL void pn_prefix_space_drop(pn_prefix *c, uint32_t space)
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes)
 {
     uint64_t before = c->stats.bytes;
-    prefix_evict(c, bytes, false);
+    prefix_shrink(c, bytes);
     return before - c->stats.bytes;
 }
 
@@ -496,7 +508,7 @@ PN_INTERNAL uint64_t pn_prefix_thin_bytes(pn_prefix *c)
 PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max)
 {
     c->params.bytes_max = bytes_max ? bytes_max : UINT64_MAX;
-    prefix_evict(c, c->params.bytes_max, false);
+    prefix_shrink(c, c->params.bytes_max);
 }
 
 PN_INTERNAL void pn_prefix_clear(pn_prefix *c) { prefix_evict(c, 0, true); }
@@ -584,7 +596,7 @@ PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit)
         PN_ASSERT(hit->node->pins);
         hit->node->pins--;
         c->thin = c->thin && !hit->node->state;
-        prefix_evict(c, c->params.bytes_max, false);    /* a smaller budget may have waited for this */
+        prefix_shrink(c, c->params.bytes_max);          /* a smaller budget may have waited for this */
     }
     *hit = (pn_prefix_hit){0};
 }
