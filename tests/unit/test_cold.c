@@ -202,7 +202,8 @@ static void the_snapshot_is_the_last_section(void)
     pn_kv_page *pages[PN_MAX_GROUPS];
     PN_CHECK(blob_make(&one, &x) == PN_OK);
     uint64_t at = 4096 + pn_align_up(pn_kv_page_bytes(&specs[3].group[0], PN_DTYPE_F16, PN_DTYPE_F16), 4096);
-    PN_CHECK(pn_le32(b + 148) == 1 && pn_le32(entry) == 0 && entry[24] == 1 && pn_le64(entry + 32) == 5000 && one.n == at + 3 * 4096, "%" PRIu64 " bytes", one.n);
+    PN_CHECK(pn_le32(b + 148) == 1 && pn_le32(entry) == 0 && entry[24] == 1 && pn_le64(entry + 32) == 5000 && one.n == at + 3 * 4096,
+             "%" PRIu64 " bytes", one.n);
     PN_CHECK(memcmp(b + at, pn_snap_data(x.state), 5000) == 0 && pn_le32(b + at + 8192 + 20 + 28) == pn_crc32c_add(&crc, 0, b + at, 8192), "the section");
     for (int i = 0; i < 2; i++) {
         pn_cold_unit u = x.u;

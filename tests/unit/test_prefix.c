@@ -865,8 +865,8 @@ static void a_snapshot_is_put_in(void)
     PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){p}, 2, 1) && pn_prefix_peek(c, &k) == 2 * P, "both");
     pn_prefix_leave(at);
     at = NULL;
-    PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL}, 3, 2) && pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL}, 4, 2) && thin_n == 2 && thin_dropped[1] == 4,
-             "to a page that has one");
+    PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL}, 3, 2) && pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL}, 4, 2) && thin_n == 2 &&
+             thin_dropped[1] == 4, "to a page that has one");
     pn_prefix_leave(at);
     PN_CHECK(pn_prefix_sound(c) && pn_prefix_find(c, &(pn_prefix_key){.space = space, .tokens = tokens, .n = P}, 3, &hit) == P && hit.state == 3, "%u tokens",
              (unsigned)hit.n_tokens);

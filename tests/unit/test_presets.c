@@ -144,7 +144,8 @@ static void rows_that_do_not_fit_get_smaller_blocks(void)
 
 static void small_things_stay_as_they_are(void)
 {
-    static const char *const names[] = {"blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.attn_q.bias", "blk.0.ssm_conv1d.weight", "blk.0.shortconv.conv.weight",
+    static const char *const names[] = {"blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.attn_q.bias", "blk.0.ssm_conv1d.weight",
+                                        "blk.0.shortconv.conv.weight",
                                         "blk.0.ssm_a", "blk.0.time_mix_w1.weight", "v.patch_embd.weight", "per_layer_model_proj.weight"};
     pn_mix m = preset_open("Q8_0", (shape){.n_layers = 4, .n_heads = 4, .n_heads_kv = 4});
     for (size_t i = 0; i < PN_COUNT_OF(names); i++)

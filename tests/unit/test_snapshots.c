@@ -79,7 +79,8 @@ static void of_each_conversation_the_last_stays(void)
     size_t V = pn_vocab_size(r.m);
     float *cold = malloc(V * sizeof *cold), *warm = malloc(V * sizeof *warm);
     pn_session *s[3] = {NULL};
-    if (!PN_CHECK(rung && strcmp(rung->name, "snapshots") == 0 && rung->level == PN_LEVEL_WATCH && rung->gain(r.e, 0) == 0, "no such rung, or a gain of nothing"))
+    if (!PN_CHECK(rung && strcmp(rung->name, "snapshots") == 0 && rung->level == PN_LEVEL_WATCH && rung->gain(r.e, 0) == 0,
+                  "no such rung, or a gain of nothing"))
         return;
     for (int i = 0; i < 3; i++)         /* behind 256 tokens, the prompt, the answer */
         PN_CHECK(rig_say(&r, 10 + i, SNAP_PROMPT, &s[i], i ? NULL : cold) == 0, "known already");
@@ -120,7 +121,8 @@ static void what_a_session_begins_with_stays(void)
         memcpy(mine, ids, sizeof mine);
         mine[0] = 10;
         PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = SNAP_CTX, .by_turn = 1}, &s, &err) == PN_OK, "%s", err.text);
-        PN_CHECK(rung->gain(r.e, 0) == 2 * slot && pn_cache_adopt(s, 0, mine, 300) == 256 && rung->gain(r.e, 0) == slot, "%u bytes", (unsigned)rung->gain(r.e, 0));
+        PN_CHECK(rung->gain(r.e, 0) == 2 * slot && pn_cache_adopt(s, 0, mine, 300) == 256 && rung->gain(r.e, 0) == slot, "%u bytes",
+                 (unsigned)rung->gain(r.e, 0));
         uint64_t before = pn_mem_used(r.e);
         PN_CHECK(rung->apply(r.e, 0, UINT64_MAX, 0, &freed) == PN_RUNG_DONE && freed == slot && before - pn_mem_used(r.e) == slot, "%u bytes", (unsigned)freed);
         PN_CHECK(pn_session_eval(s, mine + 256, 44, &err) == PN_OK && rung->gain(r.e, 0) == slot, "it went on: %s", err.text);
