@@ -1356,6 +1356,10 @@ static inline float pn_f32_from_e8m0(uint8_t e)
  *       then every element times the f32 nearest to 1/sqrt(b).  No sum depends on a vector's width.
  *   RMS norm: sum of squares in the 16-partial-sum order above (fma), mean, then
  *       y = (x * (1 / sqrt(mean + eps))) * w.
+ *   Short convolution of T taps, per column: u_t = b_t * x_t, rounded; s = w[0] * u_(t-T+1), rounded; then
+ *       s = s + w[k] * u_(t-T+1+k) for k = 1 to T-1, each product rounded before it is added; y = c_t * s.  Tokens before
+ *       the first have u = +0 and take part.  The state is u itself, so where a prompt was cut does not
+ *       show.  No fused operation: the same bits for every instruction set.
  *   exp, tanh, silu, gelu: the polynomials of num/pn_math.c, step by step.
  *
  * One file an ISA; accessors return NULL when compiler or machine lack it.  The choice is made once
@@ -1494,6 +1498,19 @@ static inline float pn_cpu_rotation_scale(size_t b)
 /* Scratch a thread needs for matmul and matmul_exact with rows of at most k elements and steps of m
  * rows; the same for every ISA, so that plans do not depend on the machine. */
 PN_INTERNAL size_t pn_cpu_tile_bytes(uint32_t k);
+
+/* ---- recurrences: one for all instruction sets (pn_cpu_recur.c) ----------------------------- */
+
+enum { PN_CPU_TAPS = 8 };       /* most of a short convolution */
+
+/* A row of n numbers: a[i] * b[i]; without b a[i]; without a zeros. */
+typedef struct pn_cpu_tap {
+    const float *a, *b;
+} pn_cpu_tap;
+
+PN_INTERNAL void pn_cpu_tap_row(const pn_cpu_tap *t, float *y, size_t n);
+/* y = c * conv, [n] each, of tap[taps], the oldest first; w [n][taps]. */
+PN_INTERNAL void pn_cpu_short_conv(const pn_cpu_tap *tap, uint32_t taps, const float *w, const float *c, float *y, size_t n);
 
 /* The table in use; chosen on first call (PN_CPU is read by the programs, not here). */
 PN_INTERNAL const pn_cpu_kernels *pn_cpu_get(void);
@@ -5690,7 +5707,7 @@ PN_INTERNAL pn_status pn_respell_find(const pn_respell *q, size_t *end, bool *fo
 
 /* includes num/pn_dtype.h */
 
-#define PN_PLAN_ABI 4
+#define PN_PLAN_ABI 5
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
 #define PN_NO_WEIGHT UINT32_MAX
 #define PN_NO_OPERAND UINT32_MAX
@@ -5722,7 +5739,8 @@ typedef struct pn_stream_group {
 typedef struct pn_state_spec {
     pn_stream_group group[PN_MAX_GROUPS];
     uint32_t n_groups;
-    uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none */
+    uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none.  Layers have their parts at offsets of
+                                       their own in it (model/pn_desc.h); all zeros before the first token */
 } pn_state_spec;
 
 /* The groups of one part alone. */
@@ -5827,6 +5845,7 @@ typedef enum pn_opcode {
     PN_OP_MOE_MATMUL,               /* each pair's row times its expert's matrix */
     PN_OP_MOE_COMBINE,              /* weighted sum in top-k order (+ residual) */
     PN_OP_GATE_ADD,                 /* out = sigmoid(s) * a + b, s one number a row */
+    PN_OP_SHORT_CONV,               /* gated causal convolution of a few taps a column; has recurrent state */
     PN_OP_COUNT
 } pn_opcode;
 
@@ -5866,6 +5885,9 @@ typedef struct pn_op {
         struct { uint32_t n_expert, n_used, stack; } moe;       /* GROUP: a route, stack: the weight that is read first.
                                                                    MATMUL: a rows, b index, w.  COMBINE: a expert rows,
                                                                    b route, c residual, w2 per-expert scale */
+        struct { uint64_t at; uint32_t taps; } conv;            /* a [rows, 3n]: b, c, x; w [n][taps]; its state
+                                                                   f32 [taps - 1][n] at byte `at` of the slot: the last
+                                                                   b * x, oldest first */
     } u;
 } pn_op;
 
@@ -5903,13 +5925,24 @@ typedef struct pn_plan {
 
 /* ---- the step ----------------------------------------------------------------------------- */
 
+/* Recurrent state as it is behind some row of a run, for others who go on from there. */
+typedef struct pn_checkpoint {
+    uint32_t rows;                  /* of the run that are done then: 1 to n_rows */
+    void *slot;
+} pn_checkpoint;
+
 typedef struct pn_run {
     uint32_t row0, n_rows;          /* rows [row0, row0 + n_rows) of the step */
     uint32_t pos0;                  /* position of its first row */
     /* pages[g][i] holds positions [i * PN_KV_PAGE_TOKENS, ...) of group g; NULL where a window has
      * passed.  Borrowed during the step. */
     pn_kv_page *const *pages[PN_MAX_GROUPS];
-    void *slot_in, *slot_out;       /* recurrent state, or NULL */
+    /* Recurrent state: read, and left behind the last row.  Never the same memory, so a torn step loses nothing.
+     * slot_in NULL: the sequence begins; slot_out NULL: the model has none. */
+    const void *slot_in;
+    void *slot_out;
+    const pn_checkpoint *marks;     /* [n_marks] */
+    uint32_t n_marks;
 } pn_run;
 
 typedef struct pn_step {
@@ -6073,6 +6106,10 @@ PN_INTERNAL void pn_b_softcap(pn_builder *b, uint32_t x, float cap);           /
 PN_INTERNAL uint32_t pn_b_gather(pn_builder *b, uint32_t x);                   /* [outs, cols] */
 /* y = sigmoid(s) * x + res, s [rows, 1]; the result replaces res. */
 PN_INTERNAL uint32_t pn_b_gate_add(pn_builder *b, uint32_t s, uint32_t x, uint32_t res);
+
+/* y = c * conv(b * x): bcx [rows, 3n] holds b, c and x side by side, w [n][taps] is pinned, at: where in the slot the
+ * layer's state is. */
+PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, uint64_t at);
 
 typedef struct pn_moe_spec {
     uint32_t gate, up, down;        /* stacks; gate PN_NO_WEIGHT: up is fused [gate | up] */
@@ -8031,6 +8068,8 @@ typedef struct pn_arch {
     void (*load)(pn_desc *d);
     void (*build)(const pn_desc *d, pn_builder *b, uint32_t n_ctx);
     size_t layer_bytes;                     /* size of the family's per-layer struct; d->layers */
+    const char *final_norm;                 /* what its files call output_norm.weight; NULL: that */
+    bool hybrid;                            /* some layers have no attention: their head_count_kv is 0 */
 } pn_arch;
 
 struct pn_desc {
@@ -8064,6 +8103,7 @@ struct pn_desc {
         struct { uint32_t rope_short, rope_long, ctx_short; } longrope;
         struct { uint32_t rope_swa; float q_scale, attn_cap, logit_cap; } gemma;
         struct { bool moe_norm; } qwen;
+        struct { uint32_t taps; } lfm2;
     } u;
 
     pn_status status;                       /* first failure */
@@ -8097,6 +8137,7 @@ PN_INTERNAL const pn_arch *pn_arch_llama(void);
 PN_INTERNAL const pn_arch *pn_arch_qwen(void);
 PN_INTERNAL const pn_arch *pn_arch_phi3(void);
 PN_INTERNAL const pn_arch *pn_arch_gemma(void);
+PN_INTERNAL const pn_arch *pn_arch_lfm2(void);
 
 /* ---- for families: keys -------------------------------------------------------------------- */
 
@@ -8124,12 +8165,22 @@ PN_INTERNAL uint32_t pn_bind_opt(pn_desc *d, const char *name, uint32_t il, uint
 PN_INTERNAL uint32_t pn_bind_vec(pn_desc *d, const char *name, uint32_t il, uint64_t ne0);
 PN_INTERNAL uint32_t pn_bind_vec_opt(pn_desc *d, const char *name, uint32_t il, uint64_t ne0);
 
+/* Bind a small matrix, pinned as f32 [ne1][ne0] in one piece: a vector of ne0 * ne1. */
+PN_INTERNAL uint32_t pn_bind_pinned(pn_desc *d, const char *name, uint32_t il, uint64_t ne0, uint64_t ne1);
+
 /* ---- for families: state and rope ---------------------------------------------------------- */
 
 /* The group of layers with this geometry, and of the same part as layer il, made on first use; *layer gets the index
  * within it. */
 PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, uint32_t d_k, uint32_t d_v, uint32_t window,
                                     uint32_t *layer);
+
+/* Is layer il one with attention?  (Of a hybrid family; others have no other.) */
+PN_INTERNAL bool pn_desc_attends(pn_desc *d, uint32_t il);
+
+/* So many bytes of recurrent state for a layer, as one part of its sequence's slot; returns where that is, a multiple of
+ * 64.  A layer may ask several times. */
+PN_INTERNAL uint64_t pn_desc_state(pn_desc *d, uint64_t bytes);
 
 typedef struct pn_rope_spec {
     uint32_t n_rot;
@@ -8765,9 +8816,125 @@ PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err);
 
 #endif /* PN_RESIDENCY_H */
 
+/* ---- Begin store/pn_state.h ---- */
+/*
+ * pn_state.h - the recurrent state of one sequence, and snapshots for others to go on from.
+ *
+ * Recurrent layers remember a sequence in a slot of fixed size (pn_state_spec.slot_bytes), however long it is.  A
+ * step reads one slot and writes another:
+ *
+ *     in ──step──> out        done: out becomes `in`, what was `in` is written next
+ *      └── torn: nothing has happened, the step may be done again
+ *
+ * So a sequence that computes has two slots: where it is, and one to go on into.  Between turns it needs the first
+ * alone, and an empty one none: all zeros is said by NULL.
+ *
+ * A snapshot is a slot that nobody writes any more.  It has holders: nodes of the prefix tree, a queue for the disk, a
+ * sequence that began with it.  Beginning with one copies nothing, for `in` is only read.
+ *
+ * Snapshots are made while a step runs (pn_run.marks), where somebody may want to go on later: behind every
+ * PN_STATE_EVERY tokens, and behind the last page boundary so far, which the next one takes the place of.
+ * They are a cache: where there is no memory for one there is none.
+ *
+ * Invariants
+ *   1. n_free slots are the sequence's own and hold nothing; `in` is its own too, or a snapshot with other holders.
+ *   2. Reserved, there is a slot to write: one where `in` is the sequence's own, for the next step gets that one
+ *      back, else two.
+ *   3. mark[0, n_ready) are behind tokens that count, in ascending order; the others belong to the step under way.
+ *   4. All of it is PN_ACCT_STATE.
+ *
+ * Threads: a sequence has one owner; snapshots are held and let go by any thread.
+ */
+#ifndef PN_STATE_H
+#define PN_STATE_H
+
+/* includes base/pn_mem.h */
+/* includes plan/pn_plan_types.h */
+
+#include <stdatomic.h>
+
+enum {
+    PN_STATE_EVERY = 256,       /* tokens between snapshots that stay: some pages */
+    PN_STATE_MARKS = 18         /* at once: of a step of 4096 rows, and the one before it */
+};
+
+/* A slot, whose data lies behind this. */
+typedef struct pn_snap {
+    pn_mem *mem;
+    uint64_t bytes;             /* of the block */
+    atomic_uint refs;
+} pn_snap;
+
+/* Bytes of a slot with what is in front of it; 0 of none. */
+static inline uint64_t pn_snap_cost(uint64_t slot_bytes) { return slot_bytes ? PN_MEM_ALIGN + slot_bytes : 0; }
+static inline void *pn_snap_data(const pn_snap *s) { return (uint8_t *)(uintptr_t)s + PN_MEM_ALIGN; }
+
+/* With one holder, its content is anything.  NULL: no memory. */
+PN_INTERNAL pn_snap *pn_snap_new(pn_mem *mem, uint64_t slot_bytes);
+PN_INTERNAL void pn_snap_retain(pn_snap *s);
+PN_INTERNAL void pn_snap_release(pn_snap *s);           /* NULL is a no-op */
+
+typedef struct pn_state_mark {
+    uint32_t pos;               /* tokens it is behind */
+    bool stays;                 /* when others follow it */
+    pn_snap *snap;              /* owned */
+} pn_state_mark;
+
+typedef struct pn_state {
+    pn_mem *mem;
+    uint64_t slot_bytes;        /* 0: the model has none, and there is never anything below */
+    pn_snap *in;                /* NULL: the sequence is empty */
+    pn_snap *free[2];
+    uint32_t n_free;
+    pn_state_mark mark[PN_STATE_MARKS];
+    uint32_t n_marks, n_ready;
+} pn_state;
+
+PN_INTERNAL void pn_state_init(pn_state *s, pn_mem *mem, uint64_t slot_bytes);
+
+/* What a sequence that computes has, without marks; 0 where there is no state. */
+static inline uint64_t pn_state_turn_bytes(uint64_t slot_bytes) { return 2 * pn_snap_cost(slot_bytes); }
+
+/* Slots to write.  False and nothing changed: no memory.  _bytes: what it takes now. */
+PN_INTERNAL bool pn_state_reserve(pn_state *s);
+PN_INTERNAL uint64_t pn_state_reserve_bytes(const pn_state *s);
+/* What is not written goes back. */
+PN_INTERNAL void pn_state_trim(pn_state *s);
+
+/* The run's slots for a step.  Reserved. */
+PN_INTERNAL void pn_state_run(const pn_state *s, pn_run *run);
+
+/* Snapshots for a step of n tokens behind `length`, as many as there is memory for; last_only: none that another
+ * one follows.  out [PN_STATE_MARKS]; returns their number.  What the last step left torn goes. */
+PN_INTERNAL uint32_t pn_state_mark_step(pn_state *s, uint32_t length, uint32_t n, bool last_only, pn_checkpoint *out);
+
+/* The step is done. */
+PN_INTERNAL void pn_state_commit(pn_state *s);
+
+/* Another place: a snapshot, which is retained, or NULL: the beginning.  Marks go. */
+PN_INTERNAL void pn_state_set(pn_state *s, pn_snap *at);
+
+/* Tokens before the last mark that counts, all: or before the last of those that stay; 0: there is none. */
+PN_INTERNAL uint32_t pn_state_marked(const pn_state *s, bool all);
+
+/* The first mark of these is the caller's from now on; NULL: there is none. */
+PN_INTERNAL pn_snap *pn_state_take(pn_state *s, bool all, uint32_t *pos);
+
+/* Marks go: all, or those of the step that is torn. */
+PN_INTERNAL void pn_state_unmark(pn_state *s, bool all);
+
+/* A slot of its own to be filled, as where the sequence is; NULL: no memory. */
+PN_INTERNAL pn_snap *pn_state_put(pn_state *s);
+
+/* Everything goes, marks too. */
+PN_INTERNAL void pn_state_unload(pn_state *s);
+
+#endif /* PN_STATE_H */
+
 /* ---- Begin store/pn_kv.h ---- */
 /*
- * pn_kv.h - the keys and values of one sequence, in pages, some of them shared with others.
+ * pn_kv.h - the keys and values of one sequence, in pages, some of them shared with others; and its recurrent state
+ * (pn_state.h), which is reserved, moved and given up along with them.
  *
  *     group 0  [page][page][page]...          every token
  *     group 1  [ -- ][page][page]             a window: pages behind it are recycled
@@ -8824,6 +8991,7 @@ PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err);
 
 /* includes base/pn_mem.h */
 /* includes plan/pn_plan_types.h */
+/* includes store/pn_state.h */
 
 typedef struct pn_kv_group {
     uint32_t n_pages;           /* the reserve: own pages */
@@ -8845,10 +9013,11 @@ typedef struct pn_kv {
     bool by_turn, retired;
     uint32_t reserved;          /* by_turn: the reserve reaches to this position */
     pn_kv_group group[PN_MAX_GROUPS];
+    pn_state state;             /* of recurrent layers: in the first die's memory, whatever layers they are */
 } pn_kv;
 
-/* Bytes a sequence of n_ctx tokens takes, exactly: pages, headers and tables.  pages_only: pages
- * alone.  false: overflows. */
+/* Bytes a sequence of n_ctx tokens takes, exactly: pages, headers and tables; not its recurrent state, which takes
+ * pn_state_turn_bytes().  pages_only: pages alone.  false: overflows. */
 PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch, uint32_t type,
                              uint64_t *bytes, uint64_t *pages_only);
 
@@ -8882,13 +9051,19 @@ PN_INTERNAL uint64_t pn_kv_turn_bytes(const pn_kv *kv, uint32_t n, uint32_t part
 /* By the turn: the turn is over, pages that hold nothing go back. */
 PN_INTERNAL void pn_kv_trim(pn_kv *kv);
 
+/* The sequence's part in a step of n rows, prepared: tables and slots.  Borrowed until the commit; the caller sets
+ * row0, and marks if it wants any. */
+PN_INTERNAL pn_run pn_kv_run(const pn_kv *kv, uint32_t n);
+
 /* Pages for positions [length, length + n), n <= n_batch; recycles pages behind windows, copies a
  * common page that is about to be written.  Cannot fail within n_ctx, by the turn within the reserve. */
 PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n);
 PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n);
 
-/* Forget positions >= n.  False: a window has moved past what n would need. */
+/* Forget positions >= n.  False: a window has moved past what n would need, or there is recurrent state, which only
+ * knows the way forward, and n is not 0.  Then pn_kv_rewind() with a snapshot at n, which is retained. */
 PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n);
+PN_INTERNAL bool pn_kv_rewind(pn_kv *kv, uint32_t n, pn_snap *state);
 
 /* ---- sharing ------------------------------------------------------------------------------ */
 
@@ -8911,8 +9086,9 @@ PN_INTERNAL uint64_t pn_kv_page_cost(const pn_state_spec *spec, uint32_t g, uint
 /* Start an empty sequence (length 0) with n tokens that others have computed.  pages[g][i], i <
  * ceil(n / PN_KV_PAGE_TOKENS), as a page table; entries before pn_kv_first_page() are not looked at.
  * All must be common, of this sequence's model and type; they are retained.  The last one may be
- * partly filled.  False and nothing changed: one is missing, or n > n_ctx. */
-PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n);
+ * partly filled.  state: the snapshot at n, retained; NULL where the model has none.  False and nothing changed: a page
+ * or the snapshot is missing, or n > n_ctx. */
+PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n, pn_snap *state);
 
 /* The sequence is finished and will only be shared from and closed.  Gives back the unused reserve
  * at once; sharing needs no memory any more. */
@@ -8920,8 +9096,9 @@ PN_INTERNAL void pn_kv_retire(pn_kv *kv);
 
 /* ---- parking ------------------------------------------------------------------------------ */
 
-/* By the turn: every page goes back, reserve included; length and reserve are remembered.  Until the pages in its table
- * are back (pn_kv_put_page for each, then pn_kv_reserve to kv->reserved) nothing but this and pn_kv_close may be called. */
+/* By the turn: every page goes back, state and reserve included; length and reserve are remembered.  Until the pages in
+ * its table are back (pn_kv_put_page for each, pn_state_put, then pn_kv_reserve to kv->reserved) nothing but this and
+ * pn_kv_close may be called. */
 PN_INTERNAL void pn_kv_unload(pn_kv *kv);
 
 /* An own page of this type as entry i of group g, for the caller to fill; NULL: no memory. */
@@ -8980,6 +9157,8 @@ PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv);
  * A use counts for the whole way to the hit, so a parent is worth at least as much as its child, and
  * among equals the deeper goes first: the least valuable node is a leaf.  Size and depth need no term
  * of their own: nodes of a space have one size, and depth speaks through the order.
+ * Before any node, snapshots go that others follow (pn_prefix_thin): they may be as large as hundreds of pages, and
+ * help only who leaves the way just there.
  *
  * Invariants
  *   1. A node holds one reference on each page it names (pn_kv_share, pn_kv_release).
@@ -9009,8 +9188,10 @@ typedef struct pn_prefix_node pn_prefix_node;
 typedef struct pn_prefix_params {
     uint64_t bytes_max;         /* 0: what the ledger allows */
     uint64_t hit_ticks;         /* what twice as many hits are worth; 0: plain least recently used */
-    /* A snapshot is not needed any more.  Must not call the cache; may be NULL where models have none. */
+    /* A snapshot is not needed any more; would that give nothing back, because others hold it, too?  Must not call the
+     * cache; may be NULL where models have none. */
     void (*drop_state)(void *user, uint64_t state);
+    bool (*state_held)(void *user, uint64_t state);
     void *user;
 } pn_prefix_params;
 
@@ -9068,6 +9249,12 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
 
+/* Snapshots alone go, least value first, until `bytes` have come back: those behind which there is another one before any
+ * ways part, so that every way keeps its last, and where ways part, the last before.  Returns what came back.
+ * _thin_bytes: what there is of it. */
+PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes);
+PN_INTERNAL uint64_t pn_prefix_thin_bytes(pn_prefix *c);
+
 /* ---- with a store below ------------------------------------------------------------------- */
 
 /* A node of a way. */
@@ -9076,6 +9263,7 @@ typedef struct pn_prefix_stop {
     const pn_token *tokens;     /* [PN_KV_PAGE_TOKENS] */
     pn_kv_page *const *pages;   /* [n_groups]; NULL: a window had passed */
     uint32_t depth, n_groups;   /* pages up to here, this one included */
+    uint64_t state;             /* snapshot behind it, still the cache's; 0: none */
     uint64_t bytes;             /* that evicting it gives back */
 } pn_prefix_stop;
 
@@ -9085,9 +9273,11 @@ PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefi
 
 /* From *at, pinned (NULL: the beginning), to the node of the key's next page, which is pinned instead.  pages NULL: to
  * the one that is there; else [n_groups] common pages, NULL for those there are not: the node is made, or what it
- * lacks filled in, with references of its own.  False: it is not there and cannot be made of these, or there is no room; *at stays.  At the end
+ * lacks filled in, with references of its own.  state: a snapshot behind it, which is the cache's from now on whatever
+ * happens; 0: none.  False: it is not there and cannot be made of these, or there is no room; *at stays.  At the end
  * pn_prefix_leave(). */
-PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick);
+PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t state,
+                              uint64_t tick);
 PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at);       /* not pinned any more; NULL is a no-op */
 
 /* As pn_prefix_shrink(), but only what `may` allows goes.  _each: all that could go now, in no order. */
@@ -9163,10 +9353,10 @@ static inline const char *pn_identity_differs(const pn_identity *a, const pn_ide
  * pn_cold_file.h - a page of a conversation as a file: all its groups, and whose it is.
  *
  * One file is what one node of the prefix tree is: PN_KV_PAGE_TOKENS tokens with a page of every stream group that
- * had one (that of a windowed group may have been recycled before).  It is found by a key that names everything
- * its content depends on:
+ * had one (that of a windowed group may have been recycled before), and of a recurrent model the snapshot behind them,
+ * if there is one.  It is found by a key that names everything its content depends on:
  *
- *     root    = digest(identity of the model, geometry of the groups, type, rotary table, salt)
+ *     root    = digest(identity of the model, geometry of the groups, type, rotary table, salt; bytes of a slot if any)
  *     key(i)  = digest(key(i - 1), tokens of page i)           key(-1) = root
  *
  * so conversations that begin alike share their files, and two that do not never do.
@@ -9185,7 +9375,8 @@ static inline const char *pn_identity_differs(const pn_identity *a, const pn_ide
  *       152      8  bytes of the file
  *       160    256  tokens, 64 of 4 bytes
  *       416  8 * 40 groups: n_layers, n_heads, d_k, d_v, window, part (6 * 4 bytes), present, k_type, v_type, rotated
- *                   (4 * 1), 4 zeros, bytes of the payload (8); all zero behind the last group
+ *                   (4 * 1), 4 zeros, bytes of the payload (8); all zero behind the last group.  Of a recurrent model the
+ *                   eighth is the snapshot's, without shape and type
  *       736         zeros
  *      4092      4  CRC-32C of the bytes before
  *     payload of each group that is present, as the page lies in memory, zeros up to the next block
@@ -9212,6 +9403,7 @@ static inline const char *pn_identity_differs(const pn_identity *a, const pn_ide
 /* includes store/pn_kv.h */
 
 enum {
+    PN_COLD_STATE = PN_MAX_GROUPS - 1,      /* among the groups of a file: its snapshot; such a model has one group less at most */
     PN_COLD_BLOCK = 4096,
     PN_COLD_PIECE = 128 << 10   /* bytes moved at a time */
 };
@@ -9223,7 +9415,7 @@ typedef struct pn_cold_key {
 /* Whose pages: what all pages of a kind have in common. */
 typedef struct pn_cold_kind {
     const pn_identity *model;
-    const pn_state_spec *spec;  /* without recurrent state */
+    const pn_state_spec *spec;
     uint32_t type;
 } pn_cold_kind;
 
@@ -9237,7 +9429,7 @@ typedef struct pn_cold_unit {
 PN_INTERNAL pn_cold_key pn_cold_root(const pn_cold_kind *kind, uint32_t rotary, uint64_t salt);
 PN_INTERNAL pn_cold_key pn_cold_next(const pn_cold_key *parent, const pn_token *tokens);
 
-/* Bytes of a file with these groups (bit g: group g). */
+/* Bytes of a file with these groups (bit g: group g, bit PN_COLD_STATE: a snapshot). */
 PN_INTERNAL uint64_t pn_cold_file_bytes(const pn_cold_kind *kind, uint32_t groups);
 
 /* Where whole blocks go, and come from: n and offset are multiples of PN_COLD_BLOCK. */
@@ -9248,15 +9440,15 @@ typedef struct pn_cold_io {
     uint64_t bytes;             /* reading: of the file */
 } pn_cold_io;
 
-/* pages[g]: NULL where there is none.  piece: [PN_COLD_PIECE], aligned to a block. */
+/* pages[g], state: NULL where there is none.  piece: [PN_COLD_PIECE], aligned to a block. */
 PN_INTERNAL pn_status pn_cold_write(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, pn_kv_page *const *pages,
-                                    void *piece, pn_err *err);
+                                    const pn_snap *state, void *piece, pn_err *err);
 
-/* The groups of `want`, into new pages from mem[part of the group]; pages[g] is NULL for the others.  On failure all
- * are.  PN_E_FORMAT: damaged; PN_E_INVALID: whole, but of something else; PN_E_STATE: a wanted group is not there;
+/* The groups of `want`, into new pages from mem[part of the group], a snapshot into *state; pages[g] is NULL for the others.
+ * On failure all are.  PN_E_FORMAT: damaged; PN_E_INVALID: whole, but of something else; PN_E_STATE: a wanted group is not there;
  * PN_E_IO; PN_E_NOMEM. */
 PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, uint32_t want,
-                                   pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], void *piece, pn_err *err);
+                                   pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, void *piece, pn_err *err);
 
 #endif /* PN_COLD_FILE_H */
 
@@ -9282,7 +9474,7 @@ PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, c
  *
  * Threads: any.  The lock here is a leaf and not held during input or output; who calls pn_cold_save() and
  * pn_cold_forget() holds the lock of the pages, the store's own thread takes it to release them.  Memory is taken for
- * PN_ACCT_PREFIX where a lock may be held, else for PN_ACCT_STAGE.  Where the build has no threads pages are
+ * PN_ACCT_PREFIX, or PN_ACCT_STATE, where a lock may be held, else for PN_ACCT_STAGE.  Where the build has no threads pages are
  * written while pn_cold_save() is called.
  */
 #ifndef PN_COLD_H
@@ -9306,9 +9498,9 @@ PN_INTERNAL uint32_t pn_cold_known(pn_cold *c, const pn_cold_key *key);
  * second?  0: unknown, so yes. */
 PN_INTERNAL bool pn_cold_worth(pn_cold *c, uint64_t bytes, uint32_t tokens_per_second);
 
-/* Write the page when there is time.  pages: common, of the unit's type; retained.  lock: theirs, held.  False: it is
- * known, or will not be saved. */
-PN_INTERNAL bool pn_cold_save(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_mutex *lock);
+/* Write the page when there is time.  pages: common, of the unit's type; state: the snapshot behind them, or NULL; all
+ * retained.  lock: theirs, held.  False: it is known, or will not be saved. */
+PN_INTERNAL bool pn_cold_save(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_snap *state, pn_mutex *lock);
 
 /* Bytes of pages under this lock, which is held, that only wait to be written; let go of them. */
 PN_INTERNAL uint64_t pn_cold_waiting(pn_cold *c, const pn_mutex *lock);
@@ -9316,7 +9508,7 @@ PN_INTERNAL void pn_cold_forget(pn_cold *c, const pn_mutex *lock);
 
 /* As pn_cold_read(). */
 PN_INTERNAL pn_status pn_cold_load(pn_cold *c, const pn_cold_unit *u, uint32_t want, pn_mem *const mem[2],
-                                   pn_kv_page *pages[PN_MAX_GROUPS], pn_err *err);
+                                   pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, pn_err *err);
 
 PN_INTERNAL void pn_cold_report(pn_cold *c, pn_cold_info *out);
 
@@ -9625,6 +9817,7 @@ typedef struct pn_cache {
     uint64_t tick;
     uint64_t n_queries, n_hits, tokens_asked, tokens_hit;
     atomic_bool held;           /* for want of memory: it keeps what it has and takes no more */
+    atomic_bool few_states;     /* the same: of each conversation the last snapshot alone */
 } pn_cache;
 
 /* The memory of a simulated die. */
@@ -10003,6 +10196,8 @@ struct pn_session {
     bool busy;                  /* a request works on it */
     bool on_floor;              /* its turn uses the model's floor */
     bool in_turn;               /* counted in the engine's n_turns */
+    bool keeps_state;           /* a generation that tells the prefix cache: snapshots are made of its recurrent state */
+    pn_checkpoint marks[PN_STATE_MARKS];        /* of the step under way */
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
     bool has_logits;
@@ -10077,8 +10272,8 @@ PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
  * cost of the cache if it has to be.  alone: for the only turn there is, or for what somebody wants to keep. */
 PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack);
 
-/* pn_kv_prepare, under the lock of the pages. */
-PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
+/* The session's part in a step of n rows: pages prepared under their lock, snapshots where the cache wants some. */
+PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n);
 
 /* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
  * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free. */
@@ -10132,11 +10327,11 @@ PN_INTERNAL pn_status pn_model_get_hidden_plan(pn_model *m, uint32_t max_rows, u
                                                pn_err *err);
 PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p);
 
-/* Bytes a session takes beside the weights, to the byte: keys and values, tokens, logits, and the
+/* Bytes a session takes beside the weights, to the byte: keys and values, recurrent state, tokens, logits, and the
  * working memory of its largest step on n_threads threads. */
 typedef struct pn_session_need {
-    uint64_t kv_bytes, kv_pages, work_bytes, misc_bytes;
-    uint64_t kv_part[PN_MAX_PARTS], work_part[PN_MAX_PARTS];   /* of kv_bytes and work_bytes: the parts of a split model */
+    uint64_t kv_bytes, kv_pages, state_bytes, work_bytes, misc_bytes;
+    uint64_t kv_part[PN_MAX_PARTS], work_part[PN_MAX_PARTS];   /* the parts of a split model: of kv_bytes and state_bytes, of work_bytes */
 } pn_session_need;
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
@@ -10191,7 +10386,7 @@ PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const
  *
  * The lock is a leaf (pn_engine_int.h has the order) and guards every page that may have a second holder, so
  * it is held around pn_kv_prepare, _truncate, _close and whatever shares and adopts, in any session.  While
- * it is held, memory is taken for PN_ACCT_KV and PN_ACCT_PREFIX alone: for every other account the allocator
+ * it is held, memory is taken for PN_ACCT_KV, PN_ACCT_STATE and PN_ACCT_PREFIX alone: for every other account the allocator
  * may come here to make room.
  */
 #ifndef PN_CACHE_H
@@ -10210,8 +10405,15 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
 /* How many that would be. */
 PN_INTERNAL uint32_t pn_cache_holds(pn_session *s, uint64_t salt, const pn_token *tokens, size_t n);
 
-/* Keep the session's tokens, as far as there is room. */
-PN_INTERNAL void pn_cache_insert(pn_session *s);
+/* Keep the session's tokens, as far as there is room.  Of a recurrent model: those before its last snapshot, which the
+ * cache takes over; whole: also the one at the last page boundary, which is another's as long as there are more tokens. */
+PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole);
+
+/* Is it worth while to make a snapshot of the session's state?  last_only: at the last page boundary alone. */
+PN_INTERNAL bool pn_cache_wants_state(const pn_session *s, bool *last_only);
+
+/* A session of a recurrent model goes back to n tokens, where the cache has a snapshot.  False: it has none. */
+PN_INTERNAL bool pn_cache_rewind(pn_session *s, uint32_t n);
 
 /* Bytes that nobody uses at the moment, at most; give them back, at least `bytes` if there are as many.  Returns
  * what came of it.  Any thread, any lock but this one. */
@@ -10220,6 +10422,11 @@ PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes);
 /* The same for all dies, whose pages are in this machine's memory. */
 PN_INTERNAL uint64_t pn_cache_droppable_all(pn_engine *e);
 PN_INTERNAL uint64_t pn_cache_give_all(pn_engine *e, uint64_t bytes);
+
+/* The same of snapshots alone: of each conversation the last one stays, and as long as `few` no others are made. */
+PN_INTERNAL uint64_t pn_cache_state_bytes(pn_die *die);
+PN_INTERNAL uint64_t pn_cache_give_states(pn_die *die, uint64_t bytes);
+PN_INTERNAL void pn_cache_few_states(pn_die *die, bool few);
 
 /* The model goes, and all of it with it.  It has no sessions any more. */
 PN_INTERNAL void pn_cache_forget(pn_model *m);
@@ -10885,7 +11092,7 @@ PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp
 
 /* ---- Begin engine/pn_park.h ---- */
 /*
- * pn_park.h - a running sequence steps aside: its keys and values on disk, its memory back.
+ * pn_park.h - a running sequence steps aside: its keys and values, and its recurrent state, on disk, its memory back.
  *
  *     running ──park──> parked ──unpark──> running        between steps alone
  *                          └── drop ──> empty
@@ -18204,6 +18411,38 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_ref(void)
 }
 
 #undef REF_M
+#endif
+
+/* ---- Begin cpu/pn_cpu_recur.c ---- */
+#ifndef PN_DROP_CPU_PN_CPU_RECUR_C
+#define PN_DROP_CPU_PN_CPU_RECUR_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * Recurrences, in plain C for every instruction set: a step spends less than a hundredth of its time here.
+ */
+/* includes cpu/pn_cpu.h */
+/* includes num/pn_strict.h */
+
+static inline float recur_tap(const pn_cpu_tap *t, size_t i)
+{
+    return !t->a ? 0 : t->b ? pn_mulf(t->a[i], t->b[i]) : t->a[i];
+}
+
+PN_INTERNAL void pn_cpu_tap_row(const pn_cpu_tap *t, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = recur_tap(t, i);
+}
+
+PN_INTERNAL void pn_cpu_short_conv(const pn_cpu_tap *tap, uint32_t taps, const float *w, const float *c, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++, w += taps) {
+        float acc = pn_mulf(w[0], recur_tap(&tap[0], i));
+        for (uint32_t k = 1; k < taps; k++)
+            acc = pn_addf(acc, pn_mulf(w[k], recur_tap(&tap[k], i)));
+        y[i] = pn_mulf(c[i], acc);
+    }
+}
 #endif
 
 /* ---- Begin cpu/pn_cpu_x86.c ---- */
@@ -52688,6 +52927,7 @@ PN_INTERNAL bool pn_op_row_local(const pn_op *op)
     case PN_OP_ATTN:
     case PN_OP_MOE_GROUP:
     case PN_OP_MOE_MATMUL:
+    case PN_OP_SHORT_CONV:              /* reads rows before its own */
         return false;
     default:
         return true;
@@ -53277,6 +53517,20 @@ PN_INTERNAL uint32_t pn_b_gate_add(pn_builder *b, uint32_t s, uint32_t x, uint32
     return res;
 }
 
+PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, uint64_t at)
+{
+    uint32_t out = plan_like(b, "conv", bcx, plan_off(b) ? 0 : plan_at(b, bcx)->cols / 3);
+    pn_op *op = plan_op(b, PN_OP_SHORT_CONV);
+    if (op) {
+        op->out = out;
+        op->a = bcx;
+        op->w = w;
+        op->u.conv.taps = taps;
+        op->u.conv.at = at;
+    }
+    return out;
+}
+
 /* One expert matrix over pairs: rows * n_used rows. */
 static uint32_t plan_moe_matmul(pn_builder *b, const pn_moe_spec *s, uint32_t w, uint32_t x, uint32_t index)
 {
@@ -53446,7 +53700,7 @@ PN_INTERNAL const char *pn_opcode_name(uint32_t code)
 {
     static const char *const names[PN_OP_COUNT] = {
         "embed", "norm", "quant", "matmul", "rope table", "rope+store", "attention", "glu", "add", "scale",
-        "softcap", "gather", "moe route", "moe group", "moe matmul", "moe combine", "gate+add"};
+        "softcap", "gather", "moe route", "moe group", "moe matmul", "moe combine", "gate+add", "short conv"};
     return code < PN_OP_COUNT ? names[code] : "?";
 }
 
@@ -66995,7 +67249,7 @@ PN_INTERNAL uint32_t pn_bind_opt(pn_desc *d, const char *name, uint32_t il, uint
 static const float *desc_pin(pn_desc *d, const pn_dir_tensor *t)
 {
     const pn_gguf_tensor *g = t->t;
-    size_t n = (size_t)g->ne[0];
+    size_t n = (size_t)g->n_elems;
     float *v = pn_mem_calloc(d->mem, PN_ACCT_WEIGHTS, n, sizeof *v);
     void *raw = g->dtype == PN_DTYPE_F32 ? v : pn_mem_alloc(d->mem, PN_ACCT_STAGE, (size_t)g->bytes);
     if (!v || !raw) {
@@ -67014,13 +67268,17 @@ static const float *desc_pin(pn_desc *d, const pn_dir_tensor *t)
     return v;
 }
 
-static uint32_t desc_bind_vec(pn_desc *d, const char *name, uint32_t il, uint64_t n0, bool req)
+static uint32_t desc_bind_vec(pn_desc *d, const char *name, uint32_t il, uint64_t n0, uint64_t n1, bool req)
 {
-    const uint64_t want[3] = {n0, 1, 1};
+    const uint64_t want[3] = {n0, n1, 1};
     const pn_dir_tensor *t = desc_find(d, name, il, want, req);
     if (!t || !desc_push(d, t))
         return PN_NO_WEIGHT;
     uint32_t w = (uint32_t)d->n_weights;
+    pn_weight *W = &d->weights[w];
+    W->cols = (uint32_t)(n0 * n1);
+    W->row_bytes *= n1;
+    W->rows = W->rows_per_expert = 1;
     d->weights[w].pinned = desc_pin(d, t);
     if (!d->weights[w].pinned)
         return PN_NO_WEIGHT;
@@ -67030,12 +67288,17 @@ static uint32_t desc_bind_vec(pn_desc *d, const char *name, uint32_t il, uint64_
 
 PN_INTERNAL uint32_t pn_bind_vec(pn_desc *d, const char *name, uint32_t il, uint64_t n0)
 {
-    return desc_bind_vec(d, name, il, n0, true);
+    return desc_bind_vec(d, name, il, n0, 1, true);
 }
 
 PN_INTERNAL uint32_t pn_bind_vec_opt(pn_desc *d, const char *name, uint32_t il, uint64_t n0)
 {
-    return desc_bind_vec(d, name, il, n0, false);
+    return desc_bind_vec(d, name, il, n0, 1, false);
+}
+
+PN_INTERNAL uint32_t pn_bind_pinned(pn_desc *d, const char *name, uint32_t il, uint64_t n0, uint64_t n1)
+{
+    return desc_bind_vec(d, name, il, n0, n1, true);
 }
 
 PN_INTERNAL const float *pn_desc_vec(const pn_desc *d, uint32_t w)
@@ -67052,14 +67315,22 @@ PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, u
         if (s->group[g].n_heads == n_heads && s->group[g].d_k == d_k && s->group[g].d_v == d_v &&
             s->group[g].window == window && s->group[g].part == part)
             break;
-    if (g == PN_MAX_GROUPS) {
-        pn_desc_fail(d, PN_E_UNSUPPORTED, "layers have more than %d different key/value shapes", PN_MAX_GROUPS);
+    uint32_t most = PN_MAX_GROUPS - (d->arch->hybrid ? 1u : 0u);       /* state takes a place among them, in a file */
+    if (g == most) {
+        pn_desc_fail(d, PN_E_UNSUPPORTED, "layers have more than %" PRIu32 " different key/value shapes", most);
         return 0;
     }
     if (g == s->n_groups)
         s->group[s->n_groups++] = (pn_stream_group){.n_heads = n_heads, .d_k = d_k, .d_v = d_v, .window = window, .part = part};
     *layer = s->group[g].n_layers++;
     return g;
+}
+
+PN_INTERNAL uint64_t pn_desc_state(pn_desc *d, uint64_t bytes)
+{
+    uint64_t at = d->state.slot_bytes;
+    d->state.slot_bytes = at + pn_align_up(bytes, 64);
+    return at;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -67139,6 +67410,24 @@ static void desc_causal(pn_desc *d)
         pn_desc_fail(d, PN_E_UNSUPPORTED, "key '%s' is not true: attention to later tokens is not supported", name);
 }
 
+PN_INTERNAL bool pn_desc_attends(pn_desc *d, uint32_t il)
+{
+    return !d->arch->hybrid || pn_hp_u32_at(d, "attention.head_count_kv", il, 0, DESC_MAX_HEADS, d->n_heads_kv) != 0;
+}
+
+/* The first layer with attention says how many heads; the others have as many, or of a hybrid none. */
+static uint32_t desc_first_attends(pn_desc *d)
+{
+    uint32_t il = 0;
+    d->n_heads_kv = 1;              /* where the key is missing */
+    while (il < d->n_layers && !d->status && !pn_desc_attends(d, il))
+        il++;
+    if (il == d->n_layers)
+        pn_desc_fail(d, PN_E_UNSUPPORTED, "key '%s.attention.head_count_kv' is 0 for every layer, expected one with attention",
+                     d->arch_name);
+    return il;
+}
+
 static void desc_common(pn_desc *d)
 {
     d->n_ctx_train = pn_hp_u32(d, "context_length", 1, 1u << 30);
@@ -67147,12 +67436,13 @@ static void desc_common(pn_desc *d)
     d->n_layers = pn_hp_u32(d, "block_count", 1, DESC_MAX_LAYERS);
     d->n_layers -= PN_MIN(d->n_layers - 1, pn_hp_u32_or(d, "nextn_predict_layers", 0, DESC_MAX_LAYERS, 0));
     d->n_ff = pn_hp_u32_at(d, "feed_forward_length", 0, 0, DESC_MAX_WIDTH, 0);
-    d->n_heads = pn_hp_u32_at(d, "attention.head_count", 0, 1, DESC_MAX_HEADS, 0);
+    uint32_t first = desc_first_attends(d);
+    d->n_heads = pn_hp_u32_at(d, "attention.head_count", first, 1, DESC_MAX_HEADS, 0);
     if (!d->status && !d->n_heads)
         pn_desc_fail(d, PN_E_FORMAT, "key '%s.attention.head_count' is missing", d->arch_name);
     if (d->status)
         return;
-    d->n_heads_kv = pn_hp_u32_at(d, "attention.head_count_kv", 0, 1, d->n_heads, d->n_heads);
+    d->n_heads_kv = pn_hp_u32_at(d, "attention.head_count_kv", first, 1, d->n_heads, d->n_heads);
     d->d_k = pn_hp_u32_or(d, "attention.key_length", 1, 65536, d->n_embd / d->n_heads);
     d->d_v = pn_hp_u32_or(d, "attention.value_length", 1, 65536, d->n_embd / d->n_heads);
     d->n_rot = pn_hp_u32_or(d, "rope.dimension_count", 0, 65536, d->d_k);
@@ -67176,17 +67466,20 @@ static void desc_common(pn_desc *d)
                      d->n_expert);
     if (!(d->eps >= 0))
         pn_desc_fail(d, PN_E_FORMAT, "key '%s.attention.layer_norm_rms_epsilon' is negative", d->arch_name);
-    for (uint32_t il = 1; il < d->n_layers && !d->status; il++)
-        if (pn_hp_u32_at(d, "attention.head_count", il, 0, DESC_MAX_HEADS, d->n_heads) != d->n_heads ||
-            pn_hp_u32_at(d, "attention.head_count_kv", il, 0, DESC_MAX_HEADS, d->n_heads_kv) != d->n_heads_kv)
-            pn_desc_fail(d, PN_E_UNSUPPORTED, "layer %" PRIu32 " has another number of attention heads than layer 0",
-                         il);
+    for (uint32_t il = first + 1; il < d->n_layers && !d->status; il++)
+        if (pn_desc_attends(d, il) &&
+            (pn_hp_u32_at(d, "attention.head_count", il, 0, DESC_MAX_HEADS, d->n_heads) != d->n_heads ||
+             pn_hp_u32_at(d, "attention.head_count_kv", il, 0, DESC_MAX_HEADS, d->n_heads_kv) != d->n_heads_kv))
+            pn_desc_fail(d, PN_E_UNSUPPORTED, "layer %" PRIu32 " has another number of attention heads than layer %" PRIu32,
+                         il, first);
 }
 
 static void desc_ends(pn_desc *d)
 {
     d->w_embd = pn_bind(d, "token_embd.weight", 0, d->n_embd, d->n_vocab, 1);
-    d->w_out_norm = pn_bind_vec(d, "output_norm.weight", 0, d->n_embd);
+    d->w_out_norm = d->arch->final_norm ? pn_bind_vec_opt(d, d->arch->final_norm, 0, d->n_embd) : PN_NO_WEIGHT;
+    if (d->w_out_norm == PN_NO_WEIGHT)
+        d->w_out_norm = pn_bind_vec(d, "output_norm.weight", 0, d->n_embd);
     d->w_out = pn_bind_opt(d, "output.weight", 0, d->n_embd, d->n_vocab, 1);
     if (d->w_out == PN_NO_WEIGHT)
         d->w_out = d->w_embd;
@@ -67589,7 +67882,7 @@ static void llama_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
 PN_INTERNAL const pn_arch *pn_arch_llama(void)
 {
     static const char *const names[] = {"llama", "mistral3", NULL};
-    static const pn_arch arch = {names, llama_load, llama_build, sizeof(pn_block)};
+    static const pn_arch arch = {names, llama_load, llama_build, sizeof(pn_block), NULL, false};
     return &arch;
 }
 #endif
@@ -67688,7 +67981,7 @@ static void qwen_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
 PN_INTERNAL const pn_arch *pn_arch_qwen(void)
 {
     static const char *const names[] = {"qwen2", "qwen2moe", "qwen3", "qwen3moe", NULL};
-    static const pn_arch arch = {names, qwen_load, qwen_build, sizeof(pn_block)};
+    static const pn_arch arch = {names, qwen_load, qwen_build, sizeof(pn_block), NULL, false};
     return &arch;
 }
 #endif
@@ -67750,7 +68043,7 @@ static void phi3_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
 PN_INTERNAL const pn_arch *pn_arch_phi3(void)
 {
     static const char *const names[] = {"phi3", NULL};
-    static const pn_arch arch = {names, phi3_load, phi3_build, sizeof(pn_block)};
+    static const pn_arch arch = {names, phi3_load, phi3_build, sizeof(pn_block), NULL, false};
     return &arch;
 }
 #endif
@@ -67852,7 +68145,99 @@ static void gemma_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
 PN_INTERNAL const pn_arch *pn_arch_gemma(void)
 {
     static const char *const names[] = {"gemma2", "gemma3", NULL};
-    static const pn_arch arch = {names, gemma_load, gemma_build, sizeof(pn_block)};
+    static const pn_arch arch = {names, gemma_load, gemma_build, sizeof(pn_block), NULL, false};
+    return &arch;
+}
+#endif
+
+/* ---- Begin model/pn_arch_lfm2.c ---- */
+#ifndef PN_DROP_MODEL_PN_ARCH_LFM2_C
+#define PN_DROP_MODEL_PN_ARCH_LFM2_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * lfm2: short gated convolutions, and attention in a few layers.
+ *
+ *     x = x + op(RMS(x))
+ *     x = x + W2 (silu(W1 n) * W3 n)                      n = RMS(x)
+ *
+ *     op, where head_count_kv is 0:   b, c, u = Win n;  Wout (c * conv(b * u))
+ *     op elsewhere:                   attention, a norm on each head of q and k
+ *
+ * conv is causal and has shortconv.l_cache taps a column, so such a layer remembers the last l_cache - 1 rows of
+ * b * u and nothing else.  Rotary pairs are halves of a head (NEOX); the head is the embedding.  The files call
+ * the final norm token_embd_norm.
+ *
+ * There is no sheet for this family: shapes are those of the golden model's tensors, and its logits agree.
+ */
+/* includes model/pn_blocks.h */
+
+#include <math.h>
+
+typedef struct lfm2_layer {
+    pn_block block;             /* of a layer with attention all of it, else the norms and the feed-forward */
+    uint32_t in, conv, out;
+    uint64_t state;             /* where in the slot */
+    bool attends;
+} lfm2_layer;
+
+static void lfm2_bind_conv(pn_desc *d, lfm2_layer *k, uint32_t il)
+{
+    uint64_t D = d->n_embd;
+    memset(&k->block, 0xff, sizeof k->block);           /* PN_NO_WEIGHT everywhere */
+    k->block.attn_norm = pn_bind_vec(d, "blk.%u.attn_norm.weight", il, D);
+    k->in = pn_bind(d, "blk.%u.shortconv.in_proj.weight", il, D, 3 * D, 1);
+    k->conv = pn_bind_pinned(d, "blk.%u.shortconv.conv.weight", il, d->u.lfm2.taps, D);
+    k->out = pn_bind(d, "blk.%u.shortconv.out_proj.weight", il, D, D, 1);
+    k->block.ffn_norm = pn_bind_vec(d, "blk.%u.ffn_norm.weight", il, D);
+    k->state = pn_desc_state(d, (d->u.lfm2.taps - 1) * D * sizeof(float));
+}
+
+static void lfm2_load(pn_desc *d)
+{
+    pn_rope_spec s = pn_hp_rope(d, true, 0);
+    pn_desc_rope(d, &s);
+    d->u.lfm2.taps = pn_hp_u32(d, "shortconv.l_cache", 2, PN_CPU_TAPS);
+    lfm2_layer *layers = d->layers;
+    for (uint32_t il = 0; il < d->n_layers && !d->status; il++) {
+        lfm2_layer *k = &layers[il];
+        k->attends = pn_desc_attends(d, il);
+        if (k->attends) {
+            pn_block_bind_attn(d, &k->block, il, 0);
+            pn_block_bind_qk_norm(d, &k->block, il);
+        } else {
+            lfm2_bind_conv(d, k, il);
+        }
+        pn_block_bind_ffn(d, &k->block, il, false);
+    }
+}
+
+static void lfm2_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
+{
+    (void)n_ctx;
+    uint32_t x = pn_b_embed(b, d->w_embd, 1);
+    const pn_attn_args a = {.table = pn_b_rope_table(b, 0), .rope = 0, .q_scale = 1,
+                            .scale = 1 / sqrtf((float)d->d_k)};
+    const lfm2_layer *k = d->layers;
+    for (uint32_t il = 0; il < d->n_layers; il++, k++) {
+        x = pn_b_layer(b, il, x, d->n_embd);
+        uint32_t n = pn_b_norm(b, x, k->block.attn_norm, d->eps);
+        if (k->attends) {
+            x = pn_b_matmul(b, k->block.o, pn_block_attn(d, b, &k->block, n, &a), k->block.b_o, x);
+        } else {
+            uint32_t bcx = pn_b_matmul(b, k->in, n, PN_NO_WEIGHT, PN_NO_OPERAND);
+            x = pn_b_matmul(b, k->out, pn_b_short_conv(b, k->conv, bcx, d->u.lfm2.taps, k->state), PN_NO_WEIGHT, x);
+        }
+        n = pn_b_norm(b, x, k->block.ffn_norm, d->eps);
+        x = pn_block_ffn(d, b, &k->block, n, PN_GLU_SILU, x);
+    }
+    x = pn_b_layer(b, d->n_layers, x, d->n_embd);
+    pn_block_logits(d, b, x, 0);
+}
+
+PN_INTERNAL const pn_arch *pn_arch_lfm2(void)
+{
+    static const char *const names[] = {"lfm2", NULL};
+    static const pn_arch arch = {names, lfm2_load, lfm2_build, sizeof(lfm2_layer), "token_embd_norm.weight", true};
     return &arch;
 }
 #endif
@@ -67874,6 +68259,7 @@ PN_INTERNAL const pn_arch *pn_arch_at(size_t i)
     case 1: return pn_arch_qwen();
     case 2: return pn_arch_phi3();
     case 3: return pn_arch_gemma();
+    case 4: return pn_arch_lfm2();
     default: return NULL;
     }
 }
@@ -69762,6 +70148,203 @@ PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err)
 }
 #endif
 
+/* ---- Begin store/pn_state.c ---- */
+#ifndef PN_DROP_STORE_PN_STATE_C
+#define PN_DROP_STORE_PN_STATE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes store/pn_state.h */
+
+/* ------------------------------------------------------------------------------------------
+ * Slots
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL pn_snap *pn_snap_new(pn_mem *mem, uint64_t slot_bytes)
+{
+    uint64_t bytes = pn_snap_cost(slot_bytes);
+    PN_ASSERT(slot_bytes && sizeof(pn_snap) <= PN_MEM_ALIGN);
+    pn_snap *s = bytes <= SIZE_MAX ? pn_mem_alloc(mem, PN_ACCT_STATE, (size_t)bytes) : NULL;
+    if (!s)
+        return NULL;
+    s->mem = mem;
+    s->bytes = bytes;
+    atomic_init(&s->refs, 1u);
+    return s;
+}
+
+PN_INTERNAL void pn_snap_retain(pn_snap *s) { atomic_fetch_add(&s->refs, 1u); }
+
+PN_INTERNAL void pn_snap_release(pn_snap *s)
+{
+    if (s && atomic_fetch_sub(&s->refs, 1u) == 1)
+        pn_mem_free(s->mem, PN_ACCT_STATE, s, (size_t)s->bytes);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * A sequence's
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_state_init(pn_state *s, pn_mem *mem, uint64_t slot_bytes)
+{
+    *s = (pn_state){.mem = mem, .slot_bytes = slot_bytes};
+}
+
+/* Nobody else holds it, so nobody else ever will: a step may write it once it is done with. */
+static bool state_is_own(const pn_state *s) { return s->in && atomic_load(&s->in->refs) == 1; }
+
+static uint32_t state_wants(const pn_state *s)
+{
+    uint32_t want = !s->slot_bytes ? 0 : state_is_own(s) ? 1 : 2;
+    return want - PN_MIN(want, s->n_free);
+}
+
+PN_INTERNAL uint64_t pn_state_reserve_bytes(const pn_state *s) { return state_wants(s) * pn_snap_cost(s->slot_bytes); }
+
+PN_INTERNAL bool pn_state_reserve(pn_state *s)
+{
+    for (uint32_t had = s->n_free, want = state_wants(s); want; want--) {
+        pn_snap *n = pn_snap_new(s->mem, s->slot_bytes);
+        if (!n) {
+            while (s->n_free > had)
+                pn_snap_release(s->free[--s->n_free]);
+            return false;
+        }
+        s->free[s->n_free++] = n;
+    }
+    return true;
+}
+
+PN_INTERNAL void pn_state_trim(pn_state *s)
+{
+    while (s->n_free)
+        pn_snap_release(s->free[--s->n_free]);
+}
+
+PN_INTERNAL void pn_state_run(const pn_state *s, pn_run *run)
+{
+    if (!s->slot_bytes)
+        return;
+    PN_ASSERT(s->n_free);
+    run->slot_in = s->in ? pn_snap_data(s->in) : NULL;
+    run->slot_out = pn_snap_data(s->free[s->n_free - 1]);
+}
+
+/* Where the sequence was: to be written next, unless others hold it or there is one already. */
+static void state_leave(pn_state *s)
+{
+    if (state_is_own(s) && s->n_free == 0)
+        s->free[s->n_free++] = s->in;
+    else
+        pn_snap_release(s->in);
+    s->in = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Marks
+ * ------------------------------------------------------------------------------------------ */
+
+/* Marks [from, to) go. */
+static void state_drop_marks(pn_state *s, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++)
+        pn_snap_release(s->mark[i].snap);
+    memmove(&s->mark[from], &s->mark[to], (s->n_marks - to) * sizeof *s->mark);
+    s->n_marks -= to - from;
+}
+
+PN_INTERNAL uint32_t pn_state_mark_step(pn_state *s, uint32_t length, uint32_t n, bool last_only, pn_checkpoint *out)
+{
+    const uint32_t P = PN_KV_PAGE_TOKENS, end = (length + n) / P * P;
+    uint32_t n_out = 0;
+    pn_state_unmark(s, false);
+    for (uint32_t pos = (length / P + 1) * P; s->slot_bytes && pos <= end && s->n_marks < PN_STATE_MARKS; pos += P) {
+        bool stays = !last_only && pos % PN_STATE_EVERY == 0;
+        if (pos != end && !stays)
+            continue;
+        pn_snap *snap = pn_snap_new(s->mem, s->slot_bytes);
+        if (!snap)
+            break;
+        s->mark[s->n_marks++] = (pn_state_mark){pos, stays, snap};
+        out[n_out++] = (pn_checkpoint){pos - length, pn_snap_data(snap)};
+    }
+    return n_out;
+}
+
+PN_INTERNAL void pn_state_commit(pn_state *s)
+{
+    if (!s->slot_bytes)
+        return;
+    pn_snap *out = s->free[--s->n_free];
+    state_leave(s);
+    s->in = out;
+    for (uint32_t i = 0; i + 1 < s->n_marks;)           /* of those between, only the last so far was wanted */
+        if (i < s->n_ready && s->n_ready < s->n_marks && !s->mark[i].stays) {
+            state_drop_marks(s, i, i + 1);
+            s->n_ready--;
+        } else {
+            i++;
+        }
+    s->n_ready = s->n_marks;
+}
+
+PN_INTERNAL uint32_t pn_state_marked(const pn_state *s, bool all)
+{
+    uint32_t pos = 0;
+    for (uint32_t i = 0; i < s->n_ready; i++)
+        pos = all || s->mark[i].stays ? s->mark[i].pos : pos;
+    return pos;
+}
+
+PN_INTERNAL pn_snap *pn_state_take(pn_state *s, bool all, uint32_t *pos)
+{
+    uint32_t i = 0;
+    while (i < s->n_ready && !(all || s->mark[i].stays))
+        i++;
+    if (i == s->n_ready)
+        return NULL;
+    pn_snap *snap = s->mark[i].snap;
+    *pos = s->mark[i].pos;
+    s->mark[i].snap = NULL;
+    state_drop_marks(s, i, i + 1);
+    s->n_ready--;
+    return snap;
+}
+
+PN_INTERNAL void pn_state_unmark(pn_state *s, bool all)
+{
+    s->n_ready = all ? 0 : s->n_ready;
+    state_drop_marks(s, s->n_ready, s->n_marks);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Another place
+ * ------------------------------------------------------------------------------------------ */
+
+PN_INTERNAL void pn_state_set(pn_state *s, pn_snap *at)
+{
+    pn_state_unmark(s, true);
+    if (at)
+        pn_snap_retain(at);
+    if (state_is_own(s) && s->n_free < PN_COUNT_OF(s->free))
+        s->free[s->n_free++] = s->in;           /* a sequence that has its memory for good keeps it */
+    else
+        pn_snap_release(s->in);
+    s->in = at;
+}
+
+PN_INTERNAL pn_snap *pn_state_put(pn_state *s)
+{
+    PN_ASSERT(!s->in);
+    s->in = pn_snap_new(s->mem, s->slot_bytes);
+    return s->in;
+}
+
+PN_INTERNAL void pn_state_unload(pn_state *s)
+{
+    pn_state_set(s, NULL);
+    pn_state_trim(s);
+}
+#endif
+
 /* ---- Begin store/pn_kv.c ---- */
 #ifndef PN_DROP_STORE_PN_KV_C
 #define PN_DROP_STORE_PN_KV_C
@@ -69961,6 +70544,7 @@ static pn_status kv_open(pn_kv *kv, pn_mem *const mem[2], const pn_kv *as, pn_er
 {
     *kv = *as;
     kv->mem = mem[0];
+    pn_state_init(&kv->state, mem[0], kv->spec->slot_bytes);
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
         kv->group[g].mem = mem[kv->spec->group[g].part];
     for (uint32_t g = 0; g < kv->spec->n_groups; g++) {
@@ -69969,6 +70553,10 @@ static pn_status kv_open(pn_kv *kv, pn_mem *const mem[2], const pn_kv *as, pn_er
             pn_kv_close(kv);
             return st;
         }
+    }
+    if (!kv->by_turn && !pn_state_reserve(&kv->state)) {
+        pn_kv_close(kv);
+        return pn_fail_nomem(err, "the recurrent state of a session", pn_state_turn_bytes(as->spec->slot_bytes));
     }
     return PN_OK;
 }
@@ -70008,7 +70596,7 @@ static uint32_t kv_wants(const pn_kv *kv, const pn_kv_group *g, uint32_t n)
 
 PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = part == 0 ? pn_state_reserve_bytes(&kv->state) : 0;
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
         const pn_kv_group *g = &kv->group[gi];
         uint32_t want = kv_wants(kv, g, n);
@@ -70019,7 +70607,7 @@ PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t p
 
 PN_INTERNAL uint64_t pn_kv_turn_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = part == 0 ? pn_state_turn_bytes(kv->spec->slot_bytes) : 0;
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
         if (kv->spec->group[gi].part == part)
             bytes += PN_MIN(kv_table_len(n), kv->group[gi].max_pages) * (KV_HEAD + kv->group[gi].page_bytes);
@@ -70036,11 +70624,11 @@ PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n)
         if (!kv_group_grow(kv, g, kv_wants(kv, g, n)))
             break;
     }
-    if (gi == kv->spec->n_groups) {
+    if (gi == kv->spec->n_groups && pn_state_reserve(&kv->state)) {
         kv->reserved = n;
         return true;
     }
-    for (uint32_t i = 0; i <= gi; i++)
+    for (uint32_t i = 0; i <= gi && i < kv->spec->n_groups; i++)
         kv_group_shrink(&kv->group[i], had[i]);
     return false;
 }
@@ -70049,6 +70637,8 @@ PN_INTERNAL void pn_kv_trim(pn_kv *kv)
 {
     for (uint32_t gi = 0; kv->by_turn && gi < kv->spec->n_groups; gi++)
         kv_group_shrink(&kv->group[gi], 0);
+    if (kv->by_turn)
+        pn_state_trim(&kv->state);
     kv->reserved = kv->length;
 }
 
@@ -70102,6 +70692,7 @@ PN_INTERNAL void pn_kv_retire(pn_kv *kv)
         while (g->n_free)
             kv_page_free(g->free[--g->n_free]);
     }
+    pn_state_trim(&kv->state);
 }
 
 PN_INTERNAL void pn_kv_close(pn_kv *kv)
@@ -70116,6 +70707,7 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
         pn_mem_free(g->mem, PN_ACCT_KV, g->free, g->max_pages * sizeof *g->free);
         pn_mem_free(g->mem, PN_ACCT_KV, g->table, g->n_table * sizeof *g->table);
     }
+    pn_state_unload(&kv->state);
     *kv = (pn_kv){0};
 }
 
@@ -70145,7 +70737,20 @@ PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n)
     }
 }
 
-PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n) { kv->length += n; }
+PN_INTERNAL pn_run pn_kv_run(const pn_kv *kv, uint32_t n)
+{
+    pn_run run = {.n_rows = n, .pos0 = kv->length};
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        run.pages[g] = kv->group[g].table;
+    pn_state_run(&kv->state, &run);
+    return run;
+}
+
+PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n)
+{
+    kv->length += n;
+    pn_state_commit(&kv->state);
+}
 
 /* Drop every page behind the n-th token. */
 static void kv_cut(pn_kv *kv, uint32_t n)
@@ -70160,14 +70765,33 @@ static void kv_cut(pn_kv *kv, uint32_t n)
     kv->length = n;
 }
 
+/* No window has moved past what n tokens need. */
+static bool kv_reaches(const pn_kv *kv, uint32_t n)
+{
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
+        if (n && pn_kv_first_page(kv->spec, gi, n) < kv->group[gi].oldest)
+            return false;
+    return true;
+}
+
 PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n)
 {
     if (n >= kv->length)
         return n == kv->length;
-    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
-        if (n && pn_kv_first_page(kv->spec, gi, n) < kv->group[gi].oldest)
-            return false;
+    if ((n && kv->state.slot_bytes) || !kv_reaches(kv, n))
+        return false;
     kv_cut(kv, n);
+    pn_state_set(&kv->state, NULL);
+    return true;
+}
+
+PN_INTERNAL bool pn_kv_rewind(pn_kv *kv, uint32_t n, pn_snap *state)
+{
+    PN_ASSERT(n < kv->length && state->bytes == pn_snap_cost(kv->state.slot_bytes));
+    if (!kv_reaches(kv, n))
+        return false;
+    kv_cut(kv, n);
+    pn_state_set(&kv->state, state);
     return true;
 }
 
@@ -70204,10 +70828,10 @@ PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t gi, uint32_t i)
     return p;
 }
 
-PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n)
+PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n, pn_snap *state)
 {
     PN_ASSERT(kv->length == 0 && !kv->retired);
-    if (n > kv->n_ctx)
+    if (n > kv->n_ctx || (n && kv->state.slot_bytes && !state))
         return false;
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
         for (uint32_t i = pn_kv_first_page(kv->spec, g, n); i < kv_table_len(n); i++)
@@ -70224,6 +70848,8 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
             g->table[i] = p;
         }
     }
+    if (n)
+        pn_state_set(&kv->state, state);
     kv->length = n;
     return true;
 }
@@ -70241,6 +70867,7 @@ PN_INTERNAL void pn_kv_unload(pn_kv *kv)
             kv_drop(kv, g, i);
         kv_group_shrink(g, 0);
     }
+    pn_state_unload(&kv->state);
 }
 
 PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
@@ -70397,6 +71024,7 @@ struct pn_prefix_node {
     uint32_t depth;                     /* pages up to here, this one included */
     uint32_t heap_at;                   /* place in the heap, if a leaf */
     uint64_t name[2];                   /* for the store below */
+    bool covered;                       /* pn_prefix_thin's: a node behind it has a snapshot */
     pn_token tokens[PREFIX_PAGE];
     pn_kv_page *pages[];                /* [n_groups of the space]; NULL: a window had passed */
 };
@@ -70420,6 +71048,7 @@ struct pn_prefix {
     pn_prefix_node **way;               /* [way_cap >= deepest node]: the last way found */
     pn_kv_page **way_pages;             /* [PN_MAX_GROUPS][way_cap] */
     size_t way_cap;
+    bool thin;                          /* there was no snapshot that could go alone when we last looked, and none has come */
 };
 
 /* ------------------------------------------------------------------------------------------
@@ -70519,11 +71148,14 @@ static void prefix_unhash(pn_prefix *c, const pn_prefix_node *n)
     *at = n->chain;
 }
 
+/* What a snapshot costs whoever keeps it. */
+static uint64_t prefix_state_bytes(const pn_prefix *c, uint32_t space) { return pn_snap_cost(c->spaces[space].spec->slot_bytes); }
+
 /* All that goes with the node. */
 static uint64_t prefix_node_bytes(const pn_prefix *c, const pn_prefix_node *n)
 {
     const prefix_space *s = &c->spaces[n->space];
-    uint64_t bytes = prefix_node_size(s->spec->n_groups) + (n->state ? s->spec->slot_bytes : 0);
+    uint64_t bytes = prefix_node_size(s->spec->n_groups) + (n->state ? prefix_state_bytes(c, n->space) : 0);
     for (uint32_t g = 0; g < s->spec->n_groups; g++)
         bytes += n->pages[g] ? pn_kv_page_cost(s->spec, g, s->type) : 0;
     return bytes;
@@ -70545,15 +71177,22 @@ static void prefix_drop_state(pn_prefix *c, uint64_t state)
         c->params.drop_state(c->params.user, state);
 }
 
+static void prefix_put_state(pn_prefix *c, pn_prefix_node *n)
+{
+    if (!n->state)
+        return;
+    c->stats.bytes -= prefix_state_bytes(c, n->space);
+    prefix_drop_state(c, n->state);
+    n->state = 0;
+}
+
 /* Pages, snapshot and memory; the node is in no table any more. */
 static void prefix_node_free(pn_prefix *c, pn_prefix_node *n)
 {
     uint32_t n_groups = prefix_n_groups(c, n->space);
     for (uint32_t g = 0; g < n_groups; g++)
         prefix_put_page(c, n, g);
-    if (n->state)
-        c->stats.bytes -= c->spaces[n->space].spec->slot_bytes;
-    prefix_drop_state(c, n->state);
+    prefix_put_state(c, n);
     c->stats.bytes -= prefix_node_size(n_groups);
     pn_mem_free(c->mem, PN_ACCT_PREFIX, n, prefix_node_size(n_groups));
 }
@@ -70573,18 +71212,24 @@ static void prefix_remove_leaf(pn_prefix *c, pn_prefix_node *n)
  * Room
  * ------------------------------------------------------------------------------------------ */
 
+/* Others hold its snapshot, too. */
+static bool prefix_state_held(const pn_prefix *c, const pn_prefix_node *n)
+{
+    return n->state && c->params.state_held && c->params.state_held(c->params.user, n->state);
+}
+
 static bool prefix_in_use(const pn_prefix *c, const pn_prefix_node *n)
 {
     for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
         if (n->pages[g] && n->pages[g]->refs > 1)
             return true;
-    return false;
+    return prefix_state_held(c, n);
 }
 
 static pn_prefix_stop prefix_stop(const pn_prefix *c, pn_prefix_node *n)
 {
     return (pn_prefix_stop){.name = n->name, .tokens = n->tokens, .pages = n->pages, .depth = n->depth,
-                            .n_groups = prefix_n_groups(c, n->space), .bytes = prefix_node_bytes(c, n)};
+                            .n_groups = prefix_n_groups(c, n->space), .state = n->state, .bytes = prefix_node_bytes(c, n)};
 }
 
 static bool prefix_allows(const pn_prefix *c, pn_prefix_node *n, pn_prefix_see may, void *user)
@@ -70613,12 +71258,57 @@ static void prefix_evict_if(pn_prefix *c, uint64_t bytes, bool used_too, pn_pref
 
 static void prefix_evict(pn_prefix *c, uint64_t bytes, bool used_too) { prefix_evict_if(c, bytes, used_too, NULL, NULL); }
 
+/* Which nodes have a snapshot behind them on the one way there is: where ways part, the last before serves them all. */
+static void prefix_cover(pn_prefix *c)
+{
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            n->covered = false;
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            for (pn_prefix_node *p = n->state ? n->parent : NULL; p && p->n_children == 1 && !p->covered; p = p->parent)
+                p->covered = true;
+}
+
+/* Its snapshot may go: others are behind it, and nobody is at it. */
+static bool prefix_thins(const pn_prefix *c, const pn_prefix_node *n)
+{
+    return n->state && n->covered && !n->pins && !prefix_state_held(c, n);
+}
+
+PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes)
+{
+    uint64_t before = c->stats.bytes;
+    prefix_cover(c);
+    while (before - c->stats.bytes < bytes) {
+        pn_prefix_node *least = NULL;
+        for (size_t i = 0; i < c->n_buckets; i++)
+            for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+                if (prefix_thins(c, n) && (!least || prefix_before(n, least)))
+                    least = n;
+        if (!least) {
+            c->thin = true;
+            break;
+        }
+        prefix_put_state(c, least);
+    }
+    return before - c->stats.bytes;
+}
+
+/* Down to `bytes` with what hurts least: snapshots that others follow, then nodes. */
+static void prefix_shrink(pn_prefix *c, uint64_t bytes)
+{
+    if (!c->thin && c->stats.bytes > bytes)
+        (void)pn_prefix_thin(c, c->stats.bytes - bytes);
+    prefix_evict(c, bytes, false);
+}
+
 static bool prefix_room(pn_prefix *c, uint64_t need)
 {
     uint64_t max = c->params.bytes_max;
     if (need > max)
         return false;
-    prefix_evict(c, max - need, false);
+    prefix_shrink(c, max - need);
     return c->stats.bytes <= max - need;
 }
 
@@ -70781,7 +71471,7 @@ PN_INTERNAL void pn_prefix_space_drop(pn_prefix *c, uint32_t space)
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes)
 {
     uint64_t before = c->stats.bytes;
-    prefix_evict(c, bytes, false);
+    prefix_shrink(c, bytes);
     return before - c->stats.bytes;
 }
 
@@ -70811,10 +71501,20 @@ PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c)
     return bytes;
 }
 
+PN_INTERNAL uint64_t pn_prefix_thin_bytes(pn_prefix *c)
+{
+    uint64_t bytes = 0;
+    prefix_cover(c);
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (const pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            bytes += prefix_thins(c, n) ? prefix_state_bytes(c, n->space) : 0;
+    return bytes;
+}
+
 PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max)
 {
     c->params.bytes_max = bytes_max ? bytes_max : UINT64_MAX;
-    prefix_evict(c, c->params.bytes_max, false);
+    prefix_shrink(c, c->params.bytes_max);
 }
 
 PN_INTERNAL void pn_prefix_clear(pn_prefix *c) { prefix_evict(c, 0, true); }
@@ -70901,7 +71601,8 @@ PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit)
     if (hit->node) {
         PN_ASSERT(hit->node->pins);
         hit->node->pins--;
-        prefix_evict(c, c->params.bytes_max, false);    /* a smaller budget may have waited for this */
+        c->thin = c->thin && !hit->node->state;
+        prefix_shrink(c, c->params.bytes_max);          /* a smaller budget may have waited for this */
     }
     *hit = (pn_prefix_hit){0};
 }
@@ -70985,13 +71686,14 @@ static pn_prefix_node *prefix_add(pn_prefix *c, const pn_prefix_key *k, pn_prefi
 /* The snapshot goes to `n` if that has none and there is room, else it is dropped. */
 static void prefix_add_state(pn_prefix *c, pn_prefix_node *n, uint64_t state)
 {
-    uint64_t bytes = n ? c->spaces[n->space].spec->slot_bytes : 0;
+    uint64_t bytes = n ? prefix_state_bytes(c, n->space) : 0;
     if (!n || n->state || !prefix_room(c, bytes)) {
         prefix_drop_state(c, state);
         return;
     }
     n->state = state;
     c->stats.bytes += bytes;
+    c->thin = false;
 }
 
 PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv *kv, uint64_t state, uint64_t tick)
@@ -71069,7 +71771,7 @@ static pn_prefix_node *prefix_arrive(pn_prefix *c, pn_prefix_node *n, uint64_t t
     return n;
 }
 
-PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick)
+static bool prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick)
 {
     pn_prefix_node *from = *at, *n;
     const pn_token *t = k->tokens + (from ? (size_t)from->depth * PREFIX_PAGE : 0);
@@ -71094,6 +71796,15 @@ PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_no
     pn_prefix_leave(from);
     *at = n;
     return true;
+}
+
+PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t state,
+                              uint64_t tick)
+{
+    bool there = prefix_go(c, k, at, pages, tick);
+    if (state)
+        prefix_add_state(c, there ? *at : NULL, state);
+    return there;
 }
 
 PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at)
@@ -71180,6 +71891,8 @@ PN_INTERNAL pn_cold_key pn_cold_root(const pn_cold_kind *kind, uint32_t rotary, 
         for (size_t k = 0; k < PN_COUNT_OF(shape); k++)
             pn_digest_add_u64(&d, shape[k]);
     }
+    if (s->slot_bytes)
+        pn_digest_add_u64(&d, s->slot_bytes);
     pn_digest_end(&d, key.b, sizeof key.b);
     return key;
 }
@@ -71219,8 +71932,16 @@ PN_INTERNAL pn_cold_key pn_cold_next(const pn_cold_key *parent, const pn_token *
  * Head and foot
  * ------------------------------------------------------------------------------------------ */
 
+/* A file may have a page of this group, or this is the snapshot. */
+static bool cold_section(const pn_cold_kind *k, uint32_t g)
+{
+    return g < k->spec->n_groups || (g == PN_COLD_STATE && k->spec->slot_bytes);
+}
+
 static uint64_t cold_page_bytes(const pn_cold_kind *k, uint32_t g)
 {
+    if (g == PN_COLD_STATE && k->spec->slot_bytes)
+        return k->spec->slot_bytes;
     return pn_kv_page_bytes(&k->spec->group[g], k->type, k->type);
 }
 
@@ -71229,8 +71950,8 @@ static uint64_t cold_payload(const pn_cold_kind *k, uint32_t g) { return pn_alig
 PN_INTERNAL uint64_t pn_cold_file_bytes(const pn_cold_kind *kind, uint32_t groups)
 {
     uint64_t n = 2 * PN_COLD_BLOCK;
-    for (uint32_t g = 0; g < kind->spec->n_groups; g++)
-        n += groups >> g & 1 ? cold_payload(kind, g) : 0;
+    for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
+        n += cold_section(kind, g) && groups >> g & 1 ? cold_payload(kind, g) : 0;
     return n;
 }
 
@@ -71260,6 +71981,11 @@ static void cold_head(const pn_crc32c *crc, const pn_cold_unit *u, uint32_t grou
         at[COLD_PRESENT + 1] = at[COLD_PRESENT + 2] = (uint8_t)k->type;
         at[COLD_PRESENT + 3] = pn_kv_is_block(k->type);
         cold_put64(at + 32, cold_page_bytes(k, i));
+    }
+    if (k->spec->slot_bytes) {
+        uint8_t *at = h + COLD_GROUPS + PN_COLD_STATE * COLD_GROUP;
+        at[COLD_PRESENT] = groups >> PN_COLD_STATE & 1;
+        cold_put64(at + 32, k->spec->slot_bytes);
     }
     cold_seal(crc, h);
 }
@@ -71297,19 +72023,24 @@ static pn_status cold_write_page(const pn_cold_io *io, const pn_crc32c *crc, uin
 }
 
 PN_INTERNAL pn_status pn_cold_write(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, pn_kv_page *const *pages,
-                                    void *piece, pn_err *err)
+                                    const pn_snap *state, void *piece, pn_err *err)
 {
     const pn_cold_kind *k = &u->kind;
     uint32_t groups = 0, sums[PN_MAX_GROUPS] = {0};
+    const void *data[PN_MAX_GROUPS] = {NULL};
     for (uint32_t g = 0; g < k->spec->n_groups; g++)
-        groups |= pages[g] ? UINT32_C(1) << g : 0;
+        data[g] = pages[g] ? pages[g]->data : NULL;
+    if (state)
+        data[PN_COLD_STATE] = pn_snap_data(state);
+    for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
+        groups |= data[g] ? UINT32_C(1) << g : 0;
     cold_head(crc, u, groups, piece);
     uint32_t head_sum = pn_crc32c_add(crc, 0, piece, PN_COLD_BLOCK);
     pn_status st = io->write(io->user, 0, piece, PN_COLD_BLOCK, err);
     uint64_t at = PN_COLD_BLOCK;
-    for (uint32_t g = 0; g < k->spec->n_groups && !st; g++)
-        if (pages[g]) {
-            st = cold_write_page(io, crc, at, pages[g]->data, cold_page_bytes(k, g), piece, &sums[g], err);
+    for (uint32_t g = 0; g < PN_MAX_GROUPS && !st; g++)
+        if (data[g]) {
+            st = cold_write_page(io, crc, at, data[g], cold_page_bytes(k, g), piece, &sums[g], err);
             at += cold_payload(k, g);
         }
     if (st)
@@ -71346,8 +72077,8 @@ static pn_status cold_check_head(const pn_cold_io *io, const pn_crc32c *crc, con
         return pn_fail(err, PN_E_FORMAT, "not a page of version %d", COLD_VERSION);
     if (pn_le32(h + COLD_SUM) != pn_crc32c_add(crc, 0, h, COLD_SUM))
         return pn_fail(err, PN_E_FORMAT, "the head is damaged");
-    for (uint32_t g = 0; g < u->kind.spec->n_groups; g++)
-        *groups |= h[COLD_GROUPS + g * COLD_GROUP + COLD_PRESENT] ? UINT32_C(1) << g : 0;
+    for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
+        *groups |= cold_section(&u->kind, g) && h[COLD_GROUPS + g * COLD_GROUP + COLD_PRESENT] ? UINT32_C(1) << g : 0;
     cold_head(crc, u, *groups, scratch);
     if (memcmp(h, scratch, PN_COLD_BLOCK) != 0)
         return cold_stranger(u, h, err);
@@ -71384,33 +72115,49 @@ static pn_status cold_read_page(const pn_cold_io *io, const pn_crc32c *crc, uint
             rest |= piece[i];
         done += n;
     }
-    return sum == want && !rest ? PN_OK : pn_fail(err, PN_E_FORMAT, "the keys and values at byte %" PRIu64 " are damaged", at);
+    return sum == want && !rest ? PN_OK : pn_fail(err, PN_E_FORMAT, "the keys and values, or the state, at byte %" PRIu64 " are damaged", at);
+}
+
+/* Memory for what is read of group g, noted where it belongs; NULL: there is none. */
+static uint8_t *cold_make(const pn_cold_kind *k, uint32_t g, pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state)
+{
+    if (g < k->spec->n_groups) {
+        pages[g] = pn_kv_page_new(mem[k->spec->group[g].part], &k->spec->group[g], k->type);
+        return pages[g] ? pages[g]->data : NULL;
+    }
+    *state = pn_snap_new(mem[0], k->spec->slot_bytes);
+    return *state ? pn_snap_data(*state) : NULL;
 }
 
 PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, uint32_t want,
-                                   pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], void *piece, pn_err *err)
+                                   pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, void *piece, pn_err *err)
 {
     const pn_cold_kind *k = &u->kind;
     uint8_t *block = piece, *scratch = block + PN_COLD_BLOCK;
     uint32_t groups, sums[PN_MAX_GROUPS];
     memset(pages, 0, PN_MAX_GROUPS * sizeof *pages);
+    *state = NULL;
     pn_status st = cold_check_head(io, crc, u, block, scratch, &groups, err);
     if (!st)
         st = cold_check_foot(io, crc, pn_crc32c_add(crc, 0, block, PN_COLD_BLOCK), groups, block, scratch, sums, err);
     if (!st && want & ~groups)
-        st = pn_fail(err, PN_E_STATE, "a window had passed when the page was saved");
+        st = pn_fail(err, PN_E_STATE, "a window had passed, or there was no snapshot, when the page was saved");
     uint64_t at = PN_COLD_BLOCK;
-    for (uint32_t g = 0; g < k->spec->n_groups && !st; g++) {
+    for (uint32_t g = 0; g < PN_MAX_GROUPS && !st; g++) {
         if (want >> g & 1) {
-            pages[g] = pn_kv_page_new(mem[k->spec->group[g].part], &k->spec->group[g], k->type);
-            st = pages[g] ? cold_read_page(io, crc, at, pages[g]->data, cold_page_bytes(k, g), piece, sums[g], err)
-                          : pn_fail_nomem(err, "a page of keys and values", cold_page_bytes(k, g));
+            uint8_t *data = cold_make(k, g, mem, pages, state);
+            st = data ? cold_read_page(io, crc, at, data, cold_page_bytes(k, g), piece, sums[g], err)
+                      : pn_fail_nomem(err, "a page of keys and values, or its state,", cold_page_bytes(k, g));
         }
         at += groups >> g & 1 ? cold_payload(k, g) : 0;
     }
     for (uint32_t g = 0; g < PN_MAX_GROUPS && st; g++) {
         pn_kv_release(pages[g]);
         pages[g] = NULL;
+    }
+    if (st) {
+        pn_snap_release(*state);
+        *state = NULL;
     }
     return st;
 }
@@ -71460,6 +72207,7 @@ typedef struct cold_job {
     pn_token tokens[PN_KV_PAGE_TOKENS];
     pn_cold_unit unit;          /* points into this job */
     pn_kv_page *pages[PN_MAX_GROUPS];
+    pn_snap *state;             /* or NULL */
     uint32_t groups;
     uint64_t page_bytes;
     pn_mutex *lock;
@@ -71704,7 +72452,7 @@ static pn_status cold_write_file(pn_cold *c, const cold_job *j)
     pn_status st = pn_os_direct_create(&f, tmp, NULL);
     if (st)
         return st;
-    st = pn_cold_write(&io, &c->crc, &j->unit, j->pages, c->piece, NULL);
+    st = pn_cold_write(&io, &c->crc, &j->unit, j->pages, j->state, c->piece, NULL);
     if (!st)
         st = pn_os_direct_flush(&f, NULL);
     pn_os_direct_close(&f);
@@ -71744,6 +72492,7 @@ static void cold_free_job(pn_cold *c, cold_job *j)
 {
     for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
         pn_kv_release(j->pages[g]);
+    pn_snap_release(j->state);
     pn_mem_free(c->mem, PN_ACCT_PREFIX, j, sizeof *j);
 }
 
@@ -71805,7 +72554,7 @@ static bool cold_accept(pn_cold *c, const pn_cold_unit *u, uint32_t groups, uint
     return true;
 }
 
-static cold_job *cold_job_new(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_mutex *lock)
+static cold_job *cold_job_new(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_snap *state, pn_mutex *lock)
 {
     cold_job *j = pn_mem_calloc(c->mem, PN_ACCT_PREFIX, 1, sizeof *j);
     if (!j)
@@ -71824,12 +72573,18 @@ static cold_job *cold_job_new(pn_cold *c, const pn_cold_unit *u, pn_kv_page *con
             j->groups |= UINT32_C(1) << g;
             j->page_bytes += pn_kv_page_cost(&j->spec, g, u->kind.type);
         }
+    if (state) {
+        pn_snap_retain(state);
+        j->state = state;
+        j->groups |= UINT32_C(1) << PN_COLD_STATE;
+        j->page_bytes += state->bytes;
+    }
     return j;
 }
 
-PN_INTERNAL bool pn_cold_save(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_mutex *lock)
+PN_INTERNAL bool pn_cold_save(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_snap *state, pn_mutex *lock)
 {
-    cold_job *j = cold_job_new(c, u, pages, lock);
+    cold_job *j = cold_job_new(c, u, pages, state, lock);
     pn_mutex_lock(&c->lock);
     c->info.failed_memory += j == NULL;
     bool ok = j && j->groups && cold_accept(c, u, j->groups, j->page_bytes);
@@ -71857,7 +72612,7 @@ static bool cold_only_waits(const cold_job *j, const pn_mutex *lock)
     bool only = j->lock == lock;        /* first: it guards what follows */
     for (uint32_t g = 0; g < PN_MAX_GROUPS && only; g++)
         only = !j->pages[g] || j->pages[g]->refs <= 2;
-    return only;
+    return only && (!j->state || atomic_load(&j->state->refs) <= 2);
 }
 
 PN_INTERNAL uint64_t pn_cold_waiting(pn_cold *c, const pn_mutex *lock)
@@ -71937,7 +72692,7 @@ static bool cold_note_read(pn_cold *c, const pn_cold_key *key, pn_status st, uin
 }
 
 static pn_status cold_load_file(pn_cold *c, const char *path, const pn_cold_unit *u, uint32_t want, pn_mem *const mem[2],
-                                pn_kv_page *pages[PN_MAX_GROUPS], pn_err *err)
+                                pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, pn_err *err)
 {
     enum { ROOM = PN_COLD_PIECE + PN_COLD_BLOCK };
     pn_os_direct f;
@@ -71947,7 +72702,7 @@ static pn_status cold_load_file(pn_cold *c, const char *path, const pn_cold_unit
     pn_status st = pn_os_direct_open_alone(&f, path, err);
     if (!st) {
         const pn_cold_io io = {.read = cold_get, .user = &f, .bytes = f.size};
-        st = pn_cold_read(&io, &c->crc, u, want, mem, pages, (void *)(uintptr_t)pn_align_up((uintptr_t)room, PN_COLD_BLOCK), err);
+        st = pn_cold_read(&io, &c->crc, u, want, mem, pages, state, (void *)(uintptr_t)pn_align_up((uintptr_t)room, PN_COLD_BLOCK), err);
         pn_os_direct_close(&f);
     }
     pn_mem_free(c->mem, PN_ACCT_STAGE, room, ROOM);
@@ -71955,16 +72710,17 @@ static pn_status cold_load_file(pn_cold *c, const char *path, const pn_cold_unit
 }
 
 PN_INTERNAL pn_status pn_cold_load(pn_cold *c, const pn_cold_unit *u, uint32_t want, pn_mem *const mem[2],
-                                   pn_kv_page *pages[PN_MAX_GROUPS], pn_err *err)
+                                   pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, pn_err *err)
 {
     char path[COLD_PATH];
     double since = pn_os_now();
     uint32_t groups = pn_cold_groups(c, &u->key);
     memset(pages, 0, PN_MAX_GROUPS * sizeof *pages);
+    *state = NULL;
     if (!groups || want & ~groups)
         return pn_fail(err, PN_E_STATE, "the page is not on disk");
     cold_path(c, &u->key, groups, path);
-    pn_status st = cold_load_file(c, path, u, want, mem, pages, err);
+    pn_status st = cold_load_file(c, path, u, want, mem, pages, state, err);
     if (cold_note_read(c, &u->key, st, pn_cold_file_bytes(&u->kind, want), pn_os_now() - since))
         pn_os_touch(path);
     if (st && st != PN_E_NOMEM)
@@ -72810,6 +73566,54 @@ static bool ops_moe_matmul(pn_exec *x, cpu_lane *lane, const pn_op *op, uint32_t
 }
 
 /* ------------------------------------------------------------------------------------------
+ * Recurrent ops: rows read what rows before them left, or what is in the slot
+ * ------------------------------------------------------------------------------------------ */
+
+/* b * x at row `row` of the run; before its first row it is in the slot, and before the sequence's there is none. */
+static pn_cpu_tap ops_conv_tap(const pn_exec *x, const pn_op *op, const pn_run *u, int64_t row)
+{
+    uint32_t n = ops_operand(x, op->out)->cols, back = op->u.conv.taps - 1;
+    if (row >= 0) {
+        const float *bcx = cpu_row(x, op->a, u->row0 + (uint64_t)row);
+        return (pn_cpu_tap){bcx, bcx + 2 * (size_t)n};
+    }
+    if (!u->slot_in)
+        return (pn_cpu_tap){NULL, NULL};
+    const float *state = (const float *)(const void *)((const uint8_t *)u->slot_in + op->u.conv.at);
+    return (pn_cpu_tap){state + (size_t)(row + back) * n, NULL};
+}
+
+/* The state when `rows` rows of the run are done. */
+static void ops_conv_leave(const pn_exec *x, const pn_op *op, const pn_run *u, uint32_t rows, void *slot)
+{
+    uint32_t n = ops_operand(x, op->out)->cols, back = op->u.conv.taps - 1;
+    float *state = (float *)(void *)((uint8_t *)slot + op->u.conv.at);
+    for (uint32_t k = 0; k < back; k++) {
+        const pn_cpu_tap tap = ops_conv_tap(x, op, u, (int64_t)rows - back + k);
+        pn_cpu_tap_row(&tap, state + (size_t)k * n, n);
+    }
+}
+
+/* Rows [r0, r1) of the step.  Who has the row behind which state is wanted writes it. */
+static void ops_short_conv(pn_exec *x, const pn_op *op, uint32_t r0, uint32_t r1)
+{
+    uint32_t n = ops_operand(x, op->out)->cols, taps = op->u.conv.taps, run = 0;
+    pn_cpu_tap tap[PN_CPU_TAPS];
+    for (uint32_t r = r0; r < r1; r++) {
+        const pn_run *u = ops_run(x, r, &run);
+        uint32_t row = r - u->row0;
+        for (uint32_t k = 0; k < taps; k++)
+            tap[k] = ops_conv_tap(x, op, u, (int64_t)row + k - (taps - 1));
+        pn_cpu_short_conv(tap, taps, x->plan->weights[op->w].pinned, cpu_row(x, op->a, r) + n, cpu_row(x, op->out, r), n);
+        for (uint32_t m = 0; m < u->n_marks; m++)
+            if (u->marks[m].rows == row + 1)
+                ops_conv_leave(x, op, u, row + 1, u->marks[m].slot);
+        if (row + 1 == u->n_rows)
+            ops_conv_leave(x, op, u, row + 1, u->slot_out);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
  * Dispatch of wide ops
  * ------------------------------------------------------------------------------------------ */
 
@@ -72827,6 +73631,8 @@ PN_INTERNAL uint32_t pn_cpu_op_chunks(const pn_exec *x, const pn_op *op)
     }
     case PN_OP_ATTN:
         return pn_cpu_attn_chunks(x, op);
+    case PN_OP_SHORT_CONV:
+        return (x->step->n_rows + CPU_ROW_CHUNK - 1) / CPU_ROW_CHUNK;
     default:
         return 1;
     }
@@ -72844,6 +73650,9 @@ PN_INTERNAL bool pn_cpu_op_wide(pn_exec *x, cpu_lane *lane, const pn_op *op, uin
         return true;
     case PN_OP_ATTN:
         pn_cpu_attn_chunk(x, lane, op, chunk);
+        return true;
+    case PN_OP_SHORT_CONV:
+        ops_short_conv(x, op, chunk * CPU_ROW_CHUNK, PN_MIN((chunk + 1) * CPU_ROW_CHUNK, x->step->n_rows));
         return true;
     default:
         PN_ASSERT(0);
@@ -73421,7 +74230,7 @@ static void *engine_take(pn_mem *m, pn_account a, size_t size)
 {
     pn_engine *e = engine_of(m);
     void *p = pn_mem_alloc(&e->ledger.mem, a, size);
-    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX;
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX || a == PN_ACCT_STATE;
     uint64_t over = p ? pn_ledger_over(&e->ledger) : size;
     if (over && !pages && pn_cache_give_all(e, over) && !p)
         p = pn_mem_alloc(&e->ledger.mem, a, size);
@@ -73658,7 +74467,7 @@ PN_INTERNAL uint64_t pn_govern_room(pn_engine *e, uint32_t resource, bool alone)
 /* Sequences, promises and what is kept of old ones. */
 static uint64_t govern_passing(const pn_engine *e)
 {
-    static const pn_account passing[] = {PN_ACCT_KV, PN_ACCT_KV_RESERVE, PN_ACCT_PREFIX};
+    static const pn_account passing[] = {PN_ACCT_KV, PN_ACCT_KV_RESERVE, PN_ACCT_STATE, PN_ACCT_PREFIX};
     uint64_t n = 0;
     for (size_t i = 0; i < PN_COUNT_OF(passing); i++)
         n += atomic_load(&e->ledger.used[passing[i]]);
@@ -74212,6 +75021,34 @@ static pn_rung_state rung_prefix_undo(void *user, uint32_t resource)
 }
 
 /* ------------------------------------------------------------------------------------------
+ * 3  snapshots of recurrent state: of each conversation the last one stays.  Those of conversations that are used, for what
+ *    nobody uses has gone with rung 2.  They come again as prompts are computed
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t rung_states_gain(void *user, uint32_t resource) { return rungs_sum(user, resource, pn_cache_state_bytes); }
+
+static pn_rung_state rung_states_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    pn_engine *e = user;
+    (void)deadline;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        if (resource == 0 || resource == 1 + i) {
+            pn_cache_few_states(&e->dies[i], true);
+            *freed += pn_cache_give_states(&e->dies[i], want - PN_MIN(want, *freed));
+        }
+    return PN_RUNG_DONE;
+}
+
+static pn_rung_state rung_states_undo(void *user, uint32_t resource)
+{
+    pn_engine *e = user;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        if (resource == 0 || resource == 1 + i)
+            pn_cache_few_states(&e->dies[i], false);
+    return PN_RUNG_DONE;
+}
+
+/* ------------------------------------------------------------------------------------------
  * 10  fewer at once: half of those that are worked on go on, the others wait; one more every 10 s
  * ------------------------------------------------------------------------------------------ */
 
@@ -74223,7 +75060,8 @@ static uint64_t rung_slots_gain(void *user, uint32_t resource)
         uint32_t ready, n = resource == 0 || resource == 1 + i ? pn_sched_at_work(e->dies[i].sched, &ready) : 0;
         n = PN_MIN(n, atomic_load(&e->dies[i].slots));
         if (n > 1)              /* what those that wait then have reserved comes back when the others have ended */
-            gain = (atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE])) / 2;
+            gain = (atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE]) +
+                    atomic_load(&e->ledger.used[PN_ACCT_STATE])) / 2;
     }
     return gain;
 }
@@ -74380,6 +75218,7 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
     const pn_rung rungs[] = {
         {.rank = 1, .name = "idle_buffers", .level = PN_LEVEL_WATCH, .gain = rung_buffers_gain, .apply = rung_buffers_apply},
         {.rank = 2, .name = "prefix_cache", .level = PN_LEVEL_WATCH, .gain = rung_prefix_gain, .apply = rung_prefix_apply, .undo = rung_prefix_undo},
+        {.rank = 3, .name = "snapshots", .level = PN_LEVEL_WATCH, .gain = rung_states_gain, .apply = rung_states_apply, .undo = rung_states_undo},
         {.rank = 10, .name = "slots", .level = PN_LEVEL_TIGHT, .gain = rung_slots_gain, .apply = rung_slots_apply, .undo = rung_slots_undo},
         {.rank = 11, .name = "step_rows", .level = PN_LEVEL_TIGHT, .gain = rung_rows_gain, .apply = rung_rows_apply, .retake = rung_rows_retake,
          .undo = rung_rows_undo},
@@ -75137,7 +75976,7 @@ static void admit_note(pn_session *s, uint64_t end, const pn_lack *lack)
     b.kv_bytes_per_token = pn_kv_bytes_per_token(&m->desc.state, s->kv_type);
     b.kv_bytes_needed = lack->need;
     b.kv_bytes_available = lack->available;
-    b.fixed_bytes_needed = m->desc.state.slot_bytes;
+    b.fixed_bytes_needed = pn_state_turn_bytes(m->desc.state.slot_bytes);
     b.limited_by = lack->resource ? PN_BY_DEVICE : PN_BY_HOST;
     if (lack->resource)
         b.die = (int32_t)lack->resource - 1;
@@ -75178,10 +76017,10 @@ PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)
 
 enum { FLOOR_LEAST = 512, FLOOR_SHARE = 8 };     /* tokens; of what there is room for, where that is more */
 
-/* Pages of one turn. */
+/* Pages and recurrent state of one turn. */
 static uint64_t floor_need(const pn_model *m, uint32_t tokens)
 {
-    uint64_t bytes = 0, pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
+    uint64_t bytes = pn_state_turn_bytes(m->desc.state.slot_bytes), pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
     for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
         bytes += pages * pn_kv_page_cost(&m->desc.state, g, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16);
     return bytes;
@@ -75376,7 +76215,7 @@ static pn_die *die_of(pn_mem *m) { return ((pn_die_door *)(void *)m)->die; }
 static void *die_mem_take(pn_mem *m, pn_account a, size_t size)
 {
     pn_die *die = die_of(m);
-    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX;
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX || a == PN_ACCT_STATE;
     pn_sim_taken how = pn_sim_take(&die->memory, size);
     if (how == PN_SIM_FULL && !pages && pn_cache_give(die, size))
         how = pn_sim_take(&die->memory, size);
@@ -75969,7 +76808,7 @@ static bool mix_is_values(const char *name)
 PN_INTERNAL bool pn_mix_keeps(const char *name, uint32_t n_dims, const uint64_t *ne)
 {
     static const char *const parts[] = {
-        "ffn_gate_inp", "ssm_conv1d", "shortconv", "position_embd", "token_types", "per_layer_model_proj",
+        "ffn_gate_inp", "ssm_conv1d", "shortconv.conv", "position_embd", "token_types", "per_layer_model_proj",
         "time_mix_first", "time_mix_w0", "time_mix_w1", "time_mix_w2", "time_mix_a0", "time_mix_a1", "time_mix_a2",
         "time_mix_v0", "time_mix_v1", "time_mix_v2", "time_mix_g1", "time_mix_g2", "time_mix_decay_w1",
         "time_mix_decay_w2", "time_mix_lerp_fused", ".patch_embd", ".patch_merger"};
@@ -76355,7 +77194,7 @@ static pn_status fit_rest(const pn_desc *d, const pn_fit_params *p, uint32_t n_c
     pn_session_need n;
     n_ctx = PN_MIN(n_ctx, d->n_ctx_train);
     pn_status st = pn_session_needs(d, n_ctx, PN_MIN(n_batch, n_ctx), p->n_threads, p->kv_type, p->exact, &n, err);
-    *out = st ? 0 : d->pinned_bytes + p->vocab_bytes + n.work_bytes + n.kv_bytes + n.misc_bytes;
+    *out = st ? 0 : d->pinned_bytes + p->vocab_bytes + n.work_bytes + n.kv_bytes + n.state_bytes + n.misc_bytes;
     return st;
 }
 
@@ -76461,6 +77300,10 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
         if (!pn_kv_bytes(&part, n_ctx, n_batch, kv_type, &out->kv_part[i], &pages) ||
             !pn_add_u64(out->kv_bytes, out->kv_part[i], &out->kv_bytes))
             return pn_fail(err, PN_E_INVALID, "keys and values of %" PRIu32 " tokens overflow 64 bits", n_ctx);
+        uint64_t state = pn_state_turn_bytes(part.slot_bytes);
+        out->state_bytes += state;
+        if (!pn_add_u64(out->kv_part[i], state, &out->kv_part[i]))
+            return pn_fail(err, PN_E_INVALID, "the recurrent state of a session overflows 64 bits");
         pn_status st = pn_desc_plan_part(d, &plan, d->cut, i, PN_RESULT_LOGITS, n_batch, n_ctx, exact, err);
         if (st)
             return st;
@@ -76491,7 +77334,7 @@ static uint64_t plan_folder_bytes(const pn_weights *w) { return w->hf ? pn_hf_di
 
 static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn_session_need *n, uint32_t sessions)
 {
-    return plan_folder_bytes(d->file) + d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
+    return plan_folder_bytes(d->file) + d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->state_bytes + n->misc_bytes) * sessions;
 }
 
 /* How the weights would be loaded now, and what of streamed ones is in memory then. */
@@ -76601,10 +77444,10 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->kv_bytes_per_token = pn_kv_bytes_per_token(&d->state, o->kv_type);
     o->kv_bytes_per_session = n.kv_bytes;
     uint64_t sessions;
-    if (!pn_mul_u64(n.kv_bytes + n.misc_bytes, o->n_sessions, &sessions))
+    if (!pn_mul_u64(n.kv_bytes + n.state_bytes + n.misc_bytes, o->n_sessions, &sessions))
         return pn_fail(err, PN_E_INVALID, "%" PRIu32 " sessions overflow 64 bits", o->n_sessions);
     o->kv_bytes = n.kv_bytes * o->n_sessions;
-    o->state_bytes = d->state.slot_bytes * o->n_sessions;
+    o->state_bytes = n.state_bytes * o->n_sessions;
     uint64_t together = pn_sched_bytes(o->n_sessions, o->n_batch, d->n_vocab);
     o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions + together;
     o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions) + together;
@@ -77907,14 +78750,14 @@ static pn_cold_key tier_root(const pn_session *s, uint64_t salt)
     return pn_cold_root(&kind, s->plans[0]->long_ctx, salt);
 }
 
-static bool tier_has(const pn_session *s) { return s->model->engine->cold && s->model->identified && !s->kv.spec->slot_bytes; }
+static bool tier_has(const pn_session *s) { return s->model->engine->cold && s->model->identified; }
 
 static uint32_t tier_groups(const pn_prefix_stop *p)
 {
     uint32_t groups = 0;
     for (uint32_t g = 0; g < p->n_groups; g++)
         groups |= p->pages[g] ? UINT32_C(1) << g : 0;
-    return groups;
+    return groups | (p->state ? UINT32_C(1) << PN_COLD_STATE : 0);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -77926,9 +78769,11 @@ typedef struct tier_saving {
     pn_cold_key before;         /* of the page before, or the root */
 } tier_saving;
 
-static bool tier_worth(const pn_session *s, uint64_t bytes)
+/* A snapshot stands for more tokens than those of its page. */
+static bool tier_worth(const pn_session *s, const pn_prefix_stop *p)
 {
     const pn_engine *e = s->model->engine;
+    uint64_t state = p->state ? pn_snap_cost(s->kv.spec->slot_bytes) : 0, bytes = p->bytes - state + state * TIER_PAGE / PN_STATE_EVERY;
     return e->cold_always || pn_cold_worth(e->cold, bytes, atomic_load(&s->model->prefill_rate));
 }
 
@@ -77947,9 +78792,9 @@ static bool tier_save_page(void *user, const pn_prefix_stop *p)
     uint32_t groups = tier_groups(p);
     if (!(groups & ~pn_cold_known(cold, &u.key)))
         return true;
-    if (!tier_worth(t->s, p->bytes))
+    if (!tier_worth(t->s, p))
         return false;
-    pn_cold_save(cold, &u, p->pages, &pn_session_die(t->s)->cache.lock);
+    pn_cold_save(cold, &u, p->pages, (pn_snap *)(uintptr_t)p->state, &pn_session_die(t->s)->cache.lock);
     return true;
 }
 
@@ -78012,7 +78857,7 @@ static uint32_t tier_usable(const tier_way *w, uint32_t depth, bool disk_too)
     uint32_t in_a_row[PN_MAX_GROUPS] = {0}, best = 0;
     for (uint32_t i = 0; i < depth; i++) {
         uint32_t groups = w->page[i].have | (disk_too ? w->page[i].disk : 0);
-        bool whole = groups != 0;
+        bool whole = groups != 0 && (!spec->slot_bytes || groups >> PN_COLD_STATE & 1);
         for (uint32_t g = 0; g < spec->n_groups; g++) {
             in_a_row[g] = groups >> g & 1 ? in_a_row[g] + 1 : 0;
             whole = whole && in_a_row[g] + pn_kv_first_page(spec, g, (i + 1) * TIER_PAGE) >= i + 1;
@@ -78027,19 +78872,19 @@ static uint32_t tier_usable(const tier_way *w, uint32_t depth, bool disk_too)
 /* Groups that page i needs for a sequence of `depth` pages. */
 static uint32_t tier_needs(const pn_state_spec *spec, uint32_t i, uint32_t depth)
 {
-    uint32_t groups = 0;
+    uint32_t groups = spec->slot_bytes && i + 1 == depth ? UINT32_C(1) << PN_COLD_STATE : 0;
     for (uint32_t g = 0; g < spec->n_groups; g++)
         groups |= i >= pn_kv_first_page(spec, g, depth * TIER_PAGE) ? UINT32_C(1) << g : 0;
     return groups;
 }
 
-static pn_status tier_read(const tier_way *w, uint32_t i, uint32_t want, pn_kv_page *pages[PN_MAX_GROUPS])
+static pn_status tier_read(const tier_way *w, uint32_t i, uint32_t want, pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state)
 {
     const pn_model *m = w->s->model;
     pn_mem *const mem[2] = {pn_die_mem(m->dies[0]), pn_die_mem(m->dies[m->n_dies - 1])};
     const pn_cold_unit u = {.kind = tier_kind(w->s), .key = w->page[i].key, .parent = i ? w->page[i - 1].key : w->root,
                             .tokens = w->k->tokens + (size_t)i * TIER_PAGE};
-    return pn_cold_load(m->engine->cold, &u, want, mem, pages, NULL);
+    return pn_cold_load(m->engine->cold, &u, want, mem, pages, state, NULL);
 }
 
 /* From *at to page i, from memory or with what is read.  False: it ends here; so it does where a page was there in part
@@ -78048,17 +78893,18 @@ static bool tier_step(const tier_way *w, uint32_t i, uint32_t needs, pn_prefix_n
 {
     pn_cache *c = &pn_session_die(w->s)->cache;
     pn_kv_page *pages[PN_MAX_GROUPS];
+    pn_snap *state;
     const tier_page *p = &w->page[i];
     uint32_t lacks = needs & ~p->have;
     pn_mutex_lock(&c->lock);
-    bool there = !lacks && pn_prefix_go(c->tree, w->k, at, NULL, tick);
+    bool there = !lacks && pn_prefix_go(c->tree, w->k, at, NULL, 0, tick);
     pn_mutex_unlock(&c->lock);
     if (there)
         return true;
-    if (tier_read(w, i, lacks ? lacks : needs, pages))
+    if (tier_read(w, i, lacks ? lacks : needs, pages, &state))
         return false;
     pn_mutex_lock(&c->lock);
-    bool ok = pn_prefix_go(c->tree, w->k, at, pages, tick);
+    bool ok = pn_prefix_go(c->tree, w->k, at, pages, (uint64_t)(uintptr_t)state, tick);
     for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
         pn_kv_release(pages[g]);
     pn_mutex_unlock(&c->lock);
@@ -78172,14 +79018,14 @@ PN_INTERNAL pn_rung_state pn_tier_apply(void *engine, uint32_t resource, uint64_
 /* includes base/pn_os_dir.h */
 /* includes base/pn_os_direct.h */
 
-enum { PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
+enum { PARK_STATE = 0xff, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
 
 /* A page in the file: whole blocks, one behind the other in this order. */
 typedef struct park_page {
     uint64_t bytes;             /* without the zeros up to the next block */
     uint32_t index;             /* in its group's table */
     uint32_t sum;               /* CRC-32C, zeros included */
-    uint8_t group, type;
+    uint8_t group, type;        /* PARK_STATE: it is the slot of recurrent state, the last in the file */
 } park_page;
 
 typedef struct pn_parked {
@@ -78220,7 +79066,7 @@ static uint32_t park_count(const pn_kv *kv)
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
         for (uint32_t i = 0; i < kv->group[g].n_table; i++)
             n += kv->group[g].table[i] != NULL;
-    return n;
+    return n + (kv->state.in != NULL);
 }
 
 static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
@@ -78267,6 +79113,11 @@ static pn_status park_write_all(pn_session *s, pn_parked *p, pn_err *err)
                              .type = page->k_type};
             st = park_write(&w, r, page->data, err);
         }
+    if (kv->state.in && !st) {
+        park_page *r = &p->page[p->n++];
+        *r = (park_page){.bytes = kv->state.slot_bytes, .group = PARK_STATE};
+        st = park_write(&w, r, pn_snap_data(kv->state.in), err);
+    }
     if (!st)
         st = pn_os_direct_flush(&p->file, err);
     park_end(&w, s);
@@ -78331,7 +79182,8 @@ static pn_need park_need(const pn_session *s)
     pn_need need = {0};
     for (uint32_t i = 0; i < s->parked->n; i++) {
         const park_page *r = &s->parked->page[i];
-        need.die[kv->spec->group[r->group].part] += pn_kv_page_cost(kv->spec, r->group, r->type);
+        if (r->group != PARK_STATE)             /* the reserve has its slot */
+            need.die[kv->spec->group[r->group].part] += pn_kv_page_cost(kv->spec, r->group, r->type);
     }
     for (uint32_t i = 0; i < s->model->n_dies; i++)
         need.all += need.die[i] += pn_kv_reserve_bytes(kv, kv->reserved, i);
@@ -78346,7 +79198,7 @@ static bool park_take(pn_session *s)
     bool ok = true;
     for (uint32_t i = 0; i < s->parked->n && ok; i++) {
         const park_page *r = &s->parked->page[i];
-        ok = pn_kv_put_page(&s->kv, r->group, r->index, r->type) != NULL;
+        ok = r->group == PARK_STATE ? pn_state_put(&s->kv.state) != NULL : pn_kv_put_page(&s->kv, r->group, r->index, r->type) != NULL;
     }
     ok = ok && pn_kv_reserve(&s->kv, s->kv.reserved);
     if (!ok)
@@ -78388,7 +79240,7 @@ static pn_status park_read_all(pn_session *s, park_way *w, pn_err *err)
     pn_status st = PN_OK;
     for (uint32_t i = 0; i < s->parked->n && !st; i++) {
         const park_page *r = &s->parked->page[i];
-        st = park_read(w, r, s->kv.group[r->group].table[r->index]->data, err);
+        st = park_read(w, r, r->group == PARK_STATE ? pn_snap_data(s->kv.state.in) : s->kv.group[r->group].table[r->index]->data, err);
     }
     return st;
 }
@@ -78492,13 +79344,27 @@ static bool cache_key(const pn_session *s, uint64_t salt, const pn_token *tokens
     return space && n >= PN_KV_PAGE_TOKENS;
 }
 
+/* Snapshots are the tree's to hold like anybody's. */
+static void cache_drop_state(void *user, uint64_t state)
+{
+    (void)user;
+    pn_snap_release((pn_snap *)(uintptr_t)state);
+}
+
+static bool cache_state_held(void *user, uint64_t state)
+{
+    (void)user;
+    return atomic_load(&((pn_snap *)(uintptr_t)state)->refs) > 1;
+}
+
 /* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
 static bool cache_ready(pn_session *s)
 {
     pn_die *die = pn_session_die(s);
     pn_cache *c = &die->cache;
     uint32_t *space = cache_space(s);
-    const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
+    const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS, .drop_state = cache_drop_state,
+                                .state_held = cache_state_held};
     if (!c->tree && pn_prefix_new(&c->tree, pn_die_mem(die), &p, NULL))
         return false;
     if (!*space && pn_prefix_space_new(c->tree, s->kv.spec, s->kv_type, space, NULL) == PN_OK)
@@ -78532,7 +79398,7 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
     c->n_queries++;
     c->tokens_asked += n;
     if (cache_key(s, salt, tokens, n - 1, &k) && pn_prefix_find(c->tree, &k, ++c->tick, &hit)) {
-        if (pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens)) {
+        if (pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens, (pn_snap *)(uintptr_t)hit.state)) {
             memcpy(s->tokens, tokens, hit.n_tokens * sizeof *tokens);
             c->n_hits++;
             c->tokens_hit += hit.n_tokens;
@@ -78573,12 +79439,29 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
  * Keeping
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL void pn_cache_insert(pn_session *s)
+/* With the lock held: the pages of the key's tokens; of a recurrent model those before each snapshot, which is the tree's
+ * from then on whatever happens.  Returns the tokens that are cached. */
+static size_t cache_put(pn_session *s, pn_prefix_key *k, bool whole)
+{
+    pn_cache *c = &pn_session_die(s)->cache;
+    size_t n = 0;
+    uint32_t pos;
+    if (!s->kv.state.slot_bytes)
+        return pn_prefix_insert(c->tree, k, &s->kv, 0, ++c->tick);
+    c->tick++;
+    for (pn_snap *snap; (snap = pn_state_take(&s->kv.state, whole, &pos)) != NULL;) {
+        k->n = pos;
+        n = pn_prefix_insert(c->tree, k, &s->kv, (uint64_t)(uintptr_t)snap, c->tick);
+    }
+    return n;
+}
+
+PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole)
 {
     pn_cache *c = &pn_session_die(s)->cache;
     pn_prefix_key k;
     pn_prefix_stats st;
-    if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes || s->parked)
+    if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->parked)
         return;
     uint64_t available = pn_model_available(s->model);
     bool held = atomic_load(&c->held);
@@ -78586,10 +79469,48 @@ PN_INTERNAL void pn_cache_insert(pn_session *s)
     if (cache_ready(s) && cache_key(s, s->salt, s->tokens, s->kv.length, &k)) {
         pn_prefix_get_stats(c->tree, &st);
         pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, st.bytes + (held ? 0 : available / 2)));
-        k.n = pn_prefix_insert(c->tree, &k, &s->kv, 0, ++c->tick);
+        k.n = cache_put(s, &k, whole);
         pn_tier_save(s, &k);
     }
     pn_mutex_unlock(&c->lock);
+}
+
+/* Where memory is short it is left to what has to be there. */
+PN_INTERNAL bool pn_cache_wants_state(const pn_session *s, bool *last_only)
+{
+    const pn_cache *c = &pn_session_die(s)->cache;
+    uint64_t cost = pn_snap_cost(s->kv.state.slot_bytes);
+    *last_only = atomic_load(&c->few_states);
+    return cost && s->keeps_state && cost <= c->bytes_max / 2 && !atomic_load(&c->held) && pn_model_available(s->model) / 2 >= cost;
+}
+
+typedef struct cache_state_at {
+    uint32_t depth;
+    uint64_t state;
+} cache_state_at;
+
+static bool cache_see_state(void *user, const pn_prefix_stop *p)
+{
+    cache_state_at *a = user;
+    a->state = p->depth == a->depth ? p->state : 0;
+    return p->depth < a->depth;
+}
+
+PN_INTERNAL bool pn_cache_rewind(pn_session *s, uint32_t n)
+{
+    pn_cache *c = &pn_session_die(s)->cache;
+    cache_state_at at = {.depth = n / PN_KV_PAGE_TOKENS};
+    pn_prefix_key k;
+    bool done = false;
+    if (!s->kv.state.slot_bytes || n % PN_KV_PAGE_TOKENS || !n || s->apart)
+        return false;
+    pn_mutex_lock(&c->lock);
+    if (cache_key(s, s->salt, s->tokens, n, &k)) {
+        pn_prefix_follow(c->tree, &k, cache_see_state, &at);
+        done = at.state && pn_kv_rewind(&s->kv, n, (pn_snap *)(uintptr_t)at.state);
+    }
+    pn_mutex_unlock(&c->lock);
+    return done;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -78633,6 +79554,26 @@ PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes)
     pn_mutex_unlock(&c->lock);
     return given;
 }
+
+PN_INTERNAL uint64_t pn_cache_state_bytes(pn_die *die)
+{
+    pn_cache *c = &die->cache;
+    pn_mutex_lock(&c->lock);
+    uint64_t bytes = c->tree ? pn_prefix_thin_bytes(c->tree) : 0;
+    pn_mutex_unlock(&c->lock);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_cache_give_states(pn_die *die, uint64_t bytes)
+{
+    pn_cache *c = &die->cache;
+    pn_mutex_lock(&c->lock);
+    uint64_t given = c->tree ? pn_prefix_thin(c->tree, bytes) : 0;
+    pn_mutex_unlock(&c->lock);
+    return given;
+}
+
+PN_INTERNAL void pn_cache_few_states(pn_die *die, bool few) { atomic_store(&die->cache.few_states, few); }
 
 PN_INTERNAL uint64_t pn_cache_droppable_all(pn_engine *e)
 {
@@ -78995,12 +79936,14 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     pn_mutex_lock(&pn_session_die(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
     pn_mutex_unlock(&pn_session_die(s)->cache.lock);
+    done = done || pn_cache_rewind(s, n);
     if (done)
         pn_session_end_turn(s);
     pn_session_leave(s);
     if (!done)
-        return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
-                       ": truncate to 0 and evaluate again", n);
+        return pn_fail(err, PN_E_STATE, "%s position %" PRIu32 ": truncate to 0 and evaluate again",
+                       s->kv.state.slot_bytes ? "the model is recurrent and has no snapshot of its state at"
+                                              : "the model's sliding window has moved past", n);
     s->has_logits = false;
     if (n == 0) {
         s->salt = 0;
@@ -79095,21 +80038,27 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
     return s->busy ? pn_fail(err, PN_E_STATE, "a request works on the session: wait for its end, or free it") : PN_OK;
 }
 
-PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n)
+PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    uint32_t n_marks = 0;
+    bool last_only;
     pn_mutex_lock(pages);
     pn_kv_prepare(&s->kv, n);
     pn_mutex_unlock(pages);
+    pn_state_unmark(&s->kv.state, false);
+    if (s->kv.length / PN_KV_PAGE_TOKENS < (s->kv.length + n) / PN_KV_PAGE_TOKENS && pn_cache_wants_state(s, &last_only))
+        n_marks = pn_state_mark_step(&s->kv.state, s->kv.length, n, last_only, s->marks);
+    pn_run run = pn_kv_run(&s->kv, n);
+    run.marks = s->marks;
+    run.n_marks = n_marks;
+    return run;
 }
 
 PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err)
 {
     const pn_model *m = s->model;
-    pn_session_prepare(s, p->n);
-    pn_run run = {.n_rows = p->n, .pos0 = s->kv.length};
-    for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
-        run.pages[g] = s->kv.group[g].table;
+    const pn_run run = pn_session_run(s, p->n);
     pn_status st = PN_OK;
     pn_die_arrive(m->dies, m->n_dies);
     pn_model_take(m);
@@ -80306,6 +81255,7 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
     } else if (p->no_cache || p->salt != s->salt) {
         s->apart = true;
     }
+    s->keeps_state = !s->apart;
     g->r.n_cached = s->kv.length;
     g->r.kv_type = (pn_dtype)s->kv_type;
     pn_status st = generate_reserve(g, err);
@@ -80315,17 +81265,19 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
 }
 
 /* Tell the prefix cache what the session holds: at an end, or because the next step lets go of pages that a
- * window has passed, and nobody could start there any more. */
+ * window has passed, and nobody could start there any more.  Of a recurrent model what is before a snapshot, and as
+ * soon as there is one that stays: they are large, and the cache says how many there may be. */
 static void generate_save(pn_gen *g, bool end)
 {
-    const pn_session *s = g->s;
+    pn_session *s = g->s;
     const pn_state_spec *spec = s->kv.spec;
-    uint32_t full = s->kv.length / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS;
-    for (uint32_t i = 0; i < spec->n_groups && !end; i++)
-        end = pn_kv_first_page(spec, i, full) * PN_KV_PAGE_TOKENS > g->saved;
-    if (!end || s->apart || full <= g->saved)
+    uint32_t full = spec->slot_bytes ? pn_state_marked(&s->kv.state, end) : s->kv.length / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS;
+    bool due = end || spec->slot_bytes;
+    for (uint32_t i = 0; i < spec->n_groups && !due; i++)
+        due = pn_kv_first_page(spec, i, full) * PN_KV_PAGE_TOKENS > g->saved;
+    if (!due || s->apart || full <= g->saved)
         return;
-    pn_cache_insert(g->s);
+    pn_cache_insert(s, end);
     g->saved = full;
 }
 
@@ -80376,8 +81328,8 @@ PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err)
     pn_level level = (pn_level)atomic_load(&g->s->model->engine->govern.worst);
     g->at += n;
     g->r.level_max = PN_MAX(g->r.level_max, level);
-    if (g->in_prompt)
-        generate_save(g, g->at == g->n_next);
+    if (g->in_prompt || g->s->kv.state.slot_bytes)
+        generate_save(g, g->in_prompt && g->at == g->n_next);
     if (g->at < g->n_next)
         return PN_OK;
     if (g->in_prompt) {
@@ -80439,6 +81391,8 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
     pn_session_end_turn(g->s);
     if (!st)
         generate_save(g, true);
+    g->s->keeps_state = false;
+    pn_state_unmark(&g->s->kv.state, true);
     pn_dtype wanted = g->s->model->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, smallest;
     pn_session_kv_types(g->s, NULL, &smallest, NULL);
     g->r.kv_degraded |= smallest != (g->s->auto_type ? wanted : (pn_dtype)g->s->kv_type);
@@ -80666,11 +81620,8 @@ static void sched_take(pn_sched *q, pn_job *j, uint32_t n)
     const pn_token *tokens;
     size_t wants = pn_gen_wants(&j->gen, &tokens);
     pn_session *s = j->s;
-    pn_session_prepare(s, n);
-    pn_run *run = &q->runs[q->n_runs];
-    *run = (pn_run){.row0 = q->n_rows, .n_rows = n, .pos0 = s->kv.length};
-    for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
-        run->pages[g] = s->kv.group[g].table;
+    q->runs[q->n_runs] = pn_session_run(s, n);
+    q->runs[q->n_runs].row0 = q->n_rows;
     j->rows = n;
     q->wanted[q->n_runs] = n == wants;
     q->in[q->n_runs++] = j;

@@ -869,7 +869,8 @@ PN_API pn_status pn_session_eval_all(pn_session *s, const pn_token *tokens, size
 PN_API const float *pn_session_logits(const pn_session *s);
 
 /* Forget all tokens from position `n` on.  PN_E_STATE when the model's windows no longer hold what
- * continuing from n would need (start again from 0). */
+ * continuing from n would need, or when the model is recurrent and the prefix cache has no snapshot of its
+ * state at n (start again from 0). */
 PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err);
 
 /* Stop the evaluation or generation in progress at the next op; it returns PN_E_CANCELLED (generate:
@@ -1149,7 +1150,7 @@ typedef struct pn_generate_result {
  * failure too.  Every sampled token but a final end token is part of the session afterwards.  When a stop
  * string cut the answer, the session is truncated to the n_kept tokens whose text was delivered wholly, so
  * that it agrees with what the caller saw; as after pn_session_truncate there may be no logits then.
- * Where a window makes truncating impossible, the tokens of the stop string stay (pn_session_length
+ * Where a window or recurrent state makes truncating impossible, the tokens of the stop string stay (pn_session_length
  * tells), and only starting again from 0 removes them. */
 PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *p, pn_generate_result *result,
                                      pn_err *err);

@@ -30,7 +30,7 @@ drop_files()
 	base/pn_os_none.c base/pn_os_direct.c base/pn_os_dir.c base/pn_cgroup.c base/pn_host_linux.c base/pn_host_darwin.c base/pn_host_none.c base/pn_host.c
 	num/pn_dtype.c num/pn_math.c num/pn_tab_iq.c num/pn_quant.c num/pn_quant_32.c num/pn_quant_4.c
 	num/pn_quant_k.c num/pn_quant_kenc.c num/pn_quant_iq.c
-	cpu/pn_cpu_unpack.c cpu/pn_cpu_ref.c cpu/pn_cpu_x86.c cpu/pn_cpu_sse41.c cpu/pn_cpu_avx2_unpack.c cpu/pn_cpu_avx2_panel.c
+	cpu/pn_cpu_unpack.c cpu/pn_cpu_ref.c cpu/pn_cpu_recur.c cpu/pn_cpu_x86.c cpu/pn_cpu_sse41.c cpu/pn_cpu_avx2_unpack.c cpu/pn_cpu_avx2_panel.c
 	cpu/pn_cpu_avx2_ops.c cpu/pn_cpu_avx2_kv.c cpu/pn_cpu_avx2_attn.c cpu/pn_cpu_avx2_float.c cpu/pn_cpu_avx2.c cpu/pn_cpu_avx512.c
 	cpu/pn_cpu_avx512vnni.c cpu/pn_cpu_dotprod.c cpu/pn_cpu_neon.c cpu/pn_cpu_neon_float.c
 	cpu/pn_cpu_neon_ops.c cpu/pn_cpu_neon_kv.c cpu/pn_cpu_neon_attn.c cpu/pn_cpu_neon_unpack.c cpu/pn_cpu.c
@@ -57,8 +57,8 @@ drop_files()
 	sample/pn_guide.c
 	mem/pn_ledger.c mem/pn_mscript.c mem/pn_msrc.c mem/pn_pressure.c mem/pn_ladder.c
 	model/pn_desc.c model/pn_rope.c model/pn_blocks.c model/pn_arch_llama.c model/pn_arch_qwen.c
-	model/pn_arch_phi3.c model/pn_arch_gemma.c model/pn_arch_list.c
-	store/pn_reads.c store/pn_ring.c store/pn_rows.c store/pn_experts.c store/pn_stream.c store/pn_residency.c store/pn_kv.c store/pn_prefix.c store/pn_cold_file.c store/pn_cold.c
+	model/pn_arch_phi3.c model/pn_arch_gemma.c model/pn_arch_lfm2.c model/pn_arch_list.c
+	store/pn_reads.c store/pn_ring.c store/pn_rows.c store/pn_experts.c store/pn_stream.c store/pn_residency.c store/pn_state.c store/pn_kv.c store/pn_prefix.c store/pn_cold_file.c store/pn_cold.c
 	device/pn_team.c device/pn_cpu_attn.c device/pn_cpu_ops.c device/pn_device_cpu.c device/pn_device_sim.c
 	engine/pn_engine.c engine/pn_govern.c engine/pn_rungs.c engine/pn_rungs_kv.c engine/pn_rungs_weights.c engine/pn_admit.c engine/pn_die.c engine/pn_file.c engine/pn_presets.c engine/pn_retype.c engine/pn_fit.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_vocab_folder.c engine/pn_model.c
 	engine/pn_identity.c engine/pn_tier.c engine/pn_park.c engine/pn_cache.c engine/pn_session.c engine/pn_embed.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_emit.c engine/pn_sampler_api.c

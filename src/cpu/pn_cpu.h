@@ -35,6 +35,10 @@
  *       then every element times the f32 nearest to 1/sqrt(b).  No sum depends on a vector's width.
  *   RMS norm: sum of squares in the 16-partial-sum order above (fma), mean, then
  *       y = (x * (1 / sqrt(mean + eps))) * w.
+ *   Short convolution of T taps, per column: u_t = b_t * x_t, rounded; s = w[0] * u_(t-T+1), rounded; then
+ *       s = s + w[k] * u_(t-T+1+k) for k = 1 to T-1, each product rounded before it is added; y = c_t * s.  Tokens before
+ *       the first have u = +0 and take part.  The state is u itself, so where a prompt was cut does not
+ *       show.  No fused operation: the same bits for every instruction set.
  *   exp, tanh, silu, gelu: the polynomials of num/pn_math.c, step by step.
  *
  * One file an ISA; accessors return NULL when compiler or machine lack it.  The choice is made once
@@ -173,6 +177,19 @@ static inline float pn_cpu_rotation_scale(size_t b)
 /* Scratch a thread needs for matmul and matmul_exact with rows of at most k elements and steps of m
  * rows; the same for every ISA, so that plans do not depend on the machine. */
 PN_INTERNAL size_t pn_cpu_tile_bytes(uint32_t k);
+
+/* ---- recurrences: one for all instruction sets (pn_cpu_recur.c) ----------------------------- */
+
+enum { PN_CPU_TAPS = 8 };       /* most of a short convolution */
+
+/* A row of n numbers: a[i] * b[i]; without b a[i]; without a zeros. */
+typedef struct pn_cpu_tap {
+    const float *a, *b;
+} pn_cpu_tap;
+
+PN_INTERNAL void pn_cpu_tap_row(const pn_cpu_tap *t, float *y, size_t n);
+/* y = c * conv, [n] each, of tap[taps], the oldest first; w [n][taps]. */
+PN_INTERNAL void pn_cpu_short_conv(const pn_cpu_tap *tap, uint32_t taps, const float *w, const float *c, float *y, size_t n);
 
 /* The table in use; chosen on first call (PN_CPU is read by the programs, not here). */
 PN_INTERNAL const pn_cpu_kernels *pn_cpu_get(void);

@@ -419,6 +419,54 @@ static bool ops_moe_matmul(pn_exec *x, cpu_lane *lane, const pn_op *op, uint32_t
 }
 
 /* ------------------------------------------------------------------------------------------
+ * Recurrent ops: rows read what rows before them left, or what is in the slot
+ * ------------------------------------------------------------------------------------------ */
+
+/* b * x at row `row` of the run; before its first row it is in the slot, and before the sequence's there is none. */
+static pn_cpu_tap ops_conv_tap(const pn_exec *x, const pn_op *op, const pn_run *u, int64_t row)
+{
+    uint32_t n = ops_operand(x, op->out)->cols, back = op->u.conv.taps - 1;
+    if (row >= 0) {
+        const float *bcx = cpu_row(x, op->a, u->row0 + (uint64_t)row);
+        return (pn_cpu_tap){bcx, bcx + 2 * (size_t)n};
+    }
+    if (!u->slot_in)
+        return (pn_cpu_tap){NULL, NULL};
+    const float *state = (const float *)(const void *)((const uint8_t *)u->slot_in + op->u.conv.at);
+    return (pn_cpu_tap){state + (size_t)(row + back) * n, NULL};
+}
+
+/* The state when `rows` rows of the run are done. */
+static void ops_conv_leave(const pn_exec *x, const pn_op *op, const pn_run *u, uint32_t rows, void *slot)
+{
+    uint32_t n = ops_operand(x, op->out)->cols, back = op->u.conv.taps - 1;
+    float *state = (float *)(void *)((uint8_t *)slot + op->u.conv.at);
+    for (uint32_t k = 0; k < back; k++) {
+        const pn_cpu_tap tap = ops_conv_tap(x, op, u, (int64_t)rows - back + k);
+        pn_cpu_tap_row(&tap, state + (size_t)k * n, n);
+    }
+}
+
+/* Rows [r0, r1) of the step.  Who has the row behind which state is wanted writes it. */
+static void ops_short_conv(pn_exec *x, const pn_op *op, uint32_t r0, uint32_t r1)
+{
+    uint32_t n = ops_operand(x, op->out)->cols, taps = op->u.conv.taps, run = 0;
+    pn_cpu_tap tap[PN_CPU_TAPS];
+    for (uint32_t r = r0; r < r1; r++) {
+        const pn_run *u = ops_run(x, r, &run);
+        uint32_t row = r - u->row0;
+        for (uint32_t k = 0; k < taps; k++)
+            tap[k] = ops_conv_tap(x, op, u, (int64_t)row + k - (taps - 1));
+        pn_cpu_short_conv(tap, taps, x->plan->weights[op->w].pinned, cpu_row(x, op->a, r) + n, cpu_row(x, op->out, r), n);
+        for (uint32_t m = 0; m < u->n_marks; m++)
+            if (u->marks[m].rows == row + 1)
+                ops_conv_leave(x, op, u, row + 1, u->marks[m].slot);
+        if (row + 1 == u->n_rows)
+            ops_conv_leave(x, op, u, row + 1, u->slot_out);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
  * Dispatch of wide ops
  * ------------------------------------------------------------------------------------------ */
 
@@ -436,6 +484,8 @@ PN_INTERNAL uint32_t pn_cpu_op_chunks(const pn_exec *x, const pn_op *op)
     }
     case PN_OP_ATTN:
         return pn_cpu_attn_chunks(x, op);
+    case PN_OP_SHORT_CONV:
+        return (x->step->n_rows + CPU_ROW_CHUNK - 1) / CPU_ROW_CHUNK;
     default:
         return 1;
     }
@@ -453,6 +503,9 @@ PN_INTERNAL bool pn_cpu_op_wide(pn_exec *x, cpu_lane *lane, const pn_op *op, uin
         return true;
     case PN_OP_ATTN:
         pn_cpu_attn_chunk(x, lane, op, chunk);
+        return true;
+    case PN_OP_SHORT_CONV:
+        ops_short_conv(x, op, chunk * CPU_ROW_CHUNK, PN_MIN((chunk + 1) * CPU_ROW_CHUNK, x->step->n_rows));
         return true;
     default:
         PN_ASSERT(0);

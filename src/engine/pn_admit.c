@@ -144,7 +144,7 @@ static void admit_note(pn_session *s, uint64_t end, const pn_lack *lack)
     b.kv_bytes_per_token = pn_kv_bytes_per_token(&m->desc.state, s->kv_type);
     b.kv_bytes_needed = lack->need;
     b.kv_bytes_available = lack->available;
-    b.fixed_bytes_needed = m->desc.state.slot_bytes;
+    b.fixed_bytes_needed = pn_state_turn_bytes(m->desc.state.slot_bytes);
     b.limited_by = lack->resource ? PN_BY_DEVICE : PN_BY_HOST;
     if (lack->resource)
         b.die = (int32_t)lack->resource - 1;
@@ -185,10 +185,10 @@ PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)
 
 enum { FLOOR_LEAST = 512, FLOOR_SHARE = 8 };     /* tokens; of what there is room for, where that is more */
 
-/* Pages of one turn. */
+/* Pages and recurrent state of one turn. */
 static uint64_t floor_need(const pn_model *m, uint32_t tokens)
 {
-    uint64_t bytes = 0, pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
+    uint64_t bytes = pn_state_turn_bytes(m->desc.state.slot_bytes), pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
     for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
         bytes += pages * pn_kv_page_cost(&m->desc.state, g, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16);
     return bytes;

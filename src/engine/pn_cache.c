@@ -46,13 +46,27 @@ static bool cache_key(const pn_session *s, uint64_t salt, const pn_token *tokens
     return space && n >= PN_KV_PAGE_TOKENS;
 }
 
+/* Snapshots are the tree's to hold like anybody's. */
+static void cache_drop_state(void *user, uint64_t state)
+{
+    (void)user;
+    pn_snap_release((pn_snap *)(uintptr_t)state);
+}
+
+static bool cache_state_held(void *user, uint64_t state)
+{
+    (void)user;
+    return atomic_load(&((pn_snap *)(uintptr_t)state)->refs) > 1;
+}
+
 /* With the lock held: the tree and the session's space, made on first use.  False: no memory. */
 static bool cache_ready(pn_session *s)
 {
     pn_die *die = pn_session_die(s);
     pn_cache *c = &die->cache;
     uint32_t *space = cache_space(s);
-    const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS};
+    const pn_prefix_params p = {.bytes_max = c->bytes_max, .hit_ticks = CACHE_HIT_TICKS, .drop_state = cache_drop_state,
+                                .state_held = cache_state_held};
     if (!c->tree && pn_prefix_new(&c->tree, pn_die_mem(die), &p, NULL))
         return false;
     if (!*space && pn_prefix_space_new(c->tree, s->kv.spec, s->kv_type, space, NULL) == PN_OK)
@@ -86,7 +100,7 @@ PN_INTERNAL uint32_t pn_cache_adopt(pn_session *s, uint64_t salt, const pn_token
     c->n_queries++;
     c->tokens_asked += n;
     if (cache_key(s, salt, tokens, n - 1, &k) && pn_prefix_find(c->tree, &k, ++c->tick, &hit)) {
-        if (pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens)) {
+        if (pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens, (pn_snap *)(uintptr_t)hit.state)) {
             memcpy(s->tokens, tokens, hit.n_tokens * sizeof *tokens);
             c->n_hits++;
             c->tokens_hit += hit.n_tokens;
@@ -127,12 +141,29 @@ PN_API uint32_t pn_model_cached(pn_model *m, const pn_token *tokens, size_t n)
  * Keeping
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL void pn_cache_insert(pn_session *s)
+/* With the lock held: the pages of the key's tokens; of a recurrent model those before each snapshot, which is the tree's
+ * from then on whatever happens.  Returns the tokens that are cached. */
+static size_t cache_put(pn_session *s, pn_prefix_key *k, bool whole)
+{
+    pn_cache *c = &pn_session_die(s)->cache;
+    size_t n = 0;
+    uint32_t pos;
+    if (!s->kv.state.slot_bytes)
+        return pn_prefix_insert(c->tree, k, &s->kv, 0, ++c->tick);
+    c->tick++;
+    for (pn_snap *snap; (snap = pn_state_take(&s->kv.state, whole, &pos)) != NULL;) {
+        k->n = pos;
+        n = pn_prefix_insert(c->tree, k, &s->kv, (uint64_t)(uintptr_t)snap, c->tick);
+    }
+    return n;
+}
+
+PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole)
 {
     pn_cache *c = &pn_session_die(s)->cache;
     pn_prefix_key k;
     pn_prefix_stats st;
-    if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->kv.spec->slot_bytes || s->parked)
+    if (!c->bytes_max || s->kv.length < PN_KV_PAGE_TOKENS || s->parked)
         return;
     uint64_t available = pn_model_available(s->model);
     bool held = atomic_load(&c->held);
@@ -140,10 +171,48 @@ PN_INTERNAL void pn_cache_insert(pn_session *s)
     if (cache_ready(s) && cache_key(s, s->salt, s->tokens, s->kv.length, &k)) {
         pn_prefix_get_stats(c->tree, &st);
         pn_prefix_limit(c->tree, PN_MIN(c->bytes_max, st.bytes + (held ? 0 : available / 2)));
-        k.n = pn_prefix_insert(c->tree, &k, &s->kv, 0, ++c->tick);
+        k.n = cache_put(s, &k, whole);
         pn_tier_save(s, &k);
     }
     pn_mutex_unlock(&c->lock);
+}
+
+/* Where memory is short it is left to what has to be there. */
+PN_INTERNAL bool pn_cache_wants_state(const pn_session *s, bool *last_only)
+{
+    const pn_cache *c = &pn_session_die(s)->cache;
+    uint64_t cost = pn_snap_cost(s->kv.state.slot_bytes);
+    *last_only = atomic_load(&c->few_states);
+    return cost && s->keeps_state && cost <= c->bytes_max / 2 && !atomic_load(&c->held) && pn_model_available(s->model) / 2 >= cost;
+}
+
+typedef struct cache_state_at {
+    uint32_t depth;
+    uint64_t state;
+} cache_state_at;
+
+static bool cache_see_state(void *user, const pn_prefix_stop *p)
+{
+    cache_state_at *a = user;
+    a->state = p->depth == a->depth ? p->state : 0;
+    return p->depth < a->depth;
+}
+
+PN_INTERNAL bool pn_cache_rewind(pn_session *s, uint32_t n)
+{
+    pn_cache *c = &pn_session_die(s)->cache;
+    cache_state_at at = {.depth = n / PN_KV_PAGE_TOKENS};
+    pn_prefix_key k;
+    bool done = false;
+    if (!s->kv.state.slot_bytes || n % PN_KV_PAGE_TOKENS || !n || s->apart)
+        return false;
+    pn_mutex_lock(&c->lock);
+    if (cache_key(s, s->salt, s->tokens, n, &k)) {
+        pn_prefix_follow(c->tree, &k, cache_see_state, &at);
+        done = at.state && pn_kv_rewind(&s->kv, n, (pn_snap *)(uintptr_t)at.state);
+    }
+    pn_mutex_unlock(&c->lock);
+    return done;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -187,6 +256,26 @@ PN_INTERNAL uint64_t pn_cache_give(pn_die *die, uint64_t bytes)
     pn_mutex_unlock(&c->lock);
     return given;
 }
+
+PN_INTERNAL uint64_t pn_cache_state_bytes(pn_die *die)
+{
+    pn_cache *c = &die->cache;
+    pn_mutex_lock(&c->lock);
+    uint64_t bytes = c->tree ? pn_prefix_thin_bytes(c->tree) : 0;
+    pn_mutex_unlock(&c->lock);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_cache_give_states(pn_die *die, uint64_t bytes)
+{
+    pn_cache *c = &die->cache;
+    pn_mutex_lock(&c->lock);
+    uint64_t given = c->tree ? pn_prefix_thin(c->tree, bytes) : 0;
+    pn_mutex_unlock(&c->lock);
+    return given;
+}
+
+PN_INTERNAL void pn_cache_few_states(pn_die *die, bool few) { atomic_store(&die->cache.few_states, few); }
 
 PN_INTERNAL uint64_t pn_cache_droppable_all(pn_engine *e)
 {

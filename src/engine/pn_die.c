@@ -17,7 +17,7 @@ static pn_die *die_of(pn_mem *m) { return ((pn_die_door *)(void *)m)->die; }
 static void *die_mem_take(pn_mem *m, pn_account a, size_t size)
 {
     pn_die *die = die_of(m);
-    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX;
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX || a == PN_ACCT_STATE;
     pn_sim_taken how = pn_sim_take(&die->memory, size);
     if (how == PN_SIM_FULL && !pages && pn_cache_give(die, size))
         how = pn_sim_take(&die->memory, size);

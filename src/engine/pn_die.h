@@ -46,6 +46,7 @@ typedef struct pn_cache {
     uint64_t tick;
     uint64_t n_queries, n_hits, tokens_asked, tokens_hit;
     atomic_bool held;           /* for want of memory: it keeps what it has and takes no more */
+    atomic_bool few_states;     /* the same: of each conversation the last snapshot alone */
 } pn_cache;
 
 /* The memory of a simulated die. */

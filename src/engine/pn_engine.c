@@ -101,7 +101,7 @@ static void *engine_take(pn_mem *m, pn_account a, size_t size)
 {
     pn_engine *e = engine_of(m);
     void *p = pn_mem_alloc(&e->ledger.mem, a, size);
-    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX;
+    bool pages = a == PN_ACCT_KV || a == PN_ACCT_KV_RESERVE || a == PN_ACCT_PREFIX || a == PN_ACCT_STATE;
     uint64_t over = p ? pn_ledger_over(&e->ledger) : size;
     if (over && !pages && pn_cache_give_all(e, over) && !p)
         p = pn_mem_alloc(&e->ledger.mem, a, size);

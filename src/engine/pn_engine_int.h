@@ -184,6 +184,8 @@ struct pn_session {
     bool busy;                  /* a request works on it */
     bool on_floor;              /* its turn uses the model's floor */
     bool in_turn;               /* counted in the engine's n_turns */
+    bool keeps_state;           /* a generation that tells the prefix cache: snapshots are made of its recurrent state */
+    pn_checkpoint marks[PN_STATE_MARKS];        /* of the step under way */
     pn_token *tokens;           /* [n_ctx] */
     float *logits;              /* [n_vocab] after the last token */
     bool has_logits;
@@ -258,8 +260,8 @@ PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
  * cost of the cache if it has to be.  alone: for the only turn there is, or for what somebody wants to keep. */
 PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack);
 
-/* pn_kv_prepare, under the lock of the pages. */
-PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n);
+/* The session's part in a step of n rows: pages prepared under their lock, snapshots where the cache wants some. */
+PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n);
 
 /* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
  * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free. */
@@ -313,11 +315,11 @@ PN_INTERNAL pn_status pn_model_get_hidden_plan(pn_model *m, uint32_t max_rows, u
                                                pn_err *err);
 PN_INTERNAL void pn_model_put_plan(pn_model *m, pn_cached_plan *p);
 
-/* Bytes a session takes beside the weights, to the byte: keys and values, tokens, logits, and the
+/* Bytes a session takes beside the weights, to the byte: keys and values, recurrent state, tokens, logits, and the
  * working memory of its largest step on n_threads threads. */
 typedef struct pn_session_need {
-    uint64_t kv_bytes, kv_pages, work_bytes, misc_bytes;
-    uint64_t kv_part[PN_MAX_PARTS], work_part[PN_MAX_PARTS];   /* of kv_bytes and work_bytes: the parts of a split model */
+    uint64_t kv_bytes, kv_pages, state_bytes, work_bytes, misc_bytes;
+    uint64_t kv_part[PN_MAX_PARTS], work_part[PN_MAX_PARTS];   /* the parts of a split model: of kv_bytes and state_bytes, of work_bytes */
 } pn_session_need;
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,

@@ -179,6 +179,7 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
     } else if (p->no_cache || p->salt != s->salt) {
         s->apart = true;
     }
+    s->keeps_state = !s->apart;
     g->r.n_cached = s->kv.length;
     g->r.kv_type = (pn_dtype)s->kv_type;
     pn_status st = generate_reserve(g, err);
@@ -188,17 +189,19 @@ static pn_status generate_begin(pn_gen *g, pn_err *err)
 }
 
 /* Tell the prefix cache what the session holds: at an end, or because the next step lets go of pages that a
- * window has passed, and nobody could start there any more. */
+ * window has passed, and nobody could start there any more.  Of a recurrent model what is before a snapshot, and as
+ * soon as there is one that stays: they are large, and the cache says how many there may be. */
 static void generate_save(pn_gen *g, bool end)
 {
-    const pn_session *s = g->s;
+    pn_session *s = g->s;
     const pn_state_spec *spec = s->kv.spec;
-    uint32_t full = s->kv.length / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS;
-    for (uint32_t i = 0; i < spec->n_groups && !end; i++)
-        end = pn_kv_first_page(spec, i, full) * PN_KV_PAGE_TOKENS > g->saved;
-    if (!end || s->apart || full <= g->saved)
+    uint32_t full = spec->slot_bytes ? pn_state_marked(&s->kv.state, end) : s->kv.length / PN_KV_PAGE_TOKENS * PN_KV_PAGE_TOKENS;
+    bool due = end || spec->slot_bytes;
+    for (uint32_t i = 0; i < spec->n_groups && !due; i++)
+        due = pn_kv_first_page(spec, i, full) * PN_KV_PAGE_TOKENS > g->saved;
+    if (!due || s->apart || full <= g->saved)
         return;
-    pn_cache_insert(g->s);
+    pn_cache_insert(s, end);
     g->saved = full;
 }
 
@@ -249,8 +252,8 @@ PN_INTERNAL pn_status pn_gen_computed(pn_gen *g, size_t n, pn_err *err)
     pn_level level = (pn_level)atomic_load(&g->s->model->engine->govern.worst);
     g->at += n;
     g->r.level_max = PN_MAX(g->r.level_max, level);
-    if (g->in_prompt)
-        generate_save(g, g->at == g->n_next);
+    if (g->in_prompt || g->s->kv.state.slot_bytes)
+        generate_save(g, g->in_prompt && g->at == g->n_next);
     if (g->at < g->n_next)
         return PN_OK;
     if (g->in_prompt) {
@@ -312,6 +315,8 @@ PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *
     pn_session_end_turn(g->s);
     if (!st)
         generate_save(g, true);
+    g->s->keeps_state = false;
+    pn_state_unmark(&g->s->kv.state, true);
     pn_dtype wanted = g->s->model->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, smallest;
     pn_session_kv_types(g->s, NULL, &smallest, NULL);
     g->r.kv_degraded |= smallest != (g->s->auto_type ? wanted : (pn_dtype)g->s->kv_type);

@@ -115,7 +115,7 @@ PN_INTERNAL uint64_t pn_govern_room(pn_engine *e, uint32_t resource, bool alone)
 /* Sequences, promises and what is kept of old ones. */
 static uint64_t govern_passing(const pn_engine *e)
 {
-    static const pn_account passing[] = {PN_ACCT_KV, PN_ACCT_KV_RESERVE, PN_ACCT_PREFIX};
+    static const pn_account passing[] = {PN_ACCT_KV, PN_ACCT_KV_RESERVE, PN_ACCT_STATE, PN_ACCT_PREFIX};
     uint64_t n = 0;
     for (size_t i = 0; i < PN_COUNT_OF(passing); i++)
         n += atomic_load(&e->ledger.used[passing[i]]);

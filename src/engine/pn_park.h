@@ -1,5 +1,5 @@
 /*
- * pn_park.h - a running sequence steps aside: its keys and values on disk, its memory back.
+ * pn_park.h - a running sequence steps aside: its keys and values, and its recurrent state, on disk, its memory back.
  *
  *     running ──park──> parked ──unpark──> running        between steps alone
  *                          └── drop ──> empty

@@ -26,6 +26,10 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
         if (!pn_kv_bytes(&part, n_ctx, n_batch, kv_type, &out->kv_part[i], &pages) ||
             !pn_add_u64(out->kv_bytes, out->kv_part[i], &out->kv_bytes))
             return pn_fail(err, PN_E_INVALID, "keys and values of %" PRIu32 " tokens overflow 64 bits", n_ctx);
+        uint64_t state = pn_state_turn_bytes(part.slot_bytes);
+        out->state_bytes += state;
+        if (!pn_add_u64(out->kv_part[i], state, &out->kv_part[i]))
+            return pn_fail(err, PN_E_INVALID, "the recurrent state of a session overflows 64 bits");
         pn_status st = pn_desc_plan_part(d, &plan, d->cut, i, PN_RESULT_LOGITS, n_batch, n_ctx, exact, err);
         if (st)
             return st;
@@ -56,7 +60,7 @@ static uint64_t plan_folder_bytes(const pn_weights *w) { return w->hf ? pn_hf_di
 
 static uint64_t plan_mapped_file_anon(const pn_desc *d, uint64_t vocab, const pn_session_need *n, uint32_t sessions)
 {
-    return plan_folder_bytes(d->file) + d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->misc_bytes) * sessions;
+    return plan_folder_bytes(d->file) + d->pinned_bytes + vocab + n->work_bytes + (n->kv_bytes + n->state_bytes + n->misc_bytes) * sessions;
 }
 
 /* How the weights would be loaded now, and what of streamed ones is in memory then. */
@@ -166,10 +170,10 @@ static pn_status plan_fill(pn_file *f, const pn_desc *d, const pn_plan_params *p
     o->kv_bytes_per_token = pn_kv_bytes_per_token(&d->state, o->kv_type);
     o->kv_bytes_per_session = n.kv_bytes;
     uint64_t sessions;
-    if (!pn_mul_u64(n.kv_bytes + n.misc_bytes, o->n_sessions, &sessions))
+    if (!pn_mul_u64(n.kv_bytes + n.state_bytes + n.misc_bytes, o->n_sessions, &sessions))
         return pn_fail(err, PN_E_INVALID, "%" PRIu32 " sessions overflow 64 bits", o->n_sessions);
     o->kv_bytes = n.kv_bytes * o->n_sessions;
-    o->state_bytes = d->state.slot_bytes * o->n_sessions;
+    o->state_bytes = n.state_bytes * o->n_sessions;
     uint64_t together = pn_sched_bytes(o->n_sessions, o->n_batch, d->n_vocab);
     o->scratch_bytes = n.work_bytes + n.misc_bytes * o->n_sessions + together;
     o->anon_bytes = plan_mapped_file_anon(d, o->vocab_bytes, &n, o->n_sessions) + together;

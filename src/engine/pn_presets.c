@@ -158,7 +158,7 @@ static bool mix_is_values(const char *name)
 PN_INTERNAL bool pn_mix_keeps(const char *name, uint32_t n_dims, const uint64_t *ne)
 {
     static const char *const parts[] = {
-        "ffn_gate_inp", "ssm_conv1d", "shortconv", "position_embd", "token_types", "per_layer_model_proj",
+        "ffn_gate_inp", "ssm_conv1d", "shortconv.conv", "position_embd", "token_types", "per_layer_model_proj",
         "time_mix_first", "time_mix_w0", "time_mix_w1", "time_mix_w2", "time_mix_a0", "time_mix_a1", "time_mix_a2",
         "time_mix_v0", "time_mix_v1", "time_mix_v2", "time_mix_g1", "time_mix_g2", "time_mix_decay_w1",
         "time_mix_decay_w2", "time_mix_lerp_fused", ".patch_embd", ".patch_merger"};

@@ -68,6 +68,34 @@ static pn_rung_state rung_prefix_undo(void *user, uint32_t resource)
 }
 
 /* ------------------------------------------------------------------------------------------
+ * 3  snapshots of recurrent state: of each conversation the last one stays.  Those of conversations that are used, for what
+ *    nobody uses has gone with rung 2.  They come again as prompts are computed
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t rung_states_gain(void *user, uint32_t resource) { return rungs_sum(user, resource, pn_cache_state_bytes); }
+
+static pn_rung_state rung_states_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    pn_engine *e = user;
+    (void)deadline;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        if (resource == 0 || resource == 1 + i) {
+            pn_cache_few_states(&e->dies[i], true);
+            *freed += pn_cache_give_states(&e->dies[i], want - PN_MIN(want, *freed));
+        }
+    return PN_RUNG_DONE;
+}
+
+static pn_rung_state rung_states_undo(void *user, uint32_t resource)
+{
+    pn_engine *e = user;
+    for (uint32_t i = 0; i < e->n_dies; i++)
+        if (resource == 0 || resource == 1 + i)
+            pn_cache_few_states(&e->dies[i], false);
+    return PN_RUNG_DONE;
+}
+
+/* ------------------------------------------------------------------------------------------
  * 10  fewer at once: half of those that are worked on go on, the others wait; one more every 10 s
  * ------------------------------------------------------------------------------------------ */
 
@@ -79,7 +107,8 @@ static uint64_t rung_slots_gain(void *user, uint32_t resource)
         uint32_t ready, n = resource == 0 || resource == 1 + i ? pn_sched_at_work(e->dies[i].sched, &ready) : 0;
         n = PN_MIN(n, atomic_load(&e->dies[i].slots));
         if (n > 1)              /* what those that wait then have reserved comes back when the others have ended */
-            gain = (atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE])) / 2;
+            gain = (atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE]) +
+                    atomic_load(&e->ledger.used[PN_ACCT_STATE])) / 2;
     }
     return gain;
 }
@@ -236,6 +265,7 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
     const pn_rung rungs[] = {
         {.rank = 1, .name = "idle_buffers", .level = PN_LEVEL_WATCH, .gain = rung_buffers_gain, .apply = rung_buffers_apply},
         {.rank = 2, .name = "prefix_cache", .level = PN_LEVEL_WATCH, .gain = rung_prefix_gain, .apply = rung_prefix_apply, .undo = rung_prefix_undo},
+        {.rank = 3, .name = "snapshots", .level = PN_LEVEL_WATCH, .gain = rung_states_gain, .apply = rung_states_apply, .undo = rung_states_undo},
         {.rank = 10, .name = "slots", .level = PN_LEVEL_TIGHT, .gain = rung_slots_gain, .apply = rung_slots_apply, .undo = rung_slots_undo},
         {.rank = 11, .name = "step_rows", .level = PN_LEVEL_TIGHT, .gain = rung_rows_gain, .apply = rung_rows_apply, .retake = rung_rows_retake,
          .undo = rung_rows_undo},

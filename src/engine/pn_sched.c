@@ -133,11 +133,8 @@ static void sched_take(pn_sched *q, pn_job *j, uint32_t n)
     const pn_token *tokens;
     size_t wants = pn_gen_wants(&j->gen, &tokens);
     pn_session *s = j->s;
-    pn_session_prepare(s, n);
-    pn_run *run = &q->runs[q->n_runs];
-    *run = (pn_run){.row0 = q->n_rows, .n_rows = n, .pos0 = s->kv.length};
-    for (uint32_t g = 0; g < s->model->desc.state.n_groups; g++)
-        run->pages[g] = s->kv.group[g].table;
+    q->runs[q->n_runs] = pn_session_run(s, n);
+    q->runs[q->n_runs].row0 = q->n_rows;
     j->rows = n;
     q->wanted[q->n_runs] = n == wants;
     q->in[q->n_runs++] = j;

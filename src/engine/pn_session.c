@@ -306,12 +306,14 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     pn_mutex_lock(&pn_session_die(s)->cache.lock);
     bool done = pn_kv_truncate(&s->kv, n);
     pn_mutex_unlock(&pn_session_die(s)->cache.lock);
+    done = done || pn_cache_rewind(s, n);
     if (done)
         pn_session_end_turn(s);
     pn_session_leave(s);
     if (!done)
-        return pn_fail(err, PN_E_STATE, "the model's sliding window has moved past position %" PRIu32
-                       ": truncate to 0 and evaluate again", n);
+        return pn_fail(err, PN_E_STATE, "%s position %" PRIu32 ": truncate to 0 and evaluate again",
+                       s->kv.state.slot_bytes ? "the model is recurrent and has no snapshot of its state at"
+                                              : "the model's sliding window has moved past", n);
     s->has_logits = false;
     if (n == 0) {
         s->salt = 0;
@@ -406,21 +408,27 @@ PN_INTERNAL pn_status pn_session_idle(const pn_session *s, pn_err *err)
     return s->busy ? pn_fail(err, PN_E_STATE, "a request works on the session: wait for its end, or free it") : PN_OK;
 }
 
-PN_INTERNAL void pn_session_prepare(pn_session *s, uint32_t n)
+PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    uint32_t n_marks = 0;
+    bool last_only;
     pn_mutex_lock(pages);
     pn_kv_prepare(&s->kv, n);
     pn_mutex_unlock(pages);
+    pn_state_unmark(&s->kv.state, false);
+    if (s->kv.length / PN_KV_PAGE_TOKENS < (s->kv.length + n) / PN_KV_PAGE_TOKENS && pn_cache_wants_state(s, &last_only))
+        n_marks = pn_state_mark_step(&s->kv.state, s->kv.length, n, last_only, s->marks);
+    pn_run run = pn_kv_run(&s->kv, n);
+    run.marks = s->marks;
+    run.n_marks = n_marks;
+    return run;
 }
 
 PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, pn_err *err)
 {
     const pn_model *m = s->model;
-    pn_session_prepare(s, p->n);
-    pn_run run = {.n_rows = p->n, .pos0 = s->kv.length};
-    for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
-        run.pages[g] = s->kv.group[g].table;
+    const pn_run run = pn_session_run(s, p->n);
     pn_status st = PN_OK;
     pn_die_arrive(m->dies, m->n_dies);
     pn_model_take(m);

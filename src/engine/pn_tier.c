@@ -50,14 +50,14 @@ static pn_cold_key tier_root(const pn_session *s, uint64_t salt)
     return pn_cold_root(&kind, s->plans[0]->long_ctx, salt);
 }
 
-static bool tier_has(const pn_session *s) { return s->model->engine->cold && s->model->identified && !s->kv.spec->slot_bytes; }
+static bool tier_has(const pn_session *s) { return s->model->engine->cold && s->model->identified; }
 
 static uint32_t tier_groups(const pn_prefix_stop *p)
 {
     uint32_t groups = 0;
     for (uint32_t g = 0; g < p->n_groups; g++)
         groups |= p->pages[g] ? UINT32_C(1) << g : 0;
-    return groups;
+    return groups | (p->state ? UINT32_C(1) << PN_COLD_STATE : 0);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -69,9 +69,11 @@ typedef struct tier_saving {
     pn_cold_key before;         /* of the page before, or the root */
 } tier_saving;
 
-static bool tier_worth(const pn_session *s, uint64_t bytes)
+/* A snapshot stands for more tokens than those of its page. */
+static bool tier_worth(const pn_session *s, const pn_prefix_stop *p)
 {
     const pn_engine *e = s->model->engine;
+    uint64_t state = p->state ? pn_snap_cost(s->kv.spec->slot_bytes) : 0, bytes = p->bytes - state + state * TIER_PAGE / PN_STATE_EVERY;
     return e->cold_always || pn_cold_worth(e->cold, bytes, atomic_load(&s->model->prefill_rate));
 }
 
@@ -90,9 +92,9 @@ static bool tier_save_page(void *user, const pn_prefix_stop *p)
     uint32_t groups = tier_groups(p);
     if (!(groups & ~pn_cold_known(cold, &u.key)))
         return true;
-    if (!tier_worth(t->s, p->bytes))
+    if (!tier_worth(t->s, p))
         return false;
-    pn_cold_save(cold, &u, p->pages, &pn_session_die(t->s)->cache.lock);
+    pn_cold_save(cold, &u, p->pages, (pn_snap *)(uintptr_t)p->state, &pn_session_die(t->s)->cache.lock);
     return true;
 }
 
@@ -155,7 +157,7 @@ static uint32_t tier_usable(const tier_way *w, uint32_t depth, bool disk_too)
     uint32_t in_a_row[PN_MAX_GROUPS] = {0}, best = 0;
     for (uint32_t i = 0; i < depth; i++) {
         uint32_t groups = w->page[i].have | (disk_too ? w->page[i].disk : 0);
-        bool whole = groups != 0;
+        bool whole = groups != 0 && (!spec->slot_bytes || groups >> PN_COLD_STATE & 1);
         for (uint32_t g = 0; g < spec->n_groups; g++) {
             in_a_row[g] = groups >> g & 1 ? in_a_row[g] + 1 : 0;
             whole = whole && in_a_row[g] + pn_kv_first_page(spec, g, (i + 1) * TIER_PAGE) >= i + 1;
@@ -170,19 +172,19 @@ static uint32_t tier_usable(const tier_way *w, uint32_t depth, bool disk_too)
 /* Groups that page i needs for a sequence of `depth` pages. */
 static uint32_t tier_needs(const pn_state_spec *spec, uint32_t i, uint32_t depth)
 {
-    uint32_t groups = 0;
+    uint32_t groups = spec->slot_bytes && i + 1 == depth ? UINT32_C(1) << PN_COLD_STATE : 0;
     for (uint32_t g = 0; g < spec->n_groups; g++)
         groups |= i >= pn_kv_first_page(spec, g, depth * TIER_PAGE) ? UINT32_C(1) << g : 0;
     return groups;
 }
 
-static pn_status tier_read(const tier_way *w, uint32_t i, uint32_t want, pn_kv_page *pages[PN_MAX_GROUPS])
+static pn_status tier_read(const tier_way *w, uint32_t i, uint32_t want, pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state)
 {
     const pn_model *m = w->s->model;
     pn_mem *const mem[2] = {pn_die_mem(m->dies[0]), pn_die_mem(m->dies[m->n_dies - 1])};
     const pn_cold_unit u = {.kind = tier_kind(w->s), .key = w->page[i].key, .parent = i ? w->page[i - 1].key : w->root,
                             .tokens = w->k->tokens + (size_t)i * TIER_PAGE};
-    return pn_cold_load(m->engine->cold, &u, want, mem, pages, NULL);
+    return pn_cold_load(m->engine->cold, &u, want, mem, pages, state, NULL);
 }
 
 /* From *at to page i, from memory or with what is read.  False: it ends here; so it does where a page was there in part
@@ -191,17 +193,18 @@ static bool tier_step(const tier_way *w, uint32_t i, uint32_t needs, pn_prefix_n
 {
     pn_cache *c = &pn_session_die(w->s)->cache;
     pn_kv_page *pages[PN_MAX_GROUPS];
+    pn_snap *state;
     const tier_page *p = &w->page[i];
     uint32_t lacks = needs & ~p->have;
     pn_mutex_lock(&c->lock);
-    bool there = !lacks && pn_prefix_go(c->tree, w->k, at, NULL, tick);
+    bool there = !lacks && pn_prefix_go(c->tree, w->k, at, NULL, 0, tick);
     pn_mutex_unlock(&c->lock);
     if (there)
         return true;
-    if (tier_read(w, i, lacks ? lacks : needs, pages))
+    if (tier_read(w, i, lacks ? lacks : needs, pages, &state))
         return false;
     pn_mutex_lock(&c->lock);
-    bool ok = pn_prefix_go(c->tree, w->k, at, pages, tick);
+    bool ok = pn_prefix_go(c->tree, w->k, at, pages, (uint64_t)(uintptr_t)state, tick);
     for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
         pn_kv_release(pages[g]);
     pn_mutex_unlock(&c->lock);

@@ -92,6 +92,6 @@ static void gemma_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
 PN_INTERNAL const pn_arch *pn_arch_gemma(void)
 {
     static const char *const names[] = {"gemma2", "gemma3", NULL};
-    static const pn_arch arch = {names, gemma_load, gemma_build, sizeof(pn_block)};
+    static const pn_arch arch = {names, gemma_load, gemma_build, sizeof(pn_block), NULL, false};
     return &arch;
 }

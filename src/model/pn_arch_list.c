@@ -12,6 +12,7 @@ PN_INTERNAL const pn_arch *pn_arch_at(size_t i)
     case 1: return pn_arch_qwen();
     case 2: return pn_arch_phi3();
     case 3: return pn_arch_gemma();
+    case 4: return pn_arch_lfm2();
     default: return NULL;
     }
 }

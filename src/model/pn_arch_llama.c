@@ -78,6 +78,6 @@ static void llama_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
 PN_INTERNAL const pn_arch *pn_arch_llama(void)
 {
     static const char *const names[] = {"llama", "mistral3", NULL};
-    static const pn_arch arch = {names, llama_load, llama_build, sizeof(pn_block)};
+    static const pn_arch arch = {names, llama_load, llama_build, sizeof(pn_block), NULL, false};
     return &arch;
 }

@@ -52,6 +52,6 @@ static void phi3_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
 PN_INTERNAL const pn_arch *pn_arch_phi3(void)
 {
     static const char *const names[] = {"phi3", NULL};
-    static const pn_arch arch = {names, phi3_load, phi3_build, sizeof(pn_block)};
+    static const pn_arch arch = {names, phi3_load, phi3_build, sizeof(pn_block), NULL, false};
     return &arch;
 }

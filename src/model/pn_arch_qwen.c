@@ -89,6 +89,6 @@ static void qwen_build(const pn_desc *d, pn_builder *b, uint32_t n_ctx)
 PN_INTERNAL const pn_arch *pn_arch_qwen(void)
 {
     static const char *const names[] = {"qwen2", "qwen2moe", "qwen3", "qwen3moe", NULL};
-    static const pn_arch arch = {names, qwen_load, qwen_build, sizeof(pn_block)};
+    static const pn_arch arch = {names, qwen_load, qwen_build, sizeof(pn_block), NULL, false};
     return &arch;
 }

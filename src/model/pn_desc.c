@@ -223,7 +223,7 @@ PN_INTERNAL uint32_t pn_bind_opt(pn_desc *d, const char *name, uint32_t il, uint
 static const float *desc_pin(pn_desc *d, const pn_dir_tensor *t)
 {
     const pn_gguf_tensor *g = t->t;
-    size_t n = (size_t)g->ne[0];
+    size_t n = (size_t)g->n_elems;
     float *v = pn_mem_calloc(d->mem, PN_ACCT_WEIGHTS, n, sizeof *v);
     void *raw = g->dtype == PN_DTYPE_F32 ? v : pn_mem_alloc(d->mem, PN_ACCT_STAGE, (size_t)g->bytes);
     if (!v || !raw) {
@@ -242,13 +242,17 @@ static const float *desc_pin(pn_desc *d, const pn_dir_tensor *t)
     return v;
 }
 
-static uint32_t desc_bind_vec(pn_desc *d, const char *name, uint32_t il, uint64_t n0, bool req)
+static uint32_t desc_bind_vec(pn_desc *d, const char *name, uint32_t il, uint64_t n0, uint64_t n1, bool req)
 {
-    const uint64_t want[3] = {n0, 1, 1};
+    const uint64_t want[3] = {n0, n1, 1};
     const pn_dir_tensor *t = desc_find(d, name, il, want, req);
     if (!t || !desc_push(d, t))
         return PN_NO_WEIGHT;
     uint32_t w = (uint32_t)d->n_weights;
+    pn_weight *W = &d->weights[w];
+    W->cols = (uint32_t)(n0 * n1);
+    W->row_bytes *= n1;
+    W->rows = W->rows_per_expert = 1;
     d->weights[w].pinned = desc_pin(d, t);
     if (!d->weights[w].pinned)
         return PN_NO_WEIGHT;
@@ -258,12 +262,17 @@ static uint32_t desc_bind_vec(pn_desc *d, const char *name, uint32_t il, uint64_
 
 PN_INTERNAL uint32_t pn_bind_vec(pn_desc *d, const char *name, uint32_t il, uint64_t n0)
 {
-    return desc_bind_vec(d, name, il, n0, true);
+    return desc_bind_vec(d, name, il, n0, 1, true);
 }
 
 PN_INTERNAL uint32_t pn_bind_vec_opt(pn_desc *d, const char *name, uint32_t il, uint64_t n0)
 {
-    return desc_bind_vec(d, name, il, n0, false);
+    return desc_bind_vec(d, name, il, n0, 1, false);
+}
+
+PN_INTERNAL uint32_t pn_bind_pinned(pn_desc *d, const char *name, uint32_t il, uint64_t n0, uint64_t n1)
+{
+    return desc_bind_vec(d, name, il, n0, n1, true);
 }
 
 PN_INTERNAL const float *pn_desc_vec(const pn_desc *d, uint32_t w)
@@ -280,14 +289,22 @@ PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, u
         if (s->group[g].n_heads == n_heads && s->group[g].d_k == d_k && s->group[g].d_v == d_v &&
             s->group[g].window == window && s->group[g].part == part)
             break;
-    if (g == PN_MAX_GROUPS) {
-        pn_desc_fail(d, PN_E_UNSUPPORTED, "layers have more than %d different key/value shapes", PN_MAX_GROUPS);
+    uint32_t most = PN_MAX_GROUPS - (d->arch->hybrid ? 1u : 0u);       /* state takes a place among them, in a file */
+    if (g == most) {
+        pn_desc_fail(d, PN_E_UNSUPPORTED, "layers have more than %" PRIu32 " different key/value shapes", most);
         return 0;
     }
     if (g == s->n_groups)
         s->group[s->n_groups++] = (pn_stream_group){.n_heads = n_heads, .d_k = d_k, .d_v = d_v, .window = window, .part = part};
     *layer = s->group[g].n_layers++;
     return g;
+}
+
+PN_INTERNAL uint64_t pn_desc_state(pn_desc *d, uint64_t bytes)
+{
+    uint64_t at = d->state.slot_bytes;
+    d->state.slot_bytes = at + pn_align_up(bytes, 64);
+    return at;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -367,6 +384,24 @@ static void desc_causal(pn_desc *d)
         pn_desc_fail(d, PN_E_UNSUPPORTED, "key '%s' is not true: attention to later tokens is not supported", name);
 }
 
+PN_INTERNAL bool pn_desc_attends(pn_desc *d, uint32_t il)
+{
+    return !d->arch->hybrid || pn_hp_u32_at(d, "attention.head_count_kv", il, 0, DESC_MAX_HEADS, d->n_heads_kv) != 0;
+}
+
+/* The first layer with attention says how many heads; the others have as many, or of a hybrid none. */
+static uint32_t desc_first_attends(pn_desc *d)
+{
+    uint32_t il = 0;
+    d->n_heads_kv = 1;              /* where the key is missing */
+    while (il < d->n_layers && !d->status && !pn_desc_attends(d, il))
+        il++;
+    if (il == d->n_layers)
+        pn_desc_fail(d, PN_E_UNSUPPORTED, "key '%s.attention.head_count_kv' is 0 for every layer, expected one with attention",
+                     d->arch_name);
+    return il;
+}
+
 static void desc_common(pn_desc *d)
 {
     d->n_ctx_train = pn_hp_u32(d, "context_length", 1, 1u << 30);
@@ -375,12 +410,13 @@ static void desc_common(pn_desc *d)
     d->n_layers = pn_hp_u32(d, "block_count", 1, DESC_MAX_LAYERS);
     d->n_layers -= PN_MIN(d->n_layers - 1, pn_hp_u32_or(d, "nextn_predict_layers", 0, DESC_MAX_LAYERS, 0));
     d->n_ff = pn_hp_u32_at(d, "feed_forward_length", 0, 0, DESC_MAX_WIDTH, 0);
-    d->n_heads = pn_hp_u32_at(d, "attention.head_count", 0, 1, DESC_MAX_HEADS, 0);
+    uint32_t first = desc_first_attends(d);
+    d->n_heads = pn_hp_u32_at(d, "attention.head_count", first, 1, DESC_MAX_HEADS, 0);
     if (!d->status && !d->n_heads)
         pn_desc_fail(d, PN_E_FORMAT, "key '%s.attention.head_count' is missing", d->arch_name);
     if (d->status)
         return;
-    d->n_heads_kv = pn_hp_u32_at(d, "attention.head_count_kv", 0, 1, d->n_heads, d->n_heads);
+    d->n_heads_kv = pn_hp_u32_at(d, "attention.head_count_kv", first, 1, d->n_heads, d->n_heads);
     d->d_k = pn_hp_u32_or(d, "attention.key_length", 1, 65536, d->n_embd / d->n_heads);
     d->d_v = pn_hp_u32_or(d, "attention.value_length", 1, 65536, d->n_embd / d->n_heads);
     d->n_rot = pn_hp_u32_or(d, "rope.dimension_count", 0, 65536, d->d_k);
@@ -404,17 +440,20 @@ static void desc_common(pn_desc *d)
                      d->n_expert);
     if (!(d->eps >= 0))
         pn_desc_fail(d, PN_E_FORMAT, "key '%s.attention.layer_norm_rms_epsilon' is negative", d->arch_name);
-    for (uint32_t il = 1; il < d->n_layers && !d->status; il++)
-        if (pn_hp_u32_at(d, "attention.head_count", il, 0, DESC_MAX_HEADS, d->n_heads) != d->n_heads ||
-            pn_hp_u32_at(d, "attention.head_count_kv", il, 0, DESC_MAX_HEADS, d->n_heads_kv) != d->n_heads_kv)
-            pn_desc_fail(d, PN_E_UNSUPPORTED, "layer %" PRIu32 " has another number of attention heads than layer 0",
-                         il);
+    for (uint32_t il = first + 1; il < d->n_layers && !d->status; il++)
+        if (pn_desc_attends(d, il) &&
+            (pn_hp_u32_at(d, "attention.head_count", il, 0, DESC_MAX_HEADS, d->n_heads) != d->n_heads ||
+             pn_hp_u32_at(d, "attention.head_count_kv", il, 0, DESC_MAX_HEADS, d->n_heads_kv) != d->n_heads_kv))
+            pn_desc_fail(d, PN_E_UNSUPPORTED, "layer %" PRIu32 " has another number of attention heads than layer %" PRIu32,
+                         il, first);
 }
 
 static void desc_ends(pn_desc *d)
 {
     d->w_embd = pn_bind(d, "token_embd.weight", 0, d->n_embd, d->n_vocab, 1);
-    d->w_out_norm = pn_bind_vec(d, "output_norm.weight", 0, d->n_embd);
+    d->w_out_norm = d->arch->final_norm ? pn_bind_vec_opt(d, d->arch->final_norm, 0, d->n_embd) : PN_NO_WEIGHT;
+    if (d->w_out_norm == PN_NO_WEIGHT)
+        d->w_out_norm = pn_bind_vec(d, "output_norm.weight", 0, d->n_embd);
     d->w_out = pn_bind_opt(d, "output.weight", 0, d->n_embd, d->n_vocab, 1);
     if (d->w_out == PN_NO_WEIGHT)
         d->w_out = d->w_embd;

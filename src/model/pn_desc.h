@@ -24,6 +24,8 @@ typedef struct pn_arch {
     void (*load)(pn_desc *d);
     void (*build)(const pn_desc *d, pn_builder *b, uint32_t n_ctx);
     size_t layer_bytes;                     /* size of the family's per-layer struct; d->layers */
+    const char *final_norm;                 /* what its files call output_norm.weight; NULL: that */
+    bool hybrid;                            /* some layers have no attention: their head_count_kv is 0 */
 } pn_arch;
 
 struct pn_desc {
@@ -57,6 +59,7 @@ struct pn_desc {
         struct { uint32_t rope_short, rope_long, ctx_short; } longrope;
         struct { uint32_t rope_swa; float q_scale, attn_cap, logit_cap; } gemma;
         struct { bool moe_norm; } qwen;
+        struct { uint32_t taps; } lfm2;
     } u;
 
     pn_status status;                       /* first failure */
@@ -90,6 +93,7 @@ PN_INTERNAL const pn_arch *pn_arch_llama(void);
 PN_INTERNAL const pn_arch *pn_arch_qwen(void);
 PN_INTERNAL const pn_arch *pn_arch_phi3(void);
 PN_INTERNAL const pn_arch *pn_arch_gemma(void);
+PN_INTERNAL const pn_arch *pn_arch_lfm2(void);
 
 /* ---- for families: keys -------------------------------------------------------------------- */
 
@@ -117,12 +121,22 @@ PN_INTERNAL uint32_t pn_bind_opt(pn_desc *d, const char *name, uint32_t il, uint
 PN_INTERNAL uint32_t pn_bind_vec(pn_desc *d, const char *name, uint32_t il, uint64_t ne0);
 PN_INTERNAL uint32_t pn_bind_vec_opt(pn_desc *d, const char *name, uint32_t il, uint64_t ne0);
 
+/* Bind a small matrix, pinned as f32 [ne1][ne0] in one piece: a vector of ne0 * ne1. */
+PN_INTERNAL uint32_t pn_bind_pinned(pn_desc *d, const char *name, uint32_t il, uint64_t ne0, uint64_t ne1);
+
 /* ---- for families: state and rope ---------------------------------------------------------- */
 
 /* The group of layers with this geometry, and of the same part as layer il, made on first use; *layer gets the index
  * within it. */
 PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, uint32_t d_k, uint32_t d_v, uint32_t window,
                                     uint32_t *layer);
+
+/* Is layer il one with attention?  (Of a hybrid family; others have no other.) */
+PN_INTERNAL bool pn_desc_attends(pn_desc *d, uint32_t il);
+
+/* So many bytes of recurrent state for a layer, as one part of its sequence's slot; returns where that is, a multiple of
+ * 64.  A layer may ask several times. */
+PN_INTERNAL uint64_t pn_desc_state(pn_desc *d, uint64_t bytes);
 
 typedef struct pn_rope_spec {
     uint32_t n_rot;

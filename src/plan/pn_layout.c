@@ -23,6 +23,7 @@ PN_INTERNAL bool pn_op_row_local(const pn_op *op)
     case PN_OP_ATTN:
     case PN_OP_MOE_GROUP:
     case PN_OP_MOE_MATMUL:
+    case PN_OP_SHORT_CONV:              /* reads rows before its own */
         return false;
     default:
         return true;

@@ -352,6 +352,20 @@ PN_INTERNAL uint32_t pn_b_gate_add(pn_builder *b, uint32_t s, uint32_t x, uint32
     return res;
 }
 
+PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, uint64_t at)
+{
+    uint32_t out = plan_like(b, "conv", bcx, plan_off(b) ? 0 : plan_at(b, bcx)->cols / 3);
+    pn_op *op = plan_op(b, PN_OP_SHORT_CONV);
+    if (op) {
+        op->out = out;
+        op->a = bcx;
+        op->w = w;
+        op->u.conv.taps = taps;
+        op->u.conv.at = at;
+    }
+    return out;
+}
+
 /* One expert matrix over pairs: rows * n_used rows. */
 static uint32_t plan_moe_matmul(pn_builder *b, const pn_moe_spec *s, uint32_t w, uint32_t x, uint32_t index)
 {

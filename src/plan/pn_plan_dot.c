@@ -15,7 +15,7 @@ PN_INTERNAL const char *pn_opcode_name(uint32_t code)
 {
     static const char *const names[PN_OP_COUNT] = {
         "embed", "norm", "quant", "matmul", "rope table", "rope+store", "attention", "glu", "add", "scale",
-        "softcap", "gather", "moe route", "moe group", "moe matmul", "moe combine", "gate+add"};
+        "softcap", "gather", "moe route", "moe group", "moe matmul", "moe combine", "gate+add", "short conv"};
     return code < PN_OP_COUNT ? names[code] : "?";
 }
 

@@ -15,7 +15,7 @@
 
 #include "num/pn_dtype.h"
 
-#define PN_PLAN_ABI 4
+#define PN_PLAN_ABI 5
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
 #define PN_NO_WEIGHT UINT32_MAX
 #define PN_NO_OPERAND UINT32_MAX
@@ -47,7 +47,8 @@ typedef struct pn_stream_group {
 typedef struct pn_state_spec {
     pn_stream_group group[PN_MAX_GROUPS];
     uint32_t n_groups;
-    uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none */
+    uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none.  Layers have their parts at offsets of
+                                       their own in it (model/pn_desc.h); all zeros before the first token */
 } pn_state_spec;
 
 /* The groups of one part alone. */
@@ -152,6 +153,7 @@ typedef enum pn_opcode {
     PN_OP_MOE_MATMUL,               /* each pair's row times its expert's matrix */
     PN_OP_MOE_COMBINE,              /* weighted sum in top-k order (+ residual) */
     PN_OP_GATE_ADD,                 /* out = sigmoid(s) * a + b, s one number a row */
+    PN_OP_SHORT_CONV,               /* gated causal convolution of a few taps a column; has recurrent state */
     PN_OP_COUNT
 } pn_opcode;
 
@@ -191,6 +193,9 @@ typedef struct pn_op {
         struct { uint32_t n_expert, n_used, stack; } moe;       /* GROUP: a route, stack: the weight that is read first.
                                                                    MATMUL: a rows, b index, w.  COMBINE: a expert rows,
                                                                    b route, c residual, w2 per-expert scale */
+        struct { uint64_t at; uint32_t taps; } conv;            /* a [rows, 3n]: b, c, x; w [n][taps]; its state
+                                                                   f32 [taps - 1][n] at byte `at` of the slot: the last
+                                                                   b * x, oldest first */
     } u;
 } pn_op;
 
@@ -228,13 +233,24 @@ typedef struct pn_plan {
 
 /* ---- the step ----------------------------------------------------------------------------- */
 
+/* Recurrent state as it is behind some row of a run, for others who go on from there. */
+typedef struct pn_checkpoint {
+    uint32_t rows;                  /* of the run that are done then: 1 to n_rows */
+    void *slot;
+} pn_checkpoint;
+
 typedef struct pn_run {
     uint32_t row0, n_rows;          /* rows [row0, row0 + n_rows) of the step */
     uint32_t pos0;                  /* position of its first row */
     /* pages[g][i] holds positions [i * PN_KV_PAGE_TOKENS, ...) of group g; NULL where a window has
      * passed.  Borrowed during the step. */
     pn_kv_page *const *pages[PN_MAX_GROUPS];
-    void *slot_in, *slot_out;       /* recurrent state, or NULL */
+    /* Recurrent state: read, and left behind the last row.  Never the same memory, so a torn step loses nothing.
+     * slot_in NULL: the sequence begins; slot_out NULL: the model has none. */
+    const void *slot_in;
+    void *slot_out;
+    const pn_checkpoint *marks;     /* [n_marks] */
+    uint32_t n_marks;
 } pn_run;
 
 typedef struct pn_step {

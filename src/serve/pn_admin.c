@@ -596,7 +596,7 @@ static void admin_metrics(serve_conn *c, pn_str *s)
     pn_metrics_memory(v->metrics, &info);
     pn_metrics_set(v->metrics, PN_METRIC_CONNECTIONS, 0, 0, v->n_conns);
     pn_metrics_set(v->metrics, PN_METRIC_START, 0, 0, (double)v->started_unix);
-    uint64_t kv = info.used[PN_ACCT_KV] + info.used[PN_ACCT_PREFIX], room = kv + info.host_available;
+    uint64_t kv = info.used[PN_ACCT_KV] + info.used[PN_ACCT_STATE] + info.used[PN_ACCT_PREFIX], room = kv + info.host_available;
     for (const serve_model *m = v->models; m; m = m->next) {
         uint64_t page = serve_model_best(m)->plan.kv_bytes_per_token * PN_KV_PAGE_TOKENS;
         pn_metrics_set(v->metrics, PN_METRIC_RUNNING, m->metrics, 0, m->n_running);

@@ -39,6 +39,7 @@ typedef struct cold_job {
     pn_token tokens[PN_KV_PAGE_TOKENS];
     pn_cold_unit unit;          /* points into this job */
     pn_kv_page *pages[PN_MAX_GROUPS];
+    pn_snap *state;             /* or NULL */
     uint32_t groups;
     uint64_t page_bytes;
     pn_mutex *lock;
@@ -283,7 +284,7 @@ static pn_status cold_write_file(pn_cold *c, const cold_job *j)
     pn_status st = pn_os_direct_create(&f, tmp, NULL);
     if (st)
         return st;
-    st = pn_cold_write(&io, &c->crc, &j->unit, j->pages, c->piece, NULL);
+    st = pn_cold_write(&io, &c->crc, &j->unit, j->pages, j->state, c->piece, NULL);
     if (!st)
         st = pn_os_direct_flush(&f, NULL);
     pn_os_direct_close(&f);
@@ -323,6 +324,7 @@ static void cold_free_job(pn_cold *c, cold_job *j)
 {
     for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
         pn_kv_release(j->pages[g]);
+    pn_snap_release(j->state);
     pn_mem_free(c->mem, PN_ACCT_PREFIX, j, sizeof *j);
 }
 
@@ -384,7 +386,7 @@ static bool cold_accept(pn_cold *c, const pn_cold_unit *u, uint32_t groups, uint
     return true;
 }
 
-static cold_job *cold_job_new(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_mutex *lock)
+static cold_job *cold_job_new(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_snap *state, pn_mutex *lock)
 {
     cold_job *j = pn_mem_calloc(c->mem, PN_ACCT_PREFIX, 1, sizeof *j);
     if (!j)
@@ -403,12 +405,18 @@ static cold_job *cold_job_new(pn_cold *c, const pn_cold_unit *u, pn_kv_page *con
             j->groups |= UINT32_C(1) << g;
             j->page_bytes += pn_kv_page_cost(&j->spec, g, u->kind.type);
         }
+    if (state) {
+        pn_snap_retain(state);
+        j->state = state;
+        j->groups |= UINT32_C(1) << PN_COLD_STATE;
+        j->page_bytes += state->bytes;
+    }
     return j;
 }
 
-PN_INTERNAL bool pn_cold_save(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_mutex *lock)
+PN_INTERNAL bool pn_cold_save(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_snap *state, pn_mutex *lock)
 {
-    cold_job *j = cold_job_new(c, u, pages, lock);
+    cold_job *j = cold_job_new(c, u, pages, state, lock);
     pn_mutex_lock(&c->lock);
     c->info.failed_memory += j == NULL;
     bool ok = j && j->groups && cold_accept(c, u, j->groups, j->page_bytes);
@@ -436,7 +444,7 @@ static bool cold_only_waits(const cold_job *j, const pn_mutex *lock)
     bool only = j->lock == lock;        /* first: it guards what follows */
     for (uint32_t g = 0; g < PN_MAX_GROUPS && only; g++)
         only = !j->pages[g] || j->pages[g]->refs <= 2;
-    return only;
+    return only && (!j->state || atomic_load(&j->state->refs) <= 2);
 }
 
 PN_INTERNAL uint64_t pn_cold_waiting(pn_cold *c, const pn_mutex *lock)
@@ -516,7 +524,7 @@ static bool cold_note_read(pn_cold *c, const pn_cold_key *key, pn_status st, uin
 }
 
 static pn_status cold_load_file(pn_cold *c, const char *path, const pn_cold_unit *u, uint32_t want, pn_mem *const mem[2],
-                                pn_kv_page *pages[PN_MAX_GROUPS], pn_err *err)
+                                pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, pn_err *err)
 {
     enum { ROOM = PN_COLD_PIECE + PN_COLD_BLOCK };
     pn_os_direct f;
@@ -526,7 +534,7 @@ static pn_status cold_load_file(pn_cold *c, const char *path, const pn_cold_unit
     pn_status st = pn_os_direct_open_alone(&f, path, err);
     if (!st) {
         const pn_cold_io io = {.read = cold_get, .user = &f, .bytes = f.size};
-        st = pn_cold_read(&io, &c->crc, u, want, mem, pages, (void *)(uintptr_t)pn_align_up((uintptr_t)room, PN_COLD_BLOCK), err);
+        st = pn_cold_read(&io, &c->crc, u, want, mem, pages, state, (void *)(uintptr_t)pn_align_up((uintptr_t)room, PN_COLD_BLOCK), err);
         pn_os_direct_close(&f);
     }
     pn_mem_free(c->mem, PN_ACCT_STAGE, room, ROOM);
@@ -534,16 +542,17 @@ static pn_status cold_load_file(pn_cold *c, const char *path, const pn_cold_unit
 }
 
 PN_INTERNAL pn_status pn_cold_load(pn_cold *c, const pn_cold_unit *u, uint32_t want, pn_mem *const mem[2],
-                                   pn_kv_page *pages[PN_MAX_GROUPS], pn_err *err)
+                                   pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, pn_err *err)
 {
     char path[COLD_PATH];
     double since = pn_os_now();
     uint32_t groups = pn_cold_groups(c, &u->key);
     memset(pages, 0, PN_MAX_GROUPS * sizeof *pages);
+    *state = NULL;
     if (!groups || want & ~groups)
         return pn_fail(err, PN_E_STATE, "the page is not on disk");
     cold_path(c, &u->key, groups, path);
-    pn_status st = cold_load_file(c, path, u, want, mem, pages, err);
+    pn_status st = cold_load_file(c, path, u, want, mem, pages, state, err);
     if (cold_note_read(c, &u->key, st, pn_cold_file_bytes(&u->kind, want), pn_os_now() - since))
         pn_os_touch(path);
     if (st && st != PN_E_NOMEM)

@@ -19,7 +19,7 @@
  *
  * Threads: any.  The lock here is a leaf and not held during input or output; who calls pn_cold_save() and
  * pn_cold_forget() holds the lock of the pages, the store's own thread takes it to release them.  Memory is taken for
- * PN_ACCT_PREFIX where a lock may be held, else for PN_ACCT_STAGE.  Where the build has no threads pages are
+ * PN_ACCT_PREFIX, or PN_ACCT_STATE, where a lock may be held, else for PN_ACCT_STAGE.  Where the build has no threads pages are
  * written while pn_cold_save() is called.
  */
 #ifndef PN_COLD_H
@@ -43,9 +43,9 @@ PN_INTERNAL uint32_t pn_cold_known(pn_cold *c, const pn_cold_key *key);
  * second?  0: unknown, so yes. */
 PN_INTERNAL bool pn_cold_worth(pn_cold *c, uint64_t bytes, uint32_t tokens_per_second);
 
-/* Write the page when there is time.  pages: common, of the unit's type; retained.  lock: theirs, held.  False: it is
- * known, or will not be saved. */
-PN_INTERNAL bool pn_cold_save(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_mutex *lock);
+/* Write the page when there is time.  pages: common, of the unit's type; state: the snapshot behind them, or NULL; all
+ * retained.  lock: theirs, held.  False: it is known, or will not be saved. */
+PN_INTERNAL bool pn_cold_save(pn_cold *c, const pn_cold_unit *u, pn_kv_page *const *pages, pn_snap *state, pn_mutex *lock);
 
 /* Bytes of pages under this lock, which is held, that only wait to be written; let go of them. */
 PN_INTERNAL uint64_t pn_cold_waiting(pn_cold *c, const pn_mutex *lock);
@@ -53,7 +53,7 @@ PN_INTERNAL void pn_cold_forget(pn_cold *c, const pn_mutex *lock);
 
 /* As pn_cold_read(). */
 PN_INTERNAL pn_status pn_cold_load(pn_cold *c, const pn_cold_unit *u, uint32_t want, pn_mem *const mem[2],
-                                   pn_kv_page *pages[PN_MAX_GROUPS], pn_err *err);
+                                   pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, pn_err *err);
 
 PN_INTERNAL void pn_cold_report(pn_cold *c, pn_cold_info *out);
 

@@ -32,6 +32,8 @@ PN_INTERNAL pn_cold_key pn_cold_root(const pn_cold_kind *kind, uint32_t rotary, 
         for (size_t k = 0; k < PN_COUNT_OF(shape); k++)
             pn_digest_add_u64(&d, shape[k]);
     }
+    if (s->slot_bytes)
+        pn_digest_add_u64(&d, s->slot_bytes);
     pn_digest_end(&d, key.b, sizeof key.b);
     return key;
 }
@@ -71,8 +73,16 @@ PN_INTERNAL pn_cold_key pn_cold_next(const pn_cold_key *parent, const pn_token *
  * Head and foot
  * ------------------------------------------------------------------------------------------ */
 
+/* A file may have a page of this group, or this is the snapshot. */
+static bool cold_section(const pn_cold_kind *k, uint32_t g)
+{
+    return g < k->spec->n_groups || (g == PN_COLD_STATE && k->spec->slot_bytes);
+}
+
 static uint64_t cold_page_bytes(const pn_cold_kind *k, uint32_t g)
 {
+    if (g == PN_COLD_STATE && k->spec->slot_bytes)
+        return k->spec->slot_bytes;
     return pn_kv_page_bytes(&k->spec->group[g], k->type, k->type);
 }
 
@@ -81,8 +91,8 @@ static uint64_t cold_payload(const pn_cold_kind *k, uint32_t g) { return pn_alig
 PN_INTERNAL uint64_t pn_cold_file_bytes(const pn_cold_kind *kind, uint32_t groups)
 {
     uint64_t n = 2 * PN_COLD_BLOCK;
-    for (uint32_t g = 0; g < kind->spec->n_groups; g++)
-        n += groups >> g & 1 ? cold_payload(kind, g) : 0;
+    for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
+        n += cold_section(kind, g) && groups >> g & 1 ? cold_payload(kind, g) : 0;
     return n;
 }
 
@@ -112,6 +122,11 @@ static void cold_head(const pn_crc32c *crc, const pn_cold_unit *u, uint32_t grou
         at[COLD_PRESENT + 1] = at[COLD_PRESENT + 2] = (uint8_t)k->type;
         at[COLD_PRESENT + 3] = pn_kv_is_block(k->type);
         cold_put64(at + 32, cold_page_bytes(k, i));
+    }
+    if (k->spec->slot_bytes) {
+        uint8_t *at = h + COLD_GROUPS + PN_COLD_STATE * COLD_GROUP;
+        at[COLD_PRESENT] = groups >> PN_COLD_STATE & 1;
+        cold_put64(at + 32, k->spec->slot_bytes);
     }
     cold_seal(crc, h);
 }
@@ -149,19 +164,24 @@ static pn_status cold_write_page(const pn_cold_io *io, const pn_crc32c *crc, uin
 }
 
 PN_INTERNAL pn_status pn_cold_write(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, pn_kv_page *const *pages,
-                                    void *piece, pn_err *err)
+                                    const pn_snap *state, void *piece, pn_err *err)
 {
     const pn_cold_kind *k = &u->kind;
     uint32_t groups = 0, sums[PN_MAX_GROUPS] = {0};
+    const void *data[PN_MAX_GROUPS] = {NULL};
     for (uint32_t g = 0; g < k->spec->n_groups; g++)
-        groups |= pages[g] ? UINT32_C(1) << g : 0;
+        data[g] = pages[g] ? pages[g]->data : NULL;
+    if (state)
+        data[PN_COLD_STATE] = pn_snap_data(state);
+    for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
+        groups |= data[g] ? UINT32_C(1) << g : 0;
     cold_head(crc, u, groups, piece);
     uint32_t head_sum = pn_crc32c_add(crc, 0, piece, PN_COLD_BLOCK);
     pn_status st = io->write(io->user, 0, piece, PN_COLD_BLOCK, err);
     uint64_t at = PN_COLD_BLOCK;
-    for (uint32_t g = 0; g < k->spec->n_groups && !st; g++)
-        if (pages[g]) {
-            st = cold_write_page(io, crc, at, pages[g]->data, cold_page_bytes(k, g), piece, &sums[g], err);
+    for (uint32_t g = 0; g < PN_MAX_GROUPS && !st; g++)
+        if (data[g]) {
+            st = cold_write_page(io, crc, at, data[g], cold_page_bytes(k, g), piece, &sums[g], err);
             at += cold_payload(k, g);
         }
     if (st)
@@ -198,8 +218,8 @@ static pn_status cold_check_head(const pn_cold_io *io, const pn_crc32c *crc, con
         return pn_fail(err, PN_E_FORMAT, "not a page of version %d", COLD_VERSION);
     if (pn_le32(h + COLD_SUM) != pn_crc32c_add(crc, 0, h, COLD_SUM))
         return pn_fail(err, PN_E_FORMAT, "the head is damaged");
-    for (uint32_t g = 0; g < u->kind.spec->n_groups; g++)
-        *groups |= h[COLD_GROUPS + g * COLD_GROUP + COLD_PRESENT] ? UINT32_C(1) << g : 0;
+    for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
+        *groups |= cold_section(&u->kind, g) && h[COLD_GROUPS + g * COLD_GROUP + COLD_PRESENT] ? UINT32_C(1) << g : 0;
     cold_head(crc, u, *groups, scratch);
     if (memcmp(h, scratch, PN_COLD_BLOCK) != 0)
         return cold_stranger(u, h, err);
@@ -236,33 +256,49 @@ static pn_status cold_read_page(const pn_cold_io *io, const pn_crc32c *crc, uint
             rest |= piece[i];
         done += n;
     }
-    return sum == want && !rest ? PN_OK : pn_fail(err, PN_E_FORMAT, "the keys and values at byte %" PRIu64 " are damaged", at);
+    return sum == want && !rest ? PN_OK : pn_fail(err, PN_E_FORMAT, "the keys and values, or the state, at byte %" PRIu64 " are damaged", at);
+}
+
+/* Memory for what is read of group g, noted where it belongs; NULL: there is none. */
+static uint8_t *cold_make(const pn_cold_kind *k, uint32_t g, pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state)
+{
+    if (g < k->spec->n_groups) {
+        pages[g] = pn_kv_page_new(mem[k->spec->group[g].part], &k->spec->group[g], k->type);
+        return pages[g] ? pages[g]->data : NULL;
+    }
+    *state = pn_snap_new(mem[0], k->spec->slot_bytes);
+    return *state ? pn_snap_data(*state) : NULL;
 }
 
 PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, uint32_t want,
-                                   pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], void *piece, pn_err *err)
+                                   pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, void *piece, pn_err *err)
 {
     const pn_cold_kind *k = &u->kind;
     uint8_t *block = piece, *scratch = block + PN_COLD_BLOCK;
     uint32_t groups, sums[PN_MAX_GROUPS];
     memset(pages, 0, PN_MAX_GROUPS * sizeof *pages);
+    *state = NULL;
     pn_status st = cold_check_head(io, crc, u, block, scratch, &groups, err);
     if (!st)
         st = cold_check_foot(io, crc, pn_crc32c_add(crc, 0, block, PN_COLD_BLOCK), groups, block, scratch, sums, err);
     if (!st && want & ~groups)
-        st = pn_fail(err, PN_E_STATE, "a window had passed when the page was saved");
+        st = pn_fail(err, PN_E_STATE, "a window had passed, or there was no snapshot, when the page was saved");
     uint64_t at = PN_COLD_BLOCK;
-    for (uint32_t g = 0; g < k->spec->n_groups && !st; g++) {
+    for (uint32_t g = 0; g < PN_MAX_GROUPS && !st; g++) {
         if (want >> g & 1) {
-            pages[g] = pn_kv_page_new(mem[k->spec->group[g].part], &k->spec->group[g], k->type);
-            st = pages[g] ? cold_read_page(io, crc, at, pages[g]->data, cold_page_bytes(k, g), piece, sums[g], err)
-                          : pn_fail_nomem(err, "a page of keys and values", cold_page_bytes(k, g));
+            uint8_t *data = cold_make(k, g, mem, pages, state);
+            st = data ? cold_read_page(io, crc, at, data, cold_page_bytes(k, g), piece, sums[g], err)
+                      : pn_fail_nomem(err, "a page of keys and values, or its state,", cold_page_bytes(k, g));
         }
         at += groups >> g & 1 ? cold_payload(k, g) : 0;
     }
     for (uint32_t g = 0; g < PN_MAX_GROUPS && st; g++) {
         pn_kv_release(pages[g]);
         pages[g] = NULL;
+    }
+    if (st) {
+        pn_snap_release(*state);
+        *state = NULL;
     }
     return st;
 }

@@ -194,6 +194,7 @@ static pn_status kv_open(pn_kv *kv, pn_mem *const mem[2], const pn_kv *as, pn_er
 {
     *kv = *as;
     kv->mem = mem[0];
+    pn_state_init(&kv->state, mem[0], kv->spec->slot_bytes);
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
         kv->group[g].mem = mem[kv->spec->group[g].part];
     for (uint32_t g = 0; g < kv->spec->n_groups; g++) {
@@ -202,6 +203,10 @@ static pn_status kv_open(pn_kv *kv, pn_mem *const mem[2], const pn_kv *as, pn_er
             pn_kv_close(kv);
             return st;
         }
+    }
+    if (!kv->by_turn && !pn_state_reserve(&kv->state)) {
+        pn_kv_close(kv);
+        return pn_fail_nomem(err, "the recurrent state of a session", pn_state_turn_bytes(as->spec->slot_bytes));
     }
     return PN_OK;
 }
@@ -241,7 +246,7 @@ static uint32_t kv_wants(const pn_kv *kv, const pn_kv_group *g, uint32_t n)
 
 PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = part == 0 ? pn_state_reserve_bytes(&kv->state) : 0;
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
         const pn_kv_group *g = &kv->group[gi];
         uint32_t want = kv_wants(kv, g, n);
@@ -252,7 +257,7 @@ PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t p
 
 PN_INTERNAL uint64_t pn_kv_turn_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = part == 0 ? pn_state_turn_bytes(kv->spec->slot_bytes) : 0;
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
         if (kv->spec->group[gi].part == part)
             bytes += PN_MIN(kv_table_len(n), kv->group[gi].max_pages) * (KV_HEAD + kv->group[gi].page_bytes);
@@ -269,11 +274,11 @@ PN_INTERNAL bool pn_kv_reserve(pn_kv *kv, uint32_t n)
         if (!kv_group_grow(kv, g, kv_wants(kv, g, n)))
             break;
     }
-    if (gi == kv->spec->n_groups) {
+    if (gi == kv->spec->n_groups && pn_state_reserve(&kv->state)) {
         kv->reserved = n;
         return true;
     }
-    for (uint32_t i = 0; i <= gi; i++)
+    for (uint32_t i = 0; i <= gi && i < kv->spec->n_groups; i++)
         kv_group_shrink(&kv->group[i], had[i]);
     return false;
 }
@@ -282,6 +287,8 @@ PN_INTERNAL void pn_kv_trim(pn_kv *kv)
 {
     for (uint32_t gi = 0; kv->by_turn && gi < kv->spec->n_groups; gi++)
         kv_group_shrink(&kv->group[gi], 0);
+    if (kv->by_turn)
+        pn_state_trim(&kv->state);
     kv->reserved = kv->length;
 }
 
@@ -335,6 +342,7 @@ PN_INTERNAL void pn_kv_retire(pn_kv *kv)
         while (g->n_free)
             kv_page_free(g->free[--g->n_free]);
     }
+    pn_state_trim(&kv->state);
 }
 
 PN_INTERNAL void pn_kv_close(pn_kv *kv)
@@ -349,6 +357,7 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
         pn_mem_free(g->mem, PN_ACCT_KV, g->free, g->max_pages * sizeof *g->free);
         pn_mem_free(g->mem, PN_ACCT_KV, g->table, g->n_table * sizeof *g->table);
     }
+    pn_state_unload(&kv->state);
     *kv = (pn_kv){0};
 }
 
@@ -378,7 +387,20 @@ PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n)
     }
 }
 
-PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n) { kv->length += n; }
+PN_INTERNAL pn_run pn_kv_run(const pn_kv *kv, uint32_t n)
+{
+    pn_run run = {.n_rows = n, .pos0 = kv->length};
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        run.pages[g] = kv->group[g].table;
+    pn_state_run(&kv->state, &run);
+    return run;
+}
+
+PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n)
+{
+    kv->length += n;
+    pn_state_commit(&kv->state);
+}
 
 /* Drop every page behind the n-th token. */
 static void kv_cut(pn_kv *kv, uint32_t n)
@@ -393,14 +415,33 @@ static void kv_cut(pn_kv *kv, uint32_t n)
     kv->length = n;
 }
 
+/* No window has moved past what n tokens need. */
+static bool kv_reaches(const pn_kv *kv, uint32_t n)
+{
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
+        if (n && pn_kv_first_page(kv->spec, gi, n) < kv->group[gi].oldest)
+            return false;
+    return true;
+}
+
 PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n)
 {
     if (n >= kv->length)
         return n == kv->length;
-    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
-        if (n && pn_kv_first_page(kv->spec, gi, n) < kv->group[gi].oldest)
-            return false;
+    if ((n && kv->state.slot_bytes) || !kv_reaches(kv, n))
+        return false;
     kv_cut(kv, n);
+    pn_state_set(&kv->state, NULL);
+    return true;
+}
+
+PN_INTERNAL bool pn_kv_rewind(pn_kv *kv, uint32_t n, pn_snap *state)
+{
+    PN_ASSERT(n < kv->length && state->bytes == pn_snap_cost(kv->state.slot_bytes));
+    if (!kv_reaches(kv, n))
+        return false;
+    kv_cut(kv, n);
+    pn_state_set(&kv->state, state);
     return true;
 }
 
@@ -437,10 +478,10 @@ PN_INTERNAL pn_kv_page *pn_kv_share(pn_kv *kv, uint32_t gi, uint32_t i)
     return p;
 }
 
-PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n)
+PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n, pn_snap *state)
 {
     PN_ASSERT(kv->length == 0 && !kv->retired);
-    if (n > kv->n_ctx)
+    if (n > kv->n_ctx || (n && kv->state.slot_bytes && !state))
         return false;
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
         for (uint32_t i = pn_kv_first_page(kv->spec, g, n); i < kv_table_len(n); i++)
@@ -457,6 +498,8 @@ PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GR
             g->table[i] = p;
         }
     }
+    if (n)
+        pn_state_set(&kv->state, state);
     kv->length = n;
     return true;
 }
@@ -474,6 +517,7 @@ PN_INTERNAL void pn_kv_unload(pn_kv *kv)
             kv_drop(kv, g, i);
         kv_group_shrink(g, 0);
     }
+    pn_state_unload(&kv->state);
 }
 
 PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)

@@ -1,5 +1,6 @@
 /*
- * pn_kv.h - the keys and values of one sequence, in pages, some of them shared with others.
+ * pn_kv.h - the keys and values of one sequence, in pages, some of them shared with others; and its recurrent state
+ * (pn_state.h), which is reserved, moved and given up along with them.
  *
  *     group 0  [page][page][page]...          every token
  *     group 1  [ -- ][page][page]             a window: pages behind it are recycled
@@ -56,6 +57,7 @@
 
 #include "base/pn_mem.h"
 #include "plan/pn_plan_types.h"
+#include "store/pn_state.h"
 
 typedef struct pn_kv_group {
     uint32_t n_pages;           /* the reserve: own pages */
@@ -77,10 +79,11 @@ typedef struct pn_kv {
     bool by_turn, retired;
     uint32_t reserved;          /* by_turn: the reserve reaches to this position */
     pn_kv_group group[PN_MAX_GROUPS];
+    pn_state state;             /* of recurrent layers: in the first die's memory, whatever layers they are */
 } pn_kv;
 
-/* Bytes a sequence of n_ctx tokens takes, exactly: pages, headers and tables.  pages_only: pages
- * alone.  false: overflows. */
+/* Bytes a sequence of n_ctx tokens takes, exactly: pages, headers and tables; not its recurrent state, which takes
+ * pn_state_turn_bytes().  pages_only: pages alone.  false: overflows. */
 PN_INTERNAL bool pn_kv_bytes(const pn_state_spec *spec, uint32_t n_ctx, uint32_t n_batch, uint32_t type,
                              uint64_t *bytes, uint64_t *pages_only);
 
@@ -114,13 +117,19 @@ PN_INTERNAL uint64_t pn_kv_turn_bytes(const pn_kv *kv, uint32_t n, uint32_t part
 /* By the turn: the turn is over, pages that hold nothing go back. */
 PN_INTERNAL void pn_kv_trim(pn_kv *kv);
 
+/* The sequence's part in a step of n rows, prepared: tables and slots.  Borrowed until the commit; the caller sets
+ * row0, and marks if it wants any. */
+PN_INTERNAL pn_run pn_kv_run(const pn_kv *kv, uint32_t n);
+
 /* Pages for positions [length, length + n), n <= n_batch; recycles pages behind windows, copies a
  * common page that is about to be written.  Cannot fail within n_ctx, by the turn within the reserve. */
 PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n);
 PN_INTERNAL void pn_kv_commit(pn_kv *kv, uint32_t n);
 
-/* Forget positions >= n.  False: a window has moved past what n would need. */
+/* Forget positions >= n.  False: a window has moved past what n would need, or there is recurrent state, which only
+ * knows the way forward, and n is not 0.  Then pn_kv_rewind() with a snapshot at n, which is retained. */
 PN_INTERNAL bool pn_kv_truncate(pn_kv *kv, uint32_t n);
+PN_INTERNAL bool pn_kv_rewind(pn_kv *kv, uint32_t n, pn_snap *state);
 
 /* ---- sharing ------------------------------------------------------------------------------ */
 
@@ -143,8 +152,9 @@ PN_INTERNAL uint64_t pn_kv_page_cost(const pn_state_spec *spec, uint32_t g, uint
 /* Start an empty sequence (length 0) with n tokens that others have computed.  pages[g][i], i <
  * ceil(n / PN_KV_PAGE_TOKENS), as a page table; entries before pn_kv_first_page() are not looked at.
  * All must be common, of this sequence's model and type; they are retained.  The last one may be
- * partly filled.  False and nothing changed: one is missing, or n > n_ctx. */
-PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n);
+ * partly filled.  state: the snapshot at n, retained; NULL where the model has none.  False and nothing changed: a page
+ * or the snapshot is missing, or n > n_ctx. */
+PN_INTERNAL bool pn_kv_adopt(pn_kv *kv, pn_kv_page *const *const pages[PN_MAX_GROUPS], uint32_t n, pn_snap *state);
 
 /* The sequence is finished and will only be shared from and closed.  Gives back the unused reserve
  * at once; sharing needs no memory any more. */
@@ -152,8 +162,9 @@ PN_INTERNAL void pn_kv_retire(pn_kv *kv);
 
 /* ---- parking ------------------------------------------------------------------------------ */
 
-/* By the turn: every page goes back, reserve included; length and reserve are remembered.  Until the pages in its table
- * are back (pn_kv_put_page for each, then pn_kv_reserve to kv->reserved) nothing but this and pn_kv_close may be called. */
+/* By the turn: every page goes back, state and reserve included; length and reserve are remembered.  Until the pages in
+ * its table are back (pn_kv_put_page for each, pn_state_put, then pn_kv_reserve to kv->reserved) nothing but this and
+ * pn_kv_close may be called. */
 PN_INTERNAL void pn_kv_unload(pn_kv *kv);
 
 /* An own page of this type as entry i of group g, for the caller to fill; NULL: no memory. */

@@ -18,6 +18,7 @@ struct pn_prefix_node {
     uint32_t depth;                     /* pages up to here, this one included */
     uint32_t heap_at;                   /* place in the heap, if a leaf */
     uint64_t name[2];                   /* for the store below */
+    bool covered;                       /* pn_prefix_thin's: a node behind it has a snapshot */
     pn_token tokens[PREFIX_PAGE];
     pn_kv_page *pages[];                /* [n_groups of the space]; NULL: a window had passed */
 };
@@ -41,6 +42,7 @@ struct pn_prefix {
     pn_prefix_node **way;               /* [way_cap >= deepest node]: the last way found */
     pn_kv_page **way_pages;             /* [PN_MAX_GROUPS][way_cap] */
     size_t way_cap;
+    bool thin;                          /* there was no snapshot that could go alone when we last looked, and none has come */
 };
 
 /* ------------------------------------------------------------------------------------------
@@ -140,11 +142,14 @@ static void prefix_unhash(pn_prefix *c, const pn_prefix_node *n)
     *at = n->chain;
 }
 
+/* What a snapshot costs whoever keeps it. */
+static uint64_t prefix_state_bytes(const pn_prefix *c, uint32_t space) { return pn_snap_cost(c->spaces[space].spec->slot_bytes); }
+
 /* All that goes with the node. */
 static uint64_t prefix_node_bytes(const pn_prefix *c, const pn_prefix_node *n)
 {
     const prefix_space *s = &c->spaces[n->space];
-    uint64_t bytes = prefix_node_size(s->spec->n_groups) + (n->state ? s->spec->slot_bytes : 0);
+    uint64_t bytes = prefix_node_size(s->spec->n_groups) + (n->state ? prefix_state_bytes(c, n->space) : 0);
     for (uint32_t g = 0; g < s->spec->n_groups; g++)
         bytes += n->pages[g] ? pn_kv_page_cost(s->spec, g, s->type) : 0;
     return bytes;
@@ -166,15 +171,22 @@ static void prefix_drop_state(pn_prefix *c, uint64_t state)
         c->params.drop_state(c->params.user, state);
 }
 
+static void prefix_put_state(pn_prefix *c, pn_prefix_node *n)
+{
+    if (!n->state)
+        return;
+    c->stats.bytes -= prefix_state_bytes(c, n->space);
+    prefix_drop_state(c, n->state);
+    n->state = 0;
+}
+
 /* Pages, snapshot and memory; the node is in no table any more. */
 static void prefix_node_free(pn_prefix *c, pn_prefix_node *n)
 {
     uint32_t n_groups = prefix_n_groups(c, n->space);
     for (uint32_t g = 0; g < n_groups; g++)
         prefix_put_page(c, n, g);
-    if (n->state)
-        c->stats.bytes -= c->spaces[n->space].spec->slot_bytes;
-    prefix_drop_state(c, n->state);
+    prefix_put_state(c, n);
     c->stats.bytes -= prefix_node_size(n_groups);
     pn_mem_free(c->mem, PN_ACCT_PREFIX, n, prefix_node_size(n_groups));
 }
@@ -194,18 +206,24 @@ static void prefix_remove_leaf(pn_prefix *c, pn_prefix_node *n)
  * Room
  * ------------------------------------------------------------------------------------------ */
 
+/* Others hold its snapshot, too. */
+static bool prefix_state_held(const pn_prefix *c, const pn_prefix_node *n)
+{
+    return n->state && c->params.state_held && c->params.state_held(c->params.user, n->state);
+}
+
 static bool prefix_in_use(const pn_prefix *c, const pn_prefix_node *n)
 {
     for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
         if (n->pages[g] && n->pages[g]->refs > 1)
             return true;
-    return false;
+    return prefix_state_held(c, n);
 }
 
 static pn_prefix_stop prefix_stop(const pn_prefix *c, pn_prefix_node *n)
 {
     return (pn_prefix_stop){.name = n->name, .tokens = n->tokens, .pages = n->pages, .depth = n->depth,
-                            .n_groups = prefix_n_groups(c, n->space), .bytes = prefix_node_bytes(c, n)};
+                            .n_groups = prefix_n_groups(c, n->space), .state = n->state, .bytes = prefix_node_bytes(c, n)};
 }
 
 static bool prefix_allows(const pn_prefix *c, pn_prefix_node *n, pn_prefix_see may, void *user)
@@ -234,12 +252,57 @@ static void prefix_evict_if(pn_prefix *c, uint64_t bytes, bool used_too, pn_pref
 
 static void prefix_evict(pn_prefix *c, uint64_t bytes, bool used_too) { prefix_evict_if(c, bytes, used_too, NULL, NULL); }
 
+/* Which nodes have a snapshot behind them on the one way there is: where ways part, the last before serves them all. */
+static void prefix_cover(pn_prefix *c)
+{
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            n->covered = false;
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            for (pn_prefix_node *p = n->state ? n->parent : NULL; p && p->n_children == 1 && !p->covered; p = p->parent)
+                p->covered = true;
+}
+
+/* Its snapshot may go: others are behind it, and nobody is at it. */
+static bool prefix_thins(const pn_prefix *c, const pn_prefix_node *n)
+{
+    return n->state && n->covered && !n->pins && !prefix_state_held(c, n);
+}
+
+PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes)
+{
+    uint64_t before = c->stats.bytes;
+    prefix_cover(c);
+    while (before - c->stats.bytes < bytes) {
+        pn_prefix_node *least = NULL;
+        for (size_t i = 0; i < c->n_buckets; i++)
+            for (pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+                if (prefix_thins(c, n) && (!least || prefix_before(n, least)))
+                    least = n;
+        if (!least) {
+            c->thin = true;
+            break;
+        }
+        prefix_put_state(c, least);
+    }
+    return before - c->stats.bytes;
+}
+
+/* Down to `bytes` with what hurts least: snapshots that others follow, then nodes. */
+static void prefix_shrink(pn_prefix *c, uint64_t bytes)
+{
+    if (!c->thin && c->stats.bytes > bytes)
+        (void)pn_prefix_thin(c, c->stats.bytes - bytes);
+    prefix_evict(c, bytes, false);
+}
+
 static bool prefix_room(pn_prefix *c, uint64_t need)
 {
     uint64_t max = c->params.bytes_max;
     if (need > max)
         return false;
-    prefix_evict(c, max - need, false);
+    prefix_shrink(c, max - need);
     return c->stats.bytes <= max - need;
 }
 
@@ -402,7 +465,7 @@ PN_INTERNAL void pn_prefix_space_drop(pn_prefix *c, uint32_t space)
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes)
 {
     uint64_t before = c->stats.bytes;
-    prefix_evict(c, bytes, false);
+    prefix_shrink(c, bytes);
     return before - c->stats.bytes;
 }
 
@@ -432,10 +495,20 @@ PN_INTERNAL uint64_t pn_prefix_droppable(const pn_prefix *c)
     return bytes;
 }
 
+PN_INTERNAL uint64_t pn_prefix_thin_bytes(pn_prefix *c)
+{
+    uint64_t bytes = 0;
+    prefix_cover(c);
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (const pn_prefix_node *n = c->bucket[i]; n; n = n->chain)
+            bytes += prefix_thins(c, n) ? prefix_state_bytes(c, n->space) : 0;
+    return bytes;
+}
+
 PN_INTERNAL void pn_prefix_limit(pn_prefix *c, uint64_t bytes_max)
 {
     c->params.bytes_max = bytes_max ? bytes_max : UINT64_MAX;
-    prefix_evict(c, c->params.bytes_max, false);
+    prefix_shrink(c, c->params.bytes_max);
 }
 
 PN_INTERNAL void pn_prefix_clear(pn_prefix *c) { prefix_evict(c, 0, true); }
@@ -522,7 +595,8 @@ PN_INTERNAL void pn_prefix_unpin(pn_prefix *c, pn_prefix_hit *hit)
     if (hit->node) {
         PN_ASSERT(hit->node->pins);
         hit->node->pins--;
-        prefix_evict(c, c->params.bytes_max, false);    /* a smaller budget may have waited for this */
+        c->thin = c->thin && !hit->node->state;
+        prefix_shrink(c, c->params.bytes_max);          /* a smaller budget may have waited for this */
     }
     *hit = (pn_prefix_hit){0};
 }
@@ -606,13 +680,14 @@ static pn_prefix_node *prefix_add(pn_prefix *c, const pn_prefix_key *k, pn_prefi
 /* The snapshot goes to `n` if that has none and there is room, else it is dropped. */
 static void prefix_add_state(pn_prefix *c, pn_prefix_node *n, uint64_t state)
 {
-    uint64_t bytes = n ? c->spaces[n->space].spec->slot_bytes : 0;
+    uint64_t bytes = n ? prefix_state_bytes(c, n->space) : 0;
     if (!n || n->state || !prefix_room(c, bytes)) {
         prefix_drop_state(c, state);
         return;
     }
     n->state = state;
     c->stats.bytes += bytes;
+    c->thin = false;
 }
 
 PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv *kv, uint64_t state, uint64_t tick)
@@ -690,7 +765,7 @@ static pn_prefix_node *prefix_arrive(pn_prefix *c, pn_prefix_node *n, uint64_t t
     return n;
 }
 
-PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick)
+static bool prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick)
 {
     pn_prefix_node *from = *at, *n;
     const pn_token *t = k->tokens + (from ? (size_t)from->depth * PREFIX_PAGE : 0);
@@ -715,6 +790,15 @@ PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_no
     pn_prefix_leave(from);
     *at = n;
     return true;
+}
+
+PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t state,
+                              uint64_t tick)
+{
+    bool there = prefix_go(c, k, at, pages, tick);
+    if (state)
+        prefix_add_state(c, there ? *at : NULL, state);
+    return there;
 }
 
 PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at)

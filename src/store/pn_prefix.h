@@ -29,6 +29,8 @@
  * A use counts for the whole way to the hit, so a parent is worth at least as much as its child, and
  * among equals the deeper goes first: the least valuable node is a leaf.  Size and depth need no term
  * of their own: nodes of a space have one size, and depth speaks through the order.
+ * Before any node, snapshots go that others follow (pn_prefix_thin): they may be as large as hundreds of pages, and
+ * help only who leaves the way just there.
  *
  * Invariants
  *   1. A node holds one reference on each page it names (pn_kv_share, pn_kv_release).
@@ -58,8 +60,10 @@ typedef struct pn_prefix_node pn_prefix_node;
 typedef struct pn_prefix_params {
     uint64_t bytes_max;         /* 0: what the ledger allows */
     uint64_t hit_ticks;         /* what twice as many hits are worth; 0: plain least recently used */
-    /* A snapshot is not needed any more.  Must not call the cache; may be NULL where models have none. */
+    /* A snapshot is not needed any more; would that give nothing back, because others hold it, too?  Must not call the
+     * cache; may be NULL where models have none. */
     void (*drop_state)(void *user, uint64_t state);
+    bool (*state_held)(void *user, uint64_t state);
     void *user;
 } pn_prefix_params;
 
@@ -117,6 +121,12 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
 
+/* Snapshots alone go, least value first, until `bytes` have come back: those behind which there is another one before any
+ * ways part, so that every way keeps its last, and where ways part, the last before.  Returns what came back.
+ * _thin_bytes: what there is of it. */
+PN_INTERNAL uint64_t pn_prefix_thin(pn_prefix *c, uint64_t bytes);
+PN_INTERNAL uint64_t pn_prefix_thin_bytes(pn_prefix *c);
+
 /* ---- with a store below ------------------------------------------------------------------- */
 
 /* A node of a way. */
@@ -125,6 +135,7 @@ typedef struct pn_prefix_stop {
     const pn_token *tokens;     /* [PN_KV_PAGE_TOKENS] */
     pn_kv_page *const *pages;   /* [n_groups]; NULL: a window had passed */
     uint32_t depth, n_groups;   /* pages up to here, this one included */
+    uint64_t state;             /* snapshot behind it, still the cache's; 0: none */
     uint64_t bytes;             /* that evicting it gives back */
 } pn_prefix_stop;
 
@@ -134,9 +145,11 @@ PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefi
 
 /* From *at, pinned (NULL: the beginning), to the node of the key's next page, which is pinned instead.  pages NULL: to
  * the one that is there; else [n_groups] common pages, NULL for those there are not: the node is made, or what it
- * lacks filled in, with references of its own.  False: it is not there and cannot be made of these, or there is no room; *at stays.  At the end
+ * lacks filled in, with references of its own.  state: a snapshot behind it, which is the cache's from now on whatever
+ * happens; 0: none.  False: it is not there and cannot be made of these, or there is no room; *at stays.  At the end
  * pn_prefix_leave(). */
-PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t tick);
+PN_INTERNAL bool pn_prefix_go(pn_prefix *c, const pn_prefix_key *k, pn_prefix_node **at, pn_kv_page *const *pages, uint64_t state,
+                              uint64_t tick);
 PN_INTERNAL void pn_prefix_leave(pn_prefix_node *at);       /* not pinned any more; NULL is a no-op */
 
 /* As pn_prefix_shrink(), but only what `may` allows goes.  _each: all that could go now, in no order. */

@@ -7,6 +7,7 @@
 /* full attention; windows of 32 and 12 tokens; two rotary tables */
 static const char *const cache_models[] = {"models/demo.gguf", "tests/vectors/golden/arch/gemma3.gguf",
                                            "tests/vectors/golden/arch/gemma2.gguf", "tests/vectors/golden/arch/phi3.gguf"};
+static const char cache_hybrid[] = "tests/vectors/golden/arch/lfm2.gguf";       /* test_hybrid.c has what is different there */
 
 static void warm_and_cold_are_the_same(const char *path)
 {
@@ -358,11 +359,11 @@ static void what_goes_takes_its_pages_along(void)
     PN_CHECK(h.out == 0, "%ld blocks left", h.out);
 }
 
-static pn_status cache_life(pn_engine *e)
+static pn_status cache_life(pn_engine *e, const char *path)
 {
     cache_rig r = {.e = e};
     static pn_token ids[200];
-    pn_status st = pn_model_load(e, cache_models[1], NULL, &r.m, NULL);
+    pn_status st = pn_model_load(e, path, NULL, &r.m, NULL);
     for (size_t i = 0; i < 200; i++)
         ids[i] = (pn_token)(i % 50);
     for (int i = 0; i < 4 && !st; i++) {
@@ -386,14 +387,14 @@ static pn_status cache_life(pn_engine *e)
     return st;
 }
 
-static void every_allocation_may_fail(void)
+static void every_allocation_may_fail(const char *path)
 {
     for (long k = 1;; k += 1 + k / 40) {
         api_heap h = {.fail_at = k};
         pn_engine *e = NULL;
         pn_status st = pn_engine_open(&e, &(pn_engine_params){.n_threads = 1, .allocator = {api_heap_alloc, api_heap_free, &h}}, NULL);
         if (!st)
-            st = cache_life(e);
+            st = cache_life(e, path);
         pn_engine_close(e);
         PN_CHECK(h.out == 0, "failing allocation %ld leaks %ld blocks", k, h.out);
         PN_CHECK(st == PN_OK || st == PN_E_NOMEM || st == PN_E_BUDGET, "failing allocation %ld gives %s", k, pn_status_name(st));
@@ -411,10 +412,15 @@ int main(void)
     }
     salts_and_wishes_are_kept_apart();
     kinds_are_kept_apart();
-    for (int by_turn = 0; by_turn < 2; by_turn++)
+    for (int by_turn = 0; by_turn < 2; by_turn++) {
         conversations_begin_with_what_is_known(cache_models[0], by_turn);
+        conversations_begin_with_what_is_known(cache_hybrid, by_turn);
+    }
+    many_requests_share_a_beginning(cache_hybrid);
+    a_small_budget_holds(cache_hybrid);
     the_cache_gives_way();
     what_goes_takes_its_pages_along();
-    every_allocation_may_fail();
+    every_allocation_may_fail(cache_models[1]);
+    every_allocation_may_fail(cache_hybrid);
     return pn_test_end();
 }

@@ -586,8 +586,8 @@ static void a_split_model_fits_where_none_has_room(void)
 /* Every family is cut where a layer begins: logits of all tokens, in one go and one by one. */
 static void every_family_is_cut(void)
 {
-    static const char *const names[] = {"gemma2", "gemma3", "llama_gqa_tied", "llama_moe", "mistral3", "phi3", "phi3_longrope", "qwen2", "qwen2moe", "qwen3",
-                                        "qwen3moe"};
+    static const char *const names[] = {"gemma2", "gemma3", "lfm2", "llama_gqa_tied", "llama_moe", "mistral3", "phi3", "phi3_longrope", "qwen2", "qwen2moe",
+                                        "qwen3", "qwen3moe"};
     const uint32_t both[] = {0, 1};
     enum { N = 48 };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

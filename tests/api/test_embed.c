@@ -11,6 +11,7 @@ static const char *const embed_models[] = {
     "models/demo.gguf",
     "tests/vectors/golden/arch/gemma3.gguf",        /* windows, two rotary bases */
     "tests/vectors/golden/arch/qwen3moe.gguf",      /* experts */
+    "tests/vectors/golden/arch/lfm2.gguf",          /* recurrent layers */
     "tests/vectors/golden/quant/q2_k.gguf",
 };
 

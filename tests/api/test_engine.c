@@ -17,6 +17,7 @@ static const char *const engine_models[] = {
     "tests/vectors/golden/quant/q2_k.gguf",         /* Q2_K Q3_K Q4_K Q6_K */
     "tests/vectors/golden/quant/q5_1.gguf",         /* blocks with a minimum */
     "tests/vectors/golden/quant/f16.gguf",
+    "tests/vectors/golden/arch/lfm2.gguf",          /* recurrent layers */
 };
 enum { ENGINE_TOKENS = 150 };
 

@@ -81,7 +81,7 @@ int main(void)
 {
     static const char *const arch[] = {"llama_gqa_tied", "llama_rope_freqs", "llama_rope_linear", "llama_yarn", "llama_moe",
                                        "mistral3", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "phi3", "phi3_longrope",
-                                       "phi3_longrope_long", "gemma2", "gemma3"};
+                                       "phi3_longrope_long", "gemma2", "gemma3", "lfm2"};
     static const char *const quant[] = {"f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "q2_k",
                                         "q5_k_m", "iq4_xs", "tq1_0", "tq2_0", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs",
                                         "iq2_s", "iq3_xxs", "iq3_s"};

@@ -80,5 +80,6 @@ int main(void)
     sessions_of_many_threads_share("models/demo.gguf", 0);
     sessions_of_many_threads_share("models/demo.gguf", 600000);
     sessions_of_many_threads_share("tests/vectors/golden/arch/gemma3.gguf", 100000);
+    sessions_of_many_threads_share("tests/vectors/golden/arch/lfm2.gguf", 100000);
     return pn_test_end();
 }

@@ -20,9 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WX_MODELS = 2, WX_PROMPTS = 6, WX_LONGEST = 220, WX_MOST = 90, WX_SLOTS = 6, WX_EVENTS = 60 };
+enum { WX_MODELS = 3, WX_PROMPTS = 6, WX_LONGEST = 220, WX_MOST = 90, WX_SLOTS = 6, WX_EVENTS = 60 };
 
-static const char *const wx_paths[WX_MODELS] = {"models/demo.gguf", "tests/vectors/golden/arch/qwen3.gguf"};
+static const char *const wx_paths[WX_MODELS] = {"models/demo.gguf", "tests/vectors/golden/arch/qwen3.gguf", "tests/vectors/golden/arch/lfm2.gguf"};
 static const pn_sampling wx_how = {.size = sizeof wx_how, .ignore_eos = 1, .temperature = 0.8f, .has_seed = 1, .seed = 11};
 
 /* --- what each prompt is answered with ------------------------------------------------------- */

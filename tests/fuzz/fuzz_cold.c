@@ -2,7 +2,7 @@
 /*
  * fuzz_cold.c - any bytes as a page of a conversation.  What is taken must be, to the byte, what writing the pages again
  * gives: then nothing in the file was ignored.  The first byte of an input says whether its sums are made right
- * before, which a fuzzer never finds out by itself.
+ * before, which a fuzzer never finds out by itself (1), and whether the model is recurrent (2).
  */
 #define FUZZ_MUTATIONS 64
 #include "pn_fuzz.h"
@@ -11,8 +11,8 @@
 
 enum { COLD_MOST = 1 << 16 };
 
-static const pn_state_spec cold_spec = {
-    .group = {{.n_layers = 1, .n_heads = 1, .d_k = 2, .d_v = 2}, {.n_layers = 1, .n_heads = 2, .d_k = 2, .d_v = 4, .window = 100}}, .n_groups = 2};
+#define COLD_GROUPS_OF_BOTH {{.n_layers = 1, .n_heads = 1, .d_k = 2, .d_v = 2}, {.n_layers = 1, .n_heads = 2, .d_k = 2, .d_v = 4, .window = 100}}
+static const pn_state_spec cold_spec[2] = {{.group = COLD_GROUPS_OF_BOTH, .n_groups = 2}, {.group = COLD_GROUPS_OF_BOTH, .n_groups = 2, .slot_bytes = 1000}};
 static uint8_t cold_room[3][COLD_MOST + PN_COLD_BLOCK];
 
 typedef struct cold_bytes {
@@ -59,8 +59,8 @@ static void cold_mend(const pn_crc32c *crc, cold_bytes *b)
     cold_put32(b->data + 4092, pn_crc32c_add(crc, 0, b->data, 4092));
     cold_put32(foot + 16, pn_crc32c_add(crc, 0, b->data, PN_COLD_BLOCK));
     uint8_t *at = b->data + PN_COLD_BLOCK;
-    for (int g = 0; g < 2; g++)
-        if (b->data[416 + 40 * g + 24] && at + payload <= foot) {
+    for (int g = 0; g < PN_MAX_GROUPS; g++)
+        if ((g < 2 || g == PN_COLD_STATE) && b->data[416 + 40 * g + 24] && at + payload <= foot) {
             cold_put32(foot + 20 + 4 * g, pn_crc32c_add(crc, 0, at, (size_t)payload));
             at += payload;
         }
@@ -86,20 +86,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(in.data, data + 1, in.n = size - 1);
     if (data[0] & 1)
         cold_mend(&crc, &in);
-    pn_cold_unit u = {.kind = {&model, &cold_spec, PN_DTYPE_F16}, .tokens = tokens};
+    pn_cold_unit u = {.kind = {&model, &cold_spec[data[0] >> 1 & 1], PN_DTYPE_F16}, .tokens = tokens};
     u.parent = pn_cold_root(&u.kind, 0, 0);
     u.key = pn_cold_next(&u.parent, tokens);
     pn_mem_init_libc(&mem);
-    for (uint32_t want = 1; want <= 3; want += 2) {         /* the first group alone, both */
+    static const uint32_t wants[] = {1, 3, 1u << PN_COLD_STATE | 3};        /* the first group alone, both, with a snapshot */
+    for (size_t i = 0; i < PN_COUNT_OF(wants); i++) {
+        uint32_t want = wants[i];
+        pn_snap *state;
         const pn_cold_io get = {.read = cold_get, .user = &in, .bytes = in.n}, put = {.write = cold_put, .user = &out};
-        pn_status st = pn_cold_read(&get, &crc, &u, want, (pn_mem *[2]){&mem, &mem}, pages, piece.data, NULL);
+        pn_status st = pn_cold_read(&get, &crc, &u, want, (pn_mem *[2]){&mem, &mem}, pages, &state, piece.data, NULL);
         out.n = 0;
         if (!st && in.n == pn_cold_file_bytes(&u.kind, want)) {
-            if (pn_cold_write(&put, &crc, &u, pages, piece.data, NULL) || out.n != in.n || memcmp(out.data, in.data, in.n) != 0)
+            if (pn_cold_write(&put, &crc, &u, pages, state, piece.data, NULL) || out.n != in.n || memcmp(out.data, in.data, in.n) != 0)
                 abort();
         }
         for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
             pn_kv_release(pages[g]);
+        pn_snap_release(state);
     }
     return 0;
 }

@@ -4,8 +4,8 @@
 
     tests/fuzz/gen_corpus_cold.py        writes tests/fuzz/corpus/cold/
 
-The two whole files are what the reader of the fuzz target takes, so this is a second opinion on the format as well.
-The first byte of each is the target's: 0 leaves the sums as they are, 1 makes them right.
+The whole files are what the reader of the fuzz target takes, so this is a second opinion on the format as well.
+The first byte of each is the target's: 1 makes the sums right; 2 is for a recurrent model.
 """
 import hashlib
 import os
@@ -14,6 +14,7 @@ import struct
 PAGE, BLOCK = 64, 4096
 GROUPS = [(1, 1, 2, 2, 0, 0), (1, 2, 2, 4, 100, 0)]     # layers, heads, d_k, d_v, window, part
 F16 = 1
+SLOT = 1000             # bytes of recurrent state, of the model that has some
 
 
 def crc32c(data):
@@ -39,21 +40,25 @@ def page_bytes(g):
     return layers * heads * PAGE * (d_k + d_v) * 2
 
 
-def make(present, tokens=None, identity=None):
+def make(present, tokens=None, identity=None, state=None):
     identity = identity or b"".join(bytes([i + 1]) * 16 for i in range(6))
     tokens = tokens or [3 * i for i in range(PAGE)]
     text = struct.pack("<64i", *tokens)
-    root = digest(identity + struct.pack("<5Q", PAGE, F16, 0, 0, len(GROUPS)) + b"".join(struct.pack("<6Q", *g) for g in GROUPS))
+    root = digest(identity + struct.pack("<5Q", PAGE, F16, 0, 0, len(GROUPS)) + b"".join(struct.pack("<6Q", *g) for g in GROUPS) +
+                  (struct.pack("<Q", SLOT) if state is not None else b""))
     payloads = [bytes((7 * i + n) & 255 for i in range(page_bytes(g))).ljust(-(-page_bytes(g) // BLOCK) * BLOCK, b"\0") if p else b""
                 for n, (g, p) in enumerate(zip(GROUPS, present))]
+    payloads += [b""] * 5 + [bytes((3 * i) & 255 for i in range(SLOT)).ljust(BLOCK, b"\0") if state else b""]
     size = 2 * BLOCK + sum(map(len, payloads))
     head = b"PNCOLD\x1a\n" + struct.pack("<II", 1, PAGE) + identity + digest(root + text) + root
     head += struct.pack("<IIQ", F16, len(GROUPS), size) + text
     for g, p in zip(GROUPS, present):
         head += struct.pack("<6I4B4xQ", *g, p, F16, F16, 0, page_bytes(g))
+    if state is not None:
+        head = head.ljust(416 + 7 * 40, b"\0") + struct.pack("<24xB7xQ", state, SLOT)
     head = seal(head)
     sums = [crc32c(p) if p else 0 for p in payloads]
-    foot = seal(b"PNCOLDOK" + struct.pack("<QI8I", size, crc32c(head), *(sums + [0] * 6)))
+    foot = seal(b"PNCOLDOK" + struct.pack("<QI8I", size, crc32c(head), *sums))
     return head + b"".join(payloads) + foot
 
 
@@ -71,6 +76,9 @@ def main():
         "no_foot": b"\0" + first[:-BLOCK] + bytes(BLOCK),
         "present_is_2": b"\1" + first[:440] + b"\2" + first[441:],
         "padding": b"\1" + first[:2 * BLOCK - 1] + b"\1" + first[2 * BLOCK:],
+        "state": b"\2" + make([1, 1], state=1),
+        "no_state": b"\2" + make([1, 1], state=0),
+        "state_of_none": b"\0" + make([1, 1], state=1),
     }
     for name, data in files.items():
         with open(os.path.join(out, name), "wb") as f:

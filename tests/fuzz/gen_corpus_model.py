@@ -101,6 +101,13 @@ class Model:
             for n, i, o in (("gate", D, FF), ("up", D, FF), ("down", FF, D)):
                 self.matrix(b + "ffn_%s_shexp.weight" % n, i, o)
 
+    def convolution(self, b, taps):
+        self.vector(b + "attn_norm.weight", D)
+        self.matrix(b + "shortconv.in_proj.weight", D, 3 * D)
+        self.tensors.append((b + "shortconv.conv.weight", [taps, D], 0, f32(taps * D)))
+        self.matrix(b + "shortconv.out_proj.weight", D, D)
+        self.vector(b + "ffn_norm.weight", D)
+
     def write(self, name):
         head = struct.pack("<4sIQQ", b"GGUF", 3, len(self.tensors), len(self.kv))
         head += b"".join(text(k) + value(v) for k, v in self.kv.items())
@@ -136,6 +143,13 @@ def main():
         if name == "qwen2moe":
             m.matrix("output.weight", D, VOCAB)
         m.write(name)
+    m = Model("lfm2", shortconv__l_cache=3)
+    m.kv["lfm2.attention.head_count_kv"] = [0, KV]
+    m.convolution("blk.0.", 3)
+    m.attention("blk.1.", norms=True)
+    for il in range(LAYERS):
+        m.ffn("blk.%d." % il)
+    m.write("lfm2")
 
 
 if __name__ == "__main__":

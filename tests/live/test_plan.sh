@@ -79,6 +79,7 @@ compare demo models/demo.gguf 2048 512
 compare gemma3 $golden/arch/gemma3.gguf 1024 128
 compare qwen3moe $golden/arch/qwen3moe.gguf 512 64
 compare phi3 $golden/arch/phi3.gguf 512 64
+compare lfm2 $golden/arch/lfm2.gguf 512 64
 compare llama_moe $golden/arch/llama_moe.gguf 512 64
 compare q2_k $golden/quant/q2_k.gguf 512 64
 

@@ -18,12 +18,22 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-enum { BLOB_MOST = 1 << 20, SPECS = 3 };
+enum { BLOB_MOST = 1 << 20, SPECS = 4 };
 
 static const pn_state_spec specs[SPECS] = {
     {.group = {{.n_layers = 2, .n_heads = 1, .d_k = 32, .d_v = 32}}, .n_groups = 1},
     {.group = {{.n_layers = 1, .n_heads = 2, .d_k = 32, .d_v = 64}, {.n_layers = 3, .n_heads = 1, .d_k = 32, .d_v = 32, .window = 100}}, .n_groups = 2},
-    {.group = {{.n_layers = 1, .n_heads = 1, .d_k = 64, .d_v = 32}, {.n_layers = 1, .n_heads = 1, .d_k = 64, .d_v = 32, .part = 1}}, .n_groups = 2}};
+    {.group = {{.n_layers = 1, .n_heads = 1, .d_k = 64, .d_v = 32}, {.n_layers = 1, .n_heads = 1, .d_k = 64, .d_v = 32, .part = 1}}, .n_groups = 2},
+    {.group = {{.n_layers = 2, .n_heads = 1, .d_k = 32, .d_v = 32}}, .n_groups = 1, .slot_bytes = 5000}};    /* the snapshot's bit is PN_COLD_STATE */
+
+/* Sections that a file of this kind may have, and the groups of a subset of them. */
+static uint32_t spec_sections(uint32_t spec) { return specs[spec].n_groups + (specs[spec].slot_bytes != 0); }
+
+static uint32_t spec_groups(uint32_t spec, uint32_t bits)
+{
+    uint32_t n = specs[spec].n_groups;
+    return (bits & ((1u << n) - 1)) | (bits >> n & 1) << PN_COLD_STATE;
+}
 
 static pn_test_mem mem;
 static pn_mem *const both[2] = {&mem.mem, &mem.mem};
@@ -39,6 +49,7 @@ static uint64_t seed = 11;
 typedef struct unit {
     pn_cold_unit u;
     pn_kv_page *pages[PN_MAX_GROUPS];
+    pn_snap *state;
 } unit;
 
 static unit unit_new(uint32_t spec, uint32_t type, uint32_t groups, uint32_t which)
@@ -52,6 +63,11 @@ static unit unit_new(uint32_t spec, uint32_t type, uint32_t groups, uint32_t whi
             for (uint64_t i = 0; i < pn_kv_page_bytes(&specs[spec].group[g], type, type); i++)
                 ((uint8_t *)x.pages[g]->data)[i] = (uint8_t)(i * 31 / 7 + g + which);
         }
+    if (groups >> PN_COLD_STATE & 1) {
+        x.state = pn_snap_new(&mem.mem, specs[spec].slot_bytes);
+        for (uint64_t i = 0; i < specs[spec].slot_bytes; i++)
+            ((uint8_t *)pn_snap_data(x.state))[i] = (uint8_t)(i * 13 / 5 + which);
+    }
     return x;
 }
 
@@ -59,12 +75,15 @@ static void unit_free(unit *x)
 {
     for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
         pn_kv_release(x->pages[g]);
+    pn_snap_release(x->state);
 }
 
-static bool unit_same(const unit *x, pn_kv_page *const *pages, uint32_t want)
+static bool unit_same(const unit *x, pn_kv_page *const *pages, const pn_snap *state, uint32_t want)
 {
-    bool same = true;
-    for (uint32_t g = 0; g < PN_MAX_GROUPS && same; g++) {
+    bool same = (state != NULL) == (want >> PN_COLD_STATE & 1);
+    if (same && state)
+        same = atomic_load(&state->refs) == 1 && memcmp(pn_snap_data(state), pn_snap_data(x->state), (size_t)x->u.kind.spec->slot_bytes) == 0;
+    for (uint32_t g = 0; g < x->u.kind.spec->n_groups && same; g++) {
         const pn_stream_group *sg = &x->u.kind.spec->group[g];
         same = (pages[g] != NULL) == (want >> g & 1);
         if (same && pages[g])
@@ -111,20 +130,24 @@ static pn_status blob_make(blob *b, const unit *x)
 {
     b->n = 0;
     b->calls = 0;
-    return pn_cold_write(&(pn_cold_io){.write = blob_write, .user = b}, &crc, &x->u, x->pages, piece, NULL);
+    return pn_cold_write(&(pn_cold_io){.write = blob_write, .user = b}, &crc, &x->u, x->pages, x->state, piece, NULL);
 }
+
+static pn_snap *taken;           /* the state of the last file */
 
 static pn_status blob_take(blob *b, const pn_cold_unit *u, uint32_t want, pn_kv_page *pages[PN_MAX_GROUPS])
 {
     const pn_cold_io io = {.read = blob_read, .user = b, .bytes = b->n};
     b->calls = 0;
-    return pn_cold_read(&io, &crc, u, want, both, pages, piece, NULL);
+    return pn_cold_read(&io, &crc, u, want, both, pages, &taken, piece, NULL);
 }
 
 static void pages_free(pn_kv_page **pages)
 {
     for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
         pn_kv_release(pages[g]);
+    pn_snap_release(taken);
+    taken = NULL;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -136,13 +159,15 @@ static void what_is_written_is_read(void)
     static const uint32_t types[] = {PN_DTYPE_F16, PN_DTYPE_F32, PN_DTYPE_Q8_0, PN_DTYPE_Q4_0};
     for (uint32_t s = 0; s < SPECS; s++)
         for (size_t t = 0; t < PN_COUNT_OF(types); t++)
-            for (uint32_t groups = 1; groups < 1u << specs[s].n_groups; groups++) {
+            for (uint32_t bits = 1; bits < 1u << spec_sections(s); bits++) {
+                uint32_t groups = spec_groups(s, bits);
                 unit x = unit_new(s, types[t], groups, 0);
                 PN_CHECK(blob_make(&one, &x) == PN_OK && one.n == pn_cold_file_bytes(&x.u.kind, groups), "%u: %" PRIu64 " bytes", (unsigned)s, one.n);
-                for (uint32_t want = 0; want < 1u << specs[s].n_groups; want++) {
+                for (uint32_t more = 0; more < 1u << spec_sections(s); more++) {
+                    uint32_t want = spec_groups(s, more);
                     pn_kv_page *pages[PN_MAX_GROUPS];
                     pn_status st = blob_take(&one, &x.u, want, pages);
-                    PN_CHECK(st == (want & ~groups ? PN_E_STATE : PN_OK) && (st || unit_same(&x, pages, want)), "%u of %u: %s", (unsigned)want, (unsigned)groups,
+                    PN_CHECK(st == (want & ~groups ? PN_E_STATE : PN_OK) && (st || unit_same(&x, pages, taken, want)), "%u of %u: %s", (unsigned)want, (unsigned)groups,
                              pn_status_name(st));
                     pages_free(pages);
                 }
@@ -165,6 +190,27 @@ static void the_layout_is_the_one_described(void)
     PN_CHECK(pn_le32(b + 4092) == pn_crc32c_add(&crc, 0, b, 4092) && memcmp(b + 4096, x.pages[0]->data, (size_t)first) == 0);
     PN_CHECK(memcmp(b + at2, x.pages[1]->data, (size_t)second) == 0 && memcmp(b + foot, "PNCOLDOK", 8) == 0 && pn_le64(b + foot + 8) == one.n);
     PN_CHECK(pn_le32(b + foot + 16) == pn_crc32c_add(&crc, 0, b, 4096) && pn_le32(b + foot + 24) == pn_crc32c_add(&crc, 0, b + at2, (size_t)(foot - at2)));
+    unit_free(&x);
+}
+
+/* Of a recurrent model; and what has no snapshot, or another slot, is another kind. */
+static void the_snapshot_is_the_last_section(void)
+{
+    unit x = unit_new(3, PN_DTYPE_F16, spec_groups(3, 3), 0);
+    const uint8_t *b = one.bytes, *entry = b + 416 + 7 * 40;
+    const pn_state_spec other = {.group = {specs[3].group[0]}, .n_groups = 1, .slot_bytes = 5001}, none = {.group = {specs[3].group[0]}, .n_groups = 1};
+    pn_kv_page *pages[PN_MAX_GROUPS];
+    PN_CHECK(blob_make(&one, &x) == PN_OK);
+    uint64_t at = 4096 + pn_align_up(pn_kv_page_bytes(&specs[3].group[0], PN_DTYPE_F16, PN_DTYPE_F16), 4096);
+    PN_CHECK(pn_le32(b + 148) == 1 && pn_le32(entry) == 0 && entry[24] == 1 && pn_le64(entry + 32) == 5000 && one.n == at + 3 * 4096,
+             "%" PRIu64 " bytes", one.n);
+    PN_CHECK(memcmp(b + at, pn_snap_data(x.state), 5000) == 0 && pn_le32(b + at + 8192 + 20 + 28) == pn_crc32c_add(&crc, 0, b + at, 8192), "the section");
+    for (int i = 0; i < 2; i++) {
+        pn_cold_unit u = x.u;
+        u.kind.spec = i ? &none : &other;
+        const pn_cold_key root = pn_cold_root(&u.kind, 0, 5);
+        PN_CHECK(memcmp(&root, &x.u.parent, sizeof root) != 0 && blob_take(&one, &u, 1, pages) == PN_E_INVALID, "another kind");
+    }
     unit_free(&x);
 }
 
@@ -221,10 +267,10 @@ static void blob_mutate(blob *b, const blob *from)
     }
 }
 
-static void of_ten_thousand_broken_files_none_is_taken(void)
+static void of_ten_thousand_broken_files_none_is_taken(uint32_t spec, uint32_t groups)
 {
     enum { TRIES = 10000 };
-    unit x = unit_new(1, PN_DTYPE_Q8_0, 3, 0);
+    unit x = unit_new(spec, PN_DTYPE_Q8_0, groups, 0);
     pn_kv_page *pages[PN_MAX_GROUPS];
     long taken = 0, same = 0, refused = 0;
     PN_CHECK(blob_make(&one, &x) == PN_OK);
@@ -234,7 +280,7 @@ static void of_ten_thousand_broken_files_none_is_taken(void)
             same++;
             continue;
         }
-        pn_status st = blob_take(&two, &x.u, 3, pages);
+        pn_status st = blob_take(&two, &x.u, groups, pages);
         taken += st == PN_OK;
         refused += st != PN_OK;
         pages_free(pages);
@@ -244,14 +290,14 @@ static void of_ten_thousand_broken_files_none_is_taken(void)
     for (uint64_t n = 0; n < one.n; n += 511) {
         two = one;
         two.n = n;
-        PN_CHECK(blob_take(&two, &x.u, 3, pages) != PN_OK, "cut at %" PRIu64, n);
+        PN_CHECK(blob_take(&two, &x.u, groups, pages) != PN_OK, "cut at %" PRIu64, n);
     }
     unit_free(&x);
 }
 
-static void failing_reads_and_memory_leave_nothing(void)
+static void failing_reads_and_memory_leave_nothing(uint32_t spec, uint32_t groups)
 {
-    unit x = unit_new(1, PN_DTYPE_F16, 3, 0);
+    unit x = unit_new(spec, PN_DTYPE_F16, groups, 0);
     pn_kv_page *pages[PN_MAX_GROUPS];
     PN_CHECK(blob_make(&one, &x) == PN_OK);
     long out = mem.outstanding;
@@ -259,8 +305,8 @@ static void failing_reads_and_memory_leave_nothing(void)
         for (long k = 1, done = 0; !done; k++) {
             one.fail_at = what ? 0 : k;
             mem.fail_at = what ? mem.n_calls + k : 0;
-            pn_status st = blob_take(&one, &x.u, 3, pages);
-            PN_CHECK(st == PN_OK || (st == (what ? PN_E_NOMEM : PN_E_IO) && !pages[0] && !pages[1]), "%s", pn_status_name(st));
+            pn_status st = blob_take(&one, &x.u, groups, pages);
+            PN_CHECK(st == PN_OK || (st == (what ? PN_E_NOMEM : PN_E_IO) && !pages[0] && !pages[1] && !taken), "%s", pn_status_name(st));
             done = st == PN_OK;
             pages_free(pages);
             mem.fail_at = 0;
@@ -329,7 +375,7 @@ static void store_wait(pn_cold *c)
 static bool store_save(pn_cold *c, const unit *x)
 {
     pn_mutex_lock(&pages_lock);
-    bool ok = pn_cold_save(c, &x->u, x->pages, &pages_lock);
+    bool ok = pn_cold_save(c, &x->u, x->pages, x->state, &pages_lock);
     pn_mutex_unlock(&pages_lock);
     store_wait(c);
     return ok;
@@ -338,8 +384,8 @@ static bool store_save(pn_cold *c, const unit *x)
 static pn_status store_load(pn_cold *c, const unit *x, uint32_t want)
 {
     pn_kv_page *pages[PN_MAX_GROUPS];
-    pn_status st = pn_cold_load(c, &x->u, want, both, pages, NULL);
-    PN_CHECK(st || unit_same(x, pages, want), "other bytes");
+    pn_status st = pn_cold_load(c, &x->u, want, both, pages, &taken, NULL);
+    PN_CHECK(st || unit_same(x, pages, taken, want), "other bytes");
     pages_free(pages);
     return st;
 }
@@ -509,7 +555,7 @@ static void the_queue_is_bounded_and_gives_way(void)
         x[i] = unit_at((uint64_t)i);
     pn_mutex_lock(&pages_lock);
     for (int i = 0; i < N; i++)
-        queued += pn_cold_save(c, &x[i].u, x[i].pages, &pages_lock);
+        queued += pn_cold_save(c, &x[i].u, x[i].pages, NULL, &pages_lock);
     PN_CHECK(queued == (32 << 20) / (long)cost && store_info(c).queued_bytes <= 32 << 20, "%ld pages queued", queued);
     uint64_t waiting = pn_cold_waiting(c, &pages_lock);
     PN_CHECK(waiting && waiting + 2 * cost >= (uint64_t)queued * cost, "%u bytes wait", (unsigned)waiting);
@@ -576,8 +622,11 @@ int main(void)
     what_is_written_is_read();
     the_layout_is_the_one_described();
     a_stranger_is_refused();
-    of_ten_thousand_broken_files_none_is_taken();
-    failing_reads_and_memory_leave_nothing();
+    the_snapshot_is_the_last_section();
+    of_ten_thousand_broken_files_none_is_taken(1, 3);
+    of_ten_thousand_broken_files_none_is_taken(3, spec_groups(3, 3));
+    failing_reads_and_memory_leave_nothing(1, 3);
+    failing_reads_and_memory_leave_nothing(3, spec_groups(3, 3));
     static const char *const places[] = {"/tmp", "/dev/shm"};
     for (size_t i = 0; i < PN_COUNT_OF(places); i++) {
         snprintf(dir, sizeof dir, "%s/pn_cold_unit_%ld", places[i], (long)getpid());

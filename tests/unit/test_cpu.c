@@ -675,6 +675,55 @@ static void test_tile_bytes_are_modest(void)
     PN_CHECK(pn_cpu_tile_bytes(64) <= 64u << 10, "%zu", pn_cpu_tile_bytes(64));
 }
 
+/* The order of pn_cpu.h, each rounding on its own line; and near the exact sum. */
+static void test_a_short_convolution_is_its_definition(void)
+{
+    enum { N = 37, ROWS = 12 };
+    static float b[ROWS][N], c[N], x[ROWS][N], w[N * PN_CPU_TAPS], u[N], y[N];
+    for (uint32_t taps = 2; taps <= PN_CPU_TAPS; taps++)
+        for (uint32_t row = 0; row < ROWS; row++) {         /* the first rows have nothing before them, or what was kept */
+            pn_cpu_tap tap[PN_CPU_TAPS];
+            float kept[PN_CPU_TAPS][N];
+            for (uint32_t i = 0; i < N; i++) {
+                c[i] = rand_unit();
+                for (uint32_t r = 0; r < ROWS; r++) {
+                    b[r][i] = rand_unit();
+                    x[r][i] = rand_unit();
+                }
+                for (uint32_t k = 0; k < taps; k++)
+                    w[i * taps + k] = rand_unit();
+            }
+            for (uint32_t k = 0; k < taps; k++) {
+                int32_t at = (int32_t)row + (int32_t)k - (int32_t)(taps - 1);
+                tap[k] = at < 0 ? (pn_cpu_tap){NULL, NULL} : (pn_cpu_tap){b[at], x[at]};
+                if (k % 2) {                                /* the same from a slot */
+                    pn_cpu_tap_row(&tap[k], kept[k], N);
+                    tap[k] = (pn_cpu_tap){kept[k], NULL};
+                }
+            }
+            pn_cpu_short_conv(tap, taps, w, c, y, N);
+            for (uint32_t i = 0; i < N; i++) {
+                volatile float s = 0, p, in;
+                double exact = 0;
+                for (uint32_t k = 0; k < taps; k++) {
+                    int32_t at = (int32_t)row + (int32_t)k - (int32_t)(taps - 1);
+                    in = at < 0 ? 0 : b[at][i] * x[at][i];
+                    p = w[i * taps + k] * in;
+                    s = k ? s + p : p;
+                    exact += at < 0 ? 0 : (double)w[i * taps + k] * b[at][i] * x[at][i];
+                }
+                p = c[i] * s;
+                float want = p;
+                PN_CHECK(pn_f32_bits(want) == pn_f32_bits(y[i]), "%u taps, row %u: %g, expected %g", (unsigned)taps, (unsigned)row, (double)y[i], (double)want);
+                PN_CHECK(fabs((double)y[i] - exact * (double)c[i]) < 1e-6, "%u taps, row %u: %g", (unsigned)taps, (unsigned)row, (double)y[i]);
+            }
+        }
+    const pn_cpu_tap none = {NULL, NULL};
+    pn_cpu_tap_row(&none, u, N);
+    for (uint32_t i = 0; i < N; i++)
+        PN_CHECK(pn_f32_bits(u[i]) == 0, "not +0 before the beginning");
+}
+
 int main(void)
 {
     for (size_t i = 0; i < n_isas(); i++)
@@ -690,6 +739,7 @@ int main(void)
     test_stored_types_are_those_of_num();
     test_rotation_keeps_products();
     test_attention_is_ref_and_the_softmax();
+    test_a_short_convolution_is_its_definition();
     test_matmul_exact_is_ref_for_every_type();
     test_matmul_is_ref_for_every_type_and_shape();
     return pn_test_end();

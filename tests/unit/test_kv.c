@@ -211,7 +211,7 @@ static void share_fork(share_rig *r, uint32_t from, uint32_t to, uint32_t n)
             pages[g][i] = pn_kv_share(&r->kv[from], g, i);
             all = all && pages[g][i];
         }
-    PN_CHECK(pn_kv_adopt(&r->kv[to], tables, n) == all, "adopted without all pages, or not with them");
+    PN_CHECK(pn_kv_adopt(&r->kv[to], tables, n, NULL) == all, "adopted without all pages, or not with them");
     if (all)
         memcpy(r->list[to], r->list[from], n * sizeof r->list[0][0]);
     PN_CHECK(r->kv[to].length == (all ? n : 0), "%u tokens", (unsigned)r->kv[to].length);

@@ -46,7 +46,7 @@ typedef struct rig_seq {
 } rig_seq;
 
 typedef struct rig {
-    pn_test_mem m;
+    pn_test_mem m, snaps;               /* snaps: what sequences begin with */
     pn_prefix *c;
     uint32_t space[RIG_SPACES];
     rig_seq seq[RIG_SEQS];
@@ -133,6 +133,20 @@ static bool rig_before(const rig *r, const rig_entry *a, const rig_entry *b)
     return va != vb ? va < vb : a->depth > b->depth;
 }
 
+/* Was there a snapshot behind this entry's?  Before or after: what made room may have taken that one next. */
+static bool rig_is_followed(const rig *r, const rig_entry *e)
+{
+    const rig_list *lists[] = {&r->list, &r->next};
+    for (size_t k = 0; k < PN_COUNT_OF(lists); k++)
+        for (uint32_t i = 0; i < lists[k]->n; i++) {
+            const rig_entry *x = &lists[k]->e[i];
+            if (x->state && x->depth > e->depth && x->space == e->space && x->salt == e->salt &&
+                memcmp(x->tokens, e->tokens, (size_t)e->depth * P * sizeof *e->tokens) == 0)
+                return true;
+        }
+    return false;
+}
+
 /* Read the tree anew into r->next, keep what is known about entries that stayed, compare all else.
  * `tokens` (or NULL): what was just inserted, up to `reached` tokens. */
 static void rig_reread(rig *r, uint32_t space, uint64_t salt, const pn_token *tokens, size_t reached)
@@ -154,7 +168,8 @@ static void rig_reread(rig *r, uint32_t space, uint64_t salt, const pn_token *to
         PN_CHECK(rig_by_tokens(&r->next, e->space, e->salt, e->tokens, e->depth) == e, "two nodes for the same tokens");
         /* An insertion that makes room may evict the far end of its own way and put it back: another node,
          * maybe at the same address. */
-        bool same = was && was->node == e->node && (!was->state || was->state == e->state);
+        bool same = was && was->node == e->node && (!was->state || !e->state || was->state == e->state || fresh);
+        PN_CHECK(!was || !was->state || e->state || fresh || rig_is_followed(r, e), "a snapshot left that no other one follows");
         for (int g = 0; g < 2; g++) {
             same = same && (!was->pages[g] || was->pages[g] == e->pages[g]);
             PN_CHECK(!e->pages[g] || rig_page_right(e->pages[g], e->tokens, e->depth - 1, e->depth * P), "wrong content");
@@ -221,7 +236,7 @@ static void rig_check(rig *r)
         if (!x->open)
             continue;
         pn_kv_bytes(x->kv.spec, RIG_CTX, RIG_BATCH, PN_DTYPE_F16, &one, &pages);
-        bytes += one;
+        bytes += one + pn_state_turn_bytes(x->kv.spec->slot_bytes);
         for (uint32_t g = 0; g < x->kv.spec->n_groups; g++) {
             uint32_t own = x->kv.group[g].n_free;
             for (uint32_t i = 0; i < RIG_PAGES; i++) {
@@ -240,7 +255,7 @@ static void rig_check(rig *r)
             common += rig_part(r, e->pages[g], &rig_spec[e->space], g);
             bytes -= e->pages[g] ? pn_kv_page_cost(&rig_spec[e->space], g, PN_DTYPE_F16) : 0;
         }
-        bytes -= e->state ? rig_spec[e->space].slot_bytes : 0;
+        bytes -= e->state ? pn_snap_cost(rig_spec[e->space].slot_bytes) : 0;
         states += e->state != 0;
         PN_CHECK(!e->state || r->state_live[e->state], "a dead snapshot");
     }
@@ -362,7 +377,10 @@ static void rig_request(rig *r, rig_seq *s)
     rig_tokens(r, s->tokens, keep, RIG_CTX);
     pn_kv_truncate(&s->kv, 0);
     if (rig_find(r, s, prompt - 1, &hit), hit.n_tokens) {
-        PN_CHECK(pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens) && s->kv.length == hit.n_tokens, "adopting a hit");
+        pn_snap *in = s->kv.spec->slot_bytes ? pn_snap_new(&r->snaps.mem, s->kv.spec->slot_bytes) : NULL;
+        PN_CHECK(!in || !pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens, NULL), "pages without state");
+        PN_CHECK(pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens, in) && s->kv.length == hit.n_tokens, "adopting a hit");
+        pn_snap_release(in);
         uint32_t p = (uint32_t)rig_rand(r, RIG_PINS);
         if (r->pin[p].n_tokens)
             rig_by_node(&r->list, r->pin[p].node)->pins--;
@@ -456,6 +474,7 @@ static bool rig_open(rig *r, uint64_t seed, long fail_at, uint64_t bytes_max, ui
 {
     memset(r, 0, sizeof *r);
     pn_test_mem_init(&r->m, fail_at);
+    pn_test_mem_init(&r->snaps, 0);
     r->seed = seed;
     r->hit_ticks = hit_ticks;
     const pn_prefix_params p = {.bytes_max = bytes_max, .hit_ticks = hit_ticks, .drop_state = rig_drop_state, .user = r};
@@ -487,7 +506,7 @@ static long rig_end(rig *r)
             pn_kv_close(&r->seq[q].kv);
     for (uint64_t i = 1; i <= r->n_states; i++)
         PN_CHECK(!r->state_live[i], "snapshot %" PRIu64 " left", i);
-    PN_CHECK(r->m.outstanding == 0 && r->m.bytes == 0, "%ld blocks left", r->m.outstanding);
+    PN_CHECK(r->m.outstanding == 0 && r->m.bytes == 0 && r->snaps.outstanding == 0, "%ld blocks left", r->m.outstanding);
     return r->m.n_calls;
 }
 
@@ -615,7 +634,7 @@ static void pinned_and_used_pages_stay(void)
     r->seq[0].open = false;
     pn_prefix_clear(r->c);
     PN_CHECK(fact_find(r, &r->seq[1], RIG_CTX) == 2 * P, "pinned, and what leads there");
-    PN_CHECK(pn_kv_adopt(&r->seq[1].kv, hit.pages, 2 * P), " ");
+    PN_CHECK(pn_kv_adopt(&r->seq[1].kv, hit.pages, 2 * P, NULL), " ");
     pn_prefix_unpin(r->c, &hit);
     PN_CHECK(pn_prefix_shrink(r->c, 0) == 0, "adopted");
     pn_prefix_clear(r->c);
@@ -653,7 +672,7 @@ static void accounts_follow_the_pages(void)
     pn_kv_close(&a);
     PN_CHECK(l.used[PN_ACCT_KV] == 0 && l.used[PN_ACCT_PREFIX] == s.bytes, "the cache alone");
     PN_CHECK(!pn_kv_open(&b, &l.mem, spec, 4 * P, P, PN_DTYPE_F16, NULL), " ");
-    PN_CHECK(pn_prefix_find(c, &k, 2, &hit) == 3 * P && pn_kv_adopt(&b, hit.pages, 3 * P), " ");
+    PN_CHECK(pn_prefix_find(c, &k, 2, &hit) == 3 * P && pn_kv_adopt(&b, hit.pages, 3 * P, NULL), " ");
     pn_prefix_unpin(c, &hit);
     PN_CHECK(l.used[PN_ACCT_KV] + l.used[PN_ACCT_KV_RESERVE] == kv && l.used[PN_ACCT_PREFIX] == s.bytes, "adopting is free");
     pn_prefix_clear(c);
@@ -785,13 +804,13 @@ static void what_came_back_is_put_in(void)
         p[i / 2][i % 2] = pn_kv_page_new(&m.mem, &rig_spec[1].group[i % 2], PN_DTYPE_F16);
     const pn_prefix_key k = {.space = space, .tokens = tokens, .n = 3 * P};
     pn_prefix_node *at = NULL;
-    PN_CHECK(!pn_prefix_go(c, &k, &at, NULL, 1) && !pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL, p[0][1]}, 1) && !at, "made of nothing");
+    PN_CHECK(!pn_prefix_go(c, &k, &at, NULL, 0, 1) && !pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL, p[0][1]}, 0, 1) && !at, "made of nothing");
     for (int i = 0; i < 3; i++)
-        PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){p[i][0], i == 1 ? NULL : p[i][1]}, 1) && pn_prefix_sound(c), "page %d", i);
+        PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){p[i][0], i == 1 ? NULL : p[i][1]}, 0, 1) && pn_prefix_sound(c), "page %d", i);
     pn_prefix_leave(at);
     PN_CHECK(pn_prefix_peek(c, &k) == P, "a window is missing: %u", (unsigned)pn_prefix_peek(c, &k));
     at = NULL;
-    PN_CHECK(pn_prefix_go(c, &k, &at, NULL, 2) && pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL, p[1][1]}, 2) && pn_prefix_go(c, &k, &at, NULL, 2), "filled");
+    PN_CHECK(pn_prefix_go(c, &k, &at, NULL, 0, 2) && pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL, p[1][1]}, 0, 2) && pn_prefix_go(c, &k, &at, NULL, 0, 2), "filled");
     pn_prefix_leave(at);
     for (int i = 0; i < 6; i++) {
         PN_CHECK(p[i / 2][i % 2]->refs == 2, "page %d has %u holders", i, (unsigned)p[i / 2][i % 2]->refs);
@@ -812,6 +831,108 @@ static void what_came_back_is_put_in(void)
     PN_CHECK(m.outstanding == 0, "%ld blocks leak", m.outstanding);
 }
 
+static uint64_t thin_dropped[8];
+static uint32_t thin_n;
+
+static void thin_drop(void *user, uint64_t state)
+{
+    (void)user;
+    if (thin_n < PN_COUNT_OF(thin_dropped))
+        thin_dropped[thin_n++] = state;
+}
+
+/* A page comes back with its snapshot, or the snapshot alone to a page that is there; where nothing can be put it goes. */
+static void a_snapshot_is_put_in(void)
+{
+    const pn_state_spec *spec = &rig_spec[2];
+    uint64_t none = 0;
+    pn_test_mem m;
+    pn_prefix *c = NULL;
+    pn_token tokens[2 * P];
+    uint32_t space;
+    pn_prefix_hit hit;
+    pn_test_mem_init(&m, 0);
+    thin_n = 0;
+    const pn_prefix_params params = {.bytes_max = 1 << 20, .drop_state = thin_drop, .user = &none};
+    PN_CHECK(pn_prefix_new(&c, &m.mem, &params, NULL) == PN_OK && pn_prefix_space_new(c, spec, PN_DTYPE_F16, &space, NULL) == PN_OK);
+    for (int i = 0; i < 2 * P; i++)
+        tokens[i] = i;
+    pn_kv_page *p = pn_kv_page_new(&m.mem, &spec->group[0], PN_DTYPE_F16);
+    const pn_prefix_key k = {.space = space, .tokens = tokens, .n = 2 * P};
+    pn_prefix_node *at = NULL;
+    PN_CHECK(!pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL}, 1, 1) && thin_n == 1 && thin_dropped[0] == 1, "a snapshot without a page");
+    PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){p}, 0, 1) && pn_prefix_peek(c, &k) == 0, "a page without one");
+    PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){p}, 2, 1) && pn_prefix_peek(c, &k) == 2 * P, "both");
+    pn_prefix_leave(at);
+    at = NULL;
+    PN_CHECK(pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL}, 3, 2) && pn_prefix_go(c, &k, &at, (pn_kv_page *[]){NULL}, 4, 2) && thin_n == 2 &&
+             thin_dropped[1] == 4, "to a page that has one");
+    pn_prefix_leave(at);
+    PN_CHECK(pn_prefix_sound(c) && pn_prefix_find(c, &(pn_prefix_key){.space = space, .tokens = tokens, .n = P}, 3, &hit) == P && hit.state == 3, "%u tokens",
+             (unsigned)hit.n_tokens);
+    pn_prefix_unpin(c, &hit);
+    pn_kv_release(p);
+    pn_prefix_free(c);
+    PN_CHECK(m.outstanding == 0 && thin_n == 4, "%ld blocks leak", m.outstanding);
+}
+
+/* ---- snapshots alone ---------------------------------------------------------------------- */
+
+static bool thin_held(void *user, uint64_t state) { return state == *(const uint64_t *)user; }
+
+/* Two ways with snapshots, one of which others hold, another one pinned: those behind which there is one go, the least
+ * valuable first, but not the one where the ways part; and the pages stay. */
+static void thinning_leaves_each_way_its_last_snapshot(void)
+{
+    const pn_state_spec *spec = &rig_spec[2];
+    uint64_t held = 3, slot = pn_snap_cost(spec->slot_bytes);
+    pn_test_mem m;
+    pn_prefix *c = NULL;
+    pn_kv kv;
+    pn_token tokens[6 * P];
+    uint32_t space;
+    pn_prefix_hit hit;
+    pn_prefix_stats before, after;
+    pn_test_mem_init(&m, 0);
+    thin_n = 0;
+    const pn_prefix_params params = {.drop_state = thin_drop, .state_held = thin_held, .user = &held};
+    PN_CHECK(pn_prefix_new(&c, &m.mem, &params, NULL) == PN_OK && pn_prefix_space_new(c, spec, PN_DTYPE_F16, &space, NULL) == PN_OK &&
+             pn_kv_open(&kv, &m.mem, spec, 6 * P, 6 * P, PN_DTYPE_F16, NULL) == PN_OK);
+    pn_kv_prepare(&kv, 6 * P);
+    pn_kv_commit(&kv, 6 * P);
+    for (int way = 0; way < 2; way++) {                 /* snapshots 1 to 6 behind as many pages; of the other way 7 behind 6 */
+        for (int i = 0; i < 6 * P; i++)
+            tokens[i] = i < 4 * P ? i : i + way;
+        for (uint32_t i = way ? 6 : 1; i <= 6; i++) {
+            const pn_prefix_key k = {.space = space, .tokens = tokens, .n = (size_t)i * P};
+            PN_CHECK(pn_prefix_insert(c, &k, &kv, way ? 7 : i, (uint64_t)100 - i) == (size_t)i * P, " ");
+        }
+    }
+    const pn_prefix_key two = {.space = space, .tokens = tokens, .n = 2 * P};
+    PN_CHECK(pn_prefix_find(c, &two, 100, &hit) == 2 * P && hit.state == 2, "%u tokens", (unsigned)hit.n_tokens);
+    pn_prefix_get_stats(c, &before);
+    PN_CHECK(pn_prefix_thin_bytes(c) == 2 * slot, "%u bytes", (unsigned)pn_prefix_thin_bytes(c));     /* 1 and 5 */
+    PN_CHECK(pn_prefix_thin(c, 1) == slot && thin_n == 1 && thin_dropped[0] == 5, "%u went first", (unsigned)thin_dropped[0]);
+    PN_CHECK(pn_prefix_thin(c, UINT64_MAX) == slot && thin_n == 2 && thin_dropped[1] == 1, "%u went", (unsigned)thin_n);
+    PN_CHECK(pn_prefix_thin_bytes(c) == 0 && pn_prefix_thin(c, UINT64_MAX) == 0, "what others hold went");
+    pn_prefix_unpin(c, &hit);
+    held = 0;
+    PN_CHECK(pn_prefix_thin(c, UINT64_MAX) == 2 * slot, "2 and 3 stay");
+    pn_prefix_get_stats(c, &after);
+    PN_CHECK(pn_prefix_sound(c) && after.nodes == before.nodes && before.bytes - after.bytes == 4 * slot, "pages went");
+    PN_CHECK(pn_prefix_peek(c, &(pn_prefix_key){.space = space, .tokens = tokens, .n = 5 * P}) == 4 * P, "where the ways part nobody can go on");
+    for (int way = 0; way < 2; way++) {
+        const pn_prefix_key k = {.space = space, .tokens = tokens, .n = 6 * P};
+        for (int i = 4 * P; i < 6 * P; i++)
+            tokens[i] = i + way;
+        PN_CHECK(pn_prefix_peek(c, &k) == 6 * P && pn_prefix_find(c, &k, 200, &hit) == 6 * P && hit.state == (way ? 7u : 6u), "way %d", way);
+        pn_prefix_unpin(c, &hit);
+    }
+    pn_kv_close(&kv);
+    pn_prefix_free(c);
+    PN_CHECK(m.outstanding == 0 && thin_n == 7, "%ld blocks left", m.outstanding);
+}
+
 int main(void)
 {
     only_whole_pages_of_the_same_space_and_salt_are_found();
@@ -823,5 +944,7 @@ int main(void)
     a_failing_allocation_costs_a_page_and_nothing_else();
     many_siblings_and_long_ways_are_cheap();
     what_came_back_is_put_in();
+    a_snapshot_is_put_in();
+    thinning_leaves_each_way_its_last_snapshot();
     return pn_test_end();
 }

@@ -145,10 +145,12 @@ static void rows_that_do_not_fit_get_smaller_blocks(void)
 static void small_things_stay_as_they_are(void)
 {
     static const char *const names[] = {"blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.attn_q.bias", "blk.0.ssm_conv1d.weight",
+                                        "blk.0.shortconv.conv.weight",
                                         "blk.0.ssm_a", "blk.0.time_mix_w1.weight", "v.patch_embd.weight", "per_layer_model_proj.weight"};
     pn_mix m = preset_open("Q8_0", (shape){.n_layers = 4, .n_heads = 4, .n_heads_kv = 4});
     for (size_t i = 0; i < PN_COUNT_OF(names); i++)
         PN_CHECK(strcmp(preset_type(&m, names[i], 1024, 1), "F32") == 0, "%s", names[i]);
+    PN_CHECK(strcmp(preset_type(&m, "blk.0.shortconv.in_proj.weight", 1024, 1), "Q8_0") == 0, "projections around a short convolution are matrices like others");
     const uint64_t vec[4] = {1024, 1, 1, 1}, mat[4] = {1024, 8, 1, 1};
     PN_CHECK(pn_mix_type(&m, "blk.0.ffn_up.weight", PN_DTYPE_F16, 1, vec) == PN_DTYPE_F16);
     PN_CHECK(pn_mix_type(&m, "blk.0.ffn_up.weight", PN_DTYPE_I32, 2, mat) == PN_DTYPE_I32);

@@ -69,9 +69,7 @@ static void reuse_eval(reuse_rig *r, pn_kv *kv, const pn_token *tokens, uint32_t
     while (kv->length < n) {
         uint32_t rows = PN_MIN(chunk, n - kv->length), last = rows - 1;
         pn_kv_prepare(kv, rows);
-        pn_run run = {.n_rows = rows, .pos0 = kv->length};
-        for (uint32_t g = 0; g < r->m->desc.state.n_groups; g++)
-            run.pages[g] = kv->group[g].table;
+        const pn_run run = pn_kv_run(kv, rows);
         const pn_step step = {.tokens = tokens + kv->length, .n_rows = rows, .runs = &run, .n_runs = 1, .out_rows = &last,
                               .n_outs = 1, .logits = logits};
         pn_exec *x = NULL;
@@ -115,7 +113,7 @@ static void reuse_warm(reuse_rig *r, const pn_token *tokens, uint32_t want_hit, 
     const pn_prefix_key k = {r->space, 0, tokens, REUSE_PROMPT - 1};
     reuse_seq(r, &kv);
     PN_CHECK(pn_prefix_find(r->c, &k, ++r->tick, &hit) == want_hit, "%s: %u tokens found", when, (unsigned)hit.n_tokens);
-    PN_CHECK(!hit.n_tokens || pn_kv_adopt(&kv, hit.pages, hit.n_tokens), "%s", when);
+    PN_CHECK(!hit.n_tokens || pn_kv_adopt(&kv, hit.pages, hit.n_tokens, NULL), "%s", when);
     pn_prefix_unpin(r->c, &hit);
     float *got = reuse_go_on(r, &kv, tokens, 50);
     PN_CHECK(memcmp(got, want, (REUSE_ANSWER + 1) * r->m->desc.n_vocab * sizeof *got) == 0, "%s: other bits than a cold run", when);

@@ -9,7 +9,7 @@
 enum { STEP_SEQS = 4, STEP_CTX = 256 };
 
 static const char *const step_models[] = {"models/demo.gguf", "tests/vectors/golden/arch/gemma3.gguf",
-                                          "tests/vectors/golden/arch/qwen2moe.gguf"};
+                                          "tests/vectors/golden/arch/qwen2moe.gguf", "tests/vectors/golden/arch/lfm2.gguf"};
 
 /* Tokens of sequence q at position i. */
 static pn_token step_token(const pn_model *m, uint32_t q, uint32_t i)
@@ -38,13 +38,9 @@ static void step_do(step_rig *r, const uint32_t n[STEP_SEQS], bool slice, long c
         if (!n[q])
             continue;
         pn_run *u = &runs[n_runs];
-        memset(u, 0, sizeof *u);
-        u->row0 = rows;
-        u->n_rows = n[q];
-        u->pos0 = r->kv[q].length;
         pn_kv_prepare(&r->kv[q], n[q]);
-        for (uint32_t g = 0; g < r->m->desc.state.n_groups; g++)
-            u->pages[g] = r->kv[q].group[g].table;
+        *u = pn_kv_run(&r->kv[q], n[q]);
+        u->row0 = rows;
         for (uint32_t i = 0; i < n[q]; i++)
             tokens[rows++] = step_token(r->m, q, u->pos0 + i);
         outs[n_runs++] = rows - 1;
@@ -69,7 +65,8 @@ static void step_do(step_rig *r, const uint32_t n[STEP_SEQS], bool slice, long c
     PN_CHECK(!slice || cancel_after || calls > 3, "a step of %u rows was never interrupted", (unsigned)rows);
     die->ops->end(x);
     for (uint32_t q = 0; q < STEP_SEQS && st == PN_EXEC_DONE; q++)
-        pn_kv_commit(&r->kv[q], n[q]);
+        if (n[q])
+            pn_kv_commit(&r->kv[q], n[q]);
 }
 
 static bool step_open(step_rig *r, pn_engine *e, const char *path, const pn_model_params *mp)

@@ -15,6 +15,7 @@ static const char *const stream_models[] = {
     "models/demo.gguf",
     "tests/vectors/golden/arch/gemma2.gguf",
     "tests/vectors/golden/arch/gemma3.gguf",
+    "tests/vectors/golden/arch/lfm2.gguf",                  /* recurrent layers */
     "tests/vectors/golden/arch/llama_gqa_tied.gguf",        /* the embedding is the head, too */
     "tests/vectors/golden/arch/llama_moe.gguf",
     "tests/vectors/golden/arch/llama_rope_freqs.gguf",

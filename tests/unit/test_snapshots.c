@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * test_snapshots.c - the rung that gives up snapshots of recurrent state: what it says it gives is what the ledger has less,
+ * every conversation keeps its last, and no bit changes.
+ */
+#include "engine/pn_cache.h"
+
+#include "mem/pn_ladder.h"
+#include "pn_test.h"
+
+enum { SNAP_PROMPT = 440, SNAP_NEW = 10, SNAP_CTX = 512 };
+
+static pn_token ids[SNAP_PROMPT];
+
+typedef struct rig {
+    pn_engine *e;
+    pn_model *m;
+} rig;
+
+static bool rig_open(rig *r)
+{
+    pn_err err = {0};
+    uint64_t seed = 5;
+    memset(r, 0, sizeof *r);
+    if (!PN_CHECK(pn_engine_open(&r->e, &(pn_engine_params){.n_threads = 1}, &err) == PN_OK &&
+                  pn_model_load(r->e, "tests/vectors/golden/arch/lfm2.gguf", NULL, &r->m, &err) == PN_OK, "%s", err.text))
+        return false;
+    for (int i = 0; i < SNAP_PROMPT; i++)
+        ids[i] = (pn_token)(pn_test_rand(&seed) % pn_vocab_size(r->m));
+    return true;
+}
+
+static void rig_close(rig *r)
+{
+    pn_model_free(r->m);
+    pn_engine_close(r->e);
+}
+
+/* An answer to the first n tokens, whose first is another one; the session stays, NULL: it does not. */
+static uint32_t rig_say(rig *r, pn_token first, uint32_t n, pn_session **keep, float *logits)
+{
+    static const pn_sampling greedy = {.size = sizeof greedy, .ignore_eos = 1};
+    pn_token mine[SNAP_PROMPT];
+    pn_session *s = NULL;
+    pn_generate_result g = {0};
+    pn_err err = {0};
+    memcpy(mine, ids, sizeof mine);
+    mine[0] = first;
+    const pn_generate_params p = {.prompt = mine, .n_prompt = n, .max_tokens = SNAP_NEW, .sampling = &greedy};
+    PN_CHECK(pn_session_new(r->m, &(pn_session_params){.n_ctx = SNAP_CTX, .n_batch = 100, .by_turn = 1}, &s, &err) == PN_OK &&
+             pn_session_generate(s, &p, &g, &err) == PN_OK, "%s", err.text);
+    if (logits)
+        memcpy(logits, pn_session_logits(s), pn_vocab_size(r->m) * sizeof *logits);
+    if (keep)
+        *keep = s;
+    else
+        pn_session_free(s);
+    return g.n_cached;
+}
+
+static const pn_rung *rig_rung(rig *r)
+{
+    const pn_ladder *l = &r->e->govern.ladder;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->rung[i].rank == 3)
+            return &l->rung[i];
+    return NULL;
+}
+
+static void of_each_conversation_the_last_stays(void)
+{
+    rig r;
+    if (!rig_open(&r)) {
+        rig_close(&r);
+        return;
+    }
+    const pn_rung *rung = rig_rung(&r);
+    uint64_t slot = pn_snap_cost(r.m->desc.state.slot_bytes), freed = 0;
+    size_t V = pn_vocab_size(r.m);
+    float *cold = malloc(V * sizeof *cold), *warm = malloc(V * sizeof *warm);
+    pn_session *s[3] = {NULL};
+    if (!PN_CHECK(rung && strcmp(rung->name, "snapshots") == 0 && rung->level == PN_LEVEL_WATCH && rung->gain(r.e, 0) == 0,
+                  "no such rung, or a gain of nothing"))
+        return;
+    for (int i = 0; i < 3; i++)         /* behind 256 tokens, the prompt, the answer */
+        PN_CHECK(rig_say(&r, 10 + i, SNAP_PROMPT, &s[i], i ? NULL : cold) == 0, "known already");
+    uint64_t gain = rung->gain(r.e, 0);
+    PN_CHECK(gain == 6 * slot && rung->gain(r.e, 1) == gain && rung->gain(r.e, 2) == 0, "%u bytes, a slot is %u", (unsigned)gain, (unsigned)slot);
+    uint64_t before = pn_mem_used(r.e), pages = r.e->ledger.used[PN_ACCT_PREFIX];
+    PN_CHECK(rung->apply(r.e, 0, slot + 1, 0, &freed) == PN_RUNG_DONE && freed == 2 * slot && before - pn_mem_used(r.e) == freed, "%u of %u", (unsigned)freed,
+             (unsigned)slot);
+    freed = 0;
+    before = pn_mem_used(r.e);
+    PN_CHECK(rung->apply(r.e, 0, UINT64_MAX, 0, &freed) == PN_RUNG_DONE && freed == gain - 2 * slot && before - pn_mem_used(r.e) == freed &&
+             rung->gain(r.e, 0) == 0 && r.e->ledger.used[PN_ACCT_PREFIX] == pages, "%u bytes", (unsigned)freed);
+    /* The last of each is there; the one in the middle is not, and is not made as long as that is so. */
+    PN_CHECK(rig_say(&r, 10, 400, NULL, NULL) == 0, "a snapshot in the middle stayed");
+    PN_CHECK(rung->gain(r.e, 0) == slot, "%u bytes", (unsigned)rung->gain(r.e, 0));         /* at 384, of the shorter prompt: covered */
+    PN_CHECK(rung->undo(r.e, 0) == PN_RUNG_DONE, "not undone");
+    PN_CHECK(rig_say(&r, 20, SNAP_PROMPT, NULL, warm) == 0 && rung->gain(r.e, 0) == 3 * slot, "none are made again");
+    for (int i = 0; i < 3; i++)
+        pn_session_free(s[i]);
+    rig_say(&r, 10, SNAP_PROMPT, NULL, warm);
+    PN_CHECK(memcmp(cold, warm, V * sizeof *cold) == 0, "other bits");
+    free(cold);
+    free(warm);
+    rig_close(&r);
+}
+
+/* A session that has begun with a snapshot and not gone on yet holds it: nothing would come back. */
+static void what_a_session_begins_with_stays(void)
+{
+    rig r;
+    if (rig_open(&r)) {
+        const pn_rung *rung = rig_rung(&r);
+        pn_err err = {0};
+        pn_session *s = NULL;
+        uint64_t slot = pn_snap_cost(r.m->desc.state.slot_bytes), freed = 0;
+        rig_say(&r, 10, SNAP_PROMPT, NULL, NULL);
+        pn_token mine[300];
+        memcpy(mine, ids, sizeof mine);
+        mine[0] = 10;
+        PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = SNAP_CTX, .by_turn = 1}, &s, &err) == PN_OK, "%s", err.text);
+        PN_CHECK(rung->gain(r.e, 0) == 2 * slot && pn_cache_adopt(s, 0, mine, 300) == 256 && rung->gain(r.e, 0) == slot, "%u bytes",
+                 (unsigned)rung->gain(r.e, 0));
+        uint64_t before = pn_mem_used(r.e);
+        PN_CHECK(rung->apply(r.e, 0, UINT64_MAX, 0, &freed) == PN_RUNG_DONE && freed == slot && before - pn_mem_used(r.e) == slot, "%u bytes", (unsigned)freed);
+        PN_CHECK(pn_session_eval(s, mine + 256, 44, &err) == PN_OK && rung->gain(r.e, 0) == slot, "it went on: %s", err.text);
+        pn_session_free(s);
+    }
+    rig_close(&r);
+}
+
+/* What there is room for alone is what is there once all sequences are gone, their state too. */
+static void state_goes_with_the_sequences(void)
+{
+    rig r;
+    pn_err err = {0};
+    pn_session *s = NULL;
+    if (rig_open(&r)) {
+        const atomic_ullong *used = r.e->ledger.used;
+        rig_say(&r, 10, SNAP_PROMPT, &s, NULL);
+        PN_CHECK(pn_mem_limit(r.e, -1, (int64_t)pn_mem_used(r.e) + (1 << 20), &err) == PN_OK, "%s", err.text);
+        uint64_t gone = pn_govern_room_alone(r.e, 0) - pn_govern_room(r.e, 0, true);
+        PN_CHECK(used[PN_ACCT_STATE] > 0 && gone == used[PN_ACCT_KV] + used[PN_ACCT_KV_RESERVE] + used[PN_ACCT_STATE] + used[PN_ACCT_PREFIX],
+                 "%u bytes go, state has %u", (unsigned)gone, (unsigned)used[PN_ACCT_STATE]);
+        pn_session_free(s);
+    }
+    rig_close(&r);
+}
+
+int main(void)
+{
+    of_each_conversation_the_last_stays();
+    what_a_session_begins_with_stays();
+    state_goes_with_the_sequences();
+    return pn_test_end();
+}
