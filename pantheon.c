@@ -11130,6 +11130,63 @@ PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s);
 
 #endif /* PN_PARK_H */
 
+/* ---- Begin engine/pn_sched_int.h ---- */
+/*
+ * pn_sched_int.h - what the parts of the scheduler share; nobody else includes it.
+ *
+ *     pn_sched.c         running steps on all dies, what came of them, jobs that come and go
+ *     pn_sched_form.c    whose rows are in the next step
+ *     pn_sched_aside.c   requests that the ladder puts aside
+ */
+#ifndef PN_SCHED_INT_H
+#define PN_SCHED_INT_H
+
+/* includes engine/pn_sched.h */
+
+static inline pn_sched *sched_of(const pn_job *j) { return pn_session_die(j->s)->sched; }
+
+static inline pn_queue *sched_queue(const pn_job *j) { return &j->s->model->queue; }
+
+static inline void sched_append(pn_job **list, pn_job *j)
+{
+    while (*list)
+        list = &(*list)->next;
+    *list = j;
+    j->next = NULL;
+}
+
+static inline void sched_take_out(pn_job **list, const pn_job *j)
+{
+    while (*list != j)
+        list = &(*list)->next;
+    *list = j->next;
+}
+
+/* ---- pn_sched_form.c; with the lock held ---------------------------------------------------- */
+
+/* One more, or one less, of j's client is under way. */
+PN_INTERNAL void pn_sched_count_peers(const pn_job *j, int more);
+
+/* The list of the model whose turn it is: of those with work the one that has had the least time.  NULL: nobody's. */
+PN_INTERNAL pn_job *pn_sched_first(pn_sched *q);
+/* Of those that may share a step with `first`, the one that takes the longest prompts. */
+PN_INTERNAL pn_session *pn_sched_widest(pn_job *first);
+/* Runs and rows of the next step, at most so many. */
+PN_INTERNAL void pn_sched_fill(pn_sched *q, pn_job *first, uint32_t max_rows);
+/* It, with tokens and wanted rows side by side. */
+PN_INTERNAL pn_step pn_sched_step(pn_sched *q);
+
+/* ---- pn_sched.c ----------------------------------------------------------------------------- */
+
+/* fn for each scheduler that has no step open, entered, on the stepping thread; the sum of what it returns. */
+PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag);
+/* With the lock held, and the job in no step. */
+PN_INTERNAL void pn_sched_hold_job(pn_job *j, int held);
+/* The job is over; the lock is not held. */
+PN_INTERNAL void pn_sched_end(pn_sched *q, pn_job *j, pn_status st);
+
+#endif /* PN_SCHED_INT_H */
+
 /* ---- Begin engine/pn_replay.h ---- */
 /*
  * pn_replay.h - which tokens of a session does the next prompt of its conversation keep?
@@ -81482,67 +81539,19 @@ PN_API pn_status pn_session_generate(pn_session *s, const pn_generate_params *pa
 }
 #endif
 
-/* ---- Begin engine/pn_sched.c ---- */
-#ifndef PN_DROP_ENGINE_PN_SCHED_C
-#define PN_DROP_ENGINE_PN_SCHED_C
+/* ---- Begin engine/pn_sched_form.c ---- */
+#ifndef PN_DROP_ENGINE_PN_SCHED_FORM_C
+#define PN_DROP_ENGINE_PN_SCHED_FORM_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_sched.c - forming a step, running it in slices, handing out what came of it.
+ * pn_sched_form.c - whose rows are in the next step?
  *
- * Memory is taken between steps, never in one; when there is none the step has fewer runs.  A step of one
- * run needs no memory of ours: its tokens and logits lie where they belong.  Tokens and logits are the machine's
- * memory, whatever die computes.
+ * Of the model that has had the least time, everyone who decodes, then prompts; in the order in which they began, unless
+ * there are more than a step has runs for: then those that had a turn go to the end.
  */
-/* includes engine/pn_sched.h */
+/* includes engine/pn_sched_int.h */
 
-/* includes engine/pn_park.h */
-/* includes engine/pn_rungs.h */
-
-#include <inttypes.h>
-
-static const double sched_slice = 0.002;        /* seconds between two looks at the cancel flags */
-static const double sched_look = 0.05;          /* the same while all requests are paused */
-
-PN_INTERNAL void pn_sched_init(pn_sched *q, pn_die *die)
-{
-    q->die = die;
-    pn_mutex_init(&q->lock);
-    pn_cond_init(&q->settled);
-}
-
-PN_INTERNAL void pn_sched_fini(pn_sched *q)
-{
-    pn_sched_settle(q);
-    (void)pn_sched_idle_bytes(q, true);
-    pn_cond_fini(&q->settled);
-    pn_mutex_fini(&q->lock);
-}
-
-static pn_sched *sched_of(const pn_job *j) { return pn_session_die(j->s)->sched; }
-
-/* ------------------------------------------------------------------------------------------
- * Forming a step
- * ------------------------------------------------------------------------------------------ */
-
-static pn_queue *sched_queue(const pn_job *j) { return &j->s->model->queue; }
-
-static void sched_append(pn_job **list, pn_job *j)
-{
-    while (*list)
-        list = &(*list)->next;
-    *list = j;
-    j->next = NULL;
-}
-
-static void sched_take_out(pn_job **list, const pn_job *j)
-{
-    while (*list != j)
-        list = &(*list)->next;
-    *list = j->next;
-}
-
-/* One more, or one less, of j's client is under way. */
-static void sched_count_peers(const pn_job *j, int more)
+PN_INTERNAL void pn_sched_count_peers(const pn_job *j, int more)
 {
     pn_job *lists[] = {sched_queue(j)->work, sched_queue(j)->waiting};
     for (size_t i = 0; i < PN_COUNT_OF(lists); i++)
@@ -81560,7 +81569,7 @@ static void sched_begin_job(pn_job *j)
     w->n_ready--;
     j->begun = true;
     j->began_at = pn_os_now();
-    sched_count_peers(j, 1);
+    pn_sched_count_peers(j, 1);
 }
 
 /* The oldest of the client that has the fewest under way; where all may begin, the oldest. */
@@ -81591,9 +81600,7 @@ static bool sched_fits(const pn_session *a, const pn_session *b)
     return a->model == b->model && a->plans[0] == b->plans[0];
 }
 
-/* Whose turn it is: of the models with work the one that has had the least time; of its jobs the one that
- * began first. */
-static pn_job *sched_first(pn_sched *q)
+PN_INTERNAL pn_job *pn_sched_first(pn_sched *q)
 {
     pn_model *best = NULL;
     for (pn_model *m = q->models; m; m = m->queue.next)
@@ -81605,8 +81612,7 @@ static pn_job *sched_first(pn_sched *q)
     return best->queue.work;
 }
 
-/* Of those that may share a step with `first`, the one that takes the longest prompts. */
-static pn_session *sched_widest(pn_job *first)
+PN_INTERNAL pn_session *pn_sched_widest(pn_job *first)
 {
     pn_session *s = first->s;
     for (pn_job *j = first; j; j = j->next)
@@ -81671,7 +81677,7 @@ static void sched_turn(pn_sched *q, pn_queue *w)
 }
 
 /* One row for everyone who decodes, then prompts. */
-static void sched_fill(pn_sched *q, pn_job *first, uint32_t max_rows)
+PN_INTERNAL void pn_sched_fill(pn_sched *q, pn_job *first, uint32_t max_rows)
 {
     const pn_token *tokens;
     uint32_t n = 0, prompts = 0, others = 0;
@@ -81710,8 +81716,8 @@ static void sched_fill(pn_sched *q, pn_job *first, uint32_t max_rows)
         sched_turn(q, &first->s->model->queue);
 }
 
-/* Tokens and wanted rows side by side; one run's lie so already. */
-static pn_step sched_step(pn_sched *q)
+/* One run's tokens lie side by side already. */
+PN_INTERNAL pn_step pn_sched_step(pn_sched *q)
 {
     pn_step step = {.n_rows = q->n_rows, .runs = q->runs, .n_runs = q->n_runs, .n_outs = q->n_outs};
     const pn_token *tokens;
@@ -81736,6 +81742,42 @@ static pn_step sched_step(pn_sched *q)
     step.out_rows = q->out_rows;
     step.logits = q->logits;
     return step;
+}
+#endif
+
+/* ---- Begin engine/pn_sched.c ---- */
+#ifndef PN_DROP_ENGINE_PN_SCHED_C
+#define PN_DROP_ENGINE_PN_SCHED_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_sched.c - running a step in slices, handing out what came of it.
+ *
+ * Memory is taken between steps, never in one; when there is none the step has fewer runs.  A step of one
+ * run needs no memory of ours: its tokens and logits lie where they belong.  Tokens and logits are the machine's
+ * memory, whatever die computes.
+ */
+/* includes engine/pn_sched_int.h */
+
+/* includes engine/pn_rungs.h */
+
+#include <inttypes.h>
+
+static const double sched_slice = 0.002;        /* seconds between two looks at the cancel flags */
+static const double sched_look = 0.05;          /* the same while all requests are paused */
+
+PN_INTERNAL void pn_sched_init(pn_sched *q, pn_die *die)
+{
+    q->die = die;
+    pn_mutex_init(&q->lock);
+    pn_cond_init(&q->settled);
+}
+
+PN_INTERNAL void pn_sched_fini(pn_sched *q)
+{
+    pn_sched_settle(q);
+    (void)pn_sched_idle_bytes(q, true);
+    pn_cond_fini(&q->settled);
+    pn_mutex_fini(&q->lock);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -81829,7 +81871,7 @@ static void sched_submit(pn_sched *q, pn_session *wide)
     q->plan = pn_session_plan(wide, q->n_rows);
     q->part = 0;
     q->began = pn_os_now();
-    q->step = sched_step(q);
+    q->step = pn_sched_step(q);
     q->step.carry = q->model->carry;
     sched_submit_part(q);
     q->open = true;
@@ -81909,7 +81951,7 @@ static void sched_unlist(pn_sched *q, pn_job *j)
     w->n_work -= j->begun;
     w->n_ready -= !j->begun && !j->held;
     if (j->begun)
-        sched_count_peers(j, -1);
+        pn_sched_count_peers(j, -1);
     j->listed = false;
     q->n_jobs--;
     pn_die_leave(j->s->model->dies, j->s->model->n_dies);
@@ -81930,7 +81972,7 @@ static void sched_tell(pn_sched *q, void (*on_done)(void *), void *user)
     pn_mutex_unlock(&q->lock);
 }
 
-static void sched_end(pn_sched *q, pn_job *j, pn_status st)
+PN_INTERNAL void pn_sched_end(pn_sched *q, pn_job *j, pn_status st)
 {
     pn_mutex_lock(&q->lock);
     sched_unlist(q, j);
@@ -81977,7 +82019,7 @@ static void sched_results(pn_sched *q)
                 st = pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
         }
         if (st || !pn_gen_wants(&j->gen, &tokens))
-            sched_end(q, j, st);
+            pn_sched_end(q, j, st);
     }
     q->n_runs = 0;
 }
@@ -82003,7 +82045,7 @@ static void sched_reap(pn_sched *q)
         return;
     for (pn_job *j; (j = sched_cancelled(q)) != NULL;) {
         pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
-        sched_end(q, j, PN_E_CANCELLED);
+        pn_sched_end(q, j, PN_E_CANCELLED);
     }
 }
 
@@ -82014,11 +82056,11 @@ static pn_die *sched_begin(pn_sched *q)
     pn_mutex_lock(&q->lock);                /* the list stays as it is while the step is formed */
     q->n_runs = q->n_rows = q->n_outs = 0;
     q->st = PN_OK;
-    pn_job *first = sched_first(q);
+    pn_job *first = pn_sched_first(q);
     pn_die *busy = first ? sched_claim(q, first->s->model) : NULL;
-    pn_session *wide = first && !busy ? sched_widest(first) : NULL;
+    pn_session *wide = first && !busy ? pn_sched_widest(first) : NULL;
     if (wide)
-        sched_fill(q, first, pn_session_rows(wide));
+        pn_sched_fill(q, first, pn_session_rows(wide));
     pn_mutex_unlock(&q->lock);
     if (q->n_runs)
         sched_submit(q, wide);
@@ -82222,6 +82264,25 @@ PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), 
     return true;
 }
 
+PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag)
+{
+    uint64_t sum = 0;
+    bool ours;
+    if (!sched_hold(e, &ours))
+        return 0;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        if (!sched_enter(q))
+            continue;
+        if (!q->open && !q->computed)
+            sum += fn(q, flag);
+        sched_leave(q);
+    }
+    if (ours)
+        sched_let_go(e);
+    return sum;
+}
+
 PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err)
 {
     if (!e || seconds < 0)
@@ -82395,7 +82456,7 @@ PN_INTERNAL void pn_sched_add(pn_job *j)
 static void sched_put_back(pn_job *j)
 {
     pn_queue *w = sched_queue(j);
-    sched_count_peers(j, -1);
+    pn_sched_count_peers(j, -1);
     sched_take_out(&w->work, j);
     j->next = w->waiting;
     w->waiting = j;
@@ -82405,7 +82466,7 @@ static void sched_put_back(pn_job *j)
 }
 
 /* With the lock held, and the job in no step. */
-static void sched_hold_job(pn_job *j, int held)
+PN_INTERNAL void pn_sched_hold_job(pn_job *j, int held)
 {
     if (held && j->begun)
         sched_put_back(j);
@@ -82418,7 +82479,7 @@ PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused)
     pn_sched *q = sched_of(j);
     pn_mutex_lock(&q->lock);
     if (j->listed)
-        sched_hold_job(j, paused ? j->held | SCHED_PAUSED : j->held & ~SCHED_PAUSED);
+        pn_sched_hold_job(j, paused ? j->held | SCHED_PAUSED : j->held & ~SCHED_PAUSED);
     pn_mutex_unlock(&q->lock);
     pn_sched_wake(q->die->engine);
 }
@@ -82453,10 +82514,18 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j)
     pn_mutex_unlock(&q->lock);
     return how;
 }
+#endif
 
-/* ------------------------------------------------------------------------------------------
- * Putting aside
- * ------------------------------------------------------------------------------------------ */
+/* ---- Begin engine/pn_sched_aside.c ---- */
+#ifndef PN_DROP_ENGINE_PN_SCHED_ASIDE_C
+#define PN_DROP_ENGINE_PN_SCHED_ASIDE_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/*
+ * pn_sched_aside.c - requests that the ladder puts aside: the one that began last goes first, and comes back last.
+ */
+/* includes engine/pn_sched_int.h */
+
+/* includes engine/pn_park.h */
 
 /* With the lock held: the one that began last, and how many there are. */
 static pn_job *sched_newest(pn_sched *q, uint32_t *n)
@@ -82489,14 +82558,14 @@ static uint64_t sched_park_one(pn_sched *q)
     pn_mutex_lock(&q->lock);
     pn_job *j = sched_newest(q, &n);
     if (n > 1) {
-        sched_hold_job(j, j->held | SCHED_PARKED);
+        pn_sched_hold_job(j, j->held | SCHED_PARKED);
         j->parked_at = pn_os_now();
     }
     pn_mutex_unlock(&q->lock);
     if (n < 2 || pn_session_park(j->s, &freed, NULL) == PN_OK)
         return freed;
     pn_mutex_lock(&q->lock);
-    sched_hold_job(j, j->held & ~SCHED_PARKED);
+    pn_sched_hold_job(j, j->held & ~SCHED_PARKED);
     pn_mutex_unlock(&q->lock);
     return 0;
 }
@@ -82517,31 +82586,11 @@ static bool sched_resume_one(pn_sched *q, bool idle_only)
     j->gen.r.parked_seconds += pn_os_now() - j->parked_at;
     j->gen.r.level_max = PN_LEVEL_CRITICAL;     /* nothing less puts anybody aside */
     pn_mutex_lock(&q->lock);
-    sched_hold_job(j, j->held & ~SCHED_PARKED);
+    pn_sched_hold_job(j, j->held & ~SCHED_PARKED);
     pn_mutex_unlock(&q->lock);
     if (st)
-        sched_end(q, j, st);
+        pn_sched_end(q, j, st);
     return true;
-}
-
-/* fn for each scheduler that has no step open, on the stepping thread; the sum of what it returns. */
-static uint64_t sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag)
-{
-    uint64_t sum = 0;
-    bool ours;
-    if (!sched_hold(e, &ours))
-        return 0;
-    for (uint32_t i = 0; i < e->n_dies; i++) {
-        pn_sched *q = e->dies[i].sched;
-        if (!sched_enter(q))
-            continue;
-        if (!q->open && !q->computed)
-            sum += fn(q, flag);
-        sched_leave(q);
-    }
-    if (ours)
-        sched_let_go(e);
-    return sum;
 }
 
 static uint64_t sched_park_call(pn_sched *q, bool flag)
@@ -82576,10 +82625,10 @@ static uint64_t sched_parked_call(pn_sched *q, bool flag)
     return bytes;
 }
 
-PN_INTERNAL uint64_t pn_sched_park(pn_engine *e) { return sched_each_idle(e, sched_park_call, false); }
-PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e) { return sched_each_idle(e, sched_parkable_call, false); }
-PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e) { return sched_each_idle(e, sched_parked_call, false); }
-PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only) { return sched_each_idle(e, sched_resume_call, idle_only) > 0; }
+PN_INTERNAL uint64_t pn_sched_park(pn_engine *e) { return pn_sched_each_idle(e, sched_park_call, false); }
+PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e) { return pn_sched_each_idle(e, sched_parkable_call, false); }
+PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e) { return pn_sched_each_idle(e, sched_parked_call, false); }
+PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only) { return pn_sched_each_idle(e, sched_resume_call, idle_only) > 0; }
 #endif
 
 /* ---- Begin engine/pn_gate_text.c ---- */

@@ -62,7 +62,7 @@ drop_files()
 	device/pn_team.c device/pn_cpu_attn.c device/pn_cpu_ops.c device/pn_device_cpu.c device/pn_device_sim.c
 	engine/pn_engine.c engine/pn_govern.c engine/pn_rungs.c engine/pn_rungs_kv.c engine/pn_rungs_weights.c engine/pn_admit.c engine/pn_die.c engine/pn_file.c engine/pn_presets.c engine/pn_retype.c engine/pn_fit.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_vocab_folder.c engine/pn_model.c
 	engine/pn_identity.c engine/pn_tier.c engine/pn_park.c engine/pn_cache.c engine/pn_session.c engine/pn_embed.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_emit.c engine/pn_sampler_api.c
-	engine/pn_generate.c engine/pn_sched.c engine/pn_gate_text.c engine/pn_gate.c
+	engine/pn_generate.c engine/pn_sched_form.c engine/pn_sched.c engine/pn_sched_aside.c engine/pn_gate_text.c engine/pn_gate.c
 	engine/pn_text_api.c engine/pn_template_api.c engine/pn_output_api.c engine/pn_replay.c
 	engine/pn_conversation.c engine/pn_request.c
 	engine/pn_quantize.c engine/pn_convert.c engine/pn_synth.c

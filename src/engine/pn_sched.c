@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_sched.c - forming a step, running it in slices, handing out what came of it.
+ * pn_sched.c - running a step in slices, handing out what came of it.
  *
  * Memory is taken between steps, never in one; when there is none the step has fewer runs.  A step of one
  * run needs no memory of ours: its tokens and logits lie where they belong.  Tokens and logits are the machine's
  * memory, whatever die computes.
  */
-#include "engine/pn_sched.h"
+#include "engine/pn_sched_int.h"
 
-#include "engine/pn_park.h"
 #include "engine/pn_rungs.h"
 
 #include <inttypes.h>
@@ -29,226 +28,6 @@ PN_INTERNAL void pn_sched_fini(pn_sched *q)
     (void)pn_sched_idle_bytes(q, true);
     pn_cond_fini(&q->settled);
     pn_mutex_fini(&q->lock);
-}
-
-static pn_sched *sched_of(const pn_job *j) { return pn_session_die(j->s)->sched; }
-
-/* ------------------------------------------------------------------------------------------
- * Forming a step
- * ------------------------------------------------------------------------------------------ */
-
-static pn_queue *sched_queue(const pn_job *j) { return &j->s->model->queue; }
-
-static void sched_append(pn_job **list, pn_job *j)
-{
-    while (*list)
-        list = &(*list)->next;
-    *list = j;
-    j->next = NULL;
-}
-
-static void sched_take_out(pn_job **list, const pn_job *j)
-{
-    while (*list != j)
-        list = &(*list)->next;
-    *list = j->next;
-}
-
-/* One more, or one less, of j's client is under way. */
-static void sched_count_peers(const pn_job *j, int more)
-{
-    pn_job *lists[] = {sched_queue(j)->work, sched_queue(j)->waiting};
-    for (size_t i = 0; i < PN_COUNT_OF(lists); i++)
-        for (pn_job *k = lists[i]; k; k = k->next)
-            if (k->gen.p.client == j->gen.p.client)
-                k->peers += (uint32_t)more;
-}
-
-static void sched_begin_job(pn_job *j)
-{
-    pn_queue *w = sched_queue(j);
-    sched_take_out(&w->waiting, j);
-    sched_append(&w->work, j);
-    w->n_work++;
-    w->n_ready--;
-    j->begun = true;
-    j->began_at = pn_os_now();
-    sched_count_peers(j, 1);
-}
-
-/* The oldest of the client that has the fewest under way; where all may begin, the oldest. */
-static pn_job *sched_next(const pn_queue *w, bool all)
-{
-    pn_job *best = NULL;
-    for (pn_job *j = w->waiting; j && !(best && (all || best->peers == 0)); j = j->next)
-        if (!j->held && (!best || j->peers < best->peers))
-            best = j;
-    return best;
-}
-
-/* As many as the model's cap and the die's slots let begin do. */
-static void sched_admit(pn_model *m)
-{
-    pn_queue *w = &m->queue;
-    pn_mutex_lock(&m->lock);
-    uint32_t cap = m->caps.concurrent ? m->caps.concurrent : UINT32_MAX;
-    pn_mutex_unlock(&m->lock);
-    cap = PN_MIN(cap, atomic_load(&m->dies[0]->slots));
-    while (w->n_ready && w->n_work < cap)
-        sched_begin_job(sched_next(w, cap == UINT32_MAX));
-}
-
-/* May the two be in one step?  One plan for all of its runs; pages say themselves of what type they are. */
-static bool sched_fits(const pn_session *a, const pn_session *b)
-{
-    return a->model == b->model && a->plans[0] == b->plans[0];
-}
-
-/* Whose turn it is: of the models with work the one that has had the least time; of its jobs the one that
- * began first. */
-static pn_job *sched_first(pn_sched *q)
-{
-    pn_model *best = NULL;
-    for (pn_model *m = q->models; m; m = m->queue.next)
-        if ((m->queue.n_work || m->queue.n_ready) && (!best || m->queue.served < best->queue.served))
-            best = m;
-    if (!best)
-        return NULL;
-    sched_admit(best);
-    return best->queue.work;
-}
-
-/* Of those that may share a step with `first`, the one that takes the longest prompts. */
-static pn_session *sched_widest(pn_job *first)
-{
-    pn_session *s = first->s;
-    for (pn_job *j = first; j; j = j->next)
-        if (sched_fits(j->s, first->s) && j->s->n_batch > s->n_batch)
-            s = j->s;
-    return s;
-}
-
-static void sched_take(pn_sched *q, pn_job *j, uint32_t n)
-{
-    const pn_token *tokens;
-    size_t wants = pn_gen_wants(&j->gen, &tokens);
-    pn_session *s = j->s;
-    q->runs[q->n_runs] = pn_session_run(s, n);
-    q->runs[q->n_runs].row0 = q->n_rows;
-    j->rows = n;
-    q->wanted[q->n_runs] = n == wants;
-    q->in[q->n_runs++] = j;
-    q->n_rows += n;
-    q->n_outs += n == wants;
-}
-
-PN_INTERNAL uint64_t pn_sched_bytes(uint64_t n_sessions, uint32_t n_batch, uint32_t n_vocab)
-{
-    uint64_t runs = PN_MIN(n_sessions, (uint64_t)SCHED_RUNS);
-    return runs < 2 ? 0 : runs * (sizeof(float) * (uint64_t)n_vocab + sizeof(uint32_t)) + n_batch * sizeof(pn_token);
-}
-
-/* Exactly `need` elements, or what there was; the content is nobody's. */
-static bool sched_grow(pn_mem *mem, void **ptr, size_t *cap, size_t need, size_t size)
-{
-    if (need <= *cap)
-        return true;
-    void *p = pn_mem_calloc(mem, PN_ACCT_SCRATCH, need, size);
-    if (!p)
-        return false;
-    pn_mem_free(mem, PN_ACCT_SCRATCH, *ptr, *cap * size);
-    *ptr = p;
-    *cap = need;
-    return true;
-}
-
-/* Room for a step of `rows` rows and `runs` runs of a model, as far as there is memory. */
-static uint32_t sched_room(pn_sched *q, uint32_t rows, uint32_t runs, uint32_t n_vocab)
-{
-    pn_mem *mem = pn_engine_mem(q->die->engine);
-    runs = PN_MIN(runs, (uint32_t)SCHED_RUNS);
-    if (runs < 2 || !sched_grow(mem, (void **)&q->tokens, &q->cap_rows, rows, sizeof *q->tokens) ||
-        !sched_grow(mem, (void **)&q->out_rows, &q->cap_runs, runs, sizeof *q->out_rows))
-        return 1;
-    (void)sched_grow(mem, (void **)&q->logits, &q->cap_logits, (size_t)runs * n_vocab, sizeof *q->logits);
-    return PN_MAX(1u, (uint32_t)PN_MIN(q->cap_logits / n_vocab, (size_t)runs));
-}
-
-/* Whoever had a turn goes behind those that had no place in the step. */
-static void sched_turn(pn_sched *q, pn_queue *w)
-{
-    for (uint32_t i = 0; i < q->n_runs; i++) {
-        sched_take_out(&w->work, q->in[i]);
-        sched_append(&w->work, q->in[i]);
-    }
-}
-
-/* One row for everyone who decodes, then prompts. */
-static void sched_fill(pn_sched *q, pn_job *first, uint32_t max_rows)
-{
-    const pn_token *tokens;
-    uint32_t n = 0, prompts = 0, others = 0;
-    for (pn_job *j = first; j; j = j->next) {
-        n += sched_fits(j->s, first->s);
-        prompts += sched_fits(j->s, first->s) && j->gen.in_prompt;
-        others += !sched_fits(j->s, first->s);
-    }
-    uint32_t max_runs = PN_MIN(sched_room(q, max_rows, n, first->s->model->desc.n_vocab), max_rows);
-    uint32_t places = max_runs;         /* for the first of the list, whatever they do: prompts do not wait for decoders to end */
-    for (pn_job *j = first; j && places; j = j->next) {
-        if (!sched_fits(j->s, first->s) || !pn_gen_wants(&j->gen, &tokens))
-            continue;
-        places--;
-        if (!j->gen.in_prompt)
-            sched_take(q, j, 1);
-    }
-    uint32_t room = max_rows - q->n_rows;
-    if (q->n_runs)
-        room = PN_MIN(room, (uint32_t)SCHED_CHUNK);
-    places = max_runs;
-    for (pn_job *j = first; j && room && places; j = j->next) {
-        size_t wants = pn_gen_wants(&j->gen, &tokens);
-        if (!sched_fits(j->s, first->s) || !wants)
-            continue;
-        places--;
-        if (!j->gen.in_prompt)
-            continue;
-        uint32_t share = PN_MAX(room / prompts, (uint32_t)SCHED_SHARE);        /* what one leaves is for the next */
-        uint32_t rows = (uint32_t)PN_MIN(PN_MIN(wants, (size_t)PN_MIN(room, share)), (size_t)j->s->n_batch);
-        sched_take(q, j, rows);
-        room -= rows;
-        prompts -= prompts > 1;
-    }
-    if (others || n > max_runs)
-        sched_turn(q, &first->s->model->queue);
-}
-
-/* Tokens and wanted rows side by side; one run's lie so already. */
-static pn_step sched_step(pn_sched *q)
-{
-    pn_step step = {.n_rows = q->n_rows, .runs = q->runs, .n_runs = q->n_runs, .n_outs = q->n_outs};
-    const pn_token *tokens;
-    uint32_t k = 0;
-    if (q->n_runs == 1) {
-        pn_session *s = q->in[0]->s;
-        pn_gen_wants(&q->in[0]->gen, &tokens);
-        s->out_rows[0] = q->n_rows - 1;
-        step.tokens = tokens;
-        step.out_rows = s->out_rows;
-        step.logits = s->logits;
-        return step;
-    }
-    for (uint32_t i = 0; i < q->n_runs; i++) {
-        const pn_job *j = q->in[i];
-        pn_gen_wants(&j->gen, &tokens);
-        memcpy(q->tokens + q->runs[i].row0, tokens, j->rows * sizeof *tokens);
-        if (q->wanted[i])
-            q->out_rows[k++] = q->runs[i].row0 + j->rows - 1;
-    }
-    step.tokens = q->tokens;
-    step.out_rows = q->out_rows;
-    step.logits = q->logits;
-    return step;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -342,7 +121,7 @@ static void sched_submit(pn_sched *q, pn_session *wide)
     q->plan = pn_session_plan(wide, q->n_rows);
     q->part = 0;
     q->began = pn_os_now();
-    q->step = sched_step(q);
+    q->step = pn_sched_step(q);
     q->step.carry = q->model->carry;
     sched_submit_part(q);
     q->open = true;
@@ -422,7 +201,7 @@ static void sched_unlist(pn_sched *q, pn_job *j)
     w->n_work -= j->begun;
     w->n_ready -= !j->begun && !j->held;
     if (j->begun)
-        sched_count_peers(j, -1);
+        pn_sched_count_peers(j, -1);
     j->listed = false;
     q->n_jobs--;
     pn_die_leave(j->s->model->dies, j->s->model->n_dies);
@@ -443,7 +222,7 @@ static void sched_tell(pn_sched *q, void (*on_done)(void *), void *user)
     pn_mutex_unlock(&q->lock);
 }
 
-static void sched_end(pn_sched *q, pn_job *j, pn_status st)
+PN_INTERNAL void pn_sched_end(pn_sched *q, pn_job *j, pn_status st)
 {
     pn_mutex_lock(&q->lock);
     sched_unlist(q, j);
@@ -490,7 +269,7 @@ static void sched_results(pn_sched *q)
                 st = pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
         }
         if (st || !pn_gen_wants(&j->gen, &tokens))
-            sched_end(q, j, st);
+            pn_sched_end(q, j, st);
     }
     q->n_runs = 0;
 }
@@ -516,7 +295,7 @@ static void sched_reap(pn_sched *q)
         return;
     for (pn_job *j; (j = sched_cancelled(q)) != NULL;) {
         pn_fail(&j->err, PN_E_CANCELLED, "cancelled");
-        sched_end(q, j, PN_E_CANCELLED);
+        pn_sched_end(q, j, PN_E_CANCELLED);
     }
 }
 
@@ -527,11 +306,11 @@ static pn_die *sched_begin(pn_sched *q)
     pn_mutex_lock(&q->lock);                /* the list stays as it is while the step is formed */
     q->n_runs = q->n_rows = q->n_outs = 0;
     q->st = PN_OK;
-    pn_job *first = sched_first(q);
+    pn_job *first = pn_sched_first(q);
     pn_die *busy = first ? sched_claim(q, first->s->model) : NULL;
-    pn_session *wide = first && !busy ? sched_widest(first) : NULL;
+    pn_session *wide = first && !busy ? pn_sched_widest(first) : NULL;
     if (wide)
-        sched_fill(q, first, pn_session_rows(wide));
+        pn_sched_fill(q, first, pn_session_rows(wide));
     pn_mutex_unlock(&q->lock);
     if (q->n_runs)
         sched_submit(q, wide);
@@ -735,6 +514,25 @@ PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), 
     return true;
 }
 
+PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag)
+{
+    uint64_t sum = 0;
+    bool ours;
+    if (!sched_hold(e, &ours))
+        return 0;
+    for (uint32_t i = 0; i < e->n_dies; i++) {
+        pn_sched *q = e->dies[i].sched;
+        if (!sched_enter(q))
+            continue;
+        if (!q->open && !q->computed)
+            sum += fn(q, flag);
+        sched_leave(q);
+    }
+    if (ours)
+        sched_let_go(e);
+    return sum;
+}
+
 PN_API pn_status pn_engine_step(pn_engine *e, double seconds, uint32_t *n_active, pn_err *err)
 {
     if (!e || seconds < 0)
@@ -908,7 +706,7 @@ PN_INTERNAL void pn_sched_add(pn_job *j)
 static void sched_put_back(pn_job *j)
 {
     pn_queue *w = sched_queue(j);
-    sched_count_peers(j, -1);
+    pn_sched_count_peers(j, -1);
     sched_take_out(&w->work, j);
     j->next = w->waiting;
     w->waiting = j;
@@ -918,7 +716,7 @@ static void sched_put_back(pn_job *j)
 }
 
 /* With the lock held, and the job in no step. */
-static void sched_hold_job(pn_job *j, int held)
+PN_INTERNAL void pn_sched_hold_job(pn_job *j, int held)
 {
     if (held && j->begun)
         sched_put_back(j);
@@ -931,7 +729,7 @@ PN_INTERNAL void pn_sched_pause(pn_job *j, bool paused)
     pn_sched *q = sched_of(j);
     pn_mutex_lock(&q->lock);
     if (j->listed)
-        sched_hold_job(j, paused ? j->held | SCHED_PAUSED : j->held & ~SCHED_PAUSED);
+        pn_sched_hold_job(j, paused ? j->held | SCHED_PAUSED : j->held & ~SCHED_PAUSED);
     pn_mutex_unlock(&q->lock);
     pn_sched_wake(q->die->engine);
 }
@@ -966,130 +764,3 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j)
     pn_mutex_unlock(&q->lock);
     return how;
 }
-
-/* ------------------------------------------------------------------------------------------
- * Putting aside
- * ------------------------------------------------------------------------------------------ */
-
-/* With the lock held: the one that began last, and how many there are. */
-static pn_job *sched_newest(pn_sched *q, uint32_t *n)
-{
-    pn_job *newest = NULL;
-    for (pn_model *m = q->models; m; m = m->queue.next)
-        for (pn_job *j = m->queue.work; j; j = j->next) {
-            newest = !newest || j->began_at >= newest->began_at ? j : newest;
-            ++*n;
-        }
-    return newest;
-}
-
-/* With the lock held: the one that was put aside first. */
-static pn_job *sched_first_parked(pn_sched *q)
-{
-    pn_job *first = NULL;
-    for (pn_model *m = q->models; m; m = m->queue.next)
-        for (pn_job *j = m->queue.waiting; j; j = j->next)
-            if ((j->held & SCHED_PARKED) && (!first || j->parked_at < first->parked_at))
-                first = j;
-    return first;
-}
-
-/* Its keys and values are nobody else's while its scheduler is entered, lock or no lock. */
-static uint64_t sched_park_one(pn_sched *q)
-{
-    uint32_t n = 0;
-    uint64_t freed = 0;
-    pn_mutex_lock(&q->lock);
-    pn_job *j = sched_newest(q, &n);
-    if (n > 1) {
-        sched_hold_job(j, j->held | SCHED_PARKED);
-        j->parked_at = pn_os_now();
-    }
-    pn_mutex_unlock(&q->lock);
-    if (n < 2 || pn_session_park(j->s, &freed, NULL) == PN_OK)
-        return freed;
-    pn_mutex_lock(&q->lock);
-    sched_hold_job(j, j->held & ~SCHED_PARKED);
-    pn_mutex_unlock(&q->lock);
-    return 0;
-}
-
-/* PN_E_IO ends it; anything else leaves it where it is. */
-static bool sched_resume_one(pn_sched *q, bool idle_only)
-{
-    uint32_t n = 0;
-    pn_mutex_lock(&q->lock);
-    pn_job *j = sched_first_parked(q);
-    (void)sched_newest(q, &n);
-    pn_mutex_unlock(&q->lock);
-    if (!j || (idle_only && n))
-        return false;
-    pn_status st = pn_session_unpark(j->s, &j->err);
-    if (st == PN_E_BUDGET || st == PN_E_NOMEM)
-        return false;
-    j->gen.r.parked_seconds += pn_os_now() - j->parked_at;
-    j->gen.r.level_max = PN_LEVEL_CRITICAL;     /* nothing less puts anybody aside */
-    pn_mutex_lock(&q->lock);
-    sched_hold_job(j, j->held & ~SCHED_PARKED);
-    pn_mutex_unlock(&q->lock);
-    if (st)
-        sched_end(q, j, st);
-    return true;
-}
-
-/* fn for each scheduler that has no step open, on the stepping thread; the sum of what it returns. */
-static uint64_t sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag)
-{
-    uint64_t sum = 0;
-    bool ours;
-    if (!sched_hold(e, &ours))
-        return 0;
-    for (uint32_t i = 0; i < e->n_dies; i++) {
-        pn_sched *q = e->dies[i].sched;
-        if (!sched_enter(q))
-            continue;
-        if (!q->open && !q->computed)
-            sum += fn(q, flag);
-        sched_leave(q);
-    }
-    if (ours)
-        sched_let_go(e);
-    return sum;
-}
-
-static uint64_t sched_park_call(pn_sched *q, bool flag)
-{
-    (void)flag;
-    return sched_park_one(q);
-}
-
-static uint64_t sched_resume_call(pn_sched *q, bool idle_only) { return sched_resume_one(q, idle_only); }
-
-static uint64_t sched_parkable_call(pn_sched *q, bool flag)
-{
-    uint64_t bytes = 0;
-    uint32_t n = 0;
-    (void)flag;
-    pn_mutex_lock(&q->lock);
-    const pn_job *newest = sched_newest(q, &n);
-    if (n > 1)
-        for (uint32_t i = 0; i < newest->s->model->n_dies; i++)
-            bytes += pn_kv_turn_bytes(&newest->s->kv, newest->s->kv.reserved, i);
-    pn_mutex_unlock(&q->lock);
-    return bytes * (n ? n - 1 : 0);
-}
-
-static uint64_t sched_parked_call(pn_sched *q, bool flag)
-{
-    (void)flag;
-    pn_mutex_lock(&q->lock);
-    const pn_job *j = sched_first_parked(q);
-    uint64_t bytes = j ? PN_MAX(pn_session_parked_bytes(j->s), UINT64_C(1)) : 0;
-    pn_mutex_unlock(&q->lock);
-    return bytes;
-}
-
-PN_INTERNAL uint64_t pn_sched_park(pn_engine *e) { return sched_each_idle(e, sched_park_call, false); }
-PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e) { return sched_each_idle(e, sched_parkable_call, false); }
-PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e) { return sched_each_idle(e, sched_parked_call, false); }
-PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only) { return sched_each_idle(e, sched_resume_call, idle_only) > 0; }
