@@ -3,12 +3,12 @@
  * pn_cpu_avx2.c - products of quantised weights, AVX2 with FMA.
  *
  * Three ways to the same bits, all with output rows in the lanes of a float accumulator:
- *   one     a single activation row: codes go from the block to the product in registers.
+ *   one     one or two activation rows: codes go from the block to the products in registers.
  *   few     up to 4 rows and a format whose codes come from grids: 8 weight rows of a chunk are
  *           unpacked to the first-level cache and multiplied there, row by row; 8 vectors of
  *           partial sums are transposed into one vector of 8 sums.
- *   many    8 weight rows of a chunk become a panel, whose lanes are rows, and 2, 4 or 8
- *           activation rows, spread over all lanes, run over it.
+ *   many    8 weight rows of a chunk become a panel, whose lanes are rows, and 4 or 8 activation
+ *           rows, spread over all lanes, run over it.
  * Integer sums are exact, so only the chain of float additions matters, and it is the same.
  *
  * maddubs (u8 x i8) adds pairs with saturation at 16 bits.  Codes up to 129 are safe
@@ -223,46 +223,68 @@ PN_AVX2 static void avx2_matmul_few(const pn_cpu_mm *a, pn_cpu_form f)
 }
 
 /* ------------------------------------------------------------------------------------------
- * One activation row: codes go from the block to the product in registers
+ * One or two activation rows (nx): codes go from the block to the product in registers
  * ------------------------------------------------------------------------------------------ */
 
-#define AVX2_ONE(r) avx2_mul32(unp_codes32(type, p[r] + at, table), q, wide)
+/* For every activation row j. */
+#define AVX2_EACH PN_UNROLL for (size_t j = 0; j < nx; j++)
 
-PN_AVX2_INLINE void avx2_one32(const pn_cpu_mm *a, pn_cpu_form f, const int type, const size_t bytes,
-                               const bool wide, const bool has_min)
+/* A block of 32 of weight rows r .. r+4, their sums over 128-bit lanes. */
+PN_AVX2_INLINE void avx2_one_four(const int type, const uint8_t *const *p, size_t at, __m256i table, const __m256i *q,
+                                  const size_t nx, const bool wide, __m256i *out)
+{
+    const __m256i c0 = unp_codes32(type, p[0] + at, table), c1 = unp_codes32(type, p[1] + at, table);
+    const __m256i c2 = unp_codes32(type, p[2] + at, table), c3 = unp_codes32(type, p[3] + at, table);
+    AVX2_EACH
+        out[j] = avx2_tree4(avx2_mul32(c0, q[j], wide), avx2_mul32(c1, q[j], wide), avx2_mul32(c2, q[j], wide),
+                            avx2_mul32(c3, q[j], wide));
+}
+
+PN_AVX2_INLINE void avx2_one32(const pn_cpu_mm *a, pn_cpu_form f, const int type, const size_t bytes, const bool wide,
+                               const bool has_min, const size_t nx)
 {
     const __m256i offs = _mm256_set1_epi16(f.off), one = _mm256_set1_epi16(1), table = unp_table_of(type);
-    const pn_x86_x x = pn_x86_x_at(a, f, 0);
+    const pn_x86_x x[2] = {pn_x86_x_at(a, f, 0), pn_x86_x_at(a, f, (uint32_t)nx - 1)};
     for (uint32_t r0 = 0; r0 < a->rows; r0 += 8) {
         const uint8_t *p[8], *next = (const uint8_t *)a->w + (size_t)r0 * a->w_stride;
-        __m256 acc = _mm256_setzero_ps();
+        __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
         if (r0 + 16 <= a->rows)
             next += 8 * a->w_stride;
         pn_x86_row_pointers(a, r0, p);
         for (size_t b = 0, at = 0; b < a->k / 32; b++, at += bytes, next += 8 * bytes) {
-            __m256i q = avx2_loadu(x.q + 32 * b), s = avx2_splat4(x.s + 2 * b);
-            __m256 dx = _mm256_broadcast_ss(x.d + b);
+            __m256i q[2], lo[2], hi[2];
+            AVX2_EACH
+                q[j] = avx2_loadu(x[j].q + 32 * b);
             pn_x86_prefetch(next, 8 * bytes);
-            __m256i lo = avx2_tree4(AVX2_ONE(0), AVX2_ONE(1), AVX2_ONE(2), AVX2_ONE(3));
-            __m256i hi = avx2_tree4(AVX2_ONE(4), AVX2_ONE(5), AVX2_ONE(6), AVX2_ONE(7));
-            __m256i i = _mm256_add_epi32(_mm256_permute2x128_si256(lo, hi, 0x20),
-                                         _mm256_permute2x128_si256(lo, hi, 0x31));
-            if (!wide && !has_min)
-                i = _mm256_sub_epi32(i, _mm256_madd_epi16(offs, s));
-            __m256 d = type == PN_DTYPE_MXFP4 ? unp_e8m0_8(p, at) : unp_halves8(p, at);
-            acc = _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(i), acc);
-            if (has_min)
-                acc = _mm256_fmadd_ps(_mm256_mul_ps(unp_halves8(p, at + 2), dx),
-                                      _mm256_cvtepi32_ps(_mm256_madd_epi16(one, s)), acc);
+            avx2_one_four(type, p, at, table, q, nx, wide, lo);
+            avx2_one_four(type, p + 4, at, table, q, nx, wide, hi);
+            const __m256 d = type == PN_DTYPE_MXFP4 ? unp_e8m0_8(p, at) : unp_halves8(p, at);
+            const __m256 m = has_min ? unp_halves8(p, at + 2) : d;
+            AVX2_EACH {
+                __m256i s = avx2_splat4(x[j].s + 2 * b);
+                __m256i i = _mm256_add_epi32(_mm256_permute2x128_si256(lo[j], hi[j], 0x20),
+                                             _mm256_permute2x128_si256(lo[j], hi[j], 0x31));
+                __m256 dx = _mm256_broadcast_ss(x[j].d + b);
+                if (!wide && !has_min)
+                    i = _mm256_sub_epi32(i, _mm256_madd_epi16(offs, s));
+                acc[j] = _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(i), acc[j]);
+                if (has_min)
+                    acc[j] = _mm256_fmadd_ps(_mm256_mul_ps(m, dx), _mm256_cvtepi32_ps(_mm256_madd_epi16(one, s)), acc[j]);
+            }
         }
-        avx2_store(a, r0, 0, acc);
+        AVX2_EACH
+            avx2_store(a, r0, (uint32_t)j, acc[j]);
     }
 }
 
-#undef AVX2_ONE
-
 #define AVX2_ONE32(name, type, bytes, wide, has_min) \
-    PN_AVX2 static void name(const pn_cpu_mm *a, pn_cpu_form f) { avx2_one32(a, f, type, bytes, wide, has_min); }
+    PN_AVX2 static void name(const pn_cpu_mm *a, pn_cpu_form f) \
+    { \
+        if (a->m == 1) \
+            avx2_one32(a, f, type, bytes, wide, has_min, 1); \
+        else \
+            avx2_one32(a, f, type, bytes, wide, has_min, 2); \
+    }
 AVX2_ONE32(avx2_one_q4_0, PN_DTYPE_Q4_0, 18, false, false)
 AVX2_ONE32(avx2_one_q4_1, PN_DTYPE_Q4_1, 20, false, true)
 AVX2_ONE32(avx2_one_q5_0, PN_DTYPE_Q5_0, 22, false, false)
@@ -287,70 +309,85 @@ PN_AVX2_INLINE void avx2_one_row_ternary(const __m256i c[8], pn_x86_x x, __m256i
     *u = _mm256_madd_epi16(one, avx2_loadu(x.s));
 }
 
-/* A block of 256 of one row: *v gets the partial sums of the products, *u those of the sums of q. */
-PN_AVX2_INLINE void avx2_one_row_k(const int type, const uint8_t *s, pn_x86_x x, __m256i *v, __m256i *u)
+/* A block of 256 of one weight row: v[j] gets the partial sums of the products, u[j] those of the sums of q. */
+PN_AVX2_INLINE void avx2_one_row_k(const int type, const uint8_t *s, const pn_x86_x *x, const size_t nx, __m256i *v,
+                                   __m256i *u)
 {
     const __m256i halves = _mm256_setr_epi64x(0x0100010001000100, 0x0100010001000100,
                                               0x0302030203020302, 0x0302030203020302);
     _Alignas(32) int16_t scales[16];
     const bool wide = type == PN_DTYPE_IQ4_XS;
-    __m256i c[8], sc, cr, a, b;
+    __m256i c[8], sc, cr;
     unp_codes_k(type, s, c);
     if (type == PN_DTYPE_TQ2_0) {
-        avx2_one_row_ternary(c, x, v, u);
+        AVX2_EACH
+            avx2_one_row_ternary(c, x[j], &v[j], &u[j]);
         return;
     }
     unp_scales_k(type, s, &sc, &cr);
     unp_store32(scales, sc);
 #define AVX2_TERM(i) \
-    avx2_mul32_scaled(c[i], avx2_loadu(x.q + 32 * (i)), \
+    avx2_mul32_scaled(c[i], avx2_loadu(x[j].q + 32 * (i)), \
                       _mm256_shuffle_epi8(avx2_splat4(scales + 2 * (i)), halves), wide)
-    a = AVX2_TERM(0);
-    b = AVX2_TERM(1);
-    a = _mm256_add_epi32(a, AVX2_TERM(2));
-    b = _mm256_add_epi32(b, AVX2_TERM(3));
-    a = _mm256_add_epi32(a, AVX2_TERM(4));
-    b = _mm256_add_epi32(b, AVX2_TERM(5));
-    a = _mm256_add_epi32(a, AVX2_TERM(6));
-    b = _mm256_add_epi32(b, AVX2_TERM(7));
+    AVX2_EACH {
+        __m256i a = AVX2_TERM(0), b = AVX2_TERM(1);
+        a = _mm256_add_epi32(a, AVX2_TERM(2));
+        b = _mm256_add_epi32(b, AVX2_TERM(3));
+        a = _mm256_add_epi32(a, AVX2_TERM(4));
+        b = _mm256_add_epi32(b, AVX2_TERM(5));
+        a = _mm256_add_epi32(a, AVX2_TERM(6));
+        b = _mm256_add_epi32(b, AVX2_TERM(7));
+        v[j] = _mm256_add_epi32(a, b);
+        u[j] = _mm256_madd_epi16(cr, avx2_loadu(x[j].s));
+    }
 #undef AVX2_TERM
-    *v = _mm256_add_epi32(a, b);
-    *u = _mm256_madd_epi16(cr, avx2_loadu(x.s));
 }
 
 /* d_at, m_at: offsets of the f16 factors; m_at 0: no mins. */
-PN_AVX2_INLINE void avx2_one_k(const pn_cpu_mm *a, pn_cpu_form f, const int type, const size_t bytes,
-                               const size_t d_at, const size_t m_at)
+PN_AVX2_INLINE void avx2_one_k(const pn_cpu_mm *a, pn_cpu_form f, const int type, const size_t bytes, const size_t d_at,
+                               const size_t m_at, const size_t nx)
 {
-    const pn_x86_x x = pn_x86_x_at(a, f, 0);
+    const pn_x86_x x[2] = {pn_x86_x_at(a, f, 0), pn_x86_x_at(a, f, (uint32_t)nx - 1)};
     for (uint32_t r0 = 0; r0 < a->rows; r0 += 8) {
         const uint8_t *p[8], *next = (const uint8_t *)a->w + (size_t)r0 * a->w_stride;
-        __m256 acc = _mm256_setzero_ps();
+        __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
         if (r0 + 16 <= a->rows)
             next += 8 * a->w_stride;
         pn_x86_row_pointers(a, r0, p);
         for (size_t b = 0, at = 0; b < a->k / 256; b++, at += bytes) {
-            __m256i v[8], u[8];
-            pn_x86_x xb = pn_x86_x_from(x, f, 256 * b);
-            __m256 dx = _mm256_broadcast_ss(xb.d);
+            __m256i v[2][8], u[2][8];
+            const pn_x86_x xb[2] = {pn_x86_x_from(x[0], f, 256 * b), pn_x86_x_from(x[1], f, 256 * b)};
             for (size_t r = 0; r < 8; r++, next += bytes) {
+                __m256i vr[2], ur[2];
                 pn_x86_prefetch(next, bytes);
-                avx2_one_row_k(type, p[r] + at, xb, &v[r], &u[r]);
-                if (!m_at && type != PN_DTYPE_IQ4_XS)
-                    v[r] = _mm256_sub_epi32(v[r], u[r]);
+                avx2_one_row_k(type, p[r] + at, xb, nx, vr, ur);
+                AVX2_EACH {
+                    v[j][r] = !m_at && type != PN_DTYPE_IQ4_XS ? _mm256_sub_epi32(vr[j], ur[j]) : vr[j];
+                    u[j][r] = ur[j];
+                }
             }
-            acc = _mm256_fmadd_ps(_mm256_mul_ps(unp_halves8(p, at + d_at), dx), _mm256_cvtepi32_ps(avx2_tree8(v)), acc);
-            if (m_at) {
-                __m256 m = _mm256_xor_ps(unp_halves8(p, at + m_at), _mm256_set1_ps(-0.0f));
-                acc = _mm256_fmadd_ps(_mm256_mul_ps(m, dx), _mm256_cvtepi32_ps(avx2_tree8(u)), acc);
+            const __m256 d = unp_halves8(p, at + d_at);
+            const __m256 m = m_at ? _mm256_xor_ps(unp_halves8(p, at + m_at), _mm256_set1_ps(-0.0f)) : d;
+            AVX2_EACH {
+                __m256 dx = _mm256_broadcast_ss(xb[j].d);
+                acc[j] = _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(avx2_tree8(v[j])), acc[j]);
+                if (m_at)
+                    acc[j] = _mm256_fmadd_ps(_mm256_mul_ps(m, dx), _mm256_cvtepi32_ps(avx2_tree8(u[j])), acc[j]);
             }
         }
-        avx2_store(a, r0, 0, acc);
+        AVX2_EACH
+            avx2_store(a, r0, (uint32_t)j, acc[j]);
     }
 }
 
 #define AVX2_ONE_K(name, type, bytes, d_at, m_at) \
-    PN_AVX2 static void name(const pn_cpu_mm *a, pn_cpu_form f) { avx2_one_k(a, f, type, bytes, d_at, m_at); }
+    PN_AVX2 static void name(const pn_cpu_mm *a, pn_cpu_form f) \
+    { \
+        if (a->m == 1) \
+            avx2_one_k(a, f, type, bytes, d_at, m_at, 1); \
+        else \
+            avx2_one_k(a, f, type, bytes, d_at, m_at, 2); \
+    }
 AVX2_ONE_K(avx2_one_q2_k, PN_DTYPE_Q2_K, 84, 80, 82)
 AVX2_ONE_K(avx2_one_q3_k, PN_DTYPE_Q3_K, 110, 108, 0)
 AVX2_ONE_K(avx2_one_q4_k, PN_DTYPE_Q4_K, 144, 0, 2)
@@ -360,7 +397,7 @@ AVX2_ONE_K(avx2_one_iq4_xs, PN_DTYPE_IQ4_XS, 136, 0, 0)
 AVX2_ONE_K(avx2_one_tq2_0, PN_DTYPE_TQ2_0, 66, 64, 0)
 #undef AVX2_ONE_K
 
-/* False: no such kernel for the type. */
+/* m <= 2.  False: no such kernel for the type. */
 static bool avx2_matmul_one(const pn_cpu_mm *a, pn_cpu_form f)
 {
     switch (a->dtype) {
@@ -383,7 +420,7 @@ static bool avx2_matmul_one(const pn_cpu_mm *a, pn_cpu_form f)
 }
 
 /* ------------------------------------------------------------------------------------------
- * Two and more activation rows over panels
+ * More activation rows over panels
  * ------------------------------------------------------------------------------------------ */
 
 /* A chunk of up to 8 activation rows, every dword already in all lanes: products take it from memory as it lies, and
@@ -427,10 +464,8 @@ PN_AVX2 static void avx2_spread_rows(avx2_spread *o, pn_cpu_form f, const pn_x86
     const __m256i off = _mm256_set1_epi16(f.has_min ? 1 : f.off);
     if (nx == 8)
         avx2_spread_codes(o, x, 8, n);
-    else if (nx == 4)
-        avx2_spread_codes(o, x, 4, n);
     else
-        avx2_spread_codes(o, x, 2, n);
+        avx2_spread_codes(o, x, 4, n);
     for (size_t j = 0; j < nx; j++) {
         const __m256i s = avx2_loadu(x[j].s);           /* 16: sections are padded */
         if (f.family == PN_CPU_B256) {
@@ -456,9 +491,6 @@ PN_AVX2 static void avx2_spread_rows(avx2_spread *o, pn_cpu_form f, const pn_x86
 
 /* The value is in a register now.  Without it gcc adds in another order, computes all products first and spills them. */
 #define AVX2_KEEP(v) __asm__("" : "+x"(v))
-
-/* For every row j of the nx. */
-#define AVX2_EACH PN_UNROLL for (size_t j = 0; j < nx; j++)
 
 /* i[j] = (more: +=) t[j] times c. */
 PN_AVX2_INLINE void avx2_widen(const __m256i *t, const size_t nx, __m256i c, const bool more, __m256i *i)
@@ -637,7 +669,7 @@ typedef void (*avx2_many_fn)(const pn_x86_panel *p, size_t k, const avx2_spread 
         (void)k; \
         call; \
     }
-#define AVX2_MANY(name, call) AVX2_MANY_X(name, 2, call) AVX2_MANY_X(name, 4, call) AVX2_MANY_X(name, 8, call)
+#define AVX2_MANY(name, call) AVX2_MANY_X(name, 4, call) AVX2_MANY_X(name, 8, call)
 AVX2_MANY(avx2_many_b16, avx2_many16(p, k, x, acc, nx))
 AVX2_MANY(avx2_many_b32_wide, avx2_many32(p, k, x, acc, nx, 0, false))
 AVX2_MANY(avx2_many_b32_15, avx2_many32(p, k, x, acc, nx, 8, false))
@@ -654,7 +686,7 @@ AVX2_MANY(avx2_many_b256_126, avx2_many256(p, x, acc, nx, 1, false))
 #undef AVX2_EACH
 #undef AVX2_KEEP
 
-#define AVX2_PICK(name) (nx == 2 ? name##_2 : nx == 4 ? name##_4 : name##_8)
+#define AVX2_PICK(name) (nx == 4 ? name##_4 : name##_8)
 
 static avx2_many_fn avx2_many_of(pn_cpu_form f, size_t nx)
 {
@@ -684,7 +716,7 @@ enum { AVX2_SLAB = 128, AVX2_PANELS = 32 };
 /* Chunk by chunk of k: a panel is made where it is needed, in the first-level cache, and the sums wait in the tile. */
 PN_AVX2 static void avx2_matmul_slab(const pn_cpu_mm *a, pn_cpu_form f, uint32_t j0, uint32_t m)
 {
-    const uint32_t rows8 = (a->rows + 7) / 8, mx = m > 4 ? (m + 7) / 8 * 8 : m > 2 ? 4 : 2;
+    const uint32_t rows8 = (a->rows + 7) / 8, mx = m > 4 ? (m + 7) / 8 * 8 : 4;
     const size_t room = pn_cpu_tile_bytes(a->k) / (sizeof(pn_x86_panel) + mx * sizeof(__m256));
     const uint32_t most = (uint32_t)PN_MIN(PN_MIN(room, (size_t)AVX2_PANELS), (size_t)rows8);
     pn_x86_panel *panels = a->tile;
@@ -727,7 +759,7 @@ PN_AVX2 PN_INTERNAL void pn_avx2_matmul(const pn_cpu_mm *a)
     pn_cpu_form f = pn_cpu_form_of(a->dtype);
     if (f.family == PN_CPU_FLOAT)
         pn_avx2_matmul_float(a);
-    else if (a->m == 1 && avx2_matmul_one(a, f))
+    else if (a->m <= 2 && avx2_matmul_one(a, f))
         return;
     else if (a->m <= AVX2_FEW && pn_x86_unpack_of(a->dtype))
         avx2_matmul_few(a, f);
