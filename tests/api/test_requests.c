@@ -828,7 +828,7 @@ static void the_plan_knows_what_steps_take(void)
 /* More than a step has runs for: nobody waits for the end of another. */
 static void a_crowd_goes_on_together(req_rig *r)
 {
-    enum { N = 150, TOKENS = 20 };
+    enum { N = 90, TOKENS = 10 };
     static int heard[N], *where[N];
     pn_session *s[N];
     pn_request *q[N];
@@ -837,7 +837,7 @@ static void a_crowd_goes_on_together(req_rig *r)
     uint32_t active = 1;
     const pn_sampling on = {.ignore_eos = 1};
     for (int i = 0; i < N; i++) {
-        PN_CHECK(pn_session_new(r->m, &(pn_session_params){.n_ctx = 64, .n_batch = 256}, &s[i], &err) == PN_OK, "%s", err.text);
+        PN_CHECK(pn_session_new(r->m, &(pn_session_params){.n_ctx = 64, .n_batch = 96}, &s[i], &err) == PN_OK, "%s", err.text);
         where[i] = &heard[i];
         const pn_generate_params p = {.prompt = one, .n_prompt = 1, .max_tokens = TOKENS, .sampling = &on, .on_text = req_first, .user = &where[i]};
         PN_CHECK(pn_request_new(s[i], &p, &q[i], &err) == PN_OK, "%s", err.text);
