@@ -451,7 +451,8 @@ PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_
         out->mem = NULL;
         return pn_fail_nomem(err, "a directory of tensors", (uint64_t)w->n_tensors * sizeof *w->tensors);
     }
-    memcpy(out->tensors, w->tensors, w->n_tensors * sizeof *w->tensors);
+    if (w->n_tensors)           /* without any, w->tensors is NULL */
+        memcpy(out->tensors, w->tensors, w->n_tensors * sizeof *w->tensors);
     return PN_OK;
 }
 
