@@ -3708,6 +3708,8 @@ enum {
 #define PN_US_ANY ((uint64_t)1 << 63)           /* every character; absent at the end of text */
 
 PN_INTERNAL uint64_t pn_uni_class(uint32_t cp);
+/* The set of general categories with this name ("Lu", or "L" for all that begin so); 0: none. */
+PN_INTERNAL uint64_t pn_uni_category(const char *name, size_t n);
 PN_INTERNAL uint32_t pn_uni_lower(uint32_t cp);                 /* simple mapping */
 PN_INTERNAL uint32_t pn_uni_decomp_first(uint32_t cp);          /* first of the canonical decomposition */
 
@@ -21104,22 +21106,24 @@ PN_AVX2_INLINE void avx2_one32(const pn_cpu_mm *a, pn_cpu_form f, const int type
     }
 }
 
-#define AVX2_ONE32(name, type, bytes, wide, has_min) \
+#define AVX2_ONE(name, call) \
     PN_AVX2 static void name(const pn_cpu_mm *a, pn_cpu_form f) \
     { \
-        if (a->m == 1) \
-            avx2_one32(a, f, type, bytes, wide, has_min, 1); \
-        else \
-            avx2_one32(a, f, type, bytes, wide, has_min, 2); \
+        if (a->m == 1) { \
+            const size_t nx = 1; \
+            call; \
+        } else { \
+            const size_t nx = 2; \
+            call; \
+        } \
     }
-AVX2_ONE32(avx2_one_q4_0, PN_DTYPE_Q4_0, 18, false, false)
-AVX2_ONE32(avx2_one_q4_1, PN_DTYPE_Q4_1, 20, false, true)
-AVX2_ONE32(avx2_one_q5_0, PN_DTYPE_Q5_0, 22, false, false)
-AVX2_ONE32(avx2_one_q5_1, PN_DTYPE_Q5_1, 24, false, true)
-AVX2_ONE32(avx2_one_q8_0, PN_DTYPE_Q8_0, 34, true, false)
-AVX2_ONE32(avx2_one_iq4_nl, PN_DTYPE_IQ4_NL, 18, true, false)
-AVX2_ONE32(avx2_one_mxfp4, PN_DTYPE_MXFP4, 17, false, false)
-#undef AVX2_ONE32
+AVX2_ONE(avx2_one_q4_0, avx2_one32(a, f, PN_DTYPE_Q4_0, 18, false, false, nx))
+AVX2_ONE(avx2_one_q4_1, avx2_one32(a, f, PN_DTYPE_Q4_1, 20, false, true, nx))
+AVX2_ONE(avx2_one_q5_0, avx2_one32(a, f, PN_DTYPE_Q5_0, 22, false, false, nx))
+AVX2_ONE(avx2_one_q5_1, avx2_one32(a, f, PN_DTYPE_Q5_1, 24, false, true, nx))
+AVX2_ONE(avx2_one_q8_0, avx2_one32(a, f, PN_DTYPE_Q8_0, 34, true, false, nx))
+AVX2_ONE(avx2_one_iq4_nl, avx2_one32(a, f, PN_DTYPE_IQ4_NL, 18, true, false, nx))
+AVX2_ONE(avx2_one_mxfp4, avx2_one32(a, f, PN_DTYPE_MXFP4, 17, false, false, nx))
 
 /* Codes to 2 and no scales: 16-bit sums hold the whole block. */
 PN_AVX2_INLINE void avx2_one_row_ternary(const __m256i c[8], pn_x86_x x, __m256i *v, __m256i *u)
@@ -21207,22 +21211,14 @@ PN_AVX2_INLINE void avx2_one_k(const pn_cpu_mm *a, pn_cpu_form f, const int type
     }
 }
 
-#define AVX2_ONE_K(name, type, bytes, d_at, m_at) \
-    PN_AVX2 static void name(const pn_cpu_mm *a, pn_cpu_form f) \
-    { \
-        if (a->m == 1) \
-            avx2_one_k(a, f, type, bytes, d_at, m_at, 1); \
-        else \
-            avx2_one_k(a, f, type, bytes, d_at, m_at, 2); \
-    }
-AVX2_ONE_K(avx2_one_q2_k, PN_DTYPE_Q2_K, 84, 80, 82)
-AVX2_ONE_K(avx2_one_q3_k, PN_DTYPE_Q3_K, 110, 108, 0)
-AVX2_ONE_K(avx2_one_q4_k, PN_DTYPE_Q4_K, 144, 0, 2)
-AVX2_ONE_K(avx2_one_q5_k, PN_DTYPE_Q5_K, 176, 0, 2)
-AVX2_ONE_K(avx2_one_q6_k, PN_DTYPE_Q6_K, 210, 208, 0)
-AVX2_ONE_K(avx2_one_iq4_xs, PN_DTYPE_IQ4_XS, 136, 0, 0)
-AVX2_ONE_K(avx2_one_tq2_0, PN_DTYPE_TQ2_0, 66, 64, 0)
-#undef AVX2_ONE_K
+AVX2_ONE(avx2_one_q2_k, avx2_one_k(a, f, PN_DTYPE_Q2_K, 84, 80, 82, nx))
+AVX2_ONE(avx2_one_q3_k, avx2_one_k(a, f, PN_DTYPE_Q3_K, 110, 108, 0, nx))
+AVX2_ONE(avx2_one_q4_k, avx2_one_k(a, f, PN_DTYPE_Q4_K, 144, 0, 2, nx))
+AVX2_ONE(avx2_one_q5_k, avx2_one_k(a, f, PN_DTYPE_Q5_K, 176, 0, 2, nx))
+AVX2_ONE(avx2_one_q6_k, avx2_one_k(a, f, PN_DTYPE_Q6_K, 210, 208, 0, nx))
+AVX2_ONE(avx2_one_iq4_xs, avx2_one_k(a, f, PN_DTYPE_IQ4_XS, 136, 0, 0, nx))
+AVX2_ONE(avx2_one_tq2_0, avx2_one_k(a, f, PN_DTYPE_TQ2_0, 66, 64, 0, nx))
+#undef AVX2_ONE
 
 /* m <= 2.  False: no such kernel for the type. */
 static bool avx2_matmul_one(const pn_cpu_mm *a, pn_cpu_form f)
@@ -32236,6 +32232,20 @@ PN_INTERNAL uint32_t pn_uni_decomp_first(uint32_t cp)
     }
     return lo < t->n_decomp && t->decomp[lo].a == cp ? t->decomp[lo].b : cp;
 }
+
+PN_INTERNAL uint64_t pn_uni_category(const char *name, size_t n)
+{
+    static const char list[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";  /* PN_UC_LU on */
+    uint64_t set = 0;
+    if (n < 1 || n > 2)
+        return 0;
+    for (size_t i = 0; list[2 * i]; i++)
+        if (list[2 * i] == name[0] && (n == 1 || list[2 * i + 1] == name[1]))
+            set |= (uint64_t)1 << (i + 1);
+    if (name[0] == 'C' && (n == 1 || name[1] == 'n'))
+        set |= PN_US(CN);
+    return set;
+}
 #endif
 
 /* ---- Begin text/pn_tab_norm.c ---- */
@@ -35542,23 +35552,14 @@ static const pn_uni_pair patr_circled_latin1[] = {
 /* The set of a name in \p{..}; 0: unknown. */
 static uint64_t patr_property(const char *name, size_t n)
 {
-    static const char list[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";  /* PN_UC_LU on */
     static const struct { const char *name; uint64_t set; } words[] = {
         {"Han", PN_US_HAN}, {"White_Space", PN_US_WS}, {"Letter", PN_US_L}, {"Mark", PN_US_M}, {"Number", PN_US_N},
         {"Punctuation", PN_US_P}, {"Symbol", PN_US_S}, {"Separator", PN_US(ZS) | PN_US(ZL) | PN_US(ZP)},
     };
-    uint64_t set = 0;
     for (size_t i = 0; i < PN_COUNT_OF(words); i++)
         if (strlen(words[i].name) == n && memcmp(words[i].name, name, n) == 0)
             return words[i].set;
-    if (n < 1 || n > 2)
-        return 0;
-    for (size_t i = 0; list[2 * i]; i++)
-        if (list[2 * i] == name[0] && (n == 1 || list[2 * i + 1] == name[1]))
-            set |= (uint64_t)1 << (i + 1);
-    if (name[0] == 'C' && (n == 1 || name[1] == 'n'))
-        set |= PN_US(CN);
-    return set;
+    return pn_uni_category(name, n);
 }
 
 /* A class with a name at r->at, behind the backslash: added to *s.  1: it was one, 0: none, -1: refused. */
@@ -58446,21 +58447,6 @@ static bool regex_shorthand(regex_parser *p, int letter)
     }
 }
 
-/* The set of general categories with this name ("Lu", or "L" for all that begin so); 0: none. */
-static uint64_t regex_category(const char *name, size_t n)
-{
-    static const char list[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";  /* PN_UC_LU on */
-    uint64_t set = 0;
-    if (n < 1 || n > 2)
-        return 0;
-    for (size_t i = 0; list[2 * i]; i++)
-        if (list[2 * i] == name[0] && (n == 1 || list[2 * i + 1] == name[1]))
-            set |= (uint64_t)1 << (i + 1);
-    if (name[0] == 'C' && (n == 1 || name[1] == 'n'))
-        set |= PN_US(CN);
-    return set;
-}
-
 /* After \p or \P. */
 static bool regex_property(regex_parser *p, size_t at, bool negated)
 {
@@ -58469,7 +58455,7 @@ static bool regex_property(regex_parser *p, size_t at, bool negated)
         end++;
     if (regex_peek(p, 0) != '{' || end >= p->len)
         return regex_bad(p, at, "expected {category} after \\p");
-    uint64_t set = regex_category(p->text + begin, end - begin);
+    uint64_t set = pn_uni_category(p->text + begin, end - begin);
     if (!set)
         return regex_cannot(p, at, "a Unicode property other than a general category");
     p->at = end + 1;

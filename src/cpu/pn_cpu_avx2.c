@@ -277,22 +277,24 @@ PN_AVX2_INLINE void avx2_one32(const pn_cpu_mm *a, pn_cpu_form f, const int type
     }
 }
 
-#define AVX2_ONE32(name, type, bytes, wide, has_min) \
+#define AVX2_ONE(name, call) \
     PN_AVX2 static void name(const pn_cpu_mm *a, pn_cpu_form f) \
     { \
-        if (a->m == 1) \
-            avx2_one32(a, f, type, bytes, wide, has_min, 1); \
-        else \
-            avx2_one32(a, f, type, bytes, wide, has_min, 2); \
+        if (a->m == 1) { \
+            const size_t nx = 1; \
+            call; \
+        } else { \
+            const size_t nx = 2; \
+            call; \
+        } \
     }
-AVX2_ONE32(avx2_one_q4_0, PN_DTYPE_Q4_0, 18, false, false)
-AVX2_ONE32(avx2_one_q4_1, PN_DTYPE_Q4_1, 20, false, true)
-AVX2_ONE32(avx2_one_q5_0, PN_DTYPE_Q5_0, 22, false, false)
-AVX2_ONE32(avx2_one_q5_1, PN_DTYPE_Q5_1, 24, false, true)
-AVX2_ONE32(avx2_one_q8_0, PN_DTYPE_Q8_0, 34, true, false)
-AVX2_ONE32(avx2_one_iq4_nl, PN_DTYPE_IQ4_NL, 18, true, false)
-AVX2_ONE32(avx2_one_mxfp4, PN_DTYPE_MXFP4, 17, false, false)
-#undef AVX2_ONE32
+AVX2_ONE(avx2_one_q4_0, avx2_one32(a, f, PN_DTYPE_Q4_0, 18, false, false, nx))
+AVX2_ONE(avx2_one_q4_1, avx2_one32(a, f, PN_DTYPE_Q4_1, 20, false, true, nx))
+AVX2_ONE(avx2_one_q5_0, avx2_one32(a, f, PN_DTYPE_Q5_0, 22, false, false, nx))
+AVX2_ONE(avx2_one_q5_1, avx2_one32(a, f, PN_DTYPE_Q5_1, 24, false, true, nx))
+AVX2_ONE(avx2_one_q8_0, avx2_one32(a, f, PN_DTYPE_Q8_0, 34, true, false, nx))
+AVX2_ONE(avx2_one_iq4_nl, avx2_one32(a, f, PN_DTYPE_IQ4_NL, 18, true, false, nx))
+AVX2_ONE(avx2_one_mxfp4, avx2_one32(a, f, PN_DTYPE_MXFP4, 17, false, false, nx))
 
 /* Codes to 2 and no scales: 16-bit sums hold the whole block. */
 PN_AVX2_INLINE void avx2_one_row_ternary(const __m256i c[8], pn_x86_x x, __m256i *v, __m256i *u)
@@ -380,22 +382,14 @@ PN_AVX2_INLINE void avx2_one_k(const pn_cpu_mm *a, pn_cpu_form f, const int type
     }
 }
 
-#define AVX2_ONE_K(name, type, bytes, d_at, m_at) \
-    PN_AVX2 static void name(const pn_cpu_mm *a, pn_cpu_form f) \
-    { \
-        if (a->m == 1) \
-            avx2_one_k(a, f, type, bytes, d_at, m_at, 1); \
-        else \
-            avx2_one_k(a, f, type, bytes, d_at, m_at, 2); \
-    }
-AVX2_ONE_K(avx2_one_q2_k, PN_DTYPE_Q2_K, 84, 80, 82)
-AVX2_ONE_K(avx2_one_q3_k, PN_DTYPE_Q3_K, 110, 108, 0)
-AVX2_ONE_K(avx2_one_q4_k, PN_DTYPE_Q4_K, 144, 0, 2)
-AVX2_ONE_K(avx2_one_q5_k, PN_DTYPE_Q5_K, 176, 0, 2)
-AVX2_ONE_K(avx2_one_q6_k, PN_DTYPE_Q6_K, 210, 208, 0)
-AVX2_ONE_K(avx2_one_iq4_xs, PN_DTYPE_IQ4_XS, 136, 0, 0)
-AVX2_ONE_K(avx2_one_tq2_0, PN_DTYPE_TQ2_0, 66, 64, 0)
-#undef AVX2_ONE_K
+AVX2_ONE(avx2_one_q2_k, avx2_one_k(a, f, PN_DTYPE_Q2_K, 84, 80, 82, nx))
+AVX2_ONE(avx2_one_q3_k, avx2_one_k(a, f, PN_DTYPE_Q3_K, 110, 108, 0, nx))
+AVX2_ONE(avx2_one_q4_k, avx2_one_k(a, f, PN_DTYPE_Q4_K, 144, 0, 2, nx))
+AVX2_ONE(avx2_one_q5_k, avx2_one_k(a, f, PN_DTYPE_Q5_K, 176, 0, 2, nx))
+AVX2_ONE(avx2_one_q6_k, avx2_one_k(a, f, PN_DTYPE_Q6_K, 210, 208, 0, nx))
+AVX2_ONE(avx2_one_iq4_xs, avx2_one_k(a, f, PN_DTYPE_IQ4_XS, 136, 0, 0, nx))
+AVX2_ONE(avx2_one_tq2_0, avx2_one_k(a, f, PN_DTYPE_TQ2_0, 66, 64, 0, nx))
+#undef AVX2_ONE
 
 /* m <= 2.  False: no such kernel for the type. */
 static bool avx2_matmul_one(const pn_cpu_mm *a, pn_cpu_form f)

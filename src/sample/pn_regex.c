@@ -93,21 +93,6 @@ static bool regex_shorthand(regex_parser *p, int letter)
     }
 }
 
-/* The set of general categories with this name ("Lu", or "L" for all that begin so); 0: none. */
-static uint64_t regex_category(const char *name, size_t n)
-{
-    static const char list[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";  /* PN_UC_LU on */
-    uint64_t set = 0;
-    if (n < 1 || n > 2)
-        return 0;
-    for (size_t i = 0; list[2 * i]; i++)
-        if (list[2 * i] == name[0] && (n == 1 || list[2 * i + 1] == name[1]))
-            set |= (uint64_t)1 << (i + 1);
-    if (name[0] == 'C' && (n == 1 || name[1] == 'n'))
-        set |= PN_US(CN);
-    return set;
-}
-
 /* After \p or \P. */
 static bool regex_property(regex_parser *p, size_t at, bool negated)
 {
@@ -116,7 +101,7 @@ static bool regex_property(regex_parser *p, size_t at, bool negated)
         end++;
     if (regex_peek(p, 0) != '{' || end >= p->len)
         return regex_bad(p, at, "expected {category} after \\p");
-    uint64_t set = regex_category(p->text + begin, end - begin);
+    uint64_t set = pn_uni_category(p->text + begin, end - begin);
     if (!set)
         return regex_cannot(p, at, "a Unicode property other than a general category");
     p->at = end + 1;

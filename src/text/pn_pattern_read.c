@@ -211,23 +211,14 @@ static const pn_uni_pair patr_circled_latin1[] = {
 /* The set of a name in \p{..}; 0: unknown. */
 static uint64_t patr_property(const char *name, size_t n)
 {
-    static const char list[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";  /* PN_UC_LU on */
     static const struct { const char *name; uint64_t set; } words[] = {
         {"Han", PN_US_HAN}, {"White_Space", PN_US_WS}, {"Letter", PN_US_L}, {"Mark", PN_US_M}, {"Number", PN_US_N},
         {"Punctuation", PN_US_P}, {"Symbol", PN_US_S}, {"Separator", PN_US(ZS) | PN_US(ZL) | PN_US(ZP)},
     };
-    uint64_t set = 0;
     for (size_t i = 0; i < PN_COUNT_OF(words); i++)
         if (strlen(words[i].name) == n && memcmp(words[i].name, name, n) == 0)
             return words[i].set;
-    if (n < 1 || n > 2)
-        return 0;
-    for (size_t i = 0; list[2 * i]; i++)
-        if (list[2 * i] == name[0] && (n == 1 || list[2 * i + 1] == name[1]))
-            set |= (uint64_t)1 << (i + 1);
-    if (name[0] == 'C' && (n == 1 || name[1] == 'n'))
-        set |= PN_US(CN);
-    return set;
+    return pn_uni_category(name, n);
 }
 
 /* A class with a name at r->at, behind the backslash: added to *s.  1: it was one, 0: none, -1: refused. */

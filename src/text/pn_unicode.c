@@ -112,3 +112,17 @@ PN_INTERNAL uint32_t pn_uni_decomp_first(uint32_t cp)
     }
     return lo < t->n_decomp && t->decomp[lo].a == cp ? t->decomp[lo].b : cp;
 }
+
+PN_INTERNAL uint64_t pn_uni_category(const char *name, size_t n)
+{
+    static const char list[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";  /* PN_UC_LU on */
+    uint64_t set = 0;
+    if (n < 1 || n > 2)
+        return 0;
+    for (size_t i = 0; list[2 * i]; i++)
+        if (list[2 * i] == name[0] && (n == 1 || list[2 * i + 1] == name[1]))
+            set |= (uint64_t)1 << (i + 1);
+    if (name[0] == 'C' && (n == 1 || name[1] == 'n'))
+        set |= PN_US(CN);
+    return set;
+}

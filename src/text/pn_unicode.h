@@ -38,6 +38,8 @@ enum {
 #define PN_US_ANY ((uint64_t)1 << 63)           /* every character; absent at the end of text */
 
 PN_INTERNAL uint64_t pn_uni_class(uint32_t cp);
+/* The set of general categories with this name ("Lu", or "L" for all that begin so); 0: none. */
+PN_INTERNAL uint64_t pn_uni_category(const char *name, size_t n);
 PN_INTERNAL uint32_t pn_uni_lower(uint32_t cp);                 /* simple mapping */
 PN_INTERNAL uint32_t pn_uni_decomp_first(uint32_t cp);          /* first of the canonical decomposition */
 
