@@ -42,7 +42,7 @@ def load_hog(s, group, a):
     one = threading.Thread(target=lambda: answers.append(ask(s.port, prompt(0, 12), 2 * a.tokens, 2 * a.box)))
     with Hog(group) as h:
         one.start()
-        h.take(0.8 * s.memory()["resources"][0]["available_soft"], 0.0005)
+        h.take(0.8 * group.spare(), 0.0005)
         a.tight = within(s, ("TIGHT", "CRITICAL"), 5)
         one.join()
         h.leave()

@@ -46,7 +46,7 @@ def hog(s, group, where):
     one = threading.Thread(target=lambda: answers.append(ask(s.port, prompt(0, 12), 4 * TOKENS)))
     with Hog(group) as h:
         one.start()
-        check(h.take(0.8 * s.memory()["resources"][0]["available_soft"], 0.002), where + ": the hog lives")
+        check(h.take(0.8 * group.spare(), 0.002), where + ": the hog lives")
         one.join()
         h.leave()
         left = time.monotonic()

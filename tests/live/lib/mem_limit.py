@@ -253,6 +253,11 @@ class Group:
         pages = [read("/proc/%d/statm" % p.pid, "0 0").split()[1] for p in self.processes if p.poll() is None]
         return sum(int(n) for n in pages) * mmap.PAGESIZE
 
+    def spare(self):
+        """Bytes up to the limit, where page cache of files can go; now, where a server's reading may be a second old."""
+        stat = self.stat()
+        return self.limit - self.usage() + stat.get("inactive_file", 0) + stat.get("active_file", 0)
+
     def stat(self):
         """memory.stat as numbers; empty without a control group."""
         return table(self.kind.folder + "/memory.stat") if self.kind.folder else {}
