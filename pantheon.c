@@ -1670,20 +1670,43 @@ typedef struct pn_x86_panel {
     } u;
 } pn_x86_panel;
 
+/* A panel as vectors of 32 bytes: dword i of 8 rows is vector i, the factors follow. */
+enum {
+    PN_X86_PANEL_SC = PN_CPU_CHUNK / 4, PN_X86_PANEL_CR = PN_X86_PANEL_SC + 16, PN_X86_PANEL_D = PN_X86_PANEL_CR + 8,
+    PN_X86_PANEL_M,
+    PN_X86_PANEL_D32 = PN_CPU_CHUNK / 4, PN_X86_PANEL_M32 = PN_X86_PANEL_D32 + 8,
+    PN_X86_PANEL_D16 = PN_CPU_CHUNK / 4
+};
+
+/* Two panels, vector by vector, for AVX-512: 16 rows in the lanes.  int8 codes are w + 128 here: all are unsigned. */
+typedef struct pn_x86_panel16 {
+    _Alignas(64) uint8_t q[PN_CPU_CHUNK / 4][16][4];
+    union {
+        struct {
+            int16_t sc[16][16][2], cr[8][16][2];
+            float d[16], m[16];
+        } b256;
+        struct {
+            float d[8][16], m[8][16];
+        } b32;
+        float d16[16][16];
+    } u;
+} pn_x86_panel16;
+
 /* Chunk [n elements] of 8 rows; p[r] points at the chunk's first block in row r. */
 typedef void (*pn_x86_unpack_fn)(const uint8_t *const p[8], size_t n, pn_x86_oct *o);
 
-/* The same, to a panel. */
-typedef void (*pn_x86_panel_fn)(const uint8_t *const p[8], size_t n, pn_x86_panel *o);
+/* The same, to a panel, or (wide) to half of a panel16, 32 bytes from its start for the upper half. */
+typedef void (*pn_x86_panel_fn)(const uint8_t *const p[8], size_t n, uint8_t *o);
 
 #if PN_CPU_X64
 /* AVX2's, used by the AVX-512 files too.  A quantised type has one of the two, the other is NULL: formats whose
  * codes are nibbles or bit planes go straight to a panel, the others by way of an oct. */
-PN_INTERNAL pn_x86_panel_fn pn_x86_panel_of(uint32_t dtype);
+PN_INTERNAL pn_x86_panel_fn pn_x86_panel_of(uint32_t dtype, bool wide);
 PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype);
 
 /* Oct to panel. */
-PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, pn_x86_panel *p);
+PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, uint8_t *panel, bool wide);
 #endif
 
 /* Bytes of a row that hold PN_CPU_CHUNK elements. */
@@ -1693,11 +1716,14 @@ static inline size_t pn_x86_chunk_bytes(uint32_t dtype)
     return (size_t)PN_CPU_CHUNK / t->block_elems * t->block_bytes;
 }
 
-/* Rows r0 .. r0+8 of the weights (rows past the end repeat the last one). */
+/* Rows r0 .. r0+8 of the weights (rows past the end repeat the last one).  One after another: gcc would multiply vectors. */
 static inline void pn_x86_row_pointers(const pn_cpu_mm *a, uint32_t r0, const uint8_t *p[8])
 {
-    for (uint32_t r = 0; r < 8; r++)
-        p[r] = (const uint8_t *)a->w + PN_MIN(r0 + r, a->rows - 1) * a->w_stride;
+    const uint8_t *row = (const uint8_t *)a->w + PN_MIN(r0, a->rows - 1) * a->w_stride;
+    for (uint32_t r = 0; r < 8; r++) {
+        p[r] = row;
+        row += r0 + r + 1 < a->rows ? a->w_stride : 0;
+    }
 }
 
 static inline const uint8_t *pn_x86_x_row(const pn_cpu_mm *a, uint32_t j)
@@ -1764,33 +1790,27 @@ static inline void pn_x86_prefetch(const uint8_t *p, size_t n)
 #endif
 }
 
-/* Panels of 8 rows that fit pn_cpu_tile_bytes(k). */
-static inline uint32_t pn_x86_panels_in_tile(uint32_t k)
-{
-    size_t chunks = ((size_t)k + PN_CPU_CHUNK - 1) / PN_CPU_CHUNK;
-    return (uint32_t)(pn_cpu_tile_bytes(k) / (chunks * sizeof(pn_x86_panel)));
-}
-
 #if PN_CPU_X64
-/* Elements e .. e+n, a chunk, of rows r .. r+8 into a panel; the 8 rows behind them are asked for meanwhile. */
-static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t r, size_t e, size_t n,
-                                     pn_x86_panel *panel)
+/* Elements e .. e+n, a chunk, of rows r .. r+8 into a panel or half a wide one; those of the rows `ahead` are asked for
+ * meanwhile (0: of none). */
+static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t r, size_t e, size_t n, uint32_t ahead,
+                                     uint8_t *panel, bool wide)
 {
-    const pn_x86_panel_fn fill = pn_x86_panel_of(a->dtype);
+    const pn_x86_panel_fn fill = pn_x86_panel_of(a->dtype, wide);
     const size_t chunk = pn_x86_chunk_bytes(a->dtype), bytes = chunk * n / PN_CPU_CHUNK, at = chunk * (e / PN_CPU_CHUNK);
     const uint8_t *p[8];
     pn_x86_row_pointers(a, r, p);
     for (uint32_t i = 0; i < 8; i++) {
         p[i] += at;
-        if (r + 16 <= a->rows)
-            pn_x86_prefetch(p[i] + 8 * a->w_stride, bytes);
+        if (ahead && r + ahead + 8 <= a->rows)
+            pn_x86_prefetch(p[i] + ahead * a->w_stride, bytes);
     }
     if (fill) {
         fill(p, n, panel);
     } else {
         pn_x86_oct o;
         pn_x86_unpack_of(a->dtype)(p, n, &o);
-        pn_x86_transpose(&o, f, panel);
+        pn_x86_transpose(&o, f, panel, wide);
     }
 }
 
@@ -2109,6 +2129,30 @@ PN_AVX2_INLINE __m256i unp_table_of(const int type)
                                     : _mm256_setzero_si256();
 }
 
+/* 8 rows of 8 dwords, row r at p[r] + at, transposed: out[i] holds dword i of rows 0..7. */
+PN_AVX2_INLINE void unp_transpose8(const uint8_t *const *p, size_t at, __m256i out[8])
+{
+    __m256i a = unp_load32(p[0] + at), b = unp_load32(p[1] + at), c = unp_load32(p[2] + at);
+    __m256i d = unp_load32(p[3] + at), e = unp_load32(p[4] + at), f = unp_load32(p[5] + at);
+    __m256i g = unp_load32(p[6] + at), h = unp_load32(p[7] + at);
+    __m256i ab0 = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
+    __m256i cd0 = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
+    __m256i ef0 = _mm256_unpacklo_epi32(e, f), ef1 = _mm256_unpackhi_epi32(e, f);
+    __m256i gh0 = _mm256_unpacklo_epi32(g, h), gh1 = _mm256_unpackhi_epi32(g, h);
+    __m256i l0 = _mm256_unpacklo_epi64(ab0, cd0), l1 = _mm256_unpackhi_epi64(ab0, cd0);
+    __m256i l2 = _mm256_unpacklo_epi64(ab1, cd1), l3 = _mm256_unpackhi_epi64(ab1, cd1);
+    __m256i h0 = _mm256_unpacklo_epi64(ef0, gh0), h1 = _mm256_unpackhi_epi64(ef0, gh0);
+    __m256i h2 = _mm256_unpacklo_epi64(ef1, gh1), h3 = _mm256_unpackhi_epi64(ef1, gh1);
+    out[0] = _mm256_permute2x128_si256(l0, h0, 0x20);
+    out[1] = _mm256_permute2x128_si256(l1, h1, 0x20);
+    out[2] = _mm256_permute2x128_si256(l2, h2, 0x20);
+    out[3] = _mm256_permute2x128_si256(l3, h3, 0x20);
+    out[4] = _mm256_permute2x128_si256(l0, h0, 0x31);
+    out[5] = _mm256_permute2x128_si256(l1, h1, 0x31);
+    out[6] = _mm256_permute2x128_si256(l2, h2, 0x31);
+    out[7] = _mm256_permute2x128_si256(l3, h3, 0x31);
+}
+
 #endif /* PN_CPU_X64 */
 
 #endif /* PN_CPU_AVX2_CODES_H */
@@ -2270,59 +2314,435 @@ PN_AVX2_INLINE void pn_avx2_kv32(const uint8_t *p, __m256 v[4], const uint32_t t
 
 /* ---- Begin cpu/pn_cpu_avx512_many.h ---- */
 /*
- * pn_cpu_avx512_many.h - the frame of the AVX-512 matrix kernels.
+ * pn_cpu_avx512_many.h - products of quantised weights over wide panels, 16 rows in the lanes.
  *
- * Included by pn_cpu_avx512.c (maddubs) and pn_cpu_avx512vnni.c (dpbusd).  Prefill takes panels of
- * 8 rows in pairs: 16 rows in the lanes.  Few activation rows are bound by memory, and there the
- * AVX2 kernels are used as they are; all bits are the same.
+ * Included by pn_cpu_avx512.c and pn_cpu_avx512vnni.c, which differ in how four products are added: with VNNI one
+ * instruction, whose activations come from memory and spread over the lanes on the way.  All bits are those of the
+ * AVX2 kernels.
  */
 #ifndef PN_CPU_AVX512_MANY_H
 #define PN_CPU_AVX512_MANY_H
 
+/* includes cpu/pn_cpu_avx2_codes.h */
 /* includes cpu/pn_cpu_x86_mm.h */
 
 #if PN_CPU_X64
 
-enum { PN_AVX512_X = 4 };       /* activation rows run over a pair of panels together */
+#define PN_AVX512_INLINE PN_AVX512 static inline __attribute__((always_inline))
 
-/* Two times 32 bytes: rows 0..7 and 8..15. */
-#define PN_AVX512_PAIR(lo, hi) \
-    _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_load_si256((const __m256i *)(const void *)(lo))), \
-                       _mm256_load_si256((const __m256i *)(const void *)(hi)), 1)
+enum { PN_AVX512_X = 8 };       /* activation rows run over a panel together, at most */
 
-typedef void (*pn_avx512_many_fn)(const pn_x86_panel *p0, const pn_x86_panel *p1, pn_cpu_form f, size_t k,
-                                  const pn_x86_x x[PN_AVX512_X], float sum[PN_AVX512_X][16]);
+/* A chunk of nx = 4 or 8 activation rows: number i of row j at [i * nx + j]. */
+typedef struct pn_avx512_x {
+    _Alignas(64) int32_t q[PN_CPU_CHUNK / 4 * PN_AVX512_X];     /* four codes */
+    int32_t d[8 * PN_AVX512_X];                                 /* bits of a block's factor (B256: one) */
+    int32_t s[16 * PN_AVX512_X];    /* B32: a block's sum of q, times -off, or with a minimum as f32; B16, B256: the same of 16
+                                       elements, with a minimum pairs of sums */
+} pn_avx512_x;
 
-/* Fill pairs of panels and run all activation rows over them. */
-static inline void pn_avx512_frame(const pn_cpu_mm *a, pn_cpu_form f, pn_avx512_many_fn many)
+/* step bytes from p on are asked for with every 32 elements; p NULL: nothing is. */
+typedef struct avx512_next {
+    const uint8_t *p;
+    size_t step;
+} avx512_next;
+
+/* ------------------------------------------------------------------------------------------
+ * Activations
+ * ------------------------------------------------------------------------------------------ */
+
+/* Dwords 0 .. n - 1 of 8 rows, transposed. */
+PN_AVX2_INLINE void avx512_put(const __m256i t[8], size_t n, const size_t nx, const size_t step, int32_t *out)
 {
-    pn_x86_panel *panels = a->tile;
-    size_t chunks = ((size_t)a->k + PN_CPU_CHUNK - 1) / PN_CPU_CHUNK;
-    uint32_t step = 16 * (pn_x86_panels_in_tile(a->k) / 2);
-    for (uint32_t r0 = 0; r0 < a->rows; r0 += step) {
-        uint32_t r1 = PN_MIN(step, a->rows - r0) + r0;
-        for (uint32_t r = r0; r < r1; r += 16) {
-            pn_x86_panel *p = panels + (r - r0) / 8 * chunks;
-            for (size_t c = 0; c < chunks; c++) {
-                size_t e = c * PN_CPU_CHUNK, n = PN_MIN((size_t)PN_CPU_CHUNK, a->k - e);
-                pn_x86_panel_fill(a, f, r, e, n, p + c);
-                pn_x86_panel_fill(a, f, r + 8, e, n, p + chunks + c);
-            }
+    for (size_t i = 0; i < n; i++) {
+        if (nx == 8)
+            _mm256_store_si256((__m256i *)(void *)(out + 8 * step * i), t[i]);
+        else
+            _mm_store_si128((__m128i *)(void *)(out + 4 * step * i), _mm256_castsi256_si128(t[i]));
+    }
+}
+
+PN_AVX2_INLINE void avx512_pack_rows(pn_avx512_x *o, pn_cpu_form f, const pn_x86_x *x, const size_t nx, size_t n)
+{
+    const uint8_t *q[8], *d[8], *s[8];
+    const size_t blocks = f.family == PN_CPU_B256 ? 1 : n / 32;
+    const __m256i off = _mm256_set1_epi32(-f.off);
+    __m256i t[8], even[8];
+    for (size_t j = 0; j < 8; j++) {
+        q[j] = (const uint8_t *)x[j % nx].q;
+        d[j] = (const uint8_t *)x[j % nx].d;
+        s[j] = (const uint8_t *)x[j % nx].s;
+    }
+    for (size_t e = 0; e < n; e += 32) {
+        unp_transpose8(q, e, t);
+        avx512_put(t, 8, nx, 1, o->q + e / 4 * nx);
+    }
+    unp_transpose8(d, 0, t);            /* sections of a row are padded to 64 bytes */
+    avx512_put(t, blocks, nx, 1, o->d);
+    unp_transpose8(s, 0, t);
+    if (f.family == PN_CPU_B256 && f.has_min) {
+        avx512_put(t, 8, nx, 1, o->s);
+        return;
+    }
+    PN_UNROLL
+    for (size_t i = 0; i < 8; i++) {
+        even[i] = _mm256_srai_epi32(_mm256_slli_epi32(t[i], 16), 16);
+        t[i] = _mm256_srai_epi32(t[i], 16);
+        if (f.family != PN_CPU_B32) {
+            even[i] = _mm256_mullo_epi32(even[i], off);
+            t[i] = _mm256_mullo_epi32(t[i], off);
+            continue;
         }
-        for (uint32_t j = 0; j < a->m; j += PN_AVX512_X) {
-            pn_x86_x x[PN_AVX512_X];
-            for (uint32_t i = 0; i < PN_AVX512_X; i++)
-                x[i] = pn_x86_x_at(a, f, PN_MIN(j + i, a->m - 1));
-            for (uint32_t r = r0; r < r1; r += 16) {
-                _Alignas(64) float sum[PN_AVX512_X][16];
-                const pn_x86_panel *p = panels + (r - r0) / 8 * chunks;
-                many(p, p + chunks, f, a->k, x, sum);
-                for (uint32_t i = 0; i < PN_AVX512_X && j + i < a->m; i++)
-                    pn_x86_store_rows(a, r, PN_MIN(16u, a->rows - r), a->y_index ? a->y_index[j + i] : j + i,
-                                      sum[i]);
+        t[i] = _mm256_add_epi32(t[i], even[i]);
+        t[i] = f.has_min ? _mm256_castps_si256(_mm256_cvtepi32_ps(t[i])) : _mm256_mullo_epi32(t[i], off);
+    }
+    if (f.family == PN_CPU_B32) {
+        avx512_put(t, n / 32, nx, 1, o->s);
+    } else {
+        avx512_put(even, n / 32, nx, 2, o->s);
+        avx512_put(t, n / 32, nx, 2, o->s + nx);
+    }
+}
+
+PN_AVX2 static void avx512_pack(pn_avx512_x *o, pn_cpu_form f, const pn_x86_x *x, size_t nx, size_t n)
+{
+    if (nx == 8)
+        avx512_pack_rows(o, f, x, 8, n);
+    else
+        avx512_pack_rows(o, f, x, 4, n);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Products
+ * ------------------------------------------------------------------------------------------ */
+
+/* For every activation row j. */
+#define AVX512_EACH PN_UNROLL for (size_t j = 0; j < nx; j++)
+
+PN_AVX512_INLINE __m512i avx512_load(const void *p) { return _mm512_load_si512(p); }
+PN_AVX512_INLINE __m512i avx512_all(const int32_t *x) { return _mm512_set1_epi32(*x); }
+PN_AVX512_INLINE __m512 avx512_allf(const int32_t *x) { return _mm512_castsi512_ps(_mm512_set1_epi32(*x)); }
+
+#ifndef PN_AVX512_EMULATED
+/* i + the four products of bytes of w and of *x.  In assembly, as the function is for machines without it as well
+ * (`vnni` below), and compilers load the activation apart. */
+PN_AVX512_INLINE __m512i avx512_dpbusd(__m512i i, __m512i w, const int32_t *x)
+{
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(i) : "v"(w), "m"(*x));
+    return i;
+}
+
+/* i + the two products of halves. */
+PN_AVX512_INLINE __m512i avx512_dpwssd(__m512i i, __m512i a, __m512i b)
+{
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(i) : "v"(a), "v"(b));
+    return i;
+}
+#endif
+
+PN_AVX512_INLINE __m512i avx512_pairs(__m512i i, __m512i a, __m512i b, const bool vnni)
+{
+    return vnni ? avx512_dpwssd(i, a, b) : _mm512_add_epi32(i, _mm512_madd_epi16(a, b));
+}
+
+/* i[j] += products of 16 elements.  n, without VNNI: results of maddubs that fit in 16 bits. */
+PN_AVX512_INLINE void avx512_dot16(const uint8_t *q, const int32_t *x, const size_t nx, const bool vnni, const int n,
+                                   __m512i *i)
+{
+    const __m512i one = _mm512_set1_epi16(1);
+    __m512i t[PN_AVX512_X];
+    PN_UNROLL
+    for (int k = 0; k < 4; k++) {
+        const __m512i w = avx512_load(q + 64 * k);
+        AVX512_EACH {
+            const int32_t *xk = x + (size_t)k * nx + j;
+            if (vnni) {
+                i[j] = avx512_dpbusd(i[j], w, xk);
+                continue;
             }
+            const __m512i v = _mm512_maddubs_epi16(w, avx512_all(xk));
+            t[j] = k % n ? _mm512_add_epi16(t[j], v) : v;
+            if (k % n == n - 1)
+                i[j] = _mm512_add_epi32(i[j], _mm512_madd_epi16(t[j], one));
         }
     }
+}
+
+/* acc[j] += (d dx) i[j]. */
+PN_AVX512_INLINE void avx512_add_scaled(const float *d, const int32_t *dx, const size_t nx, const __m512i *i, __m512 *acc)
+{
+    const __m512 dw = _mm512_load_ps(d);
+    AVX512_EACH
+        acc[j] = _mm512_fmadd_ps(_mm512_mul_ps(dw, avx512_allf(dx + j)), _mm512_cvtepi32_ps(i[j]), acc[j]);
+}
+
+/* Ask for the weights that come next, a piece with every 32 elements: in one go they would fill the buffers of the
+ * first-level cache, and products would wait for them.  Into the second level, since 16 rows may be more than the first. */
+PN_AVX512_INLINE void avx512_ask(const avx512_next *next, size_t b)
+{
+    if (next->p)
+        for (size_t i = 0; i < next->step; i += 64)
+            __builtin_prefetch(next->p + b * next->step + i, 0, 2);
+}
+
+PN_AVX512_INLINE void avx512_many32(const pn_x86_panel16 *p, size_t k, const pn_avx512_x *x, const avx512_next *next,
+                                    __m512 *acc, const size_t nx, const bool vnni, const int n, const bool has_min)
+{
+    for (size_t b = 0; b < k / 32; b++) {
+        avx512_ask(next, b);
+        const int32_t *s = x->s + b * nx, *d = x->d + b * nx, *xq = x->q + b * 8 * nx;
+        __m512i i[PN_AVX512_X];
+        AVX512_EACH
+            i[j] = has_min ? _mm512_setzero_si512() : avx512_all(s + j);
+        avx512_dot16(p->q[b * 8][0], xq, nx, vnni, n, i);
+        avx512_dot16(p->q[b * 8 + 4][0], xq + 4 * nx, nx, vnni, n, i);
+        avx512_add_scaled(p->u.b32.d[b], d, nx, i, acc);
+        if (has_min) {
+            const __m512 m = _mm512_load_ps(p->u.b32.m[b]);
+            AVX512_EACH
+                acc[j] = _mm512_fmadd_ps(_mm512_mul_ps(m, avx512_allf(d + j)), avx512_allf(s + j), acc[j]);
+        }
+    }
+}
+
+PN_AVX512_INLINE void avx512_many16(const pn_x86_panel16 *p, size_t k, const pn_avx512_x *x, const avx512_next *next,
+                                    __m512 *acc, const size_t nx, const bool vnni, const int n)
+{
+    for (size_t h = 0; h < k / 16; h++) {
+        if (h % 2 == 0)
+            avx512_ask(next, h / 2);
+        __m512i i[PN_AVX512_X];
+        AVX512_EACH
+            i[j] = avx512_all(x->s + h * nx + j);
+        avx512_dot16(p->q[h * 4][0], x->q + h * 4 * nx, nx, vnni, n, i);
+        avx512_add_scaled(p->u.d16[h], x->d + h / 2 * nx, nx, i, acc);
+    }
+}
+
+/* How sums of blocks of 256 meet their scales. */
+typedef enum avx512_scaling {
+    AVX512_ONES,        /* there are none (ternary) */
+    AVX512_HALVES,      /* a sum of 16 products fits in 16 bits: |w| <= 16 */
+    AVX512_PAIRS,       /* 32 elements have one scale */
+    AVX512_WORDS        /* 16 have */
+} avx512_scaling;
+
+/* sum[j] += the scaled products of 32 elements from 32 g on. */
+PN_AVX512_INLINE void avx512_group32(const pn_x86_panel16 *p, const pn_avx512_x *x, const size_t nx, const bool vnni,
+                                     const int n, const avx512_scaling how, const bool has_min, size_t g, __m512i *sum)
+{
+    const int32_t *s = x->s + 2 * g * nx, *xq = x->q + 8 * g * nx;
+    __m512i t[PN_AVX512_X];
+    if (how == AVX512_ONES) {
+        AVX512_EACH
+            sum[j] = _mm512_add_epi32(sum[j], _mm512_add_epi32(avx512_all(s + j), avx512_all(s + nx + j)));
+        avx512_dot16(p->q[8 * g][0], xq, nx, vnni, n, sum);
+        avx512_dot16(p->q[8 * g + 4][0], xq + 4 * nx, nx, vnni, n, sum);
+        return;
+    }
+    PN_UNROLL
+    for (size_t h = 0; h < 2; h++) {
+        const __m512i sc = avx512_load(p->u.b256.sc[2 * g + h]);
+        if (how != AVX512_PAIRS || h == 0)
+            AVX512_EACH
+                t[j] = has_min ? _mm512_setzero_si512() : avx512_all(s + h * nx + j);
+        else if (!has_min)
+            AVX512_EACH
+                t[j] = _mm512_add_epi32(t[j], avx512_all(s + nx + j));
+        avx512_dot16(p->q[8 * g + 4 * h][0], xq + 4 * h * nx, nx, vnni, n, t);
+        if (how == AVX512_HALVES) {
+            const __m512i low = _mm512_and_si512(sc, _mm512_set1_epi32(0xffff));
+            AVX512_EACH
+                sum[j] = avx512_pairs(sum[j], t[j], low, vnni);
+        } else if (how == AVX512_WORDS || h == 1) {
+            const __m512i word = _mm512_srai_epi32(sc, 16);
+            AVX512_EACH
+                sum[j] = _mm512_add_epi32(sum[j], _mm512_mullo_epi32(t[j], word));
+        }
+    }
+}
+
+PN_AVX512_INLINE void avx512_many256(const pn_x86_panel16 *p, const pn_avx512_x *x, const avx512_next *next, __m512 *acc,
+                                     const size_t nx, const bool vnni, const int n, const avx512_scaling how,
+                                     const bool has_min)
+{
+    __m512i i[PN_AVX512_X];
+    AVX512_EACH
+        i[j] = _mm512_setzero_si512();
+    for (size_t g = 0; g < 8; g++) {
+        avx512_ask(next, g);
+        avx512_group32(p, x, nx, vnni, n, how, has_min, g, i);
+    }
+    avx512_add_scaled(p->u.b256.d, x->d, nx, i, acc);
+    if (has_min) {
+        AVX512_EACH
+            i[j] = _mm512_setzero_si512();
+        for (size_t t = 0; t < 8; t++) {
+            const __m512i c = avx512_load(p->u.b256.cr[t]);
+            AVX512_EACH
+                i[j] = avx512_pairs(i[j], c, avx512_all(x->s + t * nx + j), vnni);
+        }
+        avx512_add_scaled(p->u.b256.m, x->d, nx, i, acc);
+    }
+}
+
+static inline avx512_scaling avx512_scaling_of(uint32_t dtype, pn_cpu_form f)
+{
+    if (f.off == 1)
+        return AVX512_ONES;
+    if (PN_MAX(f.off, f.cmax - f.off) <= 16)
+        return AVX512_HALVES;
+    return dtype == PN_DTYPE_Q5_K || dtype == PN_DTYPE_IQ4_XS ? AVX512_PAIRS : AVX512_WORDS;
+}
+
+/* acc[j] for 4 and for 8 rows. */
+typedef struct avx512_many {
+    void (*run[2])(const pn_x86_panel16 *p, size_t k, const pn_avx512_x *x, const avx512_next *next, __m512 *sums);
+} avx512_many;
+#define PN_AVX512_BOTH(name) {{name##_4, name##_8}}
+
+/* name_4 and name_8; `call` sees p, k, x, next, acc and nx. */
+#define PN_AVX512_MANY_X(name, rows, call) \
+    PN_AVX512 static void name##_##rows(const pn_x86_panel16 *p, size_t k, const pn_avx512_x *x, \
+                                        const avx512_next *next, __m512 *sums) \
+    { \
+        const size_t nx = rows; \
+        __m512 acc[rows]; \
+        (void)k; \
+        AVX512_EACH \
+            acc[j] = sums[j]; \
+        call; \
+        AVX512_EACH \
+            sums[j] = acc[j]; \
+    }
+#define PN_AVX512_MANY(name, call) PN_AVX512_MANY_X(name, 4, call) PN_AVX512_MANY_X(name, 8, call)
+
+/* ------------------------------------------------------------------------------------------
+ * The frame
+ * ------------------------------------------------------------------------------------------ */
+
+/* y = (sum + bias) + res for rows r0 .. of activation row j. */
+PN_AVX512_INLINE void avx512_store(const pn_cpu_mm *a, uint32_t r0, uint32_t j, __m512 sum)
+{
+    const size_t yi = a->y_index ? a->y_index[j] : j;
+    if (a->rows - r0 >= 16) {
+        if (a->bias)
+            sum = _mm512_add_ps(sum, _mm512_loadu_ps(a->bias + r0));
+        if (a->res)
+            sum = _mm512_add_ps(sum, _mm512_loadu_ps(a->res + yi * a->res_stride + r0));
+        _mm512_storeu_ps(a->y + yi * a->y_stride + r0, sum);
+        return;
+    }
+    _Alignas(64) float v[16];
+    _mm512_store_ps(v, sum);
+    pn_x86_store_rows(a, r0, a->rows - r0, yi, v);
+}
+
+/* Elements e .. e+n of rows r .. r+16. */
+static inline void avx512_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t r, size_t e, size_t n, bool ask,
+                               pn_x86_panel16 *p)
+{
+    pn_x86_panel_fill(a, f, r, e, n, ask ? 16 : 0, p->q[0][0], true);
+    pn_x86_panel_fill(a, f, r + 8, e, n, ask ? 16 : 0, p->q[0][8], true);
+}
+
+/* Chunk [e, e+n) of activation rows j .. j+nx, the last one again for those past the end. */
+PN_AVX512 static void avx512_pack_at(const pn_cpu_mm *a, pn_cpu_form f, uint32_t j, uint32_t nx, size_t e, size_t n,
+                                     pn_avx512_x *to)
+{
+    pn_x86_x x[PN_AVX512_X];
+    for (uint32_t v = 0; v < nx; v++)
+        x[v] = pn_x86_x_from(pn_x86_x_at(a, f, PN_MIN(j + v, a->m - 1)), f, e);
+    avx512_pack(to, f, x, nx, n);
+}
+
+/* Activation rows that run over a panel together, of those from j on. */
+static inline uint32_t avx512_nx(uint32_t left) { return left > 4 ? 8 : 4; }
+
+/* Rows of activations whose sums wait together, and most panels that share a packed chunk of them. */
+enum { AVX512_SLAB = 128, AVX512_PANELS = 16 };
+
+/* Activation rows j0 .. j0+m, chunk by chunk of k: a panel is made where it is needed, in the first-level cache, and the
+ * sums wait in the tile. */
+PN_AVX512 static void avx512_slab(const pn_cpu_mm *a, pn_cpu_form f, const avx512_many *many, uint32_t j0, uint32_t m)
+{
+    static const avx512_next nothing = {NULL, 0};
+    const uint32_t rows16 = (a->rows + 15) / 16, mx = (m + 7) / 8 * 8;
+    const size_t room = pn_cpu_tile_bytes(a->k) / (sizeof(pn_x86_panel16) + mx * sizeof(__m512));
+    const uint32_t most = (uint32_t)PN_MIN(PN_MIN(room, (size_t)AVX512_PANELS), (size_t)rows16);
+    pn_x86_panel16 *panels = a->tile;
+    __m512 *sums = (__m512 *)(void *)(panels + most);      /* [panel][row] */
+    pn_avx512_x packed;
+    for (uint32_t p0 = 0, np; p0 < rows16; p0 += np) {
+        np = PN_MIN(most, rows16 - p0);
+        for (size_t i = 0; i < (size_t)np * mx; i++)
+            sums[i] = _mm512_setzero_ps();
+        for (size_t e = 0; e < a->k; e += PN_CPU_CHUNK) {
+            const size_t n = PN_MIN((size_t)PN_CPU_CHUNK, a->k - e);
+            for (uint32_t j = 0, nx; j < m; j += nx) {
+                nx = avx512_nx(m - j);
+                avx512_pack_at(a, f, j0 + j, nx, e, n, &packed);
+                for (uint32_t p = 0; p < np; p++) {
+                    if (j == 0)
+                        avx512_fill(a, f, 16 * (p0 + p), e, n, true, panels + p);
+                    many->run[nx / 8](panels + p, n, &packed, &nothing, sums + (size_t)p * mx + j);
+                }
+            }
+        }
+        for (uint32_t p = 0; p < np; p++)
+            for (uint32_t j = 0; j < m; j++)
+                avx512_store(a, 16 * (p0 + p), j0 + j, sums[(size_t)p * mx + j]);
+    }
+}
+
+/* Most groups of activation rows that avx512_whole has room for. */
+enum { AVX512_GROUPS = 8 };
+
+static inline size_t avx512_groups(const pn_cpu_mm *a)
+{
+    const size_t chunks = (a->k + PN_CPU_CHUNK - 1) / PN_CPU_CHUNK;
+    return PN_MIN((pn_cpu_tile_bytes(a->k) - sizeof(pn_x86_panel16)) / (chunks * sizeof(pn_avx512_x)), (size_t)AVX512_GROUPS);
+}
+
+/* All activation rows packed, in at most avx512_groups: weights are read from the first to the last byte, once. */
+PN_AVX512 static void avx512_whole(const pn_cpu_mm *a, pn_cpu_form f, const avx512_many *many)
+{
+    const uint32_t groups = (a->m + 7) / 8;
+    const size_t chunks = (a->k + PN_CPU_CHUNK - 1) / PN_CPU_CHUNK;
+    pn_x86_panel16 *panel = a->tile;
+    pn_avx512_x *packed = (pn_avx512_x *)(void *)(panel + 1);         /* [chunk][group] */
+    __m512 sums[AVX512_GROUPS * PN_AVX512_X];
+    avx512_next next = {NULL, 16 * pn_x86_chunk_bytes(a->dtype) / 8 / groups};
+    for (size_t c = 0; c < chunks; c++)
+        for (uint32_t g = 0; g < groups; g++) {
+            const size_t e = c * PN_CPU_CHUNK, n = PN_MIN((size_t)PN_CPU_CHUNK, a->k - e);
+            avx512_pack_at(a, f, 8 * g, avx512_nx(a->m - 8 * g), e, n, packed + c * groups + g);
+        }
+    for (uint32_t r = 0; r < a->rows; r += 16) {
+        if (r + 32 <= a->rows)
+            next.p = (const uint8_t *)a->w + (r + 16) * a->w_stride;
+        for (uint32_t j = 0; j < groups * PN_AVX512_X; j++)
+            sums[j] = _mm512_setzero_ps();
+        for (size_t c = 0; c < chunks; c++) {
+            const size_t e = c * PN_CPU_CHUNK, n = PN_MIN((size_t)PN_CPU_CHUNK, a->k - e);
+            avx512_fill(a, f, r, e, n, false, panel);
+            for (uint32_t g = 0; g < groups; g++) {
+                many->run[avx512_nx(a->m - 8 * g) / 8](panel, n, packed + c * groups + g, &next, sums + 8 * g);
+                next.p = next.p ? next.p + n / 32 * next.step : NULL;
+            }
+        }
+        next.p = NULL;
+        for (uint32_t j = 0; j < a->m; j++)
+            avx512_store(a, r, j, sums[j]);
+    }
+}
+
+static inline void pn_avx512_frame(const pn_cpu_mm *a, pn_cpu_form f, const avx512_many *many)
+{
+    if ((a->m + 7) / 8 <= avx512_groups(a))
+        avx512_whole(a, f, many);
+    else
+        for (uint32_t j = 0; j < a->m; j += AVX512_SLAB)
+            avx512_slab(a, f, many, j, PN_MIN(a->m - j, (uint32_t)AVX512_SLAB));
 }
 
 #endif /* PN_CPU_X64 */
@@ -19251,61 +19671,39 @@ PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype)
  * Oct to panel
  * ------------------------------------------------------------------------------------------ */
 
-/* 8 rows of 8 dwords, `stride` bytes apart, transposed: out[i] holds dword i of rows 0..7. */
-PN_AVX2_INLINE void unp_transpose8(const void *src, size_t stride, __m256i out[8])
+PN_AVX2 PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, uint8_t *panel, bool wide)
 {
-    const uint8_t *p = src;
-    __m256i a = unp_load32(p), b = unp_load32(p + stride), c = unp_load32(p + 2 * stride);
-    __m256i d = unp_load32(p + 3 * stride), e = unp_load32(p + 4 * stride), f = unp_load32(p + 5 * stride);
-    __m256i g = unp_load32(p + 6 * stride), h = unp_load32(p + 7 * stride);
-    __m256i ab0 = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
-    __m256i cd0 = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
-    __m256i ef0 = _mm256_unpacklo_epi32(e, f), ef1 = _mm256_unpackhi_epi32(e, f);
-    __m256i gh0 = _mm256_unpacklo_epi32(g, h), gh1 = _mm256_unpackhi_epi32(g, h);
-    __m256i l0 = _mm256_unpacklo_epi64(ab0, cd0), l1 = _mm256_unpackhi_epi64(ab0, cd0);
-    __m256i l2 = _mm256_unpacklo_epi64(ab1, cd1), l3 = _mm256_unpackhi_epi64(ab1, cd1);
-    __m256i h0 = _mm256_unpacklo_epi64(ef0, gh0), h1 = _mm256_unpackhi_epi64(ef0, gh0);
-    __m256i h2 = _mm256_unpacklo_epi64(ef1, gh1), h3 = _mm256_unpackhi_epi64(ef1, gh1);
-    out[0] = _mm256_permute2x128_si256(l0, h0, 0x20);
-    out[1] = _mm256_permute2x128_si256(l1, h1, 0x20);
-    out[2] = _mm256_permute2x128_si256(l2, h2, 0x20);
-    out[3] = _mm256_permute2x128_si256(l3, h3, 0x20);
-    out[4] = _mm256_permute2x128_si256(l0, h0, 0x31);
-    out[5] = _mm256_permute2x128_si256(l1, h1, 0x31);
-    out[6] = _mm256_permute2x128_si256(l2, h2, 0x31);
-    out[7] = _mm256_permute2x128_si256(l3, h3, 0x31);
-}
-
-PN_AVX2 PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, pn_x86_panel *p)
-{
+    const size_t step = wide ? 64 : 32;
+    uint8_t *const codes = panel, *const factors = panel + PN_X86_PANEL_SC * step;
+    const uint8_t *q[8], *sc[8], *cr[8];
     __m256i t[8];
+    for (size_t r = 0; r < 8; r++) {
+        q[r] = o->q[r];
+        sc[r] = (const uint8_t *)o->sc[r];
+        cr[r] = (const uint8_t *)o->cr[r];
+    }
     for (size_t g = 0; g < 8; g++) {
-        unp_transpose8(o->q[0] + 32 * g, PN_CPU_CHUNK, t);
+        unp_transpose8(q, 32 * g, t);
         for (size_t i = 0; i < 8; i++)
-            unp_store32(p->q[8 * g + i], t[i]);
+            unp_store32(codes + (8 * g + i) * step, t[i]);
     }
-    if (f.family == PN_CPU_B16) {
-        memcpy(p->u.d16, o->d, sizeof p->u.d16);
+    if (f.family != PN_CPU_B256) {          /* d16, or d32 and m32 behind it */
+        for (size_t i = 0; i < 16; i++)
+            unp_store32(factors + i * step, unp_load32(f.family == PN_CPU_B16 || i < 8 ? o->d[i] : o->m[i - 8]));
         return;
     }
-    if (f.family == PN_CPU_B32) {
-        memcpy(p->u.b32.d, o->d, sizeof p->u.b32.d);
-        if (f.has_min)
-            memcpy(p->u.b32.m, o->m, sizeof p->u.b32.m);
-        return;
-    }
-    unp_transpose8(o->sc, 32, t);
+    unp_transpose8(sc, 0, t);
     for (size_t i = 0; i < 8; i++) {        /* pairs of scales: one vector for each, doubled */
         __m256i low = _mm256_and_si256(t[i], _mm256_set1_epi32(0xffff));
         __m256i high = _mm256_srli_epi32(t[i], 16);
-        unp_store32(p->u.b256.sc[2 * i], _mm256_or_si256(low, _mm256_slli_epi32(low, 16)));
-        unp_store32(p->u.b256.sc[2 * i + 1], _mm256_or_si256(high, _mm256_slli_epi32(high, 16)));
+        unp_store32(factors + 2 * i * step, _mm256_or_si256(low, _mm256_slli_epi32(low, 16)));
+        unp_store32(factors + (2 * i + 1) * step, _mm256_or_si256(high, _mm256_slli_epi32(high, 16)));
     }
-    unp_transpose8(o->cr, 32, t);
+    unp_transpose8(cr, 0, t);
     for (size_t i = 0; i < 8; i++)
-        unp_store32(p->u.b256.cr[i], t[i]);
-    memcpy(p->u.b256.d, o->d[0], 32);
-    memcpy(p->u.b256.m, o->m[0], 32);
+        unp_store32(factors + (16 + i) * step, t[i]);
+    unp_store32(factors + 24 * step, unp_load32(o->d[0]));
+    unp_store32(factors + 25 * step, unp_load32(o->m[0]));
 }
 
 #endif /* PN_CPU_X64 */
@@ -19353,6 +19751,10 @@ PN_AVX2_INLINE void pan_dwords4(const uint8_t *const *p, size_t at, __m256i out[
     out[3] = _mm256_unpackhi_epi64(ab1, cd1);
 }
 
+/* Vector i of a panel; `wide`: of half a wide one. */
+PN_AVX2_INLINE void pan_put(uint8_t *o, const bool wide, size_t i, __m256i v) { unp_store32(o + i * (wide ? 64 : 32), v); }
+PN_AVX2_INLINE void pan_putf(uint8_t *o, const bool wide, size_t i, __m256 v) { pan_put(o, wide, i, _mm256_castps_si256(v)); }
+
 /* Bits `shift` and up of every byte, as far as the mask lets through. */
 PN_AVX2_INLINE __m256i pan_bits(__m256i v, const int shift, const int mask)
 {
@@ -19374,20 +19776,20 @@ PN_AVX2_INLINE __m256i pan_fifth(__m256i h, const int i)
     return unp_and(_mm256_cmpeq_epi8(v, bit), 16);
 }
 
-PN_AVX2_INLINE void pan_codes32(const int type, const uint8_t *const *p, size_t at, uint8_t *q)
+/* b: the block's number in the chunk. */
+PN_AVX2_INLINE void pan_codes32(const int type, const uint8_t *const *p, size_t at, uint8_t *o, const bool wide, size_t b)
 {
-    const __m256i table = unp_table_of(type);
+    const __m256i table = wide && type == PN_DTYPE_IQ4_NL ? unp_table(pn_tab_iq4nl(), 128) : unp_table_of(type);
+    const __m256i flip = _mm256_set1_epi8(wide ? -128 : 0);
     const bool fifth = type == PN_DTYPE_Q5_0 || type == PN_DTYPE_Q5_1;
     __m256i v[4], h = _mm256_setzero_si256();
     if (type == PN_DTYPE_Q8_0) {
-        pan_dwords4(p, at + 2, v);
-        PN_UNROLL
-        for (int i = 0; i < 4; i++)
-            unp_store32(q + 32 * i, v[i]);
-        pan_dwords4(p, at + 18, v);
-        PN_UNROLL
-        for (int i = 0; i < 4; i++)
-            unp_store32(q + 128 + 32 * i, v[i]);
+        for (size_t half = 0; half < 2; half++) {
+            pan_dwords4(p, at + 2 + 16 * half, v);
+            PN_UNROLL
+            for (size_t i = 0; i < 4; i++)
+                pan_put(o, wide, 8 * b + 4 * half + i, _mm256_xor_si256(v[i], flip));
+        }
         return;
     }
     if (fifth)
@@ -19405,22 +19807,23 @@ PN_AVX2_INLINE void pan_codes32(const int type, const uint8_t *const *p, size_t 
             low = unp_or(low, pan_fifth(h, i));
             high = unp_or(high, pan_fifth(h, i + 4));
         }
-        unp_store32(q + 32 * i, low);
-        unp_store32(q + 128 + 32 * i, high);
+        pan_put(o, wide, 8 * b + (size_t)i, low);
+        pan_put(o, wide, 8 * b + 4 + (size_t)i, high);
     }
 }
 
-PN_AVX2_INLINE void pan_rows32(const int type, const size_t bytes, const uint8_t *const *p, size_t n, pn_x86_panel *o)
+PN_AVX2_INLINE void pan_rows32(const int type, const size_t bytes, const uint8_t *const *p, size_t n, uint8_t *o,
+                               const bool wide)
 {
     for (size_t b = 0, at = 0; b < n / 32; b++, at += bytes) {
-        pan_codes32(type, p, at, o->q[8 * b][0]);
+        pan_codes32(type, p, at, o, wide, b);
         if (type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1) {
             __m256 d, m;
             unp_halves_pair8(p, at, &d, &m);
-            _mm256_store_ps(o->u.b32.d[b], d);
-            _mm256_store_ps(o->u.b32.m[b], m);
+            pan_putf(o, wide, PN_X86_PANEL_D32 + b, d);
+            pan_putf(o, wide, PN_X86_PANEL_M32 + b, m);
         } else {
-            _mm256_store_ps(o->u.b32.d[b], type == PN_DTYPE_MXFP4 ? unp_e8m0_8(p, at) : unp_halves8(p, at));
+            pan_putf(o, wide, PN_X86_PANEL_D32 + b, type == PN_DTYPE_MXFP4 ? unp_e8m0_8(p, at) : unp_halves8(p, at));
         }
     }
 }
@@ -19428,12 +19831,16 @@ PN_AVX2_INLINE void pan_rows32(const int type, const size_t bytes, const uint8_t
 /* Pointers of the function's own: stores through uint8_t might change the caller's. */
 #define PAN_POINTERS {r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7]}
 
-#define PAN_ROWS32(name, type, bytes) \
-    PN_AVX2 static void name(const uint8_t *const *r, size_t n, pn_x86_panel *o) \
+#define PAN_FUNCTION(name, call) \
+    PN_AVX2 static void name(const uint8_t *const *r, size_t n, uint8_t *o) \
     { \
         const uint8_t *const p[8] = PAN_POINTERS; \
-        pan_rows32(type, bytes, p, n, o); \
+        (void)n; \
+        call; \
     }
+#define PAN_ROWS32(name, type, bytes) \
+    PAN_FUNCTION(name, pan_rows32(type, bytes, p, n, o, false)) \
+    PAN_FUNCTION(name##_wide, pan_rows32(type, bytes, p, n, o, true))
 PAN_ROWS32(pan_q4_0, PN_DTYPE_Q4_0, 18)
 PAN_ROWS32(pan_q4_1, PN_DTYPE_Q4_1, 20)
 PAN_ROWS32(pan_q5_0, PN_DTYPE_Q5_0, 22)
@@ -19447,11 +19854,9 @@ PAN_ROWS32(pan_mxfp4, PN_DTYPE_MXFP4, 17)
  * Blocks of 256: codes
  * ------------------------------------------------------------------------------------------ */
 
-/* In all of them, dword i of 32 codes from element e on is q + 8 e + 32 i. */
-PN_AVX2_INLINE void pan_store(uint8_t *q, size_t e, size_t i, __m256i v) { unp_store32(q + 8 * e + 32 * i, v); }
-
 /* Four 2-bit planes in each of two times 32 bytes at `at`; bit_at: 32 bytes of third bits, a bit a plane, or 0. */
-PN_AVX2_INLINE void pan_planes2(const uint8_t *const *p, size_t at, const bool third, const size_t bit_at, uint8_t *q)
+PN_AVX2_INLINE void pan_planes2(const uint8_t *const *p, size_t at, const bool third, const size_t bit_at, uint8_t *o,
+                                const bool wide)
 {
     PN_UNROLL
     for (size_t half = 0; half < 2; half++)     /* 16 of the 32 bytes */
@@ -19471,16 +19876,16 @@ PN_AVX2_INLINE void pan_planes2(const uint8_t *const *p, size_t at, const bool t
                     c2 = unp_or(c2, pan_bits(g, 0, 4));
                     c3 = unp_or(c3, pan_bits(g, 1, 4));
                 }
-                pan_store(q, 128 * top, 4 * half + i, c0);
-                pan_store(q, 128 * top + 32, 4 * half + i, c1);
-                pan_store(q, 128 * top + 64, 4 * half + i, c2);
-                pan_store(q, 128 * top + 96, 4 * half + i, c3);
+                pan_put(o, wide, 32 * top + 4 * half + i, c0);
+                pan_put(o, wide, 32 * top + 8 + 4 * half + i, c1);
+                pan_put(o, wide, 32 * top + 16 + 4 * half + i, c2);
+                pan_put(o, wide, 32 * top + 24 + 4 * half + i, c3);
             }
         }
 }
 
 /* Nibbles of 32 bytes: low ones, then high ones; four times.  fifth: a bit each in the 32 bytes at 16. */
-PN_AVX2_INLINE void pan_planes4(const uint8_t *const *p, size_t at, const bool fifth, uint8_t *q)
+PN_AVX2_INLINE void pan_planes4(const uint8_t *const *p, size_t at, const bool fifth, uint8_t *o, const bool wide)
 {
     for (size_t half = 0; half < 2; half++) {
         __m256i h[4];
@@ -19497,14 +19902,14 @@ PN_AVX2_INLINE void pan_planes4(const uint8_t *const *p, size_t at, const bool f
                     high = unp_or(high, pan_bits(h[i], -3, 16));
                     h[i] = _mm256_srli_epi16(h[i], 2);
                 }
-                pan_store(q, 64 * g, 4 * half + i, low);
-                pan_store(q, 64 * g + 32, 4 * half + i, high);
+                pan_put(o, wide, 16 * g + 4 * half + i, low);
+                pan_put(o, wide, 16 * g + 8 + 4 * half + i, high);
             }
         }
     }
 }
 
-PN_AVX2_INLINE void pan_codes_q6(const uint8_t *const *p, uint8_t *q)
+PN_AVX2_INLINE void pan_codes_q6(const uint8_t *const *p, uint8_t *o, const bool wide)
 {
     for (size_t top = 0; top < 2; top++)
         for (size_t half = 0; half < 2; half++) {
@@ -19514,24 +19919,24 @@ PN_AVX2_INLINE void pan_codes_q6(const uint8_t *const *p, uint8_t *q)
             pan_dwords4(p, 128 + 32 * top + 16 * half, h);
             PN_UNROLL
             for (size_t i = 0; i < 4; i++) {
-                pan_store(q, 128 * top, 4 * half + i, unp_or(pan_bits(a[i], 0, 15), pan_bits(h[i], -4, 48)));
-                pan_store(q, 128 * top + 32, 4 * half + i, unp_or(pan_bits(b[i], 0, 15), pan_bits(h[i], -2, 48)));
-                pan_store(q, 128 * top + 64, 4 * half + i, unp_or(pan_bits(a[i], 4, 15), pan_bits(h[i], 0, 48)));
-                pan_store(q, 128 * top + 96, 4 * half + i, unp_or(pan_bits(b[i], 4, 15), pan_bits(h[i], 2, 48)));
+                pan_put(o, wide, 32 * top + 4 * half + i, unp_or(pan_bits(a[i], 0, 15), pan_bits(h[i], -4, 48)));
+                pan_put(o, wide, 32 * top + 8 + 4 * half + i, unp_or(pan_bits(b[i], 0, 15), pan_bits(h[i], -2, 48)));
+                pan_put(o, wide, 32 * top + 16 + 4 * half + i, unp_or(pan_bits(a[i], 4, 15), pan_bits(h[i], 0, 48)));
+                pan_put(o, wide, 32 * top + 24 + 4 * half + i, unp_or(pan_bits(b[i], 4, 15), pan_bits(h[i], 2, 48)));
             }
         }
 }
 
-PN_AVX2_INLINE void pan_codes_iq4(const uint8_t *const *p, uint8_t *q)
+PN_AVX2_INLINE void pan_codes_iq4(const uint8_t *const *p, uint8_t *o, const bool wide)
 {
-    const __m256i table = unp_table(pn_tab_iq4nl(), 0);
+    const __m256i table = unp_table(pn_tab_iq4nl(), wide ? 128 : 0);
     for (size_t b = 0; b < 8; b++) {
         __m256i v[4];
         pan_dwords4(p, 8 + 16 * b, v);
         PN_UNROLL
         for (size_t i = 0; i < 4; i++) {
-            pan_store(q, 32 * b, i, _mm256_shuffle_epi8(table, pan_bits(v[i], 0, 15)));
-            pan_store(q, 32 * b, i + 4, _mm256_shuffle_epi8(table, pan_bits(v[i], 4, 15)));
+            pan_put(o, wide, 8 * b + i, _mm256_shuffle_epi8(table, pan_bits(v[i], 0, 15)));
+            pan_put(o, wide, 8 * b + i + 4, _mm256_shuffle_epi8(table, pan_bits(v[i], 4, 15)));
         }
     }
 }
@@ -19557,55 +19962,55 @@ PN_AVX2_INLINE __m256i pan_bytes2(__m256i v, const int j)
 }
 
 /* Sixteen int8 scales a row (dwords of 8 rows in v); `times`: 1 << times is the codes' offset, cr the product. */
-PN_AVX2_INLINE void pan_scales16(const __m256i v[4], const int times, pn_x86_panel *o)
+PN_AVX2_INLINE void pan_scales16(const __m256i v[4], const int times, uint8_t *o, const bool wide)
 {
     PN_UNROLL
     for (int i = 0; i < 4; i++) {
-        unp_store32(o->u.b256.sc[4 * i], _mm256_srai_epi16(pan_byte(v[i], 0), 8));
-        unp_store32(o->u.b256.sc[4 * i + 1], _mm256_srai_epi16(pan_byte(v[i], 1), 8));
-        unp_store32(o->u.b256.sc[4 * i + 2], _mm256_srai_epi16(pan_byte(v[i], 2), 8));
-        unp_store32(o->u.b256.sc[4 * i + 3], _mm256_srai_epi16(pan_byte(v[i], 3), 8));
-        unp_store32(o->u.b256.cr[2 * i], _mm256_srai_epi16(pan_bytes2(v[i], 0), 8 - times));
-        unp_store32(o->u.b256.cr[2 * i + 1], _mm256_srai_epi16(pan_bytes2(v[i], 2), 8 - times));
+        pan_put(o, wide, PN_X86_PANEL_SC + 4 * i, _mm256_srai_epi16(pan_byte(v[i], 0), 8));
+        pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 1, _mm256_srai_epi16(pan_byte(v[i], 1), 8));
+        pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 2, _mm256_srai_epi16(pan_byte(v[i], 2), 8));
+        pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 3, _mm256_srai_epi16(pan_byte(v[i], 3), 8));
+        pan_put(o, wide, PN_X86_PANEL_CR + 2 * i, _mm256_srai_epi16(pan_bytes2(v[i], 0), 8 - times));
+        pan_put(o, wide, PN_X86_PANEL_CR + 2 * i + 1, _mm256_srai_epi16(pan_bytes2(v[i], 2), 8 - times));
     }
 }
 
 /* Eight scales (v[0], v[1]) and eight mins (v[2], v[3]) a row, bytes, each for 32 elements. */
-PN_AVX2_INLINE void pan_scales8(const __m256i v[4], pn_x86_panel *o)
+PN_AVX2_INLINE void pan_scales8(const __m256i v[4], uint8_t *o, const bool wide)
 {
     PN_UNROLL
     for (int g = 0; g < 8; g++) {
         __m256i sc = _mm256_srli_epi16(pan_byte(v[g / 4], g % 4), 8);
-        unp_store32(o->u.b256.sc[2 * g], sc);
-        unp_store32(o->u.b256.sc[2 * g + 1], sc);
-        unp_store32(o->u.b256.cr[g], _mm256_srli_epi16(pan_byte(v[2 + g / 4], g % 4), 8));
+        pan_put(o, wide, PN_X86_PANEL_SC + 2 * g, sc);
+        pan_put(o, wide, PN_X86_PANEL_SC + 2 * g + 1, sc);
+        pan_put(o, wide, PN_X86_PANEL_CR + g, _mm256_srli_epi16(pan_byte(v[2 + g / 4], g % 4), 8));
     }
 }
 
-PN_AVX2_INLINE void pan_scales(const int type, const uint8_t *const *p, pn_x86_panel *o)
+PN_AVX2_INLINE void pan_scales(const int type, const uint8_t *const *p, uint8_t *o, const bool wide)
 {
     __m256i v[4];
     if (type == PN_DTYPE_Q6_K) {
         pan_dwords4(p, 192, v);
-        pan_scales16(v, 5, o);
+        pan_scales16(v, 5, o, wide);
     } else if (type == PN_DTYPE_Q2_K) {
         pan_dwords4(p, 0, v);
         PN_UNROLL
         for (int i = 0; i < 4; i++) {
             __m256i sc = unp_and(v[i], 15), mn = unp_and(_mm256_srli_epi16(v[i], 4), 15);
-            unp_store32(o->u.b256.sc[4 * i], _mm256_srli_epi16(pan_byte(sc, 0), 8));
-            unp_store32(o->u.b256.sc[4 * i + 1], _mm256_srli_epi16(pan_byte(sc, 1), 8));
-            unp_store32(o->u.b256.sc[4 * i + 2], _mm256_srli_epi16(pan_byte(sc, 2), 8));
-            unp_store32(o->u.b256.sc[4 * i + 3], _mm256_srli_epi16(pan_byte(sc, 3), 8));
-            unp_store32(o->u.b256.cr[2 * i], _mm256_srli_epi16(pan_bytes2(mn, 0), 8));
-            unp_store32(o->u.b256.cr[2 * i + 1], _mm256_srli_epi16(pan_bytes2(mn, 2), 8));
+            pan_put(o, wide, PN_X86_PANEL_SC + 4 * i, _mm256_srli_epi16(pan_byte(sc, 0), 8));
+            pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 1, _mm256_srli_epi16(pan_byte(sc, 1), 8));
+            pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 2, _mm256_srli_epi16(pan_byte(sc, 2), 8));
+            pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 3, _mm256_srli_epi16(pan_byte(sc, 3), 8));
+            pan_put(o, wide, PN_X86_PANEL_CR + 2 * i, _mm256_srli_epi16(pan_bytes2(mn, 0), 8));
+            pan_put(o, wide, PN_X86_PANEL_CR + 2 * i + 1, _mm256_srli_epi16(pan_bytes2(mn, 2), 8));
         }
     } else if (type == PN_DTYPE_TQ2_0) {
         PN_UNROLL
         for (int i = 0; i < 8; i++) {
-            unp_store32(o->u.b256.sc[2 * i], _mm256_set1_epi16(1));
-            unp_store32(o->u.b256.sc[2 * i + 1], _mm256_set1_epi16(1));
-            unp_store32(o->u.b256.cr[i], _mm256_set1_epi16(1));
+            pan_put(o, wide, PN_X86_PANEL_SC + 2 * i, _mm256_set1_epi16(1));
+            pan_put(o, wide, PN_X86_PANEL_SC + 2 * i + 1, _mm256_set1_epi16(1));
+            pan_put(o, wide, PN_X86_PANEL_CR + i, _mm256_set1_epi16(1));
         }
     } else {
         /* Their bits lie about: a row at a time to bytes, which are transposed then. */
@@ -19620,46 +20025,41 @@ PN_AVX2_INLINE void pan_scales(const int type, const uint8_t *const *p, pn_x86_p
         }
         pan_dwords4(row, 0, v);
         if (type == PN_DTYPE_Q3_K)
-            pan_scales16(v, 2, o);
+            pan_scales16(v, 2, o, wide);
         else if (type == PN_DTYPE_IQ4_XS)
-            pan_scales16(v, 7, o);
+            pan_scales16(v, 7, o, wide);
         else
-            pan_scales8(v, o);
+            pan_scales8(v, o, wide);
     }
 }
 
 /* d_at, m_at: offsets of the f16 factors; m_at 0: no mins. */
-PN_AVX2_INLINE void pan_rows_k(const int type, const size_t d_at, const size_t m_at, const uint8_t *const *p,
-                               pn_x86_panel *o)
+PN_AVX2_INLINE void pan_rows_k(const int type, const size_t d_at, const size_t m_at, const uint8_t *const *p, uint8_t *o,
+                               const bool wide)
 {
-    uint8_t *q = o->q[0][0];
     if (type == PN_DTYPE_Q2_K)
-        pan_planes2(p, 16, false, 0, q);
+        pan_planes2(p, 16, false, 0, o, wide);
     else if (type == PN_DTYPE_Q3_K)
-        pan_planes2(p, 32, true, 0, q);
+        pan_planes2(p, 32, true, 0, o, wide);
     else if (type == PN_DTYPE_TQ2_0)
-        pan_planes2(p, 0, false, 0, q);
+        pan_planes2(p, 0, false, 0, o, wide);
     else if (type == PN_DTYPE_Q4_K)
-        pan_planes4(p, 16, false, q);
+        pan_planes4(p, 16, false, o, wide);
     else if (type == PN_DTYPE_Q5_K)
-        pan_planes4(p, 48, true, q);
+        pan_planes4(p, 48, true, o, wide);
     else if (type == PN_DTYPE_Q6_K)
-        pan_codes_q6(p, q);
+        pan_codes_q6(p, o, wide);
     else
-        pan_codes_iq4(p, q);
-    pan_scales(type, p, o);
-    _mm256_store_ps(o->u.b256.d, unp_halves8(p, d_at));
+        pan_codes_iq4(p, o, wide);
+    pan_scales(type, p, o, wide);
+    pan_putf(o, wide, PN_X86_PANEL_D, unp_halves8(p, d_at));
     if (m_at)
-        _mm256_store_ps(o->u.b256.m, _mm256_xor_ps(unp_halves8(p, m_at), _mm256_set1_ps(-0.0f)));
+        pan_putf(o, wide, PN_X86_PANEL_M, _mm256_xor_ps(unp_halves8(p, m_at), _mm256_set1_ps(-0.0f)));
 }
 
 #define PAN_ROWS_K(name, type, d_at, m_at) \
-    PN_AVX2 static void name(const uint8_t *const *r, size_t n, pn_x86_panel *o) \
-    { \
-        const uint8_t *const p[8] = PAN_POINTERS; \
-        (void)n; \
-        pan_rows_k(type, d_at, m_at, p, o); \
-    }
+    PAN_FUNCTION(name, pan_rows_k(type, d_at, m_at, p, o, false)) \
+    PAN_FUNCTION(name##_wide, pan_rows_k(type, d_at, m_at, p, o, true))
 PAN_ROWS_K(pan_q2_k, PN_DTYPE_Q2_K, 80, 82)
 PAN_ROWS_K(pan_q3_k, PN_DTYPE_Q3_K, 108, 0)
 PAN_ROWS_K(pan_q4_k, PN_DTYPE_Q4_K, 0, 2)
@@ -19668,28 +20068,31 @@ PAN_ROWS_K(pan_q6_k, PN_DTYPE_Q6_K, 208, 0)
 PAN_ROWS_K(pan_iq4_xs, PN_DTYPE_IQ4_XS, 0, 0)
 PAN_ROWS_K(pan_tq2_0, PN_DTYPE_TQ2_0, 64, 0)
 #undef PAN_ROWS_K
+#undef PAN_FUNCTION
 #undef PAN_POINTERS
 
-PN_INTERNAL pn_x86_panel_fn pn_x86_panel_of(uint32_t dtype)
+#define PAN_CASE(type, name) case type: return wide ? name##_wide : name
+PN_INTERNAL pn_x86_panel_fn pn_x86_panel_of(uint32_t dtype, bool wide)
 {
     switch (dtype) {
-    case PN_DTYPE_Q4_0: return pan_q4_0;
-    case PN_DTYPE_Q4_1: return pan_q4_1;
-    case PN_DTYPE_Q5_0: return pan_q5_0;
-    case PN_DTYPE_Q5_1: return pan_q5_1;
-    case PN_DTYPE_Q8_0: return pan_q8_0;
-    case PN_DTYPE_IQ4_NL: return pan_iq4_nl;
-    case PN_DTYPE_MXFP4: return pan_mxfp4;
-    case PN_DTYPE_Q2_K: return pan_q2_k;
-    case PN_DTYPE_Q3_K: return pan_q3_k;
-    case PN_DTYPE_Q4_K: return pan_q4_k;
-    case PN_DTYPE_Q5_K: return pan_q5_k;
-    case PN_DTYPE_Q6_K: return pan_q6_k;
-    case PN_DTYPE_IQ4_XS: return pan_iq4_xs;
-    case PN_DTYPE_TQ2_0: return pan_tq2_0;
+    PAN_CASE(PN_DTYPE_Q4_0, pan_q4_0);
+    PAN_CASE(PN_DTYPE_Q4_1, pan_q4_1);
+    PAN_CASE(PN_DTYPE_Q5_0, pan_q5_0);
+    PAN_CASE(PN_DTYPE_Q5_1, pan_q5_1);
+    PAN_CASE(PN_DTYPE_Q8_0, pan_q8_0);
+    PAN_CASE(PN_DTYPE_IQ4_NL, pan_iq4_nl);
+    PAN_CASE(PN_DTYPE_MXFP4, pan_mxfp4);
+    PAN_CASE(PN_DTYPE_Q2_K, pan_q2_k);
+    PAN_CASE(PN_DTYPE_Q3_K, pan_q3_k);
+    PAN_CASE(PN_DTYPE_Q4_K, pan_q4_k);
+    PAN_CASE(PN_DTYPE_Q5_K, pan_q5_k);
+    PAN_CASE(PN_DTYPE_Q6_K, pan_q6_k);
+    PAN_CASE(PN_DTYPE_IQ4_XS, pan_iq4_xs);
+    PAN_CASE(PN_DTYPE_TQ2_0, pan_tq2_0);
     default: return NULL;
     }
 }
+#undef PAN_CASE
 
 #endif /* PN_CPU_X64 */
 
@@ -21560,7 +21963,7 @@ PN_AVX2 static void avx2_matmul_slab(const pn_cpu_mm *a, pn_cpu_form f, uint32_t
                 avx2_spread_rows(&spread, f, x, nx, n);
                 for (uint32_t p = 0; p < np; p++) {
                     if (j == 0)
-                        pn_x86_panel_fill(a, f, 8 * (p0 + p), e, n, panels + p);
+                        pn_x86_panel_fill(a, f, 8 * (p0 + p), e, n, 8, panels[p].q[0][0], false);
                     many(panels + p, n, &spread, sums + (size_t)p * mx + j);
                 }
             }
@@ -21617,179 +22020,49 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx2(void) { return NULL; }
 #define PN_DROP_CPU_PN_CPU_AVX512_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_cpu_avx512.c - prefill of quantised weights with AVX-512 (F BW VL DQ), 16 rows in the lanes.
+ * pn_cpu_avx512.c - quantised weights with AVX-512 (F BW VL DQ), for machines without VNNI.
  *
- * The arithmetic is pn_cpu_avx2.c's, twice as wide; everything else is AVX2's by name.  int8
- * weights have no 512-bit sign instruction: codes w + 128 would saturate maddubs, so those types
- * stay with the AVX2 kernel.
+ * maddubs saturates at 16 bits: as in pn_cpu_avx2.c several results are added there for as long as the codes allow.
+ * int8 weights allow none, codes w + 128 are too large for one: those types stay with the AVX2 kernel.
  */
 /* includes cpu/pn_cpu_avx512_many.h */
 
 #if PN_CPU_X64
 
-PN_AVX512 static inline __m512i avx512_splat4(const void *p)
-{
-    int32_t v;
-    memcpy(&v, p, 4);
-    return _mm512_set1_epi32(v);
-}
+PN_AVX512_MANY(avx512_b16, avx512_many16(p, k, x, next, acc, nx, false, 4))
+PN_AVX512_MANY(avx512_b32, avx512_many32(p, k, x, next, acc, nx, false, 4, false))
+PN_AVX512_MANY(avx512_b32_min, avx512_many32(p, k, x, next, acc, nx, false, 4, true))
+PN_AVX512_MANY(avx512_ones, avx512_many256(p, x, next, acc, nx, false, 4, AVX512_ONES, false))
+PN_AVX512_MANY(avx512_halves, avx512_many256(p, x, next, acc, nx, false, 4, AVX512_HALVES, false))
+PN_AVX512_MANY(avx512_halves_min, avx512_many256(p, x, next, acc, nx, false, 4, AVX512_HALVES, true))
+PN_AVX512_MANY(avx512_pairs_min, avx512_many256(p, x, next, acc, nx, false, 4, AVX512_PAIRS, true))
+PN_AVX512_MANY(avx512_words_63, avx512_many256(p, x, next, acc, nx, false, 2, AVX512_WORDS, false))
+PN_AVX512_MANY(avx512_words_126, avx512_many256(p, x, next, acc, nx, false, 1, AVX512_WORDS, false))
 
-#define AVX512_W(k) PN_AVX512_PAIR(q0 + 32 * (k), q1 + 32 * (k))
-#define AVX512_MUL(k) \
-    do { \
-        w = AVX512_W(k); \
-        t0 = _mm512_maddubs_epi16(w, avx512_splat4(x[0].q + e + 4 * (k))); \
-        t1 = _mm512_maddubs_epi16(w, avx512_splat4(x[1].q + e + 4 * (k))); \
-        t2 = _mm512_maddubs_epi16(w, avx512_splat4(x[2].q + e + 4 * (k))); \
-        t3 = _mm512_maddubs_epi16(w, avx512_splat4(x[3].q + e + 4 * (k))); \
-    } while (0)
-#define AVX512_ADD(k) \
-    do { \
-        w = AVX512_W(k); \
-        t0 = _mm512_add_epi16(t0, _mm512_maddubs_epi16(w, avx512_splat4(x[0].q + e + 4 * (k)))); \
-        t1 = _mm512_add_epi16(t1, _mm512_maddubs_epi16(w, avx512_splat4(x[1].q + e + 4 * (k)))); \
-        t2 = _mm512_add_epi16(t2, _mm512_maddubs_epi16(w, avx512_splat4(x[2].q + e + 4 * (k)))); \
-        t3 = _mm512_add_epi16(t3, _mm512_maddubs_epi16(w, avx512_splat4(x[3].q + e + 4 * (k)))); \
-    } while (0)
-#define AVX512_SUM(c) \
-    do { \
-        i0 = _mm512_add_epi32(i0, _mm512_madd_epi16(t0, c)); \
-        i1 = _mm512_add_epi32(i1, _mm512_madd_epi16(t1, c)); \
-        i2 = _mm512_add_epi32(i2, _mm512_madd_epi16(t2, c)); \
-        i3 = _mm512_add_epi32(i3, _mm512_madd_epi16(t3, c)); \
-    } while (0)
-/* i* -= c times the pair of sums of q at s */
-#define AVX512_CORRECT(c, at) \
-    do { \
-        i0 = _mm512_sub_epi32(i0, _mm512_madd_epi16(c, avx512_splat4(x[0].s + (at)))); \
-        i1 = _mm512_sub_epi32(i1, _mm512_madd_epi16(c, avx512_splat4(x[1].s + (at)))); \
-        i2 = _mm512_sub_epi32(i2, _mm512_madd_epi16(c, avx512_splat4(x[2].s + (at)))); \
-        i3 = _mm512_sub_epi32(i3, _mm512_madd_epi16(c, avx512_splat4(x[3].s + (at)))); \
-    } while (0)
-#define AVX512_ZERO() i0 = i1 = i2 = i3 = _mm512_setzero_si512()
-#define AVX512_SCALES(lo, hi) _mm512_castsi512_ps(PN_AVX512_PAIR(lo, hi))
-#define AVX512_FMA(dw, b) \
-    do { \
-        __m512 d_ = dw; \
-        a0 = _mm512_fmadd_ps(_mm512_mul_ps(d_, _mm512_set1_ps(x[0].d[b])), _mm512_cvtepi32_ps(i0), a0); \
-        a1 = _mm512_fmadd_ps(_mm512_mul_ps(d_, _mm512_set1_ps(x[1].d[b])), _mm512_cvtepi32_ps(i1), a1); \
-        a2 = _mm512_fmadd_ps(_mm512_mul_ps(d_, _mm512_set1_ps(x[2].d[b])), _mm512_cvtepi32_ps(i2), a2); \
-        a3 = _mm512_fmadd_ps(_mm512_mul_ps(d_, _mm512_set1_ps(x[3].d[b])), _mm512_cvtepi32_ps(i3), a3); \
-    } while (0)
-#define AVX512_STORE() \
-    do { \
-        _mm512_store_ps(sum[0], a0); \
-        _mm512_store_ps(sum[1], a1); \
-        _mm512_store_ps(sum[2], a2); \
-        _mm512_store_ps(sum[3], a3); \
-    } while (0)
-
-/* Blocks of 32; narrow codes (to 31: four results of maddubs fit). */
-PN_AVX512 static void avx512_many32(const pn_x86_panel *p0, const pn_x86_panel *p1, pn_cpu_form f, size_t k,
-                                    const pn_x86_x x[PN_AVX512_X], float sum[PN_AVX512_X][16])
+static const avx512_many *avx512_many_of(uint32_t dtype, pn_cpu_form f)
 {
-    const __m512i one = _mm512_set1_epi16(1), offs = _mm512_set1_epi16(f.off), minus = _mm512_set1_epi16(-1);
-    __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
-    for (size_t b = 0; b < k / 32; b++) {
-        const uint8_t *q0 = p0[b / 8].q[b % 8 * 8][0], *q1 = p1[b / 8].q[b % 8 * 8][0];
-        size_t e = 32 * b, c = b / 8, i = b % 8;
-        __m512i w, t0, t1, t2, t3, i0, i1, i2, i3;
-        AVX512_ZERO();
-        AVX512_MUL(0); AVX512_ADD(1); AVX512_ADD(2); AVX512_ADD(3); AVX512_SUM(one);
-        AVX512_MUL(4); AVX512_ADD(5); AVX512_ADD(6); AVX512_ADD(7); AVX512_SUM(one);
-        if (!f.has_min)
-            AVX512_CORRECT(offs, 2 * b);
-        AVX512_FMA(AVX512_SCALES(p0[c].u.b32.d[i], p1[c].u.b32.d[i]), b);
-        if (f.has_min) {
-            AVX512_ZERO();
-            AVX512_CORRECT(minus, 2 * b);
-            AVX512_FMA(AVX512_SCALES(p0[c].u.b32.m[i], p1[c].u.b32.m[i]), b);
-        }
+    static const avx512_many b16 = PN_AVX512_BOTH(avx512_b16), b32 = PN_AVX512_BOTH(avx512_b32);
+    static const avx512_many b32_min = PN_AVX512_BOTH(avx512_b32_min), ones = PN_AVX512_BOTH(avx512_ones);
+    static const avx512_many halves = PN_AVX512_BOTH(avx512_halves), halves_min = PN_AVX512_BOTH(avx512_halves_min);
+    static const avx512_many pairs_min = PN_AVX512_BOTH(avx512_pairs_min);
+    static const avx512_many words_63 = PN_AVX512_BOTH(avx512_words_63), words_126 = PN_AVX512_BOTH(avx512_words_126);
+    if (f.family != PN_CPU_B256)
+        return f.family == PN_CPU_B16 ? &b16 : f.has_min ? &b32_min : &b32;
+    switch (avx512_scaling_of(dtype, f)) {
+    case AVX512_ONES: return &ones;
+    case AVX512_HALVES: return f.has_min ? &halves_min : &halves;
+    case AVX512_PAIRS: return &pairs_min;       /* of the two types the one without int8 codes */
+    default: return f.cmax <= 63 ? &words_63 : &words_126;
     }
-    AVX512_STORE();
 }
-
-PN_AVX512 static void avx512_many16(const pn_x86_panel *p0, const pn_x86_panel *p1, pn_cpu_form f, size_t k,
-                                    const pn_x86_x x[PN_AVX512_X], float sum[PN_AVX512_X][16])
-{
-    const __m512i one = _mm512_set1_epi16(1), off0 = _mm512_set1_epi32(f.off);
-    const __m512i off1 = _mm512_set1_epi32(f.off * 65536);
-    __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
-    for (size_t b = 0; b < k / 32; b++) {
-        const uint8_t *q0 = p0[b / 8].q[b % 8 * 8][0], *q1 = p1[b / 8].q[b % 8 * 8][0];
-        size_t e = 32 * b, c = b / 8, i = b % 8 * 2;
-        __m512i w, t0, t1, t2, t3, i0, i1, i2, i3;
-        AVX512_ZERO();
-        AVX512_MUL(0); AVX512_ADD(1); AVX512_ADD(2); AVX512_ADD(3); AVX512_SUM(one);
-        AVX512_CORRECT(off0, 2 * b);
-        AVX512_FMA(AVX512_SCALES(p0[c].u.d16[i], p1[c].u.d16[i]), b);
-        AVX512_ZERO();
-        AVX512_MUL(4); AVX512_ADD(5); AVX512_ADD(6); AVX512_ADD(7); AVX512_SUM(one);
-        AVX512_CORRECT(off1, 2 * b);
-        AVX512_FMA(AVX512_SCALES(p0[c].u.d16[i + 1], p1[c].u.d16[i + 1]), b);
-    }
-    AVX512_STORE();
-}
-
-PN_AVX512 static void avx512_many256(const pn_x86_panel *p0, const pn_x86_panel *p1, pn_cpu_form f, size_t k,
-                                     const pn_x86_x x[PN_AVX512_X], float sum[PN_AVX512_X][16])
-{
-    const __m512 sign = _mm512_set1_ps(-0.0f);
-    __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
-    for (size_t b = 0; b < k / 256; b++, p0++, p1++) {
-        __m512i w, t0, t1, t2, t3, i0, i1, i2, i3;
-        AVX512_ZERO();
-        for (size_t t = 0; t < 16; t++) {
-            const uint8_t *q0 = p0->q[4 * t][0], *q1 = p1->q[4 * t][0];
-            size_t e = 256 * b + 16 * t;
-            __m512i sc = PN_AVX512_PAIR(p0->u.b256.sc[t], p1->u.b256.sc[t]);
-            AVX512_MUL(0);
-            if (f.cmax > 63) {
-                AVX512_SUM(sc);
-                AVX512_MUL(1); AVX512_SUM(sc);
-                AVX512_MUL(2); AVX512_SUM(sc);
-                AVX512_MUL(3); AVX512_SUM(sc);
-            } else if (f.cmax > 31) {
-                AVX512_ADD(1); AVX512_SUM(sc);
-                AVX512_MUL(2); AVX512_ADD(3); AVX512_SUM(sc);
-            } else {
-                AVX512_ADD(1); AVX512_ADD(2); AVX512_ADD(3); AVX512_SUM(sc);
-            }
-        }
-        if (!f.has_min)
-            for (size_t t = 0; t < 8; t++)
-                AVX512_CORRECT(PN_AVX512_PAIR(p0->u.b256.cr[t], p1->u.b256.cr[t]), 16 * b + 2 * t);
-        AVX512_FMA(AVX512_SCALES(p0->u.b256.d, p1->u.b256.d), b);
-        if (f.has_min) {
-            AVX512_ZERO();
-            for (size_t t = 0; t < 8; t++)
-                AVX512_CORRECT(PN_AVX512_PAIR(p0->u.b256.cr[t], p1->u.b256.cr[t]), 16 * b + 2 * t);
-            /* Both factors negated: the same product. */
-            AVX512_FMA(_mm512_xor_ps(AVX512_SCALES(p0->u.b256.m, p1->u.b256.m), sign), b);
-        }
-    }
-    AVX512_STORE();
-}
-
-#undef AVX512_W
-#undef AVX512_MUL
-#undef AVX512_ADD
-#undef AVX512_SUM
-#undef AVX512_CORRECT
-#undef AVX512_ZERO
-#undef AVX512_SCALES
-#undef AVX512_FMA
-#undef AVX512_STORE
 
 static void avx512_matmul(const pn_cpu_mm *a)
 {
     pn_cpu_form f = pn_cpu_form_of(a->dtype);
-    if (f.family == PN_CPU_FLOAT || a->m <= 4 || f.cmax == 255)
+    if (f.family == PN_CPU_FLOAT || a->m <= 2 || f.cmax == 255)
         pn_avx2_matmul(a);
     else
-        pn_avx512_frame(a, f, f.family == PN_CPU_B256  ? avx512_many256
-                              : f.family == PN_CPU_B16 ? avx512_many16
-                                                       : avx512_many32);
+        pn_avx512_frame(a, f, avx512_many_of(a->dtype, f));
 }
 
 PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512(void)
@@ -21816,178 +22089,49 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512(void) { return NULL; }
 #define PN_DROP_CPU_PN_CPU_AVX512VNNI_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /*
- * pn_cpu_avx512vnni.c - prefill of quantised weights with AVX-512 VNNI.
+ * pn_cpu_avx512vnni.c - quantised weights with AVX-512 VNNI.
  *
- * dpbusd adds four u8 x i8 products to 32 bits without saturating, so no code is too large: int8
- * weights are used as w + 128 (their sign bit flipped) and 128 times the sum of q comes off, like
- * any other offset.  Two chains of dpbusd for each activation row hide its latency of 5 cycles.
+ * dpbusd adds four u8 x i8 products to 32 bits without saturating, so no code is too large: int8 weights are used as
+ * w + 128, and 128 times the sum of q comes off like any other offset (the sum starts there).
  */
 /* includes cpu/pn_cpu_avx512_many.h */
 
 #if PN_CPU_X64
 
-PN_AVX512VNNI static inline __m512i vnni_splat4(const void *p)
-{
-    int32_t v;
-    memcpy(&v, p, 4);
-    return _mm512_set1_epi32(v);
-}
+PN_AVX512_MANY(vnni_b16, avx512_many16(p, k, x, next, acc, nx, true, 1))
+PN_AVX512_MANY(vnni_b32, avx512_many32(p, k, x, next, acc, nx, true, 1, false))
+PN_AVX512_MANY(vnni_b32_min, avx512_many32(p, k, x, next, acc, nx, true, 1, true))
+PN_AVX512_MANY(vnni_ones, avx512_many256(p, x, next, acc, nx, true, 1, AVX512_ONES, false))
+PN_AVX512_MANY(vnni_halves, avx512_many256(p, x, next, acc, nx, true, 1, AVX512_HALVES, false))
+PN_AVX512_MANY(vnni_halves_min, avx512_many256(p, x, next, acc, nx, true, 1, AVX512_HALVES, true))
+PN_AVX512_MANY(vnni_pairs, avx512_many256(p, x, next, acc, nx, true, 1, AVX512_PAIRS, false))
+PN_AVX512_MANY(vnni_pairs_min, avx512_many256(p, x, next, acc, nx, true, 1, AVX512_PAIRS, true))
+PN_AVX512_MANY(vnni_words, avx512_many256(p, x, next, acc, nx, true, 1, AVX512_WORDS, false))
 
-/* i* += dword k, t* += dword k + 1 */
-#define VNNI_DOT2(k) \
-    do { \
-        w = _mm512_xor_si512(PN_AVX512_PAIR(q0 + 32 * (k), q1 + 32 * (k)), flip); \
-        v = _mm512_xor_si512(PN_AVX512_PAIR(q0 + 32 * (k) + 32, q1 + 32 * (k) + 32), flip); \
-        i0 = _mm512_dpbusd_epi32(i0, w, vnni_splat4(x[0].q + e + 4 * (k))); \
-        i1 = _mm512_dpbusd_epi32(i1, w, vnni_splat4(x[1].q + e + 4 * (k))); \
-        i2 = _mm512_dpbusd_epi32(i2, w, vnni_splat4(x[2].q + e + 4 * (k))); \
-        i3 = _mm512_dpbusd_epi32(i3, w, vnni_splat4(x[3].q + e + 4 * (k))); \
-        t0 = _mm512_dpbusd_epi32(t0, v, vnni_splat4(x[0].q + e + 4 * (k) + 4)); \
-        t1 = _mm512_dpbusd_epi32(t1, v, vnni_splat4(x[1].q + e + 4 * (k) + 4)); \
-        t2 = _mm512_dpbusd_epi32(t2, v, vnni_splat4(x[2].q + e + 4 * (k) + 4)); \
-        t3 = _mm512_dpbusd_epi32(t3, v, vnni_splat4(x[3].q + e + 4 * (k) + 4)); \
-    } while (0)
-#define VNNI_ZERO() i0 = i1 = i2 = i3 = t0 = t1 = t2 = t3 = _mm512_setzero_si512()
-#define VNNI_JOIN() \
-    do { \
-        i0 = _mm512_add_epi32(i0, t0); \
-        i1 = _mm512_add_epi32(i1, t1); \
-        i2 = _mm512_add_epi32(i2, t2); \
-        i3 = _mm512_add_epi32(i3, t3); \
-    } while (0)
-#define VNNI_CORRECT(c, at) \
-    do { \
-        i0 = _mm512_sub_epi32(i0, _mm512_madd_epi16(c, vnni_splat4(x[0].s + (at)))); \
-        i1 = _mm512_sub_epi32(i1, _mm512_madd_epi16(c, vnni_splat4(x[1].s + (at)))); \
-        i2 = _mm512_sub_epi32(i2, _mm512_madd_epi16(c, vnni_splat4(x[2].s + (at)))); \
-        i3 = _mm512_sub_epi32(i3, _mm512_madd_epi16(c, vnni_splat4(x[3].s + (at)))); \
-    } while (0)
-#define VNNI_SCALES(lo, hi) _mm512_castsi512_ps(PN_AVX512_PAIR(lo, hi))
-#define VNNI_FMA(dw, b) \
-    do { \
-        __m512 d_ = dw; \
-        a0 = _mm512_fmadd_ps(_mm512_mul_ps(d_, _mm512_set1_ps(x[0].d[b])), _mm512_cvtepi32_ps(i0), a0); \
-        a1 = _mm512_fmadd_ps(_mm512_mul_ps(d_, _mm512_set1_ps(x[1].d[b])), _mm512_cvtepi32_ps(i1), a1); \
-        a2 = _mm512_fmadd_ps(_mm512_mul_ps(d_, _mm512_set1_ps(x[2].d[b])), _mm512_cvtepi32_ps(i2), a2); \
-        a3 = _mm512_fmadd_ps(_mm512_mul_ps(d_, _mm512_set1_ps(x[3].d[b])), _mm512_cvtepi32_ps(i3), a3); \
-    } while (0)
-#define VNNI_STORE() \
-    do { \
-        _mm512_store_ps(sum[0], a0); \
-        _mm512_store_ps(sum[1], a1); \
-        _mm512_store_ps(sum[2], a2); \
-        _mm512_store_ps(sum[3], a3); \
-    } while (0)
-#define VNNI_FLIP(f) _mm512_set1_epi8((f).cmax == 255 ? -128 : 0)
-
-PN_AVX512VNNI static void vnni_many32(const pn_x86_panel *p0, const pn_x86_panel *p1, pn_cpu_form f, size_t k,
-                                      const pn_x86_x x[PN_AVX512_X], float sum[PN_AVX512_X][16])
+static const avx512_many *vnni_many_of(uint32_t dtype, pn_cpu_form f)
 {
-    const __m512i offs = _mm512_set1_epi16(f.off), minus = _mm512_set1_epi16(-1), flip = VNNI_FLIP(f);
-    __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
-    for (size_t b = 0; b < k / 32; b++) {
-        const uint8_t *q0 = p0[b / 8].q[b % 8 * 8][0], *q1 = p1[b / 8].q[b % 8 * 8][0];
-        size_t e = 32 * b, c = b / 8, i = b % 8;
-        __m512i w, v, t0, t1, t2, t3, i0, i1, i2, i3;
-        VNNI_ZERO();
-        VNNI_DOT2(0);
-        VNNI_DOT2(2);
-        VNNI_DOT2(4);
-        VNNI_DOT2(6);
-        VNNI_JOIN();
-        if (!f.has_min)
-            VNNI_CORRECT(offs, 2 * b);
-        VNNI_FMA(VNNI_SCALES(p0[c].u.b32.d[i], p1[c].u.b32.d[i]), b);
-        if (f.has_min) {
-            VNNI_ZERO();
-            VNNI_CORRECT(minus, 2 * b);
-            VNNI_FMA(VNNI_SCALES(p0[c].u.b32.m[i], p1[c].u.b32.m[i]), b);
-        }
+    static const avx512_many b16 = PN_AVX512_BOTH(vnni_b16), b32 = PN_AVX512_BOTH(vnni_b32);
+    static const avx512_many b32_min = PN_AVX512_BOTH(vnni_b32_min), ones = PN_AVX512_BOTH(vnni_ones);
+    static const avx512_many halves = PN_AVX512_BOTH(vnni_halves), halves_min = PN_AVX512_BOTH(vnni_halves_min);
+    static const avx512_many pairs = PN_AVX512_BOTH(vnni_pairs), pairs_min = PN_AVX512_BOTH(vnni_pairs_min);
+    static const avx512_many words = PN_AVX512_BOTH(vnni_words);
+    if (f.family != PN_CPU_B256)
+        return f.family == PN_CPU_B16 ? &b16 : f.has_min ? &b32_min : &b32;
+    switch (avx512_scaling_of(dtype, f)) {
+    case AVX512_ONES: return &ones;
+    case AVX512_HALVES: return f.has_min ? &halves_min : &halves;
+    case AVX512_PAIRS: return f.has_min ? &pairs_min : &pairs;
+    default: return &words;
     }
-    VNNI_STORE();
 }
-
-PN_AVX512VNNI static void vnni_many16(const pn_x86_panel *p0, const pn_x86_panel *p1, pn_cpu_form f, size_t k,
-                                      const pn_x86_x x[PN_AVX512_X], float sum[PN_AVX512_X][16])
-{
-    const __m512i off0 = _mm512_set1_epi32(f.off), off1 = _mm512_set1_epi32(f.off * 65536), flip = VNNI_FLIP(f);
-    __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
-    for (size_t b = 0; b < k / 32; b++) {
-        const uint8_t *q0 = p0[b / 8].q[b % 8 * 8][0], *q1 = p1[b / 8].q[b % 8 * 8][0];
-        size_t e = 32 * b, c = b / 8, i = b % 8 * 2;
-        __m512i w, v, t0, t1, t2, t3, i0, i1, i2, i3;
-        VNNI_ZERO();
-        VNNI_DOT2(0);
-        VNNI_DOT2(2);
-        VNNI_JOIN();
-        VNNI_CORRECT(off0, 2 * b);
-        VNNI_FMA(VNNI_SCALES(p0[c].u.d16[i], p1[c].u.d16[i]), b);
-        VNNI_ZERO();
-        VNNI_DOT2(4);
-        VNNI_DOT2(6);
-        VNNI_JOIN();
-        VNNI_CORRECT(off1, 2 * b);
-        VNNI_FMA(VNNI_SCALES(p0[c].u.d16[i + 1], p1[c].u.d16[i + 1]), b);
-    }
-    VNNI_STORE();
-}
-
-PN_AVX512VNNI static void vnni_many256(const pn_x86_panel *p0, const pn_x86_panel *p1, pn_cpu_form f, size_t k,
-                                       const pn_x86_x x[PN_AVX512_X], float sum[PN_AVX512_X][16])
-{
-    const __m512 sign = _mm512_set1_ps(-0.0f);
-    const __m512i flip = VNNI_FLIP(f);
-    __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
-    for (size_t b = 0; b < k / 256; b++, p0++, p1++) {
-        __m512i w, v, t0, t1, t2, t3, i0, i1, i2, i3, u0, u1, u2, u3;
-        u0 = u1 = u2 = u3 = _mm512_setzero_si512();
-        for (size_t t = 0; t < 16; t++) {
-            const uint8_t *q0 = p0->q[4 * t][0], *q1 = p1->q[4 * t][0];
-            size_t e = 256 * b + 16 * t;
-            __m512i sc = _mm512_srai_epi32(PN_AVX512_PAIR(p0->u.b256.sc[t], p1->u.b256.sc[t]), 16);
-            VNNI_ZERO();
-            VNNI_DOT2(0);
-            VNNI_DOT2(2);
-            VNNI_JOIN();
-            u0 = _mm512_add_epi32(u0, _mm512_mullo_epi32(i0, sc));
-            u1 = _mm512_add_epi32(u1, _mm512_mullo_epi32(i1, sc));
-            u2 = _mm512_add_epi32(u2, _mm512_mullo_epi32(i2, sc));
-            u3 = _mm512_add_epi32(u3, _mm512_mullo_epi32(i3, sc));
-        }
-        i0 = u0, i1 = u1, i2 = u2, i3 = u3;
-        if (!f.has_min)
-            for (size_t t = 0; t < 8; t++)
-                VNNI_CORRECT(PN_AVX512_PAIR(p0->u.b256.cr[t], p1->u.b256.cr[t]), 16 * b + 2 * t);
-        VNNI_FMA(VNNI_SCALES(p0->u.b256.d, p1->u.b256.d), b);
-        if (f.has_min) {
-            VNNI_ZERO();
-            for (size_t t = 0; t < 8; t++)
-                VNNI_CORRECT(PN_AVX512_PAIR(p0->u.b256.cr[t], p1->u.b256.cr[t]), 16 * b + 2 * t);
-            /* Both factors negated: the same product. */
-            VNNI_FMA(_mm512_xor_ps(VNNI_SCALES(p0->u.b256.m, p1->u.b256.m), sign), b);
-        }
-    }
-    VNNI_STORE();
-}
-
-#undef VNNI_DOT2
-#undef VNNI_ZERO
-#undef VNNI_JOIN
-#undef VNNI_CORRECT
-#undef VNNI_SCALES
-#undef VNNI_FMA
-#undef VNNI_STORE
-#undef VNNI_FLIP
 
 static void vnni_matmul(const pn_cpu_mm *a)
 {
     pn_cpu_form f = pn_cpu_form_of(a->dtype);
-    if (f.family == PN_CPU_FLOAT || a->m <= 4)
+    if (f.family == PN_CPU_FLOAT || a->m <= 2)
         pn_avx2_matmul(a);
     else
-        pn_avx512_frame(a, f, f.family == PN_CPU_B256  ? vnni_many256
-                              : f.family == PN_CPU_B16 ? vnni_many16
-                                                       : vnni_many32);
+        pn_avx512_frame(a, f, vnni_many_of(a->dtype, f));
 }
 
 PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512vnni(void)

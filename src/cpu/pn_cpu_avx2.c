@@ -731,7 +731,7 @@ PN_AVX2 static void avx2_matmul_slab(const pn_cpu_mm *a, pn_cpu_form f, uint32_t
                 avx2_spread_rows(&spread, f, x, nx, n);
                 for (uint32_t p = 0; p < np; p++) {
                     if (j == 0)
-                        pn_x86_panel_fill(a, f, 8 * (p0 + p), e, n, panels + p);
+                        pn_x86_panel_fill(a, f, 8 * (p0 + p), e, n, 8, panels[p].q[0][0], false);
                     many(panels + p, n, &spread, sums + (size_t)p * mx + j);
                 }
             }

@@ -292,6 +292,30 @@ PN_AVX2_INLINE __m256i unp_table_of(const int type)
                                     : _mm256_setzero_si256();
 }
 
+/* 8 rows of 8 dwords, row r at p[r] + at, transposed: out[i] holds dword i of rows 0..7. */
+PN_AVX2_INLINE void unp_transpose8(const uint8_t *const *p, size_t at, __m256i out[8])
+{
+    __m256i a = unp_load32(p[0] + at), b = unp_load32(p[1] + at), c = unp_load32(p[2] + at);
+    __m256i d = unp_load32(p[3] + at), e = unp_load32(p[4] + at), f = unp_load32(p[5] + at);
+    __m256i g = unp_load32(p[6] + at), h = unp_load32(p[7] + at);
+    __m256i ab0 = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
+    __m256i cd0 = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
+    __m256i ef0 = _mm256_unpacklo_epi32(e, f), ef1 = _mm256_unpackhi_epi32(e, f);
+    __m256i gh0 = _mm256_unpacklo_epi32(g, h), gh1 = _mm256_unpackhi_epi32(g, h);
+    __m256i l0 = _mm256_unpacklo_epi64(ab0, cd0), l1 = _mm256_unpackhi_epi64(ab0, cd0);
+    __m256i l2 = _mm256_unpacklo_epi64(ab1, cd1), l3 = _mm256_unpackhi_epi64(ab1, cd1);
+    __m256i h0 = _mm256_unpacklo_epi64(ef0, gh0), h1 = _mm256_unpackhi_epi64(ef0, gh0);
+    __m256i h2 = _mm256_unpacklo_epi64(ef1, gh1), h3 = _mm256_unpackhi_epi64(ef1, gh1);
+    out[0] = _mm256_permute2x128_si256(l0, h0, 0x20);
+    out[1] = _mm256_permute2x128_si256(l1, h1, 0x20);
+    out[2] = _mm256_permute2x128_si256(l2, h2, 0x20);
+    out[3] = _mm256_permute2x128_si256(l3, h3, 0x20);
+    out[4] = _mm256_permute2x128_si256(l0, h0, 0x31);
+    out[5] = _mm256_permute2x128_si256(l1, h1, 0x31);
+    out[6] = _mm256_permute2x128_si256(l2, h2, 0x31);
+    out[7] = _mm256_permute2x128_si256(l3, h3, 0x31);
+}
+
 #endif /* PN_CPU_X64 */
 
 #endif /* PN_CPU_AVX2_CODES_H */

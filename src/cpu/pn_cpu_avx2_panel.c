@@ -35,6 +35,10 @@ PN_AVX2_INLINE void pan_dwords4(const uint8_t *const *p, size_t at, __m256i out[
     out[3] = _mm256_unpackhi_epi64(ab1, cd1);
 }
 
+/* Vector i of a panel; `wide`: of half a wide one. */
+PN_AVX2_INLINE void pan_put(uint8_t *o, const bool wide, size_t i, __m256i v) { unp_store32(o + i * (wide ? 64 : 32), v); }
+PN_AVX2_INLINE void pan_putf(uint8_t *o, const bool wide, size_t i, __m256 v) { pan_put(o, wide, i, _mm256_castps_si256(v)); }
+
 /* Bits `shift` and up of every byte, as far as the mask lets through. */
 PN_AVX2_INLINE __m256i pan_bits(__m256i v, const int shift, const int mask)
 {
@@ -56,20 +60,20 @@ PN_AVX2_INLINE __m256i pan_fifth(__m256i h, const int i)
     return unp_and(_mm256_cmpeq_epi8(v, bit), 16);
 }
 
-PN_AVX2_INLINE void pan_codes32(const int type, const uint8_t *const *p, size_t at, uint8_t *q)
+/* b: the block's number in the chunk. */
+PN_AVX2_INLINE void pan_codes32(const int type, const uint8_t *const *p, size_t at, uint8_t *o, const bool wide, size_t b)
 {
-    const __m256i table = unp_table_of(type);
+    const __m256i table = wide && type == PN_DTYPE_IQ4_NL ? unp_table(pn_tab_iq4nl(), 128) : unp_table_of(type);
+    const __m256i flip = _mm256_set1_epi8(wide ? -128 : 0);
     const bool fifth = type == PN_DTYPE_Q5_0 || type == PN_DTYPE_Q5_1;
     __m256i v[4], h = _mm256_setzero_si256();
     if (type == PN_DTYPE_Q8_0) {
-        pan_dwords4(p, at + 2, v);
-        PN_UNROLL
-        for (int i = 0; i < 4; i++)
-            unp_store32(q + 32 * i, v[i]);
-        pan_dwords4(p, at + 18, v);
-        PN_UNROLL
-        for (int i = 0; i < 4; i++)
-            unp_store32(q + 128 + 32 * i, v[i]);
+        for (size_t half = 0; half < 2; half++) {
+            pan_dwords4(p, at + 2 + 16 * half, v);
+            PN_UNROLL
+            for (size_t i = 0; i < 4; i++)
+                pan_put(o, wide, 8 * b + 4 * half + i, _mm256_xor_si256(v[i], flip));
+        }
         return;
     }
     if (fifth)
@@ -87,22 +91,23 @@ PN_AVX2_INLINE void pan_codes32(const int type, const uint8_t *const *p, size_t 
             low = unp_or(low, pan_fifth(h, i));
             high = unp_or(high, pan_fifth(h, i + 4));
         }
-        unp_store32(q + 32 * i, low);
-        unp_store32(q + 128 + 32 * i, high);
+        pan_put(o, wide, 8 * b + (size_t)i, low);
+        pan_put(o, wide, 8 * b + 4 + (size_t)i, high);
     }
 }
 
-PN_AVX2_INLINE void pan_rows32(const int type, const size_t bytes, const uint8_t *const *p, size_t n, pn_x86_panel *o)
+PN_AVX2_INLINE void pan_rows32(const int type, const size_t bytes, const uint8_t *const *p, size_t n, uint8_t *o,
+                               const bool wide)
 {
     for (size_t b = 0, at = 0; b < n / 32; b++, at += bytes) {
-        pan_codes32(type, p, at, o->q[8 * b][0]);
+        pan_codes32(type, p, at, o, wide, b);
         if (type == PN_DTYPE_Q4_1 || type == PN_DTYPE_Q5_1) {
             __m256 d, m;
             unp_halves_pair8(p, at, &d, &m);
-            _mm256_store_ps(o->u.b32.d[b], d);
-            _mm256_store_ps(o->u.b32.m[b], m);
+            pan_putf(o, wide, PN_X86_PANEL_D32 + b, d);
+            pan_putf(o, wide, PN_X86_PANEL_M32 + b, m);
         } else {
-            _mm256_store_ps(o->u.b32.d[b], type == PN_DTYPE_MXFP4 ? unp_e8m0_8(p, at) : unp_halves8(p, at));
+            pan_putf(o, wide, PN_X86_PANEL_D32 + b, type == PN_DTYPE_MXFP4 ? unp_e8m0_8(p, at) : unp_halves8(p, at));
         }
     }
 }
@@ -110,12 +115,16 @@ PN_AVX2_INLINE void pan_rows32(const int type, const size_t bytes, const uint8_t
 /* Pointers of the function's own: stores through uint8_t might change the caller's. */
 #define PAN_POINTERS {r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7]}
 
-#define PAN_ROWS32(name, type, bytes) \
-    PN_AVX2 static void name(const uint8_t *const *r, size_t n, pn_x86_panel *o) \
+#define PAN_FUNCTION(name, call) \
+    PN_AVX2 static void name(const uint8_t *const *r, size_t n, uint8_t *o) \
     { \
         const uint8_t *const p[8] = PAN_POINTERS; \
-        pan_rows32(type, bytes, p, n, o); \
+        (void)n; \
+        call; \
     }
+#define PAN_ROWS32(name, type, bytes) \
+    PAN_FUNCTION(name, pan_rows32(type, bytes, p, n, o, false)) \
+    PAN_FUNCTION(name##_wide, pan_rows32(type, bytes, p, n, o, true))
 PAN_ROWS32(pan_q4_0, PN_DTYPE_Q4_0, 18)
 PAN_ROWS32(pan_q4_1, PN_DTYPE_Q4_1, 20)
 PAN_ROWS32(pan_q5_0, PN_DTYPE_Q5_0, 22)
@@ -129,11 +138,9 @@ PAN_ROWS32(pan_mxfp4, PN_DTYPE_MXFP4, 17)
  * Blocks of 256: codes
  * ------------------------------------------------------------------------------------------ */
 
-/* In all of them, dword i of 32 codes from element e on is q + 8 e + 32 i. */
-PN_AVX2_INLINE void pan_store(uint8_t *q, size_t e, size_t i, __m256i v) { unp_store32(q + 8 * e + 32 * i, v); }
-
 /* Four 2-bit planes in each of two times 32 bytes at `at`; bit_at: 32 bytes of third bits, a bit a plane, or 0. */
-PN_AVX2_INLINE void pan_planes2(const uint8_t *const *p, size_t at, const bool third, const size_t bit_at, uint8_t *q)
+PN_AVX2_INLINE void pan_planes2(const uint8_t *const *p, size_t at, const bool third, const size_t bit_at, uint8_t *o,
+                                const bool wide)
 {
     PN_UNROLL
     for (size_t half = 0; half < 2; half++)     /* 16 of the 32 bytes */
@@ -153,16 +160,16 @@ PN_AVX2_INLINE void pan_planes2(const uint8_t *const *p, size_t at, const bool t
                     c2 = unp_or(c2, pan_bits(g, 0, 4));
                     c3 = unp_or(c3, pan_bits(g, 1, 4));
                 }
-                pan_store(q, 128 * top, 4 * half + i, c0);
-                pan_store(q, 128 * top + 32, 4 * half + i, c1);
-                pan_store(q, 128 * top + 64, 4 * half + i, c2);
-                pan_store(q, 128 * top + 96, 4 * half + i, c3);
+                pan_put(o, wide, 32 * top + 4 * half + i, c0);
+                pan_put(o, wide, 32 * top + 8 + 4 * half + i, c1);
+                pan_put(o, wide, 32 * top + 16 + 4 * half + i, c2);
+                pan_put(o, wide, 32 * top + 24 + 4 * half + i, c3);
             }
         }
 }
 
 /* Nibbles of 32 bytes: low ones, then high ones; four times.  fifth: a bit each in the 32 bytes at 16. */
-PN_AVX2_INLINE void pan_planes4(const uint8_t *const *p, size_t at, const bool fifth, uint8_t *q)
+PN_AVX2_INLINE void pan_planes4(const uint8_t *const *p, size_t at, const bool fifth, uint8_t *o, const bool wide)
 {
     for (size_t half = 0; half < 2; half++) {
         __m256i h[4];
@@ -179,14 +186,14 @@ PN_AVX2_INLINE void pan_planes4(const uint8_t *const *p, size_t at, const bool f
                     high = unp_or(high, pan_bits(h[i], -3, 16));
                     h[i] = _mm256_srli_epi16(h[i], 2);
                 }
-                pan_store(q, 64 * g, 4 * half + i, low);
-                pan_store(q, 64 * g + 32, 4 * half + i, high);
+                pan_put(o, wide, 16 * g + 4 * half + i, low);
+                pan_put(o, wide, 16 * g + 8 + 4 * half + i, high);
             }
         }
     }
 }
 
-PN_AVX2_INLINE void pan_codes_q6(const uint8_t *const *p, uint8_t *q)
+PN_AVX2_INLINE void pan_codes_q6(const uint8_t *const *p, uint8_t *o, const bool wide)
 {
     for (size_t top = 0; top < 2; top++)
         for (size_t half = 0; half < 2; half++) {
@@ -196,24 +203,24 @@ PN_AVX2_INLINE void pan_codes_q6(const uint8_t *const *p, uint8_t *q)
             pan_dwords4(p, 128 + 32 * top + 16 * half, h);
             PN_UNROLL
             for (size_t i = 0; i < 4; i++) {
-                pan_store(q, 128 * top, 4 * half + i, unp_or(pan_bits(a[i], 0, 15), pan_bits(h[i], -4, 48)));
-                pan_store(q, 128 * top + 32, 4 * half + i, unp_or(pan_bits(b[i], 0, 15), pan_bits(h[i], -2, 48)));
-                pan_store(q, 128 * top + 64, 4 * half + i, unp_or(pan_bits(a[i], 4, 15), pan_bits(h[i], 0, 48)));
-                pan_store(q, 128 * top + 96, 4 * half + i, unp_or(pan_bits(b[i], 4, 15), pan_bits(h[i], 2, 48)));
+                pan_put(o, wide, 32 * top + 4 * half + i, unp_or(pan_bits(a[i], 0, 15), pan_bits(h[i], -4, 48)));
+                pan_put(o, wide, 32 * top + 8 + 4 * half + i, unp_or(pan_bits(b[i], 0, 15), pan_bits(h[i], -2, 48)));
+                pan_put(o, wide, 32 * top + 16 + 4 * half + i, unp_or(pan_bits(a[i], 4, 15), pan_bits(h[i], 0, 48)));
+                pan_put(o, wide, 32 * top + 24 + 4 * half + i, unp_or(pan_bits(b[i], 4, 15), pan_bits(h[i], 2, 48)));
             }
         }
 }
 
-PN_AVX2_INLINE void pan_codes_iq4(const uint8_t *const *p, uint8_t *q)
+PN_AVX2_INLINE void pan_codes_iq4(const uint8_t *const *p, uint8_t *o, const bool wide)
 {
-    const __m256i table = unp_table(pn_tab_iq4nl(), 0);
+    const __m256i table = unp_table(pn_tab_iq4nl(), wide ? 128 : 0);
     for (size_t b = 0; b < 8; b++) {
         __m256i v[4];
         pan_dwords4(p, 8 + 16 * b, v);
         PN_UNROLL
         for (size_t i = 0; i < 4; i++) {
-            pan_store(q, 32 * b, i, _mm256_shuffle_epi8(table, pan_bits(v[i], 0, 15)));
-            pan_store(q, 32 * b, i + 4, _mm256_shuffle_epi8(table, pan_bits(v[i], 4, 15)));
+            pan_put(o, wide, 8 * b + i, _mm256_shuffle_epi8(table, pan_bits(v[i], 0, 15)));
+            pan_put(o, wide, 8 * b + i + 4, _mm256_shuffle_epi8(table, pan_bits(v[i], 4, 15)));
         }
     }
 }
@@ -239,55 +246,55 @@ PN_AVX2_INLINE __m256i pan_bytes2(__m256i v, const int j)
 }
 
 /* Sixteen int8 scales a row (dwords of 8 rows in v); `times`: 1 << times is the codes' offset, cr the product. */
-PN_AVX2_INLINE void pan_scales16(const __m256i v[4], const int times, pn_x86_panel *o)
+PN_AVX2_INLINE void pan_scales16(const __m256i v[4], const int times, uint8_t *o, const bool wide)
 {
     PN_UNROLL
     for (int i = 0; i < 4; i++) {
-        unp_store32(o->u.b256.sc[4 * i], _mm256_srai_epi16(pan_byte(v[i], 0), 8));
-        unp_store32(o->u.b256.sc[4 * i + 1], _mm256_srai_epi16(pan_byte(v[i], 1), 8));
-        unp_store32(o->u.b256.sc[4 * i + 2], _mm256_srai_epi16(pan_byte(v[i], 2), 8));
-        unp_store32(o->u.b256.sc[4 * i + 3], _mm256_srai_epi16(pan_byte(v[i], 3), 8));
-        unp_store32(o->u.b256.cr[2 * i], _mm256_srai_epi16(pan_bytes2(v[i], 0), 8 - times));
-        unp_store32(o->u.b256.cr[2 * i + 1], _mm256_srai_epi16(pan_bytes2(v[i], 2), 8 - times));
+        pan_put(o, wide, PN_X86_PANEL_SC + 4 * i, _mm256_srai_epi16(pan_byte(v[i], 0), 8));
+        pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 1, _mm256_srai_epi16(pan_byte(v[i], 1), 8));
+        pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 2, _mm256_srai_epi16(pan_byte(v[i], 2), 8));
+        pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 3, _mm256_srai_epi16(pan_byte(v[i], 3), 8));
+        pan_put(o, wide, PN_X86_PANEL_CR + 2 * i, _mm256_srai_epi16(pan_bytes2(v[i], 0), 8 - times));
+        pan_put(o, wide, PN_X86_PANEL_CR + 2 * i + 1, _mm256_srai_epi16(pan_bytes2(v[i], 2), 8 - times));
     }
 }
 
 /* Eight scales (v[0], v[1]) and eight mins (v[2], v[3]) a row, bytes, each for 32 elements. */
-PN_AVX2_INLINE void pan_scales8(const __m256i v[4], pn_x86_panel *o)
+PN_AVX2_INLINE void pan_scales8(const __m256i v[4], uint8_t *o, const bool wide)
 {
     PN_UNROLL
     for (int g = 0; g < 8; g++) {
         __m256i sc = _mm256_srli_epi16(pan_byte(v[g / 4], g % 4), 8);
-        unp_store32(o->u.b256.sc[2 * g], sc);
-        unp_store32(o->u.b256.sc[2 * g + 1], sc);
-        unp_store32(o->u.b256.cr[g], _mm256_srli_epi16(pan_byte(v[2 + g / 4], g % 4), 8));
+        pan_put(o, wide, PN_X86_PANEL_SC + 2 * g, sc);
+        pan_put(o, wide, PN_X86_PANEL_SC + 2 * g + 1, sc);
+        pan_put(o, wide, PN_X86_PANEL_CR + g, _mm256_srli_epi16(pan_byte(v[2 + g / 4], g % 4), 8));
     }
 }
 
-PN_AVX2_INLINE void pan_scales(const int type, const uint8_t *const *p, pn_x86_panel *o)
+PN_AVX2_INLINE void pan_scales(const int type, const uint8_t *const *p, uint8_t *o, const bool wide)
 {
     __m256i v[4];
     if (type == PN_DTYPE_Q6_K) {
         pan_dwords4(p, 192, v);
-        pan_scales16(v, 5, o);
+        pan_scales16(v, 5, o, wide);
     } else if (type == PN_DTYPE_Q2_K) {
         pan_dwords4(p, 0, v);
         PN_UNROLL
         for (int i = 0; i < 4; i++) {
             __m256i sc = unp_and(v[i], 15), mn = unp_and(_mm256_srli_epi16(v[i], 4), 15);
-            unp_store32(o->u.b256.sc[4 * i], _mm256_srli_epi16(pan_byte(sc, 0), 8));
-            unp_store32(o->u.b256.sc[4 * i + 1], _mm256_srli_epi16(pan_byte(sc, 1), 8));
-            unp_store32(o->u.b256.sc[4 * i + 2], _mm256_srli_epi16(pan_byte(sc, 2), 8));
-            unp_store32(o->u.b256.sc[4 * i + 3], _mm256_srli_epi16(pan_byte(sc, 3), 8));
-            unp_store32(o->u.b256.cr[2 * i], _mm256_srli_epi16(pan_bytes2(mn, 0), 8));
-            unp_store32(o->u.b256.cr[2 * i + 1], _mm256_srli_epi16(pan_bytes2(mn, 2), 8));
+            pan_put(o, wide, PN_X86_PANEL_SC + 4 * i, _mm256_srli_epi16(pan_byte(sc, 0), 8));
+            pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 1, _mm256_srli_epi16(pan_byte(sc, 1), 8));
+            pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 2, _mm256_srli_epi16(pan_byte(sc, 2), 8));
+            pan_put(o, wide, PN_X86_PANEL_SC + 4 * i + 3, _mm256_srli_epi16(pan_byte(sc, 3), 8));
+            pan_put(o, wide, PN_X86_PANEL_CR + 2 * i, _mm256_srli_epi16(pan_bytes2(mn, 0), 8));
+            pan_put(o, wide, PN_X86_PANEL_CR + 2 * i + 1, _mm256_srli_epi16(pan_bytes2(mn, 2), 8));
         }
     } else if (type == PN_DTYPE_TQ2_0) {
         PN_UNROLL
         for (int i = 0; i < 8; i++) {
-            unp_store32(o->u.b256.sc[2 * i], _mm256_set1_epi16(1));
-            unp_store32(o->u.b256.sc[2 * i + 1], _mm256_set1_epi16(1));
-            unp_store32(o->u.b256.cr[i], _mm256_set1_epi16(1));
+            pan_put(o, wide, PN_X86_PANEL_SC + 2 * i, _mm256_set1_epi16(1));
+            pan_put(o, wide, PN_X86_PANEL_SC + 2 * i + 1, _mm256_set1_epi16(1));
+            pan_put(o, wide, PN_X86_PANEL_CR + i, _mm256_set1_epi16(1));
         }
     } else {
         /* Their bits lie about: a row at a time to bytes, which are transposed then. */
@@ -302,46 +309,41 @@ PN_AVX2_INLINE void pan_scales(const int type, const uint8_t *const *p, pn_x86_p
         }
         pan_dwords4(row, 0, v);
         if (type == PN_DTYPE_Q3_K)
-            pan_scales16(v, 2, o);
+            pan_scales16(v, 2, o, wide);
         else if (type == PN_DTYPE_IQ4_XS)
-            pan_scales16(v, 7, o);
+            pan_scales16(v, 7, o, wide);
         else
-            pan_scales8(v, o);
+            pan_scales8(v, o, wide);
     }
 }
 
 /* d_at, m_at: offsets of the f16 factors; m_at 0: no mins. */
-PN_AVX2_INLINE void pan_rows_k(const int type, const size_t d_at, const size_t m_at, const uint8_t *const *p,
-                               pn_x86_panel *o)
+PN_AVX2_INLINE void pan_rows_k(const int type, const size_t d_at, const size_t m_at, const uint8_t *const *p, uint8_t *o,
+                               const bool wide)
 {
-    uint8_t *q = o->q[0][0];
     if (type == PN_DTYPE_Q2_K)
-        pan_planes2(p, 16, false, 0, q);
+        pan_planes2(p, 16, false, 0, o, wide);
     else if (type == PN_DTYPE_Q3_K)
-        pan_planes2(p, 32, true, 0, q);
+        pan_planes2(p, 32, true, 0, o, wide);
     else if (type == PN_DTYPE_TQ2_0)
-        pan_planes2(p, 0, false, 0, q);
+        pan_planes2(p, 0, false, 0, o, wide);
     else if (type == PN_DTYPE_Q4_K)
-        pan_planes4(p, 16, false, q);
+        pan_planes4(p, 16, false, o, wide);
     else if (type == PN_DTYPE_Q5_K)
-        pan_planes4(p, 48, true, q);
+        pan_planes4(p, 48, true, o, wide);
     else if (type == PN_DTYPE_Q6_K)
-        pan_codes_q6(p, q);
+        pan_codes_q6(p, o, wide);
     else
-        pan_codes_iq4(p, q);
-    pan_scales(type, p, o);
-    _mm256_store_ps(o->u.b256.d, unp_halves8(p, d_at));
+        pan_codes_iq4(p, o, wide);
+    pan_scales(type, p, o, wide);
+    pan_putf(o, wide, PN_X86_PANEL_D, unp_halves8(p, d_at));
     if (m_at)
-        _mm256_store_ps(o->u.b256.m, _mm256_xor_ps(unp_halves8(p, m_at), _mm256_set1_ps(-0.0f)));
+        pan_putf(o, wide, PN_X86_PANEL_M, _mm256_xor_ps(unp_halves8(p, m_at), _mm256_set1_ps(-0.0f)));
 }
 
 #define PAN_ROWS_K(name, type, d_at, m_at) \
-    PN_AVX2 static void name(const uint8_t *const *r, size_t n, pn_x86_panel *o) \
-    { \
-        const uint8_t *const p[8] = PAN_POINTERS; \
-        (void)n; \
-        pan_rows_k(type, d_at, m_at, p, o); \
-    }
+    PAN_FUNCTION(name, pan_rows_k(type, d_at, m_at, p, o, false)) \
+    PAN_FUNCTION(name##_wide, pan_rows_k(type, d_at, m_at, p, o, true))
 PAN_ROWS_K(pan_q2_k, PN_DTYPE_Q2_K, 80, 82)
 PAN_ROWS_K(pan_q3_k, PN_DTYPE_Q3_K, 108, 0)
 PAN_ROWS_K(pan_q4_k, PN_DTYPE_Q4_K, 0, 2)
@@ -350,28 +352,31 @@ PAN_ROWS_K(pan_q6_k, PN_DTYPE_Q6_K, 208, 0)
 PAN_ROWS_K(pan_iq4_xs, PN_DTYPE_IQ4_XS, 0, 0)
 PAN_ROWS_K(pan_tq2_0, PN_DTYPE_TQ2_0, 64, 0)
 #undef PAN_ROWS_K
+#undef PAN_FUNCTION
 #undef PAN_POINTERS
 
-PN_INTERNAL pn_x86_panel_fn pn_x86_panel_of(uint32_t dtype)
+#define PAN_CASE(type, name) case type: return wide ? name##_wide : name
+PN_INTERNAL pn_x86_panel_fn pn_x86_panel_of(uint32_t dtype, bool wide)
 {
     switch (dtype) {
-    case PN_DTYPE_Q4_0: return pan_q4_0;
-    case PN_DTYPE_Q4_1: return pan_q4_1;
-    case PN_DTYPE_Q5_0: return pan_q5_0;
-    case PN_DTYPE_Q5_1: return pan_q5_1;
-    case PN_DTYPE_Q8_0: return pan_q8_0;
-    case PN_DTYPE_IQ4_NL: return pan_iq4_nl;
-    case PN_DTYPE_MXFP4: return pan_mxfp4;
-    case PN_DTYPE_Q2_K: return pan_q2_k;
-    case PN_DTYPE_Q3_K: return pan_q3_k;
-    case PN_DTYPE_Q4_K: return pan_q4_k;
-    case PN_DTYPE_Q5_K: return pan_q5_k;
-    case PN_DTYPE_Q6_K: return pan_q6_k;
-    case PN_DTYPE_IQ4_XS: return pan_iq4_xs;
-    case PN_DTYPE_TQ2_0: return pan_tq2_0;
+    PAN_CASE(PN_DTYPE_Q4_0, pan_q4_0);
+    PAN_CASE(PN_DTYPE_Q4_1, pan_q4_1);
+    PAN_CASE(PN_DTYPE_Q5_0, pan_q5_0);
+    PAN_CASE(PN_DTYPE_Q5_1, pan_q5_1);
+    PAN_CASE(PN_DTYPE_Q8_0, pan_q8_0);
+    PAN_CASE(PN_DTYPE_IQ4_NL, pan_iq4_nl);
+    PAN_CASE(PN_DTYPE_MXFP4, pan_mxfp4);
+    PAN_CASE(PN_DTYPE_Q2_K, pan_q2_k);
+    PAN_CASE(PN_DTYPE_Q3_K, pan_q3_k);
+    PAN_CASE(PN_DTYPE_Q4_K, pan_q4_k);
+    PAN_CASE(PN_DTYPE_Q5_K, pan_q5_k);
+    PAN_CASE(PN_DTYPE_Q6_K, pan_q6_k);
+    PAN_CASE(PN_DTYPE_IQ4_XS, pan_iq4_xs);
+    PAN_CASE(PN_DTYPE_TQ2_0, pan_tq2_0);
     default: return NULL;
     }
 }
+#undef PAN_CASE
 
 #endif /* PN_CPU_X64 */
 

@@ -375,61 +375,39 @@ PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype)
  * Oct to panel
  * ------------------------------------------------------------------------------------------ */
 
-/* 8 rows of 8 dwords, `stride` bytes apart, transposed: out[i] holds dword i of rows 0..7. */
-PN_AVX2_INLINE void unp_transpose8(const void *src, size_t stride, __m256i out[8])
+PN_AVX2 PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, uint8_t *panel, bool wide)
 {
-    const uint8_t *p = src;
-    __m256i a = unp_load32(p), b = unp_load32(p + stride), c = unp_load32(p + 2 * stride);
-    __m256i d = unp_load32(p + 3 * stride), e = unp_load32(p + 4 * stride), f = unp_load32(p + 5 * stride);
-    __m256i g = unp_load32(p + 6 * stride), h = unp_load32(p + 7 * stride);
-    __m256i ab0 = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
-    __m256i cd0 = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
-    __m256i ef0 = _mm256_unpacklo_epi32(e, f), ef1 = _mm256_unpackhi_epi32(e, f);
-    __m256i gh0 = _mm256_unpacklo_epi32(g, h), gh1 = _mm256_unpackhi_epi32(g, h);
-    __m256i l0 = _mm256_unpacklo_epi64(ab0, cd0), l1 = _mm256_unpackhi_epi64(ab0, cd0);
-    __m256i l2 = _mm256_unpacklo_epi64(ab1, cd1), l3 = _mm256_unpackhi_epi64(ab1, cd1);
-    __m256i h0 = _mm256_unpacklo_epi64(ef0, gh0), h1 = _mm256_unpackhi_epi64(ef0, gh0);
-    __m256i h2 = _mm256_unpacklo_epi64(ef1, gh1), h3 = _mm256_unpackhi_epi64(ef1, gh1);
-    out[0] = _mm256_permute2x128_si256(l0, h0, 0x20);
-    out[1] = _mm256_permute2x128_si256(l1, h1, 0x20);
-    out[2] = _mm256_permute2x128_si256(l2, h2, 0x20);
-    out[3] = _mm256_permute2x128_si256(l3, h3, 0x20);
-    out[4] = _mm256_permute2x128_si256(l0, h0, 0x31);
-    out[5] = _mm256_permute2x128_si256(l1, h1, 0x31);
-    out[6] = _mm256_permute2x128_si256(l2, h2, 0x31);
-    out[7] = _mm256_permute2x128_si256(l3, h3, 0x31);
-}
-
-PN_AVX2 PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, pn_x86_panel *p)
-{
+    const size_t step = wide ? 64 : 32;
+    uint8_t *const codes = panel, *const factors = panel + PN_X86_PANEL_SC * step;
+    const uint8_t *q[8], *sc[8], *cr[8];
     __m256i t[8];
+    for (size_t r = 0; r < 8; r++) {
+        q[r] = o->q[r];
+        sc[r] = (const uint8_t *)o->sc[r];
+        cr[r] = (const uint8_t *)o->cr[r];
+    }
     for (size_t g = 0; g < 8; g++) {
-        unp_transpose8(o->q[0] + 32 * g, PN_CPU_CHUNK, t);
+        unp_transpose8(q, 32 * g, t);
         for (size_t i = 0; i < 8; i++)
-            unp_store32(p->q[8 * g + i], t[i]);
+            unp_store32(codes + (8 * g + i) * step, t[i]);
     }
-    if (f.family == PN_CPU_B16) {
-        memcpy(p->u.d16, o->d, sizeof p->u.d16);
+    if (f.family != PN_CPU_B256) {          /* d16, or d32 and m32 behind it */
+        for (size_t i = 0; i < 16; i++)
+            unp_store32(factors + i * step, unp_load32(f.family == PN_CPU_B16 || i < 8 ? o->d[i] : o->m[i - 8]));
         return;
     }
-    if (f.family == PN_CPU_B32) {
-        memcpy(p->u.b32.d, o->d, sizeof p->u.b32.d);
-        if (f.has_min)
-            memcpy(p->u.b32.m, o->m, sizeof p->u.b32.m);
-        return;
-    }
-    unp_transpose8(o->sc, 32, t);
+    unp_transpose8(sc, 0, t);
     for (size_t i = 0; i < 8; i++) {        /* pairs of scales: one vector for each, doubled */
         __m256i low = _mm256_and_si256(t[i], _mm256_set1_epi32(0xffff));
         __m256i high = _mm256_srli_epi32(t[i], 16);
-        unp_store32(p->u.b256.sc[2 * i], _mm256_or_si256(low, _mm256_slli_epi32(low, 16)));
-        unp_store32(p->u.b256.sc[2 * i + 1], _mm256_or_si256(high, _mm256_slli_epi32(high, 16)));
+        unp_store32(factors + 2 * i * step, _mm256_or_si256(low, _mm256_slli_epi32(low, 16)));
+        unp_store32(factors + (2 * i + 1) * step, _mm256_or_si256(high, _mm256_slli_epi32(high, 16)));
     }
-    unp_transpose8(o->cr, 32, t);
+    unp_transpose8(cr, 0, t);
     for (size_t i = 0; i < 8; i++)
-        unp_store32(p->u.b256.cr[i], t[i]);
-    memcpy(p->u.b256.d, o->d[0], 32);
-    memcpy(p->u.b256.m, o->m[0], 32);
+        unp_store32(factors + (16 + i) * step, t[i]);
+    unp_store32(factors + 24 * step, unp_load32(o->d[0]));
+    unp_store32(factors + 25 * step, unp_load32(o->m[0]));
 }
 
 #endif /* PN_CPU_X64 */

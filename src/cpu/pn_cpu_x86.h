@@ -72,20 +72,43 @@ typedef struct pn_x86_panel {
     } u;
 } pn_x86_panel;
 
+/* A panel as vectors of 32 bytes: dword i of 8 rows is vector i, the factors follow. */
+enum {
+    PN_X86_PANEL_SC = PN_CPU_CHUNK / 4, PN_X86_PANEL_CR = PN_X86_PANEL_SC + 16, PN_X86_PANEL_D = PN_X86_PANEL_CR + 8,
+    PN_X86_PANEL_M,
+    PN_X86_PANEL_D32 = PN_CPU_CHUNK / 4, PN_X86_PANEL_M32 = PN_X86_PANEL_D32 + 8,
+    PN_X86_PANEL_D16 = PN_CPU_CHUNK / 4
+};
+
+/* Two panels, vector by vector, for AVX-512: 16 rows in the lanes.  int8 codes are w + 128 here: all are unsigned. */
+typedef struct pn_x86_panel16 {
+    _Alignas(64) uint8_t q[PN_CPU_CHUNK / 4][16][4];
+    union {
+        struct {
+            int16_t sc[16][16][2], cr[8][16][2];
+            float d[16], m[16];
+        } b256;
+        struct {
+            float d[8][16], m[8][16];
+        } b32;
+        float d16[16][16];
+    } u;
+} pn_x86_panel16;
+
 /* Chunk [n elements] of 8 rows; p[r] points at the chunk's first block in row r. */
 typedef void (*pn_x86_unpack_fn)(const uint8_t *const p[8], size_t n, pn_x86_oct *o);
 
-/* The same, to a panel. */
-typedef void (*pn_x86_panel_fn)(const uint8_t *const p[8], size_t n, pn_x86_panel *o);
+/* The same, to a panel, or (wide) to half of a panel16, 32 bytes from its start for the upper half. */
+typedef void (*pn_x86_panel_fn)(const uint8_t *const p[8], size_t n, uint8_t *o);
 
 #if PN_CPU_X64
 /* AVX2's, used by the AVX-512 files too.  A quantised type has one of the two, the other is NULL: formats whose
  * codes are nibbles or bit planes go straight to a panel, the others by way of an oct. */
-PN_INTERNAL pn_x86_panel_fn pn_x86_panel_of(uint32_t dtype);
+PN_INTERNAL pn_x86_panel_fn pn_x86_panel_of(uint32_t dtype, bool wide);
 PN_INTERNAL pn_x86_unpack_fn pn_x86_unpack_of(uint32_t dtype);
 
 /* Oct to panel. */
-PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, pn_x86_panel *p);
+PN_INTERNAL void pn_x86_transpose(const pn_x86_oct *o, pn_cpu_form f, uint8_t *panel, bool wide);
 #endif
 
 /* Bytes of a row that hold PN_CPU_CHUNK elements. */
@@ -95,11 +118,14 @@ static inline size_t pn_x86_chunk_bytes(uint32_t dtype)
     return (size_t)PN_CPU_CHUNK / t->block_elems * t->block_bytes;
 }
 
-/* Rows r0 .. r0+8 of the weights (rows past the end repeat the last one). */
+/* Rows r0 .. r0+8 of the weights (rows past the end repeat the last one).  One after another: gcc would multiply vectors. */
 static inline void pn_x86_row_pointers(const pn_cpu_mm *a, uint32_t r0, const uint8_t *p[8])
 {
-    for (uint32_t r = 0; r < 8; r++)
-        p[r] = (const uint8_t *)a->w + PN_MIN(r0 + r, a->rows - 1) * a->w_stride;
+    const uint8_t *row = (const uint8_t *)a->w + PN_MIN(r0, a->rows - 1) * a->w_stride;
+    for (uint32_t r = 0; r < 8; r++) {
+        p[r] = row;
+        row += r0 + r + 1 < a->rows ? a->w_stride : 0;
+    }
 }
 
 static inline const uint8_t *pn_x86_x_row(const pn_cpu_mm *a, uint32_t j)

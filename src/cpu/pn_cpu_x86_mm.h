@@ -54,33 +54,27 @@ static inline void pn_x86_prefetch(const uint8_t *p, size_t n)
 #endif
 }
 
-/* Panels of 8 rows that fit pn_cpu_tile_bytes(k). */
-static inline uint32_t pn_x86_panels_in_tile(uint32_t k)
-{
-    size_t chunks = ((size_t)k + PN_CPU_CHUNK - 1) / PN_CPU_CHUNK;
-    return (uint32_t)(pn_cpu_tile_bytes(k) / (chunks * sizeof(pn_x86_panel)));
-}
-
 #if PN_CPU_X64
-/* Elements e .. e+n, a chunk, of rows r .. r+8 into a panel; the 8 rows behind them are asked for meanwhile. */
-static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t r, size_t e, size_t n,
-                                     pn_x86_panel *panel)
+/* Elements e .. e+n, a chunk, of rows r .. r+8 into a panel or half a wide one; those of the rows `ahead` are asked for
+ * meanwhile (0: of none). */
+static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t r, size_t e, size_t n, uint32_t ahead,
+                                     uint8_t *panel, bool wide)
 {
-    const pn_x86_panel_fn fill = pn_x86_panel_of(a->dtype);
+    const pn_x86_panel_fn fill = pn_x86_panel_of(a->dtype, wide);
     const size_t chunk = pn_x86_chunk_bytes(a->dtype), bytes = chunk * n / PN_CPU_CHUNK, at = chunk * (e / PN_CPU_CHUNK);
     const uint8_t *p[8];
     pn_x86_row_pointers(a, r, p);
     for (uint32_t i = 0; i < 8; i++) {
         p[i] += at;
-        if (r + 16 <= a->rows)
-            pn_x86_prefetch(p[i] + 8 * a->w_stride, bytes);
+        if (ahead && r + ahead + 8 <= a->rows)
+            pn_x86_prefetch(p[i] + ahead * a->w_stride, bytes);
     }
     if (fill) {
         fill(p, n, panel);
     } else {
         pn_x86_oct o;
         pn_x86_unpack_of(a->dtype)(p, n, &o);
-        pn_x86_transpose(&o, f, panel);
+        pn_x86_transpose(&o, f, panel, wide);
     }
 }
 
