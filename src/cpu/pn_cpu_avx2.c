@@ -201,7 +201,7 @@ PN_AVX2 static void avx2_matmul_few(const pn_cpu_mm *a, pn_cpu_form f)
     for (uint32_t r = 0; r < a->rows; r += 8) {
         const uint8_t *p[8];
         __m256 acc[AVX2_FEW];
-        pn_x86_row_pointers(a, r, p);
+        pn_x86_row_pointers(a, r, 0, p);
         for (uint32_t j = 0; j < a->m; j++)
             acc[j] = _mm256_setzero_ps();
         for (size_t e = 0; e < a->k; e += PN_CPU_CHUNK) {
@@ -250,7 +250,7 @@ PN_AVX2_INLINE void avx2_one32(const pn_cpu_mm *a, pn_cpu_form f, const int type
         __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
         if (r0 + 16 <= a->rows)
             next += 8 * a->w_stride;
-        pn_x86_row_pointers(a, r0, p);
+        pn_x86_row_pointers(a, r0, 0, p);
         for (size_t b = 0, at = 0; b < a->k / 32; b++, at += bytes, next += 8 * bytes) {
             __m256i q[2], lo[2], hi[2];
             AVX2_EACH
@@ -355,7 +355,7 @@ PN_AVX2_INLINE void avx2_one_k(const pn_cpu_mm *a, pn_cpu_form f, const int type
         __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
         if (r0 + 16 <= a->rows)
             next += 8 * a->w_stride;
-        pn_x86_row_pointers(a, r0, p);
+        pn_x86_row_pointers(a, r0, 0, p);
         for (size_t b = 0, at = 0; b < a->k / 256; b++, at += bytes) {
             __m256i v[2][8], u[2][8];
             const pn_x86_x xb[2] = {pn_x86_x_from(x[0], f, 256 * b), pn_x86_x_from(x[1], f, 256 * b)};

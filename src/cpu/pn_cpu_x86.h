@@ -118,10 +118,11 @@ static inline size_t pn_x86_chunk_bytes(uint32_t dtype)
     return (size_t)PN_CPU_CHUNK / t->block_elems * t->block_bytes;
 }
 
-/* Rows r0 .. r0+8 of the weights (rows past the end repeat the last one).  One after another: gcc would multiply vectors. */
-static inline void pn_x86_row_pointers(const pn_cpu_mm *a, uint32_t r0, const uint8_t *p[8])
+/* Byte `at` of rows r0 .. r0+8 of the weights (rows past the end repeat the last one).  One after another, and not added
+ * to afterwards: gcc would make vectors of them, which cannot be loaded before all of their halves are stored. */
+static inline void pn_x86_row_pointers(const pn_cpu_mm *a, uint32_t r0, size_t at, const uint8_t *p[8])
 {
-    const uint8_t *row = (const uint8_t *)a->w + PN_MIN(r0, a->rows - 1) * a->w_stride;
+    const uint8_t *row = (const uint8_t *)a->w + PN_MIN(r0, a->rows - 1) * a->w_stride + at;
     for (uint32_t r = 0; r < 8; r++) {
         p[r] = row;
         row += r0 + r + 1 < a->rows ? a->w_stride : 0;

@@ -63,12 +63,10 @@ static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t
     const pn_x86_panel_fn fill = pn_x86_panel_of(a->dtype, wide);
     const size_t chunk = pn_x86_chunk_bytes(a->dtype), bytes = chunk * n / PN_CPU_CHUNK, at = chunk * (e / PN_CPU_CHUNK);
     const uint8_t *p[8];
-    pn_x86_row_pointers(a, r, p);
-    for (uint32_t i = 0; i < 8; i++) {
-        p[i] += at;
-        if (ahead && r + ahead + 8 <= a->rows)
+    pn_x86_row_pointers(a, r, at, p);
+    if (ahead && r + ahead + 8 <= a->rows)
+        for (uint32_t i = 0; i < 8; i++)
             pn_x86_prefetch(p[i] + ahead * a->w_stride, bytes);
-    }
     if (fill) {
         fill(p, n, panel);
     } else {
