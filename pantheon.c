@@ -1716,10 +1716,11 @@ static inline size_t pn_x86_chunk_bytes(uint32_t dtype)
     return (size_t)PN_CPU_CHUNK / t->block_elems * t->block_bytes;
 }
 
-/* Rows r0 .. r0+8 of the weights (rows past the end repeat the last one).  One after another: gcc would multiply vectors. */
-static inline void pn_x86_row_pointers(const pn_cpu_mm *a, uint32_t r0, const uint8_t *p[8])
+/* Byte `at` of rows r0 .. r0+8 of the weights (rows past the end repeat the last one).  One after another, and not added
+ * to afterwards: gcc would make vectors of them, which cannot be loaded before all of their halves are stored. */
+static inline void pn_x86_row_pointers(const pn_cpu_mm *a, uint32_t r0, size_t at, const uint8_t *p[8])
 {
-    const uint8_t *row = (const uint8_t *)a->w + PN_MIN(r0, a->rows - 1) * a->w_stride;
+    const uint8_t *row = (const uint8_t *)a->w + PN_MIN(r0, a->rows - 1) * a->w_stride + at;
     for (uint32_t r = 0; r < 8; r++) {
         p[r] = row;
         row += r0 + r + 1 < a->rows ? a->w_stride : 0;
@@ -1799,12 +1800,10 @@ static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t
     const pn_x86_panel_fn fill = pn_x86_panel_of(a->dtype, wide);
     const size_t chunk = pn_x86_chunk_bytes(a->dtype), bytes = chunk * n / PN_CPU_CHUNK, at = chunk * (e / PN_CPU_CHUNK);
     const uint8_t *p[8];
-    pn_x86_row_pointers(a, r, p);
-    for (uint32_t i = 0; i < 8; i++) {
-        p[i] += at;
-        if (ahead && r + ahead + 8 <= a->rows)
+    pn_x86_row_pointers(a, r, at, p);
+    if (ahead && r + ahead + 8 <= a->rows)
+        for (uint32_t i = 0; i < 8; i++)
             pn_x86_prefetch(p[i] + ahead * a->w_stride, bytes);
-    }
     if (fill) {
         fill(p, n, panel);
     } else {
@@ -2312,6 +2311,51 @@ PN_AVX2_INLINE void pn_avx2_kv32(const uint8_t *p, __m256 v[4], const uint32_t t
 
 #endif /* PN_CPU_AVX2_KV_H */
 
+/* ---- Begin cpu/pn_cpu_x86_attn.h ---- */
+/*
+ * pn_cpu_x86_attn.h - a group of queries before a page: what AVX2's attention (pn_cpu_avx2_attn.c) shares with AVX-512.
+ */
+#ifndef PN_CPU_X86_ATTN_H
+#define PN_CPU_X86_ATTN_H
+
+/* includes cpu/pn_cpu_x86_mm.h */
+
+#if PN_CPU_X64
+
+enum {
+    PN_X86_ATTN_GROUP = 32,             /* queries whose probabilities are kept at once */
+    PN_X86_ATTN_KEY = 512               /* longest key that is decoded for a group */
+};
+
+typedef struct pn_x86_attn_group {
+    const pn_cpu_attn *a;
+    const struct pn_x86_attn_ops *ops;  /* or NULL */
+    uint32_t j0, n;                     /* queries j0 .. j0+n */
+    size_t lo, hi;                      /* tokens that any of them sees */
+    float p[PN_X86_ATTN_GROUP][PN_KV_PAGE_TOKENS + 16];     /* scores, then probabilities */
+    float ea[PN_X86_ATTN_GROUP], eb[PN_X86_ATTN_GROUP];     /* factors of what was there and of the page */
+} pn_x86_attn_group;
+
+/* Some columns of tokens lo .. hi: token t's are at v + t * row_bytes. */
+typedef struct pn_x86_attn_cols {
+    const uint8_t *v;
+    size_t row_bytes, lo, hi;
+} pn_x86_attn_cols;
+
+/* What a wider instruction set does itself. */
+typedef struct pn_x86_attn_ops {
+    /* p[j][t] of more than four queries, d_k <= PN_X86_ATTN_KEY, and of lo <= t < hi; 15 more may be written. */
+    void (*scores)(pn_x86_attn_group *w);
+    /* Columns i .. i+n of queries j .. j+4 from c, of type F16 or F32; returns how many, a multiple of 16 over n - 16. */
+    size_t (*values4)(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j, size_t i, size_t n);
+} pn_x86_attn_ops;
+
+PN_INTERNAL void pn_x86_attn(const pn_cpu_attn *a, const pn_x86_attn_ops *ops);
+
+#endif /* PN_CPU_X64 */
+
+#endif /* PN_CPU_X86_ATTN_H */
+
 /* ---- Begin cpu/pn_cpu_avx512_many.h ---- */
 /*
  * pn_cpu_avx512_many.h - products of quantised weights over wide panels, 16 rows in the lanes.
@@ -2748,6 +2792,187 @@ static inline void pn_avx512_frame(const pn_cpu_mm *a, pn_cpu_form f, const avx5
 #endif /* PN_CPU_X64 */
 
 #endif /* PN_CPU_AVX512_MANY_H */
+
+/* ---- Begin cpu/pn_cpu_avx512_attn.h ---- */
+/*
+ * pn_cpu_avx512_attn.h - scores and values of a group of queries with AVX-512.
+ *
+ * Scores have tokens in the lanes: 16 keys become columns once for all queries, each of the 16 partial sums of a score
+ * is a vector, and the tree that joins them needs no shuffles.  Included by both AVX-512 tables.
+ */
+#ifndef PN_CPU_AVX512_ATTN_H
+#define PN_CPU_AVX512_ATTN_H
+
+/* includes cpu/pn_cpu_avx512_many.h */
+/* includes cpu/pn_cpu_x86_attn.h */
+
+#if PN_CPU_X64
+
+/* ------------------------------------------------------------------------------------------
+ * Scores
+ * ------------------------------------------------------------------------------------------ */
+
+/* Keys t .. t+16, those past the last one repeat it: column i to cols[i]. */
+PN_AVX2 static void avx512_key_columns(const pn_cpu_attn *a, size_t t, size_t last, float (*cols)[16])
+{
+    _Alignas(32) float rows[16][32];
+    const uint8_t *row[16];
+    const size_t key_bytes = pn_kv_elem_bytes(a->k_type, a->d_k);
+    for (size_t r = 0; r < 16; r++)
+        row[r] = (const uint8_t *)rows[r];
+    for (size_t i = 0; i < a->d_k; i += 32) {
+        const size_t n = PN_MIN((size_t)32, a->d_k - i);
+        for (size_t r = 0; r < 16; r++)
+            pn_avx2_kv_decode(a->k_type, (const uint8_t *)a->k + PN_MIN(t + r, last) * key_bytes +
+                              pn_kv_elem_bytes(a->k_type, i), rows[r], n);
+        for (size_t c = 0; c < n; c += 8) {
+            __m256i lower[8], upper[8];
+            unp_transpose8(row, 4 * c, lower);
+            unp_transpose8(row + 8, 4 * c, upper);
+            for (size_t u = 0; u < 8 && c + u < n; u++) {
+                unp_store32(cols[i + c + u], lower[u]);
+                unp_store32(cols[i + c + u] + 8, upper[u]);
+            }
+        }
+    }
+}
+
+/* p[r] + p[r + 8] of four queries. */
+PN_AVX512_INLINE void avx512_score8(float (*cols)[16], const float *const q[4], size_t d, size_t r, __m512 out[4])
+{
+    __m512 a[4], b[4];
+    PN_UNROLL
+    for (size_t j = 0; j < 4; j++)
+        a[j] = b[j] = _mm512_setzero_ps();
+    for (size_t i = r; i < d; i += 16) {
+        __m512 k = _mm512_load_ps(cols[i]);
+        PN_UNROLL
+        for (size_t j = 0; j < 4; j++)
+            a[j] = _mm512_fmadd_ps(k, _mm512_set1_ps(q[j][i]), a[j]);
+        if (i + 8 >= d)
+            break;
+        k = _mm512_load_ps(cols[i + 8]);
+        PN_UNROLL
+        for (size_t j = 0; j < 4; j++)
+            b[j] = _mm512_fmadd_ps(k, _mm512_set1_ps(q[j][i + 8]), b[j]);
+    }
+    PN_UNROLL
+    for (size_t j = 0; j < 4; j++)
+        out[j] = _mm512_add_ps(a[j], b[j]);
+}
+
+PN_AVX512_INLINE void avx512_add4(__m512 a[4], const __m512 b[4])
+{
+    PN_UNROLL
+    for (size_t j = 0; j < 4; j++)
+        a[j] = _mm512_add_ps(a[j], b[j]);
+}
+
+PN_AVX512_INLINE void avx512_score4(float (*cols)[16], const float *const q[4], size_t d, size_t r, __m512 out[4])
+{
+    __m512 b[4];
+    avx512_score8(cols, q, d, r, out);
+    avx512_score8(cols, q, d, r + 4, b);
+    avx512_add4(out, b);
+}
+
+PN_AVX512_INLINE void avx512_score2(float (*cols)[16], const float *const q[4], size_t d, size_t r, __m512 out[4])
+{
+    __m512 b[4];
+    avx512_score4(cols, q, d, r, out);
+    avx512_score4(cols, q, d, r + 2, b);
+    avx512_add4(out, b);
+}
+
+PN_AVX512 static void avx512_scores(pn_x86_attn_group *w)
+{
+    _Alignas(64) float cols[PN_X86_ATTN_KEY][16];
+    for (size_t t = w->lo; t < w->hi; t += 16) {
+        avx512_key_columns(w->a, t, w->hi - 1, cols);
+        for (uint32_t j = 0; j < w->n; j += 4) {
+            const float *q[4];
+            __m512 s[4], b[4];
+            for (uint32_t i = 0; i < 4; i++)
+                q[i] = w->a->q[w->j0 + PN_MIN(j + i, w->n - 1)];
+            avx512_score2(cols, q, w->a->d_k, 0, s);
+            avx512_score2(cols, q, w->a->d_k, 1, b);
+            avx512_add4(s, b);
+            for (uint32_t i = 0; i < 4 && j + i < w->n; i++)
+                _mm512_storeu_ps(w->p[j + i] + t, s[i]);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Values
+ * ------------------------------------------------------------------------------------------ */
+
+PN_AVX512_INLINE __m512 avx512_kv16(const uint8_t *p, const uint32_t type)
+{
+    return type == PN_DTYPE_F16 ? _mm512_cvtph_ps(unp_load32(p)) : _mm512_loadu_ps((const float *)(const void *)p);
+}
+
+/* nv times 16 columns from i on of queries j .. j+4; v: the first token's. */
+PN_AVX512_INLINE void avx512_values(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, const uint8_t *v, uint32_t j,
+                                    size_t i, const size_t nv, const uint32_t type)
+{
+    __m512 sum[4][4];
+    PN_UNROLL
+    for (size_t m = 0; m < 4; m++)
+        PN_UNROLL
+        for (size_t u = 0; u < nv; u++)
+            sum[m][u] = _mm512_setzero_ps();
+    for (size_t t = c->lo; t < c->hi; t++) {
+        __m512 x[4];
+        PN_UNROLL
+        for (size_t u = 0; u < nv; u++)
+            x[u] = avx512_kv16(v + t * c->row_bytes + pn_kv_elem_bytes(type, 16 * u), type);
+        PN_UNROLL
+        for (size_t m = 0; m < 4; m++) {
+            const __m512 p = _mm512_set1_ps(w->p[j + m][t]);
+            PN_UNROLL
+            for (size_t u = 0; u < nv; u++)
+                sum[m][u] = _mm512_fmadd_ps(p, x[u], sum[m][u]);
+        }
+    }
+    PN_UNROLL
+    for (size_t m = 0; m < 4; m++) {
+        float *o = w->a->o[w->j0 + j + m] + i;
+        const __m512 ea = _mm512_set1_ps(w->ea[j + m]), eb = _mm512_set1_ps(w->eb[j + m]);
+        PN_UNROLL
+        for (size_t u = 0; u < nv; u++)
+            _mm512_storeu_ps(o + 16 * u, _mm512_fmadd_ps(_mm512_loadu_ps(o + 16 * u), ea, _mm512_mul_ps(sum[m][u], eb)));
+    }
+}
+
+PN_AVX512_INLINE size_t avx512_values_as(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t j, size_t i,
+                                         size_t n, const uint32_t type)
+{
+    size_t done = 0;
+    for (; done + 64 <= n; done += 64)
+        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, i + done, 4, type);
+    for (; done + 32 <= n; done += 32)
+        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, i + done, 2, type);
+    for (; done + 16 <= n; done += 16)
+        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, i + done, 1, type);
+    return done;
+}
+
+PN_AVX512 static size_t avx512_values4(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j,
+                                       size_t i, size_t n)
+{
+    return type == PN_DTYPE_F16 ? avx512_values_as(w, c, j, i, n, PN_DTYPE_F16) : avx512_values_as(w, c, j, i, n, PN_DTYPE_F32);
+}
+
+static void avx512_attn(const pn_cpu_attn *a)
+{
+    static const pn_x86_attn_ops ops = {avx512_scores, avx512_values4};
+    pn_x86_attn(a, &ops);
+}
+
+#endif /* PN_CPU_X64 */
+
+#endif /* PN_CPU_AVX512_ATTN_H */
 
 /* ---- Begin cpu/pn_cpu_arm.h ---- */
 /*
@@ -20603,24 +20828,18 @@ typedef int pn_cpu_avx2_kv_not_empty;           /* ISO C wants a declaration in 
  * A single query reads keys and values where they lie and decodes them in registers.  For a group they
  * are decoded once, keys four tokens at a time and values of a block type 32 columns at a time, into a
  * tile that all its queries read.  Either way the same floats meet in the same order (cpu/pn_cpu.h).
+ * The AVX-512 tables bring products of their own for groups (pn_x86_attn_ops).
  */
+/* includes cpu/pn_cpu_x86_attn.h */
+
 /* includes cpu/pn_cpu_avx2_kv.h */
-/* includes cpu/pn_cpu_x86_mm.h */
 
 #if PN_CPU_X64
 
 #include <math.h>
 
-#define ATTN_GROUP 8                    /* queries whose probabilities are kept at once */
-#define ATTN_KEY_MAX 512                /* longest key that is decoded for a group */
-
-typedef struct attn_group {
-    const pn_cpu_attn *a;
-    uint32_t j0, n;                     /* queries j0 .. j0+n */
-    size_t lo, hi;                      /* tokens that any of them sees */
-    float p[ATTN_GROUP][PN_KV_PAGE_TOKENS + 8];     /* scores, then probabilities */
-    float ea[ATTN_GROUP], eb[ATTN_GROUP];           /* factors of what was there and of the page */
-} attn_group;
+typedef pn_x86_attn_group attn_group;
+typedef pn_x86_attn_cols attn_cols;
 
 /* ------------------------------------------------------------------------------------------
  * Scores
@@ -20672,7 +20891,7 @@ PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_
 /* Scores of the group; `decode`: keys become floats first. */
 PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint32_t type)
 {
-    _Alignas(32) float keys[4][ATTN_KEY_MAX];
+    _Alignas(32) float keys[4][PN_X86_ATTN_KEY];
     const pn_cpu_attn *a = w->a;
     size_t key_bytes = pn_kv_elem_bytes(a->k_type, a->d_k);
     for (size_t t = w->lo; t < w->hi; t += 4) {
@@ -20698,7 +20917,11 @@ PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint3
 PN_AVX2 static void attn_scores(attn_group *w)
 {
     const pn_cpu_attn *a = w->a;
-    if (w->n > 1 && a->k_type != PN_DTYPE_F32 && a->d_k <= ATTN_KEY_MAX) {
+    if (w->ops && w->n > 4 && a->d_k <= PN_X86_ATTN_KEY) {
+        w->ops->scores(w);
+        return;
+    }
+    if (w->n > 1 && a->k_type != PN_DTYPE_F32 && a->d_k <= PN_X86_ATTN_KEY) {
         attn_scores_as(w, true, PN_DTYPE_F32);
         return;
     }
@@ -20710,32 +20933,52 @@ PN_AVX2 static void attn_scores(attn_group *w)
     }
 }
 
-/* Scores of one query to probabilities.  Returns the sum; *top gets the maximum. */
-PN_AVX2 static float attn_page_softmax(const pn_cpu_attn *a, float *p, size_t lo, size_t hi, float *top)
-{
-    __m256 scale = _mm256_set1_ps(a->scale), cap = _mm256_set1_ps(a->softcap);
-    float m = -INFINITY, l = 0;
-    for (size_t t = lo; t < hi; t += 8) {       /* p has room for 8 more */
-        __m256 s = _mm256_mul_ps(_mm256_loadu_ps(p + t), scale);
-        _mm256_storeu_ps(p + t, a->softcap != 0 ? pn_avx2_softcap8(s, cap) : s);
-    }
-    for (size_t t = lo; t < hi; t++)
-        m = p[t] > m ? p[t] : m;
-    for (size_t t = lo; t < hi; t += 8)
-        _mm256_storeu_ps(p + t, pn_avx2_exp(_mm256_sub_ps(_mm256_loadu_ps(p + t), _mm256_set1_ps(m))));
-    for (size_t t = lo; t < hi; t++)
-        l = l + p[t];
-    *top = m;
-    return l;
-}
-
-/* Query j of the group: its page's sums, and what they and the old ones weigh. */
-PN_AVX2 static void attn_merge_sums(attn_group *w, uint32_t j)
+/* Scores p of one query to probabilities, zeros where others see tokens that it does not.  Returns the maximum. */
+PN_AVX2 static float attn_page_softmax(const attn_group *w, float *p, size_t lo, size_t hi)
 {
     const pn_cpu_attn *a = w->a;
-    float top, m, l, *run_m = a->m + w->j0 + j, *run_l = a->l + w->j0 + j;
-    l = attn_page_softmax(a, w->p[j], a->lo[w->j0 + j], a->hi[w->j0 + j], &m);
-    top = *run_m > m ? *run_m : m;
+    const __m256 scale = _mm256_set1_ps(a->scale), cap = _mm256_set1_ps(a->softcap), none = _mm256_set1_ps(-INFINITY);
+    __m256 top = none;
+    for (size_t t = lo; t < hi; t += 8) {       /* p has room for 8 more */
+        __m256 s = _mm256_mul_ps(_mm256_loadu_ps(p + t), scale);
+        s = a->softcap != 0 ? pn_avx2_softcap8(s, cap) : s;
+        _mm256_storeu_ps(p + t, s);
+        s = _mm256_blendv_ps(none, s, _mm256_castsi256_ps(pn_avx2_mask(PN_MIN(hi - t, (size_t)8))));
+        top = _mm256_max_ps(s, top);            /* of NaN and m: m */
+    }
+    __m128 h = _mm_max_ps(_mm256_extractf128_ps(top, 1), _mm256_castps256_ps128(top));
+    h = _mm_max_ps(_mm_movehl_ps(h, h), h);
+    h = _mm_max_ss(_mm_movehdup_ps(h), h);
+    const float m = _mm_cvtss_f32(h);
+    for (size_t t = lo; t < hi; t += 8)
+        _mm256_storeu_ps(p + t, pn_avx2_exp(_mm256_sub_ps(_mm256_loadu_ps(p + t), _mm256_set1_ps(m))));
+    for (size_t t = w->lo; t < lo; t++)
+        p[t] = 0;
+    for (size_t t = hi; t < w->hi; t++)
+        p[t] = 0;
+    return m;
+}
+
+/* Sums of the probabilities of queries j .. j+8, each in ascending order: eight additions wait for each other at once. */
+PN_AVX2 static void attn_sums8(const attn_group *w, uint32_t j, float sum[8])
+{
+    const float *p[8];
+    float l[8] = {0};
+    for (uint32_t i = 0; i < 8; i++)
+        p[i] = w->p[PN_MIN(j + i, w->n - 1)];
+    for (size_t t = w->lo; t < w->hi; t++)
+        PN_UNROLL
+        for (size_t i = 0; i < 8; i++)
+            l[i] = l[i] + p[i][t];
+    memcpy(sum, l, sizeof l);
+}
+
+/* Query j of the group, of whose page m is the maximum and l the sum: what the page and the old sums weigh. */
+PN_AVX2 static void attn_merge_sums(attn_group *w, uint32_t j, float m, float l)
+{
+    const pn_cpu_attn *a = w->a;
+    float *run_m = a->m + w->j0 + j, *run_l = a->l + w->j0 + j;
+    const float top = *run_m > m ? *run_m : m;
     __m256 e = pn_avx2_exp(_mm256_setr_ps(*run_m - top, m - top, 0, 0, 0, 0, 0, 0));
     w->ea[j] = _mm_cvtss_f32(_mm256_castps256_ps128(e));
     w->eb[j] = _mm_cvtss_f32(_mm_movehdup_ps(_mm256_castps256_ps128(e)));
@@ -20744,15 +20987,24 @@ PN_AVX2 static void attn_merge_sums(attn_group *w, uint32_t j)
     *run_m = top;
 }
 
+/* All of the group's scores to probabilities. */
+PN_AVX2 static void attn_softmax(attn_group *w)
+{
+    const uint16_t *lo = w->a->lo + w->j0, *hi = w->a->hi + w->j0;
+    float m[PN_X86_ATTN_GROUP], l[8];
+    for (uint32_t j = 0; j < w->n; j++)
+        m[j] = lo[j] < hi[j] ? attn_page_softmax(w, w->p[j], lo[j], hi[j]) : attn_page_softmax(w, w->p[j], w->hi, w->hi);
+    for (uint32_t j = 0; j < w->n; j += 8) {
+        attn_sums8(w, j, l);
+        for (uint32_t i = 0; i < 8 && j + i < w->n; i++)
+            if (lo[j + i] < hi[j + i])
+                attn_merge_sums(w, j + i, m[j + i], l[i]);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------
  * Values
  * ------------------------------------------------------------------------------------------ */
-
-/* Some columns of tokens lo .. hi: token t's are at v + t * row_bytes. */
-typedef struct attn_cols {
-    const uint8_t *v;
-    size_t row_bytes, lo, hi;
-} attn_cols;
 
 PN_AVX2_INLINE attn_cols attn_cols_from(const attn_cols *c, size_t i, const uint32_t type)
 {
@@ -20869,7 +21121,7 @@ PN_AVX2 static void attn_columns(const attn_group *w, const void *v, size_t row_
         if (c.lo >= c.hi)
             continue;
         if (same == 4)
-            done = attn_values_x4(w, &c, type, j, i, n);
+            done = w->ops ? w->ops->values4(w, &c, type, j, i, n) : attn_values_x4(w, &c, type, j, i, n);
         for (uint32_t m = 0; m < same && done < n; m++) {
             const float e[2] = {w->ea[j + m], w->eb[j + m]};
             const attn_cols rest = {c.v + pn_kv_elem_bytes(type, done), row_bytes, c.lo, c.hi};
@@ -20908,27 +21160,25 @@ PN_AVX2 static void attn_page(attn_group *w)
     if (w->lo >= w->hi)
         return;
     attn_scores(w);
-    for (uint32_t j = 0; j < w->n; j++)
-        if (a->lo[w->j0 + j] < a->hi[w->j0 + j])
-            attn_merge_sums(w, j);
+    attn_softmax(w);
     if (w->n > 1 && pn_kv_is_block(a->v_type))
         attn_tiles(w);
     else
         attn_columns(w, a->v, pn_kv_elem_bytes(a->v_type, a->d_v), a->v_type, 0, a->d_v);
 }
 
-PN_AVX2 PN_INTERNAL void pn_avx2_attn(const pn_cpu_attn *a)
+PN_AVX2 PN_INTERNAL void pn_x86_attn(const pn_cpu_attn *a, const pn_x86_attn_ops *ops)
 {
     attn_group w;
     w.a = a;
-    for (w.j0 = 0; w.j0 < a->n_q; w.j0 += ATTN_GROUP) {
-        w.n = PN_MIN((uint32_t)ATTN_GROUP, a->n_q - w.j0);
+    w.ops = ops;
+    for (w.j0 = 0; w.j0 < a->n_q; w.j0 += PN_X86_ATTN_GROUP) {
+        w.n = PN_MIN((uint32_t)PN_X86_ATTN_GROUP, a->n_q - w.j0);
         attn_page(&w);
     }
 }
 
-#undef ATTN_GROUP
-#undef ATTN_KEY_MAX
+PN_INTERNAL void pn_avx2_attn(const pn_cpu_attn *a) { pn_x86_attn(a, NULL); }
 
 #endif /* PN_CPU_X64 */
 
@@ -21433,7 +21683,7 @@ PN_AVX2 static void avx2_matmul_few(const pn_cpu_mm *a, pn_cpu_form f)
     for (uint32_t r = 0; r < a->rows; r += 8) {
         const uint8_t *p[8];
         __m256 acc[AVX2_FEW];
-        pn_x86_row_pointers(a, r, p);
+        pn_x86_row_pointers(a, r, 0, p);
         for (uint32_t j = 0; j < a->m; j++)
             acc[j] = _mm256_setzero_ps();
         for (size_t e = 0; e < a->k; e += PN_CPU_CHUNK) {
@@ -21482,7 +21732,7 @@ PN_AVX2_INLINE void avx2_one32(const pn_cpu_mm *a, pn_cpu_form f, const int type
         __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
         if (r0 + 16 <= a->rows)
             next += 8 * a->w_stride;
-        pn_x86_row_pointers(a, r0, p);
+        pn_x86_row_pointers(a, r0, 0, p);
         for (size_t b = 0, at = 0; b < a->k / 32; b++, at += bytes, next += 8 * bytes) {
             __m256i q[2], lo[2], hi[2];
             AVX2_EACH
@@ -21587,7 +21837,7 @@ PN_AVX2_INLINE void avx2_one_k(const pn_cpu_mm *a, pn_cpu_form f, const int type
         __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
         if (r0 + 16 <= a->rows)
             next += 8 * a->w_stride;
-        pn_x86_row_pointers(a, r0, p);
+        pn_x86_row_pointers(a, r0, 0, p);
         for (size_t b = 0, at = 0; b < a->k / 256; b++, at += bytes) {
             __m256i v[2][8], u[2][8];
             const pn_x86_x xb[2] = {pn_x86_x_from(x[0], f, 256 * b), pn_x86_x_from(x[1], f, 256 * b)};
@@ -22025,6 +22275,7 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx2(void) { return NULL; }
  * maddubs saturates at 16 bits: as in pn_cpu_avx2.c several results are added there for as long as the codes allow.
  * int8 weights allow none, codes w + 128 are too large for one: those types stay with the AVX2 kernel.
  */
+/* includes cpu/pn_cpu_avx512_attn.h */
 /* includes cpu/pn_cpu_avx512_many.h */
 
 #if PN_CPU_X64
@@ -22072,7 +22323,7 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512(void)
         .matmul_exact = pn_avx2_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
         .axpy = pn_avx2_axpy, .scale = pn_avx2_scale, .glu = pn_avx2_glu,
         .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .kv_encode = pn_avx2_kv_encode,
-        .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
+        .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = avx512_attn, .softmax = pn_avx2_softmax,
     };
     return pn_x86_probe() >= PN_X86_AVX512 ? &table : NULL;
 }
@@ -22094,6 +22345,7 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512(void) { return NULL; }
  * dpbusd adds four u8 x i8 products to 32 bits without saturating, so no code is too large: int8 weights are used as
  * w + 128, and 128 times the sum of q comes off like any other offset (the sum starts there).
  */
+/* includes cpu/pn_cpu_avx512_attn.h */
 /* includes cpu/pn_cpu_avx512_many.h */
 
 #if PN_CPU_X64
@@ -22141,7 +22393,7 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512vnni(void)
         .matmul_exact = pn_avx2_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
         .axpy = pn_avx2_axpy, .scale = pn_avx2_scale, .glu = pn_avx2_glu,
         .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .kv_encode = pn_avx2_kv_encode,
-        .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
+        .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = avx512_attn, .softmax = pn_avx2_softmax,
     };
     return pn_x86_probe() >= PN_X86_AVX512VNNI ? &table : NULL;
 }

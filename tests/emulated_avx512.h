@@ -41,6 +41,10 @@ PN_AVX2_INLINE emu_f emu_fma(emu_f x, emu_f y, emu_f z)
 {
     return (emu_f){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
+PN_AVX2_INLINE emu_f emu_cvtph(__m256i x)
+{
+    return (emu_f){_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
+}
 PN_AVX2_INLINE emu_i emu_load(const void *p)
 {
     const __m256i *v = p;
@@ -96,6 +100,8 @@ static pn_x86_level emu_probe(void) { return pn_x86_probe() >= PN_X86_AVX2 ? PN_
 #define _mm512_load_ps emu_loadf
 #define _mm512_loadu_ps emu_loadf
 #define _mm512_storeu_ps emu_store
+#undef _mm512_cvtph_ps
+#define _mm512_cvtph_ps emu_cvtph
 #define _mm512_add_ps emu_addf
 #define _mm512_setzero_ps() emu_bothf(_mm256_setzero_ps())
 #define _mm512_set1_ps(v) emu_bothf(_mm256_set1_ps(v))

@@ -5,24 +5,18 @@
  * A single query reads keys and values where they lie and decodes them in registers.  For a group they
  * are decoded once, keys four tokens at a time and values of a block type 32 columns at a time, into a
  * tile that all its queries read.  Either way the same floats meet in the same order (cpu/pn_cpu.h).
+ * The AVX-512 tables bring products of their own for groups (pn_x86_attn_ops).
  */
+#include "cpu/pn_cpu_x86_attn.h"
+
 #include "cpu/pn_cpu_avx2_kv.h"
-#include "cpu/pn_cpu_x86_mm.h"
 
 #if PN_CPU_X64
 
 #include <math.h>
 
-#define ATTN_GROUP 8                    /* queries whose probabilities are kept at once */
-#define ATTN_KEY_MAX 512                /* longest key that is decoded for a group */
-
-typedef struct attn_group {
-    const pn_cpu_attn *a;
-    uint32_t j0, n;                     /* queries j0 .. j0+n */
-    size_t lo, hi;                      /* tokens that any of them sees */
-    float p[ATTN_GROUP][PN_KV_PAGE_TOKENS + 8];     /* scores, then probabilities */
-    float ea[ATTN_GROUP], eb[ATTN_GROUP];           /* factors of what was there and of the page */
-} attn_group;
+typedef pn_x86_attn_group attn_group;
+typedef pn_x86_attn_cols attn_cols;
 
 /* ------------------------------------------------------------------------------------------
  * Scores
@@ -74,7 +68,7 @@ PN_AVX2_INLINE void attn_score4(const float *q, const uint8_t *const k[4], size_
 /* Scores of the group; `decode`: keys become floats first. */
 PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint32_t type)
 {
-    _Alignas(32) float keys[4][ATTN_KEY_MAX];
+    _Alignas(32) float keys[4][PN_X86_ATTN_KEY];
     const pn_cpu_attn *a = w->a;
     size_t key_bytes = pn_kv_elem_bytes(a->k_type, a->d_k);
     for (size_t t = w->lo; t < w->hi; t += 4) {
@@ -100,7 +94,11 @@ PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint3
 PN_AVX2 static void attn_scores(attn_group *w)
 {
     const pn_cpu_attn *a = w->a;
-    if (w->n > 1 && a->k_type != PN_DTYPE_F32 && a->d_k <= ATTN_KEY_MAX) {
+    if (w->ops && w->n > 4 && a->d_k <= PN_X86_ATTN_KEY) {
+        w->ops->scores(w);
+        return;
+    }
+    if (w->n > 1 && a->k_type != PN_DTYPE_F32 && a->d_k <= PN_X86_ATTN_KEY) {
         attn_scores_as(w, true, PN_DTYPE_F32);
         return;
     }
@@ -112,32 +110,52 @@ PN_AVX2 static void attn_scores(attn_group *w)
     }
 }
 
-/* Scores of one query to probabilities.  Returns the sum; *top gets the maximum. */
-PN_AVX2 static float attn_page_softmax(const pn_cpu_attn *a, float *p, size_t lo, size_t hi, float *top)
-{
-    __m256 scale = _mm256_set1_ps(a->scale), cap = _mm256_set1_ps(a->softcap);
-    float m = -INFINITY, l = 0;
-    for (size_t t = lo; t < hi; t += 8) {       /* p has room for 8 more */
-        __m256 s = _mm256_mul_ps(_mm256_loadu_ps(p + t), scale);
-        _mm256_storeu_ps(p + t, a->softcap != 0 ? pn_avx2_softcap8(s, cap) : s);
-    }
-    for (size_t t = lo; t < hi; t++)
-        m = p[t] > m ? p[t] : m;
-    for (size_t t = lo; t < hi; t += 8)
-        _mm256_storeu_ps(p + t, pn_avx2_exp(_mm256_sub_ps(_mm256_loadu_ps(p + t), _mm256_set1_ps(m))));
-    for (size_t t = lo; t < hi; t++)
-        l = l + p[t];
-    *top = m;
-    return l;
-}
-
-/* Query j of the group: its page's sums, and what they and the old ones weigh. */
-PN_AVX2 static void attn_merge_sums(attn_group *w, uint32_t j)
+/* Scores p of one query to probabilities, zeros where others see tokens that it does not.  Returns the maximum. */
+PN_AVX2 static float attn_page_softmax(const attn_group *w, float *p, size_t lo, size_t hi)
 {
     const pn_cpu_attn *a = w->a;
-    float top, m, l, *run_m = a->m + w->j0 + j, *run_l = a->l + w->j0 + j;
-    l = attn_page_softmax(a, w->p[j], a->lo[w->j0 + j], a->hi[w->j0 + j], &m);
-    top = *run_m > m ? *run_m : m;
+    const __m256 scale = _mm256_set1_ps(a->scale), cap = _mm256_set1_ps(a->softcap), none = _mm256_set1_ps(-INFINITY);
+    __m256 top = none;
+    for (size_t t = lo; t < hi; t += 8) {       /* p has room for 8 more */
+        __m256 s = _mm256_mul_ps(_mm256_loadu_ps(p + t), scale);
+        s = a->softcap != 0 ? pn_avx2_softcap8(s, cap) : s;
+        _mm256_storeu_ps(p + t, s);
+        s = _mm256_blendv_ps(none, s, _mm256_castsi256_ps(pn_avx2_mask(PN_MIN(hi - t, (size_t)8))));
+        top = _mm256_max_ps(s, top);            /* of NaN and m: m */
+    }
+    __m128 h = _mm_max_ps(_mm256_extractf128_ps(top, 1), _mm256_castps256_ps128(top));
+    h = _mm_max_ps(_mm_movehl_ps(h, h), h);
+    h = _mm_max_ss(_mm_movehdup_ps(h), h);
+    const float m = _mm_cvtss_f32(h);
+    for (size_t t = lo; t < hi; t += 8)
+        _mm256_storeu_ps(p + t, pn_avx2_exp(_mm256_sub_ps(_mm256_loadu_ps(p + t), _mm256_set1_ps(m))));
+    for (size_t t = w->lo; t < lo; t++)
+        p[t] = 0;
+    for (size_t t = hi; t < w->hi; t++)
+        p[t] = 0;
+    return m;
+}
+
+/* Sums of the probabilities of queries j .. j+8, each in ascending order: eight additions wait for each other at once. */
+PN_AVX2 static void attn_sums8(const attn_group *w, uint32_t j, float sum[8])
+{
+    const float *p[8];
+    float l[8] = {0};
+    for (uint32_t i = 0; i < 8; i++)
+        p[i] = w->p[PN_MIN(j + i, w->n - 1)];
+    for (size_t t = w->lo; t < w->hi; t++)
+        PN_UNROLL
+        for (size_t i = 0; i < 8; i++)
+            l[i] = l[i] + p[i][t];
+    memcpy(sum, l, sizeof l);
+}
+
+/* Query j of the group, of whose page m is the maximum and l the sum: what the page and the old sums weigh. */
+PN_AVX2 static void attn_merge_sums(attn_group *w, uint32_t j, float m, float l)
+{
+    const pn_cpu_attn *a = w->a;
+    float *run_m = a->m + w->j0 + j, *run_l = a->l + w->j0 + j;
+    const float top = *run_m > m ? *run_m : m;
     __m256 e = pn_avx2_exp(_mm256_setr_ps(*run_m - top, m - top, 0, 0, 0, 0, 0, 0));
     w->ea[j] = _mm_cvtss_f32(_mm256_castps256_ps128(e));
     w->eb[j] = _mm_cvtss_f32(_mm_movehdup_ps(_mm256_castps256_ps128(e)));
@@ -146,15 +164,24 @@ PN_AVX2 static void attn_merge_sums(attn_group *w, uint32_t j)
     *run_m = top;
 }
 
+/* All of the group's scores to probabilities. */
+PN_AVX2 static void attn_softmax(attn_group *w)
+{
+    const uint16_t *lo = w->a->lo + w->j0, *hi = w->a->hi + w->j0;
+    float m[PN_X86_ATTN_GROUP], l[8];
+    for (uint32_t j = 0; j < w->n; j++)
+        m[j] = lo[j] < hi[j] ? attn_page_softmax(w, w->p[j], lo[j], hi[j]) : attn_page_softmax(w, w->p[j], w->hi, w->hi);
+    for (uint32_t j = 0; j < w->n; j += 8) {
+        attn_sums8(w, j, l);
+        for (uint32_t i = 0; i < 8 && j + i < w->n; i++)
+            if (lo[j + i] < hi[j + i])
+                attn_merge_sums(w, j + i, m[j + i], l[i]);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------
  * Values
  * ------------------------------------------------------------------------------------------ */
-
-/* Some columns of tokens lo .. hi: token t's are at v + t * row_bytes. */
-typedef struct attn_cols {
-    const uint8_t *v;
-    size_t row_bytes, lo, hi;
-} attn_cols;
 
 PN_AVX2_INLINE attn_cols attn_cols_from(const attn_cols *c, size_t i, const uint32_t type)
 {
@@ -271,7 +298,7 @@ PN_AVX2 static void attn_columns(const attn_group *w, const void *v, size_t row_
         if (c.lo >= c.hi)
             continue;
         if (same == 4)
-            done = attn_values_x4(w, &c, type, j, i, n);
+            done = w->ops ? w->ops->values4(w, &c, type, j, i, n) : attn_values_x4(w, &c, type, j, i, n);
         for (uint32_t m = 0; m < same && done < n; m++) {
             const float e[2] = {w->ea[j + m], w->eb[j + m]};
             const attn_cols rest = {c.v + pn_kv_elem_bytes(type, done), row_bytes, c.lo, c.hi};
@@ -310,27 +337,25 @@ PN_AVX2 static void attn_page(attn_group *w)
     if (w->lo >= w->hi)
         return;
     attn_scores(w);
-    for (uint32_t j = 0; j < w->n; j++)
-        if (a->lo[w->j0 + j] < a->hi[w->j0 + j])
-            attn_merge_sums(w, j);
+    attn_softmax(w);
     if (w->n > 1 && pn_kv_is_block(a->v_type))
         attn_tiles(w);
     else
         attn_columns(w, a->v, pn_kv_elem_bytes(a->v_type, a->d_v), a->v_type, 0, a->d_v);
 }
 
-PN_AVX2 PN_INTERNAL void pn_avx2_attn(const pn_cpu_attn *a)
+PN_AVX2 PN_INTERNAL void pn_x86_attn(const pn_cpu_attn *a, const pn_x86_attn_ops *ops)
 {
     attn_group w;
     w.a = a;
-    for (w.j0 = 0; w.j0 < a->n_q; w.j0 += ATTN_GROUP) {
-        w.n = PN_MIN((uint32_t)ATTN_GROUP, a->n_q - w.j0);
+    w.ops = ops;
+    for (w.j0 = 0; w.j0 < a->n_q; w.j0 += PN_X86_ATTN_GROUP) {
+        w.n = PN_MIN((uint32_t)PN_X86_ATTN_GROUP, a->n_q - w.j0);
         attn_page(&w);
     }
 }
 
-#undef ATTN_GROUP
-#undef ATTN_KEY_MAX
+PN_INTERNAL void pn_avx2_attn(const pn_cpu_attn *a) { pn_x86_attn(a, NULL); }
 
 #endif /* PN_CPU_X64 */
 

@@ -5,6 +5,7 @@
  * maddubs saturates at 16 bits: as in pn_cpu_avx2.c several results are added there for as long as the codes allow.
  * int8 weights allow none, codes w + 128 are too large for one: those types stay with the AVX2 kernel.
  */
+#include "cpu/pn_cpu_avx512_attn.h"
 #include "cpu/pn_cpu_avx512_many.h"
 
 #if PN_CPU_X64
@@ -52,7 +53,7 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512(void)
         .matmul_exact = pn_avx2_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
         .axpy = pn_avx2_axpy, .scale = pn_avx2_scale, .glu = pn_avx2_glu,
         .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .kv_encode = pn_avx2_kv_encode,
-        .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = pn_avx2_attn, .softmax = pn_avx2_softmax,
+        .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = avx512_attn, .softmax = pn_avx2_softmax,
     };
     return pn_x86_probe() >= PN_X86_AVX512 ? &table : NULL;
 }

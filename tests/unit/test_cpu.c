@@ -384,6 +384,8 @@ static void test_matmul_exact_is_ref_for_every_type(void)
 
 static const uint32_t kv_types[] = {PN_DTYPE_F32, PN_DTYPE_F16, PN_DTYPE_Q8_0, PN_DTYPE_Q5_1, PN_DTYPE_Q5_0, PN_DTYPE_Q4_1, PN_DTYPE_Q4_0};
 
+enum { ATTN_QUERIES = 48, ATTN_PAGES = 3 };     /* most of a case: more than any kernel takes together */
+
 typedef struct attn_case {
     uint32_t k_type, v_type, d_k, d_v, n_q, pages;
     float softcap;
@@ -393,8 +395,8 @@ typedef struct attn_case {
 static void run_attn(const pn_cpu_kernels *c, const attn_case *t, const float *q, const uint8_t *k,
                      const uint8_t *v, const uint16_t *lo, const uint16_t *hi, uint32_t group, float *out)
 {
-    const float *qp[16];
-    float *op[16], m[16], l[16];
+    const float *qp[ATTN_QUERIES];
+    float *op[ATTN_QUERIES], m[ATTN_QUERIES], l[ATTN_QUERIES];
     for (uint32_t j = 0; j < t->n_q; j++) {
         qp[j] = q + j * t->d_k;
         op[j] = out + j * t->d_v;
@@ -465,7 +467,7 @@ static void check_attn(const attn_case *t)
     float *q = malloc(4 * (size_t)t->n_q * t->d_k), *want = malloc(4 * no), *got = malloc(4 * no), *kf, *vf;
     uint8_t *k = make_kv(t->k_type, tokens * t->d_k, &kf), *v = make_kv(t->v_type, tokens * t->d_v, &vf);
     double *oracle = malloc(8 * no);
-    uint16_t lo[64], hi[64];
+    uint16_t lo[ATTN_QUERIES * ATTN_PAGES], hi[ATTN_QUERIES * ATTN_PAGES];
     for (size_t i = 0; i < (size_t)t->n_q * t->d_k; i++)
         q[i] = rand_unit() * 4;
     for (uint32_t i = 0; i < t->n_q * t->pages; i++) {
@@ -510,6 +512,7 @@ static void test_attention_is_ref_and_the_softmax(void)
     static const attn_case cases[] = {
         {H, H, 128, 128, 7, 3, 0}, {H, H, 64, 64, 4, 2, 0}, {S, S, 40, 24, 5, 2, 0},   {H, H, 20, 10, 6, 2, 0}, {H, S, 256, 256, 2, 2, 30},
         {S, S, 7, 3, 3, 2, 5},     {H, H, 192, 128, 16, 2, 0}, {H, H, 96, 96, 1, 3, 0}, {S, H, 80, 80, 9, 3, 50}, {H, H, 544, 33, 3, 2, 0},
+        {H, H, 64, 64, 48, 3, 0},  {S, S, 100, 72, 37, 2, 0},
     };
     for (size_t i = 0; i < PN_COUNT_OF(cases); i++)
         check_attn(&cases[i]);
