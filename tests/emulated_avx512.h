@@ -45,6 +45,16 @@ PN_AVX2_INLINE emu_f emu_cvtph(__m256i x)
 {
     return (emu_f){_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
 }
+PN_AVX2_INLINE emu_f emu_lanes(emu_f x, emu_f y, int n)
+{
+    float xv[16], yv[16], v[16];
+    memcpy(xv, &x, 64);
+    memcpy(yv, &y, 64);
+    for (int i = 0; i < 4; i++)
+        memcpy(v + 4 * i, (i < 2 ? xv : yv) + 4 * (n >> 2 * i & 3), 16);
+    memcpy(&x, v, 64);
+    return x;
+}
 PN_AVX2_INLINE emu_i emu_load(const void *p)
 {
     const __m256i *v = p;
@@ -101,6 +111,10 @@ static pn_x86_level emu_probe(void) { return pn_x86_probe() >= PN_X86_AVX2 ? PN_
 #define _mm512_loadu_ps emu_loadf
 #define _mm512_storeu_ps emu_store
 #undef _mm512_cvtph_ps
+#undef _mm512_shuffle_f32x4
+#undef _mm512_shuffle_ps
+#define _mm512_shuffle_f32x4 emu_lanes
+#define _mm512_shuffle_ps(x, y, n) ((emu_f){_mm256_shuffle_ps((x).a, (y).a, n), _mm256_shuffle_ps((x).b, (y).b, n)})
 #define _mm512_cvtph_ps emu_cvtph
 #define _mm512_add_ps emu_addf
 #define _mm512_setzero_ps() emu_bothf(_mm256_setzero_ps())

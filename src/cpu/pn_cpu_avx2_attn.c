@@ -94,10 +94,8 @@ PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint3
 PN_AVX2 static void attn_scores(attn_group *w)
 {
     const pn_cpu_attn *a = w->a;
-    if (w->ops && w->n > 4 && a->d_k <= PN_X86_ATTN_KEY) {
-        w->ops->scores(w);
+    if (w->ops && w->ops->scores(w))
         return;
-    }
     if (w->n > 1 && a->k_type != PN_DTYPE_F32 && a->d_k <= PN_X86_ATTN_KEY) {
         attn_scores_as(w, true, PN_DTYPE_F32);
         return;
@@ -297,8 +295,10 @@ PN_AVX2 static void attn_columns(const attn_group *w, const void *v, size_t row_
             same++;
         if (c.lo >= c.hi)
             continue;
-        if (same == 4)
-            done = w->ops ? w->ops->values4(w, &c, type, j, i, n) : attn_values_x4(w, &c, type, j, i, n);
+        if (w->ops)
+            done = w->ops->columns(w, &c, type, j, same, i, n);
+        else if (same == 4)
+            done = attn_values_x4(w, &c, type, j, i, n);
         for (uint32_t m = 0; m < same && done < n; m++) {
             const float e[2] = {w->ea[j + m], w->eb[j + m]};
             const attn_cols rest = {c.v + pn_kv_elem_bytes(type, done), row_bytes, c.lo, c.hi};

@@ -12,6 +12,12 @@
 
 #if PN_CPU_X64
 
+/* 16 of F32 or F16. */
+PN_AVX512_INLINE __m512 avx512_kv16(const uint8_t *p, const uint32_t type)
+{
+    return type == PN_DTYPE_F16 ? _mm512_cvtph_ps(unp_load32(p)) : _mm512_loadu_ps((const float *)(const void *)p);
+}
+
 /* ------------------------------------------------------------------------------------------
  * Scores
  * ------------------------------------------------------------------------------------------ */
@@ -88,8 +94,86 @@ PN_AVX512_INLINE void avx512_score2(float (*cols)[16], const float *const q[4], 
     avx512_add4(out, b);
 }
 
-PN_AVX512 static void avx512_scores(pn_x86_attn_group *w)
+/* Keys x0 .. x3: the four sums of each that the tree has after p[i + 8] and p[i + 4] are added. */
+PN_AVX512_INLINE __m512 avx512_join4(__m512 x0, __m512 x1, __m512 x2, __m512 x3)
 {
+    const __m512 a = _mm512_add_ps(_mm512_shuffle_f32x4(x0, x1, 0x44), _mm512_shuffle_f32x4(x0, x1, 0xee));
+    const __m512 b = _mm512_add_ps(_mm512_shuffle_f32x4(x2, x3, 0x44), _mm512_shuffle_f32x4(x2, x3, 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+/* The rest of the tree: part[g] has keys g, g + 4, g + 8, g + 12; their scores in order. */
+PN_AVX512_INLINE __m512 avx512_join16(const __m512 part[4])
+{
+    const __m512 a = _mm512_add_ps(_mm512_shuffle_ps(part[0], part[1], 0x44), _mm512_shuffle_ps(part[0], part[1], 0xee));
+    const __m512 b = _mm512_add_ps(_mm512_shuffle_ps(part[2], part[3], 0x44), _mm512_shuffle_ps(part[2], part[3], 0xee));
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
+/* Few queries: keys are read where they lie.  d_k a multiple of 16. */
+PN_AVX512_INLINE void avx512_scores_few(pn_x86_attn_group *w, const size_t nq, const uint32_t type)
+{
+    const pn_cpu_attn *a = w->a;
+    const size_t key_bytes = pn_kv_elem_bytes(type, a->d_k);
+    const float *const *q = a->q + w->j0;
+    for (size_t t = w->lo; t < w->hi; t += 16) {
+        __m512 part[4][4];
+        PN_UNROLL
+        for (size_t g = 0; g < 4; g++) {
+            const uint8_t *k[4];
+            __m512 s[4][4];
+            PN_UNROLL
+            for (size_t x = 0; x < 4; x++)
+                k[x] = (const uint8_t *)a->k + PN_MIN(t + g + 4 * x, w->hi - 1) * key_bytes;
+            PN_UNROLL
+            for (size_t j = 0; j < nq; j++)
+                s[j][0] = s[j][1] = s[j][2] = s[j][3] = _mm512_setzero_ps();
+            for (size_t i = 0; i < a->d_k; i += 16) {
+                const size_t at = pn_kv_elem_bytes(type, i);
+                const __m512 k0 = avx512_kv16(k[0] + at, type), k1 = avx512_kv16(k[1] + at, type);
+                const __m512 k2 = avx512_kv16(k[2] + at, type), k3 = avx512_kv16(k[3] + at, type);
+                PN_UNROLL
+                for (size_t j = 0; j < nq; j++) {
+                    const __m512 v = _mm512_loadu_ps(q[j] + i);
+                    s[j][0] = _mm512_fmadd_ps(v, k0, s[j][0]);
+                    s[j][1] = _mm512_fmadd_ps(v, k1, s[j][1]);
+                    s[j][2] = _mm512_fmadd_ps(v, k2, s[j][2]);
+                    s[j][3] = _mm512_fmadd_ps(v, k3, s[j][3]);
+                }
+            }
+            PN_UNROLL
+            for (size_t j = 0; j < nq; j++)
+                part[j][g] = avx512_join4(s[j][0], s[j][1], s[j][2], s[j][3]);
+        }
+        PN_UNROLL
+        for (size_t j = 0; j < nq; j++)
+            _mm512_storeu_ps(w->p[j] + t, avx512_join16(part[j]));
+    }
+}
+
+#define AVX512_FEW(nq) \
+    PN_AVX512 static void avx512_scores_##nq(pn_x86_attn_group *w) \
+    { \
+        if (w->a->k_type == PN_DTYPE_F16) \
+            avx512_scores_few(w, nq, PN_DTYPE_F16); \
+        else \
+            avx512_scores_few(w, nq, PN_DTYPE_F32); \
+    }
+AVX512_FEW(1)
+AVX512_FEW(2)
+AVX512_FEW(3)
+AVX512_FEW(4)
+#undef AVX512_FEW
+
+PN_AVX512 static bool avx512_scores(pn_x86_attn_group *w)
+{
+    static void (*const few[5])(pn_x86_attn_group *) = {NULL, avx512_scores_1, avx512_scores_2, avx512_scores_3, avx512_scores_4};
+    if (w->n <= 4 && !pn_kv_is_block(w->a->k_type) && w->a->d_k % 16 == 0) {
+        few[w->n](w);
+        return true;
+    }
+    if (w->n == 1 || w->a->d_k > PN_X86_ATTN_KEY)
+        return false;
     _Alignas(64) float cols[PN_X86_ATTN_KEY][16];
     for (size_t t = w->lo; t < w->hi; t += 16) {
         avx512_key_columns(w->a, t, w->hi - 1, cols);
@@ -105,24 +189,20 @@ PN_AVX512 static void avx512_scores(pn_x86_attn_group *w)
                 _mm512_storeu_ps(w->p[j + i] + t, s[i]);
         }
     }
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------------
  * Values
  * ------------------------------------------------------------------------------------------ */
 
-PN_AVX512_INLINE __m512 avx512_kv16(const uint8_t *p, const uint32_t type)
-{
-    return type == PN_DTYPE_F16 ? _mm512_cvtph_ps(unp_load32(p)) : _mm512_loadu_ps((const float *)(const void *)p);
-}
-
-/* nv times 16 columns from i on of queries j .. j+4; v: the first token's. */
+/* nv times 16 columns from i on of queries j .. j+nq, nq and nv to 4; v: the first token's. */
 PN_AVX512_INLINE void avx512_values(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, const uint8_t *v, uint32_t j,
-                                    size_t i, const size_t nv, const uint32_t type)
+                                    const size_t nq, size_t i, const size_t nv, const uint32_t type)
 {
     __m512 sum[4][4];
     PN_UNROLL
-    for (size_t m = 0; m < 4; m++)
+    for (size_t m = 0; m < nq; m++)
         PN_UNROLL
         for (size_t u = 0; u < nv; u++)
             sum[m][u] = _mm512_setzero_ps();
@@ -132,7 +212,7 @@ PN_AVX512_INLINE void avx512_values(const pn_x86_attn_group *w, const pn_x86_att
         for (size_t u = 0; u < nv; u++)
             x[u] = avx512_kv16(v + t * c->row_bytes + pn_kv_elem_bytes(type, 16 * u), type);
         PN_UNROLL
-        for (size_t m = 0; m < 4; m++) {
+        for (size_t m = 0; m < nq; m++) {
             const __m512 p = _mm512_set1_ps(w->p[j + m][t]);
             PN_UNROLL
             for (size_t u = 0; u < nv; u++)
@@ -140,7 +220,7 @@ PN_AVX512_INLINE void avx512_values(const pn_x86_attn_group *w, const pn_x86_att
         }
     }
     PN_UNROLL
-    for (size_t m = 0; m < 4; m++) {
+    for (size_t m = 0; m < nq; m++) {
         float *o = w->a->o[w->j0 + j + m] + i;
         const __m512 ea = _mm512_set1_ps(w->ea[j + m]), eb = _mm512_set1_ps(w->eb[j + m]);
         PN_UNROLL
@@ -149,28 +229,48 @@ PN_AVX512_INLINE void avx512_values(const pn_x86_attn_group *w, const pn_x86_att
     }
 }
 
-PN_AVX512_INLINE size_t avx512_values_as(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t j, size_t i,
-                                         size_t n, const uint32_t type)
+PN_AVX512_INLINE size_t avx512_values_as(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t j, const size_t nq,
+                                         size_t i, size_t n, const uint32_t type)
 {
     size_t done = 0;
     for (; done + 64 <= n; done += 64)
-        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, i + done, 4, type);
+        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, nq, i + done, 4, type);
     for (; done + 32 <= n; done += 32)
-        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, i + done, 2, type);
+        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, nq, i + done, 2, type);
     for (; done + 16 <= n; done += 16)
-        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, i + done, 1, type);
+        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, nq, i + done, 1, type);
     return done;
 }
 
-PN_AVX512 static size_t avx512_values4(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j,
-                                       size_t i, size_t n)
+#define AVX512_VALUES(nq) \
+    PN_AVX512 static size_t avx512_values_##nq(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j, \
+                                               size_t i, size_t n) \
+    { \
+        return type == PN_DTYPE_F16 ? avx512_values_as(w, c, j, nq, i, n, PN_DTYPE_F16) \
+                                    : avx512_values_as(w, c, j, nq, i, n, PN_DTYPE_F32); \
+    }
+AVX512_VALUES(1)
+AVX512_VALUES(2)
+AVX512_VALUES(3)
+AVX512_VALUES(4)
+#undef AVX512_VALUES
+
+static size_t avx512_columns(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j, uint32_t nq,
+                             size_t i, size_t n)
 {
-    return type == PN_DTYPE_F16 ? avx512_values_as(w, c, j, i, n, PN_DTYPE_F16) : avx512_values_as(w, c, j, i, n, PN_DTYPE_F32);
+    if (pn_kv_is_block(type))
+        return 0;
+    switch (nq) {
+    case 1: return avx512_values_1(w, c, type, j, i, n);
+    case 2: return avx512_values_2(w, c, type, j, i, n);
+    case 3: return avx512_values_3(w, c, type, j, i, n);
+    default: return avx512_values_4(w, c, type, j, i, n);
+    }
 }
 
 static void avx512_attn(const pn_cpu_attn *a)
 {
-    static const pn_x86_attn_ops ops = {avx512_scores, avx512_values4};
+    static const pn_x86_attn_ops ops = {avx512_scores, avx512_columns};
     pn_x86_attn(a, &ops);
 }
 

@@ -30,10 +30,11 @@ typedef struct pn_x86_attn_cols {
 
 /* What a wider instruction set does itself. */
 typedef struct pn_x86_attn_ops {
-    /* p[j][t] of more than four queries, d_k <= PN_X86_ATTN_KEY, and of lo <= t < hi; 15 more may be written. */
-    void (*scores)(pn_x86_attn_group *w);
-    /* Columns i .. i+n of queries j .. j+4 from c, of type F16 or F32; returns how many, a multiple of 16 over n - 16. */
-    size_t (*values4)(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j, size_t i, size_t n);
+    /* p[j][t] of all queries and of lo <= t < hi; 15 more may be written.  False: not for these keys. */
+    bool (*scores)(pn_x86_attn_group *w);
+    /* Columns i .. i+n of queries j .. j+nq (to 4), which c holds as `type`; returns how many of them, 0 or all whole 16. */
+    size_t (*columns)(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j, uint32_t nq, size_t i,
+                      size_t n);
 } pn_x86_attn_ops;
 
 PN_INTERNAL void pn_x86_attn(const pn_cpu_attn *a, const pn_x86_attn_ops *ops);
