@@ -1442,6 +1442,8 @@ typedef struct pn_cpu_attn {
     uint32_t k_type, v_type;    /* PN_KV_EACH_TYPE; of a block type d_k, d_v are multiples of 32 */
     uint32_t d_k, d_v;
     float scale, softcap;       /* softcap 0: none; else cap * tanh(s / cap) */
+    const void *next_k;         /* keys of the page that comes next, to be asked for; or NULL */
+    uint32_t next_k_bytes;
     float *m, *l;               /* [n_q] running maximum and sum */
     float *const *o;            /* [n_q] pointers to d_v running outputs */
 } pn_cpu_attn;
@@ -2344,10 +2346,11 @@ typedef struct pn_x86_attn_cols {
 
 /* What a wider instruction set does itself. */
 typedef struct pn_x86_attn_ops {
-    /* p[j][t] of more than four queries, d_k <= PN_X86_ATTN_KEY, and of lo <= t < hi; 15 more may be written. */
-    void (*scores)(pn_x86_attn_group *w);
-    /* Columns i .. i+n of queries j .. j+4 from c, of type F16 or F32; returns how many, a multiple of 16 over n - 16. */
-    size_t (*values4)(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j, size_t i, size_t n);
+    /* p[j][t] of all queries and of lo <= t < hi; 15 more may be written.  False: not for these keys. */
+    bool (*scores)(pn_x86_attn_group *w);
+    /* Columns i .. i+n of queries j .. j+nq (to 4), which c holds as `type`; returns how many of them, 0 or all whole 16. */
+    size_t (*columns)(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j, uint32_t nq, size_t i,
+                      size_t n);
 } pn_x86_attn_ops;
 
 PN_INTERNAL void pn_x86_attn(const pn_cpu_attn *a, const pn_x86_attn_ops *ops);
@@ -2808,6 +2811,12 @@ static inline void pn_avx512_frame(const pn_cpu_mm *a, pn_cpu_form f, const avx5
 
 #if PN_CPU_X64
 
+/* 16 of F32 or F16. */
+PN_AVX512_INLINE __m512 avx512_kv16(const uint8_t *p, const uint32_t type)
+{
+    return type == PN_DTYPE_F16 ? _mm512_cvtph_ps(unp_load32(p)) : _mm512_loadu_ps((const float *)(const void *)p);
+}
+
 /* ------------------------------------------------------------------------------------------
  * Scores
  * ------------------------------------------------------------------------------------------ */
@@ -2884,8 +2893,86 @@ PN_AVX512_INLINE void avx512_score2(float (*cols)[16], const float *const q[4], 
     avx512_add4(out, b);
 }
 
-PN_AVX512 static void avx512_scores(pn_x86_attn_group *w)
+/* Keys x0 .. x3: the four sums of each that the tree has after p[i + 8] and p[i + 4] are added. */
+PN_AVX512_INLINE __m512 avx512_join4(__m512 x0, __m512 x1, __m512 x2, __m512 x3)
 {
+    const __m512 a = _mm512_add_ps(_mm512_shuffle_f32x4(x0, x1, 0x44), _mm512_shuffle_f32x4(x0, x1, 0xee));
+    const __m512 b = _mm512_add_ps(_mm512_shuffle_f32x4(x2, x3, 0x44), _mm512_shuffle_f32x4(x2, x3, 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+/* The rest of the tree: part[g] has keys g, g + 4, g + 8, g + 12; their scores in order. */
+PN_AVX512_INLINE __m512 avx512_join16(const __m512 part[4])
+{
+    const __m512 a = _mm512_add_ps(_mm512_shuffle_ps(part[0], part[1], 0x44), _mm512_shuffle_ps(part[0], part[1], 0xee));
+    const __m512 b = _mm512_add_ps(_mm512_shuffle_ps(part[2], part[3], 0x44), _mm512_shuffle_ps(part[2], part[3], 0xee));
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
+/* Few queries: keys are read where they lie.  d_k a multiple of 16. */
+PN_AVX512_INLINE void avx512_scores_few(pn_x86_attn_group *w, const size_t nq, const uint32_t type)
+{
+    const pn_cpu_attn *a = w->a;
+    const size_t key_bytes = pn_kv_elem_bytes(type, a->d_k);
+    const float *const *q = a->q + w->j0;
+    for (size_t t = w->lo; t < w->hi; t += 16) {
+        __m512 part[4][4];
+        PN_UNROLL
+        for (size_t g = 0; g < 4; g++) {
+            const uint8_t *k[4];
+            __m512 s[4][4];
+            PN_UNROLL
+            for (size_t x = 0; x < 4; x++)
+                k[x] = (const uint8_t *)a->k + PN_MIN(t + g + 4 * x, w->hi - 1) * key_bytes;
+            PN_UNROLL
+            for (size_t j = 0; j < nq; j++)
+                s[j][0] = s[j][1] = s[j][2] = s[j][3] = _mm512_setzero_ps();
+            for (size_t i = 0; i < a->d_k; i += 16) {
+                const size_t at = pn_kv_elem_bytes(type, i);
+                const __m512 k0 = avx512_kv16(k[0] + at, type), k1 = avx512_kv16(k[1] + at, type);
+                const __m512 k2 = avx512_kv16(k[2] + at, type), k3 = avx512_kv16(k[3] + at, type);
+                PN_UNROLL
+                for (size_t j = 0; j < nq; j++) {
+                    const __m512 v = _mm512_loadu_ps(q[j] + i);
+                    s[j][0] = _mm512_fmadd_ps(v, k0, s[j][0]);
+                    s[j][1] = _mm512_fmadd_ps(v, k1, s[j][1]);
+                    s[j][2] = _mm512_fmadd_ps(v, k2, s[j][2]);
+                    s[j][3] = _mm512_fmadd_ps(v, k3, s[j][3]);
+                }
+            }
+            PN_UNROLL
+            for (size_t j = 0; j < nq; j++)
+                part[j][g] = avx512_join4(s[j][0], s[j][1], s[j][2], s[j][3]);
+        }
+        PN_UNROLL
+        for (size_t j = 0; j < nq; j++)
+            _mm512_storeu_ps(w->p[j] + t, avx512_join16(part[j]));
+    }
+}
+
+#define AVX512_FEW(nq) \
+    PN_AVX512 static void avx512_scores_##nq(pn_x86_attn_group *w) \
+    { \
+        if (w->a->k_type == PN_DTYPE_F16) \
+            avx512_scores_few(w, nq, PN_DTYPE_F16); \
+        else \
+            avx512_scores_few(w, nq, PN_DTYPE_F32); \
+    }
+AVX512_FEW(1)
+AVX512_FEW(2)
+AVX512_FEW(3)
+AVX512_FEW(4)
+#undef AVX512_FEW
+
+PN_AVX512 static bool avx512_scores(pn_x86_attn_group *w)
+{
+    static void (*const few[5])(pn_x86_attn_group *) = {NULL, avx512_scores_1, avx512_scores_2, avx512_scores_3, avx512_scores_4};
+    if (w->n <= 4 && !pn_kv_is_block(w->a->k_type) && w->a->d_k % 16 == 0) {
+        few[w->n](w);
+        return true;
+    }
+    if (w->n == 1 || w->a->d_k > PN_X86_ATTN_KEY)
+        return false;
     _Alignas(64) float cols[PN_X86_ATTN_KEY][16];
     for (size_t t = w->lo; t < w->hi; t += 16) {
         avx512_key_columns(w->a, t, w->hi - 1, cols);
@@ -2901,24 +2988,20 @@ PN_AVX512 static void avx512_scores(pn_x86_attn_group *w)
                 _mm512_storeu_ps(w->p[j + i] + t, s[i]);
         }
     }
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------------
  * Values
  * ------------------------------------------------------------------------------------------ */
 
-PN_AVX512_INLINE __m512 avx512_kv16(const uint8_t *p, const uint32_t type)
-{
-    return type == PN_DTYPE_F16 ? _mm512_cvtph_ps(unp_load32(p)) : _mm512_loadu_ps((const float *)(const void *)p);
-}
-
-/* nv times 16 columns from i on of queries j .. j+4; v: the first token's. */
+/* nv times 16 columns from i on of queries j .. j+nq, nq and nv to 4; v: the first token's. */
 PN_AVX512_INLINE void avx512_values(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, const uint8_t *v, uint32_t j,
-                                    size_t i, const size_t nv, const uint32_t type)
+                                    const size_t nq, size_t i, const size_t nv, const uint32_t type)
 {
     __m512 sum[4][4];
     PN_UNROLL
-    for (size_t m = 0; m < 4; m++)
+    for (size_t m = 0; m < nq; m++)
         PN_UNROLL
         for (size_t u = 0; u < nv; u++)
             sum[m][u] = _mm512_setzero_ps();
@@ -2928,7 +3011,7 @@ PN_AVX512_INLINE void avx512_values(const pn_x86_attn_group *w, const pn_x86_att
         for (size_t u = 0; u < nv; u++)
             x[u] = avx512_kv16(v + t * c->row_bytes + pn_kv_elem_bytes(type, 16 * u), type);
         PN_UNROLL
-        for (size_t m = 0; m < 4; m++) {
+        for (size_t m = 0; m < nq; m++) {
             const __m512 p = _mm512_set1_ps(w->p[j + m][t]);
             PN_UNROLL
             for (size_t u = 0; u < nv; u++)
@@ -2936,7 +3019,7 @@ PN_AVX512_INLINE void avx512_values(const pn_x86_attn_group *w, const pn_x86_att
         }
     }
     PN_UNROLL
-    for (size_t m = 0; m < 4; m++) {
+    for (size_t m = 0; m < nq; m++) {
         float *o = w->a->o[w->j0 + j + m] + i;
         const __m512 ea = _mm512_set1_ps(w->ea[j + m]), eb = _mm512_set1_ps(w->eb[j + m]);
         PN_UNROLL
@@ -2945,28 +3028,48 @@ PN_AVX512_INLINE void avx512_values(const pn_x86_attn_group *w, const pn_x86_att
     }
 }
 
-PN_AVX512_INLINE size_t avx512_values_as(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t j, size_t i,
-                                         size_t n, const uint32_t type)
+PN_AVX512_INLINE size_t avx512_values_as(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t j, const size_t nq,
+                                         size_t i, size_t n, const uint32_t type)
 {
     size_t done = 0;
     for (; done + 64 <= n; done += 64)
-        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, i + done, 4, type);
+        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, nq, i + done, 4, type);
     for (; done + 32 <= n; done += 32)
-        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, i + done, 2, type);
+        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, nq, i + done, 2, type);
     for (; done + 16 <= n; done += 16)
-        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, i + done, 1, type);
+        avx512_values(w, c, c->v + pn_kv_elem_bytes(type, done), j, nq, i + done, 1, type);
     return done;
 }
 
-PN_AVX512 static size_t avx512_values4(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j,
-                                       size_t i, size_t n)
+#define AVX512_VALUES(nq) \
+    PN_AVX512 static size_t avx512_values_##nq(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j, \
+                                               size_t i, size_t n) \
+    { \
+        return type == PN_DTYPE_F16 ? avx512_values_as(w, c, j, nq, i, n, PN_DTYPE_F16) \
+                                    : avx512_values_as(w, c, j, nq, i, n, PN_DTYPE_F32); \
+    }
+AVX512_VALUES(1)
+AVX512_VALUES(2)
+AVX512_VALUES(3)
+AVX512_VALUES(4)
+#undef AVX512_VALUES
+
+static size_t avx512_columns(const pn_x86_attn_group *w, const pn_x86_attn_cols *c, uint32_t type, uint32_t j, uint32_t nq,
+                             size_t i, size_t n)
 {
-    return type == PN_DTYPE_F16 ? avx512_values_as(w, c, j, i, n, PN_DTYPE_F16) : avx512_values_as(w, c, j, i, n, PN_DTYPE_F32);
+    if (pn_kv_is_block(type))
+        return 0;
+    switch (nq) {
+    case 1: return avx512_values_1(w, c, type, j, i, n);
+    case 2: return avx512_values_2(w, c, type, j, i, n);
+    case 3: return avx512_values_3(w, c, type, j, i, n);
+    default: return avx512_values_4(w, c, type, j, i, n);
+    }
 }
 
 static void avx512_attn(const pn_cpu_attn *a)
 {
-    static const pn_x86_attn_ops ops = {avx512_scores, avx512_values4};
+    static const pn_x86_attn_ops ops = {avx512_scores, avx512_columns};
     pn_x86_attn(a, &ops);
 }
 
@@ -20917,10 +21020,8 @@ PN_AVX2_INLINE void attn_scores_as(attn_group *w, const bool decode, const uint3
 PN_AVX2 static void attn_scores(attn_group *w)
 {
     const pn_cpu_attn *a = w->a;
-    if (w->ops && w->n > 4 && a->d_k <= PN_X86_ATTN_KEY) {
-        w->ops->scores(w);
+    if (w->ops && w->ops->scores(w))
         return;
-    }
     if (w->n > 1 && a->k_type != PN_DTYPE_F32 && a->d_k <= PN_X86_ATTN_KEY) {
         attn_scores_as(w, true, PN_DTYPE_F32);
         return;
@@ -21120,8 +21221,10 @@ PN_AVX2 static void attn_columns(const attn_group *w, const void *v, size_t row_
             same++;
         if (c.lo >= c.hi)
             continue;
-        if (same == 4)
-            done = w->ops ? w->ops->values4(w, &c, type, j, i, n) : attn_values_x4(w, &c, type, j, i, n);
+        if (w->ops)
+            done = w->ops->columns(w, &c, type, j, same, i, n);
+        else if (same == 4)
+            done = attn_values_x4(w, &c, type, j, i, n);
         for (uint32_t m = 0; m < same && done < n; m++) {
             const float e[2] = {w->ea[j + m], w->eb[j + m]};
             const attn_cols rest = {c.v + pn_kv_elem_bytes(type, done), row_bytes, c.lo, c.hi};
@@ -21146,9 +21249,17 @@ PN_AVX2 static void attn_tiles(const attn_group *w)
 
 /* ------------------------------------------------------------------------------------------ */
 
+/* Fetch what is needed after this: planes are a few pages of memory each, and the hardware foresees nothing beyond one. */
+static void attn_ask(const void *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+        __builtin_prefetch((const uint8_t *)p + i, 0, 2);
+}
+
 PN_AVX2 static void attn_page(attn_group *w)
 {
     const pn_cpu_attn *a = w->a;
+    const size_t v_bytes = pn_kv_elem_bytes(a->v_type, a->d_v);
     w->lo = PN_KV_PAGE_TOKENS;
     w->hi = 0;
     for (uint32_t j = w->j0; j < w->j0 + w->n; j++) {
@@ -21159,12 +21270,16 @@ PN_AVX2 static void attn_page(attn_group *w)
     }
     if (w->lo >= w->hi)
         return;
+    if (w->j0 == 0)
+        attn_ask((const uint8_t *)a->v + w->lo * v_bytes, (w->hi - w->lo) * v_bytes);
     attn_scores(w);
+    if (w->j0 == 0)
+        attn_ask(a->next_k, a->next_k_bytes);
     attn_softmax(w);
     if (w->n > 1 && pn_kv_is_block(a->v_type))
         attn_tiles(w);
     else
-        attn_columns(w, a->v, pn_kv_elem_bytes(a->v_type, a->d_v), a->v_type, 0, a->d_v);
+        attn_columns(w, a->v, v_bytes, a->v_type, 0, a->d_v);
 }
 
 PN_AVX2 PN_INTERNAL void pn_x86_attn(const pn_cpu_attn *a, const pn_x86_attn_ops *ops)
@@ -73540,6 +73655,13 @@ static void attn_rotate(const pn_exec *x, cpu_lane *lane, uint32_t n_q, uint32_t
     x->k->hadamard(lane->rotated, (size_t)n_q * d, pn_cpu_rotation(d));
 }
 
+/* What the kernel is to fetch meanwhile: the next page's keys lie anywhere. */
+static void attn_ask(pn_cpu_attn *a, const pn_kv_page *next, const pn_stream_group *g, uint32_t layer, uint32_t kvh)
+{
+    a->next_k = next ? pn_kv_k_plane(g, next, layer, kvh) : NULL;
+    a->next_k_bytes = next ? PN_KV_PAGE_TOKENS * (uint32_t)pn_kv_elem_bytes(next->k_type, g->d_k) : 0;
+}
+
 /* Queries [row, row + n_rows) x [h0, h1), all of one kv head, against every page they can see. */
 static void attn_head(pn_exec *x, cpu_lane *lane, const pn_op *op, const pn_run *run, uint32_t row, uint32_t n_rows,
                       uint32_t h0, uint32_t h1)
@@ -73577,6 +73699,7 @@ static void attn_head(pn_exec *x, cpu_lane *lane, const pn_op *op, const pn_run 
         a.v_type = page->v_type;
         a.k = pn_kv_k_plane(g, page, op->u.attn.layer, kvh);
         a.v = pn_kv_v_plane(g, page, op->u.attn.layer, kvh);
+        attn_ask(&a, p < last / PN_KV_PAGE_TOKENS ? run->pages[op->u.attn.group][p + 1] : NULL, g, op->u.attn.layer, kvh);
         x->k->attn(&a);
     }
     const float *sinks = op->w == PN_NO_WEIGHT ? NULL : x->plan->weights[op->w].pinned;

@@ -121,6 +121,8 @@ typedef struct pn_cpu_attn {
     uint32_t k_type, v_type;    /* PN_KV_EACH_TYPE; of a block type d_k, d_v are multiples of 32 */
     uint32_t d_k, d_v;
     float scale, softcap;       /* softcap 0: none; else cap * tanh(s / cap) */
+    const void *next_k;         /* keys of the page that comes next, to be asked for; or NULL */
+    uint32_t next_k_bytes;
     float *m, *l;               /* [n_q] running maximum and sum */
     float *const *o;            /* [n_q] pointers to d_v running outputs */
 } pn_cpu_attn;

@@ -323,9 +323,17 @@ PN_AVX2 static void attn_tiles(const attn_group *w)
 
 /* ------------------------------------------------------------------------------------------ */
 
+/* Fetch what is needed after this: planes are a few pages of memory each, and the hardware foresees nothing beyond one. */
+static void attn_ask(const void *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+        __builtin_prefetch((const uint8_t *)p + i, 0, 2);
+}
+
 PN_AVX2 static void attn_page(attn_group *w)
 {
     const pn_cpu_attn *a = w->a;
+    const size_t v_bytes = pn_kv_elem_bytes(a->v_type, a->d_v);
     w->lo = PN_KV_PAGE_TOKENS;
     w->hi = 0;
     for (uint32_t j = w->j0; j < w->j0 + w->n; j++) {
@@ -336,12 +344,16 @@ PN_AVX2 static void attn_page(attn_group *w)
     }
     if (w->lo >= w->hi)
         return;
+    if (w->j0 == 0)
+        attn_ask((const uint8_t *)a->v + w->lo * v_bytes, (w->hi - w->lo) * v_bytes);
     attn_scores(w);
+    if (w->j0 == 0)
+        attn_ask(a->next_k, a->next_k_bytes);
     attn_softmax(w);
     if (w->n > 1 && pn_kv_is_block(a->v_type))
         attn_tiles(w);
     else
-        attn_columns(w, a->v, pn_kv_elem_bytes(a->v_type, a->d_v), a->v_type, 0, a->d_v);
+        attn_columns(w, a->v, v_bytes, a->v_type, 0, a->d_v);
 }
 
 PN_AVX2 PN_INTERNAL void pn_x86_attn(const pn_cpu_attn *a, const pn_x86_attn_ops *ops)

@@ -47,6 +47,13 @@ static void attn_rotate(const pn_exec *x, cpu_lane *lane, uint32_t n_q, uint32_t
     x->k->hadamard(lane->rotated, (size_t)n_q * d, pn_cpu_rotation(d));
 }
 
+/* What the kernel is to fetch meanwhile: the next page's keys lie anywhere. */
+static void attn_ask(pn_cpu_attn *a, const pn_kv_page *next, const pn_stream_group *g, uint32_t layer, uint32_t kvh)
+{
+    a->next_k = next ? pn_kv_k_plane(g, next, layer, kvh) : NULL;
+    a->next_k_bytes = next ? PN_KV_PAGE_TOKENS * (uint32_t)pn_kv_elem_bytes(next->k_type, g->d_k) : 0;
+}
+
 /* Queries [row, row + n_rows) x [h0, h1), all of one kv head, against every page they can see. */
 static void attn_head(pn_exec *x, cpu_lane *lane, const pn_op *op, const pn_run *run, uint32_t row, uint32_t n_rows,
                       uint32_t h0, uint32_t h1)
@@ -84,6 +91,7 @@ static void attn_head(pn_exec *x, cpu_lane *lane, const pn_op *op, const pn_run 
         a.v_type = page->v_type;
         a.k = pn_kv_k_plane(g, page, op->u.attn.layer, kvh);
         a.v = pn_kv_v_plane(g, page, op->u.attn.layer, kvh);
+        attn_ask(&a, p < last / PN_KV_PAGE_TOKENS ? run->pages[op->u.attn.group][p + 1] : NULL, g, op->u.attn.layer, kvh);
         x->k->attn(&a);
     }
     const float *sinks = op->w == PN_NO_WEIGHT ? NULL : x->plan->weights[op->w].pinned;
