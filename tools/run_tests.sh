@@ -12,8 +12,8 @@
 # lines with it, all of its output when it broke.  The last line is the sum.  -b: the build went wrong
 # somewhere, so what runs may be stale; that is a failure too.
 #
-# Programs run TEST_JOBS at a time.  Scripts follow, one after the other: they start servers, limit
-# memory and look at the machine.
+# Programs run TEST_JOBS at a time, and with them the scripts that say "run_tests: beside others".  The
+# other scripts follow, one after the other: they start servers, limit memory and look at the machine.
 #
 #     TEST_JOBS     programs at a time, default: the cores, four at most
 #     TEST_TIMEOUT  seconds a test may take, default 300
@@ -93,10 +93,11 @@ trap 'exit 130' INT TERM
 
 jobs=${TEST_JOBS-$(nproc 2> /dev/null || echo 1)}
 [ -n "${TEST_JOBS-}" ] || [ "$jobs" -le 4 ] || jobs=4
-programs() { for test; do case $test in *.sh | *.py) ;; *) echo "$test" ;; esac; done; }
 scripts() { for test; do case $test in *.sh | *.py) echo "$test" ;; esac; done; }
-programs "$@" | xargs -r -P "$jobs" -n 1 tools/run_tests.sh --one
-scripts "$@" | xargs -r -n 1 tools/run_tests.sh --one
+beside=$(scripts "$@" | xargs -r grep -l 'run_tests: beside others' 2> /dev/null)
+programs() { for test; do case $test in *.sh | *.py) ;; *) echo "$test" ;; esac; done; }
+{ printf '%s\n' $beside; programs "$@"; } | xargs -r -P "$jobs" -n 1 tools/run_tests.sh --one
+scripts "$@" | grep -vxF "${beside:-none}" | xargs -r -n 1 tools/run_tests.sh --one
 
 set -- $(cat "$RUN_DIR"/*.sum 2> /dev/null | awk -v want=$# -v built=$built '
     { passed += $1; failed += $2; skipped += $3 }

@@ -490,7 +490,8 @@ int main(void)
         {"llama_gqa_tied", NULL}, {"llama_moe", NULL}, {"mistral3", NULL}, {"qwen2", NULL}, {"qwen3moe", NULL},
         {"phi3", NULL}, {"gemma2", "gemma2.final_logit_softcapping"}, {"gemma3", NULL},
     };
-    for (size_t i = 0; i < sizeof golden / sizeof *golden; i++)
+    size_t step = getenv("PANTHEON_QUICK") ? 3 : 1;         /* a tied head, one of its own, a cap */
+    for (size_t i = 0; i < sizeof golden / sizeof *golden; i += step)
         head_times_vector_is_the_reference_logit(golden[i].name, golden[i].cap);
     the_mean_is_the_average_of_every_prefixs_last();
     the_default_pooling_is_the_models();

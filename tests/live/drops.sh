@@ -3,7 +3,9 @@
 #
 # drops.sh PROGRAM - the compile lines of the README, run: the example against pantheon.c, the program
 # from pantheon.c and pantheon_serve.c, the library inside a program as static functions.  The
-# program from the drops answers like the one from the tree.
+# program from the drops answers like the one from the tree.  pantheon.c at -O2 is the object that make has beside
+# PROGRAM, of the same line; what asks for other options is built at -O0, so the levels answer alike, too.
+# run_tests: beside others
 set -u
 unset PANTHEON_GOLDEN                 # the program refuses PN_ variables it does not know
 program=$1
@@ -32,30 +34,31 @@ fi
 cp examples/embed.c examples/many.c examples/folder.c examples/from_memory.c "$dir"
 printf '#define PN_API static\n#include "pantheon.c"\n#include <stdio.h>\nint main(void) { return puts(pn_version()) < 0; }\n' > "$dir/one.c"
 root=$PWD
-archive=$(cd "$(dirname "$program")" && pwd)/libpantheon.a
+built=$(cd "$(dirname "$program")" && pwd)
+archive=$built/libpantheon.a core=$built/drop/pantheon.o
 in_dir() { (cd "$dir" && "$@"); }
 run() { "$1" run --model "$root/models/demo.gguf" --chat --temp 0 --max-tokens 24 --prompt 'Count to five.' 2> /dev/null; }
 
 # A compiler needs a minute for a drop: two at a time.
 build()         # build NAME ARGUMENTS...: in the background; its last words are kept
 {
-    built=$1
+    name=$1
     shift
-    in_dir $cc "$@" -o "$built" > "$dir/$built.log" 2>&1 &
+    in_dir $cc "$@" -o "$name" > "$dir/$name.log" 2>&1 &
 }
 compiles()      # compiles NAME WHAT
 {
     check "$2" sh -c 'cat "$1.log"; test -x "$1"' sh "$dir/$1"
 }
 
-build embed -O2 embed.c pantheon.c -lm -lpthread
-build pantheon -O2 -DPANTHEON_CLI pantheon.c pantheon_serve.c -lm -lpthread
+build pantheon -O2 -DPANTHEON_CLI "$core" pantheon_serve.c -lm -lpthread
+build one -O0 -w -DPN_ENABLE_SIMD=0 one.c -lm -lpthread
+build embed -O2 embed.c "$core" -lm -lpthread
 wait
 # Without threads, and without files (the model comes from memory): the same bits at another -O, so the same answer.
-build alone -O1 -DPANTHEON_CLI -DPN_ENABLE_THREADS=0 pantheon.c pantheon_serve.c -lm
-build from_memory -O1 -DPN_ENABLE_THREADS=0 -DPN_ENABLE_FILES=0 from_memory.c pantheon.c -lm
+build alone -O0 -Wall -Wextra -Werror -DPANTHEON_CLI -DPN_ENABLE_THREADS=0 pantheon.c pantheon_serve.c -lm
+build from_memory -O0 -Wall -Wextra -Werror -DPN_ENABLE_THREADS=0 -DPN_ENABLE_FILES=0 from_memory.c pantheon.c -lm
 wait
-build one -O0 -w one.c -lm -lpthread
 build many -O2 many.c "$archive" -lm -lpthread
 build folder -O2 folder.c "$archive" -lm -lpthread
 wait

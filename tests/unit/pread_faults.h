@@ -27,7 +27,7 @@ typedef struct pread_faults {
 
 static pread_faults faults;
 
-static void faults_clear(void)
+static inline void faults_clear(void)
 {
     atomic_store(&faults.calls, 0);
     atomic_store(&faults.fail_at, 0);

@@ -269,14 +269,22 @@ static double fx_value(uint32_t code, unsigned c)
     return values[code == PN_ST_F8_E5M2][c];
 }
 
-/* The finite code nearest to v. */
+/* The finite code nearest to v, of two the smaller: without their sign bit, codes grow with what they mean. */
 static unsigned fx_nearest(uint32_t code, double v)
 {
-    unsigned best = 0;
-    for (unsigned c = 0; c < 256; c++)
-        if (isfinite(fx_value(code, c)) && fabs(fx_value(code, c) - v) < fabs(fx_value(code, best) - v))
-            best = c;
-    return best;
+    const unsigned top = code == PN_ST_F8_E5M2 ? 0x7b : 0x7e;
+    unsigned lo = 0, hi = top;
+    double m = fabs(v);
+    while (lo < hi) {
+        unsigned mid = (lo + hi + 1) / 2;
+        if (fx_value(code, mid) <= m)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    if (lo < top && fx_value(code, lo + 1) - m < m - fx_value(code, lo))
+        lo++;
+    return lo && v < 0 ? lo | 128 : lo;
 }
 
 /* A block's scale and zero point (stored plus 8). */
