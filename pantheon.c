@@ -11239,6 +11239,9 @@ PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_
 PN_INTERNAL void pn_rungs_add(pn_engine *e);
 
 PN_INTERNAL void pn_rungs_register(pn_engine *e, const pn_rung *rungs, size_t n);       /* user becomes e */
+/* The dies whose memory is on a resource, one after the other, from NULL to NULL. */
+PN_INTERNAL pn_die *pn_rungs_die(pn_engine *e, uint32_t resource, pn_die *before);
+
 PN_INTERNAL void pn_rungs_add_kv(pn_engine *e);
 PN_INTERNAL void pn_rungs_add_weights(pn_engine *e);
 
@@ -75560,11 +75563,19 @@ PN_API void pn_mem_rung_remove(pn_engine *e, const void *user)
 /* includes engine/pn_sched.h */
 /* includes engine/pn_tier.h */
 
+PN_INTERNAL pn_die *pn_rungs_die(pn_engine *e, uint32_t resource, pn_die *before)
+{
+    if (resource)
+        return before || resource > e->n_dies ? NULL : &e->dies[resource - 1];
+    pn_die *next = before ? before + 1 : e->dies;
+    return next < e->dies + e->n_dies ? next : NULL;
+}
+
 static uint64_t rungs_sum(pn_engine *e, uint32_t resource, uint64_t (*of)(pn_die *die))
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        n += resource == 0 || resource == 1 + i ? of(&e->dies[i]) : 0;
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        n += of(die);
     return n;
 }
 
@@ -75596,22 +75607,19 @@ static pn_rung_state rung_prefix_apply(void *user, uint32_t resource, uint64_t w
 {
     pn_engine *e = user;
     (void)deadline;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (resource == 0 || resource == 1 + i) {
-            pn_die *die = &e->dies[i];
-            uint64_t half = (pn_cache_droppable(die) + 1) / 2, missing = want - PN_MIN(want, *freed);
-            atomic_store(&die->cache.held, true);
-            *freed += pn_cache_give(die, PN_MIN(missing, half));
-        }
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
+        uint64_t half = (pn_cache_droppable(die) + 1) / 2, missing = want - PN_MIN(want, *freed);
+        atomic_store(&die->cache.held, true);
+        *freed += pn_cache_give(die, PN_MIN(missing, half));
+    }
     return *freed < want && rung_prefix_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
 static pn_rung_state rung_prefix_undo(void *user, uint32_t resource)
 {
     pn_engine *e = user;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (resource == 0 || resource == 1 + i)
-            atomic_store(&e->dies[i].cache.held, false);
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        atomic_store(&die->cache.held, false);
     return PN_RUNG_DONE;
 }
 
@@ -75626,20 +75634,18 @@ static pn_rung_state rung_states_apply(void *user, uint32_t resource, uint64_t w
 {
     pn_engine *e = user;
     (void)deadline;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (resource == 0 || resource == 1 + i) {
-            pn_cache_few_states(&e->dies[i], true);
-            *freed += pn_cache_give_states(&e->dies[i], want - PN_MIN(want, *freed));
-        }
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
+        pn_cache_few_states(die, true);
+        *freed += pn_cache_give_states(die, want - PN_MIN(want, *freed));
+    }
     return PN_RUNG_DONE;
 }
 
 static pn_rung_state rung_states_undo(void *user, uint32_t resource)
 {
     pn_engine *e = user;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (resource == 0 || resource == 1 + i)
-            pn_cache_few_states(&e->dies[i], false);
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        pn_cache_few_states(die, false);
     return PN_RUNG_DONE;
 }
 
@@ -75647,17 +75653,20 @@ static pn_rung_state rung_states_undo(void *user, uint32_t resource)
  * 10  fewer at once: half of those that are worked on go on, the others wait; one more every 10 s
  * ------------------------------------------------------------------------------------------ */
 
+static uint32_t rung_slots_used(pn_die *die)
+{
+    uint32_t ready, n = pn_sched_at_work(die->sched, &ready);
+    return PN_MIN(n, atomic_load(&die->slots));
+}
+
 static uint64_t rung_slots_gain(void *user, uint32_t resource)
 {
     pn_engine *e = user;
     uint64_t gain = 0;
-    for (uint32_t i = 0; i < e->n_dies; i++) {
-        uint32_t ready, n = resource == 0 || resource == 1 + i ? pn_sched_at_work(e->dies[i].sched, &ready) : 0;
-        n = PN_MIN(n, atomic_load(&e->dies[i].slots));
-        if (n > 1)              /* what those that wait then have reserved comes back when the others have ended */
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        if (rung_slots_used(die) > 1)   /* what those that wait then have reserved comes back when the others have ended */
             gain = (atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE]) +
                     atomic_load(&e->ledger.used[PN_ACCT_STATE])) / 2;
-    }
     return gain;
 }
 
@@ -75665,11 +75674,10 @@ static pn_rung_state rung_slots_apply(void *user, uint32_t resource, uint64_t wa
 {
     pn_engine *e = user;
     (void)want, (void)deadline, (void)freed;
-    for (uint32_t i = 0; i < e->n_dies; i++) {
-        uint32_t ready, n = resource == 0 || resource == 1 + i ? pn_sched_at_work(e->dies[i].sched, &ready) : 0;
-        n = PN_MIN(n, atomic_load(&e->dies[i].slots));
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
+        uint32_t n = rung_slots_used(die);
         if (n > 1)
-            atomic_store(&e->dies[i].slots, (n + 1) / 2);
+            atomic_store(&die->slots, (n + 1) / 2);
     }
     return PN_RUNG_DONE;
 }
@@ -75678,10 +75686,9 @@ static pn_rung_state rung_slots_undo(void *user, uint32_t resource)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
-    for (uint32_t i = 0; i < e->n_dies; i++) {
-        pn_die *die = &e->dies[i];
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
         uint32_t ready, slots = atomic_load(&die->slots);
-        if ((resource && resource != 1 + i) || slots == UINT32_MAX)
+        if (slots == UINT32_MAX)
             continue;
         bool all = slots + 1 >= pn_sched_at_work(die->sched, &ready) + ready;
         atomic_store(&die->slots, all ? UINT32_MAX : slots + 1);
@@ -75871,8 +75878,6 @@ PN_INTERNAL uint32_t pn_rungs_kv_type(pn_model *m, uint32_t step)
     return pn_gate_smallest(m, least, &limits);
 }
 
-static bool rung_kv_on(const pn_die *die, uint32_t resource) { return resource == 0 || resource == 1 + die->index; }
-
 /* ------------------------------------------------------------------------------------------
  * 6  sequences that begin
  * ------------------------------------------------------------------------------------------ */
@@ -75900,9 +75905,8 @@ static uint64_t rung_new_gain(void *user, uint32_t resource)
     pn_engine *e = user;
     uint64_t held = atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE]);
     double saves = 0;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (rung_kv_on(&e->dies[i], resource))
-            saves = PN_MAX(saves, rung_kv_saves(&e->dies[i]));
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        saves = PN_MAX(saves, rung_kv_saves(die));
     return (uint64_t)((double)held * saves);
 }
 
@@ -75910,9 +75914,9 @@ static pn_rung_state rung_new_apply(void *user, uint32_t resource, uint64_t want
 {
     pn_engine *e = user;
     (void)want, (void)deadline, (void)freed;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (rung_kv_on(&e->dies[i], resource) && rung_kv_saves(&e->dies[i]) > 0)
-            atomic_fetch_add(&e->dies[i].kv_step, 1u);
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        if (rung_kv_saves(die) > 0)
+            atomic_fetch_add(&die->kv_step, 1u);
     return PN_RUNG_DONE;
 }
 
@@ -75920,11 +75924,9 @@ static pn_rung_state rung_new_undo(void *user, uint32_t resource)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
-    for (uint32_t i = 0; i < e->n_dies; i++) {
-        pn_die *die = &e->dies[i];
-        if (rung_kv_on(die, resource) && atomic_load(&die->kv_step) && atomic_fetch_sub(&die->kv_step, 1u) > 1)
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        if (atomic_load(&die->kv_step) && atomic_fetch_sub(&die->kv_step, 1u) > 1)
             more = PN_RUNG_MORE;
-    }
     return more;
 }
 
@@ -75946,6 +75948,8 @@ static bool rung_walk_over(const rung_walk *w)
 {
     return w->convert && (w->bytes >= w->want || (w->deadline > 0 && pn_os_now() >= w->deadline));
 }
+
+static bool rung_walk_on(const rung_walk *w, const pn_model *m) { return w->resource == 0 || w->resource == 1 + m->dies[0]->index; }
 
 /* What pages of m become; not with the model's lock held. */
 static uint32_t rung_walk_type(const rung_walk *w, pn_model *m)
@@ -75969,7 +75973,7 @@ static void rung_walk_idle(pn_engine *e, rung_walk *w)
 {
     pn_mutex_lock(&e->models_lock);
     for (pn_model *m = e->models; m; m = m->next) {
-        if (!m->n_dies || !rung_kv_on(m->dies[0], w->resource))
+        if (!m->n_dies || !rung_walk_on(w, m))
             continue;
         uint32_t type = rung_walk_type(w, m);
         pn_mutex_lock(&m->lock);
@@ -75987,7 +75991,7 @@ static void rung_walk_job(void *user, pn_job *j)
 {
     rung_walk *w = user;
     pn_model *m = j->s->model;
-    if (rung_kv_on(m->dies[0], w->resource) && rung_walk_session(w, j->s, rung_walk_type(w, m)))
+    if (rung_walk_on(w, m) && rung_walk_session(w, j->s, rung_walk_type(w, m)))
         j->gen.r.kv_degraded = 1;
 }
 

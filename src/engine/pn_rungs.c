@@ -12,11 +12,19 @@
 #include "engine/pn_sched.h"
 #include "engine/pn_tier.h"
 
+PN_INTERNAL pn_die *pn_rungs_die(pn_engine *e, uint32_t resource, pn_die *before)
+{
+    if (resource)
+        return before || resource > e->n_dies ? NULL : &e->dies[resource - 1];
+    pn_die *next = before ? before + 1 : e->dies;
+    return next < e->dies + e->n_dies ? next : NULL;
+}
+
 static uint64_t rungs_sum(pn_engine *e, uint32_t resource, uint64_t (*of)(pn_die *die))
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        n += resource == 0 || resource == 1 + i ? of(&e->dies[i]) : 0;
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        n += of(die);
     return n;
 }
 
@@ -48,22 +56,19 @@ static pn_rung_state rung_prefix_apply(void *user, uint32_t resource, uint64_t w
 {
     pn_engine *e = user;
     (void)deadline;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (resource == 0 || resource == 1 + i) {
-            pn_die *die = &e->dies[i];
-            uint64_t half = (pn_cache_droppable(die) + 1) / 2, missing = want - PN_MIN(want, *freed);
-            atomic_store(&die->cache.held, true);
-            *freed += pn_cache_give(die, PN_MIN(missing, half));
-        }
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
+        uint64_t half = (pn_cache_droppable(die) + 1) / 2, missing = want - PN_MIN(want, *freed);
+        atomic_store(&die->cache.held, true);
+        *freed += pn_cache_give(die, PN_MIN(missing, half));
+    }
     return *freed < want && rung_prefix_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
 static pn_rung_state rung_prefix_undo(void *user, uint32_t resource)
 {
     pn_engine *e = user;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (resource == 0 || resource == 1 + i)
-            atomic_store(&e->dies[i].cache.held, false);
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        atomic_store(&die->cache.held, false);
     return PN_RUNG_DONE;
 }
 
@@ -78,20 +83,18 @@ static pn_rung_state rung_states_apply(void *user, uint32_t resource, uint64_t w
 {
     pn_engine *e = user;
     (void)deadline;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (resource == 0 || resource == 1 + i) {
-            pn_cache_few_states(&e->dies[i], true);
-            *freed += pn_cache_give_states(&e->dies[i], want - PN_MIN(want, *freed));
-        }
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
+        pn_cache_few_states(die, true);
+        *freed += pn_cache_give_states(die, want - PN_MIN(want, *freed));
+    }
     return PN_RUNG_DONE;
 }
 
 static pn_rung_state rung_states_undo(void *user, uint32_t resource)
 {
     pn_engine *e = user;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (resource == 0 || resource == 1 + i)
-            pn_cache_few_states(&e->dies[i], false);
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        pn_cache_few_states(die, false);
     return PN_RUNG_DONE;
 }
 
@@ -99,17 +102,20 @@ static pn_rung_state rung_states_undo(void *user, uint32_t resource)
  * 10  fewer at once: half of those that are worked on go on, the others wait; one more every 10 s
  * ------------------------------------------------------------------------------------------ */
 
+static uint32_t rung_slots_used(pn_die *die)
+{
+    uint32_t ready, n = pn_sched_at_work(die->sched, &ready);
+    return PN_MIN(n, atomic_load(&die->slots));
+}
+
 static uint64_t rung_slots_gain(void *user, uint32_t resource)
 {
     pn_engine *e = user;
     uint64_t gain = 0;
-    for (uint32_t i = 0; i < e->n_dies; i++) {
-        uint32_t ready, n = resource == 0 || resource == 1 + i ? pn_sched_at_work(e->dies[i].sched, &ready) : 0;
-        n = PN_MIN(n, atomic_load(&e->dies[i].slots));
-        if (n > 1)              /* what those that wait then have reserved comes back when the others have ended */
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        if (rung_slots_used(die) > 1)   /* what those that wait then have reserved comes back when the others have ended */
             gain = (atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE]) +
                     atomic_load(&e->ledger.used[PN_ACCT_STATE])) / 2;
-    }
     return gain;
 }
 
@@ -117,11 +123,10 @@ static pn_rung_state rung_slots_apply(void *user, uint32_t resource, uint64_t wa
 {
     pn_engine *e = user;
     (void)want, (void)deadline, (void)freed;
-    for (uint32_t i = 0; i < e->n_dies; i++) {
-        uint32_t ready, n = resource == 0 || resource == 1 + i ? pn_sched_at_work(e->dies[i].sched, &ready) : 0;
-        n = PN_MIN(n, atomic_load(&e->dies[i].slots));
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
+        uint32_t n = rung_slots_used(die);
         if (n > 1)
-            atomic_store(&e->dies[i].slots, (n + 1) / 2);
+            atomic_store(&die->slots, (n + 1) / 2);
     }
     return PN_RUNG_DONE;
 }
@@ -130,10 +135,9 @@ static pn_rung_state rung_slots_undo(void *user, uint32_t resource)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
-    for (uint32_t i = 0; i < e->n_dies; i++) {
-        pn_die *die = &e->dies[i];
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
         uint32_t ready, slots = atomic_load(&die->slots);
-        if ((resource && resource != 1 + i) || slots == UINT32_MAX)
+        if (slots == UINT32_MAX)
             continue;
         bool all = slots + 1 >= pn_sched_at_work(die->sched, &ready) + ready;
         atomic_store(&die->slots, all ? UINT32_MAX : slots + 1);

@@ -10,6 +10,9 @@
 PN_INTERNAL void pn_rungs_add(pn_engine *e);
 
 PN_INTERNAL void pn_rungs_register(pn_engine *e, const pn_rung *rungs, size_t n);       /* user becomes e */
+/* The dies whose memory is on a resource, one after the other, from NULL to NULL. */
+PN_INTERNAL pn_die *pn_rungs_die(pn_engine *e, uint32_t resource, pn_die *before);
+
 PN_INTERNAL void pn_rungs_add_kv(pn_engine *e);
 PN_INTERNAL void pn_rungs_add_weights(pn_engine *e);
 

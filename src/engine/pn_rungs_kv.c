@@ -35,8 +35,6 @@ PN_INTERNAL uint32_t pn_rungs_kv_type(pn_model *m, uint32_t step)
     return pn_gate_smallest(m, least, &limits);
 }
 
-static bool rung_kv_on(const pn_die *die, uint32_t resource) { return resource == 0 || resource == 1 + die->index; }
-
 /* ------------------------------------------------------------------------------------------
  * 6  sequences that begin
  * ------------------------------------------------------------------------------------------ */
@@ -64,9 +62,8 @@ static uint64_t rung_new_gain(void *user, uint32_t resource)
     pn_engine *e = user;
     uint64_t held = atomic_load(&e->ledger.used[PN_ACCT_KV]) + atomic_load(&e->ledger.used[PN_ACCT_KV_RESERVE]);
     double saves = 0;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (rung_kv_on(&e->dies[i], resource))
-            saves = PN_MAX(saves, rung_kv_saves(&e->dies[i]));
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        saves = PN_MAX(saves, rung_kv_saves(die));
     return (uint64_t)((double)held * saves);
 }
 
@@ -74,9 +71,9 @@ static pn_rung_state rung_new_apply(void *user, uint32_t resource, uint64_t want
 {
     pn_engine *e = user;
     (void)want, (void)deadline, (void)freed;
-    for (uint32_t i = 0; i < e->n_dies; i++)
-        if (rung_kv_on(&e->dies[i], resource) && rung_kv_saves(&e->dies[i]) > 0)
-            atomic_fetch_add(&e->dies[i].kv_step, 1u);
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        if (rung_kv_saves(die) > 0)
+            atomic_fetch_add(&die->kv_step, 1u);
     return PN_RUNG_DONE;
 }
 
@@ -84,11 +81,9 @@ static pn_rung_state rung_new_undo(void *user, uint32_t resource)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
-    for (uint32_t i = 0; i < e->n_dies; i++) {
-        pn_die *die = &e->dies[i];
-        if (rung_kv_on(die, resource) && atomic_load(&die->kv_step) && atomic_fetch_sub(&die->kv_step, 1u) > 1)
+    for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
+        if (atomic_load(&die->kv_step) && atomic_fetch_sub(&die->kv_step, 1u) > 1)
             more = PN_RUNG_MORE;
-    }
     return more;
 }
 
@@ -110,6 +105,8 @@ static bool rung_walk_over(const rung_walk *w)
 {
     return w->convert && (w->bytes >= w->want || (w->deadline > 0 && pn_os_now() >= w->deadline));
 }
+
+static bool rung_walk_on(const rung_walk *w, const pn_model *m) { return w->resource == 0 || w->resource == 1 + m->dies[0]->index; }
 
 /* What pages of m become; not with the model's lock held. */
 static uint32_t rung_walk_type(const rung_walk *w, pn_model *m)
@@ -133,7 +130,7 @@ static void rung_walk_idle(pn_engine *e, rung_walk *w)
 {
     pn_mutex_lock(&e->models_lock);
     for (pn_model *m = e->models; m; m = m->next) {
-        if (!m->n_dies || !rung_kv_on(m->dies[0], w->resource))
+        if (!m->n_dies || !rung_walk_on(w, m))
             continue;
         uint32_t type = rung_walk_type(w, m);
         pn_mutex_lock(&m->lock);
@@ -151,7 +148,7 @@ static void rung_walk_job(void *user, pn_job *j)
 {
     rung_walk *w = user;
     pn_model *m = j->s->model;
-    if (rung_kv_on(m->dies[0], w->resource) && rung_walk_session(w, j->s, rung_walk_type(w, m)))
+    if (rung_walk_on(w, m) && rung_walk_session(w, j->s, rung_walk_type(w, m)))
         j->gen.r.kv_degraded = 1;
 }
 
