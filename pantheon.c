@@ -6457,7 +6457,7 @@ PN_INTERNAL pn_status pn_respell_find(const pn_respell *q, size_t *end, bool *fo
 
 /* includes num/pn_dtype.h */
 
-#define PN_PLAN_ABI 5
+#define PN_PLAN_ABI 6
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
 #define PN_NO_WEIGHT UINT32_MAX
 #define PN_NO_OPERAND UINT32_MAX
@@ -6489,14 +6489,21 @@ typedef struct pn_stream_group {
 typedef struct pn_state_spec {
     pn_stream_group group[PN_MAX_GROUPS];
     uint32_t n_groups;
-    uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none.  Layers have their parts at offsets of
-                                       their own in it (model/pn_desc.h); all zeros before the first token */
+    uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none.  Layers have places of their own in it
+                                       (model/pn_desc.h); all zeros before the first token */
+    uint64_t slot_second;           /* of these, of the second part's layers */
 } pn_state_spec;
 
-/* The groups of one part alone. */
+/* Where a layer's state is: at a byte of its part's share of the slot. */
+typedef struct pn_slot_at {
+    uint64_t at;
+    uint32_t part;
+} pn_slot_at;
+
+/* The groups of one part alone, without recurrent state. */
 static inline pn_state_spec pn_state_part(const pn_state_spec *s, uint32_t part)
 {
-    pn_state_spec p = {.slot_bytes = part == 0 ? s->slot_bytes : 0};
+    pn_state_spec p = {0};
     for (uint32_t g = 0; g < s->n_groups; g++)
         if (s->group[g].part == part)
             p.group[p.n_groups++] = s->group[g];
@@ -6635,9 +6642,8 @@ typedef struct pn_op {
         struct { uint32_t n_expert, n_used, stack; } moe;       /* GROUP: a route, stack: the weight that is read first.
                                                                    MATMUL: a rows, b index, w.  COMBINE: a expert rows,
                                                                    b route, c residual, w2 per-expert scale */
-        struct { uint64_t at; uint32_t taps; } conv;            /* a [rows, 3n]: b, c, x; w [n][taps]; its state
-                                                                   f32 [taps - 1][n] at byte `at` of the slot: the last
-                                                                   b * x, oldest first */
+        struct { pn_slot_at state; uint32_t taps; } conv;       /* a [rows, 3n]: b, c, x; w [n][taps]; its state
+                                                                   f32 [taps - 1][n]: the last b * x, oldest first */
     } u;
 } pn_op;
 
@@ -6678,7 +6684,7 @@ typedef struct pn_plan {
 /* Recurrent state as it is behind some row of a run, for others who go on from there. */
 typedef struct pn_checkpoint {
     uint32_t rows;                  /* of the run that are done then: 1 to n_rows */
-    void *slot;
+    void *slot[2];
 } pn_checkpoint;
 
 typedef struct pn_run {
@@ -6687,10 +6693,10 @@ typedef struct pn_run {
     /* pages[g][i] holds positions [i * PN_KV_PAGE_TOKENS, ...) of group g; NULL where a window has
      * passed.  Borrowed during the step. */
     pn_kv_page *const *pages[PN_MAX_GROUPS];
-    /* Recurrent state: read, and left behind the last row.  Never the same memory, so a torn step loses nothing.
-     * slot_in NULL: the sequence begins; slot_out NULL: the model has none. */
-    const void *slot_in;
-    void *slot_out;
+    /* Recurrent state of each part's layers: read, and left behind the last row.  Never the same memory, so a torn step
+     * loses nothing.  slot_in NULL: the sequence begins; slot_out NULL: there is none. */
+    const void *slot_in[2];
+    void *slot_out[2];
     const pn_checkpoint *marks;     /* [n_marks] */
     uint32_t n_marks;
 } pn_run;
@@ -6857,9 +6863,9 @@ PN_INTERNAL uint32_t pn_b_gather(pn_builder *b, uint32_t x);                   /
 /* y = sigmoid(s) * x + res, s [rows, 1]; the result replaces res. */
 PN_INTERNAL uint32_t pn_b_gate_add(pn_builder *b, uint32_t s, uint32_t x, uint32_t res);
 
-/* y = c * conv(b * x): bcx [rows, 3n] holds b, c and x side by side, w [n][taps] is pinned, at: where in the slot the
- * layer's state is. */
-PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, uint64_t at);
+/* y = c * conv(b * x): bcx [rows, 3n] holds b, c and x side by side, w [n][taps] is pinned, state: where the layer's
+ * is. */
+PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, pn_slot_at state);
 
 typedef struct pn_moe_spec {
     uint32_t gate, up, down;        /* stacks; gate PN_NO_WEIGHT: up is fused [gate | up] */
@@ -8928,9 +8934,9 @@ PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, u
 /* Is layer il one with attention?  (Of a hybrid family; others have no other.) */
 PN_INTERNAL bool pn_desc_attends(pn_desc *d, uint32_t il);
 
-/* So many bytes of recurrent state for a layer, as one part of its sequence's slot; returns where that is, a multiple of
- * 64.  A layer may ask several times. */
-PN_INTERNAL uint64_t pn_desc_state(pn_desc *d, uint64_t bytes);
+/* So many bytes of recurrent state for layer il in its sequence's slot; returns where that is, a multiple of 64.  A layer
+ * may ask several times. */
+PN_INTERNAL pn_slot_at pn_desc_state(pn_desc *d, uint32_t il, uint64_t bytes);
 
 typedef struct pn_rope_spec {
     uint32_t n_rot;
@@ -9579,6 +9585,8 @@ PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err);
  * So a sequence that computes has two slots: where it is, and one to go on into.  Between turns it needs the first
  * alone, and an empty one none: all zeros is said by NULL.
  *
+ * Of a model that is split over two dies a slot is two blocks: each die has the state of its layers.
+ *
  * A snapshot is a slot that nobody writes any more.  It has holders: nodes of the prefix tree, a queue for the disk, a
  * sequence that began with it.  Beginning with one copies nothing, for `in` is only read.
  *
@@ -9608,19 +9616,26 @@ enum {
     PN_STATE_MARKS = 18         /* at once: of a step of 4096 rows, and the one before it */
 };
 
-/* A slot, whose data lies behind this. */
+/* A slot.  What is of the first part's layers lies behind this. */
 typedef struct pn_snap {
-    pn_mem *mem;
-    uint64_t bytes;             /* of the block */
+    pn_mem *mem[2];
+    uint64_t bytes;             /* of both blocks, this included */
+    uint64_t second_bytes;
+    void *second;               /* owned [second_bytes], of the second part's memory; NULL: none */
     atomic_uint refs;
 } pn_snap;
 
-/* Bytes of a slot with what is in front of it; 0 of none. */
+/* Bytes of a slot with what is in front of it; 0 of none.  _part: those in one part's memory. */
 static inline uint64_t pn_snap_cost(uint64_t slot_bytes) { return slot_bytes ? PN_MEM_ALIGN + slot_bytes : 0; }
-static inline void *pn_snap_data(const pn_snap *s) { return (uint8_t *)(uintptr_t)s + PN_MEM_ALIGN; }
+static inline uint64_t pn_snap_cost_part(uint64_t slot_bytes, uint64_t second, uint32_t part)
+{
+    return part ? second : pn_snap_cost(slot_bytes) - second;
+}
 
-/* With one holder, its content is anything.  NULL: no memory. */
-PN_INTERNAL pn_snap *pn_snap_new(pn_mem *mem, uint64_t slot_bytes);
+static inline void *pn_snap_data(const pn_snap *s, uint32_t part) { return part ? s->second : (uint8_t *)(uintptr_t)s + PN_MEM_ALIGN; }
+
+/* Of slot_bytes, `second` of which are in mem[1].  With one holder, its content is anything.  NULL: no memory. */
+PN_INTERNAL pn_snap *pn_snap_new(pn_mem *const mem[2], uint64_t slot_bytes, uint64_t second);
 PN_INTERNAL void pn_snap_retain(pn_snap *s);
 PN_INTERNAL void pn_snap_release(pn_snap *s);           /* NULL is a no-op */
 
@@ -9631,8 +9646,8 @@ typedef struct pn_state_mark {
 } pn_state_mark;
 
 typedef struct pn_state {
-    pn_mem *mem;
-    uint64_t slot_bytes;        /* 0: the model has none, and there is never anything below */
+    pn_mem *mem[2];
+    uint64_t slot_bytes, slot_second;   /* 0: the model has none, and there is never anything below */
     pn_snap *in;                /* NULL: the sequence is empty */
     pn_snap *free[2];
     uint32_t n_free;
@@ -9640,14 +9655,15 @@ typedef struct pn_state {
     uint32_t n_marks, n_ready;
 } pn_state;
 
-PN_INTERNAL void pn_state_init(pn_state *s, pn_mem *mem, uint64_t slot_bytes);
+PN_INTERNAL void pn_state_init(pn_state *s, pn_mem *const mem[2], const pn_state_spec *spec);
 
-/* What a sequence that computes has, without marks; 0 where there is no state. */
+/* What a sequence that computes has, without marks; 0 where there is no state.  _part: in one part's memory. */
 static inline uint64_t pn_state_turn_bytes(uint64_t slot_bytes) { return 2 * pn_snap_cost(slot_bytes); }
+static inline uint64_t pn_state_turn_part(const pn_state_spec *s, uint32_t part) { return 2 * pn_snap_cost_part(s->slot_bytes, s->slot_second, part); }
 
-/* Slots to write.  False and nothing changed: no memory.  _bytes: what it takes now. */
+/* Slots to write.  False and nothing changed: no memory.  _bytes: what it takes now of one part's memory. */
 PN_INTERNAL bool pn_state_reserve(pn_state *s);
-PN_INTERNAL uint64_t pn_state_reserve_bytes(const pn_state *s);
+PN_INTERNAL uint64_t pn_state_reserve_bytes(const pn_state *s, uint32_t part);
 /* What is not written goes back. */
 PN_INTERNAL void pn_state_trim(pn_state *s);
 
@@ -9763,7 +9779,7 @@ typedef struct pn_kv {
     bool by_turn, retired;
     uint32_t reserved;          /* by_turn: the reserve reaches to this position */
     pn_kv_group group[PN_MAX_GROUPS];
-    pn_state state;             /* of recurrent layers: in the first die's memory, whatever layers they are */
+    pn_state state;             /* of recurrent layers */
 } pn_kv;
 
 /* Bytes a sequence of n_ctx tokens takes, exactly: pages, headers and tables; not its recurrent state, which takes
@@ -10106,7 +10122,8 @@ static inline const char *pn_identity_differs(const pn_identity *a, const pn_ide
  * had one (that of a windowed group may have been recycled before), and of a recurrent model the snapshot behind them,
  * if there is one.  It is found by a key that names everything its content depends on:
  *
- *     root    = digest(identity of the model, geometry of the groups, type, rotary table, salt; bytes of a slot if any)
+ *     root    = digest(identity of the model, geometry of the groups, type, rotary table, salt; bytes of a slot if any, those of
+ *                      the second part if any)
  *     key(i)  = digest(key(i - 1), tokens of page i)           key(-1) = root
  *
  * so conversations that begin alike share their files, and two that do not never do.
@@ -10126,10 +10143,11 @@ static inline const char *pn_identity_differs(const pn_identity *a, const pn_ide
  *       160    256  tokens, 64 of 4 bytes
  *       416  8 * 40 groups: n_layers, n_heads, d_k, d_v, window, part (6 * 4 bytes), present, k_type, v_type, rotated
  *                   (4 * 1), 4 zeros, bytes of the payload (8); all zero behind the last group.  Of a recurrent model the
- *                   eighth is the snapshot's, without shape and type
+ *                   eighth is the snapshot's: for the shape, the bytes of it that are the second part's (8), and no type
  *       736         zeros
  *      4092      4  CRC-32C of the bytes before
- *     payload of each group that is present, as the page lies in memory, zeros up to the next block
+ *     payload of each group that is present, as the page lies in memory, zeros up to the next block; the snapshot's parts
+ *     one behind the other in the same way
  *     foot, one block, written last
  *         0      8  "PNCOLDOK"
  *         8      8  bytes of the file
@@ -54122,7 +54140,7 @@ PN_INTERNAL uint32_t pn_b_gate_add(pn_builder *b, uint32_t s, uint32_t x, uint32
     return res;
 }
 
-PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, uint64_t at)
+PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, pn_slot_at state)
 {
     uint32_t out = plan_like(b, "conv", bcx, plan_off(b) ? 0 : plan_at(b, bcx)->cols / 3);
     pn_op *op = plan_op(b, PN_OP_SHORT_CONV);
@@ -54131,7 +54149,7 @@ PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, ui
         op->a = bcx;
         op->w = w;
         op->u.conv.taps = taps;
-        op->u.conv.at = at;
+        op->u.conv.state = state;
     }
     return out;
 }
@@ -67916,10 +67934,13 @@ PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, u
     return g;
 }
 
-PN_INTERNAL uint64_t pn_desc_state(pn_desc *d, uint64_t bytes)
+PN_INTERNAL pn_slot_at pn_desc_state(pn_desc *d, uint32_t il, uint64_t bytes)
 {
-    uint64_t at = d->state.slot_bytes;
-    d->state.slot_bytes = at + pn_align_up(bytes, 64);
+    pn_state_spec *s = &d->state;
+    uint32_t second = d->cut && il >= d->cut;
+    const pn_slot_at at = {second ? s->slot_second : s->slot_bytes - s->slot_second, second};
+    s->slot_bytes += pn_align_up(bytes, 64);
+    s->slot_second += second ? pn_align_up(bytes, 64) : 0;
     return at;
 }
 
@@ -68766,7 +68787,7 @@ PN_INTERNAL const pn_arch *pn_arch_gemma(void)
 typedef struct lfm2_layer {
     pn_block block;             /* of a layer with attention all of it, else the norms and the feed-forward */
     uint32_t in, conv, out;
-    uint64_t state;             /* where in the slot */
+    pn_slot_at state;
     bool attends;
 } lfm2_layer;
 
@@ -68779,7 +68800,7 @@ static void lfm2_bind_conv(pn_desc *d, lfm2_layer *k, uint32_t il)
     k->conv = pn_bind_pinned(d, "blk.%u.shortconv.conv.weight", il, d->u.lfm2.taps, D);
     k->out = pn_bind(d, "blk.%u.shortconv.out_proj.weight", il, D, D, 1);
     k->block.ffn_norm = pn_bind_vec(d, "blk.%u.ffn_norm.weight", il, D);
-    k->state = pn_desc_state(d, (d->u.lfm2.taps - 1) * D * sizeof(float));
+    k->state = pn_desc_state(d, il, (d->u.lfm2.taps - 1) * D * sizeof(float));
 }
 
 static void lfm2_load(pn_desc *d)
@@ -70748,15 +70769,23 @@ PN_INTERNAL pn_status pn_residency_failed(pn_residency_store *s, pn_err *err)
  * Slots
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL pn_snap *pn_snap_new(pn_mem *mem, uint64_t slot_bytes)
+PN_INTERNAL pn_snap *pn_snap_new(pn_mem *const mem[2], uint64_t slot_bytes, uint64_t second)
 {
-    uint64_t bytes = pn_snap_cost(slot_bytes);
-    PN_ASSERT(slot_bytes && sizeof(pn_snap) <= PN_MEM_ALIGN);
-    pn_snap *s = bytes <= SIZE_MAX ? pn_mem_alloc(mem, PN_ACCT_STATE, (size_t)bytes) : NULL;
+    uint64_t bytes = pn_snap_cost(slot_bytes), first = bytes - second;
+    PN_ASSERT(slot_bytes >= second && slot_bytes && sizeof(pn_snap) <= PN_MEM_ALIGN);
+    pn_snap *s = bytes <= SIZE_MAX ? pn_mem_alloc(mem[0], PN_ACCT_STATE, (size_t)first) : NULL;
     if (!s)
         return NULL;
-    s->mem = mem;
+    void *rest = second ? pn_mem_alloc(mem[1], PN_ACCT_STATE, (size_t)second) : NULL;
+    if (second && !rest) {
+        pn_mem_free(mem[0], PN_ACCT_STATE, s, (size_t)first);
+        return NULL;
+    }
+    s->mem[0] = mem[0];
+    s->mem[1] = mem[1];
     s->bytes = bytes;
+    s->second_bytes = second;
+    s->second = rest;
     atomic_init(&s->refs, 1u);
     return s;
 }
@@ -70765,18 +70794,22 @@ PN_INTERNAL void pn_snap_retain(pn_snap *s) { atomic_fetch_add(&s->refs, 1u); }
 
 PN_INTERNAL void pn_snap_release(pn_snap *s)
 {
-    if (s && atomic_fetch_sub(&s->refs, 1u) == 1)
-        pn_mem_free(s->mem, PN_ACCT_STATE, s, (size_t)s->bytes);
+    if (!s || atomic_fetch_sub(&s->refs, 1u) != 1)
+        return;
+    pn_mem_free(s->mem[1], PN_ACCT_STATE, s->second, (size_t)s->second_bytes);
+    pn_mem_free(s->mem[0], PN_ACCT_STATE, s, (size_t)(s->bytes - s->second_bytes));
 }
 
 /* ------------------------------------------------------------------------------------------
  * A sequence's
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL void pn_state_init(pn_state *s, pn_mem *mem, uint64_t slot_bytes)
+PN_INTERNAL void pn_state_init(pn_state *s, pn_mem *const mem[2], const pn_state_spec *spec)
 {
-    *s = (pn_state){.mem = mem, .slot_bytes = slot_bytes};
+    *s = (pn_state){.mem = {mem[0], mem[1]}, .slot_bytes = spec->slot_bytes, .slot_second = spec->slot_second};
 }
+
+static pn_snap *state_snap(const pn_state *s) { return pn_snap_new(s->mem, s->slot_bytes, s->slot_second); }
 
 /* Nobody else holds it, so nobody else ever will: a step may write it once it is done with. */
 static bool state_is_own(const pn_state *s) { return s->in && atomic_load(&s->in->refs) == 1; }
@@ -70787,12 +70820,15 @@ static uint32_t state_wants(const pn_state *s)
     return want - PN_MIN(want, s->n_free);
 }
 
-PN_INTERNAL uint64_t pn_state_reserve_bytes(const pn_state *s) { return state_wants(s) * pn_snap_cost(s->slot_bytes); }
+PN_INTERNAL uint64_t pn_state_reserve_bytes(const pn_state *s, uint32_t part)
+{
+    return state_wants(s) * pn_snap_cost_part(s->slot_bytes, s->slot_second, part);
+}
 
 PN_INTERNAL bool pn_state_reserve(pn_state *s)
 {
     for (uint32_t had = s->n_free, want = state_wants(s); want; want--) {
-        pn_snap *n = pn_snap_new(s->mem, s->slot_bytes);
+        pn_snap *n = state_snap(s);
         if (!n) {
             while (s->n_free > had)
                 pn_snap_release(s->free[--s->n_free]);
@@ -70814,8 +70850,10 @@ PN_INTERNAL void pn_state_run(const pn_state *s, pn_run *run)
     if (!s->slot_bytes)
         return;
     PN_ASSERT(s->n_free);
-    run->slot_in = s->in ? pn_snap_data(s->in) : NULL;
-    run->slot_out = pn_snap_data(s->free[s->n_free - 1]);
+    for (uint32_t part = 0; part < 2; part++) {
+        run->slot_in[part] = s->in ? pn_snap_data(s->in, part) : NULL;
+        run->slot_out[part] = pn_snap_data(s->free[s->n_free - 1], part);
+    }
 }
 
 /* Where the sequence was: to be written next, unless others hold it or there is one already. */
@@ -70850,11 +70888,11 @@ PN_INTERNAL uint32_t pn_state_mark_step(pn_state *s, uint32_t length, uint32_t n
         bool stays = !last_only && pos % PN_STATE_EVERY == 0;
         if (pos != end && !stays)
             continue;
-        pn_snap *snap = pn_snap_new(s->mem, s->slot_bytes);
+        pn_snap *snap = state_snap(s);
         if (!snap)
             break;
         s->mark[s->n_marks++] = (pn_state_mark){pos, stays, snap};
-        out[n_out++] = (pn_checkpoint){pos - length, pn_snap_data(snap)};
+        out[n_out++] = (pn_checkpoint){pos - length, {pn_snap_data(snap, 0), pn_snap_data(snap, 1)}};
     }
     return n_out;
 }
@@ -70924,7 +70962,7 @@ PN_INTERNAL void pn_state_set(pn_state *s, pn_snap *at)
 PN_INTERNAL pn_snap *pn_state_put(pn_state *s)
 {
     PN_ASSERT(!s->in);
-    s->in = pn_snap_new(s->mem, s->slot_bytes);
+    s->in = state_snap(s);
     return s->in;
 }
 
@@ -71134,7 +71172,7 @@ static pn_status kv_open(pn_kv *kv, pn_mem *const mem[2], const pn_kv *as, pn_er
 {
     *kv = *as;
     kv->mem = mem[0];
-    pn_state_init(&kv->state, mem[0], kv->spec->slot_bytes);
+    pn_state_init(&kv->state, mem, kv->spec);
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
         kv->group[g].mem = mem[kv->spec->group[g].part];
     for (uint32_t g = 0; g < kv->spec->n_groups; g++) {
@@ -71186,7 +71224,7 @@ static uint32_t kv_wants(const pn_kv *kv, const pn_kv_group *g, uint32_t n)
 
 PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
 {
-    uint64_t bytes = part == 0 ? pn_state_reserve_bytes(&kv->state) : 0;
+    uint64_t bytes = pn_state_reserve_bytes(&kv->state, part);
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
         const pn_kv_group *g = &kv->group[gi];
         uint32_t want = kv_wants(kv, g, n);
@@ -71197,7 +71235,7 @@ PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t p
 
 PN_INTERNAL uint64_t pn_kv_turn_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
 {
-    uint64_t bytes = part == 0 ? pn_state_turn_bytes(kv->spec->slot_bytes) : 0;
+    uint64_t bytes = pn_state_turn_part(kv->spec, part);
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
         if (kv->spec->group[gi].part == part)
             bytes += PN_MIN(kv_table_len(n), kv->group[gi].max_pages) * (KV_HEAD + kv->group[gi].page_bytes);
@@ -72483,6 +72521,8 @@ PN_INTERNAL pn_cold_key pn_cold_root(const pn_cold_kind *kind, uint32_t rotary, 
     }
     if (s->slot_bytes)
         pn_digest_add_u64(&d, s->slot_bytes);
+    if (s->slot_second)
+        pn_digest_add_u64(&d, s->slot_second);
     pn_digest_end(&d, key.b, sizeof key.b);
     return key;
 }
@@ -72535,7 +72575,14 @@ static uint64_t cold_page_bytes(const pn_cold_kind *k, uint32_t g)
     return pn_kv_page_bytes(&k->spec->group[g], k->type, k->type);
 }
 
-static uint64_t cold_payload(const pn_cold_kind *k, uint32_t g) { return pn_align_up(cold_page_bytes(k, g), PN_COLD_BLOCK); }
+/* Of these, what begins a block of its own: a snapshot's second part. */
+static uint64_t cold_second_bytes(const pn_cold_kind *k, uint32_t g) { return g < k->spec->n_groups ? 0 : k->spec->slot_second; }
+
+static uint64_t cold_payload(const pn_cold_kind *k, uint32_t g)
+{
+    uint64_t second = cold_second_bytes(k, g);
+    return pn_align_up(cold_page_bytes(k, g) - second, PN_COLD_BLOCK) + pn_align_up(second, PN_COLD_BLOCK);
+}
 
 PN_INTERNAL uint64_t pn_cold_file_bytes(const pn_cold_kind *kind, uint32_t groups)
 {
@@ -72574,6 +72621,7 @@ static void cold_head(const pn_crc32c *crc, const pn_cold_unit *u, uint32_t grou
     }
     if (k->spec->slot_bytes) {
         uint8_t *at = h + COLD_GROUPS + PN_COLD_STATE * COLD_GROUP;
+        cold_put64(at, k->spec->slot_second);
         at[COLD_PRESENT] = groups >> PN_COLD_STATE & 1;
         cold_put64(at + 32, k->spec->slot_bytes);
     }
@@ -72596,6 +72644,7 @@ static void cold_foot(const pn_crc32c *crc, uint64_t bytes, uint32_t head_sum, c
  * Writing
  * ------------------------------------------------------------------------------------------ */
 
+/* *sum goes on from what it is. */
 static pn_status cold_write_page(const pn_cold_io *io, const pn_crc32c *crc, uint64_t at, const uint8_t *data, uint64_t bytes, uint8_t *piece,
                                  uint32_t *sum, pn_err *err)
 {
@@ -72617,11 +72666,11 @@ PN_INTERNAL pn_status pn_cold_write(const pn_cold_io *io, const pn_crc32c *crc, 
 {
     const pn_cold_kind *k = &u->kind;
     uint32_t groups = 0, sums[PN_MAX_GROUPS] = {0};
-    const void *data[PN_MAX_GROUPS] = {NULL};
+    const void *data[PN_MAX_GROUPS] = {NULL}, *second = state ? pn_snap_data(state, 1) : NULL;
     for (uint32_t g = 0; g < k->spec->n_groups; g++)
         data[g] = pages[g] ? pages[g]->data : NULL;
     if (state)
-        data[PN_COLD_STATE] = pn_snap_data(state);
+        data[PN_COLD_STATE] = pn_snap_data(state, 0);
     for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
         groups |= data[g] ? UINT32_C(1) << g : 0;
     cold_head(crc, u, groups, piece);
@@ -72630,8 +72679,11 @@ PN_INTERNAL pn_status pn_cold_write(const pn_cold_io *io, const pn_crc32c *crc, 
     uint64_t at = PN_COLD_BLOCK;
     for (uint32_t g = 0; g < PN_MAX_GROUPS && !st; g++)
         if (data[g]) {
-            st = cold_write_page(io, crc, at, data[g], cold_page_bytes(k, g), piece, &sums[g], err);
-            at += cold_payload(k, g);
+            uint64_t last = cold_second_bytes(k, g), end = at + cold_payload(k, g);
+            st = cold_write_page(io, crc, at, data[g], cold_page_bytes(k, g) - last, piece, &sums[g], err);
+            if (!st)
+                st = cold_write_page(io, crc, end - pn_align_up(last, PN_COLD_BLOCK), second, last, piece, &sums[g], err);
+            at = end;
         }
     if (st)
         return st;
@@ -72689,23 +72741,23 @@ static pn_status cold_check_foot(const pn_cold_io *io, const pn_crc32c *crc, uin
     return memcmp(f, scratch, PN_COLD_BLOCK) == 0 ? PN_OK : pn_fail(err, PN_E_FORMAT, "the foot is damaged, or the file was never finished");
 }
 
+/* *sum goes on from what it is. */
 static pn_status cold_read_page(const pn_cold_io *io, const pn_crc32c *crc, uint64_t at, uint8_t *data, uint64_t bytes, uint8_t *piece,
-                                uint32_t want, pn_err *err)
+                                uint32_t *sum, pn_err *err)
 {
-    uint32_t sum = 0;
     uint8_t rest = 0;                   /* what is behind the page, which is zeros */
     for (uint64_t done = 0; done < bytes;) {
         size_t n = (size_t)PN_MIN(bytes - done, (uint64_t)PN_COLD_PIECE), whole = (size_t)pn_align_up(n, PN_COLD_BLOCK);
         pn_status st = io->read(io->user, at + done, piece, whole, err);
         if (st)
             return st;
-        sum = pn_crc32c_add(crc, sum, piece, whole);
+        *sum = pn_crc32c_add(crc, *sum, piece, whole);
         memcpy(data + done, piece, n);
         for (size_t i = n; i < whole; i++)
             rest |= piece[i];
         done += n;
     }
-    return sum == want && !rest ? PN_OK : pn_fail(err, PN_E_FORMAT, "the keys and values, or the state, at byte %" PRIu64 " are damaged", at);
+    return rest ? pn_fail(err, PN_E_FORMAT, "the keys and values, or the state, at byte %" PRIu64 " are damaged", at) : PN_OK;
 }
 
 /* Memory for what is read of group g, noted where it belongs; NULL: there is none. */
@@ -72715,8 +72767,25 @@ static uint8_t *cold_make(const pn_cold_kind *k, uint32_t g, pn_mem *const mem[2
         pages[g] = pn_kv_page_new(mem[k->spec->group[g].part], &k->spec->group[g], k->type);
         return pages[g] ? pages[g]->data : NULL;
     }
-    *state = pn_snap_new(mem[0], k->spec->slot_bytes);
-    return *state ? pn_snap_data(*state) : NULL;
+    *state = pn_snap_new(mem, k->spec->slot_bytes, k->spec->slot_second);
+    return *state ? pn_snap_data(*state, 0) : NULL;
+}
+
+/* Group g, which is at `at` and has this sum. */
+static pn_status cold_read_group(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_kind *k, uint32_t g, uint64_t at, uint32_t want,
+                                 pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, void *piece, pn_err *err)
+{
+    uint64_t bytes = cold_page_bytes(k, g), last = cold_second_bytes(k, g), end = at + cold_payload(k, g);
+    uint32_t sum = 0;
+    uint8_t *data = cold_make(k, g, mem, pages, state);
+    if (!data)
+        return pn_fail_nomem(err, "a page of keys and values, or its state,", bytes);
+    pn_status st = cold_read_page(io, crc, at, data, bytes - last, piece, &sum, err);
+    if (!st && last)
+        st = cold_read_page(io, crc, end - pn_align_up(last, PN_COLD_BLOCK), pn_snap_data(*state, 1), last, piece, &sum, err);
+    if (!st && sum != want)
+        st = pn_fail(err, PN_E_FORMAT, "the keys and values, or the state, at byte %" PRIu64 " are damaged", at);
+    return st;
 }
 
 PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, uint32_t want,
@@ -72734,11 +72803,8 @@ PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, c
         st = pn_fail(err, PN_E_STATE, "a window had passed, or there was no snapshot, when the page was saved");
     uint64_t at = PN_COLD_BLOCK;
     for (uint32_t g = 0; g < PN_MAX_GROUPS && !st; g++) {
-        if (want >> g & 1) {
-            uint8_t *data = cold_make(k, g, mem, pages, state);
-            st = data ? cold_read_page(io, crc, at, data, cold_page_bytes(k, g), piece, sums[g], err)
-                      : pn_fail_nomem(err, "a page of keys and values, or its state,", cold_page_bytes(k, g));
-        }
+        if (want >> g & 1)
+            st = cold_read_group(io, crc, k, g, at, sums[g], mem, pages, state, piece, err);
         at += groups >> g & 1 ? cold_payload(k, g) : 0;
     }
     for (uint32_t g = 0; g < PN_MAX_GROUPS && st; g++) {
@@ -74175,17 +74241,18 @@ static pn_cpu_tap ops_conv_tap(const pn_exec *x, const pn_op *op, const pn_run *
         const float *bcx = cpu_row(x, op->a, u->row0 + (uint64_t)row);
         return (pn_cpu_tap){bcx, bcx + 2 * (size_t)n};
     }
-    if (!u->slot_in)
+    const uint8_t *slot = u->slot_in[op->u.conv.state.part];
+    if (!slot)
         return (pn_cpu_tap){NULL, NULL};
-    const float *state = (const float *)(const void *)((const uint8_t *)u->slot_in + op->u.conv.at);
+    const float *state = (const float *)(const void *)(slot + op->u.conv.state.at);
     return (pn_cpu_tap){state + (size_t)(row + back) * n, NULL};
 }
 
 /* The state when `rows` rows of the run are done. */
-static void ops_conv_leave(const pn_exec *x, const pn_op *op, const pn_run *u, uint32_t rows, void *slot)
+static void ops_conv_leave(const pn_exec *x, const pn_op *op, const pn_run *u, uint32_t rows, void *const slot[2])
 {
     uint32_t n = ops_operand(x, op->out)->cols, back = op->u.conv.taps - 1;
-    float *state = (float *)(void *)((uint8_t *)slot + op->u.conv.at);
+    float *state = (float *)(void *)((uint8_t *)slot[op->u.conv.state.part] + op->u.conv.state.at);
     for (uint32_t k = 0; k < back; k++) {
         const pn_cpu_tap tap = ops_conv_tap(x, op, u, (int64_t)rows - back + k);
         pn_cpu_tap_row(&tap, state + (size_t)k * n, n);
@@ -77899,7 +77966,7 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
         if (!pn_kv_bytes(&part, n_ctx, n_batch, kv_type, &out->kv_part[i], &pages) ||
             !pn_add_u64(out->kv_bytes, out->kv_part[i], &out->kv_bytes))
             return pn_fail(err, PN_E_INVALID, "keys and values of %" PRIu32 " tokens overflow 64 bits", n_ctx);
-        uint64_t state = pn_state_turn_bytes(part.slot_bytes);
+        uint64_t state = pn_state_turn_part(&d->state, i);
         out->state_bytes += state;
         if (!pn_add_u64(out->kv_part[i], state, &out->kv_part[i]))
             return pn_fail(err, PN_E_INVALID, "the recurrent state of a session overflows 64 bits");
@@ -79617,14 +79684,14 @@ PN_INTERNAL pn_rung_state pn_tier_apply(void *engine, uint32_t resource, uint64_
 /* includes base/pn_os_dir.h */
 /* includes base/pn_os_direct.h */
 
-enum { PARK_STATE = 0xff, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
+enum { PARK_STATE = 0xff, PARK_STATES = 2, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
 
 /* A page in the file: whole blocks, one behind the other in this order. */
 typedef struct park_page {
     uint64_t bytes;             /* without the zeros up to the next block */
     uint32_t index;             /* in its group's table */
     uint32_t sum;               /* CRC-32C, zeros included */
-    uint8_t group, type;        /* PARK_STATE: it is the slot of recurrent state, the last in the file */
+    uint8_t group, type;        /* PARK_STATE: it is recurrent state, of the layers of part `index`; the last in the file */
 } park_page;
 
 typedef struct pn_parked {
@@ -79665,7 +79732,7 @@ static uint32_t park_count(const pn_kv *kv)
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
         for (uint32_t i = 0; i < kv->group[g].n_table; i++)
             n += kv->group[g].table[i] != NULL;
-    return n + (kv->state.in != NULL);
+    return n + (kv->state.in ? PARK_STATES : 0);
 }
 
 static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
@@ -79712,10 +79779,10 @@ static pn_status park_write_all(pn_session *s, pn_parked *p, pn_err *err)
                              .type = page->k_type};
             st = park_write(&w, r, page->data, err);
         }
-    if (kv->state.in && !st) {
+    for (uint32_t i = 0; kv->state.in && i < PARK_STATES && !st; i++) {
         park_page *r = &p->page[p->n++];
-        *r = (park_page){.bytes = kv->state.slot_bytes, .group = PARK_STATE};
-        st = park_write(&w, r, pn_snap_data(kv->state.in), err);
+        *r = (park_page){.bytes = i ? kv->state.slot_second : kv->state.slot_bytes - kv->state.slot_second, .index = i, .group = PARK_STATE};
+        st = park_write(&w, r, pn_snap_data(kv->state.in, i), err);
     }
     if (!st)
         st = pn_os_direct_flush(&p->file, err);
@@ -79797,7 +79864,7 @@ static bool park_take(pn_session *s)
     bool ok = true;
     for (uint32_t i = 0; i < s->parked->n && ok; i++) {
         const park_page *r = &s->parked->page[i];
-        ok = r->group == PARK_STATE ? pn_state_put(&s->kv.state) != NULL : pn_kv_put_page(&s->kv, r->group, r->index, r->type) != NULL;
+        ok = r->group == PARK_STATE ? s->kv.state.in || pn_state_put(&s->kv.state) : pn_kv_put_page(&s->kv, r->group, r->index, r->type) != NULL;
     }
     ok = ok && pn_kv_reserve(&s->kv, s->kv.reserved);
     if (!ok)
@@ -79839,7 +79906,7 @@ static pn_status park_read_all(pn_session *s, park_way *w, pn_err *err)
     pn_status st = PN_OK;
     for (uint32_t i = 0; i < s->parked->n && !st; i++) {
         const park_page *r = &s->parked->page[i];
-        st = park_read(w, r, r->group == PARK_STATE ? pn_snap_data(s->kv.state.in) : s->kv.group[r->group].table[r->index]->data, err);
+        st = park_read(w, r, r->group == PARK_STATE ? pn_snap_data(s->kv.state.in, r->index) : s->kv.group[r->group].table[r->index]->data, err);
     }
     return st;
 }

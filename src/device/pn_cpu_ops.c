@@ -430,17 +430,18 @@ static pn_cpu_tap ops_conv_tap(const pn_exec *x, const pn_op *op, const pn_run *
         const float *bcx = cpu_row(x, op->a, u->row0 + (uint64_t)row);
         return (pn_cpu_tap){bcx, bcx + 2 * (size_t)n};
     }
-    if (!u->slot_in)
+    const uint8_t *slot = u->slot_in[op->u.conv.state.part];
+    if (!slot)
         return (pn_cpu_tap){NULL, NULL};
-    const float *state = (const float *)(const void *)((const uint8_t *)u->slot_in + op->u.conv.at);
+    const float *state = (const float *)(const void *)(slot + op->u.conv.state.at);
     return (pn_cpu_tap){state + (size_t)(row + back) * n, NULL};
 }
 
 /* The state when `rows` rows of the run are done. */
-static void ops_conv_leave(const pn_exec *x, const pn_op *op, const pn_run *u, uint32_t rows, void *slot)
+static void ops_conv_leave(const pn_exec *x, const pn_op *op, const pn_run *u, uint32_t rows, void *const slot[2])
 {
     uint32_t n = ops_operand(x, op->out)->cols, back = op->u.conv.taps - 1;
-    float *state = (float *)(void *)((uint8_t *)slot + op->u.conv.at);
+    float *state = (float *)(void *)((uint8_t *)slot[op->u.conv.state.part] + op->u.conv.state.at);
     for (uint32_t k = 0; k < back; k++) {
         const pn_cpu_tap tap = ops_conv_tap(x, op, u, (int64_t)rows - back + k);
         pn_cpu_tap_row(&tap, state + (size_t)k * n, n);

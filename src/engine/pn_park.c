@@ -9,14 +9,14 @@
 #include "base/pn_os_dir.h"
 #include "base/pn_os_direct.h"
 
-enum { PARK_STATE = 0xff, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
+enum { PARK_STATE = 0xff, PARK_STATES = 2, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
 
 /* A page in the file: whole blocks, one behind the other in this order. */
 typedef struct park_page {
     uint64_t bytes;             /* without the zeros up to the next block */
     uint32_t index;             /* in its group's table */
     uint32_t sum;               /* CRC-32C, zeros included */
-    uint8_t group, type;        /* PARK_STATE: it is the slot of recurrent state, the last in the file */
+    uint8_t group, type;        /* PARK_STATE: it is recurrent state, of the layers of part `index`; the last in the file */
 } park_page;
 
 typedef struct pn_parked {
@@ -57,7 +57,7 @@ static uint32_t park_count(const pn_kv *kv)
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
         for (uint32_t i = 0; i < kv->group[g].n_table; i++)
             n += kv->group[g].table[i] != NULL;
-    return n + (kv->state.in != NULL);
+    return n + (kv->state.in ? PARK_STATES : 0);
 }
 
 static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
@@ -104,10 +104,10 @@ static pn_status park_write_all(pn_session *s, pn_parked *p, pn_err *err)
                              .type = page->k_type};
             st = park_write(&w, r, page->data, err);
         }
-    if (kv->state.in && !st) {
+    for (uint32_t i = 0; kv->state.in && i < PARK_STATES && !st; i++) {
         park_page *r = &p->page[p->n++];
-        *r = (park_page){.bytes = kv->state.slot_bytes, .group = PARK_STATE};
-        st = park_write(&w, r, pn_snap_data(kv->state.in), err);
+        *r = (park_page){.bytes = i ? kv->state.slot_second : kv->state.slot_bytes - kv->state.slot_second, .index = i, .group = PARK_STATE};
+        st = park_write(&w, r, pn_snap_data(kv->state.in, i), err);
     }
     if (!st)
         st = pn_os_direct_flush(&p->file, err);
@@ -189,7 +189,7 @@ static bool park_take(pn_session *s)
     bool ok = true;
     for (uint32_t i = 0; i < s->parked->n && ok; i++) {
         const park_page *r = &s->parked->page[i];
-        ok = r->group == PARK_STATE ? pn_state_put(&s->kv.state) != NULL : pn_kv_put_page(&s->kv, r->group, r->index, r->type) != NULL;
+        ok = r->group == PARK_STATE ? s->kv.state.in || pn_state_put(&s->kv.state) : pn_kv_put_page(&s->kv, r->group, r->index, r->type) != NULL;
     }
     ok = ok && pn_kv_reserve(&s->kv, s->kv.reserved);
     if (!ok)
@@ -231,7 +231,7 @@ static pn_status park_read_all(pn_session *s, park_way *w, pn_err *err)
     pn_status st = PN_OK;
     for (uint32_t i = 0; i < s->parked->n && !st; i++) {
         const park_page *r = &s->parked->page[i];
-        st = park_read(w, r, r->group == PARK_STATE ? pn_snap_data(s->kv.state.in) : s->kv.group[r->group].table[r->index]->data, err);
+        st = park_read(w, r, r->group == PARK_STATE ? pn_snap_data(s->kv.state.in, r->index) : s->kv.group[r->group].table[r->index]->data, err);
     }
     return st;
 }

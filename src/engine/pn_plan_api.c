@@ -26,7 +26,7 @@ PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_
         if (!pn_kv_bytes(&part, n_ctx, n_batch, kv_type, &out->kv_part[i], &pages) ||
             !pn_add_u64(out->kv_bytes, out->kv_part[i], &out->kv_bytes))
             return pn_fail(err, PN_E_INVALID, "keys and values of %" PRIu32 " tokens overflow 64 bits", n_ctx);
-        uint64_t state = pn_state_turn_bytes(part.slot_bytes);
+        uint64_t state = pn_state_turn_part(&d->state, i);
         out->state_bytes += state;
         if (!pn_add_u64(out->kv_part[i], state, &out->kv_part[i]))
             return pn_fail(err, PN_E_INVALID, "the recurrent state of a session overflows 64 bits");

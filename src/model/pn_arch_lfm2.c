@@ -21,7 +21,7 @@
 typedef struct lfm2_layer {
     pn_block block;             /* of a layer with attention all of it, else the norms and the feed-forward */
     uint32_t in, conv, out;
-    uint64_t state;             /* where in the slot */
+    pn_slot_at state;
     bool attends;
 } lfm2_layer;
 
@@ -34,7 +34,7 @@ static void lfm2_bind_conv(pn_desc *d, lfm2_layer *k, uint32_t il)
     k->conv = pn_bind_pinned(d, "blk.%u.shortconv.conv.weight", il, d->u.lfm2.taps, D);
     k->out = pn_bind(d, "blk.%u.shortconv.out_proj.weight", il, D, D, 1);
     k->block.ffn_norm = pn_bind_vec(d, "blk.%u.ffn_norm.weight", il, D);
-    k->state = pn_desc_state(d, (d->u.lfm2.taps - 1) * D * sizeof(float));
+    k->state = pn_desc_state(d, il, (d->u.lfm2.taps - 1) * D * sizeof(float));
 }
 
 static void lfm2_load(pn_desc *d)

@@ -300,10 +300,13 @@ PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, u
     return g;
 }
 
-PN_INTERNAL uint64_t pn_desc_state(pn_desc *d, uint64_t bytes)
+PN_INTERNAL pn_slot_at pn_desc_state(pn_desc *d, uint32_t il, uint64_t bytes)
 {
-    uint64_t at = d->state.slot_bytes;
-    d->state.slot_bytes = at + pn_align_up(bytes, 64);
+    pn_state_spec *s = &d->state;
+    uint32_t second = d->cut && il >= d->cut;
+    const pn_slot_at at = {second ? s->slot_second : s->slot_bytes - s->slot_second, second};
+    s->slot_bytes += pn_align_up(bytes, 64);
+    s->slot_second += second ? pn_align_up(bytes, 64) : 0;
     return at;
 }
 

@@ -134,9 +134,9 @@ PN_INTERNAL uint32_t pn_desc_stream(pn_desc *d, uint32_t il, uint32_t n_heads, u
 /* Is layer il one with attention?  (Of a hybrid family; others have no other.) */
 PN_INTERNAL bool pn_desc_attends(pn_desc *d, uint32_t il);
 
-/* So many bytes of recurrent state for a layer, as one part of its sequence's slot; returns where that is, a multiple of
- * 64.  A layer may ask several times. */
-PN_INTERNAL uint64_t pn_desc_state(pn_desc *d, uint64_t bytes);
+/* So many bytes of recurrent state for layer il in its sequence's slot; returns where that is, a multiple of 64.  A layer
+ * may ask several times. */
+PN_INTERNAL pn_slot_at pn_desc_state(pn_desc *d, uint32_t il, uint64_t bytes);
 
 typedef struct pn_rope_spec {
     uint32_t n_rot;

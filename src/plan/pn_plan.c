@@ -352,7 +352,7 @@ PN_INTERNAL uint32_t pn_b_gate_add(pn_builder *b, uint32_t s, uint32_t x, uint32
     return res;
 }
 
-PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, uint64_t at)
+PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, pn_slot_at state)
 {
     uint32_t out = plan_like(b, "conv", bcx, plan_off(b) ? 0 : plan_at(b, bcx)->cols / 3);
     pn_op *op = plan_op(b, PN_OP_SHORT_CONV);
@@ -361,7 +361,7 @@ PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, ui
         op->a = bcx;
         op->w = w;
         op->u.conv.taps = taps;
-        op->u.conv.at = at;
+        op->u.conv.state = state;
     }
     return out;
 }

@@ -83,9 +83,9 @@ PN_INTERNAL uint32_t pn_b_gather(pn_builder *b, uint32_t x);                   /
 /* y = sigmoid(s) * x + res, s [rows, 1]; the result replaces res. */
 PN_INTERNAL uint32_t pn_b_gate_add(pn_builder *b, uint32_t s, uint32_t x, uint32_t res);
 
-/* y = c * conv(b * x): bcx [rows, 3n] holds b, c and x side by side, w [n][taps] is pinned, at: where in the slot the
- * layer's state is. */
-PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, uint64_t at);
+/* y = c * conv(b * x): bcx [rows, 3n] holds b, c and x side by side, w [n][taps] is pinned, state: where the layer's
+ * is. */
+PN_INTERNAL uint32_t pn_b_short_conv(pn_builder *b, uint32_t w, uint32_t bcx, uint32_t taps, pn_slot_at state);
 
 typedef struct pn_moe_spec {
     uint32_t gate, up, down;        /* stacks; gate PN_NO_WEIGHT: up is fused [gate | up] */

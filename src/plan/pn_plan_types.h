@@ -15,7 +15,7 @@
 
 #include "num/pn_dtype.h"
 
-#define PN_PLAN_ABI 5
+#define PN_PLAN_ABI 6
 #define PN_MAX_GROUPS 8             /* stream groups of one model */
 #define PN_NO_WEIGHT UINT32_MAX
 #define PN_NO_OPERAND UINT32_MAX
@@ -47,14 +47,21 @@ typedef struct pn_stream_group {
 typedef struct pn_state_spec {
     pn_stream_group group[PN_MAX_GROUPS];
     uint32_t n_groups;
-    uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none.  Layers have their parts at offsets of
-                                       their own in it (model/pn_desc.h); all zeros before the first token */
+    uint64_t slot_bytes;            /* recurrent state of one sequence; 0: none.  Layers have places of their own in it
+                                       (model/pn_desc.h); all zeros before the first token */
+    uint64_t slot_second;           /* of these, of the second part's layers */
 } pn_state_spec;
 
-/* The groups of one part alone. */
+/* Where a layer's state is: at a byte of its part's share of the slot. */
+typedef struct pn_slot_at {
+    uint64_t at;
+    uint32_t part;
+} pn_slot_at;
+
+/* The groups of one part alone, without recurrent state. */
 static inline pn_state_spec pn_state_part(const pn_state_spec *s, uint32_t part)
 {
-    pn_state_spec p = {.slot_bytes = part == 0 ? s->slot_bytes : 0};
+    pn_state_spec p = {0};
     for (uint32_t g = 0; g < s->n_groups; g++)
         if (s->group[g].part == part)
             p.group[p.n_groups++] = s->group[g];
@@ -193,9 +200,8 @@ typedef struct pn_op {
         struct { uint32_t n_expert, n_used, stack; } moe;       /* GROUP: a route, stack: the weight that is read first.
                                                                    MATMUL: a rows, b index, w.  COMBINE: a expert rows,
                                                                    b route, c residual, w2 per-expert scale */
-        struct { uint64_t at; uint32_t taps; } conv;            /* a [rows, 3n]: b, c, x; w [n][taps]; its state
-                                                                   f32 [taps - 1][n] at byte `at` of the slot: the last
-                                                                   b * x, oldest first */
+        struct { pn_slot_at state; uint32_t taps; } conv;       /* a [rows, 3n]: b, c, x; w [n][taps]; its state
+                                                                   f32 [taps - 1][n]: the last b * x, oldest first */
     } u;
 } pn_op;
 
@@ -236,7 +242,7 @@ typedef struct pn_plan {
 /* Recurrent state as it is behind some row of a run, for others who go on from there. */
 typedef struct pn_checkpoint {
     uint32_t rows;                  /* of the run that are done then: 1 to n_rows */
-    void *slot;
+    void *slot[2];
 } pn_checkpoint;
 
 typedef struct pn_run {
@@ -245,10 +251,10 @@ typedef struct pn_run {
     /* pages[g][i] holds positions [i * PN_KV_PAGE_TOKENS, ...) of group g; NULL where a window has
      * passed.  Borrowed during the step. */
     pn_kv_page *const *pages[PN_MAX_GROUPS];
-    /* Recurrent state: read, and left behind the last row.  Never the same memory, so a torn step loses nothing.
-     * slot_in NULL: the sequence begins; slot_out NULL: the model has none. */
-    const void *slot_in;
-    void *slot_out;
+    /* Recurrent state of each part's layers: read, and left behind the last row.  Never the same memory, so a torn step
+     * loses nothing.  slot_in NULL: the sequence begins; slot_out NULL: there is none. */
+    const void *slot_in[2];
+    void *slot_out[2];
     const pn_checkpoint *marks;     /* [n_marks] */
     uint32_t n_marks;
 } pn_run;

@@ -34,6 +34,8 @@ PN_INTERNAL pn_cold_key pn_cold_root(const pn_cold_kind *kind, uint32_t rotary, 
     }
     if (s->slot_bytes)
         pn_digest_add_u64(&d, s->slot_bytes);
+    if (s->slot_second)
+        pn_digest_add_u64(&d, s->slot_second);
     pn_digest_end(&d, key.b, sizeof key.b);
     return key;
 }
@@ -86,7 +88,14 @@ static uint64_t cold_page_bytes(const pn_cold_kind *k, uint32_t g)
     return pn_kv_page_bytes(&k->spec->group[g], k->type, k->type);
 }
 
-static uint64_t cold_payload(const pn_cold_kind *k, uint32_t g) { return pn_align_up(cold_page_bytes(k, g), PN_COLD_BLOCK); }
+/* Of these, what begins a block of its own: a snapshot's second part. */
+static uint64_t cold_second_bytes(const pn_cold_kind *k, uint32_t g) { return g < k->spec->n_groups ? 0 : k->spec->slot_second; }
+
+static uint64_t cold_payload(const pn_cold_kind *k, uint32_t g)
+{
+    uint64_t second = cold_second_bytes(k, g);
+    return pn_align_up(cold_page_bytes(k, g) - second, PN_COLD_BLOCK) + pn_align_up(second, PN_COLD_BLOCK);
+}
 
 PN_INTERNAL uint64_t pn_cold_file_bytes(const pn_cold_kind *kind, uint32_t groups)
 {
@@ -125,6 +134,7 @@ static void cold_head(const pn_crc32c *crc, const pn_cold_unit *u, uint32_t grou
     }
     if (k->spec->slot_bytes) {
         uint8_t *at = h + COLD_GROUPS + PN_COLD_STATE * COLD_GROUP;
+        cold_put64(at, k->spec->slot_second);
         at[COLD_PRESENT] = groups >> PN_COLD_STATE & 1;
         cold_put64(at + 32, k->spec->slot_bytes);
     }
@@ -147,6 +157,7 @@ static void cold_foot(const pn_crc32c *crc, uint64_t bytes, uint32_t head_sum, c
  * Writing
  * ------------------------------------------------------------------------------------------ */
 
+/* *sum goes on from what it is. */
 static pn_status cold_write_page(const pn_cold_io *io, const pn_crc32c *crc, uint64_t at, const uint8_t *data, uint64_t bytes, uint8_t *piece,
                                  uint32_t *sum, pn_err *err)
 {
@@ -168,11 +179,11 @@ PN_INTERNAL pn_status pn_cold_write(const pn_cold_io *io, const pn_crc32c *crc, 
 {
     const pn_cold_kind *k = &u->kind;
     uint32_t groups = 0, sums[PN_MAX_GROUPS] = {0};
-    const void *data[PN_MAX_GROUPS] = {NULL};
+    const void *data[PN_MAX_GROUPS] = {NULL}, *second = state ? pn_snap_data(state, 1) : NULL;
     for (uint32_t g = 0; g < k->spec->n_groups; g++)
         data[g] = pages[g] ? pages[g]->data : NULL;
     if (state)
-        data[PN_COLD_STATE] = pn_snap_data(state);
+        data[PN_COLD_STATE] = pn_snap_data(state, 0);
     for (uint32_t g = 0; g < PN_MAX_GROUPS; g++)
         groups |= data[g] ? UINT32_C(1) << g : 0;
     cold_head(crc, u, groups, piece);
@@ -181,8 +192,11 @@ PN_INTERNAL pn_status pn_cold_write(const pn_cold_io *io, const pn_crc32c *crc, 
     uint64_t at = PN_COLD_BLOCK;
     for (uint32_t g = 0; g < PN_MAX_GROUPS && !st; g++)
         if (data[g]) {
-            st = cold_write_page(io, crc, at, data[g], cold_page_bytes(k, g), piece, &sums[g], err);
-            at += cold_payload(k, g);
+            uint64_t last = cold_second_bytes(k, g), end = at + cold_payload(k, g);
+            st = cold_write_page(io, crc, at, data[g], cold_page_bytes(k, g) - last, piece, &sums[g], err);
+            if (!st)
+                st = cold_write_page(io, crc, end - pn_align_up(last, PN_COLD_BLOCK), second, last, piece, &sums[g], err);
+            at = end;
         }
     if (st)
         return st;
@@ -240,23 +254,23 @@ static pn_status cold_check_foot(const pn_cold_io *io, const pn_crc32c *crc, uin
     return memcmp(f, scratch, PN_COLD_BLOCK) == 0 ? PN_OK : pn_fail(err, PN_E_FORMAT, "the foot is damaged, or the file was never finished");
 }
 
+/* *sum goes on from what it is. */
 static pn_status cold_read_page(const pn_cold_io *io, const pn_crc32c *crc, uint64_t at, uint8_t *data, uint64_t bytes, uint8_t *piece,
-                                uint32_t want, pn_err *err)
+                                uint32_t *sum, pn_err *err)
 {
-    uint32_t sum = 0;
     uint8_t rest = 0;                   /* what is behind the page, which is zeros */
     for (uint64_t done = 0; done < bytes;) {
         size_t n = (size_t)PN_MIN(bytes - done, (uint64_t)PN_COLD_PIECE), whole = (size_t)pn_align_up(n, PN_COLD_BLOCK);
         pn_status st = io->read(io->user, at + done, piece, whole, err);
         if (st)
             return st;
-        sum = pn_crc32c_add(crc, sum, piece, whole);
+        *sum = pn_crc32c_add(crc, *sum, piece, whole);
         memcpy(data + done, piece, n);
         for (size_t i = n; i < whole; i++)
             rest |= piece[i];
         done += n;
     }
-    return sum == want && !rest ? PN_OK : pn_fail(err, PN_E_FORMAT, "the keys and values, or the state, at byte %" PRIu64 " are damaged", at);
+    return rest ? pn_fail(err, PN_E_FORMAT, "the keys and values, or the state, at byte %" PRIu64 " are damaged", at) : PN_OK;
 }
 
 /* Memory for what is read of group g, noted where it belongs; NULL: there is none. */
@@ -266,8 +280,25 @@ static uint8_t *cold_make(const pn_cold_kind *k, uint32_t g, pn_mem *const mem[2
         pages[g] = pn_kv_page_new(mem[k->spec->group[g].part], &k->spec->group[g], k->type);
         return pages[g] ? pages[g]->data : NULL;
     }
-    *state = pn_snap_new(mem[0], k->spec->slot_bytes);
-    return *state ? pn_snap_data(*state) : NULL;
+    *state = pn_snap_new(mem, k->spec->slot_bytes, k->spec->slot_second);
+    return *state ? pn_snap_data(*state, 0) : NULL;
+}
+
+/* Group g, which is at `at` and has this sum. */
+static pn_status cold_read_group(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_kind *k, uint32_t g, uint64_t at, uint32_t want,
+                                 pn_mem *const mem[2], pn_kv_page *pages[PN_MAX_GROUPS], pn_snap **state, void *piece, pn_err *err)
+{
+    uint64_t bytes = cold_page_bytes(k, g), last = cold_second_bytes(k, g), end = at + cold_payload(k, g);
+    uint32_t sum = 0;
+    uint8_t *data = cold_make(k, g, mem, pages, state);
+    if (!data)
+        return pn_fail_nomem(err, "a page of keys and values, or its state,", bytes);
+    pn_status st = cold_read_page(io, crc, at, data, bytes - last, piece, &sum, err);
+    if (!st && last)
+        st = cold_read_page(io, crc, end - pn_align_up(last, PN_COLD_BLOCK), pn_snap_data(*state, 1), last, piece, &sum, err);
+    if (!st && sum != want)
+        st = pn_fail(err, PN_E_FORMAT, "the keys and values, or the state, at byte %" PRIu64 " are damaged", at);
+    return st;
 }
 
 PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, const pn_cold_unit *u, uint32_t want,
@@ -285,11 +316,8 @@ PN_INTERNAL pn_status pn_cold_read(const pn_cold_io *io, const pn_crc32c *crc, c
         st = pn_fail(err, PN_E_STATE, "a window had passed, or there was no snapshot, when the page was saved");
     uint64_t at = PN_COLD_BLOCK;
     for (uint32_t g = 0; g < PN_MAX_GROUPS && !st; g++) {
-        if (want >> g & 1) {
-            uint8_t *data = cold_make(k, g, mem, pages, state);
-            st = data ? cold_read_page(io, crc, at, data, cold_page_bytes(k, g), piece, sums[g], err)
-                      : pn_fail_nomem(err, "a page of keys and values, or its state,", cold_page_bytes(k, g));
-        }
+        if (want >> g & 1)
+            st = cold_read_group(io, crc, k, g, at, sums[g], mem, pages, state, piece, err);
         at += groups >> g & 1 ? cold_payload(k, g) : 0;
     }
     for (uint32_t g = 0; g < PN_MAX_GROUPS && st; g++) {

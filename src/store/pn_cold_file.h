@@ -5,7 +5,8 @@
  * had one (that of a windowed group may have been recycled before), and of a recurrent model the snapshot behind them,
  * if there is one.  It is found by a key that names everything its content depends on:
  *
- *     root    = digest(identity of the model, geometry of the groups, type, rotary table, salt; bytes of a slot if any)
+ *     root    = digest(identity of the model, geometry of the groups, type, rotary table, salt; bytes of a slot if any, those of
+ *                      the second part if any)
  *     key(i)  = digest(key(i - 1), tokens of page i)           key(-1) = root
  *
  * so conversations that begin alike share their files, and two that do not never do.
@@ -25,10 +26,11 @@
  *       160    256  tokens, 64 of 4 bytes
  *       416  8 * 40 groups: n_layers, n_heads, d_k, d_v, window, part (6 * 4 bytes), present, k_type, v_type, rotated
  *                   (4 * 1), 4 zeros, bytes of the payload (8); all zero behind the last group.  Of a recurrent model the
- *                   eighth is the snapshot's, without shape and type
+ *                   eighth is the snapshot's: for the shape, the bytes of it that are the second part's (8), and no type
  *       736         zeros
  *      4092      4  CRC-32C of the bytes before
- *     payload of each group that is present, as the page lies in memory, zeros up to the next block
+ *     payload of each group that is present, as the page lies in memory, zeros up to the next block; the snapshot's parts
+ *     one behind the other in the same way
  *     foot, one block, written last
  *         0      8  "PNCOLDOK"
  *         8      8  bytes of the file

@@ -194,7 +194,7 @@ static pn_status kv_open(pn_kv *kv, pn_mem *const mem[2], const pn_kv *as, pn_er
 {
     *kv = *as;
     kv->mem = mem[0];
-    pn_state_init(&kv->state, mem[0], kv->spec->slot_bytes);
+    pn_state_init(&kv->state, mem, kv->spec);
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
         kv->group[g].mem = mem[kv->spec->group[g].part];
     for (uint32_t g = 0; g < kv->spec->n_groups; g++) {
@@ -246,7 +246,7 @@ static uint32_t kv_wants(const pn_kv *kv, const pn_kv_group *g, uint32_t n)
 
 PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
 {
-    uint64_t bytes = part == 0 ? pn_state_reserve_bytes(&kv->state) : 0;
+    uint64_t bytes = pn_state_reserve_bytes(&kv->state, part);
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++) {
         const pn_kv_group *g = &kv->group[gi];
         uint32_t want = kv_wants(kv, g, n);
@@ -257,7 +257,7 @@ PN_INTERNAL uint64_t pn_kv_reserve_bytes(const pn_kv *kv, uint32_t n, uint32_t p
 
 PN_INTERNAL uint64_t pn_kv_turn_bytes(const pn_kv *kv, uint32_t n, uint32_t part)
 {
-    uint64_t bytes = part == 0 ? pn_state_turn_bytes(kv->spec->slot_bytes) : 0;
+    uint64_t bytes = pn_state_turn_part(kv->spec, part);
     for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
         if (kv->spec->group[gi].part == part)
             bytes += PN_MIN(kv_table_len(n), kv->group[gi].max_pages) * (KV_HEAD + kv->group[gi].page_bytes);

@@ -79,7 +79,7 @@ typedef struct pn_kv {
     bool by_turn, retired;
     uint32_t reserved;          /* by_turn: the reserve reaches to this position */
     pn_kv_group group[PN_MAX_GROUPS];
-    pn_state state;             /* of recurrent layers: in the first die's memory, whatever layers they are */
+    pn_state state;             /* of recurrent layers */
 } pn_kv;
 
 /* Bytes a sequence of n_ctx tokens takes, exactly: pages, headers and tables; not its recurrent state, which takes

@@ -5,15 +5,23 @@
  * Slots
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL pn_snap *pn_snap_new(pn_mem *mem, uint64_t slot_bytes)
+PN_INTERNAL pn_snap *pn_snap_new(pn_mem *const mem[2], uint64_t slot_bytes, uint64_t second)
 {
-    uint64_t bytes = pn_snap_cost(slot_bytes);
-    PN_ASSERT(slot_bytes && sizeof(pn_snap) <= PN_MEM_ALIGN);
-    pn_snap *s = bytes <= SIZE_MAX ? pn_mem_alloc(mem, PN_ACCT_STATE, (size_t)bytes) : NULL;
+    uint64_t bytes = pn_snap_cost(slot_bytes), first = bytes - second;
+    PN_ASSERT(slot_bytes >= second && slot_bytes && sizeof(pn_snap) <= PN_MEM_ALIGN);
+    pn_snap *s = bytes <= SIZE_MAX ? pn_mem_alloc(mem[0], PN_ACCT_STATE, (size_t)first) : NULL;
     if (!s)
         return NULL;
-    s->mem = mem;
+    void *rest = second ? pn_mem_alloc(mem[1], PN_ACCT_STATE, (size_t)second) : NULL;
+    if (second && !rest) {
+        pn_mem_free(mem[0], PN_ACCT_STATE, s, (size_t)first);
+        return NULL;
+    }
+    s->mem[0] = mem[0];
+    s->mem[1] = mem[1];
     s->bytes = bytes;
+    s->second_bytes = second;
+    s->second = rest;
     atomic_init(&s->refs, 1u);
     return s;
 }
@@ -22,18 +30,22 @@ PN_INTERNAL void pn_snap_retain(pn_snap *s) { atomic_fetch_add(&s->refs, 1u); }
 
 PN_INTERNAL void pn_snap_release(pn_snap *s)
 {
-    if (s && atomic_fetch_sub(&s->refs, 1u) == 1)
-        pn_mem_free(s->mem, PN_ACCT_STATE, s, (size_t)s->bytes);
+    if (!s || atomic_fetch_sub(&s->refs, 1u) != 1)
+        return;
+    pn_mem_free(s->mem[1], PN_ACCT_STATE, s->second, (size_t)s->second_bytes);
+    pn_mem_free(s->mem[0], PN_ACCT_STATE, s, (size_t)(s->bytes - s->second_bytes));
 }
 
 /* ------------------------------------------------------------------------------------------
  * A sequence's
  * ------------------------------------------------------------------------------------------ */
 
-PN_INTERNAL void pn_state_init(pn_state *s, pn_mem *mem, uint64_t slot_bytes)
+PN_INTERNAL void pn_state_init(pn_state *s, pn_mem *const mem[2], const pn_state_spec *spec)
 {
-    *s = (pn_state){.mem = mem, .slot_bytes = slot_bytes};
+    *s = (pn_state){.mem = {mem[0], mem[1]}, .slot_bytes = spec->slot_bytes, .slot_second = spec->slot_second};
 }
+
+static pn_snap *state_snap(const pn_state *s) { return pn_snap_new(s->mem, s->slot_bytes, s->slot_second); }
 
 /* Nobody else holds it, so nobody else ever will: a step may write it once it is done with. */
 static bool state_is_own(const pn_state *s) { return s->in && atomic_load(&s->in->refs) == 1; }
@@ -44,12 +56,15 @@ static uint32_t state_wants(const pn_state *s)
     return want - PN_MIN(want, s->n_free);
 }
 
-PN_INTERNAL uint64_t pn_state_reserve_bytes(const pn_state *s) { return state_wants(s) * pn_snap_cost(s->slot_bytes); }
+PN_INTERNAL uint64_t pn_state_reserve_bytes(const pn_state *s, uint32_t part)
+{
+    return state_wants(s) * pn_snap_cost_part(s->slot_bytes, s->slot_second, part);
+}
 
 PN_INTERNAL bool pn_state_reserve(pn_state *s)
 {
     for (uint32_t had = s->n_free, want = state_wants(s); want; want--) {
-        pn_snap *n = pn_snap_new(s->mem, s->slot_bytes);
+        pn_snap *n = state_snap(s);
         if (!n) {
             while (s->n_free > had)
                 pn_snap_release(s->free[--s->n_free]);
@@ -71,8 +86,10 @@ PN_INTERNAL void pn_state_run(const pn_state *s, pn_run *run)
     if (!s->slot_bytes)
         return;
     PN_ASSERT(s->n_free);
-    run->slot_in = s->in ? pn_snap_data(s->in) : NULL;
-    run->slot_out = pn_snap_data(s->free[s->n_free - 1]);
+    for (uint32_t part = 0; part < 2; part++) {
+        run->slot_in[part] = s->in ? pn_snap_data(s->in, part) : NULL;
+        run->slot_out[part] = pn_snap_data(s->free[s->n_free - 1], part);
+    }
 }
 
 /* Where the sequence was: to be written next, unless others hold it or there is one already. */
@@ -107,11 +124,11 @@ PN_INTERNAL uint32_t pn_state_mark_step(pn_state *s, uint32_t length, uint32_t n
         bool stays = !last_only && pos % PN_STATE_EVERY == 0;
         if (pos != end && !stays)
             continue;
-        pn_snap *snap = pn_snap_new(s->mem, s->slot_bytes);
+        pn_snap *snap = state_snap(s);
         if (!snap)
             break;
         s->mark[s->n_marks++] = (pn_state_mark){pos, stays, snap};
-        out[n_out++] = (pn_checkpoint){pos - length, pn_snap_data(snap)};
+        out[n_out++] = (pn_checkpoint){pos - length, {pn_snap_data(snap, 0), pn_snap_data(snap, 1)}};
     }
     return n_out;
 }
@@ -181,7 +198,7 @@ PN_INTERNAL void pn_state_set(pn_state *s, pn_snap *at)
 PN_INTERNAL pn_snap *pn_state_put(pn_state *s)
 {
     PN_ASSERT(!s->in);
-    s->in = pn_snap_new(s->mem, s->slot_bytes);
+    s->in = state_snap(s);
     return s->in;
 }
 

@@ -10,6 +10,8 @@
  * So a sequence that computes has two slots: where it is, and one to go on into.  Between turns it needs the first
  * alone, and an empty one none: all zeros is said by NULL.
  *
+ * Of a model that is split over two dies a slot is two blocks: each die has the state of its layers.
+ *
  * A snapshot is a slot that nobody writes any more.  It has holders: nodes of the prefix tree, a queue for the disk, a
  * sequence that began with it.  Beginning with one copies nothing, for `in` is only read.
  *
@@ -39,19 +41,26 @@ enum {
     PN_STATE_MARKS = 18         /* at once: of a step of 4096 rows, and the one before it */
 };
 
-/* A slot, whose data lies behind this. */
+/* A slot.  What is of the first part's layers lies behind this. */
 typedef struct pn_snap {
-    pn_mem *mem;
-    uint64_t bytes;             /* of the block */
+    pn_mem *mem[2];
+    uint64_t bytes;             /* of both blocks, this included */
+    uint64_t second_bytes;
+    void *second;               /* owned [second_bytes], of the second part's memory; NULL: none */
     atomic_uint refs;
 } pn_snap;
 
-/* Bytes of a slot with what is in front of it; 0 of none. */
+/* Bytes of a slot with what is in front of it; 0 of none.  _part: those in one part's memory. */
 static inline uint64_t pn_snap_cost(uint64_t slot_bytes) { return slot_bytes ? PN_MEM_ALIGN + slot_bytes : 0; }
-static inline void *pn_snap_data(const pn_snap *s) { return (uint8_t *)(uintptr_t)s + PN_MEM_ALIGN; }
+static inline uint64_t pn_snap_cost_part(uint64_t slot_bytes, uint64_t second, uint32_t part)
+{
+    return part ? second : pn_snap_cost(slot_bytes) - second;
+}
 
-/* With one holder, its content is anything.  NULL: no memory. */
-PN_INTERNAL pn_snap *pn_snap_new(pn_mem *mem, uint64_t slot_bytes);
+static inline void *pn_snap_data(const pn_snap *s, uint32_t part) { return part ? s->second : (uint8_t *)(uintptr_t)s + PN_MEM_ALIGN; }
+
+/* Of slot_bytes, `second` of which are in mem[1].  With one holder, its content is anything.  NULL: no memory. */
+PN_INTERNAL pn_snap *pn_snap_new(pn_mem *const mem[2], uint64_t slot_bytes, uint64_t second);
 PN_INTERNAL void pn_snap_retain(pn_snap *s);
 PN_INTERNAL void pn_snap_release(pn_snap *s);           /* NULL is a no-op */
 
@@ -62,8 +71,8 @@ typedef struct pn_state_mark {
 } pn_state_mark;
 
 typedef struct pn_state {
-    pn_mem *mem;
-    uint64_t slot_bytes;        /* 0: the model has none, and there is never anything below */
+    pn_mem *mem[2];
+    uint64_t slot_bytes, slot_second;   /* 0: the model has none, and there is never anything below */
     pn_snap *in;                /* NULL: the sequence is empty */
     pn_snap *free[2];
     uint32_t n_free;
@@ -71,14 +80,15 @@ typedef struct pn_state {
     uint32_t n_marks, n_ready;
 } pn_state;
 
-PN_INTERNAL void pn_state_init(pn_state *s, pn_mem *mem, uint64_t slot_bytes);
+PN_INTERNAL void pn_state_init(pn_state *s, pn_mem *const mem[2], const pn_state_spec *spec);
 
-/* What a sequence that computes has, without marks; 0 where there is no state. */
+/* What a sequence that computes has, without marks; 0 where there is no state.  _part: in one part's memory. */
 static inline uint64_t pn_state_turn_bytes(uint64_t slot_bytes) { return 2 * pn_snap_cost(slot_bytes); }
+static inline uint64_t pn_state_turn_part(const pn_state_spec *s, uint32_t part) { return 2 * pn_snap_cost_part(s->slot_bytes, s->slot_second, part); }
 
-/* Slots to write.  False and nothing changed: no memory.  _bytes: what it takes now. */
+/* Slots to write.  False and nothing changed: no memory.  _bytes: what it takes now of one part's memory. */
 PN_INTERNAL bool pn_state_reserve(pn_state *s);
-PN_INTERNAL uint64_t pn_state_reserve_bytes(const pn_state *s);
+PN_INTERNAL uint64_t pn_state_reserve_bytes(const pn_state *s, uint32_t part);
 /* What is not written goes back. */
 PN_INTERNAL void pn_state_trim(pn_state *s);
 

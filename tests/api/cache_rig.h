@@ -19,13 +19,15 @@ typedef struct cache_rig {
     pn_token ids[CACHE_PROMPT], other[CACHE_PROMPT];    /* the same up to inside the page of token 150 */
 } cache_rig;
 
+/* Simulated dies: the model is split over the first two. */
 static inline int cache_open_with(cache_rig *r, const char *path, const pn_engine_params *p)
 {
+    static const uint32_t both[] = {0, 1};
     pn_err err = {0};
     uint64_t seed = 99;
     memset(r, 0, sizeof *r);
     if (!PN_CHECK(pn_engine_open(&r->e, p, &err) == PN_OK, "%s", err.text) ||
-        !PN_CHECK(pn_model_load(r->e, path, NULL, &r->m, &err) == PN_OK, "%s", err.text))
+        !PN_CHECK(pn_model_load(r->e, path, &(pn_model_params){.dies = both, .n_dies = p->sim_dies ? 2 : 0}, &r->m, &err) == PN_OK, "%s", err.text))
         return 0;
     r->V = pn_vocab_size(r->m);
     for (size_t i = 0; i < CACHE_PROMPT; i++) {

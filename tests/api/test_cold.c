@@ -21,12 +21,13 @@ static uint64_t cold_drop(pn_engine *e)
 }
 
 /* Saved, dropped, read: in the same engine and in the next one. */
-static void what_was_dropped_comes_back_with_the_same_bits(const char *path)
+static void what_was_dropped_comes_back_with_the_same_bits(const char *path, const char *sim)
 {
     const uint32_t part = path == cold_hybrid ? 0 : 2 * P;
     cache_rig r;
     cache_said cold, cold_other;
-    const pn_engine_params how = cold_params();
+    pn_engine_params how = cold_params();
+    how.sim_dies = sim;
     if (cache_open_with(&r, path, &how)) {
         cache_cold(&r, r.ids, CACHE_PROMPT, &cold);
         cache_cold(&r, r.other, CACHE_PROMPT, &cold_other);
@@ -319,13 +320,14 @@ int main(void)
         pn_test_skip("/tmp cannot be written");
         return pn_test_end();
     }
-    what_was_dropped_comes_back_with_the_same_bits(cold_models[0]);
+    what_was_dropped_comes_back_with_the_same_bits(cold_models[0], NULL);
     cold_dir_remove();
     if (!cold_dir_make("/dev/shm") && !cold_dir_make("/tmp"))       /* a disk has been seen: now what is quick */
         return pn_test_end();
     for (size_t i = 1; i < sizeof cold_models / sizeof *cold_models; i++)
-        what_was_dropped_comes_back_with_the_same_bits(cold_models[i]);
-    what_was_dropped_comes_back_with_the_same_bits(cold_hybrid);
+        what_was_dropped_comes_back_with_the_same_bits(cold_models[i], NULL);
+    what_was_dropped_comes_back_with_the_same_bits(cold_hybrid, NULL);
+    what_was_dropped_comes_back_with_the_same_bits(cold_hybrid, "2");
     tenants_and_kinds_are_kept_apart();
     a_model_of_the_same_shape_is_another();
     a_broken_file_is_a_miss(cold_models[0]);

@@ -171,10 +171,10 @@ static void cuts_and_threads_change_no_bit(void)
  * ------------------------------------------------------------------------------------------ */
 
 /* What is known is known where there is a snapshot, and gives the bits of a cold run. */
-static void a_hit_is_where_a_snapshot_is(void)
+static void a_hit_is_where_a_snapshot_is(const char *sim)
 {
     cache_rig r;
-    if (cache_open(&r, hybrid_path)) {
+    if (cache_open_with(&r, hybrid_path, &(pn_engine_params){.n_threads = 1, .sim_dies = sim})) {
         cache_said cold, cold_other, longer;
         cache_cold(&r, r.ids, CACHE_PROMPT, &cold);
         cache_cold(&r, r.other, CACHE_PROMPT, &cold_other);
@@ -212,11 +212,11 @@ enum { TURNS = 6, TURN_NEW = 37, TURN_SAYS = 21, TURN_ALL = TURNS * (TURN_NEW + 
 
 /* Turn after turn, each in a session of its own that is sent the whole conversation: what is computed is what is behind the
  * last page boundary of the turn before, and the bits are those of no cache. */
-static void turns_compute_what_is_new(uint32_t n_batch, int request)
+static void turns_compute_what_is_new(uint32_t n_batch, int request, const char *sim)
 {
     cache_rig r;
     pn_err err = {0};
-    if (cache_open(&r, hybrid_path)) {
+    if (cache_open_with(&r, hybrid_path, &(pn_engine_params){.n_threads = 1, .sim_dies = sim})) {
         pn_token said[TURN_ALL + 1];
         uint32_t n = 0, computed = 0, held = 0;
         float *cold = malloc(r.V * sizeof *cold);
@@ -330,11 +330,13 @@ int main(void)
     the_plan_counts_the_state();
     admission_counts_the_state();
     cuts_and_threads_change_no_bit();
-    a_hit_is_where_a_snapshot_is();
+    a_hit_is_where_a_snapshot_is(NULL);
+    a_hit_is_where_a_snapshot_is("2");
     for (int request = 0; request < 2; request++) {
-        turns_compute_what_is_new(512, request);
-        turns_compute_what_is_new(50, request);
-        turns_compute_what_is_new(7, request);
+        turns_compute_what_is_new(512, request, NULL);
+        turns_compute_what_is_new(50, request, NULL);
+        turns_compute_what_is_new(7, request, NULL);
+        turns_compute_what_is_new(50, request, "2");
     }
     a_session_goes_back_to_a_snapshot();
     many_turns_of_agents_use_what_is_known();

@@ -18,16 +18,19 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-enum { BLOB_MOST = 1 << 20, SPECS = 4 };
+enum { BLOB_MOST = 1 << 20, SPECS = 5 };
 
 static const pn_state_spec specs[SPECS] = {
     {.group = {{.n_layers = 2, .n_heads = 1, .d_k = 32, .d_v = 32}}, .n_groups = 1},
     {.group = {{.n_layers = 1, .n_heads = 2, .d_k = 32, .d_v = 64}, {.n_layers = 3, .n_heads = 1, .d_k = 32, .d_v = 32, .window = 100}}, .n_groups = 2},
     {.group = {{.n_layers = 1, .n_heads = 1, .d_k = 64, .d_v = 32}, {.n_layers = 1, .n_heads = 1, .d_k = 64, .d_v = 32, .part = 1}}, .n_groups = 2},
-    {.group = {{.n_layers = 2, .n_heads = 1, .d_k = 32, .d_v = 32}}, .n_groups = 1, .slot_bytes = 5000}};    /* the snapshot's bit is PN_COLD_STATE */
+    {.group = {{.n_layers = 2, .n_heads = 1, .d_k = 32, .d_v = 32}}, .n_groups = 1, .slot_bytes = 5000},     /* the snapshot's bit is PN_COLD_STATE */
+    {.group = {{.n_layers = 2, .n_heads = 1, .d_k = 32, .d_v = 32, .part = 1}}, .n_groups = 1, .slot_bytes = 9000, .slot_second = 4200}};
 
 /* Sections that a file of this kind may have, and the groups of a subset of them. */
 static uint32_t spec_sections(uint32_t spec) { return specs[spec].n_groups + (specs[spec].slot_bytes != 0); }
+
+static uint64_t spec_slot(const pn_state_spec *s, uint32_t part) { return part ? s->slot_second : s->slot_bytes - s->slot_second; }
 
 static uint32_t spec_groups(uint32_t spec, uint32_t bits)
 {
@@ -64,9 +67,10 @@ static unit unit_new(uint32_t spec, uint32_t type, uint32_t groups, uint32_t whi
                 ((uint8_t *)x.pages[g]->data)[i] = (uint8_t)(i * 31 / 7 + g + which);
         }
     if (groups >> PN_COLD_STATE & 1) {
-        x.state = pn_snap_new(&mem.mem, specs[spec].slot_bytes);
-        for (uint64_t i = 0; i < specs[spec].slot_bytes; i++)
-            ((uint8_t *)pn_snap_data(x.state))[i] = (uint8_t)(i * 13 / 5 + which);
+        x.state = pn_snap_new(both, specs[spec].slot_bytes, specs[spec].slot_second);
+        for (uint32_t part = 0; part < 2; part++)
+            for (uint64_t i = 0; i < spec_slot(&specs[spec], part); i++)
+                ((uint8_t *)pn_snap_data(x.state, part))[i] = (uint8_t)(i * 13 / 5 + which + part);
     }
     return x;
 }
@@ -82,7 +86,10 @@ static bool unit_same(const unit *x, pn_kv_page *const *pages, const pn_snap *st
 {
     bool same = (state != NULL) == (want >> PN_COLD_STATE & 1);
     if (same && state)
-        same = atomic_load(&state->refs) == 1 && memcmp(pn_snap_data(state), pn_snap_data(x->state), (size_t)x->u.kind.spec->slot_bytes) == 0;
+        same = atomic_load(&state->refs) == 1;
+    for (uint32_t part = 0; same && state && part < 2; part++)
+        same = !spec_slot(x->u.kind.spec, part) ||
+               memcmp(pn_snap_data(state, part), pn_snap_data(x->state, part), (size_t)spec_slot(x->u.kind.spec, part)) == 0;
     for (uint32_t g = 0; g < x->u.kind.spec->n_groups && same; g++) {
         const pn_stream_group *sg = &x->u.kind.spec->group[g];
         same = (pages[g] != NULL) == (want >> g & 1);
@@ -204,13 +211,33 @@ static void the_snapshot_is_the_last_section(void)
     uint64_t at = 4096 + pn_align_up(pn_kv_page_bytes(&specs[3].group[0], PN_DTYPE_F16, PN_DTYPE_F16), 4096);
     PN_CHECK(pn_le32(b + 148) == 1 && pn_le32(entry) == 0 && entry[24] == 1 && pn_le64(entry + 32) == 5000 && one.n == at + 3 * 4096,
              "%" PRIu64 " bytes", one.n);
-    PN_CHECK(memcmp(b + at, pn_snap_data(x.state), 5000) == 0 && pn_le32(b + at + 8192 + 20 + 28) == pn_crc32c_add(&crc, 0, b + at, 8192), "the section");
+    PN_CHECK(memcmp(b + at, pn_snap_data(x.state, 0), 5000) == 0 && pn_le32(b + at + 8192 + 20 + 28) == pn_crc32c_add(&crc, 0, b + at, 8192), "the section");
     for (int i = 0; i < 2; i++) {
         pn_cold_unit u = x.u;
         u.kind.spec = i ? &none : &other;
         const pn_cold_key root = pn_cold_root(&u.kind, 0, 5);
         PN_CHECK(memcmp(&root, &x.u.parent, sizeof root) != 0 && blob_take(&one, &u, 1, pages) == PN_E_INVALID, "another kind");
     }
+    unit_free(&x);
+}
+
+/* Of a split model each part's share begins a block, under one sum; cut elsewhere it is another kind. */
+static void a_split_snapshot_is_two_payloads(void)
+{
+    unit x = unit_new(4, PN_DTYPE_F16, spec_groups(4, 3), 0);
+    const uint8_t *b = one.bytes, *entry = b + 416 + 7 * 40;
+    pn_state_spec other = specs[4];
+    pn_cold_unit u = x.u;
+    pn_kv_page *pages[PN_MAX_GROUPS];
+    PN_CHECK(blob_make(&one, &x) == PN_OK);
+    uint64_t at = 4096 + pn_align_up(pn_kv_page_bytes(&specs[4].group[0], PN_DTYPE_F16, PN_DTYPE_F16), 4096);
+    PN_CHECK(pn_le64(entry) == 4200 && pn_le64(entry + 32) == 9000 && one.n == at + 5 * 4096, "%" PRIu64 " bytes", one.n);
+    PN_CHECK(memcmp(b + at, pn_snap_data(x.state, 0), 4800) == 0 && memcmp(b + at + 8192, pn_snap_data(x.state, 1), 4200) == 0 &&
+             pn_le32(b + at + 4 * 4096 + 20 + 28) == pn_crc32c_add(&crc, 0, b + at, 4 * 4096), "the section");
+    other.slot_second = 4264;
+    u.kind.spec = &other;
+    const pn_cold_key root = pn_cold_root(&u.kind, 0, 5);
+    PN_CHECK(memcmp(&root, &x.u.parent, sizeof root) != 0 && blob_take(&one, &u, 1, pages) == PN_E_INVALID, "another kind");
     unit_free(&x);
 }
 
@@ -623,6 +650,7 @@ int main(void)
     the_layout_is_the_one_described();
     a_stranger_is_refused();
     the_snapshot_is_the_last_section();
+    a_split_snapshot_is_two_payloads();
     of_ten_thousand_broken_files_none_is_taken(1, 3);
     of_ten_thousand_broken_files_none_is_taken(3, spec_groups(3, 3));
     failing_reads_and_memory_leave_nothing(1, 3);

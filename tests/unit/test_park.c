@@ -30,18 +30,21 @@ typedef struct rig {
     pn_token ids[PARK_PROMPT];
 } rig;
 
-static bool rig_open(rig *r, const char *path)
+static bool rig_open_on(rig *r, const char *path, const char *sim)
 {
+    static const uint32_t both[] = {0, 1};
     pn_err err = {0};
     uint64_t seed = 99;
     memset(r, 0, sizeof *r);
-    if (!PN_CHECK(pn_engine_open(&r->e, &(pn_engine_params){.n_threads = 1, .session_dir = dir, .session_always = 1}, &err) == PN_OK, "%s", err.text) ||
-        !PN_CHECK(pn_model_load(r->e, path, NULL, &r->m, &err) == PN_OK, "%s", err.text))
+    if (!PN_CHECK(pn_engine_open(&r->e, &(pn_engine_params){.n_threads = 1, .session_dir = dir, .session_always = 1, .sim_dies = sim}, &err) == PN_OK, "%s", err.text) ||
+        !PN_CHECK(pn_model_load(r->e, path, &(pn_model_params){.dies = both, .n_dies = sim ? 2 : 0}, &r->m, &err) == PN_OK, "%s", err.text))
         return false;
     for (size_t i = 0; i < PARK_PROMPT; i++)
         r->ids[i] = (pn_token)(pn_test_rand(&seed) % pn_vocab_size(r->m));
     return true;
 }
+
+static bool rig_open(rig *r, const char *path) { return rig_open_on(r, path, NULL); }
 
 static void rig_close(rig *r)
 {
@@ -132,11 +135,11 @@ static void rig_run(rig *r, const pn_sampling *how, int every, bool converted, s
     pn_session_free(s);
 }
 
-static void it_goes_on_with_the_same_bits(const char *path)
+static void it_goes_on_with_the_same_bits(const char *path, const char *sim)
 {
     static const pn_sampling *const ways[] = {&greedy, &seeded};
     rig r;
-    if (rig_open(&r, path))
+    if (rig_open_on(&r, path, sim))
         for (size_t w = 0; w < PN_COUNT_OF(ways); w++) {
             said alone, aside;
             rig_run(&r, ways[w], 0, false, &alone);
@@ -238,7 +241,8 @@ int main(void)
         snprintf(dir, sizeof dir, "/tmp/pn_park_%ld", (long)getpid());
     faults_clear();
     for (size_t i = 0; i < PN_COUNT_OF(park_models); i++)
-        it_goes_on_with_the_same_bits(park_models[i]);
+        it_goes_on_with_the_same_bits(park_models[i], NULL);
+    it_goes_on_with_the_same_bits(park_models[2], "2");
     converted_pages_stay_converted();
     trouble_is_told();
     a_parked_session_may_be_used();

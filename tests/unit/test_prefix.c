@@ -377,7 +377,7 @@ static void rig_request(rig *r, rig_seq *s)
     rig_tokens(r, s->tokens, keep, RIG_CTX);
     pn_kv_truncate(&s->kv, 0);
     if (rig_find(r, s, prompt - 1, &hit), hit.n_tokens) {
-        pn_snap *in = s->kv.spec->slot_bytes ? pn_snap_new(&r->snaps.mem, s->kv.spec->slot_bytes) : NULL;
+        pn_snap *in = s->kv.spec->slot_bytes ? pn_snap_new((pn_mem *const[2]){&r->snaps.mem, NULL}, s->kv.spec->slot_bytes, 0) : NULL;
         PN_CHECK(!in || !pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens, NULL), "pages without state");
         PN_CHECK(pn_kv_adopt(&s->kv, hit.pages, hit.n_tokens, in) && s->kv.length == hit.n_tokens, "adopting a hit");
         pn_snap_release(in);

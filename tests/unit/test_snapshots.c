@@ -149,8 +149,52 @@ static void state_goes_with_the_sequences(void)
     rig_close(&r);
 }
 
+/* Wherever the model is cut, what a die has less is what the plan says of it, to the byte, and the state of the layers
+ * that it runs is in that: three of the four here. */
+static void each_die_holds_the_state_of_its_layers(void)
+{
+    enum { LAYER = 2 * 48 * 4 };
+    static const char *const dies[] = {"2;bytes=64M", "2;bytes=64M;die1.bytes=300K", "2;bytes=64M;die0.bytes=300K"};
+    static const uint32_t both[] = {0, 1};
+    uint32_t seen = 0;
+    for (size_t i = 0; i < PN_COUNT_OF(dies); i++) {
+        rig r = {0};
+        pn_err err = {0};
+        pn_session *s[2] = {NULL};
+        pn_session_need need;
+        uint64_t before[2];
+        if (!PN_CHECK(pn_engine_open(&r.e, &(pn_engine_params){.n_threads = 1, .sim_dies = dies[i]}, &err) == PN_OK &&
+                      pn_model_load(r.e, "tests/vectors/golden/arch/lfm2.gguf", &(pn_model_params){.dies = both, .n_dies = 2}, &r.m, &err) == PN_OK,
+                      "%s", err.text))
+            return;
+        const pn_state_spec *spec = &r.m->desc.state;
+        uint64_t second = 0;
+        for (uint32_t il = r.m->desc.cut; il < 4; il++)
+            second += il != 2 ? LAYER : 0;
+        PN_CHECK(spec->slot_bytes == 3 * LAYER && spec->slot_second == second, "cut at %u: %u of %u bytes", (unsigned)r.m->desc.cut,
+                 (unsigned)spec->slot_second, (unsigned)spec->slot_bytes);
+        seen |= 1u << r.m->desc.cut;
+        for (int k = 0; k < 2; k++) {       /* the second finds the working memory there */
+            for (uint32_t d = 0; d < 2; d++)
+                before[d] = pn_die_free_bytes(r.m->dies[d]);
+            PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = 128, .n_batch = 16}, &s[k], &err) == PN_OK, "%s", err.text);
+        }
+        PN_CHECK(pn_session_needs(&r.m->desc, 128, 16, 1, PN_DTYPE_F16, false, &need, &err) == PN_OK, "%s", err.text);
+        for (uint32_t d = 0; d < 2; d++) {
+            uint64_t took = before[d] - pn_die_free_bytes(r.m->dies[d]);
+            PN_CHECK(took == need.kv_part[d] && took >= pn_state_turn_part(spec, d), "die %u took %u bytes, %u said", (unsigned)d, (unsigned)took,
+                     (unsigned)need.kv_part[d]);
+        }
+        pn_session_free(s[0]);
+        pn_session_free(s[1]);
+        rig_close(&r);
+    }
+    PN_CHECK((seen & (seen - 1)) != 0, "all were cut at the same layer");
+}
+
 int main(void)
 {
+    each_die_holds_the_state_of_its_layers();
     of_each_conversation_the_last_stays();
     what_a_session_begins_with_stays();
     state_goes_with_the_sequences();
