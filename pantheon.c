@@ -9884,6 +9884,10 @@ PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_rece
 /* What converting all that may be would free. */
 PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent);
 
+/* Would that, with what was converted before, be a tenth of what the sequence would hold whole, recurrent state included?
+ * Without such state: always. */
+PN_INTERNAL bool pn_kv_requant_pays(const pn_kv *kv, uint32_t type);
+
 /* Tokens before the first converted page: what may be shared. */
 PN_INTERNAL uint32_t pn_kv_pristine(const pn_kv *kv);
 /* The smallest type of any page; the sequence's own where none is converted. */
@@ -11047,6 +11051,7 @@ PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n);
  * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free. */
 PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline);
 PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent);
+PN_INTERNAL bool pn_session_requant_pays(pn_session *s, uint32_t type);        /* pn_kv_requant_pays */
 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
  * PN_E_BUDGET and nothing changed: they do not fit. */
@@ -71595,6 +71600,18 @@ PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool als
     return bytes;
 }
 
+PN_INTERNAL bool pn_kv_requant_pays(const pn_kv *kv, uint32_t type)
+{
+    uint64_t gain = pn_kv_requant_gain(kv, type, false), whole = pn_state_turn_bytes(kv->state.slot_bytes);
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
+        for (uint32_t i = 0; i < kv_table_len(kv->length); i++) {
+            const pn_kv_page *p = kv->group[gi].table[i];
+            whole += p ? kv->group[gi].page_bytes : 0;
+            gain += p ? kv->group[gi].page_bytes - pn_kv_page_bytes(&kv->spec->group[gi], p->k_type, p->v_type) : 0;
+        }
+    return !kv->state.slot_bytes || gain >= whole / 10;
+}
+
 PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages)
 {
     uint64_t bytes = 0;
@@ -76054,11 +76071,13 @@ static void rung_walk_idle(pn_engine *e, rung_walk *w)
     pn_mutex_unlock(&e->models_lock);
 }
 
+/* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too. */
 static void rung_walk_job(void *user, pn_job *j)
 {
     rung_walk *w = user;
     pn_model *m = j->s->model;
-    if (rung_walk_on(w, m) && rung_walk_session(w, j->s, rung_walk_type(w, m)))
+    uint32_t type = rung_walk_on(w, m) ? rung_walk_type(w, m) : j->s->kv_type;
+    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type))
         j->gen.r.kv_degraded = 1;
 }
 
@@ -80638,6 +80657,15 @@ PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool 
     uint64_t bytes = pn_kv_requant_gain(&s->kv, type, also_recent);
     pn_mutex_unlock(pages);
     return bytes;
+}
+
+PN_INTERNAL bool pn_session_requant_pays(pn_session *s, uint32_t type)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    bool pays = pn_kv_requant_pays(&s->kv, type);
+    pn_mutex_unlock(pages);
+    return pays;
 }
 
 PN_API void pn_session_kv_types(const pn_session *s, pn_dtype *configured, pn_dtype *smallest, int *degraded)

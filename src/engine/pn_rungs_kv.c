@@ -144,11 +144,13 @@ static void rung_walk_idle(pn_engine *e, rung_walk *w)
     pn_mutex_unlock(&e->models_lock);
 }
 
+/* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too. */
 static void rung_walk_job(void *user, pn_job *j)
 {
     rung_walk *w = user;
     pn_model *m = j->s->model;
-    if (rung_walk_on(w, m) && rung_walk_session(w, j->s, rung_walk_type(w, m)))
+    uint32_t type = rung_walk_on(w, m) ? rung_walk_type(w, m) : j->s->kv_type;
+    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type))
         j->gen.r.kv_degraded = 1;
 }
 

@@ -344,6 +344,15 @@ PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool 
     return bytes;
 }
 
+PN_INTERNAL bool pn_session_requant_pays(pn_session *s, uint32_t type)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    bool pays = pn_kv_requant_pays(&s->kv, type);
+    pn_mutex_unlock(pages);
+    return pays;
+}
+
 PN_API void pn_session_kv_types(const pn_session *s, pn_dtype *configured, pn_dtype *smallest, int *degraded)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;

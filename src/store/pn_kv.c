@@ -617,6 +617,18 @@ PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool als
     return bytes;
 }
 
+PN_INTERNAL bool pn_kv_requant_pays(const pn_kv *kv, uint32_t type)
+{
+    uint64_t gain = pn_kv_requant_gain(kv, type, false), whole = pn_state_turn_bytes(kv->state.slot_bytes);
+    for (uint32_t gi = 0; gi < kv->spec->n_groups; gi++)
+        for (uint32_t i = 0; i < kv_table_len(kv->length); i++) {
+            const pn_kv_page *p = kv->group[gi].table[i];
+            whole += p ? kv->group[gi].page_bytes : 0;
+            gain += p ? kv->group[gi].page_bytes - pn_kv_page_bytes(&kv->spec->group[gi], p->k_type, p->v_type) : 0;
+        }
+    return !kv->state.slot_bytes || gain >= whole / 10;
+}
+
 PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages)
 {
     uint64_t bytes = 0;

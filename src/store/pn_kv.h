@@ -184,6 +184,10 @@ PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_rece
 /* What converting all that may be would free. */
 PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent);
 
+/* Would that, with what was converted before, be a tenth of what the sequence would hold whole, recurrent state included?
+ * Without such state: always. */
+PN_INTERNAL bool pn_kv_requant_pays(const pn_kv *kv, uint32_t type);
+
 /* Tokens before the first converted page: what may be shared. */
 PN_INTERNAL uint32_t pn_kv_pristine(const pn_kv *kv);
 /* The smallest type of any page; the sequence's own where none is converted. */

@@ -593,6 +593,32 @@ static void what_others_hold_is_not_converted(void)
     PN_CHECK(m.outstanding == 0 && m.bytes == 0, "%ld blocks left", m.outstanding);
 }
 
+/* A tenth of what a hybrid holds is the least that is worth while, however far converting has come: 7 of 10 pages of one
+ * head of 32 may be converted, each to 4352 of 8192 bytes, beside two slots of state. */
+static void a_hybrid_with_few_keys_is_left_alone(void)
+{
+    enum { GAIN = 7 * (8192 - 4352), MOST = 10 * GAIN - 10 * 8192 };        /* of state */
+    for (int more = -64; more <= 64; more += 64) {
+        pn_state_spec spec = {.group = {{.n_layers = 1, .n_heads = 1, .d_k = 32, .d_v = 32}}, .n_groups = 1,
+                              .slot_bytes = (uint64_t)(MOST / 2 - 64 + more)};
+        pn_test_mem m;
+        pn_kv kv;
+        uint64_t seed = 4;
+        pn_test_mem_init(&m, 0);
+        PN_CHECK(!pn_kv_open_bare(&kv, &m.mem, &spec, 700, 640, PN_DTYPE_F16, NULL) && pn_kv_reserve(&kv, 640), " ");
+        small_fill(&kv, 640, &seed);
+        PN_CHECK(pn_kv_requant_gain(&kv, PN_DTYPE_Q8_0, false) == GAIN && pn_kv_requant_pays(&kv, PN_DTYPE_Q8_0) == (more <= 0) &&
+                 pn_kv_requant_pays(&kv, PN_DTYPE_Q4_0), "%d bytes more", more);
+        (void)pn_kv_requant_some(&kv, PN_DTYPE_Q8_0, false, 5);
+        PN_CHECK(pn_kv_requant_pays(&kv, PN_DTYPE_Q8_0) == (more <= 0), "half converted, %d bytes more", more);
+        kv.state.slot_bytes = 0;
+        PN_CHECK(pn_kv_requant_pays(&kv, PN_DTYPE_Q8_0), "without state");
+        kv.state.slot_bytes = spec.slot_bytes;
+        pn_kv_close(&kv);
+        PN_CHECK(m.outstanding == 0 && m.bytes == 0, "%ld blocks left", m.outstanding);
+    }
+}
+
 static void converting_survives_any_failing_allocation(void)
 {
     for (long k = 0; k < 16; k++) {
@@ -618,6 +644,7 @@ int main(void)
     smaller_pages_hold_nearly_the_same();
     truncated_smaller_pages_leave_a_sound_reserve();
     what_others_hold_is_not_converted();
+    a_hybrid_with_few_keys_is_left_alone();
     converting_survives_any_failing_allocation();
     a_turn_takes_what_it_needs();
     bytes_per_token_of_known_models();

@@ -58,11 +58,11 @@ static uint32_t rig_say(rig *r, pn_token first, uint32_t n, pn_session **keep, f
     return g.n_cached;
 }
 
-static const pn_rung *rig_rung(rig *r)
+static const pn_rung *rig_rung(rig *r, uint32_t rank)
 {
     const pn_ladder *l = &r->e->govern.ladder;
     for (uint32_t i = 0; i < l->n; i++)
-        if (l->rung[i].rank == 3)
+        if (l->rung[i].rank == rank)
             return &l->rung[i];
     return NULL;
 }
@@ -74,7 +74,7 @@ static void of_each_conversation_the_last_stays(void)
         rig_close(&r);
         return;
     }
-    const pn_rung *rung = rig_rung(&r);
+    const pn_rung *rung = rig_rung(&r, 3);
     uint64_t slot = pn_snap_cost(r.m->desc.state.slot_bytes), freed = 0;
     size_t V = pn_vocab_size(r.m);
     float *cold = malloc(V * sizeof *cold), *warm = malloc(V * sizeof *warm);
@@ -112,7 +112,7 @@ static void what_a_session_begins_with_stays(void)
 {
     rig r;
     if (rig_open(&r)) {
-        const pn_rung *rung = rig_rung(&r);
+        const pn_rung *rung = rig_rung(&r, 3);
         pn_err err = {0};
         pn_session *s = NULL;
         uint64_t slot = pn_snap_cost(r.m->desc.state.slot_bytes), freed = 0;
@@ -147,6 +147,38 @@ static void state_goes_with_the_sequences(void)
         pn_session_free(s);
     }
     rig_close(&r);
+}
+
+/* Pages that are little beside the state stay as they are while the sequence computes; at rest, and when nothing else is
+ * left, they become smaller all the same.  F32 becomes F16 here, without a gate; the slots have room that no layer uses. */
+static void small_pages_beside_much_state_stay(void)
+{
+    for (uint32_t kib = 0; kib <= 128; kib += 128) {
+        rig r;
+        pn_err err = {0};
+        pn_session *s = NULL;
+        pn_request *q = NULL;
+        uint64_t freed = 0;
+        static const pn_sampling greedy = {.size = sizeof greedy, .ignore_eos = 1};
+        if (!rig_open(&r))
+            return;
+        const pn_rung *idle = rig_rung(&r, 7), *live = rig_rung(&r, 8), *all = rig_rung(&r, 17);
+        const pn_generate_params p = {.prompt = ids, .n_prompt = SNAP_PROMPT, .max_tokens = SNAP_NEW, .sampling = &greedy, .no_cache = 1};
+        r.m->desc.state.slot_bytes += kib << 10;
+        PN_CHECK(pn_session_new(r.m, &(pn_session_params){.n_ctx = SNAP_CTX, .by_turn = 1, .has_kv_type = 1, .kv_type = PN_DTYPE_F32}, &s, &err) == PN_OK &&
+                 pn_request_new(s, &p, &q, &err) == PN_OK, "%s", err.text);
+        while (pn_session_length(s) < SNAP_PROMPT)
+            PN_CHECK(pn_engine_step(r.e, 0, NULL, &err) == PN_OK, "%s", err.text);
+        PN_CHECK((live->gain(r.e, 0) > 0) == (kib == 0) && all->gain(r.e, 0) > 0, "%u KiB of state more", (unsigned)kib);
+        (void)live->apply(r.e, 0, UINT64_MAX, 0, &freed);
+        PN_CHECK((freed > 0) == (kib == 0), "%u KiB of state more", (unsigned)kib);
+        while (!pn_request_done(q))
+            PN_CHECK(pn_engine_step(r.e, 0, NULL, &err) == PN_OK, "%s", err.text);
+        pn_request_free(q);
+        PN_CHECK(idle->gain(r.e, 0) > 0, "at rest, %u KiB of state more", (unsigned)kib);
+        pn_session_free(s);
+        rig_close(&r);
+    }
 }
 
 /* Wherever the model is cut, what a die has less is what the plan says of it, to the byte, and the state of the layers
@@ -195,6 +227,7 @@ static void each_die_holds_the_state_of_its_layers(void)
 int main(void)
 {
     each_die_holds_the_state_of_its_layers();
+    small_pages_beside_much_state_stay();
     of_each_conversation_the_last_stays();
     what_a_session_begins_with_stays();
     state_goes_with_the_sequences();
