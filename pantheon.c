@@ -9109,6 +9109,14 @@ PN_INTERNAL void pn_reads_hold(pn_reads *r, bool held);
 /* On the calling thread. */
 PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err);
 
+/* What the disk gives, bytes a second; 0: nothing was read yet, or not from a disk: a callback, a page cache that could not be
+ * passed by. */
+PN_INTERNAL double pn_reads_disk(pn_reads *r);
+
+/* The same before anything has to be read: pieces from all over the first part, `bytes` of them or as many as half a tenth of
+ * a second, and one more, gives. */
+PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes);
+
 /* Where bytes [offset, offset + n) of a part lie, as an extent at `at`. */
 static inline pn_extent pn_extent_of(uint32_t part, uint64_t offset, uint64_t n, uint64_t at)
 {
@@ -9562,8 +9570,8 @@ PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_
 /* advance() gave PN_EXEC_WAIT_IO: until it is worth another try, or `deadline` (pn_os_now() seconds) has passed. */
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
 
-/* A step of so many rows is over. */
-PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds);
+/* A step of so many rows is over.  Returns what the disk gives so far (pn_reads_disk). */
+PN_INTERNAL double pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds);
 /* From any thread, at any time between open and close. */
 PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out);
 
@@ -10733,6 +10741,7 @@ typedef struct pn_governor {
     atomic_ullong failed[PN_LADDER_RESOURCES];      /* bytes asked for in vain since the last look */
 
     atomic_uint worst;          /* level of all resources */
+    atomic_ullong disk;         /* bytes a second that weights were read with, last; 0: none were */
     atomic_ullong headroom;     /* PN_ACCT_CONN may grow to so much */
     atomic_ullong n_admitted, n_busy, n_refused, n_failed;
 } pn_governor;
@@ -10773,6 +10782,9 @@ PN_INTERNAL uint64_t pn_govern_room_unpressured(struct pn_engine *e);  /* the ho
 
 /* The machine's memory for pn_engine_memory(). */
 PN_INTERNAL void pn_govern_host(struct pn_engine *e, uint64_t *total, uint64_t *available);
+
+/* What a disk has given, bytes a second: the measure of weights that are read again.  0: nothing was read. */
+PN_INTERNAL void pn_govern_disk(struct pn_engine *e, double bytes_per_s);
 
 /* A request for memory failed. */
 PN_INTERNAL void pn_govern_failed(struct pn_engine *e, uint32_t resource, uint64_t bytes);
@@ -68892,6 +68904,9 @@ PN_INTERNAL const pn_arch *pn_arch_at(size_t i)
 /* includes base/pn_err.h */
 
 static const double reads_window = 0.02;        /* seconds of reading that make one sample of the rate */
+static const double reads_trial = 0.05;         /* seconds of trying a disk */
+
+enum { READS_TRIAL = 4 << 20 };                 /* bytes at a time: as the ring reads */
 
 /* ------------------------------------------------------------------------------------------
  * Open and close
@@ -69001,6 +69016,49 @@ static void reads_meter_end(pn_reads *r, uint64_t bytes)
     r->rate = r->rate > 0 ? 0.8 * r->rate + 0.2 * rate : rate;
     r->busy = 0;
     r->busy_bytes = 0;
+}
+
+PN_INTERNAL double pn_reads_disk(pn_reads *r)
+{
+    pn_mutex_lock(&r->lock);
+    double rate = r->files[0].fd >= 0 && atomic_load(&r->files[0].direct) ? r->rate : 0;
+    pn_mutex_unlock(&r->lock);
+    return rate;
+}
+
+/* How many were read, each piece over the last one; 0: it failed. */
+static uint64_t reads_trial_bytes(pn_os_direct *f, uint8_t *piece, uint64_t bytes, double until)
+{
+    uint64_t n = PN_MIN(bytes / READS_TRIAL, f->size / READS_TRIAL), done = 0;
+    for (uint64_t i = 0; i < n && (!i || pn_os_now() < until); i++, done += READS_TRIAL) {
+        uint64_t at = (f->size - READS_TRIAL) / n * i / PN_DIRECT_ALIGN * PN_DIRECT_ALIGN;
+        if (pn_os_direct_read(f, at, piece, READS_TRIAL, READS_TRIAL, NULL))
+            return 0;
+    }
+    return done;
+}
+
+PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes)
+{
+    const pn_part *p = &file->parts[0];
+    const size_t room = READS_TRIAL + PN_HUGE_PAGE;
+    pn_os_direct f = {.fd = -1};
+    if (p->file.fd < 0 || pn_os_direct_open(&f, p->path, &p->file, NULL))
+        return 0;
+    uint8_t *block = pn_mem_alloc(mem, PN_ACCT_STAGE, room), *piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)block, PN_HUGE_PAGE);
+    double seconds = 0;
+    uint64_t done = 0;
+    if (block) {
+        pn_os_huge(piece, READS_TRIAL);
+        memset(piece, 0, READS_TRIAL);          /* its pages are there before the clock runs */
+        double since = pn_os_now();
+        done = reads_trial_bytes(&f, piece, bytes, since + reads_trial);
+        seconds = pn_os_now() - since;
+    }
+    bool direct = atomic_load(&f.direct);
+    pn_mem_free(mem, PN_ACCT_STAGE, block, room);
+    pn_os_direct_close(&f);
+    return direct && seconds > 0 ? (double)done / seconds : 0;
 }
 
 PN_INTERNAL void pn_reads_tell(pn_reads *r)
@@ -70739,10 +70797,12 @@ PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline)
         pn_reads_wait(&s->stream->reads, deadline);
 }
 
-PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds)
+PN_INTERNAL double pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds)
 {
-    if (s->stream)
-        pn_stream_stepped(s->stream, rows, seconds);
+    if (!s->stream)
+        return 0;
+    pn_stream_stepped(s->stream, rows, seconds);
+    return pn_reads_disk(&s->stream->reads);
 }
 
 PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out)
@@ -75044,7 +75104,7 @@ PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 
 static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
 static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
-static const double govern_disk = 500e6;        /* bytes a second: what refaults are measured by, for no weights are read to find out */
+static const double govern_disk = 500e6;        /* bytes a second: what refaults are measured by until a disk has been */
 static const double govern_hint = 5;
 static const double govern_rest = 5;            /* seconds without work before the gate is looked at, */
 static const double govern_rest_short = 30;     /* and while memory is short: what it takes would keep the level up */
@@ -75253,6 +75313,8 @@ static bool govern_feed(pn_engine *e, uint32_t resource, double now, bool active
         pn_pressure_hint(&g->pressure[resource], PN_LEVEL_OK, now);
     if (atomic_load(&g->failed[resource]))
         pn_pressure_failed_alloc(&g->pressure[resource], now, false);
+    if (resource == 0)
+        pn_pressure_disk(&g->pressure[0], atomic_load(&g->disk) ? (double)atomic_load(&g->disk) : govern_disk);
     *from = g->level[resource];
     g->level[resource] = pn_pressure_feed(&g->pressure[resource], &s, active ? PN_WORK_ACTIVE : e->n_models || *from ? PN_WORK_IDLE : PN_WORK_NONE);
     return g->level[resource] != *from;
@@ -75289,6 +75351,12 @@ static void govern_look(pn_engine *e, double now, bool active)
             snprintf(ev.what, sizeof ev.what, "%s", why[r]);
             pn_govern_event(e, &ev);
         }
+}
+
+PN_INTERNAL void pn_govern_disk(pn_engine *e, double bytes_per_s)
+{
+    if (bytes_per_s >= 1)
+        atomic_store(&e->govern.disk, (unsigned long long)PN_MIN(bytes_per_s, 1e15));
 }
 
 PN_INTERNAL void pn_govern_failed(pn_engine *e, uint32_t resource, uint64_t bytes)
@@ -75440,7 +75508,6 @@ PN_INTERNAL pn_status pn_govern_open(pn_engine *e, const pn_engine_params *p, pn
     for (uint32_t r = 0; r < g->n; r++) {
         const pn_mem_sample s = govern_sample(e, r, now);
         pn_pressure_init(&g->pressure[r], r > 0, now);
-        pn_pressure_disk(&g->pressure[r], govern_disk);
         g->level[r] = pn_pressure_feed(&g->pressure[r], &s, PN_WORK_NONE);
     }
     pn_rungs_add(e);
@@ -78612,6 +78679,7 @@ PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const
 #include <stdio.h>
 
 enum { MODEL_CUT_CTX = 8192 };      /* most tokens of keys and values that weigh in where a model is cut */
+enum { MODEL_WORTH_TRYING = 64 << 20, MODEL_TRIAL = 32 << 20 };         /* bytes of weights whose disk is tried; with so many */
 
 /* ------------------------------------------------------------------------------------------
  * Plans
@@ -79001,6 +79069,15 @@ static pn_status model_open_store(pn_model *m, pn_residency_params *rp, pn_err *
     return st;
 }
 
+/* Mapped weights are read again by the system when it has thrown them out: how fast it could, says how bad that is.
+ * Where there is no memory for trying, nothing has to give way. */
+static void model_try_disk(pn_model *m)
+{
+    pn_engine *e = m->engine;
+    if (m->mapped_bytes >= MODEL_WORTH_TRYING && !m->dies[0]->simulated && !atomic_load(&e->govern.disk))
+        pn_govern_disk(e, pn_reads_try_disk(&e->ledger.mem, &m->file.weights, MODEL_TRIAL));
+}
+
 static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, pn_err *err)
 {
     pn_plan plans[PN_MAX_PARTS];
@@ -79014,8 +79091,10 @@ static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, 
     model_free_plans(m, plans, rp.n_plans);
     if (!st)
         model_note_map(m);
-    if (!st && m->mapped_bytes)
+    if (!st && m->mapped_bytes) {
+        model_try_disk(m);
         st = model_note_stage(m, err);
+    }
     return st;
 }
 
@@ -80771,7 +80850,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
         die->ops->end(x);
     }
     (void)pn_die_computed(m->dies, m->n_dies, m->share, p->n);
-    pn_residency_stepped(&s->model->store, p->n, pn_os_now() - began);
+    pn_govern_disk(m->engine, pn_residency_stepped(&s->model->store, p->n, pn_os_now() - began));
     pn_model_give(m);
     pn_die_leave(m->dies, m->n_dies);
     if (!st) {
@@ -82492,7 +82571,7 @@ static void sched_finish(pn_sched *q)
 {
     pn_model *m = q->model;
     double took = pn_die_computed(m->dies, m->n_dies, m->share, q->n_rows);
-    pn_residency_stepped(&m->store, q->n_rows, pn_os_now() - q->began);
+    pn_govern_disk(m->engine, pn_residency_stepped(&m->store, q->n_rows, pn_os_now() - q->began));
     pn_model_give(m);
     pn_mutex_lock(&q->lock);
     m->queue.served += took > 0 ? took : pn_os_now() - q->began;

@@ -10,7 +10,7 @@
 
 static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
 static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
-static const double govern_disk = 500e6;        /* bytes a second: what refaults are measured by, for no weights are read to find out */
+static const double govern_disk = 500e6;        /* bytes a second: what refaults are measured by until a disk has been */
 static const double govern_hint = 5;
 static const double govern_rest = 5;            /* seconds without work before the gate is looked at, */
 static const double govern_rest_short = 30;     /* and while memory is short: what it takes would keep the level up */
@@ -219,6 +219,8 @@ static bool govern_feed(pn_engine *e, uint32_t resource, double now, bool active
         pn_pressure_hint(&g->pressure[resource], PN_LEVEL_OK, now);
     if (atomic_load(&g->failed[resource]))
         pn_pressure_failed_alloc(&g->pressure[resource], now, false);
+    if (resource == 0)
+        pn_pressure_disk(&g->pressure[0], atomic_load(&g->disk) ? (double)atomic_load(&g->disk) : govern_disk);
     *from = g->level[resource];
     g->level[resource] = pn_pressure_feed(&g->pressure[resource], &s, active ? PN_WORK_ACTIVE : e->n_models || *from ? PN_WORK_IDLE : PN_WORK_NONE);
     return g->level[resource] != *from;
@@ -255,6 +257,12 @@ static void govern_look(pn_engine *e, double now, bool active)
             snprintf(ev.what, sizeof ev.what, "%s", why[r]);
             pn_govern_event(e, &ev);
         }
+}
+
+PN_INTERNAL void pn_govern_disk(pn_engine *e, double bytes_per_s)
+{
+    if (bytes_per_s >= 1)
+        atomic_store(&e->govern.disk, (unsigned long long)PN_MIN(bytes_per_s, 1e15));
 }
 
 PN_INTERNAL void pn_govern_failed(pn_engine *e, uint32_t resource, uint64_t bytes)
@@ -406,7 +414,6 @@ PN_INTERNAL pn_status pn_govern_open(pn_engine *e, const pn_engine_params *p, pn
     for (uint32_t r = 0; r < g->n; r++) {
         const pn_mem_sample s = govern_sample(e, r, now);
         pn_pressure_init(&g->pressure[r], r > 0, now);
-        pn_pressure_disk(&g->pressure[r], govern_disk);
         g->level[r] = pn_pressure_feed(&g->pressure[r], &s, PN_WORK_NONE);
     }
     pn_rungs_add(e);

@@ -61,6 +61,7 @@ typedef struct pn_governor {
     atomic_ullong failed[PN_LADDER_RESOURCES];      /* bytes asked for in vain since the last look */
 
     atomic_uint worst;          /* level of all resources */
+    atomic_ullong disk;         /* bytes a second that weights were read with, last; 0: none were */
     atomic_ullong headroom;     /* PN_ACCT_CONN may grow to so much */
     atomic_ullong n_admitted, n_busy, n_refused, n_failed;
 } pn_governor;
@@ -101,6 +102,9 @@ PN_INTERNAL uint64_t pn_govern_room_unpressured(struct pn_engine *e);  /* the ho
 
 /* The machine's memory for pn_engine_memory(). */
 PN_INTERNAL void pn_govern_host(struct pn_engine *e, uint64_t *total, uint64_t *available);
+
+/* What a disk has given, bytes a second: the measure of weights that are read again.  0: nothing was read. */
+PN_INTERNAL void pn_govern_disk(struct pn_engine *e, double bytes_per_s);
 
 /* A request for memory failed. */
 PN_INTERNAL void pn_govern_failed(struct pn_engine *e, uint32_t resource, uint64_t bytes);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 
 enum { MODEL_CUT_CTX = 8192 };      /* most tokens of keys and values that weigh in where a model is cut */
+enum { MODEL_WORTH_TRYING = 64 << 20, MODEL_TRIAL = 32 << 20 };         /* bytes of weights whose disk is tried; with so many */
 
 /* ------------------------------------------------------------------------------------------
  * Plans
@@ -404,6 +405,15 @@ static pn_status model_open_store(pn_model *m, pn_residency_params *rp, pn_err *
     return st;
 }
 
+/* Mapped weights are read again by the system when it has thrown them out: how fast it could, says how bad that is.
+ * Where there is no memory for trying, nothing has to give way. */
+static void model_try_disk(pn_model *m)
+{
+    pn_engine *e = m->engine;
+    if (m->mapped_bytes >= MODEL_WORTH_TRYING && !m->dies[0]->simulated && !atomic_load(&e->govern.disk))
+        pn_govern_disk(e, pn_reads_try_disk(&e->ledger.mem, &m->file.weights, MODEL_TRIAL));
+}
+
 static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, pn_err *err)
 {
     pn_plan plans[PN_MAX_PARTS];
@@ -417,8 +427,10 @@ static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, 
     model_free_plans(m, plans, rp.n_plans);
     if (!st)
         model_note_map(m);
-    if (!st && m->mapped_bytes)
+    if (!st && m->mapped_bytes) {
+        model_try_disk(m);
         st = model_note_stage(m, err);
+    }
     return st;
 }
 

@@ -105,7 +105,7 @@ static void sched_finish(pn_sched *q)
 {
     pn_model *m = q->model;
     double took = pn_die_computed(m->dies, m->n_dies, m->share, q->n_rows);
-    pn_residency_stepped(&m->store, q->n_rows, pn_os_now() - q->began);
+    pn_govern_disk(m->engine, pn_residency_stepped(&m->store, q->n_rows, pn_os_now() - q->began));
     pn_model_give(m);
     pn_mutex_lock(&q->lock);
     m->queue.served += took > 0 ? took : pn_os_now() - q->began;

@@ -456,7 +456,7 @@ PN_INTERNAL pn_status pn_session_step(pn_session *s, const pn_session_part *p, p
         die->ops->end(x);
     }
     (void)pn_die_computed(m->dies, m->n_dies, m->share, p->n);
-    pn_residency_stepped(&s->model->store, p->n, pn_os_now() - began);
+    pn_govern_disk(m->engine, pn_residency_stepped(&s->model->store, p->n, pn_os_now() - began));
     pn_model_give(m);
     pn_die_leave(m->dies, m->n_dies);
     if (!st) {

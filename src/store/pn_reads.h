@@ -88,6 +88,14 @@ PN_INTERNAL void pn_reads_hold(pn_reads *r, bool held);
 /* On the calling thread. */
 PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err);
 
+/* What the disk gives, bytes a second; 0: nothing was read yet, or not from a disk: a callback, a page cache that could not be
+ * passed by. */
+PN_INTERNAL double pn_reads_disk(pn_reads *r);
+
+/* The same before anything has to be read: pieces from all over the first part, `bytes` of them or as many as half a tenth of
+ * a second, and one more, gives. */
+PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes);
+
 /* Where bytes [offset, offset + n) of a part lie, as an extent at `at`. */
 static inline pn_extent pn_extent_of(uint32_t part, uint64_t offset, uint64_t n, uint64_t at)
 {

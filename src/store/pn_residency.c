@@ -314,10 +314,12 @@ PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline)
         pn_reads_wait(&s->stream->reads, deadline);
 }
 
-PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds)
+PN_INTERNAL double pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds)
 {
-    if (s->stream)
-        pn_stream_stepped(s->stream, rows, seconds);
+    if (!s->stream)
+        return 0;
+    pn_stream_stepped(s->stream, rows, seconds);
+    return pn_reads_disk(&s->stream->reads);
 }
 
 PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out)

@@ -72,8 +72,8 @@ PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_
 /* advance() gave PN_EXEC_WAIT_IO: until it is worth another try, or `deadline` (pn_os_now() seconds) has passed. */
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
 
-/* A step of so many rows is over. */
-PN_INTERNAL void pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds);
+/* A step of so many rows is over.  Returns what the disk gives so far (pn_reads_disk). */
+PN_INTERNAL double pn_residency_stepped(pn_residency_store *s, uint32_t rows, double seconds);
 /* From any thread, at any time between open and close. */
 PN_INTERNAL void pn_residency_report(pn_residency_store *s, pn_residency_info *out);
 
