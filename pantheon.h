@@ -563,6 +563,8 @@ typedef struct pn_residency_info {
     uint64_t expert_hits, expert_misses;                /* by layer and expert, ever */
     uint64_t stream_bytes;          /* read, ever */
     double stream_wait_seconds;     /* steps have waited for reads, ever */
+    uint64_t mapped_bytes;          /* page cache that mapped weights need; 0: none, or the ladder let it go and nobody has
+                                       used the model since */
 } pn_residency_info;
 
 PN_API void pn_model_residency(pn_model *m, pn_residency_info *out);

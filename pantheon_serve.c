@@ -2448,7 +2448,7 @@ struct pn_server {
     int64_t started_unix;
     uint64_t n_requests;
     atomic_bool parks;          /* requests were put aside, or go on: streams want to be told */
-    atomic_ullong at_rest, relief;      /* bytes of models that nobody uses; that the engine wants back: pn_relief.c */
+    atomic_ullong at_rest[2], relief;   /* bytes of models that nobody uses, our own and page cache; that the engine wants back: pn_relief.c */
 };
 
 /* --- pn_server.c -------------------------------------------------------------------------------- */
@@ -15933,6 +15933,10 @@ PN_INTERNAL void serve_memory_event(void *server, const pn_mem_event *ev)
  * reads and sets here are two numbers: bytes of models at rest, bytes it wants.  The loop does the rest: the models
  * used longest ago are unloaded until there is enough.  Their names stay: who asks for such a model is told that it
  * is loading, and it is (serve_replica_wake).
+ *
+ * A model counts with what it gives back of what is short: of a limit only bytes of our own, for mapped weights are page
+ * cache, and so for a load, whose sums have page cache as free.  Of a machine's memory under pressure the page cache that
+ * decoding needs, too; of a die's own the weights.
  */
 /* includes serve/pn_server_int.h */
 
@@ -15944,12 +15948,30 @@ enum { RELIEF_RANK = 14, RELIEF_REST_MS = 10000 };     /* nobody has asked for i
  * dozen and a bit, so that what fits does not change with each. */
 enum { RELIEF_CONN_BYTES = 32 << 10, RELIEF_CONNS = 16 };
 
-PN_INTERNAL uint64_t serve_replica_bytes(const serve_replica *r)
+/* What is there once and for all, in memory of ours: [0], and page cache: [1]. */
+static void relief_bytes(const serve_replica *r, uint64_t out[2])
 {
     pn_residency_info i;
     pn_model_residency(r->m, &i);
-    uint64_t floor = r->plan.kv_bytes_per_token * r->info.floor_tokens;
-    return floor + (i.mode == PN_RESIDENCY_STREAM ? i.pinned_bytes + i.ring_bytes + i.expert_bytes : r->info.weight_bytes);
+    out[0] = r->plan.vocab_bytes + r->plan.kv_bytes_per_token * r->info.floor_tokens + i.pinned_bytes + i.ring_bytes + i.expert_bytes +
+             (i.mode == PN_RESIDENCY_ANON ? r->info.weight_bytes : 0);
+    out[1] = i.mapped_bytes;
+}
+
+PN_INTERNAL uint64_t serve_replica_bytes(const serve_replica *r)
+{
+    uint64_t bytes[2];
+    relief_bytes(r, bytes);
+    return bytes[0] + bytes[1];
+}
+
+/* A limit on our own bytes is what is short, before the machine's memory. */
+static bool relief_limited(pn_engine *e)
+{
+    pn_mem_info mem;
+    pn_mem_state host;
+    pn_engine_memory(e, &mem);
+    return mem.limit && pn_mem_get(e, 0, &host) == PN_OK && mem.limit - PN_MIN(mem.limit, mem.total_used) <= host.soft;
 }
 
 static bool relief_rests(const serve_replica *r, uint64_t ms)
@@ -15972,26 +15994,32 @@ static serve_replica *relief_oldest(const pn_server *s, uint64_t ms)
     return ready > 1 ? best : NULL;
 }
 
-static uint64_t relief_park(serve_replica *r)
+static void relief_park(serve_replica *r)
 {
-    uint64_t bytes = serve_replica_bytes(r);
-    serve_logf(r->model->server, PN_LOG_INFO, "model %s: parked, %" PRIu64 " bytes are needed elsewhere", r->model->name, bytes);
+    serve_logf(r->model->server, PN_LOG_INFO, "model %s: parked, %" PRIu64 " bytes are needed elsewhere", r->model->name, serve_replica_bytes(r));
     r->parks = true;
     (void)serve_replica_unload(r, NULL);
-    return bytes;
 }
 
 PN_INTERNAL void serve_relieve(pn_server *s)
 {
-    uint64_t rest = 0, want = atomic_exchange(&s->relief, 0);
+    uint64_t rest[2] = {0, 0}, bytes[2], want = atomic_exchange(&s->relief, 0);
+    bool limited = want && relief_limited(s->e);
     for (serve_replica *r; want && (r = relief_oldest(s, RELIEF_REST_MS)) != NULL;) {
-        uint64_t n = relief_park(r);
-        want -= want < n ? want : n;
+        relief_bytes(r, bytes);
+        uint64_t n = bytes[0] + (limited ? 0 : bytes[1]);
+        relief_park(r);
+        want -= PN_MIN(want, n);
     }
     for (serve_model *m = s->models; m && relief_oldest(s, 0); m = m->next)
         for (serve_replica *r = m->replicas; r; r = r->next)
-            rest += relief_rests(r, 0) ? serve_replica_bytes(r) : 0;
-    atomic_store(&s->at_rest, rest);
+            if (relief_rests(r, 0)) {
+                relief_bytes(r, bytes);
+                rest[0] += bytes[0];
+                rest[1] += bytes[1];
+            }
+    for (int i = 0; i < 2; i++)
+        atomic_store(&s->at_rest[i], rest[i]);
     pn_mem_headroom(s->e, (uint64_t)(s->n_conns + RELIEF_CONNS / 2 + RELIEF_CONNS) / RELIEF_CONNS * RELIEF_CONNS * RELIEF_CONN_BYTES);
 }
 
@@ -16005,6 +16033,16 @@ static bool relief_helps(const serve_replica *other, const serve_replica *r)
     return same && other != r && relief_rests(other, 0);
 }
 
+/* What of it comes back for r. */
+static uint64_t relief_gives(const serve_replica *other, const serve_replica *r)
+{
+    uint64_t bytes[2];
+    pn_die_info die;
+    bool own = pn_engine_die(r->model->server->e, r->dies[0], &die) == PN_OK && strcmp(die.kind, "cpu") != 0;
+    relief_bytes(other, bytes);
+    return bytes[0] + (own ? other->info.weight_bytes : 0);
+}
+
 PN_INTERNAL bool serve_relief_for(serve_replica *r)
 {
     serve_replica *oldest = NULL;
@@ -16012,7 +16050,7 @@ PN_INTERNAL bool serve_relief_for(serve_replica *r)
     for (serve_model *m = r->model->server->models; m; m = m->next)
         for (serve_replica *o = m->replicas; o; o = o->next)
             if (relief_helps(o, r)) {
-                sum += serve_replica_bytes(o);
+                sum += relief_gives(o, r);
                 oldest = !oldest || o->used_ms < oldest->used_ms ? o : oldest;
             }
     if (!oldest || need <= available || need - available > sum)     /* nobody goes in vain */
@@ -16025,7 +16063,11 @@ PN_INTERNAL bool serve_relief_for(serve_replica *r)
  * The rung: on the engine's thread
  * ------------------------------------------------------------------------------------------ */
 
-static uint64_t relief_gain(void *user) { return atomic_load(&((pn_server *)user)->at_rest); }
+static uint64_t relief_gain(void *user)
+{
+    pn_server *s = user;
+    return atomic_load(&s->at_rest[0]) + (relief_limited(s->e) ? 0 : atomic_load(&s->at_rest[1]));
+}
 
 static uint64_t relief_apply(void *user, uint64_t want)
 {

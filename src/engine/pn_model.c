@@ -650,6 +650,7 @@ PN_API void pn_model_residency(pn_model *m, pn_residency_info *out)
         *out = (pn_residency_info){.mode = PN_RESIDENCY_MAP};
     else
         pn_residency_report(&m->store, out);
+    out->mapped_bytes = atomic_load(&m->parked) ? 0 : m->mapped_bytes;
 }
 
 PN_API const pn_file *pn_model_file(const pn_model *m) { return &m->file; }

@@ -253,7 +253,7 @@ struct pn_server {
     int64_t started_unix;
     uint64_t n_requests;
     atomic_bool parks;          /* requests were put aside, or go on: streams want to be told */
-    atomic_ullong at_rest, relief;      /* bytes of models that nobody uses; that the engine wants back: pn_relief.c */
+    atomic_ullong at_rest[2], relief;   /* bytes of models that nobody uses, our own and page cache; that the engine wants back: pn_relief.c */
 };
 
 /* --- pn_server.c -------------------------------------------------------------------------------- */

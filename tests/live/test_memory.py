@@ -197,6 +197,16 @@ def eviction(pantheon, model, tmp, low):
         r = s.post("/admin/models/load", {"name": "copy", "path": copy, "wait": True})
         equal([r.status, r.json().get("state")], [200, "ready"], "the second is loaded")
         equal({m["id"]: m["state"] for m in s.get("/v1/models").json()["data"]}, {"demo": "parked", "copy": "ready"}, "instead of the first")
+    # Its weights are page cache, which no limit counts: where the rest is not enough, it stays.
+    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx", "64") as s:
+        equal(ask(s, 5).status, 200, "with a small context")
+        used = s.get("/admin/memory").json()["used"]
+    with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx", "64", "--mem-limit", str(used + MIB // 2)) as s:
+        equal(ask(s, 5).status, 200, "beside a limit")
+        s.wait_counts("demo", running=0, queued=0)
+        r = s.post("/admin/models/load", {"name": "copy", "path": copy, "wait": True})
+        check(r.status != 200, "the second does not fit", r.status)
+        equal({m["id"]: m["state"] for m in s.get("/v1/models").json()["data"]}.get("demo"), "ready", "nobody goes in vain")
     with Server(pantheon, "-m", model, "--prefix-cache", "0", "--ctx-floor", "2048", "--mem-limit", str(MIB), ready=False) as s:
         equal(s.wait(), 3, "one that does not fit alone is refused")
 
