@@ -691,8 +691,9 @@ PN_INTERNAL void pn_os_memory(uint64_t *total, uint64_t *available);
  *
  * One file a platform: pn_host_linux.c, pn_host_darwin.c, and pn_host_none.c where the system is
  * unknown.  On Linux:
- *   - Where our groups are is found again every 60 s and whenever a text that was open cannot be read
- *     any more: a process can be moved.  Then the reading is taken once more.
+ *   - Where our groups are is found again whenever a text that was open cannot be read any more, and when
+ *     the system, asked every 60 s, says that we are elsewhere: a process can be moved.  Then the reading is
+ *     taken once more.
  *   - What is dear to read (memory.stat, vmstat: milliseconds on machines with many cores) or hardly
  *     changes is read at most once a second.  `counted` says when.
  *   - Out of descriptors is no reason to believe in "no limit": such a reading is `lost`.
@@ -781,8 +782,10 @@ struct pn_host {
     const char *root;
     bool open, vanished, starved;           /* a text went away; no descriptors left */
     bool strict;                            /* vm.overcommit_memory is 2 */
-    double resolved;                        /* when the groups were last looked for */
-    int meminfo, overcommit, vmstat, limits, status, psi, events;   /* descriptors, -1: no such file */
+    bool no_swap;                           /* so nothing comes back from it: unknown, and not looked for */
+    double resolved;                        /* when the groups were last looked for, or still the same */
+    uint64_t where;                         /* digest of what the system says they are */
+    int groups, meminfo, overcommit, vmstat, limits, status, psi, events;   /* descriptors, -1: no such file */
     uint32_t n_levels;
     int32_t own;                            /* the level whose memory.stat is about us; -1: none */
     pn_host_level levels[PN_HOST_GROUPS];
@@ -923,6 +926,8 @@ PN_INTERNAL void pn_os_touch(const char *path);                         /* it wa
 /* One of Linux's texts, line by line from its start, through a descriptor that may stay open. */
 typedef struct pn_lines {
     int fd;                         /* borrowed */
+    bool whole;                     /* set after begin: the kernel makes this text in one piece, so a read that is not full
+                                       was the last.  To ask for the end makes it all anew, as dear as the first time */
     bool failed;                    /* could not be read to its end */
     uint64_t offset;
     size_t at, have;
@@ -14641,6 +14646,7 @@ PN_INTERNAL void pn_lines_begin(pn_lines *l, int fd)
 {
     l->fd = fd;
     l->failed = fd < 0;
+    l->whole = false;
     l->offset = 0;
     l->at = l->have = 0;
 }
@@ -14648,7 +14654,7 @@ PN_INTERNAL void pn_lines_begin(pn_lines *l, int fd)
 static bool cgroup_lines_fill(pn_lines *l)
 {
     ssize_t got;
-    if (l->failed)
+    if (l->failed || (l->whole && l->offset && l->have < sizeof l->buf))
         return false;
     do
         got = pread(l->fd, l->buf, sizeof l->buf, (off_t)l->offset);
@@ -14664,13 +14670,13 @@ PN_INTERNAL bool pn_lines_next(pn_lines *l)
 {
     size_t n = 0;
     bool any = false;
-    while (l->at < l->have || cgroup_lines_fill(l)) {
-        char c = l->buf[l->at++];
-        any = true;
-        if (c == '\n')
-            break;
-        if (n + 1 < sizeof l->line)
-            l->line[n++] = c;
+    for (const char *end = NULL; !end && (l->at < l->have || cgroup_lines_fill(l)); any = true) {
+        const char *from = l->buf + l->at;
+        end = memchr(from, '\n', l->have - l->at);
+        size_t len = end ? (size_t)(end - from) : l->have - l->at, fits = PN_MIN(len, sizeof l->line - 1 - n);
+        memcpy(l->line + n, from, fits);
+        n += fits;
+        l->at += len + (end != NULL);
     }
     l->line[n] = 0;
     return any;
@@ -14879,7 +14885,7 @@ PN_INTERNAL bool pn_cgroup_up(pn_cgroup *g)
  *                         status, when a resource limit is set
  *     once a second       memory.stat of our own group and of those with a limit; limits;
  *                         overcommit_memory; vmstat, for what our own memory.stat does not tell
- *     every 60 seconds    where our groups are
+ *     every 60 seconds    whether our groups are the same
  *
  * "Our own group" is the innermost one of the hierarchy that has the memory controller.
  */
@@ -14888,6 +14894,7 @@ PN_INTERNAL bool pn_cgroup_up(pn_cgroup *g)
 #if PN_ENABLE_FILES && defined(__linux__)
 
 /* includes base/pn_cgroup.h */
+/* includes base/pn_hash.h */
 
 #include <errno.h>
 #include <stdio.h>
@@ -14950,7 +14957,8 @@ typedef struct host_field {
     bool found;
 } host_field;
 
-static void host_take_field(const char *line, host_field *f, size_t n_fields)
+/* True: it had not been found before. */
+static bool host_take_field(const char *line, host_field *f, size_t n_fields)
 {
     size_t len = strcspn(line, ": \t");
     const char *s = line + len + strspn(line + len, ": \t");
@@ -14958,21 +14966,25 @@ static void host_take_field(const char *line, host_field *f, size_t n_fields)
         uint64_t v;
         if (strncmp(f[i].name, line, len) != 0 || f[i].name[len] != 0 || !pn_cgroup_u64(&s, &v))
             continue;
+        bool first = !f[i].found;
         f[i].value = strcmp(s, " kB") == 0 ? pn_mul_sat(v, 1024) : v;
         f[i].found = true;
-        return;
+        return first;
     }
+    return false;
 }
 
-static void host_fields(pn_host *h, int fd, host_field *f, size_t n_fields)
+/* Until n_found of them were there: for one there may be two names, of which each kernel knows one. */
+static void host_fields(pn_host *h, int fd, host_field *f, size_t n_fields, size_t n_found)
 {
     pn_lines l;
     bool any = false;
     if (fd < 0)
         return;
     pn_lines_begin(&l, fd);
-    while (pn_lines_next(&l)) {
-        host_take_field(l.line, f, n_fields);
+    l.whole = fd != h->vmstat;                  /* which is made line by line, a page at a time */
+    while (n_found && pn_lines_next(&l)) {
+        n_found -= host_take_field(l.line, f, n_fields);
         any = true;
     }
     if (l.failed || !any)
@@ -15018,11 +15030,23 @@ static void host_add_levels(pn_host *h, bool v1)
 
 static void host_open_proc(pn_host *h)
 {
+    h->groups = host_open(h, h->root, "proc/self/cgroup");
     h->meminfo = host_open(h, h->root, "proc/meminfo");
     h->overcommit = host_open(h, h->root, "proc/sys/vm/overcommit_memory");
     h->vmstat = host_open(h, h->root, "proc/vmstat");
     h->limits = host_open(h, h->root, "proc/self/limits");
     h->status = host_open(h, h->root, "proc/self/status");
+}
+
+/* 0: nobody says. */
+static uint64_t host_where(const pn_host *h)
+{
+    uint64_t d = 0;
+    pn_lines l;
+    pn_lines_begin(&l, h->groups);
+    while (pn_lines_next(&l))
+        d = pn_hash(l.line, strlen(l.line), d + 1);
+    return l.failed ? 0 : d;
 }
 
 static void host_resolve(pn_host *h, double now)
@@ -15032,9 +15056,11 @@ static void host_resolve(pn_host *h, double now)
     h->starved = false;
     h->resolved = now;
     h->counted = -1;
+    h->no_swap = false;
     h->psi = h->events = h->own = -1;
     h->n_levels = 0;
     host_open_proc(h);
+    h->where = host_where(h);
     host_add_levels(h, false);
     host_add_levels(h, true);
     if (h->psi < 0)
@@ -15051,7 +15077,7 @@ PN_INTERNAL void pn_host_close(pn_host *h)
 {
     if (!h->open)
         return;
-    int *fd[] = {&h->meminfo, &h->overcommit, &h->vmstat, &h->limits, &h->status, &h->psi, &h->events};
+    int *fd[] = {&h->groups, &h->meminfo, &h->overcommit, &h->vmstat, &h->limits, &h->status, &h->psi, &h->events};
     for (size_t i = 0; i < PN_COUNT_OF(fd); i++)
         host_shut(fd[i]);
     for (uint32_t i = 0; i < h->n_levels; i++) {
@@ -15080,7 +15106,7 @@ static void host_count_level(pn_host *h, pn_host_level *g, bool own, uint64_t pa
     f[6].name = g->v1 ? "total_workingset_refault_file" : "workingset_refault_file";
     f[7].name = "workingset_refault";               /* before Linux 5.9: anonymous pages never refaulted */
     f[8].name = g->v1 ? "total_pswpin" : "pswpin";  /* since 6.14 */
-    host_fields(h, g->stat, f, PN_COUNT_OF(f));
+    host_fields(h, g->stat, f, PN_COUNT_OF(f), PN_COUNT_OF(f) - 1);
     g->counted = true;
     g->reclaim = pn_sub_sat(pn_add_sat(pn_add_sat(f[0].value, f[1].value), f[2].value),
                            pn_add_sat(f[3].value, f[4].value));
@@ -15101,9 +15127,9 @@ static void host_count_level(pn_host *h, pn_host_level *g, bool own, uint64_t pa
 static void host_count_machine(pn_host *h, uint64_t page)
 {
     host_field f[] = {{"workingset_refault_file", 0, false}, {"workingset_refault", 0, false}, {"pswpin", 0, false}};
-    if ((h->known & (PN_HOST_REFAULT | PN_HOST_SWAPIN)) == (PN_HOST_REFAULT | PN_HOST_SWAPIN))
-        return;
-    host_fields(h, h->vmstat, f, PN_COUNT_OF(f));
+    if ((h->known & PN_HOST_REFAULT) && (h->no_swap || (h->known & PN_HOST_SWAPIN)))
+        return;                                 /* vmstat is the dearest text */
+    host_fields(h, h->vmstat, f, PN_COUNT_OF(f), 2);
     if (!(h->known & PN_HOST_REFAULT) && (f[0].found || f[1].found)) {
         h->known |= PN_HOST_REFAULT;
         h->refault = pn_mul_sat(f[0].found ? f[0].value : f[1].value, page);
@@ -15123,6 +15149,7 @@ static void host_count_limits(pn_host *h)
     if (h->limits < 0)
         return;
     pn_lines_begin(&l, h->limits);
+    l.whole = true;
     while (pn_lines_next(&l)) {
         bool is_as = strncmp(l.line, as, sizeof as - 1) == 0;
         if (!is_as && strncmp(l.line, data, sizeof data - 1) != 0)
@@ -15156,17 +15183,19 @@ static void host_read_machine(pn_host *h, pn_host_reading *r)
 {
     host_field f[] = {{"MemTotal", PN_HOST_UNKNOWN, false}, {"MemAvailable", PN_HOST_UNKNOWN, false},
                       {"MemFree", 0, false}, {"Buffers", 0, false}, {"Cached", 0, false}, {"Shmem", 0, false},
-                      {"Mapped", PN_HOST_UNKNOWN, false}, {"CommitLimit", 0, false}, {"Committed_AS", 0, false}};
-    host_fields(h, h->meminfo, f, PN_COUNT_OF(f));
+                      {"Mapped", PN_HOST_UNKNOWN, false}, {"SwapTotal", 0, false}, {"CommitLimit", 0, false}, {"Committed_AS", 0, false}};
+    size_t n = PN_COUNT_OF(f) - (h->strict ? 0 : 2);
+    host_fields(h, h->meminfo, f, n, n);
     r->total = f[0].value;
     r->available = f[1].value;
     if (!f[1].found && f[2].found)              /* before Linux 3.14 */
         r->available = pn_sub_sat(pn_add_sat(pn_add_sat(f[2].value, f[3].value), f[4].value), f[5].value);
     r->mapped = f[6].value;
     r->unused = f[2].value;
-    if (h->strict && f[7].found) {
-        r->commit_limit = f[7].value;
-        r->commit_left = pn_sub_sat(f[7].value, f[8].value);
+    h->no_swap = f[7].found && f[7].value == 0;
+    if (h->strict && f[8].found) {
+        r->commit_limit = f[8].value;
+        r->commit_left = pn_sub_sat(f[8].value, f[9].value);
     }
 }
 
@@ -15190,7 +15219,7 @@ static void host_read_rlimits(pn_host *h, pn_host_reading *r)
     r->rlimit = PN_MIN(h->limit_as, h->limit_data);
     if (r->rlimit == PN_HOST_UNKNOWN)
         return;
-    host_fields(h, h->status, f, PN_COUNT_OF(f));
+    host_fields(h, h->status, f, PN_COUNT_OF(f), PN_COUNT_OF(f));
     uint64_t as = h->limit_as == PN_HOST_UNKNOWN ? PN_HOST_UNKNOWN : pn_sub_sat(h->limit_as, f[0].value);
     uint64_t data = h->limit_data == PN_HOST_UNKNOWN ? PN_HOST_UNKNOWN : pn_sub_sat(h->limit_data, f[1].value);
     r->rlimit_left = PN_MIN(as, data);
@@ -15202,6 +15231,7 @@ static void host_read_psi(pn_host *h, pn_host_reading *r)
 {
     pn_lines l;
     pn_lines_begin(&l, h->psi);
+    l.whole = true;
     while (h->psi >= 0 && pn_lines_next(&l)) {
         const char *s = strncmp(l.line, "full ", 5) == 0 ? strstr(l.line, " total=") : NULL;
         if (s && (s += 7, pn_cgroup_u64(&s, &r->psi_us)))
@@ -15212,7 +15242,7 @@ static void host_read_psi(pn_host *h, pn_host_reading *r)
 static void host_read_oom(pn_host *h, pn_host_reading *r)
 {
     host_field f[] = {{"oom", 0, false}, {"oom_kill", 0, false}};
-    host_fields(h, h->events, f, PN_COUNT_OF(f));
+    host_fields(h, h->events, f, PN_COUNT_OF(f), PN_COUNT_OF(f));
     if (!f[0].found && !f[1].found)
         return;
     r->known |= PN_HOST_OOM;
@@ -15242,8 +15272,11 @@ static void host_read_once(pn_host *h, double now, pn_host_reading *r)
 
 PN_INTERNAL void pn_host_read(pn_host *h, double now, pn_host_reading *out)
 {
-    if (!h->open || h->starved || now - h->resolved >= host_resolve_s)
+    bool due = h->open && now - h->resolved >= host_resolve_s;
+    if (!h->open || h->starved || (due && (!h->where || host_where(h) != h->where)))
         host_resolve(h, now);
+    else if (due)
+        h->resolved = now;
     host_read_once(h, now, out);
     if (h->vanished) {
         host_resolve(h, now);

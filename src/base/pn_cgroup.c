@@ -16,6 +16,7 @@ PN_INTERNAL void pn_lines_begin(pn_lines *l, int fd)
 {
     l->fd = fd;
     l->failed = fd < 0;
+    l->whole = false;
     l->offset = 0;
     l->at = l->have = 0;
 }
@@ -23,7 +24,7 @@ PN_INTERNAL void pn_lines_begin(pn_lines *l, int fd)
 static bool cgroup_lines_fill(pn_lines *l)
 {
     ssize_t got;
-    if (l->failed)
+    if (l->failed || (l->whole && l->offset && l->have < sizeof l->buf))
         return false;
     do
         got = pread(l->fd, l->buf, sizeof l->buf, (off_t)l->offset);
@@ -39,13 +40,13 @@ PN_INTERNAL bool pn_lines_next(pn_lines *l)
 {
     size_t n = 0;
     bool any = false;
-    while (l->at < l->have || cgroup_lines_fill(l)) {
-        char c = l->buf[l->at++];
-        any = true;
-        if (c == '\n')
-            break;
-        if (n + 1 < sizeof l->line)
-            l->line[n++] = c;
+    for (const char *end = NULL; !end && (l->at < l->have || cgroup_lines_fill(l)); any = true) {
+        const char *from = l->buf + l->at;
+        end = memchr(from, '\n', l->have - l->at);
+        size_t len = end ? (size_t)(end - from) : l->have - l->at, fits = PN_MIN(len, sizeof l->line - 1 - n);
+        memcpy(l->line + n, from, fits);
+        n += fits;
+        l->at += len + (end != NULL);
     }
     l->line[n] = 0;
     return any;

@@ -30,6 +30,8 @@
 /* One of Linux's texts, line by line from its start, through a descriptor that may stay open. */
 typedef struct pn_lines {
     int fd;                         /* borrowed */
+    bool whole;                     /* set after begin: the kernel makes this text in one piece, so a read that is not full
+                                       was the last.  To ask for the end makes it all anew, as dear as the first time */
     bool failed;                    /* could not be read to its end */
     uint64_t offset;
     size_t at, have;

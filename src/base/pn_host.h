@@ -8,8 +8,9 @@
  *
  * One file a platform: pn_host_linux.c, pn_host_darwin.c, and pn_host_none.c where the system is
  * unknown.  On Linux:
- *   - Where our groups are is found again every 60 s and whenever a text that was open cannot be read
- *     any more: a process can be moved.  Then the reading is taken once more.
+ *   - Where our groups are is found again whenever a text that was open cannot be read any more, and when
+ *     the system, asked every 60 s, says that we are elsewhere: a process can be moved.  Then the reading is
+ *     taken once more.
  *   - What is dear to read (memory.stat, vmstat: milliseconds on machines with many cores) or hardly
  *     changes is read at most once a second.  `counted` says when.
  *   - Out of descriptors is no reason to believe in "no limit": such a reading is `lost`.
@@ -98,8 +99,10 @@ struct pn_host {
     const char *root;
     bool open, vanished, starved;           /* a text went away; no descriptors left */
     bool strict;                            /* vm.overcommit_memory is 2 */
-    double resolved;                        /* when the groups were last looked for */
-    int meminfo, overcommit, vmstat, limits, status, psi, events;   /* descriptors, -1: no such file */
+    bool no_swap;                           /* so nothing comes back from it: unknown, and not looked for */
+    double resolved;                        /* when the groups were last looked for, or still the same */
+    uint64_t where;                         /* digest of what the system says they are */
+    int groups, meminfo, overcommit, vmstat, limits, status, psi, events;   /* descriptors, -1: no such file */
     uint32_t n_levels;
     int32_t own;                            /* the level whose memory.stat is about us; -1: none */
     pn_host_level levels[PN_HOST_GROUPS];

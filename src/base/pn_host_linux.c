@@ -7,7 +7,7 @@
  *                         status, when a resource limit is set
  *     once a second       memory.stat of our own group and of those with a limit; limits;
  *                         overcommit_memory; vmstat, for what our own memory.stat does not tell
- *     every 60 seconds    where our groups are
+ *     every 60 seconds    whether our groups are the same
  *
  * "Our own group" is the innermost one of the hierarchy that has the memory controller.
  */
@@ -16,6 +16,7 @@
 #if PN_ENABLE_FILES && defined(__linux__)
 
 #include "base/pn_cgroup.h"
+#include "base/pn_hash.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -78,7 +79,8 @@ typedef struct host_field {
     bool found;
 } host_field;
 
-static void host_take_field(const char *line, host_field *f, size_t n_fields)
+/* True: it had not been found before. */
+static bool host_take_field(const char *line, host_field *f, size_t n_fields)
 {
     size_t len = strcspn(line, ": \t");
     const char *s = line + len + strspn(line + len, ": \t");
@@ -86,21 +88,25 @@ static void host_take_field(const char *line, host_field *f, size_t n_fields)
         uint64_t v;
         if (strncmp(f[i].name, line, len) != 0 || f[i].name[len] != 0 || !pn_cgroup_u64(&s, &v))
             continue;
+        bool first = !f[i].found;
         f[i].value = strcmp(s, " kB") == 0 ? pn_mul_sat(v, 1024) : v;
         f[i].found = true;
-        return;
+        return first;
     }
+    return false;
 }
 
-static void host_fields(pn_host *h, int fd, host_field *f, size_t n_fields)
+/* Until n_found of them were there: for one there may be two names, of which each kernel knows one. */
+static void host_fields(pn_host *h, int fd, host_field *f, size_t n_fields, size_t n_found)
 {
     pn_lines l;
     bool any = false;
     if (fd < 0)
         return;
     pn_lines_begin(&l, fd);
-    while (pn_lines_next(&l)) {
-        host_take_field(l.line, f, n_fields);
+    l.whole = fd != h->vmstat;                  /* which is made line by line, a page at a time */
+    while (n_found && pn_lines_next(&l)) {
+        n_found -= host_take_field(l.line, f, n_fields);
         any = true;
     }
     if (l.failed || !any)
@@ -146,11 +152,23 @@ static void host_add_levels(pn_host *h, bool v1)
 
 static void host_open_proc(pn_host *h)
 {
+    h->groups = host_open(h, h->root, "proc/self/cgroup");
     h->meminfo = host_open(h, h->root, "proc/meminfo");
     h->overcommit = host_open(h, h->root, "proc/sys/vm/overcommit_memory");
     h->vmstat = host_open(h, h->root, "proc/vmstat");
     h->limits = host_open(h, h->root, "proc/self/limits");
     h->status = host_open(h, h->root, "proc/self/status");
+}
+
+/* 0: nobody says. */
+static uint64_t host_where(const pn_host *h)
+{
+    uint64_t d = 0;
+    pn_lines l;
+    pn_lines_begin(&l, h->groups);
+    while (pn_lines_next(&l))
+        d = pn_hash(l.line, strlen(l.line), d + 1);
+    return l.failed ? 0 : d;
 }
 
 static void host_resolve(pn_host *h, double now)
@@ -160,9 +178,11 @@ static void host_resolve(pn_host *h, double now)
     h->starved = false;
     h->resolved = now;
     h->counted = -1;
+    h->no_swap = false;
     h->psi = h->events = h->own = -1;
     h->n_levels = 0;
     host_open_proc(h);
+    h->where = host_where(h);
     host_add_levels(h, false);
     host_add_levels(h, true);
     if (h->psi < 0)
@@ -179,7 +199,7 @@ PN_INTERNAL void pn_host_close(pn_host *h)
 {
     if (!h->open)
         return;
-    int *fd[] = {&h->meminfo, &h->overcommit, &h->vmstat, &h->limits, &h->status, &h->psi, &h->events};
+    int *fd[] = {&h->groups, &h->meminfo, &h->overcommit, &h->vmstat, &h->limits, &h->status, &h->psi, &h->events};
     for (size_t i = 0; i < PN_COUNT_OF(fd); i++)
         host_shut(fd[i]);
     for (uint32_t i = 0; i < h->n_levels; i++) {
@@ -208,7 +228,7 @@ static void host_count_level(pn_host *h, pn_host_level *g, bool own, uint64_t pa
     f[6].name = g->v1 ? "total_workingset_refault_file" : "workingset_refault_file";
     f[7].name = "workingset_refault";               /* before Linux 5.9: anonymous pages never refaulted */
     f[8].name = g->v1 ? "total_pswpin" : "pswpin";  /* since 6.14 */
-    host_fields(h, g->stat, f, PN_COUNT_OF(f));
+    host_fields(h, g->stat, f, PN_COUNT_OF(f), PN_COUNT_OF(f) - 1);
     g->counted = true;
     g->reclaim = pn_sub_sat(pn_add_sat(pn_add_sat(f[0].value, f[1].value), f[2].value),
                            pn_add_sat(f[3].value, f[4].value));
@@ -229,9 +249,9 @@ static void host_count_level(pn_host *h, pn_host_level *g, bool own, uint64_t pa
 static void host_count_machine(pn_host *h, uint64_t page)
 {
     host_field f[] = {{"workingset_refault_file", 0, false}, {"workingset_refault", 0, false}, {"pswpin", 0, false}};
-    if ((h->known & (PN_HOST_REFAULT | PN_HOST_SWAPIN)) == (PN_HOST_REFAULT | PN_HOST_SWAPIN))
-        return;
-    host_fields(h, h->vmstat, f, PN_COUNT_OF(f));
+    if ((h->known & PN_HOST_REFAULT) && (h->no_swap || (h->known & PN_HOST_SWAPIN)))
+        return;                                 /* vmstat is the dearest text */
+    host_fields(h, h->vmstat, f, PN_COUNT_OF(f), 2);
     if (!(h->known & PN_HOST_REFAULT) && (f[0].found || f[1].found)) {
         h->known |= PN_HOST_REFAULT;
         h->refault = pn_mul_sat(f[0].found ? f[0].value : f[1].value, page);
@@ -251,6 +271,7 @@ static void host_count_limits(pn_host *h)
     if (h->limits < 0)
         return;
     pn_lines_begin(&l, h->limits);
+    l.whole = true;
     while (pn_lines_next(&l)) {
         bool is_as = strncmp(l.line, as, sizeof as - 1) == 0;
         if (!is_as && strncmp(l.line, data, sizeof data - 1) != 0)
@@ -284,17 +305,19 @@ static void host_read_machine(pn_host *h, pn_host_reading *r)
 {
     host_field f[] = {{"MemTotal", PN_HOST_UNKNOWN, false}, {"MemAvailable", PN_HOST_UNKNOWN, false},
                       {"MemFree", 0, false}, {"Buffers", 0, false}, {"Cached", 0, false}, {"Shmem", 0, false},
-                      {"Mapped", PN_HOST_UNKNOWN, false}, {"CommitLimit", 0, false}, {"Committed_AS", 0, false}};
-    host_fields(h, h->meminfo, f, PN_COUNT_OF(f));
+                      {"Mapped", PN_HOST_UNKNOWN, false}, {"SwapTotal", 0, false}, {"CommitLimit", 0, false}, {"Committed_AS", 0, false}};
+    size_t n = PN_COUNT_OF(f) - (h->strict ? 0 : 2);
+    host_fields(h, h->meminfo, f, n, n);
     r->total = f[0].value;
     r->available = f[1].value;
     if (!f[1].found && f[2].found)              /* before Linux 3.14 */
         r->available = pn_sub_sat(pn_add_sat(pn_add_sat(f[2].value, f[3].value), f[4].value), f[5].value);
     r->mapped = f[6].value;
     r->unused = f[2].value;
-    if (h->strict && f[7].found) {
-        r->commit_limit = f[7].value;
-        r->commit_left = pn_sub_sat(f[7].value, f[8].value);
+    h->no_swap = f[7].found && f[7].value == 0;
+    if (h->strict && f[8].found) {
+        r->commit_limit = f[8].value;
+        r->commit_left = pn_sub_sat(f[8].value, f[9].value);
     }
 }
 
@@ -318,7 +341,7 @@ static void host_read_rlimits(pn_host *h, pn_host_reading *r)
     r->rlimit = PN_MIN(h->limit_as, h->limit_data);
     if (r->rlimit == PN_HOST_UNKNOWN)
         return;
-    host_fields(h, h->status, f, PN_COUNT_OF(f));
+    host_fields(h, h->status, f, PN_COUNT_OF(f), PN_COUNT_OF(f));
     uint64_t as = h->limit_as == PN_HOST_UNKNOWN ? PN_HOST_UNKNOWN : pn_sub_sat(h->limit_as, f[0].value);
     uint64_t data = h->limit_data == PN_HOST_UNKNOWN ? PN_HOST_UNKNOWN : pn_sub_sat(h->limit_data, f[1].value);
     r->rlimit_left = PN_MIN(as, data);
@@ -330,6 +353,7 @@ static void host_read_psi(pn_host *h, pn_host_reading *r)
 {
     pn_lines l;
     pn_lines_begin(&l, h->psi);
+    l.whole = true;
     while (h->psi >= 0 && pn_lines_next(&l)) {
         const char *s = strncmp(l.line, "full ", 5) == 0 ? strstr(l.line, " total=") : NULL;
         if (s && (s += 7, pn_cgroup_u64(&s, &r->psi_us)))
@@ -340,7 +364,7 @@ static void host_read_psi(pn_host *h, pn_host_reading *r)
 static void host_read_oom(pn_host *h, pn_host_reading *r)
 {
     host_field f[] = {{"oom", 0, false}, {"oom_kill", 0, false}};
-    host_fields(h, h->events, f, PN_COUNT_OF(f));
+    host_fields(h, h->events, f, PN_COUNT_OF(f), PN_COUNT_OF(f));
     if (!f[0].found && !f[1].found)
         return;
     r->known |= PN_HOST_OOM;
@@ -370,8 +394,11 @@ static void host_read_once(pn_host *h, double now, pn_host_reading *r)
 
 PN_INTERNAL void pn_host_read(pn_host *h, double now, pn_host_reading *out)
 {
-    if (!h->open || h->starved || now - h->resolved >= host_resolve_s)
+    bool due = h->open && now - h->resolved >= host_resolve_s;
+    if (!h->open || h->starved || (due && (!h->where || host_where(h) != h->where)))
         host_resolve(h, now);
+    else if (due)
+        h->resolved = now;
     host_read_once(h, now, out);
     if (h->vanished) {
         host_resolve(h, now);

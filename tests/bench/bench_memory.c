@@ -4,9 +4,9 @@
  *
  *     bench_memory                PN_BENCH_MS: time for the sampler's figure (3000)
  *
- * reading: one sample with memory.stat cached, as an admission takes it; one that reads memory.stat and
- *          vmstat anew; the first, which looks for the control groups.  Median and 99th percentile of
- *          wall time.                                                       (A15: cached <= 50 us)
+ * reading: one sample with memory.stat cached, as an admission takes it; one that reads memory.stat (and
+ *          where there is swap vmstat) anew; one that asks whether the control groups are the same, too.
+ *          Median and 99th percentile of wall time.                         (A15: cached <= 50 us)
  * level:   feeding a sample to the level machine
  * sampler: CPU time of a thread that takes a sample every 250 ms and feeds it, as a share of one core
  *                                                                          (A15: <= 0.1 %)
@@ -111,8 +111,8 @@ int main(void)
     printf("%.1f GiB budget, %.1f GiB available, %u levels of control groups\n", (double)a.budget / 0x1p30,
            (double)a.soft / 0x1p30, (unsigned)s.host.n_levels);
     bench_readings("memory.stat cached", &s, 0);
-    bench_readings("memory.stat and vmstat", &s, 1);
-    bench_readings("control groups looked for", &s, 60);
+    bench_readings("memory.stat anew", &s, 1);
+    bench_readings("control groups asked for", &s, 60);
     bench_level(&a);
     bench_sampler(&s, (ms ? atof(ms) : 3000) * 1e-3);
     pn_msrc_close(&s);

@@ -141,6 +141,8 @@ static void a_script_needs_memory_only_when_opened(void)
 
 #if PN_ENABLE_FILES && defined(__linux__)
 
+#include "pread_faults.h"
+
 #include <dirent.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -513,6 +515,39 @@ static void memory_stat_is_read_once_a_second(void)         /* sheet 2.4 */
     pn_msrc_close(&s);
 }
 
+/* To ask for a text's end makes the kernel write it again: meminfo, limit, usage, pressure, events, and what is dear once a
+ * second more. */
+static void each_text_is_asked_once(bool swap)
+{
+    pn_msrc s;
+    pn_mem_sample a;
+    if (!PREAD_FAULTS)
+        return;
+    clock_now = 10;
+    tree_new("0::/app\n", MOUNT_V2);
+    tree_file("/proc/meminfo", swap ? "MemTotal: 8388608 kB\nMemFree: 1048576 kB\nMemAvailable: 6291456 kB\nBuffers: 0 kB\nCached: 4 kB\nSwapTotal: 4 kB\n"
+                                    : "MemTotal: 8388608 kB\nMemFree: 1048576 kB\nMemAvailable: 6291456 kB\nBuffers: 0 kB\nCached: 4 kB\nSwapTotal: 0 kB\n");
+    tree_file("/proc/self/limits", "Limit Soft Hard\nMax data size unlimited unlimited bytes\nMax address space unlimited unlimited bytes\n");
+    tree_file("/proc/vmstat", "pswpin 1\nworkingset_refault_anon 1\nworkingset_refault_file 1\n");
+    tree_file("/sys/fs/cgroup/app/memory.max", "1073741824\n");
+    tree_file("/sys/fs/cgroup/app/memory.current", "1048576\n");
+    tree_file("/sys/fs/cgroup/app/memory.stat", "inactive_file 0\nworkingset_refault_file 1\n");
+    tree_file("/sys/fs/cgroup/app/memory.pressure", "some avg10=0.00 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2\n");
+    tree_file("/sys/fs/cgroup/app/memory.events", "oom 0\noom_kill 0\n");
+    tree_open(&s);
+    pn_msrc_read(&s, &use, &a);
+    faults_clear();
+    clock_now = 10.5;
+    pn_msrc_read(&s, &use, &a);
+    long cached = atomic_load(&faults.calls);
+    PN_CHECK(cached == 5 && a.known == 15 && a.psi_us == 2 && a.soft == 1023 * MIB, "%ld reads", cached);
+    clock_now = 12;
+    pn_msrc_read(&s, &use, &a);
+    PN_CHECK(atomic_load(&faults.calls) - cached == 5 + (swap ? 3 : 2) && !(a.known & PN_HOST_SWAPIN) == !swap, "%ld reads, %u known",
+             atomic_load(&faults.calls) - cached, (unsigned)a.known);
+    pn_msrc_close(&s);
+}
+
 static void a_new_limit_counts_at_once(void)
 {
     pn_msrc s;
@@ -801,6 +836,8 @@ static void trees(void)
     long_lines_and_garbage_do_no_harm();
     groups_nest_deeply();
     memory_stat_is_read_once_a_second();
+    each_text_is_asked_once(true);
+    each_text_is_asked_once(false);
     a_new_limit_counts_at_once();
     a_moved_process_is_found_again_within_a_minute();
     a_vanished_group_is_looked_for_at_once();
