@@ -9894,8 +9894,9 @@ PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t g, uint32_t i, uint32_t t
 
 /* The same for up to max_pages pages, oldest first; the last two of the sequence stay unless also_recent. */
 PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages);
-/* What converting all that may be would free. */
+/* What converting all that may be would free; _without: if one holder more of pages [from, to) had let go of them. */
 PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent);
+PN_INTERNAL uint64_t pn_kv_requant_gain_without(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t from, uint32_t to);
 
 /* Would that, with what was converted before, be a tenth of what the sequence would hold whole, recurrent state included?
  * Without such state: always. */
@@ -10028,6 +10029,12 @@ PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k);
  * whatever happens; 0: none.  Makes room by evicting; stops where there is none.  Returns the tokens
  * that are cached now: a multiple of PN_KV_PAGE_TOKENS, at most n. */
 PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv *kv, uint64_t state, uint64_t tick);
+
+/* Pages [from, *to) of the key's way, at its end, that nobody holds but the cache and `kv`, whose tokens the key's are, which
+ * are behind its first page, and behind which nobody else goes on; returns from, *to where there are none.  _let_go: the cache
+ * does, from there on, and says what that gives back (the pages are kv's alone then). */
+PN_INTERNAL uint32_t pn_prefix_only(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t *to);
+PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t from);
 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
@@ -11065,9 +11072,11 @@ PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *who
 PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n);
 
 /* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
- * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free. */
-PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline);
-PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent);
+ * one if any may, no further one after `deadline` (pn_os_now).  idle: what the prefix cache holds beside it alone it lets
+ * go, for that, as it is, would be a page that a cold run would have made.  Returns the bytes freed; _gain: what all would
+ * free, of pages. */
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, bool idle, double deadline);
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle);
 PN_INTERNAL bool pn_session_requant_pays(pn_session *s, uint32_t type);        /* pn_kv_requant_pays */
 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
@@ -11201,6 +11210,11 @@ PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole);
 
 /* Is it worth while to make a snapshot of the session's state?  last_only: at the last page boundary alone. */
 PN_INTERNAL bool pn_cache_wants_state(const pn_session *s, bool *last_only);
+
+/* With the lock held: pages [from, *to) of the session are the cache's and its alone (pn_prefix_only).  _let_go: the session's
+ * alone from now on; returns what that gave back. */
+PN_INTERNAL uint32_t pn_cache_only(pn_session *s, uint32_t *to);
+PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s);
 
 /* A session of a recurrent model goes back to n tokens, where the cache has a snapshot.  False: it has none. */
 PN_INTERNAL bool pn_cache_rewind(pn_session *s, uint32_t n);
@@ -71642,15 +71656,15 @@ static void kv_convert(const pn_stream_group *g, const pn_kv_page *src, pn_kv_pa
     }
 }
 
-/* What converting page i of group gi would free; 0: it may not be. */
-static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+/* What converting page i of group gi would free, with so many holders; 0: it may not be. */
+static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type, uint32_t holders)
 {
     const pn_stream_group *sg = &kv->spec->group[gi];
     const pn_kv_page *p = kv->group[gi].table[i];
     if (!kv->by_turn || kv->retired || sg->window || !pn_kv_type_fits(sg, type) || i == 0 || !p)
         return 0;
     /* One that is about to be copied already has its copy in the reserve. */
-    if (p->common && (p->refs > 1 || i == kv->length / PN_KV_PAGE_TOKENS))
+    if (p->common && (p->refs > holders || i == kv->length / PN_KV_PAGE_TOKENS))
         return 0;
     uint64_t now = pn_kv_page_bytes(sg, p->k_type, p->v_type), then = pn_kv_page_bytes(sg, type, type);
     return now > then ? now - then : 0;
@@ -71660,7 +71674,7 @@ PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t 
 {
     const pn_stream_group *sg = &kv->spec->group[gi];
     pn_kv_group *g = &kv->group[gi];
-    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type) : 0;
+    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type, 1) : 0;
     pn_kv_page *old = g->table[i], *p = frees ? kv_page_new(g->mem, pn_kv_page_bytes(sg, type, type), type) : NULL;
     if (!p)
         return 0;
@@ -71684,13 +71698,18 @@ static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
     return also_recent ? n : n - PN_MIN(n, 2u);
 }
 
-PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
+PN_INTERNAL uint64_t pn_kv_requant_gain_without(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t from, uint32_t to)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
         for (uint32_t g = 0; g < kv->spec->n_groups; g++)
-            bytes += kv_requant_frees(kv, g, i, type);
+            bytes += kv_requant_frees(kv, g, i, type, i >= from && i < to ? 2 : 1);
     return bytes;
+}
+
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
+{
+    return pn_kv_requant_gain_without(kv, type, also_recent, 0, 0);
 }
 
 PN_INTERNAL bool pn_kv_requant_pays(const pn_kv *kv, uint32_t type)
@@ -72467,6 +72486,44 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 /* ------------------------------------------------------------------------------------------
  * With a store below
  * ------------------------------------------------------------------------------------------ */
+
+static bool prefix_is_of(const pn_prefix_node *n, uint32_t g, const pn_kv *kv) { return n->pages[g] && kv->group[g].table[n->depth - 1] == n->pages[g]; }
+
+/* Nobody but kv has pages of the node beside it, and kv has some. */
+static bool prefix_is_only(const pn_prefix *c, const pn_prefix_node *n, const pn_kv *kv)
+{
+    bool some = false;
+    for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++) {
+        bool its = prefix_is_of(n, g, kv);
+        if (n->pages[g] && n->pages[g]->refs != 1u + its)
+            return false;
+        some = some || its;
+    }
+    return some && !n->pins;
+}
+
+PN_INTERNAL uint32_t pn_prefix_only(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t *to)
+{
+    uint32_t from = *to = prefix_walk(c, k);
+    PN_ASSERT(k->n <= kv->length);
+    while (from > 1 && c->way[from - 1]->n_children == (from < *to) && prefix_is_only(c, c->way[from - 1], kv))
+        from--;
+    return from;
+}
+
+PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t from)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = prefix_walk(c, k); i > from; i--) {
+        pn_prefix_node *n = c->way[i - 1];
+        bytes += prefix_node_bytes(c, n) - (prefix_state_held(c, n) ? prefix_state_bytes(c, n->space) : 0);
+        for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
+            bytes -= prefix_is_of(n, g, kv) ? pn_kv_page_cost(kv->spec, g, kv->type) : 0;
+        prefix_heap_remove(c, n);
+        prefix_remove_leaf(c, n);
+    }
+    return bytes;
+}
 
 PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefix_see see, void *user)
 {
@@ -76143,12 +76200,12 @@ static uint32_t rung_walk_type(const rung_walk *w, pn_model *m)
 }
 
 /* True: it was made smaller. */
-static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type)
+static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type, bool idle)
 {
     if (rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
         return false;
-    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, w->deadline > 0 ? w->deadline : pn_os_now() + 0.01)
-                            : pn_session_requant_gain(s, type, w->smallest);
+    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, idle, w->deadline > 0 ? w->deadline : pn_os_now() + 0.01)
+                            : pn_session_requant_gain(s, type, w->smallest, idle);
     w->bytes += n;
     return w->convert && n > 0;
 }
@@ -76163,7 +76220,7 @@ static void rung_walk_idle(pn_engine *e, rung_walk *w)
         pn_mutex_lock(&m->lock);
         for (pn_session *s = m->sessions; s; s = s->next)
             if (pn_session_try_take(s)) {
-                (void)rung_walk_session(w, s, type);
+                (void)rung_walk_session(w, s, type, true);
                 pn_session_untake(s);
             }
         pn_mutex_unlock(&m->lock);
@@ -76177,7 +76234,7 @@ static void rung_walk_job(void *user, pn_job *j)
     rung_walk *w = user;
     pn_model *m = j->s->model;
     uint32_t type = rung_walk_on(w, m) ? rung_walk_type(w, m) : j->s->kv_type;
-    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type))
+    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type, false))
         j->gen.r.kv_degraded = 1;
 }
 
@@ -80273,6 +80330,20 @@ PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole)
     pn_mutex_unlock(&c->lock);
 }
 
+PN_INTERNAL uint32_t pn_cache_only(pn_session *s, uint32_t *to)
+{
+    pn_prefix_key k;
+    *to = 0;
+    return !s->apart && cache_key(s, s->salt, s->tokens, s->kv.length, &k) ? pn_prefix_only(pn_session_die(s)->cache.tree, &k, &s->kv, to) : 0;
+}
+
+PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s)
+{
+    pn_prefix_key k;
+    uint32_t to, from = pn_cache_only(s, &to);
+    return from < to && cache_key(s, s->salt, s->tokens, s->kv.length, &k) ? pn_prefix_let_go(pn_session_die(s)->cache.tree, &k, &s->kv, from) : 0;
+}
+
 /* Where memory is short it is left to what has to be there. */
 PN_INTERNAL bool pn_cache_wants_state(const pn_session *s, bool *last_only)
 {
@@ -80750,10 +80821,23 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     return PN_OK;
 }
 
-PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline)
+/* With the lock held. */
+static uint64_t session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle)
+{
+    uint32_t to = 0, from = idle ? pn_cache_only(s, &to) : 0;
+    return pn_kv_requant_gain_without(&s->kv, type, also_recent, from, to);
+}
+
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, bool idle, double deadline)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     uint64_t bytes = 0, freed;
+    if (idle) {
+        pn_mutex_lock(pages);
+        if (session_requant_gain(s, type, also_recent, true) > session_requant_gain(s, type, also_recent, false))
+            bytes = pn_cache_let_go(s);
+        pn_mutex_unlock(pages);
+    }
     do {                        /* the lock is others', too: one page at a time */
         pn_mutex_lock(pages);
         freed = pn_kv_requant_some(&s->kv, type, also_recent, 1);
@@ -80763,11 +80847,11 @@ PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_
     return bytes;
 }
 
-PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent)
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
-    uint64_t bytes = pn_kv_requant_gain(&s->kv, type, also_recent);
+    uint64_t bytes = session_requant_gain(s, type, also_recent, idle);
     pn_mutex_unlock(pages);
     return bytes;
 }

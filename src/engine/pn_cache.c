@@ -177,6 +177,20 @@ PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole)
     pn_mutex_unlock(&c->lock);
 }
 
+PN_INTERNAL uint32_t pn_cache_only(pn_session *s, uint32_t *to)
+{
+    pn_prefix_key k;
+    *to = 0;
+    return !s->apart && cache_key(s, s->salt, s->tokens, s->kv.length, &k) ? pn_prefix_only(pn_session_die(s)->cache.tree, &k, &s->kv, to) : 0;
+}
+
+PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s)
+{
+    pn_prefix_key k;
+    uint32_t to, from = pn_cache_only(s, &to);
+    return from < to && cache_key(s, s->salt, s->tokens, s->kv.length, &k) ? pn_prefix_let_go(pn_session_die(s)->cache.tree, &k, &s->kv, from) : 0;
+}
+
 /* Where memory is short it is left to what has to be there. */
 PN_INTERNAL bool pn_cache_wants_state(const pn_session *s, bool *last_only)
 {

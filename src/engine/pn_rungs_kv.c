@@ -116,12 +116,12 @@ static uint32_t rung_walk_type(const rung_walk *w, pn_model *m)
 }
 
 /* True: it was made smaller. */
-static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type)
+static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type, bool idle)
 {
     if (rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
         return false;
-    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, w->deadline > 0 ? w->deadline : pn_os_now() + 0.01)
-                            : pn_session_requant_gain(s, type, w->smallest);
+    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, idle, w->deadline > 0 ? w->deadline : pn_os_now() + 0.01)
+                            : pn_session_requant_gain(s, type, w->smallest, idle);
     w->bytes += n;
     return w->convert && n > 0;
 }
@@ -136,7 +136,7 @@ static void rung_walk_idle(pn_engine *e, rung_walk *w)
         pn_mutex_lock(&m->lock);
         for (pn_session *s = m->sessions; s; s = s->next)
             if (pn_session_try_take(s)) {
-                (void)rung_walk_session(w, s, type);
+                (void)rung_walk_session(w, s, type, true);
                 pn_session_untake(s);
             }
         pn_mutex_unlock(&m->lock);
@@ -150,7 +150,7 @@ static void rung_walk_job(void *user, pn_job *j)
     rung_walk *w = user;
     pn_model *m = j->s->model;
     uint32_t type = rung_walk_on(w, m) ? rung_walk_type(w, m) : j->s->kv_type;
-    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type))
+    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type, false))
         j->gen.r.kv_degraded = 1;
 }
 

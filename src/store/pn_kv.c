@@ -566,15 +566,15 @@ static void kv_convert(const pn_stream_group *g, const pn_kv_page *src, pn_kv_pa
     }
 }
 
-/* What converting page i of group gi would free; 0: it may not be. */
-static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+/* What converting page i of group gi would free, with so many holders; 0: it may not be. */
+static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type, uint32_t holders)
 {
     const pn_stream_group *sg = &kv->spec->group[gi];
     const pn_kv_page *p = kv->group[gi].table[i];
     if (!kv->by_turn || kv->retired || sg->window || !pn_kv_type_fits(sg, type) || i == 0 || !p)
         return 0;
     /* One that is about to be copied already has its copy in the reserve. */
-    if (p->common && (p->refs > 1 || i == kv->length / PN_KV_PAGE_TOKENS))
+    if (p->common && (p->refs > holders || i == kv->length / PN_KV_PAGE_TOKENS))
         return 0;
     uint64_t now = pn_kv_page_bytes(sg, p->k_type, p->v_type), then = pn_kv_page_bytes(sg, type, type);
     return now > then ? now - then : 0;
@@ -584,7 +584,7 @@ PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t 
 {
     const pn_stream_group *sg = &kv->spec->group[gi];
     pn_kv_group *g = &kv->group[gi];
-    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type) : 0;
+    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type, 1) : 0;
     pn_kv_page *old = g->table[i], *p = frees ? kv_page_new(g->mem, pn_kv_page_bytes(sg, type, type), type) : NULL;
     if (!p)
         return 0;
@@ -608,13 +608,18 @@ static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
     return also_recent ? n : n - PN_MIN(n, 2u);
 }
 
-PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
+PN_INTERNAL uint64_t pn_kv_requant_gain_without(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t from, uint32_t to)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
         for (uint32_t g = 0; g < kv->spec->n_groups; g++)
-            bytes += kv_requant_frees(kv, g, i, type);
+            bytes += kv_requant_frees(kv, g, i, type, i >= from && i < to ? 2 : 1);
     return bytes;
+}
+
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
+{
+    return pn_kv_requant_gain_without(kv, type, also_recent, 0, 0);
 }
 
 PN_INTERNAL bool pn_kv_requant_pays(const pn_kv *kv, uint32_t type)

@@ -181,8 +181,9 @@ PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t g, uint32_t i, uint32_t t
 
 /* The same for up to max_pages pages, oldest first; the last two of the sequence stay unless also_recent. */
 PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages);
-/* What converting all that may be would free. */
+/* What converting all that may be would free; _without: if one holder more of pages [from, to) had let go of them. */
 PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent);
+PN_INTERNAL uint64_t pn_kv_requant_gain_without(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t from, uint32_t to);
 
 /* Would that, with what was converted before, be a tenth of what the sequence would hold whole, recurrent state included?
  * Without such state: always. */

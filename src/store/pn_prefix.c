@@ -724,6 +724,44 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
  * With a store below
  * ------------------------------------------------------------------------------------------ */
 
+static bool prefix_is_of(const pn_prefix_node *n, uint32_t g, const pn_kv *kv) { return n->pages[g] && kv->group[g].table[n->depth - 1] == n->pages[g]; }
+
+/* Nobody but kv has pages of the node beside it, and kv has some. */
+static bool prefix_is_only(const pn_prefix *c, const pn_prefix_node *n, const pn_kv *kv)
+{
+    bool some = false;
+    for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++) {
+        bool its = prefix_is_of(n, g, kv);
+        if (n->pages[g] && n->pages[g]->refs != 1u + its)
+            return false;
+        some = some || its;
+    }
+    return some && !n->pins;
+}
+
+PN_INTERNAL uint32_t pn_prefix_only(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t *to)
+{
+    uint32_t from = *to = prefix_walk(c, k);
+    PN_ASSERT(k->n <= kv->length);
+    while (from > 1 && c->way[from - 1]->n_children == (from < *to) && prefix_is_only(c, c->way[from - 1], kv))
+        from--;
+    return from;
+}
+
+PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t from)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = prefix_walk(c, k); i > from; i--) {
+        pn_prefix_node *n = c->way[i - 1];
+        bytes += prefix_node_bytes(c, n) - (prefix_state_held(c, n) ? prefix_state_bytes(c, n->space) : 0);
+        for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
+            bytes -= prefix_is_of(n, g, kv) ? pn_kv_page_cost(kv->spec, g, kv->type) : 0;
+        prefix_heap_remove(c, n);
+        prefix_remove_leaf(c, n);
+    }
+    return bytes;
+}
+
 PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefix_see see, void *user)
 {
     uint32_t depth = prefix_walk(c, k);

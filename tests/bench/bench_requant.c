@@ -85,9 +85,9 @@ static void rqb_rest(rqb *b, pn_session *s, const char *name)
 
 static void rqb_convert(pn_session *s, uint32_t type)
 {
-    uint64_t gain = pn_session_requant_gain(s, type, false);
+    uint64_t gain = pn_session_requant_gain(s, type, false, false);
     double t = pn_os_now();
-    uint64_t freed = pn_session_requant(s, type, false, 1e18);
+    uint64_t freed = pn_session_requant(s, type, false, false, 1e18);
     t = pn_os_now() - t;
     printf("to %s: %.2f MiB freed (%s), %.1f ms\n", pn_kv_type_name((pn_dtype)type), (double)freed / 1048576, freed == gain ? "as announced" : "NOT AS ANNOUNCED", 1e3 * t);
 }

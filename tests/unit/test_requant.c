@@ -84,11 +84,11 @@ static void live_pages_become_smaller(rq_rig *r, uint32_t type, double most)
     pn_session *calm = rq_session(r, 1), *s = rq_session(r, 1);
     PN_CHECK(pn_session_eval(calm, r->ids, half, &err) == PN_OK && pn_session_eval_all(calm, r->ids + half, rest, want, &err) == PN_OK, "%s", err.text);
     PN_CHECK(pn_session_eval(s, r->ids, half, &err) == PN_OK, "%s", err.text);
-    uint64_t had = rq_kv_bytes(r), gain = pn_session_requant_gain(s, type, false);
+    uint64_t had = rq_kv_bytes(r), gain = pn_session_requant_gain(s, type, false, false);
     pn_session_kv_types(s, &now, &small, &degraded);
     PN_CHECK(gain && !degraded && small == PN_DTYPE_F16, " ");
-    PN_CHECK(pn_session_requant(s, type, false, 0) == gain / 5, "a deadline that has passed: one page of five");
-    PN_CHECK(gain / 5 * 4 == pn_session_requant(s, type, false, pn_os_now() + 60) && had - rq_kv_bytes(r) == gain, "freed is what the ledger says");
+    PN_CHECK(pn_session_requant(s, type, false, false, 0) == gain / 5, "a deadline that has passed: one page of five");
+    PN_CHECK(gain / 5 * 4 == pn_session_requant(s, type, false, false, pn_os_now() + 60) && had - rq_kv_bytes(r) == gain, "freed is what the ledger says");
     pn_session_kv_types(s, &now, &small, &degraded);
     PN_CHECK(degraded && now == PN_DTYPE_F16 && small == (pn_dtype)type, "%s", pn_kv_type_name(small));
     PN_CHECK(pn_session_eval_all(s, r->ids + half, rest, got, &err) == PN_OK, "%s", err.text);
@@ -118,7 +118,7 @@ static void mixed_pages_do_not_show_chunks(rq_rig *r)
     for (uint32_t chunk = 400; chunk; chunk /= 20) {
         pn_session *s = rq_session(r, 1);
         PN_CHECK(pn_session_eval(s, r->ids, 500, &err) == PN_OK, "%s", err.text);
-        (void)pn_session_requant(s, PN_DTYPE_Q8_0, true, pn_os_now() + 60);
+        (void)pn_session_requant(s, PN_DTYPE_Q8_0, true, false, pn_os_now() + 60);
         pn_mutex_lock(&pn_session_die(s)->cache.lock);
         PN_CHECK(pn_kv_requant_some(&s->kv, PN_DTYPE_Q4_0, false, 3) > 0, " ");
         pn_mutex_unlock(&pn_session_die(s)->cache.lock);
@@ -141,22 +141,65 @@ static void the_prefix_cache_gets_no_degraded_page(rq_rig *r)
     pn_generate_result g;
     pn_session *s = rq_session(r, 1), *t = rq_session(r, 1);
     pn_generate_params p = {.prompt = r->ids + 3, .n_prompt = 400, .max_tokens = 40, .sampling = &rq_how};
-    PN_CHECK(pn_session_eval(s, p.prompt, 400, &err) == PN_OK && pn_session_requant(s, PN_DTYPE_Q8_0, false, 0) > 0, "%s", err.text);
+    PN_CHECK(pn_session_eval(s, p.prompt, 400, &err) == PN_OK && pn_session_requant(s, PN_DTYPE_Q8_0, false, false, 0) > 0, "%s", err.text);
     pn_generate_params on = {.prompt = p.prompt + 400, .n_prompt = 1, .max_tokens = 40, .sampling = &rq_how};
     PN_CHECK(pn_session_generate(s, &on, &g, &err) == PN_OK, "%s", err.text);
     PN_CHECK(pn_model_cached(r->m, p.prompt, 400) == P, "%u tokens are kept", (unsigned)pn_model_cached(r->m, p.prompt, 400));
     PN_CHECK(pn_session_generate(t, &p, &g, &err) == PN_OK && g.n_cached == P && pn_model_cached(r->m, p.prompt, 400) == 6 * P, "%u", (unsigned)g.n_cached);
-    PN_CHECK(pn_session_requant_gain(t, PN_DTYPE_Q8_0, false) == 0 && pn_session_requant(t, PN_DTYPE_Q8_0, false, 1e18) == 0, "the tree holds its pages");
+    PN_CHECK(pn_session_requant_gain(t, PN_DTYPE_Q8_0, false, false) == 0 && pn_session_requant(t, PN_DTYPE_Q8_0, false, false, 1e18) == 0, "the tree holds its pages");
     /* Once the tree has let go of them they may be. */
     pn_cache *c = &pn_session_die(t)->cache;
     pn_mutex_lock(&c->lock);
     pn_prefix_clear(c->tree);
     pn_mutex_unlock(&c->lock);
-    uint64_t had = rq_kv_bytes(r), gain = pn_session_requant_gain(t, PN_DTYPE_Q8_0, false);
-    PN_CHECK(gain && pn_session_requant(t, PN_DTYPE_Q8_0, false, 1e18) == gain && had - rq_kv_bytes(r) == gain, " ");
+    uint64_t had = rq_kv_bytes(r), gain = pn_session_requant_gain(t, PN_DTYPE_Q8_0, false, false);
+    PN_CHECK(gain && pn_session_requant(t, PN_DTYPE_Q8_0, false, false, 1e18) == gain && had - rq_kv_bytes(r) == gain, " ");
     PN_CHECK(pn_session_generate(t, &on, &g, &err) == PN_OK && pn_model_cached(r->m, p.prompt, 400) == P, "%s", err.text);
     pn_session_free(s);
     pn_session_free(t);
+}
+
+/* An idle session's pages that the cache has beside it become smaller, for the cache lets go of them: behind what others hold,
+ * too, or go on from.  Freed is what the ledger says; what is cached afterwards has the bits of a cold run. */
+static void what_the_cache_holds_beside_an_idle_session_becomes_smaller(rq_rig *r)
+{
+    pn_err err = {0};
+    pn_generate_result g;
+    pn_generate_params p = {.prompt = r->ids + 5, .n_prompt = 400, .max_tokens = 40, .sampling = &rq_how}, q = p;
+    pn_session *cold = rq_session(r, 1), *s = rq_session(r, 1), *t = rq_session(r, 1);
+    pn_token two[400];
+    p.no_cache = 1;
+    PN_CHECK(pn_session_generate(cold, &p, &g, &err) == PN_OK, "%s", err.text);
+    p.no_cache = 0;
+    PN_CHECK(pn_session_generate(s, &p, &g, &err) == PN_OK && g.n_cached == 0 && pn_model_cached(r->m, p.prompt, 400) == 6 * P, "%s", err.text);
+    PN_CHECK(pn_session_requant_gain(s, PN_DTYPE_Q8_0, false, false) == 0, "without the cache's leave");
+    uint64_t page = pn_kv_page_cost(s->kv.spec, 0, PN_DTYPE_F16) - pn_kv_page_cost(s->kv.spec, 0, PN_DTYPE_Q8_0);
+
+    /* Another session shares three pages and parts: the others are the first's. */
+    memcpy(two, p.prompt, sizeof two);
+    for (int i = 3 * P + 10; i < 400; i++)
+        two[i] = r->ids[i + 300];
+    q.prompt = two;
+    PN_CHECK(pn_session_generate(t, &q, &g, &err) == PN_OK && g.n_cached == 3 * P, "%u", (unsigned)g.n_cached);
+    uint64_t gain = pn_session_requant_gain(s, PN_DTYPE_Q8_0, false, true), had = pn_mem_used(r->e);
+    PN_CHECK(gain == 2 * page, "%llu bytes, a page gives %llu", (unsigned long long)gain, (unsigned long long)page);        /* 3 and 4; 5 and 6 are recent */
+    uint64_t freed = pn_session_requant(s, PN_DTYPE_Q8_0, false, true, 1e18);
+    PN_CHECK(freed >= gain && had - pn_mem_used(r->e) == freed, "%llu of %llu", (unsigned long long)freed, (unsigned long long)(had - pn_mem_used(r->e)));
+    PN_CHECK(pn_prefix_sound(pn_session_die(s)->cache.tree) && pn_model_cached(r->m, p.prompt, 400) == 3 * P && pn_model_cached(r->m, two, 400) == 6 * P, "%u",
+             (unsigned)pn_model_cached(r->m, p.prompt, 400));
+    PN_CHECK(pn_session_requant_gain(s, PN_DTYPE_Q8_0, false, true) == 0, "what two sessions hold");
+    pn_session_free(s);
+
+    /* The other one has everything to itself now but the first page. */
+    gain = pn_session_requant_gain(t, PN_DTYPE_Q8_0, false, true);
+    PN_CHECK(gain == 4 * page && pn_session_requant(t, PN_DTYPE_Q8_0, false, true, 0) > page && pn_session_requant(t, PN_DTYPE_Q8_0, false, true, 1e18) == 3 * page &&
+             pn_model_cached(r->m, two, 400) == P && pn_prefix_sound(pn_session_die(t)->cache.tree), "%u pages", (unsigned)(gain / page));
+    s = rq_session(r, 1);
+    PN_CHECK(pn_session_generate(s, &p, &g, &err) == PN_OK && g.n_cached == P && !g.kv_degraded &&
+             memcmp(pn_session_logits(s), pn_session_logits(cold), pn_vocab_size(r->m) * sizeof(float)) == 0, "other bits");
+    pn_session_free(s);
+    pn_session_free(t);
+    pn_session_free(cold);
 }
 
 static void the_gate_is_asked_by_type(rq_rig *r)
@@ -178,6 +221,7 @@ int main(void)
     live_pages_become_smaller(&r, PN_DTYPE_Q8_0, 0.002);
     live_pages_become_smaller(&r, PN_DTYPE_Q4_0, 0.05);
     mixed_pages_do_not_show_chunks(&r);
+    what_the_cache_holds_beside_an_idle_session_becomes_smaller(&r);
     the_prefix_cache_gets_no_degraded_page(&r);
     the_gate_is_asked_by_type(&r);
     rq_close(&r);
