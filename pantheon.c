@@ -76199,10 +76199,10 @@ static uint32_t rung_walk_type(const rung_walk *w, pn_model *m)
     return pn_rungs_kv_type(m, w->smallest ? (uint32_t)RUNG_KV_STEPS : PN_MAX(1u, step));
 }
 
-/* True: it was made smaller. */
+/* True: it was made smaller.  What somebody chose a type for keeps it. */
 static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type, bool idle)
 {
-    if (rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
+    if (!s->auto_type || rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
         return false;
     uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, idle, w->deadline > 0 ? w->deadline : pn_os_now() + 0.01)
                             : pn_session_requant_gain(s, type, w->smallest, idle);

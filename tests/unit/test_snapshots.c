@@ -169,6 +169,8 @@ static void small_pages_beside_much_state_stay(void)
                  pn_request_new(s, &p, &q, &err) == PN_OK, "%s", err.text);
         while (pn_session_length(s) < SNAP_PROMPT)
             PN_CHECK(pn_engine_step(r.e, 0, NULL, &err) == PN_OK, "%s", err.text);
+        PN_CHECK(live->gain(r.e, 0) == 0 && all->gain(r.e, 0) == 0, "a type that somebody chose stays");
+        s->auto_type = true;            /* as if nobody had: the heads of this model fit no type below F16 */
         PN_CHECK((live->gain(r.e, 0) > 0) == (kib == 0) && all->gain(r.e, 0) > 0, "%u KiB of state more", (unsigned)kib);
         (void)live->apply(r.e, 0, UINT64_MAX, 0, &freed);
         PN_CHECK((freed > 0) == (kib == 0), "%u KiB of state more", (unsigned)kib);
