@@ -324,7 +324,7 @@ PN_AVX2 static void attn_tiles(const attn_group *w)
 /* ------------------------------------------------------------------------------------------ */
 
 /* Fetch what is needed after this: planes are a few pages of memory each, and the hardware foresees nothing beyond one. */
-static void attn_ask(const void *p, size_t n)
+static void attn_fetch(const void *p, size_t n)
 {
     for (size_t i = 0; i < n; i += 64)
         __builtin_prefetch((const uint8_t *)p + i, 0, 2);
@@ -345,10 +345,10 @@ PN_AVX2 static void attn_page(attn_group *w)
     if (w->lo >= w->hi)
         return;
     if (w->j0 == 0)
-        attn_ask((const uint8_t *)a->v + w->lo * v_bytes, (w->hi - w->lo) * v_bytes);
+        attn_fetch((const uint8_t *)a->v + w->lo * v_bytes, (w->hi - w->lo) * v_bytes);
     attn_scores(w);
     if (w->j0 == 0)
-        attn_ask(a->next_k, a->next_k_bytes);
+        attn_fetch(a->next_k, a->next_k_bytes);
     attn_softmax(w);
     if (w->n > 1 && pn_kv_is_block(a->v_type))
         attn_tiles(w);
