@@ -371,6 +371,57 @@ static void models_take_turns(req_rig *r)
     pn_model_free(m);
 }
 
+/* Contexts on both sides of what a model was trained for have a plan each, whose rows cannot share a step. */
+static void plans_take_turns(req_rig *r)
+{
+    enum { N = 6, NEW = 24, PROMPT = 30 };
+    pn_model *m = NULL;
+    pn_err err = {0};
+    if (!PN_CHECK(pn_model_load(r->e, "tests/vectors/golden/arch/phi3_longrope.gguf", NULL, &m, &err) == PN_OK, "%s", err.text))
+        return;
+    const size_t V = pn_vocab_size(m);
+    const pn_sampling on = {.ignore_eos = 1};
+    pn_token ids[PROMPT];
+    pn_session *s[N];
+    pn_request *q[N] = {0};
+    float *alone = malloc(N * V * sizeof *alone);
+    uint32_t active = 1, least = UINT32_MAX;
+    for (int round = 0; round < 2; round++) {
+        for (uint32_t i = 0; i < N; i++) {
+            PN_CHECK(pn_session_new(m, &(pn_session_params){.n_ctx = i % 2 ? 512 : 256, .n_batch = 16}, &s[i], &err) == PN_OK, "%s", err.text);
+            for (uint32_t t = 0; t < PROMPT; t++)
+                ids[t] = (pn_token)((t * 37 + i / 2 * 11 + 3) % V);        /* the same for two sessions of either kind */
+            const pn_generate_params p = {.prompt = ids, .n_prompt = PROMPT, .max_tokens = NEW, .sampling = &on};
+            if (round == 0)
+                PN_CHECK(pn_session_generate(s[i], &p, NULL, &err) == PN_OK, "%s", err.text);
+            else
+                PN_CHECK(pn_request_new(s[i], &p, &q[i], &err) == PN_OK, "%s", err.text);
+            if (round == 0) {
+                memcpy(alone + i * V, pn_session_logits(s[i]), V * sizeof *alone);
+                pn_session_free(s[i]);
+            }
+        }
+    }
+    for (bool any = false; active && !any;) {
+        PN_CHECK(pn_engine_step(r->e, 0, &active, &err) == PN_OK, "%s", err.text);
+        for (uint32_t i = 0; i < N; i++)
+            any = any || pn_request_done(q[i]);
+    }
+    for (uint32_t i = 0; i < N; i++)
+        least = pn_session_length(s[i]) < least ? pn_session_length(s[i]) : least;
+    PN_CHECK(least > PROMPT, "the first is done, and one of the others has %u tokens", (unsigned)least);
+    while (active)
+        PN_CHECK(pn_engine_step(r->e, 0, &active, &err) == PN_OK, "%s", err.text);
+    for (uint32_t i = 0; i < N; i++) {
+        PN_CHECK(memcmp(pn_session_logits(s[i]), alone + i * V, V * sizeof *alone) == 0, "session %u: other bits than alone", (unsigned)i);
+        PN_CHECK(i % 2 == 0 || memcmp(alone + i * V, alone + (i - 1) * V, V * sizeof *alone) != 0, "both contexts have one table");
+        pn_request_free(q[i]);
+        pn_session_free(s[i]);
+    }
+    free(alone);
+    pn_model_free(m);
+}
+
 typedef struct req_driver {
     req_rig *r;
     int stop;
@@ -971,6 +1022,7 @@ int main(void)
         a_busy_session_says_so(&r);
         conversations_answer_together(&r);
         models_take_turns(&r);
+        plans_take_turns(&r);
         requests_come_from_other_threads(&r);
         the_engine_drives_itself(&r);
         freed_by_another_thread(&r);
