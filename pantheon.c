@@ -1820,6 +1820,29 @@ static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t
     }
 }
 
+/* Float products of several activation rows: blocks of some weight rows go through k in pieces. */
+enum {
+    PN_X86_FLOAT_W = 6,         /* weight rows of a block */
+    PN_X86_FLOAT_X = 32,        /* activation rows of a block */
+    PN_X86_FLOAT_K = 512        /* elements of a piece */
+};
+
+typedef float pn_x86_float_part[16];    /* partial sums of an output between two pieces */
+
+/* p[j][r] += weight rows w times activation rows j0 .. j0+n, without the last k mod 16 elements; three rows behind p[n - 1]
+ * are spare. */
+typedef void (*pn_x86_float_block)(const pn_cpu_mm *a, const void *const w[PN_X86_FLOAT_W], uint32_t j0, uint32_t n,
+                                   pn_x86_float_part (*p)[PN_X86_FLOAT_W]);
+
+typedef struct pn_x86_float_blocks {
+    pn_x86_float_block f32, f16, bf16;
+} pn_x86_float_blocks;
+
+static inline const float *pn_x86_float_x(const pn_cpu_mm *a, uint32_t j) { return (const float *)(const void *)pn_x86_x_row(a, j); }
+
+/* Quantised weights are decoded to f32. */
+PN_INTERNAL void pn_x86_float_many(const pn_cpu_mm *a, const pn_x86_float_blocks *blocks);
+
 PN_INTERNAL void pn_avx2_quant(pn_act_kind kind, const float *x, void *dst, size_t k);
 PN_INTERNAL void pn_avx2_matmul(const pn_cpu_mm *a);
 PN_INTERNAL void pn_avx2_matmul_float(const pn_cpu_mm *a);
@@ -3081,6 +3104,88 @@ static void avx512_attn(const pn_cpu_attn *a)
 #endif /* PN_CPU_X64 */
 
 #endif /* PN_CPU_AVX512_ATTN_H */
+
+/* ---- Begin cpu/pn_cpu_avx512_float.h ---- */
+/*
+ * pn_cpu_avx512_float.h - products of float weights with AVX-512: the 16 partial sums of an output are one vector.
+ *
+ * Six weight rows times four activation rows, 24 of the 32 registers; the frame, and up to two activation rows, which
+ * wait for memory, are AVX2's.  Included by both AVX-512 tables.
+ */
+#ifndef PN_CPU_AVX512_FLOAT_H
+#define PN_CPU_AVX512_FLOAT_H
+
+/* includes cpu/pn_cpu_avx512_many.h */
+
+#if PN_CPU_X64
+
+PN_AVX512_INLINE __m512 avx512_float_load(const void *w, size_t i, const int type)
+{
+    if (type == PN_DTYPE_F32)
+        return _mm512_loadu_ps((const float *)w + i);
+    const __m256i h = unp_load32((const uint16_t *)w + i);
+    return type == PN_DTYPE_F16 ? _mm512_cvtph_ps(h) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+/* k elements (a multiple of 16) from e on of six weight rows and four activation rows x. */
+PN_AVX512_INLINE void avx512_float6x4(const void *const w[PN_X86_FLOAT_W], size_t e, const float *const x[4], size_t k,
+                                      pn_x86_float_part (*p)[PN_X86_FLOAT_W], const int type)
+{
+    __m512 s[4][PN_X86_FLOAT_W];
+    PN_UNROLL
+    for (size_t j = 0; j < 4; j++)
+        PN_UNROLL
+        for (size_t r = 0; r < PN_X86_FLOAT_W; r++)
+            s[j][r] = _mm512_load_ps(p[j][r]);
+    for (size_t i = 0; i < k; i += 16) {
+        const __m512 x0 = _mm512_loadu_ps(x[0] + i), x1 = _mm512_loadu_ps(x[1] + i);
+        const __m512 x2 = _mm512_loadu_ps(x[2] + i), x3 = _mm512_loadu_ps(x[3] + i);
+        PN_UNROLL
+        for (size_t r = 0; r < PN_X86_FLOAT_W; r++) {
+            const __m512 v = avx512_float_load(w[r], e + i, type);
+            s[0][r] = _mm512_fmadd_ps(v, x0, s[0][r]);
+            s[1][r] = _mm512_fmadd_ps(v, x1, s[1][r]);
+            s[2][r] = _mm512_fmadd_ps(v, x2, s[2][r]);
+            s[3][r] = _mm512_fmadd_ps(v, x3, s[3][r]);
+        }
+    }
+    PN_UNROLL
+    for (size_t j = 0; j < 4; j++)
+        PN_UNROLL
+        for (size_t r = 0; r < PN_X86_FLOAT_W; r++)
+            _mm512_store_ps(p[j][r], s[j][r]);
+}
+
+#define AVX512_FLOAT(name, type) \
+    PN_AVX512 static void name(const pn_cpu_mm *a, const void *const w[PN_X86_FLOAT_W], uint32_t j0, uint32_t n, \
+                               pn_x86_float_part (*p)[PN_X86_FLOAT_W]) \
+    { \
+        const size_t whole = a->k & ~(size_t)15; \
+        for (size_t e = 0; e < whole; e += PN_X86_FLOAT_K) \
+            for (uint32_t j = 0; j < n; j += 4) { \
+                const float *x[4]; \
+                for (uint32_t i = 0; i < 4; i++) \
+                    x[i] = pn_x86_float_x(a, j0 + PN_MIN(j + i, n - 1)) + e; \
+                avx512_float6x4(w, e, x, PN_MIN((size_t)PN_X86_FLOAT_K, whole - e), p + j, type); \
+            } \
+    }
+AVX512_FLOAT(avx512_float_f32, PN_DTYPE_F32)
+AVX512_FLOAT(avx512_float_f16, PN_DTYPE_F16)
+AVX512_FLOAT(avx512_float_bf16, PN_DTYPE_BF16)
+#undef AVX512_FLOAT
+
+static void avx512_matmul_exact(const pn_cpu_mm *a)
+{
+    static const pn_x86_float_blocks blocks = {avx512_float_f32, avx512_float_f16, avx512_float_bf16};
+    if (a->m > 2 || pn_dtype_is_quantised(a->dtype))
+        pn_x86_float_many(a, &blocks);
+    else
+        pn_avx2_matmul_float(a);
+}
+
+#endif /* PN_CPU_X64 */
+
+#endif /* PN_CPU_AVX512_FLOAT_H */
 
 /* ---- Begin cpu/pn_cpu_arm.h ---- */
 /*
@@ -21404,9 +21509,11 @@ typedef int pn_cpu_avx2_attn_not_empty;         /* ISO C wants a declaration in 
 
 #if PN_CPU_X64
 
-#define FLT_W 6                 /* weight rows of a block */
-#define FLT_X 32                /* activation rows of a block */
-#define FLT_K 512               /* elements of a piece */
+#define FLT_W PN_X86_FLOAT_W
+#define FLT_X PN_X86_FLOAT_X
+#define FLT_K PN_X86_FLOAT_K
+
+typedef pn_x86_float_part flt_part;
 
 PN_AVX2_INLINE __m256 flt_load(const void *w, size_t i, const int type)
 {
@@ -21486,11 +21593,6 @@ static void flt_store(const pn_cpu_mm *a, uint32_t r0, uint32_t n, uint32_t j, c
     pn_x86_store_rows(a, r0, n, a->y_index ? a->y_index[j] : j, sum);
 }
 
-static const float *flt_x(const pn_cpu_mm *a, uint32_t j)
-{
-    return (const float *)(const void *)pn_x86_x_row(a, j);
-}
-
 PN_AVX2 static void flt_few(const pn_cpu_mm *a)
 {
     void (*dot4)(const void *const w[4], const float *x, size_t k, float out[4]) =
@@ -21501,14 +21603,11 @@ PN_AVX2 static void flt_few(const pn_cpu_mm *a)
         for (uint32_t i = 0; i < 4; i++)
             w[i] = (const uint8_t *)a->w + PN_MIN(r + i, a->rows - 1) * a->w_stride;
         for (uint32_t j = 0; j < a->m; j++) {
-            dot4(w, flt_x(a, j), a->k, sum);
+            dot4(w, pn_x86_float_x(a, j), a->k, sum);
             flt_store(a, r, PN_MIN(4u, a->rows - r), j, sum);
         }
     }
 }
-
-/* Partial sums of an output between two pieces of k. */
-typedef float flt_part[16];
 
 /* gcc would load what two products share twice, as an operand of each. */
 PN_AVX2_INLINE __m256 flt_once(__m256 v)
@@ -21573,18 +21672,30 @@ PN_AVX2_INLINE void flt_block(const pn_cpu_mm *a, const void *const w[FLT_W], ui
                               flt_part (*p)[FLT_W], const int type)
 {
     size_t whole = a->k & ~(size_t)15;
-    memset(p, 0, sizeof(*p) * (n + 1));
     for (size_t e = 0; e < whole; e += FLT_K) {
         size_t k = PN_MIN((size_t)FLT_K, whole - e);
         for (uint32_t j = 0; j < n; j += 2) {       /* an odd last row is its own partner: p[n] is spare */
-            const float *x = flt_x(a, j0 + j) + e, *y = flt_x(a, j0 + PN_MIN(j + 1, n - 1)) + e;
+            const float *x = pn_x86_float_x(a, j0 + j) + e, *y = pn_x86_float_x(a, j0 + PN_MIN(j + 1, n - 1)) + e;
             flt_dot3x2(w, e, x, y, k, p[j], p[j + 1], type);
             flt_dot3x2(w + 3, e, x, y, k, p[j] + 3, p[j + 1] + 3, type);
         }
     }
+}
+
+/* The elements of k past the last sixteen. */
+PN_AVX2 static void flt_tails(const pn_cpu_mm *a, const void *const w[FLT_W], uint32_t j0, uint32_t n, flt_part (*p)[FLT_W])
+{
+    size_t whole = a->k & ~(size_t)15;
     for (uint32_t j = 0; whole < a->k && j < n; j++)
-        for (int r = 0; r < FLT_W; r++)
-            flt_dot_tail(w[r], whole, flt_x(a, j0 + j) + whole, a->k - whole, p[j][r], type);
+        for (int r = 0; r < FLT_W; r++) {
+            const float *x = pn_x86_float_x(a, j0 + j) + whole;
+            if (a->dtype == PN_DTYPE_F16)
+                flt_dot_tail(w[r], whole, x, a->k - whole, p[j][r], PN_DTYPE_F16);
+            else if (a->dtype == PN_DTYPE_BF16)
+                flt_dot_tail(w[r], whole, x, a->k - whole, p[j][r], PN_DTYPE_BF16);
+            else
+                flt_dot_tail(w[r], whole, x, a->k - whole, p[j][r], PN_DTYPE_F32);
+        }
 }
 
 PN_AVX2 static void flt_block_f32(const pn_cpu_mm *a, const void *const w[FLT_W], uint32_t j0, uint32_t n,
@@ -21631,12 +21742,11 @@ PN_AVX2 static void flt_store_block(const pn_cpu_mm *a, uint32_t r, uint32_t j0,
     }
 }
 
-PN_AVX2 static void flt_many(const pn_cpu_mm *a)
+PN_AVX2 PN_INTERNAL void pn_x86_float_many(const pn_cpu_mm *a, const pn_x86_float_blocks *blocks)
 {
     bool decode = pn_dtype_is_quantised(a->dtype);
-    void (*block)(const pn_cpu_mm *a, const void *const w[FLT_W], uint32_t j0, uint32_t n, flt_part (*p)[FLT_W]) =
-        a->dtype == PN_DTYPE_F16 ? flt_block_f16 : a->dtype == PN_DTYPE_BF16 ? flt_block_bf16 : flt_block_f32;
-    _Alignas(32) flt_part p[FLT_X + 1][FLT_W];
+    const pn_x86_float_block block = a->dtype == PN_DTYPE_F16 ? blocks->f16 : a->dtype == PN_DTYPE_BF16 ? blocks->bf16 : blocks->f32;
+    _Alignas(64) flt_part p[FLT_X + 3][FLT_W];
     const void *w[FLT_W];
     uint32_t big = decode ? FLT_W : a->rows;        /* rows that stay while activations pass */
     for (uint32_t r0 = 0; r0 < a->rows; r0 += big) {
@@ -21645,11 +21755,19 @@ PN_AVX2 static void flt_many(const pn_cpu_mm *a)
             for (uint32_t r = r0; r < a->rows && r - r0 < big; r += FLT_W) {
                 if (!decode || j0 == 0)
                     flt_rows(a, r, w, decode);
+                memset(p, 0, sizeof p);
                 block(a, w, j0, n, p);
+                flt_tails(a, w, j0, n, p);
                 flt_store_block(a, r, j0, n, p);
             }
         }
     }
+}
+
+PN_AVX2 static void flt_many(const pn_cpu_mm *a)
+{
+    static const pn_x86_float_blocks blocks = {flt_block_f32, flt_block_f16, flt_block_bf16};
+    pn_x86_float_many(a, &blocks);
 }
 
 PN_AVX2 PN_INTERNAL void pn_avx2_matmul_float(const pn_cpu_mm *a)
@@ -22476,6 +22594,7 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx2(void) { return NULL; }
  * int8 weights allow none, codes w + 128 are too large for one: those types stay with the AVX2 kernel.
  */
 /* includes cpu/pn_cpu_avx512_attn.h */
+/* includes cpu/pn_cpu_avx512_float.h */
 /* includes cpu/pn_cpu_avx512_many.h */
 
 #if PN_CPU_X64
@@ -22510,7 +22629,9 @@ static const avx512_many *avx512_many_of(uint32_t dtype, pn_cpu_form f)
 static void avx512_matmul(const pn_cpu_mm *a)
 {
     pn_cpu_form f = pn_cpu_form_of(a->dtype);
-    if (f.family == PN_CPU_FLOAT || a->m <= 2 || f.cmax == 255)
+    if (f.family == PN_CPU_FLOAT)
+        avx512_matmul_exact(a);
+    else if (a->m <= 2 || f.cmax == 255)
         pn_avx2_matmul(a);
     else
         pn_avx512_frame(a, f, avx512_many_of(a->dtype, f));
@@ -22520,7 +22641,7 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512(void)
 {
     static const pn_cpu_kernels table = {
         .name = "avx512", .quant = pn_avx2_quant, .matmul = avx512_matmul,
-        .matmul_exact = pn_avx2_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
+        .matmul_exact = avx512_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
         .axpy = pn_avx2_axpy, .scale = pn_avx2_scale, .glu = pn_avx2_glu,
         .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .kv_encode = pn_avx2_kv_encode,
         .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = avx512_attn, .softmax = pn_avx2_softmax,
@@ -22546,6 +22667,7 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512(void) { return NULL; }
  * w + 128, and 128 times the sum of q comes off like any other offset (the sum starts there).
  */
 /* includes cpu/pn_cpu_avx512_attn.h */
+/* includes cpu/pn_cpu_avx512_float.h */
 /* includes cpu/pn_cpu_avx512_many.h */
 
 #if PN_CPU_X64
@@ -22580,7 +22702,9 @@ static const avx512_many *vnni_many_of(uint32_t dtype, pn_cpu_form f)
 static void vnni_matmul(const pn_cpu_mm *a)
 {
     pn_cpu_form f = pn_cpu_form_of(a->dtype);
-    if (f.family == PN_CPU_FLOAT || a->m <= 2)
+    if (f.family == PN_CPU_FLOAT)
+        avx512_matmul_exact(a);
+    else if (a->m <= 2)
         pn_avx2_matmul(a);
     else
         pn_avx512_frame(a, f, vnni_many_of(a->dtype, f));
@@ -22590,7 +22714,7 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512vnni(void)
 {
     static const pn_cpu_kernels table = {
         .name = "avx512vnni", .quant = pn_avx2_quant, .matmul = vnni_matmul,
-        .matmul_exact = pn_avx2_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
+        .matmul_exact = avx512_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
         .axpy = pn_avx2_axpy, .scale = pn_avx2_scale, .glu = pn_avx2_glu,
         .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .kv_encode = pn_avx2_kv_encode,
         .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = avx512_attn, .softmax = pn_avx2_softmax,

@@ -45,6 +45,11 @@ PN_AVX2_INLINE emu_f emu_cvtph(__m256i x)
 {
     return (emu_f){_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
 }
+PN_AVX2_INLINE emu_i emu_widen(__m256i x)
+{
+    return (emu_i){_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)), _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1))};
+}
+PN_AVX2_INLINE emu_i emu_slli(emu_i x, int n) { return (emu_i){_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
 PN_AVX2_INLINE emu_f emu_lanes(emu_f x, emu_f y, int n)
 {
     float xv[16], yv[16], v[16];
@@ -111,6 +116,9 @@ static pn_x86_level emu_probe(void) { return pn_x86_probe() >= PN_X86_AVX2 ? PN_
 #define _mm512_loadu_ps emu_loadf
 #define _mm512_storeu_ps emu_store
 #undef _mm512_cvtph_ps
+#undef _mm512_slli_epi32
+#define _mm512_cvtepu16_epi32 emu_widen
+#define _mm512_slli_epi32 emu_slli
 #undef _mm512_shuffle_f32x4
 #undef _mm512_shuffle_ps
 #define _mm512_shuffle_f32x4 emu_lanes

@@ -14,9 +14,11 @@
 
 #if PN_CPU_X64
 
-#define FLT_W 6                 /* weight rows of a block */
-#define FLT_X 32                /* activation rows of a block */
-#define FLT_K 512               /* elements of a piece */
+#define FLT_W PN_X86_FLOAT_W
+#define FLT_X PN_X86_FLOAT_X
+#define FLT_K PN_X86_FLOAT_K
+
+typedef pn_x86_float_part flt_part;
 
 PN_AVX2_INLINE __m256 flt_load(const void *w, size_t i, const int type)
 {
@@ -96,11 +98,6 @@ static void flt_store(const pn_cpu_mm *a, uint32_t r0, uint32_t n, uint32_t j, c
     pn_x86_store_rows(a, r0, n, a->y_index ? a->y_index[j] : j, sum);
 }
 
-static const float *flt_x(const pn_cpu_mm *a, uint32_t j)
-{
-    return (const float *)(const void *)pn_x86_x_row(a, j);
-}
-
 PN_AVX2 static void flt_few(const pn_cpu_mm *a)
 {
     void (*dot4)(const void *const w[4], const float *x, size_t k, float out[4]) =
@@ -111,14 +108,11 @@ PN_AVX2 static void flt_few(const pn_cpu_mm *a)
         for (uint32_t i = 0; i < 4; i++)
             w[i] = (const uint8_t *)a->w + PN_MIN(r + i, a->rows - 1) * a->w_stride;
         for (uint32_t j = 0; j < a->m; j++) {
-            dot4(w, flt_x(a, j), a->k, sum);
+            dot4(w, pn_x86_float_x(a, j), a->k, sum);
             flt_store(a, r, PN_MIN(4u, a->rows - r), j, sum);
         }
     }
 }
-
-/* Partial sums of an output between two pieces of k. */
-typedef float flt_part[16];
 
 /* gcc would load what two products share twice, as an operand of each. */
 PN_AVX2_INLINE __m256 flt_once(__m256 v)
@@ -183,18 +177,30 @@ PN_AVX2_INLINE void flt_block(const pn_cpu_mm *a, const void *const w[FLT_W], ui
                               flt_part (*p)[FLT_W], const int type)
 {
     size_t whole = a->k & ~(size_t)15;
-    memset(p, 0, sizeof(*p) * (n + 1));
     for (size_t e = 0; e < whole; e += FLT_K) {
         size_t k = PN_MIN((size_t)FLT_K, whole - e);
         for (uint32_t j = 0; j < n; j += 2) {       /* an odd last row is its own partner: p[n] is spare */
-            const float *x = flt_x(a, j0 + j) + e, *y = flt_x(a, j0 + PN_MIN(j + 1, n - 1)) + e;
+            const float *x = pn_x86_float_x(a, j0 + j) + e, *y = pn_x86_float_x(a, j0 + PN_MIN(j + 1, n - 1)) + e;
             flt_dot3x2(w, e, x, y, k, p[j], p[j + 1], type);
             flt_dot3x2(w + 3, e, x, y, k, p[j] + 3, p[j + 1] + 3, type);
         }
     }
+}
+
+/* The elements of k past the last sixteen. */
+PN_AVX2 static void flt_tails(const pn_cpu_mm *a, const void *const w[FLT_W], uint32_t j0, uint32_t n, flt_part (*p)[FLT_W])
+{
+    size_t whole = a->k & ~(size_t)15;
     for (uint32_t j = 0; whole < a->k && j < n; j++)
-        for (int r = 0; r < FLT_W; r++)
-            flt_dot_tail(w[r], whole, flt_x(a, j0 + j) + whole, a->k - whole, p[j][r], type);
+        for (int r = 0; r < FLT_W; r++) {
+            const float *x = pn_x86_float_x(a, j0 + j) + whole;
+            if (a->dtype == PN_DTYPE_F16)
+                flt_dot_tail(w[r], whole, x, a->k - whole, p[j][r], PN_DTYPE_F16);
+            else if (a->dtype == PN_DTYPE_BF16)
+                flt_dot_tail(w[r], whole, x, a->k - whole, p[j][r], PN_DTYPE_BF16);
+            else
+                flt_dot_tail(w[r], whole, x, a->k - whole, p[j][r], PN_DTYPE_F32);
+        }
 }
 
 PN_AVX2 static void flt_block_f32(const pn_cpu_mm *a, const void *const w[FLT_W], uint32_t j0, uint32_t n,
@@ -241,12 +247,11 @@ PN_AVX2 static void flt_store_block(const pn_cpu_mm *a, uint32_t r, uint32_t j0,
     }
 }
 
-PN_AVX2 static void flt_many(const pn_cpu_mm *a)
+PN_AVX2 PN_INTERNAL void pn_x86_float_many(const pn_cpu_mm *a, const pn_x86_float_blocks *blocks)
 {
     bool decode = pn_dtype_is_quantised(a->dtype);
-    void (*block)(const pn_cpu_mm *a, const void *const w[FLT_W], uint32_t j0, uint32_t n, flt_part (*p)[FLT_W]) =
-        a->dtype == PN_DTYPE_F16 ? flt_block_f16 : a->dtype == PN_DTYPE_BF16 ? flt_block_bf16 : flt_block_f32;
-    _Alignas(32) flt_part p[FLT_X + 1][FLT_W];
+    const pn_x86_float_block block = a->dtype == PN_DTYPE_F16 ? blocks->f16 : a->dtype == PN_DTYPE_BF16 ? blocks->bf16 : blocks->f32;
+    _Alignas(64) flt_part p[FLT_X + 3][FLT_W];
     const void *w[FLT_W];
     uint32_t big = decode ? FLT_W : a->rows;        /* rows that stay while activations pass */
     for (uint32_t r0 = 0; r0 < a->rows; r0 += big) {
@@ -255,11 +260,19 @@ PN_AVX2 static void flt_many(const pn_cpu_mm *a)
             for (uint32_t r = r0; r < a->rows && r - r0 < big; r += FLT_W) {
                 if (!decode || j0 == 0)
                     flt_rows(a, r, w, decode);
+                memset(p, 0, sizeof p);
                 block(a, w, j0, n, p);
+                flt_tails(a, w, j0, n, p);
                 flt_store_block(a, r, j0, n, p);
             }
         }
     }
+}
+
+PN_AVX2 static void flt_many(const pn_cpu_mm *a)
+{
+    static const pn_x86_float_blocks blocks = {flt_block_f32, flt_block_f16, flt_block_bf16};
+    pn_x86_float_many(a, &blocks);
 }
 
 PN_AVX2 PN_INTERNAL void pn_avx2_matmul_float(const pn_cpu_mm *a)

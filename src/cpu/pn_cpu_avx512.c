@@ -6,6 +6,7 @@
  * int8 weights allow none, codes w + 128 are too large for one: those types stay with the AVX2 kernel.
  */
 #include "cpu/pn_cpu_avx512_attn.h"
+#include "cpu/pn_cpu_avx512_float.h"
 #include "cpu/pn_cpu_avx512_many.h"
 
 #if PN_CPU_X64
@@ -40,7 +41,9 @@ static const avx512_many *avx512_many_of(uint32_t dtype, pn_cpu_form f)
 static void avx512_matmul(const pn_cpu_mm *a)
 {
     pn_cpu_form f = pn_cpu_form_of(a->dtype);
-    if (f.family == PN_CPU_FLOAT || a->m <= 2 || f.cmax == 255)
+    if (f.family == PN_CPU_FLOAT)
+        avx512_matmul_exact(a);
+    else if (a->m <= 2 || f.cmax == 255)
         pn_avx2_matmul(a);
     else
         pn_avx512_frame(a, f, avx512_many_of(a->dtype, f));
@@ -50,7 +53,7 @@ PN_INTERNAL const pn_cpu_kernels *pn_cpu_avx512(void)
 {
     static const pn_cpu_kernels table = {
         .name = "avx512", .quant = pn_avx2_quant, .matmul = avx512_matmul,
-        .matmul_exact = pn_avx2_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
+        .matmul_exact = avx512_matmul_exact, .rms_norm = pn_avx2_rms_norm, .add = pn_avx2_add,
         .axpy = pn_avx2_axpy, .scale = pn_avx2_scale, .glu = pn_avx2_glu,
         .softcap = pn_avx2_softcap, .rope = pn_avx2_rope, .kv_encode = pn_avx2_kv_encode,
         .kv_decode = pn_avx2_kv_decode, .hadamard = pn_avx2_hadamard, .attn = avx512_attn, .softmax = pn_avx2_softmax,

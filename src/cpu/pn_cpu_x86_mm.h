@@ -76,6 +76,29 @@ static inline void pn_x86_panel_fill(const pn_cpu_mm *a, pn_cpu_form f, uint32_t
     }
 }
 
+/* Float products of several activation rows: blocks of some weight rows go through k in pieces. */
+enum {
+    PN_X86_FLOAT_W = 6,         /* weight rows of a block */
+    PN_X86_FLOAT_X = 32,        /* activation rows of a block */
+    PN_X86_FLOAT_K = 512        /* elements of a piece */
+};
+
+typedef float pn_x86_float_part[16];    /* partial sums of an output between two pieces */
+
+/* p[j][r] += weight rows w times activation rows j0 .. j0+n, without the last k mod 16 elements; three rows behind p[n - 1]
+ * are spare. */
+typedef void (*pn_x86_float_block)(const pn_cpu_mm *a, const void *const w[PN_X86_FLOAT_W], uint32_t j0, uint32_t n,
+                                   pn_x86_float_part (*p)[PN_X86_FLOAT_W]);
+
+typedef struct pn_x86_float_blocks {
+    pn_x86_float_block f32, f16, bf16;
+} pn_x86_float_blocks;
+
+static inline const float *pn_x86_float_x(const pn_cpu_mm *a, uint32_t j) { return (const float *)(const void *)pn_x86_x_row(a, j); }
+
+/* Quantised weights are decoded to f32. */
+PN_INTERNAL void pn_x86_float_many(const pn_cpu_mm *a, const pn_x86_float_blocks *blocks);
+
 PN_INTERNAL void pn_avx2_quant(pn_act_kind kind, const float *x, void *dst, size_t k);
 PN_INTERNAL void pn_avx2_matmul(const pn_cpu_mm *a);
 PN_INTERNAL void pn_avx2_matmul_float(const pn_cpu_mm *a);
