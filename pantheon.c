@@ -1614,8 +1614,8 @@ PN_INTERNAL void pn_ref_softmax(float *x, size_t n);
  *   oct    8 rows x one chunk, row after row, as the unpackers write it.  Small enough for the
  *          first-level cache; decode multiplies straight from it.
  *   panel  the same transposed: dword [e / 4][row] holds 4 codes of a row, so that the lanes of a
- *          vector are rows.  Prefill runs all activation rows over a panel.
- * Codes are unsigned (w + off) where pn_cpu_form has cmax < 255, int8 otherwise ("wide").
+ *          vector are rows.  Prefill runs all activation rows over a panel.  AVX-512 has 16 rows.
+ * Codes are unsigned (w + off) where pn_cpu_form has cmax < 255, int8 otherwise.
  */
 #ifndef PN_CPU_X86_H
 #define PN_CPU_X86_H
@@ -1639,7 +1639,6 @@ PN_INTERNAL void pn_ref_softmax(float *x, size_t n);
 #define PN_SSE41 PN_TARGET("sse4.1,ssse3")
 #define PN_AVX2 PN_TARGET("avx2,fma,f16c")
 #define PN_AVX512 PN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
-#define PN_AVX512VNNI PN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
 #define PN_AVX2_INLINE PN_AVX2 static inline __attribute__((always_inline))
 #endif
 
@@ -1681,8 +1680,7 @@ typedef struct pn_x86_panel {
 enum {
     PN_X86_PANEL_SC = PN_CPU_CHUNK / 4, PN_X86_PANEL_CR = PN_X86_PANEL_SC + 16, PN_X86_PANEL_D = PN_X86_PANEL_CR + 8,
     PN_X86_PANEL_M,
-    PN_X86_PANEL_D32 = PN_CPU_CHUNK / 4, PN_X86_PANEL_M32 = PN_X86_PANEL_D32 + 8,
-    PN_X86_PANEL_D16 = PN_CPU_CHUNK / 4
+    PN_X86_PANEL_D32 = PN_CPU_CHUNK / 4, PN_X86_PANEL_M32 = PN_X86_PANEL_D32 + 8
 };
 
 /* Two panels, vector by vector, for AVX-512: 16 rows in the lanes.  int8 codes are w + 128 here: all are unsigned. */
@@ -21121,7 +21119,7 @@ typedef int pn_cpu_avx2_kv_not_empty;           /* ISO C wants a declaration in 
  * A single query reads keys and values where they lie and decodes them in registers.  For a group they
  * are decoded once, keys four tokens at a time and values of a block type 32 columns at a time, into a
  * tile that all its queries read.  Either way the same floats meet in the same order (cpu/pn_cpu.h).
- * The AVX-512 tables bring products of their own for groups (pn_x86_attn_ops).
+ * The AVX-512 tables bring products of their own (pn_x86_attn_ops).
  */
 /* includes cpu/pn_cpu_x86_attn.h */
 

@@ -13,9 +13,7 @@
 #if PN_CPU_X64
 
 #undef PN_AVX512
-#undef PN_AVX512VNNI
 #define PN_AVX512 PN_AVX2
-#define PN_AVX512VNNI PN_AVX2
 
 typedef struct emu_i { __m256i a, b; } emu_i;
 typedef struct emu_f { __m256 a, b; } emu_f;

@@ -5,7 +5,7 @@
  * A single query reads keys and values where they lie and decodes them in registers.  For a group they
  * are decoded once, keys four tokens at a time and values of a block type 32 columns at a time, into a
  * tile that all its queries read.  Either way the same floats meet in the same order (cpu/pn_cpu.h).
- * The AVX-512 tables bring products of their own for groups (pn_x86_attn_ops).
+ * The AVX-512 tables bring products of their own (pn_x86_attn_ops).
  */
 #include "cpu/pn_cpu_x86_attn.h"
 

@@ -9,8 +9,8 @@
  *   oct    8 rows x one chunk, row after row, as the unpackers write it.  Small enough for the
  *          first-level cache; decode multiplies straight from it.
  *   panel  the same transposed: dword [e / 4][row] holds 4 codes of a row, so that the lanes of a
- *          vector are rows.  Prefill runs all activation rows over a panel.
- * Codes are unsigned (w + off) where pn_cpu_form has cmax < 255, int8 otherwise ("wide").
+ *          vector are rows.  Prefill runs all activation rows over a panel.  AVX-512 has 16 rows.
+ * Codes are unsigned (w + off) where pn_cpu_form has cmax < 255, int8 otherwise.
  */
 #ifndef PN_CPU_X86_H
 #define PN_CPU_X86_H
@@ -34,7 +34,6 @@
 #define PN_SSE41 PN_TARGET("sse4.1,ssse3")
 #define PN_AVX2 PN_TARGET("avx2,fma,f16c")
 #define PN_AVX512 PN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
-#define PN_AVX512VNNI PN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
 #define PN_AVX2_INLINE PN_AVX2 static inline __attribute__((always_inline))
 #endif
 
@@ -76,8 +75,7 @@ typedef struct pn_x86_panel {
 enum {
     PN_X86_PANEL_SC = PN_CPU_CHUNK / 4, PN_X86_PANEL_CR = PN_X86_PANEL_SC + 16, PN_X86_PANEL_D = PN_X86_PANEL_CR + 8,
     PN_X86_PANEL_M,
-    PN_X86_PANEL_D32 = PN_CPU_CHUNK / 4, PN_X86_PANEL_M32 = PN_X86_PANEL_D32 + 8,
-    PN_X86_PANEL_D16 = PN_CPU_CHUNK / 4
+    PN_X86_PANEL_D32 = PN_CPU_CHUNK / 4, PN_X86_PANEL_M32 = PN_X86_PANEL_D32 + 8
 };
 
 /* Two panels, vector by vector, for AVX-512: 16 rows in the lanes.  int8 codes are w + 128 here: all are unsigned. */
