@@ -405,7 +405,7 @@ static pn_status word_tokens(void *user, const char *text, size_t len, pn_token 
 static bool has_breaker(const pn_breakers *b, pn_token head, size_t n_tail, pn_token t0, pn_token t1)
 {
     for (size_t i = 0; i < b->n; i++) {
-        const pn_token *tail = b->tails + b->list[i].tail;
+        const pn_token *tail = b->tails ? b->tails + b->list[i].tail : NULL;      /* no list has one */
         if (b->list[i].head == head && b->list[i].n_tail == n_tail && (n_tail < 1 || tail[0] == t0) &&
             (n_tail < 2 || tail[1] == t1))
             return true;
