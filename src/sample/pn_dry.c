@@ -287,9 +287,9 @@ static bool dry_single_breaker(const pn_dry *d, pn_token t)
 PN_INTERNAL bool pn_dry_find(pn_dry *d, size_t allowed)
 {
     size_t n = PN_MIN(d->n, d->window);
-    const pn_token *h = d->hist + (d->n - n);
     if (n <= allowed)
         return false;
+    const pn_token *h = d->hist + (d->n - n);
     size_t limit = dry_limit(d, h, n);
     bool found = false;
     if (limit < allowed)
