@@ -148,7 +148,7 @@ struct pn_model {
     bool exact, vocab_only;
     bool gate_failed;           /* of the driver's thread: not probed again */
     atomic_bool probing, closing;       /* the driver's thread probes it; it is to go */
-    uint64_t mapped_bytes;      /* of page cache that mapped weights need */
+    atomic_ullong mapped_bytes; /* of page cache that mapped weights need */
     uint64_t experts_whole;     /* the expert cache before the ladder made it smaller; 0: it did not.  Under the engine's models_lock */
     uint64_t stage_bytes;       /* of mapped weights, if they were streamed: ring and experts; UINT64_MAX: they cannot be */
     bool was_mapped;            /* before the ladder streamed it */
