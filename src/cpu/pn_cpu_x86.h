@@ -78,6 +78,11 @@ enum {
     PN_X86_PANEL_D32 = PN_CPU_CHUNK / 4, PN_X86_PANEL_M32 = PN_X86_PANEL_D32 + 8
 };
 
+_Static_assert(offsetof(pn_x86_panel, u.b256.sc) == 32 * PN_X86_PANEL_SC && offsetof(pn_x86_panel, u.b256.cr) == 32 * PN_X86_PANEL_CR &&
+               offsetof(pn_x86_panel, u.b256.d) == 32 * PN_X86_PANEL_D && offsetof(pn_x86_panel, u.b256.m) == 32 * PN_X86_PANEL_M &&
+               offsetof(pn_x86_panel, u.b32.d) == 32 * PN_X86_PANEL_D32 && offsetof(pn_x86_panel, u.b32.m) == 32 * PN_X86_PANEL_M32,
+               "the fillers count vectors");
+
 /* Two panels, vector by vector, for AVX-512: 16 rows in the lanes.  int8 codes are w + 128 here: all are unsigned. */
 typedef struct pn_x86_panel16 {
     _Alignas(64) uint8_t q[PN_CPU_CHUNK / 4][16][4];
@@ -92,6 +97,9 @@ typedef struct pn_x86_panel16 {
         float d16[16][16];
     } u;
 } pn_x86_panel16;
+
+_Static_assert(offsetof(pn_x86_panel16, u.b256.m) == 64 * PN_X86_PANEL_M && offsetof(pn_x86_panel16, u.b32.m) == 64 * PN_X86_PANEL_M32,
+               "every vector twice");
 
 /* Chunk [n elements] of 8 rows; p[r] points at the chunk's first block in row r. */
 typedef void (*pn_x86_unpack_fn)(const uint8_t *const p[8], size_t n, pn_x86_oct *o);
