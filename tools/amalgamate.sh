@@ -31,7 +31,7 @@ drop_files()
 	num/pn_dtype.c num/pn_math.c num/pn_tab_iq.c num/pn_quant.c num/pn_quant_32.c num/pn_quant_4.c
 	num/pn_quant_k.c num/pn_quant_kenc.c num/pn_quant_iq.c
 	cpu/pn_cpu_unpack.c cpu/pn_cpu_ref.c cpu/pn_cpu_recur.c cpu/pn_cpu_x86.c cpu/pn_cpu_sse41.c cpu/pn_cpu_avx2_unpack.c cpu/pn_cpu_avx2_panel.c
-	cpu/pn_cpu_avx2_ops.c cpu/pn_cpu_avx2_kv.c cpu/pn_cpu_avx2_attn.c cpu/pn_cpu_avx2_float.c cpu/pn_cpu_avx2.c cpu/pn_cpu_avx512.c
+	cpu/pn_cpu_avx2_ops.c cpu/pn_cpu_avx2_kv.c cpu/pn_cpu_avx2_attn.c cpu/pn_cpu_avx2_float.c cpu/pn_cpu_avx2_grid.c cpu/pn_cpu_avx2.c cpu/pn_cpu_avx512.c
 	cpu/pn_cpu_avx512vnni.c cpu/pn_cpu_dotprod.c cpu/pn_cpu_neon.c cpu/pn_cpu_neon_float.c
 	cpu/pn_cpu_neon_ops.c cpu/pn_cpu_neon_kv.c cpu/pn_cpu_neon_attn.c cpu/pn_cpu_neon_unpack.c cpu/pn_cpu.c
 	format/pn_source.c format/pn_gguf.c format/pn_gguf_write.c format/pn_safetensors.c format/pn_safetensors_index.c format/pn_safetensors_write.c

@@ -3,10 +3,11 @@
  * pn_cpu_avx2.c - products of quantised weights, AVX2 with FMA.
  *
  * Three ways to the same bits, all with output rows in the lanes of a float accumulator:
- *   one     one or two activation rows: codes go from the block to the products in registers.
- *   few     up to 4 rows and a format whose codes come from grids: 8 weight rows of a chunk are
- *           unpacked to the first-level cache and multiplied there, row by row; 8 vectors of
- *           partial sums are transposed into one vector of 8 sums.
+ *   one     one or two activation rows: codes go from the block to the products in registers
+ *           (grids: pn_cpu_avx2_grid.c).
+ *   few     up to 4 rows and a format that `one` does not know or whose codes come from grids: 8
+ *           weight rows of a chunk are unpacked to the first-level cache and multiplied there, row
+ *           by row; 8 vectors of partial sums are transposed into one vector of 8 sums.
  *   many    8 weight rows of a chunk become a panel, whose lanes are rows, and 4 or 8 activation
  *           rows, spread over all lanes, run over it.
  * Integer sums are exact, so only the chain of float additions matters, and it is the same.
@@ -17,7 +18,7 @@
  * take them apart into nibbles.
  */
 #include "cpu/pn_cpu_avx2_codes.h"
-#include "cpu/pn_cpu_x86_mm.h"
+#include "cpu/pn_cpu_avx2_mm.h"
 
 #if PN_CPU_X64
 
@@ -25,52 +26,9 @@
 #define AVX2_FEW 4
 #define AVX2_X 8                /* activation rows run over a panel together, at most */
 
-PN_AVX2_INLINE __m256i avx2_load(const void *p) { return _mm256_load_si256((const __m256i *)p); }
-PN_AVX2_INLINE __m256i avx2_loadu(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
-
-/* Four bytes (or two int16) in every lane. */
-PN_AVX2_INLINE __m256i avx2_splat4(const void *p)
-{
-    int32_t v;
-    memcpy(&v, p, 4);
-    return _mm256_set1_epi32(v);
-}
-
-/* sum[r] lanes = rows: y = (sum + bias) + res for rows r0 .. of activation row j. */
-PN_AVX2 static void avx2_store(const pn_cpu_mm *a, uint32_t r0, uint32_t j, __m256 sum)
-{
-    size_t yi = a->y_index ? a->y_index[j] : j;
-    float *y = a->y + yi * a->y_stride + r0;
-    if (a->rows - r0 >= 8) {
-        if (a->bias)
-            sum = _mm256_add_ps(sum, _mm256_loadu_ps(a->bias + r0));
-        if (a->res)
-            sum = _mm256_add_ps(sum, _mm256_loadu_ps(a->res + yi * a->res_stride + r0));
-        _mm256_storeu_ps(y, sum);
-        return;
-    }
-    float v[8];
-    _mm256_storeu_ps(v, sum);
-    pn_x86_store_rows(a, r0, a->rows - r0, yi, v);
-}
-
 /* ------------------------------------------------------------------------------------------
  * Few activation rows
  * ------------------------------------------------------------------------------------------ */
-
-/* Four vectors of eight partial sums to sums over 128-bit lanes: (a b c d | a b c d). */
-PN_AVX2_INLINE __m256i avx2_tree4(__m256i a, __m256i b, __m256i c, __m256i d)
-{
-    __m256i ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-    __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-    return _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
-}
-
-PN_AVX2_INLINE __m256i avx2_tree8(const __m256i v[8])
-{
-    __m256i a = avx2_tree4(v[0], v[1], v[2], v[3]), b = avx2_tree4(v[4], v[5], v[6], v[7]);
-    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
-}
 
 /* 32 products in 8 int32, without saturation. */
 PN_AVX2_INLINE __m256i avx2_mul32(__m256i c, __m256i x, const bool wide)
@@ -226,9 +184,6 @@ PN_AVX2 static void avx2_matmul_few(const pn_cpu_mm *a, pn_cpu_form f)
  * One or two activation rows (nx): codes go from the block to the product in registers
  * ------------------------------------------------------------------------------------------ */
 
-/* For every activation row j. */
-#define AVX2_EACH PN_UNROLL for (size_t j = 0; j < nx; j++)
-
 /* A block of 32 of weight rows r .. r+4, their sums over 128-bit lanes. */
 PN_AVX2_INLINE void avx2_one_four(const int type, const uint8_t *const *p, size_t at, __m256i table, const __m256i *q,
                                   const size_t nx, const bool wide, __m256i *out)
@@ -277,17 +232,6 @@ PN_AVX2_INLINE void avx2_one32(const pn_cpu_mm *a, pn_cpu_form f, const int type
     }
 }
 
-#define AVX2_ONE(name, call) \
-    PN_AVX2 static void name(const pn_cpu_mm *a, pn_cpu_form f) \
-    { \
-        if (a->m == 1) { \
-            const size_t nx = 1; \
-            call; \
-        } else { \
-            const size_t nx = 2; \
-            call; \
-        } \
-    }
 AVX2_ONE(avx2_one_q4_0, avx2_one32(a, f, PN_DTYPE_Q4_0, 18, false, false, nx))
 AVX2_ONE(avx2_one_q4_1, avx2_one32(a, f, PN_DTYPE_Q4_1, 20, false, true, nx))
 AVX2_ONE(avx2_one_q5_0, avx2_one32(a, f, PN_DTYPE_Q5_0, 22, false, false, nx))
@@ -389,7 +333,6 @@ AVX2_ONE(avx2_one_q5_k, avx2_one_k(a, f, PN_DTYPE_Q5_K, 176, 0, 2, nx))
 AVX2_ONE(avx2_one_q6_k, avx2_one_k(a, f, PN_DTYPE_Q6_K, 210, 208, 0, nx))
 AVX2_ONE(avx2_one_iq4_xs, avx2_one_k(a, f, PN_DTYPE_IQ4_XS, 136, 0, 0, nx))
 AVX2_ONE(avx2_one_tq2_0, avx2_one_k(a, f, PN_DTYPE_TQ2_0, 66, 64, 0, nx))
-#undef AVX2_ONE
 
 /* m <= 2.  False: no such kernel for the type. */
 static bool avx2_matmul_one(const pn_cpu_mm *a, pn_cpu_form f)
@@ -677,7 +620,6 @@ AVX2_MANY(avx2_many_b256_63, avx2_many256(p, x, acc, nx, 2, false))
 AVX2_MANY(avx2_many_b256_126, avx2_many256(p, x, acc, nx, 1, false))
 #undef AVX2_MANY
 #undef AVX2_MANY_X
-#undef AVX2_EACH
 #undef AVX2_KEEP
 
 #define AVX2_PICK(name) (nx == 4 ? name##_4 : name##_8)
@@ -753,7 +695,7 @@ PN_AVX2 PN_INTERNAL void pn_avx2_matmul(const pn_cpu_mm *a)
     pn_cpu_form f = pn_cpu_form_of(a->dtype);
     if (f.family == PN_CPU_FLOAT)
         pn_avx2_matmul_float(a);
-    else if (a->m <= 2 && avx2_matmul_one(a, f))
+    else if (a->m <= 2 && (avx2_matmul_one(a, f) || pn_avx2_matmul_grid(a, f)))
         return;
     else if (a->m <= AVX2_FEW && pn_x86_unpack_of(a->dtype))
         avx2_matmul_few(a, f);

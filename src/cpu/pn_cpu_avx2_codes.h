@@ -284,6 +284,82 @@ PN_AVX2_INLINE void unp_scales_k(const int type, const uint8_t *s, __m256i *sc, 
     }
 }
 
+/* ------------------------------------------------------------------------------------------
+ * Grids and ternary digits
+ * ------------------------------------------------------------------------------------------ */
+
+PN_AVX2_INLINE __m256i unp_grid8(const uint64_t *g, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    return _mm256_setr_epi64x((long long)g[a], (long long)g[b], (long long)g[c], (long long)g[d]);
+}
+
+/* The top 4 bits of 8 words, one for 32 elements: 2 nu + 1, doubled. */
+PN_AVX2_INLINE __m256i unp_top_scales(__m256i w)
+{
+    __m256i v = _mm256_srli_epi32(w, 28);
+    v = _mm256_or_si256(v, _mm256_slli_epi32(v, 16));
+    return _mm256_add_epi16(_mm256_add_epi16(v, v), _mm256_set1_epi16(1));
+}
+
+/* 8 bytes of nibbles, low ones first, to 16 odd scales 2 nu + 1. */
+PN_AVX2_INLINE __m256i unp_odd_scales(const uint8_t *p)
+{
+    __m128i v = _mm_loadl_epi64((const __m128i *)(const void *)p), nib = _mm_set1_epi8(15);
+    v = _mm_unpacklo_epi8(_mm_and_si128(v, nib), _mm_and_si128(_mm_srli_epi16(v, 4), nib));
+    v = _mm_add_epi8(_mm_add_epi8(v, v), _mm_set1_epi8(1));
+    return _mm256_cvtepu8_epi16(v);
+}
+
+/* 4 bytes of nibbles to 8 odd scales, each twice. */
+PN_AVX2_INLINE __m256i unp_scales_iq3_s(const uint8_t *p)
+{
+    __m128i v = _mm_cvtsi32_si128((int)pn_le32(p)), nib = _mm_set1_epi8(15);
+    v = _mm_unpacklo_epi8(_mm_and_si128(v, nib), _mm_and_si128(_mm_srli_epi16(v, 4), nib));
+    return unp_double16(_mm_cvtepu8_epi16(_mm_add_epi8(_mm_add_epi8(v, v), _mm_set1_epi8(1))));
+}
+
+/* Three bits of a word for each of its four sub-blocks, moved to the top by a product: 16 odd scales. */
+PN_AVX2_INLINE __m256i unp_scales_iq1_m(uint64_t words)
+{
+    const __m256i up = _mm256_set1_epi64x((1ll << 13) | (1ll << 26) | (1ll << 39) | (1ll << 52));
+    const __m256i spread = _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706);
+    __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)words), spread);
+    v = _mm256_and_si256(_mm256_srli_epi16(_mm256_mullo_epi16(v, up), 12), _mm256_set1_epi16(14));
+    return _mm256_or_si256(v, _mm256_set1_epi16(1));
+}
+
+/* The top four bits of the same words. */
+static inline uint16_t unp_factor_iq1_m(uint64_t words)
+{
+    return (uint16_t)((words >> 12 & 15) | (words >> 24 & 0xf0) | (words >> 36 & 0xf00) | (words >> 48 & 0xf000));
+}
+
+/* 8 G + 9 + delta; `base` holds 9 + delta. */
+PN_AVX2_INLINE __m256i unp_iq1(__m256i grid, __m256i base)
+{
+    return _mm256_add_epi8(unp_and(_mm256_slli_epi16(grid, 3), 0xf8), base);
+}
+
+/* 9 + delta of 32 weights.  A bit of the word at p for each octet makes it negative; 8 bytes are read. */
+PN_AVX2_INLINE __m256i unp_base_iq1_m(const uint8_t *p)
+{
+    const __m256i delta = _mm256_setr_epi64x(0x0008, 0x0080, 0x0800, 0x8000);
+    __m256i v = _mm256_and_si256(_mm256_set1_epi64x((long long)pn_le64(p)), delta);
+    return _mm256_add_epi8(_mm256_set1_epi8(10), unp_and(_mm256_cmpeq_epi64(v, delta), -2));
+}
+
+/* The leading ternary digit of each byte, floor(3 v / 256): thresholds 86 and 171.  Bytes come with the upper bit flipped, for
+ * signed comparisons; unp_times3 keeps it so, as 3 * 128 = 128 modulo 256. */
+PN_AVX2_INLINE __m256i unp_trit(__m256i v)
+{
+    __m256i a = _mm256_cmpgt_epi8(v, _mm256_set1_epi8(85 - 128)), b = _mm256_cmpgt_epi8(v, _mm256_set1_epi8(170 - 128));
+    return _mm256_sub_epi8(_mm256_sub_epi8(_mm256_setzero_si256(), a), b);
+}
+
+PN_AVX2_INLINE __m256i unp_times3(__m256i v) { return _mm256_add_epi8(_mm256_add_epi8(v, v), v); }
+
+PN_AVX2_INLINE __m128i unp_times3_16(__m128i v) { return _mm_add_epi8(_mm_add_epi8(v, v), v); }
+
 /* The table that unp_codes32 looks codes up in. */
 PN_AVX2_INLINE __m256i unp_table_of(const int type)
 {

@@ -105,24 +105,11 @@ PN_AVX2_INLINE __m256i unp_signed(__m256i grid, uint32_t signs, int off)
     return _mm256_add_epi8(grid, _mm256_set1_epi8((char)off));
 }
 
-PN_AVX2_INLINE __m256i unp_grid8(const uint64_t *g, unsigned a, unsigned b, unsigned c, unsigned d)
-{
-    return _mm256_setr_epi64x((long long)g[a], (long long)g[b], (long long)g[c], (long long)g[d]);
-}
-
 /* Four 7-bit sign indices to 32 sign bits. */
 PN_AVX2_INLINE uint32_t unp_signs7(const uint8_t *ks, uint32_t w)
 {
     return ks[w & 127] | (uint32_t)ks[w >> 7 & 127] << 8 | (uint32_t)ks[w >> 14 & 127] << 16 |
            (uint32_t)ks[w >> 21 & 127] << 24;
-}
-
-/* The top 4 bits of 8 words, one for 32 elements: 2 nu + 1, doubled. */
-PN_AVX2_INLINE __m256i unp_top_scales(__m256i w)
-{
-    __m256i v = _mm256_srli_epi32(w, 28);
-    v = _mm256_or_si256(v, _mm256_slli_epi32(v, 16));
-    return _mm256_add_epi16(_mm256_add_epi16(v, v), _mm256_set1_epi16(1));
 }
 
 PN_AVX2 static void unp_iq2_xxs(const uint8_t *const *p, size_t n, pn_x86_oct *o)
@@ -144,15 +131,6 @@ PN_AVX2 static void unp_iq2_xxs(const uint8_t *const *p, size_t n, pn_x86_oct *o
         memcpy(&d[r], s, 2);
     }
     unp_halves(d, o->d[0], 0.125f);
-}
-
-/* 8 bytes of nibbles, low ones first, to 16 odd scales 2 nu + 1. */
-PN_AVX2_INLINE __m256i unp_odd_scales(const uint8_t *p)
-{
-    __m128i v = _mm_loadl_epi64((const __m128i *)(const void *)p), nib = _mm_set1_epi8(15);
-    v = _mm_unpacklo_epi8(_mm_and_si128(v, nib), _mm_and_si128(_mm_srli_epi16(v, 4), nib));
-    v = _mm_add_epi8(_mm_add_epi8(v, v), _mm_set1_epi8(1));
-    return _mm256_cvtepu8_epi16(v);
 }
 
 PN_AVX2 static void unp_iq2_xs(const uint8_t *const *p, size_t n, pn_x86_oct *o)
@@ -235,19 +213,10 @@ PN_AVX2 static void unp_iq3_s(const uint8_t *const *p, size_t n, pn_x86_oct *o)
             __m256i v = unp_grid4(grid, s + 2 + 8 * g, s[66 + g]);
             unp_store32(o->q[r] + 32 * g, unp_signed(v, pn_le32(s + 74 + 4 * g), 16));
         }
-        __m128i l = _mm_cvtsi32_si128((int)pn_le32(s + 106)), nib = _mm_set1_epi8(15);
-        l = _mm_unpacklo_epi8(_mm_and_si128(l, nib), _mm_and_si128(_mm_srli_epi16(l, 4), nib));
-        l = _mm_cvtepu8_epi16(_mm_add_epi8(_mm_add_epi8(l, l), _mm_set1_epi8(1)));
-        unp_scales(o->sc[r], unp_double16(l), o->cr[r], 4);
+        unp_scales(o->sc[r], unp_scales_iq3_s(s + 106), o->cr[r], 4);
         memcpy(&d[r], s, 2);
     }
     unp_halves(d, o->d[0], 1.0f);
-}
-
-/* 8 G + 9 + delta; `base` holds 9 + delta. */
-PN_AVX2_INLINE __m256i unp_iq1(__m256i grid, __m256i base)
-{
-    return _mm256_add_epi8(unp_and(_mm256_slli_epi16(grid, 3), 0xf8), base);
 }
 
 /* Scales, and 9 times them. */
@@ -280,13 +249,6 @@ PN_AVX2 static void unp_iq1_s(const uint8_t *const *p, size_t n, pn_x86_oct *o)
 
 PN_AVX2 static void unp_iq1_m(const uint8_t *const *p, size_t n, pn_x86_oct *o)
 {
-    /* Three bits of a word for each of its four sub-blocks: move them to the top by a product. */
-    const __m256i up = _mm256_set1_epi64x((1ll << 13) | (1ll << 26) | (1ll << 39) | (1ll << 52));
-    const __m256i spread = _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302,
-                                              0x0504050405040504, 0x0706070607060706);
-    /* The bit of h that makes delta negative, octet by octet. */
-    const __m256i delta = _mm256_setr_epi64x(0x0008000800080008, 0x0080008000800080, 0x0800080008000800,
-                                             (long long)0x8000800080008000u);
     const uint64_t *grid = pn_grid_iq1();
     _Alignas(16) uint16_t d[8];
     (void)n;
@@ -297,15 +259,11 @@ PN_AVX2 static void unp_iq1_m(const uint8_t *const *p, size_t n, pn_x86_oct *o)
             unsigned h = pn_le16(s + 32 + 2 * g);
             __m256i v = unp_grid8(grid, i[0] | (h << 8 & 0x700), i[1] | (h << 4 & 0x700),
                                   i[2] | (h & 0x700), i[3] | (h >> 4 & 0x700));
-            __m256i b = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_set1_epi16((short)h), delta), delta);
-            b = _mm256_add_epi8(_mm256_set1_epi8(10), unp_and(b, -2));
-            unp_store32(o->q[r] + 32 * g, unp_iq1(v, b));
+            unp_store32(o->q[r] + 32 * g, unp_iq1(v, unp_base_iq1_m(s + 32 + 2 * g)));
         }
         uint64_t c = pn_le64(s + 48);
-        __m256i sc = _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)c), spread);
-        sc = _mm256_and_si256(_mm256_srli_epi16(_mm256_mullo_epi16(sc, up), 12), _mm256_set1_epi16(14));
-        unp_scales9(o, r, _mm256_or_si256(sc, _mm256_set1_epi16(1)));
-        d[r] = (uint16_t)((c >> 12 & 15) | (c >> 24 & 0xf0) | (c >> 36 & 0xf00) | (c >> 48 & 0xf000));
+        unp_scales9(o, r, unp_scales_iq1_m(c));
+        d[r] = unp_factor_iq1_m(c);
     }
     unp_halves(d, o->d[0], 0.125f);
 }
@@ -316,16 +274,6 @@ PN_AVX2_INLINE void unp_ones(pn_x86_oct *o, size_t r)
     unp_store32(o->cr[r], _mm256_set1_epi16(1));
 }
 
-/* The leading ternary digit of each byte, floor(3 v / 256): thresholds 86 and 171. */
-PN_AVX2_INLINE __m256i unp_trit(__m256i v)
-{
-    __m256i a = _mm256_cmpeq_epi8(_mm256_max_epu8(v, _mm256_set1_epi8(86)), v);
-    __m256i b = _mm256_cmpeq_epi8(_mm256_max_epu8(v, _mm256_set1_epi8((char)171)), v);
-    return _mm256_sub_epi8(_mm256_setzero_si256(), _mm256_add_epi8(a, b));
-}
-
-PN_AVX2_INLINE __m256i unp_times3(__m256i v) { return _mm256_add_epi8(_mm256_add_epi8(v, v), v); }
-
 PN_AVX2 static void unp_tq1_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
 {
     _Alignas(16) uint16_t d[8];
@@ -333,9 +281,10 @@ PN_AVX2 static void unp_tq1_0(const uint8_t *const *p, size_t n, pn_x86_oct *o)
     for (size_t r = 0; r < 8; r++) {
         const uint8_t *s = p[r];
         uint8_t *q = o->q[r];
-        __m256i v = unp_load32(s);
-        __m256i u = _mm256_castsi128_si256(unp_load16(s + 32));
-        __m256i t = _mm256_castsi128_si256(_mm_cvtsi32_si128((int)pn_le32(s + 48)));
+        const __m256i top = _mm256_set1_epi8(-128);
+        __m256i v = _mm256_xor_si256(unp_load32(s), top);
+        __m256i u = _mm256_xor_si256(_mm256_castsi128_si256(unp_load16(s + 32)), top);
+        __m256i t = _mm256_xor_si256(_mm256_castsi128_si256(_mm_cvtsi32_si128((int)pn_le32(s + 48))), top);
         for (size_t i = 0; i < 5; i++) {
             unp_store32(q + 32 * i, unp_trit(v));
             _mm_store_si128((__m128i *)(void *)(q + 160 + 16 * i), _mm256_castsi256_si128(unp_trit(u)));
