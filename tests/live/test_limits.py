@@ -4,8 +4,8 @@
 
     python3 tests/live/test_limits.py build/pantheon
 
-Needs a memory controller (cgroup v1 or v2) in which a child may be made.  The numbers are those of the acceptance matrix
-in docs/memory-tables.md; tests/bench/limits.py has the same with larger models and more of each.
+Needs a memory controller (cgroup v1 or v2) in which a child may be made.  docs/memory.md says what each part shows;
+tests/bench/limits.py has the same with larger models and more of each.
 """
 import os
 import subprocess
