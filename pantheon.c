@@ -76182,6 +76182,7 @@ PN_API pn_status pn_mem_get(pn_engine *e, uint32_t resource, pn_mem_state *out)
     if (!resource) {
         out->stall = g->stall;
         out->refault_rate = g->refault_rate;
+        out->refault_bytes = g->sample.known & PN_HOST_REFAULT ? g->sample.refault : 0;
         out->oom_kills = pn_sub_sat(g->sample.oom, g->oom_first);
         out->n_admitted = atomic_load(&g->n_admitted);
         out->n_busy = atomic_load(&g->n_busy);
@@ -77884,6 +77885,9 @@ PN_API pn_status pn_engine_die(const pn_engine *e, uint32_t index, pn_die_info *
         snprintf(d.name, sizeof d.name, "%s", pn_cpu_isa());
         pn_os_memory(&d.total_bytes, &d.free_bytes);
     }
+    uint32_t slots = atomic_load(&die->slots), rows = atomic_load(&die->max_rows);
+    d.max_requests = slots == UINT32_MAX ? 0 : slots;
+    d.max_rows = rows == UINT32_MAX ? 0 : rows;
     pn_mutex_lock(&die->lock);
     d.n_models = die->n_models;
     pn_mutex_unlock(&die->lock);

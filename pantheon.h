@@ -187,6 +187,8 @@ typedef struct pn_die_info {
     uint64_t total_bytes, free_bytes;   /* of its memory, the host's where it has none; 0: unknown */
     double clock_seconds;       /* a simulated die's virtual time; else 0 */
     uint32_t n_models;          /* with weights there */
+    uint32_t max_requests;      /* worked on at once, as memory allows now; 0: as many as there are */
+    uint32_t max_rows;          /* of a step, likewise */
 } pn_die_info;
 
 PN_API uint32_t pn_engine_die_count(const pn_engine *e);
@@ -245,6 +247,7 @@ typedef struct pn_mem_state {
     uint64_t watch, tight, critical;        /* soft below this is that level */
     double stall;               /* share of time that all tasks waited for memory, over the last seconds; < 0: unknown */
     double refault_rate;        /* bytes of page cache a second that were read again after they had been dropped; < 0: unknown */
+    uint64_t refault_bytes;     /* of such page cache, since the cgroup or the system began; 0: unknown, too */
     uint64_t oom_kills;         /* in this cgroup since the engine was opened */
     /* of resource 0, ever: */
     uint64_t n_admitted, n_busy, n_refused;     /* turns: begun, put off until others have ended, never to fit */

@@ -1221,6 +1221,7 @@ typedef enum pn_metric {
     PN_METRIC_ITL,              /* histogram, seconds: token to token */
     PN_METRIC_E2E,              /* histogram, seconds: request read to last token */
     PN_METRIC_QUEUE,            /* histogram, seconds */
+    PN_METRIC_PARKED,           /* histogram, seconds: of those that stood aside for want of memory */
     PN_METRIC_PREFILL,          /* histogram, seconds */
     PN_METRIC_DECODE,           /* histogram, seconds */
     PN_METRIC_REQUEST_PROMPT,   /* histogram: tokens of a request's prompt */
@@ -9375,6 +9376,8 @@ static const metrics_family metrics_table[PN_METRIC_COUNT] = {
                        METRICS_HISTOGRAM, .per_model = true, .buckets = METRICS_LATENCY},
     [PN_METRIC_QUEUE] = {"pantheon_request_queue_seconds", "Time a request waited for its turn.", METRICS_HISTOGRAM,
                          .per_model = true, .buckets = METRICS_LATENCY},
+    [PN_METRIC_PARKED] = {"pantheon_request_parked_seconds", "Time a request stood aside for want of memory, of those that did.",
+                          METRICS_HISTOGRAM, .per_model = true, .buckets = METRICS_LATENCY},
     [PN_METRIC_PREFILL] = {"pantheon_request_prefill_seconds", "Time a request's prompt took.", METRICS_HISTOGRAM,
                            .per_model = true, .buckets = METRICS_LATENCY},
     [PN_METRIC_DECODE] = {"pantheon_request_decode_seconds", "Time a request's answer took.", METRICS_HISTOGRAM,
@@ -14348,6 +14351,8 @@ static void ask_metrics(serve_ask *a)
         pn_metrics_add(m, sums[i].id, at, 0, sums[i].v);
     for (size_t i = 0; i < PN_COUNT_OF(seen); i++)
         pn_metrics_observe(m, seen[i].id, at, seen[i].v);
+    if (a->worst.parked_seconds > 0)
+        pn_metrics_observe(m, PN_METRIC_PARKED, at, a->worst.parked_seconds);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -15831,6 +15836,27 @@ static void memory_rung_counters(pn_server *v, pn_str *s)
                     memory_name(v, all[i].resource, &state), all[i].freed);
 }
 
+/* What rungs 10 and 11 leave. */
+static void memory_steps(pn_server *v, pn_str *s)
+{
+    static const struct { const char *name, *help; size_t at; } gauges[] = {
+        {"slots_effective", "Requests that are worked on at once, where memory bounds them.", offsetof(pn_die_info, max_requests)},
+        {"prefill_chunk", "Rows of a step, where memory bounds them.", offsetof(pn_die_info, max_rows)},
+    };
+    pn_die_info d;
+    for (size_t k = 0; k < PN_COUNT_OF(gauges); k++) {
+        memory_head(s, gauges[k].name, "gauge", gauges[k].help);
+        for (uint32_t i = 0; i < v->n_dies; i++) {
+            uint32_t n;
+            if (pn_engine_die(v->e, i, &d) != PN_OK)
+                continue;
+            memcpy(&n, (const char *)&d + gauges[k].at, sizeof n);
+            if (n)
+                pn_str_addf(s, "pantheon_mem_%s{die=\"%" PRIu32 "\"} %" PRIu32 "\n", gauges[k].name, i, n);
+        }
+    }
+}
+
 /* Streamed weights; replicas are told apart by their first die. */
 static void memory_weights(pn_server *v, pn_str *s)
 {
@@ -15885,6 +15911,7 @@ PN_INTERNAL void serve_memory_metrics(pn_server *v, pn_str *s)
     pn_mem_state host;
     memory_gauges(v, s);
     memory_rung_counters(v, s);
+    memory_steps(v, s);
     memory_weights(v, s);
     memory_cold(v, s);
     if (pn_mem_get(v->e, 0, &host) != PN_OK)
@@ -15894,6 +15921,10 @@ PN_INTERNAL void serve_memory_metrics(pn_server *v, pn_str *s)
                 "\npantheon_mem_admit_total{decision=\"refused\"} %" PRIu64 "\n", host.n_admitted, host.n_busy, host.n_refused);
     memory_head(s, "alloc_fail_total", "counter", "Requests for memory that failed.");
     pn_str_addf(s, "pantheon_mem_alloc_fail_total %" PRIu64 "\n", host.n_failed);
+    if (host.refault_rate >= 0 || host.refault_bytes) {
+        memory_head(s, "refault_bytes_total", "counter", "Page cache that was read again after it had been dropped, of this control group or the system.");
+        pn_str_addf(s, "pantheon_mem_refault_bytes_total %" PRIu64 "\n", host.refault_bytes);
+    }
     memory_head(s, "oom_kill_events_total", "counter", "Kills for want of memory in this control group.");
     pn_str_addf(s, "pantheon_mem_oom_kill_events_total %" PRIu64 "\n", host.oom_kills);
 }

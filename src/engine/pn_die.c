@@ -300,6 +300,9 @@ PN_API pn_status pn_engine_die(const pn_engine *e, uint32_t index, pn_die_info *
         snprintf(d.name, sizeof d.name, "%s", pn_cpu_isa());
         pn_os_memory(&d.total_bytes, &d.free_bytes);
     }
+    uint32_t slots = atomic_load(&die->slots), rows = atomic_load(&die->max_rows);
+    d.max_requests = slots == UINT32_MAX ? 0 : slots;
+    d.max_rows = rows == UINT32_MAX ? 0 : rows;
     pn_mutex_lock(&die->lock);
     d.n_models = die->n_models;
     pn_mutex_unlock(&die->lock);

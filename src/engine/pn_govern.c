@@ -454,6 +454,7 @@ PN_API pn_status pn_mem_get(pn_engine *e, uint32_t resource, pn_mem_state *out)
     if (!resource) {
         out->stall = g->stall;
         out->refault_rate = g->refault_rate;
+        out->refault_bytes = g->sample.known & PN_HOST_REFAULT ? g->sample.refault : 0;
         out->oom_kills = pn_sub_sat(g->sample.oom, g->oom_first);
         out->n_admitted = atomic_load(&g->n_admitted);
         out->n_busy = atomic_load(&g->n_busy);

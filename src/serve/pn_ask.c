@@ -77,6 +77,8 @@ static void ask_metrics(serve_ask *a)
         pn_metrics_add(m, sums[i].id, at, 0, sums[i].v);
     for (size_t i = 0; i < PN_COUNT_OF(seen); i++)
         pn_metrics_observe(m, seen[i].id, at, seen[i].v);
+    if (a->worst.parked_seconds > 0)
+        pn_metrics_observe(m, PN_METRIC_PARKED, at, a->worst.parked_seconds);
 }
 
 /* ------------------------------------------------------------------------------------------

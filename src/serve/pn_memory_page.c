@@ -210,6 +210,27 @@ static void memory_rung_counters(pn_server *v, pn_str *s)
                     memory_name(v, all[i].resource, &state), all[i].freed);
 }
 
+/* What rungs 10 and 11 leave. */
+static void memory_steps(pn_server *v, pn_str *s)
+{
+    static const struct { const char *name, *help; size_t at; } gauges[] = {
+        {"slots_effective", "Requests that are worked on at once, where memory bounds them.", offsetof(pn_die_info, max_requests)},
+        {"prefill_chunk", "Rows of a step, where memory bounds them.", offsetof(pn_die_info, max_rows)},
+    };
+    pn_die_info d;
+    for (size_t k = 0; k < PN_COUNT_OF(gauges); k++) {
+        memory_head(s, gauges[k].name, "gauge", gauges[k].help);
+        for (uint32_t i = 0; i < v->n_dies; i++) {
+            uint32_t n;
+            if (pn_engine_die(v->e, i, &d) != PN_OK)
+                continue;
+            memcpy(&n, (const char *)&d + gauges[k].at, sizeof n);
+            if (n)
+                pn_str_addf(s, "pantheon_mem_%s{die=\"%" PRIu32 "\"} %" PRIu32 "\n", gauges[k].name, i, n);
+        }
+    }
+}
+
 /* Streamed weights; replicas are told apart by their first die. */
 static void memory_weights(pn_server *v, pn_str *s)
 {
@@ -264,6 +285,7 @@ PN_INTERNAL void serve_memory_metrics(pn_server *v, pn_str *s)
     pn_mem_state host;
     memory_gauges(v, s);
     memory_rung_counters(v, s);
+    memory_steps(v, s);
     memory_weights(v, s);
     memory_cold(v, s);
     if (pn_mem_get(v->e, 0, &host) != PN_OK)
@@ -273,6 +295,10 @@ PN_INTERNAL void serve_memory_metrics(pn_server *v, pn_str *s)
                 "\npantheon_mem_admit_total{decision=\"refused\"} %" PRIu64 "\n", host.n_admitted, host.n_busy, host.n_refused);
     memory_head(s, "alloc_fail_total", "counter", "Requests for memory that failed.");
     pn_str_addf(s, "pantheon_mem_alloc_fail_total %" PRIu64 "\n", host.n_failed);
+    if (host.refault_rate >= 0 || host.refault_bytes) {
+        memory_head(s, "refault_bytes_total", "counter", "Page cache that was read again after it had been dropped, of this control group or the system.");
+        pn_str_addf(s, "pantheon_mem_refault_bytes_total %" PRIu64 "\n", host.refault_bytes);
+    }
     memory_head(s, "oom_kill_events_total", "counter", "Kills for want of memory in this control group.");
     pn_str_addf(s, "pantheon_mem_oom_kill_events_total %" PRIu64 "\n", host.oom_kills);
 }

@@ -78,6 +78,8 @@ static const metrics_family metrics_table[PN_METRIC_COUNT] = {
                        METRICS_HISTOGRAM, .per_model = true, .buckets = METRICS_LATENCY},
     [PN_METRIC_QUEUE] = {"pantheon_request_queue_seconds", "Time a request waited for its turn.", METRICS_HISTOGRAM,
                          .per_model = true, .buckets = METRICS_LATENCY},
+    [PN_METRIC_PARKED] = {"pantheon_request_parked_seconds", "Time a request stood aside for want of memory, of those that did.",
+                          METRICS_HISTOGRAM, .per_model = true, .buckets = METRICS_LATENCY},
     [PN_METRIC_PREFILL] = {"pantheon_request_prefill_seconds", "Time a request's prompt took.", METRICS_HISTOGRAM,
                            .per_model = true, .buckets = METRICS_LATENCY},
     [PN_METRIC_DECODE] = {"pantheon_request_decode_seconds", "Time a request's answer took.", METRICS_HISTOGRAM,

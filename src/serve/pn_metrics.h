@@ -48,6 +48,7 @@ typedef enum pn_metric {
     PN_METRIC_ITL,              /* histogram, seconds: token to token */
     PN_METRIC_E2E,              /* histogram, seconds: request read to last token */
     PN_METRIC_QUEUE,            /* histogram, seconds */
+    PN_METRIC_PARKED,           /* histogram, seconds: of those that stood aside for want of memory */
     PN_METRIC_PREFILL,          /* histogram, seconds */
     PN_METRIC_DECODE,           /* histogram, seconds */
     PN_METRIC_REQUEST_PROMPT,   /* histogram: tokens of a request's prompt */

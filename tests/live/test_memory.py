@@ -8,6 +8,7 @@ Run from the repository root.  Needs Python's standard library alone.
 """
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -133,6 +134,8 @@ def levels(pantheon, model, tmp):
         equal(ask(s, 200).status, 200, "before")
         r = until(lambda: (lambda m: m if m["level"] == "TIGHT" else None)(s.get("/admin/memory").json()), "TIGHT is reached")
         check(any(x["name"] == "prefix_cache" and x["freed"] > 0 for x in r["rungs"]), "the prefix cache was given up", r["rungs"])
+        r = until(lambda: (lambda m: m if any(x["name"] == "step_rows" for x in m["rungs"]) else None)(s.get("/admin/memory").json()), "steps become smaller")
+        check(re.search(r'^pantheon_mem_prefill_chunk\{die="0"\} (64|16)$', s.get("/metrics").body.decode(), re.M), "which the metrics say")
         equal(s.get("/admin/dies").json()["dies"][0]["level"], "TIGHT", "/admin/dies")
         r = ask(s, 20)
         equal([r.status, r.headers.get("x-pantheon-pressure"), r.json()["pantheon"]["level_max"]], [200, "TIGHT", "TIGHT"], "answered under pressure")
@@ -183,6 +186,8 @@ def aside(pantheon, model, tmp):
         for t in threads:
             t.join()
         check(told, "a stream is told that its request is parked")
+        seen = re.findall(r"^pantheon_request_parked_seconds_count\{[^}]*\} (\d+)$", s.get("/metrics").body.decode(), re.M)
+        check(seen and int(seen[0]) >= len(told), "and the metrics count it", [seen, len(told)])
         equal(len(texts), 1, "the text is the same")
 
 
