@@ -12,10 +12,10 @@
 # lines with it, all of its output when it broke.  The last line is the sum.  -b: the build went wrong
 # somewhere, so what runs may be stale; that is a failure too.
 #
-# Programs run TEST_JOBS at a time, and with them the scripts that say "run_tests: beside others".  The
-# other scripts follow, one after the other: they start servers, limit memory and look at the machine.
+# Tests run TEST_JOBS at a time.  Scripts come first, and one test more runs when there are any, for half of what they do is to
+# wait.  Those that say "run_tests: alone" follow, one after the other: they limit memory or measure.
 #
-#     TEST_JOBS     programs at a time, default: the cores, four at most
+#     TEST_JOBS     tests at a time, default: the cores, four at most
 #     TEST_TIMEOUT  seconds a test may take, default 300
 #     TEST_RUN      a command in front of compiled tests, e.g. qemu-aarch64
 # (No PN_ in front: the program refuses PN_ variables it does not know.)
@@ -91,13 +91,16 @@ export RUN_PROGRAM RUN_LIMIT RUN_DIR
 trap 'rm -rf "$RUN_DIR"' EXIT
 trap 'exit 130' INT TERM
 
-jobs=${TEST_JOBS-$(nproc 2> /dev/null || echo 1)}
-[ -n "${TEST_JOBS-}" ] || [ "$jobs" -le 4 ] || jobs=4
 scripts() { for test; do case $test in *.sh | *.py) echo "$test" ;; esac; done; }
-beside=$(scripts "$@" | xargs -r grep -l 'run_tests: beside others' 2> /dev/null)
 programs() { for test; do case $test in *.sh | *.py) ;; *) echo "$test" ;; esac; done; }
+alone=$(scripts "$@" | xargs -r grep -l 'run_tests: alone' 2> /dev/null)
+beside=$(scripts "$@" | grep -vxF "${alone:-none}")
+jobs=$(nproc 2> /dev/null || echo 1)
+[ "$jobs" -le 4 ] || jobs=4
+[ -z "$beside" ] || jobs=$((jobs + 1))
+jobs=${TEST_JOBS:-$jobs}
 { printf '%s\n' $beside; programs "$@"; } | xargs -r -P "$jobs" -n 1 tools/run_tests.sh --one
-scripts "$@" | grep -vxF "${beside:-none}" | xargs -r -n 1 tools/run_tests.sh --one
+printf '%s\n' $alone | xargs -r -n 1 tools/run_tests.sh --one
 
 set -- $(cat "$RUN_DIR"/*.sum 2> /dev/null | awk -v want=$# -v built=$built '
     { passed += $1; failed += $2; skipped += $3 }

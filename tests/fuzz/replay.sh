@@ -1,7 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: AGPL-3.0-only
 # replay.sh PROGRAM - give every fuzz target its committed corpus; the targets lie beside PROGRAM.
-# run_tests: beside others
 set -u
 dir=$(dirname "$1")/tests/fuzz
 passed=0 failed=0

@@ -5,7 +5,6 @@
 # from pantheon.c and pantheon_serve.c, the library inside a program as static functions.  The
 # program from the drops answers like the one from the tree.  pantheon.c at -O2 is the object that make has beside
 # PROGRAM, of the same line; what asks for other options is built at -O0, so the levels answer alike, too.
-# run_tests: beside others
 set -u
 unset PANTHEON_GOLDEN                 # the program refuses PN_ variables it does not know
 program=$1

@@ -6,7 +6,6 @@
 
 Run from the repository root; Python's standard library alone.  A table: what is asked, which status, and what the
 error has to say: OpenAI's four keys, type, code, the field that is meant, and words that agents look for.
-run_tests: beside others (it waits for half a minute)
 """
 import json
 import os

@@ -6,6 +6,7 @@
 
 Needs a memory controller (cgroup v1 or v2) in which a child may be made.  docs/memory.md says what each part shows;
 tests/bench/limits.py has the same with larger models and more of each.
+run_tests: alone
 """
 import os
 import subprocess

@@ -10,6 +10,7 @@ instead of 2,000, 2,000 samples instead of 500, and the bar for latency holds wh
 Load: idle keep-alive connections, heads and bodies that come drop by drop, half-closed clients, readers of streams who
 do not read, and a prefill of 32,000 tokens that never ends, all at once.  Meanwhile a process of its own asks for
 /health and, turn by turn, an echo server that does nothing else: what that one needs is the machine's share.
+run_tests: alone
 """
 import json
 import os

@@ -5,6 +5,7 @@
     python3 tests/live/test_mem_limit.py build/pantheon
 
 What other tests conclude from a limit is worth as much as the limit.
+run_tests: alone
 """
 import os
 import signal

@@ -10,6 +10,7 @@
 # 250 MB are made with `pantheon synth` and deleted again, one at a time.  lib/plan_peak.py does the
 # measuring (in a folder of its own, as make test runs every script of this one); without python3, or
 # outside Linux, nothing is tested and the script says so.
+# run_tests: alone
 
 pantheon=${1:-build/pantheon}
 case $pantheon in */*) ;; *) pantheon=./$pantheon ;; esac

@@ -8,7 +8,6 @@
 # Run from the repository root.  A model with random weights writes COUNT texts under each schema of the
 # vectors; lib/schema_noise.py has the jsonschema package of Python judge them.  Without python3 or
 # the package nothing is tested and the script says so.
-# run_tests: beside others
 
 pantheon=${1:-build/pantheon}
 count=${COUNT:-100}
