@@ -56,6 +56,10 @@ PN_CHECK_FORMAT(1, 2) static inline void pn_test_skip(const char *fmt, ...)
     pn_test_skipped++;
 }
 
+/* For sanitizers, emulators and other words, whose runs take ten times as long: each path once, not each combination of paths.
+ * Never set by make test. */
+static inline int pn_test_quick(void) { return getenv("PANTHEON_QUICK") != NULL; }
+
 static inline int pn_test_end(void)
 {
     printf("%d passed, %d failed", pn_test_passed, pn_test_failed);

@@ -145,7 +145,7 @@ static void head_times_vector_is_the_reference_logit(const char *name, const cha
 
 static void the_mean_is_the_average_of_every_prefixs_last(void)
 {
-    for (size_t k = 0; k < sizeof embed_models / sizeof *embed_models; k++) {
+    for (size_t k = 0; k < sizeof embed_models / sizeof *embed_models; k += pn_test_quick() ? 2 : 1) {
         bench b;
         enum { N = 37 };
         float h[EMBED_MAX], mean[EMBED_MAX], unit[EMBED_MAX];
@@ -272,7 +272,7 @@ static void bits_do_not_depend_on_threads_or_batch(void)
     static const struct { uint32_t threads, batch; } ways[] = {{2, 512}, {1, 64}, {3, 7}, {2, 1}};
     static const pn_pooling poolings[] = {PN_POOLING_MEAN, PN_POOLING_LAST};
     for (size_t k = 0; k < sizeof embed_models / sizeof *embed_models; k++)
-        for (size_t p = 0; p < 2; p++) {
+        for (size_t p = pn_test_quick() ? k % 2 : 0; p < 2; p += pn_test_quick() ? 2 : 1) {
             float first[EMBED_MAX], out[EMBED_MAX];
             for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
                 bench b;
@@ -490,7 +490,7 @@ int main(void)
         {"llama_gqa_tied", NULL}, {"llama_moe", NULL}, {"mistral3", NULL}, {"qwen2", NULL}, {"qwen3moe", NULL},
         {"phi3", NULL}, {"gemma2", "gemma2.final_logit_softcapping"}, {"gemma3", NULL},
     };
-    size_t step = getenv("PANTHEON_QUICK") ? 3 : 1;         /* a tied head, one of its own, a cap */
+    size_t step = pn_test_quick() ? 3 : 1;         /* a tied head, one of its own, a cap */
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i += step)
         head_times_vector_is_the_reference_logit(golden[i].name, golden[i].cap);
     the_mean_is_the_average_of_every_prefixs_last();

@@ -464,7 +464,7 @@ static void fault_run(const fault_case *c)
     fault_rig r;
     fault_seen seen = {0};
     pn_token want[FAULT_SAID];
-    long from = getenv("PANTHEON_QUICK") ? 2 : c->from ? (c->from + 1) / 2 : 12;      /* the first so many one by one */
+    long from = pn_test_quick() ? 2 : c->from ? (c->from + 1) / 2 : 12;      /* the first so many one by one */
     double began = fault_seconds();
     for (int on = 0; on < 2; on++) {
         int more = fault_open(&r, c->path) && PN_CHECK(fault_reference(&r, want, NULL) == PN_OK, "%s", c->name);
@@ -578,7 +578,7 @@ int main(int argc, char **argv)
 {
     if (fault_files()) {
         an_engine_may_not_open();
-        if (argc < 2 && !getenv("PANTHEON_QUICK")) {
+        if (argc < 2 && !pn_test_quick()) {
             a_step_asks_for_no_memory(PN_RESIDENCY_MAP, PN_DTYPE_F16);
             a_step_asks_for_no_memory(PN_RESIDENCY_ANON, PN_DTYPE_F16);
             a_step_asks_for_no_memory(PN_RESIDENCY_STREAM, PN_DTYPE_F16);

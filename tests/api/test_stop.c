@@ -15,8 +15,8 @@ enum { STOP_MAX = 256, STOP_TOP = 4 };
 /* Overlaps itself, has characters of two to four bytes, and looks like markup. */
 static const char stop_text[] = "Say aab aabaabc: h\xc3\xa9llo \xe6\xbc\xa2\xe5\xad\x97 \xf0\x9f\x99\x82 <tool> STSTOP";
 
-/* Everywhere in a text, or where sanitizers and emulators are to see each path: here and there. */
-static size_t stop_stride(void) { return getenv("PANTHEON_QUICK") ? 5 : 1; }
+/* Everywhere in a text, or where each path is to be seen: here and there. */
+static size_t stop_stride(void) { return pn_test_quick() ? 5 : 1; }
 
 typedef struct stop_rig {
     pn_engine *e;

@@ -975,7 +975,7 @@ int main(void)
         snprintf(path, sizeof path, "%s/%s", fx_root, dirs[i]);
         PN_CHECK(mkdir(path, 0700) == 0 && mkdir(fx_path(dirs[i], ""), 0700) == 0);
     }
-    bool quick = getenv("PANTHEON_QUICK") != NULL;
+    bool quick = pn_test_quick();
     for (size_t i = 0; i < PN_COUNT_OF(forms); i++) {
         int made = 0;
         for (size_t k = 0; k < PN_COUNT_OF(fx_folders); k++) {

@@ -150,6 +150,7 @@ int main(void)
     for (size_t i = 0; i < sizeof step_models / sizeof *step_models; i++)
         for (uint32_t threads = 1; threads <= 3; threads++)
             for (size_t way = 0; way < PN_COUNT_OF(ways); way++)
-                neighbours_slices_and_cancelled_steps_change_no_bit(step_models[i], threads, &ways[way]);
+                if (!pn_test_quick() || way == threads % PN_COUNT_OF(ways))
+                    neighbours_slices_and_cancelled_steps_change_no_bit(step_models[i], threads, &ways[way]);
     return pn_test_end();
 }
