@@ -25,7 +25,7 @@ TEST_W  := -Wno-pedantic -Wno-format-zero-length
 Q       := $(if $(V),,@)
 note     = $(if $(V),,@echo '  $(1) $(patsubst $(O)/%,%,$(2))')
 ALL_CFLAGS = -std=c11 -Wall -Wextra -Wpedantic $(CFLAGS)
-TEST_CFLAGS = -std=c11 -Wall -Wextra -Wpedantic $(TEST_W) $(CFLAGS)
+TEST_CFLAGS = -std=c11 -Wall -Wextra -Wpedantic $(TEST_W) $(CFLAGS) $(TEST_FLAGS)
 VERSION := $(shell sed -n 's/^\#define PN_VERSION "\(.*\)"/\1/p' src/pantheon.h)
 BUILD_ID := $(shell git describe --always --dirty 2>/dev/null)
 
@@ -80,9 +80,10 @@ help:
 # ---- the library and the program, from the tree ----
 
 # Rebuild when compiler or flags change, and pn_main.c when the commit does.
+FLAGS    = $(CC) $(ALL_CFLAGS) $(LDFLAGS) $(KERNELS) $(KERNEL_FLAGS) $(TEST_FLAGS)
 $(O)/flags: FORCE
 	@mkdir -p $(O)
-	@printf '%s\n' '$(CC) $(ALL_CFLAGS) $(LDFLAGS) $(KERNELS)' | cmp -s - $@ || printf '%s\n' '$(CC) $(ALL_CFLAGS) $(LDFLAGS) $(KERNELS)' > $@
+	@printf '%s\n' '$(FLAGS)' | cmp -s - $@ || printf '%s\n' '$(FLAGS)' > $@
 $(O)/build-id: FORCE
 	@mkdir -p $(O)
 	@printf '%s\n' '$(BUILD_ID)' | cmp -s - $@ || printf '%s\n' '$(BUILD_ID)' > $@
@@ -90,6 +91,7 @@ $(O)/build-id: FORCE
 $(PROG_O): DEFS = -DPANTHEON_CLI
 $(MAIN_O): DEFS = -DPANTHEON_CLI $(if $(BUILD_ID),-DPN_BUILD_ID='"$(BUILD_ID)"')
 $(MAIN_O): $(O)/build-id
+$(O)/src/cpu/%.o: DEFS = $(KERNEL_FLAGS)
 
 $(O)/src/%.o: src/%.c $(O)/flags
 	@mkdir -p $(@D)
@@ -147,6 +149,8 @@ $(filter $(BETWEEN),$(UNIT) $(API)): $(KERNEL_O)
 $(filter $(BETWEEN),$(UNIT) $(API)): FIRST = $(KERNEL_O)
 endif
 
+# It includes kernels.
+$(O)/tests/unit/test_cpu_avx512: FIRST = $(KERNEL_FLAGS)
 # PANTHEON_CLI below: the headers of src/cli are empty without it.
 $(O)/tests/unit/%: tests/unit/%.c $(O)/libprogram.a
 	@mkdir -p $(@D)
@@ -176,36 +180,41 @@ $(O)/tests/bench/%: tests/bench/%.c $(O)/libprogram.a
 	$(Q)$(CC) $(TEST_CFLAGS) -DPANTHEON_CLI $(LDFLAGS) -MMD -MP -MF $@.d -Isrc -Itests $< $(O)/libprogram.a $(LIBS) -o $@
 
 TESTS := $(UNIT) $(API) $(API_DROP)
-programs: $(PROGRAM) $(DROP_O) $(TESTS) $(FUZZ) $(LIVE_P)
+programs: $(DROP_O) $(PROGRAM) $(TESTS) $(FUZZ) $(LIVE_P)
 
-# All tests of the API have to link with the drop; what takes long and asks about behaviour runs with the tree alone.
+# The long ones first, so that none is left to run alone.  All tests of the API have to link with the drop; what takes long
+# and asks about behaviour runs with the tree alone.
 LONG := %/test_faults %/test_weather %/test_real %/test_stop %/test_cold %/test_kv_types %/test_memory %/test_replay %/test_tools %/test_turns
-RUNS := $(UNIT) $(API) $(filter-out $(LONG),$(API_DROP))
+RUNS := $(API) $(UNIT) $(filter-out $(LONG),$(API_DROP))
 
 # What does not build is a failure, not the end: -k, and the runner counts it.  Replaying the corpora
 # of the fuzz targets is a test too.
+# With as many jobs as there are cores, unless somebody said how many.
 test:
-	@built=; $(MAKE) --no-print-directory -k programs || built=-b; \
+	@built=; $(MAKE) --no-print-directory -k $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j"$$(nproc 2> /dev/null || echo 1)") programs || built=-b; \
 	CC='$(CC)' tools/run_tests.sh $$built -p $(O)/pantheon $(RUNS) $(if $(FUZZ),tests/fuzz/replay.sh) $(LIVE)
 
-# What needs neither the program nor much time: for sanitizers, 32 bits, emulators.
+# What needs neither the program nor much time: for sanitizers, 32 bits, emulators.  GOLDEN_QUICK=1: and the golden models.
 # EMULATED=1 leaves out what is about text, sockets, turns or accounts and takes minutes there: the other ISA's kernels
-# are what the emulator is for; test_cpu, test_step, test_engine and the golden models ask them.
+# are what the emulator is for; test_cpu (which test_cpu_avx512 is, where there is no x86-64), test_step, test_engine and the
+# golden models ask them.
 NOT_EMULATED := %/test_injection %/test_replay %/test_stop %/test_tools %/test_server \
                 %/test_cache %/test_turns %/test_dies %/test_sharing %/test_requests %/test_kv_types %/test_requant \
                 %/test_cold %/test_tier %/test_park %/test_memory %/test_faults %/test_weather %/test_stream %/test_conversation \
-                %/test_hybrid %/test_embed
-# NARROW=1 leaves out what a word of 32 bits cannot change: texts and turns, how near a kernel's numbers are, the failing of
-# each allocation in turn, random days.  Sizes and offsets are asked of the modules (test_kv, test_prefix, unit/test_cold,
-# test_park, ...) and, with an engine, by test_memory, test_hybrid and test_requests.
+                %/test_hybrid %/test_embed %/test_load_type %/test_cpu_avx512 %/test_prefix
+# NARROW=1 leaves out what a word of 32 bits cannot change: texts and turns, also through the server, how near a kernel's numbers
+# are, the failing of each allocation in turn, random days, threads that share, and test_cpu a second time.  Sizes and offsets are
+# asked of the modules (test_kv, test_prefix, unit/test_cold, test_park, test_conn, test_http, ...) and, with an engine, by
+# test_memory, test_hybrid and test_requests.
 NOT_NARROW := %/test_injection %/test_replay %/test_tools %/test_faults %/test_turns %/test_stop %/test_conversation \
-              %/test_requant %/test_kv_types %/test_weather %/test_cache %/api/test_cold
-QUICK := $(filter-out %/test_golden %/test_real $(if $(EMULATED),$(NOT_EMULATED)) $(if $(NARROW),$(NOT_NARROW)),$(UNIT) $(API))
+              %/test_requant %/test_kv_types %/test_weather %/test_cache %/api/test_cold %/test_server %/test_sharing \
+              %/test_cpu_avx512
+QUICK := $(filter-out $(if $(GOLDEN_QUICK),,%/test_golden) %/test_real $(if $(EMULATED),$(NOT_EMULATED)) $(if $(NARROW),$(NOT_NARROW)),$(API) $(UNIT))
 test-unit:
 	@built=; $(MAKE) --no-print-directory -k $(QUICK) || built=-b; \
 	tools/run_tests.sh $$built $(QUICK)
-test-threads: $(O)/tests/unit/test_team $(O)/tests/unit/test_stream $(O)/tests/api/test_requests $(O)/tests/api/test_sharing \
-              $(O)/tests/api/test_dies $(O)/tests/unit/test_server
+test-threads: $(O)/tests/unit/test_stream $(O)/tests/api/test_dies $(O)/tests/api/test_sharing $(O)/tests/api/test_requests \
+              $(O)/tests/unit/test_server $(O)/tests/unit/test_team
 	@tools/run_tests.sh $^
 test-golden:
 	@built=; $(MAKE) --no-print-directory -k $(O)/tests/api/test_golden || built=-b; \
@@ -236,7 +245,7 @@ check-layers:
 	tools/check_layers.sh
 check-malloc:
 	tools/check_malloc.sh
-check-symbols: $(LIB) $(DROP_O)
+check-symbols: $(DROP_O) $(LIB)
 	tools/check_symbols.sh $(O)/check/symbols $(O)/drop $(LIB)
 check-header:
 	tools/check_header.sh
@@ -247,8 +256,12 @@ check-warnings:
 
 FUZZ_CC  := clang
 FUZZ_SAN := -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# Coverage is half of what compiling takes, and leads a fuzzer into code that it can reach: not through kernels, not through tests.
+# Kernels are unrolled arithmetic on pointers: asking of each sum whether it can be one, and whether it stays in its object, takes
+# minutes to compile; what lies behind a wrong one the address sanitizer knows.
+FUZZ_NO   = -fno-sanitize=fuzzer-no-link
 FUZZ_MAKE = $(MAKE) --no-print-directory O=$(O)/fuzz CC='$(FUZZ_CC)' CFLAGS='-O1 $(FUZZ_SAN) -fsanitize=fuzzer-no-link -DPN_LIBFUZZER' \
-            FUZZ_FLAGS=-fsanitize=fuzzer KERNELS='-O2 -fno-sanitize=all'
+            FUZZ_FLAGS=-fsanitize=fuzzer KERNELS='-O2 -fno-sanitize=all' TEST_FLAGS='$(FUZZ_NO)' KERNEL_FLAGS='$(FUZZ_NO),pointer-overflow,object-size'
 fuzz:
 	@+$(FUZZ_MAKE) fuzz-programs
 	@tools/fuzz.sh $(O)/fuzz $(T) $(FUZZ_C)
