@@ -10911,6 +10911,7 @@ typedef struct pn_die {
     pn_die_door door;
     pn_sim_params sim;
     pn_sim_memory memory;
+    atomic_ullong floor_owed;   /* bytes of it that are free, and for the floors of models on it alone */
     double clock;               /* seconds; under the engine's clock_lock, as the next */
     uint32_t n_work;            /* jobs, and steps that are none's */
 } pn_die;
@@ -10938,7 +10939,7 @@ PN_INTERNAL bool pn_die_resize(pn_die *die, uint64_t bytes);
 /* Where pages and working memory come from. */
 PN_INTERNAL pn_mem *pn_die_mem(pn_die *die);
 
-/* Bytes that are free there; UINT64_MAX: it has no memory of its own. */
+/* Bytes that are free there for anybody; UINT64_MAX: it has no memory of its own. */
 PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die);
 
 /* A model's weights come, and go.  PN_E_BUDGET: there is no room. */
@@ -11160,7 +11161,7 @@ struct pn_engine {
     bool cold_always;
     atomic_uint n_turns;        /* that hold a reserve */
     atomic_ullong floor_bytes;  /* of all models' floors, in PN_ACCT_KV: kept, or of the turn that runs on it */
-    atomic_ullong floor_owed;   /* the rest of them, of the host's memory: free, and for nobody else */
+    atomic_ullong floor_owed;   /* the rest of them: free, and for nobody else */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
     double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
@@ -11196,12 +11197,12 @@ struct pn_model {
     pn_engine *engine;
     pn_model *next;             /* of the engine's, under its models_lock */
     bool listed;
-    void *floor;                /* owned, touched [floor_bytes]: memory for one turn, NULL while a turn uses it; under the
-                                   engine's admit_lock, as the next */
-    uint64_t floor_bytes;       /* 0: none is kept */
-    uint64_t floor_owed;        /* of those, what is not there while a turn uses it or until it is filled again */
+    void *floor[PN_MAX_PARTS];  /* owned, touched [floor_part]: memory for one turn, each die's share; under the engine's admit_lock, as the
+                                   next */
+    uint64_t floor_part[PN_MAX_PARTS], floor_bytes;     /* their sum; 0: none is kept */
+    uint64_t floor_owed[PN_MAX_PARTS];  /* of those, what is not there while a turn uses it or until it is filled again */
     uint32_t floor_tokens;
-    bool floor_used;
+    bool floor_kept, floor_used;        /* it is there; a turn runs on it */
     pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
     uint32_t n_dies;            /* 0: without weights */
     uint32_t n_uploaded;
@@ -77293,11 +77294,20 @@ static bool admit_alone(const pn_session *s) { return atomic_load(&s->model->eng
 
 typedef enum admit_when { ADMIT_NOW, ADMIT_ALONE, ADMIT_UNPRESSURED } admit_when;
 
+/* Of these bytes, a part's share of something each: those of a place. */
+static uint64_t admit_share(const pn_model *m, admit_place at, const uint64_t part[PN_MAX_PARTS])
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        sum += !at.die || at.die == m->dies[i] ? part[i] : 0;
+    return sum;
+}
+
 /* What a turn of this session may count on beside what there is room for. */
-static uint64_t admit_floor_bytes(const pn_session *s)
+static uint64_t admit_floor_bytes(const pn_session *s, admit_place at)
 {
     const pn_model *m = s->model;
-    return m->floor ? m->floor_bytes : m->floor_used && !s->on_floor ? 0 : m->floor_owed;
+    return m->floor_used && !s->on_floor ? 0 : admit_share(m, at, m->floor_kept ? m->floor_part : m->floor_owed);
 }
 
 /* Bytes of a place: with the caches gone; with everybody else gone as well; with the rest of the machine gone, too. */
@@ -77311,8 +77321,8 @@ static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when
     now = pn_sub_sat(now, slack);
     alone = pn_sub_sat(alone, slack);
     switch (when) {
-    case ADMIT_NOW: return now + admit_droppable(m, at) + admit_floor_bytes(s);
-    case ADMIT_ALONE: return m->floor_bytes + (at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone);
+    case ADMIT_NOW: return now + admit_droppable(m, at) + admit_floor_bytes(s, at);
+    case ADMIT_ALONE: return at.die ? pn_sub_sat(alone, admit_share(m, at, m->uploaded) + at.die->work_bytes) : alone + m->floor_bytes;
     case ADMIT_UNPRESSURED: break;
     }
     return at.die ? admit_bytes(s, at, ADMIT_ALONE) : pn_govern_room_unpressured(m->engine);
@@ -77404,39 +77414,65 @@ PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)
 
 enum { FLOOR_LEAST = 512, FLOOR_SHARE = 8 };     /* tokens; of what there is room for, where that is more */
 
-/* Pages and recurrent state of one turn. */
-static uint64_t floor_need(const pn_model *m, uint32_t tokens)
+/* Pages and recurrent state of one turn, on the dies whose layers they are. */
+static pn_need floor_need(const pn_model *m, uint32_t tokens)
 {
-    uint64_t bytes = pn_state_turn_bytes(m->desc.state.slot_bytes), pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
-    for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
-        bytes += pages * pn_kv_page_cost(&m->desc.state, g, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16);
-    return bytes;
+    const pn_state_spec *spec = &m->desc.state;
+    uint64_t pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
+    pn_need need = {0};
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        need.die[spec->group[g].part] += pages * pn_kv_page_cost(spec, g, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        need.all += need.die[i] += pn_state_turn_part(spec, i);
+    return need;
 }
 
 /* What of it is not there: the turn that runs on it did not need it, or nobody has filled it again yet.  It is kept from
- * everybody else.  Under the lock. */
-static void floor_owe(pn_model *m, uint64_t bytes)
+ * everybody else.  NULL: none.  Under the lock. */
+static void floor_owe(pn_model *m, const uint64_t owed[PN_MAX_PARTS])
 {
-    uint64_t more = bytes - m->floor_owed;      /* or less: it wraps */
-    atomic_fetch_sub(&m->engine->floor_bytes, more);
-    if (!m->dies[0]->simulated)
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        uint64_t more = (owed ? owed[i] : 0) - m->floor_owed[i];    /* or less: it wraps */
+        atomic_fetch_sub(&m->engine->floor_bytes, more);
         atomic_fetch_add(&m->engine->floor_owed, more);
-    m->floor_owed = bytes;
-}
-
-/* Touched: a promise that the system has not kept yet is none. */
-static bool floor_take(pn_model *m)
-{
-    m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_FLOOR, (size_t)m->floor_bytes) : NULL;
-    if (m->floor)
-        memset(m->floor, 0, (size_t)m->floor_bytes);
-    return m->floor != NULL;
+        atomic_fetch_add(&m->dies[i]->floor_owed, more);
+        m->floor_owed[i] += more;
+    }
 }
 
 static void floor_give(pn_model *m)
 {
-    pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_FLOOR, m->floor, (size_t)m->floor_bytes);
-    m->floor = NULL;
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        pn_mem_free(pn_die_mem(m->dies[i]), PN_ACCT_FLOOR, m->floor[i], (size_t)m->floor_part[i]);
+        m->floor[i] = NULL;
+    }
+    m->floor_kept = false;
+}
+
+/* All of it or nothing.  Touched: a promise that the system has not kept yet is none. */
+static bool floor_take(pn_model *m)
+{
+    m->floor_kept = true;
+    for (uint32_t i = 0; i < m->n_dies && m->floor_kept; i++) {
+        if (!m->floor_part[i])
+            continue;
+        m->floor[i] = m->floor_part[i] <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[i]), PN_ACCT_FLOOR, (size_t)m->floor_part[i]) : NULL;
+        m->floor_kept = m->floor[i] != NULL;
+        if (m->floor_kept)
+            memset(m->floor[i], 0, (size_t)m->floor_part[i]);
+    }
+    if (!m->floor_kept)
+        floor_give(m);
+    return m->floor_kept;
+}
+
+/* A small share of what there is, everywhere. */
+static bool floor_is_modest(const pn_model *m, const pn_need *need)
+{
+    bool ok = need->all <= pn_govern_room(m->engine, 0, false) / FLOOR_SHARE;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        ok = ok && need->die[i] <= pn_die_free_bytes(m->dies[i]) / FLOOR_SHARE;
+    return ok;
 }
 
 PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
@@ -77445,15 +77481,16 @@ PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
     pn_lack lack;
     pn_mutex_lock(&e->admit_lock);
     for (m->floor_tokens = PN_MAX(PN_MIN(tokens, m->desc.n_ctx_train), 1u);; m->floor_tokens /= 2) {
-        const pn_need need = {.all = floor_need(m, m->floor_tokens), .die = {floor_need(m, m->floor_tokens)}};
+        const pn_need need = floor_need(m, m->floor_tokens);
         bool last = m->floor_tokens / 2 < FLOOR_LEAST;
         m->floor_bytes = need.all;
-        if (!last && need.all > pn_model_available(m) / FLOOR_SHARE)
+        memcpy(m->floor_part, need.die, sizeof m->floor_part);
+        if (!last && !floor_is_modest(m, &need))
             continue;
         if ((pn_model_room(m, true, &need, &need, &lack) && floor_take(m)) || last)
             break;
     }
-    bool ok = m->floor != NULL;
+    bool ok = m->floor_kept;
     if (!ok)
         m->floor_bytes = 0;
     atomic_fetch_add(&e->floor_bytes, m->floor_bytes);
@@ -77464,10 +77501,10 @@ PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
 
 PN_INTERNAL void pn_floor_close(pn_model *m)
 {
-    if (m->floor)
+    if (m->floor_kept)
         floor_give(m);
     if (m->floor_bytes)
-        floor_owe(m, 0);
+        floor_owe(m, NULL);
     atomic_fetch_sub(&m->engine->floor_bytes, m->floor_bytes);
     m->floor_bytes = 0;
 }
@@ -77475,13 +77512,14 @@ PN_INTERNAL void pn_floor_close(pn_model *m)
 /* Not from what others have been promised since: they write it, and both is more than there is. */
 PN_INTERNAL void pn_floor_refill(pn_model *m)
 {
-    const pn_need need = {.all = m->floor_bytes, .die = {m->floor_bytes}};
     pn_lack lack;
     pn_mutex_lock(&m->engine->admit_lock);
-    if (m->floor_bytes && !m->floor && !m->floor_used) {
-        floor_owe(m, 0);
+    if (m->floor_bytes && !m->floor_kept && !m->floor_used) {
+        pn_need need = {.all = m->floor_bytes};
+        memcpy(need.die, m->floor_part, sizeof need.die);
+        floor_owe(m, NULL);
         if (!pn_model_room(m, true, &need, &need, &lack) || !floor_take(m))
-            floor_owe(m, m->floor_bytes);
+            floor_owe(m, m->floor_part);
     }
     pn_mutex_unlock(&m->engine->admit_lock);
 }
@@ -77522,20 +77560,24 @@ static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
 static bool admit_with_floor(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
 {
     pn_model *m = s->model;
-    bool kept = m->floor != NULL, fits = kept && need->all <= m->floor_bytes;
-    uint64_t has = kept ? m->floor_bytes : m->floor_owed;
-    if (!has || (m->floor_used && !s->on_floor))
+    bool kept = m->floor_kept, fits = kept, ok;
+    uint64_t has[PN_MAX_PARTS], left[PN_MAX_PARTS] = {0};
+    memcpy(has, kept ? m->floor_part : m->floor_owed, sizeof has);
+    if (!(has[0] | has[1]) || (m->floor_used && !s->on_floor))
         return false;
     if (kept)
         floor_give(m);
-    floor_owe(m, 0);
-    uint64_t took = need->all;
+    floor_owe(m, NULL);
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        fits = fits && need->die[i] <= has[i];
+        left[i] = pn_sub_sat(has[i], need->die[i]);
+    }
     *need = (pn_need){0};
-    bool ok = fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack);
+    ok = fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack);
     if (ok)
         s->on_floor = m->floor_used = true;
     if (ok || !kept || !floor_take(m))
-        floor_owe(m, ok ? pn_sub_sat(has, took) : has);
+        floor_owe(m, ok ? left : has);
     return ok;
 }
 
@@ -77573,7 +77615,7 @@ PN_INTERNAL void pn_session_end_turn(pn_session *s)
     if (s->on_floor) {
         pn_mutex_lock(&m->engine->admit_lock);
         s->on_floor = m->floor_used = false;
-        floor_owe(m, m->floor_bytes);
+        floor_owe(m, m->floor_part);
         pn_mutex_unlock(&m->engine->admit_lock);
     }
     pn_floor_refill(m);
@@ -77629,7 +77671,10 @@ static void die_mem_move(pn_mem *m, pn_account from, pn_account to, size_t size)
 
 PN_INTERNAL pn_mem *pn_die_mem(pn_die *die) { return die->simulated ? &die->door.mem : pn_engine_mem(die->engine); }
 
-PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die) { return die->simulated ? pn_sim_free_bytes(&die->memory) : UINT64_MAX; }
+PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die) 
+{
+    return die->simulated ? pn_sub_sat(pn_sim_free_bytes(&die->memory), atomic_load(&die->floor_owed)) : UINT64_MAX;
+}
 
 PN_INTERNAL pn_status pn_die_upload(pn_die *die, uint64_t bytes, pn_err *err)
 {

@@ -88,7 +88,7 @@ struct pn_engine {
     bool cold_always;
     atomic_uint n_turns;        /* that hold a reserve */
     atomic_ullong floor_bytes;  /* of all models' floors, in PN_ACCT_KV: kept, or of the turn that runs on it */
-    atomic_ullong floor_owed;   /* the rest of them, of the host's memory: free, and for nobody else */
+    atomic_ullong floor_owed;   /* the rest of them: free, and for nobody else */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
     double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
@@ -124,12 +124,12 @@ struct pn_model {
     pn_engine *engine;
     pn_model *next;             /* of the engine's, under its models_lock */
     bool listed;
-    void *floor;                /* owned, touched [floor_bytes]: memory for one turn, NULL while a turn uses it; under the
-                                   engine's admit_lock, as the next */
-    uint64_t floor_bytes;       /* 0: none is kept */
-    uint64_t floor_owed;        /* of those, what is not there while a turn uses it or until it is filled again */
+    void *floor[PN_MAX_PARTS];  /* owned, touched [floor_part]: memory for one turn, each die's share; under the engine's admit_lock, as the
+                                   next */
+    uint64_t floor_part[PN_MAX_PARTS], floor_bytes;     /* their sum; 0: none is kept */
+    uint64_t floor_owed[PN_MAX_PARTS];  /* of those, what is not there while a turn uses it or until it is filled again */
     uint32_t floor_tokens;
-    bool floor_used;
+    bool floor_kept, floor_used;        /* it is there; a turn runs on it */
     pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
     uint32_t n_dies;            /* 0: without weights */
     uint32_t n_uploaded;
