@@ -10003,9 +10003,10 @@ PN_INTERNAL void pn_state_unload(pn_state *s);
  * moves past it: a truncated sequence reserves anew before it writes.
  *
  * Smaller pages.  Under pressure pages of a sequence by the turn are converted to a smaller type, one at a
- * time (pn_kv_requant).  Such a page is own; a sequence may mix types, and whatever writes or reads a page
- * looks at its header.  It is not for others: what comes behind it was computed from it, and a page that
- * is shared has to be what a cold run would have made.
+ * time (pn_kv_requant); a sequence may mix types, and whatever writes or reads a page looks at its header.
+ * A converted page is not for others that come: what is behind it was computed from it, and a page that is given
+ * away has to be what a cold run would have made.  One that several have is converted once for all of them, if all
+ * of them rest (pn_kv_rest): it is common like the one before, and each lets its table name it (pn_kv_inherit).
  *
  * Invariants
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
@@ -10152,15 +10153,32 @@ PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t g, uint32_t i, uint32
 /* Convert page i of group g to a smaller type, by taking a smaller page first: the peak is one page more.
  * Returns the bytes that this freed, exactly what the ledger shows; 0 and nothing changed: the page may not
  * be converted, or there was no memory.  What may not: page 0, where attention sinks are; pages of a group
- * with a window, which are recent and recycled soon; pages that others hold too, for that would free nothing;
- * any page of a sequence that was opened whole.  A common page that nobody else holds becomes own again. */
+ * with a window, which are recent and recycled soon; pages that others hold too, for that would free nothing, but for
+ * those below; any page of a sequence that was opened whole.  A common page that nobody else holds becomes own again. */
 PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
 
 /* The same for up to max_pages pages, oldest first; the last two of the sequence stay unless also_recent. */
 PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages);
-/* What converting all that may be would free; _without: if one holder more of pages [from, to) had let go of them. */
+/* What converting all that may be would free. */
 PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent);
-PN_INTERNAL uint64_t pn_kv_requant_gain_without(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t from, uint32_t to);
+
+/* Of several at once.  Between pn_kv_rest() and pn_kv_rest_over() nobody works on the sequence; its common pages know of
+ * one holder more that agrees, or of one that keeps them as they are, because they are its first or recent (also_recent: but
+ * those).  A page whose holders all agree may be converted: by pn_kv_requant_next(), which takes the first such page of
+ * group *g from *i on, and leaves the place.  Shared, it comes to the others, and the bytes, once each has called
+ * pn_kv_inherit(); until then there is a page more.
+ * let_go: before that, a tree's part in the page, where it has one (pn_kv_note_tree). */
+PN_INTERNAL void pn_kv_rest(pn_kv *kv, uint32_t type, bool also_recent);
+PN_INTERNAL void pn_kv_rest_over(pn_kv *kv);
+PN_INTERNAL bool pn_kv_requant_next(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t *g, uint32_t *i);
+PN_INTERNAL void pn_kv_inherit(pn_kv *kv, uint32_t g, uint32_t i);
+/* What it would free, each page counted for the first that asks. */
+PN_INTERNAL uint64_t pn_kv_rest_gain(pn_kv *kv, uint32_t type, bool also_recent);
+
+/* For a prefix tree: holders that rest; it agrees as well, or does so no more; does it? */
+PN_INTERNAL uint32_t pn_kv_resting(const pn_kv_page *p);
+PN_INTERNAL void pn_kv_note_tree(pn_kv_page *p, bool agrees);
+PN_INTERNAL bool pn_kv_is_tree(const pn_kv_page *p);
 
 /* Would that, with what was converted before, be a tenth of what the sequence would hold whole, recurrent state included?
  * Without such state: always. */
@@ -10294,11 +10312,14 @@ PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k);
  * that are cached now: a multiple of PN_KV_PAGE_TOKENS, at most n. */
 PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv *kv, uint64_t state, uint64_t tick);
 
-/* Pages [from, *to) of the key's way, at its end, that nobody holds but the cache and `kv`, whose tokens the key's are, which
- * are behind its first page, and behind which nobody else goes on; returns from, *to where there are none.  _let_go: the cache
- * does, from there on, and says what that gives back (the pages are kv's alone then). */
-PN_INTERNAL uint32_t pn_prefix_only(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t *to);
-PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t from);
+/* Sequences rest whose tokens the keys are, all of which pn_kv_rest() knows; one call for each.  The cache agrees
+ * (pn_kv_note_tree) that pages become theirs alone which nobody else holds, which are behind the first of their way, and behind
+ * which nobody else goes on.  _over: no more; for each, too.
+ * _let_go: it does, of what it agreed to behind the way's first `depth` pages, as far as nobody has come to it since; returns
+ * what that gives back. */
+PN_INTERNAL void pn_prefix_rest(pn_prefix *c, const pn_prefix_key *k);
+PN_INTERNAL void pn_prefix_rest_over(pn_prefix *c, const pn_prefix_key *k);
+PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, uint32_t depth);
 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
@@ -11337,11 +11358,10 @@ PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *who
 PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n);
 
 /* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
- * one if any may, no further one after `deadline` (pn_os_now).  idle: what the prefix cache holds beside it alone it lets
- * go, for that, as it is, would be a page that a cold run would have made.  Returns the bytes freed; _gain: what all would
- * free, of pages. */
-PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, bool idle, double deadline);
-PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle);
+ * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free.
+ * Of sessions at rest: pn_smaller.h. */
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline);
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent);
 PN_INTERNAL bool pn_session_requant_pays(pn_session *s, uint32_t type);        /* pn_kv_requant_pays */
 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
@@ -11476,10 +11496,10 @@ PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole);
 /* Is it worth while to make a snapshot of the session's state?  last_only: at the last page boundary alone. */
 PN_INTERNAL bool pn_cache_wants_state(const pn_session *s, bool *last_only);
 
-/* With the lock held: pages [from, *to) of the session are the cache's and its alone (pn_prefix_only).  _let_go: the session's
- * alone from now on; returns what that gave back. */
-PN_INTERNAL uint32_t pn_cache_only(pn_session *s, uint32_t *to);
-PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s);
+/* With the lock held, of a session that rests: pn_prefix_rest(), _rest_over(), _let_go(). */
+PN_INTERNAL void pn_cache_rest(pn_session *s);
+PN_INTERNAL void pn_cache_rest_over(pn_session *s);
+PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s, uint32_t depth);
 
 /* A session of a recurrent model goes back to n tokens, where the cache has a snapshot.  False: it has none. */
 PN_INTERNAL bool pn_cache_rewind(pn_session *s, uint32_t n);
@@ -11951,6 +11971,39 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j);
 PN_INTERNAL void pn_sched_settle(pn_sched *q);
 
 #endif /* PN_SCHED_H */
+
+/* ---- Begin engine/pn_smaller.h ---- */
+/*
+ * pn_smaller.h - keys and values of sessions at rest become smaller, those that several share once for all of them.
+ *
+ *     A  [0][1][2][3][a][a]        taken: nobody works on A, B
+ *     B  [0][1][2][3][b][b][b]     1, 2 and 3 are theirs and the prefix cache's: that lets go of them, and of what is
+ *     C  [0][c][c]                 behind them; then each becomes one smaller page of both
+ *
+ * A page is shared by sessions that began alike, so it is the same entry of all their tables.  Nobody keeps a list of its
+ * holders: each of those that rest is counted at the page (pn_kv_rest), and if that makes all there are, nobody else can
+ * tell.  So a walk looks at each table a few times, whatever is shared, and a session that works, or whose type somebody
+ * chose, keeps what it holds as it is by being one holder too many.
+ *
+ * The prefix cache cannot keep a page smaller: a hit has the bits of a cold run.  It agrees where nothing hangs on it that
+ * stays, and lets go only of what is about to be converted and what follows that.
+ *
+ * Each session says in its next answer that some of its pages are smaller, for its own table does (pn_kv_smallest).
+ *
+ * Threads: the ladder's, between steps.  Locks: the model's, within it the cache's, a page at a time.
+ */
+#ifndef PN_SMALLER_H
+#define PN_SMALLER_H
+
+/* includes engine/pn_engine_int.h */
+
+/* Pages of all sessions of the model that rest, whose type nobody chose and is larger: at least `want` bytes if there are as
+ * many, no further page after `deadline` (pn_os_now), one in any case.  also_recent: the last two, too.  Returns what came
+ * back, exactly; _gain: what converting all would give back, pages alone. */
+PN_INTERNAL uint64_t pn_smaller_idle(pn_model *m, uint32_t type, bool also_recent, uint64_t want, double deadline);
+PN_INTERNAL uint64_t pn_smaller_idle_gain(pn_model *m, uint32_t type, bool also_recent);
+
+#endif /* PN_SMALLER_H */
 
 /* ---- Begin engine/pn_gate.h ---- */
 /*
@@ -71650,8 +71703,13 @@ typedef struct kv_block {
     pn_kv_page page;            /* first: cast back */
     pn_mem *mem;
     uint64_t bytes;             /* of the block */
+    pn_kv_page *heir;           /* what takes its place: pn_kv_inherit */
+    uint32_t resting;           /* of the holders, those that agree or keep it (pn_kv_rest) */
     bool written;               /* or about to be: no mere promise any more */
+    bool tree, kept, counted;   /* a tree is among those; somebody keeps it; pn_kv_rest_gain has seen it */
 } kv_block;
+
+static kv_block *kv_block_of(const pn_kv_page *p) { return (kv_block *)(uintptr_t)p; }
 
 enum { KV_HEAD = PN_MEM_ALIGN };
 
@@ -71996,11 +72054,16 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
     *kv = (pn_kv){0};
 }
 
-/* Replace a common page by a copy of the sequence's own. */
-static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t i)
+/* Replace a common page by a copy of the sequence's own, of the same type: a smaller one has room in the page that was
+ * reserved. */
+static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t gi, uint32_t i)
 {
     pn_kv_page *p = kv_take(g);
-    memcpy(p->data, g->table[i]->data, (size_t)g->page_bytes);
+    const pn_kv_page *from = g->table[i];
+    memcpy(p->data, from->data, (size_t)pn_kv_page_bytes(&kv->spec->group[gi], from->k_type, from->v_type));
+    p->k_type = from->k_type;
+    p->v_type = from->v_type;
+    p->rotated = from->rotated;
     kv_drop(kv, g, i);
     g->table[i] = p;
 }
@@ -72015,7 +72078,7 @@ PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n)
         for (; g->oldest < keep; g->oldest++)
             kv_drop(kv, g, g->oldest);
         if (g->table[first] && g->table[first]->common)
-            kv_copy(kv, g, first);
+            kv_copy(kv, g, gi, first);
         for (uint32_t i = first; i <= (kv->length + n - 1) / PN_KV_PAGE_TOKENS; i++)
             if (!g->table[i])
                 g->table[i] = kv_take(g);
@@ -72179,6 +72242,10 @@ static void kv_convert_plane(const uint8_t *src, uint32_t from, uint8_t *dst, ui
 {
     const pn_cpu_kernels *k = pn_cpu_get();
     float x[KV_PIECE];
+    if (from == to && !rotation) {
+        memcpy(dst, src, pn_kv_elem_bytes(to, n));
+        return;
+    }
     for (size_t at = 0; at < n; at += KV_PIECE) {
         size_t m = PN_MIN((size_t)KV_PIECE, n - at);
         k->kv_decode(from, src + pn_kv_elem_bytes(from, at), x, m);
@@ -72201,31 +72268,55 @@ static void kv_convert(const pn_stream_group *g, const pn_kv_page *src, pn_kv_pa
     }
 }
 
-/* What converting page i of group gi would free, with so many holders; 0: it may not be. */
-static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type, uint32_t holders)
+/* Table entries from 1 on that may be looked at. */
+static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
+{
+    uint32_t n = kv_table_len(kv->length);
+    return also_recent ? n : n - PN_MIN(n, 2u);
+}
+
+/* What converting page i of group gi would free if nobody but kv had it; 0: it may not be. */
+static uint64_t kv_requant_own(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
 {
     const pn_stream_group *sg = &kv->spec->group[gi];
     const pn_kv_page *p = kv->group[gi].table[i];
     if (!kv->by_turn || kv->retired || sg->window || !pn_kv_type_fits(sg, type) || i == 0 || !p)
         return 0;
     /* One that is about to be copied already has its copy in the reserve. */
-    if (p->common && (p->refs > holders || i == kv->length / PN_KV_PAGE_TOKENS))
+    if (p->common && i == kv->length / PN_KV_PAGE_TOKENS)
         return 0;
-    uint64_t now = pn_kv_page_bytes(sg, p->k_type, p->v_type), then = pn_kv_page_bytes(sg, type, type);
-    return now > then ? now - then : 0;
+    uint64_t now = kv_block_of(p)->bytes - KV_HEAD, then = pn_kv_page_bytes(sg, type, type);
+    return now > then && pn_kv_elem_bytes(p->k_type, 32) >= pn_kv_elem_bytes(type, 32) ? now - then : 0;
+}
+
+/* And as it is: all that have it rest and agree. */
+static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    uint64_t frees = kv_requant_own(kv, gi, i, type);
+    const kv_block *b = frees ? kv_block_of(kv->group[gi].table[i]) : NULL;
+    return b && b->page.common && b->page.refs > 1 && (b->page.refs != b->resting || b->kept) ? 0 : frees;
 }
 
 PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
 {
     const pn_stream_group *sg = &kv->spec->group[gi];
     pn_kv_group *g = &kv->group[gi];
-    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type, 1) : 0;
+    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type) : 0;
     pn_kv_page *old = g->table[i], *p = frees ? kv_page_new(g->mem, pn_kv_page_bytes(sg, type, type), type) : NULL;
     if (!p)
         return 0;
     kv_convert(sg, old, p, PN_MIN((size_t)PN_KV_PAGE_TOKENS, kv->length - (size_t)i * PN_KV_PAGE_TOKENS));
     kv_write(p);
     p->last_use = old->last_use;
+    if (old->common && old->refs > 1) {
+        kv_block *b = kv_block_of(p);
+        pn_mem_move(b->mem, PN_ACCT_KV, PN_ACCT_PREFIX, (size_t)b->bytes);
+        p->common = 1;
+        p->refs = b->resting = old->refs;
+        kv_block_of(old)->heir = p;
+        pn_kv_inherit(kv, gi, i);
+        return frees;
+    }
     g->table[i] = p;
     if (old->common) {
         pn_kv_release(old);
@@ -72236,25 +72327,13 @@ PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t 
     return frees;
 }
 
-/* Table entries from 1 on that may be looked at. */
-static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
-{
-    uint32_t n = kv_table_len(kv->length);
-    return also_recent ? n : n - PN_MIN(n, 2u);
-}
-
-PN_INTERNAL uint64_t pn_kv_requant_gain_without(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t from, uint32_t to)
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
         for (uint32_t g = 0; g < kv->spec->n_groups; g++)
-            bytes += kv_requant_frees(kv, g, i, type, i >= from && i < to ? 2 : 1);
+            bytes += kv_requant_frees(kv, g, i, type);
     return bytes;
-}
-
-PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
-{
-    return pn_kv_requant_gain_without(kv, type, also_recent, 0, 0);
 }
 
 PN_INTERNAL bool pn_kv_requant_pays(const pn_kv *kv, uint32_t type)
@@ -72301,6 +72380,78 @@ PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv)
         }
     return type;
 }
+
+/* ------------------------------------------------------------------------------------------
+ * Smaller pages of several sequences
+ * ------------------------------------------------------------------------------------------ */
+
+static void kv_rest_clear(kv_block *b)
+{
+    b->resting = 0;
+    b->tree = b->kept = b->counted = false;
+}
+
+PN_INTERNAL void pn_kv_rest(pn_kv *kv, uint32_t type, bool also_recent)
+{
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = kv->group[g].oldest; i < kv_table_len(kv->length); i++) {
+            pn_kv_page *p = kv->group[g].table[i];
+            if (!p || !p->common)
+                continue;
+            kv_block_of(p)->resting++;
+            kv_block_of(p)->kept |= i >= kv_requant_end(kv, also_recent) || !kv_requant_own(kv, g, i, type);
+        }
+}
+
+PN_INTERNAL void pn_kv_rest_over(pn_kv *kv)
+{
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = kv->group[g].oldest; i < kv_table_len(kv->length); i++)
+            if (kv->group[g].table[i])
+                kv_rest_clear(kv_block_of(kv->group[g].table[i]));
+}
+
+PN_INTERNAL bool pn_kv_requant_next(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t *g, uint32_t *i)
+{
+    for (*i = PN_MAX(*i, 1u); *i < kv_requant_end(kv, also_recent); ++*i, *g = 0)
+        for (; *g < kv->spec->n_groups; ++*g)
+            if (kv_requant_frees(kv, *g, *i, type))
+                return true;
+    return false;
+}
+
+PN_INTERNAL void pn_kv_inherit(pn_kv *kv, uint32_t g, uint32_t i)
+{
+    pn_kv_page *p = i < kv->group[g].n_table ? kv->group[g].table[i] : NULL;
+    if (!p || !kv_block_of(p)->heir)
+        return;
+    kv->group[g].table[i] = kv_block_of(p)->heir;
+    pn_kv_release(p);
+}
+
+PN_INTERNAL uint64_t pn_kv_rest_gain(pn_kv *kv, uint32_t type, bool also_recent)
+{
+    uint64_t bytes = 0;
+    for (uint32_t g = 0, i = 1; pn_kv_requant_next(kv, type, also_recent, &g, &i); g++) {
+        kv_block *b = kv_block_of(kv->group[g].table[i]);
+        bytes += b->counted ? 0 : kv_requant_frees(kv, g, i, type);
+        b->counted = true;
+    }
+    return bytes;
+}
+
+PN_INTERNAL uint32_t pn_kv_resting(const pn_kv_page *p) { return kv_block_of(p)->resting; }
+
+PN_INTERNAL void pn_kv_note_tree(pn_kv_page *p, bool agrees)
+{
+    kv_block *b = kv_block_of(p);
+    if (b->tree == agrees)
+        return;
+    b->tree = agrees;
+    b->resting += agrees ? 1u : UINT32_MAX;
+}
+
+PN_INTERNAL bool pn_kv_is_tree(const pn_kv_page *p) { return kv_block_of(p)->tree; }
 #endif
 
 /* ---- Begin store/pn_prefix.c ---- */
@@ -72327,6 +72478,8 @@ struct pn_prefix_node {
     uint32_t heap_at;                   /* place in the heap, if a leaf */
     uint64_t name[2];                   /* for the store below */
     bool covered;                       /* pn_prefix_thin's: a node behind it has a snapshot */
+    bool goes;                          /* pn_prefix_rest's: it could, and so many of its children */
+    uint32_t n_going;
     pn_token tokens[PREFIX_PAGE];
     pn_kv_page *pages[];                /* [n_groups of the space]; NULL: a window had passed */
 };
@@ -73029,46 +73182,72 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 }
 
 /* ------------------------------------------------------------------------------------------
- * With a store below
+ * Letting go of what sequences hold that rest
  * ------------------------------------------------------------------------------------------ */
 
-static bool prefix_is_of(const pn_prefix_node *n, uint32_t g, const pn_kv *kv) { return n->pages[g] && kv->group[g].table[n->depth - 1] == n->pages[g]; }
-
-/* Nobody but kv has pages of the node beside it, and kv has some. */
-static bool prefix_is_only(const pn_prefix *c, const pn_prefix_node *n, const pn_kv *kv)
+/* Nobody but sequences that rest holds pages of the node beside the cache, and they hold some. */
+static bool prefix_rests(const pn_prefix *c, const pn_prefix_node *n)
 {
-    bool some = false;
+    uint32_t some = 0;
     for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++) {
-        bool its = prefix_is_of(n, g, kv);
-        if (n->pages[g] && n->pages[g]->refs != 1u + its)
+        uint32_t resting = n->pages[g] ? pn_kv_resting(n->pages[g]) : 0;
+        if (n->pages[g] && n->pages[g]->refs != 1 + resting)
             return false;
-        some = some || its;
+        some += resting;
     }
     return some && !n->pins;
 }
 
-PN_INTERNAL uint32_t pn_prefix_only(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t *to)
+static void prefix_agree(pn_prefix *c, pn_prefix_node *n, bool agrees)
 {
-    uint32_t from = *to = prefix_walk(c, k);
-    PN_ASSERT(k->n <= kv->length);
-    while (from > 1 && c->way[from - 1]->n_children == (from < *to) && prefix_is_only(c, c->way[from - 1], kv))
-        from--;
-    return from;
+    n->goes = agrees;
+    for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
+        if (n->pages[g])
+            pn_kv_note_tree(n->pages[g], agrees);
 }
 
-PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t from)
+/* From the deepest node up, until one stays: its other children may agree later, and then the way goes on from there. */
+PN_INTERNAL void pn_prefix_rest(pn_prefix *c, const pn_prefix_key *k)
+{
+    for (uint32_t i = prefix_walk(c, k); i > 1; i--) {
+        pn_prefix_node *n = c->way[i - 1];
+        if (n->goes || n->n_children != n->n_going || !prefix_rests(c, n))
+            return;
+        prefix_agree(c, n, true);
+        n->parent->n_going++;
+    }
+}
+
+PN_INTERNAL void pn_prefix_rest_over(pn_prefix *c, const pn_prefix_key *k)
+{
+    for (uint32_t i = prefix_walk(c, k); i > 0; i--) {
+        c->way[i - 1]->n_going = 0;
+        if (c->way[i - 1]->goes)
+            prefix_agree(c, c->way[i - 1], false);
+    }
+}
+
+PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, uint32_t depth)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = prefix_walk(c, k); i > from; i--) {
+    for (uint32_t i = prefix_walk(c, k); i > depth; i--) {
         pn_prefix_node *n = c->way[i - 1];
+        if (!n->goes || n->n_children || n->pins)
+            break;
         bytes += prefix_node_bytes(c, n) - (prefix_state_held(c, n) ? prefix_state_bytes(c, n->space) : 0);
         for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
-            bytes -= prefix_is_of(n, g, kv) ? pn_kv_page_cost(kv->spec, g, kv->type) : 0;
+            bytes -= n->pages[g] && n->pages[g]->refs > 1 ? pn_kv_page_cost(c->spaces[n->space].spec, g, c->spaces[n->space].type) : 0;
+        prefix_agree(c, n, false);
+        n->parent->n_going--;
         prefix_heap_remove(c, n);
         prefix_remove_leaf(c, n);
     }
     return bytes;
 }
+
+/* ------------------------------------------------------------------------------------------
+ * With a store below
+ * ------------------------------------------------------------------------------------------ */
 
 PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefix_see see, void *user)
 {
@@ -76625,6 +76804,121 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
 }
 #endif
 
+/* ---- Begin engine/pn_smaller.c ---- */
+#ifndef PN_DROP_ENGINE_PN_SMALLER_C
+#define PN_DROP_ENGINE_PN_SMALLER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_smaller.h */
+
+/* includes engine/pn_cache.h */
+
+/* Sessions of a model that rest and permit it; with the model's lock held, so the list stays as it is. */
+typedef struct smaller_walk {
+    pn_model *m;
+    uint32_t type;
+    bool also_recent;
+} smaller_walk;
+
+/* Those that were taken: nobody else takes any. */
+static bool smaller_has(const smaller_walk *w, const pn_session *s)
+{
+    return atomic_load(&s->users) == SESSION_TAKEN && s->auto_type && s->kv.by_turn &&
+           pn_kv_bytes_per_token(&w->m->desc.state, w->type) < pn_kv_bytes_per_token(&w->m->desc.state, s->kv_type);
+}
+
+static pn_session *smaller_next(const smaller_walk *w, pn_session *s)
+{
+    for (s = s ? s->next : w->m->sessions; s && !smaller_has(w, s);)
+        s = s->next;
+    return s;
+}
+
+/* All that rest are taken, and what they hold knows it. */
+static void smaller_begin(const smaller_walk *w)
+{
+    pn_mutex *pages = &w->m->dies[0]->cache.lock;
+    for (pn_session *s = w->m->sessions; s; s = s->next)
+        (void)pn_session_try_take(s);
+    pn_mutex_lock(pages);
+    for (pn_session *s = NULL; (s = smaller_next(w, s)) != NULL;)
+        pn_kv_rest(&s->kv, w->type, w->also_recent);
+    for (pn_session *s = NULL; (s = smaller_next(w, s)) != NULL;)
+        pn_cache_rest(s);
+    pn_mutex_unlock(pages);
+}
+
+static void smaller_end(const smaller_walk *w)
+{
+    pn_mutex *pages = &w->m->dies[0]->cache.lock;
+    pn_mutex_lock(pages);
+    for (pn_session *s = NULL; (s = smaller_next(w, s)) != NULL;) {
+        pn_cache_rest_over(s);
+        pn_kv_rest_over(&s->kv);
+    }
+    pn_mutex_unlock(pages);
+    for (pn_session *s = w->m->sessions; s; s = s->next)
+        if (atomic_load(&s->users) == SESSION_TAKEN)
+            pn_session_untake(s);
+}
+
+/* With the pages' lock held: the next page of s that may be, from *g, *i on, for all who have it.  Where the cache has come to
+ * need it meanwhile, it is left.  0: there is none. */
+static uint64_t smaller_page(const smaller_walk *w, pn_session *s, uint32_t *g, uint32_t *i)
+{
+    uint64_t bytes = 0, freed = 0;
+    for (; !freed && pn_kv_requant_next(&s->kv, w->type, w->also_recent, g, i); ++*g) {
+        const pn_kv_page *p = s->kv.group[*g].table[*i];
+        bool tree = p->common && pn_kv_is_tree(p), common = p->common;
+        for (pn_session *t = NULL; tree && (t = smaller_next(w, t)) != NULL;)
+            bytes += *i < t->kv.group[*g].n_table && t->kv.group[*g].table[*i] == p ? pn_cache_let_go(t, *i) : 0;
+        if (tree && pn_kv_is_tree(p))
+            continue;
+        freed = pn_kv_requant(&s->kv, *g, *i, w->type);
+        for (pn_session *t = NULL; common && freed && (t = smaller_next(w, t)) != NULL;)
+            pn_kv_inherit(&t->kv, *g, *i);
+    }
+    return bytes + freed;
+}
+
+PN_INTERNAL uint64_t pn_smaller_idle(pn_model *m, uint32_t type, bool also_recent, uint64_t want, double deadline)
+{
+    const smaller_walk w = {m, type, also_recent};
+    pn_mutex *pages = &m->dies[0]->cache.lock;
+    uint64_t bytes = 0;
+    pn_mutex_lock(&m->lock);
+    smaller_begin(&w);
+    for (pn_session *s = NULL; (!bytes || (bytes < want && pn_os_now() < deadline)) && (s = smaller_next(&w, s)) != NULL;) {
+        uint32_t g = 0, i = 0;
+        uint64_t freed;
+        do {                    /* the lock is others', too */
+            pn_mutex_lock(pages);
+            freed = smaller_page(&w, s, &g, &i);
+            pn_mutex_unlock(pages);
+            bytes += freed;
+        } while (freed && bytes < want && pn_os_now() < deadline);
+    }
+    smaller_end(&w);
+    pn_mutex_unlock(&m->lock);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_smaller_idle_gain(pn_model *m, uint32_t type, bool also_recent)
+{
+    const smaller_walk w = {m, type, also_recent};
+    pn_mutex *pages = &m->dies[0]->cache.lock;
+    uint64_t bytes = 0;
+    pn_mutex_lock(&m->lock);
+    smaller_begin(&w);
+    pn_mutex_lock(pages);
+    for (pn_session *s = NULL; (s = smaller_next(&w, s)) != NULL;)
+        bytes += pn_kv_rest_gain(&s->kv, type, also_recent);
+    pn_mutex_unlock(pages);
+    smaller_end(&w);
+    pn_mutex_unlock(&m->lock);
+    return bytes;
+}
+#endif
+
 /* ---- Begin engine/pn_rungs_kv.c ---- */
 #ifndef PN_DROP_ENGINE_PN_RUNGS_KV_C
 #define PN_DROP_ENGINE_PN_RUNGS_KV_C
@@ -76644,6 +76938,7 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
 /* includes engine/pn_gate.h */
 /* includes engine/pn_rungs.h */
 /* includes engine/pn_sched.h */
+/* includes engine/pn_smaller.h */
 
 #include <stdio.h>
 
@@ -76745,33 +77040,28 @@ static uint32_t rung_walk_type(const rung_walk *w, pn_model *m)
     return pn_rungs_kv_type(m, w->smallest ? (uint32_t)RUNG_KV_STEPS : PN_MAX(1u, step));
 }
 
-/* True: it was made smaller.  What somebody chose a type for keeps it. */
-static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type, bool idle)
-{
-    if (!s->auto_type || rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
-        return false;
-    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, idle, w->deadline > 0 ? w->deadline : pn_os_now() + 0.01)
-                            : pn_session_requant_gain(s, type, w->smallest, idle);
-    w->bytes += n;
-    return w->convert && n > 0;
-}
+static double rung_walk_until(const rung_walk *w) { return w->deadline > 0 ? w->deadline : pn_os_now() + 0.01; }
 
 static void rung_walk_idle(pn_engine *e, rung_walk *w)
 {
     pn_mutex_lock(&e->models_lock);
     for (pn_model *m = e->models; m; m = m->next) {
-        if (!m->n_dies || !rung_walk_on(w, m))
+        if (!m->n_dies || !rung_walk_on(w, m) || rung_walk_over(w))
             continue;
         uint32_t type = rung_walk_type(w, m);
-        pn_mutex_lock(&m->lock);
-        for (pn_session *s = m->sessions; s; s = s->next)
-            if (pn_session_try_take(s)) {
-                (void)rung_walk_session(w, s, type, true);
-                pn_session_untake(s);
-            }
-        pn_mutex_unlock(&m->lock);
+        w->bytes += w->convert ? pn_smaller_idle(m, type, w->smallest, w->want - w->bytes, rung_walk_until(w)) : pn_smaller_idle_gain(m, type, w->smallest);
     }
     pn_mutex_unlock(&e->models_lock);
+}
+
+/* True: it was made smaller.  What somebody chose a type for keeps it. */
+static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type)
+{
+    if (!s->auto_type || rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
+        return false;
+    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, rung_walk_until(w)) : pn_session_requant_gain(s, type, w->smallest);
+    w->bytes += n;
+    return w->convert && n > 0;
 }
 
 /* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too. */
@@ -76780,7 +77070,7 @@ static void rung_walk_job(void *user, pn_job *j)
     rung_walk *w = user;
     pn_model *m = j->s->model;
     uint32_t type = rung_walk_on(w, m) ? rung_walk_type(w, m) : j->s->kv_type;
-    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type, false))
+    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type))
         j->gen.r.kv_degraded = 1;
 }
 
@@ -80923,18 +81213,30 @@ PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole)
     pn_mutex_unlock(&c->lock);
 }
 
-PN_INTERNAL uint32_t pn_cache_only(pn_session *s, uint32_t *to)
+/* With the lock held: what the cache may know the session's pages by. */
+static bool cache_own_key(const pn_session *s, pn_prefix_key *k)
 {
-    pn_prefix_key k;
-    *to = 0;
-    return !s->apart && cache_key(s, s->salt, s->tokens, s->kv.length, &k) ? pn_prefix_only(pn_session_die(s)->cache.tree, &k, &s->kv, to) : 0;
+    return !s->apart && cache_key(s, s->salt, s->tokens, s->kv.length, k);
 }
 
-PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s)
+PN_INTERNAL void pn_cache_rest(pn_session *s)
 {
     pn_prefix_key k;
-    uint32_t to, from = pn_cache_only(s, &to);
-    return from < to && cache_key(s, s->salt, s->tokens, s->kv.length, &k) ? pn_prefix_let_go(pn_session_die(s)->cache.tree, &k, &s->kv, from) : 0;
+    if (cache_own_key(s, &k))
+        pn_prefix_rest(pn_session_die(s)->cache.tree, &k);
+}
+
+PN_INTERNAL void pn_cache_rest_over(pn_session *s)
+{
+    pn_prefix_key k;
+    if (cache_own_key(s, &k))
+        pn_prefix_rest_over(pn_session_die(s)->cache.tree, &k);
+}
+
+PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s, uint32_t depth)
+{
+    pn_prefix_key k;
+    return cache_own_key(s, &k) ? pn_prefix_let_go(pn_session_die(s)->cache.tree, &k, depth) : 0;
 }
 
 /* Where memory is short it is left to what has to be there. */
@@ -81414,23 +81716,10 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     return PN_OK;
 }
 
-/* With the lock held. */
-static uint64_t session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle)
-{
-    uint32_t to = 0, from = idle ? pn_cache_only(s, &to) : 0;
-    return pn_kv_requant_gain_without(&s->kv, type, also_recent, from, to);
-}
-
-PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, bool idle, double deadline)
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     uint64_t bytes = 0, freed;
-    if (idle) {
-        pn_mutex_lock(pages);
-        if (session_requant_gain(s, type, also_recent, true) > session_requant_gain(s, type, also_recent, false))
-            bytes = pn_cache_let_go(s);
-        pn_mutex_unlock(pages);
-    }
     do {                        /* the lock is others', too: one page at a time */
         pn_mutex_lock(pages);
         freed = pn_kv_requant_some(&s->kv, type, also_recent, 1);
@@ -81440,11 +81729,11 @@ PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_
     return bytes;
 }
 
-PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle)
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
-    uint64_t bytes = session_requant_gain(s, type, also_recent, idle);
+    uint64_t bytes = pn_kv_requant_gain(&s->kv, type, also_recent);
     pn_mutex_unlock(pages);
     return bytes;
 }

@@ -92,7 +92,7 @@ static void parked_once(rig *r, pn_session *s, bool converted)
     rig_settle(r);
     uint32_t reserved = s->kv.reserved, length = s->kv.length, own[PN_MAX_GROUPS], turns = atomic_load(&r->e->n_turns);
     if (converted)
-        pn_session_requant(s, PN_DTYPE_Q8_0, true, false, pn_os_now() + 1);
+        pn_session_requant(s, PN_DTYPE_Q8_0, true, pn_os_now() + 1);
     total = rig_used(r, false);
     for (uint32_t g = 0; g < s->kv.spec->n_groups; g++)
         own[g] = s->kv.group[g].n_pages;
