@@ -8977,8 +8977,8 @@ PN_INTERNAL uint64_t pn_pressure_deficit(const pn_pressure *p);
  *   4. It is undone, highest rank first, once its level no longer holds and the threshold is cleared 1.3 times
  *      even after taking back what undoing takes; not within 10 s of its own last change, nor within 10 s of the
  *      last application on that resource.  Nor is it applied within 10 s of a step back: no rung turns round twice
- *      in 10 s.
- *   5. A rung that gave nothing back (it only stops growth, or its bytes come later) rests for 10 s.
+ *      in 10 s.  A step back that was begun goes on in slices, as long as the level allows.
+ *   5. A rung that is through and gave nothing back (it only stops growth, or its bytes come later) rests for 10 s.
  *   6. Each change is one event: the caller gets it and tells whom it concerns.
  *
  * Resources are numbered: 0 is this machine's memory, 1 + i die i's.
@@ -8994,14 +8994,15 @@ enum { PN_LADDER_RUNGS = 24, PN_LADDER_RESOURCES = 9 };
 
 typedef enum pn_rung_state {
     PN_RUNG_DONE = 0,           /* nothing more to apply; nothing more to undo */
-    PN_RUNG_MORE                /* the slice is over, or one step of several is undone */
+    PN_RUNG_MORE,               /* the slice is over, or one step of several is undone */
+    PN_RUNG_SLICE               /* the slice is over, whichever way: go on as soon as there is time again */
 } pn_rung_state;
 
 /* gain     bytes that applying it all would give back there; 0: nothing, or not now.
  * apply    one slice until `deadline` (the clock of the caller; 0: none), at least `want` bytes if there are as many.
  *          *freed: what it gave back, exactly; it may be 0 when the bytes come back later.
  * retake   bytes that undoing one step takes.  NULL: none.
- * undo     one step.  NULL: there is nothing to undo, e.g. lost precision. */
+ * undo     one slice of one step, as apply.  NULL: there is nothing to undo, e.g. lost precision. */
 typedef struct pn_rung {
     uint32_t rank;              /* the sheet's number: the order */
     const char *name;           /* static */
@@ -9009,7 +9010,7 @@ typedef struct pn_rung {
     uint64_t (*gain)(void *user, uint32_t resource);
     pn_rung_state (*apply)(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed);
     uint64_t (*retake)(void *user, uint32_t resource);
-    pn_rung_state (*undo)(void *user, uint32_t resource);
+    pn_rung_state (*undo)(void *user, uint32_t resource, double deadline);
     void *user;
 } pn_rung;
 
@@ -9017,6 +9018,7 @@ typedef struct pn_rung {
 typedef struct pn_ladder_state {
     bool in_force;              /* applied, and can be undone */
     bool unfinished;            /* a slice is over, there is more */
+    bool undoing;               /* the same of a step back */
     bool empty;                 /* its last application gave nothing back */
     bool undone;                /* its last change was a step back */
     double changed_at;          /* < 0: never */
@@ -9058,6 +9060,9 @@ PN_INTERNAL void pn_ladder_remove(pn_ladder *l, const void *user);
 /* At most one slice, or one step back.  False: there is nothing to do.  Otherwise *out, and view->available is
  * what it was plus what was freed, for the next call. */
 PN_INTERNAL bool pn_ladder_step(pn_ladder *l, uint32_t resource, pn_ladder_view *view, double deadline, pn_ladder_change *out);
+
+/* Some rung stopped for the time and has more to do. */
+PN_INTERNAL bool pn_ladder_goes_on(const pn_ladder *l);
 
 /* Bytes that are missing for rungs of `level`. */
 PN_INTERNAL uint64_t pn_ladder_missing(const pn_ladder_view *v, uint32_t level);
@@ -11034,6 +11039,8 @@ typedef struct pn_governor {
     bool moving;                /* a thread is on the ladder, which is then its own */
 
     pn_ladder ladder;
+    double climbed;             /* pn_os_now() when a thread left it last */
+    atomic_bool goes_on;        /* a rung had no time left: go on between the next two steps, whenever the next reading is due */
     void (*on_event)(void *user, const pn_mem_event *ev);
     void *event_user;
     atomic_ullong failed[PN_LADDER_RESOURCES];      /* bytes asked for in vain since the last look */
@@ -68224,8 +68231,9 @@ static bool ladder_apply(pn_ladder *l, uint32_t i, uint32_t resource, pn_ladder_
         s->unfinished = false;
         return false;
     }
-    s->unfinished = r->apply(r->user, resource, missing, deadline, &freed) == PN_RUNG_MORE;
-    s->empty = freed == 0;
+    s->unfinished = r->apply(r->user, resource, missing, deadline, &freed) != PN_RUNG_DONE;
+    s->empty = freed == 0 && !s->unfinished;
+    s->undoing = false;
     s->undone = false;
     s->in_force = r->undo != NULL;
     s->changed_at = l->applied_at[resource] = v->now;
@@ -68265,15 +68273,17 @@ static bool ladder_may_undo(const pn_ladder *l, uint32_t i, uint32_t resource, c
     return v->available >= clear && v->available - clear >= *retake;
 }
 
-static bool ladder_up(pn_ladder *l, uint32_t resource, pn_ladder_view *v, pn_ladder_change *out)
+static bool ladder_up(pn_ladder *l, uint32_t resource, pn_ladder_view *v, double deadline, pn_ladder_change *out)
 {
     for (uint32_t i = l->n; i-- > 0;) {
         pn_rung *r = &l->rung[i];
         pn_ladder_state *s = &l->state[i][resource];
-        uint64_t retake;
-        if (!ladder_may_undo(l, i, resource, v, &retake))
+        uint64_t retake = 0;            /* of a step that was begun it is taken */
+        if (s->undoing ? v->level >= r->level : !ladder_may_undo(l, i, resource, v, &retake))
             continue;
-        s->in_force = r->undo(r->user, resource) == PN_RUNG_MORE;
+        pn_rung_state is = r->undo(r->user, resource, deadline);
+        s->in_force = is != PN_RUNG_DONE;
+        s->undoing = is == PN_RUNG_SLICE;
         s->unfinished = false;
         s->undone = true;
         s->changed_at = v->now;
@@ -68285,9 +68295,18 @@ static bool ladder_up(pn_ladder *l, uint32_t resource, pn_ladder_view *v, pn_lad
     return false;
 }
 
+PN_INTERNAL bool pn_ladder_goes_on(const pn_ladder *l)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        for (uint32_t r = 0; r < PN_LADDER_RESOURCES; r++)
+            if (l->state[i][r].unfinished || l->state[i][r].undoing)
+                return true;
+    return false;
+}
+
 PN_INTERNAL bool pn_ladder_step(pn_ladder *l, uint32_t resource, pn_ladder_view *v, double deadline, pn_ladder_change *out)
 {
-    return ladder_down(l, resource, v, deadline, out) || ladder_up(l, resource, v, out);
+    return ladder_down(l, resource, v, deadline, out) || ladder_up(l, resource, v, deadline, out);
 }
 #endif
 
@@ -75917,7 +75936,8 @@ PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 /* includes base/pn_os.h */
 
 static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
-static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
+static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3; */
+static const double govern_share = 0.2;         /* where that is between each two, this much of them at most */
 static const double govern_disk = 500e6;        /* bytes a second: what refaults are measured by until a disk has been */
 static const double govern_hint = 5;
 static const double govern_rest = 5;            /* seconds without work before the gate is looked at, */
@@ -76209,12 +76229,11 @@ static void govern_show(pn_governor *g)
     pn_mutex_unlock(&g->lock);
 }
 
-static void govern_move(pn_engine *e, uint32_t resource, double now)
+static void govern_move(pn_engine *e, uint32_t resource, double now, double until)
 {
     pn_governor *g = &e->govern;
     pn_ladder_view v = govern_view(e, resource, now);
     pn_ladder_change c;
-    double until = pn_os_now() + govern_slice;
     while (pn_os_now() < until && pn_ladder_step(&g->ladder, resource, &v, until, &c)) {
         pn_mem_event ev = {.kind = PN_MEM_RUNG, .resource = resource, .rank = c.rung->rank, .undone = c.undone, .bytes = c.freed};
         snprintf(ev.what, sizeof ev.what, "%s", c.rung->name);
@@ -76234,14 +76253,18 @@ static bool govern_enter(pn_governor *g, bool enter)
     return ok;
 }
 
-static void govern_climb(pn_engine *e, double now)
+/* share: of the time since the last slice, at most. */
+static void govern_climb(pn_engine *e, double now, double share)
 {
     pn_governor *g = &e->govern;
     if (!govern_enter(g, true))
         return;
+    double slice = PN_MIN(govern_slice, share * (pn_os_now() - g->climbed));
     for (uint32_t r = 0; r < g->n; r++)
         if (govern_has(e, r))
-            govern_move(e, r, now);
+            govern_move(e, r, now, pn_os_now() + slice);
+    g->climbed = pn_os_now();
+    atomic_store(&g->goes_on, pn_ladder_goes_on(&g->ladder));
     govern_enter(g, false);
 }
 
@@ -76261,10 +76284,13 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
     pn_mutex_lock(&g->lock);
     bool due = now >= g->due;
     pn_mutex_unlock(&g->lock);
-    if (!due)
+    if (!due) {
+        if (atomic_load(&g->goes_on))
+            govern_climb(e, now, govern_share);
         return;
+    }
     govern_look(e, now, active);
-    govern_climb(e, now);
+    govern_climb(e, now, 1e9);
     govern_refill(e);
     (void)pn_sched_resume(e, true);             /* with nobody left at work the first of those put aside goes on */
 }
@@ -76296,6 +76322,8 @@ PN_INTERNAL double pn_govern_wait(pn_engine *e)
     pn_mutex_lock(&g->lock);
     double wait = g->due - govern_now(g);
     pn_mutex_unlock(&g->lock);
+    if (atomic_load(&g->goes_on))
+        wait = PN_MIN(wait, govern_slice / govern_share);
     return e->n_models || atomic_load(&g->worst) ? PN_MAX(wait, 0.0) : -1;
 }
 
@@ -76450,7 +76478,7 @@ PN_API void pn_mem_poll(pn_engine *e)
 {
     double now = govern_now(&e->govern);
     govern_look(e, now, true);
-    govern_climb(e, now);
+    govern_climb(e, now, 1e9);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -76581,9 +76609,10 @@ static pn_rung_state rung_prefix_apply(void *user, uint32_t resource, uint64_t w
     return *freed < want && rung_prefix_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_prefix_undo(void *user, uint32_t resource)
+static pn_rung_state rung_prefix_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         atomic_store(&die->cache.held, false);
     return PN_RUNG_DONE;
@@ -76607,9 +76636,10 @@ static pn_rung_state rung_states_apply(void *user, uint32_t resource, uint64_t w
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_states_undo(void *user, uint32_t resource)
+static pn_rung_state rung_states_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         pn_cache_few_states(die, false);
     return PN_RUNG_DONE;
@@ -76648,10 +76678,11 @@ static pn_rung_state rung_slots_apply(void *user, uint32_t resource, uint64_t wa
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_slots_undo(void *user, uint32_t resource)
+static pn_rung_state rung_slots_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
         uint32_t ready, slots = atomic_load(&die->slots);
         if (slots == UINT32_MAX)
@@ -76735,8 +76766,9 @@ static uint64_t rung_rows_widen(pn_die *die)
     return atomic_load(&die->max_rows) != UINT32_MAX;
 }
 
-static pn_rung_state rung_rows_undo(void *user, uint32_t resource)
+static pn_rung_state rung_rows_undo(void *user, uint32_t resource, double deadline)
 {
+    (void)deadline;
     return rungs_sum(user, resource, rung_rows_widen) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
@@ -76759,9 +76791,9 @@ static uint64_t rung_aside_retake(void *user, uint32_t resource)
     return pn_sched_parked(user);
 }
 
-static pn_rung_state rung_aside_undo(void *user, uint32_t resource)
+static pn_rung_state rung_aside_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource;
+    (void)resource, (void)deadline;
     (void)pn_sched_resume(user, false);
     return pn_sched_parked(user) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
@@ -77002,10 +77034,11 @@ static pn_rung_state rung_new_apply(void *user, uint32_t resource, uint64_t want
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_new_undo(void *user, uint32_t resource)
+static pn_rung_state rung_new_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         if (atomic_load(&die->kv_step) && atomic_fetch_sub(&die->kv_step, 1u) > 1)
             more = PN_RUNG_MORE;
@@ -77316,9 +77349,9 @@ static uint64_t rung_experts_grow(pn_model *m, uint64_t want)
     return missing ? rung_experts_to(m, rung_info(m).expert_bytes + missing) : 0;
 }
 
-static pn_rung_state rung_experts_undo(void *user, uint32_t resource)
+static pn_rung_state rung_experts_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource;
+    (void)resource, (void)deadline;
     (void)rung_models(user, rung_experts_grow, UINT64_MAX);
     return rung_models(user, rung_experts_missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
@@ -77462,9 +77495,9 @@ static uint64_t rung_weights_grow(pn_model *m, uint64_t want)
     return 0;
 }
 
-static pn_rung_state rung_weights_undo(void *user, uint32_t resource)
+static pn_rung_state rung_weights_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource;
+    (void)resource, (void)deadline;
     (void)rung_models(user, rung_weights_grow, UINT64_MAX);
     return rung_models(user, rung_weights_missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }

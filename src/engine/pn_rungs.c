@@ -64,9 +64,10 @@ static pn_rung_state rung_prefix_apply(void *user, uint32_t resource, uint64_t w
     return *freed < want && rung_prefix_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_prefix_undo(void *user, uint32_t resource)
+static pn_rung_state rung_prefix_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         atomic_store(&die->cache.held, false);
     return PN_RUNG_DONE;
@@ -90,9 +91,10 @@ static pn_rung_state rung_states_apply(void *user, uint32_t resource, uint64_t w
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_states_undo(void *user, uint32_t resource)
+static pn_rung_state rung_states_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         pn_cache_few_states(die, false);
     return PN_RUNG_DONE;
@@ -131,10 +133,11 @@ static pn_rung_state rung_slots_apply(void *user, uint32_t resource, uint64_t wa
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_slots_undo(void *user, uint32_t resource)
+static pn_rung_state rung_slots_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
         uint32_t ready, slots = atomic_load(&die->slots);
         if (slots == UINT32_MAX)
@@ -218,8 +221,9 @@ static uint64_t rung_rows_widen(pn_die *die)
     return atomic_load(&die->max_rows) != UINT32_MAX;
 }
 
-static pn_rung_state rung_rows_undo(void *user, uint32_t resource)
+static pn_rung_state rung_rows_undo(void *user, uint32_t resource, double deadline)
 {
+    (void)deadline;
     return rungs_sum(user, resource, rung_rows_widen) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
@@ -242,9 +246,9 @@ static uint64_t rung_aside_retake(void *user, uint32_t resource)
     return pn_sched_parked(user);
 }
 
-static pn_rung_state rung_aside_undo(void *user, uint32_t resource)
+static pn_rung_state rung_aside_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource;
+    (void)resource, (void)deadline;
     (void)pn_sched_resume(user, false);
     return pn_sched_parked(user) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }

@@ -78,10 +78,11 @@ static pn_rung_state rung_new_apply(void *user, uint32_t resource, uint64_t want
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_new_undo(void *user, uint32_t resource)
+static pn_rung_state rung_new_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         if (atomic_load(&die->kv_step) && atomic_fetch_sub(&die->kv_step, 1u) > 1)
             more = PN_RUNG_MORE;
