@@ -10146,12 +10146,14 @@ PN_INTERNAL void pn_kv_retire(pn_kv *kv);
 /* ---- parking ------------------------------------------------------------------------------ */
 
 /* By the turn: every page goes back, state and reserve included; length and reserve are remembered.  Until the pages in
- * its table are back (pn_kv_put_page for each, pn_state_put, then pn_kv_reserve to kv->reserved) nothing but this and
- * pn_kv_close may be called. */
+ * its table are back (pn_kv_put_page for each, pn_state_put, then pn_kv_reserve to kv->reserved) nothing but this,
+ * pn_kv_trim and pn_kv_close may be called.  _unload_page: of them this one. */
 PN_INTERNAL void pn_kv_unload(pn_kv *kv);
+PN_INTERNAL void pn_kv_unload_page(pn_kv *kv, uint32_t g, uint32_t i);
 
-/* An own page of this type as entry i of group g, for the caller to fill; NULL: no memory. */
+/* An own page of this type as entry i of group g, for the caller to fill, promised until that is said; NULL: no memory. */
 PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
+PN_INTERNAL void pn_kv_filled(pn_kv *kv, uint32_t g, uint32_t i);
 
 /* ---- smaller pages ------------------------------------------------------------------------- */
 
@@ -11040,6 +11042,7 @@ typedef struct pn_governor {
 
     pn_ladder ladder;
     double climbed;             /* pn_os_now() when a thread left it last */
+    atomic_bool returning;      /* a request that was put aside is being read back: the same */
     atomic_bool goes_on;        /* a rung had no time left: go on between the next two steps, whenever the next reading is due */
     void (*on_event)(void *user, const pn_mem_event *ev);
     void *event_user;
@@ -11581,6 +11584,8 @@ PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_
 
 /* includes engine/pn_engine_int.h */
 
+enum { PN_RUNG_ASIDE = 15 };    /* one at a time */
+
 /* All of them, once, when the engine is opened. */
 PN_INTERNAL void pn_rungs_add(pn_engine *e);
 
@@ -11935,17 +11940,19 @@ PN_INTERNAL uint64_t pn_sched_idle_bytes(pn_sched *q, bool drop);
  * scheduler's lock held and takes only what is below it.  False: another thread steps just now. */
 PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), void *user);
 
-/* Put the request aside that began last, of at least two that are worked on; its keys and values go to disk.  Returns
- * the bytes that came back. */
-PN_INTERNAL uint64_t pn_sched_park(pn_engine *e);
+/* Put the request aside that began last, of at least two that are worked on; its keys and values go to disk.  A slice until
+ * `deadline` (pn_os_now; 0: to the end), from the first of which on it waits.  True: it is not there yet.  *freed: more bytes
+ * that came back. */
+PN_INTERNAL bool pn_sched_park(pn_engine *e, double deadline, uint64_t *freed);
 
 /* Bytes that putting all but one aside would give, at most.  Bytes that the one put aside first wants back; 0: none is. */
 PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e);
 PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e);
 
-/* The one put aside first goes on, if there is memory for it.  idle_only: if nothing else is worked on.  False: nobody
- * went on. */
-PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only);
+/* The one put aside first comes back, if there is memory for it, or comes further: a slice.  idle_only: if nothing else is worked
+ * on, or it has begun to.  goes_on: pn_sched_park() will be called again, so that one which it has begun with is left.
+ * False: nobody did.  govern.returning says whether it has to go on. */
+PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only, bool goes_on, double deadline);
 
 /* Requests that are worked on, of the model with most; *n_ready: that could be. */
 PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready);
@@ -12226,8 +12233,13 @@ PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp
 /*
  * pn_park.h - a running sequence steps aside: its keys and values, and its recurrent state, on disk, its memory back.
  *
- *     running ──park──> parked ──unpark──> running        between steps alone
- *                          └── drop ──> empty
+ *     running ──park──> away ───────> going ───────> there ──unpark──> back ───────> running
+ *        ^               │ pieces       │ pages                          │ pieces
+ *        └── stop ───────┘              └── stop ──> there <── stop ─────┘         drop, from anywhere: empty
+ *
+ * Disks take their time, and the thread that does this is the one that steps.  So each call does a slice, between steps:
+ * one unit, and others until a deadline.  A unit is a piece of the file, written (away) or read (back), or a page given
+ * back (going).  Nothing is given back before all is written; all memory is taken before anything is read.
  *
  * All pages go: those that are its own, the partly filled last one, and what it shares, since after a prompt nearly
  * everything is shared with the prefix cache and only without its holder can that give it up.  The reserve that the turn has
@@ -12237,7 +12249,8 @@ PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp
  * The file is in the session directory, without a name: whatever happens to the program, nothing is left.  What it
  * holds is known here, with a check sum for each page; nothing of the file is believed.
  *
- * A parked session has no pages, so nothing may compute in it, share from it or truncate it; freeing it is fine.
+ * From the first slice on nothing may compute in the session, share from it, convert its pages or truncate it; freeing it
+ * is fine.
  *
  * Threads: the session's owner; nobody else is in it (pn_session_enter).  The caller holds no lock.
  */
@@ -12246,13 +12259,21 @@ PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp
 
 /* includes engine/pn_engine_int.h */
 
-/* PN_E_UNSUPPORTED: no session directory, or a session that was opened whole.  On failure nothing has changed.
- * freed: bytes that came back, as the ledger shows them; may be NULL. */
-PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *err);
+typedef enum pn_park_stage { PN_PARK_NONE = 0, PN_PARK_AWAY, PN_PARK_GOING, PN_PARK_THERE, PN_PARK_BACK } pn_park_stage;
 
-/* PN_E_BUDGET, PN_E_NOMEM: there is no room, it stays parked.  PN_E_IO: the pages are lost; the session is empty, and
- * who worked on it has to fail. */
-PN_INTERNAL pn_status pn_session_unpark(pn_session *s, pn_err *err);
+PN_INTERNAL pn_park_stage pn_session_park_stage(const pn_session *s);
+
+/* A slice, until `deadline` (pn_os_now; 0: to the end), towards `there`; what was on its way back is given back at once.
+ * PN_E_UNSUPPORTED: no session directory, or a session that was opened whole.  On failure nothing has changed.
+ * freed: bytes that came back, as the ledger shows them, are added; may be NULL. */
+PN_INTERNAL pn_status pn_session_park(pn_session *s, double deadline, uint64_t *freed, pn_err *err);
+
+/* A slice in the other direction; what was not all written yet is where it was at once.  PN_E_BUDGET, PN_E_NOMEM: there
+ * is no room, it stays parked.  PN_E_IO: the pages are lost; the session is empty, and who worked on it has to fail. */
+PN_INTERNAL pn_status pn_session_unpark(pn_session *s, double deadline, pn_err *err);
+
+/* Nobody goes on with it: parked or not, whichever takes no disk. */
+PN_INTERNAL void pn_session_park_stop(pn_session *s);
 
 /* Give up what is on disk; the session is empty then.  Not parked: a no-op. */
 PN_INTERNAL void pn_session_park_drop(pn_session *s);
@@ -12311,7 +12332,7 @@ PN_INTERNAL pn_step pn_sched_step(pn_sched *q);
 /* ---- pn_sched.c ----------------------------------------------------------------------------- */
 
 /* fn for each scheduler that has no step open, entered, on the stepping thread; the sum of what it returns. */
-PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag);
+PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, void *user), void *user);
 /* With the lock held, and the job in no step. */
 PN_INTERNAL void pn_sched_hold_job(pn_job *j, int held);
 /* The job is over; the lock is not held. */
@@ -72237,6 +72258,12 @@ PN_INTERNAL void pn_kv_unload(pn_kv *kv)
     pn_state_unload(&kv->state);
 }
 
+PN_INTERNAL void pn_kv_unload_page(pn_kv *kv, uint32_t g, uint32_t i)
+{
+    kv_drop(kv, &kv->group[g], i);
+    kv_group_shrink(&kv->group[g], 0);
+}
+
 PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
 {
     pn_kv_group *g = &kv->group[gi];
@@ -72244,11 +72271,13 @@ PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint3
     pn_kv_page *p = kv_page_new(g->mem, pn_kv_page_bytes(&kv->spec->group[gi], type, type), type);
     if (!p)
         return NULL;
-    kv_write(p);
+    p->refs = 1;
     g->table[i] = p;
     g->n_pages++;
     return p;
 }
+
+PN_INTERNAL void pn_kv_filled(pn_kv *kv, uint32_t g, uint32_t i) { kv_write(kv->group[g].table[i]); }
 
 /* ------------------------------------------------------------------------------------------
  * Smaller pages
@@ -76236,9 +76265,11 @@ static void govern_move(pn_engine *e, uint32_t resource, double now, double unti
     pn_ladder_change c;
     while (pn_os_now() < until && pn_ladder_step(&g->ladder, resource, &v, until, &c)) {
         pn_mem_event ev = {.kind = PN_MEM_RUNG, .resource = resource, .rank = c.rung->rank, .undone = c.undone, .bytes = c.freed};
+        const pn_ladder_state *is = pn_ladder_find(&g->ladder, c.rung->rank, resource);
         snprintf(ev.what, sizeof ev.what, "%s", c.rung->name);
         govern_show(g);
-        pn_govern_event(e, &ev);
+        if (c.freed || !(is->unfinished || is->undoing))        /* a slice that only prepared something is no news */
+            pn_govern_event(e, &ev);
     }
 }
 
@@ -76277,6 +76308,23 @@ static void govern_refill(pn_engine *e)
     pn_mutex_unlock(&e->models_lock);
 }
 
+/* With nobody left at work the first of those put aside comes back.  share: as above.  Whom it tells may want the ladder. */
+static void govern_resume(pn_engine *e, double share)
+{
+    pn_governor *g = &e->govern;
+    if (!govern_enter(g, true))
+        return;
+    double now = pn_os_now(), until = now + PN_MIN(govern_slice, share * (now - g->climbed));
+    const pn_ladder_state *aside = pn_ladder_find(&g->ladder, PN_RUNG_ASIDE, 0);
+    bool goes_on = aside && aside->unfinished;
+    govern_enter(g, false);
+    (void)pn_sched_resume(e, true, goes_on, until);
+    if (govern_enter(g, true)) {
+        g->climbed = pn_os_now();
+        govern_enter(g, false);
+    }
+}
+
 PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
 {
     pn_governor *g = &e->govern;
@@ -76287,12 +76335,14 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
     if (!due) {
         if (atomic_load(&g->goes_on))
             govern_climb(e, now, govern_share);
+        if (atomic_load(&g->returning))
+            govern_resume(e, govern_share);
         return;
     }
     govern_look(e, now, active);
     govern_climb(e, now, 1e9);
     govern_refill(e);
-    (void)pn_sched_resume(e, true);             /* with nobody left at work the first of those put aside goes on */
+    govern_resume(e, 1e9);
 }
 
 PN_INTERNAL void pn_govern_glance(pn_engine *e)
@@ -76324,6 +76374,8 @@ PN_INTERNAL double pn_govern_wait(pn_engine *e)
     pn_mutex_unlock(&g->lock);
     if (atomic_load(&g->goes_on))
         wait = PN_MIN(wait, govern_slice / govern_share);
+    if (atomic_load(&g->returning))
+        wait = 0;
     return e->n_models || atomic_load(&g->worst) ? PN_MAX(wait, 0.0) : -1;
 }
 
@@ -76773,15 +76825,16 @@ static pn_rung_state rung_rows_undo(void *user, uint32_t resource, double deadli
 }
 
 /* ------------------------------------------------------------------------------------------
- * 15  one at a time: the others stand aside, newest first, their keys and values on disk; they go on oldest first
+ * 15  one at a time: the others stand aside, newest first, their keys and values on disk; they go on oldest first.
+ *     The last slices of one that comes back are the governor's: it has its memory, whatever becomes of the level
  * ------------------------------------------------------------------------------------------ */
 
 static uint64_t rung_aside_gain(void *user, uint32_t resource) { return resource ? 0 : pn_sched_parkable(user); }
 
 static pn_rung_state rung_aside_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)deadline;
-    *freed = pn_sched_park(user);
+    if (pn_sched_park(user, deadline, freed))
+        return PN_RUNG_SLICE;
     return *freed && *freed < want && rung_aside_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
@@ -76793,8 +76846,8 @@ static uint64_t rung_aside_retake(void *user, uint32_t resource)
 
 static pn_rung_state rung_aside_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource, (void)deadline;
-    (void)pn_sched_resume(user, false);
+    (void)resource;
+    (void)pn_sched_resume(user, false, false, deadline);
     return pn_sched_parked(user) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
@@ -76825,7 +76878,7 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
     };
     const pn_rung disk[] = {
         {.rank = 9, .name = "cold", .level = PN_LEVEL_TIGHT, .gain = pn_tier_gain, .apply = pn_tier_apply},
-        {.rank = 15, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_aside_gain, .apply = rung_aside_apply, .retake = rung_aside_retake,
+        {.rank = PN_RUNG_ASIDE, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_aside_gain, .apply = rung_aside_apply, .retake = rung_aside_retake,
          .undo = rung_aside_undo},
     };
     pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
@@ -77097,11 +77150,14 @@ static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type)
     return w->convert && n > 0;
 }
 
-/* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too. */
+/* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too.  One that is put aside is left: its
+ * pages are being moved. */
 static void rung_walk_job(void *user, pn_job *j)
 {
     rung_walk *w = user;
     pn_model *m = j->s->model;
+    if (j->s->parked)
+        return;
     uint32_t type = rung_walk_on(w, m) ? rung_walk_type(w, m) : j->s->kv_type;
     if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type))
         j->gen.r.kv_degraded = 1;
@@ -80789,7 +80845,7 @@ PN_INTERNAL pn_rung_state pn_tier_apply(void *engine, uint32_t resource, uint64_
 /* includes base/pn_os_dir.h */
 /* includes base/pn_os_direct.h */
 
-enum { PARK_STATE = 0xff, PARK_STATES = 2, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
+enum { PARK_STATE = 0xff, PARK_STATES = 2, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 1 << 20 };
 
 /* A page in the file: whole blocks, one behind the other in this order. */
 typedef struct park_page {
@@ -80801,43 +80857,130 @@ typedef struct park_page {
 
 typedef struct pn_parked {
     pn_os_direct file;          /* it has no name any more */
-    bool in_turn;               /* it held a reserve */
+    pn_park_stage stage;
+    bool in_turn;               /* there: it held a reserve */
+    void *room;                 /* owned, [PARK_ROOM], but there */
+    uint8_t *piece;             /* in it, aligned */
+    uint32_t i, sum;            /* the page under way, and its check sum so far */
+    uint64_t done, at;          /* bytes of it; of the file */
     uint32_t n;
     park_page page[];           /* [n] */
 } pn_parked;
 
 static size_t park_size(uint32_t n) { return sizeof(pn_parked) + n * sizeof(park_page); }
 
-/* Moving a page: the buffer, and where in the file it is. */
-typedef struct park_way {
-    pn_parked *p;
-    const pn_crc32c *crc;
-    void *room;                 /* owned, [PARK_ROOM] */
-    uint8_t *piece;             /* in it, aligned */
-    uint64_t at;
-} park_way;
+PN_INTERNAL pn_park_stage pn_session_park_stage(const pn_session *s) { return s->parked ? s->parked->stage : PN_PARK_NONE; }
 
-static pn_status park_begin(park_way *w, pn_session *s, pn_parked *p, pn_err *err)
+static bool park_is_over(double deadline) { return deadline > 0 && pn_os_now() >= deadline; }
+
+/* At the beginning of the file, this way. */
+static pn_status park_begin(pn_session *s, pn_park_stage stage, pn_err *err)
 {
-    *w = (park_way){.p = p, .crc = pn_cold_crc(s->model->engine->cold)};
-    w->room = pn_mem_alloc(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, PARK_ROOM);
-    w->piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)w->room, PARK_BLOCK);
-    return w->room ? PN_OK : pn_fail_nomem(err, "moving keys and values", PARK_ROOM);
+    pn_parked *p = s->parked;
+    p->room = pn_mem_alloc(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, PARK_ROOM);
+    if (!p->room)
+        return pn_fail_nomem(err, "moving keys and values", PARK_ROOM);
+    p->piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)p->room, PARK_BLOCK);
+    p->stage = stage;
+    p->i = p->sum = 0;
+    p->done = p->at = 0;
+    return PN_OK;
 }
 
-static void park_end(park_way *w, pn_session *s) { pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, w->room, PARK_ROOM); }
+static void park_end(pn_session *s)
+{
+    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, s->parked->room, PARK_ROOM);
+    s->parked->room = NULL;
+}
+
+/* Not parked any more, whatever the session holds. */
+static void park_free(pn_session *s)
+{
+    pn_parked *p = s->parked;
+    park_end(s);
+    pn_os_direct_close(&p->file);
+    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_MISC, p, park_size(p->n));
+    s->parked = NULL;
+}
+
+/* Every page and the reserve. */
+static void park_unload(pn_session *s)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    pn_kv_unload(&s->kv);
+    pn_mutex_unlock(pages);
+}
+
+/* All of it is in the file, and nothing else. */
+static void park_arrive(pn_session *s)
+{
+    pn_parked *p = s->parked;
+    park_unload(s);
+    park_end(s);
+    p->stage = PN_PARK_THERE;
+    p->in_turn = s->in_turn;
+    if (s->in_turn)
+        atomic_fetch_sub(&s->model->engine->n_turns, 1u);
+    s->in_turn = false;
+}
+
+/* The next piece, from memory to the file or the other way. */
+static pn_status park_piece(pn_session *s, pn_err *err)
+{
+    pn_parked *p = s->parked;
+    park_page *r = &p->page[p->i];
+    bool away = p->stage == PN_PARK_AWAY;
+    size_t n = (size_t)PN_MIN(r->bytes - p->done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
+    uint8_t *data = (uint8_t *)(r->group == PARK_STATE ? pn_snap_data(s->kv.state.in, r->index) : s->kv.group[r->group].table[r->index]->data) + p->done;
+    if (away) {
+        memcpy(p->piece, data, n);
+        memset(p->piece + n, 0, whole - n);
+    }
+    pn_status st = away ? pn_os_direct_write(&p->file, p->at, p->piece, whole, err) : pn_os_direct_read(&p->file, p->at, p->piece, whole, whole, err);
+    if (st)
+        return st;
+    p->sum = pn_crc32c_add(pn_cold_crc(s->model->engine->cold), p->sum, p->piece, whole);
+    if (!away)
+        memcpy(data, p->piece, n);
+    p->at += whole;
+    p->done += n;
+    if (p->done < r->bytes)
+        return PN_OK;
+    if (away)
+        r->sum = p->sum;
+    else if (r->sum != p->sum)
+        return pn_fail(err, PN_E_IO, "keys and values that were put away came back damaged");
+    else if (r->group != PARK_STATE)
+        pn_kv_filled(&s->kv, r->group, r->index);
+    p->i++;
+    p->sum = 0;
+    p->done = 0;
+    return PN_OK;
+}
 
 /* ------------------------------------------------------------------------------------------
  * Away
  * ------------------------------------------------------------------------------------------ */
 
-static uint32_t park_count(const pn_kv *kv)
+/* What there is to move; p NULL: how much. */
+static uint32_t park_list(const pn_kv *kv, park_page *out)
 {
     uint32_t n = 0;
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
-        for (uint32_t i = 0; i < kv->group[g].n_table; i++)
-            n += kv->group[g].table[i] != NULL;
-    return n + (kv->state.in ? PARK_STATES : 0);
+        for (uint32_t i = 0; i < kv->group[g].n_table; i++) {
+            const pn_kv_page *p = kv->group[g].table[i];
+            if (p && out)
+                out[n] = (park_page){.bytes = pn_kv_page_bytes(&kv->spec->group[g], p->k_type, p->v_type), .index = i, .group = (uint8_t)g, .type = p->k_type};
+            n += p != NULL;
+        }
+    for (uint32_t i = 0; kv->state.in && i < PARK_STATES; i++) {
+        uint64_t bytes = i ? kv->state.slot_second : kv->state.slot_bytes - kv->state.slot_second;
+        if (bytes && out)
+            out[n] = (park_page){.bytes = bytes, .index = i, .group = PARK_STATE};
+        n += bytes != 0;
+    }
+    return n;
 }
 
 static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
@@ -80852,94 +80995,84 @@ static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
     return st;
 }
 
-static pn_status park_write(park_way *w, park_page *r, const uint8_t *data, pn_err *err)
-{
-    pn_status st = PN_OK;
-    for (uint64_t done = 0; done < r->bytes && !st;) {
-        size_t n = (size_t)PN_MIN(r->bytes - done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
-        memcpy(w->piece, data + done, n);
-        memset(w->piece + n, 0, whole - n);
-        r->sum = pn_crc32c_add(w->crc, r->sum, w->piece, whole);
-        st = pn_os_direct_write(&w->p->file, w->at, w->piece, whole, err);
-        w->at += whole;
-        done += n;
-        if (!st && w->at % PARK_FLUSH == 0)     /* where it goes through the cache: no more than this is dirty */
-            st = pn_os_direct_flush(&w->p->file, err);
-    }
-    return st;
-}
-
-static pn_status park_write_all(pn_session *s, pn_parked *p, pn_err *err)
-{
-    const pn_kv *kv = &s->kv;
-    park_way w;
-    pn_status st = park_begin(&w, s, p, err);
-    for (uint32_t g = 0; g < kv->spec->n_groups && !st; g++)
-        for (uint32_t i = 0; i < kv->group[g].n_table && !st; i++) {
-            const pn_kv_page *page = kv->group[g].table[i];
-            if (!page)
-                continue;
-            park_page *r = &p->page[p->n++];
-            *r = (park_page){.bytes = pn_kv_page_bytes(&kv->spec->group[g], page->k_type, page->v_type), .index = i, .group = (uint8_t)g,
-                             .type = page->k_type};
-            st = park_write(&w, r, page->data, err);
-        }
-    for (uint32_t i = 0; kv->state.in && i < PARK_STATES && !st; i++) {
-        park_page *r = &p->page[p->n++];
-        *r = (park_page){.bytes = i ? kv->state.slot_second : kv->state.slot_bytes - kv->state.slot_second, .index = i, .group = PARK_STATE};
-        st = park_write(&w, r, pn_snap_data(kv->state.in, i), err);
-    }
-    if (!st)
-        st = pn_os_direct_flush(&p->file, err);
-    park_end(&w, s);
-    return st;
-}
-
-static void park_free(pn_session *s, pn_parked *p, uint32_t n)
-{
-    pn_os_direct_close(&p->file);
-    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_MISC, p, park_size(n));
-}
-
-/* Every page and the reserve. */
-static void park_unload(pn_session *s)
-{
-    pn_mutex *pages = &pn_session_die(s)->cache.lock;
-    pn_mutex_lock(pages);
-    pn_kv_unload(&s->kv);
-    pn_mutex_unlock(pages);
-}
-
-PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *err)
+static pn_status park_leave(pn_session *s, pn_err *err)
 {
     pn_engine *e = s->model->engine;
-    uint32_t n = park_count(&s->kv);
+    uint32_t n = park_list(&s->kv, NULL);
     if (!e->cold || !s->kv.by_turn)
         return pn_fail(err, PN_E_UNSUPPORTED, "%s", e->cold ? "the session has its memory for good" : "there is no directory to park a session in");
-    if (s->parked)
-        return pn_fail(err, PN_E_STATE, "the session is parked");
-    pn_parked *p = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, park_size(n));
+    pn_parked *p = s->parked = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, park_size(n));
     if (!p)
         return pn_fail_nomem(err, "parking a session", park_size(n));
     p->file.fd = -1;
+    p->n = park_list(&s->kv, p->page);
     pn_status st = park_file(s, &p->file, err);
-    if (!st)
-        st = park_write_all(s, p, err);
-    if (st) {
-        park_free(s, p, n);
-        return st;
+    return st ? st : park_begin(s, PN_PARK_AWAY, err);
+}
+
+/* A piece of the file; at its end what is still on its way to the disk: it must be there before anything is given back.  Where
+ * writing goes through the cache, little is dirty at any time. */
+static pn_status park_write(pn_session *s, pn_err *err)
+{
+    pn_parked *p = s->parked;
+    pn_status st = p->i < p->n ? park_piece(s, err) : PN_OK;
+    bool end = p->i == p->n;
+    if (!st && (end || p->at % PARK_FLUSH == 0))
+        st = pn_os_direct_flush(&p->file, err);
+    if (!st && end) {
+        p->stage = PN_PARK_GOING;
+        p->i = 0;
     }
+    return st;
+}
+
+/* A page; with the last one the rest. */
+static void park_give(pn_session *s)
+{
+    pn_parked *p = s->parked;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    if (p->i < p->n && p->page[p->i].group != PARK_STATE) {
+        pn_mutex_lock(pages);
+        pn_kv_unload_page(&s->kv, p->page[p->i].group, p->page[p->i].index);
+        pn_mutex_unlock(pages);
+        p->i++;
+    }
+    if (p->i == p->n || p->page[p->i].group == PARK_STATE)
+        park_arrive(s);
+}
+
+static void park_give_slice(pn_session *s, double deadline, uint64_t *freed)
+{
+    pn_engine *e = s->model->engine;
     uint64_t before = atomic_load(&e->ledger.total);
-    park_unload(s);
-    uint64_t after = atomic_load(&e->ledger.total);
-    if (freed)
-        *freed = pn_sub_sat(before, after);
-    s->parked = p;
-    p->in_turn = s->in_turn;
-    if (s->in_turn)
-        atomic_fetch_sub(&e->n_turns, 1u);
-    s->in_turn = false;
-    return PN_OK;
+    if (s->parked->stage == PN_PARK_BACK)
+        park_arrive(s);
+    while (s->parked->stage == PN_PARK_GOING) {
+        park_give(s);
+        if (park_is_over(deadline))
+            break;
+    }
+    uint64_t after = atomic_load(&e->ledger.total) + (s->parked->stage == PN_PARK_THERE ? PARK_ROOM : 0);
+    if (freed)                                  /* the buffer, which is gone now, had come with the parking */
+        *freed += pn_sub_sat(before, after);
+}
+
+PN_INTERNAL pn_status pn_session_park(pn_session *s, double deadline, uint64_t *freed, pn_err *err)
+{
+    pn_park_stage stage = pn_session_park_stage(s);
+    if (stage == PN_PARK_THERE)
+        return pn_fail(err, PN_E_STATE, "the session is parked");
+    pn_status st = stage == PN_PARK_NONE ? park_leave(s, err) : PN_OK;
+    while (!st && s->parked->stage == PN_PARK_AWAY) {
+        st = park_write(s, err);
+        if (!st && park_is_over(deadline))
+            return PN_OK;
+    }
+    if (!st)
+        park_give_slice(s, deadline, freed);
+    else if (s->parked)
+        park_free(s);
+    return st;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -80961,7 +81094,7 @@ static pn_need park_need(const pn_session *s)
     return need;
 }
 
-PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s) { return s->parked ? park_need(s).all : 0; }
+PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s) { return pn_session_park_stage(s) == PN_PARK_THERE ? park_need(s).all : 0; }
 
 /* Pages for all of it and the reserve, or nothing. */
 static bool park_take(pn_session *s)
@@ -80985,75 +81118,61 @@ static pn_status park_admit(pn_session *s, pn_err *err)
     pn_mutex_lock(&e->admit_lock);
     bool room = pn_model_room(s->model, atomic_load(&e->n_turns) == 0, &need, &need, &lack);
     bool ok = room && (park_take(s) || (pn_cache_give_all(e, need.all) && park_take(s)));
+    s->in_turn = ok && s->parked->in_turn;
+    atomic_fetch_add(&e->n_turns, s->in_turn ? 1u : 0u);
     pn_mutex_unlock(&e->admit_lock);
     return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "the session's keys and values need %" PRIu64 " bytes, %" PRIu64 " are available%s", lack.need,
                                 lack.available, lack.where);
 }
 
-static pn_status park_read(park_way *w, const park_page *r, uint8_t *data, pn_err *err)
+static pn_status park_return(pn_session *s, pn_err *err)
 {
-    uint32_t sum = 0;
-    for (uint64_t done = 0; done < r->bytes;) {
-        size_t n = (size_t)PN_MIN(r->bytes - done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
-        pn_status st = pn_os_direct_read(&w->p->file, w->at, w->piece, whole, whole, err);
-        if (st)
-            return st;
-        sum = pn_crc32c_add(w->crc, sum, w->piece, whole);
-        memcpy(data + done, w->piece, n);
-        w->at += whole;
-        done += n;
-    }
-    return sum == r->sum ? PN_OK : pn_fail(err, PN_E_IO, "keys and values that were put away came back damaged");
-}
-
-static pn_status park_read_all(pn_session *s, park_way *w, pn_err *err)
-{
-    pn_status st = PN_OK;
-    for (uint32_t i = 0; i < s->parked->n && !st; i++) {
-        const park_page *r = &s->parked->page[i];
-        st = park_read(w, r, r->group == PARK_STATE ? pn_snap_data(s->kv.state.in, r->index) : s->kv.group[r->group].table[r->index]->data, err);
+    pn_status st = park_begin(s, PN_PARK_BACK, err);
+    if (!st)
+        st = park_admit(s, err);
+    if (st) {
+        park_end(s);
+        s->parked->stage = PN_PARK_THERE;
     }
     return st;
 }
 
-/* There are pages for all of it: what the file holds, or nothing. */
-static pn_status park_fill(pn_session *s, park_way *w, pn_err *err)
+PN_INTERNAL pn_status pn_session_unpark(pn_session *s, double deadline, pn_err *err)
 {
-    pn_status st = park_read_all(s, w, err);
-    s->in_turn = s->parked->in_turn;
-    if (s->in_turn)
-        atomic_fetch_add(&s->model->engine->n_turns, 1u);
+    pn_status st = PN_OK;
+    if (pn_session_park_stage(s) != PN_PARK_BACK)
+        pn_session_park_stop(s);
+    if (pn_session_park_stage(s) == PN_PARK_THERE && (st = park_return(s, err)) != PN_OK)
+        return st;
+    while (!st && s->parked && s->parked->i < s->parked->n) {
+        st = park_piece(s, err);
+        if (!st && park_is_over(deadline))
+            break;
+    }
     if (st) {
-        park_unload(s);
         pn_session_park_drop(s);
         pn_session_end_turn(s);
         return PN_E_IO;
     }
-    park_free(s, s->parked, s->parked->n);
-    s->parked = NULL;
+    if (s->parked && s->parked->i == s->parked->n)
+        park_free(s);
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_session_unpark(pn_session *s, pn_err *err)
+PN_INTERNAL void pn_session_park_stop(pn_session *s)
 {
-    park_way w;
-    if (!s->parked)
-        return PN_OK;
-    pn_status st = park_begin(&w, s, s->parked, err);
-    if (!st)
-        st = park_admit(s, err);
-    if (!st)
-        st = park_fill(s, &w, err);
-    park_end(&w, s);
-    return st;
+    pn_park_stage stage = pn_session_park_stage(s);
+    if (stage == PN_PARK_AWAY)
+        park_free(s);
+    else if (stage == PN_PARK_GOING || stage == PN_PARK_BACK)
+        park_arrive(s);
 }
 
 PN_INTERNAL void pn_session_park_drop(pn_session *s)
 {
     if (!s->parked)
         return;
-    park_free(s, s->parked, s->parked->n);
-    s->parked = NULL;
+    park_free(s);
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
     (void)pn_kv_truncate(&s->kv, 0);
@@ -81724,7 +81843,7 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
     pn_session_enter(s);
-    pn_status st = n ? pn_session_unpark(s, err) : PN_OK;
+    pn_status st = n ? pn_session_unpark(s, 0, err) : PN_OK;
     if (st) {
         pn_session_leave(s);
         return st;
@@ -81945,7 +82064,7 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
         return st;
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
-    st = pn_session_unpark(s, err);
+    st = pn_session_unpark(s, 0, err);
     if (!st)
         st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {
@@ -83096,7 +83215,7 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
     g->since = pn_os_now();
-    pn_status st = pn_session_unpark(s, err);
+    pn_status st = pn_session_unpark(s, 0, err);
     if (st)
         return st;
     if (!p->n_prompt && !s->has_logits)
@@ -83181,6 +83300,7 @@ static void generate_keep(pn_gen *g, size_t *raw_len)
 
 PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *result, size_t *raw_len, pn_err *err)
 {
+    pn_session_park_stop(g->s);
     *(g->in_prompt ? &g->r.prefill_seconds : &g->r.decode_seconds) = pn_os_now() - g->since;
     if (g->in_prompt)
         g->first = g->s->kv.length;
@@ -84013,7 +84133,7 @@ PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), 
     return true;
 }
 
-PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag)
+PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, void *user), void *user)
 {
     uint64_t sum = 0;
     bool ours;
@@ -84024,7 +84144,7 @@ PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q
         if (!sched_enter(q))
             continue;
         if (!q->open && !q->computed)
-            sum += fn(q, flag);
+            sum += fn(q, user);
         sched_leave(q);
     }
     if (ours)
@@ -84299,39 +84419,83 @@ static pn_job *sched_first_parked(pn_sched *q)
     return first;
 }
 
-/* Its keys and values are nobody else's while its scheduler is entered, lock or no lock. */
-static uint64_t sched_park_one(pn_sched *q)
+/* With the lock held: the one whose keys and values are on their way, to the disk or back. */
+static pn_job *sched_moving(pn_sched *q)
 {
+    for (pn_model *m = q->models; m; m = m->queue.next)
+        for (pn_job *j = m->queue.waiting; j; j = j->next) {
+            pn_park_stage stage = pn_session_park_stage(j->s);
+            if ((j->held & SCHED_PARKED) && stage && stage != PN_PARK_THERE)
+                return j;
+        }
+    return NULL;
+}
+
+/* What a visit is to do, and what came of it. */
+typedef struct sched_aside {
+    double deadline;
+    bool idle_only, goes_on;
+    uint64_t freed;
+    bool more;                  /* it had to stop in the middle of one */
+    uint32_t n_seen;            /* schedulers */
+} sched_aside;
+
+/* The one that is on its way, or another, which is held from now on.  Its keys and values are nobody else's while its
+ * scheduler is entered, lock or no lock. */
+static uint64_t sched_park_one(pn_sched *q, void *user)
+{
+    sched_aside *a = user;
     uint32_t n = 0;
-    uint64_t freed = 0;
     pn_mutex_lock(&q->lock);
-    pn_job *j = sched_newest(q, &n);
-    if (n > 1) {
+    pn_job *j = sched_moving(q), *newest = sched_newest(q, &n);
+    if (!j && n > 1) {
+        j = newest;
         pn_sched_hold_job(j, j->held | SCHED_PARKED);
         j->parked_at = pn_os_now();
     }
     pn_mutex_unlock(&q->lock);
-    if (n < 2 || pn_session_park(j->s, &freed, NULL) == PN_OK)
-        return freed;
+    if (!j)
+        return 0;
+    pn_status st = pn_session_park(j->s, a->deadline, &a->freed, NULL);
+    a->more |= !st && pn_session_park_stage(j->s) != PN_PARK_THERE;
+    if (!st)
+        return 0;
     pn_mutex_lock(&q->lock);
     pn_sched_hold_job(j, j->held & ~SCHED_PARKED);
     pn_mutex_unlock(&q->lock);
     return 0;
 }
 
-/* PN_E_IO ends it; anything else leaves it where it is. */
-static bool sched_resume_one(pn_sched *q, bool idle_only)
+/* With the lock held: who comes back whatever else is at work.  One that is on its way back has its memory; one that was to go
+ * has still all of it, if nobody wants it any more. */
+static pn_job *sched_returning(pn_sched *q, bool goes_on)
 {
+    pn_job *j = sched_moving(q);
+    pn_park_stage stage = j ? pn_session_park_stage(j->s) : PN_PARK_NONE;
+    if (stage == PN_PARK_GOING && !goes_on)
+        pn_session_park_stop(j->s);             /* on disk with it */
+    return stage == PN_PARK_BACK || (stage == PN_PARK_AWAY && !goes_on) ? j : NULL;
+}
+
+/* PN_E_IO ends it; anything else leaves it where it is. */
+static uint64_t sched_resume_one(pn_sched *q, void *user)
+{
+    sched_aside *a = user;
     uint32_t n = 0;
     pn_mutex_lock(&q->lock);
-    pn_job *j = sched_first_parked(q);
+    a->n_seen++;
+    pn_job *returning = sched_returning(q, a->goes_on), *j = returning ? returning : sched_first_parked(q);
     (void)sched_newest(q, &n);
     pn_mutex_unlock(&q->lock);
-    if (!j || (idle_only && n))
-        return false;
-    pn_status st = pn_session_unpark(j->s, &j->err);
+    if (!j || (!returning && a->idle_only && n))
+        return 0;
+    pn_status st = pn_session_unpark(j->s, a->deadline, &j->err);
     if (st == PN_E_BUDGET || st == PN_E_NOMEM)
-        return false;
+        return 0;
+    if (pn_session_park_stage(j->s)) {
+        a->more = true;
+        return 1;
+    }
     j->gen.r.parked_seconds += pn_os_now() - j->parked_at;
     j->gen.r.level_max = PN_LEVEL_CRITICAL;     /* nothing less puts anybody aside */
     pn_mutex_lock(&q->lock);
@@ -84339,34 +84503,31 @@ static bool sched_resume_one(pn_sched *q, bool idle_only)
     pn_mutex_unlock(&q->lock);
     if (st)
         pn_sched_end(q, j, st);
-    return true;
+    return 1;
 }
 
-static uint64_t sched_park_call(pn_sched *q, bool flag)
-{
-    (void)flag;
-    return sched_park_one(q);
-}
-
-static uint64_t sched_resume_call(pn_sched *q, bool idle_only) { return sched_resume_one(q, idle_only); }
-
-static uint64_t sched_parkable_call(pn_sched *q, bool flag)
+static uint64_t sched_turn_bytes(const pn_job *j)
 {
     uint64_t bytes = 0;
-    uint32_t n = 0;
-    (void)flag;
-    pn_mutex_lock(&q->lock);
-    const pn_job *newest = sched_newest(q, &n);
-    if (n > 1)
-        for (uint32_t i = 0; i < newest->s->model->n_dies; i++)
-            bytes += pn_kv_turn_bytes(&newest->s->kv, newest->s->kv.reserved, i);
-    pn_mutex_unlock(&q->lock);
-    return bytes * (n ? n - 1 : 0);
+    for (uint32_t i = 0; i < j->s->model->n_dies; i++)
+        bytes += pn_kv_turn_bytes(&j->s->kv, j->s->kv.reserved, i);
+    return bytes;
 }
 
-static uint64_t sched_parked_call(pn_sched *q, bool flag)
+static uint64_t sched_parkable_one(pn_sched *q, void *user)
 {
-    (void)flag;
+    uint32_t n = 0;
+    (void)user;
+    pn_mutex_lock(&q->lock);
+    const pn_job *newest = sched_newest(q, &n), *moving = sched_moving(q);
+    uint64_t bytes = (moving ? sched_turn_bytes(moving) : 0) + (n > 1 ? sched_turn_bytes(newest) * (n - 1) : 0);
+    pn_mutex_unlock(&q->lock);
+    return bytes;
+}
+
+static uint64_t sched_parked_one(pn_sched *q, void *user)
+{
+    (void)user;
     pn_mutex_lock(&q->lock);
     const pn_job *j = sched_first_parked(q);
     uint64_t bytes = j ? PN_MAX(pn_session_parked_bytes(j->s), UINT64_C(1)) : 0;
@@ -84374,10 +84535,25 @@ static uint64_t sched_parked_call(pn_sched *q, bool flag)
     return bytes;
 }
 
-PN_INTERNAL uint64_t pn_sched_park(pn_engine *e) { return pn_sched_each_idle(e, sched_park_call, false); }
-PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e) { return pn_sched_each_idle(e, sched_parkable_call, false); }
-PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e) { return pn_sched_each_idle(e, sched_parked_call, false); }
-PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only) { return pn_sched_each_idle(e, sched_resume_call, idle_only) > 0; }
+PN_INTERNAL bool pn_sched_park(pn_engine *e, double deadline, uint64_t *freed)
+{
+    sched_aside a = {.deadline = deadline};
+    (void)pn_sched_each_idle(e, sched_park_one, &a);
+    *freed += a.freed;
+    return a.more;
+}
+
+PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e) { return pn_sched_each_idle(e, sched_parkable_one, NULL); }
+PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e) { return pn_sched_each_idle(e, sched_parked_one, NULL); }
+
+PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only, bool goes_on, double deadline)
+{
+    sched_aside a = {.deadline = deadline, .idle_only = idle_only, .goes_on = goes_on};
+    bool went = pn_sched_each_idle(e, sched_resume_one, &a) > 0;
+    if (a.more || a.n_seen == e->n_dies)        /* of those that were not seen nobody knows */
+        atomic_store(&e->govern.returning, a.more);
+    return went;
+}
 #endif
 
 /* ---- Begin engine/pn_gate_text.c ---- */

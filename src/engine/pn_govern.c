@@ -309,9 +309,11 @@ static void govern_move(pn_engine *e, uint32_t resource, double now, double unti
     pn_ladder_change c;
     while (pn_os_now() < until && pn_ladder_step(&g->ladder, resource, &v, until, &c)) {
         pn_mem_event ev = {.kind = PN_MEM_RUNG, .resource = resource, .rank = c.rung->rank, .undone = c.undone, .bytes = c.freed};
+        const pn_ladder_state *is = pn_ladder_find(&g->ladder, c.rung->rank, resource);
         snprintf(ev.what, sizeof ev.what, "%s", c.rung->name);
         govern_show(g);
-        pn_govern_event(e, &ev);
+        if (c.freed || !(is->unfinished || is->undoing))        /* a slice that only prepared something is no news */
+            pn_govern_event(e, &ev);
     }
 }
 
@@ -350,6 +352,23 @@ static void govern_refill(pn_engine *e)
     pn_mutex_unlock(&e->models_lock);
 }
 
+/* With nobody left at work the first of those put aside comes back.  share: as above.  Whom it tells may want the ladder. */
+static void govern_resume(pn_engine *e, double share)
+{
+    pn_governor *g = &e->govern;
+    if (!govern_enter(g, true))
+        return;
+    double now = pn_os_now(), until = now + PN_MIN(govern_slice, share * (now - g->climbed));
+    const pn_ladder_state *aside = pn_ladder_find(&g->ladder, PN_RUNG_ASIDE, 0);
+    bool goes_on = aside && aside->unfinished;
+    govern_enter(g, false);
+    (void)pn_sched_resume(e, true, goes_on, until);
+    if (govern_enter(g, true)) {
+        g->climbed = pn_os_now();
+        govern_enter(g, false);
+    }
+}
+
 PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
 {
     pn_governor *g = &e->govern;
@@ -360,12 +379,14 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
     if (!due) {
         if (atomic_load(&g->goes_on))
             govern_climb(e, now, govern_share);
+        if (atomic_load(&g->returning))
+            govern_resume(e, govern_share);
         return;
     }
     govern_look(e, now, active);
     govern_climb(e, now, 1e9);
     govern_refill(e);
-    (void)pn_sched_resume(e, true);             /* with nobody left at work the first of those put aside goes on */
+    govern_resume(e, 1e9);
 }
 
 PN_INTERNAL void pn_govern_glance(pn_engine *e)
@@ -397,6 +418,8 @@ PN_INTERNAL double pn_govern_wait(pn_engine *e)
     pn_mutex_unlock(&g->lock);
     if (atomic_load(&g->goes_on))
         wait = PN_MIN(wait, govern_slice / govern_share);
+    if (atomic_load(&g->returning))
+        wait = 0;
     return e->n_models || atomic_load(&g->worst) ? PN_MAX(wait, 0.0) : -1;
 }
 

@@ -141,11 +141,14 @@ static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type)
     return w->convert && n > 0;
 }
 
-/* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too. */
+/* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too.  One that is put aside is left: its
+ * pages are being moved. */
 static void rung_walk_job(void *user, pn_job *j)
 {
     rung_walk *w = user;
     pn_model *m = j->s->model;
+    if (j->s->parked)
+        return;
     uint32_t type = rung_walk_on(w, m) ? rung_walk_type(w, m) : j->s->kv_type;
     if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type))
         j->gen.r.kv_degraded = 1;

@@ -297,7 +297,7 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
     pn_session_enter(s);
-    pn_status st = n ? pn_session_unpark(s, err) : PN_OK;
+    pn_status st = n ? pn_session_unpark(s, 0, err) : PN_OK;
     if (st) {
         pn_session_leave(s);
         return st;
@@ -518,7 +518,7 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
         return st;
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
-    st = pn_session_unpark(s, err);
+    st = pn_session_unpark(s, 0, err);
     if (!st)
         st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {

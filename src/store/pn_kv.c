@@ -530,6 +530,12 @@ PN_INTERNAL void pn_kv_unload(pn_kv *kv)
     pn_state_unload(&kv->state);
 }
 
+PN_INTERNAL void pn_kv_unload_page(pn_kv *kv, uint32_t g, uint32_t i)
+{
+    kv_drop(kv, &kv->group[g], i);
+    kv_group_shrink(&kv->group[g], 0);
+}
+
 PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
 {
     pn_kv_group *g = &kv->group[gi];
@@ -537,11 +543,13 @@ PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint3
     pn_kv_page *p = kv_page_new(g->mem, pn_kv_page_bytes(&kv->spec->group[gi], type, type), type);
     if (!p)
         return NULL;
-    kv_write(p);
+    p->refs = 1;
     g->table[i] = p;
     g->n_pages++;
     return p;
 }
+
+PN_INTERNAL void pn_kv_filled(pn_kv *kv, uint32_t g, uint32_t i) { kv_write(kv->group[g].table[i]); }
 
 /* ------------------------------------------------------------------------------------------
  * Smaller pages

@@ -164,12 +164,14 @@ PN_INTERNAL void pn_kv_retire(pn_kv *kv);
 /* ---- parking ------------------------------------------------------------------------------ */
 
 /* By the turn: every page goes back, state and reserve included; length and reserve are remembered.  Until the pages in
- * its table are back (pn_kv_put_page for each, pn_state_put, then pn_kv_reserve to kv->reserved) nothing but this and
- * pn_kv_close may be called. */
+ * its table are back (pn_kv_put_page for each, pn_state_put, then pn_kv_reserve to kv->reserved) nothing but this,
+ * pn_kv_trim and pn_kv_close may be called.  _unload_page: of them this one. */
 PN_INTERNAL void pn_kv_unload(pn_kv *kv);
+PN_INTERNAL void pn_kv_unload_page(pn_kv *kv, uint32_t g, uint32_t i);
 
-/* An own page of this type as entry i of group g, for the caller to fill; NULL: no memory. */
+/* An own page of this type as entry i of group g, for the caller to fill, promised until that is said; NULL: no memory. */
 PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
+PN_INTERNAL void pn_kv_filled(pn_kv *kv, uint32_t g, uint32_t i);
 
 /* ---- smaller pages ------------------------------------------------------------------------- */
 
