@@ -54,12 +54,13 @@ typedef struct rig {
 } rig;
 
 static const double past = 1e-9;        /* a deadline that has passed: one unit */
-static double now = 100;                /* the governor's: it looks at memory when this moves on */
+static _Atomic double now = 100;        /* the governor's: it looks at memory when this moves on */
+static const char *script;              /* readings; NULL: the machine's */
 
 static double test_clock(void *user)
 {
     (void)user;
-    return now;
+    return atomic_load(&now);
 }
 
 static bool rig_open_as(rig *r, const char *path, const char *sim, int exact)
@@ -68,7 +69,7 @@ static bool rig_open_as(rig *r, const char *path, const char *sim, int exact)
     pn_err err = {0};
     uint64_t seed = 99;
     memset(r, 0, sizeof *r);
-    if (!PN_CHECK(pn_engine_open(&r->e, &(pn_engine_params){.n_threads = 1, .session_dir = dir, .session_always = 1, .sim_dies = sim, .clock = test_clock, .allocator = {mem_take, mem_give, NULL}}, &err) == PN_OK, "%s", err.text) ||
+    if (!PN_CHECK(pn_engine_open(&r->e, &(pn_engine_params){.n_threads = 1, .session_dir = dir, .session_always = 1, .sim_dies = sim, .clock = test_clock, .pressure_script = script, .allocator = {mem_take, mem_give, NULL}}, &err) == PN_OK, "%s", err.text) ||
         !PN_CHECK(pn_model_load(r->e, path, &(pn_model_params){.dies = both, .n_dies = sim ? 2 : 0, .exact = exact}, &r->m, &err) == PN_OK, "%s", err.text))
         return false;
     for (size_t i = 0; i < PARK_PROMPT; i++)
@@ -282,7 +283,7 @@ static void rig_steps(rig *r, uint32_t n)
 
 static void rig_finish(rig *r, const pn_request *q)
 {
-    for (int i = 0; i < 4000 && !pn_request_done(q); i++, now += 0.3)
+    for (int i = 0; i < 4000 && !pn_request_done(q); i++, atomic_store(&now, atomic_load(&now) + 0.3))
         rig_steps(r, 1);
 }
 
@@ -547,12 +548,88 @@ static void whatever_happens_on_the_way(const char *path)
         for (int back = back_only; back <= !away_only; back++) {
             uint32_t n = 0;
             while (neighbours_go_on(path, end, n, back) && n < 40)
-                n += 1 + n / 4;
+                n += 1 + n / 3;
             PN_CHECK(end == ASIDE_BACK || n > 2 || end == ASIDE_DAMAGE, "%d, %d: %u slices", (int)end, back, (unsigned)n);
             if (end == ASIDE_BACK)
                 break;
         }
     }
+}
+
+static void pass_1ms(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    atomic_store(&now, atomic_load(&now) + 0.2);
+}
+
+/* A thread that steps, memory that comes and goes, and an owner who cancels and frees at any time. */
+static void threads_meet_on_the_way(void)
+{
+    enum { MANY = 4, WAVES = 12 };
+    char path[64];
+    rig r;
+    said alone;
+    pn_err err = {0};
+    uint64_t seed = 5;
+    uint32_t parked = 0, whole = 0;
+    snprintf(path, sizeof path, "/tmp/pn_park_script_%ld", (long)getpid());
+    FILE *f = fopen(path, "w");
+    if (!PN_CHECK(f != NULL, "%s cannot be written", path))
+        return;
+    fprintf(f, "budget 200M\n0 150M\n");
+    for (int t = 2; t < 4000; t += 20)
+        fprintf(f, "%d 6M\n%d 150M\n", t, t + 6);
+    fclose(f);
+    script = path;
+    if (rig_open(&r, park_models[0])) {
+        rig_run(&r, &greedy, 0, false, &alone);
+        PN_CHECK(pn_engine_start(r.e, &err) == PN_OK, "%s", err.text);
+        for (int wave = 0; wave < WAVES; wave++) {
+            pn_session *s[MANY];
+            pn_request *q[MANY];
+            int left = 0;
+            while (pn_mem_level(r.e) != PN_LEVEL_OK)
+                pass_1ms();
+            for (int i = 0; i < MANY; i++) {
+                s[i] = rig_session(&r);
+                q[i] = rig_ask(&r, s[i], &greedy, 1);
+                left += q[i] != NULL;
+            }
+            for (int ms = 0; left && ms < 20000; ms++) {
+                pass_1ms();
+                for (int i = 0; i < MANY; i++) {
+                    pn_generate_result g = {0};
+                    if (!q[i])
+                        continue;
+                    parked += (uint32_t)pn_request_parked(q[i]);
+                    bool done = pn_request_done(q[i]), away = pn_test_rand(&seed) % 200 == 0 && wave % 2;
+                    if (!done && !away)
+                        continue;
+                    if (!done && pn_test_rand(&seed) % 2) {
+                        pn_request_cancel(q[i]);
+                        continue;
+                    }
+                    if (done && PN_CHECK(pn_request_result(q[i], &g, &err) == PN_OK, "%s", err.text) && g.finish != PN_FINISH_CANCELLED) {
+                        PN_CHECK(memcmp(pn_session_tokens(s[i]), alone.tokens, sizeof alone.tokens) == 0, "other tokens");
+                        whole++;
+                    }
+                    pn_request_free(q[i]);
+                    q[i] = NULL;
+                    pn_session_free(s[i]);
+                    left--;
+                }
+                if (ms == 19999)
+                    PN_CHECK(left == 0, "%d do not end", left);
+            }
+        }
+        pn_engine_stop(r.e);
+        PN_CHECK(parked > 0 && whole > WAVES && atomic_load(&r.e->n_turns) == 0, "%u looks found one aside, %u were whole", (unsigned)parked, (unsigned)whole);
+        printf("%u looks found one aside, %u answers of %d were whole\n", (unsigned)parked, (unsigned)whole, MANY * WAVES);
+        free(alone.logits);
+    }
+    rig_close(&r);
+    script = NULL;
+    remove(path);
 }
 
 int main(void)
@@ -561,6 +638,7 @@ int main(void)
     if (mkdir(dir, 0700) != 0)
         snprintf(dir, sizeof dir, "/tmp/pn_park_%ld", (long)getpid());
     faults_clear();
+    threads_meet_on_the_way();
     for (size_t i = 0; i < PN_COUNT_OF(park_models); i++)
         it_goes_on_with_the_same_bits(park_models[i], NULL);
     it_goes_on_with_the_same_bits(park_models[2], "2");
