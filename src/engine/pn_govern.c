@@ -380,7 +380,7 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
         if (atomic_load(&g->goes_on))
             govern_climb(e, now, govern_share);
         if (atomic_load(&g->returning))
-            govern_resume(e, govern_share);
+            govern_resume(e, active ? govern_share : 1e9);
         return;
     }
     govern_look(e, now, active);
@@ -419,7 +419,7 @@ PN_INTERNAL double pn_govern_wait(pn_engine *e)
     if (atomic_load(&g->goes_on))
         wait = PN_MIN(wait, govern_slice / govern_share);
     if (atomic_load(&g->returning))
-        wait = 0;
+        wait = 0.001;           /* others may be stepping */
     return e->n_models || atomic_load(&g->worst) ? PN_MAX(wait, 0.0) : -1;
 }
 

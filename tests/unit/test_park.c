@@ -565,7 +565,7 @@ static void pass_1ms(void)
 /* A thread that steps, memory that comes and goes, and an owner who cancels and frees at any time. */
 static void threads_meet_on_the_way(void)
 {
-    enum { MANY = 4, WAVES = 12 };
+    enum { MANY = 4, WAVES = 6 };
     char path[64];
     rig r;
     said alone;
